@@ -131,10 +131,10 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("api: MaxBodyBytes is %d, want 1 KiB to 256 MiB", o.MaxBodyBytes)
 	case o.MaxHeaderBytes < 1024 || o.MaxHeaderBytes > 1<<20:
 		return fmt.Errorf("api: MaxHeaderBytes is %d, want 1 KiB to 1 MiB", o.MaxHeaderBytes)
-	case !publicURLForm.MatchString(o.PublicURL):
-		return fmt.Errorf("api: PublicURL is %q, want http(s)://host[:port][/path]", o.PublicURL)
-	case slices.ContainsFunc(o.PublicHosts, func(host string) bool { return !hostForm.MatchString(host) }):
-		return fmt.Errorf("api: PublicHosts are %q, want host[:port] each", o.PublicHosts)
+	case CheckPublicURL(o.PublicURL) != nil:
+		return fmt.Errorf("api: PublicURL is %w", CheckPublicURL(o.PublicURL))
+	case CheckPublicHosts(o.PublicHosts) != nil:
+		return fmt.Errorf("api: PublicHosts are %w", CheckPublicHosts(o.PublicHosts))
 	case o.PreferenceLinkLife < time.Minute || o.PreferenceLinkLife > 10*365*24*time.Hour:
 		return fmt.Errorf("api: PreferenceLinkLife is %v, want a minute to ten years", o.PreferenceLinkLife)
 	case o.MaxPagesPerMinute < 1:
@@ -143,6 +143,22 @@ func (o *Options) Validate() error {
 		return errors.New("api: a bound is not positive")
 	case o.ReadTimeout < 0 || o.WriteTimeout < 0 || o.IdleTimeout < 0 || o.DrainTimeout < 0:
 		return errors.New("api: a timeout is negative")
+	}
+	return nil
+}
+
+// CheckPublicURL refuses what links to hosted pages can't begin with.
+func CheckPublicURL(url string) error {
+	if !publicURLForm.MatchString(url) {
+		return fmt.Errorf("%q, want http(s)://host[:port][/path]", url)
+	}
+	return nil
+}
+
+// CheckPublicHosts refuses names that no request for a link can have come to.
+func CheckPublicHosts(hosts []string) error {
+	if slices.ContainsFunc(hosts, func(host string) bool { return !hostForm.MatchString(host) }) {
+		return fmt.Errorf("%q, want host[:port] each", hosts)
 	}
 	return nil
 }

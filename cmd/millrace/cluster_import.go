@@ -19,10 +19,10 @@ import (
 
 // foundingFlags is what a cluster needs to be told that is made of data that are there.
 type foundingFlags struct {
-	Node     uint32            `default:"1" env:"-" help:"The node that will have the directory."`
-	Members  map[uint32]string `mapsep:"," env:"-" help:"The nodes of the new cluster, this one too, and where they will be: --raft of each." placeholder:"1=HOST:PORT,…"`
-	Groups   int               `default:"0" env:"-" help:"Raft groups, fixed for ever. 0: two for each of --members and six at least, or as many as the backup has."`
-	Replicas int               `default:"0" env:"-" help:"Replicas of each group, fixed for ever; 0: 3, or as many as the backup has."`
+	Node     uint32        `default:"1" env:"-" bounds:"1..16777215" help:"The node that will have the directory."`
+	Members  nodeAddresses `env:"-" help:"The nodes of the new cluster, this one too, and where they will be: --raft of each." placeholder:"1=HOST:PORT,…"`
+	Groups   int           `default:"0" env:"-" bounds:"0..256" help:"Raft groups, fixed for ever. 0: two for each of --members and six at least, or as many as the backup has."`
+	Replicas int           `default:"0" env:"-" bounds:"0..7" help:"Replicas of each group, fixed for ever; 0: 3, or as many as the backup has."`
 }
 
 func (n *foundingFlags) options(dir string) founding.Options {

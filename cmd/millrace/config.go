@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -33,30 +34,116 @@ type cli struct {
 	Version  versionCommand   `cmd:"" help:"Print the version."`
 }
 
-// yamlConfig resolves flags from a YAML file: `data: /var/lib/millrace`, or under the name of the command.
+// configFile resolves flags from a YAML file: `data: /var/lib/millrace`, or under the name of the command.
+type configFile struct {
+	document yaml.Node
+	values   map[string]any
+}
+
 func yamlConfig(r io.Reader) (kong.Resolver, error) {
-	values := map[string]any{}
-	if err := yaml.NewDecoder(r).Decode(&values); err != nil && err != io.EOF {
+	c := &configFile{}
+	decoder := yaml.NewDecoder(r)
+	err := decoder.Decode(&c.document)
+	if err == io.EOF {
+		return c, nil
+	}
+	if err == nil {
+		err = c.document.Decode(&c.values)
+	}
+	if err == nil && decoder.Decode(&yaml.Node{}) != io.EOF {
+		err = errors.New("more than one document")
+	}
+	if err != nil {
 		return nil, fmt.Errorf("configuration file: %w", err)
 	}
-	return kong.ResolverFunc(func(_ *kong.Context, parent *kong.Path, flag *kong.Flag) (any, error) {
-		for _, name := range flag.Envs { // the environment beats the file
-			if _, set := os.LookupEnv(name); set {
-				return nil, nil
-			}
+	return c, nil
+}
+
+// Resolve is a flag's value, nil when the file has none.
+func (c *configFile) Resolve(_ *kong.Context, parent *kong.Path, flag *kong.Flag) (any, error) {
+	for _, name := range flag.Envs { // the environment beats the file
+		if _, set := os.LookupEnv(name); set {
+			return nil, nil
 		}
-		if parent.Command != nil {
-			if own, ok := values[parent.Command.Name].(map[string]any); ok {
-				if v, ok := own[flag.Name]; ok {
-					return text(v), nil
+	}
+	v := c.values[flag.Name]
+	if parent.Command != nil {
+		if own, ok := c.values[parent.Command.Name].(map[string]any); ok && own[flag.Name] != nil {
+			v = own[flag.Name]
+		}
+	}
+	if v == nil {
+		return nil, nil
+	}
+	return text(v), nil
+}
+
+// Validate refuses keys that no flag has, and those without a value: it would be as if they weren't there.
+func (c *configFile) Validate(app *kong.Application) error {
+	flags, commands := map[string]bool{}, map[string]map[string]bool{}
+	noteFlags(app.Node, flags, commands)
+	for key, value := range c.values {
+		own, isCommand := commands[key]
+		section, isSection := value.(map[string]any)
+		switch {
+		case isCommand && (isSection || value == nil && !flags[key]):
+			for k, v := range section {
+				if err := c.checkKey(own, k, v, key+" has no such flag"); err != nil {
+					return err
 				}
 			}
+		default:
+			if err := c.checkKey(flags, key, value, "there is no such flag"); err != nil {
+				return err
+			}
 		}
-		if v, ok := values[flag.Name]; ok {
-			return text(v), nil
+	}
+	return nil
+}
+
+func (c *configFile) checkKey(flags map[string]bool, key string, value any, unknown string) error {
+	problem := ""
+	switch {
+	case !flags[key]:
+		problem = unknown
+	case value == nil:
+		problem = "it has no value"
+	default:
+		return nil
+	}
+	return fmt.Errorf("configuration file: line %d: %q: %s", lineOf(&c.document, key), key, problem)
+}
+
+// noteFlags notes the names of flags that a file may set: those of all commands, and of each.
+func noteFlags(n *kong.Node, flags map[string]bool, commands map[string]map[string]bool) {
+	own := commands[n.Name]
+	if own == nil {
+		own = map[string]bool{}
+	}
+	for _, f := range n.Flags {
+		if f.Name != "config" && f.Name != "help" {
+			flags[f.Name], own[f.Name] = true, true
 		}
-		return nil, nil
-	}), nil
+	}
+	if n.Type == kong.CommandNode && len(own) > 0 {
+		commands[n.Name] = own
+	}
+	for _, child := range n.Children {
+		noteFlags(child, flags, commands)
+	}
+}
+
+// lineOf is where a key stands first; 0 when it doesn't.
+func lineOf(n *yaml.Node, key string) int {
+	for i, child := range n.Content {
+		if n.Kind == yaml.MappingNode && i%2 == 0 && child.Value == key {
+			return child.Line
+		}
+		if line := lineOf(child, key); line > 0 {
+			return line
+		}
+	}
+	return 0
 }
 
 // text is a YAML value as it would stand on the command line.
@@ -98,7 +185,7 @@ func (b *byteSize) UnmarshalText(s []byte) error {
 	factor, ok := map[string]float64{"": 1, "b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
 		"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
 		"tib": 1 << 40}[strings.ToLower(strings.TrimSpace(string(s[len(number):])))]
-	if err != nil || !ok || n < 0 {
+	if err != nil || !ok || !(n >= 0 && n*factor < 1<<63) {
 		return fmt.Errorf("%q is no number of bytes: try 4GiB", s)
 	}
 	*b = byteSize(n * factor)

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"sync/atomic"
@@ -15,14 +14,11 @@ import (
 // Counts of consent: the flag of the server, how a node counts, and `millrace admin consent-counts`.
 
 // censusOptions are those of the flags; nil: nobody counts.
-func (c *serveCommand) censusOptions() (*census.Options, error) {
-	switch {
-	case c.CountShare == 0:
-		return nil, nil
-	case c.CountShare < 0.01 || c.CountShare > 1:
-		return nil, errors.New("--count-share: want 0.01 to 1, or 0")
+func (c *serveCommand) censusOptions() *census.Options {
+	if c.CountShare == 0 {
+		return nil
 	}
-	return &census.Options{Share: c.CountShare}, nil
+	return &census.Options{Share: c.CountShare}
 }
 
 // censusService is the name of the calls between nodes about counts of consent.

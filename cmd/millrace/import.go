@@ -64,7 +64,7 @@ type importFiles struct {
 	RefusedDir         string   `env:"-" help:"Directory of the files of refused rows; default: beside each file, for objects --state." placeholder:"DIR"`
 	Malformed          string   `env:"-" default:"" enum:",file,row" help:"What a row that can't be read has refused: file (default, but for CSV), row (default of CSV)."`
 	UpdateExistingOnly bool     `env:"-" help:"Leave out users who aren't there."`
-	CopyBytes          byteSize `env:"-" default:"64GiB" help:"How large an object may be, or what is packed when it is not: it is copied to --state."`
+	CopyBytes          byteSize `env:"-" default:"64GiB" bounds:"1KiB..1000TB" help:"How large an object may be, or what is packed when it is not: it is copied to --state."`
 	Late               bool     `env:"-" help:"Go on with files that were left off a day ago or longer."`
 
 	S3Endpoint   string `name:"s3-endpoint" env:"-" default:"https://s3.amazonaws.com" help:"Of buckets. Credentials are those that the machine has for AWS: environment, file, role." placeholder:"URL"`
@@ -72,17 +72,17 @@ type importFiles struct {
 	S3Addressing string `name:"s3-addressing" env:"-" default:"" enum:",path,host" help:"path or host; default: host at AWS, else path."`
 
 	Watch  bool          `env:"-" help:"Go on looking for files until interrupted."`
-	Settle time.Duration `env:"-" default:"10s" help:"With --watch: a file is taken when it was left alone for so long."`
-	Poll   time.Duration `env:"-" default:"2s" help:"With --watch: how often to look."`
+	Settle time.Duration `env:"-" default:"10s" bounds:"0s..24h" help:"With --watch: a file is taken when it was left alone for so long."`
+	Poll   time.Duration `env:"-" default:"2s" bounds:"10ms..24h" help:"With --watch: how often to look."`
 
-	Connections  int           `env:"-" default:"16" help:"Connections, each with one request under way."`
-	Objects      int           `env:"-" default:"75" help:"Objects of each array in a request, at most."`
-	RequestBytes byteSize      `env:"-" default:"1MiB" help:"When a request is full, whatever it has."`
-	RowBytes     byteSize      `env:"-" default:"1MiB" help:"How long a row may be."`
-	Columns      int           `env:"-" default:"1000" help:"How many columns CSV and Parquet may have."`
-	Rate         float64       `env:"-" help:"Rows a second, at most; 0: as fast as they are taken."`
-	Timeout      time.Duration `env:"-" default:"30s" help:"Of a request."`
-	Patience     time.Duration `env:"-" default:"10m" help:"How long the server may be out of reach before it is given up."`
+	Connections  int           `env:"-" default:"16" bounds:"1..1024" help:"Connections, each with one request under way."`
+	Objects      int           `env:"-" default:"75" bounds:"1..100000" help:"Objects of each array in a request, at most."`
+	RequestBytes byteSize      `env:"-" default:"1MiB" bounds:"1KiB..1GiB" help:"When a request is full, whatever it has."`
+	RowBytes     byteSize      `env:"-" default:"1MiB" bounds:"16..1GiB" help:"How long a row may be."`
+	Columns      int           `env:"-" default:"1000" bounds:"1..1000000" help:"How many columns CSV and Parquet may have."`
+	Rate         float64       `env:"-" bounds:"0..1000000000" help:"Rows a second, at most; 0: as fast as they are taken."`
+	Timeout      time.Duration `env:"-" default:"30s" bounds:"10ms..24h" help:"Of a request."`
+	Patience     time.Duration `env:"-" default:"10m" bounds:"0s..8760h" help:"How long the server may be out of reach before it is given up."`
 
 	JSON bool `name:"json" env:"-" help:"Print the report as JSON."`
 }

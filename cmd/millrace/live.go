@@ -17,17 +17,8 @@ import (
 // What is applied, as it is applied: the flags of the server, and `millrace live`.
 
 // liveOptions are those of the flags.
-func (c *serveCommand) liveOptions() (live.Options, error) {
-	if c.LiveViewers < 0 || c.LiveViewers > 1000 {
-		return live.Options{}, errors.New("--live-viewers: want 0 to 1000")
-	}
-	if c.LiveViewersEach < 1 {
-		return live.Options{}, errors.New("--live-viewers-each: want at least 1")
-	}
-	if c.LivePerSecond < 10 || c.LivePerSecond > 10_000 {
-		return live.Options{}, errors.New("--live-per-second: want 10 to 10000")
-	}
-	return live.Options{MaxViewers: c.LiveViewers, MaxViewersEach: c.LiveViewersEach, PerSecond: c.LivePerSecond}, nil
+func (c *serveCommand) liveOptions() live.Options {
+	return live.Options{MaxViewers: c.LiveViewers, MaxViewersEach: c.LiveViewersEach, PerSecond: c.LivePerSecond}
 }
 
 // openLive has the engine show what it applies, when anybody may watch.
@@ -62,7 +53,7 @@ type liveCommand struct {
 	Alias      string   `env:"-" xor:"who" help:"Of the user with this alias." placeholder:"LABEL:NAME"`
 	Email      string   `env:"-" xor:"who" help:"Of the users with this address."`
 	Phone      string   `env:"-" xor:"who" help:"Of the users with this phone number."`
-	Count      int      `env:"-" help:"End after so many changes; 0: never."`
+	Count      int      `env:"-" bounds:"0..1000000000" help:"End after so many changes; 0: never."`
 }
 
 // Run prints changes until it is interrupted.

@@ -59,6 +59,9 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		}
 	}()
 	command, err := parser.Parse(args)
+	if err == nil {
+		err = checkBounds(command.Flags())
+	}
 	if err != nil {
 		return err
 	}

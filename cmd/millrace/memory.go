@@ -1,8 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"strconv"
@@ -45,6 +48,19 @@ func (p memoryPlan) apply(engine *shard.Options, events *eventlog.Options) {
 	engine.MemoryBytes, engine.StoreMemTableBytes, engine.MaxInflightBytes = p.entries, p.memTable, p.inflight
 	events.BlockBytes = p.block
 }
+
+// checkMemory refuses more than the workers can make use of. In a cluster each replica has a worker of its own.
+func (c *serveCommand) checkMemory() error {
+	workers := int64(cmp.Or(c.Workers, min(runtime.GOMAXPROCS(0), 64)))
+	if c.Node == 0 && planMemory(int64(c.Memory), int64(c.MaxInflight)).entries > workers*workerMemory {
+		return fmt.Errorf("--memory: at most about %d GiB with %d workers; more --workers can have more",
+			workers*workerMemory>>30, workers)
+	}
+	return nil
+}
+
+// workerMemory is how much of it one worker can make use of (replica.EngineOptions.Validate).
+const workerMemory = 48 << 30
 
 // steerHeap keeps the Go heap to what total leaves of memory beside profiles, and whatever else lies outside of it,
 // until ctx ends: the collector lets the heap grow fivefold otherwise.

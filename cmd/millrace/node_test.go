@@ -22,10 +22,8 @@ func TestStopWithUsageThatIsNotStored(t *testing.T) {
 	open := func(minFreeBytes byteSize) *node {
 		c.MinFreeBytes = minFreeBytes
 		logger := slog.New(slog.NewTextHandler(&log, nil))
-		streams, err := c.streamOptions(logger)
-		require.NoError(t, err)
 		n, err := openNode(t.Context(), nodeOptions{engine: c.engineOptions(logger), events: c.eventOptions(logger),
-			streams: streams, door: api.Options{Logger: logger}})
+			streams: c.streamOptions(logger), door: api.Options{Logger: logger}})
 		require.NoError(t, err)
 		return n
 	}

@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"path/filepath"
 	"sync/atomic"
-	"time"
 
 	"github.com/VictoriaMetrics/metrics"
 
@@ -29,16 +28,6 @@ func (c *serveCommand) refusedOptions(logger *slog.Logger) (*refusals.Options, e
 	o := &refusals.Options{Dir: filepath.Join(c.Data, "refused"), Retention: c.RefusedRetention,
 		MaxBytes: int64(c.RefusedBytes), WithoutObjects: c.Refused == "reasons",
 		MaxObjectBytes: int(c.RefusedObject), QueueBytes: int64(c.RefusedQueue), Logger: logger}
-	switch {
-	case o.Retention < time.Hour:
-		return nil, errors.New("--refused-retention: want at least 1h; --refused off keeps nothing")
-	case o.MaxBytes < 1<<20:
-		return nil, errors.New("--refused-bytes: want at least 1MiB; --refused off keeps nothing")
-	case o.MaxObjectBytes < 1:
-		return nil, errors.New("--refused-object: want more than 0; --refused reasons keeps no objects")
-	case o.QueueBytes < 1<<10:
-		return nil, errors.New("--refused-queue: want at least 1KiB")
-	}
 	o.EnsureDefaults()
 	return o, o.Validate()
 }

@@ -57,86 +57,86 @@ type serveCommand struct {
 	InsecureHTTP   bool     `name:"insecure-http" help:"Permit another address than loopback without TLS."`
 	TrustedProxies []string `help:"Addresses or networks whose X-Forwarded-For is believed." placeholder:"CIDR"`
 
-	Node          uint32            `default:"0" help:"Number of this node in its cluster, from 1 on; 0: alone, no cluster."`
-	Raft          string            `help:"Address between the nodes of the cluster." placeholder:"HOST:PORT"`
-	Members       map[uint32]string `mapsep:"," help:"The nodes that make the cluster and their addresses, this one too; of a node that joins, some that are there." placeholder:"1=HOST:PORT,…"`
-	Groups        int               `default:"0" help:"Groups that the users are divided into, 1 to 256. Fixed when the cluster is made. 0: two for each of --members, six at least."`
-	Replicas      int               `default:"3" help:"Nodes that have a group's data each. Fixed when the cluster is made."`
-	RaftInsecure  bool              `help:"No TLS between nodes. Loopback only."`
-	RaftCert      string            `help:"This node's certificate chain for other nodes, PEM; read again on SIGHUP." placeholder:"FILE" type:"path"`
-	RaftKey       string            `help:"Its key, PEM." placeholder:"FILE" type:"path"`
-	RaftCA        string            `name:"raft-ca" help:"The authority that the certificates of all nodes come from, PEM." placeholder:"FILE" type:"path"`
-	MaxMoves      int               `default:"2" help:"Groups that are moved to other nodes at the same time. The node that leads the control group goes by its own."`
-	RaftTimeout   time.Duration     `default:"800ms" help:"Silence of a group's leader after which the others choose a new one, and of a node after which nobody waits for it."`
-	DiskTimeout   time.Duration     `default:"1500ms" help:"A write of a group's log that takes longer makes the node give up what it leads; 0: never."`
-	CommitTimeout time.Duration     `default:"2500ms" help:"How long requests wait for other nodes, or for a new leader; beyond it: 503."`
+	Node          uint32        `default:"0" bounds:"0..16777215" help:"Number of this node in its cluster, from 1 on; 0: alone, no cluster."`
+	Raft          string        `help:"Address between the nodes of the cluster." placeholder:"HOST:PORT"`
+	Members       nodeAddresses `help:"The nodes that make the cluster and their addresses, this one too; of a node that joins, some that are there." placeholder:"1=HOST:PORT,…"`
+	Groups        int           `default:"0" bounds:"0..256" help:"Groups that the users are divided into, 1 to 256. Fixed when the cluster is made. 0: two for each of --members, six at least."`
+	Replicas      int           `default:"3" bounds:"1..7" help:"Nodes that have a group's data each. Fixed when the cluster is made."`
+	RaftInsecure  bool          `help:"No TLS between nodes. Loopback only."`
+	RaftCert      string        `help:"This node's certificate chain for other nodes, PEM; read again on SIGHUP." placeholder:"FILE" type:"path"`
+	RaftKey       string        `help:"Its key, PEM." placeholder:"FILE" type:"path"`
+	RaftCA        string        `name:"raft-ca" help:"The authority that the certificates of all nodes come from, PEM." placeholder:"FILE" type:"path"`
+	MaxMoves      int           `default:"2" bounds:"1..256" help:"Groups that are moved to other nodes at the same time. The node that leads the control group goes by its own."`
+	RaftTimeout   time.Duration `default:"800ms" bounds:"100ms..1m" help:"Silence of a group's leader after which the others choose a new one, and of a node after which nobody waits for it."`
+	DiskTimeout   time.Duration `default:"1500ms" bounds:"0s|10ms..10m" help:"A write of a group's log that takes longer makes the node give up what it leads; 0: never."`
+	CommitTimeout time.Duration `default:"2500ms" bounds:"100ms..10m" help:"How long requests wait for other nodes, or for a new leader; beyond it: 503."`
 
 	PublicURL          string        `help:"What links to hosted pages begin with; default: the address that the request for the link came to." placeholder:"URL"`
 	PublicHosts        []string      `help:"Without --public-url: further hosts that links may begin with, when a request for one names them." placeholder:"HOST[:PORT]"`
-	PreferenceLinkLife time.Duration `default:"2160h" help:"How long a link to a hosted page is good."`
+	PreferenceLinkLife time.Duration `default:"2160h" bounds:"1m..87600h" help:"How long a link to a hosted page is good."`
 
-	Workers            int           `default:"0" help:"Goroutines that apply; 0: one a core."`
-	Memory             byteSize      `default:"4GiB" help:"What the process takes of memory besides --store-cache and 128 MiB: most of it for profiles; the others are read from disk when needed."`
-	StoreCache         byteSize      `default:"128MiB" help:"Block cache of the state store."`
-	MaxDeltaChanges    int           `default:"8" help:"Changes of a user who isn't in memory that are kept without reading the profile, between two checkpoints; who has more is read. 0: none."`
-	ReadProcs          int           `default:"16" help:"GOMAXPROCS while profiles are read from disk, when it is less: more reads reach the disk at once. 0: it stays as it is."`
-	MaxInflight        byteSize      `default:"0" help:"Records between accepted and applied; beyond it: 503. 0: a sixteenth of --memory, 32 to 256 MiB."`
-	MaxMergesWaiting   int64         `default:"100000" help:"Merges of users between accepted and done; beyond it: 503."`
-	CheckpointBytes    byteSize      `default:"1GiB" help:"Log after which changed profiles are written to the store: bounds the replay after a crash."`
-	CheckpointInterval time.Duration `default:"5m" help:"The same, in time."`
-	SegmentBytes       byteSize      `default:"128MiB" help:"Size of a log segment."`
-	MinFreeBytes       byteSize      `default:"2GB" help:"Free disk space below which writes are refused."`
-	MinFreePercent     float64       `default:"5" help:"The same, in percent of the disk."`
-	StallAfter         time.Duration `default:"5s" help:"/readyz fails when an fsync takes longer."`
-	MaxClockOffset     time.Duration `default:"10m" help:"How far stamps may be ahead of the clock, and the clocks of nodes apart; beyond it: refused."`
+	Workers            int           `default:"0" bounds:"0..64" help:"Goroutines that apply; 0: one a core."`
+	Memory             byteSize      `default:"4GiB" bounds:"1MiB..6TiB" help:"What the process takes of memory besides --store-cache and 128 MiB: most of it for profiles; the others are read from disk when needed."`
+	StoreCache         byteSize      `default:"128MiB" bounds:"1MiB..1TiB" help:"Block cache of the state store."`
+	MaxDeltaChanges    int           `default:"8" bounds:"0..1000" help:"Changes of a user who isn't in memory that are kept without reading the profile, between two checkpoints; who has more is read. 0: none."`
+	ReadProcs          int           `default:"16" bounds:"0..1024" help:"GOMAXPROCS while profiles are read from disk, when it is less: more reads reach the disk at once. 0: it stays as it is."`
+	MaxInflight        byteSize      `default:"0" bounds:"0|8MiB..64GiB" help:"Records between accepted and applied; beyond it: 503. 0: a sixteenth of --memory, 32 to 256 MiB."`
+	MaxMergesWaiting   int64         `default:"100000" bounds:"50..1000000000" help:"Merges of users between accepted and done; beyond it: 503."`
+	CheckpointBytes    byteSize      `default:"1GiB" bounds:"1MiB..1000TB" help:"Log after which changed profiles are written to the store: bounds the replay after a crash."`
+	CheckpointInterval time.Duration `default:"5m" bounds:"10ms..8760h" help:"The same, in time."`
+	SegmentBytes       byteSize      `default:"128MiB" bounds:"64KiB..16GiB" help:"Size of a log segment."`
+	MinFreeBytes       byteSize      `default:"2GB" bounds:"0..1000TB" help:"Free disk space below which writes are refused."`
+	MinFreePercent     float64       `default:"5" bounds:"0..100" help:"The same, in percent of the disk."`
+	StallAfter         time.Duration `default:"5s" bounds:"10ms..1h" help:"/readyz fails when an fsync takes longer."`
+	MaxClockOffset     time.Duration `default:"10m" bounds:"1ms..876000h" help:"How far stamps may be ahead of the clock, and the clocks of nodes apart; beyond it: refused."`
 
-	EventRetention  time.Duration `default:"720h" help:"How long events and purchases are kept."`
-	EventBacklog    byteSize      `default:"8GiB" help:"Log that may wait to be packed into the event log before packing goes at full speed."`
-	EventPackAfter  time.Duration `default:"10m" help:"Pack what is older, also when it is little."`
-	EventDuty       float64       `default:"0.2" help:"Share of one core for packing."`
-	EventDeleteTime time.Duration `default:"24h" help:"How soon the events of a deleted user are off the disk."`
+	EventRetention  time.Duration `default:"720h" bounds:"1m..876000h" help:"How long events and purchases are kept."`
+	EventBacklog    byteSize      `default:"8GiB" bounds:"1MiB..1000TB" help:"Log that may wait to be packed into the event log before packing goes at full speed."`
+	EventPackAfter  time.Duration `default:"10m" bounds:"1ms..8760h" help:"Pack what is older, also when it is little."`
+	EventDuty       float64       `default:"0.2" bounds:"0.001..1" help:"Share of one core for packing."`
+	EventDeleteTime time.Duration `default:"24h" bounds:"1s..8760h" help:"How soon the events of a deleted user are off the disk."`
 
 	StreamDir            string        `help:"Directory that streams may write below; default: streams in --data." placeholder:"DIR" type:"path"`
 	StreamCredentials    string        `help:"Directory with what streams use at their destinations: WORKSPACE/NAME.json; default: stream-credentials in --data." placeholder:"DIR" type:"path"`
-	StreamMessageBytes   byteSize      `default:"1MiB" help:"Events in a delivery of messages: a stream that is interrupted repeats no more than that."`
-	StreamMessageEvery   time.Duration `default:"100ms" help:"How often what has come goes out as messages."`
-	StreamRequestTimeout time.Duration `default:"30s" help:"Longest request of a stream to an HTTP endpoint."`
-	StreamRefusedBytes   byteSize      `default:"64MiB" help:"How much a stream keeps of what its destination refuses for good; more holds it up."`
-	StreamFileBytes      byteSize      `default:"256MiB" help:"Events in a file of a stream, before they are encoded."`
-	StreamFileAfter      time.Duration `default:"1m" help:"What has come for a stream is written after so long, also when it is little."`
-	StreamRetryMax       time.Duration `default:"1m" help:"Longest pause between tries of a stream whose destination fails."`
+	StreamMessageBytes   byteSize      `default:"1MiB" bounds:"1KiB..1GiB" help:"Events in a delivery of messages: a stream that is interrupted repeats no more than that."`
+	StreamMessageEvery   time.Duration `default:"100ms" bounds:"1ms..1h" help:"How often what has come goes out as messages."`
+	StreamRequestTimeout time.Duration `default:"30s" bounds:"1s..1h" help:"Longest request of a stream to an HTTP endpoint."`
+	StreamRefusedBytes   byteSize      `default:"64MiB" bounds:"1KiB..1TiB" help:"How much a stream keeps of what its destination refuses for good; more holds it up."`
+	StreamFileBytes      byteSize      `default:"256MiB" bounds:"1KiB..16GiB" help:"Events in a file of a stream, before they are encoded."`
+	StreamFileAfter      time.Duration `default:"1m" bounds:"1ms..24h" help:"What has come for a stream is written after so long, also when it is little."`
+	StreamRetryMax       time.Duration `default:"1m" bounds:"1s..24h" help:"Longest pause between tries of a stream whose destination fails."`
 
 	Refused          string        `default:"objects" enum:"objects,reasons,off" help:"What is kept of objects that are refused: the objects, too, or the reasons alone, or nothing (${enum})."`
-	RefusedRetention time.Duration `default:"168h" help:"How long it is kept."`
-	RefusedBytes     byteSize      `default:"256MiB" help:"How much of it; the oldest goes."`
-	RefusedObject    byteSize      `default:"64KiB" help:"A longer object is not kept, but why it was refused."`
-	RefusedQueue     byteSize      `default:"4MiB" help:"What may wait to be written; beyond it it is not kept, and counted."`
+	RefusedRetention time.Duration `default:"168h" bounds:"1h..876000h" help:"How long it is kept."`
+	RefusedBytes     byteSize      `default:"256MiB" bounds:"1MiB..1000TB" help:"How much of it; the oldest goes."`
+	RefusedObject    byteSize      `default:"64KiB" bounds:"1..256MiB" help:"A longer object is not kept, but why it was refused."`
+	RefusedQueue     byteSize      `default:"4MiB" bounds:"1KiB..16GiB" help:"What may wait to be written; beyond it it is not kept, and counted."`
 
-	LiveViewers     int `default:"32" help:"Who may watch what is applied at the same time; 0: nobody."`
-	LiveViewersEach int `default:"8" help:"How often one person may, who has signed in to the console."`
-	LivePerSecond   int `default:"50" help:"Changes that each of them is shown in a second; what is more is left out, and counted."`
+	LiveViewers     int `default:"32" bounds:"0..1000" help:"Who may watch what is applied at the same time; 0: nobody."`
+	LiveViewersEach int `default:"8" bounds:"1..1000" help:"How often one person may, who has signed in to the console."`
+	LivePerSecond   int `default:"50" bounds:"10..10000" help:"Changes that each of them is shown in a second; what is more is left out, and counted."`
 
-	CountShare float64 `default:"0.25" help:"Share of one core for a count of consent; 0: nobody counts."`
+	CountShare float64 `default:"0.25" bounds:"0|0.01..1" help:"Share of one core for a count of consent; 0: nobody counts."`
 
-	MaxBody             byteSize      `default:"4MiB" help:"Largest body, decompressed."`
-	ReadTimeout         time.Duration `default:"10s" help:"For a request to arrive."`
-	WriteTimeout        time.Duration `default:"10s" help:"For an answer to leave."`
-	IdleTimeout         time.Duration `default:"60s" help:"Between requests of a connection."`
-	DrainTimeout        time.Duration `default:"10s" help:"For requests under way at the end."`
-	MaxHeaderBytes      int           `default:"8192" help:"Request line and headers."`
-	MaxHeaders          int           `default:"64" help:"Number of headers."`
-	MaxConns            int           `default:"16384" help:"Connections."`
-	MaxConnsPerIP       int           `default:"4096" help:"Connections from one address; -1: no bound."`
-	MaxRequestsPerConn  int           `default:"0" help:"Requests after which a connection is closed; 0: no bound."`
-	MaxBadKeysPerMinute int           `default:"60" help:"Wrong keys from one address a minute before it gets 429."`
-	MaxPagesPerMinute   int           `default:"600" help:"Hosted pages and forms from one address a minute before it gets 429."`
+	MaxBody             byteSize      `default:"4MiB" bounds:"1KiB..256MiB" help:"Largest body, decompressed."`
+	ReadTimeout         time.Duration `default:"10s" bounds:"10ms..24h" help:"For a request to arrive."`
+	WriteTimeout        time.Duration `default:"10s" bounds:"10ms..24h" help:"For an answer to leave."`
+	IdleTimeout         time.Duration `default:"60s" bounds:"10ms..24h" help:"Between requests of a connection."`
+	DrainTimeout        time.Duration `default:"10s" bounds:"10ms..24h" help:"For requests under way at the end."`
+	MaxHeaderBytes      int           `default:"8192" bounds:"1024..1048576" help:"Request line and headers."`
+	MaxHeaders          int           `default:"64" bounds:"1..10000" help:"Number of headers."`
+	MaxConns            int           `default:"16384" bounds:"1..10000000" help:"Connections."`
+	MaxConnsPerIP       int           `default:"4096" bounds:"-1|1..10000000" help:"Connections from one address; -1: no bound."`
+	MaxRequestsPerConn  int           `default:"0" bounds:"0..1000000000" help:"Requests after which a connection is closed; 0: no bound."`
+	MaxBadKeysPerMinute int           `default:"60" bounds:"1..1000000000" help:"Wrong keys from one address a minute before it gets 429."`
+	MaxPagesPerMinute   int           `default:"600" bounds:"1..1000000000" help:"Hosted pages and forms from one address a minute before it gets 429."`
 	AccessLog           bool          `help:"Log a line for each request, without personal data."`
 
 	Console     string        `help:"Address of a listener for the console alone, with the certificate of --tls-cert; the admin listener has it, too." placeholder:"HOST:PORT"`
 	ConsoleURL  string        `name:"console-url" help:"Where browsers find the console; the identity provider leads back there." placeholder:"URL"`
-	ConsoleIdle time.Duration `default:"30m" help:"A session of the console that is not used for so long is over."`
-	ConsoleLife time.Duration `default:"12h" help:"A session of the console that is so old is over."`
-	MaxSessions int           `default:"1000" help:"Sessions of the console at a time."`
+	ConsoleIdle time.Duration `default:"30m" bounds:"1m..720h" help:"A session of the console that is not used for so long is over."`
+	ConsoleLife time.Duration `default:"12h" bounds:"1m..720h" help:"A session of the console that is so old is over."`
+	MaxSessions int           `default:"1000" bounds:"1..10000" help:"Sessions of the console at a time."`
 
 	OIDCIssuer           string `name:"oidc-issuer" help:"Identity provider that signs dashboard users in to the console (OpenID Connect)." placeholder:"URL"`
 	OIDCClientID         string `name:"oidc-client-id" help:"What the identity provider calls this console." placeholder:"ID"`
@@ -144,11 +144,11 @@ type serveCommand struct {
 	OIDCClientSecretFile string `name:"oidc-client-secret-file" help:"File with its secret." placeholder:"FILE" type:"path"`
 	OIDCClaim            string `name:"oidc-claim" default:"email" help:"Claim of the ID token that is the userName of the dashboard user; email must be verified."`
 
-	MaxProperties      int `default:"256" help:"Properties of an event that are kept."`
-	MaxPropertiesBytes int `default:"51200" help:"Properties with arrays or objects, as JSON."`
-	MaxDepth           int `default:"32" help:"Nesting inside an object."`
+	MaxProperties      int `default:"256" bounds:"1..100000" help:"Properties of an event that are kept."`
+	MaxPropertiesBytes int `default:"51200" bounds:"1..268435456" help:"Properties with arrays or objects, as JSON."`
+	MaxDepth           int `default:"32" bounds:"2..38" help:"Nesting inside an object."`
 
-	MemoryLimit byteSize `default:"0" help:"Soft limit of the Go heap (GOMEMLIMIT); 0: by the environment, or else what --memory leaves."`
+	MemoryLimit byteSize `default:"0" bounds:"0|16MiB..6TiB" help:"Soft limit of the Go heap (GOMEMLIMIT); 0: by the environment, or else what --memory leaves."`
 	LogLevel    string   `default:"info" enum:"debug,info,warn,error" help:"${enum}."`
 }
 
@@ -188,15 +188,7 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 	o := nodeOptions{engine: c.engineOptions(logger), events: c.eventOptions(logger),
 		decoder: ingest.Options{MaxDepth: c.MaxDepth, MaxProperties: c.MaxProperties,
 			MaxPropertiesBytes: c.MaxPropertiesBytes}}
-	if o.streams, err = c.streamOptions(logger); err != nil {
-		return err
-	}
-	if o.live, err = c.liveOptions(); err != nil {
-		return err
-	}
-	if o.census, err = c.censusOptions(); err != nil {
-		return err
-	}
+	o.streams, o.live, o.census = c.streamOptions(logger), c.liveOptions(), c.censusOptions()
 	if o.refused, err = c.refusedOptions(logger); err != nil {
 		return err
 	}
@@ -453,8 +445,8 @@ func (c *serveCommand) check() error {
 	if !loopback && c.Demo {
 		return errors.New("--demo: its key is known to everybody, so it serves loopback only")
 	}
-	if c.Memory <= 0 {
-		return errors.New("--memory: must be greater than zero")
+	if err := c.checkMemory(); err != nil {
+		return err
 	}
 	if c.Admin != "off" {
 		if loopback, err = isLoopback(c.Admin); err != nil {
@@ -465,11 +457,11 @@ func (c *serveCommand) check() error {
 				"before it")
 		}
 	}
-	if c.ReadProcs < 0 || c.ReadProcs > 1024 {
-		return fmt.Errorf("--read-procs: %d: want 0 to 1024", c.ReadProcs)
+	if err := api.CheckPublicURL(c.PublicURL); err != nil {
+		return fmt.Errorf("--public-url: %w", err)
 	}
-	if c.MaxClockOffset <= 0 {
-		return errors.New("--max-clock-offset: want more than 0")
+	if err := api.CheckPublicHosts(c.PublicHosts); err != nil {
+		return fmt.Errorf("--public-hosts: %w", err)
 	}
 	return cmp.Or(c.checkConsole(), c.checkCluster())
 }

@@ -14,10 +14,12 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
+	"github.com/alecthomas/kong"
 
 	"millrace/api"
 	"millrace/api/control"
@@ -32,32 +34,55 @@ import (
 
 // What serve does for a node of a cluster.
 
+// nodeAddresses are nodes and where they are: 1=HOST:PORT,2=HOST:PORT.
+type nodeAddresses map[uint32]string
+
+// UnmarshalText adds nodes. It refuses one that is there twice, and two at one address: one of them would be forgotten.
+func (a *nodeAddresses) UnmarshalText(text []byte) error {
+	if *a == nil {
+		*a = nodeAddresses{}
+	}
+	for _, member := range strings.Split(string(text), ",") {
+		number, address, found := strings.Cut(member, "=")
+		node, err := strconv.ParseUint(number, 10, 32)
+		if !found || err != nil {
+			return fmt.Errorf("%q: want NUMBER=HOST:PORT", member)
+		}
+		if before, given := (*a)[uint32(node)]; given {
+			return fmt.Errorf("%q: node %d is given twice, first at %q", member, node, before)
+		}
+		for other, at := range *a {
+			if strings.EqualFold(at, address) {
+				return fmt.Errorf("%q: nodes %d and %d have the same address", member, other, node)
+			}
+		}
+		(*a)[uint32(node)] = address
+	}
+	return nil
+}
+
+// clusterFlags mean nothing to a server that is alone.
+var clusterFlags = []string{"raft", "members", "groups", "replicas",
+	"raft-insecure", "raft-cert", "raft-key", "raft-ca", "max-moves", "raft-timeout", "disk-timeout", "commit-timeout"}
+
+// AfterApply refuses what means nothing. The parser calls it when all flags have their values.
+func (c *serveCommand) AfterApply(command *kong.Context) error {
+	for _, f := range command.Flags() {
+		if c.Node == 0 && slices.Contains(clusterFlags, f.Name) && !hasDefault(f) {
+			return fmt.Errorf("--%s is for a node of a cluster: say which one it is with --node", f.Name)
+		}
+	}
+	return nil
+}
+
 // checkCluster refuses settings of a cluster that make no sense together.
 func (c *serveCommand) checkCluster() error {
-	secured := c.RaftCert != "" || c.RaftKey != "" || c.RaftCA != ""
 	if c.Node == 0 {
-		if c.Raft != "" || len(c.Members) > 0 || c.RaftInsecure || secured {
-			return errors.New("--raft and --members are for a node of a cluster: say which one it is with --node")
-		}
 		return nil
 	}
+	secured := c.RaftCert != "" || c.RaftKey != "" || c.RaftCA != ""
 	if c.Raft == "" || len(c.Members) == 0 {
 		return errors.New("--node: a node of a cluster needs --raft and --members")
-	}
-	if c.Groups < 0 || c.Groups > 256 {
-		return errors.New("--groups: want 1 to 256, or 0 for two a member")
-	}
-	if c.Replicas < 1 {
-		return errors.New("--replicas: want at least 1")
-	}
-	if c.MaxMoves < 1 {
-		return errors.New("--max-moves: want at least 1")
-	}
-	if c.RaftTimeout < 100*time.Millisecond || c.RaftTimeout > time.Minute {
-		return errors.New("--raft-timeout: want 100ms to 1m")
-	}
-	if c.CommitTimeout < 100*time.Millisecond || c.DiskTimeout < 0 {
-		return errors.New("--commit-timeout: want at least 100ms, and --disk-timeout at least 0")
 	}
 	switch {
 	case c.RaftInsecure && secured:
@@ -69,9 +94,8 @@ func (c *serveCommand) checkCluster() error {
 	return c.checkAddresses()
 }
 
-// checkAddresses refuses members that can't be reached, two at one address, and insecure ones elsewhere than here.
+// checkAddresses refuses members that can't be reached, and insecure ones elsewhere than here.
 func (c *serveCommand) checkAddresses() error {
-	seen := map[string]uint32{}
 	for _, number := range slices.Sorted(maps.Keys(c.Members)) {
 		address := c.Members[number]
 		host, port, err := net.SplitHostPort(address)
@@ -84,10 +108,7 @@ func (c *serveCommand) checkAddresses() error {
 			return fmt.Errorf("--members: node %d: %q has no port", number, address)
 		case host == "" || host == "0.0.0.0" || host == "::":
 			return fmt.Errorf("--members: node %d: %q is no address that others reach it at", number, address)
-		case seen[address] != 0:
-			return fmt.Errorf("--members: nodes %d and %d have the same address", seen[address], number)
 		}
-		seen[address] = number
 		if loopback, _ := isLoopback(address); c.RaftInsecure && !loopback {
 			return fmt.Errorf("--raft-insecure: node %d at %q is not on loopback", number, address)
 		}

@@ -16,11 +16,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testaddr"
@@ -38,21 +40,39 @@ func TestFlagsAreRefused(t *testing.T) {
 	defer taken.Close()
 	data := []string{"serve", "--data", filepath.Join(dir, "data"), "--listen", "127.0.0.1:0", "--admin", "off"}
 	with := func(more ...string) []string { return append(data[:len(data):len(data)], more...) }
+	of := func(members string, more ...string) []string {
+		return append(with("--node", "1", "--raft", "127.0.0.1:7081", "--raft-insecure", "--members", members), more...)
+	}
 	member := func(more ...string) []string {
 		return append(with("--node", "1", "--raft", "127.0.0.1:7081", "--members", "1=127.0.0.1:7081,2=127.0.0.1:7082"), more...)
+	}
+	config := func(name, text string) []string {
+		file := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		return with("--config", file)
 	}
 	for _, c := range []struct {
 		args []string
 		says string
 	}{
 		{[]string{}, "expected one of"},
-		{with("--public-hosts", "https://mail.example.com"), "want host[:port] each"},
+		{with("--public-hosts", "https://mail.example.com"), `--public-hosts: ["https://mail.example.com"], want host[:port] each`},
 		{[]string{"serv"}, "unexpected argument serv"},
 		{[]string{"serve"}, "--data"},
 		{with("--no-such-flag"), "--no-such-flag"},
 		{with("--memory", "much"), `"much" is no number of bytes`},
-		{with("--memory", "0"), "--memory: must be greater than zero"},
-		{with("--memory", "1000GiB", "--workers", "2"), "more workers can have more"},
+		{with("--memory", "0"), "--memory: 0 is out of bounds: want 1MiB to 6TiB"},
+		{with("--memory", "1KB"), "--memory: 1000 is out of bounds: want 1MiB to 6TiB"},
+		{with("--memory", "1000000TB"), "--memory"},
+		{with("--memory", "1000000000TB"), "is no number of bytes"},
+		{with("--memory", "1000GiB", "--workers", "2"), "--memory: at most about 96 GiB with 2 workers; more --workers can have more"},
+		{with("--max-inflight", "1"), "--max-inflight: 1 is out of bounds: want 0, or 8MiB to 64GiB"},
+		{with("--min-free-percent=-1"), "--min-free-percent: -1 is out of bounds: want 0 to 100"},
+		{with("--min-free-percent", "NaN"), "--min-free-percent: NaN is out of bounds"},
+		{with("--idle-timeout=-1s"), "--idle-timeout: -1s is out of bounds: want 10ms to 24h"},
+		{with("--max-conns-per-ip", "0"), "--max-conns-per-ip: 0 is out of bounds: want -1, or 1 to 10000000"},
+		{with("--event-duty", "2"), "--event-duty: 2 is out of bounds: want 0.001 to 1"},
+		{with("--public-url", "mail.example.com"), "--public-url"},
 		{with("--stall-after", "5"), "--stall-after"},
 		{with("--log-level", "loud"), "--log-level"},
 		{with("--listen", "8080"), "--listen"},
@@ -68,17 +88,17 @@ func TestFlagsAreRefused(t *testing.T) {
 		{with("--oidc-issuer", "https://idp.example"), "--console-url"},
 		{with("--oidc-issuer", "http://idp.example", "--oidc-client-id", "x", "--console-url", "https://console.example"), "want https"},
 		{with("--oidc-issuer", "https://idp.example", "--oidc-client-id", "x", "--console-url", "https://console.example", "--oidc-client-secret-file", filepath.Join(dir, "none")), "--oidc-client-secret-file"},
-		{with("--console-idle", "1s"), "idle"},
-		{with("--max-sessions", "-1"), "sessions"},
+		{with("--console-idle", "1s"), "--console-idle"},
+		{with("--max-sessions", "-1"), "--max-sessions"},
 		{with("--tls-cert", "cert.pem"), "--tls-key"},
 		{with("--tls-cert", broken, "--tls-key", broken), "certificate"},
 		{with("--trusted-proxies", "proxy"), "--trusted-proxies"},
 		{with("--bootstrap", filepath.Join(dir, "none.yaml")), "none.yaml"},
 		{with("--bootstrap", broken), "broken.yaml"},
 		{with("--config", broken), "configuration file"},
-		{with("--max-body", "1"), "MaxBodyBytes"},
-		{with("--segment-bytes", "1KB"), "SegmentBytes"},
-		{with("--workers", "1000"), "workers"},
+		{with("--max-body", "1"), "--max-body: 1 is out of bounds: want 1KiB to 256MiB"},
+		{with("--segment-bytes", "1KB"), "--segment-bytes: 1000 is out of bounds: want 64KiB to 16GiB"},
+		{with("--workers", "1000"), "--workers: 1000 is out of bounds: want 0 to 64"},
 		{with("--listen", taken.Addr().String()), "address already in use"},
 		{with("--data", "/proc/no/such"), "/proc/no"},
 		{with("--node", "1"), "--raft and --members"},
@@ -87,6 +107,9 @@ func TestFlagsAreRefused(t *testing.T) {
 		{with("--members", "1=127.0.0.1:7081"), "--node"},
 		{with("--raft", "127.0.0.1:7081"), "--node"},
 		{with("--raft-insecure"), "--node"},
+		{with("--groups", "8"), "--groups is for a node of a cluster: say which one it is with --node"},
+		{with("--replicas", "5"), "--replicas is for a node of a cluster"},
+		{with("--commit-timeout", "1s"), "--commit-timeout is for a node of a cluster"},
 		{with("--raft-ca", broken), "--node"},
 		{member(), "--raft-cert"},
 		{member("--raft-cert", broken, "--raft-key", broken), "--raft-ca"},
@@ -95,18 +118,52 @@ func TestFlagsAreRefused(t *testing.T) {
 		{member("--raft-insecure", "--groups", "257"), "--groups"},
 		{member("--raft-insecure", "--replicas", "0"), "--replicas"},
 		{member("--raft-insecure", "--raft-timeout", "1ms"), "--raft-timeout"},
-		{member("--raft-insecure", "--members", "0=127.0.0.1:7081"), "begin with 1"},
-		{member("--raft-insecure", "--members", "x=127.0.0.1:7081"), "--members"},
-		{member("--raft-insecure", "--members", "1=127.0.0.1:7081,2=127.0.0.1"), "node 2"},
-		{member("--raft-insecure", "--members", "1=127.0.0.1:7081,2=127.0.0.1:7081"), "same address"},
-		{member("--raft-insecure", "--members", "1=:7081"), "no address that others reach"},
-		{member("--raft-insecure", "--members", "1=127.0.0.1:0"), "no port"},
-		{member("--raft-insecure", "--members", "1=127.0.0.1:7081,2=10.0.0.1:7081"), "node 2"},
+		{of("0=127.0.0.1:7081"), "begin with 1"},
+		{of("x=127.0.0.1:7081"), `--members: "x=127.0.0.1:7081": want NUMBER=HOST:PORT`},
+		{of("1=127.0.0.1:7081,"), `--members: "": want NUMBER=HOST:PORT`},
+		{of("1=127.0.0.1:7081,2=127.0.0.1"), "node 2"},
+		{of("1=a:7081,2=A:7081"), `--members: "2=A:7081": nodes 1 and 2 have the same address`},
+		{of("1=127.0.0.1:7081,1=127.0.0.1:7082"), `--members: "1=127.0.0.1:7082": node 1 is given twice, first at "127.0.0.1:7081"`},
+		{of("1=127.0.0.1:7081", "--members", "1=127.0.0.1:7081"), `node 1 is given twice`},
+		{of("1=:7081"), "no address that others reach"},
+		{of("1=127.0.0.1:0"), "no port"},
+		{of("1=127.0.0.1:7081,2=10.0.0.1:7081"), "node 2"},
+		{config("key.yaml", "memory: 64MiB\nmax_body: 1KiB\n"), `configuration file: line 2: "max_body": there is no such flag`},
+		{config("own.yaml", "serve:\n  memory: 64MiB\n  server: x\n"), `configuration file: line 3: "server": serve has no such flag`},
+		{config("command.yaml", "served:\n  memory: 64MiB\n"), `line 1: "served"`},
+		{config("empty.yaml", "serve:\n  bootstrap:\n"), `line 2: "bootstrap": it has no value`},
+		{config("config.yaml", "config: other.yaml\n"), `line 1: "config"`},
+		{config("two.yaml", "memory: 64MiB\n---\nmax-body: 1KiB\n"), "more than one document"},
+		{config("twice.yaml", "memory: 64MiB\nmemory: 32MiB\n"), "already defined at line 1"},
+		{config("members.yaml", "serve:\n  members: {1: 127.0.0.1:7081, 2: 127.0.0.1:7081}\n"), "nodes 1 and 2 have the same address"},
 		{member("--raft-insecure", "--raft", "0.0.0.0:7081"), "--raft-insecure"},
 		{member("--raft-insecure", "--raft", "7081"), "--raft:"},
 	} {
 		require.Contains(t, refused(t, nil, c.args...), c.says, c.args)
 	}
+}
+
+// Each number of the server's flags has bounds beside its default, which is within them; what other commands are told
+// those judge to whom they send it.
+func TestNumbersHaveBounds(t *testing.T) {
+	parser, err := kong.New(&cli{})
+	require.NoError(t, err)
+	seen := 0
+	for _, n := range parser.Model.Children {
+		if n.Name != "serve" {
+			continue
+		}
+		for _, f := range n.Flags {
+			if !f.Target.CanInt() && !f.Target.CanUint() && !f.Target.CanFloat() {
+				continue
+			}
+			seen++
+			bounds, value := f.Tag.Get("bounds"), reflect.ValueOf(bound(f.Target.Type(), f.Default)).Convert(f.Target.Type())
+			require.NotEmpty(t, bounds, f.Name)
+			require.True(t, isWithin(value, bounds), "--%s: %v, %s", f.Name, value, bounds)
+		}
+	}
+	require.Greater(t, seen, 50)
 }
 
 // A second server on the same directory would write over the first one's log.
@@ -138,7 +195,7 @@ func TestConfiguration(t *testing.T) {
 	s := newSite(t)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "config.yaml")
-	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, "data: %s\nserve:\n  max-body: 2000\n  bootstrap: %s\n  trusted-proxies: [127.0.0.1, 10.0.0.0/8]\n", s.dir, s.bootstrap), 0o600))
+	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, "data: %s\nimport:\nrefused: reasons\nstreams: {server: http://127.0.0.1:8081}\nserve:\n  max-body: 2000\n  bootstrap: %s\n  trusted-proxies: [127.0.0.1, 10.0.0.0/8]\n", s.dir, s.bootstrap), 0o600))
 	t.Setenv("MILLRACE_ADMIN", "off")
 	t.Setenv("MILLRACE_MIN_FREE_BYTES", "0")
 	t.Setenv("MILLRACE_MIN_FREE_PERCENT", "0")

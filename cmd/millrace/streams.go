@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -17,29 +16,13 @@ import (
 
 // Streams: what goes out of a running server, and the commands that look after it.
 
-func (c *serveCommand) streamOptions(logger *slog.Logger) (stream.Options, error) {
-	switch {
-	case c.StreamFileBytes < 1<<10 || c.StreamFileBytes > 16<<30:
-		return stream.Options{}, errors.New("--stream-file-bytes: want 1KiB to 16GiB")
-	case c.StreamFileAfter <= 0:
-		return stream.Options{}, errors.New("--stream-file-after: want more than 0")
-	case c.StreamMessageBytes < 1<<10 || c.StreamMessageBytes > 1<<30:
-		return stream.Options{}, errors.New("--stream-message-bytes: want 1KiB to 1GiB")
-	case c.StreamMessageEvery <= 0:
-		return stream.Options{}, errors.New("--stream-message-every: want more than 0")
-	case c.StreamRequestTimeout < time.Second:
-		return stream.Options{}, errors.New("--stream-request-timeout: want at least 1s")
-	case c.StreamRefusedBytes < 1<<10:
-		return stream.Options{}, errors.New("--stream-refused-bytes: want at least 1KiB")
-	case c.StreamRetryMax < time.Second:
-		return stream.Options{}, errors.New("--stream-retry-max: want at least 1s")
-	}
+func (c *serveCommand) streamOptions(logger *slog.Logger) stream.Options {
 	return stream.Options{Dir: cmp.Or(c.StreamDir, filepath.Join(c.Data, "streams")),
 		CredentialsDir: cmp.Or(c.StreamCredentials, filepath.Join(c.Data, "stream-credentials")),
 		FileBytes:      int64(c.StreamFileBytes), FileAfter: c.StreamFileAfter,
 		Interval: min(time.Second, c.StreamFileAfter), MaxRetryAfter: c.StreamRetryMax,
 		MessageBytes: int64(c.StreamMessageBytes), MessageInterval: c.StreamMessageEvery,
-		RequestTimeout: c.StreamRequestTimeout, RefusedBytes: int64(c.StreamRefusedBytes), Logger: logger}, nil
+		RequestTimeout: c.StreamRequestTimeout, RefusedBytes: int64(c.StreamRefusedBytes), Logger: logger}
 }
 
 // openStreams begins to carry the streams of this node; they end before anything else does.
@@ -115,7 +98,7 @@ type destinationFlags struct {
 	Encryption  string `env:"-" help:"s3: at the server: AES256, or aws:kms with --kms-key; default: as the bucket has it."`
 	KMSKey      string `name:"kms-key" env:"-" help:"s3: key of aws:kms."`
 	URL         string `env:"-" help:"http: what gets POST requests." placeholder:"URL"`
-	Batch       int    `env:"-" help:"http: events in a request, at most; default: 100."`
+	Batch       int    `env:"-" bounds:"0..1000" help:"http: events in a request, at most; default: 100."`
 	Brokers     string `env:"-" help:"kafka: brokers to begin with, with commas." placeholder:"HOST:PORT,…"`
 	Topic       string `env:"-" help:"kafka: topic, in which {workspace}, {stream} and {kind} are replaced; default: millrace.{workspace}.{kind}."`
 	Security    string `env:"-" help:"kafka: plaintext (default), tls."`

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+)
+
+// What a number may be stands beside the flag, in the flag's own words: `bounds:"0|1MiB..64GiB"` are values and ranges.
+// Settings that only make sense together are checked by the commands.
+
+// checkBounds refuses the first flag whose number is outside of its bounds.
+func checkBounds(flags []*kong.Flag) error {
+	for _, f := range flags {
+		if bounds := f.Tag.Get("bounds"); bounds != "" && !isWithin(f.Target, bounds) {
+			want := strings.ReplaceAll(strings.ReplaceAll(bounds, "|", ", or "), "..", " to ")
+			return fmt.Errorf("--%s: %v is out of bounds: want %s", f.Name, f.Target.Interface(), want)
+		}
+	}
+	return nil
+}
+
+func isWithin(v reflect.Value, bounds string) bool {
+	n := number(v)
+	for _, allowed := range strings.Split(bounds, "|") {
+		least, most, isRange := strings.Cut(allowed, "..")
+		if !isRange {
+			most = least
+		}
+		if n >= bound(v.Type(), least) && n <= bound(v.Type(), most) {
+			return true
+		}
+	}
+	return false
+}
+
+// hasDefault reports whether a flag is as if it weren't given.
+func hasDefault(f *kong.Flag) bool {
+	if f.Default == "" {
+		return f.Target.IsZero()
+	}
+	return number(f.Target) == bound(f.Target.Type(), f.Default)
+}
+
+// number is a flag's value. That a float64 has fewer digits than an int64 makes no difference to bounds.
+func number(v reflect.Value) float64 {
+	switch {
+	case v.CanInt():
+		return float64(v.Int())
+	case v.CanUint():
+		return float64(v.Uint())
+	}
+	return v.Float()
+}
+
+// bound reads a bound as the flag reads its value.
+func bound(t reflect.Type, s string) float64 {
+	var n float64
+	var err error
+	switch t {
+	case reflect.TypeFor[byteSize]():
+		var b byteSize
+		err = b.UnmarshalText([]byte(s))
+		n = float64(b)
+	case reflect.TypeFor[time.Duration]():
+		var d time.Duration
+		d, err = time.ParseDuration(s)
+		n = float64(d)
+	default:
+		n, err = strconv.ParseFloat(s, 64)
+	}
+	if err != nil {
+		panic("BUG: a bound of a flag: " + err.Error())
+	}
+	return n
+}
