@@ -157,13 +157,14 @@ func (d *Decoder) nestedObject(i, level int) int {
 	return i
 }
 
-// timeObject makes a Time of the Object {"$time": …} that begins at at.
+// timeObject makes a Time of the Object {"$time": …} that begins at at. One that is no time, or after the year 3000, is
+// not stored (reference.md 1.5).
 func (d *Decoder) timeObject(at int) {
 	_, v, _, ok := op.NextMember(op.Value(d.out[at:d.o]).Bytes())
 	if !ok || v.Tag() != op.String {
 		return // the name stays unaccounted for
 	}
-	if t, ok := field.Time(v.Bytes()); ok {
+	if t, ok := field.AttributeTime(v.Bytes()); ok {
 		d.nested.dollars--
 		d.o = at
 		d.putFixed(op.Time, uint64(t))

@@ -299,7 +299,7 @@ func (j *judge) tree(owner member, v value, inObject bool, ok *bool) string {
 	switch v.kind {
 	case '{':
 		if len(v.members) == 1 && v.members[0].name == "$time" && v.members[0].kind == '"' {
-			if t, good := field.Time([]byte(v.members[0].text)); good {
+			if t, good := field.AttributeTime([]byte(v.members[0].text)); good {
 				return fmt.Sprintf("t%d", t)
 			}
 		}
@@ -422,7 +422,7 @@ func isTime(v value) bool {
 	if len(v.members) != 1 || v.members[0].name != "$time" || v.members[0].kind != '"' {
 		return false
 	}
-	_, ok := field.Time([]byte(v.members[0].text))
+	_, ok := field.AttributeTime([]byte(v.members[0].text))
 	return ok
 }
 

@@ -373,13 +373,14 @@ func TestCustomAttributes(t *testing.T) {
 	attrs(t, `"a":{"add":["x"]},"r":{"remove":[1],"add":[2]},"n":{"add":["x"],"y":1}`, `"~a":update(["x"],[]) "~r":update([2],[1]) "~n":{"add":["x"],"y":1}`)
 	attrs(t, `"o":{"a":{"b":null},"t":{"$time":"2026-11-21"}},"_merge_objects":false`, `"~o":{"a":{"b":null},"t":t1795219200000}`)
 	attrs(t, `"o":{"$time":"2026-11-21"}`, `"~o":t1795219200000`)
+	attrs(t, `"o":{"t":{"$time":"3000-12-31T23:59:59Z"}}`, `"~o":{"t":t32535215999000}`)
 	attrs(t, `"o":{}`, `"~o":{}`)
 	ops(t, `{"attributes":[{"external_id":"u","o":{"a":1},"_merge_objects":true}]}`, `attributes external_id="u"+merge "~o":{"a":1}`)
 	attrs(t, `"o":{"$add":[{"a":1},{"t":{"$time":"2026-11-21"}}]}`, `"~o":edit(0 [{"a":1},{"t":t1795219200000}];)`)
 	attrs(t, `"o":{"$add":[{"a":1}],"$update":[{"$identifier_key":"a","$identifier_value":1,"$new_object":{"b":2}}],"$remove":[{"$identifier_key":"a","$identifier_value":"x"},{"$identifier_value":true,"$identifier_key":"c"}]}`,
 		`"~o":edit(2 "a" "x";2 "c" true;1 "a" 1 {"b":2};0 [{"a":1}];)`)
 	// A member that may not be there: the attribute is left out.
-	for _, o := range []string{`{"a b":1}`, `{"a.b":1}`, `{"":1}`, `{"$x":1}`, `{"a":{"$y":1}}`, `{"s":"` + strings.Repeat("x", 256) + `"}`, `{"t":{"$time":"bad"}}`,
+	for _, o := range []string{`{"a b":1}`, `{"a.b":1}`, `{"":1}`, `{"$x":1}`, `{"a":{"$y":1}}`, `{"s":"` + strings.Repeat("x", 256) + `"}`, `{"t":{"$time":"bad"}}`, `{"t":{"$time":"3001-01-01"}}`,
 		`{"t":{"$time":"2026-11-21","x":1}}`, `{"$add":[1]}`, `{"$add":{}}`, `{"$add":[],"x":1}`, `{"$remove":[{"$identifier_key":"a"}]}`, `[{"$x":1}]`,
 		`{"$remove":[{"$identifier_key":"a","$identifier_value":[]}]}`, `{"$update":[{"$identifier_key":"a","$identifier_value":1,"$new_object":1}]}`,
 		`{"$add":[{"$add":[]}]}`, `{"$identifier_key":"x"}`, `[{"a":"` + strings.Repeat("x", 256) + `"}]`} {
