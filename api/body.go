@@ -106,19 +106,14 @@ func (x *exchange) growWire(length int) {
 	x.wire = append(make([]byte, 0, room), x.wire...)
 }
 
-// refuseTooLarge answers a request whose body is larger than it may be. Who has no valid key is told that, and counted
-// as everywhere, or keys could be tried without end: see bodyLimit.
+// refuseTooLarge answers a request whose body is larger than it may be. The checks before that of the size come before
+// it here, too: who has no valid key is told that, and counted as everywhere, or keys could be tried without end (see
+// bodyLimit); and whose key is valid is told his rate limit.
 func (x *exchange) refuseTooLarge() {
 	rejectedMalformed.Inc()
 	x.Ctx.Request.SetBodyRaw(nil) // nobody shall wait for the rest
-	token := bearerToken(&x.Ctx.Request.Header)
-	switch {
-	case bytes.HasPrefix(x.path, pagePrefix), x.s.knows(token):
+	if x.checkHeaders() && x.findRoute() && x.authorize() {
 		x.Fail(fasthttp.StatusRequestEntityTooLarge, call.TextTooLarge)
-	case bytes.HasPrefix(x.path, scimPrefix):
-		x.deny(textSCIMTooMany, textSCIMUnauthorized)
-	default:
-		x.denyKey(token)
 	}
 	x.Ctx.SetConnectionClose()
 	if c, ok := x.Ctx.Conn().(interface{ linger(time.Duration) }); ok {

@@ -89,6 +89,7 @@ var shapes = []struct {
 	{[]byte("/canvases/translations"), &shape{contentType: contentJSON, append: translation.AppendFailure}},
 	{[]byte("/canvas/translations"), &shape{contentType: contentJSON, append: translation.AppendFailure}},
 	{pagePrefix, &shape{contentHTML, center.AppendNotice, center.SetHeaders}},
+	{[]byte("/users/track"), &trackShape},
 }
 
 var (
@@ -98,6 +99,24 @@ var (
 
 var plainShape = shape{contentType: contentJSON,
 	append: func(dst []byte, _ int, text string) []byte { return appendMessage(dst, text) }}
+
+// trackShape is that of /users/track, where what is wrong with a request as a whole is its only error, too
+// (service.md 4.1): as a text, or as an object where the workspace says so (request_error_shape).
+var (
+	trackShape        = newTrackShape("", "")
+	trackObjectsShape = newTrackShape(`{"type":`, "}")
+)
+
+func newTrackShape(before, behind string) shape {
+	return shape{contentType: contentJSON, append: func(dst []byte, status int, text string) []byte {
+		dst = appendMessage(dst, text)
+		if status != fasthttp.StatusBadRequest {
+			return dst
+		}
+		dst = append(append(dst[:len(dst)-1], `,"errors":[`...), before...)
+		return append(append(value.AppendQuoted(dst, text), behind...), `]}`...)
+	}}
+}
 
 func shapeOf(path []byte) *shape {
 	for i := range shapes {

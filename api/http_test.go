@@ -180,6 +180,7 @@ func TestBodyLimit(t *testing.T) {
 		require.Equal(t, body.status == 413, closed, name)
 		if body.status == 413 {
 			require.Equal(t, "Request Entity Too Large", responses[0].json(t)["message"])
+			require.NotEmpty(t, responses[0].header.Get("X-RateLimit-Remaining"), "the key is valid")
 		}
 	}
 	// Announced only: refused before it is sent.
@@ -264,7 +265,10 @@ func TestCompressedBodies(t *testing.T) {
 		}
 		a = d.call("POST", "/users/track", demoKey, "not compressed", "Content-Encoding", coding)
 		require.Equal(t, 400, a.status, coding)
+		require.JSONEq(t, `{"message":"The body does not match its Content-Encoding","errors":["The body does not match its Content-Encoding"]}`, a.body)
 	}
+	require.Equal(t, `{"message":"x","errors":[{"type":"x"}]}`, string(trackObjectsShape.append(nil, 400, "x")))
+	require.Equal(t, `{"message":"x"}`, string(trackObjectsShape.append(nil, 413, "x")))
 	for _, coding := range []string{"gzip, gzip", "compress", "gzip,br"} {
 		a := d.call("POST", "/users/track", demoKey, goodBody, "Content-Encoding", coding)
 		require.Equal(t, 415, a.status, coding)

@@ -465,7 +465,11 @@ func (x *exchange) LastSegment() string {
 
 // Fail answers with a message, in the shape of the path.
 func (x *exchange) Fail(status int, text string) {
-	x.Reply = x.shape.append(x.Reply[:0], status, text)
+	shape := x.shape
+	if shape == &trackShape && x.Workspace != nil && x.Workspace.RequestErrorShape == "objects" {
+		shape = &trackObjectsShape
+	}
+	x.Reply = shape.append(x.Reply[:0], status, text)
 	x.Send(status, x.Reply)
 }
 
