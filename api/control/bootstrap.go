@@ -54,12 +54,72 @@ func ParseBootstrap(text []byte) (*BootstrapFile, error) {
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)
 	if err := d.Decode(f); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%w: %s", ErrInvalid, goType.ReplaceAllString(err.Error(), ""))
+		return nil, fmt.Errorf("%w: %s", ErrInvalid, goType.ReplaceAllString(withPlaces(text, err), ""))
 	}
 	if err := d.Decode(new(any)); !errors.Is(err, io.EOF) {
 		return nil, invalid("more than one YAML document")
 	}
 	return f, f.validate()
+}
+
+// withPlaces is the text of an error of the YAML decoder, which says lines, with the places of values that are of the
+// wrong type.
+func withPlaces(text []byte, err error) string {
+	var wrong *yaml.TypeError
+	var document yaml.Node
+	if !errors.As(err, &wrong) || yaml.Unmarshal(text, &document) != nil {
+		return err.Error()
+	}
+	list := make([]string, len(wrong.Errors))
+	for i, problem := range wrong.Errors {
+		list[i] = problem
+		if place := placeOf(&document, &document, "", problem); place != "" {
+			list[i] = place + ": " + problem
+		}
+	}
+	return strings.Join(list, "; ")
+}
+
+// placeOf is the place, at or below n, of the value that a problem is about: the innermost without which it isn't there
+// any more. "": there is none.
+func placeOf(document, n *yaml.Node, place, problem string) string {
+	for i, child := range n.Content {
+		below := place
+		switch {
+		case n.Kind == yaml.SequenceNode:
+			below = fmt.Sprintf("%s[%d]", place, i)
+		case n.Kind == yaml.MappingNode && i%2 == 0:
+			continue
+		case n.Kind == yaml.MappingNode:
+			below = strings.TrimPrefix(place+"."+n.Content[i-1].Value, ".")
+		}
+		if found := placeOf(document, child, below, problem); found != "" {
+			return found
+		}
+	}
+	if !strings.HasPrefix(problem, fmt.Sprintf("line %d: cannot unmarshal %s ", n.Line, n.ShortTag())) {
+		return ""
+	}
+	was, count := *n, countProblem(document, problem)
+	*n = yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Line: was.Line}
+	defer func() { *n = was }()
+	if countProblem(document, problem) < count {
+		return place
+	}
+	return ""
+}
+
+// countProblem is how often the decoder has this problem with a document.
+func countProblem(document *yaml.Node, problem string) (count int) {
+	var wrong *yaml.TypeError
+	if errors.As(document.Decode(new(BootstrapFile)), &wrong) {
+		for _, p := range wrong.Errors {
+			if p == problem {
+				count++
+			}
+		}
+	}
+	return count
 }
 
 func (f *BootstrapFile) validate() error {

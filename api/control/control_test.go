@@ -247,8 +247,11 @@ func TestBootstrapErrors(t *testing.T) {
 		"workspaces: [{id: a, campaigns: [{id: c, messages: [{channel: email}]}]}]":                                       "campaigns[0]: messages[0]: invalid: id",
 		"workspaces: [{id: a, canvases: [{id: c, steps: [{messages: []}]}]}]":                                             "canvases[0]: steps[0]: invalid: id",
 		"company: {scim: {token: a b}}":                                                                                   "company: invalid: scim.token",
-		"workspaces: 7":                                                                                                   "cannot unmarshal",
-		"a: b\n---\nc: d":                                                                                                 "field a not found",
+		"workspaces: 7":                                                                                                   "workspaces: line 1: cannot unmarshal !!int `7`",
+		"workspaces: [{id: a, multi_language: a}]":                                                                        "invalid: workspaces[0].multi_language: line 1: cannot unmarshal !!str `a` into bool",
+		"workspaces:\n- id: a\n- id: b\n  api_keys:\n  - {name: x, permissions: {a: b}}\n":                                "workspaces[1].api_keys[0].permissions: line 5: cannot unmarshal !!map into []string",
+		"company: {scim: [x]}\nworkspaces: [{id: a, max_custom_array_length: many}, {apps: {}}]":                          "company.scim: line 1: cannot unmarshal !!seq; workspaces[0].max_custom_array_length: line 2: cannot unmarshal !!str `many` into int; workspaces[1].apps: line 2: cannot unmarshal !!map",
+		"a: b\n---\nc: d": "field a not found",
 	} {
 		_, err := ParseBootstrap([]byte(text))
 		require.ErrorIs(t, err, ErrInvalid, text)
