@@ -2,6 +2,7 @@ package promise
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -12,7 +13,9 @@ import (
 )
 
 // What has become of the effects of messages is told once it is known, again until it was heard, and to nobody else.
-func TestPromises(t *testing.T) {
+func TestPromises(t *testing.T) { synctest.Test(t, testPromises) }
+
+func testPromises(t *testing.T) {
 	draining := make(chan struct{})
 	owed := NewOwed(77, draining)
 	own := owed.To(2, 5)
@@ -63,7 +66,9 @@ func TestPromises(t *testing.T) {
 }
 
 // A node that closes waits until those who can be reached have heard what has become of their messages.
-func TestWaitUntilTold(t *testing.T) {
+func TestWaitUntilTold(t *testing.T) { synctest.Test(t, testWaitUntilTold) }
+
+func testWaitUntilTold(t *testing.T) {
 	draining := make(chan struct{})
 	owed, reached := NewOwed(77, draining), true
 	reaches := func(quorum.Node) bool { return reached }
@@ -83,7 +88,7 @@ func TestWaitUntilTold(t *testing.T) {
 	select {
 	case <-told:
 		t.Fatal("nobody has said that it was told")
-	case <-time.After(20 * time.Millisecond):
+	case <-time.After(time.Minute):
 	}
 	close(draining) // so that the question does not wait for more
 	_, err := owed.Serve(&quorum.Conn{Node: 2}, nil, calls.NewReader(calls.Body{}.U64(5).U64(id)))
@@ -94,6 +99,10 @@ func TestWaitUntilTold(t *testing.T) {
 
 // What has become of a promise may be heard before the promise: they come over different connections.
 func TestPromiseIsKeptBeforeItIsHeardOf(t *testing.T) {
+	synctest.Test(t, testPromiseIsKeptBeforeItIsHeardOf)
+}
+
+func testPromiseIsKeptBeforeItIsHeardOf(t *testing.T) {
 	var x Expected
 	x.Start = func(func()) bool { return true } // it needs no other node
 	done := replica.Effects{Deferred: []uint64{8}}
@@ -121,16 +130,15 @@ func TestPromiseIsKeptBeforeItIsHeardOf(t *testing.T) {
 	require.Len(t, x.early, 2)
 	x.forgetEarly()
 	require.Len(t, x.early, 2)
-	for id, k := range x.early {
-		k.since = k.since.Add(-voidAfter)
-		x.early[id] = k
-	}
+	time.Sleep(voidAfter + 1)
 	x.forgetEarly()
 	require.Empty(t, x.early)
 }
 
 // A question whose connection was lost does not take the answer from the next one.
-func TestTwoQuestionsForEffects(t *testing.T) {
+func TestTwoQuestionsForEffects(t *testing.T) { synctest.Test(t, testTwoQuestionsForEffects) }
+
+func testTwoQuestionsForEffects(t *testing.T) {
 	owed := NewOwed(77, nil)
 	own, p := owed.To(2, 5), &Promise{}
 	own.Give(nil, []*Promise{p})
@@ -141,7 +149,7 @@ func TestTwoQuestionsForEffects(t *testing.T) {
 			answers <- out
 		}()
 	}
-	time.Sleep(10 * time.Millisecond) // both wait by then, or the test is easier
+	synctest.Wait() // both wait
 	own.Keep(p, replica.Effects{}, nil)
 	for range cap(answers) {
 		select {
