@@ -39,7 +39,7 @@ func TestFromOneNodeToClusters(t *testing.T) {
 	p.kill()
 	refused("--members is required", imports[:4]...)
 	refused("one lies in the other", "cluster", "import", s.dir, filepath.Join(s.dir, "inside"), "--members", member)
-	refused("groups: must be", append(imports[:6:6], "--groups", "1000")...)
+	refused("--groups: 1000 is out of bounds", append(imports[:6:6], "--groups", "1000")...)
 	require.NoDirExists(t, first.dir)
 	require.Contains(t, tool(t, imports...), "serve --node 1 --raft "+member[2:])
 
