@@ -73,16 +73,16 @@ type serveCommand struct {
 
 	PublicURL          string        `help:"What links to hosted pages begin with; default: the address that the request for the link came to." placeholder:"URL"`
 	PublicHosts        []string      `help:"Without --public-url: further hosts that links may begin with, when a request for one names them." placeholder:"HOST[:PORT]"`
-	PreferenceLinkLife time.Duration `default:"2160h" bounds:"1m..87600h" help:"How long a link to a hosted page is good."`
+	PreferenceLinkLife time.Duration `default:"2160h" bounds:"1s..87600h" help:"How long a link to a hosted page is good."`
 
 	Workers            int           `default:"0" bounds:"0..64" help:"Goroutines that apply; 0: one a core."`
-	Memory             byteSize      `default:"4GiB" bounds:"1MiB..6TiB" help:"What the process takes of memory besides --store-cache and 128 MiB: most of it for profiles; the others are read from disk when needed."`
-	StoreCache         byteSize      `default:"128MiB" bounds:"1MiB..1TiB" help:"Block cache of the state store."`
+	Memory             byteSize      `default:"4GiB" bounds:"64KiB..6TiB" help:"What the process takes of memory besides --store-cache and 128 MiB: most of it for profiles; the others are read from disk when needed."`
+	StoreCache         byteSize      `default:"128MiB" bounds:"64KiB..1TiB" help:"Block cache of the state store."`
 	MaxDeltaChanges    int           `default:"8" bounds:"0..1000" help:"Changes of a user who isn't in memory that are kept without reading the profile, between two checkpoints; who has more is read. 0: none."`
 	ReadProcs          int           `default:"16" bounds:"0..1024" help:"GOMAXPROCS while profiles are read from disk, when it is less: more reads reach the disk at once. 0: it stays as it is."`
-	MaxInflight        byteSize      `default:"0" bounds:"0|8MiB..64GiB" help:"Records between accepted and applied; beyond it: 503. 0: a sixteenth of --memory, 32 to 256 MiB."`
-	MaxMergesWaiting   int64         `default:"100000" bounds:"50..1000000000" help:"Merges of users between accepted and done; beyond it: 503."`
-	CheckpointBytes    byteSize      `default:"1GiB" bounds:"1MiB..1000TB" help:"Log after which changed profiles are written to the store: bounds the replay after a crash."`
+	MaxInflight        byteSize      `default:"0" bounds:"0|64KiB..64GiB" help:"Records between accepted and applied; beyond it: 503. 0: a sixteenth of --memory, 32 to 256 MiB."`
+	MaxMergesWaiting   int64         `default:"100000" bounds:"1..1000000000" help:"Merges of users between accepted and done; beyond it: 503."`
+	CheckpointBytes    byteSize      `default:"1GiB" bounds:"1KiB..1000TB" help:"Log after which changed profiles are written to the store: bounds the replay after a crash."`
 	CheckpointInterval time.Duration `default:"5m" bounds:"10ms..8760h" help:"The same, in time."`
 	SegmentBytes       byteSize      `default:"128MiB" bounds:"64KiB..16GiB" help:"Size of a log segment."`
 	MinFreeBytes       byteSize      `default:"2GB" bounds:"0..1000TB" help:"Free disk space below which writes are refused."`
@@ -90,11 +90,11 @@ type serveCommand struct {
 	StallAfter         time.Duration `default:"5s" bounds:"10ms..1h" help:"/readyz fails when an fsync takes longer."`
 	MaxClockOffset     time.Duration `default:"10m" bounds:"1ms..876000h" help:"How far stamps may be ahead of the clock, and the clocks of nodes apart; beyond it: refused."`
 
-	EventRetention  time.Duration `default:"720h" bounds:"1m..876000h" help:"How long events and purchases are kept."`
-	EventBacklog    byteSize      `default:"8GiB" bounds:"1MiB..1000TB" help:"Log that may wait to be packed into the event log before packing goes at full speed."`
+	EventRetention  time.Duration `default:"720h" bounds:"1s..876000h" help:"How long events and purchases are kept."`
+	EventBacklog    byteSize      `default:"8GiB" bounds:"1KiB..1000TB" help:"Log that may wait to be packed into the event log before packing goes at full speed."`
 	EventPackAfter  time.Duration `default:"10m" bounds:"1ms..8760h" help:"Pack what is older, also when it is little."`
 	EventDuty       float64       `default:"0.2" bounds:"0.001..1" help:"Share of one core for packing."`
-	EventDeleteTime time.Duration `default:"24h" bounds:"1s..8760h" help:"How soon the events of a deleted user are off the disk."`
+	EventDeleteTime time.Duration `default:"24h" bounds:"10ms..8760h" help:"How soon the events of a deleted user are off the disk."`
 
 	StreamDir            string        `help:"Directory that streams may write below; default: streams in --data." placeholder:"DIR" type:"path"`
 	StreamCredentials    string        `help:"Directory with what streams use at their destinations: WORKSPACE/NAME.json; default: stream-credentials in --data." placeholder:"DIR" type:"path"`
