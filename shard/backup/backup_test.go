@@ -95,7 +95,7 @@ func TestEverythingHappensBetweenTheSteps(t *testing.T) {
 	fs := &hookFS{FS: vfs.NewMem()}
 	n := mustOpen(t, fs, "data")
 	c := &client{name: "c"}
-	for range 150 {
+	for range 200 {
 		require.NoError(t, c.request(n))
 	}
 	require.NoError(t, n.e.Checkpoint())

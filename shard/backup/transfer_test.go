@@ -231,7 +231,7 @@ func (r *heldGroup) store(t *testing.T) map[string]string {
 	for ok := it.First(); ok; ok = it.Next() {
 		k, v := string(it.Key()), string(it.Value())
 		switch {
-		case k == "sstamp":
+		case k == "sstamp", k == "spacked":
 			continue
 		case len(k) == 26 && k[9] == 'x': // events without effect, until they are packed
 			continue

@@ -44,18 +44,19 @@ func (l *Log) Divide(ctx context.Context, d Division) error {
 			return err
 		}
 	}
-	parts := make([]blocks.Rows, len(d.Dirs))
+	parts, done := make([]blocks.Rows, len(d.Dirs)), make([]state, len(d.Dirs))
 	for _, b := range l.blocks { // changes under work alone
-		if err := l.divideBlock(ctx, b, &d, parts); err != nil {
+		if err := l.divideBlock(ctx, b, &d, parts, done); err != nil {
 			return err
 		}
 		if d.Progress != nil {
 			d.Progress(b.info.Bytes)
 		}
 	}
-	done := state{packed: d.Packed}
-	for _, dir := range d.Dirs {
-		if err := durable.ReplaceFileOn(l.opts.FS, l.opts.FS.PathJoin(dir, stateName), done.append(nil)); err != nil {
+	for i, dir := range d.Dirs {
+		done[i].packed = d.Packed
+		path := l.opts.FS.PathJoin(dir, stateName)
+		if err := durable.ReplaceFileOn(l.opts.FS, path, done[i].append(nil)); err != nil {
 			return err
 		}
 	}
@@ -74,8 +75,8 @@ func (l *Log) prepare(dir string) error {
 	return nil
 }
 
-// divideBlock shares the events of a block out. parts is memory.
-func (l *Log) divideBlock(ctx context.Context, b *block, d *Division, parts []blocks.Rows) error {
+// divideBlock shares the events of a block out, and lists what it has made of it. parts is memory.
+func (l *Log) divideBlock(ctx context.Context, b *block, d *Division, parts []blocks.Rows, done []state) error {
 	if b.err != nil {
 		return b.err
 	}
@@ -100,7 +101,7 @@ func (l *Log) divideBlock(ctx context.Context, b *block, d *Division, parts []bl
 		if len(parts[i].List) == 0 {
 			continue
 		}
-		data, _, err := l.pack.writer.Write(&parts[i], b.first, b.last)
+		data, info, err := l.pack.writer.Write(&parts[i], b.first, b.last)
 		if err != nil {
 			return errors.Join(ctx.Err(), err)
 		}
@@ -108,6 +109,7 @@ func (l *Log) divideBlock(ctx context.Context, b *block, d *Division, parts []bl
 			data); err != nil {
 			return err
 		}
+		done[i].blocks = append(done[i].blocks, listedOf(b.first, b.last, info))
 	}
 	return nil
 }

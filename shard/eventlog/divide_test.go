@@ -26,7 +26,8 @@ func (s still) AppliedPosition() uint64                                         
 func (s still) CheckpointedPosition() uint64                                     { return s.at }
 func (s still) Dropped(uint64, uint64) ([]books.DroppedEvent, error)             { return nil, nil }
 func (s still) Noted(_, to uint64) ([]books.Noted, uint64, error)                { return nil, to, nil }
-func (s still) ForgetDropped(uint64) error                                       { return nil }
+func (s still) PackedPosition() (uint64, bool, error)                            { return 0, false, nil }
+func (s still) NotePacked(uint64, bool) error                                    { return nil }
 
 // openStill opens an event log that Divide has made.
 func openStill(t *testing.T, fs vfs.FS, dir string, at uint64) *Log {

@@ -11,9 +11,12 @@
 // that the engine says an op has made.
 //
 // Invariants:
-//   - STATE says up to which position all is packed, and it is the moment of truth: a block counts when STATE includes
-//     it. What a crash left behind it is removed by Open and packed again, from the log, which is let go only after
-//     STATE is on disk. So no event is lost and none is there twice.
+//   - STATE says up to which position all is packed and lists the blocks, and it is the moment of truth: a block counts
+//     when STATE has it. A block is on disk before STATE has it, and leaves the disk after STATE has it no more; what a
+//     crash left is removed by Open. The log is let go only after STATE is on disk, and what was not in STATE is packed
+//     again. So no event is lost and none is there twice.
+//   - What STATE has and the directory hasn't is a loss, and so is a STATE of before what the engine has noted
+//     (NotePacked, after STATE is on disk) or let go. Open refuses it, unless an operator has accepted it (ErrLost).
 //   - A block covers positions without a gap to the next, unless what lay between had no events or has expired. Its
 //     file is never changed: taking deleted users out writes a new one and renames it over the old.
 //   - A deleted user's events are gone for readers as soon as the Delete is applied. They leave the disk when the
@@ -68,7 +71,8 @@ type Source interface {
 	CheckpointedPosition() uint64
 	Dropped(from, to uint64) ([]books.DroppedEvent, error)
 	Noted(from, to uint64) (changes []books.Noted, through uint64, err error)
-	ForgetDropped(to uint64) error
+	PackedPosition() (position uint64, ok bool, err error)
+	NotePacked(position uint64, forget bool) error
 }
 
 // HoldName is the name under which the event log holds the engine's log.
@@ -170,25 +174,16 @@ type Log struct {
 
 // block is a file of packed events. Its fields never change: a rewrite puts another block in its place.
 type block struct {
-	path        string
-	first, last uint64 // positions that it covers
-	info        *blocks.Info
-	err         error     // why info can't be read; wraps ErrCorrupt
-	modified    time.Time // of a block that can't be read
-}
-
-// newest is when the newest event was accepted, as far as is known.
-func (b *block) newest() time.Time {
-	if b.err != nil {
-		return b.modified
-	}
-	return time.UnixMicro(b.info.MaxAccepted)
+	path string
+	listed
+	info *blocks.Info
+	err  error // why info can't be read; wraps ErrCorrupt
 }
 
 // Open opens or makes the event log in a directory and begins to work in the background. It holds the engine's log from
 // the first record that isn't packed; until then the engine must hold it (HoldName among replica.Options.Readers).
-// Close it before the engine. Errors: ErrCorrupt when STATE is damaged, missing, or not of this engine; a damaged block
-// is no error here.
+// Close it before the engine. Errors: ErrCorrupt when STATE is damaged or not of this engine; ErrLost when files are
+// missing. A damaged block is no error here.
 func Open(src Source, opts Options) (*Log, error) {
 	opts.EnsureDefaults()
 	if err := opts.Validate(); err != nil {
@@ -220,29 +215,35 @@ func (l *Log) open() (err error) {
 	if err != nil {
 		return err
 	}
-	if err := l.loadBlocks(s, known); err != nil {
+	if known && s.packed > l.src.AppliedPosition() && l.opts.Group == "" {
+		return fmt.Errorf("%w: %q is at position %d, the engine at %d: they don't belong together",
+			ErrCorrupt, l.statePath(), s.packed, l.src.AppliedPosition())
+	}
+	names, err := fs.List(dir)
+	if err != nil {
+		return fmt.Errorf("list event log %q: %w", dir, err)
+	}
+	files := slices.DeleteFunc(names, func(name string) bool { return !isBlockName(name) })
+	lost, err := l.findLoss(&s, known, files)
+	if err != nil {
 		return err
 	}
-	first := l.src.FirstPosition()
-	switch {
-	case !known && len(l.blocks) > 0:
-		return fmt.Errorf("%w: %q is missing, but there are blocks", ErrCorrupt, l.statePath())
-	case !known:
-		s.packed = first - 1
-	case s.packed > l.src.AppliedPosition() && l.opts.Group == "":
-		return fmt.Errorf("%w: %q is at position %d, the engine at %d: they don't belong together",
-			ErrCorrupt, l.statePath(), s.packed,
-			l.src.AppliedPosition())
-	case s.packed+1 < first:
-		l.opts.Logger.Error("event log: the log was trimmed before it was packed; events are lost", "from", s.packed+1,
-			"to", first-1)
-		lostPositions.Add(int(first - 1 - s.packed))
-		s.packed = first - 1
+	if err := l.settleLoss(&s, &lost); err != nil {
+		return err
 	}
-	if !known {
+	if !known && !lost.any() {
+		s.packed = l.src.FirstPosition() - 1
+	}
+	if !known || lost.any() {
 		if err := durable.ReplaceFileOn(fs, l.statePath(), s.append(nil)); err != nil {
 			return err
 		}
+	}
+	if err := errors.Join(l.forgetAcceptance(), l.removeLeftovers(&s), l.firstNote(s.packed)); err != nil {
+		return err
+	}
+	for _, b := range s.blocks {
+		l.blocks = append(l.blocks, l.loadBlock(b))
 	}
 	l.packed, l.scanned, l.ledger = s.packed, s.packed, s.deletions
 	l.deleted.Store(newDeletedSet(l.ledger))
@@ -251,40 +252,28 @@ func (l *Log) open() (err error) {
 	return nil
 }
 
-// loadBlocks finds the blocks, and removes what a crash has left: unfinished files, and blocks that STATE does not
-// include.
-func (l *Log) loadBlocks(s state, known bool) error {
+// removeLeftovers removes what a crash has left: unfinished files, and blocks that STATE doesn't have yet, or doesn't
+// have any more.
+func (l *Log) removeLeftovers(s *state) error {
 	fs, dir := l.opts.FS, l.opts.Dir
 	names, err := fs.List(dir)
 	if err != nil {
 		return fmt.Errorf("list event log %q: %w", dir, err)
 	}
-	slices.Sort(names) // as the positions: they have a fixed width
+	kept := map[string]bool{}
+	for _, b := range s.blocks {
+		kept[blockName(b.first, b.last)] = true
+	}
 	removed := false
 	for _, name := range names {
-		path := fs.PathJoin(dir, name)
-		first, last, ok := parseBlockName(name)
-		switch {
-		case strings.HasSuffix(name, durable.Temporary), ok && known && first > s.packed &&
-			l.src.FirstPosition() <= s.packed+1:
-			if err := fs.Remove(path); err != nil {
-				return fmt.Errorf("remove what a crash left, %q: %w", path, err)
-			}
-			removed = true
-		case ok && known && last > s.packed:
-			return fmt.Errorf("%w: block %q goes beyond position %d, where %q ends", ErrCorrupt, path,
-				s.packed, l.statePath())
-		case ok:
-			b := l.loadBlock(path, first, last)
-			// It has all that the one before has.
-			if n := len(l.blocks); n > 0 && l.blocks[n-1].first == first && b.err == nil {
-				if err := fs.Remove(l.blocks[n-1].path); err != nil {
-					return fmt.Errorf("remove what a crash left, %q: %w", l.blocks[n-1].path, err)
-				}
-				l.blocks, removed = l.blocks[:n-1], true
-			}
-			l.blocks = append(l.blocks, b)
+		if !strings.HasSuffix(name, durable.Temporary) && (!isBlockName(name) || kept[name]) {
+			continue
 		}
+		path := fs.PathJoin(dir, name)
+		if err := fs.Remove(path); err != nil {
+			return fmt.Errorf("remove what a crash left, %q: %w", path, err)
+		}
+		removed = true
 	}
 	if removed {
 		return durable.SyncDir(fs, dir)
@@ -292,23 +281,28 @@ func (l *Log) loadBlocks(s state, known bool) error {
 	return nil
 }
 
-func (l *Log) loadBlock(path string, first, last uint64) *block {
-	b := &block{path: path, first: first, last: last}
-	r, err := blocks.Open(l.opts.FS, path)
+// firstNote has the engine know of this event log from now on, so that a directory which is removed is missed.
+func (l *Log) firstNote(packed uint64) error {
+	if _, noted, err := l.src.PackedPosition(); noted || err != nil {
+		return err
+	}
+	return l.src.NotePacked(packed, false)
+}
+
+// loadBlock opens a block that is there.
+func (l *Log) loadBlock(of listed) *block {
+	b := &block{path: l.blockPath(of.first, of.last), listed: of}
+	r, err := blocks.Open(l.opts.FS, b.path)
 	if err != nil {
 		b.err = err
 		if !errors.Is(err, ErrCorrupt) {
 			b.err = fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}
-		b.modified = l.opts.Now()
-		if fi, err := l.opts.FS.Stat(path); err == nil {
-			b.modified = fi.ModTime()
-		}
 		damagedBlocks.Inc()
 		l.opts.Logger.Error("event log: a block can't be read", "error", b.err)
 		return b
 	}
-	b.info = r.Info
+	b.info, b.listed = r.Info, listedOf(of.first, of.last, r.Info)
 	_ = r.Close() // only read
 	return b
 }
@@ -517,15 +511,8 @@ const stateName = "STATE"
 
 func (l *Log) statePath() string { return l.opts.FS.PathJoin(l.opts.Dir, stateName) }
 
-func parseBlockName(name string) (first, last uint64, ok bool) {
-	name, ok = strings.CutSuffix(name, blockSuffix)
-	if !ok || len(name) != 33 {
-		return 0, 0, false
-	}
-	if _, err := fmt.Sscanf(name, "%016x-%016x", &first, &last); err != nil {
-		return 0, 0, false
-	}
-	return first, last, first <= last
+func isBlockName(name string) bool {
+	return strings.HasSuffix(name, blockSuffix) && len(name) == len(blockName(0, 0))
 }
 
 var (

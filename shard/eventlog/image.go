@@ -2,46 +2,50 @@ package eventlog
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"millrace/wal"
+	"millrace/wal/durable"
 )
 
 // Image copies the event log into a directory, by hard links where the file system has them, and returns up to which
 // position it is packed there. With the engine's log from the next position on, it is what Open would find after a
 // crash (replica.Image).
 //
-// It waits for nobody. STATE is copied first: what happens to the blocks after that, the copied STATE allows for. A
-// block that is packed since is left out, and packed again from the log. One that is rewritten has lost events of users
-// whose deletion that STATE, or the log behind it, still tells of. One that has gone had expired, or nothing but such
-// events.
+// It waits for nobody. STATE is read first: what happens to the blocks after that, the image's STATE allows for. A block
+// that is packed since is left out, and packed again from the log. One that is rewritten has lost events of users whose
+// deletion that STATE, or the log behind it, still tells of. One that has gone had expired, or nothing but such events;
+// the image's STATE hasn't got it either.
 func (l *Log) Image(dir string) (packed uint64, err error) {
 	fs := l.opts.FS
 	if err := wal.MakeDir(fs, dir); err != nil {
 		return 0, fmt.Errorf("make %q: %w", dir, err)
 	}
-	copied := fs.PathJoin(dir, fs.PathBase(l.statePath()))
-	if err := vfs.LinkOrCopy(fs, l.statePath(), copied); err != nil {
-		return 0, fmt.Errorf("copy %q: %w", l.statePath(), err)
-	}
-	s, _, err := readState(fs, copied)
+	s, _, err := readState(fs, l.statePath())
 	if err != nil {
 		return 0, err
 	}
-	names, err := fs.List(l.opts.Dir)
-	if err != nil {
-		return 0, fmt.Errorf("list event log %q: %w", l.opts.Dir, err)
-	}
-	for _, name := range names {
-		if _, last, ok := parseBlockName(name); !ok || last > s.packed {
-			continue
-		}
+	var copied []listed
+	for _, b := range s.blocks {
+		name := blockName(b.first, b.last)
 		err := vfs.LinkOrCopy(fs, fs.PathJoin(l.opts.Dir, name), fs.PathJoin(dir, name))
-		if err != nil && !oserror.IsNotExist(err) {
+		if oserror.IsNotExist(err) && !l.lists(b) {
+			continue
+		} else if err != nil {
 			return 0, fmt.Errorf("copy block %q: %w", name, err)
 		}
+		copied = append(copied, b)
 	}
-	return s.packed, nil
+	s.blocks = copied
+	return s.packed, durable.ReplaceFileOn(fs, fs.PathJoin(dir, stateName), s.append(nil))
+}
+
+// lists says whether there is still a block of these positions.
+func (l *Log) lists(of listed) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(l.blocks, func(b *block) bool { return b.first == of.first && b.last == of.last })
 }

@@ -264,7 +264,11 @@ func (l *Log) commit() error {
 		expiredEvents.Add(len(s.List))
 		l.noteExpired(s.last)
 	}
-	if err := l.writeState(s.last, 0); err != nil {
+	known := l.blocks // changes under work alone
+	if b != nil {
+		known = append(slices.Clip(known), b)
+	}
+	if err := l.writeState(known, s.last, 0); err != nil {
 		if b == nil || errors.Is(err, ErrFailed) {
 			return err // the next Open sees which of the two states it is
 		}
@@ -276,24 +280,21 @@ func (l *Log) commit() error {
 	}
 	l.mu.Lock()
 	if b != nil {
-		l.blocks = append(l.blocks, b)
 		countBlock(b.info, 1)
 		packedEvents.Add(b.info.Rows)
 	}
-	l.packed = s.last
+	l.blocks, l.packed = known, s.last
 	l.mu.Unlock()
 	return l.letGo(s.last, len(dropped) > 0 || s.notes.any)
 }
 
-// letGo gives up the log up to a position, when those who read it there have finished.
+// letGo gives up the log up to a position, when those who read it there have finished. STATE is on disk by now: what the
+// engine notes is never ahead of it.
 func (l *Log) letGo(last uint64, dropped bool) error {
 	l.tail.Lock()
 	defer l.tail.Unlock()
 	l.src.HoldLog(HoldName, last+1)
-	if !dropped {
-		return nil
-	}
-	return l.src.ForgetDropped(last)
+	return l.src.NotePacked(last, dropped)
 }
 
 // writeBlock writes a block file, in place of one that has the same positions.
@@ -302,13 +303,17 @@ func (l *Log) writeBlock(rs *blocks.Rows, first, last uint64) (*block, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &block{path: l.blockPath(first, last), first: first, last: last, info: info}
+	b := &block{path: l.blockPath(first, last), listed: listedOf(first, last, info), info: info}
 	return b, l.replaceFile(b.path, data)
 }
 
-// writeState makes STATE say that all up to packed is packed, and that the deletions up to forget are done.
-func (l *Log) writeState(packed, forget uint64) error {
+// writeState makes STATE say that all up to packed is packed, in these blocks, and that the deletions up to forget are
+// done.
+func (l *Log) writeState(known []*block, packed, forget uint64) error {
 	s := state{packed: packed}
+	for _, b := range known {
+		s.blocks = append(s.blocks, b.listed)
+	}
 	l.mu.Lock()
 	for _, d := range l.ledger {
 		if d.position <= packed && d.position > forget {
@@ -361,7 +366,7 @@ func (l *Log) expire() error {
 	l.mu.Lock()
 	var old []*block
 	for _, b := range l.blocks {
-		if b.newest().Before(limit) {
+		if time.UnixMicro(b.newest).Before(limit) {
 			old = append(old, b)
 		}
 	}
@@ -376,13 +381,18 @@ func (l *Log) expire() error {
 	return l.remove(old)
 }
 
-// remove takes blocks off the list and off the disk.
+// remove takes blocks off STATE, off the list, and off the disk, in this order: who misses one that STATE had looks at
+// the list (Image), and Open removes what STATE doesn't have.
 func (l *Log) remove(old []*block) error {
 	if len(old) == 0 {
 		return nil
 	}
+	kept := slices.DeleteFunc(slices.Clone(l.blocks), func(b *block) bool { return slices.Contains(old, b) })
+	if err := l.writeState(kept, l.packed, 0); err != nil {
+		return err
+	}
 	l.mu.Lock()
-	l.blocks = slices.DeleteFunc(slices.Clone(l.blocks), func(b *block) bool { return slices.Contains(old, b) })
+	l.blocks = kept
 	l.mu.Unlock()
 	for _, b := range old {
 		countBlock(b.info, -1)
@@ -412,7 +422,7 @@ func (l *Log) rewrite() error {
 			return err
 		}
 	}
-	if err := l.writeState(l.packed, until); err != nil {
+	if err := l.writeState(l.blocks, l.packed, until); err != nil {
 		return err
 	}
 	l.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -11,20 +12,42 @@ import (
 
 	"millrace/shard/bodies"
 	"millrace/shard/cursor"
+	"millrace/shard/eventlog/blocks"
 )
 
 // state is what the file STATE holds:
 //
-//	magic 8 | packed position u64 | deletions u32 | deletion … | XXH3 of all before it u64
+//	magic 8 | packed position u64 | deletions u32 | deletion … | blocks u32 | block … | XXH3 of all before it u64
 //
 // A deletion: position u64, ordinal u32, workspace u32, accepted i64, erased u32, then each as in a Delete
-// (bodies.Erased). All integers are little endian.
+// (bodies.Erased). A block: first u64, last u64, events u64, oldest i64, newest i64. All integers are little endian.
 type state struct {
 	packed    uint64
 	deletions []deletion
+	blocks    []listed // by position
 }
 
-const stateMagic = "MREVSTA5" // the last character is the version; it rises with that of blocks
+// listed is what STATE says of a block: so one that is missing can be told of.
+type listed struct {
+	first, last    uint64 // positions that it covers
+	events         uint64
+	oldest, newest int64 // when they were accepted, Unix µs
+}
+
+const listedBytes = 5 * 8
+
+func listedOf(first, last uint64, info *blocks.Info) listed {
+	return listed{first, last, uint64(info.Rows), info.MinAccepted, info.MaxAccepted}
+}
+
+// String names the block's file, and says what is in it.
+func (b listed) String() string {
+	at := func(us int64) string { return time.UnixMicro(us).UTC().Format(time.RFC3339) }
+	return fmt.Sprintf("%s (positions %d to %d: %d events, accepted from %s to %s)", blockName(b.first, b.last),
+		b.first, b.last, b.events, at(b.oldest), at(b.newest))
+}
+
+const stateMagic = "MREVSTA6" // the last character is the version; it rises when that of blocks does
 
 func (s *state) append(dst []byte) []byte {
 	start := len(dst)
@@ -40,6 +63,12 @@ func (s *state) append(dst []byte) []byte {
 		dst = binary.LittleEndian.AppendUint32(dst, uint32(len(d.erased)))
 		for _, x := range d.erased {
 			dst = x.Append(dst)
+		}
+	}
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(s.blocks)))
+	for _, b := range s.blocks {
+		for _, v := range []uint64{b.first, b.last, b.events, uint64(b.oldest), uint64(b.newest)} {
+			dst = binary.LittleEndian.AppendUint64(dst, v)
 		}
 	}
 	return binary.LittleEndian.AppendUint64(dst, xxh3.Hash(dst[start:]))
@@ -73,6 +102,10 @@ func readState(fs vfs.FS, path string) (s state, known bool, err error) {
 		erased := c.Take(uint64(c.U32()) * bodies.ErasedBytes)
 		_ = bodies.EachErased(erased, func(x bodies.Erased) { d.erased = append(d.erased, x) }) // of their whole size
 		s.deletions = append(s.deletions, d)
+	}
+	for list := c.Take(uint64(c.U32()) * listedBytes); len(list) > 0; list = list[listedBytes:] {
+		b := cursor.Cursor{Rest: list[:listedBytes]}
+		s.blocks = append(s.blocks, listed{b.U64(), b.U64(), b.U64(), int64(b.U64()), int64(b.U64())})
 	}
 	if !c.Done() {
 		return s, false, bad

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -91,16 +92,21 @@ func (e *Replica) Noted(from, to uint64) (all []books.Noted, through uint64, err
 	return all[:end], to, nil
 }
 
-// ForgetDropped removes what Dropped and Noted know of positions up to to: the event log has taken it over.
-func (e *Replica) ForgetDropped(to uint64) error {
+// PackedPosition is the last that NotePacked has noted; ok is false before the first.
+func (e *Replica) PackedPosition() (position uint64, ok bool, err error) { return e.store.Packed() }
+
+// NotePacked notes that the event log has on disk what it wants of the log up to a position. With forget, what Dropped
+// and Noted know up to there goes; it goes with the note or not at all. It is on disk some time later.
+func (e *Replica) NotePacked(position uint64, forget bool) error {
 	batch := e.store.DB.NewBatch()
 	defer batch.Close()
-	for _, p := range e.Held() {
-		if err := books.ForgetLogged(batch, p.ID, to); err != nil {
-			return fmt.Errorf("%w: %w", store.ErrStore, err)
+	err := store.SavePacked(batch, position)
+	if forget {
+		for _, p := range e.Held() {
+			err = errors.Join(err, books.ForgetLogged(batch, p.ID, position))
 		}
 	}
-	if err := batch.Commit(pebble.NoSync); err != nil {
+	if err = errors.Join(err, batch.Commit(pebble.NoSync)); err != nil {
 		return fmt.Errorf("%w: %w", store.ErrStore, err)
 	}
 	return nil

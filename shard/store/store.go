@@ -1,7 +1,8 @@
 // Package store is the Pebble database that hot state is a cache of. Its own write-ahead log is off: what it has not
 // flushed is in ours. Nothing else opens Pebble or builds its keys. Key space:
 //
-//	s<name>                        facts of the store: format version, secret; stamp of the newest record
+//	s<name>                        facts of the store: format version, secret; stamp of the newest record; how far the
+//	                               event log has been packed
 //	c<document key>                control documents, owned by partition 0
 //	e<number, big endian>          entries: profiles, directory rows, tombstones, kept answers
 //	e<partition, 0…0><kind><id>    a partition's books: applied position, outbox, inbox, deferred records, trails, block list, kept answers, dropped
@@ -203,6 +204,20 @@ func (s *Store) Stamp() (int64, error) {
 // SaveStamp puts into a batch which stamp records have come to.
 func SaveStamp(batch *pebble.Batch, stamp int64) error {
 	return batch.Set([]byte("sstamp"), binary.LittleEndian.AppendUint64(nil, uint64(stamp)), nil)
+}
+
+// Packed is the position up to which the event log has been packed at least; ok is false when nobody has said so.
+func (s *Store) Packed() (position uint64, ok bool, err error) {
+	v, err := s.Get([]byte("spacked"))
+	if err != nil || len(v) != 8 {
+		return 0, false, err
+	}
+	return binary.LittleEndian.Uint64(v), true, nil
+}
+
+// SavePacked puts into a batch how far the event log has been packed: its files say so on disk already.
+func SavePacked(batch *pebble.Batch, position uint64) error {
+	return batch.Set([]byte("spacked"), binary.LittleEndian.AppendUint64(nil, position), nil)
 }
 
 // Get is a copy of what the store has under a key; nil when there is nothing.
