@@ -1,16 +1,39 @@
 package wal
 
 import (
+	"fmt"
 	"log/slog"
 	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 )
+
+// Floor is what is to stay free of a disk. Negative and zero values are no floor.
+type Floor struct {
+	// MinFreeBytes and MinFreePercent: with less free space than either, there is no room.
+	MinFreeBytes   int64
+	MinFreePercent float64
+}
+
+func (f Floor) isReached(free, total uint64) bool {
+	return float64(free) < float64(f.MinFreeBytes) || float64(free)*100 < f.MinFreePercent*float64(total)
+}
+
+// Check returns an error that wraps ErrDiskFull when there is no room on the disk that a directory of the machine lies
+// on. Unknown is not full.
+func (f Floor) Check(dir string) error {
+	u, err := vfs.Default.GetDiskUsage(dir)
+	if err == nil && f.isReached(u.AvailBytes, u.TotalBytes) {
+		return fmt.Errorf("%w: %d bytes of %d are free where %q lies, which is below the floor", ErrDiskFull, u.AvailBytes,
+			u.TotalBytes, dir)
+	}
+	return nil
+}
 
 // Room says whether the disk of a log has room for more.
 type Room struct {
-	// MinFreeBytes and MinFreePercent: with less free space than either, there is none.
-	MinFreeBytes   int64
-	MinFreePercent float64
-	Logger         *slog.Logger
+	Floor
+	Logger *slog.Logger
 
 	full atomic.Bool
 }
@@ -20,7 +43,7 @@ func (r *Room) IsFull() bool { return r.full.Load() }
 
 // Note takes down how much of the disk is free, and logs when that makes a difference.
 func (r *Room) Note(free, total uint64) {
-	full := float64(free) < float64(r.MinFreeBytes) || float64(free)*100 < r.MinFreePercent*float64(total)
+	full := r.isReached(free, total)
 	switch {
 	case r.full.Swap(full) == full:
 	case full:

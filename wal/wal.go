@@ -199,7 +199,7 @@ func Open(opts Options) (*Log, error) {
 	}
 	l := &Log{
 		opts:    opts,
-		room:    Room{MinFreeBytes: opts.MinFreeBytes, MinFreePercent: opts.MinFreePercent, Logger: opts.Logger},
+		room:    Room{Floor: Floor{opts.MinFreeBytes, opts.MinFreePercent}, Logger: opts.Logger},
 		ring:    make([]*Record, opts.MaxPendingRecords),
 		holds:   map[string]uint64{},
 		done:    make(chan struct{}),

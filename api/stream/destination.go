@@ -89,7 +89,7 @@ func newDestination(o *Options, ws *control.Workspace, s *control.Stream, p Part
 	switch d := &s.Destination; d.Type {
 	case control.DestinationDirectory:
 		root := filepath.Join(own, filepath.FromSlash(d.Path))
-		f.spool, f.to = filepath.Join(root, unfinishedDir), &directory{folders: f.folders, root: root}
+		f.spool, f.to = filepath.Join(root, unfinishedDir), &directory{folders: f.folders, root: root, room: o.HasRoom}
 	case control.DestinationS3:
 		f.spool, f.to = filepath.Join(own, unfinishedDir), newBucket(o, ws.ID, s.ID, d)
 	default:

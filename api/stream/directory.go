@@ -13,6 +13,7 @@ import (
 type directory struct {
 	folders *folders
 	root    string
+	room    func(dir string) error
 	touched map[string]bool // folders with new names
 }
 
@@ -20,6 +21,9 @@ func (d *directory) open(context.Context) error {
 	d.touched = map[string]bool{}
 	return nil
 }
+
+// hasRoom: what has no room here would take the log's.
+func (d *directory) hasRoom() error { return d.room(d.root) }
 
 func (d *directory) put(_ context.Context, path, name string, again bool) error {
 	to := filepath.Join(d.root, filepath.FromSlash(name))

@@ -31,6 +31,8 @@ type files struct {
 
 // shelf is where finished files are seen.
 type shelf interface {
+	// hasRoom is asked before each write of an unfinished file: an error ends the delivery.
+	hasRoom() error
 	// open makes it ready.
 	open(ctx context.Context) error
 	// put shows the file at path under a name, as a whole, and may take it away from path. again: a former try may have
@@ -153,11 +155,14 @@ type output struct {
 
 func (f *files) create(key fileKey) (*output, error) {
 	o := &output{path: filepath.Join(f.spool, f.unfinished+fmt.Sprintf("%d.%d", key.kind, key.slot))}
-	var err error
+	err := f.to.hasRoom() // before there is anything to be removed again
+	if err != nil {
+		return nil, err
+	}
 	if o.file, err = f.folders.disk.Create(o.path); err != nil {
 		return nil, err
 	}
-	o.counter = &counter{w: o.file}
+	o.counter = &counter{w: o.file, hasRoom: f.to.hasRoom}
 	o.buffer = bufio.NewWriterSize(o.counter, 256<<10)
 	w := io.Writer(o.buffer)
 	if f.format == event.NDJSON {
@@ -192,13 +197,18 @@ func (o *output) finish() (size int64, err error) {
 	return o.counter.n, errors.Join(err, o.file.Close())
 }
 
+// counter is what a file's buffer is written through.
 type counter struct {
-	w io.Writer
-	n int64
+	w       io.Writer
+	n       int64
+	hasRoom func() error
 }
 
 // Write counts what was written.
 func (c *counter) Write(p []byte) (int, error) {
+	if err := c.hasRoom(); err != nil {
+		return 0, err
+	}
 	n, err := c.w.Write(p)
 	c.n += int64(n)
 	return n, err

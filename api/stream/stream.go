@@ -49,6 +49,9 @@ type Options struct {
 	Users Users
 	// Dir is what the directories of workspaces lie in, which streams may write to. Required.
 	Dir string
+	// HasRoom returns an error when nothing more is to be written into a directory, because its disk is full, or too
+	// full for it. Streams into directories wait until there is room. Default: there always is.
+	HasRoom func(dir string) error
 	// CredentialsDir has a directory for each workspace, with what its streams use at their destinations. Default:
 	// credentials come from the environment alone.
 	CredentialsDir string
@@ -97,6 +100,9 @@ func (o *Options) EnsureDefaults() {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
+	}
+	if o.HasRoom == nil {
+		o.HasRoom = func(string) error { return nil }
 	}
 	if o.disk == nil {
 		o.disk = machine{}

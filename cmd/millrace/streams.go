@@ -11,13 +11,15 @@ import (
 
 	"millrace/api/control"
 	"millrace/api/stream"
+	"millrace/wal"
 	"millrace/wal/quorum"
 )
 
 // Streams: what goes out of a running server, and the commands that look after it.
 
 func (c *serveCommand) streamOptions(logger *slog.Logger) stream.Options {
-	return stream.Options{Dir: cmp.Or(c.StreamDir, filepath.Join(c.Data, "streams")),
+	floor := wal.Floor{MinFreeBytes: int64(c.MinFreeBytes), MinFreePercent: c.MinFreePercent}
+	return stream.Options{HasRoom: floor.Check, Dir: cmp.Or(c.StreamDir, filepath.Join(c.Data, "streams")),
 		CredentialsDir: cmp.Or(c.StreamCredentials, filepath.Join(c.Data, "stream-credentials")),
 		FileBytes:      int64(c.StreamFileBytes), FileAfter: c.StreamFileAfter,
 		Interval: min(time.Second, c.StreamFileAfter), MaxRetryAfter: c.StreamRetryMax,

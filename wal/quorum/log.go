@@ -97,7 +97,7 @@ func Open(o Options) (*Log, error) {
 	}
 	l := &Log{
 		opts: o, host: o.Host, self: o.Host.Node(), proposer: rand.Uint64(),
-		room: wal.Room{MinFreeBytes: o.MinFreeBytes, MinFreePercent: o.MinFreePercent,
+		room: wal.Room{Floor: wal.Floor{MinFreeBytes: o.MinFreeBytes, MinFreePercent: o.MinFreePercent},
 			Logger: o.Logger.With("group", o.Group)},
 		holds: map[string]uint64{}, proposed: make(chan struct{}), stop: make(chan struct{}),
 		leadership: leadership{wake: make(chan struct{}, 1)},
