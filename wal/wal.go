@@ -410,8 +410,8 @@ func (l *Log) checkDisk() {
 	l.room.Note(u.AvailBytes, u.TotalBytes)
 }
 
-// MakeDir makes a directory, with those above it, and syncs the parents of what it made: a loss of power must not take
-// a file by its folder. A nil fs is the operating system's.
+// MakeDir makes a directory, with those above it, for its owner alone, and syncs the parents of what it made: a loss of
+// power must not take a file by its folder. A nil fs is the operating system's.
 func MakeDir(fs vfs.FS, dir string) error {
 	if fs == nil {
 		fs = vfs.Default
@@ -430,7 +430,7 @@ func MakeDir(fs vfs.FS, dir string) error {
 		}
 		d = parent
 	}
-	if err := fs.MkdirAll(dir, 0o755); err != nil {
+	if err := fs.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	for _, p := range parents {

@@ -16,16 +16,9 @@ import (
 // one in order; what else goes wrong is an error.
 func TestStopWithUsageThatIsNotStored(t *testing.T) {
 	var log buffer
-	c := &serveCommand{Data: t.TempDir(), StreamFileBytes: 1 << 20, StreamFileAfter: time.Minute,
-		StreamRetryMax: time.Minute, StreamMessageBytes: 1 << 20, StreamMessageEvery: time.Minute,
-		StreamRequestTimeout: time.Minute, StreamRefusedBytes: 1 << 20}
+	dir := t.TempDir()
 	open := func(minFreeBytes byteSize) *node {
-		c.MinFreeBytes = minFreeBytes
-		logger := slog.New(slog.NewTextHandler(&log, nil))
-		n, err := openNode(t.Context(), nodeOptions{engine: c.engineOptions(logger), events: c.eventOptions(logger),
-			streams: c.streamOptions(logger), door: api.Options{Logger: logger}})
-		require.NoError(t, err)
-		return n
+		return openNodeAt(t, dir, minFreeBytes, slog.New(slog.NewTextHandler(&log, nil)))
 	}
 	use := func(n *node, minutes int) { // as a request in some later minute does
 		n.control.Snapshot().Keys.Find([]byte(allKey)).Usage.Touch(time.Now().Add(time.Duration(minutes) * time.Minute).UnixMilli())
@@ -45,4 +38,16 @@ func TestStopWithUsageThatIsNotStored(t *testing.T) {
 	use(n, 4)
 	require.NoError(t, n.engine.Close())
 	require.ErrorIs(t, n.close(), shard.ErrClosed)
+}
+
+// openNodeAt opens a node that is alone on a data directory.
+func openNodeAt(t *testing.T, dir string, minFreeBytes byteSize, logger *slog.Logger) *node {
+	t.Helper()
+	c := &serveCommand{Data: dir, MinFreeBytes: minFreeBytes, StreamFileBytes: 1 << 20, StreamFileAfter: time.Minute,
+		StreamRetryMax: time.Minute, StreamMessageBytes: 1 << 20, StreamMessageEvery: time.Minute,
+		StreamRequestTimeout: time.Minute, StreamRefusedBytes: 1 << 20}
+	n, err := openNode(t.Context(), nodeOptions{engine: c.engineOptions(logger), events: c.eventOptions(logger),
+		streams: c.streamOptions(logger), door: api.Options{Logger: logger}})
+	require.NoError(t, err)
+	return n
 }

@@ -171,7 +171,7 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 	case os.Getenv("GOMEMLIMIT") == "":
 		go steerHeap(ctx, int64(c.Memory)+int64(c.StoreCache)+overhead*3/4)
 	}
-	if err := os.MkdirAll(c.Data, 0o755); err != nil {
+	if err := makeData(c.Data, logger); err != nil {
 		return err
 	}
 	unlock, err := lockDir(c.Data)
@@ -236,6 +236,26 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 		listener = certificate.Listener(listener)
 	}
 	return c.serve(ctx, n, listener, certificate, hup, reload, failed, logger, stdout)
+}
+
+// makeData makes the data directory, for its owner alone: its files are personal data, and have secrets. One that is
+// there and open to others may be meant to be.
+func makeData(dir string, logger *slog.Logger) error {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	if open := info.Mode().Perm() & 0o077; open != 0 {
+		logger.Warn("the data directory is open to others than its owner: chmod 700 closes it", "data", dir,
+			"mode", fmt.Sprintf("%#o", info.Mode().Perm()))
+	}
+	return nil
 }
 
 // open opens the node and applies the bootstrap file. A node of a cluster may have to wait for others, perhaps for

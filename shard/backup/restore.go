@@ -138,7 +138,7 @@ func (s *restore) mark(name string) error {
 func (s *restore) create(name string) (io.WriteCloser, error) {
 	path := s.fs.PathJoin(s.dir, name)
 	if dir := s.fs.PathDir(path); !slices.Contains(s.created, dir) {
-		if err := s.fs.MkdirAll(dir, 0o755); err != nil {
+		if err := s.fs.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("make %q: %w", dir, err)
 		}
 		s.created = append(s.created, dir)

@@ -131,7 +131,7 @@ func (s *restore) receive(name string) (io.WriteCloser, error) {
 func (s *restore) received() error {
 	for _, name := range moved { // each, so that of the old one nothing stays
 		path := s.fs.PathJoin(s.dir, name+incoming)
-		if err := s.fs.MkdirAll(path, 0o755); err != nil {
+		if err := s.fs.MkdirAll(path, 0o700); err != nil {
 			return fmt.Errorf("make %q: %w", path, err)
 		}
 		if err := s.sync(path); err != nil {

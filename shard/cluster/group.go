@@ -43,7 +43,7 @@ func (n *Node) openGroup(id uint32, voters []quorum.Node) error {
 
 func (g *group) open(voters []quorum.Node) (err error) {
 	n := g.n
-	if err := os.MkdirAll(g.dir, 0o755); err != nil {
+	if err := os.MkdirAll(g.dir, 0o700); err != nil {
 		return err
 	}
 	if err := backup.Finish(nil, g.dir); err != nil {

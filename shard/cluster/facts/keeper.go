@@ -52,7 +52,7 @@ func (k *Keeper) Open() error {
 					"`millrace cluster import`", dir)
 			}
 		}
-		if err := os.MkdirAll(dir, 0o755); err != nil {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
 		f = Begin(k.Plan.Node)

@@ -221,7 +221,7 @@ func (x *founding) divide(ctx context.Context, e *replica.Replica, events *event
 	var begin uint64 // the same in all groups
 	dirs := make([]string, x.Groups)
 	for group := range x.Groups + 1 {
-		if err := os.MkdirAll(x.groupDir(group), 0o755); err != nil {
+		if err := os.MkdirAll(x.groupDir(group), 0o700); err != nil {
 			return err
 		}
 		var err error
