@@ -84,7 +84,7 @@ var arrows = map[string][]string{
 	"wal/memlog":              {"wal"}, // nobody but tests
 	"wal/quorum":              {"wal", "wal/durable"},
 
-	"loadtest":             {"loadtest/body"}, // knows the server by HTTP only
+	"loadtest":             {"loadtest/body", "wal/durable"}, // knows the server by HTTP only
 	"loadtest/body":        {},
 	"loadtest/history":     {}, // nobody but tests
 	"loadtest/model":       {}, // nobody but tests

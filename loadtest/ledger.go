@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
 	"millrace/loadtest/body"
+	"millrace/wal/durable"
 )
 
 // Ledger is what a server owes after a run: for each user how often each event and product must be there at least
@@ -158,18 +158,12 @@ func (l *Ledger) identifier(a *account) string {
 
 // WriteFile keeps the ledger in a file: a head, then a line for each user. The file appears whole or not at all.
 func (l *Ledger) WriteFile(path string) error {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	err := durable.WriteFile(path, func(w io.Writer) error {
+		out := bufio.NewWriterSize(w, 1<<16)
+		return errors.Join(l.write(out), out.Flush())
+	})
 	if err != nil {
-		return fmt.Errorf("write ledger: %w", err)
-	}
-	defer os.Remove(f.Name())
-	defer f.Close()
-	out := bufio.NewWriterSize(f, 1<<16)
-	if err := errors.Join(l.write(out), out.Flush(), f.Sync(), f.Close()); err != nil {
 		return fmt.Errorf("write ledger %q: %w", path, err)
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return fmt.Errorf("write ledger: %w", err)
 	}
 	return nil
 }

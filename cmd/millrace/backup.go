@@ -24,6 +24,7 @@ import (
 	"millrace/shard/backup"
 	"millrace/shard/cluster/founding"
 	"millrace/shard/eventlog"
+	"millrace/wal/durable"
 )
 
 // backups is what a node knows of its backups: one runs at a time.
@@ -147,7 +148,8 @@ type backupCommand struct {
 	Compression string `default:"zstd" enum:"zstd,none" help:"${enum}."`
 }
 
-// Run writes the backup, checking it on the way. The file is complete, or there is an error and no file.
+// Run writes the backup, checking it on the way. The file is complete, or there is an error and no file
+// (durable.WriteFile).
 func (c *backupCommand) Run(ctx context.Context, stdout io.Writer) error {
 	response, err := c.request(ctx, http.MethodGet, "/admin/backup", nil, nil)
 	if err != nil {
@@ -172,17 +174,24 @@ func (c *backupCommand) Run(ctx context.Context, stdout io.Writer) error {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, "millrace-"+time.Now().UTC().Format("20060102T150405Z")+c.suffix())
 	}
-	if err := writeFile(path, save); err != nil {
-		return err
-	}
-	stop()
-	info, err := os.Stat(path)
+	size := sizer{}
+	err = durable.WriteFile(path, func(w io.Writer) error { return save(io.MultiWriter(w, &size)) })
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(stdout, "%s: %d bytes, of %s, up to position %d\n", path, info.Size(),
+	stop()
+	_, err = fmt.Fprintf(stdout, "%s: %d bytes, of %s, up to position %d\n", path, size.n,
 		about.Created.Format(time.RFC3339), about.Position)
 	return err
+}
+
+// sizer counts what is written to it.
+type sizer struct{ n int64 }
+
+// Write counts.
+func (s *sizer) Write(p []byte) (int, error) {
+	s.n += int64(len(p))
+	return len(p), nil
 }
 
 func (c *backupCommand) suffix() string {

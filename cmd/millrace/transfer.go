@@ -10,8 +10,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
 	"time"
 
 	"millrace/api/admin"
@@ -271,10 +269,10 @@ type exportCommand struct {
 	Name      []string `help:"Only these events and products."`
 	Kind      []string `help:"event or purchase."`
 	Format    string   `default:"ndjson" enum:"ndjson,parquet" help:"${enum}."`
-	Output    string   `short:"o" help:"File to write; default: standard output." type:"path"`
+	Output    string   `short:"o" help:"File to write; default, and -: standard output." type:"path"`
 }
 
-// Run streams the events. The file is complete, or there is an error and no file.
+// Run streams the events. The file is complete, or there is an error and no file (durable.WriteFile).
 func (c *exportCommand) Run(ctx context.Context, stdout io.Writer) (err error) {
 	q := url.Values{"format": {c.Format}, "name": c.Name, "kind": c.Kind}
 	for name, value := range map[string]string{"workspace": c.Workspace, "since": c.Since, "until": c.Until} {
@@ -287,27 +285,12 @@ func (c *exportCommand) Run(ctx context.Context, stdout io.Writer) (err error) {
 		return err
 	}
 	defer body.Close()
-	if c.Output == "" {
+	if c.Output == "" || c.Output == "-" {
 		_, err = io.Copy(stdout, body)
 		return err
 	}
-	return writeFile(c.Output, func(w io.Writer) error {
+	return durable.WriteFile(c.Output, func(w io.Writer) error {
 		_, err := io.Copy(w, body)
 		return err
 	})
-}
-
-// writeFile writes whole files only: what write has written is on disk under its name, or nothing is.
-func writeFile(path string, write func(io.Writer) error) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".millrace-*")
-	if err != nil {
-		return err
-	}
-	if err = errors.Join(write(f), f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return durable.SyncDir(nil, filepath.Dir(path))
 }
