@@ -91,6 +91,15 @@ func TestNDJSON(t *testing.T) {
 	f(`{"external_id":"a","email":"b","payload":{}}`, Options{}, `- a row must have one identifier: more columns are filled in`)
 	f(`{"alias_name":"n","payload":{}}`, Options{}, `- an alias needs 'alias_name' and 'alias_label'`)
 	f(`{"external_id":"a","kind":"clicks","payload":{}}`, Options{}, `- 'kind' is not valid: want one of [attributes events purchases deletions]`)
+	f(`{"external_id":"a","kind":"events","name":"e"}`, Options{}, `- 'kind' is "events", but there is no 'payload'`)
+	f(`{"external_id":"a","KIND":"attributes","payload":null}`, Options{}, `- 'kind' is "attributes", but there is no 'payload'`)
+	f(`{"external_id":"a","kind":"attributes"}`, deletions, `- 'kind' is "attributes", but there is no 'payload'`)
+	f(`{"external_id":"a","kind":"premium"}`, Options{}, `attributes {"external_id":"a","kind":"premium"}`)
+	f(`{"external_id":"a","kind":"deletions"}`, Options{}, `deletionsexternal_ids "a"`)
+	f(`{"line":3,"row":2,"reason":"r","kind":"deletions","alias_name":"n","alias_label":"l"}`, events, `deletionsuser_aliases {"alias_name":"n","alias_label":"l"}`)
+	f(`{"external_id":"a","kind":"deletions","vip":true}`, Options{}, `- 'kind' is "deletions", but there is 'vip', too: a deletion has an identifier and nothing else`)
+	f(`{"external_id":"a","svc_id":"b","kind":"deletions"}`, Options{}, `- a row must have one identifier: more columns are filled in`)
+	f(`{"external_id":"a","External_ID":"b","kind":"deletions"}`, Options{}, `- 'External_ID' is there more than once, or under another name`)
 	f(`{"external_id":"a","payload":"[1]"}`, Options{}, `- 'payload': it is no JSON object`)
 	f(`{"external_id":"a","payload":"{\"k\":1},{\"external_id\":\"b\"}"}`, Options{}, `- 'payload': text behind the JSON object`)
 	f(`{"external_id":"a","payload":"{\"k\":\"1}"}`, Options{}, `- 'payload': a bracket or a quote is not closed`)
@@ -182,6 +191,11 @@ func TestCSVOfRows(t *testing.T) {
 	rows(t, "alias_label,alias_name\nl,\"n\"\"\"\n", CSV, Options{Kind: Deletions}, `deletionsuser_aliases {"alias_name":"n\"","alias_label":"l"}`)
 	rows(t, "external_id,payload\ns1\ns2,{},\ns3,{}\n", CSV, Options{}, `- the row has 1 cells, the header has 2`, `- the row has 3 cells, the header has 2`, `attributes {"external_id":"s3"}`)
 	rows(t, "external_id,payload\n", CSV, Options{})
+	rows(t, "external_id,kind,payload\ns1,deletions,\ns2,events,\ns3,deletions,{}\n", CSV, Options{},
+		`deletionsexternal_ids "s1"`, `- 'payload' is required`, `- a deletion has no 'payload'`)
+	rows(t, "external_id,kind\ns1,deletions\ns2,premium\ns3,\n", CSV, Options{},
+		`- 'kind' is "deletions", but there is no 'payload'`, `attributes {"external_id":"s2","kind":"premium"}`, `attributes {"external_id":"s3"}`)
+	rows(t, "external_id,kind\ns1,deletions\ns2,events\n", CSV, Options{Kind: Deletions}, `deletionsexternal_ids "s1"`, `- 'payload' is required`)
 }
 
 // The users' CSV of Braze, whose cells are attributes.

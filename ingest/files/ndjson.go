@@ -2,10 +2,12 @@ package files
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -92,6 +94,9 @@ func (r *Row) takeApart() error {
 		return err
 	}
 	payload := r.columns[columnPayload]
+	if kind, fault := r.kind(""); payload == nil && fault == "" && kind != "" {
+		return cmp.Or(r.checkDeletion(kind), twice)
+	}
 	if payload == nil {
 		r.columns = [columnCount][]byte{}
 		r.object, r.known = text, true
@@ -107,6 +112,19 @@ func (r *Row) takeApart() error {
 	r.scratch, err = jsontext.AppendUnquote(r.scratch[:0], payload)
 	r.payload = r.scratch
 	return err
+}
+
+// checkDeletion refuses what has a kind and no payload, but for a deletion, which has none: its columns are all it has. A
+// kind with other members may be meant as an attribute, which must not cost the user.
+func (r *Row) checkDeletion(kind Kind) error {
+	switch {
+	case kind != Deletions:
+		return errors.New(withoutPayload(kind))
+	case r.other != nil:
+		return fmt.Errorf("'kind' is %q, but there is '%s', too: a deletion has an identifier and nothing else", kind,
+			shortened(string(r.other)))
+	}
+	return nil
 }
 
 // takeColumns takes the members of an object for columns. twice says which of them is filled in more than once.
@@ -125,6 +143,9 @@ func (r *Row) takeColumns(object []byte) (twice, err error) {
 		if !r.known {
 			r.facts.note(&w, 0)
 		}
+		if c == columnNone && r.other == nil && !slices.Contains(refusedMembers, string(w.name)) {
+			r.other = w.name
+		}
 		if c == columnNone || isNothing(w.value) {
 			continue
 		}
@@ -135,6 +156,9 @@ func (r *Row) takeColumns(object []byte) (twice, err error) {
 	}
 	return twice, w.err
 }
+
+// refusedMembers are what a line of a refused file has besides columns: it is to be taken as it stands there.
+var refusedMembers = []string{"line", "row", "reason"}
 
 // takePayload reads a payload that is an object, and its facts with it. What is wrong in it is said by who takes it for
 // one: here it is any value, then.

@@ -76,11 +76,12 @@ type Row struct {
 	scratch []byte              // what of the above isn't in the file like that
 	facts   facts               // of object or payload, whichever is there
 	known   bool                // facts are
+	other   []byte              // the name of a member that is no column
 }
 
 func (r *Row) reset(at Position, text []byte) {
 	r.Position, r.Fault, r.Text = at, "", text
-	r.line, r.payload, r.object, r.scratch, r.known = nil, nil, nil, r.scratch[:0], false
+	r.line, r.payload, r.object, r.scratch, r.known, r.other = nil, nil, nil, r.scratch[:0], false, nil
 	r.columns = [columnCount][]byte{}
 }
 
@@ -160,13 +161,27 @@ func (r *Row) kind(otherwise Kind) (Kind, string) {
 	if isNothing(value) {
 		return otherwise, ""
 	}
-	for _, k := range Kinds {
-		if len(value) == len(k)+2 && string(value[1:len(value)-1]) == string(k) {
+	if isString(value) {
+		if k := kindNamed(value[1 : len(value)-1]); k != "" {
 			return k, ""
 		}
 	}
 	return "", fmt.Sprintf("'kind' is not valid: want one of %v", Kinds)
 }
+
+// kindNamed is the kind of that name, "" when there is none.
+func kindNamed(name []byte) Kind {
+	for _, k := range Kinds {
+		if string(name) == string(k) {
+			return k
+		}
+	}
+	return ""
+}
+
+// withoutPayload is why a row without a payload is none: an attribute would be made of what says that it is something
+// else.
+func withoutPayload(k Kind) string { return fmt.Sprintf("'kind' is %q, but there is no 'payload'", k) }
 
 // identifier is the column that says whom a row is about; an alias is columnAliasName. columnNone: none does.
 func (r *Row) identifier() (column, string) {

@@ -215,6 +215,9 @@ func (t *table) appendMembers(r *Row, cells []cell) (fault string) {
 		if len(at.text) == 0 || c.title == "" {
 			continue
 		}
+		if k := kindNamed(at.text); c.known == columnKind && k != "" {
+			return withoutPayload(k)
+		}
 		switch c.form {
 		case formGroup:
 			group = at.text

@@ -18,7 +18,7 @@ import (
 )
 
 // stateVersion is that of states, and of how rows become requests; another program's is refused.
-const stateVersion = 2
+const stateVersion = 3
 
 // state is how far a file has come: one small file of the State directory, put in place whole. What is in it was on the
 // server's disk before.
