@@ -66,6 +66,7 @@ type importFiles struct {
 	UpdateExistingOnly bool     `env:"-" help:"Leave out users who aren't there."`
 	CopyBytes          byteSize `env:"-" default:"64GiB" bounds:"1KiB..1000TB" help:"How large an object may be, or what is packed when it is not: it is copied to --state."`
 	Late               bool     `env:"-" help:"Go on with files that were left off a day ago or longer."`
+	Changed            bool     `env:"-" help:"Take files whole that are others than when they were begun, and left off."`
 
 	S3Endpoint   string `name:"s3-endpoint" env:"-" default:"https://s3.amazonaws.com" help:"Of buckets. Credentials are those that the machine has for AWS: environment, file, role." placeholder:"URL"`
 	S3Region     string `name:"s3-region" env:"-" help:"Of buckets; default: the service is asked."`
@@ -94,7 +95,8 @@ func (c *importFiles) Run(ctx context.Context, stdout io.Writer) error {
 		MaxRowBytes: int(c.RowBytes), MaxColumns: c.Columns, UpdateExistingOnly: c.UpdateExistingOnly,
 		Connections: c.Connections, Objects: c.Objects,
 		RequestBytes: int(c.RequestBytes), Rate: c.Rate, Timeout: c.Timeout, Patience: c.Patience, Late: c.Late,
-		Watch: c.Watch, Settle: c.Settle, Poll: c.Poll, MaxCopyBytes: int64(c.CopyBytes),
+		Changed: c.Changed,
+		Watch:   c.Watch, Settle: c.Settle, Poll: c.Poll, MaxCopyBytes: int64(c.CopyBytes),
 		S3: importer.S3{Endpoint: c.S3Endpoint, Region: c.S3Region, Addressing: c.S3Addressing}}
 	if term.IsTerminal(int(os.Stderr.Fd())) {
 		o.Terminal = os.Stderr
@@ -119,7 +121,7 @@ func (c *importFiles) print(stdout io.Writer, r *importer.Report) error {
 		what string
 		n    int64
 	}{{"files taken", int64(r.Files)}, {"files taken before", int64(r.Before)}, {"files that are bad", int64(r.Bad)},
-		{"files of unknown formats", int64(len(r.Unknown))},
+		{"files passed over", int64(len(r.Unknown))},
 		{"rows", r.Rows}, {"taken", r.Taken}, {"  of them with a value left out", r.Warned},
 		{"  of them the server had before", r.Replayed},
 		{"  of them of nobody", r.Nobody}, {"users deleted", r.Deleted}, {"refused", r.Refused}}

@@ -32,14 +32,14 @@ func (i *importer) file(ctx context.Context, from *found) error {
 		return err
 	}
 	source := steady{io.NewSectionReader(f, 0, info.Size())}
-	j := &job{importer: i, found: from, source: source, size: info.Size()}
+	j := &job{importer: i, found: from, file: f, as: info, source: source, size: info.Size()}
 	if err := j.begin(ctx); err != nil || j.state == nil {
 		return err
 	}
 	err = j.send(ctx)
 	i.report.add(j.state.Counts)
 	switch {
-	case errors.Is(err, errChanged):
+	case errors.Is(err, errChanged), errors.Is(err, errGrown):
 		return &FileError{from.path, err}
 	case err != nil:
 		return fmt.Errorf("%s: %w", from.path, err)
@@ -50,28 +50,44 @@ func (i *importer) file(ctx context.Context, from *found) error {
 
 // errChanged: rows that were sent may be of the file as it was checked, or as it is now.
 var errChanged = errors.New("the file has changed while it was taken, and a part of it may have been: " +
-	"as it was, it is gone on with; as another one, it is taken whole")
+	"as it was, it is gone on with; as another one, it is taken whole with --changed")
 
-// checkUnchanged finds out that somebody has written into a file while it was taken. What was written behind its end
-// was not read, and what was put in its place is another file.
+// errGrown: somebody goes on writing.
+var errGrown = errors.New("the file has grown while it was taken: the rows that were there before were taken; " +
+	"as it is now, it counts as another file, which is taken whole with --changed")
+
+// errOther: the file that was begun can't be brought to its end any more.
+func errOther(begun *state) error {
+	return fmt.Errorf("it has changed since %s, when %d of its rows or more were taken, and the rest was left off: "+
+		"as it was, it is gone on with; as it is now, it is taken whole with --changed",
+		begun.Saved.Format(time.RFC3339), begun.Counts.Rows)
+}
+
+// checkUnchanged finds out that somebody has written into a file while it was taken. What was put in its place is
+// another file.
 func (j *job) checkUnchanged() error {
 	if j.isCopied() {
 		return nil
 	}
-	after, err := os.Stat(j.path)
-	if err == nil && after.Size() == j.found.size && after.ModTime().Equal(j.modified) {
-		return nil
-	}
-	h := &hashReader{Source: j.source, hash: xxh3.New()}
-	switch hash, err := h.sum(j.size); {
-	case err != nil:
+	now, err := j.file.Stat()
+	if err != nil {
 		return err
-	case hash != j.state.Hash:
-		return errChanged
 	}
-	j.o.Logger.Warn("the file has changed since it was begun, and was taken as it was: "+
-		"what it is now counts as another file",
-		"file", j.path)
+	if !isSame(j.as, now) {
+		h := &hashReader{Source: j.source, hash: xxh3.New()}
+		switch hash, err := h.sum(j.size); {
+		case err != nil:
+			return err
+		case hash != j.state.Hash:
+			return errChanged
+		case now.Size() > j.size:
+			return errGrown
+		}
+	}
+	if there, err := os.Stat(j.path); err != nil || !os.SameFile(there, now) {
+		j.o.Logger.Warn("the file was replaced since it was begun, and was taken as it was: "+
+			"what is there now counts as another file", "file", j.path)
+	}
 	return nil
 }
 
@@ -99,6 +115,8 @@ func (s steady) ReadAt(p []byte, at int64) (int, error) {
 type job struct {
 	*importer
 	*found
+	file   *os.File
+	as     os.FileInfo // how file was when it was opened
 	source files.Source
 	size   int64 // of source
 	format files.Format
@@ -131,6 +149,9 @@ func (j *job) begin(ctx context.Context) error {
 	s := j.states.of(name, hash)
 	switch {
 	case s == nil:
+		if begun := j.states.leftOff(j.path); begun != nil && !j.o.Changed {
+			return &FileError{j.path, errOther(begun)}
+		}
 		s = j.newState(name, hash)
 		j.states.add(s)
 	case s.Done:

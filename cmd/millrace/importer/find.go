@@ -1,15 +1,18 @@
 package importer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"millrace/ingest/files"
@@ -54,7 +57,8 @@ func (i *importer) list(ctx context.Context, w *watcher) (all []found, err error
 	return all, nil
 }
 
-// listDirectory are the files of a directory; a file is one of itself.
+// listDirectory are the files of a directory; a file is one of itself. A link is what it leads to, under its own name;
+// one that leads nowhere is listed, for who opens it to say so.
 func (i *importer) listDirectory(path string) (all []found, err error) {
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, err
@@ -62,6 +66,9 @@ func (i *importer) listDirectory(path string) (all []found, err error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
+	}
+	if !info.IsDir() && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: it is neither a file nor a directory", path)
 	}
 	if !info.IsDir() {
 		return []found{{path: path, size: info.Size(), modified: info.ModTime()}}, nil
@@ -72,10 +79,19 @@ func (i *importer) listDirectory(path string) (all []found, err error) {
 	}
 	for _, e := range entries {
 		name := filepath.Join(path, e.Name())
-		if !e.Type().IsRegular() || !i.isOurs(name) {
+		if e.IsDir() || !i.isOurs(name) {
 			continue
 		}
-		if info, err := e.Info(); err == nil { // else it is gone
+		info, err := os.Stat(name)
+		switch {
+		case err != nil && e.Type()&fs.ModeSymlink != 0:
+			all = append(all, found{path: name})
+		case err != nil: // it is gone
+		case info.IsDir():
+			i.passOver(name, "it leads to a directory")
+		case !info.Mode().IsRegular():
+			i.passOver(name, "it is no file")
+		default:
 			all = append(all, found{path: name, size: info.Size(), modified: info.ModTime()})
 		}
 	}
@@ -88,13 +104,19 @@ func (i *importer) isOurs(file string) bool {
 	case strings.HasPrefix(name, ".") || strings.HasSuffix(name, refusedEnding):
 		return false
 	case i.o.Format == "" && files.FormatOf(name) == "":
-		if !slices.Contains(i.report.Unknown, name) && len(i.report.Unknown) < maxUnknown {
-			i.report.Unknown = append(i.report.Unknown, name)
-			i.o.Logger.Warn("passed over: the name doesn't say what the file is", "file", file)
-		}
+		i.passOver(file, "the name doesn't say what the file is")
 		return false
 	}
 	return true
+}
+
+// passOver reports one of many that is not taken, once.
+func (i *importer) passOver(file, reason string) {
+	name := path.Base(filepath.ToSlash(file))
+	if !slices.Contains(i.report.Unknown, name) && len(i.report.Unknown) < maxUnknown {
+		i.report.Unknown = append(i.report.Unknown, name)
+		i.o.Logger.Warn("passed over: "+reason, "file", file)
+	}
 }
 
 const maxUnknown = 1000
@@ -122,7 +144,29 @@ func (i *importer) open(ctx context.Context, f *found) (*os.File, error) {
 		return file, nil
 	}
 	defer file.Close()
-	return i.copyOf(f, file)
+	return i.unpack(f, file, info)
+}
+
+// unpack copies a packed file that was like that when it was opened.
+func (i *importer) unpack(f *found, file *os.File, as os.FileInfo) (*os.File, error) {
+	copied, err := i.copyOf(f, file)
+	if err != nil {
+		return nil, err
+	}
+	if now, err := file.Stat(); err != nil || !isSame(as, now) {
+		return nil, errors.Join(cmp.Or(err, error(&FileError{f.path, errWritten})), copied.Close())
+	}
+	return copied, nil
+}
+
+// errWritten: what was copied may be half of it.
+var errWritten = errors.New("it was written to while it was read: nothing of it was taken")
+
+// isSame reports whether nobody has written to a file in between. The time of the last change, of whatever kind, can't
+// be set back, as that of the last write can.
+func isSame(before, after os.FileInfo) bool {
+	changed := func(info os.FileInfo) syscall.Timespec { return info.Sys().(*syscall.Stat_t).Ctim }
+	return before.Size() == after.Size() && before.ModTime().Equal(after.ModTime()) && changed(before) == changed(after)
 }
 
 // isCopied reports whether open gives a copy, which nobody changes.

@@ -81,6 +81,8 @@ type Options struct {
 	// Late goes on with files that were left off so long ago that the server may have forgotten which requests it has
 	// had.
 	Late bool
+	// Changed takes a file that is another one than when it was begun, and then left off, whole.
+	Changed bool
 
 	// Watch goes on looking for files until the context ends.
 	Watch bool
@@ -172,7 +174,7 @@ func (o *Options) Validate() error {
 type Report struct {
 	Files    int           `json:"files"`   // taken to their ends
 	Before   int           `json:"before"`  // taken by an earlier run
-	Unknown  []string      `json:"unknown"` // whose names don't say what they are
+	Unknown  []string      `json:"unknown"` // passed over: whose names don't say what they are, and what is no file
 	Bad      int           `json:"bad"`     // of which nothing was taken, or that changed meanwhile
 	Counts                 // of the rows of this run and, of a file that was resumed, of those before it
 	Duration time.Duration `json:"duration_ns"`

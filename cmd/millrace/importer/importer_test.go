@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"net/http"
@@ -13,10 +14,12 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"millrace/ingest/files"
@@ -437,6 +440,11 @@ func TestFileThatChanges(t *testing.T) {
 		"overwritten": func(path string) error {
 			return os.WriteFile(path, []byte(strings.ReplaceAll(text.String(), "xxx", "yyy")), 0o600)
 		},
+		"overwritten at the same time": func(path string) error {
+			was, err := os.Stat(path)
+			other := []byte(strings.ReplaceAll(text.String(), "xxx", "yyy"))
+			return errors.Join(err, os.WriteFile(path, other, 0o600), os.Chtimes(path, was.ModTime(), was.ModTime()))
+		},
 	} {
 		dir := t.TempDir()
 		d := newDouble(t, testseed.Rand(t), 0)
@@ -457,6 +465,101 @@ func TestFileThatChanges(t *testing.T) {
 		require.Len(t, d.rows["u"], 1000, name)
 		require.IsIncreasing(t, d.rows["u"], name)
 	}
+}
+
+// A file that somebody goes on writing has the rows taken that were there, and that is no end of it. One that is replaced,
+// or touched, is taken as it was.
+func TestFileThatGrows(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(path string) error{
+		"grown": func(path string) error {
+			f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+			_, writing := io.WriteString(f, row(3))
+			return errors.Join(err, writing, f.Close())
+		},
+		"replaced": func(path string) error {
+			return errors.Join(os.WriteFile(path+".new", []byte(row(3)), 0o600), os.Rename(path+".new", path))
+		},
+		"touched": func(path string) error { return os.Chtimes(path, time.Time{}, time.Now().Add(time.Hour)) },
+	} {
+		dir := t.TempDir()
+		d := newDouble(t, testseed.Rand(t), 0)
+		path := write(t, filepath.Join(dir, "a.ndjson"), row(1)+row(2))
+		d.onAny = sync.OnceFunc(func() { assert.NoError(t, change(path)) })
+		o := d.options(t, dir)
+		report, err := Run(t.Context(), o)
+		require.Equal(t, []int{1, 2}, d.rows["u"], name)
+		if name != "grown" {
+			require.NoError(t, err, name)
+			continue
+		}
+		require.ErrorContains(t, err, "a.ndjson: the file has grown while it was taken")
+		require.Equal(t, []int{0, 1}, []int{report.Files, report.Bad})
+		_, err = Run(t.Context(), o)
+		require.ErrorContains(t, err, "a.ndjson: it has changed since ")
+		require.NoError(t, os.Truncate(path, int64(len(row(1)+row(2)))))
+		report, err = Run(t.Context(), o)
+		require.NoError(t, err)
+		require.Equal(t, 1, report.Files)
+		require.Equal(t, []int{1, 2}, d.rows["u"])
+	}
+}
+
+// A packed file that is written to while it is copied may be half there, at the end of one of its parts.
+func TestPackedFileThatGrows(t *testing.T) {
+	t.Parallel()
+	path := write(t, filepath.Join(t.TempDir(), "a.ndjson.gz"), string(packed(t, "a.gz", row(1))))
+	i := &importer{o: Options{State: t.TempDir(), MaxCopyBytes: 1 << 20}, bar: newBar(nil)}
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer file.Close()
+	as, err := file.Stat()
+	require.NoError(t, err)
+	copied, err := i.unpack(&found{path: path}, file, as)
+	require.NoError(t, err)
+	require.NoError(t, copied.Close())
+	_, err = file.Write(packed(t, "a.gz", row(2)))
+	require.NoError(t, err)
+	_, err = file.Seek(0, io.SeekStart)
+	require.NoError(t, err)
+	_, err = i.unpack(&found{path: path}, file, as)
+	var bad *FileError
+	require.ErrorAs(t, err, &bad)
+	require.Equal(t, &FileError{path, errWritten}, bad)
+}
+
+// A link is the file that it leads to, by its own name. One that leads nowhere is a bad file, and what is no file is
+// passed over, or an error when it was named.
+func TestLinks(t *testing.T) {
+	t.Parallel()
+	d := newDouble(t, testseed.Rand(t), 0)
+	dir, elsewhere := t.TempDir(), t.TempDir()
+	write(t, filepath.Join(elsewhere, "data"), row(1))
+	write(t, filepath.Join(dir, "b.ndjson"), row(2))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "below.ndjson"), 0o700))
+	for name, to := range map[string]string{"a.ndjson": filepath.Join(elsewhere, "data"), "c.ndjson": "gone", "d.ndjson": elsewhere} {
+		require.NoError(t, os.Symlink(to, filepath.Join(dir, name)))
+	}
+	require.NoError(t, syscall.Mkfifo(filepath.Join(dir, "e.ndjson"), 0o600))
+	report, err := Run(t.Context(), d.options(t, dir))
+	require.ErrorContains(t, err, "c.ndjson: open ")
+	require.Equal(t, []int{1, 2}, d.rows["u"])
+	require.Equal(t, []string{"d.ndjson", "e.ndjson"}, report.Unknown)
+	require.Equal(t, []int{2, 1}, []int{report.Files, report.Bad})
+
+	links := t.TempDir()
+	require.NoError(t, os.Symlink(elsewhere, filepath.Join(links, "folder")))
+	require.NoError(t, os.Symlink(filepath.Join(dir, "b.ndjson"), filepath.Join(links, "file.ndjson")))
+	require.NoError(t, os.Rename(filepath.Join(elsewhere, "data"), filepath.Join(elsewhere, "data.ndjson")))
+	o := d.options(t, filepath.Join(links, "folder"))
+	o.Paths, o.State = append(o.Paths, filepath.Join(links, "file.ndjson")), t.TempDir()
+	d.rows = map[string][]int{}
+	_, err = Run(t.Context(), o)
+	require.NoError(t, err)
+	require.Equal(t, []int{1, 2}, d.rows["u"])
+	o.Paths = []string{filepath.Join(dir, "e.ndjson")}
+	_, err = Run(t.Context(), o)
+	require.ErrorContains(t, err, "e.ndjson: it is neither a file nor a directory")
 }
 
 // What another file of the same name has left of refused rows stays when the one before it comes back.
@@ -481,8 +584,19 @@ func TestRefusedOfTwo(t *testing.T) {
 	_, err := Run(ctx, o)
 	require.ErrorIs(t, err, context.Canceled)
 	write(t, path, `{"external_id":"v","payload":"no"}`+"\n"+`{"external_id":"v","row":1}`+"\n")
+	for range 2 {
+		_, err = Run(t.Context(), o)
+		require.ErrorContains(t, err, "a.ndjson: it has changed since ")
+		require.Empty(t, d.rows["v"])
+	}
+	o.Changed = true
 	_, err = Run(t.Context(), o)
 	require.NoError(t, err)
+	require.Equal(t, []int{1}, d.rows["v"])
+	o.Changed = false
+	report, err := Run(t.Context(), o)
+	require.NoError(t, err)
+	require.Equal(t, 1, report.Before, "what is there now was taken")
 	write(t, path, first.String())
 	_, err = Run(t.Context(), o)
 	require.NoError(t, err)

@@ -107,6 +107,22 @@ func (s *states) of(name, hash string) *state {
 	return nil
 }
 
+// leftOff is the state of the file that was begun last at a path, when that wasn't taken to its end: rows of it may be
+// on the server.
+func (s *states) leftOff(path string) (last *state) {
+	for _, all := range s.byName {
+		for _, one := range all {
+			if one.Path == path && (last == nil || one.Saved.After(last.Saved)) {
+				last = one
+			}
+		}
+	}
+	if last == nil || last.Done {
+		return nil
+	}
+	return last
+}
+
 // hasLater reports whether another file of the same name was worked on since.
 func (s *states) hasLater(than *state) bool {
 	return slices.ContainsFunc(s.byName[than.Name], func(one *state) bool { return one.Saved.After(than.Saved) })
