@@ -24,8 +24,8 @@ func (f Floor) isReached(free, total uint64) bool {
 func (f Floor) Check(dir string) error {
 	u, err := vfs.Default.GetDiskUsage(dir)
 	if err == nil && f.isReached(u.AvailBytes, u.TotalBytes) {
-		return fmt.Errorf("%w: %d bytes of %d are free where %q lies, which is below the floor", ErrDiskFull, u.AvailBytes,
-			u.TotalBytes, dir)
+		return fmt.Errorf("%w: %d bytes of %d are free where %q lies, which is below the floor", ErrDiskFull,
+			u.AvailBytes, u.TotalBytes, dir)
 	}
 	return nil
 }

@@ -114,8 +114,8 @@ func (r *Row) takeApart() error {
 	return err
 }
 
-// checkDeletion refuses what has a kind and no payload, but for a deletion, which has none: its columns are all it has. A
-// kind with other members may be meant as an attribute, which must not cost the user.
+// checkDeletion refuses what has a kind and no payload, but for a deletion, which has none: its columns are all it has.
+// A kind with other members may be meant as an attribute, which must not cost the user.
 func (r *Row) checkDeletion(kind Kind) error {
 	switch {
 	case kind != Deletions:

@@ -15,7 +15,7 @@ import (
 // position it is packed there. With the engine's log from the next position on, it is what Open would find after a
 // crash (replica.Image).
 //
-// It waits for nobody. STATE is read first: what happens to the blocks after that, the image's STATE allows for. A block
+// It waits for nobody. STATE is read first: what happens to the blocks after that, the image's STATE allows for. One
 // that is packed since is left out, and packed again from the log. One that is rewritten has lost events of users whose
 // deletion that STATE, or the log behind it, still tells of. One that has gone had expired, or nothing but such events;
 // the image's STATE hasn't got it either.

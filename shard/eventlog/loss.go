@@ -60,8 +60,8 @@ const maxTold = 10
 // String says what is lost.
 func (x *loss) String() string {
 	if x.gap {
-		return fmt.Sprintf("%s %s, and the engine's log doesn't go back behind position %d: events from position %d to %d "+
-			"are not there, nor who was deleted by them, so that no older block can be used either",
+		return fmt.Sprintf("%s %s, and the engine's log doesn't go back behind position %d: events from position %d "+
+			"to %d are not there, nor who was deleted by them, so that no older block can be used either",
 			stateName, x.cause, x.to, x.from, x.to)
 	}
 	var names []string
@@ -100,8 +100,8 @@ func (l *Log) settleLoss(s *state, lost *loss) error {
 	}
 	path := l.acceptPath()
 	if _, err := l.opts.FS.Stat(path); oserror.IsNotExist(err) {
-		return fmt.Errorf("%w: %q: %s. Put back what is missing, or, to go on without these events, create an empty file %q "+
-			"and start again", ErrLost, l.opts.Dir, lost, path)
+		return fmt.Errorf("%w: %q: %s. Put back what is missing, or, to go on without these events, create an empty "+
+			"file %q and start again", ErrLost, l.opts.Dir, lost, path)
 	} else if err != nil {
 		return err
 	}

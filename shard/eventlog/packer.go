@@ -288,8 +288,8 @@ func (l *Log) commit() error {
 	return l.letGo(s.last, len(dropped) > 0 || s.notes.any)
 }
 
-// letGo gives up the log up to a position, when those who read it there have finished. STATE is on disk by now: what the
-// engine notes is never ahead of it.
+// letGo gives up the log up to a position, when those who read it there have finished. STATE is on disk by now: what
+// the engine notes is never ahead of it.
 func (l *Log) letGo(last uint64, dropped bool) error {
 	l.tail.Lock()
 	defer l.tail.Unlock()

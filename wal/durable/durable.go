@@ -1,6 +1,6 @@
 // Package durable puts single files of a directory in place so that neither a crash nor a loss of power leaves half of
-// one (ReplaceFile; WriteFile where a person has named it), and writes over small ones so that nothing that was there is
-// lost (Slots).
+// one (ReplaceFile; WriteFile where a person has named it), and writes over small ones so that nothing that was there
+// is lost (Slots).
 package durable
 
 import (

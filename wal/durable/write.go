@@ -39,9 +39,9 @@ func WriteFile(path string, write func(io.Writer) error) error {
 // maxLinks is how many links may lead to one another, as in the kernel.
 const maxLinks = 40
 
-// target is the file that path leads to, which need not be there. isWhole is false for what can't be replaced as a whole:
-// what is no regular file, and files that a process has open (/dev/stdout, /proc/self/fd/1), which goes on with the one
-// that it has.
+// target is the file that path leads to, which need not be there. isWhole is false for what can't be replaced as a
+// whole: what is no regular file, and files that a process has open (/dev/stdout, /proc/self/fd/1), which goes on with
+// the one that it has.
 func target(path string) (to string, isWhole bool, err error) {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		return path, false, nil
