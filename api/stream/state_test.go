@@ -14,11 +14,12 @@ import (
 )
 
 // Changes of states go into files and messages: of a user with what he was named by and his svc_id, of an address with
-// that; in the words of Currents with the user whom the address names.
+// that; in the words of Currents with the one user whom the address names, of those who share it.
 func TestStreamOfStates(t *testing.T) {
 	w, s := newWorld(t, 4<<10), newSink(t)
 	kinds := []string{"email_subscription", "subscription_group"}
 	group := uuid.MustParse("0b1c2d3e-0000-4000-8000-000000000001")
+	w.track(`{"attributes":[{"external_id":"u2","email":"a@example.com"}]}`)
 	w.track(`{"attributes":[{"external_id":"u1","time_zone":"Europe/Berlin","email":"a@example.com","email_subscribe":"opted_in"}]}`)
 	w.track(`{"attributes":[{"external_id":"u1","email_subscribe":"opted_in"}]}`)
 	b := w.e.NewBatch(w.ws.Number, 0)

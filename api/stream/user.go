@@ -33,8 +33,8 @@ func newReader(o *Options, workspace uint32) *reader {
 	return &reader{o: o, workspace: workspace, space: uuid.NewSHA1(uuid.NameSpaceOID, o.SvcID(nil, workspace, 0))}
 }
 
-// read finds the user of an event: of a change of an address's state whom the address names now. Of one who is gone,
-// and of an address that nobody has, what the event says is told.
+// read finds the user of an event: of a change of an address's state whom the address names now, of several the one
+// whom /users/track would update. Of one who is gone, and of an address that nobody has, what the event says is told.
 func (r *reader) read(e *event.Event) error {
 	r.svcID, r.externalID, r.timeZone = r.svcID[:0], r.externalID[:0], r.timeZone[:0]
 	r.number = e.Number
@@ -47,6 +47,9 @@ func (r *reader) read(e *event.Event) error {
 		return nil
 	}
 	found := func(number uint64, blob []byte) {
+		if len(r.svcID) > 0 { // one who shares the address
+			return
+		}
 		r.number, r.svcID = number, r.o.SvcID(r.svcID, e.Workspace, number)
 		r.externalID = append(r.externalID, profile.ExternalID(blob)...)
 		if v, ok := profile.Attr(blob, op.AttrTimeZone); ok && v.Tag() == op.String {
