@@ -36,6 +36,22 @@ func smallCluster(t *testing.T, change func(o *clusterOptions)) clusterWorld {
 	return clusterWorld{openCluster(t, testseed.Of(t), o)}
 }
 
+// leadFirst makes the first node lead all groups.
+func (w clusterWorld) leadFirst() {
+	for _, g := range w.groups {
+		eventually(w.t, "the first node leads", func() bool {
+			g.mu.Lock()
+			leads := g.leader == g.replicas[0]
+			g.mu.Unlock()
+			if !leads {
+				w.move(g, 0)
+				time.Sleep(5 * time.Millisecond)
+			}
+			return leads
+		})
+	}
+}
+
 // userIn is a user by external id whose home is in a group.
 func userIn(group, i int) string {
 	h := identity.NewHasher(testSecret)
@@ -606,18 +622,7 @@ func TestStatesOfANodeThatIsBehind(t *testing.T) { synctest.Test(t, testStatesOf
 
 func testStatesOfANodeThatIsBehind(t *testing.T) {
 	w := smallCluster(t, func(o *clusterOptions) { o.skew = -time.Hour })
-	for _, g := range w.groups {
-		eventually(t, "the first node leads", func() bool {
-			g.mu.Lock()
-			leads := g.leader == g.replicas[0]
-			g.mu.Unlock()
-			if !leads {
-				w.move(g, 0)
-				time.Sleep(5 * time.Millisecond)
-			}
-			return leads
-		})
-	}
+	w.leadFirst()
 	ahead, late := w.nodes[0], w.nodes[2]
 	for i := range 6 {
 		email := emailIn(1+i%2, i)

@@ -20,7 +20,7 @@ type naming struct {
 	number     uint64 // of the profile, 0: nobody has it, as things stand
 	several    bool   // users share the address; number is the one who is meant
 	identified bool   // of several: that one has an external id
-	via        uint64 // not 0: who was merged into that user, who has not heard of the alias yet; ops go there
+	via        uint64 // not 0: who was merged into that user, who doesn't know him, or the alias, yet; ops go there
 }
 
 // named is a user whom ops of the batch are for.
@@ -35,6 +35,8 @@ const (
 	atEmail = 0
 	atPhone = 1
 )
+
+func isAddress(id op.IDKind) bool { return id == op.Email || id == op.Phone }
 
 func placeOf(id op.IDKind) int {
 	if id == op.Phone {
@@ -113,7 +115,7 @@ func (b *Batch) choose(x *naming, o op.Op) (err error) {
 		x.number = n.members[0]
 		return nil
 	}
-	n.sharers, err = e.appendCandidates(n.sharers[:0], n.members)
+	n.sharers, err = e.appendCandidates(n.sharers[:0], n.members, o.Number(), o.Flags().ID())
 	if err != nil || len(n.sharers) == 0 {
 		return err
 	}
@@ -127,13 +129,20 @@ func (b *Batch) choose(x *naming, o op.Op) (err error) {
 	return nil
 }
 
-// appendCandidates appends those of the numbers that are users, in the numbers' order.
-func (c *Coordinator) appendCandidates(dst []candidate, numbers []uint64) ([]candidate, error) {
+// appendCandidates appends those of the numbers in the row of an identifier that are users, in the numbers' order.
+func (c *Coordinator) appendCandidates(
+	dst []candidate, numbers []uint64, home uint64, id op.IDKind,
+) ([]candidate, error) {
+	if f, ok := c.nodes.(*barriers); ok {
+		if err := f.ofUsers(nil); err != nil {
+			return dst, err
+		}
+	}
 	if len(numbers) >= manySharers && !(c.sole != nil && c.sole.AllResident()) {
-		return c.appendRead(dst, numbers)
+		return c.appendRead(dst, numbers, home, id)
 	}
 	for _, number := range numbers {
-		x, err := c.candidate(number)
+		x, err := c.candidate(number, home, id)
 		if err != nil {
 			return dst, err
 		}
@@ -177,33 +186,70 @@ func eachAtOnce(n int, f func(i int) error) error {
 }
 
 // appendRead is appendCandidates, several at a time.
-func (c *Coordinator) appendRead(dst []candidate, numbers []uint64) ([]candidate, error) {
+func (c *Coordinator) appendRead(
+	dst []candidate, numbers []uint64, home uint64, id op.IDKind,
+) ([]candidate, error) {
 	all, own := make([]candidate, len(numbers)), slices.Clone(numbers) // callers' numbers stay on their stacks
 	err := eachAtOnce(len(all), func(i int) (err error) {
-		all[i], err = c.candidate(own[i])
+		all[i], err = c.candidate(own[i], home, id)
 		return err
 	})
 	return append(dst, slices.DeleteFunc(all, func(x candidate) bool { return x.number == 0 })...), err
 }
 
-// candidate looks at the user with this number. The zero candidate: there is none.
-func (c *Coordinator) candidate(number uint64) (x candidate, err error) {
-	l, err := c.lend(number)
-	if err != nil || l.Blob == nil {
-		return x, err
-	}
-	defer l.Back()
-	if profile.Kind(l.Blob) == profile.KindUser {
-		x = candidate{number, profile.Identified(l.Blob), profile.Updated(l.Blob)}
-	}
-	return x, nil
-}
-
-// candidate is one of several profiles that an address names.
+// candidate is one of several profiles that an address names. A merge counts from when the profile that is kept has
+// taken the other one in, and then at once: until then that one is a candidate as it left. Ops go to its number, whose
+// tombstone sends them on behind its data.
 type candidate struct {
 	number     uint64
+	user       uint64 // whom readers see: who it is now or will be with the address; 0: nobody
 	identified bool
 	updated    int64
+}
+
+// candidate looks at whom a number in the row of an identifier, with this home number, stands for. The zero candidate:
+// there is none.
+func (c *Coordinator) candidate(number, home uint64, id op.IDKind) (x candidate, err error) {
+	var gone uint64 // who was merged into the one at number, and how he left
+	var left entries.Departed
+	for merged := true; merged && err == nil; {
+		merged = false
+		err = c.view(number, func(blob []byte) {
+			switch {
+			case profile.Kind(blob) == profile.KindUser:
+				x = candidate{number, number, profile.Identified(blob), profile.Updated(blob)}
+				if isAddress(id) {
+					x = c.sharer(x, blob, gone, &left, home, placeOf(id))
+				}
+			case isAddress(id):
+				var to uint64
+				if to, merged = entries.Forward(blob); merged {
+					gone, left, number = number, entries.ReadDeparted(blob), to
+				}
+			}
+		})
+	}
+	return x, err
+}
+
+// sharer is who shares an address of the user x, whose profile is in blob, and of who was merged into him last and left
+// so, if anybody was: that one, while x has not taken him in, else x.
+func (c *Coordinator) sharer(
+	x candidate, blob []byte, gone uint64, left *entries.Departed, home uint64, at int,
+) candidate {
+	row := c.addressRows(profile.Workspace(blob), blob)[at]
+	switch {
+	case gone == 0 || hasTakenIn(blob, []uint64{gone}):
+		if row != home {
+			return candidate{}
+		}
+		return x
+	case left.Rows[at] != home:
+		return candidate{}
+	case row != home && (row != 0 || !left.Brings[at]):
+		x.user = 0
+	}
+	return candidate{gone, x.user, left.Identified, left.Updated}
 }
 
 // compare is negative when c is rather meant than d.

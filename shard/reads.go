@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"slices"
 	"sync"
 
 	"millrace/shard/identity"
@@ -13,7 +14,8 @@ import (
 // On a node of a cluster a request waits for the groups that it reads, and for no others: while one has no leader, who
 // asks for users of the others notices nothing. A group is asked for a barrier when the first entry of it is looked at,
 // after the request has come in: so what is found there has all that was acknowledged before, and so has whatever that
-// leads to, from an address to its users, from a user to the addresses, from who was merged to whom they are now.
+// leads to, from an address to its users, from a user to the addresses, from who was merged to whom they are now. Only
+// those who share an address have one more behind the look at its row: a choice among them has to be of one moment.
 
 // Reads are the reads of one request. They belong to one goroutine.
 type Reads struct {
@@ -79,7 +81,7 @@ func (r *Reads) Expect(workspace uint32, extent Extent, list ...Identifier) erro
 			return err
 		}
 	}
-	if err := f.here(users); err != nil || extent == OfUsers {
+	if err := f.ofUsers(users); err != nil || extent == OfUsers {
 		return err
 	}
 	var rows []uint64
@@ -156,6 +158,11 @@ func (r *Reads) FindMerged(workspace uint32, number uint64) ([]User, error) {
 	return r.coordinator.FindMerged(workspace, number)
 }
 
+// Sharers is Coordinator.Sharers.
+func (r *Reads) Sharers(workspace uint32, id op.IDKind, key []byte) ([]Sharer, error) {
+	return r.coordinator.Sharers(workspace, id, key)
+}
+
 // View is Coordinator.View.
 func (r *Reads) View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error {
 	return r.coordinator.View(workspace, id, key, f)
@@ -174,13 +181,56 @@ type barriers struct {
 	mu     sync.Mutex                    // several goroutines may look at those who share an address
 	done   [identity.Partitions + 1]bool // by group
 	failed error                         // what became of a barrier; there is no use in another one
+	// Of addresses that several users share: who they are, by home number, as it was read first; and a partition of
+	// each group that they lie in, by group, until it has had a barrier since. A row that is newer than a user whom it
+	// names may lack somebody whom that one, as he is read, has not taken in yet.
+	sharers map[uint64][]uint64
+	due     map[int]uint8
 }
 
 func (f *barriers) begin() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	clear(f.done[:])
+	clear(f.sharers)
+	clear(f.due)
 	f.failed = nil
+}
+
+// sharersOf are those who share an address, if they have been read.
+func (f *barriers) sharersOf(home uint64) []uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.sharers[home]
+}
+
+// keepSharers keeps those who share an address, who are looked at behind ofUsers.
+func (f *barriers) keepSharers(home uint64, numbers []uint64) {
+	local := f.local(numbers)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.sharers == nil {
+		f.sharers, f.due = make(map[uint64][]uint64), make(map[int]uint8)
+	}
+	f.sharers[home] = slices.Clone(numbers)
+	for _, number := range local {
+		f.due[f.GroupOf(identity.Partition(number))] = identity.Partition(number)
+	}
+}
+
+// ofUsers is here for users, and returns behind barriers of those who share addresses, too.
+func (f *barriers) ofUsers(numbers []uint64) error {
+	local := f.local(numbers)
+	f.mu.Lock()
+	for g := range f.due {
+		f.done[g] = false
+	}
+	for _, p := range f.due {
+		local = append(local, uint64(p)<<56|1)
+	}
+	clear(f.due)
+	f.mu.Unlock()
+	return f.of(local...)
 }
 
 // of returns behind barriers of the groups that have these numbers. 0 is nobody's.
@@ -225,6 +275,7 @@ func (f *barriers) all() error {
 	for g := range f.done {
 		f.done[g] = true
 	}
+	clear(f.due)
 	f.failed = f.Barrier()
 	return f.failed
 }
@@ -311,7 +362,7 @@ func (b *Batch) barrier(f *barriers) error {
 			concerned = append(concerned, users[before:]...)
 		}
 	}
-	if err := f.here(users); err != nil {
+	if err := f.ofUsers(users); err != nil {
 		return err
 	}
 	rows = rows[:0]

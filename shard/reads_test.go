@@ -15,6 +15,6 @@ func TestTombstoneHasNoAddresses(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	for code := range uint64(op.ReservedCodes) {
 		number := 0x40 | code | 0x1234<<8
-		require.Zero(t, e.addressRows(1, entries.AppendForward(nil, 1, 1, number)))
+		require.Zero(t, e.addressRows(1, entries.AppendForward(nil, 1, new(entries.Departed), number)))
 	}
 }

@@ -165,7 +165,7 @@ func (b *Batch) nameTogether(several bool) error {
 		if u.number == 0 || u.number == x.number {
 			continue
 		}
-		known, err := b.isKnown(x.start, u.number)
+		known, err := b.isKnown(x.start, x.number, u.number)
 		if err != nil {
 			return err
 		}
@@ -203,16 +203,15 @@ func (b *Batch) nameTogether(several bool) error {
 	return nil
 }
 
-// isKnown says whether a user who has taken another one in has heard of the identifier of the op at start by now. If it
-// is an alias, that may be on its way with what the other one had, or granted to the other one later, and then the user
-// may have no use for it.
-func (b *Batch) isKnown(start int, number uint64) (known bool, err error) {
+// isKnown says whether the user with this number, into whom another one was merged, is as that one's ops find him: he
+// has taken him in, and has heard of the identifier of the op at start. If that is an alias, it may be on its way, or
+// granted to the other one later, and then the user may have no use for it.
+func (b *Batch) isKnown(start int, gone, number uint64) (known bool, err error) {
 	o, _ := op.Next(b.Buf[start:])
-	if o.Flags().ID() != op.Alias {
-		return true, nil
-	}
+	id, key := o.Flags().ID(), o.Key()
 	err = b.coordinator.view(number, func(blob []byte) {
-		known = profile.Kind(blob) == profile.KindUser && entries.IsNamed(blob, op.Alias, o.Key())
+		known = profile.Kind(blob) == profile.KindUser && hasTakenIn(blob, []uint64{gone}) &&
+			(id != op.Alias || entries.IsNamed(blob, id, key))
 	})
 	return known, err
 }

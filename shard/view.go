@@ -27,8 +27,8 @@ func (c *Coordinator) Find(workspace uint32, id op.IDKind, key []byte) ([]User, 
 		return nil, err
 	}
 	users := make([]User, 0, len(found))
-	for _, x := range found {
-		err := c.viewNamed(workspace, id, key, x.number, len(found) == 1, func(number uint64, blob []byte) {
+	for i := range found {
+		err := c.viewCandidate(workspace, id, key, found, i, func(number uint64, blob []byte) {
 			users = append(users, User{Number: number, Blob: append([]byte{}, blob...)})
 		})
 		if err != nil {
@@ -68,7 +68,8 @@ func (c *Coordinator) findOne(workspace uint32, id Identifier) (users []User, er
 	return users, err
 }
 
-// candidates appends the profiles that an identifier names, the one first that /users/track would update.
+// candidates appends the profiles that an identifier names, the one first that /users/track would update, each user
+// once.
 func (c *Coordinator) candidates(
 	dst []candidate, home uint64, workspace uint32, id op.IDKind, key []byte,
 ) ([]candidate, error) {
@@ -78,16 +79,73 @@ func (c *Coordinator) candidates(
 		return dst, err
 	}
 	if len(found) == 1 {
-		return append(dst, candidate{number: found[0]}), nil
+		return append(dst, candidate{number: found[0], user: found[0]}), nil
 	}
-	dst, err = c.appendCandidates(dst, found)
+	dst, err = c.appendCandidates(dst, found, home, id)
 	slices.SortStableFunc(dst, candidate.compare)
-	return dst, err
+	return distinct(dst), err
 }
 
-// viewNamed calls f with the profile that the directory names for an identifier, unless it has not got the name yet
-// that it was promised. The only one that is named may have been merged into another one, which the directory has not
-// heard of yet: then f gets that one, unless it has taken in whoever was named, and has not got the name with them.
+// distinct leaves each user that readers see once, in the place of the first.
+func distinct(list []candidate) []candidate {
+	if !slices.ContainsFunc(list, func(x candidate) bool { return x.user != x.number }) {
+		return list
+	}
+	seen := map[uint64]bool{0: true}
+	return slices.DeleteFunc(list, func(x candidate) bool {
+		again := seen[x.user]
+		seen[x.user] = true
+		return again
+	})
+}
+
+// viewCandidate calls f with the profile of one of those whom an identifier names, unless f had him before. Ask for one
+// after the other.
+func (c *Coordinator) viewCandidate(
+	workspace uint32, id op.IDKind, key []byte, list []candidate, i int, f func(number uint64, blob []byte),
+) error {
+	x := &list[i]
+	if !isAddress(id) {
+		return c.viewNamed(workspace, id, key, x.number, len(list) == 1, f)
+	}
+	for x.user != 0 {
+		l, err := c.lend(x.user)
+		if err != nil {
+			return err
+		}
+		if l.Blob != nil && profile.Kind(l.Blob) == profile.KindUser && profile.Workspace(l.Blob) == workspace {
+			l.Show(x.user, f)
+			return nil
+		}
+		if l.Blob != nil {
+			l.Back()
+		}
+		// Merged since he was looked at, or the only one, who wasn't.
+		if *x, err = c.candidate(x.number, c.hasher.Number(workspace, id, key), id); err != nil {
+			return err
+		}
+		x.onlyHere(list, i)
+	}
+	return nil
+}
+
+// onlyHere has a user who turned out to be at place i of the list at no other one. Who was before stays there.
+func (x *candidate) onlyHere(list []candidate, i int) {
+	for k := range list {
+		switch {
+		case k == i || list[k].user != x.user:
+		case k < i:
+			x.user = 0
+		default:
+			list[k].user = 0
+		}
+	}
+}
+
+// viewNamed calls f with the profile that the directory names for an alias or external id, unless it has not got the
+// name yet that it was promised. The only one that is named may have been merged into another one, which the directory
+// has not heard of yet: then f gets that one, unless it has taken in whoever was named, and has not got the name with
+// them.
 func (c *Coordinator) viewNamed(
 	workspace uint32, id op.IDKind, key []byte, number uint64, only bool, f func(number uint64, blob []byte),
 ) error {
@@ -146,6 +204,39 @@ func (c *Coordinator) namedBy(workspace uint32, id op.IDKind, key []byte, number
 	return named[0]
 }
 
+// Sharer is one of those who share an address, as a choice among them sees him.
+type Sharer struct {
+	Number     uint64 // while he is being merged into another one, still his own
+	Identified bool   // he has an external id
+	Updated    int64  // Unix µs
+}
+
+// Sharers returns those who share an email or phone, first the one whom /users/track would update, and tells no more of
+// them than a choice needs. While one is being merged they are as before. If nobody else is there, he is whom he is
+// merged into.
+func (c *Coordinator) Sharers(workspace uint32, id op.IDKind, key []byte) ([]Sharer, error) {
+	home := c.hasher.Number(workspace, id, key)
+	numbers, err := c.numbers(nil, home, workspace, id, key)
+	if err != nil {
+		return nil, err
+	}
+	list, err := c.appendCandidates(nil, numbers, home, id)
+	if err != nil {
+		return nil, err
+	}
+	if len(numbers) == 1 && len(list) == 1 {
+		if list[0].number = list[0].user; list[0].user == 0 {
+			return nil, nil
+		}
+	}
+	slices.SortStableFunc(list, candidate.compare)
+	all := make([]Sharer, len(list))
+	for i, x := range list {
+		all[i] = Sharer{x.number, x.identified, x.updated}
+	}
+	return all, nil
+}
+
 // FindNumber returns the user with this number, or none.
 func (c *Coordinator) FindNumber(workspace uint32, number uint64) (users []User, err error) {
 	err = c.view(number, func(blob []byte) {
@@ -185,6 +276,23 @@ func (c *Coordinator) numbers(dst []uint64, home uint64, workspace uint32, id op
 	if id == op.SvcID {
 		return append(dst, home), nil
 	}
+	f, _ := c.nodes.(*barriers)
+	if f != nil && isAddress(id) {
+		if kept := f.sharersOf(home); kept != nil {
+			return append(dst, kept...), nil
+		}
+	}
+	before := len(dst)
+	dst, err := c.readNumbers(dst, home, workspace, id, key)
+	if f != nil && isAddress(id) && len(dst) > before+1 {
+		f.keepSharers(home, dst[before:])
+	}
+	return dst, err
+}
+
+func (c *Coordinator) readNumbers(
+	dst []uint64, home uint64, workspace uint32, id op.IDKind, key []byte,
+) ([]uint64, error) {
 	number, l, err := c.lendHome(home, workspace, id, key)
 	if err != nil || l.Blob == nil {
 		return dst, err
@@ -270,7 +378,7 @@ func (c *Coordinator) View(workspace uint32, id op.IDKind, key []byte, f func(nu
 	var found [8]candidate
 	all, err := c.candidates(found[:0], home, workspace, id, key)
 	for i := 0; i < len(all) && err == nil; i++ {
-		err = c.viewNamed(workspace, id, key, all[i].number, len(all) == 1, f)
+		err = c.viewCandidate(workspace, id, key, all, i, f)
 	}
 	return err
 }

@@ -11,27 +11,49 @@ import (
 // A tombstone is where a profile was that is deleted, or merged into another one. It stays for ever, so that the
 // profile's number is never given again, and whoever walks (findHome) goes on behind it:
 //
-//	header | number that it leads to u64, 0: none | first number behind it that isn't a tombstone's u64
+//	header | number that it leads to u64, 0: none | first number behind it that isn't a tombstone's u64, 0: the next
+//	       | of a merged profile its addresses' home numbers u64 u64
 //
-// The last, or both, may be missing. An identifier whose users are deleted again and again leaves tombstones in a row.
+// What is missing at the end is 0. An identifier whose users are deleted again and again leaves tombstones in a row.
 // The first of a row remembers where it ends, as it was at the last walk: since tombstones stay, nothing that is passed
 // over can ever be what somebody looks for, and a walk takes three steps however long the row is.
+//
+// That of a merged profile says what it was among those who share its addresses (Departed), also in the header: in the
+// place of the identifier's kind, and as the time of the last update.
 
 // Forward is where a profile has gone that was merged into another one.
 func Forward(entry []byte) (number uint64, ok bool) {
-	if profile.Kind(entry) != KindTombstone || len(entry) < profile.HeaderBytes+8 {
+	if profile.Kind(entry) != KindTombstone {
 		return 0, false
 	}
-	number = binary.LittleEndian.Uint64(entry[profile.HeaderBytes:])
+	number = tombstoneField(entry, 0)
 	return number, number != 0
 }
 
 // Behind is the number that a walk goes to from the tombstone at n.
 func Behind(tombstone []byte, n uint64) uint64 {
-	if len(tombstone) < profile.HeaderBytes+16 {
-		return identity.Next(n)
+	if to := tombstoneField(tombstone, 1); to != 0 {
+		return to
 	}
-	return binary.LittleEndian.Uint64(tombstone[profile.HeaderBytes+8:])
+	return identity.Next(n)
+}
+
+func tombstoneField(tombstone []byte, i int) uint64 {
+	if len(tombstone) < profile.HeaderBytes+8*(i+1) {
+		return 0
+	}
+	return binary.LittleEndian.Uint64(tombstone[profile.HeaderBytes+8*i:])
+}
+
+// AppendShortened appends a tombstone with where a walk goes to from it.
+func AppendShortened(dst, tombstone []byte, behind uint64) []byte {
+	at := len(dst)
+	dst = append(dst, tombstone...)
+	for len(dst)-at < profile.HeaderBytes+16 {
+		dst = binary.LittleEndian.AppendUint64(dst, 0)
+	}
+	binary.LittleEndian.PutUint64(dst[at+profile.HeaderBytes+8:], behind)
+	return dst
 }
 
 // AppendTombstone appends a tombstone of a profile that is deleted.
@@ -39,7 +61,39 @@ func AppendTombstone(dst []byte, workspace uint32, stamp int64) []byte {
 	return profile.AppendHeader(dst, KindTombstone, op.NoID, nil, workspace, stamp)
 }
 
-// AppendForward appends a tombstone that leads to another profile.
-func AppendForward(dst []byte, workspace uint32, stamp int64, to uint64) []byte {
-	return binary.LittleEndian.AppendUint64(AppendTombstone(dst, workspace, stamp), to)
+// Departed is what a profile that is merged into another one was among those who share its addresses.
+type Departed struct {
+	Identified bool                   // it had an external id
+	Updated    int64                  // Unix µs
+	Rows       [len(Addresses)]uint64 // home numbers of the addresses that it had, 0 for none
+	Brings     [len(Addresses)]bool   // a profile without an address of this kind gets the one that it had
+}
+
+const departedIdentified = 1 // in the header; the next bits are Brings
+
+// AppendForward appends a tombstone of a profile that leads to another one.
+func AppendForward(dst []byte, workspace uint32, d *Departed, to uint64) []byte {
+	at := len(dst)
+	dst = AppendTombstone(dst, workspace, d.Updated)
+	if d.Identified {
+		dst[at+1] = departedIdentified
+	}
+	dst = binary.LittleEndian.AppendUint64(dst, to)
+	dst = binary.LittleEndian.AppendUint64(dst, 0)
+	for i, row := range d.Rows {
+		if d.Brings[i] {
+			dst[at+1] |= departedIdentified << (i + 1)
+		}
+		dst = binary.LittleEndian.AppendUint64(dst, row)
+	}
+	return dst
+}
+
+// ReadDeparted reads what AppendForward has been told.
+func ReadDeparted(tombstone []byte) (d Departed) {
+	d.Updated, d.Identified = profile.Updated(tombstone), tombstone[1]&departedIdentified != 0
+	for i := range d.Rows {
+		d.Rows[i], d.Brings[i] = tombstoneField(tombstone, i+2), tombstone[1]&(departedIdentified<<(i+1)) != 0
+	}
+	return d
 }

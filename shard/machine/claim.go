@@ -184,7 +184,8 @@ func (w *Worker) take(
 	default:
 		return effect.Nobody, op.ErrMalformed
 	}
-	profile.SetUpdated(out, max(profile.Updated(out), w.applying.rec.Stamp))
+	// Now, not when it was asked for: who was chosen among several meanwhile, by an address, was chosen without it.
+	profile.SetUpdated(out, max(profile.Updated(out), w.rec.Stamp))
 	if lost != nil {
 		w.tellRow(p, op.RowRemove, 0, id, lost, s.Number, nil)
 	}
@@ -215,7 +216,7 @@ func (w *Worker) unname(p *Partition, o op.Op) error {
 			} else {
 				w.tellRow(p, op.RowRemove, 0, op.ExternalID, key, s.Number, nil)
 			}
-			profile.SetUpdated(out, max(profile.Updated(out), rec.Stamp))
+			profile.SetUpdated(out, max(profile.Updated(out), w.rec.Stamp))
 			if err := w.update(s, out); err != nil {
 				return err
 			}

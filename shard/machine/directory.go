@@ -315,10 +315,7 @@ func (w *Worker) shorten(p *Partition, n, to uint64) error {
 	if entries.Behind(tombstone, n) == to {
 		return nil
 	}
-	var longer [profile.HeaderBytes + 16]byte
-	copy(longer[:profile.HeaderBytes+8], tombstone)
-	binary.LittleEndian.PutUint64(longer[profile.HeaderBytes+8:], to)
-	return w.update(s, longer[:])
+	return w.update(s, entries.AppendShortened(nil, tombstone, to))
 }
 
 // freeProfile is the number for a profile beside the directory row with number row.

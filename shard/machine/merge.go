@@ -27,6 +27,9 @@ import (
 // anew when the profile is free. So no cycle of merges stands still, and the one with the smallest number always goes
 // on.
 //
+// Which one of several users an address means is as if nothing had begun until Absorb, and then as if all was done
+// (entries.Departed): gone is one of them, as it left, although its entry is a tombstone.
+//
 // What reaches a tombstone that leads on (an op by svc_id or by a look-up that is older, a name that was granted)
 // follows it, behind all that the profile had sent before it left.
 
@@ -195,8 +198,10 @@ func (w *Worker) depart(p *Partition, s *arena.Slot, m bodies.Merge, key []byte)
 			w.tellRow(p, op.RowRemove, 0, k.ID, k.Key, gone, nil)
 		}
 	}
-	for _, id := range entries.Addresses {
+	departed := entries.Departed{Identified: profile.Identified(blob), Updated: profile.Updated(blob)}
+	for i, id := range entries.Addresses {
 		if key := keys.Of(id); key != nil {
+			departed.Rows[i], departed.Brings[i] = w.m.hasher.Number(rec.Workspace, id, key), m.Mode.Brings(id)
 			w.noteStay(p, gone, books.Stay{ID: id, Key: key, Since: profile.Joined(blob, id), Until: w.rec.Stamp})
 		}
 	}
@@ -204,7 +209,7 @@ func (w *Worker) depart(p *Partition, s *arena.Slot, m bodies.Merge, key []byte)
 	w.keep(w.ed.AddFormer(w.fresh, w.formerOf(blob, gone)))
 	m.Other = gone
 	w.send(p, op.Absorb, op.MakeFlags(0, op.SvcID), keep, append(m.Append(nil), w.fresh...), key, false)
-	w.fresh = entries.AppendForward(w.fresh[:0], rec.Workspace, rec.Stamp, keep)
+	w.fresh = entries.AppendForward(w.fresh[:0], rec.Workspace, &departed, keep)
 	w.m.unblock(gone)
 	w.setApart(p, gone, books.ApartElsewhere)
 	return w.update(s, w.fresh)
@@ -259,7 +264,8 @@ func (w *Worker) takeIn(
 	keep, mine := s.Number, w.entryOf(s)
 	var before, after entries.Keys
 	before.Read(mine)
-	out := w.ed.Merge(mine, theirs, mode, w.applying.rec.Stamp, w.limit())
+	// Now, not when it was asked for: until now those who share an address with them were chosen among without it.
+	out := w.ed.Merge(mine, theirs, mode, w.rec.Stamp, w.limit())
 	after.Read(out)
 	// What the addresses have heard while the merge was under way, they have heard before keep came.
 	out = w.moveAddresses(p, keep, out, &before, &after, w.rec.Stamp)

@@ -21,6 +21,11 @@ const (
 	MergeNone
 )
 
+// Brings says whether the address of a kind that the merged profile has becomes that of a profile that has none.
+func (m MergeMode) Brings(id op.IDKind) bool {
+	return m == MergeIdentify || m == MergeUsers && id == op.Phone
+}
+
 // Merge merges profile gone into keep, which stays who it is: home, external id and time of creation are keep's. out is
 // scratch, whatever room keep has; keep and gone are only read, and may be the out of an earlier call. The directory is
 // the caller's: gone's aliases are keep's now, and so is the phone, and with MergeIdentify the email, where keep had
@@ -38,6 +43,7 @@ const (
 //   - Aliases: both. No name is lost when both have one under the same label (decisions.md D4).
 //   - Where the log has its events (Former): both. gone's external ids, current and deprecated, are not keep's.
 //   - Blocked when one is, or when together they cross a limit.
+//   - The last update is the merge, at stamp, or what is later.
 func (e *Editor) Merge(keep, gone []byte, mode MergeMode, stamp int64, lim *Limits) (out []byte) {
 	if lim == nil {
 		lim = &defaultLimits
@@ -48,7 +54,7 @@ func (e *Editor) Merge(keep, gone []byte, mode MergeMode, stamp int64, lim *Limi
 	if Blocked(keep) || Blocked(gone) && mode != MergeNone {
 		out = appendFieldHeader(out, tagBlocked, 0)
 	}
-	email := mode == MergeIdentify && find(keep, tagEmail).none()
+	email := mode.Brings(op.Email) && find(keep, tagEmail).none()
 	i, j := head, fieldsStart(gone)
 	for rank := range rankMany + 1 {
 		for i < len(keep) {
@@ -73,7 +79,7 @@ func (e *Editor) Merge(keep, gone []byte, mode MergeMode, stamp int64, lim *Limi
 		}
 	}
 	clear(e.fields)
-	touch(out, stamp)
+	touch(out, max(stamp, Updated(gone)))
 	if !Blocked(out) && (overLimit(out, tagEvent, lim) || overLimit(out, tagProduct, lim) ||
 		overLimit(out, tagCustom, lim) ||
 		Sessions(out) > uint64(lim.MaxSessions)) {

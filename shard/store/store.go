@@ -38,7 +38,9 @@ type Store struct {
 	events *events
 }
 
-const version = 8
+// version is that of all that lies in the store. 9: tombstones of merged profiles tell what these were
+// (entries.Departed).
+const version = 9
 
 // Cache is what the stores of several engines share: the cache of blocks, and the files that are open. Close it
 // behind the engines.

@@ -1,0 +1,357 @@
+package shard
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+	"millrace/shard/replica"
+	"millrace/wal"
+)
+
+// The stage of those who share an email and a phone: ada, bob and eve are identified, al is alias-only, and each was
+// updated after the one before him.
+const (
+	sharedEmail = "s@example.com"
+	sharedPhone = "+4900"
+)
+
+func stageSharers(t *testing.T, e *Engine) {
+	require.NoError(t, e.beginRenames(1))
+	email, phone := attrField(op.AttrEmail, sharedEmail), attrField(op.AttrPhone, sharedPhone)
+	for _, fill := range []func(b *Batch){
+		func(b *Batch) { addEvent(b, op.ExternalID, "bob", "made", 0) }, // has no address
+		func(b *Batch) {
+			addAttributes(b, op.Alias, aliasKey("l", "al"), op.Contact, email, phone)
+		},
+		func(b *Batch) { addAttributes(b, op.ExternalID, "eve", op.Contact, email, phone) },
+		func(b *Batch) {
+			addAttributes(b, op.ExternalID, "ian", op.Contact, email, attrField(op.AttrPhone, "+4911"))
+		},
+		func(b *Batch) { addAttributes(b, op.ExternalID, "ada", op.Contact, email, phone) },
+	} {
+		request(t, e, fill)
+	}
+}
+
+// castOfSharers are the numbers of those on the stage by name, taken before anything happens.
+func castOfSharers(t *testing.T, e *Engine) map[string]uint64 {
+	all := map[string]uint64{"al": numberOf(t, e, op.Alias, aliasKey("l", "al"))}
+	for _, name := range []string{"ada", "bob", "eve", "ian"} {
+		all[name] = numberOf(t, e, op.ExternalID, name)
+	}
+	return all
+}
+
+// deedsOfSharers are what happens, two at a time.
+func deedsOfSharers(c map[string]uint64) []playedRequest {
+	f := func(name string, fill func(b *Batch)) playedRequest {
+		return play(name, func(_ *testing.T, _ *Engine, b *Batch) { fill(b) })
+	}
+	var all []playedRequest
+	for _, pair := range [][2]string{{"ada", "bob"}, {"ada", "eve"}, {"eve", "ada"}, {"eve", "bob"}, {"bob", "al"}, {"bob", "ian"},
+		{"al", "eve"}, {"al", "bob"}, {"ada", "al"}, {"ada", "ian"}, {"ian", "bob"}} {
+		all = append(all, f(fmt.Sprint("merge ", pair[0], " into ", pair[1]), func(b *Batch) { b.Merge(c[pair[0]], c[pair[1]]) }))
+	}
+	for _, id := range []string{"bob", "eve", "new"} {
+		all = append(all, f("identify al as "+id, func(b *Batch) { b.Identify(c["al"], []byte(id), profile.MergeIdentify) }))
+	}
+	for _, name := range []string{"ada", "bob", "eve"} {
+		all = append(all,
+			f("track "+name, func(b *Batch) { addEvent(b, op.ExternalID, name, "t", op.UpdateOnly) }),
+			f("delete "+name, func(b *Batch) { b.Delete(c[name]) }),
+			f(name+" leaves the email", func(b *Batch) {
+				addAttributes(b, op.ExternalID, name, op.Contact|op.UpdateOnly, attrField(op.AttrEmail, name+"@example.com"))
+			}))
+	}
+	return append(all,
+		f("identify al as bob, data orphaned", func(b *Batch) { b.Identify(c["al"], []byte("bob"), profile.MergeNone) }),
+		f("track al", func(b *Batch) { addEvent(b, op.Alias, aliasKey("l", "al"), "t", op.UpdateOnly) }),
+		f("track the email", func(b *Batch) { addEvent(b, op.Email, sharedEmail, "t", op.UpdateOnly) }),
+		f("track the phone", func(b *Batch) { addEvent(b, op.Phone, sharedPhone, "t", op.UpdateOnly) }),
+		f("bob gets the email", func(b *Batch) {
+			addAttributes(b, op.ExternalID, "bob", op.Contact|op.UpdateOnly, attrField(op.AttrEmail, sharedEmail))
+		}))
+}
+
+// meant is whom the email and the phone mean at a moment, by name.
+type meant struct{ email, phone string }
+
+// chosen is the number that an op for an address would go to.
+func chosen(t *testing.T, e *Engine, id op.IDKind, key string) uint64 {
+	b := e.NewBatch(1, 0)
+	defer b.Release()
+	addEvent(b, id, key, "x", op.UpdateOnly)
+	o, _ := op.Next(b.Buf[wal.HeaderBytes+op.HeaderBytes:])
+	var x naming
+	require.NoError(t, b.choose(&x, o))
+	return x.number
+}
+
+func meantBy(t *testing.T, e *Engine, c map[string]uint64) meant {
+	name := func(id op.IDKind, key string) string {
+		number := chosen(t, e, id, key)
+		for name, n := range c {
+			if n == number {
+				return name
+			}
+		}
+		require.Zero(t, number)
+		return ""
+	}
+	return meant{name(op.Email, sharedEmail), name(op.Phone, sharedPhone)}
+}
+
+// isByAddress says whether a deed is addressed by the email or phone: then it is looked up before others come in, and
+// takes effect behind them (docs/decisions, resolve before the log).
+func isByAddress(deed string) bool { return strings.HasPrefix(deed, "track the ") }
+
+// haveEvent are the users who have the event of a deed, by who they are in the end.
+func haveEvent(t *testing.T, e *Engine) string {
+	var all []string
+	for _, blob := range checkDirectory(t, e) {
+		if x, ok := profile.Event(blob, []byte("t")); ok {
+			all = append(all, fmt.Sprintf("%q*%d", profile.ExternalID(blob), x.Count))
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}
+
+// Who of those who share an address is meant is at each step of two requests who would be meant if one after the other
+// had been done at once, and what is sent to the address is where it would be then.
+func TestChoiceAmongSharersIsSerial(t *testing.T) {
+	testsize.SkipSerial(t)
+	r := rand.New(rand.NewPCG(testseed.Of(t), 5))
+	names := deedsOfSharers(nil)
+	share := testsize.Of(1, 60, 60) // one pair of so many
+	always := map[string]string{    // what the rules are there for
+		"merge ada into bob":                "track the phone",
+		"merge ada into eve":                "track the email",
+		"identify al as bob":                "ada leaves the email",
+		"merge al into eve":                 "delete ada",
+		"merge ada into al":                 "track eve",
+		"merge ada into ian":                "merge ian into bob",
+		"identify al as bob, data orphaned": "track bob",
+	}
+	for i := range names {
+		for k := range names {
+			if i == k || r.IntN(share) != 0 && always[names[i].name] != names[k].name {
+				continue
+			}
+			first, second := playSharers(t, i, k), playSharers(t, k, i)
+			for at, steps := 1, 1; at <= steps; at++ {
+				var seen sharersPlay
+				seen, steps = stepSharers(t, i, k, at)
+				what := fmt.Sprintf("%q (%d), %q (%d), at step %d of %d", names[i].name, i, names[k].name, k, at, steps)
+				require.Contains(t, []string{first.events, second.events}, seen.events, what)
+				if isByAddress(names[i].name) || isByAddress(names[k].name) {
+					continue
+				}
+				ways := [][]meant{first.meant, second.meant}
+				require.True(t, goesSome(ways, seen.meant), "%s: meant were %v, one after the other are %v",
+					what, slices.Compact(seen.meant), ways)
+			}
+		}
+	}
+}
+
+// sharersPlay is what was seen of two deeds.
+type sharersPlay struct {
+	meant  []meant // at each moment
+	events string  // who has them in the end
+}
+
+// goesSome says whether what was seen goes one of the ways, from its beginning to its end, without a step back.
+func goesSome(ways [][]meant, seen []meant) bool {
+	return slices.ContainsFunc(ways, func(way []meant) bool {
+		way = slices.Compact(slices.Clone(way))
+		at := map[int]bool{0: true} // where it may have come to: a way may be at the same place twice
+		for _, m := range seen {
+			next := map[int]bool{}
+			for from := range at {
+				for i := from; i < len(way); i++ {
+					next[i] = next[i] || way[i] == m
+				}
+			}
+			at = map[int]bool{}
+			for i, can := range next {
+				if can {
+					at[i] = true
+				}
+			}
+		}
+		return at[len(way)-1]
+	})
+}
+
+// playSharers plays one deed after the other.
+func playSharers(t *testing.T, deeds ...int) (seen sharersPlay) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	stageSharers(t, e)
+	c := castOfSharers(t, e)
+	seen.meant = append(seen.meant, meantBy(t, e, c))
+	for _, which := range deeds {
+		deedsOfSharers(c)[which].do(t, e)
+		settle(t, e)
+		seen.meant = append(seen.meant, meantBy(t, e, c))
+	}
+	seen.events = haveEvent(t, e)
+	require.NoError(t, e.Close())
+	return seen
+}
+
+// stepSharers begins deed i, lets deed k come in when it waits for its step number at, and looks between each two steps.
+func stepSharers(t *testing.T, i, k, at int) (seen sharersPlay, steps int) {
+	var c map[string]uint64
+	x := openStepped(t, func(t *testing.T, e *Engine) {
+		stageSharers(t, e)
+		c = castOfSharers(t, e)
+	})
+	all := deedsOfSharers(c)
+	look := func() { seen.meant = append(seen.meant, meantBy(t, x.Engine, c)) }
+	within(t, 30*time.Second, all[i].name+", "+all[k].name, func() {
+		look()
+		first := x.begin(t, all[i].do)
+		var second chan struct{}
+		for x.waiting() {
+			if steps++; steps == at {
+				second = x.begin(t, all[k].do)
+			}
+			x.step()
+			look()
+		}
+		if second == nil {
+			second = x.begin(t, all[k].do)
+			for x.waiting() {
+				x.step()
+				look()
+			}
+		}
+		x.limit.Store(math.MaxUint64)
+		<-first
+		<-second
+	})
+	settle(t, x.Engine)
+	look()
+	seen.events = haveEvent(t, x.Engine)
+	require.NoError(t, x.Close())
+	return seen, steps
+}
+
+// An event for an address, sent while one of three who share it is merged into another one or identified, is of those
+// two: before and behind the merge one of them is meant, never the third one. So it is for readers.
+func TestSharersDuringMerges(t *testing.T) {
+	r := rand.New(rand.NewPCG(testseed.Of(t), 6))
+	w := openAlone(t, r, testOptions)
+	defer w.close()
+	testSharersDuringMerges(t, w, testsize.Of(1000, 60, 20))
+}
+
+func TestSharersDuringMergesInACluster(t *testing.T) {
+	r := rand.New(rand.NewPCG(testseed.Of(t), 6))
+	w := anyCluster(t, r, nil)
+	testSharersDuringMerges(t, w, testsize.Of(200, 15, 5))
+	w.close()
+}
+
+func testSharersDuringMerges(t *testing.T, w world, trials int) {
+	const events = 4
+	keepers := make([]string, trials)
+	for i := range trials {
+		keep, third, gone, email := fmt.Sprint("keep", i), fmt.Sprint("third", i), fmt.Sprint("gone", i), fmt.Sprintf("e%d@example.com", i)
+		field, id := attrField(op.AttrEmail, email), op.ExternalID
+		keepers[i] = keep
+		if i%2 == 1 { // two alias-only users, one of whom becomes the identified one, who has no email
+			id, third, gone = op.Alias, aliasKey("l", third), aliasKey("l", gone)
+			request(t, w.engine(), func(b *Batch) { addEvent(b, op.ExternalID, keep, "made", 0) })
+		} else {
+			request(t, w.engine(), func(b *Batch) { addAttributes(b, op.ExternalID, keep, op.Contact, field) })
+		}
+		for _, key := range []string{third, gone} {
+			request(t, w.engine(), func(b *Batch) { addAttributes(b, id, key, op.Contact, field) })
+		}
+		e := w.engine()
+		from, to, never := numberOf(t, e, id, gone), numberOf(t, e, op.ExternalID, keep), numberOf(t, e, id, third)
+		done := make(chan struct{})
+		go func(e *Engine) {
+			defer close(done)
+			play("merge", func(_ *testing.T, _ *Engine, b *Batch) {
+				if id == op.Alias {
+					b.Identify(from, []byte(keep), profile.MergeIdentify)
+				} else {
+					b.Merge(from, to)
+				}
+			}).do(t, e)
+		}(w.engine())
+		for range events {
+			commitEvent(t, w.engine(), op.Email, email, "e", op.UpdateOnly)
+			users, err := w.engine().NewReads().Find(1, op.Email, []byte(email))
+			require.NoError(t, err)
+			require.NotEmpty(t, users)
+			require.NotEqual(t, never, users[0].Number, "trial %d: the first whom a reader finds", i)
+		}
+		<-done
+	}
+	e := w.engine()
+	settle(t, e)
+	for i, keep := range keepers {
+		require.Equal(t, events, eventCount(t, e, op.ExternalID, keep, "e"), "trial %d", i)
+	}
+}
+
+// A node's replica of the kept user may be behind that of the address: who reads the row without the merged user reads
+// the kept one as he is with him.
+func TestSharersOfAReplicaThatIsBehind(t *testing.T) {
+	synctest.Test(t, testSharersOfAReplicaThatIsBehind)
+}
+
+func testSharersOfAReplicaThatIsBehind(t *testing.T) {
+	w := smallCluster(t, nil)
+	w.leadFirst()
+	ahead, late := w.nodes[0].coord, w.nodes[2]
+	email, keep, third, gone := emailIn(1, 0), userIn(2, 0), userIn(1, 0), userIn(1, 1)
+	for _, user := range []string{keep, third, gone} {
+		track(t, ahead, user, attrField(op.AttrEmail, email))
+	}
+	from, to := numberOf(t, ahead, op.ExternalID, gone), numberOf(t, ahead, op.ExternalID, keep)
+	reads := late.coord.NewReads()
+	require.NoError(t, reads.barriers.all())
+
+	gate, g := make(chan struct{}), w.groups[2]
+	g.mu.Lock()
+	g.replicas[late.i].push(func(*replica.Replica) { <-gate })
+	g.mu.Unlock()
+	merge(t, ahead, from, to)
+	eventually(t, "the row has heard of the merge", func() bool {
+		home := late.coord.hasher.Number(1, op.Email, []byte(email))
+		row, err := late.coord.numbers(nil, home, 1, op.Email, []byte(email))
+		require.NoError(t, err)
+		return len(row) == 2
+	})
+	found := make(chan uint64, 1)
+	go func() {
+		users, err := reads.Find(1, op.Email, []byte(email))
+		if err != nil || len(users) != 2 {
+			t.Error(len(users), err)
+			users = append(users, User{})
+		}
+		found <- users[0].Number
+	}()
+	eventually(t, "it is read, or waits for the kept user", func() bool { return len(found) > 0 || late.asking.Load() > 0 })
+	close(gate)
+	require.Equal(t, to, <-found)
+	w.close()
+}
