@@ -80,6 +80,11 @@ func (r behindReads) FindMerged(workspace uint32, number uint64) ([]store.User, 
 	return r.Store.FindMerged(workspace, number)
 }
 
+func (r behindReads) Sharers(workspace uint32, id op.IDKind, key []byte) ([]shard.Sharer, error) {
+	r.note("look")
+	return r.Store.Sharers(workspace, id, key)
+}
+
 func (r behindReads) View(workspace uint32, id op.IDKind, key []byte, f func(uint64, []byte)) error {
 	r.note("look")
 	return r.Store.View(workspace, id, key, f)
@@ -143,6 +148,11 @@ func (b *behind) FindNumber(workspace uint32, number uint64) ([]store.User, erro
 func (b *behind) FindMerged(workspace uint32, number uint64) ([]store.User, error) {
 	b.note("read")
 	return b.Store.FindMerged(workspace, number)
+}
+
+func (b *behind) Sharers(workspace uint32, id op.IDKind, key []byte) ([]shard.Sharer, error) {
+	b.note("read")
+	return b.Store.Sharers(workspace, id, key)
 }
 
 func (b *behind) View(workspace uint32, id op.IDKind, key []byte, f func(uint64, []byte)) error {

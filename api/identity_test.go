@@ -705,6 +705,12 @@ func (r findingReads) View(workspace uint32, id op.IDKind, key []byte, f func(nu
 	return err
 }
 
+func (r findingReads) Sharers(workspace uint32, id op.IDKind, key []byte) ([]shard.Sharer, error) {
+	list, err := r.Reads.Sharers(workspace, id, key)
+	r.store.found += max(len(list), 1)
+	return list, err
+}
+
 // Elements that wait for one another are not looked up again and again while they wait: what thousands share would make
 // a request of them that takes minutes.
 func TestElementsAreLookedUpAsOften(t *testing.T) {

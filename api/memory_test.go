@@ -59,6 +59,13 @@ func (m *memoryStore) Find(workspace uint32, id op.IDKind, key []byte) (found []
 	return found, nil
 }
 
+func (m *memoryStore) Sharers(workspace uint32, id op.IDKind, key []byte) (list []shard.Sharer, err error) {
+	err = m.View(workspace, id, key, func(number uint64, blob []byte) {
+		list = append(list, shard.Sharer{Number: number, Identified: profile.Identified(blob), Updated: profile.Updated(blob)})
+	})
+	return list, err
+}
+
 func (m *memoryStore) View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error {
 	find := func() ([]store.User, error) { return m.Find(workspace, id, key) }
 	if id == op.SvcID {

@@ -23,6 +23,8 @@ type Finder interface {
 	FindNumber(workspace uint32, number uint64) ([]User, error)
 	// FindMerged returns the profile with this number, or the one that it was merged into.
 	FindMerged(workspace uint32, number uint64) ([]User, error)
+	// Sharers returns those who share an email or phone, the best candidate first, for who chooses among them.
+	Sharers(workspace uint32, id op.IDKind, key []byte) ([]shard.Sharer, error)
 	// View reads without a copy, HeldState one state.
 	View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error
 	HeldState(workspace uint32, id op.IDKind, key []byte, s shard.State) (c profile.StateChange, ok bool, err error)

@@ -2,6 +2,7 @@
 package users
 
 import (
+	"bytes"
 	"cmp"
 	"iter"
 	"slices"
@@ -59,7 +60,8 @@ func svcIDUser(id string) namedUser {
 // thousands share an address.
 type person struct {
 	number     uint64
-	externalID string // the present one; empty: not identified
+	externalID string // the present one of who was not named by an address
+	identified bool   // he has one
 	updated    int64  // Unix µs
 }
 
@@ -82,8 +84,16 @@ func (u *namedUser) find(x *call.Call) (list []person, err error) {
 	if !u.isSane() {
 		return nil, nil
 	}
+	if u.isAddress() {
+		sharers, err := x.Reads.Sharers(x.Workspace.Number, u.kind, u.key)
+		for _, s := range sharers {
+			list = append(list, person{number: s.Number, identified: s.Identified, updated: s.Updated})
+		}
+		return list, err
+	}
 	err = x.Reads.View(x.Workspace.Number, u.kind, u.key, func(number uint64, blob []byte) {
-		list = append(list, person{number, string(profile.ExternalID(blob)), profile.Updated(blob)})
+		id := string(profile.ExternalID(blob))
+		list = append(list, person{number, id, id != "", profile.Updated(blob)})
 	})
 	return list, err
 }
@@ -147,27 +157,45 @@ func (l *lookAhead) read(first int) error {
 func (u *namedUser) isAddress() bool { return u.kind == op.Email || u.kind == op.Phone }
 
 // sharers yields the users who have an address with a copy of their profiles, one at a time. Who was merged away
-// meanwhile comes as whom they were merged into, who may have it now.
+// meanwhile comes as whom they were merged into, if that one has the address and doesn't come himself.
 func (u *namedUser) sharers(x *call.Call) iter.Seq2[store.User, error] {
 	return func(yield func(store.User, error) bool) {
-		list, err := u.find(x)
+		if !u.isSane() {
+			return
+		}
+		var numbers []uint64
+		err := x.Reads.View(x.Workspace.Number, u.kind, u.key, func(number uint64, _ []byte) {
+			numbers = append(numbers, number)
+		})
 		if err != nil {
 			yield(store.User{}, err)
 			return
 		}
-		for _, p := range list {
-			found, err := x.Reads.FindMerged(x.Workspace.Number, p.number)
+		for _, number := range numbers {
+			found, err := x.Reads.FindMerged(x.Workspace.Number, number)
 			if err != nil {
 				yield(store.User{}, err)
 				return
 			}
 			for _, user := range found {
+				if user.Number != number && (slices.Contains(numbers, user.Number) || !u.isOf(user.Blob)) {
+					continue
+				}
 				if !yield(user, nil) {
 					return
 				}
 			}
 		}
 	}
+}
+
+// isOf says whether a profile has the address.
+func (u *namedUser) isOf(blob []byte) bool {
+	email, phone := profile.Addresses(blob)
+	if u.kind == op.Phone {
+		return phone != nil && bytes.Equal(phone.Bytes(), u.key)
+	}
+	return email != nil && bytes.Equal(op.AppendEmailKey(nil, email.Bytes()), u.key)
 }
 
 // findOne returns the one user that u means, or none: of several the prioritization chooses.
@@ -263,9 +291,9 @@ func prioritize(list []person, prioritization string) []person {
 		}
 		switch rule {
 		case "identified":
-			list = slices.DeleteFunc(list, func(p person) bool { return p.externalID == "" })
+			list = slices.DeleteFunc(list, func(p person) bool { return !p.identified })
 		case "unidentified":
-			list = slices.DeleteFunc(list, func(p person) bool { return p.externalID != "" })
+			list = slices.DeleteFunc(list, func(p person) bool { return p.identified })
 		case "most_recently_updated":
 			list = []person{slices.MaxFunc(list, byUpdate)}
 		case "least_recently_updated":

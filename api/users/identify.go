@@ -131,7 +131,7 @@ func (c *identification) resolve(x *call.Call) ([]subject, error) {
 	for _, u := range append(holders, users...) {
 		subjects = append(subjects, subject{number: u.number})
 	}
-	if users = prioritize(users, c.user.prioritization); len(users) == 1 && users[0].externalID == "" {
+	if users = prioritize(users, c.user.prioritization); len(users) == 1 && !users[0].identified {
 		c.number = users[0].number
 	}
 	return subjects, nil
