@@ -205,6 +205,7 @@ type candidate struct {
 	user       uint64 // whom readers see: who it is now or will be with the address; 0: nobody
 	identified bool
 	updated    int64
+	followed   bool // found over somebody who was merged into the user, who may be there by his own number, too
 }
 
 // candidate looks at whom a number in the row of an identifier, with this home number, stands for. The zero candidate:
@@ -217,7 +218,7 @@ func (c *Coordinator) candidate(number, home uint64, id op.IDKind) (x candidate,
 		err = c.view(number, func(blob []byte) {
 			switch {
 			case profile.Kind(blob) == profile.KindUser:
-				x = candidate{number, number, profile.Identified(blob), profile.Updated(blob)}
+				x = candidate{number, number, profile.Identified(blob), profile.Updated(blob), gone != 0}
 				if isAddress(id) {
 					x = c.sharer(x, blob, gone, &left, home, placeOf(id))
 				}
@@ -249,7 +250,7 @@ func (c *Coordinator) sharer(
 	case row != home && (row != 0 || !left.Brings[at]):
 		x.user = 0
 	}
-	return candidate{gone, x.user, left.Identified, left.Updated}
+	return candidate{gone, x.user, left.Identified, left.Updated, true}
 }
 
 // compare is negative when c is rather meant than d.

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -302,6 +303,8 @@ func testSharersDuringMerges(t *testing.T, w world, trials int) {
 			require.NoError(t, err)
 			require.NotEmpty(t, users)
 			require.NotEqual(t, never, users[0].Number, "trial %d: the first whom a reader finds", i)
+			slices.SortFunc(users, func(a, b User) int { return cmp.Compare(a.Number, b.Number) })
+			require.Len(t, slices.CompactFunc(users, func(a, b User) bool { return a.Number == b.Number }), len(users), "each once")
 		}
 		<-done
 	}

@@ -82,19 +82,19 @@ func (c *Coordinator) candidates(
 		return append(dst, candidate{number: found[0], user: found[0]}), nil
 	}
 	dst, err = c.appendCandidates(dst, found, home, id)
-	slices.SortStableFunc(dst, candidate.compare)
-	return distinct(dst), err
+	return ranked(dst, func(x candidate) uint64 { return x.user }), err
 }
 
-// distinct leaves each user that readers see once, in the place of the first.
-func distinct(list []candidate) []candidate {
-	if !slices.ContainsFunc(list, func(x candidate) bool { return x.user != x.number }) {
+// ranked sorts candidates, the one first that /users/track would update, and leaves the first of each key, 0 for none.
+func ranked(list []candidate, key func(candidate) uint64) []candidate {
+	slices.SortStableFunc(list, candidate.compare)
+	if !slices.ContainsFunc(list, func(x candidate) bool { return x.followed }) {
 		return list
 	}
 	seen := map[uint64]bool{0: true}
 	return slices.DeleteFunc(list, func(x candidate) bool {
-		again := seen[x.user]
-		seen[x.user] = true
+		again := seen[key(x)]
+		seen[key(x)] = true
 		return again
 	})
 }
@@ -229,7 +229,7 @@ func (c *Coordinator) Sharers(workspace uint32, id op.IDKind, key []byte) ([]Sha
 			return nil, nil
 		}
 	}
-	slices.SortStableFunc(list, candidate.compare)
+	list = ranked(list, func(x candidate) uint64 { return x.number })
 	all := make([]Sharer, len(list))
 	for i, x := range list {
 		all[i] = Sharer{x.number, x.identified, x.updated}
