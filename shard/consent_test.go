@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testsize"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -137,6 +138,7 @@ func TestFromAddressToAddress(t *testing.T) {
 
 // An address that thousands share takes a change without a message to anybody.
 func TestManyShareAnAddress(t *testing.T) {
+	testsize.SkipSerial(t)
 	e := openTest(t, testOptions(vfs.NewMem()))
 	const users = 20_000
 	for i := 0; i < users; {

@@ -318,6 +318,7 @@ func (w *eraseWorld) check(node int, when string) {
 // Deleting a user erases the events of all who were merged into it, in whatever group's log they are, and those of
 // nobody else: whoever has the same names before or after.
 func TestErasedInOtherGroups(t *testing.T) {
+	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
 	rounds, steps := testsize.Short(8, 2), testsize.Short(300, 150)
 	messages := 0

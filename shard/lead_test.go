@@ -460,6 +460,7 @@ func testBacklogIsBounded(t *testing.T) {
 func TestLeaderWhoseDiskIsFull(t *testing.T) { synctest.Test(t, testLeaderWhoseDiskIsFull) }
 
 func testLeaderWhoseDiskIsFull(t *testing.T) {
+	testsize.SkipSerial(t)
 	w := smallCluster(t, nil)
 	coord, g := w.nodes[0].coord, w.groups[1]
 	leader := g.leads(time.Now().Add(patient))

@@ -172,6 +172,7 @@ func TestMergeOfLargeProfiles(t *testing.T) {
 
 // Many at once that fit only one after the other: all come, and what is sent to the kept user meanwhile is not lost.
 func TestMergeOfManyWaitsForRoom(t *testing.T) {
+	testsize.SkipSerial(t)
 	e := openTest(t, testOptions(vfs.NewMem()))
 	keep := makeUser(t, e, "keep")
 	var pairs []uint64
@@ -219,6 +220,7 @@ func TestMergeOfNobody(t *testing.T) {
 // A profile that grows beyond the room that was set apart for it, between Pin and Seal, is asked about anew: it comes
 // if there is room, else both stay as they are.
 func TestMergeOfGrowingProfile(t *testing.T) {
+	testsize.SkipSerial(t)
 	large := func(id string, megabytes int) func(t *testing.T, e *Engine) {
 		return func(t *testing.T, e *Engine) {
 			request(t, e, func(b *Batch) {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -89,6 +90,7 @@ const (
 // The last object wins, whichever identifiers name the user (decisions.md D3): all pairs of them, then longer requests
 // among objects for others.
 func TestLastObjectWins(t *testing.T) {
+	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
 	for name, open := range map[string]func(t *testing.T, r *rand.Rand) world{
 		"alone": func(t *testing.T, r *rand.Rand) world {

@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/html"
+
+	"millrace/loadtest/testsize"
 )
 
 const demo = "/console/w/demo"
@@ -261,6 +263,7 @@ func TestAuditPage(t *testing.T) {
 
 // Whatever clients send stays text: in pages, attributes, addresses, headers and downloads.
 func TestHostileInput(t *testing.T) {
+	testsize.SkipSerial(t)
 	h := openHouse(t)
 	b := h.signedIn()
 	for i, text := range hostile() {

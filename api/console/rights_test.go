@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testsize"
 )
 
 // documented are the tables of docs/console.md: what permissions give, and what pages and verbs need.
@@ -69,6 +71,7 @@ func parseRights(t *testing.T, text, separator string) (r Right) {
 // Each page and each verb, tried by people who have one permission each: allowed is what docs/console.md says, and
 // nothing else. A permission in one workspace is none in another.
 func TestRights(t *testing.T) {
+	testsize.SkipSerial(t)
 	d := readDocument(t)
 	require.Len(t, rightNames, strings.Count(fmt.Sprintf("%b", all), "1"))
 	require.Equal(t, companyGrants, d.company)

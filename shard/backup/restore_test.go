@@ -157,6 +157,7 @@ func rewritten(t *testing.T, archive []byte, change func(h *tar.Header, text []b
 
 // What was made on purpose is refused too: other files, other names, another format, no archive at all.
 func TestForeign(t *testing.T) {
+	testsize.SkipSerial(t)
 	archive, _ := someArchive(t)
 	same := rewritten(t, archive, func(h *tar.Header, text []byte) ([]byte, bool) { return text, true })
 	require.Equal(t, archive, same)
@@ -226,6 +227,7 @@ func TestForeign(t *testing.T) {
 
 // Only into a directory that is empty, apart from what a server has put there before there was anything in it.
 func TestNotEmpty(t *testing.T) {
+	testsize.SkipSerial(t)
 	archive, moments := someArchive(t)
 	write := func(fs vfs.FS, path string) {
 		require.NoError(t, fs.MkdirAll(fs.PathDir(path), 0o755))

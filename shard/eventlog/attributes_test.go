@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testsize"
 	"millrace/shard"
 	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
@@ -52,6 +53,7 @@ func (w *world) attributesSent() (ids, list []string) {
 // Attributes that are marked for a stream are passed on once, where they took effect, whatever way they went to their
 // user, and no others; the same from the log, from blocks, and after a restart. They go with the user.
 func TestAttributesArePassedOn(t *testing.T) {
+	testsize.SkipSerial(t)
 	w := newWorld(t, vfs.NewMem(), manual())
 	const marked = op.Streamed
 	w.attribute(0, op.ExternalID, "u1", 0, "unmarked")

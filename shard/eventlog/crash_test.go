@@ -241,6 +241,7 @@ func (w *world) onDisk(key string) (n int) {
 }
 
 func TestDeletedUsersDisappear(t *testing.T) {
+	testsize.SkipSerial(t)
 	w := newWorld(t, vfs.NewMem(), manual())
 	w.commitMore(60, 9)
 	w.pack()

@@ -8,11 +8,13 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testsize"
 	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 )
 
 func TestDamagedBlockStopsNobodyElse(t *testing.T) {
+	testsize.SkipSerial(t)
 	w := newWorld(t, vfs.NewMem(), manual())
 	w.commitMore(80, 9)
 	w.pack()

@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testsize"
 	"millrace/shard/books"
 	"millrace/shard/eventlog/blocks"
 	"millrace/shard/eventlog/event"
@@ -44,6 +45,7 @@ func openStill(t *testing.T, fs vfs.FS, dir string, at uint64) *Log {
 // An event log is divided by users: each event is in one part, the one of its number, at its own place; those of
 // deleted users are in none.
 func TestDivide(t *testing.T) {
+	testsize.SkipSerial(t)
 	fs := vfs.NewCrashableMem()
 	w := newWorld(t, fs, manual())
 	for i := range 6 {

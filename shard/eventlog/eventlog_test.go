@@ -21,6 +21,7 @@ import (
 )
 
 func TestEverythingOnceBeforeAndAfterPacking(t *testing.T) {
+	testsize.SkipSerial(t)
 	w := newWorld(t, vfs.NewMem(), manual())
 	for i := range 12 {
 		w.setEmail(fmt.Sprint("u", i), fmt.Sprintf("m%d@example.com", i))
@@ -285,6 +286,7 @@ func TestCrash(t *testing.T) {
 }
 
 func TestRetention(t *testing.T) {
+	testsize.SkipSerial(t)
 	w := newWorld(t, vfs.NewMem(), manual())
 	w.commitMore(40, 9)
 	w.pack()
@@ -337,6 +339,7 @@ func TestWorkerPacksWhenItIsDue(t *testing.T) {
 }
 
 func TestQuery(t *testing.T) {
+	testsize.SkipSerial(t)
 	w := newWorld(t, vfs.NewMem(), manual())
 	w.commitMore(50, 9)
 	w.pack()

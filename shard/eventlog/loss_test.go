@@ -91,6 +91,7 @@ func (w *world) requireSettled() {
 }
 
 func TestLostBlock(t *testing.T) {
+	testsize.SkipSerial(t)
 	w := packed(t)
 	lost := w.l.blocks[1]
 	require.NoError(t, w.fs.Remove(lost.path))
@@ -120,6 +121,7 @@ func TestLostBlock(t *testing.T) {
 
 // An acceptance of nothing is no acceptance of what is lost later.
 func TestAcceptanceOfNothing(t *testing.T) {
+	testsize.SkipSerial(t)
 	w := packed(t)
 	w.accept()
 	w.open(manual())
@@ -138,6 +140,7 @@ func TestManyLostBlocks(t *testing.T) {
 
 // The engine knows that there was an event log, and how far it was packed.
 func TestLostDirectory(t *testing.T) {
+	testsize.SkipSerial(t)
 	for _, what := range []string{"STATE", "all"} {
 		w := packed(t)
 		if what == "all" {
@@ -154,6 +157,7 @@ func TestLostDirectory(t *testing.T) {
 
 // An older STATE doesn't know who was deleted since, so with it nothing that is older may be shown.
 func TestOlderState(t *testing.T) {
+	testsize.SkipSerial(t)
 	w := newWorld(t, vfs.NewCrashableMem(), manual())
 	w.commitMore(30, 9)
 	w.pack()

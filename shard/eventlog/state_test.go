@@ -61,6 +61,7 @@ func group(n byte, on bool) profile.State {
 // A change of a state is passed on once, as what its user said, or the address; what changes nothing isn't, nor is the
 // mark of an address. It is the same from the log, from blocks, and after a restart, and goes with the user.
 func TestStatesArePassedOn(t *testing.T) {
+	testsize.SkipSerial(t)
 	w := newWorld(t, vfs.NewMem(), manual())
 	w.track(op.ExternalID, "u1", 0, "a")
 	w.states("u1", email("unsubscribed"), group(1, true), group(2, false))

@@ -11,6 +11,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testsize"
 	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 )
@@ -69,6 +70,7 @@ func TestNDJSON(t *testing.T) {
 }
 
 func TestParquet(t *testing.T) {
+	testsize.SkipSerial(t)
 	w := newWorld(t, vfs.NewMem(), manual())
 	w.commitMore(100, 20)
 	w.pack()

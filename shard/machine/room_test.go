@@ -7,12 +7,14 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testsize"
 	"millrace/shard/op"
 )
 
 // However much is to be evicted, readers get their turn in between: each step looks at so many slots and no more, goes
 // on where the one before has ended, and all of them together evict everything that can be.
 func TestEvictingIsDoneInSteps(t *testing.T) {
+	testsize.SkipSerial(t)
 	o := testOptions(vfs.NewMem())
 	o.Workers = 1
 	e := openTest(t, o)

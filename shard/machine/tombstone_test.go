@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/op"
@@ -33,6 +34,7 @@ func walked(t *testing.T, e *Engine, n uint64) (numbers []uint64) {
 // However often users of an identifier were deleted, it is found in three steps: in memory, on disk, after a restart,
 // by replay.
 func TestDeletedAgainAndAgain(t *testing.T) {
+	testsize.SkipSerial(t)
 	const deletions = 80
 	names := map[op.IDKind]string{
 		op.ExternalID: "ann", op.Email: "ann@example.com",
