@@ -17,6 +17,9 @@ RACE_FLAGS    ?= -short -timeout 30m
 # What go build takes for what matters: it builds everything anew for that, so that tests go without.
 PGO := cmd/millrace/default.pgo
 test unit vet lint race fuzz test-clients test-browser stress cover: export GOFLAGS += -pgo=off
+# The same paths as in tests, so that nothing is compiled twice.
+TRIMPATH := -trimpath
+test: TRIMPATH :=
 # How long each fuzz target runs: a time (30s) or a number of inputs (10000x).
 FUZZTIME      ?= 3000x
 # How often a failed test is tried again. CI says 1, and one that passes then is printed as FLAKY: a fault to be found in `make stress`.
@@ -41,7 +44,7 @@ help: ## list the targets
 
 .PHONY: build
 build: ## build bin/millrace
-	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o $(BIN) ./cmd/millrace
+	$(GO) build $(TRIMPATH) -ldflags "-X main.version=$(VERSION)" -o $(BIN) ./cmd/millrace
 
 .PHONY: run
 run: build ## build and serve on 127.0.0.1:8080, with ./data and a demo workspace
