@@ -169,7 +169,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	defer os.RemoveAll(s.dir)
 	if s.server == "" {
-		if s.server, err = build(ctx, s.dir); err != nil {
+		if s.server, err = build(ctx, s.dir, "-trimpath"); err != nil {
 			return err
 		}
 	}
@@ -202,13 +202,14 @@ func measure(ctx context.Context, s *settings, results *Results) error {
 }
 
 // build makes the server of this checkout.
-func build(ctx context.Context, dir string) (string, error) {
+func build(ctx context.Context, dir string, flags ...string) (string, error) {
 	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
 	if err != nil {
 		return "", fmt.Errorf("find the module, within which bench wants to run: %w", err)
 	}
 	binary := filepath.Join(dir, "millrace")
-	c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", binary, "./cmd/millrace")
+	args := slices.Concat([]string{"build", "-o", binary}, flags, []string{"./cmd/millrace"})
+	c := exec.CommandContext(ctx, "go", args...)
 	c.Dir = strings.TrimSpace(string(root))
 	if out, err := c.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the server: %w\n%s", err, out)

@@ -107,7 +107,7 @@ func TestStreamsOverKills(t *testing.T) {
 	tool(t, s.target("streams", "create", "test", "lines", "--format", "ndjson", "--from", "beginning")...)
 	tool(t, s.target("streams", "create", "test", "columns", "--format", "parquet")...)
 	l := s.load(func(o *loadtest.Options) { o.Connections, o.Body.EmailShare = 4, 0.1 })
-	for range testsize.Of(100, 4, 2) {
+	for range testsize.Of(100, 2, 2) {
 		time.Sleep(time.Duration(100+r.IntN(700)) * time.Millisecond)
 		p.kill()
 		p = s.start(t, streamBounds(r)...)
