@@ -54,6 +54,9 @@ type testNode struct {
 
 	behind atomic.Bool  // its replicas get nothing
 	asking atomic.Int32 // barriers that wait
+	asked  atomic.Int32 // barriers there were
+	// behindBarrier is called once, when a barrier of all groups has been given. Set it before.
+	behindBarrier func()
 }
 
 type testGroup struct {

@@ -65,14 +65,21 @@ var deferrals = metrics.NewCounter("millrace_deferred_requests_total")
 
 // Readdress addresses the ops of a deferred record as things stand, behind a barrier of its own.
 func (c *Coordinator) Readdress(record []byte) (routed []byte, err error) {
-	if err := c.Barrier(); err != nil { // what it looks up may lie in other groups
-		return nil, err
+	looks := c // what it looks up may lie in other groups
+	if c.sole == nil {
+		r := c.reads.Get().(*Reads) // those who share an address are looked at behind one more
+		defer c.reads.Put(r)
+		r.Begin()
+		if err := r.barriers.all(); err != nil {
+			return nil, err
+		}
+		looks = r.coordinator
 	}
 	rec, err := op.ParseRecord(record, nil)
 	if err != nil {
 		return nil, err
 	}
-	b := newBatch(c)
+	b := newBatch(looks)
 	b.workspace, b.actor = rec.Workspace, rec.Actor
 	b.Reset(wal.HeaderBytes)
 	b.MaxArray, b.Source = rec.MaxArray, rec.Source

@@ -204,9 +204,17 @@ func (m *testMesh) BarrierOf(partitions ...uint8) error {
 	return m.barrier(groups)
 }
 
-func (m *testMesh) Barrier() error { return m.barrier(m.c.groups) }
+func (m *testMesh) Barrier() error {
+	err := m.barrier(m.c.groups)
+	if f := m.behindBarrier; f != nil {
+		m.behindBarrier = nil
+		f()
+	}
+	return err
+}
 
 func (m *testMesh) barrier(groups []*testGroup) error {
+	m.asked.Add(1)
 	m.asking.Add(1)
 	defer m.asking.Add(-1)
 	for _, g := range groups {

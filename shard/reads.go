@@ -280,6 +280,17 @@ func (f *barriers) all() error {
 	return f.failed
 }
 
+// again is all, unless that was done and nobody was found since who shares an address.
+func (f *barriers) again() error {
+	f.mu.Lock()
+	done := len(f.due) == 0 && !slices.Contains(f.done[:], false)
+	f.mu.Unlock()
+	if done {
+		return nil
+	}
+	return f.all()
+}
+
 // Local is the replica of a partition behind a barrier; nil also when there is none to be had: then Entry says why.
 func (f *barriers) Local(partition uint8) *replica.Replica {
 	if f.Nodes.Local(partition) == nil || f.of(uint64(partition)<<56|1) != nil {
@@ -324,8 +335,11 @@ func (b *Batch) needsBarrier() bool { return b.namesMayMix() || len(b.contacts) 
 // addresses that these have.
 func (b *Batch) barrier(f *barriers) error {
 	f.begin()
-	if len(b.contacts) > maxOwnBarriers {
-		return f.all()
+	all := len(b.contacts) > maxOwnBarriers
+	if all {
+		if err := f.all(); err != nil {
+			return err
+		}
 	}
 	var homes, rows []uint64
 	var ops []op.Op // that lead to users
@@ -350,6 +364,9 @@ func (b *Batch) barrier(f *barriers) error {
 	}
 	var users, concerned []uint64
 	for _, o := range ops {
+		if all && !isAddress(o.Flags().ID()) {
+			continue
+		}
 		before := len(users)
 		var err error
 		if users, err = b.coordinator.numbers(users, o.Number(), b.workspace, o.Flags().ID(), o.Key()); err != nil {
@@ -357,10 +374,13 @@ func (b *Batch) barrier(f *barriers) error {
 		}
 		switch contact := o.Flags().Has(op.Contact); {
 		case contact && len(users) > before+1: // which of them is meant may change
-			return f.all()
+			all = true
 		case contact:
 			concerned = append(concerned, users[before:]...)
 		}
+	}
+	if all { // behind the looks at all rows, lest each address that is shared asks for barriers of its own
+		return f.again()
 	}
 	if err := f.ofUsers(users); err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -356,5 +357,87 @@ func testSharersOfAReplicaThatIsBehind(t *testing.T) {
 	eventually(t, "it is read, or waits for the kept user", func() bool { return len(found) > 0 || late.asking.Load() > 0 })
 	close(gate)
 	require.Equal(t, to, <-found)
+	w.close()
+}
+
+// What waited for others is addressed behind a barrier, and those who share an address behind one more.
+func TestSharersOfADeferredRecord(t *testing.T) { synctest.Test(t, testSharersOfADeferredRecord) }
+
+func testSharersOfADeferredRecord(t *testing.T) {
+	w := smallCluster(t, nil)
+	w.leadFirst()
+	ahead, late := w.nodes[0].coord, w.nodes[2]
+	email, keep, third, gone := emailIn(1, 0), userIn(2, 0), userIn(1, 0), userIn(1, 1)
+	for _, user := range []string{keep, third, gone} {
+		track(t, ahead, user, attrField(op.AttrEmail, email))
+	}
+	from, to := numberOf(t, ahead, op.ExternalID, gone), numberOf(t, ahead, op.ExternalID, keep)
+	require.NoError(t, late.coord.Barrier())
+	b := late.coord.NewBatch(1, 0)
+	addEvent(b, op.Email, email, "e", op.UpdateOnly)
+	record := slices.Clone(b.Finish(1, 0, 1)[wal.HeaderBytes:])
+	b.Release()
+
+	gate, g := make(chan struct{}), w.groups[2]
+	var over atomic.Bool
+	late.behindBarrier = func() {
+		g.mu.Lock()
+		g.replicas[late.i].push(func(*replica.Replica) { <-gate })
+		g.mu.Unlock()
+		merge(t, ahead, from, to)
+		eventually(t, "the row has heard of the merge", func() bool {
+			home := late.coord.hasher.Number(1, op.Email, []byte(email))
+			row, err := late.coord.numbers(nil, home, 1, op.Email, []byte(email))
+			require.NoError(t, err)
+			return len(row) == 2
+		})
+		go func() {
+			eventually(t, "it is addressed, or waits for the kept user", func() bool {
+				return late.asking.Load() > 0 || over.Load()
+			})
+			close(gate)
+		}()
+	}
+	routed, err := late.coord.Readdress(record)
+	over.Store(true)
+	require.NoError(t, err)
+	rec, err := op.ParseRecord(routed, nil)
+	require.NoError(t, err)
+	o, _ := op.Next(rec.Ops)
+	require.Contains(t, []uint64{from, to}, o.Number(), "and not the third one")
+	w.close()
+}
+
+// However many shared addresses a request names, two rounds of barriers do.
+func TestBarriersOfManySharedAddresses(t *testing.T) {
+	synctest.Test(t, testBarriersOfManySharedAddresses)
+}
+
+func testBarriersOfManySharedAddresses(t *testing.T) {
+	w := smallCluster(t, nil)
+	w.leadFirst()
+	c := w.nodes[0].coord
+	const addresses = 20
+	for i := range addresses {
+		for k := range 2 {
+			track(t, c, userIn(1+k, 100+i), attrField(op.AttrEmail, emailIn(1+i%2, i)))
+		}
+	}
+	for _, n := range []int{2, addresses / 2, addresses} {
+		for _, contact := range []bool{false, true} {
+			b := c.NewBatch(1, 0)
+			for i := range n {
+				if email := emailIn(1+i%2, i); contact {
+					addAttributes(b, op.Email, email, op.Contact|op.UpdateOnly, attrField(op.AttrPhone, fmt.Sprint("+49", 1000+i)))
+				} else {
+					addEvent(b, op.Email, email, "e", op.UpdateOnly)
+				}
+			}
+			before := w.nodes[0].asked.Load()
+			require.NoError(t, b.Commit())
+			b.Release()
+			require.LessOrEqual(t, w.nodes[0].asked.Load()-before, int32(2), "%d addresses, contact %v", n, contact)
+		}
+	}
 	w.close()
 }

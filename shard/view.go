@@ -113,8 +113,12 @@ func (c *Coordinator) viewCandidate(
 		if err != nil {
 			return err
 		}
-		if l.Blob != nil && profile.Kind(l.Blob) == profile.KindUser && profile.Workspace(l.Blob) == workspace {
-			l.Show(x.user, f)
+		if l.Blob != nil && profile.Kind(l.Blob) == profile.KindUser {
+			if profile.Workspace(l.Blob) == workspace {
+				l.Show(x.user, f)
+			} else {
+				l.Back()
+			}
 			return nil
 		}
 		if l.Blob != nil {
