@@ -19,21 +19,23 @@ func (n *Node) handOver() {
 }
 
 func (g *group) handOver(deadline time.Time) {
+	withRoom := true
 	for g.leads.Load() && time.Now().Before(deadline) {
-		best := g.heir()
+		best := g.heir(withRoom)
 		if g.log.Status().Role != quorum.Leader || best == 0 {
 			return
 		}
 		if err := g.transfer(best); err != nil {
 			g.n.log.Info("leadership is not handed over yet", "group", g.id, "to", best, "error", err)
+			withRoom = !withRoom // who has room may be far behind
 			time.Sleep(routes.MaxPause)
 		}
 	}
 }
 
 // heir is who is to lead the group next: of the voters that are reached one that has most of the log, rather one whose
-// disk has room; 0 when there is none.
-func (g *group) heir() (best quorum.Node) {
+// disk has room when that is asked for; 0 when there is none.
+func (g *group) heir(withRoom bool) (best quorum.Node) {
 	var most uint64
 	full := 1
 	for _, m := range g.log.Status().Members {
@@ -42,7 +44,7 @@ func (g *group) heir() (best quorum.Node) {
 		}
 		index, ok := g.log.Progress(m.Node)
 		isFull := 0
-		if report := g.n.remote(m.Node).report.Load(); report != nil && report.Full {
+		if report := g.n.remote(m.Node).report.Load(); report != nil && report.Full && withRoom {
 			isFull = 1
 		}
 		if ok && (best == 0 || cmp.Or(cmp.Compare(full, isFull), cmp.Compare(index, most)) > 0) {

@@ -296,11 +296,16 @@ func (s *clusterView) unevenness(loads map[quorum.Node]int) (g *groupView, from,
 }
 
 // handOffs are transfers off nodes that are to lead nothing any more: one group a node of those that drain, and all at
-// once of those whose disk is full, which take no writes. When nobody else can lead they stay.
-func (s *clusterView) handOffs() (steps []*Step) {
+// once of those whose disk is full, which take no writes. When nobody else can lead they stay. Beside other steps the
+// full ones alone do something, for groups that have none.
+func (s *clusterView) handOffs(beside []*Step) (steps []*Step) {
 	leads, seen := s.leads(), map[quorum.Node]bool{}
 	for i := range s.groups {
 		g := &s.groups[i]
+		isOf := func(x *Step) bool { return x.Group == g.group }
+		if len(beside) > 0 && (!s.nodes[g.leader].full || slices.ContainsFunc(beside, isOf)) {
+			continue
+		}
 		if g.leader == 0 || s.mayLead(g.leader) || seen[g.leader] || len(g.MadeOf) > 0 {
 			continue
 		}

@@ -91,9 +91,7 @@ func (r *Reconciler) round(ctx context.Context) (acted bool) {
 	for _, m := range s.nextMoves(r.Pace.Moves) {
 		acted = r.place(l, m.group, m.place, "group to be moved", m.why) || acted
 	}
-	if len(steps) == 0 {
-		steps = s.handOffs()
-	}
+	steps = append(steps, s.handOffs(steps)...)
 	if balance := s.nextTransfer(); len(steps) == 0 && balance != nil && l.at.Sub(r.transferred) >= r.Pace.Transfer {
 		r.transferred = l.at
 		steps = append(steps, balance)

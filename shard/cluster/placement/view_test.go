@@ -312,12 +312,23 @@ func TestNextTransfer(t *testing.T) {
 func TestHandOffs(t *testing.T) {
 	s := viewOf(3, states("daar"), nodes(1, 2, 3), nodes(1, 2, 3), nodes(4, 2, 3), nodes(2, 1, 3))
 	var list []string
-	for _, step := range s.handOffs() {
+	for _, step := range s.handOffs(nil) {
 		list = append(list, fmt.Sprintf("%d to %d", step.Group, step.Node))
 	}
 	require.Equal(t, []string{"1 to 3", "3 to 2"}, list, "one of each node that is to lead nothing any more, to who leads fewest by then")
 	s = viewOf(3, states("dda"), nodes(1, 2))
-	require.Empty(t, s.handOffs(), "not to one that drains itself")
+	require.Empty(t, s.handOffs(nil), "not to one that drains itself")
+
+	s = viewOf(3, states("daaa"), nodes(1, 3), nodes(2, 3), nodes(2, 4))
+	full := s.nodes[2]
+	full.full = true
+	s.nodes[2] = full
+	require.Len(t, s.handOffs(nil), 3)
+	list = nil
+	for _, step := range s.handOffs([]*Step{{Group: 2}}) {
+		list = append(list, fmt.Sprintf("%d to %d", step.Group, step.Node))
+	}
+	require.Equal(t, []string{"3 to 4"}, list, "who drains waits for other steps, who is full for none of other groups")
 }
 
 // A replica is fresh when it is as far as the same leader was at the probe before, in the same term.
