@@ -171,6 +171,7 @@ func (u *namedUser) sharers(x *call.Call) iter.Seq2[store.User, error] {
 			yield(store.User{}, err)
 			return
 		}
+		came := slices.Clone(numbers)
 		for _, number := range numbers {
 			found, err := x.Reads.FindMerged(x.Workspace.Number, number)
 			if err != nil {
@@ -178,9 +179,10 @@ func (u *namedUser) sharers(x *call.Call) iter.Seq2[store.User, error] {
 				return
 			}
 			for _, user := range found {
-				if user.Number != number && (slices.Contains(numbers, user.Number) || !u.isOf(user.Blob)) {
+				if user.Number != number && (slices.Contains(came, user.Number) || !u.isOf(user.Blob)) {
 					continue
 				}
+				came = append(came, user.Number)
 				if !yield(user, nil) {
 					return
 				}
