@@ -44,8 +44,12 @@ func (l *Log) findLoss(s *state, known bool, files []string) (lost loss, err err
 		lost = loss{gap: true, from: s.packed + 1, to: gone, cause: fmt.Sprintf("ends at position %d", s.packed)}
 	}
 	lost.of = len(s.blocks)
+	there := make(map[string]bool, len(files)) // they may be many
+	for _, name := range files {
+		there[name] = true
+	}
 	for _, b := range s.blocks {
-		if !slices.Contains(files, blockName(b.first, b.last)) {
+		if !there[blockName(b.first, b.last)] {
 			lost.blocks = append(lost.blocks, b)
 		}
 	}
