@@ -180,9 +180,19 @@ func (c *backupCommand) Run(ctx context.Context, stdout io.Writer) error {
 		return err
 	}
 	stop()
+	if isStdout(path) { // /dev/stdout: nothing may come into, or behind, the backup
+		return nil
+	}
 	_, err = fmt.Fprintf(stdout, "%s: %d bytes, of %s, up to position %d\n", path, size.n,
 		about.Created.Format(time.RFC3339), about.Position)
 	return err
+}
+
+// isStdout says whether a path is what the process has for standard output.
+func isStdout(path string) bool {
+	to, err := os.Stat(path)
+	own, ownErr := os.Stdout.Stat()
+	return err == nil && ownErr == nil && os.SameFile(to, own)
 }
 
 // sizer counts what is written to it.

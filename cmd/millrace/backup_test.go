@@ -520,3 +520,11 @@ func TestRestoreToFullDisk(t *testing.T) {
 	require.True(t, d.OK(), d.String())
 	p.stop()
 }
+
+// What goes to standard output is the backup alone, by any name.
+func TestStandardOutputIsKnown(t *testing.T) {
+	require.True(t, isStdout("/dev/stdout"))
+	require.True(t, isStdout("/proc/self/fd/1"))
+	require.False(t, isStdout(t.TempDir()))
+	require.False(t, isStdout("no such file"))
+}

@@ -17,7 +17,7 @@ func TestDataDirectoryIsTheOwnersAlone(t *testing.T) {
 	var log bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
 	dir := filepath.Join(t.TempDir(), "lib", "millrace")
-	require.NoError(t, makeData(dir, logger))
+	require.NoError(t, makeData(dir+"/", logger))
 	mode := func(dir string) fs.FileMode {
 		info, err := os.Stat(dir)
 		require.NoError(t, err)

@@ -73,7 +73,7 @@ type serveCommand struct {
 
 	PublicURL          string        `help:"What links to hosted pages begin with; default: the address that the request for the link came to." placeholder:"URL"`
 	PublicHosts        []string      `help:"Without --public-url: further hosts that links may begin with, when a request for one names them." placeholder:"HOST[:PORT]"`
-	PreferenceLinkLife time.Duration `default:"2160h" bounds:"1s..87600h" help:"How long a link to a hosted page is good."`
+	PreferenceLinkLife time.Duration `default:"2160h" bounds:"1m..87600h" help:"How long a link to a hosted page is good."`
 
 	Workers            int           `default:"0" bounds:"0..64" help:"Goroutines that apply; 0: one a core."`
 	Memory             byteSize      `default:"4GiB" bounds:"64KiB..6TiB" help:"What the process takes of memory besides --store-cache and 128 MiB: most of it for profiles; the others are read from disk when needed."`
@@ -241,6 +241,7 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 // makeData makes the data directory, for its owner alone: its files are personal data, and have secrets. One that is
 // there and open to others may be meant to be.
 func makeData(dir string, logger *slog.Logger) error {
+	dir = filepath.Clean(dir) // of "data/" the parent would be data
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err
 	}
