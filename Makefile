@@ -7,11 +7,11 @@ BIN     := bin/millrace
 AT_ONCE := -p 3 -parallel 4
 
 # The packages in whose tests goroutines meet: not wal/durable, shard/eventlog/blocks, shard/eventlog/event and shard/cluster/facts, which start none; where
-# others use these at once, they are under the race detector as a part of those. Those whose tests run the server as a process of its own (cmd, loadtest) are
-# under it in `make stress`, as all are.
+# others use these at once, they are under the race detector as a part of those. Those whose tests run the server as a process of its own (cmd, loadtest),
+# and the console's pages, are under it in `make stress`, as all are.
 RACE_PACKAGES ?= ./wal ./wal/quorum ./shard ./shard/machine ./shard/replica ./shard/backup ./shard/eventlog \
 	./shard/cluster $(addprefix ./shard/cluster/,calls cut image placement promise routes) \
-	./api ./api/console ./api/control ./api/keys ./api/ratelimit
+	./api ./api/control ./api/keys ./api/ratelimit
 # -short leaves out what has no more than one thing at a time, and repeats the rest less often; `make stress` has all of it.
 RACE_FLAGS    ?= -short -timeout 30m
 # What go build takes for what matters: it builds everything anew for that, so that tests go without.
@@ -21,7 +21,7 @@ test unit vet lint race fuzz test-clients test-browser stress cover: export GOFL
 TRIMPATH := -trimpath
 test: TRIMPATH :=
 # How long each fuzz target runs: a time (30s) or a number of inputs (10000x).
-FUZZTIME      ?= 3000x
+FUZZTIME      ?= 1000x
 # How often a failed test is tried again. CI says 1, and one that passes then is printed as FLAKY: a fault to be found in `make stress`.
 RERUNS        ?= 0
 STATICCHECK   ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
