@@ -323,89 +323,94 @@ func TestSharersOfAReplicaThatIsBehind(t *testing.T) {
 }
 
 func testSharersOfAReplicaThatIsBehind(t *testing.T) {
-	w := smallCluster(t, nil)
-	w.leadFirst()
-	ahead, late := w.nodes[0].coord, w.nodes[2]
-	email, keep, third, gone := emailIn(1, 0), userIn(2, 0), userIn(1, 0), userIn(1, 1)
-	for _, user := range []string{keep, third, gone} {
-		track(t, ahead, user, attrField(op.AttrEmail, email))
-	}
-	from, to := numberOf(t, ahead, op.ExternalID, gone), numberOf(t, ahead, op.ExternalID, keep)
-	reads := late.coord.NewReads()
+	m := stageLateMerge(t)
+	reads := m.late.coord.NewReads()
 	require.NoError(t, reads.barriers.all())
 
-	gate, g := make(chan struct{}), w.groups[2]
-	g.mu.Lock()
-	g.replicas[late.i].push(func(*replica.Replica) { <-gate })
-	g.mu.Unlock()
-	merge(t, ahead, from, to)
-	eventually(t, "the row has heard of the merge", func() bool {
-		home := late.coord.hasher.Number(1, op.Email, []byte(email))
-		row, err := late.coord.numbers(nil, home, 1, op.Email, []byte(email))
-		require.NoError(t, err)
-		return len(row) == 2
-	})
+	m.merge(t)
 	found := make(chan uint64, 1)
 	go func() {
-		users, err := reads.Find(1, op.Email, []byte(email))
+		users, err := reads.Find(1, op.Email, []byte(m.email))
 		if err != nil || len(users) != 2 {
 			t.Error(len(users), err)
 			users = append(users, User{})
 		}
 		found <- users[0].Number
 	}()
-	eventually(t, "it is read, or waits for the kept user", func() bool { return len(found) > 0 || late.asking.Load() > 0 })
-	close(gate)
-	require.Equal(t, to, <-found)
-	w.close()
+	eventually(t, "it is read, or waits for the kept user", func() bool {
+		return len(found) > 0 || m.late.asking.Load() > 0
+	})
+	close(m.gate)
+	require.Equal(t, m.to, <-found)
+	m.close()
+}
+
+// lateMerge is a merge of one of three who share an email into another one, in a cluster: a node hears of it for the
+// email's row, and not for the kept user until the gate is closed.
+type lateMerge struct {
+	clusterWorld
+	late     *testNode
+	email    string
+	from, to uint64
+	gate     chan struct{}
+}
+
+func stageLateMerge(t *testing.T) *lateMerge {
+	w := smallCluster(t, nil)
+	w.leadFirst()
+	m := &lateMerge{clusterWorld: w, late: w.nodes[2], email: emailIn(1, 0), gate: make(chan struct{})}
+	ahead, keep, third, gone := w.nodes[0].coord, userIn(2, 0), userIn(1, 0), userIn(1, 1)
+	for _, user := range []string{keep, third, gone} {
+		track(t, ahead, user, attrField(op.AttrEmail, m.email))
+	}
+	m.from, m.to = numberOf(t, ahead, op.ExternalID, gone), numberOf(t, ahead, op.ExternalID, keep)
+	return m
+}
+
+// merge merges, and returns when the late node has heard of it for the row.
+func (m *lateMerge) merge(t *testing.T) {
+	g := m.groups[2]
+	g.mu.Lock()
+	g.replicas[m.late.i].push(func(*replica.Replica) { <-m.gate })
+	g.mu.Unlock()
+	merge(t, m.nodes[0].coord, m.from, m.to)
+	eventually(t, "the row has heard of the merge", func() bool {
+		home := m.late.coord.hasher.Number(1, op.Email, []byte(m.email))
+		row, err := m.late.coord.numbers(nil, home, 1, op.Email, []byte(m.email))
+		require.NoError(t, err)
+		return len(row) == 2
+	})
 }
 
 // What waited for others is addressed behind a barrier, and those who share an address behind one more.
 func TestSharersOfADeferredRecord(t *testing.T) { synctest.Test(t, testSharersOfADeferredRecord) }
 
 func testSharersOfADeferredRecord(t *testing.T) {
-	w := smallCluster(t, nil)
-	w.leadFirst()
-	ahead, late := w.nodes[0].coord, w.nodes[2]
-	email, keep, third, gone := emailIn(1, 0), userIn(2, 0), userIn(1, 0), userIn(1, 1)
-	for _, user := range []string{keep, third, gone} {
-		track(t, ahead, user, attrField(op.AttrEmail, email))
-	}
-	from, to := numberOf(t, ahead, op.ExternalID, gone), numberOf(t, ahead, op.ExternalID, keep)
-	require.NoError(t, late.coord.Barrier())
-	b := late.coord.NewBatch(1, 0)
-	addEvent(b, op.Email, email, "e", op.UpdateOnly)
+	m := stageLateMerge(t)
+	require.NoError(t, m.late.coord.Barrier())
+	b := m.late.coord.NewBatch(1, 0)
+	addEvent(b, op.Email, m.email, "e", op.UpdateOnly)
 	record := slices.Clone(b.Finish(1, 0, 1)[wal.HeaderBytes:])
 	b.Release()
 
-	gate, g := make(chan struct{}), w.groups[2]
 	var over atomic.Bool
-	late.behindBarrier = func() {
-		g.mu.Lock()
-		g.replicas[late.i].push(func(*replica.Replica) { <-gate })
-		g.mu.Unlock()
-		merge(t, ahead, from, to)
-		eventually(t, "the row has heard of the merge", func() bool {
-			home := late.coord.hasher.Number(1, op.Email, []byte(email))
-			row, err := late.coord.numbers(nil, home, 1, op.Email, []byte(email))
-			require.NoError(t, err)
-			return len(row) == 2
-		})
+	m.late.behindBarrier = func() {
+		m.merge(t)
 		go func() {
 			eventually(t, "it is addressed, or waits for the kept user", func() bool {
-				return late.asking.Load() > 0 || over.Load()
+				return m.late.asking.Load() > 0 || over.Load()
 			})
-			close(gate)
+			close(m.gate)
 		}()
 	}
-	routed, err := late.coord.Readdress(record)
+	routed, err := m.late.coord.Readdress(record)
 	over.Store(true)
 	require.NoError(t, err)
 	rec, err := op.ParseRecord(routed, nil)
 	require.NoError(t, err)
 	o, _ := op.Next(rec.Ops)
-	require.Contains(t, []uint64{from, to}, o.Number(), "and not the third one")
-	w.close()
+	require.Contains(t, []uint64{m.from, m.to}, o.Number(), "and not the third one")
+	m.close()
 }
 
 // However many shared addresses a request names, two rounds of barriers do.
