@@ -118,6 +118,12 @@ var (
 
 // Validate says which option is wrong.
 func (o *Options) Validate() error {
+	if err := CheckPublicURL(o.PublicURL); err != nil {
+		return fmt.Errorf("api: PublicURL is %w", err)
+	}
+	if err := CheckPublicHosts(o.PublicHosts); err != nil {
+		return fmt.Errorf("api: PublicHosts are %w", err)
+	}
 	switch {
 	case o.Store == nil:
 		return errors.New("api: Store is not set")
@@ -131,10 +137,6 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("api: MaxBodyBytes is %d, want 1 KiB to 256 MiB", o.MaxBodyBytes)
 	case o.MaxHeaderBytes < 1024 || o.MaxHeaderBytes > 1<<20:
 		return fmt.Errorf("api: MaxHeaderBytes is %d, want 1 KiB to 1 MiB", o.MaxHeaderBytes)
-	case CheckPublicURL(o.PublicURL) != nil:
-		return fmt.Errorf("api: PublicURL is %w", CheckPublicURL(o.PublicURL))
-	case CheckPublicHosts(o.PublicHosts) != nil:
-		return fmt.Errorf("api: PublicHosts are %w", CheckPublicHosts(o.PublicHosts))
 	case o.PreferenceLinkLife < time.Minute || o.PreferenceLinkLife > 10*365*24*time.Hour:
 		return fmt.Errorf("api: PreferenceLinkLife is %v, want a minute to ten years", o.PreferenceLinkLife)
 	case o.MaxPagesPerMinute < 1:
