@@ -208,7 +208,10 @@ type memoryBatch struct {
 	store     *memoryStore
 	workspace uint32
 	effects   []func()
+	deleted   []shard.Outcome // by reference
 }
+
+func (b *memoryBatch) Outcome(ref int) shard.Outcome { return b.deleted[ref] }
 
 func (b *memoryBatch) Count() int { return len(b.effects) }
 
@@ -222,14 +225,17 @@ func (b *memoryBatch) add(id op.IDKind, key []byte) {
 	})
 }
 
-func (b *memoryBatch) Delete(number uint64) {
+func (b *memoryBatch) Delete(number uint64) (ref int) {
+	ref, b.deleted = len(b.deleted), append(b.deleted, shard.Nobody)
 	b.effects = append(b.effects, func() {
 		for k, u := range b.store.users {
 			if u.Number == number {
 				delete(b.store.users, k)
+				b.deleted[ref] = shard.Done
 			}
 		}
 	})
+	return ref
 }
 
 func (b *memoryBatch) KeepAnswer(key []byte, bodyHash [32]byte, status int, answer []byte) {

@@ -71,6 +71,8 @@ func TestMergeUsers(t *testing.T) {
 	d.becomes(t, "what is written to the svc_id arrives", func() bool {
 		return d.user(t, byID("keep"))["custom_attributes"].(map[string]any)["late"] == true
 	})
+	d.answers(t, "/users/alias/new", fmt.Sprintf(`{"user_aliases":[{"svc_id":%q,"alias_label":"crm","alias_name":"late"}]}`, gone["svc_id"]), 201, processed(1))
+	require.Equal(t, "keep", d.user(t, byAlias("crm", "late"))["external_id"])
 
 	// Users who are not there, and a user with himself: no effect.
 	before := d.user(t, byID("keep"))

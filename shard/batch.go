@@ -134,17 +134,19 @@ func (b *Batch) Count() int {
 
 // What a batch can change, besides what comes through Begin and End.
 
-// Delete removes the profile with this number. The op's body says where the log has its events, for the event log
-// (Erased).
-func (b *Batch) Delete(number uint64) {
+// Delete removes the profile with this number. Nobody: it is gone already, deleted or merged into another one. The op's
+// body says where the log has its events, for the event log (Erased).
+func (b *Batch) Delete(number uint64) (ref int) {
+	ref = b.expect()
 	var body []byte
 	_ = b.coordinator.view(number, func(blob []byte) { // not found: the op will have no effect
 		if profile.Kind(blob) == profile.KindUser {
 			body = bodies.AppendErased(nil, blob, number, profile.Place{}, b.coordinator.hasher, b.coordinator.nodes)
 		}
 	})
-	b.Append(op.Delete, op.MakeFlags(0, op.SvcID), number, body, nil)
+	b.Append(op.Delete, op.MakeFlags(0, op.SvcID), number, body, binary.LittleEndian.AppendUint16(nil, uint16(ref)))
 	b.deletes++
+	return ref
 }
 
 // Import replaces, or creates, the profile that blob's home identifier names (package profile).

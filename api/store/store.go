@@ -84,8 +84,8 @@ type Store interface {
 type Batch interface {
 	// Count is the number of ops so far.
 	Count() int
-	// Delete removes a profile.
-	Delete(number uint64)
+	// Delete removes a profile; see shard.Batch.
+	Delete(number uint64) (ref int)
 	// Audit writes an entry of the audit log in the same record: what control.Control.Entry has made.
 	Audit(entry []byte)
 	// KeepAnswer keeps the answer of a request with an Idempotency-Key in the same record.

@@ -87,7 +87,7 @@ func (c *newAlias) resolve(x *call.Call) ([]subject, error) {
 	if c.of == nil {
 		return nil, nil
 	}
-	users, err := c.of.find(x)
+	users, err := c.of.findOrMerged(x)
 	if c.nobody = len(users) == 0; c.nobody {
 		return nil, err
 	}

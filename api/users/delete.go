@@ -84,8 +84,8 @@ func (n *names) emailObject(e value.Value) {
 	}
 }
 
-// deleteAll removes the users, durably and all at once, and answers with their number and the identifiers that were
-// nobody's.
+// deleteAll removes the users, durably and all at once, and answers with how many it has removed and the identifiers
+// that were nobody's. Who is deleted by another request at the same time, or merged into somebody, is nobody by then.
 func deleteAll(x *call.Call, named []namedUser) {
 	if err := expect(x, shard.OfUsers, named...); err != nil {
 		x.FailEngine(err)
@@ -93,21 +93,18 @@ func deleteAll(x *call.Call, named []namedUser) {
 	}
 	batch := x.NewBatch()
 	defer batch.Release()
-	var unknown []string
-	seen := map[uint64]struct{}{}
+	found := make([][]uint64, len(named))
+	seen := map[uint64]int{} // by number: the outcome's reference
 	for i := range named {
 		users, err := named[i].findOne(x)
 		if err != nil {
 			x.FailEngine(err)
 			return
 		}
-		if len(users) == 0 {
-			unknown = append(unknown, named[i].sent)
-		}
 		for _, u := range users {
+			found[i] = append(found[i], u.number)
 			if _, twice := seen[u.number]; !twice {
-				seen[u.number] = struct{}{}
-				batch.Delete(u.number)
+				seen[u.number] = batch.Delete(u.number)
 			}
 		}
 	}
@@ -126,8 +123,21 @@ func deleteAll(x *call.Call, named []namedUser) {
 		}
 		x.Control.Log(entry)
 	}
+	isGone := func(number uint64) bool { return batch.Outcome(seen[number]) == shard.Done }
+	deleted := 0
+	for number := range seen {
+		if isGone(number) {
+			deleted++
+		}
+	}
+	var unknown []string
+	for i := range named {
+		if !slices.ContainsFunc(found[i], isGone) {
+			unknown = append(unknown, named[i].sent)
+		}
+	}
 	x.Reply = append(x.Reply[:0], `{"deleted":`...)
-	x.Reply = strconv.AppendInt(x.Reply, int64(len(seen)), 10)
+	x.Reply = strconv.AppendInt(x.Reply, int64(deleted), 10)
 	x.Reply = appendStrings(x.Reply, `,"invalid_user_ids":`, unknown)
 	x.Reply = append(x.Reply, `,"message":"success"}`...)
 	x.Send(fasthttp.StatusCreated, x.Reply)

@@ -200,6 +200,24 @@ func (u *namedUser) isOf(blob []byte) bool {
 	return email != nil && bytes.Equal(op.AppendEmailKey(nil, email.Bytes()), u.key)
 }
 
+// findOrMerged is find for what is written to a svc_id: that of a user who was merged into another one leads to that
+// one (decisions.md D4), behind all that the merged one takes along. The person is who was named.
+func (u *namedUser) findOrMerged(x *call.Call) ([]person, error) {
+	list, err := u.find(x)
+	if err != nil || len(list) > 0 || u.kind != op.SvcID {
+		return list, err
+	}
+	number, ok := x.Store.ParseSvcID(x.Workspace.Number, u.key)
+	if !ok {
+		return nil, nil
+	}
+	kept, err := x.Reads.FindMerged(x.Workspace.Number, number)
+	if len(kept) > 0 {
+		list = append(list, person{number: number})
+	}
+	return list, err
+}
+
 // findOne returns the one user that u means, or none: of several the prioritization chooses.
 func (u *namedUser) findOne(x *call.Call) ([]person, error) {
 	list, err := u.find(x)

@@ -2,26 +2,38 @@ package machine
 
 import (
 	"bytes"
+	"encoding/binary"
 
 	"millrace/shard/arena"
 	"millrace/shard/bodies"
 	"millrace/shard/books"
+	"millrace/shard/effect"
 	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
 
-// deleteUser removes a profile and leaves a tombstone, so that its number is never given again; its directory rows are
-// told.
+// deleteUser removes a profile. The op's key is the reference of its outcome; one that the engine itself has sent has
+// none.
 func (w *Worker) deleteUser(p *Partition, o op.Op) error {
+	outcome, err := w.remove(p, o)
+	if key := o.Key(); err == nil && len(key) == 2 {
+		w.applying.future.Report(binary.LittleEndian.Uint16(key), outcome)
+	}
+	return err
+}
+
+// remove leaves a tombstone of a profile, so that its number is never given again, and tells its directory rows. Nobody:
+// there is no profile any more, it was deleted or merged into another one.
+func (w *Worker) remove(p *Partition, o op.Op) (effect.Outcome, error) {
 	s, err := w.lookup(p, o.Number())
 	if s == nil || err != nil {
-		return err
+		return effect.Nobody, err
 	}
 	b := w.entryOf(s)
 	if profile.Kind(b) != profile.KindUser || profile.Workspace(b) != w.applying.rec.Workspace {
-		return nil
+		return effect.Nobody, nil
 	}
 	rec := w.applying.rec
 	p.Trail.Erase(s.Number)
@@ -38,11 +50,11 @@ func (w *Worker) deleteUser(p *Partition, o op.Op) error {
 	w.fresh = entries.AppendTombstone(w.fresh[:0], rec.Workspace, rec.Stamp)
 	// A row of this partition may have gone and moved slots.
 	if s, err = w.lookup(p, o.Number()); err != nil || s == nil {
-		return err
+		return effect.Nobody, err
 	}
 	profilesDeleted.Inc()
 	w.setApart(p, s.Number, books.ApartElsewhere)
-	return w.update(s, w.fresh)
+	return effect.Done, w.update(s, w.fresh)
 }
 
 // eachRow calls f for every directory row that a profile stands in.

@@ -44,7 +44,7 @@ const (
 	Attributes  Kind = 1
 	Event       Kind = 2
 	Purchase    Kind = 3
-	Delete      Kind = 4 // removes the profile; no body
+	Delete      Kind = 4 // removes the profile; body bodies.Erased, key reference u16 of the outcome
 	Idempotency Kind = 5 // keeps the answer to a request with an Idempotency-Key; body: see AppendIdempotency
 	// delivers an effect of another partition; body: sender u8, sequence u64, owner u64, a record of one op
 	Message   Kind = 6

@@ -41,7 +41,7 @@ type Batch struct {
 type Request interface {
 	End(start int, kind op.Kind, flags op.Flags, id op.IDKind, keyLen int) bool
 	SetSource(op.Source)
-	Delete(number uint64)
+	Delete(number uint64) (ref int)
 	Merge(gone, keep uint64)
 	Identify(number uint64, externalID []byte, mode profile.MergeMode) (ref int)
 	RenameExternalID(number uint64, current, id []byte) (ref int)
