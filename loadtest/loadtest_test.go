@@ -24,7 +24,7 @@ import (
 
 // small are options of a quick run that ends by its number of requests.
 func small(s *server, requests int64) Options {
-	return Options{Targets: []string{s.url}, Key: testKey, Requests: requests, Duration: 20 * time.Second, Connections: 4, Pool: 8, Ledger: true,
+	return Options{Targets: []string{s.url}, Key: testKey, Requests: requests, Duration: time.Minute, Connections: 4, Pool: 8, Ledger: true,
 		Body: body.Options{Seed: 5, Mix: body.Mix{10, 10, 10}, Users: 200, EmailShare: 0.1, AliasShare: 0.1}}
 }
 
@@ -203,6 +203,29 @@ func TestIdempotencyKeysLeaveNothingUnknown(t *testing.T) {
 	report, ledger := run1(t, o)
 	require.Zero(t, report.UnknownRequests)
 	require.EqualValues(t, 60*30, ledger.Objects())
+	d := verify(t, s, ledger)
+	require.True(t, d.OK(), "%v %v", d, d.Samples)
+}
+
+// A run that has enough begins no more requests, and sends those again that have no answer yet.
+func TestEnough(t *testing.T) {
+	s := newServer(t)
+	enough := make(chan struct{})
+	s.fault = func(n int64) fault {
+		if n == 30 {
+			close(enough)
+		}
+		if n >= 30 && n < 38 {
+			return cutBefore
+		}
+		return none
+	}
+	o := small(s, 10_000)
+	o.IdempotencyKeys, o.SurviveRestarts, o.Enough = true, true, enough
+	report, ledger := run1(t, o)
+	require.Zero(t, report.UnknownRequests)
+	require.EqualValues(t, report.Acked, s.requests.Load()-8)
+	require.LessOrEqual(t, report.Acked, int64(30+o.Connections))
 	d := verify(t, s, ledger)
 	require.True(t, d.OK(), "%v %v", d, d.Samples)
 }

@@ -69,6 +69,9 @@ type Options struct {
 	// is answered.
 	IdempotencyKeys bool `json:"idempotency_keys,omitempty"`
 
+	// Enough, when set, ends the run when it is closed: no more requests begin, and each that has begun comes to its
+	// end, as often as it is to be sent again. A context that ends leaves these where they are.
+	Enough <-chan struct{} `json:"-"`
 	// Acked, when set, counts the acknowledged requests, warm-up included, while the run lasts.
 	Acked *atomic.Int64 `json:"-"`
 	// Progress, when set, is a terminal that shows a progress bar.

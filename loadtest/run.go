@@ -115,7 +115,7 @@ func (r *run) work(ctx context.Context) error {
 func (r *run) next(ctx context.Context) (time.Time, bool) {
 	for {
 		slot := r.slots.Add(1) - 1
-		if ctx.Err() != nil || (r.o.Requests > 0 && slot >= r.o.Requests) {
+		if ctx.Err() != nil || r.isEnough() || (r.o.Requests > 0 && slot >= r.o.Requests) {
 			return time.Time{}, false
 		}
 		now := time.Now()
@@ -133,6 +133,15 @@ func (r *run) next(ctx context.Context) (time.Time, bool) {
 			continue
 		}
 		return intended, sleep(ctx, intended.Sub(now))
+	}
+}
+
+func (r *run) isEnough() bool {
+	select {
+	case <-r.o.Enough:
+		return true
+	default:
+		return false
 	}
 }
 

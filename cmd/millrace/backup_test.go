@@ -138,7 +138,7 @@ func backupUnderLoad(t *testing.T, r *rand.Rand) {
 	s.flags = append(bounds(r), "--event-pack-after", "100ms", "--event-duty", "1")
 	p := s.start(t)
 	first := s.load(func(o *loadtest.Options) { o.Atomic, o.AtomicUsers, o.Body.Prefix = true, 10, "first" })
-	time.Sleep(400 * time.Millisecond)
+	first.waitForMore(t, 100)
 	first.verify(t)
 
 	second := s.load(func(o *loadtest.Options) { o.Body.Prefix = "second" })
@@ -171,7 +171,6 @@ func backupUnderLoad(t *testing.T, r *rand.Rand) {
 	require.GreaterOrEqual(t, counts[0], least)
 	require.LessOrEqual(t, counts[0], most)
 	third := other.load(func(o *loadtest.Options) { o.Body.Prefix = "third" }) // it goes on
-	time.Sleep(200 * time.Millisecond)
 	third.verify(t)
 	p.stop()
 }
@@ -225,7 +224,7 @@ func TestRestoredIsEqual(t *testing.T) {
 	l := s.load(func(o *loadtest.Options) {
 		o.Body.EmailShare, o.Body.AliasShare, o.Body.Users, o.Body.Prefix = 0.2, 0.2, 500, "equal"
 	})
-	time.Sleep(100 * time.Millisecond)
+	l.waitForMore(t, 100)
 	l.verify(t)
 	kept := s.track(t, "ann", "Idempotency-Key", "k1")
 	require.Equal(t, 201, kept.status)
@@ -395,7 +394,7 @@ func TestRestoreRefuses(t *testing.T) {
 	s := newAdminSite(t)
 	p := s.start(t)
 	l := s.load(func(o *loadtest.Options) { o.Body.Users = 200 })
-	time.Sleep(200 * time.Millisecond)
+	l.waitForMore(t, 50)
 	l.verify(t)
 	dir := t.TempDir()
 	require.Contains(t, tool(t, s.target("backup", dir)...), "/millrace-2")

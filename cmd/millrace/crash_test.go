@@ -26,7 +26,8 @@ import (
 // load is a load test that goes on whatever happens to the server, and at the end knows what that owes.
 type load struct {
 	s      *site
-	cancel context.CancelFunc
+	enough chan struct{}      // of a site: closed when no more is to be sent
+	cancel context.CancelFunc // of a cluster
 	ended  chan struct{}
 	report *loadtest.Report
 	ledger *loadtest.Ledger
@@ -35,25 +36,40 @@ type load struct {
 }
 
 func (s *site) load(change func(*loadtest.Options)) *load {
-	ctx, cancel := context.WithCancel(context.Background())
-	l := &load{s: s, cancel: cancel, ended: make(chan struct{})}
-	o := loadtest.Options{Targets: []string{"http://" + s.addr}, Key: allKey, Duration: 24 * time.Hour, Connections: 8, Ledger: true, SurviveRestarts: true, Pool: 16}
+	l := &load{s: s, enough: make(chan struct{}), ended: make(chan struct{})}
+	o := loadtest.Options{Targets: []string{"http://" + s.addr}, Key: allKey, Duration: 24 * time.Hour, Connections: 8, Ledger: true, SurviveRestarts: true, Pool: 16,
+		Enough: l.enough, Acked: &l.acked}
 	o.Body = body.Options{Mix: body.Mix{30, 30, 30}, Users: 3000}
 	if change != nil {
 		change(&o)
 	}
 	go func() {
 		defer close(l.ended)
-		l.report, l.ledger, l.err = loadtest.Run(ctx, o)
+		l.report, l.ledger, l.err = loadtest.Run(context.Background(), o)
 	}()
 	return l
 }
 
-// verify ends the load and reads everything back.
+// waitForMore waits until so many more requests are acknowledged.
+func (l *load) waitForMore(t *testing.T, n int64) {
+	t.Helper()
+	n += l.acked.Load()
+	hasEnded := func() bool {
+		select {
+		case <-l.ended: // it has failed
+			return true
+		default:
+			return false
+		}
+	}
+	require.Eventually(t, func() bool { return l.acked.Load() >= n || hasEnded() }, testPatience, time.Millisecond)
+}
+
+// verify ends the load when each of its requests has come to its end, and reads everything back.
 func (l *load) verify(t *testing.T) {
 	t.Helper()
-	time.Sleep(500 * time.Millisecond) // after the last restart it comes back, within 250 ms, and sends again what has no answer
-	l.cancel()
+	l.waitForMore(t, 16) // since the last restart, too
+	close(l.enough)
 	select {
 	case <-l.ended:
 	case <-time.After(testPatience):
