@@ -118,19 +118,26 @@ func (v *receivers) lines(t *testing.T) (lines []string) {
 	return lines
 }
 
-// records are the values of all partitions, of each in its order.
+// records are the values of all partitions, of each in its order, to where it ends by now.
 func (v *receivers) records(t *testing.T) (partitions map[string][]string) {
 	t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(v.kafka.ListenAddrs()...), kgo.ConsumeTopics(v.topics...), kgo.FetchMaxWait(100*time.Millisecond))
 	require.NoError(t, err)
 	defer client.Close()
 	partitions = map[string][]string{}
-	for done := false; !done; { // until nothing comes any more: all was delivered before
-		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	left := int64(0)
+	for _, topic := range v.topics {
+		for _, p := range v.kafka.PartitionInfos(topic) {
+			left += p.HighWatermark
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), testPatience)
+	defer cancel()
+	for left > 0 {
 		fetches := client.PollFetches(ctx)
-		done = ctx.Err() != nil
-		cancel()
+		require.NoError(t, ctx.Err())
 		fetches.EachRecord(func(r *kgo.Record) {
+			left--
 			at := r.Topic + string(rune('0'+r.Partition))
 			partitions[at] = append(partitions[at], string(r.Value))
 		})
