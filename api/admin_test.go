@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	waitLimit = 20 * time.Second
+	waitLimit = time.Minute
 	tick      = time.Millisecond
 )
 

@@ -26,7 +26,7 @@ func (d *door) merges(t *testing.T, updates ...string) {
 // becomes waits for what a merge does after it was accepted.
 func (d *door) becomes(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	require.Eventually(t, is, 30*time.Second, 2*time.Millisecond, what)
+	require.Eventually(t, is, waitLimit, 2*time.Millisecond, what)
 }
 
 // isGone waits until nobody is found.

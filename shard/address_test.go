@@ -495,7 +495,7 @@ func TestStatesOfTwoAreVisible(t *testing.T) {
 				stale = append(stale, "address")
 			}
 		}
-		within(t, 30*time.Second, what, func() {
+		within(t, time.Minute, what, func() {
 			a := x.begin(t, set(first, "unsubscribed"))
 			var b chan struct{}
 			for x.waiting() {

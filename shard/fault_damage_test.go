@@ -156,7 +156,7 @@ func TestFaultDamagedStore(t *testing.T) {
 		}
 		littleMemory := r.IntN(2) == 0
 		var err error
-		within(t, 30*time.Second, fmt.Sprintf("damage %d (%s %s, little memory: %v)", i, name, what, littleMemory), func() {
+		within(t, time.Minute, fmt.Sprintf("damage %d (%s %s, little memory: %v)", i, name, what, littleMemory), func() {
 			err = d.read(fs, littleMemory)
 		})
 		kind := strings.SplitN(strings.TrimPrefix(name, "data/state/"), "-", 2)[0]
@@ -210,7 +210,7 @@ func TestFaultUnreadableStoreUnderReplay(t *testing.T) {
 		})))
 		o.Workers, o.MemoryBytes, o.StoreCacheBytes = workers, 4000, 1 // entries are read when apply needs them
 		o.Logger = slog.New(whenSaid{slog.DiscardHandler, "state store loaded", func() { broken.Store(true) }})
-		within(t, 30*time.Second, fmt.Sprintf("Open with %d workers", workers), func() { e, err = openEngine(o) })
+		within(t, time.Minute, fmt.Sprintf("Open with %d workers", workers), func() { e, err = openEngine(o) })
 		require.ErrorIs(t, err, replica.ErrFailed)
 		require.ErrorIs(t, err, errorfs.ErrInjected)
 		require.True(t, broken.Load())

@@ -104,7 +104,7 @@ func countOf(e *Engine, id op.IDKind, key, name string) (int64, error) {
 // settled waits until what a crash has interrupted is taken up again, and says what is wrong then. What a single record
 // holds is there at once; what it causes elsewhere comes after the start.
 func settled(e *Engine, check func() error) (err error) {
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		if err = check(); err == nil || time.Now().After(end) || e.Failed() != nil {
 			return err
 		}
@@ -172,7 +172,7 @@ func runWithFaults(t *testing.T, f *faults) error {
 			return err
 		}
 		lost := disk.CrashClone(vfs.CrashCloneCfg{}) // power is lost, at once
-		within(t, 20*time.Second, f.String()+": Close", func() { _ = e.Close() })
+		within(t, time.Minute, f.String()+": Close", func() { _ = e.Close() })
 		if want := btoi(e.Failed() != nil); failures.Load() != want {
 			return fmt.Errorf("OnFailure was called %d times, want %d", failures.Load(), want)
 		}
@@ -252,7 +252,7 @@ func TestFaultEveryWriteFails(t *testing.T) {
 	}
 	kinds := map[string]int{}
 	run := func(f *faults) {
-		within(t, 60*time.Second, f.String(), func() {
+		within(t, time.Minute, f.String(), func() {
 			if err := runWithFaults(t, f); err != nil {
 				t.Errorf("%v of %d (%+v): %v", f, total, f.hit.Load(), err)
 			}
@@ -291,14 +291,14 @@ func TestFaultStoreCannotBeWritten(t *testing.T) {
 		c := &client{name: "a"}
 		require.NoError(t, c.request(e))
 		broken.Store(true)
-		within(t, 20*time.Second, file+" cannot be written: Checkpoint", func() {
+		within(t, time.Minute, file+" cannot be written: Checkpoint", func() {
 			require.Error(t, e.Checkpoint())
 			err = <-failed
 		})
 		require.ErrorIs(t, err, replica.ErrFailed)
 		require.ErrorIs(t, c.request(e), replica.ErrFailed)
 		require.ErrorIs(t, e.Ready(), replica.ErrFailed)
-		within(t, 20*time.Second, file+" cannot be written: Close", func() { require.ErrorIs(t, e.Close(), replica.ErrFailed) })
+		within(t, time.Minute, file+" cannot be written: Close", func() { require.ErrorIs(t, e.Close(), replica.ErrFailed) })
 		require.Empty(t, failed)
 		require.NoError(t, reopen(disk.CrashClone(vfs.CrashCloneCfg{}), []*client{c}))
 	}
@@ -390,7 +390,7 @@ func TestFaultSlowAndStalledDisk(t *testing.T) {
 	require.Eventually(t, func() bool { return e.Ready() != nil }, time.Minute, time.Millisecond)
 	clients = append(clients, fillUp(t, e, &done)...)
 	unlock()
-	within(t, 20*time.Second, "recovery", done.Wait)
+	within(t, time.Minute, "recovery", done.Wait)
 	require.Eventually(t, func() bool { return e.Ready() == nil }, time.Minute, time.Millisecond)
 	require.Zero(t, e.Coordinator.inflight.Load())
 	for _, c := range clients {

@@ -237,7 +237,7 @@ func TestMergeOfGrowingProfile(t *testing.T) {
 			gone, keep = makeUser(t, e, "gone"), makeUser(t, e, "keep")
 			large("keep", 6)(t, e)
 		})
-		within(t, 30*time.Second, "merge", func() {
+		within(t, time.Minute, "merge", func() {
 			merging := x.begin(t, func(t *testing.T, e *Engine) { merge(t, e, gone, keep) })
 			x.step()
 			require.True(t, x.waiting(), "Pin waits")
@@ -279,7 +279,7 @@ func TestMergeBacklog(t *testing.T) {
 			numbers = append(numbers, makeUser(t, e, fmt.Sprint("u", i)))
 		}
 	}, func(o *Options) { o.MaxMergesWaiting = 3 })
-	within(t, 30*time.Second, "merges", func() {
+	within(t, time.Minute, "merges", func() {
 		done := x.begin(t, func(t *testing.T, e *Engine) { merge(t, e, numbers[0], numbers[1], numbers[2], numbers[3]) })
 		require.Equal(t, 2, x.Stats().MergesWaiting)
 		b := x.NewBatch(1, 0)

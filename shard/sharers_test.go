@@ -224,7 +224,7 @@ func stepSharers(t *testing.T, i, k, at int) (seen sharersPlay, steps int) {
 	})
 	all := deedsOfSharers(c)
 	look := func() { seen.meant = append(seen.meant, meantBy(t, x.Engine, c)) }
-	within(t, 30*time.Second, all[i].name+", "+all[k].name, func() {
+	within(t, time.Minute, all[i].name+", "+all[k].name, func() {
 		look()
 		first := x.begin(t, all[i].do)
 		var second chan struct{}

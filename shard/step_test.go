@@ -313,7 +313,7 @@ func interleave(t *testing.T, i, k, at int) (got string, steps int, what string)
 		all = deeds(castOf(t, e))
 	})
 	what = fmt.Sprintf("%q (%d), %q (%d)", all[i].name, i, all[k].name, k)
-	within(t, 30*time.Second, what, func() {
+	within(t, time.Minute, what, func() {
 		first := x.begin(t, all[i].do)
 		var second chan struct{}
 		for x.waiting() {
@@ -352,7 +352,7 @@ func TestFaultCutDeeds(t *testing.T) {
 		name := all[i].name
 		var images []*vfs.MemFS
 		var acked []bool
-		within(t, 30*time.Second, name, func() {
+		within(t, time.Minute, name, func() {
 			done := x.begin(t, all[i].do)
 			cut := func() {
 				images = append(images, x.fs.CrashClone(vfs.CrashCloneCfg{}))

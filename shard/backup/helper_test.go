@@ -270,7 +270,7 @@ func (n *node) count(id op.IDKind, key string) (int64, error) {
 
 // settled waits until what a crash has interrupted is taken up again.
 func (n *node) settled(moments []moment) (err error) {
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		if err = n.shows(moments); err == nil || time.Now().After(end) {
 			return err
 		}

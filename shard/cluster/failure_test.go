@@ -193,7 +193,7 @@ func TestMinorityRefuses(t *testing.T) {
 		o.LeaderWait, o.BarrierTimeout, o.CommitTimeout = 200*time.Millisecond, time.Second, 2*time.Second
 	})
 	all := users("m", 20)
-	require.NoError(t, track(c.node(1).Coordinator(), "bought", all...))
+	c.eventually(func() error { return track(c.node(1).Coordinator(), "bought", all...) }) // on a busy machine a leader may be lost
 	c.kill(2)
 	c.kill(3)
 	c.eventually(func() error {
@@ -210,7 +210,7 @@ func TestMinorityRefuses(t *testing.T) {
 	c.ready(1)
 	for _, u := range all {
 		n := 0
-		c.eventually(func() (err error) { // on a busy machine a leader may be lost again
+		c.eventually(func() (err error) { // it may be lost again
 			n, err = events(c.node(1).Coordinator(), op.ExternalID, u, "bought")
 			return err
 		})
@@ -246,12 +246,18 @@ func TestReplacedDisk(t *testing.T) {
 func TestFirstStart(t *testing.T) {
 	t.Parallel()
 	c := newTestCluster(t, 3, nil)
-	ctx, cancel := context.WithTimeout(context.Background(), 700*time.Millisecond)
-	defer cancel()
-	_, err := Open(ctx, c.options(1))
-	require.ErrorContains(t, err, "nodes [2 3] do not answer")
-	_, err = os.Stat(c.options(1).Dir + "/" + facts.File)
-	require.NoError(t, err, "the disk has its name from the beginning")
+	for patience := 700 * time.Millisecond; ; patience *= 3 { // it says what is the matter when its time is over
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		_, err := Open(ctx, c.options(1))
+		cancel()
+		_, noFile := os.Stat(c.options(1).Dir + "/" + facts.File)
+		if patience < time.Minute && (noFile != nil || !strings.Contains(fmt.Sprint(err), "nodes [2 3] do not answer")) { // the machine is busy
+			continue
+		}
+		require.ErrorContains(t, err, "nodes [2 3] do not answer")
+		require.NoError(t, noFile, "the disk has its name from the beginning")
+		break
+	}
 	c.start(1, 2, 3)
 	id := c.node(1).facts.Get().Cluster
 	for _, n := range c.all() {
