@@ -22,6 +22,9 @@ TRIMPATH := -trimpath
 test: TRIMPATH :=
 # How long each fuzz target runs: a time (30s) or a number of inputs (10000x).
 FUZZTIME      ?= 1000x
+# Whose branches guide the choice of inputs: those of all packages, which are all compiled once more for that, or of this module's.
+FUZZ_GUIDE    ?= -fuzz .
+test: FUZZ_GUIDE := -gcflags=millrace/...=-d=libfuzzer
 # How often a failed test is tried again. CI says 1, and one that passes then is printed as FLAKY: a fault to be found in `make stress`.
 RERUNS        ?= 0
 STATICCHECK   ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -93,7 +96,7 @@ fuzz: ## each fuzz target for FUZZTIME (make fuzz FUZZTIME=1m)
 	@cache=$$($(GO) env GOCACHE)/fuzz/millrace; \
 	git grep --untracked -l '^func Fuzz' -- '*_test.go' | xargs -n 1 dirname | sort -u | while read -r folder; do \
 		binary=$(CURDIR)/bin/fuzz/$$(echo $$folder | tr / -); \
-		$(GO) test -c -vet=off -fuzz . -ldflags '-s -w' -o $$binary ./$$folder || exit 1; \
+		$(GO) test -c -vet=off $(FUZZ_GUIDE) -ldflags '-s -w' -o $$binary ./$$folder || exit 1; \
 		for name in $$(cd $$folder && $$binary -test.list '^Fuzz'); do \
 			echo "fuzz $$folder $$name"; \
 			(cd $$folder && $$binary -test.run '^$$' -test.fuzz "^$$name\$$" -test.fuzztime $(FUZZTIME) -test.fuzzminimizetime 100x \
