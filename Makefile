@@ -16,7 +16,10 @@ RACE_PACKAGES ?= ./wal ./wal/quorum ./shard ./shard/machine ./shard/replica ./sh
 RACE_FLAGS    ?= -short -timeout 30m
 # What go build takes for what matters: it builds everything anew for that, so that tests go without.
 PGO := cmd/millrace/default.pgo
-test unit vet lint race fuzz test-clients test-browser stress cover: export GOFLAGS += -pgo=off
+TESTS := test unit vet lint race fuzz test-clients test-browser stress cover
+# Tests have no tables for debuggers, a tenth of what compiling takes, and no fast zstd, which comes with Pebble in C and compresses nothing here.
+$(TESTS): export GOFLAGS += -pgo=off -gcflags=all=-dwarf=false
+$(TESTS): export CGO_CFLAGS := -g0 -O0
 # The same paths as in tests, so that nothing is compiled twice.
 TRIMPATH := -trimpath
 test: TRIMPATH :=
