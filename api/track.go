@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+	"github.com/zeebo/xxh3"
 
 	"millrace/api/value"
 	"millrace/shard"
@@ -153,7 +154,7 @@ func (x *exchange) answerKey(sent []byte) []byte {
 // so both are there or neither is. Of requests with one key at the same time the first goes on and the others wait for
 // it; when it was refused, the next one goes on.
 func (s *Server) trackIdempotent(x *exchange, key []byte) {
-	bodyHash := sha256.Sum256(x.Body)
+	bodyHash := hashOfBody(x.Body)
 	id := idempotencyID{x.Workspace.Number, string(key)}
 	mine := make(chan struct{})
 	timeout := time.NewTimer(maxIdempotencyWait)
@@ -191,12 +192,22 @@ func (s *Server) trackIdempotent(x *exchange, key []byte) {
 		x.FailEngine(err)
 	case !ok: // it has become too old at this very moment
 		x.FailEngine(shard.ErrBusy)
-	case !bytes.Equal(kept.BodyHash[:], bodyHash[:]):
+	case kept.BodyHash != bodyHash && kept.BodyHash != sha256.Sum256(x.Body): // which was the hash before
 		x.Fail(fasthttp.StatusUnprocessableEntity, "This Idempotency-Key was used with another body")
 	default:
 		x.Ctx.Response.Header.SetCanonical(headerReplay, []byte("true"))
 		x.Send(kept.Status, kept.Body)
 	}
+}
+
+// hashOfBody tells a body from another one that comes under the same key by mistake: hash and length. Whoever would
+// make two bodies with one hash holds the API key, and had only himself told that the second one was taken. A hash that
+// forbids it costs nearly a tenth of what the whole request does.
+func hashOfBody(body []byte) (h [32]byte) {
+	sum := xxh3.Hash128(body).Bytes()
+	copy(h[:], sum[:])
+	binary.LittleEndian.PutUint64(h[len(sum):], uint64(len(body)))
+	return h
 }
 
 // maxIdempotencyWait bounds the wait for another request with the same key.
