@@ -80,6 +80,7 @@ type importFiles struct {
 	Objects      int           `env:"-" default:"75" bounds:"1..100000" help:"Objects of each array in a request, at most."`
 	RequestBytes byteSize      `env:"-" default:"1MiB" bounds:"1KiB..1GiB" help:"When a request is full, whatever it has."`
 	RowBytes     byteSize      `env:"-" default:"1MiB" bounds:"16..1GiB" help:"How long a row may be."`
+	NoteBytes    byteSize      `env:"-" default:"64MiB" bounds:"1KiB..64GiB" help:"How much to remember of the rows of NDJSON from the check of a file until it is sent: 32 bytes a row. Rows behind that are taken apart twice."`
 	Columns      int           `env:"-" default:"1000" bounds:"1..1000000" help:"How many columns CSV and Parquet may have."`
 	Rate         float64       `env:"-" bounds:"0..1000000000" help:"Rows a second, at most; 0: as fast as they are taken."`
 	Timeout      time.Duration `env:"-" default:"30s" bounds:"10ms..24h" help:"Of a request."`
@@ -92,8 +93,9 @@ type importFiles struct {
 func (c *importFiles) Run(ctx context.Context, stdout io.Writer) error {
 	o := importer.Options{URL: c.URL, Key: c.Key, Paths: c.Path, State: c.State, Refused: c.RefusedDir, Kind: c.Kind,
 		Format: c.Format, Malformed: c.Malformed,
-		MaxRowBytes: int(c.RowBytes), MaxColumns: c.Columns, UpdateExistingOnly: c.UpdateExistingOnly,
-		Connections: c.Connections, Objects: c.Objects,
+		MaxRowBytes: int(c.RowBytes), MaxColumns: c.Columns, NoteBytes: int(c.NoteBytes),
+		UpdateExistingOnly: c.UpdateExistingOnly,
+		Connections:        c.Connections, Objects: c.Objects,
 		RequestBytes: int(c.RequestBytes), Rate: c.Rate, Timeout: c.Timeout, Patience: c.Patience, Late: c.Late,
 		Changed: c.Changed,
 		Watch:   c.Watch, Settle: c.Settle, Poll: c.Poll, MaxCopyBytes: int64(c.CopyBytes),

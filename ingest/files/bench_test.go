@@ -61,4 +61,17 @@ func BenchmarkRows(b *testing.B) {
 			})
 		})
 	}
+	b.Run(string(NDJSON)+"/notes", func(b *testing.B) {
+		b.SetBytes(int64(lines.Len() / rows))
+		b.ReportAllocs()
+		before := cpuTime(b)
+		defer func() { b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/op") }()
+		n, text := new(noter), []byte(lines.String())
+		for done := 0; done < b.N; done += rows {
+			p := &piece{text: text, noting: true, lineBytes: 200}
+			if p.check(n, Options{Kind: Attributes, MaxRowBytes: 1 << 20, Strict: true}); len(p.notes) != rows {
+				b.Fatal(len(p.notes))
+			}
+		}
+	})
 }

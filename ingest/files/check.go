@@ -7,17 +7,21 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"unicode/utf8"
 )
 
 // Check reads a file from its beginning to its end and returns how many rows it has. Its errors are those of a Reader.
-// onWay hears now and then how many bytes are behind it; an error of onWay ends it.
-func Check(f Source, size int64, format Format, o Options, onWay func(offset int64) error) (rows int64, err error) {
+// It takes notes of NDJSON, unless they are nil. onWay hears now and then how many bytes are behind it; an error of
+// onWay ends it.
+func Check(f Source, size int64, format Format, o Options, notes *Notes, onWay func(offset int64) error) (
+	rows int64, err error) {
+
 	r, err := NewReader(f, size, format, Position{}, o)
 	if err != nil {
 		return 0, err
 	}
 	if l, ok := r.(*lines); ok {
-		return l.checkAll(pieceBytes, onWay)
+		return l.checkAll(pieceBytes, notes, onWay)
 	}
 	for row := new(Row); ; rows++ {
 		if err := r.Next(row); err == io.EOF {
@@ -38,7 +42,7 @@ const pieceBytes = 256 << 10
 
 // checkAll checks the lines that are left, in pieces: they are read one after the other, and several are checked at a
 // time. What is said of them is said in the order of the file.
-func (l *lines) checkAll(size int, onWay func(offset int64) error) (rows int64, err error) {
+func (l *lines) checkAll(size int, notes *Notes, onWay func(offset int64) error) (rows int64, err error) {
 	checkers := runtime.GOMAXPROCS(0)
 	given := make(chan *piece)
 	var all sync.WaitGroup
@@ -46,18 +50,20 @@ func (l *lines) checkAll(size int, onWay func(offset int64) error) (rows int64, 
 	defer close(given)
 	for range checkers {
 		all.Go(func() {
+			n := new(noter)
 			for p := range given {
-				p.check(l.o)
+				p.check(n, l.o)
 				p.checked <- struct{}{}
 			}
 		})
 	}
-	behind := Position{Offset: l.at} // rows, lines and bytes that are known to be good
+	behind, noting := Position{Row: 1, Line: 1, Offset: l.at}, notes != nil // all before it is known to be good
 	know := func(p *piece) error {
 		<-p.checked
 		if fault := (*Fault)(nil); errors.As(p.err, &fault) && fault.Line > 0 {
-			fault.Line += behind.Line
+			fault.Line += behind.Line - 1
 		}
+		noting = noting && notes.add(p, behind)
 		behind.Row += p.rows
 		behind.Line += p.lines
 		behind.Offset += int64(len(p.text))
@@ -72,8 +78,11 @@ func (l *lines) checkAll(size int, onWay func(offset int64) error) (rows int64, 
 		if len(underWay) > checkers {
 			p, underWay = underWay[0], underWay[1:]
 			if err := know(p); err != nil {
-				return behind.Row, err
+				return behind.Row - 1, err
 			}
+		}
+		if p.noting, p.lineBytes = noting, usualLineBytes; behind.Line > 1 {
+			p.lineBytes = int(max(behind.Offset/(behind.Line-1), 1))
 		}
 		rest, more = p.fill(l.r, rest, size, l.max)
 		underWay = append(underWay, p)
@@ -81,19 +90,27 @@ func (l *lines) checkAll(size int, onWay func(offset int64) error) (rows int64, 
 	}
 	for _, p := range underWay {
 		if err := know(p); err != nil {
-			return behind.Row, err
+			return behind.Row - 1, err
 		}
 	}
-	return behind.Row, nil
+	return behind.Row - 1, nil
 }
+
+// usualLineBytes is how long lines are thought to be of which nothing is known.
+const usualLineBytes = 200
 
 // piece is a run of whole lines. It is its checker's from when it is given until checked says that this is over.
 type piece struct {
 	text    []byte
 	checked chan struct{}
 
+	noting    bool
+	lineBytes int // of a line of the pieces before, about
+
 	rows, lines int64
-	err         error // the first fault, or what kept the text from being read on
+	err         error  // the first fault, or what kept the text from being read on
+	notes       []note // nil: none
+	hash        uint64 // with them
 }
 
 // fill reads a piece, which begins with the rest of the one before. rest is the line behind it, or what was read of
@@ -122,8 +139,12 @@ func (p *piece) fill(r io.Reader, before []byte, size, maxRow int) (rest []byte,
 	}
 }
 
-// check finds the first fault of a piece.
-func (p *piece) check(o Options) {
+// check finds the first fault of a piece, and takes notes of one that has none.
+func (p *piece) check(n *noter, o Options) {
+	if p.noting && utf8.Valid(p.text) && p.checkAndNote(n, o) {
+		return
+	}
+	p.notes = nil
 	l := &lines{o: o, row: 1}
 	l.window = window{max: o.MaxRowBytes, buf: p.text, to: len(p.text), line: 1, ended: true}
 	var err error

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -387,7 +388,7 @@ func TestCheck(t *testing.T) {
 	text := strings.Repeat(line, 20)
 	check := func(r io.Reader, onWay func(int64) error) (int64, error) {
 		l := &lines{o: Options{MaxRowBytes: 100}, window: window{r: r, max: 100}}
-		return l.checkAll(300, onWay)
+		return l.checkAll(300, nil, onWay)
 	}
 	var offsets []int64
 	rows, err := check(strings.NewReader(text), func(at int64) error { offsets = append(offsets, at); return nil })
@@ -408,4 +409,93 @@ func TestCheck(t *testing.T) {
 
 	_, err = check(strings.NewReader(text), func(int64) error { return gone })
 	require.Equal(t, gone, err)
+}
+
+// TestNotes has which lines are plain, that notes have a bound, and that those of another text aren't used.
+func TestNotes(t *testing.T) {
+	noted := func(text string, size, most int) *Notes {
+		t.Helper()
+		l := &lines{o: Options{MaxRowBytes: 1000, Strict: true}, window: window{r: strings.NewReader(text), max: 1000}}
+		notes := NewNotes(most)
+		_, err := l.checkAll(size, notes, func(int64) error { return nil })
+		require.NoError(t, err)
+		return notes
+	}
+	f := func(line string, want noteForm) {
+		t.Helper()
+		notes := noted(line, pieceBytes, 1<<20)
+		require.Len(t, notes.pieces, 1, line)
+		require.Len(t, notes.pieces[0].lines, 1, line)
+		require.Equal(t, want, notes.pieces[0].lines[0].form, line)
+		requireNotes(t, line, Options{Kind: Attributes}, notes)
+		requireNotes(t, line, Options{Kind: Events}, notes)
+	}
+	f(" \r\n", noteBlank)
+	f(`{"external_id":"a","k":1}`, noteObject)
+	f(`{"external_id":"a","payload":{"k":[{}]}}`, noteObject)
+	f(`{"payload":{"external_id":"a"},"kind":"events","other":{"a":"}"}}`, noteObject)
+	f(`{"svc_id":"a","payload":"{\"k\":\"\\u00e9\"}","updated_at":1}`, noteQuoted)
+	f(`{"external_id":"a","payload":"{\"k\":tru}"}`, noteRow)
+	f(`{"external_id":"a","payload":{"_merge_objects":"true"}}`, noteRow)
+	f(`{"email":"a","payload":{}}`, noteRow)
+	f(`{"external_id":"a","External_ID":"b","payload":{}}`, noteRow)
+	f(`{"external_id":"a","kind":"clicks","payload":{}}`, noteRow)
+	f(`{"external_id":"a","kind":"deletions"}`, noteRow)
+
+	require.EqualValues(t, noteBytes, reflect.TypeFor[note]().Size())
+	text := strings.Repeat(`{"external_id":"a","payload":{"time":1}}`+"\n", 100)
+	require.Zero(t, len(noted(text, 400, 0).pieces))
+	few := noted(text, 400, 50*noteBytes)
+	require.LessOrEqual(t, few.bytes, 50*noteBytes)
+	require.Len(t, few.pieces, 5)
+	requireNotes(t, text, Options{}, few)
+	all := noted(text, 400, 1<<20)
+	lines := 0
+	for _, p := range all.pieces {
+		lines += len(p.lines)
+	}
+	require.Equal(t, 100, lines)
+	other := text[:1000] + strings.ReplaceAll(text[1000:], `"a"`, `"b"`)
+	requireNotes(t, other, Options{}, all)
+	requireNotes(t, text[:410], Options{}, all)
+}
+
+// TestNotesOfAnything makes lines of all that may stand in one, in any order, and holds what they become by their notes
+// against what they become without.
+func TestNotesOfAnything(t *testing.T) {
+	r := testseed.Rand(t)
+	members := []string{
+		`"external_id":"a"`, `"external_id":1`, `"EXTERNAL_ID":"b"`, `"svc_id":"s"`, `"braze_id":"s"`, `"alias_name":"n"`, `"alias_label":"l"`,
+		`"user_alias":{"alias_name":"n","alias_label":"l"}`, `"email":"E@x.de "`, `"phone":"+49 1"`, `"email":""`, `"phone":null`, `"kind":"events"`,
+		`"kind":"attributes"`, `"kind":"deletions"`, `"kind":"clicks"`, `"Kind":null`, `"updated_at":"2021-01-01"`, `"time":"2020-01-01"`,
+		`"_update_existing_only":true`, `"_merge_objects":"true"`, `"_merge_objects": true`, `"k" : [1,{"a":"}"}]`, `"k":"\"\u00e9\\"`, `"k":tru`, `"k":`, `k`, ``,
+	}
+	var object func(depth int) string
+	object = func(depth int) string {
+		var all []string
+		for range r.IntN(5) {
+			all = append(all, members[r.IntN(len(members))])
+		}
+		if depth == 0 && r.IntN(4) > 0 {
+			payload := object(1)
+			switch r.IntN(6) {
+			case 0:
+				payload = []string{`null`, `""`, `[1]`, `"x"`, `"\ud800"`}[r.IntN(5)]
+			case 1, 2:
+				text, _ := jsontext.AppendQuote(nil, payload)
+				payload = string(text)
+			}
+			at := r.IntN(len(all) + 1)
+			all = slices.Insert(all, at, `"payload":`+payload)
+		}
+		blank := []string{"", "", "", " ", "\r", "\v"}[r.IntN(6)]
+		return blank + "{" + strings.Join(all, ","+blank) + "}" + blank
+	}
+	for range testsize.Of(100_000, 2_000, 500) {
+		var text string
+		for range 1 + r.IntN(4) {
+			text += []string{"", "\n", object(0)}[min(r.IntN(12), 2)] + []string{"\n", "\r\n"}[r.IntN(2)]
+		}
+		requireCheck(t, text, Options{Kind: Kinds[r.IntN(len(Kinds))], MaxRowBytes: 300, Strict: r.IntN(3) == 0})
+	}
 }

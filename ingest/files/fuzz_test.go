@@ -19,7 +19,9 @@ func FuzzRows(f *testing.F) {
 		"{\"external_id\":\"a\",\"payload\":\"{\\\"k\\\":1}\"}\n{\"external_id\":\"b\"}\r\n\n{",
 		"external_id,payload\na,\"{\"\"k\"\":1}\"\n\"b\n\",{}\n",
 		"external_id,name,e.properties.n,subscription_group_id,subscription_state\na,e,1,g,subscribed\nb,\"'1'\",,,\n",
-		"\xef\xbb\xbfEMAIL,PAYLOAD,KIND\nx,{},deletions", "alias_name,alias_label,k\n,,\n", "{\"payload\":\"\\ud800\"}", "\xff\xfe", "a,\"", "external_id\r",
+		"\xef\xbb\xbfEMAIL,PAYLOAD,KIND\nx,{},deletions", "alias_name,alias_label,k\n,,\n", "{\"payload\":{\"external_id\":\"a\",\"time\":\"t\",\"n\":[{}]},\"kind\":\"events\"}\n\n {\"svc_id\":\"b\",\"payload\":{\"k\":1}} \r\n\n{",
+		"{\"external_id\":1,\"payload\":\" { } \"}\n{\"external_id\":\"a\",\"payload\":{\"time\":1,\"_update_existing_only\":true},\"email\":\"\"}", "{\"payload\":{\"_merge_objects\":\"true\"}}\n\v{}\n\v\n{\"user_alias\":{\"alias_name\":\"a\",\"alias_label\":\"b\"}}",
+		"{\"payload\":\"\\ud800\"}", "\xff\xfe", "a,\"", "external_id\r",
 	} {
 		for kind := range Kinds {
 			f.Add(text, kind, false)
@@ -85,11 +87,50 @@ func requireCheck(t *testing.T, text string, o Options) {
 			require.Equal(t, err, openErr)
 			return
 		}
-		n, checkErr := l.(*lines).checkAll(size, func(int64) error { return nil })
+		notes := NewNotes(1 << 20)
+		if size == 64 {
+			notes = NewNotes(40 * noteBytes) // for a part of the text
+		}
+		n, checkErr := l.(*lines).checkAll(size, notes, func(int64) error { return nil })
 		require.Equal(t, err, checkErr, "%q in pieces of %d", text, size)
 		if err == nil {
 			require.Equal(t, rows, n, "%q in pieces of %d", text, size)
+			requireNotes(t, text, o, notes)
 		}
+	}
+}
+
+// requireNotes holds what rows become by their notes, from each of them on, against what they become without.
+func requireNotes(t *testing.T, text string, o Options, notes *Notes) {
+	t.Helper()
+	size := int64(len(text))
+	plain, err := NewReader(strings.NewReader(text), size, NDJSON, Position{}, o)
+	require.NoError(t, err)
+	noted, err := notes.NewReader(strings.NewReader(text), size, NDJSON, Position{}, o)
+	require.NoError(t, err)
+	row, again := new(Row), new(Row)
+	for n := 0; ; n++ {
+		err := plain.Next(row)
+		require.Equal(t, err, noted.Next(again), "%q", text)
+		if err != nil {
+			return
+		}
+		require.Equal(t, row.Position, again.Position, "%q", text)
+		require.Equal(t, row.Text, again.Text, "%q", text)
+		from, err := notes.NewReader(strings.NewReader(text), size, NDJSON, row.Position, o)
+		require.NoError(t, err)
+		later := new(Row)
+		require.NoError(t, from.Next(later))
+		require.Equal(t, row.Position, later.Position, "%q", text)
+		options := ObjectOptions{Kind: o.Kind, Time: "2026-01-01", UpdateExistingOnly: n%2 == 1}
+		var want, got Object
+		fault := row.AppendObject(&want, &options)
+		require.Equal(t, fault, again.MakeObject(&got, &options), "%q", text)
+		require.Equal(t, string(want.Text), string(got.Text), "%q", text)
+		if want.Text, got.Text = nil, nil; fault == "" {
+			require.Equal(t, want, got, "%q", text)
+		}
+		require.Equal(t, fault, later.AppendObject(&got, &options), "%q", text)
 	}
 }
 

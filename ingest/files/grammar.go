@@ -13,30 +13,37 @@ type grammar struct {
 
 // valid reports whether text is one value, between blanks.
 func (g *grammar) valid(text []byte) bool {
+	i := g.pass(text, passBlanks(text, 0))
+	return i >= 0 && passBlanks(text, i) == len(text)
+}
+
+// pass passes over the value at i, with all that is in it.
+func (g *grammar) pass(text []byte, i int) int {
 	g.open = g.open[:0]
-	for i := 0; ; {
+	for {
 		more := false
 		if i, more = g.value(text, passBlanks(text, i)); i < 0 {
-			return false
+			return -1
 		}
 		for !more {
+			if len(g.open) == 0 {
+				return i
+			}
 			i = passBlanks(text, i)
 			switch {
-			case len(g.open) == 0:
-				return i == len(text)
 			case i == len(text):
-				return false
+				return -1
 			case text[i] == ',':
 				if i, more = passBlanks(text, i+1), true; g.open[len(g.open)-1] == '}' {
 					if i = passName(text, i); i < 0 {
-						return false
+						return -1
 					}
 				}
 			case text[i] == g.open[len(g.open)-1]:
 				g.open = g.open[:len(g.open)-1]
 				i++
 			default:
-				return false
+				return -1
 			}
 		}
 	}
@@ -72,8 +79,10 @@ func (g *grammar) value(text []byte, i int) (next int, more bool) {
 	return passNumber(text, i), false
 }
 
+const blanks uint64 = 1<<' ' | 1<<'\t' | 1<<'\n' | 1<<'\r'
+
 func passBlanks(text []byte, i int) int {
-	for i < len(text) && (text[i] == ' ' || text[i] == '\t' || text[i] == '\n' || text[i] == '\r') {
+	for i < len(text) && text[i] <= ' ' && 1<<text[i]&blanks != 0 {
 		i++
 	}
 	return i
@@ -104,8 +113,7 @@ func passString(text []byte, i int) int {
 	}
 	for i++; ; {
 		for i+8 <= len(text) {
-			v := binary.LittleEndian.Uint64(text[i:])
-			if ends := quotesOrSlashes(v) | controls(v); ends != 0 {
+			if ends := specials(binary.LittleEndian.Uint64(text[i:])); ends != 0 {
 				i += bits.TrailingZeros64(ends) / 8
 				break
 			}
@@ -126,10 +134,11 @@ func passString(text []byte, i int) int {
 	}
 }
 
-// controls has a bit in the first of eight bytes that is a control character, and none when there is none.
-func controls(v uint64) uint64 {
+// specials has a bit in the first of eight bytes that is a quote, a backslash or a control character, and none when
+// there is none. With one bit turned over, the quote stands right behind the control characters.
+func specials(v uint64) uint64 {
 	const ones, high = 0x0101010101010101, 0x8080808080808080
-	return (v - ones*' ') &^ v & high
+	return (((v ^ ones*2) - ones*('"'^2+1)) | ((v ^ ones*'\\') - ones)) &^ v & high
 }
 
 // passEscape passes over what stands behind a backslash.

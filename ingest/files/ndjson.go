@@ -141,7 +141,7 @@ func (r *Row) takeColumns(object []byte) (twice, err error) {
 			break
 		}
 		if !r.known {
-			r.facts.note(&w, 0)
+			r.facts.note(w.name, w.value, w.at-len(w.value))
 		}
 		if c == columnNone && r.other == nil && !slices.Contains(refusedMembers, string(w.name)) {
 			r.other = w.name
@@ -166,7 +166,7 @@ func (r *Row) takePayload(w *walk) {
 	r.facts = facts{}
 	inner := walk{text: w.text, at: w.at + 1, inner: true}
 	for inner.next() {
-		r.facts.note(&inner, w.at)
+		r.facts.note(inner.name, inner.value, inner.at-len(inner.value)-w.at)
 	}
 	if r.known = inner.err == nil; !r.known {
 		w.takeValue()

@@ -28,6 +28,9 @@ const (
 
 // columnOf is what a column of that name means, in whatever case.
 func columnOf(name []byte) column {
+	if c := columnNamed(name); c != columnNone {
+		return c
+	}
 	var lower [len("user_alias_label")]byte
 	if len(name) > len(lower) {
 		return columnNone
@@ -38,7 +41,12 @@ func columnOf(name []byte) column {
 		}
 		lower[i] = c
 	}
-	switch string(lower[:len(name)]) {
+	return columnNamed(lower[:len(name)])
+}
+
+// columnNamed is columnOf for names as they are usually written.
+func columnNamed(name []byte) column {
+	switch string(name) {
 	case "external_id":
 		return columnExternalID
 	case "svc_id", "braze_id":
@@ -77,12 +85,17 @@ type Row struct {
 	facts   facts               // of object or payload, whichever is there
 	known   bool                // facts are
 	other   []byte              // the name of a member that is no column
+
+	noted *note  // what is known of the line in its piece; nil: nothing
+	piece []byte // which is read alone
+	made  []byte // an object that isn't in the file like that
 }
 
 func (r *Row) reset(at Position, text []byte) {
 	r.Position, r.Fault, r.Text = at, "", text
 	r.line, r.payload, r.object, r.scratch, r.known, r.other = nil, nil, nil, r.scratch[:0], false, nil
 	r.columns = [columnCount][]byte{}
+	r.noted = nil
 }
 
 // Object is what a row becomes.
@@ -108,10 +121,26 @@ type ObjectOptions struct {
 	UpdateExistingOnly bool
 }
 
+// MakeObject is AppendObject to nothing. Text is only read, and valid as long as the row.
+func (r *Row) MakeObject(o *Object, options *ObjectOptions) (fault string) {
+	*o = Object{}
+	if r.takeNoted(o, options) {
+		return ""
+	}
+	o.Text = r.made[:0]
+	fault = r.AppendObject(o, options)
+	r.made = o.Text
+	return fault
+}
+
 // AppendObject appends what the row becomes to Text of o. fault is why it becomes nothing; then nothing was appended.
 func (r *Row) AppendObject(o *Object, options *ObjectOptions) (fault string) {
 	if r.Fault != "" {
 		return r.Fault
+	}
+	if r.noted != nil {
+		r.reset(r.Position, r.Text)
+		r.line = r.Text
 	}
 	if r.line != nil {
 		if err := r.takeApart(); err != nil {
@@ -354,27 +383,33 @@ func (r *Row) factsOf(object []byte) ([]byte, *facts, error) {
 	r.facts = facts{}
 	var w walk
 	for w.begin(object); w.next(); {
-		r.facts.note(&w, 0)
+		r.facts.note(w.name, w.value, w.at-len(w.value))
 	}
 	return object, &r.facts, w.err
 }
 
-// note takes notice of a member of the object that begins at an index of the walk's text.
-func (f *facts) note(w *walk, begin int) {
+// note takes notice of a member, whose value begins at an index of the object.
+func (f *facts) note(name, value []byte, at int) {
 	f.members = true
-	switch string(w.name) {
+	switch string(name) {
 	case "time":
 		f.time = true
 	case "_update_existing_only":
 		f.existing = true
 	case "_merge_objects":
-		if string(w.value) == `"true"` {
-			f.mergeAt = w.at - len(w.value) - begin
+		if string(value) == `"true"` {
+			f.mergeAt = at
 		}
-	case "external_id", "svc_id", "braze_id", "email", "phone":
-		f.identifier[columnOf(w.name)] = w.value
+	case "external_id":
+		f.identifier[columnExternalID] = value
+	case "svc_id", "braze_id":
+		f.identifier[columnSvcID] = value
+	case "email":
+		f.identifier[columnEmail] = value
+	case "phone":
+		f.identifier[columnPhone] = value
 	case "user_alias":
-		f.alias = w.value
+		f.alias = value
 	}
 }
 

@@ -26,7 +26,7 @@ type refusal struct {
 
 func (o *outcome) refuse(s sent, reason string) { o.refusals = append(o.refusals, refusal{s, reason}) }
 
-func (o *outcome) text(s sent) []byte { return o.request.text[s.from:s.to] }
+func (o *outcome) text(s sent) []byte { return o.request.texts[s.text()][s.from:s.to] }
 
 // deliver sends rows until the server has said something of each. A request that is refused as a whole, for one row
 // that is no JSON or since it is too large, is sent again in parts.
@@ -102,7 +102,7 @@ func (o *outcome) appendTrack(dst net.Buffers, rows []sent) net.Buffers {
 
 // appendRows appends those of a kind with commas between them. Rows that follow one another are one part.
 func (o *outcome) appendRows(dst net.Buffers, rows []sent, kind uint8) net.Buffers {
-	from, to := -1, 0
+	from, to, text := -1, 0, o.request.texts[kind]
 	for i := range rows {
 		s := &rows[i]
 		switch {
@@ -111,7 +111,7 @@ func (o *outcome) appendRows(dst net.Buffers, rows []sent, kind uint8) net.Buffe
 		case from < 0:
 			from = s.from
 		case s.from != to+len(comma):
-			dst = append(dst, o.request.text[from:to], comma)
+			dst = append(dst, text[from:to], comma)
 			from = s.from
 		}
 		to = s.to
@@ -119,7 +119,7 @@ func (o *outcome) appendRows(dst net.Buffers, rows []sent, kind uint8) net.Buffe
 	if from < 0 {
 		return dst
 	}
-	return append(dst, o.request.text[from:to])
+	return append(dst, text[from:to])
 }
 
 // appendDelete appends the parts of a body of /users/delete.

@@ -120,7 +120,8 @@ type job struct {
 	source files.Source
 	size   int64 // of source
 	format files.Format
-	total  int64 // rows
+	total  int64        // rows
+	notes  *files.Notes // of the check
 
 	state   *state
 	keyHead string // of Idempotency-Keys
@@ -220,7 +221,8 @@ func (j *job) check(ctx context.Context) (hash string, err error) {
 		return fmt.Errorf("%s: %w", j.path, err)
 	}
 	j.bar.begin("checking "+j.name(), j.size, "bytes")
-	j.total, err = files.Check(h, j.size, j.format, j.rowOptions(j.o.strict(j.format)), func(at int64) error {
+	j.notes = files.NewNotes(j.o.NoteBytes)
+	j.total, err = files.Check(h, j.size, j.format, j.rowOptions(j.o.strict(j.format)), j.notes, func(at int64) error {
 		j.bar.set(at)
 		return ctx.Err()
 	})
@@ -249,7 +251,7 @@ func (j *job) send(ctx context.Context) (err error) {
 	var senders sync.WaitGroup
 	j.lanes = make([]lane, j.state.Lanes)
 	for n := range j.lanes {
-		j.lanes[n].queue, j.lanes[n].free = make(chan *request, 1), make(chan *request, 2)
+		j.lanes[n].queue, j.lanes[n].free = make(chan *request, laneQueue), make(chan *request, laneQueue+1)
 		senders.Go(func() { j.work(ctx, cancel, n) })
 	}
 	saved := j.saveNowAndThen(ctx, cancel)
@@ -339,7 +341,7 @@ func (j *job) oldest() files.Position {
 
 // read gives each row that isn't answered yet to its lane.
 func (j *job) read(ctx context.Context) error {
-	r, err := files.NewReader(j.source, j.size, j.format, j.state.Next, j.rowOptions(false))
+	r, err := j.notes.NewReader(j.source, j.size, j.format, j.state.Next, j.rowOptions(false))
 	if err != nil {
 		return err
 	}
@@ -353,8 +355,7 @@ func (j *job) read(ctx context.Context) error {
 		} else if err != nil {
 			return err
 		}
-		object = files.Object{Text: object.Text[:0]}
-		fault := row.AppendObject(&object, &options)
+		fault := row.MakeObject(&object, &options)
 		n := 0
 		if fault == "" {
 			n = int(object.User % uint64(len(j.lanes)))

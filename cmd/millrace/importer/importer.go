@@ -1,9 +1,10 @@
 // Package importer brings files of rows (package ingest/files) into a server, through /users/track and /users/delete.
 //
-// A file is read twice: once to check all of it and to know its hash, then to send it. Each row goes to the lane of the
-// user whom it names; a lane puts its rows together to requests, and has one of them under way at a time. So one user's
-// rows of a kind take effect in the order of the file, as long as they name him in the same way; those of several
-// kinds, where it matters (request.takes).
+// A file is read twice: once to check all of it and to know its hash, then to send it. What the check found out of rows
+// of NDJSON is remembered, as far as it fits, so that they are taken apart once (files.Notes). Each row goes to the
+// lane of the user whom it names; a lane puts its rows together to requests, and has one of them under way at a time.
+// So one user's rows of a kind take effect in the order of the file, as long as they name him in the same way; those of
+// several kinds, where it matters (request.takes).
 //
 // Each row takes effect once, whatever is killed and when:
 //   - Which rows are in which request depends on the file and on the settings that it was begun with alone, and so does
@@ -63,6 +64,9 @@ type Options struct {
 	Malformed string
 	// MaxRowBytes and MaxColumns bound rows, see files.Options.
 	MaxRowBytes, MaxColumns int
+	// NoteBytes is how much may be remembered of a file from its check until it is sent, 32 bytes a row (default 64
+	// MiB). Rows of NDJSON behind that are taken apart twice.
+	NoteBytes int
 	// UpdateExistingOnly leaves out rows of users who aren't there.
 	UpdateExistingOnly bool
 
@@ -108,6 +112,7 @@ func (o *Options) EnsureDefaults() {
 	o.RequestBytes = cmp.Or(o.RequestBytes, 1<<20)
 	o.MaxRowBytes = cmp.Or(o.MaxRowBytes, 1<<20)
 	o.MaxColumns = cmp.Or(o.MaxColumns, 1000)
+	o.NoteBytes = cmp.Or(o.NoteBytes, 64<<20)
 	o.Timeout = cmp.Or(o.Timeout, 30*time.Second)
 	o.Patience = cmp.Or(o.Patience, 10*time.Minute)
 	o.Poll = cmp.Or(o.Poll, 2*time.Second)
@@ -162,6 +167,8 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("Objects %d: must be 1 to 100000", o.Objects)
 	case o.RequestBytes < 1<<10 || o.RequestBytes > 1<<30:
 		return fmt.Errorf("RequestBytes %d: must be 1 KiB to 1 GiB", o.RequestBytes)
+	case o.NoteBytes < 0:
+		return errors.New("NoteBytes must not be negative")
 	case o.MaxCopyBytes < 1:
 		return errors.New("MaxCopyBytes must be positive")
 	case o.Rate < 0 || o.Timeout < 0 || o.Patience < 0 || o.Settle < 0 || o.Poll < 0:

@@ -242,7 +242,7 @@ func TestEachRowOnce(t *testing.T) {
 		}
 		o := d.options(t, dir)
 		path := bring(t, r, &o, text.String())
-		o.Connections = 1 + r.IntN(8)
+		o.Connections, o.NoteBytes = 1+r.IntN(8), 1<<r.IntN(20)
 		var report Report
 		for range 5 {
 			ctx, cancel := context.WithCancel(t.Context())

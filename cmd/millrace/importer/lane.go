@@ -10,6 +10,10 @@ import (
 // maxDeletions is how many users one request may delete.
 const maxDeletions = 50
 
+// laneQueue is how many requests wait in a lane while one is under way. The reader waits for the lane that is full
+// first: until then the others need something to send.
+const laneQueue = 3
+
 // lane is the way of some users' rows, one request after another.
 type lane struct {
 	queue   chan *request
@@ -21,7 +25,10 @@ type lane struct {
 func (l *lane) newRequest() *request {
 	select {
 	case r := <-l.free:
-		*r = request{text: r.text[:0], rows: r.rows[:0], call: r.call}
+		for k := range r.texts {
+			r.texts[k] = r.texts[k][:0]
+		}
+		*r = request{texts: r.texts, rows: r.rows[:0], call: r.call}
 		return r
 	default:
 		return new(request)
@@ -41,7 +48,10 @@ func (l *lane) flush(ctx context.Context) error {
 
 // request is a run of a lane's rows.
 type request struct {
-	text        []byte // the objects, each with a comma behind it
+	// texts are those of the objects of each kind, by its number, and behind them of rows that aren't sent. Each has a
+	// comma behind it: what is sent is a few long runs, in whatever order kinds come.
+	texts       [texts][]byte
+	bytes       int // of all, without commas
 	rows        []sent
 	call        call   // its sender's
 	counts      [4]int // by the number of the kind
@@ -54,7 +64,7 @@ type request struct {
 // sent is a row on its way. It has 64 bytes, a cache line: the reader has left its rows long ago when they are sent.
 type sent struct {
 	row, line   int64
-	from, to    int // in text
+	from, to    int // in the text of its kind
 	user        uint64
 	fault       string // it isn't sent
 	kind        uint8  // its number in files.Kinds
@@ -64,19 +74,38 @@ type sent struct {
 // deletions is the number of the kind, behind those of /users/track in the order in which they take effect.
 const deletions = 3
 
-func kindNumber(k files.Kind) uint8 { return uint8(slices.Index(files.Kinds, k)) }
+// faulty is the number of the text of rows that aren't sent, and texts is how many texts there are.
+const (
+	faulty = deletions + 1
+	texts  = faulty + 1
+)
+
+// kindNumber is the index in files.Kinds; of none of them, which faulty rows may have, 255.
+func kindNumber(k files.Kind) uint8 {
+	switch k {
+	case files.Attributes:
+		return 0
+	case files.Events:
+		return 1
+	case files.Purchases:
+		return 2
+	case files.Deletions:
+		return deletions
+	}
+	return 255
+}
 
 // takes reports whether a row may go with those that are there: as many as the server takes at once, and none of which
 // it matters that it would overtake another one of its user, for a request has attributes first, then events, then
 // purchases. It matters when one of both takes effect only if the user is there: rows of several kinds change different
 // parts of him.
-func (r *request) takes(o *files.Object, faulty bool, s *state) bool {
-	if faulty {
+func (r *request) takes(o *files.Object, isFaulty bool, s *state) bool {
+	if isFaulty {
 		return len(r.rows) < 3*s.Objects
 	}
 	n := kindNumber(o.Kind)
 	switch {
-	case len(r.text)-len(r.rows)+len(o.Text) > s.RequestBytes: // without commas
+	case r.bytes+len(o.Text) > s.RequestBytes:
 		return false
 	case o.Kind == files.Deletions:
 		return r.takesDeletion(o, min(s.Objects, maxDeletions))
@@ -102,20 +131,30 @@ func (r *request) takesDeletion(o *files.Object, most int) bool {
 }
 
 func (r *request) add(row *files.Row, o *files.Object, fault string) {
-	one := sent{row: row.Row, line: row.Line, kind: kindNumber(o.Kind), from: len(r.text), user: o.User, fault: fault}
+	one := sent{row: row.Row, line: row.Line, kind: kindNumber(o.Kind), user: o.User, fault: fault}
+	text := o.Text
 	if fault != "" {
-		r.text = append(r.text, row.Text...)
+		text = row.Text
 		r.faults++
 	} else {
-		r.text = append(r.text, o.Text...)
 		r.identifiers = o.Identifiers
 		r.counts[one.kind]++
 		one.conditional = o.IsConditional
 		r.conditional = r.conditional || one.conditional
 	}
-	one.to = len(r.text)
-	r.text = append(r.text, ',')
+	all := &r.texts[one.text()]
+	one.from, one.to = len(*all), len(*all)+len(text)
+	*all = append(append(*all, text...), ',')
+	r.bytes += len(text)
 	r.rows = append(r.rows, one)
+}
+
+// text is the number of the text that has the row.
+func (s *sent) text() uint8 {
+	if s.fault != "" {
+		return faulty
+	}
+	return s.kind
 }
 
 // work sends the requests of a lane, until there are no more or the context ends.

@@ -1,0 +1,474 @@
+package files
+
+import (
+	"bytes"
+	"io"
+	"math"
+	"slices"
+	"sort"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/zeebo/xxh3"
+)
+
+// Notes are what Check has found out of the lines of a file of NDJSON, so that rows needn't be taken apart once more
+// when they become objects: where the object is, whose it is, and what it has. They are of the first part of a file, as
+// far as they fit, and hold for the text that was checked alone: each piece has its hash.
+//
+// Whatever isn't plain is only noted as a row, and is taken apart as one that wasn't noted. So there is one place that
+// says what rows become; the notes of plain ones are held against it (FuzzRows).
+type Notes struct {
+	max    int
+	bytes  int
+	pieces []notedPiece
+}
+
+// NewNotes are of at most about so many bytes. One of a line has noteBytes.
+func NewNotes(maxBytes int) *Notes { return &Notes{max: maxBytes} }
+
+const noteBytes = 32
+
+// notedPiece is a run of whole lines.
+type notedPiece struct {
+	at    Position
+	size  int
+	hash  uint64
+	lines []note
+}
+
+// note is of one line. Places are indexes of the piece. It has 32 bytes and no pointers: the collector has nothing to
+// look for in it.
+type note struct {
+	user     uint64
+	from, to uint32 // the object, or the text that it is written as
+	who      uint32 // the identifier that stands beside it
+	whoBytes uint16 // 0: none does
+	form     noteForm
+	kind     uint8  // 1 + its number in Kinds, 0: the line doesn't say one
+	next     uint32 // where the next line begins
+	facts    noteFacts
+}
+
+// noteForm is what a line is.
+type noteForm uint8
+
+const (
+	noteBlank  noteForm = iota // no row
+	noteRow                    // is to be taken apart
+	noteObject                 // is an object as it stands there
+	noteQuoted                 // has an object as a text
+)
+
+// noteFacts are those of the object that bear on what else must be put into it.
+type noteFacts uint8
+
+const (
+	noteMembers noteFacts = 1 << iota // there are any
+	noteTime
+	noteExisting
+	noteSvcID   // who is one
+	noteUpdated // there is a column updated_at
+)
+
+// add takes the notes of the piece behind those that are there; false: no more of them fit.
+func (n *Notes) add(p *piece, at Position) bool {
+	if n == nil || p.notes == nil || n.bytes+noteBytes*cap(p.notes) > n.max {
+		return false
+	}
+	n.bytes += noteBytes * cap(p.notes)
+	n.pieces = append(n.pieces, notedPiece{at: at, size: len(p.text), hash: p.hash, lines: p.notes})
+	return true
+}
+
+// noter makes notes of lines.
+type noter struct {
+	grammar
+	facts   facts               // of the object, whichever it is
+	columns [columnCount][]byte // of the line
+	object  []byte              // of the column payload; nil: it is none
+	twice   bool
+	scratch []byte
+}
+
+// checkAndNote is check for pieces in which nothing is wrong; false: it isn't known.
+func (p *piece) checkAndNote(n *noter, o Options) bool {
+	if len(p.text) > math.MaxUint32 {
+		return false
+	}
+	p.notes = make([]note, 0, 16+len(p.text)/p.lineBytes*17/16)
+	p.rows, p.lines = 0, 0
+	for from := 0; from < len(p.text); {
+		end, next := len(p.text), len(p.text)
+		if k := bytes.IndexByte(p.text[from:], '\n'); k >= 0 {
+			end, next = from+k, from+k+1
+			p.lines++
+		}
+		line := p.text[from:end]
+		if len(line) > o.MaxRowBytes {
+			return false
+		}
+		one := n.note(line)
+		if one.form == noteRow && o.Strict && !n.isObject(line) {
+			return false
+		}
+		if one.form != noteBlank {
+			p.rows++
+		}
+		one.from, one.to, one.who, one.next = one.from+uint32(from), one.to+uint32(from), one.who+uint32(from),
+			uint32(next)
+		p.notes = append(p.notes, one)
+		from = next
+	}
+	if cap(p.notes) > len(p.notes)*5/4 {
+		p.notes = slices.Clone(p.notes) // they stay, in no more room than they take
+	}
+	p.hash = xxh3.Hash(p.text)
+	return true
+}
+
+// isObject says of a line that isn't plain whether it is one at all.
+func (n *noter) isObject(line []byte) bool {
+	text := bytes.TrimSpace(line)
+	return len(text) > 0 && text[0] == '{' && n.valid(text)
+}
+
+// note makes one of a line.
+func (n *noter) note(line []byte) note {
+	i := passBlanks(line, 0)
+	if i == len(line) || line[i] != '{' && len(bytes.TrimSpace(line)) == 0 {
+		return note{}
+	}
+	row := note{form: noteRow}
+	if line[i] != '{' {
+		return row
+	}
+	n.facts, n.columns, n.object, n.twice = facts{}, [columnCount][]byte{}, nil, false
+	end := n.members(line, i, false)
+	if end < 0 || passBlanks(line, end) < len(line) {
+		return row
+	}
+	payload, kind := n.columns[columnPayload], n.columns[columnKind]
+	if kind != nil && isString(kind) {
+		row.kind = kindNumber(kind[1 : len(kind)-1])
+	}
+	if payload == nil {
+		if row.kind != 0 {
+			return note{form: noteRow}
+		}
+		return n.fill(row, line, line[i:end])
+	}
+	alone := n.columns[columnAliasName] == nil && n.columns[columnAliasLabel] == nil &&
+		n.columns[columnEmail] == nil && n.columns[columnPhone] == nil
+	switch {
+	case n.twice || !alone || kind != nil && row.kind == 0:
+		return note{form: noteRow}
+	case n.object != nil:
+		return n.noteWho(n.fill(row, line, n.object), line)
+	}
+	return n.noteWho(n.noteQuoted(row, line, payload), line)
+}
+
+// kindNumber is 1 and the number of the kind of that name, 0 when there is none.
+func kindNumber(name []byte) uint8 {
+	for i, k := range Kinds {
+		if string(name) == string(k) {
+			return uint8(i + 1)
+		}
+	}
+	return 0
+}
+
+// members passes over the object at i and takes notice of its members: of the line, or of its payload, which is inner.
+func (n *noter) members(text []byte, begin int, inner bool) int {
+	i := passBlanks(text, begin+1)
+	if i < len(text) && text[i] == '}' {
+		return i + 1
+	}
+	for {
+		from := i
+		if i = passString(text, i); i < 0 {
+			return -1
+		}
+		name := text[from+1 : i-1]
+		if i = passBlanks(text, i); i == len(text) || text[i] != ':' {
+			return -1
+		}
+		i = passBlanks(text, i+1)
+		value, c := i, columnNone
+		if !inner {
+			c = columnOf(name)
+		}
+		switch {
+		case i == len(text):
+			return -1
+		case text[i] == '"':
+			i = passString(text, i)
+		case text[i] == '{' && c == columnPayload && n.object == nil:
+			n.facts = facts{}
+			if i = n.members(text, i, true); i > 0 {
+				n.object = text[value:i]
+			}
+		default:
+			i = n.pass(text, i)
+		}
+		if i < 0 {
+			return -1
+		}
+		if inner || n.object == nil {
+			n.facts.note(name, text[value:i], value-begin)
+		}
+		if c != columnNone && !isNothing(text[value:i]) {
+			n.twice = n.twice || n.columns[c] != nil
+			n.columns[c] = text[value:i]
+		}
+		if i = passBlanks(text, i); i == len(text) {
+			return -1
+		}
+		switch text[i] {
+		case '}':
+			return i + 1
+		case ',':
+			i = passBlanks(text, i+1)
+		default:
+			return -1
+		}
+	}
+}
+
+// fill is the note of a line with the object that is a part of it, whose facts are known.
+func (n *noter) fill(one note, line, object []byte) note {
+	if n.facts.mergeAt != 0 {
+		return note{form: noteRow}
+	}
+	one.form = noteObject
+	one.from = uint32(cap(line) - cap(object))
+	one.to = one.from + uint32(len(object))
+	one.user = n.facts.user()
+	if n.facts.members {
+		one.facts |= noteMembers
+	}
+	if n.facts.time {
+		one.facts |= noteTime
+	}
+	if n.facts.existing {
+		one.facts |= noteExisting
+	}
+	if n.columns[columnUpdatedAt] != nil {
+		one.facts |= noteUpdated
+	}
+	return one
+}
+
+// noteQuoted is the note of a line whose payload is a text.
+func (n *noter) noteQuoted(one note, line, payload []byte) note {
+	var err error
+	if n.scratch, err = jsontext.AppendUnquote(n.scratch[:0], payload); err != nil {
+		return note{form: noteRow}
+	}
+	object := bytes.TrimSpace(n.scratch)
+	if n.facts = (facts{}); len(object) == 0 || object[0] != '{' || n.members(object, 0, true) != len(object) {
+		return note{form: noteRow}
+	}
+	if one = n.fill(one, line, payload); one.form == noteObject {
+		one.form = noteQuoted
+	}
+	return one
+}
+
+// noteWho adds the identifier that stands beside the payload.
+func (n *noter) noteWho(one note, line []byte) note {
+	who := columnNone
+	for _, c := range []column{columnExternalID, columnSvcID} {
+		if n.columns[c] == nil {
+			continue
+		}
+		if who != columnNone || len(n.columns[c]) > math.MaxUint16 {
+			return note{form: noteRow}
+		}
+		who = c
+	}
+	if who == columnNone || one.form == noteRow {
+		return one
+	}
+	value := n.columns[who]
+	one.who, one.whoBytes = uint32(cap(line)-cap(value)), uint16(len(value))
+	one.user = hashOf(who, value)
+	if who == columnSvcID {
+		one.facts |= noteSvcID
+	}
+	return one
+}
+
+// NewReader reads the file that the notes are of, as the function of that name.
+func (n *Notes) NewReader(f Source, size int64, format Format, at Position, o Options) (Reader, error) {
+	if n == nil || len(n.pieces) == 0 || format != NDJSON {
+		return NewReader(f, size, format, at, o)
+	}
+	r := &notedLines{file: f, size: size, o: o, pieces: n.pieces, next: at}
+	return r, r.find()
+}
+
+// notedLines reads lines by their notes, and what is behind those as any reader.
+type notedLines struct {
+	file Source
+	size int64
+	o    Options
+
+	pieces []notedPiece // that are left; the first one is at hand
+	text   []byte       // of it; nil: not read yet
+	line   int          // of its notes, the next one
+	next   Position
+
+	behind Reader // set when the notes don't help any more
+}
+
+// find finds the first row.
+func (l *notedLines) find() error {
+	if l.next.Offset == 0 {
+		l.next = l.pieces[0].at
+		return nil
+	}
+	k := sort.Search(len(l.pieces), func(k int) bool { return l.pieces[k].at.Offset > l.next.Offset }) - 1
+	if k < 0 {
+		return l.goOn()
+	}
+	l.pieces = l.pieces[k:]
+	p := &l.pieces[0]
+	l.line = sort.Search(len(p.lines), func(i int) bool { return p.at.Offset+int64(p.lines[i].next) > l.next.Offset })
+	if p.at.Offset+int64(p.begin(l.line)) != l.next.Offset {
+		return l.goOn()
+	}
+	return nil
+}
+
+// begin is where a line begins in its piece.
+func (p *notedPiece) begin(line int) int {
+	if line == 0 {
+		return 0
+	}
+	return int(p.lines[line-1].next)
+}
+
+// goOn leaves the rest to a reader without notes.
+func (l *notedLines) goOn() (err error) {
+	l.behind, err = NewReader(l.file, l.size, NDJSON, l.next, l.o)
+	return err
+}
+
+// Position is that of the next row, or of a blank line before it.
+func (l *notedLines) Position() Position {
+	if l.behind != nil {
+		return l.behind.Position()
+	}
+	return l.next
+}
+
+// Next reads a line that isn't blank.
+func (l *notedLines) Next(r *Row) error {
+	for l.behind == nil {
+		if len(l.pieces) == 0 {
+			if err := l.goOn(); err != nil {
+				return err
+			}
+			break
+		}
+		p := &l.pieces[0]
+		if l.line == len(p.lines) {
+			l.pieces, l.text, l.line = l.pieces[1:], l.text[:0], 0
+			continue
+		}
+		if len(l.text) == 0 {
+			if ok, err := l.read(p); err != nil {
+				return err
+			} else if !ok {
+				continue
+			}
+		}
+		one, from, at := &p.lines[l.line], p.begin(l.line), l.next
+		l.line++
+		l.next.Line++
+		l.next.Offset = p.at.Offset + int64(one.next)
+		if one.form != noteBlank {
+			l.next.Row++
+			r.take(at, one, l.text, l.text[from:one.next])
+			return nil
+		}
+	}
+	return l.behind.Next(r)
+}
+
+// read reads a piece. It may be another text than that which the notes are of: who checks the file in the end says so.
+func (l *notedLines) read(p *notedPiece) (ok bool, err error) {
+	if cap(l.text) < p.size {
+		l.text = make([]byte, p.size)
+	}
+	l.text = l.text[:p.size]
+	if n, err := l.file.ReadAt(l.text, p.at.Offset); n < p.size && err != io.EOF {
+		return false, err
+	} else if n < p.size || xxh3.Hash(l.text) != p.hash {
+		return false, l.goOn()
+	}
+	return true, nil
+}
+
+// take makes a row of a line of which there is a note.
+func (r *Row) take(at Position, one *note, piece, line []byte) {
+	if one.form == noteRow {
+		r.reset(at, bytes.TrimSpace(line))
+		r.line = r.Text
+		return
+	}
+	r.Position, r.Fault, r.Text = at, "", bytes.TrimSpace(line)
+	r.noted, r.piece = one, piece
+}
+
+// takeNoted makes the object by the row's note; false: it has none by which it could be made.
+func (r *Row) takeNoted(o *Object, options *ObjectOptions) bool {
+	one := r.noted
+	if one == nil {
+		return false
+	}
+	kind := options.Kind
+	if one.kind != 0 {
+		kind = Kinds[one.kind-1]
+	}
+	timeless := kind != Attributes && one.facts&noteTime == 0
+	if kind == Deletions || timeless && one.facts&noteUpdated != 0 {
+		r.reset(r.Position, r.Text)
+		r.line = r.Text
+		return false
+	}
+	isExisting := one.facts&noteExisting != 0
+	o.Kind, o.User, o.IsConditional = kind, one.user, isExisting || options.UpdateExistingOnly
+	object := r.piece[one.from:one.to]
+	if one.form == noteQuoted {
+		r.scratch, _ = jsontext.AppendUnquote(r.scratch[:0], object) // it has been done before
+		object = bytes.TrimSpace(r.scratch)
+	}
+	made := r.made[:0]
+	switch {
+	case one.whoBytes == 0:
+	case one.facts&noteSvcID != 0:
+		made = append(made, `,"svc_id":`...)
+	default:
+		made = append(made, `,"external_id":`...)
+	}
+	made = append(made, r.piece[one.who:one.who+uint32(one.whoBytes)]...)
+	if timeless {
+		made = append(append(append(made, `,"time":"`...), options.Time...), '"')
+	}
+	if options.UpdateExistingOnly && !isExisting {
+		made = append(made, `,"_update_existing_only":true`...)
+	}
+	if len(made) == 0 {
+		o.Text = object
+		return true
+	}
+	made[0] = '{' // in the place of the first comma
+	if one.facts&noteMembers != 0 {
+		made = append(made, ',')
+	}
+	r.made = append(made, object[1:]...)
+	o.Text = r.made
+	return true
+}
