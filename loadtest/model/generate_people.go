@@ -80,19 +80,28 @@ func (g *generator) identifier() map[string]any {
 }
 
 // merge merges nobody twice whom one can't tell afterwards: while his data is on its way to one user, he would seem to
-// have been merged into the other one, where none of it shows.
+// have been merged into the other one, where none of it shows. Nor one with an address: until his data has arrived, of
+// which nothing would tell, the address names him still.
 func (g *generator) merge() *Request {
 	list, merged := []any{}, []int{}
 	for range pick(g, 1, 1, 1, 2, 3) {
 		from := g.identifier()
 		user := g.state.named(from)
-		if slices.Contains(merged, user) && !g.state.hasOwnAttribute(user) {
+		if (slices.Contains(merged, user) || g.state.hasAddress(user)) && !g.state.hasOwnAttribute(user) {
 			continue
 		}
 		merged = append(merged, user)
 		list = append(list, map[string]any{"identifier_to_merge": from, "identifier_to_keep": g.identifier()})
 	}
+	if len(list) == 0 {
+		return g.track()
+	}
 	return &Request{Path: "/users/merge", Body: map[string]any{"merge_updates": list}}
+}
+
+// hasAddress says whether a user has an email or a phone.
+func (s *State) hasAddress(user int) bool {
+	return user != nobody && slices.ContainsFunc(s.users[user].contacts[:], func(c contact) bool { return c.address != "" })
 }
 
 // hasOwnAttribute says whether a user has a custom attribute that nobody else has.
