@@ -32,7 +32,7 @@ var arrows = map[string][]string{
 	"api/census":      {"shard", "shard/profile"},
 	"api/center":      {"api/call", "api/consent", "api/control", "api/preference", "api/ratelimit", "api/store", "api/value", "shard", "shard/op", "shard/profile"},
 	"api/consent":     {"api/call", "api/control", "api/value", "ingest/field", "shard", "shard/op", "shard/profile"},
-	"api/console":     {"api/control", "api/preference", "api/scim"},
+	"api/console":     {"api/console/chart", "api/console/rights", "api/console/signin", "api/control", "api/preference"},
 	"api/control":     {"api/keys", "api/ratelimit"},
 	"api/keys":        {},
 	"api/live":        {"shard", "shard/op", "shard/profile"},
@@ -46,6 +46,10 @@ var arrows = map[string][]string{
 	"api/users":       {"api/call", "api/control", "api/refused", "api/store", "api/value", "ingest/field", "shard", "shard/op", "shard/profile"},
 	"api/value":       {"shard/profile"},
 	"api/stream":      {"api/control", "shard", "shard/eventlog", "shard/eventlog/event", "shard/op", "shard/profile", "wal/durable"},
+
+	"api/console/chart":  {},
+	"api/console/rights": {"api/control"},
+	"api/console/signin": {"api/console/rights", "api/control", "api/scim"},
 
 	"ingest":       {"ingest/field", "shard/op"},
 	"ingest/field": {},
@@ -97,7 +101,7 @@ var arrows = map[string][]string{
 // testArrows are those that tests have besides; all have one to loadtest/testaddr, loadtest/testbrowser,
 // loadtest/testseed and loadtest/testsize.
 var testArrows = map[string][]string{
-	"api/console":             {"api", "api/admin", "api/census", "api/live", "api/openapi", "api/refused", "api/store", "ingest", "ingest/field", "shard", "shard/op"},
+	"api/console":             {"api", "api/admin", "api/census", "api/live", "api/openapi", "api/refused", "api/scim", "api/store", "ingest", "ingest/field", "shard", "shard/op"},
 	"api":                     {"api/admin", "api/census", "api/live", "ingest", "ingest/field", "shard/bodies", "shard/op", "shard/profile", "shard/cluster", "shard/cluster/facts", "shard/cluster/placement", "wal", "wal/quorum"},
 	"api/stream":              {"ingest", "shard/bodies", "shard/identity", "wal"},
 	"api/census":              {"shard/op"},
@@ -124,7 +128,7 @@ var libraries = map[string][]string{
 	"github.com/twmb/franz-go":          {"api/stream", "bench/..."},
 	"github.com/twmb/avro":              {"api/stream"},
 	"github.com/anishathalye/porcupine": {"loadtest/history"},
-	"github.com/coreos/go-oidc/v3":      {"api/console"},
+	"github.com/coreos/go-oidc/v3":      {"api/console/signin"},
 }
 
 func TestArrows(t *testing.T) {

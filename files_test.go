@@ -24,7 +24,7 @@ var filesUp = map[string]int{
 	"api":           13,
 	"api/admin":     9,
 	"api/census":    1,
-	"api/console":   17,
+	"api/console":   13,
 	"api/control":   16,
 	"api/live":      2,
 	"api/openapi":   1,

@@ -3,6 +3,7 @@ package console
 import (
 	"net/http"
 
+	"millrace/api/console/rights"
 	"millrace/api/control"
 )
 
@@ -55,9 +56,9 @@ func (v *visit) showCompany(made *scimToken) error {
 	}
 	for i := range list.Users {
 		u := &list.Users[i]
-		r := rightsOf(u.Permissions)
-		u.Company = (r.company &^ inWorkspace).names()
-		for _, w := range v.c.workspacesOf(r) {
+		r := rights.Of(u.Permissions)
+		u.Company = r.InCompany()
+		for _, w := range r.Workspaces(v.c.options.Control.Snapshot()) {
 			u.Workspaces = append(u.Workspaces, w.Name)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/url"
 
+	"millrace/api/console/rights"
 	"millrace/api/preference"
 )
 
@@ -67,7 +68,7 @@ func (c *Console) showConsent(v *visit) error {
 		return err
 	}
 	data.Centers, data.Blocked, data.Next = centers.Centers, list.Blocked, list.Next
-	if !v.may(SeePersonal) {
+	if !v.may(rights.SeePersonal) {
 		for i := range data.Blocked {
 			data.Blocked[i].Email = mask
 		}

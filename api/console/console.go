@@ -12,89 +12,48 @@
 package console
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"runtime/debug"
-	"time"
 
+	"millrace/api/console/signin"
 	"millrace/api/control"
-	"millrace/api/scim"
 )
 
 // Options of a Console.
 type Options struct {
+	// Options of sign-ins, with the documents and the clock of the console.
+	signin.Options
 	// API is the admin API, which serves whoever comes; As says who makes a request. Required.
 	API http.Handler
 	As  func(*http.Request, control.Actor) *http.Request
-	// Control has dashboard users, their permissions, and sessions. Required.
-	Control *control.Control
 	// Figures appends the metrics of this process, as Prometheus reads them. Required.
 	Figures func(dst []byte) []byte
 	// Document is the page that describes the public API, which has its style inline and no code. Required.
 	Document []byte
 	// Permissions are all that an API key may have.
 	Permissions []string
-	// AdminToken signs in from loopback. Empty: it doesn't.
-	AdminToken string
-	// Provider signs dashboard users in; without an Issuer nobody but the admin token does.
-	Provider Provider
-	// Idle ends a session that was not used for so long, Life one that is so old. Defaults 30 minutes, 12 hours.
-	Idle, Life time.Duration
-	// MaxSessions is how many sessions there may be at a time, MaxSessionsOfUser how many of one person. Defaults 1000,
-	// 20.
-	MaxSessions, MaxSessionsOfUser int
-	// MaxSignInsPerMinute is how many wrong admin tokens are looked at. Default 10.
-	MaxSignInsPerMinute int
-	// Now is the clock, Unix milliseconds. Default: the system's.
-	Now func() int64
-	// Logger. Default: slog.Default().
-	Logger *slog.Logger
-}
-
-// EnsureDefaults fills in what is not set.
-func (o *Options) EnsureDefaults() {
-	o.Idle, o.Life = cmp.Or(o.Idle, 30*time.Minute), cmp.Or(o.Life, 12*time.Hour)
-	o.MaxSessions, o.MaxSessionsOfUser = cmp.Or(o.MaxSessions, 1000), cmp.Or(o.MaxSessionsOfUser, 20)
-	o.MaxSignInsPerMinute = cmp.Or(o.MaxSignInsPerMinute, 10)
-	if o.Now == nil {
-		o.Now = func() int64 { return time.Now().UnixMilli() }
-	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
 }
 
 // Validate says which option is wrong.
 func (o *Options) Validate() error {
-	switch {
-	case o.API == nil || o.As == nil || o.Control == nil || o.Figures == nil || o.Document == nil:
-		return errors.New("console: API, As, Control, Figures or Document is not set")
-	case o.Idle < time.Minute || o.Life < o.Idle || o.Life > 30*24*time.Hour:
-		return errors.New("console: want an idle time of a minute or more, and a life of at least that and at " +
-			"most 30 days")
-	case o.MaxSessions < 1 || o.MaxSessions > control.MaxDocuments || o.MaxSessionsOfUser < 1 ||
-		o.MaxSignInsPerMinute < 1:
-		return fmt.Errorf("console: want 1 to %d sessions, at least 1 of a person, and at least 1 try a minute",
-			control.MaxDocuments)
+	if o.API == nil || o.As == nil || o.Figures == nil || o.Document == nil {
+		return errors.New("console: API, As, Figures or Document is not set")
 	}
-	return o.Provider.validate()
+	return o.Options.Validate()
 }
 
 // Console serves the pages. Make it with New, end it with Close.
 type Console struct {
-	options Options
-	users   *scim.Users
-	mux     *http.ServeMux
-	ring    ring
-	tries   tries
-	oidc    provider
-	stop    context.CancelFunc
-	done    chan struct{}
+	options  Options
+	sessions *signin.Sessions
+	mux      *http.ServeMux
+	ring     ring
+	stop     context.CancelFunc
+	done     chan struct{}
 }
 
 // New makes a Console, which looks at the figures from now on.
@@ -103,8 +62,7 @@ func New(options Options) (*Console, error) {
 	if err := options.Validate(); err != nil {
 		return nil, err
 	}
-	c := &Console{options: options, users: scim.NewUsers(options.Control, options.Now), done: make(chan struct{})}
-	c.oidc.Provider, c.oidc.asking = options.Provider, make(chan struct{}, maxAsking)
+	c := &Console{options: options, sessions: signin.New(options.Options), done: make(chan struct{})}
 	c.mux = http.NewServeMux()
 	for _, rt := range c.routes() {
 		c.mux.HandleFunc(rt.method+" "+rt.path, c.serve(rt))

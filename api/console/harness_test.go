@@ -25,6 +25,7 @@ import (
 	"millrace/api"
 	"millrace/api/admin"
 	"millrace/api/census"
+	"millrace/api/console/signin"
 	"millrace/api/control"
 	"millrace/api/live"
 	"millrace/api/openapi"
@@ -106,7 +107,8 @@ func openHouse(t testing.TB, edit ...func(*Options)) *house {
 	h.bootstrap(demoYAML)
 	h.openAPI(store.Engine(engine), logger)
 	h.users = scim.NewUsers(h.control, h.now.Load)
-	options := Options{API: h.admin.API(), As: admin.As, Control: h.control, AdminToken: adminToken, Document: openapi.Page(), Permissions: h.api.Permissions(), Now: h.now.Load, Logger: logger,
+	options := Options{API: h.admin.API(), As: admin.As, Document: openapi.Page(), Permissions: h.api.Permissions(),
+		Options: signin.Options{Control: h.control, AdminToken: adminToken, Now: h.now.Load, Logger: logger},
 		Figures: func(dst []byte) []byte {
 			b := bytes.NewBuffer(dst)
 			metrics.WritePrometheus(b, true)
@@ -272,7 +274,7 @@ func (h *house) signedInAs(userName string) *browser {
 	h.t.Helper()
 	user, _ := h.users.Named(userName)
 	w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, h.url, nil)
-	require.NoError(h.t, h.console.begin(w, r, user))
+	require.NoError(h.t, h.console.sessions.Begin(w, r, user))
 	b := h.browser()
 	u, err := url.Parse(h.url)
 	require.NoError(h.t, err)

@@ -70,7 +70,7 @@ func (c *Console) endWithSession(ctx context.Context, end func(), v *visit) {
 			return
 		case <-t.C:
 		}
-		if p := c.whoIs(v.r); p == nil || !p.rights.in(v.At.ID).has(v.route.needs) {
+		if p := c.whoIs(v.r); p == nil || !p.Rights.In(v.At.ID).Has(v.route.needs) {
 			end()
 			return
 		}

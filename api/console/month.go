@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"slices"
 	"time"
+
+	"millrace/api/console/chart"
 )
 
 // The last month of the overview is what the event log counts when it packs: events and purchases by the time when they
@@ -41,7 +43,7 @@ type nameCount struct {
 
 // month is what came in the last thirty days, in the workspaces that the person may see.
 type month struct {
-	Chart   chart
+	Chart   chart.Chart
 	Names   []nameCount // the most frequent ones
 	Missing int         // groups of the cluster that this node doesn't have
 	counts  map[string]monthCount
@@ -78,8 +80,8 @@ func (v *visit) readMonth(rows []workspaceRow) (*month, error) {
 
 // addHours draws the days, and counts by workspace.
 func (m *month) addHours(counts *eventCounts, titles map[string]string, end int64) {
-	events := line{Name: "events", Class: "a", values: make([]float64, monthDays)}
-	purchases := line{Name: "purchases", Class: "c", values: make([]float64, monthDays)}
+	events := chart.Line{Name: "events", Class: "a", Values: make([]float64, monthDays)}
+	purchases := chart.Line{Name: "purchases", Class: "c", Values: make([]float64, monthDays)}
 	for _, h := range counts.Hours {
 		at := monthDays - 1 - (end-1-millis(h.Hour))/day.Milliseconds()
 		if _, seen := titles[h.Workspace]; !seen || at < 0 || at >= monthDays {
@@ -87,15 +89,15 @@ func (m *month) addHours(counts *eventCounts, titles map[string]string, end int6
 		}
 		c := m.counts[h.Workspace]
 		if h.Type == "purchase" {
-			purchases.values[at] += float64(h.Count)
+			purchases.Values[at] += float64(h.Count)
 			c.Purchases += h.Count
 		} else {
-			events.values[at] += float64(h.Count)
+			events.Values[at] += float64(h.Count)
 			c.Events += h.Count
 		}
 		m.counts[h.Workspace] = c
 	}
-	m.Chart = newBars("Events and purchases", "a day", "30 days", end, day, events, purchases)
+	m.Chart = chart.Bars("Events and purchases", "a day", "30 days", end, day, events, purchases)
 }
 
 func (m *month) addNames(counts *eventCounts, titles map[string]string) {

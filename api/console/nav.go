@@ -71,7 +71,7 @@ func (v *visit) isAt(m entry) bool {
 
 // Others are the workspaces that the person may go to.
 func (v *visit) Others() (list []link) {
-	for _, w := range v.c.workspacesOf(v.Person.rights) {
+	for _, w := range v.Person.Rights.Workspaces(v.c.options.Control.Snapshot()) {
 		list = append(list, link{w.Name, path("console", "w", w.ID), v.At != nil && v.At.ID == w.ID})
 	}
 	return list

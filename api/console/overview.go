@@ -4,6 +4,8 @@ import (
 	"errors"
 	"net/http"
 
+	"millrace/api/console/chart"
+	"millrace/api/console/rights"
 	"millrace/api/control"
 )
 
@@ -11,7 +13,7 @@ import (
 type overviewData struct {
 	Problem    string // why requests aren't served
 	Figures    []figure
-	Charts     []chart
+	Charts     []chart.Chart
 	Workspaces []workspaceRow
 	Cluster    *clusterStatus
 	Month      *month // nil: there are no counts
@@ -33,7 +35,7 @@ type workspaceRow struct {
 func (c *Console) showOverview(v *visit) error {
 	samples, now := c.ring.all(), c.options.Now()
 	data := overviewData{}
-	workspaces := c.workspacesOf(v.Person.rights)
+	workspaces := v.Person.Rights.Workspaces(c.options.Control.Snapshot())
 	for _, w := range workspaces {
 		row := workspaceRow{Workspace: w, Objects: lastHour(samples, func(s *sample) objects {
 			return s.objects[w.ID]
@@ -63,7 +65,7 @@ func (c *Console) showOverview(v *visit) error {
 		return sum
 	}
 	data.Charts = append(data.Charts, objectChart(samples, now, of))
-	if v.Person.rights.company.has(SeeCompany) {
+	if v.Person.Rights.In("").Has(rights.SeeCompany) {
 		data.Charts = append(data.Charts, latencyChart(samples, now))
 		data.Figures = figuresOf(samples[len(samples)-1])
 		if err := data.readCluster(v); err != nil {
@@ -122,23 +124,23 @@ func rates(samples []*sample, of func(from, to *sample, seconds float64)) (times
 	return times
 }
 
-func objectChart(samples []*sample, now int64, of func(*sample) objects) chart {
-	accepted, refused, ignored := line{Name: "accepted", Class: "a"}, line{Name: "refused", Class: "b"},
-		line{Name: "values left out", Class: "c"}
+func objectChart(samples []*sample, now int64, of func(*sample) objects) chart.Chart {
+	accepted, refused, ignored := chart.Line{Name: "accepted", Class: "a"}, chart.Line{Name: "refused", Class: "b"},
+		chart.Line{Name: "values left out", Class: "c"}
 	times := rates(samples, func(from, to *sample, seconds float64) {
 		d := of(to).minus(of(from))
-		accepted.values = append(accepted.values, d.Accepted/seconds)
-		refused.values = append(refused.values, d.Refused/seconds)
-		ignored.values = append(ignored.values, d.Ignored/seconds)
+		accepted.Values = append(accepted.Values, d.Accepted/seconds)
+		refused.Values = append(refused.Values, d.Refused/seconds)
+		ignored.Values = append(ignored.Values, d.Ignored/seconds)
 	})
-	return newChart("Objects", "a second", now, times, accepted, refused, ignored)
+	return chart.OfHour("Objects", "a second", now, times, accepted, refused, ignored)
 }
 
-func latencyChart(samples []*sample, now int64) chart {
-	p50, p99 := line{Name: "p50", Class: "a"}, line{Name: "p99", Class: "c"}
+func latencyChart(samples []*sample, now int64) chart.Chart {
+	p50, p99 := chart.Line{Name: "p50", Class: "a"}, chart.Line{Name: "p99", Class: "c"}
 	times := rates(samples, func(from, to *sample, _ float64) {
-		p50.values, p99.values = append(p50.values, quantile(0.5, from, to)),
-			append(p99.values, quantile(0.99, from, to))
+		p50.Values, p99.Values = append(p50.Values, quantile(0.5, from, to)),
+			append(p99.Values, quantile(0.99, from, to))
 	})
-	return newChart("Answers", "ms", now, times, p50, p99)
+	return chart.OfHour("Answers", "ms", now, times, p50, p99)
 }

@@ -2,7 +2,9 @@ package console
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"embed"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"html/template"
@@ -12,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"millrace/api/console/signin"
 )
 
 //go:embed templates/*.html
@@ -57,7 +61,7 @@ func (v *visit) render(name, title string, data any) error {
 		v.Done = doneTexts[v.r.URL.Query().Get("done")]
 	}
 	if v.Person == nil && v.formToken == "" {
-		v.giveForm()
+		v.formToken = signin.StrangersForm(v.w, v.r)
 	}
 	var b bytes.Buffer
 	if err := pages[name].ExecuteTemplate(&b, "frame.html", v); err != nil {
@@ -98,17 +102,6 @@ var doneTexts = map[string]string{
 	"node-added":      "The node is added.",
 	"node-drains":     "The node gives its groups away.",
 	"node-removed":    "The node is removed.",
-}
-
-// giveForm has the forms of a stranger carry what a cookie has, too.
-func (v *visit) giveForm() {
-	token := randomText()
-	if cookie, err := v.r.Cookie(formCookie); err == nil && len(cookie.Value) == len(token) {
-		token = cookie.Value
-	} else {
-		setCookie(v.w, formCookie, token, http.SameSiteStrictMode, 0)
-	}
-	v.formToken = formToken(token)
 }
 
 // fail answers with a page that says what went wrong. Strangers are led to the sign-in, and from there back.
@@ -152,7 +145,8 @@ var staticVersion = func() string {
 		}
 		return err
 	})
-	return digest(b.String())[:12]
+	sum := sha256.Sum256([]byte(b.String()))
+	return hex.EncodeToString(sum[:6])
 }()
 
 // Now is the time of the page, Unix ms.

@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"slices"
 	"time"
+
+	"millrace/api/console/chart"
 )
 
 const (
@@ -55,7 +57,7 @@ type refusedData struct {
 	Rule, Array string
 	Arrays      []string
 	Counts      []ruleCount
-	Chart       chart
+	Chart       chart.Chart
 	Entries     []refusal
 	Next        string // where the next page begins
 	IsOff       bool
@@ -139,19 +141,19 @@ func byRule(counts []refusedCount) (list []ruleCount) {
 const refusedHours = 7 * 24
 
 // refusedChart draws how often a rule was broken in each hour; rule is empty for all.
-func refusedChart(counts []refusedCount, rule string, now int64) chart {
+func refusedChart(counts []refusedCount, rule string, now int64) chart.Chart {
 	const hour = int64(time.Hour / time.Millisecond)
 	end := now - now%hour + hour
-	refused := line{Name: "refused", Class: "b", values: make([]float64, refusedHours)}
-	leftOut := line{Name: "values left out", Class: "c", values: make([]float64, refusedHours)}
+	refused := chart.Line{Name: "refused", Class: "b", Values: make([]float64, refusedHours)}
+	leftOut := chart.Line{Name: "values left out", Class: "c", Values: make([]float64, refusedHours)}
 	for _, c := range counts {
 		i := refusedHours - (end-millis(c.Hour))/hour
 		if i >= 0 && i < refusedHours && (rule == "" || rule == c.Rule) {
-			refused.values[i] += float64(c.Refused)
-			leftOut.values[i] += float64(c.LeftOut)
+			refused.Values[i] += float64(c.Refused)
+			leftOut.Values[i] += float64(c.LeftOut)
 		}
 	}
-	return newBars("Faults", "an hour", "7 days", end, time.Hour, refused, leftOut)
+	return chart.Bars("Faults", "an hour", "7 days", end, time.Hour, refused, leftOut)
 }
 
 // showRefusal serves GET …/refused/{entry}.

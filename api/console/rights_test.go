@@ -11,19 +11,21 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/api/console/rights"
+	"millrace/api/control"
 	"millrace/loadtest/testsize"
 )
 
-// documented are the tables of docs/console.md: what permissions give, and what pages and verbs need.
+// documented are the tables of docs/console.md: the permissions that give something, and what pages and verbs need.
 type documented struct {
-	company, workspace map[string]Right
-	routes             map[string]Right // "GET /console/…"
+	company, workspace []string
+	routes             map[string]rights.Right // "GET /console/…"
 }
 
 func readDocument(t *testing.T) (d documented) {
 	text, err := os.ReadFile("../../docs/console.md")
 	require.NoError(t, err)
-	d = documented{map[string]Right{}, map[string]Right{}, map[string]Right{}}
+	d.routes = map[string]rights.Right{}
 	quoted := regexp.MustCompile("`([^`]+)`")
 	table := ""
 	for line := range strings.Lines(string(text)) {
@@ -37,15 +39,15 @@ func readDocument(t *testing.T) (d documented) {
 		case cells[0] == "Permission" || cells[0] == "Right":
 			table = cells[0]
 		case table == "Permission":
-			into := map[string]map[string]Right{"company": d.company, "workspace": d.workspace}[cells[1]]
+			into := map[string]*[]string{"company": &d.company, "workspace": &d.workspace}[cells[1]]
 			require.NotNil(t, into, line)
 			for _, m := range quoted.FindAllStringSubmatch(cells[0], -1) {
-				into[m[1]] = parseRights(t, cells[2], ", ")
+				*into = append(*into, m[1])
 			}
 		case table == "Right":
 			for i, method := range []string{http.MethodGet, http.MethodPost} {
 				for _, m := range quoted.FindAllStringSubmatch(cells[i+1], -1) {
-					d.routes[method+" "+m[1]] = parseRights(t, cells[0], " and ")
+					d.routes[method+" "+m[1]] = parseRights(t, cells[0])
 				}
 			}
 		}
@@ -53,15 +55,12 @@ func readDocument(t *testing.T) (d documented) {
 	return d
 }
 
-func parseRights(t *testing.T, text, separator string) (r Right) {
-	switch text {
-	case "everything":
-		return all
-	case "whoever is signed in":
+func parseRights(t *testing.T, text string) (r rights.Right) {
+	if text == "whoever is signed in" {
 		return anyPerson
 	}
-	for name := range strings.SplitSeq(text, separator) {
-		i := slices.Index(rightNames, name)
+	for name := range strings.SplitSeq(text, " and ") {
+		i := slices.Index(rights.OfAdmin().In("").Names(), name)
 		require.GreaterOrEqual(t, i, 0, "%q is no right", name)
 		r |= 1 << i
 	}
@@ -73,9 +72,6 @@ func parseRights(t *testing.T, text, separator string) (r Right) {
 func TestRights(t *testing.T) {
 	testsize.SkipSerial(t)
 	d := readDocument(t)
-	require.Len(t, rightNames, strings.Count(fmt.Sprintf("%b", all), "1"))
-	require.Equal(t, companyGrants, d.company)
-	require.Equal(t, workspaceGrants, d.workspace)
 	h := openHouse(t)
 	for _, rt := range h.console.routes() {
 		if rt.needs == anybody {
@@ -90,14 +86,16 @@ func TestRights(t *testing.T) {
 
 	type attempt struct {
 		permissions string
-		company, at Right
+		company, at rights.Right
 	}
 	cases := []attempt{{`{"companyPermissions":[],"appGroup":[]}`, 0, 0}, {`{"companyPermissions":["view_pii","Admin"],"appGroup":[]}`, 0, 0}}
-	for name, r := range companyGrants {
-		cases = append(cases, attempt{fmt.Sprintf(`{"companyPermissions":[%q],"appGroup":[]}`, name), r, r & inWorkspace})
+	for _, name := range d.company {
+		r := rights.Of(control.SCIMPermissions{Company: []string{name}})
+		cases = append(cases, attempt{fmt.Sprintf(`{"companyPermissions":[%q],"appGroup":[]}`, name), r.In(""), r.In("demo")})
 	}
-	for name, r := range workspaceGrants {
-		cases = append(cases, attempt{inDemo(name), 0, r})
+	for _, name := range d.workspace {
+		r := rights.Of(control.SCIMPermissions{AppGroups: []control.SCIMAppGroup{{ID: "demo", Permissions: []string{name}}}})
+		cases = append(cases, attempt{inDemo(name), 0, r.In("demo")})
 	}
 	cases = append(cases, attempt{inDemo("view_campaigns"), 0, 0}, attempt{inDemo("manage_company_settings"), 0, 0},
 		attempt{`{"companyPermissions":[],"appGroup":[{"appGroupId":"demo","appGroupPermissions":[],"team":[{"teamName":"t","teamPermissions":["admin"]}]}]}`, 0, 0})
@@ -112,7 +110,7 @@ func inDemo(permission string) string {
 	return fmt.Sprintf(`{"companyPermissions":[],"appGroup":[{"appGroupId":"demo","appGroupPermissions":[%q],"team":[]}]}`, permission)
 }
 
-func (h *house) tryAll(userName, permissions string, company, at Right) {
+func (h *house) tryAll(userName, permissions string, company, at rights.Right) {
 	user, _ := h.users.Named(userName)
 	b := h.signedInAs(userName)
 	b.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -123,12 +121,12 @@ func (h *house) tryAll(userName, permissions string, company, at Right) {
 		for _, workspace := range []string{"demo", "other", "nowhere"} {
 			have, inOne := company, strings.Contains(rt.path, "{workspace}")
 			if inOne {
-				have = map[string]Right{"demo": at, "other": company & inWorkspace}[workspace]
+				have = map[string]rights.Right{"demo": at, "other": company & rights.OfAdmin().In("other")}[workspace]
 			}
 			want := "allowed"
-			if inOne && !have.has(See) {
+			if inOne && !have.Has(rights.See) {
 				want = "not there"
-			} else if !have.has(rt.needs) {
+			} else if !have.Has(rt.needs) {
 				want = "refused"
 			}
 			got := h.try(b, rt, workspace)

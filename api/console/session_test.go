@@ -1,6 +1,9 @@
 package console
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -31,7 +34,7 @@ func TestAdminTokenSignsIn(t *testing.T) {
 	require.Equal(t, 200, b.get(home).status)
 	require.Equal(t, signInPath+"?done=out", b.post("/console/sign-out").path)
 	require.Contains(t, b.get(home).path, signInPath)
-	require.Empty(t, h.control.Sessions(adminTokenName))
+	require.Empty(t, h.control.Sessions("admin token"))
 }
 
 func TestWhereSignInLeads(t *testing.T) {
@@ -61,12 +64,12 @@ func TestAdminTokenFromElsewhere(t *testing.T) {
 	require.NoError(t, err)
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	r.Header.Set("X-Forwarded-For", "127.0.0.1")
-	r.AddCookie(&http.Cookie{Name: formCookie, Value: "a"})
+	r.AddCookie(&http.Cookie{Name: "__Host-millrace-form", Value: "a"})
 	answer, err := http.DefaultClient.Do(r)
 	require.NoError(t, err)
 	require.Equal(t, 403, answer.StatusCode)
-	require.NotContains(t, answer.Header.Values("Set-Cookie"), sessionCookie+"=")
-	require.Len(t, h.control.Sessions(adminTokenName), 1)
+	require.NotContains(t, answer.Header.Values("Set-Cookie"), "__Host-millrace=")
+	require.Len(t, h.control.Sessions("admin token"), 1)
 	answer.Body.Close()
 }
 
@@ -124,7 +127,7 @@ func TestSessionsEnd(t *testing.T) {
 	require.Equal(t, signInPath+"?done=everywhere", third.post("/console/sign-out-everywhere").path)
 	require.False(t, in(second))
 	require.False(t, in(third))
-	require.LessOrEqual(t, len(h.control.Sessions(adminTokenName)), 1, "those that are over have made room")
+	require.LessOrEqual(t, len(h.control.Sessions("admin token")), 1, "those that are over have made room")
 }
 
 func TestSessionsAreBounded(t *testing.T) {
@@ -255,6 +258,13 @@ func TestSigningInAgain(t *testing.T) {
 		r.AddCookie(c)
 	}
 	require.NotNil(t, h.console.whoIs(r))
-	require.NoError(t, h.console.begin(httptest.NewRecorder(), r, user))
+	require.NoError(t, h.console.sessions.Begin(httptest.NewRecorder(), r, user))
 	require.Nil(t, h.console.whoIs(r))
+}
+
+// formToken is what forms carry when a cookie has a token.
+func formToken(token string) string {
+	mac := hmac.New(sha256.New, []byte(token))
+	mac.Write([]byte("form"))
+	return hex.EncodeToString(mac.Sum(nil))
 }

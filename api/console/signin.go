@@ -3,18 +3,19 @@ package console
 import (
 	"net/http"
 	"strings"
-	"sync"
 
 	"millrace/api/control"
 )
 
-const signInPath = "/console/sign-in"
+const (
+	signInPath = "/console/sign-in"
+	oidcPath   = signInPath + "/oidc"
+)
 
 // signInData is what the sign-in shows.
 type signInData struct {
 	Next     string
 	HasToken bool // the admin token signs in from here
-	HasOIDC  bool
 	Provider string
 }
 
@@ -24,8 +25,8 @@ func (c *Console) showSignIn(v *visit) error {
 	if v.Person != nil && v.Problem == "" {
 		return v.redirect(next, "")
 	}
-	return v.render("signin", "Sign in", signInData{Next: next, HasToken: c.options.AdminToken != "" && isLocal(v.r),
-		HasOIDC: c.oidc.isSet(), Provider: c.oidc.host()})
+	return v.render("signin", "Sign in", signInData{Next: next, HasToken: c.sessions.TakesToken(v.r),
+		Provider: c.sessions.Provider()})
 }
 
 // nextOf is where a sign-in leads to: a page of the console, whatever the address says.
@@ -40,39 +41,50 @@ func nextOf(path string) string {
 
 // signIn serves POST /console/sign-in: the admin token, from this machine.
 func (c *Console) signIn(v *visit) error {
-	if c.options.AdminToken == "" || !isLocal(v.r) {
+	if !c.sessions.TakesToken(v.r) {
 		return &fault{http.StatusForbidden, "The admin token signs in from the machine of the server only."}
 	}
-	if !c.tries.take(c.options.Now(), c.options.MaxSignInsPerMinute) {
-		return v.retry(&fault{http.StatusTooManyRequests, "There were too many tries. Wait for a minute."},
-			c.showSignIn)
-	}
-	if !same(digest(v.form("token")), digest(c.options.AdminToken)) {
-		return v.retry(&fault{http.StatusUnauthorized,
-			"That is not the admin token. It is in the file admin-token of the data directory."}, c.showSignIn)
-	}
-	c.tries.giveBack()
-	if err := c.begin(v.w, v.r, nil); err != nil {
+	if err := c.sessions.ByToken(v.w, v.r, v.form("token")); err != nil {
 		return v.retry(faultOf(err), c.showSignIn)
 	}
 	return v.redirect(nextOf(v.form("next")), "")
 }
 
-// signOut serves POST /console/sign-out.
-func (c *Console) signOut(v *visit) error {
-	if err := c.options.Control.EndSession(v.by(), v.Person.session.ID); err != nil {
+// startOIDC serves GET /console/sign-in/oidc: it leads to the provider.
+func (c *Console) startOIDC(v *visit) error {
+	if c.sessions.Provider() == "" {
+		return notFound()
+	}
+	address, err := c.sessions.Start(v.w, nextOf(v.r.URL.Query().Get("next")))
+	if err != nil {
 		return faultOf(err)
 	}
-	setCookie(v.w, sessionCookie, "", http.SameSiteStrictMode, -1)
+	return v.redirect(address, "")
+}
+
+// finishOIDC serves GET /console/sign-in/callback, where the provider leads back to. The session's cookie goes with
+// requests of this site alone, and a redirect would still be one of the provider's: so a page leads on.
+func (c *Console) finishOIDC(v *visit) error {
+	next, err := c.sessions.Finish(v.w, v.r)
+	if err != nil {
+		return faultOf(err)
+	}
+	return v.render("onward", "Signed in", next)
+}
+
+// signOut serves POST /console/sign-out.
+func (c *Console) signOut(v *visit) error {
+	if err := c.sessions.End(v.w, v.by(), v.Person, false); err != nil {
+		return faultOf(err)
+	}
 	return v.redirect(signInPath, "out")
 }
 
 // signOutEverywhere serves POST /console/sign-out-everywhere.
 func (c *Console) signOutEverywhere(v *visit) error {
-	if _, err := c.options.Control.EndSessions(v.by(), v.Person.session.UserName); err != nil {
+	if err := c.sessions.End(v.w, v.by(), v.Person, true); err != nil {
 		return faultOf(err)
 	}
-	setCookie(v.w, sessionCookie, "", http.SameSiteStrictMode, -1)
 	return v.redirect(signInPath, "everywhere")
 }
 
@@ -90,34 +102,9 @@ type workspaceRights struct {
 
 // showAccount serves GET /console/account: the sessions, and what the person may do.
 func (c *Console) showAccount(v *visit) error {
-	data := accountData{Sessions: c.options.Control.Sessions(v.Person.session.UserName),
-		Company: (v.Person.rights.company &^ inWorkspace).names()}
-	for _, w := range c.workspacesOf(v.Person.rights) {
-		data.Workspaces = append(data.Workspaces, workspaceRights{w, v.Person.rights.in(w.ID).names()})
+	data := accountData{Sessions: c.sessions.Of(v.Person), Company: v.Person.Rights.InCompany()}
+	for _, w := range v.Person.Rights.Workspaces(c.options.Control.Snapshot()) {
+		data.Workspaces = append(data.Workspaces, workspaceRights{w, v.Person.Rights.In(w.ID).Names()})
 	}
 	return v.render("account", "Your account", data)
-}
-
-// tries bound how often somebody may be wrong in a minute. They are not counted by address: whoever may try is here.
-type tries struct {
-	mu     sync.Mutex
-	minute int64
-	n      int
-}
-
-func (t *tries) take(nowMillis int64, perMinute int) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if minute := nowMillis / 60_000; minute != t.minute {
-		t.minute, t.n = minute, 0
-	}
-	t.n++
-	return t.n <= perMinute
-}
-
-// giveBack takes a try back that was right.
-func (t *tries) giveBack() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.n--
 }

@@ -9,6 +9,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"millrace/api/console/chart"
+	"millrace/api/console/rights"
 )
 
 const (
@@ -53,7 +56,7 @@ func (c *Console) showUsers(v *visit) error {
 		}
 		data.Count = found.Count
 		for _, text := range found.Users {
-			p, err := readProfile(text, v.may(SeePersonal))
+			p, err := readProfile(text, v.may(rights.SeePersonal))
 			if err != nil {
 				return err
 			}
@@ -123,7 +126,7 @@ func (c *Console) showUser(v *visit) error {
 	if err := v.call(http.MethodGet, v.of("users", v.r.PathValue("user")), nil, &found); err != nil {
 		return err
 	}
-	p, err := readProfile(found.User, v.may(SeePersonal))
+	p, err := readProfile(found.User, v.may(rights.SeePersonal))
 	if err != nil {
 		return err
 	}
@@ -246,7 +249,7 @@ func (c *Console) showEvents(v *visit) error {
 	data := struct {
 		User, Path string
 		Days       int
-		Chart      chart
+		Chart      chart.Chart
 		Events     []*event
 		IsCut      bool
 	}{v.r.PathValue("user"), v.pathOf(v.r.PathValue("user")), days, counts.chart(days), nil, w.isCut}
@@ -289,13 +292,14 @@ func (t *eventsOverTime) add(line []byte) {
 	}
 }
 
-func (t *eventsOverTime) chart(days int) chart {
+func (t *eventsOverTime) chart(days int) chart.Chart {
 	span := strconv.Itoa(days) + " days"
 	if days == 1 {
 		span = "day"
 	}
-	return newBars("Events and purchases", "in four hours", span, t.end, eventPeriod,
-		line{Name: "events", Class: "a", values: t.events}, line{Name: "purchases", Class: "c", values: t.purchases})
+	return chart.Bars("Events and purchases", "in four hours", span, t.end, eventPeriod,
+		chart.Line{Name: "events", Class: "a", Values: t.events},
+		chart.Line{Name: "purchases", Class: "c", Values: t.purchases})
 }
 
 // event is one as the event log shows it.

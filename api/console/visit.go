@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"strings"
 
+	"millrace/api/console/rights"
+	"millrace/api/console/signin"
 	"millrace/api/control"
 )
 
@@ -18,7 +20,7 @@ type visit struct {
 	w      http.ResponseWriter
 	r      *http.Request
 	route  *route
-	Person *person            // nil: a stranger
+	Person *signin.Person     // nil: a stranger
 	At     *control.Workspace // of the path; nil: the page is of the company, or of nobody
 	Title  string
 	// Problem is what was wrong with a form, Done what one has done.
@@ -34,11 +36,22 @@ type visit struct {
 // by is who makes the request, for the audit log: always the same.
 func (v *visit) by() control.Actor {
 	if v.actor == nil {
-		by := v.c.actor(v.r, v.Person)
+		by := v.Person.Actor(v.r)
 		v.actor = &by
 	}
 	return *v.actor
 }
+
+// reloadHeader marks requests that a page makes by itself: nobody uses a session by having a page open.
+const reloadHeader = "X-Reload"
+
+// isByItself says whether a page makes the request by itself: it loads a part anew, or watches.
+func isByItself(r *http.Request) bool {
+	return r.Header.Get(reloadHeader) != "" || r.Pattern == http.MethodGet+" "+streamPath
+}
+
+// whoIs finds out who makes a request; nil: nobody who is signed in.
+func (c *Console) whoIs(r *http.Request) *signin.Person { return c.sessions.WhoIs(r, !isByItself(r)) }
 
 // handler serves a route. What it returns becomes a page that says what went wrong.
 type handler func(v *visit) error
@@ -72,29 +85,23 @@ func (v *visit) admit() error {
 		return nil
 	}
 	slug := v.r.PathValue("workspace")
-	have := v.Person.rights.in(slug)
+	have := v.Person.Rights.In(slug)
 	if slug != "" {
 		v.At = v.c.options.Control.Snapshot().Lookup(slug)
-		if v.At == nil || !have.has(See) { // who may not see a workspace isn't told that there is one
+		if v.At == nil || !have.Has(rights.See) { // who may not see a workspace isn't told that there is one
 			return notFound()
 		}
 	}
-	if !have.has(v.route.needs) {
+	if !have.Has(v.route.needs) {
 		return &fault{http.StatusForbidden,
 			"You may not do this here. It needs the right to " +
-				strings.Join((v.route.needs&^have).names(), " and to ") + "."}
+				strings.Join((v.route.needs&^have).Names(), " and to ") + "."}
 	}
 	return nil
 }
 
 // checkForm refuses a form that no page of this session has shown.
 func (v *visit) checkForm() error {
-	want := ""
-	if v.Person != nil {
-		want = v.Person.form
-	} else if cookie, err := v.r.Cookie(formCookie); err == nil {
-		want = formToken(cookie.Value)
-	}
 	if err := v.r.ParseForm(); err != nil {
 		var tooLarge *http.MaxBytesError
 		if errors.As(err, &tooLarge) {
@@ -102,7 +109,7 @@ func (v *visit) checkForm() error {
 		}
 		return &fault{http.StatusBadRequest, "The form can't be read."}
 	}
-	if !same(v.r.PostForm.Get("form"), want) {
+	if !signin.IsForm(v.r, v.Person, v.r.PostForm.Get("form")) {
 		return &fault{http.StatusForbidden,
 			"This form is not one of your present session. Go back, load the page anew, and try again."}
 	}
@@ -110,12 +117,12 @@ func (v *visit) checkForm() error {
 }
 
 // May says whether the person may do what needs these rights, in the workspace of the page.
-func (v *visit) may(needs Right) bool {
+func (v *visit) may(needs rights.Right) bool {
 	slug := ""
 	if v.At != nil {
 		slug = v.At.ID
 	}
-	return v.Person != nil && v.Person.rights.in(slug).has(needs)
+	return v.Person != nil && v.Person.Rights.In(slug).Has(needs)
 }
 
 // May says for templates whether the person may send a form or open a page, by its route's path.
@@ -131,7 +138,7 @@ func (v *visit) May(method, path string) bool {
 // Form is the hidden field that every form has.
 func (v *visit) Form() string {
 	if v.Person != nil {
-		return v.Person.form
+		return v.Person.Form()
 	}
 	return v.formToken
 }
@@ -168,6 +175,22 @@ type fault struct {
 }
 
 func (f *fault) Error() string { return f.text }
+
+// faultOf shows what control or a sign-in refuses; other errors stay what they are.
+func faultOf(err error) error {
+	var refused *signin.Refusal
+	switch {
+	case errors.As(err, &refused):
+		return &fault{refused.Status, refused.Text}
+	case errors.Is(err, control.ErrInvalid):
+		return &fault{http.StatusBadRequest, sentence(err.Error())}
+	case errors.Is(err, control.ErrNotFound):
+		return &fault{http.StatusNotFound, sentence(err.Error())}
+	case errors.Is(err, control.ErrExists), errors.Is(err, control.ErrConflict):
+		return &fault{http.StatusConflict, sentence(err.Error())}
+	}
+	return err
+}
 
 func notFound() error { return &fault{http.StatusNotFound, "There is no such page."} }
 

@@ -12,6 +12,7 @@ import (
 
 	"millrace/api/admin"
 	"millrace/api/console"
+	"millrace/api/console/signin"
 	"millrace/api/openapi"
 )
 
@@ -40,10 +41,9 @@ func (c *serveCommand) checkConsole() error {
 
 // consoleOptions are those of the flags; what is of the node comes later.
 func (c *serveCommand) consoleOptions(logger *slog.Logger) (console.Options, error) {
-	o := console.Options{Idle: c.ConsoleIdle, Life: c.ConsoleLife, MaxSessions: c.MaxSessions, Logger: logger,
-		Provider: console.Provider{Issuer: c.OIDCIssuer, ClientID: c.OIDCClientID, ClientSecret: c.OIDCClientSecret,
-			Claim: c.OIDCClaim,
-			URL:   strings.TrimSuffix(c.ConsoleURL, "/")}}
+	o := console.Options{Options: signin.Options{Idle: c.ConsoleIdle, Life: c.ConsoleLife, MaxSessions: c.MaxSessions,
+		Logger: logger, Provider: signin.Provider{Issuer: c.OIDCIssuer, ClientID: c.OIDCClientID,
+			ClientSecret: c.OIDCClientSecret, Claim: c.OIDCClaim, URL: strings.TrimSuffix(c.ConsoleURL, "/")}}}
 	if c.OIDCClientSecretFile != "" {
 		text, err := os.ReadFile(c.OIDCClientSecretFile)
 		if err != nil {

@@ -1,4 +1,4 @@
-package console
+package signin
 
 import (
 	"cmp"
@@ -12,11 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/VictoriaMetrics/metrics"
 	"github.com/coreos/go-oidc/v3/oidc"
 	"golang.org/x/oauth2"
-
-	"millrace/api/control"
 )
 
 // Provider is who signs dashboard users in: OpenID Connect, code flow with PKCE.
@@ -34,10 +31,11 @@ type Provider struct {
 	Client *http.Client
 }
 
+// CallbackPath is where the provider leads back to.
+const CallbackPath = "/console/sign-in/callback"
+
 const (
-	oidcPath     = "/console/sign-in/oidc"
-	callbackPath = "/console/sign-in/callback"
-	flowSeconds  = 10 * 60 // for what a person does at the provider
+	flowSeconds = 10 * 60 // for what a person does at the provider
 
 	discoveryPause = 5 * time.Second // after a provider could not be reached
 	maxAsking      = 64              // requests that wait for it at a time
@@ -100,6 +98,20 @@ type flow struct {
 	Next     string `json:"next"`
 }
 
+func newFlow(next string) flow {
+	return flow{State: randomText(), Nonce: randomText(), Verifier: oauth2.GenerateVerifier(), Next: next}
+}
+
+// keep has the browser keep the flow.
+func (f flow) keep(w http.ResponseWriter) error {
+	text, err := json.Marshal(f)
+	if err != nil {
+		return err
+	}
+	setCookie(w, flowCookie, base64.RawURLEncoding.EncodeToString(text), http.SameSiteLaxMode, flowSeconds)
+	return nil
+}
+
 func (p *provider) context(ctx context.Context) context.Context {
 	client := p.Client
 	if client == nil {
@@ -127,74 +139,16 @@ func (p *provider) config(now func() int64) (*oauth2.Config, *oidc.IDTokenVerifi
 	}
 	scopes := []string{oidc.ScopeOpenID, "email", "profile"}
 	return &oauth2.Config{ClientID: p.ClientID, ClientSecret: p.ClientSecret, Endpoint: p.found.Endpoint(),
-		RedirectURL: p.URL + callbackPath, Scopes: scopes}, p.verifier, nil
+		RedirectURL: p.URL + CallbackPath, Scopes: scopes}, p.verifier, nil
 }
 
-// startOIDC serves GET /console/sign-in/oidc: it leads to the provider.
-func (c *Console) startOIDC(v *visit) error {
-	if !c.oidc.isSet() {
-		return notFound()
-	}
-	config, _, err := c.oidc.config(c.options.Now)
+// begin is the address at the provider where a flow begins.
+func (p *provider) begin(now func() int64, f flow) (address string, err error) {
+	config, _, err := p.config(now)
 	if err != nil {
-		c.options.Logger.Error("sign-in", "error", err)
-		return &fault{http.StatusBadGateway, "The identity provider can't be reached. The log of the server says why."}
+		return "", err
 	}
-	f := flow{State: randomText(), Nonce: randomText(), Verifier: oauth2.GenerateVerifier(),
-		Next: nextOf(v.r.URL.Query().Get("next"))}
-	text, err := json.Marshal(f)
-	if err != nil {
-		return err
-	}
-	setCookie(v.w, flowCookie, base64.RawURLEncoding.EncodeToString(text), http.SameSiteLaxMode, flowSeconds)
-	http.Redirect(v.w, v.r, config.AuthCodeURL(f.State, oidc.Nonce(f.Nonce), oauth2.S256ChallengeOption(f.Verifier)),
-		http.StatusSeeOther)
-	return nil
-}
-
-// finishOIDC serves GET /console/sign-in/callback, where the provider leads back to. The session's cookie goes with
-// requests of this site alone, and a redirect would still be one of the provider's: so a page leads on.
-func (c *Console) finishOIDC(v *visit) error {
-	f, ok := flowOf(v.r)
-	query := v.r.URL.Query()
-	if !c.oidc.isSet() || !ok || !same(query.Get("state"), f.State) {
-		return &fault{http.StatusBadRequest,
-			"This sign-in was not begun in this browser, or it took too long. Please sign in again."}
-	}
-	setCookie(v.w, flowCookie, "", http.SameSiteLaxMode, -1)
-	if code := query.Get("error"); code != "" {
-		return &fault{http.StatusForbidden,
-			fmt.Sprintf("The identity provider says: %.80s. Please sign in again.", code)}
-	}
-	select {
-	case c.oidc.asking <- struct{}{}:
-	default:
-		return &fault{http.StatusServiceUnavailable, "Too many people sign in at this moment. Please try again."}
-	}
-	name, err := c.identify(v.r.Context(), query.Get("code"), f)
-	<-c.oidc.asking
-	if err != nil {
-		signInsFailed.Inc()
-		c.options.Logger.Warn("sign-in failed", "address", v.r.RemoteAddr, "error", err)
-		return &fault{http.StatusForbidden,
-			"The identity provider's answer can't be accepted. The log of the server says why."}
-	}
-	user, permissions := c.users.Named(name)
-	if user == nil || user.Inactive {
-		signInsRefused.Inc()
-		c.options.Logger.Warn("sign-in refused: no dashboard user, or an inactive one",
-			"address", v.r.RemoteAddr, "user", name)
-		return &fault{http.StatusForbidden,
-			fmt.Sprintf("%.200s may not use this console. Ask whoever looks after your accounts.", name)}
-	}
-	if r := rightsOf(permissions); r.company == 0 && len(r.workspaces) == 0 {
-		c.options.Logger.Info("somebody without any right here signs in", "user", user.UserName)
-	}
-	if err := c.begin(v.w, v.r, user); err != nil {
-		return faultOf(err)
-	}
-	signIns.Inc()
-	return v.render("onward", "Signed in", f.Next)
+	return config.AuthCodeURL(f.State, oidc.Nonce(f.Nonce), oauth2.S256ChallengeOption(f.Verifier)), nil
 }
 
 func flowOf(r *http.Request) (f flow, ok bool) {
@@ -207,12 +161,14 @@ func flowOf(r *http.Request) (f flow, ok bool) {
 }
 
 // identify exchanges the code for an ID token and returns the userName in it.
-func (c *Console) identify(ctx context.Context, code string, f flow) (string, error) {
-	config, verifier, err := c.oidc.config(c.options.Now)
+func (p *provider) identify(
+	ctx context.Context, now func() int64, code string, f flow,
+) (string, error) {
+	config, verifier, err := p.config(now)
 	if err != nil {
 		return "", err
 	}
-	ctx = c.oidc.context(ctx)
+	ctx = p.context(ctx)
 	tokens, err := config.Exchange(ctx, code, oauth2.VerifierOption(f.Verifier))
 	if err != nil {
 		return "", fmt.Errorf("exchange the code: %w", err)
@@ -233,8 +189,8 @@ func (c *Console) identify(ctx context.Context, code string, f flow) (string, er
 		return "", fmt.Errorf("claims: %w", err)
 	}
 	// A provider may give the claims of scopes to who asks for them alone.
-	if _, there := claims[c.oidc.claim()]; !there {
-		info, err := c.oidc.found.UserInfo(ctx, oauth2.StaticTokenSource(tokens))
+	if _, there := claims[p.claim()]; !there {
+		info, err := p.found.UserInfo(ctx, oauth2.StaticTokenSource(tokens))
 		if err != nil {
 			return "", fmt.Errorf("ask for claims: %w", err)
 		}
@@ -245,7 +201,7 @@ func (c *Console) identify(ctx context.Context, code string, f flow) (string, er
 			return "", fmt.Errorf("claims: %w", err)
 		}
 	}
-	return userNameOf(claims, c.oidc.claim())
+	return userNameOf(claims, p.claim())
 }
 
 // userNameOf is the claim that names the dashboard user. An email that the provider has not verified is anybody's.
@@ -259,22 +215,3 @@ func userNameOf(claims map[string]any, claim string) (string, error) {
 	}
 	return name, nil
 }
-
-// faultOf shows what control refuses; other errors stay what they are.
-func faultOf(err error) error {
-	switch {
-	case errors.Is(err, control.ErrInvalid):
-		return &fault{http.StatusBadRequest, sentence(err.Error())}
-	case errors.Is(err, control.ErrNotFound):
-		return &fault{http.StatusNotFound, sentence(err.Error())}
-	case errors.Is(err, control.ErrExists), errors.Is(err, control.ErrConflict):
-		return &fault{http.StatusConflict, sentence(err.Error())}
-	}
-	return err
-}
-
-var (
-	signIns        = metrics.NewCounter(`millrace_console_sign_ins_total{result="in"}`)
-	signInsRefused = metrics.NewCounter(`millrace_console_sign_ins_total{result="refused"}`)
-	signInsFailed  = metrics.NewCounter(`millrace_console_sign_ins_total{result="failed"}`)
-)

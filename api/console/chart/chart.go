@@ -1,4 +1,6 @@
-package console
+// Package chart draws charts on the server, as SVG: they need no code in the browser, and take their colours from the
+// style.
+package chart
 
 import (
 	"math"
@@ -8,45 +10,40 @@ import (
 	"time"
 )
 
-// A chart is drawn on the server, as SVG: it needs no code in the browser, and takes its colours from the style.
-
 // Size of the drawing, in its own units; the page stretches it.
 const (
-	chartWidth  = 720.0
-	chartHeight = 160.0
+	width  = 720.0
+	height = 160.0
 )
 
-// chart is one as the template shows it.
-type chart struct {
+// Chart is one as the template shows it.
+type Chart struct {
 	Title, Unit string
 	Span        string // the time that it shows, in words: hour, 7 days
 	IsLong      bool   // the time is days
-	Lines       []line
+	Lines       []Line
 	Ticks       []tick // of the scale, from the top
 	From, To    int64  // Unix ms
 	IsEmpty     bool   // nothing has happened
 }
 
-// line is one of the lines, or of the kinds of bars: its class gives the colour.
-type line struct {
+// Line is one of the lines, or of the kinds of bars: its class gives the colour.
+type Line struct {
 	Name, Class string
 	Shown       float64 // beside the name: the last value, or the sum of bars
 	Path, Area  string
 	Bars        string
-	values      []float64
+	Values      []float64
 }
 
-type tick struct {
-	Label string
-	Y     float64
-}
+type tick struct{ Value, Y float64 }
 
-// newChart draws values that were taken at times of the last hour.
-func newChart(title, unit string, now int64, times []int64, lines ...line) chart {
-	c := chart{Title: title, Unit: unit, Span: "hour", From: now - time.Hour.Milliseconds(), To: now}
+// OfHour draws values that were taken at times of the last hour.
+func OfHour(title, unit string, now int64, times []int64, lines ...Line) Chart {
+	c := Chart{Title: title, Unit: unit, Span: "hour", From: now - time.Hour.Milliseconds(), To: now}
 	top := 0.0
 	for _, l := range lines {
-		for _, v := range l.values {
+		for _, v := range l.Values {
 			top = max(top, v)
 		}
 	}
@@ -58,15 +55,15 @@ func newChart(title, unit string, now int64, times []int64, lines ...line) chart
 	return c
 }
 
-// newBars draws counts of periods of the same length, the last of which ends at the time to; bars of one period stand
+// Bars draws counts of periods of the same length, the last of which ends at the time to; bars of one period stand
 // on one another.
-func newBars(title, unit, span string, to int64, period time.Duration, lines ...line) chart {
-	n := len(lines[0].values)
-	c := chart{Title: title, Unit: unit, Span: span, IsLong: true,
+func Bars(title, unit, span string, to int64, period time.Duration, lines ...Line) Chart {
+	n := len(lines[0].Values)
+	c := Chart{Title: title, Unit: unit, Span: span, IsLong: true,
 		From: to - int64(n)*period.Milliseconds(), To: to - 1}
 	sums := make([]float64, n)
 	for _, l := range lines {
-		for i, v := range l.values {
+		for i, v := range l.Values {
 			sums[i] += v
 		}
 	}
@@ -80,23 +77,23 @@ func newBars(title, unit, span string, to int64, period time.Duration, lines ...
 }
 
 // scale makes the ticks for values up to most, and returns the end of the scale.
-func (c *chart) scale(most float64) (top float64) {
+func (c *Chart) scale(most float64) (top float64) {
 	c.IsEmpty, top = most == 0, niceTop(most)
 	for i := range 3 {
 		share := 1 - float64(i)/2
-		c.Ticks = append(c.Ticks, tick{number(top * share), round(chartHeight * (1 - share))})
+		c.Ticks = append(c.Ticks, tick{top * share, round(height * (1 - share))})
 	}
 	return top
 }
 
 // drawBars puts bars upon those that are there already.
-func (l *line) drawBars(below []float64, top float64) {
-	width := chartWidth / float64(len(l.values))
-	y := func(v float64) string { return coordinate(chartHeight * (1 - v/top)) }
+func (l *Line) drawBars(below []float64, top float64) {
+	period := width / float64(len(l.Values))
+	y := func(v float64) string { return coordinate(height * (1 - v/top)) }
 	var b strings.Builder
-	for i, v := range l.values {
+	for i, v := range l.Values {
 		if v > 0 {
-			left, right := coordinate(width*(float64(i)+0.1)), coordinate(width*(float64(i)+0.9))
+			left, right := coordinate(period*(float64(i)+0.1)), coordinate(period*(float64(i)+0.9))
 			b.WriteString("M" + left + " " + y(below[i]) + "V" + y(below[i]+v) + "H" + right + "V" + y(below[i]) + "Z")
 		}
 		below[i] += v
@@ -106,11 +103,11 @@ func (l *line) drawBars(below []float64, top float64) {
 }
 
 // draw makes the paths of a line, and of the area below it.
-func (l *line) draw(from, to int64, times []int64, top float64) {
+func (l *Line) draw(from, to int64, times []int64, top float64) {
 	var b strings.Builder
 	first, last := 0.0, 0.0
-	for i, v := range l.values {
-		x := chartWidth * float64(times[i]-from) / float64(to-from)
+	for i, v := range l.Values {
+		x := width * float64(times[i]-from) / float64(to-from)
 		if x < 0 {
 			continue
 		}
@@ -119,11 +116,11 @@ func (l *line) draw(from, to int64, times []int64, top float64) {
 			command, first = "M", x
 		}
 		last, l.Shown = x, v
-		b.WriteString(command + coordinate(x) + " " + coordinate(chartHeight*(1-v/top)))
+		b.WriteString(command + coordinate(x) + " " + coordinate(height*(1-v/top)))
 	}
 	if l.Path = b.String(); l.Path != "" {
-		l.Area = l.Path + " L" + coordinate(last) + " " + coordinate(chartHeight) + " L" + coordinate(first) + " " +
-			coordinate(chartHeight) + " Z"
+		l.Area = l.Path + " L" + coordinate(last) + " " + coordinate(height) + " L" + coordinate(first) + " " +
+			coordinate(height) + " Z"
 	}
 }
 

@@ -1,4 +1,6 @@
-package console
+// Package rights is what a person may do in the console: the words for it, and which permissions of a dashboard user
+// give them. docs/console.md has them with their pages and verbs.
+package rights
 
 import (
 	"slices"
@@ -9,7 +11,7 @@ import (
 // Right is a set of things that a person may do, in a workspace or in the company.
 type Right uint32
 
-// Rights in a workspace, then those in the company. docs/console.md has them with their pages and verbs.
+// Rights in a workspace, then those in the company.
 const (
 	See Right = 1 << iota // that there is the workspace; its settings, groups and counts: no persons, no keys
 	SeeUsers
@@ -39,8 +41,8 @@ var rightNames = []string{"see", "see users", "see personal data", "export users
 	"change apps", "change settings", "see keys", "manage keys", "see the company", "sign others out", "add workspaces",
 	"manage the company"}
 
-// names lists the words for what is in r.
-func (r Right) names() (list []string) {
+// Names lists the words for what is in r.
+func (r Right) Names() (list []string) {
 	for i, name := range rightNames {
 		if r&(1<<i) != 0 {
 			list = append(list, name)
@@ -48,6 +50,9 @@ func (r Right) names() (list []string) {
 	}
 	return list
 }
+
+// Has says whether all of needs is in r.
+func (r Right) Has(needs Right) bool { return r&needs == needs }
 
 // companyGrants is what permissions of the company give; the rights of a workspace hold in all of them then.
 var companyGrants = map[string]Right{
@@ -84,14 +89,15 @@ var workspaceGrants = map[string]Right{
 	"dev_console":                See | SeeKeys | ManageKeys,
 }
 
-// rights are what one person may do.
-type rights struct {
+// Rights are what one person may do.
+type Rights struct {
 	company    Right
 	workspaces map[string]Right
 }
 
-func rightsOf(p control.SCIMPermissions) rights {
-	r := rights{workspaces: map[string]Right{}}
+// Of are the rights that permissions give.
+func Of(p control.SCIMPermissions) Rights {
+	r := Rights{workspaces: map[string]Right{}}
 	for _, name := range p.Company {
 		r.company |= companyGrants[name]
 	}
@@ -103,19 +109,24 @@ func rightsOf(p control.SCIMPermissions) rights {
 	return r
 }
 
-// in is what the person may do in a workspace; in "" it is what the person may do in the company.
-func (r rights) in(workspace string) Right {
+// In is what the person may do in a workspace; in "" it is what the person may do in the company.
+func (r Rights) In(workspace string) Right {
 	if workspace == "" {
 		return r.company
 	}
 	return r.company&inWorkspace | r.workspaces[workspace]
 }
 
-// has says whether all of needs is in r.
-func (r Right) has(needs Right) bool { return r&needs == needs }
+// OfAdmin are the rights of the admin token: all.
+func OfAdmin() Rights { return Rights{company: all} }
 
-// workspaces lists those that the person may see.
-func (c *Console) workspacesOf(r rights) []*control.Workspace {
-	return slices.DeleteFunc(c.options.Control.Snapshot().Workspaces(),
-		func(w *control.Workspace) bool { return !r.in(w.ID).has(See) })
+// InCompany lists the words for what the person may do in the company, apart from its workspaces.
+func (r Rights) InCompany() []string { return (r.company &^ inWorkspace).Names() }
+
+// IsNothing says whether there is no right at all.
+func (r Rights) IsNothing() bool { return r.company == 0 && len(r.workspaces) == 0 }
+
+// Workspaces lists those that the person may see.
+func (r Rights) Workspaces(s *control.Snapshot) []*control.Workspace {
+	return slices.DeleteFunc(s.Workspaces(), func(w *control.Workspace) bool { return !r.In(w.ID).Has(See) })
 }
