@@ -25,6 +25,7 @@ var arrows = map[string][]string{
 	"bench":        {"..."}, // measures any of them, and nobody imports it
 
 	"cmd/millrace/importer": {"ingest/files", "wal/durable"},
+	"cmd/millrace/operate":  {"api/control", "shard/cluster/placement", "wal/durable", "wal/quorum"}, // its answers' types alone
 
 	"api":             {"api/call", "api/center", "api/consent", "api/control", "api/keys", "api/openapi", "api/ratelimit", "api/refused", "api/scim", "api/store", "api/translation", "api/users", "api/value", "shard"},
 	"api/admin":       {"api", "api/call", "api/census", "api/consent", "api/control", "api/keys", "api/live", "api/openapi", "api/ratelimit", "api/refused", "api/store", "api/users", "ingest/field", "shard", "shard/op", "shard/profile", "wal/durable"},

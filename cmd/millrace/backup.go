@@ -20,6 +20,7 @@ import (
 
 	"millrace/api/admin"
 	"millrace/api/control"
+	"millrace/cmd/millrace/operate"
 	"millrace/shard"
 	"millrace/shard/backup"
 	"millrace/shard/cluster/founding"
@@ -143,7 +144,7 @@ func (i impatient) Write(p []byte) (int, error) {
 
 // backupCommand is `millrace backup`.
 type backupCommand struct {
-	adminTarget
+	operate.Target
 	To          string `arg:"" help:"File to write; a directory, for a file named after the time; or - for standard output."`
 	Compression string `default:"zstd" enum:"zstd,none" help:"${enum}."`
 }
@@ -151,7 +152,7 @@ type backupCommand struct {
 // Run writes the backup, checking it on the way. The file is complete, or there is an error and no file
 // (durable.WriteFile).
 func (c *backupCommand) Run(ctx context.Context, stdout io.Writer) error {
-	response, err := c.request(ctx, http.MethodGet, "/admin/backup", nil, nil)
+	response, err := c.Request(ctx, http.MethodGet, "/admin/backup", nil, nil)
 	if err != nil {
 		return err
 	}

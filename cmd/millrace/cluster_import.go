@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"millrace/cmd/millrace/operate"
 	"millrace/shard/cluster/facts"
 	"millrace/shard/cluster/founding"
 	"millrace/wal"
@@ -61,6 +63,12 @@ Now start node %d on it, and the other nodes with empty directories; they get th
 	return err
 }
 
+// clusterCommand is `millrace cluster`: the cluster that a running server is a node of, and one that is made.
+type clusterCommand struct {
+	operate.Cluster
+	Import clusterImport `cmd:"" help:"Make a new cluster of the data directory of a node that was alone."`
+}
+
 // clusterImport is `millrace cluster import`.
 type clusterImport struct {
 	From string `arg:"" help:"Data directory of a node that was alone; stopped. What was under way in it is finished first."`
@@ -69,7 +77,7 @@ type clusterImport struct {
 }
 
 // Run makes the directory, or nothing.
-func (c *clusterImport) Run(s *session) error {
+func (c *clusterImport) Run(ctx context.Context, out io.Writer) error {
 	if len(c.Members) == 0 {
 		return errors.New("--members is required")
 	}
@@ -99,19 +107,19 @@ func (c *clusterImport) Run(s *session) error {
 	f.Progress = show
 	var founded *founding.Founded
 	if err := inEmptyDir(c.To, func() (err error) {
-		founded, err = founding.Import(s.ctx, c.From, f)
+		founded, err = founding.Import(ctx, c.From, f)
 		return err
 	}); err != nil {
 		return err
 	}
 	stop()
-	if _, err := fmt.Fprintf(s.out,
+	if _, err := fmt.Fprintf(out,
 		"imported all that %s had, up to position %d. Don't start a server on it any more: the cluster would not "+
 			"know of what it takes.\n",
 		c.From, founded.Position); err != nil {
 		return err
 	}
-	return c.next(s.out, c.To, founded)
+	return c.next(out, c.To, founded)
 }
 
 // inEmptyDir keeps servers off a directory while fill makes it, and leaves nothing behind that was not there when fill

@@ -12,6 +12,7 @@ import (
 	"github.com/alecthomas/kong"
 	"gopkg.in/yaml.v3"
 
+	"millrace/cmd/millrace/operate"
 	"millrace/loadtest"
 )
 
@@ -22,15 +23,15 @@ type cli struct {
 
 	Serve    serveCommand     `cmd:"" help:"Run the server."`
 	Loadtest loadtest.Command `cmd:"" help:"Send load to a server and check what it has acknowledged."`
-	Export   exportCommand    `cmd:"" help:"Write the events and purchases of a running server."`
-	Streams  streamsCommand   `cmd:"" help:"Look at and change the streams of a running server: what goes out, and where to."`
-	Live     liveCommand      `cmd:"" help:"Show what a running server applies, as it applies it."`
-	Refused  refusedCommand   `cmd:"" help:"Look at what a running server has refused, and send it again."`
+	Export   operate.Export   `cmd:"" help:"Write the events and purchases of a running server."`
+	Streams  operate.Streams  `cmd:"" help:"Look at and change the streams of a running server: what goes out, and where to."`
+	Live     operate.Live     `cmd:"" help:"Show what a running server applies, as it applies it."`
+	Refused  operate.Refused  `cmd:"" help:"Look at what a running server has refused, and send it again."`
 	Import   importCommand    `cmd:"" help:"Bring files of users, or of what they do, into a running server."`
 	Backup   backupCommand    `cmd:"" help:"Back a running server up."`
 	Restore  restoreCommand   `cmd:"" help:"Make a data directory of a backup."`
 	Cluster  clusterCommand   `cmd:"" help:"Look at and change the cluster that a running server is a node of."`
-	Admin    adminCommand     `cmd:"" help:"Look at and change workspaces, keys and all that belongs to them on a running server."`
+	Admin    operate.Admin    `cmd:"" help:"Look at and change workspaces, keys and all that belongs to them on a running server."`
 	Version  versionCommand   `cmd:"" help:"Print the version."`
 }
 

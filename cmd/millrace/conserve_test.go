@@ -332,7 +332,8 @@ func TestMergesConserveInCluster(t *testing.T) {
 	for _, m := range f.nodes {
 		c.sites = append(c.sites, m.site)
 	}
-	clusterOperator{t, c.s}.until("placed", func(s placement.Status) bool { return len(clusterProblems(s)) == 0 })
+	operator := clusterOperator{t, c.s}
+	operator.until("placed", func(placement.Status) bool { return operator.isWhole() })
 	c.found(t, r)
 	c.mingle(r, 8, merges, kills, func() {
 		m := f.nodes[r.IntN(len(f.nodes))]

@@ -2,16 +2,13 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
-	"net/http"
 	"sync/atomic"
 
 	"millrace/api/census"
 	"millrace/wal/quorum"
 )
 
-// Counts of consent: the flag of the server, how a node counts, and `millrace admin consent-counts`.
+// Counts of consent: the flag of the server, and how a node counts.
 
 // censusOptions are those of the flags; nil: nobody counts.
 func (c *serveCommand) censusOptions() *census.Options {
@@ -67,79 +64,3 @@ func (p censusPeers) Call(ctx context.Context, node uint32, message []byte) ([]b
 
 // counter is a census that may not be there yet.
 type counter = atomic.Pointer[census.Counter]
-
-// consentCountsCommand is `millrace admin consent-counts`.
-type consentCountsCommand struct {
-	Show  consentCountsShow  `cmd:"" help:"Show what was counted last, and how far a count is that is under way."`
-	Start consentCountsStart `cmd:"" help:"Count all users of a workspace, in the background."`
-	Stop  consentCountsStop  `cmd:"" help:"Stop a count."`
-}
-
-func countsPath(workspace string) string { return inWorkspace(workspace, "consent", "counts") }
-
-type consentCountsShow struct{ inOne }
-
-// Run prints the counts as a table, and as a sentence what there is to know besides.
-func (c *consentCountsShow) Run(s *session) error {
-	answer, _, err := s.do(http.MethodGet, countsPath(c.Workspace), nil)
-	if err != nil {
-		return err
-	}
-	if s.JSON {
-		return s.printJSON(answer)
-	}
-	if err := c.say(s, answer); err != nil || answer.value("counts") == nil {
-		return err
-	}
-	var counts members
-	if err := json.Unmarshal(answer.value("counts"), &counts); err != nil {
-		return fmt.Errorf("the answer can't be read: %w", err)
-	}
-	fmt.Fprintf(s.out, "%s users, counted at %s, which took %s s\n", counts.text("users"), counts.text("counted_at"),
-		counts.text("took_seconds"))
-	var email members
-	if err := json.Unmarshal(counts.value("email_subscribe"), &email); err != nil {
-		return fmt.Errorf("the answer can't be read: %w", err)
-	}
-	fmt.Fprintf(s.out, "email: %s opted in, %s subscribed, %s unsubscribed, %s never set\n", email.text("opted_in"),
-		email.text("subscribed"), email.text("unsubscribed"), email.text("unknown"))
-	return s.printList(counts, "subscription_groups", column{"GROUP", "name"}, column{"CHANNEL", "channel"},
-		column{"SUBSCRIBED", "subscribed"}, column{"UNSUBSCRIBED", "unsubscribed"}, column{"UNKNOWN", "unknown"},
-		column{"ID", "id"})
-}
-
-// say prints what is not counts.
-func (c *consentCountsShow) say(s *session, answer members) error {
-	var running, failed members
-	switch {
-	case answer.value("running") != nil:
-		if err := json.Unmarshal(answer.value("running"), &running); err != nil {
-			return fmt.Errorf("the answer can't be read: %w", err)
-		}
-		fmt.Fprintf(s.out, "counting since %s: %s users, %s of the work is done\n", running.text("began_at"),
-			running.text("users"), running.text("done"))
-	case answer.value("failed") != nil:
-		if err := json.Unmarshal(answer.value("failed"), &failed); err != nil {
-			return fmt.Errorf("the answer can't be read: %w", err)
-		}
-		fmt.Fprintf(s.out, "the count of %s did not come to its end: %s\n", failed.text("at"), failed.text("why"))
-	case answer.value("counts") == nil:
-		fmt.Fprintln(s.out, "nobody has counted since the server was started")
-	}
-	return nil
-}
-
-type consentCountsStart struct{ inOne }
-
-// Run begins a count.
-func (c *consentCountsStart) Run(s *session) error {
-	return s.say(http.MethodPost, countsPath(c.Workspace), nil, "counting; `consent-counts show %s` says how far it is",
-		c.Workspace)
-}
-
-type consentCountsStop struct{ inOne }
-
-// Run stops a count.
-func (c *consentCountsStop) Run(s *session) error {
-	return s.say(http.MethodDelete, countsPath(c.Workspace), nil, "the count is stopped")
-}

@@ -7,48 +7,20 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
-	"net/url"
 	"os"
 	"time"
 
 	"golang.org/x/term"
 
 	"millrace/cmd/millrace/importer"
+	"millrace/cmd/millrace/operate"
 	"millrace/ingest/files"
 )
 
 // importCommand is `millrace import`.
 type importCommand struct {
-	Profiles importProfiles `cmd:"" help:"Put whole profiles in place, from an export."`
-	Files    importFiles    `cmd:"" help:"Take rows of NDJSON, CSV or Parquet: attributes, events, purchases, deletions. What was left off is gone on with."`
-}
-
-// importProfiles is `millrace import profiles`.
-type importProfiles struct {
-	adminTarget
-	File      string `arg:"" help:"NDJSON, each line a user in the shape of /users/export/ids; - reads standard input."`
-	Workspace string `required:"" help:"Into this workspace."`
-}
-
-// Run sends the file and prints how many profiles were taken.
-func (c *importProfiles) Run(ctx context.Context, stdout io.Writer) error {
-	in := io.Reader(os.Stdin)
-	if c.File != "-" {
-		f, err := os.Open(c.File)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		in = f
-	}
-	body, err := c.call(ctx, http.MethodPost, "/admin/workspaces/"+url.PathEscape(c.Workspace)+"/profiles", in)
-	if err != nil {
-		return err
-	}
-	defer body.Close()
-	_, err = io.Copy(stdout, body)
-	return err
+	Profiles operate.ImportProfiles `cmd:"" help:"Put whole profiles in place, from an export."`
+	Files    importFiles            `cmd:"" help:"Take rows of NDJSON, CSV or Parquet: attributes, events, purchases, deletions. What was left off is gone on with."`
 }
 
 // importFiles is `millrace import files`.

@@ -9,13 +9,12 @@ import (
 	"path/filepath"
 	"time"
 
-	"millrace/api/control"
 	"millrace/api/stream"
 	"millrace/wal"
 	"millrace/wal/quorum"
 )
 
-// Streams: what goes out of a running server, and the commands that look after it.
+// Streams: what goes out of a running server.
 
 func (c *serveCommand) streamOptions(logger *slog.Logger) stream.Options {
 	floor := wal.Floor{MinFreeBytes: int64(c.MinFreeBytes), MinFreePercent: c.MinFreePercent}
@@ -60,129 +59,4 @@ func (n *node) serveStreamStatus(w http.ResponseWriter, r *http.Request) {
 		Message string `json:"message"`
 		stream.Status
 	}{"success", n.streams.Status(r.PathValue("workspace"), s)})
-}
-
-// streamsCommand is `millrace streams`: the routes of the admin API below streams.
-type streamsCommand struct {
-	adminCaller
-
-	Create streamsCreate `cmd:"" help:"Make a stream."`
-	List   streamsList   `cmd:"" help:"List the streams of a workspace."`
-	Show   streamsShow   `cmd:"" help:"Show a stream, and how far it is."`
-	Pause  streamsPause  `cmd:"" help:"Have a stream stop where it is. It is held no longer than events are kept."`
-	Resume streamsResume `cmd:"" help:"Have it go on."`
-	Rewind streamsRewind `cmd:"" help:"Have it begin anew. What it sends again has the same ids."`
-	Delete streamsDelete `cmd:"" help:"Remove a stream. What it has written stays."`
-}
-
-type streamsCreate struct {
-	inOne
-	ID     string   `arg:"" help:"Lower-case letters, digits, - and _: it stands in the names of files."`
-	Kind   []string `env:"-" help:"event, purchase, deletion, email_subscription, subscription_group, merge, identify, attributes; default: the first two."`
-	Name   []string `env:"-" help:"Only these events and products."`
-	Column []string `env:"-" help:"parquet: a property that has a column of its own; TYPE: string, number, boolean, time." placeholder:"NAME:TYPE"`
-	Format string   `env:"-" help:"Of files: parquet (default), ndjson, avro. Of messages: currents (default), json; to Kafka also avro."`
-	From   string   `env:"-" default:"now" help:"Accepted at this time (ISO 8601) or later; beginning: all that is kept; now."`
-	destinationFlags
-}
-
-// destinationFlags are the fields of a destination. The server says which of them belong to one another.
-type destinationFlags struct {
-	To          string `env:"-" default:"directory" enum:"directory,s3,http,kafka" help:"Where it goes: ${enum}."`
-	Path        string `env:"-" help:"directory: where files lie, below the workspace's directory in the server's --stream-dir; default: the id." placeholder:"PATH"`
-	Layout      string `env:"-" help:"How files are named: hive (default), currents."`
-	Credentials string `env:"-" help:"Name of the credentials that the server has in --stream-credentials or its environment."`
-	Endpoint    string `env:"-" help:"s3: URL of the service; default: that of AWS." placeholder:"URL"`
-	Bucket      string `env:"-" help:"s3: bucket."`
-	Prefix      string `env:"-" help:"s3: names of objects begin so; default: WORKSPACE/ID; .: nothing."`
-	Region      string `env:"-" help:"s3: region; default: the service is asked."`
-	Addressing  string `env:"-" help:"s3: where the bucket stands in URLs: auto (default), path, host."`
-	Encryption  string `env:"-" help:"s3: at the server: AES256, or aws:kms with --kms-key; default: as the bucket has it."`
-	KMSKey      string `name:"kms-key" env:"-" help:"s3: key of aws:kms."`
-	URL         string `env:"-" help:"http: what gets POST requests." placeholder:"URL"`
-	Batch       int    `env:"-" bounds:"0..1000" help:"http: events in a request, at most; default: 100."`
-	Brokers     string `env:"-" help:"kafka: brokers to begin with, with commas." placeholder:"HOST:PORT,…"`
-	Topic       string `env:"-" help:"kafka: topic, in which {workspace}, {stream} and {kind} are replaced; default: millrace.{workspace}.{kind}."`
-	Security    string `env:"-" help:"kafka: plaintext (default), tls."`
-	SASL        string `name:"sasl" env:"-" help:"kafka: plain, scram-sha-256, scram-sha-512, with --credentials; default: none."`
-	Registry    string `env:"-" help:"kafka: the schema registry, for the format avro." placeholder:"URL"`
-}
-
-func (f *destinationFlags) destination() control.Destination {
-	return control.Destination{Type: f.To, Path: f.Path, Layout: f.Layout, Credentials: f.Credentials,
-		Endpoint: f.Endpoint, Bucket: f.Bucket, Prefix: f.Prefix,
-		Region: f.Region, Addressing: f.Addressing, Encryption: f.Encryption, KMSKey: f.KMSKey,
-		URL: f.URL, Batch: f.Batch, Brokers: f.Brokers, Topic: f.Topic, Security: f.Security, SASL: f.SASL,
-		Registry: f.Registry}
-}
-
-// Run makes a stream.
-func (c *streamsCreate) Run(s *session) error {
-	return s.show(http.MethodPost, inWorkspace(c.Workspace, "streams"),
-		control.Stream{ID: c.ID, Kinds: c.Kind, Names: c.Name, Columns: c.Column, Format: c.Format,
-			Destination: c.destination(), From: c.From})
-}
-
-type streamsList struct{ inOne }
-
-// Run lists the streams of a workspace.
-func (c *streamsList) Run(s *session) error {
-	return s.list(inWorkspace(c.Workspace, "streams"), "streams", column{"ID", "id"}, column{"FORMAT", "format"},
-		column{"DESTINATION", "destination"},
-		column{"KINDS", "kinds"}, column{"FROM", "from"}, column{"PAUSED", "paused"})
-}
-
-type oneStream struct {
-	inOne
-	ID string `arg:"" help:"Stream."`
-}
-
-func (c *oneStream) path(more ...string) string {
-	return inWorkspace(c.Workspace, append([]string{"streams", c.ID}, more...)...)
-}
-
-type streamsShow struct{ oneStream }
-
-// Run shows a stream and its status as one object.
-func (c *streamsShow) Run(s *session) error {
-	all, _, err := s.do(http.MethodGet, c.path(), nil)
-	if err != nil {
-		return err
-	}
-	status, _, err := s.do(http.MethodGet, c.path("status"), nil)
-	if err != nil {
-		return err
-	}
-	return s.printObject(append(all, status...))
-}
-
-type streamsPause struct{ oneStream }
-
-// Run pauses a stream.
-func (c *streamsPause) Run(s *session) error {
-	return s.say(http.MethodPatch, c.path(), map[string]any{"paused": true}, "%s is paused", c.ID)
-}
-
-type streamsResume struct{ oneStream }
-
-// Run resumes a stream.
-func (c *streamsResume) Run(s *session) error {
-	return s.say(http.MethodPatch, c.path(), map[string]any{"paused": false}, "%s goes on", c.ID)
-}
-
-type streamsRewind struct {
-	oneStream
-	From string `env:"-" help:"Accepted at this time (ISO 8601) or later; beginning: all that is kept; default: where it began last."`
-}
-
-// Run rewinds a stream.
-func (c *streamsRewind) Run(s *session) error {
-	return s.show(http.MethodPost, c.path("rewind"), map[string]any{"from": c.From})
-}
-
-type streamsDelete struct{ oneStream }
-
-// Run removes a stream.
-func (c *streamsDelete) Run(s *session) error {
-	return s.say(http.MethodDelete, c.path(), nil, "%s is removed", c.ID)
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,10 +19,9 @@ import (
 	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 	"millrace/shard/profile"
-	"millrace/wal/durable"
 )
 
-// Bulk transfer: routes of the admin listener, and the commands that call them.
+// Bulk transfer: routes of the admin listener.
 
 // adminHandlers are the routes that stream.
 func (n *node) adminHandlers(phones *field.Phones) map[string]http.HandlerFunc {
@@ -257,40 +255,4 @@ func answer(w http.ResponseWriter, status int, message string) {
 	_ = json.NewEncoder(w).Encode(struct {
 		Message string `json:"message"`
 	}{message})
-}
-
-// exportCommand is `millrace export events`.
-type exportCommand struct {
-	adminTarget
-	What      string   `arg:"" enum:"events" help:"${enum}."`
-	Workspace string   `help:"Only of this workspace."`
-	Since     string   `help:"Happened at or after (ISO 8601)."`
-	Until     string   `help:"Happened before."`
-	Name      []string `help:"Only these events and products."`
-	Kind      []string `help:"event or purchase."`
-	Format    string   `default:"ndjson" enum:"ndjson,parquet" help:"${enum}."`
-	Output    string   `short:"o" help:"File to write; default, and -: standard output." type:"path"`
-}
-
-// Run streams the events. The file is complete, or there is an error and no file (durable.WriteFile).
-func (c *exportCommand) Run(ctx context.Context, stdout io.Writer) (err error) {
-	q := url.Values{"format": {c.Format}, "name": c.Name, "kind": c.Kind}
-	for name, value := range map[string]string{"workspace": c.Workspace, "since": c.Since, "until": c.Until} {
-		if value != "" {
-			q.Set(name, value)
-		}
-	}
-	body, err := c.call(ctx, http.MethodGet, "/admin/events?"+q.Encode(), nil)
-	if err != nil {
-		return err
-	}
-	defer body.Close()
-	if c.Output == "" || c.Output == "-" {
-		_, err = io.Copy(stdout, body)
-		return err
-	}
-	return durable.WriteFile(c.Output, func(w io.Writer) error {
-		_, err := io.Copy(w, body)
-		return err
-	})
 }

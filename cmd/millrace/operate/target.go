@@ -1,4 +1,7 @@
-package main
+// Package operate is the commands that look at and change a running server, by its admin listener: admin, streams,
+// live, refused, cluster, export events, import profiles. They call routes of the admin API (docs/operations.md) and
+// print the answers; what is allowed, and what a mistake is called, the server says.
+package operate
 
 import (
 	"bytes"
@@ -15,55 +18,33 @@ import (
 	"time"
 )
 
-// adminCommand is `millrace admin`: the admin API of a running server (docs/operations.md), from the shell. What stands
-// here calls its routes and prints the answers; what is allowed, and what a mistake is called, the server says.
-type adminCommand struct {
-	adminCaller
-
-	Workspaces        workspacesCommand    `cmd:"" help:"Workspaces and their settings. They are never removed."`
-	Apps              appsCommand          `cmd:"" help:"Apps of a workspace."`
-	Keys              keysCommand          `cmd:"" help:"API keys of a workspace."`
-	Groups            groupsCommand        `cmd:"" help:"Subscription groups of a workspace. They are archived, not removed."`
-	PreferenceCenters documentsCommand     `cmd:"" help:"Preference centers of a workspace."`
-	Campaigns         documentsCommand     `cmd:"" help:"Campaigns of a workspace, with messages and translations."`
-	Canvases          documentsCommand     `cmd:"" help:"Canvases of a workspace, with steps, messages and translations."`
-	SCIM              scimCommand          `cmd:"" name:"scim" help:"SCIM access of the company."`
-	PermissionSets    setsCommand          `cmd:"" help:"Permission sets of the company: what the groups of SCIM give their members."`
-	Audit             auditCommand         `cmd:"" help:"Who has changed what."`
-	Blocklist         blocklistCommand     `cmd:"" help:"Email addresses on the block list of a workspace."`
-	Trail             trailCommand         `cmd:"" help:"What became of a user's or an address's subscription states, when and through what."`
-	ConsentCounts     consentCountsCommand `cmd:"" help:"How many users of a workspace have which subscription state."`
-	Bootstrap         bootstrapCommand     `cmd:"" help:"Apply a bootstrap file."`
-	Call              callCommand          `cmd:"" help:"Any call of the admin API."`
-}
-
-// adminTarget is the admin listener of a running server, and how to prove that one may use it.
-type adminTarget struct {
+// Target is the admin listener of a running server, and how to prove that one may use it.
+type Target struct {
 	Server string `default:"http://127.0.0.1:8081" help:"Admin listener."`
 	Data   string `help:"Data directory of a server on this machine: its admin token is read there." placeholder:"DIR"`
 	Token  string `help:"The admin token itself; on the command line others can see it, so use the environment."`
 }
 
-// adminCaller is what commands have in common that call the admin API and print its answers.
-type adminCaller struct {
-	adminTarget
+// caller is what commands have in common that call the admin API and print its answers.
+type caller struct {
+	Target
 	JSON bool `name:"json" env:"-" help:"Print the answer as JSON instead of a table."`
 }
 
-// adminTimeout bounds one call; bulk transfers have none.
-const adminTimeout = time.Minute
+// callTimeout bounds one call; bulk transfers have none.
+const callTimeout = time.Minute
 
 // call returns the body of a good answer, which the caller closes; any other answer is an error that says what the
 // server said.
-func (c *adminTarget) call(ctx context.Context, method, path string, body io.Reader) (io.ReadCloser, error) {
-	answer, err := c.request(ctx, method, path, body, nil)
+func (c *Target) call(ctx context.Context, method, path string, body io.Reader) (io.ReadCloser, error) {
+	answer, err := c.Request(ctx, method, path, body, nil)
 	if err != nil {
 		return nil, err
 	}
 	return answer.Body, nil
 }
 
-func (c *adminTarget) request(
+func (c *Target) Request(
 	ctx context.Context, method, path string, body io.Reader, header http.Header,
 ) (*http.Response, error) {
 	token, err := c.token()
@@ -97,7 +78,7 @@ func (c *adminTarget) request(
 	return nil, errors.Join(fmt.Errorf("%s %s: %s: %s", method, path, answer.Status, bytes.TrimSpace(text)), err)
 }
 
-func (c *adminTarget) token() (string, error) {
+func (c *Target) token() (string, error) {
 	if c.Token != "" {
 		return c.Token, nil
 	}
@@ -113,14 +94,14 @@ func (c *adminTarget) token() (string, error) {
 
 // session is one run of a command: where it calls and where it prints.
 type session struct {
-	*adminCaller
+	*caller
 	ctx context.Context
 	out io.Writer
 }
 
 // ProvideSession is what kong gives the commands below.
-func (c *adminCaller) ProvideSession(ctx context.Context, out io.Writer) (*session, error) {
-	return &session{adminCaller: c, ctx: ctx, out: out}, nil
+func (c *caller) ProvideSession(ctx context.Context, out io.Writer) (*session, error) {
+	return &session{caller: c, ctx: ctx, out: out}, nil
 }
 
 // path joins segments to a path of the admin API; they may have any character.
@@ -144,7 +125,7 @@ func (s *session) do(method, path string, body any) (answer members, etag string
 }
 
 func (s *session) doMatching(method, path string, body any, match string) (answer members, etag string, err error) {
-	ctx, cancel := context.WithTimeout(s.ctx, adminTimeout)
+	ctx, cancel := context.WithTimeout(s.ctx, callTimeout)
 	defer cancel()
 	text, isText := body.([]byte)
 	if !isText && body != nil {
@@ -156,7 +137,7 @@ func (s *session) doMatching(method, path string, body any, match string) (answe
 	if match != "" {
 		header.Set("If-Match", match)
 	}
-	response, err := s.request(ctx, method, path, bytes.NewReader(text), header)
+	response, err := s.Request(ctx, method, path, bytes.NewReader(text), header)
 	if err != nil {
 		return nil, "", err
 	}
@@ -241,60 +222,4 @@ func (i input) read() ([]byte, error) {
 		return os.ReadFile(file)
 	}
 	return []byte(i), nil
-}
-
-// bootstrapCommand sends a bootstrap file.
-type bootstrapCommand struct {
-	File string `arg:"" help:"YAML; - reads standard input."`
-}
-
-// Run applies the file and prints the keys that it has made.
-func (c *bootstrapCommand) Run(s *session) error {
-	file := input("@" + c.File)
-	if c.File == "-" {
-		file = "-"
-	}
-	text, err := file.read()
-	if err != nil {
-		return err
-	}
-	answer, _, err := s.do(http.MethodPost, path("bootstrap"), text)
-	if err != nil {
-		return err
-	}
-	if s.JSON {
-		return s.printJSON(answer)
-	}
-	made, err := answer.rows("made_keys")
-	for _, k := range made {
-		if k.text("workspace") == "" {
-			fmt.Fprintf(s.out, "%s token, shown once: %s\n", k.text("name"), k.text("key"))
-			continue
-		}
-		fmt.Fprintf(s.out, "API key %q of workspace %q, shown once: %s\n", k.text("name"),
-			k.text("workspace"), k.text("key"))
-	}
-	return err
-}
-
-// callCommand is any call, as it is.
-type callCommand struct {
-	Method string `arg:"" enum:"get,post,put,patch,delete" help:"${enum}."`
-	Path   string `arg:"" help:"Below /admin/: workspaces, workspaces/demo, workspaces/demo/api_keys, …"`
-	Body   input  `arg:"" optional:"" help:"JSON; @FILE reads a file, - standard input."`
-}
-
-// Run does the call and prints the answer as it is.
-func (c *callCommand) Run(s *session) error {
-	body, err := c.Body.read()
-	if err != nil {
-		return err
-	}
-	answer, err := s.call(s.ctx, strings.ToUpper(c.Method), "/admin/"+strings.Trim(c.Path, "/"), bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	defer answer.Close()
-	_, err = io.Copy(s.out, answer)
-	return err
 }

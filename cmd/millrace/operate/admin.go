@@ -1,0 +1,86 @@
+package operate
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+)
+
+// Admin is `millrace admin`: the admin API of a running server (docs/operations.md), from the shell.
+type Admin struct {
+	caller
+
+	Workspaces        workspacesCommand    `cmd:"" help:"Workspaces and their settings. They are never removed."`
+	Apps              appsCommand          `cmd:"" help:"Apps of a workspace."`
+	Keys              keysCommand          `cmd:"" help:"API keys of a workspace."`
+	Groups            groupsCommand        `cmd:"" help:"Subscription groups of a workspace. They are archived, not removed."`
+	PreferenceCenters documentsCommand     `cmd:"" help:"Preference centers of a workspace."`
+	Campaigns         documentsCommand     `cmd:"" help:"Campaigns of a workspace, with messages and translations."`
+	Canvases          documentsCommand     `cmd:"" help:"Canvases of a workspace, with steps, messages and translations."`
+	SCIM              scimCommand          `cmd:"" name:"scim" help:"SCIM access of the company."`
+	PermissionSets    setsCommand          `cmd:"" help:"Permission sets of the company: what the groups of SCIM give their members."`
+	Audit             auditCommand         `cmd:"" help:"Who has changed what."`
+	Blocklist         blocklistCommand     `cmd:"" help:"Email addresses on the block list of a workspace."`
+	Trail             trailCommand         `cmd:"" help:"What became of a user's or an address's subscription states, when and through what."`
+	ConsentCounts     consentCountsCommand `cmd:"" help:"How many users of a workspace have which subscription state."`
+	Bootstrap         bootstrapCommand     `cmd:"" help:"Apply a bootstrap file."`
+	Call              callCommand          `cmd:"" help:"Any call of the admin API."`
+}
+
+// bootstrapCommand sends a bootstrap file.
+type bootstrapCommand struct {
+	File string `arg:"" help:"YAML; - reads standard input."`
+}
+
+// Run applies the file and prints the keys that it has made.
+func (c *bootstrapCommand) Run(s *session) error {
+	file := input("@" + c.File)
+	if c.File == "-" {
+		file = "-"
+	}
+	text, err := file.read()
+	if err != nil {
+		return err
+	}
+	answer, _, err := s.do(http.MethodPost, path("bootstrap"), text)
+	if err != nil {
+		return err
+	}
+	if s.JSON {
+		return s.printJSON(answer)
+	}
+	made, err := answer.rows("made_keys")
+	for _, k := range made {
+		if k.text("workspace") == "" {
+			fmt.Fprintf(s.out, "%s token, shown once: %s\n", k.text("name"), k.text("key"))
+			continue
+		}
+		fmt.Fprintf(s.out, "API key %q of workspace %q, shown once: %s\n", k.text("name"),
+			k.text("workspace"), k.text("key"))
+	}
+	return err
+}
+
+// callCommand is any call, as it is.
+type callCommand struct {
+	Method string `arg:"" enum:"get,post,put,patch,delete" help:"${enum}."`
+	Path   string `arg:"" help:"Below /admin/: workspaces, workspaces/demo, workspaces/demo/api_keys, …"`
+	Body   input  `arg:"" optional:"" help:"JSON; @FILE reads a file, - standard input."`
+}
+
+// Run does the call and prints the answer as it is.
+func (c *callCommand) Run(s *session) error {
+	body, err := c.Body.read()
+	if err != nil {
+		return err
+	}
+	answer, err := s.call(s.ctx, strings.ToUpper(c.Method), "/admin/"+strings.Trim(c.Path, "/"), bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	defer answer.Close()
+	_, err = io.Copy(s.out, answer)
+	return err
+}

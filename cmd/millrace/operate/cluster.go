@@ -1,0 +1,255 @@
+package operate
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"millrace/shard/cluster/placement"
+	"millrace/wal/quorum"
+)
+
+// Cluster is `millrace cluster`: the cluster that a running server is a node of, by its admin API.
+type Cluster struct {
+	caller
+
+	Status clusterStatus `cmd:"" help:"Show nodes and groups: who is there, who leads, who lags, what is being moved."`
+	Add    clusterAdd    `cmd:"" help:"Add a node, change its address, or take a drain back."`
+	Drain  clusterDrain  `cmd:"" help:"Have a node give its groups to others."`
+	Remove clusterRemove `cmd:"" help:"Take a node out for good: its number is not used again."`
+}
+
+type clusterStatus struct {
+	Check bool `env:"-" help:"Exit code 1 when a node or a group has a problem, or a group lacks a replica; says which."`
+}
+
+// Run prints the status.
+func (c *clusterStatus) Run(s *session) error {
+	status, text, err := s.clusterStatus()
+	if err != nil {
+		return err
+	}
+	if s.JSON {
+		err = s.printJSON(text)
+	} else {
+		err = printCluster(s.out, status)
+	}
+	if problems := clusterProblems(status); err == nil && c.Check && len(problems) > 0 {
+		return errors.New(strings.Join(problems, "; "))
+	}
+	return err
+}
+
+// clusterStatus is the status as it is read, and as it was sent.
+func (s *session) clusterStatus() (status placement.Status, text members, err error) {
+	if text, _, err = s.do(http.MethodGet, path("cluster"), nil); err != nil {
+		return status, nil, err
+	}
+	if err := json.Unmarshal(text.compact(), &status); err != nil {
+		return status, nil, fmt.Errorf("the answer can't be read: %w", err)
+	}
+	return status, text, nil
+}
+
+func clusterProblems(status placement.Status) (list []string) {
+	for _, n := range status.Nodes {
+		if n.Problem != "" {
+			list = append(list, fmt.Sprintf("node %d %s", n.Node, n.Problem))
+		}
+	}
+	for _, g := range append([]placement.GroupStatus{status.Control}, status.Groups...) {
+		problem := g.Problem
+		if problem == "" {
+			problem = missingReplicas(g, status.Replicas)
+		}
+		if problem != "" {
+			list = append(list, fmt.Sprintf("group %d: %s", g.Group, problem))
+		}
+	}
+	return list
+}
+
+// missingReplicas says that a group has fewer replicas that could stand in for the others than are wanted, "" when it
+// has as many. Of the control group each node is to have one, and few of them vote.
+func missingReplicas(g placement.GroupStatus, wanted int) string {
+	isControl := g.Group == 0
+	if isControl {
+		wanted = len(g.Replicas)
+	}
+	var why []string
+	for _, r := range g.Replicas {
+		behind := max(r.CommitLag, r.ApplyLag)
+		switch {
+		case r.Role == "coming":
+			why = append(why, fmt.Sprintf("node %d has none yet", r.Node))
+		case !r.Open:
+			why = append(why, fmt.Sprintf("that of node %d does not answer", r.Node))
+		case !r.Voter && !isControl:
+			why = append(why, fmt.Sprintf("that of node %d has no vote yet", r.Node))
+		case behind > maxLag:
+			why = append(why, fmt.Sprintf("that of node %d is %d entries behind", r.Node, behind))
+		}
+	}
+	have := len(g.Replicas) - len(why)
+	if have >= wanted {
+		return ""
+	}
+	if g.Doing != "" {
+		why = append(why, g.Doing)
+	}
+	problem := fmt.Sprintf("%d of %d replicas are whole: %s", have, wanted, strings.Join(why, ", "))
+	return strings.TrimSuffix(problem, ": ")
+}
+
+// maxLag is how many entries a replica may be behind, and still stand in for the others within moments: some are always
+// under way.
+const maxLag = 1000
+
+type clusterAdd struct {
+	Node    uint32 `arg:"" help:"Its number, from 1 on, which no node has had before."`
+	Address string `arg:"" optional:"" help:"HOST:PORT between nodes (--raft of the new node). May be left out for a node that is known."`
+}
+
+// Run adds the node.
+func (c *clusterAdd) Run(s *session) error {
+	body := map[string]any{"node": c.Node, "address": c.Address}
+	return s.say(http.MethodPost, path("cluster", "nodes"), body,
+		"node %d is added; start it with --node %d and the others as --members", c.Node, c.Node)
+}
+
+type clusterDrain struct {
+	Node uint32 `arg:"" help:"Its number."`
+	Wait bool   `env:"-" help:"Return when it has nothing any more."`
+}
+
+// drainInterval is the time between two looks at a node that drains.
+const drainInterval = 2 * time.Second
+
+// Run drains the node.
+func (c *clusterDrain) Run(s *session) error {
+	if err := s.say(http.MethodPost, path("cluster", "nodes", strconv.FormatUint(uint64(c.Node), 10), "drain"), nil,
+		"node %d drains", c.Node); err != nil || !c.Wait {
+		return err
+	}
+	for said := -1; ; {
+		status, _, err := s.clusterStatus()
+		if err != nil {
+			return err
+		}
+		for _, n := range status.Nodes {
+			switch {
+			case n.Node != quorum.Node(c.Node):
+			case n.State == placement.Drained:
+				_, err = fmt.Fprintf(s.out, "node %d is drained\n", c.Node)
+				return err
+			case n.State != placement.Draining:
+				return fmt.Errorf("node %d is %s", c.Node, n.State)
+			case n.Holds != said:
+				said = n.Holds
+				fmt.Fprintf(s.out, "node %d is to give away %d groups\n", c.Node, said)
+			}
+		}
+		select {
+		case <-s.ctx.Done():
+			return s.ctx.Err()
+		case <-time.After(drainInterval):
+		}
+	}
+}
+
+type clusterRemove struct {
+	Node  uint32 `arg:"" help:"Its number."`
+	Force bool   `env:"-" help:"Also when it isn't drained, because it is gone for good. Refused when a group would be left without a majority."`
+}
+
+// Run removes the node.
+func (c *clusterRemove) Run(s *session) error {
+	p := path("cluster", "nodes", strconv.FormatUint(uint64(c.Node), 10))
+	if c.Force {
+		p += "?force=true"
+	}
+	return s.say(http.MethodDelete, p, nil, "node %d is removed", c.Node)
+}
+
+// printCluster prints the status for persons: a table of nodes, one of groups.
+func printCluster(out io.Writer, status placement.Status) error {
+	fmt.Fprintf(out, "cluster %s, %d replicas of each group; node %d answers\n\n", printable(status.Cluster),
+		status.Replicas, status.Node)
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	line := func(cells ...string) {
+		for i, c := range cells {
+			if cells[i] = printable(c); c == "" {
+				cells[i] = "-"
+			}
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
+	}
+	line("NODE", "STATE", "ALIVE", "SEEN", "LEADS", "HOLDS", "ADDRESS", "API", "VERSION", "PROBLEM")
+	for _, n := range status.Nodes {
+		line(fmt.Sprint(n.Node), string(n.State), yesNo(n.Alive), since(n.Seen, status.Time), fmt.Sprint(n.Leads),
+			fmt.Sprint(n.Holds), n.Address, n.API, n.Program, n.Problem)
+	}
+	fmt.Fprintln(w)
+	line("GROUP", "PARTITIONS", "LEADER", "TERM", "REPLICAS", "STATE")
+	for _, g := range append([]placement.GroupStatus{status.Control}, status.Groups...) {
+		name, of, leader, state := "control", "", "", g.Doing
+		if g.Group != 0 {
+			name, of = fmt.Sprint(g.Group), fmt.Sprintf("%d-%d", g.First, g.First+g.Count-1)
+		}
+		if g.Leader != 0 {
+			leader = fmt.Sprint(g.Leader)
+		}
+		if g.Problem != "" {
+			state = g.Problem
+		}
+		line(name, of, leader, fmt.Sprint(g.Term), replicaCells(g.Replicas), state)
+	}
+	return w.Flush()
+}
+
+// replicaCells are the replicas of a group: "1* 2 3?(lag 4,70) 4~ 5+ 6-".
+func replicaCells(list []placement.ReplicaStatus) string {
+	cells := make([]string, len(list))
+	for i, r := range list {
+		mark := map[string]string{"leader": "*", "learner": "~", "coming": "+"}[r.Role]
+		if r.Leaving {
+			mark += "-"
+		}
+		if !r.Open {
+			mark += "?"
+		} else if r.CommitLag > 0 || r.ApplyLag > 0 {
+			mark += fmt.Sprintf("(lag %d,%d)", r.CommitLag, r.ApplyLag)
+		}
+		cells[i] = fmt.Sprintf("%d%s", r.Node, mark)
+	}
+	return strings.Join(cells, " ")
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// since is how long ago something was, roughly; "" for never.
+func since(t, now time.Time) string {
+	switch ago := max(now.Sub(t), 0); {
+	case t.IsZero():
+		return ""
+	case ago < time.Minute:
+		return ago.Truncate(time.Second).String()
+	case ago < time.Hour:
+		return fmt.Sprintf("%dm", ago/time.Minute)
+	case ago < 48*time.Hour:
+		return fmt.Sprintf("%dh", ago/time.Hour)
+	default:
+		return fmt.Sprintf("%dd", ago/(24*time.Hour))
+	}
+}

@@ -1,0 +1,74 @@
+package operate
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+
+	"millrace/wal/durable"
+)
+
+// Export is `millrace export events`.
+type Export struct {
+	Target
+	What      string   `arg:"" enum:"events" help:"${enum}."`
+	Workspace string   `help:"Only of this workspace."`
+	Since     string   `help:"Happened at or after (ISO 8601)."`
+	Until     string   `help:"Happened before."`
+	Name      []string `help:"Only these events and products."`
+	Kind      []string `help:"event or purchase."`
+	Format    string   `default:"ndjson" enum:"ndjson,parquet" help:"${enum}."`
+	Output    string   `short:"o" help:"File to write; default, and -: standard output." type:"path"`
+}
+
+// Run streams the events. The file is complete, or there is an error and no file (durable.WriteFile).
+func (c *Export) Run(ctx context.Context, stdout io.Writer) (err error) {
+	q := url.Values{"format": {c.Format}, "name": c.Name, "kind": c.Kind}
+	for name, value := range map[string]string{"workspace": c.Workspace, "since": c.Since, "until": c.Until} {
+		if value != "" {
+			q.Set(name, value)
+		}
+	}
+	body, err := c.call(ctx, http.MethodGet, "/admin/events?"+q.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	if c.Output == "" || c.Output == "-" {
+		_, err = io.Copy(stdout, body)
+		return err
+	}
+	return durable.WriteFile(c.Output, func(w io.Writer) error {
+		_, err := io.Copy(w, body)
+		return err
+	})
+}
+
+// ImportProfiles is `millrace import profiles`.
+type ImportProfiles struct {
+	Target
+	File      string `arg:"" help:"NDJSON, each line a user in the shape of /users/export/ids; - reads standard input."`
+	Workspace string `required:"" help:"Into this workspace."`
+}
+
+// Run sends the file and prints how many profiles were taken.
+func (c *ImportProfiles) Run(ctx context.Context, stdout io.Writer) error {
+	in := io.Reader(os.Stdin)
+	if c.File != "-" {
+		f, err := os.Open(c.File)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		in = f
+	}
+	body, err := c.call(ctx, http.MethodPost, "/admin/workspaces/"+url.PathEscape(c.Workspace)+"/profiles", in)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	_, err = io.Copy(stdout, body)
+	return err
+}
