@@ -46,11 +46,12 @@ var arrows = map[string][]string{
 	"api/translation": {"api/call", "api/control", "api/value"},
 	"api/users":       {"api/call", "api/control", "api/refused", "api/store", "api/value", "ingest/field", "shard", "shard/op", "shard/profile"},
 	"api/value":       {"shard/profile"},
-	"api/stream":      {"api/control", "shard", "shard/eventlog", "shard/eventlog/event", "shard/op", "shard/profile", "wal/durable"},
+	"api/stream":      {"api/control", "api/stream/currents", "shard/eventlog", "shard/eventlog/event", "shard/op", "wal/durable"},
 
-	"api/console/chart":  {},
-	"api/console/rights": {"api/control"},
-	"api/console/signin": {"api/console/rights", "api/control", "api/scim"},
+	"api/console/chart":   {},
+	"api/console/rights":  {"api/control"},
+	"api/console/signin":  {"api/console/rights", "api/control", "api/scim"},
+	"api/stream/currents": {"shard", "shard/eventlog/event", "shard/op", "shard/profile"},
 
 	"ingest":       {"ingest/field", "shard/op"},
 	"ingest/field": {},
@@ -104,7 +105,7 @@ var arrows = map[string][]string{
 var testArrows = map[string][]string{
 	"api/console":             {"api", "api/admin", "api/census", "api/live", "api/openapi", "api/refused", "api/scim", "api/store", "ingest", "ingest/field", "shard", "shard/op"},
 	"api":                     {"api/admin", "api/census", "api/live", "ingest", "ingest/field", "shard/bodies", "shard/op", "shard/profile", "shard/cluster", "shard/cluster/facts", "shard/cluster/placement", "wal", "wal/quorum"},
-	"api/stream":              {"ingest", "shard/bodies", "shard/identity", "wal"},
+	"api/stream":              {"ingest", "shard", "shard/bodies", "shard/identity", "shard/profile", "wal"},
 	"api/census":              {"shard/op"},
 	"api/live":                {"ingest"},
 	"ingest":                  {"loadtest/body"},
@@ -127,7 +128,7 @@ var libraries = map[string][]string{
 	"github.com/alecthomas/kong":        {"cmd/..."},
 	"github.com/minio/minio-go/v7":      {"api/stream", "cmd/millrace/importer"},
 	"github.com/twmb/franz-go":          {"api/stream", "bench/..."},
-	"github.com/twmb/avro":              {"api/stream"},
+	"github.com/twmb/avro":              {"api/stream/..."},
 	"github.com/anishathalye/porcupine": {"loadtest/history"},
 	"github.com/coreos/go-oidc/v3":      {"api/console/signin"},
 }

@@ -31,7 +31,7 @@ var filesUp = map[string]int{
 	"api/ratelimit": 1,
 	"api/refused":   3,
 	"api/scim":      8,
-	"api/stream":    9,
+	"api/stream":    7,
 
 	"shard":                   14,
 	"shard/backup":            1,

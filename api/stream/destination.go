@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"millrace/api/control"
+	"millrace/api/stream/currents"
 	"millrace/shard/eventlog/event"
 )
 
@@ -82,9 +83,9 @@ func newDestination(o *Options, ws *control.Workspace, s *control.Stream, p Part
 	}
 	f := &files{folders: newFolders(o), format: event.Format(s.Format), svcID: o.SvcID, layout: newLayout(ws, s, p),
 		unfinished: ownName(s, p, o) + ".", every: pace{o.FileBytes, o.FileAfter, o.Interval}, columns: columnsOf(s)}
-	if f.format == avroFormat || slices.Contains(s.Kinds, "deletion") || slices.Contains(s.Kinds, "merge") {
+	if f.format == currents.Avro || slices.Contains(s.Kinds, "deletion") || slices.Contains(s.Kinds, "merge") {
 		// Those are of a svc_id alone: the other rows must have it.
-		f.users = newReader(o, ws.Number)
+		f.users = currents.NewReader(o.SvcID, o.Users, ws.Number)
 	}
 	switch d := &s.Destination; d.Type {
 	case control.DestinationDirectory:

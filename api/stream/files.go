@@ -11,6 +11,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"millrace/api/stream/currents"
 	"millrace/shard/eventlog/event"
 )
 
@@ -24,7 +25,7 @@ type files struct {
 	layout     layout
 	svcID      event.SvcIDFunc
 	columns    []event.Column
-	users      *reader // nil: rows have the svc_id where the event log knows it
+	users      *currents.Reader // nil: rows have the svc_id where the event log knows it
 	every      pace
 	to         shelf
 }
@@ -107,12 +108,12 @@ func (d *filesDelivery) write(_ context.Context, e *event.Event) error {
 	if d.to.users == nil {
 		return d.last.encoder.Write(e)
 	}
-	if err := d.to.users.read(e); err != nil {
+	if err := d.to.users.Read(e); err != nil {
 		return err
 	}
 	row := *e
 	if !e.OfAddress() && e.Kind != event.Merged {
-		row.Number, row.Resolved = d.to.users.number, true
+		row.Number, row.Resolved = d.to.users.Number(), true
 	}
 	return d.last.encoder.Write(&row)
 }
@@ -172,8 +173,8 @@ func (f *files) create(key fileKey) (*output, error) {
 		}
 		w = o.zstd
 	}
-	if f.format == avroFormat {
-		if o.encoder, err = newAvroEncoder(w, key.kind, f.users, f.layout.workspace); err != nil {
+	if f.format == currents.Avro {
+		if o.encoder, err = currents.NewEncoder(w, key.kind, f.users, f.layout.workspace); err != nil {
 			return nil, errors.Join(err, o.file.Close())
 		}
 		return o, nil

@@ -138,10 +138,10 @@ func (d *posts) write(ctx context.Context, e *event.Event) error {
 		return nil
 	}
 	w := d.to.writer
-	if err := w.read(e); err != nil {
+	if err := w.Read(e); err != nil {
 		return err
 	}
-	d.batch = append(d.batch, post{place{e.Position, e.Ordinal}, w.id(e).String(), w.append(nil, e)})
+	d.batch = append(d.batch, post{place{e.Position, e.Ordinal}, w.ID(e).String(), w.append(nil, e)})
 	return nil
 }
 

@@ -161,7 +161,7 @@ func (d *records) sent() sum                            { return d.done }
 
 func (d *records) write(ctx context.Context, e *event.Event) error {
 	w := d.to.writer
-	if err := w.read(e); err != nil {
+	if err := w.Read(e); err != nil {
 		return err
 	}
 	kind := event.KindName(e.Kind)
@@ -171,7 +171,7 @@ func (d *records) write(ctx context.Context, e *event.Event) error {
 	}
 	d.done.bytes += int64(len(value))
 	d.to.client.Produce(ctx,
-		&kgo.Record{Topic: d.to.names[kind], Key: append([]byte(nil), w.svcID...), Value: value,
+		&kgo.Record{Topic: d.to.names[kind], Key: append([]byte(nil), w.SvcID()...), Value: value,
 			Headers: []kgo.RecordHeader{
 				{Key: "id", Value: w.messageID(e)}, {Key: "kind", Value: []byte(kind)},
 				{Key: "workspace", Value: []byte(d.to.ws.ID)},
@@ -184,7 +184,7 @@ func (k *topics) value(e *event.Event) ([]byte, error) {
 	if k.schemas == nil {
 		return k.writer.append(nil, e), nil
 	}
-	return k.schemas.append(nil, e, k.writer.reader, k.ws.ID)
+	return k.schemas.append(nil, e, k.writer.Reader, k.ws.ID)
 }
 
 func (k *topics) contentType() string {

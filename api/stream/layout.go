@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"millrace/api/control"
+	"millrace/api/stream/currents"
 	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 )
@@ -33,7 +34,7 @@ func suffixOf(f event.Format) string {
 	switch f {
 	case event.Parquet:
 		return ".parquet"
-	case avroFormat:
+	case currents.Avro:
 		return ".avro"
 	}
 	return ".ndjson.zst"
@@ -76,7 +77,7 @@ func (l *layout) name(k fileKey, first, last uint64) string {
 func (l *layout) folder(k fileKey) string {
 	at := time.Unix(k.slot*l.slotSeconds(), 0).UTC()
 	if l.currents {
-		return path.Join(l.integration(), "event_type="+currentsType(k.kind),
+		return path.Join(l.integration(), "event_type="+currents.TypeOf(k.kind),
 			"date="+at.Format("2006-01-02-15"), schemaID, l.started)
 	}
 	return path.Join("event_type="+event.KindName(k.kind), "date="+at.Format(time.DateOnly))
@@ -89,20 +90,3 @@ func (l *layout) integration() string {
 
 // schemaID rises with every change of a schema.
 const schemaID = "1"
-
-// currentsType is what Braze calls a kind of event.
-func currentsType(k op.Kind) string {
-	switch k {
-	case op.Purchase:
-		return "users.behaviors.Purchase"
-	case op.Delete:
-		return "users.UserDeleteRequest"
-	case event.EmailState:
-		return "users.behaviors.subscription.GlobalStateChange"
-	case event.GroupState:
-		return "users.behaviors.subscriptiongroup.StateChange"
-	case event.Merged:
-		return "users.UserOrphan"
-	}
-	return "users.behaviors.CustomEvent"
-}

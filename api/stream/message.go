@@ -2,25 +2,28 @@ package stream
 
 import (
 	"millrace/api/control"
+	"millrace/api/stream/currents"
 	"millrace/shard/eventlog/event"
 )
 
 // writer writes events as messages: as Currents has them, or as rows of `millrace export events` that all have their
 // svc_id.
 type writer struct {
-	*reader
-	workspace string
-	currents  bool // the ids are those of Currents, and so are the messages, unless they are Avro
+	*currents.Reader
+	appendSvcID event.SvcIDFunc
+	workspace   string
+	currents    bool // the ids are those of Currents, and so are the messages, unless they are Avro
 }
 
 func newWriter(o *Options, ws *control.Workspace, s *control.Stream) *writer {
-	return &writer{reader: newReader(o, ws.Number), workspace: ws.ID, currents: s.Format != control.FormatJSON}
+	return &writer{Reader: currents.NewReader(o.SvcID, o.Users, ws.Number), appendSvcID: o.SvcID,
+		workspace: ws.ID, currents: s.Format != control.FormatJSON}
 }
 
 // messageID is what the id of an event is in the message itself.
 func (w *writer) messageID(e *event.Event) []byte {
 	if w.currents {
-		return []byte(w.id(e).String())
+		return []byte(w.ID(e).String())
 	}
 	return e.AppendID(nil)
 }
@@ -28,13 +31,13 @@ func (w *writer) messageID(e *event.Event) []byte {
 // append appends the event that was read last.
 func (w *writer) append(dst []byte, e *event.Event) []byte {
 	if w.currents {
-		return appendCurrents(dst, e, w.reader, w.workspace)
+		return currents.Append(dst, e, w.Reader, w.workspace)
 	}
 	if e.Kind == event.Merged { // which tells of two
-		return event.AppendJSON(dst, e, false, w.o.SvcID)
+		return event.AppendJSON(dst, e, false, w.appendSvcID)
 	}
 	row := *e
 	row.Resolved = !e.OfAddress()
 	return event.AppendJSON(dst, &row, false,
-		func(dst []byte, _ uint32, _ uint64) []byte { return append(dst, w.svcID...) })
+		func(dst []byte, _ uint32, _ uint64) []byte { return append(dst, w.SvcID()...) })
 }

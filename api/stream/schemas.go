@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/avro"
 	"github.com/twmb/franz-go/pkg/sr"
 
+	"millrace/api/stream/currents"
 	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 )
@@ -50,7 +51,7 @@ func (s *schemas) open(ctx context.Context, c *kafkaCredentials) error {
 		k, _ := event.KindNamed(kind)
 		subject := s.subject(kind)
 		s.ids[k], err = client.RegisterSchema(ctx, subject,
-			sr.Schema{Schema: avroSchemas[k].String(), Type: sr.TypeAvro},
+			sr.Schema{Schema: currents.Schemas[k].String(), Type: sr.TypeAvro},
 			-1, -1)
 		if err != nil {
 			return fmt.Errorf("schema registry: register subject %q: %w", subject, err)
@@ -71,16 +72,16 @@ func (s *schemas) subject(kind string) string {
 		return topic + "-value"
 	}
 	k, _ := event.KindNamed(kind)
-	root := avroSchemas[k].Root()
+	root := currents.Schemas[k].Root()
 	return topic + "-" + root.Namespace + "." + root.Name
 }
 
 const registryHeader = 5 // bytes in front of a value
 
 // append appends the value of the event that users has read last.
-func (s *schemas) append(dst []byte, e *event.Event, users *reader, workspace string) ([]byte, error) {
+func (s *schemas) append(dst []byte, e *event.Event, users *currents.Reader, workspace string) ([]byte, error) {
 	dst = binary.BigEndian.AppendUint32(append(dst, 0), uint32(s.ids[e.Kind]))
-	dst, err := avroSchemas[e.Kind].AppendEncode(dst, avroValue(e, users, workspace))
+	dst, err := currents.Schemas[e.Kind].AppendEncode(dst, currents.Value(e, users, workspace))
 	if err != nil {
 		return nil, fmt.Errorf("write avro: %w", err)
 	}
@@ -92,7 +93,7 @@ func (s *schemas) json(value []byte) json.RawMessage {
 	id := int(binary.BigEndian.Uint32(value[1:registryHeader]))
 	for kind, of := range s.ids {
 		if of == id {
-			return recordJSON(avroSchemas[kind], value[registryHeader:])
+			return recordJSON(currents.Schemas[kind], value[registryHeader:])
 		}
 	}
 	panic("BUG: a value of no schema")

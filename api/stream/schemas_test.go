@@ -18,6 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sr/srfake"
 
 	"millrace/api/control"
+	"millrace/api/stream/currents"
 	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 )
@@ -152,9 +153,9 @@ func TestSchemaRegistryThatFails(t *testing.T) {
 // What a topic refuses can be read in the file of what was refused.
 func TestRefusedRecordsAreReadable(t *testing.T) {
 	s := schemas{ids: map[op.Kind]int{op.Event: 7, op.Purchase: 8}}
-	w, r := newWorld(t, 4<<10), reader{svcID: []byte("svc")}
-	r.o = &Options{SvcID: w.e.AppendSvcID}
-	value, err := s.append(nil, &event.Event{Kind: op.Purchase, Name: []byte("sku"), Currency: [3]byte([]byte("EUR")), Price: 2.5}, &r, "shop")
+	r := currents.NewReader(func(dst []byte, _ uint32, _ uint64) []byte { return append(dst, "svc"...) }, nil, 1)
+	require.NoError(t, r.Read(&event.Event{Kind: op.Delete}))
+	value, err := s.append(nil, &event.Event{Kind: op.Purchase, Name: []byte("sku"), Currency: [3]byte([]byte("EUR")), Price: 2.5}, r, "shop")
 	require.NoError(t, err)
 	var row map[string]any
 	require.NoError(t, json.Unmarshal(s.json(value), &row))

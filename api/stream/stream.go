@@ -29,6 +29,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"millrace/api/control"
+	"millrace/api/stream/currents"
 	"millrace/shard/eventlog"
 	"millrace/shard/eventlog/event"
 )
@@ -46,7 +47,7 @@ type Options struct {
 	Parts func() []Part
 	// SvcID is what events are written with, and Users tells whose they are. Required.
 	SvcID event.SvcIDFunc
-	Users Users
+	Users currents.Users
 	// Dir is what the directories of workspaces lie in, which streams may write to. Required.
 	Dir string
 	// HasRoom returns an error when nothing more is to be written into a directory, because its disk is full, or too

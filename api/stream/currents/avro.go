@@ -1,4 +1,4 @@
-package stream
+package currents
 
 import (
 	"bytes"
@@ -15,27 +15,28 @@ import (
 	"millrace/shard/op"
 )
 
-// avroFormat is a format of files: those of Braze's Currents, with its schemas field for field. Fields that Millrace
-// has nothing for are null.
-const avroFormat event.Format = "avro"
+// Avro is a format of files: those of Currents, with its schemas field for field. Fields that Millrace has nothing for
+// are null.
+const Avro event.Format = "avro"
 
-// The schemas: fields in their order, "?" behind those that may be null, ":" and a type where it isn't string.
-var avroSchemas = map[op.Kind]*avro.Schema{
-	op.Event: avroSchema("users.behaviors", "CustomEvent",
+// Schemas are those of Avro, by the kind of event: fields in their order, "?" behind those that may be null, ":" and a
+// type where it isn't string.
+var Schemas = map[op.Kind]*avro.Schema{
+	op.Event: schemaOf("users.behaviors", "CustomEvent",
 		"id user_id external_user_id? app_id? time:int timezone? platform? os_version? device_model? device_id? "+
 			"name properties ad_id? ad_id_type? ad_tracking_enabled?:boolean app_group_id?"),
-	op.Purchase: avroSchema("users.behaviors", "Purchase",
+	op.Purchase: schemaOf("users.behaviors", "Purchase",
 		"id user_id external_user_id? app_id? time:int platform? os_version? device_model? device_id? "+
 			"product_id price:float currency properties ad_id? ad_id_type? ad_tracking_enabled?:boolean app_group_id?"),
-	op.Delete: avroSchema("users", "UserDeleteRequest", "id user_id app_group_id? time:int"),
-	event.Merged: avroSchema("users", "UserOrphan",
+	op.Delete: schemaOf("users", "UserDeleteRequest", "id user_id app_group_id? time:int"),
+	event.Merged: schemaOf("users", "UserOrphan",
 		"id user_id external_user_id? device_id? app_group_id? app_id? time:int orphaned_by_id"),
-	event.EmailState: avroSchema("users.behaviors.subscription", "GlobalStateChange",
+	event.EmailState: schemaOf("users.behaviors.subscription", "GlobalStateChange",
 		"id user_id external_user_id? email_address? state_change_source? subscription_status channel? time:int "+
 			"timezone? app_group_id? app_id? campaign_id? campaign_name? message_variation_id? canvas_id? "+
 			"canvas_name? canvas_variation_id? canvas_variation_name? canvas_step_id? canvas_step_name? "+
 			"send_id? channel_identifier?"),
-	event.GroupState: avroSchema("users.behaviors.subscriptiongroup", "StateChange",
+	event.GroupState: schemaOf("users.behaviors.subscriptiongroup", "StateChange",
 		"id user_id external_user_id? email_address? phone_number? app_id? campaign_id? campaign_name? "+
 			"message_variation_id? message_variation_name? canvas_id? canvas_name? canvas_variation_id? "+
 			"canvas_variation_name? canvas_step_id? canvas_step_name? subscription_group_id subscription_status "+
@@ -43,7 +44,7 @@ var avroSchemas = map[op.Kind]*avro.Schema{
 			"channel_identifier?"),
 }
 
-func avroSchema(space, name, fields string) *avro.Schema {
+func schemaOf(space, name, fields string) *avro.Schema {
 	var list []string
 	for field := range strings.FieldsSeq(fields) {
 		field, kind, _ := strings.Cut(field, ":")
@@ -60,8 +61,8 @@ func avroSchema(space, name, fields string) *avro.Schema {
 		name, space, strings.Join(list, ",")))
 }
 
-// avroRow has the fields of events, purchases, deletions and merges, with those that Millrace has nothing for.
-type avroRow struct {
+// row has the fields of events, purchases, deletions and merges, with those that Millrace has nothing for.
+type row struct {
 	ID                string  `avro:"id"`
 	UserID            string  `avro:"user_id"`
 	ExternalUserID    *string `avro:"external_user_id"`
@@ -84,8 +85,8 @@ type avroRow struct {
 	OrphanedByID      string  `avro:"orphaned_by_id"`
 }
 
-// avroChange has those of changes of states.
-type avroChange struct {
+// changeRow has those of changes of states.
+type changeRow struct {
 	ID                   string  `avro:"id"`
 	UserID               string  `avro:"user_id"`
 	ExternalUserID       *string `avro:"external_user_id"`
@@ -114,44 +115,46 @@ type avroChange struct {
 	DispatchID           *string `avro:"dispatch_id"`
 }
 
-// avroEncoder writes a file of events of one kind.
-type avroEncoder struct {
+// Encoder writes a file of events of one kind.
+type Encoder struct {
 	w         *ocf.Writer
-	users     *reader // has read the event
+	users     *Reader // has read the event
 	workspace string
 }
 
-func newAvroEncoder(w io.Writer, kind op.Kind, users *reader, workspace string) (*avroEncoder, error) {
-	o, err := ocf.NewWriter(w, avroSchemas[kind], ocf.WithCodec(newDeflate()))
+// NewEncoder writes a file of events of one kind, each of which users has read before.
+func NewEncoder(w io.Writer, kind op.Kind, users *Reader, workspace string) (*Encoder, error) {
+	o, err := ocf.NewWriter(w, Schemas[kind], ocf.WithCodec(newDeflate()))
 	if err != nil {
 		return nil, fmt.Errorf("write avro: %w", err)
 	}
-	return &avroEncoder{w: o, users: users, workspace: workspace}, nil
+	return &Encoder{w: o, users: users, workspace: workspace}, nil
 }
 
-func (x *avroEncoder) Write(e *event.Event) error {
-	if err := x.w.Encode(avroValue(e, x.users, x.workspace)); err != nil {
+// Write writes the event that was read last.
+func (x *Encoder) Write(e *event.Event) error {
+	if err := x.w.Encode(Value(e, x.users, x.workspace)); err != nil {
 		return fmt.Errorf("write avro: %w", err)
 	}
 	return nil
 }
 
-// avroValue is the row of the event that users has read last.
-func avroValue(e *event.Event, users *reader, workspace string) any {
+// Value is the row of the event that users has read last.
+func Value(e *event.Event, users *Reader, workspace string) any {
 	if isState(e.Kind) {
-		return newAvroChange(e, users, workspace)
+		return newChangeRow(e, users, workspace)
 	}
-	return newAvroRow(e, users, workspace)
+	return newRow(e, users, workspace)
 }
 
-func newAvroRow(e *event.Event, users *reader, workspace string) *avroRow {
-	r := &avroRow{ID: users.id(e).String(), UserID: string(users.svcID), ExternalUserID: optional(users.externalID),
-		AppID: optional(e.App), Time: avroTime(e), TimeZone: optional(users.timeZone), AppGroupID: &workspace}
+func newRow(e *event.Event, users *Reader, workspace string) *row {
+	r := &row{ID: users.ID(e).String(), UserID: string(users.svcID), ExternalUserID: optional(users.externalID),
+		AppID: optional(e.App), Time: seconds(e), TimeZone: optional(users.timeZone), AppGroupID: &workspace}
 	switch e.Kind {
 	case op.Event:
 		r.Name, r.Properties = string(e.Name), string(appendProperties(nil, e))
 	case event.Merged:
-		r.OrphanedByID = string(users.o.SvcID(nil, e.Workspace, e.Number))
+		r.OrphanedByID = string(users.appendID(nil, e.Workspace, e.Number))
 	case op.Purchase:
 		r.ProductID, r.Price, r.Currency, r.Properties = string(e.Name), float32(e.Price), string(e.Currency[:]),
 			string(appendProperties(nil, e))
@@ -159,22 +162,25 @@ func newAvroRow(e *event.Event, users *reader, workspace string) *avroRow {
 	return r
 }
 
-func newAvroChange(e *event.Event, users *reader, workspace string) *avroChange {
+func newChangeRow(e *event.Event, users *Reader, workspace string) *changeRow {
 	c := changeOf(e)
-	return &avroChange{ID: users.id(e).String(), UserID: string(users.svcID),
-		ExternalUserID: optional(users.externalID), Time: avroTime(e), TimeZone: optional(users.timeZone),
+	return &changeRow{ID: users.ID(e).String(), UserID: string(users.svcID),
+		ExternalUserID: optional(users.externalID), Time: seconds(e), TimeZone: optional(users.timeZone),
 		AppGroupID: &workspace, GroupID: string(e.Name), Status: c.status, Source: &c.source,
 		Channel: optional([]byte(c.channel)), EmailAddress: optional(c.email), PhoneNumber: optional(c.phone),
 		ChannelIdentifier: optional(c.address)}
 }
 
-// avroTime is the time of an event in seconds, as far as Avro's int has room for it.
-func avroTime(e *event.Event) int32 {
+// seconds is the time of an event in seconds, as far as Avro's int has room for it.
+func seconds(e *event.Event) int32 {
 	return int32(min(max(e.Time.Unix(), math.MinInt32), math.MaxInt32))
 }
 
-func (x *avroEncoder) Flush() error { return x.w.Flush() }
-func (x *avroEncoder) Close() error { return x.w.Close() }
+// Flush writes what is kept back.
+func (x *Encoder) Flush() error { return x.w.Flush() }
+
+// Close ends the file.
+func (x *Encoder) Close() error { return x.w.Close() }
 
 // optional is nil for text that there isn't.
 func optional(text []byte) *string {

@@ -1,4 +1,4 @@
-package stream
+package currents
 
 import (
 	"strconv"
@@ -8,7 +8,7 @@ import (
 	"millrace/shard/profile"
 )
 
-// appendCurrents appends an event as the HTTP connector of Braze's Currents sends it. What there isn't is left out.
+// Append appends an event as the HTTP connector of Braze's Currents sends it. What there isn't is left out.
 //
 //	{"event_type":"users.behaviors.CustomEvent","id":"<uuid>","time":1700000000,
 //	 "user":{"user_id":"<svc_id>","external_user_id":"u1","timezone":"Europe/Berlin"},
@@ -18,9 +18,9 @@ import (
 // subscription_group_id. A deletion (users.UserDeleteRequest) has user_id and app_group_id alone, a merge
 // (users.UserOrphan) orphaned_by_id besides.
 // A purchase has product_id, price, currency and purchase_properties, and no time zone.
-func appendCurrents(dst []byte, e *event.Event, r *reader, workspace string) []byte {
-	dst = append(append(dst, `{"event_type":"`...), currentsType(e.Kind)...)
-	dst = append(append(append(dst, `","id":"`...), r.id(e).String()...), `","time":`...)
+func Append(dst []byte, e *event.Event, r *Reader, workspace string) []byte {
+	dst = append(append(dst, `{"event_type":"`...), TypeOf(e.Kind)...)
+	dst = append(append(append(dst, `","id":"`...), r.ID(e).String()...), `","time":`...)
 	dst = strconv.AppendInt(dst, e.Time.Unix(), 10)
 	dst = append(append(append(dst, `,"user":{"user_id":"`...), r.svcID...), '"')
 	if len(r.externalID) > 0 {
@@ -35,7 +35,7 @@ func appendCurrents(dst []byte, e *event.Event, r *reader, workspace string) []b
 		return append(dst, "}}"...)
 	case event.Merged:
 		dst = append(dst, `,"orphaned_by_id":"`...)
-		return append(r.o.SvcID(dst, e.Workspace, e.Number), `"}}`...)
+		return append(r.appendID(dst, e.Workspace, e.Number), `"}}`...)
 	}
 	if isState(e.Kind) {
 		return append(appendChange(dst, e), "}}"...)
@@ -124,4 +124,21 @@ func appendChange(dst []byte, e *event.Event) []byte {
 		}
 	}
 	return dst
+}
+
+// TypeOf is what Braze calls a kind of event.
+func TypeOf(k op.Kind) string {
+	switch k {
+	case op.Purchase:
+		return "users.behaviors.Purchase"
+	case op.Delete:
+		return "users.UserDeleteRequest"
+	case event.EmailState:
+		return "users.behaviors.subscription.GlobalStateChange"
+	case event.GroupState:
+		return "users.behaviors.subscriptiongroup.StateChange"
+	case event.Merged:
+		return "users.UserOrphan"
+	}
+	return "users.behaviors.CustomEvent"
 }

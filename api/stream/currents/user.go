@@ -1,4 +1,6 @@
-package stream
+// Package currents is events as Braze's Currents has them: of whom an event is, in which words and schemas, as JSON and
+// as Avro. It neither chooses events nor carries them anywhere.
+package currents
 
 import (
 	"github.com/google/uuid"
@@ -15,11 +17,11 @@ type Users interface {
 	View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error
 }
 
-// reader tells of whom an event is, and what a message about it is called. It belongs to one goroutine.
-type reader struct {
-	o         *Options
-	workspace uint32
-	space     uuid.UUID // that the ids of events are names in; it differs from store to store
+// Reader tells of whom an event is, and what a message about it is called. It belongs to one goroutine.
+type Reader struct {
+	appendID event.SvcIDFunc
+	users    Users
+	space    uuid.UUID // that the ids of events are names in; it differs from store to store
 
 	// Of the event that was read last.
 	number     uint64
@@ -29,28 +31,29 @@ type reader struct {
 	scratch    []byte
 }
 
-func newReader(o *Options, workspace uint32) *reader {
-	return &reader{o: o, workspace: workspace, space: uuid.NewSHA1(uuid.NameSpaceOID, o.SvcID(nil, workspace, 0))}
+// NewReader makes a Reader of events of a workspace.
+func NewReader(svcID event.SvcIDFunc, users Users, workspace uint32) *Reader {
+	return &Reader{appendID: svcID, users: users, space: uuid.NewSHA1(uuid.NameSpaceOID, svcID(nil, workspace, 0))}
 }
 
-// read finds the user of an event: of a change of an address's state whom the address names now, of several the one
+// Read finds the user of an event: of a change of an address's state whom the address names now, of several the one
 // whom /users/track would update. Of one who is gone, and of an address that nobody has, what the event says is told.
-func (r *reader) read(e *event.Event) error {
+func (r *Reader) Read(e *event.Event) error {
 	r.svcID, r.externalID, r.timeZone = r.svcID[:0], r.externalID[:0], r.timeZone[:0]
 	r.number = e.Number
 	switch e.Kind {
 	case op.Delete:
-		r.svcID = r.o.SvcID(r.svcID, e.Workspace, e.Number)
+		r.svcID = r.appendID(r.svcID, e.Workspace, e.Number)
 		return nil
 	case event.Merged: // of who is no user any more
-		r.svcID, r.externalID = r.o.SvcID(r.svcID, e.Workspace, e.Gone), append(r.externalID, e.Key...)
+		r.svcID, r.externalID = r.appendID(r.svcID, e.Workspace, e.Gone), append(r.externalID, e.Key...)
 		return nil
 	}
 	found := func(number uint64, blob []byte) {
 		if len(r.svcID) > 0 { // one who shares the address
 			return
 		}
-		r.number, r.svcID = number, r.o.SvcID(r.svcID, e.Workspace, number)
+		r.number, r.svcID = number, r.appendID(r.svcID, e.Workspace, number)
 		r.externalID = append(r.externalID, profile.ExternalID(blob)...)
 		if v, ok := profile.Attr(blob, op.AttrTimeZone); ok && v.Tag() == op.String {
 			r.timeZone = append(r.timeZone, v.Bytes()...)
@@ -58,24 +61,30 @@ func (r *reader) read(e *event.Event) error {
 	}
 	gone, err := e.Number, error(nil)
 	if e.OfAddress() {
-		err = r.o.Users.View(e.Workspace, e.ID, e.Key, found)
+		err = r.users.View(e.Workspace, e.ID, e.Key, found)
 	} else {
-		gone, err = r.o.Users.ViewOwner(shard.Logged{Workspace: e.Workspace,
+		gone, err = r.users.ViewOwner(shard.Logged{Workspace: e.Workspace,
 			At: profile.Place{Position: e.Position, Ordinal: e.Ordinal}, ID: e.ID, Key: e.Key, Number: e.Number,
 			Resolved: e.Resolved}, found)
 	}
 	if err != nil || len(r.svcID) > 0 {
 		return err
 	}
-	r.number, r.svcID = gone, r.o.SvcID(r.svcID, e.Workspace, gone)
+	r.number, r.svcID = gone, r.appendID(r.svcID, e.Workspace, gone)
 	if e.ID == op.ExternalID {
 		r.externalID = append(r.externalID, e.Key...)
 	}
 	return nil
 }
 
-// id is an event's id as a UUID, the same for ever.
-func (r *reader) id(e *event.Event) uuid.UUID {
+// ID is an event's id as a UUID, the same for ever.
+func (r *Reader) ID(e *event.Event) uuid.UUID {
 	r.scratch = e.AppendID(r.scratch[:0])
 	return uuid.NewSHA1(r.space, r.scratch)
 }
+
+// SvcID is the svc_id of the user of the event that was read last, until the next is read.
+func (r *Reader) SvcID() []byte { return r.svcID }
+
+// Number is the user's, who may be another one than the event's.
+func (r *Reader) Number() uint64 { return r.number }
