@@ -1,7 +1,6 @@
 package console
 
 import (
-	"errors"
 	"net/http"
 	"time"
 )
@@ -88,8 +87,7 @@ func (c *consentCounts) Percent() int { return int(c.Running.Done * 100) }
 func (v *visit) consentCounts() (*consentCounts, error) {
 	var counts consentCounts
 	err := v.call(http.MethodGet, v.of("consent", "counts"), nil, &counts)
-	var f *fault
-	if errors.As(err, &f) && f.status == http.StatusNotFound {
+	if isNotFound(err) {
 		return nil, nil
 	}
 	return &counts, err

@@ -2,7 +2,6 @@ package console
 
 import (
 	"cmp"
-	"errors"
 	"net/http"
 	"net/url"
 	"slices"
@@ -61,9 +60,8 @@ func (v *visit) readMonth(rows []workspaceRow) (*month, error) {
 	since := time.UnixMilli(end).Add(-monthDays * day).UTC().Format(time.RFC3339)
 	var counts eventCounts
 	err := v.call(http.MethodGet, "/admin/events/counts?"+url.Values{"since": {since}}.Encode(), nil, &counts)
-	var f *fault
 	switch {
-	case errors.As(err, &f) && f.status == http.StatusNotFound:
+	case isNotFound(err):
 		return nil, nil
 	case err != nil:
 		return nil, err

@@ -1,7 +1,6 @@
 package console
 
 import (
-	"errors"
 	"net/http"
 
 	"millrace/api/console/chart"
@@ -79,9 +78,8 @@ func (c *Console) showOverview(v *visit) error {
 func (d *overviewData) readCluster(v *visit) error {
 	status := new(clusterStatus)
 	err := v.call(http.MethodGet, "/admin/cluster", nil, status)
-	var f *fault
 	switch {
-	case errors.As(err, &f) && f.status == http.StatusNotFound:
+	case isNotFound(err):
 		return nil
 	case err != nil:
 		return err

@@ -82,7 +82,7 @@ func (c *Console) showRefused(v *visit) error {
 		Next    string    `json:"next"`
 	}
 	if err := v.call(http.MethodGet, v.of("refused")+"?"+ask.Encode(), nil, &page); err != nil {
-		if f, ok := err.(*fault); ok && f.status == http.StatusNotFound { //nolint:errorlint // call returns it as it is
+		if isNotFound(err) {
 			data.IsOff = true
 			return v.render("refused", "Refused", &data)
 		}

@@ -1,7 +1,6 @@
 package console
 
 import (
-	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -78,11 +77,10 @@ func (c *Console) showStreams(v *visit) error {
 	for i := range list.Streams {
 		s := &list.Streams[i]
 		status := new(streamStatus)
-		var f *fault
 		switch err := v.call(http.MethodGet, v.of("streams", s.ID, "status"), nil, status); {
 		case err == nil:
 			s.Status = status
-		case errors.As(err, &f) && f.status == http.StatusNotFound: // it was removed meanwhile
+		case isNotFound(err): // it was removed meanwhile
 		default:
 			return err
 		}

@@ -192,6 +192,12 @@ func faultOf(err error) error {
 	return err
 }
 
+// isNotFound says whether what was asked for is not there.
+func isNotFound(err error) bool {
+	var f *fault
+	return errors.As(err, &f) && f.status == http.StatusNotFound
+}
+
 func notFound() error { return &fault{http.StatusNotFound, "There is no such page."} }
 
 var errStranger = &fault{http.StatusUnauthorized, "Please sign in."}

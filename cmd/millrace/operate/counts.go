@@ -1,7 +1,6 @@
 package operate
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 )
@@ -30,14 +29,14 @@ func (c *consentCountsShow) Run(s *session) error {
 		return err
 	}
 	var counts members
-	if err := json.Unmarshal(answer.value("counts"), &counts); err != nil {
-		return fmt.Errorf("the answer can't be read: %w", err)
+	if err := answer.read("counts", &counts); err != nil {
+		return err
 	}
 	fmt.Fprintf(s.out, "%s users, counted at %s, which took %s s\n", counts.text("users"), counts.text("counted_at"),
 		counts.text("took_seconds"))
 	var email members
-	if err := json.Unmarshal(counts.value("email_subscribe"), &email); err != nil {
-		return fmt.Errorf("the answer can't be read: %w", err)
+	if err := counts.read("email_subscribe", &email); err != nil {
+		return err
 	}
 	fmt.Fprintf(s.out, "email: %s opted in, %s subscribed, %s unsubscribed, %s never set\n", email.text("opted_in"),
 		email.text("subscribed"), email.text("unsubscribed"), email.text("unknown"))
@@ -51,14 +50,14 @@ func (c *consentCountsShow) say(s *session, answer members) error {
 	var running, failed members
 	switch {
 	case answer.value("running") != nil:
-		if err := json.Unmarshal(answer.value("running"), &running); err != nil {
-			return fmt.Errorf("the answer can't be read: %w", err)
+		if err := answer.read("running", &running); err != nil {
+			return err
 		}
 		fmt.Fprintf(s.out, "counting since %s: %s users, %s of the work is done\n", running.text("began_at"),
 			running.text("users"), running.text("done"))
 	case answer.value("failed") != nil:
-		if err := json.Unmarshal(answer.value("failed"), &failed); err != nil {
-			return fmt.Errorf("the answer can't be read: %w", err)
+		if err := answer.read("failed", &failed); err != nil {
+			return err
 		}
 		fmt.Fprintf(s.out, "the count of %s did not come to its end: %s\n", failed.text("at"), failed.text("why"))
 	case answer.value("counts") == nil:

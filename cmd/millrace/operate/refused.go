@@ -127,8 +127,8 @@ func (c *refusedSendAll) Run(s *session) error {
 		}
 		for name, sum := range map[string]*int{"accepted": &accepted, "refused": &again, "not_kept": &skipped} {
 			var n int
-			if err := json.Unmarshal(answer.value(name), &n); err != nil {
-				return fmt.Errorf("the answer can't be read: %w", err)
+			if err := answer.read(name, &n); err != nil {
+				return err
 			}
 			*sum += n
 		}

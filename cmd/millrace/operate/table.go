@@ -64,6 +64,14 @@ func (m members) value(name string) json.RawMessage {
 // text is a value as a person reads it, "" when it isn't there.
 func (m members) text(name string) string { return cell(m.value(name)) }
 
+// read reads the value of a member.
+func (m members) read(name string, into any) error {
+	if err := json.Unmarshal(m.value(name), into); err != nil {
+		return fmt.Errorf("the answer can't be read: %w", err)
+	}
+	return nil
+}
+
 // rows are the objects of a list.
 func (m members) rows(name string) (rows []members, err error) {
 	if err := json.Unmarshal(m.value(name), &rows); err != nil {
