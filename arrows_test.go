@@ -88,7 +88,8 @@ var arrows = map[string][]string{
 	"wal":                     {"wal/durable"},
 	"wal/durable":             {},
 	"wal/memlog":              {"wal"}, // nobody but tests
-	"wal/quorum":              {"wal", "wal/durable"},
+	"wal/quorum":              {"wal", "wal/durable", "wal/quorum/store"},
+	"wal/quorum/store":        {"wal", "wal/durable"},
 
 	"loadtest":             {"loadtest/body", "wal/durable"}, // knows the server by HTTP only
 	"loadtest/body":        {},

@@ -12,6 +12,7 @@ import (
 	"millrace/loadtest/testseed"
 	"millrace/wal"
 	"millrace/wal/durable"
+	"millrace/wal/quorum/store"
 )
 
 // A voter whose disk has lost what it had promised must not take part: not with an empty log, and not with a shorter
@@ -74,11 +75,11 @@ func testOpenFindsDamage(t *testing.T) {
 				require.NoError(t, os.Remove(s))
 			}
 		},
-		"the list of segments is gone": remove(logDir, metaName),
+		"the list of segments is gone": remove(logDir, "wal-meta.db"),
 		"the log is gone":              remove(logDir),
-		"the high-water mark is gone":  remove(highWaterName),
+		"the high-water mark is gone":  remove(store.HighWaterName),
 		"the high-water mark is damaged": func() {
-			edit(filepath.Join(f.dir, "group", highWaterName), func(b []byte) {
+			edit(filepath.Join(f.dir, "group", store.HighWaterName), func(b []byte) {
 				for slot := range durable.SlotCount {
 					b[slot*durable.SlotSpacing+10]++
 				}

@@ -18,6 +18,7 @@ import (
 
 	"millrace/wal"
 	"millrace/wal/durable"
+	"millrace/wal/quorum/store"
 )
 
 // Log is one group's log on this node. It is a replica.Log. Position: the entry's index in raft, times 65536, plus the
@@ -29,8 +30,8 @@ type Log struct {
 	proposer  uint64 // of this Log and process
 	lock      *os.File
 	identity  identity
-	store     *store
-	highWater *highWater
+	store     *store.Store
+	highWater *store.HighWater
 	markers   *markers
 	machine   *machine
 	metrics   *groupMetrics
@@ -81,7 +82,6 @@ const (
 	identityName    = "GROUP"
 	identityVersion = 1
 	logDir          = "log"
-	metaName        = "wal-meta.db" // of raft-wal
 
 	// firstBase is the base of a new group without a state from elsewhere; with one, it is above. It leaves room for an
 	// entry before the first: raft takes index 0 for "none", and 1 for "without any before it".
@@ -133,7 +133,7 @@ func (l *Log) open() error {
 		return err
 	}
 	m := l.markers.cur
-	l.store.setMarker(m.entry(), false)
+	l.store.SetMarker(m.Index, m.Term, false)
 	l.pass(m.entry())
 	return l.findLast()
 }
@@ -171,7 +171,7 @@ func (l *Log) create() (err error) {
 			m.Configuration.Servers = append(m.Configuration.Servers, raft.Server{ID: n.id(), Address: n.address()})
 		}
 	}
-	if l.highWater, err = createHighWater(l.path(highWaterName), m.Index); err != nil {
+	if l.highWater, err = store.CreateHighWater(l.path(store.HighWaterName), m.Index); err != nil {
 		return err
 	}
 	if err := l.openStore(); err != nil {
@@ -194,15 +194,23 @@ func (l *Log) create() (err error) {
 }
 
 func (l *Log) openStore() (err error) {
-	l.store, err = openStore(l.path(logDir), l.opts.SegmentBytes, l.opts.KeepBytes,
+	l.store, err = store.Open(l.path(logDir), l.opts.SegmentBytes, l.opts.KeepBytes,
 		newLogger(l.opts.Logger), l.highWater, l.fail)
-	if err == nil && l.host != nil && l.opts.DiskTimeout > 0 {
-		l.store.writing = &deadline{disk: &l.host.disk, timeout: l.opts.DiskTimeout}
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		l.store.onWrite = l.opts.hooks.write
+	var writing *deadline
+	if l.host != nil && l.opts.DiskTimeout > 0 {
+		writing = &deadline{disk: &l.host.disk, timeout: l.opts.DiskTimeout}
 	}
-	return err
+	l.store.Around = func(isEntries bool) (after func()) {
+		writing.begin()
+		if isEntries && l.opts.hooks.write != nil {
+			l.opts.hooks.write()
+		}
+		return writing.end
+	}
+	return nil
 }
 
 // reopen opens a log that was there, and refuses one that has less than this node has promised.
@@ -216,11 +224,10 @@ func (l *Log) reopen(b []byte) (err error) {
 	case id.Group != l.opts.Group || id.Node != l.self:
 		return fmt.Errorf("it is that of group %d on node %d", id.Group, id.Node)
 	}
-	// raft-wal would begin anew, and delete what is there
-	if _, err := os.Stat(l.path(filepath.Join(logDir, metaName))); err != nil {
+	if err := store.Check(l.path(logDir)); err != nil {
 		return corrupt("%w", err)
 	}
-	if l.highWater, err = openHighWater(l.path(highWaterName)); err != nil {
+	if l.highWater, err = store.OpenHighWater(l.path(store.HighWaterName)); err != nil {
 		return corrupt("%w", err)
 	}
 	if l.markers.cur, err = readMarker(l.markers.path); err != nil {
@@ -247,7 +254,7 @@ func (l *Log) check() error {
 	if err != nil {
 		return err
 	}
-	if promised := l.highWater.index; max(last, m.Index) < promised {
+	if promised := l.highWater.Index(); max(last, m.Index) < promised {
 		return corrupt("the log ends at entry %d, the snapshot at %d, and there were entries up to %d", last, m.Index,
 			promised)
 	}
@@ -258,7 +265,7 @@ func (l *Log) check() error {
 		if !m.Restored {
 			return corrupt("the log ends at entry %d, before the marker at %d", last, m.Index)
 		}
-		return l.store.cutFront(last) // the process ended before it could
+		return l.store.CutFront(last) // the process ended before it could
 	}
 	for i := m.Index + 1; i <= last; i++ { // raft will read them all, and panic
 		if err := l.store.GetLog(i, new(raft.Log)); err != nil {
@@ -349,7 +356,8 @@ func (l *Log) join(from *listener) error {
 	c.SnapshotInterval, c.SnapshotThreshold, c.TrailingLogs = forever, math.MaxUint64, 0 // the store decides what goes
 	c.NoSnapshotRestoreOnStart, c.ShutdownOnRemove, c.NoLegacyTelemetry = true, false, true
 	var err error
-	if n.raft, err = raft.NewRaft(c, l.machine, logs{l.store}, logs{l.store}, l.markers, n.trans); err != nil {
+	logs := store.Logs{Store: l.store}
+	if n.raft, err = raft.NewRaft(c, l.machine, logs, logs, l.markers, n.trans); err != nil {
 		n.trans.close()
 		return err
 	}
@@ -394,7 +402,7 @@ func (l *Log) rejoin(index uint64) {
 	l.opts.Logger.Warn("the end of the log contradicts the group and is removed", "group", l.opts.Group, "from", index)
 	l.node.Load().leave()
 	l.loseAll(raft.ErrLeadershipLost)
-	err := l.store.cutEnd(index)
+	err := l.store.CutEnd(index)
 	if err == nil {
 		err = l.join(ways.raft)
 	}
@@ -451,7 +459,7 @@ func (l *Log) Close() error {
 	}
 	err := l.failed()
 	if err == nil {
-		err = l.highWater.settle()
+		err = l.highWater.Settle()
 	}
 	l.release()
 	return err
@@ -487,12 +495,12 @@ func (l *Log) depart() {
 // release frees what Open has taken, as far as it got.
 func (l *Log) release() {
 	if l.store != nil {
-		if err := l.store.close(); err != nil {
+		if err := l.store.Close(); err != nil {
 			l.opts.Logger.Debug("close", "group", l.opts.Group, "error", err)
 		}
 	}
 	if l.highWater != nil {
-		_ = l.highWater.slots.Close()
+		_ = l.highWater.Close()
 	}
 	if l.lock != nil {
 		_ = l.lock.Close()
@@ -528,7 +536,7 @@ func (l *Log) keep() {
 		if l.failed() != nil {
 			continue
 		}
-		if err := l.highWater.settle(); err != nil {
+		if err := l.highWater.Settle(); err != nil {
 			_ = l.fail(fmt.Errorf("sync the high-water mark: %w", err))
 		}
 		l.checkDisk()

@@ -397,7 +397,7 @@ func testFailedWrite(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	g.write(20)
 	m := g.leader()
-	require.NoError(t, m.log.store.wal.Close()) // what the disk says from now on
+	require.NoError(t, m.log.store.Close()) // what the disk says from now on
 	require.NoError(t, m.append("not acknowledged"))
 	soon(t, "the failure", func() bool {
 		m.owner.mu.Lock()

@@ -21,6 +21,8 @@ type machine struct {
 	landed  []*proposal
 }
 
+type entryID struct{ index, term uint64 }
+
 // passed is how far entries have been handed back.
 type passed struct {
 	index    atomic.Uint64 // of the last entry

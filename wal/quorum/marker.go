@@ -206,7 +206,7 @@ func (k *sink) Close() error {
 		if err := k.s.save(k.m); err != nil {
 			return err
 		}
-		k.s.l.store.setMarker(k.m.entry(), false)
+		k.s.l.store.SetMarker(k.m.Index, k.m.Term, false)
 		return nil
 	}
 	from, err := parseLocator(k.got)

@@ -13,12 +13,12 @@
 //   - What waits is bounded. Append never waits for a disk or a node.
 //
 // Who does what: Append queues (propose.go). The proposer packs what waits into entries (entry.go) and gives them to
-// raft. Raft's goroutine of the state machine hands back what is committed (machine.go). The log store (store.go) is
-// hashicorp/raft-wal with checksums, a high-water mark, and a say in what may be deleted. A snapshot of raft is a
-// marker, no more (marker.go); a node that lacks too much gets the state itself, as a stream beside raft (restore.go).
-// lead.go tells the owner whether this node leads. Everything else goes by the library's transport, a few connections
-// for each group and node (transport.go, host.go). Readers on followers bring along what the leader has told them of
-// commits (learn.go).
+// raft. Raft's goroutine of the state machine hands back what is committed (machine.go). Package store, the log on
+// disk, is hashicorp/raft-wal with checksums, a high-water mark, and a say in what may be deleted. A snapshot of raft
+// is a marker, no more (marker.go); a node that lacks too much gets the state itself, as a stream beside raft
+// (restore.go). lead.go tells the owner whether this node leads. Everything else goes by the library's transport, a
+// few connections for each group and node (transport.go, host.go). Readers on followers bring along what the leader
+// has told them of commits (learn.go).
 package quorum
 
 import (

@@ -124,7 +124,7 @@ func (l *Log) fetch(m *marker, from Node) error {
 	if err := l.opts.hooks.restore("marked"); err != nil {
 		return err
 	}
-	l.store.setMarker(m.entry(), true)
+	l.store.SetMarker(m.Index, m.Term, true)
 	l.letGo(m.Index)
 	l.passed.position.Store(endOf(m.Index))
 	l.pass(m.entry())

@@ -22,7 +22,7 @@ func (g *group) trimAll() {
 		soon(g.t, "the log goes", func() bool {
 			require.NoError(g.t, m.owner.checkpoint())
 			m.log.compact()
-			return m.log.store.size() < 3*m.log.opts.KeepBytes
+			return m.log.store.Size() < 3*m.log.opts.KeepBytes
 		})
 	}
 }
@@ -262,7 +262,7 @@ func testSnapshotWithinContradictingEnd(t *testing.T) {
 			require.NoError(t, m.owner.checkpoint())
 			_ = m.log.markers.mark()
 			m.log.compact()
-			_ = m.log.store.release(1 << 40)
+			_ = m.log.store.Release(1 << 40)
 			gone = gone && indexOf(m.log.FirstPosition()) > old.log.Status().HandedBack+1
 		}
 		return gone

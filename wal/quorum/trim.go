@@ -104,11 +104,11 @@ func (l *Log) needed() uint64 {
 // compact lets log go that nobody needs, when there is enough of it: the marker is moved forward if need be.
 func (l *Log) compact() {
 	needed := l.needed()
-	before := l.store.sizeBefore(needed)
+	before := l.store.SizeBefore(needed)
 	if before < 2*l.opts.KeepBytes {
 		return
 	}
-	keep := l.store.indexAt(before - l.opts.KeepBytes)
+	keep := l.store.IndexAt(before - l.opts.KeepBytes)
 	keep = l.keptForOthers(min(keep, needed))
 	if first, err := l.store.FirstIndex(); err != nil || keep <= first {
 		return
@@ -119,7 +119,7 @@ func (l *Log) compact() {
 			return
 		}
 	}
-	_ = l.store.release(keep - 1) // a failure is reported by the store
+	_ = l.store.Release(keep - 1) // a failure is reported by the store
 }
 
 // keptForOthers is how far the log may go without hurting a node that is being sent the state, or a follower that is
@@ -130,7 +130,7 @@ func (l *Log) keptForOthers(keep uint64) uint64 {
 	}
 	for _, m := range l.members() {
 		if index, ok := l.Progress(m.Node); ok && index+1 < keep &&
-			l.store.size()-l.store.sizeBefore(index+1) < l.opts.FollowerBytes {
+			l.store.Size()-l.store.SizeBefore(index+1) < l.opts.FollowerBytes {
 			keep = index + 1
 		}
 	}
@@ -159,4 +159,4 @@ func (l *Log) LastPosition() uint64 {
 func (l *Log) DurablePosition() uint64 { return l.passed.position.Load() }
 
 // Bytes is about how large the log is.
-func (l *Log) Bytes() int64 { return l.store.size() }
+func (l *Log) Bytes() int64 { return l.store.Size() }

@@ -1,4 +1,6 @@
-package quorum
+// Package store is raft's log as it lies on disk, its few words of memory (term and vote), and the high-water mark, by
+// which a log that has lost its end is told from one whose last write was torn.
+package store
 
 import (
 	"encoding/binary"
@@ -20,52 +22,62 @@ import (
 	"millrace/wal"
 )
 
-// store is raft's log and its few words of memory (term and vote): hashicorp/raft-wal, with
+// Store is raft's log and its few words of memory (term and vote): hashicorp/raft-wal, with
 //
-//   - a checksum over each entry that every reading checks, and the highWater: what is damaged or missing is found;
+//   - a checksum over each entry that every reading checks, and the HighWater: what is damaged or missing is found;
 //   - a failure that is final: after a failed write nothing is written any more;
-//   - deletions at the front only up to what the owner of the records has let go (release), whatever raft believes its
+//   - deletions at the front only up to what the owner of the records has let go (Release), whatever raft believes its
 //     snapshots to hold;
 //   - the term of the marker's index, also when that entry is gone: a follower whose log begins behind its marker must
 //     be able to say that it has it, or leader and follower would never find a common entry, and not a snapshot that is
 //     newer either;
 //   - term and vote of a ballot in one write;
 //   - the newest entries in memory, since each is read back once for each follower.
-type store struct {
+type Store struct {
 	wal       *raftwal.WAL
 	meta      *metadb.BoltMetaDB
-	highWater *highWater
+	highWater *HighWater
 	fail      func(error) error // reports what is final, and returns it
 	spacing   uint64            // of marks, in bytes
-	writing   *deadline         // nil: none
-	onWrite   func()            // a test's; nil: none
+	// Around is called before entries, or term and vote, are written, and what it returns after that. nil: nobody is.
+	Around func(isEntries bool) (after func())
 
 	mu     sync.Mutex // guards all below
 	failed error
-	marker entryID // of the snapshot
-	all    uint64  // all entries up to this index may go: the state has been restored from elsewhere
-	marks  []mark  // by index
-	bytes  uint64  // of all entries ever, as counted from the first mark
+	marker entry  // of the snapshot
+	all    uint64 // all entries up to this index may go: the state has been restored from elsewhere
+	marks  []mark // by index
+	bytes  uint64 // of all entries ever, as counted from the first mark
 	cache  []*raft.Log
 	cached int
 	voteIn uint64 // the term of a vote whose candidate is not written yet
 }
 
-type entryID struct{ index, term uint64 }
+type entry struct{ index, term uint64 }
 
 // mark says how many bytes stood before an entry.
 type mark struct{ index, before uint64 }
 
 const (
+	entryBytes     = 28 // of an entry besides its data, about
 	maxMarkSpacing = 256 << 10
 	cacheBytes     = 4 << 20
 )
 
-// openStore opens or makes the log in a folder that is there. last and marker are checked by the caller.
-func openStore(
-	dir string, segmentBytes int, keepBytes int64, logger hclog.Logger, w *highWater, fail func(error) error,
-) (*store, error) {
-	s := &store{meta: &metadb.BoltMetaDB{}, highWater: w, fail: fail,
+// metaName is the file of the library's list of segments.
+const metaName = "wal-meta.db"
+
+// Check says whether there is a log in a folder: the library would begin anew, and delete what is there.
+func Check(dir string) error {
+	_, err := os.Stat(filepath.Join(dir, metaName))
+	return err
+}
+
+// Open opens or makes the log in a folder that is there. last and marker are checked by the caller.
+func Open(
+	dir string, segmentBytes int, keepBytes int64, logger hclog.Logger, w *HighWater, fail func(error) error,
+) (*Store, error) {
+	s := &Store{meta: &metadb.BoltMetaDB{}, highWater: w, fail: fail,
 		spacing: uint64(min(maxMarkSpacing, keepBytes/16))}
 	err := repairTail(dir, s.meta)
 	if err == nil {
@@ -77,14 +89,14 @@ func openStore(
 		return nil, err
 	}
 	if err := s.measure(dir); err != nil {
-		_ = s.close()
+		_ = s.Close()
 		return nil, err
 	}
 	return s, nil
 }
 
 // measure makes marks of the segments that are there: about, since the newest has room behind its end.
-func (s *store) measure(dir string) error {
+func (s *Store) measure(dir string) error {
 	files, err := os.ReadDir(dir)
 	if err != nil {
 		return err
@@ -108,18 +120,19 @@ func (s *store) measure(dir string) error {
 	return nil
 }
 
-func (s *store) close() error {
+// Close closes the files, apart from the high-water mark.
+func (s *Store) Close() error {
 	return errors.Join(s.wal.Close(), s.meta.Close())
 }
 
 // broken is what the store has failed with.
-func (s *store) broken() error {
+func (s *Store) broken() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.failed
 }
 
-func (s *store) breakDown(err error) error {
+func (s *Store) breakDown(err error) error {
 	s.mu.Lock()
 	if s.failed == nil {
 		s.failed = err
@@ -129,16 +142,16 @@ func (s *store) breakDown(err error) error {
 }
 
 // FirstIndex is the first entry that is there, 0 when there is none.
-func (s *store) FirstIndex() (uint64, error) { return s.wal.FirstIndex() }
+func (s *Store) FirstIndex() (uint64, error) { return s.wal.FirstIndex() }
 
 // LastIndex is the last entry, 0 when there is none.
-func (s *store) LastIndex() (uint64, error) { return s.wal.LastIndex() }
+func (s *Store) LastIndex() (uint64, error) { return s.wal.LastIndex() }
 
 // IsMonotonic says that indexes have no gap, so that raft empties the log when it takes a snapshot in.
-func (s *store) IsMonotonic() bool { return true }
+func (s *Store) IsMonotonic() bool { return true }
 
 // GetLog reads an entry. Damage is final.
-func (s *store) GetLog(index uint64, log *raft.Log) error {
+func (s *Store) GetLog(index uint64, log *raft.Log) error {
 	s.mu.Lock()
 	if n := len(s.cache); n > 0 && index >= s.cache[0].Index && index <= s.cache[n-1].Index {
 		*log = *s.cache[index-s.cache[0].Index]
@@ -162,10 +175,10 @@ func (s *store) GetLog(index uint64, log *raft.Log) error {
 }
 
 // StoreLog writes an entry.
-func (s *store) StoreLog(log *raft.Log) error { return s.StoreLogs([]*raft.Log{log}) }
+func (s *Store) StoreLog(log *raft.Log) error { return s.StoreLogs([]*raft.Log{log}) }
 
 // StoreLogs writes entries, durably.
-func (s *store) StoreLogs(logs []*raft.Log) error {
+func (s *Store) StoreLogs(logs []*raft.Log) error {
 	if err := s.broken(); err != nil {
 		return err
 	}
@@ -177,10 +190,8 @@ func (s *store) StoreLogs(logs []*raft.Log) error {
 	for i, l := range logs {
 		sealed[i] = sealLog(l)
 	}
-	s.writing.begin()
-	defer s.writing.end()
-	if s.onWrite != nil {
-		s.onWrite()
+	if s.Around != nil {
+		defer s.Around(true)()
 	}
 	err := s.wal.StoreLogs(sealed)
 	if err == nil {
@@ -193,14 +204,14 @@ func (s *store) StoreLogs(logs []*raft.Log) error {
 	return nil
 }
 
-func (s *store) remember(logs []*raft.Log) {
+func (s *Store) remember(logs []*raft.Log) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := len(s.cache); n > 0 && s.cache[n-1].Index+1 != logs[0].Index {
 		s.forgetCache()
 	}
 	for _, l := range logs {
-		size := len(l.Data) + entryHeaderBytes
+		size := len(l.Data) + entryBytes
 		if n := len(s.marks); n == 0 || s.bytes-s.marks[n-1].before >= s.spacing {
 			s.marks = append(s.marks, mark{index: l.Index, before: s.bytes})
 		}
@@ -210,7 +221,7 @@ func (s *store) remember(logs []*raft.Log) {
 	}
 	drop := 0
 	for s.cached > cacheBytes && drop < len(s.cache) {
-		s.cached -= len(s.cache[drop].Data) + entryHeaderBytes
+		s.cached -= len(s.cache[drop].Data) + entryBytes
 		drop++
 	}
 	if drop > 0 {
@@ -219,25 +230,25 @@ func (s *store) remember(logs []*raft.Log) {
 	}
 }
 
-func (s *store) forgetCache() { s.cache, s.cached = nil, 0 }
+func (s *Store) forgetCache() { s.cache, s.cached = nil, 0 }
 
 // DeleteRange lets raft delete the end of the log, which the group has not accepted, and all of it after a restored
-// snapshot. Other deletions at the front are the owner's (release), and wait for it.
-func (s *store) DeleteRange(from, to uint64) error {
+// snapshot. Other deletions at the front are the owner's (Release), and wait for it.
+func (s *Store) DeleteRange(from, to uint64) error {
 	s.mu.Lock()
 	marker, all := s.marker.index, s.all
 	s.mu.Unlock()
 	if to <= marker {
-		return s.cutFront(min(to, all))
+		return s.CutFront(min(to, all))
 	}
 	if from <= marker {
 		return fmt.Errorf("BUG: quorum: deletion of the entries %d to %d, across the snapshot at %d", from, to, marker)
 	}
-	return s.cutEnd(from)
+	return s.CutEnd(from)
 }
 
-// cutFront deletes the entries up to index.
-func (s *store) cutFront(index uint64) error {
+// CutFront deletes the entries up to index.
+func (s *Store) CutFront(index uint64) error {
 	if err := s.broken(); err != nil {
 		return err
 	}
@@ -256,9 +267,9 @@ func (s *store) cutFront(index uint64) error {
 	return nil
 }
 
-// cutEnd deletes the entries from index on. The high-water mark goes first: should the process end in between, the log
+// CutEnd deletes the entries from index on. The high-water mark goes first: should the process end in between, the log
 // has more than it says.
-func (s *store) cutEnd(index uint64) error {
+func (s *Store) CutEnd(index uint64) error {
 	if err := s.broken(); err != nil {
 		return err
 	}
@@ -281,27 +292,27 @@ func (s *store) cutEnd(index uint64) error {
 	return nil
 }
 
-// setMarker says which entry the snapshot ends with. restored: the state came from elsewhere, and no entry up to it is
+// SetMarker says which entry the snapshot ends with. restored: the state came from elsewhere, and no entry up to it is
 // needed.
-func (s *store) setMarker(m entryID, restored bool) {
+func (s *Store) SetMarker(index, term uint64, restored bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.marker = m
+	s.marker = entry{index, term}
 	if restored {
-		s.all = m.index
+		s.all = index
 	}
 }
 
-// release deletes entries up to index, as far as the snapshot has them.
-func (s *store) release(index uint64) error {
+// Release deletes entries up to index, as far as the snapshot has them.
+func (s *Store) Release(index uint64) error {
 	s.mu.Lock()
 	index = min(index, s.marker.index)
 	s.mu.Unlock()
-	return s.cutFront(index)
+	return s.CutFront(index)
 }
 
-// sizeBefore is about how many bytes of the log stand before an entry.
-func (s *store) sizeBefore(index uint64) int64 {
+// SizeBefore is about how many bytes of the log stand before an entry.
+func (s *Store) SizeBefore(index uint64) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.marks) == 0 {
@@ -310,7 +321,7 @@ func (s *store) sizeBefore(index uint64) int64 {
 	return int64(s.beforeLocked(index) - s.marks[0].before)
 }
 
-func (s *store) beforeLocked(index uint64) uint64 {
+func (s *Store) beforeLocked(index uint64) uint64 {
 	i := sort.Search(len(s.marks), func(i int) bool { return s.marks[i].index >= index })
 	switch {
 	case i < len(s.marks):
@@ -320,8 +331,8 @@ func (s *store) beforeLocked(index uint64) uint64 {
 	}
 }
 
-// indexAt is the last entry, about, with no more than so many bytes of the log before it.
-func (s *store) indexAt(bytes int64) uint64 {
+// IndexAt is the last entry, about, with no more than so many bytes of the log before it.
+func (s *Store) IndexAt(bytes int64) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.marks) == 0 || bytes < 0 {
@@ -331,8 +342,8 @@ func (s *store) indexAt(bytes int64) uint64 {
 	return s.marks[max(i-1, 0)].index
 }
 
-// size is about how many bytes the log has.
-func (s *store) size() int64 {
+// Size is about how many bytes the log has.
+func (s *Store) Size() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.marks) == 0 {
@@ -346,7 +357,7 @@ func (s *store) size() int64 {
 var keyVoteTerm, keyVoteCandidate, keyVote = []byte("LastVoteTerm"), []byte("LastVoteCand"), []byte("Vote")
 
 // Set keeps a value, durably.
-func (s *store) Set(key, value []byte) error {
+func (s *Store) Set(key, value []byte) error {
 	if string(key) == string(keyVoteCandidate) {
 		s.mu.Lock()
 		term := s.voteIn
@@ -356,8 +367,9 @@ func (s *store) Set(key, value []byte) error {
 	if err := s.broken(); err != nil {
 		return err
 	}
-	s.writing.begin()
-	defer s.writing.end()
+	if s.Around != nil {
+		defer s.Around(false)()
+	}
 	if err := s.wal.Set(key, value); err != nil {
 		return s.breakDown(fmt.Errorf("write %s: %w", key, err))
 	}
@@ -365,7 +377,7 @@ func (s *store) Set(key, value []byte) error {
 }
 
 // Get reads a value, empty when there is none.
-func (s *store) Get(key []byte) ([]byte, error) {
+func (s *Store) Get(key []byte) ([]byte, error) {
 	if string(key) != string(keyVoteCandidate) {
 		return s.wal.Get(key)
 	}
@@ -374,7 +386,7 @@ func (s *store) Get(key []byte) ([]byte, error) {
 }
 
 // SetUint64 keeps a number, durably; the term of a vote only together with its candidate.
-func (s *store) SetUint64(key []byte, value uint64) error {
+func (s *Store) SetUint64(key []byte, value uint64) error {
 	if string(key) == string(keyVoteTerm) {
 		s.mu.Lock()
 		s.voteIn = value
@@ -385,7 +397,7 @@ func (s *store) SetUint64(key []byte, value uint64) error {
 }
 
 // GetUint64 reads a number, 0 when there is none.
-func (s *store) GetUint64(key []byte) (uint64, error) {
+func (s *Store) GetUint64(key []byte) (uint64, error) {
 	if string(key) != string(keyVoteTerm) {
 		return s.wal.GetUint64(key)
 	}
@@ -393,7 +405,7 @@ func (s *store) GetUint64(key []byte) (uint64, error) {
 	return term, err
 }
 
-func (s *store) vote() (term uint64, candidate []byte, err error) {
+func (s *Store) vote() (term uint64, candidate []byte, err error) {
 	b, err := s.wal.Get(keyVote)
 	if err != nil || len(b) < 8 {
 		return 0, nil, err
@@ -427,6 +439,8 @@ func openLog(l *raft.Log) error {
 	return nil
 }
 
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
 func checksum(l *raft.Log) uint32 {
 	var b [17]byte
 	binary.LittleEndian.PutUint64(b[0:], l.Index)
@@ -438,7 +452,7 @@ func checksum(l *raft.Log) uint32 {
 }
 
 // read reads an entry from the disk and checks it. The library's decoder is not made for damage.
-func (s *store) read(index uint64, log *raft.Log) (err error) {
+func (s *Store) read(index uint64, log *raft.Log) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%w: entry %d: %v", wal.ErrCorrupt, index, r)
@@ -453,13 +467,13 @@ func (s *store) read(index uint64, log *raft.Log) (err error) {
 	return openLog(log)
 }
 
-// logs is the store as raft has it. Where raft would panic for an error that is final, and reported as such, its
+// Logs is the store as raft has it. Where raft would panic for an error that is final, and reported as such, its
 // goroutine ends instead.
-type logs struct{ *store }
+type Logs struct{ *Store }
 
 // GetLog reads an entry.
-func (s logs) GetLog(index uint64, log *raft.Log) error {
-	err := s.store.GetLog(index, log)
+func (s Logs) GetLog(index uint64, log *raft.Log) error {
+	err := s.Store.GetLog(index, log)
 	if err != nil && s.broken() != nil {
 		runtime.Goexit()
 	}
@@ -467,8 +481,8 @@ func (s logs) GetLog(index uint64, log *raft.Log) error {
 }
 
 // SetUint64 keeps a number.
-func (s logs) SetUint64(key []byte, value uint64) error {
-	err := s.store.SetUint64(key, value)
+func (s Logs) SetUint64(key []byte, value uint64) error {
+	err := s.Store.SetUint64(key, value)
 	if err != nil && s.broken() != nil {
 		runtime.Goexit()
 	}

@@ -1,4 +1,4 @@
-package quorum
+package store
 
 import (
 	"bytes"
@@ -23,29 +23,29 @@ import (
 type logOnDisk struct {
 	t   *testing.T
 	dir string
-	*store
+	*Store
 }
 
 func openLogOnDisk(t *testing.T) *logOnDisk {
 	d := &logOnDisk{t: t, dir: t.TempDir()}
-	w, err := createHighWater(filepath.Join(d.dir, highWaterName), 0)
+	w, err := CreateHighWater(filepath.Join(d.dir, HighWaterName), 0)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = w.slots.Close() })
+	t.Cleanup(func() { _ = w.Close() })
 	d.open(w)
-	t.Cleanup(func() { _ = d.close() })
+	t.Cleanup(func() { _ = d.Close() })
 	return d
 }
 
-func (d *logOnDisk) open(w *highWater) {
+func (d *logOnDisk) open(w *HighWater) {
 	var err error
-	d.store, err = openStore(d.dir, 64<<10, 1<<20, hclog.NewNullLogger(), w, func(err error) error { return err })
+	d.Store, err = Open(d.dir, 64<<10, 1<<20, hclog.NewNullLogger(), w, func(err error) error { return err })
 	require.NoError(d.t, err)
 }
 
 func (d *logOnDisk) reopen() {
 	d.t.Helper()
 	w := d.highWater
-	require.NoError(d.t, d.close())
+	require.NoError(d.t, d.Close())
 	d.open(w)
 }
 
@@ -92,7 +92,7 @@ func TestEndIsCut(t *testing.T) {
 		if r.IntN(3) > 0 { // mostly the newest entries
 			cut = max(1, len(want)-1-r.IntN(10))
 		}
-		require.NoError(t, d.cutEnd(want[cut].Index))
+		require.NoError(t, d.CutEnd(want[cut].Index))
 		want = want[:cut:cut]
 		if r.IntN(2) == 0 {
 			d.reopen()
@@ -100,7 +100,7 @@ func TestEndIsCut(t *testing.T) {
 		d.check(want)
 		want = d.append(want, term, 1+r.IntN(40), r)
 		if r.IntN(3) == 0 && len(want) > 20 { // the front goes, too
-			require.NoError(t, d.cutFront(want[9].Index))
+			require.NoError(t, d.CutFront(want[9].Index))
 			want = want[10:]
 		}
 		if r.IntN(2) == 0 {
@@ -124,7 +124,7 @@ func TestCrashWhileSegmentIsSealed(t *testing.T) {
 			d := openLogOnDisk(t)
 			want := d.append(nil, 1, 3, r)
 			if trimmed {
-				require.NoError(t, d.cutFront(want[0].Index))
+				require.NoError(t, d.CutFront(want[0].Index))
 				want = want[1:]
 			}
 			var list []byte
@@ -138,7 +138,7 @@ func TestCrashWhileSegmentIsSealed(t *testing.T) {
 				require.NoError(t, d.wal.DeleteRange(1<<60, 1<<60)) // waits for a segment that is being sealed
 			}
 			w := d.highWater
-			require.NoError(t, d.close())
+			require.NoError(t, d.Close())
 			require.NoError(t, os.WriteFile(filepath.Join(d.dir, metaName), list, 0o644))
 			require.NoError(t, os.Remove(segments(d)[1]))
 			if torn { // the last write has lost its end, with a part of the index
@@ -190,7 +190,7 @@ func TestDamagedEntry(t *testing.T) {
 			require.Error(t, d.broken())
 			require.Error(t, d.StoreLogs([]*raft.Log{{Index: 61, Term: 1}}))
 			require.Error(t, d.SetUint64([]byte("CurrentTerm"), 2))
-			require.Error(t, d.cutEnd(60))
+			require.Error(t, d.CutEnd(60))
 		}
 	}
 }
@@ -227,13 +227,13 @@ func TestVote(t *testing.T) {
 }
 
 func TestHighWaterMark(t *testing.T) {
-	path := filepath.Join(t.TempDir(), highWaterName)
-	w, err := createHighWater(path, 5)
+	path := filepath.Join(t.TempDir(), HighWaterName)
+	w, err := CreateHighWater(path, 5)
 	require.NoError(t, err)
 	reopen := func(want uint64) {
 		t.Helper()
-		require.NoError(t, w.slots.Close())
-		w, err = openHighWater(path)
+		require.NoError(t, w.Close())
+		w, err = OpenHighWater(path)
 		require.NoError(t, err)
 		require.Equal(t, want, w.index)
 	}
@@ -242,8 +242,8 @@ func TestHighWaterMark(t *testing.T) {
 	require.NoError(t, w.advance(6))
 	reopen(7)
 	require.NoError(t, w.advance(9))
-	require.NoError(t, w.settle())
-	require.NoError(t, w.settle())
+	require.NoError(t, w.Settle())
+	require.NoError(t, w.Settle())
 	reopen(9)
 	require.NoError(t, w.lower(3))
 	require.NoError(t, w.lower(8))
@@ -254,10 +254,10 @@ func TestHighWaterMark(t *testing.T) {
 		text[slot*durable.SlotSpacing+7] = '1'
 	}
 	require.NoError(t, os.WriteFile(path, text, 0o644))
-	_, err = openHighWater(path)
+	_, err = OpenHighWater(path)
 	require.ErrorContains(t, err, "format 1, this program has format 2")
 	clear(text)
 	require.NoError(t, os.WriteFile(path, text, 0o644))
-	_, err = openHighWater(path)
+	_, err = OpenHighWater(path)
 	require.Error(t, err)
 }
