@@ -37,7 +37,7 @@ func (n *node) openCensus(o *nodeOptions) error {
 	options := *o.census
 	options.Store, options.Logger = n.engine, n.log
 	if n.cluster != nil {
-		options.Peers = censusPeers{limitPeers{n.cluster, uint32(n.self)}}
+		options.Peers = censusPeers{peers{n.cluster, n.self, censusService}}
 	}
 	c, err := census.New(options)
 	if err != nil {
@@ -49,17 +49,12 @@ func (n *node) openCensus(o *nodeOptions) error {
 }
 
 // censusPeers are the nodes of the cluster as a census sees them.
-type censusPeers struct{ limitPeers }
+type censusPeers struct{ peers }
 
 // Leader is who leads the group of a partition.
 func (p censusPeers) Leader(partition uint8) uint32 {
 	leader, _ := p.Owner(partition)
 	return leader
-}
-
-// Call asks another node.
-func (p censusPeers) Call(ctx context.Context, node uint32, message []byte) ([]byte, error) {
-	return p.Node.Call(ctx, quorum.Node(node), censusService, message)
 }
 
 // counter is a census that may not be there yet.

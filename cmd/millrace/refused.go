@@ -73,14 +73,6 @@ func (k *keeper) serve(_ quorum.Node, body []byte) ([]byte, error) {
 // refusedService is the name of the calls between nodes about refused objects.
 const refusedService = "refused"
 
-// refusedPeers are the nodes of the cluster as refusals.Cluster sees them.
-type refusedPeers struct{ limitPeers }
-
-// Call asks another node.
-func (p refusedPeers) Call(ctx context.Context, node uint32, message []byte) ([]byte, error) {
-	return p.Node.Call(ctx, quorum.Node(node), refusedService, message)
-}
-
 // openRefused has the door keep what it refuses, in a cluster together with the other nodes. It ends when nothing else
 // is served any more.
 func (n *node) openRefused(k *keeper) error {
@@ -94,7 +86,7 @@ func (n *node) openRefused(k *keeper) error {
 	if n.cluster == nil {
 		return nil
 	}
-	c, err := refusals.NewCluster(k.store, refusedPeers{limitPeers{n.cluster, uint32(n.self)}})
+	c, err := refusals.NewCluster(k.store, peers{n.cluster, n.self, refusedService})
 	if err != nil {
 		return err
 	}

@@ -205,7 +205,7 @@ func (n *node) openMember(ctx context.Context, o *nodeOptions) error {
 		return err
 	}
 	n.self = options.Node
-	limiter.Store(ratelimit.NewLimiter(limitPeers{n.cluster, uint32(options.Node)}, nowMillis))
+	limiter.Store(ratelimit.NewLimiter(peers{n.cluster, options.Node, limitService}, nowMillis))
 	n.engine, n.events, n.ends = n.cluster.Coordinator(), n.cluster, []func() error{n.cluster.Close}
 	n.control.Start(store.Control(n.engine, n.cluster.Spread))
 	o.door.Store, o.door.Limiter, o.admin.Cluster = memberStore{store.Engine(n.engine), n.cluster}, limiter.Load(),
@@ -228,17 +228,18 @@ const limitService = "ratelimit"
 
 var errOpening = errors.New("the node is opening")
 
-// limitPeers are the nodes of the cluster as the limiter sees them.
-type limitPeers struct {
+// peers are the nodes of the cluster as the limiter, a census or what was refused sees them, each by its service.
+type peers struct {
 	*cluster.Node
-	self uint32
+	self    quorum.Node
+	service string
 }
 
 // Self is this node's number.
-func (p limitPeers) Self() uint32 { return p.self }
+func (p peers) Self() uint32 { return uint32(p.self) }
 
 // Nodes are all of the cluster.
-func (p limitPeers) Nodes() (numbers []uint32) {
+func (p peers) Nodes() (numbers []uint32) {
 	for _, node := range p.Node.Nodes() {
 		numbers = append(numbers, uint32(node))
 	}
@@ -246,14 +247,14 @@ func (p limitPeers) Nodes() (numbers []uint32) {
 }
 
 // Owner is who leads the group of a partition.
-func (p limitPeers) Owner(partition uint8) (node uint32, term uint64) {
+func (p peers) Owner(partition uint8) (node uint32, term uint64) {
 	leader, term := p.Leader(partition)
 	return uint32(leader), term
 }
 
-// Call asks another node's limiter.
-func (p limitPeers) Call(ctx context.Context, node uint32, message []byte) ([]byte, error) {
-	return p.Node.Call(ctx, quorum.Node(node), limitService, message)
+// Call asks another node.
+func (p peers) Call(ctx context.Context, node uint32, message []byte) ([]byte, error) {
+	return p.Node.Call(ctx, quorum.Node(node), p.service, message)
 }
 
 // groupGauges shows the figures of this node's replicas among the metrics, each with its group. They come and go with
