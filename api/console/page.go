@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"millrace/api/console/signin"
@@ -24,10 +25,9 @@ var templateFiles embed.FS
 //go:embed static/*
 var staticFiles embed.FS
 
-// pages are the templates by their names, each within the frame.
-var pages = parsePages()
-
-func parsePages() map[string]*template.Template {
+// pages are the templates by their names, each within the frame. They are read when somebody asks for a page: most
+// processes of the program are commands.
+var pages = sync.OnceValue(func() map[string]*template.Template {
 	frame := template.Must(template.New("frame.html").Funcs(helpers).ParseFS(templateFiles, "templates/frame.html",
 		"templates/parts.html"))
 	all := map[string]*template.Template{}
@@ -40,7 +40,7 @@ func parsePages() map[string]*template.Template {
 		all[name] = template.Must(template.Must(frame.Clone()).ParseFS(templateFiles, file))
 	}
 	return all
-}
+})
 
 // helpers are what templates call besides the methods of a visit.
 var helpers = template.FuncMap{
@@ -64,7 +64,7 @@ func (v *visit) render(name, title string, data any) error {
 		v.formToken = signin.StrangersForm(v.w, v.r)
 	}
 	var b bytes.Buffer
-	if err := pages[name].ExecuteTemplate(&b, "frame.html", v); err != nil {
+	if err := pages()[name].ExecuteTemplate(&b, "frame.html", v); err != nil {
 		return fmt.Errorf("render %s: %w", name, err)
 	}
 	v.w.Header().Set("Content-Type", "text/html; charset=utf-8")

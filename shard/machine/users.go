@@ -24,8 +24,8 @@ func (w *Worker) deleteUser(p *Partition, o op.Op) error {
 	return err
 }
 
-// remove leaves a tombstone of a profile, so that its number is never given again, and tells its directory rows. Nobody:
-// there is no profile any more, it was deleted or merged into another one.
+// remove leaves a tombstone of a profile, so that its number is never given again, and tells its directory rows.
+// Nobody: there is no profile any more, it was deleted or merged into another one.
 func (w *Worker) remove(p *Partition, o op.Op) (effect.Outcome, error) {
 	s, err := w.lookup(p, o.Number())
 	if s == nil || err != nil {
