@@ -101,7 +101,8 @@ func (g *generator) merge() *Request {
 
 // hasAddress says whether a user has an email or a phone.
 func (s *State) hasAddress(user int) bool {
-	return user != nobody && slices.ContainsFunc(s.users[user].contacts[:], func(c contact) bool { return c.address != "" })
+	return user != nobody &&
+		slices.ContainsFunc(s.users[user].contacts[:], func(c contact) bool { return c.address != "" })
 }
 
 // hasOwnAttribute says whether a user has a custom attribute that nobody else has.
