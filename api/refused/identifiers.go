@@ -43,17 +43,31 @@ func digitsOf(number []byte) (digits []byte) {
 var phones = field.NewPhones(1)
 
 // identifiersOf are those of all identifiers that an object names, also where it may not: such an object was refused.
-func identifiersOf(workspace uint32, object []byte) (ids []uint64) {
+// all is false when there are more than anybody sends by mistake: they would cost more than all that they come with.
+func identifiersOf(workspace uint32, object []byte) (ids []uint64, all bool) {
+	named, numbers := 0, 0
+	all = true
 	add := func(kind op.IDKind, key []byte) {
 		if len(key) > 0 {
 			ids = append(ids, Identifier(workspace, kind, key))
 		}
 	}
 	eachMember(object, func(name string, value json.RawMessage) {
+		switch name {
+		case "external_id", "user_alias", "svc_id", "braze_id", "email", "phone":
+			named++
+		}
+		if name == "phone" {
+			numbers++
+		}
+		if all = all && named <= maxNamed && numbers <= maxNumbers; !all {
+			return
+		}
 		text, ok := textOf(value)
 		switch {
 		case name == "user_alias":
 			labels, names := aliasOf(value)
+			all = len(labels) <= maxTwice && len(names) <= maxTwice
 			for _, label := range labels {
 				for _, name := range names {
 					add(op.Alias, op.AppendAliasKey(nil, []byte(label), []byte(name)))
@@ -73,24 +87,32 @@ func identifiersOf(workspace uint32, object []byte) (ids []uint64) {
 			}
 		}
 	})
-	return ids
+	return ids, all
 }
 
-// aliasOf are the labels and names of an alias object: a member may stand there twice, which is refused.
+// Bounds of an object that is kept: how often it may name a user, in whatever way, and how often by phone, which is
+// read as long as a hundred others.
+const (
+	maxNamed   = 64
+	maxNumbers = 2
+)
+
+// aliasOf are the labels and names of an alias object, up to one more than maxTwice: a member may stand there twice,
+// which is refused.
 func aliasOf(value json.RawMessage) (labels, names []string) {
 	eachMember(value, func(name string, value json.RawMessage) {
 		text, ok := textOf(value)
 		switch {
-		case ok && name == "alias_label" && len(labels) < maxTwice:
+		case ok && name == "alias_label" && len(labels) <= maxTwice:
 			labels = append(labels, text)
-		case ok && name == "alias_name" && len(names) < maxTwice:
+		case ok && name == "alias_name" && len(names) <= maxTwice:
 			names = append(names, text)
 		}
 	})
 	return labels, names
 }
 
-// maxTwice is how often a member that may stand there once is looked at.
+// maxTwice is how often a member that may stand there once stands in an object that is kept.
 const maxTwice = 8
 
 // textOf is the text of a string, or of an integer, which is as good as an external id.

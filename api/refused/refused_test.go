@@ -401,6 +401,30 @@ func TestManyFaults(t *testing.T) {
 	require.Equal(t, maxFaults, len(list[0].Faults))
 }
 
+// Of an object that names its user more often than anybody does by mistake, the reasons alone are kept: what it names
+// costs more than what it has, and who is deleted would not be found in it.
+func TestObjectsOfManyNames(t *testing.T) {
+	d := openDesk(t, nil)
+	for i, object := range []string{
+		`{"phone":"+14155550123"` + strings.Repeat(`,"phone":"+14155550123"`, maxNumbers) + `}`,
+		`{"external_id":"ada"` + strings.Repeat(`,"email":"a@example.com"`, maxNamed) + `}`,
+		`{"user_alias":{"alias_label":"l"` + strings.Repeat(`,"alias_name":"n"`, maxTwice+1) + `}}`,
+		`{"user_alias":{"alias_name":"n"` + strings.Repeat(`,"alias_label":"l"`, maxTwice+1) + `}}`,
+	} {
+		d.offer("r", object)
+		list, _, err := d.List(t.Context(), Query{Limit: 1})
+		require.NoError(t, err)
+		require.Empty(t, list[0].Object, i)
+		require.Equal(t, len(object), list[0].Size, i)
+		require.Equal(t, "r", list[0].Faults[0].Rule, i)
+	}
+	kept := `{"external_id":"ada","phone":"1","phone":"2"` + strings.Repeat(`,"email":"a@example.com"`, maxNamed-4) + `,"user_alias":{"alias_label":"l"` + strings.Repeat(`,"alias_name":"n"`, maxTwice) + `}}`
+	d.offer("r", kept)
+	list, _, err := d.List(t.Context(), Query{Limit: 1})
+	require.NoError(t, err)
+	require.NotEmpty(t, list[0].Object)
+}
+
 // Rewriting that fails leaves what was there, and later entries aren't lost with it.
 func TestRewritingFails(t *testing.T) {
 	d := openDesk(t, nil)

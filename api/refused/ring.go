@@ -112,7 +112,11 @@ func (s *Store) write(entries []Entry) error {
 	for i := range entries {
 		e := stored{Entry: entries[i]}
 		s.last = s.next(e.At)
-		e.Seq, e.ids = s.last, identifiersOf(e.Workspace, e.Object)
+		ids, all := identifiersOf(e.Workspace, e.Object)
+		if !all { // it wouldn't be found when one of them is deleted
+			ids, e.Object = nil, nil
+		}
+		e.Seq, e.ids = s.last, ids
 		text = appendFrame(text, &e.Entry, e.ids)
 		g.note(&e)
 	}
