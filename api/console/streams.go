@@ -84,8 +84,22 @@ func (c *Console) showStreams(v *visit) error {
 		default:
 			return err
 		}
+		if !v.may(ChangeSettings | SeePersonal) {
+			s.conceal()
+		}
 	}
 	return v.render("streams", "Streams", list.Streams)
+}
+
+// conceal takes out what is not for everybody who sees the workspace: the query of a URL may be a key to it, and a
+// destination that refuses an event may say what is in it.
+func (s *stream) conceal() {
+	if before, _, has := strings.Cut(s.Destination.URL, "?"); has {
+		s.Destination.URL = before + "?" + mask
+	}
+	if s.Status != nil && s.Status.Error != "" {
+		s.Status.Error = mask
+	}
 }
 
 // pauseStream serves POST …/streams/{stream}/pause.

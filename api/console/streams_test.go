@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -59,6 +60,22 @@ func TestStreams(t *testing.T) {
 	require.Greater(t, h.control.Streams.Get("demo", "lake").StartedAt, started)
 	require.Equal(t, 404, b.post(demo+"/streams/nobody/pause").status)
 	require.Contains(t, b.get(auditPath).text, "admin token (console)")
+}
+
+// Who sees the workspace alone sees neither the key that a URL may have, nor what a destination says: there may be a
+// person in it.
+func TestStreamsConceal(t *testing.T) {
+	h := openHouse(t)
+	h.bootstrap(strings.Replace(streamsYAML, "hook\"", "hook?key=whisper\"", 1))
+	p := h.signedIn().get(demo + "/streams")
+	require.Contains(t, p.text, "?key=whisper")
+	require.Contains(t, p.text, "refused&lt;/script&gt;")
+	h.provision("sees@example.com", inDemo("basic_access"))
+	p = h.signedInAs("sees@example.com").get(demo + "/streams")
+	require.Contains(t, p.text, "hook?"+mask)
+	require.Contains(t, p.text, "failing")
+	require.NotContains(t, p.text, "whisper")
+	require.NotContains(t, p.text, "refused")
 }
 
 // Texts stand beside their translations, and one that lacks is seen.
