@@ -40,8 +40,8 @@ type Host struct {
 	client   *tls.Config
 	port     net.Listener
 	calls    *listener
-	requests *listener     // calls, too, kept apart from the others
-	slots    chan struct{} // handshakes under way
+	requests *listener // calls, too, kept apart from the others
+	doubtful doubtful  // handshakes under way
 	done     chan struct{}
 	loops    sync.WaitGroup
 	disk     disk // of the logs of all groups
@@ -91,7 +91,6 @@ func Listen(o HostOptions) (*Host, error) {
 	}
 	h := &Host{
 		opts:   o,
-		slots:  make(chan struct{}, maxHandshakes),
 		done:   make(chan struct{}),
 		groups: map[uint32]*groupListeners{},
 		conns:  map[*Conn]struct{}{},
@@ -219,8 +218,8 @@ func (h *Host) Close() error {
 	return err
 }
 
-// accept takes connections until the port is closed. No more than maxHandshakes are in doubt at a time: of those that
-// come then, each is closed at once.
+// accept takes connections until the port is closed. No more than maxHandshakes are in doubt at a time: when one more
+// comes, it is closed at once, or another one is (doubtful).
 func (h *Host) accept() {
 	defer h.loops.Done()
 	for {
@@ -233,18 +232,17 @@ func (h *Host) accept() {
 				continue
 			}
 		}
-		select {
-		case h.slots <- struct{}{}:
-			h.loops.Add(1)
-			go func() {
-				defer h.loops.Done()
-				h.welcome(raw)
-				<-h.slots
-			}()
-		default:
+		if !h.doubtful.enter(raw) {
 			handshakesRefused.Inc()
 			_ = raw.Close()
+			continue
 		}
+		h.loops.Add(1)
+		go func() {
+			defer h.loops.Done()
+			defer h.doubtful.leave(raw)
+			h.welcome(raw)
+		}()
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"io"
 	"math/big"
 	"net"
+	"net/netip"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -174,6 +176,76 @@ func testSilentPeers(t *testing.T) {
 	require.Equal(t, handshakeTimeout, time.Since(begun))
 	talk(t, two, one)
 }
+
+// Whoever takes all the room there is for those who say nothing makes room for others: nodes come through all the same.
+func TestSilentPeersMakeRoom(t *testing.T) {
+	where := map[Node]string{}
+	authority := newAuthority(t)
+	one, two := testHost(t, where, 1, "c", authority.config(t)), testHost(t, where, 2, "c", authority.config(t))
+	elsewhere := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	var silent []net.Conn
+	for range maxHandshakes {
+		c, err := elsewhere.Dial("tcp", where[1])
+		require.NoError(t, err)
+		defer c.Close()
+		silent = append(silent, c)
+	}
+	soon(t, "there is no room", func() bool {
+		one.doubtful.mu.Lock()
+		defer one.doubtful.mu.Unlock()
+		return one.doubtful.n == maxHandshakes
+	})
+	refused, err := elsewhere.Dial("tcp", where[1])
+	require.NoError(t, err)
+	defer refused.Close()
+	_, err = refused.Read(make([]byte, 1))
+	require.Error(t, err, "one more of them is closed")
+	talk(t, two, one)
+	_, err = silent[0].Read(make([]byte, 1))
+	require.Error(t, err, "the oldest has made room")
+}
+
+// The bound holds whatever comes and goes, and who has no more than his part keeps it.
+func TestDoubtful(t *testing.T) {
+	var d doubtful
+	from := func(address string) net.Conn {
+		return &fromConn{from: net.TCPAddrFromAddrPort(netip.MustParseAddrPort(address))}
+	}
+	var many, few []net.Conn
+	for range maxHandshakes - 2 {
+		many = append(many, from("[2001:db8::1:2]:1"))
+		require.True(t, d.enter(many[len(many)-1]))
+	}
+	for range 2 {
+		few = append(few, from("10.0.0.1:1"))
+		require.True(t, d.enter(few[len(few)-1]))
+	}
+	require.False(t, d.enter(from("[2001:db8::3:4]:9")), "it is of the same /64")
+	for i := range maxHandshakes/2 - 2 {
+		few = append(few, from("[::ffff:10.0.0.1]:1"))
+		require.True(t, d.enter(few[len(few)-1]), i)
+		require.True(t, many[i].(*fromConn).closed, "the oldest goes")
+		require.Equal(t, maxHandshakes, d.n)
+	}
+	require.False(t, d.enter(from("10.0.0.1:1")), "both have as many")
+	third := from("10.0.0.2:1")
+	require.True(t, d.enter(third))
+	for _, c := range slices.Concat(many, few, []net.Conn{third, third}) {
+		d.leave(c)
+	}
+	require.Zero(t, d.n)
+	require.Empty(t, d.of)
+}
+
+// fromConn is a connection that comes from somewhere.
+type fromConn struct {
+	net.Conn
+	from   net.Addr
+	closed bool
+}
+
+func (c *fromConn) RemoteAddr() net.Addr { return c.from }
+func (c *fromConn) Close() error         { c.closed = true; return nil }
 
 func TestHostTLS(t *testing.T) {
 	mine, theirs := newAuthority(t), newAuthority(t)
