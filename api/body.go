@@ -10,11 +10,15 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/valyala/fasthttp"
+
+	"millrace/shard"
 )
 
 // How a body gets in. fasthttp calls the handler when the first 8 KiB of a body are there, or less when it is shorter;
 // the rest is read here, into memory that grows with what arrives. A head reserves nothing by what it declares: many
-// connections may send no more than that.
+// connections may send no more than that. What bodies take of memory beyond their first 32 KiB, as they came and
+// decompressed, has a bound for all requests together (Options.MaxBodiesBytes): a key and some hundred connections
+// would do otherwise to fill any memory, by bodies that never end, whatever the key may do.
 
 const (
 	// anonymousBodyBytes is what a request without a valid key may send.
@@ -73,14 +77,21 @@ func (x *exchange) receive() error {
 // read reads length bytes, or when that is negative all up to the limit.
 func (x *exchange) read(stream io.Reader, length, limit int) error {
 	x.wire = x.wire[:0]
+	room, most := 0, length
+	if length < 0 {
+		most = limit + 1 // one more tells that it is too large
+	}
 	for len(x.wire) != length {
 		if len(x.wire) > limit {
 			return fasthttp.ErrBodyTooLarge
 		}
-		if len(x.wire) == cap(x.wire) {
-			x.growWire(length)
+		if len(x.wire) == room {
+			var err error
+			if room, err = x.growWire(room, most); err != nil {
+				return err
+			}
 		}
-		n, err := stream.Read(x.wire[len(x.wire):cap(x.wire)])
+		n, err := stream.Read(x.wire[len(x.wire):room])
 		x.wire = x.wire[:len(x.wire)+n]
 		switch {
 		case err == nil || len(x.wire) == length:
@@ -97,23 +108,58 @@ func (x *exchange) read(stream io.Reader, length, limit int) error {
 	return nil
 }
 
-// growWire makes room for more of a body, and not for more than all of it.
-func (x *exchange) growWire(length int) {
-	room := max(firstWireBytes, 2*cap(x.wire))
-	if length > 0 {
-		room = min(room, length)
+// growWire makes room for more of a body than the room that it has, and for no more than most.
+func (x *exchange) growWire(has, most int) (room int, err error) {
+	room = min(max(firstWireBytes, 2*has), most)
+	if err := x.hold(room - max(has, firstWireBytes)); err != nil {
+		return has, err
 	}
-	x.wire = append(make([]byte, 0, room), x.wire...)
+	if cap(x.wire) < room { // else it is left of a request before
+		x.wire = append(make([]byte, 0, room), x.wire...)
+	}
+	return room, nil
 }
 
-// refuseTooLarge answers a request whose body is larger than it may be. The checks before that of the size come before
-// it here, too: who has no valid key is told that, and counted as everywhere, or keys could be tried without end (see
-// bodyLimit); and whose key is valid is told his rate limit.
-func (x *exchange) refuseTooLarge() {
-	rejectedMalformed.Inc()
+// errManyBodies is the error of a body that there is no room for.
+var errManyBodies = errors.New("bodies of other requests take all the memory that there is for them")
+
+// hold counts so much memory for the request's body, until release.
+func (x *exchange) hold(bytes int) error {
+	if bytes <= 0 {
+		return nil
+	}
+	if x.s.bodies.Add(int64(bytes)) > x.s.options.MaxBodiesBytes {
+		x.s.bodies.Add(-int64(bytes))
+		rejectedBodies.Inc()
+		return errManyBodies
+	}
+	x.held += int64(bytes)
+	return nil
+}
+
+// release is called when the request's body isn't needed any more.
+func (x *exchange) release() {
+	if x.held > 0 {
+		x.s.bodies.Add(-x.held)
+		x.held = 0
+	}
+}
+
+// refuseUnread answers a request whose body is larger than it may be, or that there is no room for. The checks before
+// that of the size come before it here, too: who has no valid key is told that, and counted as everywhere, or keys
+// could be tried without end (see bodyLimit); and whose key is valid is told his rate limit.
+func (x *exchange) refuseUnread(err error) {
 	x.Ctx.Request.SetBodyRaw(nil) // nobody shall wait for the rest
+	isFull := errors.Is(err, errManyBodies)
+	if !isFull {
+		rejectedMalformed.Inc()
+	}
 	if x.checkHeaders() && x.findRoute() && x.authorize() {
-		x.Fail(fasthttp.StatusRequestEntityTooLarge, call.TextTooLarge)
+		if isFull {
+			x.FailEngine(shard.ErrBusy)
+		} else {
+			x.Fail(fasthttp.StatusRequestEntityTooLarge, call.TextTooLarge)
+		}
 	}
 	x.Ctx.SetConnectionClose()
 	if c, ok := x.Ctx.Conn().(interface{ linger(time.Duration) }); ok {
@@ -151,6 +197,8 @@ func (x *exchange) readBody() bool {
 		errors.Is(err, zstd.ErrWindowSizeExceeded):
 		x.Fail(fasthttp.StatusRequestEntityTooLarge, call.TextTooLarge)
 		x.Ctx.SetConnectionClose()
+	case errors.Is(err, errManyBodies):
+		x.FailEngine(shard.ErrBusy)
 	default:
 		x.Fail(fasthttp.StatusBadRequest, "The body does not match its Content-Encoding")
 	}
@@ -184,12 +232,24 @@ func isJSON(contentType []byte) bool {
 		bytes.EqualFold(contentType[len(contentType)-len(suffix):], []byte(suffix))
 }
 
-func (x *exchange) decompress() ([]byte, error) {
+func (x *exchange) decompress() (plain []byte, err error) {
 	coding := x.Ctx.Request.Header.ContentEncoding()
+	if len(coding) == 0 || bytes.EqualFold(coding, []byte("identity")) {
+		return x.Ctx.Request.Body(), nil
+	}
+	// How large it becomes is known at its end: so few at a time that it doesn't matter, and more are no faster.
+	x.s.decompressing <- struct{}{}
+	defer func() { <-x.s.decompressing }()
+	if plain, err = x.decode(coding); err == nil {
+		err = x.hold(len(plain) - firstWireBytes)
+	}
+	return plain, err
+}
+
+// decode undoes a content coding, within the limit.
+func (x *exchange) decode(coding []byte) ([]byte, error) {
 	limit := x.s.options.MaxBodyBytes
 	switch {
-	case len(coding) == 0 || bytes.EqualFold(coding, []byte("identity")):
-		return x.Ctx.Request.Body(), nil
 	case bytes.EqualFold(coding, []byte("gzip")) || bytes.EqualFold(coding, []byte("x-gzip")):
 		return x.Ctx.Request.BodyGunzipWithLimit(limit)
 	case bytes.EqualFold(coding, []byte("deflate")):

@@ -258,3 +258,78 @@ func TestExpectationOfTooMuch(t *testing.T) {
 	require.Equal(t, 100, responses[0].status)
 	require.Equal(t, 201, responses[1].status)
 }
+
+// What all bodies under way take of memory has a bound: a key, whatever it may do, and bodies that never end would fill
+// any memory otherwise.
+func TestBodiesUnderWayAreBounded(t *testing.T) {
+	const size = 256 << 10
+	d := open(t, func(o *Options) { o.MaxBodyBytes, o.MaxBodiesBytes = size, 2*size })
+	addr, read := d.counted(t)
+	for name, head := range map[string]string{
+		"length": fmt.Sprintf("%sContent-Length: %d\r\n\r\n", goodHead, size),
+		"chunk":  fmt.Sprintf("%sTransfer-Encoding: chunked\r\n\r\n%x\r\n", goodHead, size),
+	} {
+		read.Store(0)
+		unended := head + strings.Repeat(" ", size-1)
+		var held []net.Conn
+		for range 2 {
+			c, err := net.Dial("tcp", addr)
+			require.NoError(t, err)
+			defer c.Close()
+			_, err = c.Write([]byte(unended))
+			require.NoError(t, err)
+			held = append(held, c)
+		}
+		require.Eventually(t, func() bool { return read.Load() == int64(2*len(unended)) }, waitLimit, tick, name)
+		responses, closed := d.raw(t, 1, unended)
+		require.Equal(t, 503, responses[0].status, name)
+		require.Equal(t, "1", responses[0].header.Get("Retry-After"))
+		require.NotEmpty(t, responses[0].header.Get("X-RateLimit-Remaining"), "the key is valid")
+		require.True(t, closed, "the rest is not read")
+		responses, _ = d.raw(t, 1, withLength(goodHead, goodBody+strings.Repeat(" ", 30<<10)))
+		require.Equal(t, 201, responses[0].status, "there is room for small ones: %s", name)
+		for _, c := range held {
+			c.Close()
+		}
+		require.Eventually(t, func() bool { return d.bodies.Load() == 0 }, waitLimit, tick, name)
+		responses, _ = d.raw(t, 1, withLength(goodHead, goodBody+strings.Repeat(" ", size-len(goodBody))))
+		require.Equal(t, 201, responses[0].status, name)
+	}
+}
+
+// So has what they are decompressed to, as long as their requests are under way.
+func TestDecompressedBodiesUnderWayAreBounded(t *testing.T) {
+	const size, plain = 256 << 10, 200 << 10
+	d := open(t, func(o *Options) { o.MaxBodyBytes, o.MaxBodiesBytes = size, size+size/2 })
+	waiting, goOn := make(chan struct{}), make(chan struct{})
+	d.store.commit = func() error {
+		waiting <- struct{}{}
+		<-goOn
+		return nil
+	}
+	for coding := range compressors {
+		body := compressed(t, coding, strings.NewReader(goodBody+strings.Repeat(" ", plain-len(goodBody))))
+		send := func() answer { return d.call("POST", "/users/track", demoKey, body, "Content-Encoding", coding) }
+		done := make(chan answer, 3)
+		for range 2 {
+			go func() { done <- send() }()
+			select {
+			case <-waiting:
+			case a := <-done:
+				require.FailNow(t, "it is not taken", "%s: %d %s", coding, a.status, a.body)
+			}
+		}
+		go func() { done <- send() }()
+		select {
+		case <-waiting:
+			require.FailNow(t, "it is taken", coding)
+		case a := <-done:
+			require.Equal(t, 503, a.status, coding)
+		}
+		for range 2 {
+			goOn <- struct{}{}
+			require.Equal(t, 201, (<-done).status, coding)
+		}
+		require.Eventually(t, func() bool { return d.bodies.Load() == 0 }, waitLimit, tick, coding)
+	}
+}

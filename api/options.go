@@ -39,6 +39,9 @@ type Options struct {
 
 	// MaxBodyBytes bounds a body, decompressed (D1). Default 4 MiB.
 	MaxBodyBytes int
+	// MaxBodiesBytes bounds what the bodies of all requests under way take of memory, as they came and decompressed,
+	// but for the first 32 KiB of each; beyond it: 503. Default 256 MiB, or that of two bodies when this is more.
+	MaxBodiesBytes int64
 	// ReadTimeout is the time for a request to arrive whole, WriteTimeout for its answer to leave, IdleTimeout between
 	// requests of a connection. Defaults 10 s, 10 s, 60 s.
 	ReadTimeout, WriteTimeout, IdleTimeout time.Duration
@@ -88,6 +91,7 @@ type Options struct {
 // EnsureDefaults fills in what is not set.
 func (o *Options) EnsureDefaults() {
 	o.MaxBodyBytes = cmp.Or(o.MaxBodyBytes, 4<<20)
+	o.MaxBodiesBytes = cmp.Or(o.MaxBodiesBytes, max(256<<20, 2*int64(o.MaxBodyBytes)))
 	o.ReadTimeout = cmp.Or(o.ReadTimeout, 10*time.Second)
 	o.WriteTimeout = cmp.Or(o.WriteTimeout, 10*time.Second)
 	o.IdleTimeout = cmp.Or(o.IdleTimeout, 60*time.Second)
@@ -135,6 +139,9 @@ func (o *Options) Validate() error {
 		return errors.New("api: AppendPhoneKey is not set")
 	case o.MaxBodyBytes < 1024 || o.MaxBodyBytes > 256<<20:
 		return fmt.Errorf("api: MaxBodyBytes is %d, want 1 KiB to 256 MiB", o.MaxBodyBytes)
+	case o.MaxBodiesBytes < int64(o.MaxBodyBytes):
+		return fmt.Errorf("api: MaxBodiesBytes is %d, want that of a body, %d, at least", o.MaxBodiesBytes,
+			o.MaxBodyBytes)
 	case o.MaxHeaderBytes < 1024 || o.MaxHeaderBytes > 1<<20:
 		return fmt.Errorf("api: MaxHeaderBytes is %d, want 1 KiB to 1 MiB", o.MaxHeaderBytes)
 	case o.PreferenceLinkLife < time.Minute || o.PreferenceLinkLife > 10*365*24*time.Hour:

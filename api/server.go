@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -49,6 +50,9 @@ type Server struct {
 	scimGroups *scim.Groups
 	draining   atomic.Bool
 	zstd       *zstd.Decoder // used for DecodeAll only, which is stateless
+	bodies     atomic.Int64  // what the bodies of requests under way take of memory, beyond what each has anyway
+
+	decompressing chan struct{} // one element for each body that is being decompressed
 
 	mu        sync.Mutex // guards listeners, and draining against Serve
 	listeners []net.Listener
@@ -64,7 +68,8 @@ func New(options Options) (*Server, error) {
 	if err := options.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{options: options, inflight: xsync.NewMapOf[idempotencyID, chan struct{}]()}
+	s := &Server{options: options, inflight: xsync.NewMapOf[idempotencyID, chan struct{}](),
+		decompressing: make(chan struct{}, 2*runtime.GOMAXPROCS(0))}
 	var seed [8]byte
 	_, _ = rand.Read(seed[:]) // never fails
 	s.requestSeed = binary.LittleEndian.Uint64(seed[:])
@@ -149,8 +154,8 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	x := s.exchanges.Get().(*exchange)
 	x.Ctx = ctx
 	err := x.receive()
-	tooLarge := errors.Is(err, fasthttp.ErrBodyTooLarge)
-	if err != nil && !tooLarge {
+	unread := errors.Is(err, fasthttp.ErrBodyTooLarge) || errors.Is(err, errManyBodies)
+	if err != nil && !unread {
 		s.refuse(ctx, err)
 		x.reset()
 		s.exchanges.Put(x)
@@ -161,8 +166,8 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	x.Now = s.options.Now()
 	defer s.finish(x, start)
 	x.begin()
-	if tooLarge {
-		x.refuseTooLarge()
+	if unread {
+		x.refuseUnread(err)
 		return
 	}
 	x.serve()
@@ -179,6 +184,7 @@ func (s *Server) finish(x *exchange, start time.Time) {
 		x.Fail(fasthttp.StatusInternalServerError, textInternal)
 		x.Ctx.SetConnectionClose()
 		x.record(start)
+		x.release()
 		return // not pooled: nobody knows what state it is in
 	}
 	x.record(start)
@@ -259,6 +265,7 @@ var (
 	rejectedMalformed = metrics.NewCounter(`millrace_http_rejected_total{reason="malformed"}`)
 	rejectedHeaders   = metrics.NewCounter(`millrace_http_rejected_total{reason="headers"}`)
 	rejectedRate      = metrics.NewCounter(`millrace_http_rejected_total{reason="rate limit"}`)
+	rejectedBodies    = metrics.NewCounter(`millrace_http_rejected_total{reason="bodies"}`)
 	rejectedConns     = metrics.NewCounter(`millrace_http_rejected_total{reason="connections"}`)
 	rejectedIPConns   = metrics.NewCounter(`millrace_http_rejected_total{reason="connections of one address"}`)
 	badKeyRequests    = metrics.NewCounter(`millrace_http_auth_failures_total{reason="key"}`)
