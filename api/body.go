@@ -262,6 +262,10 @@ func (x *exchange) decode(coding []byte) ([]byte, error) {
 	return nil, fasthttp.ErrContentEncodingUnsupported
 }
 
+// zstdWindow is what who compresses may take for the window, however short the body is (RFC 9659). The decoder bounds
+// it together with what comes out.
+const zstdWindow = 8 << 20
+
 // unzstd decodes into our own memory. fasthttp's BodyUnzstdWithLimit bounds the output only: a frame of 20 bytes that
 // declares a window of a gigabyte makes its streaming decoder allocate that. DecodeAll keeps no window.
 func (x *exchange) unzstd(limit int) ([]byte, error) {

@@ -281,6 +281,19 @@ func TestZstdWindow(t *testing.T) {
 	frame := "\x28\xb5\x2f\xfd\x00\xa0" + "\x01\x00\x00" // window descriptor: 2^30 bytes; one empty last block
 	a := d.call("POST", "/users/track", demoKey, frame, "Content-Encoding", "zstd")
 	require.Equal(t, 413, a.status, a.body)
+
+	// One of 8 MiB is anybody's who doesn't know yet how much comes.
+	var b bytes.Buffer
+	w, err := zstd.NewWriter(&b, zstd.WithWindowSize(8<<20))
+	require.NoError(t, err)
+	for _, part := range []string{goodBody, strings.Repeat(" ", 1000)} {
+		_, err = io.WriteString(w, part)
+		require.NoError(t, err)
+		require.NoError(t, w.Flush())
+	}
+	require.NoError(t, w.Close())
+	a = d.call("POST", "/users/track", demoKey, b.String(), "Content-Encoding", "zstd")
+	require.Equal(t, 201, a.status, a.body)
 }
 
 func TestMediaTypes(t *testing.T) {

@@ -79,7 +79,7 @@ func New(options Options) (*Server, error) {
 	s.scim = scim.NewUsers(options.Control, options.Now)
 	s.scimGroups = scim.NewGroups(options.Control)
 	var err error
-	if s.zstd, err = zstd.NewReader(nil, zstd.WithDecoderMaxMemory(uint64(options.MaxBodyBytes)),
+	if s.zstd, err = zstd.NewReader(nil, zstd.WithDecoderMaxMemory(uint64(max(options.MaxBodyBytes, zstdWindow))),
 		zstd.WithDecoderConcurrency(0)); err != nil {
 		return nil, fmt.Errorf("api: zstd: %w", err)
 	}
