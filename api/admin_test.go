@@ -37,6 +37,16 @@ func (d *door) metricsText(t *testing.T) string {
 	return text
 }
 
+// Strangers who connect and say nothing sensible write no lines into the log; a panic is one.
+func TestOperatorServerLogsPanicsAlone(t *testing.T) {
+	d := open(t, nil)
+	server := d.operatorServer()
+	server.ErrorLog.Printf("http: TLS handshake error from %s: EOF", "192.0.2.1:1234")
+	require.NotContains(t, d.logged(), "192.0.2.1")
+	server.ErrorLog.Printf("http: panic serving %s: %s", "192.0.2.1:1234", "boom")
+	require.Contains(t, d.logged(), "level=ERROR msg=\"http: panic serving 192.0.2.1:1234: boom\"")
+}
+
 // Nothing but health and metrics without the token; without a token set, nothing else at all.
 func TestAdminNeedsTheToken(t *testing.T) {
 	d := open(t, func(o *Options) { o.MaxBadKeysPerMinute = 1000 })

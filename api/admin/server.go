@@ -6,6 +6,7 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -13,6 +14,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -108,7 +111,22 @@ func (s *Server) httpServer(handler http.Handler) *http.Server {
 		WriteTimeout:      5 * time.Minute, // a CPU profile takes its time
 		IdleTimeout:       s.common.IdleTimeout,
 		MaxHeaderBytes:    s.common.MaxHeaderBytes,
+		ErrorLog:          log.New(errorLog{s.common.Logger}, "", 0),
 	}
+}
+
+// errorLog takes what net/http logs. But for panics it is trouble of connections: whoever connects, and be it to no
+// more than look who is there, would write a line each time.
+type errorLog struct{ to *slog.Logger }
+
+// Write takes one line.
+func (l errorLog) Write(line []byte) (int, error) {
+	level := slog.LevelDebug
+	if bytes.Contains(line, []byte("panic")) {
+		level = slog.LevelError
+	}
+	l.to.Log(context.Background(), level, string(bytes.TrimSpace(line)))
+	return len(line), nil
 }
 
 // API serves the admin API without asking for the token: for who has found out otherwise who asks, and says so by
