@@ -2,6 +2,7 @@ package stream
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -37,13 +38,16 @@ type endpoint struct {
 
 // place is where an event stands in the log.
 type place struct {
-	position uint64
-	ordinal  uint32
+	position       uint64
+	ordinal, index uint32
 }
+
+func placeOf(e *event.Event) place { return place{e.Position, e.Ordinal, e.Index} }
 
 // has says whether an event stands here or before.
 func (p place) has(e *event.Event) bool {
-	return e.Position < p.position || e.Position == p.position && e.Ordinal <= p.ordinal
+	return cmp.Or(cmp.Compare(e.Position, p.position), cmp.Compare(e.Ordinal, p.ordinal),
+		cmp.Compare(e.Index, p.index)) <= 0
 }
 
 // httpCredentials is what credentials for HTTP look like: a bearer token, a secret to sign with, or both.
@@ -141,7 +145,7 @@ func (d *posts) write(ctx context.Context, e *event.Event) error {
 	if err := w.Read(e); err != nil {
 		return err
 	}
-	d.batch = append(d.batch, post{place{e.Position, e.Ordinal}, w.ID(e).String(), w.append(nil, e)})
+	d.batch = append(d.batch, post{placeOf(e), w.ID(e).String(), w.append(nil, e)})
 	return nil
 }
 

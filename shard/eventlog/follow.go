@@ -137,14 +137,10 @@ func (f *Follower) readAhead() error {
 	}
 	x.next = b.last + 1
 	f.index(from)
-	slices.SortFunc(f.order, func(a, b place) int {
-		return cmp.Or(cmp.Compare(a.position, b.position), cmp.Compare(a.ordinal, b.ordinal),
-			cmp.Compare(a.index, b.index))
-	})
 	return nil
 }
 
-// readTail reads what is in no block: what lies in the log is in order already.
+// readTail reads what is in no block.
 func (f *Follower) readTail() error {
 	x := &f.x
 	l := x.log
@@ -180,7 +176,8 @@ func (f *Follower) part() *blocks.Rows {
 	return f.pool[n]
 }
 
-// index notes the rows from a position on that are wanted.
+// index notes the rows from a position on that are wanted, in the order of their ids, in which most of the log lies
+// already: who was deleted as one with others is behind the whole request in a block, and has to be in the log.
 func (f *Follower) index(from uint64) {
 	for p, rs := range f.parts {
 		for i := range rs.List {
@@ -191,6 +188,10 @@ func (f *Follower) index(from uint64) {
 			f.order = append(f.order, place{r.Position, r.Ordinal, r.Index, uint32(p), uint32(i)})
 		}
 	}
+	slices.SortFunc(f.order, func(a, b place) int {
+		return cmp.Or(cmp.Compare(a.position, b.position), cmp.Compare(a.ordinal, b.ordinal),
+			cmp.Compare(a.index, b.index))
+	})
 }
 
 // Group is Options.Group.
