@@ -106,6 +106,11 @@ func (x *parquetEncoder) setOwn(e *Event) {
 			if at.UnmarshalText(v.Bytes()) == nil {
 				x.set(c.index, 1, parquet.Int64Value(at.UnixMilli()))
 			}
+		case c.of == ColumnTime && tag == op.Time: // of attributes; in the JSON it is a string
+			x.set(c.index, 1, parquet.Int64Value(v.Millis()))
+		case c.of == ColumnString && tag == op.Time:
+			text := appendTime(nil, time.UnixMilli(v.Millis()))
+			x.setText(c.index, text[1:len(text)-1])
 		}
 	})
 }

@@ -30,6 +30,8 @@ func TestParquetColumns(t *testing.T) {
 		{op.AppendBool(nil, false), `false`, own{ColumnBoolean: false}},
 		{op.AppendString(nil, []byte(text)), `"` + text + `"`, own{ColumnString: text,
 			ColumnTime: time.Date(2026, 1, 31, 9, 30, 0, 123e6, time.UTC).UnixMilli()}},
+		{op.AppendTime(nil, time.Date(2026, 1, 31, 9, 30, 0, 123e6, time.UTC).UnixMilli()), `"2026-01-31T09:30:00.123Z"`, own{ // of attributes
+			ColumnString: "2026-01-31T09:30:00.123Z", ColumnTime: time.Date(2026, 1, 31, 9, 30, 0, 123e6, time.UTC).UnixMilli()}},
 		{op.AppendBlock(nil, op.JSON, []byte(`{"a":1}`)), `{"a":1}`, nil},
 	}
 	types := []ColumnType{ColumnString, ColumnNumber, ColumnBoolean, ColumnTime}
@@ -46,10 +48,10 @@ func TestParquetColumns(t *testing.T) {
 	const rows = parquetRowGroup + parquetBatch + 1
 	for i := range rows {
 		event := Event{Position: uint64(i), Kind: op.Event, Name: []byte("n")}
-		if i%9 < len(values) {
+		if i%10 < len(values) {
 			fields := append([]byte{0}, op.AppendInt(nil, 7)...)
 			for c := range columns {
-				fields = append(append(fields, byte(1+c)), values[i%9].v...)
+				fields = append(append(fields, byte(1+c)), values[i%10].v...)
 			}
 			event.SetProperties(nil, Fields{fields, names})
 		}
@@ -78,16 +80,16 @@ func TestParquetColumns(t *testing.T) {
 			got, err := r.ReadRows(batch)
 			for _, row := range batch[:got] {
 				var want own
-				if i%9 < len(values) {
-					want = values[i%9].own
+				if i%10 < len(values) {
+					want = values[i%10].own
 				}
 				for c, of := range types {
 					if got := ownValue(of, row[parquetColumns+c]); got != want[of] {
 						require.Equal(t, want[of], got, "row %d, column of %s", i, of)
 					}
 				}
-				if i%9 < len(values) && i < 100 {
-					require.Contains(t, row[columnProperties].String(), fmt.Sprintf(`"date:time":%s}`, values[i%9].json))
+				if i%10 < len(values) && i < 100 {
+					require.Contains(t, row[columnProperties].String(), fmt.Sprintf(`"date:time":%s}`, values[i%10].json))
 				}
 				i++
 			}
