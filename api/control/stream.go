@@ -187,8 +187,14 @@ func (s *Stream) stamp(old *Stream, now int64) {
 	}
 }
 
-// keep keeps what the bootstrap file can't say.
-func (s *Stream) keep(old *Stream) { s.Paused = old.Paused }
+// keep keeps what the bootstrap file can't say, and what now was: a file that says something else of a stream than
+// before has none begin anew by that word.
+func (s *Stream) keep(old *Stream) {
+	s.Paused = old.Paused
+	if s.From == streamNow {
+		s.From = old.From
+	}
+}
 
 // Since is From as a time; zero for the beginning.
 func (s *Stream) Since() (t time.Time, err error) {

@@ -43,6 +43,11 @@ func TestBootstrapStreams(t *testing.T) {
 	require.Equal(t, []string{"a:b:time", "n:number"}, now.Columns)
 	require.True(t, now.Paused, "the file can't say it")
 	require.Equal(t, []any{lake.From, lake.StartedAt}, []any{now.From, now.StartedAt}, "what the file doesn't say begins nothing anew")
+	c.options.Now = func() int64 { return lake.StartedAt + 1000 }
+	bootstrap(t, c, strings.Replace(streamsFile, "{id: lake}", "{id: lake, from: now, names: [f]}", 1))
+	now = c.Streams.Get("shop", "lake")
+	require.Equal(t, []string{"f"}, now.Names)
+	require.Equal(t, []any{lake.From, lake.StartedAt}, []any{now.From, now.StartedAt}, "now was when it was made")
 }
 
 func TestStreamErrors(t *testing.T) {
