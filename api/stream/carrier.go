@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,13 +22,16 @@ type cursor struct {
 	StartedAt int64  `json:"started_at"` // that of the stream
 	Position  uint64 `json:"position"`   // all up to here is delivered
 	// Pending, when it is greater than Position, is the end of a delivery that is done in part, or about to be.
-	Pending     uint64 `json:"pending,omitempty"`
-	Events      int64  `json:"events"`
-	Files       int64  `json:"files"`
-	Bytes       int64  `json:"bytes"`
-	Refused     int64  `json:"refused,omitempty"`       // of the events, by the destination, for good
-	LastEventAt int64  `json:"last_event_at,omitempty"` // when the last event delivered was accepted, Unix µs
-	MovedAt     int64  `json:"moved_at,omitempty"`      // Unix ms
+	Pending uint64 `json:"pending,omitempty"`
+	// Kinds and Names are what the pending delivery chooses: the stream may choose something else when it is done again.
+	Kinds       []string `json:"kinds,omitempty"`
+	Names       []string `json:"names,omitempty"`
+	Events      int64    `json:"events"`
+	Files       int64    `json:"files"`
+	Bytes       int64    `json:"bytes"`
+	Refused     int64    `json:"refused,omitempty"`       // of the events, by the destination, for good
+	LastEventAt int64    `json:"last_event_at,omitempty"` // when the last event delivered was accepted, Unix µs
+	MovedAt     int64    `json:"moved_at,omitempty"`      // Unix ms
 	// when events were last found to have expired before they were delivered, Unix ms
 	ExpiredAt int64 `json:"expired_at,omitempty"`
 }
@@ -43,7 +47,8 @@ type carrier struct {
 
 	follower *eventlog.Follower // nil: all begins anew from the stored cursor
 	stored   []byte             // the cursor as it is stored
-	to       destination        // nil: not made yet
+	chosen   *control.Stream    // what is carried: the stream, or that of the pending delivery
+	to       destination        // of chosen; nil: not made yet
 	pace     pace
 	noticed  time.Time // when there was something behind the cursor first; zero: there is nothing
 	rest     bool      // the last delivery has left something
@@ -66,7 +71,7 @@ func newCarrier(o *Options, ws *control.Workspace, s *control.Stream, p Part) *c
 // open makes the destination ready.
 func (k *carrier) open(ctx context.Context) error {
 	if k.to == nil {
-		k.to = newDestination(k.o, k.ws, k.stream, k.part)
+		k.to = newDestination(k.o, k.ws, k.chosen, k.part)
 		k.pace = k.to.pace()
 	}
 	return k.to.open(ctx)
@@ -75,7 +80,24 @@ func (k *carrier) open(ctx context.Context) error {
 func (k *carrier) close() {
 	if k.to != nil {
 		k.to.close()
+		k.to = nil
 	}
+}
+
+// choose has the carrier carry what the stream chooses now, or what it chose when the pending delivery was begun: the
+// files of that are named, and may be there in part.
+func (k *carrier) choose(c *cursor) {
+	next := k.stream
+	if c.Pending > c.Position && len(c.Kinds) > 0 &&
+		!(slices.Equal(c.Kinds, k.stream.Kinds) && slices.Equal(c.Names, k.stream.Names)) {
+		was := *k.stream
+		was.Kinds, was.Names = c.Kinds, c.Names
+		next = &was
+	}
+	if k.chosen != nil && next != k.chosen {
+		k.close()
+	}
+	k.chosen = next
 }
 
 func (k *carrier) start(ctx context.Context) {
@@ -158,7 +180,7 @@ func (k *carrier) turn(ctx context.Context) error {
 			return err
 		}
 	}
-	k.noteExpired()
+	k.noteExpired(k.part.Events.Expired())
 	if k.cursor.Pending > k.cursor.Position {
 		return k.resume(ctx)
 	}
@@ -198,16 +220,20 @@ func (k *carrier) load(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := k.open(ctx); err != nil {
-		return err
-	}
 	k.mu.Lock()
 	c.ExpiredAt = max(c.ExpiredAt, k.cursor.ExpiredAt)
 	k.cursor = c
 	k.mu.Unlock()
+	if k.noticed.IsZero() { // also of what doesn't open it is known how long something has waited
+		k.notice(k.part.Events.Waits(c.Position, k.ws.Number))
+	}
+	k.choose(&c)
+	if err := k.open(ctx); err != nil {
+		return err
+	}
 	k.rest = true // what there is is due
 	k.follower = k.part.Events.Follow(c.Position,
-		eventlog.Query{Workspace: k.ws.Number, Kinds: kindsOf(k.stream), Names: k.stream.Names}, since)
+		eventlog.Query{Workspace: k.ws.Number, Kinds: kindsOf(k.chosen), Names: k.chosen.Names}, since)
 	return nil
 }
 
@@ -258,6 +284,7 @@ func (k *carrier) next(ctx context.Context) error {
 	c := k.cursor
 	c.Pending = through
 	if k.to.notes() {
+		c.Kinds, c.Names = k.chosen.Kinds, k.chosen.Names
 		if err := k.move(c); err != nil {
 			return err
 		}
@@ -278,7 +305,13 @@ func (k *carrier) resume(ctx context.Context) error {
 			k.cursor.Pending)
 	}
 	k.rest = true
-	return k.deliver(ctx, d, k.cursor, t)
+	if err := k.deliver(ctx, d, k.cursor, t); err != nil {
+		return err
+	}
+	if k.chosen != k.stream {
+		k.follower = nil
+	}
+	return nil
 }
 
 // read writes the events behind the cursor into a delivery. full: it has ended before all there was.
@@ -301,6 +334,7 @@ func (k *carrier) read(
 		t.add(e)
 		return d.write(ctx, e)
 	})
+	k.noteExpired(k.follower.Missed())
 	return through, t, full, err
 }
 
@@ -309,7 +343,7 @@ func (k *carrier) deliver(ctx context.Context, d delivery, c cursor, t tally) er
 	if err := d.confirm(ctx, c.Position+1, c.Pending); err != nil {
 		return errors.Join(err, k.keep(d))
 	}
-	c.Position, c.Pending = c.Pending, 0
+	c.Position, c.Pending, c.Kinds, c.Names = c.Pending, 0, nil, nil
 	if err := k.advance(d, c, t); err != nil {
 		return err
 	}
@@ -386,10 +420,10 @@ func (k *carrier) move(c cursor) error {
 	return nil
 }
 
-// noteExpired notices events that have expired before they were delivered. To a stream that has delivered nothing,
-// those that had gone before are not missing.
-func (k *carrier) noteExpired() {
-	expired, known := k.part.Events.Expired(), max(k.cursor.Position, k.expired)
+// noteExpired notices that events up to a position have expired before they were delivered. To a stream that has
+// delivered nothing, those that had gone before are not missing.
+func (k *carrier) noteExpired(expired uint64) {
+	known := max(k.cursor.Position, k.expired)
 	if k.cursor.Position == 0 {
 		known = max(known, k.before)
 	}

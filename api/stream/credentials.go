@@ -18,9 +18,13 @@ const credentialsVariable = "MILLRACE_STREAM_CREDENTIALS_"
 // in the file <CredentialsDir>/<workspace>/<name>.json or else in an environment variable. Errors have nothing of it.
 func (o *Options) credentials(workspace, name string, into any) error {
 	file := filepath.Join(o.CredentialsDir, workspace, name+".json")
-	variable := credentialsVariable + strings.ToUpper(strings.ReplaceAll(workspace+"_"+name, "-", "_"))
+	variable := variableOf(workspace, name)
 	text, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
+		if other := o.claimant(variable, workspace); other != "" {
+			return fmt.Errorf("credentials %q: there is no file %s, and the variable %s is of workspace %q, too", name,
+				file, variable, other)
+		}
 		if text = []byte(os.Getenv(variable)); len(text) == 0 {
 			return fmt.Errorf("credentials %q: there is neither the file %s nor the variable %s", name, file, variable)
 		}
@@ -36,4 +40,20 @@ func (o *Options) credentials(workspace, name string, into any) error {
 		return fmt.Errorf("credentials %q: there is something behind the JSON object", name)
 	}
 	return nil
+}
+
+// variableOf is the name of the environment variable for something of a workspace.
+func variableOf(workspace, name string) string {
+	return credentialsVariable + strings.ToUpper(strings.ReplaceAll(workspace+"_"+name, "-", "_"))
+}
+
+// claimant is another workspace that a variable is of, as its name says: no workspace uses what was given for another.
+// Of two of which one begins as the other does it is of the longer one.
+func (o *Options) claimant(variable, workspace string) string {
+	for _, ws := range o.Control.Snapshot().Workspaces() {
+		if ws.ID != workspace && len(ws.ID) >= len(workspace) && strings.HasPrefix(variable, variableOf(ws.ID, "")) {
+			return ws.ID
+		}
+	}
+	return ""
 }

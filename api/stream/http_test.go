@@ -420,6 +420,43 @@ func TestHTTPCredentials(t *testing.T) {
 	require.Len(t, ids, 1, "what is sent again has the same id: %v", slices.Collect(maps.Keys(ids)))
 }
 
+// A receiver that takes a webhook-id once, as Standard Webhooks has it, misses nothing: a request that has others of the
+// events, because a user was deleted meanwhile, has another id.
+func TestWebhookIDs(t *testing.T) {
+	w, s := newWorld(t, 4<<10), newSink(t)
+	stream := w.hook("all", s, func(s *control.Stream) {
+		s.Format, s.Destination.Batch, s.Destination.Credentials = control.FormatJSON, 3, "hook"
+	})
+	t.Setenv("MILLRACE_STREAM_CREDENTIALS_SHOP_HOOK", `{"secret":"c2VjcmV0"}`)
+	for i := range 4 {
+		w.track(fmt.Sprintf(`{"events":[{"external_id":"u%d","name":"e%d","time":"2026-01-31T09:30:00Z"}]}`, i, i))
+	}
+	known, id, taken, lost := map[string]bool{}, "", "", true
+	s.check = func(h http.Header, _ []byte) { id = h.Get("webhook-id") }
+	s.judge = func(_ int, body []byte) int {
+		if !known[id] {
+			taken += string(body)
+		}
+		known[id] = true
+		if lost {
+			lost = false
+			return http.StatusNoContent + 1000
+		}
+		return http.StatusOK
+	}
+	require.Error(t, w.turns(w.options(), stream))
+	users, err := w.e.Find(w.ws.Number, op.ExternalID, []byte("u1"))
+	require.NoError(t, err)
+	b := w.e.NewBatch(w.ws.Number, 0)
+	b.Delete(users[0].Number)
+	require.NoError(t, b.Commit())
+	b.Release()
+	require.NoError(t, w.turns(w.options(), stream))
+	for i := range 4 {
+		require.Contains(t, taken, fmt.Sprintf(`"e%d"`, i))
+	}
+}
+
 // An endpoint that says when to come again is left alone until then, and others longer with each failure, up to a bound;
 // no two streams come at the same time.
 func TestBackoff(t *testing.T) {
@@ -458,4 +495,44 @@ func TestBackoff(t *testing.T) {
 		pauses[d] = true
 	}
 	require.Greater(t, len(pauses), 90)
+}
+
+// An answer that is none takes no event.
+func TestHTTPSwitchesNoProtocols(t *testing.T) {
+	w, s := newWorld(t, 4<<10), newSink(t)
+	stream := w.hook("all", s, nil)
+	w.commit(w.ws.Number, 1, 3)
+	s.judge = func(int, []byte) int { return http.StatusSwitchingProtocols }
+	o := w.options()
+	o.RequestTimeout = 200 * time.Millisecond
+	require.ErrorContains(t, w.turns(o, stream), "answers 101")
+	require.Empty(t, w.c.StreamCursors("shop", "all"))
+}
+
+// A refused file that somebody moves away is on disk again before the stream goes on.
+func TestRefusedFileMovedAway(t *testing.T) {
+	w := newWorld(t, 4<<10)
+	synced := 0
+	o := w.options()
+	o.disk = syncs{faulty{ask: func() error { return nil }}, &synced}
+	f := refusedFile{folders: newFolders(&o), path: w.dir + "/shop/.refused/all..0.ndjson", limit: 1 << 20}
+	for i, moved := range []bool{false, false, true, false} {
+		if moved {
+			require.NoError(t, machine{}.Rename(f.path, f.path+".old"))
+		}
+		before := synced
+		require.NoError(t, f.add(refusedLine{Status: 400, Event: []byte(`{}`)}))
+		require.Equal(t, i == 0 || moved, synced > before, i)
+	}
+}
+
+// syncs counts directories that are brought to disk.
+type syncs struct {
+	faulty
+	n *int
+}
+
+func (d syncs) SyncDir(dir string) error {
+	*d.n++
+	return d.faulty.SyncDir(dir)
 }

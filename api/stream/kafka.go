@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -33,6 +35,7 @@ type topics struct {
 	names   map[string]string // topics by kind
 	refused refusedFile
 	client  *kgo.Client // nil: not connected
+	options []kgo.Opt   // that it was made with
 	schemas *schemas    // nil: values are JSON
 }
 
@@ -86,6 +89,7 @@ func (k *topics) open(ctx context.Context) error {
 	options := []kgo.Opt{kgo.SeedBrokers(strings.Split(k.to.Brokers, ",")...),
 		kgo.ClientID("millrace-" + k.ws.ID + "-" + k.stream),
 		kgo.RecordDeliveryTimeout(k.o.RequestTimeout), kgo.ProducerLinger(producerLinger),
+		kgo.MaxBufferedRecords(math.MaxInt32), // a delivery bounds them; who waits in it waits in confirm
 		kgo.ProducerBatchCompression(kgo.ZstdCompression(), kgo.SnappyCompression(), kgo.NoCompression())}
 	if m, err := c.mechanism(k.to.SASL); err != nil {
 		return fmt.Errorf("credentials %q: %w", k.to.Credentials, err)
@@ -104,10 +108,15 @@ func (k *topics) open(ctx context.Context) error {
 			return err
 		}
 	}
-	client, err := kgo.NewClient(append(options, k.o.kafka...)...)
+	k.options = append(options, k.o.kafka...)
+	client, err := kgo.NewClient(k.options...)
 	k.client = client
 	return err
 }
+
+// maxRecordBytes is above whatever one event can have. Batches are smaller, since brokers usually take no more than 1
+// MiB.
+const maxRecordBytes = 64 << 20
 
 // producerLinger is how long the producer waits for more of a batch. The end of a delivery ends that.
 const producerLinger = 10 * time.Millisecond
@@ -215,18 +224,27 @@ func (d *records) failed() error {
 	return d.err
 }
 
-// confirm returns when all records are there. Of a batch that was too large each is sent by itself, and one that is so
-// alone is refused for good.
+// confirm returns when all records are there. Of a batch that was too large each is sent by itself, as is a record that
+// is larger than batches; one that its topic doesn't take alone is refused for good.
 func (d *records) confirm(ctx context.Context, _, _ uint64) error {
-	if err := d.to.client.Flush(ctx); err != nil {
-		return err
+	wait, cancel := d.to.patience(ctx)
+	defer cancel()
+	if err := d.to.client.Flush(wait); err != nil {
+		return fmt.Errorf("the brokers don't answer: %w", err)
 	}
 	if err := d.failed(); err != nil {
 		return err
 	}
+	if len(d.tooLarge) == 0 {
+		return nil
+	}
+	client, err := kgo.NewClient(append(slices.Clip(d.to.options), kgo.ProducerBatchMaxBytes(maxRecordBytes))...)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
 	for _, r := range d.tooLarge {
-		err := d.to.client.ProduceSync(ctx,
-			&kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: r.Headers}).FirstErr()
+		err := d.to.alone(ctx, client, &kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: r.Headers})
 		if errors.Is(err, kerr.MessageTooLarge) {
 			d.done.refused++
 			d.done.bytes -= int64(len(r.Value))
@@ -238,6 +256,26 @@ func (d *records) confirm(ctx context.Context, _, _ uint64) error {
 		}
 	}
 	return nil
+}
+
+// alone returns when a record is there.
+func (k *topics) alone(ctx context.Context, client *kgo.Client, r *kgo.Record) error {
+	wait, cancel := k.patience(ctx)
+	defer cancel()
+	sent := make(chan error, 1)
+	client.Produce(wait, r, func(_ *kgo.Record, err error) { sent <- err })
+	select {
+	case err := <-sent:
+		return err
+	case <-wait.Done():
+		return wait.Err()
+	}
+}
+
+// patience bounds a wait for brokers. The producer gives up by itself what it knows not to be there; what it has sent
+// without an answer it would try for ever, and nobody would hear of it.
+func (k *topics) patience(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, 2*k.o.RequestTimeout)
 }
 
 // readable is a record's value as JSON.

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -201,6 +202,61 @@ func TestKafkaTooLarge(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(text), `"name":"large"`)
 	require.Equal(t, 1, strings.Count(string(text), "\n"))
+}
+
+// An event that is larger than a batch of the producer, and not than its topic takes, is there.
+func TestKafkaLargerThanBatches(t *testing.T) {
+	w := newWorld(t, 4<<10)
+	large := "16777216"
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(3, "large"), kfake.BrokerConfigs(map[string]string{"message.max.bytes": large, "max.message.bytes": large}))
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	stream := w.topics("all", c, func(s *control.Stream) {
+		s.Kinds, s.Destination.Topic = []string{control.StreamAttributes}, "large"
+	})
+	var attributes strings.Builder
+	for i := range 12_000 {
+		fmt.Fprintf(&attributes, `,"a%d":"%0100d"`, i, i)
+	}
+	w.track(`{"attributes":[{"external_id":"u1"` + attributes.String() + `}]}`)
+	o := w.options()
+	k := newCarrier(&o, w.ws, stream, o.Parts()[0])
+	defer k.close()
+	for k.rest = true; k.rest; {
+		require.NoError(t, k.turn(context.Background()))
+	}
+	require.Zero(t, k.status().Refused)
+	all := consumed(t, c, "large")
+	require.Len(t, all, 1)
+	require.Greater(t, len(all[0].Value), 1<<20)
+}
+
+// Brokers that don't answer are an error, though the producer can't know whether they have what was sent.
+func TestKafkaThatHangs(t *testing.T) {
+	w, c := newWorld(t, 4<<10), newBrokers(t)
+	stream := w.topics("all", c, nil)
+	var hang atomic.Bool
+	hang.Store(true)
+	released := make(chan struct{})
+	c.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		if hang.Load() {
+			c.SleepControl(func() { <-released })
+		}
+		return nil, nil, false
+	})
+	w.commit(w.ws.Number, 3, 7)
+	o := w.options()
+	o.RequestTimeout = time.Second // the least that the client takes
+	o.kafka = []kgo.Opt{kgo.ProduceRequestTimeout(100 * time.Millisecond), kgo.RequestTimeoutOverhead(100 * time.Millisecond)}
+	k := newCarrier(&o, w.ws, stream, o.Parts()[0])
+	require.ErrorContains(t, k.turn(context.Background()), "the brokers don't answer")
+	k.close()
+	hang.Store(false)
+	close(released)
+	o.RequestTimeout, o.kafka = time.Minute, nil
+	require.NoError(t, w.turns(o, stream))
+	require.GreaterOrEqual(t, len(consumed(t, c, testTopics...)), 21)
 }
 
 // SASL and TLS with what the operator has given; what is wrong is said without it.

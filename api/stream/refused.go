@@ -56,7 +56,7 @@ func (f *refusedFile) add(line refusedLine) (err error) {
 	if err := write(file, append(text, '\n')); err != nil {
 		return err
 	}
-	if !f.durable {
+	if !f.durable || size == 0 { // who has moved it away makes it a new one
 		if err := f.folders.disk.SyncDir(filepath.Dir(f.path)); err != nil {
 			return err
 		}

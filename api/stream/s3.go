@@ -3,9 +3,11 @@ package stream
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"path"
+	"time"
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
@@ -53,9 +55,12 @@ func (b *bucket) open(context.Context) error {
 	}
 	transport := b.o.transport
 	if transport == nil {
-		if transport, err = minio.DefaultTransport(u.Scheme == "https"); err != nil {
+		own, err := minio.DefaultTransport(u.Scheme == "https")
+		if err != nil {
 			return err
 		}
+		own.DialContext, own.IdleConnTimeout = b.dial, b.o.RequestTimeout // idle is not silent
+		transport = own
 	}
 	creds, err := b.credentials()
 	if err != nil {
@@ -78,6 +83,35 @@ func (b *bucket) open(context.Context) error {
 		b.uploads.ServerSideEncryption, err = encrypt.NewSSEKMS(b.to.KMSKey, nil)
 	}
 	return err
+}
+
+// dial makes a connection that ends when nothing has come or gone for a time: an object is of any size, so no time
+// bounds a request, and a service that hangs in the middle of one would hold the stream up without an error.
+func (b *bucket) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{Timeout: b.o.RequestTimeout}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return &watched{conn, s3Silences * b.o.RequestTimeout}, nil
+}
+
+// s3Silences is how many times as long as a request elsewhere may take a service may say nothing.
+const s3Silences = 2
+
+type watched struct {
+	net.Conn
+	silence time.Duration
+}
+
+// Read and Write both give each other time: the answer is waited for while a body goes out.
+func (c *watched) Read(p []byte) (int, error) {
+	_ = c.SetDeadline(time.Now().Add(c.silence)) // of a closed connection, which the next line tells of
+	return c.Conn.Read(p)
+}
+
+func (c *watched) Write(p []byte) (int, error) {
+	_ = c.SetDeadline(time.Now().Add(c.silence))
+	return c.Conn.Write(p)
 }
 
 // credentials are those that the stream names; else what the machine has for AWS: environment, file, role.

@@ -295,3 +295,48 @@ func TestCredentials(t *testing.T) {
 	require.NoError(t, w.turns(o, stream))
 	require.Equal(t, w.exported(eventlog.Query{}), s.lines("shop/all/"))
 }
+
+// A variable is of one workspace: who names credentials as another's workspace begins doesn't get that one's.
+func TestVariablesOfOthers(t *testing.T) {
+	w := newWorld(t, 4<<10)
+	o := w.options()
+	t.Setenv("MILLRACE_STREAM_CREDENTIALS_SHOP_EU_LAKE", `{"token":"hidden"}`)
+	read := func(workspace, name string) error { return o.credentials(workspace, name, new(httpCredentials)) }
+	require.NoError(t, read("shop", "eu-lake"))
+	_, err := w.c.CreateWorkspace(control.Actor{Name: "test"}, control.Settings{ID: "shop-eu"})
+	require.NoError(t, err)
+	require.ErrorContains(t, read("shop", "eu-lake"), `workspace "shop-eu"`)
+	require.NoError(t, read("shop-eu", "lake"))
+	_, err = w.c.CreateWorkspace(control.Actor{Name: "test"}, control.Settings{ID: "shop_eu"})
+	require.NoError(t, err)
+	require.ErrorContains(t, read("shop-eu", "lake"), `workspace "shop_eu"`)
+	require.ErrorContains(t, read("shop_eu", "lake"), `workspace "shop-eu"`)
+}
+
+// A service that hangs in the middle of an answer, or takes nothing, is an error, whatever the size of the object.
+func TestS3ServiceThatHangs(t *testing.T) {
+	w, service := newWorld(t, 4<<10), newService(t)
+	hang := true
+	service.before = func(rw http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodPut || !hang {
+			return false
+		}
+		conn, _, err := rw.(http.Hijacker).Hijack()
+		require.NoError(t, err)
+		t.Cleanup(func() { conn.Close() })
+		_, err = conn.Write([]byte("HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\nContent-Length: 1000\r\n\r\n<Error>"))
+		require.NoError(t, err)
+		return true
+	}
+	v := control.Stream{ID: "all", Format: "ndjson", Destination: service.destination()}
+	v.Destination.Addressing = control.AddressingPath
+	s := w.create(v)
+	w.commit(w.ws.Number, 2, 5)
+	o := service.options(w)
+	o.transport, o.RequestTimeout = nil, 100*time.Millisecond
+	require.Error(t, w.turns(o, s))
+	hang = false
+	o.RequestTimeout = time.Minute
+	require.NoError(t, w.turns(o, s))
+	require.Equal(t, strings.Join(w.exported(eventlog.Query{}), "\n"), strings.Join(service.lines("shop/all/"), "\n"))
+}

@@ -1,0 +1,138 @@
+package stream
+
+import (
+	"context"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/api/control"
+	"millrace/shard/eventlog"
+	"millrace/shard/op"
+)
+
+// A stream that is changed in the middle of a delivery ends that as it was begun: a file that is there, or was read
+// already, keeps what it has, and what comes from then on is what the stream chooses now.
+func TestChangedWhileDelivering(t *testing.T) {
+	for _, to := range []string{"directory", "bucket"} {
+		t.Run(to, func(t *testing.T) {
+			w := newWorld(t, 4<<10)
+			o, v := w.options(), control.Stream{ID: "all", Format: "ndjson", Names: []string{"event 0", `sku "1"`}}
+			lines := func() []string { got, _ := w.written("all"); return got }
+			if to == "bucket" {
+				service := newService(t)
+				o, v.Destination = service.options(w), service.destination()
+				lines = func() []string { return service.lines("shop/all/") }
+			}
+			o.FileBytes = 1 << 20
+			s := w.create(v)
+			w.commit(w.ws.Number, 10, 7)
+			moves := 0
+			w.puts = func() error { // of the delivery the beginning is stored, and its end isn't
+				if moves++; moves == 2 {
+					return syscall.EIO
+				}
+				return nil
+			}
+			require.ErrorIs(t, w.turns(o, s), syscall.EIO)
+			w.puts = nil
+			begun := lines()
+			require.Equal(t, w.exported(eventlog.Query{Names: s.Names}), begun)
+
+			_, err := w.c.Streams.Change(control.Actor{Name: "test"}, "shop", "all", func(s *control.Stream) (*control.Stream, error) {
+				s.Names, s.Kinds = []string{"event 1"}, []string{"event"}
+				return s, nil
+			})
+			require.NoError(t, err)
+			s = w.c.Streams.Get("shop", "all")
+			w.commit(w.ws.Number, 10, 7)
+			require.NoError(t, w.turns(o, s))
+			k := newCarrier(&o, w.ws, s, o.Parts()[0])
+			require.NoError(t, k.load(context.Background()))
+			require.Empty(t, k.cursor.Kinds)
+			var want []string
+			for _, line := range w.exported(eventlog.Query{Names: s.Names, Kinds: []op.Kind{op.Event}}) {
+				if line > begun[len(begun)-1] {
+					want = append(want, line)
+				}
+			}
+			require.Greater(t, len(want), 10)
+			require.Equal(t, slices.Concat(begun, want), lines())
+		})
+	}
+}
+
+// Of a stream that can't begin it is known how far it is, and how long something has waited.
+func TestStatusOfWhatDoesNotOpen(t *testing.T) {
+	w := newWorld(t, 4<<10)
+	s := w.create(control.Stream{ID: "all", Format: "ndjson"})
+	w.commit(w.ws.Number, 3, 5)
+	require.NoError(t, w.turns(w.options(), s))
+	o := w.options()
+	k := newCarrier(&o, w.ws, s, o.Parts()[0])
+	require.NoError(t, k.load(context.Background()))
+	before := k.status()
+	require.EqualValues(t, 15, before.Events)
+
+	started := time.Now()
+	w.commit(w.ws.Number, 4, 5)
+	w.pack()
+	o.disk = faulty{ask: func() error { return syscall.EROFS }}
+	k = newCarrier(&o, w.ws, s, o.Parts()[0])
+	for range 2 {
+		err := k.turn(context.Background())
+		require.ErrorIs(t, err, syscall.EROFS)
+		k.note(err)
+		status := k.status()
+		require.Equal(t, []any{before.Position, before.Events, before.Files}, []any{status.Position, status.Events, status.Files})
+		require.Positive(t, status.LagEvents)
+		require.Positive(t, status.LagSeconds)
+		require.Less(t, status.LagSeconds, time.Since(started).Seconds()+60)
+		require.Contains(t, status.Error, "read-only")
+	}
+	other := w.create(control.Stream{ID: "late", Format: "ndjson"})
+	k = newCarrier(&o, w.ws, other, o.Parts()[0])
+	require.Error(t, k.turn(context.Background()))
+	delivered := *before.LastEventAt
+	require.GreaterOrEqual(t, k.status().LagSeconds, started.Sub(delivered).Seconds(), "since the first of the block was accepted")
+}
+
+// Events that expire while a delivery reads are missed, although the cursor never stood before them.
+func TestExpiredWhileReading(t *testing.T) {
+	w := newWorld(t, 4<<10)
+	s := w.create(control.Stream{ID: "all", Format: "ndjson"})
+	w.commit(w.ws.Number, 5, 7)
+	w.pack()
+	packed := w.exported(eventlog.Query{})
+	w.commit(w.ws.Number, 5, 7)
+	o := w.options()
+	o.FileBytes = 1 << 20
+	gone := false
+	o.disk = faulty{ask: func() error {
+		if !gone && w.later.Load() == 0 {
+			return nil
+		}
+		if !gone {
+			gone = true
+			w.pack()
+		}
+		return nil
+	}}
+	k := newCarrier(&o, w.ws, s, o.Parts()[0])
+	gaps := k.counter("gaps").Get()
+	require.NoError(t, k.load(context.Background()))
+	w.later.Store(int64(40 * 24 * time.Hour)) // from the first file on
+	for k.rest = true; k.rest; {
+		require.NoError(t, k.turn(context.Background()))
+	}
+	require.True(t, gone)
+	got, _ := w.written("all")
+	require.Equal(t, packed, got)
+	require.Equal(t, gaps+1, k.counter("gaps").Get())
+	require.NotZero(t, k.cursor.ExpiredAt)
+	require.NoError(t, k.turn(context.Background()))
+	require.Equal(t, gaps+1, k.counter("gaps").Get())
+}
