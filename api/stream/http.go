@@ -15,6 +15,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"millrace/api/control"
 	"millrace/shard/eventlog/event"
 )
@@ -169,7 +171,7 @@ func (d *posts) send(ctx context.Context, batch []post) error {
 	switch {
 	case err != nil:
 		return err
-	case status < 300:
+	case status/100 == 2:
 		d.to.done.bytes += int64(len(body))
 		d.to.answered = batch[len(batch)-1].place
 		return nil
@@ -227,7 +229,7 @@ func (h *endpoint) post(ctx context.Context, batch []post, body []byte) (status 
 		req.Header.Set("Authorization", "Bearer "+h.known.Token)
 	}
 	if len(h.secret) > 0 {
-		sign(req.Header, h.secret, batch[0].id+"."+strconv.Itoa(len(batch)), time.Now(), body)
+		sign(req.Header, h.secret, h.idOf(batch), time.Now(), body)
 	}
 	resp, err := h.client.Do(req)
 	if err != nil {
@@ -240,6 +242,15 @@ func (h *endpoint) post(ctx context.Context, batch []post, body []byte) (status 
 		return 0, "", &laterError{fmt.Errorf("%s answers %d: %s", h.to.URL, resp.StatusCode, answer), after}
 	}
 	return resp.StatusCode, answer, nil
+}
+
+// idOf is the id of a request: another one for other events. Who knows an id takes nothing of a request of it.
+func (h *endpoint) idOf(batch []post) string {
+	var ids []byte
+	for _, p := range batch {
+		ids = append(ids, p.id...)
+	}
+	return uuid.NewSHA1(uuid.NameSpaceOID, ids).String()
 }
 
 // isFinal says whether to send the same once more would change nothing: it is taken, or wrong, or too large.
