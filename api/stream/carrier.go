@@ -23,7 +23,8 @@ type cursor struct {
 	Position  uint64 `json:"position"`   // all up to here is delivered
 	// Pending, when it is greater than Position, is the end of a delivery that is done in part, or about to be.
 	Pending uint64 `json:"pending,omitempty"`
-	// Kinds and Names are what the pending delivery chooses: the stream may choose something else when it is done again.
+	// Kinds and Names are what the pending delivery chooses: the stream may choose something else when it is done
+	// again.
 	Kinds       []string `json:"kinds,omitempty"`
 	Names       []string `json:"names,omitempty"`
 	Events      int64    `json:"events"`

@@ -278,10 +278,17 @@ func (l *Log) readBlock(
 	ctx context.Context, b *block, want func(*blocks.GroupInfo) bool, f func(*blocks.Rows) error,
 ) error {
 	var rs blocks.Rows
-	return l.readGroups(ctx, b, want, func() *blocks.Rows { return &rs }, f)
+	err := l.readGroups(ctx, b, want, func() *blocks.Rows { return &rs }, f)
+	if err == errGone {
+		return nil
+	}
+	return err
 }
 
-// readGroups is readBlock with memory of the caller's for the rows of each group.
+// errGone says that a block is not there any more: its events have expired, or were all of deleted users.
+var errGone = errors.New("event log: the block is gone")
+
+// readGroups is readBlock with memory of the caller's for the rows of each group. errGone comes before any of them.
 func (l *Log) readGroups(
 	ctx context.Context, b *block, want func(*blocks.GroupInfo) bool,
 	memory func() *blocks.Rows, f func(*blocks.Rows) error,
@@ -292,7 +299,7 @@ func (l *Log) readGroups(
 	r, err := blocks.Open(l.opts.FS, b.path)
 	if err != nil {
 		if oserror.IsNotExist(err) && !l.has(b) {
-			return nil // it has expired
+			return errGone
 		}
 		return l.noteDamage(err)
 	}

@@ -24,6 +24,7 @@ type Follower struct {
 	parts   []*blocks.Rows
 	order   []place // of what was read last, in the log's order
 	at      int     // what of it is passed on
+	missed  uint64  // see Missed
 	pool    []*blocks.Rows
 }
 
@@ -125,6 +126,9 @@ func (f *Follower) readAhead() error {
 	case b.first > x.end:
 		x.next = x.end + 1
 		return nil
+	case b.first > from:
+		f.miss(b.first - 1)
+		return nil
 	case b.err == nil && (!x.filter.wantsBlock(b.info) || b.info.MaxAccepted < f.since):
 		x.next = b.last + 1
 		return nil
@@ -132,13 +136,29 @@ func (f *Follower) readAhead() error {
 	want := func(g *blocks.GroupInfo) bool {
 		return x.filter.wantsTimes(g.MinTime, g.MaxTime) && g.MaxAccepted >= f.since
 	}
-	if err := x.log.readGroups(x.ctx, b, want, f.part, func(*blocks.Rows) error { return nil }); err != nil {
+	err := x.log.readGroups(x.ctx, b, want, f.part, func(*blocks.Rows) error { return nil })
+	if err == errGone {
+		f.miss(b.last)
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	x.next = b.last + 1
 	f.index(from)
 	return nil
 }
+
+// miss goes on behind positions without events, or whose events have expired.
+func (f *Follower) miss(last uint64) {
+	if expired := min(last, f.x.log.Expired()); expired >= f.x.next {
+		f.missed = expired
+	}
+	f.x.next = last + 1
+}
+
+// Missed is the last position that was passed over because its events had expired; 0 when there is none.
+func (f *Follower) Missed() uint64 { return f.missed }
 
 // readTail reads what is in no block.
 func (f *Follower) readTail() error {
@@ -151,7 +171,7 @@ func (f *Follower) readTail() error {
 	l.mu.Unlock()
 	if x.next <= packed {
 		if l.blockFrom(x.next) == nil { // no events there, or they have expired; else a block has come meanwhile
-			x.next = packed + 1
+			f.miss(packed)
 		}
 		return nil
 	}
@@ -237,6 +257,23 @@ func (l *Log) Behind(position uint64, workspace uint32) (events int64) {
 		events += int64(float64(applied-tail) * perRecord)
 	}
 	return events
+}
+
+// Waits is about when the first event of a workspace behind a position was accepted: of a block that has some, and else
+// now; zero when there is none.
+func (l *Log) Waits(position uint64, workspace uint32) time.Time {
+	applied := l.Applied()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, b := range l.blocks {
+		if b.last > position && b.err == nil && b.info.RowsOf(workspace) > 0 {
+			return time.UnixMicro(b.info.MinAccepted)
+		}
+	}
+	if applied > position {
+		return l.opts.Now()
+	}
+	return time.Time{}
 }
 
 func (l *Log) stopped() error {
