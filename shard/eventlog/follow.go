@@ -74,6 +74,7 @@ func (f *Follower) Read(ctx context.Context, to uint64, pass func(*event.Event) 
 			}
 		}
 		if f.x.next > f.x.end {
+			f.parts, f.order, f.at, f.pool = nil, nil, 0, nil // from here on it is the log that is read
 			return f.x.end, nil
 		}
 		if err := errors.Join(ctx.Err(), f.x.log.stopped()); err != nil {
