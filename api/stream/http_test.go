@@ -524,6 +524,9 @@ func TestRefusedFileMovedAway(t *testing.T) {
 		require.NoError(t, f.add(refusedLine{Status: 400, Event: []byte(`{}`)}))
 		require.Equal(t, i == 0 || moved, synced > before, i)
 	}
+	small := refusedFile{folders: newFolders(&o), path: w.dir + "/shop/.refused/small..0.ndjson", limit: 10}
+	require.NoError(t, small.add(refusedLine{Event: []byte(`{"one":"has room"}`)}))
+	require.ErrorContains(t, small.add(refusedLine{Event: []byte(`{}`)}), "full")
 }
 
 // syncs counts directories that are brought to disk.

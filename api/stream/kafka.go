@@ -159,9 +159,9 @@ type records struct {
 	to   *topics
 	done sum
 
-	mu       sync.Mutex
-	tooLarge []*kgo.Record
-	err      error // the first of another kind
+	mu    sync.Mutex
+	apart []*kgo.Record // of batches that were refused, because of one of them or together
+	err   error         // the first of another kind
 }
 
 func (d *records) ends(*event.Event) bool               { return false }
@@ -211,11 +211,16 @@ func (d *records) note(r *kgo.Record, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
-	case errors.Is(err, kerr.MessageTooLarge):
-		d.tooLarge = append(d.tooLarge, r)
+	case isOfRecords(err):
+		d.apart = append(d.apart, r)
 	case d.err == nil:
 		d.err = fmt.Errorf("produce to topic %q: %w", r.Topic, err)
 	}
+}
+
+// isOfRecords says whether a batch was refused for what is in it: other records of the topic would have been taken.
+func isOfRecords(err error) bool {
+	return errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.InvalidRecord)
 }
 
 func (d *records) failed() error {
@@ -224,8 +229,9 @@ func (d *records) failed() error {
 	return d.err
 }
 
-// confirm returns when all records are there. Of a batch that was too large each is sent by itself, as is a record that
-// is larger than batches; one that its topic doesn't take alone is refused for good.
+// confirm returns when all records are there. Of a batch that was too large, or has what the broker finds invalid, each
+// is sent by itself, as is a record that is larger than batches; one that its topic doesn't take alone is refused for
+// good.
 func (d *records) confirm(ctx context.Context, _, _ uint64) error {
 	wait, cancel := d.to.patience(ctx)
 	defer cancel()
@@ -235,7 +241,7 @@ func (d *records) confirm(ctx context.Context, _, _ uint64) error {
 	if err := d.failed(); err != nil {
 		return err
 	}
-	if len(d.tooLarge) == 0 {
+	if len(d.apart) == 0 {
 		return nil
 	}
 	client, err := kgo.NewClient(append(slices.Clip(d.to.options), kgo.ProducerBatchMaxBytes(maxRecordBytes))...)
@@ -243,12 +249,12 @@ func (d *records) confirm(ctx context.Context, _, _ uint64) error {
 		return err
 	}
 	defer client.Close()
-	for _, r := range d.tooLarge {
+	for _, r := range d.apart {
 		err := d.to.alone(ctx, client, &kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: r.Headers})
-		if errors.Is(err, kerr.MessageTooLarge) {
+		if isOfRecords(err) {
 			d.done.refused++
 			d.done.bytes -= int64(len(r.Value))
-			err = d.to.refused.add(refusedLine{RefusedAt: time.Now().UTC(), Answer: kerr.MessageTooLarge.Message,
+			err = d.to.refused.add(refusedLine{RefusedAt: time.Now().UTC(), Answer: err.Error(),
 				Event: d.to.readable(r.Value)})
 		}
 		if err != nil {

@@ -150,8 +150,15 @@ func TestKafkaIsTheExport(t *testing.T) {
 	require.Len(t, seen, len(want))
 }
 
-// An event that is too large for its topic is refused for good, alone; those beside it are there.
-func TestKafkaTooLarge(t *testing.T) {
+// An event that is too large for its topic, or that the broker finds invalid, is refused for good, alone; those beside it
+// are there.
+func TestKafkaRefusesRecords(t *testing.T) {
+	for _, why := range []*kerr.Error{kerr.MessageTooLarge, kerr.InvalidRecord} {
+		t.Run(why.Message, func(t *testing.T) { testRefusedRecords(t, why) })
+	}
+}
+
+func testRefusedRecords(t *testing.T, why *kerr.Error) {
 	w, c := newWorld(t, 4<<10), newBrokers(t)
 	stream := w.topics("all", c, func(s *control.Stream) {
 		s.Format, s.Destination.Topic = control.FormatCurrents, "millrace.{workspace}.event"
@@ -171,7 +178,7 @@ func TestKafkaTooLarge(t *testing.T) {
 			rt.Topic, rt.TopicID = topic.Topic, topic.TopicID
 			for _, p := range topic.Partitions {
 				rp := kmsg.NewProduceResponseTopicPartition()
-				rp.Partition, rp.ErrorCode = p.Partition, kerr.MessageTooLarge.Code
+				rp.Partition, rp.ErrorCode = p.Partition, why.Code
 				rt.Partitions = append(rt.Partitions, rp)
 			}
 			resp.Topics = append(resp.Topics, rt)
@@ -201,6 +208,7 @@ func TestKafkaTooLarge(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(w.dir, "shop", refusedDir, "all..0.ndjson"))
 	require.NoError(t, err)
 	require.Contains(t, string(text), `"name":"large"`)
+	require.Contains(t, string(text), why.Message)
 	require.Equal(t, 1, strings.Count(string(text), "\n"))
 }
 

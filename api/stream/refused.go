@@ -50,7 +50,7 @@ func (f *refusedFile) add(line refusedLine) (err error) {
 	if err != nil {
 		return err
 	}
-	if size+int64(len(text)) > f.limit {
+	if size > 0 && size+int64(len(text)) > f.limit { // one event has room, whatever its size: it holds up no other
 		return fmt.Errorf("%s is full of events that were refused: see why, and move it away", f.path)
 	}
 	if err := write(file, append(text, '\n')); err != nil {
