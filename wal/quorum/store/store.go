@@ -35,6 +35,7 @@ import (
 //   - the newest entries in memory, since each is read back once for each follower.
 type Store struct {
 	wal       *raftwal.WAL
+	codec     *codec
 	meta      *metadb.BoltMetaDB
 	highWater *HighWater
 	fail      func(error) error // reports what is final, and returns it
@@ -77,12 +78,12 @@ func Check(dir string) error {
 func Open(
 	dir string, segmentBytes int, keepBytes int64, logger hclog.Logger, w *HighWater, fail func(error) error,
 ) (*Store, error) {
-	s := &Store{meta: &metadb.BoltMetaDB{}, highWater: w, fail: fail,
+	s := &Store{meta: &metadb.BoltMetaDB{}, codec: &codec{}, highWater: w, fail: fail,
 		spacing: uint64(min(maxMarkSpacing, keepBytes/16))}
 	err := repairTail(dir, s.meta)
 	if err == nil {
 		s.wal, err = raftwal.Open(dir, raftwal.WithMetaStore(s.meta), raftwal.WithSegmentSize(segmentBytes),
-			raftwal.WithLogger(logger))
+			raftwal.WithLogger(logger), raftwal.WithCodec(s.codec))
 	}
 	if err != nil {
 		_ = s.meta.Close()
@@ -194,6 +195,7 @@ func (s *Store) StoreLogs(logs []*raft.Log) error {
 		defer s.Around(true)()
 	}
 	err := s.wal.StoreLogs(sealed)
+	s.codec.written()
 	if err == nil {
 		err = s.highWater.advance(last)
 	}
@@ -414,8 +416,7 @@ func (s *Store) vote() (term uint64, candidate []byte, err error) {
 }
 
 // sealLog gives an entry a checksum, which stands behind its extensions: the library checks what it wrote last before a
-// crash, and nothing that it reads later. It would take another codec, too, but does not open again what it has written
-// with one.
+// crash, and nothing that it reads later.
 func sealLog(l *raft.Log) *raft.Log {
 	sealed := *l
 	sealed.Extensions = binary.LittleEndian.AppendUint32(l.Extensions[:len(l.Extensions):len(l.Extensions)],
