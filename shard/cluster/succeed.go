@@ -73,7 +73,8 @@ func (n *Node) followed(leader quorum.Node) (groups []*group) {
 
 // votes says whether this node has a vote.
 func (g *group) votes() bool {
-	return slices.ContainsFunc(g.log.Status().Members, func(m quorum.Member) bool {
+	s := g.log.Status()
+	return !s.Newcomer && slices.ContainsFunc(s.Members, func(m quorum.Member) bool {
 		return m.Node == g.n.self && m.Voter
 	})
 }

@@ -57,7 +57,7 @@ const leaderPace = 2
 
 func (l *Log) pace(n *instance, leads bool) {
 	c := n.raft.ReloadableConfig()
-	c.HeartbeatTimeout, c.ElectionTimeout = l.opts.HeartbeatTimeout, l.opts.ElectionTimeout
+	c.HeartbeatTimeout, c.ElectionTimeout = l.timeouts()
 	if leads {
 		c.HeartbeatTimeout, c.ElectionTimeout = leaderPace*c.HeartbeatTimeout, leaderPace*c.ElectionTimeout
 	}

@@ -46,6 +46,7 @@ func (t *transport) note(a *raft.AppendEntriesRequest) {
 	if n := len(a.Entries); n > 0 {
 		t.brought = a.Entries[n-1].Index
 	}
+	t.decided = entryID{index: a.LeaderCommitIndex, term: a.Term}
 }
 
 // commitNotification is a request by which raft gets to know what is committed, once it has the entry or was given it;

@@ -37,8 +37,10 @@ type Log struct {
 	metrics   *groupMetrics
 	node      atomic.Pointer[instance] // nil before Start
 
-	passed passed
-	room   wal.Room
+	passed   passed
+	room     wal.Room
+	newcomer newcomer
+	changes  atomic.Int32 // of the members, that are under way
 	// stoodDown: it hangs, and another node shall lead (disk.go).
 	stoodDown atomic.Bool
 	heeding   sync.Mutex
@@ -76,6 +78,8 @@ type identity struct {
 	// Base is the index that the group began behind: there never was an entry up to it. 0: unknown, the node came
 	// later.
 	Base uint64 `json:"base"`
+	// Newcomer: see newcomer.go.
+	Newcomer bool `json:"newcomer,omitempty"`
 }
 
 const (
@@ -124,6 +128,8 @@ func (l *Log) open() error {
 	l.markers = &markers{l: l, path: l.path(markerName), sending: map[uint64]int{}}
 	b, err := os.ReadFile(l.path(identityName))
 	switch {
+	case errors.Is(err, fs.ErrNotExist) && l.opts.MustExist:
+		err = corrupt("%w", err)
 	case errors.Is(err, fs.ErrNotExist):
 		err = l.create()
 	case err == nil:
@@ -132,6 +138,7 @@ func (l *Log) open() error {
 	if err != nil {
 		return err
 	}
+	l.newcomer.is.Store(l.identity.Newcomer)
 	m := l.markers.cur
 	l.store.SetMarker(m.Index, m.Term, false)
 	l.pass(m.entry())
@@ -159,7 +166,7 @@ func (l *Log) create() (err error) {
 	if err := wal.MakeDir(nil, l.path(logDir)); err != nil {
 		return err
 	}
-	id := identity{Version: identityVersion, Group: l.opts.Group, Node: l.self}
+	id := identity{Version: identityVersion, Group: l.opts.Group, Node: l.self, Newcomer: len(l.opts.Voters) == 0}
 	var m marker
 	if len(l.opts.Voters) > 0 {
 		id.Base = firstBase
@@ -343,15 +350,15 @@ const forever = 100 * 365 * 24 * time.Hour
 func (l *Log) join(from *listener) error {
 	log := newLogger(l.opts.Logger).With("group", l.opts.Group)
 	n := &instance{
-		trans:  newTransport(l.host, l.opts.Group, from, log),
+		trans:  newTransport(l.host, l.opts.Group, from, &l.newcomer.is, log),
 		notify: make(chan bool, 16),
 		seen:   make(chan raft.Observation, 16),
 		done:   make(chan struct{}),
 	}
 	c := raft.DefaultConfig()
 	c.LocalID, c.Logger, c.NotifyCh = l.self.id(), log, n.notify
-	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout, c.CommitTimeout =
-		l.opts.HeartbeatTimeout, l.opts.ElectionTimeout, l.opts.LeaseTimeout, l.opts.CommitTimeout
+	c.HeartbeatTimeout, c.ElectionTimeout = l.timeouts()
+	c.LeaderLeaseTimeout, c.CommitTimeout = l.opts.LeaseTimeout, l.opts.CommitTimeout
 	c.MaxAppendEntries, c.BatchApplyCh = maxAppendEntries, true
 	c.SnapshotInterval, c.SnapshotThreshold, c.TrailingLogs = forever, math.MaxUint64, 0 // the store decides what goes
 	c.NoSnapshotRestoreOnStart, c.ShutdownOnRemove, c.NoLegacyTelemetry = true, false, true
@@ -541,6 +548,7 @@ func (l *Log) keep() {
 		}
 		l.checkDisk()
 		l.compact()
+		l.settleIn()
 	}
 }
 

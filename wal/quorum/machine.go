@@ -71,6 +71,7 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 		}
 	}
 	clear(m.landed)
+	l.settleIn()
 	return make([]any, len(logs))
 }
 

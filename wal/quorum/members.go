@@ -38,6 +38,8 @@ func (l *Log) change(ask func(*raft.Raft) raft.IndexFuture) error {
 	if n == nil || n.raft.State() != raft.Leader {
 		return ErrNotLeader
 	}
+	l.changes.Add(1)
+	defer l.changes.Add(-1)
 	err := ask(n.raft).Error()
 	switch {
 	case errors.Is(err, raft.ErrNotLeader):
@@ -132,7 +134,7 @@ func (l *Log) members() []Member {
 // Status of the group as this node knows it.
 func (l *Log) Status() Status {
 	s := Status{Group: l.opts.Group, HandedBack: l.passed.index.Load(), SnapshotIndex: l.markers.current().Index,
-		LogBytes: l.Bytes(), Role: Gone}
+		LogBytes: l.Bytes(), Role: Gone, Newcomer: l.newcomer.is.Load()}
 	node := l.node.Load()
 	if node == nil {
 		s.LastIndex, _ = l.store.LastIndex()
@@ -150,6 +152,7 @@ func (l *Log) Status() Status {
 			s.Role, s.Leader = Follower, 0
 		case r.State() == raft.Leader:
 			s.Role = Leader
+			s.Changing = l.changes.Load() > 0 || !l.Leads()
 		case !m.Voter:
 			s.Role = Learner
 		case r.State() == raft.Candidate:
@@ -208,7 +211,7 @@ func (l *Log) Leader() Node {
 // election timer has run.
 func (l *Log) Stand() bool {
 	n := l.node.Load()
-	if n == nil {
+	if n == nil || l.newcomer.is.Load() {
 		return false
 	}
 	switch n.raft.State() {

@@ -81,6 +81,9 @@ type Options struct {
 	Host  *Host
 	Group uint32
 	Dir   string // the log's own; made when absent
+	// MustExist: this node has had the log before. When Dir has none it is lost, with all that it has promised: Open
+	// refuses (wal.ErrCorrupt).
+	MustExist bool
 	// Voters make a new group, the same on each of them; empty: the log waits until the group's leader takes this node
 	// in. Ignored when Dir has a log.
 	Voters []Node
@@ -251,6 +254,11 @@ type Status struct {
 	LogBytes      int64
 	LastContact   time.Duration // since the leader was heard of; 0 for the leader
 	Members       []Member
+	// Changing: this node leads, and Members may not be what the group has decided yet. Should it be lost now, they may
+	// be others.
+	Changing bool
+	// Newcomer: the node came with an empty log, and has not got all yet; until then it does not vote (newcomer.go).
+	Newcomer bool
 }
 
 // A position is the index of an entry in raft and the number of the record in it.

@@ -42,12 +42,15 @@ type transport struct {
 	once    sync.Once
 	raft    atomic.Pointer[raft.Raft] // nil: not yet
 	muted   atomic.Bool
+	// abstains: this node has no say in elections (newcomer.go).
+	abstains *atomic.Bool
 
 	mu      sync.Mutex // guards all below
 	last    map[Node]contact
 	request *raft.AppendEntriesRequest // the last one of a leader, without its entries; nil: none
 	brought uint64                     // the last entry that was given to raft by then
 	hint    entryID                    // known to be committed, and not told to raft; zero: none
+	decided entryID                    // what the leader has last said that it has committed, and its own term
 }
 
 // contact is what a node has last said.
@@ -59,11 +62,11 @@ type contact struct {
 // maxAsked is how many requests wait for raft before those who bring them do.
 const maxAsked = 16
 
-func newTransport(h *Host, group uint32, l *listener, logger hclog.Logger) *transport {
+func newTransport(h *Host, group uint32, l *listener, abstains *atomic.Bool, logger hclog.Logger) *transport {
 	s := &streams{host: h, group: group, from: l, done: make(chan struct{}), conns: map[net.Conn]struct{}{}}
 	t := &transport{
 		host: h, streams: s, last: map[Node]contact{}, rpcs: make(chan raft.RPC, maxAsked),
-		learned: make(chan struct{}, 1), done: make(chan struct{}),
+		learned: make(chan struct{}, 1), done: make(chan struct{}), abstains: abstains,
 	}
 	t.NetworkTransport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: s, MaxPool: poolConns, MaxRPCsInFlight: rpcsInFlight, Timeout: rpcTimeout, Logger: logger,
@@ -80,6 +83,9 @@ func (t *transport) forward() {
 	for {
 		select {
 		case r := <-t.NetworkTransport.Consumer():
+			if t.abstains.Load() && t.abstain(r) {
+				continue
+			}
 			if !t.give(r) {
 				return
 			}

@@ -22,7 +22,7 @@ func testFollowerThatRefuses(t *testing.T) {
 	h.SetCluster(testCluster)
 	ways, err := h.openGroup(7)
 	require.NoError(t, err)
-	tr := newTransport(h, 7, ways.raft, newLogger(testLogger(t)))
+	tr := newTransport(h, 7, ways.raft, new(atomic.Bool), newLogger(testLogger(t)))
 	t.Cleanup(tr.close)
 
 	var refused atomic.Int64

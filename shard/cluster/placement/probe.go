@@ -215,7 +215,7 @@ func (l *probe) group(group uint32, p GroupDocument, before, now map[uint32]samp
 	}
 	old, known := sample{}, false
 	if leader != nil {
-		g.leader, g.members = leader.Leader, leader.Members
+		g.leader, g.members, g.changing = leader.Leader, leader.Members, leader.Changing
 		old, known = before[group]
 		now[group] = sample{leader: g.leader, term: leader.Term, commit: leader.CommitIndex, applied: leader.Applied}
 		known = known && old.leader == g.leader && old.term == leader.Term
@@ -223,7 +223,7 @@ func (l *probe) group(group uint32, p GroupDocument, before, now map[uint32]samp
 	for n := range l.reports {
 		if r := l.replica(n, group); r != nil {
 			g.open[n] = true
-			g.fresh[n] = known && r.LastIndex >= old.commit && r.Applied >= old.applied
+			g.fresh[n] = known && r.LastIndex >= old.commit && r.Applied >= old.applied && !r.Newcomer
 		}
 	}
 	return g

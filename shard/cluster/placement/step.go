@@ -32,6 +32,8 @@ func (s *clusterView) nextStep(g *groupView) decision {
 		return decision{problem: "is not placed"}
 	case g.leader == 0:
 		return decision{problem: s.leaderless(g)}
+	case g.changing:
+		return decision{doing: "its members are being changed"}
 	case len(g.MadeOf) > 0:
 		return s.firstLeader(g)
 	}
@@ -173,6 +175,9 @@ func (s *clusterView) controlStep() decision {
 	g := &s.control
 	if g.leader == 0 {
 		return decision{problem: s.leaderless(g)}
+	}
+	if g.changing {
+		return decision{doing: "its members are being changed"}
 	}
 	// voters that stay and that drain, learners that may get a vote, members that are removed
 	var stay, drain, candidates, gone []quorum.Node

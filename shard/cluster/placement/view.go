@@ -33,8 +33,11 @@ type groupView struct {
 	GroupDocument
 	leader  quorum.Node // 0: none is known
 	members []quorum.Member
-	open    map[quorum.Node]bool // nodes whose replica is open
-	fresh   map[quorum.Node]bool // and as far as the leader was a moment ago
+	// changing: members may not be decided yet. Who acts on them, or has a node delete its replica, would do so too
+	// early.
+	changing bool
+	open     map[quorum.Node]bool // nodes whose replica is open
+	fresh    map[quorum.Node]bool // and as far as the leader was a moment ago
 }
 
 // The members of a group.

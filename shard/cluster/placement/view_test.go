@@ -103,6 +103,9 @@ func TestNextStep(t *testing.T) {
 		"old one is gone": {s: voter(1), change: func(s *clusterView) {
 			s.groups[0].members = slices.Delete(s.groups[0].members, 2, 3)
 		}, place: &GroupDocument{Replicas: nodes(1, 2, 4)}},
+		"old one is gone, which is not decided": {s: voter(1), change: func(s *clusterView) {
+			s.groups[0].members, s.groups[0].changing = slices.Delete(s.groups[0].members, 2, 3), true
+		}, says: "its members are being changed"},
 		"two leave, the dead one first": {s: voter(1), change: func(s *clusterView) {
 			s.nodes[5] = nodeView{NodeDocument: NodeDocument{State: Active, Disk: "d"}}
 			s.groups[0].members = append(s.groups[0].members, quorum.Member{Node: 5, Voter: true})
