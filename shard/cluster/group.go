@@ -51,6 +51,7 @@ func (g *group) open(voters []quorum.Node) (err error) {
 	}
 	o := n.opts.Quorum
 	o.Host, o.Group, o.Dir, o.Voters, o.State = n.host, g.id, filepath.Join(g.dir, "log"), voters, g
+	o.MustExist = n.facts.Has(g.id)
 	o.OnDurable, o.OnLost, o.OnLead, o.OnFollow = g.onDurable, g.onLost, g.onLead, g.onFollow
 	o.OnFailure, o.Logger = g.fail, n.log
 	if g.log, err = quorum.Open(o); err != nil {
@@ -111,8 +112,10 @@ func (g *group) replicaOptions() replica.Options {
 		o.Readers = []string{eventlog.HoldName}
 	}
 	return replica.Options{
-		EngineOptions: o, First: first, Count: count, Secret: secret, MayMake: true,
-		Clock: n.clock, Carrier: mesh{n}, Readdress: n.coordinator.Readdress, FlushAll: n.coordinator.FlushAll,
+		EngineOptions: o, First: first, Count: count, Secret: secret,
+		// An empty store in the place of one that is lost would be taken for the group's state.
+		MayMake: !n.facts.Has(g.id),
+		Clock:   n.clock, Carrier: mesh{n}, Readdress: n.coordinator.Readdress, FlushAll: n.coordinator.FlushAll,
 		OpenLog: func(*replica.Replica) (replica.Log, error) { return openLog{g.log}, nil },
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -14,9 +16,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testaddr"
+	"millrace/shard/cluster/facts"
 	"millrace/shard/cluster/placement"
 	"millrace/shard/op"
 	"millrace/shard/replica"
+	"millrace/shard/store"
+	"millrace/wal"
 	"millrace/wal/quorum"
 )
 
@@ -237,4 +242,39 @@ func TestRemoveIsRefusedOnAnyNode(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "does not answer", status.Nodes[2].Problem)
 	require.False(t, status.Nodes[2].Seen.IsZero(), "it was heard of before")
+}
+
+// A node whose disk has lost a replica, or a part of it, does not make an empty one in its place: that would vote
+// as if it had never promised anything, or be read as if there were nobody.
+func TestALostReplicaIsNotMadeAnew(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1, nil)
+	c.whole()
+	require.NoError(t, track(c.node(1).Coordinator(), "bought", users("u", 20)...))
+	c.stop(1)
+	for _, lost := range []struct {
+		path []string
+		want error
+	}{
+		{[]string{"0"}, placement.ErrReplaced}, {[]string{"1"}, placement.ErrReplaced},
+		{[]string{"0", "log"}, wal.ErrCorrupt}, {[]string{"1", "log"}, wal.ErrCorrupt},
+		{[]string{"0", "log", "GROUP"}, wal.ErrCorrupt}, {[]string{"1", "log", "GROUP"}, wal.ErrCorrupt},
+		{[]string{"0", "state"}, store.ErrStore}, {[]string{"1", "state"}, store.ErrStore},
+	} {
+		path := filepath.Join(append([]string{c.options(1).Dir, facts.GroupsDir}, lost.path...)...)
+		require.NoError(t, os.Rename(path, path+".lost"))
+		ctx, cancel := context.WithTimeout(t.Context(), calm) // as long as a node that took it for new would take
+		n, err := Open(ctx, c.options(1))
+		cancel()
+		if err == nil {
+			_ = n.Close()
+		}
+		require.ErrorIs(t, err, lost.want, "%v", lost.path)
+		require.NoError(t, os.RemoveAll(path))
+		require.NoError(t, os.Rename(path+".lost", path))
+	}
+	c.start(1)
+	n, err := events(c.node(1).Coordinator(), op.ExternalID, "u7", "bought")
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
 }

@@ -67,7 +67,7 @@ func (n *Node) clean() error {
 	}
 	for _, d := range dirs {
 		id, err := strconv.ParseUint(d.Name(), 10, 32)
-		if err != nil || slices.Contains(n.facts.Get().Here, uint32(id)) {
+		if err != nil || n.facts.Has(uint32(id)) {
 			continue
 		}
 		if err := os.RemoveAll(facts.GroupDir(n.opts.Dir, uint32(id))); err != nil {

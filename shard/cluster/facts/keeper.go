@@ -98,6 +98,9 @@ func (k *Keeper) Note(group uint32, here bool) error {
 	return k.replace(&f)
 }
 
+// Has says whether this node has a replica of a group, as far as Note was told.
+func (k *Keeper) Has(group uint32) bool { return slices.Contains(k.Get().Here, group) }
+
 // question and answer are the bodies of the call, as JSON.
 type question struct {
 	Disk    string                 `json:"disk"`
