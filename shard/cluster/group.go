@@ -57,6 +57,9 @@ func (g *group) open(voters []quorum.Node) (err error) {
 	if g.log, err = quorum.Open(o); err != nil {
 		return err
 	}
+	if err := g.checkSaid(); err != nil {
+		return errors.Join(err, g.log.Close())
+	}
 	if err := g.openState(); err != nil {
 		return errors.Join(err, g.log.Close())
 	}

@@ -278,3 +278,43 @@ func TestALostReplicaIsNotMadeAnew(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 }
+
+// A node whose disk was put back to what it was has promised more than it knows of. The others have heard it, so it ends
+// before it takes part in any group.
+func TestADiskThatWasPutBackIsNoticed(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 3, nil)
+	c.whole()
+	all := users("u", 60) // some in each group
+	require.NoError(t, track(c.node(1).Coordinator(), "bought", all...))
+	c.stop(3)
+	dir, earlier, sound := c.options(3).Dir, filepath.Join(t.TempDir(), "earlier"), filepath.Join(t.TempDir(), "sound")
+	require.NoError(t, os.CopyFS(earlier, os.DirFS(dir)))
+	c.start(3)
+	c.whole()
+	require.NoError(t, track(c.node(1).Coordinator(), "bought", all...))
+	now := map[uint32]uint64{}
+	for i := range c.node(3).replicas {
+		now[uint32(i)] = c.node(1).group(uint32(i)).log.Status().CommitIndex
+	}
+	c.eventually(func() error {
+		for group, index := range now {
+			if said := c.node(1).remote(3).said.of(group); said < index {
+				return fmt.Errorf("node 1 has heard of group %d up to entry %d, not %d", group, said, index)
+			}
+		}
+		return nil
+	})
+	c.stop(3)
+	require.NoError(t, os.Rename(dir, sound))
+	require.NoError(t, os.CopyFS(dir, os.DirFS(earlier)))
+	_, err := c.open(3)
+	require.ErrorIs(t, err, placement.ErrReplaced)
+
+	require.NoError(t, os.RemoveAll(dir))
+	require.NoError(t, os.Rename(sound, dir))
+	c.start(3)
+	n, err := events(c.node(3).Coordinator(), op.ExternalID, "u7", "bought")
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,6 +44,8 @@ type Node struct {
 
 	facts  facts.Keeper
 	joined atomic.Bool // Open is about to return
+
+	said said // by this node, as the others have heard
 
 	// furnished: what calls need, from here on, is there.
 	furnished atomic.Bool
@@ -92,6 +95,7 @@ type remote struct {
 	// succeeding: others are being found to lead its groups.
 	succeeding atomic.Bool
 	report     atomic.Pointer[placement.Report]
+	said       said
 	ahead      atomic.Int64    // by how much its clock is ahead of this node's, at least, ns; negative: behind
 	context    context.Context // ends with this node, and when the other one is let go
 	cancel     context.CancelFunc
@@ -180,6 +184,71 @@ func (n *Node) groups() iter.Seq[*group] {
 
 // fail: a node with a broken replica ends as a node alone would.
 func (g *group) fail(err error) { g.n.fail(fmt.Errorf("group %d: %w", g.id, err)) }
+
+// A disk may be put back to what it was: a machine to a snapshot of yesterday, a data directory to a copy. All of it is
+// sound, and it does not know what the node has promised since: entries that were acknowledged because it had them, and
+// whom it has voted for. But the others have heard by its pings how far it had the groups' logs. So a node that starts,
+// or that reaches another one again, asks; when it has less than it has said, it ends, as one whose disk was replaced.
+//
+// They remember as long as they run. When all nodes are put back, or started, at once, nobody knows better.
+
+// said is how far a node's replicas had the entries that are decided, by group.
+type said struct {
+	mu      sync.Mutex
+	entries map[uint32]uint64
+}
+
+func (s *said) note(group uint32, index uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.entries == nil {
+		s.entries = map[uint32]uint64{}
+	}
+	s.entries[group] = max(s.entries[group], index)
+}
+
+// hear takes in what a node says of itself. A newcomer has said nothing: its replica may be another one than before.
+func (s *said) hear(report *placement.Report) {
+	for i := range report.Replicas {
+		if r := &report.Replicas[i]; !r.Newcomer {
+			s.note(r.Group, r.CommitIndex)
+		}
+	}
+}
+
+func (s *said) of(group uint32) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.entries[group]
+}
+
+func (s *said) all() map[uint32]uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.entries)
+}
+
+// checkSaid is placement.ErrReplaced when the log has less than this node has said.
+func (g *group) checkSaid() error {
+	said, s := g.n.said.of(g.id), g.log.Status()
+	if last := max(s.LastIndex, s.SnapshotIndex); last < said && !s.Newcomer {
+		return fmt.Errorf("%w: the log of group %d ends at entry %d, and this node had entries up to %d: its disk is "+
+			"older than what it has promised", placement.ErrReplaced, g.id, last, said)
+	}
+	return nil
+}
+
+// recall takes in what this node has said to another one.
+func (n *Node) recall(said map[uint32]uint64) {
+	for group, index := range said {
+		n.said.note(group, index)
+		if g := n.group(group); g != nil {
+			if err := g.checkSaid(); err != nil {
+				g.fail(err)
+			}
+		}
+	}
+}
 
 // background are goroutines that somebody waits for at the end. Unlike of a WaitGroup alone, more may be started while
 // the end is waited for: they are not.

@@ -106,21 +106,28 @@ func (r *remote) ping(ctx context.Context) error {
 	}
 	var report placement.Report
 	begun := r.n.clock.Time()
-	err := r.Post(calls.Pings, callPing, calls.NewBody(0), deadline, func(x *calls.Reader) error {
+	body := calls.NewBody(1).Bool(!r.Up()) // who was away asks what it has said
+	err := r.Post(calls.Pings, callPing, body, deadline, func(x *calls.Reader) error {
 		return x.JSON(&report)
 	})
 	if err != nil {
 		return err
 	}
+	r.said.hear(&report)
 	r.report.Store(&report)
+	r.n.recall(report.Said)
 	r.compareClocks(begun, report.Now, r.n.clock.Time())
 	r.n.routes.Learn(&report)
 	return nil
 }
 
-func (n *Node) servePing(from *quorum.Conn, dst calls.Body, _ *calls.Reader) (calls.Body, error) {
-	n.remote(from.Node).See()
-	return dst.JSON(n.report())
+func (n *Node) servePing(from *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
+	r, report := n.remote(from.Node), n.report()
+	r.See()
+	if len(x.Rest) > 0 && x.Bool() { // others send nothing
+		report.Said = r.said.all()
+	}
+	return dst.JSON(report)
 }
 
 // report is what this node says of itself.

@@ -38,6 +38,8 @@ type Report struct {
 	Replicas   []ReplicaReport // those that are open, the control group's too
 	// Heard is when it last got a call or an answer of each other node.
 	Heard map[quorum.Node]time.Time
+	// Said is up to which entry who asks had the groups' logs, as far as it has told; only for one that wants to know.
+	Said map[uint32]uint64 `json:",omitempty"`
 }
 
 // ReplicaReport is how a node's replica of a group is.
