@@ -318,3 +318,31 @@ func TestADiskThatWasPutBackIsNoticed(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2, n)
 }
+
+// A node that goes on running after it was removed hears of no change any more: it serves nothing, and says so.
+func TestARemovedNodeServesNothing(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 4, func(o *Options) {
+		o.Pace = placement.Pace{Round: 100 * time.Millisecond, Busy: 10 * time.Millisecond, Transfer: 300 * time.Millisecond, Settle: time.Second}
+		if o.Node == 4 {
+			o.LeaderWait, o.CommitTimeout = time.Second, time.Second
+		}
+	})
+	ctx := context.Background()
+	c.settled(1, 1, 2, 3, 4)
+	require.NoError(t, track(c.node(4).Coordinator(), "bought", "a"))
+	c.eventually(func() error { return c.node(1).Operator().Drain(ctx, 4, nil) })
+	c.eventually(func() error { return c.node(1).Operator().Remove(ctx, 4, false, nil) }) // once it is drained
+	c.eventually(func() error {
+		if c.node(4).Ready() == nil {
+			return errors.New("it is ready")
+		}
+		return nil
+	})
+	require.ErrorIs(t, track(c.node(4).Coordinator(), "bought", "a"), replica.ErrUnavailable)
+	require.ErrorIs(t, c.node(4).Coordinator().BarrierControl(), replica.ErrUnavailable)
+	c.settled(2, 1, 2, 3)
+	n, err := events(c.node(1).Coordinator(), op.ExternalID, "a", "bought")
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+}

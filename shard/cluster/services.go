@@ -176,10 +176,25 @@ func (n *Node) newServer() *calls.Server {
 // admit turns calls away that this node can't serve yet, or no more.
 func (n *Node) admit(from *quorum.Conn, path string) (status int) {
 	switch {
+	case path != callFacts && n.isGone(from.Node):
+		return calls.Forbidden
 	case (from.Cluster == "" || !n.furnished.Load()) && path != callFacts:
 		return calls.Forbidden
 	case n.closing.Load() && path == callPing:
 		return calls.Closing
 	}
 	return 0
+}
+
+// isGone says whether a node was removed and is of no group any more. It may not know: from then on it hears of no
+// control document, so it would let in whoever had a key once. What it asks others for is refused, and so it serves
+// nothing.
+func (n *Node) isGone(node quorum.Node) bool {
+	d, _ := n.documents.Get()
+	if d.Nodes[node].State != placement.Removed || d.IsNeeded(node) {
+		return false
+	}
+	control := n.control.Load()
+	return control != nil && !slices.ContainsFunc(control.log.Status().Members,
+		func(m quorum.Member) bool { return m.Node == node })
 }
