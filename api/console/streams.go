@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"millrace/api/console/rights"
 )
 
 const (
@@ -84,7 +86,7 @@ func (c *Console) showStreams(v *visit) error {
 		default:
 			return err
 		}
-		if !v.may(ChangeSettings | SeePersonal) {
+		if !v.may(rights.ChangeSettings | rights.SeePersonal) {
 			s.conceal()
 		}
 	}
