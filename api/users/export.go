@@ -33,7 +33,7 @@ func Export(x *call.Call, body value.Value) {
 			n.one(member, m, n.email)
 		case "phone":
 			n.one(member, m, n.phone)
-		case "device_id": // device data come from SDKs, which are not part of the contract: nobody has one
+		case "device_id": // imported profiles may have devices, but nothing leads from one to its users
 			n.one(member, m, func(id string) { n.add(namedUser{sent: id}) })
 		case "fields_to_export":
 			fields = n.fields(m)

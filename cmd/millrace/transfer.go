@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"millrace/api/admin"
@@ -101,7 +102,7 @@ func (n *node) eventQuery(v url.Values) (q eventlog.Query, format event.Format, 
 const (
 	maxImportLine  = 8 << 20
 	importBatch    = 100              // profiles in a record
-	maxImportError = 100              // errors that are reported
+	maxImportError = 100              // errors that are reported, and warnings of different text
 	importPatience = 30 * time.Second // with a cluster that can't take a record
 )
 
@@ -110,16 +111,43 @@ type importError struct {
 	Error string `json:"error"`
 }
 
+// importWarning is something that lines have and no profile takes.
+type importWarning struct {
+	Warning string `json:"warning"`
+	Lines   int    `json:"lines"` // that have it
+	Line    int    `json:"line"`  // the first of them
+}
+
 type importAnswer struct {
-	Message  string        `json:"message"`
-	Imported int           `json:"imported"`
-	Refused  int           `json:"refused"`
-	Errors   []importError `json:"errors,omitempty"` // the first ones
+	Message  string          `json:"message"`
+	Imported int             `json:"imported"`
+	Refused  int             `json:"refused"`
+	Warned   int             `json:"warned,omitempty"`   // lines that were imported but for something
+	Errors   []importError   `json:"errors,omitempty"`   // the first ones
+	Warnings []importWarning `json:"warnings,omitempty"` // the first ones
+}
+
+// warn counts what a line, which is imported, has and the profile doesn't.
+func (a *importAnswer) warn(line int, left []string) {
+	if len(left) == 0 {
+		return
+	}
+	a.Warned++
+	slices.Sort(left)
+	for _, what := range slices.Compact(left) {
+		at := slices.IndexFunc(a.Warnings, func(w importWarning) bool { return w.Warning == what })
+		switch {
+		case at >= 0:
+			a.Warnings[at].Lines++
+		case len(a.Warnings) < maxImportError:
+			a.Warnings = append(a.Warnings, importWarning{what, 1, line})
+		}
+	}
 }
 
 // importProfiles is POST /admin/workspaces/{workspace}/profiles: NDJSON, each line a user in the shape of the export
-// (decisions.md D9). A line that is no user is refused, its siblings are not. A profile that is there already is
-// replaced.
+// (decisions.md D9). A line that is no user is refused, its siblings are not. What a profile does not take of a line is
+// left out with a warning. A profile that is there already is replaced.
 func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *field.Phones) {
 	ws := n.control.Snapshot().Lookup(r.PathValue("workspace"))
 	if ws == nil {
@@ -168,6 +196,12 @@ func (n *node) importLines(
 	}
 	groups := forIngest(ws).Groups
 	opt.Channel = func(group [16]byte) byte { return byte(groups[group]) }
+	var left []string // what a line has and the profile doesn't
+	opt.Left = func(what string) {
+		if len(left) < maxImportError {
+			left = append(left, what)
+		}
+	}
 	var blobs [][]byte // not committed
 	commit := func() error {
 		if err := n.replaceProfiles(ws, blobs); err != nil {
@@ -184,6 +218,7 @@ func (n *node) importLines(
 		if len(text) == 0 {
 			continue
 		}
+		left = left[:0]
 		blob, err := importer.Import(nil, ws.Number, text, time.Now().UnixMicro(), opt)
 		if err == nil {
 			err = checkContacts(blob, phones)
@@ -195,6 +230,7 @@ func (n *node) importLines(
 			}
 			continue
 		}
+		result.warn(line, left)
 		if blobs = append(blobs, blob); len(blobs) == importBatch {
 			if err := commit(); err != nil {
 				return result, err

@@ -37,6 +37,9 @@ const (
 	// The two below have no public name: the server's own ops set them, and they are kept as states, not as attributes.
 	AttrHardBounce = 24 // bool: the email that the user has is marked as a hard bounce, or no longer
 	AttrSpam       = 25 // bool: marked_email_as_spam_at is set to now, or cleared, of the email that the user has
+	// Array of Objects. It has no public name either: the import of profiles sets it, for /users/track `devices` is a
+	// custom attribute as any other.
+	AttrDevices = 26
 )
 
 // Channels of a subscription group, the 17th byte of its id in an AttrSubscriptionGroups; 0 where it is not known

@@ -550,14 +550,17 @@ func (e *Editor) pushTokens(elements []byte) {
 		}
 		if v.Tag() == op.Object {
 			token, _ := member(v.Bytes(), memberToken)
-			app, _ := member(v.Bytes(), memberAppID)
+			app, ok := member(v.Bytes(), memberAppID)
+			if !ok { // imported, of an app that was not there
+				app, _ = member(v.Bytes(), memberApp)
+			}
 			e.refs = append(e.refs, ref{key: token, extra: app, value: v})
 		}
 		elements = rest
 	}
 }
 
-var memberToken, memberAppID = []byte("token"), []byte("app_id")
+var memberToken, memberAppID, memberApp = []byte("token"), []byte("app_id"), []byte("app")
 
 // How a null member of an incoming object is taken.
 type nullRule bool

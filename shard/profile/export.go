@@ -50,7 +50,7 @@ var exportBits = func() map[string]Fields {
 		"custom_events": fieldCustomEvents, "purchases": fieldPurchases, "total_revenue": fieldTotalRevenue,
 		"revenue_by_currency": fieldRevenueByCurrency, "email_hard_bounced_at": fieldEmailHardBouncedAt,
 		"subscription_groups": fieldSubscriptionGroups, "apps": fieldApps, "session_count": fieldSessionCount,
-		"last_coordinates": fieldLastCoordinates, "appboy_id": fieldAppboyID,
+		"last_coordinates": fieldLastCoordinates, "appboy_id": fieldAppboyID, "devices": 1 << op.AttrDevices,
 	}
 	for code := uint32(1); code < 32; code++ {
 		if name := op.AttrName(code); name != "" && code != op.AttrSubscriptionGroups {
@@ -100,7 +100,11 @@ func AppendJSON(dst, blob []byte, fields Fields, x Export) []byte {
 		w.key("random_bucket")
 		w.dst = strconv.AppendUint(w.dst, RandomBucket(x.Number), 10)
 	}
-	w.attributes(blob, fields)
+	w.attributes(blob, fields, x.AppName)
+	if v, ok := Attr(blob, op.AttrDevices); ok && fields.has(1<<op.AttrDevices) {
+		w.key("devices")
+		w.dst = AppendJSONValue(w.dst, v)
+	}
 	if at, ok := HardBounce(blob); ok && fields.has(fieldEmailHardBouncedAt) {
 		w.key("email_hard_bounced_at")
 		w.dst = appendTimeString(w.dst, floorDiv(at, 1000))
@@ -204,7 +208,7 @@ func (w *jsonWriter) serviceIDs(fields Fields, x Export) {
 	}
 }
 
-func (w *jsonWriter) attributes(blob []byte, fields Fields) {
+func (w *jsonWriter) attributes(blob []byte, fields Fields, appName func([]byte) string) {
 	for code := uint32(1); code < 32; code++ {
 		name := op.AttrName(code)
 		if name == "" || code == op.AttrSubscriptionGroups {
@@ -223,6 +227,10 @@ func (w *jsonWriter) attributes(blob []byte, fields Fields) {
 			continue
 		}
 		w.key(name)
+		if code == op.AttrPushTokens {
+			w.pushTokens(v, appName)
+			continue
+		}
 		if w.dst = AppendJSONValue(w.dst, v); code == op.AttrDateOfBirth && len(v.Bytes()) == len(time.DateOnly) {
 			w.dst = append(w.dst[:len(w.dst)-1], `T00:00:00.000Z"`...)
 		}
@@ -231,6 +239,29 @@ func (w *jsonWriter) attributes(blob []byte, fields Fields) {
 
 // subscribed is what the states of email and push are by default.
 var subscribed = op.Value(op.AppendString(nil, []byte("subscribed")))
+
+// pushTokens appends the tokens, each with the name of its app too, which is what readers of the public API know.
+func (w *jsonWriter) pushTokens(v op.Value, nameOf func([]byte) string) {
+	w.dst = append(w.dst, '[')
+	for rest := content(v, op.Array); len(rest) > 0; {
+		token, tail, ok := op.NextValue(rest)
+		if !ok {
+			break
+		}
+		rest = tail
+		w.separate()
+		w.dst = AppendJSONValue(w.dst, token)
+		app, _ := member(content(token, op.Object), memberAppID)
+		if id := content(app, op.String); len(id) > 0 && nameOf != nil {
+			if name := nameOf(id); name != "" {
+				w.dst = w.dst[:len(w.dst)-1]
+				w.text("app", []byte(name))
+				w.dst = append(w.dst, '}')
+			}
+		}
+	}
+	w.dst = append(w.dst, ']')
+}
 
 // coordinates appends the location once more, in the form that readers of the public API know.
 func (w *jsonWriter) coordinates(location op.Value) {

@@ -19,7 +19,8 @@ const fullUser = `{"created_at":"2024-01-02T03:04:05.678Z","external_id":"u\"1",
 	`"date_of_first_session":"2024-01-01T00:00:00.000Z","date_of_last_session":"2024-02-01T00:00:00.000Z","last_coordinates":[6.96,50.0],"current_location":{"longitude":6.96,"latitude":50.0},` +
 	`"email":"Ada@x.co","email_subscribe":"opted_in","email_open_tracking_disabled":true,"email_click_tracking_disabled":false,"marked_email_as_spam_at":"2024-01-03T00:00:00.000Z",` +
 	`"push_subscribe":"unsubscribed","push_tokens":[{"app_id":"a","token":"t","device_id":"d"}],"phone":"+49221","time_zone":"Europe/Berlin",` +
-	`"facebook":{"id":"1","likes":["a","b"],"num_friends":3},"twitter":{"id":9007199254740993,"screen_name":"ada"},"email_hard_bounced_at":"2024-01-04T00:00:00.000Z",` +
+	`"facebook":{"id":"1","likes":["a","b"],"num_friends":3},"twitter":{"id":9007199254740993,"screen_name":"ada"},` +
+	`"devices":[{"model":"iPhone14,2","os":"iOS 17","carrier":null,"device_id":"d","idfv":"v","ad_tracking_enabled":true}],"email_hard_bounced_at":"2024-01-04T00:00:00.000Z",` +
 	`"subscription_groups":[{"id":"5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55","status":"Subscribed"},{"id":"00000000-0000-0000-0000-000000000001","status":"Unsubscribed"}],` +
 	`"custom_attributes":{"int":-9223372036854775808,"float":1.5,"whole":2.0,"tiny":1e-07,"text":"a\u0000b\n\\\u001f😀","when":"2024-02-29T12:00:00.005Z","yes":true,"list":[1,"a",[1,{"x":[2]}],{"o":{"p":[1]}}],"o":{}},` +
 	`"custom_events":[{"name":"open","first":"0001-01-01T00:00:00.000Z","last":"2024-02-01T00:00:00.001Z","count":12}],` +
@@ -79,7 +80,7 @@ func TestExportFields(t *testing.T) {
 	for code := uint32(32); code < op.ReservedCodes; code++ {
 		require.Empty(t, op.AttrName(code), "the set has no bit for this code: widen it")
 	}
-	_, ok := Fields(0).AddField([]byte("devices"))
+	_, ok := Fields(0).AddField([]byte("campaigns_received"))
 	require.False(t, ok)
 	require.True(t, strings.HasPrefix(string(AppendJSON([]byte("x,"), b, 0, x)), `x,{"created_at"`))
 	require.Equal(t, `{}`, string(AppendJSON(nil, user("u"), exported(t, "email"), x)))
@@ -234,7 +235,7 @@ func TestImportRefuses(t *testing.T) {
 	f(`{"external_id":"`+strings.Repeat("x", 70_000)+`"}`, "no identifier")
 	f(`{"external_id":"x","external_id":"y"}`, "twice")
 	f(`{"external_id":"x","user_aliases":[{"alias_name":"n"}]}`, "alias_label is missing")
-	f(`{"external_id":"x","user_aliases":[5]}`, "alias_label is missing")
+	f(`{"external_id":"x","user_aliases":[5]}`, "user_aliases: no object")
 	f(`{"external_id":"x","created_at":"soon"}`, "created_at is no time")
 	f(`{"external_id":"x","email_subscribe":"maybe"}`, "email_subscribe")
 	f(`{"external_id":"x","first_name":1}`, "first_name is no string")
@@ -253,7 +254,7 @@ func TestImportRefuses(t *testing.T) {
 	f(`{"external_id":"x","custom_events":[{"name":"e","first":"2024-01-02","last":"2024-01-01","count":4}]}`, "don't agree")
 	f(`{"external_id":"x","custom_events":[{"name":"e","first":"2024-01-01","last":"2024-01-01","count":0}]}`, "don't agree")
 	f(`{"external_id":"x","custom_events":[{"name":"e","first":"2024-01-01","last":"2024-01-01","count":1.5}]}`, "no count")
-	f(`{"external_id":"x","custom_events":[5]}`, "missing")
+	f(`{"external_id":"x","custom_events":[5]}`, "custom_events: no object")
 	f(`{"external_id":"x","purchases":[{"name":"e","first":"2024-01-01","last":"2024-01-01","count":1},{"name":"e","first":"2024-01-01","last":"2024-01-01","count":1}]}`, `name "e"`)
 	f(`{"external_id":"x","subscription_groups":[{"id":"5a3c","status":"subscribed"}]}`, "no UUID")
 	f(`{"external_id":"x","subscription_groups":[{"id":"5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55","status":"x"}]}`, "status")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -28,6 +29,8 @@ type ImportOptions struct {
 	// the id of an app that is given by name only, nil for unknown; nil: none is known
 	AppID   func(name []byte) (id []byte)
 	Channel func(group [16]byte) byte // of a subscription group (op.ChannelEmail), 0 for unknown; nil: none is known
+	// is told what a line has and the profile does not take, such as `'cards_clicked' is not imported`; nil: no one
+	Left func(what string)
 }
 
 // Importer reads users back from the shape of the export (decisions.md D9), for one worker; the zero value is ready.
@@ -37,12 +40,15 @@ type Importer struct {
 	value  []byte
 	opt    ImportOptions
 	err    error
+	// value is of a custom attribute that /users/track would leave out
+	isUnfit bool
 }
 
 // Import appends the profile that line (one JSON object) describes. Its home is the external id, else the first alias,
 // else the email, else the phone; without any of them it is an error. stamp (Unix µs) stands for the time of every
 // change that the shape does not carry. Exporting the result gives line again, except that members which belong to the
-// store (svc_id, random_bucket, names of groups and apps) are ignored. Unknown members are ignored too.
+// store (svc_id, random_bucket, names of groups and apps) are ignored. Of unknown members, and of values that are left
+// out, opt.Left is told, before it is known whether the line is a user.
 //
 // An event's recent occurrences are not in the shape: its last and, when it counts two, its first are taken for such.
 func (im *Importer) Import(
@@ -64,6 +70,7 @@ func (im *Importer) Import(
 		return dst, fmt.Errorf("%w: no object", ErrImport)
 	}
 	im.distinct(object, "user")
+	im.unknown(object, "", func(name []byte) bool { return exportBits[string(name)] != 0 })
 	created := stamp
 	if v := object.Get("created_at"); present(v) {
 		created = im.time(v, "created_at") * 1000
@@ -82,6 +89,38 @@ func (im *Importer) Import(
 		b = im.editor.block(b)
 	}
 	return append(dst, b...), nil
+}
+
+func (im *Importer) leave(format string, args ...any) {
+	if im.opt.Left != nil {
+		im.opt.Left(fmt.Sprintf(format, args...))
+	}
+}
+
+// unknown tells of the members of o that are not known and say something. in is what o stands in, with a full stop.
+func (im *Importer) unknown(o *fastjson.Object, in string, known func(name []byte) bool) {
+	if im.opt.Left == nil {
+		return
+	}
+	o.Visit(func(name []byte, v *fastjson.Value) {
+		isEmpty := !present(v) || v.Type() == fastjson.TypeArray && len(v.GetArray()) == 0 ||
+			v.Type() == fastjson.TypeObject && v.GetObject().Len() == 0
+		if !isEmpty && !known(name) {
+			im.leave("'%s%.40s' is not imported", in, name)
+		}
+	})
+}
+
+// element is an element of the array in, an object with members of these names.
+func (im *Importer) element(v *fastjson.Value, in string, names ...string) *fastjson.Object {
+	o, err := v.Object()
+	if err != nil {
+		im.fail("%s: no object", in)
+		return new(fastjson.Object)
+	}
+	im.distinct(o, in)
+	im.unknown(o, in+".", func(name []byte) bool { return slices.Contains(names, string(name)) })
+	return o
 }
 
 func (im *Importer) fail(format string, args ...any) {
@@ -127,11 +166,13 @@ func (im *Importer) members(b []byte, o *fastjson.Object, home op.IDKind, stamp 
 			b = im.attribute(b, code, v, stamp)
 		}
 	}
+	b = im.devices(b, im.array(o, "devices"))
 	if v := o.Get("email_hard_bounced_at"); present(v) && !find(b, tagEmail).none() { // a mark of the email
 		b = e.SetState(b, StateChange{State{Kind: StateBounce, On: true}, im.time(v, "email_hard_bounced_at") * 1000, 0,
 			op.SourceImport})
 	}
 	for _, v := range im.array(o, "subscription_groups") {
+		im.element(v, "subscription_groups", "id", "name", "status")
 		var id [16]byte
 		raw := bytes.ReplaceAll(im.text(v.Get("id"), "subscription_groups id"), []byte("-"), nil)
 		if n, err := hex.Decode(id[:], raw[:min(len(raw), 32)]); err != nil || n != 16 || len(raw) != 32 {
@@ -183,17 +224,153 @@ func (im *Importer) attribute(b []byte, code uint32, v *fastjson.Value, stamp in
 		if v.Type() != fastjson.TypeArray {
 			im.fail("%s: no array", name)
 		}
-		im.value = im.appendValue(im.value[:0], v, 0, false)
-		im.value = append(im.value[:0], e.mergeTokens(nil, content(im.value, op.Array), im.opt.Limits)...)
+		im.value = im.value[:0]
+		for _, token := range v.GetArray() {
+			im.pushToken(token)
+		}
+		if len(v.GetArray()) > im.opt.Limits.MaxPushTokens {
+			im.leave("'%s' has more than %d: only the last ones are imported", name, im.opt.Limits.MaxPushTokens)
+		}
+		im.value = append(im.value[:0], e.mergeTokens(nil, im.value, im.opt.Limits)...)
 	case op.AttrCurrentLocation, op.AttrFacebook, op.AttrTwitter:
 		if v.Type() != fastjson.TypeObject {
 			im.fail("%s: no object", name)
 		}
+		im.isUnfit = false
 		im.value = im.appendValue(im.value[:0], v, 0, false)
+		if im.isUnfit {
+			im.leave("'%s' is not valid", name)
+			return b
+		}
 	default:
 		im.value = op.AppendString(im.value[:0], im.text(v, name))
 	}
 	return e.SetAttr(b, code, im.value)
+}
+
+// pushToken appends a push token to im.value. It names its app as ours do, by app_id, or by app, as exports from
+// elsewhere do; the name of an app that isn't there stays.
+func (im *Importer) pushToken(v *fastjson.Value) {
+	const in = "push_tokens"
+	o := im.element(v, in, "app_id", "app", "platform", "token", "device_id", "notifications_enabled")
+	mark := len(im.value)
+	if id := o.Get("app_id"); present(id) {
+		im.member("app_id", im.short(id, in+" app_id", maxNameBytes))
+	} else {
+		name := im.short(o.Get("app"), in+" app", maxNameBytes)
+		if im.err == nil && im.opt.AppID != nil {
+			if id := im.opt.AppID(name); len(id) > 0 {
+				im.member("app_id", id)
+				name = nil
+			}
+		}
+		if len(name) > 0 {
+			im.member("app", name)
+			im.leave("%s: there is no app %.40q", in, name)
+		}
+	}
+	if v := o.Get("platform"); present(v) {
+		im.member("platform", im.short(v, in+" platform", maxImportedID))
+	}
+	im.member("token", im.short(o.Get("token"), in+" token", maxImportedToken))
+	if v := o.Get("device_id"); present(v) {
+		im.member("device_id", im.short(v, in+" device_id", maxImportedID))
+	}
+	im.flag(o, in, "notifications_enabled")
+	im.value = closeBlock(im.value, mark, op.Object)
+}
+
+const (
+	maxImportedID    = 255  // bytes of an id of a device, an advertiser, a vendor
+	maxImportedText  = 255  // characters of a model, a system, a carrier
+	maxImportedToken = 4096 // bytes, as for /users/track
+	maxDevices       = 100  // the last ones stay
+)
+
+// deviceTexts are the members of a device that are strings, and whether they are ids.
+var deviceTexts = []struct {
+	name string
+	isID bool
+}{{"model", false}, {"os", false}, {"carrier", false}, {"device_id", true}, {"idfv", true}, {"idfa", true},
+	{"google_ad_id", true}, {"roku_ad_id", true}, {"windows_ad_id", true}}
+
+// devices sets the devices. Of those with the same device_id the last one stays.
+func (im *Importer) devices(b []byte, list []*fastjson.Value) []byte {
+	var made [][]byte
+	place := map[string]int{} // of the last one with a device_id
+	for _, v := range list {
+		im.value = im.value[:0]
+		id := im.device(v)
+		if at, twice := place[id]; twice && id != "" {
+			made[at] = nil
+		}
+		place[id] = len(made)
+		made = append(made, bytes.Clone(im.value))
+	}
+	made = slices.DeleteFunc(made, func(device []byte) bool { return device == nil })
+	if len(made) > maxDevices {
+		im.leave("'devices' has more than %d: only the last ones are imported", maxDevices)
+		made = made[len(made)-maxDevices:]
+	}
+	if len(made) == 0 || im.err != nil {
+		return b
+	}
+	im.value = closeBlock(append(im.value[:0], bytes.Join(made, nil)...), 0, op.Array)
+	return im.editor.SetAttr(b, op.AttrDevices, im.value)
+}
+
+// device appends a device to im.value.
+func (im *Importer) device(v *fastjson.Value) (id string) {
+	const in = "devices"
+	o := im.element(v, in, "model", "os", "carrier", "device_id", "idfv", "idfa", "google_ad_id", "roku_ad_id",
+		"windows_ad_id", "ad_tracking_enabled")
+	for _, m := range deviceTexts {
+		v := o.Get(m.name)
+		switch {
+		case v == nil:
+		case v.Type() == fastjson.TypeNull:
+			if m.name == "carrier" { // the one that the shape has null for
+				im.value = append(appendName(im.value, []byte(m.name)), byte(op.Null))
+			}
+		case m.isID:
+			im.member(m.name, im.short(v, in+" "+m.name, maxImportedID))
+		default:
+			s := im.text(v, in+" "+m.name)
+			if utf8.RuneCount(s) > maxImportedText {
+				im.fail("%s %s has more than %d characters", in, m.name, maxImportedText)
+			}
+			im.member(m.name, s)
+		}
+	}
+	im.flag(o, in, "ad_tracking_enabled")
+	im.value = closeBlock(im.value, 0, op.Object)
+	return string(v.GetStringBytes("device_id"))
+}
+
+// member appends a String member of an Object.
+func (im *Importer) member(name string, s []byte) {
+	im.value = op.AppendString(appendName(im.value, []byte(name)), s)
+}
+
+// flag appends a member that is true or false, when it is there.
+func (im *Importer) flag(o *fastjson.Object, in, name string) {
+	v := o.Get(name)
+	if !present(v) {
+		return
+	}
+	if v.Type() != fastjson.TypeTrue && v.Type() != fastjson.TypeFalse {
+		im.fail("%s %s: no boolean", in, name)
+	}
+	im.value = op.AppendBool(appendName(im.value, []byte(name)), v.Type() == fastjson.TypeTrue)
+}
+
+// short is a string of 1 to most bytes.
+func (im *Importer) short(v *fastjson.Value, what string, most int) []byte {
+	s := im.text(v, what)
+	if im.err == nil && (len(s) == 0 || len(s) > most) {
+		im.fail("%s has %d bytes: want 1 to %d", what, len(s), most)
+	}
+	return s
 }
 
 // coordinates are a location as last_coordinates has it: longitude, latitude.
@@ -229,7 +406,12 @@ func (im *Importer) customs(b []byte, v *fastjson.Value) []byte {
 			im.fail("custom_attributes: name of %d bytes", len(name))
 			return
 		}
+		im.isUnfit = false
 		im.value = im.appendValue(im.value[:0], v, 0, false)
+		if im.isUnfit {
+			im.leave("'custom_attributes.%.40s' is not valid", name)
+			return
+		}
 		stored := op.Value(im.value)
 		if stored.Tag() == op.Array {
 			stored = im.editor.newest(stored, im.opt.Limits.MaxArray)
@@ -242,7 +424,9 @@ func (im *Importer) customs(b []byte, v *fastjson.Value) []byte {
 func (im *Importer) summaries(b []byte, tag byte, list []*fastjson.Value, lim *Limits) []byte {
 	e := &im.editor
 	known := make(map[string]bool, len(list))
+	in := map[byte]string{tagEvent: "custom_events", tagProduct: "purchases"}[tag]
 	for _, v := range list {
+		im.element(v, in, "name", "first", "last", "count")
 		name := im.text(v.Get("name"), "name of an event or product")
 		first, last := clampMillis(im.time(v.Get("first"), "first")), clampMillis(im.time(v.Get("last"), "last"))
 		count := im.count(v.Get("count"), "count")
@@ -269,6 +453,7 @@ func (im *Importer) apps(b []byte, o *fastjson.Object) []byte {
 	var sum uint64
 	known := map[string]bool{}
 	for _, v := range im.array(o, "apps") {
+		im.element(v, "apps", "app_id", "name", "sessions", "first", "last", "first_used", "last_used")
 		id := []byte(nil)
 		if given := v.Get("app_id"); present(given) {
 			id = im.text(given, "app_id")
@@ -373,6 +558,7 @@ func (im *Importer) array(o *fastjson.Object, name string) []*fastjson.Value {
 }
 
 func (im *Importer) alias(v *fastjson.Value) (label, name []byte) {
+	im.element(v, "user_aliases", "alias_label", "alias_name")
 	label, name = im.text(v.Get("alias_label"), "alias_label"), im.text(v.Get("alias_name"), "alias_name")
 	if im.err == nil && (len(label) == 0 || len(name) == 0 || len(label)+len(name)+2 > op.MaxKeyBytes) {
 		im.fail("user_aliases: empty or too long")
@@ -464,6 +650,10 @@ func (im *Importer) distinct(o *fastjson.Object, what string) {
 	})
 }
 
+// afterYear3000 is 3001-01-01T00:00:00Z. What is not before it is no time of a custom attribute (reference.md 1.5): a
+// string stays one, and a $time is left out with its attribute, as by /users/track.
+const afterYear3000 = 32_535_216_000_000
+
 // maxImportDepth is the depth of values that the door allows too (decisions.md D1).
 const maxImportDepth = 32
 
@@ -481,7 +671,7 @@ func (im *Importer) appendValue(dst []byte, v *fastjson.Value, depth int, inArra
 	case fastjson.TypeString:
 		s := v.GetStringBytes()
 		if len(s) == len(timeLayout) {
-			if t, err := time.Parse(timeLayout, string(s)); err == nil {
+			if t, err := time.Parse(timeLayout, string(s)); err == nil && t.UnixMilli() < afterYear3000 {
 				return op.AppendTime(dst, t.UnixMilli())
 			}
 		}
@@ -498,7 +688,9 @@ func (im *Importer) appendValue(dst []byte, v *fastjson.Value, depth int, inArra
 	case fastjson.TypeObject:
 		o := v.GetObject()
 		if text := v.Get("$time"); o.Len() == 1 && text != nil {
-			return op.AppendTime(dst, im.time(text, "$time"))
+			t := im.time(text, "$time")
+			im.isUnfit = im.isUnfit || t >= afterYear3000
+			return op.AppendTime(dst, t)
 		}
 		im.distinct(o, "an object")
 		mark := len(dst)
