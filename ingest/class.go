@@ -88,8 +88,15 @@ func classifyAttribute(name []byte) (class, reason) {
 	case "email_subscription_info":
 		return classForbidden, 0
 	}
-	if _, ok := field.AttributeName(name); !ok {
+	trimmed, ok := field.AttributeName(name)
+	if !ok {
 		return classOther, reasonAttributeName
+	}
+	if len(trimmed) < len(name) {
+		// Names are compared exactly (decisions.md D1), so it isn't the reserved one; and stored it would look like it.
+		if c, _ := classifyAttribute(trimmed); c != classOther {
+			return classOther, reasonAttributeBlanks
+		}
 	}
 	return classOther, 0
 }

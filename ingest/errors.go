@@ -34,6 +34,7 @@ const (
 	reasonLong
 	reasonTooLarge
 	reasonAttributeName
+	reasonAttributeBlanks
 	reasonForbidden
 	reasonEmailSubscribe
 	reasonPushSubscribe
@@ -75,16 +76,17 @@ var reasonTexts = [...]string{
 	reasonEmail:          "The value provided for the 'email' field is not a valid email.",
 	reasonPushImport:     "'push_token_import' needs 'push_tokens' and allows neither 'external_id' nor 'svc_id'",
 
-	reasonRequired:       "'%' is required",
-	reasonNotValid:       "'%' is not valid",
-	reasonNumber:         "'%' has an integer outside the signed 64-bit range or a number that is no finite double",
-	reasonNumberLong:     "'%' has a number of more than 1,024 characters",
-	reasonLong:           "'%' must be at most 255 characters",
-	reasonTooLarge:       "'%' is too large",
-	reasonAttributeName:  "the attribute name '%' must have 1 to 255 characters",
-	reasonForbidden:      "'%' may not be set",
-	reasonEmailSubscribe: "'email_subscribe' must be 'subscribed', 'unsubscribed', or 'opted_in'",
-	reasonPushSubscribe:  "'push_subscribe' must be 'subscribed', 'unsubscribed', or 'opted_in'",
+	reasonRequired:        "'%' is required",
+	reasonNotValid:        "'%' is not valid",
+	reasonNumber:          "'%' has an integer outside the signed 64-bit range or a number that is no finite double",
+	reasonNumberLong:      "'%' has a number of more than 1,024 characters",
+	reasonLong:            "'%' must be at most 255 characters",
+	reasonTooLarge:        "'%' is too large",
+	reasonAttributeName:   "the attribute name '%' must have 1 to 255 characters",
+	reasonAttributeBlanks: "the attribute name '%' is reserved without the blanks around it",
+	reasonForbidden:       "'%' may not be set",
+	reasonEmailSubscribe:  "'email_subscribe' must be 'subscribed', 'unsubscribed', or 'opted_in'",
+	reasonPushSubscribe:   "'push_subscribe' must be 'subscribed', 'unsubscribed', or 'opted_in'",
 	reasonGroupArray: "'subscription_groups' must be an array of objects with 'subscription_group_id' and " +
 		"'subscription_state'",
 	reasonGroupID:    "'subscription_group_id' is not valid",

@@ -173,7 +173,7 @@ func (g objectMaker) object(a array) string {
 	switch a {
 	case arrayAttributes:
 		for range g.IntN(6) {
-			add(80, g.pick("a", "b", " a", "long name of an attribute", "c", "d", "$e", "", "ключ", "\\u0061b"), func() string { return g.value(0) })
+			add(80, g.pick("a", "b", " a", "long name of an attribute", "c", "d", "$e", "", "ключ", "\\u0061b", " email", "bio\\t"), func() string { return g.value(0) })
 		}
 		text := one(`"x"`, `null`, `5`, `"F"`, `"prefer_not-to say"`, `"en"`, `"de"`, `"1980-01-01"`, `"12/21/1980"`, `"1980-12-21T00:00:00.000Z"`, `"subscribed"`, `"Europe/Berlin"`, `"2026-11-21"`, `{"a":1}`)
 		for range g.IntN(3) {

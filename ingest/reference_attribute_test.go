@@ -244,11 +244,24 @@ func (j *judge) groups(m member) string {
 	return "[" + strings.Join(list, ",") + "]"
 }
 
+// isReservedName says whether a name of an attributes object is no custom attribute.
+func isReservedName(name string) bool {
+	switch name {
+	case "_update_existing_only", "_merge_objects", "push_token_import", "email_subscription_info", "bio", "alias_name", "alias_label",
+		"external_id", "user_alias", "svc_id", "braze_id", "email", "phone":
+		return true
+	}
+	return op.AttrCode([]byte(name)) != 0
+}
+
 func (j *judge) custom(w *strings.Builder, m member) {
 	name, ok := field.AttributeName([]byte(m.name))
 	if !ok {
 		j.no(rankValue, m.value.at, named(reasonAttributeName, m.name))
 		name = []byte(m.name)
+	}
+	if string(name) != m.name && isReservedName(string(name)) {
+		j.no(rankValue, m.value.at, named(reasonAttributeBlanks, m.name))
 	}
 	text := ""
 	switch m.kind {

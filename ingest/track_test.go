@@ -762,3 +762,26 @@ func TestApps(t *testing.T) {
 		agree(t, `{"events":[`+event(`"a"`)+`,{"app_id":"a"},`+event(`"c"`)+`]}`, d)
 	}
 }
+
+// A name that is a reserved one but for blanks around it is no custom attribute: stored, it would look like the
+// reserved one, and sent again as an export shows it, it would be that.
+func TestReservedNamesWithBlanks(t *testing.T) {
+	d, ws := testDecoder(), testWorkspace()
+	for sent, name := range map[string]string{" email": " email", "email ": "email ", "\\u0020external_id": " external_id", "email_subscribe\\n": "email_subscribe\\u000a",
+		" _update_existing_only": "", " _merge_objects ": "", " subscription_groups": "", " phone": "", " push_token_import": "", " bio": "", " alias_name": "",
+		" braze_id": "", " email_subscription_info": "", " push_tokens": "", " first_name": "", "   user_alias   ": ""} {
+		if name == "" {
+			name = sent
+		}
+		for _, v := range []string{`"a@example.com"`, `5`, `null`, `true`, `{"a":1}`, `[]`} {
+			for range 2 { // also when the name is known
+				text, _, _ := track(t, d, ws, `{"attributes":[{"external_id":"u","`+sent+`":`+v+`},{"external_id":"v","a":1}]}`)
+				require.Equal(t, `{"attributes_processed":1,"message":"success","errors":[{"type":"the attribute name '`+name+
+					`' is reserved without the blanks around it","input_array":"attributes","index":0}]}`, text)
+			}
+		}
+	}
+	attrs(t, `" Email":1," emails ":2," a":3,"b c ":4`, `"~Email":1 "~emails":2 "~a":3 "~b c":4`)
+	// Elsewhere no name loses its blanks.
+	event(t, `" name":"f","properties":{" time":1,"event_name ":2}`, `" time":1 "event_name ":2`)
+}
