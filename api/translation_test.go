@@ -160,7 +160,7 @@ func TestTranslations(t *testing.T) {
 	// Letter by letter. m3 and m4 can't be translated and aren't there.
 	const es, fr, frBare = `{"locale":{"uuid":UUID,"name":"es-MX","country":"MX","language":"es","locale_key":"es-mx"},"translation_map":{"id_0":"Hola","id_1":"Adiós"}`,
 		`{"locale":{"uuid":UUID,"name":"fr","country":"","language":"French","locale_key":"fr"},"translation_map":{"id_0":"Bonjour","id_1":"Adieu"}`,
-		`{"locale":{"uuid":UUID,"name":"fr","country":"","language":"fr","locale_key":"fr"},"translation_map":{"x":"Un"}`
+		`{"locale":{"uuid":UUID,"name":"fr","country":"","language":"French","locale_key":"fr"},"translation_map":{"x":"Un"}`
 	const one = `{"translations":[` + es + `},` + fr + `}],"message":"success"}`
 	const all = `{"translations":[` + es + `,"message_variation_id":"m1"},` + fr + `,"message_variation_id":"m1"},` + frBare + `,"message_variation_id":"m2"}],"message":"success"}`
 	for _, path := range []string{"/campaigns/translations", "/campaign/translations", "/campaign/translations/"} {
@@ -253,10 +253,10 @@ func TestPutTranslations(t *testing.T) {
 	put("/campaigns/translations", `{"campaign_id":"c1","message_variation_id":"m2","locale_name":"es-MX","translation_map":{}}`)
 	require.Equal(t, map[string]any{"fr": map[string]any{"x": "Un"}, "es-MX": map[string]any{}}, translations(demoKey, "/campaigns/translations?campaign_id=c1&message_variation_id=m2"))
 
-	// A translation keeps what its own locale says of itself.
+	// What another translation says of the locale is said of it everywhere.
 	put("/campaigns/translations", `{"campaign_id":"c1","message_variation_id":"m2","locale_name":"FR","translation_map":{"x":"Deux"}}`)
 	a = d.call("GET", "/campaigns/translations?campaign_id=c1&message_variation_id=m2", demoKey, "")
-	require.Contains(t, uuidForm.ReplaceAllString(a.body, "UUID"), `{"locale":{"uuid":UUID,"name":"fr","country":"","language":"fr","locale_key":"fr"},"translation_map":{"x":"Deux"}}`)
+	require.Contains(t, uuidForm.ReplaceAllString(a.body, "UUID"), `{"locale":{"uuid":UUID,"name":"fr","country":"","language":"French","locale_key":"fr"},"translation_map":{"x":"Deux"}}`)
 
 	// Who may read may not write.
 	_, token, err := d.control.CreateKey(control.Actor{}, "demo", control.KeySpec{Name: "reader", Permissions: []string{"campaigns.translations.get"}})
@@ -343,4 +343,46 @@ func TestTranslationShape(t *testing.T) {
 	require.Equal(t, 400, d.call("PUT", "/campaigns/translations", demoKey, "{}").status)
 	require.Equal(t, 429, d.call("PUT", "/campaign/translations", demoKey, "{}").status)
 	require.Equal(t, 400, d.call("PUT", "/canvas/translations", demoKey, "{}").status)
+}
+
+// A locale is called the same wherever it is shown, whoever wrote the translation: as the settings of the workspace call
+// it, else as the first translation does that says it.
+func TestLocaleIsCalledTheSame(t *testing.T) {
+	d := open(t, nil)
+	file, err := control.ParseBootstrap([]byte(`
+workspaces:
+  - id: words
+    multi_language: true
+    locales: [{name: de, country: Deutschland, language: Deutsch}, {name: it-CH, country: Svizzera}]
+    api_keys: [{name: all, key: words-all-key-0123456789, permissions: ["*"]}]
+    campaigns:
+      - id: c1
+        messages:
+          - {id: m1, channel: email, multi_language: true, translations: [{locale: {name: de}, translation_map: {}}, {locale: {name: it_ch, country: Italia, language: Italiano}, translation_map: {}},
+              {locale: {name: fr}, translation_map: {}}, {locale: {name: es-MX}, translation_map: {}}]}
+          - {id: m2, channel: email, multi_language: true, translations: [{locale: {name: it-CH}, translation_map: {}}, {locale: {name: fr, language: Français}, translation_map: {}}]}
+          - {id: m3, channel: email, multi_language: true}
+    canvases:
+      - {id: w1, steps: [{id: s1, messages: [{id: n1, channel: email, multi_language: true, translations: [{locale: {name: DE, country: Germany, language: German}, translation_map: {}},
+          {locale: {name: fr, language: French, country: France}, translation_map: {}}]}]}]}
+`))
+	require.NoError(t, err)
+	_, err = d.control.Bootstrap(control.Actor{Name: "test"}, file)
+	require.NoError(t, err)
+	const key = "words-all-key-0123456789"
+	for _, name := range []string{"de", "it-CH", "fr", "es-MX"} {
+		require.Equal(t, 200, d.call("PUT", "/campaigns/translations", key, `{"campaign_id":"c1","message_variation_id":"m3","locale_name":"`+name+`","translation_map":{}}`).status)
+	}
+	want := map[string]string{"de": "Deutschland Deutsch", "it-CH": "Svizzera Italiano", "fr": "France Français", "es-MX": "MX es"}
+	shown := 0
+	for _, target := range []string{"/campaigns/translations?campaign_id=c1", "/canvases/translations?workflow_id=w1&step_id=s1&message_variation_id=n1"} {
+		a := d.call("GET", target, key, "")
+		require.Equal(t, 200, a.status, a.body)
+		for _, v := range a.json(t)["translations"].([]any) {
+			l := v.(map[string]any)["locale"].(map[string]any)
+			require.Equal(t, want[l["name"].(string)], l["country"].(string)+" "+l["language"].(string), a.body)
+			shown++
+		}
+	}
+	require.Equal(t, 12, shown)
 }

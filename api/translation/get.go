@@ -40,12 +40,15 @@ func answerTranslations(x *call.Call, p *place, err error) {
 		fail(x, err)
 		return
 	}
+	locales := localesOf(x)
 	x.Reply = append(x.Reply[:0], `{"translations":[`...)
 	for i := range shown {
 		for _, t := range shown[i].Translations {
-			if only != "" && localeKey(t.Locale) != only {
+			key := localeKey(t.Locale)
+			if only != "" && key != only {
 				continue
 			}
+			t.Locale = locales[key].Described()
 			x.Reply = value.WithComma(x.Reply)
 			appendTranslation(x, p, &shown[i], t)
 		}
@@ -84,7 +87,7 @@ func (p *place) shown(x *call.Call) ([]control.Message, error) {
 
 // appendTranslation appends a translation to the reply; one of several messages says of which.
 func appendTranslation(x *call.Call, p *place, m *control.Message, t control.Translation) {
-	l := t.Locale.Described()
+	l := t.Locale
 	b := append(x.Reply, `{"locale":{"uuid":`...)
 	b = value.AppendQuoted(b, localeID(x, l).String())
 	b = value.AppendQuoted(append(b, `,"name":`...), l.Name)

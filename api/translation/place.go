@@ -1,6 +1,7 @@
 package translation
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/google/uuid"
@@ -136,37 +137,56 @@ func eachMessage(x *call.Call, f func(*control.Message) bool) {
 	}
 }
 
-// locale returns the locale that the request names, one of the workspace: of its settings, or of any translation that
-// it has.
+// locale returns the locale that the request names, one of the workspace.
 func (p *place) locale(x *call.Call) (control.Locale, error) {
-	var same func(control.Locale) bool
-	if p.localeID != "" {
-		id, err := uuid.Parse(p.localeID)
-		if err != nil {
-			return control.Locale{}, errLocaleID
+	if p.localeID == "" {
+		if key, ok := control.LocaleKey(p.localeName); ok {
+			if l, ok := localesOf(x)[key]; ok {
+				return l, nil
+			}
 		}
-		same = func(l control.Locale) bool { return localeID(x, l) == id }
-	} else {
-		key, ok := control.LocaleKey(p.localeName)
-		if !ok {
-			return control.Locale{}, errLocale
-		}
-		same = func(l control.Locale) bool { return localeKey(l) == key }
-	}
-	if i := slices.IndexFunc(x.Workspace.Locales, same); i >= 0 {
-		return x.Workspace.Locales[i], nil
-	}
-	var found *control.Locale
-	eachMessage(x, func(m *control.Message) bool {
-		if i := slices.IndexFunc(m.Translations, func(t control.Translation) bool { return same(t.Locale) }); i >= 0 {
-			found = &m.Translations[i].Locale
-		}
-		return found == nil
-	})
-	if found == nil {
 		return control.Locale{}, errLocale
 	}
-	return *found, nil
+	id, err := uuid.Parse(p.localeID)
+	if err != nil {
+		return control.Locale{}, errLocaleID
+	}
+	for _, l := range localesOf(x) {
+		if localeID(x, l) == id {
+			return l, nil
+		}
+	}
+	return control.Locale{}, errLocale
+}
+
+// localesOf are the locales of the workspace by their keys: those of its settings and of all translations that it has.
+// What a locale is called is the same wherever it is shown: what the settings say, else the first translation that says
+// it, in the order of campaigns, canvases and their messages.
+func localesOf(x *call.Call) map[string]control.Locale {
+	found := map[string]control.Locale{}
+	keys := map[string]string{} // of names, which are parsed once
+	add := func(l control.Locale) {
+		key, ok := keys[l.Name]
+		if !ok {
+			key = localeKey(l)
+			keys[l.Name] = key
+		}
+		if first, ok := found[key]; ok {
+			l = control.Locale{Name: first.Name, Country: cmp.Or(first.Country, l.Country),
+				Language: cmp.Or(first.Language, l.Language)}
+		}
+		found[key] = l
+	}
+	for _, l := range x.Workspace.Locales {
+		add(l)
+	}
+	eachMessage(x, func(m *control.Message) bool {
+		for i := range m.Translations {
+			add(m.Translations[i].Locale)
+		}
+		return true
+	})
+	return found
 }
 
 func localeKey(l control.Locale) string {
