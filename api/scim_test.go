@@ -624,3 +624,35 @@ func TestSCIMDeleteOnTheWire(t *testing.T) {
 	require.Empty(t, response.TransferEncoding)
 	require.False(t, response.Close)
 }
+
+// What is shown can be sent back and changes nothing, for a user who never had emails either, and the userName stands
+// for them afterwards as before.
+func TestSCIMUserSentBack(t *testing.T) {
+	d := open(t, nil)
+	for i, emails := range []string{``, `,"emails":[]`, `,"emails":[{"value":"sent2@example.com","type":"work","primary":true}]`, `,"emails":[{"value":"x@example.com"}]`} {
+		name := fmt.Sprintf("sent%d@example.com", i)
+		bare := `{"schemas":["urn:ietf:params:scim:schemas:core:2.0:User"],"userName":"` + name + `","name":{"givenName":"A","familyName":"B"}`
+		created := d.provision("POST", "/scim/v2/Users", bare+emails+`}`)
+		require.Equal(t, 201, created.status, created.body)
+		path := "/scim/v2/Users/" + created.json(t)["id"].(string)
+		for range 2 {
+			a := d.provision("PUT", path, d.provision("GET", path, "").body)
+			require.Equal(t, 200, a.status)
+			require.Equal(t, created.body, a.body, "version and lastModified too")
+			require.Equal(t, created.header.Get("ETag"), a.header.Get("ETag"))
+		}
+		without := d.provision("PUT", path, bare+`}`)
+		if hadEmails := i >= 2; hadEmails {
+			require.NotContains(t, without.json(t), "emails", "taken away")
+		} else {
+			require.Equal(t, created.body, without.body, "as it would have been before")
+		}
+		require.Equal(t, without.body, d.provision("PUT", path, without.body).body)
+	}
+	// Another address is one that was sent.
+	created := d.provision("POST", "/scim/v2/Users", `{"schemas":["urn:ietf:params:scim:schemas:core:2.0:User"],"userName":"other@example.com","name":{"givenName":"A","familyName":"B"}}`)
+	path := "/scim/v2/Users/" + created.json(t)["id"].(string)
+	changed := d.provision("PUT", path, strings.Replace(created.body, `"type":"work"`, `"type":"home"`, 1))
+	require.NotEqual(t, created.header.Get("ETag"), changed.header.Get("ETag"))
+	require.Equal(t, "home", changed.json(t)["emails"].([]any)[0].(map[string]any)["type"])
+}

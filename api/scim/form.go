@@ -79,8 +79,13 @@ func (f *form) user(members map[string]any, present *control.SCIMUser) *control.
 		f.attribute(u, a.Name, members[a.Name])
 	}
 	f.enterprise(u, members[EnterpriseSchema])
-	if u.Emails = f.emails(members["emails"]); u.Emails == nil && present != nil && present.Emails != nil {
-		u.Emails = []control.SCIMEmail{} // taken away; the userName is shown where none ever came
+	u.Emails = f.emails(members["emails"])
+	switch {
+	case present == nil:
+	case present.Emails == nil && slices.Equal(u.Emails, emailsOf(present)):
+		u.Emails = nil // what is shown where none ever came, sent back
+	case present.Emails != nil && u.Emails == nil:
+		u.Emails = []control.SCIMEmail{} // taken away
 	}
 	f.rights(u, members, present)
 	f.report()
