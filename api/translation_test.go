@@ -386,3 +386,26 @@ workspaces:
 	}
 	require.Equal(t, 12, shown)
 }
+
+// An id stands in the query once, as in those of subscriptions: which of two is meant nobody can say.
+func TestTranslationsOfTwo(t *testing.T) {
+	d := open(t, nil)
+	for query, want := range map[string]string{
+		"/campaigns/translations?campaign_id=c1&campaign_id=c2":                                                              translationFailure("INVALID_CAMPAIGN_ID", "'campaign_id' may be sent once only"),
+		"/campaign/translations?campaign_id=c1&campaign_id=c1":                                                               translationFailure("INVALID_CAMPAIGN_ID", "'campaign_id' may be sent once only"),
+		"/campaigns/translations?message_variation_id=m1&message_variation_id=m2":                                            translationFailure("INVALID_MESSAGE_VARIATION_ID", "'message_variation_id' may be sent once only"),
+		"/campaigns/translations?campaign_id=c1&locale_id=a&locale_id=b":                                                     translationFailure("INVALID_LOCALE_ID", "'locale_id' may be sent once only"),
+		"/campaigns/translations/source?campaign_id=c1&campaign_id=c2&message_variation_id=m1":                               translationFailure("INVALID_CAMPAIGN_ID", "'campaign_id' may be sent once only"),
+		"/canvases/translations?workflow_id=w1&workflow_id=w2&step_id=s1&message_variation_id=n1":                            translationFailure("INVALID_WORKFLOW_ID", "'workflow_id' may be sent once only"),
+		"/canvas/translations?workflow_id=w1&step_id=s1&step_id=s1&message_variation_id=n1":                                  translationFailure("INVALID_STEP_ID", "'step_id' may be sent once only"),
+		"/canvases/translations/source?workflow_id=w1&step_id=s1&message_variation_id=n1&message_variation_id=n2&step_id=s1": translationFailure("INVALID_MESSAGE_VARIATION_ID", "'message_variation_id' may be sent once only"),
+	} {
+		a := d.call("GET", query, demoKey, "")
+		require.Equal(t, 400, a.status, query)
+		require.Equal(t, want, a.body, query)
+	}
+	for _, query := range []string{"/campaigns/translations?campaign_id=&campaign_id=c1&campaign_id=&step_id=a&step_id=b&post_launch_draft_version=1&post_launch_draft_version=2",
+		"/canvases/translations?workflow_id=w1&step_id=s1&message_variation_id=n1&campaign_id=a&campaign_id=b"} {
+		require.Equal(t, 200, d.call("GET", query, demoKey, "").status, query)
+	}
+}

@@ -1,6 +1,7 @@
 package translation
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -15,14 +16,14 @@ import (
 // Campaign serves GET /campaigns/translations: of one message, or, without message_variation_id, of each
 // message of the campaign that has any.
 func Campaign(x *call.Call) {
-	p := queriedPlace(x)
-	answerTranslations(x, &p, p.checkCampaign(false))
+	p, err := queriedPlace(x, false)
+	answerTranslations(x, &p, cmp.Or(err, p.checkCampaign(false)))
 }
 
 // Canvas serves GET /canvases/translations.
 func Canvas(x *call.Call) {
-	p := queriedPlace(x)
-	answerTranslations(x, &p, p.checkCanvas())
+	p, err := queriedPlace(x, true)
+	answerTranslations(x, &p, cmp.Or(err, p.checkCanvas()))
 }
 
 func answerTranslations(x *call.Call, p *place, err error) {
@@ -113,14 +114,14 @@ func appendTexts(dst []byte, texts map[string]string) []byte {
 
 // CampaignSource serves GET /campaigns/translations/source: the texts to be translated.
 func CampaignSource(x *call.Call) {
-	p := queriedPlace(x)
-	answerSource(x, &p, p.checkCampaign(true))
+	p, err := queriedPlace(x, false)
+	answerSource(x, &p, cmp.Or(err, p.checkCampaign(true)))
 }
 
 // CanvasSource serves GET /canvases/translations/source.
 func CanvasSource(x *call.Call) {
-	p := queriedPlace(x)
-	answerSource(x, &p, p.checkCanvas())
+	p, err := queriedPlace(x, true)
+	answerSource(x, &p, cmp.Or(err, p.checkCanvas()))
 }
 
 func answerSource(x *call.Call, p *place, err error) {

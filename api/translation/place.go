@@ -18,13 +18,38 @@ type place struct {
 	localeID, localeName   string // of a translation; both empty: all
 }
 
-// queriedPlace reads a place from the query. Other parameters, such as post_launch_draft_version, are passed over:
-// there are no drafts.
-func queriedPlace(x *call.Call) place {
-	query := x.Ctx.QueryArgs()
-	get := func(name string) string { return string(query.Peek(name)) }
-	return place{campaign: get("campaign_id"), canvas: get("workflow_id"), step: get("step_id"),
-		variation: get("message_variation_id"), localeID: get("locale_id")}
+// queriedPlace reads a place from the query, which may have each id once; empty ones count as not sent. Other
+// parameters, such as post_launch_draft_version, are passed over: there are no drafts.
+func queriedPlace(x *call.Call, isCanvas bool) (p place, err error) {
+	for name, text := range x.Ctx.QueryArgs().All() {
+		into, code := p.id(string(name), isCanvas)
+		switch {
+		case into == nil || len(text) == 0:
+		case *into != "" && err == nil:
+			err = &refusal{400, code, "'" + string(name) + "' may be sent once only"}
+		default:
+			*into = string(text)
+		}
+	}
+	return p, err
+}
+
+// id is where the place has the id that a parameter is called by, and the code of what is wrong with it; nil for
+// others.
+func (p *place) id(name string, isCanvas bool) (into *string, code string) {
+	switch {
+	case name == "campaign_id" && !isCanvas:
+		return &p.campaign, errCampaign.code
+	case name == "workflow_id" && isCanvas:
+		return &p.canvas, codeCanvas
+	case name == "step_id" && isCanvas:
+		return &p.step, codeStep
+	case name == "message_variation_id":
+		return &p.variation, errVariation.code
+	case name == "locale_id":
+		return &p.localeID, errLocaleID.code
+	}
+	return nil, ""
 }
 
 // checkCampaign and checkCanvas say which id is missing.
@@ -42,9 +67,9 @@ func (p *place) checkCampaign(needsVariation bool) error {
 func (p *place) checkCanvas() error {
 	switch {
 	case p.canvas == "":
-		return requiredID("INVALID_WORKFLOW_ID", "workflow_id")
+		return requiredID(codeCanvas, "workflow_id")
 	case p.step == "":
-		return requiredID("INVALID_STEP_ID", "step_id")
+		return requiredID(codeStep, "step_id")
 	case p.variation == "":
 		return requiredID(errVariation.code, "message_variation_id")
 	}

@@ -42,9 +42,9 @@ func written(x *call.Call, body value.Value, check func(*place) error) (p place,
 		case "campaign_id":
 			p.campaign = str(m, errCampaign, member)
 		case "workflow_id":
-			p.canvas = str(m, &refusal{code: "INVALID_WORKFLOW_ID"}, member)
+			p.canvas = str(m, &refusal{code: codeCanvas}, member)
 		case "step_id":
-			p.step = str(m, &refusal{code: "INVALID_STEP_ID"}, member)
+			p.step = str(m, &refusal{code: codeStep}, member)
 		case "message_variation_id":
 			p.variation = str(m, errVariation, member)
 		case "locale_id":

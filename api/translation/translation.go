@@ -47,6 +47,11 @@ var (
 	errStep   = &refusal{404, "STEP_NOT_FOUND", "The Canvas step was not found."}
 )
 
+const (
+	codeCanvas = "INVALID_WORKFLOW_ID"
+	codeStep   = "INVALID_STEP_ID"
+)
+
 func requiredID(code, name string) *refusal {
 	return &refusal{400, code, "'" + name + "' is required"}
 }
