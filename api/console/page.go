@@ -145,7 +145,7 @@ var staticVersion = func() string {
 		}
 		return err
 	})
-	sum := sha256.Sum256([]byte(b.String()))
+	sum := sha256.Sum256(b.Bytes())
 	return hex.EncodeToString(sum[:6])
 }()
 
