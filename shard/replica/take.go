@@ -37,7 +37,7 @@ func (p *Pending) init(e *Replica) {
 func (e *Replica) Take(record []byte, wanted int) (*Pending, error) {
 	p := &Pending{wanted: wanted}
 	p.init(e)
-	data := append(noHeader[:], record...) // which makes new memory, and doesn't clear what it writes at once
+	data := append(make([]byte, wal.HeaderBytes, wal.HeaderBytes+len(record)), record...)
 	var err error
 	if p.commit.Rec, err = op.ParseRecord(data[wal.HeaderBytes:], nil); err != nil {
 		return nil, err
@@ -63,9 +63,6 @@ func (e *Replica) TakeOwn(p *Pending, data []byte, wanted, merges int, urgent bo
 	c.Urgent, c.Waits = urgent, true
 	return e.take(p, data, merges)
 }
-
-// noHeader is in front of a record that has no header yet. It is full, so nothing is ever appended to it in place.
-var noHeader [wal.HeaderBytes]byte
 
 func (e *Replica) take(p *Pending, data []byte, merges int) error {
 	l := e.lead.Load()
