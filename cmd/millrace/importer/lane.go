@@ -81,19 +81,7 @@ const (
 )
 
 // kindNumber is the index in files.Kinds; of none of them, which faulty rows may have, 255.
-func kindNumber(k files.Kind) uint8 {
-	switch k {
-	case files.Attributes:
-		return 0
-	case files.Events:
-		return 1
-	case files.Purchases:
-		return 2
-	case files.Deletions:
-		return deletions
-	}
-	return 255
-}
+func kindNumber(k files.Kind) uint8 { return uint8(slices.Index(files.Kinds, k)) }
 
 // takes reports whether a row may go with those that are there: as many as the server takes at once, and none of which
 // it matters that it would overtake another one of its user, for a request has attributes first, then events, then
