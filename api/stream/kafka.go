@@ -281,7 +281,7 @@ func (k *topics) alone(ctx context.Context, client *kgo.Client, r *kgo.Record) e
 // patience bounds a wait for brokers. The producer gives up by itself what it knows not to be there; what it has sent
 // without an answer it would try for ever, and nobody would hear of it.
 func (k *topics) patience(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, 2*k.o.RequestTimeout)
+	return context.WithTimeout(ctx, k.o.maxSilence())
 }
 
 // readable is a record's value as JSON.

@@ -92,11 +92,8 @@ func (b *bucket) dial(ctx context.Context, network, address string) (net.Conn, e
 	if err != nil {
 		return nil, err
 	}
-	return &watched{conn, s3Silences * b.o.RequestTimeout}, nil
+	return &watched{conn, b.o.maxSilence()}, nil
 }
-
-// s3Silences is how many times as long as a request elsewhere may take a service may say nothing.
-const s3Silences = 2
 
 type watched struct {
 	net.Conn

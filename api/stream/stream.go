@@ -67,7 +67,7 @@ type Options struct {
 	MessageBytes    int64
 	MessageInterval time.Duration
 	// RequestTimeout bounds a request to an HTTP endpoint, and how long brokers of Kafka are tried in one go. Default
-	// 30 s.
+	// 30 s. Where no time bounds the whole, a destination that says nothing for twice as long is one that fails.
 	RequestTimeout time.Duration
 	// RefusedBytes is how much a stream keeps of what its destination refuses for good; more holds it up. Default 64
 	// MiB.
@@ -109,6 +109,9 @@ func (o *Options) EnsureDefaults() {
 		o.disk = machine{}
 	}
 }
+
+// maxSilence is how long a destination may say nothing before it is one that fails.
+func (o *Options) maxSilence() time.Duration { return 2 * o.RequestTimeout }
 
 // Validate reports the first setting that cannot work. It expects the defaults to be set.
 func (o *Options) Validate() error {
