@@ -294,6 +294,16 @@ var deviceTexts = []struct {
 }{{"model", false}, {"os", false}, {"carrier", false}, {"device_id", true}, {"idfv", true}, {"idfa", true},
 	{"google_ad_id", true}, {"roku_ad_id", true}, {"windows_ad_id", true}}
 
+const deviceTracking = "ad_tracking_enabled" // the only other member
+
+var deviceMembers = func() []string {
+	names := []string{deviceTracking}
+	for _, m := range deviceTexts {
+		names = append(names, m.name)
+	}
+	return names
+}()
+
 // devices sets the devices. Of those with the same device_id the last one stays.
 func (im *Importer) devices(b []byte, list []*fastjson.Value) []byte {
 	var made [][]byte
@@ -322,8 +332,7 @@ func (im *Importer) devices(b []byte, list []*fastjson.Value) []byte {
 // device appends a device to im.value.
 func (im *Importer) device(v *fastjson.Value) (id string) {
 	const in = "devices"
-	o := im.element(v, in, "model", "os", "carrier", "device_id", "idfv", "idfa", "google_ad_id", "roku_ad_id",
-		"windows_ad_id", "ad_tracking_enabled")
+	o := im.element(v, in, deviceMembers...)
 	for _, m := range deviceTexts {
 		v := o.Get(m.name)
 		switch {
@@ -342,7 +351,7 @@ func (im *Importer) device(v *fastjson.Value) (id string) {
 			im.member(m.name, s)
 		}
 	}
-	im.flag(o, in, "ad_tracking_enabled")
+	im.flag(o, in, deviceTracking)
 	im.value = closeBlock(im.value, 0, op.Object)
 	return string(v.GetStringBytes("device_id"))
 }
