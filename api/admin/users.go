@@ -138,6 +138,8 @@ func (s *Server) describeUser(w *control.Workspace, u store.User) json.RawMessag
 	return profile.AppendJSON(nil, u.Blob, 0, show)
 }
 
+var errNoUser = fmt.Errorf("user %w", control.ErrNotFound)
+
 // userAt is the user whom the request's path names by svc_id.
 func (s *Server) userAt(w *control.Workspace, r *http.Request) (u store.User, err error) {
 	var users []store.User
@@ -145,7 +147,7 @@ func (s *Server) userAt(w *control.Workspace, r *http.Request) (u store.User, er
 		users, err = s.common.Store.FindNumber(w.Number, number)
 	}
 	if err == nil && len(users) == 0 {
-		err = fmt.Errorf("user %w", control.ErrNotFound)
+		err = errNoUser
 	}
 	if err != nil {
 		return u, err
@@ -196,9 +198,13 @@ func (s *Server) deleteUser(by control.Actor, r *http.Request, w *control.Worksp
 	}
 	batch := s.common.Store.NewBatch(w.Number, control.AdminActor)
 	defer batch.Release()
-	batch.Delete(u.Number)
-	return success{}, s.commitAudited(batch, s.common.Control.Entry(by, "users deleted", w.ID, "count", 1, "svc_id",
+	ref := batch.Delete(u.Number)
+	err := s.commitAudited(batch, s.common.Control.Entry(by, "users deleted", w.ID, "count", 1, "svc_id",
 		r.PathValue("user")))
+	if err == nil && batch.Outcome(ref) != shard.Done { // deleted or merged meanwhile
+		err = errNoUser
+	}
+	return success{}, err
 }
 
 // commitAudited commits a batch with an entry of the audit log, and logs it.
