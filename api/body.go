@@ -276,3 +276,66 @@ func (x *exchange) unzstd(limit int) ([]byte, error) {
 	}
 	return plain, err
 }
+
+// How a large answer gets out. A small one is copied to its connection. One of more than 32 KiB lies in memory until
+// its reader has taken it, and may be one of many that are read slowly, or never: what they take, as they are put
+// together and as they leave, has a bound for all requests together (Options.MaxAnswersBytes).
+
+// copiedReplyBytes is up to where an answer is small.
+const copiedReplyBytes = 32 << 10
+
+// HoldReply counts what Reply has come to. It says false, and has answered 503, when there is no room for it beside
+// others. Only reads ask: what has been done is answered in any case.
+func (x *exchange) HoldReply() bool {
+	if all := x.countReply(); all <= x.s.options.MaxAnswersBytes || all == x.heldReply {
+		return true
+	}
+	x.releaseReply()
+	x.Reply = nil
+	rejectedAnswers.Inc()
+	x.FailEngine(shard.ErrBusy)
+	return false
+}
+
+// countReply counts what has come to Reply since it was counted, and says what all answers take; 0: nothing has.
+func (x *exchange) countReply() (all int64) {
+	more := int64(len(x.Reply)) - copiedReplyBytes - x.heldReply
+	if more <= 0 {
+		return 0
+	}
+	x.heldReply += more
+	return x.s.replies.Add(more)
+}
+
+func (x *exchange) releaseReply() {
+	x.s.replies.Add(-x.heldReply)
+	x.heldReply = 0
+}
+
+// SendReply answers with Reply. The memory of a large one is the connection's from then on.
+func (x *exchange) SendReply(status int) {
+	if len(x.Reply) <= copiedReplyBytes {
+		x.Send(status, x.Reply)
+		return
+	}
+	x.countReply()
+	lent := &lentReply{s: x.s, bytes: x.heldReply}
+	lent.Reset(x.Reply)
+	x.Ctx.SetStatusCode(status)
+	x.Ctx.Response.SetBodyStream(lent, len(x.Reply))
+	x.Reply, x.heldReply = nil, 0
+}
+
+// lentReply is an answer on its way out. fasthttp closes it when it has been written, and when it can't be.
+type lentReply struct {
+	bytes.Reader
+	s     *Server
+	bytes int64
+}
+
+func (r *lentReply) Close() error {
+	r.s.replies.Add(-r.bytes)
+	r.bytes = 0
+	r.Reset(nil)
+	return nil
+}

@@ -42,6 +42,9 @@ type Options struct {
 	// MaxBodiesBytes bounds what the bodies of all requests under way take of memory, as they came and decompressed,
 	// but for the first 32 KiB of each; beyond it: 503. Default 256 MiB, or that of two bodies when this is more.
 	MaxBodiesBytes int64
+	// MaxAnswersBytes bounds what the answers of all requests under way take of memory, but for the first 32 KiB of
+	// each, until they have been sent; beyond it reads are answered 503. Default 256 MiB.
+	MaxAnswersBytes int64
 	// ReadTimeout is the time for a request to arrive whole, WriteTimeout for its answer to leave, IdleTimeout between
 	// requests of a connection. Defaults 10 s, 10 s, 60 s.
 	ReadTimeout, WriteTimeout, IdleTimeout time.Duration
@@ -92,6 +95,7 @@ type Options struct {
 func (o *Options) EnsureDefaults() {
 	o.MaxBodyBytes = cmp.Or(o.MaxBodyBytes, 4<<20)
 	o.MaxBodiesBytes = cmp.Or(o.MaxBodiesBytes, max(256<<20, 2*int64(o.MaxBodyBytes)))
+	o.MaxAnswersBytes = cmp.Or(o.MaxAnswersBytes, 256<<20)
 	o.ReadTimeout = cmp.Or(o.ReadTimeout, 10*time.Second)
 	o.WriteTimeout = cmp.Or(o.WriteTimeout, 10*time.Second)
 	o.IdleTimeout = cmp.Or(o.IdleTimeout, 60*time.Second)
@@ -142,6 +146,8 @@ func (o *Options) Validate() error {
 	case o.MaxBodiesBytes < int64(o.MaxBodyBytes):
 		return fmt.Errorf("api: MaxBodiesBytes is %d, want that of a body, %d, at least", o.MaxBodiesBytes,
 			o.MaxBodyBytes)
+	case o.MaxAnswersBytes < 1024:
+		return fmt.Errorf("api: MaxAnswersBytes is %d, want 1 KiB at least", o.MaxAnswersBytes)
 	case o.MaxHeaderBytes < 1024 || o.MaxHeaderBytes > 1<<20:
 		return fmt.Errorf("api: MaxHeaderBytes is %d, want 1 KiB to 1 MiB", o.MaxHeaderBytes)
 	case o.PreferenceLinkLife < time.Minute || o.PreferenceLinkLife > 10*365*24*time.Hour:

@@ -54,6 +54,7 @@ type exchange struct {
 	wire      []byte // memory for the body as it comes
 	plain     []byte // memory for decompression
 	held      int64  // of both, what is counted in Server.bodies
+	heldReply int64  // of Reply, what is counted in Server.replies
 	digits    [20]byte
 
 	note   func(Fault)     // noteFault; nil: what is refused is not kept
@@ -63,6 +64,7 @@ type exchange struct {
 func (x *exchange) reset() {
 	x.Ctx, x.route, x.shape, x.Workspace, x.Key, x.scim, x.path, x.Body = nil, nil, nil, nil, nil, nil, nil, nil
 	x.release()
+	x.releaseReply()
 	x.requestID = x.requestID[:0]
 	clear(x.faults) // views of the request
 	x.faults = x.faults[:0]

@@ -156,7 +156,9 @@ func (s *Server) listSCIM(of scimStore) func(*exchange) {
 			return
 		}
 		x.Reply = list.Append(x.Reply[:0], x.projection())
-		x.Send(fasthttp.StatusOK, x.Reply)
+		if x.HoldReply() {
+			x.SendReply(fasthttp.StatusOK)
+		}
 	}
 }
 
@@ -188,7 +190,7 @@ func (x *exchange) sendSCIM(status int, resource *scim.Resource, err error) {
 	}
 	x.Ctx.Response.Header.Set(fasthttp.HeaderETag, resource.Version)
 	x.Reply = resource.Append(x.Reply[:0], x.projection())
-	x.Send(status, x.Reply)
+	x.SendReply(status) // also of what was changed, so it isn't refused
 }
 
 // sendNothing answers without a body.

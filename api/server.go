@@ -51,6 +51,7 @@ type Server struct {
 	draining   atomic.Bool
 	zstd       *zstd.Decoder // used for DecodeAll only, which is stateless
 	bodies     atomic.Int64  // what the bodies of requests under way take of memory, beyond what each has anyway
+	replies    atomic.Int64  // the same of large answers
 
 	decompressing chan struct{} // one element for each body that is being decompressed
 
@@ -185,6 +186,7 @@ func (s *Server) finish(x *exchange, start time.Time) {
 		x.Ctx.SetConnectionClose()
 		x.record(start)
 		x.release()
+		x.releaseReply()
 		return // not pooled: nobody knows what state it is in
 	}
 	x.record(start)
@@ -266,6 +268,7 @@ var (
 	rejectedHeaders   = metrics.NewCounter(`millrace_http_rejected_total{reason="headers"}`)
 	rejectedRate      = metrics.NewCounter(`millrace_http_rejected_total{reason="rate limit"}`)
 	rejectedBodies    = metrics.NewCounter(`millrace_http_rejected_total{reason="bodies"}`)
+	rejectedAnswers   = metrics.NewCounter(`millrace_http_rejected_total{reason="answers"}`)
 	rejectedConns     = metrics.NewCounter(`millrace_http_rejected_total{reason="connections"}`)
 	rejectedIPConns   = metrics.NewCounter(`millrace_http_rejected_total{reason="connections of one address"}`)
 	badKeyRequests    = metrics.NewCounter(`millrace_http_auth_failures_total{reason="key"}`)

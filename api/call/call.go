@@ -27,7 +27,7 @@ type Call struct {
 	Key       *keys.Key
 	Now       int64       // Unix ms
 	Body      []byte      // decompressed; lent until the handler returns
-	Reply     []byte      // a handler's scratch
+	Reply     []byte      // a handler's scratch, until SendReply
 	Reads     store.Reads // of users and addresses
 }
 
@@ -37,6 +37,11 @@ type Door interface {
 	Fail(status int, text string)
 	// FailEngine answers a request that the engine refused.
 	FailEngine(err error)
+	// HoldReply counts what Reply has come to among all large answers under way. It says false, and has answered 503,
+	// when there is no room for it: who appends much asks now and then.
+	HoldReply() bool
+	// SendReply answers with Reply, which is empty then. It never refuses: HoldReply does.
+	SendReply(status int)
 	// Actor is who makes the change that the request asks for.
 	Actor() control.Actor
 	// Param is a segment of the path, by its name in the route: {id}.
@@ -48,7 +53,7 @@ type Door interface {
 // NewBatch begins the request's changes. Release it, always.
 func (x *Call) NewBatch() store.Batch { return x.Store.NewBatch(x.Workspace.Number, x.Key.Number) }
 
-// Send answers with a body, which handlers build in Reply.
+// Send answers with a body that is small.
 func (x *Call) Send(status int, body []byte) {
 	x.Ctx.SetStatusCode(status)
 	x.Ctx.Response.SetBody(body) // copies: the memory of body is ours again when the handler returns

@@ -347,11 +347,14 @@ func (q *query) answerUsers(x *call.Call, limit, offset int) {
 		for _, u := range users { // none: deleted since
 			x.Reply = appendUserStatus(value.WithComma(x.Reply), x.Workspace, u.Blob)
 		}
+		if !x.HoldReply() {
+			return
+		}
 	}
 	x.Reply = append(x.Reply, `],"total_count":`...)
 	x.Reply = strconv.AppendInt(x.Reply, int64(len(numbers)), 10)
 	x.Reply = append(x.Reply, `,"message":"success"}`...)
-	x.Send(fasthttp.StatusOK, x.Reply)
+	x.SendReply(fasthttp.StatusOK)
 }
 
 // appendUserStatus appends a user's entry. Members that the user has not are null.

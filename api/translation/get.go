@@ -55,7 +55,9 @@ func answerTranslations(x *call.Call, p *place, err error) {
 		}
 	}
 	x.Reply = append(x.Reply, `],"message":"success"}`...)
-	x.Send(fasthttp.StatusOK, x.Reply)
+	if x.HoldReply() {
+		x.SendReply(fasthttp.StatusOK)
+	}
 }
 
 // shown are the messages whose translations the place asks for.
@@ -135,5 +137,7 @@ func answerSource(x *call.Call, p *place, err error) {
 	}
 	x.Reply = appendTexts(append(x.Reply[:0], `{"translations":{"translation_map":`...), shown[0].Source)
 	x.Reply = append(x.Reply, `},"message":"success"}`...)
-	x.Send(fasthttp.StatusOK, x.Reply)
+	if x.HoldReply() {
+		x.SendReply(fasthttp.StatusOK)
+	}
 }

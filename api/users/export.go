@@ -113,6 +113,9 @@ func exportAll(x *call.Call, named []namedUser, fields profile.Fields) {
 			x.Reply = value.WithComma(x.Reply)
 			show.Number, show.SvcID = u.Number, x.Store.AppendSvcID(svcID[:0], x.Workspace.Number, u.Number)
 			x.Reply = profile.AppendJSON(x.Reply, u.Blob, fields, show)
+			if !x.HoldReply() {
+				return
+			}
 		}
 		if !found && named[i].kind == op.ExternalID {
 			unknown = append(unknown, named[i].sent)
@@ -121,7 +124,7 @@ func exportAll(x *call.Call, named []namedUser, fields profile.Fields) {
 	x.Reply = append(x.Reply, ']')
 	x.Reply = appendStrings(x.Reply, `,"invalid_user_ids":`, unknown)
 	x.Reply = append(x.Reply, `,"message":"success"}`...)
-	x.Send(fasthttp.StatusCreated, x.Reply)
+	x.SendReply(fasthttp.StatusCreated)
 }
 
 // ExportOf is how a workspace shows its users: in its currency, with the names of its groups and apps.

@@ -120,6 +120,7 @@ type serveCommand struct {
 
 	MaxBody             byteSize      `default:"4MiB" bounds:"1KiB..256MiB" help:"Largest body, decompressed."`
 	MaxBodies           byteSize      `default:"0" bounds:"0|1KiB..6TiB" help:"Memory for bodies under way, of all requests together; beyond it: 503. 0: an eighth of --memory, 128 MiB at least."`
+	MaxAnswers          byteSize      `default:"0" bounds:"0|1KiB..6TiB" help:"Memory for answers under way, of all requests together; beyond it reads are answered 503. 0: an eighth of --memory, 128 MiB at least."`
 	ReadTimeout         time.Duration `default:"10s" bounds:"10ms..24h" help:"For a request to arrive."`
 	WriteTimeout        time.Duration `default:"10s" bounds:"10ms..24h" help:"For an answer to leave."`
 	IdleTimeout         time.Duration `default:"60s" bounds:"10ms..24h" help:"Between requests of a connection."`
@@ -547,7 +548,8 @@ func orNone[T int | int64 | float64 | time.Duration](v T) T {
 
 func (c *serveCommand) doorOptions(logger *slog.Logger) (api.Options, error) {
 	o := api.Options{
-		MaxBodyBytes: int(c.MaxBody), MaxBodiesBytes: c.maxBodies(), ReadTimeout: c.ReadTimeout,
+		MaxBodyBytes: int(c.MaxBody), MaxBodiesBytes: c.maxBodies(),
+		MaxAnswersBytes: c.maxAnswers(), ReadTimeout: c.ReadTimeout,
 		WriteTimeout: c.WriteTimeout,
 		IdleTimeout:  c.IdleTimeout,
 		DrainTimeout: c.DrainTimeout, MaxHeaderBytes: c.MaxHeaderBytes, MaxHeaders: c.MaxHeaders, MaxConns: c.MaxConns,
@@ -581,6 +583,14 @@ func (c *serveCommand) maxBodies() int64 {
 		return max(int64(c.Memory)/8, 128<<20, 2*int64(c.MaxBody))
 	}
 	return int64(c.MaxBodies)
+}
+
+// maxAnswers is --max-answers; 0: by memory.
+func (c *serveCommand) maxAnswers() int64 {
+	if c.MaxAnswers == 0 {
+		return max(int64(c.Memory)/8, 128<<20)
+	}
+	return int64(c.MaxAnswers)
 }
 
 // adminToken is the admin token; empty: there is no listener that would take it.
