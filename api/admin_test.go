@@ -88,6 +88,15 @@ func TestAdminNeedsTheToken(t *testing.T) {
 	w = httptest.NewRecorder()
 	d.operatorServer().Handler.ServeHTTP(w, r)
 	require.Equal(t, http.StatusForbidden, w.Code)
+
+	for site, want := range map[string]int{"cross-site": http.StatusForbidden, "same-origin": http.StatusOK, "none": http.StatusOK} {
+		r = httptest.NewRequest("GET", "http://admin/admin/workspaces", nil) // an image of that page, with what the browser remembers
+		r.SetBasicAuth("x", "admin-token")
+		r.Header.Set("Sec-Fetch-Site", site)
+		w = httptest.NewRecorder()
+		d.operatorServer().Handler.ServeHTTP(w, r)
+		require.Equal(t, want, w.Code, site)
+	}
 }
 
 func TestAdminAPI(t *testing.T) {

@@ -246,12 +246,17 @@ func checkMatch[T any](r *http.Request, v *T) error {
 	return errStale
 }
 
-// requireToken lets holders of the admin token pass. Wrong ones are counted per address like wrong API keys.
+// requireToken lets holders of the admin token pass. Wrong ones are counted per address like wrong API keys. A browser
+// remembers Basic credentials and sends them along with what any page asks for, a backup or a CPU profile for example.
 func (s *Server) requireToken(next http.Handler) http.Handler {
 	want := keys.DigestOf([]byte(s.options.Token))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if _, password, ok := r.BasicAuth(); ok && !isBearer {
+			if r.Header.Get("Sec-Fetch-Site") == "cross-site" {
+				writeAnswer(w, http.StatusForbidden, failure{"A page of another site has sent this request"})
+				return
+			}
 			token = password
 		}
 		have := keys.DigestOf([]byte(token))
