@@ -54,7 +54,7 @@ func TestCalls(t *testing.T) {
 	// A node of another cluster is not heard; one that knows no cluster yet may ask for facts, and nothing else.
 	t.Run("unauthenticated", func(t *testing.T) {
 		unauthenticated := func(cluster string) *quorum.Host {
-			h, err := quorum.Listen(quorum.HostOptions{Node: 9, Listen: "127.0.0.1:0", Logger: n.log, Resolve: func(quorum.Node) (string, bool) { return "", false }})
+			h, err := quorum.Listen(quorum.HostOptions{Node: 9, Listen: "127.0.0.1:0", Logger: n.log, Resolve: func(quorum.Node) []string { return nil }})
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = h.Close() })
 			h.SetCluster(cluster)
@@ -83,7 +83,7 @@ func TestCalls(t *testing.T) {
 		require.NoError(t, err)
 		defer silent.Close()
 		h, err := quorum.Listen(quorum.HostOptions{Node: 9, Listen: "127.0.0.1:0", Logger: n.log,
-			Resolve: func(quorum.Node) (string, bool) { return silent.Addr().String(), true }})
+			Resolve: func(quorum.Node) []string { return []string{silent.Addr().String()} }})
 		require.NoError(t, err)
 		defer h.Close()
 		h.SetCluster("any")

@@ -346,3 +346,39 @@ func TestARemovedNodeServesNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 }
+
+// A whole cluster that was moved finds itself by what its nodes are started with, although its documents have the
+// addresses of before, and other nodes are there by now.
+func TestAllNodesGetNewAddresses(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 3, nil)
+	c.eventually(func() error {
+		if d, _ := c.node(1).documents.Get(); len(d.Nodes) < 3 {
+			return fmt.Errorf("%d nodes are documented", len(d.Nodes))
+		}
+		return nil
+	})
+	require.NoError(t, track(c.node(1).Coordinator(), "bought", "ann"))
+	for _, n := range c.all() {
+		c.stop(n.self)
+	}
+	c.mu.Lock()
+	c.members = map[quorum.Node]string{1: c.members[2], 2: c.members[3], 3: c.members[1]}
+	c.mu.Unlock()
+	c.start(1, 2, 3)
+	require.NoError(t, track(c.node(2).Coordinator(), "bought", "ann"))
+	for _, n := range c.all() {
+		count, err := events(n.Coordinator(), op.ExternalID, "ann", "bought")
+		require.NoError(t, err)
+		require.Equal(t, 2, count)
+	}
+
+	address := testaddr.Free(t) // and then the documents are told
+	c.eventually(func() error { return c.node(1).Operator().Add(context.Background(), 3, address, nil) })
+	c.eventually(func() error {
+		if at := c.node(2).resolve(3); !slices.Equal(at, []string{address, c.members[3]}) {
+			return fmt.Errorf("node 3 may be at %v", at)
+		}
+		return nil
+	})
+}

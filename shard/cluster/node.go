@@ -7,6 +7,7 @@ import (
 	"iter"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -101,17 +102,22 @@ type remote struct {
 	cancel     context.CancelFunc
 }
 
-// resolve is where another node is: as the control documents say, or, as long as they don't, as Options do.
-func (n *Node) resolve(node quorum.Node) (string, bool) {
+// resolve is where another node may be: as the control documents say; as Options do, which know better when all nodes
+// have got new addresses at once, so that no document can be changed; or else as when the cluster was made.
+func (n *Node) resolve(node quorum.Node) (addresses []string) {
 	d, _ := n.documents.Get()
 	if address, ok := d.Address(node); ok {
-		return address, true
+		addresses = append(addresses, address)
 	}
-	address, ok := n.opts.Members[node]
-	if f := n.facts.Get(); !ok && f != nil {
-		address, ok = f.Members[node]
+	if address, ok := n.opts.Members[node]; ok && !slices.Contains(addresses, address) {
+		addresses = append(addresses, address)
 	}
-	return address, ok
+	if f := n.facts.Get(); len(addresses) == 0 && f != nil {
+		if address, ok := f.Members[node]; ok {
+			addresses = append(addresses, address)
+		}
+	}
+	return addresses
 }
 
 // reaches says whether another node is reached now.

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,8 +25,9 @@ type HostOptions struct {
 	// nodes come from. Names in certificates don't count unless ServerName is set. nil: plain TCP, for loopback and
 	// networks that are trusted as much.
 	TLS *tls.Config
-	// Resolve says where a node is. It is asked whenever a connection is made.
-	Resolve func(Node) (address string, ok bool)
+	// Resolve says where a node may be, the likeliest address first; none: that is not known. It is asked whenever a
+	// connection is made. The addresses are tried one after the other, first the one where the node was last.
+	Resolve func(Node) (addresses []string)
 	Logger  *slog.Logger
 
 	sockets *sockets // nil: TCP
@@ -51,6 +53,7 @@ type Host struct {
 	cluster string
 	groups  map[uint32]*groupListeners
 	conns   map[*Conn]struct{}
+	last    map[Node]string // where nodes were reached last
 }
 
 // groupListeners are where the connections of one group go.
@@ -94,6 +97,7 @@ func Listen(o HostOptions) (*Host, error) {
 		done:   make(chan struct{}),
 		groups: map[uint32]*groupListeners{},
 		conns:  map[*Conn]struct{}{},
+		last:   map[Node]string{},
 	}
 	h.setTLS(o.TLS)
 	port, err := o.sockets.listen(o.Listen)
@@ -373,18 +377,47 @@ func (h *Host) closeGroup(group uint32) {
 }
 
 func (h *Host) dialNode(to Node, purpose byte, group uint32, timeout time.Duration) (*Conn, error) {
-	address, ok := h.opts.Resolve(to)
-	if !ok {
+	addresses := h.addressesOf(to)
+	if len(addresses) == 0 {
 		return nil, fmt.Errorf("quorum: where node %d is is not known", to)
 	}
-	return h.dial(address, handshake{to: to, purpose: purpose, group: group}, timeout)
+	timeout = handshakeWithin(timeout) / time.Duration(len(addresses))
+	var failures []error
+	for _, address := range addresses {
+		c, err := h.dial(address, handshake{to: to, purpose: purpose, group: group}, timeout)
+		if err == nil || errors.Is(err, errAbsent) {
+			h.mu.Lock()
+			h.last[to] = address
+			h.mu.Unlock()
+			return c, err
+		}
+		failures = append(failures, err)
+	}
+	return nil, errors.Join(failures...)
+}
+
+// addressesOf are those where a node may be, first where it was last.
+func (h *Host) addressesOf(node Node) []string {
+	addresses := slices.Clone(h.opts.Resolve(node))
+	h.mu.Lock()
+	last := h.last[node]
+	h.mu.Unlock()
+	if i := slices.Index(addresses, last); i > 0 {
+		addresses[0], addresses[i] = last, addresses[0]
+	}
+	return addresses
+}
+
+// handshakeWithin bounds the time for a connection and its handshake.
+func handshakeWithin(timeout time.Duration) time.Duration {
+	if timeout <= 0 {
+		return handshakeTimeout
+	}
+	return min(timeout, handshakeTimeout)
 }
 
 func (h *Host) dial(address string, out handshake, timeout time.Duration) (*Conn, error) {
-	if timeout <= 0 || timeout > handshakeTimeout {
-		timeout = handshakeTimeout
-	}
-	deadline := time.Now().Add(timeout)
+	deadline := time.Now().Add(handshakeWithin(timeout))
 	raw, err := h.opts.sockets.dial(address, deadline)
 	if err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -20,11 +21,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// testHost listens on loopback; addresses are known to all hosts of a test.
+// testHost listens on loopback; addresses, separated by spaces, are known to all hosts of a test.
 func testHost(t *testing.T, where map[Node]string, n Node, cluster string, c *tls.Config) *Host {
-	h, err := Listen(HostOptions{Node: n, Listen: "127.0.0.1:0", TLS: c, Logger: testLogger(t), Resolve: func(n Node) (string, bool) {
-		a, ok := where[n]
-		return a, ok
+	h, err := Listen(HostOptions{Node: n, Listen: "127.0.0.1:0", TLS: c, Logger: testLogger(t), Resolve: func(n Node) []string {
+		return strings.Fields(where[n])
 	}})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = h.Close() })
@@ -88,6 +88,24 @@ func TestHost(t *testing.T) {
 	require.ErrorIs(t, err, net.ErrClosed)
 	_, err = one.DialCalls(2, time.Second)
 	require.Error(t, err)
+}
+
+// Where a node may be at several addresses, it is looked for at each, first where it was last.
+func TestHostAtAnotherAddress(t *testing.T) {
+	where := map[Node]string{}
+	one, two, three := testHost(t, where, 1, "c", nil), testHost(t, where, 2, "c", nil), testHost(t, where, 3, "c", nil)
+	there := two.Addr().String()
+	where[2] = three.Addr().String() + " " + there // where another node is by now
+	require.EqualValues(t, 1, talk(t, one, two).Node)
+	require.Equal(t, []string{there, three.Addr().String()}, one.addressesOf(2))
+	require.NoError(t, three.Close())
+	talk(t, one, two)
+	require.NoError(t, two.Close())
+	_, err := one.DialCalls(2, time.Second)
+	require.ErrorContains(t, err, there)
+	require.ErrorContains(t, err, three.Addr().String())
+	where[2] = "nowhere"
+	require.Equal(t, []string{"nowhere"}, one.addressesOf(2), "the last address counts among those that it may have")
 }
 
 // A node that does not know its cluster yet may call, and is marked; it gets no further.

@@ -598,7 +598,7 @@ func testBase(t *testing.T) {
 }
 
 func TestOpenRefuses(t *testing.T) {
-	host, err := Listen(HostOptions{Node: 1, Listen: "127.0.0.1:0", Resolve: func(Node) (string, bool) { return "", false }})
+	host, err := Listen(HostOptions{Node: 1, Listen: "127.0.0.1:0", Resolve: func(Node) []string { return nil }})
 	require.NoError(t, err)
 	defer host.Close()
 	good := func() Options {

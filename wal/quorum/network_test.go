@@ -48,7 +48,7 @@ func (n *network) sockets(self Node) *sockets {
 	}
 }
 
-func (n *network) resolve(to Node) (string, bool) { return string(to.id()), true }
+func (n *network) resolve(to Node) []string { return []string{string(to.id())} }
 
 func (n *network) dial(from, to Node) (net.Conn, error) {
 	n.mu.Lock()

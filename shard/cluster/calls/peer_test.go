@@ -35,7 +35,7 @@ func testPeer() *Peer {
 // caller makes and serves calls.
 func caller(t *testing.T, node quorum.Node, addresses map[quorum.Node]string, requests, services map[string]Handler) *Options {
 	h, err := quorum.Listen(quorum.HostOptions{Node: node, Listen: addresses[node], Logger: slog.New(slog.DiscardHandler),
-		Resolve: func(to quorum.Node) (string, bool) { return addresses[to], true }})
+		Resolve: func(to quorum.Node) []string { return []string{addresses[to]} }})
 	require.NoError(t, err)
 	h.SetCluster("c")
 	s := &Server{Requests: requests, Services: services, Admit: func(*quorum.Conn, string) int { return 0 }, Failed: func(error) {}}
