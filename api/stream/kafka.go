@@ -1,20 +1,24 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/sasl"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
@@ -108,14 +112,60 @@ func (k *topics) open(ctx context.Context) error {
 			return err
 		}
 	}
+	limits := map[string]int32{}
+	options = append(options, kgo.ProducerBatchMaxBytesFn(func(topic string) int32 {
+		return cmp.Or(limits[topic], batchBytes)
+	}))
 	k.options = append(options, k.o.kafka...)
 	client, err := kgo.NewClient(k.options...)
+	if err != nil {
+		return err
+	}
 	k.client = client
-	return err
+	return k.askLimits(ctx, limits)
 }
 
-// maxRecordBytes is above whatever one event can have. Batches are smaller, since brokers usually take no more than 1
-// MiB.
+// askLimits finds out how large a batch each topic takes, so that all records leave in their order: those of a batch
+// that is refused come behind later ones. A topic whose limit can't be had gets batches of batchBytes: it may not be
+// there yet, or the user may not see its configuration.
+func (k *topics) askLimits(ctx context.Context, limits map[string]int32) error {
+	wait, cancel := context.WithTimeout(ctx, k.o.RequestTimeout)
+	defer cancel()
+	ask := kmsg.NewPtrDescribeConfigsRequest()
+	for _, topic := range slices.Compact(slices.Sorted(maps.Values(k.names))) {
+		r := kmsg.NewDescribeConfigsRequestResource()
+		r.ResourceType, r.ResourceName = kmsg.ConfigResourceTypeTopic, topic
+		r.ConfigNames = []string{configMaxBytes}
+		ask.Resources = append(ask.Resources, r)
+	}
+	answer, err := ask.RequestWith(wait, k.client)
+	if err != nil {
+		if wait.Err() != nil {
+			return fmt.Errorf("the brokers don't answer: %w", err)
+		}
+		return nil
+	}
+	for _, r := range answer.Resources {
+		for _, c := range r.Configs {
+			if c.Name != configMaxBytes || c.Value == nil {
+				continue
+			}
+			if n, err := strconv.Atoi(*c.Value); err == nil && n >= minBatchBytes {
+				limits[r.ResourceName] = int32(min(n, maxRecordBytes))
+			}
+		}
+	}
+	return nil
+}
+
+const (
+	configMaxBytes = "max.message.bytes" // of a topic: how large a batch it takes
+	minBatchBytes  = 512                 // less is not taken for a limit
+	// batchBytes is what a topic takes where nothing is said, with room to spare.
+	batchBytes = 1_000_000
+)
+
+// maxRecordBytes is above whatever one event can have, and below what brokers take as one request.
 const maxRecordBytes = 64 << 20
 
 // producerLinger is how long the producer waits for more of a batch. The end of a delivery ends that.
@@ -229,9 +279,9 @@ func (d *records) failed() error {
 	return d.err
 }
 
-// confirm returns when all records are there. Of a batch that was too large, or has what the broker finds invalid, each
-// is sent by itself, as is a record that is larger than batches; one that its topic doesn't take alone is refused for
-// good.
+// confirm returns when all records are there. Of a batch that has what the broker finds invalid, or was too large for a
+// topic whose limit isn't known, each is sent by itself, as is a record that is larger than batches; one that its topic
+// doesn't take alone is refused for good.
 func (d *records) confirm(ctx context.Context, _, _ uint64) error {
 	wait, cancel := d.to.patience(ctx)
 	defer cancel()

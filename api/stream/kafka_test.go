@@ -212,13 +212,58 @@ func testRefusedRecords(t *testing.T, why *kerr.Error) {
 	require.Equal(t, 1, strings.Count(string(text), "\n"))
 }
 
-// An event that is larger than a batch of the producer, and not than its topic takes, is there.
-func TestKafkaLargerThanBatches(t *testing.T) {
-	w := newWorld(t, 4<<10)
-	large := "16777216"
-	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(3, "large"), kfake.BrokerConfigs(map[string]string{"message.max.bytes": large, "max.message.bytes": large}))
+// limitedTopic is a broker with a topic that takes batches of so many bytes.
+func limitedTopic(t *testing.T, topic string, limit int) *kfake.Cluster {
+	text := fmt.Sprint(limit)
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(3, topic), kfake.BrokerConfigs(map[string]string{"message.max.bytes": text}))
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
+	client, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...))
+	require.NoError(t, err)
+	defer client.Close()
+	ask, r, v := kmsg.NewPtrIncrementalAlterConfigsRequest(), kmsg.NewIncrementalAlterConfigsRequestResource(), kmsg.NewIncrementalAlterConfigsRequestResourceConfig()
+	r.ResourceType, r.ResourceName, v.Name, v.Value = kmsg.ConfigResourceTypeTopic, topic, configMaxBytes, &text
+	r.Configs = append(r.Configs, v)
+	ask.Resources = append(ask.Resources, r)
+	answer, err := ask.RequestWith(context.Background(), client)
+	require.NoError(t, err)
+	require.NoError(t, kerr.ErrorForCode(answer.Resources[0].ErrorCode))
+	return c
+}
+
+// Batches are no larger than their topic takes: records of one that was refused would stand behind later ones.
+func TestKafkaKeepsToTheLimitOfATopic(t *testing.T) {
+	const limit = 2048
+	w, c := newWorld(t, 4<<10), limitedTopic(t, "small", limit)
+	largest := 0
+	c.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		for _, topic := range req.(*kmsg.ProduceRequest).Topics {
+			for _, p := range topic.Partitions {
+				largest = max(largest, len(p.Records))
+			}
+		}
+		return nil, nil, false
+	})
+	stream := w.topics("all", c, func(s *control.Stream) { s.Destination.Topic = "small" })
+	w.commit(w.ws.Number, 10, 7)
+	o := w.options()
+	o.kafka = []kgo.Opt{kgo.ProducerBatchCompression(kgo.NoCompression())}
+	require.NoError(t, w.turns(o, stream))
+	require.Greater(t, largest, limit/2)
+	require.LessOrEqual(t, largest, limit)
+	last := map[string]string{}
+	all := consumed(t, c, "small")
+	require.Len(t, all, len(w.exported(eventlog.Query{})))
+	for _, rec := range all {
+		require.Less(t, last[string(rec.Key)], header(rec, "id"))
+		last[string(rec.Key)] = header(rec, "id")
+	}
+}
+
+// An event that is larger than a batch usually is, and not than its topic takes, is there, in its place.
+func TestKafkaLargerThanBatches(t *testing.T) {
+	w, c := newWorld(t, 4<<10), limitedTopic(t, "large", 16<<20)
 	stream := w.topics("all", c, func(s *control.Stream) {
 		s.Kinds, s.Destination.Topic = []string{control.StreamAttributes}, "large"
 	})
@@ -226,7 +271,9 @@ func TestKafkaLargerThanBatches(t *testing.T) {
 	for i := range 12_000 {
 		fmt.Fprintf(&attributes, `,"a%d":"%0100d"`, i, i)
 	}
-	w.track(`{"attributes":[{"external_id":"u1"` + attributes.String() + `}]}`)
+	for _, more := range []string{`,"b":1`, attributes.String(), `,"b":2`} {
+		w.track(`{"attributes":[{"external_id":"u1"` + more + `}]}`)
+	}
 	o := w.options()
 	k := newCarrier(&o, w.ws, stream, o.Parts()[0])
 	defer k.close()
@@ -235,8 +282,8 @@ func TestKafkaLargerThanBatches(t *testing.T) {
 	}
 	require.Zero(t, k.status().Refused)
 	all := consumed(t, c, "large")
-	require.Len(t, all, 1)
-	require.Greater(t, len(all[0].Value), 1<<20)
+	require.Len(t, all, 3)
+	require.Greater(t, len(all[1].Value), 1<<20)
 }
 
 // Brokers that don't answer are an error, though the producer can't know whether they have what was sent.
