@@ -53,7 +53,7 @@ type Host struct {
 	cluster string
 	groups  map[uint32]*groupListeners
 	conns   map[*Conn]struct{}
-	last    map[Node]string // where nodes were reached last
+	last    map[Node]string // where nodes were reached last, or are to be looked for first
 }
 
 // groupListeners are where the connections of one group go.
@@ -192,7 +192,7 @@ func (h *Host) DialCalls(to Node, timeout time.Duration) (net.Conn, error) {
 
 // DialAddress opens a connection for calls to whichever node is at an address.
 func (h *Host) DialAddress(address string, timeout time.Duration) (net.Conn, error) {
-	return h.dial(address, handshake{purpose: purposeCalls}, timeout)
+	return h.dial(address, handshake{purpose: purposeCalls}, time.Now().Add(handshakeWithin(timeout)))
 }
 
 // Addr is where the host listens.
@@ -381,22 +381,29 @@ func (h *Host) dialNode(to Node, purpose byte, group uint32, timeout time.Durati
 	if len(addresses) == 0 {
 		return nil, fmt.Errorf("quorum: where node %d is is not known", to)
 	}
-	timeout = handshakeWithin(timeout) / time.Duration(len(addresses))
+	deadline := time.Now().Add(handshakeWithin(timeout))
 	var failures []error
 	for _, address := range addresses {
-		c, err := h.dial(address, handshake{to: to, purpose: purpose, group: group}, timeout)
+		c, err := h.dial(address, handshake{to: to, purpose: purpose, group: group}, deadline)
 		if err == nil || errors.Is(err, errAbsent) {
-			h.mu.Lock()
-			h.last[to] = address
-			h.mu.Unlock()
+			h.setLast(to, address)
 			return c, err
 		}
-		failures = append(failures, err)
+		if failures = append(failures, err); !time.Now().Before(deadline) {
+			break
+		}
 	}
+	h.setLast(to, addresses[1%len(addresses)]) // the first may have taken all the time
 	return nil, errors.Join(failures...)
 }
 
-// addressesOf are those where a node may be, first where it was last.
+func (h *Host) setLast(node Node, address string) {
+	h.mu.Lock()
+	h.last[node] = address
+	h.mu.Unlock()
+}
+
+// addressesOf are those where a node may be, first the one to begin with.
 func (h *Host) addressesOf(node Node) []string {
 	addresses := slices.Clone(h.opts.Resolve(node))
 	h.mu.Lock()
@@ -416,8 +423,7 @@ func handshakeWithin(timeout time.Duration) time.Duration {
 	return min(timeout, handshakeTimeout)
 }
 
-func (h *Host) dial(address string, out handshake, timeout time.Duration) (*Conn, error) {
-	deadline := time.Now().Add(handshakeWithin(timeout))
+func (h *Host) dial(address string, out handshake, deadline time.Time) (*Conn, error) {
 	raw, err := h.opts.sockets.dial(address, deadline)
 	if err != nil {
 		return nil, err

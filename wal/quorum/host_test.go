@@ -100,8 +100,19 @@ func TestHostAtAnotherAddress(t *testing.T) {
 	require.Equal(t, []string{there, three.Addr().String()}, one.addressesOf(2))
 	require.NoError(t, three.Close())
 	talk(t, one, two)
+
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes all the time that there is
+	require.NoError(t, err)
+	defer silent.Close()
+	where[2] = silent.Addr().String() + " " + there
+	one.setLast(2, "")
+	_, err = one.DialCalls(2, 50*time.Millisecond)
+	require.Error(t, err)
+	talk(t, one, two)
+
 	require.NoError(t, two.Close())
-	_, err := one.DialCalls(2, time.Second)
+	where[2] = there + " " + three.Addr().String()
+	_, err = one.DialCalls(2, time.Second)
 	require.ErrorContains(t, err, there)
 	require.ErrorContains(t, err, three.Addr().String())
 	where[2] = "nowhere"
