@@ -320,7 +320,7 @@ func (w *eraseWorld) check(node int, when string) {
 func TestErasedInOtherGroups(t *testing.T) {
 	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
-	rounds, steps := testsize.Short(8, 2), testsize.Short(300, 150)
+	rounds, steps := testsize.Of(20, 4, 4), 300
 	messages := 0
 	for round := range rounds {
 		w := openEraseWorld(t, rand.New(rand.NewPCG(seed, uint64(round))))

@@ -22,7 +22,7 @@ import (
 // acknowledged record must be there, in order and unchanged; and again after a second loss, shortly after the first
 // recovery.
 func TestPowerLoss(t *testing.T) {
-	clones := testsize.Short(1000, 200)
+	clones := testsize.Of(1000, 400, 80)
 	seed := testseed.Of(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	fs := vfs.NewCrashableMem()

@@ -124,7 +124,7 @@ func TestFlipAfterClose(t *testing.T) {
 	want, err := m.open()
 	require.NoError(t, err)
 	require.Len(t, want, damageRecords)
-	sweep(t, h, m, want, 1)
+	sweep(t, h, m, want, testsize.Of(1, 3, 3))
 }
 
 // F4 after a kill: the high-water mark is exact there too, though not synced, and the end is not marked.
@@ -135,7 +135,7 @@ func TestFlipAfterKill(t *testing.T) {
 	want, err := m.open()
 	require.NoError(t, err)
 	require.Len(t, want, damageRecords)
-	sweep(t, h, m, want, 3)
+	sweep(t, h, m, want, testsize.Of(3, 6, 6))
 	require.NoError(t, h.Close())
 }
 

@@ -44,7 +44,7 @@ func starts(t *testing.T, archive []byte, moments []moment) {
 // acknowledged before it, once, in profiles and event log, and no request by half.
 func TestBackupUnderLoad(t *testing.T) {
 	r := testseed.Rand(t)
-	backups := testsize.Of(1000, 10, 2)
+	backups := testsize.Of(1000, 5, 2)
 	n := mustOpen(t, vfs.NewMem(), "data")
 	l := startLoad(t, n)
 	for k := range backups {

@@ -71,7 +71,7 @@ func TestFlips(t *testing.T) {
 	want := unpacked(t, plain)
 	t.Logf("%d bytes, %d files", len(plain), len(want))
 	named := 0
-	flips := testsize.Of(len(plain), 200, 200)
+	flips := testsize.Of(len(plain), 80, 80)
 	for k := range flips {
 		at := k*len(plain)/flips + r.IntN(max(1, len(plain)/flips))
 		damaged := bytes.Clone(plain)

@@ -392,7 +392,7 @@ func TestReceiveCrashes(t *testing.T) {
 	}))
 	crash = func(op errorfs.Op) {
 		steps++
-		for _, kept := range []int{0, 50, 50, 50, 100} {
+		for _, kept := range testsize.Of([]int{0, 50, 50, 50, 100}, []int{0, 50, 100}, nil) {
 			image := disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: kept, RNG: rand.New(rand.NewPCG(r.Uint64(), 1))})
 			require.NoError(t, Finish(image, "group"), "%v", op)
 			names, err := image.List("group")

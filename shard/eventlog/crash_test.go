@@ -68,6 +68,15 @@ func (f stepFile) Sync() error {
 	return f.File.Sync()
 }
 
+// oneOf is one of so many disks, which chance chooses.
+func oneOf(r *rand.Rand, many int, disks []*vfs.MemFS) []*vfs.MemFS {
+	var chosen []*vfs.MemFS
+	for i := r.IntN(many); i < len(disks); i += many {
+		chosen = append(chosen, disks[i])
+	}
+	return chosen
+}
+
 // filled is a world with packed blocks, an unpacked tail, and deleted users with events in both. The worker does
 // nothing by itself.
 func filled(t *testing.T, step func(w *world, what string) error) *world {
@@ -107,7 +116,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 	w.requireExact()
 	require.Zero(t, w.l.Stats().Deletions)
 	require.Greater(t, len(clones), 30)
-	clones = append(clones, w.fs.CrashClone(vfs.CrashCloneCfg{}))
+	clones = append(oneOf(r, testsize.Of(1, 3, 3), clones), w.fs.CrashClone(vfs.CrashCloneCfg{}))
 	for _, clone := range clones {
 		c := &world{t: t, fs: clone, clock: w.clock, acked: w.acked}
 		c.open(manual())
@@ -167,7 +176,8 @@ func TestCrashWhileBlockGoes(t *testing.T) {
 func TestEveryStepFails(t *testing.T) {
 	testsize.SkipSerial(t)
 	broken := errors.New("broken disk")
-	for k := 1; ; k++ {
+	share := testsize.Of(1, 3, 3) // one step of so many
+	for k := 1 + testseed.Rand(t).IntN(share); ; k += share {
 		n, armed := 0, false
 		w := filled(t, func(*world, string) error {
 			if armed {
