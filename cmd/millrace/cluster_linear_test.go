@@ -115,7 +115,7 @@ func TestLinearizable(t *testing.T) {
 		t.Skip("clusters of processes are for the long run")
 	}
 	seed := testseed.Of(t)
-	runs, faults := testsize.Of(50, 3, 3), testsize.Of(10, 2, 2)
+	runs, faults := testsize.Of(50, 2, 2), testsize.Of(10, 3, 3)
 	answered, bent := map[history.Kind]int{}, 0
 	var kinds []int // of faults, to come
 	for run := range runs {
