@@ -49,8 +49,8 @@ func TestBackupUnderLoad(t *testing.T) {
 		nodes, replicas int
 	}{"replicas everywhere": {3, 3}, "some groups elsewhere": {3, 2}} {
 		t.Run(name, func(t *testing.T) {
-			if test.replicas == test.nodes { // the other one has all of it, and reads of other nodes besides
-				testsize.SkipSerial(t)
+			if test.replicas == test.nodes && !testsize.Stress() {
+				t.Skip("the other one has all of it, and reads of other nodes besides")
 			}
 			c := startCluster(t, test.nodes, func(o *Options) { o.Replicas = test.replicas })
 			crowd := &crowd{t: t, numbers: map[uint64]bool{}}
@@ -143,7 +143,6 @@ func (c *crowdOf) goesOn(restored *testCluster, seed uint64) {
 
 // What is not as it was written is refused, wherever it was changed, and leaves nothing.
 func TestRestoreBackupRefuses(t *testing.T) {
-	testsize.SkipSerial(t)
 	t.Parallel()
 	seed := testseed.Of(t)
 	c := startCluster(t, 1, nil)
@@ -165,7 +164,7 @@ func TestRestoreBackupRefuses(t *testing.T) {
 		}
 		return err
 	}
-	for range 20 {
+	for range testsize.Of(60, 8, 8) {
 		cut := archive[:r.IntN(len(archive))]
 		require.ErrorIs(t, restore(cut, nil), backup.ErrArchive)
 		at := r.IntN(len(archive))

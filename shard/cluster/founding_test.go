@@ -20,7 +20,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
-	"millrace/loadtest/testsize"
 	"millrace/shard"
 	"millrace/shard/backup"
 	"millrace/shard/bodies"
@@ -401,7 +400,6 @@ func (c *testCluster) spread(meanwhile ...func() error) {
 // first on the one node that has it, then on those that have joined; and the new cluster does with it what the old node
 // would have done.
 func TestImport(t *testing.T) {
-	testsize.SkipSerial(t)
 	t.Parallel()
 	seed := testseed.Of(t)
 	dir, crowd := killedAlone(t, seed)
@@ -547,7 +545,6 @@ func requireDeletions(t *testing.T, c *testCluster, crowd *crowd) {
 }
 
 func TestImportRefuses(t *testing.T) {
-	testsize.SkipSerial(t)
 	t.Parallel()
 	c := newTestCluster(t, 2, nil)
 	empty := t.TempDir()

@@ -173,12 +173,9 @@ func TestNodesComeAndGo(t *testing.T) {
 	c.join(1, 4)
 	status := c.settled(2, 1, 2, 3, 4)
 	require.Len(t, status.Control.Replicas, 4)
-	rest := []quorum.Node{2, 3, 4}
-	if !testing.Short() {
-		c.join(3, 5)
-		status = c.settled(4, 1, 2, 3, 4, 5)
-		rest = append(rest, 5)
-	}
+	rest := []quorum.Node{2, 3, 4, 5}
+	c.join(3, 5)
+	status = c.settled(4, 1, 2, 3, 4, 5)
 	voters := 0
 	for _, r := range status.Control.Replicas {
 		if r.Voter {
@@ -199,13 +196,11 @@ func TestNodesComeAndGo(t *testing.T) {
 	c.stop(1)
 	c.eventually(func() error { return c.node(4).Operator().Remove(ctx, 1, false, nil) })
 	c.settled(3, rest...)
-	if !testing.Short() {
-		load.nodes.Store(&[]quorum.Node{3, 4, 5})
-		c.stop(2) // for good
-		c.join(3, 6)
-		c.eventually(func() error { return c.node(4).Operator().Remove(ctx, 2, true, nil) })
-		rest = []quorum.Node{3, 4, 5, 6}
-	}
+	load.nodes.Store(&[]quorum.Node{3, 4, 5})
+	c.stop(2) // for good
+	c.join(3, 6)
+	c.eventually(func() error { return c.node(4).Operator().Remove(ctx, 2, true, nil) })
+	rest = []quorum.Node{3, 4, 5, 6}
 	status = c.settled(4, rest...)
 	for _, g := range append(status.Groups, status.Control) {
 		for _, r := range g.Replicas {

@@ -21,7 +21,7 @@ func TestRandom(t *testing.T) { simulated(t, testRandom) }
 
 func testRandom(t *testing.T) {
 	r := testseed.Rand(t)
-	steps := testsize.Of(1500, 100, 40)
+	steps := testsize.Of(1500, 100, 100)
 	c := &chaos{t: t, r: r, group: newGroup(t, 3, nil), seen: map[uint64]string{}}
 	for range steps {
 		c.step()

@@ -386,8 +386,9 @@ func TestMoveIsRedirected(t *testing.T) {
 // Whatever happens, in whatever order, with calls that fail or come late and reconcilers that change in the middle: no
 // group loses its majority by what the reconciler does, and when all is quiet everything is where it should be.
 func TestRandomLives(t *testing.T) {
+	testsize.SkipSerial(t)
 	t.Parallel()
-	lives := testsize.Short(30, 8)
+	lives := testsize.Of(200, 20, 20)
 	seed := testseed.Of(t)
 	for life := range uint64(lives) {
 		t.Run(fmt.Sprint(life), func(t *testing.T) {
