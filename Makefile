@@ -27,6 +27,9 @@ TESTS := test unit vet lint race fuzz test-clients test-browser stress cover
 $(TESTS): export GOFLAGS += -pgo=off -trimpath -gcflags=all=-dwarf=false
 test: AGAIN := -count=1
 $(TESTS): export CGO_CFLAGS := -g0 -O0
+# The compiler collects its garbage less often, which saves a fifth of its work; tests run as ever.
+build unit vet lint race: export GOGC := 400
+AS_EVER := -exec "env -u GOGC"
 # How long each fuzz target runs: a time (30s) or a number of inputs (10000x).
 FUZZTIME      ?= 1000x
 # Whose branches guide the choice of inputs: those of all packages, which are all compiled once more for that, or of this module's.
@@ -75,7 +78,7 @@ test: build vet lint unit race test-clients fuzz ## everything that decides whet
 
 .PHONY: unit
 unit: ## the tests alone
-	@$(call go_test,unit,-vet=off -timeout 30m $(AGAIN) $(AT_ONCE),$(UNIT_PACKAGES))
+	@$(call go_test,unit,$(AS_EVER) -vet=off -timeout 30m $(AGAIN) $(AT_ONCE),$(UNIT_PACKAGES))
 
 .PHONY: vet
 vet: ## gofmt, go vet
@@ -93,7 +96,7 @@ lint: ## staticcheck, with the checks of staticcheck.conf
 .PHONY: race
 race: ## the tests of the concurrent packages under the race detector (needs a C compiler)
 	@if $(HAS_RACE); then \
-		$(call go_test,race,-race -vet=off $(AGAIN) $(AT_ONCE) $(RACE_FLAGS),$(RACE_PACKAGES)); \
+		$(call go_test,race,$(AS_EVER) -race -vet=off $(AGAIN) $(AT_ONCE) $(RACE_FLAGS),$(RACE_PACKAGES)); \
 	else \
 		echo 'race: SKIPPED, the race detector needs a C compiler'; \
 	fi
