@@ -360,7 +360,7 @@ func TestRequestIDs(t *testing.T) {
 func TestBadKeys(t *testing.T) {
 	d := open(t, nil)
 	for header, shown := range map[string]string{
-		"": "", "Bearer": "", "Bearer ": "", "Basic abc": "", "Bearer x": "", "Bearer secret-token-of-somebody": "secr", "Bearer \xff\xff\xff\xff\xff\xff\xff\xff\xff": "",
+		"": "", "Bearer": "", "Bearer ": "", "Basic abc": "", "Bearer x": "", "Bearer abcd": "ab", "Bearer wrong": "wron", "Bearer äöüßx": "äöüß", "Bearer äöüß": "äö", "Bearer 😀😀😀😀": "😀😀", "Bearer secret-token-of-somebody": "secr", "Bearer \xff\xff\xff\xff\xff\xff\xff\xff\xff": "",
 		demoKey: "", "Bearer " + demoKey + "x": "demo", "Bearer millrace_live_abc": "mill", "Bearer \"" + demoKey + "\"": `"dem`,
 	} {
 		head := strings.Replace(goodHead, "Authorization: Bearer "+demoKey+"\r\n", "", 1)

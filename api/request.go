@@ -345,11 +345,14 @@ func (x *exchange) deny(tooMany, text string) bool {
 	return false
 }
 
-// firstCharacters is all of a key that an answer shows (D2): four characters, fewer of a short key, so that it is never
-// shown whole.
+// firstCharacters is all of a key that an answer shows (D2): four characters, and of a key that has no more the first
+// half, so that it is never shown whole.
 func firstCharacters(token []byte) string {
-	text := []rune(strings.ToValidUTF8(string(token[:min(len(token), 16)]), "\uFFFD"))
-	return string(text[:min(4, len(text)/2)])
+	text := []rune(strings.ToValidUTF8(string(token[:min(len(token), 17)]), "\uFFFD"))
+	if len(text) > 4 {
+		return string(text[:4])
+	}
+	return string(text[:len(text)/2])
 }
 
 // admit checks permission, address and rate limit.
