@@ -393,6 +393,9 @@ func TestBruteForce(t *testing.T) {
 	require.Equal(t, "60", a.header.Get("Retry-After"))
 	require.NotEmpty(t, a.json(t)["message"])
 	require.Equal(t, 201, d.track(demoKey, "a").status, "a right key is not affected")
+	require.Equal(t, 401, d.track("", "a").status, "no key is no try")
+	require.Equal(t, 401, d.call("GET", "/scim/v2/Users", "", "").status)
+	require.Equal(t, 429, d.call("GET", "/scim/v2/Users", "wrong", "").status)
 	// Nor are keys tried without end by bodies that are too large for who has none.
 	wrong := strings.Replace(goodHead, "Bearer ", "Bearer x", 1) + "X-Request-Id: mine\r\n"
 	for _, text := range []string{wrong + "Content-Length: 20000\r\n\r\n", wrong + "Transfer-Encoding: chunked\r\n\r\n5000\r\n" + strings.Repeat(" ", 0x5000) + "\r\n0\r\n\r\n"} {

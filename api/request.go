@@ -328,15 +328,15 @@ func (x *exchange) authenticate() bool {
 
 // denyKey answers a request without a valid key. All wrong keys take the same way.
 func (x *exchange) denyKey(token []byte) bool {
-	return x.deny("Too many requests with an invalid API key. Please try again later.",
+	return x.deny(token, "Too many requests with an invalid API key. Please try again later.",
 		textUnauthorized+firstCharacters(token)+"…")
 }
 
 // deny answers a request without a valid credential: with text, or with tooMany when too many such requests come from
-// the address.
-func (x *exchange) deny(tooMany, text string) bool {
+// the address. One without any credential tries none, and isn't counted.
+func (x *exchange) deny(token []byte, tooMany, text string) bool {
 	badKeyRequests.Inc()
-	if !x.s.badKeys.Allow(x.clientAddr(), x.Now, x.s.options.MaxBadKeysPerMinute) {
+	if len(token) > 0 && !x.s.badKeys.Allow(x.clientAddr(), x.Now, x.s.options.MaxBadKeysPerMinute) {
 		x.Ctx.Response.Header.SetCanonical(headerRetryAfter, []byte("60"))
 		x.Fail(fasthttp.StatusTooManyRequests, tooMany)
 		return false

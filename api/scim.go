@@ -32,12 +32,13 @@ func appendSCIMFailure(dst []byte, status int, text string) []byte {
 func (x *exchange) authorizeSCIM() bool {
 	h := &x.Ctx.Request.Header
 	snapshot := x.s.options.Control.Snapshot()
-	access, token := snapshot.SCIM, snapshot.FindSCIMToken(bearerToken(h))
+	sent := bearerToken(h)
+	access, token := snapshot.SCIM, snapshot.FindSCIMToken(sent)
 	origins := h.PeekAll(headerRequestOrigin)
 	if token == nil || !access.AllowsOrigin(origins) || !access.AllowsAddr(x.clientAddr()) {
 		h := &x.Ctx.Response.Header
 		h.Set(fasthttp.HeaderWWWAuthenticate, `Bearer realm="scim"`)
-		return x.deny(textSCIMTooMany, textSCIMUnauthorized)
+		return x.deny(sent, textSCIMTooMany, textSCIMUnauthorized)
 	}
 	x.scim = token
 	token.Usage.Touch(x.Now)
