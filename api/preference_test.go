@@ -159,6 +159,7 @@ func TestPreferenceCenterErrors(t *testing.T) {
 		goodCenter + `,"preference_center_title":"` + strings.Repeat("é", 256) + `"`:                                    "'preference_center_title' must be a string of at most 255 characters",
 		goodCenter + `,"preference_center_title":"a\nb"`:                                                                "'preference_center_title' must be a string of at most 255 characters",
 		goodCenter + `,"state":"on"`:                                                                                    "'state' must be 'active' or 'draft'",
+		goodCenter + `,"state":""`:                                                                                      "'state' must be 'active' or 'draft'",
 		goodCenter + `,"state":1`:                                                                                       "'state' must be a string",
 		goodCenter + `,"options":[]`:                                                                                    "'options' must be an object",
 		goodCenter + `,"options":{"meta-viewport-content":1}`:                                                           "'meta-viewport-content' must be a string",

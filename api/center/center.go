@@ -170,6 +170,9 @@ func readPreferenceCenter(body value.Value, create bool) (r centerRequest) {
 			}
 		case "state":
 			r.text(member, m, &p.State)
+			if p.State == "" && !m.Absent() {
+				r.Fail("'state' must be 'active' or 'draft'")
+			}
 		case "options":
 			r.hasOptions = true
 			r.options(m)
