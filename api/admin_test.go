@@ -68,7 +68,7 @@ func TestAdminNeedsTheToken(t *testing.T) {
 			require.Equal(t, 401, status, p)
 		}
 	}
-	for _, path := range []string{"/livez", "/readyz", "/metrics"} {
+	for _, path := range []string{"/livez", "/readyz", "/metrics", "/docs", "/livez/", "/readyz/", "/metrics/", "/docs/"} {
 		status, _, _ := closed.admin("GET", path, "", "")
 		require.Equal(t, 200, status)
 	}

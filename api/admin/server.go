@@ -70,21 +70,25 @@ func New(o Options) *Server { return &Server{options: o, public: o.Public, commo
 // like any http.Server.
 func (s *Server) HTTPServer(console http.Handler) *http.Server {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, r *http.Request) {
+	open := func(path string, handler http.HandlerFunc) { // as all paths, with and without a slash behind it (D1)
+		mux.HandleFunc("GET "+path, handler)
+		mux.HandleFunc("GET "+path+"/{$}", handler)
+	}
+	open("/livez", func(w http.ResponseWriter, r *http.Request) {
 		writeAnswer(w, http.StatusOK, success{})
 	})
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+	open("/readyz", func(w http.ResponseWriter, r *http.Request) {
 		if err := s.public.Ready(); err != nil {
 			writeAnswer(w, http.StatusServiceUnavailable, failure{err.Error()})
 			return
 		}
 		writeAnswer(w, http.StatusOK, success{})
 	})
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+	open("/metrics", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		metrics.WritePrometheus(w, true)
 	})
-	mux.HandleFunc("GET /docs", documentPage)
+	open("/docs", documentPage)
 	if console != nil {
 		mux.Handle("GET /{$}", console)
 		mux.Handle("/console/", console)
