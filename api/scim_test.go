@@ -225,7 +225,7 @@ func TestSCIMRefusals(t *testing.T) {
 	long := strings.Repeat("x", 256)
 	for body, detail := range map[string]string{
 		`{}`: "'schemas', 'userName', 'name' are required",
-		`{"schemas":null,"userName":null,"name":{},"department":7,"permissions":null,"Permissions":{}}`: "'schemas', 'userName', 'name.givenName', 'name.familyName' are required",
+		`{"schemas":null,"userName":null,"name":{},"department":7,"permissions":null,"Permissions":{}}`: "'schemas', 'userName', 'name.givenName', 'name.familyName', 'permissions' are required",
 		with(`"userName":`, `"username":`):                                      "'userName' is required",
 		with(`["urn:ietf:params:scim:schemas:core:2.0:User"]`, `[]`):            "'schemas' must contain urn:ietf:params:scim:schemas:core:2.0:User",
 		with(`["urn:ietf:params:scim:schemas:core:2.0:User"]`, `[7]`):           "'schemas' must be an array of strings",
@@ -320,6 +320,73 @@ func TestSCIMRefusals(t *testing.T) {
 	require.Equal(t, scimFailure(413, "Request Entity Too Large"), a.body)
 	fits := with(`"schemas"`, `"x":"`+strings.Repeat("x", scim.MaxBodyBytes-2000)+`","schemas"`)
 	require.Equal(t, 201, d.provision("POST", "/scim/v2/Users", fits).status, "more than a stranger may send")
+}
+
+// Who sends one of department and permissions must send the other, as the contract has it; identity providers send
+// neither, or no X-Request-Origin. What there is besides the request stands in for what is missing.
+func TestSCIMDepartmentAndPermissions(t *testing.T) {
+	d, done := openEngine(t, t.TempDir())
+	defer done()
+	by := control.Actor{Name: "test"}
+	set := func(change func(s *control.SCIMSettings)) {
+		require.NoError(t, d.control.UpdateSCIM(by, func(s *control.SCIMSettings) error { change(s); return nil }))
+	}
+	const rights = `"permissions":{"companyPermissions":["admin"]}`
+	n := 0
+	body := func(rest string) string {
+		n++
+		return fmt.Sprintf(`{"schemas":[%q],"userName":"pair-%d@example.com","name":{"givenName":"A","familyName":"B"}%s}`, scim.UserSchema, n, rest)
+	}
+	create := func(rest string) answer { return d.provision("POST", "/scim/v2/Users", body(rest)) }
+	replace := func(id, rest string) answer {
+		return d.provision("PUT", "/scim/v2/Users/"+id, regexp.MustCompile(`"userName":"[^"]*",`).ReplaceAllString(body(rest), ""))
+	}
+	refused := func(name string, a answer) {
+		t.Helper()
+		require.Equal(t, 400, a.status, a.body)
+		require.Equal(t, scim400("invalidValue", "'"+name+"' is required"), a.body)
+	}
+	for _, none := range []string{"", "null"} {
+		department, permissions := "", ""
+		if none != "" {
+			department, permissions = `,"department":`+none, `,"permissions":`+none
+		}
+		refused("permissions", create(`,"department":"bi"`+permissions))
+		refused("department", create(","+rights+department))
+	}
+	neither := create("")
+	require.Equal(t, 201, neither.status, neither.body)
+	both := create(`,"department":"bi",` + rights)
+	require.Equal(t, 201, both.status, both.body)
+
+	id := both.json(t)["id"].(string)
+	refused("permissions", replace(id, `,"department":"pm"`))
+	refused("department", replace(id, `,"permissions":{}`))
+	require.Equal(t, both.body, d.provision("GET", "/scim/v2/Users/"+id, "").body)
+	require.Equal(t, 200, replace(id, "").status)
+	bare := neither.json(t)["id"].(string)
+	require.Equal(t, 200, replace(bare, ","+rights).status, "as it was shown, without a department")
+	refused("permissions", replace(bare, `,"department":"pm"`))
+	require.Equal(t, 200, d.provision("PATCH", "/scim/v2/Users/"+bare, patchBody(`{"op":"add","path":"department","value":"pm"}`)).status)
+	require.Equal(t, 200, d.provision("PATCH", "/scim/v2/Users/"+bare, patchBody(`{"op":"remove","path":"department"}`)).status)
+
+	set(func(s *control.SCIMSettings) { s.DefaultDepartment = "finance" })
+	a := create("," + rights)
+	require.Equal(t, 201, a.status, a.body)
+	require.Equal(t, "finance", a.json(t)["department"])
+	refused("permissions", create(`,"department":"bi"`))
+	set(func(s *control.SCIMSettings) {
+		s.DefaultDepartment, s.DefaultPermissions = "", &control.SCIMPermissions{Company: []string{"admin"}}
+	})
+	a = create(`,"department":"bi"`)
+	require.Equal(t, 201, a.status, a.body)
+	require.Equal(t, []any{"admin"}, a.json(t)["permissions"].(map[string]any)["companyPermissions"])
+	refused("department", create(","+rights))
+
+	set(func(s *control.SCIMSettings) { s.DefaultPermissions, s.RequestOrigin = nil, "" })
+	require.Equal(t, 201, create(`,"department":"bi"`).status)
+	require.Equal(t, 201, create(","+rights).status)
+	require.Equal(t, 200, replace(id, `,"department":"pm"`).status)
 }
 
 // Workspaces are found by name and by id, and stay the same when their name changes; a name that is no workspace's

@@ -25,6 +25,28 @@ func (f *form) rights(u *control.SCIMUser, members map[string]any, present *cont
 	}
 }
 
+// paired notes department or permissions that are missing beside the other: who sends one knows the contract, in which
+// both are required (service.md 4.16, 4.19). Identity providers send neither, and no X-Request-Origin; where that is
+// not expected there may be some that send one. What stands in for the missing one excuses it: the operator's default
+// for new users, and no department where there was none.
+func (f *form) paired(members map[string]any, present *control.SCIMUser) {
+	s := f.snapshot.SCIM
+	if s == nil || s.RequestOrigin == "" || (members["department"] == nil) == (members["permissions"] == nil) {
+		return
+	}
+	without := s.DefaultDepartment != ""
+	if present != nil {
+		without = present.Department == ""
+	}
+	if !without {
+		f.required(members, "", "department")
+	}
+	if present != nil || s.DefaultPermissions == nil {
+		f.required(members, "", "permissions")
+	}
+	f.report()
+}
+
 func (f *form) department(v any) string {
 	name, _ := v.(string)
 	if !slices.Contains(control.Departments, name) {

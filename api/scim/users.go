@@ -39,6 +39,7 @@ func (u *Users) Create(by control.Actor, body []byte) (*Resource, error) {
 		return nil, f.err
 	}
 	user := f.user(members, nil)
+	f.paired(members, nil)
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -67,7 +68,9 @@ func (u *Users) Replace(by control.Actor, id string, body []byte, ifMatch string
 		if f.err != nil {
 			return nil
 		}
-		return f.user(members, old)
+		user := f.user(members, old)
+		f.paired(members, old)
+		return user
 	})
 }
 
