@@ -60,7 +60,7 @@ type Options struct {
 	// MaxRequestsPerConn closes a connection after so many requests. Default 0: no bound.
 	MaxRequestsPerConn int
 	// MaxBadKeysPerMinute is how many requests with a wrong key one address gets a 401 for; beyond it: 429. Right keys
-	// are served all the same: many clients may share an address. Default 600.
+	// are served all the same: many clients may share an address. Default 300.
 	MaxBadKeysPerMinute int
 	// PublicURL is what links to hosted pages begin with: the address that this server has for the public, http or
 	// https, perhaps with a path. Default: the Host of the request for the link, when it is the address that the
@@ -103,7 +103,7 @@ func (o *Options) EnsureDefaults() {
 	o.MaxHeaders = cmp.Or(o.MaxHeaders, 64)
 	o.MaxConns = cmp.Or(o.MaxConns, 16384)
 	o.MaxConnsPerIP = cmp.Or(o.MaxConnsPerIP, 4096)
-	o.MaxBadKeysPerMinute = cmp.Or(o.MaxBadKeysPerMinute, 600)
+	o.MaxBadKeysPerMinute = cmp.Or(o.MaxBadKeysPerMinute, 300)
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, 10*time.Second)
 	o.PreferenceLinkLife = cmp.Or(o.PreferenceLinkLife, 90*24*time.Hour)
 	o.MaxPagesPerMinute = cmp.Or(o.MaxPagesPerMinute, 600)

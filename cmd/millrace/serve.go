@@ -130,7 +130,7 @@ type serveCommand struct {
 	MaxConns            int           `default:"16384" bounds:"1..10000000" help:"Connections."`
 	MaxConnsPerIP       int           `default:"4096" bounds:"-1|1..10000000" help:"Connections from one address; -1: no bound."`
 	MaxRequestsPerConn  int           `default:"0" bounds:"0..1000000000" help:"Requests after which a connection is closed; 0: no bound."`
-	MaxBadKeysPerMinute int           `default:"600" bounds:"1..1000000000" help:"Wrong keys from one address a minute before it gets 429."`
+	MaxBadKeysPerMinute int           `default:"300" bounds:"1..1000000000" help:"Wrong keys from one address a minute before it gets 429."`
 	MaxPagesPerMinute   int           `default:"600" bounds:"1..1000000000" help:"Hosted pages and forms from one address a minute before it gets 429."`
 	AccessLog           bool          `help:"Log a line for each request, without personal data."`
 
