@@ -39,7 +39,7 @@ func (d *Decoder) event(i, body int) int {
 		return -1
 	}
 	d.identify()
-	d.require(name, "name")
+	d.requireName(name, "name")
 	unixMillis := d.requireTime(time)
 	if d.refusal.rank == rankNone {
 		op.PutEvent(d.out[body:], unixMillis, d.intern(name), d.app(app))
@@ -88,7 +88,7 @@ func (d *Decoder) purchase(i, body int) int {
 		return -1
 	}
 	d.identify()
-	d.require(product, "product_id")
+	d.requireName(product, "product_id")
 	d.require(currency, "currency")
 	d.require(&price.slot, "price")
 	unixMillis := d.requireTime(time)
@@ -195,10 +195,19 @@ func (d *Decoder) quantity(i int) (next int, quantity int64) {
 	return d.skipRefused(i, 0, reasonNotValid), 1
 }
 
-// require refuses the object when a member is absent, null or empty.
-func (d *Decoder) require(s *slot, name string) {
-	if s.at == 0 || s.kind == slotNull || s.kind == slotString && s.start == s.end {
-		d.refuseText(rankRequired, 0, reasonRequired, name)
+// require refuses the object when a member is absent or null.
+func (d *Decoder) require(s *slot, member string) {
+	if s.at == 0 || s.kind == slotNull {
+		d.refuseText(rankRequired, 0, reasonRequired, member)
+	}
+}
+
+// requireName refuses the object when a member is absent, null or empty: an empty text is no name. As a time, a price
+// or a currency it is a value that can't be.
+func (d *Decoder) requireName(s *slot, member string) {
+	d.require(s, member)
+	if s.kind == slotString && s.at != 0 && s.start == s.end {
+		d.refuseText(rankRequired, 0, reasonRequired, member)
 	}
 }
 

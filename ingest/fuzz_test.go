@@ -169,7 +169,7 @@ func (g objectMaker) object(a array) string {
 			return g.pick(list...)
 		}
 	}
-	times := wild(`"2026-11-21T04:23:01.123Z"`, `"2026-11-21"`, `"2031-01-01"`, `"2013-07-16T19:20:30+1:00"`, `"bad"`, `5`, `null`)
+	times := wild(`"2026-11-21T04:23:01.123Z"`, `"2026-11-21"`, `"2031-01-01"`, `"2013-07-16T19:20:30+1:00"`, `"bad"`, `"2026-11-20"`, `"2026-10-01"`, `""`, `5`, `null`)
 	switch a {
 	case arrayAttributes:
 		for range g.IntN(6) {
@@ -195,9 +195,9 @@ func (g objectMaker) object(a array) string {
 		add(40, "app_id", wild(`"a"`, `null`, `""`, `5`))
 		add(10, "more", func() string { return g.value(0) })
 	default:
-		add(95, "product_id", wild(`"p"`, `7`, `"é"`, `1.5`, `null`))
-		add(95, "currency", wild(`"USD"`, `"jpy"`, `"EUR"`, `"XXXX"`, `5`))
-		add(95, "price", wild(`1`, `12.345`, `-0`, `1e2`, `-1.5`, `"1"`, `1e300`, `null`))
+		add(95, "product_id", wild(`"p"`, `7`, `"é"`, `"q"`, `"r"`, `""`, `1.5`, `null`))
+		add(95, "currency", wild(`"USD"`, `"jpy"`, `"EUR"`, `"CHF"`, `"XXXX"`, `""`, `5`))
+		add(95, "price", wild(`1`, `12.345`, `-0`, `1e2`, `-1.5`, `7`, `"1"`, `""`, `1e300`, `null`))
 		add(50, "quantity", wild(`1`, `100`, `101`, `0`, `1.0`, `null`, `"1"`))
 		add(95, "time", times)
 		add(40, "properties", func() string { return g.properties() })

@@ -485,9 +485,11 @@ func (j *judge) str(m member, integerToo bool) {
 	}
 }
 
+// required is a member that must be there; a name must not be empty either.
 func (j *judge) required(v value, name string) *value {
 	m := v.member(name)
-	if m == nil || m.kind == 'n' || m.kind == '"' && m.text == "" {
+	isName := name == "name" || name == "product_id"
+	if m == nil || m.kind == 'n' || isName && m.kind == '"' && m.text == "" {
 		j.no(rankRequired, 0, named(reasonRequired, name))
 		return nil
 	}
