@@ -110,7 +110,10 @@ var (
 func newTrackShape(before, behind string) shape {
 	return shape{contentType: contentJSON, append: func(dst []byte, status int, text string) []byte {
 		dst = appendMessage(dst, text)
-		if status != fasthttp.StatusBadRequest {
+		switch status {
+		case fasthttp.StatusBadRequest, fasthttp.StatusRequestEntityTooLarge, fasthttp.StatusUnsupportedMediaType,
+			fasthttp.StatusUnprocessableEntity: // something is wrong with the request itself
+		default:
 			return dst
 		}
 		dst = append(append(dst[:len(dst)-1], `,"errors":[`...), before...)

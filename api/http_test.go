@@ -179,7 +179,7 @@ func TestBodyLimit(t *testing.T) {
 		require.Equal(t, body.status, responses[0].status, name)
 		require.Equal(t, body.status == 413, closed, name)
 		if body.status == 413 {
-			require.Equal(t, "Request Entity Too Large", responses[0].json(t)["message"])
+			require.Equal(t, map[string]any{"message": "Request Entity Too Large", "errors": []any{"Request Entity Too Large"}}, responses[0].json(t))
 			require.NotEmpty(t, responses[0].header.Get("X-RateLimit-Remaining"), "the key is valid")
 		}
 	}
@@ -268,7 +268,9 @@ func TestCompressedBodies(t *testing.T) {
 		require.JSONEq(t, `{"message":"The body does not match its Content-Encoding","errors":["The body does not match its Content-Encoding"]}`, a.body)
 	}
 	require.Equal(t, `{"message":"x","errors":[{"type":"x"}]}`, string(trackObjectsShape.append(nil, 400, "x")))
-	require.Equal(t, `{"message":"x"}`, string(trackObjectsShape.append(nil, 413, "x")))
+	for status, want := range map[int]string{400: `,"errors":["x"]`, 413: `,"errors":["x"]`, 415: `,"errors":["x"]`, 422: `,"errors":["x"]`, 401: "", 403: "", 404: "", 405: "", 429: "", 500: "", 503: ""} {
+		require.Equal(t, `{"message":"x"`+want+`}`, string(trackShape.append(nil, status, "x")), status)
+	}
 	for _, coding := range []string{"gzip, gzip", "compress", "gzip,br"} {
 		a := d.call("POST", "/users/track", demoKey, goodBody, "Content-Encoding", coding)
 		require.Equal(t, 415, a.status, coding)
