@@ -34,9 +34,27 @@ func (l *events) Errorf(f string, a ...any) { l.log.Error("state store: " + fmt.
 // Fatalf is called when Pebble cannot go on, for want of a manifest most of all, and must not return. The process has
 // to end, but in the engine's way: with its reason and exit code.
 func (l *events) Fatalf(f string, a ...any) {
-	l.fail(fmt.Errorf(f, a...))
+	l.fail(fatal{fmt.Sprintf(f, a...), a})
 	l.die.Do(func() { close(l.dead) })
 	select {}
+}
+
+// fatal is why Pebble cannot go on. It wraps the errors that its text was made of, whatever verbs have named them: who
+// ends the process asks whether it was the disk.
+type fatal struct {
+	text string
+	of   []any
+}
+
+func (f fatal) Error() string { return f.text }
+
+func (f fatal) Unwrap() (causes []error) {
+	for _, v := range f.of {
+		if err, ok := v.(error); ok {
+			causes = append(causes, err)
+		}
+	}
+	return causes
 }
 
 // syncedFS takes a directory that can't be synced for Fatalf: Pebble panics then, on a goroutine of its own.

@@ -154,7 +154,7 @@ func openPebble(dir string, o *pebble.Options, events *events) (db *pebble.DB, e
 		defer close(done)
 		defer func() {
 			if p := recover(); p != nil {
-				err = fmt.Errorf("%v", p)
+				err = fatal{fmt.Sprint(p), []any{p}}
 			}
 		}()
 		db, err = pebble.Open(dir, o)
