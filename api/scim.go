@@ -157,9 +157,7 @@ func (s *Server) listSCIM(of scimStore) func(*exchange) {
 			return
 		}
 		x.Reply = list.Append(x.Reply[:0], x.projection())
-		if x.HoldReply() {
-			x.SendReply(fasthttp.StatusOK)
-		}
+		x.SendRead(fasthttp.StatusOK)
 	}
 }
 

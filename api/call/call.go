@@ -40,7 +40,7 @@ type Door interface {
 	// HoldReply counts what Reply has come to among all large answers under way. It says false, and has answered 503,
 	// when there is no room for it: who appends much asks now and then.
 	HoldReply() bool
-	// SendReply answers with Reply, which is empty then. It never refuses: HoldReply does.
+	// SendReply answers with Reply, which is empty then. It never refuses: SendRead does.
 	SendReply(status int)
 	// Actor is who makes the change that the request asks for.
 	Actor() control.Actor
@@ -57,6 +57,14 @@ func (x *Call) NewBatch() store.Batch { return x.Store.NewBatch(x.Workspace.Numb
 func (x *Call) Send(status int, body []byte) {
 	x.Ctx.SetStatusCode(status)
 	x.Ctx.Response.SetBody(body) // copies: the memory of body is ours again when the handler returns
+}
+
+// SendRead answers with Reply, which is empty then, or with a 503 when there is no room for it: a read has changed
+// nothing.
+func (x *Call) SendRead(status int) {
+	if x.HoldReply() {
+		x.SendReply(status)
+	}
 }
 
 // Succeed answers {"message":"success"}.

@@ -25,9 +25,7 @@ func List(x *call.Call) {
 		x.Reply = append(appendCenter(x.Reply, p), '}')
 	}
 	x.Reply = append(x.Reply, `],"message":"success"}`...)
-	if x.HoldReply() {
-		x.SendReply(fasthttp.StatusOK)
-	}
+	x.SendRead(fasthttp.StatusOK)
 }
 
 // appendCenter appends the members that the answers about a center share.
@@ -63,9 +61,7 @@ func Get(x *call.Call) {
 	x.Reply = append(append(x.Reply, `,"preference_center_options":`...), options...)
 	x.Reply = value.AppendQuoted(append(x.Reply, `,"state":`...), p.State)
 	x.Reply = append(x.Reply, `,"message":"success"}`...)
-	if x.HoldReply() {
-		x.SendReply(fasthttp.StatusOK)
-	}
+	x.SendRead(fasthttp.StatusOK)
 }
 
 // Create serves POST /preference_center/v1.

@@ -354,7 +354,7 @@ func (q *query) answerUsers(x *call.Call, limit, offset int) {
 	x.Reply = append(x.Reply, `],"total_count":`...)
 	x.Reply = strconv.AppendInt(x.Reply, int64(len(numbers)), 10)
 	x.Reply = append(x.Reply, `,"message":"success"}`...)
-	x.SendReply(fasthttp.StatusOK)
+	x.SendRead(fasthttp.StatusOK)
 }
 
 // appendUserStatus appends a user's entry. Members that the user has not are null.

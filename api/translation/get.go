@@ -55,9 +55,7 @@ func answerTranslations(x *call.Call, p *place, err error) {
 		}
 	}
 	x.Reply = append(x.Reply, `],"message":"success"}`...)
-	if x.HoldReply() {
-		x.SendReply(fasthttp.StatusOK)
-	}
+	x.SendRead(fasthttp.StatusOK)
 }
 
 // shown are the messages whose translations the place asks for.
@@ -137,7 +135,5 @@ func answerSource(x *call.Call, p *place, err error) {
 	}
 	x.Reply = appendTexts(append(x.Reply[:0], `{"translations":{"translation_map":`...), shown[0].Source)
 	x.Reply = append(x.Reply, `},"message":"success"}`...)
-	if x.HoldReply() {
-		x.SendReply(fasthttp.StatusOK)
-	}
+	x.SendRead(fasthttp.StatusOK)
 }

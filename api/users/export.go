@@ -124,7 +124,7 @@ func exportAll(x *call.Call, named []namedUser, fields profile.Fields) {
 	x.Reply = append(x.Reply, ']')
 	x.Reply = appendStrings(x.Reply, `,"invalid_user_ids":`, unknown)
 	x.Reply = append(x.Reply, `,"message":"success"}`...)
-	x.SendReply(fasthttp.StatusCreated)
+	x.SendRead(fasthttp.StatusCreated)
 }
 
 // ExportOf is how a workspace shows its users: in its currency, with the names of its groups and apps.

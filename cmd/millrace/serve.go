@@ -548,8 +548,8 @@ func orNone[T int | int64 | float64 | time.Duration](v T) T {
 
 func (c *serveCommand) doorOptions(logger *slog.Logger) (api.Options, error) {
 	o := api.Options{
-		MaxBodyBytes: int(c.MaxBody), MaxBodiesBytes: c.maxBodies(),
-		MaxAnswersBytes: c.maxAnswers(), ReadTimeout: c.ReadTimeout,
+		MaxBodyBytes: int(c.MaxBody), MaxBodiesBytes: c.underWay(c.MaxBodies, 2*c.MaxBody),
+		MaxAnswersBytes: c.underWay(c.MaxAnswers, 0), ReadTimeout: c.ReadTimeout,
 		WriteTimeout: c.WriteTimeout,
 		IdleTimeout:  c.IdleTimeout,
 		DrainTimeout: c.DrainTimeout, MaxHeaderBytes: c.MaxHeaderBytes, MaxHeaders: c.MaxHeaders, MaxConns: c.MaxConns,
@@ -577,20 +577,12 @@ func (c *serveCommand) doorOptions(logger *slog.Logger) (api.Options, error) {
 	return o, nil
 }
 
-// maxBodies is --max-bodies; 0: by memory.
-func (c *serveCommand) maxBodies() int64 {
-	if c.MaxBodies == 0 {
-		return max(int64(c.Memory)/8, 128<<20, 2*int64(c.MaxBody))
+// underWay is --max-bodies or --max-answers; 0: by memory, and least at least.
+func (c *serveCommand) underWay(set, least byteSize) int64 {
+	if set == 0 {
+		return int64(max(c.Memory/8, 128<<20, least))
 	}
-	return int64(c.MaxBodies)
-}
-
-// maxAnswers is --max-answers; 0: by memory.
-func (c *serveCommand) maxAnswers() int64 {
-	if c.MaxAnswers == 0 {
-		return max(int64(c.Memory)/8, 128<<20)
-	}
-	return int64(c.MaxAnswers)
+	return int64(set)
 }
 
 // adminToken is the admin token; empty: there is no listener that would take it.
