@@ -26,6 +26,10 @@ type Follower struct {
 	at      int     // what of it is passed on
 	missed  uint64  // see Missed
 	pool    []*blocks.Rows
+	starts  []uint32 // index's own
+	found   []place  // index's own
+	touched int      // up to here the rows of order have been touched
+	sink    uint64   // keeps what touch reads
 }
 
 // place is where a row of parts is, in the log and in memory.
@@ -63,6 +67,9 @@ func (f *Follower) Read(ctx context.Context, to uint64, pass func(*event.Event) 
 			if p.position > f.x.end {
 				return f.x.end, nil
 			}
+			if f.at >= f.touched {
+				f.touch()
+			}
 			part := f.parts[p.part]
 			f.x.fill(part, &part.List[p.row])
 			if err := pass(&f.x.event); err != nil {
@@ -74,7 +81,9 @@ func (f *Follower) Read(ctx context.Context, to uint64, pass func(*event.Event) 
 			}
 		}
 		if f.x.next > f.x.end {
-			f.parts, f.order, f.at, f.pool = nil, nil, 0, nil // from here on it is the log that is read
+			f.forget()
+			f.parts, f.order, f.pool = nil, nil, nil // from here on it is the log that is read
+			f.starts, f.found = nil, nil
 			return f.x.end, nil
 		}
 		if err := errors.Join(ctx.Err(), f.x.log.stopped()); err != nil {
@@ -112,7 +121,25 @@ func (f *Follower) stepBack(position uint64) {
 	}
 }
 
-func (f *Follower) forget() { f.parts, f.order, f.at = f.parts[:0], f.order[:0], 0 }
+func (f *Follower) forget() {
+	f.parts, f.order, f.at, f.touched = f.parts[:0], f.order[:0], 0, 0
+}
+
+// touchedAtOnce is how many rows are touched together.
+const touchedAtOnce = 32
+
+// touch reads what the next rows have in memory, first the rows, then what they point to, so that the loads overlap
+// instead of each waiting for the one before: in the order of the log they lie anywhere.
+func (f *Follower) touch() {
+	next := f.order[f.at:min(f.at+touchedAtOnce, len(f.order))]
+	for _, p := range next {
+		f.sink += f.parts[p.part].List[p.row].Position
+	}
+	for _, p := range next {
+		f.sink += f.parts[p.part].List[p.row].Touch()
+	}
+	f.touched = f.at + len(next)
+}
 
 // readAhead reads a block, or a stretch of the log, from next on.
 func (f *Follower) readAhead() error {
@@ -200,18 +227,64 @@ func (f *Follower) part() *blocks.Rows {
 // index notes the rows from a position on that are wanted, in the order of their ids, in which most of the log lies
 // already: who was deleted as one with others is behind the whole request in a block, and has to be in the log.
 func (f *Follower) index(from uint64) {
+	f.found = f.found[:0]
+	last := from
 	for p, rs := range f.parts {
 		for i := range rs.List {
 			r := &rs.List[i]
 			if r.Position < from || r.Accepted < f.since || !f.x.filter.wants(rs, r) || f.deleted.covers(r) {
 				continue
 			}
-			f.order = append(f.order, place{r.Position, r.Ordinal, r.Index, uint32(p), uint32(i)})
+			last = max(last, r.Position)
+			f.found = append(f.found, place{r.Position, r.Ordinal, r.Index, uint32(p), uint32(i)})
 		}
 	}
-	slices.SortFunc(f.order, func(a, b place) int {
-		return cmp.Or(cmp.Compare(a.position, b.position), cmp.Compare(a.ordinal, b.ordinal),
-			cmp.Compare(a.index, b.index))
+	if last-from > uint64(sparse*len(f.found)) {
+		f.order = append(f.order, f.found...)
+		sortPlaces(f.order)
+		return
+	}
+	f.distribute(from, int(last-from)+1)
+}
+
+// sparse is how many positions a row may stand for, beyond which rows aren't distributed over all positions.
+const sparse = 8
+
+// distribute puts what was found in order: it counts the rows of each of so many positions from the first one on, and
+// so knows where they belong; then it sorts those of each.
+func (f *Follower) distribute(first uint64, positions int) {
+	f.starts = append(f.starts[:0], make([]uint32, positions+1)...)
+	for i := range f.found {
+		f.starts[f.found[i].position-first+1]++
+	}
+	for i := range positions {
+		f.starts[i+1] += f.starts[i]
+	}
+	f.order = slices.Grow(f.order, len(f.found))[:len(f.found)]
+	for i := range f.found {
+		at := &f.starts[f.found[i].position-first] // which comes to where the next position begins
+		f.order[*at] = f.found[i]
+		*at++
+	}
+	begin := uint32(0)
+	for _, end := range f.starts[:positions] {
+		sortPlaces(f.order[begin:end])
+		begin = end
+	}
+}
+
+func sortPlaces(list []place) {
+	if len(list) < 2 {
+		return
+	}
+	slices.SortFunc(list, func(a, b place) int {
+		switch {
+		case a.position != b.position:
+			return cmp.Compare(a.position, b.position)
+		case a.ordinal != b.ordinal:
+			return cmp.Compare(a.ordinal, b.ordinal)
+		}
+		return cmp.Compare(a.index, b.index)
 	})
 }
 

@@ -540,7 +540,7 @@ func AppendJSONString[T []byte | string](dst []byte, s T) []byte {
 	const digits = "0123456789abcdef"
 	dst = append(dst, '"')
 	start := 0
-	for i := 0; i < len(s); {
+	for i := plainPrefix(s); i < len(s); {
 		c := s[i]
 		if c >= 0x20 && c != '"' && c != '\\' && c < utf8.RuneSelf {
 			i++
@@ -572,6 +572,21 @@ func AppendJSONString[T []byte | string](dst []byte, s T) []byte {
 		start = i
 	}
 	return append(append(dst, s[start:]...), '"')
+}
+
+// plainPrefix is how many bytes at the beginning of s, eight at a time, stand for themselves in a JSON string.
+func plainPrefix[T []byte | string](s T) (n int) {
+	const ones, highs = 0x0101010101010101, 0x8080808080808080
+	for ; n+8 <= len(s); n += 8 {
+		x := uint64(s[n]) | uint64(s[n+1])<<8 | uint64(s[n+2])<<16 | uint64(s[n+3])<<24 |
+			uint64(s[n+4])<<32 | uint64(s[n+5])<<40 | uint64(s[n+6])<<48 | uint64(s[n+7])<<56
+		quote, backslash := x^'"'*ones, x^'\\'*ones
+		// The high bit of a byte: it isn't ASCII, is less than a space, or is one of the two.
+		if (x|(x-' '*ones)|(quote-ones)|(backslash-ones))&highs != 0 {
+			return n
+		}
+	}
+	return n
 }
 
 // currencyOf reads a code of three capital letters.

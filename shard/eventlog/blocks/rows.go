@@ -15,6 +15,8 @@ type Rows struct {
 	List  []Row
 	names names
 	pages pages
+
+	members [][]byte // of names, as far as Fields has made them: as they begin a member of a JSON object
 }
 
 // Row is one event. Name, App and the properties refer to the names of its rows.
@@ -42,7 +44,7 @@ type Row struct {
 
 // Reset empties the rows, and gives their memory to new ones.
 func (r *Rows) Reset() {
-	r.List = r.List[:0]
+	r.List, r.members = r.List[:0], r.members[:0]
 	r.names.reset()
 	r.pages.reset()
 }
@@ -80,7 +82,21 @@ func (r *Rows) Keep(b []byte) []byte { return r.pages.keep(b) }
 
 // Fields are what a row has as properties.
 func (r *Rows) Fields(w *Row) event.Fields {
-	return event.Fields{Encoded: w.Properties, Names: r.names.list}
+	for _, name := range r.names.list[len(r.members):] {
+		r.members = append(r.members, r.pages.keep(event.AppendMember(nil, name)))
+	}
+	return event.Fields{Encoded: w.Properties, Names: r.names.list, Members: r.members}
+}
+
+// Touch reads what the row points to.
+func (w *Row) Touch() (sum uint64) {
+	for i := 0; i < len(w.Properties); i += 64 {
+		sum += uint64(w.Properties[i])
+	}
+	if len(w.Key) > 0 {
+		sum += uint64(w.Key[0])
+	}
+	return sum
 }
 
 // Sort orders the rows by time, then by place in the log.

@@ -67,17 +67,19 @@ func (e *Event) SetProperties(dst []byte, fields Fields) []byte {
 type Fields struct {
 	Encoded []byte // uvarint index of a name, value …
 	Names   [][]byte
+	Members [][]byte // the first names, or all or none, as AppendMember writes them
 }
 
 // Each calls f with each field. A name that there isn't is nil.
 func (x Fields) Each(f func(name []byte, v op.Value)) {
-	op.EachField(x.Encoded, func(i uint32, v op.Value) {
-		var name []byte
-		if int(i) < len(x.Names) {
-			name = x.Names[i]
-		}
-		f(name, v)
-	})
+	op.EachField(x.Encoded, func(i uint32, v op.Value) { f(x.name(i), v) })
+}
+
+func (x Fields) name(i uint32) []byte {
+	if int(i) < len(x.Names) {
+		return x.Names[i]
+	}
+	return nil
 }
 
 // AppendID appends the event's id: 16 hexadecimal digits of position, 4 or more of ordinal; in a cluster the group and

@@ -13,15 +13,28 @@ import (
 func (x Fields) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	first := true
-	x.Each(func(name []byte, v op.Value) {
+	for rest := x.Encoded; ; {
+		i, v, next, ok := op.NextField(rest)
+		if !ok {
+			return append(dst, '}')
+		}
+		rest = next
 		if !first {
 			dst = append(dst, ',')
 		}
 		first = false
-		dst = append(profile.AppendJSONString(dst, name), ':')
+		if int(i) < len(x.Members) {
+			dst = append(dst, x.Members[i]...)
+		} else {
+			dst = AppendMember(dst, x.name(i))
+		}
 		dst = appendValue(dst, v)
-	})
-	return append(dst, '}')
+	}
+}
+
+// AppendMember appends a name as it begins a member of a JSON object.
+func AppendMember(dst, name []byte) []byte {
+	return append(profile.AppendJSONString(dst, name), ':')
 }
 
 // appendValue appends a value as JSON.

@@ -53,7 +53,7 @@ func TestParquetColumns(t *testing.T) {
 			for c := range columns {
 				fields = append(append(fields, byte(1+c)), values[i%10].v...)
 			}
-			event.SetProperties(nil, Fields{fields, names})
+			event.SetProperties(nil, Fields{Encoded: fields, Names: names})
 		}
 		require.NoError(t, e.Write(&event))
 	}
