@@ -163,7 +163,18 @@ func (c *valueColumns) addPlain(values []op.Value) {
 type valueReader struct {
 	tags, modes, ints, raws, sizes, text, refs cursor.Cursor
 	entries                                    [][]byte
-	scratch                                    []byte
+
+	values []byte   // all that were read, one after the other
+	ends   []uint32 // where each of them ends
+}
+
+// at is the i-th of the values that were read.
+func (r *valueReader) at(i int) op.Value {
+	begin := uint32(0)
+	if i > 0 {
+		begin = r.ends[i-1]
+	}
+	return op.Value(r.values[begin:r.ends[i]])
 }
 
 // bad says whether something could not be read, or was left over.
@@ -176,15 +187,15 @@ func (r *valueReader) bad() bool {
 	return false
 }
 
-// read appends the n values of one name to dst; their bytes are kept in p.
-func (r *valueReader) read(dst []op.Value, n int, p *pages) []op.Value {
+// read reads the n values of one name; false when there are not so many, or too many bytes.
+func (r *valueReader) read(n int) bool {
 	tags := r.tags.Take(uint64(n))
 	dictionary, known := false, false
+	b := r.values
 	for _, t := range tags {
 		if hasBytes(op.Tag(t)) && t < tagDecimal && !known {
 			known, dictionary = true, r.openName()
 		}
-		b := r.scratch[:0]
 		switch {
 		case t >= tagDecimal && int(t-tagDecimal) < len(powers):
 			b = op.AppendFloat(b, float64(r.ints.Varint())/powers[t-tagDecimal])
@@ -205,10 +216,13 @@ func (r *valueReader) read(dst []op.Value, n int, p *pages) []op.Value {
 		default:
 			b = op.AppendBlock(b, op.Tag(t), r.text.Take(r.sizes.Uvarint()))
 		}
-		r.scratch = b
-		dst = append(dst, p.keep(b))
+		if len(b) > math.MaxUint32 {
+			return false
+		}
+		r.ends = append(r.ends, uint32(len(b)))
 	}
-	return dst
+	r.values = b
+	return len(tags) == n
 }
 
 // openName reads how a name's bytes are written, and its dictionary.

@@ -396,9 +396,12 @@ func (w *groupWriter) properties(list []Row) {
 type groupReader struct {
 	columns [numCols][4][]byte
 	ok      bool
+
+	values []byte // memory of properties for a valueReader
+	ends   []uint32
 }
 
-func (r *groupReader) begin() { *r = groupReader{ok: true} }
+func (r *groupReader) begin() { *r = groupReader{ok: true, values: r.values[:0], ends: r.ends[:0]} }
 
 // add takes a column's bytes over.
 func (r *groupReader) add(column uint32, b []byte) {
@@ -614,28 +617,34 @@ func (r *groupReader) properties(list []Row, dst *Rows) {
 			counts[name]++
 		}
 	}
-	v := valueReader{tags: r.cursor(colTags), modes: r.cursor(colModes), ints: r.cursor(colInts),
-		raws: r.cursor(colRaws), sizes: r.cursor(colSizes), text: r.cursor(colText), refs: r.cursor(colRefs)}
-	values := make([]op.Value, 0, len(v.tags.Rest)) // one for each tag
-	next := make([]int, names)
+	v := &valueReader{tags: r.cursor(colTags), modes: r.cursor(colModes), ints: r.cursor(colInts),
+		raws: r.cursor(colRaws), sizes: r.cursor(colSizes), text: r.cursor(colText), refs: r.cursor(colRefs),
+		values: r.values, ends: r.ends}
+	next := make([]int, names) // of each name, the value that comes next
+	at := 0
 	for name, n := range counts {
-		next[name] = len(values)
-		if values = v.read(values, n, &dst.pages); len(values) != next[name]+n {
+		next[name] = at
+		if at += n; !v.read(n) {
 			r.ok = false
 			return
 		}
 	}
+	r.values, r.ends = v.values, v.ends
 	if r.ok = r.ok && !v.bad(); !r.ok {
 		return
 	}
-	var b []byte
 	for i := range list {
-		b = b[:0]
-		for _, name := range shapes[ofRow[i]] {
+		shape := shapes[ofRow[i]]
+		size := binary.MaxVarintLen32 * len(shape)
+		for _, name := range shape {
+			size += len(v.at(next[name]))
+		}
+		b := dst.pages.room(size)
+		for _, name := range shape {
 			b = binary.AppendUvarint(b, uint64(name))
-			b = append(b, values[next[name]]...)
+			b = append(b, v.at(next[name])...)
 			next[name]++
 		}
-		list[i].Properties = dst.pages.keep(b)
+		list[i].Properties = dst.pages.fill(b)
 	}
 }

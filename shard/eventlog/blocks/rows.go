@@ -140,13 +140,20 @@ type pages struct {
 const pageBytes = 1 << 20
 
 // keep returns a copy of b.
-func (p *pages) keep(b []byte) []byte {
-	if cap(p.page)-len(p.page) < len(b) {
-		p.page = make([]byte, 0, max(pageBytes, len(b)))
+func (p *pages) keep(b []byte) []byte { return p.fill(append(p.room(len(b)), b...)) }
+
+// room has room for so many bytes, which are to be appended to it and then kept by fill.
+func (p *pages) room(n int) []byte {
+	if cap(p.page)-len(p.page) < n {
+		p.page = make([]byte, 0, max(pageBytes, n))
 	}
-	start := len(p.page)
-	p.page = append(p.page, b...)
-	return p.page[start:len(p.page):len(p.page)]
+	return p.page[len(p.page):]
+}
+
+// fill keeps what room was given for.
+func (p *pages) fill(b []byte) []byte {
+	p.page = p.page[:len(p.page)+len(b)]
+	return b[:len(b):len(b)]
 }
 
 // reset gives the last page to new bytes: nothing kept before may be used any more.

@@ -22,6 +22,14 @@ var kindNames = [256]string{op.Attributes: "attributes", op.Event: "event", op.P
 // KindName is what a kind of event is called outside.
 func KindName(k op.Kind) string { return kindNames[k] }
 
+// kindTexts are the same as bytes, which nobody may change.
+var kindTexts = func() (texts [256][]byte) {
+	for k, name := range kindNames {
+		texts[k] = []byte(name)
+	}
+	return texts
+}()
+
 // KindNamed is the kind that is called so.
 func KindNamed(name string) (op.Kind, bool) {
 	k := slices.Index(kindNames[:], name)

@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/compress/zstd"
 
 	"millrace/shard/op"
 )
@@ -65,6 +66,9 @@ const (
 	parquetPage     = 1 << 20
 )
 
+// parquetCodec: the fastest level comes to as few bytes, since dictionaries and pages have taken most of what repeats.
+var parquetCodec = &zstd.Codec{Level: zstd.SpeedFastest}
+
 // parquetEncoder gathers values by columns, as the library takes them fastest: a row that it has to take apart by
 // reflection costs twice as much.
 type parquetEncoder struct {
@@ -81,7 +85,8 @@ type parquetEncoder struct {
 func newParquetEncoder(w io.Writer, svcID SvcIDFunc, properties []Column) *parquetEncoder {
 	schema, own := parquetSchemaOf(properties)
 	x := &parquetEncoder{svcID: svcID, own: own,
-		w:       parquet.NewWriter(w, schema, parquet.Compression(&parquet.Zstd), parquet.PageBufferSize(parquetPage)),
+		w: parquet.NewWriter(w, schema, parquet.Compression(parquetCodec), parquet.PageBufferSize(parquetPage),
+			parquet.SkipPageBounds("properties")),
 		columns: make([][]parquet.Value, parquetColumns+len(properties)),
 		filled:  make([]bool, parquetColumns+len(properties))}
 	for c := range x.columns {
@@ -101,19 +106,19 @@ func setNull(values []parquet.Value, column int) {
 func (x *parquetEncoder) Write(e *Event) error {
 	start := len(x.texts)
 	x.texts = e.AppendID(x.texts)
-	x.set(columnID, 0, parquet.ByteArrayValue(x.texts[start:]))
-	x.set(columnWorkspace, 0, parquet.Int32Value(int32(e.Workspace)))
-	x.set(columnType, 0, parquet.ByteArrayValue([]byte(KindName(e.Kind))))
-	x.set(columnTime, 0, parquet.Int64Value(e.Time.UnixMilli()))
-	x.set(columnAcceptedAt, 0, parquet.Int64Value(e.AcceptedAt.UnixMicro()))
+	x.always(columnID, parquet.ByteArrayValue(x.texts[start:]))
+	x.always(columnWorkspace, parquet.Int32Value(int32(e.Workspace)))
+	x.always(columnType, parquet.ByteArrayValue(kindTexts[e.Kind]))
+	x.always(columnTime, parquet.Int64Value(e.Time.UnixMilli()))
+	x.always(columnAcceptedAt, parquet.Int64Value(e.AcceptedAt.UnixMicro()))
 	x.setIdentifier(e)
 	switch e.Kind {
 	case op.Purchase:
 		x.setText(columnProductID, e.Name)
 		x.setText(columnCurrency, e.Currency[:])
-		x.set(columnPrice, 1, parquet.DoubleValue(e.Price))
-		x.set(columnQuantity, 1, parquet.Int32Value(int32(e.Quantity)))
-		x.set(columnTotalMinor, 1, parquet.Int64Value(e.Total))
+		x.set(columnPrice, parquet.DoubleValue(e.Price))
+		x.set(columnQuantity, parquet.Int32Value(int32(e.Quantity)))
+		x.set(columnTotalMinor, parquet.Int64Value(e.Total))
 	case op.Event:
 		x.setText(columnName, e.Name)
 	}
@@ -149,13 +154,16 @@ func (x *parquetEncoder) setIdentifier(e *Event) {
 	if x.svcID != nil && e.Resolved {
 		start := len(x.texts)
 		x.texts = x.svcID(x.texts, e.Workspace, e.Number)
-		x.set(columnSvcID, 1, parquet.ByteArrayValue(x.texts[start:]))
+		x.set(columnSvcID, parquet.ByteArrayValue(x.texts[start:]))
 	}
 }
 
-// set sets a value of the row at hand; level is 1 in optional columns.
-func (x *parquetEncoder) set(column, level int, v parquet.Value) {
-	x.columns[column][x.rows] = v.Level(0, level, column)
+// always sets a value of the row at hand in a column that each row has: no level, and never null again.
+func (x *parquetEncoder) always(column int, v parquet.Value) { x.columns[column][x.rows] = v }
+
+// set sets a value of the row at hand in an optional column.
+func (x *parquetEncoder) set(column int, v parquet.Value) {
+	x.columns[column][x.rows] = v.Level(0, 1, column)
 	x.filled[column] = true
 }
 
@@ -163,7 +171,7 @@ func (x *parquetEncoder) set(column, level int, v parquet.Value) {
 func (x *parquetEncoder) setText(column int, text []byte) {
 	start := len(x.texts)
 	x.texts = append(x.texts, text...)
-	x.set(column, 1, parquet.ByteArrayValue(x.texts[start:]))
+	x.set(column, parquet.ByteArrayValue(x.texts[start:]))
 }
 
 func (x *parquetEncoder) Flush() error {

@@ -41,7 +41,7 @@ type changeEncoder struct {
 func newChangeEncoder(w io.Writer, svcID SvcIDFunc) *changeEncoder {
 	return &changeEncoder{svcID: svcID, batch: make([]ParquetChange, 0, parquetBatch),
 		w: parquet.NewGenericWriter[ParquetChange](w, parquet.MaxRowsPerRowGroup(parquetRowGroup),
-			parquet.Compression(&parquet.Zstd))}
+			parquet.Compression(parquetCodec))}
 }
 
 func (x *changeEncoder) Write(e *Event) error {

@@ -96,18 +96,18 @@ func (x *parquetEncoder) setOwn(e *Event) {
 		case c.of == ColumnString && tag == op.String:
 			x.setText(c.index, v.Bytes())
 		case c.of == ColumnNumber && tag == op.Int:
-			x.set(c.index, 1, parquet.DoubleValue(float64(v.Int())))
+			x.set(c.index, parquet.DoubleValue(float64(v.Int())))
 		case c.of == ColumnNumber && tag == op.Float:
-			x.set(c.index, 1, parquet.DoubleValue(v.Float()))
+			x.set(c.index, parquet.DoubleValue(v.Float()))
 		case c.of == ColumnBoolean && (tag == op.True || tag == op.False):
-			x.set(c.index, 1, parquet.BooleanValue(tag == op.True))
+			x.set(c.index, parquet.BooleanValue(tag == op.True))
 		case c.of == ColumnTime && tag == op.String:
 			var at time.Time
 			if at.UnmarshalText(v.Bytes()) == nil {
-				x.set(c.index, 1, parquet.Int64Value(at.UnixMilli()))
+				x.set(c.index, parquet.Int64Value(at.UnixMilli()))
 			}
 		case c.of == ColumnTime && tag == op.Time: // of attributes; in the JSON it is a string
-			x.set(c.index, 1, parquet.Int64Value(v.Millis()))
+			x.set(c.index, parquet.Int64Value(v.Millis()))
 		case c.of == ColumnString && tag == op.Time:
 			text := appendTime(nil, time.UnixMilli(v.Millis()))
 			x.setText(c.index, text[1:len(text)-1])
