@@ -52,7 +52,6 @@ type names struct {
 	users    map[uint64]named  // by the number that was looked for
 	external map[uint64]uint64 // numbers of users by their external ids' home numbers
 	members  []uint64          // of the address that was looked up last
-	sharers  []candidate       // those of them who are users
 }
 
 func (n *names) reset() {
@@ -64,7 +63,7 @@ func (n *names) reset() {
 	clear(n.users)
 	clear(n.external)
 	if cap(n.members) > maxKeptMembers { // batches are pooled
-		n.members, n.sharers = nil, nil
+		n.members = nil
 	}
 }
 
@@ -115,15 +114,14 @@ func (b *Batch) choose(x *naming, o op.Op) (err error) {
 		x.number = n.members[0]
 		return nil
 	}
-	n.sharers, err = e.appendCandidates(n.sharers[:0], n.members, o.Number(), o.Flags().ID())
-	if err != nil || len(n.sharers) == 0 {
-		return err
-	}
-	best := n.sharers[0]
-	for _, c := range n.sharers[1:] {
-		if c.compare(best) < 0 {
-			best = c
+	best := candidate{}
+	err = e.eachCandidate(n.members, o.Number(), o.Flags().ID(), func(x candidate) {
+		if best.number == 0 || x.compare(best) < 0 {
+			best = x
 		}
+	})
+	if err != nil || best.number == 0 {
+		return err
 	}
 	x.number, x.several, x.identified = best.number, true, best.identified
 	return nil
@@ -133,24 +131,34 @@ func (b *Batch) choose(x *naming, o op.Op) (err error) {
 func (c *Coordinator) appendCandidates(
 	dst []candidate, numbers []uint64, home uint64, id op.IDKind,
 ) ([]candidate, error) {
-	if f, ok := c.nodes.(*barriers); ok {
-		if err := f.ofUsers(nil); err != nil {
-			return dst, err
+	dst = slices.Grow(dst, len(numbers))
+	err := c.eachCandidate(numbers, home, id, func(x candidate) { dst = append(dst, x) })
+	return dst, err
+}
+
+// eachCandidate calls f with those of the numbers in the row of an identifier that are users, in the numbers' order.
+func (c *Coordinator) eachCandidate(numbers []uint64, home uint64, id op.IDKind, f func(x candidate)) error {
+	if behind, ok := c.nodes.(*barriers); ok {
+		if err := behind.ofUsers(nil); err != nil {
+			return err
 		}
 	}
 	if len(numbers) >= manySharers && !(c.sole != nil && c.sole.AllResident()) {
-		return c.appendRead(dst, numbers, home, id)
+		return c.eachRead(numbers, home, id, f)
 	}
-	for _, number := range numbers {
+	for i, number := range numbers {
+		if c.sole != nil && i%manySharers == 0 && i+1 < len(numbers) {
+			c.sole.Touch(numbers[i:min(i+manySharers, len(numbers))])
+		}
 		x, err := c.candidate(number, home, id)
 		if err != nil {
-			return dst, err
+			return err
 		}
 		if x.number != 0 {
-			dst = append(dst, x)
+			f(x)
 		}
 	}
-	return dst, nil
+	return nil
 }
 
 // manySharers is from how many users of an address on they are looked at several at a time, if the disk or other nodes
@@ -185,16 +193,19 @@ func eachAtOnce(n int, f func(i int) error) error {
 	return err
 }
 
-// appendRead is appendCandidates, several at a time.
-func (c *Coordinator) appendRead(
-	dst []candidate, numbers []uint64, home uint64, id op.IDKind,
-) ([]candidate, error) {
+// eachRead is eachCandidate, several at a time.
+func (c *Coordinator) eachRead(numbers []uint64, home uint64, id op.IDKind, f func(x candidate)) error {
 	all, own := make([]candidate, len(numbers)), slices.Clone(numbers) // callers' numbers stay on their stacks
 	err := eachAtOnce(len(all), func(i int) (err error) {
 		all[i], err = c.candidate(own[i], home, id)
 		return err
 	})
-	return append(dst, slices.DeleteFunc(all, func(x candidate) bool { return x.number == 0 })...), err
+	for _, x := range all {
+		if x.number != 0 {
+			f(x)
+		}
+	}
+	return err
 }
 
 // candidate is one of several profiles that an address names. A merge counts from when the profile that is kept has
@@ -238,7 +249,7 @@ func (c *Coordinator) candidate(number, home uint64, id op.IDKind) (x candidate,
 func (c *Coordinator) sharer(
 	x candidate, blob []byte, gone uint64, left *entries.Departed, home uint64, at int,
 ) candidate {
-	row := c.addressRows(profile.Workspace(blob), blob)[at]
+	row := c.addressRow(profile.Workspace(blob), blob, at)
 	switch {
 	case gone == 0 || hasTakenIn(blob, []uint64{gone}):
 		if row != home {

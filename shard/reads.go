@@ -124,18 +124,23 @@ func (c *Coordinator) homeOf(workspace uint32, canonical *Identifier, i Identifi
 // addressRows are the directory rows of the addresses that a profile has, 0 for none; what is no profile any more has
 // none.
 func (c *Coordinator) addressRows(workspace uint32, blob []byte) (rows [2]uint64) {
+	return [2]uint64{atEmail: c.addressRow(workspace, blob, atEmail), atPhone: c.addressRow(workspace, blob, atPhone)}
+}
+
+// addressRow is the one of them at atEmail or atPhone.
+func (c *Coordinator) addressRow(workspace uint32, blob []byte, at int) (row uint64) {
 	if profile.Kind(blob) != profile.KindUser {
-		return rows
+		return 0
 	}
 	email, phone := profile.Addresses(blob)
-	if email != nil {
+	switch {
+	case at == atEmail && email != nil:
 		var canonical [maxStackKey]byte
-		rows[atEmail] = c.hasher.Number(workspace, op.Email, op.AppendEmailKey(canonical[:0], email.Bytes()))
+		return c.hasher.Number(workspace, op.Email, op.AppendEmailKey(canonical[:0], email.Bytes()))
+	case at == atPhone && phone != nil:
+		return c.hasher.Number(workspace, op.Phone, phone.Bytes())
 	}
-	if phone != nil {
-		rows[atPhone] = c.hasher.Number(workspace, op.Phone, phone.Bytes())
-	}
-	return rows
+	return 0
 }
 
 // Find is Coordinator.Find.

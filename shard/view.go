@@ -306,7 +306,8 @@ func (c *Coordinator) readNumbers(
 		return append(dst, number), nil
 	}
 	m := entries.Members(l.Blob)
-	for i := 0; i < len(m)/8; i++ {
+	dst = slices.Grow(dst, len(m)/8)
+	for i := range len(m) / 8 {
 		dst = append(dst, entries.Member(m, i))
 	}
 	return dst, nil
