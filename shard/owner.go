@@ -161,6 +161,18 @@ func (c *Coordinator) EachUser(
 	return next, nil
 }
 
+// Touch loads what this node has in memory at these numbers, all of one group, together: for who is about to look at
+// each of them.
+func (c *Coordinator) Touch(numbers []uint64) {
+	if len(numbers) == 0 {
+		return
+	}
+	if r := c.nodes.Local(identity.Partition(numbers[0])); r != nil && r.Enter() {
+		defer r.Leave()
+		r.Touch(numbers)
+	}
+}
+
 func (c *Coordinator) numbersHere(partition uint8, after uint64, most int) ([]uint64, error) {
 	r := c.nodes.Local(partition)
 	if r == nil || !r.Enter() {

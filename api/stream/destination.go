@@ -21,6 +21,8 @@ type destination interface {
 	begin(again bool) delivery
 	// notes says whether the cursor must know where a delivery ends before anything of it shows.
 	notes() bool
+	// looksUp says whether it looks for the users of events.
+	looksUp() bool
 	pace() pace
 	// close gives back what open has taken.
 	close()

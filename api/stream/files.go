@@ -45,9 +45,10 @@ type shelf interface {
 
 const unfinishedDir = ".millrace"
 
-func (f *files) pace() pace  { return f.every }
-func (f *files) notes() bool { return true }
-func (f *files) close()      {}
+func (f *files) pace() pace    { return f.every }
+func (f *files) notes() bool   { return true }
+func (f *files) looksUp() bool { return f.users != nil }
+func (f *files) close()        {}
 
 // open removes what a crash has left unfinished.
 func (f *files) open(ctx context.Context) error {

@@ -73,6 +73,7 @@ func newEndpoint(o *Options, ws *control.Workspace, s *control.Stream, refused r
 }
 
 func (h *endpoint) notes() bool         { return false }
+func (h *endpoint) looksUp() bool       { return true }
 func (h *endpoint) begin(bool) delivery { return &posts{to: h} }
 func (h *endpoint) close()              { h.client.CloseIdleConnections() }
 func (h *endpoint) pace() pace          { return pace{bytes: h.o.MessageBytes, interval: h.o.MessageInterval} }
@@ -147,7 +148,7 @@ func (d *posts) write(ctx context.Context, e *event.Event) error {
 	if err := w.Read(e); err != nil {
 		return err
 	}
-	d.batch = append(d.batch, post{placeOf(e), w.ID(e).String(), w.append(nil, e)})
+	d.batch = append(d.batch, post{placeOf(e), string(w.AppendUUID(nil, e)), w.append(nil, e)})
 	return nil
 }
 

@@ -70,6 +70,7 @@ func newTopics(o *Options, ws *control.Workspace, s *control.Stream, refused ref
 }
 
 func (k *topics) notes() bool         { return false }
+func (k *topics) looksUp() bool       { return true }
 func (k *topics) begin(bool) delivery { return &records{to: k} }
 func (k *topics) pace() pace          { return pace{bytes: k.o.MessageBytes, interval: k.o.MessageInterval} }
 
@@ -224,10 +225,7 @@ func (d *records) write(ctx context.Context, e *event.Event) error {
 		return err
 	}
 	kind := event.KindName(e.Kind)
-	value, err := d.to.value(e)
-	if err != nil {
-		return err
-	}
+	value := d.to.value(e)
 	d.done.bytes += int64(len(value))
 	d.to.client.Produce(ctx,
 		&kgo.Record{Topic: d.to.names[kind], Key: append([]byte(nil), w.SvcID()...), Value: value,
@@ -239,9 +237,9 @@ func (d *records) write(ctx context.Context, e *event.Event) error {
 }
 
 // value is the record of the event that the writer has read last.
-func (k *topics) value(e *event.Event) ([]byte, error) {
+func (k *topics) value(e *event.Event) []byte {
 	if k.schemas == nil {
-		return k.writer.append(nil, e), nil
+		return k.writer.append(nil, e)
 	}
 	return k.schemas.append(nil, e, k.writer.Reader, k.ws.ID)
 }

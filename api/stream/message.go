@@ -23,7 +23,7 @@ func newWriter(o *Options, ws *control.Workspace, s *control.Stream) *writer {
 // messageID is what the id of an event is in the message itself.
 func (w *writer) messageID(e *event.Event) []byte {
 	if w.currents {
-		return []byte(w.ID(e).String())
+		return w.AppendUUID(nil, e)
 	}
 	return e.AppendID(nil)
 }

@@ -51,7 +51,7 @@ func (s *schemas) open(ctx context.Context, c *kafkaCredentials) error {
 		k, _ := event.KindNamed(kind)
 		subject := s.subject(kind)
 		s.ids[k], err = client.RegisterSchema(ctx, subject,
-			sr.Schema{Schema: currents.Schemas[k].String(), Type: sr.TypeAvro},
+			sr.Schema{Schema: currents.SchemaOf(k).String(), Type: sr.TypeAvro},
 			-1, -1)
 		if err != nil {
 			return fmt.Errorf("schema registry: register subject %q: %w", subject, err)
@@ -72,20 +72,16 @@ func (s *schemas) subject(kind string) string {
 		return topic + "-value"
 	}
 	k, _ := event.KindNamed(kind)
-	root := currents.Schemas[k].Root()
+	root := currents.SchemaOf(k).Root()
 	return topic + "-" + root.Namespace + "." + root.Name
 }
 
 const registryHeader = 5 // bytes in front of a value
 
 // append appends the value of the event that users has read last.
-func (s *schemas) append(dst []byte, e *event.Event, users *currents.Reader, workspace string) ([]byte, error) {
+func (s *schemas) append(dst []byte, e *event.Event, users *currents.Reader, workspace string) []byte {
 	dst = binary.BigEndian.AppendUint32(append(dst, 0), uint32(s.ids[e.Kind]))
-	dst, err := currents.Schemas[e.Kind].AppendEncode(dst, currents.Value(e, users, workspace))
-	if err != nil {
-		return nil, fmt.Errorf("write avro: %w", err)
-	}
-	return dst, nil
+	return currents.AppendAvro(dst, e, users, workspace)
 }
 
 // json is a value for people to read.
@@ -93,7 +89,7 @@ func (s *schemas) json(value []byte) json.RawMessage {
 	id := int(binary.BigEndian.Uint32(value[1:registryHeader]))
 	for kind, of := range s.ids {
 		if of == id {
-			return recordJSON(currents.Schemas[kind], value[registryHeader:])
+			return recordJSON(currents.SchemaOf(kind), value[registryHeader:])
 		}
 	}
 	panic("BUG: a value of no schema")

@@ -18,6 +18,10 @@ var Stop = errors.New("stop")
 // Follower passes events on in the order in which they were applied, call by call, while more are added: what a stream
 // reads. It keeps what it has read ahead. It belongs to one goroutine and needs no closing.
 type Follower struct {
+	// Ahead, when it is set, is told of whom the next events are, by their numbers, before they are passed on: who
+	// looks for these users can have them loaded together.
+	Ahead func(numbers []uint64)
+
 	x       exporter // all before its next is read ahead, or passed on
 	since   int64    // Unix µs, of the acceptance
 	deleted *deletedSet
@@ -28,6 +32,7 @@ type Follower struct {
 	pool    []*blocks.Rows
 	starts  []uint32 // index's own
 	found   []place  // index's own
+	numbers []uint64 // touch's own
 	touched int      // up to here the rows of order have been touched
 	sink    uint64   // keeps what touch reads
 }
@@ -132,11 +137,15 @@ const touchedAtOnce = 32
 // instead of each waiting for the one before: in the order of the log they lie anywhere.
 func (f *Follower) touch() {
 	next := f.order[f.at:min(f.at+touchedAtOnce, len(f.order))]
+	f.numbers = f.numbers[:0]
 	for _, p := range next {
-		f.sink += f.parts[p.part].List[p.row].Position
+		f.numbers = append(f.numbers, f.parts[p.part].List[p.row].Number)
 	}
 	for _, p := range next {
 		f.sink += f.parts[p.part].List[p.row].Touch()
+	}
+	if f.Ahead != nil {
+		f.Ahead(f.numbers)
 	}
 	f.touched = f.at + len(next)
 }

@@ -27,13 +27,20 @@ const Partitions = 256
 type Hasher struct {
 	seed   uint64
 	secret [32]byte
-	macs   sync.Pool // of hash.Hash: to make one costs as much as to use it
+	macs   sync.Pool // of *mac: to make one costs as much as to use it
+}
+
+// mac is an HMAC with memory for what goes in and comes out.
+type mac struct {
+	hash.Hash
+	message [12]byte
+	sum     [sha256.Size]byte
 }
 
 // NewHasher makes the Hasher of a store from its 32-byte secret.
 func NewHasher(secret [32]byte) *Hasher {
 	h := &Hasher{seed: binary.LittleEndian.Uint64(secret[:]), secret: secret}
-	h.macs.New = func() any { return hmac.New(sha256.New, h.secret[:]) }
+	h.macs.New = func() any { return &mac{Hash: hmac.New(sha256.New, h.secret[:])} }
 	return h
 }
 
@@ -76,7 +83,7 @@ func (h *Hasher) AppendSvcID(dst []byte, workspace uint32, number uint64) []byte
 	var raw [12]byte
 	binary.BigEndian.PutUint64(raw[:], number)
 	tag := h.tag(workspace, number)
-	copy(raw[8:], tag[:4])
+	copy(raw[8:], tag[:])
 	return hex.AppendEncode(dst, raw[:])
 }
 
@@ -91,16 +98,16 @@ func (h *Hasher) ParseSvcID(workspace uint32, s []byte) (number uint64, ok bool)
 	}
 	number = binary.BigEndian.Uint64(raw[:])
 	tag := h.tag(workspace, number)
-	return number, number != 0 && hmac.Equal(tag[:4], raw[8:])
+	return number, number != 0 && hmac.Equal(tag[:], raw[8:])
 }
 
-func (h *Hasher) tag(workspace uint32, number uint64) [32]byte {
-	var msg [12]byte
-	binary.LittleEndian.PutUint32(msg[:], workspace)
-	binary.LittleEndian.PutUint64(msg[4:], number)
-	mac := h.macs.Get().(hash.Hash)
-	defer h.macs.Put(mac)
-	mac.Reset()
-	mac.Write(msg[:])
-	return [32]byte(mac.Sum(nil))
+func (h *Hasher) tag(workspace uint32, number uint64) (tag [4]byte) {
+	m := h.macs.Get().(*mac)
+	defer h.macs.Put(m)
+	binary.LittleEndian.PutUint32(m.message[:], workspace)
+	binary.LittleEndian.PutUint64(m.message[4:], number)
+	m.Reset()
+	m.Write(m.message[:])
+	copy(tag[:], m.Sum(m.sum[:0]))
+	return tag
 }

@@ -2,6 +2,7 @@ package currents
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"math"
@@ -19,24 +20,24 @@ import (
 // are null.
 const Avro event.Format = "avro"
 
-// Schemas are those of Avro, by the kind of event: fields in their order, "?" behind those that may be null, ":" and a
+// records are what events are in Avro, by kind: fields in their order, "?" behind those that may be null, ":" and a
 // type where it isn't string.
-var Schemas = map[op.Kind]*avro.Schema{
-	op.Event: schemaOf("users.behaviors", "CustomEvent",
+var records = map[op.Kind]record{
+	op.Event: recordOf("users.behaviors", "CustomEvent",
 		"id user_id external_user_id? app_id? time:int timezone? platform? os_version? device_model? device_id? "+
 			"name properties ad_id? ad_id_type? ad_tracking_enabled?:boolean app_group_id?"),
-	op.Purchase: schemaOf("users.behaviors", "Purchase",
+	op.Purchase: recordOf("users.behaviors", "Purchase",
 		"id user_id external_user_id? app_id? time:int platform? os_version? device_model? device_id? "+
 			"product_id price:float currency properties ad_id? ad_id_type? ad_tracking_enabled?:boolean app_group_id?"),
-	op.Delete: schemaOf("users", "UserDeleteRequest", "id user_id app_group_id? time:int"),
-	event.Merged: schemaOf("users", "UserOrphan",
+	op.Delete: recordOf("users", "UserDeleteRequest", "id user_id app_group_id? time:int"),
+	event.Merged: recordOf("users", "UserOrphan",
 		"id user_id external_user_id? device_id? app_group_id? app_id? time:int orphaned_by_id"),
-	event.EmailState: schemaOf("users.behaviors.subscription", "GlobalStateChange",
+	event.EmailState: recordOf("users.behaviors.subscription", "GlobalStateChange",
 		"id user_id external_user_id? email_address? state_change_source? subscription_status channel? time:int "+
 			"timezone? app_group_id? app_id? campaign_id? campaign_name? message_variation_id? canvas_id? "+
 			"canvas_name? canvas_variation_id? canvas_variation_name? canvas_step_id? canvas_step_name? "+
 			"send_id? channel_identifier?"),
-	event.GroupState: schemaOf("users.behaviors.subscriptiongroup", "StateChange",
+	event.GroupState: recordOf("users.behaviors.subscriptiongroup", "StateChange",
 		"id user_id external_user_id? email_address? phone_number? app_id? campaign_id? campaign_name? "+
 			"message_variation_id? message_variation_name? canvas_id? canvas_name? canvas_variation_id? "+
 			"canvas_variation_name? canvas_step_id? canvas_step_name? subscription_group_id subscription_status "+
@@ -44,75 +45,140 @@ var Schemas = map[op.Kind]*avro.Schema{
 			"channel_identifier?"),
 }
 
-func schemaOf(space, name, fields string) *avro.Schema {
+// record is a schema, and where the values of its fields come from.
+type record struct {
+	schema *avro.Schema
+	fields []field
+}
+
+// field is one that a row has: a text, or what has a source of its own.
+type field struct {
+	source   source
+	optional bool
+}
+
+// source is where the value of a field comes from.
+type source uint8
+
+const (
+	nothing source = iota // null: Millrace has nothing for it
+	fromTime
+	fromPrice
+	fromID // from here on texts
+	fromUser
+	fromExternalID
+	fromApp
+	fromTimeZone
+	fromWorkspace
+	fromName
+	fromCurrency
+	fromProperties
+	fromOrphanedBy
+	fromStatus
+	fromChangeSource
+	fromChannel
+	fromEmail
+	fromPhone
+	fromAddress
+	sources
+)
+
+var sourceOf = map[string]source{
+	"id": fromID, "user_id": fromUser, "external_user_id": fromExternalID, "app_id": fromApp, "time": fromTime,
+	"timezone": fromTimeZone, "app_group_id": fromWorkspace, "name": fromName, "product_id": fromName,
+	"subscription_group_id": fromName, "price": fromPrice, "currency": fromCurrency, "properties": fromProperties,
+	"orphaned_by_id": fromOrphanedBy, "subscription_status": fromStatus, "state_change_source": fromChangeSource,
+	"channel": fromChannel, "email_address": fromEmail, "phone_number": fromPhone, "channel_identifier": fromAddress,
+}
+
+func recordOf(space, name, fields string) (r record) {
 	var list []string
-	for field := range strings.FieldsSeq(fields) {
-		field, kind, _ := strings.Cut(field, ":")
+	for text := range strings.FieldsSeq(fields) {
+		text, kind, _ := strings.Cut(text, ":")
 		if kind == "" {
 			kind = "string"
 		}
-		if plain, optional := strings.CutSuffix(field, "?"); optional {
+		plain, optional := strings.CutSuffix(text, "?")
+		if optional {
 			list = append(list, fmt.Sprintf(`{"name":%q,"type":["null",%q],"default":null}`, plain, kind))
 		} else {
-			list = append(list, fmt.Sprintf(`{"name":%q,"type":%q}`, field, kind))
+			list = append(list, fmt.Sprintf(`{"name":%q,"type":%q}`, plain, kind))
+		}
+		r.fields = append(r.fields, field{sourceOf[plain], optional})
+	}
+	r.schema = avro.MustParse(fmt.Sprintf(`{"type":"record","name":%q,"namespace":"dataexport.S3.inner.%s","fields":[%s]}`,
+		name, space, strings.Join(list, ",")))
+	return r
+}
+
+// SchemaOf is the schema of a kind of event.
+func SchemaOf(kind op.Kind) *avro.Schema { return records[kind].schema }
+
+// row has the texts of one event, which are lent, and memory for those that are made.
+type row struct {
+	texts [sources][]byte
+	made  []byte
+}
+
+// AppendAvro appends an event, which the reader has read last, as a record of its kind's schema.
+func AppendAvro(dst []byte, e *event.Event, r *Reader, workspace string) []byte {
+	x := &r.row
+	x.fill(e, r, workspace)
+	for _, f := range records[e.Kind].fields {
+		text := x.texts[f.source]
+		switch {
+		case f.source == fromTime:
+			dst = binary.AppendVarint(dst, int64(seconds(e)))
+		case f.source == fromPrice:
+			dst = binary.LittleEndian.AppendUint32(dst, math.Float32bits(float32(e.Price)))
+		case f.optional && len(text) == 0:
+			dst = append(dst, branchNull)
+		default:
+			if f.optional {
+				dst = append(dst, branchValue)
+			}
+			dst = append(binary.AppendVarint(dst, int64(len(text))), text...)
 		}
 	}
-	return avro.MustParse(fmt.Sprintf(`{"type":"record","name":%q,"namespace":"dataexport.S3.inner.%s","fields":[%s]}`,
-		name, space, strings.Join(list, ",")))
+	return dst
 }
 
-// row has the fields of events, purchases, deletions and merges, with those that Millrace has nothing for.
-type row struct {
-	ID                string  `avro:"id"`
-	UserID            string  `avro:"user_id"`
-	ExternalUserID    *string `avro:"external_user_id"`
-	AppID             *string `avro:"app_id"`
-	Time              int32   `avro:"time"`
-	TimeZone          *string `avro:"timezone"`
-	Name              string  `avro:"name"`
-	ProductID         string  `avro:"product_id"`
-	Price             float32 `avro:"price"`
-	Currency          string  `avro:"currency"`
-	Properties        string  `avro:"properties"`
-	AppGroupID        *string `avro:"app_group_id"`
-	Platform          *string `avro:"platform"`
-	OSVersion         *string `avro:"os_version"`
-	DeviceModel       *string `avro:"device_model"`
-	DeviceID          *string `avro:"device_id"`
-	AdID              *string `avro:"ad_id"`
-	AdIDType          *string `avro:"ad_id_type"`
-	AdTrackingEnabled *bool   `avro:"ad_tracking_enabled"`
-	OrphanedByID      string  `avro:"orphaned_by_id"`
+// The branches of an optional field's union, zigzag.
+const (
+	branchNull  = 0
+	branchValue = 2
+)
+
+func (x *row) fill(e *event.Event, r *Reader, workspace string) {
+	x.texts = [sources][]byte{}
+	x.made = append(r.AppendUUID(x.made[:0], e), workspace...)
+	x.texts[fromID], x.texts[fromWorkspace] = x.made[:uuidBytes], x.made[uuidBytes:]
+	x.texts[fromUser], x.texts[fromExternalID], x.texts[fromTimeZone] = r.svcID, r.externalID, r.timeZone
+	x.texts[fromName] = e.Name
+	start := len(x.made)
+	switch e.Kind {
+	case op.Event, op.Purchase:
+		x.texts[fromApp], x.texts[fromCurrency] = e.App, e.Currency[:]
+		if e.Kind == op.Event || e.Quantity <= 1 {
+			x.texts[fromProperties] = propertiesOf(e)
+			return
+		}
+		x.made = appendProperties(x.made, e)
+		x.texts[fromProperties] = x.made[start:]
+	case event.Merged:
+		x.made = r.appendID(x.made, e.Workspace, e.Number)
+		x.texts[fromOrphanedBy] = x.made[start:]
+	case event.EmailState, event.GroupState:
+		c := changeOf(e)
+		x.texts[fromStatus], x.texts[fromChangeSource] = []byte(c.status), []byte(c.source)
+		x.texts[fromChannel] = []byte(c.channel)
+		x.texts[fromEmail], x.texts[fromPhone], x.texts[fromAddress] = c.email, c.phone, c.address
+	}
 }
 
-// changeRow has those of changes of states.
-type changeRow struct {
-	ID                   string  `avro:"id"`
-	UserID               string  `avro:"user_id"`
-	ExternalUserID       *string `avro:"external_user_id"`
-	AppID                *string `avro:"app_id"`
-	Time                 int32   `avro:"time"`
-	TimeZone             *string `avro:"timezone"`
-	AppGroupID           *string `avro:"app_group_id"`
-	EmailAddress         *string `avro:"email_address"`
-	PhoneNumber          *string `avro:"phone_number"`
-	ChannelIdentifier    *string `avro:"channel_identifier"`
-	GroupID              string  `avro:"subscription_group_id"`
-	Status               string  `avro:"subscription_status"`
-	Source               *string `avro:"state_change_source"`
-	Channel              *string `avro:"channel"`
-	CampaignID           *string `avro:"campaign_id"`
-	CampaignName         *string `avro:"campaign_name"`
-	MessageVariationID   *string `avro:"message_variation_id"`
-	MessageVariationName *string `avro:"message_variation_name"`
-	CanvasID             *string `avro:"canvas_id"`
-	CanvasName           *string `avro:"canvas_name"`
-	CanvasVariationID    *string `avro:"canvas_variation_id"`
-	CanvasVariationName  *string `avro:"canvas_variation_name"`
-	CanvasStepID         *string `avro:"canvas_step_id"`
-	CanvasStepName       *string `avro:"canvas_step_name"`
-	SendID               *string `avro:"send_id"`
-	DispatchID           *string `avro:"dispatch_id"`
+// seconds is the time of an event in seconds, as far as Avro's int has room for it.
+func seconds(e *event.Event) int32 {
+	return int32(min(max(e.Time.Unix(), math.MinInt32), math.MaxInt32))
 }
 
 // Encoder writes a file of events of one kind.
@@ -120,11 +186,12 @@ type Encoder struct {
 	w         *ocf.Writer
 	users     *Reader // has read the event
 	workspace string
+	buf       []byte
 }
 
 // NewEncoder writes a file of events of one kind, each of which users has read before.
 func NewEncoder(w io.Writer, kind op.Kind, users *Reader, workspace string) (*Encoder, error) {
-	o, err := ocf.NewWriter(w, Schemas[kind], ocf.WithCodec(newDeflate()))
+	o, err := ocf.NewWriter(w, records[kind].schema, ocf.WithCodec(newDeflate()))
 	if err != nil {
 		return nil, fmt.Errorf("write avro: %w", err)
 	}
@@ -133,47 +200,11 @@ func NewEncoder(w io.Writer, kind op.Kind, users *Reader, workspace string) (*En
 
 // Write writes the event that was read last.
 func (x *Encoder) Write(e *event.Event) error {
-	if err := x.w.Encode(Value(e, x.users, x.workspace)); err != nil {
+	x.buf = AppendAvro(x.buf[:0], e, x.users, x.workspace)
+	if _, err := x.w.Write(x.buf); err != nil {
 		return fmt.Errorf("write avro: %w", err)
 	}
 	return nil
-}
-
-// Value is the row of the event that users has read last.
-func Value(e *event.Event, users *Reader, workspace string) any {
-	if isState(e.Kind) {
-		return newChangeRow(e, users, workspace)
-	}
-	return newRow(e, users, workspace)
-}
-
-func newRow(e *event.Event, users *Reader, workspace string) *row {
-	r := &row{ID: users.ID(e).String(), UserID: string(users.svcID), ExternalUserID: optional(users.externalID),
-		AppID: optional(e.App), Time: seconds(e), TimeZone: optional(users.timeZone), AppGroupID: &workspace}
-	switch e.Kind {
-	case op.Event:
-		r.Name, r.Properties = string(e.Name), string(appendProperties(nil, e))
-	case event.Merged:
-		r.OrphanedByID = string(users.appendID(nil, e.Workspace, e.Number))
-	case op.Purchase:
-		r.ProductID, r.Price, r.Currency, r.Properties = string(e.Name), float32(e.Price), string(e.Currency[:]),
-			string(appendProperties(nil, e))
-	}
-	return r
-}
-
-func newChangeRow(e *event.Event, users *Reader, workspace string) *changeRow {
-	c := changeOf(e)
-	return &changeRow{ID: users.ID(e).String(), UserID: string(users.svcID),
-		ExternalUserID: optional(users.externalID), Time: seconds(e), TimeZone: optional(users.timeZone),
-		AppGroupID: &workspace, GroupID: string(e.Name), Status: c.status, Source: &c.source,
-		Channel: optional([]byte(c.channel)), EmailAddress: optional(c.email), PhoneNumber: optional(c.phone),
-		ChannelIdentifier: optional(c.address)}
-}
-
-// seconds is the time of an event in seconds, as far as Avro's int has room for it.
-func seconds(e *event.Event) int32 {
-	return int32(min(max(e.Time.Unix(), math.MinInt32), math.MaxInt32))
 }
 
 // Flush writes what is kept back.
@@ -182,20 +213,12 @@ func (x *Encoder) Flush() error { return x.w.Flush() }
 // Close ends the file.
 func (x *Encoder) Close() error { return x.w.Close() }
 
-// optional is nil for text that there isn't.
-func optional(text []byte) *string {
-	if len(text) == 0 {
-		return nil
-	}
-	s := string(text)
-	return &s
-}
-
 // deflate is the codec of that name, which every reader of Avro knows. That of the library, which it is but for
 // Compress, makes a compressor for each block.
 type deflate struct {
 	ocf.Codec
 	compressor *flate.Writer
+	out        bytes.Buffer
 }
 
 func newDeflate() *deflate {
@@ -206,12 +229,13 @@ func newDeflate() *deflate {
 	return &deflate{Codec: ocf.DeflateCodec(flate.BestSpeed), compressor: w}
 }
 
+// Compress returns bytes that are good until the next call.
 func (d *deflate) Compress(src []byte) ([]byte, error) {
-	out := bytes.NewBuffer(make([]byte, 0, len(src)/2))
-	d.compressor.Reset(out)
+	d.out.Reset()
+	d.compressor.Reset(&d.out)
 	if _, err := d.compressor.Write(src); err != nil {
 		return nil, err
 	}
 	err := d.compressor.Close()
-	return out.Bytes(), err
+	return d.out.Bytes(), err
 }

@@ -20,7 +20,7 @@ import (
 // A purchase has product_id, price, currency and purchase_properties, and no time zone.
 func Append(dst []byte, e *event.Event, r *Reader, workspace string) []byte {
 	dst = append(append(dst, `{"event_type":"`...), TypeOf(e.Kind)...)
-	dst = append(append(append(dst, `","id":"`...), r.ID(e).String()...), `","time":`...)
+	dst = append(r.AppendUUID(append(dst, `","id":"`...), e), `","time":`...)
 	dst = strconv.AppendInt(dst, e.Time.Unix(), 10)
 	dst = append(append(append(dst, `,"user":{"user_id":"`...), r.svcID...), '"')
 	if len(r.externalID) > 0 {
@@ -56,19 +56,25 @@ func Append(dst []byte, e *event.Event, r *Reader, workspace string) []byte {
 // appendProperties appends the properties of an event as Currents has them. Its purchases have no quantity: one of more
 // than 1 becomes a property, of a name that properties of purchases can't have.
 func appendProperties(dst []byte, e *event.Event) []byte {
-	properties := e.Properties
-	if properties == nil {
-		properties = []byte("{}")
-	}
+	properties := propertiesOf(e)
 	if e.Kind != op.Purchase || e.Quantity <= 1 {
 		return append(dst, properties...)
 	}
 	dst = append(dst, properties[:len(properties)-1]...)
-	if len(properties) > len("{}") {
+	if len(properties) > len(noProperties) {
 		dst = append(dst, ',')
 	}
 	return append(strconv.AppendUint(append(dst, `"quantity":`...), uint64(e.Quantity), 10), '}')
 }
+
+func propertiesOf(e *event.Event) []byte {
+	if e.Properties == nil {
+		return noProperties
+	}
+	return e.Properties
+}
+
+var noProperties = []byte("{}")
 
 func isState(k op.Kind) bool { return k == event.EmailState || k == event.GroupState }
 

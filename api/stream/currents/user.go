@@ -3,6 +3,9 @@
 package currents
 
 import (
+	"crypto/sha1"
+	"encoding/hex"
+
 	"github.com/google/uuid"
 
 	"millrace/shard"
@@ -15,6 +18,7 @@ import (
 type Users interface {
 	ViewOwner(e shard.Logged, f func(number uint64, blob []byte)) (gone uint64, err error)
 	View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error
+	Touch(numbers []uint64)
 }
 
 // Reader tells of whom an event is, and what a message about it is called. It belongs to one goroutine.
@@ -23,17 +27,23 @@ type Reader struct {
 	users    Users
 	space    uuid.UUID // that the ids of events are names in; it differs from store to store
 
+	found     func(number uint64, blob []byte) // see
+	workspace uint32                           // of the event at hand
+
 	// Of the event that was read last.
 	number     uint64
 	svcID      []byte
 	externalID []byte // empty: there is none
 	timeZone   []byte // the same
 	scratch    []byte
+	row        row // memory of AppendAvro
 }
 
 // NewReader makes a Reader of events of a workspace.
 func NewReader(svcID event.SvcIDFunc, users Users, workspace uint32) *Reader {
-	return &Reader{appendID: svcID, users: users, space: uuid.NewSHA1(uuid.NameSpaceOID, svcID(nil, workspace, 0))}
+	r := &Reader{appendID: svcID, users: users, space: uuid.NewSHA1(uuid.NameSpaceOID, svcID(nil, workspace, 0))}
+	r.found = r.see
+	return r
 }
 
 // Read finds the user of an event: of a change of an address's state whom the address names now, of several the one
@@ -49,23 +59,14 @@ func (r *Reader) Read(e *event.Event) error {
 		r.svcID, r.externalID = r.appendID(r.svcID, e.Workspace, e.Gone), append(r.externalID, e.Key...)
 		return nil
 	}
-	found := func(number uint64, blob []byte) {
-		if len(r.svcID) > 0 { // one who shares the address
-			return
-		}
-		r.number, r.svcID = number, r.appendID(r.svcID, e.Workspace, number)
-		r.externalID = append(r.externalID, profile.ExternalID(blob)...)
-		if v, ok := profile.Attr(blob, op.AttrTimeZone); ok && v.Tag() == op.String {
-			r.timeZone = append(r.timeZone, v.Bytes()...)
-		}
-	}
+	r.workspace = e.Workspace
 	gone, err := e.Number, error(nil)
 	if e.OfAddress() {
-		err = r.users.View(e.Workspace, e.ID, e.Key, found)
+		err = r.users.View(e.Workspace, e.ID, e.Key, r.found)
 	} else {
 		gone, err = r.users.ViewOwner(shard.Logged{Workspace: e.Workspace,
 			At: profile.Place{Position: e.Position, Ordinal: e.Ordinal}, ID: e.ID, Key: e.Key, Number: e.Number,
-			Resolved: e.Resolved}, found)
+			Resolved: e.Resolved}, r.found)
 	}
 	if err != nil || len(r.svcID) > 0 {
 		return err
@@ -77,10 +78,37 @@ func (r *Reader) Read(e *event.Event) error {
 	return nil
 }
 
-// ID is an event's id as a UUID, the same for ever.
-func (r *Reader) ID(e *event.Event) uuid.UUID {
-	r.scratch = e.AppendID(r.scratch[:0])
-	return uuid.NewSHA1(r.space, r.scratch)
+// see takes down who it is.
+func (r *Reader) see(number uint64, blob []byte) {
+	if len(r.svcID) > 0 { // one who shares the address
+		return
+	}
+	r.number, r.svcID = number, r.appendID(r.svcID, r.workspace, number)
+	r.externalID = append(r.externalID, profile.ExternalID(blob)...)
+	if v, ok := profile.Attr(blob, op.AttrTimeZone); ok && v.Tag() == op.String {
+		r.timeZone = append(r.timeZone, v.Bytes()...)
+	}
+}
+
+// uuidBytes is the length of a UUID as text.
+const uuidBytes = 36
+
+// AppendUUID appends an event's id as the text of a UUID, the same for ever: that of its name in space (RFC 9562,
+// version 5).
+func (r *Reader) AppendUUID(dst []byte, e *event.Event) []byte {
+	r.scratch = e.AppendID(append(r.scratch[:0], r.space[:]...))
+	sum := sha1.Sum(r.scratch)
+	id := uuid.UUID(sum[:16])
+	id[6], id[8] = id[6]&0x0f|0x50, id[8]&0x3f|0x80
+	dst = append(dst, make([]byte, uuidBytes)...)
+	at := dst[len(dst)-uuidBytes:]
+	hex.Encode(at, id[:4])
+	hex.Encode(at[9:], id[4:6])
+	hex.Encode(at[14:], id[6:8])
+	hex.Encode(at[19:], id[8:10])
+	hex.Encode(at[24:], id[10:])
+	at[8], at[13], at[18], at[23] = '-', '-', '-', '-'
+	return dst
 }
 
 // SvcID is the svc_id of the user of the event that was read last, until the next is read.
