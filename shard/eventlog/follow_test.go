@@ -1,6 +1,7 @@
 package eventlog
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"slices"
@@ -10,9 +11,40 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testseed"
 	"millrace/shard/eventlog/blocks"
 	"millrace/shard/eventlog/event"
+	"millrace/shard/op"
 )
+
+// Rows come in the order of their ids, whether many positions have some or few have.
+func TestFollowerOrder(t *testing.T) {
+	rnd := testseed.Rand(t)
+	for range 200 {
+		positions := uint64(1) << rnd.IntN(12)
+		f := &Follower{since: math.MinInt64, deleted: &deletedSet{}, x: exporter{filter: newFilter(Query{Workspace: 1})}}
+		from := rnd.Uint64N(positions)
+		var want []place
+		for part := range 1 + rnd.IntN(3) {
+			rs := new(blocks.Rows)
+			for row := range rnd.IntN(100) {
+				r := blocks.Row{Position: 5 + rnd.Uint64N(positions), Ordinal: rnd.Uint32N(1 << rnd.IntN(20)), Index: rnd.Uint32N(3),
+					Workspace: 1 + rnd.Uint32N(2), Kind: op.Event}
+				rs.List = append(rs.List, r)
+				if r.Workspace == 1 && r.Position >= from {
+					want = append(want, place{r.Position, r.Ordinal, r.Index, uint32(part), uint32(row)})
+				}
+			}
+			f.parts = append(f.parts, rs)
+		}
+		f.index(from)
+		less := func(a, b place) int {
+			return cmp.Or(cmp.Compare(a.position, b.position), cmp.Compare(a.ordinal, b.ordinal), cmp.Compare(a.index, b.index))
+		}
+		require.True(t, slices.IsSortedFunc(f.order, less))
+		require.ElementsMatch(t, want, f.order)
+	}
+}
 
 // Who follows is told of what expires while he reads, and of nothing that he has had; at the end he keeps no memory of
 // blocks.

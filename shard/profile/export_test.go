@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -159,6 +160,18 @@ func TestJSONStrings(t *testing.T) {
 	f("a\x00\x1f\"\\\n\r\t/\x7f", `"a\u0000\u001f\"\\\n\r\t/`+"\x7f"+`"`)
 	f("ü\u2028😀�", "\"ü\u2028😀�\"")
 	f("a\xffb\xc3", "\"a�b�\"")
+	for c := range 256 { // wherever it stands, also as text
+		for at := range 20 {
+			text := []byte("01234567890123456789")
+			text[at] = byte(c)
+			got := AppendJSONString(nil, text)
+			require.Equal(t, got, AppendJSONString(nil, string(text)))
+			var back string
+			require.NoError(t, json.Unmarshal(got, &back))
+			require.Equal(t, strings.ToValidUTF8(string(text), "\uFFFD"), back)
+			require.Equal(t, c < 0x20 || c == '"' || c == '\\' || c >= 0x80, len(got) > len(text)+2)
+		}
+	}
 }
 
 func TestTextKeptAsJSONStaysOnOneLine(t *testing.T) {

@@ -1,0 +1,98 @@
+package currents
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testseed"
+	"millrace/shard"
+	"millrace/shard/eventlog/event"
+	"millrace/shard/op"
+)
+
+// nobody has no users: of whom an event is it says itself.
+type nobody struct{}
+
+func (nobody) ViewOwner(e shard.Logged, _ func(uint64, []byte)) (uint64, error) { return e.Number, nil }
+func (nobody) View(uint32, op.IDKind, []byte, func(uint64, []byte)) error       { return nil }
+func (nobody) Touch([]uint64)                                                   {}
+
+func testSvcID(dst []byte, workspace uint32, number uint64) []byte {
+	return fmt.Appendf(dst, "%08x%016x", workspace, number)
+}
+
+// What is appended is what the library reads by the schema, and would have written itself.
+func TestAppendAvro(t *testing.T) {
+	rnd := testseed.Rand(t)
+	text := func() []byte { return []byte("a ü\n\x00z"[:rnd.IntN(2)*rnd.IntN(7)]) }
+	r := NewReader(testSvcID, nobody{}, 1)
+	for _, kind := range slices.Sorted(maps.Keys(records)) {
+		for range 200 {
+			e := &event.Event{Position: rnd.Uint64(), Ordinal: rnd.Uint32(), Workspace: 1, Kind: kind, Number: rnd.Uint64(),
+				Time: time.UnixMilli(rnd.Int64N(1<<43) - 1<<42), ID: []op.IDKind{op.ExternalID, op.Email, op.Phone}[rnd.IntN(3)],
+				Key: append(text(), 'k'), Name: text(), Currency: [3]byte([]byte("EUR")), Price: rnd.NormFloat64() * 1e3,
+				Quantity: rnd.Uint32N(4), Gone: rnd.Uint64(), Resolved: rnd.IntN(2) == 0, App: text(),
+				Status: []byte([]string{"", "subscribed", "unsubscribed", "opted_in"}[rnd.IntN(4)])}
+			if rnd.IntN(2) == 0 {
+				e.Properties = []byte(`{"a":1}`)
+			}
+			require.NoError(t, r.Read(e))
+			before := append([]byte("before"), text()...)
+			whole := AppendAvro(before, e, r, "shop")
+			require.Equal(t, before, whole[:len(before)])
+			record := whole[len(before):]
+			var row map[string]any
+			rest, err := SchemaOf(kind).Decode(record, &row)
+			require.NoError(t, err)
+			require.Empty(t, rest)
+			again, err := SchemaOf(kind).AppendEncode(nil, row)
+			require.NoError(t, err)
+			require.Equal(t, again, record)
+			requireRow(t, row, e, r)
+		}
+	}
+}
+
+// requireRow compares what a row must have, whatever kind it is of, and what its kind has besides.
+func requireRow(t *testing.T, row map[string]any, e *event.Event, r *Reader) {
+	space := uuid.NewSHA1(uuid.NameSpaceOID, testSvcID(nil, 1, 0))
+	require.Equal(t, uuid.NewSHA1(space, e.AppendID(nil)).String(), row["id"])
+	require.Equal(t, string(r.SvcID()), row["user_id"])
+	require.Equal(t, "shop", row["app_group_id"])
+	require.EqualValues(t, min(max(e.Time.Unix(), math.MinInt32), math.MaxInt32), row["time"])
+	orNil := func(b []byte) any {
+		if len(b) == 0 {
+			return nil
+		}
+		return string(b)
+	}
+	properties := map[bool]string{true: "{}", false: `{"a":1}`}[e.Properties == nil]
+	switch e.Kind {
+	case op.Event:
+		require.Equal(t, []any{string(e.Name), properties, orNil(e.App)}, []any{row["name"], row["properties"], row["app_id"]})
+	case op.Purchase:
+		if e.Quantity > 1 {
+			properties = map[bool]string{true: `{"quantity":%d}`, false: `{"a":1,"quantity":%d}`}[e.Properties == nil]
+			properties = fmt.Sprintf(properties, e.Quantity)
+		}
+		require.Equal(t, []any{string(e.Name), properties, "EUR", float32(e.Price)},
+			[]any{row["product_id"], row["properties"], row["currency"], row["price"]})
+	case event.Merged:
+		require.Equal(t, []any{string(testSvcID(nil, 1, e.Number)), string(e.Key)}, []any{row["orphaned_by_id"], row["external_user_id"]})
+	case event.EmailState, event.GroupState:
+		require.Equal(t, "REST API", row["state_change_source"])
+		require.Contains(t, []any{"Subscribed", "Unsubscribed", "Opted In"}, row["subscription_status"])
+		address := map[bool]any{true: nil, false: string(e.Key)}[e.ID == op.ExternalID]
+		require.Equal(t, address, row["channel_identifier"])
+		if e.Kind == event.GroupState {
+			require.Equal(t, string(e.Name), row["subscription_group_id"])
+		}
+	}
+}
