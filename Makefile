@@ -74,7 +74,7 @@ cluster: build ## build and serve a cluster of three nodes on 127.0.0.1:8080, :8
 	wait $$pids
 
 .PHONY: test
-test: build vet lint unit race test-clients fuzz ## everything that decides whether a change lands, in less than 10 minutes on 2 cores
+test: vet lint unit race test-clients fuzz ## everything that decides whether a change lands, in less than 10 minutes on 2 cores
 
 .PHONY: unit
 unit: ## the tests alone

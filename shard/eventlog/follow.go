@@ -40,8 +40,7 @@ type Follower struct {
 // place is where a row of parts is, in the log and in memory.
 type place struct {
 	position uint64
-	ordinal  uint32
-	index    uint32
+	within   uint64 // the position: ordinal and index
 	part     uint32
 	row      uint32
 }
@@ -245,7 +244,7 @@ func (f *Follower) index(from uint64) {
 				continue
 			}
 			last = max(last, r.Position)
-			f.found = append(f.found, place{r.Position, r.Ordinal, r.Index, uint32(p), uint32(i)})
+			f.found = append(f.found, place{r.Position, uint64(r.Ordinal)<<32 | uint64(r.Index), uint32(p), uint32(i)})
 		}
 	}
 	if last-from > uint64(sparse*len(f.found)) {
@@ -287,13 +286,10 @@ func sortPlaces(list []place) {
 		return
 	}
 	slices.SortFunc(list, func(a, b place) int {
-		switch {
-		case a.position != b.position:
+		if a.position != b.position {
 			return cmp.Compare(a.position, b.position)
-		case a.ordinal != b.ordinal:
-			return cmp.Compare(a.ordinal, b.ordinal)
 		}
-		return cmp.Compare(a.index, b.index)
+		return cmp.Compare(a.within, b.within)
 	})
 }
 

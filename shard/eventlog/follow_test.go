@@ -32,14 +32,15 @@ func TestFollowerOrder(t *testing.T) {
 					Workspace: 1 + rnd.Uint32N(2), Kind: op.Event}
 				rs.List = append(rs.List, r)
 				if r.Workspace == 1 && r.Position >= from {
-					want = append(want, place{r.Position, r.Ordinal, r.Index, uint32(part), uint32(row)})
+					want = append(want, place{r.Position, uint64(r.Ordinal)<<32 + uint64(r.Index), uint32(part), uint32(row)})
 				}
 			}
 			f.parts = append(f.parts, rs)
 		}
 		f.index(from)
 		less := func(a, b place) int {
-			return cmp.Or(cmp.Compare(a.position, b.position), cmp.Compare(a.ordinal, b.ordinal), cmp.Compare(a.index, b.index))
+			x, y := &f.parts[a.part].List[a.row], &f.parts[b.part].List[b.row]
+			return cmp.Or(cmp.Compare(x.Position, y.Position), cmp.Compare(x.Ordinal, y.Ordinal), cmp.Compare(x.Index, y.Index))
 		}
 		require.True(t, slices.IsSortedFunc(f.order, less))
 		require.ElementsMatch(t, want, f.order)
