@@ -36,6 +36,7 @@ var unmetRules = map[shard.Outcome]string{
 	shard.OutOfRange: "operator-out-of-range",
 	shard.TooLarge:   "operator-too-large",
 	shard.NotArray:   "operator-no-array",
+	shard.NotNumber:  "operator-no-number",
 }
 
 // noteUnmet notes that an operator was not possible.

@@ -76,6 +76,7 @@ var unmetTexts = map[shard.Outcome]string{
 	shard.OutOfRange: "is at the end of the range of 64-bit integers",
 	shard.TooLarge:   "is too large",
 	shard.NotArray:   "is no array",
+	shard.NotNumber:  "is no number",
 }
 
 // warnOfUnmet adds a warning to the answer for each operator that apply found impossible. A kept answer gets them, too,

@@ -329,7 +329,8 @@ type UnmetOperator struct {
 	Why   replica.Outcome
 }
 
-// Unmet lists the operators that were not possible, after a Commit that returned nil: OutOfRange, TooLarge or NotArray.
+// Unmet lists the operators that were not possible, after a Commit that returned nil: OutOfRange, TooLarge, NotArray or
+// NotNumber.
 func (b *Batch) Unmet() (list []UnmetOperator) {
 	for _, o := range b.operators.list {
 		if why := b.Outcome(o.ref); why >= replica.OutOfRange {

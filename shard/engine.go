@@ -62,6 +62,7 @@ const (
 	OutOfRange = replica.OutOfRange
 	TooLarge   = replica.TooLarge
 	NotArray   = replica.NotArray
+	NotNumber  = replica.NotNumber
 )
 
 // Errors of the engine, see package replica.

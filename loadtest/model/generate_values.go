@@ -15,7 +15,7 @@ func (g *generator) attribute(o map[string]any) {
 		o[fmt.Sprintf("s%d", g.rand.IntN(2))] = pick[any](g, "x", "y", true, 1.5, fmt.Sprintf("v%d", g.step), nil)
 	case n < 34:
 		o[fmt.Sprintf("n%d", g.rand.IntN(2))] = pick[any](g, g.rand.IntN(100),
-			map[string]any{"inc": g.rand.IntN(20) - 5}, map[string]any{"inc": 1}, nil)
+			map[string]any{"inc": g.rand.IntN(20) - 5}, map[string]any{"inc": 1}, nil, "many")
 	case n < 46:
 		o[fmt.Sprintf("list%d", g.rand.IntN(2))] = g.list()
 	case n < 54 && g.areas.Nested:

@@ -156,6 +156,8 @@ func TestArrays(t *testing.T) {
 	require.Equal(t, []any{}, set([]any{"a"}, `{"remove":["a","b"]}`))
 	require.Nil(t, set(nil, `{"remove":["a"]}`))
 	require.EqualValues(t, 3, set(int64(5), `{"inc":-2}`))
+	require.EqualValues(t, -2, set(nil, `{"inc":-2}`))
+	require.Equal(t, "x", set("x", `{"inc":-2}`))
 	many := []any{}
 	for i := range maxElements {
 		many = append(many, i)

@@ -66,27 +66,30 @@ func (s *State) track(body map[string]any) Answer {
 			}
 			a.Status = 201
 			a.Counts[counters[array]]++
-			s.apply(array, o)
+			for range s.apply(array, o) {
+				a.Warnings = append(a.Warnings, Remark{Array: array, Index: index})
+			}
 		}
 	}
 	return a
 }
 
-// apply does one object that was accepted.
-func (s *State) apply(array string, o map[string]any) {
+// apply does one object that was accepted, and says how many of its operators were not possible.
+func (s *State) apply(array string, o map[string]any) (unmet int) {
 	i := s.meant(o)
 	if i == nobody {
-		return
+		return 0
 	}
 	s.users[i].touched = s.tick()
 	switch array {
 	case "attributes":
-		s.applyAttributes(i, o)
+		return s.applyAttributes(i, o)
 	case "events":
 		s.users[i].note(s.users[i].events, text(o, "name"), text(o, "time"), 1)
 	case "purchases":
 		s.users[i].purchase(o)
 	}
+	return 0
 }
 
 // meant is the user whom an object of /users/track means; he is made when he has to be.
@@ -160,7 +163,7 @@ func (u *User) purchase(o map[string]any) {
 
 // applyAttributes: addresses first, so that a state that comes with a new address is set of that one; then the others,
 // then states in their order.
-func (s *State) applyAttributes(i int, o map[string]any) {
+func (s *State) applyAttributes(i int, o map[string]any) (unmet int) {
 	for kind, name := range contactNames {
 		v, there := o[name]
 		if !there || !isPrimary(o) && (kind == email || o["email"] == nil) {
@@ -174,6 +177,9 @@ func (s *State) applyAttributes(i int, o map[string]any) {
 	}
 	merges, _ := o["_merge_objects"].(bool)
 	for name, v := range o {
+		if isCount(v) && !isCountable(s.users[i].custom[name]) {
+			unmet++
+		}
 		s.users[i].set(name, v, merges)
 	}
 	if state := text(o, "email_subscribe"); state != "" {
@@ -184,6 +190,7 @@ func (s *State) applyAttributes(i int, o map[string]any) {
 		g := v.(map[string]any)
 		s.setOfUser(i, text(g, "subscription_group_id"), text(g, "subscription_state"))
 	}
+	return unmet
 }
 
 // reserved attributes that are kept as fields, and with how they are shown.

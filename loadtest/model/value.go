@@ -95,6 +95,9 @@ func operate(was, v any, merges bool) any {
 
 func operateArray(was any, operator map[string]any, merges bool) any {
 	if n, ok := operator["inc"].(int64); ok {
+		if !isCountable(was) {
+			return was
+		}
 		m, _ := was.(int64)
 		return m + n
 	}
@@ -123,6 +126,19 @@ func operateArray(was any, operator map[string]any, merges bool) any {
 		return nil
 	}
 	return newest(list)
+}
+
+// isCount: v counts an attribute up or down.
+func isCount(v any) bool {
+	m, _ := v.(map[string]any)
+	_, ok := m["inc"].(int64)
+	return ok && isOperator(m)
+}
+
+// isCountable: an attribute that is v can be counted. The generator counts no others than integers.
+func isCountable(v any) bool {
+	_, ok := v.(int64)
+	return ok || v == nil
 }
 
 func elements(v any) []any {

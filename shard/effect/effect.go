@@ -43,10 +43,11 @@ const (
 	LabelTaken
 	// Identified: the user has an external id already, another one.
 	Identified
-	// OutOfRange, TooLarge, NotArray: an operator was not possible (profile.Impossible).
+	// OutOfRange, TooLarge, NotArray, NotNumber: an operator was not possible (profile.Impossible).
 	OutOfRange
 	TooLarge
 	NotArray
+	NotNumber
 )
 
 // DeferredRef names a deferred record: one that waits in the partition of its first op.

@@ -31,6 +31,7 @@ const (
 	OutOfRange Impossible = iota + 1 // the sum is beyond the end of an integer's range, and stays at the end
 	TooLarge                         // the value would grow beyond Limits.MaxValueBytes; it stays as it was
 	NotArray                         // what is to be removed from, or updated, is no array; it stays as it was
+	NotNumber                        // what is to be counted up is no number; it stays as it was
 )
 
 // Apply applies an op.Attributes, op.Event or op.Purchase of rec to a profile and moves its time of update to rec's
@@ -266,8 +267,8 @@ func (e *Editor) applyGroups(b []byte, v op.Value, rec *op.Record) []byte {
 }
 
 // combine makes the new value of a custom attribute from the stored one (nil for none) and an array, object or
-// operator. nil means that nothing changes; why says that it should have. What adds replaces a value of another type;
-// what removes or updates leaves it alone. The result is scratch.
+// operator. nil means that nothing changes; why says that it should have. What adds elements replaces a value of
+// another type; what counts, removes or updates leaves it alone. The result is scratch.
 func (e *Editor) combine(old, v op.Value, merge bool, lim *Limits) (made op.Value, why Impossible) {
 	e.refs = e.refs[:0]
 	switch v.Tag() {
@@ -306,7 +307,7 @@ func noArray(old op.Value) Impossible {
 }
 
 // increment: an integer stops at the ends of its range, a float at the largest finite one; n is where an absent value
-// begins, and what replaces a value that is no number.
+// begins. A value that is no number has nothing to be added to.
 func (e *Editor) increment(old op.Value, n int64) (made op.Value, why Impossible) {
 	switch {
 	case len(old) > 0 && old.Tag() == op.Int:
@@ -317,6 +318,8 @@ func (e *Editor) increment(old op.Value, n int64) (made op.Value, why Impossible
 		e.tmp = op.AppendInt(e.tmp[:0], sum)
 	case len(old) > 0 && old.Tag() == op.Float:
 		e.tmp = op.AppendFloat(e.tmp[:0], min(max(old.Float()+float64(n), -math.MaxFloat64), math.MaxFloat64))
+	case len(old) > 0:
+		return nil, NotNumber
 	default:
 		e.tmp = op.AppendInt(e.tmp[:0], n)
 	}

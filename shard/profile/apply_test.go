@@ -78,7 +78,7 @@ func TestCustomAttributes(t *testing.T) {
 	f(nil, inc(3), 0, `3`)
 	f(5, inc(-7), 0, `-2`)
 	f(1.5, inc(2), 0, `3.5`)
-	f("x", inc(2), 0, `2`)
+	f("x", inc(2), 0, `"x"`)
 	f(int64(math.MaxInt64), inc(1), 0, `9223372036854775807`)
 	f(int64(math.MinInt64), inc(-1), 0, `-9223372036854775808`)
 	f(math.MaxFloat64, inc(math.MaxInt64), 0, `1.7976931348623157e+308`)
@@ -626,6 +626,13 @@ func TestUnmet(t *testing.T) {
 	f(nil, "max", inc(-1), "min", inc(1), op.AttrOperators, refs(0, 7, 1, 8))
 	f([]Unmet{{3, NotArray}, {5, NotArray}}, "list", []any{"x"}, "text", remove("x"), "none", remove("x"), "text", edits{{op.EditRemove, "id", 1, nil}}, op.AttrOperators, refs(1, 3, 2, 4, 3, 5))
 	require.Equal(t, `"x"`, custom(t, b, "text"))
+	for name, v := range map[string]any{"text": "x", "list": []any{"x"}, "yes": true, "when": time.Unix(1, 0), "o": object{{"a", 1}}} {
+		f(nil, name, v)
+		was := custom(t, b, name)
+		f([]Unmet{{4, NotNumber}}, name, inc(1), "n", inc(1), op.AttrOperators, refs(0, 4, 1, 5))
+		require.Equal(t, was, custom(t, b, name))
+	}
+	f(nil, "o", nil)
 	long := strings.Repeat("y", 30)
 	f([]Unmet{{2, TooLarge}}, "list", add(long, long+"2"), "list", add("z"), op.AttrOperators, refs(0, 1, 1, 2))
 	f(nil, "o", object{{"a", long}}, op.AttrOperators, refs(0, 1))

@@ -67,7 +67,7 @@ func (m *model) set(name string, v any, merge bool) {
 			m.custom[name] = n + int64(v)
 		case float64:
 			m.custom[name] = n + float64(v)
-		default:
+		case nil:
 			m.custom[name] = int64(v)
 		}
 	case update:

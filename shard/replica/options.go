@@ -67,6 +67,7 @@ const (
 	OutOfRange = effect.OutOfRange
 	TooLarge   = effect.TooLarge
 	NotArray   = effect.NotArray
+	NotNumber  = effect.NotNumber
 )
 
 // AnswerLife is how long an answer is kept (decisions.md D3).
