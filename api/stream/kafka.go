@@ -38,9 +38,11 @@ type topics struct {
 	writer  *writer
 	names   map[string]string // topics by kind
 	refused refusedFile
-	client  *kgo.Client // nil: not connected
-	options []kgo.Opt   // that it was made with
-	schemas *schemas    // nil: values are JSON
+	client  *kgo.Client      // nil: not connected
+	options []kgo.Opt        // that it was made with
+	schemas *schemas         // nil: values are JSON
+	limits  map[string]int32 // how large a batch topics take, as the client has it
+	learned map[string]int32 // the same, as refusals have told
 }
 
 // kafkaCredentials is what credentials for Kafka look like: of SASL, and of TLS, in PEM.
@@ -58,7 +60,7 @@ type kafkaCredentials struct {
 
 func newTopics(o *Options, ws *control.Workspace, s *control.Stream, refused refusedFile) *topics {
 	k := &topics{o: o, to: &s.Destination, ws: ws, stream: s.ID, writer: newWriter(o, ws, s),
-		names: map[string]string{}, refused: refused}
+		names: map[string]string{}, refused: refused, learned: map[string]int32{}}
 	for _, kind := range s.Kinds {
 		k.names[kind] = strings.NewReplacer("{workspace}", ws.ID, "{stream}", s.ID,
 			"{kind}", kind).Replace(s.Destination.Topic)
@@ -113,9 +115,10 @@ func (k *topics) open(ctx context.Context) error {
 			return err
 		}
 	}
-	limits := map[string]int32{}
+	limits := maps.Clone(k.learned)
+	k.limits = limits
 	options = append(options, kgo.ProducerBatchMaxBytesFn(func(topic string) int32 {
-		return cmp.Or(limits[topic], batchBytes)
+		return cmp.Or(limits[topic], batchBytes) // asked when there is first something for a topic
 	}))
 	k.options = append(options, k.o.kafka...)
 	client, err := kgo.NewClient(k.options...)
@@ -123,13 +126,21 @@ func (k *topics) open(ctx context.Context) error {
 		return err
 	}
 	k.client = client
-	return k.askLimits(ctx, limits)
+	return k.askLimits(ctx)
 }
+
+// learn notes that a topic has refused a batch of so many bytes, or of fewer, whose records it takes one by one: its
+// limit isn't known, or has become smaller. The next client keeps to what is known then.
+func (k *topics) learn(topic string, bytes int) {
+	k.learned[topic] = max(int32(min(k.limit(topic), bytes)/2), minBatchBytes)
+}
+
+func (k *topics) limit(topic string) int { return int(cmp.Or(k.limits[topic], batchBytes)) }
 
 // askLimits finds out how large a batch each topic takes, so that all records leave in their order: those of a batch
 // that is refused come behind later ones. A topic whose limit can't be had gets batches of batchBytes: it may not be
-// there yet, or the user may not see its configuration.
-func (k *topics) askLimits(ctx context.Context, limits map[string]int32) error {
+// there yet, the user may not see its configuration, or the brokers don't know the question. What it refuses tells then.
+func (k *topics) askLimits(ctx context.Context) error {
 	wait, cancel := context.WithTimeout(ctx, k.o.RequestTimeout)
 	defer cancel()
 	ask := kmsg.NewPtrDescribeConfigsRequest()
@@ -152,7 +163,8 @@ func (k *topics) askLimits(ctx context.Context, limits map[string]int32) error {
 				continue
 			}
 			if n, err := strconv.Atoi(*c.Value); err == nil && n >= minBatchBytes {
-				limits[r.ResourceName] = int32(min(n, maxRecordBytes))
+				k.limits[r.ResourceName] = min(int32(min(n, maxRecordBytes)),
+					cmp.Or(k.learned[r.ResourceName], math.MaxInt32))
 			}
 		}
 	}
@@ -211,8 +223,13 @@ type records struct {
 	done sum
 
 	mu    sync.Mutex
-	apart []*kgo.Record // of batches that were refused, because of one of them or together
-	err   error         // the first of another kind
+	apart []refusedRecord // of batches that were refused, because of one of them or together
+	err   error           // the first of another kind
+}
+
+type refusedRecord struct {
+	*kgo.Record
+	why error
 }
 
 func (d *records) ends(*event.Event) bool               { return false }
@@ -223,6 +240,11 @@ func (d *records) write(ctx context.Context, e *event.Event) error {
 	w := d.to.writer
 	if err := w.Read(e); err != nil {
 		return err
+	}
+	if d.to.client == nil {
+		if err := d.to.open(ctx); err != nil {
+			return err
+		}
 	}
 	kind := event.KindName(e.Kind)
 	value := d.to.value(e)
@@ -260,7 +282,7 @@ func (d *records) note(r *kgo.Record, err error) {
 	defer d.mu.Unlock()
 	switch {
 	case isOfRecords(err):
-		d.apart = append(d.apart, r)
+		d.apart = append(d.apart, refusedRecord{r, err})
 	case d.err == nil:
 		d.err = fmt.Errorf("produce to topic %q: %w", r.Topic, err)
 	}
@@ -281,6 +303,9 @@ func (d *records) failed() error {
 // topic whose limit isn't known, each is sent by itself, as is a record that is larger than batches; one that its topic
 // doesn't take alone is refused for good.
 func (d *records) confirm(ctx context.Context, _, _ uint64) error {
+	if d.to.client == nil { // there was nothing to be sent
+		return nil
+	}
 	wait, cancel := d.to.patience(ctx)
 	defer cancel()
 	if err := d.to.client.Flush(wait); err != nil {
@@ -297,8 +322,13 @@ func (d *records) confirm(ctx context.Context, _, _ uint64) error {
 		return err
 	}
 	defer client.Close()
+	tooLarge := map[string]int{} // by topic: bytes of batches that were, together
 	for _, r := range d.apart {
 		err := d.to.alone(ctx, client, &kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: r.Headers})
+		if limit := d.to.limit(r.Topic); err == nil && errors.Is(r.why, kerr.MessageTooLarge) &&
+			limit > minBatchBytes && len(r.Value) < limit/2 {
+			tooLarge[r.Topic] += len(r.Value)
+		}
 		if isOfRecords(err) {
 			d.done.refused++
 			d.done.bytes -= int64(len(r.Value))
@@ -308,6 +338,12 @@ func (d *records) confirm(ctx context.Context, _, _ uint64) error {
 		if err != nil {
 			return fmt.Errorf("produce to topic %q: %w", r.Topic, err)
 		}
+	}
+	for topic, bytes := range tooLarge {
+		d.to.learn(topic, bytes)
+	}
+	if len(tooLarge) > 0 {
+		d.to.close() // the next record opens it
 	}
 	return nil
 }

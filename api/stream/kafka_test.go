@@ -166,24 +166,13 @@ func testRefusedRecords(t *testing.T, why *kerr.Error) {
 	c.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
 		produce := req.(*kmsg.ProduceRequest)
-		resp := produce.ResponseKind().(*kmsg.ProduceResponse)
 		tooLarge := func(t kmsg.ProduceRequestTopic) bool {
 			return slices.ContainsFunc(t.Partitions, func(p kmsg.ProduceRequestTopicPartition) bool { return len(p.Records) > 20_000 })
 		}
 		if !slices.ContainsFunc(produce.Topics, tooLarge) {
 			return nil, nil, false
 		}
-		for _, topic := range produce.Topics { // nothing of it is stored
-			rt := kmsg.NewProduceResponseTopic()
-			rt.Topic, rt.TopicID = topic.Topic, topic.TopicID
-			for _, p := range topic.Partitions {
-				rp := kmsg.NewProduceResponseTopicPartition()
-				rp.Partition, rp.ErrorCode = p.Partition, why.Code
-				rt.Partitions = append(rt.Partitions, rp)
-			}
-			resp.Topics = append(resp.Topics, rt)
-		}
-		return resp, nil, true
+		return refusal(produce, why), nil, true
 	})
 	w.commit(w.ws.Number, 3, 7)
 	noise := make([]byte, 24_000)
@@ -210,6 +199,22 @@ func testRefusedRecords(t *testing.T, why *kerr.Error) {
 	require.Contains(t, string(text), `"name":"large"`)
 	require.Contains(t, string(text), why.Message)
 	require.Equal(t, 1, strings.Count(string(text), "\n"))
+}
+
+// refusal answers a request of which nothing is stored.
+func refusal(produce *kmsg.ProduceRequest, why *kerr.Error) kmsg.Response {
+	resp := produce.ResponseKind().(*kmsg.ProduceResponse)
+	for _, topic := range produce.Topics {
+		rt := kmsg.NewProduceResponseTopic()
+		rt.Topic, rt.TopicID = topic.Topic, topic.TopicID
+		for _, p := range topic.Partitions {
+			rp := kmsg.NewProduceResponseTopicPartition()
+			rp.Partition, rp.ErrorCode = p.Partition, why.Code
+			rt.Partitions = append(rt.Partitions, rp)
+		}
+		resp.Topics = append(resp.Topics, rt)
+	}
+	return resp
 }
 
 // limitedTopic is a broker with a topic that takes batches of so many bytes.
@@ -259,6 +264,60 @@ func TestKafkaKeepsToTheLimitOfATopic(t *testing.T) {
 		require.Less(t, last[string(rec.Key)], header(rec, "id"))
 		last[string(rec.Key)] = header(rec, "id")
 	}
+}
+
+// Brokers that end the connection when they are asked for limits get what they take all the same.
+func TestKafkaThatDoesNotKnowLimits(t *testing.T) {
+	w, c := newWorld(t, 4<<10), newBrokers(t)
+	c.ControlKey(int16(kmsg.DescribeConfigs), func(kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		return nil, fmt.Errorf("the connection ends"), true
+	})
+	stream := w.topics("all", c, nil)
+	w.commit(w.ws.Number, 3, 7)
+	o := w.options()
+	require.NoError(t, w.turns(o, stream))
+	require.Len(t, consumed(t, c, testTopics...), 21)
+}
+
+// The limit of a topic that becomes smaller while a stream runs is found out, and kept to from then on.
+func TestKafkaWhoseLimitShrinks(t *testing.T) {
+	w, c := newWorld(t, 4<<10), newBrokers(t)
+	limit, refused := 1<<20, 0
+	c.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		produce := req.(*kmsg.ProduceRequest)
+		isLarge := false
+		for _, topic := range produce.Topics {
+			for _, p := range topic.Partitions {
+				isLarge = isLarge || len(p.Records) > limit
+			}
+		}
+		if !isLarge {
+			return nil, nil, false
+		}
+		refused++
+		return refusal(produce, kerr.MessageTooLarge), nil, true
+	})
+	stream := w.topics("all", c, nil)
+	o := w.options()
+	o.kafka = []kgo.Opt{kgo.ProducerBatchCompression(kgo.NoCompression())}
+	k := newCarrier(&o, w.ws, stream, o.Parts()[0])
+	defer k.close()
+	rounds := 0
+	for last := -1; last != refused; rounds++ {
+		last = refused
+		w.commit(w.ws.Number, 10, 7)
+		k.carryOn(t)
+		if rounds == 0 {
+			require.Zero(t, refused)
+			limit, last = 2048, -1
+		}
+		require.Less(t, rounds, 12, "it goes on being refused")
+	}
+	require.NotZero(t, refused)
+	require.Len(t, consumed(t, c, testTopics...), 70*rounds)
+	require.Zero(t, k.status().Refused)
 }
 
 // An event that is larger than a batch usually is, and not than its topic takes, is there, in its place.
