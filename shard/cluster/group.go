@@ -78,8 +78,10 @@ func (g *group) openState() error {
 	}
 	if g.id != shard.ControlGroup {
 		o := g.n.opts.Events
-		// Few replicas pack at the same time.
+		// One replica packs at a time, but for those that have too much to pack and those that are sent to another node.
 		o.BlockBytes = max(4*o.BlockBytes/g.n.share(), min(o.BlockBytes, minBlock))
+		o.MaxBacklogBytes = max(o.MaxBacklogBytes/g.n.share(), min(o.MaxBacklogBytes, minBacklog))
+		o.Share = g.n.packing
 		o.Dir, o.Group, o.Logger = filepath.Join(g.dir, "events"), fmt.Sprintf("%02x", g.id),
 			g.n.log.With("group", g.id)
 		events, err := eventlog.Open(e, o)
@@ -138,6 +140,7 @@ const (
 	minMemTable   = 1 << 20
 	maxMemTable   = 16 << 20
 	minBlock      = 2 << 20
+	minBacklog    = 64 << 20
 
 	controlMemory   = 16 << 20 // what the replica of the control group has
 	controlMemTable = 4 << 20

@@ -41,6 +41,7 @@ type Node struct {
 	server      *calls.Server
 	coordinator *shard.Coordinator
 	cache       *store.Cache
+	packing     *eventlog.Share
 	operator    *placement.Operator
 
 	facts  facts.Keeper

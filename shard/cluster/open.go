@@ -17,6 +17,7 @@ import (
 	"millrace/shard/cluster/placement"
 	"millrace/shard/cluster/promise"
 	"millrace/shard/cluster/routes"
+	"millrace/shard/eventlog"
 	"millrace/shard/stamp"
 	"millrace/shard/store"
 	"millrace/wal/quorum"
@@ -112,6 +113,7 @@ func (n *Node) furnish() error {
 	n.replicas = make([]atomic.Pointer[group], f.Groups+1)
 	n.groupBarriers = make([]barriers, f.Groups+1)
 	n.cache = store.NewCache(n.opts.Engine.StoreCacheBytes, openFiles)
+	n.packing = eventlog.NewShare()
 	n.coordinator = shard.NewCoordinator(shard.CoordinatorOptions{
 		Secret: secret, Clock: n.clock, Nodes: mesh{n}, Context: n.context, CommitTimeout: n.opts.CommitTimeout,
 		LeaderWait:     n.opts.LeaderWait,

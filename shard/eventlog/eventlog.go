@@ -26,7 +26,7 @@
 //
 // Who owns what: mu guards the list of blocks and the positions. work is held by whoever packs, expires or rewrites:
 // one at a time. tail is held for reading by those who read the unpacked tail, and for writing by the packer while it
-// lets the log go. Order: work, scan, tail, mu.
+// lets the log go. The turn among the logs of a node (Share) is taken before work. Order: turn, work, scan, tail, mu.
 package eventlog
 
 import (
@@ -94,6 +94,8 @@ type Options struct {
 	PackAfter time.Duration
 	// MaxDuty is the share of one core that background work takes. Default 0.2.
 	MaxDuty float64
+	// Share is common to the logs of a node, whose work counts together then; nil: there are no others.
+	Share *Share
 	// MaxBacklogBytes: with more of the log unpacked, packing takes what it can get. Default 8 GiB.
 	MaxBacklogBytes int64
 	// DeleteWithin is how soon a deleted user's events leave the disk. Rewriting begins at half of it. Default 24 h.

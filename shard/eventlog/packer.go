@@ -113,21 +113,52 @@ const (
 	retryPause       = 10 * time.Second
 )
 
-// packDue packs what is due.
+// packDue packs what is due, stretch by stretch.
 func (l *Log) packDue() error {
-	l.work.Lock()
-	defer l.work.Unlock()
 	for {
-		s := l.Stats()
-		l.countBacklog(&s)
-		l.pack.pace.begin(l.stop, s.BacklogBytes > l.opts.MaxBacklogBytes)
-		packed, err := l.packOne(false)
-		l.pack.pace.end()
+		packed, err := l.packNext()
 		if err != nil || !packed {
 			return err
 		}
 	}
 }
+
+// packNext packs one stretch, if there is one that is due: in its turn, unless the backlog is too large. The turn comes
+// before work, which who packs at once would have to wait for otherwise.
+func (l *Log) packNext() (packed bool, err error) {
+	if due, err := l.isDue(); err != nil || !due {
+		return false, err
+	}
+	hasTurn, err := l.opts.Share.take(l.stop, l.isBehind)
+	if err != nil {
+		return false, err
+	}
+	if hasTurn {
+		defer l.opts.Share.give()
+	}
+	l.work.Lock()
+	defer l.work.Unlock()
+	if hasTurn {
+		l.opts.Share.lend(&l.pack)
+	}
+	defer l.opts.Share.takeBack(&l.pack, hasTurn)
+	l.pack.pace.begin(l.stop, !hasTurn || l.isBehind())
+	defer l.pack.pace.end()
+	return l.packOne(false)
+}
+
+// isDue says whether packOne would find something, as it seems.
+func (l *Log) isDue() (bool, error) {
+	l.work.Lock()
+	defer l.work.Unlock()
+	s := l.Stats()
+	l.countBacklog(&s)
+	due, _, err := l.toPack(false)
+	return due, err
+}
+
+// isBehind: there is so much to pack that it gets what it can.
+func (l *Log) isBehind() bool { return l.Stats().BacklogBytes > l.opts.MaxBacklogBytes }
 
 // Pack packs all that the engine has checkpointed, at once and at full speed.
 func (l *Log) Pack() error { return l.PackTo(context.Background(), math.MaxUint64) }
@@ -136,6 +167,7 @@ func (l *Log) Pack() error { return l.PackTo(context.Background(), math.MaxUint6
 func (l *Log) PackTo(ctx context.Context, position uint64) error {
 	l.work.Lock()
 	defer l.work.Unlock()
+	defer l.opts.Share.takeBack(&l.pack, false)
 	for l.packed < position {
 		if err := errors.Join(l.ready(), ctx.Err()); err != nil {
 			return err
@@ -152,25 +184,16 @@ func (l *Log) PackTo(ctx context.Context, position uint64) error {
 
 // packOne packs one stretch, if there is one that is due; with all set, any.
 func (l *Log) packOne(all bool) (packed bool, err error) {
-	p := &l.pack
-	from, to := l.packed+1, l.src.CheckpointedPosition() // packed changes under work alone
-	if to < from {
-		return false, nil
-	}
-	oldest, err := l.oldestStamp(from, to)
-	if err != nil {
+	due, isOld, err := l.toPack(all)
+	if err != nil || !due {
 		return false, err
-	}
-	due := all || l.opts.Now().Sub(time.UnixMicro(oldest)) >= l.opts.PackAfter
-	if b := p.eventBytes.load(); !due && b > 0 && float64(to-l.packed)*b < float64(l.opts.BlockBytes) {
-		return false, nil
 	}
 	start := time.Now()
-	full, err := l.gather(from, to)
+	full, err := l.gather(l.packed+1, l.src.CheckpointedPosition())
 	if err != nil {
 		return false, err
 	}
-	if !full && !due {
+	if !full && !isOld {
 		return false, nil
 	}
 	if err := l.commit(); err != nil {
@@ -178,6 +201,23 @@ func (l *Log) packOne(all bool) (packed bool, err error) {
 	}
 	packSeconds.Update(time.Since(start).Seconds())
 	return true, nil
+}
+
+// toPack says whether there is a stretch that is due, as far as can be told without reading it, and whether it is so
+// however little it has. packed changes under work alone, which the caller holds.
+func (l *Log) toPack(all bool) (due, isOld bool, err error) {
+	p := &l.pack
+	from, to := l.packed+1, l.src.CheckpointedPosition()
+	if to < from {
+		return false, false, nil
+	}
+	oldest, err := l.oldestStamp(from, to)
+	if err != nil {
+		return false, false, err
+	}
+	isOld = all || l.opts.Now().Sub(time.UnixMicro(oldest)) >= l.opts.PackAfter
+	b := p.eventBytes.load()
+	return isOld || b == 0 || float64(to-l.packed)*b >= float64(l.opts.BlockBytes), isOld, nil
 }
 
 // oldestStamp is when the first record from a position on was accepted; 0 when there is none up to to.
@@ -335,6 +375,16 @@ func (l *Log) replaceFile(path string, data []byte) error {
 // maintain removes blocks that have expired, and rewrites those that hold events of deleted users: what is due, with
 // now set also what is not.
 func (l *Log) maintain(now bool) error {
+	due, err := l.expireFirst(now)
+	if err != nil || !due {
+		return err
+	}
+	if !now {
+		if _, err := l.opts.Share.take(l.stop, func() bool { return false }); err != nil {
+			return err
+		}
+		defer l.opts.Share.give()
+	}
 	l.work.Lock()
 	defer l.work.Unlock()
 	if err := l.ready(); err != nil {
@@ -342,22 +392,28 @@ func (l *Log) maintain(now bool) error {
 	}
 	l.pack.pace.begin(l.stop, now)
 	defer l.pack.pace.end()
+	l.pack.rewritten = l.opts.Now()
+	return l.rewrite()
+}
+
+// expireFirst removes blocks that have expired, and says whether others are to be rewritten.
+func (l *Log) expireFirst(now bool) (due bool, err error) {
+	l.work.Lock()
+	defer l.work.Unlock()
+	if err := l.ready(); err != nil {
+		return false, err
+	}
 	if err := l.expire(); err != nil {
-		return err
+		return false, err
 	}
 	l.mu.Lock()
-	due := false
+	defer l.mu.Unlock()
 	for _, d := range l.ledger {
 		due = due || d.position <= l.packed &&
 			(now || l.opts.Now().Sub(time.UnixMicro(d.accepted)) >= l.opts.DeleteWithin/2)
 	}
-	l.mu.Unlock()
 	// A damaged block leaves deletions behind.
-	if !due || !now && l.opts.Now().Sub(l.pack.rewritten) < l.opts.DeleteWithin/4 {
-		return nil
-	}
-	l.pack.rewritten = l.opts.Now()
-	return l.rewrite()
+	return due && (now || l.opts.Now().Sub(l.pack.rewritten) >= l.opts.DeleteWithin/4), nil
 }
 
 // expire removes the blocks whose newest event was accepted before the retention time.

@@ -1,0 +1,106 @@
+package eventlog
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+)
+
+// At their own pace the logs of a node work one at a time; who works at full speed waits for nobody.
+func TestLogsOfANodeWorkInTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		share := NewShare()
+		o := manual()
+		o.Share = share
+		w := newWorld(t, vfs.NewMem(), o)
+		defer func() { require.NoError(t, w.e.Close()) }()
+		defer func() { require.NoError(t, w.l.Close()) }()
+		more := func() (before int) {
+			before = w.l.Stats().Blocks
+			w.commitMore(20, 9)
+			w.checkpoint()
+			w.clock.move(2 * time.Hour) // what is there is due
+			return before
+		}
+		packNext := func() <-chan error {
+			done := make(chan error, 1)
+			go func() {
+				packed, err := w.l.packNext()
+				if err == nil && !packed {
+					t.Error("nothing was packed")
+				}
+				done <- err
+			}()
+			synctest.Wait()
+			return done
+		}
+		take(t, share)
+
+		before := more()
+		done := packNext()
+		require.Equal(t, before, w.l.Stats().Blocks, "another log has the turn")
+		share.give()
+		require.NoError(t, <-done)
+		require.Greater(t, w.l.Stats().Blocks, before)
+
+		take(t, share)
+		before = more()
+		require.NoError(t, w.l.Pack())
+		require.Greater(t, w.l.Stats().Blocks, before, "who packs at once doesn't wait")
+
+		before = more()
+		w.l.opts.MaxBacklogBytes = 1
+		require.NoError(t, <-packNext())
+		require.Greater(t, w.l.Stats().Blocks, before, "nor does a log that is behind")
+
+		w.l.opts.MaxBacklogBytes = 1 << 30
+		more()
+		done = packNext()
+		require.NoError(t, w.l.Close())
+		require.ErrorIs(t, <-done, ErrClosed, "a log that waits for its turn can be closed")
+		share.give()
+		take(t, share) // nobody has the turn any more
+	})
+}
+
+func take(t *testing.T, s *Share) {
+	hasTurn, err := s.take(context.Background(), func() bool { return false })
+	require.NoError(t, err)
+	require.True(t, hasTurn)
+}
+
+// Who waits for his turn, and has too much to pack by now, waits no longer.
+func TestWhoFallsBehindWaitsNoLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		share := NewShare()
+		take(t, share)
+		var isBehind atomic.Bool
+		done := make(chan bool, 1)
+		go func() {
+			hasTurn, err := share.take(context.Background(), isBehind.Load)
+			if err != nil {
+				t.Error(err)
+			}
+			done <- hasTurn
+		}()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		select {
+		case <-done:
+			t.Fatal("it waits")
+		default:
+		}
+		isBehind.Store(true)
+		select {
+		case hasTurn := <-done:
+			require.False(t, hasTurn)
+		case <-time.After(time.Hour):
+			t.Fatal("it waits still")
+		}
+	})
+}
