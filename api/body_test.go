@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/valyala/fasthttp"
 
 	"millrace/api/store"
 	"millrace/shard/op"
@@ -393,4 +394,36 @@ func TestAnswersUnderWayAreBounded(t *testing.T) {
 	require.Equal(t, 201, again.status)
 	require.Equal(t, len(text), len(again.body))
 	require.Eventually(t, func() bool { return d.replies.Load() == 0 }, waitLimit, tick)
+}
+
+// Answers to writes and hosted pages are counted like those of exports, until they are sent or given up.
+func TestLargeAnswersOfAllKindsAreCounted(t *testing.T) {
+	h := openHosting(t, strings.Repeat("x", 100<<10))
+	ask := func(method, path, body string, headers ...string) *fasthttp.Response {
+		text := method + " " + path + " HTTP/1.1\r\nHost: localhost\r\n"
+		for i := 0; i < len(headers); i += 2 {
+			text += headers[i] + ": " + headers[i+1] + "\r\n"
+		}
+		if body != "" {
+			text += fmt.Sprintf("Content-Length: %d\r\n", len(body))
+		}
+		var r fasthttp.Request
+		require.NoError(t, r.Read(bufio.NewReader(strings.NewReader(text+"\r\n"+body))))
+		return h.Do(&r, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	}
+	counted := func(what string, status int, answer *fasthttp.Response) {
+		require.Equal(t, status, answer.StatusCode(), what)
+		require.Greater(t, h.replies.Load(), int64(30<<10), what)
+		answer.Reset()
+		require.Zero(t, h.replies.Load(), what)
+	}
+	var members strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&members, `,"a%d":{"$x":1}`, i)
+	}
+	key := []string{"Authorization", "Bearer " + demoKey, "Idempotency-Key", "k"}
+	for _, what := range []string{"first", "replay"} {
+		counted(what, 201, ask("POST", "/users/track", `{"attributes":[{"external_id":"ada"`+members.String()+`}]}`, key...))
+	}
+	counted("page", 200, ask("GET", h.link("ada"), ""))
 }

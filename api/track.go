@@ -49,7 +49,7 @@ func (x *exchange) trackOnce(key []byte, bodyHash [32]byte) (answered bool) {
 	if status != fasthttp.StatusCreated {
 		countsOf(x.Workspace).count(0, x.Reply)
 		x.keepFaults()
-		x.Send(status, x.Reply)
+		x.SendReply(status)
 		return true
 	}
 	if key != nil {
@@ -68,7 +68,7 @@ func (x *exchange) trackOnce(key []byte, bodyHash [32]byte) (answered bool) {
 	}
 	countsOf(x.Workspace).count(accepted, x.Reply)
 	x.keepFaults()
-	x.Send(status, x.Reply)
+	x.SendReply(status)
 	return true
 }
 
@@ -197,7 +197,8 @@ func (s *Server) trackIdempotent(x *exchange, key []byte) {
 		x.Fail(fasthttp.StatusUnprocessableEntity, "This Idempotency-Key was used with another body")
 	default:
 		x.Ctx.Response.Header.SetCanonical(headerReplay, []byte("true"))
-		x.Send(kept.Status, kept.Body)
+		x.Reply = append(x.Reply[:0], kept.Body...)
+		x.SendReply(kept.Status)
 	}
 }
 

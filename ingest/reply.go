@@ -18,8 +18,16 @@ type entry struct {
 // report says why the current object is refused; name is the member's, for texts that have one.
 func (d *Decoder) report(why reason, name []byte) { d.errors = append(d.errors, d.entry(why, name)) }
 
+// maxWarnings bounds how many values that were left out a request is told of: objects are few, but one may have as many
+// values as the body has room for, and the answer would be several times as long.
+const maxWarnings = 4096
+
 // warn says what is left out of the current object, which is accepted.
-func (d *Decoder) warn(why reason, name []byte) { d.warnings = append(d.warnings, d.entry(why, name)) }
+func (d *Decoder) warn(why reason, name []byte) {
+	if len(d.warnings) < maxWarnings {
+		d.warnings = append(d.warnings, d.entry(why, name))
+	}
+}
 
 func (d *Decoder) entry(why reason, name []byte) entry {
 	start := len(d.texts)

@@ -118,6 +118,18 @@ func partly(t *testing.T, members, want, text string) {
 	require.Equal(t, []string{`attributes external_id="u"` + want}, dump(rec))
 }
 
+// An answer doesn't grow with all that a body may leave out.
+func TestWarningsAreBounded(t *testing.T) {
+	var members strings.Builder
+	for i := range maxWarnings + 100 {
+		fmt.Fprintf(&members, `,"a%d":{"$x":1}`, i)
+	}
+	reply, status, rec := track(t, testDecoder(), testWorkspace(), `{"attributes":[{"external_id":"u"`+members.String()+`,"b":1},{"external_id":"v","dob":"x"}]}`)
+	require.Equal(t, 201, status)
+	require.Equal(t, maxWarnings, strings.Count(reply, "is not valid"))
+	require.Equal(t, []string{`attributes external_id="u" "~b":1`, `attributes external_id="v"`}, dump(rec))
+}
+
 // bad checks a request that is refused as a whole.
 func bad(t *testing.T, body, text string) {
 	t.Helper()

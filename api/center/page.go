@@ -131,7 +131,8 @@ func failExpired(x *call.Call, v *visit) {
 		x.Fail(fasthttp.StatusGone, "")
 		return
 	}
-	x.Send(fasthttp.StatusGone, v.page().RenderForNobody(*v.center.RedirectHTML))
+	x.Reply = v.page().RenderForNobody(*v.center.RedirectHTML)
+	x.SendRead(fasthttp.StatusGone)
 }
 
 // Show serves GET /preferences/{token}: the page, or with ?saved the confirmation. Of a draft, nobody gets to see
@@ -149,7 +150,8 @@ func (p *Pages) Show(x *call.Call) {
 	if x.Ctx.QueryArgs().Has("saved") {
 		html = v.center.ConfirmationHTML
 	}
-	x.Send(fasthttp.StatusOK, v.page().Render(html, p.pathOf(&v), v.subscriber()))
+	x.Reply = v.page().Render(html, p.pathOf(&v), v.subscriber())
+	x.SendRead(fasthttp.StatusOK)
 }
 
 // pathOf is the path of a page, for forms and redirects: it stays on whatever host the page was opened on.
