@@ -139,7 +139,8 @@ func (k *topics) limit(topic string) int { return int(cmp.Or(k.limits[topic], ba
 
 // askLimits finds out how large a batch each topic takes, so that all records leave in their order: those of a batch
 // that is refused come behind later ones. A topic whose limit can't be had gets batches of batchBytes: it may not be
-// there yet, the user may not see its configuration, or the brokers don't know the question. What it refuses tells then.
+// there yet, the user may not see its configuration, or the brokers don't know the question. What it refuses tells
+// then.
 func (k *topics) askLimits(ctx context.Context) error {
 	wait, cancel := context.WithTimeout(ctx, k.o.RequestTimeout)
 	defer cancel()
