@@ -24,6 +24,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"millrace/api/control"
+	"millrace/api/stream/currents"
 	"millrace/shard/eventlog/event"
 )
 
@@ -66,7 +67,8 @@ func newTopics(o *Options, ws *control.Workspace, s *control.Stream, refused ref
 			"{kind}", kind).Replace(s.Destination.Topic)
 	}
 	if s.Format == control.FormatAvro {
-		k.schemas = &schemas{url: s.Destination.Registry, timeout: o.RequestTimeout, topics: k.names}
+		k.schemas = &schemas{url: s.Destination.Registry, timeout: o.RequestTimeout, topics: k.names,
+			rows: currents.NewRows(k.writer.Reader, ws.ID)}
 	}
 	return k
 }
@@ -264,7 +266,7 @@ func (k *topics) value(e *event.Event) []byte {
 	if k.schemas == nil {
 		return k.writer.append(nil, e)
 	}
-	return k.schemas.append(nil, e, k.writer.Reader, k.ws.ID)
+	return k.schemas.append(nil, e)
 }
 
 func (k *topics) contentType() string {

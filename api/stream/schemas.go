@@ -23,6 +23,7 @@ type schemas struct {
 	timeout time.Duration
 	topics  map[string]string // by kind
 	ids     map[op.Kind]int
+	rows    *currents.Rows
 }
 
 // open registers the schemas, which does nothing where they are known.
@@ -78,10 +79,10 @@ func (s *schemas) subject(kind string) string {
 
 const registryHeader = 5 // bytes in front of a value
 
-// append appends the value of the event that users has read last.
-func (s *schemas) append(dst []byte, e *event.Event, users *currents.Reader, workspace string) []byte {
+// append appends the value of the event that was read last.
+func (s *schemas) append(dst []byte, e *event.Event) []byte {
 	dst = binary.BigEndian.AppendUint32(append(dst, 0), uint32(s.ids[e.Kind]))
-	return currents.AppendAvro(dst, e, users, workspace)
+	return s.rows.Append(dst, e)
 }
 
 // json is a value for people to read.

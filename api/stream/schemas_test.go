@@ -152,10 +152,10 @@ func TestSchemaRegistryThatFails(t *testing.T) {
 
 // What a topic refuses can be read in the file of what was refused.
 func TestRefusedRecordsAreReadable(t *testing.T) {
-	s := schemas{ids: map[op.Kind]int{op.Event: 7, op.Purchase: 8}}
 	r := currents.NewReader(func(dst []byte, _ uint32, _ uint64) []byte { return append(dst, "svc"...) }, nil, 1)
+	s := schemas{ids: map[op.Kind]int{op.Event: 7, op.Purchase: 8}, rows: currents.NewRows(r, "shop")}
 	require.NoError(t, r.Read(&event.Event{Kind: op.Delete}))
-	value := s.append(nil, &event.Event{Kind: op.Purchase, Name: []byte("sku"), Currency: [3]byte([]byte("EUR")), Price: 2.5}, r, "shop")
+	value := s.append(nil, &event.Event{Kind: op.Purchase, Name: []byte("sku"), Currency: [3]byte([]byte("EUR")), Price: 2.5})
 	var row map[string]any
 	require.NoError(t, json.Unmarshal(s.json(value), &row))
 	require.Equal(t, []any{"sku", "EUR", 2.5, "svc"}, []any{row["product_id"], row["currency"], row["price"], row["user_id"]})

@@ -78,7 +78,7 @@ func (g *group) openState() error {
 	}
 	if g.id != shard.ControlGroup {
 		o := g.n.opts.Events
-		// One replica packs at a time, but for those that have too much to pack and those that are sent to another node.
+		// One replica packs at a time, but for those that have too much to pack, and those that go to another node.
 		o.BlockBytes = max(4*o.BlockBytes/g.n.share(), min(o.BlockBytes, minBlock))
 		o.MaxBacklogBytes = max(o.MaxBacklogBytes/g.n.share(), min(o.MaxBacklogBytes, minBacklog))
 		o.Share = g.n.packing

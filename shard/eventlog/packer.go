@@ -131,7 +131,7 @@ func (l *Log) packNext() (packed bool, err error) {
 	}
 	hasTurn, err := l.opts.Share.take(l.stop, l.isBehind)
 	if err != nil {
-		return false, err
+		return false, ErrClosed
 	}
 	if hasTurn {
 		defer l.opts.Share.give()
@@ -139,9 +139,9 @@ func (l *Log) packNext() (packed bool, err error) {
 	l.work.Lock()
 	defer l.work.Unlock()
 	if hasTurn {
-		l.opts.Share.lend(&l.pack)
+		l.opts.Share.lend(&l.pack.stretch.Rows)
 	}
-	defer l.opts.Share.takeBack(&l.pack, hasTurn)
+	defer l.opts.Share.takeBack(&l.pack.stretch.Rows, hasTurn)
 	l.pack.pace.begin(l.stop, !hasTurn || l.isBehind())
 	defer l.pack.pace.end()
 	return l.packOne(false)
@@ -167,7 +167,7 @@ func (l *Log) Pack() error { return l.PackTo(context.Background(), math.MaxUint6
 func (l *Log) PackTo(ctx context.Context, position uint64) error {
 	l.work.Lock()
 	defer l.work.Unlock()
-	defer l.opts.Share.takeBack(&l.pack, false)
+	defer l.opts.Share.takeBack(&l.pack.stretch.Rows, false)
 	for l.packed < position {
 		if err := errors.Join(l.ready(), ctx.Err()); err != nil {
 			return err
@@ -381,7 +381,7 @@ func (l *Log) maintain(now bool) error {
 	}
 	if !now {
 		if _, err := l.opts.Share.take(l.stop, func() bool { return false }); err != nil {
-			return err
+			return ErrClosed
 		}
 		defer l.opts.Share.give()
 	}

@@ -29,7 +29,7 @@ func (s *Share) take(stop context.Context, hasHaste func() bool) (hasTurn bool, 
 		case s.turn <- struct{}{}:
 			return true, nil
 		case <-stop.Done():
-			return false, ErrClosed
+			return false, stop.Err()
 		case <-time.After(askEvery):
 		}
 	}
@@ -46,20 +46,19 @@ func (s *Share) give() {
 	}
 }
 
-// lend gives a packer memory, takeBack ends that. The caller has the turn, or else none: then what the packer had is
-// let go.
-func (s *Share) lend(p *packer) {
+// lend gives memory for rows, takeBack ends that. The caller has the turn, or else none: then what he had is let go.
+func (s *Share) lend(rows *blocks.Rows) {
 	if s != nil {
-		p.stretch.Rows, s.rows = s.rows, blocks.Rows{}
+		*rows, s.rows = s.rows, blocks.Rows{}
 	}
 }
 
-func (s *Share) takeBack(p *packer, hasTurn bool) {
+func (s *Share) takeBack(rows *blocks.Rows, hasTurn bool) {
 	if s == nil {
 		return
 	}
 	if hasTurn {
-		s.rows = p.stretch.Rows
+		s.rows = *rows
 	}
-	p.stretch.Rows = blocks.Rows{}
+	*rows = blocks.Rows{}
 }

@@ -114,16 +114,20 @@ func recordOf(space, name, fields string) (r record) {
 // SchemaOf is the schema of a kind of event.
 func SchemaOf(kind op.Kind) *avro.Schema { return records[kind].schema }
 
-// row has the texts of one event, which are lent, and memory for those that are made.
-type row struct {
-	texts [sources][]byte
-	made  []byte
+// Rows makes records of events. It belongs to one goroutine.
+type Rows struct {
+	users     *Reader
+	workspace string
+	texts     [sources][]byte // of the event at hand, lent
+	made      []byte          // memory for those that are made
 }
 
-// AppendAvro appends an event, which the reader has read last, as a record of its kind's schema.
-func AppendAvro(dst []byte, e *event.Event, r *Reader, workspace string) []byte {
-	x := &r.row
-	x.fill(e, r, workspace)
+// NewRows makes records of events that users has read before.
+func NewRows(users *Reader, workspace string) *Rows { return &Rows{users: users, workspace: workspace} }
+
+// Append appends the event that was read last, as a record of its kind's schema.
+func (x *Rows) Append(dst []byte, e *event.Event) []byte {
+	x.fill(e)
 	for _, f := range records[e.Kind].fields {
 		text := x.texts[f.source]
 		switch {
@@ -149,9 +153,10 @@ const (
 	branchValue = 2
 )
 
-func (x *row) fill(e *event.Event, r *Reader, workspace string) {
+func (x *Rows) fill(e *event.Event) {
+	r := x.users
 	x.texts = [sources][]byte{}
-	x.made = append(r.AppendUUID(x.made[:0], e), workspace...)
+	x.made = append(r.AppendUUID(x.made[:0], e), x.workspace...)
 	x.texts[fromID], x.texts[fromWorkspace] = x.made[:uuidBytes], x.made[uuidBytes:]
 	x.texts[fromUser], x.texts[fromExternalID], x.texts[fromTimeZone] = r.svcID, r.externalID, r.timeZone
 	x.texts[fromName] = e.Name
@@ -183,10 +188,9 @@ func seconds(e *event.Event) int32 {
 
 // Encoder writes a file of events of one kind.
 type Encoder struct {
-	w         *ocf.Writer
-	users     *Reader // has read the event
-	workspace string
-	buf       []byte
+	w    *ocf.Writer
+	rows *Rows
+	buf  []byte
 }
 
 // NewEncoder writes a file of events of one kind, each of which users has read before.
@@ -195,12 +199,12 @@ func NewEncoder(w io.Writer, kind op.Kind, users *Reader, workspace string) (*En
 	if err != nil {
 		return nil, fmt.Errorf("write avro: %w", err)
 	}
-	return &Encoder{w: o, users: users, workspace: workspace}, nil
+	return &Encoder{w: o, rows: NewRows(users, workspace)}, nil
 }
 
 // Write writes the event that was read last.
 func (x *Encoder) Write(e *event.Event) error {
-	x.buf = AppendAvro(x.buf[:0], e, x.users, x.workspace)
+	x.buf = x.rows.Append(x.buf[:0], e)
 	if _, err := x.w.Write(x.buf); err != nil {
 		return fmt.Errorf("write avro: %w", err)
 	}

@@ -29,10 +29,11 @@ func testSvcID(dst []byte, workspace uint32, number uint64) []byte {
 }
 
 // What is appended is what the library reads by the schema, and would have written itself.
-func TestAppendAvro(t *testing.T) {
+func TestRows(t *testing.T) {
 	rnd := testseed.Rand(t)
 	text := func() []byte { return []byte("a ü\n\x00z"[:rnd.IntN(2)*rnd.IntN(7)]) }
 	r := NewReader(testSvcID, nobody{}, 1)
+	rows := NewRows(r, "shop")
 	for _, kind := range slices.Sorted(maps.Keys(records)) {
 		for range 200 {
 			e := &event.Event{Position: rnd.Uint64(), Ordinal: rnd.Uint32(), Workspace: 1, Kind: kind, Number: rnd.Uint64(),
@@ -45,7 +46,7 @@ func TestAppendAvro(t *testing.T) {
 			}
 			require.NoError(t, r.Read(e))
 			before := append([]byte("before"), text()...)
-			whole := AppendAvro(before, e, r, "shop")
+			whole := rows.Append(before, e)
 			require.Equal(t, before, whole[:len(before)])
 			record := whole[len(before):]
 			var row map[string]any

@@ -36,7 +36,6 @@ type Reader struct {
 	externalID []byte // empty: there is none
 	timeZone   []byte // the same
 	scratch    []byte
-	row        row // memory of AppendAvro
 }
 
 // NewReader makes a Reader of events of a workspace.
