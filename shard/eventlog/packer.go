@@ -189,11 +189,21 @@ func (l *Log) packOne(all bool) (packed bool, err error) {
 		return false, err
 	}
 	start := time.Now()
-	full, err := l.gather(l.packed+1, l.src.CheckpointedPosition())
+	from, to := l.packed+1, l.src.CheckpointedPosition()
+	if !isOld && l.pack.eventBytes.load() == 0 {
+		if _, err := l.gather(from, to, sampleBytes); err != nil {
+			return false, err
+		}
+		if due, _, err := l.toPack(false); err != nil || !due {
+			return false, err
+		}
+	}
+	full, err := l.gather(from, to, math.MaxInt64)
 	if err != nil {
 		return false, err
 	}
-	if !full && !isOld {
+	// What comes of an estimate that was too high is packed all the same, unless it is little.
+	if !full && !isOld && l.pack.stretch.eventBytes < l.opts.BlockBytes/2 {
 		return false, nil
 	}
 	if err := l.commit(); err != nil {
@@ -252,11 +262,17 @@ func enough(err error) error {
 	return err
 }
 
-// gather reads the next stretch into the packer: a block's worth of events, or what there is.
-func (l *Log) gather(from, to uint64) (full bool, err error) {
+// sampleBytes of the log say about how many of its bytes are of events, before any was packed. Of a group they are
+// several entries of raft, or all that there is.
+const sampleBytes = 1 << 20
+
+// gather reads the next stretch into the packer: a block's worth of events, or what there is, but no more than so many
+// bytes of the log.
+func (l *Log) gather(from, to uint64, most int64) (full bool, err error) {
 	s := &l.pack.stretch
 	s.notes.of = l.src.Noted
 	s.begin(from, to)
+	cut := false
 	err = enough(l.src.ReadLog(from, to, func(position uint64, _ uint32, payload []byte) error {
 		if err := s.addRecord(position, payload); err != nil {
 			return err
@@ -265,12 +281,15 @@ func (l *Log) gather(from, to uint64) (full bool, err error) {
 			full = true
 			return errEnough
 		}
+		if cut = s.bytes >= most; cut {
+			return errEnough
+		}
 		return l.pack.pace.rest()
 	}))
 	if err != nil {
 		return false, fmt.Errorf("read the log from %d: %w", from, err)
 	}
-	if !full {
+	if !full && !cut {
 		s.last = to // behind the last record there is nothing up to there
 	}
 	n := float64(s.last - s.first + 1)

@@ -1,0 +1,62 @@
+package eventlog
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+)
+
+// What is not due yet is not read: before anything was packed, a sample says how much there is.
+func TestFirstLookIsASample(t *testing.T) {
+	o := manual()
+	o.BlockBytes = 4 << 20
+	w := newWorld(t, vfs.NewMem(), o)
+	for w.e.Replica().Stats().LoggedBytes < 2*sampleBytes {
+		w.commitMore(100, 100)
+	}
+	w.checkpoint()
+	packed, err := w.l.packNext()
+	require.NoError(t, err)
+	require.False(t, packed)
+	require.Less(t, w.l.pack.stretch.bytes, w.e.Replica().Stats().LoggedBytes*3/4)
+	require.NotZero(t, w.l.pack.eventBytes.load())
+	w.l.pack.stretch.bytes = -1
+	packed, err = w.l.packNext()
+	require.NoError(t, err)
+	require.False(t, packed)
+	require.EqualValues(t, -1, w.l.pack.stretch.bytes, "nor is it read again")
+	for w.e.Replica().Stats().LoggedBytes < 8<<20 { // events take more than half of it
+		w.commitMore(100, 100)
+	}
+	w.checkpoint()
+	packed, err = w.l.packNext()
+	require.NoError(t, err)
+	require.True(t, packed)
+}
+
+// When there is less than was estimated, what was read is packed all the same, unless it is less than half a block.
+func TestLessThanEstimatedIsPacked(t *testing.T) {
+	o := manual()
+	o.BlockBytes, o.PackAfter = 64<<10, time.Hour
+	w := newWorld(t, vfs.NewMem(), o)
+	w.commitMore(10, 5)
+	w.checkpoint()
+	w.l.pack.eventBytes.set(1e9)
+	packed, err := w.l.packNext()
+	require.NoError(t, err)
+	require.False(t, packed, "a little")
+	for w.l.pack.stretch.eventBytes < o.BlockBytes*5/8 {
+		w.commitMore(10, 5)
+		w.checkpoint()
+		_, err = w.l.gather(w.l.packed+1, w.e.Replica().CheckpointedPosition(), 1<<30)
+		require.NoError(t, err)
+	}
+	require.Less(t, w.l.pack.stretch.eventBytes, o.BlockBytes)
+	w.l.pack.eventBytes.set(1e9)
+	packed, err = w.l.packNext()
+	require.NoError(t, err)
+	require.True(t, packed)
+	w.requireExact()
+}
