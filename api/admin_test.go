@@ -89,7 +89,7 @@ func TestAdminNeedsTheToken(t *testing.T) {
 	d.operatorServer().Handler.ServeHTTP(w, r)
 	require.Equal(t, http.StatusForbidden, w.Code)
 
-	for site, want := range map[string]int{"cross-site": http.StatusForbidden, "same-origin": http.StatusOK, "none": http.StatusOK} {
+	for site, want := range map[string]int{"cross-site": http.StatusForbidden, "same-site": http.StatusForbidden, "same-origin": http.StatusOK, "none": http.StatusOK} {
 		r = httptest.NewRequest("GET", "http://admin/admin/workspaces", nil) // an image of that page, with what the browser remembers
 		r.SetBasicAuth("x", "admin-token")
 		r.Header.Set("Sec-Fetch-Site", site)

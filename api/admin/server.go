@@ -251,13 +251,14 @@ func checkMatch[T any](r *http.Request, v *T) error {
 }
 
 // requireToken lets holders of the admin token pass. Wrong ones are counted per address like wrong API keys. A browser
-// remembers Basic credentials and sends them along with what any page asks for, a backup or a CPU profile for example.
+// remembers Basic credentials and sends them along with what any page asks for, a backup or a CPU profile for example;
+// what listens on another port of this host is of the same site to it.
 func (s *Server) requireToken(next http.Handler) http.Handler {
 	want := keys.DigestOf([]byte(s.options.Token))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if _, password, ok := r.BasicAuth(); ok && !isBearer {
-			if r.Header.Get("Sec-Fetch-Site") == "cross-site" {
+			if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" || site == "same-site" {
 				writeAnswer(w, http.StatusForbidden, failure{"A page of another site has sent this request"})
 				return
 			}
@@ -270,7 +271,8 @@ func (s *Server) requireToken(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		if addr, err := net.ResolveTCPAddr("tcp", r.RemoteAddr); err == nil && !s.public.AllowsBadKey(addr) {
+		if addr, err := net.ResolveTCPAddr("tcp", r.RemoteAddr); err == nil && token != "" &&
+			!s.public.AllowsBadKey(addr) {
 			w.Header().Set("Retry-After", "60")
 			writeAnswer(w, http.StatusTooManyRequests,
 				failure{"Too many requests with an invalid admin token. Please try again later."})
