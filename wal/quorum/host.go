@@ -54,6 +54,8 @@ type Host struct {
 	groups  map[uint32]*groupListeners
 	conns   map[*Conn]struct{}
 	last    map[Node]string // where nodes were reached last, or are to be looked for first
+	warned  time.Time       // when it was last said that a connection is not of this cluster
+	unsaid  int             // how many were not since then
 }
 
 // groupListeners are where the connections of one group go.
@@ -270,12 +272,29 @@ func (h *Host) welcome(raw net.Conn) {
 	}
 	if errors.Is(err, ErrUnauthenticated) {
 		unauthenticatedTotal.Inc()
-		h.opts.Logger.Warn("a connection that is not of this cluster was closed", "remote", raw.RemoteAddr().String(),
-			"error", err)
+		h.warnOf(raw.RemoteAddr(), err)
 	} else {
 		handshakesFailed.Inc()
 	}
 	_ = c.Close()
+}
+
+// warnAgain is how often it is said that connections are not of this cluster: who looks for a node at an old address
+// tries again and again.
+const warnAgain = time.Minute
+
+func (h *Host) warnOf(remote net.Addr, err error) {
+	h.mu.Lock()
+	unsaid := h.unsaid
+	isSaid := h.warned.IsZero() || time.Since(h.warned) >= warnAgain
+	if h.unsaid++; isSaid {
+		h.warned, h.unsaid = time.Now(), 0
+	}
+	h.mu.Unlock()
+	if isSaid {
+		h.opts.Logger.Warn("a connection that is not of this cluster was closed", "remote", remote.String(),
+			"error", err, "others_since_last_said", unsaid)
+	}
 }
 
 // track registers a connection, so that Close ends it.

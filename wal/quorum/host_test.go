@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"io"
+	"log/slog"
 	"math/big"
 	"net"
 	"net/netip"
@@ -16,6 +17,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -117,6 +119,23 @@ func TestHostAtAnotherAddress(t *testing.T) {
 	require.ErrorContains(t, err, three.Addr().String())
 	where[2] = "nowhere"
 	require.Equal(t, []string{"nowhere"}, one.addressesOf(2), "the last address counts among those that it may have")
+}
+
+// Who comes to the wrong node again and again doesn't fill its log.
+func TestHostSaysSeldomWhoIsNotOfTheCluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said bytes.Buffer
+		h := &Host{opts: HostOptions{Logger: slog.New(slog.NewTextHandler(&said, nil))}}
+		for range 100 {
+			h.warnOf(&net.TCPAddr{}, ErrUnauthenticated)
+		}
+		require.Equal(t, 1, strings.Count(said.String(), "\n"))
+		time.Sleep(warnAgain)
+		h.warnOf(&net.TCPAddr{}, ErrUnauthenticated)
+		h.warnOf(&net.TCPAddr{}, ErrUnauthenticated)
+		require.Equal(t, 2, strings.Count(said.String(), "\n"))
+		require.Contains(t, said.String(), "others_since_last_said=99")
+	})
 }
 
 // A node that does not know its cluster yet may call, and is marked; it gets no further.
