@@ -34,6 +34,7 @@ var arrows = map[string][]string{
 	"api/center":      {"api/call", "api/consent", "api/control", "api/preference", "api/ratelimit", "api/store", "api/value", "shard", "shard/op", "shard/profile"},
 	"api/consent":     {"api/call", "api/control", "api/value", "ingest/field", "shard", "shard/op", "shard/profile"},
 	"api/console":     {"api/console/chart", "api/console/rights", "api/console/signin", "api/control", "api/preference"},
+	"api/bounded":     {},
 	"api/control":     {"api/keys", "api/ratelimit"},
 	"api/keys":        {},
 	"api/live":        {"shard", "shard/op", "shard/profile"},
@@ -46,11 +47,11 @@ var arrows = map[string][]string{
 	"api/translation": {"api/call", "api/control", "api/value"},
 	"api/users":       {"api/call", "api/control", "api/refused", "api/store", "api/value", "ingest/field", "shard", "shard/op", "shard/profile"},
 	"api/value":       {"shard/profile"},
-	"api/stream":      {"api/control", "api/stream/currents", "shard/eventlog", "shard/eventlog/event", "shard/op", "wal/durable"},
+	"api/stream":      {"api/bounded", "api/control", "api/stream/currents", "shard/eventlog", "shard/eventlog/event", "shard/op", "wal/durable"},
 
 	"api/console/chart":   {},
 	"api/console/rights":  {"api/control"},
-	"api/console/signin":  {"api/console/rights", "api/control", "api/scim"},
+	"api/console/signin":  {"api/bounded", "api/console/rights", "api/control", "api/scim"},
 	"api/stream/currents": {"shard", "shard/eventlog/event", "shard/op", "shard/profile"},
 
 	"ingest":       {"ingest/field", "shard/op"},

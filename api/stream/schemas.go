@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/avro"
 	"github.com/twmb/franz-go/pkg/sr"
 
+	"millrace/api/bounded"
 	"millrace/api/stream/currents"
 	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
@@ -36,7 +37,8 @@ func (s *schemas) open(ctx context.Context, c *kafkaCredentials) error {
 	transport.TLSClientConfig = config
 	defer transport.CloseIdleConnections()
 	options := []sr.ClientOpt{sr.URLs(s.url), sr.UserAgent("millrace"),
-		sr.HTTPClient(&http.Client{Transport: transport, Timeout: s.timeout})}
+		sr.HTTPClient(&http.Client{Transport: bounded.Transport{Base: transport, Bytes: maxRegistryAnswer},
+			Timeout: s.timeout})}
 	switch {
 	case c.RegistryToken != "":
 		options = append(options, sr.BearerToken(c.RegistryToken))
@@ -60,6 +62,9 @@ func (s *schemas) open(ctx context.Context, c *kafkaCredentials) error {
 	}
 	return nil
 }
+
+// maxRegistryAnswer bounds what a registry may answer: a number, or a schema with all that it refers to.
+const maxRegistryAnswer = 1 << 20
 
 // subject is that of a kind's topic; of a topic that has several kinds, that of the record in it.
 func (s *schemas) subject(kind string) string {

@@ -146,6 +146,12 @@ func TestSchemaRegistryThatFails(t *testing.T) {
 	require.ErrorContains(t, err, "incompatible with an earlier schema")
 	require.Empty(t, consumed(t, c, testTopics...))
 	registry.ClearInterceptors()
+	registry.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+		_, _ = w.Write([]byte(`{"id":1,"schema":"` + strings.Repeat("x", maxRegistryAnswer) + `"}`))
+		return true
+	})
+	require.ErrorContains(t, w.turns(w.options(), stream), "the answer has more than")
+	registry.ClearInterceptors()
 	require.NoError(t, w.turns(w.options(), stream))
 	require.Len(t, consumed(t, c, testTopics...), len(want))
 }

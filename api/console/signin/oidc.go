@@ -14,6 +14,8 @@ import (
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"golang.org/x/oauth2"
+
+	"millrace/api/bounded"
 )
 
 // Provider is who signs dashboard users in: OpenID Connect, code flow with PKCE.
@@ -113,12 +115,19 @@ func (f flow) keep(w http.ResponseWriter) error {
 }
 
 func (p *provider) context(ctx context.Context) context.Context {
-	client := p.Client
-	if client == nil {
-		client = &http.Client{Timeout: 10 * time.Second}
+	client := http.Client{Timeout: 10 * time.Second}
+	if p.Client != nil {
+		client = *p.Client
 	}
-	return oidc.ClientContext(ctx, client)
+	if client.Transport == nil {
+		client.Transport = http.DefaultTransport
+	}
+	client.Transport = bounded.Transport{Base: client.Transport, Bytes: maxProviderAnswer}
+	return oidc.ClientContext(ctx, &client)
 }
+
+// maxProviderAnswer bounds what a provider may say of itself, its keys, and who signs in.
+const maxProviderAnswer = 1 << 20
 
 // config asks the provider for its addresses, once.
 func (p *provider) config(now func() int64) (*oauth2.Config, *oidc.IDTokenVerifier, error) {

@@ -1,7 +1,12 @@
 package signin
 
 import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -17,4 +22,16 @@ func TestProviderSettings(t *testing.T) {
 		edit(&p)
 		require.Error(t, p.validate(), "%+v", p)
 	}
+}
+
+// A provider that has no end of things to say of itself is not listened to.
+func TestProviderThatSaysTooMuch(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		issuer := "http://" + r.Host
+		_, _ = fmt.Fprintf(w, `{"issuer":%q,"authorization_endpoint":%q,"token_endpoint":%q,"jwks_uri":%q,"more":%q}`, issuer, issuer, issuer, issuer, strings.Repeat("x", maxProviderAnswer))
+	}))
+	defer server.Close()
+	p := &provider{Provider: Provider{Issuer: server.URL, ClientID: "c"}}
+	_, _, err := p.config(func() int64 { return time.Now().UnixMilli() })
+	require.ErrorContains(t, err, "the answer has more than")
 }
