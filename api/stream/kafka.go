@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/klauspost/compress/zstd"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -44,6 +45,7 @@ type topics struct {
 	schemas *schemas         // nil: values are JSON
 	limits  map[string]int32 // how large a batch topics take, as the client has it
 	learned map[string]int32 // the same, as refusals have told
+	spare   memory           // of the delivery before, which nobody has any more
 }
 
 // kafkaCredentials is what credentials for Kafka look like: of SASL, and of TLS, in PEM.
@@ -73,10 +75,15 @@ func newTopics(o *Options, ws *control.Workspace, s *control.Stream, refused ref
 	return k
 }
 
-func (k *topics) notes() bool         { return false }
-func (k *topics) looksUp() bool       { return true }
-func (k *topics) begin(bool) delivery { return &records{to: k} }
-func (k *topics) pace() pace          { return pace{bytes: k.o.MessageBytes, interval: k.o.MessageInterval} }
+func (k *topics) notes() bool   { return false }
+func (k *topics) looksUp() bool { return true }
+func (k *topics) pace() pace    { return pace{bytes: k.o.MessageBytes, interval: k.o.MessageInterval} }
+
+func (k *topics) begin(bool) delivery {
+	d := &records{to: k, memory: k.spare}
+	k.spare, d.noted = memory{}, d.note
+	return d
+}
 
 func (k *topics) close() {
 	if k.client != nil {
@@ -97,9 +104,11 @@ func (k *topics) open(ctx context.Context) error {
 	}
 	options := []kgo.Opt{kgo.SeedBrokers(strings.Split(k.to.Brokers, ",")...),
 		kgo.ClientID("millrace-" + k.ws.ID + "-" + k.stream),
-		kgo.RecordDeliveryTimeout(k.o.RequestTimeout), kgo.ProducerLinger(producerLinger),
+		kgo.RecordDeliveryTimeout(k.o.RequestTimeout),
+		kgo.ProducerLinger(0),                 // what has come leaves while the rest of a delivery is read
 		kgo.MaxBufferedRecords(math.MaxInt32), // a delivery bounds them; who waits in it waits in confirm
-		kgo.ProducerBatchCompression(kgo.ZstdCompression(), kgo.SnappyCompression(), kgo.NoCompression())}
+		kgo.ProducerBatchCompression(kgo.ZstdCompression().WithLevel(int(zstd.SpeedFastest)),
+			kgo.SnappyCompression(), kgo.NoCompression())}
 	if m, err := c.mechanism(k.to.SASL); err != nil {
 		return fmt.Errorf("credentials %q: %w", k.to.Credentials, err)
 	} else if m != nil {
@@ -184,9 +193,6 @@ const (
 // maxRecordBytes is above whatever one event can have, and below what brokers take as one request.
 const maxRecordBytes = 64 << 20
 
-// producerLinger is how long the producer waits for more of a batch. The end of a delivery ends that.
-const producerLinger = 10 * time.Millisecond
-
 func (c *kafkaCredentials) mechanism(name string) (sasl.Mechanism, error) {
 	if name != "" && c.User == "" {
 		return nil, errors.New("user is missing")
@@ -220,10 +226,38 @@ func (c *kafkaCredentials) tls() (*tls.Config, error) {
 	return config, nil
 }
 
+// memory is what the records of a delivery lie in. The producer has it until it has told what became of each: what
+// grows meanwhile is copied, and the records that are under way stay where they are.
+type memory struct {
+	records []*kgo.Record // made before; the first used of them are the delivery's
+	used    int
+	headers []kgo.RecordHeader
+	texts   []byte // keys, ids and values
+}
+
+// record is one for the producer, with what was in it before.
+func (m *memory) record() *kgo.Record {
+	if m.used == len(m.records) {
+		m.records = append(m.records, new(kgo.Record))
+	}
+	m.used++
+	return m.records[m.used-1]
+}
+
+// emptied is the memory for another delivery, when that may need as much.
+func (m *memory) emptied() memory {
+	if len(m.texts) < cap(m.texts)/4 {
+		return memory{}
+	}
+	return memory{records: m.records[:m.used], headers: m.headers[:0], texts: m.texts[:0]}
+}
+
 // records is a delivery on its way to topics.
 type records struct {
-	to   *topics
-	done sum
+	to     *topics
+	done   sum
+	noted  func(*kgo.Record, error) // note, bound once
+	memory memory
 
 	mu    sync.Mutex
 	apart []refusedRecord // of batches that were refused, because of one of them or together
@@ -249,24 +283,33 @@ func (d *records) write(ctx context.Context, e *event.Event) error {
 			return err
 		}
 	}
-	kind := event.KindName(e.Kind)
-	value := d.to.value(e)
-	d.done.bytes += int64(len(value))
-	d.to.client.Produce(ctx,
-		&kgo.Record{Topic: d.to.names[kind], Key: append([]byte(nil), w.SvcID()...), Value: value,
-			Headers: []kgo.RecordHeader{
-				{Key: "id", Value: w.messageID(e)}, {Key: "kind", Value: []byte(kind)},
-				{Key: "workspace", Value: []byte(d.to.ws.ID)},
-				{Key: "content-type", Value: []byte(d.to.contentType())}}}, d.note)
+	m, start := &d.memory, len(d.memory.texts)
+	m.texts = append(m.texts, w.SvcID()...)
+	id := len(m.texts)
+	m.texts = w.appendID(m.texts, e)
+	value := len(m.texts)
+	m.texts = d.to.appendValue(m.texts, e)
+	end := len(m.texts)
+	d.done.bytes += int64(end - value)
+
+	kind, first := event.KindName(e.Kind), len(m.headers)
+	m.headers = append(m.headers, kgo.RecordHeader{Key: "id", Value: m.texts[id:value:value]},
+		kgo.RecordHeader{Key: "kind", Value: []byte(kind)},
+		kgo.RecordHeader{Key: "workspace", Value: []byte(d.to.ws.ID)},
+		kgo.RecordHeader{Key: "content-type", Value: []byte(d.to.contentType())})
+	r := m.record()
+	*r = kgo.Record{Topic: d.to.names[kind], Key: m.texts[start:id:id], Value: m.texts[value:end:end],
+		Headers: m.headers[first:len(m.headers):len(m.headers)]}
+	d.to.client.Produce(ctx, r, d.noted)
 	return d.failed()
 }
 
-// value is the record of the event that the writer has read last.
-func (k *topics) value(e *event.Event) []byte {
+// appendValue appends the record of the event that the writer has read last.
+func (k *topics) appendValue(dst []byte, e *event.Event) []byte {
 	if k.schemas == nil {
-		return k.writer.append(nil, e)
+		return k.writer.append(dst, e)
 	}
-	return k.schemas.append(nil, e)
+	return k.schemas.append(dst, e)
 }
 
 func (k *topics) contentType() string {
@@ -317,6 +360,14 @@ func (d *records) confirm(ctx context.Context, _, _ uint64) error {
 	if err := d.failed(); err != nil {
 		return err
 	}
+	if err := d.sendApart(ctx); err != nil {
+		return err
+	}
+	d.to.spare = d.memory.emptied()
+	return nil
+}
+
+func (d *records) sendApart(ctx context.Context) error {
 	if len(d.apart) == 0 {
 		return nil
 	}

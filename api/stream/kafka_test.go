@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"net"
@@ -415,4 +416,32 @@ func selfSigned(t *testing.T) (tls.Certificate, string) {
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	require.NoError(t, err)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
+
+// The memory of a delivery is another one's when all of it is there, and not before; that of a large one is not kept for
+// small ones.
+func TestMemoryOfRecords(t *testing.T) {
+	w, c := newWorld(t, 4<<10), newBrokers(t)
+	stream := w.topics("all", c, nil)
+	o := w.options()
+	w.commit(w.ws.Number, 10, 7)
+	k := newCarrier(&o, w.ws, stream, o.Parts()[0])
+	defer k.close()
+	require.NoError(t, k.turn(context.Background()))
+	spare := k.to.(*topics).spare
+	require.NotEmpty(t, spare.records)
+	require.Empty(t, spare.texts)
+	require.Zero(t, spare.used)
+
+	d := k.to.begin(false).(*records)
+	require.Same(t, spare.records[0], d.memory.record())
+	require.Empty(t, k.to.(*topics).spare.records, "two have the same")
+	d.err = errors.New("a broker is gone")
+	require.ErrorIs(t, d.confirm(context.Background(), 1, 2), d.err)
+	require.Empty(t, k.to.(*topics).spare.records, "the producer may still have it")
+
+	d.memory.texts = make([]byte, 3, 100)
+	require.Equal(t, memory{}, d.memory.emptied())
+	d.memory.texts = make([]byte, 30, 100)
+	require.Equal(t, 100, cap(d.memory.emptied().texts))
 }

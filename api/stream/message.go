@@ -20,12 +20,12 @@ func newWriter(o *Options, ws *control.Workspace, s *control.Stream) *writer {
 		workspace: ws.ID, currents: s.Format != control.FormatJSON}
 }
 
-// messageID is what the id of an event is in the message itself.
-func (w *writer) messageID(e *event.Event) []byte {
+// appendID appends what the id of the event that was read last is in the message itself.
+func (w *writer) appendID(dst []byte, e *event.Event) []byte {
 	if w.currents {
-		return w.AppendUUID(nil, e)
+		return w.AppendUUID(dst, e)
 	}
-	return e.AppendID(nil)
+	return e.AppendID(dst)
 }
 
 // append appends the event that was read last.

@@ -186,6 +186,9 @@ func seconds(e *event.Event) int32 {
 	return int32(min(max(e.Time.Unix(), math.MinInt32), math.MaxInt32))
 }
 
+// blockBytes is how much of a file is compressed at a time: a little less room than in smaller blocks.
+const blockBytes = 256 << 10
+
 // Encoder writes a file of events of one kind.
 type Encoder struct {
 	w    *ocf.Writer
@@ -195,7 +198,7 @@ type Encoder struct {
 
 // NewEncoder writes a file of events of one kind, each of which users has read before.
 func NewEncoder(w io.Writer, kind op.Kind, users *Reader, workspace string) (*Encoder, error) {
-	o, err := ocf.NewWriter(w, records[kind].schema, ocf.WithCodec(newDeflate()))
+	o, err := ocf.NewWriter(w, records[kind].schema, ocf.WithCodec(newDeflate()), ocf.WithBlockBytes(blockBytes))
 	if err != nil {
 		return nil, fmt.Errorf("write avro: %w", err)
 	}

@@ -35,6 +35,7 @@ type Reader struct {
 	svcID      []byte
 	externalID []byte // empty: there is none
 	timeZone   []byte // the same
+	uuid       []byte // empty: nobody has asked
 	scratch    []byte
 }
 
@@ -49,7 +50,7 @@ func NewReader(svcID event.SvcIDFunc, users Users, workspace uint32) *Reader {
 // whom /users/track would update. Of one who is gone, and of an address that nobody has, what the event says is told.
 func (r *Reader) Read(e *event.Event) error {
 	r.svcID, r.externalID, r.timeZone = r.svcID[:0], r.externalID[:0], r.timeZone[:0]
-	r.number = e.Number
+	r.number, r.uuid = e.Number, r.uuid[:0]
 	switch e.Kind {
 	case op.Delete:
 		r.svcID = r.appendID(r.svcID, e.Workspace, e.Number)
@@ -92,22 +93,21 @@ func (r *Reader) see(number uint64, blob []byte) {
 // uuidBytes is the length of a UUID as text.
 const uuidBytes = 36
 
-// AppendUUID appends an event's id as the text of a UUID, the same for ever: that of its name in space (RFC 9562,
-// version 5).
+// AppendUUID appends the id of the event that was read last as the text of a UUID, the same for ever: that of its name
+// in space (RFC 9562, version 5).
 func (r *Reader) AppendUUID(dst []byte, e *event.Event) []byte {
-	r.scratch = e.AppendID(append(r.scratch[:0], r.space[:]...))
-	sum := sha1.Sum(r.scratch)
-	id := uuid.UUID(sum[:16])
-	id[6], id[8] = id[6]&0x0f|0x50, id[8]&0x3f|0x80
-	dst = append(dst, make([]byte, uuidBytes)...)
-	at := dst[len(dst)-uuidBytes:]
-	hex.Encode(at, id[:4])
-	hex.Encode(at[9:], id[4:6])
-	hex.Encode(at[14:], id[6:8])
-	hex.Encode(at[19:], id[8:10])
-	hex.Encode(at[24:], id[10:])
-	at[8], at[13], at[18], at[23] = '-', '-', '-', '-'
-	return dst
+	if len(r.uuid) == 0 {
+		r.scratch = e.AppendID(append(r.scratch[:0], r.space[:]...))
+		sum := sha1.Sum(r.scratch)
+		id := uuid.UUID(sum[:16])
+		id[6], id[8] = id[6]&0x0f|0x50, id[8]&0x3f|0x80
+		r.uuid = append(hex.AppendEncode(r.uuid, id[:4]), '-')
+		r.uuid = append(hex.AppendEncode(r.uuid, id[4:6]), '-')
+		r.uuid = append(hex.AppendEncode(r.uuid, id[6:8]), '-')
+		r.uuid = append(hex.AppendEncode(r.uuid, id[8:10]), '-')
+		r.uuid = hex.AppendEncode(r.uuid, id[10:])
+	}
+	return append(dst, r.uuid...)
 }
 
 // SvcID is the svc_id of the user of the event that was read last, until the next is read.
