@@ -120,6 +120,31 @@ func TestLive(t *testing.T) {
 	require.Equal(t, "changes watched", v["entries"].([]any)[0].(map[string]any)["what"])
 }
 
+// endingWriter ends the live view as soon as something was written, before anybody has flushed it.
+type endingWriter struct {
+	*httptest.ResponseRecorder
+	end func()
+}
+
+func (w endingWriter) Write(b []byte) (int, error) {
+	w.end()
+	return w.ResponseRecorder.Write(b)
+}
+
+func (w endingWriter) SetWriteDeadline(time.Time) error { return nil }
+
+// Who watches is told so at once, and not when there is something to show.
+func TestLiveBeginsAtOnce(t *testing.T) {
+	d, end := openEngine(t, t.TempDir())
+	defer end()
+	w := endingWriter{httptest.NewRecorder(), d.live.Close}
+	r := httptest.NewRequest("GET", "/admin/live", nil)
+	r.Header.Set("Authorization", "Bearer "+d.operator.Token)
+	d.operatorServer().Handler.ServeHTTP(w, r)
+	require.True(t, w.Flushed)
+	require.Contains(t, w.Body.String(), "event: watching\n")
+}
+
 func TestLiveRefuses(t *testing.T) {
 	d, end := openEngine(t, t.TempDir())
 	defer end()

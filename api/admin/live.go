@@ -90,6 +90,7 @@ func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Accel-Buffering", "no") // proxies are to pass each event on at once
 	out := liveWriter{w: w, c: http.NewResponseController(w)}
 	out.send("watching", s.liveNode())
+	out.flush() // it may be long until there is more to send
 	s.watchLive(r.Context(), watch, &out)
 }
 
