@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"sync/atomic"
 	"time"
 
 	"millrace/api/call"
+	"millrace/api/control"
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/valyala/fasthttp"
@@ -279,7 +281,8 @@ func (x *exchange) unzstd(limit int) ([]byte, error) {
 
 // How a large answer gets out. A small one is copied to its connection. One of more than 32 KiB lies in memory until
 // its reader has taken it, and may be one of many that are read slowly, or never: what they take, as they are put
-// together and as they leave, has a bound for all requests together (Options.MaxAnswersBytes).
+// together and as they leave, has a bound for all requests together (Options.MaxAnswersBytes), of which one workspace
+// may take three quarters: one that reads slowly doesn't keep the others from reading.
 
 // copiedReplyBytes is up to where an answer is small.
 const copiedReplyBytes = 32 << 10
@@ -287,7 +290,9 @@ const copiedReplyBytes = 32 << 10
 // HoldReply counts what Reply has come to. It says false, and has answered 503, when there is no room for it beside
 // others. Only reads ask: what has been done is answered in any case.
 func (x *exchange) HoldReply() bool {
-	if all := x.countReply(); all <= x.s.options.MaxAnswersBytes || all == x.heldReply {
+	all, ours := x.countReply()
+	most := x.s.options.MaxAnswersBytes
+	if all == x.heldReply || all <= most && (ours == x.heldReply || ours <= most/4*3) {
 		return true
 	}
 	x.releaseReply()
@@ -297,19 +302,36 @@ func (x *exchange) HoldReply() bool {
 	return false
 }
 
-// countReply counts what has come to Reply since it was counted, and says what all answers take; 0: nothing has.
-func (x *exchange) countReply() (all int64) {
+// countReply counts what has come to Reply since it was counted, and says what all answers take, and those of this
+// workspace; 0: nothing has.
+func (x *exchange) countReply() (all, ours int64) {
 	more := int64(len(x.Reply)) - copiedReplyBytes - x.heldReply
 	if more <= 0 {
-		return 0
+		return 0, 0
+	}
+	if x.share == nil {
+		x.share = x.s.shareOf(x.Workspace)
 	}
 	x.heldReply += more
-	return x.s.replies.Add(more)
+	return x.s.replies.Add(more), x.share.Add(more)
+}
+
+// shareOf is what the answers of a workspace take; of requests without one together.
+func (s *Server) shareOf(ws *control.Workspace) *atomic.Int64 {
+	number := uint32(0)
+	if ws != nil {
+		number = ws.Number
+	}
+	share, _ := s.shares.LoadOrCompute(number, func() *atomic.Int64 { return new(atomic.Int64) })
+	return share
 }
 
 func (x *exchange) releaseReply() {
-	x.s.replies.Add(-x.heldReply)
-	x.heldReply = 0
+	if x.share != nil {
+		x.s.replies.Add(-x.heldReply)
+		x.share.Add(-x.heldReply)
+	}
+	x.heldReply, x.share = 0, nil
 }
 
 // SendReply answers with Reply. The memory of a large one is the connection's from then on.
@@ -319,22 +341,24 @@ func (x *exchange) SendReply(status int) {
 		return
 	}
 	x.countReply()
-	lent := &lentReply{s: x.s, bytes: x.heldReply}
+	lent := &lentReply{s: x.s, share: x.share, bytes: x.heldReply}
 	lent.Reset(x.Reply)
 	x.Ctx.SetStatusCode(status)
 	x.Ctx.Response.SetBodyStream(lent, len(x.Reply))
-	x.Reply, x.heldReply = nil, 0
+	x.Reply, x.heldReply, x.share = nil, 0, nil
 }
 
 // lentReply is an answer on its way out. fasthttp closes it when it has been written, and when it can't be.
 type lentReply struct {
 	bytes.Reader
 	s     *Server
+	share *atomic.Int64 // of the workspace
 	bytes int64
 }
 
 func (r *lentReply) Close() error {
 	r.s.replies.Add(-r.bytes)
+	r.share.Add(-r.bytes)
 	r.bytes = 0
 	r.Reset(nil)
 	return nil

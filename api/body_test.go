@@ -396,6 +396,46 @@ func TestAnswersUnderWayAreBounded(t *testing.T) {
 	require.Eventually(t, func() bool { return d.replies.Load() == 0 }, waitLimit, tick)
 }
 
+// A workspace whose answers are read slowly, or never, leaves room for those of others.
+func TestAnswersOfOneWorkspaceLeaveRoom(t *testing.T) {
+	const size, users = 60_000, 10
+	d := open(t, func(o *Options) { o.MaxAnswersBytes = 10 * size * users })
+	blob := profile.New(nil, 1, op.ExternalID, bytes.Repeat([]byte("x"), size), 1)
+	for i := range uint64(users) {
+		for ws := range uint32(2) {
+			d.store.users[fmt.Sprint(userKey(1+ws, op.Email, []byte("x@example.com")), "#", i)] = store.User{Number: 1000*uint64(1+ws) + i, Blob: blob}
+		}
+	}
+	export := func(key string) *fasthttp.Response {
+		const body = `{"email_address":"x@example.com"}`
+		var r fasthttp.Request
+		text := fmt.Sprintf("POST /users/export/ids HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", key, len(body), body)
+		require.NoError(t, r.Read(bufio.NewReader(strings.NewReader(text))))
+		return d.Do(&r, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	}
+	var unread []*fasthttp.Response
+	for {
+		if unread = append(unread, export(demoKey)); unread[len(unread)-1].StatusCode() == 503 {
+			break
+		}
+	}
+	require.Equal(t, 7+1, len(unread))
+	others := export(otherKey)
+	require.Equal(t, 201, others.StatusCode())
+	require.Equal(t, 503, export(demoKey).StatusCode())
+	for _, answer := range append(unread, others) {
+		answer.Reset()
+	}
+	require.Zero(t, d.replies.Load())
+	d.shares.Range(func(_ uint32, share *atomic.Int64) bool {
+		require.Zero(t, share.Load())
+		return true
+	})
+	again := export(demoKey)
+	require.Equal(t, 201, again.StatusCode())
+	again.Reset()
+}
+
 // Answers to writes and hosted pages are counted like those of exports, until they are sent or given up.
 func TestLargeAnswersOfAllKindsAreCounted(t *testing.T) {
 	h := openHosting(t, strings.Repeat("x", 100<<10))

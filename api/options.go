@@ -43,7 +43,8 @@ type Options struct {
 	// but for the first 32 KiB of each; beyond it: 503. Default 256 MiB, or that of two bodies when this is more.
 	MaxBodiesBytes int64
 	// MaxAnswersBytes bounds what the answers of all requests under way take of memory, but for the first 32 KiB of
-	// each, until they have been sent; beyond it reads are answered 503. Default 256 MiB.
+	// each, until they have been sent; beyond it reads are answered 503. One workspace may take three quarters of it.
+	// Default 256 MiB.
 	MaxAnswersBytes int64
 	// ReadTimeout is the time for a request to arrive whole, WriteTimeout for its answer to leave, IdleTimeout between
 	// requests of a connection. Defaults 10 s, 10 s, 60 s.

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/valyala/fasthttp"
 
@@ -56,6 +57,7 @@ type exchange struct {
 	held      int64  // of both, what is counted in Server.bodies
 	heldReply int64  // of Reply, what is counted in Server.replies
 	digits    [20]byte
+	share     *atomic.Int64 // of Server.shares, where heldReply is counted, too; nil: there is none yet
 
 	note   func(Fault)     // noteFault; nil: what is refused is not kept
 	faults []refused.Entry // of the request at hand

@@ -53,7 +53,8 @@ type Server struct {
 	bodies     atomic.Int64  // what the bodies of requests under way take of memory, beyond what each has anyway
 	replies    atomic.Int64  // the same of large answers
 
-	decompressing chan struct{} // one element for each body that is being decompressed
+	shares        *xsync.MapOf[uint32, *atomic.Int64] // of replies, by workspace
+	decompressing chan struct{}                       // one element for each body that is being decompressed
 
 	mu        sync.Mutex // guards listeners, and draining against Serve
 	listeners []net.Listener
@@ -70,6 +71,7 @@ func New(options Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{options: options, inflight: xsync.NewMapOf[idempotencyID, chan struct{}](),
+		shares:        xsync.NewMapOf[uint32, *atomic.Int64](),
 		decompressing: make(chan struct{}, 2*runtime.GOMAXPROCS(0))}
 	var seed [8]byte
 	_, _ = rand.Read(seed[:]) // never fails
