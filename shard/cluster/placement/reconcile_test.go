@@ -304,6 +304,7 @@ func TestBalanceIsDamped(t *testing.T) {
 // A node whose disk is full leads nothing as long as another one can lead, and gets nothing more; when all are full
 // nobody moves. A while after it has room again it has its part.
 func TestFullDisk(t *testing.T) {
+	const soon = 12 // rounds: who is to lead may have to catch up first, and that fails now and then
 	p := newPlay(t, testseed.Of(t), 3, 12, 1, 2, 3)
 	p.until(40)
 	led := func(n quorum.Node) (groups []uint32) {
@@ -322,8 +323,8 @@ func TestFullDisk(t *testing.T) {
 	}
 	require.NoError(t, worldLog{p.world, 0, false}.Transfer(1)) // the control group is of those that are handed over
 	fill(true, 1)
-	p.rounds(3)
-	require.Empty(t, led(1), "all at once")
+	p.rounds(soon)
+	require.Empty(t, led(1), "it leads what others could")
 	p.rounds(100)
 	require.Empty(t, led(1), "nothing comes back")
 	status, err := p.Status(context.Background())
@@ -337,7 +338,7 @@ func TestFullDisk(t *testing.T) {
 	require.Equal(t, before, [][]uint32{led(1), led(2), led(3)}, "nobody is better")
 
 	fill(false, 1)
-	p.rounds(3)
+	p.rounds(soon)
 	require.Len(t, led(1), 13, "all come to who has room")
 	fill(false, 2, 3)
 	p.rounds(int(p.Pace.Settle/time.Second) - 2)
