@@ -147,7 +147,7 @@ func (c *Coordinator) eachCandidate(numbers []uint64, home uint64, id op.IDKind,
 		return c.eachRead(numbers, home, id, f)
 	}
 	for i, number := range numbers {
-		if c.sole != nil && i%manySharers == 0 && i+1 < len(numbers) {
+		if c.sole != nil && len(numbers) >= manySharers && i%manySharers == 0 {
 			c.sole.Touch(numbers[i:min(i+manySharers, len(numbers))])
 		}
 		x, err := c.candidate(number, home, id)

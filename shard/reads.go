@@ -124,23 +124,29 @@ func (c *Coordinator) homeOf(workspace uint32, canonical *Identifier, i Identifi
 // addressRows are the directory rows of the addresses that a profile has, 0 for none; what is no profile any more has
 // none.
 func (c *Coordinator) addressRows(workspace uint32, blob []byte) (rows [2]uint64) {
-	return [2]uint64{atEmail: c.addressRow(workspace, blob, atEmail), atPhone: c.addressRow(workspace, blob, atPhone)}
+	if profile.Kind(blob) == profile.KindUser {
+		email, phone := profile.Addresses(blob)
+		rows = [2]uint64{c.rowOf(workspace, atEmail, email), c.rowOf(workspace, atPhone, phone)}
+	}
+	return rows
 }
 
-// addressRow is the one of them at atEmail or atPhone.
-func (c *Coordinator) addressRow(workspace uint32, blob []byte, at int) (row uint64) {
-	if profile.Kind(blob) != profile.KindUser {
-		return 0
-	}
+// addressRow is the one of them at atEmail or atPhone, of a profile.
+func (c *Coordinator) addressRow(workspace uint32, blob []byte, at int) uint64 {
 	email, phone := profile.Addresses(blob)
+	return c.rowOf(workspace, at, [2]op.Value{email, phone}[at])
+}
+
+// rowOf is the directory row of an email or a phone; 0 for nil.
+func (c *Coordinator) rowOf(workspace uint32, at int, address op.Value) uint64 {
 	switch {
-	case at == atEmail && email != nil:
-		var canonical [maxStackKey]byte
-		return c.hasher.Number(workspace, op.Email, op.AppendEmailKey(canonical[:0], email.Bytes()))
-	case at == atPhone && phone != nil:
-		return c.hasher.Number(workspace, op.Phone, phone.Bytes())
+	case address == nil:
+		return 0
+	case at == atPhone:
+		return c.hasher.Number(workspace, op.Phone, address.Bytes())
 	}
-	return 0
+	var canonical [maxStackKey]byte
+	return c.hasher.Number(workspace, op.Email, op.AppendEmailKey(canonical[:0], address.Bytes()))
 }
 
 // Find is Coordinator.Find.

@@ -283,7 +283,7 @@ func (w *jsonWriter) groups(blob []byte, nameOf func([16]byte) string) {
 		w.element("subscription_groups", &first)
 		w.dst = append(w.dst, '{')
 		w.key("id")
-		w.dst = append(appendUUID(append(w.dst, '"'), id), '"')
+		w.dst = append(AppendUUID(append(w.dst, '"'), id), '"')
 		if nameOf != nil {
 			if name := nameOf(id); name != "" {
 				w.text("name", []byte(name))
@@ -525,7 +525,8 @@ func appendTimeString(dst []byte, millis int64) []byte {
 	return append(AppendTime(append(dst, '"'), millis), '"')
 }
 
-func appendUUID(dst []byte, id [16]byte) []byte {
+// AppendUUID appends a UUID as text.
+func AppendUUID(dst []byte, id [16]byte) []byte {
 	for i, part := range [][]byte{id[:4], id[4:6], id[6:8], id[8:10], id[10:]} {
 		if i > 0 {
 			dst = append(dst, '-')

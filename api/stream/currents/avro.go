@@ -164,10 +164,6 @@ func (x *Rows) fill(e *event.Event) {
 	switch e.Kind {
 	case op.Event, op.Purchase:
 		x.texts[fromApp], x.texts[fromCurrency] = e.App, e.Currency[:]
-		if e.Kind == op.Event || e.Quantity <= 1 {
-			x.texts[fromProperties] = propertiesOf(e)
-			return
-		}
 		x.made = appendProperties(x.made, e)
 		x.texts[fromProperties] = x.made[start:]
 	case event.Merged:

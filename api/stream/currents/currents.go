@@ -56,25 +56,19 @@ func Append(dst []byte, e *event.Event, r *Reader, workspace string) []byte {
 // appendProperties appends the properties of an event as Currents has them. Its purchases have no quantity: one of more
 // than 1 becomes a property, of a name that properties of purchases can't have.
 func appendProperties(dst []byte, e *event.Event) []byte {
-	properties := propertiesOf(e)
+	properties := e.Properties
+	if properties == nil {
+		properties = []byte("{}")
+	}
 	if e.Kind != op.Purchase || e.Quantity <= 1 {
 		return append(dst, properties...)
 	}
 	dst = append(dst, properties[:len(properties)-1]...)
-	if len(properties) > len(noProperties) {
+	if len(properties) > len("{}") {
 		dst = append(dst, ',')
 	}
 	return append(strconv.AppendUint(append(dst, `"quantity":`...), uint64(e.Quantity), 10), '}')
 }
-
-func propertiesOf(e *event.Event) []byte {
-	if e.Properties == nil {
-		return noProperties
-	}
-	return e.Properties
-}
-
-var noProperties = []byte("{}")
 
 func isState(k op.Kind) bool { return k == event.EmailState || k == event.GroupState }
 

@@ -4,7 +4,6 @@ package currents
 
 import (
 	"crypto/sha1"
-	"encoding/hex"
 
 	"github.com/google/uuid"
 
@@ -27,8 +26,8 @@ type Reader struct {
 	users    Users
 	space    uuid.UUID // that the ids of events are names in; it differs from store to store
 
+	workspace uint32
 	found     func(number uint64, blob []byte) // see
-	workspace uint32                           // of the event at hand
 
 	// Of the event that was read last.
 	number     uint64
@@ -41,7 +40,8 @@ type Reader struct {
 
 // NewReader makes a Reader of events of a workspace.
 func NewReader(svcID event.SvcIDFunc, users Users, workspace uint32) *Reader {
-	r := &Reader{appendID: svcID, users: users, space: uuid.NewSHA1(uuid.NameSpaceOID, svcID(nil, workspace, 0))}
+	r := &Reader{appendID: svcID, users: users, workspace: workspace,
+		space: uuid.NewSHA1(uuid.NameSpaceOID, svcID(nil, workspace, 0))}
 	r.found = r.see
 	return r
 }
@@ -59,7 +59,6 @@ func (r *Reader) Read(e *event.Event) error {
 		r.svcID, r.externalID = r.appendID(r.svcID, e.Workspace, e.Gone), append(r.externalID, e.Key...)
 		return nil
 	}
-	r.workspace = e.Workspace
 	gone, err := e.Number, error(nil)
 	if e.OfAddress() {
 		err = r.users.View(e.Workspace, e.ID, e.Key, r.found)
@@ -99,13 +98,9 @@ func (r *Reader) AppendUUID(dst []byte, e *event.Event) []byte {
 	if len(r.uuid) == 0 {
 		r.scratch = e.AppendID(append(r.scratch[:0], r.space[:]...))
 		sum := sha1.Sum(r.scratch)
-		id := uuid.UUID(sum[:16])
-		id[6], id[8] = id[6]&0x0f|0x50, id[8]&0x3f|0x80
-		r.uuid = append(hex.AppendEncode(r.uuid, id[:4]), '-')
-		r.uuid = append(hex.AppendEncode(r.uuid, id[4:6]), '-')
-		r.uuid = append(hex.AppendEncode(r.uuid, id[6:8]), '-')
-		r.uuid = append(hex.AppendEncode(r.uuid, id[8:10]), '-')
-		r.uuid = hex.AppendEncode(r.uuid, id[10:])
+		id := [16]byte(sum[:16])
+		id[6], id[8] = id[6]&0x0f|0x50, id[8]&0x3f|0x80 // version and variant
+		r.uuid = profile.AppendUUID(r.uuid, id)
 	}
 	return append(dst, r.uuid...)
 }

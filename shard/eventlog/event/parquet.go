@@ -66,7 +66,8 @@ const (
 	parquetPage     = 1 << 20
 )
 
-// parquetCodec: the fastest level comes to as few bytes, since dictionaries and pages have taken most of what repeats.
+// parquetCodec: dictionaries have taken most of what repeats, so the fastest level makes only 6 % more bytes of the
+// events of bench than the default one, in less time.
 var parquetCodec = &zstd.Codec{Level: zstd.SpeedFastest}
 
 // parquetEncoder gathers values by columns, as the library takes them fastest: a row that it has to take apart by
