@@ -71,6 +71,7 @@ func TestBackupUnderLoad(t *testing.T) {
 							t.Error(err)
 							return
 						}
+						breath(r)
 					}
 				})
 			}

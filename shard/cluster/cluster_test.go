@@ -17,6 +17,7 @@ import (
 	"millrace/loadtest/testaddr"
 	"millrace/shard"
 	"millrace/shard/cluster/facts"
+	"millrace/shard/cluster/placement"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 	"millrace/shard/replica"
@@ -70,7 +71,7 @@ func (c *testCluster) options(node quorum.Node) Options {
 		Quorum:       quorum.Options{HeartbeatTimeout: calm, MinFreeBytes: -1, MinFreePercent: -1, SegmentBytes: 1 << 20, DiskTimeout: -1},
 		Engine:       replica.EngineOptions{MemoryBytes: 64 << 20, StoreCacheBytes: 4 << 20, StoreMemTableBytes: 1 << 20},
 		PingInterval: 100 * time.Millisecond, PingTimeout: calm, CommitTimeout: patience, BarrierTimeout: patience, LeaderWait: patience, DialTimeout: calm,
-		HandOverTimeout: calm, SpreadTimeout: calm,
+		HandOverTimeout: calm, SpreadTimeout: calm, Pace: placement.Pace{Round: 200 * time.Millisecond, Busy: 20 * time.Millisecond},
 		Logger: slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})).With("on", node),
 		OnFailure: func(err error) {
 			c.mu.Lock()
@@ -215,12 +216,39 @@ func events(e *shard.Coordinator, id op.IDKind, key, name string) (int, error) {
 	if err := e.Barrier(); err != nil {
 		return 0, err
 	}
+	return eventsBehind(e, id, key, name)
+}
+
+// eventsBehind is events behind a barrier that there was.
+func eventsBehind(e *shard.Coordinator, id op.IDKind, key, name string) (int, error) {
 	users, err := e.Find(testWorkspace, id, []byte(key))
 	if err != nil || len(users) == 0 {
 		return 0, err
 	}
 	s, _ := profile.Event(users[0].Blob, []byte(name))
 	return int(s.Count), nil
+}
+
+// counts are the events of many users as a node sees them behind one barrier, as in one request, once it can be asked: a leader may be on its way to another
+// node.
+func (c *testCluster) counts(on quorum.Node, id op.IDKind, keys []string, name string) (list []int) {
+	c.t.Helper()
+	e := c.node(on).Coordinator()
+	c.eventually(func() error {
+		list = nil
+		if err := e.Barrier(); err != nil {
+			return err
+		}
+		for _, key := range keys {
+			n, err := eventsBehind(e, id, key, name)
+			if err != nil {
+				return err
+			}
+			list = append(list, n)
+		}
+		return nil
+	})
+	return list
 }
 
 func users(prefix string, n int) (list []string) {

@@ -56,13 +56,8 @@ func TestFewerReplicasThanNodes(t *testing.T) {
 			}
 		}
 		far += 6 - held
-		for _, u := range all {
-			var count int
-			c.eventually(func() (err error) {
-				count, err = events(n.Coordinator(), op.ExternalID, u, "bought")
-				return err
-			})
-			require.Equal(t, 3, count, "user %s on node %d", u, n.self)
+		for i, count := range c.counts(n.self, op.ExternalID, all, "bought") {
+			require.Equal(t, 3, count, "user %s on node %d", all[i], n.self)
 		}
 	}
 	require.Equal(t, 12, far, "two replicas of each of six groups on four nodes")
