@@ -55,7 +55,7 @@ func openNode(fs vfs.FS, dir string) (*node, error) {
 	}
 	e := &engine{c, c.Replica()}
 	l, err := eventlog.Open(e.Replica, eventlog.Options{
-		FS: fs, Dir: fs.PathJoin(dir, "events"), Interval: time.Millisecond, BlockBytes: 4 << 10, PackAfter: 10 * time.Millisecond, MaxDuty: 1,
+		FS: fs, Dir: fs.PathJoin(dir, "events"), Interval: time.Millisecond, BlockBytes: 4 << 10, PackAfter: 30 * time.Millisecond, MaxDuty: 1,
 		DeleteWithin: 40 * time.Millisecond, Logger: quiet,
 	})
 	if err != nil {
@@ -187,7 +187,7 @@ func (l *load) start(t *testing.T, n *node) {
 					t.Error(err)
 					return
 				}
-				time.Sleep(300 * time.Microsecond) // so that what is to be checked stays within reason
+				time.Sleep(time.Millisecond) // so that what is to be checked stays within reason
 			}
 		})
 	}
