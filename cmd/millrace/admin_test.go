@@ -30,9 +30,12 @@ func (o *operator) command(args ...string) *exec.Cmd {
 // run is what a command that succeeds prints.
 func (o *operator) run(args ...string) string {
 	o.t.Helper()
-	return o.feed("", args...)
+	text, err := runHere(o.t, o.command(args...).Args[1:]...)
+	require.NoError(o.t, err, args)
+	return text
 }
 
+// feed is run of a process, which reads.
 func (o *operator) feed(in string, args ...string) string {
 	o.t.Helper()
 	c := o.command(args...)
@@ -46,7 +49,7 @@ func (o *operator) feed(in string, args ...string) string {
 // refused is what a command that fails says.
 func (o *operator) refused(args ...string) string {
 	o.t.Helper()
-	return refused(o.t, nil, o.command(args...).Args[1:]...)
+	return refusedHere(o.t, o.command(args...).Args[1:]...)
 }
 
 // object is the answer of a command with --json.

@@ -37,7 +37,7 @@ func testMain(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	binary = filepath.Join(dir, "millrace")
-	build := exec.Command("go", "build", "-pgo=off", "-o", binary) // a profile would have everything built anew
+	build := exec.Command("go", "build", "-pgo=off", "-ldflags=-s", "-o", binary) // a profile would have everything built anew
 	if underRace {
 		build.Args = append(build.Args, "-race")
 		if os.Getenv("GORACE") == "" { // a program with the race detector sleeps for a second before it ends, and many are started here
@@ -333,4 +333,25 @@ func refused(t *testing.T, env []string, args ...string) string {
 	require.True(t, errors.As(err, &exit), "%v: %v: %s", args, err, text)
 	require.Equal(t, 1, exit.ExitCode(), "%v: %s", args, text)
 	return string(text)
+}
+
+// runHere runs a command in this process. To start the program takes longer than what most commands do; how a process
+// ends, tool and refused see.
+func runHere(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), testPatience)
+	defer cancel()
+	var out bytes.Buffer
+	err := run(ctx, args, &out)
+	return out.String(), err
+}
+
+// refusedHere is refused in this process.
+func refusedHere(t *testing.T, args ...string) string {
+	t.Helper()
+	text, err := runHere(t, args...)
+	require.Error(t, err, "%v: %s", args, text)
+	var exit exitError
+	require.False(t, errors.As(err, &exit), "%v: %v", args, err)
+	return text + err.Error()
 }
