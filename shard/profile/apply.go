@@ -148,7 +148,7 @@ func (e *Editor) applyAttributes(b []byte, o op.Op, rec *op.Record, lim *Limits)
 		case op.Array, op.Object, op.Increment, op.Update, op.ArrayEdit:
 			var old op.Value
 			if !s.none() {
-				old = op.Value(b[s.start+2+len(name) : s.end])
+				old = valueIn(b[s.start+2+len(name) : s.end])
 			}
 			var why Impossible
 			if v, why = e.combine(old, v, merge, lim); why != 0 {
@@ -162,7 +162,7 @@ func (e *Editor) applyAttributes(b []byte, o op.Op, rec *op.Record, lim *Limits)
 		if s.none() {
 			fresh = tagCustom
 		}
-		b = e.setNamed(b, s, tagCustom, name, v)
+		b = e.setValue(b, s, tagCustom, name, v)
 		next = behind(b, e.at)
 	}
 	return b, fresh
@@ -239,7 +239,7 @@ func (e *Editor) applyReserved(b []byte, next int, code uint32, v op.Value, rec 
 	if s.none() {
 		s = e.find(b, tag)
 	}
-	b = e.set(b, s, tag, v)
+	b = e.setValue(b, s, tag, nil, v)
 	return b, behind(b, e.at)
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -641,4 +642,31 @@ func TestUnmet(t *testing.T) {
 	f(nil, "text", remove("x"), op.AttrOperators, "x")
 	f(nil, "text", remove("x"), op.AttrOperators, refs("x", "y", 0))
 	f(nil, "a", 1)
+}
+
+// TestValuesKeepTheirRoom: a value that changes its length moves what stands behind it once, not each time; what it has
+// too much of is given back, and nobody sees what it doesn't use.
+func TestValuesKeepTheirRoom(t *testing.T) {
+	text := func(n int) string { return strings.Repeat("x", n) }
+	b := set(t, user("a"), 0, op.AttrFirstName, text(5), op.AttrCountry, "de", "plan", text(5), "n", 1, "after", 2)
+	exact := len(b)
+	b = set(t, b, 0, op.AttrFirstName, text(14), "plan", text(14), "n", 1<<30)
+	grown := len(b)
+	require.Less(t, grown-exact, 2*(9+7)+4+7, "rounded up to eight bytes each")
+	for _, n := range []int{3, 14, 1, 0, 9, 14} {
+		b = set(t, b, 0, op.AttrFirstName, text(n), "plan", text(n), "n", n-7, "flag", true)
+		b = set(t, b, 0, "flag", nil)
+		require.NoError(t, Check(b))
+		require.Len(t, b, grown)
+		require.Equal(t, `"`+text(n)+`"`, attr(t, b, op.AttrFirstName))
+		require.Equal(t, []string{`"` + text(n) + `"`, strconv.Itoa(n - 7), `2`, `"de"`},
+			[]string{custom(t, b, "plan"), custom(t, b, "n"), custom(t, b, "after"), attr(t, b, op.AttrCountry)})
+	}
+	b = set(t, b, 0, "plan", text(200))
+	b = set(t, b, 0, "plan", text(14))
+	require.Less(t, len(b), grown+8, "what is much too large")
+	b = set(t, b, 0, "plan", []any{1, 2}, op.AttrFirstName, nil)
+	b = set(t, b, 0, "plan", update{add: []any{3}})
+	require.NoError(t, Check(b))
+	require.Equal(t, []string{`[1,2,3]`, ``}, []string{custom(t, b, "plan"), attr(t, b, op.AttrFirstName)})
 }

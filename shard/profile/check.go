@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"millrace/shard/op"
 )
@@ -142,10 +143,8 @@ func checkSummary(tag byte, p []byte) string {
 	if len(p)-summaryFixed < 4*n {
 		return "occurrences are cut short"
 	}
-	for _, c := range p[summaryFixed+4*n:] {
-		if c != 0 {
-			return "unused room is not empty"
-		}
+	if !isEmpty(p[summaryFixed+4*n:]) {
+		return "unused room is not empty"
 	}
 	s := readSummary(p)
 	if s.First > s.Last {
@@ -165,11 +164,19 @@ func checkSummary(tag byte, p []byte) string {
 	return ""
 }
 
-// checkStored checks one value that fills p.
+// isEmpty says whether unused room is zeros, as it is always.
+func isEmpty(room []byte) bool {
+	return !slices.ContainsFunc(room, func(c byte) bool { return c != 0 })
+}
+
+// checkStored checks a value and the room behind it.
 func checkStored(p []byte) string {
-	v, rest, ok := op.NextValue(p)
-	if !ok || len(rest) != 0 || v.Tag() == op.Null {
+	v, room, ok := op.NextValue(p)
+	switch {
+	case !ok || v.Tag() == op.Null:
 		return "no value"
+	case len(room) > maxSpare || !isEmpty(room):
+		return "more than a value"
 	}
 	return checkValue(v, 0)
 }

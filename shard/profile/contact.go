@@ -161,5 +161,6 @@ func (e *Editor) RenameAlias(blob, label, old, name []byte) (out []byte, ok bool
 	if s.none() {
 		return blob, false
 	}
-	return e.setNamed(blob, s, tagAlias, label, name), true
+	e.tmp = op.AppendAliasKey(e.tmp[:0], label, name)
+	return e.set(blob, s, tagAlias, e.tmp), true
 }

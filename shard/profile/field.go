@@ -8,14 +8,15 @@ import (
 
 // A field is tag u8, size u16, payload. A tag with the bit wide set has a size of 32 bits: only values longer than 64
 // KiB need it. Tags from tagReserved on are reserved attributes: tagReserved + code, payload a value. The named ones
-// (custom attributes, summaries) begin with name length u16 and name, so that one loop finds them all. Fields stand in
-// the order of their ranks (rankOf), those of a rank in the order of their coming.
+// (custom attributes, summaries) begin with name length u16 and name, so that one loop finds them all. Behind a value
+// may be unused room, zeros: see valueRoom. Fields stand in the order of their ranks (rankOf), those of a rank in the
+// order of their coming.
 const (
 	tagBlocked = 1 // empty: a dummy user (reference.md 1.4)
 	// the id; only in a profile whose home is another identifier, or an external id that is deprecated
 	tagExternalID = 2
 	tagAlias      = 3  // op.AppendAliasKey
-	tagCustom     = 4  // named; value
+	tagCustom     = 4  // named; value, room
 	tagEvent      = 5  // named; summary
 	tagProduct    = 6  // named; summary
 	tagApp        = 7  // named by the app's id; summary whose count is sessions
@@ -348,6 +349,47 @@ func (e *Editor) removeAll(b []byte, tag byte) []byte {
 	}
 }
 
+// valueRoom is the size of a payload that has a value behind its name, when the value changes: has is the size before,
+// need what name and value take. What has been longer keeps its room for being so again, or each change of a length
+// would move all that stands behind it.
+func valueRoom(has, need int) int {
+	switch {
+	case need > has:
+		return (need + 7) &^ 7
+	case has-need > maxSpare:
+		return need
+	}
+	return has
+}
+
+// maxSpare is how much room a value may have that it doesn't use.
+const maxSpare = 32
+
+// valueIn is the value in front of p, without the room behind it.
+func valueIn(p []byte) op.Value {
+	v, _, _ := op.NextValue(p)
+	return v
+}
+
+// setValue makes v the value of the field at s, or of a new one. name is nil for a reserved attribute.
+func (e *Editor) setValue(b []byte, s span, tag byte, name []byte, v op.Value) []byte {
+	head := 0
+	if name != nil {
+		head = 2 + len(name)
+	}
+	size := head + len(v)
+	if !s.none() {
+		size = valueRoom(s.end-s.start, size)
+	}
+	b, start := e.resize(b, s, tag, size)
+	if s.none() && name != nil {
+		binary.LittleEndian.PutUint16(b[start:], uint16(len(name)))
+		copy(b[start+2:], name)
+	}
+	clear(b[start+head+copy(b[start+head:], v) : start+size])
+	return b
+}
+
 // block marks a dummy user.
 func (e *Editor) block(b []byte) []byte {
 	if Blocked(b) {
@@ -367,7 +409,7 @@ func Blocked(blob []byte) bool {
 // Groups.
 func Attr(blob []byte, code uint32) (op.Value, bool) {
 	s := find(blob, reservedTag(code))
-	return blob[s.start:s.end:s.end], !s.none()
+	return valueIn(blob[s.start:s.end]), !s.none()
 }
 
 // Addresses are the email and the phone of a profile, nil where it has none: Attr of both, with one look at what stands
@@ -378,9 +420,9 @@ func Addresses(blob []byte) (email, phone op.Value) {
 		switch tag {
 		case tagBlocked:
 		case tagEmail:
-			email = blob[start:end:end]
+			email = valueIn(blob[start:end])
 		case tagPhone:
-			return email, blob[start:end:end]
+			return email, valueIn(blob[start:end])
 		default:
 			return email, nil
 		}
@@ -392,8 +434,8 @@ func Addresses(blob []byte) (email, phone op.Value) {
 // Customs calls f for each custom attribute.
 func Customs(blob []byte, f func(name []byte, v op.Value)) {
 	each(blob, tagCustom, func(payload []byte) {
-		name, v := splitName(payload)
-		f(name, v)
+		name, rest := splitName(payload)
+		f(name, valueIn(rest))
 	})
 }
 
@@ -414,7 +456,7 @@ func (e *Editor) SetAttr(blob []byte, code uint32, v op.Value) []byte {
 		return e.RemoveAttr(blob, code)
 	}
 	tag := reservedTag(code)
-	return e.set(blob, e.find(blob, tag), tag, v)
+	return e.setValue(blob, e.find(blob, tag), tag, nil, v)
 }
 
 // RemoveAttr removes the reserved attribute with code.
@@ -423,16 +465,4 @@ func (e *Editor) RemoveAttr(blob []byte, code uint32) []byte {
 		return blob
 	}
 	return e.remove(blob, e.find(blob, reservedTag(code)))
-}
-
-// setNamed sets the rest of the named field at s, or of a new one.
-func (e *Editor) setNamed(b []byte, s span, tag byte, name, rest []byte) []byte {
-	fresh := s.none()
-	b, start := e.resize(b, s, tag, 2+len(name)+len(rest))
-	if fresh {
-		binary.LittleEndian.PutUint16(b[start:], uint16(len(name)))
-		copy(b[start+2:], name)
-	}
-	copy(b[start+2+len(name):], rest)
-	return b
 }

@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"bytes"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -80,7 +81,7 @@ func walkTo(b []byte, tag byte) op.Value {
 	for i := fieldsStart(b); i < len(b); {
 		t, start, end := fieldAt(b, i)
 		if t == tag {
-			return b[start:end:end]
+			return op.Value(bytes.TrimRight(b[start:end], "\x00")) // texts end otherwise
 		}
 		i = end
 	}
