@@ -97,7 +97,7 @@ func Open(opts Options) (*Store, error) {
 		dead: make(chan struct{})}
 	o := &pebble.Options{
 		FS: syncedFS{opts.FS, events}, DisableWAL: true, FormatMajorVersion: pebble.FormatNewest,
-		MemTableSize: uint64(opts.MemTableBytes), MemTableStopWritesThreshold: 4, L0CompactionThreshold: 4,
+		MemTableSize: uint64(opts.MemTableBytes), MemTableStopWritesThreshold: 4, L0CompactionThreshold: 8,
 		L0StopWritesThreshold: 32,
 		LBaseMaxBytes:         4 * opts.MemTableBytes, MaxOpenFiles: 1 << 12, Logger: events,
 		Merger: NewMerger(opts.Limits, opts.Note),
