@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"sync/atomic"
 	"time"
 
 	"millrace/api/call"
-	"millrace/api/control"
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/valyala/fasthttp"
@@ -19,8 +17,8 @@ import (
 // How a body gets in. fasthttp calls the handler when the first 8 KiB of a body are there, or less when it is shorter;
 // the rest is read here, into memory that grows with what arrives. A head reserves nothing by what it declares: many
 // connections may send no more than that. What bodies take of memory beyond their first 32 KiB, as they came and
-// decompressed, has a bound for all requests together (Options.MaxBodiesBytes): a key and some hundred connections
-// would do otherwise to fill any memory, by bodies that never end, whatever the key may do.
+// decompressed, has a bound for all requests together (Options.MaxBodiesBytes; see room): a key and some hundred
+// connections would do otherwise to fill any memory, by bodies that never end, whatever the key may do.
 
 const (
 	// anonymousBodyBytes is what a request without a valid key may send.
@@ -125,26 +123,22 @@ func (x *exchange) growWire(has, most int) (room int, err error) {
 // errManyBodies is the error of a body that there is no room for.
 var errManyBodies = errors.New("bodies of other requests take all the memory that there is for them")
 
-// hold counts so much memory for the request's body, until release.
+// hold counts so much memory for the request's body, until it isn't needed any more. Whose it is the key tells, which
+// has been looked at by nobody as yet.
 func (x *exchange) hold(bytes int) error {
 	if bytes <= 0 {
 		return nil
 	}
-	if x.s.bodies.Add(int64(bytes)) > x.s.options.MaxBodiesBytes {
-		x.s.bodies.Add(-int64(bytes))
+	workspace := uint32(0)
+	if x.heldBody.isNone() {
+		workspace = x.s.workspaceOf(bearerToken(&x.Ctx.Request.Header))
+	}
+	if fits, _ := x.heldBody.take(x.s.bodies, workspace, int64(bytes)); !fits {
+		x.heldBody.release()
 		rejectedBodies.Inc()
 		return errManyBodies
 	}
-	x.held += int64(bytes)
 	return nil
-}
-
-// release is called when the request's body isn't needed any more.
-func (x *exchange) release() {
-	if x.held > 0 {
-		x.s.bodies.Add(-x.held)
-		x.held = 0
-	}
 }
 
 // refuseUnread answers a request whose body is larger than it may be, or that there is no room for. The checks before
@@ -281,8 +275,7 @@ func (x *exchange) unzstd(limit int) ([]byte, error) {
 
 // How a large answer gets out. A small one is copied to its connection. One of more than 32 KiB lies in memory until
 // its reader has taken it, and may be one of many that are read slowly, or never: what they take, as they are put
-// together and as they leave, has a bound for all requests together (Options.MaxAnswersBytes), of which one workspace
-// may take three quarters: one that reads slowly doesn't keep the others from reading.
+// together and as they leave, has a bound for all requests together (Options.MaxAnswersBytes; see room).
 
 // copiedReplyBytes is up to where an answer is small.
 const copiedReplyBytes = 32 << 10
@@ -290,48 +283,29 @@ const copiedReplyBytes = 32 << 10
 // HoldReply counts what Reply has come to. It says false, and has answered 503, when there is no room for it beside
 // others. Only reads ask: what has been done is answered in any case.
 func (x *exchange) HoldReply() bool {
-	all, ours := x.countReply()
-	most := x.s.options.MaxAnswersBytes
-	if all == x.heldReply || all <= most && (ours == x.heldReply || ours <= most/4*3) {
+	if x.countReply() {
 		return true
 	}
-	x.releaseReply()
+	x.heldReply.release()
 	x.Reply = nil
 	rejectedAnswers.Inc()
 	x.FailEngine(shard.ErrBusy)
 	return false
 }
 
-// countReply counts what has come to Reply since it was counted, and says what all answers take, and those of this
-// workspace; 0: nothing has.
-func (x *exchange) countReply() (all, ours int64) {
-	more := int64(len(x.Reply)) - copiedReplyBytes - x.heldReply
+// countReply counts what has come to Reply since it was counted, and says whether there is room for it. One that is
+// alone has it always.
+func (x *exchange) countReply() bool {
+	more := int64(len(x.Reply)) - copiedReplyBytes - x.heldReply.bytes
 	if more <= 0 {
-		return 0, 0
+		return true
 	}
-	if x.share == nil {
-		x.share = x.s.shareOf(x.Workspace)
+	workspace := uint32(0)
+	if x.Workspace != nil {
+		workspace = x.Workspace.Number
 	}
-	x.heldReply += more
-	return x.s.replies.Add(more), x.share.Add(more)
-}
-
-// shareOf is what the answers of a workspace take; of requests without one together.
-func (s *Server) shareOf(ws *control.Workspace) *atomic.Int64 {
-	number := uint32(0)
-	if ws != nil {
-		number = ws.Number
-	}
-	share, _ := s.shares.LoadOrCompute(number, func() *atomic.Int64 { return new(atomic.Int64) })
-	return share
-}
-
-func (x *exchange) releaseReply() {
-	if x.share != nil {
-		x.s.replies.Add(-x.heldReply)
-		x.share.Add(-x.heldReply)
-	}
-	x.heldReply, x.share = 0, nil
+	fits, isAlone := x.heldReply.take(x.s.replies, workspace, more)
+	return fits || isAlone
 }
 
 // SendReply answers with Reply. The memory of a large one is the connection's from then on.
@@ -341,25 +315,21 @@ func (x *exchange) SendReply(status int) {
 		return
 	}
 	x.countReply()
-	lent := &lentReply{s: x.s, share: x.share, bytes: x.heldReply}
+	lent := &lentReply{held: x.heldReply}
 	lent.Reset(x.Reply)
 	x.Ctx.SetStatusCode(status)
 	x.Ctx.Response.SetBodyStream(lent, len(x.Reply))
-	x.Reply, x.heldReply, x.share = nil, 0, nil
+	x.Reply, x.heldReply = nil, holding{}
 }
 
 // lentReply is an answer on its way out. fasthttp closes it when it has been written, and when it can't be.
 type lentReply struct {
 	bytes.Reader
-	s     *Server
-	share *atomic.Int64 // of the workspace
-	bytes int64
+	held holding
 }
 
 func (r *lentReply) Close() error {
-	r.s.replies.Add(-r.bytes)
-	r.share.Add(-r.bytes)
-	r.bytes = 0
+	r.held.release()
 	r.Reset(nil)
 	return nil
 }

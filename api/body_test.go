@@ -267,39 +267,52 @@ func TestExpectationOfTooMuch(t *testing.T) {
 }
 
 // What all bodies under way take of memory has a bound: a key, whatever it may do, and bodies that never end would fill
-// any memory otherwise.
+// any memory otherwise. Those of one workspace leave room for others.
 func TestBodiesUnderWayAreBounded(t *testing.T) {
 	const size = 256 << 10
-	d := open(t, func(o *Options) { o.MaxBodyBytes, o.MaxBodiesBytes = size, 2*size })
+	d := open(t, func(o *Options) { o.MaxBodyBytes, o.MaxBodiesBytes = size, 3*size })
 	addr, read := d.counted(t)
-	for name, head := range map[string]string{
-		"length": fmt.Sprintf("%sContent-Length: %d\r\n\r\n", goodHead, size),
-		"chunk":  fmt.Sprintf("%sTransfer-Encoding: chunked\r\n\r\n%x\r\n", goodHead, size),
+	otherHead := strings.Replace(goodHead, demoKey, otherKey, 1)
+	for name, format := range map[string]string{
+		"length": fmt.Sprintf("%%sContent-Length: %d\r\n\r\n", size),
+		"chunk":  fmt.Sprintf("%%sTransfer-Encoding: chunked\r\n\r\n%x\r\n", size),
 	} {
+		unended := func(head string) string { return fmt.Sprintf(format, head) + strings.Repeat(" ", size-1) }
 		read.Store(0)
-		unended := head + strings.Repeat(" ", size-1)
+		sent := int64(0)
 		var held []net.Conn
-		for range 2 {
+		hold := func(head string) {
 			c, err := net.Dial("tcp", addr)
 			require.NoError(t, err)
-			defer c.Close()
-			_, err = c.Write([]byte(unended))
+			t.Cleanup(func() { c.Close() })
+			n, err := c.Write([]byte(unended(head)))
 			require.NoError(t, err)
-			held = append(held, c)
+			held, sent = append(held, c), sent+int64(n)
+			require.Eventually(t, func() bool { return read.Load() == sent }, waitLimit, tick, name)
 		}
-		require.Eventually(t, func() bool { return read.Load() == int64(2*len(unended)) }, waitLimit, tick, name)
-		responses, closed := d.raw(t, 1, unended)
-		require.Equal(t, 503, responses[0].status, name)
-		require.Equal(t, "1", responses[0].header.Get("Retry-After"))
-		require.NotEmpty(t, responses[0].header.Get("X-RateLimit-Remaining"), "the key is valid")
-		require.True(t, closed, "the rest is not read")
-		responses, _ = d.raw(t, 1, withLength(goodHead, goodBody+strings.Repeat(" ", 30<<10)))
-		require.Equal(t, 201, responses[0].status, "there is room for small ones: %s", name)
+		refused := func(head string) {
+			responses, closed := d.raw(t, 1, unended(head))
+			require.Equal(t, 503, responses[0].status, name)
+			require.Equal(t, "1", responses[0].header.Get("Retry-After"))
+			require.NotEmpty(t, responses[0].header.Get("X-RateLimit-Remaining"), "the key is valid")
+			require.True(t, closed, "the rest is not read")
+			responses, _ = d.raw(t, 1, withLength(head, goodBody+strings.Repeat(" ", 30<<10)))
+			require.Equal(t, 201, responses[0].status, "there is room for small ones: %s", name)
+		}
+		hold(goodHead)
+		hold(goodHead)
+		refused(goodHead) // three quarters
+		hold(otherHead)
+		refused(otherHead) // all
 		for _, c := range held {
 			c.Close()
 		}
-		require.Eventually(t, func() bool { return d.bodies.Load() == 0 }, waitLimit, tick, name)
-		responses, _ = d.raw(t, 1, withLength(goodHead, goodBody+strings.Repeat(" ", size-len(goodBody))))
+		require.Eventually(t, func() bool { return d.bodies.taken.Load() == 0 }, waitLimit, tick, name)
+		d.bodies.shares.Range(func(_ uint32, share *atomic.Int64) bool {
+			require.Zero(t, share.Load(), name)
+			return true
+		})
+		responses, _ := d.raw(t, 1, withLength(goodHead, goodBody+strings.Repeat(" ", size-len(goodBody))))
 		require.Equal(t, 201, responses[0].status, name)
 	}
 }
@@ -307,7 +320,7 @@ func TestBodiesUnderWayAreBounded(t *testing.T) {
 // So has what they are decompressed to, as long as their requests are under way.
 func TestDecompressedBodiesUnderWayAreBounded(t *testing.T) {
 	const size, plain = 256 << 10, 200 << 10
-	d := open(t, func(o *Options) { o.MaxBodyBytes, o.MaxBodiesBytes = size, size+size/2 })
+	d := open(t, func(o *Options) { o.MaxBodyBytes, o.MaxBodiesBytes = size, 2*size })
 	waiting, goOn := make(chan struct{}), make(chan struct{})
 	d.store.commit = func() error {
 		waiting <- struct{}{}
@@ -337,7 +350,7 @@ func TestDecompressedBodiesUnderWayAreBounded(t *testing.T) {
 			goOn <- struct{}{}
 			require.Equal(t, 201, (<-done).status, coding)
 		}
-		require.Eventually(t, func() bool { return d.bodies.Load() == 0 }, waitLimit, tick, coding)
+		require.Eventually(t, func() bool { return d.bodies.taken.Load() == 0 }, waitLimit, tick, coding)
 	}
 }
 
@@ -366,11 +379,11 @@ func TestAnswersUnderWayAreBounded(t *testing.T) {
 
 	// one that is alone may be larger than the bound
 	c, r := dial()
-	require.Greater(t, d.replies.Load(), int64(size*users))
+	require.Greater(t, d.replies.taken.Load(), int64(size*users))
 	refused := d.call("POST", "/users/export/ids", demoKey, body)
 	require.Equal(t, 503, refused.status)
 	require.Equal(t, "1", refused.header.Get("Retry-After"))
-	require.Greater(t, d.replies.Load(), int64(size*users))
+	require.Greater(t, d.replies.taken.Load(), int64(size*users))
 	require.Equal(t, 201, d.call("POST", "/users/export/ids", demoKey, small).status, "there is room for small ones")
 	response, err := http.ReadResponse(r, nil)
 	require.NoError(t, err)
@@ -378,7 +391,7 @@ func TestAnswersUnderWayAreBounded(t *testing.T) {
 	text, err := io.ReadAll(response.Body)
 	require.NoError(t, err)
 	require.Equal(t, users, bytes.Count(text, []byte(`"svc_id"`)))
-	require.Eventually(t, func() bool { return d.replies.Load() == 0 }, waitLimit, tick)
+	require.Eventually(t, func() bool { return d.replies.taken.Load() == 0 }, waitLimit, tick)
 	_, err = c.Write([]byte(withLength(export, small)))
 	require.NoError(t, err)
 	response, err = http.ReadResponse(r, nil)
@@ -387,13 +400,13 @@ func TestAnswersUnderWayAreBounded(t *testing.T) {
 	c.Close()
 
 	c, _ = dial()
-	require.Positive(t, d.replies.Load())
+	require.Positive(t, d.replies.taken.Load())
 	c.Close() // with most of it unread
-	require.Eventually(t, func() bool { return d.replies.Load() == 0 }, waitLimit, tick)
+	require.Eventually(t, func() bool { return d.replies.taken.Load() == 0 }, waitLimit, tick)
 	again := d.call("POST", "/users/export/ids", demoKey, body)
 	require.Equal(t, 201, again.status)
 	require.Equal(t, len(text), len(again.body))
-	require.Eventually(t, func() bool { return d.replies.Load() == 0 }, waitLimit, tick)
+	require.Eventually(t, func() bool { return d.replies.taken.Load() == 0 }, waitLimit, tick)
 }
 
 // A workspace whose answers are read slowly, or never, leaves room for those of others.
@@ -426,8 +439,8 @@ func TestAnswersOfOneWorkspaceLeaveRoom(t *testing.T) {
 	for _, answer := range append(unread, others) {
 		answer.Reset()
 	}
-	require.Zero(t, d.replies.Load())
-	d.shares.Range(func(_ uint32, share *atomic.Int64) bool {
+	require.Zero(t, d.replies.taken.Load())
+	d.replies.shares.Range(func(_ uint32, share *atomic.Int64) bool {
 		require.Zero(t, share.Load())
 		return true
 	})
@@ -453,9 +466,9 @@ func TestLargeAnswersOfAllKindsAreCounted(t *testing.T) {
 	}
 	counted := func(what string, status int, answer *fasthttp.Response) {
 		require.Equal(t, status, answer.StatusCode(), what)
-		require.Greater(t, h.replies.Load(), int64(30<<10), what)
+		require.Greater(t, h.replies.taken.Load(), int64(30<<10), what)
 		answer.Reset()
-		require.Zero(t, h.replies.Load(), what)
+		require.Zero(t, h.replies.taken.Load(), what)
 	}
 	var members strings.Builder
 	for i := range 1000 {

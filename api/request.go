@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync/atomic"
 
 	"github.com/valyala/fasthttp"
 
@@ -51,13 +50,12 @@ type exchange struct {
 	path  []byte             // as it was sent; lent until the handler returns
 
 	requestID []byte
-	lookup    []byte // scratch for a key
-	wire      []byte // memory for the body as it comes
-	plain     []byte // memory for decompression
-	held      int64  // of both, what is counted in Server.bodies
-	heldReply int64  // of Reply, what is counted in Server.replies
+	lookup    []byte  // scratch for a key
+	wire      []byte  // memory for the body as it comes
+	plain     []byte  // memory for decompression
+	heldBody  holding // what both take of Server.bodies
+	heldReply holding // what Reply takes of Server.replies
 	digits    [20]byte
-	share     *atomic.Int64 // of Server.shares, where heldReply is counted, too; nil: there is none yet
 
 	note   func(Fault)     // noteFault; nil: what is refused is not kept
 	faults []refused.Entry // of the request at hand
@@ -65,8 +63,8 @@ type exchange struct {
 
 func (x *exchange) reset() {
 	x.Ctx, x.route, x.shape, x.Workspace, x.Key, x.scim, x.path, x.Body = nil, nil, nil, nil, nil, nil, nil, nil
-	x.release()
-	x.releaseReply()
+	x.heldBody.release()
+	x.heldReply.release()
 	x.requestID = x.requestID[:0]
 	clear(x.faults) // views of the request
 	x.faults = x.faults[:0]
@@ -309,6 +307,14 @@ var headerAuthorization = []byte(fasthttp.HeaderAuthorization)
 func (s *Server) knows(token []byte) bool {
 	snapshot := s.options.Control.Snapshot()
 	return snapshot.Keys.Find(token) != nil || snapshot.FindSCIMToken(token) != nil
+}
+
+// workspaceOf is the number of the workspace that token is an API key of, 0 when it is none.
+func (s *Server) workspaceOf(token []byte) uint32 {
+	if key := s.options.Control.Snapshot().Keys.Find(token); key != nil {
+		return key.Workspace
+	}
+	return 0
 }
 
 // authenticate finds the key, and by it the workspace.

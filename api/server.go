@@ -50,11 +50,10 @@ type Server struct {
 	scimGroups *scim.Groups
 	draining   atomic.Bool
 	zstd       *zstd.Decoder // used for DecodeAll only, which is stateless
-	bodies     atomic.Int64  // what the bodies of requests under way take of memory, beyond what each has anyway
-	replies    atomic.Int64  // the same of large answers
+	bodies     *room         // what the bodies of requests under way take of memory
+	replies    *room         // the same of large answers
 
-	shares        *xsync.MapOf[uint32, *atomic.Int64] // of replies, by workspace
-	decompressing chan struct{}                       // one element for each body that is being decompressed
+	decompressing chan struct{} // one element for each body that is being decompressed
 
 	mu        sync.Mutex // guards listeners, and draining against Serve
 	listeners []net.Listener
@@ -71,7 +70,7 @@ func New(options Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{options: options, inflight: xsync.NewMapOf[idempotencyID, chan struct{}](),
-		shares:        xsync.NewMapOf[uint32, *atomic.Int64](),
+		bodies: newRoom(options.MaxBodiesBytes), replies: newRoom(options.MaxAnswersBytes),
 		decompressing: make(chan struct{}, 2*runtime.GOMAXPROCS(0))}
 	var seed [8]byte
 	_, _ = rand.Read(seed[:]) // never fails
@@ -187,8 +186,8 @@ func (s *Server) finish(x *exchange, start time.Time) {
 		x.Fail(fasthttp.StatusInternalServerError, textInternal)
 		x.Ctx.SetConnectionClose()
 		x.record(start)
-		x.release()
-		x.releaseReply()
+		x.heldBody.release()
+		x.heldReply.release()
 		return // not pooled: nobody knows what state it is in
 	}
 	x.record(start)
