@@ -150,10 +150,12 @@ func (k *topics) limit(topic string) int { return int(cmp.Or(k.limits[topic], ba
 
 // askLimits finds out how large a batch each topic takes, so that all records leave in their order: those of a batch
 // that is refused come behind later ones. A topic whose limit can't be had gets batches of batchBytes: it may not be
-// there yet, the user may not see its configuration, or the brokers don't know the question. What it refuses tells
-// then.
+// there yet, the user may not see its configuration, or the brokers don't know the question, or never answer it. What
+// it refuses tells then.
 func (k *topics) askLimits(ctx context.Context) error {
-	wait, cancel := context.WithTimeout(ctx, k.o.RequestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, k.o.RequestTimeout)
+	defer cancel()
+	wait, cancel := context.WithTimeout(ctx, k.o.RequestTimeout/2)
 	defer cancel()
 	ask := kmsg.NewPtrDescribeConfigsRequest()
 	for _, topic := range slices.Compact(slices.Sorted(maps.Values(k.names))) {
@@ -164,7 +166,14 @@ func (k *topics) askLimits(ctx context.Context) error {
 	}
 	answer, err := ask.RequestWith(wait, k.client)
 	if err != nil {
-		if wait.Err() != nil {
+		if wait.Err() == nil {
+			return nil
+		}
+		k.client.Close() // a connection answers in order
+		if k.client, err = kgo.NewClient(k.options...); err != nil {
+			return err
+		}
+		if err = k.client.Ping(ctx); err != nil {
 			return fmt.Errorf("the brokers don't answer: %w", err)
 		}
 		return nil

@@ -281,6 +281,24 @@ func TestKafkaThatDoesNotKnowLimits(t *testing.T) {
 	require.Len(t, consumed(t, c, testTopics...), 21)
 }
 
+// Brokers that never answer that question, and others, get what they take, too.
+func TestKafkaThatDoesNotTellLimits(t *testing.T) {
+	w, c := newWorld(t, 4<<10), newBrokers(t)
+	released := make(chan struct{})
+	defer close(released)
+	c.ControlKey(int16(kmsg.DescribeConfigs), func(kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		c.SleepControl(func() { <-released })
+		return nil, nil, false
+	})
+	stream := w.topics("all", c, nil)
+	w.commit(w.ws.Number, 3, 7)
+	o := w.options()
+	o.RequestTimeout = 8 * time.Second // half of which passes
+	require.NoError(t, w.turns(o, stream))
+	require.Len(t, consumed(t, c, testTopics...), 21)
+}
+
 // The limit of a topic that becomes smaller while a stream runs is found out, and kept to from then on.
 func TestKafkaWhoseLimitShrinks(t *testing.T) {
 	w, c := newWorld(t, 4<<10), newBrokers(t)
