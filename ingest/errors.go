@@ -56,6 +56,8 @@ const (
 	reasonPropertyNumber
 	reasonPropertyNumberLong
 	reasonPropertiesBytes
+	// Of the request; no name.
+	reasonMoreWarnings
 )
 
 // reasonTexts: a % stands for the name.
@@ -107,6 +109,8 @@ var reasonTexts = [...]string{
 		"finite double",
 	reasonPropertyNumberLong: "property '%' has a number of more than 1,024 characters",
 	reasonPropertiesBytes:    "'properties' with arrays or objects must be at most 50 KB",
+
+	reasonMoreWarnings: "more is left out from here on",
 }
 
 // rank orders the rules: of all that an object breaks, the one with the lowest rank is reported, and of those the one

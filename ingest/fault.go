@@ -45,7 +45,7 @@ var ruleNames = [...]string{
 	reasonPropertyLong: "property-too-long",
 	reasonPropertyTime: "property-time", reasonPropertyNumber: "property-number-out-of-range",
 	reasonPropertyNumberLong: "property-number-too-long",
-	reasonPropertiesBytes:    "properties-too-large",
+	reasonPropertiesBytes:    "properties-too-large", reasonMoreWarnings: "more-warnings",
 }
 
 // Rules are the names of all rules.

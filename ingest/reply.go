@@ -19,13 +19,16 @@ type entry struct {
 func (d *Decoder) report(why reason, name []byte) { d.errors = append(d.errors, d.entry(why, name)) }
 
 // maxWarnings bounds how many values that were left out a request is told of: objects are few, but one may have as many
-// values as the body has room for, and the answer would be several times as long.
+// values as the body has room for, and the answer would be several times as long. A last entry says that there are more.
 const maxWarnings = 4096
 
 // warn says what is left out of the current object, which is accepted.
 func (d *Decoder) warn(why reason, name []byte) {
-	if len(d.warnings) < maxWarnings {
+	switch n := len(d.warnings); {
+	case n < maxWarnings:
 		d.warnings = append(d.warnings, d.entry(why, name))
+	case n == maxWarnings:
+		d.warnings = append(d.warnings, d.entry(reasonMoreWarnings, nil))
 	}
 }
 

@@ -127,6 +127,8 @@ func TestWarningsAreBounded(t *testing.T) {
 	reply, status, rec := track(t, testDecoder(), testWorkspace(), `{"attributes":[{"external_id":"u"`+members.String()+`,"b":1},{"external_id":"v","dob":"x"}]}`)
 	require.Equal(t, 201, status)
 	require.Equal(t, maxWarnings, strings.Count(reply, "is not valid"))
+	require.Equal(t, 1, strings.Count(reply, "more is left out"))
+	require.Contains(t, reply, `,{"type":"more is left out from here on","input_array":"attributes","index":0}]}`)
 	require.Equal(t, []string{`attributes external_id="u" "~b":1`, `attributes external_id="v"`}, dump(rec))
 }
 
