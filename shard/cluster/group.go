@@ -43,6 +43,11 @@ func (n *Node) openGroup(id uint32, voters []quorum.Node) error {
 
 func (g *group) open(voters []quorum.Node) (err error) {
 	n := g.n
+	if !n.facts.Has(g.id) { // what an earlier replica has left, whose removal failed half-way, is nothing to go on with
+		if err := os.RemoveAll(g.dir); err != nil {
+			return err
+		}
+	}
 	if err := os.MkdirAll(g.dir, 0o700); err != nil {
 		return err
 	}

@@ -125,6 +125,40 @@ func TestFewerReplicasThanNodes(t *testing.T) {
 	}
 }
 
+// A replica is made where an earlier one was removed half-way.
+func TestReplicaIsMadeInThePlaceOfRemains(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 2, func(o *Options) { o.Replicas, o.Groups = 1, 4 })
+	n := c.node(1)
+	var held, other uint32
+	for id := range uint32(5) {
+		switch {
+		case id == shard.ControlGroup:
+		case n.group(id) != nil:
+			held = id
+		default:
+			other = id
+		}
+	}
+	require.NotZero(t, held)
+	require.NotZero(t, other)
+	c.stop(1)
+	remains := filepath.Join(t.TempDir(), "remains")
+	require.NoError(t, os.CopyFS(remains, os.DirFS(facts.GroupDir(c.options(1).Dir, held))))
+	c.start(1)
+	n = c.node(1)
+	n.changing.Lock()
+	defer n.changing.Unlock()
+	for _, gone := range []string{"events", "state", "log"} { // as they are listed, or in whatever order
+		require.NoError(t, os.RemoveAll(filepath.Join(remains, gone)))
+		require.NoError(t, os.RemoveAll(facts.GroupDir(n.opts.Dir, other)))
+		require.NoError(t, os.CopyFS(facts.GroupDir(n.opts.Dir, other), os.DirFS(remains)))
+		require.NoError(t, n.openGroup(other, nil), "without %s", gone)
+		require.NoError(t, n.closeGroup(other))
+		require.NoDirExists(t, facts.GroupDir(n.opts.Dir, other))
+	}
+}
+
 // A node that was away for longer than the others keep their logs for gets the state, while load goes on, and then has
 // what everybody has.
 func TestLaggingNodeGetsTheState(t *testing.T) {
