@@ -163,7 +163,7 @@ func TestBetweenSaveAndSaved(t *testing.T) {
 	require3(3)
 	require.Equal(t, bytes-first, saving(t, s, b)())
 	require3(3)
-	dropped, err := AppendStored(nil, s, partition, 2, 3)
+	dropped, err := AppendStored(nil, ranges(t, s), partition, 2, 3)
 	require.NoError(t, err)
 	require.Equal(t, []DroppedEvent{{2, 0}, {3, 0}}, dropped)
 
@@ -230,14 +230,14 @@ func TestNoted(t *testing.T) {
 	b.Trail.AddIdentify(Place{5, 0}, number(3), 16, nil)
 
 	var lock sync.Mutex
-	all, through, err := b.Trail.AppendNoted(nil, s, partition, 1, 9, &lock)
+	all, through, err := b.Trail.AppendNoted(nil, ranges(t, s), partition, 1, 9, &lock)
 	require.NoError(t, err)
 	require.EqualValues(t, 4, through)
 	require.Len(t, all, 3+2*maxNoted)
 	require.Equal(t, Noted{Position: 1, Ordinal: 1, Number: number(1), StateChange: optedIn(11)}, all[0])
 	require.Equal(t, Noted{Position: 2, Number: number(1), Stamp: 13, Gone: number(2), ExternalID: []byte("ann")}, all[1])
 	require.Equal(t, Noted{Position: 3, Number: number(3), Stamp: 14, ExternalID: []byte("bob")}, all[2])
-	all, through, err = b.Trail.AppendNoted(nil, s, partition, 5, 9, &lock)
+	all, through, err = b.Trail.AppendNoted(nil, ranges(t, s), partition, 5, 9, &lock)
 	require.NoError(t, err)
 	require.EqualValues(t, 9, through)
 	require.Len(t, all, 1)
@@ -249,7 +249,14 @@ func TestNoted(t *testing.T) {
 	batch := s.DB.NewBatch()
 	require.NoError(t, ForgetLogged(batch, partition, 1))
 	require.NoError(t, batch.Commit(pebble.NoSync))
-	all, _, err = b.Trail.AppendNoted(nil, s, partition, 1, 2, &lock)
+	all, _, err = b.Trail.AppendNoted(nil, ranges(t, s), partition, 1, 2, &lock)
 	require.NoError(t, err)
 	require.Len(t, all, 1)
+}
+
+// ranges are those of the store as it is.
+func ranges(t *testing.T, s *store.Store) *store.Ranges {
+	r := s.Ranges()
+	t.Cleanup(r.Close)
+	return r
 }

@@ -32,7 +32,7 @@ func (d *Dropped) AppendPending(dst []DroppedEvent, from, to uint64) []DroppedEv
 }
 
 // AppendStored appends those of a partition in the store.
-func AppendStored(dst []DroppedEvent, s *store.Store, partition uint8, from, to uint64) ([]DroppedEvent, error) {
+func AppendStored(dst []DroppedEvent, s *store.Ranges, partition uint8, from, to uint64) ([]DroppedEvent, error) {
 	lower, upper := store.AppendBookKey(nil, partition, store.BookDropped, from),
 		store.AppendBookKey(nil, partition, store.BookDropped, to, ^uint64(0))
 	err := s.Scan(lower, upper, func(k, _ []byte) error {

@@ -62,7 +62,7 @@ func isForLogAlone(v []byte) bool { return v[8] >= mergeMark }
 // up to where that is all: to, or less where there is much, the end of a record in any case. lock guards the partition:
 // it is taken for what is pending. No checkpoint may be under way.
 func (t *Trail) AppendNoted(
-	dst []Noted, s *store.Store, partition uint8, from, to uint64, lock sync.Locker,
+	dst []Noted, s *store.Ranges, partition uint8, from, to uint64, lock sync.Locker,
 ) (_ []Noted, through uint64, err error) {
 	n, last := 0, from
 	add := func(at Place, number uint64, value []byte) bool {

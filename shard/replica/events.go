@@ -50,12 +50,14 @@ func (e *Replica) AppliedPosition() uint64 {
 func (e *Replica) Dropped(from, to uint64) (all []books.DroppedEvent, err error) {
 	e.checkpoints.busy.Lock() // what a round is writing is neither here nor there
 	defer e.checkpoints.busy.Unlock()
+	stored := e.store.Ranges()
+	defer stored.Close()
 	for _, p := range e.Held() {
 		w := e.Owner(p.ID)
 		w.Lock()
 		all = p.Dropped.AppendPending(all, from, to)
 		w.Unlock()
-		all, err = books.AppendStored(all, e.store, p.ID, from, to)
+		all, err = books.AppendStored(all, stored, p.ID, from, to)
 		if err != nil {
 			return nil, err
 		}
@@ -74,8 +76,10 @@ func (e *Replica) Dropped(from, to uint64) (all []books.DroppedEvent, err error)
 func (e *Replica) Noted(from, to uint64) (all []books.Noted, through uint64, err error) {
 	e.checkpoints.busy.Lock() // what a round is writing is neither here nor there
 	defer e.checkpoints.busy.Unlock()
+	stored := e.store.Ranges()
+	defer stored.Close()
 	for _, p := range e.Held() {
-		if all, to, err = p.Trail.AppendNoted(all, e.store, p.ID, from, to, &e.Owner(p.ID).Mutex); err != nil {
+		if all, to, err = p.Trail.AppendNoted(all, stored, p.ID, from, to, &e.Owner(p.ID).Mutex); err != nil {
 			return nil, 0, err
 		}
 	}

@@ -324,24 +324,49 @@ var ErrEnough = errors.New("enough")
 
 // Scan calls f for each key from lower up to but excluding upper; the bytes are valid during the call.
 func (s *Store) Scan(lower, upper []byte, f func(key, value []byte) error) error {
-	it, err := s.DB.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
-	if err != nil {
+	r := s.Ranges()
+	defer r.Close()
+	return r.Scan(lower, upper, f)
+}
+
+// Ranges scans one range of keys after the other, of the store as it is at the first; making an iterator for each takes
+// longer than scanning a short one. It is for one goroutine.
+type Ranges struct {
+	store *Store
+	it    *pebble.Iterator // nil: nothing has been scanned
+}
+
+// Ranges are to be closed.
+func (s *Store) Ranges() *Ranges { return &Ranges{store: s} }
+
+// Scan is Store.Scan.
+func (r *Ranges) Scan(lower, upper []byte, f func(key, value []byte) error) (err error) {
+	if r.it != nil {
+		r.it.SetBounds(lower, upper)
+	} else if r.it, err = r.store.DB.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper}); err != nil {
 		return fmt.Errorf("%w: scan: %w", ErrStore, err)
 	}
-	defer it.Close()
-	for ok := it.First(); ok; ok = it.Next() {
-		v, err := it.ValueAndErr()
+	for ok := r.it.First(); ok; ok = r.it.Next() {
+		v, err := r.it.ValueAndErr()
 		if err != nil {
 			return fmt.Errorf("%w: scan: %w", ErrStore, err)
 		}
-		if err := f(it.Key(), v); err != nil {
+		if err := f(r.it.Key(), v); err != nil {
 			return err
 		}
 	}
-	if err := it.Error(); err != nil {
+	if err := r.it.Error(); err != nil {
 		return fmt.Errorf("%w: scan: %w", ErrStore, err)
 	}
 	return nil
+}
+
+// Close lets go of the store as it was.
+func (r *Ranges) Close() {
+	if r.it != nil {
+		_ = r.it.Close() // its error was Scan's
+		r.it = nil
+	}
 }
 
 // Size is about how many bytes the store's entries take, uncompressed sizes unknown: what it says is the files' size.
