@@ -18,8 +18,9 @@ type entry struct {
 // report says why the current object is refused; name is the member's, for texts that have one.
 func (d *Decoder) report(why reason, name []byte) { d.errors = append(d.errors, d.entry(why, name)) }
 
-// maxWarnings bounds how many values that were left out a request is told of: objects are few, but one may have as many
-// values as the body has room for, and the answer would be several times as long. A last entry says that there are more.
+// maxWarnings bounds how many values that were left out a request is told of, before a last entry says that there are
+// more: objects are few, but one may have as many values as the body has room for, and the answer would be several
+// times as long.
 const maxWarnings = 4096
 
 // warn says what is left out of the current object, which is accepted.
