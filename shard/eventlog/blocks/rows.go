@@ -99,12 +99,33 @@ func (w *Row) Touch() (sum uint64) {
 	return sum
 }
 
-// Sort orders the rows by time, then by place in the log.
+// Sort orders the rows by time, then by place in the log. What is sorted is where they are, then each row moves once:
+// they are large.
 func (r *Rows) Sort() {
-	slices.SortFunc(r.List, func(a, b Row) int {
-		return cmp.Or(cmp.Compare(a.Time, b.Time), cmp.Compare(a.Position, b.Position),
-			cmp.Compare(a.Ordinal, b.Ordinal), cmp.Compare(a.Index, b.Index))
+	type rowAt struct {
+		time int64
+		at   uint32
+	}
+	order := make([]rowAt, len(r.List))
+	for i := range r.List {
+		order[i] = rowAt{r.List[i].Time, uint32(i)}
+	}
+	slices.SortFunc(order, func(x, y rowAt) int {
+		if x.time != y.time {
+			return cmp.Compare(x.time, y.time)
+		}
+		a, b := &r.List[x.at], &r.List[y.at]
+		return cmp.Or(cmp.Compare(a.Position, b.Position), cmp.Compare(a.Ordinal, b.Ordinal),
+			cmp.Compare(a.Index, b.Index))
 	})
+	for i := range order { // round by round: who comes here, who comes where he was, and so on
+		first, to := r.List[i], uint32(i)
+		for from := order[to].at; from != uint32(i); from = order[to].at {
+			r.List[to], order[to].at = r.List[from], to
+			to = from
+		}
+		r.List[to], order[to].at = first, to
+	}
 }
 
 // names is a dictionary: each name once.
