@@ -44,7 +44,9 @@ type topics struct {
 	options []kgo.Opt        // that it was made with
 	schemas *schemas         // nil: values are JSON
 	limits  map[string]int32 // how large a batch topics take, as the client has it
+	told    map[string]int32 // the same, as brokers have answered last
 	learned map[string]int32 // the same, as refusals have told
+	silent  bool             // brokers did not answer when they were asked last
 	spare   memory           // of the delivery before, which nobody has any more
 }
 
@@ -63,7 +65,8 @@ type kafkaCredentials struct {
 
 func newTopics(o *Options, ws *control.Workspace, s *control.Stream, refused refusedFile) *topics {
 	k := &topics{o: o, to: &s.Destination, ws: ws, stream: s.ID, writer: newWriter(o, ws, s),
-		names: map[string]string{}, refused: refused, learned: map[string]int32{}}
+		names: map[string]string{}, refused: refused, told: map[string]int32{},
+		learned: map[string]int32{}}
 	for _, kind := range s.Kinds {
 		k.names[kind] = strings.NewReplacer("{workspace}", ws.ID, "{stream}", s.ID,
 			"{kind}", kind).Replace(s.Destination.Topic)
@@ -126,7 +129,7 @@ func (k *topics) open(ctx context.Context) error {
 			return err
 		}
 	}
-	limits := maps.Clone(k.learned)
+	limits := map[string]int32{}
 	k.limits = limits
 	options = append(options, kgo.ProducerBatchMaxBytesFn(func(topic string) int32 {
 		return cmp.Or(limits[topic], batchBytes) // asked when there is first something for a topic
@@ -149,12 +152,23 @@ func (k *topics) learn(topic string, bytes int) {
 func (k *topics) limit(topic string) int { return int(cmp.Or(k.limits[topic], batchBytes)) }
 
 // askLimits finds out how large a batch each topic takes, so that all records leave in their order: those of a batch
-// that is refused come behind later ones. A topic whose limit can't be had gets batches of batchBytes: it may not be
-// there yet, the user may not see its configuration, or the brokers don't know the question, or never answer it. What
-// it refuses tells then.
+// that is refused come behind later ones. A topic whose limit can't be had keeps the one that was told before, or gets
+// batches of batchBytes: it may not be there yet, the user may not see its configuration, or the brokers don't know the
+// question, or never answer it. What it refuses tells then.
 func (k *topics) askLimits(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, k.o.RequestTimeout)
 	defer cancel()
+	err := k.hearLimits(ctx)
+	maps.Copy(k.limits, k.told)
+	for topic, n := range k.learned {
+		k.limits[topic] = min(n, cmp.Or(k.told[topic], math.MaxInt32))
+	}
+	return err
+}
+
+// hearLimits is told the limits, as far as the brokers tell them. They have half of the time that ctx has: in the other
+// half those that say nothing at all are told from those that are silent about this alone.
+func (k *topics) hearLimits(ctx context.Context) error {
 	wait, cancel := context.WithTimeout(ctx, k.o.RequestTimeout/2)
 	defer cancel()
 	ask := kmsg.NewPtrDescribeConfigsRequest()
@@ -165,17 +179,10 @@ func (k *topics) askLimits(ctx context.Context) error {
 		ask.Resources = append(ask.Resources, r)
 	}
 	answer, err := ask.RequestWith(wait, k.client)
-	if err != nil {
-		if wait.Err() == nil {
-			return nil
-		}
-		k.client.Close() // a connection answers in order
-		if k.client, err = kgo.NewClient(k.options...); err != nil {
-			return err
-		}
-		if err = k.client.Ping(ctx); err != nil {
-			return fmt.Errorf("the brokers don't answer: %w", err)
-		}
+	if err != nil && wait.Err() != nil {
+		return k.goOnUntold(ctx)
+	}
+	if k.silent = false; err != nil {
 		return nil
 	}
 	for _, r := range answer.Resources {
@@ -184,11 +191,27 @@ func (k *topics) askLimits(ctx context.Context) error {
 				continue
 			}
 			if n, err := strconv.Atoi(*c.Value); err == nil && n >= minBatchBytes {
-				k.limits[r.ResourceName] = min(int32(min(n, maxRecordBytes)),
-					cmp.Or(k.learned[r.ResourceName], math.MaxInt32))
+				k.told[r.ResourceName] = int32(min(n, maxRecordBytes))
 			}
 		}
 	}
+	return nil
+}
+
+// goOnUntold makes another client, of brokers that have not answered: a connection answers in order.
+func (k *topics) goOnUntold(ctx context.Context) (err error) {
+	k.close()
+	if k.client, err = kgo.NewClient(k.options...); err != nil {
+		return err
+	}
+	if err := k.client.Ping(ctx); err != nil {
+		return fmt.Errorf("the brokers don't answer: %w", err)
+	}
+	if !k.silent {
+		k.o.Logger.Warn("brokers don't say how large a batch topics take; a stream goes on with what is known",
+			"workspace", k.ws.ID, "stream", k.stream)
+	}
+	k.silent = true
 	return nil
 }
 

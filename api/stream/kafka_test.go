@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -11,6 +12,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/big"
 	"net"
 	"os"
@@ -281,22 +283,61 @@ func TestKafkaThatDoesNotKnowLimits(t *testing.T) {
 	require.Len(t, consumed(t, c, testTopics...), 21)
 }
 
-// Brokers that never answer that question, and others, get what they take, too.
+// Brokers that never answer that question, and others, get what they take, too, in batches as they were told of before.
 func TestKafkaThatDoesNotTellLimits(t *testing.T) {
-	w, c := newWorld(t, 4<<10), newBrokers(t)
-	released := make(chan struct{})
-	defer close(released)
-	c.ControlKey(int16(kmsg.DescribeConfigs), func(kmsg.Request) (kmsg.Response, error, bool) {
-		c.KeepControl()
-		c.SleepControl(func() { <-released })
-		return nil, nil, false
-	})
-	stream := w.topics("all", c, nil)
-	w.commit(w.ws.Number, 3, 7)
-	o := w.options()
-	o.RequestTimeout = 8 * time.Second // half of which passes
-	require.NoError(t, w.turns(o, stream))
-	require.Len(t, consumed(t, c, testTopics...), 21)
+	for name, limit := range map[string]int{"never told": 1 << 20, "told before": 2048} {
+		t.Run(name, func(t *testing.T) {
+			w, c := newWorld(t, 4<<10), limitedTopic(t, "topic", limit)
+			var largest atomic.Int64
+			c.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
+				c.KeepControl()
+				for _, topic := range req.(*kmsg.ProduceRequest).Topics {
+					for _, p := range topic.Partitions {
+						largest.Store(max(largest.Load(), int64(len(p.Records))))
+					}
+				}
+				return nil, nil, false
+			})
+			var isSilent atomic.Bool
+			released := make(chan struct{})
+			defer close(released)
+			c.ControlKey(int16(kmsg.DescribeConfigs), func(kmsg.Request) (kmsg.Response, error, bool) {
+				c.KeepControl()
+				if isSilent.Load() {
+					c.SleepControl(func() { <-released })
+				}
+				return nil, nil, false
+			})
+			stream := w.topics("all", c, func(s *control.Stream) { s.Destination.Topic = "topic" })
+			o := w.options()
+			var said bytes.Buffer
+			o.Logger = slog.New(slog.NewTextHandler(&said, nil))
+			o.kafka = []kgo.Opt{kgo.ProducerBatchCompression(kgo.NoCompression())}
+			k := newCarrier(&o, w.ws, stream, o.Parts()[0])
+			defer k.close()
+			if name == "told before" {
+				w.commit(w.ws.Number, 1, 1)
+				k.carryOn(t)
+			}
+			isSilent.Store(true)
+			o.RequestTimeout = 2 * time.Second // half of which passes each time; what fails since it is late is tried again
+			for range 2 {
+				k.follower = nil // it begins anew, as after a failure
+				w.commit(w.ws.Number, 10, 7)
+				k.carryOn(t)
+			}
+			require.Greater(t, largest.Load(), int64(1024))
+			require.LessOrEqual(t, largest.Load(), int64(limit))
+			last := map[string]string{}
+			all := consumed(t, c, "topic")
+			require.Len(t, all, len(w.exported(eventlog.Query{})))
+			for _, rec := range all {
+				require.Less(t, last[string(rec.Key)], header(rec, "id"))
+				last[string(rec.Key)] = header(rec, "id")
+			}
+			require.Equal(t, 1, strings.Count(said.String(), "brokers don't say"), said.String())
+		})
+	}
 }
 
 // The limit of a topic that becomes smaller while a stream runs is found out, and kept to from then on.
