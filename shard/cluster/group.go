@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -43,13 +42,10 @@ func (n *Node) openGroup(id uint32, voters []quorum.Node) error {
 
 func (g *group) open(voters []quorum.Node) (err error) {
 	n := g.n
-	if !n.facts.Has(g.id) { // what an earlier replica has left, whose removal failed half-way, is nothing to go on with
-		if err := os.RemoveAll(g.dir); err != nil {
+	if !n.facts.Has(g.id) {
+		if err := facts.MakeGroup(nil, n.opts.Dir, g.id); err != nil {
 			return err
 		}
-	}
-	if err := os.MkdirAll(g.dir, 0o700); err != nil {
-		return err
 	}
 	if err := backup.Finish(nil, g.dir); err != nil {
 		return err

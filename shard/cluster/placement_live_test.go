@@ -125,7 +125,7 @@ func TestFewerReplicasThanNodes(t *testing.T) {
 	}
 }
 
-// A replica is made where an earlier one was removed half-way.
+// A replica is made where an earlier one was removed half-way; a node that starts removes the rest.
 func TestReplicaIsMadeInThePlaceOfRemains(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 2, func(o *Options) { o.Replicas, o.Groups = 1, 4 })
@@ -145,7 +145,15 @@ func TestReplicaIsMadeInThePlaceOfRemains(t *testing.T) {
 	c.stop(1)
 	remains := filepath.Join(t.TempDir(), "remains")
 	require.NoError(t, os.CopyFS(remains, os.DirFS(facts.GroupDir(c.options(1).Dir, held))))
+	var left []string
+	for _, suffix := range []string{"", ".gone"} {
+		left = append(left, facts.GroupDir(c.options(1).Dir, other)+suffix)
+		require.NoError(t, os.CopyFS(left[len(left)-1], os.DirFS(remains)))
+	}
 	c.start(1)
+	for _, dir := range left {
+		require.NoDirExists(t, dir)
+	}
 	n = c.node(1)
 	n.changing.Lock()
 	defer n.changing.Unlock()

@@ -1,12 +1,7 @@
 package cluster
 
 import (
-	"errors"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"time"
 
 	"millrace/shard"
@@ -26,7 +21,7 @@ func (n *Node) closeGroup(id uint32) error {
 	if err := n.facts.Note(id, false); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(facts.GroupDir(n.opts.Dir, id)); err != nil {
+	if err := facts.RemoveGroup(nil, n.opts.Dir, id); err != nil {
 		return err
 	}
 	n.log.Info("a replica was removed from this node", "group", id)
@@ -37,8 +32,12 @@ func (n *Node) closeGroup(id uint32) error {
 func (n *Node) openReplicas() error {
 	n.changing.Lock()
 	defer n.changing.Unlock()
-	if err := n.clean(); err != nil {
+	swept, err := n.facts.SweepGroups(nil)
+	if err != nil {
 		return err
+	}
+	for _, id := range swept {
+		n.log.Info("removed what was left of a replica", "group", id)
 	}
 	var voters []quorum.Node
 	if all := n.facts.Get().ControlVoters(); slices.Contains(all, n.self) {
@@ -53,29 +52,6 @@ func (n *Node) openReplicas() error {
 		}
 		return n.openGroup(id, nil)
 	})
-}
-
-// clean removes what a crash has left of replicas that were about to be made, or removed. Those have promised nothing,
-// or nothing that counts any more.
-func (n *Node) clean() error {
-	dirs, err := os.ReadDir(filepath.Join(n.opts.Dir, facts.GroupsDir))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	for _, d := range dirs {
-		id, err := strconv.ParseUint(d.Name(), 10, 32)
-		if err != nil || n.facts.Has(uint32(id)) {
-			continue
-		}
-		if err := os.RemoveAll(facts.GroupDir(n.opts.Dir, uint32(id))); err != nil {
-			return err
-		}
-		n.log.Info("removed what was left of a replica", "group", id)
-	}
-	return nil
 }
 
 // keepReplicas opens and closes replicas as the documents say, until the node is closed.

@@ -1,7 +1,8 @@
-// Package facts is what a node must know to be of a cluster: a file in its data directory.
+// Package facts is what a node must know to be of a cluster: a file in its data directory, and which replicas that has.
 //
 //	DIR/CLUSTER                                        facts, and which disk this is
 //	DIR/groups/<group>/{log,state,events,incoming}     the node's replicas; group 0 is the control group
+//	DIR/groups/<group>.gone                            what is left of one that is being deleted
 //
 // A disk has a name of its own, which is made before anything else. All nodes know which disk each number belongs to: a
 // number that comes with another one is refused (placement.ErrReplaced), since it may have voted for what its new disk
