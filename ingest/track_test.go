@@ -130,6 +130,13 @@ func TestWarningsAreBounded(t *testing.T) {
 	require.Equal(t, 1, strings.Count(reply, "more is left out"))
 	require.Contains(t, reply, `,{"type":"more is left out from here on","input_array":"attributes","index":0}]}`)
 	require.Equal(t, []string{`attributes external_id="u" "~b":1`, `attributes external_id="v"`}, dump(rec))
+
+	// All that is left out is told of when it is no more than that.
+	all := members.String()
+	all = all[:strings.Index(all, fmt.Sprintf(`,"a%d":`, maxWarnings))]
+	reply, _, _ = track(t, testDecoder(), testWorkspace(), `{"attributes":[{"external_id":"u"`+all+`}]}`)
+	require.Equal(t, maxWarnings, strings.Count(reply, "is not valid"))
+	require.NotContains(t, reply, "more is left out")
 }
 
 // bad checks a request that is refused as a whole.
