@@ -36,6 +36,36 @@ func TestFirstLookIsASample(t *testing.T) {
 	require.True(t, packed)
 }
 
+// reads is a Source that notes from where its log is read.
+type reads struct {
+	Source
+	from []uint64
+}
+
+func (r *reads) ReadLog(from, to uint64, f func(position uint64, count uint32, payload []byte) error) error {
+	r.from = append(r.from, from)
+	return r.Source.ReadLog(from, to, f)
+}
+
+// The log is read once to see whether something is due, before it is a replica's turn, and once to pack it.
+func TestWhatIsDueIsLookedAtOnce(t *testing.T) {
+	w := newWorld(t, vfs.NewMem(), manual())
+	w.commitMore(20, 20)
+	w.checkpoint()
+	packed, err := w.l.packNext() // behind it, how much comes of the log is known
+	require.NoError(t, err)
+	require.True(t, packed)
+	r := &reads{Source: w.l.src}
+	w.l.src = r
+	first := w.l.packed + 1
+	w.commitMore(20, 20)
+	w.checkpoint()
+	packed, err = w.l.packNext()
+	require.NoError(t, err)
+	require.True(t, packed)
+	require.Equal(t, []uint64{first, first}, r.from)
+}
+
 // When there is less than was estimated, what was read is packed all the same, unless it is less than half a block.
 func TestLessThanEstimatedIsPacked(t *testing.T) {
 	o := manual()

@@ -17,7 +17,6 @@ import (
 type stretch struct {
 	blocks.Rows
 	first, last uint64 // positions
-	oldest      int64  // stamp of the first record
 	newest      int64  // when the newest event was accepted; 0 without any
 	eventBytes  int64  // of events, in the log
 	bytes       int64  // of all records
@@ -43,9 +42,6 @@ func (s *stretch) addRecord(position uint64, payload []byte) error {
 		return fmt.Errorf("position %d: %w", position, err)
 	}
 	s.recNames = rec.Names
-	if s.last < s.first {
-		s.oldest = rec.Stamp
-	}
 	if err := s.notes.reach(position); err != nil {
 		return err
 	}
