@@ -22,6 +22,8 @@ type Query struct {
 	Kinds        []op.Kind // none: op.Event, op.Purchase
 	// Numbers are profile and home numbers: the events of one user.
 	Numbers []uint64
+	// Fields has who follows get properties by name, too, for columns of their own.
+	Fields bool
 	// SkipDamaged goes on behind a block that can't be read; its error is returned when all else has been passed on.
 	SkipDamaged bool
 }
@@ -164,6 +166,7 @@ type exporter struct {
 	next, end uint64
 	damaged   []error
 	stretch   stretch
+	rows      blocks.Rows // of blocks
 	event     event.Event
 	buf       []byte
 }
@@ -188,7 +191,12 @@ func (x *exporter) step() error {
 		return nil
 	}
 	want := func(g *blocks.GroupInfo) bool { return x.filter.wantsTimes(g.MinTime, g.MaxTime) }
-	err := l.readBlock(x.ctx, b, want, func(rs *blocks.Rows) error { return x.pass(rs, from, deleted) })
+	x.rows.JSON = true
+	err := l.readGroups(x.ctx, b, want, func() *blocks.Rows { return &x.rows },
+		func(rs *blocks.Rows) error { return x.pass(rs, from, deleted) })
+	if err == errGone {
+		return nil
+	}
 	if errors.Is(err, ErrCorrupt) && x.filter.query.SkipDamaged {
 		x.damaged = append(x.damaged, err)
 		return nil
@@ -285,9 +293,12 @@ func (x *exporter) fill(rs *blocks.Rows, r *blocks.Row) {
 	if r.App > 0 {
 		x.event.App = rs.Name(r.App - 1)
 	}
-	if !event.HasProperties(r.Kind) {
+	switch {
+	case !event.HasProperties(r.Kind):
 		fillNoted(&x.event, rs.Fields(r))
-	} else if len(r.Properties) > 0 {
+	case rs.JSON:
+		x.event.Properties = r.Properties
+	case len(r.Properties) > 0:
 		x.buf = x.event.SetProperties(x.buf[:0], rs.Fields(r))
 	}
 }

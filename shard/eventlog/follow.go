@@ -226,7 +226,7 @@ func (f *Follower) readTail() error {
 func (f *Follower) part() *blocks.Rows {
 	n := len(f.parts)
 	if n == len(f.pool) {
-		f.pool = append(f.pool, new(blocks.Rows))
+		f.pool = append(f.pool, &blocks.Rows{JSON: !f.x.filter.query.Fields})
 	}
 	f.parts = append(f.parts, f.pool[n])
 	return f.pool[n]

@@ -27,9 +27,11 @@ func appendEdits(dst, edits []byte) []byte {
 	for first := true; len(edits) > 0; first = false {
 		kind, rest := edits[0], edits[1:]
 		var values [3]op.Value
-		n := map[byte]int{op.EditAdd: 1, op.EditUpdate: 3, op.EditRemove: 2}[kind]
+		n, ok := map[byte]int{op.EditAdd: 1, op.EditUpdate: 3, op.EditRemove: 2}[kind]
+		if !ok { // a forged block of the event log
+			return dst
+		}
 		for k := range n {
-			var ok bool
 			if values[k], rest, ok = op.NextValue(rest); !ok {
 				return dst
 			}

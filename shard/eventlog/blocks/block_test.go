@@ -12,6 +12,7 @@ import (
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 	"millrace/wal/durable"
 )
@@ -123,6 +124,46 @@ func TestBlockGivesBackItsRows(t *testing.T) {
 	}
 }
 
+// Rows that are read as JSON have the texts that their fields are written as, those of kinds without properties their
+// fields; in the memory of rows that were read before.
+func TestRowsAsJSON(t *testing.T) {
+	seed := testseed.Of(t)
+	fs := vfs.NewMem()
+	w := newTestWriter()
+	texts := Rows{JSON: true}
+	for i := range uint64(40) {
+		r := rand.New(rand.NewPCG(seed, i))
+		n := 1 + r.IntN(1<<r.IntN(11))
+		rs := randomRows(r, n)
+		kinds := []op.Kind{op.Event, op.Purchase, op.Attributes, event.GroupState, event.Merged}
+		kinds = kinds[r.IntN(len(kinds)):]
+		for i := range rs.List {
+			rs.List[i].Kind = kinds[r.IntN(len(kinds))]
+		}
+		data, _, err := w.Write(rs, 100, 100+uint64(n))
+		require.NoError(t, err)
+		put(t, fs, "b", data)
+		b, err := Open(fs, "b")
+		require.NoError(t, err)
+		for g := range b.Info.Groups {
+			var fields Rows
+			require.NoError(t, b.Read(g, &fields))
+			require.NoError(t, b.Read(g, &texts))
+			want, got := plain(&fields), plain(&texts)
+			for i := range want {
+				from, w := &fields.List[i], &texts.List[i]
+				if event.HasProperties(w.Kind) && len(w.Properties) > 0 {
+					require.Equal(t, string(fields.Fields(from).AppendJSON(nil)), string(w.Properties))
+					want[i].properties, got[i].properties = "", ""
+				}
+				require.Equal(t, len(from.Properties) > 0, len(w.Properties) > 0)
+			}
+			require.Equal(t, want, got)
+		}
+		require.NoError(t, b.Close())
+	}
+}
+
 // Whatever bit is flipped, wherever the file is cut: an error that names the file, never another row.
 func TestDamageIsFound(t *testing.T) {
 	testsize.SkipSerial(t)
@@ -197,7 +238,7 @@ func TestForgedBlocks(t *testing.T) {
 			}
 			g.add(c.id, b)
 		}
-		var back Rows
+		back := Rows{JSON: r.IntN(2) == 0}
 		if !g.rows(&GroupInfo{rows: len(rs.List)}, &back) {
 			refused++
 		}

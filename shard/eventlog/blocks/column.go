@@ -6,6 +6,7 @@ import (
 	"math/bits"
 
 	"millrace/shard/cursor"
+	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 )
 
@@ -162,20 +163,26 @@ func (c *valueColumns) addPlain(values []op.Value) {
 // valueReader reads what valueColumns wrote.
 type valueReader struct {
 	tags, modes, ints, raws, sizes, text, refs cursor.Cursor
-	entries                                    [][]byte
+	entries                                    []entry
 
-	values []byte   // all that were read, one after the other
-	ends   []uint32 // where each of them ends
+	json   bool   // values are made as JSON, not as the log has them
+	values []byte // all that were read; those of a dictionary once
+	spans  []span // where in values each of them is
+	one    []byte // the value at hand, as the log has it
+}
+
+// span is where something is in a run of bytes.
+type span struct{ begin, end uint32 }
+
+// entry is one of a dictionary, and where it is as a value of a tag.
+type entry struct {
+	text []byte
+	tag  op.Tag // Null: of none yet
+	at   span
 }
 
 // at is the i-th of the values that were read.
-func (r *valueReader) at(i int) op.Value {
-	begin := uint32(0)
-	if i > 0 {
-		begin = r.ends[i-1]
-	}
-	return op.Value(r.values[begin:r.ends[i]])
-}
+func (r *valueReader) at(i int) []byte { return r.values[r.spans[i].begin:r.spans[i].end] }
 
 // bad says whether something could not be read, or was left over.
 func (r *valueReader) bad() bool {
@@ -187,42 +194,71 @@ func (r *valueReader) bad() bool {
 	return false
 }
 
+// readAll reads all values, of each name so many.
+func (r *valueReader) readAll(counts []int) bool {
+	for _, n := range counts {
+		if !r.read(n) {
+			return false
+		}
+	}
+	return !r.bad()
+}
+
 // read reads the n values of one name; false when there are not so many, or too many bytes.
 func (r *valueReader) read(n int) bool {
 	tags := r.tags.Take(uint64(n))
 	dictionary, known := false, false
-	b := r.values
 	for _, t := range tags {
-		if hasBytes(op.Tag(t)) && t < tagDecimal && !known {
+		tag := op.Tag(t)
+		if hasBytes(tag) && t < tagDecimal && !known {
 			known, dictionary = true, r.openName()
 		}
+		v := r.one[:0]
 		switch {
 		case t >= tagDecimal && int(t-tagDecimal) < len(powers):
-			b = op.AppendFloat(b, float64(r.ints.Varint())/powers[t-tagDecimal])
-		case op.Tag(t) <= op.True:
-			b = append(b, t)
-		case op.Tag(t) == op.Int, op.Tag(t) == op.Increment:
-			b = binary.AppendVarint(append(b, t), r.ints.Varint())
-		case op.Tag(t) == op.Float, op.Tag(t) == op.Time:
-			b = append(append(b, t), r.raws.Take(8)...)
-		case op.Tag(t) > op.ArrayEdit:
-			r.tags.Bad = true
+			v = op.AppendFloat(v, float64(r.ints.Varint())/powers[t-tagDecimal])
+		case tag <= op.True:
+			v = append(v, t)
+		case tag == op.Int, tag == op.Increment:
+			v = binary.AppendVarint(append(v, t), r.ints.Varint())
+		case tag == op.Float, tag == op.Time:
+			v = binary.LittleEndian.AppendUint64(append(v, t), r.raws.U64())
+		case tag > op.ArrayEdit:
+			return false
 		case dictionary:
 			i := r.refs.Index(len(r.entries))
 			if r.refs.Bad {
-				break
+				return false
 			}
-			b = op.AppendBlock(b, op.Tag(t), r.entries[i])
+			r.spans = append(r.spans, r.ofEntry(&r.entries[i], tag))
+			continue
 		default:
-			b = op.AppendBlock(b, op.Tag(t), r.text.Take(r.sizes.Uvarint()))
+			v = op.AppendBlock(v, tag, r.text.Take(r.sizes.Uvarint()))
 		}
-		if len(b) > math.MaxUint32 {
-			return false
-		}
-		r.ends = append(r.ends, uint32(len(b)))
+		r.one = v
+		r.spans = append(r.spans, r.keep(v))
 	}
-	r.values = b
-	return len(tags) == n
+	return len(tags) == n && len(r.values) <= math.MaxUint32
+}
+
+// keep keeps a value.
+func (r *valueReader) keep(v op.Value) span {
+	begin := len(r.values)
+	if r.json {
+		r.values = event.AppendValue(r.values, v)
+	} else {
+		r.values = append(r.values, v...)
+	}
+	return span{uint32(begin), uint32(len(r.values))}
+}
+
+// ofEntry is where an entry of a dictionary is as a value.
+func (r *valueReader) ofEntry(e *entry, tag op.Tag) span {
+	if e.tag != tag {
+		r.one = op.AppendBlock(r.one[:0], tag, e.text)
+		e.tag, e.at = tag, r.keep(r.one)
+	}
+	return e.at
 }
 
 // openName reads how a name's bytes are written, and its dictionary.
@@ -232,7 +268,7 @@ func (r *valueReader) openName() (dictionary bool) {
 	}
 	r.entries = r.entries[:0]
 	for n := r.modes.Uvarint(); n > 0 && !r.sizes.Bad && !r.text.Bad; n-- {
-		r.entries = append(r.entries, r.text.Take(r.sizes.Uvarint()))
+		r.entries = append(r.entries, entry{text: r.text.Take(r.sizes.Uvarint())})
 	}
 	return true
 }

@@ -397,11 +397,10 @@ type groupReader struct {
 	columns [numCols][4][]byte
 	ok      bool
 
-	values []byte // memory of properties for a valueReader
-	ends   []uint32
+	texts, encoded valueReader // for their memory
 }
 
-func (r *groupReader) begin() { *r = groupReader{ok: true, values: r.values[:0], ends: r.ends[:0]} }
+func (r *groupReader) begin() { *r = groupReader{ok: true, texts: r.texts, encoded: r.encoded} }
 
 // add takes a column's bytes over.
 func (r *groupReader) add(column uint32, b []byte) {
@@ -612,39 +611,65 @@ func (r *groupReader) properties(list []Row, dst *Rows) {
 	}
 	ofRow := r.planes(colShape, len(list), len(shapes))
 	counts := make([]int, names)
-	for _, s := range ofRow {
+	texts, encoded := &r.texts, &r.encoded
+	r.openValues(texts, true)
+	r.openValues(encoded, false)
+	var anyText, anyEncoded bool
+	for i, s := range ofRow {
 		for _, name := range shapes[s] {
 			counts[name]++
 		}
+		isText := dst.isText(&list[i])
+		anyText, anyEncoded = anyText || isText, anyEncoded || !isText
 	}
-	v := &valueReader{tags: r.cursor(colTags), modes: r.cursor(colModes), ints: r.cursor(colInts),
-		raws: r.cursor(colRaws), sizes: r.cursor(colSizes), text: r.cursor(colText), refs: r.cursor(colRefs),
-		values: r.values, ends: r.ends}
-	next := make([]int, names) // of each name, the value that comes next
-	at := 0
-	for name, n := range counts {
-		next[name] = at
-		if at += n; !v.read(n) {
-			r.ok = false
-			return
-		}
-	}
-	r.values, r.ends = v.values, v.ends
-	if r.ok = r.ok && !v.bad(); !r.ok {
+	if anyText && !texts.readAll(counts) || anyEncoded && !encoded.readAll(counts) {
+		r.ok = false
 		return
 	}
-	for i := range list {
-		shape := shapes[ofRow[i]]
-		size := binary.MaxVarintLen32 * len(shape)
-		for _, name := range shape {
-			size += len(v.at(next[name]))
-		}
-		b := dst.pages.room(size)
-		for _, name := range shape {
-			b = binary.AppendUvarint(b, uint64(name))
-			b = append(b, v.at(next[name])...)
-			next[name]++
-		}
-		list[i].Properties = dst.pages.fill(b)
+	dst.quote()
+	next := make([]int, names) // of each name, the value that comes next
+	for name, at := 0, 0; name < names; name++ {
+		next[name] = at
+		at += counts[name]
 	}
+	for i := range list {
+		shape, p := shapes[ofRow[i]], []byte(nil)
+		switch {
+		case len(shape) == 0:
+			continue
+		case dst.isText(&list[i]):
+			size := len("{}") + len(shape)
+			for _, name := range shape {
+				size += len(dst.members[name]) + len(texts.at(next[name]))
+			}
+			p = append(dst.pages.room(size), '{')
+			for k, name := range shape {
+				if k > 0 {
+					p = append(p, ',')
+				}
+				p = append(append(p, dst.members[name]...), texts.at(next[name])...)
+				next[name]++
+			}
+			p = append(p, '}')
+		default:
+			size := binary.MaxVarintLen32 * len(shape)
+			for _, name := range shape {
+				size += len(encoded.at(next[name]))
+			}
+			p = dst.pages.room(size)
+			for _, name := range shape {
+				p = binary.AppendUvarint(p, uint64(name))
+				p = append(p, encoded.at(next[name])...)
+				next[name]++
+			}
+		}
+		list[i].Properties = dst.pages.fill(p)
+	}
+}
+
+// openValues has v begin with the values of the group, in its own memory.
+func (r *groupReader) openValues(v *valueReader, json bool) {
+	*v = valueReader{tags: r.cursor(colTags), modes: r.cursor(colModes), ints: r.cursor(colInts),
+		raws: r.cursor(colRaws), sizes: r.cursor(colSizes), text: r.cursor(colText), refs: r.cursor(colRefs),
+		entries: v.entries[:0], json: json, values: v.values[:0], spans: v.spans[:0], one: v.one[:0]}
 }

@@ -12,11 +12,14 @@ import (
 // Rows are events in memory, on their way from the log to a block, or from either to a reader. What rows point to lives
 // in pages that stay until reset.
 type Rows struct {
-	List  []Row
+	List []Row
+	// JSON, set before rows are read from a block, has properties read as Fields.AppendJSON writes them, but for rows
+	// of kinds that have none (event.HasProperties): made by columns, they cost less than row by row.
+	JSON  bool
 	names names
 	pages pages
 
-	members [][]byte // of names, as far as Fields has made them: as they begin a member of a JSON object
+	members [][]byte // of names, as far as quote has made them: as they begin a member of a JSON object
 }
 
 // Row is one event. Name, App and the properties refer to the names of its rows.
@@ -39,7 +42,7 @@ type Row struct {
 	Resolved   bool // Number is the number of a profile, not the home number of Key
 	Currency   [3]byte
 	Key        []byte
-	Properties []byte // uvarint name, value …
+	Properties []byte // uvarint name, value …, or JSON (Rows.JSON)
 }
 
 // Reset empties the rows, and gives their memory to new ones.
@@ -82,11 +85,18 @@ func (r *Rows) Keep(b []byte) []byte { return r.pages.keep(b) }
 
 // Fields are what a row has as properties.
 func (r *Rows) Fields(w *Row) event.Fields {
+	r.quote()
+	return event.Fields{Encoded: w.Properties, Names: r.names.list, Members: r.members}
+}
+
+func (r *Rows) quote() {
 	for _, name := range r.names.list[len(r.members):] {
 		r.members = append(r.members, r.pages.keep(event.AppendMember(nil, name)))
 	}
-	return event.Fields{Encoded: w.Properties, Names: r.names.list, Members: r.members}
 }
+
+// isText says whether the properties of a row that is read from a block are JSON.
+func (r *Rows) isText(w *Row) bool { return r.JSON && event.HasProperties(w.Kind) }
 
 // Touch reads what the row points to.
 func (w *Row) Touch() (sum uint64) {

@@ -23,7 +23,7 @@ func TestJSONValues(t *testing.T) {
 		`[]`:                         op.AppendBlock(nil, op.Array, nil),
 		`{"k":true,"":[false]}`:      op.AppendBlock(nil, op.Object, append(append([]byte{1, 'k', byte(op.True)}, 0), op.AppendBlock(nil, op.Array, []byte{byte(op.False)})...)),
 	} {
-		require.Equal(t, want, string(appendValue(nil, v)))
+		require.Equal(t, want, string(AppendValue(nil, v)))
 	}
 }
 

@@ -54,7 +54,7 @@ type Event struct {
 	// Properties is a JSON object, nil for none; of attributes, those that were sent.
 	Properties []byte
 
-	fields Fields // the properties as the log has them, for columns; only where the log is read
+	fields Fields // the properties as the log has them, for columns; only where they are asked for
 }
 
 // SetProperties gives an event its properties, as JSON that is appended to dst, and returns that.

@@ -28,7 +28,7 @@ func (x Fields) AppendJSON(dst []byte) []byte {
 		} else {
 			dst = AppendMember(dst, x.name(i))
 		}
-		dst = appendValue(dst, v)
+		dst = AppendValue(dst, v)
 	}
 }
 
@@ -37,8 +37,8 @@ func AppendMember(dst, name []byte) []byte {
 	return append(profile.AppendJSONString(dst, name), ':')
 }
 
-// appendValue appends a value as JSON.
-func appendValue(dst []byte, v op.Value) []byte {
+// AppendValue appends a value as JSON.
+func AppendValue(dst []byte, v op.Value) []byte {
 	switch v.Tag() {
 	case op.False:
 		return append(dst, "false"...)
@@ -64,7 +64,7 @@ func appendValue(dst []byte, v op.Value) []byte {
 			if !first {
 				dst = append(dst, ',')
 			}
-			dst = appendValue(dst, e)
+			dst = AppendValue(dst, e)
 			rest = next
 		}
 		return append(dst, ']')
@@ -79,7 +79,7 @@ func appendValue(dst []byte, v op.Value) []byte {
 				dst = append(dst, ',')
 			}
 			dst = append(profile.AppendJSONString(dst, name), ':')
-			dst = appendValue(dst, e)
+			dst = AppendValue(dst, e)
 			rest = next
 		}
 		return append(dst, '}')
