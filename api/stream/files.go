@@ -84,6 +84,7 @@ type filesDelivery struct {
 	open    map[fileKey]*output
 	last    *output // of the event before
 	lastKey fileKey
+	row     event.Event // the event at hand, of who users says
 }
 
 func (d *filesDelivery) sent() sum { return d.done }
@@ -112,11 +113,11 @@ func (d *filesDelivery) write(_ context.Context, e *event.Event) error {
 	if err := d.to.users.Read(e); err != nil {
 		return err
 	}
-	row := *e
+	d.row = *e
 	if !e.OfAddress() && e.Kind != event.Merged {
-		row.Number, row.Resolved = d.to.users.Number(), true
+		d.row.Number, d.row.Resolved = d.to.users.Number(), true
 	}
-	return d.last.encoder.Write(&row)
+	return d.last.encoder.Write(&d.row)
 }
 
 // confirm ends the files and shows them under the names of the delivery's positions.
