@@ -61,7 +61,7 @@ const (
 var parquetSchema = parquet.SchemaOf(ParquetRow{})
 
 const (
-	parquetBatch    = 1 << 10
+	parquetBatch    = 1 << 8
 	parquetRowGroup = 1 << 16
 	parquetPage     = 1 << 20
 )
