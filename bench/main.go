@@ -144,7 +144,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		"where temporary data goes: a `directory` on a real disk (default: the system's, unless that is in memory)")
 	flags.StringVar(&s.server, "server", "", "measure this `binary` instead of building one")
 	profilePath := flags.String("profile", "",
-		"measure nothing: write a CPU profile of the server, under load for three times -duration, to this `file`")
+		"measure nothing: write a CPU profile of the server, under load for 3.5 times -duration, to this `file`")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

@@ -12,14 +12,16 @@ import (
 	pprof "github.com/google/pprof/profile"
 	"github.com/valyala/fasthttp"
 
+	"millrace/api/control"
 	"millrace/loadtest"
 )
 
 // profile has the server run through what customers send, and writes a CPU profile of it to a file, which `go build`
 // takes for what matters (`make pgo`): large requests most of the time, then single events, then merges and reads of
-// subscription states.
+// subscription states, then streams of what came before into files of each format.
 func profile(ctx context.Context, s *settings, file string) (err error) {
-	server, err := startServer(ctx, s, "data")
+	server, err := startServer(ctx, s, "data", "--event-pack-after", "1s", "--checkpoint-interval",
+		(s.Duration / 2).String()) // what isn't checkpointed isn't packed
 	if err != nil {
 		return err
 	}
@@ -42,9 +44,9 @@ func profile(ctx context.Context, s *settings, file string) (err error) {
 	reads := &traffic{server: server, connections: 8, status: fasthttp.StatusOK, fill: inTurn(uris)}
 
 	// The profile ends when the last of the load does, or a little later.
-	note("profile: %v", 3*s.Duration)
+	note("profile: %v", 7*s.Duration/2)
 	result := make(chan error, 1)
-	go func() { result <- server.profile(ctx, s, 3*s.Duration, file) }()
+	go func() { result <- server.profile(ctx, s, 7*s.Duration/2, file) }()
 	_, loadErr := large.run(ctx, loadtest.Options{Duration: 2 * s.Duration})
 	if loadErr == nil {
 		_, loadErr = single.run(ctx, loadtest.Options{Duration: s.Duration / 2})
@@ -55,7 +57,21 @@ func profile(ctx context.Context, s *settings, file string) (err error) {
 			return err
 		})
 	}
+	if loadErr == nil {
+		loadErr = streamAll(ctx, server, filepath.Join(s.dir, "data"), s.Duration/2)
+	}
 	return errors.Join(loadErr, <-result)
+}
+
+// streamAll has a stream of each format for a while, from the beginning of the event log.
+func streamAll(ctx context.Context, server *process, data string, during time.Duration) error {
+	for _, f := range fileStreams {
+		stream := &stream{server: server, data: data, id: f.format}
+		if err := stream.create(ctx, control.Stream{Format: f.format, From: control.StreamBeginning}); err != nil {
+			return err
+		}
+	}
+	return sleep(ctx, during)
 }
 
 // profile writes a CPU profile of the process, taken from now on, to the file.
