@@ -121,8 +121,8 @@ func (v Value) Millis() int64 { return int64(binary.LittleEndian.Uint64(v[1:])) 
 
 // Bytes is what stands behind the length of a String, JSON, Array, Object, Update or ArrayEdit.
 func (v Value) Bytes() []byte {
-	size, k := binary.Uvarint(v[1:])
-	return v[1+k : 1+k+int(size)]
+	_, k := binary.Uvarint(v[1:])
+	return v[1+k:]
 }
 
 // NextMember splits the first name and value off the content of an Object.

@@ -225,7 +225,7 @@ func (e *Editor) applyReserved(b []byte, next int, code uint32, v op.Value, rec 
 	case op.AttrPushTokens:
 		if v.Tag() == op.Array {
 			s := e.find(b, reservedTag(code))
-			v = e.mergeTokens(content(b[s.start:s.end], op.Array), v.Bytes(), lim)
+			v = e.mergeTokens(content(valueIn(b[s.start:s.end]), op.Array), v.Bytes(), lim)
 		}
 	}
 	switch v.Tag() {

@@ -141,6 +141,7 @@ func FuzzApply(f *testing.F) {
 	f.Add(ao.Body(), true)
 	f.Add([]byte{64, byte(op.ArrayEdit), 3, 1, byte(op.String), 0}, false)
 	f.Add([]byte("@\f\a0\x05\x02id\x03\x02"), false) // an edit of a kind that is none
+	f.Add([]byte("\b\x03\v"), false)                 // a date of birth that is a number
 	f.Fuzz(func(t *testing.T, body []byte, merge bool) {
 		o, rec := one(t, testStamp, func(b *op.Builder) (op.Kind, op.Flags) {
 			b.Buf = append(b.Buf, body...)

@@ -202,8 +202,8 @@ func customOf(blob, name []byte) (op.Value, bool) {
 	if s.none() {
 		return nil, false
 	}
-	_, v := splitName(blob[s.start:s.end:s.end])
-	return v, true
+	_, rest := splitName(blob[s.start:s.end:s.end])
+	return valueIn(rest), true
 }
 
 // aliasOf is the first name under label.

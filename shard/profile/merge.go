@@ -134,7 +134,7 @@ func (e *Editor) mergeField(out []byte, tag byte, header, payload []byte, mode M
 		mine, theirs := binary.LittleEndian.Uint64(payload), binary.LittleEndian.Uint64(r.value)
 		return binary.LittleEndian.AppendUint64(append(out, header...), saturatingSum(mine, theirs))
 	case reservedTag(op.AttrPushTokens):
-		tokens := e.mergeTokens(content(r.value, op.Array), content(payload, op.Array), lim)
+		tokens := e.mergeTokens(content(valueIn(r.value), op.Array), content(valueIn(payload), op.Array), lim)
 		return appendField(out, tag, tokens)
 	case reservedTag(op.AttrDateOfFirstSession), reservedTag(op.AttrDateOfLastSession):
 		mine, theirs := op.Value(payload), op.Value(r.value)
