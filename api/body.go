@@ -129,11 +129,10 @@ func (x *exchange) hold(bytes int) error {
 	if bytes <= 0 {
 		return nil
 	}
-	workspace := uint32(0)
 	if x.heldBody.isNone() {
-		workspace = x.s.workspaceOf(bearerToken(&x.Ctx.Request.Header))
+		x.heldBody = x.s.bodies.enter(x.s.workspaceOf(bearerToken(&x.Ctx.Request.Header)))
 	}
-	if fits, _ := x.heldBody.take(x.s.bodies, workspace, int64(bytes)); !fits {
+	if fits, _ := x.heldBody.take(int64(bytes)); !fits {
 		x.heldBody.release()
 		rejectedBodies.Inc()
 		return errManyBodies
@@ -300,11 +299,14 @@ func (x *exchange) countReply() bool {
 	if more <= 0 {
 		return true
 	}
-	workspace := uint32(0)
-	if x.Workspace != nil {
-		workspace = x.Workspace.Number
+	if x.heldReply.isNone() {
+		workspace := uint32(0)
+		if x.Workspace != nil {
+			workspace = x.Workspace.Number
+		}
+		x.heldReply = x.s.replies.enter(workspace)
 	}
-	fits, isAlone := x.heldReply.take(x.s.replies, workspace, more)
+	fits, isAlone := x.heldReply.take(more)
 	return fits || isAlone
 }
 

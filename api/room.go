@@ -19,30 +19,32 @@ func newRoom(limit int64) *room {
 	return &room{limit: limit, shares: xsync.NewMapOf[uint32, *atomic.Int64]()}
 }
 
-// holding is what a request has of a room. The zero value has nothing.
+// enter is what a request of a workspace has in the beginning: nothing.
+func (r *room) enter(workspace uint32) holding {
+	share, _ := r.shares.LoadOrCompute(workspace, func() *atomic.Int64 { return new(atomic.Int64) })
+	return holding{room: r, share: share}
+}
+
+// holding is what a request has of a room. The zero value is of none.
 type holding struct {
 	room  *room
 	share *atomic.Int64
 	bytes int64
 }
 
-// isNone says that nothing is held, so that take has to be told by whom.
+// isNone says that it has entered no room.
 func (h *holding) isNone() bool { return h.room == nil }
 
-// take counts so many bytes more, of a room and for a workspace that stay the same until release. fits says whether
-// there is room for all that is held now, isAlone that nobody else has any.
-func (h *holding) take(r *room, workspace uint32, bytes int64) (fits, isAlone bool) {
-	if h.isNone() {
-		share, _ := r.shares.LoadOrCompute(workspace, func() *atomic.Int64 { return new(atomic.Int64) })
-		h.room, h.share = r, share
-	}
+// take counts so many bytes more. fits says whether there is room for all that is held now, isAlone that nobody else
+// has any.
+func (h *holding) take(bytes int64) (fits, isAlone bool) {
 	h.bytes += bytes
 	all, ours := h.room.taken.Add(bytes), h.share.Add(bytes)
 	limit := h.room.limit
 	return all <= limit && (ours == h.bytes || ours <= limit/4*3), all == h.bytes
 }
 
-// release gives all back.
+// release gives all back, and leaves the room.
 func (h *holding) release() {
 	if h.isNone() {
 		return

@@ -246,7 +246,7 @@ func (l *Log) Verify(ctx context.Context) error {
 			return errors.Join(errs...)
 		}
 		from = b.last + 1
-		if err := l.readBlock(ctx, b, nil, func(*blocks.Rows) error { return nil }); err != nil {
+		if err := l.readBlock(ctx, b, nil, new(blocks.Rows), func(*blocks.Rows) error { return nil }); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -275,12 +275,12 @@ func (l *Log) has(b *block) bool {
 	return slices.Contains(l.blocks, b)
 }
 
-// readBlock calls f with the rows of each group that want wants; a nil want wants all. The rows are lent for the call.
+// readBlock calls f with the rows of each group that want wants, in the memory of rs; a nil want wants all. The rows
+// are lent for the call. A block that is gone has none.
 func (l *Log) readBlock(
-	ctx context.Context, b *block, want func(*blocks.GroupInfo) bool, f func(*blocks.Rows) error,
+	ctx context.Context, b *block, want func(*blocks.GroupInfo) bool, rs *blocks.Rows, f func(*blocks.Rows) error,
 ) error {
-	var rs blocks.Rows
-	err := l.readGroups(ctx, b, want, func() *blocks.Rows { return &rs }, f)
+	err := l.readGroups(ctx, b, want, func() *blocks.Rows { return rs }, f)
 	if err == errGone {
 		return nil
 	}
@@ -290,7 +290,7 @@ func (l *Log) readBlock(
 // errGone says that a block is not there any more: its events have expired, or were all of deleted users.
 var errGone = errors.New("event log: the block is gone")
 
-// readGroups is readBlock with memory of the caller's for the rows of each group. errGone comes before any of them.
+// readGroups is readBlock with memory for the rows of each group. errGone comes before any of them.
 func (l *Log) readGroups(
 	ctx context.Context, b *block, want func(*blocks.GroupInfo) bool,
 	memory func() *blocks.Rows, f func(*blocks.Rows) error,

@@ -107,7 +107,7 @@ func (l *Log) Export(ctx context.Context, q Query, f func(*event.Event) error) e
 	if err := l.findDeletions(end); err != nil {
 		return err
 	}
-	x := &exporter{log: l, ctx: ctx, filter: newFilter(q), f: f, end: end}
+	x := &exporter{log: l, ctx: ctx, filter: newFilter(q), f: f, end: end, rows: blocks.Rows{JSON: true}}
 	for x.next <= end {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -191,12 +191,7 @@ func (x *exporter) step() error {
 		return nil
 	}
 	want := func(g *blocks.GroupInfo) bool { return x.filter.wantsTimes(g.MinTime, g.MaxTime) }
-	x.rows.JSON = true
-	err := l.readGroups(x.ctx, b, want, func() *blocks.Rows { return &x.rows },
-		func(rs *blocks.Rows) error { return x.pass(rs, from, deleted) })
-	if err == errGone {
-		return nil
-	}
+	err := l.readBlock(x.ctx, b, want, &x.rows, func(rs *blocks.Rows) error { return x.pass(rs, from, deleted) })
 	if errors.Is(err, ErrCorrupt) && x.filter.query.SkipDamaged {
 		x.damaged = append(x.damaged, err)
 		return nil

@@ -81,7 +81,7 @@ func TestFollowerMisses(t *testing.T) {
 
 	none := func(*blocks.Rows) error { t.Fatal("it has gone"); return nil }
 	require.Equal(t, errGone, w.l.readGroups(context.Background(), second, nil, func() *blocks.Rows { return new(blocks.Rows) }, none))
-	require.NoError(t, w.l.readBlock(context.Background(), second, nil, none), "exports leave out what expires meanwhile")
+	require.NoError(t, w.l.readBlock(context.Background(), second, nil, new(blocks.Rows), none), "exports leave out what expires meanwhile")
 
 	at := func(position uint64) time.Duration { return w.clock.now().Sub(w.l.Waits(position, 1)).Round(day) }
 	require.Equal(t, 25*day, at(0), "in the block that is left")

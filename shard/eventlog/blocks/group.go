@@ -633,38 +633,47 @@ func (r *groupReader) properties(list []Row, dst *Rows) {
 		at += counts[name]
 	}
 	for i := range list {
-		shape, p := shapes[ofRow[i]], []byte(nil)
-		switch {
+		switch shape, w := shapes[ofRow[i]], &list[i]; {
 		case len(shape) == 0:
-			continue
-		case dst.isText(&list[i]):
-			size := len("{}") + len(shape)
-			for _, name := range shape {
-				size += len(dst.members[name]) + len(texts.at(next[name]))
-			}
-			p = append(dst.pages.room(size), '{')
-			for k, name := range shape {
-				if k > 0 {
-					p = append(p, ',')
-				}
-				p = append(append(p, dst.members[name]...), texts.at(next[name])...)
-				next[name]++
-			}
-			p = append(p, '}')
+		case dst.isText(w):
+			w.Properties = texts.object(dst, shape, next)
 		default:
-			size := binary.MaxVarintLen32 * len(shape)
-			for _, name := range shape {
-				size += len(encoded.at(next[name]))
-			}
-			p = dst.pages.room(size)
-			for _, name := range shape {
-				p = binary.AppendUvarint(p, uint64(name))
-				p = append(p, encoded.at(next[name])...)
-				next[name]++
-			}
+			w.Properties = encoded.fields(dst, shape, next)
 		}
-		list[i].Properties = dst.pages.fill(p)
 	}
+}
+
+// object makes the properties of a row as a JSON object: those with the names in shape, each with the value that comes
+// next for it.
+func (r *valueReader) object(dst *Rows, shape []uint32, next []int) []byte {
+	size := len("{}") + len(shape)
+	for _, name := range shape {
+		size += len(dst.members[name]) + len(r.at(next[name]))
+	}
+	p := append(dst.pages.room(size), '{')
+	for k, name := range shape {
+		if k > 0 {
+			p = append(p, ',')
+		}
+		p = append(append(p, dst.members[name]...), r.at(next[name])...)
+		next[name]++
+	}
+	return dst.pages.fill(append(p, '}'))
+}
+
+// fields makes them as the log has them.
+func (r *valueReader) fields(dst *Rows, shape []uint32, next []int) []byte {
+	size := binary.MaxVarintLen32 * len(shape)
+	for _, name := range shape {
+		size += len(r.at(next[name]))
+	}
+	p := dst.pages.room(size)
+	for _, name := range shape {
+		p = binary.AppendUvarint(p, uint64(name))
+		p = append(p, r.at(next[name])...)
+		next[name]++
+	}
+	return dst.pages.fill(p)
 }
 
 // openValues has v begin with the values of the group, in its own memory.
