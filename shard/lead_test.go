@@ -160,6 +160,7 @@ func testFollowEndsWhatWaits(t *testing.T) {
 	_, err = e.Release(1<<56|1, nil)
 	require.ErrorIs(t, err, replica.ErrNotLeader)
 	require.Empty(t, done, "the message is sent again: who waits for it has lost nothing yet")
+	synctest.Wait() // who waits is told that the leadership has ended before what was lost is looked through
 	require.Zero(t, e.Replica.Stats().InflightBytes, "what was lost is under way no more")
 
 	g.frozen.Store(false)
