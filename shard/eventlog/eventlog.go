@@ -106,6 +106,7 @@ type Options struct {
 	Now      func() time.Time // default time.Now
 
 	tailBytes int64 // how much of the log is read at a time; default 16 MiB
+	groupRows int   // blocks.Writer's
 }
 
 // EnsureDefaults fills in what is not set.
@@ -121,6 +122,7 @@ func (o *Options) EnsureDefaults() {
 	o.DeleteWithin = cmp.Or(o.DeleteWithin, 24*time.Hour)
 	o.Interval = cmp.Or(o.Interval, time.Second)
 	o.tailBytes = cmp.Or(o.tailBytes, 16<<20)
+	o.groupRows = cmp.Or(o.groupRows, blocks.DefaultGroupRows)
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
@@ -246,7 +248,7 @@ func (l *Log) Verify(ctx context.Context) error {
 			return errors.Join(errs...)
 		}
 		from = b.last + 1
-		if err := l.readBlock(ctx, b, nil, new(blocks.Rows), func(*blocks.Rows) error { return nil }); err != nil {
+		if err := l.readBlock(ctx, b, nil, new(blocks.Group), func(*blocks.Rows) error { return nil }); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -275,35 +277,16 @@ func (l *Log) has(b *block) bool {
 	return slices.Contains(l.blocks, b)
 }
 
-// readBlock calls f with the rows of each group that want wants, in the memory of rs; a nil want wants all. The rows
-// are lent for the call. A block that is gone has none.
+// readBlock calls f with the rows of each group that want wants, some records at a time, in the memory of g; a nil want
+// wants all. The rows are lent for the call. A block that is gone has none.
 func (l *Log) readBlock(
-	ctx context.Context, b *block, want func(*blocks.GroupInfo) bool, rs *blocks.Rows, f func(*blocks.Rows) error,
+	ctx context.Context, b *block, want func(*blocks.GroupInfo) bool, g *blocks.Group, f func(*blocks.Rows) error,
 ) error {
-	err := l.readGroups(ctx, b, want, func() *blocks.Rows { return rs }, f)
+	r, err := l.openBlock(b)
 	if err == errGone {
 		return nil
-	}
-	return err
-}
-
-// errGone says that a block is not there any more: its events have expired, or were all of deleted users.
-var errGone = errors.New("event log: the block is gone")
-
-// readGroups is readBlock with memory for the rows of each group. errGone comes before any of them.
-func (l *Log) readGroups(
-	ctx context.Context, b *block, want func(*blocks.GroupInfo) bool,
-	memory func() *blocks.Rows, f func(*blocks.Rows) error,
-) error {
-	if b.err != nil {
-		return b.err
-	}
-	r, err := blocks.Open(l.opts.FS, b.path)
-	if err != nil {
-		if oserror.IsNotExist(err) && !l.has(b) {
-			return errGone
-		}
-		return l.noteDamage(err)
+	} else if err != nil {
+		return err
 	}
 	defer r.Close()
 	for i := range r.Info.Groups {
@@ -313,15 +296,48 @@ func (l *Log) readGroups(
 		if want != nil && !want(&r.Info.Groups[i]) {
 			continue
 		}
-		rs := memory()
-		if err := r.Read(i, rs); err != nil {
+		if err := r.Load(i, g); err != nil {
 			return l.noteDamage(err)
+		}
+		if err := l.eachRows(g, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// eachRows calls f with the rows of a group, some records at a time.
+func (l *Log) eachRows(g *blocks.Group, f func(*blocks.Rows) error) error {
+	for {
+		rs, err := g.Next()
+		if err != nil {
+			return l.noteDamage(err)
+		}
+		if rs == nil {
+			return nil
 		}
 		if err := f(rs); err != nil {
 			return err
 		}
 	}
-	return nil
+}
+
+// errGone says that a block is not there any more: its events have expired, or were all of deleted users.
+var errGone = errors.New("event log: the block is gone")
+
+// openBlock opens a block that blockFrom has named; errGone when it has gone since.
+func (l *Log) openBlock(b *block) (*blocks.Reader, error) {
+	if b.err != nil {
+		return nil, b.err
+	}
+	r, err := blocks.Open(l.opts.FS, b.path)
+	if err != nil {
+		if oserror.IsNotExist(err) && !l.has(b) {
+			return nil, errGone
+		}
+		return nil, l.noteDamage(err)
+	}
+	return r, nil
 }
 
 func (l *Log) noteDamage(err error) error {

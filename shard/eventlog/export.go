@@ -95,10 +95,9 @@ func (f *filter) wants(rs *blocks.Rows, r *blocks.Row) bool {
 }
 
 // Export calls f with every event that q chooses and that was acknowledged before the call, each once, while the server
-// runs: first from the blocks, then from the log. They come in the order of acceptance from block to block, and of time
-// within a block (or 16 MiB of the log); not sorted as a whole. Events of users deleted before the call are left out;
-// what is deleted or expires meanwhile may be. An error of f, or of ctx, ends it and is returned. A block that can't be
-// read is an error that wraps ErrCorrupt, see Query.SkipDamaged.
+// runs: first from the blocks, then from the log, in the order of the log. Events of users deleted before the call are
+// left out; what is deleted or expires meanwhile may be. An error of f, or of ctx, ends it and is returned. A block
+// that can't be read is an error that wraps ErrCorrupt, see Query.SkipDamaged.
 func (l *Log) Export(ctx context.Context, q Query, f func(*event.Event) error) error {
 	end, err := l.settled(ctx)
 	if err != nil {
@@ -107,7 +106,7 @@ func (l *Log) Export(ctx context.Context, q Query, f func(*event.Event) error) e
 	if err := l.findDeletions(end); err != nil {
 		return err
 	}
-	x := &exporter{log: l, ctx: ctx, filter: newFilter(q), f: f, end: end, rows: blocks.Rows{JSON: true}}
+	x := &exporter{log: l, ctx: ctx, filter: newFilter(q), f: f, end: end, group: blocks.Group{JSON: true}}
 	for x.next <= end {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -166,7 +165,7 @@ type exporter struct {
 	next, end uint64
 	damaged   []error
 	stretch   stretch
-	rows      blocks.Rows // of blocks
+	group     blocks.Group
 	event     event.Event
 	buf       []byte
 }
@@ -191,7 +190,7 @@ func (x *exporter) step() error {
 		return nil
 	}
 	want := func(g *blocks.GroupInfo) bool { return x.filter.wantsTimes(g.MinTime, g.MaxTime) }
-	err := l.readBlock(x.ctx, b, want, &x.rows, func(rs *blocks.Rows) error { return x.pass(rs, from, deleted) })
+	err := l.readBlock(x.ctx, b, want, &x.group, func(rs *blocks.Rows) error { return x.pass(rs, from, deleted) })
 	if errors.Is(err, ErrCorrupt) && x.filter.query.SkipDamaged {
 		x.damaged = append(x.damaged, err)
 		return nil

@@ -1,11 +1,9 @@
 package eventlog
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"math"
-	"slices"
 	"time"
 
 	"millrace/shard/eventlog/blocks"
@@ -22,27 +20,21 @@ type Follower struct {
 	// looks for these users can have them loaded together.
 	Ahead func(numbers []uint64)
 
-	x       exporter // all before its next is read ahead, or passed on
+	x       exporter // all before its next is at hand, or passed on
 	since   int64    // Unix µs, of the acceptance
 	deleted *deletedSet
-	parts   []*blocks.Rows
-	order   []place // of what was read last, in the log's order
-	at      int     // what of it is passed on
-	missed  uint64  // see Missed
-	pool    []*blocks.Rows
-	starts  []uint32 // index's own
-	found   []place  // index's own
-	numbers []uint64 // touch's own
-	touched int      // up to here the rows of order have been touched
-	sink    uint64   // keeps what touch reads
-}
+	missed  uint64 // see Missed
 
-// place is where a row of parts is, in the log and in memory.
-type place struct {
-	position uint64
-	within   uint64 // the position: ordinal and index
-	part     uint32
-	row      uint32
+	inGroup bool         // x.group is being read
+	from    uint64       // of it nothing before this position is passed on
+	ends    uint64       // it does, at this position
+	rows    *blocks.Rows // at hand: some of the group's, or of the log
+	wanted  []uint32     // which of them are passed on
+	at      int          // how many of wanted have been
+	told    int          // of how many of wanted Ahead was told
+
+	numbers []uint64 // tell's own
+	sink    uint64   // keeps what tell reads
 }
 
 // Follow begins behind a position. q chooses as it does for Export; of what it chooses, only what was accepted at since
@@ -66,28 +58,27 @@ func (f *Follower) Read(ctx context.Context, to uint64, pass func(*event.Event) 
 		return 0, err
 	}
 	for {
-		for ; f.at < len(f.order); f.at++ {
-			p := f.order[f.at]
-			if p.position > f.x.end {
+		for ; f.at < len(f.wanted); f.at++ {
+			r := &f.rows.List[f.wanted[f.at]]
+			if r.Position > f.x.end {
 				return f.x.end, nil
 			}
-			if f.at >= f.touched {
-				f.touch()
+			if f.at >= f.told {
+				f.tell()
 			}
-			part := f.parts[p.part]
-			f.x.fill(part, &part.List[p.row])
+			f.x.fill(f.rows, r)
 			if err := pass(&f.x.event); err != nil {
-				f.stepBack(p.position)
+				f.stepBack(r.Position)
 				if err == Stop {
 					err = nil
 				}
-				return p.position - 1, err
+				return r.Position - 1, err
 			}
 		}
 		if f.x.next > f.x.end {
-			f.forget()
-			f.parts, f.order, f.pool = nil, nil, nil // from here on it is the log that is read
-			f.starts, f.found = nil, nil
+			if !f.inGroup {
+				f.x.group = blocks.Group{} // from here on it is the log that is read
+			}
 			return f.x.end, nil
 		}
 		if err := errors.Join(ctx.Err(), f.x.log.stopped()); err != nil {
@@ -99,7 +90,7 @@ func (f *Follower) Read(ctx context.Context, to uint64, pass func(*event.Event) 
 	}
 }
 
-// begin learns who was deleted. What is read ahead may have events of users who are gone since: it is read again then,
+// begin learns who was deleted. What is at hand may have events of users who are gone since: it is read again then,
 // because by the time that it is passed on the log may have forgotten the deletion.
 func (f *Follower) begin() error {
 	l := f.x.log
@@ -111,78 +102,124 @@ func (f *Follower) begin() error {
 		return nil
 	}
 	f.deleted = deleted
-	if f.at < len(f.order) {
-		f.x.next = f.order[f.at].position
-		f.forget()
+	if f.at < len(f.wanted) {
+		f.x.next = f.rows.List[f.wanted[f.at]].Position
 	}
+	f.forget()
+	f.inGroup = false
 	return nil
 }
 
-// stepBack goes back to the first event of a position.
+// stepBack goes back to the first event of a position, which is at hand: rows come by whole records.
 func (f *Follower) stepBack(position uint64) {
-	for f.at > 0 && f.order[f.at-1].position == position {
+	for f.at > 0 && f.rows.List[f.wanted[f.at-1]].Position == position {
 		f.at--
 	}
 }
 
-func (f *Follower) forget() {
-	f.parts, f.order, f.at, f.touched = f.parts[:0], f.order[:0], 0, 0
-}
+func (f *Follower) forget() { f.rows, f.wanted, f.at, f.told = nil, f.wanted[:0], 0, 0 }
 
-// touchedAtOnce is how many rows are touched together.
-const touchedAtOnce = 32
+// toldAtOnce is of how many rows Ahead is told together.
+const toldAtOnce = 32
 
-// touch reads what the next rows have in memory, first the rows, then what they point to, so that the loads overlap
-// instead of each waiting for the one before: in the order of the log they lie anywhere.
-func (f *Follower) touch() {
-	next := f.order[f.at:min(f.at+touchedAtOnce, len(f.order))]
+// tell tells Ahead of the next rows, and reads their keys, so that these loads overlap instead of each waiting for the
+// one before: users lie anywhere.
+func (f *Follower) tell() {
+	next := f.wanted[f.at:min(f.at+toldAtOnce, len(f.wanted))]
 	f.numbers = f.numbers[:0]
-	for _, p := range next {
-		f.numbers = append(f.numbers, f.parts[p.part].List[p.row].Number)
-	}
-	for _, p := range next {
-		f.sink += f.parts[p.part].List[p.row].Touch()
+	for _, i := range next {
+		r := &f.rows.List[i]
+		f.numbers = append(f.numbers, r.Number)
+		if len(r.Key) > 0 {
+			f.sink += uint64(r.Key[0])
+		}
 	}
 	if f.Ahead != nil {
 		f.Ahead(f.numbers)
 	}
-	f.touched = f.at + len(next)
+	f.told = f.at + len(next)
 }
 
-// readAhead reads a block, or a stretch of the log, from next on.
+// readAhead reads some records of the group at hand, or begins with a group of a block or a stretch of the log from
+// next on.
 func (f *Follower) readAhead() error {
 	f.forget()
+	if f.inGroup {
+		return f.readRows()
+	}
 	x := &f.x
 	f.deleted = x.log.deleted.Load() // see exporter.step
-	from := x.next
-	b := x.log.blockFrom(from)
+	b := x.log.blockFrom(x.next)
 	switch {
 	case b == nil:
 		return f.readTail()
 	case b.first > x.end:
 		x.next = x.end + 1
 		return nil
-	case b.first > from:
+	case b.first > x.next:
 		f.miss(b.first - 1)
 		return nil
 	case b.err == nil && (!x.filter.wantsBlock(b.info) || b.info.MaxAccepted < f.since):
 		x.next = b.last + 1
 		return nil
 	}
-	want := func(g *blocks.GroupInfo) bool {
-		return x.filter.wantsTimes(g.MinTime, g.MaxTime) && g.MaxAccepted >= f.since
-	}
-	err := x.log.readGroups(x.ctx, b, want, f.part, func(*blocks.Rows) error { return nil })
+	return f.readBlock(b)
+}
+
+// readBlock begins with the next group of a block that has something to pass on, or passes over what is left of it.
+func (f *Follower) readBlock(b *block) error {
+	x := &f.x
+	r, err := x.log.openBlock(b)
 	if err == errGone {
 		f.miss(b.last)
 		return nil
-	}
-	if err != nil {
+	} else if err != nil {
 		return err
 	}
+	defer r.Close()
+	for i := r.Info.GroupFrom(x.next); i < len(r.Info.Groups); i++ {
+		g := &r.Info.Groups[i]
+		if !x.filter.wantsTimes(g.MinTime, g.MaxTime) || g.MaxAccepted < f.since {
+			continue
+		}
+		x.group.JSON = !x.filter.query.Fields
+		if err := r.Load(i, &x.group); err != nil {
+			return x.log.noteDamage(err)
+		}
+		f.inGroup, f.from, f.ends = true, x.next, b.last
+		if i+1 < len(r.Info.Groups) {
+			f.ends = r.Info.Groups[i+1].First - 1
+		}
+		return f.readRows()
+	}
 	x.next = b.last + 1
-	f.index(from)
 	return nil
+}
+
+// readRows reads some records of the group at hand.
+func (f *Follower) readRows() error {
+	rs, err := f.x.group.Next()
+	if err != nil {
+		return f.x.log.noteDamage(err)
+	}
+	if rs == nil {
+		f.inGroup, f.x.next = false, f.ends+1
+		return nil
+	}
+	f.x.next = rs.List[len(rs.List)-1].Position + 1
+	f.choose(rs, f.from)
+	return nil
+}
+
+// choose notes which rows from a position on are passed on.
+func (f *Follower) choose(rs *blocks.Rows, from uint64) {
+	f.rows = rs
+	for i := range rs.List {
+		r := &rs.List[i]
+		if r.Position >= from && r.Accepted >= f.since && f.x.filter.wants(rs, r) && !f.deleted.covers(r) {
+			f.wanted = append(f.wanted, uint32(i))
+		}
+	}
 }
 
 // miss goes on behind positions without events, or whose events have expired.
@@ -216,81 +253,9 @@ func (f *Follower) readTail() error {
 		return err
 	}
 	x.next = x.stretch.last + 1
-	f.parts = append(f.parts, &x.stretch.Rows)
-	f.index(from)
+	x.stretch.Sort()
+	f.choose(&x.stretch.Rows, from)
 	return nil
-}
-
-// part is memory for the rows of a group. All groups of a block are read before the first event is passed on: they are
-// in the order of time.
-func (f *Follower) part() *blocks.Rows {
-	n := len(f.parts)
-	if n == len(f.pool) {
-		f.pool = append(f.pool, &blocks.Rows{JSON: !f.x.filter.query.Fields})
-	}
-	f.parts = append(f.parts, f.pool[n])
-	return f.pool[n]
-}
-
-// index notes the rows from a position on that are wanted, in the order of their ids, in which most of the log lies
-// already: who was deleted as one with others is behind the whole request in a block, and has to be in the log.
-func (f *Follower) index(from uint64) {
-	f.found = f.found[:0]
-	last := from
-	for p, rs := range f.parts {
-		for i := range rs.List {
-			r := &rs.List[i]
-			if r.Position < from || r.Accepted < f.since || !f.x.filter.wants(rs, r) || f.deleted.covers(r) {
-				continue
-			}
-			last = max(last, r.Position)
-			f.found = append(f.found, place{r.Position, uint64(r.Ordinal)<<32 | uint64(r.Index), uint32(p), uint32(i)})
-		}
-	}
-	if last-from > uint64(sparse*len(f.found)) {
-		f.order = append(f.order, f.found...)
-		sortPlaces(f.order)
-		return
-	}
-	f.distribute(from, int(last-from)+1)
-}
-
-// sparse is how many positions a row may stand for, beyond which rows aren't distributed over all positions.
-const sparse = 8
-
-// distribute puts what was found in order: it counts the rows of each of so many positions from the first one on, and
-// so knows where they belong; then it sorts those of each.
-func (f *Follower) distribute(first uint64, positions int) {
-	f.starts = append(f.starts[:0], make([]uint32, positions+1)...)
-	for i := range f.found {
-		f.starts[f.found[i].position-first+1]++
-	}
-	for i := range positions {
-		f.starts[i+1] += f.starts[i]
-	}
-	f.order = slices.Grow(f.order, len(f.found))[:len(f.found)]
-	for i := range f.found {
-		at := &f.starts[f.found[i].position-first] // which comes to where the next position begins
-		f.order[*at] = f.found[i]
-		*at++
-	}
-	begin := uint32(0)
-	for _, end := range f.starts[:positions] {
-		sortPlaces(f.order[begin:end])
-		begin = end
-	}
-}
-
-func sortPlaces(list []place) {
-	if len(list) < 2 {
-		return
-	}
-	slices.SortFunc(list, func(a, b place) int {
-		if a.position != b.position {
-			return cmp.Compare(a.position, b.position)
-		}
-		return cmp.Compare(a.within, b.within)
-	})
 }
 
 // Group is Options.Group.

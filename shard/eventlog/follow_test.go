@@ -3,6 +3,7 @@ package eventlog
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -17,34 +18,63 @@ import (
 	"millrace/shard/op"
 )
 
-// Rows come in the order of their ids, whether many positions have some or few have.
-func TestFollowerOrder(t *testing.T) {
-	rnd := testseed.Rand(t)
-	for range 200 {
-		positions := uint64(1) << rnd.IntN(12)
-		f := &Follower{since: math.MinInt64, deleted: &deletedSet{}, x: exporter{filter: newFilter(Query{Workspace: 1})}}
-		from := rnd.Uint64N(positions)
-		var want []place
-		for part := range 1 + rnd.IntN(3) {
-			rs := new(blocks.Rows)
-			for row := range rnd.IntN(100) {
-				r := blocks.Row{Position: 5 + rnd.Uint64N(positions), Ordinal: rnd.Uint32N(1 << rnd.IntN(20)), Index: rnd.Uint32N(3),
-					Workspace: 1 + rnd.Uint32N(2), Kind: op.Event}
-				rs.List = append(rs.List, r)
-				if r.Workspace == 1 && r.Position >= from {
-					want = append(want, place{r.Position, uint64(r.Ordinal)<<32 + uint64(r.Index), uint32(part), uint32(row)})
-				}
-			}
-			f.parts = append(f.parts, rs)
-		}
-		f.index(from)
-		less := func(a, b place) int {
-			x, y := &f.parts[a.part].List[a.row], &f.parts[b.part].List[b.row]
-			return cmp.Or(cmp.Compare(x.Position, y.Position), cmp.Compare(x.Ordinal, y.Ordinal), cmp.Compare(x.Index, y.Index))
-		}
-		require.True(t, slices.IsSortedFunc(f.order, less))
-		require.ElementsMatch(t, want, f.order)
+// Who follows has every event once and in the order of the log, however far he reads at a time, wherever he stops, and
+// whatever becomes of the block meanwhile that he is in; of users who have been deleted by then, none.
+func TestFollowerGoesOn(t *testing.T) {
+	rng := testseed.Rand(t)
+	o := manual()
+	o.BlockBytes, o.tailBytes, o.groupRows = 1<<20, 4<<10, 700 // so that a group is read in two parts
+	w := newWorld(t, vfs.NewMem(), o)
+	w.commitMore(80, 25)
+	w.pack()
+	require.Equal(t, 1, w.l.Stats().Blocks)
+	w.commitMore(8, 25)
+
+	var all, got []followedEvent
+	gone := map[string]bool{}
+	read := func(e *event.Event) followedEvent {
+		return followedEvent{e.Position, string(e.AppendID(nil)), string(e.Key)}
 	}
+	require.NoError(t, w.l.Export(context.Background(), Query{}, func(e *event.Event) error {
+		all = append(all, read(e))
+		return nil
+	}))
+	require.True(t, slices.IsSortedFunc(all, func(a, b followedEvent) int { return cmp.Compare(a.id, b.id) }))
+	end := all[len(all)-1].position
+	f := w.l.Follow(0, Query{}, time.Time{})
+	for through := uint64(0); through < end; {
+		to, most := uint64(math.MaxUint64), rng.IntN(300)
+		if rng.IntN(2) == 0 {
+			to = through + 1 + rng.Uint64N(20) // what is deleted behind that, he doesn't know yet
+		}
+		var err error
+		through, err = f.Read(context.Background(), to, func(e *event.Event) error {
+			if most--; most < 0 {
+				return Stop
+			}
+			require.False(t, to == math.MaxUint64 && gone[string(e.Key)], "%s is gone", e.Key)
+			got = append(got, read(e))
+			return nil
+		})
+		require.NoError(t, err)
+		got = slices.DeleteFunc(got, func(e followedEvent) bool { return e.position > through }) // they come again
+		if user := fmt.Sprint("u", rng.IntN(40)); !gone[user] && (len(gone) == 0 || rng.IntN(4) == 0) {
+			w.deleteUser(op.ExternalID, user)
+			gone[user] = true
+		}
+		if rng.IntN(8) == 0 {
+			w.pack()
+			require.NoError(t, w.l.maintain(true)) // forgets who was deleted
+		}
+	}
+	require.NotEmpty(t, gone)
+	want := slices.DeleteFunc(slices.Clone(all), func(e followedEvent) bool { return gone[e.key] })
+	require.Equal(t, want, slices.DeleteFunc(got, func(e followedEvent) bool { return gone[e.key] }))
+}
+
+type followedEvent struct {
+	position uint64
+	id, key  string
 }
 
 // Who follows is told of what expires while he reads, and of nothing that he has had; at the end he keeps no memory of
@@ -63,7 +93,7 @@ func TestFollowerMisses(t *testing.T) {
 	f, got := w.l.Follow(0, Query{Workspace: 1}, time.Time{}), [3]int{} // events of each block
 	_, err := f.Read(context.Background(), math.MaxUint64, func(e *event.Event) error {
 		if got == [3]int{} {
-			require.NotEmpty(t, f.pool)
+			require.True(t, f.inGroup)
 			require.Zero(t, f.Missed())
 			w.clock.move(15 * day)
 			require.NoError(t, w.l.maintain(false))
@@ -77,11 +107,12 @@ func TestFollowerMisses(t *testing.T) {
 	require.NotZero(t, got[0])
 	require.Zero(t, got[1])
 	require.NotZero(t, got[2])
-	require.Nil(t, f.pool)
+	require.Zero(t, f.x.group)
 
+	_, err = w.l.openBlock(second)
+	require.Equal(t, errGone, err)
 	none := func(*blocks.Rows) error { t.Fatal("it has gone"); return nil }
-	require.Equal(t, errGone, w.l.readGroups(context.Background(), second, nil, func() *blocks.Rows { return new(blocks.Rows) }, none))
-	require.NoError(t, w.l.readBlock(context.Background(), second, nil, new(blocks.Rows), none), "exports leave out what expires meanwhile")
+	require.NoError(t, w.l.readBlock(context.Background(), second, nil, new(blocks.Group), none), "exports leave out what expires meanwhile")
 
 	at := func(position uint64) time.Duration { return w.clock.now().Sub(w.l.Waits(position, 1)).Round(day) }
 	require.Equal(t, 25*day, at(0), "in the block that is left")

@@ -98,6 +98,9 @@ func (w *world) openLog(o Options) {
 		o.FS = w.fs
 	}
 	o.Dir, o.Logger, o.Now = "data/events", quiet(), w.clock.now
+	if o.groupRows == 0 {
+		o.groupRows = 20 // so that a block has several
+	}
 	w.l, err = Open(w.e.Replica(), o)
 	require.NoError(w.t, err)
 	l := w.l

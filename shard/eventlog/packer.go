@@ -31,6 +31,7 @@ type packer struct {
 func (p *packer) init(o *Options) {
 	p.pace = pace{duty: o.MaxDuty}
 	p.writer = blocks.NewWriter(p.pace.rest)
+	p.writer.GroupRows = o.groupRows
 }
 
 // average is a number that others may read.
@@ -518,32 +519,36 @@ func (l *Log) clean(b *block, deleted *deletedSet) error {
 	}
 	defer r.Close()
 	gone := func(workspace uint32, number uint64) bool { return deleted.mayTouch(workspace, number, r.Info.First) }
+	g := new(blocks.Group)
 	for i := range r.Info.Groups {
 		if err := l.pack.pace.rest(); err != nil {
 			return err
 		}
-		if touched, err := r.Touches(i, gone); err != nil {
+		if touched, err := r.Touches(i, g, gone); err != nil {
 			return err
 		} else if touched {
-			return l.cleanTouched(b, r, deleted)
+			return l.cleanTouched(b, r, g, deleted)
 		}
 	}
 	return nil
 }
 
-func (l *Log) cleanTouched(b *block, r *blocks.Reader, deleted *deletedSet) error {
-	var kept, group blocks.Rows
+func (l *Log) cleanTouched(b *block, r *blocks.Reader, g *blocks.Group, deleted *deletedSet) error {
+	var kept blocks.Rows
 	for i := range r.Info.Groups {
-		if err := r.Read(i, &group); err != nil {
+		if err := r.Load(i, g); err != nil {
 			return err
 		}
-		if err := l.pack.pace.rest(); err != nil {
-			return err
-		}
-		for k := range group.List {
-			if w := &group.List[k]; !deleted.covers(w) {
-				kept.Adopt(&group, w)
+		err := l.eachRows(g, func(rs *blocks.Rows) error {
+			for k := range rs.List {
+				if w := &rs.List[k]; !deleted.covers(w) {
+					kept.Adopt(rs, w)
+				}
 			}
+			return l.pack.pace.rest()
+		})
+		if err != nil {
+			return err
 		}
 	}
 	removed := r.Info.Rows - len(kept.List)

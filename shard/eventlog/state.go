@@ -47,7 +47,7 @@ func (b listed) String() string {
 		b.first, b.last, b.events, at(b.oldest), at(b.newest))
 }
 
-const stateMagic = "MREVSTA6" // the last character is the version; it rises when that of blocks does
+const stateMagic = "MREVSTA7" // the last character is the version; it rises when that of blocks does
 
 func (s *state) append(dst []byte) []byte {
 	start := len(dst)

@@ -3,6 +3,7 @@
 package blocks
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -18,26 +19,30 @@ import (
 	"millrace/shard/cursor"
 )
 
-// A block file, version 4 (1 had no deletions, 2 no counts, 3 no changes of states, merges and identifies):
+// A block file, version 5 (1 had no deletions, 2 no counts, 3 no changes of states, merges and identifies, 4 had rows
+// in the order of time):
 //
 //	magic 8 | chunk … | footer | footer length u32 | XXH3 of footer and length u64 | magic 8
 //
-// Its rows are sorted by time and cut into groups; a group is read as a whole. A chunk is one column of a group
-// (group.go), by itself compressed with zstd, or plain where that is shorter. The footer has a checksum of each chunk
-// as it lies in the file, so every byte stands under one, and what it says of the whole: all numbers are uvarints,
-// signed ones zigzag.
+// Its rows are in the order of the log and cut into groups, between records; a group is loaded as a whole. A chunk is
+// one column of a group (group.go), by itself compressed with zstd, or plain where that is shorter. The footer has a
+// checksum of each chunk as it lies in the file, so every byte stands under one, and what it says of the whole: all
+// numbers are uvarints, signed ones zigzag.
 //
 //	first, last position | workspaces: n, (number, events) … | groups: n, group … | counts (counts.go)
-//	group: rows, least and greatest time (ms), least and greatest acceptance (µs), chunks: n, (column, offset, length, plain length, XXH3 u64) …
-const blockMagic = "MREVBLK4" // the last character is the version
+//	group: rows, first position, least and greatest time (ms), least and greatest acceptance (µs), chunks: n, (column, offset, length, plain length, XXH3 u64) …
+const blockMagic = "MREVBLK5" // the last character is the version
 
 const (
 	blockTail  = 4 + 8 + len(blockMagic)
 	maxFooter  = 64 << 20
 	maxChunk   = 1 << 30
-	groupRows  = 1 << 17
 	groupBytes = 16 << 20
+	maxRows    = 1 << 24 // of a group: GroupRows, and the rest of a record
 )
+
+// DefaultGroupRows is Writer.GroupRows unless somebody sets it.
+const DefaultGroupRows = 1 << 17
 
 // RowOverhead is what a row takes in memory, about, beside its bytes.
 const RowOverhead = 64
@@ -62,8 +67,10 @@ type workspaceRows struct {
 	rows      int
 }
 
+// GroupInfo is what the footer says of a group.
 type GroupInfo struct {
 	rows                     int
+	First                    uint64 // position of its first row
 	MinTime, MaxTime         int64
 	minAccepted, MaxAccepted int64
 	chunks                   []chunkInfo
@@ -92,6 +99,9 @@ func (b *Info) RowsOf(workspace uint32) (n int) {
 
 // Writer makes block files. It belongs to one goroutine and keeps its memory.
 type Writer struct {
+	// GroupRows is how many rows a group has, but for the rest of a record.
+	GroupRows int
+
 	zstd  *zstd.Encoder
 	group groupWriter
 	buf   []byte
@@ -106,21 +116,18 @@ func NewWriter(rest func() error) *Writer {
 	if err != nil {
 		panic("BUG: zstd options: " + err.Error())
 	}
-	return &Writer{zstd: e, rest: rest}
+	return &Writer{GroupRows: DefaultGroupRows, zstd: e, rest: rest}
 }
 
-// Write makes a block of rows, which it sorts, and returns the file's bytes, valid until the next call.
+// Write makes a block of rows, which it puts in order (Rows.Sort), and returns the file's bytes, valid until the next
+// call.
 func (w *Writer) Write(rs *Rows, first, last uint64) ([]byte, *Info, error) {
 	rs.Sort()
 	info := &Info{First: first, last: last, Rows: len(rs.List), MinTime: math.MaxInt64, MaxTime: math.MinInt64,
 		MinAccepted: math.MaxInt64, MaxAccepted: math.MinInt64}
 	w.buf = append(w.buf[:0], blockMagic...)
 	for rest := rs.List; len(rest) > 0; {
-		n, size := 0, 0
-		for n < len(rest) && n < groupRows && size < groupBytes {
-			size += RowOverhead + len(rest[n].Key) + len(rest[n].Properties)
-			n++
-		}
+		n := w.groupEnd(rest)
 		g, err := w.writeGroup(rest[:n], &rs.names)
 		if err != nil {
 			return nil, nil, err
@@ -138,10 +145,23 @@ func (w *Writer) Write(rs *Rows, first, last uint64) ([]byte, *Info, error) {
 	return w.buf, info, nil
 }
 
+// groupEnd is where a group ends that begins with the first of these rows.
+func (w *Writer) groupEnd(list []Row) int {
+	n, size := 0, 0
+	for n < len(list) && n < w.GroupRows && size < groupBytes {
+		end := recordEnd(list, n)
+		for ; n < end; n++ {
+			size += RowOverhead + len(list[n].Key) + len(list[n].Properties)
+		}
+	}
+	return n
+}
+
 func (w *Writer) writeGroup(list []Row, n *names) (g GroupInfo, err error) {
-	g = GroupInfo{rows: len(list), MinTime: list[0].Time, MaxTime: list[len(list)-1].Time, minAccepted: math.MaxInt64,
-		MaxAccepted: math.MinInt64}
+	g = GroupInfo{rows: len(list), First: list[0].Position, MinTime: math.MaxInt64, MaxTime: math.MinInt64,
+		minAccepted: math.MaxInt64, MaxAccepted: math.MinInt64}
 	for i := range list {
+		g.MinTime, g.MaxTime = min(g.MinTime, list[i].Time), max(g.MaxTime, list[i].Time)
 		g.minAccepted, g.MaxAccepted = min(g.minAccepted, list[i].Accepted), max(g.MaxAccepted, list[i].Accepted)
 	}
 	err = w.group.columns(list, n, func(column uint32, b []byte) error {
@@ -192,6 +212,7 @@ func (b *Info) append(dst []byte) []byte {
 	for k := range b.Groups {
 		g := &b.Groups[k]
 		u(uint64(g.rows))
+		u(g.First)
 		i(g.MinTime)
 		i(g.MaxTime)
 		i(g.minAccepted)
@@ -217,8 +238,8 @@ func parseFooter(data []byte, fileBytes int64) (*Info, bool) {
 		b.workspaces = append(b.workspaces, workspaceRows{uint32(c.Uvarint()), int(c.Uvarint())})
 	}
 	for n := c.Uvarint(); n > 0 && !c.Bad; n-- {
-		g := GroupInfo{rows: int(c.Uvarint()), MinTime: c.Varint(), MaxTime: c.Varint(), minAccepted: c.Varint(),
-			MaxAccepted: c.Varint()}
+		g := GroupInfo{rows: int(c.Uvarint()), First: c.Uvarint(), MinTime: c.Varint(), MaxTime: c.Varint(),
+			minAccepted: c.Varint(), MaxAccepted: c.Varint()}
 		for n := c.Uvarint(); n > 0 && !c.Bad; n-- {
 			k := chunkInfo{column: uint32(c.Uvarint()), offset: c.Uvarint(), size: c.Uvarint(),
 				plain: c.Uvarint(), sum: c.U64()}
@@ -228,7 +249,7 @@ func parseFooter(data []byte, fileBytes int64) (*Info, bool) {
 			}
 			g.chunks = append(g.chunks, k)
 		}
-		if g.rows < 1 || g.rows > groupRows {
+		if g.rows < 1 || g.rows > maxRows {
 			return nil, false
 		}
 		b.Rows += g.rows
@@ -243,11 +264,9 @@ func parseFooter(data []byte, fileBytes int64) (*Info, bool) {
 // Reader reads a block file. A file that was renamed over or removed meanwhile stays readable. It belongs to one
 // goroutine.
 type Reader struct {
-	file  vfs.File
-	path  string
-	Info  *Info
-	group groupReader
-	raw   []byte
+	file vfs.File
+	path string
+	Info *Info
 }
 
 // Open opens a block and reads its footer. Errors that wrap ErrCorrupt name the file.
@@ -330,61 +349,68 @@ func (r *Reader) readAt(p []byte, offset int64) error {
 	return nil
 }
 
-// Read replaces dst by the rows of a group.
-func (r *Reader) Read(group int, dst *Rows) error {
-	g := &r.Info.Groups[group]
-	dst.Reset()
+// GroupFrom is the index of the first group with rows of a position or of later ones; that of the last one where there
+// may be none.
+func (b *Info) GroupFrom(position uint64) int {
+	i, found := slices.BinarySearchFunc(b.Groups, position,
+		func(g GroupInfo, p uint64) int { return cmp.Compare(g.First, p) })
+	if found {
+		return i
+	}
+	return max(i-1, 0)
+}
+
+// Load has g begin with the rows of a group. The reader isn't needed for them any more. Errors wrap ErrCorrupt and name
+// the file.
+func (r *Reader) Load(group int, g *Group) error {
+	g.begin(r.path, r.Info, &r.Info.Groups[group])
 	if err := r.load(g, func(uint32) bool { return true }); err != nil {
 		return err
 	}
-	if !r.group.rows(g, dst) {
-		return r.corrupt("group %d makes no sense", group)
-	}
-	for i := range dst.List {
-		if p := dst.List[i].Position; p < r.Info.First || p > r.Info.last {
-			return r.corrupt("an event of position %d", p)
-		}
-	}
-	return nil
+	return g.open()
 }
 
-// Touches says whether a group has events of a user whom gone names.
-func (r *Reader) Touches(group int, gone func(workspace uint32, number uint64) bool) (bool, error) {
-	g := &r.Info.Groups[group]
+// Touches says whether a group has events of a user whom gone names. g is memory.
+func (r *Reader) Touches(group int, g *Group, gone func(workspace uint32, number uint64) bool) (bool, error) {
+	g.begin(r.path, r.Info, &r.Info.Groups[group])
 	if err := r.load(g, isUserColumn); err != nil {
 		return false, err
 	}
-	users, ok := r.group.users(new(pages))
-	if !ok {
-		return false, r.corrupt("group %d makes no sense", group)
+	if g.readUsers(); !g.ok {
+		return false, g.corrupt()
 	}
-	return slices.ContainsFunc(users, func(u user) bool { return gone(u.workspace, u.number) }), nil
+	return slices.ContainsFunc(g.users, func(u user) bool { return gone(u.workspace, u.number) }), nil
 }
 
 // load reads and checks those columns of a group that want wants.
-func (r *Reader) load(g *GroupInfo, want func(column uint32) bool) error {
-	r.group.begin()
-	for _, c := range g.chunks {
+func (r *Reader) load(g *Group, want func(column uint32) bool) error {
+	for _, c := range g.info.chunks {
 		if !want(c.column) {
 			continue
 		}
-		r.raw = slices.Grow(r.raw[:0], int(c.size))[:c.size]
-		if err := r.readAt(r.raw, int64(c.offset)); err != nil {
+		into := g.column(c.column)
+		if into == nil {
+			return g.corrupt()
+		}
+		raw := &g.packed
+		if c.size == c.plain {
+			raw = into
+		}
+		*raw = slices.Grow((*raw)[:0], int(c.size))[:c.size]
+		if err := r.readAt(*raw, int64(c.offset)); err != nil {
 			return err
 		}
-		if xxh3.Hash(r.raw) != c.sum {
+		if xxh3.Hash(*raw) != c.sum {
 			return r.corrupt("%d bytes at %d fail their checksum", c.size, c.offset)
 		}
-		plain := make([]byte, 0, c.plain)
 		if c.size == c.plain {
-			plain = append(plain, r.raw...)
-		} else {
-			var err error
-			if plain, err = decoder().DecodeAll(r.raw, plain); err != nil || uint64(len(plain)) != c.plain {
-				return r.corrupt("%d bytes at %d don't unpack (%v)", c.size, c.offset, err)
-			}
+			continue
 		}
-		r.group.add(c.column, plain)
+		var err error
+		*into, err = decoder().DecodeAll(g.packed, slices.Grow(*into, int(c.plain)))
+		if err != nil || uint64(len(*into)) != c.plain {
+			return r.corrupt("%d bytes at %d don't unpack (%v)", c.size, c.offset, err)
+		}
 	}
 	return nil
 }

@@ -98,13 +98,35 @@ func plain(rs *Rows) (list []plainRow) {
 	return list
 }
 
+// eachRows calls f with all rows of a block, some at a time.
+func eachRows(b *Reader, g *Group, f func(*Rows)) error {
+	for i := range b.Info.Groups {
+		if err := b.Load(i, g); err != nil {
+			return err
+		}
+		for {
+			rs, err := g.Next()
+			if err != nil {
+				return err
+			}
+			if rs == nil {
+				break
+			}
+			f(rs)
+		}
+	}
+	return nil
+}
+
 func TestBlockGivesBackItsRows(t *testing.T) {
 	seed := testseed.Of(t)
 	fs := vfs.NewMem()
 	w := newTestWriter()
+	var back Group
 	for i := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, i))
 		n := 1 + r.IntN(1<<r.IntN(11))
+		w.GroupRows = 1 + r.IntN(2*n)
 		rs := randomRows(r, n)
 		data, info, err := w.Write(rs, 100, 100+uint64(n))
 		require.NoError(t, err)
@@ -114,11 +136,10 @@ func TestBlockGivesBackItsRows(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, info, b.Info)
 		var got []plainRow
-		for g := range b.Info.Groups {
-			var back Rows
-			require.NoError(t, b.Read(g, &back))
-			got = append(got, plain(&back)...)
-		}
+		require.NoError(t, eachRows(b, &back, func(rs *Rows) {
+			require.True(t, len(got) == 0 || got[len(got)-1].Position < rs.List[0].Position, "whole records")
+			got = append(got, plain(rs)...)
+		}))
 		require.Equal(t, want, got, "case %d", i)
 		require.NoError(t, b.Close())
 	}
@@ -130,7 +151,7 @@ func TestRowsAsJSON(t *testing.T) {
 	seed := testseed.Of(t)
 	fs := vfs.NewMem()
 	w := newTestWriter()
-	texts := Rows{JSON: true}
+	fields, texts := Group{}, Group{JSON: true}
 	for i := range uint64(40) {
 		r := rand.New(rand.NewPCG(seed, i))
 		n := 1 + r.IntN(1<<r.IntN(11))
@@ -145,20 +166,29 @@ func TestRowsAsJSON(t *testing.T) {
 		put(t, fs, "b", data)
 		b, err := Open(fs, "b")
 		require.NoError(t, err)
-		for g := range b.Info.Groups {
-			var fields Rows
-			require.NoError(t, b.Read(g, &fields))
-			require.NoError(t, b.Read(g, &texts))
-			want, got := plain(&fields), plain(&texts)
-			for i := range want {
-				from, w := &fields.List[i], &texts.List[i]
-				if event.HasProperties(w.Kind) && len(w.Properties) > 0 {
-					require.Equal(t, string(fields.Fields(from).AppendJSON(nil)), string(w.Properties))
-					want[i].properties, got[i].properties = "", ""
+		for i := range b.Info.Groups {
+			require.NoError(t, b.Load(i, &fields))
+			require.NoError(t, b.Load(i, &texts))
+			for {
+				encoded, err := fields.Next()
+				require.NoError(t, err)
+				asText, err := texts.Next()
+				require.NoError(t, err)
+				if encoded == nil {
+					require.Nil(t, asText)
+					break
 				}
-				require.Equal(t, len(from.Properties) > 0, len(w.Properties) > 0)
+				want, got := plain(encoded), plain(asText)
+				for i := range want {
+					from, w := &encoded.List[i], &asText.List[i]
+					if event.HasProperties(w.Kind) && len(w.Properties) > 0 {
+						require.Equal(t, string(encoded.Fields(from).AppendJSON(nil)), string(w.Properties))
+						want[i].properties, got[i].properties = "", ""
+					}
+					require.Equal(t, len(from.Properties) > 0, len(w.Properties) > 0)
+				}
+				require.Equal(t, want, got)
 			}
-			require.Equal(t, want, got)
 		}
 		require.NoError(t, b.Close())
 	}
@@ -178,13 +208,7 @@ func TestDamageIsFound(t *testing.T) {
 			return err
 		}
 		defer b.Close()
-		for g := range b.Info.Groups {
-			var back Rows
-			if err := b.Read(g, &back); err != nil {
-				return err
-			}
-		}
-		return nil
+		return eachRows(b, new(Group), func(*Rows) {})
 	}
 	put(t, fs, "the file", data)
 	require.NoError(t, readAll())
@@ -221,8 +245,8 @@ func TestForgedBlocks(t *testing.T) {
 	}))
 	refused := 0
 	for range 1500 {
-		var g groupReader
-		g.begin()
+		g := Group{JSON: r.IntN(2) == 0}
+		g.begin("forged", &Info{First: 0, last: math.MaxUint64}, &GroupInfo{rows: len(rs.List), First: rs.List[0].Position})
 		hit := r.IntN(len(columns))
 		for i, c := range columns {
 			b := append([]byte{}, c.b...)
@@ -236,10 +260,14 @@ func TestForgedBlocks(t *testing.T) {
 					b = append(b, byte(r.Uint32()))
 				}
 			}
-			g.add(c.id, b)
+			*g.column(c.id) = b
 		}
-		back := Rows{JSON: r.IntN(2) == 0}
-		if !g.rows(&GroupInfo{rows: len(rs.List)}, &back) {
+		err := g.open()
+		for rows := new(Rows); err == nil && rows != nil; {
+			rows, err = g.Next()
+		}
+		if err != nil {
+			require.ErrorIs(t, err, ErrCorrupt)
 			refused++
 		}
 	}

@@ -26,17 +26,6 @@ func planesOf(v []uint32, emit func(plane int, b []byte)) {
 	}
 }
 
-// joinPlane adds a plane to v; false when their lengths differ.
-func joinPlane(v []uint32, plane int, b []byte) bool {
-	if len(b) != len(v) || plane > 3 {
-		return false
-	}
-	for i, x := range b {
-		v[i] |= uint32(x) << (8 * plane)
-	}
-	return true
-}
-
 // decimal finds m and scale with m / 10^scale == f, exactly: prices have few digits and many bits.
 func decimal(f float64) (m int64, scale int, ok bool) {
 	if math.IsNaN(f) || f == 0 && math.Signbit(f) {

@@ -7,18 +7,17 @@ import (
 	"math"
 	"slices"
 
-	"millrace/shard/cursor"
-	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 )
 
 // The columns of a group. Those marked * are planes (column.go): 256 × plane is added to the column's number. Empty
-// columns are left out. Columns are part of the file format: they are never given anew.
+// columns are left out. Columns are part of the file format: within a version they are never given anew.
 const (
-	colTime     = 1 // first time, then how much each is later; ms
-	colRecords  = 2 // the records that events came in: n, (position as a difference, stamp as a difference) …
-	colRecord   = 3 // * which of them
-	colOrdinal  = 4 // *
+	// the records that events came in: (position as a difference, stamp as a difference, rows) …
+	colRecords  = 1
+	colOrdinal  = 2 // * in the record, as a difference to the row before
+	colTimes    = 3 // unit of times, ms; the first time in units
+	colTime     = 4 // * in units, as a difference to the row before, zigzag: the lower 32 bits
 	colAccepted = 5 // when the event was accepted, as a difference to its record's stamp + ordinal; 0 but for messages
 	// identifiers as they were sent, each once, sorted: n, (workspace as a difference, kind and whether resolved) …
 	colUsers    = 6
@@ -51,8 +50,9 @@ const (
 	colText   = 29
 	colRefs   = 30
 
-	colIndex = 31 // * of changes of states
-	numCols  = 32
+	colIndex    = 31 // * of changes of states
+	colTimeHigh = 32 // * the upper bits of colTime
+	numCols     = 33
 )
 
 // isUserColumn says whether a column is needed for the users of a group.
@@ -98,12 +98,13 @@ type groupWriter struct {
 	userAt  map[string]uint32
 }
 
-// columns calls emit with each column of the rows, which are sorted. The bytes are valid during the call.
+// columns calls emit with each column of the rows, which are in the order of the log. The bytes are valid during the
+// call.
 func (w *groupWriter) columns(list []Row, n *names, emit func(column uint32, b []byte) error) error {
 	w.emit, w.err = emit, nil
 	w.collectNames(list, n)
-	w.times(list)
 	w.records(list)
+	w.times(list)
 	w.users(list)
 	w.namesAndKinds(list, n)
 	w.purchases(list)
@@ -130,51 +131,59 @@ func (w *groupWriter) putPlanes(column uint32, list []Row, of func(i int) uint32
 func (w *groupWriter) u(v uint64) { w.buf = binary.AppendUvarint(w.buf, v) }
 func (w *groupWriter) i(v int64)  { w.buf = binary.AppendVarint(w.buf, v) }
 
-func (w *groupWriter) times(list []Row) {
-	last := int64(0)
-	for i := range list {
-		if i == 0 {
-			w.i(list[i].Time)
-		} else {
-			w.u(uint64(list[i].Time - last))
-		}
-		last = list[i].Time
-	}
-	w.put(colTime, w.buf)
-}
-
+// records writes what rows have of the record that they came in. They lie in the log's order, so of each there is how
+// many it has.
 func (w *groupWriter) records(list []Row) {
-	type record struct {
-		position uint64
-		stamp    int64
-	}
-	records := make([]record, 0, len(list)/16+1)
-	for i := range list {
-		if i == 0 || list[i].Position != list[i-1].Position {
-			records = append(records, record{list[i].Position, list[i].Stamp})
-		}
-	}
-	slices.SortFunc(records, func(a, b record) int { return cmp.Compare(a.position, b.position) })
-	records = slices.CompactFunc(records, func(a, b record) bool { return a.position == b.position })
-	w.u(uint64(len(records)))
-	var last record
-	for _, r := range records {
-		w.u(r.position - last.position)
-		w.i(r.stamp - last.stamp)
-		last = r
+	var position uint64
+	var stamp int64
+	for rest := list; len(rest) > 0; {
+		n := recordEnd(rest, 0)
+		w.u(rest[0].Position - position)
+		w.i(rest[0].Stamp - stamp)
+		w.u(uint64(n))
+		position, stamp, rest = rest[0].Position, rest[0].Stamp, rest[n:]
 	}
 	w.put(colRecords, w.buf)
-	w.putPlanes(colRecord, list, func(i int) uint32 {
-		at, _ := slices.BinarySearchFunc(records, list[i].Position,
-			func(r record, p uint64) int { return cmp.Compare(r.position, p) })
-		return uint32(at)
+	w.putPlanes(colOrdinal, list, func(i int) uint32 {
+		if i > 0 && list[i].Position == list[i-1].Position {
+			return list[i].Ordinal - list[i-1].Ordinal
+		}
+		return list[i].Ordinal
 	})
-	w.putPlanes(colOrdinal, list, func(i int) uint32 { return list[i].Ordinal })
 	w.putPlanes(colIndex, list, func(i int) uint32 { return list[i].Index })
 	for i := range list {
 		w.i(list[i].Accepted - list[i].Stamp - int64(list[i].Ordinal))
 	}
 	w.put(colAccepted, w.buf)
+}
+
+// recordEnd is where the rows end that are of the same record as the i-th.
+func recordEnd(list []Row, i int) int {
+	end := i + 1
+	for end < len(list) && list[end].Position == list[i].Position {
+		end++
+	}
+	return end
+}
+
+// times writes when events happened: in whole seconds where all clients do.
+func (w *groupWriter) times(list []Row) {
+	unit := int64(1000)
+	for i := range list {
+		if list[i].Time%unit != 0 {
+			unit = 1
+			break
+		}
+	}
+	w.u(uint64(unit))
+	w.i(list[0].Time / unit)
+	w.put(colTimes, w.buf)
+	later := func(i int) uint64 {
+		d := list[i].Time/unit - list[max(i-1, 0)].Time/unit
+		return uint64(d)<<1 ^ uint64(d>>63)
+	}
+	w.putPlanes(colTime, list, func(i int) uint32 { return uint32(later(i)) })
+	w.putPlanes(colTimeHigh, list, func(i int) uint32 { return uint32(later(i) >> 32) })
 }
 
 func (w *groupWriter) users(list []Row) {
@@ -389,296 +398,4 @@ func (w *groupWriter) properties(list []Row) {
 	for i, b := range [...][]byte{c.tags, c.modes, c.ints, c.raws, c.sizes, c.text, c.refs} {
 		w.put(colTags+uint32(i), b)
 	}
-}
-
-// groupReader turns columns back into rows. What it reads is checked against checksums before; here nothing panics and
-// what makes no sense is refused.
-type groupReader struct {
-	columns [numCols][4][]byte
-	ok      bool
-
-	texts, encoded valueReader // for their memory
-}
-
-func (r *groupReader) begin() { *r = groupReader{ok: true, texts: r.texts, encoded: r.encoded} }
-
-// add takes a column's bytes over.
-func (r *groupReader) add(column uint32, b []byte) {
-	if c, plane := column%256, column/256; c < numCols && plane < 4 {
-		r.columns[c][plane] = b
-	} else {
-		r.ok = false
-	}
-}
-
-func (r *groupReader) cursor(column int) cursor.Cursor {
-	return cursor.Cursor{Rest: r.columns[column][0]}
-}
-
-// end notes whether a column was read to its end.
-func (r *groupReader) end(c *cursor.Cursor) { r.ok = r.ok && c.Done() }
-
-// planes reads one number for each of n rows, all below limit.
-func (r *groupReader) planes(column, n, limit int) []uint32 {
-	v := make([]uint32, n)
-	for plane, b := range r.columns[column] {
-		if b != nil && !joinPlane(v, plane, b) {
-			r.ok = false
-		}
-	}
-	for _, x := range v {
-		if int64(x) >= int64(limit) {
-			r.ok = false
-			return make([]uint32, n)
-		}
-	}
-	return v
-}
-
-// count reads how many things a column lists, each at least one byte.
-func (r *groupReader) count(c *cursor.Cursor) int {
-	n := c.Uvarint()
-	if n > uint64(len(c.Rest)) {
-		r.ok = false
-		c.Fail()
-		return 0
-	}
-	return int(n)
-}
-
-// rows fills dst; false when the columns make no sense.
-func (r *groupReader) rows(g *GroupInfo, dst *Rows) bool {
-	dst.List = slices.Grow(dst.List[:0], g.rows)[:g.rows]
-	clear(dst.List)
-	list := dst.List
-	r.kinds(list)
-	r.times(list)
-	r.records(list)
-	users, ok := r.users(&dst.pages)
-	if r.ok = r.ok && ok && len(users) > 0; !r.ok {
-		return false
-	}
-	for i, at := range r.planes(colUser, len(list), len(users)) {
-		u, w := &users[at], &list[i]
-		w.Workspace, w.ID, w.Resolved, w.Number, w.Key = u.workspace, u.id, u.resolved, u.number, u.key
-	}
-	r.names(list, dst)
-	r.purchases(list)
-	r.properties(list, dst)
-	return r.ok
-}
-
-func (r *groupReader) kinds(list []Row) {
-	kinds := r.columns[colKind][0]
-	if len(kinds) != len(list) {
-		r.ok = false
-		return
-	}
-	for i, k := range kinds {
-		list[i].Kind = op.Kind(k)
-		r.ok = r.ok && event.KindName(op.Kind(k)) != ""
-	}
-}
-
-func (r *groupReader) times(list []Row) {
-	c := r.cursor(colTime)
-	t := int64(0)
-	for i := range list {
-		if i == 0 {
-			t = c.Varint()
-		} else {
-			t += int64(c.Uvarint())
-		}
-		list[i].Time = t
-	}
-	r.end(&c)
-}
-
-func (r *groupReader) records(list []Row) {
-	c := r.cursor(colRecords)
-	n := r.count(&c)
-	positions, stamps := make([]uint64, n), make([]int64, n)
-	var position uint64
-	var stamp int64
-	for i := range n {
-		position += c.Uvarint()
-		stamp += c.Varint()
-		positions[i], stamps[i] = position, stamp
-	}
-	r.end(&c)
-	if !r.ok || n == 0 {
-		r.ok = false
-		return
-	}
-	ordinals, indexes := r.planes(colOrdinal, len(list), math.MaxUint32), r.planes(colIndex, len(list), math.MaxUint32)
-	c = r.cursor(colAccepted)
-	for i, at := range r.planes(colRecord, len(list), n) {
-		w := &list[i]
-		w.Position, w.Stamp, w.Ordinal, w.Index = positions[at], stamps[at], ordinals[i], indexes[i]
-		w.Accepted = w.Stamp + int64(w.Ordinal) + c.Varint()
-	}
-	r.end(&c)
-}
-
-// users reads the group's users; their keys are kept in p.
-func (r *groupReader) users(p *pages) (users []user, ok bool) {
-	c, numbers, shared, sizes, keys := r.cursor(colUsers), r.cursor(colNumbers), r.cursor(colShared),
-		r.cursor(colKeySizes), r.cursor(colKeys)
-	users = make([]user, r.count(&c))
-	var key []byte
-	workspace := uint32(0)
-	for i := range users {
-		workspace += uint32(c.Uvarint())
-		flags := c.Byte()
-		n, size := shared.Uvarint(), sizes.Uvarint()
-		if n > uint64(len(key)) || size < n {
-			return nil, false
-		}
-		key = append(key[:n], keys.Take(size-n)...)
-		users[i] = user{workspace: workspace, id: op.IDKind(flags & 0x7f), resolved: flags>>7 == 1,
-			number: numbers.U64(), key: p.keep(key)}
-	}
-	for _, c := range [...]*cursor.Cursor{&c, &numbers, &shared, &sizes, &keys} {
-		r.end(c)
-	}
-	return users, r.ok
-}
-
-func (r *groupReader) names(list []Row, dst *Rows) {
-	c, text := r.cursor(colNames), r.cursor(colNameText)
-	n := r.count(&c)
-	for range n {
-		dst.names.list = append(dst.names.list, dst.pages.keep(text.Take(c.Uvarint())))
-	}
-	r.end(&c)
-	r.end(&text)
-	names, apps := r.planes(colName, len(list), n), r.planes(colApp, len(list), n+1)
-	for i := range list {
-		list[i].Name, list[i].App = names[i], apps[i]
-	}
-}
-
-func (r *groupReader) purchases(list []Row) {
-	currencies, modes, prices := r.cursor(colCurrency), r.cursor(colMoney), r.cursor(colPrice)
-	totals, quantities := r.cursor(colTotal), r.cursor(colQuantity)
-	for i := range list {
-		w := &list[i]
-		if w.Kind != op.Purchase {
-			continue
-		}
-		copy(w.Currency[:], currencies.Take(3))
-		quantity := quantities.Uvarint()
-		r.ok = r.ok && quantity <= math.MaxUint32
-		w.Quantity = uint32(quantity)
-		mode := modes.Byte()
-		if mode&moneyRaw != 0 {
-			w.Price = prices.U64()
-			w.Total = totals.Varint()
-			continue
-		}
-		scale, power := int(mode&7), int(mode>>moneyFactor&7)
-		if scale >= len(powers) || power > maxMoneyPower {
-			r.ok = false
-			return
-		}
-		m := prices.Varint()
-		w.Price = math.Float64bits(float64(m) / powers[scale])
-		if mode&moneyTotal != 0 {
-			w.Total = totals.Varint()
-		} else {
-			w.Total = totalOf(m, w.Quantity, power)
-		}
-	}
-	for _, c := range [...]*cursor.Cursor{&currencies, &modes, &prices, &totals, &quantities} {
-		r.end(c)
-	}
-}
-
-func (r *groupReader) properties(list []Row, dst *Rows) {
-	names := len(dst.names.list)
-	c := r.cursor(colShapes)
-	shapes := make([][]uint32, r.count(&c))
-	for i := range shapes {
-		shapes[i] = make([]uint32, r.count(&c))
-		for k := range shapes[i] {
-			shapes[i][k] = c.Index(names)
-		}
-	}
-	r.end(&c)
-	if !r.ok || len(shapes) == 0 {
-		r.ok = false
-		return
-	}
-	ofRow := r.planes(colShape, len(list), len(shapes))
-	counts := make([]int, names)
-	texts, encoded := &r.texts, &r.encoded
-	r.openValues(texts, true)
-	r.openValues(encoded, false)
-	var anyText, anyEncoded bool
-	for i, s := range ofRow {
-		for _, name := range shapes[s] {
-			counts[name]++
-		}
-		isText := dst.isText(&list[i])
-		anyText, anyEncoded = anyText || isText, anyEncoded || !isText
-	}
-	if anyText && !texts.readAll(counts) || anyEncoded && !encoded.readAll(counts) {
-		r.ok = false
-		return
-	}
-	dst.quote()
-	next := make([]int, names) // of each name, the value that comes next
-	for name, at := 0, 0; name < names; name++ {
-		next[name] = at
-		at += counts[name]
-	}
-	for i := range list {
-		switch shape, w := shapes[ofRow[i]], &list[i]; {
-		case len(shape) == 0:
-		case dst.isText(w):
-			w.Properties = texts.object(dst, shape, next)
-		default:
-			w.Properties = encoded.fields(dst, shape, next)
-		}
-	}
-}
-
-// object makes the properties of a row as a JSON object: those with the names in shape, each with the value that comes
-// next for it.
-func (r *valueReader) object(dst *Rows, shape []uint32, next []int) []byte {
-	size := len("{}") + len(shape)
-	for _, name := range shape {
-		size += len(dst.members[name]) + len(r.at(next[name]))
-	}
-	p := append(dst.pages.room(size), '{')
-	for k, name := range shape {
-		if k > 0 {
-			p = append(p, ',')
-		}
-		p = append(append(p, dst.members[name]...), r.at(next[name])...)
-		next[name]++
-	}
-	return dst.pages.fill(append(p, '}'))
-}
-
-// fields makes them as the log has them.
-func (r *valueReader) fields(dst *Rows, shape []uint32, next []int) []byte {
-	size := binary.MaxVarintLen32 * len(shape)
-	for _, name := range shape {
-		size += len(r.at(next[name]))
-	}
-	p := dst.pages.room(size)
-	for _, name := range shape {
-		p = binary.AppendUvarint(p, uint64(name))
-		p = append(p, r.at(next[name])...)
-		next[name]++
-	}
-	return dst.pages.fill(p)
-}
-
-// openValues has v begin with the values of the group, in its own memory.
-func (r *groupReader) openValues(v *valueReader, json bool) {
-	*v = valueReader{tags: r.cursor(colTags), modes: r.cursor(colModes), ints: r.cursor(colInts),
-		raws: r.cursor(colRaws), sizes: r.cursor(colSizes), text: r.cursor(colText), refs: r.cursor(colRefs),
-		entries: v.entries[:0], json: json, values: v.values[:0], spans: v.spans[:0], one: v.one[:0]}
 }

@@ -13,8 +13,8 @@ import (
 // in pages that stay until reset.
 type Rows struct {
 	List []Row
-	// JSON, set before rows are read from a block, has properties read as Fields.AppendJSON writes them, but for rows
-	// of kinds that have none (event.HasProperties): made by columns, they cost less than row by row.
+	// JSON says that properties are as Fields.AppendJSON writes them, but for rows of kinds that have none
+	// (event.HasProperties).
 	JSON  bool
 	names names
 	pages pages
@@ -85,56 +85,29 @@ func (r *Rows) Keep(b []byte) []byte { return r.pages.keep(b) }
 
 // Fields are what a row has as properties.
 func (r *Rows) Fields(w *Row) event.Fields {
-	r.quote()
+	r.quote(&r.pages)
 	return event.Fields{Encoded: w.Properties, Names: r.names.list, Members: r.members}
 }
 
-func (r *Rows) quote() {
+// quote makes what is missing of members.
+func (r *Rows) quote(p *pages) {
 	for _, name := range r.names.list[len(r.members):] {
-		r.members = append(r.members, r.pages.keep(event.AppendMember(nil, name)))
+		r.members = append(r.members, p.keep(event.AppendMember(nil, name)))
 	}
 }
 
-// isText says whether the properties of a row that is read from a block are JSON.
-func (r *Rows) isText(w *Row) bool { return r.JSON && event.HasProperties(w.Kind) }
+// isText says whether the properties of a row of this kind are JSON.
+func (r *Rows) isText(k op.Kind) bool { return r.JSON && event.HasProperties(k) }
 
-// Touch reads what the row points to.
-func (w *Row) Touch() (sum uint64) {
-	for i := 0; i < len(w.Properties); i += 64 {
-		sum += uint64(w.Properties[i])
-	}
-	if len(w.Key) > 0 {
-		sum += uint64(w.Key[0])
-	}
-	return sum
-}
-
-// Sort orders the rows by time, then by place in the log. What is sorted is where they are, then each row moves once:
-// they are large.
+// Sort puts the rows in the order of the log, in which nearly all are already: who was deleted as one with others is
+// behind the whole request.
 func (r *Rows) Sort() {
-	type rowAt struct {
-		time int64
-		at   uint32
-	}
-	order := make([]rowAt, len(r.List))
-	for i := range r.List {
-		order[i] = rowAt{r.List[i].Time, uint32(i)}
-	}
-	slices.SortFunc(order, func(x, y rowAt) int {
-		if x.time != y.time {
-			return cmp.Compare(x.time, y.time)
-		}
-		a, b := &r.List[x.at], &r.List[y.at]
+	byPlace := func(a, b Row) int {
 		return cmp.Or(cmp.Compare(a.Position, b.Position), cmp.Compare(a.Ordinal, b.Ordinal),
 			cmp.Compare(a.Index, b.Index))
-	})
-	for i := range order { // round by round: who comes here, who comes where he was, and so on
-		first, to := r.List[i], uint32(i)
-		for from := order[to].at; from != uint32(i); from = order[to].at {
-			r.List[to], order[to].at = r.List[from], to
-			to = from
-		}
-		r.List[to], order[to].at = first, to
+	}
+	if !slices.IsSortedFunc(r.List, byPlace) {
+		slices.SortFunc(r.List, byPlace)
 	}
 }
 
