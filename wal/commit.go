@@ -236,4 +236,5 @@ var (
 	syncsTotal    = metrics.NewCounter("millrace_wal_syncs_total")
 	syncSeconds   = metrics.NewHistogram("millrace_wal_sync_seconds")
 	segmentsGauge = metrics.NewGauge("millrace_wal_segments", nil)
+	directGauge   = metrics.NewGauge("millrace_wal_direct", nil)
 )

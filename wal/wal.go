@@ -74,6 +74,9 @@ type Options struct {
 	// MaxRecycled is how many trimmed segments are kept to be written over, which is cheaper to sync than a new file.
 	// Default 4; negative: none.
 	MaxRecycled int
+	// Buffered has segments written through the page cache. Otherwise they are only where the file system can't write
+	// past it.
+	Buffered bool
 	// MaxPendingRecords and MaxPendingBytes bound what waits for the disk; beyond them, Append returns ErrBusy.
 	// Defaults 4096, 256 MiB.
 	MaxPendingRecords int

@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"math"
-	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -305,12 +304,18 @@ func TestHold(t *testing.T) {
 	require.NoError(t, h.Close())
 }
 
-// A reader follows the log while it is written, trimmed and recycled, and begins at places all over the segments.
+// A reader follows the log while it is written, trimmed and recycled, and begins at places all over the segments: on a
+// file system, where it reads through the page cache what is written past it, and in memory.
 func TestReadBesideTrim(t *testing.T) {
+	t.Run("disk", func(t *testing.T) { readBesideTrim(t, vfs.Default) })
+	t.Run("memory", func(t *testing.T) { readBesideTrim(t, vfs.NewMem()) })
+}
+
+func readBesideTrim(t *testing.T, fs vfs.FS) {
 	const total = 4000
-	seed := testseed.Of(t)
-	rng := rand.New(rand.NewPCG(seed, 0))
-	h := mustOpen(t, vfs.NewMem(), func(o *Options) { o.SegmentBytes = 256 << 10; o.MaxRecycled = 2 })
+	rng := testseed.Rand(t)
+	dir := t.TempDir()
+	h := mustOpen(t, fs, func(o *Options) { o.Dir, o.SegmentBytes, o.MaxRecycled = dir, 256<<10, 2 })
 	h.Hold("reader", 1)
 	var wg sync.WaitGroup
 	wg.Go(func() { h.fill(t, total, 1500) })

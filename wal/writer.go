@@ -4,8 +4,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"time"
+	"unsafe"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"golang.org/x/sys/unix"
 )
 
 // writer writes the segment that is open, in the recyclable chunks of Pebble's record format, so that Pebble's reader
@@ -14,11 +16,16 @@ import (
 // Pebble's own writer copies into blocks of 32 KiB, and hands each, and each sync, to a goroutine of its own. A group
 // here is one or a few writes and one sync by the goroutine that waits for them: two switches fewer, and less than half
 // of the CPU for a large record (docs/decisions/2026-11-23-log-writer.md).
+//
+// Whole pages are written, from memory that begins at a page, so that they can go to the disk past the page cache
+// (writeDirect): the last one filled up with zeros, and once more with what comes next.
 type writer struct {
-	file    vfs.File
-	num     uint32 // of the segment; stands in each chunk
-	buf     []byte // what is not written yet; the committer's, for one segment after the other
-	written int64  // bytes of the segment before buf
+	file        vfs.File
+	num         uint32 // of the segment; stands in each chunk
+	buf         []byte // from written on: the rest of a page that has been written, and what has not been
+	written     int64  // bytes of the segment before buf, whole pages
+	allocated   int64  // of the file
+	preallocate int64  // at a time
 }
 
 // writeBytes is what is gathered at most before it is written.
@@ -33,7 +40,7 @@ func (w *writer) append(record []byte) error {
 		n := min(len(record), w.room()-chunkHeaderBytes)
 		isLast := n == len(record)
 		w.chunk(chunkKind(isFirst, isLast), record[:n])
-		if len(w.buf) > writeBytes-2*blockBytes {
+		if len(w.buf) > writeBytes-2*blockBytes { // so that buf never grows
 			if err := w.flush(); err != nil {
 				return err
 			}
@@ -73,23 +80,44 @@ func (w *writer) chunk(kind byte, payload []byte) {
 	}
 }
 
+// flush writes what was appended, in whole pages. The last one stays in buf when it isn't full.
 func (w *writer) flush() error {
-	n, err := w.file.Write(w.buf)
-	if err != nil {
+	end := len(w.buf)
+	pages := append(w.buf, noPage[:-end&(pageBytes-1)]...)
+	if more := w.written + int64(len(pages)) - w.allocated; more > 0 {
+		more = max(more, w.preallocate)
+		if err := w.file.Preallocate(w.allocated, more); err != nil {
+			return err
+		}
+		w.allocated += more
+	}
+	if _, err := w.file.WriteAt(pages, w.written); err != nil {
 		return err
 	}
-	w.written += int64(n)
-	w.buf = w.buf[:0]
+	full := end &^ (pageBytes - 1)
+	w.written += int64(full)
+	w.buf = w.buf[:copy(w.buf, w.buf[full:])]
 	return nil
+}
+
+const pageBytes = 4 << 10
+
+var noPage [pageBytes]byte
+
+// pagesOf is memory for so many bytes that begins at a page.
+func pagesOf(n int) []byte {
+	b := make([]byte, n+pageBytes)
+	at := int(-uintptr(unsafe.Pointer(unsafe.SliceData(b))) & (pageBytes - 1))
+	return b[at : at+n : at+n]
 }
 
 // sync makes all that was appended durable.
 func (w *writer) sync() error {
+	start := time.Now()
 	if err := w.flush(); err != nil {
 		return err
 	}
-	start := time.Now()
-	if err := w.file.Sync(); err != nil {
+	if err := w.file.SyncData(); err != nil {
 		return err
 	}
 	syncsTotal.Inc()
@@ -133,13 +161,38 @@ func (l *Log) create(num uint64) (w *writer, path string, size int64, err error)
 		_ = file.Close()
 		return nil, path, 0, err
 	}
-	l.opts.Logger.Debug("wal: segment begun", "path", path, "recycled", old.path)
-	file = vfs.NewSyncingFile(file,
-		vfs.SyncingFileOptions{PreallocateSize: int(min(l.opts.SegmentBytes, maxPreallocate))})
-	if l.commit.buf == nil {
-		l.commit.buf = make([]byte, 0, writeBytes)
+	direct := !l.opts.Buffered && writeDirect(file)
+	directGauge.Set(0)
+	if direct {
+		directGauge.Set(1)
 	}
-	return &writer{file: file, num: uint32(num), buf: l.commit.buf}, path, old.size, nil
+	l.opts.Logger.Debug("wal: segment begun", "path", path, "recycled", old.path, "direct", direct)
+	if l.commit.buf == nil {
+		l.commit.buf = pagesOf(writeBytes)[:0]
+	}
+	return &writer{file: file, num: uint32(num), buf: l.commit.buf, allocated: old.size,
+		preallocate: min(l.opts.SegmentBytes, maxPreallocate)}, path, old.size, nil
+}
+
+// writeDirect has what is written to a file go to the disk past the page cache, which costs less than half of the CPU
+// beside load that needs the memory. It says false where the file system can't do that by pages, or is in memory.
+func writeDirect(file vfs.File) bool {
+	fd := file.Fd()
+	if fd == vfs.InvalidFd {
+		return false
+	}
+	var s unix.Statx_t
+	err := unix.Statx(int(fd), "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &s)
+	if err != nil || s.Mask&unix.STATX_DIOALIGN == 0 || s.Dio_mem_align == 0 || s.Dio_offset_align == 0 ||
+		pageBytes%s.Dio_mem_align != 0 || pageBytes%s.Dio_offset_align != 0 {
+		return false
+	}
+	flags, err := unix.FcntlInt(fd, unix.F_GETFL, 0)
+	if err != nil {
+		return false
+	}
+	_, err = unix.FcntlInt(fd, unix.F_SETFL, flags|unix.O_DIRECT)
+	return err == nil
 }
 
 // maxPreallocate bounds what a segment that is closed early leaves allocated behind its end.

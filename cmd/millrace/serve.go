@@ -85,6 +85,7 @@ type serveCommand struct {
 	CheckpointBytes    byteSize      `default:"1GiB" bounds:"1KiB..1000TB" help:"Log after which changed profiles are written to the store: bounds the replay after a crash."`
 	CheckpointInterval time.Duration `default:"5m" bounds:"10ms..8760h" help:"The same, in time."`
 	SegmentBytes       byteSize      `default:"128MiB" bounds:"64KiB..16GiB" help:"Size of a log segment."`
+	BufferedLog        bool          `help:"Write the log through the page cache, also where the file system can write past it."`
 	MinFreeBytes       byteSize      `default:"2GB" bounds:"0..1000TB" help:"Free disk space below which writes are refused."`
 	MinFreePercent     float64       `default:"5" bounds:"0..100" help:"The same, in percent of the disk."`
 	StallAfter         time.Duration `default:"5s" bounds:"10ms..1h" help:"/readyz fails when an fsync takes longer."`
@@ -523,7 +524,7 @@ func (c *serveCommand) engineOptions(logger *slog.Logger) shard.Options {
 		MaxClockOffset: c.MaxClockOffset, MaxDeltaChanges: orNone(c.MaxDeltaChanges),
 		Reading: procs.NewReading(c.ReadProcs),
 		Log: wal.Options{
-			SegmentBytes: int64(c.SegmentBytes), StallAfter: c.StallAfter,
+			SegmentBytes: int64(c.SegmentBytes), Buffered: c.BufferedLog, StallAfter: c.StallAfter,
 			MinFreeBytes: orNone(int64(c.MinFreeBytes)), MinFreePercent: orNone(c.MinFreePercent),
 		},
 		Logger: logger,
