@@ -96,7 +96,7 @@ func Open(opts Options) (*Store, error) {
 	events := &events{log: opts.Logger, onFailure: opts.OnFailure, failed: make(chan struct{}),
 		dead: make(chan struct{})}
 	o := &pebble.Options{
-		FS: syncedFS{opts.FS, events}, DisableWAL: true, FormatMajorVersion: pebble.FormatNewest,
+		FS: syncedFS{tableFS{opts.FS}, events}, DisableWAL: true, FormatMajorVersion: pebble.FormatNewest,
 		MemTableSize: uint64(opts.MemTableBytes), MemTableStopWritesThreshold: 4, L0CompactionThreshold: 8,
 		L0StopWritesThreshold: 32,
 		LBaseMaxBytes:         4 * opts.MemTableBytes, MaxOpenFiles: 1 << 12, Logger: events,
