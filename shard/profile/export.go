@@ -1,7 +1,7 @@
 package profile
 
 import (
-	"encoding/hex"
+	"encoding/binary"
 	"encoding/json"
 	"math"
 	"strconv"
@@ -527,13 +527,38 @@ func appendTimeString(dst []byte, millis int64) []byte {
 
 // AppendUUID appends a UUID as text.
 func AppendUUID(dst []byte, id [16]byte) []byte {
-	for i, part := range [][]byte{id[:4], id[4:6], id[6:8], id[8:10], id[10:]} {
-		if i > 0 {
-			dst = append(dst, '-')
+	var text [36]byte
+	at := 0
+	for i := 0; i < len(id); i += 4 {
+		digits := hexDigits(binary.BigEndian.Uint32(id[i:]))
+		if i == 0 || i == 12 { // groups of 8-4-4-4-12 digits
+			binary.BigEndian.PutUint64(text[at:], digits)
+			at += 8
+			continue
 		}
-		dst = hex.AppendEncode(dst, part)
+		text[at] = '-'
+		binary.BigEndian.PutUint32(text[at+1:], uint32(digits>>32))
+		text[at+5] = '-'
+		binary.BigEndian.PutUint32(text[at+6:], uint32(digits))
+		at += 10
 	}
-	return dst
+	return append(dst, text[:]...)
+}
+
+// AppendHex appends the eight hexadecimal digits of a number.
+func AppendHex(dst []byte, v uint32) []byte {
+	return binary.BigEndian.AppendUint64(dst, hexDigits(v))
+}
+
+// hexDigits are the hexadecimal digits of a number, a byte each, the first one highest.
+func hexDigits(v uint32) uint64 {
+	const ones = 0x0101010101010101
+	x := uint64(v)
+	x = (x | x<<16) & 0x0000FFFF0000FFFF
+	x = (x | x<<8) & 0x00FF00FF00FF00FF
+	x = (x | x<<4) & 0x0F0F0F0F0F0F0F0F
+	letters := (x + 6*ones) >> 4 & ones // 1 for each of 10 and more
+	return x + '0'*ones + letters*('a'-'0'-10)
 }
 
 // AppendJSONString appends a JSON string. What is no UTF-8 becomes U+FFFD.

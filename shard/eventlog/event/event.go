@@ -3,10 +3,11 @@
 package event
 
 import (
-	"strconv"
+	"math/bits"
 	"time"
 
 	"millrace/shard/op"
+	"millrace/shard/profile"
 )
 
 // Event is one event or purchase, or something else that has become of a user or of an address (KindName). Its bytes
@@ -90,20 +91,19 @@ func (e *Event) AppendID(dst []byte) []byte {
 	}
 	dst = appendID(dst, e.Position, e.Ordinal)
 	if e.Index > 0 {
-		dst = appendHex(append(dst, '.'), uint64(e.Index), 2)
+		dst = appendHex(append(dst, '.'), e.Index, 2)
 	}
 	return dst
 }
 
 func appendID(dst []byte, position uint64, ordinal uint32) []byte {
-	return appendHex(appendHex(dst, position, 16), uint64(ordinal), 4)
+	return appendHex(profile.AppendHex(profile.AppendHex(dst, uint32(position>>32)), uint32(position)), ordinal, 4)
 }
 
-func appendHex(dst []byte, v uint64, width int) []byte {
-	var b [16]byte
-	digits := strconv.AppendUint(b[:0], v, 16)
-	for range width - len(digits) {
-		dst = append(dst, '0')
-	}
-	return append(dst, digits...)
+// appendHex appends so many hexadecimal digits, or as many as it takes.
+func appendHex(dst []byte, v uint32, width int) []byte {
+	start := len(dst)
+	dst = profile.AppendHex(dst, v)
+	width = max(width, (bits.Len32(v)+3)/4)
+	return append(dst[:start], dst[len(dst)-width:]...)
 }
