@@ -84,7 +84,6 @@ type filesDelivery struct {
 	open    map[fileKey]*output
 	last    *output // of the event before
 	lastKey fileKey
-	row     event.Event // the event at hand, of who users says
 }
 
 func (d *filesDelivery) sent() sum { return d.done }
@@ -113,11 +112,13 @@ func (d *filesDelivery) write(_ context.Context, e *event.Event) error {
 	if err := d.to.users.Read(e); err != nil {
 		return err
 	}
-	d.row = *e
+	number, resolved := e.Number, e.Resolved
 	if !e.OfAddress() && e.Kind != event.Merged {
-		d.row.Number, d.row.Resolved = d.to.users.Number(), true
+		e.Number, e.Resolved = d.to.users.Number(), true
 	}
-	return d.last.encoder.Write(&d.row)
+	err := d.last.encoder.Write(e)
+	e.Number, e.Resolved = number, resolved // the event is lent
+	return err
 }
 
 // confirm ends the files and shows them under the names of the delivery's positions.

@@ -64,7 +64,7 @@ const (
 	nothing source = iota // null: Millrace has nothing for it
 	fromTime
 	fromPrice
-	fromID // from here on texts
+	fromID
 	fromUser
 	fromExternalID
 	fromApp
@@ -80,7 +80,6 @@ const (
 	fromEmail
 	fromPhone
 	fromAddress
-	sources
 )
 
 var sourceOf = map[string]source{
@@ -118,8 +117,7 @@ func SchemaOf(kind op.Kind) *avro.Schema { return records[kind].schema }
 type Rows struct {
 	users     *Reader
 	workspace string
-	texts     [sources][]byte // of the event at hand, lent
-	made      []byte          // memory for those that are made
+	made      []byte // memory for a text that is made
 }
 
 // NewRows makes records of events that users has read before.
@@ -127,54 +125,91 @@ func NewRows(users *Reader, workspace string) *Rows { return &Rows{users: users,
 
 // Append appends the event that was read last, as a record of its kind's schema.
 func (x *Rows) Append(dst []byte, e *event.Event) []byte {
-	x.fill(e)
+	var c change
+	if isState(e.Kind) {
+		c = changeOf(e)
+	}
+	r := x.users
 	for _, f := range records[e.Kind].fields {
-		text := x.texts[f.source]
-		switch {
-		case f.source == fromTime:
-			dst = binary.AppendVarint(dst, int64(seconds(e)))
-		case f.source == fromPrice:
-			dst = binary.LittleEndian.AppendUint32(dst, math.Float32bits(float32(e.Price)))
-		case f.optional && len(text) == 0:
+		switch f.source {
+		case nothing:
 			dst = append(dst, branchNull)
-		default:
-			if f.optional {
-				dst = append(dst, branchValue)
+		case fromTime:
+			dst = binary.AppendVarint(dst, int64(seconds(e)))
+		case fromPrice:
+			dst = binary.LittleEndian.AppendUint32(dst, math.Float32bits(float32(e.Price)))
+		case fromID:
+			dst = r.AppendUUID(append(dst, zigzagUUID), e)
+		case fromUser:
+			dst = appendText(dst, f, r.svcID)
+		case fromExternalID:
+			dst = appendText(dst, f, r.externalID)
+		case fromApp:
+			app := e.App
+			if !event.IsEvent(e.Kind) {
+				app = nil
 			}
-			dst = append(binary.AppendVarint(dst, int64(len(text))), text...)
+			dst = appendText(dst, f, app)
+		case fromTimeZone:
+			dst = appendText(dst, f, r.timeZone)
+		case fromWorkspace:
+			dst = appendText(dst, f, x.workspace)
+		case fromName:
+			dst = appendText(dst, f, e.Name)
+		case fromCurrency:
+			dst = appendText(dst, f, e.Currency[:])
+		case fromProperties:
+			dst = appendText(dst, f, x.properties(e))
+		case fromOrphanedBy:
+			x.made = r.appendID(x.made[:0], e.Workspace, e.Number)
+			dst = appendText(dst, f, x.made)
+		case fromStatus:
+			dst = appendText(dst, f, c.status)
+		case fromChangeSource:
+			dst = appendText(dst, f, c.source)
+		case fromChannel:
+			dst = appendText(dst, f, c.channel)
+		case fromEmail:
+			dst = appendText(dst, f, c.email)
+		case fromPhone:
+			dst = appendText(dst, f, c.phone)
+		case fromAddress:
+			dst = appendText(dst, f, c.address)
 		}
 	}
 	return dst
 }
 
-// The branches of an optional field's union, zigzag.
+// The branches of an optional field's union, and the length of a UUID, zigzag.
 const (
 	branchNull  = 0
 	branchValue = 2
+	zigzagUUID  = 2 * uuidBytes
 )
 
-func (x *Rows) fill(e *event.Event) {
-	r := x.users
-	x.texts = [sources][]byte{}
-	x.made = append(r.AppendUUID(x.made[:0], e), x.workspace...)
-	x.texts[fromID], x.texts[fromWorkspace] = x.made[:uuidBytes], x.made[uuidBytes:]
-	x.texts[fromUser], x.texts[fromExternalID], x.texts[fromTimeZone] = r.svcID, r.externalID, r.timeZone
-	x.texts[fromName] = e.Name
-	start := len(x.made)
-	switch e.Kind {
-	case op.Event, op.Purchase:
-		x.texts[fromApp], x.texts[fromCurrency] = e.App, e.Currency[:]
-		x.made = appendProperties(x.made, e)
-		x.texts[fromProperties] = x.made[start:]
-	case event.Merged:
-		x.made = r.appendID(x.made, e.Workspace, e.Number)
-		x.texts[fromOrphanedBy] = x.made[start:]
-	case event.EmailState, event.GroupState:
-		c := changeOf(e)
-		x.texts[fromStatus], x.texts[fromChangeSource] = []byte(c.status), []byte(c.source)
-		x.texts[fromChannel] = []byte(c.channel)
-		x.texts[fromEmail], x.texts[fromPhone], x.texts[fromAddress] = c.email, c.phone, c.address
+// appendText appends a field that is a text; of an optional one, an empty text is null.
+func appendText[T []byte | string](dst []byte, f field, text T) []byte {
+	if f.optional {
+		if len(text) == 0 {
+			return append(dst, branchNull)
+		}
+		dst = append(dst, branchValue)
 	}
+	if n := 2 * len(text); n < 1<<7 {
+		dst = append(dst, byte(n))
+	} else {
+		dst = binary.AppendUvarint(dst, uint64(n))
+	}
+	return append(dst, text...)
+}
+
+// properties are those of an event as Currents has them, until the next call.
+func (x *Rows) properties(e *event.Event) []byte {
+	if e.Properties != nil && !hasQuantity(e) {
+		return e.Properties
+	}
+	x.made = appendProperties(x.made[:0], e)
+	return x.made
 }
 
 // seconds is the time of an event in seconds, as far as Avro's int has room for it.

@@ -74,6 +74,9 @@ func requireRow(t *testing.T, row map[string]any, e *event.Event, r *Reader) {
 		}
 		return string(b)
 	}
+	if !event.IsEvent(e.Kind) {
+		require.Nil(t, row["app_id"])
+	}
 	properties := map[bool]string{true: "{}", false: `{"a":1}`}[e.Properties == nil]
 	switch e.Kind {
 	case op.Event:

@@ -60,7 +60,7 @@ func appendProperties(dst []byte, e *event.Event) []byte {
 	if properties == nil {
 		properties = []byte("{}")
 	}
-	if e.Kind != op.Purchase || e.Quantity <= 1 {
+	if !hasQuantity(e) {
 		return append(dst, properties...)
 	}
 	dst = append(dst, properties[:len(properties)-1]...)
@@ -69,6 +69,9 @@ func appendProperties(dst []byte, e *event.Event) []byte {
 	}
 	return append(strconv.AppendUint(append(dst, `"quantity":`...), uint64(e.Quantity), 10), '}')
 }
+
+// hasQuantity says whether an event has a quantity among its properties.
+func hasQuantity(e *event.Event) bool { return e.Kind == op.Purchase && e.Quantity > 1 }
 
 func isState(k op.Kind) bool { return k == event.EmailState || k == event.GroupState }
 
