@@ -17,7 +17,7 @@ import (
 // that fails is told, by whatever comes next.
 func TestTablesAreWrittenInLargePieces(t *testing.T) {
 	rng := testseed.Rand(t)
-	for range 40 {
+	for range 15 {
 		mem, writes, fail := vfs.NewCrashableMem(), 0, -1
 		fs := tableFS{errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
 			if op.Kind != errorfs.OpFileWrite {
