@@ -13,6 +13,7 @@ import (
 
 	"millrace/loadtest/testaddr"
 	"millrace/shard/replica"
+	"millrace/shard/stamp"
 	"millrace/wal/quorum"
 )
 
@@ -167,4 +168,30 @@ func TestCallsFromBeforeAPause(t *testing.T) {
 	require.False(t, p.up.Load())
 	p.heard()
 	require.True(t, p.up.Load())
+}
+
+// A call from a node whose stamps are too far ahead is refused with a word, and takes no stamp along; nor does an answer
+// of that node.
+func TestCallsFromTheFutureAreRefused(t *testing.T) {
+	t.Parallel()
+	addresses := map[quorum.Node]string{1: testaddr.Free(t), 2: testaddr.Free(t)}
+	answer := map[string]Handler{"/ping": func(_ *quorum.Conn, dst Body, _ *Reader) (Body, error) { return dst, nil }}
+	ping := func(from *Options, to quorum.Node) error {
+		return from.NewPeer(to, func() {}).Post(Pings, "/ping", NewBody(0), time.Now().Add(patience), nil)
+	}
+	node := func(n quorum.Node) (*Options, *stamp.Clock) {
+		o, clock := caller(t, n, addresses, nil, answer), &stamp.Clock{}
+		o.Stamp, o.Observe = clock.Last, clock.Accept
+		return o, clock
+	}
+	one, ahead := node(1)
+	two, clock := node(2)
+	require.NoError(t, ping(one, 2))
+	require.NoError(t, ping(two, 1))
+	ahead.Observe(time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro())
+	err := ping(one, 2)
+	require.ErrorIs(t, err, stamp.ErrClock)
+	require.ErrorContains(t, err, "10m0s are permitted")
+	require.ErrorIs(t, ping(two, 1), stamp.ErrClock)
+	require.Zero(t, clock.Last())
 }
