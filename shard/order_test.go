@@ -299,6 +299,58 @@ func TestStateBeforeLeaving(t *testing.T) {
 	}
 }
 
+// So it is when who leaves has set a state of the address as well, or who sets one has left it before: of several who
+// have done something with an address the others count.
+func TestStateBeforeLeavingOfSeveral(t *testing.T) {
+	for name, stateFirst := range map[string]bool{"the state comes first": true, "the leaver comes first": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testStateBeforeLeavingOfSeveral(t, stateFirst) })
+		})
+	}
+}
+
+func testStateBeforeLeavingOfSeveral(t *testing.T, stateFirst bool) {
+	w := smallCluster(t, nil)
+	coord, shared := w.nodes[0].coord, emailIn(2, 0)
+	teller, leaver := userIn(1, 0), userIn(2, 0)
+	if !stateFirst {
+		teller, leaver = leaver, teller // what the first one says comes to the address late
+	}
+	for _, user := range []string{teller, leaver} {
+		track(t, coord, user, attrField(op.AttrEmail, shared))
+	}
+	told, other := emailGroup, emailGroup
+	told.On, other.Group[0] = false, 77
+	b := coord.NewBatch(1, 0)
+	defer b.Release()
+	set := func(user string, state profile.State) { b.SetUserStates(op.ExternalID, []byte(user), 0, state) }
+	move := func(user, email string) {
+		addAttributes(b, op.ExternalID, user, op.Contact, attrField(op.AttrEmail, email))
+	}
+	if stateFirst {
+		set(teller, told)
+		set(leaver, other)
+		move(leaver, emailIn(2, 1))
+	} else {
+		move(leaver, emailIn(1, 1))
+		move(teller, emailIn(2, 2))
+		move(teller, shared)
+		set(teller, told)
+	}
+	b.SetSource(op.SourceTrack)
+	w.held.Store(true)
+	done := make(chan error, 1)
+	go func() { done <- b.Commit() }()
+	notYet(t, done, "messages are not delivered")
+	w.held.Store(false)
+	require.NoError(t, <-done)
+	settle(t, coord)
+	require.NoError(t, coord.Barrier())
+	_, known := profile.StateOf(first(coord.Find(1, op.ExternalID, []byte(leaver)))[0].Blob, told)
+	require.Equal(t, stateFirst, known)
+	w.close()
+}
+
 // In a cluster an op for whoever has an address, which is nobody, and one that gives the address to a user are in
 // different groups' logs. The first has a user of its own, although the second is faster.
 func TestAddressIsAskedForBeforeItIsGiven(t *testing.T) {

@@ -28,8 +28,8 @@ type routing struct {
 	asks   bool                // some op is addressed by email or phone
 	moved  map[uint64]struct{} // directory rows whose users have changed
 	asked  map[uint64]struct{} // … that ops are sent to, since nobody has the address; in a cluster
-	left   map[uint64]uint64   // by directory row: who has lost the address
-	told   map[uint64]uint64   // … who has changed its groups' states
+	left   map[uint64]uint64   // by directory row: who has lost the address, or several
+	told   map[uint64]uint64   // … who has changed its groups' states, or several
 	ways   map[uint64]uint64   // naming.via of the last op, by naming.number; only if there are detours
 	// detours: some op goes to somebody who was merged.
 	detours bool
@@ -230,7 +230,7 @@ func (b *Batch) order() (cut int, row uint64, err error) {
 			if _, left := r.left[o.Number()]; left {
 				return start, o.Number(), nil
 			}
-			r.told[o.Number()] = o.Number()
+			doneBy(r.told, o.Number(), o.Number())
 		case o.Kind() == op.Delete && r.asks:
 			u, err := b.userOf(o.Number())
 			if err != nil {
@@ -351,6 +351,17 @@ func (r *routing) waits(key uint64, u named, fields []contactField) (row uint64,
 	return 0, false
 }
 
+// severalUsers stands for more than one who has done something with an address: no user has that key.
+const severalUsers = 0
+
+// doneBy notes that the user with this key has done something with the address in a directory row.
+func doneBy(done map[uint64]uint64, row, key uint64) {
+	if byOther(done, row, key) {
+		key = severalUsers
+	}
+	done[row] = key
+}
+
 // byOther says whether somebody else than the user with this key has done something with the address in a directory
 // row.
 func byOther(done map[uint64]uint64, row, key uint64) bool {
@@ -365,12 +376,13 @@ func (r *routing) note(key uint64, u *named, fields []contactField) {
 			continue
 		}
 		r.moved[u.rows[f.at]], r.moved[f.row] = struct{}{}, struct{}{}
-		r.left[u.rows[f.at]] = key
+		doneBy(r.left, u.rows[f.at], key)
 		u.rows[f.at] = f.row
 	}
 	for _, f := range fields {
 		if f.at < 0 {
-			r.told[u.rows[atEmail]], r.told[u.rows[atPhone]] = key, key
+			doneBy(r.told, u.rows[atEmail], key)
+			doneBy(r.told, u.rows[atPhone], key)
 		}
 	}
 }
