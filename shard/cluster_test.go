@@ -89,6 +89,7 @@ type testReplica struct {
 	marker int    // so many records Replay has
 	handed uint64 // position of the last that was handed back
 	todo   []func(e *replica.Replica)
+	doing  bool           // what was to do is being done
 	batch  *[]*wal.Record // records of the last of todo that more can be added to
 	wake   chan struct{}
 	ended  chan struct{} // of the goroutine that does what is to do
@@ -228,6 +229,7 @@ func (r *testReplica) run(e *replica.Replica) {
 		if !behind {
 			r.todo, r.batch = nil, nil
 		}
+		r.doing = !behind && len(todo) > 0
 		r.g.mu.Unlock()
 		if !up {
 			return
@@ -362,6 +364,11 @@ func (g *testGroup) dethrone(r *testReplica) {
 func (c *testCluster) move(g *testGroup, node int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.move(node)
+}
+
+// move is testCluster.move for the holder of g.mu.
+func (g *testGroup) move(node int) {
 	g.dethrone(g.leader)
 	r, term := g.replicas[node], g.term
 	if r == nil || !r.up {
@@ -424,11 +431,12 @@ func (g *testGroup) leads(until time.Time) *testReplica {
 		if r == nil { // none, or one that was about to lead is gone
 			time.Sleep(time.Millisecond)
 			g.mu.Lock()
-			orphan := g.leader == nil && g.term == term && !slices.ContainsFunc(g.replicas, func(r *testReplica) bool { return r != nil && len(r.todo) > 0 })
-			g.mu.Unlock()
-			if orphan && g.c.chance(5) {
-				g.c.move(g, g.c.anyNode(g))
+			orphan := g.leader == nil && g.term == term &&
+				!slices.ContainsFunc(g.replicas, func(r *testReplica) bool { return r != nil && (r.doing || len(r.todo) > 0) })
+			if orphan && g.c.chance(5) { // at once: else it might be one that somebody has found to lead by now
+				g.move(g.c.anyNode(g))
 			}
+			g.mu.Unlock()
 			continue
 		}
 		if r.e.Load() != nil {
@@ -583,14 +591,14 @@ func (c *testCluster) logged() (n int) {
 	return n
 }
 
-// lags says whether some replica has not applied yet all that is decided.
+// lags says whether something that was appended is not decided yet, or some replica has not applied yet all that is.
 func (c *testCluster) lags() bool {
 	return slices.ContainsFunc(c.replicas(), func(e *Engine) bool {
 		g := e.Log().(*testReplica).g
 		g.mu.Lock()
-		decided := g.position
+		decided, pending := g.position, len(g.pending)
 		g.mu.Unlock()
-		return e.AppliedPosition() < decided
+		return pending > 0 || e.AppliedPosition() < decided
 	})
 }
 

@@ -183,6 +183,7 @@ func TestFaultHotUserLetsTheLogGo(t *testing.T) {
 	for i := range 1000 {
 		commitEvent(t, e, op.ExternalID, "hot", "e", 0)
 		if i%100 == 99 {
+			eventually(t, "the other workers have counted it", func() bool { return e.AppliedPosition() == uint64(i+1) })
 			require.NoError(t, e.Checkpoint())
 		}
 	}

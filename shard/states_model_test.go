@@ -802,10 +802,7 @@ func TestStatesConverge(t *testing.T) {
 		require.NoError(t, e.Close())
 		o.FS = crashed
 		e = openTest(t, o)
-		require.Eventually(t, func() bool {
-			s := e.Stats()
-			return s.Outbox == 0 && s.Deferred == 0 && s.InflightBytes == 0
-		}, 20*time.Second, time.Millisecond)
+		settle(t, e)
 		x.run(r, 1, func() *Engine { return e })
 		x.check(e)
 		require.NoError(t, e.Close())

@@ -214,7 +214,8 @@ func TestTrailOfMerged(t *testing.T) {
 	setUser(t, e, op.ExternalID, "cy", emailGroup)
 	merge := func(gone, keep uint64) {
 		commitAs(t, e, op.SourceMerge, func(b *Batch) { b.Merge(gone, keep) })
-		require.Eventually(t, func() bool { return len(first(e.FindNumber(1, gone))) == 0 && e.Stats().Outbox == 0 }, time.Minute, time.Millisecond)
+		settle(t, e)
+		require.Empty(t, first(e.FindNumber(1, gone)))
 	}
 	merge(ann, bob)
 	merge(bob, cy)

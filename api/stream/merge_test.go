@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -29,7 +28,7 @@ func (w *world) merge(gone, keep string) (goneID, keepID string) {
 	b.Merge(numbers[0], numbers[1])
 	require.NoError(w.t, b.Commit())
 	b.Release()
-	require.Eventually(w.t, func() bool { s := w.e.Stats(); return s.MergesWaiting == 0 && s.Outbox == 0 }, time.Minute, time.Millisecond)
+	require.NoError(w.t, w.e.Replica().Settle(w.t.Context()))
 	return string(w.e.AppendSvcID(nil, w.ws.Number, numbers[0])), string(w.e.AppendSvcID(nil, w.ws.Number, numbers[1]))
 }
 

@@ -66,12 +66,7 @@ func (w *world) merge(pairs ...uint64) {
 
 func (w *world) settle() {
 	w.t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Microsecond) {
-		if s := w.e.Stats(); s.MergesWaiting == 0 && s.Outbox == 0 {
-			return
-		}
-		require.Less(w.t, time.Now(), end)
-	}
+	require.NoError(w.t, w.e.Replica().Settle(w.t.Context()))
 }
 
 // exportedNames are the names of all events that are exported, sorted.
