@@ -34,7 +34,7 @@ func memory(ctx context.Context, s *settings) (figures []Figure, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
-	pad, err := fitPad(e)
+	pad, err := fitPad(e, n)
 	if err != nil {
 		return nil, err
 	}
@@ -157,14 +157,15 @@ func makeProfiles(ctx context.Context, makers []*maker, from, to int) error {
 	})
 }
 
-// fitPad finds how much text makes a profile of profileBytes.
-func fitPad(e *shard.Coordinator) (int, error) {
+// fitPad finds how much text makes a profile of profileBytes, of a user whom nothing else is asked of: a value keeps
+// the room that it has had.
+func fitPad(e *shard.Coordinator, user int) (int, error) {
 	const trial = 40
 	m := newMakers(e, trial)[0]
-	if err := m.create(0, 1); err != nil {
+	if err := m.create(user, user+1); err != nil {
 		return 0, err
 	}
-	size, err := sizeOf(e, 0)
+	size, err := sizeOf(e, user)
 	pad := trial + profileBytes - size
 	if err == nil && pad < 0 {
 		err = fmt.Errorf("a small profile has %d bytes already", size-trial)
