@@ -325,3 +325,22 @@ func TestCloseDrains(t *testing.T) {
 	require.Equal(t, taken.Load(), h.LastPosition())
 	require.NoError(t, h.Close())
 }
+
+// A file system that allocates nothing ahead of a write, or has no room for as much, still takes the log.
+func TestPreallocationFails(t *testing.T) {
+	var failed atomic.Int64
+	fs := vfs.NewCrashableMem()
+	h := mustOpen(t, errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind != errorfs.OpFilePreallocate {
+			return nil
+		}
+		failed.Add(1)
+		return errorfs.ErrInjected
+	})), nil)
+	h.fill(t, 100, 3000)
+	require.NotZero(t, failed.Load())
+	again := mustOpen(t, fs.CrashClone(vfs.CrashCloneCfg{}), nil)
+	require.EqualValues(t, 100, again.LastPosition())
+	require.NoError(t, again.Close())
+	require.NoError(t, h.Close())
+}
