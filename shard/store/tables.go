@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bufio"
 	"errors"
 	"path/filepath"
 
@@ -23,41 +24,21 @@ func (fs tableFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File,
 	if err != nil || filepath.Ext(name) != ".sst" {
 		return f, err
 	}
-	return &tableFile{File: f, buf: make([]byte, 0, tableWrite)}, nil
+	return &tableFile{f, bufio.NewWriterSize(f, tableWrite)}, nil
 }
 
-// tableFile keeps what is written until it is enough, or has to be there.
+// tableFile keeps what is written until it is enough, or has to be there. After a write that failed, all fails.
 type tableFile struct {
 	vfs.File
-	buf []byte
+	buf *bufio.Writer
 }
 
 // Write keeps p, or writes what there is.
-func (f *tableFile) Write(p []byte) (int, error) {
-	for rest := p; len(rest) > 0; {
-		n := min(len(rest), cap(f.buf)-len(f.buf))
-		f.buf, rest = append(f.buf, rest[:n]...), rest[n:]
-		if len(f.buf) == cap(f.buf) {
-			if err := f.flush(); err != nil {
-				return 0, err
-			}
-		}
-	}
-	return len(p), nil
-}
-
-func (f *tableFile) flush() error {
-	if len(f.buf) == 0 {
-		return nil
-	}
-	_, err := f.File.Write(f.buf)
-	f.buf = f.buf[:0]
-	return err
-}
+func (f *tableFile) Write(p []byte) (int, error) { return f.buf.Write(p) }
 
 // Sync makes all that was written durable.
 func (f *tableFile) Sync() error {
-	if err := f.flush(); err != nil {
+	if err := f.buf.Flush(); err != nil {
 		return err
 	}
 	return f.File.Sync()
@@ -65,11 +46,11 @@ func (f *tableFile) Sync() error {
 
 // SyncData does the same, but for times.
 func (f *tableFile) SyncData() error {
-	if err := f.flush(); err != nil {
+	if err := f.buf.Flush(); err != nil {
 		return err
 	}
 	return f.File.SyncData()
 }
 
 // Close writes what is left. Pebble closes a table without a sync only when it gives it up.
-func (f *tableFile) Close() error { return errors.Join(f.flush(), f.File.Close()) }
+func (f *tableFile) Close() error { return errors.Join(f.buf.Flush(), f.File.Close()) }

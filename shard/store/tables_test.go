@@ -49,6 +49,8 @@ func TestTablesAreWrittenInLargePieces(t *testing.T) {
 		sync := []func() error{f.Sync, f.SyncData}[rng.IntN(2)]
 		if err = errors.Join(err, sync()); fail >= 0 && writes > fail {
 			require.ErrorIs(t, err, errorfs.ErrInjected)
+			require.ErrorIs(t, sync(), errorfs.ErrInjected, "nor is it durable at a second try")
+			require.ErrorIs(t, f.Close(), errorfs.ErrInjected)
 			continue
 		}
 		require.NoError(t, err)
