@@ -194,6 +194,30 @@ func TestRowsAsJSON(t *testing.T) {
 	}
 }
 
+// An event may have a name twice, as far as the format goes, and its second value may be larger than the rest of a page.
+func TestNameTwice(t *testing.T) {
+	fs, rs := vfs.NewMem(), &Rows{}
+	w := Row{Position: 105, Kind: op.Event, Name: rs.Intern([]byte("event"))}
+	for _, n := range []int{1, 3 * pageBytes} {
+		w.Properties = binary.AppendUvarint(w.Properties, uint64(rs.Intern([]byte("name"))))
+		w.Properties = op.AppendBlock(w.Properties, op.String, make([]byte, n))
+	}
+	rs.List = append(rs.List, w, w)
+	rs.List[1].Ordinal = 1
+	data, _, err := newTestWriter().Write(rs, 100, 110)
+	require.NoError(t, err)
+	put(t, fs, "b", data)
+	b, err := Open(fs, "b")
+	require.NoError(t, err)
+	defer b.Close()
+	require.NoError(t, eachRows(b, new(Group), func(back *Rows) { require.Equal(t, plain(rs), plain(back)) }))
+	require.NoError(t, eachRows(b, &Group{JSON: true}, func(back *Rows) {
+		for i := range rs.List {
+			require.Equal(t, rs.Fields(&rs.List[i]).AppendJSON(nil), back.List[i].Properties)
+		}
+	}))
+}
+
 // Whatever bit is flipped, wherever the file is cut: an error that names the file, never another row.
 func TestDamageIsFound(t *testing.T) {
 	testsize.SkipSerial(t)

@@ -154,9 +154,11 @@ func (p *pages) room(n int) []byte {
 	return p.page[len(p.page):]
 }
 
-// fill keeps what room was given for.
+// fill keeps what room was given for; what took more than that has memory of its own.
 func (p *pages) fill(b []byte) []byte {
-	p.page = p.page[:len(p.page)+len(b)]
+	if end := len(p.page) + len(b); end <= cap(p.page) {
+		p.page = p.page[:end]
+	}
 	return b[:len(b):len(b)]
 }
 
