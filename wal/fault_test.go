@@ -344,3 +344,47 @@ func TestPreallocationFails(t *testing.T) {
 	require.NoError(t, again.Close())
 	require.NoError(t, h.Close())
 }
+
+// allocFS notes how far files are allocated.
+type allocFS struct {
+	vfs.FS
+	mu   sync.Mutex
+	ends map[string]int64
+}
+
+type allocFile struct {
+	vfs.File
+	fs   *allocFS
+	name string
+}
+
+func (fs *allocFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := fs.FS.Create(name, c)
+	return &allocFile{f, fs, name}, err
+}
+
+func (f *allocFile) Preallocate(offset, length int64) error {
+	f.fs.mu.Lock()
+	defer f.fs.mu.Unlock()
+	f.fs.ends[f.name] = max(f.fs.ends[f.name], offset+length)
+	return f.File.Preallocate(offset, length)
+}
+
+// A segment that is full has nothing allocated behind its end: the last group passes SegmentBytes, and that is no
+// reason to allocate more ahead.
+func TestPreallocationEnds(t *testing.T) {
+	const size = 100 << 10
+	fs := &allocFS{FS: vfs.NewMem(), ends: map[string]int64{}}
+	h := mustOpen(t, fs, func(o *Options) { o.SegmentBytes, o.MaxRecycled = size, -1 })
+	for range 30 {
+		h.fill(t, 1, 30_000)
+	}
+	require.NoError(t, h.Close())
+	require.Greater(t, len(fs.ends), 4)
+	for name, end := range fs.ends {
+		info, err := fs.Stat(name)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, end, int64(size))
+		require.LessOrEqual(t, end, max(size, info.Size()), name)
+	}
+}

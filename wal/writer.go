@@ -20,12 +20,12 @@ import (
 // Whole pages are written, from memory that begins at a page, so that they can go to the disk past the page cache
 // (writeDirect): the last one filled up with zeros, and once more with what comes next.
 type writer struct {
-	file        vfs.File
-	num         uint32 // of the segment; stands in each chunk
-	buf         []byte // from written on: the rest of a page that has been written, and what has not been
-	written     int64  // bytes of the segment before buf, whole pages
-	allocated   int64  // of the file, as far as the file system does that
-	preallocate int64  // at a time
+	file         vfs.File
+	num          uint32 // of the segment; stands in each chunk
+	buf          []byte // from written on: the rest of a page that has been written, and what has not been
+	written      int64  // bytes of the segment before buf, whole pages
+	allocated    int64  // of the file, as far as the file system does that
+	segmentBytes int64  // Options.SegmentBytes: nothing is allocated behind it but what is written at once
 }
 
 // writeBytes is what is gathered at most before it is written.
@@ -85,7 +85,7 @@ func (w *writer) flush() error {
 	end := len(w.buf)
 	pages := append(w.buf, noPage[:-end&(pageBytes-1)]...)
 	if more := w.written + int64(len(pages)) - w.allocated; more > 0 {
-		more = max(more, w.preallocate)
+		more = max(more, min(maxPreallocate, w.segmentBytes-w.allocated))
 		_ = w.file.Preallocate(w.allocated, more) // for speed alone: the write says what there is no room for
 		w.allocated += more
 	}
@@ -170,7 +170,7 @@ func (l *Log) create(num uint64) (w *writer, path string, size int64, err error)
 		l.commit.buf = pagesOf(writeBytes)[:0]
 	}
 	return &writer{file: file, num: uint32(num), buf: l.commit.buf, allocated: old.size,
-		preallocate: min(l.opts.SegmentBytes, maxPreallocate)}, path, old.size, nil
+		segmentBytes: l.opts.SegmentBytes}, path, old.size, nil
 }
 
 // writeDirect has what is written to a file go to the disk past the page cache, which costs less than half of the CPU
@@ -194,7 +194,7 @@ func writeDirect(file vfs.File) bool {
 	return err == nil
 }
 
-// maxPreallocate bounds what a segment that is closed early leaves allocated behind its end.
+// maxPreallocate is what is allocated ahead at a time. It bounds what a segment that is closed early leaves allocated behind its end.
 const maxPreallocate = 16 << 20
 
 const writeCategory vfs.DiskWriteCategory = "millrace-wal"

@@ -28,7 +28,7 @@ func TestWriterAgainstPebble(t *testing.T) {
 		if i%3 == 1 && !writeDirect(file) {
 			t.Log("this file system has no writes past the page cache")
 		}
-		ours := &writer{file: file, num: 7, buf: pagesOf(writeBytes)[:0], preallocate: 1 << 20}
+		ours := &writer{file: file, num: 7, buf: pagesOf(writeBytes)[:0], segmentBytes: 1 << 30}
 		theirs := &bytes.Buffer{}
 		pebble := record.NewLogWriter(theirs, 7, record.LogWriterConfig{WriteWALSyncOffsets: func() bool { return false }})
 		for range 100 {
