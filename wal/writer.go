@@ -194,7 +194,8 @@ func writeDirect(file vfs.File) bool {
 	return err == nil
 }
 
-// maxPreallocate is what is allocated ahead at a time. It bounds what a segment that is closed early leaves allocated behind its end.
+// maxPreallocate is what is allocated ahead at a time. It bounds what a segment that is closed early leaves allocated
+// behind its end.
 const maxPreallocate = 16 << 20
 
 const writeCategory vfs.DiskWriteCategory = "millrace-wal"
