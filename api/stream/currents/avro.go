@@ -116,12 +116,14 @@ func SchemaOf(kind op.Kind) *avro.Schema { return records[kind].schema }
 // Rows makes records of events. It belongs to one goroutine.
 type Rows struct {
 	users     *Reader
-	workspace string
+	workspace []byte
 	made      []byte // memory for a text that is made
 }
 
 // NewRows makes records of events that users has read before.
-func NewRows(users *Reader, workspace string) *Rows { return &Rows{users: users, workspace: workspace} }
+func NewRows(users *Reader, workspace string) *Rows {
+	return &Rows{users: users, workspace: []byte(workspace)}
+}
 
 // Append appends the event that was read last, as a record of its kind's schema.
 func (x *Rows) Append(dst []byte, e *event.Event) []byte {
@@ -129,87 +131,80 @@ func (x *Rows) Append(dst []byte, e *event.Event) []byte {
 	if isState(e.Kind) {
 		c = changeOf(e)
 	}
-	r := x.users
 	for _, f := range records[e.Kind].fields {
 		switch f.source {
-		case nothing:
-			dst = append(dst, branchNull)
 		case fromTime:
 			dst = binary.AppendVarint(dst, int64(seconds(e)))
 		case fromPrice:
 			dst = binary.LittleEndian.AppendUint32(dst, math.Float32bits(float32(e.Price)))
-		case fromID:
-			dst = r.AppendUUID(append(dst, zigzagUUID), e)
-		case fromUser:
-			dst = appendText(dst, f, r.svcID)
-		case fromExternalID:
-			dst = appendText(dst, f, r.externalID)
-		case fromApp:
-			app := e.App
-			if !event.IsEvent(e.Kind) {
-				app = nil
-			}
-			dst = appendText(dst, f, app)
-		case fromTimeZone:
-			dst = appendText(dst, f, r.timeZone)
-		case fromWorkspace:
-			dst = appendText(dst, f, x.workspace)
-		case fromName:
-			dst = appendText(dst, f, e.Name)
-		case fromCurrency:
-			dst = appendText(dst, f, e.Currency[:])
-		case fromProperties:
-			dst = appendText(dst, f, x.properties(e))
-		case fromOrphanedBy:
-			x.made = r.appendID(x.made[:0], e.Workspace, e.Number)
-			dst = appendText(dst, f, x.made)
-		case fromStatus:
-			dst = appendText(dst, f, c.status)
-		case fromChangeSource:
-			dst = appendText(dst, f, c.source)
-		case fromChannel:
-			dst = appendText(dst, f, c.channel)
-		case fromEmail:
-			dst = appendText(dst, f, c.email)
-		case fromPhone:
-			dst = appendText(dst, f, c.phone)
-		case fromAddress:
-			dst = appendText(dst, f, c.address)
+		default:
+			dst = appendText(dst, x.text(f.source, e, &c), f.optional)
 		}
 	}
 	return dst
 }
 
-// The branches of an optional field's union, and the length of a UUID, zigzag.
+// text is what a field has that is a text, until the next call; empty for none.
+func (x *Rows) text(from source, e *event.Event, c *change) []byte {
+	r, made := x.users, x.made[:0]
+	switch from {
+	case fromUser:
+		return r.svcID
+	case fromExternalID:
+		return r.externalID
+	case fromTimeZone:
+		return r.timeZone
+	case fromWorkspace:
+		return x.workspace
+	case fromName:
+		return e.Name
+	case fromCurrency:
+		return e.Currency[:]
+	case fromEmail:
+		return c.email
+	case fromPhone:
+		return c.phone
+	case fromAddress:
+		return c.address
+	case fromApp:
+		if event.IsEvent(e.Kind) {
+			return e.App
+		}
+	case fromProperties:
+		if e.Properties != nil && !hasQuantity(e) {
+			return e.Properties
+		}
+		made = appendProperties(made, e)
+	case fromID:
+		made = r.AppendUUID(made, e)
+	case fromOrphanedBy:
+		made = r.appendID(made, e.Workspace, e.Number)
+	case fromStatus:
+		made = append(made, c.status...)
+	case fromChangeSource:
+		made = append(made, c.source...)
+	case fromChannel:
+		made = append(made, c.channel...)
+	}
+	x.made = made
+	return made
+}
+
+// The branches of an optional field's union, zigzag.
 const (
 	branchNull  = 0
 	branchValue = 2
-	zigzagUUID  = 2 * uuidBytes
 )
 
-// appendText appends a field that is a text; of an optional one, an empty text is null.
-func appendText[T []byte | string](dst []byte, f field, text T) []byte {
-	if f.optional {
+// appendText appends a text; where it is optional, an empty one is null.
+func appendText(dst, text []byte, optional bool) []byte {
+	if optional {
 		if len(text) == 0 {
 			return append(dst, branchNull)
 		}
 		dst = append(dst, branchValue)
 	}
-	if n := 2 * len(text); n < 1<<7 {
-		dst = append(dst, byte(n))
-	} else {
-		dst = binary.AppendUvarint(dst, uint64(n))
-	}
-	return append(dst, text...)
-}
-
-// properties are those of an event as Currents has them, until the next call.
-func (x *Rows) properties(e *event.Event) []byte {
-	if e.Properties != nil && !hasQuantity(e) {
-		return e.Properties
-	}
-	x.made = appendProperties(x.made[:0], e)
-	return x.made
+	return append(binary.AppendVarint(dst, int64(len(text))), text...)
 }
 
 // seconds is the time of an event in seconds, as far as Avro's int has room for it.
