@@ -217,13 +217,12 @@ func (x *exporter) readTail(deleted *deletedSet) error {
 	if err != nil {
 		return err
 	}
-	x.stretch.Sort()
 	from := x.next
 	x.next = x.stretch.last + 1
 	return x.pass(&x.stretch.Rows, from, deleted)
 }
 
-// gather reads the next stretch of the log. The caller holds tail.
+// gather reads the next stretch of the log and puts its rows in order. The caller holds tail.
 func (x *exporter) gather() error {
 	s := &x.stretch
 	if s.begin(x.next, x.end); x.filter.query.noted() {
@@ -255,6 +254,7 @@ func (x *exporter) gather() error {
 		return err
 	}
 	s.finish(dropped, &deletedSet{})
+	s.Sort()
 	return nil
 }
 

@@ -77,7 +77,7 @@ func (f *Follower) Read(ctx context.Context, to uint64, pass func(*event.Event) 
 		}
 		if f.x.next > f.x.end {
 			if !f.inGroup {
-				f.x.group = blocks.Group{} // from here on it is the log that is read
+				f.x.group = blocks.Group{} // what comes next is in the log, as a rule
 			}
 			return f.x.end, nil
 		}
@@ -163,11 +163,11 @@ func (f *Follower) readAhead() error {
 		x.next = b.last + 1
 		return nil
 	}
-	return f.readBlock(b)
+	return f.openGroup(b)
 }
 
-// readBlock begins with the next group of a block that has something to pass on, or passes over what is left of it.
-func (f *Follower) readBlock(b *block) error {
+// openGroup begins with the next group of a block that has something to pass on, or passes over what is left of it.
+func (f *Follower) openGroup(b *block) error {
 	x := &f.x
 	r, err := x.log.openBlock(b)
 	if err == errGone {
@@ -253,7 +253,7 @@ func (f *Follower) readTail() error {
 		return err
 	}
 	x.next = x.stretch.last + 1
-	x.stretch.Sort()
+	x.group = blocks.Group{} // beside a stretch it would only take memory
 	f.choose(&x.stretch.Rows, from)
 	return nil
 }
