@@ -189,7 +189,9 @@ func TestDiskFull(t *testing.T) {
 
 	usage(1, 100) // it opens on a full disk
 	h = mustOpen(t, fs, func(o *Options) { o.MinFreeBytes, o.MinFreePercent = 0, 0 })
-	require.ErrorIs(t, h.Append(newRecord(1, 8)), ErrDiskFull)
+	err := h.Append(newRecord(1, 8))
+	require.ErrorIs(t, err, ErrDiskFull)
+	require.ErrorContains(t, err, "min-free-bytes", "gigabytes may be free: it says which setting asks for more")
 	require.NoError(t, h.Close())
 }
 

@@ -24,8 +24,7 @@ func (f Floor) isReached(free, total uint64) bool {
 func (f Floor) Check(dir string) error {
 	u, err := vfs.Default.GetDiskUsage(dir)
 	if err == nil && f.isReached(u.AvailBytes, u.TotalBytes) {
-		return fmt.Errorf("%w: %d bytes of %d are free where %q lies, which is below the floor", ErrDiskFull,
-			u.AvailBytes, u.TotalBytes, dir)
+		return fmt.Errorf("%w: %d bytes of %d are free where %q lies", ErrDiskFull, u.AvailBytes, u.TotalBytes, dir)
 	}
 	return nil
 }
@@ -47,7 +46,8 @@ func (r *Room) Note(free, total uint64) {
 	switch {
 	case r.full.Swap(full) == full:
 	case full:
-		r.Logger.Warn("the disk is full; records are refused", "available", free, "total", total)
+		r.Logger.Warn("the disk is full; records are refused", "available", free, "total", total,
+			"min_free_bytes", r.MinFreeBytes, "min_free_percent", r.MinFreePercent)
 	default:
 		r.Logger.Info("the disk has room again", "available", free, "total", total)
 	}

@@ -52,7 +52,7 @@ var (
 	// again.
 	ErrBusy = errors.New("wal: too much waits for the disk")
 	// ErrDiskFull is returned by Append while the free space is below the floor. It passes by itself.
-	ErrDiskFull = errors.New("wal: the disk is full")
+	ErrDiskFull = errors.New("wal: the disk is full: less is free than min-free-bytes or min-free-percent ask for")
 	// ErrFailed is returned by Append, Trim and Close after a write or an fsync has failed. It is final; the process
 	// should exit.
 	ErrFailed = errors.New("wal: the log has failed")
