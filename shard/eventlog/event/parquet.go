@@ -87,21 +87,13 @@ func newParquetEncoder(w io.Writer, svcID SvcIDFunc, properties []Column) *parqu
 	schema, own := parquetSchemaOf(properties)
 	x := &parquetEncoder{svcID: svcID, own: own,
 		w: parquet.NewWriter(w, schema, parquet.Compression(parquetCodec), parquet.PageBufferSize(parquetPage),
-			parquet.SkipPageBounds("properties")),
+			parquet.DataPageStatistics(false), parquet.SkipPageBounds("properties")),
 		columns: make([][]parquet.Value, parquetColumns+len(properties)),
 		filled:  make([]bool, parquetColumns+len(properties))}
 	for c := range x.columns {
 		x.columns[c] = make([]parquet.Value, parquetBatch)
-		setNull(x.columns[c], c)
 	}
 	return x
-}
-
-func setNull(values []parquet.Value, column int) {
-	null := parquet.Value{}.Level(0, 0, column)
-	for i := range values {
-		values[i] = null
-	}
 }
 
 func (x *parquetEncoder) Write(e *Event) error {
@@ -164,7 +156,9 @@ func (x *parquetEncoder) always(column int, v parquet.Value) { x.columns[column]
 
 // set sets a value of the row at hand in an optional column.
 func (x *parquetEncoder) set(column int, v parquet.Value) {
-	x.columns[column][x.rows] = v.Level(0, 1, column)
+	at := &x.columns[column][x.rows]
+	*at = v
+	at.SetDefinitionLevel(1)
 	x.filled[column] = true
 }
 
@@ -181,7 +175,7 @@ func (x *parquetEncoder) Flush() error {
 			return fmt.Errorf("write parquet: %w", err)
 		}
 		if x.filled[column] {
-			setNull(x.columns[column][:x.rows], column)
+			clear(x.columns[column][:x.rows])
 			x.filled[column] = false
 		}
 	}
