@@ -203,8 +203,15 @@ func (r *valueReader) read(n int) bool {
 			known, dictionary = true, r.openName()
 		}
 		v := r.one[:0]
+		isDecimal := t >= tagDecimal && int(t-tagDecimal) < len(powers)
 		switch {
-		case t >= tagDecimal && int(t-tagDecimal) < len(powers):
+		case r.json && isDecimal:
+			r.spans = append(r.spans, r.keepDecimal(int(t-tagDecimal)))
+			continue
+		case r.json && tag == op.Int:
+			r.spans = append(r.spans, r.keepDecimal(0))
+			continue
+		case isDecimal:
 			v = op.AppendFloat(v, float64(r.ints.Varint())/powers[t-tagDecimal])
 		case tag <= op.True:
 			v = append(v, t)
@@ -238,6 +245,13 @@ func (r *valueReader) keep(v op.Value) span {
 	} else {
 		r.values = append(r.values, v...)
 	}
+	return span{uint32(begin), uint32(len(r.values))}
+}
+
+// keepDecimal keeps the next number as JSON, which most values are: not by way of a value.
+func (r *valueReader) keepDecimal(scale int) span {
+	begin := len(r.values)
+	r.values = event.AppendDecimal(r.values, r.ints.Varint(), scale)
 	return span{uint32(begin), uint32(len(r.values))}
 }
 

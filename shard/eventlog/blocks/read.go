@@ -349,14 +349,13 @@ func (g *Group) makeProperties(list []Row) {
 	}
 }
 
+// usualRoom is more than the properties of a row take, as a rule: to count that costs as much as to write them.
+const usualRoom = 4 << 10
+
 // object makes the properties of a row as a JSON object: those with the names in shape, each with the value that comes
 // next for it.
 func (r *valueReader) object(dst *Rows, shape []uint32, next []int) []byte {
-	size := len("{}") + len(shape)
-	for _, name := range shape {
-		size += len(dst.members[name]) + len(r.at(next[name]))
-	}
-	p := append(dst.pages.room(size), '{')
+	p := append(dst.pages.room(usualRoom), '{')
 	for k, name := range shape {
 		if k > 0 {
 			p = append(p, ',')
@@ -369,11 +368,7 @@ func (r *valueReader) object(dst *Rows, shape []uint32, next []int) []byte {
 
 // fields makes them as the log has them.
 func (r *valueReader) fields(dst *Rows, shape []uint32, next []int) []byte {
-	size := binary.MaxVarintLen32 * len(shape)
-	for _, name := range shape {
-		size += len(r.at(next[name]))
-	}
-	p := dst.pages.room(size)
+	p := dst.pages.room(usualRoom)
 	for _, name := range shape {
 		p = binary.AppendUvarint(p, uint64(name))
 		p = append(p, r.at(next[name])...)

@@ -146,7 +146,7 @@ const pageBytes = 1 << 20
 // keep returns a copy of b.
 func (p *pages) keep(b []byte) []byte { return p.fill(append(p.room(len(b)), b...)) }
 
-// room has room for so many bytes, which are to be appended to it and then kept by fill.
+// room has room for so many bytes at least, which are to be appended to it and then kept by fill.
 func (p *pages) room(n int) []byte {
 	if cap(p.page)-len(p.page) < n {
 		p.page = make([]byte, 0, max(pageBytes, n))
@@ -154,11 +154,13 @@ func (p *pages) room(n int) []byte {
 	return p.page[len(p.page):]
 }
 
-// fill keeps what room was given for; what took more than that has memory of its own.
+// fill keeps what room was given for; what took more than that has memory of its own, and ends the page.
 func (p *pages) fill(b []byte) []byte {
-	if end := len(p.page) + len(b); end <= cap(p.page) {
-		p.page = p.page[:end]
+	end := len(p.page) + len(b)
+	if end > cap(p.page) {
+		p.page, end = nil, 0
 	}
+	p.page = p.page[:end]
 	return b[:len(b):len(b)]
 }
 

@@ -98,16 +98,21 @@ func appendTime(dst []byte, t time.Time) []byte {
 		return append(t.AppendFormat(append(dst, '"'), "2006-01-02T15:04:05.000Z"), '"')
 	}
 	hour, minute, second := t.Clock()
-	dst = append(append(dst, '"'), digitPairs[2*(year/100):][:2]...)
-	dst = append(append(dst, digitPairs[2*(year%100):][:2]...), '-')
-	dst = append(append(dst, digitPairs[2*month:][:2]...), '-')
-	dst = append(append(dst, digitPairs[2*day:][:2]...), 'T')
-	dst = append(append(dst, digitPairs[2*hour:][:2]...), ':')
-	dst = append(append(dst, digitPairs[2*minute:][:2]...), ':')
-	dst = append(append(dst, digitPairs[2*second:][:2]...), '.')
+	start := len(dst)
+	dst = append(dst, `"2006-01-02T15:04:05.000Z"`...)
+	b := dst[start:]
+	pair := func(at, n int) { copy(b[at:at+2], digitPairs[2*n:]) }
+	pair(1, year/100)
+	pair(3, year%100)
+	pair(6, int(month))
+	pair(9, day)
+	pair(12, hour)
+	pair(15, minute)
+	pair(18, second)
 	millis := t.Nanosecond() / 1e6
-	dst = append(append(dst, byte('0'+millis/100)), digitPairs[2*(millis%100):][:2]...)
-	return append(dst, 'Z', '"')
+	b[21] = byte('0' + millis/100)
+	pair(22, millis%100)
+	return dst
 }
 
 // digitPairs are the numbers from 00 to 99.
@@ -130,6 +135,36 @@ func appendFloat(dst []byte, f float64) []byte {
 	}
 	return strconv.AppendFloat(dst, f, format, -1, 64)
 }
+
+// exactDecimal bounds what AppendDecimal writes digit by digit: decimals of up to 15 digits are the shortest ones of
+// the floats that they are read as, which is what AppendValue writes.
+const exactDecimal = 1e15
+
+// AppendDecimal appends m / 10^scale as AppendValue does for a Float of that, and for an Int when scale is 0. scale is
+// at most 4.
+func AppendDecimal(dst []byte, m int64, scale int) []byte {
+	for ; scale > 0 && m%10 == 0; scale-- {
+		m /= 10
+	}
+	if scale == 0 {
+		return strconv.AppendInt(dst, m, 10)
+	}
+	if m <= -exactDecimal || m >= exactDecimal {
+		return appendFloat(dst, float64(m)/float64(tens[scale]))
+	}
+	if m < 0 {
+		dst, m = append(dst, '-'), -m
+	}
+	dst = strconv.AppendInt(dst, m/tens[scale], 10)
+	dst = append(append(dst, '.'), "0000"[:scale]...)
+	for at, fraction := len(dst)-1, m%tens[scale]; fraction > 0; at-- {
+		dst[at] += byte(fraction % 10)
+		fraction /= 10
+	}
+	return dst
+}
+
+var tens = [...]int64{1, 10, 100, 1000, 10000}
 
 // appendCompact appends JSON text without the white space between its tokens.
 func appendCompact(dst, text []byte) []byte {
