@@ -101,7 +101,7 @@ func appendTime(dst []byte, t time.Time) []byte {
 	start := len(dst)
 	dst = append(dst, `"2006-01-02T15:04:05.000Z"`...)
 	b := dst[start:]
-	pair := func(at, n int) { copy(b[at:at+2], digitPairs[2*n:]) }
+	pair := func(at, n int) { copy(b[at:at+2], digitPairs[2*n:2*n+2]) }
 	pair(1, year/100)
 	pair(3, year%100)
 	pair(6, int(month))
@@ -116,13 +116,9 @@ func appendTime(dst []byte, t time.Time) []byte {
 }
 
 // digitPairs are the numbers from 00 to 99.
-var digitPairs = func() string {
-	var b []byte
-	for i := range 100 {
-		b = append(b, byte('0'+i/10), byte('0'+i%10))
-	}
-	return string(b)
-}()
+const digitPairs = "00010203040506070809" + "10111213141516171819" + "20212223242526272829" + "30313233343536373839" +
+	"40414243444546474849" + "50515253545556575859" + "60616263646566676869" + "70717273747576777879" +
+	"80818283848586878889" + "90919293949596979899"
 
 // appendFloat writes a number as it is usual in JSON: plain, with an exponent only when it is very large or small.
 func appendFloat(dst []byte, f float64) []byte {
