@@ -1,0 +1,33 @@
+package blocks
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testseed"
+)
+
+// What pages keep stays as it was, however much of the room that was given for it it has taken.
+func TestPagesKeep(t *testing.T) {
+	rng := testseed.Rand(t)
+	var p pages
+	var kept, want [][]byte
+	for i := range 3000 {
+		size := rng.IntN(2 * usualRoom)
+		if i%500 == 0 {
+			size += pageBytes
+		}
+		b := bytes.Repeat([]byte{byte(i)}, size)
+		want = append(want, b)
+		if i%2 == 0 {
+			kept = append(kept, p.keep(b))
+		} else {
+			kept = append(kept, p.fill(append(p.room(usualRoom), b...)))
+		}
+	}
+	for i := range want {
+		require.True(t, bytes.Equal(want[i], kept[i]), i)
+	}
+}
