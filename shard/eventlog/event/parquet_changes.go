@@ -12,7 +12,7 @@ import (
 
 // ParquetChange is a row of a Parquet file of changes of states, of merges or of identifies.
 type ParquetChange struct {
-	ID         string  `parquet:"id"`
+	ID         string  `parquet:"id,delta"`
 	Workspace  uint32  `parquet:"workspace"`
 	Type       string  `parquet:"type,dict"`
 	ExternalID *string `parquet:"external_id,optional"`
@@ -28,7 +28,7 @@ type ParquetChange struct {
 	Status     *string `parquet:"status,optional,dict"` // of a state: null when it was removed
 	Source     *string `parquet:"source,optional,dict"`
 	Time       int64   `parquet:"time,timestamp(millisecond)"`
-	AcceptedAt int64   `parquet:"accepted_at,timestamp(microsecond)"`
+	AcceptedAt int64   `parquet:"accepted_at,delta,timestamp(microsecond)"`
 }
 
 // changeEncoder writes such rows, of which there are few beside events.
