@@ -12,23 +12,23 @@ import (
 
 // ParquetChange is a row of a Parquet file of changes of states, of merges or of identifies.
 type ParquetChange struct {
-	ID         string  `parquet:"id,delta"`
+	ID         string  `parquet:"id,plain"`
 	Workspace  uint32  `parquet:"workspace"`
 	Type       string  `parquet:"type,dict"`
-	ExternalID *string `parquet:"external_id,optional"`
-	AliasName  *string `parquet:"alias_name,optional"`
+	ExternalID *string `parquet:"external_id,optional,plain"`
+	AliasName  *string `parquet:"alias_name,optional,plain"`
 	AliasLabel *string `parquet:"alias_label,optional,dict"`
-	Email      *string `parquet:"email,optional"`
-	Phone      *string `parquet:"phone,optional"`
-	SvcID      *string `parquet:"svc_id,optional"`
-	IntoSvcID  *string `parquet:"into_svc_id,optional"` // of a merge: who stays
-	Of         *string `parquet:"of,optional,dict"`     // of a state: user or address
+	Email      *string `parquet:"email,optional,plain"`
+	Phone      *string `parquet:"phone,optional,plain"`
+	SvcID      *string `parquet:"svc_id,optional,plain"`
+	IntoSvcID  *string `parquet:"into_svc_id,optional,plain"` // of a merge: who stays
+	Of         *string `parquet:"of,optional,dict"`           // of a state: user or address
 	GroupID    *string `parquet:"subscription_group_id,optional,dict"`
 	Channel    *string `parquet:"channel,optional,dict"`
 	Status     *string `parquet:"status,optional,dict"` // of a state: null when it was removed
 	Source     *string `parquet:"source,optional,dict"`
 	Time       int64   `parquet:"time,timestamp(millisecond)"`
-	AcceptedAt int64   `parquet:"accepted_at,delta,timestamp(microsecond)"`
+	AcceptedAt int64   `parquet:"accepted_at,timestamp(microsecond)"`
 }
 
 // changeEncoder writes such rows, of which there are few beside events.
@@ -40,8 +40,8 @@ type changeEncoder struct {
 
 func newChangeEncoder(w io.Writer, svcID SvcIDFunc) *changeEncoder {
 	return &changeEncoder{svcID: svcID, batch: make([]ParquetChange, 0, parquetBatch),
-		w: parquet.NewGenericWriter[ParquetChange](w, parquet.MaxRowsPerRowGroup(parquetRowGroup),
-			parquet.Compression(parquetCodec))}
+		w: parquet.NewGenericWriter[ParquetChange](w,
+			append([]parquet.WriterOption{parquet.MaxRowsPerRowGroup(parquetRowGroup)}, parquetOptions...)...)}
 }
 
 func (x *changeEncoder) Write(e *Event) error {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/format"
 	"github.com/stretchr/testify/require"
 
 	"millrace/shard/op"
@@ -57,4 +58,29 @@ func TestParquetRows(t *testing.T) {
 // equalRows is quicker than what explains.
 func equalRows(a, b *ParquetRow) bool {
 	return parquetSchema.Deconstruct(nil, a).Equal(parquetSchema.Deconstruct(nil, b))
+}
+
+// Files of all kinds have encodings and pages that every reader knows.
+func TestParquetForEveryReader(t *testing.T) {
+	for _, kind := range []op.Kind{op.Event, op.Purchase, op.Delete, op.Merge} {
+		var out bytes.Buffer
+		columns := []Column{{Name: "a", Type: ColumnString}, {Name: "b", Type: ColumnNumber}, {Name: "c", Type: ColumnBoolean}, {Name: "d", Type: ColumnTime}}
+		e := NewEncoder(&out, Parquet, kind, false, func(dst []byte, _ uint32, number uint64) []byte { return fmt.Append(dst, "svc", number) }, columns)
+		for i := range 100 {
+			require.NoError(t, e.Write(&Event{Position: uint64(i), Kind: kind, ID: op.ExternalID, Key: fmt.Append(nil, "u", i), Number: uint64(i), Resolved: true,
+				Name: []byte("n"), Currency: [3]byte([]byte("EUR")), Time: time.UnixMilli(int64(i)), AcceptedAt: time.UnixMicro(int64(i)), Properties: []byte(`{"a":1}`)}))
+		}
+		require.NoError(t, e.Close())
+		file, err := parquet.OpenFile(bytes.NewReader(out.Bytes()), int64(out.Len()))
+		require.NoError(t, err)
+		known := []format.Encoding{format.Plain, format.RLE, format.RLEDictionary}
+		for _, column := range file.Metadata().RowGroups[0].Columns {
+			m := column.MetaData
+			require.Subset(t, known, m.Encoding, "%v: %v", kind, m.PathInSchema)
+			for _, pages := range m.EncodingStats {
+				require.NotEqual(t, format.DataPageV2, pages.PageType, "%v: %v", kind, m.PathInSchema)
+			}
+			require.NotEmpty(t, m.EncodingStats)
+		}
+	}
 }
