@@ -18,7 +18,8 @@ import (
 //	Sat 11 21 04:23:01.PST 2026     ddd MM dd HH:mm:ss.TZD YYYY; month as number or name; zone as above or American
 //
 // The calendar is the proleptic Gregorian one, the years are 0 to 9999 in UTC; behind a zone that leads beyond 9999 is
-// its end. Second 60 is read as 59.999. The name of the weekday has to be one, but not the right one.
+// its end. Second 60 is read as 59.999, and 24:00:00 as the midnight that ends the day. The name of the weekday has to
+// be one, but not the right one.
 func Time(b []byte) (unixMillis int64, ok bool) {
 	if unixMillis, ok = plainTime(b); ok {
 		return unixMillis, true
@@ -299,11 +300,11 @@ func weekdayTime(b []byte) (int64, bool) {
 
 // join puts a day and a time of day together, with the fraction and the zone that are left in rest.
 func join(midnight int64, hour, minute, second int, rest []byte) (int64, bool) {
-	if hour > 23 || minute > 59 || second > 60 {
+	if hour > 24 || minute > 59 || second > 60 {
 		return 0, false
 	}
 	millis, rest, ok := fraction(rest)
-	if !ok {
+	if !ok || hour == 24 && minute+second+millis > 0 {
 		return 0, false
 	}
 	offsetMinutes, ok := zone(rest)
