@@ -466,20 +466,22 @@ func TestUserStatus(t *testing.T) {
 	f("email=nobody@example.com", 0)
 	f("email=shared@example.com&offset=2", 2)
 	f("email=shared@example.com&offset=2147483648", 2)
+	f("email=shared@example.com&offset=9999999999999", 2)
+	f("email=shared@example.com&offset=9223372036854775807", 2)
 
 	for query, text := range map[string]string{
-		"":                                   "One of 'external_id', 'email' or 'phone' is required",
-		"limit=1":                            "One of 'external_id', 'email' or 'phone' is required",
-		"external_id=a&limit=0":              "'limit' must be an integer from 1 to 100",
-		"external_id=a&limit=101":            "'limit' must be an integer from 1 to 100",
-		"external_id=a&limit=-1":             "'limit' must be an integer from 1 to 100",
-		"external_id=a&limit=1.0":            "'limit' must be an integer from 1 to 100",
-		"external_id=a&limit=1&limit=2":      "'limit' may be sent once only",
-		"external_id=a&offset=-1":            "'offset' must be an integer of 0 or more",
-		"external_id=a&offset=x":             "'offset' must be an integer of 0 or more",
-		"external_id=a&offset=9999999999999": "'offset' must be an integer of 0 or more",
-		"phone=4155552671":                   "'phone' must be a phone number in E.164 format",
-		"email=%FF@example.com":              "'email' is not valid UTF-8",
+		"":                              "One of 'external_id', 'email' or 'phone' is required",
+		"limit=1":                       "One of 'external_id', 'email' or 'phone' is required",
+		"external_id=a&limit=0":         "'limit' must be an integer from 1 to 100",
+		"external_id=a&limit=101":       "'limit' must be an integer from 1 to 100",
+		"external_id=a&limit=-1":        "'limit' must be an integer from 1 to 100",
+		"external_id=a&limit=1.0":       "'limit' must be an integer from 1 to 100",
+		"external_id=a&limit=1&limit=2": "'limit' may be sent once only",
+		"external_id=a&offset=-1":       "'offset' must be an integer of 0 or more",
+		"external_id=a&offset=x":        "'offset' must be an integer of 0 or more",
+		"external_id=a&offset=1.5":      "'offset' must be an integer of 0 or more",
+		"phone=4155552671":              "'phone' must be a phone number in E.164 format",
+		"email=%FF@example.com":         "'email' is not valid UTF-8",
 	} {
 		a := d.call("GET", "/subscription/user/status?"+query, demoKey, "")
 		require.Equal(t, 400, a.status, query)

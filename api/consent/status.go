@@ -266,7 +266,8 @@ func (q *query) keyOf(x *call.Call, id queried) (key []byte, ok bool) {
 	return id.text, true
 }
 
-// Paging of GET /subscription/user/status (reference.md 5).
+// Paging of GET /subscription/user/status (reference.md 5). A larger offset is taken for the largest one: it is behind
+// the last user all the same.
 const (
 	maxStatusUsers  = 100 // and the default
 	maxStatusOffset = 1 << 31
@@ -280,12 +281,12 @@ func UserStatus(x *call.Call) {
 		return
 	}
 	q.narrow()
-	limit, limitOK := parseBetween(q.limit, 1, maxStatusUsers, maxStatusUsers)
-	offset, offsetOK := parseBetween(q.offset, 0, maxStatusOffset, 0)
+	limit, limitOK := parseUpTo(q.limit, maxStatusUsers+1, maxStatusUsers)
+	offset, offsetOK := parseUpTo(q.offset, maxStatusOffset, 0)
 	switch {
 	case len(q.ids) == 0:
 		x.Fail(fasthttp.StatusBadRequest, textNoTarget)
-	case !limitOK:
+	case !limitOK || limit < 1 || limit > maxStatusUsers:
 		x.Fail(fasthttp.StatusBadRequest, "'limit' must be an integer from 1 to 100")
 	case !offsetOK:
 		x.Fail(fasthttp.StatusBadRequest, "'offset' must be an integer of 0 or more")
@@ -294,8 +295,8 @@ func UserStatus(x *call.Call) {
 	}
 }
 
-// parseBetween reads a number; absent says what nothing stands for.
-func parseBetween(text []byte, low, high, absent int) (n int, ok bool) {
+// parseUpTo reads a number, high in place of one above it; absent says what nothing stands for.
+func parseUpTo(text []byte, high, absent int) (n int, ok bool) {
 	if text == nil {
 		return absent, true
 	}
@@ -303,9 +304,9 @@ func parseBetween(text []byte, low, high, absent int) (n int, ok bool) {
 		if b < '0' || b > '9' {
 			return 0, false
 		}
+		n = min(n*10+int(b-'0'), high)
 	}
-	n, err := strconv.Atoi(string(text))
-	return n, err == nil && n >= low && n <= high
+	return n, true
 }
 
 // answerUsers answers with a page of the users that the query names. Numbers never change, so users who share an
