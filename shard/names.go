@@ -249,10 +249,11 @@ func (c *Coordinator) candidate(number, home uint64, id op.IDKind) (x candidate,
 func (c *Coordinator) sharer(
 	x candidate, blob []byte, gone uint64, left *entries.Departed, home uint64, at int,
 ) candidate {
-	row := c.addressRow(profile.Workspace(blob), blob, at)
+	row, taken := c.addressRow(profile.Workspace(blob), blob, at), takenIn(blob, gone)
 	switch {
-	case gone == 0 || hasTakenIn(blob, []uint64{gone}):
-		if row != home {
+	case gone == 0 || taken != 0:
+		// An address that he got later is his by his own number, when the row has that.
+		if row != home || gone != 0 && profile.Joined(blob, entries.Addresses[at]) > taken {
 			return candidate{}
 		}
 		return x
@@ -262,6 +263,18 @@ func (c *Coordinator) sharer(
 		x.user = 0
 	}
 	return candidate{gone, x.user, left.Identified, left.Updated, true}
+}
+
+// takenIn is when a profile has taken in the one that had this number, 0: it has not.
+func takenIn(blob []byte, gone uint64) (at int64) {
+	if gone != 0 {
+		profile.Formers(blob, func(x profile.Former) {
+			if x.Number == gone {
+				at = x.Taken
+			}
+		})
+	}
+	return at
 }
 
 // compare is negative when c is rather meant than d.

@@ -17,6 +17,8 @@ import (
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
+	"millrace/shard/bodies"
+	"millrace/shard/effect"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 	"millrace/shard/replica"
@@ -146,6 +148,7 @@ func TestChoiceAmongSharersIsSerial(t *testing.T) {
 		"merge al into eve":                 "delete ada",
 		"merge ada into al":                 "track eve",
 		"merge ada into ian":                "merge ian into bob",
+		"merge eve into ada":                "delete ada",
 		"identify al as bob, data orphaned": "track bob",
 	}
 	for i := range names {
@@ -314,6 +317,104 @@ func testSharersDuringMerges(t *testing.T, w world, trials int) {
 	for i, keep := range keepers {
 		require.Equal(t, events, eventCount(t, e, op.ExternalID, keep, "e"), "trial %d", i)
 	}
+}
+
+// Who is kept and gets the address of a merged user later is meant when its row knows him, and not over the merged one,
+// whom the row has still.
+func TestSharerWhoComesBehindAMerge(t *testing.T) { synctest.Test(t, testSharerWhoComesBehindAMerge) }
+
+func testSharerWhoComesBehindAMerge(t *testing.T) {
+	w := smallCluster(t, nil)
+	coord, email := w.nodes[0].coord, emailIn(2, 0)
+	gone, keep, third := userIn(1, 0), userIn(1, 1), userIn(1, 2)
+	for _, user := range []string{third, gone} {
+		track(t, coord, user, attrField(op.AttrEmail, email))
+	}
+	track(t, coord, keep, attrField(op.AttrFirstName, "keep"))
+	from, to, other := numberOf(t, coord, op.ExternalID, gone), numberOf(t, coord, op.ExternalID, keep), numberOf(t, coord, op.ExternalID, third)
+	keepHas := func(what string, has func(blob []byte) bool) {
+		eventually(t, what, func() bool {
+			require.NoError(t, coord.Barrier())
+			return has(first(coord.FindNumber(1, to))[0].Blob)
+		})
+	}
+	require.Equal(t, from, chosen(t, coord, op.Email, email))
+
+	w.held.Store(true) // what goes to the row
+	merge(t, coord, from, to)
+	keepHas("the merge is done", func(blob []byte) bool { return hasTakenIn(blob, []uint64{from}) })
+	require.Equal(t, other, chosen(t, coord, op.Email, email), "the merge has brought no email")
+	came := make(chan error, 1)
+	go func() {
+		b := coord.NewBatch(1, 0)
+		defer b.Release()
+		addAttributes(b, op.ExternalID, keep, op.Contact, attrField(op.AttrEmail, email))
+		came <- b.Commit()
+	}()
+	keepHas("he has the email", func(blob []byte) bool { _, has := profile.Attr(blob, op.AttrEmail); return has })
+	require.Equal(t, other, chosen(t, coord, op.Email, email))
+	require.Equal(t, other, first(coord.Find(1, op.Email, []byte(email)))[0].Number)
+	notYet(t, came, "the row has not heard of him")
+	w.held.Store(false)
+	require.NoError(t, <-came)
+	require.NoError(t, coord.Barrier())
+	require.Equal(t, to, chosen(t, coord, op.Email, email))
+	w.close()
+}
+
+// Who is about to take another one in is deleted with him, and is meant until then: the other one, who is gone with
+// the deletion, is never.
+func TestDeletionWaitsForWhoIsOnTheWay(t *testing.T) {
+	synctest.Test(t, testDeletionWaitsForWhoIsOnTheWay)
+}
+
+func testDeletionWaitsForWhoIsOnTheWay(t *testing.T) {
+	w := smallCluster(t, nil)
+	coord, email := w.nodes[0].coord, emailIn(2, 0)
+	third, gone, keep := userIn(2, 1), userIn(1, 0), userIn(2, 0)
+	for _, user := range []string{third, gone, keep} {
+		track(t, coord, user, attrField(op.AttrEmail, email))
+	}
+	from, to, other := numberOf(t, coord, op.ExternalID, gone), numberOf(t, coord, op.ExternalID, keep), numberOf(t, coord, op.ExternalID, third)
+
+	w.held.Store(true)
+	merge(t, coord, from, to)
+	w.groups[1].frozen.Store(true) // where the merged one is
+	w.held.Store(false)
+	eventually(t, "the kept one is pinned", func() bool { return w.leader(2).Replica.Stats().OutboxKept > 0 })
+	b := coord.NewBatch(1, 0)
+	defer b.Release()
+	ref := b.Delete(to)
+	deleted := make(chan error, 1)
+	go func() { deleted <- b.Commit() }()
+	notYet(t, deleted, "he is deleted although somebody is on the way to him")
+	require.Equal(t, to, chosen(t, coord, op.Email, email))
+	commitEvent(t, coord, op.ExternalID, keep, "e", op.UpdateOnly)
+
+	w.groups[1].frozen.Store(false)
+	require.NoError(t, <-deleted)
+	require.Equal(t, Done, b.Outcome(ref))
+	require.NoError(t, coord.Barrier())
+	require.Equal(t, other, chosen(t, coord, op.Email, email))
+	settle(t, coord)
+	require.Len(t, first(coord.Find(1, op.Email, []byte(email))), 1)
+	require.Empty(t, first(coord.FindMerged(1, from)))
+	erased := map[uint64]bool{} // by whom events are, of the event that came while the deletion waited
+	for _, r := range w.groups[2].records {
+		rec, err := op.ParseRecord(r.Payload, nil)
+		require.NoError(t, err)
+		for rest := rec.Ops; len(rest) > 0; {
+			var o op.Op
+			if o, rest = op.Next(rest); o.Kind() != op.Message {
+				continue
+			}
+			if o = op.Op(effect.MessageRecord(o.Body())[op.HeaderBytes:]); o.Kind() == op.Delete {
+				require.NoError(t, bodies.EachErased(o.Body(), func(x bodies.Erased) { erased[x.Number] = true }))
+			}
+		}
+	}
+	require.Contains(t, erased, to, "the event logs are told of the deletion when it is done")
+	w.close()
 }
 
 // A node's replica of the kept user may be behind that of the address: who reads the row without the merged user reads

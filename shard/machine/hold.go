@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 
-	"millrace/shard/bodies"
 	"millrace/shard/op"
 	"millrace/shard/store"
 )
@@ -87,13 +86,13 @@ func (p *Partition) takeWaiting(number uint64) []*waiter {
 	return list
 }
 
-// park makes a merge wait for the profile with this number, which is pinned.
-func (w *Worker) park(p *Partition, kind op.Kind, number uint64, m bodies.Merge, key []byte) {
+// park makes a merge, or a deletion, wait for the profile with this number, which is pinned.
+func (w *Worker) park(p *Partition, kind op.Kind, number uint64, body, key []byte) {
 	rec := w.applying.rec
 	var b op.Builder
 	b.Reset(0)
 	b.MaxArray, b.Source = rec.MaxArray, rec.Source
-	b.Append(kind, op.MakeFlags(0, op.SvcID), number, m.Append(nil), key)
+	b.Append(kind, op.MakeFlags(0, op.SvcID), number, body, key)
 	x := &waiter{record: b.Finish(rec.Workspace, rec.Actor, rec.Stamp)}
 	if t := w.applying.future; t != nil {
 		x.future = t

@@ -21,8 +21,8 @@ func TestHeld(t *testing.T) {
 	p.hold(9, 1)
 	p.unhold(7, 100)
 	require.Equal(t, []any{true, 50, 1, 0}, []any{p.isPinned(7), p.reserved(7), p.reserved(9), p.reserved(8)})
-	w.park(p, op.Seal, 7, bodies.Merge{Other: 8, Ref: 2, Room: 11}, []byte("id"))
-	w.park(p, op.Pin, 7, bodies.Merge{Other: 6}, nil)
+	w.park(p, op.Seal, 7, (&bodies.Merge{Other: 8, Ref: 2, Room: 11}).Append(nil), []byte("id"))
+	w.park(p, op.Pin, 7, (&bodies.Merge{Other: 6}).Append(nil), nil)
 	require.Empty(t, p.takeWaiting(7), "it is pinned")
 
 	book := p.encodeHeld()

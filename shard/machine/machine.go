@@ -230,8 +230,8 @@ type held struct {
 	waiting []*waiter
 }
 
-// waiter is a merge that waits: a record of one op (Seal or Merge of this profile, or Pin) and who waits for it in
-// turn.
+// waiter is a merge or a deletion that waits: a record of one op (Seal, Merge or Delete of this profile, or Pin) and
+// who waits for it in turn.
 type waiter struct {
 	record []byte
 	future *effect.Future // nil for /users/merge and after a restart

@@ -17,7 +17,8 @@ import (
 // in between:
 //
 //	Merge   to gone    asks keep to stay where it is
-//	Pin     to keep    keep is pinned: it doesn't leave for anybody else, and keeps room, until gone has come, or doesn't come
+//	Pin     to keep    keep is pinned: it isn't deleted, doesn't leave for anybody else, and keeps room, until gone has come,
+//	                   or doesn't come
 //	Seal    to gone    gone leaves: its entry becomes a tombstone that leads to keep, all it has goes along
 //	Absorb  to keep    keep takes it in, tells the directory, and is pinned by one less
 //	Unpin   to keep    gone can't come: it was merged elsewhere or deleted
@@ -94,7 +95,7 @@ func (w *Worker) merge(p *Partition, o op.Op) error {
 	case identify && profile.Identified(w.entryOf(s)):
 		w.ended(&m, effect.Identified, mergesIdle)
 	case p.isPinned(gone):
-		w.park(p, op.Merge, gone, m, o.Key())
+		w.park(p, op.Merge, gone, m.Append(nil), o.Key())
 	default:
 		w.askFor(p, s, m, o.Key())
 	}
@@ -143,7 +144,7 @@ func (w *Worker) pin(p *Partition, o op.Op) error {
 		}
 		w.ended(&m, effect.Taken, mergesTooLarge)
 	case p.waits(keep), p.isPinned(keep) && s.Size()+p.reserved(keep)+int(m.Room)+mergeSpare > arena.MaxBlockBytes:
-		w.park(p, op.Pin, keep, m, o.Key())
+		w.park(p, op.Pin, keep, m.Append(nil), o.Key())
 	default:
 		p.hold(keep, int(m.Room))
 		m.Other = keep
@@ -165,7 +166,7 @@ func (w *Worker) seal(p *Partition, o op.Op) error {
 	}
 	pinned := p.isPinned(gone)
 	if isUser && pinned && gone < keep {
-		w.park(p, op.Seal, gone, m, o.Key())
+		w.park(p, op.Seal, gone, m.Append(nil), o.Key())
 		return nil
 	}
 	if isUser && !pinned && s.Size() <= int(m.Room) && !(identify && profile.Identified(w.entryOf(s))) {
@@ -180,7 +181,7 @@ func (w *Worker) seal(p *Partition, o op.Op) error {
 	case identify && profile.Identified(w.entryOf(s)):
 		w.ended(&m, effect.Identified, mergesIdle)
 	case pinned:
-		w.park(p, op.Merge, gone, m, o.Key())
+		w.park(p, op.Merge, gone, m.Append(nil), o.Key())
 	default: // it has grown
 		w.askFor(p, s, m, o.Key())
 	}
@@ -227,34 +228,16 @@ func (w *Worker) absorb(p *Partition, o op.Op) error {
 	if err != nil {
 		return err
 	}
+	if !isUser {
+		panic("BUG: a pinned profile is gone")
+	}
 	var rows entries.Keys // those that lead to gone
 	rows.Read(theirs)
-	if isUser {
-		if err := w.takeIn(p, s, gone, theirs, rows, m.Mode); err != nil {
-			return err
-		}
-	} else { // deleted meanwhile, and the other one with it
-		for _, k := range rows.List {
-			if k.ID != op.ExternalID {
-				w.tellRow(p, op.RowRemove, 0, k.ID, k.Key, gone, nil)
-			}
-		}
-		w.eraseFormers(p, gone, theirs)
-		w.forgetMerged(p, theirs)
+	if err := w.takeIn(p, s, gone, theirs, rows, m.Mode); err != nil {
+		return err
 	}
 	w.ended(&m, effect.Done, mergesDone)
 	return w.proceed(p, keep)
-}
-
-// eraseFormers tells the event logs that the profile gone, which is on its way, is deleted; so are those who were
-// merged into it.
-func (w *Worker) eraseFormers(p *Partition, gone uint64, blob []byte) {
-	if bodies.OneLog(gone, nobodyIn(p.ID), w.m.opts.Groups) {
-		w.eraseEvents(p, gone, bodies.AppendFormers(nil, blob, gone, w.m.opts.Groups))
-	} else if own := bodies.AppendFormers(nil, blob, nobodyIn(p.ID), w.m.opts.Groups); len(own) > 0 {
-		w.eraseEvents(p, nobodyIn(p.ID), own)
-	}
-	w.eraseElsewhere(p, blob)
 }
 
 // takeIn merges a profile into the one in s, to which the rows lead from now on, as far as it has their addresses.
@@ -266,6 +249,7 @@ func (w *Worker) takeIn(
 	before.Read(mine)
 	// Now, not when it was asked for: until now those who share an address with them were chosen among without it.
 	out := w.ed.Merge(mine, theirs, mode, w.rec.Stamp, w.limit())
+	profile.SetTaken(out, gone, w.rec.Stamp)
 	after.Read(out)
 	// What the addresses have heard while the merge was under way, they have heard before keep came.
 	out = w.moveAddresses(p, keep, out, &before, &after, w.rec.Stamp)
@@ -300,13 +284,13 @@ func (w *Worker) unpin(p *Partition, o op.Op) error {
 	return w.proceed(p, o.Number())
 }
 
-// proceed lets go on who waits for a profile that is pinned no more: first who leaves with it, whom the others then
-// follow.
+// proceed lets go on who waits for a profile that is pinned no more: first who deletes it, then who leaves with it,
+// whom the others then follow.
 func (w *Worker) proceed(p *Partition, number uint64) error {
 	list := p.takeWaiting(number)
 	outer, future := w.applying.rec, w.applying.future
 	defer func() { w.applying.rec, w.applying.future = outer, future }()
-	for _, kind := range [...]op.Kind{op.Seal, op.Merge, op.Pin} {
+	for _, kind := range [...]op.Kind{op.Delete, op.Seal, op.Merge, op.Pin} {
 		for _, x := range list {
 			rec, err := op.ParseRecord(x.record, nil)
 			if err != nil {

@@ -17,6 +17,11 @@ import (
 // deleteUser removes a profile. The op's key is the reference of its outcome; one that the engine itself has sent has
 // none.
 func (w *Worker) deleteUser(p *Partition, o op.Op) error {
+	if p.isPinned(o.Number()) {
+		// What comes goes with it. Without a body: it changes before it is removed, and may have events until then.
+		w.park(p, op.Delete, o.Number(), nil, o.Key())
+		return nil
+	}
 	outcome, err := w.remove(p, o)
 	if key := o.Key(); err == nil && len(key) == 2 {
 		w.applying.future.Report(binary.LittleEndian.Uint16(key), outcome)

@@ -310,7 +310,7 @@ func TestReimport(t *testing.T) {
 	var e Editor
 	old := new(Editor).SetBorn(New(nil, 1, op.Alias, op.AppendAliasKey(nil, []byte("l"), []byte("n")), 1), Place{7, 8})
 	old = slices.Clone(e.SetExternalID(e.SetExternalID(old, []byte("first")), []byte("second")))
-	old = slices.Clone(e.AddFormer(old, Former{1, 2, Place{3, 4}, Place{5, 6}}))
+	old = slices.Clone(e.AddFormer(old, Former{1, 2, Place{3, 4}, Place{5, 6}, 0}))
 	fresh := set(t, user("second"), 0, op.AttrFirstName, "Ada")
 	b := e.Reimport(slices.Clone(fresh), old)
 	require.NoError(t, Check(b))
@@ -321,7 +321,7 @@ func TestReimport(t *testing.T) {
 	require.Equal(t, Place{7, 8}, at)
 	var former []Former
 	Formers(b, func(f Former) { former = append(former, f) })
-	require.Equal(t, []Former{{1, 2, Place{3, 4}, Place{5, 6}}}, former)
+	require.Equal(t, []Former{{1, 2, Place{3, 4}, Place{5, 6}, 0}}, former)
 }
 
 func TestIdentifiers(t *testing.T) {

@@ -104,7 +104,7 @@ func FuzzCheck(f *testing.F) {
 		b, _ = e.AddAlias(b, []byte("label"), []byte("name"))
 		b = e.SetExternalID(b, []byte("newer"))
 		b, _, _ = e.RemoveDeprecatedID(b, []byte("new"))
-		b = e.AddFormer(b, Former{1, 2, Place{}, Place{3, 4}})
+		b = e.AddFormer(b, Former{1, 2, Place{}, Place{3, 4}, 0})
 		b = bytes.Clone(b)
 		require.NoError(t, Check(e.Reimport(bytes.Clone(data), b)))
 		require.NoError(t, Check(b))

@@ -50,7 +50,7 @@ const (
 	groupBytes   = 16 + 1 + changeBytes
 	markBytes    = 1 + changeBytes
 	placeBytes   = 8 + 4
-	formerBytes  = 8 + 8 + 2*placeBytes
+	formerBytes  = 8 + 8 + 2*placeBytes + 8
 	joinedBytes  = 1 + 8
 	leaveBytes   = 1 + 8 + 8 + 1 // and groups
 )

@@ -29,12 +29,14 @@ type Former struct {
 	// Home is the home number of the identifier: events under it from Since up to before Until are meant.
 	Home         uint64
 	Since, Until Place
+	Taken        int64 // when the profile took the merged one in, Unix µs; 0 while that is on its way
 }
 
 // Formers calls f for each Former.
 func Formers(blob []byte, f func(Former)) {
 	each(blob, tagFormer, func(p []byte) {
-		f(Former{binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:]), getPlace(p[16:]), getPlace(p[28:])})
+		f(Former{binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:]), getPlace(p[16:]), getPlace(p[28:]),
+			int64(binary.LittleEndian.Uint64(p[takenAt:]))})
 	})
 }
 
@@ -55,7 +57,20 @@ func (e *Editor) AddFormer(blob []byte, x Former) []byte {
 	binary.LittleEndian.PutUint64(b[p+8:], x.Home)
 	putPlace(b[p+16:], x.Since)
 	putPlace(b[p+28:], x.Until)
+	binary.LittleEndian.PutUint64(b[p+takenAt:], uint64(x.Taken))
 	return b
+}
+
+// takenAt is where a Former has when.
+const takenAt = formerBytes - 8
+
+// SetTaken notes, in place, when the profile has taken in the merged one with this number.
+func SetTaken(blob []byte, number uint64, stamp int64) {
+	each(blob, tagFormer, func(p []byte) {
+		if binary.LittleEndian.Uint64(p) == number {
+			binary.LittleEndian.PutUint64(p[takenAt:], uint64(stamp))
+		}
+	})
 }
 
 // Born is where in the log the profile was made; ok is false when that was not worth remembering: its identifier was

@@ -62,14 +62,14 @@ func TestMergeKeepsWhoItIs(t *testing.T) {
 // Where the log has the events of a merged profile, and of those merged into it before, is handed on.
 func TestMergeFormers(t *testing.T) {
 	var e Editor
-	keep := slices.Clone(e.AddFormer(user("k"), Former{1, 2, Place{}, Place{3, 4}}))
-	gone := slices.Clone(e.AddFormer(new(Editor).SetBorn(user("g"), Place{9, 9}), Former{5, 6, Place{7, 8}, Place{9, 10}}))
-	gone = slices.Clone(e.AddFormer(gone, Former{0, 11, Place{}, Place{12, 0}}))
+	keep := slices.Clone(e.AddFormer(user("k"), Former{1, 2, Place{}, Place{3, 4}, 0}))
+	gone := slices.Clone(e.AddFormer(new(Editor).SetBorn(user("g"), Place{9, 9}), Former{5, 6, Place{7, 8}, Place{9, 10}, 0}))
+	gone = slices.Clone(e.AddFormer(gone, Former{0, 11, Place{}, Place{12, 0}, 0}))
 	for _, mode := range []MergeMode{MergeUsers, MergeIdentify, MergeNone} {
 		b := merge(t, keep, gone, mode)
 		var all []Former
 		Formers(b, func(f Former) { all = append(all, f) })
-		require.Equal(t, []Former{{1, 2, Place{}, Place{3, 4}}, {5, 6, Place{7, 8}, Place{9, 10}}, {0, 11, Place{}, Place{12, 0}}}, all)
+		require.Equal(t, []Former{{1, 2, Place{}, Place{3, 4}, 0}, {5, 6, Place{7, 8}, Place{9, 10}, 0}, {0, 11, Place{}, Place{12, 0}, 0}}, all)
 		var merged [][2]uint64
 		Merged(b, func(number, home uint64) { merged = append(merged, [2]uint64{number, home}) })
 		require.Equal(t, [][2]uint64{{1, 2}, {5, 6}}, merged)

@@ -38,9 +38,9 @@ type Store struct {
 	events *events
 }
 
-// version is that of all that lies in the store. 9: tombstones of merged profiles tell what these were
-// (entries.Departed).
-const version = 9
+// version is that of all that lies in the store. 10: a profile knows when it has taken in who was merged into it
+// (profile.Former).
+const version = 10
 
 // Cache is what the stores of several engines share: the cache of blocks, and the files that are open. Close it
 // behind the engines.
