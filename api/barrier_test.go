@@ -90,9 +90,9 @@ func (r behindReads) View(workspace uint32, id op.IDKind, key []byte, f func(uin
 	return r.Store.View(workspace, id, key, f)
 }
 
-func (r behindReads) HeldState(workspace uint32, id op.IDKind, key []byte, s shard.State) (profile.StateChange, bool, error) {
+func (r behindReads) HeldStates(workspace uint32, list []shard.Identifier, s shard.State, f func(profile.StateChange, bool)) error {
 	r.note("look")
-	return r.Store.HeldState(workspace, id, key, s)
+	return r.Store.HeldStates(workspace, list, s, f)
 }
 
 func (b *behind) BarrierAnswer(uint32, []byte) error { return b.Barrier() }
@@ -165,9 +165,9 @@ func (b *behind) ViewAddress(workspace uint32, id op.IDKind, key []byte, f func(
 	return b.Store.ViewAddress(workspace, id, key, f)
 }
 
-func (b *behind) HeldState(workspace uint32, id op.IDKind, key []byte, s shard.State) (profile.StateChange, bool, error) {
+func (b *behind) HeldStates(workspace uint32, list []shard.Identifier, s shard.State, f func(profile.StateChange, bool)) error {
 	b.note("read")
-	return b.Store.HeldState(workspace, id, key, s)
+	return b.Store.HeldStates(workspace, list, s, f)
 }
 
 func (b *behind) Trail(workspace uint32, number uint64) ([]shard.StateChange, error) {

@@ -3,7 +3,6 @@ package api
 import (
 	"bufio"
 	"fmt"
-	"log/slog"
 	"net/url"
 	"slices"
 	"strings"
@@ -13,11 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/valyala/fasthttp"
 
-	"millrace/api/control"
-	"millrace/api/store"
-	"millrace/shard"
-	"millrace/shard/op"
-	"millrace/shard/profile"
 )
 
 // openDoor is openEngine for tests that need no restart.
@@ -580,44 +574,14 @@ func TestSetAndTrackAtOnce(t *testing.T) {
 	}
 }
 
-// lentStore lends one profile for every identifier.
-type lentStore struct {
-	store.Store
-	blob []byte
-}
-
-func (s lentStore) NewReads() store.Reads { return lentReads{s.Store.NewReads(), s.blob} }
-
-type lentReads struct {
-	store.Reads
-	blob []byte
-}
-
-func (s lentReads) HeldState(_ uint32, _ op.IDKind, _ []byte, state shard.State) (profile.StateChange, bool, error) {
-	c, ok := profile.StateOf(s.blob, state)
-	return c, ok, nil
-}
-
-// BenchmarkGetStatus reads the states of 50 users whose profiles are at hand.
-func BenchmarkGetStatus(b *testing.B) {
-	d := open(b, func(o *Options) {
-		o.AccessLog, o.Logger = false, slog.New(slog.DiscardHandler)
-		o.Store = lentStore{o.Store, profile.New(nil, 1, op.ExternalID, []byte("a"), 1)}
-	})
-	_, err := d.control.UpdateSettings(control.Actor{}, "demo", func(s *control.Settings) error {
-		return s.Patch([]byte(`{"rate_limits":{"subscription.status.get":"1000000000/1s"}}`))
-	})
-	require.NoError(b, err)
-	var request fasthttp.Request
-	head := "GET /subscription/status/get?subscription_group_id=" + newsGroup + "&" + parameters(50, "external_id[]", "user-%d") + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + demoKey + "\r\n\r\n"
-	ctx := new(fasthttp.RequestCtx)
-	b.ReportAllocs()
-	for b.Loop() {
-		require.NoError(b, request.Read(bufio.NewReader(strings.NewReader(head)))) // the query is parsed once a request
-		ctx.Init(&request, nil, nil)
-		d.handle(ctx)
+// trackSubscribers makes 50 users, each with a state, and an address that has one.
+func trackSubscribers(t *testing.T, d *door) {
+	t.Helper()
+	var attributes []string
+	for i := range 50 {
+		attributes = append(attributes, fmt.Sprintf(`{"external_id":"user-%d","email":"user-%d@example.com","subscription_groups":[{"subscription_group_id":%q,"subscription_state":"subscribed"}]}`, i, i, newsGroup))
 	}
-	require.Equal(b, 200, ctx.Response.StatusCode())
+	d.must(t, "/users/track", `{"attributes":[`+strings.Join(attributes, ",")+`]}`)
 }
 
 // Reading 50 states allocates no more often than reading one.
@@ -627,11 +591,7 @@ func TestGetStatusAllocations(t *testing.T) {
 		t.Skip("the race detector makes pools forget")
 	}
 	d := openDoor(t)
-	d.must(t, "/users/track", `{"attributes":[{"external_id":"a","subscription_groups":[{"subscription_group_id":"`+newsGroup+`","subscription_state":"subscribed"}]}]}`)
-	users, err := d.options.Store.Find(1, op.ExternalID, []byte("a"))
-	require.NoError(t, err)
-	d.options.Store = lentStore{d.options.Store, users[0].Blob}
-	d.exchanges = sync.Pool{New: d.exchanges.New} // those that are there read of the store before
+	trackSubscribers(t, d)
 	for _, kind := range []struct{ name, format string }{{"external_id[]", "user-%d"}, {"email", "User-%d@example.com"}} {
 		var allocations [2]float64
 		for i, n := range []int{1, 50} {

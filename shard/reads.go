@@ -179,10 +179,10 @@ func (r *Reads) View(workspace uint32, id op.IDKind, key []byte, f func(number u
 	return r.coordinator.View(workspace, id, key, f)
 }
 
-// HeldState is Coordinator.HeldState.
-func (r *Reads) HeldState(workspace uint32, id op.IDKind, key []byte,
-	s profile.State) (profile.StateChange, bool, error) {
-	return r.coordinator.HeldState(workspace, id, key, s)
+// HeldStates is Coordinator.HeldStates.
+func (r *Reads) HeldStates(workspace uint32, list []Identifier, s profile.State,
+	f func(held profile.StateChange, ok bool)) error {
+	return r.coordinator.HeldStates(workspace, list, s, f)
 }
 
 // barriers is the Nodes of one request's reads: it lets nobody look at a replica of a group that had no barrier since

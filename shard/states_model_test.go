@@ -427,6 +427,28 @@ func (m *statesModel) compare(t testing.TB, e *Engine, r *rand.Rand, what string
 	}
 	m.compareEach(t, e, r, what)
 	m.compareAddresses(t, e, r, what)
+	m.compareTogether(t, e, r, what)
+}
+
+// compareTogether asks for a state of many identifiers at once, and of each alone.
+func (m *statesModel) compareTogether(t testing.TB, e *Engine, r *rand.Rand, what string) {
+	t.Helper()
+	list := []Identifier{{op.ExternalID, []byte("nobody")}, {op.Email, []byte("nobody@example.com")}, {op.Phone, []byte("+4930999999")}, {op.SvcID, []byte("none")}}
+	for name, u := range m.users {
+		list = append(list, Identifier{op.ExternalID, []byte(name)}, Identifier{op.SvcID, e.AppendSvcID(nil, 1, u.number)})
+	}
+	for address := range m.addresses {
+		id := op.Phone
+		if strings.Contains(address, "@") {
+			id, address = op.Email, strings.ToUpper(address)
+		}
+		list = append(list, Identifier{id, []byte(address)})
+	}
+	r.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	for _, k := range modelKeys() {
+		requireHeldStates(t, e, 1, list, publicState(k, ""), what)
+	}
+	requireHeldStates(t, e, 2, list, publicState(modelKeys()[0], ""), what)
 }
 
 // compareEach walks all users, page by page: each that this node has a replica for is found once, as a read finds it.

@@ -27,8 +27,8 @@ type query struct {
 	count                [op.Phone + 1]int
 	group, limit, offset []byte
 
-	expected []shard.Identifier // scratch of expect
-	key      []byte             // scratch for keys
+	named []shard.Identifier // ids as the engine has them
+	keys  []byte             // of named
 }
 
 // queries are for one request after the other: what they hold of it goes with it, their memory stays.
@@ -36,8 +36,8 @@ var queries = sync.Pool{New: func() any { return new(query) }}
 
 func (q *query) release() {
 	clear(q.ids)
-	clear(q.expected)
-	*q = query{ids: q.ids[:0], expected: q.expected[:0], key: q.key}
+	clear(q.named)
+	*q = query{ids: q.ids[:0], named: q.named[:0], keys: q.keys[:0]}
 	queries.Put(q)
 }
 
@@ -160,65 +160,65 @@ func Status(x *call.Call) {
 	q.answerStatus(x, shard.State{Kind: shard.GroupState, Group: id, Channel: ChannelOf(g)})
 }
 
-// answerStatus looks each identifier up and answers. It runs for every identifier of every request, so it copies and
+// answerStatus looks the identifiers up and answers. It runs for every identifier of every request, so it copies and
 // allocates next to nothing.
 func (q *query) answerStatus(x *call.Call, group shard.State) {
-	reply := append(x.Reply[:0], `{"status":{`...)
-	var names nameSet
-	if err := q.expectStates(x, group); err != nil {
+	if !q.identify(x) {
+		return
+	}
+	if err := x.Reads.Expect(x.Workspace.Number, q.extent(group), q.named...); err != nil {
 		x.FailEngine(err)
 		return
 	}
-	for i, id := range q.ids {
-		if !names.add(q.ids, i) {
-			continue // a name stands in an object once
+	reply := append(x.Reply[:0], `{"status":{`...)
+	var names nameSet
+	i := 0
+	err := x.Reads.HeldStates(x.Workspace.Number, q.named, group, func(held profile.StateChange, known bool) {
+		if names.add(q.ids, i) { // a name stands in an object once
+			reply = value.AppendQuoted(value.WithComma(reply), q.ids[i].text)
+			reply = append(reply, statusMember(held.On, known)...)
 		}
-		key, ok := q.keyOf(x, id)
-		if !ok {
-			x.Fail(fasthttp.StatusBadRequest, "'phone' must be a phone number in E.164 format")
-			return
-		}
-		state, known, err := x.Reads.HeldState(x.Workspace.Number, id.kind, key, group)
-		if err != nil {
-			x.FailEngine(err)
-			return
-		}
-		reply = value.AppendQuoted(value.WithComma(reply), id.text)
-		reply = append(reply, statusMember(state.On, known)...)
+		i++
+	})
+	if err != nil {
+		x.FailEngine(err)
+		return
 	}
 	x.Reply = append(reply, `},"message":"success"}`...)
 	x.Send(fasthttp.StatusOK, x.Reply)
 }
 
-// expectStates says whose states will be read: an address has its own, a user's depend on the address that the group is
-// about.
-func (q *query) expectStates(x *call.Call, group shard.State) error {
-	extent := shard.OfUsers | shard.OfPhones
+// extent says what is read for states besides what the identifiers lead to: an address has its own, a user's depend on
+// the address that the group is about.
+func (q *query) extent(group shard.State) shard.Extent {
 	switch {
 	case q.ids[0].kind != op.ExternalID: // then all are addresses
-		extent = 0
+		return 0
 	case group.ForAddress(op.Email):
-		extent = shard.OfUsers | shard.OfEmails
+		return shard.OfUsers | shard.OfEmails
+	default:
+		return shard.OfUsers | shard.OfPhones
 	}
-	return q.expect(x, extent)
 }
 
-// expect says whom will be asked for, and how much is read of them.
-func (q *query) expect(x *call.Call, extent shard.Extent) error {
-	list, phones := q.expected[:0], q.key[:0]
+// identify makes the engine's identifiers of those of the query; false: one is no phone number, and it has answered 400.
+// An email is whatever it is: one that is not valid is nobody's.
+func (q *query) identify(x *call.Call) bool {
+	q.named, q.keys = q.named[:0], q.keys[:0]
 	for _, id := range q.ids {
-		key, ok := id.text, true
+		key := id.text
 		if id.kind == op.Phone {
-			start := len(phones)
-			phones, ok = AppendE164(phones, id.text, x.AppendPhoneKey)
-			key = phones[start:]
+			start := len(q.keys)
+			var ok bool
+			if q.keys, ok = AppendE164(q.keys, id.text, x.AppendPhoneKey); !ok {
+				x.Fail(fasthttp.StatusBadRequest, "'phone' must be a phone number in E.164 format")
+				return false
+			}
+			key = q.keys[start:]
 		}
-		if ok {
-			list = append(list, shard.Identifier{ID: id.kind, Key: key})
-		}
+		q.named = append(q.named, shard.Identifier{ID: id.kind, Key: key})
 	}
-	q.expected, q.key = list, phones
-	return x.Reads.Expect(x.Workspace.Number, extent, list...)
+	return true
 }
 
 // nameSet is a set of the texts of up to maxIDs identifiers: a hash table, at most half full, of their indexes plus
@@ -250,20 +250,6 @@ func statusMember(subscribed, known bool) string {
 		return `:"Subscribed"`
 	}
 	return `:"Unsubscribed"`
-}
-
-// keyOf is the engine's key of an identifier, until the next call; ok is false for what is no phone number. An email is
-// whatever it is: one that is not valid is nobody's.
-func (q *query) keyOf(x *call.Call, id queried) (key []byte, ok bool) {
-	switch id.kind {
-	case op.Email:
-		q.key = op.AppendEmailKey(q.key[:0], id.text)
-		return q.key, true
-	case op.Phone:
-		q.key, ok = AppendE164(q.key[:0], id.text, x.AppendPhoneKey)
-		return q.key, ok
-	}
-	return id.text, true
 }
 
 // Paging of GET /subscription/user/status (reference.md 5). A larger offset is taken for the largest one: it is behind
@@ -312,7 +298,11 @@ func parseUpTo(text []byte, high, absent int) (n int, ok bool) {
 // answerUsers answers with a page of the users that the query names. Numbers never change, so users who share an
 // address come in an order that is the same for every page.
 func (q *query) answerUsers(x *call.Call, limit, offset int) {
-	if err := q.expect(x, shard.OfUsers|shard.OfEmails|shard.OfPhones); err != nil {
+	if !q.identify(x) {
+		return
+	}
+	all := shard.OfUsers | shard.OfEmails | shard.OfPhones
+	if err := x.Reads.Expect(x.Workspace.Number, all, q.named...); err != nil {
 		x.FailEngine(err)
 		return
 	}
@@ -324,14 +314,9 @@ func (q *query) answerUsers(x *call.Call, limit, offset int) {
 			numbers = append(numbers, number)
 		}
 	}
-	for _, id := range q.ids {
-		key, ok := q.keyOf(x, id)
-		if !ok {
-			x.Fail(fasthttp.StatusBadRequest, "'phone' must be a phone number in E.164 format")
-			return
-		}
+	for _, id := range q.named {
 		first := len(numbers)
-		if err := x.Reads.View(x.Workspace.Number, id.kind, key, collect); err != nil {
+		if err := x.Reads.View(x.Workspace.Number, id.ID, id.Key, collect); err != nil {
 			x.FailEngine(err)
 			return
 		}

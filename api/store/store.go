@@ -25,9 +25,10 @@ type Finder interface {
 	FindMerged(workspace uint32, number uint64) ([]User, error)
 	// Sharers returns those who share an email or phone, the best candidate first, for who chooses among them.
 	Sharers(workspace uint32, id op.IDKind, key []byte) ([]shard.Sharer, error)
-	// View reads without a copy, HeldState one state.
+	// View reads without a copy, HeldStates one state of each, in their order.
 	View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error
-	HeldState(workspace uint32, id op.IDKind, key []byte, s shard.State) (c profile.StateChange, ok bool, err error)
+	HeldStates(workspace uint32, list []shard.Identifier, s shard.State,
+		f func(held profile.StateChange, ok bool)) error
 }
 
 // Reads are the reads of one request after the other. What is read sees all that was acknowledged, by whatever node,

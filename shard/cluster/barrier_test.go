@@ -97,8 +97,7 @@ func (a *asker) questions(externalID, email string) map[string]func() error {
 		"status": func() error {
 			r := coordinator.NewReads()
 			r.Begin()
-			_, _, err := r.HeldState(testWorkspace, op.ExternalID, []byte(externalID), profile.State{Kind: profile.StateEmail})
-			return err
+			return r.HeldStates(testWorkspace, []shard.Identifier{{ID: op.ExternalID, Key: []byte(externalID)}}, profile.State{Kind: profile.StateEmail}, func(profile.StateChange, bool) {})
 		},
 		"event by email": func() error { return commit(func(b *shard.Batch) { addEvent(b, op.Email, email, "asked") }) },
 		"the address once more": func() error {
@@ -224,9 +223,10 @@ func TestReadsFollowWhatTheyFind(t *testing.T) {
 		require.NoError(t, b.Commit())
 		b.Release()
 		reads.Begin()
-		held, ok, err := reads.HeldState(testWorkspace, op.ExternalID, []byte(externalID), profile.State{Kind: profile.StateEmail})
-		require.NoError(t, err)
-		require.True(t, ok)
-		require.Equal(t, state.Value, held.Value, "an acknowledged state of a user's address")
+		list := []shard.Identifier{{ID: op.ExternalID, Key: []byte(externalID)}}
+		require.NoError(t, reads.HeldStates(testWorkspace, list, profile.State{Kind: profile.StateEmail}, func(held profile.StateChange, ok bool) {
+			require.True(t, ok)
+			require.Equal(t, state.Value, held.Value, "an acknowledged state of a user's address")
+		}))
 	}
 }

@@ -68,22 +68,52 @@ func (m *Machine) Lend(number uint64) (l Lent, err error) {
 func (m *Machine) Touch(numbers []uint64) {
 	for _, w := range m.workers {
 		w.Lock()
-		for _, number := range numbers {
-			if at := identity.Partition(number); m.owner[at] == w {
-				w.sink += m.partitions[at].Touch(number)
-			}
-		}
-		for _, number := range numbers {
-			at := identity.Partition(number)
-			if m.owner[at] != w {
-				continue
-			}
-			if s := m.partitions[at].Find(number); s != nil {
-				block := w.entryOf(s)
-				w.sink += uint64(block[0]) + uint64(block[len(block)/2])
-			}
-		}
+		w.touchAll(numbers)
 		w.Unlock()
+	}
+}
+
+// Resident calls f with those of the entries at numbers that are in memory, and their indexes, in the order of the
+// workers, each of which is held once: for a caller who would lend one after the other. The others are left to Lend. The
+// bytes are lent for the call, in which f must not call the engine.
+func (m *Machine) Resident(numbers []uint64, f func(i int, blob []byte)) {
+	for _, w := range m.workers {
+		w.resident(numbers, f)
+	}
+}
+
+func (w *Worker) resident(numbers []uint64, f func(i int, blob []byte)) {
+	w.Lock()
+	defer w.Unlock()
+	w.touchAll(numbers)
+	for i, number := range numbers {
+		if s := w.slotOf(number); s != nil && profile.Kind(w.entryOf(s)) != entries.KindDelta {
+			s.Meta |= arena.Referenced
+			f(i, w.entryOf(s))
+		}
+	}
+}
+
+// slotOf is the slot of an entry that is one of the worker's and in memory. 0 is nobody's.
+func (w *Worker) slotOf(number uint64) *arena.Slot {
+	if at := identity.Partition(number); number != 0 && w.m.owner[at] == w {
+		return w.m.partitions[at].Find(number)
+	}
+	return nil
+}
+
+// touchAll loads those of the worker's entries. The caller holds the lock.
+func (w *Worker) touchAll(numbers []uint64) {
+	for _, number := range numbers {
+		if at := identity.Partition(number); w.m.owner[at] == w {
+			w.sink += w.m.partitions[at].Touch(number)
+		}
+	}
+	for _, number := range numbers {
+		if s := w.slotOf(number); s != nil {
+			block := w.entryOf(s)
+			w.sink += uint64(block[0]) + uint64(block[len(block)/2])
+		}
 	}
 }
 

@@ -437,3 +437,32 @@ func TestUnreadChangesAreBounded(t *testing.T) {
 	require.Zero(t, w.deltas)
 	checkArena(t, w)
 }
+
+// Who looks at many at once sees whole entries alone, each by its index: not changes that nobody has put together with
+// what the store has.
+func TestResidentAreWholeEntries(t *testing.T) {
+	o := testOptions(vfs.NewMem())
+	o.MemoryBytes = 4000
+	e := openTest(t, o)
+	var numbers []uint64
+	for i := range 40 {
+		user := fmt.Sprint("u", i)
+		commitEvent(t, e, op.ExternalID, user, "e", 0)
+		numbers = append(numbers, e.hasher.Number(1, op.ExternalID, []byte(user)))
+	}
+	require.NoError(t, e.Checkpoint())
+	for i := range 40 {
+		commitEvent(t, e, op.ExternalID, fmt.Sprint("u", i), "again", 0)
+	}
+	numbers = append(numbers, 0)
+	seen := 0
+	e.Resident(numbers, func(i int, blob []byte) {
+		require.EqualValues(t, profile.KindUser, profile.Kind(blob))
+		require.Equal(t, fmt.Sprint("u", i), string(profile.ExternalID(blob)))
+		seen++
+	})
+	require.Less(t, seen, 40)
+	l, err := e.Lend(numbers[7])
+	require.NoError(t, err)
+	l.Back()
+}

@@ -1,0 +1,259 @@
+package shard
+
+import (
+	"sync"
+
+	"millrace/shard/bodies"
+	"millrace/shard/entries"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+	"millrace/shard/replica"
+)
+
+// What holds for a user is joined when it is read: his profile has what he has said himself, the rows of his addresses
+// what they have heard (decisions.md D5, profile.Joint). Profile and rows may lie in different partitions, on different
+// nodes: a reader never has two of them in hand.
+
+// HeldStates calls f with what HeldState says of each of the identifiers, in their order. Alone, those that are in memory
+// are looked at together, first the profiles, then the rows of their addresses: to wait for one after the other, and for
+// the lock of each, takes twice as long.
+func (c *Coordinator) HeldStates(
+	workspace uint32, list []Identifier, s profile.State, f func(held profile.StateChange, ok bool),
+) error {
+	h := holdings.Get().(*holding)
+	defer h.release()
+	if c.sole != nil {
+		h.lookAtProfiles(c, workspace, list, s)
+		h.lookAtRows(c, workspace, s)
+	}
+	for i, id := range list {
+		held, ok, err := h.held(c, workspace, i, id, s)
+		if err != nil {
+			return err
+		}
+		f(held, ok)
+	}
+	return nil
+}
+
+// holding is what HeldStates has seen.
+type holding struct {
+	all     []holder
+	numbers []uint64 // scratch
+	keys    []byte   // of addresses
+}
+
+// holder is what it has seen of an identifier.
+type holder struct {
+	step    holderStep
+	own     profile.StateChange // of the profile
+	said    bool                // there is own
+	joined  int64               // since when the profile has the address
+	key     []byte              // canonical, of the address that counts; nil: none does
+	address profile.StateChange // of the row
+	heard   bool                // there is address
+}
+
+// holderStep is how much has been seen.
+type holderStep uint8
+
+const (
+	unseen      holderStep = iota
+	seenProfile            // and not the row of its address
+	seenRow                // of the identifier, or of the profile's address too
+)
+
+var holdings = sync.Pool{New: func() any { return new(holding) }}
+
+func (h *holding) release() {
+	clear(h.all)
+	h.all, h.numbers, h.keys = h.all[:0], h.numbers[:0], h.keys[:0]
+	holdings.Put(h)
+}
+
+// lookAtProfiles looks at the profiles that external ids lead to, and at the rows of addresses.
+func (h *holding) lookAtProfiles(c *Coordinator, workspace uint32, list []Identifier, s profile.State) {
+	for _, id := range list {
+		x := holder{key: id.Key}
+		if id.ID == op.Email {
+			start := len(h.keys)
+			h.keys = op.AppendEmailKey(h.keys, id.Key)
+			x.key = h.keys[start:]
+		}
+		number := uint64(0) // not looked for
+		if id.ID == op.ExternalID || isAddress(id.ID) {
+			number = c.hasher.Number(workspace, id.ID, x.key)
+		}
+		h.all, h.numbers = append(h.all, x), append(h.numbers, number)
+	}
+	c.sole.Resident(h.numbers, func(i int, blob []byte) {
+		x, id := &h.all[i], list[i].ID
+		switch {
+		case !entries.IsOf(blob, workspace, id, x.key):
+		case id == op.ExternalID && profile.Kind(blob) == profile.KindUser:
+			x.seeProfile(h, blob, s)
+		case id != op.ExternalID && profile.Kind(blob) == entries.KindRow:
+			x.seeRow(blob, s)
+		}
+	})
+}
+
+// seeProfile takes down what a profile has of a state, and the key of the address that counts.
+func (x *holder) seeProfile(h *holding, blob []byte, s profile.State) {
+	id, code := addressOf(s)
+	x.step, x.key, x.joined = seenProfile, nil, profile.Joined(blob, id)
+	x.own, x.said = profile.StateOf(blob, s)
+	if address, has := profile.Attr(blob, code); has {
+		start := len(h.keys)
+		h.keys = entries.AppendKey(h.keys, id, address.Bytes())
+		x.key = h.keys[start:]
+	}
+}
+
+func (x *holder) seeRow(blob []byte, s profile.State) {
+	x.step = seenRow
+	x.address, x.heard = profile.StateOf(blob, s)
+}
+
+// lookAtRows looks at the rows of the addresses of the profiles that were seen.
+func (h *holding) lookAtRows(c *Coordinator, workspace uint32, s profile.State) {
+	id, _ := addressOf(s)
+	for i := range h.all {
+		h.numbers[i] = 0
+		if x := &h.all[i]; x.step == seenProfile && len(x.key) > 0 {
+			h.numbers[i] = c.hasher.Number(workspace, id, x.key)
+		}
+	}
+	c.sole.Resident(h.numbers, func(i int, blob []byte) {
+		x := &h.all[i]
+		if profile.Kind(blob) == entries.KindRow && entries.IsOf(blob, workspace, id, x.key) {
+			x.seeRow(blob, s)
+		}
+	})
+}
+
+// held is HeldState of the identifier at i, by what was seen, or by looking.
+func (h *holding) held(
+	c *Coordinator, workspace uint32, i int, id Identifier, s profile.State,
+) (held profile.StateChange, ok bool, err error) {
+	if len(h.all) == 0 || h.all[i].step == unseen {
+		return c.HeldState(workspace, id.ID, id.Key, s)
+	}
+	x := &h.all[i]
+	if x.step == seenProfile && len(x.key) > 0 {
+		at, _ := addressOf(s)
+		if x.address, x.heard, err = c.addressState(workspace, at, x.key, s); err != nil {
+			return held, false, err
+		}
+	}
+	switch {
+	case id.ID != op.ExternalID:
+		return x.address, x.heard, nil
+	case !x.heard:
+		return x.own, x.said, nil
+	default:
+		return profile.Joint(x.own, x.said, x.address, x.joined), true, nil
+	}
+}
+
+// addressOf is the kind of the address that counts for a state, and the attribute that it is in.
+func addressOf(s profile.State) (id op.IDKind, code uint32) {
+	if s.ForAddress(op.Email) {
+		return op.Email, op.AttrEmail
+	}
+	return op.Phone, op.AttrPhone
+}
+
+// HeldState is the state that holds for what an identifier names, of the same thing as s, and ok is false when it was
+// never set: for an email or phone what the address has, else what holds for the user. A group's channel says which of
+// the user's addresses counts. For op.SvcID key is the svc_id as text.
+func (c *Coordinator) HeldState(
+	workspace uint32, id op.IDKind, key []byte, s profile.State,
+) (held profile.StateChange, ok bool, err error) {
+	var canonical [maxStackKey]byte
+	switch id {
+	case op.Email:
+		return c.addressState(workspace, id, op.AppendEmailKey(canonical[:0], key), s)
+	case op.Phone:
+		return c.addressState(workspace, id, key, s)
+	case op.ExternalID: // in nearly all cases the profile itself
+		_, l, err := c.lendHome(c.hasher.Number(workspace, id, key), workspace, id, key)
+		if err != nil || l.Blob == nil {
+			return held, false, err
+		}
+		if profile.Kind(l.Blob) == profile.KindUser {
+			return c.heldBy(workspace, l, s)
+		}
+		l.Back()
+	}
+	var user []byte
+	err = c.View(workspace, id, key, func(_ uint64, blob []byte) { user = append([]byte{}, blob...) })
+	if err != nil || user == nil {
+		return held, false, err
+	}
+	return c.heldBy(workspace, replica.Lent{Blob: user}, s)
+}
+
+// heldBy is HeldState of a profile in hand, which it gives back.
+func (c *Coordinator) heldBy(
+	workspace uint32, user replica.Lent, s profile.State,
+) (held profile.StateChange, ok bool, err error) {
+	own, said := profile.StateOf(user.Blob, s)
+	id, code := addressOf(s)
+	joined := profile.Joined(user.Blob, id)
+	var canonical [maxStackKey]byte
+	key := canonical[:0]
+	if address, has := profile.Attr(user.Blob, code); has {
+		key = entries.AppendKey(key, id, address.Bytes())
+	}
+	user.Back()
+	if len(key) == 0 {
+		return own, said, nil
+	}
+	address, known, err := c.addressState(workspace, id, key, s)
+	if err != nil || !known {
+		return own, said, err
+	}
+	return profile.Joint(own, said, address, joined), true, nil
+}
+
+// addressState is the state of an address; key is canonical.
+func (c *Coordinator) addressState(
+	workspace uint32, id op.IDKind, key []byte, s profile.State,
+) (held profile.StateChange, ok bool, err error) {
+	_, l, err := c.lendHome(c.hasher.Number(workspace, id, key), workspace, id, key)
+	if err != nil || l.Blob == nil {
+		return held, false, err
+	}
+	defer l.Back()
+	if profile.Kind(l.Blob) != entries.KindRow {
+		return held, false, nil
+	}
+	held, ok = profile.StateOf(l.Blob, s)
+	return held, ok, nil
+}
+
+// join gives the copies of profiles what holds for them by their addresses.
+func (c *Coordinator) join(workspace uint32, users []User) error {
+	var ed profile.Editor
+	for i := range users {
+		u := &users[i]
+		var keys entries.Keys
+		keys.AddAddresses(profile.Addresses(u.Blob))
+		for _, id := range entries.Addresses {
+			key := keys.Of(id)
+			if key == nil {
+				continue
+			}
+			var states []profile.StateChange
+			err := c.ViewAddress(workspace, id, key, func(row []byte) { states = bodies.StatesOf(row) })
+			if err != nil {
+				return err
+			}
+			if len(states) > 0 {
+				u.Blob = append([]byte{}, ed.Join(u.Blob, id, states)...)
+			}
+		}
+	}
+	return nil
+}

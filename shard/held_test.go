@@ -1,0 +1,65 @@
+package shard
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// requireHeldStates holds what HeldStates says against what HeldState says of each identifier.
+func requireHeldStates(t testing.TB, e *Engine, workspace uint32, list []Identifier, s profile.State, what string) (known int) {
+	t.Helper()
+	i := 0
+	require.NoError(t, e.HeldStates(workspace, list, s, func(held profile.StateChange, ok bool) {
+		want, wantOK, err := e.HeldState(workspace, list[i].ID, list[i].Key, s)
+		require.NoError(t, err)
+		require.Equal(t, wantOK, ok, "%s: %q", what, list[i].Key)
+		if ok {
+			require.Equal(t, want, held, "%s: %q", what, list[i].Key)
+			known++
+		}
+		i++
+	}))
+	require.Len(t, list, i)
+	return known
+}
+
+// Users and rows that are in memory, that are not, and that are there as changes alone.
+func TestHeldStatesWhateverIsInMemory(t *testing.T) {
+	const users = 300
+	fs := vfs.NewMem()
+	o := testOptions(fs)
+	e := openTest(t, o)
+	var list []Identifier
+	for i := range users {
+		name, address := fmt.Sprint("user", i), fmt.Sprintf("u%d@example.com", i/2) // two share each
+		track(t, e, name, attrField(op.AttrEmail, address))
+		commitAs(t, e, op.SourceStatusSet, func(b *Batch) {
+			if i%3 == 0 {
+				b.SetUserStates(op.ExternalID, []byte(name), 0, emailGroup)
+			}
+			if i%7 == 0 {
+				b.SetAddressStates(op.Email, []byte(address), emailGroup)
+			}
+		})
+		list = append(list, Identifier{op.ExternalID, []byte(name)}, Identifier{op.Email, []byte(address)})
+	}
+	all := requireHeldStates(t, e, 1, list, emailGroup, "in memory")
+	require.NotZero(t, all)
+	require.NoError(t, e.Close())
+
+	o.MemoryBytes = int64(o.Workers) * 4000 // two dozen entries each
+	e = openTest(t, o)
+	for i := range users {
+		require.Equal(t, all, requireHeldStates(t, e, 1, list, emailGroup, "some in memory"))
+		if i > 50 {
+			break
+		}
+		commitAs(t, e, op.SourceTrack, func(b *Batch) { addEvent(b, op.ExternalID, fmt.Sprint("user", i*5), "opened", 0) })
+	}
+}
