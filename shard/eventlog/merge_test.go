@@ -13,9 +13,11 @@ import (
 
 	"millrace/loadtest/testsize"
 	"millrace/shard"
+	"millrace/shard/bodies"
 	"millrace/shard/eventlog/blocks"
 	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
+	"millrace/shard/profile"
 )
 
 // track commits an event under an identifier; number is for op.SvcID.
@@ -283,4 +285,39 @@ func TestDeletionOfMany(t *testing.T) {
 	require.Empty(t, w.exportedNames())
 	require.NoError(t, w.l.maintain(true))
 	require.Empty(t, w.onDiskNames())
+}
+
+// A deletion that waits for who is on the way to the user takes all of both along: what came meanwhile, and that they
+// were merged. Streams hear of both, behind all that they could have heard of them.
+func TestDeletionThatWaited(t *testing.T) {
+	stages(t, func(t *testing.T, w *world, pack func()) {
+		w.track(op.ExternalID, "ada", 0, "ada1")
+		w.track(op.ExternalID, "bob", 0, "bob1")
+		ada, bob := w.number(op.ExternalID, "ada"), w.number(op.ExternalID, "bob")
+		pack()
+		w.batch(func(b *shard.Batch) { // as it is between the Pin and the Absorb of a merge
+			m := bodies.Merge{Other: ada, Mode: profile.MergeUsers, Room: 1 << 12}
+			b.Append(op.Pin, op.MakeFlags(0, op.SvcID), bob, m.Append(nil), nil)
+			b.Delete(bob)
+			start := b.Begin()
+			b.Buf = op.AppendEventBody(b.Buf)
+			op.PutEvent(b.Buf[start+op.OpHeaderBytes:], 1_700_000_000_000, b.Intern([]byte("bob2")), 0)
+			b.EndNumber(start, op.Event, 0, bob)
+		})
+		w.settle()
+		require.Zero(t, w.number(op.ExternalID, "ada"))
+		require.Zero(t, w.number(op.ExternalID, "bob"))
+		require.Empty(t, w.exportedNames())
+		_, merges := w.followedKinds(event.Merged)
+		require.Empty(t, merges, "it has the external id of who was merged")
+		told, end := map[uint64]string{}, ""
+		for _, deletion := range w.followed() {
+			var at string
+			var number uint64
+			_, err := fmt.Sscanf(deletion, "%s %x", &at, &number)
+			require.NoError(t, err)
+			told[number], end = at[:16], at[:16]
+		}
+		require.Equal(t, map[uint64]string{ada: end, bob: end}, told)
+	})
 }

@@ -72,9 +72,6 @@ func (s *stretch) addPlace(position uint64, ordinal uint32, stamp int64, rec *op
 		if err := s.addOp(position, ordinal, stamp, rec, o); err != nil {
 			return err
 		}
-		if o.Kind() == op.Delete { // in a message it is of events that another group has of the same user
-			s.addDeletion(position, ordinal, stamp, rec, o)
-		}
 	case op.Message:
 		inner, brought, err := message(o, s.innerNames)
 		if err != nil {
@@ -137,6 +134,7 @@ func (s *stretch) addOp(position uint64, ordinal uint32, stamp int64, rec *op.Re
 		d, ok, err := newDeletion(position, ordinal, rec, o)
 		if ok && err == nil {
 			s.deletions = append(s.deletions, d)
+			s.addDeletion(position, ordinal, stamp, rec, o)
 		}
 		return err
 	}
@@ -173,7 +171,9 @@ func (s *stretch) addOp(position uint64, ordinal uint32, stamp int64, rec *op.Re
 }
 
 // addDeletion adds a row for a user who was deleted, and one for each who was merged into that one before, since events
-// went out under their numbers, too. Their ordinals have how many there were before in the upper bits.
+// went out under their numbers, too. Their ordinals have how many there were before in the upper bits. A Delete in a
+// message is of those whose events another group has, or of a user who has changed since he was looked up: of him there
+// is one row more, behind what has come of him since.
 func (s *stretch) addDeletion(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) {
 	rows := uint32(0)
 	_ = bodies.EachErased(o.Body(), func(x bodies.Erased) { // addOp has read it

@@ -44,8 +44,9 @@ func (w *Worker) remove(p *Partition, o op.Op) (effect.Outcome, error) {
 	p.Trail.Erase(s.Number)
 	w.forgetMerged(p, b)
 	if !bytes.Equal(o.Body(), w.appendErased(b, s.Number, profile.Place{})) {
-		// It has changed since the op was made: the event log must know of more.
-		w.eraseEvents(p, s.Number, w.appendErased(b, s.Number, w.place()))
+		// It has changed since the op was made: the event log must know of more, and of what this op itself has made, a
+		// merge that the deletion has waited for.
+		w.eraseEvents(p, s.Number, w.appendErased(b, s.Number, w.place().Next()))
 	}
 	w.eraseElsewhere(p, b)
 	w.m.unblock(s.Number)
