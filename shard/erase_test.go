@@ -29,11 +29,13 @@ import (
 type eraseModel struct {
 	users  []*eraseUser
 	events int
+	gone   map[uint64]bool // numbers of who was deleted, and of who was merged into them
 }
 
 type eraseUser struct {
 	names  []eraseName // that lead to the user; the first external id is the current one
 	events []string
+	merged []uint64 // numbers of who was merged into the user
 }
 
 type eraseName struct {
@@ -73,7 +75,7 @@ type eraseWorld struct {
 }
 
 func openEraseWorld(t *testing.T, r *rand.Rand) *eraseWorld {
-	w := &eraseWorld{t: t, r: r, groups: []int{2, 4}[r.IntN(2)]}
+	w := &eraseWorld{t: t, r: r, groups: []int{2, 4}[r.IntN(2)], m: eraseModel{gone: map[uint64]bool{}}}
 	w.PaperCluster = shard.OpenPaperCluster(t, r.Uint64(), w.groups)
 	for node := range 2 {
 		var logs []*eventlog.Log
@@ -202,9 +204,11 @@ func (w *eraseWorld) step() {
 
 // merge: of the names of one who is merged into another only aliases lead there.
 func (w *eraseWorld) merge(gone, keep *eraseUser) {
-	w.request(func(b *shard.Batch) { b.Merge(w.number(gone), w.number(keep)) })
+	from := w.number(gone)
+	w.request(func(b *shard.Batch) { b.Merge(from, w.number(keep)) })
 	w.Settle(w.t)
 	w.m.remove(gone)
+	keep.merged = append(append(keep.merged, gone.merged...), from)
 	keep.events = append(keep.events, gone.events...)
 	for _, n := range gone.names {
 		if n.id == op.Alias {
@@ -230,6 +234,9 @@ func (w *eraseWorld) delete(u *eraseUser) {
 	number := w.number(u)
 	w.request(func(b *shard.Batch) { b.Delete(number) })
 	w.m.remove(u)
+	for _, number := range append(u.merged, number) {
+		w.m.gone[number] = true
+	}
 	w.check(0, fmt.Sprintf("after the deletion of %v", u.names))
 }
 
@@ -290,6 +297,7 @@ func TestErasedInOtherGroupsSparesOthers(t *testing.T) {
 		}
 	}
 	w.check(1, "at the end")
+	w.checkTold(1)
 	require.Equal(t, home, w.number(first))
 	require.NotZero(t, w.checkDeletions())
 }
@@ -313,6 +321,22 @@ func (w *eraseWorld) check(node int, when string) {
 		_, found := slices.BinarySearch(want, name)
 		require.True(w.t, found, "%s: event %s of a user who is deleted", when, name)
 	}
+}
+
+// checkTold requires that streams hear of each who is gone, in whatever group's log his events were, and of nobody else.
+func (w *eraseWorld) checkTold(node int) {
+	w.t.Helper()
+	w.CatchUp(w.t)
+	told := map[uint64]bool{}
+	for _, l := range w.logs[node] {
+		f := l.Follow(0, eventlog.Query{Kinds: []op.Kind{op.Delete}}, time.Time{})
+		_, err := f.Read(context.Background(), math.MaxUint64, func(e *event.Event) error {
+			told[e.Number] = true
+			return nil
+		})
+		require.NoError(w.t, err)
+	}
+	require.Equal(w.t, w.m.gone, told)
 }
 
 // Deleting a user erases the events of all who were merged into it, in whatever group's log they are, and those of
@@ -343,6 +367,8 @@ func TestErasedInOtherGroups(t *testing.T) {
 		}
 		w.check(0, "at the end")
 		w.check(1, "at the end")
+		w.checkTold(0)
+		w.checkTold(1)
 		messages += w.checkDeletions()
 		for _, logs := range w.logs {
 			for _, l := range logs {
