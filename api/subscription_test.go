@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/valyala/fasthttp"
-
 )
 
 // openDoor is openEngine for tests that need no restart.

@@ -3,7 +3,6 @@ package shard
 import (
 	"sync"
 
-	"millrace/shard/bodies"
 	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -14,9 +13,9 @@ import (
 // what they have heard (decisions.md D5, profile.Joint). Profile and rows may lie in different partitions, on different
 // nodes: a reader never has two of them in hand.
 
-// HeldStates calls f with what HeldState says of each of the identifiers, in their order. Alone, those that are in memory
-// are looked at together, first the profiles, then the rows of their addresses: to wait for one after the other, and for
-// the lock of each, takes twice as long.
+// HeldStates calls f with what HeldState says of each of the identifiers, in their order. Alone, those that are in
+// memory are looked at together, first the profiles, then the rows of their addresses: to wait for one after the other,
+// and for the lock of each, takes twice as long.
 func (c *Coordinator) HeldStates(
 	workspace uint32, list []Identifier, s profile.State, f func(held profile.StateChange, ok bool),
 ) error {
@@ -231,29 +230,4 @@ func (c *Coordinator) addressState(
 	}
 	held, ok = profile.StateOf(l.Blob, s)
 	return held, ok, nil
-}
-
-// join gives the copies of profiles what holds for them by their addresses.
-func (c *Coordinator) join(workspace uint32, users []User) error {
-	var ed profile.Editor
-	for i := range users {
-		u := &users[i]
-		var keys entries.Keys
-		keys.AddAddresses(profile.Addresses(u.Blob))
-		for _, id := range entries.Addresses {
-			key := keys.Of(id)
-			if key == nil {
-				continue
-			}
-			var states []profile.StateChange
-			err := c.ViewAddress(workspace, id, key, func(row []byte) { states = bodies.StatesOf(row) })
-			if err != nil {
-				return err
-			}
-			if len(states) > 0 {
-				u.Blob = append([]byte{}, ed.Join(u.Blob, id, states)...)
-			}
-		}
-	}
-	return nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"millrace/shard/bodies"
 	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -26,6 +27,12 @@ type named struct {
 	number     uint64 // 0: there is none
 	rows       [2]uint64
 	identified bool
+}
+
+// Identifier names users, or an address: as Find has it, for op.SvcID as text.
+type Identifier struct {
+	ID  op.IDKind
+	Key []byte
 }
 
 // The places of an address's kind in lists of two, such as a user's directory rows.
@@ -325,3 +332,28 @@ func (b *Batch) readUser(number uint64, blob []byte) named {
 // are removed. Where that never happened, a request that names users by external ids alone names each by one, and
 // nothing is to be looked up. So each workspace has a control document, which every node of a cluster knows, from the
 // first rename on.
+
+// join gives the copies of profiles what holds for them by their addresses.
+func (c *Coordinator) join(workspace uint32, users []User) error {
+	var ed profile.Editor
+	for i := range users {
+		u := &users[i]
+		var keys entries.Keys
+		keys.AddAddresses(profile.Addresses(u.Blob))
+		for _, id := range entries.Addresses {
+			key := keys.Of(id)
+			if key == nil {
+				continue
+			}
+			var states []profile.StateChange
+			err := c.ViewAddress(workspace, id, key, func(row []byte) { states = bodies.StatesOf(row) })
+			if err != nil {
+				return err
+			}
+			if len(states) > 0 {
+				u.Blob = append([]byte{}, ed.Join(u.Blob, id, states)...)
+			}
+		}
+	}
+	return nil
+}

@@ -41,12 +41,6 @@ func (r *Reads) Begin() {
 	}
 }
 
-// Identifier names users, or an address: as Find has it, for op.SvcID as text.
-type Identifier struct {
-	ID  op.IDKind
-	Key []byte
-}
-
 // Extent is what is read besides the entries that identifiers lead to.
 type Extent uint8
 

@@ -201,8 +201,8 @@ func (q *query) extent(group shard.State) shard.Extent {
 	}
 }
 
-// identify makes the engine's identifiers of those of the query; false: one is no phone number, and it has answered 400.
-// An email is whatever it is: one that is not valid is nobody's.
+// identify makes the engine's identifiers of those of the query; false: one is no phone number, and it has answered
+// 400. An email is whatever it is: one that is not valid is nobody's.
 func (q *query) identify(x *call.Call) bool {
 	q.named, q.keys = q.named[:0], q.keys[:0]
 	for _, id := range q.ids {

@@ -74,8 +74,8 @@ func (m *Machine) Touch(numbers []uint64) {
 }
 
 // Resident calls f with those of the entries at numbers that are in memory, and their indexes, in the order of the
-// workers, each of which is held once: for a caller who would lend one after the other. The others are left to Lend. The
-// bytes are lent for the call, in which f must not call the engine.
+// workers, each of which is held once: for a caller who would lend one after the other. The others are left to Lend.
+// The bytes are lent for the call, in which f must not call the engine.
 func (m *Machine) Resident(numbers []uint64, f func(i int, blob []byte)) {
 	for _, w := range m.workers {
 		w.resident(numbers, f)
