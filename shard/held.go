@@ -6,7 +6,6 @@ import (
 	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
-	"millrace/shard/replica"
 )
 
 // What holds for a user is joined when it is read: his profile has what he has said himself, the rows of his addresses
@@ -38,17 +37,17 @@ func (c *Coordinator) HeldStates(
 // holding is what HeldStates has seen.
 type holding struct {
 	all     []holder
+	keys    [][]byte // canonical, of all: as it was named, then of the address that counts; empty: none does
+	memory  []byte   // for keys
 	numbers []uint64 // scratch
-	keys    []byte   // of addresses
 }
 
-// holder is what it has seen of an identifier.
+// holder is what was seen of an identifier.
 type holder struct {
 	step    holderStep
 	own     profile.StateChange // of the profile
 	said    bool                // there is own
 	joined  int64               // since when the profile has the address
-	key     []byte              // canonical, of the address that counts; nil: none does
 	address profile.StateChange // of the row
 	heard   bool                // there is address
 }
@@ -66,47 +65,49 @@ var holdings = sync.Pool{New: func() any { return new(holding) }}
 
 func (h *holding) release() {
 	clear(h.all)
-	h.all, h.numbers, h.keys = h.all[:0], h.numbers[:0], h.keys[:0]
+	clear(h.keys)
+	h.all, h.keys, h.memory, h.numbers = h.all[:0], h.keys[:0], h.memory[:0], h.numbers[:0]
 	holdings.Put(h)
 }
 
 // lookAtProfiles looks at the profiles that external ids lead to, and at the rows of addresses.
 func (h *holding) lookAtProfiles(c *Coordinator, workspace uint32, list []Identifier, s profile.State) {
 	for _, id := range list {
-		x := holder{key: id.Key}
+		key := id.Key
 		if id.ID == op.Email {
-			start := len(h.keys)
-			h.keys = op.AppendEmailKey(h.keys, id.Key)
-			x.key = h.keys[start:]
+			start := len(h.memory)
+			h.memory = op.AppendEmailKey(h.memory, id.Key)
+			key = h.memory[start:]
 		}
 		number := uint64(0) // not looked for
 		if id.ID == op.ExternalID || isAddress(id.ID) {
-			number = c.hasher.Number(workspace, id.ID, x.key)
+			number = c.hasher.Number(workspace, id.ID, key)
 		}
-		h.all, h.numbers = append(h.all, x), append(h.numbers, number)
+		h.all, h.keys, h.numbers = append(h.all, holder{}), append(h.keys, key), append(h.numbers, number)
 	}
 	c.sole.Resident(h.numbers, func(i int, blob []byte) {
-		x, id := &h.all[i], list[i].ID
+		id := list[i].ID
 		switch {
-		case !entries.IsOf(blob, workspace, id, x.key):
+		case !entries.IsOf(blob, workspace, id, h.keys[i]):
 		case id == op.ExternalID && profile.Kind(blob) == profile.KindUser:
-			x.seeProfile(h, blob, s)
+			start := len(h.memory)
+			h.all[i], h.memory = seenIn(blob, s, h.memory)
+			h.keys[i] = h.memory[start:]
 		case id != op.ExternalID && profile.Kind(blob) == entries.KindRow:
-			x.seeRow(blob, s)
+			h.all[i].seeRow(blob, s)
 		}
 	})
 }
 
-// seeProfile takes down what a profile has of a state, and the key of the address that counts.
-func (x *holder) seeProfile(h *holding, blob []byte, s profile.State) {
+// seenIn is what a profile has of a state. The key of the address that counts is appended to keys.
+func seenIn(blob []byte, s profile.State, keys []byte) (x holder, all []byte) {
 	id, code := addressOf(s)
-	x.step, x.key, x.joined = seenProfile, nil, profile.Joined(blob, id)
+	x.step, x.joined = seenProfile, profile.Joined(blob, id)
 	x.own, x.said = profile.StateOf(blob, s)
 	if address, has := profile.Attr(blob, code); has {
-		start := len(h.keys)
-		h.keys = entries.AppendKey(h.keys, id, address.Bytes())
-		x.key = h.keys[start:]
+		keys = entries.AppendKey(keys, id, address.Bytes())
 	}
+	return x, keys
 }
 
 func (x *holder) seeRow(blob []byte, s profile.State) {
@@ -119,14 +120,13 @@ func (h *holding) lookAtRows(c *Coordinator, workspace uint32, s profile.State) 
 	id, _ := addressOf(s)
 	for i := range h.all {
 		h.numbers[i] = 0
-		if x := &h.all[i]; x.step == seenProfile && len(x.key) > 0 {
-			h.numbers[i] = c.hasher.Number(workspace, id, x.key)
+		if h.all[i].step == seenProfile && len(h.keys[i]) > 0 {
+			h.numbers[i] = c.hasher.Number(workspace, id, h.keys[i])
 		}
 	}
 	c.sole.Resident(h.numbers, func(i int, blob []byte) {
-		x := &h.all[i]
-		if profile.Kind(blob) == entries.KindRow && entries.IsOf(blob, workspace, id, x.key) {
-			x.seeRow(blob, s)
+		if profile.Kind(blob) == entries.KindRow && entries.IsOf(blob, workspace, id, h.keys[i]) {
+			h.all[i].seeRow(blob, s)
 		}
 	})
 }
@@ -135,23 +135,13 @@ func (h *holding) lookAtRows(c *Coordinator, workspace uint32, s profile.State) 
 func (h *holding) held(
 	c *Coordinator, workspace uint32, i int, id Identifier, s profile.State,
 ) (held profile.StateChange, ok bool, err error) {
-	if len(h.all) == 0 || h.all[i].step == unseen {
-		return c.HeldState(workspace, id.ID, id.Key, s)
-	}
-	x := &h.all[i]
-	if x.step == seenProfile && len(x.key) > 0 {
-		at, _ := addressOf(s)
-		if x.address, x.heard, err = c.addressState(workspace, at, x.key, s); err != nil {
-			return held, false, err
-		}
-	}
 	switch {
+	case len(h.all) == 0 || h.all[i].step == unseen:
+		return c.HeldState(workspace, id.ID, id.Key, s)
 	case id.ID != op.ExternalID:
-		return x.address, x.heard, nil
-	case !x.heard:
-		return x.own, x.said, nil
+		return h.all[i].address, h.all[i].heard, nil
 	default:
-		return profile.Joint(x.own, x.said, x.address, x.joined), true, nil
+		return c.heldBy(workspace, h.all[i], h.keys[i], s)
 	}
 }
 
@@ -181,39 +171,36 @@ func (c *Coordinator) HeldState(
 			return held, false, err
 		}
 		if profile.Kind(l.Blob) == profile.KindUser {
-			return c.heldBy(workspace, l, s)
+			x, address := seenIn(l.Blob, s, canonical[:0])
+			l.Back()
+			return c.heldBy(workspace, x, address, s)
 		}
 		l.Back()
 	}
-	var user []byte
-	err = c.View(workspace, id, key, func(_ uint64, blob []byte) { user = append([]byte{}, blob...) })
-	if err != nil || user == nil {
+	var x holder
+	var address []byte
+	err = c.View(workspace, id, key, func(_ uint64, blob []byte) { x, address = seenIn(blob, s, nil) })
+	if err != nil || x.step == unseen {
 		return held, false, err
 	}
-	return c.heldBy(workspace, replica.Lent{Blob: user}, s)
+	return c.heldBy(workspace, x, address, s)
 }
 
-// heldBy is HeldState of a profile in hand, which it gives back.
+// heldBy is HeldState of a user whose profile was seen; key is canonical, of his address that counts, empty: none does.
+// The row of that is looked for, unless it was seen, too.
 func (c *Coordinator) heldBy(
-	workspace uint32, user replica.Lent, s profile.State,
+	workspace uint32, x holder, key []byte, s profile.State,
 ) (held profile.StateChange, ok bool, err error) {
-	own, said := profile.StateOf(user.Blob, s)
-	id, code := addressOf(s)
-	joined := profile.Joined(user.Blob, id)
-	var canonical [maxStackKey]byte
-	key := canonical[:0]
-	if address, has := profile.Attr(user.Blob, code); has {
-		key = entries.AppendKey(key, id, address.Bytes())
+	if x.step == seenProfile && len(key) > 0 {
+		id, _ := addressOf(s)
+		if x.address, x.heard, err = c.addressState(workspace, id, key, s); err != nil {
+			return held, false, err
+		}
 	}
-	user.Back()
-	if len(key) == 0 {
-		return own, said, nil
+	if !x.heard {
+		return x.own, x.said, nil
 	}
-	address, known, err := c.addressState(workspace, id, key, s)
-	if err != nil || !known {
-		return own, said, err
-	}
-	return profile.Joint(own, said, address, joined), true, nil
+	return profile.Joint(x.own, x.said, x.address, x.joined), true, nil
 }
 
 // addressState is the state of an address; key is canonical.
