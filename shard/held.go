@@ -91,7 +91,7 @@ func (h *holding) lookAtProfiles(c *Coordinator, workspace uint32, list []Identi
 		case !entries.IsOf(blob, workspace, id, h.keys[i]):
 		case id == op.ExternalID && profile.Kind(blob) == profile.KindUser:
 			start := len(h.memory)
-			h.all[i], h.memory = seenIn(blob, s, h.memory)
+			h.memory = h.all[i].seeProfile(blob, s, h.memory)
 			h.keys[i] = h.memory[start:]
 		case id != op.ExternalID && profile.Kind(blob) == entries.KindRow:
 			h.all[i].seeRow(blob, s)
@@ -99,15 +99,15 @@ func (h *holding) lookAtProfiles(c *Coordinator, workspace uint32, list []Identi
 	})
 }
 
-// seenIn is what a profile has of a state. The key of the address that counts is appended to keys.
-func seenIn(blob []byte, s profile.State, keys []byte) (x holder, all []byte) {
+// seeProfile takes down what a profile has of a state, and appends the key of the address that counts to keys.
+func (x *holder) seeProfile(blob []byte, s profile.State, keys []byte) []byte {
 	id, code := addressOf(s)
 	x.step, x.joined = seenProfile, profile.Joined(blob, id)
 	x.own, x.said = profile.StateOf(blob, s)
 	if address, has := profile.Attr(blob, code); has {
 		keys = entries.AppendKey(keys, id, address.Bytes())
 	}
-	return x, keys
+	return keys
 }
 
 func (x *holder) seeRow(blob []byte, s profile.State) {
@@ -141,7 +141,7 @@ func (h *holding) held(
 	case id.ID != op.ExternalID:
 		return h.all[i].address, h.all[i].heard, nil
 	default:
-		return c.heldBy(workspace, h.all[i], h.keys[i], s)
+		return c.heldBy(workspace, &h.all[i], h.keys[i], s)
 	}
 }
 
@@ -171,25 +171,26 @@ func (c *Coordinator) HeldState(
 			return held, false, err
 		}
 		if profile.Kind(l.Blob) == profile.KindUser {
-			x, address := seenIn(l.Blob, s, canonical[:0])
+			var x holder
+			address := x.seeProfile(l.Blob, s, canonical[:0])
 			l.Back()
-			return c.heldBy(workspace, x, address, s)
+			return c.heldBy(workspace, &x, address, s)
 		}
 		l.Back()
 	}
 	var x holder
 	var address []byte
-	err = c.View(workspace, id, key, func(_ uint64, blob []byte) { x, address = seenIn(blob, s, nil) })
+	err = c.View(workspace, id, key, func(_ uint64, blob []byte) { address = x.seeProfile(blob, s, nil) })
 	if err != nil || x.step == unseen {
 		return held, false, err
 	}
-	return c.heldBy(workspace, x, address, s)
+	return c.heldBy(workspace, &x, address, s)
 }
 
 // heldBy is HeldState of a user whose profile was seen; key is canonical, of his address that counts, empty: none does.
 // The row of that is looked for, unless it was seen, too.
 func (c *Coordinator) heldBy(
-	workspace uint32, x holder, key []byte, s profile.State,
+	workspace uint32, x *holder, key []byte, s profile.State,
 ) (held profile.StateChange, ok bool, err error) {
 	if x.step == seenProfile && len(key) > 0 {
 		id, _ := addressOf(s)

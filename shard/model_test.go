@@ -195,8 +195,9 @@ func dumpEngine(t *testing.T, e *Engine) string {
 		if a, ok := profile.Attr(v, op.AttrEmail); ok {
 			email = string(op.AppendEmailKey(nil, a.Bytes()))
 		}
-		held, address := seenIn(v, profile.State{Kind: profile.StateEmail}, nil)
-		c, _, err := e.heldBy(profile.Workspace(v), held, address, profile.State{Kind: profile.StateEmail})
+		var held holder
+		address := held.seeProfile(v, profile.State{Kind: profile.StateEmail}, nil)
+		c, _, err := e.heldBy(profile.Workspace(v), &held, address, profile.State{Kind: profile.StateEmail})
 		require.NoError(t, err)
 		state = c.Value
 		phone, _ := profile.Attr(v, op.AttrPhone)
