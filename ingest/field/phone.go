@@ -8,11 +8,12 @@ import (
 	"github.com/nyaruka/phonenumbers/v2"
 )
 
-// Phones reads phone numbers. Whether a number exists in the numbering plan of its country is a question of dozens of
-// microseconds, so the answers are remembered, for good and bad numbers alike.
+// Phones reads phone numbers. The numbering plan of the country says whether a number exists (plan.go), except for a
+// number with a national prefix: that takes a call of the library of dozens of microseconds, so its answers are cached,
+// for valid and invalid numbers alike.
 //
-// The memory is a table of a fixed size with one cache line per hash: a new number takes one of its four places. That
-// bounds it exactly, needs no lock and no eviction, and costs a number that has lost its place a second look.
+// The cache is a table of a fixed size with one cache line per hash: a new number takes one of its four places. So its
+// size is exact, it needs neither a lock nor eviction, and a number that has lost its place is only looked up again.
 type Phones struct {
 	lines []phoneLine // as many as a power of two
 	shift uint        // leaves as many bits of a hash as lines has
@@ -57,14 +58,14 @@ func (l *phoneLine) put(dialed, e164 uint64) {
 }
 
 const (
-	defaultPhoneCache = 1 << 18
+	defaultPhoneCache = 1 << 16
 	maxPhoneCache     = 1 << 26
 	maxPhoneBytes     = 255
 	maxDialedDigits   = 18 // E.164 has 15; national prefixes such as +44 (0)20 come on top; fits into 64 bits
 )
 
-// NewPhones returns a reader that remembers about cacheSize numbers, 16 bytes each. Zero or less means 262,144; the
-// size is rounded up to a power of two and ends at 2^26.
+// NewPhones returns a reader that remembers about cacheSize answers of the library, 16 bytes each. Zero or less means
+// 65,536; the size is rounded up to a power of two and ends at 2^26.
 func NewPhones(cacheSize int) *Phones {
 	if cacheSize <= 0 {
 		cacheSize = defaultPhoneCache
@@ -88,16 +89,29 @@ func (p *Phones) Parse(dst []byte, b []byte) (e164 []byte, ok bool) {
 	if !ok {
 		return dst, false
 	}
-	line := &p.lines[dialed*phoneMix>>p.shift]
-	number, known := line.find(dialed)
-	if !known {
-		number = validNumber(dialed)
-		line.put(dialed, number)
+	e164 = strconv.AppendUint(append(dst, '+'), dialed, 10)
+	switch judgePhone(e164[len(dst)+1:]) {
+	case isNumber:
+		return e164, true
+	case noNumber:
+		return dst, false
 	}
+	number := p.ask(dialed)
 	if number == 0 {
 		return dst, false
 	}
 	return strconv.AppendUint(append(dst, '+'), number, 10), true
+}
+
+// ask returns what validNumber returns, from the cache when it can.
+func (p *Phones) ask(dialed uint64) (e164 uint64) {
+	line := &p.lines[dialed*phoneMix>>p.shift]
+	e164, known := line.find(dialed)
+	if !known {
+		e164 = validNumber(dialed)
+		line.put(dialed, e164)
+	}
+	return e164
 }
 
 // dialedDigits returns the digits of b with the country code in front. No country code begins with 0, so that the

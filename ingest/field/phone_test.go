@@ -30,6 +30,8 @@ func TestPhoneForms(t *testing.T) {
 	parse("+44 20 7183 8750", "+442071838750")
 	parse("+44 (0)20 7183 8750", "+442071838750")
 	parse("+390612345678", "+390612345678")
+	parse("+378886377", "+3780549886377") // what is of a whole number's length gets the area code
+	parse("+54 011 15 2345 6789", "+5491123456789")
 	parse("+49+30+123456", "+4930123456")
 	parse("\uff0b\uff14\uff14 20 7183 8750", "+442071838750")
 	parse("+\u0664\u06642071838750", "+442071838750")
@@ -58,13 +60,13 @@ func TestPhoneMemoryNeverChangesAnAnswer(t *testing.T) {
 		for worker := range 4 {
 			wait.Go(func() {
 				for i := range 300 {
-					number := 4155552000 + (i*7+worker)%100
-					got, ok := phones.Parse(nil, fmt.Appendf(nil, "%d", number))
-					if want := fmt.Sprintf("+1%d", number); !ok || string(got) != want {
+					number := 2071838000 + (i*7+worker)%100
+					got, ok := phones.Parse(nil, fmt.Appendf(nil, "+440%d", number))
+					if want := fmt.Sprintf("+44%d", number); !ok || string(got) != want {
 						t.Errorf("%d: %q %v", number, got, ok)
 					}
-					if _, ok := phones.Parse(nil, fmt.Appendf(nil, "+1111%d", 1000000+i)); ok {
-						t.Errorf("+1111%d is good", 1000000+i)
+					if _, ok := phones.Parse(nil, fmt.Appendf(nil, "+4400%d", 1000000+i)); ok {
+						t.Errorf("+4400%d is good", 1000000+i)
 					}
 				}
 			})
@@ -100,13 +102,12 @@ func TestPhoneLineIsFull(t *testing.T) {
 	phones := NewPhones(1)
 	for i := range 10 {
 		for j := range i {
-			number := fmt.Sprintf("+1415555%d", 2670+j)
-			got, ok := phones.Parse(nil, []byte(number))
+			got, ok := phones.Parse(nil, fmt.Appendf(nil, "+44020718387%d", 10+j))
 			require.True(t, ok)
-			require.Equal(t, number, string(got))
+			require.Equal(t, fmt.Sprintf("+4420718387%d", 10+j), string(got))
 		}
 		for j := range min(i, 4) {
-			_, ok := phones.lines[0].find(uint64(14155552670 + j))
+			_, ok := phones.lines[0].find(uint64(4402071838710 + j))
 			require.True(t, ok || i > 4)
 		}
 	}
@@ -143,14 +144,16 @@ func FuzzPhone(f *testing.F) {
 
 func BenchmarkPhone(b *testing.B) {
 	phones := NewPhones(1 << 10)
-	b.Run("remembered", func(b *testing.B) {
-		buf := make([]byte, 0, 32)
-		b.ReportAllocs()
-		for b.Loop() {
-			buf, _ = phones.Parse(buf[:0], []byte("+1 (415) 555-2671"))
-		}
-	})
-	b.Run("new", func(b *testing.B) {
+	for name, number := range map[string]string{"by the plan": "+1 (415) 555-2671", "bad": "+1 (115) 555-2671", "remembered": "+44 (0)20 7183 8750"} {
+		b.Run(name, func(b *testing.B) {
+			buf := make([]byte, 0, 32)
+			b.ReportAllocs()
+			for b.Loop() {
+				buf, _ = phones.Parse(buf[:0], []byte(number))
+			}
+		})
+	}
+	b.Run("by the library", func(b *testing.B) {
 		for b.Loop() {
 			validNumber(14155552671)
 		}
