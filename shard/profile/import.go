@@ -763,3 +763,16 @@ func hexUnit(digits []byte) uint64 {
 	n, _ := strconv.ParseUint(string(digits[:4]), 16, 32)
 	return n
 }
+
+// currencyOf reads a code of three capital letters.
+func currencyOf(s []byte) (c [3]byte, ok bool) {
+	if len(s) != 3 {
+		return c, false
+	}
+	for _, b := range s {
+		if b < 'A' || b > 'Z' {
+			return c, false
+		}
+	}
+	return [3]byte(s), true
+}

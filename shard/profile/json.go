@@ -1,0 +1,227 @@
+package profile
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"math"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"millrace/shard/op"
+)
+
+// AppendJSONValue appends a stored value as JSON: times as ISO 8601 strings, floats always with a point or an exponent,
+// text that was kept as JSON as that JSON.
+func AppendJSONValue(dst []byte, v op.Value) []byte {
+	switch v.Tag() {
+	case op.False:
+		return append(dst, "false"...)
+	case op.True:
+		return append(dst, "true"...)
+	case op.Int:
+		return strconv.AppendInt(dst, v.Int(), 10)
+	case op.Float:
+		return appendFloat(dst, v.Float())
+	case op.String:
+		return AppendJSONString(dst, v.Bytes())
+	case op.Time:
+		return appendTimeString(dst, v.Millis())
+	case op.JSON:
+		if text := v.Bytes(); json.Valid(text) && utf8.Valid(text) {
+			for _, c := range text {
+				if c >= 0x20 { // a line break between tokens would cut a line of the export in two
+					dst = append(dst, c)
+				}
+			}
+			return dst
+		}
+		return AppendJSONString(dst, v.Bytes())
+	case op.Array:
+		w := jsonWriter{append(dst, '[')}
+		for rest := v.Bytes(); len(rest) > 0; {
+			element, tail, ok := op.NextValue(rest)
+			if !ok {
+				break
+			}
+			w.separate()
+			w.dst = AppendJSONValue(w.dst, element)
+			rest = tail
+		}
+		return append(w.dst, ']')
+	case op.Object:
+		w := jsonWriter{append(dst, '{')}
+		for rest := v.Bytes(); len(rest) > 0; {
+			name, member, tail, ok := op.NextMember(rest)
+			if !ok {
+				break
+			}
+			w.separate()
+			w.dst = append(AppendJSONString(w.dst, name), ':')
+			w.dst = AppendJSONValue(w.dst, member)
+			rest = tail
+		}
+		return append(w.dst, '}')
+	}
+	return append(dst, "null"...)
+}
+
+// jsonWriter appends members; a comma stands before all but those that follow an opening bracket.
+type jsonWriter struct{ dst []byte }
+
+func (w *jsonWriter) separate() {
+	if last := w.dst[len(w.dst)-1]; last != '{' && last != '[' {
+		w.dst = append(w.dst, ',')
+	}
+}
+
+func (w *jsonWriter) key(name string) {
+	w.separate()
+	w.dst = append(append(append(w.dst, '"'), name...), '"', ':')
+}
+
+// element begins an element of an array, and the array with its first one; close ends it.
+func (w *jsonWriter) element(name string, first *bool) {
+	if *first {
+		w.key(name)
+		w.dst = append(w.dst, '[')
+		*first = false
+		return
+	}
+	w.dst = append(w.dst, ',')
+}
+
+func (w *jsonWriter) close(first bool) {
+	if !first {
+		w.dst = append(w.dst, ']')
+	}
+}
+
+func (w *jsonWriter) text(name string, s []byte) {
+	w.key(name)
+	w.dst = AppendJSONString(w.dst, s)
+}
+
+func (w *jsonWriter) time(name string, millis int64) {
+	w.key(name)
+	w.dst = appendTimeString(w.dst, millis)
+}
+
+func appendFloat(dst []byte, f float64) []byte {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return append(dst, "null"...)
+	}
+	at := len(dst)
+	format := byte('f')
+	if abs := math.Abs(f); abs != 0 && (abs < 1e-6 || abs >= 1e15) {
+		format = 'e'
+	}
+	dst = strconv.AppendFloat(dst, f, format, -1, 64)
+	for _, c := range dst[at:] {
+		if c == '.' || c == 'e' {
+			return dst
+		}
+	}
+	return append(dst, '.', '0')
+}
+
+const timeLayout = "2006-01-02T15:04:05.000Z"
+
+// AppendTime appends Unix ms as ISO 8601 in UTC with milliseconds.
+func AppendTime(dst []byte, millis int64) []byte {
+	return time.UnixMilli(millis).UTC().AppendFormat(dst, timeLayout)
+}
+
+func appendTimeString(dst []byte, millis int64) []byte {
+	return append(AppendTime(append(dst, '"'), millis), '"')
+}
+
+// AppendUUID appends a UUID as text.
+func AppendUUID(dst []byte, id [16]byte) []byte {
+	var text [36]byte
+	at := 0
+	for i := 0; i < len(id); i += 4 {
+		digits := hexDigits(binary.BigEndian.Uint32(id[i:]))
+		if i == 0 || i == 12 { // groups of 8-4-4-4-12 digits
+			binary.BigEndian.PutUint64(text[at:], digits)
+			at += 8
+			continue
+		}
+		text[at] = '-'
+		binary.BigEndian.PutUint32(text[at+1:], uint32(digits>>32))
+		text[at+5] = '-'
+		binary.BigEndian.PutUint32(text[at+6:], uint32(digits))
+		at += 10
+	}
+	return append(dst, text[:]...)
+}
+
+// AppendHex appends the eight hexadecimal digits of a number.
+func AppendHex(dst []byte, v uint32) []byte {
+	return binary.BigEndian.AppendUint64(dst, hexDigits(v))
+}
+
+// hexDigits are the hexadecimal digits of a number, a byte each, the first one highest.
+func hexDigits(v uint32) uint64 {
+	const ones = 0x0101010101010101
+	x := uint64(v)
+	x = (x | x<<16) & 0x0000FFFF0000FFFF
+	x = (x | x<<8) & 0x00FF00FF00FF00FF
+	x = (x | x<<4) & 0x0F0F0F0F0F0F0F0F
+	letters := (x + 6*ones) >> 4 & ones // 1 for each of 10 and more
+	return x + '0'*ones + letters*('a'-'0'-10)
+}
+
+// AppendJSONString appends a JSON string. What is no UTF-8 becomes U+FFFD.
+func AppendJSONString[T []byte | string](dst []byte, s T) []byte {
+	const digits = "0123456789abcdef"
+	dst = append(dst, '"')
+	start := 0
+	for i := plainPrefix(s); i < len(s); {
+		c := s[i]
+		if c >= 0x20 && c != '"' && c != '\\' && c < utf8.RuneSelf {
+			i++
+			continue
+		}
+		if c >= utf8.RuneSelf {
+			var four [utf8.UTFMax]byte
+			if r, size := utf8.DecodeRune(four[:copy(four[:], s[i:])]); r != utf8.RuneError || size > 1 {
+				i += size
+				continue
+			}
+			dst = append(append(dst, s[start:i]...), "\uFFFD"...)
+		} else {
+			dst = append(dst, s[start:i]...)
+			switch c {
+			case '"', '\\':
+				dst = append(dst, '\\', c)
+			case '\n':
+				dst = append(dst, '\\', 'n')
+			case '\r':
+				dst = append(dst, '\\', 'r')
+			case '\t':
+				dst = append(dst, '\\', 't')
+			default:
+				dst = append(dst, '\\', 'u', '0', '0', digits[c>>4], digits[c&15])
+			}
+		}
+		i++
+		start = i
+	}
+	return append(append(dst, s[start:]...), '"')
+}
+
+// plainPrefix is how many bytes at the beginning of s, eight at a time, stand for themselves in a JSON string.
+func plainPrefix[T []byte | string](s T) (n int) {
+	const ones, highs = 0x0101010101010101, 0x8080808080808080
+	for ; n+8 <= len(s); n += 8 {
+		x := uint64(s[n]) | uint64(s[n+1])<<8 | uint64(s[n+2])<<16 | uint64(s[n+3])<<24 |
+			uint64(s[n+4])<<32 | uint64(s[n+5])<<40 | uint64(s[n+6])<<48 | uint64(s[n+7])<<56
+		quote, backslash := x^'"'*ones, x^'\\'*ones
+		// The high bit of a byte: it isn't ASCII, is less than a space, or is one of the two.
+		if (x|(x-' '*ones)|(quote-ones)|(backslash-ones))&highs != 0 {
+			return n
+		}
+	}
+	return n
+}
