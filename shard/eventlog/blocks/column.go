@@ -31,16 +31,14 @@ func decimal(f float64) (m int64, scale int, ok bool) {
 	if math.IsNaN(f) || f == 0 && math.Signbit(f) {
 		return 0, 0, false
 	}
-	for scale = range len(powers) {
-		x := math.Round(f * powers[scale])
-		if math.Abs(x) < 1<<52 && x/powers[scale] == f {
+	for scale = range len(event.Tens) {
+		x := math.Round(f * event.Tens[scale])
+		if math.Abs(x) < 1<<52 && x/event.Tens[scale] == f {
 			return int64(x), scale, true
 		}
 	}
 	return 0, 0, false
 }
-
-var powers = [...]float64{1, 10, 100, 1000, 10000}
 
 // Tags of values in a block beside op.Tag: a Float as a decimal of this scale.
 const tagDecimal = 0x40
@@ -203,7 +201,7 @@ func (r *valueReader) read(n int) bool {
 			known, dictionary = true, r.openName()
 		}
 		v := r.one[:0]
-		isDecimal := t >= tagDecimal && int(t-tagDecimal) < len(powers)
+		isDecimal := t >= tagDecimal && int(t-tagDecimal) < len(event.Tens)
 		switch {
 		case r.json && isDecimal:
 			r.spans = append(r.spans, r.keepDecimal(int(t-tagDecimal)))
@@ -212,7 +210,7 @@ func (r *valueReader) read(n int) bool {
 			r.spans = append(r.spans, r.keepDecimal(0))
 			continue
 		case isDecimal:
-			v = op.AppendFloat(v, float64(r.ints.Varint())/powers[t-tagDecimal])
+			v = op.AppendFloat(v, float64(r.ints.Varint())/event.Tens[t-tagDecimal])
 		case tag <= op.True:
 			v = append(v, t)
 		case tag == op.Int, tag == op.Increment:

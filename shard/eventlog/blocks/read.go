@@ -323,12 +323,12 @@ func (g *Group) makePurchases(list []Row) {
 			continue
 		}
 		scale, power := int(mode&7), int(mode>>moneyFactor&7)
-		if scale >= len(powers) || power > maxMoneyPower {
+		if scale >= len(event.Tens) || power > maxMoneyPower {
 			g.ok = false
 			return
 		}
 		m := g.price.Varint()
-		w.Price = math.Float64bits(float64(m) / powers[scale])
+		w.Price = math.Float64bits(float64(m) / event.Tens[scale])
 		if mode&moneyTotal != 0 {
 			w.Total = g.total.Varint()
 		} else {

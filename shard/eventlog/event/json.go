@@ -132,12 +132,14 @@ func appendFloat(dst []byte, f float64) []byte {
 	return strconv.AppendFloat(dst, f, format, -1, 64)
 }
 
+// Tens are the powers of ten that decimals are divided by, up to the largest scale that blocks of the event log have.
+var Tens = [...]float64{1, 10, 100, 1000, 10000}
+
 // exactDecimal bounds what AppendDecimal writes digit by digit: decimals of up to 15 digits are the shortest ones of
 // the floats that they are read as, which is what AppendValue writes.
 const exactDecimal = 1e15
 
-// AppendDecimal appends m / 10^scale as AppendValue does for a Float of that, and for an Int when scale is 0. scale is
-// at most 4.
+// AppendDecimal appends m / Tens[scale] as AppendValue does for a Float of that, and for an Int when scale is 0.
 func AppendDecimal(dst []byte, m int64, scale int) []byte {
 	for ; scale > 0 && m%10 == 0; scale-- {
 		m /= 10
@@ -146,21 +148,20 @@ func AppendDecimal(dst []byte, m int64, scale int) []byte {
 		return strconv.AppendInt(dst, m, 10)
 	}
 	if m <= -exactDecimal || m >= exactDecimal {
-		return appendFloat(dst, float64(m)/float64(tens[scale]))
+		return appendFloat(dst, float64(m)/Tens[scale])
 	}
 	if m < 0 {
 		dst, m = append(dst, '-'), -m
 	}
-	dst = strconv.AppendInt(dst, m/tens[scale], 10)
+	ten := int64(Tens[scale])
+	dst = strconv.AppendInt(dst, m/ten, 10)
 	dst = append(append(dst, '.'), "0000"[:scale]...)
-	for at, fraction := len(dst)-1, m%tens[scale]; fraction > 0; at-- {
+	for at, fraction := len(dst)-1, m%ten; fraction > 0; at-- {
 		dst[at] += byte(fraction % 10)
 		fraction /= 10
 	}
 	return dst
 }
-
-var tens = [...]int64{1, 10, 100, 1000, 10000}
 
 // appendCompact appends JSON text without the white space between its tokens.
 func appendCompact(dst, text []byte) []byte {
