@@ -33,7 +33,7 @@ type delivery interface {
 	// ends says whether the delivery must end before an event, which is the first of its position and not the first of
 	// the delivery.
 	ends(e *event.Event) bool
-	// write takes an event, whose bytes are lent for the call.
+	// write takes an event, which is lent for the call and stays as it is.
 	write(ctx context.Context, e *event.Event) error
 	// confirm brings all that was written to where it goes. When it returns nil, that is there for good.
 	confirm(ctx context.Context, first, last uint64) error

@@ -84,6 +84,7 @@ type filesDelivery struct {
 	open    map[fileKey]*output
 	last    *output // of the event before
 	lastKey fileKey
+	row     event.Event // the event at hand, with the number of its user
 }
 
 func (d *filesDelivery) sent() sum { return d.done }
@@ -112,13 +113,12 @@ func (d *filesDelivery) write(_ context.Context, e *event.Event) error {
 	if err := d.to.users.Read(e); err != nil {
 		return err
 	}
-	number, resolved := e.Number, e.Resolved
-	if !e.OfAddress() && e.Kind != event.Merged {
-		e.Number, e.Resolved = d.to.users.Number(), true
+	if e.OfAddress() || e.Kind == event.Merged {
+		return d.last.encoder.Write(e)
 	}
-	err := d.last.encoder.Write(e)
-	e.Number, e.Resolved = number, resolved // the event is lent
-	return err
+	d.row = *e
+	d.row.Number, d.row.Resolved = d.to.users.Number(), true
+	return d.last.encoder.Write(&d.row)
 }
 
 // confirm ends the files and shows them under the names of the delivery's positions.
