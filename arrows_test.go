@@ -100,10 +100,12 @@ var arrows = map[string][]string{
 	"loadtest/testbrowser": {}, // nobody but tests
 	"loadtest/testseed":    {}, // nobody but tests
 	"loadtest/testsize":    {}, // nobody but tests
+
+	"loadtest/testengine": {"shard/op", "shard/profile"}, // nobody but tests
 }
 
 // testArrows are those that tests have besides; all have one to loadtest/testaddr, loadtest/testbrowser,
-// loadtest/testseed and loadtest/testsize.
+// loadtest/testengine, loadtest/testseed and loadtest/testsize.
 var testArrows = map[string][]string{
 	"api/console":             {"api", "api/admin", "api/census", "api/live", "api/openapi", "api/refused", "api/scim", "api/store", "ingest", "ingest/field", "shard", "shard/op"},
 	"api":                     {"api/admin", "api/census", "api/live", "ingest", "ingest/field", "shard/bodies", "shard/op", "shard/profile", "shard/cluster", "shard/cluster/facts", "shard/cluster/placement", "wal", "wal/quorum"},
@@ -151,7 +153,7 @@ func TestArrows(t *testing.T) {
 		}
 	}
 	for pkg, imports := range importsOf(t, true) {
-		checkArrows(t, pkg, imports, slices.Concat([]string{pkg, pkg + "/...", "loadtest/testaddr", "loadtest/testbrowser", "loadtest/testseed", "loadtest/testsize"}, arrows[pkg], testArrows[pkg]))
+		checkArrows(t, pkg, imports, slices.Concat([]string{pkg, pkg + "/...", "loadtest/testaddr", "loadtest/testbrowser", "loadtest/testengine", "loadtest/testseed", "loadtest/testsize"}, arrows[pkg], testArrows[pkg]))
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/shard/bodies"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -495,7 +496,7 @@ func TestStatesOfTwoAreVisible(t *testing.T) {
 				stale = append(stale, "address")
 			}
 		}
-		within(t, time.Minute, what, func() {
+		testengine.Within(t, time.Minute, what, func() {
 			a := x.begin(t, set(first, "unsubscribed"))
 			var b chan struct{}
 			for x.waiting() {

@@ -16,6 +16,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/entries"
@@ -188,7 +189,7 @@ func (s *sent) run(t *testing.T, r *rand.Rand, round uint64, phase int, engine f
 			}
 		})
 	}
-	within(t, 2*time.Minute, "merging clients", running.Wait)
+	testengine.Within(t, 2*time.Minute, "merging clients", running.Wait)
 }
 
 func (s *sent) log(t *testing.T, round uint64) {

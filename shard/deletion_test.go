@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/entries"
@@ -160,7 +161,7 @@ func (d *deletions) run(t *testing.T, r *rand.Rand, engine func() *Engine) {
 			}
 		})
 	}
-	within(t, 2*time.Minute, "deleting clients", running.Wait)
+	testengine.Within(t, 2*time.Minute, "deleting clients", running.Wait)
 }
 
 // fill writes a request of a client; refs are those of its deletions.
@@ -211,7 +212,7 @@ func (d *deletions) storm(t *testing.T, r *rand.Rand, e *Engine) {
 
 // check settles, and looks for who is there and who isn't.
 func (d *deletions) check(t *testing.T, e *Engine) {
-	within(t, 2*time.Minute, "what is under way", func() { settle(t, e) })
+	testengine.Within(t, 2*time.Minute, "what is under way", func() { settle(t, e) })
 	live := checkDirectory(t, e)
 	made, gone := map[uint64]int{}, int64(0)
 	for _, number := range d.numbers {

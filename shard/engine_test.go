@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/shard/bodies"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -36,24 +37,15 @@ func openTest(t *testing.T, o replica.EngineOptions) *Engine {
 
 // addEvent writes the op of one event.
 func addEvent(b *Batch, id op.IDKind, key, name string, flags op.Flags) bool {
-	start := b.Begin()
-	b.Buf = op.AppendEventBody(b.Buf)
-	op.PutEvent(b.Buf[start+op.OpHeaderBytes:], 1_700_000_000_000, b.Intern([]byte(name)), 0)
-	b.Buf = append(b.Buf, key...)
-	return b.End(start, op.Event, flags, id, len(key))
+	return testengine.AddEvent(&testengine.Batch{Builder: &b.Builder, Request: b}, id, key, name, flags)
 }
 
 // addAttributes writes the op of an attributes object; fields come from attrField and customField.
 func addAttributes(b *Batch, id op.IDKind, key string, flags op.Flags, fields ...[]byte) bool {
-	start := b.Begin()
-	for _, f := range fields {
-		b.Buf = append(b.Buf, f...)
-	}
-	b.Buf = append(b.Buf, key...)
-	return b.End(start, op.Attributes, flags, id, len(key))
+	return testengine.AddAttributes(&testengine.Batch{Builder: &b.Builder, Request: b}, id, key, flags, fields...)
 }
 
-func attrField(code byte, value string) []byte { return op.AppendString([]byte{code}, []byte(value)) }
+var attrField = testengine.AttrField
 
 func commitEvent(t *testing.T, e *Engine, id op.IDKind, key, name string, flags op.Flags) {
 	t.Helper()

@@ -15,6 +15,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard"
@@ -144,9 +145,7 @@ func (w *eraseWorld) track(n eraseName) {
 	name := fmt.Sprintf("e%05d", w.m.events)
 	u.events = append(u.events, name)
 	w.request(func(b *shard.Batch) {
-		start := b.Begin()
-		b.Buf = op.AppendEventBody(b.Buf)
-		op.PutEvent(b.Buf[start+op.OpHeaderBytes:], 1_700_000_000_000, b.Intern([]byte(name)), 0)
+		start := testengine.BeginEvent(&b.Builder, name)
 		if byNumber {
 			b.EndNumber(start, op.Event, 0, number)
 			return

@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/bodies"
@@ -51,7 +52,7 @@ func TestExtract(t *testing.T) {
 				}
 			})
 		}
-		within(t, time.Minute, "clients", running.Wait)
+		testengine.Within(t, time.Minute, "clients", running.Wait)
 		s.storm(t, e, r)
 		before := e
 		fs = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(seed, 1))})

@@ -15,6 +15,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/op"
@@ -156,7 +157,7 @@ func TestFaultDamagedStore(t *testing.T) {
 		}
 		littleMemory := r.IntN(2) == 0
 		var err error
-		within(t, time.Minute, fmt.Sprintf("damage %d (%s %s, little memory: %v)", i, name, what, littleMemory), func() {
+		testengine.Within(t, time.Minute, fmt.Sprintf("damage %d (%s %s, little memory: %v)", i, name, what, littleMemory), func() {
 			err = d.read(fs, littleMemory)
 		})
 		kind := strings.SplitN(strings.TrimPrefix(name, "data/state/"), "-", 2)[0]
@@ -210,7 +211,7 @@ func TestFaultUnreadableStoreUnderReplay(t *testing.T) {
 		})))
 		o.Workers, o.MemoryBytes, o.StoreCacheBytes = workers, 4000, 1 // entries are read when apply needs them
 		o.Logger = slog.New(whenSaid{slog.DiscardHandler, "state store loaded", func() { broken.Store(true) }})
-		within(t, time.Minute, fmt.Sprintf("Open with %d workers", workers), func() { e, err = openEngine(o) })
+		testengine.Within(t, time.Minute, fmt.Sprintf("Open with %d workers", workers), func() { e, err = openEngine(o) })
 		require.ErrorIs(t, err, replica.ErrFailed)
 		require.ErrorIs(t, err, errorfs.ErrInjected)
 		require.True(t, broken.Load())

@@ -15,6 +15,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/op"
@@ -111,21 +112,6 @@ func settled(e *Engine, check func() error) (err error) {
 	}
 }
 
-// within fails the test when f takes longer: something hangs.
-func within(t *testing.T, limit time.Duration, what string, f func()) {
-	t.Helper()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		f()
-	}()
-	select {
-	case <-done:
-	case <-time.After(limit):
-		panic(fmt.Sprintf("%s: %s hangs", t.Name(), what)) // with all stacks
-	}
-}
-
 // --- F6: writes and syncs that fail ---
 
 // faults makes the k-th write or sync of some files fail, and all after it when the disk is gone for good.
@@ -172,7 +158,7 @@ func runWithFaults(t *testing.T, f *faults) error {
 			return err
 		}
 		lost := disk.CrashClone(vfs.CrashCloneCfg{}) // power is lost, at once
-		within(t, time.Minute, f.String()+": Close", func() { _ = e.Close() })
+		testengine.Within(t, time.Minute, f.String()+": Close", func() { _ = e.Close() })
 		if want := btoi(e.Failed() != nil); failures.Load() != want {
 			return fmt.Errorf("OnFailure was called %d times, want %d", failures.Load(), want)
 		}
@@ -252,7 +238,7 @@ func TestFaultEveryWriteFails(t *testing.T) {
 	}
 	kinds := map[string]int{}
 	run := func(f *faults) {
-		within(t, time.Minute, f.String(), func() {
+		testengine.Within(t, time.Minute, f.String(), func() {
 			if err := runWithFaults(t, f); err != nil {
 				t.Errorf("%v of %d (%+v): %v", f, total, f.hit.Load(), err)
 			}
@@ -291,14 +277,14 @@ func TestFaultStoreCannotBeWritten(t *testing.T) {
 		c := &client{name: "a"}
 		require.NoError(t, c.request(e))
 		broken.Store(true)
-		within(t, time.Minute, file+" cannot be written: Checkpoint", func() {
+		testengine.Within(t, time.Minute, file+" cannot be written: Checkpoint", func() {
 			require.Error(t, e.Checkpoint())
 			err = <-failed
 		})
 		require.ErrorIs(t, err, replica.ErrFailed)
 		require.ErrorIs(t, c.request(e), replica.ErrFailed)
 		require.ErrorIs(t, e.Ready(), replica.ErrFailed)
-		within(t, time.Minute, file+" cannot be written: Close", func() { require.ErrorIs(t, e.Close(), replica.ErrFailed) })
+		testengine.Within(t, time.Minute, file+" cannot be written: Close", func() { require.ErrorIs(t, e.Close(), replica.ErrFailed) })
 		require.Empty(t, failed)
 		require.NoError(t, reopen(disk.CrashClone(vfs.CrashCloneCfg{}), []*client{c}))
 	}
@@ -390,7 +376,7 @@ func TestFaultSlowAndStalledDisk(t *testing.T) {
 	require.Eventually(t, func() bool { return e.Ready() != nil }, time.Minute, time.Millisecond)
 	clients = append(clients, fillUp(t, e, &done)...)
 	unlock()
-	within(t, time.Minute, "recovery", done.Wait)
+	testengine.Within(t, time.Minute, "recovery", done.Wait)
 	require.Eventually(t, func() bool { return e.Ready() == nil }, time.Minute, time.Millisecond)
 	require.Zero(t, e.Coordinator.inflight.Load())
 	for _, c := range clients {

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/bodies"
@@ -83,16 +84,6 @@ func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !f(); time.Sleep(200 * time.Microsecond) {
 		require.Less(t, time.Now(), end, what)
-	}
-}
-
-// notYet fails when something comes for a while.
-func notYet[T any](t *testing.T, c <-chan T, why string) {
-	t.Helper()
-	select {
-	case <-c:
-		t.Fatal(why)
-	case <-time.After(20 * time.Millisecond):
 	}
 }
 
@@ -224,11 +215,11 @@ func testHandOver(t *testing.T) {
 	}
 	require.NoError(t, receive(), "others may need that to come to an end")
 	require.NoError(t, <-told)
-	notYet(t, handedOver, "requests wait for their answers")
+	testengine.NotYet(t, handedOver, "requests wait for their answers")
 	w.groups[2].frozen.Store(false)
 	_, err = first.Wait(nil)
 	require.NoError(t, err)
-	notYet(t, handedOver, "requests wait for their answers")
+	testengine.NotYet(t, handedOver, "requests wait for their answers")
 	_, err = second.Wait(nil)
 	require.NoError(t, err)
 	resume = <-handedOver
@@ -483,7 +474,7 @@ func testLeaderWhoseDiskIsFull(t *testing.T) {
 
 	done := make(chan error, 1)
 	go func() { done <- commit(userIn(1, 1), userIn(2, 1)) }()
-	notYet(t, done, "the disk is full")
+	testengine.NotYet(t, done, "the disk is full")
 	w.move(g, (leader.node.i+1)%3)
 	require.NoError(t, <-done)
 	require.Equal(t, 1, eventCountBehindBarrier(t, coord, userIn(1, 1), "e"))
@@ -711,7 +702,7 @@ func testDocumentsInCluster(t *testing.T) {
 			}
 		})
 	}
-	within(t, time.Minute, "changes of documents", group.Wait)
+	testengine.Within(t, time.Minute, "changes of documents", group.Wait)
 	stop()
 	w.groups[0].leaderOf(time.Now().Add(patient))
 	for _, n := range w.nodes {
@@ -781,7 +772,7 @@ func testMessagesOnceAndInOrder(t *testing.T) {
 			}
 		})
 	}
-	within(t, 2*time.Minute, "clients", group.Wait)
+	testengine.Within(t, 2*time.Minute, "clients", group.Wait)
 	stop()
 	w.faulty.Store(false)
 	settle(t, w.engine())

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/loadtest/testsize"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -36,9 +37,7 @@ func request(t *testing.T, e *Engine, fill func(b *Batch)) {
 
 // eventNumber writes an event that is addressed by svc_id.
 func eventNumber(b *Batch, number uint64, name string) {
-	start := b.Begin()
-	b.Buf = op.AppendEventBody(b.Buf)
-	op.PutEvent(b.Buf[start+op.OpHeaderBytes:], 1_700_000_000_000, b.Intern([]byte(name)), 0)
+	start := testengine.BeginEvent(&b.Builder, name)
 	b.EndNumber(start, op.Event, 0, number)
 }
 
@@ -237,7 +236,7 @@ func TestMergeOfGrowingProfile(t *testing.T) {
 			gone, keep = makeUser(t, e, "gone"), makeUser(t, e, "keep")
 			large("keep", 6)(t, e)
 		})
-		within(t, time.Minute, "merge", func() {
+		testengine.Within(t, time.Minute, "merge", func() {
 			merging := x.begin(t, func(t *testing.T, e *Engine) { merge(t, e, gone, keep) })
 			x.step()
 			require.True(t, x.waiting(), "Pin waits")
@@ -279,7 +278,7 @@ func TestMergeBacklog(t *testing.T) {
 			numbers = append(numbers, makeUser(t, e, fmt.Sprint("u", i)))
 		}
 	}, func(o *Options) { o.MaxMergesWaiting = 3 })
-	within(t, time.Minute, "merges", func() {
+	testengine.Within(t, time.Minute, "merges", func() {
 		done := x.begin(t, func(t *testing.T, e *Engine) { merge(t, e, numbers[0], numbers[1], numbers[2], numbers[3]) })
 		require.Equal(t, 2, x.Stats().MergesWaiting)
 		b := x.NewBatch(1, 0)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/identity"
@@ -341,7 +342,7 @@ func testStateBeforeLeavingOfSeveral(t *testing.T, stateFirst bool) {
 	w.held.Store(true)
 	done := make(chan error, 1)
 	go func() { done <- b.Commit() }()
-	notYet(t, done, "messages are not delivered")
+	testengine.NotYet(t, done, "messages are not delivered")
 	w.held.Store(false)
 	require.NoError(t, <-done)
 	settle(t, coord)

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/replica"
@@ -62,9 +63,7 @@ func eventRecord(stamp int64, first, count int, users ...string) []byte {
 		if p := int(identity.Partition(number)); p < first || p >= first+count {
 			continue
 		}
-		start := b.Begin()
-		b.Buf = op.AppendEventBody(b.Buf)
-		op.PutEvent(b.Buf[start+op.OpHeaderBytes:], 1_700_000_000_000, b.Intern([]byte("bought")), 0)
+		start := testengine.BeginEvent(&b, "bought")
 		b.Buf = append(b.Buf, user...)
 		b.End(start, op.Event, op.MakeFlags(0, op.ExternalID), len(user), number)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 	"millrace/shard/replica"
@@ -92,7 +93,7 @@ func TestFaultRetryByKey(t *testing.T) {
 			require.Equal(t, replica.Done, outcome(t, e, identify))
 		})
 		var images []*vfs.MemFS
-		within(t, time.Minute, keyed[i].what, func() {
+		testengine.Within(t, time.Minute, keyed[i].what, func() {
 			done := x.begin(t, func(t *testing.T, e *Engine) { tryKeyed(t, e, i) })
 			cut := func() { images = append(images, x.fs.CrashClone(vfs.CrashCloneCfg{})) }
 			for cut(); x.waiting(); cut() {

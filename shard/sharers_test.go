@@ -15,6 +15,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/bodies"
@@ -227,7 +228,7 @@ func stepSharers(t *testing.T, i, k, at int) (seen sharersPlay, steps int) {
 	})
 	all := deedsOfSharers(c)
 	look := func() { seen.meant = append(seen.meant, meantBy(t, x.Engine, c)) }
-	within(t, time.Minute, all[i].name+", "+all[k].name, func() {
+	testengine.Within(t, time.Minute, all[i].name+", "+all[k].name, func() {
 		look()
 		first := x.begin(t, all[i].do)
 		var second chan struct{}
@@ -354,7 +355,7 @@ func testSharerWhoComesBehindAMerge(t *testing.T) {
 	keepHas("he has the email", func(blob []byte) bool { _, has := profile.Attr(blob, op.AttrEmail); return has })
 	require.Equal(t, other, chosen(t, coord, op.Email, email))
 	require.Equal(t, other, first(coord.Find(1, op.Email, []byte(email)))[0].Number)
-	notYet(t, came, "the row has not heard of him")
+	testengine.NotYet(t, came, "the row has not heard of him")
 	w.held.Store(false)
 	require.NoError(t, <-came)
 	require.NoError(t, coord.Barrier())
@@ -387,7 +388,7 @@ func testDeletionWaitsForWhoIsOnTheWay(t *testing.T) {
 	ref := b.Delete(to)
 	deleted := make(chan error, 1)
 	go func() { deleted <- b.Commit() }()
-	notYet(t, deleted, "he is deleted although somebody is on the way to him")
+	testengine.NotYet(t, deleted, "he is deleted although somebody is on the way to him")
 	require.Equal(t, to, chosen(t, coord, op.Email, email))
 	commitEvent(t, coord, op.ExternalID, keep, "e", op.UpdateOnly)
 

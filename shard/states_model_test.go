@@ -17,6 +17,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/bodies"
@@ -896,7 +897,7 @@ func (x *converging) run(r *rand.Rand, requests int, engine func() *Engine) {
 			}
 		})
 	}
-	within(x.t, 2*time.Minute, "converging clients", group.Wait)
+	testengine.Within(x.t, 2*time.Minute, "converging clients", group.Wait)
 }
 
 func (x *converging) check(e *Engine) {

@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/op"
@@ -313,7 +314,7 @@ func interleave(t *testing.T, i, k, at int) (got string, steps int, what string)
 		all = deeds(castOf(t, e))
 	})
 	what = fmt.Sprintf("%q (%d), %q (%d)", all[i].name, i, all[k].name, k)
-	within(t, time.Minute, what, func() {
+	testengine.Within(t, time.Minute, what, func() {
 		first := x.begin(t, all[i].do)
 		var second chan struct{}
 		for x.waiting() {
@@ -352,7 +353,7 @@ func TestFaultCutDeeds(t *testing.T) {
 		name := all[i].name
 		var images []*vfs.MemFS
 		var acked []bool
-		within(t, time.Minute, name, func() {
+		testengine.Within(t, time.Minute, name, func() {
 			done := x.begin(t, all[i].do)
 			cut := func() {
 				images = append(images, x.fs.CrashClone(vfs.CrashCloneCfg{}))

@@ -15,6 +15,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/shard"
 	"millrace/shard/eventlog"
 	"millrace/shard/eventlog/event"
@@ -152,11 +153,7 @@ func commit(n *node, fill func(b *shard.Batch)) error {
 }
 
 func addEvent(b *shard.Batch, id op.IDKind, key string, flags op.Flags) {
-	start := b.Begin()
-	b.Buf = op.AppendEventBody(b.Buf)
-	op.PutEvent(b.Buf[start+op.OpHeaderBytes:], 1_700_000_000_000, b.Intern([]byte("e")), 0)
-	b.Buf = append(b.Buf, key...)
-	b.End(start, op.Event, flags, id, len(key))
+	testengine.AddEvent(&testengine.Batch{Builder: &b.Builder, Request: b}, id, key, "e", flags)
 }
 
 // moment is what a client's requests must, and can, show as.

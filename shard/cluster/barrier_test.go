@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/shard"
 	"millrace/shard/identity"
 	"millrace/shard/op"
@@ -65,7 +66,7 @@ func (a *asker) make(externalID, email string) {
 	a.c.t.Helper()
 	b := a.n.Coordinator().NewBatch(testWorkspace, 0)
 	defer b.Release()
-	addAttributes(b, op.ExternalID, externalID, op.Contact, attrField(op.AttrEmail, email))
+	addAttributes(b, op.ExternalID, externalID, op.Contact, testengine.AttrField(op.AttrEmail, email))
 	require.NoError(a.c.t, b.Commit())
 }
 
@@ -102,7 +103,7 @@ func (a *asker) questions(externalID, email string) map[string]func() error {
 		"event by email": func() error { return commit(func(b *shard.Batch) { addEvent(b, op.Email, email, "asked") }) },
 		"the address once more": func() error {
 			return commit(func(b *shard.Batch) {
-				addAttributes(b, op.ExternalID, externalID, op.Contact, attrField(op.AttrEmail, email))
+				addAttributes(b, op.ExternalID, externalID, op.Contact, testengine.AttrField(op.AttrEmail, email))
 			})
 		},
 		"state": func() error {

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testaddr"
+	"millrace/loadtest/testengine"
 	"millrace/shard"
 	"millrace/shard/cluster/facts"
 	"millrace/shard/cluster/placement"
@@ -183,23 +184,12 @@ func startCluster(t *testing.T, members int, change func(*Options)) *testCluster
 const testWorkspace = 1
 
 func addEvent(b *shard.Batch, id op.IDKind, key, name string) {
-	start := b.Begin()
-	b.Buf = op.AppendEventBody(b.Buf)
-	op.PutEvent(b.Buf[start+op.OpHeaderBytes:], 1_700_000_000_000, b.Intern([]byte(name)), 0)
-	b.Buf = append(b.Buf, key...)
-	b.End(start, op.Event, 0, id, len(key))
+	testengine.AddEvent(&testengine.Batch{Builder: &b.Builder, Request: b}, id, key, name, 0)
 }
 
 func addAttributes(b *shard.Batch, id op.IDKind, key string, flags op.Flags, fields ...[]byte) {
-	start := b.Begin()
-	for _, f := range fields {
-		b.Buf = append(b.Buf, f...)
-	}
-	b.Buf = append(b.Buf, key...)
-	b.End(start, op.Attributes, flags, id, len(key))
+	testengine.AddAttributes(&testengine.Batch{Builder: &b.Builder, Request: b}, id, key, flags, fields...)
 }
-
-func attrField(code byte, value string) []byte { return op.AppendString([]byte{code}, []byte(value)) }
 
 // track commits one event for each user, in one request.
 func track(e *shard.Coordinator, name string, users ...string) error {
@@ -278,7 +268,7 @@ func TestAnyNodeTakesAndShowsAnything(t *testing.T) {
 	for i, u := range all[:10] {
 		writer, reader := c.node(quorum.Node(1+i%3)), c.node(quorum.Node(1+(i+1)%3))
 		b := writer.Coordinator().NewBatch(testWorkspace, 0)
-		addAttributes(b, op.ExternalID, u, op.Contact, attrField(op.AttrEmail, u+"@example.com"))
+		addAttributes(b, op.ExternalID, u, op.Contact, testengine.AttrField(op.AttrEmail, u+"@example.com"))
 		require.NoError(t, b.Commit())
 		b.Release()
 		n, err := events(reader.Coordinator(), op.Email, u+"@example.com", "bought")

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"millrace/loadtest/testengine"
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard"
@@ -72,7 +73,7 @@ func TestHandOverAnswersFirst(t *testing.T) {
 	ask := func(user string) {
 		b := c.node(1).Coordinator().NewBatch(testWorkspace, 0)
 		defer b.Release()
-		addAttributes(b, op.ExternalID, user, op.Contact, attrField(op.AttrEmail, user+"@example.com"))
+		addAttributes(b, op.ExternalID, user, op.Contact, testengine.AttrField(op.AttrEmail, user+"@example.com"))
 		answers <- b.Commit()
 	}
 	for _, u := range users("before", requests) {

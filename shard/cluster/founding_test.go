@@ -19,6 +19,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/loadtest/testseed"
 	"millrace/shard"
 	"millrace/shard/backup"
@@ -136,7 +137,7 @@ func (c *crowd) request(e *shard.Coordinator, r *rand.Rand) error {
 	case 4:
 		b.SetAddressStates(op.Email, fmt.Appendf(nil, "m%d@example.com", r.IntN(8)), profile.State{Kind: profile.StateEmail, Value: "unsubscribed"})
 	case 5:
-		addAttributes(b, op.ExternalID, fmt.Sprint("u", r.IntN(crowdNames)), op.Contact, attrField(op.AttrEmail, fmt.Sprintf("m%d@example.com", r.IntN(8))))
+		addAttributes(b, op.ExternalID, fmt.Sprint("u", r.IntN(crowdNames)), op.Contact, testengine.AttrField(op.AttrEmail, fmt.Sprintf("m%d@example.com", r.IntN(8))))
 		id, key := crowdKey(r) // perhaps by that email: it has to wait
 		addEvent(b, id, key, "late")
 		events++

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/shard/op"
 	"millrace/shard/replica"
 	"millrace/wal/quorum"
@@ -100,7 +101,7 @@ func (l *load) address(r *rand.Rand, user string) {
 	}
 	writer, other := nodes[r.IntN(len(nodes))].Coordinator(), nodes[r.IntN(len(nodes))].Coordinator()
 	b := writer.NewBatch(testWorkspace, 0)
-	addAttributes(b, op.ExternalID, user, op.Contact, attrField(op.AttrEmail, user+"@example.com"))
+	addAttributes(b, op.ExternalID, user, op.Contact, testengine.AttrField(op.AttrEmail, user+"@example.com"))
 	err := b.Commit()
 	b.Release()
 	if err == nil {

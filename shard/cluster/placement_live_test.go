@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testaddr"
+	"millrace/loadtest/testengine"
 	"millrace/loadtest/testseed"
 	"millrace/shard"
 	"millrace/shard/books"
@@ -66,7 +67,7 @@ func TestFewerReplicasThanNodes(t *testing.T) {
 	e := c.node(1).Coordinator()
 	b := e.NewBatch(testWorkspace, 3)
 	for _, u := range all {
-		addAttributes(b, op.ExternalID, u, op.Contact, attrField(op.AttrEmail, u+"@example.com"))
+		addAttributes(b, op.ExternalID, u, op.Contact, testengine.AttrField(op.AttrEmail, u+"@example.com"))
 	}
 	require.NoError(t, b.Commit())
 	b.Release()

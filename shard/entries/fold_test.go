@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -14,9 +15,7 @@ import (
 func TestFoldRefusesWhatIsNoDelta(t *testing.T) {
 	var b op.Builder
 	b.Reset(0)
-	start := b.Begin()
-	b.Buf = op.AppendEventBody(b.Buf)
-	op.PutEvent(b.Buf[start+op.OpHeaderBytes:], 1_700_000_000_000, b.Intern([]byte("bought")), 0)
+	start := testengine.BeginEvent(&b, "bought")
 	b.Buf = append(b.Buf, "u1"...)
 	b.End(start, op.Event, op.MakeFlags(0, op.ExternalID), len("u1"), 7)
 	rec, err := op.ParseRecord(b.Finish(1, 0, 1), nil)

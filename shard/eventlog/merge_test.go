@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/loadtest/testsize"
 	"millrace/shard"
 	"millrace/shard/bodies"
@@ -25,9 +26,7 @@ func (w *world) track(id op.IDKind, key string, number uint64, name string) {
 	w.t.Helper()
 	b := w.e.NewBatch(1, 0)
 	defer b.Release()
-	start := b.Begin()
-	b.Buf = op.AppendEventBody(b.Buf)
-	op.PutEvent(b.Buf[start+op.OpHeaderBytes:], 1_700_000_000_000, b.Intern([]byte(name)), 0)
+	start := testengine.BeginEvent(&b.Builder, name)
 	if id == op.SvcID {
 		b.EndNumber(start, op.Event, 0, number)
 	} else {
@@ -299,9 +298,7 @@ func TestDeletionThatWaited(t *testing.T) {
 			m := bodies.Merge{Other: ada, Mode: profile.MergeUsers, Room: 1 << 12}
 			b.Append(op.Pin, op.MakeFlags(0, op.SvcID), bob, m.Append(nil), nil)
 			b.Delete(bob)
-			start := b.Begin()
-			b.Buf = op.AppendEventBody(b.Buf)
-			op.PutEvent(b.Buf[start+op.OpHeaderBytes:], 1_700_000_000_000, b.Intern([]byte("bob2")), 0)
+			start := testengine.BeginEvent(&b.Builder, "bob2")
 			b.EndNumber(start, op.Event, 0, bob)
 		})
 		w.settle()

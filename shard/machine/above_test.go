@@ -4,6 +4,7 @@ import (
 	"io"
 	"log/slog"
 
+	"millrace/loadtest/testengine"
 	"millrace/shard"
 	"millrace/shard/machine"
 	"millrace/shard/op"
@@ -37,15 +38,15 @@ func (a above) Checkpoint() error { return a.replica.Checkpoint() }
 
 func (a above) Failed() error { return a.replica.Failed() }
 
-func (a above) NewBatch(workspace, actor uint32) *machine.Batch {
+func (a above) NewBatch(workspace, actor uint32) *testengine.Batch {
 	b := a.Coordinator.NewBatch(workspace, actor)
-	return &machine.Batch{Builder: &b.Builder, Request: b}
+	return &testengine.Batch{Builder: &b.Builder, Request: b}
 }
 
-func (a above) Find(workspace uint32, id op.IDKind, key []byte) (users []machine.User, err error) {
+func (a above) Find(workspace uint32, id op.IDKind, key []byte) (users []testengine.User, err error) {
 	found, err := a.Coordinator.Find(workspace, id, key)
 	for _, u := range found {
-		users = append(users, machine.User(u))
+		users = append(users, testengine.User(u))
 	}
 	return users, err
 }

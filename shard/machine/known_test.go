@@ -6,6 +6,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 )
@@ -27,20 +28,20 @@ func openAsked(t *testing.T) (*Engine, *Worker) {
 // Ops for existing users alone go unread when it is known that he exists, and nobody is made by those for others.
 func TestUpdateOnlyGoesUnread(t *testing.T) {
 	e, _ := openAsked(t)
-	commitEvent(t, e, op.ExternalID, "left", "e", 0)
+	testengine.CommitEvent(t, e, op.ExternalID, "left", "e", 0)
 	evictAll(t, e)
-	commitEvent(t, e, op.ExternalID, "made", "e", 0) // unread, too
+	testengine.CommitEvent(t, e, op.ExternalID, "made", "e", 0) // unread, too
 	evictAll(t, e)
 	for n := 2; n < 5; n++ {
 		for _, user := range []string{"left", "made"} {
 			unread, read := changesUnread.Get(), readBacks.Get()
-			commitEvent(t, e, op.ExternalID, user, "e", op.UpdateOnly)
+			testengine.CommitEvent(t, e, op.ExternalID, user, "e", op.UpdateOnly)
 			require.Equal(t, unread+1, changesUnread.Get(), user)
 			require.Equal(t, read, readBacks.Get(), user)
-			require.Equal(t, n, eventCount(t, e, op.ExternalID, user, "e"))
+			require.Equal(t, n, testengine.EventCount(t, e, op.ExternalID, user, "e"))
 		}
 		unread := changesUnread.Get()
-		commitEvent(t, e, op.ExternalID, "nobody", "e", op.UpdateOnly)
+		testengine.CommitEvent(t, e, op.ExternalID, "nobody", "e", op.UpdateOnly)
 		require.Equal(t, unread, changesUnread.Get())
 		require.Empty(t, first(e.Find(1, op.ExternalID, []byte("nobody"))))
 		evictAll(t, e)
@@ -53,7 +54,7 @@ func TestWhoHasLeftIsNotThere(t *testing.T) {
 	home := func(user string) uint64 { return e.hasher.Number(1, op.ExternalID, []byte(user)) }
 	users := []string{"deleted", "merged", "renamed"}
 	for _, user := range append(users, "kept") {
-		commitEvent(t, e, op.ExternalID, user, "e", 0)
+		testengine.CommitEvent(t, e, op.ExternalID, user, "e", 0)
 	}
 	evictAll(t, e)
 	b := e.NewBatch(1, 0)
@@ -75,7 +76,7 @@ func TestWhoHasLeftIsNotThere(t *testing.T) {
 		w.Unlock()
 		require.True(t, isKnown, user)
 		unread := changesUnread.Get()
-		commitEvent(t, e, op.ExternalID, user, "again", op.UpdateOnly)
+		testengine.CommitEvent(t, e, op.ExternalID, user, "again", op.UpdateOnly)
 		require.Equal(t, unread, changesUnread.Get(), user)
 		require.True(t, e.partitions[identity.Partition(home(user))].Apart.Has(home(user)), user)
 	}

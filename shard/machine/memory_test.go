@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/arena"
@@ -91,7 +92,7 @@ func TestMovingRacesWithReaders(t *testing.T) {
 	for range testsize.Short(250, 40) {
 		b := e.NewBatch(1, 0)
 		for range 100 {
-			addAttributes(b, op.ExternalID, fmt.Sprint("user-", r.IntN(users)), 0, longField(1+r.IntN(1500)))
+			testengine.AddAttributes(b, op.ExternalID, fmt.Sprint("user-", r.IntN(users)), 0, testengine.LongField(1+r.IntN(1500)))
 		}
 		require.NoError(t, b.Commit())
 		b.Release()

@@ -7,6 +7,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/loadtest/testsize"
 	"millrace/shard/op"
 )
@@ -21,7 +22,7 @@ func TestEvictingIsDoneInSteps(t *testing.T) {
 	const users, most = 3000, 5
 	b := e.NewBatch(1, 0)
 	for i := range users {
-		addEvent(b, op.ExternalID, fmt.Sprint("user", i), "e", 0)
+		testengine.AddEvent(b, op.ExternalID, fmt.Sprint("user", i), "e", 0)
 	}
 	require.NoError(t, b.Commit())
 	b.Release()

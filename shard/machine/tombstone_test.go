@@ -7,6 +7,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/entries"
@@ -53,10 +54,10 @@ func TestDeletedAgainAndAgain(t *testing.T) {
 	e := openTest(t, o)
 	for i := range deletions {
 		for id, name := range names {
-			commitEvent(t, e, id, name, "e", 0)
-			require.Equal(t, 1, eventCount(t, e, id, name, "e"))
-			deleteAll(t, e, id, name)
-			require.Equal(t, -1, eventCount(t, e, id, name, "e"))
+			testengine.CommitEvent(t, e, id, name, "e", 0)
+			require.Equal(t, 1, testengine.EventCount(t, e, id, name, "e"))
+			testengine.DeleteAll(t, e, id, name)
+			require.Equal(t, -1, testengine.EventCount(t, e, id, name, "e"))
 		}
 		if i%20 == 0 {
 			require.NoError(t, e.Checkpoint())
@@ -64,15 +65,15 @@ func TestDeletedAgainAndAgain(t *testing.T) {
 	}
 	check := func(e *Engine) {
 		for id, name := range names {
-			commitEvent(t, e, id, name, "e", 0)
+			testengine.CommitEvent(t, e, id, name, "e", 0)
 			require.NoError(t, e.Checkpoint())
 			before := readBacks.Get()
-			commitEvent(t, e, id, name, "e", 0)
+			testengine.CommitEvent(t, e, id, name, "e", 0)
 			require.LessOrEqual(t, readBacks.Get()-before, uint64(3), "reads of the store for one event")
 			numbers := walked(t, e, start(e, id))
 			require.LessOrEqual(t, len(numbers), 3)
 			require.GreaterOrEqual(t, numbers[len(numbers)-1], start(e, id)+deletions, "no number was given again")
-			deleteAll(t, e, id, name)
+			testengine.DeleteAll(t, e, id, name)
 		}
 	}
 	check(e)
@@ -140,18 +141,18 @@ func TestPrefetchGoesBehindTombstones(t *testing.T) {
 	const users = 40
 	for range 3 {
 		for i := range users {
-			commitEvent(t, e, op.ExternalID, fmt.Sprint("user", i), "e", 0)
-			deleteAll(t, e, op.ExternalID, fmt.Sprint("user", i))
+			testengine.CommitEvent(t, e, op.ExternalID, fmt.Sprint("user", i), "e", 0)
+			testengine.DeleteAll(t, e, op.ExternalID, fmt.Sprint("user", i))
 		}
 	}
 	for i := range users {
-		commitEvent(t, e, op.ExternalID, fmt.Sprint("user", i), "e", 0)
+		testengine.CommitEvent(t, e, op.ExternalID, fmt.Sprint("user", i), "e", 0)
 	}
 	require.NoError(t, e.Checkpoint())
 	e.SetMemoryBytes(1)
 	b := e.NewBatch(1, 0)
 	for i := range users {
-		addEvent(b, op.ExternalID, fmt.Sprint("user", i), "e", 0)
+		testengine.AddEvent(b, op.ExternalID, fmt.Sprint("user", i), "e", 0)
 	}
 	b.Append(op.Document, 0, 0, nil, nil) // nobody's
 	c := &Commit{}

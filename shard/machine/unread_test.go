@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/entries"
@@ -49,7 +50,7 @@ func TestEachChangeCountsOnce(t *testing.T) {
 					}
 					sent[u].Add(1)
 					in = append(in, u)
-					addEvent(b, op.ExternalID, fmt.Sprint("u", u), "e", flags)
+					testengine.AddEvent(b, op.ExternalID, fmt.Sprint("u", u), "e", flags)
 				}
 				if !assertNoError(t, b.Commit()) {
 					return
@@ -89,7 +90,7 @@ func TestEachChangeCountsOnce(t *testing.T) {
 	require.Greater(t, changesUnread.Get(), before)
 	for range 2 {
 		for u := range users {
-			require.EqualValues(t, acked[u].Load(), max(eventCount(t, e, op.ExternalID, fmt.Sprint("u", u), "e"), 0))
+			require.EqualValues(t, acked[u].Load(), max(testengine.EventCount(t, e, op.ExternalID, fmt.Sprint("u", u), "e"), 0))
 		}
 		require.NoError(t, e.Close())
 		e = openTest(t, o)
@@ -110,7 +111,7 @@ func TestChangesOnTheirWayCountOnce(t *testing.T) {
 				commit := func(flags op.Flags) {
 					b := e.NewBatch(1, 0)
 					for u := range users {
-						addEvent(b, op.ExternalID, fmt.Sprint("u", u), "e", flags)
+						testengine.AddEvent(b, op.ExternalID, fmt.Sprint("u", u), "e", flags)
 					}
 					require.NoError(t, b.Commit())
 					b.Release()
@@ -118,7 +119,7 @@ func TestChangesOnTheirWayCountOnce(t *testing.T) {
 				}
 				check := func(what string) {
 					for u := range users {
-						require.Equal(t, want, eventCount(t, e, op.ExternalID, fmt.Sprint("u", u), "e"), what)
+						require.Equal(t, want, testengine.EventCount(t, e, op.ExternalID, fmt.Sprint("u", u), "e"), what)
 					}
 				}
 				now := 0
@@ -170,8 +171,8 @@ func TestCheckpointWhileReading(t *testing.T) {
 		e := openTest(t, o)
 		for n := range 3 {
 			b := e.NewBatch(1, 0)
-			addEvent(b, op.ExternalID, "ann", "e", 0)
-			addEvent(b, op.ExternalID, "bob", "e", 0)
+			testengine.AddEvent(b, op.ExternalID, "ann", "e", 0)
+			testengine.AddEvent(b, op.ExternalID, "bob", "e", 0)
 			require.NoError(t, b.Commit())
 			b.Release()
 			if n < 2 {
@@ -195,7 +196,7 @@ func TestCheckpointWhileReading(t *testing.T) {
 		_, err = w.readMissing(math.MaxInt64)
 		require.NoError(t, err)
 		for _, user := range []string{"ann", "bob"} {
-			require.Equal(t, 3, eventCount(t, e, op.ExternalID, user, "e"))
+			require.Equal(t, 3, testengine.EventCount(t, e, op.ExternalID, user, "e"))
 		}
 	})
 	t.Run("for a reader", func(t *testing.T) {
@@ -209,7 +210,7 @@ func TestCheckpointWhileReading(t *testing.T) {
 		_, again, err := w.lendSought(p, x)
 		require.NoError(t, err)
 		require.True(t, again, "the changes may be in both places")
-		require.Equal(t, 3, eventCount(t, e, op.ExternalID, "ann", "e"))
+		require.Equal(t, 3, testengine.EventCount(t, e, op.ExternalID, "ann", "e"))
 	})
 }
 
@@ -218,7 +219,7 @@ func eventsOf(t *testing.T, e *Engine, users ...string) *Commit {
 	b := e.NewBatch(1, 0)
 	defer b.Release()
 	for _, user := range users {
-		addEvent(b, op.ExternalID, user, "e", 0)
+		testengine.AddEvent(b, op.ExternalID, user, "e", 0)
 	}
 	rec, err := op.ParseRecord(slices.Clone(b.Finish(1, 0, 1)[wal.HeaderBytes:]), nil)
 	require.NoError(t, err)
@@ -234,7 +235,7 @@ func TestReadAheadReadsForManyRecords(t *testing.T) {
 	var items []*Commit
 	for i := range 64 {
 		users = append(users, fmt.Sprint("user", i))
-		commitEvent(t, e, op.ExternalID, users[i], "e", 0)
+		testengine.CommitEvent(t, e, op.ExternalID, users[i], "e", 0)
 		items = append(items, eventsOf(t, e, users[i]))
 	}
 	w := e.workers[0]
@@ -266,7 +267,7 @@ func TestReadAheadForgetsWhoIsAbsent(t *testing.T) {
 	o := testOptions(vfs.NewMem())
 	o.Workers, o.MaxDeltaChanges = 1, -1
 	e := openTest(t, o)
-	commitEvent(t, e, op.ExternalID, "ann", "e", 0)
+	testengine.CommitEvent(t, e, op.ExternalID, "ann", "e", 0)
 	evictAll(t, e)
 	w := e.workers[0]
 	require.NoError(t, w.ReadAhead([]*Commit{eventsOf(t, e, "bob", "cid")}))
@@ -299,7 +300,7 @@ func TestUserWithManyChangesIsRead(t *testing.T) {
 	o.Workers, o.MaxDeltaChanges = 1, 3
 	e := openTest(t, o)
 	w := e.workers[0]
-	commitEvent(t, e, op.ExternalID, "ann", "e", 0)
+	testengine.CommitEvent(t, e, op.ExternalID, "ann", "e", 0)
 	evictAll(t, e)
 	isDelta := func() bool {
 		w.Lock()
@@ -309,9 +310,9 @@ func TestUserWithManyChangesIsRead(t *testing.T) {
 		return profile.Kind(w.entryOf(s)) == entries.KindDelta
 	}
 	for n := 2; n < 10; n++ {
-		commitEvent(t, e, op.ExternalID, "ann", "e", 0)
+		testengine.CommitEvent(t, e, op.ExternalID, "ann", "e", 0)
 		require.Equal(t, n <= 4, isDelta(), n)
-		require.Equal(t, n, eventCount(t, e, op.ExternalID, "ann", "e"))
+		require.Equal(t, n, testengine.EventCount(t, e, op.ExternalID, "ann", "e"))
 	}
 }
 
@@ -342,10 +343,10 @@ func TestNumbersSetApart(t *testing.T) {
 	e := openTest(t, o)
 	home := func(key string) uint64 { return e.hasher.Number(1, op.ExternalID, []byte(key)) }
 	for _, user := range []string{"deleted", "gone", "kept"} {
-		commitEvent(t, e, op.ExternalID, user, "e", 0)
+		testengine.CommitEvent(t, e, op.ExternalID, user, "e", 0)
 	}
 	alias := string(op.AppendAliasKey(nil, []byte("l"), []byte("n")))
-	commitEvent(t, e, op.Alias, alias, "e", 0)
+	testengine.CommitEvent(t, e, op.Alias, alias, "e", 0)
 	b := e.NewBatch(1, 0)
 	b.Delete(home("deleted"))
 	b.Merge(home("gone"), home("kept"))
@@ -358,18 +359,18 @@ func TestNumbersSetApart(t *testing.T) {
 		before := changesUnread.Get()
 		for _, user := range []string{"deleted", "gone", "late"} {
 			require.True(t, e.partitions[identity.Partition(home(user))].Apart.Has(home(user)), user)
-			commitEvent(t, e, op.ExternalID, user, "again", 0)
+			testengine.CommitEvent(t, e, op.ExternalID, user, "again", 0)
 			evictAll(t, e)
 		}
 		require.Equal(t, before, changesUnread.Get())
-		commitEvent(t, e, op.ExternalID, "kept", "again", 0)
+		testengine.CommitEvent(t, e, op.ExternalID, "kept", "again", 0)
 		require.Equal(t, before+1, changesUnread.Get())
 		require.NoError(t, e.Close())
 		e = openTest(t, o)
 	}
-	require.Equal(t, 2, eventCount(t, e, op.Alias, alias, "again"), "it went to who has the external id")
+	require.Equal(t, 2, testengine.EventCount(t, e, op.Alias, alias, "again"), "it went to who has the external id")
 	for _, user := range []string{"deleted", "gone", "kept"} {
-		require.Equal(t, 2, eventCount(t, e, op.ExternalID, user, "again"), user)
+		require.Equal(t, 2, testengine.EventCount(t, e, op.ExternalID, user, "again"), user)
 	}
 }
 
@@ -403,7 +404,7 @@ func commitEventIfTaken(t *testing.T, e *Engine, user, name string) bool {
 	t.Helper()
 	b := e.NewBatch(1, 0)
 	defer b.Release()
-	if !addEvent(b, op.ExternalID, user, name, 0) {
+	if !testengine.AddEvent(b, op.ExternalID, user, name, 0) {
 		return false
 	}
 	require.NoError(t, b.Commit())
@@ -421,7 +422,7 @@ func TestUnreadChangesAreBounded(t *testing.T) {
 	for i := range 300 {
 		b := e.NewBatch(1, 0)
 		for u := range 100 {
-			addEvent(b, op.ExternalID, fmt.Sprint("user-", i*100+u), "e", 0)
+			testengine.AddEvent(b, op.ExternalID, fmt.Sprint("user-", i*100+u), "e", 0)
 		}
 		require.NoError(t, b.Commit())
 		b.Release()
@@ -447,12 +448,12 @@ func TestResidentAreWholeEntries(t *testing.T) {
 	var numbers []uint64
 	for i := range 40 {
 		user := fmt.Sprint("u", i)
-		commitEvent(t, e, op.ExternalID, user, "e", 0)
+		testengine.CommitEvent(t, e, op.ExternalID, user, "e", 0)
 		numbers = append(numbers, e.hasher.Number(1, op.ExternalID, []byte(user)))
 	}
 	require.NoError(t, e.Checkpoint())
 	for i := range 40 {
-		commitEvent(t, e, op.ExternalID, fmt.Sprint("u", i), "again", 0)
+		testengine.CommitEvent(t, e, op.ExternalID, fmt.Sprint("u", i), "again", 0)
 	}
 	numbers = append(numbers, 0)
 	seen := 0

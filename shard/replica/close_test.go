@@ -6,6 +6,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testengine"
 )
 
 // Who waits for records that come no more is told when the engine closes, also when Close waits for him: a replica that
@@ -21,6 +23,6 @@ func TestCloseWakesWhoWaits(t *testing.T) {
 		return q.waiters > 0
 	}
 	require.Eventually(t, waiting, time.Minute, time.Millisecond)
-	within(t, time.Minute, "close", func() { require.NoError(t, e.Close()) })
+	testengine.Within(t, time.Minute, "close", func() { require.NoError(t, e.Close()) })
 	require.ErrorIs(t, <-err, ErrClosed)
 }

@@ -1,6 +1,7 @@
 package replica_test
 
 import (
+	"millrace/loadtest/testengine"
 	"millrace/shard"
 	"millrace/shard/op"
 	"millrace/shard/replica"
@@ -19,15 +20,15 @@ func init() {
 	}
 }
 
-func (c coordinator) NewBatch(workspace, actor uint32) *replica.Batch {
+func (c coordinator) NewBatch(workspace, actor uint32) *testengine.Batch {
 	b := c.Coordinator.NewBatch(workspace, actor)
-	return &replica.Batch{Builder: &b.Builder, Request: b}
+	return &testengine.Batch{Builder: &b.Builder, Request: b}
 }
 
-func (c coordinator) Find(workspace uint32, id op.IDKind, key []byte) (users []replica.User, err error) {
+func (c coordinator) Find(workspace uint32, id op.IDKind, key []byte) (users []testengine.User, err error) {
 	found, err := c.Coordinator.Find(workspace, id, key)
 	for _, u := range found {
-		users = append(users, replica.User(u))
+		users = append(users, testengine.User(u))
 	}
 	return users, err
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/shard/op"
 )
 
@@ -16,7 +17,7 @@ func TestSmallRecordsAreAppliedAtOnce(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	before := appliedAtOnce.Get()
 	for i := range 20 {
-		commitEvent(t, e, op.ExternalID, fmt.Sprint("u", i), "bought", 0)
+		testengine.CommitEvent(t, e, op.ExternalID, fmt.Sprint("u", i), "bought", 0)
 	}
 	require.GreaterOrEqual(t, appliedAtOnce.Get()-before, uint64(20))
 
@@ -34,17 +35,17 @@ func TestSmallRecordsAreAppliedAtOnce(t *testing.T) {
 	waiting := make(chan error, 1)
 	go func() {
 		b := e.NewBatch(1, 0)
-		addEvent(b, op.ExternalID, of[1][0], "bought", 0)
+		testengine.AddEvent(b, op.ExternalID, of[1][0], "bought", 0)
 		err := b.Commit()
 		b.Release()
 		waiting <- err
 	}()
 	for range 3 { // the first or a later one is in the log behind the one that waits
-		commitEvent(t, e, op.ExternalID, of[0][0], "bought", 0)
+		testengine.CommitEvent(t, e, op.ExternalID, of[0][0], "bought", 0)
 	}
 	require.Empty(t, waiting)
 	held.Unlock()
 	require.NoError(t, <-waiting)
-	require.Equal(t, 3, eventCount(t, e, op.ExternalID, of[0][0], "bought"))
-	require.Equal(t, 1, eventCount(t, e, op.ExternalID, of[1][0], "bought"))
+	require.Equal(t, 3, testengine.EventCount(t, e, op.ExternalID, of[0][0], "bought"))
+	require.Equal(t, 1, testengine.EventCount(t, e, op.ExternalID, of[1][0], "bought"))
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/op"
@@ -32,7 +33,7 @@ func TestFaultManyClientsOneSetOfUsers(t *testing.T) {
 	alias := func(i int) string { return string(op.AppendAliasKey(nil, []byte("l"), fmt.Append(nil, "a", i))) }
 	for i := range users { // who has which email is known from here on
 		b := e.NewBatch(1, 0)
-		addAttributes(b, op.ExternalID, external(i), op.Contact, attrField(op.AttrEmail, email(i)))
+		testengine.AddAttributes(b, op.ExternalID, external(i), op.Contact, testengine.AttrField(op.AttrEmail, email(i)))
 		require.NoError(t, b.Commit())
 		b.Release()
 	}
@@ -50,15 +51,15 @@ func TestFaultManyClientsOneSetOfUsers(t *testing.T) {
 					i := r.IntN(users)
 					switch r.IntN(6) {
 					case 0:
-						addEvent(b, op.Email, email(i), "e", 0)
+						testengine.AddEvent(b, op.Email, email(i), "e", 0)
 						count[0][i]++
 					case 1:
-						addEvent(b, op.Alias, alias(i), "e", 0)
+						testengine.AddEvent(b, op.Alias, alias(i), "e", 0)
 						count[1][i]++
 					case 2: // what comes after it by that email has to wait
-						addAttributes(b, op.ExternalID, external(i), op.Contact, attrField(op.AttrEmail, email(i)), attrField(op.AttrEmailSubscribe, "opted_in"))
+						testengine.AddAttributes(b, op.ExternalID, external(i), op.Contact, testengine.AttrField(op.AttrEmail, email(i)), testengine.AttrField(op.AttrEmailSubscribe, "opted_in"))
 					default:
-						addEvent(b, op.ExternalID, external(i), "e", 0)
+						testengine.AddEvent(b, op.ExternalID, external(i), "e", 0)
 						count[0][i]++
 					}
 				}
@@ -97,7 +98,7 @@ func TestFaultManyClientsOneSetOfUsers(t *testing.T) {
 			}
 		}
 	})
-	within(t, 5*time.Minute, "commit", writers.Wait)
+	testengine.Within(t, 5*time.Minute, "commit", writers.Wait)
 	close(stop)
 	helpers.Wait()
 
@@ -137,8 +138,8 @@ func TestFaultMemoryBudget(t *testing.T) {
 		for len(order) > 0 {
 			b := e.NewBatch(1, 0)
 			for _, i := range order[:perRequest] {
-				addEvent(b, op.ExternalID, fmt.Sprint("user", i), "e", 0)
-				addAttributes(b, op.ExternalID, fmt.Sprint("user", i), 0, attrField(op.AttrFirstName, fmt.Sprint("a name of some length ", i)))
+				testengine.AddEvent(b, op.ExternalID, fmt.Sprint("user", i), "e", 0)
+				testengine.AddAttributes(b, op.ExternalID, fmt.Sprint("user", i), 0, testengine.AttrField(op.AttrFirstName, fmt.Sprint("a name of some length ", i)))
 			}
 			order = order[perRequest:]
 			require.NoError(t, b.Commit())

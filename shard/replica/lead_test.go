@@ -8,6 +8,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/shard/effect"
 )
 
@@ -53,9 +54,9 @@ func testHandOverWaitsForMessages(t *testing.T) {
 		require.NoError(t, err)
 		close(handedOver)
 	}()
-	notYet(t, handedOver, "who sent the message waits")
+	testengine.NotYet(t, handedOver, "who sent the message waits")
 	go message.Finish()
-	notYet(t, handedOver, "it is being told")
+	testengine.NotYet(t, handedOver, "it is being told")
 	close(told)
 	<-handedOver
 	require.NoError(t, e.Close())

@@ -2,12 +2,12 @@ package replica
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/loadtest/testsize"
 	"millrace/shard/op"
 )
@@ -35,7 +35,7 @@ func TestMemoryBoundsGrowingProfiles(t *testing.T) {
 		for i := 0; i < users; i += perRequest {
 			b := e.NewBatch(1, 0)
 			for u := i; u < i+perRequest; u++ {
-				addAttributes(b, op.ExternalID, fmt.Sprint("user-", u), 0, longField(size))
+				testengine.AddAttributes(b, op.ExternalID, fmt.Sprint("user-", u), 0, testengine.LongField(size))
 			}
 			require.NoError(t, b.Commit())
 			b.Release()
@@ -52,9 +52,4 @@ func TestMemoryBoundsGrowingProfiles(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, users, 1)
 	}
-}
-
-// longField is an attribute that takes about size bytes.
-func longField(size int) []byte {
-	return attrField(op.AttrFirstName, strings.Repeat("x", size))
 }

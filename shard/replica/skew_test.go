@@ -8,6 +8,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/op"
@@ -27,8 +28,8 @@ func TestSkewedBeyondMemory(t *testing.T) {
 	o.MemoryBytes = memory
 	e := openTest(t, o)
 	want := map[string]map[string]int{}
-	count := func(b *Batch, user, name string) {
-		addEvent(b, op.ExternalID, user, name, 0)
+	count := func(b *testengine.Batch, user, name string) {
+		testengine.AddEvent(b, op.ExternalID, user, name, 0)
 		if want[user] == nil {
 			want[user] = map[string]int{}
 		}
@@ -50,7 +51,7 @@ func TestSkewedBeyondMemory(t *testing.T) {
 		require.NoError(t, b.Commit())
 		b.Release()
 		if i%10 == 0 {
-			deleteAll(t, e, op.ExternalID, "churned")
+			testengine.DeleteAll(t, e, op.ExternalID, "churned")
 			delete(want, "churned")
 		}
 		for _, w := range e.workers {
@@ -73,7 +74,7 @@ func TestSkewedBeyondMemory(t *testing.T) {
 			if user == "whale" && r.IntN(20) != 0 {
 				continue
 			}
-			require.Equal(t, n, eventCount(t, e, op.ExternalID, user, name), "%s %s", user, name)
+			require.Equal(t, n, testengine.EventCount(t, e, op.ExternalID, user, name), "%s %s", user, name)
 		}
 	}
 	whale, err := e.Find(1, op.ExternalID, []byte("whale"))
