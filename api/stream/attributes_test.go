@@ -14,7 +14,6 @@ import (
 	"millrace/api/control"
 	"millrace/shard/eventlog"
 	"millrace/shard/eventlog/event"
-	"millrace/shard/op"
 )
 
 // sentAttributes are the objects that a test sends, and whether each streams.
@@ -55,12 +54,7 @@ func TestStreamOfAttributes(t *testing.T) {
 			w.pack()
 		}
 	}
-	users, err := w.e.Find(w.ws.Number, op.ExternalID, []byte("gone"))
-	require.NoError(t, err)
-	b := w.e.NewBatch(w.ws.Number, 0)
-	b.Delete(users[0].Number)
-	require.NoError(t, b.Commit())
-	b.Release()
+	w.delete("gone")
 	for _, id := range []string{"lines", "lake", "hook", "topics"} {
 		require.NoError(t, w.turns(w.options(), w.c.Streams.Get("shop", id)))
 	}
@@ -101,7 +95,7 @@ func TestStreamOfAttributes(t *testing.T) {
 	require.Equal(t, []string{"p"}, plans)
 	require.Empty(t, w.exported(eventlog.Query{}), "they are no events")
 
-	_, err = w.c.RewindStream(control.Actor{Name: "test"}, "shop", "lines", "")
+	_, err := w.c.RewindStream(control.Actor{Name: "test"}, "shop", "lines", "")
 	require.NoError(t, err)
 	require.NoError(t, w.turns(w.options(), w.c.Streams.Get("shop", "lines")))
 	again, _ := w.written("lines")

@@ -37,17 +37,12 @@ func TestStreamOfDeletions(t *testing.T) {
 	}
 	w.track(`{"events":[{"external_id":"u1","name":"kept","time":"2026-01-31T09:30:00Z"},{"external_id":"u2","name":"other","time":"2026-01-31T09:30:00Z"}]}`)
 	turn()
-	users, err := w.e.Find(w.ws.Number, op.ExternalID, []byte("u1"))
-	require.NoError(t, err)
-	require.Len(t, users, 1)
-	b := w.e.NewBatch(w.ws.Number, 0)
-	b.Delete(users[0].Number)
-	require.NoError(t, b.Commit())
-	b.Release()
+	u1 := w.number(op.ExternalID, "u1")
+	w.delete("u1")
 	w.pack()
 	turn()
 
-	svcID := string(w.e.AppendSvcID(nil, w.ws.Number, users[0].Number))
+	svcID := w.svcID(u1)
 	got, files := w.written("lines")
 	require.Len(t, got, 2)
 	var event, deletion map[string]any

@@ -217,12 +217,7 @@ func TestCurrentsBodies(t *testing.T) {
 	w.track(`{"purchases":[{"external_id":"u1","product_id":"sku","currency":"EUR","price":16777217.25,"quantity":3,"time":"2026-01-31T09:30:02Z","properties":{"x":{"quantity":1}}}]}`)
 	w.track(`{"purchases":[{"external_id":"u1","product_id":"sku","currency":"EUR","price":1,"quantity":2,"time":"2026-01-31T09:30:04Z"}]}`)
 	require.NoError(t, w.turns(w.options(), stream))
-	svcID := func(id op.IDKind, key string) string {
-		users, err := w.e.Find(w.ws.Number, id, []byte(key))
-		require.NoError(t, err)
-		require.Len(t, users, 1)
-		return string(w.e.AppendSvcID(nil, w.ws.Number, users[0].Number))
-	}
+	svcID := func(id op.IDKind, key string) string { return w.svcID(w.number(id, key)) }
 	u1 := `"user_id":"` + svcID(op.ExternalID, "u1") + `","external_user_id":"u1"`
 	want := []string{
 		`{"event_type":"users.behaviors.CustomEvent","id":"%s","time":1769851800,"user":{` + u1 + `,"timezone":"Europe/Berlin"},` +
@@ -251,25 +246,13 @@ func TestCurrentsBodies(t *testing.T) {
 // again, or who got an external id later.
 func TestWhoseAnEventIs(t *testing.T) {
 	w, s := newWorld(t, 4<<10), newSink(t)
-	find := func(id op.IDKind, key string) uint64 {
-		users, err := w.e.Find(w.ws.Number, id, []byte(key))
-		require.NoError(t, err)
-		require.Len(t, users, 1)
-		return users[0].Number
-	}
-	change := func(f func(b *shard.Batch)) {
-		b := w.e.NewBatch(w.ws.Number, 0)
-		f(b)
-		require.NoError(t, b.Commit())
-		b.Release()
-	}
 	w.track(`{"events":[{"external_id":"again","name":"gone","time":"2026-01-31T09:30:00Z"}]}`)
-	again := find(op.ExternalID, "again")
-	change(func(b *shard.Batch) { b.Delete(again) })
+	again := w.number(op.ExternalID, "again")
+	w.delete("again")
 	w.track(`{"events":[{"external_id":"again","name":"second life","time":"2026-01-31T09:30:00Z"}]}`)
 	w.track(`{"events":[{"external_id":"merged","name":"before","time":"2026-01-31T09:30:00Z"},{"external_id":"stays","name":"own","time":"2026-01-31T09:30:00Z"}]}`)
-	merged, stays := find(op.ExternalID, "merged"), find(op.ExternalID, "stays")
-	change(func(b *shard.Batch) { b.Merge(merged, stays) })
+	merged, stays := w.number(op.ExternalID, "merged"), w.number(op.ExternalID, "stays")
+	w.change(func(b *shard.Batch) { b.Merge(merged, stays) })
 	require.Eventually(t, func() bool {
 		users, err := w.e.Find(w.ws.Number, op.ExternalID, []byte("merged"))
 		return err == nil && len(users) == 0
@@ -277,8 +260,8 @@ func TestWhoseAnEventIs(t *testing.T) {
 	w.track(`{"events":[{"external_id":"merged","name":"somebody else","time":"2026-01-31T09:30:00Z"}]}`)
 	w.track(`{"events":[{"email":"a@example.com","name":"by email","time":"2026-01-31T09:30:00Z"}]}`)
 	w.track(`{"events":[{"email":"a@example.com","name":"by email again","time":"2026-01-31T09:30:00Z"}]}`)
-	byEmail := find(op.Email, "a@example.com")
-	change(func(b *shard.Batch) { b.Merge(byEmail, stays) })
+	byEmail := w.number(op.Email, "a@example.com")
+	w.change(func(b *shard.Batch) { b.Merge(byEmail, stays) })
 	require.Eventually(t, func() bool {
 		users, err := w.e.FindNumber(w.ws.Number, byEmail)
 		return err == nil && len(users) == 0
@@ -287,13 +270,13 @@ func TestWhoseAnEventIs(t *testing.T) {
 	w.track(`{"events":[{"email":"a@example.com","name":"new owner","time":"2026-01-31T09:30:00Z"}]}`)
 	w.track(`{"events":[{"user_alias":{"alias_label":"l","alias_name":"n"},"name":"by alias","time":"2026-01-31T09:30:00Z","_update_existing_only":false}]}`)
 	w.track(`{"events":[{"external_id":"renamed","name":"old name","time":"2026-01-31T09:30:00Z"}]}`)
-	renamed := find(op.ExternalID, "renamed")
-	change(func(b *shard.Batch) { b.RenameExternalID(renamed, []byte("renamed"), []byte("new name")) })
-	change(func(b *shard.Batch) { b.RemoveExternalID(renamed, []byte("renamed")) })
+	renamed := w.number(op.ExternalID, "renamed")
+	w.change(func(b *shard.Batch) { b.RenameExternalID(renamed, []byte("renamed"), []byte("new name")) })
+	w.change(func(b *shard.Batch) { b.RemoveExternalID(renamed, []byte("renamed")) })
 	w.track(`{"events":[{"external_id":"renamed","name":"second owner","time":"2026-01-31T09:30:00Z"}]}`)
 	w.track(`{"events":[{"email":"c@example.com","name":"before the change","time":"2026-01-31T09:30:00Z"}]}`)
-	changed := find(op.Email, "c@example.com")
-	w.track(fmt.Sprintf(`{"attributes":[{"svc_id":"%s","email":"d@example.com"}]}`, w.e.AppendSvcID(nil, w.ws.Number, changed)))
+	changed := w.number(op.Email, "c@example.com")
+	w.track(fmt.Sprintf(`{"attributes":[{"svc_id":"%s","email":"d@example.com"}]}`, w.svcID(changed)))
 	w.track(`{"events":[{"email":"c@example.com","name":"after the change","time":"2026-01-31T09:30:00Z"}]}`)
 	require.NoError(t, w.turns(w.options(), w.hook("all", s, nil)))
 
@@ -306,14 +289,14 @@ func TestWhoseAnEventIs(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(strings.NewReplacer("user_id", "userid", "external_user_id", "externaluserid").Replace(line)), &v))
 		got[v.Properties.Name] = v.User.UserID
 	}
-	id := func(number uint64) string { return string(w.e.AppendSvcID(nil, w.ws.Number, number)) }
-	require.Equal(t, map[string]string{"second life": id(find(op.ExternalID, "again")), "before": id(stays), "own": id(stays),
-		"by email": id(stays), "by email again": id(stays), "new owner": id(find(op.Email, "a@example.com")), "by alias": id(find(op.Alias, string(op.AppendAliasKey(nil, []byte("l"), []byte("n"))))),
-		"somebody else": id(find(op.ExternalID, "merged")), "old name": id(renamed), "second owner": id(find(op.ExternalID, "renamed")),
-		"before the change": id(changed), "after the change": id(find(op.Email, "c@example.com"))}, got)
-	require.NotEqual(t, renamed, find(op.ExternalID, "renamed"))
+	id := w.svcID
+	require.Equal(t, map[string]string{"second life": id(w.number(op.ExternalID, "again")), "before": id(stays), "own": id(stays),
+		"by email": id(stays), "by email again": id(stays), "new owner": id(w.number(op.Email, "a@example.com")), "by alias": id(w.number(op.Alias, string(op.AppendAliasKey(nil, []byte("l"), []byte("n"))))),
+		"somebody else": id(w.number(op.ExternalID, "merged")), "old name": id(renamed), "second owner": id(w.number(op.ExternalID, "renamed")),
+		"before the change": id(changed), "after the change": id(w.number(op.Email, "c@example.com"))}, got)
+	require.NotEqual(t, renamed, w.number(op.ExternalID, "renamed"))
 	require.Contains(t, strings.Join(s.events(t), "\n"), `"external_user_id":"new name"},"properties":{"app_group_id":"shop","name":"old name"`)
-	require.NotEqual(t, again, find(op.ExternalID, "again"))
+	require.NotEqual(t, again, w.number(op.ExternalID, "again"))
 }
 
 // What is refused for good goes into a file, alone; nothing waits for it. Too much of it holds the stream up.
@@ -445,12 +428,7 @@ func TestWebhookIDs(t *testing.T) {
 		return http.StatusOK
 	}
 	require.Error(t, w.turns(w.options(), stream))
-	users, err := w.e.Find(w.ws.Number, op.ExternalID, []byte("u1"))
-	require.NoError(t, err)
-	b := w.e.NewBatch(w.ws.Number, 0)
-	b.Delete(users[0].Number)
-	require.NoError(t, b.Commit())
-	b.Release()
+	w.delete("u1")
 	require.NoError(t, w.turns(w.options(), stream))
 	for i := range 4 {
 		require.Contains(t, taken, fmt.Sprintf(`"e%d"`, i))

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/shard"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -17,19 +18,10 @@ import (
 func (w *world) merge(gone, keep string) (goneID, keepID string) {
 	w.t.Helper()
 	w.track(fmt.Sprintf(`{"attributes":[{"external_id":%q}]}`, gone))
-	var numbers []uint64
-	for _, key := range []string{gone, keep} {
-		users, err := w.e.Find(w.ws.Number, op.ExternalID, []byte(key))
-		require.NoError(w.t, err)
-		require.Len(w.t, users, 1)
-		numbers = append(numbers, users[0].Number)
-	}
-	b := w.e.NewBatch(w.ws.Number, 0)
-	b.Merge(numbers[0], numbers[1])
-	require.NoError(w.t, b.Commit())
-	b.Release()
+	from, to := w.number(op.ExternalID, gone), w.number(op.ExternalID, keep)
+	w.change(func(b *shard.Batch) { b.Merge(from, to) })
 	require.NoError(w.t, w.e.Replica().Settle(w.t.Context()))
-	return string(w.e.AppendSvcID(nil, w.ws.Number, numbers[0])), string(w.e.AppendSvcID(nil, w.ws.Number, numbers[1]))
+	return w.svcID(from), w.svcID(to)
 }
 
 // Merges and identifies go into files and messages: who is no user any more, and who has what was his; and the external
@@ -40,13 +32,9 @@ func TestStreamOfMerges(t *testing.T) {
 	w.track(`{"attributes":[{"external_id":"u1"}]}`)
 	w.track(`{"attributes":[{"user_alias":{"alias_name":"a","alias_label":"l"},"_update_existing_only":false}]}`)
 	gone, keep := w.merge("u2", "u1")
-	users, err := w.e.Find(w.ws.Number, op.Alias, op.AppendAliasKey(nil, []byte("l"), []byte("a")))
-	require.NoError(t, err)
-	b := w.e.NewBatch(w.ws.Number, 0)
-	b.Identify(users[0].Number, []byte("u3"), profile.MergeIdentify)
-	require.NoError(t, b.Commit())
-	b.Release()
-	alias := string(w.e.AppendSvcID(nil, w.ws.Number, users[0].Number))
+	aliased := w.number(op.Alias, string(op.AppendAliasKey(nil, []byte("l"), []byte("a"))))
+	w.change(func(b *shard.Batch) { b.Identify(aliased, []byte("u3"), profile.MergeIdentify) })
+	alias := w.svcID(aliased)
 
 	check := func(times int) {
 		require.NoError(t, w.turns(w.options(), w.c.Streams.Get("shop", "lines")))
@@ -65,7 +53,7 @@ func TestStreamOfMerges(t *testing.T) {
 	w.create(control.Stream{ID: "lines", Format: "ndjson", Kinds: kinds})
 	check(1)
 	w.pack()
-	_, err = w.c.RewindStream(control.Actor{Name: "test"}, "shop", "lines", "")
+	_, err := w.c.RewindStream(control.Actor{Name: "test"}, "shop", "lines", "")
 	require.NoError(t, err)
 	check(2)
 	require.NoError(t, w.turns(w.options(), w.hook("rows", s, func(s *control.Stream) { s.Kinds, s.Format = kinds, "json" })))
@@ -82,12 +70,7 @@ func TestStreamOfMerges(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(last), &v))
 	require.Equal(t, fmt.Sprintf(`{"event_type":"users.UserOrphan","id":"%s","time":%d,"user":{"user_id":"%s","external_user_id":"u2"},"properties":{"app_group_id":"shop","orphaned_by_id":"%s"}}`, v.ID, v.Time, gone, keep), last)
 
-	b = w.e.NewBatch(w.ws.Number, 0)
-	users, err = w.e.Find(w.ws.Number, op.ExternalID, []byte("u1"))
-	require.NoError(t, err)
-	b.Delete(users[0].Number)
-	require.NoError(t, b.Commit())
-	b.Release()
+	w.delete("u1")
 	require.NoError(t, w.turns(w.options(), w.create(control.Stream{ID: "later", Format: "ndjson", Kinds: kinds, From: "beginning"})))
 	lines, _ := w.written("later")
 	require.Len(t, lines, 1)

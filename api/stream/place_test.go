@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
-	"millrace/shard/op"
 )
 
 // An endpoint that takes few requests at a time gets everything that one object of a request has made, and all who were
@@ -33,14 +32,7 @@ func TestHTTPGetsAllOfOnePlace(t *testing.T) {
 		`"subscription_groups":[{"subscription_group_id":%q,"subscription_state":"subscribed"}],"n":1}]}`, group))
 	w.merge("u2", "u1")
 	w.merge("u5", "u1")
-	b := w.e.NewBatch(w.ws.Number, 0)
-	for _, key := range []string{"u1", "u3"} {
-		users, err := w.e.Find(w.ws.Number, op.ExternalID, []byte(key))
-		require.NoError(t, err)
-		b.Delete(users[0].Number)
-	}
-	require.NoError(t, b.Commit())
-	b.Release()
+	w.delete("u1", "u3")
 
 	ids := func(id string, batch int) (ids []string) {
 		s.posts, fails = nil, id != "steady"

@@ -22,19 +22,16 @@ func TestStreamOfStates(t *testing.T) {
 	w.track(`{"attributes":[{"external_id":"u2","email":"a@example.com"}]}`)
 	w.track(`{"attributes":[{"external_id":"u1","time_zone":"Europe/Berlin","email":"a@example.com","email_subscribe":"opted_in"}]}`)
 	w.track(`{"attributes":[{"external_id":"u1","email_subscribe":"opted_in"}]}`)
-	b := w.e.NewBatch(w.ws.Number, 0)
-	b.SetSource(op.SourceStatusSet)
-	g := shard.State{Kind: shard.GroupState, Group: group, Channel: op.ChannelEmail, On: true}
-	b.SetAddressStates(op.Email, []byte("a@example.com"), g)
-	b.SetAddressStates(op.Email, []byte("nobody@example.com"), g)
-	require.NoError(t, b.Commit())
-	b.Release()
+	w.change(func(b *shard.Batch) {
+		b.SetSource(op.SourceStatusSet)
+		g := shard.State{Kind: shard.GroupState, Group: group, Channel: op.ChannelEmail, On: true}
+		b.SetAddressStates(op.Email, []byte("a@example.com"), g)
+		b.SetAddressStates(op.Email, []byte("nobody@example.com"), g)
+	})
 
 	check := func() {
 		require.NoError(t, w.turns(w.options(), w.create(control.Stream{ID: "lines", Format: "ndjson", Kinds: kinds})))
-		users, err := w.e.Find(w.ws.Number, op.ExternalID, []byte("u1"))
-		require.NoError(t, err)
-		svcID := string(w.e.AppendSvcID(nil, w.ws.Number, users[0].Number))
+		svcID := w.svcID(w.number(op.ExternalID, "u1"))
 		lines, files := w.written("lines")
 		require.Len(t, files, 2)
 		var got []string
@@ -62,9 +59,7 @@ func TestStreamOfStates(t *testing.T) {
 	require.ElementsMatch(t, append(before, before...), after, "from blocks the same, with the same ids")
 	require.NoError(t, w.turns(w.options(), w.create(control.Stream{ID: "columns", Format: "parquet", Kinds: kinds})))
 	require.NoError(t, w.turns(w.options(), w.hook("messages", s, func(s *control.Stream) { s.Kinds = kinds })))
-	users, err := w.e.Find(w.ws.Number, op.ExternalID, []byte("u1"))
-	require.NoError(t, err)
-	svcID := string(w.e.AppendSvcID(nil, w.ws.Number, users[0].Number))
+	svcID := w.svcID(w.number(op.ExternalID, "u1"))
 	sent := s.events(t)
 	require.Len(t, sent, 3)
 	var v struct {

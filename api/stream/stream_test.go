@@ -129,6 +129,34 @@ func (w *world) pack() {
 	require.NoError(w.t, w.events.Pack())
 }
 
+// change commits what is not tracked.
+func (w *world) change(fill func(b *shard.Batch)) {
+	w.t.Helper()
+	b := w.e.NewBatch(w.ws.Number, 0)
+	defer b.Release()
+	fill(b)
+	require.NoError(w.t, b.Commit())
+}
+
+func (w *world) number(id op.IDKind, key string) uint64 {
+	w.t.Helper()
+	users, err := w.e.Find(w.ws.Number, id, []byte(key))
+	require.NoError(w.t, err)
+	require.Len(w.t, users, 1)
+	return users[0].Number
+}
+
+func (w *world) svcID(number uint64) string { return string(w.e.AppendSvcID(nil, w.ws.Number, number)) }
+
+func (w *world) delete(externalIDs ...string) {
+	w.t.Helper()
+	w.change(func(b *shard.Batch) {
+		for _, id := range externalIDs {
+			b.Delete(w.number(op.ExternalID, id))
+		}
+	})
+}
+
 func (w *world) create(s control.Stream) *control.Stream {
 	w.t.Helper()
 	if s.From == "" {
@@ -478,13 +506,7 @@ func TestDeletedUsersAreNotStreamed(t *testing.T) {
 	require.NoError(t, k.turn(context.Background()))
 	require.True(t, k.rest, "there is more, and it has been read")
 	before, _ := w.written("all")
-	users, err := w.e.Find(w.ws.Number, op.ExternalID, []byte("user 36"))
-	require.NoError(t, err)
-	require.Len(t, users, 1)
-	b := w.e.NewBatch(w.ws.Number, 0)
-	b.Delete(users[0].Number)
-	require.NoError(t, b.Commit())
-	b.Release()
+	w.delete("user 36")
 	for k.rest {
 		require.NoError(t, k.turn(context.Background()))
 	}
