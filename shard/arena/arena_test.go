@@ -167,16 +167,8 @@ func TestArenaIsFull(t *testing.T) {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			a := Arena{limit: 9}
 			defer a.Close()
-			class, seen := ClassFor(size), map[uint32]bool{}
-			for {
-				off, err := a.Alloc(class)
-				if err != nil {
-					require.ErrorIs(t, err, ErrFull)
-					break
-				}
-				require.False(t, seen[off], "%d is handed out twice", off)
-				seen[off] = true
-			}
+			class := ClassFor(size)
+			seen := fill(t, &a, class)
 			require.Greater(t, int64(len(seen)+1)*BlockBytes(class), int64(4*arenaChunk))
 			for off := range seen {
 				a.Release(off, class)
@@ -192,15 +184,20 @@ func TestArenaIsFull(t *testing.T) {
 func TestArenaAddresses64GiB(t *testing.T) {
 	var a Arena
 	defer a.Close()
-	class, seen := ClassFor(MaxBlockBytes), map[uint32]bool{}
+	require.EqualValues(t, (maxChunks-1)/3, len(fill(t, &a, ClassFor(MaxBlockBytes))))
+}
+
+// fill takes all blocks of a class that there are.
+func fill(t *testing.T, a *Arena, class uint8) map[uint32]bool {
+	t.Helper()
+	seen := map[uint32]bool{}
 	for {
 		off, err := a.Alloc(class)
 		if err != nil {
 			require.ErrorIs(t, err, ErrFull)
-			break
+			return seen
 		}
 		require.False(t, seen[off], "%d is handed out twice", off)
 		seen[off] = true
 	}
-	require.EqualValues(t, (maxChunks-1)/3, len(seen))
 }

@@ -509,33 +509,27 @@ func requireDeletions(t *testing.T, c *testCluster, crowd *crowd) {
 	t.Helper()
 	e := c.node(1).Coordinator()
 	left := crowd.counted(e)
-	for i := range crowdNames + 8 {
-		id, key := op.ExternalID, fmt.Sprint("u", i)
-		if i >= crowdNames {
-			id, key = op.Email, fmt.Sprintf("m%d@example.com", i-crowdNames)
-		}
-		users, err := e.Find(testWorkspace, id, []byte(key))
+	remove := func(id op.IDKind, key []byte) {
+		t.Helper()
+		users, err := e.Find(testWorkspace, id, key)
 		require.NoError(t, err)
 		b := e.NewBatch(testWorkspace, 0)
+		defer b.Release()
 		for _, u := range users {
 			b.Delete(u.Number)
 		}
 		if len(users) > 0 {
 			require.NoError(t, b.Commit())
 		}
-		b.Release()
 	}
 	for i := range crowdNames {
-		users, err := e.Find(testWorkspace, op.Alias, op.AppendAliasKey(nil, []byte("l"), fmt.Append(nil, "a", i)))
-		require.NoError(t, err)
-		b := e.NewBatch(testWorkspace, 0)
-		for _, u := range users {
-			b.Delete(u.Number)
-		}
-		if len(users) > 0 {
-			require.NoError(t, b.Commit())
-		}
-		b.Release()
+		remove(op.ExternalID, fmt.Append(nil, "u", i))
+	}
+	for i := range 8 {
+		remove(op.Email, fmt.Appendf(nil, "m%d@example.com", i))
+	}
+	for i := range crowdNames {
+		remove(op.Alias, op.AppendAliasKey(nil, []byte("l"), fmt.Append(nil, "a", i)))
 	}
 	c.settle()
 	rest := crowd.counted(e)

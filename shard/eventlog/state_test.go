@@ -58,6 +58,17 @@ func group(n byte, on bool) profile.State {
 	return profile.State{Kind: profile.StateGroup, Group: [16]byte{15: n}, Channel: op.ChannelEmail, On: on}
 }
 
+// stays requires that what was read is the same wherever it lies: in the log, in blocks, and after restarts.
+func (w *world) stays(ids, list []string, read func() (ids, list []string)) {
+	w.t.Helper()
+	for _, step := range []func(){w.checkpoint, func() { w.reopen(manual()) }, w.pack, func() { w.reopen(manual()) }} {
+		step()
+		gotIDs, got := read()
+		require.Equal(w.t, list, got)
+		require.Equal(w.t, ids, gotIDs)
+	}
+}
+
 // A change of a state is passed on once, as what its user said, or the address; what changes nothing isn't, nor is the
 // mark of an address. It is the same from the log, from blocks, and after a restart, and goes with the user.
 func TestStatesArePassedOn(t *testing.T) {
@@ -93,20 +104,7 @@ func TestStatesArePassedOn(t *testing.T) {
 	}
 	ids, list := w.followedKinds(stateKinds...)
 	require.Equal(t, want, list)
-	same := func() {
-		t.Helper()
-		again, list := w.followedKinds(stateKinds...)
-		require.Equal(t, want, list)
-		require.Equal(t, ids, again)
-	}
-	w.checkpoint()
-	same()
-	w.reopen(manual())
-	same()
-	w.pack()
-	same()
-	w.reopen(manual())
-	same()
+	w.stays(ids, want, func() (ids, list []string) { return w.followedKinds(stateKinds...) })
 	left, _, err := w.e.Replica().Noted(0, math.MaxUint64-1)
 	require.NoError(t, err)
 	require.Empty(t, left, "the event log has taken it over")
