@@ -145,6 +145,37 @@ func streamBounds(r *rand.Rand) []string {
 	return []string{"--stream-file-bytes", []string{"2KiB", "64KiB", "16MiB"}[r.IntN(3)], "--checkpoint-interval", []string{"200ms", "5m"}[r.IntN(2)]}
 }
 
+// saidOverKills has users say something again and again while the server is killed and started; say is called for the
+// same n until it is answered. It returns the process that runs in the end, and how much each has said.
+func (s *site) saidOverKills(t *testing.T, r *rand.Rand, p *process, say func(user, n int) (reply, error)) (*process, [6]int) {
+	stop := make(chan struct{})
+	var said [6]int
+	var wg sync.WaitGroup
+	for user := range said {
+		wg.Go(func() {
+			for {
+				if a, err := say(user, said[user]); err == nil && a.status == http.StatusCreated {
+					said[user]++
+					select {
+					case <-stop:
+						return
+					default:
+					}
+				}
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+	for range testsize.Of(100, 3, 2) {
+		time.Sleep(time.Duration(100+r.IntN(500)) * time.Millisecond)
+		p.kill()
+		p = s.start(t, streamBounds(r)...)
+	}
+	close(stop)
+	wg.Wait()
+	return p, said
+}
+
 func unfinished(t *testing.T, root string) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join(root, ".millrace"))
@@ -402,34 +433,11 @@ func TestStatesStreamOverKills(t *testing.T) {
 	s := newAdminSite(t, "--stream-file-after", "30ms", "--event-pack-after", "200ms")
 	p := s.start(t)
 	tool(t, s.target("streams", "create", "test", "states", "--format", "ndjson", "--from", "beginning", "--kind", "email_subscription")...)
-	stop, values := make(chan struct{}), []string{"unsubscribed", "opted_in", "subscribed"}
-	var said [6]int
-	var wg sync.WaitGroup
-	for user := range said {
-		wg.Go(func() {
-			client := &http.Client{Timeout: time.Minute}
-			for n := 0; ; {
-				body := fmt.Sprintf(`{"attributes":[{"external_id":"u%d","email_subscribe":%q}]}`, user, values[n%3])
-				if reply, err := call(client, http.MethodPost, s.url("/users/track"), allKey, body); err == nil && reply.status == http.StatusCreated {
-					n++
-					said[user] = n
-					select {
-					case <-stop:
-						return
-					default:
-					}
-				}
-				time.Sleep(time.Millisecond)
-			}
-		})
-	}
-	for range testsize.Of(100, 3, 2) {
-		time.Sleep(time.Duration(100+r.IntN(500)) * time.Millisecond)
-		p.kill()
-		p = s.start(t, streamBounds(r)...)
-	}
-	close(stop)
-	wg.Wait()
+	values := []string{"unsubscribed", "opted_in", "subscribed"}
+	p, said := s.saidOverKills(t, r, p, func(user, n int) (reply, error) {
+		body := fmt.Sprintf(`{"attributes":[{"external_id":"u%d","email_subscribe":%q}]}`, user, values[n%3])
+		return call(patient, http.MethodPost, s.url("/users/track"), allKey, body)
+	})
 	all := 0
 	for user, n := range said {
 		require.NotZero(t, n, user)
@@ -472,37 +480,14 @@ func TestAttributesStreamOverKills(t *testing.T) {
 	s := newAdminSite(t, "--stream-file-after", "30ms", "--event-pack-after", "200ms")
 	p := s.start(t)
 	tool(t, s.target("streams", "create", "test", "sent", "--format", "ndjson", "--kind", "attributes")...)
-	stop := make(chan struct{})
-	var said [6]int
-	var wg sync.WaitGroup
-	for user := range said {
-		wg.Go(func() {
-			for n := 0; ; {
-				who := fmt.Sprintf(`"email":"u%d@example.com"`, user) // in another partition
-				if n%2 == 0 {
-					who += fmt.Sprintf(`,"external_id":"u%d"`, user)
-				}
-				body := fmt.Sprintf(`{"attributes":[{%s,"said":%d,"count":{"inc":1}},{"external_id":"gone","n":1},{"external_id":"nobody","_update_existing_only":true,"n":1}]}`, who, n)
-				if a, err := call(patient, http.MethodPost, s.url("/users/track"), allKey, body, "Idempotency-Key", fmt.Sprintf("%d-%d", user, n)); err == nil && a.status == http.StatusCreated {
-					n++
-					said[user] = n
-					select {
-					case <-stop:
-						return
-					default:
-					}
-				}
-				time.Sleep(time.Millisecond)
-			}
-		})
-	}
-	for range testsize.Of(100, 3, 2) {
-		time.Sleep(time.Duration(100+r.IntN(500)) * time.Millisecond)
-		p.kill()
-		p = s.start(t, streamBounds(r)...)
-	}
-	close(stop)
-	wg.Wait()
+	p, said := s.saidOverKills(t, r, p, func(user, n int) (reply, error) {
+		who := fmt.Sprintf(`"email":"u%d@example.com"`, user) // in another partition
+		if n%2 == 0 {
+			who += fmt.Sprintf(`,"external_id":"u%d"`, user)
+		}
+		body := fmt.Sprintf(`{"attributes":[{%s,"said":%d,"count":{"inc":1}},{"external_id":"gone","n":1},{"external_id":"nobody","_update_existing_only":true,"n":1}]}`, who, n)
+		return call(patient, http.MethodPost, s.url("/users/track"), allKey, body, "Idempotency-Key", fmt.Sprintf("%d-%d", user, n))
+	})
 	all := 0
 	for user, n := range said {
 		all += n
