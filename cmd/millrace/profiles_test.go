@@ -107,3 +107,16 @@ func TestImportOfDevices(t *testing.T) {
 	require.Empty(t, s.user(t, "dev2", "devices", "push_tokens"))
 	p.stop()
 }
+
+// Revenue goes out and in again as the same amounts, also in a currency that the server doesn't know (any more).
+func TestImportOfRevenue(t *testing.T) {
+	t.Parallel()
+	s := newAdminSite(t)
+	p := s.start(t)
+	want := map[string]any{"EUR": 12.5, "HRK": 7.25, "JPY": 300.0}
+	text, err := json.Marshal(want)
+	require.NoError(t, err)
+	require.Equal(t, importAnswer{Message: "success", Imported: 1}, s.importLines(t, `{"external_id":"u1","revenue_by_currency":`+string(text)+`}`))
+	require.Equal(t, want, s.user(t, "u1")["revenue_by_currency"])
+	p.stop()
+}

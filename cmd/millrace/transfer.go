@@ -14,6 +14,7 @@ import (
 
 	"millrace/api/admin"
 	"millrace/api/control"
+	"millrace/api/users"
 	"millrace/ingest/field"
 	"millrace/shard"
 	"millrace/shard/eventlog"
@@ -179,23 +180,7 @@ func (n *node) importLines(
 	ws *control.Workspace, body io.Reader, phones *field.Phones,
 ) (result importAnswer, err error) {
 	var importer profile.Importer
-	opt := profile.ImportOptions{Digits: func(currency [3]byte) int {
-		_, digits, _ := field.Currency(currency[:])
-		return int(digits)
-	}}
-	if len(ws.Currency) == 3 {
-		opt.Currency = [3]byte([]byte(ws.Currency))
-	}
-	opt.AppID = func(name []byte) []byte {
-		for id, a := range ws.Apps {
-			if a.Name == string(name) {
-				return []byte(id)
-			}
-		}
-		return nil
-	}
-	groups := forIngest(ws).Groups
-	opt.Channel = func(group [16]byte) byte { return byte(groups[group]) }
+	opt := importOptionsOf(ws)
 	var left []string // what a line has and the profile doesn't
 	opt.Left = func(what string) {
 		if len(left) < maxImportError {
@@ -238,6 +223,24 @@ func (n *node) importLines(
 		}
 	}
 	return result, errors.Join(lines.Err(), commit())
+}
+
+// importOptionsOf is what an import needs to know of a workspace.
+func importOptionsOf(ws *control.Workspace) profile.ImportOptions {
+	groups, shown := forIngest(ws).Groups, users.ExportOf(ws)
+	return profile.ImportOptions{
+		Currency: shown.Currency,
+		Digits:   shown.Digits,
+		AppID: func(name []byte) []byte {
+			for id, a := range ws.Apps {
+				if a.Name == string(name) {
+					return []byte(id)
+				}
+			}
+			return nil
+		},
+		Channel: func(group [16]byte) byte { return byte(groups[group]) },
+	}
 }
 
 // replaceProfiles makes imported profiles durable and visible.
