@@ -274,6 +274,7 @@ func TestImportRefuses(t *testing.T) {
 	f(`{"external_id":"x","revenue_by_currency":{"usd":1}}`, "no currency")
 	f(`{"external_id":"x","revenue_by_currency":{"USD":"1"}}`, "no number")
 	f(`{"external_id":"x","revenue_by_currency":{"USD":1e300}}`, "out of range")
+	f(`{"external_id":"x","revenue_by_currency":{"USD":184467440737095516.155}}`, "out of range")
 	f(`{"external_id":"x","apps":[{"name":"iOS","sessions":6,"first":"2024-01-01","last":"2024-01-01"}]}`, "apps")
 }
 

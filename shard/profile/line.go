@@ -208,7 +208,7 @@ func (r *lineReader) minor(v *fastjson.Value, digits int) int64 {
 		}
 	}
 	n, err := strconv.ParseUint(string(units), 10, 64)
-	if err == nil && up {
+	if up && n < math.MaxUint64 {
 		n++
 	}
 	switch {
