@@ -8,7 +8,7 @@ type Fault struct {
 	Index int
 	// Object is the object as it was sent; nil for a request.
 	Object []byte
-	// Rule is the name of the rule that was broken (Rules). Text is what the answer says.
+	// Rule is the name of the rule that was broken (ruleNames). Text is what the answer says.
 	Rule, Text string
 	// IsRefused: nothing was taken. Else only a value was left out.
 	IsRefused bool
@@ -46,11 +46,6 @@ var ruleNames = [...]string{
 	reasonPropertyTime: "property-time", reasonPropertyNumber: "property-number-out-of-range",
 	reasonPropertyNumberLong: "property-number-too-long",
 	reasonPropertiesBytes:    "properties-too-large", reasonMoreWarnings: "more-warnings",
-}
-
-// Rules are the names of all rules.
-func Rules() []string {
-	return append([]string{malformed, noObjects, tooMany, tooLong}, ruleNames[1:]...)
 }
 
 // noteObjects passes on what the answer to a request that could be read tells of.

@@ -75,15 +75,6 @@ const burstSuffix = ".burst"
 
 func (b Bucket) String() string { return buckets[b].name }
 
-// Names lists the buckets, for messages and the admin API.
-func Names() []string {
-	var names []string
-	for b := None + 1; b < bucketCount; b++ {
-		names = append(names, b.String())
-	}
-	return names
-}
-
 func named(name string) Bucket {
 	for b := None + 1; b < bucketCount; b++ {
 		if b.String() == name {
@@ -118,7 +109,11 @@ func ParseLimits(mau bool, overrides map[string]string) (Limits, error) {
 			return l, fmt.Errorf("rate limit %q is not a workspace's but the company's", name)
 		}
 		if b == None {
-			known := slices.Sorted(slices.Values(Names()))
+			var known []string
+			for b := None + 1; b < bucketCount; b++ {
+				known = append(known, b.String())
+			}
+			slices.Sort(known)
 			return l, fmt.Errorf("rate limit %q is unknown; there are %s", name, strings.Join(known, ", "))
 		}
 		v, err := Parse(text)

@@ -76,8 +76,8 @@ const (
 // ErrFull is returned when offsets can address no more memory.
 var ErrFull = errors.New("the entries of a worker take all the memory that it can address: it takes more workers")
 
-// ClassSize is the size in bytes of blocks of class c: steps of 16 up to 512, then two per doubling.
-func ClassSize(c uint8) int {
+// classSize is the size in bytes of blocks of class c: steps of 16 up to 512, then two per doubling.
+func classSize(c uint8) int {
 	if c < 32 {
 		return (int(c) + 1) * arenaUnit
 	}
@@ -104,7 +104,7 @@ func ClassFor(size int) uint8 {
 // classes has what follows from a class's size.
 var classes = func() (list [arenaClasses]struct{ blocks, pages, share int }) {
 	for c := range list {
-		x, size := &list[c], ClassSize(uint8(c))
+		x, size := &list[c], classSize(uint8(c))
 		x.blocks = max(PageBytes/size, 1)
 		x.pages = (size + PageBytes - 1) / PageBytes
 		x.share = x.pages * PageBytes / x.blocks
@@ -122,7 +122,7 @@ func New(budget, limit int64) Arena {
 
 // Alloc hands out a block of class c.
 func (a *Arena) Alloc(c uint8) (off uint32, err error) {
-	if ClassSize(c) > maxRun {
+	if classSize(c) > maxRun {
 		return a.allocWhole(c)
 	}
 	i := a.open[c]
@@ -136,7 +136,7 @@ func (a *Arena) Alloc(c uint8) (off uint32, err error) {
 		b := a.at(off)
 		p.free = uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24
 	} else {
-		off = i*pageUnits + uint32(p.fresh)*uint32(ClassSize(c)/arenaUnit)
+		off = i*pageUnits + uint32(p.fresh)*uint32(classSize(c)/arenaUnit)
 		p.fresh++
 	}
 	p.live++
@@ -150,7 +150,7 @@ func (a *Arena) Alloc(c uint8) (off uint32, err error) {
 // Release takes a block back.
 func (a *Arena) Release(off uint32, c uint8) {
 	a.Used -= BlockBytes(c)
-	if ClassSize(c) > maxRun {
+	if classSize(c) > maxRun {
 		a.releaseWhole(off, c)
 		return
 	}
@@ -173,7 +173,7 @@ func (a *Arena) Release(off uint32, c uint8) {
 }
 
 // Block is the memory of a block of class c.
-func (a *Arena) Block(off uint32, c uint8) []byte { return a.at(off)[:ClassSize(c)] }
+func (a *Arena) Block(off uint32, c uint8) []byte { return a.at(off)[:classSize(c)] }
 
 // at is the memory from off to the end of its chunk.
 func (a *Arena) at(off uint32) []byte {
@@ -317,7 +317,7 @@ func (a *Arena) grow(n int) {
 
 // allocWhole is alloc for a block that has a mapping of its own.
 func (a *Arena) allocWhole(c uint8) (off uint32, err error) {
-	size := ClassSize(c)
+	size := classSize(c)
 	n := (size + arenaChunk - 1) / arenaChunk
 	first, err := a.mapChunks(n, size)
 	if err != nil {
@@ -336,7 +336,7 @@ func (a *Arena) releaseWhole(off uint32, c uint8) {
 	first := int(off / chunkUnits)
 	freeOffHeap(a.memory[first])
 	a.memory[first] = nil
-	for i := range (ClassSize(c) + arenaChunk - 1) / arenaChunk {
+	for i := range (classSize(c) + arenaChunk - 1) / arenaChunk {
 		a.chunks[first+i].kind = unmapped
 	}
 	a.Held -= BlockBytes(c)

@@ -14,12 +14,12 @@ import (
 func TestClasses(t *testing.T) {
 	for size := 1; size <= MaxBlockBytes; size += 1 + size/50 {
 		c := ClassFor(size)
-		require.GreaterOrEqual(t, ClassSize(c), size)
-		require.True(t, c == 0 || ClassSize(c-1) < size)
+		require.GreaterOrEqual(t, classSize(c), size)
+		require.True(t, c == 0 || classSize(c-1) < size)
 		require.Less(t, int(c), arenaClasses)
-		require.GreaterOrEqual(t, BlockBytes(c), int64(ClassSize(c)))
+		require.GreaterOrEqual(t, BlockBytes(c), int64(classSize(c)))
 	}
-	require.Equal(t, MaxBlockBytes, ClassSize(arenaClasses-1))
+	require.Equal(t, MaxBlockBytes, classSize(arenaClasses-1))
 }
 
 func TestRunOf(t *testing.T) {

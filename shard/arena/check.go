@@ -40,7 +40,7 @@ func countBlocks(tables []*Table) (used, whole int64, live map[uint32]int) {
 				continue
 			}
 			used += BlockBytes(s.Class())
-			if ClassSize(s.Class()) > maxRun {
+			if classSize(s.Class()) > maxRun {
 				whole += BlockBytes(s.Class())
 			} else {
 				live[s.Off/pageUnits]++

@@ -63,13 +63,13 @@ func AppendErased(dst, blob []byte, number uint64, until profile.Place, h *ident
 		}
 		dst = Erased{h.Number(profile.Workspace(blob), id, key), ByIdentifier, since, until}.Append(dst)
 	}
-	return AppendFormers(dst, blob, number, groups)
+	return appendFormers(dst, blob, number, groups)
 }
 
-// AppendFormers appends where the log that number is in has events of those who were merged into a profile, or that
+// appendFormers appends where the log that number is in has events of those who were merged into a profile, or that
 // came under an identifier that it has no more. A Former's places are in the log that its own number is in: they mean
 // nothing in another one.
-func AppendFormers(dst, blob []byte, number uint64, groups Groups) []byte {
+func appendFormers(dst, blob []byte, number uint64, groups Groups) []byte {
 	EachFormer(blob, func(x Erased) {
 		if OneLog(number, x.Number, groups) {
 			dst = x.Append(dst)

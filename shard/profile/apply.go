@@ -230,7 +230,7 @@ func (e *Editor) applyReserved(b []byte, next int, code uint32, v op.Value, rec 
 	}
 	switch v.Tag() {
 	case op.Null:
-		return e.RemoveAttr(b, code), fieldsStart(b)
+		return e.removeAttr(b, code), fieldsStart(b)
 	case op.Increment, op.Update, op.ArrayEdit: // operators are for custom attributes
 		return b, next
 	}

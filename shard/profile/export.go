@@ -95,12 +95,12 @@ func AppendJSON(dst, blob []byte, fields Fields, x Export) []byte {
 	w.serviceIDs(fields, x)
 	if x.Number != 0 && fields.has(fieldRandomBucket) {
 		w.key("random_bucket")
-		w.dst = strconv.AppendUint(w.dst, RandomBucket(x.Number), 10)
+		w.dst = strconv.AppendUint(w.dst, randomBucket(x.Number), 10)
 	}
 	w.attributes(blob, fields, x.AppName)
 	if v, ok := Attr(blob, op.AttrDevices); ok && fields.has(1<<op.AttrDevices) {
 		w.key("devices")
-		w.dst = AppendJSONValue(w.dst, v)
+		w.dst = appendJSONValue(w.dst, v)
 	}
 	if at, ok := HardBounce(blob); ok && fields.has(fieldEmailHardBouncedAt) {
 		w.key("email_hard_bounced_at")
@@ -129,8 +129,8 @@ func AppendJSON(dst, blob []byte, fields Fields, x Export) []byte {
 	return append(w.dst, '}')
 }
 
-// RandomBucket is the bucket 0–9999 of a profile's number.
-func RandomBucket(number uint64) uint64 {
+// randomBucket is the bucket 0–9999 of a profile's number.
+func randomBucket(number uint64) uint64 {
 	number ^= number >> 33
 	number *= 0xFF51AFD7ED558CCD
 	number ^= number >> 33
@@ -187,7 +187,7 @@ func (w *jsonWriter) attributes(blob []byte, fields Fields, appName func([]byte)
 			w.pushTokens(v, appName)
 			continue
 		}
-		if w.dst = AppendJSONValue(w.dst, v); code == op.AttrDateOfBirth && len(v.Bytes()) == len(time.DateOnly) {
+		if w.dst = appendJSONValue(w.dst, v); code == op.AttrDateOfBirth && len(v.Bytes()) == len(time.DateOnly) {
 			w.dst = append(w.dst[:len(w.dst)-1], `T00:00:00.000Z"`...)
 		}
 	}
@@ -206,7 +206,7 @@ func (w *jsonWriter) pushTokens(v op.Value, nameOf func([]byte) string) {
 		}
 		rest = tail
 		w.separate()
-		w.dst = AppendJSONValue(w.dst, token)
+		w.dst = appendJSONValue(w.dst, token)
 		app, _ := member(content(token, op.Object), memberAppID)
 		if id := content(app, op.String); len(id) > 0 && nameOf != nil {
 			if name := nameOf(id); name != "" {
@@ -227,8 +227,8 @@ func (w *jsonWriter) coordinates(location op.Value) {
 		return
 	}
 	w.key("last_coordinates")
-	w.dst = append(AppendJSONValue(append(w.dst, '['), longitude), ',')
-	w.dst = append(AppendJSONValue(w.dst, latitude), ']')
+	w.dst = append(appendJSONValue(append(w.dst, '['), longitude), ',')
+	w.dst = append(appendJSONValue(w.dst, latitude), ']')
 }
 
 var memberLongitude, memberLatitude = []byte("longitude"), []byte("latitude")
@@ -265,7 +265,7 @@ func (w *jsonWriter) customs(blob []byte) {
 		}
 		w.separate()
 		w.dst = append(AppendJSONString(w.dst, name), ':')
-		w.dst = AppendJSONValue(w.dst, v)
+		w.dst = appendJSONValue(w.dst, v)
 	})
 	if !first {
 		w.dst = append(w.dst, '}')

@@ -177,7 +177,7 @@ func TestJSONStrings(t *testing.T) {
 func TestTextKeptAsJSONStaysOnOneLine(t *testing.T) {
 	f := func(text, want string) {
 		t.Helper()
-		require.Equal(t, want, string(AppendJSONValue(nil, val(jsonText(text)))))
+		require.Equal(t, want, string(appendJSONValue(nil, val(jsonText(text)))))
 	}
 	f("[1,\r\n\t 2]", `[1, 2]`)
 	f("[1,", `"[1,"`)
@@ -187,7 +187,7 @@ func TestTextKeptAsJSONStaysOnOneLine(t *testing.T) {
 func TestRandomBucket(t *testing.T) {
 	var hits [10]int
 	for i := range uint64(10_000) {
-		n := RandomBucket(i<<56 | i)
+		n := randomBucket(i<<56 | i)
 		require.Less(t, n, uint64(10_000))
 		hits[n/1000]++
 	}
@@ -222,7 +222,7 @@ func TestImportOfOthers(t *testing.T) {
 		ImportOptions{AppID: func(name []byte) []byte { return []byte("id of " + string(name)) }})
 	require.NoError(t, err)
 	require.Equal(t, "before", string(b[:6]))
-	_, ok := App(b[6:], []byte("id of iOS"))
+	_, ok := summaryOf(b[6:], tagApp, []byte("id of iOS"))
 	require.True(t, ok)
 	require.True(t, Blocked(b[6:]), "too many sessions")
 }

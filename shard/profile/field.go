@@ -453,14 +453,14 @@ func each(b []byte, tag byte, f func(payload []byte)) {
 // SetState.
 func (e *Editor) SetAttr(blob []byte, code uint32, v op.Value) []byte {
 	if code == 0 || code >= op.ReservedCodes || code == op.AttrSubscriptionGroups || v.Tag() == op.Null {
-		return e.RemoveAttr(blob, code)
+		return e.removeAttr(blob, code)
 	}
 	tag := reservedTag(code)
 	return e.setValue(blob, e.find(blob, tag), tag, nil, v)
 }
 
-// RemoveAttr removes the reserved attribute with code.
-func (e *Editor) RemoveAttr(blob []byte, code uint32) []byte {
+// removeAttr removes the reserved attribute with code.
+func (e *Editor) removeAttr(blob []byte, code uint32) []byte {
 	if code == 0 || code >= op.ReservedCodes {
 		return blob
 	}

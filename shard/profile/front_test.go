@@ -57,7 +57,7 @@ func TestFrontStaysInFront(t *testing.T) {
 		code := []uint32{op.AttrEmail, op.AttrPhone, op.AttrCountry}[rng.IntN(3)]
 		switch rng.IntN(6) {
 		case 0:
-			b = e.RemoveAttr(b, code)
+			b = e.removeAttr(b, code)
 		case 1:
 			b = e.block(b)
 		case 2:

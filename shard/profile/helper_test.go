@@ -244,7 +244,7 @@ func custom(t testing.TB, blob []byte, name string) string {
 	if !ok {
 		return ""
 	}
-	return string(AppendJSONValue(nil, v))
+	return string(appendJSONValue(nil, v))
 }
 
 func attr(t testing.TB, blob []byte, code uint32) string {
@@ -253,7 +253,7 @@ func attr(t testing.TB, blob []byte, code uint32) string {
 	if !ok {
 		return ""
 	}
-	return string(AppendJSONValue(nil, v))
+	return string(appendJSONValue(nil, v))
 }
 
 func export(t testing.TB, blob []byte, x Export) string {

@@ -11,9 +11,9 @@ import (
 	"millrace/shard/op"
 )
 
-// AppendJSONValue appends a stored value as JSON: times as ISO 8601 strings, floats always with a point or an exponent,
+// appendJSONValue appends a stored value as JSON: times as ISO 8601 strings, floats always with a point or an exponent,
 // text that was kept as JSON as that JSON.
-func AppendJSONValue(dst []byte, v op.Value) []byte {
+func appendJSONValue(dst []byte, v op.Value) []byte {
 	switch v.Tag() {
 	case op.False:
 		return append(dst, "false"...)
@@ -45,7 +45,7 @@ func AppendJSONValue(dst []byte, v op.Value) []byte {
 				break
 			}
 			w.separate()
-			w.dst = AppendJSONValue(w.dst, element)
+			w.dst = appendJSONValue(w.dst, element)
 			rest = tail
 		}
 		return append(w.dst, ']')
@@ -58,7 +58,7 @@ func AppendJSONValue(dst []byte, v op.Value) []byte {
 			}
 			w.separate()
 			w.dst = append(AppendJSONString(w.dst, name), ':')
-			w.dst = AppendJSONValue(w.dst, member)
+			w.dst = appendJSONValue(w.dst, member)
 			rest = tail
 		}
 		return append(w.dst, '}')

@@ -7,19 +7,19 @@ func AppendSentValue(dst []byte, v op.Value) []byte {
 	switch v.Tag() {
 	case op.Increment:
 		number := op.AppendInt(nil, v.Int())
-		return append(AppendJSONValue(append(dst, `{"inc":`...), number), '}')
+		return append(appendJSONValue(append(dst, `{"inc":`...), number), '}')
 	case op.Update:
 		add, rest, ok := op.NextValue(v.Bytes())
 		remove, _, also := op.NextValue(rest)
 		if !ok || !also {
 			break
 		}
-		dst = AppendJSONValue(append(dst, `{"add":`...), add)
-		return append(AppendJSONValue(append(dst, `,"remove":`...), remove), '}')
+		dst = appendJSONValue(append(dst, `{"add":`...), add)
+		return append(appendJSONValue(append(dst, `,"remove":`...), remove), '}')
 	case op.ArrayEdit:
 		return append(appendEdits(append(dst, '{'), v.Bytes()), '}')
 	}
-	return AppendJSONValue(dst, v)
+	return appendJSONValue(dst, v)
 }
 
 // appendEdits appends the edits of an array of objects as members, one for each edit.
@@ -41,15 +41,15 @@ func appendEdits(dst, edits []byte) []byte {
 			dst = append(dst, ',')
 		}
 		if kind == op.EditAdd {
-			dst = AppendJSONValue(append(dst, `"$add":`...), values[0])
+			dst = appendJSONValue(append(dst, `"$add":`...), values[0])
 			continue
 		}
 		dst = append(append(dst, map[byte]string{op.EditUpdate: `"$update"`, op.EditRemove: `"$remove"`}[kind]...),
 			`:[{"$identifier_key":`...)
-		dst = AppendJSONValue(dst, values[0])
-		dst = AppendJSONValue(append(dst, `,"$identifier_value":`...), values[1])
+		dst = appendJSONValue(dst, values[0])
+		dst = appendJSONValue(append(dst, `,"$identifier_value":`...), values[1])
 		if kind == op.EditUpdate {
-			dst = AppendJSONValue(append(dst, `,"$new_object":`...), values[2])
+			dst = appendJSONValue(append(dst, `,"$new_object":`...), values[2])
 		}
 		dst = append(dst, "}]"...)
 	}

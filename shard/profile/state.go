@@ -167,7 +167,7 @@ func putGroup(b []byte, c StateChange) {
 func (e *Editor) ForgetState(blob []byte, s State) []byte {
 	switch s.Kind {
 	case StateEmail:
-		blob = e.RemoveAttr(blob, op.AttrEmailSubscribe)
+		blob = e.removeAttr(blob, op.AttrEmailSubscribe)
 		return e.remove(blob, find(blob, tagEmailState))
 	case StateGroup:
 		return e.remove(blob, findPrefix(blob, tagGroup, s.Group[:]))
@@ -264,7 +264,7 @@ func (e *Editor) setContactState(
 ) []byte {
 	blob = e.markChange(blob, changeTag(code), changed, actor, source)
 	if len(state) == 0 {
-		return e.RemoveAttr(blob, code)
+		return e.removeAttr(blob, code)
 	}
 	e.tmp = op.AppendString(e.tmp[:0], state)
 	return e.SetAttr(blob, code, e.tmp)

@@ -74,7 +74,7 @@ func (e *Editor) Join(blob []byte, id op.IDKind, address []StateChange) []byte {
 				e.tmp = op.AppendTime(e.tmp[:0], floorDiv(c.Changed, 1000))
 				blob = e.SetAttr(blob, op.AttrMarkedEmailAsSpamAt, e.tmp)
 			} else if _, own := SpamMark(blob); own && c.Changed > max(joined, spamSet(blob)) {
-				blob = e.RemoveAttr(blob, op.AttrMarkedEmailAsSpamAt)
+				blob = e.removeAttr(blob, op.AttrMarkedEmailAsSpamAt)
 			}
 		default:
 			own, said := StateOf(blob, c.State)
@@ -133,7 +133,7 @@ func (e *Editor) forgetSpam(blob []byte, since, until int64, address []StateChan
 	for _, c := range address {
 		_, own := SpamMark(blob)
 		if own && c.Kind == StateSpam && !c.On && c.Changed < until && c.Changed > max(since, spamSet(blob)) {
-			return e.RemoveAttr(blob, op.AttrMarkedEmailAsSpamAt)
+			return e.removeAttr(blob, op.AttrMarkedEmailAsSpamAt)
 		}
 	}
 	return blob

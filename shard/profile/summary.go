@@ -31,10 +31,9 @@ type Summary struct {
 	recent      []byte
 }
 
-// Event and Product are the summaries of a custom event and of a product, App that of an app by its id.
+// Event and Product are the summaries of a custom event and of a product.
 func Event(blob, name []byte) (Summary, bool)   { return summaryOf(blob, tagEvent, name) }
 func Product(blob, name []byte) (Summary, bool) { return summaryOf(blob, tagProduct, name) }
-func App(blob, id []byte) (Summary, bool)       { return summaryOf(blob, tagApp, id) }
 
 // Events, Products and Apps call f for each summary.
 func Events(blob []byte, f func(name []byte, s Summary))   { eachSummary(blob, tagEvent, f) }
