@@ -86,9 +86,6 @@ type Options struct {
 	// MaxPropertiesBytes is how long properties that have arrays or objects may be, as JSON text (default 50 KB =
 	// 51,200).
 	MaxPropertiesBytes int
-	// MaxNestedBytes is how long the value of a custom attribute that is an object, or an array, may be, as JSON text
-	// (default 100 KB = 102,400). A longer one is not stored.
-	MaxNestedBytes int
 	// Phones reads phone numbers; decoders may share one (default: a new one).
 	Phones *field.Phones
 }
@@ -98,7 +95,6 @@ func (o *Options) EnsureDefaults() {
 	o.MaxDepth = cmp.Or(o.MaxDepth, 32)
 	o.MaxProperties = cmp.Or(o.MaxProperties, 256)
 	o.MaxPropertiesBytes = cmp.Or(o.MaxPropertiesBytes, 50<<10)
-	o.MaxNestedBytes = cmp.Or(o.MaxNestedBytes, 100<<10)
 	if o.Phones == nil {
 		o.Phones = field.NewPhones(0)
 	}
@@ -109,9 +105,9 @@ func (o *Options) Validate() error {
 	if o.MaxDepth < 2 || o.MaxDepth > shapeLevels-2 {
 		return fmt.Errorf("MaxDepth %d: must be 2 to %d", o.MaxDepth, shapeLevels-2)
 	}
-	if o.MaxProperties < 1 || o.MaxPropertiesBytes < 1 || o.MaxNestedBytes < 1 {
-		return fmt.Errorf("MaxProperties %d, MaxPropertiesBytes %d, MaxNestedBytes %d: must be positive",
-			o.MaxProperties, o.MaxPropertiesBytes, o.MaxNestedBytes)
+	if o.MaxProperties < 1 || o.MaxPropertiesBytes < 1 {
+		return fmt.Errorf("MaxProperties %d, MaxPropertiesBytes %d: must be positive",
+			o.MaxProperties, o.MaxPropertiesBytes)
 	}
 	return nil
 }

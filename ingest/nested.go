@@ -51,13 +51,16 @@ func (d *Decoder) shortIncrement(i int) (next int) {
 	return next + 1
 }
 
+// maxNestedBytes is how long the value of a custom attribute that is an object, or an array, may be, as JSON text.
+const maxNestedBytes = 100 << 10
+
 // judgeNested leaves the value at at, size bytes as it was sent, out, with a warning, when something in it is wrong or
 // it is too large.
 func (d *Decoder) judgeNested(at, size, undo int) {
 	switch {
 	case d.nested.bad || d.nested.dollars != 0:
 		d.warn(reasonNotValid, d.nameOf(d.owner))
-	case size > d.MaxNestedBytes:
+	case size > maxNestedBytes:
 		d.warn(reasonTooLarge, d.nameOf(d.owner))
 	default:
 		d.noteOperator(op.Tag(d.out[at]))

@@ -763,9 +763,9 @@ func TestOptions(t *testing.T) {
 	var o Options
 	o.EnsureDefaults()
 	require.NoError(t, o.Validate())
-	require.Equal(t, []int{32, 256, 51200, 102400}, []int{o.MaxDepth, o.MaxProperties, o.MaxPropertiesBytes, o.MaxNestedBytes})
+	require.Equal(t, []int{32, 256, 51200}, []int{o.MaxDepth, o.MaxProperties, o.MaxPropertiesBytes})
 	require.NotNil(t, o.Phones)
-	for _, bad := range []Options{{MaxDepth: 1}, {MaxDepth: 39}, {MaxProperties: -1}, {MaxPropertiesBytes: -1}, {MaxNestedBytes: -1}} {
+	for _, bad := range []Options{{MaxDepth: 1}, {MaxDepth: 39}, {MaxProperties: -1}, {MaxPropertiesBytes: -1}} {
 		bad.EnsureDefaults()
 		require.Error(t, bad.Validate())
 	}

@@ -138,10 +138,7 @@ type Options struct {
 	// KeepBytes of the log are kept behind what Trim has let go, for nodes that were away for a short time; twice as
 	// much for a while. Default 32 MiB.
 	KeepBytes int64
-	// FollowerBytes bounds what the leader keeps for a follower that is there and behind. Beyond it, the follower gets
-	// the state. Default 512 MiB.
-	FollowerBytes int64
-	Logger        *slog.Logger // default slog.Default()
+	Logger    *slog.Logger // default slog.Default()
 
 	hooks hooks
 }
@@ -188,7 +185,6 @@ func (o *Options) EnsureDefaults() {
 	o.DiskTimeout = cmp.Or(o.DiskTimeout, 1500*time.Millisecond)
 	o.SegmentBytes = cmp.Or(o.SegmentBytes, 16<<20)
 	o.KeepBytes = cmp.Or(o.KeepBytes, 32<<20)
-	o.FollowerBytes = cmp.Or(o.FollowerBytes, 512<<20)
 }
 
 // maxRecordBytes leaves room in the 64 MiB that raft-wal reads back of an entry. It would write more.
@@ -205,7 +201,7 @@ func (o *Options) Validate() error {
 		return errors.New("quorum: OnDurable is not set")
 	case o.State == nil:
 		return errors.New("quorum: State is not set")
-	case o.MaxPendingRecords < 1 || o.MaxEntryBytes < 1 || o.KeepBytes < 0 || o.FollowerBytes < 0 || o.StallAfter < 0:
+	case o.MaxPendingRecords < 1 || o.MaxEntryBytes < 1 || o.KeepBytes < 0 || o.StallAfter < 0:
 		return errors.New("quorum: a bound is negative")
 	case o.MaxRecordBytes < wal.HeaderBytes || o.MaxRecordBytes > maxRecordBytes || o.MaxEntryBytes > maxRecordBytes:
 		return fmt.Errorf("quorum: MaxRecordBytes %d or MaxEntryBytes %d is above %d",

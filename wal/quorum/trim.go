@@ -122,6 +122,10 @@ func (l *Log) compact() {
 	_ = l.store.Release(keep - 1) // a failure is reported by the store
 }
 
+// followerBytes bounds what the leader keeps for a follower that is there and behind. Beyond it, the follower gets the
+// state.
+const followerBytes = 512 << 20
+
 // keptForOthers is how far the log may go without hurting a node that is being sent the state, or a follower that is
 // there and not too far behind.
 func (l *Log) keptForOthers(keep uint64) uint64 {
@@ -130,7 +134,7 @@ func (l *Log) keptForOthers(keep uint64) uint64 {
 	}
 	for _, m := range l.members() {
 		if index, ok := l.Progress(m.Node); ok && index+1 < keep &&
-			l.store.Size()-l.store.SizeBefore(index+1) < l.opts.FollowerBytes {
+			l.store.Size()-l.store.SizeBefore(index+1) < followerBytes {
 			keep = index + 1
 		}
 	}
