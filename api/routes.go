@@ -29,7 +29,7 @@ type route struct {
 	open       bool // served without a key
 	scim       bool // served to the holder of the company's SCIM token, to no API key; the bucket is the company's
 	page       bool // open, for people: answers HTML, takes forms
-	rest       bool // the last segment stands for the rest of the path, slashes included; see exchange.lastSegment
+	rest       bool // the last segment stands for the rest of the path, slashes included; see exchange.LastSegment
 	// the handler reads no control documents but its workspace; all others see what was acknowledged before, by
 	// whatever node: exchange.barrier
 	noBarrier bool

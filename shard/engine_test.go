@@ -40,7 +40,7 @@ func addEvent(b *Batch, id op.IDKind, key, name string, flags op.Flags) bool {
 	return testengine.AddEvent(&testengine.Batch{Builder: &b.Builder, Request: b}, id, key, name, flags)
 }
 
-// addAttributes writes the op of an attributes object; fields come from attrField and customField.
+// addAttributes writes the op of an attributes object; attrField makes fields.
 func addAttributes(b *Batch, id op.IDKind, key string, flags op.Flags, fields ...[]byte) bool {
 	return testengine.AddAttributes(&testengine.Batch{Builder: &b.Builder, Request: b}, id, key, flags, fields...)
 }

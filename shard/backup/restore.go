@@ -31,9 +31,9 @@ func Verify(ctx context.Context, r io.Reader) (About, error) {
 // the operating system's.
 //
 // It works in place, since a data directory is often a mount point, or in one that the user may not write to, so that
-// nothing could be renamed to it. Instead a marker (shard.RestoreMarker) that is on disk before the first file and goes
-// after the last keeps the engine from opening it meanwhile. Errors: ErrNotEmpty, ErrArchive, ErrFormat, those of r and
-// of the file system; the directory is then as it was.
+// nothing could be renamed to it. Instead a marker (replica.RestoreMarker) that is on disk before the first file and
+// goes after the last keeps the engine from opening it meanwhile. Errors: ErrNotEmpty, ErrArchive, ErrFormat, those of
+// r and of the file system; the directory is then as it was.
 func Restore(ctx context.Context, fs vfs.FS, dir string, r io.Reader) (about About, err error) {
 	if fs == nil {
 		fs = vfs.Default

@@ -38,26 +38,28 @@ const (
 // Kind says what an op does.
 type Kind uint8
 
-// Kinds. The first three are the objects of /users/track; their bodies are described at AttributesBody, EventBody and
+// Kinds. The first three are the objects of /users/track; their bodies are described below, at EventBody and
 // PurchaseBody.
 const (
-	Attributes  Kind = 1
-	Event       Kind = 2
-	Purchase    Kind = 3
-	Delete      Kind = 4 // removes the profile; body bodies.Erased, key reference u16 of the outcome
-	Idempotency Kind = 5 // keeps the answer to a request with an Idempotency-Key; body: see AppendIdempotency
+	Attributes Kind = 1
+	Event      Kind = 2
+	Purchase   Kind = 3
+	Delete     Kind = 4 // removes the profile; body bodies.Erased, key reference u16 of the outcome
+	// keeps the answer to a request with an Idempotency-Key; body: hash of the request, 32 bytes, status u16, answer
+	Idempotency Kind = 5
 	// delivers an effect of another partition; body: sender u8, sequence u64, owner u64, a record of one op
-	Message   Kind = 6
-	Deferred  Kind = 7  // ops of a request that wait for the ops before them; body: a record
-	Resume    Kind = 8  // releases a deferred record with its ops addressed anew; body: sequence u64, a record
-	Document  Kind = 9  // changes control documents and adds to the audit log; body: see shard
-	Import    Kind = 10 // replaces a profile by an imported one; body: a profile
-	Sweep     Kind = 11 // forgets what has expired at the record's stamp in the op's partition
-	Claim     Kind = 12 // a profile wants this alias or external id; body: see shard
-	Merge     Kind = 13 // merges the profile with this number into another; body: see shard
-	Unname    Kind = 14 // takes an old external id away from a profile; body: see shard
-	Relay     Kind = 15 // keeps an answer, unless one is kept already, and sends ops on; body: see shard
-	Delivered Kind = 16 // forgets messages that have arrived; body: see shard
+	Message  Kind = 6
+	Deferred Kind = 7  // ops of a request that wait for the ops before them; body: a record
+	Resume   Kind = 8  // releases a deferred record with its ops addressed anew; body: sequence u64, a record
+	Document Kind = 9  // changes control documents and adds to the audit log; body bodies.AppendDocuments
+	Import   Kind = 10 // replaces a profile by an imported one; body: a profile
+	Sweep    Kind = 11 // forgets what has expired at the record's stamp in the op's partition
+	Claim    Kind = 12 // a profile wants this alias or external id; body bodies.Claim
+	Merge    Kind = 13 // merges the profile with this number into another; body bodies.Merge
+	Unname   Kind = 14 // takes an old external id away from a profile; body: reference u16 of the outcome
+	Relay    Kind = 15 // keeps an answer, unless one is kept already, and sends ops on; body bodies.AppendRelay
+	// forgets messages that have arrived; body: for partitions first u8 to last u8, up to sequence u64, …
+	Delivered Kind = 16
 	// The kinds below travel inside messages only, but for RowState.
 	RowAdd Kind = 20 // a profile has got this address; body: profile number u64
 	// a profile has lost this address; body: profile number u64, and when it wants to know its states, when it left i64
@@ -66,11 +68,11 @@ const (
 	// states
 	RowState Kind = 22
 	// 23 was in use before.
-	Grant   Kind = 24 // an alias or external id is the profile's now; body: see shard
-	Pin     Kind = 25 // a profile is about to take in another one; body: see shard
-	Seal    Kind = 26 // a profile leaves for the one that is pinned for it; body: see shard
-	Absorb  Kind = 27 // a profile takes in another one; body: see shard
-	Unpin   Kind = 28 // the other one does not come; body: see shard
+	Grant   Kind = 24 // an alias or external id is the profile's now; body bodies.Claim
+	Pin     Kind = 25 // a profile is about to take in another one; body bodies.Merge
+	Seal    Kind = 26 // a profile leaves for the one that is pinned for it; body bodies.Merge
+	Absorb  Kind = 27 // a profile takes in another one; body bodies.Merge
+	Unpin   Kind = 28 // the other one does not come; body bodies.Merge
 	RowMove Kind = 29 // an alias leads to another profile now; body: old number u64, new number u64
 	// erases what is known of the states that a profile had which is merged into one that is deleted; no body
 	Forget Kind = 30

@@ -8,7 +8,7 @@
 //
 // and in memory, behind a large one, an index of its fields (index.go).
 //
-// The header is common to all entries of a partition; those of other kinds than KindUser belong to shard.
+// The header is common to all entries of a partition; those of other kinds than KindUser are in shard/entries.
 //
 // Everything here is a pure function of its arguments: no clock, no randomness, no order of a map. Replay gives the
 // same bytes.

@@ -195,7 +195,7 @@ func (o *EngineOptions) Validate() error {
 	return nil
 }
 
-// ReplicaOptions configure a Replica.
+// Options configure a Replica.
 type Options struct {
 	EngineOptions
 	// First and Count are the partitions that the replica has.

@@ -34,7 +34,7 @@ const (
 
 	// Of purchases alone.
 	colCurrency = 17 // 3 bytes each
-	colMoney    = 18 // a byte each; see appendMoney
+	colMoney    = 18 // a byte each; see moneyRaw
 	colPrice    = 19
 	colTotal    = 20
 	colQuantity = 21

@@ -61,5 +61,5 @@ func ChannelName(channel byte) string {
 // OfAddress says whether the event is a change of a state that an address itself has, which names no user.
 func (e *Event) OfAddress() bool { return isState(e.Kind) && !e.Resolved }
 
-// IsNoted says whether a kind is what the engine notes (shard.Noted).
+// IsNoted says whether a kind is what the engine notes (books.Noted).
 func IsNoted(k op.Kind) bool { return k >= EmailState }
