@@ -9,8 +9,7 @@ import (
 	"millrace/shard/op"
 )
 
-// ErrInvalid is wrapped by Check: the bytes are no profile of this version. They come from a newer version, from
-// damage, or from a fault of ours; don't serve them.
+// ErrInvalid is wrapped by Check: the bytes are no profile of this version.
 var ErrInvalid = errors.New("invalid profile")
 
 // Check reads a profile from end to end and says whether every function of this package may be used on it. It never

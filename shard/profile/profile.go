@@ -13,9 +13,10 @@
 // Everything here is a pure function of its arguments: no clock, no randomness, no order of a map. Replay gives the
 // same bytes.
 //
-// Readers (Attr, Aliases, Blocked, …) and the Editor trust the blob: it was made here, or Check has accepted it. They
-// panic or return nonsense on other bytes. Slices they return are views, valid until the blob is edited or its memory
-// is reused. Whoever owns the blob (one worker per partition) serialises readers and edits.
+// Readers (Attr, Aliases, Blocked, …) and the Editor trust the blob: it was made here, and lies under checksums. They
+// panic or return nonsense on other bytes; Check, by which tests judge what is stored, tells them. Slices they return
+// are views, valid until the blob is edited or its memory is reused. Whoever owns the blob (one worker per partition)
+// serialises readers and edits.
 package profile
 
 import (
