@@ -180,7 +180,7 @@ func (d *Destination) validate() error {
 			continue
 		case !slices.Contains(f.of, d.Type):
 			return invalid("%s: a destination of type %s has none", field, d.Type)
-		case len(value) > maxDestinationBytes || !printable(value):
+		case len(value) > maxDestinationBytes || !Printable(value):
 			return invalid("%s: want printable text of at most %d bytes", field, maxDestinationBytes)
 		}
 		if err := f.check(field, value); err != nil {

@@ -388,7 +388,7 @@ func ensureID(id *string) {
 }
 
 func checkID(field, id string) error {
-	if id == "" || len(id) > maxIDBytes || !printable(id) {
+	if id == "" || len(id) > maxIDBytes || !Printable(id) {
 		return invalid("%s %q: want 1 to %d bytes without control characters", field, id, maxIDBytes)
 	}
 	if id == "." || id == ".." {
@@ -398,12 +398,13 @@ func checkID(field, id string) error {
 }
 
 func checkName(field, name string) error {
-	if name == "" || len(name) > maxNameBytes || !printable(name) {
+	if name == "" || len(name) > maxNameBytes || !Printable(name) {
 		return invalid("%s %q: want 1 to %d bytes without control characters", field, name, maxNameBytes)
 	}
 	return nil
 }
 
-func printable(s string) bool {
+// Printable says whether a text has no control characters, and is UTF-8.
+func Printable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
 }

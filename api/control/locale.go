@@ -50,8 +50,8 @@ func checkLocales(field string, list []Locale) error {
 		if !ok {
 			return invalid("%s[%d]: locale name %q: want a code of BCP 47 such as es-MX", field, i, l.Name)
 		}
-		if len(l.Country) > maxNameBytes || len(l.Language) > maxNameBytes || !printable(l.Country) ||
-			!printable(l.Language) {
+		if len(l.Country) > maxNameBytes || len(l.Language) > maxNameBytes || !Printable(l.Country) ||
+			!Printable(l.Language) {
 			return invalid("%s[%d]: country and language: want at most %d bytes without control characters", field, i,
 				maxNameBytes)
 		}

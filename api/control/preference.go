@@ -90,7 +90,7 @@ func (p *PreferenceCenter) validate() error {
 			"first, and not \"list\"")
 	case !centerNameForm.MatchString(p.Name):
 		return invalid("'name' must be 1 to 100 letters, digits, hyphens and underscores")
-	case utf8.RuneCountInString(p.Title) > maxTitle || !printable(p.Title):
+	case utf8.RuneCountInString(p.Title) > maxTitle || !Printable(p.Title):
 		return invalid("'preference_center_title' must be a string of at most %d characters", maxTitle)
 	case p.State != "active" && p.State != "draft":
 		return invalid("'state' must be 'active' or 'draft'")
@@ -138,7 +138,7 @@ func (o *PreferenceOptions) validate() error {
 
 // CheckViewport judges the content of a viewport meta tag.
 func CheckViewport(content string) error {
-	if len(content) > MaxViewportBytes || !printable(content) {
+	if len(content) > MaxViewportBytes || !Printable(content) {
 		return invalid("'meta-viewport-content' must be a string of at most %d bytes", MaxViewportBytes)
 	}
 	return nil
@@ -155,7 +155,7 @@ func (l *LinkTag) validate() error {
 		return invalid("'sizes' is not valid")
 	case l.Color != "" && !linkColorForm.MatchString(l.Color):
 		return invalid("'color' is not valid")
-	case err != nil || u.Scheme != "https" || u.Host == "" || len(l.Href) > maxHrefBytes || !printable(l.Href):
+	case err != nil || u.Scheme != "https" || u.Host == "" || len(l.Href) > maxHrefBytes || !Printable(l.Href):
 		return invalid("'href' must be an https URL")
 	}
 	return nil

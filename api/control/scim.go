@@ -62,7 +62,7 @@ func (s *SCIM) validate() error {
 }
 
 func (s *SCIMSettings) validate() error {
-	if len(s.RequestOrigin) > maxNameBytes || !printable(s.RequestOrigin) {
+	if len(s.RequestOrigin) > maxNameBytes || !Printable(s.RequestOrigin) {
 		return invalid("scim.request_origin: want at most %d bytes without control characters", maxNameBytes)
 	}
 	if len(s.IPAllowList) > maxNetworks {

@@ -7,7 +7,6 @@ import (
 	"net/mail"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"millrace/api/control"
 )
@@ -331,12 +330,8 @@ func (f *form) text(path string, v any) string {
 	switch {
 	case !ok:
 		f.fail(path, "must be a string")
-	case strings.TrimSpace(s) == "" || len(s) > maxTextBytes || !printable(s):
+	case strings.TrimSpace(s) == "" || len(s) > maxTextBytes || !control.Printable(s):
 		f.fail(path, "must have 1 to %d bytes without control characters", maxTextBytes)
 	}
 	return s
-}
-
-func printable(s string) bool {
-	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
 }

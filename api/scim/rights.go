@@ -158,7 +158,7 @@ func (f *form) reference(path string, members map[string]any, idName, nameName s
 func (f *form) names(path string, v any, known func(string) bool) []string {
 	names := []string{}
 	for _, name := range f.strings(path, v) {
-		if name == "" || len(name) > maxTextBytes || !printable(name) {
+		if name == "" || len(name) > maxTextBytes || !control.Printable(name) {
 			f.fail(path, "must hold names of 1 to %d bytes without control characters", maxTextBytes)
 		}
 		if !known(name) {
