@@ -39,7 +39,7 @@ var filesUp = map[string]int{
 	"shard/backup":            1,
 	"shard/books":             1,
 	"shard/cluster":           4,
-	"shard/cluster/placement": 7,
+	"shard/cluster/placement": 6,
 	"shard/eventlog":          7,
 	"shard/eventlog/blocks":   1,
 	"shard/eventlog/event":    4,

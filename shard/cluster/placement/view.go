@@ -8,8 +8,8 @@ import (
 )
 
 // clusterView is a cluster as somebody has seen it. Functions of it, without calls, clock or randomness, say what is to
-// be done next: where replicas go and who leads (placement.go), and the next step of a group on its way there
-// (step.go). The reconciler probes, asks them, and does it; their tests play a cluster.
+// be done next: where replicas go (moves.go) and who leads (placement.go), and the next step of a group on its way
+// there (step.go). The reconciler probes, asks them, and does it; their tests play a cluster.
 type clusterView struct {
 	replicas int // of each user group, as far as there are nodes
 	nodes    map[quorum.Node]nodeView
