@@ -89,9 +89,6 @@ func (r *Reader) see(number uint64, blob []byte) {
 	}
 }
 
-// uuidBytes is the length of a UUID as text.
-const uuidBytes = 36
-
 // AppendUUID appends the id of the event that was read last as the text of a UUID, the same for ever: that of its name
 // in space (RFC 9562, version 5).
 func (r *Reader) AppendUUID(dst []byte, e *event.Event) []byte {
