@@ -188,24 +188,11 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 		return err
 	}
 	failed := make(chan error, 1)
-	o := nodeOptions{engine: c.engineOptions(logger), events: c.eventOptions(logger),
-		decoder: ingest.Options{MaxDepth: c.MaxDepth, MaxProperties: c.MaxProperties,
-			MaxPropertiesBytes: c.MaxPropertiesBytes}}
-	o.streams, o.live, o.census = c.streamOptions(logger), c.liveOptions(), c.censusOptions()
-	if o.refused, err = c.refusedOptions(logger); err != nil {
+	o, err := c.nodeOptions(logger)
+	if err != nil {
 		return err
 	}
-	planMemory(int64(c.Memory), int64(c.MaxInflight)).apply(&o.engine, &o.events)
 	o.engine.OnFailure = func(err error) { failed <- err }
-	if o.door, err = c.doorOptions(logger); err != nil {
-		return err
-	}
-	if o.admin.Token, err = c.adminToken(logger); err != nil {
-		return err
-	}
-	if o.console, err = c.consoleOptions(logger); err != nil {
-		return err
-	}
 	reload := reloads{certificate}
 	if c.Node != 0 {
 		link, config, err := c.linkTLS()
@@ -239,6 +226,26 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 		listener = certificate.Listener(listener)
 	}
 	return c.serve(ctx, n, listener, certificate, hup, reload, failed, logger, stdout)
+}
+
+// nodeOptions are those of a node that is alone.
+func (c *serveCommand) nodeOptions(logger *slog.Logger) (o nodeOptions, err error) {
+	o = nodeOptions{engine: c.engineOptions(logger), events: c.eventOptions(logger), streams: c.streamOptions(logger),
+		live: c.liveOptions(), census: c.censusOptions(),
+		decoder: ingest.Options{MaxDepth: c.MaxDepth, MaxProperties: c.MaxProperties,
+			MaxPropertiesBytes: c.MaxPropertiesBytes}}
+	if o.refused, err = c.refusedOptions(logger); err != nil {
+		return o, err
+	}
+	planMemory(int64(c.Memory), int64(c.MaxInflight)).apply(&o.engine, &o.events)
+	if o.door, err = c.doorOptions(logger); err != nil {
+		return o, err
+	}
+	if o.admin.Token, err = c.adminToken(logger); err != nil {
+		return o, err
+	}
+	o.console, err = c.consoleOptions(logger)
+	return o, err
 }
 
 // makeData makes the data directory, for its owner alone: its files are personal data, and have secrets. One that is
