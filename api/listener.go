@@ -2,12 +2,15 @@ package api
 
 import (
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"millrace/api/ratelimit"
@@ -23,6 +26,8 @@ type limitListener struct {
 	open               atomic.Int64
 	perIP              *xsync.MapOf[netip.Addr, int]
 	closing            sync.Once
+	logger             *slog.Logger
+	said               time.Time // when it was last said that none can be taken; Accept's
 }
 
 // Close may be called more than once.
@@ -33,7 +38,7 @@ func (l *limitListener) Close() (err error) {
 
 func (s *Server) limit(ln net.Listener) net.Listener {
 	l := &limitListener{Listener: ln, maxConns: s.options.MaxConns, maxPerIP: s.options.MaxConnsPerIP,
-		perIP: xsync.NewMapOf[netip.Addr, int]()}
+		perIP: xsync.NewMapOf[netip.Addr, int](), logger: s.options.Logger}
 	if t, ok := ln.(*tlsListener); ok { // count below TLS, so that a refused connection costs no handshake
 		l.Listener = t.inner
 		return &tlsListener{l, l, t.config}
@@ -50,10 +55,16 @@ const (
 		`{"message":"There are too many connections from your IP address"}`
 )
 
-// Accept returns the next connection within the bounds; others are told why and closed.
+// Accept returns the next connection within the bounds; others are told why and closed. Where the machine has no room
+// for one more, as with too many open files, they wait until others have ended: fasthttp would end the server.
 func (l *limitListener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
+		if lacksRoom(err) {
+			l.sayLack(err)
+			time.Sleep(acceptPause)
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -71,6 +82,24 @@ func (l *limitListener) Accept() (net.Conn, error) {
 		l.open.Add(1)
 		return &limitConn{Conn: c, listener: l, ip: ip}, nil
 	}
+}
+
+// acceptPause is between two tries to take a connection for which there was no room.
+const acceptPause = 50 * time.Millisecond
+
+// lacksRoom: of open files, of this process or of the machine, or of the kernel's memory.
+func lacksRoom(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) ||
+		errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.ENOMEM)
+}
+
+// sayLack says so once a minute.
+func (l *limitListener) sayLack(err error) {
+	if time.Since(l.said) < time.Minute {
+		return
+	}
+	l.said = time.Now()
+	l.logger.Error("new connections wait: there is no room for them", "error", err)
 }
 
 func (l *limitListener) register(ip netip.Addr) (ok bool) {

@@ -87,6 +87,7 @@ func (s *Server) HTTPServer(console http.Handler) *http.Server {
 	open("/metrics", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		metrics.WritePrometheus(w, true)
+		metrics.WriteFDMetrics(w) // how many files are open, and may be
 	})
 	open("/docs", documentPage)
 	if console != nil {

@@ -500,7 +500,7 @@ func TestAdminListener(t *testing.T) {
 	require.Equal(t, 200, get("/readyz", "").status)
 	metrics := get("/metrics", "")
 	require.Equal(t, 200, metrics.status)
-	for _, name := range []string{"millrace_wal_records_total", "millrace_profiles_created_total 1", "go_goroutines"} {
+	for _, name := range []string{"millrace_wal_records_total", "millrace_profiles_created_total 1", "go_goroutines", "process_open_fds", "process_max_fds"} {
 		require.Contains(t, metrics.body, name)
 	}
 	token, err := os.ReadFile(filepath.Join(s.dir, "admin-token"))
