@@ -24,6 +24,17 @@ func checkBounds(flags []*kong.Flag) error {
 	return nil
 }
 
+// checkGiven refuses a required flag that is given as nothing, as by a variable of the shell that isn't set: an empty
+// --data would be the directory that one is in.
+func checkGiven(flags []*kong.Flag) error {
+	for _, f := range flags {
+		if f.Required && f.Target.Kind() == reflect.String && f.Target.String() == "" {
+			return fmt.Errorf("--%s is empty", f.Name)
+		}
+	}
+	return nil
+}
+
 func isWithin(v reflect.Value, bounds string) bool {
 	n := number(v)
 	for _, allowed := range strings.Split(bounds, "|") {

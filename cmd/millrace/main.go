@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,6 +40,19 @@ type exitError struct {
 
 func (e exitError) Unwrap() error { return e.error }
 
+// withHelp says where to read what may be said instead.
+func withHelp(err error) error {
+	var wrong *kong.ParseError
+	if !errors.As(err, &wrong) {
+		return err
+	}
+	command := "millrace"
+	if of := wrong.Context.Selected(); of != nil {
+		command = of.FullPath()
+	}
+	return fmt.Errorf("%w; see %s --help", err, command)
+}
+
 const exitDiskFailed = 3 // the disk has failed; nothing was acknowledged after that
 
 // run is main without the process: it parses args, does the command and returns what went wrong.
@@ -59,10 +73,10 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		}
 	}()
 	command, err := parser.Parse(args)
-	if err == nil {
-		err = checkBounds(command.Flags())
-	}
 	if err != nil {
+		return withHelp(err)
+	}
+	if err := cmp.Or(checkGiven(command.Flags()), checkBounds(command.Flags())); err != nil {
 		return err
 	}
 	// Also while it starts or stops.

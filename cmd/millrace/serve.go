@@ -211,10 +211,18 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 	// somebody to serve.
 	listener, err := net.Listen("tcp", c.Listen)
 	if err != nil {
-		return err
+		return fmt.Errorf("--listen: %w", err)
 	}
 	defer listener.Close()
-	n, err := c.open(ctx, o, listener, certificate, failed, stdout)
+	if err := c.tryInner(); err != nil {
+		return err
+	}
+	bootstrap, err := c.readBootstrap() // once, since it may be a pipe
+	if err != nil {
+		return err
+	}
+	c.warnOfFewFiles(logger)
+	n, err := c.open(ctx, o, listener, certificate, bootstrap, failed, stdout)
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		logger.Info("stopped while the node was waiting for its cluster")
 		return nil
@@ -272,7 +280,7 @@ func makeData(dir string, logger *slog.Logger) error {
 // open opens the node and applies the bootstrap file. A node of a cluster may have to wait for others, perhaps for
 // long: whoever comes meanwhile is told.
 func (c *serveCommand) open(
-	ctx context.Context, o nodeOptions, listener net.Listener, certificate *api.TLS,
+	ctx context.Context, o nodeOptions, listener net.Listener, certificate *api.TLS, bootstrap []byte,
 	failed <-chan error, stdout io.Writer,
 ) (*node, error) {
 	if o.cluster == nil {
@@ -280,7 +288,7 @@ func (c *serveCommand) open(
 		if err != nil {
 			return nil, err
 		}
-		if err := c.bootstrap(n, stdout); err != nil {
+		if err := c.bootstrap(n, bootstrap, stdout); err != nil {
 			return nil, errors.Join(err, n.close())
 		}
 		return n, nil
@@ -294,7 +302,8 @@ func (c *serveCommand) open(
 	if err != nil {
 		return nil, err
 	}
-	if err := patiently(ctx, failed, o.engine.Logger, func() error { return c.bootstrap(n, stdout) }); err != nil {
+	apply := func() error { return c.bootstrap(n, bootstrap, stdout) }
+	if err := patiently(ctx, failed, o.engine.Logger, apply); err != nil {
 		return nil, errors.Join(err, n.close())
 	}
 	return n, nil
@@ -347,6 +356,40 @@ func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener
 	return nil
 }
 
+// tryInner finds out whether the ports of the other listeners are free, for the same reason. They are closed until
+// there is something to show: whoever asks for metrics or for the cluster is to be refused, and not to wait.
+func (c *serveCommand) tryInner() error {
+	for _, of := range []struct{ flag, address string }{{"--admin", c.Admin}, {"--console", c.Console}} {
+		if of.address == "" || of.address == "off" {
+			continue
+		}
+		l, err := net.Listen("tcp", of.address)
+		if err != nil {
+			return fmt.Errorf("%s: %w", of.flag, err)
+		}
+		if err := l.Close(); err != nil {
+			return fmt.Errorf("%s: %w", of.flag, err)
+		}
+	}
+	return nil
+}
+
+// filesBesides is how many files the server may have open besides those of connections: log, store, events, streams.
+const filesBesides = 1024
+
+// warnOfFewFiles says so when not all connections that may be there can be: those beyond wait, and where the log or the
+// store can't open a file, the engine fails.
+func (c *serveCommand) warnOfFewFiles(logger *slog.Logger) {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return
+	}
+	if want := uint64(c.MaxConns) + filesBesides; limit.Cur < want {
+		logger.Warn("few files may be open: raise the limit (ulimit -n, LimitNOFILE=), or lower --max-conns",
+			"limit", limit.Cur, "max_conns", c.MaxConns, "want", want)
+	}
+}
+
 // serveInner runs the listeners of those who look after the server: the admin listener, and the console's own.
 func (c *serveCommand) serveInner(
 	n *node, certificate *api.TLS, ended chan<- error, logger *slog.Logger,
@@ -354,7 +397,7 @@ func (c *serveCommand) serveInner(
 	serve := func(name, address string, server *http.Server, secure bool) error {
 		l, err := net.Listen("tcp", address)
 		if err != nil {
-			return err
+			return fmt.Errorf("--%s: %w", name, err)
 		}
 		l = netutil.LimitListener(l, c.MaxConns)
 		scheme := "http"
@@ -398,14 +441,34 @@ func (c *serveCommand) reload(n *node, certificates reloads, logger *slog.Logger
 			logger.Error("reload", "error", err)
 		}
 	}
-	if err := c.bootstrap(n, stdout); err != nil {
+	text, err := c.readBootstrap()
+	if err == nil {
+		err = c.bootstrap(n, text, stdout)
+	}
+	if err != nil {
 		logger.Error("reload", "error", err)
 		return
 	}
 	logger.Info("reloaded")
 }
 
-func (c *serveCommand) bootstrap(n *node, stdout io.Writer) error {
+// readBootstrap is the text of the bootstrap file, if there is one, with nothing wrong in it.
+func (c *serveCommand) readBootstrap() ([]byte, error) {
+	if c.Bootstrap == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(c.Bootstrap)
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap file: %w", err)
+	}
+	if _, err := control.ParseBootstrap(text); err != nil {
+		return nil, fmt.Errorf("bootstrap file %q: %w", c.Bootstrap, err)
+	}
+	return text, nil
+}
+
+// bootstrap applies the demo and the text of the bootstrap file.
+func (c *serveCommand) bootstrap(n *node, text []byte, stdout io.Writer) error {
 	if c.Demo {
 		if err := applyBootstrap(n.control, demo, stdout); err != nil {
 			return err
@@ -413,10 +476,6 @@ func (c *serveCommand) bootstrap(n *node, stdout io.Writer) error {
 	}
 	if c.Bootstrap == "" {
 		return nil
-	}
-	text, err := os.ReadFile(c.Bootstrap)
-	if err != nil {
-		return fmt.Errorf("bootstrap file: %w", err)
 	}
 	if err := applyBootstrap(n.control, text, stdout); err != nil {
 		return fmt.Errorf("bootstrap file %q: %w", c.Bootstrap, err)

@@ -58,10 +58,13 @@ func TestFlagsAreRefused(t *testing.T) {
 		says string
 	}{
 		{[]string{}, "expected one of"},
+		{[]string{}, "; see millrace --help"},
+		{[]string{"admin", "keys", "lst"}, "; see millrace admin keys --help"},
 		{with("--public-hosts", "https://mail.example.com"), `--public-hosts: ["https://mail.example.com"], want host[:port] each`},
 		{[]string{"serv"}, "unexpected argument serv"},
 		{[]string{"serve"}, "--data"},
-		{with("--no-such-flag"), "--no-such-flag"},
+		{with("--no-such-flag"), "unknown flag --no-such-flag; see millrace serve --help"},
+		{with("--data", ""), "--data is empty"},
 		{with("--memory", "much"), `"much" is no number of bytes`},
 		{with("--memory", "0"), "--memory: 0 is out of bounds: want 64KiB to 6TiB"},
 		{with("--memory", "1KB"), "--memory: 1000 is out of bounds: want 64KiB to 6TiB"},
@@ -101,7 +104,9 @@ func TestFlagsAreRefused(t *testing.T) {
 		{with("--max-body", "1"), "--max-body: 1 is out of bounds: want 1KiB to 256MiB"},
 		{with("--segment-bytes", "1KB"), "--segment-bytes: 1000 is out of bounds: want 64KiB to 16GiB"},
 		{with("--workers", "1000"), "--workers: 1000 is out of bounds: want 0 to 64"},
-		{with("--listen", taken.Addr().String()), "address already in use"},
+		{with("--listen", taken.Addr().String()), "--listen: listen tcp " + taken.Addr().String() + ": bind: address already in use"},
+		{with("--admin", taken.Addr().String()), "--admin: listen tcp " + taken.Addr().String() + ": bind: address already in use"},
+		{with("--console", taken.Addr().String()), "--console: listen tcp " + taken.Addr().String() + ": bind: address already in use"},
 		{with("--data", "/proc/no/such"), "/proc/no"},
 		{with("--node", "1"), "--raft and --members"},
 		{with("--node", "1", "--raft", "127.0.0.1:7081"), "--raft and --members"},
@@ -144,6 +149,11 @@ func TestFlagsAreRefused(t *testing.T) {
 		require.Contains(t, refusedHere(t, c.args...), c.says, c.args)
 	}
 	require.Contains(t, refused(t, nil, with("--memory", "much")...), `"much" is no number of bytes`)
+
+	fresh := filepath.Join(dir, "fresh")
+	refusedHere(t, "serve", "--data", fresh, "--listen", "127.0.0.1:0", "--admin", taken.Addr().String())
+	refusedHere(t, "serve", "--data", fresh, "--listen", "127.0.0.1:0", "--admin", "off", "--bootstrap", broken)
+	require.NoDirExists(t, filepath.Join(fresh, "state"), "what is wrong is known before anything is opened")
 }
 
 // Each number of the server's flags has bounds beside its default, which is within them; what other commands are told
