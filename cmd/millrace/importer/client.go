@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
@@ -25,10 +26,15 @@ type client struct {
 	timeout  time.Duration
 	patience time.Duration
 	pace     pace
+	logger   *slog.Logger
+
+	away  atomic.Bool // it was said that the server is
+	taken atomic.Bool // a request was not turned away for its key alone: rows may have taken effect by it
 }
 
 func newClient(o *Options) *client {
-	c := &client{key: "Bearer " + o.Key, timeout: o.Timeout, patience: o.Patience, pace: pace{rate: o.Rate}}
+	c := &client{key: "Bearer " + o.Key, timeout: o.Timeout, patience: o.Patience, pace: pace{rate: o.Rate},
+		logger: o.Logger}
 	for _, u := range o.URL {
 		c.urls = append(c.urls, strings.TrimSuffix(u, "/"))
 	}
@@ -78,6 +84,10 @@ func (c *client) do(ctx context.Context, call *call, rows int) error {
 	for try := 0; ; try++ {
 		err := c.once(call)
 		again := err != nil || call.status == http.StatusRequestTimeout || call.status >= 500
+		if again || !isAboutKey(call.status) {
+			c.taken.Store(true)
+		}
+		c.sayWhetherAway(again, failing, call.problem(err))
 		switch {
 		case err == nil && call.status == http.StatusTooManyRequests:
 			failing = time.Time{}
@@ -104,6 +114,28 @@ func (c *client) do(ctx context.Context, call *call, rows int) error {
 // errBegunElsewhere: only the times that rows without one were given differ between two runs with the same keys.
 var errBegunElsewhere = errors.New("the server has had this file within the last day, begun at another time, " +
 	"and its events have no times of their own: use the state directory of then, or wait a day")
+
+// awayFor is how long a request isn't answered until it is said: what passes by sooner is nothing to look at.
+const awayFor = time.Second
+
+// sayWhetherAway says once that the server has been out of reach or busy for a while, and why, and once that it is
+// back.
+func (c *client) sayWhetherAway(again bool, failing time.Time, why error) {
+	switch {
+	case !again:
+		if c.away.Swap(false) {
+			c.logger.Info("the server answers again")
+		}
+	case !failing.IsZero() && time.Since(failing) >= awayFor && c.away.CompareAndSwap(false, true):
+		c.logger.Warn("the server can't be reached or is busy; trying again", "for_up_to", c.patience.String(),
+			"error", why)
+	}
+}
+
+// isAboutKey: nothing was done, whatever the request had.
+func isAboutKey(status int) bool {
+	return status == http.StatusUnauthorized || status == http.StatusForbidden
+}
 
 func isAboutRows(status int) bool {
 	return status == http.StatusCreated || status == http.StatusBadRequest || status == http.StatusRequestEntityTooLarge

@@ -37,6 +37,9 @@ func (i *importer) file(ctx context.Context, from *found) error {
 		return err
 	}
 	err = j.send(ctx)
+	if err != nil && j.isNew && j.state.Counts.Rows == 0 && !i.client.taken.Load() {
+		err = errors.Join(err, i.states.forget(j.state)) // so that it may be begun with another key
+	}
 	i.report.add(j.state.Counts)
 	switch {
 	case errors.Is(err, errChanged), errors.Is(err, errGrown):
@@ -124,6 +127,7 @@ type job struct {
 	notes  *files.Notes // of the check
 
 	state   *state
+	isNew   bool   // this run has begun it
 	keyHead string // of Idempotency-Keys
 	refused *refusedFile
 
@@ -153,7 +157,7 @@ func (j *job) begin(ctx context.Context) error {
 		if begun := j.states.leftOff(j.path); begun != nil && !j.o.Changed {
 			return &FileError{j.path, errOther(begun)}
 		}
-		s = j.newState(name, hash)
+		s, j.isNew = j.newState(name, hash), true
 		j.states.add(s)
 	case s.Done:
 		j.report.Before++

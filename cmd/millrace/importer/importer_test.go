@@ -1,12 +1,14 @@
 package importer
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -371,6 +373,76 @@ func TestEnds(t *testing.T) {
 	_, err = Run(t.Context(), o)
 	require.ErrorContains(t, err, "another import works with")
 	require.NoError(t, lock.Close())
+}
+
+// A key that the server turns away has done nothing: the file is begun with the right one.
+func TestWrongKey(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	status := http.StatusCreated
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer right" {
+			w.WriteHeader(http.StatusUnauthorized)
+			_, _ = w.Write([]byte(`{"message":"Invalid API key: wron…"}`))
+			return
+		}
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(`{"message":"success"}`))
+	}))
+	t.Cleanup(server.Close)
+	path := write(t, filepath.Join(dir, "a.ndjson"), `{"external_id":"u","k":1}`)
+	o := Options{URL: []string{server.URL}, Paths: []string{dir}}
+	run := func(key string) (Report, error) {
+		o.Key = key
+		return Run(t.Context(), o)
+	}
+	_, err := run("wrong")
+	require.ErrorContains(t, err, "Invalid API key: wron…")
+	report, err := run("right")
+	require.NoError(t, err)
+	require.Equal(t, Counts{Rows: 1, Taken: 1}, report.Counts)
+
+	// What another key may have done something with stays that key's.
+	require.NoError(t, os.Remove(path))
+	write(t, filepath.Join(dir, "b.ndjson"), `{"external_id":"u","k":2}`)
+	status = http.StatusUnprocessableEntity
+	_, err = run("right")
+	require.Error(t, err)
+	_, err = run("wrong")
+	require.ErrorContains(t, err, "it was begun with another API key")
+	// A file without rows is taken whatever the key.
+	write(t, filepath.Join(dir, "b.ndjson"), ``)
+	o.Changed = true
+	_, err = run("wrong")
+	require.NoError(t, err)
+	report, err = run("wrong")
+	require.NoError(t, err)
+	require.Equal(t, 1, report.Before)
+}
+
+// A server that is out of reach is said to be, and why, once; and that it is back.
+func TestServerOutOfReach(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		said := func() string {
+			defer log.Reset()
+			return log.String()
+		}
+		c := &client{patience: time.Minute, logger: slog.New(slog.NewTextHandler(&log, nil))}
+		since := time.Now()
+		c.sayWhetherAway(true, time.Time{}, syscall.ECONNREFUSED)
+		c.sayWhetherAway(true, since, syscall.ECONNREFUSED)
+		c.sayWhetherAway(false, since, nil)
+		require.Empty(t, said(), "a blip")
+		time.Sleep(awayFor)
+		c.sayWhetherAway(true, since, syscall.ECONNREFUSED)
+		require.Contains(t, said(), "can't be reached or is busy; trying again\" for_up_to=1m0s error=\"connection refused")
+		c.sayWhetherAway(true, since, syscall.ECONNREFUSED)
+		require.Empty(t, said(), "it was said")
+		c.sayWhetherAway(false, since, nil)
+		require.Contains(t, said(), "the server answers again")
+	})
 }
 
 // A file is known by name and content: the same is passed over, another one is taken, and a bad one doesn't keep those

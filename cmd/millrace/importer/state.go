@@ -130,6 +130,12 @@ func (s *states) hasLater(than *state) bool {
 
 func (s *states) add(one *state) { s.byName[one.Name] = append(s.byName[one.Name], one) }
 
+// forget has a file be as it was before it was begun.
+func (s *states) forget(one *state) error {
+	s.byName[one.Name] = slices.DeleteFunc(s.byName[one.Name], func(other *state) bool { return other == one })
+	return os.Remove(filepath.Join(s.dir, one.fileName()))
+}
+
 // save writes a state durably.
 func (s *states) save(one *state) error {
 	one.Version, one.Saved = stateVersion, time.Now().UTC()
@@ -153,7 +159,8 @@ func (one *state) resume(o *Options) error {
 	case one.UpdateExistingOnly != o.UpdateExistingOnly:
 		return errors.New("it was begun with another --update-existing-only")
 	case one.APIKey != hashOfKey(o.Key):
-		return errors.New("it was begun with another API key, by which alone the server knows what it has had")
+		return errors.New("it was begun with another API key, by which alone the server knows what it has had: " +
+			"go on with that one; without it, another --state begins anew, and rows of before may count twice")
 	// Deletions may be done twice; attributes may say `inc`, and events count.
 	case !o.Late && one.Kind != files.Deletions && time.Since(one.Saved) > keeps:
 		return fmt.Errorf("it was left off at %s: the server may have forgotten the last requests since, "+
