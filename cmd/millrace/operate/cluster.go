@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -35,6 +36,10 @@ func (c *clusterStatus) Run(s *session) error {
 	if err != nil {
 		return err
 	}
+	if wasRemoved(status) { // nobody tells it anything any more
+		return fmt.Errorf("node %d, which answers, was removed and knows no more of the cluster: ask another one",
+			status.Node)
+	}
 	if s.JSON {
 		err = s.printJSON(text)
 	} else {
@@ -55,6 +60,13 @@ func (s *session) clusterStatus() (status placement.Status, text members, err er
 		return status, nil, fmt.Errorf("the answer can't be read: %w", err)
 	}
 	return status, text, nil
+}
+
+// wasRemoved: the node that answers is out of the cluster.
+func wasRemoved(status placement.Status) bool {
+	return slices.ContainsFunc(status.Nodes, func(n placement.NodeStatus) bool {
+		return n.Node == status.Node && n.State == placement.Removed
+	})
 }
 
 func clusterProblems(status placement.Status) (list []string) {

@@ -38,6 +38,13 @@ func TestMissingReplicas(t *testing.T) {
 	}
 }
 
+// What a removed node says of the others is of long ago.
+func TestWasRemoved(t *testing.T) {
+	nodes := []placement.NodeStatus{{Node: 1, State: placement.Removed}, {Node: 2, State: placement.Active}}
+	require.True(t, wasRemoved(placement.Status{Node: 1, Nodes: nodes}))
+	require.False(t, wasRemoved(placement.Status{Node: 2, Nodes: nodes}))
+}
+
 func TestSince(t *testing.T) {
 	now := time.Now()
 	for ago, want := range map[time.Duration]string{-time.Second: "0s", 0: "0s", 59*time.Second + 900*time.Millisecond: "59s", 60 * time.Second: "1m", 3 * time.Hour: "3h", 72 * time.Hour: "3d"} {
