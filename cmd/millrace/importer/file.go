@@ -168,6 +168,7 @@ func (j *job) begin(ctx context.Context) error {
 		if j.states.hasLater(s) {
 			s.Refused = -1 // the refused file has another's rows behind its own
 		}
+		s.Since = s.since() // what was sent then isn't answered by going on
 		j.o.Logger.Info("going on with a file", "file", j.path, "row", s.Next.Row)
 	}
 	s.Path, s.Size, s.Modified, s.ETag = j.path, j.found.size, j.modified, j.etag()
@@ -255,6 +256,7 @@ func (j *job) send(ctx context.Context) (err error) {
 	var senders sync.WaitGroup
 	j.lanes = make([]lane, j.state.Lanes)
 	for n := range j.lanes {
+		j.lanes[n].since = j.state.Since
 		j.lanes[n].queue, j.lanes[n].free = make(chan *request, laneQueue), make(chan *request, laneQueue+1)
 		senders.Go(func() { j.work(ctx, cancel, n) })
 	}
@@ -315,12 +317,13 @@ func (j *job) save() error {
 		return nil
 	}
 	j.dirty = false
-	j.state.Next = j.oldest()
+	j.state.Next, j.state.Since = j.oldest(), j.since()
 	s := *j.state
 	s.Acked = append([]int64(nil), s.Acked...)
-	s.Refused = j.refused.size
+	refused := *j.refused
+	s.Refused = refused.size
 	j.mu.Unlock()
-	if err := j.refused.sync(); err != nil {
+	if err := refused.sync(); err != nil {
 		return err
 	}
 	if err := j.states.save(&s); err != nil {
@@ -341,6 +344,17 @@ func (j *job) oldest() files.Position {
 		}
 	}
 	return oldest
+}
+
+// since is when the first of what isn't answered was sent at the earliest. The caller has the mutex.
+func (j *job) since() time.Time {
+	first := time.Now().UTC()
+	for n := range j.lanes {
+		if t := j.lanes[n].since; !t.IsZero() && t.Before(first) {
+			first = t
+		}
+	}
+	return first
 }
 
 // read gives each row that isn't answered yet to its lane.

@@ -27,6 +27,7 @@ import (
 	"millrace/ingest/files"
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
+	"millrace/wal/durable"
 )
 
 // double is a server that knows what it was sent: rows by their member `row`, in order for each user. It keeps answers
@@ -731,6 +732,111 @@ func TestLate(t *testing.T) {
 		o.Late, s.Saved = false, time.Now()
 		require.NoError(t, s.resume(&o))
 	}
+}
+
+// age makes the states of a directory so much older.
+func age(t *testing.T, dir string, by time.Duration) {
+	t.Helper()
+	all, err := openStates(dir)
+	require.NoError(t, err)
+	for _, list := range all.byName {
+		for _, one := range list {
+			one.Saved = one.Saved.Add(-by)
+			if !one.Since.IsZero() {
+				one.Since = one.Since.Add(-by)
+			}
+			require.NoError(t, durable.ReplaceFile(filepath.Join(dir, one.fileName()), durable.SealText(one), 0o600))
+		}
+	}
+}
+
+// A request whose answer was lost is as old as it is, however often the file was tried to be gone on with since, and
+// though others were answered.
+func TestLateAfterAnotherTry(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var others chan struct{} // closed when another user's request was answered; nil: none is
+	var answered sync.Once
+	var cancel context.CancelFunc
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		raw := make([]byte, r.ContentLength)
+		_, _ = readFull(r, raw)
+		if others != nil && !strings.Contains(string(raw), "lost") {
+			w.WriteHeader(http.StatusCreated)
+			_, _ = w.Write([]byte(`{"message":"success"}`))
+			answered.Do(func() { close(others) })
+			return
+		}
+		if others != nil {
+			<-others
+		}
+		cancel()
+		panic(http.ErrAbortHandler)
+	}))
+	t.Cleanup(server.Close)
+	text := `{"external_id":"lost","name":"e"}` + "\n"
+	for n := range 9 {
+		text += fmt.Sprintf(`{"external_id":"u%d","name":"e"}`+"\n", n)
+	}
+	write(t, filepath.Join(dir, "a.ndjson"), text)
+	run := func() error {
+		var ctx context.Context
+		ctx, cancel = context.WithCancel(t.Context())
+		defer cancel()
+		_, err := Run(ctx, Options{URL: []string{server.URL}, Key: "key", Paths: []string{dir}, Kind: files.Events,
+			Connections: 4, Objects: 1})
+		return err
+	}
+	require.ErrorIs(t, run(), context.Canceled)
+	age(t, filepath.Join(dir, ".millrace-import"), keeps-time.Hour)
+	others = make(chan struct{})
+	require.ErrorIs(t, run(), context.Canceled)
+	age(t, filepath.Join(dir, ".millrace-import"), 2*time.Hour)
+	require.ErrorContains(t, run(), "--late")
+}
+
+// fullDisk is a file that takes so many more bytes.
+type fullDisk struct {
+	*os.File
+	room int
+}
+
+func (f *fullDisk) WriteAt(p []byte, at int64) (int, error) {
+	n, err := f.File.WriteAt(p[:min(f.room, len(p))], at)
+	if f.room -= n; err == nil && n < len(p) {
+		err = syscall.ENOSPC
+	}
+	return n, err
+}
+
+// Half a line that a full disk has left of a row is nothing that a later row, or the next run, goes on behind.
+func TestRefusedOnAFullDisk(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.ndjson"+refusedEnding)
+	r, err := openRefused(path, &state{})
+	require.NoError(t, err)
+	add := func(reason string) error {
+		o := outcome{request: new(request)}
+		o.request.texts[faulty] = []byte("text")
+		o.refuse(sent{row: 1, from: 0, to: 4, fault: reason}, reason)
+		return r.append(&o)
+	}
+	require.NoError(t, add("first"))
+	full := &fullDisk{r.file.(*os.File), 10}
+	r.file = full
+	require.ErrorIs(t, add("second, and a long one"), syscall.ENOSPC)
+	full.room = 1000
+	require.NoError(t, add("third"))
+	full.room = 10
+	require.ErrorIs(t, add("fourth"), syscall.ENOSPC)
+	require.NoError(t, r.close())
+	r, err = openRefused(path, &state{Refused: r.size})
+	require.NoError(t, err)
+	require.NoError(t, r.forget())
+	var reasons []string
+	for _, l := range refusedRows(t, strings.TrimSuffix(path, refusedEnding)) {
+		reasons = append(reasons, l.Reason)
+	}
+	require.Equal(t, []string{"first", "third"}, reasons)
 }
 
 // TestRequestTakes: which rows are in a request decides its Idempotency-Key. When that changes, so does stateVersion.

@@ -3,6 +3,7 @@ package importer
 import (
 	"context"
 	"slices"
+	"time"
 
 	"millrace/ingest/files"
 )
@@ -16,10 +17,12 @@ const laneQueue = 3
 
 // lane is the way of some users' rows, one request after another.
 type lane struct {
-	queue   chan *request
-	open    *request         // the reader's
-	pending []files.Position // of the first rows of its requests that aren't answered; job.mu guards it
-	free    chan *request    // which the sender gives back
+	queue chan *request
+	open  *request      // the reader's
+	free  chan *request // which the sender gives back
+	// job.mu guards what follows.
+	pending []files.Position // of the first rows of its requests that aren't answered
+	since   time.Time        // when the one that isn't answered was sent at the earliest; zero: there is none
 }
 
 func (l *lane) newRequest() *request {
@@ -152,6 +155,7 @@ func (j *job) work(ctx context.Context, cancel context.CancelCauseFunc, n int) {
 		if ctx.Err() != nil {
 			continue
 		}
+		j.sends(l)
 		o := outcome{request: r}
 		rows := r.rows
 		if r.faults > 0 {
@@ -172,6 +176,15 @@ func (j *job) work(ctx context.Context, cancel context.CancelCauseFunc, n int) {
 	}
 }
 
+// sends notes that a lane has a request under way from now on, unless it has one of a run before, which is the same.
+func (j *job) sends(l *lane) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if l.since.IsZero() {
+		l.since = time.Now().UTC()
+	}
+}
+
 // ack notes that a request is answered.
 func (j *job) ack(n int, o *outcome) error {
 	rows := o.request.rows
@@ -188,7 +201,7 @@ func (j *job) ack(n int, o *outcome) error {
 		return err
 	}
 	l := &j.lanes[n]
-	l.pending = append(l.pending[:0], l.pending[1:]...)
+	l.pending, l.since = append(l.pending[:0], l.pending[1:]...), time.Time{}
 	j.state.Acked[n] = rows[len(rows)-1].row
 	o.counts.Rows = int64(len(rows))
 	o.counts.Refused = int64(len(o.refusals))

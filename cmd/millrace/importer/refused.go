@@ -18,8 +18,15 @@ const refusedEnding = ".refused.ndjson"
 // there.
 type refusedFile struct {
 	path string
-	file *os.File // nil: not opened yet
+	file refusedOutput // nil: not opened yet
 	size int64
+}
+
+// refusedOutput is the file itself.
+type refusedOutput interface {
+	io.WriterAt
+	io.Closer
+	Sync() error
 }
 
 // openRefused cuts a refused file to what its state knows of. What another file of the same name has left stays.
@@ -99,21 +106,22 @@ func (r *refusedFile) append(o *outcome) error {
 	if err := r.open(); err != nil {
 		return err
 	}
-	n, err := r.file.Write(text)
-	r.size += int64(n)
-	return err
+	if _, err := r.file.WriteAt(text, r.size); err != nil { // a part of it is written over, or cut off by the next run
+		return err
+	}
+	r.size += int64(len(text))
+	return nil
 }
 
-func (r *refusedFile) open() (err error) {
+func (r *refusedFile) open() error {
 	if r.file != nil {
 		return nil
 	}
-	if r.file, err = os.OpenFile(r.path, os.O_WRONLY|os.O_CREATE, 0o600); err != nil {
+	file, err := os.OpenFile(r.path, os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
 		return err
 	}
-	if _, err = r.file.Seek(r.size, io.SeekStart); err != nil {
-		return err
-	}
+	r.file = file
 	return durable.SyncDir(nil, filepath.Dir(r.path))
 }
 

@@ -1,6 +1,7 @@
 package importer
 
 import (
+	"cmp"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -42,7 +43,10 @@ type state struct {
 	UpdateExistingOnly bool         `json:"update_existing_only"`
 	APIKey             string       `json:"api_key"` // a hash: kept answers belong to a key
 
-	Saved   time.Time      `json:"saved"`
+	Saved time.Time `json:"saved"`
+	// Since is when the first of what may be on the server, and is not noted here, was sent at the earliest; zero:
+	// Saved is.
+	Since   time.Time      `json:"since"`
 	Done    bool           `json:"done"`
 	Next    files.Position `json:"next"`  // all rows before it are answered
 	Acked   []int64        `json:"acked"` // by lane: the last row that is
@@ -162,13 +166,15 @@ func (one *state) resume(o *Options) error {
 		return errors.New("it was begun with another API key, by which alone the server knows what it has had: " +
 			"go on with that one; without it, another --state begins anew, and rows of before may count twice")
 	// Deletions may be done twice; attributes may say `inc`, and events count.
-	case !o.Late && one.Kind != files.Deletions && time.Since(one.Saved) > keeps:
-		return fmt.Errorf("it was left off at %s: the server may have forgotten the last requests since, "+
-			"of which a part could be applied twice; --late goes on all the same",
-			one.Saved.Format(time.RFC3339))
+	case !o.Late && one.Kind != files.Deletions && time.Since(one.since()) > keeps:
+		return fmt.Errorf("requests of %s were not answered when it was left off: the server may have forgotten "+
+			"them since, and a part of the file could be applied twice; --late goes on all the same",
+			one.since().Format(time.RFC3339))
 	}
 	return nil
 }
+
+func (one *state) since() time.Time { return cmp.Or(one.Since, one.Saved) }
 
 func hashOfKey(key string) string { return hashText(xxh3.HashString128(key)) }
 
