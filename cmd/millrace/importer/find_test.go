@@ -227,6 +227,20 @@ func TestWatchedBucket(t *testing.T) {
 	require.Equal(t, []int{1, 2}, d.rows["u"])
 }
 
+// A watching import that is interrupted while it looks for objects has left nothing off.
+func TestWatchedBucketInterrupted(t *testing.T) {
+	t.Parallel()
+	i := &importer{o: Options{Paths: []string{"s3://" + testBucket + "/in/"}, Watch: true, S3: S3{Endpoint: newService(t).URL}}}
+	var err error
+	i.bucket, err = newBuckets(&i.o.S3, i.isOurs)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, i.round(ctx, &watcher{}, &FileErrors{}))
+	i.o.Watch = false
+	require.ErrorIs(t, i.round(ctx, &watcher{}, &FileErrors{}), context.Canceled)
+}
+
 // What a service says for good ends also a watching import, and so does one that is away for too long.
 func TestWatchedBucketEnds(t *testing.T) {
 	t.Parallel()

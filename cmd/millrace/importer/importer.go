@@ -292,6 +292,9 @@ func (i *importer) run(ctx context.Context) error {
 // round takes the files that are there.
 func (i *importer) round(ctx context.Context, seen *watcher, bad *FileErrors) error {
 	all, err := i.list(ctx, seen)
+	if i.o.Watch && ctx.Err() != nil { // it was interrupted while it looked: nothing is left off
+		return nil
+	}
 	if err != nil {
 		return err
 	}
