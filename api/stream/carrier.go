@@ -22,19 +22,29 @@ type cursor struct {
 	StartedAt int64  `json:"started_at"` // that of the stream
 	Position  uint64 `json:"position"`   // all up to here is delivered
 	// Pending, when it is greater than Position, is the end of a delivery that is done in part, or about to be.
-	Pending uint64 `json:"pending,omitempty"`
-	// Kinds and Names are what the pending delivery chooses: the stream may choose something else when it is done
-	// again.
-	Kinds       []string `json:"kinds,omitempty"`
-	Names       []string `json:"names,omitempty"`
-	Events      int64    `json:"events"`
-	Files       int64    `json:"files"`
-	Bytes       int64    `json:"bytes"`
-	Refused     int64    `json:"refused,omitempty"`       // of the events, by the destination, for good
-	LastEventAt int64    `json:"last_event_at,omitempty"` // when the last event delivered was accepted, Unix µs
-	MovedAt     int64    `json:"moved_at,omitempty"`      // Unix ms
+	Pending     uint64 `json:"pending,omitempty"`
+	choice             // of the pending delivery: the stream may choose something else when it is done again
+	Events      int64  `json:"events"`
+	Files       int64  `json:"files"`
+	Bytes       int64  `json:"bytes"`
+	Refused     int64  `json:"refused,omitempty"`       // of the events, by the destination, for good
+	LastEventAt int64  `json:"last_event_at,omitempty"` // when the last event delivered was accepted, Unix µs
+	MovedAt     int64  `json:"moved_at,omitempty"`      // Unix ms
 	// when events were last found to have expired before they were delivered, Unix ms
 	ExpiredAt int64 `json:"expired_at,omitempty"`
+}
+
+// choice is what a stream chooses, and may choose otherwise later.
+type choice struct {
+	Kinds   []string `json:"kinds,omitempty"`
+	Names   []string `json:"names,omitempty"`
+	Columns []string `json:"columns,omitempty"`
+}
+
+func choiceOf(s *control.Stream) choice { return choice{s.Kinds, s.Names, s.Columns} }
+
+func (c choice) equals(d choice) bool {
+	return slices.Equal(c.Kinds, d.Kinds) && slices.Equal(c.Names, d.Names) && slices.Equal(c.Columns, d.Columns)
 }
 
 // carrier carries one stream out of one event log.
@@ -89,10 +99,9 @@ func (k *carrier) close() {
 // files of that are named, and may be there in part.
 func (k *carrier) choose(c *cursor) {
 	next := k.stream
-	if c.Pending > c.Position && len(c.Kinds) > 0 &&
-		!(slices.Equal(c.Kinds, k.stream.Kinds) && slices.Equal(c.Names, k.stream.Names)) {
+	if c.Pending > c.Position && len(c.Kinds) > 0 && !c.equals(choiceOf(k.stream)) {
 		was := *k.stream
-		was.Kinds, was.Names = c.Kinds, c.Names
+		was.Kinds, was.Names, was.Columns = c.Kinds, c.Names, c.Columns
 		next = &was
 	}
 	if k.chosen != nil && next != k.chosen {
@@ -289,7 +298,7 @@ func (k *carrier) next(ctx context.Context) error {
 	c := k.cursor
 	c.Pending = through
 	if k.to.notes() {
-		c.Kinds, c.Names = k.chosen.Kinds, k.chosen.Names
+		c.choice = choiceOf(k.chosen)
 		if err := k.move(c); err != nil {
 			return err
 		}
@@ -348,7 +357,7 @@ func (k *carrier) deliver(ctx context.Context, d delivery, c cursor, t tally) er
 	if err := d.confirm(ctx, c.Position+1, c.Pending); err != nil {
 		return errors.Join(err, k.keep(d))
 	}
-	c.Position, c.Pending, c.Kinds, c.Names = c.Pending, 0, nil, nil
+	c.Position, c.Pending, c.choice = c.Pending, 0, choice{}
 	if err := k.advance(d, c, t); err != nil {
 		return err
 	}

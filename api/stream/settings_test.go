@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"bytes"
 	"context"
 	"slices"
 	"syscall"
@@ -62,6 +63,37 @@ func TestChangedWhileDelivering(t *testing.T) {
 			require.Greater(t, len(want), 10)
 			require.Equal(t, slices.Concat(begun, want), lines())
 		})
+	}
+}
+
+// So do its columns: an object that goes up again is the same.
+func TestColumnsChangedWhileDelivering(t *testing.T) {
+	w, service := newWorld(t, 4<<10), newService(t)
+	o := service.options(w)
+	s := w.create(control.Stream{ID: "all", Columns: []string{"k:number"}, Destination: service.destination()})
+	w.commit(w.ws.Number, 10, 7)
+	moves := 0
+	w.puts = func() error { // of the delivery the beginning is stored, and its end isn't
+		if moves++; moves == 2 {
+			return syscall.EIO
+		}
+		return nil
+	}
+	require.ErrorIs(t, w.turns(o, s), syscall.EIO)
+	w.puts = nil
+	begun := service.objects()
+	require.NotEmpty(t, begun)
+	_, err := w.c.Streams.Change(control.Actor{Name: "test"}, "shop", "all", func(s *control.Stream) (*control.Stream, error) {
+		s.Columns = []string{"k:string"}
+		return s, nil
+	})
+	require.NoError(t, err)
+	w.commit(w.ws.Number, 10, 7)
+	require.NoError(t, w.turns(o, w.c.Streams.Get("shop", "all")))
+	all := service.objects()
+	require.Greater(t, len(all), len(begun))
+	for name, text := range begun {
+		require.True(t, bytes.Equal(text, all[name]), name)
 	}
 }
 
