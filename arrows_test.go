@@ -24,7 +24,7 @@ var arrows = map[string][]string{
 	"cmd/millrace": {"..."}, // joins the rooms, and is alone in that
 	"bench":        {"..."}, // measures any of them, and nobody imports it
 
-	"cmd/millrace/importer": {"ingest/files", "wal/durable"},
+	"cmd/millrace/importer": {"api/bounded", "ingest/files", "wal/durable"},
 	"cmd/millrace/operate":  {"api/control", "shard/cluster/placement", "wal/durable", "wal/quorum"}, // its answers' types alone
 
 	"api":             {"api/call", "api/center", "api/consent", "api/control", "api/keys", "api/openapi", "api/ratelimit", "api/refused", "api/scim", "api/store", "api/translation", "api/users", "api/value", "shard"},

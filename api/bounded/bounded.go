@@ -1,5 +1,6 @@
-// Package bounded reads no more of what other servers answer than it has any use for: libraries that ask them read all
-// of it into memory, however much comes.
+// Package bounded asks other servers, and reads no more of what they answer than it has any use for, and waits for no
+// more of it than there comes something: libraries that ask them read all of it into memory, however much comes, and
+// wait for it for ever.
 package bounded
 
 import (

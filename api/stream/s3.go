@@ -3,16 +3,15 @@ package stream
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"path"
-	"time"
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/minio/minio-go/v7/pkg/encrypt"
 
+	"millrace/api/bounded"
 	"millrace/api/control"
 )
 
@@ -59,7 +58,8 @@ func (b *bucket) open(context.Context) error {
 		if err != nil {
 			return err
 		}
-		own.DialContext, own.IdleConnTimeout = b.dial, b.o.RequestTimeout // idle is not silent
+		own.DialContext = bounded.Dial(b.o.RequestTimeout, b.o.maxSilence())
+		own.IdleConnTimeout = b.o.RequestTimeout // idle is not silent
 		transport = own
 	}
 	creds, err := b.credentials()
@@ -85,38 +85,12 @@ func (b *bucket) open(context.Context) error {
 	return err
 }
 
-// dial makes a connection that ends when nothing has come or gone for a time: an object is of any size, so no time
-// bounds a request, and a service that hangs in the middle of one would hold the stream up without an error.
-func (b *bucket) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := (&net.Dialer{Timeout: b.o.RequestTimeout}).DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	return &watched{conn, b.o.maxSilence()}, nil
-}
-
-type watched struct {
-	net.Conn
-	silence time.Duration
-}
-
-// Read and Write both give each other time: the answer is waited for while a body goes out.
-func (c *watched) Read(p []byte) (int, error) {
-	_ = c.SetDeadline(time.Now().Add(c.silence)) // of a closed connection, which the next line tells of
-	return c.Conn.Read(p)
-}
-
-func (c *watched) Write(p []byte) (int, error) {
-	_ = c.SetDeadline(time.Now().Add(c.silence))
-	return c.Conn.Write(p)
-}
-
 // credentials are those that the stream names; else what the machine has for AWS: environment, file, role.
 func (b *bucket) credentials() (*credentials.Credentials, error) {
 	if b.to.Credentials == "" {
 		return credentials.NewChainCredentials([]credentials.Provider{&credentials.EnvAWS{},
 			&credentials.FileAWSCredentials{},
-			&credentials.IAM{Client: &http.Client{Transport: http.DefaultTransport}}}), nil
+			&credentials.IAM{Client: &http.Client{Transport: http.DefaultTransport, Timeout: b.o.RequestTimeout}}}), nil
 	}
 	var c s3Credentials
 	if err := b.o.credentials(b.workspace, b.to.Credentials, &c); err != nil {

@@ -340,3 +340,23 @@ func TestS3ServiceThatHangs(t *testing.T) {
 	require.NoError(t, w.turns(o, s))
 	require.Equal(t, strings.Join(w.exported(eventlog.Query{}), "\n"), strings.Join(service.lines("shop/all/"), "\n"))
 }
+
+// So is a machine's service of credentials that takes the question and never answers.
+func TestS3CredentialsThatHang(t *testing.T) {
+	w, service := newWorld(t, 4<<10), newService(t)
+	hanging := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	t.Cleanup(hanging.Close)
+	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SECRET_KEY"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", hanging.URL)
+	v := control.Stream{ID: "all", Format: "ndjson", Destination: service.destination()}
+	v.Destination.Credentials = ""
+	s := w.create(v)
+	w.commit(w.ws.Number, 2, 5)
+	o := service.options(w)
+	o.RequestTimeout = 100 * time.Millisecond
+	require.Error(t, w.turns(o, s))
+	require.Empty(t, service.objects())
+}

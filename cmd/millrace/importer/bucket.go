@@ -14,6 +14,8 @@ import (
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
+
+	"millrace/api/bounded"
 )
 
 // S3 says how buckets are reached. The zero value of a field means its default.
@@ -64,16 +66,24 @@ type buckets struct {
 // object is what has to be known to read an object as it was found.
 type object struct{ bucket, key, etag string }
 
-// newBuckets has the credentials that the machine has for AWS: environment, file, role.
-func newBuckets(o *S3, isOurs func(name string) bool) (*buckets, error) {
+// newBuckets has the credentials that the machine has for AWS: environment, file, role. A service, or one of
+// credentials, that says nothing for as long as patience is one that is away.
+func newBuckets(o *S3, patience time.Duration, isOurs func(name string) bool) (*buckets, error) {
 	u, err := url.Parse(o.Endpoint)
 	if err != nil {
 		return nil, err
 	}
+	transport, err := minio.DefaultTransport(u.Scheme == "https")
+	if err != nil {
+		return nil, err
+	}
+	transport.DialContext = bounded.Dial(patience, patience)
+	transport.IdleConnTimeout = patience / 2 // idle is not silent
 	creds := credentials.NewChainCredentials([]credentials.Provider{&credentials.EnvAWS{},
-		&credentials.FileAWSCredentials{}, &credentials.IAM{Client: &http.Client{Transport: http.DefaultTransport}}})
+		&credentials.FileAWSCredentials{},
+		&credentials.IAM{Client: &http.Client{Transport: http.DefaultTransport, Timeout: patience}}})
 	client, err := minio.New(u.Host, &minio.Options{Creds: creds, Secure: u.Scheme == "https", Region: o.Region,
-		BucketLookup: addressings[o.Addressing]})
+		BucketLookup: addressings[o.Addressing], Transport: transport})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", o.Endpoint, err)
 	}

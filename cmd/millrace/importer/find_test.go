@@ -227,12 +227,43 @@ func TestWatchedBucket(t *testing.T) {
 	require.Equal(t, []int{1, 2}, d.rows["u"])
 }
 
+// A service that says no more in the middle of an object, or of what there is, is one that is away.
+func TestBucketThatHangs(t *testing.T) {
+	t.Parallel()
+	d, s := newDouble(t, testseed.Rand(t), 0), newService(t)
+	s.put("in/a.ndjson", row(1))
+	for _, hanging := range []string{"/" + testBucket + "/", "/" + testBucket + "/in/a.ndjson"} {
+		s.intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method != http.MethodGet || r.URL.Path != hanging || r.URL.Query().Has("location") {
+				return false
+			}
+			w.Header().Set("Content-Length", "1000")
+			w.Header().Set("ETag", `"e"`)
+			w.Header().Set("Last-Modified", time.Now().UTC().Format(http.TimeFormat))
+			_, _ = io.WriteString(w, row(1))
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+			return true
+		})
+		o := d.options(t, "s3://"+testBucket+"/in/")
+		o.State, o.S3, o.Timeout = t.TempDir(), S3{Endpoint: s.URL}, 100*time.Millisecond
+		_, err := Run(t.Context(), o)
+		require.ErrorContains(t, err, "s3://"+testBucket+"/in/", hanging)
+	}
+	s.intercept(nil)
+	o := d.options(t, "s3://"+testBucket+"/in/")
+	o.State, o.S3 = t.TempDir(), S3{Endpoint: s.URL}
+	report, err := Run(t.Context(), o)
+	require.NoError(t, err)
+	require.Equal(t, 1, report.Files)
+}
+
 // A watching import that is interrupted while it looks for objects has left nothing off.
 func TestWatchedBucketInterrupted(t *testing.T) {
 	t.Parallel()
 	i := &importer{o: Options{Paths: []string{"s3://" + testBucket + "/in/"}, Watch: true, S3: S3{Endpoint: newService(t).URL}}}
 	var err error
-	i.bucket, err = newBuckets(&i.o.S3, i.isOurs)
+	i.bucket, err = newBuckets(&i.o.S3, time.Minute, i.isOurs)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -78,7 +78,7 @@ type Options struct {
 	RequestBytes int
 	// Rate is how many rows are sent in a second, at most; 0: as fast as they are taken.
 	Rate float64
-	// Timeout of a request (default 30 s).
+	// Timeout of a request, and how long the service of a bucket may say nothing (default 30 s).
 	Timeout time.Duration
 	// Patience is how long the server may be out of reach before the import gives up (default 10 min).
 	Patience time.Duration
@@ -237,7 +237,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	defer lock.Close()
 	i := &importer{o: o, client: newClient(&o), patience: patience{most: o.Patience}}
 	if slices.ContainsFunc(o.Paths, isBucket) {
-		if i.bucket, err = newBuckets(&i.o.S3, i.isOurs); err != nil {
+		if i.bucket, err = newBuckets(&i.o.S3, i.o.Timeout, i.isOurs); err != nil {
 			return Report{}, err
 		}
 	}
