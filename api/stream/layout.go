@@ -14,20 +14,23 @@ import (
 // layout names the files of a stream. A name says which positions a file has, so a delivery that is done again has the
 // same names.
 //
-//	hive      event_type=event/date=2026-01-31/<stream>.<started at>[.<group>].<first>-<last>.parquet
+//	hive      event_type=event/date=2026-01-31/[<workspace>.]<stream>.<started at>[.<group>].<first>-<last>.parquet
 //	currents  dataexport.millrace.S3.integration.<workspace>.<stream>/event_type=users.behaviors.CustomEvent/date=2026-01-31-09/1/<started at>/
 //	          dataexport.millrace.S3.integration.<workspace>.<stream>+<group>+<first>.parquet
 //
-// In the latter first is decimal, and what Braze calls the zone says when the stream began.
+// In the former the workspace stands where a prefix was given, which may be that of another workspace's stream, too:
+// both read one log, and may have begun in the same millisecond. In the latter first is decimal, and what Braze calls
+// the zone says when the stream began.
 type layout struct {
 	workspace, stream, started, group, suffix string
-	currents                                  bool
+	currents, shared                          bool
 }
 
 func newLayout(ws *control.Workspace, s *control.Stream, p Part) layout {
 	return layout{workspace: ws.ID, stream: s.ID,
 		started: time.UnixMilli(s.StartedAt).UTC().Format("20060102T150405.000Z"), group: p.Group,
-		suffix: suffixOf(event.Format(s.Format)), currents: s.Destination.Layout == control.LayoutCurrents}
+		suffix: suffixOf(event.Format(s.Format)), currents: s.Destination.Layout == control.LayoutCurrents,
+		shared: s.Destination.Prefix != ""}
 }
 
 func suffixOf(f event.Format) string {
@@ -68,6 +71,9 @@ func (l *layout) name(k fileKey, first, last uint64) string {
 		return path.Join(l.folder(k), fmt.Sprintf("%s+%s+%d%s", l.integration(), group, first, l.suffix))
 	}
 	name := l.stream + "." + l.started
+	if l.shared {
+		name = l.workspace + "." + name
+	}
 	if group != "" {
 		name += "." + group
 	}

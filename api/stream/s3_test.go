@@ -27,6 +27,7 @@ import (
 	"millrace/api/control"
 	"millrace/loadtest/testseed"
 	"millrace/shard/eventlog"
+	"millrace/shard/op"
 )
 
 // service is a server that speaks S3, the library of `rclone serve s3`, with a bucket and a key.
@@ -266,6 +267,20 @@ func TestS3Settings(t *testing.T) {
 				require.Equal(t, c.head, h.Get("X-Amz-Server-Side-Encryption"))
 			}
 		})
+	}
+}
+
+// Streams of one name of two workspaces, which began at once and go to one place, have no object of one name.
+func TestS3PlaceOfTwoWorkspaces(t *testing.T) {
+	for _, layout := range []string{control.LayoutHive, control.LayoutCurrents} {
+		s := &control.Stream{ID: "lake", Format: "ndjson", StartedAt: 1,
+			Destination: control.Destination{Type: control.DestinationS3, Prefix: "events", Layout: layout}}
+		seen := map[string]bool{}
+		for _, workspace := range []string{"shop", "other"} {
+			l := newLayout(&control.Workspace{Settings: control.Settings{ID: workspace}}, s, Part{})
+			seen[l.name(fileKey{op.Event, 1}, 1, 9)] = true
+		}
+		require.Len(t, seen, 2)
 	}
 }
 
