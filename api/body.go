@@ -33,6 +33,11 @@ const (
 // that.
 var headerOversize = []byte("X-Millrace-Oversize")
 
+var (
+	expectName = []byte(fasthttp.HeaderExpect)
+	goOn       = []byte("100-continue")
+)
+
 // headReceived is asked when a head is there: of a body that is declared too large nothing is waited for.
 func (s *Server) headReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	n := h.ContentLength()
@@ -41,7 +46,21 @@ func (s *Server) headReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfig 
 		h.SetCanonical(headerOversize, []byte("true"))
 		h.Del(fasthttp.HeaderExpect) // who asks before sending must not be told to go on
 	}
+	readExpectation(h)
 	return fasthttp.RequestConfig{}
+}
+
+// readExpectation has fasthttp see an Expect as RFC 9110, 10.1.1, has it: without regard to case, for who asks in
+// another one would wait before sending until his patience ends; and not of HTTP/1.0, which knows no answer before the
+// answer.
+func readExpectation(h *fasthttp.RequestHeader) {
+	switch expect := h.Peek(fasthttp.HeaderExpect); {
+	case len(expect) == 0:
+	case !h.IsHTTP11():
+		h.Del(fasthttp.HeaderExpect)
+	case bytes.EqualFold(expect, goOn):
+		h.SetCanonical(expectName, goOn)
+	}
 }
 
 // bodyLimit is how large a request's body may be: who has no key gets room for little.

@@ -254,6 +254,22 @@ func TestBodyThatComesWithTheEndOfTLS(t *testing.T) {
 	}
 }
 
+// Who asks before sending is told to go on, in whatever case he asks; in HTTP/1.0 nobody is.
+func TestExpect(t *testing.T) {
+	d := open(t, nil)
+	for _, expect := range []string{"100-continue", "100-Continue", "100-CONTINUE"} {
+		answers, closed := d.raw(t, 2, withLength(goodHead+"Expect: "+expect+"\r\n", goodBody))
+		require.False(t, closed)
+		require.Equal(t, 100, answers[0].status, expect)
+		require.Equal(t, 201, answers[1].status, expect)
+	}
+	head := strings.Replace(goodHead, "1.1", "1.0", 1)
+	answers, closed := d.raw(t, 2, withLength(head+"Expect: 100-continue\r\n", goodBody))
+	require.True(t, closed)
+	require.Len(t, answers, 1)
+	require.Equal(t, 201, answers[0].status)
+}
+
 // Who asks before sending a body that is too large is not told to go on.
 func TestExpectationOfTooMuch(t *testing.T) {
 	d := open(t, nil)
