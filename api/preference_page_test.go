@@ -166,9 +166,12 @@ func TestHostedPage(t *testing.T) {
 	require.Contains(t, a.body, `<form action="`+path+`" method="post">`)
 	require.Regexp(t, `^<!doctype html>`, a.body)
 
-	// Sent as it was shown, it changes nothing.
+	// Sent as it was shown, it changes nothing, which is no error.
 	fields := formOf(t, a.body)
-	require.Equal(t, url.Values{"subscription_group_" + offersGroup: {""}}, fields)
+	require.Equal(t, url.Values{"subscription_group_" + offersGroup: {"unchanged"}}, fields)
+	checkPage(t, h.send(path, fields.Encode()), 303)
+	_, groups := h.states("ada")
+	require.Empty(t, groups)
 
 	saved := h.send(path, "email_global_state=opted_in&subscription_group_"+newsGroup+"=unsubscribed&subscription_group_"+newsGroup+"=subscribed&subscription_group_"+offersGroup+"=unsubscribed&other=1")
 	checkPage(t, saved, 303)

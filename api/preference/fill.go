@@ -9,8 +9,8 @@ import (
 // fill sets the controls of the form to the present states, since no script can. It touches the tags of controls that
 // are named by a form_field_name tag; the rest of the HTML comes out byte for byte.
 //
-//   - A radio button is checked, and an option selected, when its value is the state. When no option is, an empty one
-//     is, which changes nothing.
+//   - A radio button is checked, and an option selected, when its value is the state. When no option is, an unchanged
+//     one is, which shows nothing and changes nothing.
 //   - A checkbox is ticked when its value is the state (or it says subscribed and the state is opted_in, which it then
 //     keeps). A box that is not ticked is not sent, so a hidden field of the same name stands before it, for that case:
 //     of a box that was ticked it takes the consent back; of one that was not, it leaves the state as it is. So a form
@@ -102,7 +102,7 @@ func (f *filler) start(raw string, z *html.Tokenizer) {
 
 func (f *filler) endSelect() {
 	if s := f.selected; s != nil && !s.matched {
-		f.inserts = append(f.inserts, insert{s.at, `<option value="" selected></option>`})
+		f.inserts = append(f.inserts, insert{s.at, `<option value="` + unchanged + `" selected></option>`})
 	}
 	f.selected = nil
 }

@@ -34,7 +34,7 @@ const maxFields = 1000
 
 // ReadForm reads a form as browsers send it, and the request of RFC 8058. Fields that it does not know are ignored,
 // those of groups that do not exist too; of a field that stands more than once, the last counts (a hidden field before
-// a checkbox). A field without a value says nothing.
+// a checkbox). A field without a value says nothing; one that is unchanged says that it stays.
 func ReadForm(contentType string, body []byte, s *Subscriber) (c Choices, err error) {
 	fields, err := readFields(contentType, body)
 	if err != nil {
@@ -53,6 +53,7 @@ func ReadForm(contentType string, body []byte, s *Subscriber) (c Choices, err er
 		switch {
 		case value == "":
 			empty++
+		case value == unchanged:
 		case isGroup && (value == Subscribed || value == Unsubscribed):
 			c.Groups[id] = value == Subscribed
 		case !isGroup && (value == OptedIn || value == Subscribed || value == Unsubscribed):

@@ -33,6 +33,10 @@ const (
 	Unknown      = "unknown"
 )
 
+// unchanged is the value of the option that fill puts into a list without one for the present state. It isn't empty: a
+// form of which all is empty is one that a script should have filled in.
+const unchanged = "unchanged"
+
 // Subscriber is the user as a page shows them.
 type Subscriber struct {
 	Address string // the email address; empty: none

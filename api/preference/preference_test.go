@@ -128,7 +128,7 @@ func TestFill(t *testing.T) {
 		{Unsubscribed, "", `<select ` + email + `><option value=opted_in selected>A<option value=unsubscribed>B</select><option value=unsubscribed>`,
 			`<select ` + email + `><option value="opted_in">A<option value="unsubscribed" selected="">B</select><option value=unsubscribed>`},
 		{Subscribed, Unknown, `<select ` + group + `><option value=subscribed>A</select>x<select ` + email + `>`,
-			`<select ` + group + `><option value="" selected></option><option value="subscribed">A</select>x<select ` + email + `><option value="" selected></option>`},
+			`<select ` + group + `><option value="unchanged" selected></option><option value="subscribed">A</select>x<select ` + email + `><option value="unchanged" selected></option>`},
 		{Subscribed, Unknown, `<select><option value=subscribed></select>`, `<select><option value=subscribed></select>`},
 		// the rest is left alone, byte for byte
 		{Subscribed, Subscribed, `<input ` + email + `><input type=hidden ` + email + ` value="" ><input type=checkbox name=other checked><INPUT type=radio name=subscription_group_` + offers + ` value=subscribed>`, ""},
@@ -181,6 +181,7 @@ func TestForm(t *testing.T) {
 	require.Equal(t, Choices{Email: Unsubscribed, Groups: map[string]bool{}}, read("email_global_state=opted_in&email_global_state=unsubscribed"), "the last one counts")
 	require.Equal(t, Choices{Groups: map[string]bool{news: false}}, read("email_global_state=&subscription_group_"+news+"=unsubscribed"), "an empty one says nothing")
 	require.Equal(t, Choices{Groups: map[string]bool{}}, read("a=b&subscription_group_x=subscribed"))
+	require.Equal(t, Choices{Groups: map[string]bool{}}, read("email_global_state=unchanged&subscription_group_"+news+"=unchanged"))
 	require.Equal(t, Choices{OneClick: true}, read("email_global_state=nonsense&List-Unsubscribe=One-Click"))
 	for body, want := range map[string]error{"email_global_state=&subscription_group_" + news + "=": ErrNoChoice, "a=%": ErrForm, "a;b": ErrForm, strings.Repeat("&", maxFields): ErrForm} {
 		_, err := ReadForm(kind, []byte(body), s)
