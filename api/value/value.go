@@ -63,15 +63,16 @@ func (v Value) Str() (text string, ok bool) {
 	return string(b), err == nil
 }
 
-// ID is the text of an identifier: a string, or an integer as its digits (D3).
+// ID is the text of an identifier: a string, or an integer as its digits (D3). The integer -0 is 0, as in /users/track.
 func (v Value) ID() (text string, ok bool) {
 	if v.IsString() {
 		return v.Str()
 	}
-	if _, err := strconv.ParseInt(string(v), 10, 64); err != nil {
+	n, err := strconv.ParseInt(string(v), 10, 64)
+	if err != nil {
 		return "", false
 	}
-	return string(v), true
+	return strconv.FormatInt(n, 10), true
 }
 
 // Bool is a JSON boolean.

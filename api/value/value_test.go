@@ -11,6 +11,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// An identifier reads the same here and in /users/track (ingest), which has digits of its own.
+func TestID(t *testing.T) {
+	for text, want := range map[string]string{`"a"`: "a", `"-0"`: "-0", "7": "7", "-7": "-7", "0": "0", "-0": "0",
+		"9223372036854775807": "9223372036854775807", "-9223372036854775808": "-9223372036854775808"} {
+		id, ok := Value(text).ID()
+		require.True(t, ok, text)
+		require.Equal(t, want, id, text)
+	}
+	for _, text := range []string{"9223372036854775808", "1.0", "1e2", "true", "null", "{}", "[1]", ""} {
+		_, ok := Value(text).ID()
+		require.False(t, ok, text)
+	}
+}
+
 func TestCheckJSON(t *testing.T) {
 	for _, good := range []string{`{}`, ` { } `, `{"a":[1,-0,0.5,1e9,-1.5E-7,true,false,null,"x",{},[]]}`, "{\"a\":\"\\u00e9\\n\\ud83d\\ude00\u00e9\"}", `{"a":"\ud800"}`,
 		`{"a":` + strings.Repeat("[", 500) + strings.Repeat("]", 500) + `}`} {
