@@ -14,12 +14,12 @@ import (
 // Batch collects the ops of one request and commits them as one record. It belongs to one goroutine, from NewBatch to
 // Release.
 //
-// An op that is addressed by external id or svc_id knows its partition at once. One that is addressed by alias, email
-// or phone is looked up in the directory when the batch is committed, and goes straight to the profile; so does every
-// other op of a user whom the batch names in more than one way, since the contract fixes the order of effect within one
-// request (decisions.md D3). That is a read before the log, so it may be stale by the time of apply; then apply sends
-// the op on (applyToNumber). A look-up may depend on an op before it: the rest of the request is then deferred until
-// that op is visible.
+// The partition of an op that is addressed by external id or svc_id is known at once. An op that is addressed by alias,
+// email or phone is looked up in the directory when the batch is committed, and goes straight to the profile. So does
+// every other op of a user whom the batch names in more than one way, since the contract fixes the order of effect
+// within one request (decisions.md D3). The look-up is a read before the log, so it may be stale by the time of apply;
+// apply then sends the op on (applyToNumber). A look-up may depend on an earlier op of the batch: the rest of the
+// request is then deferred until that op is visible.
 type Batch struct {
 	op.Builder
 	coordinator *Coordinator
@@ -28,12 +28,12 @@ type Batch struct {
 	lookups     int   // ops that are addressed through the directory
 	svcIDs      int   // ops that are addressed by svc_id
 	contacts    []int // starts of ops that may set an email, phone or state
-	addressed   bool  // it sets states of addresses
+	addressed   bool  // an op sets states of an address
 	keep        []byte
 	merges      int
-	// ops that only delete, and entries of the audit log: a batch of them is taken when the disk is full, too
+	// ops that only delete, and entries of the audit log: a batch of nothing else is taken even when the disk is full
 	deletes   int
-	renames   bool // it has a new external id for somebody who has one
+	renames   bool // an op gives a new external id to a user who has one
 	answer    kept
 	operators operators
 	routing   routing
@@ -42,14 +42,14 @@ type Batch struct {
 	data     []byte // the record, behind room for the log's header
 	urgent   bool
 	outcomes []replica.Outcome // by reference; see Batch.Outcome
-	lost     bool              // the log may still have its bytes
-	restIn   int               // partition of the rest that was deferred; -1: none was
-	// Alone, the only part, and what waits for it; used again and again.
+	lost     bool              // the log may still use its bytes
+	restIn   int               // partition of the deferred rest of the batch; -1: nothing was deferred
+	// On a node that is alone: the only part, and what waits for it; reused for each batch.
 	parts   [1]Part
 	pending replica.Pending
 }
 
-// NewBatch begins a batch for a workspace. actor is the number of the API key behind it.
+// NewBatch begins a batch for a workspace. actor is the number of the API key that the request came with.
 func (c *Coordinator) NewBatch(workspace, actor uint32) *Batch {
 	b := c.batches.Get().(*Batch)
 	b.workspace, b.actor, b.deletes, b.merges, b.renames = workspace, actor, 0, 0, false
@@ -65,7 +65,7 @@ func newBatch(c *Coordinator) *Batch {
 	return &Batch{coordinator: c, restIn: -1}
 }
 
-// Release gives the batch back.
+// Release gives the batch back to the coordinator.
 func (b *Batch) Release() {
 	b.data, b.answer = nil, kept{}
 	if !b.lost && cap(b.Buf) <= maxPooledBytes {
@@ -75,8 +75,8 @@ func (b *Batch) Release() {
 
 const maxPooledBytes = 1 << 20
 
-// End completes an object's op; see op.Builder. It says false, and takes the op back, when the user is a known dummy
-// user.
+// End completes an object's op; see op.Builder. When the user is a known dummy user, it takes the op back and returns
+// false.
 func (b *Batch) End(start int, kind op.Kind, flags op.Flags, id op.IDKind, keyLen int) (accepted bool) {
 	home := b.coordinator.hasher.Number(b.workspace, id, b.Buf[len(b.Buf)-keyLen:])
 	if b.coordinator.isBlocked(home) {
@@ -99,7 +99,7 @@ func (b *Batch) EndNumber(start int, kind op.Kind, flags op.Flags, number uint64
 	return true
 }
 
-// count counts an op for a user by what routing needs to know.
+// count counts what routing needs to know about an op for a user.
 func (b *Batch) count(start int, flags op.Flags, id op.IDKind) {
 	switch id {
 	case op.ExternalID:
@@ -113,12 +113,12 @@ func (b *Batch) count(start int, flags op.Flags, id op.IDKind) {
 	}
 }
 
-// SvcID is the number behind a svc_id; ok is false for one that this server has not made for this workspace.
+// SvcID is the number behind a svc_id; ok is false for a svc_id that this server has not made for this workspace.
 func (b *Batch) SvcID(text []byte) (number uint64, ok bool) {
 	return b.coordinator.hasher.ParseSvcID(b.workspace, text)
 }
 
-// expect makes a reference that an outcome will be reported under. Until then it is Nobody.
+// expect makes a reference under which an outcome will be reported. Until then the outcome is Nobody.
 func (b *Batch) expect() (ref int) {
 	b.outcomes = append(b.outcomes, replica.Nobody)
 	return len(b.outcomes) - 1
@@ -132,10 +132,10 @@ func (b *Batch) Count() int {
 	return b.Builder.Count()
 }
 
-// What a batch can change, besides what comes through Begin and End.
+// What a batch can change, besides the objects that come through Begin and End.
 
-// Delete removes the profile with this number. Nobody: it is gone already, deleted or merged into another one. The op's
-// body says where the log has its events, for the event log (Erased).
+// Delete removes the profile with this number. Outcome Nobody: the profile is gone already, deleted or merged into
+// another one. The op's body tells the event log where the log has the profile's events (Erased).
 func (b *Batch) Delete(number uint64) (ref int) {
 	ref = b.expect()
 	var body []byte
@@ -149,27 +149,27 @@ func (b *Batch) Delete(number uint64) (ref int) {
 	return ref
 }
 
-// Import replaces, or creates, the profile that blob's home identifier names (package profile).
+// Import replaces, or creates, the profile that is named by the home identifier of blob (package profile).
 func (b *Batch) Import(blob []byte) {
 	id, key := profile.HomeID(blob)
 	b.Append(op.Import, op.MakeFlags(0, id), b.coordinator.hasher.Number(b.workspace, id, key), blob, key)
 }
 
-// Merge queues a merge of the profile gone into the profile keep (service.md 4.2): durable when Commit returns, applied
-// later. It happens once or, when one of them is not there by then, not at all. Commit returns ErrBusy when too many
-// merges wait (Options.MaxMergesWaiting).
+// Merge queues a merge of the profile gone into the profile keep (service.md 4.2). The merge is durable when Commit
+// returns, and applied later: once, or not at all when one of the two profiles no longer exists by then. Commit returns
+// ErrBusy when too many merges wait (Options.MaxMergesWaiting).
 func (b *Batch) Merge(gone, keep uint64) {
 	m := bodies.Merge{Other: keep, Mode: profile.MergeUsers}
 	b.Append(op.Merge, op.MakeFlags(0, op.SvcID), gone, m.Append(nil), nil)
 	b.merges++
 }
 
-// Outcome is what became of the element with this reference (AddAlias, RenameAlias, Identify, RenameExternalID,
+// Outcome is the outcome of the element with this reference (AddAlias, RenameAlias, Identify, RenameExternalID,
 // RemoveExternalID), after a Commit that returned nil.
 func (b *Batch) Outcome(ref int) replica.Outcome { return b.outcomes[ref] }
 
 // AddAlias gives an alias to the profile with this number (service.md 4.9). Number 0 makes an alias-only user; when
-// somebody has the alias already, the outcome is Taken.
+// another user has the alias already, the outcome is Taken.
 func (b *Batch) AddAlias(number uint64, label, name []byte) (ref int) {
 	return b.claim(op.Alias, op.AppendAliasKey(nil, label, name),
 		bodies.Claim{Profile: number, Kind: bodies.ClaimAlias})
@@ -179,27 +179,27 @@ func (b *Batch) AddAlias(number uint64, label, name []byte) (ref int) {
 // decisions.md D4).
 func (b *Batch) RenameAlias(number uint64, label, old, name []byte) (ref int) {
 	c := bodies.Claim{Profile: number, Kind: bodies.ClaimAliasRename, Old: op.AppendAliasKey(nil, label, old)}
-	// What is sent straight to who a user is being merged into may come before the aliases do; it must not overtake
-	// them.
+	// The user may have been merged into this profile a moment ago, and the aliases may still be on their way. A claim
+	// that is sent straight to this profile must not overtake them.
 	c.Profile = b.coordinator.namedBy(b.workspace, op.Alias, c.Old, number)
 	return b.claim(op.Alias, op.AppendAliasKey(nil, label, name), c)
 }
 
-// Identify gives an external id to the profile with this number, which has none; when another profile has that external
+// Identify gives an external id to the profile with this number, which has none. When another profile has that external
 // id, the first is merged into it (service.md 4.10). mode is profile.MergeIdentify or profile.MergeNone.
 func (b *Batch) Identify(number uint64, externalID []byte, mode profile.MergeMode) (ref int) {
 	return b.claim(op.ExternalID, externalID, bodies.Claim{Profile: number, Kind: bodies.ClaimIdentify, Mode: mode})
 }
 
-// RenameExternalID gives the profile with this number, whose external id is current, another external id. The old one
-// leads to the profile still, as a deprecated id, until RemoveExternalID takes it away (reference.md 4.4).
+// RenameExternalID gives another external id to the profile with this number, whose external id is current. The old id
+// still leads to the profile, as a deprecated id, until RemoveExternalID takes it away (reference.md 4.4).
 func (b *Batch) RenameExternalID(number uint64, current, id []byte) (ref int) {
 	b.renames = true
 	return b.claim(op.ExternalID, id, bodies.Claim{Profile: number, Kind: bodies.ClaimExternalID, Old: current})
 }
 
-// RemoveExternalID takes a deprecated external id away from the profile with this number. Nobody: the profile has no
-// such deprecated id.
+// RemoveExternalID takes a deprecated external id away from the profile with this number. Outcome Nobody: the profile
+// does not have this deprecated id.
 func (b *Batch) RemoveExternalID(number uint64, id []byte) (ref int) {
 	ref = b.expect()
 	b.Append(op.Unname, op.MakeFlags(0, op.SvcID), number, binary.LittleEndian.AppendUint16(nil, uint16(ref)), id)
@@ -213,10 +213,10 @@ func (b *Batch) claim(id op.IDKind, key []byte, c bodies.Claim) (ref int) {
 	return ref
 }
 
-// SetUserStates sets states of an existing user, and of the addresses that the user has, and by that of all who share
-// them (decisions.md D5, D9). An unknown user: no effect. For op.SvcID number names the user, else the key. Bounce and
-// Spam are marks of an email: of a user without one they have no effect. A dummy user's states can be set too: whoever
-// unsubscribes shall be.
+// SetUserStates sets states of an existing user and of the user's addresses, and thereby of all who share these
+// addresses (decisions.md D5, D9). It has no effect on an unknown user. For op.SvcID, number names the user, else key
+// does. Bounce and Spam mark an email: they have no effect on a user without one. The states of a dummy user can be set
+// too, so that whoever unsubscribes is unsubscribed.
 func (b *Batch) SetUserStates(id op.IDKind, key []byte, number uint64, states ...profile.State) {
 	if len(states) == 0 {
 		return
@@ -257,9 +257,9 @@ func (b *Batch) SetUserStates(id op.IDKind, key []byte, number uint64, states ..
 	b.count(start, op.Contact, id)
 }
 
-// SetAddressStates sets states of an address, op.Email or op.Phone (key: see op.IDKind), whether or not a user has it:
-// they hold for all who have it now, and for who gets it later as decisions.md D5 says. States that addresses of this
-// kind don't have are left out.
+// SetAddressStates sets states of an address, op.Email or op.Phone (key: see op.IDKind), whether or not a user has the
+// address. They hold for all who have it now, and for users who get it later as decisions.md D5 says. States that an
+// address of this kind can't have are left out.
 func (b *Batch) SetAddressStates(id op.IDKind, key []byte, states ...profile.State) {
 	start := b.Begin()
 	b.Buf = append(b.Buf, 0, 0, 0, 0, 0, 0, 0, 0) // from no profile
@@ -281,19 +281,19 @@ func (b *Batch) SetAddressStates(id op.IDKind, key []byte, states ...profile.Sta
 	b.addressed = true
 }
 
-// SetSource says through which endpoint the request came.
+// SetSource sets the endpoint through which the request came.
 func (b *Batch) SetSource(s op.Source) { b.Source = s }
 
-// Audit writes an entry of the audit log in the batch's record: it is there if and only if the rest is.
+// Audit writes an entry of the audit log in the batch's record: the entry is durable if and only if the rest is.
 func (b *Batch) Audit(entry []byte) {
 	start := b.Begin()
 	b.Buf = bodies.AppendDocuments(b.Buf, nil, entry)
 	b.Builder.End(start, op.Document, 0, 0, 0)
-	b.deletes++ // a batch that deletes is one also with its entry
+	b.deletes++ // a batch that only deletes stays one with its entry
 }
 
-// operators are those of a batch's attributes objects whose fate only apply knows, with what the answer needs to tell
-// of one.
+// operators are those operators of a batch's attributes objects whose fate only apply knows, with what the answer says
+// of one that was not possible.
 type operators struct {
 	list  []operator
 	names []byte
@@ -304,13 +304,13 @@ type operator struct {
 	nameStart, nameEnd int // in names
 }
 
-// maxOperators bounds how many operators of a request are told of: each costs a reference of 16 bits.
+// maxOperators bounds how many operators of a request are reported on: each takes a reference of 16 bits.
 const maxOperators = 4096
 
 func (o *operators) reset() { o.list, o.names = o.list[:0], o.names[:0] }
 
-// Operator makes a reference for an operator on the attribute name of the attributes object at index; -1: there are too
-// many.
+// Operator makes a reference for an operator on the attribute name of the attributes object at index; -1: the request
+// has too many operators.
 func (b *Batch) Operator(index int, name []byte) (ref int) {
 	o := &b.operators
 	if len(o.list) == maxOperators {
@@ -322,15 +322,15 @@ func (b *Batch) Operator(index int, name []byte) (ref int) {
 	return ref
 }
 
-// UnmetOperator is an operator that was not possible.
+// UnmetOperator is an operator that could not be applied.
 type UnmetOperator struct {
 	Index int    // of the attributes object
 	Name  string // of the attribute
 	Why   replica.Outcome
 }
 
-// Unmet lists the operators that were not possible, after a Commit that returned nil: OutOfRange, TooLarge, NotArray or
-// NotNumber.
+// Unmet lists the operators that could not be applied, after a Commit that returned nil: OutOfRange, TooLarge, NotArray
+// or NotNumber.
 func (b *Batch) Unmet() (list []UnmetOperator) {
 	for _, o := range b.operators.list {
 		if why := b.Outcome(o.ref); why >= replica.OutOfRange {

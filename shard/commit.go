@@ -15,31 +15,34 @@ import (
 	"millrace/wal"
 )
 
-// The way of a request, from a batch full of ops to its answer. Alone all of it is one part for the replica here; in a
-// cluster it is one for each group.
+// The way of a request, from a full batch to its answer. On a node that is alone, the whole request is one part, for
+// the replica there; in a cluster it has a part for each group.
 //
-//	look up   whom emails, phones and aliases name, behind barriers; what depends on an op before it is deferred
+//	look up   whom emails, phones and aliases name, behind barriers; ops that depend on an earlier op are deferred
 //	          (resolve.go, names.go, deferral.go)
 //	reserve   bytes in flight of this node (MaxInflightBytes): given back when Commit returns
 //	stamp     one stamp for the record, one step for each op
-//	split     a part for each group that the record has ops for; before anything is sent each has a leader
-//	take      of each part, by the replica that leads its group (replica/take.go), here or by a call to its node: it reserves
-//	          bytes and merges of its own and a place among those in flight, gives the part a later stamp when the group has
-//	          had a later one, and appends it to its log. Refused: all is given back, nothing was done
-//	log       one write and one fsync for all who wait (wal), or a quorum (wal/quorum); then Replica.Dispatch gets the
-//	          record, in the log's order
-//	apply     by the workers whose partitions it concerns (replica/worker.go); the last one gives back bytes and merges of take
-//	wait      the future (replica/take.go) counts workers and the effects on other partitions, which go through the outbox
-//	          (replica/lead.go); at zero the part is visible, and is in flight no more
-//	release   once all parts are: what was deferred, one after the other, each as a record that is looked up anew
+//	split     a part for each group that the record has ops for; each group has a leader before anything is sent
+//	take      each part by the replica that leads its group (replica/take.go), here or by a call to its node: it
+//	          reserves bytes, merges and a place among the records in flight, gives the part a later stamp when the
+//	          group has seen a later one, and appends it to its log. A part that it refuses leaves nothing behind:
+//	          what was reserved is given back
+//	log       one write and one fsync for all who wait (wal), or a quorum (wal/quorum); then Replica.Dispatch gets
+//	          the record, in the log's order
+//	apply     by the workers whose partitions the record concerns (replica/worker.go); the last of them gives back
+//	          the bytes and merges that were reserved for the part
+//	wait      the future (replica/take.go) counts workers and the effects on other partitions, which go through the
+//	          outbox (replica/lead.go); at zero the part is visible, and no longer in flight
+//	release   once all parts are visible: the deferred records, one after the other, each looked up anew
 //
-// A part that was refused because its group has another leader by now, or none yet, is tried again there, until
-// CommitTimeout. When a part's fate is not known the request's isn't: ErrUnknown; only one with a kept answer is then
-// tried again whole, since whoever applies it knows it again.
+// A part that was refused because its group has another leader by now, or none yet, is tried again, until
+// CommitTimeout. When the fate of a part is unknown, so is the request's: ErrUnknown. Only a request with a kept answer
+// is then tried again as a whole, since whoever applies it recognizes it.
 
-// Commit makes the batch durable and applies it, with all it causes on other partitions. On ErrBusy, ErrDiskFull,
-// ErrTooLarge, ErrClosed, ErrUnavailable and ErrNotLeader nothing was done; on ErrFailed and ErrUnknown it is unknown.
-// An empty batch is committed at once. A batch is committed once: who tries again makes another one.
+// Commit makes the batch durable and applies it, with all effects on other partitions. On ErrBusy, ErrDiskFull,
+// ErrTooLarge, ErrClosed, ErrUnavailable and ErrNotLeader nothing was done; on ErrFailed and ErrUnknown it is unknown
+// whether anything was. Commit of an empty batch returns nil at once. A batch is committed once: to try again, make
+// another batch.
 func (b *Batch) Commit() error {
 	if b.Count() == 0 {
 		return nil
@@ -48,7 +51,8 @@ func (b *Batch) Commit() error {
 		return err
 	}
 	c := b.coordinator
-	// Each leader judges its part, and a node alone all of it; here it is seen to that few parts are refused.
+	// The replica that takes a part judges its merges. In a cluster this check makes it rare that single parts are
+	// refused.
 	if c.sole == nil && b.merges > 0 && c.mergesWaiting()+int64(b.merges) > c.opts.MaxMergesWaiting {
 		replica.RefusedMerges.Inc()
 		return replica.ErrBusy
@@ -69,8 +73,8 @@ func (b *Batch) Commit() error {
 	return err
 }
 
-// lookUpAll addresses the batch's ops to whom they are for, takes out what changes nothing, and defers what has to
-// wait.
+// lookUpAll addresses the batch's ops to the users they are for, takes out states that change nothing, and defers the
+// ops that have to wait.
 func (b *Batch) lookUpAll() error {
 	if b.renames {
 		if err := b.coordinator.beginRenames(b.workspace); err != nil {
@@ -83,7 +87,7 @@ func (b *Batch) lookUpAll() error {
 	return b.address()
 }
 
-// address has each op go where it will have effect, as things stand.
+// address addresses each op to where it will take effect, as things stand.
 func (b *Batch) address() error {
 	routed := b.survey()
 	if changed, err := b.leaveOutUnchanged(); err != nil {
@@ -119,7 +123,7 @@ func (b *Batch) carry() error {
 			parts[i] = Part{Group: g.Group, Record: g.Record}
 		}
 		err := b.try(parts, until)
-		if err != nil && again { // what refuses now says nothing of the try before
+		if err != nil && again { // a refusal now says nothing about the try before
 			err = replica.ErrUnknown
 		}
 		if !errors.Is(err, replica.ErrUnknown) {
@@ -133,10 +137,10 @@ func (b *Batch) carry() error {
 	}
 }
 
-// maxCommitPause is how long at most a request waits before it tries again.
+// maxCommitPause is the longest time that a request waits before it tries again.
 const maxCommitPause = 50 * time.Millisecond
 
-// try is one try.
+// try tries once to have all parts done.
 func (b *Batch) try(parts []Part, until time.Time) (err error) {
 	c, wait := b.coordinator, until
 	if !until.IsZero() {
@@ -144,7 +148,8 @@ func (b *Batch) try(parts []Part, until time.Time) (err error) {
 			wait = soon
 		}
 	}
-	// Before anything is sent, so that a request that can't be done whole is not done by half.
+	// All leaders are found before anything is sent, so that a request that can't be done as a whole is not done
+	// partially.
 	for i := range parts {
 		p := &parts[i]
 		if p.to, err = c.nodes.Leader(p.Group, wait, false); err != nil {
@@ -158,7 +163,7 @@ func (b *Batch) try(parts []Part, until time.Time) (err error) {
 	return b.conclude(parts, until)
 }
 
-// deliver sends the parts until each is visible. One that was refused is tried again, with who leads now.
+// deliver sends the parts until each is visible. A part that was refused is tried again, at the group's current leader.
 func (b *Batch) deliver(parts []Part, until time.Time) error {
 	c := b.coordinator
 	for pause := time.Millisecond; ; pause = min(2*pause, maxCommitPause) {
@@ -177,7 +182,8 @@ func (b *Batch) deliver(parts []Part, until time.Time) error {
 		if first == nil {
 			return nil
 		}
-		// While nothing is done, who asks is told what is the matter, and may come again. Else the rest must be done.
+		// While no part is done, the client is told why, and may try again. Once a part is done, the others must be
+		// done too.
 		if done == 0 && !errors.Is(first.Err, replica.ErrNotLeader) && !errors.Is(first.Err, replica.ErrUnavailable) {
 			return first.Err
 		}
@@ -195,7 +201,7 @@ func (b *Batch) deliver(parts []Part, until time.Time) error {
 	}
 }
 
-// giveUp is what a request gets that is not tried any longer. begun: some of its parts are done.
+// giveUp is the error of a request that is not tried any longer. begun: some of its parts are done.
 func (c *Coordinator) giveUp(begun bool) error {
 	if begun {
 		return replica.ErrUnknown
@@ -207,7 +213,7 @@ func (c *Coordinator) giveUp(begun bool) error {
 	return replica.ErrUnavailable
 }
 
-// lose: the fate of a part is not known. The log may have the batch's bytes still.
+// lose is the error of a batch when the fate of a part is unknown. The log may still use the batch's bytes.
 func (b *Batch) lose(err error) error {
 	b.lost = true
 	if failed := b.coordinator.Failed(); failed != nil {
@@ -216,7 +222,7 @@ func (b *Batch) lose(err error) error {
 	return err
 }
 
-// turn finds who is to have a part that was refused. begun: other parts are done.
+// turn finds the node that is to get a part that was refused. begun: other parts are done.
 func (c *Coordinator) turn(p *Part, until time.Time, begun bool) (err error) {
 	if errors.Is(p.Err, replica.ErrNotLeader) {
 		c.nodes.Resigned(p.Group, p.to, p.Hint)
@@ -230,8 +236,8 @@ func (c *Coordinator) turn(p *Part, until time.Time, begun bool) (err error) {
 	return err
 }
 
-// send tries each part that is not done: those of groups that are led here directly, the others by one call to each
-// node.
+// send tries each part that is not done: it gives parts for groups that are led here to their replicas, and sends the
+// others with one call to each node.
 func (b *Batch) send(parts []Part, until time.Time) {
 	c := b.coordinator
 	self, here := c.nodes.Self(), false
@@ -243,7 +249,7 @@ func (b *Batch) send(parts []Part, until time.Time) {
 		}
 		p.tried = true
 		if p.to == self {
-			b.take(p) // at once, so that it is on its way meanwhile
+			b.take(p) // before the calls, so that both are under way at once
 			here = true
 			continue
 		}
@@ -276,15 +282,15 @@ func (b *Batch) take(p *Part) {
 		p.Take(c.nodes.Replica(p.Group), len(b.outcomes))
 		return
 	}
-	// The batch's own bytes will do: wal.Log has no use for those of a record that it has handed back. A group's log
-	// may send them to a follower later.
+	// The batch's own bytes will do: wal.Log has no use for the bytes of a record that it has handed back. A group's
+	// log may still send them to a follower later.
 	if p.Err = c.sole.TakeOwn(&b.pending, b.data, len(b.outcomes), b.merges, b.urgent); p.Err == nil {
 		p.pending = &b.pending
 	}
 }
 
-// call calls the nodes that parts are for; finished returns when all have answered. besides: the caller has something
-// else to do meanwhile.
+// call calls the nodes that the parts are for; finished returns when all have answered. besides: the caller has
+// something else to do meanwhile.
 func (c *Coordinator) call(others [][]*Part, wanted int, until time.Time, besides bool) (finished func()) {
 	calls := &sync.WaitGroup{}
 	for k, parts := range others {
@@ -297,7 +303,7 @@ func (c *Coordinator) call(others [][]*Part, wanted int, until time.Time, beside
 	return calls.Wait
 }
 
-// end is closed when a request waits no more; nil: never.
+// end returns a channel that is closed when the request stops waiting; nil: it never stops.
 func (c *Coordinator) end(until time.Time) (end <-chan struct{}, cancel func()) {
 	if until.IsZero() {
 		return nil, func() {}
@@ -306,7 +312,7 @@ func (c *Coordinator) end(until time.Time) (end <-chan struct{}, cancel func()) 
 	return ctx.Done(), cancel
 }
 
-// sleep waits before another try, and says false when there is no time for one, or the node ends meanwhile.
+// sleep waits before another try. It returns false when there is no time left for one, or when the node ends meanwhile.
 func (c *Coordinator) sleep(pause time.Duration, until time.Time) bool {
 	left := time.Until(until)
 	if left <= 0 {
@@ -320,8 +326,8 @@ func (c *Coordinator) sleep(pause time.Duration, until time.Time) bool {
 	}
 }
 
-// conclude releases what was deferred, now that all parts are visible, what that defers in turn behind the others, and
-// takes the outcomes.
+// conclude takes the outcomes and releases the deferred records, now that all parts are visible. A record that is
+// deferred by a release is released after the others.
 func (b *Batch) conclude(parts []Part, until time.Time) error {
 	var deferred []uint64
 	hear := func(x *replica.Effects) {
@@ -335,7 +341,7 @@ func (b *Batch) conclude(parts []Part, until time.Time) error {
 	for i := range parts {
 		hear(&parts[i].Effects)
 	}
-	// What apply has deferred, because a look-up was out of date, stood before the rest that had to wait anyhow.
+	// The records that apply has deferred, because a look-up was out of date, come before the batch's own rest.
 	slices.SortStableFunc(deferred, func(x, y uint64) int { return b.isRest(x) - b.isRest(y) })
 	for ; len(deferred) > 0; deferred = deferred[1:] {
 		effects, err := b.coordinator.release(deferred[0], until)
@@ -347,7 +353,7 @@ func (b *Batch) conclude(parts []Part, until time.Time) error {
 	return nil
 }
 
-// isRest is 1 for a deferred record that is where the batch's own rest is.
+// isRest is 1 for a deferred record in the partition of the batch's own rest, else 0.
 func (b *Batch) isRest(ref uint64) int {
 	if int(identity.Partition(ref)) == b.restIn {
 		return 1
@@ -355,7 +361,8 @@ func (b *Batch) isRest(ref uint64) int {
 	return 0
 }
 
-// release lets a deferred record go. What its request has done is done: any failure leaves the request unknown.
+// release releases a deferred record. Part of its request is done by then, so any failure leaves the request's fate
+// unknown.
 func (c *Coordinator) release(ref uint64, until time.Time) (effects replica.Effects, err error) {
 	group := c.nodes.GroupOf(identity.Partition(ref))
 	for pause := time.Millisecond; ; pause = min(2*pause, maxCommitPause) {
@@ -391,7 +398,7 @@ func releaseAt(r *replica.Replica, ref uint64, end <-chan struct{}) (replica.Eff
 	return r.Release(ref, end)
 }
 
-// reserve counts n bytes as under way, or refuses.
+// reserve counts n bytes as in flight, or returns ErrBusy when that would exceed the bound.
 func (c *Coordinator) reserve(n int64) error {
 	if err := c.ended(); err != nil {
 		return err

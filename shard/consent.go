@@ -15,8 +15,9 @@ import (
 	"millrace/shard/profile"
 )
 
-// Trail is the trail of a user's states, oldest first: what he has said himself, what became of his addresses while he
-// has had them, and both of profiles that were merged into him. Nobody has none.
+// Trail is the trail of a user's states, oldest first: what the user has said, what became of the user's addresses
+// while the user has had them, and both for the profiles that were merged into the user. It is empty when there is no
+// such user.
 func (c *Coordinator) Trail(workspace uint32, number uint64) (all []books.StateChange, err error) {
 	var numbers []uint64
 	var stays []books.Stay
@@ -49,8 +50,8 @@ func (c *Coordinator) Trail(workspace uint32, number uint64) (all []books.StateC
 	return oneEach(all), err
 }
 
-// oneEach sorts changes by when they were applied. One that has reached a user and his address, or an address in two
-// stays, is one.
+// oneEach sorts changes by when they were applied. A change that has reached both a user and the user's address, or an
+// address in two stays, is listed once.
 func oneEach(all []books.StateChange) (each []books.StateChange) {
 	slices.SortStableFunc(all, func(a, b books.StateChange) int { return cmp.Compare(a.Applied, b.Applied) })
 	seen := map[books.StateChange]bool{}
@@ -81,7 +82,7 @@ func (c *Coordinator) AddressTrail(workspace uint32, id op.IDKind, key []byte) (
 	return trail.Changes, err
 }
 
-// trailOf is TrailOf wherever the entry is.
+// trailOf is TrailOf for an entry on any node.
 func (c *Coordinator) trailOf(number uint64) (books.History, error) {
 	if r := c.nodes.Local(identity.Partition(number)); r != nil && r.Enter() {
 		defer r.Leave()
@@ -102,8 +103,8 @@ type BlockedAddress struct {
 var ErrCursor = errors.New("not a cursor")
 
 // BlockedAddresses lists a workspace's block list in the engine's own order: at most limit entries (at least one)
-// behind cursor ("" for the first), and the cursor for those that follow, "" at the end. An address that is there from
-// the first call to the last is listed once.
+// behind cursor ("" for the first), and the cursor for the entries that follow, "" at the end. An address that is on
+// the list from the first call to the last is listed once.
 func (c *Coordinator) BlockedAddresses(
 	workspace uint32, cursor string, limit int,
 ) (list []BlockedAddress, next string, err error) {
@@ -142,7 +143,7 @@ func (c *Coordinator) BlockedAddresses(
 	return list, "", nil
 }
 
-// blockedAddress reads the row at number, which may have lost its mark.
+// blockedAddress reads the row at number, which may no longer be marked as a hard bounce.
 func (c *Coordinator) blockedAddress(workspace uint32, number uint64) (a BlockedAddress, ok bool, err error) {
 	l, err := c.lend(number)
 	if err != nil || l.Blob == nil {
@@ -157,7 +158,7 @@ func (c *Coordinator) blockedAddress(workspace uint32, number uint64) (a Blocked
 	return BlockedAddress{string(key), s.Changed, s.Actor, s.Source}, s.On, nil
 }
 
-// blockedPage is BlockedPage wherever the partition is.
+// blockedPage is BlockedPage for a partition on any node.
 func (c *Coordinator) blockedPage(
 	workspace uint32, partition uint8, after uint64,
 ) (numbers []uint64, more bool, err error) {

@@ -14,12 +14,12 @@ import (
 
 // Control documents and the audit log, as a request changes and reads them.
 
-// ErrConflict is returned by PutDocuments when a document is not what the caller took it for. Nothing was done.
+// ErrConflict is returned by PutDocuments when a document is not as the caller expects it. Nothing was done.
 var ErrConflict = errors.New("the document has changed")
 
-// PutDocuments stores control documents and an entry of the audit log, when audit is not empty, all or nothing: durable
-// and visible when it returns nil. Conditions are judged where changes are applied, so that of two who change the same
-// document at once exactly one gets ErrConflict. Errors as Batch.Commit; no key may stand there twice.
+// PutDocuments stores control documents and, when audit is not empty, an entry of the audit log, all or nothing:
+// durable and visible when it returns nil. Conditions are judged where changes are applied, so when two callers change
+// the same document at once, exactly one gets ErrConflict. Errors as Batch.Commit; no key may occur twice in changes.
 func (c *Coordinator) PutDocuments(actor uint32, changes []bodies.DocumentChange, audit []byte) error {
 	for i, change := range changes {
 		if change.Key == "" || len(change.Key) > op.MaxKeyBytes {
@@ -44,7 +44,7 @@ func (c *Coordinator) PutDocuments(actor uint32, changes []bodies.DocumentChange
 	if err := b.Commit(); err != nil {
 		return err
 	}
-	// Here it is visible, or what it conflicts with, when this node's replica has it.
+	// Behind this barrier the change, or what it conflicts with, is visible in this node's replica.
 	if err := c.nodes.BarrierControl(); err != nil {
 		return fmt.Errorf("%w: %w", replica.ErrUnknown, err)
 	}
@@ -54,12 +54,12 @@ func (c *Coordinator) PutDocuments(actor uint32, changes []bodies.DocumentChange
 	return nil
 }
 
-// Document is the control document with this key, nil when there is none. It must not be changed.
+// Document is the control document with this key, nil when there is none. The caller must not change it.
 func (c *Coordinator) Document(key string) []byte {
 	return c.nodes.Control().Document(key)
 }
 
-// Audit calls f for the entries from seq on, in order, until f says false. f may call the engine.
+// Audit calls f for the entries from seq on, in order, until f returns false. f may call the engine.
 func (c *Coordinator) Audit(seq uint64, f func(books.AuditEntry) bool) error {
 	for seq = max(seq, 1); ; {
 		page, err := c.auditPage(seq)
@@ -78,9 +78,9 @@ func (c *Coordinator) Audit(seq uint64, f func(books.AuditEntry) bool) error {
 // ErrAudit is wrapped by VerifyAudit when the audit log was changed behind the server's back, or is damaged.
 var ErrAudit = errors.New("the audit log is not what was written")
 
-// VerifyAudit reads the whole audit log, recomputes its chain and says how many entries are as they were written; the
-// error names the first that is not. Who can write the store's files can forge a whole chain: keep a Hash elsewhere to
-// tell.
+// VerifyAudit reads the whole audit log, recomputes its chain and returns how many entries are as they were written;
+// the error names the first that is not. Whoever can write the store's files can forge a whole chain: keep a Hash
+// elsewhere to detect that.
 func (c *Coordinator) VerifyAudit() (entries uint64, err error) {
 	end, endHash := c.AuditEnd()
 	var hash [32]byte
@@ -118,8 +118,8 @@ func renamedKey(workspace uint32) string {
 	return renamedPrefix + strconv.FormatUint(uint64(workspace), 10)
 }
 
-// TakeDocument takes in a control document as it is now, when it is one of the coordinator's own: whoever opens the
-// replica that has them passes them on (Options.OnDocument).
+// TakeDocument takes in the present version of a control document, when it is one of the coordinator's own. Whoever
+// opens the replica that has these documents passes them on (Options.OnDocument).
 func (c *Coordinator) TakeDocument(key string, doc []byte) (isOwn bool) {
 	workspace, isOwn := strings.CutPrefix(key, renamedPrefix)
 	if !isOwn {
@@ -131,13 +131,13 @@ func (c *Coordinator) TakeDocument(key string, doc []byte) (isOwn bool) {
 	return true
 }
 
-// hasRenamed says whether an external id was ever renamed in a workspace.
+// hasRenamed says whether an external id was ever renamed in a workspace, as far as this node knows.
 func (c *Coordinator) hasRenamed(workspace uint32) bool {
 	_, ok := c.renamed.Load(workspace)
 	return ok
 }
 
-// beginRenames returns when every node knows that there are renamed external ids in a workspace.
+// beginRenames returns when every node knows that a workspace has renamed external ids.
 func (c *Coordinator) beginRenames(workspace uint32) error {
 	if _, known := c.spread.Load(workspace); known {
 		return nil
@@ -149,12 +149,12 @@ func (c *Coordinator) beginRenames(workspace uint32) error {
 			return err
 		}
 	}
-	c.nodes.Spread() // that this node knows it says nothing of the others
+	c.nodes.Spread() // this node knows it, but others may not
 	c.spread.Store(workspace, struct{}{})
 	return nil
 }
 
-// AuditEnd is the sequence number and the hash of the last entry of the audit log; 0 and zeros before the first.
+// AuditEnd is the sequence number and the hash of the last entry of the audit log; 0 and zeros when it has none.
 func (c *Coordinator) AuditEnd() (seq uint64, hash [32]byte) { return c.nodes.Control().AuditEnd() }
 
 // auditPage reads some entries from seq on.

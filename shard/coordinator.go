@@ -18,34 +18,34 @@ import (
 
 // CoordinatorOptions configure the Coordinator of a node of a cluster.
 type CoordinatorOptions struct {
-	// Secret is what numbers are made with, the same in all of a cluster.
+	// Secret is the secret that numbers are made with, the same in the whole cluster.
 	Secret [32]byte
 	Clock  *stamp.Clock // of the node, shared with its replicas
 	Nodes  Nodes
-	// Context ends when requests wait for nothing any more. Default: never.
+	// Context ends when requests must stop waiting. Default: never.
 	Context context.Context
-	// CommitTimeout is how long a request tries to be done, LeaderWait how long it waits for a leader before anything
-	// of it is. Defaults 2.5 s, 2 s.
+	// CommitTimeout is how long a request is tried, LeaderWait how long it waits for a leader while no part of it was
+	// sent. Defaults 2.5 s, 2 s.
 	CommitTimeout, LeaderWait time.Duration
-	// MaxRecordBytes bounds what one request is, over all groups. Default: nothing does.
+	// MaxRecordBytes bounds the size of one request, over all groups. Default: no bound.
 	MaxRecordBytes int
-	// MaxInflightBytes bounds the records between Commit and answered. Default 256 MiB.
+	// MaxInflightBytes bounds the bytes of records between Commit and the answer. Default 256 MiB.
 	MaxInflightBytes int64
-	// MaxMergesWaiting bounds the merges of users between Commit and done, as far as this node's replicas have them in
-	// hand. Default 100,000.
+	// MaxMergesWaiting bounds the merges of users that were committed and are not yet done, as far as this node's
+	// replicas have them in hand. Default 100,000.
 	MaxMergesWaiting int64
 	Now              func() time.Time // default time.Now
 	Logger           *slog.Logger     // default slog.Default()
 }
 
-// EnsureDefaults fills in what is not set.
+// EnsureDefaults fills in the fields that are not set.
 func (o *CoordinatorOptions) EnsureDefaults() {
 	o.CommitTimeout = orDefault(o.CommitTimeout, 2500*time.Millisecond)
 	o.LeaderWait = orDefault(o.LeaderWait, 2*time.Second)
 	o.ensureBounds()
 }
 
-// ensureBounds is EnsureDefaults for a coordinator that is alone, and waits as long as its disk takes.
+// ensureBounds is EnsureDefaults for a coordinator of a node that is alone, which waits as long as its disk takes.
 func (o *CoordinatorOptions) ensureBounds() {
 	if o.Context == nil {
 		o.Context = context.Background()
@@ -60,7 +60,7 @@ func (o *CoordinatorOptions) ensureBounds() {
 	}
 }
 
-// orDefault is a setting as it was given, or its default.
+// orDefault is a setting as it was given, or its default when it is not positive.
 func orDefault[T ~int64](given, otherwise T) T {
 	if given > 0 {
 		return given
@@ -69,25 +69,26 @@ func orDefault[T ~int64](given, otherwise T) T {
 }
 
 // Coordinator is where requests come in on a node: it makes batches, looks up whom they name, carries them to the
-// replicas that lead, and reads. It holds no state of users. Alone (Open) there is one replica below it, which holds
-// all partitions and always leads; in a cluster (NewCoordinator) there are many, here and on other nodes. All methods
-// are safe for concurrent use.
+// replicas that lead, and reads. It holds no state of users. On a node that is alone (Open) there is one replica below
+// it, which holds all partitions and always leads; in a cluster (NewCoordinator) there are many, here and on other
+// nodes. All methods are safe for concurrent use.
 type Coordinator struct {
 	opts    CoordinatorOptions
 	nodes   Nodes
-	sole    *replica.Replica // alone: the replica of all partitions; else nil
+	sole    *replica.Replica // on a node that is alone: the replica of all partitions; else nil
 	hasher  *identity.Hasher
 	clock   *stamp.Clock
 	batches sync.Pool
-	reads   sync.Pool // of batches, in a cluster
+	reads   sync.Pool // of Batch's reads, in a cluster
 
-	inflight atomic.Int64 // bytes between Commit and answered
+	inflight atomic.Int64 // bytes between Commit and the answer
 	closing  atomic.Bool
 
-	// renamed has the workspaces of which this node knows that external ids were renamed, spread those of which all
+	// renamed has the workspaces for which this node knows that external ids were renamed, spread those for which all
 	// nodes know it.
 	renamed, spread *xsync.MapOf[uint32, struct{}]
-	// resumed is closed when all is visible that was under way when the process before ended; alone only.
+	// resumed is closed when everything is visible that was under way when the process before ended; only on a node
+	// that is alone.
 	resumed <-chan struct{}
 }
 
@@ -109,8 +110,8 @@ func newCoordinator(o CoordinatorOptions) *Coordinator {
 	return c
 }
 
-// Close waits, within reason, until what was committed is answered, and closes the replica below when it is alone.
-// Commits that come later return ErrClosed.
+// Close waits, within reason, until all committed requests are answered, and closes the replica below when the node is
+// alone. Later commits return ErrClosed.
 func (c *Coordinator) Close() error {
 	if c.closing.Swap(true) {
 		return nil
@@ -126,7 +127,7 @@ func (c *Coordinator) Close() error {
 
 const settleTime = 10 * time.Second
 
-// Failed is nil, or why nothing is acknowledged any more. In a cluster the node knows.
+// Failed is nil, or why nothing is acknowledged any more. In a cluster it is always nil: there the node itself knows.
 func (c *Coordinator) Failed() error {
 	if c.sole == nil {
 		return nil
@@ -134,7 +135,7 @@ func (c *Coordinator) Failed() error {
 	return c.sole.Failed()
 }
 
-// ended is why no change is taken any more, nil as long as it is.
+// ended is why no change is taken any more, nil as long as changes are taken.
 func (c *Coordinator) ended() error {
 	if c.closing.Load() {
 		return replica.ErrClosed
@@ -151,10 +152,10 @@ func (c *Coordinator) Ready() error {
 	return c.sole.Ready()
 }
 
-// Replica is the one below a coordinator that is alone, else nil.
+// Replica is the replica below the coordinator of a node that is alone, else nil.
 func (c *Coordinator) Replica() *replica.Replica { return c.sole }
 
-// Stats are those of requests, and of the replica when there is one alone.
+// Stats are those of requests and, on a node that is alone, of its replica.
 func (c *Coordinator) Stats() (s replica.Stats) {
 	if c.sole != nil {
 		s = c.sole.Stats()
@@ -166,7 +167,7 @@ func (c *Coordinator) Stats() (s replica.Stats) {
 // mergesWaiting is how many merges this node's replicas have in hand.
 func (c *Coordinator) mergesWaiting() (n int64) {
 	var last *replica.Replica
-	for p := range identity.Partitions { // those of a group are next to one another
+	for p := range identity.Partitions { // the partitions of a group are next to one another
 		if r := c.nodes.Local(uint8(p)); r != nil && r != last {
 			n += r.MergesWaiting()
 			last = r
@@ -175,27 +176,27 @@ func (c *Coordinator) mergesWaiting() (n int64) {
 	return n
 }
 
-// ParseSvcID and AppendSvcID translate between profile numbers and the svc_id of the API.
+// ParseSvcID is the number of the profile that a svc_id of the API names.
 func (c *Coordinator) ParseSvcID(workspace uint32, s []byte) (number uint64, ok bool) {
 	return c.hasher.ParseSvcID(workspace, s)
 }
 
-// AppendSvcID appends the svc_id of a profile.
+// AppendSvcID appends the svc_id of the profile with this number.
 func (c *Coordinator) AppendSvcID(dst []byte, workspace uint32, number uint64) []byte {
 	return c.hasher.AppendSvcID(dst, workspace, number)
 }
 
-// HomeNumber is the number that objects have which are addressed by an identifier, unless the directory has sent them
-// on; of an external id it is mostly that of the user, too.
+// HomeNumber is the number that an op has which is addressed by this identifier, unless the directory has sent the op
+// on. For an external id it is mostly the user's number, too.
 func (c *Coordinator) HomeNumber(workspace uint32, id op.IDKind, key []byte) uint64 {
 	return c.hasher.Number(workspace, id, key)
 }
 
-// Barrier returns when everything that was acknowledged anywhere before the call is visible to reads here. Alone there
-// is nothing to wait for.
+// Barrier returns when everything that was acknowledged anywhere before the call is visible to reads here. On a node
+// that is alone it returns at once.
 func (c *Coordinator) Barrier() error { return c.nodes.Barrier() }
 
-// BarrierControl is Barrier for control documents alone.
+// BarrierControl is Barrier for control documents only.
 func (c *Coordinator) BarrierControl() error { return c.nodes.BarrierControl() }
 
 // BarrierAnswer is Barrier for the answer that is kept under a key (Answer).
@@ -203,11 +204,11 @@ func (c *Coordinator) BarrierAnswer(workspace uint32, key []byte) error {
 	return c.nodes.BarrierOf(identity.Partition(c.hasher.Number(workspace, op.NoID, key)))
 }
 
-// now is a stamp for a record of n ops; see Clock.
+// now is a stamp for a record of n ops; see stamp.Clock.
 func (c *Coordinator) now(n int) int64 { return c.clock.Next(n) }
 
-// isBlocked says whether the profile at number is known to be a dummy user (reference.md 1.4): to a replica of this
-// node, which in a cluster may be a little behind, or not there.
+// isBlocked says whether the profile at number is known to be a dummy user (reference.md 1.4). It asks a replica of
+// this node, which in a cluster may be a little behind, or missing.
 func (c *Coordinator) isBlocked(number uint64) bool {
 	if c.sole != nil {
 		return c.sole.IsBlocked(number)
@@ -216,12 +217,12 @@ func (c *Coordinator) isBlocked(number uint64) bool {
 	return r != nil && r.IsBlocked(number)
 }
 
-// lend lends the entry at number, from a replica of this node when there is one that reads may go to.
+// lend lends the entry at number, from a replica of this node when it has one that may be read.
 func (c *Coordinator) lend(number uint64) (replica.Lent, error) {
 	if c.sole != nil {
 		return c.sole.Lend(number)
 	}
-	if number == 0 { // nobody's
+	if number == 0 { // the number of no entry
 		return replica.Lent{}, nil
 	}
 	if r := c.nodes.Local(identity.Partition(number)); r != nil && r.Enter() {
@@ -237,13 +238,13 @@ func (c *Coordinator) isHere(number uint64) bool {
 	return c.nodes.Local(identity.Partition(number)) != nil
 }
 
-// admitShare: the last of so many parts of Options.MaxInflightBytes is for those who were let in before and have not
-// committed yet. It is more than a usual record.
+// admitShare is the divisor for the part of Options.MaxInflightBytes that Admit leaves to requests that it has let in
+// before and that have not committed yet. This part is larger than a usual record.
 const admitShare = 64
 
-// Admit is nil when a change may be begun. Else it is what Commit would return if nothing ended meanwhile: that as much
-// is under way as may be, or that the engine is closing or has failed. Whoever asks before it decodes a request sheds
-// overload while that costs little; what is let in may still be refused.
+// Admit is nil when a change may be begun. Otherwise it is the error that Commit would return if no request ended
+// meanwhile: as much is in flight as may be, or the engine is closing or has failed. A caller that asks before it
+// decodes a request sheds overload while that costs little. A request that was let in may still be refused.
 func (c *Coordinator) Admit() error {
 	if err := c.ended(); err != nil {
 		return err
@@ -255,10 +256,10 @@ func (c *Coordinator) Admit() error {
 	return nil
 }
 
-// Open opens a node that is alone: a coordinator over one replica with all partitions, on what Options.Dir holds. It
-// recovers: the store, then the log behind it.
+// Open opens a node that is alone: a coordinator over one replica with all partitions, on the data in Options.Dir. It
+// recovers the store, and then applies the log behind it.
 func Open(o Options) (*Coordinator, error) {
-	if o.Patience <= 0 { // coordinator and replica end together
+	if o.Patience <= 0 { // so that coordinator and replica have the same
 		o.Patience = time.Minute
 	}
 	o.EnsureDefaults()
@@ -288,8 +289,8 @@ func Open(o Options) (*Coordinator, error) {
 	return c, nil
 }
 
-// alone is the Nodes of a coordinator over one replica that holds all partitions and always leads. There is nobody to
-// call.
+// alone is the Nodes of a coordinator over one replica that holds all partitions and always leads. There is no other
+// node to call.
 type alone struct{ c *Coordinator }
 
 func (a alone) GroupOf(uint8) int                             { return ControlGroup }

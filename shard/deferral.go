@@ -19,7 +19,8 @@ func (b *Batch) deferFrom(start int, number uint64) {
 	for i := range b.Names() {
 		rest.Name(b.NameAt(i))
 	}
-	// what waits for nothing; above all a kept answer: once anything of the request is in the log, the request was had
+	// Ops that wait for nothing, above all a kept answer: once anything of the request is in the log, the answer is
+	// kept.
 	var first [][]byte
 	for tail := b.Buf[start:]; len(tail) > 0; {
 		var o op.Op
@@ -48,7 +49,7 @@ func (b *Batch) readdress(o op.Op) {
 	flags := o.Flags()
 	id := flags.ID()
 	switch o.Kind() {
-	case op.Deferred, op.Claim, op.RowState: // addressed as they are
+	case op.Deferred, op.Claim, op.RowState: // keep their address
 		return
 	}
 	if id == op.NoID {
@@ -63,11 +64,11 @@ func (b *Batch) readdress(o op.Op) {
 
 var deferrals = metrics.NewCounter("millrace_deferred_requests_total")
 
-// Readdress addresses the ops of a deferred record as things stand, behind a barrier of its own.
+// Readdress addresses the ops of a deferred record as things stand, behind its own barrier.
 func (c *Coordinator) Readdress(record []byte) (routed []byte, err error) {
-	looks := c // what it looks up may lie in other groups
+	looks := c // the entries that it looks up may lie in other groups
 	if c.sole == nil {
-		r := c.reads.Get().(*Reads) // those who share an address are looked at behind one more
+		r := c.reads.Get().(*Reads) // users who share an address are looked at behind one more barrier
 		defer c.reads.Put(r)
 		r.Begin()
 		if err := r.barriers.all(); err != nil {

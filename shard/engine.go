@@ -2,17 +2,17 @@
 // partitions once they are durable, and keeps that state in a Pebble store behind the log.
 //
 // This package is its upper side. The Coordinator makes a batch of a request, looks up whom it names, carries its parts
-// to who leads, waits, and answers (commit.go tells the way). Below it is package replica: a range of partitions on one
-// node, which knows no coordinator. What its records do to them is package machine.
+// to the leaders, waits, and answers (commit.go describes the way). Below it is package replica: a range of partitions
+// on one node, which knows no coordinator. Package machine defines what records do to these partitions.
 //
-// Alone (Open) there is a coordinator over one replica, which has all partitions and always leads, on a wal.Log. In a
-// cluster (package cluster) each node has a coordinator, and some replicas of some groups of partitions, on logs that a
-// majority of nodes has.
+// A node that is alone (Open) has a coordinator over one replica, which has all partitions and always leads, on a
+// wal.Log. In a cluster (package cluster) each node has a coordinator, and replicas of some groups of partitions, on
+// logs that a majority of nodes has.
 //
 // Invariants of both sides:
-//   - Apply after durable, answer after apply. A reader never sees what a crash could take back; what was answered,
-//     every reader sees.
-//   - Everything that waits is bounded, reserved before the log is touched; beyond a bound there is ErrBusy at once.
+//   - Apply after durable, answer after apply. A reader never sees what a crash could take back, and every reader sees
+//     what was answered.
+//   - Everything that waits is bounded, and reserved before the log is touched; beyond a bound, ErrBusy comes at once.
 //   - A failed write or fsync of the log, or of the store, is final: the engine stops acknowledging and says why.
 package shard
 
@@ -24,18 +24,18 @@ import (
 	"millrace/shard/replica"
 )
 
-// What of the lower side concerns who calls the engine. Who holds replicas (packages backup, cluster, eventlog) has it
-// from there.
+// Those names of the lower side that callers of the engine need. Packages that hold replicas (backup, cluster,
+// eventlog) use them from there.
 type (
 	// Options configure a node that is alone.
 	Options = replica.EngineOptions
-	// Tap looks on at what is applied.
+	// Tap sees what is applied.
 	Tap = replica.Tap
-	// Watcher is a Tap's, of one worker.
+	// Watcher is a Tap's part for one worker.
 	Watcher = replica.Watcher
-	// Stats are what an operator watches.
+	// Stats are figures for operators.
 	Stats = replica.Stats
-	// Outcome is what has become of an element of a request that only apply can judge.
+	// Outcome is what became of an element of a request that only apply can judge.
 	Outcome = replica.Outcome
 	// State is one subscription state.
 	State = profile.State

@@ -8,13 +8,13 @@ import (
 	"millrace/shard/profile"
 )
 
-// What holds for a user is joined when it is read: his profile has what he has said himself, the rows of his addresses
-// what they have heard (decisions.md D5, profile.Joint). Profile and rows may lie in different partitions, on different
-// nodes: a reader never has two of them in hand.
+// The state that holds for a user is joined when it is read: the profile has what the user has said, the rows of the
+// user's addresses have what these have heard (decisions.md D5, profile.Joint). Profile and rows may lie in different
+// partitions, on different nodes, so a reader never holds two of them at once.
 
-// HeldStates calls f with what HeldState says of each of the identifiers, in their order. Alone, those that are in
-// memory are looked at together, first the profiles, then the rows of their addresses: to wait for one after the other,
-// and for the lock of each, takes twice as long.
+// HeldStates calls f with what HeldState returns for each of the identifiers, in their order. On a node that is alone,
+// the entries that are in memory are looked at together, first the profiles, then the rows of their addresses: waiting
+// for each entry, and for the lock of each, takes twice as long.
 func (c *Coordinator) HeldStates(
 	workspace uint32, list []Identifier, s profile.State, f func(held profile.StateChange, ok bool),
 ) error {
@@ -37,19 +37,19 @@ func (c *Coordinator) HeldStates(
 // holding is what HeldStates has seen.
 type holding struct {
 	all     []holder
-	keys    [][]byte // canonical, of all: as it was named, then of the address that counts; empty: none does
-	memory  []byte   // for keys
+	keys    [][]byte // canonical: of the identifier, then of the address that counts; empty: none does
+	memory  []byte   // backs keys
 	numbers []uint64 // scratch
 }
 
-// holder is what was seen of an identifier.
+// holder is what was seen for one identifier.
 type holder struct {
 	step    holderStep
-	own     profile.StateChange // of the profile
-	said    bool                // there is own
-	joined  int64               // since when the profile has the address
-	address profile.StateChange // of the row
-	heard   bool                // there is address
+	own     profile.StateChange // the profile's state
+	said    bool                // own is set
+	joined  int64               // since when the profile has had the address
+	address profile.StateChange // the row's state
+	heard   bool                // address is set
 }
 
 // holderStep is how much has been seen.
@@ -57,8 +57,8 @@ type holderStep uint8
 
 const (
 	unseen      holderStep = iota
-	seenProfile            // and not the row of its address
-	seenRow                // of the identifier, or of the profile's address too
+	seenProfile            // but not the row of its address
+	seenRow                // the row of the identifier, or of the profile's address
 )
 
 var holdings = sync.Pool{New: func() any { return new(holding) }}
@@ -70,7 +70,7 @@ func (h *holding) release() {
 	holdings.Put(h)
 }
 
-// lookAtProfiles looks at the profiles that external ids lead to, and at the rows of addresses.
+// lookAtProfiles looks at the profiles that external ids lead to, and at the rows of identifiers that are addresses.
 func (h *holding) lookAtProfiles(c *Coordinator, workspace uint32, list []Identifier, s profile.State) {
 	for _, id := range list {
 		key := id.Key
@@ -99,7 +99,7 @@ func (h *holding) lookAtProfiles(c *Coordinator, workspace uint32, list []Identi
 	})
 }
 
-// seeProfile takes down what a profile has of a state, and appends the key of the address that counts to keys.
+// seeProfile notes what a profile has of a state, and appends the key of the address that counts to keys.
 func (x *holder) seeProfile(blob []byte, s profile.State, keys []byte) []byte {
 	id, code := addressOf(s)
 	x.step, x.joined = seenProfile, profile.Joined(blob, id)
@@ -131,7 +131,7 @@ func (h *holding) lookAtRows(c *Coordinator, workspace uint32, s profile.State) 
 	})
 }
 
-// held is HeldState of the identifier at i, by what was seen, or by looking.
+// held is HeldState of the identifier at i, from what was seen, or by looking.
 func (h *holding) held(
 	c *Coordinator, workspace uint32, i int, id Identifier, s profile.State,
 ) (held profile.StateChange, ok bool, err error) {
@@ -145,7 +145,7 @@ func (h *holding) held(
 	}
 }
 
-// addressOf is the kind of the address that counts for a state, and the attribute that it is in.
+// addressOf is the kind of the address that counts for a state, and the attribute that holds it.
 func addressOf(s profile.State) (id op.IDKind, code uint32) {
 	if s.ForAddress(op.Email) {
 		return op.Email, op.AttrEmail
@@ -153,9 +153,9 @@ func addressOf(s profile.State) (id op.IDKind, code uint32) {
 	return op.Phone, op.AttrPhone
 }
 
-// HeldState is the state that holds for what an identifier names, of the same thing as s, and ok is false when it was
-// never set: for an email or phone what the address has, else what holds for the user. A group's channel says which of
-// the user's addresses counts. For op.SvcID key is the svc_id as text.
+// HeldState is the state of the same thing as s that holds for what an identifier names; ok is false when it was never
+// set. For an email or phone it is the address's state, otherwise the state that holds for the user. A group's channel
+// says which of the user's addresses counts. For op.SvcID, key is the svc_id as text.
 func (c *Coordinator) HeldState(
 	workspace uint32, id op.IDKind, key []byte, s profile.State,
 ) (held profile.StateChange, ok bool, err error) {
@@ -187,8 +187,8 @@ func (c *Coordinator) HeldState(
 	return c.heldBy(workspace, &x, address, s)
 }
 
-// heldBy is HeldState of a user whose profile was seen; key is canonical, of his address that counts, empty: none does.
-// The row of that is looked for, unless it was seen, too.
+// heldBy is HeldState of a user whose profile was seen. key is the canonical key of the user's address that counts;
+// empty: none does. The row of this address is looked up unless it was seen, too.
 func (c *Coordinator) heldBy(
 	workspace uint32, x *holder, key []byte, s profile.State,
 ) (held profile.StateChange, ok bool, err error) {

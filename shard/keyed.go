@@ -19,28 +19,28 @@ import (
 
 // Requests with an Idempotency-Key.
 
-// ErrKept is returned by Commit in a cluster, for a batch with a kept answer (KeepAnswer), when an answer is kept
-// already under that key: Answer has it. Nothing was done. Alone, who has asked for the answer and then commits knows
-// that there is none.
+// ErrKept is returned by Commit in a cluster, for a batch with a kept answer (KeepAnswer), when an answer is already
+// kept under its key: Answer has it. Nothing was done. On a node that is alone, a caller that has asked for the answer
+// before it commits knows that there is none.
 var ErrKept = errors.New("an answer is kept under this key")
 
 // kept is the answer that a batch keeps.
 type kept struct {
 	home      uint64
 	key, text []byte
-	ref       int // of the outcome: Taken when there is an answer already
+	ref       int // of the outcome: Taken when an answer is already kept
 	isSet     bool
 	isRelayed bool
 }
 
-// KeepAnswer keeps the answer to this request under its Idempotency-Key, with all that the request does or not at all
-// (decisions.md D3).
+// KeepAnswer keeps the answer to this request under its Idempotency-Key; the answer is kept if and only if the
+// request's changes are made (decisions.md D3).
 func (b *Batch) KeepAnswer(key []byte, bodyHash [32]byte, status int, answer []byte) {
 	home := b.encodeAnswer(key, bodyHash, status, answer)
 	b.answer = kept{home: home, key: bytes.Clone(key), text: bytes.Clone(b.keep), ref: b.expect(), isSet: true}
 }
 
-// ReplaceAnswer keeps another answer in the place of one that a batch before has kept.
+// ReplaceAnswer keeps another answer in place of the one that an earlier batch has kept.
 func (b *Batch) ReplaceAnswer(key []byte, bodyHash [32]byte, status int, answer []byte) {
 	home := b.encodeAnswer(key, bodyHash, status, answer)
 	b.Append(op.Idempotency, 0, home, b.keep, key)
@@ -53,11 +53,11 @@ func (b *Batch) encodeAnswer(key []byte, bodyHash [32]byte, status int, answer [
 	return b.coordinator.hasher.Number(b.workspace, op.NoID, key)
 }
 
-// finish is the batch's record, behind room for the log's header. Alone, a kept answer stands in it with what it is the
-// answer to. In a cluster that record would fall apart into one for each group, and a node that is lost in between
-// could leave half of it: so it becomes one op, a Relay, in the key's partition, which keeps the answer and sends the
-// others on by messages, each exactly once. Whoever comes later with the same key finds the answer, and nothing is done
-// again.
+// finish is the batch's record, behind room for the log's header. On a node that is alone, a kept answer is part of the
+// record of its request. In a cluster that record would be split into one for each group, and the loss of a node could
+// leave only some of them in the logs. So the record becomes one op, a Relay, in the key's partition, which keeps the
+// answer and sends the other ops on by messages, each exactly once. A later request with the same key finds the answer,
+// and nothing is done again.
 func (b *Batch) finish() []byte {
 	a, c := &b.answer, b.coordinator
 	stamp := c.now(b.Count())
@@ -85,7 +85,7 @@ type Answer struct {
 	Body     []byte
 }
 
-// Answer returns the answer that is kept under key and not older than a day, once all that it is the answer to is
+// Answer returns the answer that is kept under key and not older than a day, once everything that it answers for is
 // visible: it may have been kept just before a crash. Errors: those of Batch.Commit.
 func (c *Coordinator) Answer(workspace uint32, key []byte) (a Answer, ok bool, err error) {
 	oldest := c.opts.Now().UnixMicro() - replica.AnswerLife.Microseconds()
@@ -101,7 +101,7 @@ func (c *Coordinator) Answer(workspace uint32, key []byte) (a Answer, ok bool, e
 	})
 	switch {
 	case !ok || err != nil:
-	case c.sole != nil: // whoever has begun it in this process has seen to the rest
+	case c.sole != nil: // requests that began in this process see to the rest themselves
 		err = c.waitResumed()
 	default:
 		err = c.settleOwner(c.hasher.Number(workspace, op.NoID, key))
@@ -109,17 +109,18 @@ func (c *Coordinator) Answer(workspace uint32, key []byte) (a Answer, ok bool, e
 	return a, ok, err
 }
 
-// waitResumed returns when all is visible that a crash has interrupted.
+// waitResumed returns when everything that a crash has interrupted is visible.
 func (c *Coordinator) waitResumed() error {
 	return c.sole.Await(c.resumed)
 }
 
-// In a cluster a kept answer says that what it is the answer to is in the log of its key's group. From there it goes to
-// other groups by messages, which may cause others; a part may be deferred. Whoever sent the request may be gone, or
-// have been told that nothing is known; so who gets the answer sees to it that all has arrived.
+// In a cluster a kept answer says that the changes of its request are in the log of its key's group. From there they go
+// to other groups by messages, which may cause further messages, and a part may be deferred. The client that sent the
+// request may be gone, or may have been told that its fate is unknown. So whoever gets the answer makes sure that all
+// has arrived.
 
-// settleOwner returns when all effects are visible of the request that an answer is kept of under the key with this
-// home number.
+// settleOwner returns when all effects are visible of the request whose answer is kept under the key with this home
+// number.
 func (c *Coordinator) settleOwner(owner uint64) error {
 	for pause, end := time.Millisecond, time.Now().Add(maxSettleTime); time.Now().Before(end); {
 		waiting, err := c.flushFor(owner)
@@ -131,7 +132,7 @@ func (c *Coordinator) settleOwner(owner uint64) error {
 				return err
 			}
 		}
-		if err != nil { // somebody else is at it
+		if err != nil { // another caller is releasing it
 			time.Sleep(pause)
 			pause = min(2*pause, maxSettlePause)
 		}
@@ -144,20 +145,20 @@ const (
 	maxSettlePause = 100 * time.Millisecond
 )
 
-// FlushAll returns when everything that is under way anywhere has come to where it goes, but merges.
+// FlushAll returns when everything that is under way anywhere, except merges, has arrived.
 func (c *Coordinator) FlushAll() error {
 	_, err := c.flushFor(0)
 	return err
 }
 
-// flushFor has everything that is under way anywhere come so many messages further, which is more than one causes in a
-// row, and says what waits of the owner then.
+// flushFor has everything that is under way anywhere carried flushRounds messages further, which is more than one op
+// causes in a row, and returns the deferred records of the owner that still wait then.
 func (c *Coordinator) flushFor(owner uint64) (waiting []uint64, err error) {
 	for range flushRounds {
-		var all [identity.Partitions][]uint64 // by the groups' first partitions
+		var all [identity.Partitions][]uint64 // by the first partition of each group
 		var asking errgroup.Group
 		last := -1
-		for p := range all { // those of a group are next to one another
+		for p := range all { // the partitions of a group are next to one another
 			if g := c.nodes.GroupOf(uint8(p)); g != last {
 				last = g
 				asking.Go(func() (err error) {
@@ -177,6 +178,6 @@ func (c *Coordinator) flushFor(owner uint64) (waiting []uint64, err error) {
 	return waiting, nil
 }
 
-// flushRounds is how often all groups are flushed. An op goes to its user, whose addresses are told, who may tell him;
-// it may come by a row, or follow a user who was merged on the way.
+// flushRounds is how often all groups are flushed. An op goes to its user, whose addresses are told, which may tell the
+// user; the op may come by way of a row, or follow a user who was merged on the way.
 const flushRounds = 6

@@ -13,13 +13,13 @@ import (
 	"millrace/shard/profile"
 )
 
-// naming is what one identifier of a batch names: it is looked up once, however many ops have it.
+// naming is what one identifier of a batch names. Each identifier is looked up once, however many ops have it.
 type naming struct {
 	start      int    // of the first op with the identifier
-	number     uint64 // of the profile, 0: nobody has it, as things stand
-	several    bool   // users share the address; number is the one who is meant
-	identified bool   // of several: that one has an external id
-	via        uint64 // not 0: who was merged into that user, who doesn't know him, or the alias, yet; ops go there
+	number     uint64 // of the profile, 0: nobody has the identifier, as things stand
+	several    bool   // several users share the address; number is the one who is meant
+	identified bool   // if several: the one who is meant has an external id
+	via        uint64 // not 0: ops go there, to a profile merged into that user, who lacks its data or the alias yet
 }
 
 // named is a user whom ops of the batch are for.
@@ -29,13 +29,13 @@ type named struct {
 	identified bool
 }
 
-// Identifier names users, or an address: as Find has it, for op.SvcID as text.
+// Identifier names users, or an address: in the form that Find takes, a svc_id as text.
 type Identifier struct {
 	ID  op.IDKind
 	Key []byte
 }
 
-// The places of an address's kind in lists of two, such as a user's directory rows.
+// The places of the kinds of addresses in lists of two, such as a user's directory rows.
 const (
 	atEmail = 0
 	atPhone = 1
@@ -53,10 +53,10 @@ func placeOf(id op.IDKind) int {
 // names are the identifiers and users of a batch.
 type names struct {
 	list     []naming
-	byHome   map[uint64]int    // place in list, by the number that an op is addressed to before it is looked up
+	byHome   map[uint64]int    // place in list, by the number that an op is addressed to before the look-up
 	users    map[uint64]named  // by the number that was looked for
-	external map[uint64]uint64 // numbers of users by their external ids' home numbers
-	members  []uint64          // of the address that was looked up last
+	external map[uint64]uint64 // numbers of users by the home numbers of their external ids
+	members  []uint64          // users who share the address that was looked up last
 }
 
 func (n *names) reset() {
@@ -67,7 +67,7 @@ func (n *names) reset() {
 	clear(n.byHome)
 	clear(n.users)
 	clear(n.external)
-	if cap(n.members) > maxKeptMembers { // batches are pooled
+	if cap(n.members) > maxKeptMembers { // because batches are pooled
 		n.members = nil
 	}
 }
@@ -91,7 +91,7 @@ func (b *Batch) lookUp(start int) (place int, err error) {
 	return n.add(x, home), nil
 }
 
-// add adds to the list what the identifier with this home number names, or replaces it.
+// add adds to the list what the identifier with this home number names, or replaces what the list had for it.
 func (n *names) add(x naming, home uint64) (place int) {
 	if place, known := n.byHome[home]; known && n.list[place].number == x.number {
 		return place
@@ -107,8 +107,8 @@ func (b *Batch) sameIdentifier(start int, o op.Op) bool {
 }
 
 // choose finds the user whom the op's identifier names. Of several who share an address it is the one whom service.md
-// 4.1 rule 3 says: whoever has an external id, then whoever was updated last. That needs a look at each, but no more
-// than that.
+// 4.1 rule 3 prescribes: a user with an external id first, then the one who was updated last. That needs one look at
+// each of them, and no more.
 func (b *Batch) choose(x *naming, o op.Op) (err error) {
 	n, e := &b.routing.names, b.coordinator
 	n.members, err = e.numbers(n.members[:0], o.Number(), b.workspace, o.Flags().ID(), o.Key())
@@ -132,7 +132,8 @@ func (b *Batch) choose(x *naming, o op.Op) (err error) {
 	return nil
 }
 
-// appendCandidates appends those of the numbers in the row of an identifier that are users, in the numbers' order.
+// appendCandidates appends candidates for those of the numbers in an identifier's row that are users, in the numbers'
+// order.
 func (c *Coordinator) appendCandidates(
 	dst []candidate, numbers []uint64, home uint64, id op.IDKind,
 ) ([]candidate, error) {
@@ -141,7 +142,8 @@ func (c *Coordinator) appendCandidates(
 	return dst, err
 }
 
-// eachCandidate calls f with those of the numbers in the row of an identifier that are users, in the numbers' order.
+// eachCandidate calls f with candidates for those of the numbers in an identifier's row that are users, in the numbers'
+// order.
 func (c *Coordinator) eachCandidate(numbers []uint64, home uint64, id op.IDKind, f func(x candidate)) error {
 	if behind, ok := c.nodes.(*barriers); ok {
 		if err := behind.ofUsers(nil); err != nil {
@@ -166,15 +168,15 @@ func (c *Coordinator) eachCandidate(numbers []uint64, home uint64, id op.IDKind,
 	return nil
 }
 
-// manySharers is from how many users of an address on they are looked at several at a time, if the disk or other nodes
-// may be asked for them.
+// manySharers is the number of users of an address from which on several are looked at at a time, if the disk or other
+// nodes may have to be asked for them.
 const manySharers = 64
 
-// readersAtOnce is how many users are looked at at once.
+// readersAtOnce is how many users are looked at at the same time.
 const readersAtOnce = 16
 
-// eachAtOnce calls f for 0 to n-1, several at a time, until one fails. A panic of f is the caller's: he may have a way
-// of going on.
+// eachAtOnce calls f for 0 to n-1, several at a time, until a call fails. A panic of f is passed on to the caller, who
+// may have a way of going on.
 func eachAtOnce(n int, f func(i int) error) error {
 	var reading errgroup.Group
 	var panicked atomic.Pointer[any]
@@ -198,9 +200,9 @@ func eachAtOnce(n int, f func(i int) error) error {
 	return err
 }
 
-// eachRead is eachCandidate, several at a time.
+// eachRead is eachCandidate, with several looked at at a time.
 func (c *Coordinator) eachRead(numbers []uint64, home uint64, id op.IDKind, f func(x candidate)) error {
-	all, own := make([]candidate, len(numbers)), slices.Clone(numbers) // callers' numbers stay on their stacks
+	all, own := make([]candidate, len(numbers)), slices.Clone(numbers) // so that callers' numbers stay on their stacks
 	err := eachAtOnce(len(all), func(i int) (err error) {
 		all[i], err = c.candidate(own[i], home, id)
 		return err
@@ -213,21 +215,21 @@ func (c *Coordinator) eachRead(numbers []uint64, home uint64, id op.IDKind, f fu
 	return err
 }
 
-// candidate is one of several profiles that an address names. A merge counts from when the profile that is kept has
-// taken the other one in, and then at once: until then that one is a candidate as it left. Ops go to its number, whose
-// tombstone sends them on behind its data.
+// candidate is one of several profiles that an address names. For the choice, a merge happens when the profile that is
+// kept takes the other one in, and at that moment as a whole. Until then the other one is a candidate in the state in
+// which it left. Ops go to its number, whose tombstone sends them on behind its data.
 type candidate struct {
 	number     uint64
-	user       uint64 // whom readers see: who it is now or will be with the address; 0: nobody
+	user       uint64 // whom readers see: the profile that has, or will have, the address; 0: none
 	identified bool
 	updated    int64
-	followed   bool // found over somebody who was merged into the user, who may be there by his own number, too
+	followed   bool // found through a profile merged into the user, whose own number may be listed, too
 }
 
-// candidate looks at whom a number in the row of an identifier, with this home number, stands for. The zero candidate:
-// there is none.
+// candidate looks up what the number in the row of an identifier, whose home number is home, stands for. The zero
+// candidate: nothing.
 func (c *Coordinator) candidate(number, home uint64, id op.IDKind) (x candidate, err error) {
-	var gone uint64 // who was merged into the one at number, and how he left
+	var gone uint64 // the profile merged into the one at number; left says how it left
 	var left entries.Departed
 	for merged := true; merged && err == nil; {
 		merged = false
@@ -249,15 +251,15 @@ func (c *Coordinator) candidate(number, home uint64, id op.IDKind) (x candidate,
 	return x, err
 }
 
-// sharer is who shares an address of the user x, whose profile is in blob, and of who was merged into him last and left
-// so, if anybody was: that one, while x has not taken him in, else x.
+// sharer is the candidate for an address at the user x, whose profile is in blob, when gone was merged into x last (0:
+// none was) and left as left says: gone while x has not taken it in, else x.
 func (c *Coordinator) sharer(
 	x candidate, blob []byte, gone uint64, left *entries.Departed, home uint64, at int,
 ) candidate {
 	row, taken := c.addressRow(profile.Workspace(blob), blob, at), takenIn(blob, gone)
 	switch {
 	case gone == 0 || taken != 0:
-		// An address that he got later is his by his own number, when the row has that.
+		// An address that x got after the merge counts for x's own number, when the row has that.
 		if row != home || gone != 0 && profile.Joined(blob, entries.Addresses[at]) > taken {
 			return candidate{}
 		}
@@ -270,7 +272,7 @@ func (c *Coordinator) sharer(
 	return candidate{gone, x.user, left.Identified, left.Updated, true}
 }
 
-// takenIn is when a profile has taken in the one that had this number, 0: it has not.
+// takenIn is when a profile took in the profile that had this number; 0: it has not.
 func takenIn(blob []byte, gone uint64) (at int64) {
 	if gone != 0 {
 		profile.Formers(blob, func(x profile.Former) {
@@ -282,7 +284,7 @@ func takenIn(blob []byte, gone uint64) (at int64) {
 	return at
 }
 
-// compare is negative when c is rather meant than d.
+// compare is negative when c takes precedence over d.
 func (c candidate) compare(d candidate) int {
 	if c.identified != d.identified {
 		if c.identified {
@@ -293,7 +295,7 @@ func (c candidate) compare(d candidate) int {
 	return cmp.Or(cmp.Compare(d.updated, c.updated), cmp.Compare(c.number, d.number))
 }
 
-// userOf reads the user with this number, or the one into whom that user was merged.
+// userOf reads the user with this number, or the user into whom that one was merged.
 func (b *Batch) userOf(number uint64) (u named, err error) {
 	n := &b.routing.names
 	if u, known := n.users[number]; known || number == 0 {
@@ -328,12 +330,12 @@ func (b *Batch) readUser(number uint64, blob []byte) named {
 	return u
 }
 
-// Renamed external ids. A user may have several external ids once one was renamed: the old ones lead to him until they
-// are removed. Where that never happened, a request that names users by external ids alone names each by one, and
-// nothing is to be looked up. So each workspace has a control document, which every node of a cluster knows, from the
-// first rename on.
+// Renamed external ids. A user may have several external ids once one was renamed: the old ones lead to the user until
+// they are removed. Where that has never happened, a request that names users by external ids only names each user in
+// one way, and nothing has to be looked up. So from its first rename on a workspace has a control document that says
+// so, which every node of a cluster knows.
 
-// join gives the copies of profiles what holds for them by their addresses.
+// join gives the copies of profiles the states that hold for them by their addresses.
 func (c *Coordinator) join(workspace uint32, users []User) error {
 	var ed profile.Editor
 	for i := range users {

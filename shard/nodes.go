@@ -12,48 +12,48 @@ import (
 )
 
 // Nodes is how a coordinator reaches the groups that hold the partitions, wherever they are led. Package cluster
-// implements it; alone there is one group, here.
+// implements it; on a node that is alone there is one group, here.
 type Nodes interface {
-	// GroupOf is the number of the group that holds a partition. It is the same for ever, and those of a group are next
-	// to one another.
+	// GroupOf is the number of the group that holds a partition. It never changes, and the partitions of a group are
+	// next to one another.
 	GroupOf(partition uint8) int
 	// Self is this node.
 	Self() NodeID
-	// Leader is who leads a group, after a wait for an election that is under way; until zero: no bound. When others
-	// have waited for long in vain only who is patient waits. ErrUnavailable: there is none.
+	// Leader is the node that leads a group, after a wait for an election that is under way; until zero: no bound. When
+	// others have waited for long in vain, only patient callers wait. ErrUnavailable: there is no leader.
 	Leader(group int, until time.Time, patient bool) (NodeID, error)
-	// Resigned says that a node was asked and doesn't lead a group. hint is what it knows, 0: nothing.
+	// Resigned says that a node was asked and doesn't lead a group. hint is the leader that it knows, 0: none.
 	Resigned(group int, node NodeID, hint uint64)
 	// Replica is this node's replica of a group, which may lead it; nil when it has none.
 	Replica(group int) *replica.Replica
 	// Take has another node take parts for groups that it leads (Part.Take, Part.Wait), by one call, and fills in what
-	// has become of each. ErrUnavailable: nothing was sent.
+	// became of each. ErrUnavailable: nothing was sent.
 	Take(node NodeID, parts []*Part, wanted int, until time.Time)
-	// Release asks another node (Replica.Release). ErrUnavailable: nothing was sent.
+	// Release calls Replica.Release on another node. ErrUnavailable: nothing was sent.
 	Release(node NodeID, ref uint64, until time.Time) (replica.Effects, error)
 
-	// Local is this node's replica of the group that holds a partition, as far as everything is applied in it that
-	// Barrier has promised; nil without one.
+	// Local is this node's replica of the group that holds a partition, if everything is applied in it that Barrier has
+	// promised; nil otherwise, or when there is none.
 	Local(partition uint8) *replica.Replica
 	// Control is this node's replica of the control group. Each node has one.
 	Control() *replica.Replica
 	// Barrier returns when everything that was acknowledged anywhere before the call is applied in all replicas of this
-	// node, and the node's Clock has seen the stamps of all of it, that of groups without a replica here included.
+	// node, and the node's Clock has seen all stamps of it, including those of groups without a replica here.
 	Barrier() error
-	// BarrierOf is Barrier for the groups that hold these partitions alone: what concerns no other group need not wait
-	// for theirs.
+	// BarrierOf is Barrier for the groups that hold these partitions only, so that nothing waits for a group that it
+	// does not concern.
 	BarrierOf(partitions ...uint8) error
-	// BarrierControl is Barrier for the control group alone: control documents can be changed, and seen, also while
+	// BarrierControl is Barrier for the control group only: control documents can be changed, and seen, also while
 	// other groups have no leader.
 	BarrierControl() error
 	// Spread returns when all nodes that can be reached know the control documents that are acknowledged by now, or
 	// after a while.
 	Spread()
-	// Flush asks the leader of the group that holds a partition (Replica.Flush).
+	// Flush calls Replica.Flush at the leader of the group that holds a partition.
 	Flush(partition uint8, owner uint64) (waiting []uint64, err error)
 
-	// Of partitions without a replica on this node, as their group's leader has it, linearizable: what the Replica's
-	// methods of these names return.
+	// For partitions without a replica on this node: what the Replica's methods of these names return at the leader of
+	// the group, linearizable.
 	Entry(number uint64) ([]byte, error)
 	TrailOf(number uint64) (books.History, error)
 	BlockedPage(workspace uint32, partition uint8, after uint64) (numbers []uint64, more bool, err error)
@@ -65,14 +65,14 @@ type NodeID uint64
 // ControlGroup is the number of the group that has the control documents and the audit log.
 const ControlGroup = 0
 
-// Part is what one group gets of a request, and what has become of it.
+// Part is what one group gets of a request, and what became of it.
 type Part struct {
 	Group  int
 	Record []byte
-	// nil: it is visible, with all that it has caused but what was deferred. ErrUnknown: it may be. Else nothing was
+	// nil: the part is visible, with all its effects except what was deferred. ErrUnknown: it may be. Else nothing was
 	// done
 	Err     error
-	Hint    uint64 // of ErrNotLeader: what the node that was asked knows of who leads (Nodes.Resigned)
+	Hint    uint64 // of ErrNotLeader: the leader that the node that was asked knows of (Nodes.Resigned)
 	Effects replica.Effects
 
 	to      NodeID
@@ -92,13 +92,13 @@ func (p *Part) Take(r *replica.Replica, wanted int) {
 		p.pending, p.Err = pending, nil
 	case slices.ContainsFunc(refusals, func(r error) bool { return errors.Is(err, r) }):
 		p.Err = err
-	default: // of this replica: another one may lead soon
+	default: // an error of this replica: another one may lead soon
 		r.Logger().Warn("a record was not taken", "error", err)
 		p.Err = fmt.Errorf("%w: %w", replica.ErrUnavailable, err)
 	}
 }
 
-// refusals are what Replica.Take refuses a record for that any replica would refuse it for, or that says who to ask.
+// refusals are the errors of Replica.Take for which any replica would refuse the record, or which say whom to ask.
 var refusals = []error{replica.ErrNotLeader, replica.ErrBusy, replica.ErrTooLarge, replica.ErrDiskFull}
 
 // Wait returns when the part is visible, if it was taken. end ends the wait.
@@ -113,12 +113,12 @@ func (p *Part) Wait(end <-chan struct{}) {
 	p.pending = nil
 }
 
-// split is the parts of a finished record by the groups that its ops are for, in the order of their first ops; of one
-// group the ops stay in order. A record that is for one group is that part itself.
+// split splits a finished record by the groups that its ops are for, into parts in the order of their first ops; within
+// a part the ops stay in order. A record that is for one group is its only part.
 //
-// Each op keeps its stamp, so that of two users in different groups that one request changes it is known who came last.
-// It is not when a leader must give its part another stamp (Replica.Take): then requests of other nodes were under way
-// to the same group, and the two users' order is as if they had been, too.
+// Each op keeps its stamp. So when one request changes two users in different groups, their stamps say which change
+// came last. They don't when a leader must give its part another stamp (Replica.Take): then requests of other nodes
+// were under way to the same group, and the order of the two users is as if the two changes had been concurrent, too.
 func split(record []byte, nodes Nodes) ([]op.Part, error) {
 	return op.Split(record, func(o op.Op) int {
 		if o.Kind() == op.Document {

@@ -10,8 +10,8 @@ import (
 	"millrace/shard/replica"
 )
 
-// Logged is what the log says of whom an event is, as the event log has it: the identifier that it was sent with, in
-// canonical form, and a number, which is that of a profile when Resolved, else the home number of the identifier.
+// Logged is what the event log has of the owner of an event: the identifier that the event was sent with, in canonical
+// form, and a number, which is that of a profile when Resolved, else the home number of the identifier.
 type Logged struct {
 	Workspace uint32
 	At        profile.Place
@@ -21,15 +21,15 @@ type Logged struct {
 	Resolved  bool
 }
 
-// ViewOwner calls f, as View does, with the user whose a logged event is now: the one who had its identifier then, or
-// whom that one was merged into. It isn't called when that user is gone, or on the way to another one: then gone is his
-// number, as far as the tombstones tell.
+// ViewOwner calls f, as View does, with the user to whom a logged event belongs now: the user who had its identifier
+// then, or the one into whom that user was merged. It doesn't call f when that user is gone, or on the way to another
+// one; gone is then the user's number, as far as the tombstones tell.
 func (c *Coordinator) ViewOwner(e Logged, f func(number uint64, blob []byte)) (gone uint64, err error) {
 	if e.Resolved {
 		return e.Number, c.viewMerged(e.Workspace, e.Number, f)
 	}
 	n := e.Number
-	if e.ID != op.ExternalID { // there is the row; the profile that the op has made lies behind it
+	if e.ID != op.ExternalID { // the row lies there, and behind it the profile that the op has made
 		n = c.hasher.Profile(n)
 	}
 	if shown, err := c.viewMade(&e, n, f); shown || err != nil {
@@ -38,7 +38,7 @@ func (c *Coordinator) ViewOwner(e Logged, f func(number uint64, blob []byte)) (g
 	return c.viewBecame(&e, n, f)
 }
 
-// viewMade calls f with the user behind n who had the identifier then, if he is there.
+// viewMade calls f with the user who had the identifier then, if the walk from n on finds that user.
 func (c *Coordinator) viewMade(e *Logged, n uint64, f func(number uint64, blob []byte)) (shown bool, err error) {
 	for {
 		l, err := c.lend(n)
@@ -58,9 +58,9 @@ func (c *Coordinator) viewMade(e *Logged, n uint64, f func(number uint64, blob [
 	}
 }
 
-// viewBecame calls f with the user whom the one who had the identifier then was merged into. It looks at each tombstone
-// from n on: who is passed over (entries.Behind) is nobody now, but was somebody then. gone is the number of the last
-// one of whom nobody says that it was another one's.
+// viewBecame calls f with the user into whom the one who had the identifier then was merged. It looks at each tombstone
+// from n on, those that a walk would pass over (entries.Behind) included: they are nobody now, but were somebody then.
+// gone is the number of the last tombstone that isn't among the profiles that another one has taken in.
 func (c *Coordinator) viewBecame(e *Logged, n uint64, f func(number uint64, blob []byte)) (gone uint64, err error) {
 	for gone = n; ; n = identity.Next(n) {
 		l, err := c.lend(n)
@@ -88,8 +88,8 @@ func (c *Coordinator) viewBecame(e *Logged, n uint64, f func(number uint64, blob
 	}
 }
 
-// made says whether an entry is the user who had the identifier then: of an external id the one who was made with it
-// before, of others the one whom the op itself has made, since all that came later is resolved.
+// made says whether an entry is the user who had the identifier then: for an external id, the user who was made with it
+// before; for others, the user whom the op itself has made, since all later ops are resolved.
 func (e *Logged) made(blob []byte) bool {
 	if profile.Kind(blob) != profile.KindUser || profile.Workspace(blob) != e.Workspace {
 		return false
@@ -99,12 +99,12 @@ func (e *Logged) made(blob []byte) bool {
 		return ok && born == e.At
 	}
 	id, key := profile.HomeID(blob)
-	// who had it, and has it no more
+	// or a user who had the identifier and no longer has it
 	return id == e.ID && bytes.Equal(key, e.Key) && (!ok || !e.At.Before(born)) || e.became(0, blob)
 }
 
-// became says whether the user who had the identifier then, at number, was merged into the one of the entry; 0: whether
-// that one had the identifier itself.
+// became says whether the user who had the identifier then, at number, was merged into the user of the entry; 0:
+// whether the user of the entry had the identifier.
 func (e *Logged) became(number uint64, blob []byte) (did bool) {
 	profile.Formers(blob, func(x profile.Former) {
 		did = did || x.Number == number && x.Home == e.Number && !e.At.Before(x.Since) && e.At.Before(x.Until)
@@ -112,7 +112,7 @@ func (e *Logged) became(number uint64, blob []byte) (did bool) {
 	return did
 }
 
-// viewMerged calls f with the user with this number, or else with the one whom that user was merged into.
+// viewMerged calls f with the user with this number, or else with the user into whom that one was merged.
 func (c *Coordinator) viewMerged(workspace uint32, number uint64, f func(number uint64, blob []byte)) error {
 	for {
 		l, err := c.lend(number)
@@ -134,9 +134,9 @@ func (c *Coordinator) viewMerged(workspace uint32, number uint64, f func(number 
 }
 
 // EachUser calls f with the users of a workspace whose profiles lie in a partition, behind the number after, joined as
-// Find has them, and says where to go on: next is 0 at the end. So many entries at most are looked at. It is of no one
-// moment: who comes, goes or is merged meanwhile may be among them or not. ErrUnavailable: this node has no replica of
-// the partition that reads may go to.
+// Find returns them. It looks at so many entries at most, and returns where to go on: next is 0 at the end. The users
+// are not those of one moment: a user who comes, goes or is merged meanwhile may be among them or not. ErrUnavailable:
+// this node has no replica of the partition that may be read.
 func (c *Coordinator) EachUser(
 	workspace uint32, partition uint8, after uint64, most int, f func(User) error,
 ) (next uint64, err error) {
@@ -161,8 +161,8 @@ func (c *Coordinator) EachUser(
 	return next, nil
 }
 
-// Touch loads what this node has in memory at these numbers, all of one group, together: for who is about to look at
-// each of them.
+// Touch loads the entries at these numbers that this node has in memory, all of one group, together: for a caller that
+// is about to look at each of them.
 func (c *Coordinator) Touch(numbers []uint64) {
 	if len(numbers) == 0 {
 		return

@@ -11,19 +11,20 @@ import (
 	"millrace/wal"
 )
 
-// On a node of a cluster a request waits for the groups that it reads, and for no others: while one has no leader, who
-// asks for users of the others notices nothing. A group is asked for a barrier when the first entry of it is looked at,
-// after the request has come in: so what is found there has all that was acknowledged before, and so has whatever that
-// leads to, from an address to its users, from a user to the addresses, from who was merged to whom they are now. Only
-// those who share an address have one more behind the look at its row: a choice among them has to be of one moment.
+// On a node of a cluster a request waits for the groups that it reads, and for no others: while a group has no leader,
+// requests for users of other groups notice nothing. A group is asked for a barrier when its first entry is looked at,
+// after the request has come in. So what is found there has all that was acknowledged before, and so has whatever it
+// leads to: from an address to its users, from a user to the addresses, from a merged user to the one that they are
+// now. Only users who share an address need one more barrier, behind the look at the address's row: a choice among them
+// has to be of one moment.
 
 // Reads are the reads of one request. They belong to one goroutine.
 type Reads struct {
-	coordinator *Coordinator // reads as it does, behind barriers
-	barriers    *barriers    // nil: alone, where there is nothing to wait for
+	coordinator *Coordinator // its reads go through barriers
+	barriers    *barriers    // nil on a node that is alone, where there is nothing to wait for
 }
 
-// NewReads makes reads, that can be used for one request after the other (Begin).
+// NewReads makes reads that can be used for one request after the other (Begin).
 func (c *Coordinator) NewReads() *Reads {
 	if c.sole != nil {
 		return &Reads{coordinator: c}
@@ -33,26 +34,26 @@ func (c *Coordinator) NewReads() *Reads {
 		spread: c.spread}, f}
 }
 
-// Begin begins another request, or goes on with one that has changed something: what is read from now on has all that
-// was acknowledged before.
+// Begin begins another request, or continues one that has changed something: what is read from now on has all that was
+// acknowledged before.
 func (r *Reads) Begin() {
 	if r.barriers != nil {
 		r.barriers.begin()
 	}
 }
 
-// Extent is what is read besides the entries that identifiers lead to.
+// Extent says what is read besides the entries that identifiers lead to.
 type Extent uint8
 
 const (
-	OfUsers  Extent = 1 << iota // whom the identifiers name
-	OfEmails                    // … and the addresses that these have
+	OfUsers  Extent = 1 << iota // the users whom the identifiers name
+	OfEmails                    // the users' addresses, too
 	OfPhones
 )
 
-// Expect says what will be read, so that groups are not asked for barriers one after the other: first the groups that
-// identifiers lie in, then those of users, then those of their addresses. What it doesn't foresee is asked for when it
-// is read. Without Expect, there would be a round of the quorum between two looks.
+// Expect says what will be read, so that groups are asked for barriers together: first the groups that the identifiers
+// lie in, then those of the users, then those of the users' addresses. What it doesn't foresee is asked for when it is
+// read. Without Expect, there would be a round of the quorum between two looks.
 func (r *Reads) Expect(workspace uint32, extent Extent, list ...Identifier) error {
 	f, c := r.barriers, r.coordinator
 	if f == nil {
@@ -102,8 +103,8 @@ func (r *Reads) Expect(workspace uint32, extent Extent, list ...Identifier) erro
 // maxExpected is how many users Expect looks at: thousands may share an address.
 const maxExpected = 128
 
-// homeOf is the number that the search for an identifier begins at, 0 for a svc_id that is nobody's. The key becomes
-// the canonical one.
+// homeOf is the number at which the search for an identifier begins, 0 for a svc_id that is nobody's. It sets
+// canonical.Key to the canonical key.
 func (c *Coordinator) homeOf(workspace uint32, canonical *Identifier, i Identifier) uint64 {
 	switch i.ID {
 	case op.SvcID:
@@ -115,8 +116,8 @@ func (c *Coordinator) homeOf(workspace uint32, canonical *Identifier, i Identifi
 	return c.hasher.Number(workspace, i.ID, canonical.Key)
 }
 
-// addressRows are the directory rows of the addresses that a profile has, 0 for none; what is no profile any more has
-// none.
+// addressRows are the directory rows of the addresses that a profile has, 0 for none; an entry that is no longer a
+// profile has none.
 func (c *Coordinator) addressRows(workspace uint32, blob []byte) (rows [2]uint64) {
 	if profile.Kind(blob) == profile.KindUser {
 		email, phone := profile.Addresses(blob)
@@ -125,7 +126,7 @@ func (c *Coordinator) addressRows(workspace uint32, blob []byte) (rows [2]uint64
 	return rows
 }
 
-// addressRow is the one of them at atEmail or atPhone, of a profile.
+// addressRow is the directory row of the address at atEmail or atPhone of a profile.
 func (c *Coordinator) addressRow(workspace uint32, blob []byte, at int) uint64 {
 	email, phone := profile.Addresses(blob)
 	return c.rowOf(workspace, at, [2]op.Value{email, phone}[at])
@@ -183,12 +184,12 @@ func (r *Reads) HeldStates(workspace uint32, list []Identifier, s profile.State,
 // begin.
 type barriers struct {
 	Nodes
-	mu     sync.Mutex                    // several goroutines may look at those who share an address
+	mu     sync.Mutex                    // several goroutines may look at users who share an address
 	done   [identity.Partitions + 1]bool // by group
-	failed error                         // what became of a barrier; there is no use in another one
-	// Of addresses that several users share: who they are, by home number, as it was read first; and a partition of
-	// each group that they lie in, by group, until it has had a barrier since. A row that is newer than a user whom it
-	// names may lack somebody whom that one, as he is read, has not taken in yet.
+	failed error                         // error of a barrier; another barrier would be of no use
+	// sharers has the users of the addresses that several users share, by home number, as read first. due has a
+	// partition of each group that these users lie in, by group, until the group has had a barrier since. A row may be
+	// newer than a user whom it names: it may lack a profile that this user, as read, has not taken in yet.
 	sharers map[uint64][]uint64
 	due     map[int]uint8
 }
@@ -202,14 +203,14 @@ func (f *barriers) begin() {
 	f.failed = nil
 }
 
-// sharersOf are those who share an address, if they have been read.
+// sharersOf are the users who share an address, if they have been read.
 func (f *barriers) sharersOf(home uint64) []uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.sharers[home]
 }
 
-// keepSharers keeps those who share an address, who are looked at behind ofUsers.
+// keepSharers keeps the users who share an address, so that they are looked at behind ofUsers.
 func (f *barriers) keepSharers(home uint64, numbers []uint64) {
 	local := f.local(numbers)
 	f.mu.Lock()
@@ -223,7 +224,7 @@ func (f *barriers) keepSharers(home uint64, numbers []uint64) {
 	}
 }
 
-// ofUsers is here for users, and returns behind barriers of those who share addresses, too.
+// ofUsers is here for users, and returns behind barriers of the groups in due, too.
 func (f *barriers) ofUsers(numbers []uint64) error {
 	local := f.local(numbers)
 	f.mu.Lock()
@@ -238,7 +239,7 @@ func (f *barriers) ofUsers(numbers []uint64) error {
 	return f.of(local...)
 }
 
-// of returns behind barriers of the groups that have these numbers. 0 is nobody's.
+// of returns behind barriers of the groups that have these numbers. Number 0 is no entry's.
 func (f *barriers) of(numbers ...uint64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -259,7 +260,7 @@ func (f *barriers) of(numbers ...uint64) error {
 	return f.failed
 }
 
-// here is of without the numbers that this node has no replica of: the leader is asked for those, behind a barrier of
+// here is of without the numbers that this node has no replica of: those are asked of the leader, behind a barrier of
 // its own.
 func (f *barriers) here(numbers []uint64) error { return f.of(f.local(numbers)...) }
 
@@ -285,7 +286,7 @@ func (f *barriers) all() error {
 	return f.failed
 }
 
-// again is all, unless that was done and nobody was found since who shares an address.
+// again is all, unless all was done and no users who share an address were found since.
 func (f *barriers) again() error {
 	f.mu.Lock()
 	done := len(f.due) == 0 && !slices.Contains(f.done[:], false)
@@ -296,7 +297,7 @@ func (f *barriers) again() error {
 	return f.all()
 }
 
-// Local is the replica of a partition behind a barrier; nil also when there is none to be had: then Entry says why.
+// Local is the replica of a partition, behind a barrier; nil also when no barrier can be had: Entry then returns why.
 func (f *barriers) Local(partition uint8) *replica.Replica {
 	if f.Nodes.Local(partition) == nil || f.of(uint64(partition)<<56|1) != nil {
 		return nil
@@ -315,7 +316,7 @@ func (f *barriers) Entry(number uint64) ([]byte, error) {
 	return f.Nodes.Entry(number)
 }
 
-// addressBehindBarriers is address where others may have changed what is looked up.
+// addressBehindBarriers is address where other nodes may have changed what is looked up.
 func (b *Batch) addressBehindBarriers() error {
 	own := b.coordinator
 	r := own.reads.Get().(*Reads)
@@ -330,14 +331,14 @@ func (b *Batch) addressBehindBarriers() error {
 	return b.address()
 }
 
-// needsBarrier says whether Commit must have seen all that was acknowledged before: it looks something up; or its stamp
-// must be later than all that users and addresses know of states, since users and their addresses lie in different
-// groups, which Replica.Take knows one of.
+// needsBarrier says whether Commit must have seen all that was acknowledged before. It must when it looks something up.
+// It must also when its stamp has to be later than all states that users and addresses have: users and their addresses
+// lie in different groups, and Replica.Take knows one of these.
 func (b *Batch) needsBarrier() bool { return b.namesMayMix() || len(b.contacts) > 0 }
 
-// barrier has a batch see all that was acknowledged before of what its ops read, and makes its stamp later than all
-// that was known of states there: of the identifiers and addresses that it names, of whom they name, and of the
-// addresses that these have.
+// barrier makes a batch see all that was acknowledged before of what its ops read, and makes its stamp later than all
+// states known there: those of the identifiers and addresses that it names, of the users whom these name, and of these
+// users' addresses.
 func (b *Batch) barrier(f *barriers) error {
 	f.begin()
 	all := len(b.contacts) > maxOwnBarriers
@@ -347,7 +348,7 @@ func (b *Batch) barrier(f *barriers) error {
 		}
 	}
 	var homes, rows []uint64
-	var ops []op.Op // that lead to users
+	var ops []op.Op // those that lead to users
 	for start := wal.HeaderBytes + op.HeaderBytes; start < len(b.Buf); {
 		o, _ := op.Next(b.Buf[start:])
 		start += len(o)
@@ -378,13 +379,13 @@ func (b *Batch) barrier(f *barriers) error {
 			return err
 		}
 		switch contact := o.Flags().Has(op.Contact); {
-		case contact && len(users) > before+1: // which of them is meant may change
+		case contact && len(users) > before+1: // the choice among them may change
 			all = true
 		case contact:
 			concerned = append(concerned, users[before:]...)
 		}
 	}
-	if all { // behind the looks at all rows, lest each address that is shared asks for barriers of its own
+	if all { // after all rows were read, lest each shared address asks for barriers of its own
 		return f.again()
 	}
 	if err := f.ofUsers(users); err != nil {
@@ -402,6 +403,6 @@ func (b *Batch) barrier(f *barriers) error {
 	return f.of(rows...)
 }
 
-// maxOwnBarriers is how many objects of a batch may change addresses and states before all groups are asked for
-// barriers: so many users and addresses lie in nearly all.
+// maxOwnBarriers is up to how many objects of a batch may change addresses and states without all groups being asked
+// for barriers: the users and addresses of more objects lie in nearly all groups.
 const maxOwnBarriers = 16

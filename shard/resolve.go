@@ -9,45 +9,45 @@ import (
 	"millrace/wal"
 )
 
-// Before a batch is logged, its ops are addressed to the profiles of the users whom they name. Ops of one user then go
-// to one partition, and take effect in the batch's order whichever identifiers name him (decisions.md D3). Two kinds
-// of ops keep their addresses: those by external id, which is where the profile is, unless the batch names the same
-// user otherwise, too; and those of users who are made by the batch.
+// Before a batch is logged, its ops are addressed to the profiles of the users whom they name. The ops of one user then
+// go to one partition, and take effect in the batch's order whichever identifiers name the user (decisions.md D3). Two
+// kinds of ops keep their addresses: ops by external id, which lead to the profile anyway, unless the batch also names
+// the same user in another way; and ops of users who are made by the batch.
 //
-// Whom an email or phone names may depend on an op before it, and so may what somebody gets of an address: from the
-// first op on that depends on one before it the rest of the batch is deferred.
+// Whom an email or phone names may depend on an earlier op, and so may the states that a user gets with an address.
+// From the first op that depends on an earlier one, the rest of the batch is deferred.
 
-// routing is what a batch has found out of its users.
+// routing is what a batch has found out about its users.
 type routing struct {
 	names  names
 	starts []int               // of the ops that are for users
-	places []int               // of what they name in names.list; -1: by external id, and not looked up
+	places []int               // of what each of them names in names.list; -1: by external id, and not looked up
 	fields []contactField      // of all contact ops, in order
 	gives  bool                // some op gives an address to a user, or takes it away
 	tells  bool                // some op sets states of groups, for a user or an address
 	asks   bool                // some op is addressed by email or phone
 	moved  map[uint64]struct{} // directory rows whose users have changed
-	asked  map[uint64]struct{} // … that ops are sent to, since nobody has the address; in a cluster
-	left   map[uint64]uint64   // by directory row: who has lost the address, or several
-	told   map[uint64]uint64   // … who has changed its groups' states, or several
+	asked  map[uint64]struct{} // directory rows that ops are sent to, since nobody has the address; in a cluster
+	left   map[uint64]uint64   // by directory row: the user who has lost the address, or severalUsers
+	told   map[uint64]uint64   // by directory row: the user who has changed its groups' states, or severalUsers
 	ways   map[uint64]uint64   // naming.via of the last op, by naming.number; only if there are detours
-	// detours: some op goes to somebody who was merged.
+	// detours: some op goes to the number of a user who was merged.
 	detours bool
 
 	before touched               // of leaveOutUnchanged
-	keys   entries.Keys          // scratch, as is what follows
+	keys   entries.Keys          // scratch, like said
 	said   []profile.StateChange // what an op sets
 }
 
-// contactField is what an op says of an address, or of states.
+// contactField is what an op says about an address, or about states.
 type contactField struct {
 	start int    // of the op
 	at    int    // atEmail, atPhone, or -1 for states
 	row   uint64 // of the address in the directory; 0: taken away
 }
 
-// survey reads what routing needs to know of the batch's ops before anything is looked up. It says whether ops have to
-// be addressed at all.
+// survey reads what routing needs to know about the batch's ops before anything is looked up. It says whether ops have
+// to be addressed at all.
 func (b *Batch) survey() (needed bool) {
 	r := &b.routing
 	r.gives, r.tells, r.asks = false, b.addressed, false
@@ -60,8 +60,8 @@ func (b *Batch) survey() (needed bool) {
 	return b.namesMayMix() || b.Count() > 1 && r.gives && r.tells
 }
 
-// namesMayMix says whether identifiers have to be looked up: other ones than external ids, or such as may be one
-// user's.
+// namesMayMix says whether identifiers have to be looked up: there are others than external ids, or several that may be
+// those of one user.
 func (b *Batch) namesMayMix() bool {
 	return b.lookups > 0 || b.Count() > 1 && (b.svcIDs > 0 || b.coordinator.hasRenamed(b.workspace))
 }
@@ -93,7 +93,7 @@ func (b *Batch) readContact(start int) {
 	}
 }
 
-// route addresses the batch's ops, and defers what depends on ops before it.
+// route addresses the batch's ops, and defers those that depend on earlier ops.
 func (b *Batch) route() error {
 	if !b.survey() {
 		return nil
@@ -112,7 +112,7 @@ func (b *Batch) routeSurveyed() error {
 	return err
 }
 
-// nameUsers looks up what has to be.
+// nameUsers looks up the identifiers that have to be looked up.
 func (b *Batch) nameUsers() (err error) {
 	r := &b.routing
 	r.names.reset()
@@ -133,7 +133,7 @@ func (b *Batch) nameUsers() (err error) {
 			if len(r.starts) == 0 {
 				first = o
 			}
-			// An external id's home may be a svc_id.
+			// The home of an external id may also be the number in a svc_id.
 			mixed = mixed || o.Number() != first.Number() || id != first.Flags().ID()
 			r.asks = r.asks || id == op.Email || id == op.Phone
 			r.starts, r.places = append(r.starts, start), append(r.places, place)
@@ -151,9 +151,9 @@ func isUserOp(o op.Op) bool {
 	return o.Kind() == op.Attributes || o.Kind() == op.Event || o.Kind() == op.Purchase
 }
 
-// nameTogether finds out which of several identifiers name one user. Those by external id are looked up where there
-// may be others by external id alone, or where the order of the others hangs on them: when users share an address, or
-// addresses change hands.
+// nameTogether finds out which of several identifiers name one user. External ids are looked up where a user may have
+// several of them, or where the order of the other ops depends on it: when users share an address, or addresses change
+// hands.
 func (b *Batch) nameTogether(several bool) error {
 	r := &b.routing
 	for i := range r.names.list {
@@ -203,9 +203,9 @@ func (b *Batch) nameTogether(several bool) error {
 	return nil
 }
 
-// isKnown says whether the user with this number, into whom another one was merged, is as that one's ops find him: he
-// has taken him in, and has heard of the identifier of the op at start. If that is an alias, it may be on its way, or
-// granted to the other one later, and then the user may have no use for it.
+// isKnown says whether ops for a merged user can go directly to the user with this number, into whom that one was
+// merged: the user has taken the merged one in, and has the identifier of the op at start. An alias may still be on its
+// way, or may be granted to the merged user later, and then the user may have no use for it.
 func (b *Batch) isKnown(start int, gone, number uint64) (known bool, err error) {
 	o, _ := op.Next(b.Buf[start:])
 	id, key := o.Flags().ID(), o.Key()
@@ -216,9 +216,8 @@ func (b *Batch) isKnown(start int, gone, number uint64) (known bool, err error) 
 	return known, err
 }
 
-// order goes through the batch as it will take effect, and addresses its ops. It stops at the first one that has to
-// wait for those before it: cut is where that one starts, 0 when there is none, and row the directory row that it
-// waits for.
+// order goes through the batch in the order of effect, and addresses its ops. It stops at the first op that has to wait
+// for an earlier one: cut is where that op starts, 0 when there is none, and row the directory row that it waits for.
 func (b *Batch) order() (cut int, row uint64, err error) {
 	r := &b.routing
 	r.begin()
@@ -265,21 +264,21 @@ func (r *routing) begin() {
 	clear(r.ways)
 }
 
-// place addresses an op, whose identifier is at this place of the list of names, and notes what it changes; or it says
-// which directory row the op waits for.
+// place addresses an op, whose identifier is at this place of the list of names, and notes what the op changes; or it
+// returns the directory row that the op waits for.
 func (b *Batch) place(o op.Op, place int, fields []contactField) (row uint64, waits bool) {
 	r, id, home := &b.routing, o.Flags().ID(), o.Number()
 	if _, moved := r.moved[home]; moved && (id == op.Email || id == op.Phone) {
 		return home, true
 	}
 	key, u := home, named{}
-	if id == op.Email || id == op.Phone { // should there be no such user yet
+	if id == op.Email || id == op.Phone { // in case there is no such user yet
 		u.rows[placeOf(id)] = home
 	}
 	if place >= 0 {
 		x := &r.names.list[place]
 		if key = x.number; key == 0 {
-			key = ^home // not home: that may be the number of somebody who was merged, or has left the name
+			key = ^home // not home: a merged user may have that number, or one who no longer has the identifier
 		} else if r.detours && r.parts(key, x.via) {
 			return home, true
 		} else {
@@ -303,8 +302,8 @@ func (b *Batch) place(o op.Op, place int, fields []contactField) (row uint64, wa
 	return 0, false
 }
 
-// readdressTo addresses an op to the user whom its identifier names. That his number is the external id's home says not
-// that the op comes there by itself: an id that was removed and is his again leads there by a row.
+// readdressTo addresses an op to the user whom its identifier names, even when the user's number is the home of the
+// external id: an external id that was removed and given to the user again leads there by a row.
 func readdressTo(o op.Op, x *naming) {
 	number := x.number
 	if x.via != 0 {
@@ -314,19 +313,19 @@ func readdressTo(o op.Op, x *naming) {
 	binary.LittleEndian.PutUint64(o[8:], number)
 }
 
-// parts says whether an op goes another way to the user with this key than the ops before it: then it might overtake
-// them. The tombstone of who was merged sends ops on behind what the user is about to hear.
+// parts says whether an op takes another way to the user with this key than the ops before it, which it might then
+// overtake: a merged user's tombstone sends ops on behind what the user is about to be told.
 func (r *routing) parts(key, via uint64) bool {
 	before, known := r.ways[key]
 	r.ways[key] = via
 	return known && before != via
 }
 
-// waits says whether an op of a user has to wait for an op of somebody else before it, and which directory row it is
-// about: one sets a group's state of an address, the other leaves the address. Who leaves keeps what held for him there
-// (decisions.md D5), and the row doesn't remember what it had before. Or one is for whoever has an address, which is
-// nobody, and the other gets the address: their groups have logs of their own, and the news of who has it might come to
-// the row first.
+// waits says whether an op of a user has to wait for an earlier op of another user, and for which directory row. It has
+// to when one of the two sets a group's state of an address and the other leaves the address: a user who leaves keeps
+// what held for them there (decisions.md D5), and the row doesn't remember its earlier states. It also has to when the
+// earlier op is for whoever has an address, which is nobody, and this op brings the user to the address: their groups
+// have logs of their own, and the news of who has the address might reach the row first.
 func (r *routing) waits(key uint64, u named, fields []contactField) (row uint64, waits bool) {
 	rows := u.rows
 	for _, f := range fields {
@@ -351,7 +350,7 @@ func (r *routing) waits(key uint64, u named, fields []contactField) (row uint64,
 	return 0, false
 }
 
-// severalUsers stands for more than one who has done something with an address: no user has that key.
+// severalUsers stands for several users who have done something with an address: no user has that key.
 const severalUsers = 0
 
 // doneBy notes that the user with this key has done something with the address in a directory row.
@@ -362,14 +361,13 @@ func doneBy(done map[uint64]uint64, row, key uint64) {
 	done[row] = key
 }
 
-// byOther says whether somebody else than the user with this key has done something with the address in a directory
-// row.
+// byOther says whether another user than the one with this key has done something with the address in a directory row.
 func byOther(done map[uint64]uint64, row, key uint64) bool {
 	who, ok := done[row]
 	return ok && row != 0 && who != key
 }
 
-// note keeps in mind what an op of a user does to addresses.
+// note notes what an op of a user does to addresses.
 func (r *routing) note(key uint64, u *named, fields []contactField) {
 	for _, f := range fields {
 		if f.at < 0 || f.row == u.rows[f.at] {
@@ -387,15 +385,15 @@ func (r *routing) note(key uint64, u *named, fields []contactField) {
 	}
 }
 
-// leaves: the user is deleted.
+// leaves notes that the user is deleted.
 func (r *routing) leaves(u named) {
 	for _, row := range u.rows {
 		r.moved[row] = struct{}{}
 	}
 }
 
-// touch: the user is updated, so of those who share an address with him he is meant from now on, unless only others
-// have an external id.
+// touch notes that the user is updated: of those who share an address with the user, the user is the one meant from now
+// on, unless only others have an external id.
 func (n *names) touch(u named) {
 	if u.number == 0 {
 		return

@@ -10,18 +10,19 @@ import (
 	"millrace/shard/replica"
 )
 
-// Clients track the same values again and again. A state that says what the user has said already, and what his address
-// has heard since the last one came there, changes nothing for anybody; but only the address's row knows, and telling
-// it costs a message. So it is looked up before the record is made, when all the request's ops before it leave user and
-// address alone, and what changes nothing is taken out: the state is set when it is looked up, to what it is. Who sets
-// a state by another endpoint than /users/track has it set, with a time of its own.
+// Clients track the same values again and again. A state changes nothing for anybody when the user has said it already,
+// and the user's address has heard it since the last user came to it. But only the address's row knows the latter, and
+// telling the row costs a message. So such a state is looked up before the record is made, provided that no earlier op
+// of the request touches the user or the address, and is taken out when it changes nothing: it counts as set at the
+// time of the look-up, to the value that it has. A state that comes through another endpoint than /users/track is
+// always set, with a time of its own.
 
-// touched is what the ops of a batch before the one at hand may change.
+// touched is what the earlier ops of a batch may change.
 type touched struct {
 	users, rows []uint64
 }
 
-// leaveOutUnchanged takes the states out of the batch's ops that change nothing, and says whether there were any.
+// leaveOutUnchanged takes states that change nothing out of the batch's ops, and says whether there were any.
 func (b *Batch) leaveOutUnchanged() (changed bool, err error) {
 	if b.Source != op.SourceTrack || b.addressed || !slices.ContainsFunc(b.contacts, func(start int) bool {
 		o, _ := op.Next(b.Buf[start:])
@@ -34,7 +35,7 @@ func (b *Batch) leaveOutUnchanged() (changed bool, err error) {
 	for _, start := range b.contacts {
 		o, _ := op.Next(b.Buf[start:])
 		user, same, known, err := b.isUnchanged(o, before)
-		if err != nil || !known { // it may be for anybody whom the ops behind it are for
+		if err != nil || !known { // the op may be for the same user as any op behind it
 			return changed, err
 		}
 		if same {
@@ -42,7 +43,7 @@ func (b *Batch) leaveOutUnchanged() (changed bool, err error) {
 			changed = true
 			continue
 		}
-		if user != 0 { // nobody else names who is made
+		if user != 0 { // no other op names a user whom this op makes
 			before.users = append(before.users, user)
 		}
 		for _, f := range b.routing.fields {
@@ -54,9 +55,10 @@ func (b *Batch) leaveOutUnchanged() (changed bool, err error) {
 	return changed, nil
 }
 
-// isUnchanged says whether an op changes neither addresses nor states of anybody. Else its user, and the rows of the
-// addresses that he has, are touched. user is for whom the op is, whatever the ops before it do; 0: for one who is
-// made. That is not known of an address, and of a number of somebody who was merged.
+// isUnchanged says whether an op changes neither addresses nor states of anybody. If it does, its user, and the rows of
+// the user's addresses, count as touched. user is the user whom the op is for, whatever the ops before it do; 0: one
+// whom the op makes. known is false for an op by an address, for the number of a merged user, and when the op's number
+// or the profile is on another node.
 func (b *Batch) isUnchanged(o op.Op, before *touched) (user uint64, same, known bool, err error) {
 	e, id := b.coordinator, o.Flags().ID()
 	if id == op.Email || id == op.Phone || !e.isHere(o.Number()) {
@@ -98,8 +100,8 @@ func (b *Batch) isUnchanged(o op.Op, before *touched) (user uint64, same, known 
 	return user, same, known, nil
 }
 
-// lendTarget lends the profile that an op goes to as things stand, when it is here; number is 0 when the op would make
-// one. The op is by another identifier than an address.
+// lendTarget lends the profile that an op goes to as things stand, when the profile is on this node; number is 0 when
+// the op would make a profile. The op's identifier must not be an address.
 func (b *Batch) lendTarget(o op.Op) (number uint64, l replica.Lent, err error) {
 	e, number := b.coordinator, o.Number()
 	if o.Flags().ID() != op.SvcID {
@@ -107,7 +109,7 @@ func (b *Batch) lendTarget(o op.Op) (number uint64, l replica.Lent, err error) {
 		switch {
 		case err != nil || l.Blob == nil:
 			return 0, l, err
-		case profile.Kind(l.Blob) == profile.KindUser: // in the partition of its home
+		case profile.Kind(l.Blob) == profile.KindUser: // in the partition of its home number
 			return number, l, nil
 		}
 		number = 0
@@ -124,7 +126,7 @@ func (b *Batch) lendTarget(o op.Op) (number uint64, l replica.Lent, err error) {
 	return number, l, err
 }
 
-// haveHeard says whether all who share an address have heard these states of it last, and since they came.
+// haveHeard says whether an address has these states, each of them set since the last user came to the address.
 func (c *Coordinator) haveHeard(
 	workspace uint32, id op.IDKind, key []byte, states []profile.StateChange,
 ) (all bool, err error) {
@@ -138,7 +140,7 @@ func (c *Coordinator) haveHeard(
 	return all, err
 }
 
-// blankStates makes fields that apply passes by of the states in the body of an op.
+// blankStates turns the states in the body of an op into fields that apply skips.
 func blankStates(o op.Op) {
 	for body := o.Body(); len(body) > 0; {
 		code, _, rest, ok := op.NextField(body)

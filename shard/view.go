@@ -10,17 +10,17 @@ import (
 	"millrace/shard/replica"
 )
 
-// Reads see what is applied, and what was acknowledged is applied: they are linearizable.
+// Reads see what is applied, and everything acknowledged is applied: reads are linearizable.
 
-// User is one profile as a read found it. Blob is a copy, joined with what the user's addresses have of states
-// (names.go); package profile reads it.
+// User is one profile as a read found it. Blob is a copy, joined with the states of the user's addresses (names.go);
+// package profile reads it.
 type User struct {
 	Number uint64
 	Blob   []byte
 }
 
 // Find returns the users that an identifier names: for an external id or alias one or none; for an email or phone all
-// who share it, the one that /users/track would update first.
+// who share it, the one first whom /users/track would update.
 func (c *Coordinator) Find(workspace uint32, id op.IDKind, key []byte) ([]User, error) {
 	found, err := c.candidates(nil, c.hasher.Number(workspace, id, key), workspace, id, key)
 	if err != nil {
@@ -38,8 +38,8 @@ func (c *Coordinator) Find(workspace uint32, id op.IDKind, key []byte) ([]User, 
 	return users, c.join(workspace, users)
 }
 
-// FindEach returns whom each of the identifiers names: external ids, aliases and svc_ids, which name one user at most.
-// Several are looked at at a time, if the disk or other nodes may be asked for them.
+// FindEach returns the users that each of the identifiers names: external ids, aliases and svc_ids, which name one user
+// at most. It looks at several at a time, if the disk or other nodes may have to be asked for them.
 func (c *Coordinator) FindEach(workspace uint32, list []Identifier) ([][]User, error) {
 	found := make([][]User, len(list))
 	if c.sole != nil && c.sole.AllResident() {
@@ -68,7 +68,7 @@ func (c *Coordinator) findOne(workspace uint32, id Identifier) (users []User, er
 	return users, err
 }
 
-// candidates appends the profiles that an identifier names, the one first that /users/track would update, each user
+// candidates appends the profiles that an identifier names, the one first whom /users/track would update, each user
 // once.
 func (c *Coordinator) candidates(
 	dst []candidate, home uint64, workspace uint32, id op.IDKind, key []byte,
@@ -85,7 +85,8 @@ func (c *Coordinator) candidates(
 	return ranked(dst, func(x candidate) uint64 { return x.user }), err
 }
 
-// ranked sorts candidates, the one first that /users/track would update, and leaves the first of each key, 0 for none.
+// ranked sorts candidates, the one first whom /users/track would update, and keeps the first of each key, none for key
+// 0.
 func ranked(list []candidate, key func(candidate) uint64) []candidate {
 	slices.SortStableFunc(list, candidate.compare)
 	if !slices.ContainsFunc(list, func(x candidate) bool { return x.followed }) {
@@ -99,8 +100,8 @@ func ranked(list []candidate, key func(candidate) uint64) []candidate {
 	})
 }
 
-// viewCandidate calls f with the profile of one of those whom an identifier names, unless f had him before. Ask for one
-// after the other.
+// viewCandidate calls f with the profile of the candidate at i, unless f had that user before. Call it for one
+// candidate after the other.
 func (c *Coordinator) viewCandidate(
 	workspace uint32, id op.IDKind, key []byte, list []candidate, i int, f func(number uint64, blob []byte),
 ) error {
@@ -124,7 +125,7 @@ func (c *Coordinator) viewCandidate(
 		if l.Blob != nil {
 			l.Back()
 		}
-		// Merged since he was looked at, or the only one, who wasn't.
+		// Merged since the candidate was looked at, or the only candidate, which nobody has looked at.
 		if *x, err = c.candidate(x.number, c.hasher.Number(workspace, id, key), id); err != nil {
 			return err
 		}
@@ -133,7 +134,8 @@ func (c *Coordinator) viewCandidate(
 	return nil
 }
 
-// onlyHere has a user who turned out to be at place i of the list at no other one. Who was before stays there.
+// onlyHere keeps the user of x, which is at place i of the list, from occurring twice: an earlier place wins, later
+// ones are cleared.
 func (x *candidate) onlyHere(list []candidate, i int) {
 	for k := range list {
 		switch {
@@ -146,10 +148,10 @@ func (x *candidate) onlyHere(list []candidate, i int) {
 	}
 }
 
-// viewNamed calls f with the profile that the directory names for an alias or external id, unless it has not got the
-// name yet that it was promised. The only one that is named may have been merged into another one, which the directory
-// has not heard of yet: then f gets that one, unless it has taken in whoever was named, and has not got the name with
-// them.
+// viewNamed calls f with the profile that the directory names for an alias or external id, unless that profile was
+// promised the name and hasn't got it yet. If it is the only one named, it may have been merged into another profile
+// without the directory having heard of that yet. Then f gets the other profile, unless that one has taken in the
+// profiles that were named, and hasn't got the name with them.
 func (c *Coordinator) viewNamed(
 	workspace uint32, id op.IDKind, key []byte, number uint64, only bool, f func(number uint64, blob []byte),
 ) error {
@@ -166,14 +168,14 @@ func (c *Coordinator) viewNamed(
 		}
 		next, ok := entries.Forward(l.Blob)
 		l.Back()
-		if !ok || !only || id == op.ExternalID { // that of a merged user is nobody's
+		if !ok || !only || id == op.ExternalID { // the external id of a merged user is nobody's
 			return nil
 		}
 		merged, number = append(merged, number), next
 	}
 }
 
-// hasTakenIn says whether a profile has what these have had.
+// hasTakenIn says whether a profile has taken in all profiles with these numbers.
 func hasTakenIn(blob []byte, numbers []uint64) bool {
 	left := len(numbers)
 	if left > 0 {
@@ -186,8 +188,8 @@ func hasTakenIn(blob []byte, numbers []uint64) bool {
 	return left <= 0
 }
 
-// namedBy is the number that the directory has for an identifier of the profile at number: that one, or the one of a
-// profile that was merged into it, which the directory has not heard of yet.
+// namedBy is the number that the directory has for an identifier of the profile at number: that number, or the number
+// of a profile that was merged into it when the directory has not heard of the merge yet.
 func (c *Coordinator) namedBy(workspace uint32, id op.IDKind, key []byte, number uint64) uint64 {
 	named, err := c.numbers(nil, c.hasher.Number(workspace, id, key), workspace, id, key)
 	if err != nil || len(named) != 1 {
@@ -208,16 +210,16 @@ func (c *Coordinator) namedBy(workspace uint32, id op.IDKind, key []byte, number
 	return named[0]
 }
 
-// Sharer is one of those who share an address, as a choice among them sees him.
+// Sharer is one of the users who share an address, as a choice among them sees this user.
 type Sharer struct {
-	Number     uint64 // while he is being merged into another one, still his own
-	Identified bool   // he has an external id
+	Number     uint64 // while the user is being merged into another one, still the user's own
+	Identified bool   // the user has an external id
 	Updated    int64  // Unix µs
 }
 
-// Sharers returns those who share an email or phone, first the one whom /users/track would update, and tells no more of
-// them than a choice needs. While one is being merged they are as before. If nobody else is there, he is whom he is
-// merged into.
+// Sharers returns the users who share an email or phone, the one first whom /users/track would update, and tells no
+// more of them than a choice needs. A user who is being merged is listed as before. If the row names nobody else, it is
+// the user into whom that one is merged who is listed.
 func (c *Coordinator) Sharers(workspace uint32, id op.IDKind, key []byte) ([]Sharer, error) {
 	home := c.hasher.Number(workspace, id, key)
 	numbers, err := c.numbers(nil, home, workspace, id, key)
@@ -254,8 +256,8 @@ func (c *Coordinator) FindNumber(workspace uint32, number uint64) (users []User,
 	return users, err
 }
 
-// FindMerged returns the user with this number, or else the one whom that user was merged into: what was given out for
-// somebody, such as a link in a mail, stays good for who they are now.
+// FindMerged returns the user with this number, or else the user into whom that one was merged: what was given out for
+// somebody, such as a link in a mail, stays good for the user that they are now.
 func (c *Coordinator) FindMerged(workspace uint32, number uint64) (users []User, err error) {
 	for merged := true; merged && err == nil; {
 		merged = false
@@ -313,7 +315,7 @@ func (c *Coordinator) readNumbers(
 	return dst, nil
 }
 
-// walk finds an identifier's entry as worker.findHome does and calls f with it, once or not at all.
+// walk finds an identifier's entry as machine.Worker.findHome does and calls f with it, once or not at all.
 func (c *Coordinator) walk(
 	home uint64, workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte),
 ) error {
@@ -335,7 +337,7 @@ func (c *Coordinator) view(number uint64, f func(blob []byte)) error {
 	return err
 }
 
-// lendHome walks from an identifier's home number to its entry, as worker.findHome does.
+// lendHome walks from an identifier's home number to its entry, as machine.Worker.findHome does.
 func (c *Coordinator) lendHome(
 	home uint64, workspace uint32, id op.IDKind, key []byte,
 ) (number uint64, l replica.Lent, err error) {
@@ -354,8 +356,8 @@ func (c *Coordinator) lendHome(
 }
 
 // View calls f for each user that an identifier names, in the order of Find, without a copy: blob is lent for the call,
-// in which f must not call the engine. Package profile reads it; of states it has what the user has said himself alone
-// (HeldState has what holds). For op.SvcID key is the svc_id as text.
+// in which f must not call the engine. Package profile reads it. Of states, blob has only what the user has said
+// (HeldState has what holds). For op.SvcID, key is the svc_id as text.
 func (c *Coordinator) View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error {
 	if id == op.SvcID {
 		number, ok := c.hasher.ParseSvcID(workspace, key)
@@ -388,7 +390,7 @@ func (c *Coordinator) View(workspace uint32, id op.IDKind, key []byte, f func(nu
 	return err
 }
 
-// maxStackKey is how long a key may be that needs no memory of its own.
+// maxStackKey is the length up to which a key needs no memory of its own.
 const maxStackKey = 320
 
 func (c *Coordinator) viewUser(workspace uint32, number uint64, f func(number uint64, blob []byte)) error {
@@ -404,8 +406,8 @@ func (c *Coordinator) viewUser(workspace uint32, number uint64, f func(number ui
 	return nil
 }
 
-// ViewAddress calls f with the states of an address, when it has any or has a user; as View. Readers of states in
-// package profile work on it (GroupState, ContactState, HardBounce, SpamMark).
+// ViewAddress calls f with the entry of an address, when the address has a state or a user; as View. The readers of
+// states in package profile work on it (GroupState, ContactState, HardBounce, SpamMark).
 func (c *Coordinator) ViewAddress(workspace uint32, id op.IDKind, key []byte, f func(blob []byte)) error {
 	var canonical [maxStackKey]byte
 	if id == op.Email {
