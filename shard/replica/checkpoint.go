@@ -15,14 +15,15 @@ import (
 )
 
 // checkpoints writes what is dirty to the store now and then, so that replay stays short, memory can be freed and the
-// log trimmed. It is lazy on purpose: a profile that changes a hundred times between two checkpoints is written once.
+// log can be trimmed. It is lazy on purpose: a profile that changes a hundred times between two checkpoints is written
+// once.
 type checkpoints struct {
 	mu      sync.Mutex
 	request chan struct{}
-	full    chan struct{} // there is enough log for a round
-	logged  atomic.Int64  // of Replica.logged, before the last round
-	round   chan struct{} // closed when the round that is awaited has ended
-	busy    sync.Mutex    // held by the round itself, and by readers of the books on disk
+	full    chan struct{} // signalled when there is enough log for a round
+	logged  atomic.Int64  // Replica.logged before the last round
+	round   chan struct{} // closed when the round that callers await has ended
+	busy    sync.Mutex    // held during a round, and by readers of the books on disk
 }
 
 func (c *checkpoints) init() {
@@ -30,7 +31,8 @@ func (c *checkpoints) init() {
 	c.round = make(chan struct{})
 }
 
-// requestCheckpoint asks for a round and returns a channel that is closed when one that began later has ended.
+// requestCheckpoint asks for a round and returns a channel that is closed when a round that began after the call has
+// ended.
 func (e *Replica) requestCheckpoint() <-chan struct{} {
 	c := &e.checkpoints
 	c.mu.Lock()
@@ -42,7 +44,8 @@ func (e *Replica) requestCheckpoint() <-chan struct{} {
 	return c.round
 }
 
-// countLogged counts bytes that were given to the log, and wakes runCheckpoints when they are enough for a round.
+// countLogged counts bytes that were given to the log, and wakes runCheckpoints when there are enough of them for a
+// round.
 func (e *Replica) countLogged(n int) {
 	c := &e.checkpoints
 	if e.logged.Add(int64(n))-c.logged.Load() < e.opts.CheckpointBytes {
@@ -54,8 +57,8 @@ func (e *Replica) countLogged(n int) {
 	}
 }
 
-// runCheckpoints is the goroutine that writes rounds: after so much log, so much time, or on request. Log behind
-// lastPosition is new to it, however late it begins to run.
+// runCheckpoints is the goroutine that writes rounds: after so much log, after so much time, or on request. Log behind
+// lastPosition counts as new, however late the goroutine begins to run.
 func (e *Replica) runCheckpoints(lastPosition uint64) {
 	defer e.background.Done()
 	c := &e.checkpoints
@@ -70,7 +73,7 @@ func (e *Replica) runCheckpoints(lastPosition uint64) {
 			return
 		case <-c.request:
 		case <-c.full:
-			if e.logged.Load()-c.logged.Load() < e.opts.CheckpointBytes { // said before the last round
+			if e.logged.Load()-c.logged.Load() < e.opts.CheckpointBytes { // signalled before the last round
 				continue
 			}
 		case <-tick.C:
@@ -92,7 +95,7 @@ func (e *Replica) runCheckpoints(lastPosition uint64) {
 	}
 }
 
-// Checkpoint writes all that is dirty to the store now and trims the log. That it can't is final, as it is when a round
+// Checkpoint writes all that is dirty to the store now and trims the log. An error is final, as it is in a round that
 // comes by itself.
 func (e *Replica) Checkpoint() error {
 	err := e.checkpoint()
@@ -102,7 +105,7 @@ func (e *Replica) Checkpoint() error {
 	return err
 }
 
-// checkpoint does a round, and doesn't wait for it once the store is dead.
+// checkpoint does a round, but doesn't wait for its end once the store is dead.
 func (e *Replica) checkpoint() error {
 	done := make(chan error, 1)
 	go func() { done <- e.checkpointAll() }()
@@ -114,7 +117,7 @@ func (e *Replica) checkpoint() error {
 	}
 }
 
-// checkpointAll is one round over all partitions.
+// checkpointAll does one round over all partitions.
 func (e *Replica) checkpointAll() error {
 	e.checkpoints.busy.Lock()
 	defer e.checkpoints.busy.Unlock()
@@ -134,7 +137,7 @@ func (e *Replica) checkpointAll() error {
 		return err
 	}
 	e.checkpointed.Store(applied)
-	if err := e.TrimAll(); err != nil { // what was dirty can be evicted now; who waits for it may get nothing to do
+	if err := e.TrimAll(); err != nil { // dirty entries can be evicted now; those who wait for it may get no more work
 		return err
 	}
 	if e.recovering.Load() { // replay is reading the log
@@ -147,9 +150,9 @@ func (e *Replica) checkpointAll() error {
 	return nil
 }
 
-// checkpointSome saves partitions that are held, from the one with that index on, in one batch and returns which is
-// next and up to where those had applied the log. In order, and above half of a memtable: such a batch Pebble takes as
-// it is instead of sorting it in, key by key.
+// checkpointSome saves held partitions, from the one with this index on, in one batch. It returns the index of the next
+// partition and the position up to which those that it saved had applied the log. The batch is in key order, and larger
+// than half a memtable: Pebble takes such a batch as it is, instead of inserting it key by key.
 func (e *Replica) checkpointSome(first int) (next int, applied uint64, err error) {
 	enough := int(e.opts.StoreMemTableBytes/2 + e.opts.StoreMemTableBytes/8)
 	batch := e.store.DB.NewBatchWithSize(enough + enough/4)
@@ -185,8 +188,9 @@ func (e *Replica) checkpointSome(first int) (next int, applied uint64, err error
 	return next, applied, err
 }
 
-// saveStamp keeps the stamp that records have come to, for when the log no longer tells and the clock has gone back.
-// Records with later stamps are in the log: it is trimmed to what the first partition had applied, at most.
+// saveStamp saves the latest stamp of records, for a start at which the log no longer has it and the clock has gone
+// back. Records with later stamps are still in the log, which is trimmed at most to what the first partition had
+// applied.
 func (e *Replica) saveStamp(batch *pebble.Batch) error {
 	return store.SaveStamp(batch, e.clock.Last())
 }

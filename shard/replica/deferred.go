@@ -17,9 +17,9 @@ import (
 )
 
 // A deferred record waits in the partition of its first op. The request's coordinator has it released when what it
-// waits for is visible (Release), and when nobody asks, the leader releases it all the same.
+// waits for is visible (Release). When no coordinator asks for it, the leader releases it all the same.
 
-// deferredAt is the deferred record that a reference is of, nil when it is gone.
+// deferredAt is the deferred record that a reference names, nil when it is gone.
 func (e *Replica) deferredAt(ref effect.DeferredRef) *books.DeferredRecord {
 	p, w := e.Partition(ref.Partition), e.Owner(ref.Partition)
 	w.Lock()
@@ -27,7 +27,7 @@ func (e *Replica) deferredAt(ref effect.DeferredRef) *books.DeferredRecord {
 	return p.Deferred.Find(ref.Seq)
 }
 
-// resumption is the log's record that lets a deferred one go, with its ops addressed as things stand.
+// resumption is the record for the log that releases a deferred one, with its ops addressed as things stand.
 func (e *Replica) resumption(ref effect.DeferredRef, d *books.DeferredRecord) (data []byte, err error) {
 	rec, err := op.ParseRecord(d.Record, nil)
 	if err != nil {
@@ -44,7 +44,7 @@ func (e *Replica) resumption(ref effect.DeferredRef, d *books.DeferredRecord) (d
 	return out.Finish(rec.Workspace, rec.Actor, e.now(1)), nil
 }
 
-// claim says that the caller, and nobody else, releases a deferred record.
+// claim says whether the caller, and nobody else, is to release a deferred record.
 func (l *leadership) claim(ref effect.DeferredRef) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -53,7 +53,7 @@ func (l *leadership) claim(ref effect.DeferredRef) bool {
 	return ok
 }
 
-// release lets a record go that the caller has claimed.
+// release releases a deferred record that the caller has claimed.
 func (l *leadership) release(ref effect.DeferredRef, end <-chan struct{}) (x Effects, err error) {
 	e := l.e
 	d := e.deferredAt(ref)
@@ -93,8 +93,8 @@ func (l *leadership) release(ref effect.DeferredRef, end <-chan struct{}) (x Eff
 	}
 }
 
-// due are the deferred records that nobody has asked for until now, those of one partition in their order. They are not
-// due again for a while.
+// due are the deferred records that no coordinator has asked for in time, those of one partition in their order. They
+// are not due again for a while.
 func (l *leadership) due(now time.Time) (due []effect.DeferredRef) {
 	l.mu.Lock()
 	for ref, until := range l.kept {
@@ -110,8 +110,8 @@ func (l *leadership) due(now time.Time) (due []effect.DeferredRef) {
 	return due
 }
 
-// releaseDue releases the deferred records that nobody has asked for meanwhile, behind all that came before them. When
-// that can't come to where it goes, they wait on.
+// releaseDue releases the deferred records that nobody has asked for meanwhile, behind everything that came before
+// them. While that can't arrive, they keep waiting.
 func (l *leadership) releaseDue(due []effect.DeferredRef) {
 	if err := l.e.opts.FlushAll(); err != nil {
 		l.e.opts.Logger.Debug("deferred requests wait for what came before them", "error", err)
@@ -120,7 +120,7 @@ func (l *leadership) releaseDue(due []effect.DeferredRef) {
 	l.releaseAll(l.claimAll(due))
 }
 
-// releaseAll releases deferred records that are claimed, one after the other, and what they defer in turn.
+// releaseAll releases claimed deferred records, one after the other, and the records that they defer in turn.
 func (l *leadership) releaseAll(due []effect.DeferredRef) {
 	if len(due) == 0 {
 		return
@@ -128,24 +128,25 @@ func (l *leadership) releaseAll(due []effect.DeferredRef) {
 	l.e.opts.Logger.Info("releasing deferred requests whose coordinator was lost", "requests", len(due))
 	for ; len(due) > 0; due = due[1:] {
 		x, err := l.release(due[0], l.ended)
-		if err != nil { // it is kept, or somebody else's
+		if err != nil { // the record is kept, or another caller's
 			continue
 		}
 		due = append(due, l.claimAll(effect.RefsOf(x.Deferred))...)
 	}
 }
 
-// claimAll are those of the deferred records that the caller, and nobody else, releases.
+// claimAll are those of the deferred records that the caller, and nobody else, is to release.
 func (l *leadership) claimAll(refs []effect.DeferredRef) []effect.DeferredRef {
 	return slices.DeleteFunc(refs, func(ref effect.DeferredRef) bool {
 		return l.e.Owner(ref.Partition) == nil || !l.claim(ref)
 	})
 }
 
-// Release lets a deferred record of one of this engine's partitions go (Effects.Deferred) and returns when it is
-// applied and all that it has caused is visible, apart from what was deferred in turn. end as in Wait. Only the leader
-// releases. Errors: ErrNotLeader (nothing was done; so it is for another leader to do); ErrUnknown as in Wait, and when
-// the record is gone already: somebody else has released it, and whether all of it is visible is not known.
+// Release releases a deferred record of one of this engine's partitions (Effects.Deferred). It returns when the record
+// is applied and all its effects are visible, except what was deferred in turn. end as in Wait. Only the leader
+// releases. Errors: ErrNotLeader when nothing was done and another leader is to release the record; ErrUnknown as in
+// Wait, and when the record is gone already: it was released by another call, and it is unknown whether all its effects
+// are visible.
 func (e *Replica) Release(ref uint64, end <-chan struct{}) (effects Effects, err error) {
 	r := effect.RefOf(ref)
 	if e.Owner(r.Partition) == nil {
@@ -158,7 +159,7 @@ func (e *Replica) Release(ref uint64, end <-chan struct{}) (effects Effects, err
 	}
 	defer l.answered()
 	if !l.claim(r) {
-		if err := e.waitDispatched(); err != nil { // who leads since a moment ago may not have applied it yet
+		if err := e.waitDispatched(); err != nil { // a leader that is new may not have applied the record yet
 			return effects, err
 		}
 		if !l.claim(r) {
@@ -168,7 +169,7 @@ func (e *Replica) Release(ref uint64, end <-chan struct{}) (effects Effects, err
 	return l.release(r, end)
 }
 
-// waitDispatched returns when all that is dispatched by now is applied.
+// waitDispatched returns when everything that is dispatched by now is applied.
 func (e *Replica) waitDispatched() error {
 	last := uint64(0)
 	for _, w := range e.workers {

@@ -14,10 +14,10 @@ import (
 )
 
 // Dispatch is the OnDurable of a group's log: it takes the next records, in the order of their positions, from one
-// goroutine. Those that were appended here have their Context; of others the engine keeps Data until they are applied,
-// which must not change meanwhile. When the workers are behind, Dispatch waits, so that what is in memory is bounded. A
-// record that can't be read fails the engine; one that it has had is left out. After Close nothing is taken any more:
-// the next Open begins with what is not applied.
+// goroutine. Records that were appended here have their Context; of others the engine keeps Data until they are
+// applied, and Data must not change meanwhile. When the workers are behind, Dispatch waits, so that what is in memory
+// is bounded. A record that can't be read fails the engine; one that the engine has had already is left out. After
+// Close no record is taken any more: the next Open begins with the records that are not applied.
 func (e *Replica) Dispatch(records []*wal.Record) {
 	ready := e.ready[:0]
 	defer func() {
@@ -35,7 +35,7 @@ func (e *Replica) Dispatch(records []*wal.Record) {
 		}
 		c := e.window.tryTake(len(r.Data))
 		if c == nil {
-			if len(ready) > 0 { // room comes of what is ready
+			if len(ready) > 0 { // applying what is ready makes room
 				e.dispatch(ready, records[i-1].Position)
 				ready = ready[:0]
 			}
@@ -59,8 +59,9 @@ func (e *Replica) Dispatch(records []*wal.Record) {
 	}
 }
 
-// dispatch hands each record to the workers that it concerns, in order, and says that it was all up to position last.
-// It sorts them all before the first worker gets any: a record that has been applied may be its owner's again.
+// dispatch hands each record to the workers that it concerns, in order, and tells them that these were all up to
+// position last. It sorts all records before the first worker gets any: the owner of a record may reuse it once it has
+// been applied.
 func (e *Replica) dispatch(records []*wal.Record, last uint64) {
 	for _, r := range records {
 		c := r.Context.(*commit)
@@ -79,7 +80,7 @@ func (e *Replica) dispatch(records []*wal.Record, last uint64) {
 	}
 }
 
-// enqueue gives the worker's goroutine what was sorted for it.
+// enqueue gives the worker's goroutine the commits that were sorted for it.
 func (w *worker) enqueue(last uint64) {
 	q := &w.queue
 	q.mu.Lock()
@@ -92,12 +93,12 @@ func (w *worker) enqueue(last uint64) {
 	}
 }
 
-// atOnceOps is how many ops are applied by the log's goroutine at most: as long as that takes, nothing is written.
+// atOnceOps is how many ops the log's goroutine applies at most: while it does, nothing is written to the log.
 const atOnceOps = 64
 
-// takeOver applies what was sorted for the worker in the caller's goroutine, the log's, when that is little and the
-// worker has nothing else to do: small requests then wait for one switch of goroutines less. It says false, with
-// nothing done, when the worker's goroutine is to do it. It never waits, neither for the store nor for a lock.
+// takeOver applies the commits that were sorted for the worker in the caller's goroutine, the log's, when they are few
+// and the worker has nothing else to do: this saves small requests one switch of goroutines. It returns false, with
+// nothing done, when the worker's goroutine has to apply them. It never waits, neither for the store nor for a lock.
 func (w *worker) takeOver(last uint64) bool {
 	if ops := opsOf(w.sorted); ops == 0 || ops > atOnceOps || !w.IsComplete() || !w.claimQueue() {
 		return false
@@ -129,7 +130,7 @@ func opsOf(items []*machine.Commit) (n int) {
 	return n
 }
 
-// claimQueue makes the caller the one who applies, unless there is somebody or something before it.
+// claimQueue makes the caller the one that applies, unless somebody is applying already or commits are queued.
 func (w *worker) claimQueue() bool {
 	q := &w.queue
 	q.mu.Lock()
@@ -141,7 +142,7 @@ func (w *worker) claimQueue() bool {
 	return true
 }
 
-// releaseQueue ends what claimQueue began; all up to position last is applied.
+// releaseQueue ends what claimQueue began; everything up to position last is applied.
 func (w *worker) releaseQueue(last uint64) {
 	q := &w.queue
 	q.mu.Lock()
@@ -154,7 +155,7 @@ func (w *worker) releaseQueue(last uint64) {
 	}
 }
 
-// dispatched is the position up to which all has been dispatched.
+// dispatched is the position up to which everything has been dispatched.
 func (e *Replica) dispatched() uint64 {
 	q := &e.workers[0].queue
 	q.mu.Lock()
@@ -183,12 +184,12 @@ func (e *Replica) adopt(c *commit, position uint64, payload []byte) (err error) 
 		return fmt.Errorf("position %d: %w: no ops", position, op.ErrMalformed)
 	}
 	c.Left.Store(int32(popcount(c.Workers)))
-	e.observe(c.Rec.Stamp + bodies.StampsOf(&c.Rec)) // each op has one of its own
+	e.observe(c.Rec.Stamp + bodies.StampsOf(&c.Rec)) // each op has a stamp of its own
 	return nil
 }
 
-// Lost is the OnLost of a group's log: records that were appended here and may or may not be in the log, now that
-// leadership is lost. Who waits for them gets ErrUnknown.
+// Lost is the OnLost of a group's log: records that were appended here may or may not be in the log, now that
+// leadership is lost. Whoever waits for them gets ErrUnknown.
 func (e *Replica) Lost(records []*wal.Record) {
 	for _, r := range records {
 		c := r.Context.(*commit)
@@ -200,8 +201,8 @@ func (e *Replica) Lost(records []*wal.Record) {
 	}
 }
 
-// Advance says that all records up to a position have been dispatched: the log has none between the last of them and
-// there. So the engine counts as having applied the log that far, once it has applied those.
+// Advance says that all records up to a position have been dispatched: the log has none between the last dispatched one
+// and that position. So the engine counts the log as applied up to there once it has applied the dispatched records.
 func (e *Replica) Advance(position uint64) {
 	for last := e.advanced.Load(); last < position &&
 		!e.advanced.CompareAndSwap(last, position); last = e.advanced.Load() {
@@ -218,8 +219,8 @@ func (e *Replica) Advance(position uint64) {
 	}
 }
 
-// WaitApplied returns nil when all up to a position is applied, and so visible to reads. It waits for records, or
-// Advance, to come so far. Errors: ErrFailed, ErrClosed.
+// WaitApplied returns nil when everything up to a position is applied, and so visible to reads. It waits until records,
+// or Advance, come that far. Errors: ErrFailed, ErrClosed.
 func (e *Replica) WaitApplied(position uint64) error {
 	for _, w := range e.workers {
 		if err := w.waitApplied(position); err != nil {
@@ -250,18 +251,18 @@ func (w *worker) waitApplied(position uint64) error {
 	return nil
 }
 
-// window bounds the records between log and apply that were not made here, and keeps their commits to be used again.
+// window bounds the records between log and apply that were not made here, and keeps their commits for reuse.
 type window struct {
 	mu       sync.Mutex
 	cond     sync.Cond
 	idle     []*commit
-	out      int   // commits that are under way
-	bytes    int64 // what they count
+	out      int   // commits that are in use
+	bytes    int64 // size of their records
 	maxBytes int64
 	ended    bool
 }
 
-// windowRecords is how many records may be under way.
+// windowRecords is how many of these records may be under way.
 const windowRecords = 256
 
 func (v *window) init(maxBytes int64) {
@@ -269,8 +270,8 @@ func (v *window) init(maxBytes int64) {
 	v.maxBytes = maxBytes
 }
 
-// take returns a commit for a record of so many bytes when there is room, or nil when the engine has failed or is
-// closing. Who applies the commit gives it back.
+// take returns a commit for a record of so many bytes as soon as there is room, or nil when the engine has failed or is
+// closing. The worker that finishes the commit gives it back.
 func (v *window) take(size int) *commit {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -280,7 +281,7 @@ func (v *window) take(size int) *commit {
 	return v.next(size)
 }
 
-// tryTake is take for who doesn't wait: nil also when there is no room.
+// tryTake is take without waiting: it returns nil also when there is no room.
 func (v *window) tryTake(size int) *commit {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -290,7 +291,7 @@ func (v *window) tryTake(size int) *commit {
 	return v.next(size)
 }
 
-// hasRoom: a record that is too large by itself goes alone.
+// hasRoom says whether a record fits. A record that is too large by itself is let in alone.
 func (v *window) hasRoom(size int) bool {
 	return v.out < windowRecords && (v.out == 0 || v.bytes+int64(size) <= v.maxBytes)
 }
@@ -315,14 +316,14 @@ func (v *window) give(c *commit) {
 	v.mu.Lock()
 	v.out--
 	v.bytes -= c.size
-	c.Rec.Ops = nil // the record's owner may let its memory go
+	c.Rec.Ops = nil // so that the record's owner can free its memory
 	clear(c.Rec.Names)
 	v.idle = append(v.idle, c)
 	v.mu.Unlock()
 	v.cond.Signal()
 }
 
-// end lets nothing in any more.
+// end lets no record in any more.
 func (v *window) end() {
 	v.mu.Lock()
 	v.ended = true
@@ -336,7 +337,7 @@ func (v *window) hasEnded() bool {
 	return v.ended
 }
 
-// forget lets go the memory that a replay has used.
+// forget frees the memory that a replay has used.
 func (v *window) forget() {
 	v.mu.Lock()
 	v.idle = nil

@@ -13,26 +13,26 @@ import (
 	"millrace/shard/store"
 )
 
-// What the event log needs (package eventlog): the log's records, how far the store has them, and which events had no
-// effect.
+// What the event log needs (package eventlog): the log's records, how far the store has their effects, and which events
+// had no effect.
 
-// ReadLog calls f for the durable and applied records from position from to to. See wal.Log.Read.
+// ReadLog calls f for the durable and applied records with positions between from and to. See wal.Log.Read.
 func (e *Replica) ReadLog(from, to uint64, f func(position uint64, count uint32, payload []byte) error) error {
 	return e.log.Read(from, to, f)
 }
 
-// HoldLog keeps the records from position from on in the log for the reader that calls itself name.
+// HoldLog keeps the records from position from on in the log for the reader with this name.
 func (e *Replica) HoldLog(name string, from uint64) { e.log.Hold(name, from) }
 
-// FirstPosition is where the log begins, AppliedPosition the last record that all workers are known to have applied (a
-// moment after an answer it may be behind it: a worker that had nothing to do with the record is still counting),
-// CheckpointedPosition the last whose effects the store holds: up to there, Dropped is complete on disk and a crash
-// brings nothing back. The state of a replica may be ahead of the log on its node, when it came from another one; both
-// are what can be read in the log.
+// FirstPosition is where the log begins. AppliedPosition is the last record that all workers are known to have applied;
+// for a moment after an answer it may be behind the answered record, while a worker that the record does not concern is
+// still counting. CheckpointedPosition is the last record whose effects the store holds: up to there, Dropped is
+// complete on disk and a crash undoes nothing. A replica's state may be ahead of the log on its node when it came from
+// another node; both positions stay within what can be read in the log.
 func (e *Replica) FirstPosition() uint64        { return e.log.FirstPosition() }
 func (e *Replica) CheckpointedPosition() uint64 { return min(e.checkpointed.Load(), e.logPosition()) }
 
-// logPosition is a position up to which the log has all that was ever decided.
+// logPosition is a position up to which the log has everything that was ever decided.
 func (e *Replica) logPosition() uint64 { return max(e.log.DurablePosition(), e.advanced.Load()) }
 
 func (e *Replica) AppliedPosition() uint64 {
@@ -46,9 +46,9 @@ func (e *Replica) AppliedPosition() uint64 {
 	return applied
 }
 
-// Dropped returns the events from position from to to that had no effect, in order.
+// Dropped returns the events with positions between from and to that had no effect, in order.
 func (e *Replica) Dropped(from, to uint64) (all []books.DroppedEvent, err error) {
-	e.checkpoints.busy.Lock() // what a round is writing is neither here nor there
+	e.checkpoints.busy.Lock() // what a round is writing is in neither place
 	defer e.checkpoints.busy.Unlock()
 	stored := e.store.Ranges()
 	defer stored.Close()
@@ -71,10 +71,10 @@ func (e *Replica) Dropped(from, to uint64) (all []books.DroppedEvent, err error)
 	return all, nil
 }
 
-// Noted returns what the ops from position from on have made, in order, up to the position through, which is to, or
-// less where there is much.
+// Noted returns what the ops from position from on have made, in order, up to the position through: to, or less when
+// there is much.
 func (e *Replica) Noted(from, to uint64) (all []books.Noted, through uint64, err error) {
-	e.checkpoints.busy.Lock() // what a round is writing is neither here nor there
+	e.checkpoints.busy.Lock() // what a round is writing is in neither place
 	defer e.checkpoints.busy.Unlock()
 	stored := e.store.Ranges()
 	defer stored.Close()
@@ -96,11 +96,11 @@ func (e *Replica) Noted(from, to uint64) (all []books.Noted, through uint64, err
 	return all[:end], to, nil
 }
 
-// PackedPosition is the last that NotePacked has noted; ok is false before the first.
+// PackedPosition is the last position that NotePacked has noted; ok is false when it has noted none.
 func (e *Replica) PackedPosition() (position uint64, ok bool, err error) { return e.store.Packed() }
 
 // NotePacked notes that the event log has on disk what it wants of the log up to a position. With forget, what Dropped
-// and Noted know up to there goes; it goes with the note or not at all. It is on disk some time later.
+// and Noted know up to there is deleted, together with the note or not at all. The note is on disk some time later.
 func (e *Replica) NotePacked(position uint64, forget bool) error {
 	batch := e.store.DB.NewBatch()
 	defer batch.Close()
@@ -116,10 +116,10 @@ func (e *Replica) NotePacked(position uint64, forget bool) error {
 	return nil
 }
 
-// Stats is what an operator watches of the engine. Bytes are bytes, positions are those of the log.
+// Stats are the engine's figures for operators. Bytes are in bytes, positions are those of the log.
 type Stats struct {
 	machine.Stats
-	InflightBytes        int64 // records between Commit and applied
+	InflightBytes        int64 // records between Take and applied
 	LogBytes             int64
 	DurablePosition      uint64
 	AppliedPosition      uint64
@@ -128,7 +128,7 @@ type Stats struct {
 	UndeliveredBytes     int64 // of messages on their way to other groups
 }
 
-// Stats takes each worker's lock in turn; once a second is often enough.
+// Stats takes each worker's lock in turn; calling it once a second is often enough.
 func (e *Replica) Stats() (s Stats) {
 	s.Stats = e.Machine.Stats()
 	if l := e.lead.Load(); l != nil {

@@ -16,12 +16,12 @@ import (
 	"millrace/wal"
 )
 
-// A store can be taken apart: from one that has all partitions, or those of one group, others are made that have some
+// A store can be divided: from a store that has all partitions, or those of one group, stores are made that have some
 // of them. So a node that was alone becomes the groups of a cluster.
 
-// Settle returns when all that requests have caused is done and nothing waits: no message is on its way, no record is
-// deferred, no users are being merged. The caller commits nothing meanwhile; what an earlier process has left under way
-// is taken up by Open. Errors: that of ctx, ErrFailed.
+// Settle returns when everything that requests have caused is done and nothing waits: no message is on its way, no
+// record is deferred, no users are being merged. The caller commits nothing meanwhile; what an earlier process has left
+// under way is taken up by Open. Errors: that of ctx, ErrFailed.
 func (e *Replica) Settle(ctx context.Context) error {
 	tick := time.NewTicker(settlePause)
 	defer tick.Stop()
@@ -30,8 +30,8 @@ func (e *Replica) Settle(ctx context.Context) error {
 			return err
 		}
 		before := e.log.LastPosition()
-		// All that goes on goes on through the log: when that has not grown meanwhile, what was seen of the partitions
-		// was there at one time.
+		// Everything goes through the log: if it has not grown meanwhile, what was seen of the partitions was there at
+		// one time.
 		if s := e.Stats(); s.AppliedPosition == before && s.Outbox+s.Deferred+s.MergesWaiting == 0 &&
 			s.InflightBytes == 0 && e.log.LastPosition() == before {
 			return nil
@@ -46,25 +46,25 @@ func (e *Replica) Settle(ctx context.Context) error {
 
 const settlePause = 5 * time.Millisecond
 
-// Secret is what numbers are made with: of who knows it, users can be aimed at one partition.
+// Secret is the secret that numbers are made with: whoever knows it can aim users at one partition.
 func (e *Replica) Secret() [32]byte { return e.store.Secret }
 
-// Extract describes a store to be made of a part of another one (Replica.Extract).
+// Extract describes a store that is made of a part of another one (Replica.Extract).
 type Extract struct {
 	FS vfs.FS // default vfs.Default
-	// Options.Dir of the engine that will have it: the store comes under state/, which must be absent or empty
+	// Options.Dir of the engine that will use the store, which is made under state/; that must be absent or empty
 	Dir string
-	// First and Count are the partitions.
+	// First and Count are the partitions that the store gets.
 	First, Count int
-	// Control makes the store of a control group: control documents and audit log, and no users. A store that isn't one
-	// has neither.
+	// Control makes the store of a control group: control documents and audit log, and no users. Any other store has
+	// neither documents nor audit log.
 	Control bool
 	// WithoutDocuments is a prefix: documents whose keys begin with it are left out; empty: none. Documents are added.
 	WithoutDocuments string
 	Documents        map[string][]byte
-	// Position is what the partitions are to say that they have applied: the new engine's log begins behind it.
+	// Position is what the partitions will count as applied: the new engine's log begins behind it.
 	Position uint64
-	// Progress is called for each partition that is done; may be nil.
+	// Progress is called for each partition that is done; it may be nil.
 	Progress func(partition uint8)
 	Logger   *slog.Logger // default slog.Default()
 }
@@ -79,9 +79,9 @@ func (e *Replica) PartitionBytes(partition uint8) int64 {
 	return int64(n)
 }
 
-// Extract makes a store of a part of this engine's. The new one has the same secret, and is on disk when Extract
-// returns nil. The caller has written a Checkpoint since the last change, and nothing changes meanwhile. What the event
-// log has not packed is the caller's to look after: events without effect are left out.
+// Extract makes a store of a part of this engine's. The new store has the same secret, and is on disk when Extract
+// returns nil. The caller has written a Checkpoint since the last change, and nothing changes meanwhile. Events without
+// effect are left out, so the caller has to look after what the event log has not packed.
 func (e *Replica) Extract(ctx context.Context, x Extract) error {
 	if x.FS == nil {
 		x.FS = vfs.Default
@@ -101,7 +101,7 @@ func (e *Replica) Extract(ctx context.Context, x Extract) error {
 	}
 	o := e.storeOptions(true, e.store.Secret)
 	o.FS, o.Dir, o.Logger, o.Cache = x.FS, path, x.Logger, nil
-	o.Note, o.OnFailure = func(uint64) {}, func(error) {} // its flush says so
+	o.Note, o.OnFailure = func(uint64) {}, func(error) {} // Flush below returns its errors
 	s, err := store.Open(o)
 	if err != nil {
 		return err
@@ -124,7 +124,7 @@ type copier struct {
 	batch *pebble.Batch
 }
 
-// copyBatchBytes is how much is written at once.
+// copyBatchBytes is about how many bytes are written in one batch.
 const copyBatchBytes = 4 << 20
 
 func (c *copier) copy() error {
@@ -185,10 +185,10 @@ func (c *copier) documents() error {
 	return nil
 }
 
-// partition copies the books of a partition, as far as they go along, and its entries.
+// partition copies the entries of a partition, and those of its books that the new store gets.
 func (c *copier) partition(p uint8) error {
 	lower, upper := store.Bounds(p)
-	if c.x.Control { // of its books the audit log alone
+	if c.x.Control { // only the audit log
 		upper = store.AppendEntryKey(nil, uint64(p)<<56|1)
 	}
 	found := false
@@ -211,7 +211,7 @@ func (c *copier) partition(p uint8) error {
 	return err
 }
 
-// applied copies a partition's position, and its counters: those of a control group begin anew.
+// applied copies a partition's position and counters; those of a control group begin anew.
 func (c *copier) applied(k, v []byte) error {
 	at, err := books.ParsePositions(v)
 	if err != nil {

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// ErrHandingOver is returned by HandOver when another one is under way.
+// ErrHandingOver is returned by HandOver when another hand-over is under way.
 var ErrHandingOver = errors.New("shard: the leadership is being handed over already")
 
-// HandOver says that another node is to lead the group soon: from now on Take refuses requests, which go to whoever
-// leads next. It returns when all that was taken is answered, and takes nothing any more; or after timeout, and goes on
-// with what others need to come to an end. resume undoes it, when the group is not led by another node after all. An
-// error: somebody else has it hand over.
+// HandOver says that another node is to lead the group soon. From now on Take refuses requests, which go to the next
+// leader. HandOver returns when everything that was taken is answered, and nothing is taken any more; or after timeout,
+// and then the replica still takes what others need to come to an end. resume undoes the hand-over, when no other node
+// leads the group after all. Error: ErrHandingOver.
 func (e *Replica) HandOver(timeout time.Duration) (resume func(), err error) {
 	l := e.lead.Load()
 	if l == nil {
@@ -40,10 +40,10 @@ func (e *Replica) HandOver(timeout time.Duration) (resume func(), err error) {
 	}, nil
 }
 
-// Flush returns when all messages have been applied that this group had under way at the call, but those of merges,
-// which may wait for one another. waiting are references to the deferred records of an owner (applying.owner; of 0 it
-// gives none). Only the leader flushes, behind a barrier of its own. Errors: ErrNotLeader; ErrBusy when end was closed
-// before.
+// Flush returns when all messages have been applied that this group had under way at the call, except those of merges,
+// which may wait for one another. waiting are references to the deferred records of an owner (applying.owner); for
+// owner 0 there are none. Only the leader flushes, behind a barrier of its own. Errors: ErrNotLeader; ErrBusy when end
+// was closed first.
 func (e *Replica) Flush(owner uint64, end <-chan struct{}) (waiting []uint64, err error) {
 	l := e.lead.Load()
 	if l == nil {
@@ -58,7 +58,7 @@ func (e *Replica) Flush(owner uint64, end <-chan struct{}) (waiting []uint64, er
 	return waiting, nil
 }
 
-// awaits returns when something is done. Errors: as those of Flush.
+// awaits returns when isDone says so. Errors: those of Flush.
 func (l *leadership) awaits(isDone func() bool, end <-chan struct{}) error {
 	for !isDone() {
 		select {

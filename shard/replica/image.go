@@ -14,30 +14,32 @@ import (
 	"millrace/wal"
 )
 
-// ErrImage is returned by BeginImage while another image is being taken. Wait until that is released.
+// ErrImage is returned by BeginImage while another image is being taken. Wait until that one is released.
 var ErrImage = errors.New("an image of the engine is being taken already")
 
-// RestoreMarker is a file in Options.Dir while a restore fills the directory. Open refuses a directory that has it: its
-// files are not complete.
+// RestoreMarker is a file in Options.Dir while a restore fills the directory. Open refuses a directory that has it,
+// since the files there are not complete.
 const RestoreMarker = "RESTORING"
 
-// ReceivedMarker is a file in a replica's Options.Dir from when a state from another node has been received whole until
-// it is in the place of the old one (package backup). Open refuses a directory that has it.
+// ReceivedMarker is a file in a replica's Options.Dir from the moment at which a state from another node has been
+// received completely until it has replaced the old one (package backup). Open refuses a directory that has it.
 const ReceivedMarker = "RECEIVED"
 
 const (
 	imageHold = "image" // name of the hold on the log
-	imageDir  = "image" // in Options.Dir; what an image has of files that would go away
+	imageDir  = "image" // in Options.Dir; copies of those files of an image that would go away
 )
 
-// Image is what Options.Dir holds at one moment, as files that stay as they are while the engine goes on: a start from
-// them is a start after the power was lost at that moment. It is taken in this order, and no other gives a whole:
+// Image is what Options.Dir holds at one moment, as files that stay unchanged while the engine goes on: a start from
+// them is like a start after a loss of power at that moment. It is taken in this order, and no other makes it whole:
 //
 //	BeginImage  the log is held, so that nothing that the store lacks goes away; then the store is copied
-//	others      copy what is theirs (package eventlog) to Path. It may be ahead of the copied store: the log has what is between
-//	End         fixes the position at which the log of the image ends. It comes last, since neither store nor event log may be ahead of the log
+//	others      copy their own files (package eventlog) to Path. These may be ahead of the copied store: the log has
+//	            what is between
+//	End         fixes the position at which the log of the image ends. It comes last, since neither store nor event
+//	            log may be ahead of the log
 //
-// Of a replica's state for another node, which has the log from its group, End is left out.
+// End is left out for an image of a replica's state for another node, which has the log from its group.
 //
 // Copies are hard links where the file system has them. They, and the log that is held, take disk space until Release.
 // Not safe for concurrent use.
@@ -49,8 +51,8 @@ type Image struct {
 	log          []wal.File
 }
 
-// BeginImage writes a checkpoint and copies the store. Errors: ErrImage, those of Ready, and what the file system says;
-// nothing is left behind then.
+// BeginImage writes a checkpoint and copies the store. Errors: ErrImage, those of Ready, and those of the file system;
+// after an error nothing is left behind.
 func (e *Replica) BeginImage(ctx context.Context) (*Image, error) {
 	if err := e.Ready(); err != nil {
 		return nil, err
@@ -74,7 +76,7 @@ func (i *Image) begin(ctx context.Context) error {
 	if err := fs.MkdirAll(i.dir, 0o700); err != nil {
 		return fmt.Errorf("make %q: %w", i.dir, err)
 	}
-	select { // so that the image's start has little to replay
+	select { // so that a start from the image has little to replay
 	case <-e.requestCheckpoint():
 	case <-ctx.Done():
 		return ctx.Err()
@@ -89,7 +91,7 @@ func (i *Image) begin(ctx context.Context) error {
 // copyStore copies what the store has flushed: whole batches, in the order in which they were written.
 func (i *Image) copyStore() error {
 	e := i.e
-	e.checkpoints.busy.Lock() // Close waits for it
+	e.checkpoints.busy.Lock() // Close waits for this lock
 	defer e.checkpoints.busy.Unlock()
 	if err := i.Err(); err != nil {
 		return err
@@ -101,11 +103,12 @@ func (i *Image) copyStore() error {
 	return nil
 }
 
-// Path is where others put what is theirs: a directory of that name in Options.Dir's place. It is theirs to make.
+// Path is where other packages put their copies: a directory of this name that stands for the one in Options.Dir. They
+// make it themselves.
 func (i *Image) Path(name string) string { return i.e.opts.FS.PathJoin(i.dir, name) }
 
-// End fixes the image's position: all that is acknowledged by now is in it. The log of the image has what the copied
-// store lacks, and all records behind position packed, for a reader who has the others.
+// End fixes the image's position: everything acknowledged by now is in the image. The log of the image has what the
+// copied store lacks, and all records behind position packed, for a reader that has the earlier ones.
 func (i *Image) End(packed uint64) (err error) {
 	i.position = max(i.e.log.DurablePosition(), i.checkpointed, packed) // a replica's state may be ahead of its log
 	i.log, err = i.e.log.Image(imageHold, min(i.checkpointed, packed)+1, i.position)
@@ -115,11 +118,11 @@ func (i *Image) End(packed uint64) (err error) {
 // Checkpointed is the position up to which the copied store has all effects.
 func (i *Image) Checkpointed() uint64 { return i.checkpointed }
 
-// Position is the last record in the image.
+// Position is that of the last record in the image.
 func (i *Image) Position() uint64 { return i.position }
 
-// Files lists the files of the image by their paths in Options.Dir. Read them in order: the log comes first, and what
-// was read of it and closed is let go.
+// Files lists the files of the image by their paths in Options.Dir. Read them in order: the log's files come first, and
+// each is let go when it was read and closed.
 func (i *Image) Files() (files []wal.File, err error) {
 	for _, f := range i.log {
 		f.Name = "log/" + f.Name
@@ -157,8 +160,8 @@ func (i *Image) appendFiles(files []wal.File, dir string) ([]wal.File, error) {
 	return files, nil
 }
 
-// Err is why the image is better given up: the engine has failed or is closing, or the disk is full, and the image
-// holds space.
+// Err is why the image should be given up: the engine has failed or is closing, or the disk is full while the image
+// takes space.
 func (i *Image) Err() error {
 	e := i.e
 	switch err := e.Failed(); {
@@ -172,7 +175,7 @@ func (i *Image) Err() error {
 	return nil
 }
 
-// Release removes the image. Nothing of it is read any more.
+// Release removes the image. Nothing of it may be read any more.
 func (i *Image) Release() error {
 	err := i.e.removeImage()
 	i.e.log.Hold(imageHold, math.MaxUint64)
@@ -180,7 +183,7 @@ func (i *Image) Release() error {
 	return err
 }
 
-// removeImage removes the copies of an image; those of a process that was killed, too.
+// removeImage removes the copies of an image, also those of a process that was killed.
 func (e *Replica) removeImage() error {
 	dir := e.opts.FS.PathJoin(e.opts.Dir, imageDir)
 	if err := e.opts.FS.RemoveAll(dir); err != nil && !oserror.IsNotExist(err) {
@@ -189,9 +192,9 @@ func (e *Replica) removeImage() error {
 	return nil
 }
 
-// CheckRestored refuses a directory that a restore has not finished, and one whose state is to be replaced by what was
-// received. Open calls it, and so does who makes other files there before: a restore begins in an empty one.
-// A nil fs is the operating system's.
+// CheckRestored refuses a directory whose restore has not finished, and one whose state is to be replaced by a received
+// one. Open calls it. A caller that makes other files in the directory first calls it before that, since a restore
+// begins in an empty directory. A nil fs is the operating system's.
 func CheckRestored(fs vfs.FS, dir string) error {
 	if fs == nil {
 		fs = vfs.Default

@@ -9,12 +9,12 @@ import (
 	"millrace/shard/op"
 )
 
-// Lead says that this node leads the group now and that all earlier records have been dispatched. The engine sends on
-// what is in its outboxes, and releases what is deferred when nobody asks for it in time.
+// Lead says that this node leads the group now and that all earlier records have been dispatched. The engine sends the
+// messages in its outboxes on, and releases deferred records that nobody asks for in time.
 func (e *Replica) Lead() { e.begin(nil) }
 
-// Resume is Lead where no coordinator outlives its process, so that nobody will ask: what is deferred is released as
-// soon as all is visible that was sent before. Then resumed is closed.
+// Resume is Lead for a node whose coordinator ends with its process, so that nobody will ask for deferred records: they
+// are released as soon as everything is visible that was sent before. Then resumed is closed.
 func (e *Replica) Resume() (resumed <-chan struct{}) {
 	t, done := &effect.Future{}, make(chan struct{})
 	l := e.begin(t)
@@ -31,8 +31,8 @@ func (e *Replica) Resume() (resumed <-chan struct{}) {
 	return done
 }
 
-// begin begins a leadership. t, when it isn't nil, counts what is sent on, but merges, which may have to wait for one
-// another.
+// begin begins a leadership. If t isn't nil, it counts the messages that are sent on, except those of merges, which may
+// have to wait for one another.
 func (e *Replica) begin(t *effect.Future) *leadership {
 	e.leading.Lock()
 	defer e.leading.Unlock()
@@ -75,14 +75,14 @@ func (e *Replica) begin(t *effect.Future) *leadership {
 	return l
 }
 
-// resend sends on what is in a partition's outbox. The caller holds its worker's mutex.
+// resend sends on the messages in a partition's outbox. The caller holds its worker's mutex.
 func (l *leadership) resend(p *machine.Partition, t *effect.Future) (resent int) {
-	for i, m := range p.Outbox { // anew: what an earlier leadership has queued knows those that waited then
+	for i, m := range p.Outbox { // copies: messages that an earlier leadership has queued know those who waited then
 		m = &effect.Message{Sender: m.Sender, Seq: m.Seq, Number: m.Number, Body: m.Body, Stored: m.Stored,
 			Token: m.Token, Last: m.Last}
 		if p.Outbox[i].Applied.Load() {
 			m.Applied.Store(true)
-			if p.IsFar(m) { // no replica has been told
+			if p.IsFar(m) { // no replica has been told that it is applied
 				l.noteApplied(m)
 			}
 		} else {
@@ -100,8 +100,8 @@ func (l *leadership) resend(p *machine.Partition, t *effect.Future) (resent int)
 	return resent
 }
 
-// noteApplied: a message of an earlier leadership is applied in its group. Senders of this one may be under way
-// already.
+// noteApplied notes that a message of an earlier leadership is applied in its group. Senders of this leadership may be
+// under way already.
 func (l *leadership) noteApplied(m *effect.Message) {
 	at := arrival{m.Sender, l.groupOf[identity.Partition(m.Number)]}
 	l.mu.Lock()
@@ -110,7 +110,7 @@ func (l *leadership) noteApplied(m *effect.Message) {
 	l.rows++
 }
 
-// Follow says that it does not any more: what waits gets ErrUnknown. Called for the first time only after Lead.
+// Follow says that this node doesn't lead any more: whoever waits gets ErrUnknown. The first call comes after Lead.
 func (e *Replica) Follow() {
 	e.leading.Lock()
 	defer e.leading.Unlock()
@@ -151,7 +151,8 @@ func (e *Replica) tend() {
 	}
 }
 
-// runSweeps forgets what has expired, partition by partition, through the log like every change. Who leads does.
+// runSweeps forgets what has expired, partition by partition, through the log like every change. Only the leader does
+// so.
 func (e *Replica) runSweeps() {
 	defer e.background.Done()
 	tick := time.NewTicker(e.opts.SweepInterval)
@@ -173,7 +174,7 @@ func (e *Replica) runSweeps() {
 	}
 }
 
-// Sweep forgets what has expired now, in all partitions, rather than at the next SweepInterval. The replica must lead.
+// Sweep forgets now what has expired in all partitions, without waiting for SweepInterval. The replica must lead.
 func (e *Replica) Sweep() error {
 	due := e.Held()
 	for len(due) > 0 {
@@ -194,7 +195,7 @@ func (e *Replica) Sweep() error {
 	return nil
 }
 
-// sweep puts a Sweep for each of some partitions into the log, and returns when they are applied.
+// sweep puts a Sweep op for each of some partitions into the log, and returns when they are applied.
 func (e *Replica) sweep(partitions []*machine.Partition) error {
 	var b op.Builder
 	b.Reset(0)

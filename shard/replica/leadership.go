@@ -10,20 +10,20 @@ import (
 )
 
 // leadership is a stretch of time in which a replica leads its group. It carries the messages of the group's outboxes:
-// those to the group itself through the log, by a relay, the others by a sender for each group. What waits in it is
-// told when it ends.
+// those to the group itself through the log, by a relay; the others by a sender for each group. When it ends, whoever
+// waits for it is told.
 //
-// Whoever receives keeps the last sequence of each sender, so nothing that goes from one partition to another may ever
-// be overtaken. Therefore: everything in an outbox is queued in order, by Lead before any worker sends by itself; a
-// sender goes on only when it knows that its messages are applied; and after end nothing is appended any more.
+// A receiver keeps the last sequence of each sender, so nothing that goes from one partition to another may ever be
+// overtaken. Therefore everything in an outbox is queued in order, by Lead, before any worker sends by itself; a sender
+// goes on only when it knows that its messages are applied; and after end nothing is appended any more.
 //
-// In one log a message also stays behind all that was sent before what has caused it. Between groups it need not: of
-// two messages of one partition, the later may arrive first, and what it causes may come to where the earlier is still
-// to come. Where that would matter is where a profile leaves for another one, which from then on speaks of the same
-// names and addresses: so an Absorb waits until all that its partition has sent before is applied.
+// In one log a message also stays behind everything that was sent before its cause. Between groups it need not: of two
+// messages of one partition, the later may arrive first, and its effects may reach a place before the earlier message
+// does. That matters where a profile leaves for another one, which from then on speaks of the same names and addresses:
+// so an Absorb waits until everything that its partition has sent before is applied.
 type leadership struct {
 	e       *Replica
-	toLog   messageQueue // of the relay
+	toLog   messageQueue // the relay's queue
 	ended   chan struct{}
 	ending  sync.Once
 	groupOf [identity.Partitions]int
@@ -34,31 +34,31 @@ type leadership struct {
 	mu       sync.Mutex // guards what follows
 	senders  map[int]*sender
 	inFlight inFlight
-	received map[*effect.Future]struct{}      // of messages of other groups that are applied, with effects on their way
-	kept     map[effect.DeferredRef]time.Time // deferred records that wait to be asked for, and until when
+	received map[*effect.Future]struct{}      // of applied messages of other groups whose effects are on their way
+	kept     map[effect.DeferredRef]time.Time // deferred records that wait for their coordinators, and until when
 	outgoing [identity.Partitions]outgoing
 	arrived  map[arrival]uint64 // messages up to this sequence are applied elsewhere, and no replica has been told yet
-	rows     int                // so many of them
+	rows     int                // how many messages these are
 }
 
 // outgoing is what a partition of the group has under way.
 type outgoing struct {
 	flying int               // messages on their way
-	far    int               // so many of them to other groups
-	held   []*effect.Message // those that wait: the first of them until no others are on their way
+	far    int               // how many of them go to other groups
+	held   []*effect.Message // those that wait: the first of them waits until no others are on their way
 }
 
-// inFlight is what a leadership has taken and not answered. What is open when it ends gets ErrUnknown, so a leader that
-// hands over on purpose waits for it.
+// inFlight is what a leadership has taken and not yet answered. What is open when the leadership ends gets ErrUnknown,
+// so a leader that hands over on purpose waits for it.
 type inFlight struct {
-	// requests (Take until Wait), releases and calls with messages; those whose effects are on their way are counted by
-	// leadership.received
+	// requests (Take until Wait), releases and calls with messages. Messages whose effects are on their way are counted
+	// by leadership.received instead
 	open        int
 	handingOver bool          // no requests are taken, so that the rest comes to an end
 	settled     chan struct{} // during a hand-over: closed when nothing is in flight; from then on nothing is taken
 }
 
-// arrival is by whom messages were sent, and to which group.
+// arrival names the partition that has sent messages, and the group that they went to.
 type arrival struct {
 	sender uint8
 	group  int
@@ -80,11 +80,11 @@ func (l *leadership) hasEnded() bool {
 	return isClosed(l.ended)
 }
 
-// end may be called again.
+// end ends the leadership. It may be called again.
 func (l *leadership) end() {
 	l.ending.Do(func() {
 		close(l.ended)
-		l.appending.Lock() // who was about to append has, or sees the end
+		l.appending.Lock() // a caller that was about to append has done so, or sees the end
 		l.appending.Unlock()
 		l.toLog.close()
 		var replies []func(Effects, error)
@@ -104,7 +104,7 @@ func (l *leadership) end() {
 	})
 }
 
-// newFuture is a future of a replica.
+// newFuture is a future that this leadership completes.
 func (l *leadership) newFuture() *effect.Future {
 	t := &effect.Future{}
 	t.Begin(l)
@@ -136,8 +136,8 @@ func (l *leadership) settle() {
 	}
 }
 
-// Keep: a deferred record of this group waits to be asked for. When nobody does, because the coordinator or the leader
-// that knew of it is lost, it is released all the same.
+// Keep makes a deferred record of this group wait for its coordinator. When nobody asks for it, because the coordinator
+// or the leader that knew of it is lost, it is released all the same.
 func (l *leadership) Keep(ref effect.DeferredRef) {
 	if l.e.Owner(ref.Partition) == nil {
 		return
@@ -147,8 +147,8 @@ func (l *leadership) Keep(ref effect.DeferredRef) {
 	l.mu.Unlock()
 }
 
-// Complete: all that the future has counted is visible. After the end nothing is: what is applied then has effects that
-// no future counts.
+// Complete is called when everything that the future has counted is visible. After the end of the leadership it does
+// nothing: what is applied then has effects that no future counts.
 func (l *leadership) Complete(t *effect.Future) {
 	if l.hasEnded() {
 		return
@@ -173,8 +173,8 @@ func (l *leadership) Complete(t *effect.Future) {
 	}
 }
 
-// submit is Replica.submit for a record of the engine's own: none is appended when leadership has ended, although the
-// log may take records again.
+// submit is Replica.submit for a record of the engine's own: none is appended when the leadership has ended, even if
+// the log takes records again.
 func (l *leadership) submit(e *Replica, c *commit, data []byte) error {
 	l.appending.Lock()
 	defer l.appending.Unlock()
@@ -238,7 +238,7 @@ func (l *leadership) queue(m *effect.Message) {
 	c.send(m)
 }
 
-// landed: messages are applied. Who waits for them goes. The caller holds mu.
+// landed notes that messages are applied, and sends those that waited for them. The caller holds mu.
 func (l *leadership) landed(messages []*effect.Message) {
 	for _, m := range messages {
 		s := &l.outgoing[m.Sender]
@@ -254,7 +254,7 @@ func (l *leadership) landed(messages []*effect.Message) {
 	}
 }
 
-// landedHere: messages to partitions of this engine are applied.
+// landedHere is landed for messages to partitions of this engine.
 func (l *leadership) landedHere(messages []*effect.Message) {
 	l.mu.Lock()
 	l.landed(messages)

@@ -13,7 +13,7 @@ import (
 	"millrace/wal"
 )
 
-// Open opens a replica on what Options.Dir holds, and recovers: the store, then the log behind it.
+// Open opens a replica on the data in Options.Dir. It recovers the store, and then applies the log behind it.
 func Open(o Options) (*Replica, error) {
 	o.EnsureDefaults()
 	if err := o.Validate(); err != nil {
@@ -38,8 +38,8 @@ func OpenOwn(o Options) (*Replica, error) {
 	return Open(o)
 }
 
-// findLog makes the log's directory. The store may be made when there was never a log here: it is on disk before the
-// log gets its first file.
+// findLog makes the log's directory. The store may be made only if there was never a log here: a store is on disk
+// before its log gets its first file.
 func (o *Options) findLog() error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -132,8 +132,8 @@ func (e *Replica) storeOptions(isNew bool, secret [32]byte) store.Options {
 	}
 }
 
-// loadStore reads what the store has: the control documents, the books of all partitions, and, when they fit the
-// memory, all entries.
+// loadStore reads what the store has: the control documents, the books of all partitions, and all entries when they fit
+// the memory.
 func (e *Replica) loadStore() error {
 	start := time.Now()
 	if err := e.Load(e.store); err != nil {
@@ -226,13 +226,13 @@ func (e *Replica) drain() {
 	}
 }
 
-// Close ends leadership, applies what was dispatched, writes a checkpoint and closes store and log. Who comes later
-// gets ErrClosed.
+// Close ends leadership, applies what was dispatched, writes a checkpoint and closes store and log. Later calls get
+// ErrClosed.
 func (e *Replica) Close() error {
 	if e.closing.Swap(true) {
 		return nil
 	}
-	// Who waits for records that come no more may be of the engine's own, whom Close waits for.
+	// Those who wait for records that come no more may be the engine's own goroutines, for which Close waits.
 	for _, w := range e.workers {
 		w.queue.mu.Lock()
 		w.queue.cond.Broadcast()
@@ -245,7 +245,7 @@ func (e *Replica) Close() error {
 	close(e.stop)
 	e.window.end()
 	e.background.Wait()
-	e.usable.Lock() // who reads has gone, who comes finds it closing
+	e.usable.Lock() // earlier readers have left, later ones find the replica closing
 	e.usable.Unlock()
 	err := e.Failed()
 	if err == nil {
@@ -259,8 +259,8 @@ func (e *Replica) Close() error {
 	return errors.Join(err, e.letGo())
 }
 
-// endOwnLog returns when what the replica's own log has taken is durable and dispatched. No other comes: the replica
-// leads no more.
+// endOwnLog returns when everything that the replica's own log has taken is durable and dispatched. The log takes
+// nothing more, since the replica doesn't lead any more.
 func (e *Replica) endOwnLog() {
 	for e.dispatched() < e.log.LastPosition() && e.Failed() == nil {
 		time.Sleep(time.Millisecond)
@@ -283,8 +283,8 @@ func (e *Replica) abandon() {
 	_ = e.letGo()
 }
 
-// letGo gives back what open has taken. Of a dead store nothing is: a round of checkpoints may stand still in the
-// middle of it.
+// letGo frees what open has taken. For a dead store it frees nothing: a round of checkpoints may be stuck in the middle
+// of it.
 func (e *Replica) letGo() error {
 	if e.store != nil && isClosed(e.store.Dead()) {
 		return nil

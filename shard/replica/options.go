@@ -22,13 +22,14 @@ import (
 )
 
 var (
-	// ErrBusy is returned when as much is under way as may be. Nothing was done; try again shortly.
+	// ErrBusy is returned when as much is in flight as may be. Nothing was done; try again shortly.
 	ErrBusy = wal.ErrBusy
 	// ErrDiskFull is returned by writes while the disk's free space is below the floor. Nothing was done; reads go on.
 	ErrDiskFull = wal.ErrDiskFull
 	// ErrTooLarge is returned for a request whose record is larger than the log takes.
 	ErrTooLarge = wal.ErrRecordTooLarge
-	// ErrFailed is returned once the disk has failed. Whether what waited was kept is unknown. The process should exit.
+	// ErrFailed is returned once the disk has failed. Whether changes that waited were kept is unknown. The process
+	// should exit.
 	ErrFailed = errors.New("the engine has failed")
 	// ErrNotLeader is returned by a replica that doesn't lead its group. Nothing was done.
 	ErrNotLeader = wal.ErrNotLeader
@@ -41,17 +42,17 @@ var (
 	ErrClosed = errors.New("the engine is closed")
 )
 
-// What of the packages below concerns who calls a replica.
+// What callers of a replica need of the packages below.
 type (
-	// Effects are what has come of a record, or of a message, besides what is visible.
+	// Effects are what came of a record, or of a message, besides what is visible.
 	Effects = effect.Effects
-	// ReportedOutcome is an Outcome by the reference that the batch knows it by.
+	// ReportedOutcome is an Outcome with the reference by which the batch knows it.
 	ReportedOutcome = effect.ReportedOutcome
 	// Outcome says what became of an element of a request whose fate is known only where it is applied.
 	Outcome = effect.Outcome
-	// Lent is an entry in the hands of a reader, who gives it back.
+	// Lent is an entry that is lent to a reader, who gives it back.
 	Lent = machine.Lent
-	// Tap looks on while replicas that lead apply what is new.
+	// Tap sees the changes that replicas which lead apply, except in replay.
 	Tap = machine.Tap
 	// Watcher is shown the changes of one record.
 	Watcher = machine.Watcher
@@ -73,68 +74,70 @@ const (
 // AnswerLife is how long an answer is kept (decisions.md D3).
 const AnswerLife = machine.AnswerLife
 
-// Options configure a node that is alone (Open), and bound a replica. The zero value of a field means its default.
+// EngineOptions configure a node that is alone (shard.Open), and bound a replica. The zero value of a field means its
+// default.
 type EngineOptions struct {
 	FS  vfs.FS // default vfs.Default
-	Dir string // the engine's own: log under log/, store under state/
-	// Workers own the partitions and apply in parallel; may differ from start to start. Default: GOMAXPROCS, at most
-	// 64; of a replica 1.
+	Dir string // the engine's own directory: log under log/, store under state/
+	// Workers is how many workers own the partitions and apply in parallel; it may differ from start to start. Default:
+	// GOMAXPROCS, at most 64; for a replica 1.
 	Workers int
-	// MemoryBytes bounds what hot entries, the tables that find them and unwritten trails take in memory, over all
-	// workers. Default 4 GiB. A worker can address 64 GiB, and gets at most 48.
+	// MemoryBytes bounds the memory for hot entries, the tables that find them and unwritten trails, over all workers.
+	// Default 4 GiB. A worker can address 64 GiB, and gets at most 48.
 	MemoryBytes int64
 	// MaxDeltaChanges is how many changes of a user who isn't in memory are kept unread between two checkpoints, once
-	// the state is larger than MemoryBytes; who has more is read. Default 8, at most 1,000. Negative: none, all are
-	// read.
+	// the state is larger than MemoryBytes; a user with more changes is read. Default 8, at most 1,000. Negative: none,
+	// all users are read.
 	MaxDeltaChanges int
-	// StoreCacheBytes is Pebble's block cache. Default 128 MiB. Without effect when StoreCache is set.
+	// StoreCacheBytes is the size of Pebble's block cache. Default 128 MiB. It has no effect when StoreCache is set.
 	StoreCacheBytes int64
 	// StoreCache is a block cache and open files that several engines of a process share. Default: the engine has its
 	// own.
 	StoreCache *store.Cache
-	// Reading is told of reads that workers wait for. Default: nobody is.
+	// Reading is told of reads that workers wait for. Default: nothing is told.
 	Reading *procs.Reading
-	// StoreMemTableBytes is how much of what checkpoints write is put together in memory before it becomes a file; up
-	// to four such tables wait to be written. Default 64 MiB, of a replica 16 MiB.
+	// StoreMemTableBytes is how many bytes of what checkpoints write are collected in memory before they become a file;
+	// up to four such tables wait to be written. Default 64 MiB, for a replica 16 MiB.
 	StoreMemTableBytes int64
-	// MaxInflightBytes bounds the records between Commit and applied, and again those between Dispatch and applied that
-	// were made elsewhere. Default 256 MiB.
+	// MaxInflightBytes bounds the records between Commit and applied, and separately the records between Dispatch and
+	// applied that were made elsewhere. Default 256 MiB.
 	MaxInflightBytes int64
-	// CheckpointBytes: after so much log, what is dirty is written to the store, so that replay stays short. Default 1
-	// GiB.
+	// CheckpointBytes is after how many bytes of log what is dirty is written to the store, so that replay stays short.
+	// Default 1 GiB.
 	CheckpointBytes int64
-	// CheckpointInterval: the same after so much time. Default 5 min.
+	// CheckpointInterval is after how much time the same is done. Default 5 min.
 	CheckpointInterval time.Duration
-	// SweepInterval is how often what has expired is forgotten. Default 1 h.
+	// SweepInterval is how often expired entries are forgotten. Default 1 h.
 	SweepInterval time.Duration
-	// MaxMergesWaiting bounds the merges of users (Batch.Merge) between Commit and done. Default 100,000.
+	// MaxMergesWaiting bounds the merges of users (Batch.Merge) that were committed and are not yet done. Default
+	// 100,000.
 	MaxMergesWaiting int64
 	Limits           profile.Limits
 	Log              wal.Options // FS, Dir and the callbacks are set by the engine
-	// Readers are the names of readers that hold the log from its first record on until they say otherwise by HoldLog
+	// Readers are the names of readers that hold the log from its first record on until they change that by HoldLog
 	// (package eventlog).
 	Readers []string
 	// OnDocument is called for every control document while Open runs and then for each that is applied (doc empty:
 	// removed), from one goroutine at a time. It must not call the engine.
 	OnDocument func(key string, doc []byte)
-	// Tap looks on at what is applied. Default: nobody.
+	// Tap sees what is applied. Default: none.
 	Tap Tap
 	// OnFailure is called once, when the engine has failed. It must not call Close.
 	OnFailure func(error)
 	Logger    *slog.Logger     // default slog.Default()
 	Now       func() time.Time // default time.Now
-	// MaxClockOffset is how far ahead of the clock stamps may be, before Open refuses what it finds (ErrClock); see
-	// Clock. Default 10 min.
+	// MaxClockOffset is how far ahead of the clock stamps may be before Open refuses the data (ErrClock); see
+	// stamp.Clock. Default 10 min.
 	MaxClockOffset time.Duration
 
 	// Patience is how long a deferred record waits for its coordinator, TendInterval how often outboxes are looked
-	// after. Defaults 5 s, alone 1 min; 1 s.
+	// after. Defaults: Patience 5 s, on a node that is alone 1 min; TendInterval 1 s.
 	Patience, TendInterval time.Duration
-	// How much memory a worker can address. Default 64 GiB.
+	// addressable is how much memory a worker can address, in bytes. Default 64 GiB.
 	addressable int64
 }
 
-// EnsureDefaults fills in what is not set.
+// EnsureDefaults fills in the fields that are not set.
 func (o *EngineOptions) EnsureDefaults() {
 	if o.FS == nil {
 		o.FS = vfs.Default
@@ -158,7 +161,7 @@ func (o *EngineOptions) EnsureDefaults() {
 	if o.MaxDeltaChanges == 0 {
 		o.MaxDeltaChanges = 8
 	}
-	// What is kept unread might pass them.
+	// A profile with unread changes might exceed the Limits.
 	if o.MaxDeltaChanges = min(o.MaxDeltaChanges, 1000); o.Limits.LeastOver() < 3*entries.LargeBytes {
 		o.MaxDeltaChanges = -1
 	}
@@ -200,25 +203,25 @@ type Options struct {
 	EngineOptions
 	// First and Count are the partitions that the replica has.
 	First, Count int
-	// Secret is what numbers are made with in a cluster, and the store must have the same. Zero: the store has one of
+	// Secret is what numbers are made with in a cluster; the store must have the same. Zero: the store has a secret of
 	// its own.
 	Secret [32]byte
-	// MayMake says that the store is made when it isn't there.
+	// MayMake says that the store is made when it doesn't exist.
 	MayMake bool
-	// OpenLog is called when the store is open, and what the log has behind it is about to be applied. The log's owner
-	// calls Dispatch, Lost, Lead and Follow; the replica closes it.
+	// OpenLog is called when the store is open, before the log behind it is applied. The log's owner calls Dispatch,
+	// Lost, Lead and Follow; the replica closes the log.
 	OpenLog func(*Replica) (Log, error)
-	Clock   *stamp.Clock // of the node, shared by all its replicas
+	Clock   *stamp.Clock // the node's clock, shared by all its replicas
 	Carrier Carrier
-	// Readdress addresses the ops of a deferred record as things stand, wherever the users are whom they name, so that
-	// they can be released (Coordinator.Readdress).
+	// Readdress addresses the ops of a deferred record as things stand, wherever the users are whom the ops name, so
+	// that they can be released (Coordinator.Readdress).
 	Readdress func(record []byte) (routed []byte, err error)
-	// FlushAll returns when what is under way anywhere has come to where it goes, or with an error when it can't for
-	// now (Coordinator.FlushAll).
+	// FlushAll returns nil when everything that is under way anywhere has arrived, or an error when it can't for now
+	// (Coordinator.FlushAll).
 	FlushAll func() error
 
-	// ownsLog: the log is the replica's alone (OpenOwn). Dispatch may apply records itself: its caller has nothing more
-	// urgent to do, as a group's log has.
+	// ownsLog says that the log is used by this replica only (OpenOwn). Dispatch may then apply records itself: its
+	// caller has nothing more urgent to do, unlike the goroutine of a group's log.
 	ownsLog bool
 }
 
@@ -241,24 +244,23 @@ func preset[T ~int64](field *T, value T) {
 
 const maxWorkers = 64
 
-// Carrier is the way out of a replica.
+// Carrier is how the messages of a replica get to other groups.
 type Carrier interface {
-	// GroupOf is the number of the group that holds a partition: messages are put together by it. It is the same for
-	// ever.
+	// GroupOf is the number of the group that holds a partition; messages are collected by group. It never changes.
 	GroupOf(partition uint8) int
 	// Deliver carries messages from this group to the partitions of one other group (Replica.Receive), in their order,
-	// and returns when all are applied there, or an error: then some may be. The sender delivers to each group one call
-	// after the other, and tries the same messages again until it is told that they are applied. What several senders
-	// deliver may go together. Bodies are the callee's for the call only.
+	// and returns nil when all are applied there, or an error: then some of them may be. The sender delivers to each
+	// group one call after the other, and tries the same messages again until it is told that they are applied. The
+	// messages of several senders may be delivered together. Bodies are the callee's for the call only.
 	Deliver(messages []Message) error
 }
 
 // Message is a message between groups, as it is carried.
 type Message struct {
-	Number uint64 // of whom it goes to; the highest byte is the partition
+	Number uint64 // of the entry that it goes to; the highest byte is the partition
 	Body   []byte // of the Message op
 	// Done, when not nil, is called after Deliver has returned nil, or before: when all effects of the message are
-	// visible, with what came of them. err is ErrUnknown when the node that saw to the effects was lost, or leads no
-	// more: they come, nobody knows when. Only the first call counts.
+	// visible, with what came of them. err is ErrUnknown when the node that saw to the effects was lost, or no longer
+	// leads: the effects come, but it is unknown when. Only the first call counts.
 	Done func(effects Effects, err error)
 }

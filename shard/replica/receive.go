@@ -10,10 +10,11 @@ import (
 	"millrace/wal"
 )
 
-// Receive puts messages of other groups into the log, in order, as one record, and returns when they are applied. Those
-// with effects that are still on their way call Done later; one that the group has had before, with ErrUnknown: who
-// came first with it sees to its effects. Only the leader receives. Errors: those of Log.Append; ErrUnknown when
-// leadership was lost meanwhile; op.ErrMalformed for what is no message to one of this engine's partitions.
+// Receive puts messages of other groups into the log, in order, as one record, and returns when they are applied. A
+// message whose effects are still on their way calls Done later. A message that the group has had before calls Done
+// with ErrUnknown: its first delivery sees to its effects. Only the leader receives. Errors: those of Log.Append;
+// ErrUnknown when leadership was lost meanwhile; op.ErrMalformed for what is not a message to one of this engine's
+// partitions.
 func (e *Replica) Receive(messages []Message) error {
 	l := e.lead.Load()
 	if l == nil || !l.takes(false) {
@@ -61,7 +62,7 @@ func (e *Replica) Receive(messages []Message) error {
 			return err
 		}
 	}
-	// It is applied; who has seen to its effects, and whether they are visible, is not known.
+	// The message is applied, but it is unknown who has seen to its effects, and whether they are visible.
 	for _, message := range again {
 		if message.Done != nil {
 			message.Done(Effects{}, ErrUnknown)
@@ -71,7 +72,7 @@ func (e *Replica) Receive(messages []Message) error {
 }
 
 // receive puts a record of messages of other groups into the log and waits until it is applied. From then on the
-// messages answer when leadership ends; before, who sends them tries again.
+// messages answer when leadership ends; until then, their senders try again.
 func (e *Replica) receive(l *leadership, c *commit, b *op.Builder) error {
 	stamp := e.now(len(c.Messages))
 	c.Finished = func() { e.observe(stamp + int64(len(c.Messages))) }

@@ -1,13 +1,15 @@
-// Package replica is the lower side of the engine: a range of partitions on one node, as their log says.
+// Package replica is the lower side of the engine: a range of partitions on one node, in the state that their log
+// gives.
 //
-//	Take ─▶ Log.Append … durable ─▶ Dispatch ─▶ workers apply in log order ─▶ future, which who took the record waits for
-//	aside, a checkpoint: what is dirty + the applied position of its partition, in one store batch; then the log is trimmed
+//	Take ─▶ Log.Append … durable ─▶ Dispatch ─▶ workers apply in log order ─▶ future, which Wait waits for
+//	aside, a checkpoint: what is dirty + the applied position of its partition, in one store batch; then the log
+//	is trimmed
 //
-// It leads its group, or follows, and knows no request, no other node and no coordinator: what it needs of them comes
-// by its Options.
+// A replica leads its group, or follows, and knows no request, no other node and no coordinator: what it needs of
+// them comes by its Options.
 //
-// What is applied, and how, is package machine's. This one has all that goes on around it: goroutines, log, checkpoints
-// and recovery; leadership, and messages on their way.
+// Package machine defines what is applied, and how. This package has everything around that: goroutines, log,
+// checkpoints and recovery; leadership, and messages on their way.
 package replica
 
 import (
@@ -23,32 +25,32 @@ import (
 	"millrace/wal"
 )
 
-// Replica is the state of a range of partitions on one node: what their log says, applied. It leads, or follows. It
-// knows no request, no other node, and nothing of who calls it. All methods are safe for concurrent use.
+// Replica is the state of a range of partitions on one node: the records of their log, applied. It leads its group, or
+// follows. It knows no request, no other node, and nothing about its callers. All methods are safe for concurrent use.
 type Replica struct {
 	*machine.Machine
 	opts    Options
 	log     Log
 	store   *store.Store
-	workers []*worker // of the machine's, each with its goroutine
+	workers []*worker // those of the machine, each with its goroutine
 	window  window
 
 	clock      *stamp.Clock
-	ready      []*wal.Record // Dispatch's own
-	inflight   atomic.Int64  // bytes between Commit and applied
+	ready      []*wal.Record // scratch of Dispatch
+	inflight   atomic.Int64  // bytes between Take and applied
 	logged     atomic.Int64  // bytes given to the log since Open
 	closing    atomic.Bool
-	imaging    atomic.Bool // an Image is there
+	imaging    atomic.Bool // an Image exists
 	recovering atomic.Bool
-	lead       atomic.Pointer[leadership] // a replica's, between Lead and Follow
+	lead       atomic.Pointer[leadership] // set between Lead and Follow
 	leading    sync.Mutex                 // held by Lead and Follow
-	seen       atomic.Int64               // a replica's: the latest stamp of its group
-	tending    chan struct{}              // asks for tend's turn
-	// a replica's: held for reading by who reads from outside while it may be closed
+	seen       atomic.Int64               // the latest stamp of the group
+	tending    chan struct{}              // asks tend for a turn
+	// held for reading by readers from outside, who may come while the replica is closed
 	usable sync.RWMutex
 	// checkpointed: the store holds everything up to this position.
 	checkpointed atomic.Uint64
-	advanced     atomic.Uint64 // what Advance has said
+	advanced     atomic.Uint64 // the last position that Advance was told
 
 	checkpoints checkpoints
 	failure     failure
@@ -56,7 +58,7 @@ type Replica struct {
 	background  sync.WaitGroup
 }
 
-// failure is the state of having failed: err is set before failed is closed.
+// failure is the state of having failed. err is set before failed is closed.
 type failure struct {
 	once   sync.Once
 	failed chan struct{}
@@ -69,20 +71,20 @@ func (e *Replica) fail(err error) {
 		e.failure.err = fmt.Errorf("%w: %w", ErrFailed, err)
 		close(e.failure.failed)
 		for _, w := range e.workers {
-			w.queue.mu.Lock() // who waits has either seen it, or is woken
+			w.queue.mu.Lock() // whoever waits has either seen the failure, or is woken
 			w.queue.cond.Broadcast()
 			w.queue.mu.Unlock()
 		}
 		e.window.end()
 		if l := e.lead.Load(); l != nil {
-			go l.end() // the log, which may have called, is asked by who appends
+			go l.end() // in a goroutine: this may be called by the log, on which callers of Append may wait
 		}
 		e.opts.Logger.Error("engine failed; nothing more is acknowledged", "error", err)
 		e.opts.OnFailure(e.failure.err)
 	})
 }
 
-// Await returns when done is closed, or with an error when that may never be: the replica closes or has failed.
+// Await returns nil when done is closed, or an error when that may never happen: the replica closes or has failed.
 func (e *Replica) Await(done <-chan struct{}) error {
 	select {
 	case <-done:
@@ -97,11 +99,10 @@ func (e *Replica) Await(done <-chan struct{}) error {
 // Clock makes the stamps of this node.
 func (e *Replica) Clock() *stamp.Clock { return e.clock }
 
-// Log is what the replica follows. Its owner alone may close it, or put anything into it.
+// Log is the log that the replica follows. Only its owner may close it, or put anything into it.
 func (e *Replica) Log() Log { return e.log }
 
-// Store has what checkpoints have written. Who looks into it looks beneath the hot state; who writes into it damages
-// it.
+// Store has what checkpoints have written. A reader of it reads beneath the hot state; a writer damages it.
 func (e *Replica) Store() *store.Store { return e.store }
 
 // Logger is the replica's log for operators.
@@ -135,17 +136,17 @@ func (e *Replica) Ready() error {
 	return nil
 }
 
-// now is a stamp for a record of n ops; see Clock.
+// now is a stamp for a record of n ops; see stamp.Clock.
 func (e *Replica) now(n int) int64 { return e.clock.Next(n) }
 
-// SetMemoryBytes makes Options.MemoryBytes another one: in a cluster replicas come and go, and share what the node has.
+// SetMemoryBytes changes Options.MemoryBytes: in a cluster replicas come and go, and share the memory of the node.
 func (e *Replica) SetMemoryBytes(n int64) {
 	if err := e.Machine.SetMemoryBytes(n); err != nil {
 		e.fail(err)
 	}
 }
 
-// Enter says whether the replica can be read from outside, and keeps it so until Leave.
+// Enter says whether the replica can be read from outside. If so, it stays readable until Leave.
 func (e *Replica) Enter() bool {
 	e.usable.RLock()
 	if e.closing.Load() {

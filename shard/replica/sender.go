@@ -16,20 +16,20 @@ import (
 	"millrace/wal"
 )
 
-// messageQueue is messages that wait to be carried, in the order in which they came.
+// messageQueue has messages that wait to be carried, in the order in which they came.
 type messageQueue struct {
 	mu      sync.Mutex
 	cond    sync.Cond
 	waiting []*effect.Message
-	taken   []*effect.Message // what waited last time: its memory is the next ones'
+	taken   []*effect.Message // what was taken last: its memory is reused
 	closed  bool
 }
 
-// begin must come before all else.
+// begin must be called first.
 func (q *messageQueue) begin() { q.cond.L = &q.mu }
 
-// send queues messages of one sender or several, each sender's in order. It never waits: what is queued was admitted as
-// the effect of requests that are bounded themselves.
+// send queues a message; the messages of each sender come in order. It never waits: what is queued was admitted as an
+// effect of requests, which are bounded themselves.
 func (q *messageQueue) send(m *effect.Message) {
 	q.mu.Lock()
 	q.waiting = append(q.waiting, m)
@@ -37,7 +37,7 @@ func (q *messageQueue) send(m *effect.Message) {
 	q.cond.Signal()
 }
 
-// close ends run. What waits stays in the outbox.
+// close ends run. Messages that wait stay in the outbox.
 func (q *messageQueue) close() {
 	q.mu.Lock()
 	q.closed = true
@@ -62,8 +62,8 @@ func (q *messageQueue) take() []*effect.Message {
 	return q.taken
 }
 
-// run carries what is queued. carry is lent messages, and says how many it has carried, from the first; 0 ends run. One
-// goroutine runs, so that each sender's messages stay in order.
+// run carries what is queued. carry is lent messages, and returns how many of them it has carried, from the first on; 0
+// ends run. Only one goroutine runs, so that each sender's messages stay in order.
 func (q *messageQueue) run(carry func(messages []*effect.Message) int) {
 	for rest := q.take(); len(rest) > 0; rest = q.take() {
 		for len(rest) > 0 {
@@ -78,8 +78,8 @@ func (q *messageQueue) run(carry func(messages []*effect.Message) int) {
 
 const maxRelayBytes = 4 << 20
 
-// relay is the outbox relay: it carries the first messages from outboxes into the log, in one record, and says how
-// many; 0 when leadership has ended.
+// relay is the outbox relay: it carries the first of the messages into the log, in one record, and returns how many; 0
+// when the leadership has ended.
 func (l *leadership) relay(messages []*effect.Message) (n int) {
 	e := l.e
 	var b op.Builder
@@ -114,8 +114,8 @@ var (
 	groupMessagesRefused = metrics.NewCounter("millrace_group_messages_refused_total")
 )
 
-// again says whether the server's own record that the log refused shall be tried once more, and waits before it is.
-// A nil end never comes.
+// again says whether a record of the engine's own that the log has refused is to be tried once more, and waits before
+// it returns true. A nil end is never closed.
 func (e *Replica) again(err error, pause time.Duration, end <-chan struct{}) bool {
 	if e.Failed() != nil {
 		return false
@@ -123,7 +123,7 @@ func (e *Replica) again(err error, pause time.Duration, end <-chan struct{}) boo
 	select {
 	case <-end:
 		return false
-	case <-e.stop: // it is in the store or the log: the next start takes it up
+	case <-e.stop: // the record's content is in the store or the log: the next start takes it up
 		return false
 	case <-e.failure.failed:
 		return false
@@ -140,10 +140,10 @@ type sender struct {
 	group int
 }
 
-// maxMessages is how many messages go by one call, besides maxRelayBytes.
+// maxMessages bounds the messages of one call, besides maxRelayBytes.
 const maxMessages = 4096
 
-// deliver carries the first messages and says how many; 0 when leadership has ended.
+// deliver carries the first of the messages and returns how many; 0 when the leadership has ended.
 func (s *sender) deliver(messages []*effect.Message) (n int) {
 	e, size := s.l.e, 0
 	var call []Message
@@ -173,11 +173,11 @@ func (s *sender) deliver(messages []*effect.Message) (n int) {
 	return len(call)
 }
 
-// maxDeliveryPause is how long at most a sender waits before it tries again: until another leader is found nobody gets
-// anything.
+// maxDeliveryPause is the longest time that a sender waits before it tries again: until another leader is found nothing
+// is delivered.
 const maxDeliveryPause = 100 * time.Millisecond
 
-// noteArrived: messages are applied in their group.
+// noteArrived notes that messages are applied in their group.
 func (l *leadership) noteArrived(group int, messages []*effect.Message) {
 	l.mu.Lock()
 	for _, m := range messages {
@@ -194,7 +194,7 @@ func (l *leadership) noteArrived(group int, messages []*effect.Message) {
 	}
 }
 
-// maxArrived is how many messages may have arrived before the other replicas are told, which hold them until then.
+// maxArrived is how many messages may have arrived before the other replicas are told; these keep them until then.
 const maxArrived = 10_000
 
 // tellArrived puts into the log which messages other groups have applied, so that all replicas forget them.
@@ -215,7 +215,7 @@ func (l *leadership) tellArrived() {
 			if at.sender != p.ID {
 				continue
 			}
-			// The group's partitions, those next to one another together.
+			// The partitions of the group, adjacent ones together.
 			for first := 0; first < identity.Partitions; first++ {
 				if l.groupOf[first] != at.group {
 					continue

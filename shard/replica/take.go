@@ -22,7 +22,7 @@ type Pending struct {
 	// What is given back when the record is applied, or lost.
 	bytes, merges int64
 	latest        int64 // of the record's stamps
-	inFlight      bool  // it counts among what is
+	inFlight      bool  // it counts as in flight
 }
 
 func (p *Pending) init(e *Replica) {
@@ -30,10 +30,10 @@ func (p *Pending) init(e *Replica) {
 	p.commit.Context, p.commit.Future, p.commit.Finished = &p.commit, &p.future, p.applied
 }
 
-// Take puts a finished record (op.Record, lent for the call) with ops for this engine's partitions into its log, and
-// gives it a stamp of its own when the group has had a later one. wanted is how many outcomes the batch waits for. Only
-// the leader takes, and not while it yields. Wait must follow. Errors, all of which mean that nothing was done: those
-// of Log.Append.
+// Take puts a finished record (op.Record, lent for the call) with ops for this engine's partitions into its log. It
+// gives the record another stamp when the group has had a later one. wanted is how many outcomes the batch waits for.
+// Only the leader takes, and not while it hands over. Wait must follow. Errors, all of which mean that nothing was
+// done: those of Log.Append.
 func (e *Replica) Take(record []byte, wanted int) (*Pending, error) {
 	p := &Pending{wanted: wanted}
 	p.init(e)
@@ -49,8 +49,8 @@ func (e *Replica) Take(record []byte, wanted int) (*Pending, error) {
 	return p, e.take(p, data, merges)
 }
 
-// TakeOwn is Take of a record that was made here, in its own buffer behind room for the log's header. The log has it
-// until Wait returns nil. p may have been used before.
+// TakeOwn is Take of a record that was made here, in its own buffer behind room for the log's header. The buffer is the
+// log's until Wait returns nil. p may have been used before.
 func (e *Replica) TakeOwn(p *Pending, data []byte, wanted, merges int, urgent bool) (err error) {
 	if p.engine == nil {
 		p.init(e)
@@ -86,7 +86,7 @@ func (e *Replica) take(p *Pending, data []byte, merges int) error {
 	return err
 }
 
-// admit reserves what a record takes until it is applied: room in memory, and its merges.
+// admit reserves what a record takes until it is applied: bytes in flight, and its merges.
 func (e *Replica) admit(l *leadership, merges, bytes int) error {
 	if l.backlog.Load() > e.opts.MaxInflightBytes {
 		RefusedBusy.Inc()
@@ -102,7 +102,7 @@ func (e *Replica) admit(l *leadership, merges, bytes int) error {
 	return err
 }
 
-// stamp sees to it that the record's stamps are later than those that the group has had.
+// stamp makes sure that the record's stamps are later than those that the group has had.
 func (p *Pending) stamp(data []byte) {
 	e, rec := p.engine, &p.commit.Rec
 	stamps := bodies.StampsOf(rec)
@@ -122,16 +122,16 @@ func (p *Pending) giveBack() {
 	}
 }
 
-// applied is the commit's finished.
+// applied is the commit's Finished.
 func (p *Pending) applied() {
 	p.engine.observe(p.latest)
 	p.giveBack()
 }
 
-// Wait returns when the record is applied and all that it has caused is visible, apart from what was deferred: that the
-// caller releases when the other parts of the same request are visible, too. end ends the wait; nil: nothing does.
-// Errors: ErrUnknown when leadership was lost meanwhile, an effect's Message.Done has had an error, or end was closed;
-// ErrFailed.
+// Wait returns when the record is applied and all its effects are visible, except what was deferred: the caller
+// releases that when the other parts of the same request are visible, too. end ends the wait; nil: nothing does.
+// Errors: ErrUnknown when leadership was lost meanwhile, when an effect's Message.Done has had an error, or when end
+// was closed; ErrFailed.
 func (p *Pending) Wait(end <-chan struct{}) (effects Effects, err error) {
 	if p.inFlight {
 		p.inFlight = false
@@ -153,7 +153,7 @@ func (p *Pending) Wait(end <-chan struct{}) (effects Effects, err error) {
 	return Effects{}, ErrUnknown
 }
 
-// translate says in the engine's words what the log has refused a record for.
+// translate turns an error of the log into the engine's.
 func translate(err error) error {
 	switch {
 	case errors.Is(err, wal.ErrFailed):
@@ -164,8 +164,7 @@ func translate(err error) error {
 	return err
 }
 
-// submit gives a finished record to the log. c.Future (when set) gets one count for each worker that the record
-// concerns.
+// submit gives a finished record to the log. c.Future, if set, gets one count for each worker that the record concerns.
 func (e *Replica) submit(c *commit, data []byte) error {
 	rec, err := op.ParseRecord(data[wal.HeaderBytes:], c.Rec.Names)
 	if err != nil {
@@ -194,7 +193,7 @@ func (e *Replica) give(c *commit, data []byte) error {
 	return nil
 }
 
-// concerned is the set of workers that a record has ops for. Ops of a large one are for all of them soon.
+// concerned is the set of workers that a record has ops for. A large record soon has ops for all of them.
 func (e *Replica) concerned(rec *op.Record) (workers uint64) {
 	all := uint64(1)<<len(e.workers) - 1
 	for rest := rec.Ops; len(rest) > 0 && workers != all; {
@@ -207,8 +206,8 @@ func (e *Replica) concerned(rec *op.Record) (workers uint64) {
 	return workers
 }
 
-// checkTaken says how many merges a record begins, and whether it is urgent; an error when it is not for this engine.
-// What is in the log every replica must be able to apply.
+// checkTaken returns how many merges a record begins, and whether it is urgent, or an error when it is not for this
+// engine: every replica must be able to apply what is in the log.
 func (e *Replica) checkTaken(rec *op.Record) (merges int, urgent bool, err error) {
 	if rec.Count == 0 {
 		return 0, false, fmt.Errorf("%w: no ops", op.ErrMalformed)
@@ -226,7 +225,7 @@ func (e *Replica) checkTaken(rec *op.Record) (merges int, urgent bool, err error
 			merges++
 			urgent = false
 		case op.Delete, op.Sweep:
-		case op.Document: // with an entry of the audit log alone
+		case op.Document: // urgent if it has only an entry of the audit log
 			changes, _, err := bodies.ParseDocuments(o.Body())
 			if err != nil {
 				return 0, false, err
@@ -242,14 +241,14 @@ func (e *Replica) checkTaken(rec *op.Record) (merges int, urgent bool, err error
 	return merges, urgent, nil
 }
 
-// observe: the group has had this stamp.
+// observe notes that the group has had this stamp.
 func (e *Replica) observe(stamp int64) {
 	e.clock.Observe(stamp)
 	for last := e.seen.Load(); last < stamp && !e.seen.CompareAndSwap(last, stamp); last = e.seen.Load() {
 	}
 }
 
-// reserve counts n bytes as under way, or refuses.
+// reserve counts n bytes as in flight, or returns ErrBusy when that would exceed the bound.
 func (e *Replica) reserve(n int) error {
 	if err := e.ended(); err != nil {
 		return err
@@ -262,8 +261,8 @@ func (e *Replica) reserve(n int) error {
 	return nil
 }
 
-// ended is why no change is taken any more, nil as long as the engine is neither closing nor has failed. It asks about
-// the store, too: the log may still take records when that has failed.
+// ended is why no change is taken any more, nil as long as the engine is neither closing nor has failed. It covers the
+// store, too: the log may still take records when the store has failed.
 func (e *Replica) ended() error {
 	if e.closing.Load() {
 		return ErrClosed
@@ -272,13 +271,13 @@ func (e *Replica) ended() error {
 }
 
 var (
-	// RefusedBusy counts what is refused because as much is under way as may be: here, and above.
+	// RefusedBusy counts refusals because as much is in flight as may be: here, and in the coordinator.
 	RefusedBusy = metrics.NewCounter(`millrace_refused_total{reason="busy"}`)
-	// RefusedMerges counts what is refused because too many merges wait: here, and above.
+	// RefusedMerges counts refusals because too many merges wait: here, and in the coordinator.
 	RefusedMerges = metrics.NewCounter(`millrace_refused_total{reason="merges"}`)
 )
 
-// reserveMerges counts n merges as begun, or refuses.
+// reserveMerges counts n merges as begun, or returns ErrBusy when that would exceed the bound.
 func (e *Replica) reserveMerges(n int) error {
 	if n == 0 {
 		return nil
@@ -292,6 +291,6 @@ func (e *Replica) reserveMerges(n int) error {
 			RefusedMerges.Inc()
 			return ErrBusy
 		}
-		e.ForgetOwn() // some may have come to an end
+		e.ForgetOwn() // some of the merges may have come to an end
 	}
 }

@@ -12,33 +12,33 @@ import (
 type commit struct {
 	wal.Record
 	machine.Commit
-	lead   *leadership // of a replica's own record: in which it was appended
-	copied []byte      // the record, while the log is replayed
-	size   int64       // what it counts of the window
+	lead   *leadership // of a record of the engine's own: the leadership in which it was appended
+	copied []byte      // the record's bytes, while the log is replayed
+	size   int64       // what it counts in the window
 }
 
-// worker is a goroutine that applies what OnDurable hands over to its worker of the machine, in log order.
+// worker is a goroutine that applies what Dispatch hands over to its worker of the machine, in log order.
 type worker struct {
 	*machine.Worker
 	e *Replica
 
-	lead   *leadership // while the replica leads: who carries messages; nil otherwise. Guarded by the lock
+	lead   *leadership // carries messages while the replica leads; nil otherwise. Guarded by the lock
 	queue  queue
-	sorted []*machine.Commit // dispatch's own
+	sorted []*machine.Commit // scratch of dispatch
 	gone   chan struct{}
-	asked  <-chan struct{} // the worker's own: of the checkpoint that it has asked for
+	asked  <-chan struct{} // used by the worker only: the checkpoint that it has asked for
 }
 
-// queue holds commits between OnDurable and the worker.
+// queue holds commits between Dispatch and the worker.
 type queue struct {
 	mu     sync.Mutex
 	cond   sync.Cond
 	items  []*machine.Commit
-	upTo   uint64 // position of the newest record that was dispatched to anybody
-	done   uint64 // up to here all is applied; it may be further while the queue is empty
+	upTo   uint64 // position of the newest record that was dispatched to any worker
+	done   uint64 // everything up to here is applied; it may be further while the queue is empty
 	busy   bool
 	closed bool
-	// waiters are those of WaitApplied and drain.
+	// waiters counts those in WaitApplied and drain.
 	waiters int
 }
 
@@ -101,8 +101,8 @@ func (w *worker) doAll(items []*machine.Commit) error {
 	return nil
 }
 
-// together is how many of the commits, one at least, have no more than so many ops. Small ones share a turn of the lock
-// and of touch, a large one has its own.
+// together is how many of the commits, one at least, have no more than so many ops together. Small records share a turn
+// of the lock and of touch, a large one has its own.
 func together(items []*machine.Commit, most int) (n int) {
 	ops := 0
 	for n < len(items) && (n == 0 || ops+items[n].Rec.Count <= most) {
@@ -125,7 +125,7 @@ func (w *worker) do(items []*machine.Commit) error {
 	return err
 }
 
-// doLocked is do for a caller that holds the lock, which it gives back. isCrowded: the worker has to make room.
+// doLocked is do for a caller that holds the lock, which doLocked releases. isCrowded: the worker has to make room.
 func (w *worker) doLocked(items []*machine.Commit) (isCrowded bool, err error) {
 	err = w.Apply(items)
 	isCrowded = w.IsCrowded()
@@ -149,8 +149,8 @@ func (w *worker) doLocked(items []*machine.Commit) (isCrowded bool, err error) {
 	return isCrowded, nil
 }
 
-// makeRoom brings the worker within its budget again. A compaction that has begun it leaves to the next calls, unless
-// much more than that is taken.
+// makeRoom brings the worker within its budget again. A compaction that it has begun is left to the next calls, unless
+// the worker takes much more memory than its budget.
 func (w *worker) makeRoom() error {
 	for {
 		t, err := w.Trim()
@@ -179,7 +179,7 @@ func (w *worker) makeRoom() error {
 	}
 }
 
-// askForCheckpoint asks for one, unless the last one that was asked for is to come still.
+// askForCheckpoint asks for a checkpoint, unless the last one that was asked for is still to come.
 func (w *worker) askForCheckpoint() {
 	if w.asked == nil || isClosed(w.asked) {
 		w.asked = w.e.requestCheckpoint()
@@ -187,8 +187,8 @@ func (w *worker) askForCheckpoint() {
 }
 
 // catchUp counts records that concern other workers only as applied: without it, a worker that gets nothing to do would
-// hold the log. What WaitApplied has said is applied counts also while the worker has something to do. The caller holds
-// w.mu.
+// hold the log. What WaitApplied has reported as applied counts also while the worker has something to do. The caller
+// holds the lock.
 func (w *worker) catchUp() {
 	q := &w.queue
 	q.mu.Lock()
@@ -199,7 +199,7 @@ func (w *worker) catchUp() {
 	q.mu.Unlock()
 }
 
-// drain waits until the queue is empty and applied.
+// drain waits until the queue is empty and everything from it is applied.
 func (w *worker) drain() {
 	q := &w.queue
 	q.mu.Lock()
