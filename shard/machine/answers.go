@@ -15,7 +15,7 @@ import (
 // AnswerLife is how long an answer is kept (decisions.md D3).
 const AnswerLife = 24 * time.Hour
 
-// Kept answers (decisions.md D3) are entries that go by themselves, a day after they were kept.
+// Kept answers (decisions.md D3) are entries that expire a day after they were kept.
 
 // keepAnswer stores the answer of a request with an Idempotency-Key.
 func (w *Worker) keepAnswer(p *Partition, o op.Op) error {
@@ -27,7 +27,7 @@ func (w *Worker) keepAnswer(p *Partition, o op.Op) error {
 	return w.putAnswer(p, s, number, o.Key(), o.Body())
 }
 
-// putAnswer keeps an answer in the slot that has an older one, or else at number.
+// putAnswer keeps an answer in slot s, which has an older one, or at number when s is nil.
 func (w *Worker) putAnswer(p *Partition, s *arena.Slot, number uint64, key, answer []byte) error {
 	rec := w.applying.rec
 	w.fresh = profile.AppendHeader(w.fresh[:0], entries.KindAnswer, op.NoID, key, rec.Workspace, rec.Stamp)
@@ -65,7 +65,7 @@ func (w *Worker) sweep(p *Partition) error {
 	return nil
 }
 
-// relay keeps an answer and sends the ops that it is the answer to on their way, unless an answer is kept that is
+// relay keeps an answer, and sends the ops of its request on their way, unless an answer is kept already that is
 // younger than a day.
 func (w *Worker) relay(p *Partition, o op.Op) error {
 	ref, answer, record, err := bodies.ParseRelay(o.Body())
@@ -90,7 +90,7 @@ func (w *Worker) relay(p *Partition, o op.Op) error {
 		return err
 	}
 	w.applying.future.Report(ref, effect.Done)
-	inner.Stamp = rec.Stamp // the leader may have given a later one
+	inner.Stamp = rec.Stamp // the leader may have given the record a later stamp
 	w.applying.owner = o.Number()
 	w.sendAll(p, &inner)
 	return nil

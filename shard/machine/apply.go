@@ -51,8 +51,8 @@ func (w *Worker) apply(c *Commit) error {
 	return nil
 }
 
-// applyOther is apply for a record that was not made here. What its bytes make of apply is no reason to end the
-// process.
+// applyOther is apply for a record that was not made here. A panic that its bytes cause in apply becomes an error, and
+// does not end the process.
 func (w *Worker) applyOther(c *Commit) (err error) {
 	defer func() {
 		switch p := recover().(type) {
@@ -68,7 +68,7 @@ func (w *Worker) applyOther(c *Commit) (err error) {
 	return w.apply(c)
 }
 
-// watch begins to show a record, when it is new and somebody looks.
+// watch begins to show a record, when it is new and somebody watches.
 func (w *Worker) watch(c *Commit) {
 	if a := &w.applying; w.m.opts.Tap != nil && a.live {
 		workers := bits.OnesCount64(c.Workers)
@@ -76,8 +76,8 @@ func (w *Worker) watch(c *Commit) {
 	}
 }
 
-// isLogged says whether the event log would hold the op: an event or purchase, or attributes that a stream carries out;
-// also those that a message brings.
+// isLogged says whether the event log would hold the op: an event or purchase, or attributes that a stream carries out,
+// also when a message brings them.
 func isLogged(o op.Op) bool {
 	if o.Kind() == op.Message {
 		o = op.Op(effect.MessageRecord(o.Body())[op.HeaderBytes:])
@@ -190,20 +190,22 @@ func (w *Worker) applyToUser(p *Partition, o op.Op) error {
 		return w.createWithRow(p, s.Number, o)
 	}
 	// Several profiles share the address, and the choice needs their states (service.md 4.1 rule 3), which only the
-	// server as a whole has. Ordinarily resolve.go made it before the record was logged; the row has changed since.
+	// engine as a whole has. Ordinarily shard/resolve.go made it before the record was logged; the row has changed
+	// since.
 	w.applying.dropped = true
 	w.wait(p, singleOp(rec, o, o.Flags(), o.Number()))
 	return nil
 }
 
-// pass hands an op that a directory row has resolved to its profile: by a message also within the partition, so that
+// pass hands an op that a directory row has resolved to its profile: by a message, even within the partition, so that
 // the log says whose event it is.
 func (w *Worker) pass(p *Partition, o op.Op, number uint64) {
 	w.applying.dropped = true
 	w.send(p, o.Kind(), o.Flags()|op.Resolved, number, o.Body(), o.Key(), true)
 }
 
-// applyToNumber is for ops that name a profile by its number: by svc_id, or resolved before they were logged.
+// applyToNumber applies an op that names a profile by its number: by svc_id, or because it was resolved before it was
+// logged.
 func (w *Worker) applyToNumber(p *Partition, o op.Op) error {
 	s, err := w.lookup(p, o.Number())
 	if err != nil {
@@ -220,8 +222,8 @@ func (w *Worker) applyToNumber(p *Partition, o op.Op) error {
 			return nil
 		}
 	}
-	// The profile is gone since, or never got the name that was promised to it. An identifier may name another one by
-	// now, or make a new one.
+	// The profile has gone since, or never got the name that was promised to it. The identifier may name another
+	// profile by now, or make a new one.
 	w.applying.dropped = true
 	flags := o.Flags()
 	if flags.ID() == op.SvcID || len(o.Key()) == 0 {
@@ -232,8 +234,8 @@ func (w *Worker) applyToNumber(p *Partition, o op.Op) error {
 	return nil
 }
 
-// follow sends an op that was addressed to a profile to the one that it has been merged into. The external id is not
-// that one's: what was on its way under it comes without.
+// follow sends an op that was addressed to a profile on to the one that the profile has been merged into. The other
+// profile doesn't have the external id, so an op that was on its way under it comes without.
 func (w *Worker) follow(p *Partition, o op.Op, to uint64) {
 	w.applying.dropped = true
 	id, key := o.Flags().ID(), o.Key()
@@ -247,7 +249,7 @@ func (w *Worker) follow(p *Partition, o op.Op, to uint64) {
 func (w *Worker) create(p *Partition, number uint64, o op.Op) error {
 	rec := w.applying.rec
 	w.fresh = profile.New(w.fresh[:0], rec.Workspace, o.Flags().ID(), o.Key(), rec.Stamp)
-	if number != o.Number() { // another one had this external id before: the event log has both under it
+	if number != o.Number() { // another profile had this external id before: the event log has both under it
 		w.keep(w.ed.SetBorn(w.fresh, w.place()))
 		w.setApart(p, o.Number(), books.ApartElsewhere)
 	}
@@ -269,8 +271,8 @@ func (w *Worker) create(p *Partition, number uint64, o op.Op) error {
 	return w.change(p, s, o)
 }
 
-// createWithRow makes a profile whose first identifier has a directory row: the row (unless it is there) and the
-// profile beside it.
+// createWithRow makes a profile whose first identifier has a directory row: the row, unless it exists, and the profile
+// beside it.
 func (w *Worker) createWithRow(p *Partition, row uint64, o op.Op) error {
 	number, err := w.createBeside(p, row, o)
 	if err != nil {
@@ -300,13 +302,13 @@ func (w *Worker) change(p *Partition, s *arena.Slot, o op.Op) error {
 	return w.applyIn(s, o)
 }
 
-// receive applies a message once: its sequence is kept next to the state it changes.
+// receive applies a message once: its sequence is kept next to the state that it changes.
 func (w *Worker) receive(p *Partition, o op.Op) error {
 	body := o.Body()
 	sender, seq := body[0], binary.LittleEndian.Uint64(body[1:])
 	if p.HasTaken(sender, seq) {
 		w.applying.dropped = true
-		if t := w.applying.future; t != nil { // what it has caused, who came first with it knows
+		if t := w.applying.future; t != nil { // only its first delivery knows its effects
 			t.Spoil(effect.ErrUnknown)
 		}
 		return nil
@@ -337,12 +339,12 @@ func (w *Worker) wait(p *Partition, record []byte) {
 	switch t := w.applying.future; {
 	case t != nil && t.IsOf(w.lead):
 		t.DeferTo(p.ID, seq)
-	case w.lead != nil: // who would release it is gone
+	case w.lead != nil: // nobody is left who would release it
 		w.lead.Keep(effect.DeferredRef{Partition: p.ID, Seq: seq})
 	}
 }
 
-// resume takes a waiting record out and sends its ops, which have been addressed anew, on their way.
+// resume takes a waiting record out of its book and sends its ops, which have been addressed anew, on their way.
 func (w *Worker) resume(p *Partition, body []byte) error {
 	seq := binary.LittleEndian.Uint64(body)
 	d := p.Deferred.Remove(seq)
@@ -358,7 +360,7 @@ func (w *Worker) resume(p *Partition, body []byte) error {
 	return nil
 }
 
-// singleOp is a record of one op of rec.
+// singleOp is a record that has one op of rec only.
 func singleOp(rec *op.Record, o op.Op, flags op.Flags, number uint64) []byte {
 	var b op.Builder
 	b.Reset(0)

@@ -16,16 +16,17 @@ import (
 // Names (aliases and external ids) are unique: each leads to one profile at most. The name's own partition, where its
 // directory row lies, or the profile that was made with it, decides who gets it:
 //
-//	Claim    to the name        nobody has it: the row leads to the profile from now on, and the profile is told; it is told, too,
-//	                            when the row leads to another one
+//	Claim    to the name        when nobody has it, the row leads to the profile from now on; the profile is told,
+//	                            also when the row leads to another one
 //	Grant    to the profile     it takes the name, or says why not
-//	RowRemove, RowMove          to the name: it doesn't; or it has been merged into another one, which does
+//	RowRemove, RowMove          to the name: the profile doesn't take it; or it has been merged into another one,
+//	                            which does
 //
-// So between Claim and Grant a row is a promise, and the profile's word counts: who comes by the name, op or reader,
-// asks it (isNamed). A profile tells the row of each name that it loses, once, so a row that leads to a profile without
-// the name is about to hear of it.
+// So between Claim and Grant a row is a promise, and the profile's word counts: whoever comes by the name, op or
+// reader, asks the profile (isNamed). A profile tells the row of each name that it loses, once, so a row that leads to
+// a profile without the name is about to hear of it.
 //
-// What became of a claim is known where it ends, and reported through the future.
+// The outcome of a claim is known where the claim ends, and reported through the future.
 
 // claim decides who gets a name.
 func (w *Worker) claim(p *Partition, o op.Op) error {
@@ -81,7 +82,7 @@ func (w *Worker) createNamed(p *Partition, row uint64, o op.Op, c bodies.Claim) 
 	return w.addToRow(p, row, o.Flags().ID(), o.Key(), number)
 }
 
-// grant: the profile takes the name that the directory has promised it, or says why not.
+// grant makes the profile take the name that the directory has promised it, or say why not.
 func (w *Worker) grant(p *Partition, o op.Op) error {
 	c, err := bodies.ParseClaim(o.Body())
 	if err != nil {
@@ -95,7 +96,7 @@ func (w *Worker) grant(p *Partition, o op.Op) error {
 	var blob []byte
 	if s != nil {
 		blob = w.entryOf(s)
-		// Who it has been merged into gets it.
+		// The profile that this one has been merged into gets the name.
 		if to, ok := entries.Forward(blob); ok && profile.Workspace(blob) == rec.Workspace {
 			w.send(p, op.Grant, o.Flags(), to, o.Body(), key, false)
 			return nil
@@ -103,7 +104,7 @@ func (w *Worker) grant(p *Partition, o op.Op) error {
 	}
 	isUser := blob != nil && profile.Kind(blob) == profile.KindUser && profile.Workspace(blob) == rec.Workspace
 	has := isUser && entries.IsNamed(blob, id, key)
-	// It has lost the name since, and has told the row: the row is free by then.
+	// The profile has lost the name since, and has told the row, which is free by the time the claim comes to it.
 	if isUser && c.Row == bodies.RowConfirms && !has {
 		again := bodies.Claim{Profile: s.Number, Kind: c.Kind, Mode: c.Mode, Ref: c.Ref, Old: c.Old}
 		w.send(p, op.Claim, o.Flags(), w.m.hasher.Number(rec.Workspace, id, key), again.Append(nil), key, false)
@@ -129,7 +130,7 @@ func (w *Worker) grant(p *Partition, o op.Op) error {
 	return nil
 }
 
-// take changes the profile in s as a claim wants, if that can be.
+// take changes the profile in s as a claim wants, if possible.
 func (w *Worker) take(
 	p *Partition, s *arena.Slot, id op.IDKind, key []byte, c bodies.Claim,
 ) (outcome effect.Outcome, err error) {
@@ -158,7 +159,7 @@ func (w *Worker) take(
 		switch {
 		case !ok || bytes.Equal(c.Old, key):
 			return effect.Done, nil
-		case has: // a merge has left it several names under the label
+		case has: // a merge has left the profile several names under the label
 			out = w.ed.RemoveAlias(blob, label, old)
 		default:
 			out, _ = w.ed.RenameAlias(blob, label, old, name)
@@ -184,7 +185,7 @@ func (w *Worker) take(
 	default:
 		return effect.Nobody, op.ErrMalformed
 	}
-	// Now, not when it was asked for: who was chosen among several meanwhile, by an address, was chosen without it.
+	// Updated now, not when the claim was made: until now, choices among the users of an address were made without it.
 	profile.SetUpdated(out, max(profile.Updated(out), w.rec.Stamp))
 	if lost != nil {
 		w.tellRow(p, op.RowRemove, 0, id, lost, s.Number, nil)
@@ -210,7 +211,7 @@ func (w *Worker) unname(p *Partition, o op.Op) error {
 		if ok {
 			outcome = effect.Done
 			home := w.m.hasher.Number(rec.Workspace, op.ExternalID, key)
-			if wasHome { // who gets the id next finds nothing here any more, not even in the event log
+			if wasHome { // the next user with this id finds nothing here any more, not even in the event log
 				w.setApart(p, home, books.ApartElsewhere)
 				out = w.ed.AddFormer(out, profile.Former{Home: home, Since: since, Until: w.place()})
 			} else {
@@ -226,7 +227,8 @@ func (w *Worker) unname(p *Partition, o op.Op) error {
 	return nil
 }
 
-// moveMember: a name leads to another profile now. One that doesn't lead to the first any more stays as it is.
+// moveMember makes a name lead to another profile. A name that doesn't lead to the first profile any more stays as it
+// is.
 func (w *Worker) moveMember(p *Partition, o op.Op) error {
 	if len(o.Body()) < 16 {
 		return op.ErrMalformed

@@ -16,11 +16,11 @@ import (
 
 // The directory: rows that lead from an alias, email, phone, or an external id that a profile got later, to profile
 // numbers. A row lies in the partition of its identifier and is laid out like a profile, so that it can hold an
-// address's subscription states with the same editor. It alone has them: who shares the address reads them there
-// (names.go), and nobody is told. An address without a user keeps them.
+// address's subscription states with the same editor. Only the row has these: users who share the address read them
+// there (shard/names.go), and none of them is told of a change. An address without a user keeps its states.
 
-// changeContact is change for attribute ops that set email, phone or a subscription state. A state is what the user has
-// said himself, and goes to the addresses that he has behind it, too.
+// changeContact is change for attribute ops that set email, phone or a subscription state. Such a state is one that the
+// user has said, and it also goes to the addresses that the user has after the op.
 func (w *Worker) changeContact(p *Partition, s *arena.Slot, o op.Op) error {
 	w.contact.set = bodies.AppendStatesSet(w.contact.set[:0], o.Body(), w.applying.rec)
 	number, set := s.Number, w.contact.set
@@ -30,7 +30,7 @@ func (w *Worker) changeContact(p *Partition, s *arena.Slot, o op.Op) error {
 	}
 	before, after := &w.contact.before, &w.contact.after
 	before.Reset()
-	before.AddAddresses(email, phone) // a body names nobody's alias and no other external id
+	before.AddAddresses(email, phone) // a body has no alias and no other external id
 	w.contact.had = profile.AppendStates(w.contact.had[:0], w.entryOf(s))
 	out, verdict := w.ed.Apply(w.entryOf(s), o, w.applying.rec, w.limit())
 	w.judge(number, verdict)
@@ -59,8 +59,8 @@ func (w *Worker) changeContact(p *Partition, s *arena.Slot, o op.Op) error {
 	return nil
 }
 
-// echo is op.Echo when each of the states set that concern addresses of a kind is another than the one that was had,
-// else 0.
+// echo is op.Echo when each of the given states that concern addresses of a kind differs from the one that the profile
+// had, else 0.
 func (w *Worker) echo(set []profile.StateChange, id op.IDKind) op.Flags {
 	for _, c := range set {
 		if !c.ForAddress(id) || c.Kind == profile.StateBounce || c.Kind == profile.StateSpam {
@@ -74,7 +74,7 @@ func (w *Worker) echo(set []profile.StateChange, id op.IDKind) op.Flags {
 	return op.Echo
 }
 
-// moveAddresses notes in a profile since when it has an address that it did not have before, and which one it leaves.
+// moveAddresses notes in a profile since when it has an address that is new to it, and which one it leaves.
 func (w *Worker) moveAddresses(p *Partition, number uint64, out []byte, before, after *entries.Keys, at int64) []byte {
 	for _, id := range entries.Addresses {
 		old, now := before.Of(id), after.Of(id)
@@ -94,8 +94,8 @@ func (w *Worker) moveAddresses(p *Partition, number uint64, out []byte, before, 
 	return out
 }
 
-// tellRows tells the directory which identifiers a profile has no more, and which it has now. Of an address that it
-// leaves it wants to know what held for it there.
+// tellRows tells the directory which identifiers a profile no longer has, and which are new to it. The row of an
+// address that it leaves is asked for what held for the profile there.
 func (w *Worker) tellRows(p *Partition, number uint64, before, after *entries.Keys) {
 	for _, k := range before.List {
 		if !after.Has(k) {
@@ -113,7 +113,7 @@ func (w *Worker) tellRows(p *Partition, number uint64, before, after *entries.Ke
 	}
 }
 
-// tellRow sends a change to a directory row: the profile's number, then what is said.
+// tellRow sends a change to a directory row: the profile's number, then what.
 func (w *Worker) tellRow(
 	p *Partition, kind op.Kind, flags op.Flags, id op.IDKind, key []byte, number uint64, what []byte,
 ) {
@@ -129,7 +129,7 @@ func (w *Worker) moveRow(p *Partition, id op.IDKind, key []byte, from, to uint64
 	w.send(p, op.RowMove, op.MakeFlags(0, id), home, body, key, false)
 }
 
-// addMember: a profile has got this address.
+// addMember adds a profile that has got this address to the address's row.
 func (w *Worker) addMember(p *Partition, o op.Op) error {
 	id := o.Flags().ID()
 	s, row, err := w.findHome(p, o.Number(), w.applying.rec.Workspace, id, o.Key())
@@ -137,12 +137,12 @@ func (w *Worker) addMember(p *Partition, o op.Op) error {
 		return err
 	}
 	if s != nil && profile.Kind(w.entryOf(s)) == profile.KindUser {
-		return nil // an external id that has a profile of its own by now
+		return nil // an external id that has its own profile by now
 	}
 	return w.addToRow(p, row, id, o.Key(), binary.LittleEndian.Uint64(o.Body()))
 }
 
-// addToRow adds a profile's number to the row at number row, making the row when it isn't there.
+// addToRow adds a profile's number to the row at number row, and makes the row when there is none.
 func (w *Worker) addToRow(p *Partition, row uint64, id op.IDKind, key []byte, number uint64) error {
 	rec := w.applying.rec
 	s, err := w.lookup(p, row)
@@ -150,7 +150,7 @@ func (w *Worker) addToRow(p *Partition, row uint64, id op.IDKind, key []byte, nu
 		return err
 	}
 	if s == nil {
-		if id == op.ExternalID { // or its ops would be kept for a user who is elsewhere
+		if id == op.ExternalID { // or its ops would be kept unread for a user who is elsewhere
 			w.setApart(p, w.m.hasher.Number(rec.Workspace, id, key), books.ApartElsewhere)
 		}
 		w.row = profile.AppendHeader(w.row[:0], entries.KindRow, id, key, rec.Workspace, rec.Stamp)
@@ -173,11 +173,11 @@ func (w *Worker) addToRow(p *Partition, row uint64, id op.IDKind, key []byte, nu
 		return err
 	}
 	b := w.entryOf(s)
-	profile.SetUpdated(b, max(profile.Updated(b), w.rec.Stamp)) // when the last one came: not before he thinks
+	profile.SetUpdated(b, max(profile.Updated(b), w.rec.Stamp)) // when the last user came, by that profile's stamp
 	return nil
 }
 
-// maxMembers bounds how many profiles share one address; later ones keep the address but are not found by it.
+// maxMembers bounds how many profiles share one address. Later ones keep the address but are not found by it.
 const maxMembers = 100_000
 
 func (w *Worker) setMembers(s *arena.Slot, m []byte) error {
@@ -186,8 +186,8 @@ func (w *Worker) setMembers(s *arena.Slot, m []byte) error {
 	return w.update(s, w.ed.SetAttr(w.entryOf(s), entries.AttrMembers, op.Value(w.value)))
 }
 
-// removeMember: a profile has lost this address or is gone. A row without profiles and states goes too. Who left, and
-// is there still, gets to know what the address has.
+// removeMember takes a profile that has lost this address, or is gone, out of the address's row. A row without profiles
+// and states is erased. A profile that has left and still exists is told the states of the address.
 func (w *Worker) removeMember(p *Partition, o op.Op) error {
 	s, _, err := w.findHome(p, o.Number(), w.applying.rec.Workspace, o.Flags().ID(), o.Key())
 	if err != nil {
@@ -218,7 +218,7 @@ func (w *Worker) removeMember(p *Partition, o op.Op) error {
 	return w.setMembers(s, m)
 }
 
-// left: a profile gets to know what an address has that it has left. One that was merged meanwhile has nothing to keep
+// left tells a profile the states of an address that it has left. One that was merged meanwhile has nothing to keep
 // (decisions.md D5).
 func (w *Worker) left(p *Partition, o op.Op) error {
 	if len(o.Body()) < 8 {
@@ -236,8 +236,8 @@ func (w *Worker) left(p *Partition, o op.Op) error {
 	return w.update(s, out)
 }
 
-// setRowState: states were set for this address, by a profile that has it or for the address itself. What an import
-// offers is taken of what the address has nothing of, and of who is alone there.
+// setRowState sets states of this address, on behalf of a profile that has it or of the address itself. States that an
+// import offers are taken only when the address has none of the kind, and the profile is the only one there.
 func (w *Worker) setRowState(p *Partition, o op.Op) error {
 	rec, id := w.applying.rec, o.Flags().ID()
 	s, row, err := w.findHome(p, o.Number(), rec.Workspace, id, o.Key())
@@ -277,7 +277,7 @@ func isAlone(row []byte, number uint64) bool {
 }
 
 // findHome walks from an identifier's home number to the entry that carries the identifier: a profile or a directory
-// row. Without one, s is nil and free the number where it would go.
+// row. If there is none, s is nil and free is the number where it would go.
 func (w *Worker) findHome(
 	p *Partition, home uint64, workspace uint32, id op.IDKind, key []byte,
 ) (s *arena.Slot, free uint64, err error) {
@@ -291,7 +291,8 @@ func (w *Worker) findHome(
 	}
 }
 
-// passTombstones goes from n on to the first number that has no tombstone, and to the entry there, if there is one.
+// passTombstones goes from n on to the first number that has no tombstone, and returns the entry there, if there is
+// one.
 func (w *Worker) passTombstones(p *Partition, n uint64) (s *arena.Slot, at uint64, err error) {
 	for at = n; ; {
 		if s, err = w.lookup(p, at); err != nil {
@@ -308,7 +309,7 @@ func (w *Worker) passTombstones(p *Partition, n uint64) (s *arena.Slot, at uint6
 	return s, at, w.shorten(p, n, at)
 }
 
-// shorten makes the tombstone at n remember that only tombstones are there before to. Slots stay where they are.
+// shorten makes the tombstone at n remember that there are only tombstones before to. Slots stay where they are.
 func (w *Worker) shorten(p *Partition, n, to uint64) error {
 	s := p.Find(n)
 	tombstone := w.entryOf(s)
@@ -318,7 +319,7 @@ func (w *Worker) shorten(p *Partition, n, to uint64) error {
 	return w.update(s, entries.AppendShortened(nil, tombstone, to))
 }
 
-// freeProfile is the number for a profile beside the directory row with number row.
+// freeProfile is a free number for a profile beside the directory row with number row.
 func (w *Worker) freeProfile(p *Partition, row uint64) (uint64, error) {
 	for n := w.m.hasher.Profile(row); ; n = identity.Next(n) {
 		s, at, err := w.passTombstones(p, n)
@@ -329,14 +330,14 @@ func (w *Worker) freeProfile(p *Partition, row uint64) (uint64, error) {
 	}
 }
 
-// createBeside makes the profile of an identifier beside its row, which is to lead to it.
+// createBeside makes the profile of an identifier beside its row, which is going to lead to the profile.
 func (w *Worker) createBeside(p *Partition, row uint64, o op.Op) (number uint64, err error) {
 	rec, id := w.applying.rec, o.Flags().ID()
 	if number, err = w.freeProfile(p, row); err != nil {
 		return 0, err
 	}
 	w.fresh = profile.New(w.fresh[:0], rec.Workspace, id, o.Key(), rec.Stamp)
-	// This op alone is in the log under the identifier, the later ones are resolved.
+	// Only this op is in the log under the identifier; later ones are resolved.
 	w.keep(w.ed.SetBorn(w.fresh, w.place()))
 	if id == op.Email || id == op.Phone {
 		w.keep(w.ed.SetJoined(w.fresh, id, rec.Stamp))

@@ -14,10 +14,10 @@ import (
 	"millrace/shard/store"
 )
 
-// Control documents (workspaces, keys, groups, …) are partition 0's: the worker that owns it applies their changes, and
-// its mutex guards the order of them.
+// Control documents (workspaces, keys, groups, …) belong to partition 0: the worker that owns it applies their changes,
+// and its mutex guards their order.
 
-// Document is the control document with this key, nil when there is none. It must not be changed.
+// Document is the control document with this key, nil when there is none. The caller must not change it.
 func (m *Machine) Document(key string) []byte {
 	m.documentsMu.Lock()
 	defer m.documentsMu.Unlock()
@@ -31,7 +31,7 @@ func (m *Machine) DocumentKeys() []string {
 	return slices.Collect(maps.Keys(m.documents))
 }
 
-// putDocuments applies a Document op: nothing of it when a condition does not hold.
+// putDocuments applies a Document op, or nothing of it when a condition does not hold.
 func (w *Worker) putDocuments(o op.Op) error {
 	changes, audit, err := bodies.ParseDocuments(o.Body())
 	if err != nil {
@@ -60,7 +60,7 @@ func (w *Worker) putDocuments(o op.Op) error {
 	for _, c := range changes {
 		m.opts.OnDocument(string(c.Key), c.Doc)
 	}
-	if len(changes) > 0 { // the entry of Batch.Audit stands in a record with ops that have their own outcomes
+	if len(changes) > 0 { // the entry of Batch.Audit is in a record with ops that have their own outcomes
 		w.applying.future.Report(0, effect.Done)
 	}
 	return nil
@@ -96,7 +96,7 @@ func (m *Machine) saveDocuments(batch *pebble.Batch) error {
 	return nil
 }
 
-// AuditEnd is the sequence number and the hash of the last entry; 0 and zeros before the first.
+// AuditEnd is the sequence number and the hash of the last entry of the audit log; 0 and zeros when it has none.
 func (m *Machine) AuditEnd() (seq uint64, hash [32]byte) {
 	w := m.owner[0]
 	w.Lock()

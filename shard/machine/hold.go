@@ -10,21 +10,21 @@ import (
 	"millrace/shard/store"
 )
 
-// Who is held, and for what, is a book of its partition (held). Who waits, waits for pins: without any there is no
-// list.
+// Which profiles are held, and for what, is a book of their partition (held). Whoever waits, waits for pins: a profile
+// without pins has no list.
 
 func (p *Partition) isPinned(number uint64) bool {
 	h := p.held[number]
 	return h != nil && h.pins > 0
 }
 
-// waits says whether somebody waits to leave with, or to come to, the profile.
+// waits says whether a merge waits to leave with the profile, or to come to it.
 func (p *Partition) waits(number uint64) bool {
 	h := p.held[number]
 	return h != nil && len(h.waiting) > 0
 }
 
-// reserved is how many bytes the profile must leave free for who is on the way to it.
+// reserved is how many bytes the profile must leave free for those on the way to it.
 func (p *Partition) reserved(number uint64) int {
 	if len(p.held) == 0 {
 		return 0
@@ -48,7 +48,7 @@ func (p *Partition) holdOf(number uint64) *held {
 	return h
 }
 
-// hold pins a profile for one who comes with so many bytes.
+// hold pins a profile for another one, which comes with so many bytes.
 func (p *Partition) hold(number uint64, room int) {
 	h := p.holdOf(number)
 	h.pins++
@@ -72,8 +72,8 @@ func (p *Partition) forgetHeld(number uint64, h *held) {
 	}
 }
 
-// takeWaiting takes those who wait off the list, when the profile is pinned no more. They count as merges until the
-// caller has seen to each: who reads the count meanwhile must not take them for ended.
+// takeWaiting takes those who wait off the list, once the profile is pinned no more. They count as merges until the
+// caller has dealt with each of them, so that readers of the count don't take them for ended.
 func (p *Partition) takeWaiting(number uint64) []*waiter {
 	h := p.held[number]
 	if h == nil || h.pins > 0 {
@@ -103,8 +103,8 @@ func (w *Worker) park(p *Partition, kind op.Kind, number uint64, body, key []byt
 	p.tokens.Add(1)
 }
 
-// encodeHeld is the book of merges: for each profile, by number: number u64, pins u32, room u64, count u32 of who
-// waits, their records with sizes.
+// encodeHeld is the book of merges: for each profile, by number: number u64, pins u32, room u64, count u32 of waiters,
+// and their records with sizes.
 func (p *Partition) encodeHeld() (v []byte) {
 	for _, number := range slices.Sorted(maps.Keys(p.held)) {
 		h := p.held[number]

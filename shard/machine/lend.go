@@ -15,28 +15,28 @@ import (
 	"millrace/shard/store"
 )
 
-// Lent is an entry in the hands of a reader, who gives it back: until then its worker stands still.
+// Lent is an entry that is lent to a reader, who gives it back: until then its worker stands still.
 type Lent struct {
-	Blob []byte  // nil: there is none, and nothing to give back
-	w    *Worker // whose mutex is held; nil when blob is a copy
+	Blob []byte  // nil: there is no entry, and nothing to give back
+	w    *Worker // its mutex is held; nil when Blob is a copy
 }
 
-// Back gives it back.
+// Back gives the entry back.
 func (l Lent) Back() {
 	if l.w != nil {
 		l.w.Unlock()
 	}
 }
 
-// Show calls f and gives back what was lent, also when f panics.
+// Show calls f and gives the entry back, also when f panics.
 func (l Lent) Show(number uint64, f func(number uint64, blob []byte)) {
 	defer l.Back()
 	f(number, l.Blob)
 }
 
-// Lend lends the entry at number, which is of one of the replica's partitions.
+// Lend lends the entry at number, which must be in one of the replica's partitions.
 func (m *Machine) Lend(number uint64) (l Lent, err error) {
-	if number == 0 { // nobody's
+	if number == 0 { // no entry's
 		return Lent{}, nil
 	}
 	p, w := m.partitions[identity.Partition(number)], m.owner[identity.Partition(number)]
@@ -64,7 +64,7 @@ func (m *Machine) Lend(number uint64) (l Lent, err error) {
 }
 
 // Touch loads those of the entries at numbers that are in memory, first all slots, then all entries, so that the loads
-// overlap: for a caller who is about to look at each.
+// overlap: for a caller that is about to look at each of them.
 func (m *Machine) Touch(numbers []uint64) {
 	for _, w := range m.workers {
 		w.Lock()
@@ -73,9 +73,9 @@ func (m *Machine) Touch(numbers []uint64) {
 	}
 }
 
-// Resident calls f with those of the entries at numbers that are in memory, and their indexes, in the order of the
-// workers, each of which is held once: for a caller who would lend one after the other. The others are left to Lend.
-// The bytes are lent for the call, in which f must not call the engine.
+// Resident calls f with those of the entries at numbers that are in memory, and with their indexes in numbers, in the
+// order of the workers, whose locks it takes once each: for a caller that would otherwise lend one after the other. It
+// leaves the others to Lend. The bytes are lent for the call, in which f must not call the engine.
 func (m *Machine) Resident(numbers []uint64, f func(i int, blob []byte)) {
 	for _, w := range m.workers {
 		w.resident(numbers, f)
@@ -94,7 +94,7 @@ func (w *Worker) resident(numbers []uint64, f func(i int, blob []byte)) {
 	}
 }
 
-// slotOf is the slot of an entry that is one of the worker's and in memory. 0 is nobody's.
+// slotOf is the slot of an entry that belongs to the worker and is in memory. Number 0 is no entry's.
 func (w *Worker) slotOf(number uint64) *arena.Slot {
 	if at := identity.Partition(number); number != 0 && w.m.owner[at] == w {
 		return w.m.partitions[at].Find(number)
@@ -102,7 +102,7 @@ func (w *Worker) slotOf(number uint64) *arena.Slot {
 	return nil
 }
 
-// touchAll loads those of the worker's entries. The caller holds the lock.
+// touchAll loads those of the entries that belong to the worker. The caller holds the lock.
 func (w *Worker) touchAll(numbers []uint64) {
 	for _, number := range numbers {
 		if at := identity.Partition(number); w.m.owner[at] == w {
@@ -117,13 +117,13 @@ func (w *Worker) touchAll(numbers []uint64) {
 	}
 }
 
-// sought is an entry that isn't resident, as it was when somebody looked for it.
+// sought is an entry that isn't resident, as it was when a reader looked for it.
 type sought struct {
 	number uint64
-	delta  []byte      // what is kept of it in memory; nil: nothing
-	before *store.View // of the store, to be read with the delta
-	// Should it be admitted, changed and evicted meanwhile, what was read is old: evicted tells. So does turn of
-	// changes that have been written meanwhile, and may be in both places.
+	delta  []byte      // the delta of it in memory; nil: there is none
+	before *store.View // the store without what is being saved, to be read with the delta
+	// evicted tells whether the entry was perhaps admitted, changed and evicted meanwhile: then what was read is old.
+	// turn tells whether changes were written meanwhile, which may then be in both places.
 	evicted, turn uint64
 }
 
@@ -151,7 +151,7 @@ func (w *Worker) isOld(p *Partition, x *sought) bool {
 
 var folders = sync.Pool{New: func() any { return new(entries.Folder) }}
 
-// lendSought reads an entry outside of the lock. again: it is to be looked for anew.
+// lendSought reads an entry without the lock. again: it has to be looked for anew.
 func (w *Worker) lendSought(p *Partition, x sought) (l Lent, again bool, err error) {
 	value, err := w.m.store.Entry(x.before, nil, x.number)
 	switch {
@@ -178,7 +178,7 @@ func (w *Worker) lendSought(p *Partition, x sought) (l Lent, again bool, err err
 	return Lent{Blob: bytes.Clone(f.Entry)}, false, nil
 }
 
-// Entry is a copy of the entry at number, which is of one of this engine's partitions. nil: there is none.
+// Entry is a copy of the entry at number, which must be in one of this engine's partitions. nil: there is none.
 func (m *Machine) Entry(number uint64) ([]byte, error) {
 	l, err := m.Lend(number)
 	if err != nil || l.Blob == nil {
@@ -194,7 +194,7 @@ func (m *Machine) AllResident() bool {
 }
 
 // Numbers are those of a partition's entries behind after, in order, at most so many of them: users, rows, tombstones,
-// whatever is there. One that comes or goes meanwhile may be among them.
+// and all other kinds. An entry that comes or goes meanwhile may be among them.
 func (m *Machine) Numbers(partition uint8, after uint64, most int) (numbers []uint64, err error) {
 	p, w := m.partitions[partition], m.owner[partition]
 	w.Lock()
@@ -216,9 +216,9 @@ func (m *Machine) Numbers(partition uint8, after uint64, most int) (numbers []ui
 	return numbers[:min(len(numbers), most)], nil
 }
 
-// storedNumbers appends those of the store: the lowest, as many as wanted.
+// storedNumbers appends the numbers of entries in the store: the lowest, as many as wanted.
 func (m *Machine) storedNumbers(numbers []uint64, partition uint8, after uint64, most int) ([]uint64, error) {
-	first := max(after, uint64(partition)<<56) + 1 // before it are books
+	first := max(after, uint64(partition)<<56) + 1 // books are before it
 	if identity.Partition(first) != partition {
 		return numbers, nil
 	}

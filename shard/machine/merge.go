@@ -12,34 +12,33 @@ import (
 	"millrace/shard/profile"
 )
 
-// A merge takes a profile (gone) into another one (keep), each in its own partition. It is one token that travels, a
-// message in an outbox or an entry of a waiting list (hold.go), so that it happens once or not at all, whatever crashes
-// in between:
+// A merge takes a profile (gone) into another one (keep), each in its own partition. It is one token that travels, as a
+// message in an outbox or an entry of a waiting list (hold.go), so that the merge happens once or not at all, whatever
+// crashes in between:
 //
 //	Merge   to gone    asks keep to stay where it is
-//	Pin     to keep    keep is pinned: it isn't deleted, doesn't leave for anybody else, and keeps room, until gone has come,
-//	                   or doesn't come
-//	Seal    to gone    gone leaves: its entry becomes a tombstone that leads to keep, all it has goes along
-//	Absorb  to keep    keep takes it in, tells the directory, and is pinned by one less
+//	Pin     to keep    keep is pinned: it isn't deleted, doesn't leave for another profile, and keeps room, until gone
+//	                   has come, or doesn't come
+//	Seal    to gone    gone leaves: its entry becomes a tombstone that leads to keep; all that it has goes along
+//	Absorb  to keep    keep takes gone in, tells the directory, and has one pin less
 //	Unpin   to keep    gone can't come: it was merged elsewhere or deleted
 //
-// Profiles that are pinned and should leave themselves make those wait who want to leave with them. Waiting with a pin
-// in hand goes from smaller to larger numbers only: the other way round, the pin is given back and the merge begins
-// anew when the profile is free. So no cycle of merges stands still, and the one with the smallest number always goes
-// on.
+// A profile that is pinned and should itself leave makes those wait that want to leave with it. A merge waits with its
+// pin in hand only if gone has the smaller number; otherwise it gives the pin back, and begins anew when gone is free.
+// So no cycle of merges stands still, and the one with the smallest number always goes on.
 //
-// Which one of several users an address means is as if nothing had begun until Absorb, and then as if all was done
+// For the choice among the users of an address, nothing has begun until Absorb, and then everything is done at once
 // (entries.Departed): gone is one of them, as it left, although its entry is a tombstone.
 //
-// What reaches a tombstone that leads on (an op by svc_id or by a look-up that is older, a name that was granted)
-// follows it, behind all that the profile had sent before it left.
+// What reaches a tombstone that leads on (an op by svc_id or by an older look-up, a name that was granted) follows the
+// profile, behind all that it had sent before it left.
 
-// ended: the token is no more.
+// ended ends a merge: its token is not sent on.
 func (w *Worker) ended(m *bodies.Merge, outcome effect.Outcome, counter *metrics.Counter) {
 	if counter != nil {
 		counter.Inc()
 	}
-	w.applying.future.Report(m.Ref, outcome) // nobody waits for /users/merge: there is no future
+	w.applying.future.Report(m.Ref, outcome) // /users/merge has no future, since nobody waits for it
 }
 
 // sendMerge sends the token on.
@@ -52,15 +51,15 @@ func (w *Worker) mergeInto(p *Partition, o op.Op, c bodies.Claim, holder uint64)
 	w.sendMerge(p, op.Merge, c.Profile, bodies.Merge{Other: holder, Mode: c.Mode, Ref: c.Ref}, o.Key())
 }
 
-// claimAgain: the external id that an identify wants is not with the profile any more that had it. Its row knows who is
-// next.
+// claimAgain sends the claim of an identify anew, when the profile that had the external id no longer has it: the id's
+// row knows who is next.
 func (w *Worker) claimAgain(p *Partition, o op.Op, m *bodies.Merge, gone uint64) {
 	c := bodies.Claim{Profile: gone, Kind: bodies.ClaimIdentify, Mode: m.Mode, Ref: m.Ref}
 	home := w.m.hasher.Number(w.applying.rec.Workspace, op.ExternalID, o.Key())
 	w.send(p, op.Claim, op.MakeFlags(0, op.ExternalID), home, c.Append(nil), o.Key(), false)
 }
 
-// forwardOf is where the profile in s has gone, 0 when it has not.
+// forwardOf is the number that the profile in s has gone to, 0 when it has not gone.
 func (w *Worker) forwardOf(s *arena.Slot) uint64 {
 	if s == nil {
 		return 0
@@ -69,14 +68,14 @@ func (w *Worker) forwardOf(s *arena.Slot) uint64 {
 	return to
 }
 
-// merge: the profile at this number is to leave.
+// merge begins the merge of the profile at this number, which is to leave.
 func (w *Worker) merge(p *Partition, o op.Op) error {
 	m, _, err := bodies.ParseMerge(o.Body())
 	if err != nil {
 		return err
 	}
 	gone, identify := o.Number(), len(o.Key()) > 0
-	if future := w.applying.future; !identify && future != nil { // nobody waits for it
+	if future := w.applying.future; !identify && future != nil { // nobody waits for /users/merge
 		w.applying.future = nil
 		defer func() { w.applying.future = future }()
 	}
@@ -109,14 +108,14 @@ func (w *Worker) askFor(p *Partition, s *arena.Slot, m bodies.Merge, key []byte)
 	w.sendMerge(p, op.Pin, keep, m, key)
 }
 
-// mergeSlack is by how much, besides a quarter, a profile may grow between Pin and Seal. If it grows more, the merge
-// begins anew.
+// mergeSlack is by how many bytes, besides a quarter of its size, a profile may grow between Pin and Seal. If it grows
+// more, the merge begins anew.
 const mergeSlack = 1 << 10
 
-// mergeSpare is how much those who are on their way together leave of an entry, for what the profile gets besides.
+// mergeSpare is how many bytes of an entry the profiles on the way to it leave free together, for what it gets besides.
 const mergeSpare = 1 << 20
 
-// pin: the profile at this number is to take another one in.
+// pin pins the profile at this number, which is to take another one in.
 func (w *Worker) pin(p *Partition, o op.Op) error {
 	m, _, err := bodies.ParseMerge(o.Body())
 	if err != nil {
@@ -153,7 +152,7 @@ func (w *Worker) pin(p *Partition, o op.Op) error {
 	return nil
 }
 
-// seal: the profile at this number leaves for the one that is pinned for it, if it still can.
+// seal makes the profile at this number leave for the one that is pinned for it, if it still can.
 func (w *Worker) seal(p *Partition, o op.Op) error {
 	m, _, err := bodies.ParseMerge(o.Body())
 	if err != nil {
@@ -182,14 +181,14 @@ func (w *Worker) seal(p *Partition, o op.Op) error {
 		w.ended(&m, effect.Identified, mergesIdle)
 	case pinned:
 		w.park(p, op.Merge, gone, m.Append(nil), o.Key())
-	default: // it has grown
+	default: // the profile has grown
 		w.askFor(p, s, m, o.Key())
 	}
 	return nil
 }
 
-// depart makes the profile in s a tombstone that leads to keep, where all that it has goes. keep tells the directory,
-// all but the external ids: those are free from now on.
+// depart makes the profile in s a tombstone that leads to keep, where all that the profile has goes. keep tells the
+// directory about all names except the external ids, which are free from now on.
 func (w *Worker) depart(p *Partition, s *arena.Slot, m bodies.Merge, key []byte) error {
 	blob, rec, gone, keep := w.entryOf(s), w.applying.rec, s.Number, m.Other
 	var keys entries.Keys
@@ -216,7 +215,7 @@ func (w *Worker) depart(p *Partition, s *arena.Slot, m bodies.Merge, key []byte)
 	return w.update(s, w.fresh)
 }
 
-// absorb: a profile comes to the one at this number.
+// absorb makes the profile at this number take in the one that comes to it.
 func (w *Worker) absorb(p *Partition, o op.Op) error {
 	m, theirs, err := bodies.ParseMerge(o.Body())
 	if err != nil {
@@ -231,7 +230,7 @@ func (w *Worker) absorb(p *Partition, o op.Op) error {
 	if !isUser {
 		panic("BUG: a pinned profile is gone")
 	}
-	var rows entries.Keys // those that lead to gone
+	var rows entries.Keys // rows that lead to gone
 	rows.Read(theirs)
 	if err := w.takeIn(p, s, gone, theirs, rows, m.Mode); err != nil {
 		return err
@@ -240,18 +239,18 @@ func (w *Worker) absorb(p *Partition, o op.Op) error {
 	return w.proceed(p, keep)
 }
 
-// takeIn merges a profile into the one in s, to which the rows lead from now on, as far as it has their addresses.
+// takeIn merges a profile into the one in s. The rows lead to that one from now on, as far as it has their addresses.
 func (w *Worker) takeIn(
 	p *Partition, s *arena.Slot, gone uint64, theirs []byte, rows entries.Keys, mode profile.MergeMode,
 ) error {
 	keep, mine := s.Number, w.entryOf(s)
 	var before, after entries.Keys
 	before.Read(mine)
-	// Now, not when it was asked for: until now those who share an address with them were chosen among without it.
+	// As of now, not of when it was asked for: until now, choices among users of an address were made without it.
 	out := w.ed.Merge(mine, theirs, mode, w.rec.Stamp, w.limit())
 	profile.SetTaken(out, gone, w.rec.Stamp)
 	after.Read(out)
-	// What the addresses have heard while the merge was under way, they have heard before keep came.
+	// What the addresses have heard while the merge was under way counts as heard before keep came.
 	out = w.moveAddresses(p, keep, out, &before, &after, w.rec.Stamp)
 	if profile.Blocked(out) {
 		w.markDummy(p, keep)
@@ -274,7 +273,7 @@ func (w *Worker) takeIn(
 	return nil
 }
 
-// unpin: a profile does not come to the one at this number.
+// unpin takes a pin off the profile at this number, to which another one does not come.
 func (w *Worker) unpin(p *Partition, o op.Op) error {
 	m, _, err := bodies.ParseMerge(o.Body())
 	if err != nil {
@@ -284,8 +283,8 @@ func (w *Worker) unpin(p *Partition, o op.Op) error {
 	return w.proceed(p, o.Number())
 }
 
-// proceed lets go on who waits for a profile that is pinned no more: first who deletes it, then who leaves with it,
-// whom the others then follow.
+// proceed resumes those who wait for a profile that is pinned no more: first deletions of it, then merges that leave
+// with it, which the others then follow.
 func (w *Worker) proceed(p *Partition, number uint64) error {
 	list := p.takeWaiting(number)
 	outer, future := w.applying.rec, w.applying.future
@@ -304,14 +303,14 @@ func (w *Worker) proceed(p *Partition, number uint64) error {
 			if err := w.applyOp(p, o); err != nil {
 				return err
 			}
-			p.tokens.Add(-1) // it has parked again, or gone on
+			p.tokens.Add(-1) // it waits again, or has gone on
 			x.future.Finish()
 		}
 	}
 	return nil
 }
 
-// formerOf is where the log has the events of a profile that is about to leave.
+// formerOf says where the log has the events of a profile that is about to leave.
 func (w *Worker) formerOf(blob []byte, number uint64) profile.Former {
 	f := profile.Former{Number: number, Until: w.place()}
 	id, key := profile.HomeID(blob)

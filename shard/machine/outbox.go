@@ -9,8 +9,8 @@ import (
 	"millrace/shard/op"
 )
 
-// send puts an effect on another partition into the outbox. Effects on the sender's own partition take the same road
-// when the caller doesn't do them at once.
+// send puts an effect on another partition into the outbox. An effect on the sender's own partition takes the same way
+// when the caller doesn't apply it at once.
 func (w *Worker) send(p *Partition, kind op.Kind, flags op.Flags, number uint64, body, key []byte, names bool) {
 	p.LastMessage++
 	p.forgetApplied()
@@ -21,7 +21,7 @@ func (w *Worker) send(p *Partition, kind op.Kind, flags op.Flags, number uint64,
 		p.tokens.Add(1)
 	}
 	if !w.applying.live {
-		if t := w.applying.future; t != nil { // of a leader that is none any more: another one sends it
+		if t := w.applying.future; t != nil { // of a leader that no longer leads: another one sends the message
 			t.Spoil(effect.ErrUnknown)
 		}
 		return
@@ -46,7 +46,7 @@ func (w *Worker) sendAll(p *Partition, rec *op.Record) {
 	w.applying.rec = outer
 }
 
-// forgetApplied drops messages from the front of the outbox that their receivers have applied. That is safe although a
+// forgetApplied drops messages that their receivers have applied from the front of the outbox. That is safe although a
 // receiver's checkpoint may be older: the record that delivered them stays in the log until the receiver's state is
 // stored.
 func (p *Partition) forgetApplied() {
@@ -59,13 +59,13 @@ func (p *Partition) forgetApplied() {
 	if n < len(p.Outbox) {
 		p.Outbox = p.Outbox[n:]
 	} else {
-		p.Outbox = p.Outbox[:0] // mostly, and then its memory is good for the next
+		p.Outbox = p.Outbox[:0] // the usual case: the next messages use the memory again
 	}
 }
 
-// isForgotten says whether a message leaves the outbox as soon as it is known to be applied. One to another group
-// leaves it when all replicas are told (Delivered): should one of them lead that has not been told, it sends the
-// message again, and knows that it has to tell.
+// isForgotten says whether a message leaves the outbox as soon as it is known to be applied. A message to another group
+// leaves it only when all replicas are told (Delivered): a replica that becomes leader without having been told sends
+// the message again, and so knows that it has to tell.
 func (p *Partition) isForgotten(m *effect.Message) bool { return m.Applied.Load() && !p.IsFar(m) }
 
 // IsFar says whether a message goes to another group.
@@ -74,7 +74,7 @@ func (p *Partition) IsFar(m *effect.Message) bool {
 	return to < p.first || to > p.last
 }
 
-// forgetRows drops the messages of which gone says so, wherever they stand.
+// forgetRows drops the messages for which gone returns true, wherever they are in the outbox.
 func (p *Partition) forgetRows(gone func(m *effect.Message) bool) {
 	p.Outbox = slices.DeleteFunc(p.Outbox, func(m *effect.Message) bool {
 		if !gone(m) {
@@ -85,7 +85,7 @@ func (p *Partition) forgetRows(gone func(m *effect.Message) bool) {
 	})
 }
 
-// drop: a message leaves the outbox.
+// drop counts and notes that a message leaves the outbox.
 func (p *Partition) drop(m *effect.Message) {
 	if m.Stored {
 		p.sent = append(p.sent, m.Seq)
@@ -98,7 +98,7 @@ func (p *Partition) drop(m *effect.Message) {
 // deliveredRow is one entry in the body of a Delivered: messages to partitions first u8 to last u8, up to sequence u64.
 const deliveredRow = 1 + 1 + 8
 
-// forgetArrived drops what has arrived in other groups.
+// forgetArrived drops the messages that have arrived in other groups.
 func (w *Worker) forgetArrived(p *Partition, body []byte) error {
 	if len(body)%deliveredRow != 0 {
 		return op.ErrMalformed
@@ -115,8 +115,8 @@ func (w *Worker) forgetArrived(p *Partition, body []byte) error {
 	return nil
 }
 
-// ForgetOwn drops the messages that partitions of this machine have had from the outboxes. On a replica that follows
-// only the receivers' inboxes tell.
+// ForgetOwn drops the messages that partitions of this machine have received from the outboxes. On a replica that
+// follows, only the receivers' inboxes tell that.
 func (m *Machine) ForgetOwn() {
 	var full []*Partition
 	for _, p := range m.held {
@@ -149,7 +149,8 @@ func (m *Machine) ForgetOwn() {
 	}
 }
 
-// UnderWay are the messages that nobody is known to have applied, but those of merges, and what waits of an owner.
+// UnderWay are the messages that are not known to be applied, except those of merges, and the deferred records of an
+// owner.
 func (m *Machine) UnderWay(owner uint64) (messages []*effect.Message, waiting []uint64) {
 	for _, p := range m.held {
 		w := m.owner[p.ID]

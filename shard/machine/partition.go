@@ -20,18 +20,18 @@ func (p *Partition) isDeleted(number uint64) bool {
 	return now || before
 }
 
-// entryOf is the entry in s: its length is what is used, its capacity what its block holds besides an index's books.
+// entryOf is the entry in s: its length is what is used, its capacity what its block holds besides the index's books.
 func (w *Worker) entryOf(s *arena.Slot) []byte {
 	block := w.block(s)
 	return block[:s.Size():profile.Usable(block)]
 }
 
-// block is the block of an entry: the entry, what is unused, and the index of a large profile (profile.ApplyIn).
+// block is the block of an entry: the entry, unused room, and the index of a large profile (profile.ApplyIn).
 func (w *Worker) block(s *arena.Slot) []byte { return w.arena.Block(s.Off, s.Class()) }
 
-// lookup finds an entry by number, reading it back from the store when it may be there. nil: there is none.
+// lookup finds an entry by number, and reads it back from the store when it may be there. nil: there is no entry.
 func (w *Worker) lookup(p *Partition, number uint64) (*arena.Slot, error) {
-	if number == 0 { // nobody's; of the table it is an empty slot's
+	if number == 0 { // no entry's; in the table, an empty slot's
 		return nil, nil
 	}
 	s := p.Find(number)
@@ -56,8 +56,8 @@ func (w *Worker) lookup(p *Partition, number uint64) (*arena.Slot, error) {
 	return w.admit(p, number, value)
 }
 
-// admit makes what the store has at a number resident, as it is there; nil when there is a delta in memory alone. With
-// the delta, it differs from the store.
+// admit makes what the store has at a number resident, as it is there; nil when the only thing there is a delta in
+// memory. Folded with a delta, the entry differs from the store.
 func (w *Worker) admit(p *Partition, number uint64, value []byte) (*arena.Slot, error) {
 	s := p.Find(number)
 	if s != nil || profile.Kind(value) == entries.KindMixed {
@@ -70,7 +70,7 @@ func (w *Worker) admit(p *Partition, number uint64, value []byte) (*arena.Slot, 
 	return s, err
 }
 
-// entryAt is the entry with this number if it is of the record's workspace, and whether it is a profile.
+// entryAt is the entry with this number if it is in the record's workspace, and whether it is a profile.
 func (w *Worker) entryAt(p *Partition, number uint64) (s *arena.Slot, isUser bool, err error) {
 	s, err = w.lookup(p, number)
 	if s == nil || err != nil {
@@ -132,11 +132,11 @@ func (w *Worker) applyIn(s *arena.Slot, o op.Op) error {
 	return nil
 }
 
-// growth: what has grown will grow again: a quarter of room spares most of the moves.
+// growth: an entry that has grown will grow again. A quarter of extra room saves most of the moves.
 const growth = 4
 
-// rehouse puts blob in the place of an entry, into another block with so much room. What has outgrown the largest block
-// keeps its old state; the counter tells.
+// rehouse puts blob in the place of an entry, in another block with so much room. An entry that has outgrown the
+// largest block keeps its old state; the counter Overgrown tells.
 func (w *Worker) rehouse(s *arena.Slot, blob []byte, room int, put func(block, blob []byte)) error {
 	s.Meta |= arena.Dirty
 	if len(blob) > arena.MaxBlockBytes {
@@ -155,7 +155,7 @@ func (w *Worker) rehouse(s *arena.Slot, blob []byte, room int, put func(block, b
 	return nil
 }
 
-// erase removes an entry for good. An entry that stands behind it because its own place was taken must stay in reach of
+// erase removes an entry for good. An entry that lies behind it because its own place was taken must stay in reach of
 // findHome: then a tombstone fills the gap.
 func (w *Worker) erase(p *Partition, s *arena.Slot) error {
 	number := s.Number
@@ -163,7 +163,7 @@ func (w *Worker) erase(p *Partition, s *arena.Slot) error {
 	if err != nil {
 		return err
 	}
-	if s = p.Find(number); behind != nil { // reading back may have moved it
+	if s = p.Find(number); behind != nil { // reading back may have moved the slot
 		w.fresh = entries.AppendTombstone(w.fresh[:0], w.applying.rec.Workspace, w.applying.rec.Stamp)
 		w.setApart(p, number, books.ApartElsewhere)
 		return w.update(s, w.fresh)
@@ -177,8 +177,9 @@ func (w *Worker) erase(p *Partition, s *arena.Slot) error {
 	return nil
 }
 
-// evict makes room: it drops entries that the store has as they are and nobody has used since it last came by. It goes
-// on from where it was, and looks at so many slots at most; ended says whether it has come to the end of a partition.
+// evict makes room: it drops entries that the store has as they are and that were not used since evict last came by. It
+// goes on from where it was, and looks at so many slots at most; ended says whether it has come to the end of a
+// partition.
 func (w *Worker) evict(most int) (freed int64, ended bool, err error) {
 	p := w.parts[w.evictAt.part%len(w.parts)]
 	i := w.evictAt.slot
@@ -217,24 +218,24 @@ func (w *Worker) evict(most int) (freed int64, ended bool, err error) {
 	return freed + before - p.Mapped(), true, nil
 }
 
-// maxLooks is how many slots are looked at in one hold of a worker's mutex: readers wait meanwhile.
+// maxLooks is how many slots are looked at in one hold of a worker's mutex, for which readers wait.
 const maxLooks = 4096
 
-// errTooLarge: an entry would outgrow the largest block.
+// errTooLarge is returned for an entry that would outgrow the largest block.
 var errTooLarge = errors.New("entry is too large")
 
-// place is where in the log the op at hand stands.
+// place is the place of the op at hand in the log.
 func (w *Worker) place() profile.Place {
 	return profile.Place{Position: w.applying.position, Ordinal: w.applying.ordinal}
 }
 
-// keep moves what the editor returned into the worker's own scratch.
+// keep copies what the editor returned into the worker's own scratch.
 func (w *Worker) keep(b []byte) []byte {
 	w.fresh = append(w.fresh[:0], b...)
 	return w.fresh
 }
 
-// limit is what bounds a profile for the record at hand.
+// limit is the bounds of a profile for the record at hand.
 func (w *Worker) limit() *profile.Limits {
 	n := int(w.applying.rec.MaxArray)
 	if n == 0 {
@@ -247,7 +248,7 @@ func (w *Worker) limit() *profile.Limits {
 	return &w.limits
 }
 
-// judge takes note of what the editor says about the op that it has applied.
+// judge notes what the editor says about the op that it has applied.
 func (w *Worker) judge(number uint64, v profile.Verdict) {
 	for _, u := range w.ed.Unmet {
 		w.applying.future.Report(u.Ref, effect.OutOfRange+effect.Outcome(u.Why-profile.OutOfRange))

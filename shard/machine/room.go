@@ -5,25 +5,25 @@ import (
 )
 
 // What a worker has in memory is bounded: entries, in their blocks, what its tables map, and what its trails hold until
-// the next checkpoint. Beyond its budget the worker evicts, then empties pages that have become sparse.
-// What is dirty stays; when that is too much, the worker waits for a checkpoint, and the door refuses what can't be
-// taken (MaxInflightBytes).
+// the next checkpoint. Beyond its budget the worker evicts, then empties pages that have become sparse. What is dirty
+// stays; when that is too much, the worker waits for a checkpoint, and the door refuses what can't be taken
+// (MaxInflightBytes).
 
-// share is what the worker may have in memory.
+// share is how many bytes the worker may have in memory.
 func (w *Worker) share() int64 { return w.m.memory.Load() / int64(len(w.m.workers)) }
 
-// budget is the worker's share without what is set apart for good, and who is known to be there; but that leaves half.
-// The caller holds the lock.
+// budget is the worker's share without the bytes for numbers that are set apart for good and for users who are known to
+// be there; but at least half the share. The caller holds the lock.
 func (w *Worker) budget() int64 { return w.share() - min(w.apart+w.known.Bytes(), w.share()/2) }
 
-// Used is what has to be in memory as long as nothing is evicted. The caller holds the lock.
+// Used is how many bytes have to be in memory as long as nothing is evicted. The caller holds the lock.
 func (w *Worker) Used() int64 { return w.arena.Used + w.tables + w.unwritten }
 
-// Resident is what takes memory. The caller holds the lock.
+// Resident is how many bytes of memory are taken. The caller holds the lock.
 func (w *Worker) Resident() int64 { return w.arena.Resident() + w.tables + w.unwritten }
 
-// excess is how much should be evicted. A sixteenth of it is left for free blocks; an eighth when they take more than
-// that.
+// excess is how many bytes should be evicted. A sixteenth of the budget is left for free blocks; an eighth when these
+// take more than that.
 func (w *Worker) excess() int64 {
 	budget, used := w.budget(), w.Used()
 	if w.arena.Held+w.tables+w.unwritten > budget+spareBytes {
@@ -35,20 +35,19 @@ func (w *Worker) excess() int64 {
 	return 0
 }
 
-// IsCrowded says whether there is something for Trim to do. The caller holds the lock.
+// IsCrowded says whether Trim has anything to do. The caller holds the lock.
 func (w *Worker) IsCrowded() bool {
 	return w.excess() > 0 || w.compaction.under || w.isWide() || w.deltas > w.deltaShare()
 }
 
-// deltaShare is how much of the memory changes that go unread may take: then a checkpoint is asked for, rather than
-// entries evicted.
+// deltaShare is how many bytes unread changes may take: beyond that a checkpoint is asked for, rather than entries
+// evicted.
 func (w *Worker) deltaShare() int64 { return w.budget() / 2 }
 
-// isWide says whether pages take too much, and something may come of looking for sparse ones. The caller holds the
-// lock.
+// isWide says whether pages take too much, and looking for sparse ones may help. The caller holds the lock.
 func (w *Worker) isWide() bool { return w.Resident() > max(w.budget()+spareBytes, w.compaction.above) }
 
-// TrimAll brings all workers within their budgets, as far as what is clean allows.
+// TrimAll brings all workers within their budgets, as far as evicting clean entries can do that.
 func (m *Machine) TrimAll() error {
 	for _, w := range m.workers {
 		for more := true; more; {
@@ -62,12 +61,12 @@ func (m *Machine) TrimAll() error {
 	return nil
 }
 
-// Trimmed is what a Trim has come to.
+// Trimmed is the result of a Trim.
 type Trimmed struct {
-	Over     int64 // what should have been evicted besides
-	IsFull   bool  // so much is dirty that nothing more is to be applied
+	Over     int64 // bytes that should have been evicted, too
+	IsFull   bool  // so much is dirty that nothing more should be applied
 	IsMoving bool  // a compaction is under way
-	IsUrgent bool  // it should be
+	IsUrgent bool  // a compaction should be under way
 	IsHeavy  bool  // deltas take more than their share
 }
 
@@ -85,8 +84,8 @@ func (w *Worker) Trim() (t Trimmed, err error) {
 	return t, err
 }
 
-// evictExcess evicts what should be, a bit in each hold of the mutex, and says what is left: it has gone over all
-// partitions twice then.
+// evictExcess evicts what should be evicted, a bit in each hold of the mutex, and returns what is left once it has gone
+// over all partitions twice.
 func (w *Worker) evictExcess() (over int64, err error) {
 	w.Lock()
 	defer w.Unlock()
@@ -107,16 +106,16 @@ func (w *Worker) evictExcess() (over int64, err error) {
 		if ended {
 			turns--
 		}
-		w.Unlock() // for readers
+		w.Unlock() // lets readers in
 		w.Lock()
 	}
 	return over, nil
 }
 
-// MemoryBytes is what Options.MemoryBytes or SetMemoryBytes has said last.
+// MemoryBytes is the last value of SetMemoryBytes, or Options.MemoryBytes.
 func (m *Machine) MemoryBytes() int64 { return m.memory.Load() }
 
-// SetMemoryBytes makes Options.MemoryBytes another one: in a cluster replicas come and go, and share what the node has.
+// SetMemoryBytes changes Options.MemoryBytes: in a cluster replicas come and go, and share the memory of the node.
 func (m *Machine) SetMemoryBytes(n int64) error {
 	before := m.memory.Swap(n)
 	if before == n {
@@ -132,7 +131,8 @@ func (m *Machine) SetMemoryBytes(n int64) error {
 
 var moved = metrics.NewCounter("millrace_moved_bytes_total")
 
-// compact does a step, when pages take too much, and says whether more are to come. The caller holds the lock.
+// compact does a step of a compaction, when pages take too much, and says whether more steps are to come. The caller
+// holds the lock.
 func (w *Worker) compact() (more bool, err error) {
 	c := &w.compaction
 	if !c.under && w.isWide() {
@@ -152,7 +152,7 @@ func (w *Worker) compact() (more bool, err error) {
 	return c.under, nil
 }
 
-// beginCompaction chooses the pages to be emptied, unless giving back what nobody has is enough.
+// beginCompaction chooses the pages to be emptied, unless giving back unused pages is enough.
 func (w *Worker) beginCompaction() {
 	c := &w.compaction
 	w.giveBack()
@@ -166,7 +166,7 @@ func (w *Worker) beginCompaction() {
 	}
 }
 
-// giveBack gives back pages that nobody has, as far as more than the budget is taken.
+// giveBack gives back unused pages, as far as more than the budget is taken.
 func (w *Worker) giveBack() {
 	if over := w.Resident() - w.budget(); over > 0 {
 		w.arena.GiveBack(max(w.arena.Idle-over, 0))

@@ -19,8 +19,8 @@ import (
 	"millrace/shard/store"
 )
 
-// Load reads what the store has: the control documents, the books of all partitions, and, when they fit the memory,
-// all entries.
+// Load reads what the store has: the control documents, the books of all partitions, and all entries when they fit the
+// memory.
 func (m *Machine) Load(s *store.Store) error {
 	m.store, m.hasher = s, identity.NewHasher(s.Secret)
 	if err := m.store.Documents(func(key string, doc []byte) {
@@ -32,9 +32,9 @@ func (m *Machine) Load(s *store.Store) error {
 	return errors.Join(m.loadPartitions(), m.audit.Load(m.store))
 }
 
-// loadPartitions reads the books of all partitions and, when the store fits the memory budget, all entries.
+// loadPartitions reads the books of all partitions, and all entries when the store fits the memory budget.
 func (m *Machine) loadPartitions() error {
-	// Blocks are compressed on disk: about half of what they hold.
+	// Blocks are compressed on disk, to about half of what they hold.
 	fits := m.store.Size()*3 < m.opts.MemoryBytes
 	errs := make([]error, len(m.workers))
 	var wg sync.WaitGroup
@@ -92,10 +92,10 @@ func (w *Worker) loadPartition(p *Partition, whole bool) error {
 	return w.loadMixed(p, mixed)
 }
 
-// loadMixed makes mixed values resident, once all else is that is to be.
+// loadMixed makes mixed values resident, once all other entries that are to be resident are.
 func (w *Worker) loadMixed(p *Partition, numbers []uint64) error {
 	complete := p.complete
-	p.complete = false // they aren't there yet
+	p.complete = false // the mixed values aren't there yet
 	for _, number := range numbers {
 		if _, err := w.lookup(p, number); err != nil {
 			return err
@@ -105,9 +105,9 @@ func (w *Worker) loadMixed(p *Partition, numbers []uint64) error {
 	return nil
 }
 
-// Save writes what is dirty of a partition into batch and takes it for clean; of partition 0 the control documents and
-// the audit log, too. Until Saved is called, nothing of the partition is evicted: what the batch holds can't be read
-// back yet. before is the store without the batch. The caller holds the lock.
+// Save writes what is dirty of a partition into batch and marks it as clean; for partition 0, also the control
+// documents and the audit log. Until Saved is called, nothing of the partition is evicted: what the batch holds can't
+// be read back yet. before is the store without the batch. The caller holds the lock.
 func (w *Worker) Save(p *Partition, batch *pebble.Batch, before *store.View) error {
 	err := w.save(p, batch, before)
 	if p.ID == 0 && err == nil {
@@ -157,7 +157,7 @@ func (w *Worker) save(p *Partition, batch *pebble.Batch, before *store.View) err
 	return nil
 }
 
-// Saved: the batch that Save has filled is in the store. The caller holds the lock.
+// Saved says that the batch that Save has filled is in the store. The caller holds the lock.
 func (w *Worker) Saved(p *Partition) error {
 	err := w.saved(p)
 	if p.ID == 0 {
@@ -173,7 +173,7 @@ func (w *Worker) saved(p *Partition) error {
 	return w.forgetDeltas(p)
 }
 
-// forgetDeltas lets go of the changes that are in the store by now.
+// forgetDeltas removes the changes that are in the store by now from memory.
 func (w *Worker) forgetDeltas(p *Partition) error {
 	for i := 0; i < len(p.Slots); {
 		s := &p.Slots[i]
@@ -222,7 +222,7 @@ func (p *Partition) saveBooks(batch *pebble.Batch) error {
 	return p.Save(batch)
 }
 
-// load reads a whole partition: the books that are held in memory always, its entries when entry is given.
+// load reads a partition: always the books that are held in memory, and its entries when entry isn't nil.
 func (p *Partition) load(s *store.Store, entry func(number uint64, blob []byte) error) error {
 	lower, upper := store.Bounds(p.ID)
 	if err := s.Scan(lower, store.AppendBookKey(nil, p.ID, store.BookLazy), p.loadBook); err != nil || entry == nil {

@@ -12,7 +12,7 @@ import (
 	"millrace/shard/profile"
 )
 
-// setStates makes changes of an address, those that are later than what it has.
+// setStates makes those changes of an address that are later than what it has.
 func (w *Worker) setStates(p *Partition, s *arena.Slot, changes []profile.StateChange) error {
 	for _, c := range changes {
 		b := w.entryOf(s)
@@ -37,7 +37,7 @@ func (w *Worker) setStates(p *Partition, s *arena.Slot, changes []profile.StateC
 	return nil
 }
 
-// stateSlack is more than one state adds to an entry.
+// stateSlack is more bytes than one state adds to an entry.
 const stateSlack = 1 << 10
 
 // TrailOf reads the trail of the entry at number.
@@ -56,8 +56,8 @@ func (w *Worker) nextNote() books.Place {
 	return books.Place{Position: a.position, Index: uint64(a.ordinal)<<32 | uint64(a.noted-1)}
 }
 
-// noteMerge tells readers of the log that a user has come to the one at number, noteIdentify that this one has got an
-// external id.
+// noteMerge tells readers of the log that a user was merged into the one at number; noteIdentify, that the user at
+// number has got an external id.
 func (w *Worker) noteMerge(p *Partition, number, gone uint64, externalID []byte) {
 	w.unwritten += p.Trail.AddMerge(w.nextNote(), number, w.rec.Stamp, gone, externalID)
 }
@@ -75,18 +75,19 @@ func (w *Worker) note(p *Partition, number uint64, c profile.StateChange) {
 	}
 }
 
-// noteStay adds that the profile at number has left an address.
+// noteStay notes that the profile at number has left an address.
 func (w *Worker) noteStay(p *Partition, number uint64, s books.Stay) {
 	w.unwritten += p.Trail.AddStay(w.nextNote(), number, s)
 }
 
-// noteAll adds what has become of the states of the entry at number, which were before, to the trail.
+// noteAll adds to the trail how the states of the entry at number have changed: before are the old ones, blob has the
+// new.
 func (w *Worker) noteAll(p *Partition, number uint64, before []profile.StateChange, blob []byte) {
 	rec := w.applying.rec
 	w.contact.now = profile.AppendStates(w.contact.now[:0], blob)
 	after := w.contact.now
 	for _, was := range before {
-		// It was left behind with an address.
+		// The state was left behind with an address.
 		if !bodies.Sets(after, was.State) && differs(was, true, profile.State{Kind: was.Kind}) {
 			w.note(p, number, profile.StateChange{
 				State: profile.State{Kind: was.Kind, Group: was.Group}, Changed: rec.Stamp, Actor: rec.Actor,
@@ -106,13 +107,13 @@ func (w *Worker) noteAll(p *Partition, number uint64, before []profile.StateChan
 	}
 }
 
-// differs says whether a state that was known, or was not, has another value now. To have no mark and no email state is
-// the same as not to know; not to be in a group isn't.
+// differs says whether a state that was known, or unknown, has another value now. To have no mark or no email state is
+// the same as unknown; not to be in a group isn't.
 func differs(was profile.StateChange, known bool, now profile.State) bool {
 	return !was.Same(now) || !known && now.Kind == profile.StateGroup
 }
 
-// forgetMerged has the trails erased of profiles that were merged into one that is gone for good.
+// forgetMerged has the trails erased of the profiles that were merged into one that is gone for good.
 func (w *Worker) forgetMerged(p *Partition, blob []byte) {
 	profile.Merged(blob, func(number, _ uint64) {
 		w.send(p, op.Forget, op.MakeFlags(0, op.SvcID), number, nil, nil, false)
@@ -127,7 +128,7 @@ func (w *Worker) forget(p *Partition, o op.Op) error {
 	return nil
 }
 
-// BlockedPage are some numbers of a partition's block list behind after, in order, and whether there may be more.
+// BlockedPage returns some numbers of a partition's block list behind after, in order, and whether there may be more.
 func (m *Machine) BlockedPage(
 	workspace uint32, partition uint8, after uint64,
 ) (numbers []uint64, more bool, err error) {

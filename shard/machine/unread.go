@@ -15,31 +15,32 @@ import (
 	"millrace/shard/store"
 )
 
-// Changes that need nothing of a profile don't read it. Once the state is larger than the memory, an op for a user who
-// is not in memory is kept as a change of the user's delta (package entries). Checkpoints write deltas as operands,
-// together with how far the partition has applied the log, so that none is written twice; the store folds them into
-// profiles when it compacts, or somebody reads. A worker folds when an op needs the profile, and then has it in memory.
+// A change that needs nothing of a profile doesn't read it. Once the state is larger than the memory, an op for a user
+// who is not in memory is kept as a change in the user's delta (package entries). Checkpoints write deltas as operands,
+// together with how far the partition has applied the log, so that none is written twice. The store folds them into
+// profiles when it compacts or is read. A worker folds them when an op needs the profile, which is then in memory.
 //
-// What is kept unread comes out as if it had been read: needsProfile and goesUnread list what could not.
+// A change that is kept unread has the same effect as if the profile had been read: needsProfile and goesUnread list
+// the ops for which that would not hold.
 
-// needsProfile says whether what an op does, or what it answers, depends on the profile, or reaches beyond it.
+// needsProfile says whether the effect of an op, or its answer, depends on the profile, or reaches beyond it.
 func needsProfile(o op.Op) bool {
 	flags := o.Flags()
 	switch o.Kind() {
 	case op.Attributes, op.Event, op.Purchase:
-	default: // of names, merges, states, deletes: they answer, or send messages, by what the profile has
+	default: // names, merges, states, deletes: they answer, or send messages, by what the profile has
 		return true
 	}
 	switch {
-	// Other identifiers lead to a user by rows; a svc_id may be nobody's, who is not made.
+	// Other identifiers lead to a user by rows; a svc_id may be nobody's, and makes no profile.
 	case flags.ID() != op.ExternalID:
 		return true
-	case flags.Has(op.Resolved): // the profile says whether the name is still its own
+	case flags.Has(op.Resolved): // the profile says whether it still has the name
 		return true
-	case flags.Has(op.Contact): // rows are told, the trail written, by what was there before
+	case flags.Has(op.Contact): // what was there before decides what rows are told and what goes into the trail
 		return true
 	}
-	return len(o) > entries.MaxDeltaBytes/2 // and those that appendChange refuses
+	return len(o) > entries.MaxDeltaBytes/2 // and ops that appendChange refuses
 }
 
 // goesUnread says whether an op of a workspace is to be kept as a change of a user who isn't in memory. The caller
@@ -51,16 +52,16 @@ func (w *Worker) goesUnread(p *Partition, workspace uint32, o op.Op) bool {
 	number := o.Number()
 	if s := p.Find(number); s != nil {
 		b := w.entryOf(s)
-		// who has many is read
+		// a user with many changes is read
 		return profile.Kind(b) == entries.KindDelta && entries.Delta(b).Changes() < w.m.opts.MaxDeltaChanges &&
 			len(b)+len(o) <= entries.MaxDeltaBytes && entries.IsOf(b, workspace, op.ExternalID, o.Key())
 	}
 	switch {
-	case p.Apart.Has(number): // it may be a row's, which sends the op on; or a limit of profiles may be near
+	case p.Apart.Has(number): // a row may lie there, which sends the op on; or the profile may be near a limit
 		return false
-	case p.isDeleted(number): // the store has what isn't there any more
+	case p.isDeleted(number): // the store still has what was erased
 		return false
-	case p.held[number] != nil: // it leaves room for who is merged into it
+	case p.held[number] != nil: // the profile keeps room for those that are merged into it
 		return false
 	case o.Flags().Has(op.UpdateOnly): // without a profile it has no effect, and the event log must know
 		return w.isKnown(workspace, o)
@@ -68,7 +69,7 @@ func (w *Worker) goesUnread(p *Partition, workspace uint32, o op.Op) bool {
 	return true
 }
 
-// keepUnread keeps an op that goes unread; false: it has to be read after all.
+// keepUnread keeps an op unread; false: the profile has to be read after all.
 func (w *Worker) keepUnread(p *Partition, o op.Op) (kept bool, err error) {
 	rec, before := w.applying.rec, w.arena.Used
 	w.applying.user = o.Number()
@@ -79,7 +80,7 @@ func (w *Worker) keepUnread(p *Partition, o op.Op) (kept bool, err error) {
 		if w.fresh, kept = entries.AppendChange(w.fresh, o, rec, w.place()); kept {
 			entries.Delta(w.fresh).SetSize(1)
 			_, err = w.insert(p, o.Number(), w.fresh)
-			w.know(o.Number(), rec.Workspace, o.Key()) // who is made by it, if he isn't there
+			w.know(o.Number(), rec.Workspace, o.Key()) // the op makes the user, if there is none
 			changesUnread.Inc()
 		}
 		return kept, err
@@ -99,8 +100,8 @@ func (w *Worker) keepUnread(p *Partition, o op.Op) (kept bool, err error) {
 	return true, w.update(s, b)
 }
 
-// read makes the entry at number resident: value is what the store has, nil for nothing, s the delta that is in memory,
-// nil for none.
+// read makes the entry at number resident: value is what the store has, nil for nothing; s has the delta in memory, nil
+// for none.
 func (w *Worker) read(p *Partition, s *arena.Slot, number uint64, value []byte) (*arena.Slot, error) {
 	f := &w.folder
 	if err := f.Begin(value, &w.m.limits); err != nil {
@@ -130,7 +131,7 @@ func (w *Worker) read(p *Partition, s *arena.Slot, number uint64, value []byte) 
 	return s, nil
 }
 
-// consider takes note of a profile that has grown while nobody looked.
+// consider takes note of a profile that may have become large, or a dummy user, while it was not read.
 func (w *Worker) consider(p *Partition, number uint64, entry []byte) {
 	if len(entry) > entries.LargeBytes {
 		w.setApart(p, number, books.ApartLarge)
@@ -140,7 +141,7 @@ func (w *Worker) consider(p *Partition, number uint64, entry []byte) {
 	}
 }
 
-// markDummy: the profile is a dummy user's.
+// markDummy notes that the profile is a dummy user's.
 func (w *Worker) markDummy(p *Partition, number uint64) {
 	w.m.block(number)
 	w.setApart(p, number, books.ApartDummy)
@@ -153,9 +154,9 @@ func (w *Worker) dropDelta(p *Partition, s *arena.Slot) {
 	p.Remove(s)
 }
 
-// settle gives changes to those whose external ids have a home number that something else lies at, which nobody knew
-// when the changes were kept: hashes of 64 bits that are the same. They go where apply would have sent them: to the
-// next number that is theirs, or free.
+// settle gives changes to their users when something else lies at the home number of the users' external ids, which was
+// not known when the changes were kept: their 64-bit hashes are the same. The changes go where apply would have sent
+// them: to the next number that is the user's, or free.
 func (w *Worker) settle(p *Partition, home uint64, strays []byte) error {
 	w.setApart(p, home, books.ApartElsewhere)
 	for len(strays) > 0 {
@@ -203,7 +204,7 @@ func (w *Worker) settleAt(number uint64) error {
 	return err
 }
 
-// takeNoted sets apart what the store has come across. The caller holds the lock.
+// takeNoted sets the numbers apart that the store has noted. The caller holds the lock.
 func (w *Worker) takeNoted() {
 	for _, number := range w.noted.take() {
 		w.setApart(w.m.partitions[identity.Partition(number)], number, books.ApartLarge)
@@ -212,17 +213,18 @@ func (w *Worker) takeNoted() {
 
 var changesUnread = metrics.NewCounter("millrace_changes_unread_total")
 
-// An op for existing users alone needs of the profile that it is there. So a worker remembers of users who leave the
-// memory, and of those whom a change makes that nobody reads the profile for, that they are there: by a mark of 64 bits
-// at the number of the external id, in memory that is bounded, and forgets. Who isn't known to be there is looked for.
+// An op for existing users only needs to know that the profile is there. So a worker remembers that of users who leave
+// the memory, and of those who are made by an unread change: by a mark of 64 bits at the number of the external id, in
+// bounded memory that forgets. A user who isn't known to be there is looked for.
 //
-// An external id ceases to lead to a user when he is deleted or merged, or loses it: that sets the number apart, for
-// ever. So what is known of a number that isn't set apart stays true.
+// An external id ceases to lead to a user when the user is deleted or merged, or loses it: that sets the number apart,
+// for ever. So what is known of a number that isn't set apart stays true.
 
-// knownShare: a worker whom somebody has asked keeps such a part of its memory for who is there.
+// knownShare: once isKnown was called, a worker keeps one part in so many of its memory for marks of users who are
+// there.
 const knownShare = 4
 
-// mark tells whom a number is of, of those who may have the same: a hash apart from the number's own.
+// mark tells users apart whose external ids have the same home number: it is another hash than the number's own.
 func (w *Worker) mark(workspace uint32, key []byte) uint64 {
 	return w.m.hasher.Number(workspace, op.NoID, key)
 }
@@ -234,14 +236,14 @@ func (w *Worker) isKnown(workspace uint32, o op.Op) bool {
 	return w.known.Has(o.Number(), w.mark(workspace, o.Key()))
 }
 
-// know takes note that a user is there, whose external id has this home number.
+// know notes that there is a user whose external id has this home number.
 func (w *Worker) know(number uint64, workspace uint32, key []byte) {
 	if w.known.Bytes() > 0 {
 		w.known.Add(number, w.mark(workspace, key))
 	}
 }
 
-// knowEvicted takes note of a user who is about to leave the memory.
+// knowEvicted notes a user who is about to leave the memory.
 func (w *Worker) knowEvicted(s *arena.Slot) {
 	if w.known.Bytes() == 0 {
 		return
@@ -252,7 +254,7 @@ func (w *Worker) knowEvicted(s *arena.Slot) {
 	}
 }
 
-// makeKnown gives what is known its room; none when too many numbers are set apart. The caller holds the lock.
+// makeKnown gives known its room, none when too many numbers are set apart. The caller holds the lock.
 func (w *Worker) makeKnown() error {
 	if !w.isAsked {
 		return nil

@@ -14,11 +14,12 @@ import (
 	"millrace/shard/profile"
 )
 
-// deleteUser removes a profile. The op's key is the reference of its outcome; one that the engine itself has sent has
-// none.
+// deleteUser removes a profile. The op's key is the reference of its outcome; an op that the engine itself has sent has
+// no key.
 func (w *Worker) deleteUser(p *Partition, o op.Op) error {
 	if p.isPinned(o.Number()) {
-		// What comes goes with it. Without a body: it changes before it is removed, and may have events until then.
+		// Profiles on the way to this one are deleted with it. The op waits without a body: the profile changes before
+		// it is removed, and may have events until then.
 		w.park(p, op.Delete, o.Number(), nil, o.Key())
 		return nil
 	}
@@ -29,8 +30,8 @@ func (w *Worker) deleteUser(p *Partition, o op.Op) error {
 	return err
 }
 
-// remove leaves a tombstone of a profile, so that its number is never given again, and tells its directory rows.
-// Nobody: there is no profile any more, it was deleted or merged into another one.
+// remove leaves a tombstone in place of a profile, so that its number is never given again, and tells its directory
+// rows. Nobody: there is no profile any more, because it was deleted or merged into another one.
 func (w *Worker) remove(p *Partition, o op.Op) (effect.Outcome, error) {
 	s, err := w.lookup(p, o.Number())
 	if s == nil || err != nil {
@@ -44,8 +45,8 @@ func (w *Worker) remove(p *Partition, o op.Op) (effect.Outcome, error) {
 	p.Trail.Erase(s.Number)
 	w.forgetMerged(p, b)
 	if !bytes.Equal(o.Body(), w.appendErased(b, s.Number, profile.Place{})) {
-		// It has changed since the op was made: the event log must know of more, and of what this op itself has made, a
-		// merge that the deletion has waited for.
+		// The profile has changed since the op was made, so the event log must know of more; also of what was made at
+		// this op's own place, by a merge that the deletion has waited for.
 		w.eraseEvents(p, s.Number, w.appendErased(b, s.Number, w.place().Next()))
 	}
 	w.eraseElsewhere(p, b)
@@ -54,7 +55,7 @@ func (w *Worker) remove(p *Partition, o op.Op) (effect.Outcome, error) {
 		w.tellRow(p, op.RowRemove, 0, id, key, s.Number, nil)
 	})
 	w.fresh = entries.AppendTombstone(w.fresh[:0], rec.Workspace, rec.Stamp)
-	// A row of this partition may have gone and moved slots.
+	// A row of this partition may have gone, which moves slots.
 	if s, err = w.lookup(p, o.Number()); err != nil || s == nil {
 		return effect.Nobody, err
 	}
@@ -63,7 +64,7 @@ func (w *Worker) remove(p *Partition, o op.Op) (effect.Outcome, error) {
 	return effect.Done, w.update(s, w.fresh)
 }
 
-// eachRow calls f for every directory row that a profile stands in.
+// eachRow calls f for every directory row that lists a profile.
 func (w *Worker) eachRow(b []byte, f func(id op.IDKind, key []byte)) {
 	var keys entries.Keys
 	keys.Read(b)
@@ -76,14 +77,14 @@ func (w *Worker) appendErased(blob []byte, number uint64, until profile.Place) [
 	return bodies.AppendErased(nil, blob, number, until, w.m.hasher, w.m.opts.Groups)
 }
 
-// eraseEvents tells the event log of a deletion that is not in the log as such: by a Delete of a number where nobody
-// is.
+// eraseEvents tells the event log of a deletion that is not in the log as such, by a Delete of a number where there is
+// no profile.
 func (w *Worker) eraseEvents(p *Partition, number uint64, body []byte) {
 	w.send(p, op.Delete, op.MakeFlags(0, op.SvcID), number, body, nil, false)
 }
 
 // eraseElsewhere tells the event logs of other groups of the deletion of a profile: those that have events of its
-// formers.
+// former profiles.
 func (w *Worker) eraseElsewhere(p *Partition, blob []byte) {
 	var partitions []uint8
 	deletes := make(map[uint8][]byte)
@@ -102,10 +103,10 @@ func (w *Worker) eraseElsewhere(p *Partition, blob []byte) {
 	}
 }
 
-// nobodyIn is a number in a partition that is never anybody's.
+// nobodyIn is a number in a partition that is never an entry's.
 func nobodyIn(partition uint8) uint64 { return uint64(partition) << 56 }
 
-// importUser replaces or creates the profile of the op's key by the one in its body (`millrace import profiles`).
+// importUser replaces or creates the profile of the op's key with the one in its body (`millrace import profiles`).
 func (w *Worker) importUser(p *Partition, o op.Op) error {
 	rec, flags := w.applying.rec, o.Flags()
 	number := o.Number()
@@ -137,7 +138,7 @@ func (w *Worker) importUser(p *Partition, o op.Op) error {
 		had = bodies.StatesOf(w.entryOf(s))
 		w.keep(w.ed.Reimport(w.fresh, w.entryOf(s)))
 	case flags.Has(op.Resolved):
-		return nil // gone meanwhile
+		return nil // the profile has gone meanwhile
 	default:
 		if flags.ID() != op.ExternalID {
 			if number, err = w.freeProfile(p, number); err != nil {
@@ -153,9 +154,9 @@ func (w *Worker) importUser(p *Partition, o op.Op) error {
 	return w.putImported(p, s, number, had, &before)
 }
 
-// putImported puts the profile in w.fresh at a number, in the place of the one in s, if there is one, which had these
-// states and rows. It is there as if it had got its addresses now: what they have of states and the profile says
-// otherwise stays theirs, and the marks of its email it only offers.
+// putImported puts the profile in w.fresh at a number, in place of the one in s, if there is one: had are the states of
+// that one, before its directory keys. The new profile counts as having got its addresses now: where they have other
+// states than the profile, they keep them, and the marks of its email are only offered to them.
 func (w *Worker) putImported(
 	p *Partition, s *arena.Slot, number uint64, had []profile.StateChange, before *entries.Keys,
 ) (err error) {

@@ -18,19 +18,19 @@ import (
 	"millrace/shard/store"
 )
 
-// Begin says that the partitions are loaded, and that all up to a position is applied.
+// Begin says that the partitions are loaded, and that everything up to a position is applied.
 func (w *Worker) Begin(applied uint64) {
 	w.Applied = applied
 	w.complete.Store(!slices.ContainsFunc(w.parts, func(p *Partition) bool { return !p.complete }))
 }
 
-// TakeSent are the messages of what was applied since. The caller holds the lock.
+// TakeSent returns the messages of what was applied since the last call. The caller holds the lock.
 func (w *Worker) TakeSent() (sent effect.List) {
 	sent, w.sent = w.sent, effect.List{}
 	return sent
 }
 
-// Apply applies records, in order, those of one turn. The caller holds the lock, and has called Prefetch for them.
+// Apply applies the records of one turn, in order. The caller holds the lock, and has called Prefetch for them.
 func (w *Worker) Apply(items []*Commit) (err error) {
 	w.touch(items)
 	for _, c := range items {
@@ -48,8 +48,8 @@ func (w *Worker) Apply(items []*Commit) (err error) {
 	return err
 }
 
-// touch loads what apply will need, first all slots, then all entries, then of large ones what the ops are for, so that
-// the loads overlap instead of each waiting for the one before (78 ns against 248 for each, measured).
+// touch loads what apply will need, first all slots, then all entries, then what ops need of large entries, so that the
+// loads overlap instead of each waiting for the one before (78 ns against 248 for each, measured).
 func (w *Worker) touch(items []*Commit) {
 	var sum uint64
 	n := 0
@@ -86,14 +86,14 @@ func (w *Worker) touch(items []*Commit) {
 }
 
 // Prefetch reads back the entries that records need and that aren't resident, several at a time, so that apply finds
-// them in memory and knows which the store doesn't have. Where it finds tombstones, it goes on behind them.
+// them in memory and knows which ones the store doesn't have. Where it finds tombstones, it goes on behind them.
 func (w *Worker) Prefetch(items []*Commit) error {
 	for range prefetchRounds {
 		if w.complete.Load() {
 			return nil
 		}
 		w.findMissing(items)
-		if len(w.missing) < 2 { // one is as well read by lookup
+		if len(w.missing) < 2 { // lookup reads a single entry just as well
 			return nil
 		}
 		tombstones, err := w.readMissing(math.MaxInt64)
@@ -105,7 +105,7 @@ func (w *Worker) Prefetch(items []*Commit) error {
 }
 
 // ReadAhead reads back what the records of several turns need, AheadOps at most, so that the disk gets more reads at
-// once than a turn has. It is Prefetch that says what apply can count on: some of it may have left again by then.
+// once than a turn has. Apply can count only on Prefetch: some of what ReadAhead read may have left again by then.
 func (w *Worker) ReadAhead(items []*Commit) error {
 	if w.complete.Load() {
 		return nil
@@ -115,11 +115,11 @@ func (w *Worker) ReadAhead(items []*Commit) error {
 		return nil
 	}
 	_, err := w.readMissing(min(aheadBytes, w.share()/8))
-	w.absent = w.absent[:0] // it may come, be saved and leave before its turn
+	w.absent = w.absent[:0] // such an entry may come, be saved and leave before its turn
 	return err
 }
 
-// findMissing lists what may have to be read back.
+// findMissing lists the entries that may have to be read back.
 func (w *Worker) findMissing(items []*Commit) {
 	w.missing = w.missing[:0]
 	w.Lock()
@@ -139,7 +139,8 @@ func (w *Worker) findMissing(items []*Commit) {
 	w.missing = slices.CompactFunc(w.missing, func(a, b missed) bool { return a.number == b.number })
 }
 
-// addMissing lists a number, or where the tombstones lead that are there, unless it is known what the store has of it.
+// addMissing lists a number, or the number that resident tombstones lead to, unless it is known what the store has
+// there.
 func (w *Worker) addMissing(p *Partition, number uint64) {
 	for range prefetchRounds {
 		s := p.Find(number)
@@ -161,7 +162,7 @@ func (w *Worker) addMissing(p *Partition, number uint64) {
 	}
 }
 
-// readMissing reads back what is listed, until it has come to so many bytes, and says how many tombstones were among
+// readMissing reads back what is listed, until it has read so many bytes, and returns how many tombstones were among
 // it.
 func (w *Worker) readMissing(most int64) (tombstones int, err error) {
 	if err := w.readStore(most); err != nil {
@@ -178,7 +179,7 @@ func (w *Worker) readMissing(most int64) (tombstones int, err error) {
 			continue
 		case m.isDelta && p.turn != m.turn, s != nil && profile.Kind(w.entryOf(s)) != entries.KindDelta, s == nil &&
 			p.isDeleted(m.number):
-			continue // lookup reads it, if need be
+			continue // lookup reads it, if necessary
 		case s == nil && m.value == nil:
 			w.absent = append(w.absent, m.number)
 			continue
@@ -196,7 +197,7 @@ func (w *Worker) readMissing(most int64) (tombstones int, err error) {
 	return tombstones, nil
 }
 
-// readStore has the store read what is listed as missing, until it has come to so many bytes.
+// readStore has the store read what is listed as missing, until it has read so many bytes.
 func (w *Worker) readStore(most int64) error {
 	start := time.Now()
 	w.m.opts.Reading.Begin()
@@ -212,7 +213,7 @@ func (w *Worker) readStore(most int64) error {
 			for i := r; i < len(w.missing) && err == nil && bytes.Load() < most; i += readers {
 				m := &w.missing[i]
 				if m.value, err = w.m.store.Entry(m.before, nil, m.number); errors.Is(err, store.ErrViewClosed) {
-					m.turn, err = m.turn-1, nil // it has changed, too
+					m.turn, err = m.turn-1, nil // the partition has changed, too
 				}
 				m.isRead = true
 				bytes.Add(int64(len(m.value)))
@@ -225,20 +226,20 @@ func (w *Worker) readStore(most int64) error {
 
 var storeReads = metrics.NewFloatCounter("millrace_store_read_seconds_total")
 
-// prefetchRounds is how many tombstones behind one another are read ahead; more are between an identifier and its user
-// only when others have the numbers in between.
+// prefetchRounds is how many tombstones behind one another are read ahead. There are more between an identifier and its
+// user only when other users have the numbers in between.
 const prefetchRounds = 3
 
 // maxReaders is how many reads of one worker the disk gets at once.
 const maxReaders = 8
 
-// AheadOps is how many ops ReadAhead takes; it ends when it has read aheadBytes, or an eighth of the memory.
+// AheadOps is how many ops ReadAhead takes; it ends when it has read aheadBytes, or an eighth of the worker's memory.
 const (
 	AheadOps   = 4096
 	aheadBytes = 2 << 20
 )
 
-// Free gives back the memory of all workers. Nothing is read or applied any more.
+// Free frees the memory of all workers. Nothing may be read or applied any more.
 func (m *Machine) Free() {
 	for _, w := range m.workers {
 		w.free()
@@ -246,7 +247,7 @@ func (m *Machine) Free() {
 }
 
 func (w *Worker) free() {
-	w.Lock() // a reader of another engine may have an entry in hand
+	w.Lock() // a reader of another engine may still hold an entry
 	defer w.Unlock()
 	for _, p := range w.parts {
 		p.Close()
@@ -255,22 +256,22 @@ func (w *Worker) free() {
 	w.known.Close()
 }
 
-// Stats is what an operator watches of what the machine has. Bytes are bytes.
+// Stats are the machine's figures for operators. Bytes are in bytes.
 type Stats struct {
 	Entries          int    // resident: profiles, directory rows, tombstones, kept answers
 	EntryBytes       int64  // their blocks
-	EntryMemoryBytes int64  // what the memory takes that the blocks lie in, free ones included
+	EntryMemoryBytes int64  // the memory that the blocks lie in, free ones included
 	TableBytes       int64  // the tables that find them
 	Outbox           int    // messages that are not known to be applied
-	OutboxKept       int    // messages in outboxes, those that are known to be applied included
-	Sent             uint64 // messages that there ever were
+	OutboxKept       int    // all messages in outboxes, those known to be applied included
+	Sent             uint64 // messages that were ever sent
 	Deferred         int    // records that wait for earlier ones
 	MergesWaiting    int    // merges of users that have begun and not ended
-	Held             int    // users who are being merged, or wait for one who is
-	ReservedBytes    int64  // room that is kept in profiles for who is on the way to them
+	Held             int    // users who are being merged, or wait for such a user
+	ReservedBytes    int64  // room that profiles keep for those on the way to them
 }
 
-// Stats takes each worker's lock in turn; once a second is often enough.
+// Stats takes each worker's lock in turn; calling it once a second is often enough.
 func (m *Machine) Stats() (s Stats) {
 	for _, w := range m.workers {
 		w.Lock()
