@@ -1,5 +1,5 @@
 // Package bodies has the bodies of the ops that the engine itself makes: claims of names, merges, states of addresses,
-// control documents, what a deletion takes along. Who asks for a change writes them, apply reads them.
+// control documents, what a deletion erases. Whoever makes such an op writes its body; apply reads it.
 package bodies
 
 import (
@@ -13,25 +13,25 @@ import (
 //
 //	profile u64 | kind u8 | merge mode u8 | row u8 | reference u16 | old name …
 type Claim struct {
-	Profile uint64            // who wants the name (0: a new profile); in a Grant, who the row leads to for it
+	Profile uint64            // that wants the name (0: a new profile); in a Grant, to which the row leads for it
 	Kind    byte              // ClaimAlias, …
 	Mode    profile.MergeMode // of ClaimIdentify
 	// Row, in a Grant, is what the name's row said before the claim.
 	Row RowAnswer
 	Ref uint16 // of the outcome
-	Old []byte // of a rename: the alias's key, or the external id
+	Old []byte // the old name: the alias's key, or the external id
 }
 
-// RowAnswer is what the row of a name says to a claim.
+// RowAnswer is the answer of a name's row to a claim.
 type RowAnswer byte
 
 const (
 	// RowPromises: nobody had the name; the row leads to the profile from now on.
 	RowPromises RowAnswer = iota
-	// RowConfirms: it led to the profile already, so the profile should have the name.
+	// RowConfirms: the row led to the profile already, so the profile should have the name.
 	RowConfirms
-	// RowDenies: it leads to another profile. The profile may have the name nevertheless, when that one was merged into
-	// it, or it into that one, and the row is still to hear of it.
+	// RowDenies: the row leads to another profile. The profile may have the name nevertheless, when one of the two was
+	// merged into the other and the row has yet to hear of it.
 	RowDenies
 )
 
@@ -40,7 +40,7 @@ const (
 	ClaimAlias       = 1
 	ClaimAliasRename = 2
 	ClaimIdentify    = 3
-	ClaimExternalID  = 4 // a rename
+	ClaimExternalID  = 4 // gives another external id to a user who has one
 
 	claimHeader = 8 + 1 + 1 + 1 + 2
 )
@@ -53,7 +53,7 @@ func (c *Claim) Append(dst []byte) []byte {
 	return append(dst, c.Old...)
 }
 
-// ParseClaim reads a claim: a view of b.
+// ParseClaim reads a claim, which is a view of b.
 func ParseClaim(b []byte) (c Claim, err error) {
 	if len(b) < claimHeader || RowAnswer(b[10]) > RowDenies {
 		return c, op.ErrMalformed

@@ -9,7 +9,7 @@ import (
 	"millrace/shard/op"
 )
 
-// DocumentChange is a control document as it shall be.
+// DocumentChange is a control document as it is to be.
 type DocumentChange struct {
 	Key string // of the document
 	Doc []byte // empty: removed
@@ -18,11 +18,11 @@ type DocumentChange struct {
 	Was   []byte
 }
 
-// How a change in the body of a Document op is conditional.
+// Kinds of conditions of a change in the body of a Document op.
 const (
 	checkNothing = 0
 	checkNone    = 1 // there must be no such document
-	checkHash    = 2 // followed by the SHA-256 of what the document must be
+	checkHash    = 2 // followed by the SHA-256 that the document must have
 )
 
 // AppendDocuments encodes the body of a Document op: length u32 and bytes of the audit entry, then for each change a
@@ -45,9 +45,9 @@ func AppendDocuments(dst []byte, changes []DocumentChange, audit []byte) []byte 
 	return dst
 }
 
-// Document is a change as apply reads it: views of the record.
+// Document is a change as apply reads it: a view of the record.
 type Document struct {
-	Key, Doc []byte // Doc is empty: removed
+	Key, Doc []byte // Doc is empty: the document is removed
 	check    byte
 	hash     []byte
 }
@@ -80,7 +80,7 @@ func ParseDocuments(body []byte) (changes []Document, audit []byte, err error) {
 	return changes, audit, err
 }
 
-// Holds says whether the condition of a change holds, when the document is now what it says.
+// Holds says whether the condition of a change holds. now is the present document; is says whether there is one.
 func (c *Document) Holds(now []byte, is bool) bool {
 	switch c.check {
 	case checkNone:

@@ -9,15 +9,15 @@ import (
 	"millrace/shard/profile"
 )
 
-// Erased says of which events a Delete tells the event log: those that it has under Number from Since up to before
-// Until; a zero Until is the Delete's own place.
+// Erased says which events a Delete tells the event log to erase: those under Number from Since to before Until; a zero
+// Until is the place of the Delete itself.
 type Erased struct {
 	Number       uint64        // that the events have
-	By           ErasedBy      // what they have it from
+	By           ErasedBy      // where they have it from
 	Since, Until profile.Place // in the log
 }
 
-// ErasedBy says what an event has its number from.
+// ErasedBy says where an event has its number from.
 type ErasedBy uint8
 
 const (
@@ -52,13 +52,13 @@ func (x Erased) Append(dst []byte) []byte {
 	return dst
 }
 
-// AppendErased appends where the log has the events of a profile, as far as until. In a cluster it is the log of the
+// AppendErased appends where the log has the events of a profile, up to until. In a cluster that is the log of the
 // profile's group; other groups are told by messages (EachFormer).
 func AppendErased(dst, blob []byte, number uint64, until profile.Place, h *identity.Hasher, groups Groups) []byte {
 	dst = Erased{Number: number, By: ByProfile, Until: until}.Append(dst)
 	if id, key := profile.HomeID(blob); id != op.NoID {
 		since, born := profile.Born(blob)
-		if born && id != op.ExternalID { // the op that made it; the directory has named it to all that came later
+		if born && id != op.ExternalID { // only the op that made it: later ones were resolved by the directory
 			until = since.Next()
 		}
 		dst = Erased{h.Number(profile.Workspace(blob), id, key), ByIdentifier, since, until}.Append(dst)
@@ -66,9 +66,9 @@ func AppendErased(dst, blob []byte, number uint64, until profile.Place, h *ident
 	return appendFormers(dst, blob, number, groups)
 }
 
-// appendFormers appends where the log that number is in has events of those who were merged into a profile, or that
-// came under an identifier that it has no more. A Former's places are in the log that its own number is in: they mean
-// nothing in another one.
+// appendFormers appends where the log that has number has events of profiles that were merged into this one, or events
+// under an identifier that this profile no longer has. The places of a Former are in the log of the Former's number,
+// and mean nothing in another one.
 func appendFormers(dst, blob []byte, number uint64, groups Groups) []byte {
 	EachFormer(blob, func(x Erased) {
 		if OneLog(number, x.Number, groups) {
@@ -78,8 +78,8 @@ func appendFormers(dst, blob []byte, number uint64, groups Groups) []byte {
 	return dst
 }
 
-// EachFormer calls f for where events of those are who were merged into a profile, or that came under an identifier
-// that it has no more.
+// EachFormer calls f with where there are events of profiles that were merged into this one, or events under an
+// identifier that this profile no longer has.
 func EachFormer(blob []byte, f func(Erased)) {
 	profile.Formers(blob, func(x profile.Former) {
 		if x.Number != 0 {
@@ -94,7 +94,7 @@ func EachFormer(blob []byte, f func(Erased)) {
 // Groups knows which group holds a partition.
 type Groups interface{ GroupOf(partition uint8) int }
 
-// OneLog says whether two numbers are in the same log.
+// OneLog says whether two numbers are in the same group's log.
 func OneLog(a, b uint64, groups Groups) bool {
 	return groups.GroupOf(identity.Partition(a)) == groups.GroupOf(identity.Partition(b))
 }

@@ -15,7 +15,7 @@ import (
 type Merge struct {
 	Other uint64 // gone or keep: whichever the op is not addressed to
 	Mode  profile.MergeMode
-	Ref   uint16 // of the outcome, of an identify
+	Ref   uint16 // of the outcome of an identify
 	Room  uint32 // bytes that keep has set apart for gone
 }
 
@@ -27,7 +27,7 @@ func (m *Merge) Append(dst []byte) []byte {
 	return binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint16(dst, m.Ref), m.Room)
 }
 
-// ParseMerge reads a merge, and says what stands behind it.
+// ParseMerge reads a merge, and returns the bytes behind it.
 func ParseMerge(b []byte) (m Merge, rest []byte, err error) {
 	if len(b) < mergeHeader {
 		return m, nil, fmt.Errorf("%w: merge of %d bytes", op.ErrMalformed, len(b))
@@ -38,7 +38,7 @@ func ParseMerge(b []byte) (m Merge, rest []byte, err error) {
 	}, b[mergeHeader:], nil
 }
 
-// IsToken says whether an op is a merge on its way. An Unpin is not: it only cleans up.
+// IsToken says whether an op is the token of a merge. An Unpin is not: it only cleans up.
 func IsToken(k op.Kind) bool {
 	return k == op.Merge || k == op.Pin || k == op.Seal || k == op.Absorb
 }

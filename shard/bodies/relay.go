@@ -10,8 +10,8 @@ import (
 // The body of a Relay: reference u16 | size u32, answer | a record.
 const relayHeader = 2 + 4
 
-// AppendRelay appends the body of a Relay: where its outcome is reported, the answer that it keeps, and the record that
-// it sends on.
+// AppendRelay appends the body of a Relay: the reference of its outcome, the answer that it keeps, and the record whose
+// ops it sends on.
 func AppendRelay(dst []byte, ref uint16, answer, inner []byte) []byte {
 	dst = slices.Grow(dst, relayHeader+len(answer)+len(inner))
 	dst = binary.LittleEndian.AppendUint16(dst, ref)
@@ -19,7 +19,7 @@ func AppendRelay(dst []byte, ref uint16, answer, inner []byte) []byte {
 	return append(append(dst, answer...), inner...)
 }
 
-// ParseRelay reads it.
+// ParseRelay reads the body of a Relay.
 func ParseRelay(body []byte) (ref uint16, answer, inner []byte, err error) {
 	if len(body) < relayHeader || uint64(len(body)-relayHeader) < uint64(binary.LittleEndian.Uint32(body[2:])) {
 		return 0, nil, nil, op.ErrMalformed
@@ -36,7 +36,7 @@ func relayed(o op.Op) int64 {
 	return 0
 }
 
-// StampsOf is how many stamps a record has, from its own on.
+// StampsOf is how many stamps a record takes, its own included.
 func StampsOf(rec *op.Record) int64 {
 	n := rec.Span()
 	if len(rec.Ops) > 0 {

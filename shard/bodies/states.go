@@ -8,12 +8,12 @@ import (
 	"millrace/shard/profile"
 )
 
-// States are held by profiles and by the directory rows of addresses (decisions.md D5), and travel between them as
-// lists of changes. Each state is a register that the latest change wins, by the stamp of the op that made it, in
-// whatever order messages arrive.
+// Profiles and the directory rows of addresses have states (decisions.md D5), which travel between them as lists of
+// changes. Each state is a register that the latest change wins, by the stamp of the op that made it, in whatever order
+// messages arrive.
 
-// AppendStates encodes changes: kind, then for an email length and state, for a group id, on and twice the channel, for
-// a mark on; changed, actor, source.
+// AppendStates encodes changes: the kind, then for an email the length and the state, for a group its id, on and twice
+// the channel, for a mark on; then changed, actor, source.
 func AppendStates(dst []byte, changes []profile.StateChange) []byte {
 	for _, c := range changes {
 		dst = append(dst, byte(c.Kind))
@@ -36,7 +36,7 @@ func AppendStates(dst []byte, changes []profile.StateChange) []byte {
 	return dst
 }
 
-// AppendStatesFor is AppendStates of those that concern addresses of a kind.
+// AppendStatesFor is AppendStates for the changes that concern addresses of a kind.
 func AppendStatesFor(dst []byte, changes []profile.StateChange, id op.IDKind) []byte {
 	for i := range changes {
 		if changes[i].ForAddress(id) {
@@ -46,7 +46,7 @@ func AppendStatesFor(dst []byte, changes []profile.StateChange, id op.IDKind) []
 	return dst
 }
 
-// ParseStates appends what AppendStates has written in b.
+// ParseStates appends the changes that AppendStates has written to b.
 func ParseStates(changes []profile.StateChange, b []byte) []profile.StateChange {
 	for len(b) > 0 {
 		var c profile.StateChange
@@ -73,8 +73,8 @@ func NextState(b []byte) (c profile.StateChange, rest []byte) {
 	return c, b[13:]
 }
 
-// AppendStatesSet appends the changes that an attributes body makes itself: of what it sets twice the last one, since
-// both have one stamp and no order.
+// AppendStatesSet appends the changes that an attributes body makes itself. Of a state that is set twice it appends the
+// last change, since both have one stamp and no order.
 func AppendStatesSet(changes []profile.StateChange, body []byte, rec *op.Record) []profile.StateChange {
 	add := func(s profile.State) {
 		changes = SetLast(changes,
@@ -102,7 +102,7 @@ func AppendStatesSet(changes []profile.StateChange, body []byte, rec *op.Record)
 	return changes
 }
 
-// SetLast appends a change, or puts it in the place of one of the same thing.
+// SetLast appends a change, or puts it in the place of an earlier change of the same thing.
 func SetLast(changes []profile.StateChange, c profile.StateChange) []profile.StateChange {
 	if i := slices.IndexFunc(changes, func(other profile.StateChange) bool { return other.Is(c.State) }); i >= 0 {
 		changes[i] = c
@@ -151,7 +151,7 @@ func Sets(changes []profile.StateChange, s profile.State) bool {
 	return slices.ContainsFunc(changes, func(c profile.StateChange) bool { return c.Is(s) })
 }
 
-// Missing are the changes of states that blob has nothing of.
+// Missing are the changes of states that blob doesn't have.
 func Missing(blob []byte, changes []profile.StateChange) (fresh []profile.StateChange) {
 	for _, c := range changes {
 		if _, known := profile.StateOf(blob, c.State); !known {

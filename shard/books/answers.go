@@ -11,15 +11,16 @@ import (
 	"millrace/shard/store"
 )
 
-// Answers is an index of the kept answers (decisions.md D3) by time, by which they are forgotten. Which ones are must
-// not depend on what is in memory: all replicas come to the same. The entry counts: one that was kept anew since stays.
+// Answers is an index of the kept answers (decisions.md D3) by time, by which they are forgotten. Which answers are
+// forgotten must not depend on what is in memory, since all replicas must forget the same. What counts is the entry: an
+// answer that was kept anew since then stays.
 type Answers struct {
 	added  []KeptAnswer
-	saving int        // so many of added are in a batch on its way to the store
+	saving int        // how many of added are in a batch on its way to the store
 	swept  KeptAnswer // rows up to here are gone; stamps rise, so none is added there
-	// unsaved: the store may have rows up to swept.
+	// unsaved says that the store may still have rows up to swept.
 	unsaved bool
-	// More: the last sweep has left some for the next.
+	// More says that the last sweep has left some for the next one.
 	More bool
 }
 
@@ -33,14 +34,14 @@ func compareKept(a, b KeptAnswer) int {
 	return cmp.Or(cmp.Compare(a.Stamp, b.Stamp), cmp.Compare(a.Number, b.Number))
 }
 
-// Add takes note of an answer that is kept.
+// Add notes that an answer is kept.
 func (x *Answers) Add(a KeptAnswer) { x.added = append(x.added, a) }
 
-// MaxSwept is how many rows a sweep takes: readers wait meanwhile, and each may have to be read back.
+// MaxSwept is how many rows a sweep takes: readers wait meanwhile, and each entry may have to be read back.
 const MaxSwept = 256
 
-// Due are the first answers with a stamp before oldest, in order, for a sweep, and sets More. Those that it returns the
-// caller sees to, and then says so: Sweep.
+// Due returns the first answers with a stamp before oldest, in order, for a sweep, and sets More. The caller forgets
+// those answers and then calls Sweep.
 func (x *Answers) Due(s *store.Store, partition uint8, oldest int64) ([]KeptAnswer, error) {
 	due, err := x.before(s, partition, oldest)
 	if err != nil {
@@ -50,14 +51,14 @@ func (x *Answers) Due(s *store.Store, partition uint8, oldest int64) ([]KeptAnsw
 	return due[:min(len(due), MaxSwept)], nil
 }
 
-// Sweep forgets the answers that were due.
+// Sweep notes that the answers that were due are forgotten.
 func (x *Answers) Sweep(due []KeptAnswer) {
 	if len(due) > 0 {
 		x.swept, x.unsaved = due[len(due)-1], true
 	}
 }
 
-// before are the first rows with a stamp before oldest, in order: more than MaxSwept if there are more.
+// before returns the first rows with a stamp before oldest, in order: more than MaxSwept if there are more.
 func (x *Answers) before(s *store.Store, partition uint8, oldest int64) (due []KeptAnswer, err error) {
 	if oldest <= x.swept.Stamp {
 		return nil, nil
@@ -82,7 +83,7 @@ func (x *Answers) before(s *store.Store, partition uint8, oldest int64) (due []K
 		return nil, err
 	}
 	slices.SortFunc(due, compareKept)
-	return slices.Compact(due), nil // what is being saved may be in both
+	return slices.Compact(due), nil // rows that are being saved may be in both places
 }
 
 func (x *Answers) save(partition uint8, batch *pebble.Batch) error {
@@ -100,7 +101,7 @@ func (x *Answers) save(partition uint8, batch *pebble.Batch) error {
 	return batch.DeleteRange(store.AppendBookKey(nil, partition, store.BookAnswers), x.behindSwept(partition), nil)
 }
 
-// behindSwept is the first key that a row may have which is not swept.
+// behindSwept is the first key that a row can have which is not swept.
 func (x *Answers) behindSwept(partition uint8) []byte {
 	return append(store.AppendBookKey(nil, partition, store.BookAnswers, uint64(x.swept.Stamp), x.swept.Number), 0)
 }

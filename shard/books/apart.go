@@ -6,14 +6,14 @@ import (
 	"millrace/shard/store"
 )
 
-// Apart has the numbers set apart: those of which it must be known without a look that an op for them has to look,
-// where an external id has a row, where a profile was, where another entry is in the way, where a profile is very large
-// or a dummy user's. It is loaded at the start; a number stays in it for ever.
+// Apart has the numbers that are set apart: those for which it must be known without a look that an op has to look,
+// because an external id has a row, a profile was there, another entry is in the way, or a profile is very large or a
+// dummy user's. It is loaded at the start. A number stays in it for ever.
 type Apart struct {
 	numbers map[uint64]struct{}
 	added   []apartNumber // since the last checkpoint
-	saving  int           // so many of them are in a batch on its way to the store
-	dummies []uint64      // that load has found, for who looks after them
+	saving  int           // how many of added are in a batch on its way to the store
+	dummies []uint64      // found by load, until TakeDummies
 }
 
 type apartNumber struct {
@@ -21,17 +21,17 @@ type apartNumber struct {
 	why    ApartReason
 }
 
-// ApartReason says why a number is set apart. Which of the large ones and dummies are known depends on what was in
-// memory, and may differ between replicas; all others follow from the log.
+// ApartReason says why a number is set apart. Which large profiles and dummy users are known depends on what was in
+// memory, and may differ between replicas; everything else follows from the log.
 type ApartReason byte
 
 const (
-	ApartElsewhere ApartReason = 1 // the entry is no profile, or not that of who has this home number
+	ApartElsewhere ApartReason = 1 // the entry is not the profile with this home number, or no profile
 	ApartLarge     ApartReason = 2
 	ApartDummy     ApartReason = 3
 )
 
-// apartBytes is what a number takes in memory; measured: 12 to 24, by how full the map is.
+// apartBytes is what a number takes in memory: measured 12 to 24, depending on how full the map is.
 const apartBytes = 24
 
 // Has says whether a number is set apart.
@@ -40,10 +40,10 @@ func (a *Apart) Has(number uint64) bool {
 	return ok
 }
 
-// Bytes is what it takes in memory.
+// Bytes is how many bytes the numbers take in memory.
 func (a *Apart) Bytes() int64 { return apartBytes * int64(len(a.numbers)) }
 
-// Add sets a number apart, and says how many bytes that takes.
+// Add sets a number apart, and returns how many bytes that takes.
 func (a *Apart) Add(number uint64, why ApartReason) (bytes int64) {
 	before := a.Bytes()
 	a.hold(number)
@@ -51,7 +51,7 @@ func (a *Apart) Add(number uint64, why ApartReason) (bytes int64) {
 	return a.Bytes() - before
 }
 
-// TakeDummies are the numbers of dummy users that the store has, once.
+// TakeDummies returns the numbers of dummy users that the store has, once.
 func (a *Apart) TakeDummies() (numbers []uint64) {
 	numbers, a.dummies = a.dummies, nil
 	return numbers

@@ -31,13 +31,13 @@ func (a *AuditEntry) Chain(before [32]byte) [32]byte {
 	return sha256.Sum256(append(b, a.Body...))
 }
 
-// Audit is the audit log, a book of partition 0 that is only ever appended to: never loaded whole. An entry is written
-// in the record of the change that it tells of, so neither is there without the other.
+// Audit is the audit log, a book of partition 0 that is only appended to, and never loaded as a whole. An entry is
+// written in the record of the change that it tells of, so neither exists without the other.
 type Audit struct {
 	seq     uint64 // of the last entry
 	hash    [32]byte
 	pending []AuditEntry // not yet known to be in the store
-	saving  int          // so many of them are in a batch on its way there
+	saving  int          // how many of them are in a batch on its way to the store
 }
 
 // Add appends an entry. body is copied.
@@ -49,19 +49,19 @@ func (l *Audit) Add(stamp int64, actor uint32, body []byte) {
 	l.pending = append(l.pending, a)
 }
 
-// End is the sequence number and the hash of the last entry; 0 and zeros before the first.
+// End is the sequence number and the hash of the last entry; 0 and zeros when there is none.
 func (l *Audit) End() (seq uint64, hash [32]byte) { return l.seq, l.hash }
 
 // Pending are the entries that are not yet known to be in the store.
 func (l *Audit) Pending() []AuditEntry { return append([]AuditEntry(nil), l.pending...) }
 
-// AuditPageEntries and AuditPageBytes are how much of the audit log is in memory at once.
+// AuditPageEntries and AuditPageBytes bound how much of the audit log is in memory at once.
 const (
 	AuditPageEntries = 256
 	AuditPageBytes   = 1 << 20
 )
 
-// AuditPage reads some entries from seq on, those that were Pending behind those in the store.
+// AuditPage reads some entries from seq on, first those in the store, then those that were Pending.
 func AuditPage(s *store.Store, seq uint64, pending []AuditEntry) (page []AuditEntry, err error) {
 	size := 0
 	lower, upper := store.AppendBookKey(nil, 0, store.BookAudit, seq), store.AppendBookKey(nil, 0, store.BookAudit+1)
@@ -95,8 +95,8 @@ func AuditPage(s *store.Store, seq uint64, pending []AuditEntry) (page []AuditEn
 	return page, nil
 }
 
-// Save writes what is pending, and where the log ends: without that, entries that are missing at the end would not be
-// missed. A row is time i64, actor u32, hash, body.
+// Save writes what is pending, and the end of the log: without that, missing entries at the end would not be noticed. A
+// row is time i64, actor u32, hash, body.
 func (l *Audit) Save(batch *pebble.Batch) error {
 	for _, a := range l.pending {
 		v := binary.LittleEndian.AppendUint64(nil, uint64(a.Time))
@@ -113,12 +113,12 @@ func (l *Audit) Save(batch *pebble.Batch) error {
 		append(binary.LittleEndian.AppendUint64(nil, l.seq), l.hash[:]...), nil)
 }
 
-// Saved: what Save has written is in the store.
+// Saved says that what Save has written is in the store.
 func (l *Audit) Saved() {
 	l.pending, l.saving = append([]AuditEntry(nil), l.pending[l.saving:]...), 0
 }
 
-// Load reads where the log ends.
+// Load reads the end of the log.
 func (l *Audit) Load(s *store.Store) error {
 	v, err := s.Get(store.AppendBookKey(nil, 0, store.BookAuditEnd))
 	if err != nil || v == nil {

@@ -11,11 +11,11 @@ import (
 )
 
 // Blocked is the block list: an index of the rows of emails that are marked as hard bounces, by workspace and number.
-// The row itself is what counts: an entry whose row says otherwise is not there. So the index need only be complete,
-// which the batch that writes both sees to.
+// What counts is the row itself: an entry whose row is not marked is ignored. So the index only has to be complete,
+// which it is because one batch writes both.
 type Blocked struct {
 	changes []blockChange
-	saving  int // so many of them are in a batch on its way to the store
+	saving  int // how many of them are in a batch on its way to the store
 }
 
 type blockChange struct {
@@ -39,11 +39,11 @@ func (x *Blocked) Pending(workspace uint32, after uint64) (numbers []uint64) {
 	return numbers
 }
 
-// BlockedPageNumbers is how many numbers of the store a page has.
+// BlockedPageNumbers is how many numbers from the store a page has.
 const BlockedPageNumbers = 64
 
-// BlockedPage is the next page of a partition's list: numbers behind after, in order, those that were Pending among
-// them, and whether there may be more.
+// BlockedPage is the next page of a partition's list: numbers behind after, in order, including those that were
+// Pending, and whether there may be more.
 func BlockedPage(
 	s *store.Store, partition uint8, workspace uint32, after uint64, pending []uint64,
 ) (numbers []uint64, more bool, err error) {

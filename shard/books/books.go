@@ -1,15 +1,15 @@
-// Package books is what a partition keeps beside its entries: how far it has applied the log and whose messages it has
+// Package books has what a partition keeps beside its entries: how far it has applied the log and whose messages it has
 // taken, the records that wait, the trail of consent, the block list, the index of kept answers, the numbers set apart,
 // the events without effect; and the audit log of partition 0.
 //
-// All work in the same way. What is new since the last checkpoint is in memory. Save writes it into the batch that has
-// the partition's entries and its applied position, so a crash takes both or neither, and replay makes again just what
-// is missing. Saved lets go of it once the batch is in the store; what comes in between is left for the next one. A
-// start loads what must be known without a look (Load); the rest is read when somebody asks: first what is pending,
-// under the lock that guards the partition, then the store, without it. So a reader sees a row in one of both places,
-// or in both, and takes it once.
+// All books work in the same way. What is new since the last checkpoint is in memory. Save writes it into the batch
+// that has the partition's entries and its applied position, so a crash takes both or neither, and replay makes again
+// just what is missing. Saved removes it from memory once the batch is in the store; what is added in between is left
+// for the next batch. A start loads what must be known without a look (Load). The rest is read when it is asked for:
+// first what is pending, under the lock that guards the partition, then the store, without the lock. So a reader sees a
+// row in one of the two places, or in both, and takes it once.
 //
-// Whoever guards the partition guards its books.
+// Whatever guards the partition guards its books.
 package books
 
 import (
@@ -23,9 +23,10 @@ import (
 	"millrace/shard/store"
 )
 
-// Books are those of one partition. What travels between partitions, and what merges hold, its owner saves besides.
+// Books are those of one partition. Messages between partitions, and what merges hold, are saved by the partition's
+// owner.
 type Books struct {
-	ID uint8 // the partition
+	ID uint8 // of the partition
 	Positions
 	inbox    [identity.Partitions]uint64 // last sequence taken from each sender
 	inboxNew bool
@@ -40,15 +41,15 @@ type Books struct {
 
 // Positions are how far a partition has come.
 type Positions struct {
-	Applied      uint64 // in the log, up to where all is applied
+	Applied      uint64 // in the log: everything up to here is applied
 	LastMessage  uint64 // sequence of the last message to any partition; the first is 1
 	LastDeferred uint64 // sequence of the last record that was deferred
 }
 
-// HasTaken says whether a message of a sender was taken: they come in order, and more than once.
+// HasTaken says whether a message of a sender was taken: messages come in order, and may come more than once.
 func (b *Books) HasTaken(sender uint8, seq uint64) bool { return seq <= b.inbox[sender] }
 
-// Take takes note of a message that wasn't taken.
+// Take notes that a message is taken.
 func (b *Books) Take(sender uint8, seq uint64) { b.inbox[sender], b.inboxNew = seq, true }
 
 // Taken is the last sequence taken from each sender.
@@ -69,7 +70,7 @@ func (b *Books) Save(batch *pebble.Batch) error {
 	return batch.Set(store.AppendBookKey(nil, b.ID, store.BookApplied), b.Positions.Encode(), nil)
 }
 
-// Saved: what Save has written is in the store. It says how many bytes of the trail are let go.
+// Saved says that what Save has written is in the store. It returns how many bytes of the trail are freed.
 func (b *Books) Saved() (freed int64) {
 	b.Apart.saved()
 	b.Blocked.saved()
@@ -77,7 +78,7 @@ func (b *Books) Saved() (freed int64) {
 	return b.Trail.saved()
 }
 
-// Load takes a row of the store: its kind, and the numbers behind it in its key. known: it is of one of these books.
+// Load takes a row of the store: its kind, and the numbers behind it in its key. known: the row is one of these books'.
 func (b *Books) Load(kind byte, ids, value []byte) (known bool, err error) {
 	switch {
 	case kind == store.BookDeferred && len(ids) == 8:
@@ -94,14 +95,14 @@ func (b *Books) Load(kind byte, ids, value []byte) (known bool, err error) {
 	return true, err
 }
 
-// Encode is the row that Positions have in the store, ParsePositions the reverse.
+// Encode is the row that Positions have in the store; ParsePositions is the reverse.
 func (p Positions) Encode() []byte {
 	v := binary.LittleEndian.AppendUint64(nil, p.Applied)
 	v = binary.LittleEndian.AppendUint64(v, p.LastMessage)
 	return binary.LittleEndian.AppendUint64(v, p.LastDeferred)
 }
 
-// ParsePositions reads a row. Error: store.ErrStore.
+// ParsePositions reads a row of Positions. Error: store.ErrStore.
 func ParsePositions(v []byte) (p Positions, err error) {
 	if len(v) != 24 {
 		return p, fmt.Errorf("%w: books of %d bytes", store.ErrStore, len(v))

@@ -25,13 +25,13 @@ type DeferredRecord struct {
 	stored bool
 }
 
-// Len is how many wait.
+// Len is how many records wait.
 func (d *Deferred) Len() int { return len(d.waiting) }
 
-// All are those that wait. The slice must not be kept.
+// All are the records that wait. The slice must not be kept.
 func (d *Deferred) All() []*DeferredRecord { return d.waiting }
 
-// Find is the one with this sequence, nil when it is gone.
+// Find is the record with this sequence, nil when it is gone.
 func (d *Deferred) Find(seq uint64) *DeferredRecord {
 	for _, r := range d.waiting {
 		if r.Seq == seq {
@@ -41,7 +41,7 @@ func (d *Deferred) Find(seq uint64) *DeferredRecord {
 	return nil
 }
 
-// Add has a record wait. It is copied.
+// Add makes a record wait. record is copied.
 func (d *Deferred) Add(seq, owner uint64, record []byte) {
 	d.waiting = append(d.waiting, &DeferredRecord{Seq: seq, Owner: owner, Record: append([]byte{}, record...)})
 }
@@ -59,7 +59,7 @@ func (d *Deferred) Remove(seq uint64) *DeferredRecord {
 	return r
 }
 
-// save writes rows of owner u64, record.
+// save writes rows of owner u64 and record.
 func (d *Deferred) save(partition uint8, batch *pebble.Batch) error {
 	for _, seq := range d.released {
 		if err := batch.Delete(store.AppendBookKey(nil, partition, store.BookDeferred, seq), nil); err != nil {

@@ -8,8 +8,8 @@ import (
 	"millrace/shard/store"
 )
 
-// DroppedEvent names an event or purchase of the log that had no effect, the op with this ordinal of the record at this
-// position: the event log leaves it out.
+// DroppedEvent names an event or purchase of the log that had no effect, by its ordinal in the record at this position.
+// The event log leaves it out.
 type DroppedEvent struct {
 	Position uint64
 	Ordinal  uint32
@@ -18,10 +18,10 @@ type DroppedEvent struct {
 // Dropped has the events without effect.
 type Dropped struct{ events []DroppedEvent }
 
-// Add takes note of one.
+// Add notes an event without effect.
 func (d *Dropped) Add(e DroppedEvent) { d.events = append(d.events, e) }
 
-// AppendPending appends those from position from to to that no checkpoint has written.
+// AppendPending appends those with positions between from and to that no checkpoint has written.
 func (d *Dropped) AppendPending(dst []DroppedEvent, from, to uint64) []DroppedEvent {
 	for _, e := range d.events {
 		if e.Position >= from && e.Position <= to {
@@ -31,7 +31,7 @@ func (d *Dropped) AppendPending(dst []DroppedEvent, from, to uint64) []DroppedEv
 	return dst
 }
 
-// AppendStored appends those of a partition in the store.
+// AppendStored appends those that a partition has in the store, with positions between from and to.
 func AppendStored(dst []DroppedEvent, s *store.Ranges, partition uint8, from, to uint64) ([]DroppedEvent, error) {
 	lower, upper := store.AppendBookKey(nil, partition, store.BookDropped, from),
 		store.AppendBookKey(nil, partition, store.BookDropped, to, ^uint64(0))
@@ -44,7 +44,7 @@ func AppendStored(dst []DroppedEvent, s *store.Ranges, partition uint8, from, to
 	return dst, err
 }
 
-// save hands them to the store, and lets them go at once: nobody asks while it is being written.
+// save hands the events over to the store, and forgets them at once: nobody asks while they are being written.
 func (d *Dropped) save(partition uint8, batch *pebble.Batch) error {
 	for _, e := range d.events {
 		key := store.AppendBookKey(nil, partition, store.BookDropped, e.Position, uint64(e.Ordinal))

@@ -14,32 +14,33 @@ import (
 	"millrace/shard/store"
 )
 
-// Noted is what an op of the log has made of the profile or the row with this number: a change of the email state or of
-// a group (Kind isn't 0), which the trail has, too; a merge (Gone isn't 0); or an identify. Index is which one of what
-// the op has made it is.
+// Noted is what an op of the log has made of the profile or row with this number: a change of the email state or of a
+// group (Kind isn't 0), which the trail has, too; a merge (Gone isn't 0); or an identify. Index counts what one op has
+// made.
 type Noted struct {
 	Position       uint64
 	Ordinal, Index uint32
 	Number         uint64
 	profile.StateChange
 	Stamp      int64  // of a merge or identify: when, Unix µs
-	Gone       uint64 // of a merge: who came to Number
-	ExternalID []byte // of a merge: that of who came, if there was one; of an identify: the one that was given
+	Gone       uint64 // of a merge: the profile that came to Number
+	ExternalID []byte // of a merge: that of Gone, if it had one; of an identify: the one that was given
 }
 
-// Marks of entries, where a stay has its own, that are for readers of the log alone: when i64, the mark, the number of
-// who was merged u64 or 0, the external id that he had, or that the user was given.
+// Marks of entries that are for readers of the log only, in the place where a stay has its mark: when i64, the mark,
+// the number of the profile that was merged u64 or 0, the external id that it had, or that the user was given.
 const (
 	mergeMark    = 0xfe
 	identifyMark = 0xff
 )
 
-// AddMerge tells readers of the log that a user has come to the one at number. It says the same as AddChange.
+// AddMerge tells readers of the log that a user was merged into the one at number. It returns the same as AddChange.
 func (t *Trail) AddMerge(at Place, number uint64, stamp int64, gone uint64, externalID []byte) (bytes int64) {
 	return t.addUser(at, number, stamp, mergeMark, gone, externalID)
 }
 
-// AddIdentify tells readers of the log that the user at number has got an external id. It says the same as AddChange.
+// AddIdentify tells readers of the log that the user at number has got an external id. It returns the same as
+// AddChange.
 func (t *Trail) AddIdentify(at Place, number uint64, stamp int64, externalID []byte) (bytes int64) {
 	return t.addUser(at, number, stamp, identifyMark, 0, externalID)
 }
@@ -51,16 +52,16 @@ func (t *Trail) addUser(at Place, number uint64, stamp int64, mark byte, gone ui
 	return t.add(at, number, from)
 }
 
-// isForLog says whether the value of an entry is for readers of the log, isForLogAlone whether it is for them alone.
+// isForLog says whether the value of an entry is for readers of the log, isForLogAlone whether it is only for them.
 func isForLog(v []byte) bool {
 	return isForLogAlone(v) || v[8] == byte(profile.StateEmail) || v[8] == byte(profile.StateGroup)
 }
 
 func isForLogAlone(v []byte) bool { return v[8] >= mergeMark }
 
-// AppendNoted appends what ops from position from to to have made in a partition, those of the store first. through is
-// up to where that is all: to, or less where there is much, the end of a record in any case. lock guards the partition:
-// it is taken for what is pending. No checkpoint may be under way.
+// AppendNoted appends what ops with positions between from and to have made in a partition, that from the store first.
+// through is the position up to which that is complete: to, or less where there is much, and always the end of a
+// record. lock guards the partition: it is taken for what is pending. No checkpoint may be under way.
 func (t *Trail) AppendNoted(
 	dst []Noted, s *store.Ranges, partition uint8, from, to uint64, lock sync.Locker,
 ) (_ []Noted, through uint64, err error) {
@@ -100,7 +101,7 @@ func (t *Trail) AppendNoted(
 	return dst, to, nil
 }
 
-// maxNoted is about how many of a partition AppendNoted returns at once.
+// maxNoted is about how many rows of a partition AppendNoted returns at once.
 const maxNoted = 1 << 10
 
 func parseNoted(at Place, number uint64, v []byte) Noted {

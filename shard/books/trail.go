@@ -15,16 +15,17 @@ import (
 )
 
 // Trail is the trail of consent (decisions.md D5): each change of a state that is applied to a profile or to the row of
-// an address, in the order of application. It is only ever appended to, except that a user's own goes with the user.
-// What readers of the log ask for besides, merges and identifies, comes by the same way (noted.go).
+// an address, in the order of application. It is only appended to, except that a user's own trail is erased with the
+// user. The merges and identifies that readers of the log ask for, too, come the same way (noted.go).
 //
-// A state that is set to what it is already makes no entry. An entry takes 34 bytes of key and 24 to 40 of value in the
-// store, before compression; in memory, until the next checkpoint, about 70 bytes, which count to the memory budget.
+// A state that is set to the value that it has makes no entry. An entry takes 34 bytes of key and 24 to 40 of value in
+// the store, before compression; in memory, until the next checkpoint, about 70 bytes, which count to the memory
+// budget.
 type Trail struct {
 	entries []trailEntry
-	values  []byte   // of entries, one after another
-	erased  []uint64 // users that are gone since
-	// So many entries and erased ones are in a batch on its way to the store.
+	values  []byte   // values of entries, one after another
+	erased  []uint64 // users that were erased since the last checkpoint
+	// How many of entries and of erased are in a batch on its way to the store.
 	saving, erasing int
 }
 
@@ -38,7 +39,7 @@ type trailEntry struct {
 // entry in the op, 32 bits each.
 type Place struct{ Position, Index uint64 }
 
-// StateChange is one entry of the trail: what became of a state, when, by whom, through what.
+// StateChange is one entry of the trail: what became of a state, when, by whom, and through which endpoint.
 type StateChange struct {
 	profile.State
 	Changed int64     // when the state was set, Unix µs
@@ -47,21 +48,21 @@ type StateChange struct {
 	Applied int64     // when it reached this user or address, Unix µs
 }
 
-// Stay says that a user had an address: what became of its states meanwhile is part of the user's trail.
+// Stay says that a user had an address: what became of the address's states meanwhile is part of the user's trail.
 type Stay struct {
 	ID           op.IDKind
 	Key          []byte
 	Since, Until int64 // Unix µs
 }
 
-// History is what the trail has of one entry, a profile or the row of an address, each oldest first.
+// History is what the trail has about one entry, a profile or the row of an address, each list oldest first.
 type History struct {
 	Changes []StateChange
 	Stays   []Stay // that are over
 }
 
-// AddChange adds that a state of the entry at number has changed, and says how many bytes of memory it takes until a
-// checkpoint.
+// AddChange adds that a state of the entry at number has changed, and returns how many bytes of memory that takes until
+// a checkpoint.
 func (t *Trail) AddChange(at Place, number uint64, c profile.StateChange, applied int64) (bytes int64) {
 	from := len(t.values)
 	t.values = binary.LittleEndian.AppendUint64(t.values, uint64(applied))
@@ -69,7 +70,7 @@ func (t *Trail) AddChange(at Place, number uint64, c profile.StateChange, applie
 	return t.add(at, number, from)
 }
 
-// AddStay adds that the profile at number has left an address. It says the same as AddChange.
+// AddStay adds that the profile at number has left an address. It returns the same as AddChange.
 func (t *Trail) AddStay(at Place, number uint64, s Stay) (bytes int64) {
 	from := len(t.values)
 	t.values = append(binary.LittleEndian.AppendUint64(t.values, uint64(s.Until)), stayMark, byte(s.ID))
@@ -77,7 +78,7 @@ func (t *Trail) AddStay(at Place, number uint64, s Stay) (bytes int64) {
 	return t.add(at, number, from)
 }
 
-// add adds an entry whose value is what was appended to values from at on.
+// add adds an entry whose value is what was appended to values from offset from on.
 func (t *Trail) add(at Place, number uint64, from int) (bytes int64) {
 	t.entries = append(t.entries, trailEntry{number, at, from, len(t.values)})
 	return int64(len(t.values) - from + trailEntryBytes)
@@ -85,7 +86,7 @@ func (t *Trail) add(at Place, number uint64, from int) (bytes int64) {
 
 const trailEntryBytes = 40
 
-// Erase has the entries of a user go, whose number is never given again.
+// Erase erases the entries of a user, whose number is never given again.
 func (t *Trail) Erase(number uint64) { t.erased = append(t.erased, number) }
 
 // TrailRow is an entry as it lies in memory or in the store.
@@ -104,7 +105,7 @@ func (t *Trail) Pending(number uint64) (rows []TrailRow) {
 	return rows
 }
 
-// HistoryOf reads the trail of the entry at number, those that were Pending among them.
+// HistoryOf reads the trail of the entry at number, including what was Pending.
 func HistoryOf(s *store.Store, number uint64, pending []TrailRow) (h History, err error) {
 	rows := pending
 	lower, upper := trailBounds(number)
@@ -140,13 +141,13 @@ func trailBounds(number uint64) (lower, upper []byte) {
 		store.AppendBookKey(nil, p, store.BookTrail, number, ^uint64(0), ^uint64(0))
 }
 
-// The value of an entry is when it was applied i64, and the change.
+// The value of an entry is the time i64 at which the change was applied, and the change.
 func parseChange(v []byte) StateChange {
 	c, _ := bodies.NextState(v[8:])
 	return StateChange{c.State, c.Changed, c.Actor, c.Source, int64(binary.LittleEndian.Uint64(v))}
 }
 
-// stayMark stands where the value of an entry has the kind of the state when it tells of a stay: when it ended i64, the
+// stayMark is in the place of the state's kind in the value of an entry that tells of a stay: when it ended i64, the
 // mark, kind of the address u8, when it began i64, the address.
 const stayMark = 0
 
@@ -185,7 +186,7 @@ func (t *Trail) save(partition uint8, batch *pebble.Batch) error {
 	return nil
 }
 
-// saved lets go what is in the store, and says how many bytes that was.
+// saved removes what is in the store from memory, and returns how many bytes that was.
 func (t *Trail) saved() (freed int64) {
 	if t.saving == 0 && t.erasing == 0 {
 		return 0

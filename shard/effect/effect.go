@@ -1,7 +1,7 @@
-// Package effect is what comes of a record beyond the partition that applies it: messages to others, records that wait,
-// outcomes of its elements, and the future that counts them.
+// Package effect has what comes of a record beyond the partition that applies it: messages to other partitions, records
+// that wait, outcomes of its elements, and the future that counts them.
 //
-// Apply makes them (package machine), a leadership carries them and tells who waits (package replica).
+// Apply makes them (package machine). A leadership carries them, and tells whoever waits (package replica).
 package effect
 
 import (
@@ -14,16 +14,16 @@ import (
 // done.
 var ErrUnknown = errors.New("a node was lost meanwhile; whether the request was done is unknown")
 
-// Effects are what has come of a record, or of a message, besides what is visible.
+// Effects are what came of a record, or of a message, besides what is visible.
 type Effects struct {
 	// Deferred are references to records that wait (Replica.Release) in the partitions of their highest byte: ops of
-	// the request that need to see all of the others' effects.
+	// the request that need to see all effects of its other ops.
 	Deferred []uint64
-	// Outcomes are on their way back to the batch that wants them.
+	// Outcomes are on their way back to the batch that waits for them.
 	Outcomes []ReportedOutcome
 }
 
-// ReportedOutcome is an Outcome by the reference that the batch knows it by.
+// ReportedOutcome is an Outcome with the reference by which the batch knows it.
 type ReportedOutcome struct {
 	Ref     uint16
 	Outcome Outcome
@@ -33,17 +33,17 @@ type ReportedOutcome struct {
 type Outcome uint8
 
 const (
-	// Done: it took effect, or was so already.
+	// Done: the element took effect, or its effect was there already.
 	Done Outcome = iota
-	// Nobody: the user that it is about is not there, or not any more.
+	// Nobody: the user that it is about doesn't exist, or no longer exists.
 	Nobody
-	// Taken: the alias or external id is another profile's, and stays there.
+	// Taken: another profile has the alias or external id, and keeps it.
 	Taken
 	// LabelTaken: the profile has another name under this label.
 	LabelTaken
-	// Identified: the user has an external id already, another one.
+	// Identified: the user already has another external id.
 	Identified
-	// OutOfRange, TooLarge, NotArray, NotNumber: an operator was not possible (profile.Impossible).
+	// OutOfRange, TooLarge, NotArray, NotNumber: an operator could not be applied (profile.Impossible).
 	OutOfRange
 	TooLarge
 	NotArray
@@ -56,7 +56,7 @@ type DeferredRef struct {
 	Seq       uint64
 }
 
-// Number is the reference in one number, as it travels; RefOf is the reverse.
+// Number is the reference as one number, the form in which it travels; RefOf is the reverse.
 func (r DeferredRef) Number() uint64 { return uint64(r.Partition)<<56 | r.Seq }
 
 // RefOf is the reference that travels as a number.
@@ -64,7 +64,7 @@ func RefOf(number uint64) DeferredRef {
 	return DeferredRef{identity.Partition(number), number & (1<<56 - 1)}
 }
 
-// RefsOf are RefOf of several.
+// RefsOf are the references that travel as numbers.
 func RefsOf(numbers []uint64) (refs []DeferredRef) {
 	for _, number := range numbers {
 		refs = append(refs, RefOf(number))

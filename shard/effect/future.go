@@ -7,17 +7,17 @@ import (
 
 // Lead is a leadership of a replica, as far as apply knows it.
 type Lead interface {
-	// Complete is told that all that a future has counted is visible.
+	// Complete is told that everything that a future has counted is visible.
 	Complete(t *Future)
-	// Keep is told of a deferred record that nobody of this leadership waits for.
+	// Keep is told of a deferred record for which no future of this leadership waits.
 	Keep(ref DeferredRef)
 }
 
 // Future counts what a request has caused and nobody has applied yet: one for each worker that its record concerns, one
-// for each message on its way. At zero it is visible everywhere, apart from what was deferred; then whoever waits in
-// its leadership is told, and sees to the rest.
+// for each message on its way. At zero everything is visible everywhere, except what was deferred; then whoever waits
+// in its leadership is told, and releases the rest.
 type Future struct {
-	lead Lead // in which it was made
+	lead Lead // the leadership in which it was made
 
 	pending  atomic.Int32
 	Done     chan struct{} // of capacity 1, so that the last worker never waits
@@ -26,12 +26,12 @@ type Future struct {
 	deferred []DeferredRef
 	reported []ReportedOutcome
 
-	// The leadership's own.
+	// Used by the leadership only.
 	IsMessage bool
-	Reply     func(x Effects, e error) // of a message: its Done, until it was called
+	Reply     func(x Effects, e error) // for a message: its Done, until it was called
 }
 
-// Begin makes a future of a record, whose owner may have used it before, one of a leadership.
+// Begin begins a future of a record in a leadership. The owner of the record may have used the future before.
 func (t *Future) Begin(l Lead) {
 	if t.Done == nil {
 		t.Done = make(chan struct{}, 1)
@@ -42,18 +42,18 @@ func (t *Future) Begin(l Lead) {
 // IsOf says whether the future was made in this leadership.
 func (t *Future) IsOf(l Lead) bool { return t.lead == l }
 
-// Expect counts n more that somebody is to finish.
+// Expect counts n more, each of which is to be finished by a call of Finish.
 func (t *Future) Expect(n int32) { t.pending.Add(n) }
 
-// DeferTo says that a record, which the request has caused, waits in a partition.
+// DeferTo says that a record that the request has caused waits in a partition.
 func (t *Future) DeferTo(partition uint8, seq uint64) {
 	t.mu.Lock()
 	t.deferred = append(t.deferred, DeferredRef{partition, seq})
 	t.mu.Unlock()
 }
 
-// Report says what became of an element. In replay, and of a request that is older than the process, nobody wants to
-// know.
+// Report reports the outcome of an element. The future is nil in replay, and for a request that is older than the
+// process: then nobody wants to know.
 func (t *Future) Report(ref uint16, o Outcome) {
 	if t == nil {
 		return
@@ -72,7 +72,7 @@ func (t *Future) Spoil(err error) {
 	t.mu.Unlock()
 }
 
-// add takes over what has come of an effect.
+// add adds what came of an effect.
 func (t *Future) add(x Effects) {
 	t.mu.Lock()
 	t.reported = append(t.reported, x.Outcomes...)
@@ -91,7 +91,7 @@ func (t *Future) EachDeferred(f func(DeferredRef)) {
 	t.mu.Unlock()
 }
 
-// Effects are what has come of all that the future has counted.
+// Effects are what came of everything that the future has counted.
 func (t *Future) Effects() (x Effects, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -105,7 +105,7 @@ func (t *Future) Effects() (x Effects, err error) {
 	return x, nil
 }
 
-// Lose takes n off that nobody will finish: what becomes of them is unknown here.
+// Lose takes off n that nobody will finish: what becomes of them is unknown here.
 func (t *Future) Lose(n int32) {
 	if t == nil {
 		return
@@ -118,14 +118,14 @@ func (t *Future) Lose(n int32) {
 	t.Finish()
 }
 
-// Finish takes one off; the last one wakes who waits. A nil future is that of an effect that nobody waits for.
+// Finish takes one off; the last one wakes whoever waits. A nil future stands for an effect that nobody waits for.
 func (t *Future) Finish() {
 	if t != nil && t.pending.Add(-1) == 0 {
 		t.lead.Complete(t)
 	}
 }
 
-// ExpectReply is the Done of a message that the future counts: the first call is what counts.
+// ExpectReply returns the Done of a message that the future counts. Only its first call counts.
 func (t *Future) ExpectReply() func(Effects, error) {
 	var called atomic.Bool
 	return func(x Effects, err error) {

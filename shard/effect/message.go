@@ -12,26 +12,26 @@ import (
 )
 
 // Message is one effect on another partition, as a replica has it: a row of the sender's outbox, written with its
-// cause, carried to the receiver in a record of its own and applied there exactly once. The receiver keeps the last
-// sequence per sender next to its state and skips what it has had; that works because one relay sends each partition's
-// messages in order.
+// cause, carried to the receiver in another record and applied there exactly once. The receiver keeps the last sequence
+// of each sender next to its state and skips the messages that it has had. That works because one relay sends each
+// partition's messages in order.
 type Message struct {
 	Sender  uint8
 	Seq     uint64
-	Number  uint64 // where it goes
-	Body    []byte // sender, seq, owner, a record of one op; the body of the Message op that delivers it
+	Number  uint64 // of the entry that it goes to
+	Body    []byte // sender, seq, owner, a record of one op: the body of the Message op that delivers it
 	Stored  bool   // a checkpoint has written it
-	Token   bool   // it is a merge on its way
-	Last    bool   // it goes when all that its partition has sent before is applied; see leadership
+	Token   bool   // it is the token of a merge
+	Last    bool   // it is sent when everything that its partition has sent before is applied; see leadership
 	Applied atomic.Bool
-	Future  *Future // who waits for it; nil after a restart
+	Future  *Future // of whoever waits for it; nil after a restart
 	next    *Message
 }
 
-// List is messages on their way from a worker to its leadership, in order. The zero List is empty.
+// List has messages on their way from a worker to its leadership, in order. The zero List is empty.
 type List struct{ first, last *Message }
 
-// Add puts a message at the end. It may be in one list only.
+// Add puts a message at the end. A message may be in one list only.
 func (l *List) Add(m *Message) {
 	if l.first == nil {
 		l.first = m
@@ -57,11 +57,11 @@ func (l *List) All() iter.Seq[*Message] {
 	}
 }
 
-// MessageHeadroom is what a message has before its record.
+// MessageHeadroom is the size of what a message has before its record.
 const MessageHeadroom = 17 // sender u8, seq u64, owner u64 (applying.owner)
 
-// NewMessage encodes a message around one op, with scratch to build it in; withNames for an op that has indices of
-// rec's names in it.
+// NewMessage encodes a message around one op, and uses scratch for that. withNames is for an op that has indices of
+// rec's names in its body.
 func NewMessage(
 	scratch *op.Builder, sender uint8, seq, owner uint64, rec *op.Record, kind op.Kind, flags op.Flags, number uint64,
 	body, key []byte, withNames bool,
@@ -81,7 +81,7 @@ func NewMessage(
 	return m
 }
 
-// withBody makes a message with a copy of its body, both in one object when that is as small as most.
+// withBody makes a message with a copy of its body. If the body is as small as most are, both are one object.
 func withBody(body []byte) *Message {
 	const small = 128
 	if len(body) > small {
@@ -95,8 +95,8 @@ func withBody(body []byte) *Message {
 	return &m.Message
 }
 
-// addNames gives a record the names that an op of one kind with this body uses, under their indices. The others are
-// empty: many messages may come of one record, and its dictionary is large.
+// addNames gives a record the names that an op of this kind and with this body uses, under the indices that they have.
+// The other names are left empty: many messages may come of one record, and its dictionary may be large.
 func addNames(b *op.Builder, names op.Names, kind op.Kind, body []byte) {
 	var used [maxNamesMarked / 64]uint64
 	last := len(names) - 1
@@ -117,7 +117,7 @@ func addNames(b *op.Builder, names op.Names, kind op.Kind, body []byte) {
 	}
 }
 
-// maxNamesMarked is how large a dictionary may be of which messages get a part; of a larger one they get all.
+// maxNamesMarked is the size up to which messages get only a part of a dictionary; of a larger one they get all names.
 const maxNamesMarked = 4096
 
 // ParseMessage reads the body of a Message op. The message keeps it.

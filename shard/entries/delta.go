@@ -8,31 +8,31 @@ import (
 	"millrace/shard/profile"
 )
 
-// A delta is what ops change of a user whose profile nobody has read: an entry in memory until the next checkpoint, an
+// Delta is what ops change of a user whose profile was not read: an entry in memory until the next checkpoint, and an
 // operand in the store from then on, both the same bytes. It is self-contained; whoever needs the profile folds it in
-// (fold.go). Behind the header that all entries have, with the size of the whole in the place of the times, comes the
-// external id that names the user, and then change by change:
+// (fold.go). Behind the header that all entries have, with the size of the whole in place of the times, come the
+// external id that names the user, and then the changes, one after the other:
 //
 //	header     KindDelta u8 | op.ExternalID u8 | key length u16 | workspace u32 |
 //	           size u32 | changes u16 | changes that are being saved u16 | bytes up to the last one of those u32 | 0 u32
 //	key
-//	changes    an op, with its stamp in the place of its number, without a key, and with names of its own from 0 on |
+//	changes    an op, with its stamp in place of its number, without a key, and with its own names from 0 on |
 //	           position, ordinal, actor, source, array limit, count of names: uvarints | names: length uvarint, text
 //
-// Operands of one user stand one behind the other.
+// The operands of one user come one behind the other.
 type Delta []byte
 
-// mixedHeader begins a mixed value: an entry, and behind it deltas of others who have the same home number, which
-// nobody has settled yet:
+// mixedHeader begins a mixed value: an entry, and behind it deltas of other users with the same home number, which were
+// not settled yet:
 //
 //	KindMixed u8 | 0 u8 | 0 u16 | size of the entry u32 | entry | deltas
 const mixedHeader = 8
 
 // Bounds of what is kept unread.
 const (
-	MaxDeltaBytes = 4 << 10  // of one user in memory
-	LargeBytes    = 32 << 10 // a profile of more is read
-	maxDeltaNames = 64       // of one op
+	MaxDeltaBytes = 4 << 10  // for one user in memory
+	LargeBytes    = 32 << 10 // a larger profile is read
+	maxDeltaNames = 64       // for one op
 )
 
 func (d Delta) size() int      { return int(binary.LittleEndian.Uint32(d[8:])) }
@@ -73,7 +73,7 @@ func NextDelta(all []byte) (d Delta, rest []byte, err error) {
 	return d[:d.size():d.size()], all[d.size():], nil
 }
 
-// Saved cuts off what a checkpoint has written, and returns what is left.
+// Saved cuts off the changes that a checkpoint has written, and returns the rest.
 func (d Delta) Saved() Delta {
 	changes, n := d.Changes()-d.Saving(), copy(d[d.Start():], d[d.SavedUpTo():])
 	d = d[:d.Start()+n]
@@ -89,8 +89,9 @@ type change struct {
 	place profile.Place
 }
 
-// AppendChange appends the change that an op makes to a delta that ends dst; ok is false for an op that can't be
-// written so: one without its name, which has no effect, and one whose operators want to hear what became of them.
+// AppendChange appends the change that an op makes to a delta that ends dst. ok is false for an op that can't be
+// written like this: one without its name, which has no effect, and one with operators whose outcomes are to be
+// reported.
 func AppendChange(dst []byte, o op.Op, rec *op.Record, place profile.Place) (out []byte, ok bool) {
 	start := len(dst)
 	var names changeNames
@@ -118,7 +119,7 @@ func AppendChange(dst []byte, o op.Op, rec *op.Record, place profile.Place) (out
 	return dst, true
 }
 
-// changeNames are the indices in its record's dictionary of the names that a change has as 0, 1, ….
+// changeNames are the indices in the record's dictionary of the names that a change has as 0, 1, ….
 type changeNames struct {
 	list [maxDeltaNames]uint32
 	n    int
@@ -130,7 +131,7 @@ func (c *changeNames) add(index uint32) (own uint32) {
 	return uint32(c.n - 1)
 }
 
-// appendBody appends an op's body without what the profile has no use for: properties and apps.
+// appendBody appends an op's body without the properties and apps, for which the profile has no use.
 func (c *changeNames) appendBody(dst []byte, o op.Op) (out []byte, ok bool) {
 	body, at := o.Body(), len(dst)
 	switch o.Kind() {
@@ -166,7 +167,7 @@ func (c *changeNames) appendAttributes(dst, body []byte) (out []byte, ok bool) {
 	return dst, true
 }
 
-// next reads the change at the beginning of changes, those of d or some of them, into c and returns what is behind it.
+// next reads the first of changes, which are those of d or the last ones of them, into c and returns the others.
 func (c *change) next(d Delta, changes []byte) (rest []byte, err error) {
 	bad := func() ([]byte, error) { return nil, fmt.Errorf("%w: delta is cut short", ErrDamaged) }
 	if len(changes) < op.OpHeaderBytes {

@@ -1,6 +1,6 @@
-// Package entries is the form of what lies at a number, in memory and in the store: directory rows, tombstones, and
-// deltas, changes of a user whose profile nobody has read, with what makes a profile of them. Profiles have a package
-// of their own, and all entries its header. It knows bytes, not who keeps them.
+// Package entries has the forms of what lies at a number, in memory and in the store: directory rows, tombstones, and
+// deltas, which are changes of a user whose profile was not read, with the code that folds them into a profile.
+// Profiles have their own package, whose header all entries have. The package knows bytes, not who keeps them.
 package entries
 
 import (
@@ -16,16 +16,17 @@ import (
 
 // Kinds of entries besides profile.KindUser; all begin with the profile package's header.
 const (
-	// a directory row: the profiles that have this alias, email, phone or (identified later) external id, and an
-	// address's states
+	// a directory row: the profiles that have this alias, email, phone or (identified later) external id, and the
+	// states of an address
 	KindRow       = 2
 	KindTombstone = 3 // where a profile was: deleted, or merged into another one, to which the tombstone leads
 	KindAnswer    = 4 // the answer to a request with an Idempotency-Key
-	KindDelta     = 5 // changes of a user whose profile nobody has read
-	KindMixed     = 6 // an entry and deltas of others, in the store alone
+	KindDelta     = 5 // changes of a user whose profile was not read
+	KindMixed     = 6 // an entry and deltas of other users, only in the store
 )
 
-// AttrMembers is where a directory row keeps the numbers of its profiles: 8 bytes each, in the order they came.
+// AttrMembers is where a directory row keeps the numbers of its profiles: 8 bytes each, in the order in which they
+// came.
 const AttrMembers = 40
 
 // ErrDamaged is wrapped by errors about bytes that are no entry.
@@ -34,7 +35,7 @@ var ErrDamaged = errors.New("damaged entry")
 // Overgrown counts ops that would have made an entry larger than a block can be.
 var Overgrown = metrics.NewCounter("millrace_ops_dropped_overgrown_total")
 
-// ProfileSlack is more than the bookkeeping that one op can add to a profile.
+// ProfileSlack is more bytes than one op can add to the bookkeeping of a profile.
 const ProfileSlack = 64 << 10
 
 // IsOf says whether an entry carries an identifier.
@@ -55,5 +56,5 @@ func Members(row []byte) []byte {
 	return v.Bytes()
 }
 
-// Member is the number of one of them.
+// Member is the number at i of the numbers that Members returns.
 func Member(m []byte, i int) uint64 { return binary.LittleEndian.Uint64(m[8*i:]) }

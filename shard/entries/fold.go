@@ -11,11 +11,11 @@ import (
 	"millrace/shard/profile"
 )
 
-// Folder makes of an entry and deltas the entry that apply would have made of it, change by change: by the same editor,
-// with the same limits. It is scratch, for one goroutine at a time.
+// Folder folds deltas into an entry, change by change, with the same result as apply: by the same editor, with the same
+// limits. It is scratch, for one goroutine at a time.
 type Folder struct {
-	Entry   []byte // the entry; empty: there is none
-	Strays  []byte // deltas of others, whose number the entry has
+	Entry   []byte // empty: there is none
+	Strays  []byte // deltas of other users, whose home number the entry has
 	Created bool   // nothing was there before
 
 	ed     profile.Editor
@@ -24,7 +24,7 @@ type Folder struct {
 	of     *profile.Limits
 }
 
-// Begin takes a value of the store, nil for none; limits are the engine's.
+// Begin begins with a value of the store, nil for none. limits are the engine's.
 func (f *Folder) Begin(value []byte, limits *profile.Limits) error {
 	entry, strays, err := splitValue(value)
 	f.Entry, f.Strays = append(f.Entry[:0], entry...), append(f.Strays[:0], strays...)
@@ -32,7 +32,7 @@ func (f *Folder) Begin(value []byte, limits *profile.Limits) error {
 	return err
 }
 
-// splitValue splits a value of the store that has no operands into the entry and the deltas of others.
+// splitValue splits a value of the store that has no operands into the entry and the deltas of other users.
 func splitValue(value []byte) (entry, strays []byte, err error) {
 	if len(value) == 0 || value[0] != KindMixed {
 		return value, nil, nil
@@ -47,7 +47,7 @@ func splitValue(value []byte) (entry, strays []byte, err error) {
 	return value[mixedHeader : mixedHeader+n], value[mixedHeader+n:], nil
 }
 
-// Value is the entry with the deltas of others.
+// Value is the entry with the deltas of other users.
 func (f *Folder) Value() []byte {
 	if len(f.Strays) == 0 {
 		return f.Entry
@@ -82,8 +82,8 @@ func (d Delta) IsFor(entry []byte) bool {
 	return profile.Kind(entry) == profile.KindUser && IsOf(entry, profile.Workspace(d), id, key)
 }
 
-// AddAll folds the changes of a delta into its profile, or makes that. born: it is not at its home number, and keeps
-// where it was made, as worker.create has it.
+// AddAll folds the changes of a delta into its profile, or makes the profile. born: the profile is not at its home
+// number, and keeps where it was made, like those that machine.Worker.create makes.
 func (f *Folder) AddAll(d Delta, born bool) (err error) {
 	c := &f.change
 	for changes := []byte(d[d.Start():]); len(changes) > 0; {
@@ -108,7 +108,7 @@ func (f *Folder) AddAll(d Delta, born bool) (err error) {
 	return nil
 }
 
-// keep takes what the editor returned, with some room for the next change.
+// keep keeps what the editor returned, with some room for the next change.
 func (f *Folder) keep(out []byte) {
 	if &out[0] == &f.Entry[0] {
 		f.Entry = out
@@ -117,7 +117,7 @@ func (f *Folder) keep(out []byte) {
 	f.Entry = append(slices.Grow(f.Entry[:0], len(out)+len(out)/4+256), out...)
 }
 
-// limit is what bounds a profile for the change at hand.
+// limit is the bounds of a profile for the change at hand.
 func (f *Folder) limit() *profile.Limits {
 	n := int(f.change.rec.MaxArray)
 	if n == 0 {
@@ -128,7 +128,7 @@ func (f *Folder) limit() *profile.Limits {
 	return &f.limits
 }
 
-// AppendJoined appends deltas to deltas; those of one user in a row become one.
+// AppendJoined appends deltas to deltas. Adjacent deltas of one user become one.
 func AppendJoined(dst, deltas []byte) (joined []byte, err error) {
 	last := -1
 	for rest, at := dst, 0; len(rest) > 0; {

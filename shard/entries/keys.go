@@ -7,9 +7,9 @@ import (
 	"millrace/shard/profile"
 )
 
-// IsNamed says whether a profile that the directory names for an identifier knows it: the row of an alias or external
-// id is a promise until the profile has kept it. An email or phone names all who have it; there the row's
-// word is enough.
+// IsNamed says whether a profile that the directory names for an identifier has that identifier: the row of an alias or
+// external id is a promise until the profile has taken the name. For an email or phone, which names all who have it,
+// the row's word is enough.
 func IsNamed(blob []byte, id op.IDKind, key []byte) bool {
 	switch id {
 	case op.Alias:
@@ -21,7 +21,7 @@ func IsNamed(blob []byte, id op.IDKind, key []byte) bool {
 	return true
 }
 
-// Keys are copies of the directory keys of a profile. They may be used again, after Reset.
+// Keys are copies of the directory keys of a profile. They can be reused after Reset.
 type Keys struct {
 	List []Key // in the order in which they were added
 	buf  []byte
@@ -29,14 +29,14 @@ type Keys struct {
 
 // Key is where a directory row lies.
 type Key struct {
-	ID  op.IDKind // what it is of
+	ID  op.IDKind // of the identifier
 	Key []byte    // see op.IDKind
 }
 
-// Reset forgets the keys, whose memory is used for the next ones.
+// Reset forgets the keys and reuses their memory.
 func (r *Keys) Reset() { r.List, r.buf = r.List[:0], r.buf[:0] }
 
-// Read reads them all.
+// Read adds all directory keys of a profile.
 func (r *Keys) Read(b []byte) {
 	r.AddAddresses(profile.Addresses(b))
 	add := func(id op.IDKind, key []byte) { r.List = append(r.List, Key{id, key}) }
@@ -51,7 +51,7 @@ func (r *Keys) Read(b []byte) {
 	profile.DeprecatedIDs(b, addID)
 }
 
-// AddAddresses reads those of an email and a phone, nil for none.
+// AddAddresses adds the keys of an email and a phone, nil for none.
 func (r *Keys) AddAddresses(email, phone op.Value) {
 	if email != nil {
 		r.add(op.Email, email.Bytes())
@@ -63,14 +63,14 @@ func (r *Keys) AddAddresses(email, phone op.Value) {
 
 func (r *Keys) add(id op.IDKind, key []byte) {
 	at := len(r.buf)
-	r.buf = AppendKey(r.buf, id, key) // where it moves, keys before it keep their old memory
+	r.buf = AppendKey(r.buf, id, key) // when buf moves, earlier keys keep their old memory
 	r.List = append(r.List, Key{id, r.buf[at:len(r.buf):len(r.buf)]})
 }
 
-// Addresses are the kinds of identifiers that hold states.
+// Addresses are the kinds of identifiers that have states.
 var Addresses = [...]op.IDKind{op.Email, op.Phone}
 
-// SameAddresses says whether an attributes body gives a profile no other email or phone than it has
+// SameAddresses says whether an attributes body leaves a profile with the email and phone that it has
 // (profile.Addresses).
 func SameAddresses(email, phone op.Value, body []byte) bool {
 	for len(body) > 0 {

@@ -8,20 +8,20 @@ import (
 	"millrace/shard/profile"
 )
 
-// A tombstone is where a profile was that is deleted, or merged into another one. It stays for ever, so that the
-// profile's number is never given again, and whoever walks (findHome) goes on behind it:
+// A tombstone is where a profile was that was deleted, or merged into another one. It stays for ever, so that the
+// profile's number is never given again, and a walk (findHome) goes on behind it:
 //
 //	header | number that it leads to u64, 0: none | first number behind it that isn't a tombstone's u64, 0: the next
-//	       | of a merged profile its addresses' home numbers u64 u64
+//	       | for a merged profile, its addresses' home numbers u64 u64
 //
 // What is missing at the end is 0. An identifier whose users are deleted again and again leaves tombstones in a row.
-// The first of a row remembers where it ends, as it was at the last walk: since tombstones stay, nothing that is passed
-// over can ever be what somebody looks for, and a walk takes three steps however long the row is.
+// The first of them remembers where the row ended at the last walk. Since tombstones stay, nothing that is passed over
+// can ever be what a walk looks for, and a walk takes three steps however long the row is.
 //
-// That of a merged profile says what it was among those who share its addresses (Departed), also in the header: in the
-// place of the identifier's kind, and as the time of the last update.
+// The tombstone of a merged profile says what the profile was among the users of its addresses (Departed). For that it
+// also uses the header: the place of the identifier's kind, and the time of the last update.
 
-// Forward is where a profile has gone that was merged into another one.
+// Forward is the number of the profile that a merged one has gone into.
 func Forward(entry []byte) (number uint64, ok bool) {
 	if profile.Kind(entry) != KindTombstone {
 		return 0, false
@@ -30,7 +30,7 @@ func Forward(entry []byte) (number uint64, ok bool) {
 	return number, number != 0
 }
 
-// Behind is the number that a walk goes to from the tombstone at n.
+// Behind is the number to which a walk goes on from the tombstone at n.
 func Behind(tombstone []byte, n uint64) uint64 {
 	if to := tombstoneField(tombstone, 1); to != 0 {
 		return to
@@ -45,7 +45,7 @@ func tombstoneField(tombstone []byte, i int) uint64 {
 	return binary.LittleEndian.Uint64(tombstone[profile.HeaderBytes+8*i:])
 }
 
-// AppendShortened appends a tombstone with where a walk goes to from it.
+// AppendShortened appends a tombstone from which a walk goes on to behind.
 func AppendShortened(dst, tombstone []byte, behind uint64) []byte {
 	at := len(dst)
 	dst = append(dst, tombstone...)
@@ -56,22 +56,22 @@ func AppendShortened(dst, tombstone []byte, behind uint64) []byte {
 	return dst
 }
 
-// AppendTombstone appends a tombstone of a profile that is deleted.
+// AppendTombstone appends the tombstone of a profile that is deleted.
 func AppendTombstone(dst []byte, workspace uint32, stamp int64) []byte {
 	return profile.AppendHeader(dst, KindTombstone, op.NoID, nil, workspace, stamp)
 }
 
-// Departed is what a profile that is merged into another one was among those who share its addresses.
+// Departed is what a merged profile was among the users of its addresses.
 type Departed struct {
 	Identified bool                   // it had an external id
 	Updated    int64                  // Unix µs
 	Rows       [len(Addresses)]uint64 // home numbers of the addresses that it had, 0 for none
-	Brings     [len(Addresses)]bool   // a profile without an address of this kind gets the one that it had
+	Brings     [len(Addresses)]bool   // a profile without an address of this kind gets this one's
 }
 
 const departedIdentified = 1 // in the header; the next bits are Brings
 
-// AppendForward appends a tombstone of a profile that leads to another one.
+// AppendForward appends the tombstone of a merged profile, which leads to another one.
 func AppendForward(dst []byte, workspace uint32, d *Departed, to uint64) []byte {
 	at := len(dst)
 	dst = AppendTombstone(dst, workspace, d.Updated)
@@ -89,7 +89,7 @@ func AppendForward(dst []byte, workspace uint32, d *Departed, to uint64) []byte 
 	return dst
 }
 
-// ReadDeparted reads what AppendForward has been told.
+// ReadDeparted reads the Departed that AppendForward was given.
 func ReadDeparted(tombstone []byte) (d Departed) {
 	d.Updated, d.Identified = profile.Updated(tombstone), tombstone[1]&departedIdentified != 0
 	for i := range d.Rows {
