@@ -2,10 +2,10 @@
 // Nothing in it is a pointer, so the collector neither scans nor counts it (measured: 0.1 ms for a full collection at
 // 10 M profiles against 1.7 s with pointers). An Arena and its Tables belong to whoever holds their worker's mutex.
 //
-// Memory is mapped in chunks of 64 pages. A page holds blocks of one size class, and goes back when the last of them is
-// released: then any class may have it. A block that is larger than a page takes some in a row, one that is larger than
-// maxRun a mapping of its own. An offset counts units of 16 bytes, so that 32 bits address 64 GiB; beyond that Alloc
-// returns an error. Entries are found through their slots alone, so a page that has few blocks left can be emptied into
+// Memory is mapped in chunks of 64 pages. A page holds blocks of one size class; when the last of them is released, the
+// page is free for any class. A block that is larger than a page takes several pages in a row, one that is larger than
+// maxRun has its own mapping. An offset counts units of 16 bytes, so that 32 bits address 64 GiB; beyond that Alloc
+// returns an error. Entries are found through their slots only, so a page that has few blocks left can be emptied into
 // others (sparse.go).
 package arena
 
@@ -20,19 +20,19 @@ import (
 
 // Arena hands out blocks of memory, each of a size class. An offset is never 0.
 type Arena struct {
-	memory [][]byte // of each chunk; nil: not mapped. The first is never used: no block has offset 0
+	memory [][]byte // of each chunk; nil: not mapped. The first is never used, so that no block has offset 0
 	chunks []chunk
-	free   []uint64             // of each chunk, a bit for each page that nobody has
-	warm   []uint64             // and for each that may be resident
-	open   [arenaClasses]uint32 // of each class, the first page of the list of those that have a free block
+	free   []uint64             // of each chunk, a bit for each free page
+	warm   []uint64             // of each chunk, a bit for each page that may be resident
+	open   [arenaClasses]uint32 // of each class, the first page in the list of those that have a free block
 	Used   int64                // bytes of blocks that are handed out, each with its share of its page
-	Held   int64                // bytes of pages that somebody has
-	Idle   int64                // bytes of warm pages that nobody has
+	Held   int64                // bytes of pages that are in use
+	Idle   int64                // bytes of warm pages that are free
 	plain  bool                 // no huge pages: the budget is small
-	limit  int                  // chunks that may be mapped; 0: as many as offsets can address
+	limit  int                  // how many chunks may be mapped; 0: as many as offsets can address
 }
 
-// chunk is the book of what is mapped at once.
+// chunk is the book of 64 pages that are mapped together, or of a part of a block's own mapping.
 type chunk struct {
 	kind  chunkKind
 	pages [chunkPages]page
@@ -43,34 +43,34 @@ type chunkKind uint8
 const (
 	unmapped chunkKind = iota
 	paged
-	whole // one block
-	rest  // what it takes besides
+	whole // the first of a block with its own mapping
+	rest  // the others of such a block
 )
 
-// page is the book of a page, or of the first of some that one block has.
+// page is the book of a page, or of the first of several that one block has.
 type page struct {
 	free       uint32 // offset of the first block that was released; each has the offset of the next
 	next, prev uint32 // in the list of its class
-	live       uint16 // blocks that are handed out
-	fresh      uint16 // blocks from here on never were
+	live       uint16 // how many blocks are handed out
+	fresh      uint16 // blocks from here on were never handed out
 	class      uint8
-	leaving    bool // it is being emptied: nothing is handed out here
+	leaving    bool // the page is being emptied: nothing is handed out here
 }
 
 const (
 	arenaUnit     = 16
 	PageBytes     = 64 << 10
 	pageUnits     = PageBytes / arenaUnit
-	chunkPages    = 64 // so that a word has a bit for each
+	chunkPages    = 64 // so that a word has a bit for each page
 	arenaChunk    = chunkPages * PageBytes
 	chunkUnits    = arenaChunk / arenaUnit
 	maxChunks     = (math.MaxUint32 + 1) / chunkUnits
 	MaxBytes      = maxChunks * arenaChunk // what offsets can address
-	maxRun        = 1 << 20                // bytes of a block that lies among others
+	maxRun        = 1 << 20                // bytes of the largest block without its own mapping
 	arenaClasses  = 61
 	MaxBlockBytes = 12 << 20 // the largest class
 	allPages      = math.MaxUint64
-	minHuge       = 64 << 20 // a worker with less gets no huge pages: of each a few bytes may be all that is used
+	minHuge       = 64 << 20 // a worker with less gets no huge pages: it might use only a few bytes of each
 )
 
 // ErrFull is returned when offsets can address no more memory.
@@ -101,7 +101,7 @@ func ClassFor(size int) uint8 {
 	return uint8(33 + 2*k)
 }
 
-// classes has what follows from a class's size.
+// classes has what follows from the size of each class.
 var classes = func() (list [arenaClasses]struct{ blocks, pages, share int }) {
 	for c := range list {
 		x, size := &list[c], classSize(uint8(c))
@@ -112,10 +112,10 @@ var classes = func() (list [arenaClasses]struct{ blocks, pages, share int }) {
 	return list
 }()
 
-// BlockBytes is what a block of class c takes: its share of its page.
+// BlockBytes is how many bytes a block of class c takes: its share of its page.
 func BlockBytes(c uint8) int64 { return int64(classes[c].share) }
 
-// New makes one for so many bytes, which may map up to limit bytes; 0: as many as offsets can address.
+// New makes an Arena for a budget in bytes, which may map up to limit bytes; 0: as many as offsets can address.
 func New(budget, limit int64) Arena {
 	return Arena{plain: budget < minHuge, limit: int(limit / arenaChunk)}
 }
@@ -182,7 +182,7 @@ func (a *Arena) at(off uint32) []byte {
 
 func (a *Arena) page(i uint32) *page { return &a.chunks[i/chunkPages].pages[i%chunkPages] }
 
-// list puts a page in front of those of its class that have a free block.
+// list puts a page in front of the pages of its class that have a free block.
 func (a *Arena) list(i uint32, p *page) {
 	first := &a.open[p.class]
 	p.prev, p.next = 0, *first
@@ -204,7 +204,7 @@ func (a *Arena) unlist(i uint32, p *page) {
 	p.next, p.prev = 0, 0
 }
 
-// openPage gives class c another page, or as many in a row as its blocks need.
+// openPage gives class c another page, or as many in a row as a block of it needs.
 func (a *Arena) openPage(c uint8) (i uint32, err error) {
 	n := classes[c].pages
 	if i, err = a.findPages(n); err != nil {
@@ -221,7 +221,7 @@ func (a *Arena) openPage(c uint8) (i uint32, err error) {
 	return i, nil
 }
 
-// closePage takes back a page, or those in a row that one block has had.
+// closePage takes back a page, or the pages in a row that one block has had.
 func (a *Arena) closePage(i uint32) {
 	p := a.page(i)
 	n := classes[p.class].pages
@@ -236,7 +236,7 @@ func pageMask(i uint32, n int) uint64 {
 	return (math.MaxUint64 >> (chunkPages - n)) << (i % chunkPages)
 }
 
-// findPages finds n free pages in a row: such as are resident if there are any, in the first chunk that has them.
+// findPages finds n free pages in a row: resident ones if there are any, in the first chunk that has them.
 func (a *Arena) findPages(n int) (i uint32, err error) {
 	if a.Idle >= int64(n)*PageBytes {
 		for at, free := range a.free {
@@ -258,7 +258,7 @@ func (a *Arena) findPages(n int) (i uint32, err error) {
 	return uint32(at * chunkPages), nil
 }
 
-// runOf is where n bits in a row are set, -1 when nowhere.
+// runOf is where n bits in a row are set, -1 when there is no such place.
 func runOf(set uint64, n int) int {
 	for have := 1; have < n && set != 0; {
 		step := min(have, n-have)
@@ -271,7 +271,7 @@ func runOf(set uint64, n int) int {
 	return bits.TrailingZeros64(set)
 }
 
-// mapChunks maps size bytes for n chunks in a row and says which is the first.
+// mapChunks maps size bytes for n chunks in a row and returns the first of them.
 func (a *Arena) mapChunks(n, size int) (first int, err error) {
 	if len(a.chunks) == 0 {
 		a.grow(1)
@@ -298,7 +298,7 @@ func (a *Arena) mapChunks(n, size int) (first int, err error) {
 	return first, nil
 }
 
-// areUnmapped says so of n chunks from first on; beyond the last one nothing is mapped.
+// areUnmapped says whether n chunks from first on are unmapped; those beyond the last one are.
 func (a *Arena) areUnmapped(first, n int) bool {
 	for i := first; i < min(first+n, len(a.chunks)); i++ {
 		if a.chunks[i].kind != unmapped {
@@ -315,7 +315,7 @@ func (a *Arena) grow(n int) {
 	}
 }
 
-// allocWhole is alloc for a block that has a mapping of its own.
+// allocWhole is Alloc for a block that has its own mapping.
 func (a *Arena) allocWhole(c uint8) (off uint32, err error) {
 	size := classSize(c)
 	n := (size + arenaChunk - 1) / arenaChunk
@@ -342,10 +342,10 @@ func (a *Arena) releaseWhole(off uint32, c uint8) {
 	a.Held -= BlockBytes(c)
 }
 
-// Resident is how much of the arena takes memory, at most.
+// Resident is how many bytes of memory the arena takes, at most.
 func (a *Arena) Resident() int64 { return a.Held + a.Idle }
 
-// GiveBack gives pages that nobody has back to the system, until no more than keep bytes of them are left.
+// GiveBack gives free pages back to the system, until no more than keep bytes of them are left.
 func (a *Arena) GiveBack(keep int64) {
 	for at := len(a.chunks) - 1; at > 0 && a.Idle > keep; at-- {
 		idle := a.free[at] & a.warm[at]
@@ -355,7 +355,7 @@ func (a *Arena) GiveBack(keep int64) {
 		case a.free[at] == allPages:
 			freeOffHeap(a.memory[at])
 			a.memory[at], a.chunks[at].kind, a.free[at] = nil, unmapped, 0
-		default: // or the kernel would make huge pages of what is left, with what was given back in them
+		default: // or the kernel would make huge pages of the rest, including what was given back
 			_ = unix.Madvise(a.memory[at], unix.MADV_NOHUGEPAGE)
 			a.dropPages(at, idle)
 		}
@@ -384,7 +384,7 @@ func (a *Arena) Close() {
 	*a = Arena{}
 }
 
-// offHeap maps size bytes of zeros that the collector doesn't know; huge pages spare address translation on random
+// offHeap maps size bytes of zeros that the collector doesn't know. Huge pages save address translation on random
 // access.
 func offHeap(size int) ([]byte, error) {
 	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)

@@ -5,7 +5,7 @@ import (
 	"math/bits"
 )
 
-// Check counts anew what the arena has in its books, from all tables that have blocks of it. It is for tests.
+// Check recounts what the arena has in its books, from all tables that have blocks in it. It is for tests.
 func (a *Arena) Check(tables ...*Table) error {
 	used, held, live := countBlocks(tables)
 	var idle int64
@@ -29,8 +29,8 @@ func (a *Arena) Check(tables ...*Table) error {
 	return a.checkLists()
 }
 
-// countBlocks counts the blocks of tables: the bytes of all, those of the ones that have a mapping of their own, and
-// how many each page has.
+// countBlocks counts the blocks of tables: the bytes of all, the bytes of those that have their own mapping, and how
+// many blocks each page has.
 func countBlocks(tables []*Table) (used, whole int64, live map[uint32]int) {
 	live = map[uint32]int{}
 	for _, t := range tables {
@@ -50,7 +50,7 @@ func countBlocks(tables []*Table) (used, whole int64, live map[uint32]int) {
 	return used, whole, live
 }
 
-// checkLists looks whether the lists of pages with a free block have such pages alone.
+// checkLists checks that the lists of pages with a free block have only such pages.
 func (a *Arena) checkLists() error {
 	for c := range a.open {
 		for i, before := a.open[c], uint32(0); i != 0; i, before = a.page(i).next, i {

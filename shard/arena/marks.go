@@ -2,17 +2,17 @@ package arena
 
 import "unsafe"
 
-// Marks is a set of marks in a bounded memory, which forgets: what it has was added, and what was added it may not
-// have any more. It belongs to one worker. The zero Marks has no room.
+// Marks is a set of marks in bounded memory that forgets: a mark that it has was added, but it may no longer have a
+// mark that was added. It belongs to one worker. The zero Marks has no room.
 type Marks struct {
 	rows [][marksOfRow]uint64
 	raw  []byte
 }
 
-// marksOfRow is how many marks have one place to be at: a cache line.
+// marksOfRow is how many marks a row has: a mark can be anywhere in one row, which is a cache line.
 const marksOfRow = 8
 
-// Resize gives the set so many bytes, or somewhat less, and empties it when that changes how much it has.
+// Resize gives the set so many bytes, or somewhat less, and empties the set when that changes its size.
 func (m *Marks) Resize(bytes int64) error {
 	const row = marksOfRow * 8
 	if n := bytes / row; n == int64(len(m.rows)) {
@@ -29,7 +29,7 @@ func (m *Marks) Resize(bytes int64) error {
 	return nil
 }
 
-// Bytes is what the set takes.
+// Bytes is how many bytes the set takes.
 func (m *Marks) Bytes() int64 { return int64(len(m.raw)) }
 
 // Has says whether a mark, which isn't 0, was added at a number.
@@ -45,7 +45,7 @@ func (m *Marks) Has(number, mark uint64) bool {
 	return false
 }
 
-// Add adds a mark at a number. In a row that is full it takes the place of another one.
+// Add adds a mark at a number. In a full row it replaces another mark.
 func (m *Marks) Add(number, mark uint64) {
 	if len(m.rows) == 0 {
 		return
@@ -64,12 +64,13 @@ func (m *Marks) Add(number, mark uint64) {
 	row[at] = mark
 }
 
-// row is where the marks of a number are. Its highest byte is the partition, which says little of a worker's numbers.
+// row is the row of a number's marks. It ignores the highest byte, the partition, which tells a worker's numbers little
+// apart.
 func (m *Marks) row(number uint64) *[marksOfRow]uint64 {
 	return &m.rows[(number>>24&0xffffffff)*uint64(len(m.rows))>>32]
 }
 
-// Close gives the memory back, and leaves a set without room.
+// Close frees the memory, and leaves a set without room.
 func (m *Marks) Close() {
 	if m.raw != nil {
 		freeOffHeap(m.raw)

@@ -6,7 +6,7 @@ import (
 )
 
 // Choose marks pages to be emptied, those with the least to move first, until they come to want bytes, and says whether
-// there are any. What is in them fits in the other pages of their class.
+// there are any. The blocks in them fit in the other pages of their class.
 func (a *Arena) Choose(want int64) bool {
 	sparse := a.sparsePages()
 	slices.SortFunc(sparse, func(i, j uint32) int {
@@ -24,8 +24,8 @@ func (a *Arena) Choose(want int64) bool {
 	return n > 0
 }
 
-// sparsePages are, of each class, as many pages with a free block as its blocks could do without: those with the fewest
-// blocks.
+// sparsePages are, for each class, as many pages with a free block as its blocks could do without: those with the
+// fewest blocks.
 func (a *Arena) sparsePages() (sparse []uint32) {
 	for c := range a.open {
 		var open []uint32
@@ -46,7 +46,7 @@ func (a *Arena) isLeaving(off uint32) bool {
 	return x.kind == paged && x.pages[off%chunkUnits/pageUnits].leaving
 }
 
-// Empty moves what a table has in pages that are to be emptied, and says how many bytes that were.
+// Empty moves the blocks of a table that are in pages to be emptied, and returns how many bytes it has moved.
 func (a *Arena) Empty(t *Table) (moved int64, err error) {
 	for i := range t.Slots {
 		s := &t.Slots[i]

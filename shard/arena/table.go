@@ -8,11 +8,11 @@ import (
 // to one worker; the bytes of its entries are in that worker's arena.
 type Table struct {
 	Slots []Slot
-	raw   []byte // what slots lies in, when mapped off the heap
+	raw   []byte // memory of Slots, when mapped off the heap
 	Count int
 }
 
-// Slot is where an entry is. Number 0 is an empty slot's. Meta is 24 bits of length, 6 of size class, and the flags
+// Slot says where an entry is. An empty slot has number 0. Meta has 24 bits of length, 6 of size class, and the flags
 // Dirty and Referenced.
 type Slot struct {
 	Number uint64
@@ -28,10 +28,10 @@ const (
 // Size is how many bytes the entry has.
 func (s *Slot) Size() int { return int(s.Meta & 0xffffff) }
 
-// Class is that of its block.
+// Class is the size class of its block.
 func (s *Slot) Class() uint8 { return uint8(s.Meta >> 24 & 0x3f) }
 
-// SetSize says how many bytes the entry has, and of which class its block is.
+// SetSize sets how many bytes the entry has, and the class of its block.
 func (s *Slot) SetSize(n int, class uint8) {
 	s.Meta = s.Meta&(Dirty|Referenced) | uint32(n) | uint32(class)<<24
 }
@@ -61,7 +61,8 @@ func (t *Table) Find(number uint64) *Slot {
 	}
 }
 
-// Touch reads the slot where number begins to look; a caller that touches many numbers first lets the loads overlap.
+// Touch reads the slot where the search for number begins; a caller that first touches many numbers lets the loads
+// overlap.
 func (t *Table) Touch(number uint64) uint64 {
 	if len(t.Slots) == 0 {
 		return 0
@@ -69,7 +70,7 @@ func (t *Table) Touch(number uint64) uint64 {
 	return t.Slots[uint32(number)&uint32(len(t.Slots)-1)].Number
 }
 
-// Insert adds a slot for number, which must not be there. Slots move: pointers from before are dead.
+// Insert adds a slot for number, which must not have one. Slots move: earlier pointers to slots become invalid.
 func (t *Table) Insert(number uint64) (*Slot, error) {
 	if (t.Count+1)*8 > len(t.Slots)*maxLoadEights {
 		if err := t.resize(max(minSlots, 2*len(t.Slots))); err != nil {
@@ -144,13 +145,13 @@ func (t *Table) Remove(s *Slot) {
 	t.Slots[gap] = Slot{}
 }
 
-// Bytes is what the slots take.
+// Bytes is how many bytes the slots take.
 func (t *Table) Bytes() int64 { return int64(len(t.Slots) * slotBytes) }
 
-// Mapped is how many bytes of it lie off the Go heap.
+// Mapped is how many bytes of the table lie off the Go heap.
 func (t *Table) Mapped() int64 { return int64(len(t.raw)) }
 
-// Close gives back what is mapped.
+// Close frees what is mapped.
 func (t *Table) Close() {
 	if t.raw != nil {
 		freeOffHeap(t.raw)

@@ -1,6 +1,6 @@
 // Package identity turns identifiers into numbers. A number is 64 bits: the keyed hash of the identifier, or, when that
 // place is taken, the next free one; its highest byte is the partition ("Identity" in ARCHITECTURE.md). The seed is
-// made once per store and kept in it: numbers and partitions are fixed for ever, and a client who does not know the
+// made once per store and kept in it: numbers and partitions are fixed for ever, and a client that does not know the
 // seed can't aim at one partition.
 //
 // A profile's number is that of its first identifier, so an external id, the bulk of all traffic, finds its profile
@@ -27,7 +27,7 @@ const Partitions = 256
 type Hasher struct {
 	seed   uint64
 	secret [32]byte
-	macs   sync.Pool // of *mac: to make one costs as much as to use it
+	macs   sync.Pool // of *mac: making one costs as much as using it
 }
 
 // mac is an HMAC with memory for what goes in and comes out.
@@ -55,7 +55,7 @@ func (h *Hasher) Number(workspace uint32, kind op.IDKind, key []byte) uint64 {
 
 const numberMask = 1<<56 - 1
 
-// Next is the number to try when n is taken by something else; it stays in n's partition.
+// Next is the number to try when n is taken by another entry; it stays in n's partition.
 func Next(n uint64) uint64 {
 	m := n&^numberMask | (n+1)&numberMask
 	if m&numberMask == 0 {
@@ -64,14 +64,14 @@ func Next(n uint64) uint64 {
 	return m
 }
 
-// Profile is the home number of a profile whose first identifier has a directory row of its own (alias, email, phone):
-// in the partition of the row's number.
+// Profile is the home number of a profile whose first identifier has a directory row (alias, email, phone). It is in
+// the partition of the row's number.
 func (h *Hasher) Profile(row uint64) uint64 {
 	m := (row ^ h.seed ^ 0xD1B54A32D192ED03) * 0x9E3779B97F4A7C15
 	return Next(row&^numberMask | m>>8)
 }
 
-// Partition of a number.
+// Partition is the partition of a number.
 func Partition(n uint64) uint8 { return uint8(n >> 56) }
 
 // SvcIDBytes is the length of a svc_id: hexadecimal digits.

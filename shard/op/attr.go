@@ -1,14 +1,14 @@
 package op
 
-// ReservedCodes is how many codes of attribute fields are set apart for reserved attributes; custom ones begin there.
+// ReservedCodes is how many codes of attribute fields are for reserved attributes; custom ones begin there.
 const ReservedCodes = 64
 
-// AttrOperators is no attribute. It stands behind all others: an Array of pairs of Ints, which of the composite values
-// of custom attributes in the body (Array, Object, Increment, Update, ArrayEdit; 0 is the first), and the reference
-// under which apply reports that the operator which it is was not possible.
+// AttrOperators is no attribute. It comes after all others: an Array of pairs of Ints. The first is an index into the
+// composite values of custom attributes in the body (Array, Object, Increment, Update, ArrayEdit), from 0 on; the
+// second is the reference under which apply reports that this operator could not be applied.
 const AttrOperators = 0
 
-// Code of a reserved attribute (reference.md 2). Codes are part of the file format: they are never given anew.
+// Codes of reserved attributes (reference.md 2). They are part of the file format: a code is never given anew.
 const (
 	AttrFirstName             = 1  // String
 	AttrLastName              = 2  // String
@@ -34,15 +34,15 @@ const (
 	AttrTimeZone           = 21 // String, IANA
 	AttrFacebook           = 22 // Object
 	AttrTwitter            = 23 // Object
-	// The two below have no public name: the server's own ops set them, and they are kept as states, not as attributes.
-	AttrHardBounce = 24 // bool: the email that the user has is marked as a hard bounce, or no longer
-	AttrSpam       = 25 // bool: marked_email_as_spam_at is set to now, or cleared, of the email that the user has
-	// Array of Objects. It has no public name either: the import of profiles sets it, for /users/track `devices` is a
-	// custom attribute as any other.
+	// The two below have no public name: the engine's own ops set them, and they are kept as states, not as attributes.
+	AttrHardBounce = 24 // bool: the user's email is marked as a hard bounce, or no longer
+	AttrSpam       = 25 // bool: marked_email_as_spam_at of the user's email is set to now, or cleared
+	// Array of Objects. It has no public name either, since the import of profiles sets it: for /users/track, `devices`
+	// is a custom attribute like any other.
 	AttrDevices = 26
 )
 
-// Channels of a subscription group, the 17th byte of its id in an AttrSubscriptionGroups; 0 where it is not known
+// Channels of a subscription group, the 17th byte of its id in an AttrSubscriptionGroups; 0 where it is unknown
 // (decisions.md D7).
 const (
 	ChannelEmail    = 1

@@ -7,9 +7,9 @@ import (
 
 // Builder writes one record. It keeps its memory from record to record; the zero value is ready for Reset.
 //
-// Ops are written in place: Begin reserves the op's header in Buf, the caller appends body and key to Buf, End fills
-// the header in. Abort takes the op back, for an object that is refused after it was begun (names it has introduced
-// stay, unused).
+// Ops are written in place: Begin reserves the op's header in Buf, the caller appends body and key to Buf, and End
+// fills in the header. Abort takes the op back, for an object that is refused after it was begun (names that it has
+// introduced stay, unused).
 type Builder struct {
 	Buf      []byte
 	MaxArray uint16 // see Record
@@ -44,7 +44,7 @@ func (b *Builder) Begin() (start int) {
 	return start
 }
 
-// Abort forgets the op that began at start.
+// Abort takes back the op that began at start.
 func (b *Builder) Abort(start int) { b.Buf = b.Buf[:start] }
 
 // End completes the op that began at start; its last keyLen bytes in Buf are the key.
@@ -64,14 +64,14 @@ func (b *Builder) Append(kind Kind, flags Flags, number uint64, body, key []byte
 	b.End(start, kind, flags, len(key), number)
 }
 
-// AppendOp copies an op of another record that shares this one's names.
+// AppendOp copies an op of another record whose indices of names are this record's, too.
 func (b *Builder) AppendOp(o Op) {
 	b.Buf = append(b.Buf, o...)
 	b.count++
 }
 
-// Name adds a name to the dictionary and returns its index. It does not look whether the name is there already; see
-// Intern.
+// Name adds a name to the dictionary and returns its index. It does not check whether the dictionary has the name
+// already; see Intern.
 func (b *Builder) Name(name []byte) uint32 {
 	b.names = binary.AppendUvarint(b.names, uint64(len(name)))
 	b.names = append(b.names, name...)
@@ -82,7 +82,7 @@ func (b *Builder) Name(name []byte) uint32 {
 // Names is how many names the dictionary has.
 func (b *Builder) Names() int { return int(b.nameN) }
 
-// NameAt is the name with index i, as long as the Builder is not changed.
+// NameAt is the name with index i, valid until the Builder is changed.
 func (b *Builder) NameAt(i int) []byte {
 	rest := b.names
 	for {
@@ -95,10 +95,10 @@ func (b *Builder) NameAt(i int) []byte {
 	}
 }
 
-// Dropped forgets that an op was added: its caller takes the bytes back by Abort.
+// Dropped uncounts an op that was added: its caller takes the bytes back by Abort.
 func (b *Builder) Dropped() { b.count-- }
 
-// Intern returns the index of name, adding it when a small table of recent names does not know it.
+// Intern returns the index of name. It adds the name when a small table of recent names doesn't have it.
 func (b *Builder) Intern(name []byte) uint32 {
 	e, h := b.interned.find(b.names, name)
 	if e.gen == b.interned.gen && e.hash == h && int(e.size) == len(name) &&
@@ -111,7 +111,8 @@ func (b *Builder) Intern(name []byte) uint32 {
 	return index
 }
 
-// Finish completes the record and returns it, headroom included. The bytes are the Builder's until the next Reset.
+// Finish completes the record and returns it, headroom included. The bytes are the Builder's and valid until the next
+// Reset.
 func (b *Builder) Finish(workspace, actor uint32, stamp int64) []byte {
 	ops := len(b.Buf) - b.headroom - HeaderBytes
 	b.Buf = append(b.Buf, b.names...)
@@ -127,7 +128,7 @@ func (b *Builder) Finish(workspace, actor uint32, stamp int64) []byte {
 	return b.Buf
 }
 
-// internTable is a direct-mapped cache: a lost entry costs a repeated name, never a wrong one.
+// internTable is a direct-mapped cache: a lost entry costs a repeated name, but never gives a wrong one.
 type internTable struct {
 	gen     uint32
 	entries [256]internEntry
@@ -139,7 +140,7 @@ type internEntry struct {
 
 func (t *internTable) reset() {
 	t.gen++
-	if t.gen == 0 { // wrapped: stale entries could look current
+	if t.gen == 0 { // gen has wrapped: stale entries could look current
 		t.entries = [256]internEntry{}
 		t.gen = 1
 	}

@@ -6,15 +6,15 @@ import (
 	"golang.org/x/net/idna"
 )
 
-// AppendEmailKey appends the key of an email address, the one thing by which addresses are compared: ASCII letters are
-// small, and a domain of other letters is in its ASCII form, as DNS has it (bücher.de is xn--bcher-kva.de). What IDNA
-// takes for no domain, and all that stands before the @, is nothing but its bytes: whether a server takes K (U+212A)
-// for k or İ for i is its own affair, and two people must not have one key. A key is its own key. What is shown of an
-// address stays as it was sent.
+// AppendEmailKey appends the key of an email address, by which alone addresses are compared: ASCII letters are
+// lower-cased, and a domain with other letters is in its ASCII form, as DNS has it (bücher.de is xn--bcher-kva.de). A
+// domain that IDNA refuses, and everything before the @, is compared as bytes: whether a server takes K (U+212A) for k
+// or İ for i is its own affair, and two people must not have one key. The key of a key is the key itself. An address is
+// shown as it was sent.
 //
-// Keys are in records and in the store, so whoever changes them changes Version and that of the store, also by new
-// tables of Unicode in package idna. (Those matter little: endpoints take addresses with ASCII domains only, and others
-// come in by imports.)
+// Keys are in records and in the store, so a change of keys is a change of Version and of the store's version, even
+// when it comes by new tables of Unicode in package idna. (Those matter little: endpoints take addresses with ASCII
+// domains only, and others come in by imports.)
 func AppendEmailKey(dst, address []byte) []byte {
 	domain, plain := -1, true
 	for _, c := range address {

@@ -1,20 +1,23 @@
 // Package op is the form in which a change is logged, replicated and applied. JSON is turned into ops once, by ingest;
 // the same bytes are the log record, the raft entry and the input of apply ("The corridor" in ARCHITECTURE.md).
 //
-// A record holds all ops of one request, in the request's order, so that after a crash it is there whole or not at all:
+// A record holds all ops of one request, in the request's order, so that after a crash it is there as a whole or not at
+// all:
 //
 //	headroom            bytes that belong to the log (its own header)
 //	header  32 bytes    version, source, array limit, workspace, stamp, actor, sizes
 //	ops                 one after another, each addressed to one partition by its number
-//	names               the dictionary: event, attribute, property, product and app names, each once, referred to by index: size uvarint and text.
-//	                    Of a part (Split), size 0 and n uvarint stand for n+1 names that its ops don't use, and the last one for its gaps
+//	names               the dictionary: event, attribute, property, product and app names, each once, referred to by
+//	                    index: size uvarint and text. In a part (Split), size 0 and n uvarint stand for n+1 names that
+//	                    its ops don't use, and the last name is the part's gaps
 //
 // An op:
 //
 //	size u32 | kind u8 | flags u8 | key length u16 | number u64 | body … | key …
 //
-// The key (the identifier as the client sent it, in canonical form) stands last because clients may send it last. All
+// The key (the identifier as the client sent it, in canonical form) comes last because clients may send it last. All
 // integers are little endian. Reading never copies and never panics on a well-formed record; ParseRecord checks what
+// the log's checksum can't.
 // the log's checksum can't.
 package op
 
@@ -25,10 +28,10 @@ import (
 	"slices"
 )
 
-// Version of the record format; a reader refuses any other.
+// Version is the version of the record format; a reader refuses any other.
 const Version = 5
 
-// HeaderBytes is the size of a record's header, OpHeaderBytes that of an op's.
+// HeaderBytes is the size of a record's header, OpHeaderBytes that of an op's, MaxKeyBytes the largest size of a key.
 const (
 	HeaderBytes   = 32
 	OpHeaderBytes = 16
@@ -38,45 +41,43 @@ const (
 // Kind says what an op does.
 type Kind uint8
 
-// Kinds. The first three are the objects of /users/track; their bodies are described below, at EventBody and
-// PurchaseBody.
+// Kinds. The first three are the objects of /users/track; their bodies are described below, before Record and at
+// EventBody and PurchaseBody.
 const (
-	Attributes Kind = 1
-	Event      Kind = 2
-	Purchase   Kind = 3
-	Delete     Kind = 4 // removes the profile; body bodies.Erased, key reference u16 of the outcome
-	// keeps the answer to a request with an Idempotency-Key; body: hash of the request, 32 bytes, status u16, answer
-	Idempotency Kind = 5
+	Attributes  Kind = 1
+	Event       Kind = 2
+	Purchase    Kind = 3
+	Delete      Kind = 4 // removes the profile; body bodies.Erased, key reference u16 of the outcome
+	Idempotency Kind = 5 // keeps the answer to a keyed request; body: hash of the request's body, status u16, answer
 	// delivers an effect of another partition; body: sender u8, sequence u64, owner u64, a record of one op
-	Message  Kind = 6
-	Deferred Kind = 7  // ops of a request that wait for the ops before them; body: a record
-	Resume   Kind = 8  // releases a deferred record with its ops addressed anew; body: sequence u64, a record
-	Document Kind = 9  // changes control documents and adds to the audit log; body bodies.AppendDocuments
-	Import   Kind = 10 // replaces a profile by an imported one; body: a profile
-	Sweep    Kind = 11 // forgets what has expired at the record's stamp in the op's partition
-	Claim    Kind = 12 // a profile wants this alias or external id; body bodies.Claim
-	Merge    Kind = 13 // merges the profile with this number into another; body bodies.Merge
-	Unname   Kind = 14 // takes an old external id away from a profile; body: reference u16 of the outcome
-	Relay    Kind = 15 // keeps an answer, unless one is kept already, and sends ops on; body bodies.AppendRelay
-	// forgets messages that have arrived; body: for partitions first u8 to last u8, up to sequence u64, …
-	Delivered Kind = 16
-	// The kinds below travel inside messages only, but for RowState.
+	Message   Kind = 6
+	Deferred  Kind = 7  // ops of a request that wait for the ops before them; body: a record
+	Resume    Kind = 8  // releases a deferred record with its ops addressed anew; body: sequence u64, a record
+	Document  Kind = 9  // changes control documents and adds to the audit log; body: bodies.AppendDocuments
+	Import    Kind = 10 // replaces a profile with an imported one; body: a profile
+	Sweep     Kind = 11 // forgets what has expired at the record's stamp in the op's partition
+	Claim     Kind = 12 // a profile wants this alias or external id; body: bodies.Claim
+	Merge     Kind = 13 // merges the profile with this number into another one; body: bodies.Merge
+	Unname    Kind = 14 // takes an old external id away from a profile; body: reference u16 of the outcome
+	Relay     Kind = 15 // keeps an answer, unless one is kept already, and sends ops on; body: bodies.AppendRelay
+	Delivered Kind = 16 // forgets messages that have arrived; body: partitions first u8 to last u8, sequence u64; …
+	// The kinds below travel inside messages only, except RowState.
 	RowAdd Kind = 20 // a profile has got this address; body: profile number u64
-	// a profile has lost this address; body: profile number u64, and when it wants to know its states, when it left i64
+	// a profile has lost this address; body: profile number u64, and when it left i64, if it is to be told its states
 	RowRemove Kind = 21
 	// states of this address were set, by a profile or by a request for the address itself; body: profile number u64,
 	// states
 	RowState Kind = 22
-	// 23 was in use before.
+	// 23 was used in the past.
 	Grant   Kind = 24 // an alias or external id is the profile's now; body bodies.Claim
 	Pin     Kind = 25 // a profile is about to take in another one; body bodies.Merge
 	Seal    Kind = 26 // a profile leaves for the one that is pinned for it; body bodies.Merge
 	Absorb  Kind = 27 // a profile takes in another one; body bodies.Merge
 	Unpin   Kind = 28 // the other one does not come; body bodies.Merge
 	RowMove Kind = 29 // an alias leads to another profile now; body: old number u64, new number u64
-	// erases what is known of the states that a profile had which is merged into one that is deleted; no body
+	// erases the trail of a profile that was merged into one that is deleted; no body
 	Forget Kind = 30
-	Left   Kind = 31 // what an address has that the profile left; body: when it left i64, states
+	Left   Kind = 31 // the states of an address that the profile left; body: when it left i64, states
 )
 
 // Source says through which endpoint a request came: the trail of consent keeps it (decisions.md D5).
@@ -115,29 +116,30 @@ func (s Source) String() string {
 type Flags uint8
 
 const (
-	// UpdateOnly: without an existing profile the op has no effect (service.md 2.6).
+	// UpdateOnly: the op has no effect when the profile doesn't exist (service.md 2.6).
 	UpdateOnly Flags = 1 << iota
-	// Resolved: number is the number of a profile that the key named when the op was made; without it number is the
-	// hash of the key.
+	// Resolved: number is that of a profile that the key named when the op was made. Otherwise number is the hash of
+	// the key.
 	Resolved
 	// MergeObjects: nested objects are merged instead of replaced (`_merge_objects`).
 	MergeObjects
 	// Contact: an attributes op that sets email, phone or a subscription state, which reaches other partitions, or the
-	// spam mark, which is compared with what is there.
+	// spam mark, which is compared with the present one.
 	Contact
-	// Conditional: an event or purchase that may have no effect, or take it elsewhere. For who reads the log; which
-	// ones had none, the engine says itself (replica.Replica.Dropped).
+	// Conditional: an event or purchase that may have no effect, or have it elsewhere. The flag is for readers of the
+	// log; the engine itself says which ones had no effect (replica.Replica.Dropped).
 	Conditional
 )
 
-// Offer marks a RowState that an import brings: an address that others have, or that knows already, does not take it.
+// Offer marks a RowState that an import brings: an address that others have, or that has the state already, ignores it.
 const Offer = UpdateOnly
 
-// Streamed marks an Attributes op that a stream of its workspace carries out as it was sent. For who reads the log.
+// Streamed marks an Attributes op that a stream of its workspace carries out as it was sent. It is for readers of the
+// log.
 const Streamed = Conditional
 
-// Echo marks a RowState by a profile in whose own registers each of its states was another before: what it says has
-// been noted of the profile. For who reads the log.
+// Echo marks a RowState by a profile whose own registers had other values for each of its states before: what it says
+// has been noted for the profile. It is for readers of the log.
 const Echo = Conditional
 
 // IDKind is the kind of identifier in an op's key (service.md 2.1).
@@ -177,7 +179,7 @@ func (f Flags) ID() IDKind { return IDKind(f >> 5) }
 // Has says whether all of want are set.
 func (f Flags) Has(want Flags) bool { return f&want == want }
 
-// Op is one op: a view of a record's bytes. Its methods are plain loads; the record has been checked by ParseRecord.
+// Op is one op: a view of a record's bytes. Its methods are plain loads, since ParseRecord has checked the record.
 type Op []byte
 
 func (o Op) Kind() Kind     { return Kind(o[4]) }
@@ -187,7 +189,7 @@ func (o Op) Number() uint64 { return binary.LittleEndian.Uint64(o[8:]) }
 // Partition is the virtual partition that the op is addressed to: the highest byte of its number.
 func (o Op) Partition() uint8 { return o[15] }
 
-// Key is the identifier; Body what stands between header and key.
+// Key is the identifier, Body what is between header and key.
 func (o Op) Key() []byte  { return o[len(o)-int(binary.LittleEndian.Uint16(o[6:])):] }
 func (o Op) Body() []byte { return o[OpHeaderBytes : len(o)-int(binary.LittleEndian.Uint16(o[6:]))] }
 
@@ -210,7 +212,7 @@ func SplitAliasKey(key []byte) (label, name []byte, ok bool) {
 	return key[2 : 2+n], key[2+n:], true
 }
 
-// Fixed parts of bodies. What follows them, up to the key, is a list of fields.
+// Sizes of the fixed parts of bodies. What follows a fixed part, up to the key, is a list of fields.
 const (
 	eventFixed    = 16
 	purchaseFixed = 40
@@ -225,7 +227,7 @@ func (b EventBody) Name() uint32       { return binary.LittleEndian.Uint32(b[8:]
 func (b EventBody) App() uint32        { return binary.LittleEndian.Uint32(b[12:]) }
 func (b EventBody) Properties() []byte { return b[eventFixed:] }
 
-// AppendEventBody appends the fixed part with zeros, to be filled by PutEvent when the object has been read.
+// AppendEventBody appends the fixed part with zeros; PutEvent fills it in when the object has been read.
 func AppendEventBody(dst []byte) []byte { return append(dst, make([]byte, eventFixed)...) }
 
 // PutEvent fills the fixed part at the start of body.
@@ -249,7 +251,7 @@ func (b PurchaseBody) App() uint32           { return binary.LittleEndian.Uint32
 func (b PurchaseBody) Currency() (c [3]byte) { return [3]byte(b[36:39]) }
 func (b PurchaseBody) Properties() []byte    { return b[purchaseFixed:] }
 
-// AppendPurchaseBody appends the fixed part with zeros, to be filled by PutPurchase.
+// AppendPurchaseBody appends the fixed part with zeros; PutPurchase fills it in.
 func AppendPurchaseBody(dst []byte) []byte { return append(dst, make([]byte, purchaseFixed)...) }
 
 // PutPurchase fills the fixed part at the start of body.
@@ -266,27 +268,28 @@ func PutPurchase(
 }
 
 // The body of an Attributes op is a list of fields: uvarint code, value. A code below ReservedCodes is a reserved
-// attribute (attr.go); any other is index + ReservedCodes of a custom attribute's name. A null value removes the
+// attribute (attr.go); any other is ReservedCodes plus the index of a custom attribute's name. A null value removes the
 // attribute.
 
-// Record is a parsed record: views of the log's bytes, valid as long as those are.
+// Record is a parsed record: views of the log's bytes, valid as long as these are.
 type Record struct {
 	Workspace uint32
-	Stamp     int64  // acceptance, Unix µs; strictly rising per node
+	Stamp     int64  // time of acceptance, Unix µs; strictly rising per node
 	Actor     uint32 // number of the API key that sent it, 0 for the server itself
 	Source    Source // the endpoint that it came through
-	// elements of a custom array that the workspace keeps, 0: the server's default. In the record, so that replay cuts
-	// alike
+	// how many elements of a custom array the workspace keeps, 0: the server's default. It is in the record, so that
+	// replay cuts arrays at the same length
 	MaxArray uint16
 	Ops      []byte // walk with Next
 	Count    int
 	Names    Names
-	// Gaps is of a part of a record (Split): for each op, by uvarint, how many ops of other parts stand before it,
-	// since the last one of this part. So op number i has the stamp Stamp + i + the gaps up to it. nil: there are none.
+	// Gaps belongs to a part of a record (Split): for each op, as uvarint, how many ops of other parts are between it
+	// and the op before it in this part. So op number i has the stamp Stamp + i + the gaps up to it. nil: there are no
+	// gaps.
 	Gaps []byte
 }
 
-// NextGap takes the first gap off gaps; of none it is 0.
+// NextGap takes the first gap off gaps; it returns 0 when there is none.
 func NextGap(gaps *[]byte) int64 {
 	if len(*gaps) == 0 {
 		return 0
@@ -296,7 +299,7 @@ func NextGap(gaps *[]byte) int64 {
 	return int64(v)
 }
 
-// Span is how many stamps the record has, from Stamp on: one for each op, those of other parts in between included.
+// Span is how many stamps the record spans, from Stamp on: one for each op, the ops of other parts in between included.
 func (r *Record) Span() int64 {
 	n := int64(r.Count)
 	for gaps := r.Gaps; len(gaps) > 0; {
@@ -309,7 +312,7 @@ func (r *Record) Span() int64 {
 // newer file format or a fault of ours. The server must not start on it.
 var ErrMalformed = errors.New("malformed record")
 
-// ParseRecord reads the record in data (without the log's headroom). names lends its memory to the dictionary and may
+// ParseRecord reads the record in data (without the log's headroom). The dictionary uses the memory of names, which may
 // be nil.
 func ParseRecord(data []byte, names Names) (Record, error) {
 	if len(data) < HeaderBytes {
@@ -344,7 +347,7 @@ func ParseRecord(data []byte, names Names) (Record, error) {
 	return r, err
 }
 
-// gapsFlag, in the header's count of names, says that the last of them are the gaps.
+// gapsFlag, in the header's count of names, says that the last name is the gaps.
 const gapsFlag = 1 << 31
 
 // maxGap is more than the ops that a record has room for.
@@ -370,7 +373,7 @@ func (r *Record) takeGaps() error {
 	return nil
 }
 
-// StampOf is the stamp of a record, PutStamp gives it another one.
+// StampOf is the stamp of a record; PutStamp gives it another one.
 func StampOf(record []byte) int64 { return int64(binary.LittleEndian.Uint64(record[8:])) }
 
 func PutStamp(record []byte, stamp int64) { binary.LittleEndian.PutUint64(record[8:], uint64(stamp)) }
@@ -414,7 +417,7 @@ func (n Names) At(i uint32) []byte {
 // maxNames is more than the names that a record has room for.
 const maxNames = 1 << 22
 
-// parseNames reads the dictionary; that of a part leaves names out.
+// parseNames reads the dictionary. The dictionary of a part leaves names out.
 func parseNames(dst Names, data []byte, count int, part bool) (Names, error) {
 	if count > maxNames || !part && count > len(data) {
 		return nil, fmt.Errorf("%w: %d names in %d bytes", ErrMalformed, count, len(data))

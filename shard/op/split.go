@@ -12,16 +12,16 @@ type Part struct {
 }
 
 // Split splits a record by the groups that its ops are for. Parts come in the order of their first ops. Each has the
-// header of the whole, its own ops in their order, the names that they use under the indices that they use, and the
-// gaps that the others leave: so every op keeps the stamp that it had in the whole. A record whose ops are all for one
-// group is that part itself; other parts have memory of their own.
+// header of the whole, its own ops in their order, the names that these use, under the indices that they use, and the
+// gaps that the other ops leave: so every op keeps the stamp that it had in the whole. A record whose ops are all for
+// one group is its only part; other parts have memory of their own.
 func Split(record []byte, groupOf func(o Op) int) ([]Part, error) {
 	rec, err := ParseRecord(record, nil)
 	if err != nil {
 		return nil, err
 	}
 	s := splitter{rec: &rec, words: (len(rec.Names) + 63) / 64}
-	of := make([]uint16, 0, rec.Count) // of each op
+	of := make([]uint16, 0, rec.Count) // part of each op
 	gaps := rec.Gaps
 	at := int64(0)
 	for rest := rec.Ops; len(rest) > 0; at++ {
@@ -55,7 +55,7 @@ func Split(record []byte, groupOf func(o Op) int) ([]Part, error) {
 // splitter is a record that is being split.
 type splitter struct {
 	rec   *Record
-	words int // of a set of names
+	words int // size of a set of names
 	parts []splitPart
 }
 
@@ -63,7 +63,7 @@ type splitPart struct {
 	group  int
 	count  uint32
 	bytes  int
-	next   int64 // where in the whole the next op would stand without a gap
+	next   int64 // where in the whole the next op would be without a gap
 	gaps   []byte
 	used   []uint64 // set of names
 	record []byte
@@ -78,7 +78,7 @@ func (s *splitter) partOf(group int) int {
 	return i
 }
 
-// measure takes account of an op that stands at a place in the whole.
+// measure counts in an op that has this place in the whole.
 func (p *splitPart) measure(o Op, at int64) {
 	p.gaps = binary.AppendUvarint(p.gaps, uint64(at-p.next))
 	p.next = at + 1
@@ -93,8 +93,8 @@ func (p *splitPart) measure(o Op, at int64) {
 
 func (p *splitPart) uses(i int) bool { return p.used[i/64]&(1<<(i%64)) != 0 }
 
-// begin makes room for all that comes: the dictionary has no more than a name and its length, or a mark of others that
-// are left out, for each name.
+// begin makes room for the whole part: for each name, the dictionary has at most the name and its length, or a mark for
+// names that are left out.
 func (p *splitPart) begin(whole []byte, names Names) {
 	room := HeaderBytes + p.bytes + len(p.gaps) + binary.MaxVarintLen64
 	for i, name := range names {

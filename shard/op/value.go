@@ -119,7 +119,7 @@ func (v Value) Float() float64 { return math.Float64frombits(binary.LittleEndian
 // Millis is the time of a Time.
 func (v Value) Millis() int64 { return int64(binary.LittleEndian.Uint64(v[1:])) }
 
-// Bytes is what stands behind the length of a String, JSON, Array, Object, Update or ArrayEdit.
+// Bytes is what follows the length of a String, JSON, Array, Object, Update or ArrayEdit.
 func (v Value) Bytes() []byte {
 	_, k := binary.Uvarint(v[1:])
 	return v[1+k:]
@@ -146,7 +146,7 @@ func NextField(b []byte) (code uint32, v Value, rest []byte, ok bool) {
 	return uint32(c), v, rest, ok
 }
 
-// EachField calls f with the fields of b, as far as they can be read.
+// EachField calls f with the fields of b, as far as these can be read.
 func EachField(b []byte, f func(code uint32, v Value)) {
 	for {
 		code, v, rest, ok := NextField(b)

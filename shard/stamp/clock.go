@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrClock is returned when stamps are further ahead of a clock than they may be: one of the two is wrong, and stamps
+// ErrClock is returned when stamps are further ahead of a clock than permitted: one of the two is wrong, and stamps
 // never go back.
 var ErrClock = errors.New("stamps are too far ahead of the clock")
 
@@ -21,10 +21,10 @@ const DefaultMaxClockOffset = 10 * time.Minute
 // Clock gives the stamps of a node: Unix µs, rising whatever the system's clock does, and later than every stamp that
 // the node has seen.
 //
-// Whoever has once given a stamp from a wrong time makes all later ones of the store, and of all nodes of a cluster,
-// come after it. So three things are bounded by MaxOffset: what a node finds on its disk (Check), what others say
-// (Accept), and how far the system's clock may jump ahead while the process runs: a larger jump isn't followed, and
-// stamps go on at the pace of the steady clock. A restart takes the clock as it is then.
+// Once a stamp from a wrong time was given, all later ones of the store, and of all nodes of a cluster, come after it.
+// So three things are bounded by MaxOffset: what a node finds on its disk (Check), what other nodes say (Accept), and
+// how far the system's clock may jump ahead while the process runs. A larger jump isn't followed, and stamps go on at
+// the pace of the steady clock. A restart takes the clock as it is then.
 type Clock struct {
 	Now       func() time.Time // default time.Now
 	MaxOffset time.Duration    // default DefaultMaxClockOffset
@@ -35,8 +35,8 @@ type Clock struct {
 	warned atomic.Int64 // Unix ns of the last warning
 	// steady is the steady clock; nil: Go's, which is a part of what Now returns.
 	steady func() time.Duration
-	// slept is how long the machine was suspended since it was booted: the steady clock stands still then. nil: the
-	// system's.
+	// slept is how long the machine was suspended since it was booted: the steady clock stands still then. nil: what
+	// the system says.
 	slept func() time.Duration
 }
 
@@ -47,10 +47,10 @@ type anchor struct {
 	slept  time.Duration
 }
 
-// anchorLife is how often the clock is believed anew: what it was set by in between, in small steps, is followed.
+// anchorLife is how often the clock is believed anew, so that changes of it in small steps are followed.
 const anchorLife = time.Minute
 
-// Next is a stamp for a record of n ops: each has one of its own, counted from the record's.
+// Next is a stamp for a record of n ops: each op has its own, counted from the record's.
 func (c *Clock) Next(n int) int64 {
 	t := c.Time().UnixMicro()
 	for {
@@ -65,13 +65,13 @@ func (c *Clock) Next(n int) int64 {
 // Last is the latest stamp that was given or seen.
 func (c *Clock) Last() int64 { return c.last.Load() }
 
-// Observe makes later stamps later than stamp, which stands in a log.
+// Observe makes later stamps later than stamp, which is in a log.
 func (c *Clock) Observe(stamp int64) {
 	for last := c.last.Load(); last < stamp && !c.last.CompareAndSwap(last, stamp); last = c.last.Load() {
 	}
 }
 
-// Accept is Observe for a stamp that another node says. ErrClock: it is too far ahead, and nothing was done.
+// Accept is Observe for a stamp that another node sends. ErrClock: the stamp is too far ahead, and nothing was done.
 func (c *Clock) Accept(stamp int64) error {
 	if stamp <= c.last.Load() {
 		return nil
@@ -83,7 +83,7 @@ func (c *Clock) Accept(stamp int64) error {
 	return nil
 }
 
-// Check is ErrClock when the latest stamp is too far ahead of the clock.
+// Check returns ErrClock when the latest stamp is too far ahead of the clock.
 func (c *Clock) Check() error {
 	last := c.last.Load()
 	if ahead := c.ahead(last); ahead > c.bound() {
@@ -109,7 +109,7 @@ func (c *Clock) bound() time.Duration {
 	return DefaultMaxClockOffset
 }
 
-// Time is the system's time, or, when that has jumped too far ahead, what it would be without.
+// Time is the system's time, or, when that has jumped too far ahead, what it would be without the jump.
 func (c *Clock) Time() time.Time {
 	t := c.system()
 	anchor := c.anchor.Load()
@@ -144,7 +144,7 @@ func (c *Clock) system() time.Time {
 	return time.Now()
 }
 
-// suspended is how long the machine was suspended since it was booted, or 0 where that can't be told.
+// suspended is how long the machine was suspended since it was booted, 0 where that can't be told.
 func (c *Clock) suspended() time.Duration {
 	if c.slept != nil {
 		return c.slept()
@@ -164,7 +164,7 @@ func (c *Clock) believe(t time.Time) {
 	c.anchor.Store(a)
 }
 
-// warn says so once a minute.
+// warn logs a jump of the system's clock, at most once a minute.
 func (c *Clock) warn(at time.Time, jump time.Duration) {
 	last, now := c.warned.Load(), at.UnixNano()
 	if now-last < int64(time.Minute) || !c.warned.CompareAndSwap(last, now) {
