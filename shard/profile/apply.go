@@ -9,44 +9,44 @@ import (
 	"millrace/shard/op"
 )
 
-// Verdict is what Apply has to say beyond the new blob.
+// Verdict is what Apply says beyond the new blob.
 type Verdict uint8
 
 const (
 	Applied     Verdict = iota // done
-	JustBlocked                // done, and the profile has crossed a limit: it is a dummy user from now on
-	Ignored                    // nothing done: an op of another kind, or one whose body is no such object
+	JustBlocked                // done, and the profile has crossed a limit: its user is a dummy user from now on
+	Ignored                    // nothing done: an op of another kind, or one whose body is not that of an object
 )
 
-// Unmet says that an operator of an attributes object was not possible, and why.
+// Unmet says that an operator of an attributes object could not be applied, and why.
 type Unmet struct {
 	Ref uint16 // as the op has it (op.AttrOperators)
 	Why Impossible
 }
 
-// Impossible says why an operator is not possible.
+// Impossible says why an operator could not be applied.
 type Impossible uint8
 
 const (
 	OutOfRange Impossible = iota + 1 // the sum is beyond the end of an integer's range, and stays at the end
 	TooLarge                         // the value would grow beyond Limits.MaxValueBytes; it stays as it was
-	NotArray                         // what is to be removed from, or updated, is no array; it stays as it was
-	NotNumber                        // what is to be counted up is no number; it stays as it was
+	NotArray                         // the value to be removed from, or updated, is no array; it stays as it was
+	NotNumber                        // the value to be incremented is no number; it stays as it was
 )
 
 // Apply applies an op.Attributes, op.Event or op.Purchase of rec to a profile and moves its time of update to rec's
 // stamp. lim has its defaults (EnsureDefaults); nil means all defaults.
 //
-// What was not possible of it is in e.Unmet, until the next Apply.
+// The operators that could not be applied are in e.Unmet, until the next Apply.
 //
-// A blocked profile is changed like any other: what is in the log has been acknowledged. Refusing is the door's part
-// (see Blocked).
+// A blocked profile is changed like any other, since what is in the log has been acknowledged. Refusing is up to the
+// door (see Blocked).
 func (e *Editor) Apply(blob []byte, o op.Op, rec *op.Record, lim *Limits) (out []byte, verdict Verdict) {
 	if lim == nil {
 		lim = &defaultLimits
 	}
 	e.Unmet, e.unmet = e.Unmet[:0], e.unmet[:0]
-	var fresh byte // tag of a field whose number is limited and has grown
+	var fresh byte // tag of the fields whose number is limited and has grown
 	switch o.Kind() {
 	case op.Event:
 		body := op.EventBody(o.Body())
@@ -115,7 +115,7 @@ func overLimit(b []byte, tag byte, lim *Limits) bool {
 
 func (e *Editor) applyAttributes(b []byte, o op.Op, rec *op.Record, lim *Limits) (out []byte, fresh byte) {
 	merge := o.Flags().Has(op.MergeObjects)
-	// behind the field that was set last: clients send the same attributes in the same order again and again
+	// behind the field that was set last, since clients send the same attributes in the same order again and again
 	next := fieldsStart(b)
 	composites := 0
 	for fields := o.Body(); len(fields) > 0; {
@@ -168,13 +168,13 @@ func (e *Editor) applyAttributes(b []byte, o op.Op, rec *op.Record, lim *Limits)
 	return b, fresh
 }
 
-// unmet is an operator that is known by its place among the composite values.
+// unmet is an operator that could not be applied, named by its place among the composite values.
 type unmet struct {
 	place int
 	why   Impossible
 }
 
-// reportUnmet makes Unmet of those that have a reference in an op.AttrOperators.
+// reportUnmet adds to Unmet those operators of e.unmet that have a reference in an op.AttrOperators.
 func (e *Editor) reportUnmet(operators op.Value) {
 	places := e.unmet
 	for rest := content(operators, op.Array); len(rest) > 0 && len(places) > 0; {
@@ -191,7 +191,7 @@ func (e *Editor) reportUnmet(operators op.Value) {
 	}
 }
 
-// near looks whether one of the few fields from i on is the one with tag and, when it is a named one, name.
+// near looks whether one of the next few fields from i on has this tag and, if it is a named one, this name.
 func near(b []byte, i int, tag byte, name []byte) span {
 	for range 3 {
 		if i >= len(b) {
@@ -206,22 +206,22 @@ func near(b []byte, i int, tag byte, name []byte) span {
 	return span{}
 }
 
-// behind is where the field ends that begins at i.
+// behind is where the field that begins at i ends.
 func behind(b []byte, i int) int {
 	_, _, end := fieldAt(b, i)
 	return end
 }
 
-// applyReserved sets a reserved attribute, which likely stands at next, and returns what is likely behind it.
+// applyReserved sets a reserved attribute, which is likely at next, and returns where the attribute after it likely is.
 func (e *Editor) applyReserved(b []byte, next int, code uint32, v op.Value, rec *op.Record, lim *Limits) ([]byte, int) {
 	switch code {
 	case op.AttrSubscriptionGroups:
 		return e.applyGroups(b, v, rec), fieldsStart(b)
-	case op.AttrHardBounce, op.AttrSpam: // marks of the address, not of who has it
+	case op.AttrHardBounce, op.AttrSpam: // marks of the address, not of its users
 		return b, next
 	case op.AttrEmailSubscribe, op.AttrPushSubscribe, op.AttrMarkedEmailAsSpamAt:
 		b = e.markChange(b, changeTag(code), rec.Stamp, rec.Actor, rec.Source)
-		next = fieldsStart(b) // it may have moved what was there
+		next = fieldsStart(b) // markChange may have moved the fields
 	case op.AttrPushTokens:
 		if v.Tag() == op.Array {
 			s := e.find(b, reservedTag(code))
@@ -267,8 +267,8 @@ func (e *Editor) applyGroups(b []byte, v op.Value, rec *op.Record) []byte {
 }
 
 // combine makes the new value of a custom attribute from the stored one (nil for none) and an array, object or
-// operator. nil means that nothing changes; why says that it should have. What adds elements replaces a value of
-// another type; what counts, removes or updates leaves it alone. The result is scratch.
+// operator. nil means that nothing changes; why says that something should have changed. What adds elements replaces a
+// value of another type; what counts, removes or updates leaves such a value alone. The result is scratch.
 func (e *Editor) combine(old, v op.Value, merge bool, lim *Limits) (made op.Value, why Impossible) {
 	e.refs = e.refs[:0]
 	switch v.Tag() {
@@ -293,12 +293,12 @@ func (e *Editor) combine(old, v op.Value, merge bool, lim *Limits) (made op.Valu
 	}
 	clear(e.refs)
 	if len(e.tmp) > lim.MaxValueBytes && len(old) > 0 && len(e.tmp) > len(old) && len(e.tmp) > len(v) {
-		return nil, TooLarge // grown beyond the bound by merging
+		return nil, TooLarge // merging has made it larger than the bound
 	}
 	return e.tmp, 0
 }
 
-// noArray says why an array was not changed: of nothing there is nothing to be removed.
+// noArray says why an array was not changed: when there is none, there is nothing to be removed.
 func noArray(old op.Value) Impossible {
 	if old == nil || old.Tag() == op.Array {
 		return 0
@@ -306,13 +306,13 @@ func noArray(old op.Value) Impossible {
 	return NotArray
 }
 
-// increment: an integer stops at the ends of its range, a float at the largest finite one; n is where an absent value
-// begins. A value that is no number has nothing to be added to.
+// increment adds n to a number: an integer stops at the ends of its range, a float at the largest finite one. An absent
+// value becomes n. A value that is no number is left alone.
 func (e *Editor) increment(old op.Value, n int64) (made op.Value, why Impossible) {
 	switch {
 	case len(old) > 0 && old.Tag() == op.Int:
 		sum := saturatingAdd(old.Int(), n)
-		if sum != old.Int()+n { // which wraps around
+		if sum != old.Int()+n { // this sum wraps around
 			why = OutOfRange
 		}
 		e.tmp = op.AppendInt(e.tmp[:0], sum)
@@ -354,10 +354,10 @@ func skipOldest(elements []byte, limit int) []byte {
 	return elements
 }
 
-// updateArray does {"add": […], "remove": […]}: what is added leaves its place and stands at the end, in the order of
-// its last naming; what is removed is gone, also when it is added too; only then the oldest beyond MaxArray go.
-// Elements that are named nowhere stay as they are, repetitions included. Equal means the same type and value: 1 is not
-// 1.0.
+// updateArray does {"add": […], "remove": […]}. Added elements leave their place and go to the end, in the order in
+// which they were last named; removed ones are gone, even when they are added, too; only then the oldest beyond
+// MaxArray are dropped. Elements that are not named stay as they are, repetitions included. Equal means the same type
+// and value: 1 is not 1.0.
 func (e *Editor) updateArray(old op.Value, operands []byte, lim *Limits) bool {
 	add, rest, ok := op.NextValue(operands)
 	if !ok {
@@ -399,9 +399,9 @@ func (e *Editor) pushValues(elements []byte) {
 	}
 }
 
-// keepNewest marks the last refs of [from, to) as used, at most room of them, and returns how much room is left. A ref
-// is passed over when its key is among skip or equals one that was kept before: before the call, or, when distinct is
-// true, at all.
+// keepNewest marks the last refs of [from, to) as used, at most room of them, and returns how much room is left. It
+// passes over a ref whose key is among skip or equals the key of a kept one: of one that was kept before the call, or,
+// when distinct is true, of any.
 func (e *Editor) keepNewest(from, to, room int, skip []ref, distinct bool) int {
 	before := len(e.kept)
 next:
@@ -433,8 +433,8 @@ func findKey(sorted []ref, key []byte) bool {
 	return ok
 }
 
-// editArray does $remove, $update and $add on an array of objects. Removals and updates meet the elements that were
-// there before, each element in the order of the edits; what is added stands at the end.
+// editArray does $remove, $update and $add on an array of objects. Removals and updates apply to the elements that were
+// there before, to each element in the order of the edits; added elements go to the end.
 func (e *Editor) editArray(old op.Value, edits []byte, merge bool, lim *Limits) bool {
 	adds := false
 	for len(edits) > 0 && edits[0] <= op.EditRemove {
@@ -526,8 +526,8 @@ func (e *Editor) appendEdited(dst []byte, element op.Value, edits []ref, merge b
 	return append(dst, element...)
 }
 
-// mergeTokens merges push tokens by app and token: one that comes again stands at the end, as it came last. The newest
-// MaxPushTokens stay.
+// mergeTokens merges push tokens by app and token. A token that comes again goes to the end, as it came last. The
+// newest MaxPushTokens stay.
 func (e *Editor) mergeTokens(old, add []byte, lim *Limits) op.Value {
 	e.refs = e.refs[:0]
 	e.pushTokens(old)
@@ -554,7 +554,7 @@ func (e *Editor) pushTokens(elements []byte) {
 		if v.Tag() == op.Object {
 			token, _ := member(v.Bytes(), memberToken)
 			app, ok := member(v.Bytes(), memberAppID)
-			if !ok { // imported, of an app that was not there
+			if !ok { // imported, with an app that did not exist
 				app, _ = member(v.Bytes(), memberApp)
 			}
 			e.refs = append(e.refs, ref{key: token, extra: app, value: v})
@@ -565,7 +565,7 @@ func (e *Editor) pushTokens(elements []byte) {
 
 var memberToken, memberAppID, memberApp = []byte("token"), []byte("app_id"), []byte("app")
 
-// How a null member of an incoming object is taken.
+// nullRule says what a null member of an incoming object means.
 type nullRule bool
 
 const (
@@ -576,8 +576,8 @@ const (
 // maxDepth is how deep values may nest. The door allows 32.
 const maxDepth = 64
 
-// mergeObject appends the object that has old's members, in their order, as changed by add's, and then add's others.
-// Objects in both are merged in turn. Null members are never stored.
+// mergeObject appends the object that has old's members, in their order and as changed by add's, and then add's other
+// members. Objects that both have are merged in turn. Null members are never stored.
 func (e *Editor) mergeObject(dst, old, add []byte, nulls nullRule, depth int) []byte {
 	mark, base := len(dst), len(e.refs)
 	if len(old) > 0 {
@@ -637,7 +637,7 @@ func (e *Editor) mergeObject(dst, old, add []byte, nulls nullRule, depth int) []
 	return closeBlock(dst, mark, op.Object)
 }
 
-// appendClean appends a value; an object comes without its null members.
+// appendClean appends a value; objects without their null members.
 func (e *Editor) appendClean(dst []byte, v op.Value, depth int) []byte {
 	if v.Tag() != op.Object || depth >= maxDepth {
 		return append(dst, v...)
@@ -649,7 +649,7 @@ func appendName(dst, name []byte) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(name))), name...)
 }
 
-// closeBlock makes what stands behind mark the content of a value with tag.
+// closeBlock makes what is behind mark the content of a value with tag.
 func closeBlock(dst []byte, mark int, tag op.Tag) []byte {
 	var head [1 + binary.MaxVarintLen64]byte
 	head[0] = byte(tag)
@@ -661,7 +661,7 @@ func closeBlock(dst []byte, mark int, tag op.Tag) []byte {
 	return dst
 }
 
-// member is the member called name among an object's members.
+// member is the value of the member called name.
 func member(members, name []byte) (op.Value, bool) {
 	for len(members) > 0 {
 		n, v, rest, ok := op.NextMember(members)
@@ -676,7 +676,7 @@ func member(members, name []byte) (op.Value, bool) {
 	return nil, false
 }
 
-// content is what a value with tag holds, nil for a value of another kind or none.
+// content is the content of a value with tag, nil for a value with another tag or for none.
 func content(v op.Value, tag op.Tag) []byte {
 	if len(v) == 0 || v.Tag() != tag {
 		return nil

@@ -9,11 +9,12 @@ import (
 	"millrace/shard/op"
 )
 
-// ErrInvalid is wrapped by Check: the bytes are no profile of this version.
+// ErrInvalid is wrapped by Check: the bytes are no profile of this version. They come from a newer version, from
+// damage, or from a fault of ours, and must not be served.
 var ErrInvalid = errors.New("invalid profile")
 
 // Check reads a profile from end to end and says whether every function of this package may be used on it. It never
-// panics, allocates only to report, and takes one pass; whether a name stands there twice it doesn't look.
+// panics, allocates only to report, and takes one pass. It does not check whether a name occurs twice.
 func Check(blob []byte) error {
 	if len(blob) < HeaderBytes {
 		return fmt.Errorf("%w: %d bytes", ErrInvalid, len(blob))
@@ -32,7 +33,7 @@ func Check(blob []byte) error {
 		return fmt.Errorf("%w: home is no alias", ErrInvalid)
 	}
 	var seen [2]uint64
-	rank := 0 // of the field before
+	rank := 0 // rank of the field before
 	for i := fieldsStart(blob); i < len(blob); {
 		tag, start, end, ok := checkHeader(blob, i)
 		if !ok {
@@ -76,7 +77,7 @@ func repeats(tag byte) bool {
 	return false
 }
 
-// checkPayload says what is wrong with a payload, "" for nothing.
+// checkPayload says what is wrong with a payload, "" when nothing is.
 func checkPayload(tag byte, p []byte) string {
 	size := -1
 	switch tag {
@@ -163,7 +164,7 @@ func checkSummary(tag byte, p []byte) string {
 	return ""
 }
 
-// isEmpty says whether unused room is zeros, as it is always.
+// isEmpty says whether unused room is all zeros, as it must be.
 func isEmpty(room []byte) bool {
 	return !slices.ContainsFunc(room, func(c byte) bool { return c != 0 })
 }

@@ -18,13 +18,13 @@ func ExternalID(blob []byte) []byte {
 	return nil
 }
 
-// Identified says whether the profile has an external id, without looking which.
+// Identified says whether the profile has an external id, without reading which.
 func Identified(blob []byte) bool {
 	id, _ := HomeID(blob)
 	return id == op.ExternalID || !find(blob, tagExternalID).none()
 }
 
-// DeprecatedIDs calls f for each external id that the profile had once and that leads to it still.
+// DeprecatedIDs calls f for each external id that the profile had in the past and that still leads to it.
 func DeprecatedIDs(blob []byte, f func(id []byte)) {
 	if id, key := HomeID(blob); id == op.ExternalID && !find(blob, tagExternalID).none() {
 		f(key)
@@ -54,7 +54,7 @@ func findDeprecated(b, id []byte) span {
 	return span{}
 }
 
-// SetExternalID makes id the profile's external id. One that it had before becomes a deprecated id.
+// SetExternalID makes id the profile's external id. The one that it had before becomes a deprecated id.
 func (e *Editor) SetExternalID(blob, id []byte) []byte {
 	before := append([]byte(nil), ExternalID(blob)...)
 	if len(id) == 0 || bytes.Equal(before, id) {
@@ -74,8 +74,8 @@ func (e *Editor) SetExternalID(blob, id []byte) []byte {
 	return blob
 }
 
-// RemoveDeprecatedID takes a deprecated id away; ok is false when the profile has no such one. wasHome: it was the home
-// identifier, which the profile has none of now. The directory is the caller's.
+// RemoveDeprecatedID removes a deprecated id; ok is false when the profile doesn't have it. wasHome: it was the home
+// identifier, and the profile has no home identifier now. The caller updates the directory.
 func (e *Editor) RemoveDeprecatedID(blob, id []byte) (out []byte, wasHome, ok bool) {
 	if s := findDeprecated(blob, id); !s.none() {
 		return e.remove(blob, s), false, true
@@ -86,7 +86,7 @@ func (e *Editor) RemoveDeprecatedID(blob, id []byte) (out []byte, wasHome, ok bo
 	return e.rehome(blob, op.NoID, nil), true, true
 }
 
-// rehome replaces the home identifier, all else stays.
+// rehome replaces the home identifier; everything else stays.
 func (e *Editor) rehome(blob []byte, id op.IDKind, key []byte) []byte {
 	end := fieldsStart(blob)
 	blob = e.splice(blob, end, HeaderBytes+len(key)-end)
@@ -96,8 +96,8 @@ func (e *Editor) rehome(blob []byte, id op.IDKind, key []byte) []byte {
 	return blob
 }
 
-// Reimport gives an imported profile the identity of the one that it replaces: home, external ids, and where its events
-// are in the log.
+// Reimport gives an imported profile the identity of the one that it replaces: home, external ids, and where the log
+// has its events.
 func (e *Editor) Reimport(imported, replaced []byte) []byte {
 	for _, tag := range [...]byte{tagExternalID, tagDeprecated, tagBorn, tagFormer} {
 		imported = e.removeAll(imported, tag)
@@ -123,9 +123,9 @@ func Aliases(blob []byte, f func(label, name []byte)) {
 	})
 }
 
-func findAlias(b, label []byte) span { return findNamed(b, tagAlias, label) } // the key begins as a named field does
+func findAlias(b, label []byte) span { return findNamed(b, tagAlias, label) } // the key begins like a named field
 
-// HasAlias says whether the profile holds this alias.
+// HasAlias says whether the profile has this alias.
 func HasAlias(blob, label, name []byte) bool { return !findExactAlias(blob, label, name).none() }
 
 func findExactAlias(b, label, name []byte) span {
@@ -141,7 +141,7 @@ func findExactAlias(b, label, name []byte) span {
 	return span{}
 }
 
-// AddAlias adds an alias. When the label has a name already, nothing changes and ok says whether it is the same name.
+// AddAlias adds an alias. When the label has a name already, nothing changes and ok says whether that is the same name.
 func (e *Editor) AddAlias(blob, label, name []byte) (out []byte, ok bool) {
 	if !findAlias(blob, label).none() {
 		return blob, HasAlias(blob, label, name)
@@ -150,12 +150,12 @@ func (e *Editor) AddAlias(blob, label, name []byte) (out []byte, ok bool) {
 	return e.set(blob, span{}, tagAlias, e.tmp), true
 }
 
-// RemoveAlias removes an alias, if the profile holds it.
+// RemoveAlias removes an alias, if the profile has it.
 func (e *Editor) RemoveAlias(blob, label, name []byte) []byte {
 	return e.remove(blob, findExactAlias(blob, label, name))
 }
 
-// RenameAlias replaces the name of an alias (/users/alias/update); ok is false when the profile does not hold it.
+// RenameAlias replaces the name of an alias (/users/alias/update); ok is false when the profile doesn't have the alias.
 func (e *Editor) RenameAlias(blob, label, old, name []byte) (out []byte, ok bool) {
 	s := findExactAlias(blob, label, old)
 	if s.none() {

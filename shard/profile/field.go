@@ -7,13 +7,13 @@ import (
 )
 
 // A field is tag u8, size u16, payload. A tag with the bit wide set has a size of 32 bits: only values longer than 64
-// KiB need it. Tags from tagReserved on are reserved attributes: tagReserved + code, payload a value. The named ones
-// (custom attributes, summaries) begin with name length u16 and name, so that one loop finds them all. Behind a value
-// may be unused room, zeros: see valueRoom. Fields stand in the order of their ranks (rankOf), those of a rank in the
-// order of their coming.
+// KiB need that. Tags from tagReserved on are reserved attributes: tagReserved + code, the payload is a value. The
+// payload of the named ones (custom attributes, summaries) begins with name length u16 and name, so that one loop finds
+// them all. A value may be followed by unused room, which is zeros: see valueRoom. Fields are in the order of their
+// ranks (rankOf), those of one rank in the order in which they came.
 const (
 	tagBlocked = 1 // empty: a dummy user (reference.md 1.4)
-	// the id; only in a profile whose home is another identifier, or an external id that is deprecated
+	// the id; only in a profile whose home is another identifier, or a deprecated external id
 	tagExternalID = 2
 	tagAlias      = 3  // op.AppendAliasKey
 	tagCustom     = 4  // named; value, room
@@ -25,15 +25,15 @@ const (
 	tagEmailState = 10 // change of email_subscribe
 	tagPushState  = 11 // change of push_subscribe
 	tagHardBounce = 12 // on u8, change; of an address, and of a profile that is joined with its addresses (Editor.Join)
-	tagSessions   = 13 // sessions over all apps, also of apps that a merge has not taken over: u64
+	tagSessions   = 13 // sessions over all apps, including apps that a merge has not taken over: u64
 	tagSpamState  = 14 // on u8, change; of an address
-	tagDeprecated = 15 // an external id that the profile had once and that leads to it still
+	tagDeprecated = 15 // an external id that the profile had in the past and that still leads to it
 	tagBorn       = 16 // place in the log where the profile was made: Place
 	tagFormer     = 17 // where the log has more of its events: Former
 	tagJoined     = 18 // when the profile got its email or phone: op.IDKind u8, Unix µs i64
-	tagLeave      = 19 // an address that it has left, whose states are on their way: see stay.go
+	tagLeave      = 19 // an address that the profile has left, whose states are on their way: see stay.go
 
-	tagSpamSet = 20 // change of marked_email_as_spam_at, as a client tracks it
+	tagSpamSet = 20 // change of marked_email_as_spam_at by a client's tracking
 
 	tagLast     = tagSpamSet
 	tagReserved = 0x40
@@ -52,7 +52,7 @@ const (
 	placeBytes   = 8 + 4
 	formerBytes  = 8 + 8 + 2*placeBytes + 8
 	joinedBytes  = 1 + 8
-	leaveBytes   = 1 + 8 + 8 + 1 // and groups
+	leaveBytes   = 1 + 8 + 8 + 1 // followed by groups
 )
 
 const (
@@ -60,8 +60,8 @@ const (
 	tagPhone = tagReserved | op.AttrPhone
 )
 
-// Ranks of fields. In front stands what is asked for most, so that the first few fields say whether a profile has it.
-// What is many stands at the end, so that a new one has nothing behind it that would have to move.
+// Ranks of fields. The fields that are asked for most are in front, so that the first few fields say whether a profile
+// has them. Numerous fields are at the end, so that a new one moves nothing behind it.
 const (
 	rankBlocked = iota
 	rankEmail
@@ -118,7 +118,7 @@ func fieldAt(b []byte, i int) (tag byte, start, end int) {
 	return tag &^ wide, start, start + int(binary.LittleEndian.Uint32(b[i+1:]))
 }
 
-// span is where a field stands; the zero value means there is none.
+// span is where a field is; the zero value means that there is none.
 type span struct{ at, start, end int }
 
 func (s span) none() bool { return s.at == 0 }
@@ -139,8 +139,8 @@ func find(b []byte, tag byte) span {
 	return span{}
 }
 
-// findNamed finds the named field with tag and name. It is where apply spends its time, so that it takes tag, size and
-// the low byte of the name's length in one load and looks closer only when tag and length agree.
+// findNamed finds the named field with tag and name. Apply spends its time here, so findNamed loads tag, size and the
+// low byte of the name's length at once, and looks closer only when tag and length agree.
 func findNamed(b []byte, tag byte, name []byte) span {
 	want := uint32(tag) | uint32(byte(len(name)))<<24
 	for i := fieldsStart(b); i+fieldHeader < len(b); {
@@ -162,7 +162,7 @@ func findNamed(b []byte, tag byte, name []byte) span {
 	return span{}
 }
 
-// isNamedTag says whether fields with tag are named ones.
+// isNamedTag says whether fields with tag have names.
 func isNamedTag(tag byte) bool { return tag >= tagCustom && tag <= tagApp }
 
 // isNamed says whether the payload of a named field at start has this name.
@@ -187,10 +187,10 @@ func findPrefix(b []byte, tag byte, prefix []byte) span {
 	return span{}
 }
 
-// find, findNamed and findPrefix of an Editor ask the index when the profile in hand has one.
+// find, findNamed and findPrefix of an Editor use the index when the profile in hand has one.
 
 func (e *Editor) find(b []byte, tag byte) span {
-	if !e.index.on || rankOf(tag) < rankOther { // near enough
+	if !e.index.on || rankOf(tag) < rankOther { // near the front: quickly found
 		return find(b, tag)
 	}
 	return e.index.find(b, tag, nil)
@@ -212,7 +212,7 @@ func (e *Editor) findPrefix(b []byte, tag byte, prefix []byte) span {
 
 // more says whether b has more than limit fields with tag, each of at least size bytes.
 func more(b []byte, tag byte, limit, size int) bool {
-	if len(b) <= limit*size { // the case of all but a few profiles
+	if len(b) <= limit*size { // true for nearly all profiles
 		return false
 	}
 	n := 0
@@ -260,10 +260,10 @@ func headerFor(size int) int {
 	return fieldHeader
 }
 
-// splice moves what stands from at on by delta: forward to make room, back to close a gap that ends at at.
+// splice moves the bytes from at on by delta: forward to make room, back to close a gap that ends at at.
 func (e *Editor) splice(b []byte, at, delta int) []byte { return e.spliceWith(b, at, delta, 0) }
 
-// spliceWith is splice that leaves spare bytes behind the profile: what fits only without them is moved.
+// spliceWith is splice, but keeps spare bytes behind the profile free: a profile that fits only with them is moved.
 func (e *Editor) spliceWith(b []byte, at, delta, spare int) []byte {
 	n := len(b)
 	if e.index.on {
@@ -285,13 +285,13 @@ func (e *Editor) spliceWith(b []byte, at, delta, spare int) []byte {
 		e.buf = make([]byte, need+need/2+256)
 	}
 	out := e.buf[:n+delta]
-	copy(out[at+delta:], b[at:]) // b may be our own scratch, clipped
+	copy(out[at+delta:], b[at:]) // b may be the editor's own scratch, clipped
 	copy(out, b[:at])
 	return out
 }
 
-// resize gives the field at s (or a new one in its place, when s is none) size bytes of payload and returns where they
-// start. As much of the old payload as fits stays.
+// resize gives the field at s (or a new one in its place, when s is none) size bytes of payload and returns where the
+// payload starts. As much of the old payload as fits stays.
 func (e *Editor) resize(b []byte, s span, tag byte, size int) (out []byte, start int) {
 	header := headerFor(size)
 	e.at = s.at
@@ -349,9 +349,9 @@ func (e *Editor) removeAll(b []byte, tag byte) []byte {
 	}
 }
 
-// valueRoom is the size of a payload that has a value behind its name, when the value changes: has is the size before,
-// need what name and value take. What has been longer keeps its room for being so again, or each change of a length
-// would move all that stands behind it.
+// valueRoom is the new size of a payload with a value behind its name, when the value changes: has is the size before,
+// need the size of name and value. A payload that has been longer keeps its room, or each change of a length would move
+// everything behind it.
 func valueRoom(has, need int) int {
 	switch {
 	case need > has:
@@ -362,10 +362,10 @@ func valueRoom(has, need int) int {
 	return has
 }
 
-// maxSpare is how much room a value may have that it doesn't use.
+// maxSpare is how many bytes of unused room a value may have.
 const maxSpare = 32
 
-// valueIn is the value in front of p, without the room behind it.
+// valueIn is the value at the beginning of p, without the room behind it.
 func valueIn(p []byte) op.Value {
 	v, _, _ := op.NextValue(p)
 	return v
@@ -390,7 +390,7 @@ func (e *Editor) setValue(b []byte, s span, tag byte, name []byte, v op.Value) [
 	return b
 }
 
-// block marks a dummy user.
+// block marks the profile as a dummy user's.
 func (e *Editor) block(b []byte) []byte {
 	if Blocked(b) {
 		return b
@@ -399,7 +399,7 @@ func (e *Editor) block(b []byte) []byte {
 	return b
 }
 
-// Blocked says whether the profile is a dummy user (reference.md 1.4), whose objects the door refuses.
+// Blocked says whether the profile is a dummy user's (reference.md 1.4), whose objects the door refuses.
 func Blocked(blob []byte) bool {
 	at := fieldsStart(blob)
 	return at < len(blob) && blob[at] == tagBlocked
@@ -412,8 +412,8 @@ func Attr(blob []byte, code uint32) (op.Value, bool) {
 	return valueIn(blob[s.start:s.end]), !s.none()
 }
 
-// Addresses are the email and the phone of a profile, nil where it has none: Attr of both, with one look at what stands
-// in front.
+// Addresses are the email and the phone of a profile, nil where it has none: Attr of both, with one look at the front
+// of the profile.
 func Addresses(blob []byte) (email, phone op.Value) {
 	for i := fieldsStart(blob); i < len(blob); {
 		tag, start, end := fieldAt(blob, i)
@@ -449,8 +449,8 @@ func each(b []byte, tag byte, f func(payload []byte)) {
 	}
 }
 
-// SetAttr sets the reserved attribute with code to v as it is; op.Null removes. It keeps neither time nor actor: see
-// SetState.
+// SetAttr sets the reserved attribute with code to v as it is; op.Null removes the attribute. It keeps neither time nor
+// actor: see SetState.
 func (e *Editor) SetAttr(blob []byte, code uint32, v op.Value) []byte {
 	if code == 0 || code >= op.ReservedCodes || code == op.AttrSubscriptionGroups || v.Tag() == op.Null {
 		return e.removeAttr(blob, code)

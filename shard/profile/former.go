@@ -4,10 +4,10 @@ import "encoding/binary"
 
 // The event log keeps events as they were logged: under the number of a profile, or under the home number of the
 // identifier that the client sent. Numbers are never given again, but identifiers are: after a merge or a removal
-// another profile may have the same one. So a profile remembers which stretches of the log are its own, that deleting
-// it erases its events, all of them and nobody else's.
+// another profile may have the same one. So a profile remembers which stretches of the log are its own, so that
+// deleting it erases all of its events and nobody else's.
 
-// Place is a place in the log: an op by its record's position and its ordinal there. The zero Place is the log's
+// Place is a place in the log: an op, by the position of its record and its ordinal in it. The zero Place is the log's
 // beginning.
 type Place struct {
 	Position uint64
@@ -22,14 +22,14 @@ func (p Place) Before(other Place) bool {
 	return p.Position < other.Position || p.Position == other.Position && p.Ordinal < other.Ordinal
 }
 
-// Former says where the log has events that became the profile's by a merge, or came under an identifier that it has no
-// more.
+// Former says where the log has events that became the profile's by a merge, or that came under an identifier that the
+// profile no longer has.
 type Former struct {
 	Number uint64 // of the merged profile; 0 when it was this one's own identifier
-	// Home is the home number of the identifier: events under it from Since up to before Until are meant.
+	// Home is the home number of the identifier: the events under it from Since to before Until are meant.
 	Home         uint64
 	Since, Until Place
-	Taken        int64 // when the profile took the merged one in, Unix µs; 0 while that is on its way
+	Taken        int64 // when the profile took the merged one in, Unix µs; 0 while that one is on its way
 }
 
 // Formers calls f for each Former.
@@ -61,7 +61,7 @@ func (e *Editor) AddFormer(blob []byte, x Former) []byte {
 	return b
 }
 
-// takenAt is where a Former has when.
+// takenAt is the offset of Taken in the payload of a Former.
 const takenAt = formerBytes - 8
 
 // SetTaken notes, in place, when the profile has taken in the merged one with this number.
@@ -73,8 +73,8 @@ func SetTaken(blob []byte, number uint64, stamp int64) {
 	})
 }
 
-// Born is where in the log the profile was made; ok is false when that was not worth remembering: its identifier was
-// nobody's before.
+// Born is where in the log the profile was made; ok is false when that need not be remembered, because its identifier
+// was nobody's before.
 func Born(blob []byte) (at Place, ok bool) {
 	s := find(blob, tagBorn)
 	if s.none() {
@@ -83,7 +83,7 @@ func Born(blob []byte) (at Place, ok bool) {
 	return getPlace(blob[s.start:]), true
 }
 
-// SetBorn notes the place of its making in a profile that is being made.
+// SetBorn notes, in a profile that is being made, the place where it is made.
 func (e *Editor) SetBorn(blob []byte, at Place) []byte {
 	b, p := e.resize(blob, find(blob, tagBorn), tagBorn, placeBytes)
 	putPlace(b[p:], at)

@@ -10,19 +10,19 @@ import (
 	"millrace/shard/op"
 )
 
-// An index of its fields lies behind a profile that is in memory, at the end of its block, so that finding a field
+// In memory, a large profile has an index of its fields behind it, at the end of its block, so that finding a field
 // costs the same in a large profile as in a small one:
 //
 //	profile | unused | entries u32 × n | n u32
 //	entry: key 12 bits, of tag and name | where the field begins 20 bits
 //
-// It is derived from the profile: neither logged nor stored, and no part of what Apply is a function of. An entry only
-// says where to look; the field itself says whether it is the one. The entries are sorted by key; names that were
-// chosen to have the same key cost what a walk costs. Blocks of up to unindexed bytes have none, as walking is as fast
-// there, and profiles that offsets don't reach.
+// The index is derived from the profile: it is neither logged nor stored, and Apply does not depend on it. An entry
+// only says where to look; the field itself says whether it is the right one. The entries are sorted by key; names that
+// were chosen to have the same key cost as much as a walk. Blocks of up to unindexed bytes have no index, as walking is
+// as fast there, and neither have profiles that are too large for the offsets.
 //
-// Whoever edits an indexed profile with ApplyIn has the index kept. Other verbs know nothing of it: then Unindex says
-// that there is none, and the next ApplyIn makes it.
+// ApplyIn keeps the index of the profile that it edits. The other verbs know nothing of an index: after them, Unindex
+// says that there is none, and the next ApplyIn makes it.
 const (
 	entryBytes   = 4
 	countBytes   = 4
@@ -30,14 +30,14 @@ const (
 	offsetMask   = 1<<offsetBits - 1
 	keyBits      = 32 - offsetBits
 	unindexed    = 2048
-	maxIndexed   = 1 << offsetBits // bytes of a block
-	missingIndex = 1<<32 - 1       // for n
+	maxIndexed   = 1 << offsetBits // largest block in bytes
+	missingIndex = 1<<32 - 1       // value of n when there is no index
 )
 
 // hasIndex says whether blocks of this size have an index.
 func hasIndex(size int) bool { return size > unindexed && size <= maxIndexed }
 
-// Room is how large a block must be for an entry and its index, with spare bytes to grow.
+// Room is how many bytes a block must have for an entry and its index, with spare bytes to grow.
 func Room(entry []byte, spare int) int {
 	need := len(entry) + spare
 	if need <= unindexed || Kind(entry) != KindUser {
@@ -50,8 +50,8 @@ func Room(entry []byte, spare int) int {
 	return indexedRoom(need, fields)
 }
 
-// indexedRoom: with spare bytes, there is room for some more fields. What is too large for an index isn't to get a
-// block that would have one.
+// indexedRoom is Room by the number of fields; the spare bytes leave room for the entries of some more fields. An entry
+// that is too large for an index must not get a block that would have one.
 func indexedRoom(need, fields int) int {
 	if need > maxIndexed {
 		return need
@@ -68,7 +68,7 @@ func Put(block, entry []byte) {
 	Unindex(block)
 }
 
-// Unindex says that the entry at the beginning of block, which has been changed, has no index as yet.
+// Unindex says that the entry at the beginning of block, which has been changed, has no index yet.
 func Unindex(block []byte) {
 	if Kind(block) == KindUser && hasIndex(len(block)) {
 		putCount(block, missingIndex)
@@ -84,8 +84,8 @@ func Usable(block []byte) int {
 }
 
 // ApplyIn is Apply for a profile of size bytes at the beginning of its block, whose index it uses and keeps. inPlace is
-// false when the profile or its index has outgrown the block: then out is to be taken along into one of Room bytes, by
-// Move, before the Editor's next call.
+// false when the profile or its index has outgrown the block: then the caller must put out into a block of Room bytes,
+// by Move, before the Editor's next call.
 func (e *Editor) ApplyIn(
 	block []byte, size int, o op.Op, rec *op.Record, lim *Limits,
 ) (out []byte, inPlace bool, verdict Verdict) {
@@ -103,7 +103,7 @@ func (e *Editor) ApplyIn(
 	return out, x.block != nil, verdict
 }
 
-// Room is how large a block must be for what the last ApplyIn has returned, with spare bytes to grow.
+// Room is how many bytes a block must have for what the last ApplyIn has returned, with spare bytes to grow.
 func (e *Editor) Room(out []byte, spare int) int {
 	if e.index.list == nil {
 		return Room(out, spare)
@@ -134,12 +134,12 @@ func putCount(block []byte, n int) {
 	binary.LittleEndian.PutUint32(block[len(block)-countBytes:], uint32(n))
 }
 
-// index is that of the profile that ApplyIn has in hand.
+// index is the index of the profile that ApplyIn has in hand.
 type index struct {
 	on    bool
-	block []byte   // that the entries are in, and grow down from the end of; nil when they are in buf
+	block []byte   // has the entries, which grow down from its end; nil when they are in buf
 	list  []uint32 // the entries, sorted by key
-	made  int      // where the field begins that was made last and has no entry yet: its name is to be written; 0: none
+	made  int      // start of the newest field, which has no entry yet since its name is still to be written; 0: none
 	buf   []uint32
 }
 
@@ -172,14 +172,14 @@ func (x *index) build(b []byte) {
 	x.buf = x.list
 }
 
-// close ends it.
+// close ends what open began.
 func (x *index) close(b []byte) {
 	x.settle(b)
 	x.on = false
 	switch {
 	case x.block == nil:
 		x.buf = x.list
-	case countIn(x.block) != uint32(len(x.list)): // or another cache line would go back to memory
+	case countIn(x.block) != uint32(len(x.list)): // if equal, the write would only dirty a cache line
 		putCount(x.block, len(x.list))
 	}
 }
@@ -195,7 +195,7 @@ func (x *index) moveOut(size int) {
 	}
 }
 
-// spare is what a new field takes of the block besides its own bytes.
+// spare is how many bytes of the block a new field takes besides its own.
 func (x *index) spare() int {
 	if x.on && x.block != nil {
 		return entryBytes
@@ -221,7 +221,7 @@ func (x *index) settle(b []byte) {
 	x.list[i] = entry
 }
 
-// drop forgets the field that begins at i.
+// drop removes the entry of the field that begins at i.
 func (x *index) drop(b []byte, i int) {
 	x.settle(b)
 	at := slices.Index(x.list, entryOf(b, i))
@@ -233,19 +233,19 @@ func (x *index) drop(b []byte, i int) {
 	x.list = x.list[1:]
 }
 
-// shift moves the fields from at on by delta.
+// shift notes that the fields from at on move by delta.
 func (x *index) shift(b []byte, at, delta int) {
 	x.settle(b)
 	if at == len(b) {
 		return
 	}
-	for i, entry := range x.list { // in no order of offsets: a branch would be guessed wrong half the time
-		before := int32(entry&offsetMask-uint32(at)) >> 31 // all ones for what begins before at
+	for i, entry := range x.list { // not in the order of offsets: a branch would be mispredicted half the time
+		before := int32(entry&offsetMask-uint32(at)) >> 31 // all ones for a field that begins before at
 		x.list[i] = entry + uint32(delta)&^uint32(before)
 	}
 }
 
-// find finds the field with tag and key, which is a whole name, or what the payload begins with.
+// find finds the field with tag and key, which is a whole name, or the beginning of the payload.
 func (x *index) find(b []byte, tag byte, key []byte) span {
 	x.settle(b)
 	want := entryKey(tag, key)
@@ -265,8 +265,8 @@ func hasKey(b []byte, tag byte, start, end int, key []byte) bool {
 	return end-start >= len(key) && string(b[start:start+len(key)]) == string(key)
 }
 
-// searchKey is where the first entry with a key is, or would be. Keys are spread evenly, so it is near where the key is
-// among all.
+// searchKey is where the first entry with a key is, or would be. Keys are spread evenly, so the place is near the key's
+// share of the list.
 func searchKey(list []uint32, key uint32) int {
 	i := guess(list, key)
 	for i < len(list) && list[i]>>offsetBits < key {
@@ -285,7 +285,7 @@ func entryOf(b []byte, i int) uint32 {
 	return entryKey(tag, fieldKey(tag, b[start:end]))<<offsetBits | uint32(i)
 }
 
-// entryKey is what an index knows a field by.
+// entryKey is the key by which an index knows a field.
 func entryKey(tag byte, key []byte) uint32 {
 	return uint32((xxh3.Hash(key) ^ uint64(tag)*0x9E3779B97F4A7C15) >> (64 - keyBits))
 }

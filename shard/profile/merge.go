@@ -9,41 +9,40 @@ import (
 	"millrace/shard/op"
 )
 
-// MergeMode says what of the merged profile reaches the one that is kept.
+// MergeMode says what the kept profile gets from the merged one.
 type MergeMode uint8
 
 const (
 	// MergeUsers is /users/merge: service.md 4.2.
 	MergeUsers MergeMode = iota
-	// MergeIdentify is /users/identify with merge_behavior merge: the same and the email (service.md 4.10 rule 4).
+	// MergeIdentify is /users/identify with merge_behavior merge: MergeUsers and the email (service.md 4.10 rule 4).
 	MergeIdentify
 	// MergeNone is /users/identify with merge_behavior none: aliases and push tokens only (service.md 4.10 rule 3).
 	MergeNone
 )
 
-// Brings says whether the address of a kind that the merged profile has becomes that of a profile that has none.
+// Brings says whether a profile that has no address of a kind gets that of the merged profile.
 func (m MergeMode) Brings(id op.IDKind) bool {
 	return m == MergeIdentify || m == MergeUsers && id == op.Phone
 }
 
-// Merge merges profile gone into keep, which stays who it is: home, external id and time of creation are keep's. out is
-// scratch, whatever room keep has; keep and gone are only read, and may be the out of an earlier call. The directory is
-// the caller's: gone's aliases are keep's now, and so is the phone, and with MergeIdentify the email, where keep had
-// none.
+// Merge merges profile gone into keep, whose home, external id and time of creation stay. out is scratch, whatever room
+// keep has; keep and gone are only read, and may be the out of an earlier call. The caller updates the directory:
+// gone's aliases are keep's now, and so is the phone, and with MergeIdentify the email, where keep had none.
 //
-//   - Attributes: gone's where keep has none. What belongs to an email (the tracking switches) comes only together with
-//     the email itself.
-//   - Subscription states and the spam mark: none of gone's is taken (decisions.md D5; service.md 4.2 and 4.10 don't
-//     list them); what an address has holds for who gets it.
+//   - Attributes: gone's where keep has none. Those that belong to an email (the tracking switches) come only together
+//     with the email itself.
+//   - Subscription states and the spam mark: gone's are not taken (decisions.md D5; service.md 4.2 and 4.10 don't list
+//     them); the states of an address hold for whoever gets the address.
 //   - Push tokens: both, keep's where app and token are the same. They are device information that keep lacks.
 //   - Events and products: counts are added, first is the earlier, last the later, recent occurrences are joined and
 //     cut to the limits. Revenue is added per currency.
-//   - Sessions: the total is added always (decisions.md D4); an app's sessions and dates are merged when both have the
-//     app, and go with gone when keep hasn't. First and last session date: the earlier and the later one.
+//   - Sessions: the total is always added (decisions.md D4); an app's sessions and dates are merged when both have the
+//     app, and are lost with gone when keep doesn't have it. First and last session date: the earlier and the later.
 //   - Aliases: both. No name is lost when both have one under the same label (decisions.md D4).
-//   - Where the log has its events (Former): both. gone's external ids, current and deprecated, are not keep's.
-//   - Blocked when one is, or when together they cross a limit.
-//   - The last update is the merge, at stamp, or what is later.
+//   - Where the log has its events (Former): both. gone's external ids, current and deprecated, don't become keep's.
+//   - Blocked when one of them is, or when together they cross a limit.
+//   - The last update is the merge, at stamp, or whatever is later.
 func (e *Editor) Merge(keep, gone []byte, mode MergeMode, stamp int64, lim *Limits) (out []byte) {
 	if lim == nil {
 		lim = &defaultLimits
@@ -89,7 +88,7 @@ func (e *Editor) Merge(keep, gone []byte, mode MergeMode, stamp int64, lim *Limi
 	return out
 }
 
-// movesAlone says whether a field of gone that keep has no counterpart of becomes keep's.
+// movesAlone says whether a field of gone that has no counterpart in keep becomes keep's.
 func movesAlone(tag byte, keep []byte, mode MergeMode, email bool) bool {
 	switch tag {
 	case tagAlias, tagFormer, reservedTag(op.AttrPushTokens):
@@ -111,7 +110,8 @@ func movesAlone(tag byte, keep []byte, mode MergeMode, email bool) bool {
 	return true
 }
 
-// mergeField appends keep's field (header and payload) as gone's counterpart changes it, and marks that as used.
+// mergeField appends keep's field (header and payload) as changed by its counterpart in gone, and marks that one as
+// used.
 func (e *Editor) mergeField(out []byte, tag byte, header, payload []byte, mode MergeMode, lim *Limits) []byte {
 	r := e.goneField(tag, payload)
 	if r != nil {
@@ -171,8 +171,8 @@ func appendSummary(dst []byte, tag byte, name []byte, count uint64, first, last 
 
 func saturatingSum(a, b uint64) uint64 { return min(a+b, maxCount) }
 
-// indexFields fills e.fields with the fields of a profile, sorted by tag and key, so that merging two dummy users takes
-// no quadratic time.
+// indexFields fills e.fields with the fields of a profile, sorted by tag and key, so that merging two dummy users
+// doesn't take quadratic time.
 func (e *Editor) indexFields(b []byte) {
 	e.fields = e.fields[:0]
 	for i := fieldsStart(b); i < len(b); {
@@ -196,7 +196,7 @@ func compareFields(a, b ref) int {
 	return cmp.Or(cmp.Compare(a.tag, b.tag), bytes.Compare(a.key, b.key))
 }
 
-// fieldKey is what tells fields with the same tag apart.
+// fieldKey is what distinguishes fields with the same tag.
 func fieldKey(tag byte, payload []byte) []byte {
 	switch tag {
 	case tagCustom, tagEvent, tagProduct, tagApp:

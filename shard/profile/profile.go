@@ -1,22 +1,21 @@
-// Package profile is the noun: all that Millrace knows of one user, as one pointer-free []byte. The same bytes lie in
-// the arena and in the store, so that a profile is loaded, kept and written without being decoded, and the garbage
+// Package profile has everything that Millrace knows of one user, as one pointer-free []byte. The same bytes lie in the
+// arena and in the store, so that a profile is loaded, kept and written without being decoded, and the garbage
 // collector sees nothing of it.
 //
 //	header 24 bytes   kind u8 | home kind u8 | home key length u16 | workspace u32 | created i64 µs | updated i64 µs
-//	home key          the first identifier the profile was made with (op.IDKind tells which)
+//	home key          the first identifier that the profile was made with (op.IDKind tells which)
 //	fields            one after another: tag u8 | size u16 | payload      (field.go)
 //
-// and in memory, behind a large one, an index of its fields (index.go).
+// In memory, a large profile is followed by an index of its fields (index.go).
 //
-// The header is common to all entries of a partition; those of other kinds than KindUser are in shard/entries.
+// All entries of a partition have the same header; those of other kinds than KindUser are in package entries.
 //
 // Everything here is a pure function of its arguments: no clock, no randomness, no order of a map. Replay gives the
 // same bytes.
 //
-// Readers (Attr, Aliases, Blocked, …) and the Editor trust the blob: it was made here, and lies under checksums. They
-// panic or return nonsense on other bytes; Check, by which tests judge what is stored, tells them. Slices they return
-// are views, valid until the blob is edited or its memory is reused. Whoever owns the blob (one worker per partition)
-// serialises readers and edits.
+// Readers (Attr, Aliases, Blocked, …) and the Editor trust the blob: it was made here, or Check has accepted it. They
+// panic or return nonsense on other bytes. Slices that they return are views, valid until the blob is edited or its
+// memory is reused. The owner of the blob (one worker per partition) serialises readers and edits.
 package profile
 
 import (
@@ -25,7 +24,7 @@ import (
 	"millrace/shard/op"
 )
 
-// HeaderBytes is the size of the header of every entry; the home key stands behind it.
+// HeaderBytes is the size of the header of every entry; the home key follows it.
 const HeaderBytes = 24
 
 // KindUser is the entry kind of a profile.
@@ -50,15 +49,15 @@ func HomeID(b []byte) (op.IDKind, []byte) { return op.IDKind(b[1]), b[HeaderByte
 // Workspace is the number of the workspace that the entry belongs to.
 func Workspace(b []byte) uint32 { return binary.LittleEndian.Uint32(b[4:]) }
 
-// Created and Updated are Unix µs.
+// Created is when the entry was made, Updated when it was last updated, in Unix µs.
 func Created(b []byte) int64 { return int64(binary.LittleEndian.Uint64(b[8:])) }
 func Updated(b []byte) int64 { return int64(binary.LittleEndian.Uint64(b[16:])) }
 
 // SetUpdated sets the time of the last update, in place.
 func SetUpdated(b []byte, stamp int64) { binary.LittleEndian.PutUint64(b[16:], uint64(stamp)) }
 
-// touch moves the time of the last update forward. Stamps rise per node; after a change of leader one may be older than
-// the last.
+// touch moves the time of the last update forward. Stamps rise per node, but after a change of leader a stamp may be
+// older than the last one.
 func touch(b []byte, stamp int64) {
 	if stamp > Updated(b) {
 		SetUpdated(b, stamp)
@@ -88,22 +87,23 @@ func appendString(dst []byte, tag byte, s []byte) []byte {
 	return append(dst, s...)
 }
 
-// Limits bound a profile. They are settings of the workspace and must be the same on all nodes: apply depends on them.
-// The zero value of a field means its default.
+// Limits bound a profile. They are settings of the workspace and must be the same on all nodes, since apply depends on
+// them. The zero value of a field means its default.
 type Limits struct {
-	MaxArray int // elements of a custom array; the newest stay. 25 (reference.md 3)
-	// a nested object or array that would grow beyond by merging stays as it was. 102,400 (reference.md 3)
+	MaxArray int // elements of a custom array; the newest stay. Default 25 (reference.md 3)
+	// bytes of a nested object or array; one that merging would make larger stays as it was. Default 102,400
+	// (reference.md 3)
 	MaxValueBytes   int
-	MaxPushTokens   int // the newest stay. 100
-	MaxAttributes   int // custom attributes; more make a dummy user. 20,000
-	MaxEventNames   int // distinct event names; more make a dummy user. 20,000 (reference.md 1.4)
-	MaxProductNames int // distinct products; more make a dummy user. 20,000
-	MaxSessions     int // sessions in all; more make a dummy user. 5,000,000
-	RecentMax       int // occurrences kept per event name and product, at most 255. 50 (service.md 4.2)
-	RecentDays      int // days before the newest that they are kept, at most 10,000. 30
+	MaxPushTokens   int // the newest stay. Default 100
+	MaxAttributes   int // custom attributes; more make a dummy user. Default 20,000
+	MaxEventNames   int // distinct event names; more make a dummy user. Default 20,000 (reference.md 1.4)
+	MaxProductNames int // distinct products; more make a dummy user. Default 20,000
+	MaxSessions     int // sessions in all; more make a dummy user. Default 5,000,000
+	RecentMax       int // occurrences kept per event name and product, at most 255. Default 50 (service.md 4.2)
+	RecentDays      int // days before the newest occurrence for which they are kept, at most 10,000. Default 30
 }
 
-// EnsureDefaults replaces zeros by defaults.
+// EnsureDefaults replaces zeros with defaults.
 func (l *Limits) EnsureDefaults() {
 	for _, f := range []struct {
 		value        *int
@@ -123,7 +123,7 @@ func (l *Limits) EnsureDefaults() {
 	}
 }
 
-// LeastOver is how many bytes a profile has at least that is beyond a limit which makes a dummy user.
+// LeastOver is the least number of bytes of a profile that crosses a limit which makes a dummy user.
 func (l *Limits) LeastOver() int {
 	return min(l.MaxEventNames*(namedMinimum+summaryFixed), l.MaxProductNames*(namedMinimum+summaryFixed),
 		l.MaxAttributes*(namedMinimum+1))
@@ -140,25 +140,25 @@ func DefaultLimits() *Limits {
 // concurrent use.
 //
 // All methods that take a blob and return one have append semantics: len(blob) bytes are the profile, cap(blob) is how
-// far it may grow in place. What fits is done in blob's memory and out shares it; else out lies in the Editor's scratch
-// until the Editor's next call, and the caller copies it. Either way blob's old content is gone. out may be given to
-// the next call as it is. Names, keys and values that are passed in must not be views of blob.
+// far it may grow in place. A result that fits is made in blob's memory, which out then shares; otherwise out is in the
+// Editor's scratch until the Editor's next call, and the caller copies it. Either way blob's old content is gone. out
+// may be passed to the next call as it is. Names, keys and values that are passed in must not be views of blob.
 type Editor struct {
-	// Unmet are the operators that the last Apply found impossible.
+	// Unmet are the operators that the last Apply could not apply.
 	Unmet []Unmet
 
 	index  index
-	at     int    // where the field stands that was made or given another size last
-	buf    []byte // scratch of profiles that have outgrown their memory
+	at     int    // where the field is that was last made or resized
+	buf    []byte // scratch for profiles that have outgrown their memory
 	spare  []byte // the other half of Merge
 	tmp    []byte // values under construction
-	tmp2   []byte // values within them, with tmp3 by turns
+	tmp2   []byte // values within them, alternating with tmp3
 	tmp3   []byte
 	recent []uint32 // occurrences under construction
 	refs   []ref    // views of members, elements and edits
 	fields []ref    // views of fields
 	kept   []int    // which of refs are kept
-	unmet  []unmet  // operators that are not possible
+	unmet  []unmet  // operators that could not be applied
 }
 
 // ref is a view of a member, an element, an edit or a field, with what it is found by.

@@ -2,7 +2,7 @@ package profile
 
 import "millrace/shard/op"
 
-// AppendSentValue appends a value as JSON, operators in the form that clients send them in.
+// AppendSentValue appends a value as JSON, with operators in the form in which clients send them.
 func AppendSentValue(dst []byte, v op.Value) []byte {
 	switch v.Tag() {
 	case op.Increment:
@@ -28,7 +28,7 @@ func appendEdits(dst, edits []byte) []byte {
 		kind, rest := edits[0], edits[1:]
 		var values [3]op.Value
 		n, ok := map[byte]int{op.EditAdd: 1, op.EditUpdate: 3, op.EditRemove: 2}[kind]
-		if !ok { // a forged block of the event log
+		if !ok { // only in a forged block of the event log
 			return dst
 		}
 		for k := range n {

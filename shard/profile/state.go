@@ -7,20 +7,20 @@ import (
 	"millrace/shard/op"
 )
 
-// Subscription states (decisions.md D5): each is a register with its last change. The same fields stand in a profile,
-// for what its user has said himself, and in the directory row of an address; what holds for a user is joined of both
-// when it is read (stay.go). Marks are the address's alone.
+// Subscription states (decisions.md D5): each is a register with its last change. A profile has these fields for what
+// its user has said, the directory row of an address for what the address has heard; the state that holds for a user is
+// joined from both when it is read (stay.go). Marks belong to the address only.
 
-// State is one of these states and its value. Fields that its Kind has no use for are zero.
+// State is one of these states and its value. Fields that its Kind doesn't use are zero.
 type State struct {
 	Kind    StateKind
 	Value   string   // StateEmail: opted_in, subscribed, unsubscribed; empty: removed
 	Group   [16]byte // StateGroup: id of the group
-	Channel byte     // StateGroup: of the group, see op.ChannelEmail; 0 where it is not known
+	Channel byte     // StateGroup: of the group, see op.ChannelEmail; 0 where it is unknown
 	On      bool     // StateGroup: subscribed; StateBounce, StateSpam: marked
 }
 
-// StateKind is what a State is of.
+// StateKind says what a State is a state of.
 type StateKind uint8
 
 const (
@@ -44,7 +44,7 @@ type StateChange struct {
 }
 
 // Later says whether c is later than another change of the same thing. Changes that nodes have made in the same µs have
-// an order, too, any that is the same everywhere.
+// an order, too: an arbitrary one that is the same everywhere.
 func (c StateChange) Later(than StateChange) bool {
 	on := func(s State) int {
 		if s.On {
@@ -64,7 +64,7 @@ func (s State) Is(other State) bool { return s.Kind == other.Kind && s.Group == 
 func (s State) Same(other State) bool { return s.Value == other.Value && s.On == other.On }
 
 // ForAddress says whether the state concerns addresses of a kind: an email has the email state, the marks and email
-// groups, a phone the other groups. A group whose channel is not known concerns both.
+// groups, a phone the other groups. A group whose channel is unknown concerns both.
 func (s State) ForAddress(id op.IDKind) bool {
 	switch {
 	case s.Kind == StateGroup && s.Channel == 0:
@@ -75,7 +75,7 @@ func (s State) ForAddress(id op.IDKind) bool {
 	return id == op.Email
 }
 
-// StateOf is the state of blob that is of the same thing as s; ok is false, and c has no value, when it was never set.
+// StateOf is the state in blob of the same thing as s; ok is false, and c has no value, when it was never set.
 func StateOf(blob []byte, s State) (c StateChange, ok bool) {
 	switch s.Kind {
 	case StateEmail:
@@ -125,7 +125,7 @@ func HasStates(blob []byte) bool {
 	return false
 }
 
-// SetState sets a state, whatever it was. A group keeps the channel that it has when c's is not known. Updated is the
+// SetState sets a state, whatever it was. A group keeps the channel that it has when c's is unknown. Updated is the
 // caller's to set.
 func (e *Editor) SetState(blob []byte, c StateChange) []byte {
 	switch c.Kind {
@@ -163,7 +163,7 @@ func putGroup(b []byte, c StateChange) {
 	putChange(b[17:], c.Changed, c.Actor, c.Source)
 }
 
-// ForgetState removes a state and the memory of its change: it reads as never set.
+// ForgetState removes a state and its last change, so that it reads as never set.
 func (e *Editor) ForgetState(blob []byte, s State) []byte {
 	switch s.Kind {
 	case StateEmail:
@@ -207,8 +207,8 @@ func ContactState(blob []byte, code uint32) (state []byte, changed int64, actor 
 	return state, changed, actor, state != nil || !s.none()
 }
 
-// HardBounce is when the address was marked as a hard bounce (Unix µs): of a row, or of a profile that is joined with
-// its address.
+// HardBounce is when the address was marked as a hard bounce (Unix µs): the address of a row, or that of a profile that
+// is joined with it.
 func HardBounce(blob []byte) (at int64, ok bool) {
 	s := find(blob, tagHardBounce)
 	if s.none() || blob[s.start] == 0 {
@@ -227,7 +227,8 @@ func SpamMark(blob []byte) (atMillis int64, ok bool) {
 	return v.Millis(), true
 }
 
-// spamSet is when a client has set marked_email_as_spam_at, whatever time it says (Unix µs); 0: it came with the email.
+// spamSet is when a client set marked_email_as_spam_at, whatever time it has (Unix µs); 0: the mark came with the
+// email.
 func spamSet(blob []byte) int64 {
 	s := find(blob, tagSpamSet)
 	if s.none() {
@@ -249,7 +250,7 @@ func emailState(blob []byte) (c StateChange, ok bool) {
 	return c, true
 }
 
-// StateName is the text of an email state. It spares a copy of what is one of three.
+// StateName is the text of an email state. It saves a copy when the text is one of the known ones.
 func StateName(state []byte) string {
 	for _, name := range [...]string{"subscribed", "unsubscribed", "opted_in", ""} {
 		if string(state) == name {
@@ -276,7 +277,7 @@ func (e *Editor) markChange(b []byte, tag byte, changed int64, actor uint32, sou
 	return b
 }
 
-// changeTag is of the field that has the last change of an attribute; 0 where none is kept.
+// changeTag is the tag of the field that has the last change of an attribute; 0 where none is kept.
 func changeTag(code uint32) byte {
 	switch code {
 	case op.AttrEmailSubscribe:

@@ -7,12 +7,12 @@ import (
 	"millrace/shard/op"
 )
 
-// What holds for a user (decisions.md D5) is joined of two registers: what he has said himself (in his profile), and
-// what the address has that he has now (in the directory row, which any change for him or for another one who shares it
-// writes too). A profile therefore knows since when it has its email and its phone, and while the states of an address
-// that it has left are on their way, that it has left it.
+// The state that holds for a user (decisions.md D5) is joined from two registers: what the user has said (in the
+// profile), and what the user's present address has (in the directory row, which is also written by any change for a
+// user of the address). So a profile knows since when it has had its email and its phone. While the states of an
+// address that it has left are on their way, it also knows that it has left the address.
 
-// Joined is when the profile got the email or phone that it has (Unix µs); 0 without one.
+// Joined is when the profile got its email or phone (Unix µs); 0 without one.
 func Joined(blob []byte, id op.IDKind) int64 {
 	s := findPrefix(blob, tagJoined, []byte{byte(id)})
 	if s.none() {
@@ -21,7 +21,7 @@ func Joined(blob []byte, id op.IDKind) int64 {
 	return int64(binary.LittleEndian.Uint64(blob[s.start+1:]))
 }
 
-// SetJoined sets it; 0: the profile has no such address now.
+// SetJoined sets when the profile got its email or phone; 0: it has no such address now.
 func (e *Editor) SetJoined(blob []byte, id op.IDKind, at int64) []byte {
 	s := findPrefix(blob, tagJoined, []byte{byte(id)})
 	if at == 0 {
@@ -33,11 +33,12 @@ func (e *Editor) SetJoined(blob []byte, id op.IDKind, at int64) []byte {
 	return b
 }
 
-// Joint is what holds for somebody who has said own, or nothing, and has an address since joined whose state is a
-// change too: one of the two. What the address has heard since he came is later or earlier than what he has said. What
-// it had before he came is not meant for him, nor he for it: then the one counts that allows less.
+// Joint is the state that holds for a user who has said own, or nothing, and who since joined has had an address with a
+// state of its own: one of the two. A change that the address has heard since then counts when it is later than own.
+// What the address had before was not meant for the user, nor own for the address: then the state that allows less
+// counts.
 func Joint(own StateChange, said bool, address StateChange, joined int64) StateChange {
-	less := func(c StateChange) int { // how little it allows
+	less := func(c StateChange) int { // how little the state allows
 		switch {
 		case c.Kind == StateGroup && !c.On, c.Value == "unsubscribed":
 			return 3
@@ -59,8 +60,9 @@ func Joint(own StateChange, said bool, address StateChange, joined int64) StateC
 	return own
 }
 
-// Join gives a copy of a profile what holds for it by the states of its email or phone, so that everything that reads a
-// profile shows them: groups, email_subscribe, and of an email's marks the hard bounce and marked_email_as_spam_at.
+// Join gives a copy of a profile the states that hold for it by those of its email or phone, so that everything that
+// reads a profile shows them: groups, email_subscribe, and of an email's marks the hard bounce and
+// marked_email_as_spam_at.
 func (e *Editor) Join(blob []byte, id op.IDKind, address []StateChange) []byte {
 	joined := Joined(blob, id)
 	for _, c := range address {
@@ -86,14 +88,14 @@ func (e *Editor) Join(blob []byte, id op.IDKind, address []StateChange) []byte {
 	return blob
 }
 
-// A leave is a field of its own from the moment that a profile leaves an address until it knows what held for it there:
+// A leave is a field from the moment at which a profile leaves an address until it knows what held for it there:
 //
 //	id u8 | since i64 | until i64 | answered u8 | states of groups that the address had
 //
-// Answers may come in another order than the leaves were. What held at an address depends on what was kept of the one
+// Answers may come in another order than the leaves. What held at an address depends on what was kept of the one
 // before, so they are settled in the order of the leaves.
 
-// AddLeave notes that the profile has left the email or phone that it has had, at until.
+// AddLeave notes that the profile has left its email or phone, at until.
 func (e *Editor) AddLeave(blob []byte, id op.IDKind, until int64) []byte {
 	since := Joined(blob, id)
 	b, p := e.resize(blob, span{}, tagLeave, leaveBytes)
@@ -103,9 +105,9 @@ func (e *Editor) AddLeave(blob []byte, id op.IDKind, until int64) []byte {
 	return b
 }
 
-// Settle takes in what the states of an address were that the profile has left, and makes what held for it there the
-// profile's own, as far as it has not said anything with it or since, and nothing is on its way that was before.
-// Unknown leaves change nothing: the profile was imported anew meanwhile.
+// Settle takes in the states of an address that the profile has left. It makes what held for the profile there the
+// profile's own, unless the profile has said something when it left or since, and once no answer for an earlier leave
+// is on its way. An unknown leave changes nothing: the profile was imported anew meanwhile.
 func (e *Editor) Settle(blob []byte, id op.IDKind, until int64, address []StateChange) []byte {
 	for i := fieldsStart(blob); i < len(blob); {
 		tag, start, end := fieldAt(blob, i)
@@ -127,8 +129,8 @@ func (e *Editor) Settle(blob []byte, id op.IDKind, until int64, address []StateC
 	}
 }
 
-// forgetSpam takes the profile's own spam mark away when the address's was taken back while the profile was there, so
-// that what has not been shown since does not show again at another address.
+// forgetSpam removes the profile's own spam mark when the address's was taken back while the profile was there, so that
+// a mark that has no longer been shown since does not show again at another address.
 func (e *Editor) forgetSpam(blob []byte, since, until int64, address []StateChange) []byte {
 	for _, c := range address {
 		_, own := SpamMark(blob)
@@ -141,7 +143,7 @@ func (e *Editor) forgetSpam(blob []byte, since, until int64, address []StateChan
 
 func leftAt(leave []byte) int64 { return int64(binary.LittleEndian.Uint64(leave[9:])) }
 
-// answer keeps the groups' states that an address had with the leave at s.
+// answer stores the states of groups that an address had in the leave at s.
 func (e *Editor) answer(blob []byte, s span, address []StateChange) []byte {
 	groups := 0
 	for _, c := range address {

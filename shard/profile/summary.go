@@ -6,15 +6,15 @@ import (
 	"slices"
 )
 
-// A summary is what stands behind the name in a field of tagEvent, tagProduct and tagApp:
+// A summary is what follows the name in a field of tagEvent, tagProduct and tagApp:
 //
 //	count u48 | first i48 ms | last i48 ms | n u8 | n × u32 Unix seconds, ascending | unused room for more: zeros
 //
 // The u32s are recent occurrences without the newest, which is last. Times outside of 48 bits (year -2490 to 6429),
-// counts beyond 2^48-1 and seconds outside of 32 bits are kept as the nearest that fit.
+// counts beyond 2^48-1 and seconds outside of 32 bits are kept as the nearest ones that fit.
 const (
 	summaryFixed = 6 + 6 + 6 + 1
-	recentSlack  = 8 // a field shrinks when it has room for more than twice what it needs, and so many occurrences
+	recentSlack  = 8 // a field shrinks when it has room for more than twice what it needs, plus so many occurrences
 	maxCount     = 1<<48 - 1
 	maxMillis    = 1<<47 - 1
 	minMillis    = -1 << 47
@@ -65,8 +65,8 @@ func Revenue(blob []byte, f func(currency [3]byte, minor int64)) {
 	each(blob, tagRevenue, func(p []byte) { f([3]byte(p), int64(binary.LittleEndian.Uint64(p[3:]))) })
 }
 
-// Sessions is the number of sessions over all apps. It is a sum of its own: a merge adds both profiles' (decisions.md
-// D4) although it merges the data of an app only when both profiles have it (service.md 4.2).
+// Sessions is the number of sessions over all apps. It is kept separately: a merge adds both profiles' numbers
+// (decisions.md D4), although it merges the data of an app only when both profiles have it (service.md 4.2).
 func Sessions(blob []byte) uint64 {
 	s := find(blob, tagSessions)
 	if s.none() {
@@ -93,7 +93,7 @@ func (e *Editor) addRevenue(b []byte, currency [3]byte, minor int64) []byte {
 	return b
 }
 
-// observe counts times occurrences at millis. The name is new when fresh is true.
+// observe counts so many occurrences at millis. fresh: the name is new.
 func (e *Editor) observe(
 	b []byte, tag byte, name []byte, millis int64, times uint32, lim *Limits,
 ) (out []byte, fresh bool) {
@@ -137,7 +137,8 @@ func (e *Editor) observe(
 	return e.putRecent(b, s, p, tag, trimRecent(e.recent, last, lim), lim), false
 }
 
-// advance is the usual case of observe: one occurrence, not older than the last one, which joins the recent ones.
+// advance is the usual case of observe: one occurrence, not older than the last one, which becomes one of the recent
+// ones.
 func (e *Editor) advance(b []byte, s span, p int, tag byte, last, millis int64, lim *Limits) []byte {
 	put48(b[p+12:], uint64(millis))
 	list, n := b[p+summaryFixed:s.end], int(b[p+18])
@@ -167,7 +168,7 @@ func (e *Editor) advance(b []byte, s span, p int, tag byte, last, millis int64, 
 	return b
 }
 
-// resizeSummary gives the summary at p of the field at s room for so many occurrences. New room is not cleared.
+// resizeSummary gives the summary at p in the field at s room for so many occurrences. New room is not cleared.
 func (e *Editor) resizeSummary(b []byte, s span, p int, tag byte, room int) (out []byte, at int) {
 	out, start := e.resize(b, s, tag, p-s.start+summaryFixed+4*room)
 	return out, start + p - s.start
@@ -185,7 +186,7 @@ func (e *Editor) putRecent(b []byte, s span, p int, tag byte, list []uint32, lim
 	return b
 }
 
-// putSeconds fills room with list and then zeros: what was there before may be anybody's.
+// putSeconds fills room with list and then zeros: the old content may be anything.
 func putSeconds(room []byte, list []uint32) {
 	for i, v := range list {
 		binary.LittleEndian.PutUint32(room[4*i:], v)
@@ -193,7 +194,8 @@ func putSeconds(room []byte, list []uint32) {
 	clear(room[4*len(list):])
 }
 
-// trimRecent drops what is older than the window before last, or too many. list has the occurrences without the newest.
+// trimRecent drops occurrences that are older than the window before last, or too many. list lacks the newest
+// occurrence.
 func trimRecent(list []uint32, last int64, lim *Limits) []uint32 {
 	if extra := len(list) - (lim.RecentMax - 1); extra > 0 {
 		list = list[extra:]
@@ -212,7 +214,7 @@ func readRecent(dst []uint32, summary []byte) []uint32 {
 	return dst
 }
 
-// putSummary fills the summary p, whose room has been made.
+// putSummary fills the summary p, which has been given its room.
 func putSummary(p []byte, count uint64, first, last int64, recent []uint32) {
 	put48(p, min(count, maxCount))
 	put48(p[6:], uint64(first))
@@ -221,9 +223,9 @@ func putSummary(p []byte, count uint64, first, last int64, recent []uint32) {
 	putSeconds(p[summaryFixed:], recent)
 }
 
-// recentRoom is the room that a summary gets for n occurrences: 2, 4, 8, 16, …, until all that are kept have room, so
-// that what grows moves what stands behind it less and less often. It depends on n alone: profiles are the same on all
-// nodes.
+// recentRoom is the room that a summary gets for n occurrences: 2, 4, 8, 16, …, until there is room for all that are
+// kept. So a growing summary moves what is behind it less and less often. The room depends on n alone, since profiles
+// must be the same on all nodes.
 func recentRoom(n int, lim *Limits) int {
 	if n == 0 {
 		return 0
@@ -231,7 +233,7 @@ func recentRoom(n int, lim *Limits) int {
 	return max(n, min(max(2, 1<<bits.Len(uint(n-1))), lim.RecentMax-1))
 }
 
-// isWide says whether room for occurrences is given back when n are left.
+// isWide says whether room for so many occurrences is reduced when n are left.
 func isWide(room, n int) bool { return room > 2*n+recentSlack }
 
 // cutoff is the earliest second of the window that ends with the newest occurrence.

@@ -2,8 +2,8 @@ package profile
 
 import "millrace/shard/op"
 
-// Touching is an op whose profile is being loaded for Apply: stage by stage for many of them, so that the loads
-// overlap.
+// Touching is an op whose profile is being loaded for Apply: many of them are loaded together, stage by stage, so that
+// the loads overlap.
 type Touching struct {
 	Op    op.Op
 	Rec   *op.Record
@@ -14,11 +14,11 @@ type Touching struct {
 
 const (
 	cacheLine  = 64
-	touchFront = 512  // bytes of an indexed profile in which most of what isn't looked for stands
-	touchWhole = 2048 // bytes of another entry
+	touchFront = 512  // bytes at the front of an indexed profile that have most of what the index isn't used for
+	touchWhole = 2048 // bytes of any other entry
 )
 
-// Ends reads the entry of size bytes in block; of one with an index, its front and the end of the index.
+// Ends reads the entry of size bytes in block; if it has an index, its front and the end of the index.
 func (t *Touching) Ends(block []byte, size int) (sum uint64) {
 	t.block, t.size = block, size
 	if !hasIndex(len(block)) {
@@ -28,7 +28,7 @@ func (t *Touching) Ends(block []byte, size int) (sum uint64) {
 	return touchLines(block[:touchFront]) + uint64(block[len(block)-1])
 }
 
-// Index reads where the index has the field that the op will change, the first of them.
+// Index reads where the index has the field that the op will change, the first one if it changes several.
 func (t *Touching) Index() uint64 {
 	if t.block == nil || Kind(t.block) != KindUser || countIn(t.block) == missingIndex {
 		t.block = nil
@@ -46,7 +46,7 @@ func (t *Touching) Index() uint64 {
 	return uint64(list[guess(list, t.key)])
 }
 
-// named is what the op's first field with a name is known by.
+// named is the tag and the name of the op's first field with a name.
 func (t *Touching) named() (tag byte, name []byte) {
 	body := t.Op.Body()
 	switch {
