@@ -22,59 +22,59 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// An archive is a tar, perhaps compressed as a whole with zstd. Its first file is BACKUP (About, as JSON), its last is
-// MANIFEST: a manifest as JSON in one line, then a line with the SHA-256 of that one. Nothing but the end of a tar
-// stands behind it.
+// An archive is a tar, which may be compressed as a whole with zstd. Its first file is BACKUP (About, as JSON), its
+// last is MANIFEST: a manifest as JSON in one line, then a line with the SHA-256 of the first line. Only the end of a
+// tar follows.
 const (
 	formatVersion = 1
 	aboutName     = "BACKUP"
 	manifestName  = "MANIFEST"
-	// copyBytes is how much of a file is in memory at once.
+	// copyBytes is how many bytes of a file are in memory at once.
 	copyBytes = 256 << 10
-	// maxAboutBytes and maxManifestBytes bound what is read into memory: some million files.
+	// maxAboutBytes and maxManifestBytes bound what is read into memory; the manifest has room for some million files.
 	maxAboutBytes    = 64 << 10
 	maxManifestBytes = 512 << 20
 )
 
-// directories are those that the files of an archive lie in.
+// directories are the directories of the files in an archive.
 var directories = []string{"log", "state", "events"}
 
-// groupsDir is where those of a cluster's groups lie, each under its number.
+// groupsDir has those of a cluster's groups, each group's under its number.
 const groupsDir = "groups"
 
 var (
-	// ErrArchive is wrapped by errors of what is no whole archive: cut short, changed, or something else. The text
-	// names the file in it.
+	// ErrArchive is wrapped by errors about an archive that is not whole: cut short, changed, or something else. The
+	// text names the file in it.
 	ErrArchive = errors.New("the archive is not as it was written")
-	// ErrFormat is wrapped by errors of an archive of another format than this program's. Restore it with the program
-	// that wrote it.
+	// ErrFormat is wrapped by errors about an archive of another format than this program's. Restore it with the
+	// program that wrote it.
 	ErrFormat = errors.New("the archive has another format")
 )
 
-// About is what an archive says of itself.
+// About is what an archive says about itself.
 type About struct {
 	Format   int       `json:"format"`
 	Program  string    `json:"program"` // version of the server that wrote it
 	Created  time.Time `json:"created"`
-	Position uint64    `json:"position"` // of the last record in it
+	Position uint64    `json:"position"` // of the last record in the archive
 	// Replica: it is the state of a group's replica up to Position, without a log.
 	Replica bool `json:"replica,omitempty"`
 	// Cluster: it is the state of all groups of a cluster. Position is the greatest of theirs.
 	Cluster *AboutCluster `json:"cluster,omitempty"`
 }
 
-// AboutCluster is what a cluster is besides its groups' states.
+// AboutCluster is what a cluster has besides the states of its groups.
 type AboutCluster struct {
 	Groups   int    `json:"groups"`
 	Replicas int    `json:"replicas"`
-	Secret   string `json:"secret"` // that numbers are made with, hexadecimal
+	Secret   string `json:"secret"` // hexadecimal; numbers are made with it
 }
 
 // manifest lists the files of an archive in order, BACKUP included.
 type manifest struct {
 	Files []entry `json:"files"`
-	// Before is the XXH3 (128 bits, hex) of all bytes of the archive before the manifest: for those that belong to no
-	// file.
+	// Before is the XXH3 (128 bits, hex) of all bytes of the archive before the manifest. It covers the bytes that
+	// belong to no file.
 	Before string `json:"before"`
 }
 
@@ -110,7 +110,7 @@ func (a *writer) header(name string, size int64) error {
 		Typeflag: tar.TypeReg})
 }
 
-// add writes a file of that size.
+// add writes a file of this size.
 func (a *writer) add(name string, size int64, r io.Reader) error {
 	if err := a.header(name, size); err != nil {
 		return err
@@ -124,7 +124,7 @@ func (a *writer) add(name string, size int64, r io.Reader) error {
 	return err
 }
 
-// close writes the manifest and the end.
+// close writes the manifest and the end of the tar.
 func (a *writer) close() error {
 	m := manifest{Files: a.files, Before: strings.Repeat("0", 32)}
 	text, err := m.encode()
@@ -135,7 +135,7 @@ func (a *writer) close() error {
 		return err
 	}
 	m.Before = a.out.hex()
-	if text, err = m.encode(); err != nil { // as long as before
+	if text, err = m.encode(); err != nil { // of the same length as before
 		return err
 	}
 	if _, err := a.tar.Write(text); err != nil {
@@ -165,7 +165,7 @@ func decodeManifest(text []byte) (m manifest, err error) {
 	return m, nil
 }
 
-// summed is a writer or a reader that counts and sums up what passes.
+// summed is a writer or a reader that counts and hashes what passes.
 type summed struct {
 	w   io.Writer
 	r   io.Reader
@@ -201,12 +201,12 @@ type (
 	onlyReader struct{ io.Reader }
 )
 
-// read reads an archive to its end, hands each file to create, and says at last whether it was as it was written. Until
-// then, what create got may be anything. A nil create only checks.
+// read reads an archive to its end, passes each file to create, and in the end says whether the archive was as it was
+// written. Until then, what create got may be anything. A nil create only checks.
 func read(ctx context.Context, r io.Reader, create func(name string) (io.WriteCloser, error)) (about About, err error) {
 	src := &source{r: r, ctx: ctx}
 	defer func() {
-		if src.err != nil { // whatever else is wrong is wrong because of this
+		if src.err != nil { // all other errors come from this one
 			err = src.err
 		}
 	}()
@@ -229,7 +229,7 @@ func read(ctx context.Context, r io.Reader, create func(name string) (io.WriteCl
 	}
 }
 
-// source reads until its context ends, and remembers an error that is not the archive's.
+// source reads until its context ends, and remembers an error that is not about the archive.
 type source struct {
 	r   io.Reader
 	ctx context.Context
@@ -246,7 +246,7 @@ func (s *source) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// decompress finds out by the first bytes whether the archive is compressed.
+// decompress tells from the first bytes whether the archive is compressed.
 func decompress(r io.Reader) (io.ReadCloser, error) {
 	b := bufio.NewReaderSize(r, copyBytes)
 	magic, err := b.Peek(4)
@@ -273,7 +273,7 @@ type reader struct {
 	buf    []byte
 }
 
-// last is the file that was read last, for messages.
+// last is the file that was read last, for error texts.
 func (a *reader) last() string {
 	if len(a.files) == 0 {
 		return "its beginning"
@@ -281,7 +281,7 @@ func (a *reader) last() string {
 	return fmt.Sprintf("%q", a.files[len(a.files)-1].Name)
 }
 
-// damaged says where an archive ends early or can't be read.
+// damaged is the error for an archive that ends early or can't be read.
 func damaged(where string, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("%w: it ends early, %s", ErrArchive, where)
@@ -317,7 +317,7 @@ func (a *reader) take(h *tar.Header) ([]byte, error) {
 	return text.Bytes(), err
 }
 
-// copy reads a file and notes what it was.
+// copy reads a file and notes its name, size and hash.
 func (a *reader) copy(h *tar.Header, w io.Writer) error {
 	sum := sha256.New()
 	if err := a.copyEntry(h, w, sum); err != nil {
@@ -332,7 +332,7 @@ func (a *reader) copyEntry(h *tar.Header, w io.Writer, sum hash.Hash) error {
 		n, err := a.tar.Read(a.buf[:min(left, copyBytes)])
 		_, _ = sum.Write(a.buf[:n]) // never fails
 		if _, err := w.Write(a.buf[:n]); err != nil {
-			return err // of who takes the file, not of the archive
+			return err // an error of the file's receiver, not of the archive
 		}
 		if left -= int64(n); err != nil && left > 0 {
 			return damaged(fmt.Sprintf("in %q", h.Name), err)
@@ -341,7 +341,7 @@ func (a *reader) copyEntry(h *tar.Header, w io.Writer, sum hash.Hash) error {
 	return nil
 }
 
-// next reads one more file; end is true after the last.
+// next reads one more file; end is true after the last one.
 func (a *reader) next() (end bool, err error) {
 	h, err := a.tar.Next()
 	if err != nil {
@@ -383,7 +383,7 @@ func isOurs(name string) bool {
 // isOfGroup says whether a path is that of a file of a group of a cluster.
 func isOfGroup(name string) bool { return strings.HasPrefix(name, groupsDir+"/") }
 
-// finish reads the manifest, compares it with what was read, and wants the end of the archive behind it.
+// finish reads the manifest, compares it with what was read, and checks that the archive ends behind it.
 func (a *reader) finish(h *tar.Header) error {
 	if h.Size > maxManifestBytes {
 		return fmt.Errorf("%w: %s of %d bytes", ErrArchive, manifestName, h.Size)
@@ -417,7 +417,7 @@ func (a *reader) finish(h *tar.Header) error {
 	return a.end(h.Size)
 }
 
-// end wants what a tar ends with: zeros up to the end of the block, and two blocks of them.
+// end checks what a tar ends with: zeros up to the end of the block, and two blocks of zeros.
 func (a *reader) end(size int64) error {
 	const block = 512
 	want := int((block-size%block)%block) + 2*block

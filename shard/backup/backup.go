@@ -1,4 +1,4 @@
-// Package backup takes the data directory of a running node away as one archive, and makes a data directory of one.
+// Package backup copies the data directory of a running node as one archive, and makes a data directory from one.
 //
 //	Take: log held ▶ store copied ▶ event log copied ▶ position fixed       (replica.Image says why in this order)
 //	Image.Write: BACKUP, log/…, events/…, state/…, MANIFEST                  (archive.go)
@@ -7,11 +7,11 @@
 // In a cluster the same archive, without a log, takes the state of a group's replica to another node (transfer.go).
 //
 // Invariants:
-//   - An archive is one moment: all that was acknowledged before Take is in it, and no request by half. A start from it
-//     is a start after a loss of power.
-//   - An archive is whole or it is refused. Each byte of it is under a checksum, and what a file must be stands behind
-//     the files.
-//   - A directory that a restore has not finished is refused by the engine, until a restore into it ends well.
+//   - An archive is one moment: all that was acknowledged before Take is in it, and no request is in it partially. A
+//     start from it is like a start after a loss of power.
+//   - An archive is accepted as a whole or refused. Each byte of it is under a checksum, and the manifest behind the
+//     files says what they must be.
+//   - The engine refuses a directory in which a restore has not finished, until a restore into it succeeds.
 package backup
 
 import (
@@ -26,16 +26,16 @@ import (
 	"millrace/wal"
 )
 
-// Image is what a backup has of a node. Release it.
+// Image is what a backup has of a node. The caller releases it.
 type Image struct {
 	About About
-	Bytes int64 // of all files
+	Bytes int64 // size of all files
 	image *replica.Image
 	files []wal.File
 }
 
-// Take takes the image of a node: its engine and the event log on that, which go on meanwhile. program is the version
-// of the program, for About. Errors: those of replica.Replica.BeginImage.
+// Take takes the image of a node: of its engine and of the event log on it, which both go on meanwhile. program is the
+// version of the program, for About. Errors: those of replica.Replica.BeginImage.
 func Take(ctx context.Context, e *replica.Replica, events *eventlog.Log, program string,
 	now time.Time) (*Image, error) {
 	image, err := e.BeginImage(ctx)
@@ -68,8 +68,8 @@ func (i *Image) take(events *eventlog.Log) error {
 	return nil
 }
 
-// Write writes the archive and returns how many bytes it has. It ends early with the error of ctx, or when the node is
-// better off without the image (replica.Image.Err).
+// Write writes the archive and returns how many bytes it has. It ends early with the error of ctx, or when the image
+// should be given up (replica.Image.Err).
 func (i *Image) Write(ctx context.Context, w io.Writer) (int64, error) {
 	a, err := newWriter(w, i.About)
 	if err != nil {
@@ -92,17 +92,17 @@ func (i *Image) writeFile(ctx context.Context, a *writer, f wal.File) error {
 	return errors.Join(a.add(f.Name, f.Size, watched{r, ctx, i.image}), r.Close())
 }
 
-// Release ends the image and frees what it takes on the disk.
+// Release ends the image and frees its disk space.
 func (i *Image) Release() error { return i.image.Release() }
 
-// watched is a reader that ends when there is a reason to.
+// watched is a reader that ends early when there is a reason to.
 type watched struct {
 	io.Reader
 	ctx   context.Context
 	image *replica.Image
 }
 
-// Read reads on while nothing speaks against it.
+// Read reads, unless the context has ended or the image should be given up.
 func (r watched) Read(p []byte) (int, error) {
 	if err := r.ctx.Err(); err != nil {
 		return 0, err

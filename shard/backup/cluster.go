@@ -9,23 +9,23 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// The backup of a cluster is an archive as any other: BACKUP says that it is one, and the files of each group lie under
-// groups/<group>/. Who knows what a cluster is writes and reads it (package cluster).
+// The backup of a cluster is an archive like any other: BACKUP says that it is one, and the files of each group are
+// under groups/<group>/. Package cluster, which knows what a cluster is, writes and reads it.
 
 // ErrCluster is returned by Restore for the backup of a cluster.
 var ErrCluster = fmt.Errorf("%w: it is the backup of a cluster", ErrFormat)
 
-// Writer writes an archive, file by file. What it has written is not whole until Close has returned nil.
+// Writer writes an archive, file by file. The archive is not whole until Close has returned nil.
 type Writer struct{ w *writer }
 
-// NewWriter begins an archive. about.Format is set.
+// NewWriter begins an archive. It sets about.Format.
 func NewWriter(w io.Writer, about About) (*Writer, error) {
 	about.Format = formatVersion
 	a, err := newWriter(w, about)
 	return &Writer{a}, err
 }
 
-// Add writes a file of that size: an error when r has another.
+// Add writes a file of this size; it returns an error when r has another size.
 func (w *Writer) Add(name string, size int64, r io.Reader) error {
 	if !isOurs(name) {
 		return fmt.Errorf("BUG: backup: %q has no place in an archive", name)
@@ -39,9 +39,9 @@ func (w *Writer) Close() error { return w.w.close() }
 // Written is how many bytes the archive has so far.
 func (w *Writer) Written() int64 { return w.w.written() }
 
-// ReadCluster writes the files of a cluster's backup into a directory, under the names that they have there. They are
-// on disk and as they were written when it returns nil; else they may be anything: call it in Make. Errors: ErrArchive,
-// ErrFormat, those of r and of the file system. A nil fs is the operating system's.
+// ReadCluster writes the files of a cluster's backup into a directory, under the names that they have in the archive.
+// When it returns nil, they are on disk and as they were written; otherwise they may be anything, so call it in Make.
+// Errors: ErrArchive, ErrFormat, those of r and of the file system. A nil fs is the operating system's.
 func ReadCluster(ctx context.Context, fs vfs.FS, dir string, r io.Reader) (about About, err error) {
 	if fs == nil {
 		fs = vfs.Default
@@ -61,7 +61,7 @@ func ReadCluster(ctx context.Context, fs vfs.FS, dir string, r io.Reader) (about
 		return about, err
 	}
 	var errs []error
-	for _, made := range s.created { // and those above, down to dir
+	for _, made := range s.created { // and their parents, down to dir
 		for d := made; d != dir && d != fs.PathDir(d); d = fs.PathDir(d) {
 			errs = append(errs, s.sync(d))
 		}

@@ -14,11 +14,11 @@ import (
 	"millrace/wal"
 )
 
-// ErrNotEmpty is wrapped by Restore when there is something in the directory. Restore into an empty one.
+// ErrNotEmpty is wrapped by Restore when the directory is not empty. Restore into an empty one.
 var ErrNotEmpty = errors.New("the directory is not empty")
 
-// tolerated are files that may be in the directory: the server's lock and token, and what is at the root of a file
-// system.
+// tolerated are files that may be in the directory: the server's lock and token, and what file systems have in their
+// root.
 var tolerated = []string{"LOCK", "admin-token", "lost+found"}
 
 // Verify reads an archive and checks every byte of it. Errors: ErrArchive, ErrFormat, and those of r.
@@ -26,14 +26,14 @@ func Verify(ctx context.Context, r io.Reader) (About, error) {
 	return read(ctx, r, nil)
 }
 
-// Restore makes a data directory of an archive: all of it, synced, or nothing. The directory is made when it is absent;
-// else it must be empty, or hold what a restore has left that was killed. The caller keeps servers off it. A nil fs is
-// the operating system's.
+// Restore makes a data directory from an archive: all of it, synced, or nothing. It makes the directory when there is
+// none; otherwise the directory must be empty, or have what a killed restore has left. The caller keeps servers off it.
+// A nil fs is the operating system's.
 //
-// It works in place, since a data directory is often a mount point, or in one that the user may not write to, so that
-// nothing could be renamed to it. Instead a marker (replica.RestoreMarker) that is on disk before the first file and
-// goes after the last keeps the engine from opening it meanwhile. Errors: ErrNotEmpty, ErrArchive, ErrFormat, those of
-// r and of the file system; the directory is then as it was.
+// Restore works in place, since a data directory is often a mount point, or in a directory that the user may not write
+// to, so that nothing could be renamed to it. Instead a marker (replica.RestoreMarker), which is on disk before the
+// first file and is removed after the last, keeps the engine from opening the directory meanwhile. Errors: ErrNotEmpty,
+// ErrArchive, ErrFormat, those of r and of the file system; the directory is then as it was.
 func Restore(ctx context.Context, fs vfs.FS, dir string, r io.Reader) (about About, err error) {
 	if fs == nil {
 		fs = vfs.Default
@@ -61,8 +61,8 @@ func Restore(ctx context.Context, fs vfs.FS, dir string, r io.Reader) (about Abo
 }
 
 // Make has fill make a data directory, as Restore does: all of it, or nothing. owns are the names that fill makes in
-// the directory; what it returns nil for is on disk, but for those names. Errors: ErrNotEmpty, that of fill, and those
-// of the file system; the directory is then as it was.
+// the directory. When fill returns nil, everything below those names must be on disk; Make syncs the names themselves.
+// Errors: ErrNotEmpty, that of fill, and those of the file system; the directory is then as it was.
 func Make(fs vfs.FS, dir string, owns []string, fill func() error) error {
 	if fs == nil {
 		fs = vfs.Default
@@ -81,19 +81,19 @@ func Make(fs vfs.FS, dir string, owns []string, fill func() error) error {
 	return nil
 }
 
-// restore is one that is under way.
+// restore is a restore that is under way.
 type restore struct {
 	fs      vfs.FS
 	dir     string
-	isNew   bool     // the directory was not there
-	filled  bool     // there are, or may be, files of an archive in it
-	owns    []string // what it makes in the directory
+	isNew   bool     // the directory did not exist
+	filled  bool     // the directory has, or may have, files of an archive
+	owns    []string // the names that it makes in the directory
 	created []string
 }
 
 func (s *restore) marker() string { return s.fs.PathJoin(s.dir, replica.RestoreMarker) }
 
-// begin sets the marker.
+// begin checks the directory and sets the marker.
 func (s *restore) begin() error {
 	names, err := s.fs.List(s.dir)
 	if oserror.IsNotExist(err) {
@@ -156,7 +156,7 @@ type restored struct {
 	path string
 }
 
-// Write names the file when it fails: on a full disk, that is.
+// Write names the file in its error, as on a full disk.
 func (f *restored) Write(p []byte) (int, error) {
 	n, err := f.File.Write(p)
 	if err != nil {
@@ -165,7 +165,7 @@ func (f *restored) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Close syncs.
+// Close syncs the file.
 func (f *restored) Close() error {
 	if err := errors.Join(f.File.Sync(), f.File.Close()); err != nil {
 		return fmt.Errorf("write %q: %w", f.path, err)
@@ -173,7 +173,7 @@ func (f *restored) Close() error {
 	return nil
 }
 
-// end takes the marker away, when all else is on disk.
+// end removes the marker, once everything else is on disk.
 func (s *restore) end() error {
 	for _, dir := range append(slices.Clone(s.created), s.dir) {
 		if err := s.sync(dir); err != nil {
@@ -196,8 +196,8 @@ func (s *restore) clear() error {
 	return s.sync(s.dir)
 }
 
-// undo leaves the directory as it was; the marker stays when it can't. It may be gone already, by an end that could not
-// sync.
+// undo leaves the directory as it was; when it can't, the marker stays. The marker may be gone already, by an end that
+// could not sync.
 func (s *restore) undo() error {
 	if s.filled {
 		if _, err := s.fs.Stat(s.marker()); oserror.IsNotExist(err) {
@@ -215,7 +215,7 @@ func (s *restore) undo() error {
 	if !s.isNew {
 		return s.sync(s.dir)
 	}
-	_ = s.fs.Remove(s.dir) // unless somebody has put something there
+	_ = s.fs.Remove(s.dir) // unless somebody else has put something there
 	return nil
 }
 

@@ -22,19 +22,19 @@ import (
 //	Receive  *.incoming written, checked, synced ▶ RECEIVED set
 //	Finish   old directories removed ▶ *.incoming renamed to their names ▶ RECEIVED off
 //
-// RECEIVED is the moment of truth: before it the old state counts, from then on the new one, of which nothing is
-// missing. Who opens a replica calls Finish first, so a crash at any point is nothing.
+// RECEIVED decides which state counts: before it is set, the old one; from then on the new one, which is complete.
+// Whoever opens a replica calls Finish first, so a crash at any point does no harm.
 
 const incoming = ".incoming"
 
-// moved are the directories that Send takes along, and Finish swaps.
+// moved are the directories that Send sends, and Finish swaps.
 var moved = []string{"state", "events"}
 
 // Send writes the state of a replica, with the effects of at least all records up to position, as an archive for
 // Receive. events may be nil: a control group has none. All records up to position must have been dispatched. The
-// replica goes on meanwhile; its log is held, so that the receiver finds there what comes next. When another image of
-// the engine is being taken, Send waits until that is released. It ends early with the error of ctx, or when the node
-// is better off without the image (replica.Image.Err).
+// replica goes on meanwhile; its log is held, so that the receiver finds the records that come next there. When another
+// image of the engine is being taken, Send waits until that one is released. It ends early with the error of ctx, or
+// when the image should be given up (replica.Image.Err).
 func Send(ctx context.Context, e *replica.Replica, events *eventlog.Log, position uint64, w io.Writer) error {
 	e.Advance(position)
 	if err := e.WaitApplied(position); err != nil {
@@ -74,7 +74,7 @@ func (i *Image) sendEvents(ctx context.Context, events *eventlog.Log, position u
 	return err
 }
 
-// beginImage waits while another image is there.
+// beginImage waits while there is another image.
 func beginImage(ctx context.Context, e *replica.Replica) (*replica.Image, error) {
 	tick := time.NewTicker(imagePause)
 	defer tick.Stop()
@@ -94,9 +94,9 @@ func beginImage(ctx context.Context, e *replica.Replica) (*replica.Image, error)
 const imagePause = 100 * time.Millisecond
 
 // Receive reads what Send has written into a replica's directory (replica.Options.Dir, with the event log's in it under
-// "events"), beside the state that is there and may be in use. When it returns nil, all of it is on disk: then Finish
-// puts it in the place of the old state. Errors: ErrArchive, ErrFormat, those of r and of the file system; what is
-// there stays as it was. A nil fs is the operating system's.
+// "events"), beside the present state, which may be in use. When it returns nil, everything is on disk: then Finish
+// puts it in place of the old state. Errors: ErrArchive, ErrFormat, those of r and of the file system; the present
+// state stays as it was. A nil fs is the operating system's.
 func Receive(ctx context.Context, fs vfs.FS, dir string, r io.Reader) (about About, err error) {
 	if fs == nil {
 		fs = vfs.Default
@@ -118,7 +118,7 @@ func Receive(ctx context.Context, fs vfs.FS, dir string, r io.Reader) (about Abo
 	return about, nil
 }
 
-// receive makes a file of the archive, beside the one that counts.
+// receive makes a file of the archive, beside the present one.
 func (s *restore) receive(name string) (io.WriteCloser, error) {
 	dir, file, _ := strings.Cut(name, "/")
 	if dir != moved[0] && dir != moved[1] {
@@ -127,9 +127,9 @@ func (s *restore) receive(name string) (io.WriteCloser, error) {
 	return s.create(dir + incoming + "/" + file)
 }
 
-// received says that all is there.
+// received sets the marker that says that everything is there.
 func (s *restore) received() error {
-	for _, name := range moved { // each, so that of the old one nothing stays
+	for _, name := range moved { // each of them, so that nothing stays of the old state
 		path := s.fs.PathJoin(s.dir, name+incoming)
 		if err := s.fs.MkdirAll(path, 0o700); err != nil {
 			return fmt.Errorf("make %q: %w", path, err)
@@ -144,7 +144,7 @@ func (s *restore) received() error {
 	return s.mark(replica.ReceivedMarker)
 }
 
-// discard removes what was received and not put in its place; first the marker, without which it counts for nothing.
+// discard removes what was received and not put in place: first the marker, without which the rest doesn't count.
 func (s *restore) discard() error {
 	if err := s.unmark(replica.ReceivedMarker); err != nil {
 		return err
@@ -158,8 +158,8 @@ func (s *restore) discard() error {
 	return s.sync(s.dir)
 }
 
-// Finish puts a state that Receive has taken in into its place, if there is one: nothing of the directory may be open.
-// After a crash, or an error, it goes on where it was when it is called again. Call it before a replica is opened.
+// Finish puts a state that Receive has read in place, if there is one. Nothing in the directory may be open. After a
+// crash, or an error, another call continues where it was. Call it before a replica is opened.
 func Finish(fs vfs.FS, dir string) error {
 	if fs == nil {
 		fs = vfs.Default
@@ -181,11 +181,11 @@ func Finish(fs vfs.FS, dir string) error {
 	return s.unmark(replica.ReceivedMarker)
 }
 
-// swap puts one received directory in the place of the old one, unless it is there already.
+// swap puts one received directory in place of the old one, unless it is there already.
 func (s *restore) swap(name string) error {
 	path := s.fs.PathJoin(s.dir, name)
 	if _, err := s.fs.Stat(path + incoming); oserror.IsNotExist(err) {
-		return s.sync(s.dir) // whoever has renamed it may not have come so far
+		return s.sync(s.dir) // an earlier call may have renamed it without getting this far
 	} else if err != nil {
 		return err
 	}
@@ -198,7 +198,7 @@ func (s *restore) swap(name string) error {
 	return s.sync(s.dir)
 }
 
-// unmark takes a marker off, if it is there, and returns when that is on disk.
+// unmark removes a marker, if there is one, and returns when that is on disk.
 func (s *restore) unmark(name string) error {
 	path := s.fs.PathJoin(s.dir, name)
 	if err := s.fs.Remove(path); oserror.IsNotExist(err) {

@@ -9,14 +9,14 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// events sends what Pebble has to say to slog, and the engine when the store cannot be written any more.
+// events sends Pebble's messages to slog, and tells the engine when the store can't be written any more.
 type events struct {
 	log       *slog.Logger
 	onFailure func(error)
 	once, die sync.Once
 	err       error         // set before failed is closed
 	failed    chan struct{} // the store can't be written any more
-	dead      chan struct{} // closed by Fatalf: Pebble's goroutines stand still for good
+	dead      chan struct{} // closed by Fatalf: Pebble's goroutines are stopped for good
 }
 
 // fail makes the first error final.
@@ -31,16 +31,16 @@ func (l *events) fail(err error) {
 func (l *events) Infof(f string, a ...any)  { l.log.Debug("state store: " + fmt.Sprintf(f, a...)) }
 func (l *events) Errorf(f string, a ...any) { l.log.Error("state store: " + fmt.Sprintf(f, a...)) }
 
-// Fatalf is called when Pebble cannot go on, for want of a manifest most of all, and must not return. The process has
-// to end, but in the engine's way: with its reason and exit code.
+// Fatalf is called when Pebble can't go on, most often for want of a manifest, and must not return. The process has to
+// end, but in the engine's way: with its reason and exit code.
 func (l *events) Fatalf(f string, a ...any) {
 	l.fail(fatal{fmt.Sprintf(f, a...), a})
 	l.die.Do(func() { close(l.dead) })
 	select {}
 }
 
-// fatal is why Pebble cannot go on. It wraps the errors that its text was made of, whatever verbs have named them: who
-// ends the process asks whether it was the disk.
+// fatal is why Pebble can't go on. It wraps the errors that its text was made of, whatever verbs have formatted them:
+// whoever ends the process asks whether it was the disk.
 type fatal struct {
 	text string
 	of   []any
@@ -57,7 +57,7 @@ func (f fatal) Unwrap() (causes []error) {
 	return causes
 }
 
-// syncedFS takes a directory that can't be synced for Fatalf: Pebble panics then, on a goroutine of its own.
+// syncedFS calls Fatalf for a directory that can't be synced: otherwise Pebble would panic, on a goroutine of its own.
 type syncedFS struct {
 	vfs.FS
 	events *events
@@ -88,8 +88,8 @@ func (d syncedDir) Sync() error {
 	return nil
 }
 
-// backgroundError: a flush or a compaction has failed. A damaged block is no reason to end: who needs it is told.
-// Pebble's locks are held.
+// backgroundError is told that a flush or a compaction has failed. A damaged block is no reason to end: whoever needs
+// it gets an error. Pebble's locks are held.
 func (l *events) backgroundError(err error) {
 	l.Errorf("background error: %s", err)
 	if !pebble.IsCorruptionError(err) {

@@ -6,23 +6,25 @@ import (
 	"millrace/shard/identity"
 )
 
-// Kinds of a partition's books. Low numbers of a number's 56 bits are never an entry's (identity: never 0).
+// Kinds of a partition's books. Their keys begin like that of an entry whose number has 56 low bits of 0, which no
+// entry has.
 const (
-	BookApplied  = 'a' // applied position, next outbox sequence, next deferred sequence
+	BookApplied  = 'a' // applied position, sequences of the last message and of the last deferred record
 	BookInbox    = 'i' // last sequence taken from each sender
 	BookOutbox   = 'o' // + sequence: a message not yet known to be applied
 	BookDeferred = 'd' // + sequence: a record that waits
-	BookMerges   = 'm' // who is pinned, and which merges wait
-	BookApart    = 'n' // + number: one set apart
+	BookMerges   = 'm' // which profiles are pinned, and which merges wait
+	BookApart    = 'n' // + number: one that is set apart
 	BookAuditEnd = 'h' // of partition 0: sequence and hash of the last entry of the audit log
-	// From BookLazy on, books may be large: they are read when somebody asks.
+	// From BookLazy on, books may be large: they are read when they are asked for.
 	BookLazy    = 't'
 	BookTrail   = 't' // + number, position, ordinal and index: a change of a state of that profile or row
 	BookAudit   = 'u' // of partition 0, + sequence: an entry of the audit log
 	BookBlocked = 'v' // + workspace, number: an email that is on the block list
 	BookAnswers = 'w' // + stamp, number: an answer that was kept there
 	BookDropped = 'x' // + position, ordinal: an event of the log that had no effect
-	// + position, ordinal and index: what BookTrail got there of states, for the event log; number, its value
+	// + position, ordinal and index: for the event log, what BookTrail got there about states; value: number,
+	// BookTrail's
 	BookNoted = 'y'
 )
 
@@ -43,7 +45,7 @@ func AppendBookKey(dst []byte, partition uint8, kind byte, ids ...uint64) []byte
 // DocumentKey is the key of a control document.
 func DocumentKey(key string) []byte { return append([]byte("c"), key...) }
 
-// Bounds is the range of keys of a partition.
+// Bounds are the bounds of a partition's keys.
 func Bounds(partition uint8) (lower, upper []byte) {
 	lower = AppendEntryKey(nil, uint64(partition)<<56)
 	if partition == identity.Partitions-1 {
@@ -52,5 +54,5 @@ func Bounds(partition uint8) (lower, upper []byte) {
 	return lower, AppendEntryKey(nil, uint64(partition+1)<<56)
 }
 
-// EntryKeyBytes is how long an entry's key is; those of books are longer.
+// EntryKeyBytes is the length of an entry's key; the keys of books are longer.
 const EntryKeyBytes = 9

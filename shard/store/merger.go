@@ -12,10 +12,11 @@ import (
 	"millrace/shard/profile"
 )
 
-// mergerName changes with the form of deltas.
+// mergerName changes when the form of deltas changes.
 const mergerName = "millrace.delta.1"
 
-// NewMerger makes what Pebble folds operands with. note gets the numbers of users who are better read from now on.
+// NewMerger makes the merger with which Pebble folds operands. note gets the numbers of users who had better be read
+// from now on.
 func NewMerger(limits *profile.Limits, note func(number uint64)) *pebble.Merger {
 	return &pebble.Merger{Name: mergerName, Merge: func(key, value []byte) (pebble.ValueMerger, error) {
 		if len(key) != EntryKeyBytes {
@@ -30,32 +31,32 @@ func NewMerger(limits *profile.Limits, note func(number uint64)) *pebble.Merger 
 
 var operandsPool = sync.Pool{New: func() any { return new(operands) }}
 
-// operands are what Pebble has of one key.
+// operands are Pebble's operands of one key.
 type operands struct {
 	limits      *profile.Limits
 	note        func(number uint64)
 	number      uint64
-	values      []byte // one behind the other, in the order they came
+	values      []byte // one behind the other, in the order in which they came
 	ends        []int
 	newestFirst bool
 	folder      entries.Folder
 	joined      []byte
 }
 
-// MergeNewer takes a value that is newer than all before.
+// MergeNewer takes a value that is newer than all others.
 func (m *operands) MergeNewer(value []byte) error {
 	m.values = append(m.values, value...)
 	m.ends = append(m.ends, len(m.values))
 	return nil
 }
 
-// MergeOlder takes a value that is older than all before.
+// MergeOlder takes a value that is older than all others.
 func (m *operands) MergeOlder(value []byte) error {
 	m.newestFirst = true
 	return m.MergeNewer(value)
 }
 
-// at is value i, the oldest first.
+// at is value i, counted from the oldest.
 func (m *operands) at(i int) []byte {
 	if m.newestFirst {
 		i = len(m.ends) - 1 - i
@@ -67,7 +68,7 @@ func (m *operands) at(i int) []byte {
 	return m.values[start:m.ends[i]]
 }
 
-// Finish folds what there is into the oldest value; without that, operands stay operands.
+// Finish folds the operands into the oldest value; without a base, operands stay operands.
 func (m *operands) Finish(includesBase bool) ([]byte, io.Closer, error) {
 	oldest := m.at(0)
 	if len(oldest) == 0 {
@@ -92,7 +93,7 @@ func (m *operands) Finish(includesBase bool) ([]byte, io.Closer, error) {
 	return m.folder.Value(), m, err
 }
 
-// join puts deltas of the same user into one.
+// join makes one delta of adjacent deltas of the same user.
 func (m *operands) join() (err error) {
 	m.joined = m.joined[:0]
 	for i := range m.ends {
@@ -106,7 +107,7 @@ func (m *operands) join() (err error) {
 	return nil
 }
 
-// Close gives back the memory of what Finish has returned.
+// Close returns the memory of what Finish has returned.
 func (m *operands) Close() error {
 	if cap(m.values)+cap(m.joined)+cap(m.folder.Entry) <= maxKeptOperands {
 		operandsPool.Put(m)

@@ -1,14 +1,14 @@
-// Package store is the Pebble database that hot state is a cache of. Its own write-ahead log is off: what it has not
-// flushed is in ours. Nothing else opens Pebble or builds its keys. Key space:
+// Package store is the Pebble database of which hot state is a cache. Its own write-ahead log is off: what it has not
+// flushed is in our log. Nothing else opens Pebble or builds its keys. Key space:
 //
 //	s<name>                        facts of the store: format version, secret; stamp of the newest record; how far the
 //	                               event log has been packed
 //	c<document key>                control documents, owned by partition 0
 //	e<number, big endian>          entries: profiles, directory rows, tombstones, kept answers
-//	e<partition, 0…0><kind><id>    a partition's books: applied position, outbox, inbox, deferred records, trails, block list, kept answers, dropped
-//	                               events
+//	e<partition, 0…0><kind><id>    a partition's books: applied position, outbox, inbox, deferred records, trails,
+//	                               block list, kept answers, dropped events
 //
-// so that a partition is one contiguous range of keys: what a checkpoint writes in one batch and a cluster ships as one
+// So a partition is one contiguous range of keys, which a checkpoint writes in one batch and a cluster ships as one
 // snapshot.
 package store
 
@@ -33,17 +33,17 @@ import (
 
 // Store is an open database.
 type Store struct {
-	DB     *pebble.DB // for batches, and copies of all files
-	Secret [32]byte   // of the hash that numbers are made with
+	DB     *pebble.DB // used for batches, and to copy all files
+	Secret [32]byte   // for the hash that numbers are made with
 	events *events
 }
 
-// version is that of all that lies in the store. 10: a profile knows when it has taken in who was merged into it
+// version is the version of everything in the store. 10: a profile knows when it has taken in a merged one
 // (profile.Former).
 const version = 10
 
-// Cache is what the stores of several engines share: the cache of blocks, and the files that are open. Close it
-// behind the engines.
+// Cache is what the stores of several engines share: the cache of blocks, and the open files. Close it after the
+// engines.
 type Cache struct {
 	blocks *pebble.Cache
 	files  *pebble.FileCache
@@ -55,7 +55,7 @@ func NewCache(bytes int64, files int) *Cache {
 		pebble.NewFileCache(min(runtime.GOMAXPROCS(0), maxFileShards), max(files, minOpenFiles))}
 }
 
-// maxFileShards: each shard of a file cache has a goroutine.
+// maxFileShards is bounded because each shard of a file cache has a goroutine.
 const (
 	maxFileShards = 8
 	minOpenFiles  = 64
@@ -67,31 +67,31 @@ func (c *Cache) Close() {
 	c.blocks.Unref()
 }
 
-// ErrStore is wrapped by errors that the store's files cause: a damaged block, a version of another program.
+// ErrStore is wrapped by errors that the store's files cause: a damaged block, the version of another program.
 var ErrStore = errors.New("state store")
 
-// Options are what a store is opened with.
+// Options are the options for opening a store.
 type Options struct {
 	FS     vfs.FS
-	Dir    string       // holds this store alone
-	Logger *slog.Logger // of what Pebble has to say, too
-	// New: the store may be made, with this secret.
+	Dir    string       // has nothing but this store
+	Logger *slog.Logger // gets Pebble's messages, too
+	// New says that the store may be made, with this secret.
 	New    bool
 	Secret [32]byte
-	// Limits are those of profiles that changes are folded into.
+	// Limits are the limits of profiles that changes are folded into.
 	Limits *profile.Limits
-	// Cache is shared with other stores; nil: the store has one of CacheBytes of its own.
+	// Cache is shared with other stores; nil: the store has its own, of CacheBytes.
 	Cache      *Cache
 	CacheBytes int64 // see Cache
-	// MemTableBytes is how much is collected before it is written out.
+	// MemTableBytes is how many bytes are collected before they are written out.
 	MemTableBytes int64
-	// Note gets the numbers of users who are better read from now on. Pebble's goroutines call it.
+	// Note gets the numbers of users who had better be read from now on. Pebble's goroutines call it.
 	Note func(number uint64)
 	// OnFailure is called when the store can't be written any more.
 	OnFailure func(error)
 }
 
-// Open opens a store, or makes it.
+// Open opens a store, or makes one.
 func Open(opts Options) (*Store, error) {
 	events := &events{log: opts.Logger, onFailure: opts.OnFailure, failed: make(chan struct{}),
 		dead: make(chan struct{})}
@@ -114,7 +114,7 @@ func Open(opts Options) (*Store, error) {
 	}
 	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings {
 		c := pebble.DBCompressionFastest
-		for i := range len(c.Levels) - 2 { // what is there is rewritten soon
+		for i := range len(c.Levels) - 2 { // tables on these levels are rewritten soon
 			c.Levels[i] = sstable.NoCompression
 		}
 		return c
@@ -134,7 +134,7 @@ func Open(opts Options) (*Store, error) {
 	db, err := openPebble(opts.Dir, o, events)
 	switch {
 	case err == nil:
-	case strings.Contains(err.Error(), "merger name"): // Pebble has no error to ask for; facts would have said so
+	case strings.Contains(err.Error(), "merger name"): // Pebble has no error for this; facts would have found it
 		return nil, fmt.Errorf("%w: open %q: %w: it is for the version that wrote it", ErrStore, opts.Dir, err)
 	default:
 		return nil, fmt.Errorf("%w: open %q: %w", ErrStore, opts.Dir, err)
@@ -147,7 +147,7 @@ func Open(opts Options) (*Store, error) {
 	return s, nil
 }
 
-// openPebble returns an error where Pebble panics or stands still: when the disk fails while it opens.
+// openPebble returns an error where Pebble panics or hangs: when the disk fails while it opens.
 func openPebble(dir string, o *pebble.Options, events *events) (db *pebble.DB, err error) {
 	done := make(chan struct{})
 	go func() {
@@ -167,9 +167,9 @@ func openPebble(dir string, o *pebble.Options, events *events) (db *pebble.DB, e
 	}
 }
 
-// facts reads, or on the first start writes, the format version and the secret that identity hashes with. A store that
-// has lost them (a manifest that is cut short looks like an empty store) must not get others: users would be there
-// under numbers that nothing leads to.
+// facts reads, or on the first start writes, the format version and the secret with which package identity hashes. A
+// store that has lost them (one with a truncated manifest looks like an empty store) must not get others: users would
+// be there under numbers that nothing leads to.
 func (s *Store) facts(isNew bool, secret [32]byte) error {
 	v, err := s.Get([]byte("sfacts"))
 	if err != nil {
@@ -194,7 +194,7 @@ func (s *Store) facts(isNew bool, secret [32]byte) error {
 	return nil
 }
 
-// Stamp is the stamp that records had come to at the last checkpoint, 0 before the first.
+// Stamp is the latest stamp of records at the last checkpoint, 0 when there was none.
 func (s *Store) Stamp() (int64, error) {
 	v, err := s.Get([]byte("sstamp"))
 	if err != nil || len(v) != 8 {
@@ -203,12 +203,12 @@ func (s *Store) Stamp() (int64, error) {
 	return int64(binary.LittleEndian.Uint64(v)), nil
 }
 
-// SaveStamp puts into a batch which stamp records have come to.
+// SaveStamp puts the latest stamp of records into a batch.
 func SaveStamp(batch *pebble.Batch, stamp int64) error {
 	return batch.Set([]byte("sstamp"), binary.LittleEndian.AppendUint64(nil, uint64(stamp)), nil)
 }
 
-// Packed is the position up to which the event log has been packed at least; ok is false when nobody has said so.
+// Packed is the position up to which the event log has been packed at least; ok is false when none was saved.
 func (s *Store) Packed() (position uint64, ok bool, err error) {
 	v, err := s.Get([]byte("spacked"))
 	if err != nil || len(v) != 8 {
@@ -217,12 +217,12 @@ func (s *Store) Packed() (position uint64, ok bool, err error) {
 	return binary.LittleEndian.Uint64(v), true, nil
 }
 
-// SavePacked puts into a batch how far the event log has been packed: its files say so on disk already.
+// SavePacked puts how far the event log has been packed into a batch: the event log's files have that on disk already.
 func SavePacked(batch *pebble.Batch, position uint64) error {
 	return batch.Set([]byte("spacked"), binary.LittleEndian.AppendUint64(nil, position), nil)
 }
 
-// Get is a copy of what the store has under a key; nil when there is nothing.
+// Get is a copy of the value of a key; nil when there is none.
 func (s *Store) Get(key []byte) ([]byte, error) {
 	v, closer, err := s.DB.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
@@ -235,8 +235,8 @@ func (s *Store) Get(key []byte) ([]byte, error) {
 	return append([]byte{}, v...), nil
 }
 
-// Entry appends what the store has at a number to dst, operands folded: an entry, or a mixed value; nil when there is
-// none. v: not the store as it is, but as it was.
+// Entry appends the value at a number to dst, operands folded: an entry, or a mixed value; nil when there is none. A v
+// that isn't nil means the store as it was at that View.
 func (s *Store) Entry(v *View, dst []byte, number uint64) ([]byte, error) {
 	var reader pebble.Reader = s.DB
 	if v != nil {
@@ -259,30 +259,30 @@ func (s *Store) Entry(v *View, dst []byte, number uint64) ([]byte, error) {
 	return append(dst, value...), nil
 }
 
-// View is the store as it was before a checkpoint's batch: who has changes in hand that are in the batch reads it, so
-// that none counts twice. Only checkpoints write entries, one batch after the other.
+// View is the store as it was before a checkpoint's batch. A reader that holds changes which are in the batch reads the
+// view, so that no change counts twice. Only checkpoints write entries, one batch after the other.
 type View struct {
-	mu       sync.RWMutex // held for reading by who reads
+	mu       sync.RWMutex // held for reading by readers
 	snapshot *pebble.Snapshot
 	isClosed bool
 }
 
-// ErrViewClosed: the batch is in the store by now, or will never be.
+// ErrViewClosed is returned when the batch is in the store by now, or will never be.
 var ErrViewClosed = fmt.Errorf("%w: the view is closed", ErrStore)
 
-// View is the store as it is now.
+// View is a view of the store as it is now.
 func (s *Store) View() *View { return &View{snapshot: s.DB.NewSnapshot()} }
 
-// Close ends the view: who comes later gets ErrViewClosed.
+// Close ends the view: later readers get ErrViewClosed.
 func (v *View) Close() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.isClosed = true
-	_ = v.snapshot.Close() // fails for one that is closed
+	_ = v.snapshot.Close() // fails if it is closed already
 }
 
-// Flush makes what was written durable. Pebble tries a flush that fails again without end, so the failure ends the
-// wait.
+// Flush makes what was written durable. Pebble retries a flush that fails without end, so Flush returns at the first
+// failure.
 func (s *Store) Flush() error {
 	flushed, err := s.DB.AsyncFlush()
 	if err != nil {
@@ -296,17 +296,18 @@ func (s *Store) Flush() error {
 	}
 }
 
-// Dead is closed when Pebble has given up and holds its locks for good. What is not resident can still be read.
+// Dead is closed when Pebble has given up and holds its locks for good. Entries that are not resident can still be
+// read.
 func (s *Store) Dead() <-chan struct{} { return s.events.dead }
 
-// Close closes the database, as far as it lets itself be closed.
+// Close closes the database, as far as that is possible.
 func (s *Store) Close() error {
 	closed := make(chan error, 1)
 	go func() { closed <- s.DB.Close() }()
 	select {
 	case err := <-closed:
 		return err
-	case <-s.events.dead: // it would wait for what stands still
+	case <-s.events.dead: // Pebble would wait for goroutines that are stopped
 		return nil
 	}
 }
@@ -319,7 +320,7 @@ func (s *Store) Documents(f func(key string, doc []byte)) error {
 	})
 }
 
-// ErrEnough is what the function of a Scan returns to end it; so does Scan.
+// ErrEnough is returned by the function of a Scan to end it; Scan then returns it, too.
 var ErrEnough = errors.New("enough")
 
 // Scan calls f for each key from lower up to but excluding upper; the bytes are valid during the call.
@@ -329,14 +330,14 @@ func (s *Store) Scan(lower, upper []byte, f func(key, value []byte) error) error
 	return r.Scan(lower, upper, f)
 }
 
-// Ranges scans one range of keys after the other, of the store as it is at the first; making an iterator for each takes
-// longer than scanning a short one. It is for one goroutine.
+// Ranges scans one range of keys after the other, in the store as it is at the first scan: making an iterator for each
+// range takes longer than scanning a short one. It is for one goroutine.
 type Ranges struct {
 	store *Store
-	it    *pebble.Iterator // nil: nothing has been scanned
+	it    *pebble.Iterator // nil: nothing was scanned yet
 }
 
-// Ranges are to be closed.
+// Ranges makes a Ranges. The caller closes it.
 func (s *Store) Ranges() *Ranges { return &Ranges{store: s} }
 
 // Scan is Store.Scan.
@@ -361,15 +362,15 @@ func (r *Ranges) Scan(lower, upper []byte, f func(key, value []byte) error) (err
 	return nil
 }
 
-// Close lets go of the store as it was.
+// Close releases the store's state that was scanned.
 func (r *Ranges) Close() {
 	if r.it != nil {
-		_ = r.it.Close() // its error was Scan's
+		_ = r.it.Close() // Scan has returned its error
 		r.it = nil
 	}
 }
 
-// Size is about how many bytes the store's entries take, uncompressed sizes unknown: what it says is the files' size.
+// Size is about how many bytes the store's entries take on disk; their uncompressed size is unknown.
 func (s *Store) Size() int64 {
 	n, err := s.DB.EstimateDiskUsage([]byte("e"), []byte("f"))
 	if err != nil {

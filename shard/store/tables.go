@@ -8,11 +8,11 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// tableFS writes tables in large pieces. Pebble writes them block by block, with two calls for each, which was one part
-// in eighteen of the CPU of sustained load.
+// tableFS writes tables in large pieces. Pebble writes them block by block, with two calls for each block, which took
+// one eighteenth of the CPU time under sustained load.
 type tableFS struct{ vfs.FS }
 
-// tableWrite is how much of a table is written at a time.
+// tableWrite is how many bytes of a table are written at a time.
 const tableWrite = 256 << 10
 
 // Unwrap is for Pebble, which looks below wrappers.
@@ -27,16 +27,16 @@ func (fs tableFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File,
 	return &tableFile{f, bufio.NewWriterSize(f, tableWrite)}, nil
 }
 
-// tableFile keeps what is written until it is enough, or has to be there. After a write that failed, all fails.
+// tableFile buffers what is written until there is enough, or it must be on disk. After a failed write, all calls fail.
 type tableFile struct {
 	vfs.File
 	buf *bufio.Writer
 }
 
-// Write keeps p, or writes what there is.
+// Write buffers p, or writes the buffer out.
 func (f *tableFile) Write(p []byte) (int, error) { return f.buf.Write(p) }
 
-// Sync makes all that was written durable.
+// Sync makes everything written durable.
 func (f *tableFile) Sync() error {
 	if err := f.buf.Flush(); err != nil {
 		return err
@@ -44,7 +44,7 @@ func (f *tableFile) Sync() error {
 	return f.File.Sync()
 }
 
-// SyncData does the same, but for times.
+// SyncData is Sync without the file's times.
 func (f *tableFile) SyncData() error {
 	if err := f.buf.Flush(); err != nil {
 		return err
@@ -52,5 +52,5 @@ func (f *tableFile) SyncData() error {
 	return f.File.SyncData()
 }
 
-// Close writes what is left. Pebble closes a table without a sync only when it gives it up.
+// Close writes the rest. Pebble closes a table without a sync only when it abandons the table.
 func (f *tableFile) Close() error { return errors.Join(f.buf.Flush(), f.File.Close()) }
