@@ -28,7 +28,7 @@ func checkBounds(flags []*kong.Flag) error {
 // --data would be the directory that one is in.
 func checkGiven(flags []*kong.Flag) error {
 	for _, f := range flags {
-		if f.Required && f.Target.Kind() == reflect.String && f.Target.String() == "" {
+		if f.Required && f.Set && f.Target.Kind() == reflect.String && f.Target.String() == "" {
 			return fmt.Errorf("--%s is empty", f.Name)
 		}
 	}
