@@ -8,13 +8,14 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 )
 
-// committer is the state of the commit loop. The loop's goroutine touches it, and who has its place (commitHere).
+// committer is the state of the commit loop. Only the loop's goroutine touches it, and the goroutine that holds its
+// place (commitHere).
 type committer struct {
 	writer  *writer   // nil: the next record begins a segment
-	segment *segment  // what writer writes to
-	buf     []byte    // writer's, kept from segment to segment
-	group   []*Record // what is being made durable
-	// groupBytes bounds a group, and so how far a segment passes SegmentBytes.
+	segment *segment  // the segment that writer writes to
+	buf     []byte    // the writer's buffer, kept from segment to segment
+	group   []*Record // the records that are being made durable
+	// groupBytes bounds a group, and thereby how far a segment exceeds SegmentBytes.
 	groupBytes int64
 }
 
@@ -25,11 +26,12 @@ func (c *committer) init(l *Log) {
 	c.groupBytes = min(maxGroupBytes, l.opts.SegmentBytes)
 }
 
-// commitLoop makes records durable, group by group. A group is what came while the disk was at the one before, so that
-// its size follows from the load.
+// commitLoop makes records durable, group by group. A group is what arrived while the disk was busy with the previous
+// one, so its size follows from the load.
 //
-// Handing back could overlap with the fsync of the next group. It doesn't: of those who wait for their records, that
-// makes two halves that take turns, and so twice the fsyncs, which cost more CPU than anything else here.
+// Handing records back could overlap with the fsync of the next group. It doesn't, because that would split the waiting
+// callers into two halves that take turns. There would be twice as many fsyncs, and they cost more CPU than anything
+// else here.
 func (l *Log) commitLoop() {
 	defer close(l.done)
 	for l.take() {
@@ -44,11 +46,11 @@ func (l *Log) commitLoop() {
 	}
 }
 
-// commitHere makes what waits durable in the caller's goroutine, which has the committer's place (lent): a request that
-// is alone then waits for its fsync, and for no goroutine to be woken, twice. It does one group; what came meanwhile is
-// the committer's.
+// commitHere makes the waiting records durable in the goroutine of the caller, which holds the committer's place
+// (lent). A request that is alone then waits for its fsync only, and not for two goroutine wake-ups as well. commitHere
+// commits one group and leaves what arrived meanwhile to the committer.
 func (l *Log) commitHere() {
-	runtime.Gosched() // as in take
+	runtime.Gosched() // for the reason given at take
 	l.mu.Lock()
 	l.gather()
 	l.mu.Unlock()
@@ -65,7 +67,7 @@ func (l *Log) commitHere() {
 	}
 }
 
-// commitGroup makes the group durable and hands it back. It says false when the log has failed.
+// commitGroup makes the group durable and hands it back. It returns false when the log has failed.
 func (l *Log) commitGroup() bool {
 	c := &l.commit
 	err := l.write()
@@ -76,7 +78,7 @@ func (l *Log) commitGroup() bool {
 		l.fail(err)
 		return false
 	}
-	if l.Err() != nil { // of the high-water mark, found by the keeper: nothing is acknowledged after it
+	if l.Err() != nil { // the keeper could not sync the high-water mark: nothing is acknowledged after that
 		return false
 	}
 	l.opts.OnDurable(c.group)
@@ -91,11 +93,12 @@ func (l *Log) commitGroup() bool {
 	return true
 }
 
-// take moves what waits into the group, up to groupBytes. It blocks while nothing waits, and returns false when nothing
-// ever will.
+// take moves waiting records into the group, up to groupBytes. It blocks while nothing waits, and returns false when
+// nothing will be committed any more.
 //
-// It lets other goroutines run first: those that were just answered, or are about to append as well, get into this
-// group instead of the next one. Woken by the first of many, the committer would otherwise sync that one record alone.
+// It lets other goroutines run first. Those that were just answered, or are about to append as well, then get into this
+// group instead of the next one. Otherwise the committer, woken by the first of many records, would sync that one
+// alone.
 func (l *Log) take() bool {
 	runtime.Gosched()
 	l.mu.Lock()
@@ -110,17 +113,17 @@ func (l *Log) take() bool {
 		l.mu.Lock()
 	}
 	l.idle = false
-	if l.failure != nil { // also of a group that somebody has committed here: it stays, and is not tried again
+	if l.failure != nil { // commitHere may have left a group behind; it is not tried again
 		return false
 	}
 	l.gather()
 	return len(l.commit.group) > 0
 }
 
-// rests: there is nothing to commit, nor an end to come to. The caller holds l.mu.
+// rests reports whether there is nothing to commit and no reason to end. The caller holds l.mu.
 func (l *Log) rests() bool { return l.queued == 0 && !l.closing && l.failure == nil }
 
-// gather moves what waits into the group; nothing when the log has failed. The caller holds l.mu.
+// gather moves waiting records into the group, or nothing when the log has failed. The caller holds l.mu.
 func (l *Log) gather() {
 	c := &l.commit
 	if l.failure != nil {
@@ -164,7 +167,7 @@ func (l *Log) write() error {
 	return nil
 }
 
-// sync makes the group durable, and has the high-water mark say so before anybody acknowledges it.
+// sync makes the group durable, and records that in the high-water mark before anybody acknowledges it.
 func (l *Log) sync() error {
 	c := &l.commit
 	if err := c.writer.sync(); err != nil {
@@ -192,7 +195,8 @@ func (l *Log) sync() error {
 	return nil
 }
 
-// beginSegment makes the segment whose first record has that position. Its name is durable when it returns.
+// beginSegment creates the segment that begins with the given position. The segment's name is durable when beginSegment
+// returns.
 func (l *Log) beginSegment(position uint64) error {
 	c := &l.commit
 	num := l.nextNum
@@ -210,7 +214,8 @@ func (l *Log) beginSegment(position uint64) error {
 	return nil
 }
 
-// finishSegment ends the current segment, if there is one: an end mark, an fsync, and the high-water mark synced.
+// finishSegment ends the current segment, if there is one: it writes an end mark, fsyncs the segment, and syncs the
+// high-water mark.
 func (l *Log) finishSegment() error {
 	c := &l.commit
 	if c.writer == nil {

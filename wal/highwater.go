@@ -13,13 +13,13 @@ import (
 	"millrace/wal/durable"
 )
 
-// highWater is the high-water mark, the file WITNESS: what the log must at least contain. It is written (not synced)
-// after each group commit and before its acknowledgement, so it is exact after a kill; it is synced now and then, so it
-// is a little behind after a power loss; it is never ahead of the durable log.
+// highWater is the high-water mark, the file WITNESS: what the log must at least contain. It is written, but not
+// synced, after each group commit and before that group is acknowledged, so it is exact after a kill. It is synced now
+// and then, so it lags a little after a power loss. It is never ahead of the durable log.
 type highWater struct {
 	slots *durable.Slots
 
-	mu    sync.Mutex // guards all below, and the order of writes
+	mu    sync.Mutex // guards all fields below, and the order of writes
 	state highWaterState
 	buf   [highWaterBytes]byte
 }
@@ -28,7 +28,7 @@ type highWaterState struct {
 	acked   uint64 // every position up to it may have been acknowledged
 	segment uint64 // number of the first segment that belongs to the log
 	first   uint64 // position of the first record of that segment, written or not
-	salt    salt   // the same for ever
+	salt    salt   // never changes
 }
 
 const (
@@ -53,7 +53,7 @@ func openHighWater(fs vfs.FS, dir string) (*highWater, error) {
 	return &highWater{slots: slots, state: decodeHighWater(b)}, nil
 }
 
-// createHighWater makes the mark of an empty log. It is there completely or not at all, and before any segment.
+// createHighWater creates the mark of an empty log, whole or not at all, before there is any segment.
 func createHighWater(fs vfs.FS, dir string) (*highWater, error) {
 	var secret [8]byte
 	_, _ = rand.Read(secret[:]) // never fails
@@ -65,7 +65,7 @@ func createHighWater(fs vfs.FS, dir string) (*highWater, error) {
 	return &highWater{slots: slots, state: fresh}, nil
 }
 
-// advance notes, without a sync, that everything up to acked is durable.
+// advance records, without a sync, that everything up to acked is durable.
 func (w *highWater) advance(acked uint64) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -73,7 +73,7 @@ func (w *highWater) advance(acked uint64) error {
 	return w.slots.Write(w.state.append(w.buf[:0]))
 }
 
-// trim notes, synced, that the log begins with that segment and position.
+// trim records, synced, that the log begins with the given segment and position.
 func (w *highWater) trim(segment, first uint64) error {
 	w.mu.Lock()
 	w.state.segment, w.state.first = segment, first

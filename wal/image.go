@@ -10,14 +10,14 @@ import (
 	"millrace/wal/durable"
 )
 
-// File is a file of an image: what Open gives has Size bytes, whatever is written to the original meanwhile.
+// File is a file of an image. Open gives a reader of exactly Size bytes, whatever is written to the original meanwhile.
 type File struct {
-	Name string // its path in the image, with slashes
+	Name string // path in the image, with slashes
 	Size int64
 	Open func() (io.ReadCloser, error)
 }
 
-// FileAt is a whole file that is not written to any more, under its path.
+// FileAt returns a whole file that is no longer written to, under its path.
 func FileAt(fs vfs.FS, path string) (File, error) {
 	info, err := fs.Stat(path)
 	if err != nil {
@@ -26,13 +26,13 @@ func FileAt(fs vfs.FS, path string) (File, error) {
 	return File{Name: path, Size: info.Size(), Open: func() (io.ReadCloser, error) { return fs.Open(path) }}, nil
 }
 
-// Image returns the files of a log that ends with the durable record to and has at least the records from from on, as
-// Open would have to find them: the high-water mark, then segments, each cut behind its last record. With from = to+1
-// the log has no record, and goes on with that one.
+// Image returns the files of a log that ends with the durable record to and has at least the records from from on, in
+// the form that Open expects: the high-water mark, then segments, each cut after its last record. With from = to+1 the
+// log has no record, and continues with that position.
 //
-// The caller has held the log under a name, from from or earlier, since before it chose from. The files are to be read
-// in order: each segment that was read and closed is let go, and its records are checked when it is opened
-// (ErrCorrupt). Hold(hold, math.MaxUint64) ends it all.
+// The caller must have held the log under the name hold, at from or earlier, since before it chose from. The files are
+// to be read in order. A segment's records are checked when it is opened (ErrCorrupt), and a segment that was read and
+// closed is released. Hold(hold, math.MaxUint64) ends the whole hold.
 func (l *Log) Image(hold string, from, to uint64) ([]File, error) {
 	if last := l.durable.Load(); from > to+1 || to > last {
 		return nil, fmt.Errorf("wal: image of the records %d to %d of a log that is durable to %d", from, to, last)
@@ -57,15 +57,15 @@ func (l *Log) Image(hold string, from, to uint64) ([]File, error) {
 	return files, nil
 }
 
-// span is a segment as far as an image has it.
+// span is the part of a segment that belongs to an image.
 type span struct {
 	*segment
 	first, last uint64 // last is first-1 when it has no record
 	size        int64
 }
 
-// span lists the segments with the records from from to to, and says what the high-water mark of that log has to say.
-// Segments without a record that lie between others are there too: their numbers have no gap.
+// span lists the segments with the records from from to to, and returns what the high-water mark of that log has to
+// say. The list includes segments without a record that lie between others, since numbers must have no gap.
 func (l *Log) span(from, to uint64) (spans []span, state highWaterState, err error) {
 	l.segMu.Lock()
 	defer l.segMu.Unlock()
@@ -107,13 +107,13 @@ func (l *Log) sizeOf(s *span) (int64, error) {
 	if err := r.walk(s.last, s.last, skip); err != nil {
 		return 0, err
 	}
-	_, _, _ = r.next() // whatever comes there, or is being written: it begins where the last one ends
+	_, _, _ = r.next() // the result doesn't matter, it may be half written: it begins where the last record ends
 	return r.offset, nil
 }
 
 func skip(uint64, uint32, []byte) error { return nil }
 
-// openSpan checks the records of a span, so that nobody keeps a copy that can't be opened, and opens it.
+// openSpan opens a span after it has checked the span's records, so that nobody keeps a copy that can't be opened.
 func (l *Log) openSpan(hold string, s span) (io.ReadCloser, error) {
 	if s.last >= s.first {
 		if err := l.readSegment(s.segment, s.first, s.last, skip); err != nil {
@@ -134,7 +134,7 @@ type spanReader struct {
 	close func()
 }
 
-// Close lets the segment go.
+// Close closes the segment and releases it from the hold.
 func (r *spanReader) Close() error {
 	r.close()
 	return r.file.Close()

@@ -21,7 +21,7 @@ func (l *Log) firstLocked() uint64 {
 	return l.segments[0].first
 }
 
-// Bytes is what the log holds on disk, with the trimmed segments that are kept to be written over.
+// Bytes is the size of the log on disk, including the trimmed segments that are kept to be overwritten.
 func (l *Log) Bytes() int64 {
 	l.segMu.Lock()
 	defer l.segMu.Unlock()
@@ -36,9 +36,9 @@ func (l *Log) Bytes() int64 {
 }
 
 // Replay calls f for all records from a position on, in order, as Open found them; 0 stands for the oldest. It returns
-// ErrMissing when records from there to the first are trimmed, or when the log ends before from-1: whoever asks has
-// applied what the log doesn't know. The payload is valid during the call. An error of f ends the replay and is
-// returned. Only before the first Append.
+// ErrMissing when some of the wanted records are trimmed, or when the log ends before from-1: the caller has then
+// applied records that the log doesn't know. The payload is valid during the call. An error of f ends the replay and is
+// returned. Replay may be called only before the first Append.
 func (l *Log) Replay(from uint64, f func(position uint64, count uint32, payload []byte) error) error {
 	l.mu.Lock()
 	touched, last := l.touched, l.appended
@@ -55,9 +55,9 @@ func (l *Log) Replay(from uint64, f func(position uint64, count uint32, payload 
 	return l.Read(from, last, f)
 }
 
-// Read calls f for the durable records of the positions from to to, both included, in order; a to beyond the durable
-// position means that position. It works beside Append and Trim. It returns ErrMissing when from is trimmed. The
-// payload is valid during the call. An error of f ends it and is returned.
+// Read calls f for the durable records at the positions from to to, both included, in order; a to beyond the durable
+// position means that position. It may run beside Append and Trim. It returns ErrMissing when from is trimmed. The
+// payload is valid during the call. An error of f ends the reading and is returned.
 func (l *Log) Read(from, to uint64, f func(position uint64, count uint32, payload []byte) error) error {
 	for to = min(to, l.durable.Load()); from <= to; {
 		s, last, err := l.pin(from)
@@ -75,7 +75,8 @@ func (l *Log) Read(from, to uint64, f func(position uint64, count uint32, payloa
 	return nil
 }
 
-// pin finds the segment of a durable position, and its last durable one, and keeps it from being trimmed.
+// pin finds the segment of a durable position, and that segment's last durable position, and keeps the segment from
+// being trimmed.
 func (l *Log) pin(position uint64) (s *segment, last uint64, err error) {
 	l.segMu.Lock()
 	defer l.segMu.Unlock()
@@ -134,8 +135,9 @@ func (r *segmentReader) walk(from, to uint64, f func(uint64, uint32, []byte) err
 	return nil
 }
 
-// Hold keeps the records from a position on for a named reader, until it is called again with a higher one;
-// math.MaxUint64 releases it. Holds are not on disk: after Open, a reader calls it before anybody calls Trim.
+// Hold keeps the records from a position on for a named reader, until it is called again with a higher position;
+// math.MaxUint64 releases them. Holds are not stored on disk: after Open, a reader must call Hold before anybody calls
+// Trim.
 func (l *Log) Hold(name string, from uint64) {
 	l.segMu.Lock()
 	defer l.segMu.Unlock()
@@ -146,8 +148,9 @@ func (l *Log) Hold(name string, from uint64) {
 	}
 }
 
-// Trim gives up segments that hold only records before a position, except what a reader holds or is reading, and what
-// is being written to. They are recycled or removed. It syncs the high-water mark, so it is not for the hot path.
+// Trim gives up the segments that hold only records before a position, except those that a reader holds or is reading
+// and the one that is being written to. Such segments are recycled or removed. Trim syncs the high-water mark, so it is
+// not for the hot path.
 func (l *Log) Trim(before uint64) error {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
@@ -164,7 +167,7 @@ func (l *Log) Trim(before uint64) error {
 		return nil
 	}
 	segmentsGauge.Add(-float64(len(trimmed)))
-	// The high-water mark first: a segment that it still counts on must not be gone.
+	// The high-water mark goes first: a segment that it still counts on must not be gone.
 	if err := l.highWater.trim(state.segment, state.first); err != nil {
 		l.fail(err)
 		return l.Err()
@@ -177,7 +180,7 @@ func (l *Log) Trim(before uint64) error {
 	return nil
 }
 
-// cut takes what may be trimmed off the list, and returns it with the new beginning of the log.
+// cut removes from the list what may be trimmed, and returns it with the new beginning of the log.
 func (l *Log) cut(before uint64) (trimmed []*segment, state highWaterState) {
 	l.segMu.Lock()
 	defer l.segMu.Unlock()

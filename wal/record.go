@@ -12,7 +12,8 @@ import (
 // Record is one entry of the log. The caller owns it, and may use it again once OnDurable has handed it back.
 type Record struct {
 	// Data holds HeaderBytes bytes for the log, then the payload. It is lent to the log from Append until OnDurable
-	// hands the record back: neither read nor write it in between. After a failure of the log it is never handed back.
+	// hands the record back; the caller must neither read nor write it in between. After a failure of the log the
+	// record is never handed back.
 	Data []byte
 	// Count is the number of ops in the payload, at least 1.
 	Count uint32
@@ -20,9 +21,10 @@ type Record struct {
 	Position uint64
 	// Context is the caller's; the log does not look at it.
 	Context any
-	// Urgent records are taken while the disk is full, too: what completes accepted work, or makes room.
+	// Urgent records are taken even while the disk is full: they complete accepted work, or make room.
 	Urgent bool
-	// Waits: whoever appends it does nothing else until it is handed back, so Append may make it durable itself.
+	// Waits says that the caller of Append does nothing else until the record is handed back. Append may then make the
+	// record durable itself.
 	Waits bool
 }
 
@@ -37,18 +39,18 @@ type Record struct {
 //	24  8  seal: xxh3 of the bytes 0 to 24, with the log's salt as its seed
 //
 // The lag lets a record testify for earlier ones: everything up to position-lag had been synced, and may have been
-// acknowledged, before this record was written. So a damaged record followed by one that testifies for it is damage;
-// without a high-water mark it is the torn tail of a crash, in which a disk may well have kept later blocks and lost
-// earlier ones.
+// acknowledged, before this record was written. A damaged record followed by one that testifies for it is therefore
+// damage. Otherwise, and without a high-water mark, it is the torn tail of a crash, in which a disk may well have kept
+// later blocks and lost earlier ones.
 //
-// The seal is what makes a testimony the log's own. A search for records behind a torn one meets payloads, which are
-// what clients sent: bytes that look like a record, checksums included. They have no seal, since nobody outside of the
-// log knows its salt.
+// The seal proves that a testimony is the log's own. A search for records after a torn one comes across payloads. They
+// are what clients sent, and may look like a record, checksums included. Payloads have no valid seal, since nobody
+// outside the log knows its salt.
 const HeaderBytes = 32
 
 const formatVersion = 2
 
-// salt is a log's secret, random, made with its high-water mark and kept in it.
+// salt is a log's secret: random, made together with its high-water mark and kept in it.
 type salt uint64
 
 func (s salt) seal(data []byte) uint64 { return xxh3.HashSeed(data[:24], uint64(s)) }
@@ -64,8 +66,8 @@ type header struct {
 // durable is the position up to which the log was on disk when the record was written.
 func (h header) durable() uint64 { return h.position - uint64(h.lag) }
 
-// sealPayload puts the checksum of the payload into the header. Append does it outside of its lock, sealHeader
-// completes it.
+// sealPayload puts the checksum of the payload into the header. Append calls it outside its lock; sealHeader completes
+// the header.
 func sealPayload(data []byte) {
 	binary.LittleEndian.PutUint32(data[20:], crc32.Checksum(data[HeaderBytes:], castagnoli))
 }
@@ -80,7 +82,7 @@ func sealHeader(data []byte, position uint64, count uint32, durable uint64, s sa
 	binary.LittleEndian.PutUint64(data[24:], s.seal(data))
 }
 
-// parseHeader reads a header without the payload's checksum; ok is false when it isn't one of this log's.
+// parseHeader reads a header without checking the payload. ok is false when the header isn't one of this log's.
 func parseHeader(data []byte, s salt) (h header, ok bool) {
 	if len(data) < HeaderBytes || binary.LittleEndian.Uint32(data[12:]) != formatVersion ||
 		binary.LittleEndian.Uint64(data[24:]) != s.seal(data) {
@@ -92,8 +94,8 @@ func parseHeader(data []byte, s salt) (h header, ok bool) {
 	return h, h.position > 0 && h.count > 0 && h.lag > 0 && uint64(h.lag) <= h.position
 }
 
-// openRecord checks a whole record and returns its parts. Pebble's chunks have checksums of their own, so what fails
-// here was wrong before it was written, or was written by something else.
+// openRecord checks a whole record and returns its parts. Pebble's chunks have checksums of their own, so a record that
+// fails here was wrong before it was written, or was written by something else.
 func openRecord(data []byte, s salt) (header, []byte, error) {
 	h, ok := parseHeader(data, s)
 	if !ok {

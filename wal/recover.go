@@ -14,9 +14,9 @@ import (
 	"millrace/wal/durable"
 )
 
-// load finds out what the log holds and whether that is all that it must hold. Only when it is, anything is changed:
-// what was found is synced, since a record that survived a kill may still be in the page cache alone, and must not be
-// lost by a later loss of power, with newer ones behind it acknowledged.
+// load finds out what the log holds and whether it holds everything that it must. Only then does load change anything:
+// it syncs what it has found. A record that survived a kill may still be in the page cache alone. A later loss of power
+// must not take it when newer records after it have been acknowledged.
 func (l *Log) load() error {
 	fs, dir := l.opts.FS, l.opts.Dir
 	mark, err := openHighWater(fs, dir)
@@ -82,12 +82,12 @@ func (l *Log) list(files pebblewal.Logs, state highWaterState) (obsolete []strin
 	return obsolete, nil
 }
 
-// check reads all segments and returns the position that the log ends at. A segment that ends in an invalid record is
-// fine when the next one continues right behind its last valid record: a crash, and the process that came after it. At
-// the end of the log an invalid record is fine when nothing says that it was ever acknowledged.
+// check reads all segments and returns the position at which the log ends. A segment may end in an invalid record when
+// the next segment continues right after its last valid one: there was a crash, and then another process. At the end of
+// the log an invalid record is acceptable when nothing says that it was ever acknowledged.
 func (l *Log) check(state highWaterState) (last uint64, err error) {
 	next := state.first
-	tail, tailOffset := 0, int64(0) // the segment with the last record, and where that ends
+	tail, tailOffset := 0, int64(0) // the segment with the last record, and where that record ends
 	for i, s := range l.segments {
 		s.first = next
 		if l.trust(i) {
@@ -140,8 +140,8 @@ func (l *Log) check(state highWaterState) (last uint64, err error) {
 	return next - 1, nil
 }
 
-// trust says whether segment i need not be read now (Options.Trusted), and then sets its last position, by the segment
-// behind it.
+// trust reports whether segment i need not be read now (Options.Trusted). If so, it sets the segment's last position
+// from the segment that follows.
 func (l *Log) trust(i int) bool {
 	if i+1 >= len(l.segments) {
 		return false
@@ -156,7 +156,7 @@ func (l *Log) trust(i int) bool {
 	return true
 }
 
-// begins is the position of a segment's first record; ok is false when that can't be read.
+// begins returns the position of a segment's first record; ok is false when that record can't be read.
 func (l *Log) begins(s *segment) (position uint64, ok bool) {
 	r, err := l.openSegment(s.path, 0)
 	if err != nil {
@@ -175,7 +175,7 @@ func (l *Log) tailName(tail int) string {
 }
 
 // checkSegment reads a segment whose first position is set, and sets the rest. It returns where the valid records end,
-// and whether that end is not a clean one.
+// and whether the segment lacks a clean end there.
 func (l *Log) checkSegment(s *segment) (end int64, torn bool, err error) {
 	r, err := l.openSegment(s.path, 0)
 	if err != nil {
@@ -199,7 +199,7 @@ func (l *Log) checkSegment(s *segment) (end int64, torn bool, err error) {
 	}
 }
 
-// settle makes what was found durable, says so in the high-water mark, and removes what was trimmed before.
+// settle makes what was found durable, records that in the high-water mark, and removes what was trimmed before.
 func (l *Log) settle(last uint64, obsolete []string) error {
 	fs := l.opts.FS
 	for _, s := range l.segments {
@@ -222,7 +222,7 @@ func (l *Log) settle(last uint64, obsolete []string) error {
 	return nil
 }
 
-// remove deletes a trimmed segment. When it can't, the next Open tries again.
+// remove deletes a trimmed segment. If that fails, the next Open tries again.
 func (l *Log) remove(path string) {
 	if err := l.opts.FS.Remove(path); err != nil && !oserror.IsNotExist(err) {
 		l.opts.Logger.Warn("wal: can't remove a trimmed segment", "segment", path, "error", err)

@@ -8,9 +8,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Floor is what is to stay free of a disk. Negative and zero values are no floor.
+// Floor is how much of a disk must stay free. Zero and negative values mean no floor.
 type Floor struct {
-	// MinFreeBytes and MinFreePercent: with less free space than either, there is no room.
+	// MinFreeBytes and MinFreePercent: with less free space than either, the disk has no room.
 	MinFreeBytes   int64
 	MinFreePercent float64
 }
@@ -19,8 +19,8 @@ func (f Floor) isReached(free, total uint64) bool {
 	return float64(free) < float64(f.MinFreeBytes) || float64(free)*100 < f.MinFreePercent*float64(total)
 }
 
-// Check returns an error that wraps ErrDiskFull when there is no room on the disk that a directory of the machine lies
-// on. Unknown is not full.
+// Check returns an error that wraps ErrDiskFull when the disk with the given directory of this machine has no room.
+// When the free space is unknown, the disk does not count as full.
 func (f Floor) Check(dir string) error {
 	u, err := vfs.Default.GetDiskUsage(dir)
 	if err == nil && f.isReached(u.AvailBytes, u.TotalBytes) {
@@ -29,7 +29,7 @@ func (f Floor) Check(dir string) error {
 	return nil
 }
 
-// Room says whether the disk of a log has room for more.
+// Room says whether the disk of a log has room for more records.
 type Room struct {
 	Floor
 	Logger *slog.Logger
@@ -37,10 +37,10 @@ type Room struct {
 	full atomic.Bool
 }
 
-// IsFull reports whether there was no room when Note was called last.
+// IsFull reports whether the disk had no room when Note was last called.
 func (r *Room) IsFull() bool { return r.full.Load() }
 
-// Note takes down how much of the disk is free, and logs when that makes a difference.
+// Note records how much of the disk is free, and logs when the disk becomes full or has room again.
 func (r *Room) Note(free, total uint64) {
 	full := r.isReached(free, total)
 	switch {

@@ -21,21 +21,21 @@ type segment struct {
 	path  string
 	first uint64 // position of its first record, written or not
 	last  uint64 // position of its last record; first-1 when it has none
-	bytes int64  // on disk
+	bytes int64  // size on disk
 	open  bool   // the committer still writes to it
-	pins  int    // readers that have it open
-	own   bool   // made by this process: only such are recycled
-	marks []mark // where reading may begin, rising
+	pins  int    // number of readers that have it open
+	own   bool   // made by this process: only such segments are recycled
+	marks []mark // where reading may begin, in rising order
 }
 
-// mark says that the record of a position begins at offset or, when no chunk fits there, in the block after it.
+// mark says that the record at a position begins at offset or, when no chunk fits there, in the block after it.
 type mark struct {
 	position uint64
 	offset   int64
 }
 
 const (
-	blockBytes   = 32 << 10 // of Pebble's record format; a chunk never crosses a block's end
+	blockBytes   = 32 << 10 // of Pebble's record format; a chunk never crosses the end of a block
 	markInterval = 1 << 20
 )
 
@@ -51,7 +51,7 @@ func (s *segment) wantsMark(offset int64) bool {
 	return n == 0 || offset-s.marks[n-1].offset >= markInterval
 }
 
-// startOf is the offset of a block at or before the record of a position.
+// startOf returns the offset of a block at or before the record at a position.
 func (s *segment) startOf(position uint64) int64 {
 	i, found := slices.BinarySearchFunc(s.marks, position, func(m mark, p uint64) int {
 		if m.position < p {
@@ -70,7 +70,8 @@ func (s *segment) startOf(position uint64) int64 {
 	return s.marks[i].offset &^ (blockBytes - 1)
 }
 
-// errTorn ends a segment that has no clean end: a crash cut it off, or it is damaged. Recovery finds out which.
+// errTorn is returned for a segment without a clean end: a crash cut it off, or it is damaged. Recovery finds out
+// which.
 var errTorn = errors.New("wal: segment ends in an invalid record")
 
 // segmentReader yields the records of one segment, checked. It is not safe for concurrent use.
@@ -79,11 +80,11 @@ type segmentReader struct {
 	path   string
 	salt   salt
 	base   int64
-	// offset is where the record that next returned, or the end that it found, begins.
+	// offset is where the last result of next begins, be it a record or the end.
 	offset int64
 }
 
-// openSegment reads a segment of the log from a block's offset on.
+// openSegment opens a segment of the log for reading, starting at the offset of a block.
 func (l *Log) openSegment(path string, offset int64) (*segmentReader, error) {
 	var files pebblewal.FileAccumulator
 	ok, err := files.MaybeAccumulate(offsetFS{l.opts.FS, offset}, path)
@@ -94,7 +95,7 @@ func (l *Log) openSegment(path string, offset int64) (*segmentReader, error) {
 }
 
 // next returns the next record; its payload is valid until the next call. Errors: io.EOF at a clean end, errTorn,
-// ErrCorrupt for a record that is no torn write, any other for a failure to read.
+// ErrCorrupt for a bad record that is not a torn write, and any other error for a failure to read.
 func (r *segmentReader) next() (header, []byte, error) {
 	src, off, err := r.reader.NextRecord()
 	r.offset = r.base + off.Physical
@@ -109,7 +110,7 @@ func (r *segmentReader) next() (header, []byte, error) {
 		return header{}, nil, fmt.Errorf("read segment %q at %d: %w", r.path, r.offset, err)
 	}
 	var data []byte
-	if b, ok := src.(*bytes.Buffer); ok { // read in full by NextRecord already, so nothing torn gets here
+	if b, ok := src.(*bytes.Buffer); ok { // NextRecord has already read it in full, so nothing torn gets here
 		data = b.Bytes()
 	} else if data, err = io.ReadAll(src); err != nil {
 		return header{}, nil, fmt.Errorf("read segment %q at %d: %w", r.path, r.offset, err)
@@ -123,7 +124,7 @@ func (r *segmentReader) next() (header, []byte, error) {
 
 func (r *segmentReader) close() { _ = r.reader.Close() }
 
-// offsetFS opens files so that they seem to begin at offset: Pebble's reader only starts at the start.
+// offsetFS opens files such that they seem to begin at offset, because Pebble's reader always starts at the beginning.
 type offsetFS struct {
 	vfs.FS
 	offset int64
@@ -137,7 +138,7 @@ func (fs offsetFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 	return &offsetFile{File: f, next: fs.offset}, nil
 }
 
-// offsetFile reads ahead, since Pebble's reader asks for one block at a time.
+// offsetFile reads ahead, because Pebble's reader asks for one block at a time.
 type offsetFile struct {
 	vfs.File
 	next   int64
@@ -174,17 +175,18 @@ func (f *offsetFile) Close() error {
 	return f.File.Close()
 }
 
-// remains is what a search behind the end of a segment found.
+// remains is what a search past the end of a segment has found.
 type remains struct {
-	records int    // beginnings of records of this log
+	records int    // number of beginnings of records of this log
 	highest uint64 // the highest of their positions
-	durable uint64 // the highest position of which one of them says that it was durable
+	durable uint64 // the highest position that one of them says was durable
 	torn    bool   // the bytes right at the end are the beginning of a chunk of this segment
 }
 
-// salvage searches a segment, from an offset on, for records that Pebble's reader no longer reaches: it stops at the
-// first bad chunk. A chunk is known by its type, the segment's number and its checksum, so what a recycled file held
-// before is not taken for it; a record by the log's seal, so what a client sent is not.
+// salvage searches a segment, from an offset on, for records that Pebble's reader doesn't reach because it stops at the
+// first bad chunk. A chunk is recognized by its type, the segment's number and its checksum, so the previous content of
+// a recycled file is not taken for a chunk. A record is recognized by the log's seal, so what a client sent is not
+// taken for a record.
 func (l *Log) salvage(s *segment, offset int64) (found remains, err error) {
 	f, err := l.opts.FS.Open(s.path)
 	if err != nil {
@@ -232,7 +234,8 @@ func salvageBlock(b []byte, num uint32, s salt, found *remains) {
 			return
 		}
 		i += j
-		// The seal first: it costs little, and a checksum of each thing that looks like a chunk may cost a lot.
+		// The seal is checked first: that is cheap, while checksumming everything that looks like a chunk could be
+		// costly.
 		end := i + chunkHeaderBytes + int(binary.LittleEndian.Uint16(b[i+4:]))
 		if kind := b[i+6]; kind != chunkFull && kind != chunkFirst || end > len(b) {
 			i++
@@ -240,7 +243,7 @@ func salvageBlock(b []byte, num uint32, s salt, found *remains) {
 		}
 		h, ok := parseHeader(b[i+chunkHeaderBytes:end], s)
 		if !ok || chunkSum(b[i+6:end]) != binary.LittleEndian.Uint32(b[i:]) {
-			i++ // not by end: what it claims to hold may be another record
+			i++ // not to end: what this chunk claims to hold may contain another record
 			continue
 		}
 		found.records++

@@ -1,27 +1,28 @@
-// Package wal is the write-ahead log: numbered, checksummed records, durable in groups, in the record format of Pebble.
-// It knows bytes and positions, nothing of what the records mean.
+// Package wal is the write-ahead log: numbered, checksummed records, made durable in groups, in the record format of
+// Pebble. It knows bytes and positions, but not what the records mean.
 //
 // What always holds:
-//   - Positions are 1, 2, 3, … without gaps, over restarts too. A record gets its position in Append, and is on disk in
-//     that order.
-//   - OnDurable sees a record only after the fsync that covers it, in position order, from one goroutine.
-//   - A record that OnDurable has seen is there after the next Open, or Open refuses: ErrMissing when the log ends too
-//     early, ErrCorrupt when it is damaged. Open drops only what was never acknowledged, and counts it.
+//   - Positions are 1, 2, 3, … without gaps, across restarts too. Append gives a record its position, and records are
+//     on disk in that order.
+//   - OnDurable sees a record only after the fsync that covers it, in position order, from one goroutine at a time.
+//   - A record that OnDurable has seen is there after the next Open, or Open refuses: it returns ErrMissing when the
+//     log ends too early, and ErrCorrupt when the log is damaged. Open drops only what was never acknowledged, and
+//     counts it.
 //   - A failed write or fsync is final. Nothing is acknowledged after it, and the file is not tried again: after a
-//     failed fsync the kernel may have dropped the pages, and a second one would report success.
-//   - What waits is bounded. Append never waits for the disk.
+//     failed fsync the kernel may have dropped the pages, and a second fsync would report success.
+//   - Whatever waits is bounded. Append waits for the disk only when its record asks for that (Record.Waits).
 //
-// Who owns what: Append orders records into a ring under mu. One goroutine, the committer (commit.go), takes all that
-// waits, writes it, waits for one fsync, advances the high-water mark and hands the records back; it alone creates,
-// writes and closes segments. One goroutine, the keeper, syncs the high-water mark now and then and watches the free
-// space. Segments are listed under segMu (read.go); a reader pins those that it reads, and Trim passes over nothing
-// pinned or held.
+// Ownership: Append puts records in order into a ring, under mu. One goroutine, the committer (commit.go), takes all
+// waiting records, writes them, waits for one fsync, advances the high-water mark and hands the records back. Only the
+// committer, or a caller of Append that holds its place (commitHere), creates, writes and closes segments. Another
+// goroutine, the keeper, syncs the high-water mark now and then and watches the free space. segMu guards the list of
+// segments (read.go). A reader pins the segments that it reads, and Trim skips every segment that is pinned or held.
 //
-// Each process writes to new segments only. So the tail that a crash left behind stays as it is, and the next segment
-// continues after the last valid record before it.
+// Each process writes to new segments only. The tail that a crash left behind therefore stays as it is, and the next
+// segment continues after the last valid record before it.
 //
-// The obvious way that was rejected: each Append calls WriteRecord with a wait group of its own, as Pebble's commit
-// does. It costs two switches of goroutines a record; here it is a few a group.
+// The obvious design was rejected: each Append would call WriteRecord with a wait group of its own, as Pebble's commit
+// does. That costs two goroutine switches per record; this design costs a few per group.
 package wal
 
 import (
@@ -42,16 +43,17 @@ import (
 )
 
 var (
-	// ErrCorrupt is returned by Open, Replay and Read when something is damaged or missing in the middle. Restore, or
-	// take the node's state from a peer: a log that has lost acknowledged records must not serve.
+	// ErrCorrupt is returned by Open, Replay and Read when something in the middle of the log is damaged or missing.
+	// Restore, or take the node's state from a peer: a log that has lost acknowledged records must not serve.
 	ErrCorrupt = errors.New("wal: the log is damaged")
 	// ErrMissing is returned by Open when the log ends before what was acknowledged, and by Replay and Read for records
-	// that are no longer, or not, in the log. Do as for ErrCorrupt.
+	// that the log no longer has, or does not have. The remedy is that of ErrCorrupt.
 	ErrMissing = errors.New("wal: records are missing")
-	// ErrBusy is returned by Append when as much waits for the disk as may. Refuse the request and let the client come
-	// again.
+	// ErrBusy is returned by Append when the records that wait for the disk have reached their bound. Refuse the
+	// request and let the client try again.
 	ErrBusy = errors.New("wal: too much waits for the disk")
-	// ErrDiskFull is returned by Append while the free space is below the floor. It passes by itself.
+	// ErrDiskFull is returned by Append while the free space is below the floor. Append takes records again once there
+	// is enough free space.
 	ErrDiskFull = errors.New("wal: the disk is full: less is free than min-free-bytes or min-free-percent ask for")
 	// ErrFailed is returned by Append, Trim and Close after a write or an fsync has failed. It is final; the process
 	// should exit.
@@ -69,43 +71,43 @@ var (
 type Options struct {
 	FS  vfs.FS // default vfs.Default
 	Dir string // made when absent; belongs to the log alone
-	// SegmentBytes: when a segment has passed it, the next record begins a new one. Default 128 MiB.
+	// SegmentBytes is the size beyond which the next record begins a new segment. Default 128 MiB.
 	SegmentBytes int64
-	// MaxRecycled is how many trimmed segments are kept to be written over, which is cheaper to sync than a new file.
-	// Default 4; negative: none.
+	// MaxRecycled is how many trimmed segments are kept to be overwritten, which is cheaper to sync than a new file.
+	// Default 4; a negative value means none.
 	MaxRecycled int
-	// Buffered has segments written through the page cache. Otherwise they are only where the file system can't write
-	// past it.
+	// Buffered makes the log write segments through the page cache. Otherwise it does so only where the file system
+	// can't bypass the page cache.
 	Buffered bool
-	// MaxPendingRecords and MaxPendingBytes bound what waits for the disk; beyond them, Append returns ErrBusy.
-	// Defaults 4096, 256 MiB.
+	// MaxPendingRecords and MaxPendingBytes bound the records that wait for the disk. Beyond either, Append returns
+	// ErrBusy. Defaults 4096, 256 MiB.
 	MaxPendingRecords int
 	MaxPendingBytes   int64
 	// MaxRecordBytes bounds len(Record.Data). Default 64 MiB.
 	MaxRecordBytes int
-	// Trusted: the caller holds the effects of records up to this position elsewhere, durably. Open looks only at the
-	// first record of segments that hold none but such; what else is in them is checked when it is read. Default 0: all
-	// is read.
+	// Trusted says that the caller holds the effects of all records up to this position elsewhere, durably. In segments
+	// that hold only such records, Open looks only at the first record; the others are checked when they are read.
+	// Default 0: everything is read.
 	Trusted uint64
-	// HighWaterInterval is how often the high-water mark is synced, and so how much of the newest log a loss of power
-	// together with damage to the log could hide. Default 1 s.
+	// HighWaterInterval is how often the high-water mark is synced. It bounds how much of the newest log could go
+	// missing unnoticed when a loss of power coincides with damage to the log. Default 1 s.
 	HighWaterInterval time.Duration
-	// MinFreeBytes and MinFreePercent: with less free space than either, Append returns ErrDiskFull. Defaults 2 GB and
-	// 5; negative: no floor.
+	// MinFreeBytes and MinFreePercent are the floor: with less free space than either, Append returns ErrDiskFull.
+	// Defaults 2 GB and 5; a negative value means no floor.
 	MinFreeBytes   int64
 	MinFreePercent float64
-	// StallAfter: Stalled reports true when the disk has been at one group for longer. Default 5 s.
+	// StallAfter is how long the disk may take for one group before Stalled reports true. Default 5 s.
 	StallAfter time.Duration
 	Logger     *slog.Logger // default slog.Default()
 	// OnDurable gets records that have become durable, in position order, from one goroutine at a time. The slice is
-	// lent for the call, the records are the caller's again. Nothing is written while it runs: it should hand over and
-	// return. It must not call Close. Required.
+	// lent for the call; the records belong to the caller of Append again. Nothing is written while OnDurable runs, so
+	// it should hand the records over and return. It must not call Close. Required.
 	OnDurable func([]*Record)
-	// OnFailure is called once, from some goroutine of the log or of the caller of Trim, when a write or an fsync has
-	// failed. It must not call Close.
+	// OnFailure is called once, when a write or an fsync has failed, from a goroutine of the log or from one that
+	// calls Append, Trim or Close. It must not call Close.
 	OnFailure func(error)
 
-	diskInterval time.Duration // how often free space is looked at; default 1 s
+	diskInterval time.Duration // how often the free space is checked; default 1 s
 }
 
 // EnsureDefaults fills in what is not set.
@@ -153,48 +155,49 @@ func (o *Options) Validate() error {
 // Log is an open log. Its methods are safe for concurrent use unless they say otherwise.
 type Log struct {
 	opts      Options
-	dir       vfs.File // synced after a segment was made
+	dir       vfs.File // synced after a segment has been created
 	highWater *highWater
 	salt      salt // as the high-water mark has it
 	lock      io.Closer
 
 	mu       sync.Mutex // guards the ring and the states below
 	wake     sync.Cond  // the committer waits on it
-	ring     []*Record  // a circle of MaxPendingRecords
-	head     int        // the oldest in it
-	queued   int        // how many are in it
-	records  int        // that wait for the disk, in the ring or written
+	ring     []*Record  // circular, with room for MaxPendingRecords
+	head     int        // index of the oldest record in ring
+	queued   int        // number of records in ring
+	records  int        // number of records that wait for the disk, in the ring or written
 	bytes    int64
-	appended uint64 // the last position given
-	touched  bool   // something was appended since Open
-	idle     bool   // the committer waits, and nobody has its place
-	lent     bool   // who has appended a record has the committer's place (commitHere)
+	appended uint64 // the last position given out
+	touched  bool   // whether anything was appended since Open
+	idle     bool   // the committer waits, and nobody holds its place
+	lent     bool   // a goroutine that has appended a record holds the committer's place (commitHere)
 	closing  bool
 	failure  error // wraps ErrFailed
 
-	last    atomic.Uint64 // appended, for readers without mu
+	last    atomic.Uint64 // same as appended, for readers without mu
 	durable atomic.Uint64
 	room    Room
-	ioStart atomic.Int64 // since when the committer is at the disk, in ns since started; 0: it isn't
+	ioStart atomic.Int64 // when the committer began to use the disk, in ns since started; 0: it does not use it
 
-	segMu    sync.Mutex // guards the list and the segments in it
-	segments []*segment // by number, without a gap
+	segMu    sync.Mutex // guards the list, and the segments in it
+	segments []*segment // by number, without gaps
 	nextNum  uint64
 	recycled []recycledFile
 	holds    map[string]uint64
 	trimMu   sync.Mutex // one Trim at a time; before segMu
 
 	commit  committer
-	done    chan struct{} // the committer has returned
+	done    chan struct{} // closed when the committer has returned
 	stop    chan struct{} // tells the keeper to return
-	kept    chan struct{} // it has
+	kept    chan struct{} // closed when the keeper has returned
 	closeMu sync.Mutex
 	closed  bool
 	started time.Time
 }
 
-// Open opens or makes the log in a directory. It reads and checks all of it, drops a torn tail, and replays nothing.
-// Errors: ErrCorrupt, ErrMissing, or what the file system says; the directory then stays as it was.
+// Open opens the log in a directory, or creates it. It reads and checks the log except for what Options.Trusted lets it
+// skip, drops a torn tail, and replays nothing. It returns ErrCorrupt, ErrMissing, or an error of the file system; the
+// directory then stays as it was.
 func Open(opts Options) (*Log, error) {
 	opts.EnsureDefaults()
 	if err := opts.Validate(); err != nil {
@@ -240,9 +243,9 @@ func (l *Log) open() (err error) {
 	return nil
 }
 
-// Append gives the record its position and queues it. OnDurable hands the record back. It waits for the disk only with
-// a record that says so (Record.Waits). With an error the record stays the caller's and got no position: ErrBusy,
-// ErrDiskFull, ErrFailed, ErrClosed, ErrRecordTooLarge.
+// Append gives the record its position and queues it. OnDurable hands the record back. Append waits for the disk only
+// when the record says so (Record.Waits). After an error the record still belongs to the caller and has got no
+// position. Errors: ErrBusy, ErrDiskFull, ErrFailed, ErrClosed, ErrRecordTooLarge.
 func (l *Log) Append(r *Record) error {
 	size := len(r.Data)
 	if size < HeaderBytes || r.Count == 0 {
@@ -295,7 +298,7 @@ func (l *Log) LastPosition() uint64 { return l.last.Load() }
 // DurablePosition is the position up to which all records are on disk.
 func (l *Log) DurablePosition() uint64 { return l.durable.Load() }
 
-// Stalled reports whether the disk has been at one group for longer than StallAfter.
+// Stalled reports whether the disk has been busy with one group for longer than StallAfter.
 func (l *Log) Stalled() bool { return l.atDisk() > l.opts.StallAfter }
 
 func (l *Log) atDisk() time.Duration {
@@ -306,17 +309,17 @@ func (l *Log) atDisk() time.Duration {
 	return time.Since(l.started) - time.Duration(start)
 }
 
-// Err is what the log has failed with, wrapping ErrFailed, or nil.
+// Err returns the error that the log has failed with, which wraps ErrFailed, or nil.
 func (l *Log) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.failure
 }
 
-// DiskFull reports whether Append refuses records for want of free space.
+// DiskFull reports whether Append refuses records for lack of free space.
 func (l *Log) DiskFull() bool { return l.room.IsFull() }
 
-// Close refuses further records, waits until those that wait are durable and handed back, and leaves an exact
+// Close refuses further records, waits until all waiting records are durable and handed back, and leaves an exact
 // high-water mark. It returns the error of a log that has failed. A second Close returns nil.
 func (l *Log) Close() error {
 	l.closeMu.Lock()
@@ -332,7 +335,7 @@ func (l *Log) Close() error {
 	<-l.done
 	close(l.stop)
 	<-l.kept
-	l.trimMu.Lock() // a Trim that runs finishes first
+	l.trimMu.Lock() // let a running Trim finish first
 	defer l.trimMu.Unlock()
 	err := l.Err()
 	if err == nil {
@@ -348,23 +351,23 @@ func (l *Log) Close() error {
 	return err
 }
 
-// release frees what Open has taken, as far as it got.
+// release frees what Open has acquired, as far as Open got.
 func (l *Log) release() {
 	if w := l.commit.writer; w != nil {
-		_ = w.file.Close() // of a log that has failed
+		_ = w.file.Close() // only the writer of a failed log is still open here
 	}
 	if l.dir != nil {
 		_ = l.dir.Close()
 	}
 	if l.highWater != nil {
-		_ = l.highWater.slots.Close() // synced, or the log has failed
+		_ = l.highWater.slots.Close() // already synced, or the log has failed
 	}
 	if l.lock != nil {
 		_ = l.lock.Close()
 	}
 }
 
-// fail ends the log: the first cause stays.
+// fail ends the log. The first cause is kept.
 func (l *Log) fail(cause error) {
 	l.mu.Lock()
 	if l.failure != nil {
@@ -381,7 +384,7 @@ func (l *Log) fail(cause error) {
 	l.opts.OnFailure(failure)
 }
 
-// keep syncs the high-water mark and looks at the free space until Close.
+// keep syncs the high-water mark and checks the free space until Close.
 func (l *Log) keep() {
 	defer close(l.kept)
 	mark, disk := time.NewTicker(l.opts.HighWaterInterval), time.NewTicker(l.opts.diskInterval)
@@ -406,15 +409,16 @@ func (l *Log) keep() {
 
 func (l *Log) checkDisk() {
 	u, err := l.opts.FS.GetDiskUsage(l.opts.Dir)
-	if err != nil { // unknown is not full; a disk that is gone shows at the next fsync
+	if err != nil { // unknown does not mean full; a disk that is gone shows at the next fsync
 		l.opts.Logger.Debug("wal: free space is unknown", "error", err)
 		return
 	}
 	l.room.Note(u.AvailBytes, u.TotalBytes)
 }
 
-// MakeDir makes a directory, with those above it, for its owner alone, and syncs the parents of what it made: a loss of
-// power must not take a file by its folder. A nil fs is the operating system's.
+// MakeDir creates a directory and its missing parents, accessible to the owner alone, and syncs the parents of each
+// directory that it created: a loss of power must not lose a file because its directory is gone. A nil fs is the
+// operating system's.
 func MakeDir(fs vfs.FS, dir string) error {
 	if fs == nil {
 		fs = vfs.Default

@@ -10,31 +10,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// writer writes the segment that is open, in the recyclable chunks of Pebble's record format, so that Pebble's reader
-// reads them. Only the committer touches it.
+// writer writes the open segment in the recyclable chunks of Pebble's record format, so that Pebble's reader can read
+// them. Only the committer touches it.
 //
-// Pebble's own writer copies into blocks of 32 KiB, and hands each, and each sync, to a goroutine of its own. A group
-// here is one or a few writes and one sync by the goroutine that waits for them: two switches fewer, and less than half
-// of the CPU for a large record (docs/decisions/2026-11-23-log-writer.md).
+// Pebble's own writer copies into blocks of 32 KiB, and hands each block and each sync to a goroutine of its own. Here,
+// a group is one or a few writes and one sync, done by the goroutine that waits for them. That saves two goroutine
+// switches, and more than half of the CPU for a large record (docs/decisions/2026-11-23-log-writer.md).
 //
-// Whole pages are written, from memory that begins at a page, so that they can go to the disk past the page cache
-// (writeDirect): the last one filled up with zeros, and once more with what comes next.
+// The writer writes whole pages from page-aligned memory, so that they can bypass the page cache (writeDirect). The
+// last page is filled up with zeros, and written once more together with what comes next.
 type writer struct {
 	file         vfs.File
-	num          uint32 // of the segment; stands in each chunk
-	buf          []byte // from written on: the rest of a page that has been written, and what has not been
+	num          uint32 // of the segment; part of each chunk
+	buf          []byte // from written on: the rest of a page that has been written, and what has not been written yet
 	written      int64  // bytes of the segment before buf, whole pages
-	allocated    int64  // of the file, as far as the file system does that
-	segmentBytes int64  // Options.SegmentBytes: nothing is allocated behind it but what is written at once
+	allocated    int64  // of the file, as far as the file system allocates ahead
+	segmentBytes int64  // Options.SegmentBytes: nothing is allocated past it but what is written at once
 }
 
-// writeBytes is what is gathered at most before it is written.
+// writeBytes is the most that is gathered before it is written.
 const writeBytes = 1 << 20
 
-// end is the offset behind what was appended.
+// end is the offset just after what was appended.
 func (w *writer) end() int64 { return w.written + int64(len(w.buf)) }
 
-// append adds a record, cut where blocks end. What is appended is durable after the next sync.
+// append adds a record, split where blocks end. What is appended is durable after the next sync.
 func (w *writer) append(record []byte) error {
 	for isFirst := true; ; isFirst = false {
 		n := min(len(record), w.room()-chunkHeaderBytes)
@@ -64,7 +64,7 @@ func chunkKind(isFirst, isLast bool) byte {
 	return chunkMiddle
 }
 
-// room is what is left of the block, at least a chunk's header.
+// room is what is left of the block, at least the size of a chunk header.
 func (w *writer) room() int { return blockBytes - int(w.end()%blockBytes) }
 
 func (w *writer) chunk(kind byte, payload []byte) {
@@ -75,18 +75,18 @@ func (w *writer) chunk(kind byte, payload []byte) {
 	w.buf = binary.LittleEndian.AppendUint32(w.buf, w.num)
 	w.buf = append(w.buf, payload...)
 	binary.LittleEndian.PutUint32(w.buf[at:], chunkSum(w.buf[at+6:]))
-	if room := w.room(); room < chunkHeaderBytes { // no chunk begins there
+	if room := w.room(); room < chunkHeaderBytes { // no chunk fits there
 		w.buf = append(w.buf, make([]byte, room)...)
 	}
 }
 
-// flush writes what was appended, in whole pages. The last one stays in buf when it isn't full.
+// flush writes what was appended, in whole pages. The last page stays in buf when it isn't full.
 func (w *writer) flush() error {
 	end := len(w.buf)
 	pages := append(w.buf, noPage[:-end&(pageBytes-1)]...)
 	if more := w.written + int64(len(pages)) - w.allocated; more > 0 {
 		more = max(more, min(maxPreallocate, w.segmentBytes-w.allocated))
-		_ = w.file.Preallocate(w.allocated, more) // for speed alone: the write says what there is no room for
+		_ = w.file.Preallocate(w.allocated, more) // only for speed: the write itself reports a lack of room
 		w.allocated += more
 	}
 	if _, err := w.file.WriteAt(pages, w.written); err != nil {
@@ -102,14 +102,14 @@ const pageBytes = 4 << 10
 
 var noPage [pageBytes]byte
 
-// pagesOf is memory for so many bytes that begins at a page.
+// pagesOf returns page-aligned memory of n bytes.
 func pagesOf(n int) []byte {
 	b := make([]byte, n+pageBytes)
 	at := int(-uintptr(unsafe.Pointer(unsafe.SliceData(b))) & (pageBytes - 1))
 	return b[at : at+n : at+n]
 }
 
-// sync makes all that was appended durable.
+// sync makes everything that was appended durable.
 func (w *writer) sync() error {
 	start := time.Now()
 	if err := w.flush(); err != nil {
@@ -123,8 +123,8 @@ func (w *writer) sync() error {
 	return nil
 }
 
-// close ends the segment with a chunk's header of the next one, by which a reader tells the end from what a recycled
-// file held before.
+// close ends the segment with the chunk header of a following segment. By that header a reader can tell the end from
+// the previous content of a recycled file.
 func (w *writer) close() error {
 	w.buf = append(w.buf, 0, 0, 0, 0, 0, 0, chunkFull)
 	w.buf = binary.LittleEndian.AppendUint32(w.buf, w.num+1)
@@ -135,13 +135,13 @@ func (w *writer) close() error {
 	return err
 }
 
-// recycledFile is a trimmed segment that is kept to be written over: syncing what is allocated already is cheaper.
+// recycledFile is a trimmed segment that is kept to be overwritten: syncing space that is already allocated is cheaper.
 type recycledFile struct {
 	path string
 	size int64
 }
 
-// create makes the file of a segment, or takes a recycled one, and syncs the directory, so that its name is durable.
+// create creates the file of a segment, or takes a recycled one, and syncs the directory, so that the name is durable.
 func (l *Log) create(num uint64) (w *writer, path string, size int64, err error) {
 	fs := l.opts.FS
 	path = fs.PathJoin(l.opts.Dir, fmt.Sprintf("%06d.log", num))
@@ -173,8 +173,8 @@ func (l *Log) create(num uint64) (w *writer, path string, size int64, err error)
 		segmentBytes: l.opts.SegmentBytes}, path, old.size, nil
 }
 
-// writeDirect has what is written to a file go to the disk past the page cache, which costs less than half of the CPU
-// beside load that needs the memory. It says false where the file system can't do that by pages, or is in memory.
+// writeDirect makes writes to a file bypass the page cache, which costs less than half of the CPU beside load that
+// needs the memory. It returns false where the file system can't do that page by page, or is in memory.
 func writeDirect(file vfs.File) bool {
 	fd := file.Fd()
 	if fd == vfs.InvalidFd {
@@ -194,8 +194,8 @@ func writeDirect(file vfs.File) bool {
 	return err == nil
 }
 
-// maxPreallocate is what is allocated ahead at a time. It bounds what a segment that is closed early leaves allocated
-// behind its end.
+// maxPreallocate is how much is allocated ahead at a time. It bounds the space that a segment which is closed early
+// leaves allocated past its end.
 const maxPreallocate = 16 << 20
 
 const writeCategory vfs.DiskWriteCategory = "millrace-wal"
@@ -210,7 +210,7 @@ func (l *Log) takeRecycled() (f recycledFile, ok bool) {
 	return f, true
 }
 
-// recycle keeps a trimmed segment, unless there are enough of them.
+// recycle keeps a trimmed segment, unless enough of them are kept already.
 func (l *Log) recycle(s *segment) bool {
 	l.segMu.Lock()
 	defer l.segMu.Unlock()

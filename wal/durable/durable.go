@@ -1,6 +1,6 @@
-// Package durable puts single files of a directory in place so that neither a crash nor a loss of power leaves half of
-// one (ReplaceFile; WriteFile where a person has named it), and writes over small ones so that nothing that was there
-// is lost (Slots).
+// Package durable puts single files of a directory in place such that neither a crash nor a loss of power leaves half a
+// file (ReplaceFile, and WriteFile for files that a person has named). It also overwrites small files such that their
+// last state is never lost (Slots).
 package durable
 
 import (
@@ -13,22 +13,23 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Temporary is the end of the name of an unfinished file: an interrupted ReplaceFile leaves it behind, and the next one
-// of the same file writes over it.
+// Temporary is the suffix of the name of an unfinished file. An interrupted ReplaceFile leaves that file behind, and
+// the next ReplaceFile of the same path overwrites it.
 const Temporary = ".tmp"
 
-// ErrUncertain is wrapped by errors of ReplaceFile after which a crash may leave either file.
+// ErrUncertain is wrapped by errors of ReplaceFile after which a crash may leave either the old or the new file.
 var ErrUncertain = errors.New("whether it was kept is unknown")
 
-// ReplaceFile makes path a file with this text and mode, or leaves it as it was. When it returns nil the file is on
-// disk under its name.
+// ReplaceFile makes path a file with this text and mode, or leaves the file as it was. When it returns nil, the file is
+// on disk under its name.
 func ReplaceFile(path string, text []byte, mode fs.FileMode) error {
 	return replace(vfs.Default, path, text, func(path string) (file, error) {
 		return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
 	})
 }
 
-// ReplaceFileOn is ReplaceFile on any file system, with the mode that it gives. A nil one is the operating system's.
+// ReplaceFileOn is ReplaceFile on any file system, with that file system's mode for new files. A nil file system is the
+// operating system's.
 func ReplaceFileOn(on vfs.FS, path string, text []byte) error {
 	on = orDefault(on)
 	return replace(on, path, text,

@@ -11,8 +11,8 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// SealText is v as JSON, and a line with its CRC-32C in hex, so that damage isn't taken for a value. It panics when v
-// has no JSON.
+// SealText returns v as JSON followed by a line with the JSON's CRC-32C in hex, so that damage isn't mistaken for a
+// value. It panics when v can't be encoded as JSON.
 func SealText(v any) []byte {
 	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
@@ -22,13 +22,13 @@ func SealText(v any) []byte {
 	return append(b, seal(b)...)
 }
 
-// sealBytes is the size of a seal: eight digits and the end of the line.
+// sealBytes is the size of a seal: eight digits and a newline.
 const sealBytes = 9
 
 func seal(b []byte) []byte { return fmt.Appendf(nil, "%08x\n", crc32.Checksum(b, castagnoli)) }
 
-// UnsealText reads what SealText has made into v. Errors: io.ErrUnexpectedEOF when it is too short, and others when
-// anything in it was changed.
+// UnsealText decodes what SealText has made into v. It returns io.ErrUnexpectedEOF when the text is too short, and
+// another error when anything in it was changed.
 func UnsealText(b []byte, v any) error {
 	n := len(b) - sealBytes
 	if n < 0 {

@@ -11,29 +11,29 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Slots is a small file that holds a state of a few bytes, which changes often. What is written is there after a kill
-// at once; after a loss of power, what was there at the last sync, or something newer.
+// Slots is a small file that holds a state of a few bytes, which changes often. After a kill, the last written state is
+// there. After a loss of power, the state of the last sync is there, or a newer one.
 //
-// It has three slots in pages of their own. One holds the last synced state and is left alone, one takes the writes,
-// and the third lets writes go on while a sync runs. A torn write therefore never touches the only good copy.
+// The file has three slots in pages of their own. One holds the last synced state and is left alone, one takes the
+// writes, and the third lets writes go on while a sync runs. A torn write therefore never touches the only good copy.
 //
 //	magic, 8 bytes, the last of which is the format | generation u64 | the state | CRC-32C of all before it
 type Slots struct {
 	file  vfs.File
 	magic string
 
-	syncMu sync.Mutex // held over a whole sync; before mu
+	syncMu sync.Mutex // held throughout a sync; locked before mu
 
 	mu         sync.Mutex // guards all below
 	generation uint64
 	dirty      bool
-	active     int // slot that takes the writes
-	synced     int // slot of the last sync
+	active     int // the slot that takes the writes
+	synced     int // the slot of the last sync
 	buf        []byte
 }
 
 const (
-	// SlotCount and SlotSpacing say where slots are.
+	// SlotCount and SlotSpacing say where the slots are.
 	SlotCount   = 3
 	SlotSpacing = 4096
 
@@ -41,10 +41,10 @@ const (
 	slotSum  = 4
 )
 
-// ErrNoSlot is wrapped by errors of OpenSlots when no slot can be read.
+// ErrNoSlot is wrapped by errors of OpenSlots when no slot is readable.
 var ErrNoSlot = errors.New("no slot is readable")
 
-// SlotsText is the content of a file with that state in all slots.
+// SlotsText is the content of a file that has the given state in every slot.
 func SlotsText(magic string, state []byte) []byte {
 	text := make([]byte, SlotCount*SlotSpacing)
 	for i := range SlotCount {
@@ -60,7 +60,7 @@ func appendSlot(b []byte, magic string, generation uint64, state []byte) []byte 
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
-// ReadSlot is the state in a slot, which b begins with.
+// ReadSlot returns the state in the slot that b begins with.
 func ReadSlot(b []byte, magic string, size int) (state []byte, generation uint64, ok bool) {
 	end := slotHead + size
 	if len(b) < end+slotSum || string(b[:8]) != magic ||
@@ -70,8 +70,7 @@ func ReadSlot(b []byte, magic string, size int) (state []byte, generation uint64
 	return b[slotHead:end:end], binary.LittleEndian.Uint64(b[8:]), true
 }
 
-// CreateSlots makes the file. It is there completely or not at all. A nil file system is the operating system's, here
-// as elsewhere.
+// CreateSlots creates the file, whole or not at all. A nil file system is the operating system's, here as elsewhere.
 func CreateSlots(on vfs.FS, path, magic string, state []byte) (*Slots, error) {
 	if err := ReplaceFileOn(on, path, SlotsText(magic, state)); err != nil {
 		return nil, err
@@ -80,7 +79,7 @@ func CreateSlots(on vfs.FS, path, magic string, state []byte) (*Slots, error) {
 	return s, err
 }
 
-// OpenSlots reads the file, and returns a state of that size.
+// OpenSlots opens the file and returns its state, which must have the given size.
 func OpenSlots(on vfs.FS, path, magic string, size int) (s *Slots, state []byte, err error) {
 	f, err := orDefault(on).OpenReadWrite(path, vfs.WriteCategoryUnspecified)
 	if err != nil {
@@ -109,12 +108,12 @@ func (s *Slots) load(size int) (state []byte, err error) {
 		return nil, s.unreadable()
 	}
 	s.active = (s.synced + 1) % SlotCount
-	// What was read may be in the page cache alone, and an older slot the one on disk. Both are, before one is written
-	// over.
+	// The state that was read may be in the page cache alone, with an older slot as the only one on disk. After this
+	// sync both are on disk, before either is overwritten.
 	return state, s.file.SyncData()
 }
 
-// unreadable says why no slot could be read: they are of another format, or damaged.
+// unreadable says why no slot is readable: the slots have another format, or are damaged.
 func (s *Slots) unreadable() error {
 	magic := make([]byte, len(s.magic))
 	version := len(magic) - 1
@@ -138,7 +137,7 @@ func (s *Slots) Write(state []byte) error {
 	return nil
 }
 
-// Sync makes what is written durable. It is safe beside writes, which go to another slot meanwhile.
+// Sync makes the written state durable. It may run beside writes, which go to another slot meanwhile.
 func (s *Slots) Sync() error {
 	s.syncMu.Lock()
 	defer s.syncMu.Unlock()
@@ -160,7 +159,7 @@ func (s *Slots) Sync() error {
 	return nil
 }
 
-// Settle writes the same state to all slots and syncs it, so that a later damage to one of them loses nothing.
+// Settle writes the same state to all slots and syncs it, so that later damage to one slot loses nothing.
 func (s *Slots) Settle(state []byte) error {
 	for range SlotCount {
 		if err := errors.Join(s.Write(state), s.Sync()); err != nil {
@@ -170,5 +169,5 @@ func (s *Slots) Settle(state []byte) error {
 	return nil
 }
 
-// Close closes the file. What isn't synced is left to the operating system.
+// Close closes the file. Writing back an unsynced state is left to the operating system.
 func (s *Slots) Close() error { return s.file.Close() }

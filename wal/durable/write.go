@@ -11,9 +11,9 @@ import (
 	"syscall"
 )
 
-// WriteFile makes path a file of what write writes, on disk under its name, or leaves it as it was. A link is followed.
-// What is no regular file, a device or a pipe, is written into, since it must stay what it is: there, what was written
-// before an error has been written.
+// WriteFile makes path a file with what write writes, on disk under its name, or leaves the file as it was. A link is
+// followed. Anything but a regular file, such as a device or a pipe, must remain what it is and is therefore written
+// into: there, what was written before an error stays written.
 func WriteFile(path string, write func(io.Writer) error) error {
 	to, isWhole, err := target(path)
 	if err != nil {
@@ -36,12 +36,12 @@ func WriteFile(path string, write func(io.Writer) error) error {
 	return SyncDir(nil, dir)
 }
 
-// maxLinks is how many links may lead to one another, as in the kernel.
+// maxLinks is how many links may lead to one another, the same as in the kernel.
 const maxLinks = 40
 
-// target is the file that path leads to, which need not be there. isWhole is false for what can't be replaced as a
-// whole: what is no regular file, and files that a process has open (/dev/stdout, /proc/self/fd/1), which goes on with
-// the one that it has.
+// target returns the file that path leads to, which need not exist. isWhole is false for what can't be replaced as a
+// whole: anything but a regular file, and a file that a process has open (/dev/stdout, /proc/self/fd/1), because that
+// process would go on with the file that it has.
 func target(path string) (to string, isWhole bool, err error) {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		return path, false, nil
@@ -59,7 +59,7 @@ func target(path string) (to string, isWhole bool, err error) {
 		path = filepath.Join(dir, filepath.Base(path))
 		link, err := os.Readlink(path)
 		switch {
-		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.EINVAL): // it is no link
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.EINVAL): // path is not a link
 			return path, true, nil
 		case err != nil:
 			return "", false, err
@@ -72,14 +72,14 @@ func target(path string) (to string, isWhole bool, err error) {
 	return "", false, fmt.Errorf("%q: %w", path, syscall.ELOOP)
 }
 
-// writeInto writes behind what is there.
+// writeInto appends to what is there.
 func writeInto(path string, write func(io.Writer) error) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		return err
 	}
 	err = write(f)
-	if synced := f.Sync(); !errors.Is(synced, syscall.EINVAL) && !errors.Is(synced, syscall.ENOTSUP) { // a pipe can't
+	if synced := f.Sync(); !errors.Is(synced, syscall.EINVAL) && !errors.Is(synced, syscall.ENOTSUP) { // pipe
 		err = errors.Join(err, synced)
 	}
 	return errors.Join(err, f.Close())

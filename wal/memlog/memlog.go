@@ -1,5 +1,5 @@
-// Package memlog is for tests: a group's log in memory, as one node has it. What it has was decided elsewhere, with
-// gaps between positions; its owner hands it to the replica. It lets go what nobody holds.
+// Package memlog is for tests: a group's log in memory, as one node has it. What the log holds was decided elsewhere,
+// with gaps between positions; the log's owner hands the records to the replica. Trim drops what nobody holds.
 package memlog
 
 import (
@@ -11,7 +11,7 @@ import (
 	"millrace/wal"
 )
 
-// After is an empty log of a replica whose state came from elsewhere, up to a position.
+// After returns an empty log of a replica whose state up to a position came from elsewhere.
 func After(position uint64) *Log { return &Log{durable: position, trimmed: position + 1} }
 
 // Record is a record as the nodes of a group have it.
@@ -25,7 +25,7 @@ type Record struct {
 type Log struct {
 	mu      sync.Mutex
 	records []Record
-	trimmed uint64 // Trim's
+	trimmed uint64 // the position that Trim was called with
 	durable uint64
 	holds   map[string]uint64
 }
@@ -38,7 +38,7 @@ func (l *Log) Add(position uint64, count uint32, payload []byte) {
 	l.durable = position
 }
 
-// From are the records from a position on.
+// From returns the records from a position on.
 func (l *Log) From(position uint64) []Record {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -51,14 +51,14 @@ func (l *Log) From(position uint64) []Record {
 	return slices.Clone(l.records[i:])
 }
 
-// Clone is a log that has the same.
+// Clone returns a log with the same content.
 func (l *Log) Clone() *Log {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return &Log{records: slices.Clone(l.records), trimmed: l.trimmed, durable: l.durable}
 }
 
-// Append refuses: nobody leads here.
+// Append always refuses, since nobody leads here.
 func (l *Log) Append(*wal.Record) error { return wal.ErrNotLeader }
 
 // Replay calls f for all records from a position on, unless some of them are gone.
@@ -72,7 +72,7 @@ func (l *Log) Replay(from uint64, f func(uint64, uint32, []byte) error) error {
 	return l.Read(from, math.MaxUint64, f)
 }
 
-// Read calls f for the records from a position to another.
+// Read calls f for the records between two positions, both included.
 func (l *Log) Read(from, to uint64, f func(uint64, uint32, []byte) error) error {
 	for _, r := range l.From(from) {
 		if r.Position > to {
@@ -95,7 +95,7 @@ func (l *Log) Hold(name string, from uint64) {
 	l.holds[name] = from
 }
 
-// Trim lets go what nobody holds.
+// Trim drops the records before a position that nobody holds.
 func (l *Log) Trim(before uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,7 +107,7 @@ func (l *Log) Trim(before uint64) error {
 	return nil
 }
 
-// FirstPosition is that of the first record that is there.
+// FirstPosition is the position of the first record that is there.
 func (l *Log) FirstPosition() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,32 +117,32 @@ func (l *Log) FirstPosition() uint64 {
 	return l.records[0].Position
 }
 
-// LastPosition is that of the last record.
+// LastPosition is the position of the last record.
 func (l *Log) LastPosition() uint64 { return l.DurablePosition() }
 
-// DurablePosition is that of the last record.
+// DurablePosition is the position of the last record.
 func (l *Log) DurablePosition() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.durable
 }
 
-// Bytes is 0.
+// Bytes is always 0.
 func (l *Log) Bytes() int64 { return 0 }
 
-// Stalled is false.
+// Stalled is always false.
 func (l *Log) Stalled() bool { return false }
 
-// DiskFull is false.
+// DiskFull is always false.
 func (l *Log) DiskFull() bool { return false }
 
 // Close does nothing.
 func (l *Log) Close() error { return nil }
 
-// Image is none.
+// Image returns no files.
 func (l *Log) Image(string, uint64, uint64) ([]wal.File, error) { return nil, nil }
 
-// Handed is the record as a log hands it to a replica.
+// Handed returns the record in the form in which a log hands it to a replica.
 func (r Record) Handed() *wal.Record {
 	return &wal.Record{Position: r.Position, Count: r.Count, Data: append(make([]byte, wal.HeaderBytes), r.Payload...)}
 }
