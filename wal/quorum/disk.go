@@ -11,28 +11,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A disk that hangs says nothing. Raft waits for it, and its heartbeats go on meanwhile: a leader whose disk hangs
-// would lead for ever and do nothing. So each write has DiskTimeout. When one takes longer, all groups that this node
-// leads stand down:
+// A disk that hangs reports no error. Raft waits for the disk while its heartbeats go on, so a leader whose disk hangs
+// would lead for ever and do nothing. Each write therefore has DiskTimeout. When one takes longer, all groups that this
+// node leads stand down:
 //
-//   - they tell the owner that this node does not lead (OnFollow), and refuse barriers that wait; records that are on
-//     their way may or may not come to be in the log;
-//   - they send nothing to their followers any more, which would choose another leader because of that;
-//   - and they tell the voter that has most of the log to stand for election at once.
+//   - they tell the owner that this node does not lead (OnFollow), and refuse waiting barriers; records that are under
+//     way may or may not end up in the log;
+//   - they send nothing to their followers any more, which makes the followers choose another leader;
+//   - and they tell the voter with most of the log to stand for election at once.
 //
-// Raft itself, once the disk goes on, finds that there is another leader, or that it has not heard of its followers for
-// too long. Should it still lead, the owner is told.
+// Once the disk goes on, raft itself finds that there is another leader, or that it has not heard of its followers for
+// too long. If this node still leads, the owner is told.
 
-// errDiskHangs is what followers' requests get while the disk hangs.
+// errDiskHangs is why requests to followers and waiting barriers fail while the disk hangs.
 var errDiskHangs = errors.New("quorum: the disk hangs")
 
-// disk is that of a node: all of its groups write there.
+// disk is the disk of a node: all of its groups write there.
 type disk struct {
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards all fields below
 	logs    map[*Log]struct{}
-	hanging int // writes that take too long
+	hanging int // number of writes that take too long
 
-	free, total uint64 // as of looked
+	free, total uint64 // as of the time looked
 	looked      time.Time
 	unknown     error
 }
@@ -52,7 +52,7 @@ func (d *disk) leave(l *Log) {
 	delete(d.logs, l)
 }
 
-// late says that one more write takes too long, or one fewer.
+// late adds more, 1 or -1, to the number of writes that take too long.
 func (d *disk) late(more int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -73,7 +73,8 @@ func (d *disk) hangs() bool {
 	return d.hanging > 0
 }
 
-// space is how much of the disk is free, and how large it is, as of half a keepInterval ago at most: all groups ask.
+// space returns how much of the disk is free, and how large it is. All groups ask, so the answer may be half a
+// keepInterval old.
 func (d *disk) space(o *Options) (free, total uint64, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -91,18 +92,18 @@ func freeSpace(dir string) (free, total uint64, err error) {
 	return u.Bavail * uint64(u.Bsize), u.Blocks * uint64(u.Bsize), err
 }
 
-// deadline watches the writes of one store, which come one after the other.
+// deadline watches the writes of one store, of which there is one at a time.
 type deadline struct {
 	disk    *disk
 	timeout time.Duration
 
 	mu     sync.Mutex
 	timer  *time.Timer
-	begun  time.Time // of the write that is under way; zero: none
+	begun  time.Time // when the current write began; zero: there is none
 	isLate bool
 }
 
-// begin is called before a write, end after it. A nil deadline watches nothing.
+// begin is called before a write, and end after it. A nil deadline watches nothing.
 func (d *deadline) begin() {
 	if d == nil {
 		return
@@ -131,7 +132,7 @@ func (d *deadline) end() {
 	}
 }
 
-// passed may come too late: the next write is under way, or none.
+// passed may run too late, when the next write is under way or there is none.
 func (d *deadline) passed() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -142,7 +143,7 @@ func (d *deadline) passed() {
 	d.disk.late(1)
 }
 
-// heedDisk does what the disk asks for by now.
+// heedDisk stands down or up, as the current state of the disk demands.
 func (l *Log) heedDisk() {
 	l.heeding.Lock()
 	defer l.heeding.Unlock()
@@ -156,10 +157,10 @@ func (l *Log) heedDisk() {
 	}
 }
 
-// standDown gives the leadership up although raft can't.
+// standDown gives up the leadership, although raft still waits for the disk.
 func (l *Log) standDown(n *instance) {
 	best := l.furthest(n)
-	if n.raft.State() != raft.Leader || best == 0 { // nobody else can lead
+	if n.raft.State() != raft.Leader || best == 0 { // not the leader, or nobody else can lead
 		return
 	}
 	l.stoodDown.Store(true)
@@ -174,16 +175,16 @@ func (l *Log) standDown(n *instance) {
 	}
 }
 
-// standUp undoes it when the disk goes on.
+// standUp undoes standDown when the disk goes on.
 func (l *Log) standUp(n *instance) {
 	l.stoodDown.Store(false)
 	n.trans.mute(false)
-	if n.raft.State() == raft.Leader { // nobody has taken over, or it doesn't know yet
+	if n.raft.State() == raft.Leader { // nobody has taken over, or raft doesn't know it yet
 		l.notice(true)
 	}
 }
 
-// furthest is the other voter that is known to have most of the log; 0 when there is none.
+// furthest returns the other voter that is known to have most of the log; 0 when there is none.
 func (l *Log) furthest(n *instance) (best Node) {
 	var most uint64
 	for _, m := range l.members() {
@@ -197,7 +198,7 @@ func (l *Log) furthest(n *instance) (best Node) {
 	return best
 }
 
-// refuseBarriers ends those that wait, also for entries that are on their way.
+// refuseBarriers refuses all waiting barriers, including those of entries that are under way.
 func (l *Log) refuseBarriers() {
 	l.mu.Lock()
 	barriers := l.queue.barriers
@@ -212,7 +213,7 @@ func (l *Log) refuseBarriers() {
 	}
 }
 
-// mute stops what is sent to followers, or lets it go on.
+// mute stops sending to the followers, or resumes it.
 func (t *transport) mute(on bool) { t.muted.Store(on) }
 
 // summon tells a node to stand for election at once, and the others to vote although they know a leader.
@@ -220,21 +221,21 @@ func (t *transport) summon(to Node) error {
 	return t.NetworkTransport.TimeoutNow(to.id(), to.address(), t.summons(), &raft.TimeoutNowResponse{})
 }
 
-// stand is summon for this node.
+// stand does for this node what summon does for another one.
 func (t *transport) stand() { t.tell(t.summons()) }
 
-// stepDown makes a candidate of an earlier term a follower: it is asked for a vote that it refuses.
+// stepDown makes a candidate of an earlier term a follower: raft is asked for a vote, which it refuses.
 func (t *transport) stepDown(term uint64) {
 	h := t.summons().RPCHeader
-	// The candidate that asks claims an empty log, so it is refused.
+	// The candidate in this request claims an empty log, so raft refuses it.
 	t.tell(&raft.RequestVoteRequest{RPCHeader: h, Candidate: h.Addr, Term: term, LeadershipTransfer: true})
 }
 
-// tell has this node's raft process a request.
+// tell passes a request to this node's raft.
 func (t *transport) tell(request any) {
 	select {
 	case t.rpcs <- raft.RPC{Command: request, RespChan: make(chan raft.RPCResponse, 1)}:
-	default: // raft has other things to do, and its timers
+	default: // raft is busy; its own timers do the rest
 	}
 }
 

@@ -7,16 +7,17 @@ import (
 	"sync"
 )
 
-// doubtful are the connections of which nobody knows yet whether they are of this cluster, no more than maxHandshakes.
-// Who isn't of it may open some and say nothing. So that this doesn't keep nodes out, one of whoever has most of them
-// makes room for who has fewer: the oldest, since a node's is over in no time.
+// doubtful holds the connections that are not yet known to be of this cluster, at most maxHandshakes of them. A
+// stranger may open some and send nothing. So that this doesn't keep nodes out, a connection from an origin with fewer
+// of them takes the place of one from the origin with most: the oldest, since the handshake of a node is over in no
+// time.
 type doubtful struct {
 	mu sync.Mutex
 	n  int
-	of map[netip.Addr][]net.Conn // by where they come from, the oldest first
+	of map[netip.Addr][]net.Conn // by origin, the oldest first
 }
 
-// enter takes in a connection; false: there is no room for it.
+// enter adds a connection. It returns false when there is no room for it.
 func (d *doubtful) enter(c net.Conn) bool {
 	from := originOf(c)
 	d.mu.Lock()
@@ -38,14 +39,14 @@ func (d *doubtful) enter(c net.Conn) bool {
 	return true
 }
 
-// leave is for one that is not in doubt any more.
+// leave removes a connection that is no longer in doubt.
 func (d *doubtful) leave(c net.Conn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.remove(originOf(c), c)
 }
 
-// remove does nothing about one that is gone already.
+// remove does nothing when the connection is gone already.
 func (d *doubtful) remove(from netip.Addr, c net.Conn) {
 	i := slices.Index(d.of[from], c)
 	if i < 0 {
@@ -58,7 +59,7 @@ func (d *doubtful) remove(from netip.Addr, c net.Conn) {
 	d.of[from] = slices.Delete(d.of[from], i, i+1)
 }
 
-// greedy is where most come from.
+// greedy returns the origin with most connections.
 func (d *doubtful) greedy() (from netip.Addr) {
 	for origin, list := range d.of {
 		if len(list) > len(d.of[from]) {
@@ -68,7 +69,8 @@ func (d *doubtful) greedy() (from netip.Addr) {
 	return from
 }
 
-// originOf is the address that a connection comes from, or the /64 of an IPv6 one; what has none is of one origin.
+// originOf returns the address that a connection comes from, or the /64 of an IPv6 address. All connections without an
+// address count as one origin.
 func originOf(c net.Conn) netip.Addr {
 	tcp, ok := c.RemoteAddr().(*net.TCPAddr)
 	if !ok {

@@ -8,7 +8,7 @@ import (
 	"millrace/wal"
 )
 
-// An entry of raft holds records that waited together, or none: then it is a barrier.
+// An entry of raft holds records that waited together, or no records: then it is a barrier.
 //
 //	 0  1  format version
 //	 1  3  zero
@@ -18,7 +18,7 @@ import (
 //	24  4  how many records
 //	28     records: length u32 | count u32 | payload
 //
-// Whoever proposed an entry knows it by the two numbers when it comes back, and hands back the records themselves.
+// The proposer of an entry recognizes it by the two numbers when it comes back, and hands back the original records.
 type entryHeader struct {
 	proposer, sequence uint64
 	records            int
@@ -32,7 +32,7 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// entrySize is what a record takes in an entry.
+// entrySize is how many bytes a record takes in an entry.
 func entrySize(r *wal.Record) int { return recordHeaderBytes + len(r.Data) - wal.HeaderBytes }
 
 func encodeEntry(proposer, sequence uint64, records []*wal.Record) []byte {
@@ -62,7 +62,7 @@ func sealEntry(b []byte) []byte {
 	return b
 }
 
-// openEntry reads the header of an entry, which it checks: its records are as they were proposed.
+// openEntry reads the header of an entry and checks the whole entry: its records are as they were proposed.
 func openEntry(data []byte) (h entryHeader, err error) {
 	if len(data) < entryHeaderBytes || binary.LittleEndian.Uint32(data) != entryVersion {
 		return h, fmt.Errorf("%w: %d bytes that aren't an entry of format %d", wal.ErrCorrupt, len(data), entryVersion)
@@ -82,8 +82,8 @@ func openEntry(data []byte) (h entryHeader, err error) {
 	return h, nil
 }
 
-// each calls f for the records of an entry that was opened. The payload is what is left of record from wal.HeaderBytes
-// on, which is a part of data; before that is whatever lies there.
+// each calls f for the records of an entry that was opened. record is a part of data. The payload begins at
+// wal.HeaderBytes of record; the bytes before it are arbitrary.
 func (h entryHeader) each(data []byte, f func(i int, count uint32, record []byte) error) error {
 	at := entryHeaderBytes
 	for i := range h.records {
@@ -105,11 +105,11 @@ func (h entryHeader) each(data []byte, f func(i int, count uint32, record []byte
 	return nil
 }
 
-// An entry has as much before its first payload as a record.
+// An entry has at least as many bytes before its first payload as a record has.
 const _ = uint(entryHeaderBytes + recordHeaderBytes - wal.HeaderBytes)
 
-// appendRecords appends the records of an entry at index. They are parts of data, in which nobody may write: raft has
-// it, too.
+// appendRecords appends the records of the entry at index. They are parts of data, which nobody may write to, since
+// raft holds it too.
 func (h entryHeader) appendRecords(dst []*wal.Record, index uint64, data []byte) ([]*wal.Record, error) {
 	records := make([]wal.Record, h.records)
 	err := h.each(data, func(i int, count uint32, record []byte) error {

@@ -21,51 +21,52 @@ import (
 type HostOptions struct {
 	Node   Node
 	Listen string // HOST:PORT, for all groups and for calls between nodes
-	// TLS has the node's certificate, and the authority (RootCAs, and ClientCAs when it differs) that those of all
-	// nodes come from. Names in certificates don't count unless ServerName is set. nil: plain TCP, for loopback and
-	// networks that are trusted as much.
+	// TLS has the node's certificate, and the authority (RootCAs, and ClientCAs when it differs) that signs the
+	// certificates of all nodes. Names in certificates don't count unless ServerName is set. nil means plain TCP, for
+	// loopback and for networks that are trusted as much.
 	TLS *tls.Config
-	// Resolve says where a node may be, the likeliest address first; none: that is not known. It is asked whenever a
-	// connection is made. The addresses are tried one after the other, first the one where the node was last.
+	// Resolve returns the addresses where a node may be, the likeliest first, or none when that is not known. It is
+	// called whenever a connection is made. The addresses are tried one after the other, beginning with the one where
+	// the node was last reached.
 	Resolve func(Node) (addresses []string)
 	Logger  *slog.Logger
 
 	sockets *sockets // nil: TCP
 }
 
-// Host is a node's one port between nodes: connections of raft groups, and those of calls (package cluster). Each
-// connection begins with a handshake, which says which cluster and node it comes from and what it is for; one of
-// another cluster is closed.
+// Host is a node's one port for other nodes: connections of raft groups, and connections for calls (package cluster).
+// Each connection begins with a handshake, which says which cluster and node it comes from and what it is for. A
+// connection of another cluster is closed.
 type Host struct {
 	opts     HostOptions
 	server   *tls.Config
 	client   *tls.Config
 	port     net.Listener
 	calls    *listener
-	requests *listener // calls, too, kept apart from the others
-	doubtful doubtful  // handshakes under way
+	requests *listener // also for calls, kept apart from the others
+	doubtful doubtful  // connections whose handshake is under way
 	done     chan struct{}
 	loops    sync.WaitGroup
-	disk     disk // of the logs of all groups
+	disk     disk // the disk with the logs of all groups
 
 	mu      sync.Mutex
 	closed  bool
 	cluster string
 	groups  map[uint32]*groupListeners
 	conns   map[*Conn]struct{}
-	last    map[Node]string // where nodes were reached last, or are to be looked for first
-	warned  time.Time       // when it was last said that a connection is not of this cluster
-	unsaid  int             // how many were not since then
+	last    map[Node]string // where nodes were last reached, or are to be looked for first
+	warned  time.Time       // when a connection that is not of this cluster was last logged
+	unsaid  int             // how many have not been logged since then
 }
 
-// groupListeners are where the connections of one group go.
+// groupListeners accept the connections of one group.
 type groupListeners struct{ raft, state *listener }
 
 // Conn is a connection between nodes.
 type Conn struct {
 	net.Conn
 	Node    Node   // the other side
-	Cluster string // as the other side knows it; empty: not yet
+	Cluster string // as the other side knows it; empty: it doesn't know yet
 	host    *Host
 }
 
@@ -113,7 +114,7 @@ func Listen(o HostOptions) (*Host, error) {
 	return h, nil
 }
 
-// sockets are what a Host listens and dials by.
+// sockets are the functions by which a Host listens and dials.
 type sockets struct {
 	listen func(address string) (net.Listener, error)
 	dial   func(address string, deadline time.Time) (net.Conn, error)
@@ -133,7 +134,8 @@ var (
 	aliveConfig = net.KeepAliveConfig{Enable: true, Idle: keepAlive, Interval: keepAlive, Count: 3}
 )
 
-// setTLS makes both sides show a certificate of the authority, and neither cares for names: where a node is may change.
+// setTLS makes both sides present a certificate of the authority. Neither checks names, since a node's address may
+// change.
 func (h *Host) setTLS(c *tls.Config) {
 	if c == nil {
 		return
@@ -144,7 +146,7 @@ func (h *Host) setTLS(c *tls.Config) {
 	}
 	h.server.ClientAuth = tls.RequireAndVerifyClientCert
 	if c.ServerName == "" && !c.InsecureSkipVerify {
-		h.client.InsecureSkipVerify = true // of the name; the chain is verified here
+		h.client.InsecureSkipVerify = true // of the name; the chain is verified below
 		h.client.VerifyConnection = func(s tls.ConnectionState) error {
 			options := x509.VerifyOptions{Roots: c.RootCAs, Intermediates: x509.NewCertPool(),
 				KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
@@ -157,8 +159,8 @@ func (h *Host) setTLS(c *tls.Config) {
 	}
 }
 
-// SetCluster says which cluster this is. Until then, and from nodes that don't know it yet, only connections for calls
-// are let through, and marked (Conn.Cluster is empty).
+// SetCluster says which cluster this is. Until then, and from nodes that don't know their cluster yet, only connections
+// for calls are let through, and marked (Conn.Cluster is empty).
 func (h *Host) SetCluster(id string) {
 	if len(id) > maxClusterBytes {
 		panic(fmt.Sprintf("BUG: quorum: a cluster id of %d bytes", len(id)))
@@ -174,20 +176,20 @@ func (h *Host) clusterID() string {
 	return h.cluster
 }
 
-// Calls is where connections for calls come in; each is a *Conn.
+// Calls accepts connections for calls; each is a *Conn.
 func (h *Host) Calls() net.Listener { return h.calls }
 
-// Requests is where connections for calls of a second kind come in (DialRequests): who serves them can keep them from
-// filling up what the first kind needs.
+// Requests accepts connections for calls of a second kind (DialRequests). Whoever serves them can thereby keep them
+// from exhausting what the first kind needs.
 func (h *Host) Requests() net.Listener { return h.requests }
 
-// DialRequests opens a connection for calls of the second kind. Errors as those of DialCalls.
+// DialRequests opens a connection for calls of the second kind. Its errors are those of DialCalls.
 func (h *Host) DialRequests(to Node, timeout time.Duration) (net.Conn, error) {
 	return h.dialNode(to, purposeRequests, 0, timeout)
 }
 
-// DialCalls opens a connection for calls to a node; when it is closed, what has not been sent yet is dropped. Errors:
-// ErrUnauthenticated, or what the network says.
+// DialCalls opens a connection for calls to a node. When the connection is closed, what has not been sent yet is
+// dropped. Errors: ErrUnauthenticated, or an error of the network.
 func (h *Host) DialCalls(to Node, timeout time.Duration) (net.Conn, error) {
 	return h.dialNode(to, purposeCalls, 0, timeout)
 }
@@ -197,7 +199,7 @@ func (h *Host) DialAddress(address string, timeout time.Duration) (net.Conn, err
 	return h.dial(address, handshake{purpose: purposeCalls}, time.Now().Add(handshakeWithin(timeout)))
 }
 
-// Addr is where the host listens.
+// Addr is the address at which the host listens.
 func (h *Host) Addr() net.Addr { return h.port.Addr() }
 
 // Node is this node's number.
@@ -224,8 +226,8 @@ func (h *Host) Close() error {
 	return err
 }
 
-// accept takes connections until the port is closed. No more than maxHandshakes are in doubt at a time: when one more
-// comes, it is closed at once, or another one is (doubtful).
+// accept takes connections until the port is closed. At most maxHandshakes of them are in doubt at a time. When one
+// more comes, either it or another one is closed at once (doubtful).
 func (h *Host) accept() {
 	defer h.loops.Done()
 	for {
@@ -234,7 +236,7 @@ func (h *Host) accept() {
 			select {
 			case <-h.done:
 				return
-			case <-time.After(50 * time.Millisecond): // too many open files, and the like
+			case <-time.After(50 * time.Millisecond): // too many open files, or the like
 				continue
 			}
 		}
@@ -252,7 +254,7 @@ func (h *Host) accept() {
 	}
 }
 
-// welcome hears what a connection is and hands it to whom it is for.
+// welcome reads the handshake of a connection and hands the connection to the listener that it is for.
 func (h *Host) welcome(raw net.Conn) {
 	_ = raw.SetDeadline(time.Now().Add(handshakeTimeout))
 	if h.server != nil {
@@ -279,8 +281,8 @@ func (h *Host) welcome(raw net.Conn) {
 	_ = c.Close()
 }
 
-// warnAgain is how often it is said that connections are not of this cluster: who looks for a node at an old address
-// tries again and again.
+// warnAgain is how often connections that are not of this cluster are logged. A process that looks for a node at an old
+// address tries again and again.
 const warnAgain = time.Minute
 
 func (h *Host) warnOf(remote net.Addr, err error) {
@@ -338,7 +340,7 @@ func (h *Host) admit(c *Conn) (*listener, error) {
 	return to, nil
 }
 
-// related says whether the other side may be of this cluster. For calls, one side need not know yet which it is.
+// related reports whether the other side may be of this cluster. For calls, one side need not know its cluster yet.
 func (h *Host) related(in handshake, mine string) bool {
 	if in.purpose == purposeCalls && (in.cluster == "" || mine == "") {
 		return true
@@ -369,7 +371,7 @@ func (h *Host) listenerFor(in handshake) *listener {
 	return nil
 }
 
-// openGroup makes the listeners of a group.
+// openGroup creates the listeners of a group.
 func (h *Host) openGroup(group uint32) (*groupListeners, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -412,7 +414,7 @@ func (h *Host) dialNode(to Node, purpose byte, group uint32, timeout time.Durati
 			break
 		}
 	}
-	h.setLast(to, addresses[1%len(addresses)]) // the first may have taken all the time
+	h.setLast(to, addresses[1%len(addresses)]) // the first one may have taken all the time
 	return nil, errors.Join(failures...)
 }
 
@@ -422,7 +424,7 @@ func (h *Host) setLast(node Node, address string) {
 	h.mu.Unlock()
 }
 
-// addressesOf are those where a node may be, first the one to begin with.
+// addressesOf returns the addresses where a node may be, in the order in which they are tried.
 func (h *Host) addressesOf(node Node) []string {
 	addresses := slices.Clone(h.opts.Resolve(node))
 	h.mu.Lock()
@@ -466,9 +468,9 @@ func (h *Host) dial(address string, out handshake, deadline time.Time) (*Conn, e
 	return c, nil
 }
 
-// discardOnClose has the kernel drop what is still to be sent when a connection is closed, or the process ends: a call
-// that was given up must not arrive later, when the network is whole again. Who calls closes only what it waits for no
-// more.
+// discardOnClose makes the kernel drop unsent data when a connection is closed, or the process ends: a call that was
+// given up must not arrive later, when the network has recovered. Callers only close connections whose answers they no
+// longer wait for.
 func discardOnClose(c net.Conn) {
 	if c, ok := c.(interface{ SetLinger(seconds int) error }); ok {
 		_ = c.SetLinger(0)
@@ -498,7 +500,7 @@ func (h *Host) introduce(c *Conn, out handshake) error {
 //	 0  8  "millrace"
 //	 8  1  version
 //	 9  1  purpose
-//	10  1  status; 0 from who dials
+//	10  1  status; 0 from the side that dials
 //	11  1  length of the cluster's id
 //	12  4  from, to, group, little endian
 //	24     the cluster's id
@@ -534,7 +536,7 @@ func (m handshake) append(b []byte) []byte {
 	return append(b, m.cluster...)
 }
 
-// readHandshake takes no byte more than the handshake has.
+// readHandshake reads no byte beyond the handshake.
 func readHandshake(r io.Reader) (m handshake, err error) {
 	var b [handshakeBytes + maxClusterBytes]byte
 	if _, err := io.ReadFull(r, b[:handshakeBytes]); err != nil {
@@ -554,7 +556,7 @@ func readHandshake(r io.Reader) (m handshake, err error) {
 	return m, nil
 }
 
-// listener is a net.Listener that connections are offered to.
+// listener is a net.Listener to which connections are offered.
 type listener struct {
 	addr  net.Addr
 	conns chan *Conn
@@ -593,10 +595,10 @@ func (d *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Addr is where the connections come from.
+// Addr is the address that the listener was made with.
 func (d *listener) Addr() net.Addr { return d.addr }
 
-// Close lets nothing more in.
+// Close lets no more connections in.
 func (d *listener) Close() error {
 	d.once.Do(func() { close(d.done) })
 	for {

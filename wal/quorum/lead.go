@@ -7,16 +7,16 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// instance is a raft that runs. There is another one only after the end of the log had to be removed (rejoin).
+// instance is a running raft. It is replaced only when the end of the log had to be removed (rejoin).
 type instance struct {
 	raft   *raft.Raft
 	trans  *transport
-	notify chan bool // raft tells of its leadership
+	notify chan bool // raft reports its leadership here
 	seen   chan raft.Observation
-	done   chan struct{} // the instance is shut down
+	done   chan struct{} // closed when the instance is shut down
 }
 
-// leadership carries what raft tells to the owner, in order.
+// leadership carries raft's reports to the owner, in order.
 type leadership struct {
 	mu     sync.Mutex
 	events []leadEvent
@@ -28,7 +28,7 @@ type leadEvent struct {
 	epoch uint64
 }
 
-// listen takes raft's word at once: raft waits for it.
+// listen takes raft's reports at once, because raft waits until they are taken.
 func (l *Log) listen(n *instance) {
 	defer l.listening.Done()
 	for {
@@ -49,9 +49,9 @@ func (l *Log) listen(n *instance) {
 	}
 }
 
-// leaderPace is by how much a leader's timers are slower. Raft's heartbeats come after a tenth to two tenths of
-// HeartbeatTimeout, for which it has no other use while it leads; in an idle cluster of many groups they are most of
-// what there is to do. Twice as slow, a follower still hears of its leader twice in its shortest timeout
+// leaderPace is the factor by which a leader's timers are slower. Raft sends heartbeats after a tenth to two tenths of
+// HeartbeatTimeout, which a leader uses for nothing else. In an idle cluster of many groups, heartbeats are most of the
+// work. At half the rate, a follower still hears of its leader twice within its shortest timeout
 // (docs/decisions/2026-11-23-heartbeats.md).
 const leaderPace = 2
 
@@ -83,7 +83,7 @@ func (l *Log) notice(leads bool) {
 	}
 }
 
-// tellOwner calls OnLead and OnFollow, in turns.
+// tellOwner calls OnLead and OnFollow alternately.
 func (l *Log) tellOwner() {
 	defer l.told.Done()
 	led := false
@@ -126,8 +126,8 @@ func (l *Log) nextEvent() (e leadEvent, ok bool) {
 	}
 }
 
-// caughtUp waits until all records of earlier leaders are handed back, which a barrier in the new term shows, and opens
-// Append.
+// caughtUp waits until all records of earlier leaders are handed back, which a barrier in the new term shows. Then it
+// opens Append.
 func (l *Log) caughtUp(e leadEvent) bool {
 	barrier := make(chan error, 1)
 	go func() { barrier <- l.node.Load().raft.Barrier(0).Error() }()

@@ -2,23 +2,24 @@ package quorum
 
 import "github.com/hashicorp/raft"
 
-// A leader knows at once what is committed; its followers hear of it with the next entry, or after CommitTimeout. Who
-// reads on a follower can't wait for that. But such a reader has just been told by the leader (Barrier) how far it must
-// come, and so brings the news along: Learn tells it to this node's raft, as the leader's next request would. Nothing
-// of that goes over the network.
+// A leader knows at once what is committed. Its followers hear of it with the next entry, or after CommitTimeout, and a
+// reader on a follower can't wait for that. But the leader has just told such a reader how far the follower must come
+// (Barrier). So the reader brings the news along: Learn tells it to this node's raft, as the leader's next request
+// would. None of that goes over the network.
 //
-// It is safe because an entry that is committed anywhere is the group's for ever: the follower that has it, of the same
-// term, has all before it, too. The request repeats the header of the leader's last one. Should that leader be one no
-// more, raft finds the term old and ignores it, as it does when the entry differs.
+// This is safe because an entry that is committed anywhere belongs to the group for ever. A follower that has the
+// entry, of the same term, has all entries before it, too. The request repeats the header of the leader's last request.
+// If that leader no longer leads, raft finds the term outdated and ignores the request, as it does when the entry
+// differs.
 
-// Committed is the last entry that OnDurable has had the records of, for Learn on another node.
+// Committed returns the last entry whose records OnDurable has had, for Learn on another node.
 func (l *Log) Committed() (index, term uint64) {
 	e := l.passed.entry()
 	return e.index, e.term
 }
 
-// Learn says that an entry is committed, which Committed has said on another node. It doesn't wait. Before the entry is
-// here, it is remembered.
+// Learn says that an entry is committed, as reported by Committed on another node. It doesn't wait. If the entry is not
+// here yet, Learn remembers it.
 func (l *Log) Learn(index, term uint64) {
 	if n := l.node.Load(); n != nil && n.raft.State() != raft.Leader && index > l.passed.index.Load() {
 		n.trans.learn(entryID{index, term})
@@ -38,7 +39,7 @@ func (t *transport) learn(e entryID) {
 	}
 }
 
-// note remembers what a leader has asked raft.
+// note remembers the latest request of a leader to raft.
 func (t *transport) note(a *raft.AppendEntriesRequest) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -49,8 +50,8 @@ func (t *transport) note(a *raft.AppendEntriesRequest) {
 	t.decided = entryID{index: a.LeaderCommitIndex, term: a.Term}
 }
 
-// commitNotification is a request by which raft gets to know what is committed, once it has the entry or was given it;
-// nil when there is nothing to say.
+// commitNotification returns a request that tells raft what is committed, once raft has the entry or was given it; nil
+// when there is nothing to tell.
 func (t *transport) commitNotification() *raft.AppendEntriesRequest {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -21,13 +21,13 @@ import (
 	"millrace/wal/quorum/store"
 )
 
-// Log is one group's log on this node. It is a replica.Log. Position: the entry's index in raft, times 65536, plus the
-// record's number in the entry. Its methods are safe for concurrent use.
+// Log is one group's log on this node. It is a replica.Log. A position is the entry's index in raft times 65536, plus
+// the record's number in the entry. The methods are safe for concurrent use.
 type Log struct {
 	opts      Options
 	host      *Host
 	self      Node
-	proposer  uint64 // of this Log and process
+	proposer  uint64 // random number of this Log and process
 	lock      *os.File
 	identity  identity
 	store     *store.Store
@@ -40,43 +40,43 @@ type Log struct {
 	passed   passed
 	room     wal.Room
 	newcomer newcomer
-	changes  atomic.Int32 // of the members, that are under way
-	// stoodDown: it hangs, and another node shall lead (disk.go).
+	changes  atomic.Int32 // number of changes of the members that are under way
+	// stoodDown says that the disk hangs and another node shall lead (disk.go).
 	stoodDown atomic.Bool
 	heeding   sync.Mutex
 
-	mu           sync.Mutex // guards all below
+	mu           sync.Mutex // guards all fields below
 	wake         sync.Cond  // the proposer waits on it
 	queue        queue
-	leads        bool // Append is taken
+	leads        bool // Append takes records
 	transferring bool
-	epoch        uint64 // of leads
+	epoch        uint64 // number of the latest report of the leadership
 	closing      bool
 	failure      error // wraps wal.ErrFailed
 	trimmed      uint64
 	holds        map[string]uint64
 
 	leadership leadership
-	swapping   sync.Mutex     // one instance is put in place of another, or Close
-	proposed   chan struct{}  // the proposer has returned
+	swapping   sync.Mutex     // held while one instance replaces another, and during Close
+	proposed   chan struct{}  // closed when the proposer has returned
 	stop       chan struct{}  // closed by Close
-	watches    sync.WaitGroup // of proposals
+	watches    sync.WaitGroup // waits for the goroutines that watch proposals
 	listening  sync.WaitGroup
 	told       sync.WaitGroup
 	serving    sync.WaitGroup
 	kept       sync.WaitGroup
 	closed     bool
-	election   atomic.Pointer[election] // Stand has seen
+	election   atomic.Pointer[election] // the last one that Stand has seen
 }
 
-// identity is the file GROUP: whose log it is. It is there from when the log was made; a log without its parts is
-// damaged, not new.
+// identity is the file GROUP: it says whose log this is. It exists once the log has been created, so a log that lacks
+// its other parts is damaged, not new.
 type identity struct {
 	Version int    `json:"version"`
 	Group   uint32 `json:"group"`
 	Node    Node   `json:"node"`
-	// Base is the index that the group began behind: there never was an entry up to it. 0: unknown, the node came
-	// later.
+	// Base is the index after which the group began: there never was an entry up to it. 0 means unknown, because the
+	// node came later.
 	Base uint64 `json:"base"`
 	// Newcomer: see newcomer.go.
 	Newcomer bool `json:"newcomer,omitempty"`
@@ -87,13 +87,13 @@ const (
 	identityVersion = 1
 	logDir          = "log"
 
-	// firstBase is the base of a new group without a state from elsewhere; with one, it is above. It leaves room for an
-	// entry before the first: raft takes index 0 for "none", and 1 for "without any before it".
+	// firstBase is the base of a new group without a state from elsewhere; with such a state, the base is higher. It
+	// leaves room for an entry before the first: raft takes index 0 for "none", and 1 for "without any before it".
 	firstBase = 2
 )
 
-// Open opens or makes the log and serves nothing yet: the caller replays (Replay), then calls Start. Errors:
-// wal.ErrCorrupt when something is damaged or missing, or what the file system says.
+// Open opens the log, or creates it, and serves nothing yet: the caller replays (Replay), then calls Start. Errors:
+// wal.ErrCorrupt when something is damaged or missing, or an error of the file system.
 func Open(o Options) (*Log, error) {
 	o.EnsureDefaults()
 	if err := o.Validate(); err != nil {
@@ -157,8 +157,8 @@ func (l *Log) lockDir() error {
 	return nil
 }
 
-// create makes a new log. What a crash has left of an earlier try goes: nobody has heard of it before the file GROUP is
-// there.
+// create makes a new log. It removes what a crash has left of an earlier attempt: nobody has heard of such a log before
+// the file GROUP exists.
 func (l *Log) create() (err error) {
 	if err := os.RemoveAll(l.path(logDir)); err != nil {
 		return err
@@ -184,7 +184,7 @@ func (l *Log) create() (err error) {
 	if err := l.openStore(); err != nil {
 		return err
 	}
-	// A group begins as if it had a snapshot of what there was before: of nothing, or of the state that was made
+	// A group begins as if it had a snapshot of what was before it: of nothing, or of the state that was made
 	// elsewhere.
 	if m.Index > 0 {
 		if err := l.store.SetUint64([]byte("CurrentTerm"), m.Term); err != nil {
@@ -220,7 +220,7 @@ func (l *Log) openStore() (err error) {
 	return nil
 }
 
-// reopen opens a log that was there, and refuses one that has less than this node has promised.
+// reopen opens an existing log, and refuses one that has less than this node has promised.
 func (l *Log) reopen(b []byte) (err error) {
 	if err := durable.UnsealText(b, &l.identity); err != nil {
 		return corrupt("file %s: %w", identityName, err)
@@ -250,7 +250,7 @@ func corrupt(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", wal.ErrCorrupt, fmt.Errorf(format, args...))
 }
 
-// check compares marker, log and high-water mark. What a crash during a restore has left is finished.
+// check compares marker, log and high-water mark. It finishes what a crash during a restore has left unfinished.
 func (l *Log) check() error {
 	m := l.markers.cur
 	first, err := l.store.FirstIndex()
@@ -272,9 +272,9 @@ func (l *Log) check() error {
 		if !m.Restored {
 			return corrupt("the log ends at entry %d, before the marker at %d", last, m.Index)
 		}
-		return l.store.CutFront(last) // the process ended before it could
+		return l.store.CutFront(last) // the process ended before it could do that
 	}
-	for i := m.Index + 1; i <= last; i++ { // raft will read them all, and panic
+	for i := m.Index + 1; i <= last; i++ { // raft will read all of them, and panic on a bad one
 		if err := l.store.GetLog(i, new(raft.Log)); err != nil {
 			return corrupt("%w", err)
 		}
@@ -282,9 +282,9 @@ func (l *Log) check() error {
 	return nil
 }
 
-// findLast finds the last record that Replay gives, so that DurablePosition is a record's. When there is none, but
-// there is a state that stands for what came before the log, DurablePosition is the end of that: a barrier must not say
-// to a node which lacks the state that it has everything.
+// findLast finds the last record that Replay gives, so that DurablePosition is the position of a record. When there is
+// no such record, but a state stands for what came before the log, DurablePosition is the end of that state: a barrier
+// must not tell a node that lacks the state that it has everything.
 func (l *Log) findLast() error {
 	m := l.markers.cur
 	first, err := l.store.FirstIndex()
@@ -316,7 +316,7 @@ func (l *Log) recordsOf(index uint64) (int, error) {
 	return h.records, err
 }
 
-// Start takes part in the group from now on.
+// Start makes this node take part in the group.
 func (l *Log) Start() error {
 	ways, err := l.host.openGroup(l.opts.Group)
 	if err != nil {
@@ -343,10 +343,10 @@ func (l *Log) Start() error {
 	return nil
 }
 
-// forever is a time that raft can double.
+// forever is a very long time that raft can still double.
 const forever = 100 * 365 * 24 * time.Hour
 
-// join makes a raft of what is on disk.
+// join starts a raft with what is on disk.
 func (l *Log) join(from *listener) error {
 	log := newLogger(l.opts.Logger).With("group", l.opts.Group)
 	n := &instance{
@@ -382,7 +382,7 @@ func (l *Log) join(from *listener) error {
 // maxAppendEntries is how many entries a follower gets at once.
 const maxAppendEntries = 64
 
-// leave ends an instance.
+// leave shuts an instance down.
 func (n *instance) leave() {
 	ended := n.raft.Shutdown()
 	n.trans.close() // raft waits for its requests
@@ -390,8 +390,8 @@ func (n *instance) leave() {
 	close(n.done)
 }
 
-// rejoin removes the entries from index on, which are known to contradict what the group has committed, and makes a new
-// raft of the rest.
+// rejoin removes the entries from index on, which are known to contradict what the group has committed, and starts a
+// new raft with the rest.
 func (l *Log) rejoin(index uint64) {
 	l.swapping.Lock()
 	defer l.swapping.Unlock()
@@ -403,7 +403,7 @@ func (l *Log) rejoin(index uint64) {
 	l.host.mu.Lock()
 	ways := l.host.groups[l.opts.Group]
 	l.host.mu.Unlock()
-	if last, err := l.store.LastIndex(); err != nil || last < index || ways == nil { // done already
+	if last, err := l.store.LastIndex(); err != nil || last < index || ways == nil { // already done
 		return
 	}
 	l.opts.Logger.Warn("the end of the log contradicts the group and is removed", "group", l.opts.Group, "from", index)
@@ -418,7 +418,7 @@ func (l *Log) rejoin(index uint64) {
 	}
 }
 
-// fail ends the log: the first cause stays. It returns what Append returns from now on.
+// fail ends the log. The first cause is kept. fail returns what Append returns from now on.
 func (l *Log) fail(cause error) error {
 	l.mu.Lock()
 	if l.failure != nil || l.closing {
@@ -448,11 +448,11 @@ func (l *Log) failed() error {
 	return l.failure
 }
 
-// closeTimeout is how long Close waits for the group to decide on what is on its way.
+// closeTimeout is how long Close waits for the group to decide on the records that are under way.
 const closeTimeout = 5 * time.Second
 
-// Close waits until what was taken is handed back or lost, and takes no further part: who leads and can, Transfers
-// before. It returns the error of a log that has failed. A second Close returns nil.
+// Close waits until all accepted records are handed back or lost, and takes no further part in the group. A leader that
+// can hand over calls Transfer before. Close returns the error of a log that has failed. A second Close returns nil.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -491,7 +491,7 @@ func (l *Log) depart() {
 	l.loseAll(raft.ErrRaftShutdown)
 	l.wake.Signal()
 	<-l.proposed
-	l.loseAll(raft.ErrRaftShutdown) // what was proposed too late to be heard
+	l.loseAll(raft.ErrRaftShutdown) // proposed too late for raft to see it
 	l.listening.Wait()
 	l.told.Wait()
 	l.serving.Wait()
@@ -499,7 +499,7 @@ func (l *Log) depart() {
 	l.metrics.close()
 }
 
-// release frees what Open has taken, as far as it got.
+// release frees what Open has acquired, as far as Open got.
 func (l *Log) release() {
 	if l.store != nil {
 		if err := l.store.Close(); err != nil {
@@ -520,14 +520,14 @@ func (l *Log) Stalled() bool {
 	return ok && time.Since(since) > l.opts.StallAfter
 }
 
-// DiskFull reports whether Append refuses records for want of free space on this node.
+// DiskFull reports whether Append refuses records for lack of free space on this node.
 func (l *Log) DiskFull() bool { return l.room.IsFull() }
 
-// Err is what the log has failed with, wrapping wal.ErrFailed, or nil.
+// Err returns the error that the log has failed with, which wraps wal.ErrFailed, or nil.
 func (l *Log) Err() error { return l.failed() }
 
-// keepInterval is how often the high-water mark is synced, the free space looked at, and log that nobody needs is let
-// go.
+// keepInterval is how often the high-water mark is synced, the free space is checked, and the part of the log that
+// nobody needs is dropped.
 const keepInterval = time.Second
 
 func (l *Log) keep() {
@@ -554,7 +554,7 @@ func (l *Log) keep() {
 
 func (l *Log) checkDisk() {
 	free, total, err := l.host.disk.space(&l.opts)
-	if err != nil { // unknown is not full; a disk that is gone shows at the next write
+	if err != nil { // unknown does not mean full; a disk that is gone shows at the next write
 		l.opts.Logger.Debug("free space is unknown", "group", l.opts.Group, "error", err)
 		return
 	}

@@ -13,23 +13,22 @@ import (
 	"millrace/wal"
 )
 
-// machine is what raft takes for the state machine. All it does is to hand back what is committed. Raft calls it from
-// one goroutine.
+// machine is raft's state machine. All it does is hand back what is committed. Raft calls it from one goroutine.
 type machine struct {
 	l       *Log
-	records []*wal.Record // of one batch
+	records []*wal.Record // the records of one batch
 	landed  []*proposal
 }
 
 type entryID struct{ index, term uint64 }
 
-// passed is how far entries have been handed back.
+// passed says how far entries have been handed back.
 type passed struct {
-	index    atomic.Uint64 // of the last entry
-	position atomic.Uint64 // of the last record, known before OnDurable is called
+	index    atomic.Uint64 // of the last entry handed back
+	position atomic.Uint64 // of the last record; stored before OnDurable is called
 
-	mu      sync.Mutex // guards all below
-	last    entryID    // with that index
+	mu      sync.Mutex // guards all fields below
+	last    entryID    // the entry with that index
 	waiters []waiter
 }
 
@@ -44,13 +43,13 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 	m.records, m.landed = m.records[:0], m.landed[:0]
 	last := l.passed.entry()
 	for _, e := range logs {
-		if e.Index <= last.index { // handed back by an earlier instance of raft
+		if e.Index <= last.index { // an earlier instance of raft has handed it back
 			continue
 		}
 		if e.Type == raft.LogCommand {
 			if err := m.take(e); err != nil {
 				_ = l.fail(fmt.Errorf("entry %d: %w", e.Index, err))
-				runtime.Goexit() // nothing behind it may be handed back
+				runtime.Goexit() // nothing after it may be handed back
 			}
 		}
 		last = entryID{e.Index, e.Term}
@@ -75,7 +74,7 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 	return make([]any, len(logs))
 }
 
-// take collects the records of an entry: those that were appended here, or parts of it.
+// take collects the records of an entry: the original ones if they were appended here, otherwise parts of the entry.
 func (m *machine) take(e *raft.Log) error {
 	h, err := openEntry(e.Data)
 	if err != nil {
@@ -95,10 +94,10 @@ func (m *machine) take(e *raft.Log) error {
 	return err
 }
 
-// Apply is for machines that take one entry at a time.
+// Apply hands back a single entry. Raft calls it only for state machines without ApplyBatch.
 func (m *machine) Apply(e *raft.Log) any { return m.ApplyBatch([]*raft.Log{e})[0] }
 
-// Snapshot is a marker: what is handed back is the owner's to keep, or to read again from the log.
+// Snapshot returns a marker: the owner keeps what is handed back, or reads it again from the log.
 func (m *machine) Snapshot() (raft.FSMSnapshot, error) { return marking{}, nil }
 
 type marking struct{}
@@ -109,10 +108,10 @@ func (marking) Persist(s raft.SnapshotSink) error {
 	return nil
 }
 
-// Release has nothing to let go.
+// Release has nothing to free.
 func (marking) Release() {}
 
-// Restore takes the state of another node in; see restore.go.
+// Restore takes in the state of another node (restore.go).
 func (m *machine) Restore(io.ReadCloser) error { return m.l.restore() }
 
 func (p *passed) entry() entryID {
@@ -121,7 +120,7 @@ func (p *passed) entry() entryID {
 	return p.last
 }
 
-// pass says that all entries up to one have been handed back.
+// pass records that all entries up to e have been handed back.
 func (l *Log) pass(e entryID) {
 	p := &l.passed
 	p.mu.Lock()
@@ -140,8 +139,8 @@ func (l *Log) pass(e entryID) {
 	p.waiters = rest
 }
 
-// Wait returns when OnDurable on this node has had everything up to position, which is one that Barrier has returned on
-// any node.
+// Wait returns when OnDurable on this node has had everything up to position, which must come from Barrier on any node
+// of the group.
 func (l *Log) Wait(ctx context.Context, position uint64) error {
 	index := indexOf(position)
 	p := &l.passed

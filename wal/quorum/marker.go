@@ -13,18 +13,18 @@ import (
 	"millrace/wal/durable"
 )
 
-// markers is raft's store of snapshots. There is one snapshot, and it is a marker: entry, term and members, no state.
-// The state is the owner's, and it has, or can read again from the log, everything up to the marker.
+// markers is raft's store of snapshots. It has one snapshot, which is a marker: entry, term and members, but no state.
+// The owner has the state up to the marker, or can read what it lacks again from the log.
 type markers struct {
 	l    *Log
 	path string
 
-	mu         sync.Mutex // guards all below
+	mu         sync.Mutex // guards all fields below
 	cur        marker
-	marking    bool    // a marker of this node's own is being made
+	marking    bool    // this node's own marker is being made
 	installing bool    // the state of another node is being taken in
-	incoming   *marker // which
-	from       Node    // whose
+	incoming   *marker // the marker of that state
+	from       Node    // the node that has that state
 	sending    map[uint64]int
 }
 
@@ -35,7 +35,7 @@ type marker struct {
 	Term               uint64             `json:"term"`
 	Configuration      raft.Configuration `json:"configuration"`
 	ConfigurationIndex uint64             `json:"configuration_index"`
-	// Restored: the state came from another node, and entries before the marker may be left of the log from before.
+	// Restored says that the state came from another node, and that earlier entries of the old log may be left.
 	Restored bool `json:"restored"`
 }
 
@@ -72,7 +72,7 @@ func readMarker(path string) (m marker, err error) {
 	return m, nil
 }
 
-// List is the marker.
+// List returns the marker.
 func (s *markers) List() ([]*raft.SnapshotMeta, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,9 +91,9 @@ func (s *markers) Create(
 		ConfigurationIndex: configurationIndex}}, nil
 }
 
-// Open gives what is sent to a node that lacks too much: a locator, with which it fetches the state from this node
-// (restore.go). Until it is closed, the log keeps what the receiver will need then. On the receiver, it gives the
-// locator to the state machine.
+// Open returns what is sent to a node that lacks too much: a locator, with which that node fetches the state from this
+// one (restore.go). Until the locator is closed, the log keeps what the receiver will need afterwards. On the receiver,
+// Open returns the locator for the state machine.
 func (s *markers) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +116,7 @@ func (s *markers) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 
 func incomingID(m *marker) string { return "from-leader-" + m.id() }
 
-// inTransit is the oldest marker that is being sent.
+// inTransit returns the oldest marker that is being sent.
 func (s *markers) inTransit() (index uint64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +134,7 @@ func (s *markers) current() marker {
 	return s.cur
 }
 
-// save puts a marker in the place of the one before.
+// save replaces the current marker.
 func (s *markers) save(m marker) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,7 +148,7 @@ func (s *markers) save(m marker) error {
 	return nil
 }
 
-// mark makes a marker of what is handed back.
+// mark makes a marker of what has been handed back.
 func (s *markers) mark() error {
 	s.mu.Lock()
 	if s.installing || s.marking {
@@ -183,7 +183,7 @@ func (k *sink) ID() string {
 	return incomingID(&k.m)
 }
 
-// Write gets the leader's locator. The first one decides whether the state is taken in at all.
+// Write takes the leader's locator. The first Write decides whether the state is taken in at all.
 func (k *sink) Write(p []byte) (int, error) {
 	if !k.begun {
 		if err := k.s.admit(&k.m); err != nil {
@@ -195,8 +195,8 @@ func (k *sink) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close completes the marker. One of this node's own is durable then; one from the leader only after the state was
-// restored.
+// Close completes the marker. This node's own marker is then durable; one from the leader is durable only after the
+// state has been restored.
 func (k *sink) Close() error {
 	if k.closed {
 		return nil
@@ -220,7 +220,7 @@ func (k *sink) Close() error {
 	return nil
 }
 
-// Cancel forgets the marker.
+// Cancel drops the marker.
 func (k *sink) Cancel() error {
 	if k.begun && !k.closed {
 		k.s.done()
@@ -235,10 +235,10 @@ func (s *markers) done() {
 	s.mu.Unlock()
 }
 
-// admit judges a snapshot that the leader wants this node to take in. Raft would take any: it would go back behind what
-// was handed back when a message comes late, and it would keep the end of a log that contradicts the snapshot for what
-// it has, and then neither accept the leader's next entries nor vote as it should. Raft calls it from its main
-// goroutine, so nothing changes meanwhile.
+// admit judges a snapshot that the leader wants this node to take in. Raft would take any. When a message comes late,
+// it would go back to before what was handed back. It would also keep the end of a log that contradicts the snapshot,
+// take that end for entries that it has, and then neither accept the leader's next entries nor vote as it should. Raft
+// calls admit from its main goroutine, so nothing changes meanwhile.
 func (s *markers) admit(m *marker) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,12 +8,12 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// changeTimeout is how long a change of the members waits for the one before it.
+// changeTimeout is how long a change of the members waits for the previous one.
 const changeTimeout = 10 * time.Second
 
-// AddLearner takes a node in that gets the log and has no vote. Like all changes of the members: only the leader does
-// it, and it returns when the change is committed. Errors: ErrNotLeader (nothing was done), ErrUncertain, or what raft
-// says.
+// AddLearner adds a node that gets the log and has no vote. As with all changes of the members, only the leader can do
+// it, and the call returns when the change is committed. Errors: ErrNotLeader (nothing was done), ErrUncertain, or an
+// error of raft.
 func (l *Log) AddLearner(n Node) error {
 	return l.change(func(r *raft.Raft) raft.IndexFuture { return r.AddNonvoter(n.id(), n.address(), 0, changeTimeout) })
 }
@@ -28,7 +28,7 @@ func (l *Log) Demote(n Node) error {
 	return l.change(func(r *raft.Raft) raft.IndexFuture { return r.DemoteVoter(n.id(), 0, changeTimeout) })
 }
 
-// Remove takes a node out of the group.
+// Remove removes a node from the group.
 func (l *Log) Remove(n Node) error {
 	return l.change(func(r *raft.Raft) raft.IndexFuture { return r.RemoveServer(n.id(), 0, changeTimeout) })
 }
@@ -52,8 +52,8 @@ func (l *Log) change(ask func(*raft.Raft) raft.IndexFuture) error {
 	return nil
 }
 
-// Transfer hands leadership to a voter, once what is on its way is handed back; 0: to the one that has most of the log.
-// Append and Barrier return ErrNotLeader meanwhile. After an error this node still leads, if it did.
+// Transfer hands leadership to a voter, once everything under way is handed back. With 0 it chooses the voter with most
+// of the log. Append and Barrier return ErrNotLeader meanwhile. After an error this node still leads, if it did before.
 func (l *Log) Transfer(to Node) error {
 	n := l.node.Load()
 	if n == nil || n.raft.State() != raft.Leader {
@@ -71,7 +71,7 @@ func (l *Log) Transfer(to Node) error {
 	defer func() {
 		l.mu.Lock()
 		l.transferring = false
-		if err == nil && l.epoch == epoch { // raft has not told it yet: what is taken until then would be lost
+		if err == nil && l.epoch == epoch { // raft has not reported it yet: what is taken until then would be lost
 			l.leads = false
 		}
 		l.mu.Unlock()
@@ -89,7 +89,7 @@ func (l *Log) Transfer(to Node) error {
 	return nil
 }
 
-// settle waits until nothing waits or is on its way.
+// settle waits until no record waits or is under way.
 func (l *Log) settle(timeout time.Duration) {
 	deadline := time.Now().Add(timeout)
 	for time.Now().Before(deadline) {
@@ -104,8 +104,8 @@ func (l *Log) settle(timeout time.Duration) {
 	}
 }
 
-// Progress is how far a member has the log, as it has told this leader not longer ago than ElectionTimeout; ok is false
-// when it hasn't.
+// Progress returns how far a member has the log, as reported to this leader within the last ElectionTimeout; ok is
+// false when there is no such report.
 func (l *Log) Progress(n Node) (index uint64, ok bool) {
 	node := l.node.Load()
 	if node == nil || node.raft.State() != raft.Leader {
@@ -118,7 +118,7 @@ func (l *Log) Progress(n Node) (index uint64, ok bool) {
 	return c.index, !c.at.IsZero() && time.Since(c.at) <= l.opts.ElectionTimeout
 }
 
-// members are those of the newest configuration, committed or not.
+// members returns the members of the newest configuration, committed or not.
 func (l *Log) members() []Member {
 	node := l.node.Load()
 	if node == nil {
@@ -131,7 +131,7 @@ func (l *Log) members() []Member {
 	return members
 }
 
-// Status of the group as this node knows it.
+// Status is the state of the group as this node knows it.
 func (l *Log) Status() Status {
 	s := Status{Group: l.opts.Group, HandedBack: l.passed.index.Load(), SnapshotIndex: l.markers.current().Index,
 		LogBytes: l.Bytes(), Role: Gone, Newcomer: l.newcomer.is.Load()}
@@ -167,9 +167,9 @@ func (l *Log) Status() Status {
 	return s
 }
 
-// leaderOf is the leader that a raft knows, and in which term: of one moment, as far as raft is. (A heartbeat that it
-// takes while it goes to another term may still leave it with the leader of the one before, until it hears of the
-// next.)
+// leaderOf returns the leader that a raft knows, and the term. Both are of one moment, as far as raft keeps them in
+// step. (When raft takes a heartbeat while it moves to another term, it may keep the leader of the previous term until
+// it hears of the next leader.)
 func leaderOf(r *raft.Raft) (leader Node, term uint64) {
 	for {
 		term = r.CurrentTerm()
@@ -180,7 +180,7 @@ func leaderOf(r *raft.Raft) (leader Node, term uint64) {
 	}
 }
 
-// Term is the term that this node is in.
+// Term is the current term of this node.
 func (l *Log) Term() uint64 {
 	if node := l.node.Load(); node != nil {
 		return node.raft.CurrentTerm()
@@ -188,14 +188,14 @@ func (l *Log) Term() uint64 {
 	return 0
 }
 
-// Leads says whether Append and Barrier are taken here.
+// Leads reports whether Append and Barrier are taken here.
 func (l *Log) Leads() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.takes() == nil
 }
 
-// Leader is who leads the group, as far as this node knows; 0: nobody that is known.
+// Leader is the leader of the group as far as this node knows; 0 when none is known.
 func (l *Log) Leader() Node {
 	node := l.node.Load()
 	if node == nil {
@@ -205,10 +205,10 @@ func (l *Log) Leader() Node {
 	return nodeOf(id)
 }
 
-// Stand makes this node stand for election at once, and the others vote although they may know a leader: for when a
-// majority is known to have lost it. It says whether it was told to. One that stands already waits for votes, and after
-// voteWait stands anew: those that were asked too early, or whose answer was lost, are not asked again until raft's
-// election timer has run.
+// Stand makes this node stand for election at once, and makes the others vote although they may know a leader. It is
+// for when a majority is known to have lost the leader. It reports whether raft was told to stand. A node that already
+// stands waits for votes, and stands anew after voteWait: nodes that were asked too early, or whose answers were lost,
+// are not asked again until raft's election timer has run.
 func (l *Log) Stand() bool {
 	n := l.node.Load()
 	if n == nil || l.newcomer.is.Load() {
@@ -232,11 +232,11 @@ func (l *Log) Stand() bool {
 	return true
 }
 
-// voteWait is how long a candidate waits for votes before Stand has it stand anew.
+// voteWait is how long a candidate waits for votes before Stand makes it stand anew.
 const voteWait = time.Second
 
-// election is one that this node stands for.
+// election is an election in which this node stands.
 type election struct {
 	term  uint64
-	since time.Time // it was first seen
+	since time.Time // when Stand first saw it
 }

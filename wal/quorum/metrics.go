@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// groupMetrics are those of one group. They are there while the log is open.
+// groupMetrics are the metrics of one group. They exist while the log is open.
 type groupMetrics struct {
 	set *metrics.Set
 

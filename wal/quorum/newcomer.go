@@ -11,32 +11,33 @@ import (
 	"millrace/wal/durable"
 )
 
-// A node that a group takes in comes with an empty log. It may have been of the group before: its replica was moved
-// away, and back. Then it does not know any more what it has promised, and a member that was away all that time still
-// counts on its vote. The two of them could be a majority of the group that there was, lead it, and take what is
-// committed for never written. What is more, the newcomer gets to know the group as it was founded, then what became of
-// it, entry by entry: it may be founded with this node alone, which raft then lets lead by its own vote.
+// A node that a group takes in comes with an empty log. It may have been in the group before: its replica was moved
+// away, and back. Then it no longer knows what it has promised, while a member that was away all that time still counts
+// on its vote. The two of them could be a majority of the group as it once was, lead it, and act as if what is
+// committed had never been written. What is more, the newcomer first learns of the group as it was founded, and then of
+// each change, entry by entry. The group may have been founded with this node alone, which raft then lets lead by its
+// own vote.
 //
-// So a newcomer neither votes nor stands for election, whatever raft thinks of it, until its log has all that was
-// decided before it came: when it has an entry that a leader has said to be committed, made in that leader's own term.
-// Who takes members in gives nobody a vote before (Status.Newcomer). The file GROUP says so, since a newcomer that is
-// started again is one still.
+// So a newcomer neither votes nor stands for election, whatever raft takes it for, until its log has everything that
+// was decided before it came. That is so when it has an entry that a leader has said to be committed, made in that
+// leader's own term. Whoever adds members gives nobody a vote before (Status.Newcomer). The file GROUP records it,
+// since a newcomer that restarts is still a newcomer.
 
-// newcomer is whether this node is one.
+// newcomer says whether this node is one.
 type newcomer struct {
 	is   atomic.Bool
 	ends sync.Mutex
 }
 
-// timeouts are raft's HeartbeatTimeout and ElectionTimeout.
+// timeouts returns raft's HeartbeatTimeout and ElectionTimeout.
 func (l *Log) timeouts() (heartbeat, election time.Duration) {
 	if l.newcomer.is.Load() {
-		return forever, forever // it waits for a leader
+		return forever, forever // a newcomer waits for a leader
 	}
 	return l.opts.HeartbeatTimeout, l.opts.ElectionTimeout
 }
 
-// settleIn ends being a newcomer when the log has all.
+// settleIn ends this node's time as a newcomer when the log has everything.
 func (l *Log) settleIn() {
 	if !l.newcomer.is.Load() {
 		return
@@ -58,7 +59,7 @@ func (l *Log) settleIn() {
 	l.opts.Logger.Info("this node has all of the group's log", "group", l.opts.Group)
 }
 
-// hasDecided says whether the log has an entry that a leader has made and committed, and so all that was ever before.
+// hasDecided reports whether the log has the entry e, made and committed by one leader, and so everything before it.
 func (l *Log) hasDecided(e entryID) bool {
 	if last, err := l.store.LastIndex(); err != nil || e.index == 0 || max(last, l.markers.current().Index) < e.index {
 		return false
@@ -67,14 +68,14 @@ func (l *Log) hasDecided(e entryID) bool {
 	return l.store.GetLog(e.index, &found) == nil && found.Term == e.term
 }
 
-// saidDecided is the last entry that the leader has said to be committed, with the leader's own term.
+// saidDecided returns the last entry that the leader has said to be committed, with the leader's own term.
 func (t *transport) saidDecided() entryID {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.decided
 }
 
-// abstain answers what raft is asked about elections in its place; false: it is about something else.
+// abstain answers requests about elections in raft's place. It returns false for all other requests.
 func (t *transport) abstain(r raft.RPC) bool {
 	header, term := t.summons().RPCHeader, uint64(0)
 	if n := t.raft.Load(); n != nil {

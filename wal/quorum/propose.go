@@ -10,21 +10,21 @@ import (
 	"millrace/wal"
 )
 
-// queue is what waits for the quorum. Log.mu guards it.
+// queue holds what waits for the quorum. Log.mu guards it.
 type queue struct {
 	records  []*wal.Record  // taken, not proposed
-	bytes    int64          // of records
-	barriers []chan barrier // wait for the next entry
+	bytes    int64          // size of records
+	barriers []chan barrier // these wait for the next entry
 	idle     bool           // the proposer waits
 	flying   map[uint64]*proposal
-	next     uint64    // sequence
+	next     uint64    // sequence of the next proposal
 	rested   time.Time // until then the proposer rests
 
 	pendingRecords int // taken, not handed back
 	pendingBytes   int64
 }
 
-// proposal is an entry on its way.
+// proposal is an entry that is under way.
 type proposal struct {
 	sequence uint64
 	records  []*wal.Record
@@ -38,26 +38,27 @@ type barrier struct {
 	err      error
 }
 
-// One entry is on its way at a time. What comes meanwhile is the next one, so that the size of entries follows from the
-// load: small entries cost by far more than large ones. When a whole entry waits, more may go.
+// One entry is under way at a time. What comes meanwhile is the next entry, so that the size of entries follows from
+// the load: small entries cost far more than large ones. When a whole entry waits, more entries may be under way.
 const (
 	smallFlight = 1
 	largeFlight = 16
 )
 
-// An entry that takes longer than fastFlight while records wait says that processors or disks have too much to do. Then
-// the proposer rests in between, restFactor times as long as the entry took beyond that and longestRest at most, for
-// fewer and larger entries. A whole entry that waits ends the rest. A barrier goes with the records that wait: a
-// cluster that is so busy always has readers who wait, and an entry for each of them would undo the rest.
+// An entry that takes longer than fastFlight while records wait shows that processors or disks have too much to do. The
+// proposer then rests before the next entry, so that there are fewer and larger ones: restFactor times as long as the
+// entry exceeded fastFlight, and longestRest at most. As soon as a whole entry waits, the rest is over. A barrier goes
+// with the waiting records: a cluster that is so busy always has waiting readers, and an entry for each of them would
+// undo the rest.
 const (
 	fastFlight  = 5 * time.Millisecond
 	restFactor  = 2
 	longestRest = 50 * time.Millisecond
 )
 
-// Append queues a record; it never waits. OnDurable hands it back, with its position, or OnLost does. With an error the
-// record stays the caller's and nothing was done: ErrNotLeader, ErrBusy, ErrDiskFull, ErrRecordTooLarge, ErrFailed,
-// ErrClosed of package wal.
+// Append queues a record; it never waits. The record comes back through OnDurable, with its position, or through
+// OnLost. After an error the record still belongs to the caller and nothing was done. Errors: ErrNotLeader, ErrBusy,
+// ErrDiskFull, ErrRecordTooLarge, ErrFailed, ErrClosed of package wal.
 func (l *Log) Append(r *wal.Record) error {
 	size := len(r.Data)
 	if size < wal.HeaderBytes || r.Count == 0 {
@@ -88,7 +89,7 @@ func (l *Log) Append(r *wal.Record) error {
 	return nil
 }
 
-// takes says why nothing is taken now, with mu held.
+// takes returns the reason why nothing is taken now, or nil. The caller holds mu.
 func (l *Log) takes() error {
 	switch {
 	case l.failure != nil:
@@ -108,10 +109,11 @@ func (l *Log) wakeProposer() {
 	}
 }
 
-// Barrier returns a position: everything in the group that was acknowledged before the call stands at or before it, and
-// OnDurable has had it on this node. On another node, Wait says when it has had it there. Only the leader gives one:
-// ErrNotLeader, also when leadership was lost meanwhile. Barriers that wait share one entry of the log, with records if
-// there are any; so a leader that was paused and is none any more can't give one.
+// Barrier returns a position. Everything in the group that was acknowledged before the call is at or before that
+// position, and OnDurable has had it on this node. On another node, Wait returns once OnDurable there has had it. Only
+// the leader gives barriers; otherwise, or when leadership is lost meanwhile, Barrier returns ErrNotLeader. Waiting
+// barriers share one entry of the log, which takes waiting records along. So a leader that was paused and has been
+// replaced can't give one.
 func (l *Log) Barrier(ctx context.Context) (position uint64, err error) {
 	done := make(chan barrier, 1)
 	l.mu.Lock()
@@ -152,7 +154,7 @@ func (l *Log) propose() {
 	}
 }
 
-// nextProposal waits until there is something to propose, and room for it; nil when there never will be.
+// nextProposal waits until there is something to propose, and room for it. It returns nil when there never will be.
 func (l *Log) nextProposal() *proposal {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -197,7 +199,7 @@ func (l *Log) mayPropose() bool {
 	return len(q.flying) < smallFlight || q.bytes >= int64(l.opts.MaxEntryBytes) && len(q.flying) < largeFlight
 }
 
-// land takes what is on its way out of the books; nil when it is there no more.
+// land removes a proposal from those under way; it returns nil when the proposal is no longer there.
 func (l *Log) land(sequence uint64) *proposal {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -214,7 +216,7 @@ func (l *Log) land(sequence uint64) *proposal {
 	return p
 }
 
-// rest lets the proposer rest after an entry that took so long, with mu held.
+// rest makes the proposer rest after an entry that took too long. The caller holds mu.
 func (l *Log) rest(took time.Duration) {
 	q := &l.queue
 	if took <= fastFlight || len(q.records) == 0 || l.closing {
@@ -248,7 +250,8 @@ func (l *Log) loseProposal(p *proposal, cause error) {
 	}
 }
 
-// loseAll reports everything that waits or is on its way, and is never called while raft may still hand back.
+// loseAll reports everything that waits or is under way as lost. It is never called while raft may still hand records
+// back.
 func (l *Log) loseAll(cause error) {
 	l.mu.Lock()
 	q := &l.queue
@@ -264,7 +267,7 @@ func (l *Log) loseAll(cause error) {
 	}
 }
 
-// waiting is since when the oldest entry is on its way; ok is false when none is.
+// waiting returns since when the oldest entry has been under way; ok is false when there is none.
 func (l *Log) waiting() (since time.Time, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,24 +1,24 @@
-// Package quorum is the contract of package wal over a majority of nodes: one raft group (hashicorp/raft) for each Log,
-// any number of groups on one port (Host). It knows bytes and positions, nothing of what the records mean. Consensus is
-// the library's; what is here is the glue around it.
+// Package quorum fulfils the contract of package wal over a majority of nodes: one raft group (hashicorp/raft) for each
+// Log, any number of groups on one port (Host). It knows bytes and positions, but not what the records mean. Consensus
+// is the library's; this package is the glue around it.
 //
 // What always holds:
 //   - OnDurable sees a record only after a majority of the voters has it on disk, in the order of positions, from one
-//     goroutine, and the same records at the same positions on every node.
-//   - A record that was taken by Append is handed back by identity, or reported as lost (then it may or may not come to
-//     be in the log), or the log fails.
+//     goroutine. Every node sees the same records at the same positions.
+//   - A record that Append has taken is handed back as the same *Record or reported as lost (it may then still end up
+//     in the log), or the log fails.
 //   - A failed write is final: the node takes no further part in the group, and nothing is acknowledged.
 //   - What this node has promised to the group (entries, votes) is there after the next Open, or Open refuses
 //     (wal.ErrCorrupt): a voter that has lost its memory must not vote.
-//   - What waits is bounded. Append never waits for a disk or a node.
+//   - Whatever waits is bounded. Append never waits for a disk or a node.
 //
-// Who does what: Append queues (propose.go). The proposer packs what waits into entries (entry.go) and gives them to
-// raft. Raft's goroutine of the state machine hands back what is committed (machine.go). Package store, the log on
+// Who does what: Append queues (propose.go). The proposer packs waiting records into entries (entry.go) and gives them
+// to raft. Raft's goroutine of the state machine hands back what is committed (machine.go). Package store, the log on
 // disk, is hashicorp/raft-wal with checksums, a high-water mark, and a say in what may be deleted. A snapshot of raft
-// is a marker, no more (marker.go); a node that lacks too much gets the state itself, as a stream beside raft
-// (restore.go). lead.go tells the owner whether this node leads. Everything else goes by the library's transport, a
-// few connections for each group and node (transport.go, host.go). Readers on followers bring along what the leader
-// has told them of commits (learn.go).
+// is only a marker (marker.go); a node that lacks too much gets the state itself, as a stream beside raft (restore.go).
+// lead.go tells the owner whether this node leads. Everything else goes through the library's transport, over a few
+// connections for each group and node (transport.go, host.go). Readers on followers bring along what the leader has
+// told them of commits (learn.go).
 package quorum
 
 import (
@@ -36,15 +36,15 @@ import (
 	"millrace/wal"
 )
 
-// Node is a node's number in its cluster: 1, 2, 3, … A number is never given again: a node whose disk was replaced is a
-// new node.
+// Node is a node's number in its cluster: 1, 2, 3, … A number is never given out again: a node whose disk was replaced
+// is a new node.
 type Node uint32
 
-// id is what raft knows a node by, as its id and as its address: where the node is, Resolve says when it is dialed.
+// id is what raft knows a node by, both as its id and as its address. Where the node is, Resolve says at each dial.
 func (n Node) id() raft.ServerID           { return raft.ServerID(strconv.FormatUint(uint64(n), 10)) }
 func (n Node) address() raft.ServerAddress { return raft.ServerAddress(n.id()) }
 
-// nodeOf is 0 for what isn't a node's number.
+// nodeOf returns 0 for what isn't a node's number.
 func nodeOf[T ~string | ~[]byte](id T) Node {
 	n, err := strconv.ParseUint(string(id), 10, 32)
 	if err != nil {
@@ -54,25 +54,26 @@ func nodeOf[T ~string | ~[]byte](id T) Node {
 }
 
 var (
-	// ErrNotLeader is returned by what only the leader of a group does. Nothing was done.
+	// ErrNotLeader is returned by what only the leader of a group can do. Nothing was done.
 	ErrNotLeader = wal.ErrNotLeader
-	// ErrUnauthenticated is returned by connections to or from what is not of this cluster.
+	// ErrUnauthenticated is returned for connections to or from a process that is not of this cluster.
 	ErrUnauthenticated = errors.New("quorum: the other side is not of this cluster")
-	// ErrUncertain is returned by Barrier and by changes of the members when leadership was lost meanwhile: what was
-	// asked for may be done, or not.
+	// ErrUncertain is returned by changes of the members when leadership was lost meanwhile: the change may or may not
+	// have been made.
 	ErrUncertain = errors.New("quorum: leadership was lost meanwhile")
 )
 
-// State is what a group's log is about, for a node that lacks so much of the log that it needs the state instead.
+// State is the state that a group's records build up, for a node that lacks so much of the log that it needs the state
+// instead.
 type State interface {
-	// Snapshot writes the state with the effects of at least all records up to position to w; more is fine. Called on
-	// the leader, for one receiver. position has been handed to OnDurable; Snapshot waits until it is applied, if need
-	// be.
+	// Snapshot writes the state to w, with the effects of at least all records up to position; more is fine. It is
+	// called on the leader, for one receiver. position has been handed to OnDurable; if need be, Snapshot waits until
+	// it is applied.
 	Snapshot(ctx context.Context, position uint64, w io.Writer) error
-	// Restore puts what Snapshot has written in the place of the state, whole or not at all, also when the process ends
-	// in the middle. Records up to position don't come any more; after a crash, some may. Nothing is handed back while
-	// it runs. r ends with io.EOF only when all is there and unharmed; after any other error the state stays as it was.
-	// When Restore returns nil, the new state is on disk.
+	// Restore replaces the state by what Snapshot has written, whole or not at all, even when the process ends in the
+	// middle. Records up to position don't come any more; after a crash, some may. Nothing is handed back while Restore
+	// runs. r ends with io.EOF only when everything is there and unharmed; after any other error the state must stay as
+	// it was. When Restore returns nil, the new state is on disk.
 	Restore(position uint64, r io.Reader) error
 }
 
@@ -80,73 +81,75 @@ type State interface {
 type Options struct {
 	Host  *Host
 	Group uint32
-	Dir   string // the log's own; made when absent
-	// MustExist: this node has had the log before. When Dir has none it is lost, with all that it has promised: Open
-	// refuses (wal.ErrCorrupt).
+	Dir   string // belongs to the log alone; made when absent
+	// MustExist says that this node has had the log before. If Dir has none, it is lost, with everything that it has
+	// promised, and Open refuses (wal.ErrCorrupt).
 	MustExist bool
-	// Voters make a new group, the same on each of them; empty: the log waits until the group's leader takes this node
-	// in. Ignored when Dir has a log.
+	// Voters make a new group, and must be the same on each of them. If empty, the log waits until the group's leader
+	// takes this node in. Ignored when Dir has a log.
 	Voters []Node
 	// Base is for a new group whose state was made elsewhere (imported, or restored from a backup): its records come
-	// behind this position. The same on all voters. Default 0.
+	// after this position. It must be the same on all voters. Default 0.
 	Base  uint64
 	State State
 	// OnDurable gets records in order, from one goroutine: those that were appended here with their Context, others
-	// without one. The slice is lent for the call, the records are the caller's, who may keep Data of others' but not
-	// write to it. Nothing is handed back while it runs: it should hand over and return. Required.
+	// without one. The slice is lent for the call. The records belong to the caller, who may keep the Data of records
+	// that were appended elsewhere but not write to it. Nothing is handed back while OnDurable runs, so it should hand
+	// the records over and return. Required.
 	OnDurable func([]*wal.Record)
-	// OnLost gets records that were appended here and that may or may not come to be in the log: leadership was lost,
-	// or the log was closed or has failed. They are the caller's again; should they be in the log, OnDurable gets them
-	// as others'.
+	// OnLost gets records that were appended here and may or may not end up in the log, because leadership was lost, or
+	// the log was closed or has failed. They belong to the caller again. Those that are in the log reach OnDurable like
+	// records that were appended elsewhere.
 	OnLost func([]*wal.Record)
-	// OnLead: this node leads, and OnDurable has had all records of earlier leaders. OnFollow: it does not any more.
-	// From one goroutine, in turns. Append takes records before OnLead returns, and may refuse them before OnFollow is
-	// called.
+	// OnLead says that this node leads, and that OnDurable has had all records of earlier leaders. OnFollow says that
+	// it no longer leads. They are called alternately from one goroutine. Append takes records before OnLead returns,
+	// and may refuse them before OnFollow is called.
 	OnLead, OnFollow func()
-	// OnFailure is called once when the log's disk has failed, or what is on it is damaged. It is final; the process
-	// should exit. It must not call Close.
+	// OnFailure is called once, when the log's disk has failed or what is on it is damaged. The failure is final; the
+	// process should exit. OnFailure must not call Close.
 	OnFailure func(error)
-	// HeartbeatTimeout, ElectionTimeout and LeaseTimeout of raft. Defaults 800 ms, HeartbeatTimeout, HeartbeatTimeout:
-	// a leader that is gone is replaced in 1 to 2.5 s.
+	// HeartbeatTimeout, ElectionTimeout and LeaseTimeout are those of raft. Defaults 800 ms, HeartbeatTimeout,
+	// HeartbeatTimeout: a leader that is gone is replaced in 1 to 2.5 s.
 	HeartbeatTimeout, ElectionTimeout, LeaseTimeout time.Duration
 	// CommitTimeout is how often an idle leader makes sure that its followers have the log and know what is committed.
-	// They learn of commits by the next entry, too, and from those who read there (Learn). Default 2 s.
+	// They also learn of commits with the next entry, and from readers there (Learn). Default 2 s.
 	CommitTimeout time.Duration
-	// MaxPendingRecords and MaxPendingBytes bound what waits for the quorum; beyond them, Append returns ErrBusy.
-	// Defaults 4096, 64 MiB.
+	// MaxPendingRecords and MaxPendingBytes bound the records that wait for the quorum. Beyond either, Append returns
+	// ErrBusy. Defaults 4096, 64 MiB.
 	MaxPendingRecords int
 	MaxPendingBytes   int64
 	// MaxRecordBytes bounds len(Record.Data). Default 16 MiB, at most 32 MiB.
 	MaxRecordBytes int
-	// MaxEntryBytes: records are put together into one entry of raft up to this size; a larger record is an entry of
-	// its own. A follower that catches up gets up to 64 entries at once. Default 256 KiB.
+	// MaxEntryBytes is the size up to which records share one entry of raft; a larger record is an entry of its own. A
+	// follower that catches up gets up to 64 entries at once. Default 256 KiB.
 	MaxEntryBytes int
 	// MinFreeBytes and MinFreePercent: with less free space than either, Append returns ErrDiskFull for records that
-	// are not urgent. Defaults 2 GB and 5; negative: no floor.
+	// are not urgent. Defaults 2 GB and 5; a negative value means no floor.
 	MinFreeBytes   int64
 	MinFreePercent float64
-	// FreeSpace says how much of the disk that a directory is on is free, and how large it is. Of all groups of a Host
-	// one is asked for all. Default: what the file system says.
+	// FreeSpace returns how much of the disk of a directory is free, and how large that disk is. One group of a Host is
+	// asked for all of them. Default: what the file system says.
 	FreeSpace func(dir string) (free, total uint64, err error)
-	// StallAfter: Stalled reports true when the quorum has not answered for longer. Default 5 s.
+	// StallAfter is how long the quorum may take to answer before Stalled reports true. Default 5 s.
 	StallAfter time.Duration
-	// DiskTimeout: when a write takes longer, all groups that are led on this Host give their leadership up (disk.go).
-	// Default 1.5 s; negative: never.
+	// DiskTimeout is how long a write may take before all groups that are led on this Host give up their leadership
+	// (disk.go). Default 1.5 s; a negative value means no limit.
 	DiskTimeout time.Duration
-	// SegmentBytes: the log's files are allocated in this size, and go when nothing in them is needed. Default 16 MiB.
+	// SegmentBytes is the size in which the log's files are allocated. A file is deleted when nothing in it is needed.
+	// Default 16 MiB.
 	SegmentBytes int
-	// KeepBytes of the log are kept behind what Trim has let go, for nodes that were away for a short time; twice as
-	// much for a while. Default 32 MiB.
+	// KeepBytes is how much of the log is kept before the position given to Trim, for nodes that were away for a short
+	// time; for a while it may be twice as much. Default 32 MiB.
 	KeepBytes int64
 	Logger    *slog.Logger // default slog.Default()
 
 	hooks hooks
 }
 
-// hooks are where tests stop a restore, as a crash would, and let a disk hang.
+// hooks let tests stop a restore, as a crash would, and make a disk hang.
 type hooks struct {
 	restore func(step string) error
-	write   func() // before entries are written; nil: none
+	write   func() // called before entries are written; nil: not called
 }
 
 // EnsureDefaults fills in what is not set.
@@ -187,7 +190,7 @@ func (o *Options) EnsureDefaults() {
 	o.KeepBytes = cmp.Or(o.KeepBytes, 32<<20)
 }
 
-// maxRecordBytes leaves room in the 64 MiB that raft-wal reads back of an entry. It would write more.
+// maxRecordBytes leaves room in the 64 MiB of an entry that raft-wal reads back. It would write larger entries.
 const maxRecordBytes = 32 << 20
 
 // Validate reports the first setting that cannot work. It expects the defaults to be set.
@@ -215,7 +218,7 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// Role of a node in a group.
+// Role is the role of a node in a group.
 type Role uint8
 
 const (
@@ -223,24 +226,24 @@ const (
 	Candidate
 	Leader
 	Learner // has the log but no vote
-	Gone    // is not of the group (any more)
+	Gone    // not, or no longer, in the group
 )
 
 func (r Role) String() string {
 	return [...]string{"follower", "candidate", "leader", "learner", "gone"}[r]
 }
 
-// Member of a group.
+// Member is a member of a group.
 type Member struct {
 	Node  Node
 	Voter bool
 }
 
-// Status is what is known on this node of the group.
+// Status is what this node knows of the group.
 type Status struct {
 	Group       uint32
 	Role        Role
-	Leader      Node // 0: none that is known
+	Leader      Node // 0: none is known
 	Term        uint64
 	LastIndex   uint64
 	CommitIndex uint64
@@ -248,12 +251,13 @@ type Status struct {
 	HandedBack    uint64
 	SnapshotIndex uint64
 	LogBytes      int64
-	LastContact   time.Duration // since the leader was heard of; 0 for the leader
+	LastContact   time.Duration // time since the leader was last heard of; 0 for the leader
 	Members       []Member
-	// Changing: this node leads, and Members may not be what the group has decided yet. Should it be lost now, they may
-	// be others.
+	// Changing says that this node leads and that Members may not be decided yet. If the node were lost now, the
+	// members might turn out to be others.
 	Changing bool
-	// Newcomer: the node came with an empty log, and has not got all yet; until then it does not vote (newcomer.go).
+	// Newcomer says that the node came with an empty log and hasn't caught up; until then it does not vote
+	// (newcomer.go).
 	Newcomer bool
 }
 
@@ -261,7 +265,7 @@ type Status struct {
 func position(index uint64, record int) uint64 { return index<<recordBits | uint64(record) }
 func indexOf(position uint64) uint64           { return position >> recordBits }
 
-// endOf is the position behind all of an entry's records, before the next entry's.
+// endOf returns the position after all records of an entry and before those of the next one.
 func endOf(index uint64) uint64 { return index<<recordBits | maxEntryRecords }
 
 const (

@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// A node that lacks more of the log than the leader has gets a snapshot from raft, which is a locator; with it, it
-// fetches the state from the leader over a connection of its own. Raft would want to know the size of the state first,
-// and give the stream a deadline by it.
+// When a node needs entries that the leader no longer has, raft sends it a snapshot, which here is a locator. With the
+// locator, the node fetches the state from the leader over a connection of its own. Raft itself would want to know the
+// size of the state first, and derive the deadline of the stream from it.
 //
-// The order makes a crash harmless: the state is taken in by its owner, whole or not at all; then the marker is put in
-// place; then the log before it goes. After a crash in between, the state is newer than the marker says: some records
-// come again, and the owner skips them; or the log before the marker is still there, and Open removes it.
+// The order makes a crash harmless: first the owner takes in the state, whole or not at all; then the marker is put in
+// place; then the log before it is deleted. After a crash in between, the state may be newer than the marker says: some
+// records come again, and the owner skips them. Or the log before the marker is still there, and Open removes it.
 
-// locator is the content of a snapshot: where the state is to be had.
+// locator is the content of a snapshot: it says where the state can be fetched.
 type locator struct {
 	rest  []byte
 	close func()
@@ -42,7 +42,7 @@ func parseLocator(b []byte) (from Node, err error) {
 	return Node(binary.LittleEndian.Uint32(b[len(locatorMagic):])), nil
 }
 
-// Read gives the locator.
+// Read returns the bytes of the locator.
 func (t *locator) Read(p []byte) (int, error) {
 	if len(t.rest) == 0 {
 		return 0, io.EOF
@@ -52,7 +52,7 @@ func (t *locator) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close says that the receiver is done with it.
+// Close says that the receiver is done with the snapshot.
 func (t *locator) Close() error {
 	if t.close != nil {
 		t.close()
@@ -97,7 +97,7 @@ func (l *Log) fetch(m *marker, from Node) error {
 	defer c.Close()
 	finished := make(chan struct{})
 	defer close(finished)
-	go func() { // Close does not wait for a state that is on its way
+	go func() { // Close does not wait for a state that is being fetched
 		select {
 		case <-l.stop:
 			_ = c.Close()
@@ -131,10 +131,10 @@ func (l *Log) fetch(m *marker, from Node) error {
 	return nil
 }
 
-// maxServed is how many nodes get the state of a group at a time.
+// maxServed is how many nodes are served the state of a group at a time.
 const maxServed = 2
 
-// serve gives the state to nodes that fetch it.
+// serve sends the state to the nodes that fetch it.
 func (l *Log) serve(from *listener) {
 	defer l.serving.Done()
 	slots := make(chan struct{}, maxServed)
@@ -169,7 +169,7 @@ func (l *Log) serveState(conn net.Conn) {
 	to := conn.(*Conn).Node
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	go func() { // the receiver says nothing more: what ends this read is that it is gone
+	go func() { // the receiver sends nothing more: this read ends when it is gone
 		_, _ = conn.Read(b[:1])
 		cancel()
 	}()
@@ -199,8 +199,8 @@ func (l *Log) serveState(conn net.Conn) {
 }
 
 // The state travels in frames: length u32 and as many bytes. A length of frameEnd is followed by the number of bytes
-// (u64) and their CRC-32C, frameFailed by the length of a text (u32) and the text, frameAlive by nothing: the sender is
-// at it.
+// (u64) and their CRC-32C, frameFailed by the length of a text (u32) and the text. frameAlive is followed by nothing:
+// it says that the sender is still at work.
 const (
 	frameEnd    = 1<<32 - 1
 	frameFailed = 1<<32 - 2
@@ -212,7 +212,7 @@ const (
 	maxReason     = 1 << 10
 )
 
-// stateWriter is where State.Snapshot writes.
+// stateWriter is what State.Snapshot writes to.
 type stateWriter struct {
 	conn net.Conn
 	done chan struct{}
@@ -262,7 +262,7 @@ func (w *stateWriter) Write(p []byte) (int, error) {
 	return n, w.err
 }
 
-// finish says that all was sent, or why not.
+// finish says that everything was sent, or why not.
 func (w *stateWriter) finish(cause error) error {
 	close(w.done)
 	w.mu.Lock()
@@ -298,11 +298,11 @@ func (w *stateWriter) flush() {
 	}
 }
 
-// stateReader is what State.Restore reads: io.EOF only behind a whole state.
+// stateReader is what State.Restore reads from. It returns io.EOF only after a whole state.
 type stateReader struct {
 	conn  net.Conn
 	r     *bufio.Reader
-	rest  uint32 // of the frame
+	rest  uint32 // what is left of the frame
 	total uint64
 	sum   uint32
 	err   error
@@ -312,7 +312,7 @@ func newStateReader(conn net.Conn) *stateReader {
 	return &stateReader{conn: conn, r: bufio.NewReaderSize(conn, frameBytes)}
 }
 
-// Read gives a part of the state.
+// Read returns a part of the state.
 func (r *stateReader) Read(p []byte) (int, error) {
 	for r.rest == 0 && r.err == nil {
 		r.err = r.next()
@@ -331,7 +331,7 @@ func (r *stateReader) Read(p []byte) (int, error) {
 	return n, r.err
 }
 
-// next reads the head of a frame, and what follows it unless that is the state's.
+// next reads the head of a frame, and what follows it unless that is a part of the state.
 func (r *stateReader) next() error {
 	n, err := r.number()
 	if err != nil {

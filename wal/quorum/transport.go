@@ -16,50 +16,51 @@ import (
 )
 
 const (
-	// rpcTimeout is how long a call of raft may take. A restore takes longer, see snapshotSize.
+	// rpcTimeout is how long a call of raft may take. A restore may take longer, see snapshotSize.
 	rpcTimeout = 10 * time.Second
-	// poolConns per node and group are kept open for calls: one for heartbeats, one for entries.
+	// poolConns is how many connections per node and group are kept open for calls: one for heartbeats, one for
+	// entries.
 	poolConns = 2
-	// rpcsInFlight per follower and group is one: no pipeline. The library's pipeline hangs when a follower refuses
-	// entries, or says that there is a newer term, while more are sent: that follower gets no entries any more as long
-	// as this node leads, though it gets heartbeats, and Shutdown waits for ever (hashicorp/raft#612). What comes while
-	// a request is on its way goes with the next one.
+	// rpcsInFlight is one per follower and group: there is no pipeline. The library's pipeline hangs when a follower
+	// refuses entries, or reports a newer term, while more entries are being sent. That follower then gets heartbeats
+	// but no entries as long as this node leads, and Shutdown waits for ever (hashicorp/raft#612). Entries that come
+	// while a request is under way go with the next one.
 	rpcsInFlight = 1
-	// snapshotSize is what raft believes a snapshot to have. It gives rpcTimeout for each byte, so that a restore may
-	// take eleven hours.
+	// snapshotSize is what raft takes for the size of a snapshot. Raft allows rpcTimeout for each byte, so a restore
+	// may take eleven hours.
 	snapshotSize = 4096
 )
 
-// transport is the library's, over the host's connections. It hears how far the others have the log from what they
-// answer, and puts what this node itself has to say to its raft (stand, learn) among the requests of other nodes.
+// transport is the library's transport over the host's connections. It learns from the answers of other nodes how far
+// they have the log, and puts this node's own messages to its raft (stand, learn) among the requests of other nodes.
 type transport struct {
 	*raft.NetworkTransport
 	host    *Host
 	streams *streams
-	rpcs    chan raft.RPC // what raft is asked, by other nodes and by this one
+	rpcs    chan raft.RPC // requests to raft, from other nodes and from this one
 	learned chan struct{} // of capacity 1: there may be something to tell raft
 	done    chan struct{}
 	once    sync.Once
 	raft    atomic.Pointer[raft.Raft] // nil: not yet
 	muted   atomic.Bool
-	// abstains: this node has no say in elections (newcomer.go).
+	// abstains says that this node has no say in elections (newcomer.go).
 	abstains *atomic.Bool
 
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards all fields below
 	last    map[Node]contact
 	request *raft.AppendEntriesRequest // the last one of a leader, without its entries; nil: none
 	brought uint64                     // the last entry that was given to raft by then
-	hint    entryID                    // known to be committed, and not told to raft; zero: none
-	decided entryID                    // what the leader has last said that it has committed, and its own term
+	hint    entryID                    // an entry known to be committed, which raft was not told of; zero: none
+	decided entryID                    // what the leader last said to be committed, with its own term
 }
 
-// contact is what a node has last said.
+// contact is what a node has last reported.
 type contact struct {
-	index uint64 // of its last entry
+	index uint64 // of the node's last entry
 	at    time.Time
 }
 
-// maxAsked is how many requests wait for raft before those who bring them do.
+// maxAsked is how many requests may wait for raft; beyond that, whoever brings one waits.
 const maxAsked = 16
 
 func newTransport(h *Host, group uint32, l *listener, abstains *atomic.Bool, logger hclog.Logger) *transport {
@@ -77,8 +78,8 @@ func newTransport(h *Host, group uint32, l *listener, abstains *atomic.Bool, log
 	return t
 }
 
-// forward brings requests of other nodes to where all requests are, and behind them what they allow to be told of
-// commits.
+// forward brings requests of other nodes to the channel of all requests, and after them what they allow raft to be told
+// of commits.
 func (t *transport) forward() {
 	for {
 		select {
@@ -103,7 +104,7 @@ func (t *transport) forward() {
 	}
 }
 
-// give asks raft, and returns false when the transport is closed.
+// give passes a request to raft, and returns false when the transport is closed.
 func (t *transport) give(r raft.RPC) bool {
 	select {
 	case t.rpcs <- r:
@@ -113,10 +114,10 @@ func (t *transport) give(r raft.RPC) bool {
 	}
 }
 
-// Consumer is where raft gets what it is asked.
+// Consumer is the channel from which raft takes requests.
 func (t *transport) Consumer() <-chan raft.RPC { return t.rpcs }
 
-// Close lets nothing more in, and what waits fails.
+// Close lets no more requests in; those that wait fail.
 func (t *transport) Close() error {
 	t.once.Do(func() { close(t.done) })
 	return t.NetworkTransport.Close()
@@ -154,7 +155,7 @@ func (t *transport) close() {
 	t.CloseStreams()
 }
 
-// streams are the connections of one group: what raft listens to and dials.
+// streams holds the connections of one group: those that raft accepts and those that it dials.
 type streams struct {
 	host  *Host
 	group uint32
@@ -162,7 +163,7 @@ type streams struct {
 	done  chan struct{}
 	once  sync.Once
 
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards all fields below
 	closed bool
 	conns  map[net.Conn]struct{}
 }
@@ -193,7 +194,7 @@ func (s *streams) add(c net.Conn) (net.Conn, error) {
 	return st, nil
 }
 
-// Accept waits for another node.
+// Accept waits for a connection from another node.
 func (s *streams) Accept() (net.Conn, error) {
 	select {
 	case c := <-s.from.conns:
@@ -204,7 +205,7 @@ func (s *streams) Accept() (net.Conn, error) {
 	return nil, net.ErrClosed
 }
 
-// Dial connects to another node's same group.
+// Dial connects to the same group on another node.
 func (s *streams) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	c, err := s.host.dialNode(nodeOf(to), purposeRaft, s.group, timeout)
 	if err != nil {
@@ -216,7 +217,7 @@ func (s *streams) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, 
 // Addr is this node's number.
 func (s *streams) Addr() net.Addr { return nodeAddr(s.host.Node()) }
 
-// Close ends what Accept and Dial have given.
+// Close ends all connections that came from Accept and Dial.
 func (s *streams) Close() error {
 	s.once.Do(func() { close(s.done) })
 	s.mu.Lock()
@@ -230,8 +231,9 @@ func (s *streams) Close() error {
 	return nil
 }
 
-// logger gives the library's messages to slog: what it says of a node that is gone many times a second, once in a
-// while, and what it does in the course of things at debug. Changes of leadership are told by this package (lead.go).
+// logger passes the library's messages to slog. Errors, such as those that a missing node causes many times a second,
+// are logged as warnings, once in a while; everything else is logged at debug level. This package itself logs changes
+// of leadership (lead.go).
 type logger struct {
 	to   *slog.Logger
 	name string

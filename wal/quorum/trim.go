@@ -9,9 +9,10 @@ import (
 	"millrace/wal"
 )
 
-// Replay calls f for the records from position from on that are known to be decided, and that OnDurable will not get:
-// those up to the marker. To be called between Open and Start. from 0: from the first that is there. Errors:
-// wal.ErrMissing when records from there on are gone, wal.ErrCorrupt, or what f returns. payload is lent for the call.
+// Replay calls f for the records from position from on that are known to be decided and that OnDurable will not get:
+// those up to the marker. It may be called between Open and Start. With from 0 it begins at the first record that is
+// there. Errors: wal.ErrMissing when wanted records are gone, wal.ErrCorrupt, or what f returns. payload is lent for
+// the call.
 func (l *Log) Replay(from uint64, f func(position uint64, count uint32, payload []byte) error) error {
 	if from == 0 {
 		from = l.FirstPosition()
@@ -19,8 +20,8 @@ func (l *Log) Replay(from uint64, f func(position uint64, count uint32, payload 
 	return l.walk(from, endOf(l.markers.current().Index), f)
 }
 
-// Read calls f for the records from position from to to that OnDurable has had. Errors as for Replay. payload is lent
-// for the call.
+// Read calls f for the records from position from to to that OnDurable has had. Its errors are those of Replay. payload
+// is lent for the call.
 func (l *Log) Read(from, to uint64, f func(position uint64, count uint32, payload []byte) error) error {
 	return l.walk(from, min(to, l.DurablePosition()), f)
 }
@@ -62,8 +63,8 @@ func (l *Log) walk(from, to uint64, f func(position uint64, count uint32, payloa
 	return nil
 }
 
-// Hold keeps the records from position from on for a reader of that name, until it says otherwise; math.MaxUint64 ends
-// it.
+// Hold keeps the records from position from on for a reader of that name, until the reader calls it again;
+// math.MaxUint64 ends the hold.
 func (l *Log) Hold(name string, from uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,8 +75,8 @@ func (l *Log) Hold(name string, from uint64) {
 	l.holds[name] = from
 }
 
-// Trim says that records before this position are not needed any more. They go some time later, apart from what is kept
-// for other nodes.
+// Trim says that records before this position are no longer needed. They are deleted some time later, except for what
+// is kept for other nodes.
 func (l *Log) Trim(before uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,14 +84,14 @@ func (l *Log) Trim(before uint64) error {
 	return l.failure
 }
 
-// letGo says that no entry up to index is needed: a state was restored that has them all.
+// letGo says that no entry up to index is needed, because a restored state has them all.
 func (l *Log) letGo(index uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.trimmed = max(l.trimmed, position(index+1, 0))
 }
 
-// needed is the first entry that the owner or one of its readers needs.
+// needed returns the first entry that the owner or one of its readers needs.
 func (l *Log) needed() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -101,7 +102,7 @@ func (l *Log) needed() uint64 {
 	return indexOf(p)
 }
 
-// compact lets log go that nobody needs, when there is enough of it: the marker is moved forward if need be.
+// compact deletes log that nobody needs, when there is enough of it. If need be, it moves the marker forward first.
 func (l *Log) compact() {
 	needed := l.needed()
 	before := l.store.SizeBefore(needed)
@@ -119,15 +120,15 @@ func (l *Log) compact() {
 			return
 		}
 	}
-	_ = l.store.Release(keep - 1) // a failure is reported by the store
+	_ = l.store.Release(keep - 1) // the store reports a failure itself
 }
 
-// followerBytes bounds what the leader keeps for a follower that is there and behind. Beyond it, the follower gets the
-// state.
+// followerBytes bounds the log that the leader keeps for a follower that is there but behind. Beyond it, the follower
+// gets the state instead.
 const followerBytes = 512 << 20
 
-// keptForOthers is how far the log may go without hurting a node that is being sent the state, or a follower that is
-// there and not too far behind.
+// keptForOthers returns how far the log may be deleted without hurting a node that is being sent the state, or a
+// follower that is there and not too far behind.
 func (l *Log) keptForOthers(keep uint64) uint64 {
 	if index, ok := l.markers.inTransit(); ok {
 		keep = min(keep, index+1)
@@ -141,7 +142,7 @@ func (l *Log) keptForOthers(keep uint64) uint64 {
 	return keep
 }
 
-// FirstPosition is where the first record that is still there stands, or the next one when there is none.
+// FirstPosition is the position of the first record that is still there, or of the next one when there is none.
 func (l *Log) FirstPosition() uint64 {
 	if first, err := l.store.FirstIndex(); err == nil && first > 0 {
 		return position(first, 0)
@@ -149,7 +150,7 @@ func (l *Log) FirstPosition() uint64 {
 	return position(l.markers.current().Index+1, 0)
 }
 
-// LastPosition is the position up to which this node has the log, decided or not; not necessarily a record's.
+// LastPosition is the position up to which this node has the log, decided or not; it need not be a record's.
 func (l *Log) LastPosition() uint64 {
 	last, _ := l.store.LastIndex()
 	if last <= l.passed.index.Load() {
@@ -158,9 +159,9 @@ func (l *Log) LastPosition() uint64 {
 	return endOf(last)
 }
 
-// DurablePosition is the last record that was handed back, or that Replay gives, or the end of the state that stands
-// before the log; 0 when there is none of them.
+// DurablePosition is the position of the last record that was handed back or that Replay gives, else the end of the
+// state that precedes the log, else 0.
 func (l *Log) DurablePosition() uint64 { return l.passed.position.Load() }
 
-// Bytes is about how large the log is.
+// Bytes is the approximate size of the log.
 func (l *Log) Bytes() int64 { return l.store.Size() }

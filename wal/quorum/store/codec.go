@@ -9,20 +9,20 @@ import (
 	raftwal "github.com/hashicorp/raft-wal"
 )
 
-// codec writes entries as raft-wal's own does, byte for byte, but into memory that is used again: the library makes a
-// new buffer for each entry, which is cleared and grows twice, and copies it before StoreLogs returns. What is written
-// by either is read by both.
+// codec writes entries as raft-wal's own codec does, byte for byte, but into memory that is used again. The library
+// makes a new buffer for each entry, which is cleared and grows twice, and copies it before StoreLogs returns. Each
+// codec reads what the other has written.
 type codec struct {
 	raftwal.BinaryCodec
 	admitted bool
 	buf      []byte
 }
 
-// maxCodecBytes of memory are kept between writes.
+// maxCodecBytes is how much memory is kept between writes.
 const maxCodecBytes = 1 << 20
 
-// ID is asked for twice. First the library lets no codec in that calls itself by one of its own numbers; then it
-// compares the number with that of its segments, which it gives them whatever codec it has: that of its own.
+// ID is asked for twice. First the library rejects a codec whose ID is one of the library's own numbers. Then it
+// compares the ID with that of its segments, which always carry the number of the library's own codec.
 func (c *codec) ID() uint64 {
 	if !c.admitted {
 		c.admitted = true
@@ -31,7 +31,7 @@ func (c *codec) ID() uint64 {
 	return c.BinaryCodec.ID()
 }
 
-// Encode makes w, which the library has just made, the entry's bytes. They are good until written is called.
+// Encode sets w, which the library has just made, to the entry's bytes. They are valid until written is called.
 func (c *codec) Encode(l *raft.Log, w io.Writer) (err error) {
 	start := len(c.buf)
 	if c.buf, err = appendLog(c.buf, l); err != nil {
@@ -46,7 +46,7 @@ func (c *codec) Encode(l *raft.Log, w io.Writer) (err error) {
 	return err
 }
 
-// written says that nobody has what Encode has made any more.
+// written says that nobody uses the results of Encode any more.
 func (c *codec) written() {
 	if c.buf = c.buf[:0]; cap(c.buf) > maxCodecBytes {
 		c.buf = nil

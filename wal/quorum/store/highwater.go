@@ -8,10 +8,10 @@ import (
 	"millrace/wal/durable"
 )
 
-// HighWater is the high-water mark, the file WITNESS: up to which index the log must at least be there. It is written
-// (not synced) after each write of the log and before the node tells anybody, so it is exact after a kill; it is synced
-// now and then, so it is a little behind after a loss of power. It is never ahead of the log: before the log gets
-// shorter, it is synced with the lower index.
+// HighWater is the high-water mark, the file WITNESS: the index up to which the log must at least be there. It is
+// written, but not synced, after each write of the log and before the node tells anybody, so it is exact after a kill.
+// It is synced now and then, so it lags a little after a loss of power. It is never ahead of the log: before the log
+// gets shorter, the mark is synced with the lower index.
 //
 // Without it, damage in the newest segment would look like the torn end of a crash, and the node would vote as if it
 // had never had what it has promised.
@@ -32,7 +32,7 @@ const (
 
 func highWaterState(index uint64) []byte { return binary.LittleEndian.AppendUint64(nil, index) }
 
-// CreateHighWater makes the mark of a log that ends at index.
+// CreateHighWater creates the mark of a log that ends at index.
 func CreateHighWater(path string, index uint64) (*HighWater, error) {
 	s, err := durable.CreateSlots(nil, path, highWaterMagic, highWaterState(index))
 	if err != nil {
@@ -41,7 +41,7 @@ func CreateHighWater(path string, index uint64) (*HighWater, error) {
 	return &HighWater{slots: s, index: index}, nil
 }
 
-// OpenHighWater reads the mark that is there.
+// OpenHighWater reads an existing mark.
 func OpenHighWater(path string) (*HighWater, error) {
 	s, state, err := durable.OpenSlots(nil, path, highWaterMagic, highWaterBytes)
 	if err != nil {
@@ -50,7 +50,7 @@ func OpenHighWater(path string) (*HighWater, error) {
 	return &HighWater{slots: s, index: binary.LittleEndian.Uint64(state)}, nil
 }
 
-// advance says that the log is there up to index.
+// advance records that the log is there up to index.
 func (w *HighWater) advance(index uint64) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -61,7 +61,7 @@ func (w *HighWater) advance(index uint64) error {
 	return w.slots.Write(highWaterState(index))
 }
 
-// lower says, durably, that the log will end at index.
+// lower records, durably, that the log will end at index.
 func (w *HighWater) lower(index uint64) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -75,10 +75,10 @@ func (w *HighWater) lower(index uint64) error {
 	return w.slots.Sync()
 }
 
-// Settle makes what is written durable.
+// Settle makes the written mark durable.
 func (w *HighWater) Settle() error { return w.slots.Sync() }
 
-// Index is up to which index the log must be there.
+// Index is the index up to which the log must be there.
 func (w *HighWater) Index() uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -22,15 +22,16 @@ import (
 	"millrace/wal"
 )
 
-// Store is raft's log and its few words of memory (term and vote): hashicorp/raft-wal, with
+// Store is raft's log and its few words of memory (term and vote). It is hashicorp/raft-wal, with
 //
-//   - a checksum over each entry that every reading checks, and the HighWater: what is damaged or missing is found;
-//   - a failure that is final: after a failed write nothing is written any more;
-//   - deletions at the front only up to what the owner of the records has let go (Release), whatever raft believes its
-//     snapshots to hold;
-//   - the term of the marker's index, also when that entry is gone: a follower whose log begins behind its marker must
-//     be able to say that it has it, or leader and follower would never find a common entry, and not a snapshot that is
-//     newer either;
+//   - a checksum of each entry, which every read checks, and the HighWater, so that damaged and missing entries are
+//     found;
+//   - failures that are final: after a failed write nothing is written any more;
+//   - deletions at the front only up to what the owner of the records has released (Release), whatever raft believes
+//     its snapshots to hold;
+//   - the term of the marker's index, even when that entry is gone. A follower whose log begins after its marker must
+//     be able to say that it has that entry. Otherwise leader and follower would never find a common entry, nor a
+//     snapshot that is newer;
 //   - term and vote of a ballot in one write;
 //   - the newest entries in memory, since each is read back once for each follower.
 type Store struct {
@@ -38,17 +39,18 @@ type Store struct {
 	codec     *codec
 	meta      *metadb.BoltMetaDB
 	highWater *HighWater
-	fail      func(error) error // reports what is final, and returns it
-	spacing   uint64            // of marks, in bytes
-	// Around is called before entries, or term and vote, are written, and what it returns after that. nil: nobody is.
+	fail      func(error) error // reports a final failure, and returns it
+	spacing   uint64            // distance of marks, in bytes
+	// Around is called before entries, or term and vote, are written, and the function that it returns after that. May
+	// be nil.
 	Around func(isEntries bool) (after func())
 
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards all fields below
 	failed error
-	marker entry  // of the snapshot
+	marker entry  // the last entry of the snapshot
 	all    uint64 // all entries up to this index may go: the state has been restored from elsewhere
 	marks  []mark // by index
-	bytes  uint64 // of all entries ever, as counted from the first mark
+	bytes  uint64 // of all entries ever, counted from the first mark
 	cache  []*raft.Log
 	cached int
 	voteIn uint64 // the term of a vote whose candidate is not written yet
@@ -56,25 +58,25 @@ type Store struct {
 
 type entry struct{ index, term uint64 }
 
-// mark says how many bytes stood before an entry.
+// mark says how many bytes precede an entry.
 type mark struct{ index, before uint64 }
 
 const (
-	entryBytes     = 28 // of an entry besides its data, about
+	entryBytes     = 28 // about what an entry takes besides its data
 	maxMarkSpacing = 256 << 10
 	cacheBytes     = 4 << 20
 )
 
-// metaName is the file of the library's list of segments.
+// metaName is the file with the library's list of segments.
 const metaName = "wal-meta.db"
 
-// Check says whether there is a log in a folder: the library would begin anew, and delete what is there.
+// Check returns an error when a directory has no log: the library would begin a new one, and delete what is there.
 func Check(dir string) error {
 	_, err := os.Stat(filepath.Join(dir, metaName))
 	return err
 }
 
-// Open opens or makes the log in a folder that is there. last and marker are checked by the caller.
+// Open opens or creates the log in an existing directory. The caller checks that the log fits the marker.
 func Open(
 	dir string, segmentBytes int, keepBytes int64, logger hclog.Logger, w *HighWater, fail func(error) error,
 ) (*Store, error) {
@@ -96,7 +98,8 @@ func Open(
 	return s, nil
 }
 
-// measure makes marks of the segments that are there: about, since the newest has room behind its end.
+// measure makes marks of the existing segments. They are approximate, since the newest segment has spare room at its
+// end.
 func (s *Store) measure(dir string) error {
 	files, err := os.ReadDir(dir)
 	if err != nil {
@@ -126,7 +129,7 @@ func (s *Store) Close() error {
 	return errors.Join(s.wal.Close(), s.meta.Close())
 }
 
-// broken is what the store has failed with.
+// broken returns the error that the store has failed with, or nil.
 func (s *Store) broken() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,13 +145,13 @@ func (s *Store) breakDown(err error) error {
 	return s.fail(err)
 }
 
-// FirstIndex is the first entry that is there, 0 when there is none.
+// FirstIndex is the index of the first entry, 0 when there is none.
 func (s *Store) FirstIndex() (uint64, error) { return s.wal.FirstIndex() }
 
-// LastIndex is the last entry, 0 when there is none.
+// LastIndex is the index of the last entry, 0 when there is none.
 func (s *Store) LastIndex() (uint64, error) { return s.wal.LastIndex() }
 
-// IsMonotonic says that indexes have no gap, so that raft empties the log when it takes a snapshot in.
+// IsMonotonic says that indexes have no gaps, so that raft empties the log when it takes in a snapshot.
 func (s *Store) IsMonotonic() bool { return true }
 
 // GetLog reads an entry. Damage is final.
@@ -170,7 +173,7 @@ func (s *Store) GetLog(index uint64, log *raft.Log) error {
 			*log = raft.Log{Index: marker.index, Term: marker.term, Type: raft.LogNoop}
 			return nil
 		}
-		return raft.ErrLogNotFound // itself: raft compares
+		return raft.ErrLogNotFound // unwrapped, because raft compares with ==
 	}
 	return s.breakDown(fmt.Errorf("read entry %d: %w", index, err))
 }
@@ -178,7 +181,7 @@ func (s *Store) GetLog(index uint64, log *raft.Log) error {
 // StoreLog writes an entry.
 func (s *Store) StoreLog(log *raft.Log) error { return s.StoreLogs([]*raft.Log{log}) }
 
-// StoreLogs writes entries, durably.
+// StoreLogs writes entries durably.
 func (s *Store) StoreLogs(logs []*raft.Log) error {
 	if err := s.broken(); err != nil {
 		return err
@@ -234,8 +237,8 @@ func (s *Store) remember(logs []*raft.Log) {
 
 func (s *Store) forgetCache() { s.cache, s.cached = nil, 0 }
 
-// DeleteRange lets raft delete the end of the log, which the group has not accepted, and all of it after a restored
-// snapshot. Other deletions at the front are the owner's (Release), and wait for it.
+// DeleteRange lets raft delete the end of the log, which the group has not accepted, and the whole log after a restored
+// snapshot. Other deletions at the front are up to the owner, and happen in Release.
 func (s *Store) DeleteRange(from, to uint64) error {
 	s.mu.Lock()
 	marker, all := s.marker.index, s.all
@@ -269,8 +272,8 @@ func (s *Store) CutFront(index uint64) error {
 	return nil
 }
 
-// CutEnd deletes the entries from index on. The high-water mark goes first: should the process end in between, the log
-// has more than it says.
+// CutEnd deletes the entries from index on. The high-water mark is lowered first: if the process ends in between, the
+// log has more than the mark says.
 func (s *Store) CutEnd(index uint64) error {
 	if err := s.broken(); err != nil {
 		return err
@@ -294,8 +297,8 @@ func (s *Store) CutEnd(index uint64) error {
 	return nil
 }
 
-// SetMarker says which entry the snapshot ends with. restored: the state came from elsewhere, and no entry up to it is
-// needed.
+// SetMarker says with which entry the snapshot ends. restored says that the state came from elsewhere, and that no
+// entry up to the marker is needed.
 func (s *Store) SetMarker(index, term uint64, restored bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -305,7 +308,7 @@ func (s *Store) SetMarker(index, term uint64, restored bool) {
 	}
 }
 
-// Release deletes entries up to index, as far as the snapshot has them.
+// Release deletes entries up to index, as far as the snapshot covers them.
 func (s *Store) Release(index uint64) error {
 	s.mu.Lock()
 	index = min(index, s.marker.index)
@@ -313,7 +316,7 @@ func (s *Store) Release(index uint64) error {
 	return s.CutFront(index)
 }
 
-// SizeBefore is about how many bytes of the log stand before an entry.
+// SizeBefore is about how many bytes of the log precede an entry.
 func (s *Store) SizeBefore(index uint64) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -333,7 +336,8 @@ func (s *Store) beforeLocked(index uint64) uint64 {
 	}
 }
 
-// IndexAt is the last entry, about, with no more than so many bytes of the log before it.
+// IndexAt returns an entry that has at most the given number of bytes of the log before it, and about the last such
+// entry.
 func (s *Store) IndexAt(bytes int64) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -354,11 +358,11 @@ func (s *Store) Size() int64 {
 	return int64(s.bytes - s.marks[0].before)
 }
 
-// raft writes a vote in two steps, the term and then the candidate. With a crash in between, it would take the
-// candidate of an earlier term for this one's.
+// Raft writes a vote in two steps: the term, then the candidate. After a crash in between, it would take the candidate
+// of an earlier term for that of the current one.
 var keyVoteTerm, keyVoteCandidate, keyVote = []byte("LastVoteTerm"), []byte("LastVoteCand"), []byte("Vote")
 
-// Set keeps a value, durably.
+// Set stores a value durably.
 func (s *Store) Set(key, value []byte) error {
 	if string(key) == string(keyVoteCandidate) {
 		s.mu.Lock()
@@ -378,7 +382,7 @@ func (s *Store) Set(key, value []byte) error {
 	return nil
 }
 
-// Get reads a value, empty when there is none.
+// Get reads a value; it is empty when there is none.
 func (s *Store) Get(key []byte) ([]byte, error) {
 	if string(key) != string(keyVoteCandidate) {
 		return s.wal.Get(key)
@@ -387,7 +391,7 @@ func (s *Store) Get(key []byte) ([]byte, error) {
 	return candidate, err
 }
 
-// SetUint64 keeps a number, durably; the term of a vote only together with its candidate.
+// SetUint64 stores a number durably; it stores the term of a vote only together with its candidate.
 func (s *Store) SetUint64(key []byte, value uint64) error {
 	if string(key) == string(keyVoteTerm) {
 		s.mu.Lock()
@@ -398,7 +402,7 @@ func (s *Store) SetUint64(key []byte, value uint64) error {
 	return s.Set(key, binary.LittleEndian.AppendUint64(nil, value))
 }
 
-// GetUint64 reads a number, 0 when there is none.
+// GetUint64 reads a number; it is 0 when there is none.
 func (s *Store) GetUint64(key []byte) (uint64, error) {
 	if string(key) != string(keyVoteTerm) {
 		return s.wal.GetUint64(key)
@@ -415,8 +419,8 @@ func (s *Store) vote() (term uint64, candidate []byte, err error) {
 	return binary.LittleEndian.Uint64(b), b[8:], nil
 }
 
-// sealLog gives an entry a checksum, which stands behind its extensions: the library checks what it wrote last before a
-// crash, and nothing that it reads later.
+// sealLog gives an entry a checksum, placed after its extensions. The library itself checks only what it wrote last
+// before a crash, and nothing that it reads later.
 func sealLog(l *raft.Log) *raft.Log {
 	sealed := *l
 	sealed.Extensions = binary.LittleEndian.AppendUint32(l.Extensions[:len(l.Extensions):len(l.Extensions)],
@@ -424,7 +428,7 @@ func sealLog(l *raft.Log) *raft.Log {
 	return &sealed
 }
 
-// openLog checks an entry and takes its checksum away.
+// openLog checks an entry and removes its checksum.
 func openLog(l *raft.Log) error {
 	n := len(l.Extensions) - 4
 	if n < 0 {
@@ -452,7 +456,7 @@ func checksum(l *raft.Log) uint32 {
 	return crc32.Update(sum, castagnoli, l.Extensions)
 }
 
-// read reads an entry from the disk and checks it. The library's decoder is not made for damage.
+// read reads an entry from the disk and checks it. The library's decoder may panic on damaged data.
 func (s *Store) read(index uint64, log *raft.Log) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -468,7 +472,7 @@ func (s *Store) read(index uint64, log *raft.Log) (err error) {
 	return openLog(log)
 }
 
-// Logs is the store as raft has it. Where raft would panic for an error that is final, and reported as such, its
+// Logs is the store as raft sees it. Where raft would panic because of an error that is final and already reported, its
 // goroutine ends instead.
 type Logs struct{ *Store }
 
@@ -481,7 +485,7 @@ func (s Logs) GetLog(index uint64, log *raft.Log) error {
 	return err
 }
 
-// SetUint64 keeps a number.
+// SetUint64 stores a number.
 func (s Logs) SetUint64(key []byte, value uint64) error {
 	err := s.Store.SetUint64(key, value)
 	if err != nil && s.broken() != nil {

@@ -11,10 +11,10 @@ import (
 	"github.com/hashicorp/raft-wal/types"
 )
 
-// repairTail mends what a crash leaves when it comes while the library seals its newest segment: the segment ends with
-// its index, or a part of it, and the list of segments does not say so yet. The library would open it and refuse every
-// further entry (raft-wal v0.4.1, ErrSealed). Here its entries are written to a new segment, which takes its place in
-// the list; a crash meanwhile leaves the old one there.
+// repairTail repairs what a crash leaves while the library seals its newest segment: the segment ends with its index,
+// or a part of it, but the list of segments does not say so yet. The library would open such a segment and refuse every
+// further entry (raft-wal v0.4.1, ErrSealed). repairTail writes the segment's entries to a new segment, which takes its
+// place in the list; a crash meanwhile leaves the old one in place.
 func repairTail(dir string, meta *metadb.BoltMetaDB) error {
 	state, err := meta.Load(dir)
 	if err != nil || len(state.Segments) == 0 {
@@ -26,7 +26,7 @@ func repairTail(dir string, meta *metadb.BoltMetaDB) error {
 	}
 	files := segment.NewFiler(dir, fs.New())
 	tail, err := files.RecoverTail(old)
-	if errors.Is(err, os.ErrNotExist) { // made by the library
+	if errors.Is(err, os.ErrNotExist) { // the library creates it
 		return nil
 	}
 	if err != nil {
@@ -64,11 +64,11 @@ func entriesOf(tail types.SegmentWriter, from uint64) (entries []types.LogEntry,
 	return entries, size, nil
 }
 
-// segmentFrameBytes is what an entry takes in a segment besides its data, at most: the frame's header, padding, its
+// segmentFrameBytes is the most that an entry takes in a segment besides its data: the frame's header, padding, and its
 // place in the index.
 const segmentFrameBytes = 8 + 7 + 4
 
-// writeSegment makes a segment with these entries, synced. What an earlier try has left under its name goes.
+// writeSegment creates a synced segment with these entries. It deletes what an earlier attempt has left under its name.
 func writeSegment(files *segment.Filer, info types.SegmentInfo, entries []types.LogEntry) error {
 	if err := files.Delete(info.BaseIndex, info.ID); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
