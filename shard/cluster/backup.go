@@ -21,17 +21,17 @@ import (
 	"millrace/wal/quorum"
 )
 
-// Backup is what a backup has of a cluster: an image of each group, all at one cut. Release it.
+// Backup is what a backup contains of a cluster: an image of each group, all at one cut. The caller must Release it.
 type Backup struct {
 	About backup.About
-	Bytes int64 // of all files
+	Bytes int64 // size of all files
 	n     *Node
 	parts []image.Image // by group
 }
 
-// Backup takes the images of all groups, which go on meanwhile: on this node where it has a replica, else on the node
-// that leads the group. All that is acknowledged before the call is in them. program is the version of the program, for
-// About. Errors: replica.ErrUnavailable, replica.ErrImage, errors of the disks.
+// Backup takes the images of all groups, which go on meanwhile: on this node where it has a replica, otherwise on the
+// node that leads the group. Everything that was acknowledged before the call is in them. program is the version of the
+// program, for About. Errors: replica.ErrUnavailable, replica.ErrImage, errors of the disks.
 func (n *Node) Backup(ctx context.Context, program string, now time.Time) (*Backup, error) {
 	f := n.facts.Get()
 	b := &Backup{n: n, About: backup.About{Program: program, Created: now.UTC().Truncate(time.Second),
@@ -47,7 +47,7 @@ func (b *Backup) take(ctx context.Context) error {
 	if err := n.coordinator.Barrier(); err != nil {
 		return err
 	}
-	for group := range n.replicas { // one after the other: each writes a checkpoint
+	for group := range n.replicas { // one after the other, since each writes a checkpoint
 		p, err := n.imageOf(ctx, uint32(group))
 		if err != nil {
 			return fmt.Errorf("group %d: %w", group, err)
@@ -86,8 +86,8 @@ func (n *Node) imageOf(ctx context.Context, group uint32) (image.Image, error) {
 	}, group)
 }
 
-// Write writes the archive and returns how many bytes it has. It ends early with the error of ctx, or when a node is
-// better off without the image.
+// Write writes the archive and returns its size in bytes. It ends early with the error of ctx, or when a node is better
+// off without the image.
 func (b *Backup) Write(ctx context.Context, w io.Writer) (int64, error) {
 	a, err := backup.NewWriter(w, b.About)
 	if err != nil {
@@ -119,7 +119,7 @@ func (b *Backup) writeFile(
 	return errors.Join(a.Add(name, size, attentive{r, ctx, b.n}), r.Close())
 }
 
-// Release ends the images and frees what they take on the disks.
+// Release ends the images and frees the space that they take on the disks.
 func (b *Backup) Release() error {
 	var errs []error
 	for i, p := range b.parts {
@@ -131,14 +131,14 @@ func (b *Backup) Release() error {
 	return errors.Join(errs...)
 }
 
-// attentive is a reader that ends when its context does, or the node.
+// attentive is a reader that ends when its context or the node does.
 type attentive struct {
 	io.Reader
 	ctx context.Context
 	n   *Node
 }
 
-// Read reads on while nothing speaks against it.
+// Read reads as long as neither has ended.
 func (r attentive) Read(p []byte) (int, error) {
 	if err := r.ctx.Err(); err != nil {
 		return 0, err
@@ -154,11 +154,11 @@ type groupImage struct {
 	g     *group
 	image *replica.Image // nil once it has ended
 	e     *replica.Replica
-	from  uint64 // the tail begins here
+	from  uint64 // where the tail begins
 	files []image.File
 }
 
-// beginImage copies what a replica of this node has. End or Release follows.
+// beginImage copies what a replica of this node has. The caller must call End or Release.
 func (n *Node) beginImage(ctx context.Context, id uint32) (_ image.Image, err error) {
 	g := n.group(id)
 	if g == nil {
@@ -191,13 +191,13 @@ func (n *Node) beginImage(ctx context.Context, id uint32) (_ image.Image, err er
 
 func (i *groupImage) dir() string { return filepath.Join(i.g.dir, "backup") }
 
-// End fixes the position. The replica's log is not held from then on.
+// End fixes the position. From then on the replica's log is no longer held.
 func (i *groupImage) End(position uint64) error {
 	if i.image == nil {
 		return image.ErrGone
 	}
 	deadline := time.Now().Add(cutWait)
-	if _, err := i.g.n.barrierOne(i.g.id, deadline); err != nil { // so that the replica here need not wait to be told
+	if _, err := i.g.n.barrierOne(i.g.id, deadline); err != nil { // so that the replica here need not wait for the news
 		return err
 	}
 	if err := i.g.wait(position, deadline); err != nil {
@@ -219,10 +219,10 @@ func (i *groupImage) End(position uint64) error {
 	return err
 }
 
-// Files are those of the image.
+// Files returns the files of the image.
 func (i *groupImage) Files() []image.File { return i.files }
 
-// Open opens a file. Errors say, too, when the node is better off without the image.
+// Open opens a file. It also returns an error when the node is better off without the image.
 func (i *groupImage) Open(file int) (io.ReadCloser, error) {
 	if err := i.e.Ready(); err != nil {
 		return nil, err
@@ -240,10 +240,10 @@ func (i *groupImage) Release() error {
 	return errors.Join(err, os.RemoveAll(i.dir()))
 }
 
-// cutWait bounds how long a replica may need to have what is in a cut.
+// cutWait bounds how long a replica may take until it has everything in a cut.
 const cutWait = time.Minute
 
-// gateOf is what a cut needs of a group that has a replica here, else nil.
+// gateOf returns what a cut needs of a group that has a replica here, else nil.
 func (n *Node) gateOf(group uint32) (*cut.Gate, *quorum.Log) {
 	if g := n.group(group); g != nil {
 		return &g.gate, g.log

@@ -17,26 +17,27 @@ import (
 	"millrace/wal/quorum"
 )
 
-// A barrier of a group is a position in its log: what was acknowledged before the barrier was asked for stands at or
-// before it. Only the group's leader knows, by a round of the quorum. A read asks for barriers of its groups, and waits
-// until the replicas here have applied so far; then it reads them without a call. Reads that come while a round is
-// under way share the next one.
+// A barrier of a group is a position in its log: everything that was acknowledged before the barrier was asked for is
+// at or before it. Only the group's leader knows it, after a round of the quorum. A read asks for barriers of its
+// groups, and waits until the replicas here have applied that far; then it reads them without a call. Reads that come
+// while a round is under way share the next one.
 //
-// A replica that lags would make all reads of its node wait. So each is in one of three phases:
+// A replica that lags would make all reads of its node wait. So each replica is in one of three phases:
 //
-//	behind   barriers pass it by, and reads of it go to the leader (Nodes.Entry)
-//	awaited   barriers wait for it; reads still go to the leader
+//	behind   barriers don't wait for it, and reads of it go to the leader (Nodes.Entry)
+//	awaited  barriers wait for it; reads still go to the leader
 //	current  barriers wait for it, and reads find it here
 //
-// From behind it becomes awaited; then a barrier is asked for, and when that is applied here the replica is current. A
-// read whose own barrier has passed it by had that barrier before, so the replica has what the read must see.
+// A replica that is behind first becomes awaited. Then a barrier is asked for, and once that is applied here the
+// replica is current. A read whose own barrier did not wait for the replica had that barrier earlier, so the replica
+// has what the read must see.
 const (
 	behind int32 = iota
 	awaited
 	current
 )
 
-// barriers are rounds of this node, for all groups together or for one.
+// barriers runs the rounds of this node, for all groups together or for a single one.
 type barriers struct {
 	mu      sync.Mutex
 	running bool
@@ -48,7 +49,7 @@ type barrierRound struct {
 	err  error
 }
 
-// Barrier returns when what was acknowledged anywhere before the call is visible here; see shard.Nodes.
+// Barrier returns when everything that was acknowledged anywhere before the call is visible here; see shard.Nodes.
 func (m mesh) Barrier() error {
 	return m.barrierTogether(&m.barriers, func() error {
 		all := make([]uint32, len(m.replicas))
@@ -59,8 +60,8 @@ func (m mesh) Barrier() error {
 	})
 }
 
-// BarrierOf is Barrier for the groups of these partitions; see shard.Nodes. One of few groups shares rounds with others
-// of the same group; one of many asks each leader once.
+// BarrierOf is Barrier for the groups of these partitions; see shard.Nodes. A call for few groups shares rounds with
+// other calls for the same group; a call for many groups asks each leader once.
 func (m mesh) BarrierOf(partitions ...uint8) error {
 	groups := make([]uint32, 0, 8)
 	for _, p := range partitions {
@@ -83,7 +84,7 @@ func (m mesh) barrierGroup(group uint32) error {
 	return m.barrierTogether(&m.groupBarriers[group], func() error { return m.barrier(group) })
 }
 
-// barrierTogether waits for a round that begins from now on.
+// barrierTogether waits for a round that begins after the call.
 func (n *Node) barrierTogether(f *barriers, ask func() error) error {
 	f.mu.Lock()
 	if f.next == nil {
@@ -95,7 +96,7 @@ func (n *Node) barrierTogether(f *barriers, ask func() error) error {
 		go f.run(ask)
 	}
 	f.mu.Unlock()
-	timeout := time.NewTimer(n.opts.BarrierTimeout) // the round before may have taken as long as it could
+	timeout := time.NewTimer(n.opts.BarrierTimeout) // the previous round may have taken as long as it could
 	defer timeout.Stop()
 	select {
 	case <-mine.done:
@@ -113,7 +114,7 @@ func (m mesh) BarrierControl() error {
 	return nil
 }
 
-// barrierControl returns when what was acknowledged in the control group before the call is applied here.
+// barrierControl returns when everything that was acknowledged in the control group before the call is applied here.
 func (n *Node) barrierControl(timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)
 	mark, err := n.barrierOne(shard.ControlGroup, deadline)
@@ -145,9 +146,9 @@ type readIndex struct {
 	position uint64
 	code     calls.Code
 	hint     uint64
-	// index and term of an entry at the position or behind it that is committed (quorum.Log.Learn)
+	// index and term of a committed entry at or after the position (quorum.Log.Learn)
 	index, term uint64
-	waits       bool // for the replica here
+	waits       bool // whether to wait for the replica here
 }
 
 // barrier asks for a barrier of each group, and waits for the replicas here.
@@ -179,14 +180,14 @@ func (n *Node) barrier(groups ...uint32) (err error) {
 	return nil
 }
 
-// waitFor waits for the replica of a group here until lag; one that takes longer is passed by from now on. The control
-// group's has until deadline.
+// waitFor waits until lag for this node's replica of a group. From then on barriers no longer wait for a replica that
+// takes longer. The replica of the control group has until deadline.
 func (n *Node) waitFor(m *readIndex, lag, deadline time.Time) error {
 	g := n.group(m.group)
 	if g == nil {
 		return nil
 	}
-	if m.group == shard.ControlGroup { // is nowhere else
+	if m.group == shard.ControlGroup { // reads have no other replica
 		return g.wait(m.position, deadline)
 	}
 	err := g.wait(m.position, lag)
@@ -200,7 +201,7 @@ func (n *Node) waitFor(m *readIndex, lag, deadline time.Time) error {
 	return err
 }
 
-// askMarks fills in all marks that are not there yet, by one call to each leader at a time.
+// askMarks fills in all missing marks, by one call to each leader at a time.
 func (n *Node) askMarks(marks []readIndex, deadline time.Time) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, routes.MaxPause) {
 		byLeader := map[quorum.Node][]*readIndex{}
@@ -243,7 +244,7 @@ func (n *Node) askLeader(leader quorum.Node, marks []*readIndex, deadline time.T
 	}
 }
 
-// markHere asks the logs that are led here.
+// markHere asks the logs that this node leads.
 func (n *Node) markHere(marks []*readIndex, deadline time.Time) {
 	ctx, cancel := context.WithDeadline(n.context, deadline)
 	defer cancel()
@@ -312,18 +313,18 @@ func (n *Node) serveBarrier(_ *quorum.Conn, dst calls.Body, x *calls.Reader) (ca
 	return dst, nil
 }
 
-// barrierOne is a barrier of one group.
+// barrierOne returns a barrier of one group.
 func (n *Node) barrierOne(group uint32, deadline time.Time) (readIndex, error) {
 	marks := []readIndex{{group: group, code: calls.NotLeader}}
 	err := n.askMarks(marks, deadline)
 	return marks[0], err
 }
 
-// errLag is returned when a replica does not come so far in time.
+// errLag is returned when a replica does not get that far in time.
 var errLag = fmt.Errorf("%w: a replica of this node lags behind", replica.ErrUnavailable)
 
 // barrier returns when everything that was acknowledged in the group before the call is applied in its leader, which is
-// here. Errors: ErrUnavailable, which may be ErrNotLeader, too.
+// here. Errors: ErrUnavailable, possibly with ErrNotLeader.
 func (g *group) barrier(ctx context.Context, deadline time.Time) error {
 	position, err := g.log.Barrier(ctx)
 	if err == nil {
@@ -336,7 +337,7 @@ func (g *group) barrier(ctx context.Context, deadline time.Time) error {
 	return err
 }
 
-// wait waits until the replica has applied all up to a position that is a barrier of its group.
+// wait waits until the replica has applied everything up to position, which is a barrier of its group.
 func (g *group) wait(position uint64, deadline time.Time) error {
 	ctx, cancel := context.WithDeadline(g.context, deadline)
 	defer cancel()
@@ -354,7 +355,7 @@ func (g *group) wait(position uint64, deadline time.Time) error {
 	return e.WaitApplied(position)
 }
 
-// fallBehind makes barriers pass the replica by, until it has caught up.
+// fallBehind makes barriers no longer wait for the replica until it has caught up.
 func (g *group) fallBehind() {
 	if g.phase.Swap(behind) == behind {
 		return
@@ -365,7 +366,7 @@ func (g *group) fallBehind() {
 
 // catchUp makes the replica current.
 func (g *group) catchUp() {
-	// One at a time, so that a replica becomes current by a barrier that was asked for after it was awaited.
+	// One at a time, so that the barrier that makes a replica current was asked for after the replica became awaited.
 	g.catching.Lock()
 	defer g.catching.Unlock()
 	for g.phase.Load() == behind && g.context.Err() == nil {

@@ -8,12 +8,12 @@ import (
 	"millrace/wal/quorum"
 )
 
-// A stamp from a wrong time would stay in all logs for ever, and all later ones come after it. So a call that brings
-// one is refused, and a node whose own clock differs too much from those of most others doesn't take part: it ends,
-// best before it has opened a replica.
+// A stamp from a wrong time would stay in all logs for ever, and all later stamps would come after it. So a call that
+// brings such a stamp is refused, and a node whose own clock differs too much from those of most others doesn't take
+// part: it ends, best before it has opened a replica.
 
-// observe takes in another node's stamps. shard.ErrClock: they are too far ahead, and nothing was done. Who is ahead by
-// less is told of.
+// observe takes in the stamp of another node. It returns shard.ErrClock when the stamp is too far ahead; nothing was
+// done then. A stamp that is ahead by less is only logged.
 func (n *Node) observe(stamp int64) error {
 	if stamp <= n.clock.Last() {
 		return nil
@@ -36,7 +36,7 @@ func (n *Node) observe(stamp int64) error {
 
 const maxClockAhead = 2 * time.Second
 
-// compareClocks takes in what time another node has said that it is, at some moment between begun and ended.
+// compareClocks takes in the time that another node has reported, at some moment between begun and ended.
 func (r *remote) compareClocks(begun, said, ended time.Time) {
 	ahead := time.Duration(0)
 	switch {
@@ -51,7 +51,7 @@ func (r *remote) compareClocks(begun, said, ended time.Time) {
 	}
 }
 
-// checkClock is judgeClock, of this node's clock and those of the nodes that it reaches.
+// checkClock applies judgeClock to this node's clock and those of the nodes that it reaches.
 func (n *Node) checkClock() error {
 	var others []time.Duration
 	n.remotes.Range(func(_ quorum.Node, r *remote) bool {
@@ -63,9 +63,9 @@ func (n *Node) checkClock() error {
 	return judgeClock(others, n.opts.Engine.MaxClockOffset)
 }
 
-// judgeClock is stamp.ErrClock when this node's clock is too far from most of the others, which are ahead of it by so
-// much. When there is only one other, the one that is ahead is taken for wrong: the other one refuses its calls as
-// well.
+// judgeClock returns stamp.ErrClock when this node's clock is too far from most of the others. others says how far they
+// are ahead of it. With a single other node, the clock that is ahead is taken for wrong, since the other node refuses
+// its calls as well.
 func judgeClock(others []time.Duration, bound time.Duration) error {
 	wrong, far := 0, time.Duration(0)
 	for _, ahead := range others {

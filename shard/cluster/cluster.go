@@ -4,19 +4,19 @@
 //	                                                                                            messages to other groups ─▶ mesh.Deliver ─▶ …
 //	read    ─▶ mesh.Barrier: where do the leaders' logs end? wait until the own replicas have applied that far ─▶ read them
 //
-// A node has a coordinator (shard.Coordinator), a replica of the control group, which has the control documents, and a
-// replica of each group of partitions that is placed on it: its state (replica.Replica), its event log, and the group's
-// log (package quorum). The reconciler, on the node that leads the control group, decides which replica is where; all
-// nodes carry it out.
+// A node has a coordinator (shard.Coordinator), a replica of the control group, which holds the control documents, and
+// a replica of each group of partitions that is placed on it: its state (replica.Replica), its event log, and the
+// group's log (package quorum). The reconciler, on the node that leads the control group, decides which replica is
+// where; all nodes carry that out.
 //
 // Invariants:
 //   - A record is sent to a leader once. When it isn't known what became of it, the request gets shard.ErrUnknown and
-//     is not tried again: events would count twice. What was refused was not done, and may be tried elsewhere. So may a
-//     record with a request's key: whoever applies it knows it again (shard/commit.go).
-//   - A node that says nothing for PingTimeout is as good as dead: nobody waits for it (calls.Peer).
-//   - A replica is read only behind a barrier that it took part in (barrier.go).
-//   - A node is known by its number and its disk. A number with another disk is refused: it would have forgotten what
-//     it has voted for (package facts).
+//     is not tried again: events would count twice. A record that was refused has not been applied, and may be tried
+//     elsewhere. So may a record with a request's key, which is recognized when it is applied again (shard/commit.go).
+//   - A node that doesn't answer for PingTimeout is treated as dead: nobody waits for it (calls.Peer).
+//   - A replica is read only after a barrier that it took part in (barrier.go).
+//   - A node is known by its number and its disk. A number with another disk is refused, since that disk doesn't know
+//     what the node has voted for (package facts).
 package cluster
 
 import (
@@ -34,52 +34,51 @@ import (
 
 // Options configure a Node. The zero value of a field means its default.
 type Options struct {
-	// Plan is of the cluster. For a node that joins, Members are some that are there.
+	// Plan describes the cluster. For a node that joins, Members are some of the existing nodes.
 	facts.Plan
-	Listen string // HOST:PORT between nodes
+	Listen string // HOST:PORT for other nodes
 	TLS    *tls.Config
-	// Advertise are the addresses of the API and of the admin listener, for the others.
+	// API and Admin are the addresses of the API and of the admin listener that are made known to the other nodes.
 	API, Admin string
-	// Services are calls of other nodes, by name, that something above this package answers (Node.Call): so rate limits
-	// hold for all nodes together. body and the answer are lent for the call. A service must not wait for long; it may
-	// make calls itself.
+	// Services are calls of other nodes, by name, that something above this package answers (Node.Call). This is how
+	// rate limits hold for all nodes together. body and the answer are lent for the call. A service must not wait for
+	// long; it may make calls itself.
 	Services   map[string]func(from quorum.Node, body []byte) (answer []byte, err error)
-	Quorum     quorum.Options        // what is alike in all groups: times and bounds
-	Engine     replica.EngineOptions // memory and bounds of the whole node: shared out among the replicas
+	Quorum     quorum.Options        // what is the same in all groups: times and bounds
+	Engine     replica.EngineOptions // memory and bounds of the whole node, shared out among the replicas
 	Events     eventlog.Options      // Dir is set for each group
 	OnDocument func(key string, doc []byte)
 	OnFailure  func(error)
-	Program    string // version, for status
-	// Audit makes an entry of the audit log of what the reconciler does by itself; nil: there is none.
+	Program    string // the program's version, for status
+	// Audit makes an entry of the audit log for what the reconciler does by itself; nil: there are no such entries.
 	Audit func(placement.Entry) []byte
-	Pace  placement.Pace // of the reconciler
+	Pace  placement.Pace // pace of the reconciler
 
-	// CommitTimeout is how long a request tries to be done: beyond it, it gets ErrUnavailable or ErrUnknown. Default
-	// 2.5 s.
+	// CommitTimeout is how long the node tries to carry out a request, which then gets ErrUnavailable or ErrUnknown.
+	// Default 2.5 s.
 	CommitTimeout time.Duration
 	// BarrierTimeout is the same for reads. Default 2.5 s.
 	BarrierTimeout time.Duration
 	// LeaderWait is how long requests and reads wait for the leader of a group that has none. Default 2 s.
 	LeaderWait time.Duration
-	// MaxReadLag is how long reads wait for a replica of this node; one that takes longer is not read until it has
-	// caught up. Default 1 s.
+	// MaxReadLag is how long reads wait for a replica of this node. A replica that takes longer is not read until it
+	// has caught up. Default 1 s.
 	MaxReadLag time.Duration
-	// PingInterval is how often nodes say ping to one another, and PingTimeout how long one may say nothing before
-	// it is as good as dead (calls.Peer). Defaults 250 ms, and what groups give their leaders
-	// (Quorum.HeartbeatTimeout).
+	// PingInterval is how often nodes ping one another, and PingTimeout how long a node may fail to answer before it is
+	// treated as dead (calls.Peer). Defaults 250 ms, and what groups give their leaders (Quorum.HeartbeatTimeout).
 	PingInterval, PingTimeout time.Duration
 	// SpreadTimeout bounds Spread. Default 2 s.
 	SpreadTimeout time.Duration
-	// CloseTimeout is how long Close tries to hand leaderships over. Default 10 s.
+	// CloseTimeout is how long Close tries to hand over leaderships. Default 10 s.
 	CloseTimeout time.Duration
 	// HandOverTimeout is how long a leader that hands over waits until the requests that it has taken are answered;
-	// those that aren't by then get ErrUnknown. Default 2 s.
+	// those that are not answered by then get ErrUnknown. Default 2 s.
 	HandOverTimeout time.Duration
 	// DialTimeout is for a connection to another node. Default 1 s.
 	DialTimeout time.Duration
-	// MaxCalls is how many calls of each of two kinds are under way to a node at once, each over a connection of its
-	// own; further ones wait, then they are refused. MaxCallsServed bounds those of all nodes together, of each kind.
-	// Defaults 1024, 16384.
+	// MaxCalls is how many calls of each of two kinds may be under way to a node at once, each over a connection of its
+	// own. Further calls wait, and are refused after a while. MaxCallsServed bounds the calls of all nodes together,
+	// for each kind. Defaults 1024, 16384.
 	MaxCalls, MaxCallsServed int
 
 	Logger *slog.Logger // default slog.Default()
@@ -114,11 +113,11 @@ func (o *Options) EnsureDefaults() {
 	o.Pace.EnsureDefaults()
 }
 
-// callExtra is what a call has besides records.
+// callExtra is the size of what a call carries besides records.
 const callExtra = 256 << 10
 
 // maxCallBytes bounds the body of a call: the parts of a request, or messages.
 func (o *Options) maxCallBytes() int { return o.maxRecordBytes() + callExtra }
 
-// maxRecordBytes bounds what one request is, over all groups.
+// maxRecordBytes bounds the size of one request, over all groups.
 func (o *Options) maxRecordBytes() int { return 2 * max(o.Quorum.MaxRecordBytes, 16<<20) }

@@ -18,8 +18,8 @@ import (
 var _ eventlog.Exporter = (*Node)(nil)
 
 // Export calls f with every event of the cluster that q chooses and that was acknowledged before the call, each once,
-// group by group; see eventlog.Log.Export. Groups without a replica here come from the nodes that lead them. An error
-// in the middle leaves the rest out.
+// group by group; see eventlog.Log.Export. The events of groups without a replica here come from the nodes that lead
+// those groups. An error in the middle leaves the rest out.
 func (n *Node) Export(ctx context.Context, q eventlog.Query, f func(*event.Event) error) error {
 	if err := n.coordinator.Barrier(); err != nil {
 		return err
@@ -49,7 +49,7 @@ func (n *Node) Tally(t *eventlog.Tally) {
 	}
 }
 
-// eventsHere are the events of a group as the replica here has them; nil when there is none, or it is behind.
+// eventsHere returns the events of a group as the replica here has them; nil when there is no replica, or it is behind.
 func (n *Node) eventsHere(group uint32) *eventlog.Log {
 	if g := n.group(group); g != nil && g.phase.Load() == current {
 		return g.events.Load()
@@ -75,7 +75,8 @@ func (n *Node) exportGroup(ctx context.Context, group uint32, q eventlog.Query, 
 	return n.remote(leader).export(ctx, group, q, f)
 }
 
-// eventsBehindBarrier are the events of a group that is led here, all that were acknowledged before the call.
+// eventsBehindBarrier returns the events of a group that is led here, including all that were acknowledged before the
+// call.
 func (n *Node) eventsBehindBarrier(group uint32) (*eventlog.Log, error) {
 	g := n.group(group)
 	if g == nil || group == shard.ControlGroup {

@@ -18,8 +18,8 @@ import (
 	"millrace/wal/quorum"
 )
 
-// openGroup opens this node's replica of a group, or makes it: of a new group with its voters, or an empty one that the
-// group's leader takes in.
+// openGroup opens this node's replica of a group, or creates it: for a new group with its voters, otherwise as an empty
+// replica that the group's leader takes in.
 func (n *Node) openGroup(id uint32, voters []quorum.Node) error {
 	g := &group{n: n, id: id, dir: facts.GroupDir(n.opts.Dir, id)}
 	g.context, g.cancel = context.WithCancel(n.context)
@@ -64,14 +64,14 @@ func (g *group) open(voters []quorum.Node) (err error) {
 	if err := g.openState(); err != nil {
 		return errors.Join(err, g.log.Close())
 	}
-	// From here on the group may count on what this disk has promised.
+	// From here on the group may rely on what this disk has promised.
 	if err := n.facts.Note(g.id, true); err != nil {
 		return errors.Join(err, g.closeState(), g.log.Close())
 	}
 	return nil
 }
 
-// openState opens engine and event log on what the directory has. The caller holds opening, or is alone.
+// openState opens engine and event log on the content of the directory. The caller holds opening, or is alone.
 func (g *group) openState() error {
 	e, err := replica.Open(g.replicaOptions())
 	if err != nil {
@@ -79,7 +79,8 @@ func (g *group) openState() error {
 	}
 	if g.id != shard.ControlGroup {
 		o := g.n.opts.Events
-		// One replica packs at a time, but for those that have too much to pack, and those that go to another node.
+		// One replica packs at a time, except for replicas that have too much to pack, and those that go to another
+		// node.
 		o.BlockBytes = max(4*o.BlockBytes/g.n.share(), min(o.BlockBytes, minBlock))
 		o.MaxBacklogBytes = max(o.MaxBacklogBytes/g.n.share(), min(o.MaxBacklogBytes, minBacklog))
 		o.Share = g.n.packing
@@ -93,15 +94,15 @@ func (g *group) openState() error {
 	}
 	g.replica.Store(e)
 	g.last.Store(e)
-	e.SetMemoryBytes(g.memory()) // what it was opened with may be out of date
+	e.SetMemoryBytes(g.memory()) // the value that it was opened with may be out of date
 	return nil
 }
 
-// replicaOptions shares out what the node has.
+// replicaOptions gives the replica its share of what the node has.
 func (g *group) replicaOptions() replica.Options {
 	n := g.n
 	o := n.opts.Engine
-	secret, _ := n.facts.Get().SecretKey() // it was read before
+	secret, _ := n.facts.Get().SecretKey() // it has been read before
 	first, count := placement.PartitionsOf(g.id, n.facts.Get().Groups)
 	o.Dir, o.Workers, o.StoreCache = g.dir, 1, n.cache
 	o.OnFailure, o.OnDocument, o.Logger = g.fail, nil, n.log.With("group", g.id)
@@ -119,20 +120,20 @@ func (g *group) replicaOptions() replica.Options {
 	}
 	return replica.Options{
 		EngineOptions: o, First: first, Count: count, Secret: secret,
-		// An empty store in the place of one that is lost would be taken for the group's state.
+		// An empty store in the place of a lost one would be taken for the group's state.
 		MayMake: !n.facts.Has(g.id),
 		Clock:   n.clock, Carrier: mesh{n}, Readdress: n.coordinator.Readdress, FlushAll: n.coordinator.FlushAll,
 		OpenLog: func(*replica.Replica) (replica.Log, error) { return openLog{g.log}, nil },
 	}
 }
 
-// openLog is a log that its replica doesn't close: the next one goes on with it.
+// openLog is a log that its replica doesn't close, since the next replica goes on with it.
 type openLog struct{ *quorum.Log }
 
-// Close does nothing.
+// Close leaves the log open.
 func (openLog) Close() error { return nil }
 
-// What a replica has at least, however many there are.
+// The minimum that each replica has, however many there are.
 const (
 	minMemory     = 4 << 20
 	minInflight   = 32 << 20
@@ -143,12 +144,12 @@ const (
 	minBlock      = 2 << 20
 	minBacklog    = 64 << 20
 
-	controlMemory   = 16 << 20 // what the replica of the control group has
+	controlMemory   = 16 << 20 // for the replica of the control group
 	controlMemTable = 4 << 20
-	maxMemory       = 48 << 30 // what a replica's worker may have at most
+	maxMemory       = 48 << 30 // the most that a replica's worker may have
 )
 
-// memory is the replica's share of what the node has. It changes when replicas come and go.
+// memory is the replica's share of the node's memory. It changes when replicas come and go.
 func (g *group) memory() int64 {
 	all := g.n.opts.Engine.MemoryBytes
 	if g.id == shard.ControlGroup {
@@ -157,7 +158,7 @@ func (g *group) memory() int64 {
 	return min(max(all/g.n.share(), minMemory), maxMemory)
 }
 
-// shareMemory gives all replicas the share that they have now.
+// shareMemory gives all replicas their current share.
 func (n *Node) shareMemory() {
 	for g := range n.groups() {
 		if e := g.replica.Load(); e != nil {
@@ -166,7 +167,7 @@ func (n *Node) shareMemory() {
 	}
 }
 
-// share is how many replicas of user groups this node has, about: among so many its memory is shared out.
+// share is about how many replicas of user groups this node has; its memory is shared out among that many.
 func (n *Node) share() int64 {
 	d, _ := n.documents.Get()
 	nodes, here := 0, 0
@@ -234,7 +235,7 @@ func (g *group) closeState() error {
 	return g.shut()
 }
 
-// shut is closeState for who holds opening.
+// shut is closeState for callers that hold opening.
 func (g *group) shut() (err error) {
 	g.phase.Store(behind)
 	if events := g.events.Swap(nil); events != nil {
@@ -263,8 +264,8 @@ func (g *group) Snapshot(ctx context.Context, position uint64, w io.Writer) erro
 	return nil
 }
 
-// Restore takes in the state of another node (quorum.State). Until it is there whole and on disk, the replica stays as
-// it is.
+// Restore takes in the state of another node (quorum.State). Until that state is complete and on disk, the replica
+// stays as it is.
 func (g *group) Restore(position uint64, r io.Reader) error {
 	g.n.log.Info("this node takes in the state of a group", "group", g.id)
 	if _, err := backup.Receive(g.context, nil, g.dir, r); err != nil {
@@ -286,11 +287,11 @@ func (g *group) Restore(position uint64, r io.Reader) error {
 	if err == nil {
 		err = g.openState()
 	}
-	if err != nil { // there is no old state any more to go on with
+	if err != nil { // there is no old state left to go on with
 		g.fail(err)
 		return err
 	}
-	for _, key := range known { // Open has told of those that are there
+	for _, key := range known { // Open has passed on those that are there
 		if g.replica.Load().Document(key) == nil {
 			g.n.onDocument(key, nil)
 		}

@@ -9,7 +9,7 @@ import (
 	"millrace/wal/quorum"
 )
 
-// handOver gives the leaderships of this node to others, as far as that can be done in time.
+// handOver gives the leaderships of this node to other nodes, as far as there is time.
 func (n *Node) handOver() {
 	deadline := time.Now().Add(n.opts.CloseTimeout)
 	_ = together(slices.Collect(n.groups()), func(g *group) error {
@@ -27,14 +27,14 @@ func (g *group) handOver(deadline time.Time) {
 		}
 		if err := g.transfer(best); err != nil {
 			g.n.log.Info("leadership is not handed over yet", "group", g.id, "to", best, "error", err)
-			withRoom = !withRoom // who has room may be far behind
+			withRoom = !withRoom // the node with room may be far behind
 			time.Sleep(routes.MaxPause)
 		}
 	}
 }
 
-// heir is who is to lead the group next: of the voters that are reached one that has most of the log, rather one whose
-// disk has room when that is asked for; 0 when there is none.
+// heir returns the node that is to lead the group next: of the voters that are reached, the one with most of the log.
+// If withRoom is set, a node whose disk has room is preferred. It returns 0 when there is none.
 func (g *group) heir(withRoom bool) (best quorum.Node) {
 	var most uint64
 	full := 1
@@ -54,8 +54,8 @@ func (g *group) heir(withRoom bool) (best quorum.Node) {
 	return best
 }
 
-// transfer hands the leadership to another node, once what was taken here is answered. What comes meanwhile waits for
-// the next leader.
+// transfer hands the leadership to another node, once what was taken here is answered. Requests that come meanwhile
+// wait for the next leader.
 func (g *group) transfer(to quorum.Node) error {
 	e := g.replica.Load()
 	if e == nil {
@@ -72,7 +72,7 @@ func (g *group) transfer(to quorum.Node) error {
 	return nil
 }
 
-// gently is the log of a group, with leaderships handed over as transfer does it.
+// gently is the log of a group whose leadership is handed over as transfer does it.
 type gently struct {
 	*quorum.Log
 	g *group

@@ -14,25 +14,25 @@ import (
 	"millrace/wal/quorum"
 )
 
-// GroupOf is the user group that holds a partition.
+// GroupOf returns the user group that holds a partition.
 func (m mesh) GroupOf(partition uint8) int { return int(m.routes.GroupOf(partition)) }
 
 // Self is this node.
 func (m mesh) Self() shard.NodeID { return shard.NodeID(m.self) }
 
-// Leader is who leads a group; see shard.Nodes.
+// Leader returns the leader of a group; see shard.Nodes.
 func (m mesh) Leader(group int, until time.Time, patient bool) (shard.NodeID, error) {
 	node, err := m.routes.Await(uint32(group), until, patient)
 	return shard.NodeID(node), err
 }
 
-// Resigned: a node was asked, and doesn't lead.
+// Resigned notes that a node was asked and doesn't lead.
 func (m mesh) Resigned(group int, node shard.NodeID, hint uint64) {
 	m.routes.Put(uint32(group), hint)
 	m.routes.Resign(uint32(group), quorum.Node(node))
 }
 
-// Replica is this node's of a group, nil while it has none.
+// Replica returns this node's replica of a group, or nil while it has none.
 func (m mesh) Replica(group int) *replica.Replica {
 	if g := m.group(uint32(group)); g != nil {
 		return g.replica.Load()
@@ -40,7 +40,7 @@ func (m mesh) Replica(group int) *replica.Replica {
 	return nil
 }
 
-// Local is the replica of a partition that reads may go to, nil without one.
+// Local returns the replica of a partition that reads may use, or nil when there is none.
 func (m mesh) Local(partition uint8) *replica.Replica {
 	g := m.group(m.routes.GroupOf(partition))
 	if g == nil || g.phase.Load() != current {
@@ -49,10 +49,10 @@ func (m mesh) Local(partition uint8) *replica.Replica {
 	return g.replica.Load()
 }
 
-// Control is the replica of the control group; while a state is taken in, the one before.
+// Control returns the replica of the control group; while a state is taken in, the previous one.
 func (m mesh) Control() *replica.Replica { return m.control.Load().last.Load() }
 
-// Take has another node take parts of a request; see shard.Nodes.
+// Take makes another node take parts of a request; see shard.Nodes.
 //
 //	body    timeout ms u32, outcomes wanted u16, then for each part: group u32, size u32, record
 //	answer  for each part: code u8, hint u64, deferred u16, so many references u64, outcomes
@@ -63,7 +63,7 @@ func (m mesh) Take(node shard.NodeID, parts []*shard.Part, wanted int, until tim
 		b = b.U32(uint32(p.Group)).Sized(p.Record)
 	}
 	r := m.remote(quorum.Node(node))
-	// The other side ends in time; an answer that says so is better than none.
+	// The other side ends in time, and even an answer that says so is better than none.
 	err := r.Post(calls.Requests, callCommit, b, until.Add(answerTime), func(x *calls.Reader) error {
 		for _, p := range parts {
 			p.Err, p.Hint = calls.Code(x.Byte()).Err(), x.U64()
@@ -80,7 +80,7 @@ func (m mesh) Take(node shard.NodeID, parts []*shard.Part, wanted int, until tim
 	}
 }
 
-// unanswered is what becomes of a call that has no answer.
+// unanswered returns the error of a call that got no answer.
 func unanswered(err error) error {
 	switch {
 	case errors.Is(err, replica.ErrBusy):
@@ -120,7 +120,7 @@ func (n *Node) serveCommit(_ *quorum.Conn, dst calls.Body, x *calls.Reader) (cal
 	return dst, nil
 }
 
-// Release has another node release a deferred record; see shard.Nodes.
+// Release makes another node release a deferred record; see shard.Nodes.
 //
 //	body    reference u64, timeout ms u32
 //	answer  effects
@@ -152,7 +152,7 @@ func (n *Node) serveRelease(_ *quorum.Conn, dst calls.Body, x *calls.Reader) (ca
 	return dst.Effects(effects), err
 }
 
-// Deliver carries messages to another group; see replica.Carrier. One try: who sends tries again.
+// Deliver carries messages to another group; see replica.Carrier. It tries once, since the sender tries again.
 //
 //	body    epoch of who sends u64, group u32, then for each message: number u64, whether somebody waits for its effects u8, size u32, body
 //	answer  epoch u64, then for each message that somebody waits for: 0 u8, effects; or 1 u8, id u64 of a promise (promises)

@@ -35,7 +35,7 @@ type Node struct {
 	self        quorum.Node
 	log         *slog.Logger
 	clock       *stamp.Clock
-	epoch       uint64 // of this process, among all that have been this node
+	epoch       uint64 // of this process, among all processes that have been this node
 	started     time.Time
 	host        *quorum.Host
 	server      *calls.Server
@@ -47,9 +47,9 @@ type Node struct {
 	facts  facts.Keeper
 	joined atomic.Bool // Open is about to return
 
-	said said // by this node, as the others have heard
+	said said // what this node has said, as the others have heard it
 
-	// furnished: what calls need, from here on, is there.
+	// furnished says that everything that calls need from the fields below is there.
 	furnished atomic.Bool
 
 	routes    *routes.Routes
@@ -57,30 +57,30 @@ type Node struct {
 	control   atomic.Pointer[group]   // the control group's, once it is open
 	documents *placement.Documents
 	remotes   *xsync.MapOf[quorum.Node, *remote]
-	owed      *promise.Owed // to other nodes
+	owed      *promise.Owed // what this node owes to others
 	barriers  barriers
-	// groupBarriers are those of single groups.
+	// groupBarriers are the barriers of single groups.
 	groupBarriers []barriers
 	images        *image.Lender
 	cuts          cut.Taker
 
-	// leaderless: leaders are being found for groups that were opened (succeed.go).
+	// leaderless says that leaders are being sought for groups that were opened (succeed.go).
 	leaderless atomic.Bool
-	// changing is held by who opens and closes replicas.
+	// changing is held while replicas are opened and closed.
 	changing sync.Mutex
-	leading  context.CancelFunc // ends the reconciler; nil: it doesn't run. Of the goroutine that calls OnLead
+	leading  context.CancelFunc // ends the reconciler; nil: it doesn't run. Belongs to the goroutine that calls OnLead
 
 	clockWarned atomic.Int64
 	failing     sync.Once
 	closing     atomic.Bool
-	draining    chan struct{}   // closed when leaderships have been handed over: calls that only wait end
+	draining    chan struct{}   // closed when leaderships have been handed over, which ends calls that only wait
 	context     context.Context // ends with Close
 	cancel      context.CancelFunc
 	background  background
 }
 
-// mesh is the node as its coordinator (shard.Nodes) and its replicas (replica.Carrier) see it: who leads which group,
-// and calls to those who do.
+// mesh is the node as its coordinator (shard.Nodes) and its replicas (replica.Carrier) see it: it knows who leads which
+// group, and makes calls to the leaders.
 type mesh struct{ *Node }
 
 var _ interface {
@@ -94,17 +94,18 @@ type remote struct {
 	n       *Node
 	effects promise.Expected
 
-	// succeeding: others are being found to lead its groups.
+	// succeeding says that other nodes are being sought to lead the groups of this one.
 	succeeding atomic.Bool
 	report     atomic.Pointer[placement.Report]
 	said       said
-	ahead      atomic.Int64    // by how much its clock is ahead of this node's, at least, ns; negative: behind
+	ahead      atomic.Int64    // how far its clock is at least ahead of this node's, ns; negative: behind
 	context    context.Context // ends with this node, and when the other one is let go
 	cancel     context.CancelFunc
 }
 
-// resolve is where another node may be: as the control documents say; as Options do, which know better when all nodes
-// have got new addresses at once, so that no document can be changed; or else as when the cluster was made.
+// resolve returns where another node may be: the address in the control documents, and the one in Options, which are
+// right when all nodes have got new addresses at once, so that no document can be changed. Only without either it
+// returns the address from when the cluster was made.
 func (n *Node) resolve(node quorum.Node) (addresses []string) {
 	d, _ := n.documents.Get()
 	if address, ok := d.Address(node); ok {
@@ -121,7 +122,7 @@ func (n *Node) resolve(node quorum.Node) (addresses []string) {
 	return addresses
 }
 
-// reaches says whether another node is reached now.
+// reaches reports whether another node is reached now.
 func (n *Node) reaches(node quorum.Node) bool { return n.remote(node).Up() }
 
 // statusOf is what this node's replica of a group knows; nil: there is none.
@@ -133,7 +134,7 @@ func (n *Node) statusOf(group uint32) *quorum.Status {
 	return nil
 }
 
-// fail says once that the node can't go on.
+// fail reports, once, that the node can't go on.
 func (n *Node) fail(err error) {
 	n.failing.Do(func() {
 		n.log.Error("the node has failed", "error", err)
@@ -141,10 +142,10 @@ func (n *Node) fail(err error) {
 	})
 }
 
-// group is this node's replica of a group: its log, the engine that applies it, and the events of it.
+// group is this node's replica of a group: the group's log, the engine that applies it, and its events.
 //
 // The log lives as long as the replica. Engine and event log are closed and opened anew when the state of another node
-// takes their place (Restore).
+// replaces them (Restore).
 type group struct {
 	n   *Node
 	id  uint32
@@ -152,15 +153,15 @@ type group struct {
 	log *quorum.Log
 
 	replica atomic.Pointer[replica.Replica] // nil while a state is taken in
-	events  atomic.Pointer[eventlog.Log]    // nil then, too, and in the control group
+	events  atomic.Pointer[eventlog.Log]    // also nil then, and in the control group
 	phase   atomic.Int32                    // see barrier.go
-	last    atomic.Pointer[replica.Replica] // the engine, or the one before
+	last    atomic.Pointer[replica.Replica] // the engine, or the previous one
 	leads   atomic.Bool                     // between OnLead and OnFollow
 	gate    cut.Gate
 
 	disowned atomic.Pointer[disowned] // see succeed.go
 
-	// opening is held by who opens or closes engine and event log.
+	// opening is held while engine and event log are opened or closed.
 	opening sync.Mutex
 	closed  bool // nothing is opened any more
 
@@ -170,7 +171,7 @@ type group struct {
 	background background
 }
 
-// group is this node's replica of a group, nil when it has none. A group that the cluster doesn't have has none.
+// group returns this node's replica of a group, or nil when it has none or the cluster has no such group.
 func (n *Node) group(group uint32) *group {
 	if int(group) >= len(n.replicas) {
 		return nil
@@ -178,7 +179,7 @@ func (n *Node) group(group uint32) *group {
 	return n.replicas[group].Load()
 }
 
-// groups are this node's replicas, in order of their groups.
+// groups yields this node's replicas, in the order of their groups.
 func (n *Node) groups() iter.Seq[*group] {
 	return func(yield func(*group) bool) {
 		for i := range n.replicas {
@@ -189,17 +190,19 @@ func (n *Node) groups() iter.Seq[*group] {
 	}
 }
 
-// fail: a node with a broken replica ends as a node alone would.
+// fail ends the node, as a broken replica ends a node that is alone.
 func (g *group) fail(err error) { g.n.fail(fmt.Errorf("group %d: %w", g.id, err)) }
 
-// A disk may be put back to what it was: a machine to a snapshot of yesterday, a data directory to a copy. All of it is
-// sound, and it does not know what the node has promised since: entries that were acknowledged because it had them, and
-// whom it has voted for. But the others have heard by its pings how far it had the groups' logs. So a node that starts,
-// or that reaches another one again, asks; when it has less than it has said, it ends, as one whose disk was replaced.
+// A disk may be put back to an earlier state: a machine to yesterday's snapshot, a data directory to a copy. Such a
+// disk is sound, but it does not know what the node has promised since: entries that were acknowledged because it had
+// them, and whom it has voted for. But the other nodes have heard by its pings how far it had the groups' logs. So a
+// node that starts, or that reaches another one again, asks. When it has less than it has said, it ends, like a node
+// whose disk was replaced.
 //
-// They remember as long as they run. When all nodes are put back, or started, at once, nobody knows better.
+// The other nodes remember this only as long as they run. When all nodes are put back, or started, at once, nobody
+// knows better.
 
-// said is how far a node's replicas had the entries that are decided, by group.
+// said says how far a node's replicas had the decided entries, by group.
 type said struct {
 	mu      sync.Mutex
 	entries map[uint32]uint64
@@ -214,7 +217,8 @@ func (s *said) note(group uint32, index uint64) {
 	s.entries[group] = max(s.entries[group], index)
 }
 
-// hear takes in what a node says of itself. A newcomer has said nothing: its replica may be another one than before.
+// hear takes in what a node reports of itself. The report of a newcomer doesn't count, since its replica may be another
+// one than before.
 func (s *said) hear(report *placement.Report) {
 	for i := range report.Replicas {
 		if r := &report.Replicas[i]; !r.Newcomer {
@@ -235,7 +239,7 @@ func (s *said) all() map[uint32]uint64 {
 	return maps.Clone(s.entries)
 }
 
-// checkSaid is placement.ErrReplaced when the log has less than this node has said.
+// checkSaid returns placement.ErrReplaced when the log has less than this node has said.
 func (g *group) checkSaid() error {
 	said, s := g.n.said.of(g.id), g.log.Status()
 	if last := max(s.LastIndex, s.SnapshotIndex); last < said && !s.Newcomer {
@@ -257,15 +261,15 @@ func (n *Node) recall(said map[uint32]uint64) {
 	}
 }
 
-// background are goroutines that somebody waits for at the end. Unlike of a WaitGroup alone, more may be started while
-// the end is waited for: they are not.
+// background is a set of goroutines that somebody waits for at the end. Unlike with a plain WaitGroup, start may be
+// called while the end is awaited; it then starts nothing.
 type background struct {
 	mu      sync.Mutex
 	ended   bool
 	running sync.WaitGroup
 }
 
-// start runs f in a goroutine; false: it is too late.
+// start runs f in a goroutine. It returns false when it is too late.
 func (b *background) start(f func()) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -276,7 +280,7 @@ func (b *background) start(f func()) bool {
 	return true
 }
 
-// end returns when all have returned, and lets none begin.
+// end lets no more goroutines begin, and returns when all have returned.
 func (b *background) end() {
 	b.mu.Lock()
 	b.ended = true
@@ -284,7 +288,7 @@ func (b *background) end() {
 	b.running.Wait()
 }
 
-// pause waits; false: the context has ended.
+// pause waits for d. It returns false when the context has ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-time.After(d):
@@ -294,7 +298,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// together calls f with each of a list at once, and returns when all have returned.
+// together calls f with all elements of a list at once, and returns when all calls have returned.
 func together[T any](list []T, f func(T) error) error {
 	errs := make([]error, len(list))
 	var running sync.WaitGroup

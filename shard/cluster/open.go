@@ -23,7 +23,7 @@ import (
 	"millrace/wal/quorum"
 )
 
-// Open starts the node and returns when it is of the cluster: the control group has a leader and its documents are
+// Open starts the node and returns when it belongs to the cluster: the control group has a leader and its documents are
 // known here. ctx ends the wait.
 func Open(ctx context.Context, o Options) (*Node, error) {
 	o.EnsureDefaults()
@@ -90,7 +90,7 @@ func (n *Node) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// claim has the cluster take in a node.
+// claim makes the cluster take in a node.
 func (n *Node) claim(node quorum.Node, disk string) error {
 	if !n.joined.Load() {
 		return errors.New("it is starting")
@@ -100,7 +100,7 @@ func (n *Node) claim(node quorum.Node, disk string) error {
 	return n.operator.Claim(ctx, node, disk, n.opts.Audit)
 }
 
-// furnish makes what needs the facts.
+// furnish makes what depends on the facts.
 func (n *Node) furnish() error {
 	f := n.facts.Get()
 	secret, err := f.SecretKey()
@@ -128,24 +128,24 @@ func (n *Node) furnish() error {
 	return nil
 }
 
-// openFiles is how many files the stores of all replicas keep open.
+// openFiles is how many files the stores of all replicas together keep open.
 const openFiles = 4 << 10
 
-// greet asks each of the others once how it is, before this node takes part in any group: so one with a wrong clock
-// never leads.
+// greet asks each of the other nodes once how it is, before this node takes part in any group, so that a node with a
+// wrong clock never leads.
 func (n *Node) greet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, n.opts.DialTimeout)
 	defer cancel()
 	var asking sync.WaitGroup
 	n.remotes.Range(func(_ quorum.Node, r *remote) bool {
-		asking.Go(func() { _ = r.ping(ctx) }) // who doesn't answer now says later what time it is
+		asking.Go(func() { _ = r.ping(ctx) }) // nodes that don't answer now report their time later
 		return true
 	})
 	asking.Wait()
 	return n.checkClock()
 }
 
-// awaitControl returns when this node has all control documents that were acknowledged before.
+// awaitControl returns when this node has all control documents that were acknowledged before the call.
 func (n *Node) awaitControl(ctx context.Context) error {
 	told := time.Now()
 	for {
@@ -169,7 +169,7 @@ const (
 	claimTime    = 2 * time.Second
 )
 
-// Close hands leaderships over, ends what is under way and closes everything in order.
+// Close hands over leaderships, ends what is under way and closes everything in order.
 func (n *Node) Close() error {
 	if n.closing.Swap(true) {
 		return nil
@@ -199,5 +199,5 @@ func (n *Node) Close() error {
 	return err
 }
 
-// drainTime is how long calls of other nodes that are under way have at the end.
+// drainTime is how long calls of other nodes that are under way may take at the end.
 const drainTime = 2 * time.Second

@@ -10,7 +10,7 @@ import (
 	"millrace/wal/quorum"
 )
 
-// Operator does what operators ask for.
+// Operator returns the Operator, which does what operators ask for.
 func (n *Node) Operator() *placement.Operator { return n.operator }
 
 // peers is the node as its reconciler and operator see it (peers).
@@ -30,7 +30,7 @@ func (c peers) Report(ctx context.Context, node quorum.Node) (report placement.R
 	return *r.report.Load(), nil
 }
 
-// Step has a node change a group.
+// Step makes a node change a group.
 func (c peers) Step(ctx context.Context, node quorum.Node, s placement.Step) error {
 	if node == c.self {
 		return c.step(s)
@@ -65,7 +65,7 @@ func (n *Node) serveStep(_ *quorum.Conn, dst calls.Body, x *calls.Reader) (calls
 	return dst, n.step(s)
 }
 
-// Barrier is a barrier of the control group.
+// Barrier waits for a barrier of the control group.
 func (c peers) Barrier(ctx context.Context) error {
 	timeout := c.opts.BarrierTimeout
 	if deadline, ok := ctx.Deadline(); ok {

@@ -12,7 +12,7 @@ import (
 	"millrace/wal/quorum"
 )
 
-// What of partitions without a replica here is read at their leader, behind a barrier of its own.
+// Partitions without a replica here are read at their leader, behind a barrier of its own.
 //
 //	body    what u8, timeout ms u32, partition u8, workspace u32, number u64
 //	answer  entry: 1 u8, the bytes, or nothing; trail: JSON; page: more u8, numbers u64 each
@@ -20,10 +20,10 @@ const (
 	readEntry byte = 'e'
 	readTrail byte = 't'
 	readPage  byte = 'b'
-	readFlush byte = 'f' // number: the owner; answer: references u64 each
+	readFlush byte = 'f' // number is the owner; answer: references u64 each
 )
 
-// Entry is the entry at number; see shard.Nodes.
+// Entry returns the entry at number; see shard.Nodes.
 func (m mesh) Entry(number uint64) (blob []byte, err error) {
 	err = m.read(readEntry, uint8(number>>56), 0, number, func(x *calls.Reader) error {
 		if len(x.Rest) > 0 {
@@ -35,7 +35,7 @@ func (m mesh) Entry(number uint64) (blob []byte, err error) {
 	return blob, err
 }
 
-// TrailOf is the trail of the entry at number; see shard.Nodes.
+// TrailOf returns the trail of the entry at number; see shard.Nodes.
 func (m mesh) TrailOf(number uint64) (trail books.History, err error) {
 	err = m.read(readTrail, uint8(number>>56), 0, number, func(x *calls.Reader) error {
 		trail = books.History{}
@@ -44,7 +44,7 @@ func (m mesh) TrailOf(number uint64) (trail books.History, err error) {
 	return trail, err
 }
 
-// BlockedPage is some of the block list; see shard.Nodes.
+// BlockedPage returns a part of the block list; see shard.Nodes.
 func (m mesh) BlockedPage(workspace uint32, partition uint8, after uint64) (numbers []uint64, more bool, err error) {
 	err = m.read(readPage, partition, workspace, after, func(x *calls.Reader) error {
 		more, numbers = x.Bool(), x.U64s()
@@ -62,7 +62,7 @@ func (m mesh) Flush(partition uint8, owner uint64) (waiting []uint64, err error)
 	return waiting, err
 }
 
-// read asks the leader of a partition's group, and the next one when that has changed.
+// read asks the leader of a partition's group, and the next leader when it has changed.
 func (n *Node) read(
 	what byte, partition uint8, workspace uint32, number uint64, answer func(*calls.Reader) error,
 ) error {

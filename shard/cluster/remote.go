@@ -10,27 +10,27 @@ import (
 	"millrace/wal/quorum"
 )
 
-// The calls of a node. Handlers, and what makes the call, are in the files named here.
+// The calls of a node. The handlers and the callers are in the files named here.
 const (
-	callFacts    = "/facts"    // what a node must know to be of the cluster (facts.Keeper)
+	callFacts    = "/facts"    // what a node must know to belong to the cluster (facts.Keeper)
 	callPing     = "/ping"     // how the node is (remote.go)
 	callCommit   = "/commit"   // parts of a request (mesh.go)
-	callRelease  = "/release"  // the deferred rest of one
+	callRelease  = "/release"  // the deferred rest of a request
 	callMessages = "/messages" // messages between groups (mesh.go)
-	callEffects  = "/effects"  // what has become of their effects
+	callEffects  = "/effects"  // what has become of the effects of messages
 	callBarrier  = "/barrier"  // where logs end (barrier.go)
 	callEntry    = "/entry"    // one entry (reads.go)
-	callEvents   = "/events"   // those of a group (events.go)
+	callEvents   = "/events"   // the events of a group (events.go)
 	callSpread   = "/spread"   // wait for control documents
 	callLost     = "/lost"     // a leader is not reached (succeed.go)
 	callBye      = "/bye"      // the node is about to close (remote.go)
 	callCut      = "/cut"      // where logs end, together (package cut)
 	callImage    = "/image"    // the state of a group for a backup (backup.go)
 	callStep     = "/step"     // change the members of a group (peers.go)
-	callService  = "/service/" // + name: what stands above this package (services.go)
+	callService  = "/service/" // followed by the name of a service above this package (services.go)
 )
 
-// callOptions are what calls ask of their node.
+// callOptions are the options of this node's calls.
 func (n *Node) callOptions() *calls.Options {
 	return &calls.Options{
 		Host: n.host, Stamp: n.clock.Last, Observe: n.observe,
@@ -57,7 +57,7 @@ func (n *Node) newRemote(node quorum.Node) *remote {
 	return r
 }
 
-// remote is the node with that number, which need not be there.
+// remote returns the node with that number, which need not exist.
 func (n *Node) remote(node quorum.Node) *remote {
 	if r, ok := n.remotes.Load(node); ok {
 		return r
@@ -69,7 +69,7 @@ func (n *Node) remote(node quorum.Node) *remote {
 	return r
 }
 
-// askAll asks all nodes that are reached, at once. Whoever asks can do without any of them, so errors are let go.
+// askAll asks all nodes that are reached, at once. The caller can do without any of them, so errors are ignored.
 func (n *Node) askAll(ask func(*remote) error) {
 	var up []*remote
 	n.remotes.Range(func(_ quorum.Node, r *remote) bool {
@@ -81,18 +81,18 @@ func (n *Node) askAll(ask func(*remote) error) {
 	_ = together(up, ask)
 }
 
-// keepInTouch says ping now and then: so each node knows which others can be reached, where leaders are, and what time
-// it is.
+// keepInTouch sends a ping now and then. So each node knows which others can be reached, where leaders are, and what
+// time it is.
 func (r *remote) keepInTouch() {
 	tick := time.NewTicker(r.n.opts.PingInterval)
 	defer tick.Stop()
 	for {
-		if err := r.ping(r.context); err != nil { // remembered
+		if err := r.ping(r.context); err != nil { // the Peer remembers it
 			r.n.log.Debug("no ping", "node", r.Node, "error", err)
 		}
 		select {
 		case <-tick.C:
-		case <-r.Kick: // it may have been one connection only
+		case <-r.Kick: // perhaps only one connection was lost
 		case <-r.context.Done():
 			return
 		}
@@ -106,7 +106,7 @@ func (r *remote) ping(ctx context.Context) error {
 	}
 	var report placement.Report
 	begun := r.n.clock.Time()
-	body := calls.NewBody(1).Bool(!r.Up()) // who was away asks what it has said
+	body := calls.NewBody(1).Bool(!r.Up()) // a node that was away asks what it has said
 	err := r.Post(calls.Pings, callPing, body, deadline, func(x *calls.Reader) error {
 		return x.JSON(&report)
 	})
@@ -124,7 +124,7 @@ func (r *remote) ping(ctx context.Context) error {
 func (n *Node) servePing(from *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
 	r, report := n.remote(from.Node), n.report()
 	r.See()
-	if len(x.Rest) > 0 && x.Bool() { // others send nothing
+	if len(x.Rest) > 0 && x.Bool() { // other versions send nothing
 		report.Said = r.said.all()
 	}
 	return dst.JSON(report)
@@ -154,10 +154,10 @@ func (n *Node) report() placement.Report {
 	return report
 }
 
-// indexOf is the index of the entry that a position is in; see quorum.Log.
+// indexOf is the index of the entry that contains a position; see quorum.Log.
 func indexOf(position uint64) uint64 { return position >> 16 }
 
-// sayBye tells the others that this node is about to close, so that they send it nothing any more over connections that
+// sayBye tells the other nodes that this node is about to close, so that they send nothing more over connections that
 // it is closing.
 func (n *Node) sayBye() {
 	deadline := time.Now().Add(byeTime)
@@ -174,14 +174,14 @@ func (n *Node) serveBye(from *quorum.Conn, dst calls.Body, _ *calls.Reader) (cal
 	return dst, nil
 }
 
-// letGo ends what is kept for a node that is of the cluster no more.
+// letGo ends what is kept for a node that no longer belongs to the cluster.
 func (r *remote) letGo() {
 	r.cancel()
 	r.n.remotes.Delete(r.Node)
 	r.CloseIdle()
 }
 
-// deadline is that of ctx, or as for a request.
+// deadline returns the deadline of ctx, or that of a request.
 func (n *Node) deadline(ctx context.Context) time.Time {
 	if deadline, ok := ctx.Deadline(); ok {
 		return deadline
@@ -189,5 +189,5 @@ func (n *Node) deadline(ctx context.Context) time.Time {
 	return time.Now().Add(n.opts.CommitTimeout)
 }
 
-// answerTime is how much longer than the other side who has called waits.
+// answerTime is how much longer the caller waits than the other side.
 const answerTime = 250 * time.Millisecond

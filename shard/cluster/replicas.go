@@ -28,7 +28,8 @@ func (n *Node) closeGroup(id uint32) error {
 	return nil
 }
 
-// openReplicas opens what was here when the node ended, the control group first: it says where nodes are.
+// openReplicas opens the replicas that were here when the node ended. The control group comes first, since it says
+// where nodes are.
 func (n *Node) openReplicas() error {
 	n.changing.Lock()
 	defer n.changing.Unlock()
@@ -90,7 +91,7 @@ func (n *Node) keepReplicas() {
 	}
 }
 
-// toChange are the user groups that this node shall have a replica of and has not, and the other way round.
+// toChange returns the user groups of which this node shall have a replica but has none, and the other way round.
 func (n *Node) toChange(d *placement.Directory) (open, shut []uint32) {
 	for i := 1; i < len(n.replicas); i++ {
 		id := uint32(i)
@@ -106,8 +107,8 @@ func (n *Node) toChange(d *placement.Directory) (open, shut []uint32) {
 	return open, shut
 }
 
-// changeReplicas does it, by documents that are not old: who makes an empty replica by an old one could put it in the
-// place of one that has voted.
+// changeReplicas opens and closes replicas, by documents that are not old: an empty replica made by an old document
+// could take the place of one that has voted.
 func (n *Node) changeReplicas() error {
 	n.changing.Lock()
 	defer n.changing.Unlock()
@@ -128,7 +129,7 @@ func (n *Node) changeReplicas() error {
 	})
 }
 
-// closeReplicas closes them all.
+// closeReplicas closes all replicas.
 func (n *Node) closeReplicas() error {
 	n.changing.Lock()
 	defer n.changing.Unlock()

@@ -16,13 +16,13 @@ import (
 	"millrace/wal/quorum"
 )
 
-// What the rest of the process needs of a node.
+// What the rest of the process needs from a node.
 
-// Coordinator is the coordinator that requests go to.
+// Coordinator returns the coordinator that takes requests.
 func (n *Node) Coordinator() *shard.Coordinator { return n.coordinator }
 
-// Ready is nil when this node can serve all of the API: each group has a leader that this node reaches, and what leads
-// here takes writes. Else it says what is the matter.
+// Ready returns nil when this node can serve all of the API: each group has a leader that this node reaches, and what
+// is led here takes writes. Otherwise the error says what is wrong.
 func (n *Node) Ready() error {
 	if n.closing.Load() {
 		return replica.ErrClosed
@@ -34,7 +34,7 @@ func (n *Node) Ready() error {
 	for _, r := range n.Replicas() {
 		err := r.Engine.Ready()
 		if errors.Is(err, replica.ErrDiskFull) && r.Status.Role != quorum.Leader {
-			continue // others take the writes
+			continue // other nodes take the writes
 		}
 		if err != nil {
 			return fmt.Errorf("group %d: %w", r.Group, err)
@@ -52,8 +52,8 @@ func (n *Node) Ready() error {
 	return nil
 }
 
-// Spread returns when all nodes that can be reached have applied the control documents that are acknowledged by now, or
-// after a while.
+// Spread returns when all reachable nodes have applied the control documents that are acknowledged by now, or after
+// SpreadTimeout.
 func (n *Node) Spread() {
 	deadline := time.Now().Add(n.opts.SpreadTimeout)
 	mark, err := n.barrierOne(shard.ControlGroup, deadline)
@@ -80,8 +80,8 @@ func (n *Node) serveSpread(_ *quorum.Conn, dst calls.Body, x *calls.Reader) (cal
 	return dst, g.wait(position, time.Now().Add(timeout))
 }
 
-// Call asks the service of that name (Options.Services) of another node. The answer is the caller's. Any error means
-// that nobody knows whether the service was called; a service's own error comes as text.
+// Call asks the service of that name (Options.Services) of another node. The answer belongs to the caller. After any
+// error it is unknown whether the service was called; a service's own error comes as text.
 func (n *Node) Call(ctx context.Context, to quorum.Node, service string, body []byte) (answer []byte, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -97,8 +97,8 @@ func (n *Node) Call(ctx context.Context, to quorum.Node, service string, body []
 	return n.remote(to).Ask(callService+service, append(calls.NewBody(len(body)), body...), n.deadline(ctx))
 }
 
-// Nodes are all that belong to the cluster (Active, Draining or Drained), in order, this one included. The slice is the
-// caller's.
+// Nodes returns all nodes that belong to the cluster (Active, Draining or Drained), in order, this one included. The
+// slice belongs to the caller.
 func (n *Node) Nodes() []quorum.Node {
 	d, _ := n.documents.Get()
 	nodes := []quorum.Node{n.self}
@@ -112,8 +112,8 @@ func (n *Node) Nodes() []quorum.Node {
 	return nodes
 }
 
-// Leader is who leads the group of a partition, and the term that it leads in; 0: there is no leader, or this node
-// doesn't reach it.
+// Leader returns the leader of a partition's group and the leader's term; 0 when there is none, or this node doesn't
+// reach it.
 func (n *Node) Leader(partition uint8) (leader quorum.Node, term uint64) {
 	group := n.routes.GroupOf(partition)
 	if g := n.group(group); g != nil && g.log.Leads() {
@@ -136,8 +136,8 @@ type Replica struct {
 	Events *eventlog.Log // nil: the control group has no events
 }
 
-// Replicas are this node's, in order of their groups: for metrics. One that is just taking in the state of another node
-// is left out.
+// Replicas returns this node's replicas, in the order of their groups, for metrics. A replica that is just taking in
+// the state of another node is left out.
 func (n *Node) Replicas() (list []Replica) {
 	for g := range n.groups() {
 		if e := g.replica.Load(); e != nil {
@@ -173,7 +173,7 @@ func (n *Node) newServer() *calls.Server {
 	return s
 }
 
-// admit turns calls away that this node can't serve yet, or no more.
+// admit turns away calls that this node can't serve yet, or no longer.
 func (n *Node) admit(from *quorum.Conn, path string) (status int) {
 	switch {
 	case path != callFacts && n.isGone(from.Node):
@@ -186,8 +186,8 @@ func (n *Node) admit(from *quorum.Conn, path string) (status int) {
 	return 0
 }
 
-// isGone says whether a node was removed and is of no group any more. It may not know: from then on it hears of no
-// control document, so it would let in whoever had a key once. What it asks others for is refused, and so it serves
+// isGone reports whether a node was removed and is in no group any more. It may not know that: from then on it hears of
+// no control document, so it would accept anybody who once had a key. Other nodes refuse its calls, and so it serves
 // nothing.
 func (n *Node) isGone(node quorum.Node) bool {
 	d, _ := n.documents.Get()

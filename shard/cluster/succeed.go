@@ -11,12 +11,12 @@ import (
 	"millrace/wal/quorum"
 )
 
-// The groups that a node led need other leaders when it is not reached any more. Raft's timers see to that, each by
-// itself, and a follower that still waits refuses its vote: so it takes one to two timeouts more. Here followers tell
-// one another: when a majority of a group's voters doesn't reach the leader, the one of them with most of the log
-// stands for election at once. It is the same in groups that have had no leader since their nodes were started, where
-// nobody need be waited for: there the lost leader is node 0, and who asks doesn't lead, whatever others believe.
-// Should that fail, the timers go on.
+// The groups that a node led need other leaders when it is no longer reached. Raft's timers see to that, each by
+// itself, and a follower that still waits refuses its vote, so an election takes one to two timeouts more. Here
+// followers tell one another: when a majority of a group's voters doesn't reach the leader, the one of them with most
+// of the log stands for election at once. The same happens in groups that have had no leader since their nodes were
+// started, where nobody need be waited for: there the lost leader is node 0, and a node that asks doesn't lead,
+// whatever others believe. If all that fails, the timers go on.
 //
 //	body    node u32, for each group: group u32, term u64
 //	answer  whether the node is reached u8, then for each group: index of the last entry u64; 0: there is no voter here;
@@ -24,30 +24,31 @@ import (
 
 const (
 	succeedPause = 50 * time.Millisecond
-	succeedAsk   = 250 * time.Millisecond // for an answer
+	succeedAsk   = 250 * time.Millisecond // how long to wait for an answer
 	led          = math.MaxUint64
 )
 
-// seekLeaders has findLeaders run.
+// seekLeaders starts findLeaders, unless it already runs.
 func (n *Node) seekLeaders() {
 	if !n.leaderless.Swap(true) && !n.background.start(n.findLeaders) {
 		n.leaderless.Store(false)
 	}
 }
 
-// findLeaders has groups led that nobody leads.
+// findLeaders makes nodes stand for election in groups without a leader.
 func (n *Node) findLeaders() {
 	defer n.leaderless.Store(false)
 	n.stand(0, max(n.opts.PingTimeout, n.opts.Quorum.HeartbeatTimeout), func() bool { return true })
 }
 
-// succeed has the groups of a node led by others, as long as it is not reached.
+// succeed makes other nodes lead the groups of this one, as long as it is not reached.
 func (r *remote) succeed() {
 	defer r.succeeding.Store(false)
 	r.n.stand(r.Node, r.n.opts.PingTimeout, func() bool { return !r.Up() })
 }
 
-// stand has the groups of a lost leader led, while it is lost. By the time it gives up the timers have run.
+// stand seeks leaders for the groups of a lost leader, while it is lost. By the time stand gives up, the timers have
+// run.
 func (n *Node) stand(lost quorum.Node, timer time.Duration, isLost func() bool) {
 	for end := time.Now().Add(2 * timer); isLost() && time.Now().Before(end); {
 		groups := n.followed(lost)
@@ -61,7 +62,7 @@ func (n *Node) stand(lost quorum.Node, timer time.Duration, isLost func() bool) 
 	}
 }
 
-// followed are the groups that a node leads, as far as this one knows, which has a vote in them.
+// followed returns the groups that a node leads, as far as this node knows, and in which this node has a vote.
 func (n *Node) followed(leader quorum.Node) (groups []*group) {
 	for g := range n.groups() {
 		if g.leader() == leader && g.votes() {
@@ -71,7 +72,7 @@ func (n *Node) followed(leader quorum.Node) (groups []*group) {
 	return groups
 }
 
-// votes says whether this node has a vote.
+// votes reports whether this node has a vote.
 func (g *group) votes() bool {
 	s := g.log.Status()
 	return !s.Newcomer && slices.ContainsFunc(s.Members, func(m quorum.Member) bool {
@@ -79,16 +80,16 @@ func (g *group) votes() bool {
 	})
 }
 
-// standFor stands for election in those of a lost leader's groups where this node is the one to do so.
+// standFor stands for election in those of a lost leader's groups in which it is this node's turn.
 func (n *Node) standFor(lost quorum.Node, groups []*group) {
 	var mu sync.Mutex
-	indexes := make([]map[quorum.Node]uint64, len(groups)) // of voters that don't reach it either
+	indexes := make([]map[quorum.Node]uint64, len(groups)) // of voters that don't reach the leader either
 	body := calls.NewBody(4 + 12*len(groups)).U32(uint32(lost))
 	for i, g := range groups {
 		indexes[i] = map[quorum.Node]uint64{n.self: g.log.Status().LastIndex}
 		body = body.U32(g.id).U64(g.log.Term())
 	}
-	n.askAll(func(r *remote) error { // who doesn't answer doesn't agree
+	n.askAll(func(r *remote) error { // no answer means no agreement
 		end := time.Now().Add(succeedAsk)
 		return r.Post(calls.Services, callLost, slices.Clone(body), end, func(x *calls.Reader) error {
 			if x.Bool() {
@@ -112,8 +113,8 @@ func (n *Node) standFor(lost quorum.Node, groups []*group) {
 	}
 }
 
-// isNext says whether the voters that don't reach the leader are a majority, none of them is to stand rather than this
-// node, and none knows of another leader.
+// isNext reports whether the voters that don't reach the leader are a majority, none of them is to stand in preference
+// to this node, and none knows of another leader.
 func (n *Node) isNext(members []quorum.Member, indexes map[quorum.Node]uint64) bool {
 	voters, agree := 0, 0
 	mine := indexes[n.self]
@@ -156,13 +157,14 @@ func (n *Node) serveLost(conn *quorum.Conn, dst calls.Body, x *calls.Reader) (ca
 	return dst, x.Err()
 }
 
-// disowned is a leadership that its node doesn't know of any more: it was started again.
+// disowned is a leadership that its node no longer knows of, because the node was restarted.
 type disowned struct {
 	node quorum.Node
 	term uint64
 }
 
-// disown takes a node at its word that it doesn't lead in a term, and says whether this one believed it.
+// disown takes a node at its word that it doesn't lead in a term. It reports whether this node had believed that it
+// did.
 func (g *group) disown(node quorum.Node, term uint64) bool {
 	if g.leader() != node || g.log.Term() != term {
 		return false
@@ -171,7 +173,7 @@ func (g *group) disown(node quorum.Node, term uint64) bool {
 	return true
 }
 
-// leader is who leads the group; 0: nobody that is known.
+// leader returns the leader of the group; 0 when none is known.
 func (g *group) leader() quorum.Node {
 	leader := g.log.Leader()
 	if d := g.disowned.Load(); d != nil && *d == (disowned{leader, g.log.Term()}) {
@@ -180,7 +182,7 @@ func (g *group) leader() quorum.Node {
 	return leader
 }
 
-// voterIndex is that of the last entry where this node has a vote, else 0; led where another one than the lost node
+// voterIndex returns the index of the last entry if this node has a vote, else 0; led if another node than the lost one
 // leads.
 func (n *Node) voterIndex(group uint32, lost quorum.Node) uint64 {
 	g := n.group(group)

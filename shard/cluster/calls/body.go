@@ -17,14 +17,14 @@ const (
 	answerHeader = headerBytes + 1
 )
 
-// Body is what a call or an answer is written in, field by field, as Reader reads them. That of a call begins with room
-// for the header (NewBody, TakeBuffer).
+// Body is the text of a call or an answer, written field by field as Reader reads it. The body of a call begins with
+// room for the header (NewBody, TakeBuffer).
 type Body []byte
 
-// NewBody is empty, with room for the header in front and so many bytes behind it.
+// NewBody returns an empty body with room for the header and for size bytes after it.
 func NewBody(size int) Body { return make(Body, headerBytes, headerBytes+size) }
 
-// Byte, U16, U32 and U64 append one.
+// Byte, U16, U32 and U64 append one value.
 func (b Body) Byte(v byte) Body  { return append(b, v) }
 func (b Body) U16(v uint16) Body { return binary.LittleEndian.AppendUint16(b, v) }
 func (b Body) U32(v uint32) Body { return binary.LittleEndian.AppendUint32(b, v) }
@@ -49,13 +49,13 @@ func (b Body) Bool(v bool) Body {
 // Sized appends a length (4 bytes) and the bytes.
 func (b Body) Sized(v []byte) Body { return append(b.U32(uint32(len(v))), v...) }
 
-// Millis appends how long it is until then, in milliseconds (4 bytes): clocks of nodes differ.
+// Millis appends the time left until then, in milliseconds (4 bytes), since the clocks of nodes differ.
 func (b Body) Millis(until time.Time) Body {
 	return b.U32(uint32(max(time.Until(until), 0).Milliseconds()))
 }
 
-// Effects appends how many references u16, so many u64; how many outcomes u16, then for each: reference u16, outcome
-// u8.
+// Effects appends the number of references u16 and the references u64; the number of outcomes u16, then for each of
+// them: reference u16, outcome u8.
 func (b Body) Effects(e replica.Effects) Body {
 	b = b.U16(uint16(len(e.Deferred))).U64s(e.Deferred).U16(uint16(len(e.Outcomes)))
 	for _, o := range e.Outcomes {
@@ -64,19 +64,19 @@ func (b Body) Effects(e replica.Effects) Body {
 	return b
 }
 
-// JSON appends a value as JSON, which goes to the end.
+// JSON appends a value as JSON, which extends to the end of the body.
 func (b Body) JSON(v any) (Body, error) {
 	text, err := json.Marshal(v)
 	return append(b, text...), err
 }
 
-// Reader reads what is written in a Body; Rest is lent for the call.
+// Reader reads the fields of a Body; Rest is lent for the call.
 type Reader struct{ cursor.Cursor }
 
-// NewReader reads b.
+// NewReader returns a Reader of b.
 func NewReader(b []byte) *Reader { return &Reader{cursor.Cursor{Rest: b}} }
 
-// U64s reads integers to the end.
+// U64s reads integers up to the end.
 func (r *Reader) U64s() (list []uint64) {
 	for len(r.Rest) > 0 {
 		list = append(list, r.U64())
@@ -87,13 +87,13 @@ func (r *Reader) U64s() (list []uint64) {
 // Bool reads a byte that is 1 or 0.
 func (r *Reader) Bool() bool { return r.Byte() == 1 }
 
-// Sized reads a length, which has 4 bytes here, and so many bytes.
+// Sized reads a length, which has 4 bytes here, and as many bytes.
 func (r *Reader) Sized() []byte { return r.Take(uint64(r.U32())) }
 
 // Millis reads what Body.Millis has written, up to MaxWait.
 func (r *Reader) Millis() time.Duration { return min(time.Duration(r.U32())*time.Millisecond, MaxWait) }
 
-// MaxWait bounds how long who is called waits, whatever who calls wants.
+// MaxWait bounds how long the called node waits, whatever the caller asks for.
 const MaxWait = 5 * time.Minute
 
 // Effects reads what Body.Effects has written.
@@ -110,10 +110,10 @@ func (r *Reader) Effects() (e replica.Effects) {
 // JSON reads what Body.JSON has written.
 func (r *Reader) JSON(v any) error { return json.Unmarshal(r.Rest, v) }
 
-// ErrMalformed is the error of a body that is not all there.
+// ErrMalformed is the error of a body that is cut short.
 var ErrMalformed = errors.New("cluster: malformed call")
 
-// Err is not nil when the body was not all there.
+// Err is not nil when the body was cut short.
 func (r *Reader) Err() error {
 	if r.Bad {
 		return ErrMalformed
@@ -121,13 +121,13 @@ func (r *Reader) Err() error {
 	return nil
 }
 
-// buffers are bodies of calls.
+// buffers are for the bodies of calls.
 var buffers = sync.Pool{New: func() any { return new(Body) }}
 
 const maxPooledBytes = 1 << 20
 
-// TakeBuffer lends a buffer for a body, which is empty and has room for the header in front; GiveBuffer takes it back
-// as it was used.
+// TakeBuffer lends a buffer for a body, which is empty and has room for the header. GiveBuffer takes it back, with the
+// body as it was used.
 func TakeBuffer() (buf *Body, body Body) {
 	buf = buffers.Get().(*Body)
 	return buf, append((*buf)[:0], make(Body, headerBytes)...)

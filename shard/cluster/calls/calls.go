@@ -1,17 +1,17 @@
 // Package calls carries calls between the nodes of a cluster: bodies as bytes, connections, and the verdict over a node
-// that says nothing. Of what calls are about it knows what the errors are that callers act on (Code), and how effects
-// and events go over the wire.
+// that doesn't answer. Of what calls are about it knows only the errors that callers act on (Code), and how effects and
+// events go over the wire.
 //
-// A call is an HTTP request over a connection of quorum.Host: POST, the path is its name, and bodies are bytes in the
-// form that the two sides of the call have agreed on (Body, Reader). Each body and each answer begins with the sender's
-// clock (8 bytes); behind it an answer has a code (1 byte), and then what was asked for, or the text of the error. All
-// integers are little endian.
+// A call is an HTTP request over a connection of quorum.Host: its method is POST, its path is the name of the call, and
+// bodies are bytes in the form that both sides of the call have agreed on (Body, Reader). Each body and each answer
+// begins with the sender's clock (8 bytes). In an answer a code follows (1 byte), and then the result, or the text of
+// the error. All integers are little endian.
 //
 // Invariants:
-//   - A call is made once: who is called may have done it although no answer came.
-//   - A call never waits for another one of the same pool of connections, on any node, so a full pool does not stand
-//     still (Peer).
-//   - What of a call had not arrived when it ended does not arrive later, since closing its connection drops it
+//   - A call is made once: the called node may have done it although no answer came.
+//   - A call never waits for another call of the same pool of connections, on any node, so a full pool can't come to a
+//     standstill (Peer).
+//   - What had not arrived of a call when it ended does not arrive later, since closing its connection drops it
 //     (quorum.Host).
 package calls
 
@@ -35,21 +35,22 @@ import (
 // Options are what all calls of a node have in common.
 type Options struct {
 	Host *quorum.Host
-	// Stamp is this node's clock, and Observe takes in another one's; its error refuses the call.
+	// Stamp reads this node's clock. Observe takes in the clock of another node; its error refuses the call.
 	Stamp   func() int64
 	Observe func(stamp int64) error
-	// DialTimeout is for a connection to another node, and PingTimeout how long one may say nothing.
+	// DialTimeout is for a connection to another node. PingTimeout is how long a node may fail to answer.
 	DialTimeout, PingTimeout time.Duration
-	// MaxCalls are under way to a node at once, of each kind, and MaxCallsServed those of all nodes together.
+	// MaxCalls is how many calls of each kind may be under way to a node at once, and MaxCallsServed how many of all
+	// nodes together.
 	MaxCalls, MaxCallsServed int
-	MaxBytes                 int // of a body
+	MaxBytes                 int // size of a body
 	Logger                   *slog.Logger
 }
 
 const (
-	// after which who calls closes a connection; who is called waits longer, so it never closes one that is being used
+	// after it the caller closes a connection; the called node waits longer, so it never closes a connection in use
 	idleTime = 30 * time.Second
-	// Patience is how long a call's bytes may be on their way.
+	// Patience is how long the bytes of a call may be under way.
 	Patience = 30 * time.Second
 	// connWait is how long a call waits for a connection when all are in use.
 	connWait = time.Second
@@ -67,33 +68,33 @@ func client(dial fasthttp.DialFuncWithTimeout, conns, maxBytes int) *fasthttp.Ho
 	}
 }
 
-// clientOf has one connection.
+// clientOf returns a client with a single connection.
 func clientOf(c net.Conn, maxBytes int) *fasthttp.HostClient {
 	return client(func(string, time.Duration) (net.Conn, error) { return c, nil }, 1, maxBytes)
 }
 
-// notSent is an error of a call that the other node has seen nothing of.
+// notSent is the error of a call of which the other node has seen nothing.
 type notSent struct{ error }
 
 func (e notSent) Unwrap() error { return e.error }
 
-// WasNotSent says that the other node has seen nothing of the call.
+// WasNotSent reports whether the other node has seen nothing of the call.
 func WasNotSent(err error) bool {
 	return errors.As(err, &notSent{})
 }
 
-// answered is an error that the other side has answered with.
+// answered is an error with which the other side has answered.
 type answered struct{ error }
 
 func (e answered) Unwrap() error { return e.error }
 
-// isLate: no answer came in time, which is all that is known.
+// isLate reports whether no answer came in time, in which case nothing else is known.
 func isLate(err error) bool {
 	var timeout interface{ Timeout() bool }
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// send makes a call over some connection and has take look at the answer. The call may have no deadline.
+// send makes a call over one of the pool's connections and passes the answer to take. deadline may be zero.
 func (o *Options) send(
 	pool *fasthttp.HostClient, path string, body Body, deadline time.Time, take func(*fasthttp.Response) error,
 ) (err error) {
@@ -118,8 +119,8 @@ func (o *Options) send(
 	return take(resp)
 }
 
-// exchange makes a call over some connection. Errors: answered, one for which WasNotSent, or one after which nobody
-// knows.
+// exchange makes a call over one of the pool's connections. Its error is an answered one, one for which WasNotSent
+// returns true, or one that leaves unknown what became of the call.
 func (o *Options) exchange(
 	pool *fasthttp.HostClient, path string, body Body, deadline time.Time, answer func(*Reader) error,
 ) error {
@@ -145,33 +146,33 @@ func (o *Options) exchange(
 	})
 }
 
-// Once makes one call over a connection of its own, whose answer has so many bytes at most.
+// Once makes one call over a connection of its own. maxBytes bounds the answer.
 func (o *Options) Once(
 	c net.Conn, path string, body Body, deadline time.Time, maxBytes int, answer func(*Reader) error,
 ) error {
 	return o.exchange(clientOf(c, maxBytes), path, body, deadline, answer)
 }
 
-// Code says over the wire what an error is.
+// Code stands for an error on the wire.
 type Code byte
 
-// The codes. One is never given anew.
+// The codes. The number of a code is never given to another one.
 const (
 	OK          Code = 0
-	NotLeader   Code = 1 // all up to DiskFull: nothing was done
+	NotLeader   Code = 1 // from here to DiskFull: nothing was done
 	Busy        Code = 2
 	Unavailable Code = 3
 	TooLarge    Code = 4
 	DiskFull    Code = 5
-	Unknown     Code = 6 // of what was taken: it may have been done
+	Unknown     Code = 6 // what was taken may have been done
 	Replaced    Code = 7
 	Members     Code = 8
 	Damaged     Code = 9
-	Other       Code = 10 // the text says
+	Other       Code = 10 // the text says what happened
 	Clock       Code = 11
 )
 
-// codes are what errors become, the first that fits, and what becomes of it again.
+// codes maps errors to codes, by the first entry that fits, and back.
 var codes = []struct {
 	code Code
 	err  error
@@ -182,7 +183,7 @@ var codes = []struct {
 	{Damaged, eventlog.ErrCorrupt}, {Clock, stamp.ErrClock},
 }
 
-// CodeOf is the code of an error.
+// CodeOf returns the code of an error.
 func CodeOf(err error) Code {
 	if err == nil {
 		return OK
@@ -195,7 +196,7 @@ func CodeOf(err error) Code {
 	return Other
 }
 
-// Err is the error that c stands for.
+// Err returns the error that c stands for.
 func (c Code) Err() error {
 	if c == OK {
 		return nil
@@ -211,7 +212,7 @@ func (c Code) Err() error {
 // ErrRemote is wrapped by errors of another node that have no code of their own.
 var ErrRemote = errors.New("cluster: the other node says")
 
-// with is what another node has answered.
+// with returns the error with which another node has answered.
 func (c Code) with(text []byte) error {
 	err := c.Err()
 	if err == ErrRemote || c == Damaged || c == Clock { // the text names the file, or says by how much

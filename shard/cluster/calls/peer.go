@@ -17,48 +17,48 @@ import (
 
 // Peer is another node, as its callers know it.
 //
-// It has two pools of connections. Calls of requests may last until what they have caused on other groups is visible,
-// and so wait for messages of the node that is called, and for its reads. Those go through the second pool, whose calls
-// wait for nobody but a group's own log. With one pool, two nodes full of each other's requests would stand still. A
-// third has the ping alone: it waits for nothing at all, so that it isn't answered means something.
+// It has two pools of connections. Calls of requests may last until what they have caused in other groups is visible,
+// so they wait for messages of the called node, and for its reads. Those go through the second pool, whose calls wait
+// only for a group's own log. With a single pool, two nodes full of each other's requests would come to a standstill. A
+// third pool is for the ping alone, which waits for nothing at all, so a missing answer to it means something.
 //
-// There is one verdict for all calls. A node that hasn't answered a ping, nor anything else since, in PingTimeout, is
-// silent: it is paused, or its link is cut, perhaps in one direction. Then all calls of it that are under way end at
-// once, and further ones are not made until it has answered a ping. Who called turns to whoever leads now. A call that
-// comes to its own, shorter end says nothing of the node.
+// There is one verdict for all calls. A node that for PingTimeout has answered neither a ping nor anything else is
+// silent: it is paused, or its link is cut, perhaps in one direction. All calls to it that are under way then end at
+// once, and no further ones are made until it has answered a ping. The callers turn to the nodes that lead now. A call
+// that reaches its own, shorter deadline says nothing about the node.
 type Peer struct {
 	Node quorum.Node
-	// Kick gets something when a ping is to be said now. Of capacity 1.
+	// Kick receives when a ping is due at once. It has capacity 1.
 	Kick chan struct{}
 
 	o     *Options
 	pools [kinds]*fasthttp.HostClient
-	lost  func() // it is not reached any more
+	lost  func() // called when the node is no longer reached
 
 	linesMu sync.Mutex
-	lines   map[*line]struct{} // of the first two pools
+	lines   map[*line]struct{} // connections of the first two pools
 
 	up     atomic.Bool  // the last call was answered
-	silent atomic.Bool  // it has not answered a ping, nor anything since
-	seen   atomic.Int64 // when a call or an answer of it last came, Unix ns
-	answer atomic.Int64 // when an answer of it last came, Unix ns
+	silent atomic.Bool  // the node has answered neither a ping nor anything else since
+	seen   atomic.Int64 // when a call or an answer of the node last came, Unix ns
+	answer atomic.Int64 // when an answer of the node last came, Unix ns
 }
 
-// Kind is of calls: by which connections they go.
+// Kind is the kind of a call. It decides which connections the call uses.
 type Kind int
 
 // The kinds of calls.
 const (
-	Requests Kind = iota // may wait for Services
+	Requests Kind = iota // these may wait for Services
 	Services
 	Pings
 	kinds
 )
 
-// maxPings are under way to a node at once: this node's, and one of its reconciler.
+// maxPings bounds the pings that are under way to a node at once: one of this node, and one of its reconciler.
 const maxPings = 2
 
-// NewPeer makes one. lost is called when the node was reached and is no longer.
+// NewPeer makes a Peer. lost is called when the node was reached and is no longer.
 func (o *Options) NewPeer(node quorum.Node, lost func()) *Peer {
 	p := &Peer{Node: node, o: o, lost: lost, Kick: make(chan struct{}, 1), lines: map[*line]struct{}{}}
 	p.pools = [kinds]*fasthttp.HostClient{
@@ -69,7 +69,7 @@ func (o *Options) NewPeer(node quorum.Node, lost func()) *Peer {
 	return p
 }
 
-// dialBy connects as dial does. left of the call, 0: it has no end.
+// dialBy connects as dial does. left is the time left for the call; with 0, the call has no deadline.
 func (p *Peer) dialBy(dial func(quorum.Node, time.Duration) (net.Conn, error)) fasthttp.DialFuncWithTimeout {
 	return func(_ string, left time.Duration) (net.Conn, error) {
 		limit := p.o.DialTimeout
@@ -84,7 +84,7 @@ func (p *Peer) dialBy(dial func(quorum.Node, time.Duration) (net.Conn, error)) f
 	}
 }
 
-// line is a connection that ends when the node is silent.
+// line is a connection that is closed when the node becomes silent.
 type line struct {
 	net.Conn
 	p *Peer
@@ -98,7 +98,7 @@ func (l *line) Close() error {
 	return l.Conn.Close()
 }
 
-// lineOf is dialBy, of lines.
+// lineOf is dialBy for connections that are lines.
 func (p *Peer) lineOf(dial func(quorum.Node, time.Duration) (net.Conn, error)) fasthttp.DialFuncWithTimeout {
 	connect := p.dialBy(dial)
 	return func(address string, left time.Duration) (net.Conn, error) {
@@ -109,7 +109,7 @@ func (p *Peer) lineOf(dial func(quorum.Node, time.Duration) (net.Conn, error)) f
 		l := &line{c, p}
 		p.linesMu.Lock()
 		defer p.linesMu.Unlock()
-		if p.silent.Load() { // since a moment ago: nobody would end what goes by it
+		if p.silent.Load() { // since a moment ago: nobody would end the calls over it
 			_ = c.Close()
 			return nil, notSent{errSilent}
 		}
@@ -128,11 +128,11 @@ func (p *Peer) endCalls() {
 	clear(p.lines)
 }
 
-// errSilent ends calls of a node that doesn't answer.
+// errSilent ends calls to a node that doesn't answer.
 var errSilent = errors.New("cluster: the node does not answer")
 
-// Post makes a call. answer gets what was asked for, lent for the call; it may be nil. Errors: what the other node says
-// (Code), one for which WasNotSent, or replica.ErrUnknown.
+// Post makes a call. answer gets the result, lent for the call; it may be nil. The error is one with which the other
+// node has answered (Code), one for which WasNotSent returns true, or replica.ErrUnknown.
 func (p *Peer) Post(kind Kind, path string, body Body, deadline time.Time, answer func(*Reader) error) error {
 	begun := time.Now()
 	if kind != Pings && p.silent.Load() {
@@ -144,7 +144,7 @@ func (p *Peer) Post(kind Kind, path string, body Body, deadline time.Time, answe
 		p.heard()
 	case errors.Is(err, fasthttp.ErrNoFreeConns):
 		return notSent{replica.ErrBusy}
-	case kind != Pings && p.silent.Load(): // remembered
+	case kind != Pings && p.silent.Load(): // already known
 	default:
 		p.failed(begun, err)
 	}
@@ -154,7 +154,7 @@ func (p *Peer) Post(kind Kind, path string, body Body, deadline time.Time, answe
 	return fmt.Errorf("%w: call of node %d: %w", replica.ErrUnknown, p.Node, err)
 }
 
-// Ask is Post, of Services, and returns a copy of the answer.
+// Ask is Post with Services, and returns a copy of the answer.
 func (p *Peer) Ask(path string, body Body, deadline time.Time) (out []byte, err error) {
 	err = p.Post(Services, path, body, deadline, func(x *Reader) error {
 		out = append([]byte{}, x.Rest...)
@@ -163,13 +163,13 @@ func (p *Peer) Ask(path string, body Body, deadline time.Time) (out []byte, err 
 	return out, err
 }
 
-// Up says whether the last call was answered.
+// Up reports whether the last call was answered.
 func (p *Peer) Up() bool { return p.up.Load() }
 
-// See notes that a call of the node has come.
+// See notes that a call from the node has come.
 func (p *Peer) See() { p.seen.Store(time.Now().UnixNano()) }
 
-// Seen is when a call or an answer of the node last came; the zero time: never.
+// Seen returns when a call or an answer of the node last came; the zero time means never.
 func (p *Peer) Seen() (at time.Time) {
 	if ns := p.seen.Load(); ns != 0 {
 		at = time.Unix(0, ns)
@@ -187,15 +187,15 @@ func (p *Peer) heard() {
 	}
 }
 
-// failed: a call that began then did not come through. Connections that were open are not trusted any more. A call from
-// before the last answer shows nothing: those that a node was paused under come to their deadlines one by one, long
-// after it goes on. Nor does one that had less time than a ping has.
+// failed notes that a call which began at begun did not come through. Open connections are not trusted any more. A call
+// that began before the last answer shows nothing: calls that were under way when a node was paused reach their
+// deadlines one by one, long after it goes on. Nor does a call that had less time than a ping has.
 func (p *Peer) failed(begun time.Time, err error) {
 	if begun.UnixNano() < p.answer.Load() {
 		return
 	}
 	late := isLate(err)
-	if late && time.Since(begun) < p.o.PingTimeout*7/8 { // a ping's own deadline was set a moment before
+	if late && time.Since(begun) < p.o.PingTimeout*7/8 { // a ping's own deadline was set a moment earlier
 		p.ring()
 		return
 	}
@@ -212,8 +212,8 @@ func (p *Peer) failed(begun time.Time, err error) {
 	p.ring()
 }
 
-// Leave notes that the node is about to close, so that it is sent nothing any more over connections that it closes. It
-// says whether it was reached until now.
+// Leave notes that the node is about to close, so that nothing more is sent to it over connections that it closes. It
+// reports whether the node was reached until now.
 func (p *Peer) Leave() bool {
 	was := p.up.Swap(false)
 	if was {
@@ -222,7 +222,7 @@ func (p *Peer) Leave() bool {
 	return was
 }
 
-// ring has a ping said now.
+// ring makes a ping go out at once.
 func (p *Peer) ring() {
 	select {
 	case p.Kick <- struct{}{}:

@@ -15,23 +15,23 @@ import (
 	"millrace/wal/quorum"
 )
 
-// Handler answers a call: it appends what was asked for to dst. dst and the body, which x is to read, are lent.
+// Handler answers a call: it appends the result to dst. dst, and the body that x reads, are lent.
 type Handler func(from *quorum.Conn, dst Body, x *Reader) (Body, error)
 
-// StreamHandler answers a call by a stream, which write writes behind the answer's header, all but its end; an error is
-// the answer. The body is lent until it returns.
+// StreamHandler answers a call with a stream. write writes the stream after the answer's header, except for its end,
+// which it returns. An error is the whole answer. The body is lent until the handler returns.
 type StreamHandler func(x *Reader) (write func(w io.Writer) (end []byte), err error)
 
-// Server serves calls. There are two doors, as a Peer has two pools: on this side, too, calls of requests must not keep
-// the others out, however many nodes there are and however many of each one's requests wait. MaxCallsServed bounds
-// each.
+// Server serves calls. It has two doors, as a Peer has two pools: on this side, too, calls of requests must not keep
+// the others out, however many nodes there are and however many requests of each of them wait. MaxCallsServed bounds
+// each door.
 type Server struct {
 	Requests, Services map[string]Handler
-	Streams            map[string]StreamHandler // of services
-	// Admit says with which status a call is turned away; 0: it is served. The connection is closed then: the next one
-	// may be welcome.
+	Streams            map[string]StreamHandler // for Services
+	// Admit returns the status with which a call is turned away, or 0 when it is served. The connection of a refused
+	// call is closed, since the next call may be welcome.
 	Admit func(from *quorum.Conn, path string) (status int)
-	// Failed: calls are not served any more, and the host was not closed.
+	// Failed is called when calls are no longer served although the host was not closed.
 	Failed func(error)
 
 	*Options
@@ -40,7 +40,7 @@ type Server struct {
 	streaming sync.WaitGroup // answers that are streams
 }
 
-// The statuses that calls are turned away with.
+// The statuses with which calls are turned away.
 const (
 	Forbidden = fasthttp.StatusForbidden
 	Closing   = fasthttp.StatusServiceUnavailable
@@ -64,20 +64,20 @@ func (s *Server) door(handlers map[string]Handler, streams map[string]StreamHand
 		Handler: func(x *fasthttp.RequestCtx) { s.serve(handlers, streams, x) },
 		Name:    "millrace", NoDefaultServerHeader: true, NoDefaultDate: true, NoDefaultContentType: true,
 		DisableHeaderNamesNormalizing: true,
-		// A connection is silent between calls, and while an answer is waited for.
+		// A connection is silent between calls, and while an answer is awaited.
 		IdleTimeout: 2 * idleTime, ReadTimeout: Patience, WriteTimeout: Patience,
 		MaxRequestBodySize: s.MaxBytes, Concurrency: s.MaxCallsServed, ReadBufferSize: 16 << 10,
 		WriteBufferSize: 16 << 10,
-		Logger:          quiet{}, // connections that end are no news
+		Logger:          quiet{}, // the end of a connection is no news
 	}
 }
 
 type quiet struct{}
 
-// Printf says nothing.
+// Printf logs nothing.
 func (quiet) Printf(string, ...any) {}
 
-// Drain ends the doors; calls that are under way have until then. What is still there ends with the host.
+// Drain closes the doors. Calls that are under way have timeout to end; those that don't end with the host.
 func (s *Server) Drain(timeout time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -88,7 +88,7 @@ func (s *Server) Drain(timeout time.Duration) {
 	ending.Wait()
 }
 
-// WaitStreams returns when no answer is a stream any more.
+// WaitStreams returns when no answer is being streamed any more.
 func (s *Server) WaitStreams() { s.streaming.Wait() }
 
 // Wait returns when nothing is served any more, after the host was closed.
@@ -132,7 +132,7 @@ func (s *Server) serve(handlers map[string]Handler, streams map[string]StreamHan
 	GiveBuffer(buf, out)
 }
 
-// refusal is an answer, in the place of out, that says what is wrong.
+// refusal replaces out by an answer that says what is wrong.
 func (s *Server) refusal(out Body, err error) Body {
 	return append(out[:0].U64(uint64(s.Stamp())).Byte(byte(CodeOf(err))), err.Error()...)
 }
@@ -151,12 +151,12 @@ func (s *Server) stream(h StreamHandler, x *fasthttp.RequestCtx, body []byte) {
 		_, _ = w.Write(header)
 		end := write(&steady{w: w, conn: conn})
 		_ = conn.SetWriteDeadline(time.Now().Add(Patience))
-		_, _ = w.Write(end) // who reads misses it
+		_, _ = w.Write(end) // the reader misses it
 		_ = w.Flush()
 	})
 }
 
-// steady is the body of a stream, of which so much must leave in Patience.
+// steady is the body of a stream. At least steadyBytes of it must leave within each Patience.
 type steady struct {
 	w       *bufio.Writer
 	conn    net.Conn
@@ -165,7 +165,7 @@ type steady struct {
 
 const steadyBytes = 64 << 10
 
-// Write writes.
+// Write writes a part of the body.
 func (s *steady) Write(p []byte) (int, error) {
 	if s.written += len(p); s.written > steadyBytes {
 		s.written = 0

@@ -17,8 +17,8 @@ import (
 	"millrace/shard/op"
 )
 
-// Stream makes a call of Services whose answer is a stream, over a connection of its own, and has read read it.
-// Something must move all the time; how long all of it takes is for ctx to say.
+// Stream makes a call of Services whose answer is a stream, over a connection of its own, and passes the stream to
+// read. Some bytes must arrive all the time; only ctx bounds how long the whole stream takes.
 func (p *Peer) Stream(ctx context.Context, path string, body Body, read func(in *bufio.Reader) error) error {
 	conn, err := p.o.Host.DialCalls(p.Node, p.o.DialTimeout)
 	if err != nil {
@@ -41,13 +41,13 @@ func (p *Peer) Stream(ctx context.Context, path string, body Body, read func(in 
 	return errors.Join(ctx.Err(), err)
 }
 
-// patient is a connection on which something must move, however long all of it takes.
+// patient is a connection on which some bytes must move all the time, however long the whole takes.
 type patient struct {
 	net.Conn
 	ctx context.Context
 }
 
-// Read reads.
+// Read reads from the connection.
 func (c patient) Read(p []byte) (int, error) {
 	if err := c.ctx.Err(); err != nil {
 		return 0, err
@@ -73,7 +73,7 @@ func readStream(body io.Reader, read func(in *bufio.Reader) error) error {
 	return read(in)
 }
 
-// readError reads the text of an error, to the end of a stream.
+// readError reads the text of an error, up to the end of a stream.
 func readError(in *bufio.Reader, code Code) error {
 	if code == OK {
 		return nil
@@ -82,14 +82,14 @@ func readError(in *bufio.Reader, code Code) error {
 	return code.with(text)
 }
 
-// A stream of events is events, each with its size in front (4 bytes); then endOfEvents, a code, and the text of the
-// error. A stream that ends without is not whole.
+// A stream of events consists of events, each preceded by its size (4 bytes), then endOfEvents, a code, and the text of
+// the error. A stream that ends without these is incomplete.
 const (
 	endOfEvents   = math.MaxUint32
 	maxEventBytes = 64 << 20
 )
 
-// ReadEvents reads a stream of events and calls f for each; the error may be the other node's.
+// ReadEvents reads a stream of events and calls f for each. The error may be the other node's.
 func ReadEvents(in *bufio.Reader, f func(*event.Event) error) error {
 	var buf []byte
 	for {
@@ -128,7 +128,7 @@ func ReadEvents(in *bufio.Reader, f func(*event.Event) error) error {
 
 func cutShort(err error) error { return fmt.Errorf("the stream of events is not whole: %w", err) }
 
-// WriteEvents writes a stream of what export calls its function with, and returns its end.
+// WriteEvents writes the events with which export calls its function as a stream, and returns the stream's end.
 func WriteEvents(w io.Writer, export func(func(*event.Event) error) error) (end []byte) {
 	var buf Body
 	err := export(func(e *event.Event) error {
@@ -144,7 +144,7 @@ func WriteEvents(w io.Writer, export func(func(*event.Event) error) error) (end 
 	return end
 }
 
-// event appends an event on its way between nodes.
+// event appends an event in the form in which it travels between nodes.
 func (b Body) event(e *event.Event) Body {
 	b = b.Sized([]byte(e.Group)).U64(e.Position).U32(e.Ordinal).U32(e.Index).U32(e.Workspace)
 	b = b.Byte(byte(e.Kind)).Byte(byte(e.ID)).U64(uint64(e.Time.UnixMilli())).U64(uint64(e.AcceptedAt.UnixMicro()))
@@ -154,7 +154,7 @@ func (b Body) event(e *event.Event) Body {
 	return b.Sized(e.Key).Sized(e.Name).Sized(e.App).Sized(e.Properties)
 }
 
-// readEvent reads what Body.event has written. The event's bytes are b's.
+// readEvent reads what Body.event has written. The event's bytes are parts of b.
 func readEvent(b []byte, e *event.Event) error {
 	r := NewReader(b)
 	e.Group, e.Position, e.Ordinal, e.Index, e.Workspace = string(r.Sized()), r.U64(), r.U32(), r.U32(), r.U32()

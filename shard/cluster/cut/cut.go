@@ -1,7 +1,7 @@
 // Package cut takes cuts. A cut is a position in the log of each group, such that what the groups have up to there fits
-// together: of every message between groups either both ends are in it, or none, or its cause alone, and then the
+// together. Of every message between groups it has both ends, or neither, or only the message's cause, and then the
 // message waits in an outbox. Other positions would lose messages, or have them twice: a receiver knows by a number
-// what it has had of a sender.
+// what it has already had of a sender.
 //
 //	hold     the leader of each group takes no messages of other groups any more; those that it is about to take are applied
 //	mark     each leader gives a barrier: that is the group's position
@@ -25,10 +25,11 @@ import (
 	"millrace/wal/quorum"
 )
 
-// Taker takes cuts, and answers the takers of other nodes.
+// Taker takes cuts, and answers the Takers of other nodes.
 type Taker struct {
 	Self quorum.Node
-	// Here are the gate and the log of a group that has a replica here, else nil; Leader is who leads a group.
+	// Here returns the gate and the log of a group that has a replica here, else nil. Leader returns the leader of a
+	// group.
 	Here   func(group uint32) (*Gate, *quorum.Log)
 	Leader func(group uint32) (quorum.Node, error)
 	// Ask makes the call that Serve answers.
@@ -53,7 +54,7 @@ const (
 	letGo   = 4
 )
 
-// Serve answers Ask.
+// Serve answers a call that Ask makes.
 func (t *Taker) Serve(_ *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
 	verb, token, group := x.Byte(), x.U64(), x.U32()
 	if err := x.Err(); err != nil {
@@ -63,7 +64,7 @@ func (t *Taker) Serve(_ *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Bo
 	return dst.U64(position).U64(term), err
 }
 
-// here does a verb in a group that this node leads.
+// here carries out a verb in a group that this node leads.
 func (t *Taker) here(verb byte, token uint64, group uint32) (position, term uint64, err error) {
 	gate, log := t.Here(group)
 	if gate == nil || token == 0 {
@@ -97,7 +98,7 @@ func (t *Taker) here(verb byte, token uint64, group uint32) (position, term uint
 	return position, term, nil
 }
 
-// ask does a verb wherever the group is led.
+// ask carries out a verb wherever the group is led.
 func (t *Taker) ask(leader quorum.Node, verb byte, token uint64, group uint32) (position, term uint64, err error) {
 	if leader == t.Self {
 		return t.here(verb, token, group)
@@ -110,7 +111,8 @@ func (t *Taker) ask(leader quorum.Node, verb byte, token uint64, group uint32) (
 	return position, term, err
 }
 
-// Take takes a cut of so many groups, by their numbers. All that was acknowledged before the call is in it.
+// Take takes a cut of the given number of groups, and returns positions by group number. Everything that was
+// acknowledged before the call is in the cut.
 func (t *Taker) Take(ctx context.Context, groups int) (positions []uint64, err error) {
 	for attempt := 1; ; attempt++ {
 		if positions, err = t.try(groups); err == nil || attempt == attempts {
@@ -158,7 +160,7 @@ func (t *Taker) try(groups int) (positions []uint64, err error) {
 	}
 	for _, verb := range []byte{hold, mark, confirm} {
 		if err := all(verb); err != nil {
-			_ = all(letGo) // or it ends by itself
+			_ = all(letGo) // if this fails, the hold ends by itself
 			return nil, err
 		}
 	}

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// Gate is where messages from other groups come into a group.
+// Gate is where messages from other groups enter a group.
 type Gate struct {
 	mu     sync.Mutex
 	inside int
-	token  uint64 // who holds it; 0: nobody
+	token  uint64 // identifies the holder; 0: nobody holds
 	until  time.Time
 	empty  chan struct{} // closed when nothing is inside; nil: nobody waits for that
 }
@@ -21,7 +21,7 @@ const holdTime = 5 * time.Second
 
 func (g *Gate) held() bool { return g.token != 0 && time.Now().Before(g.until) }
 
-// Enter says whether messages may be taken now; then Leave follows.
+// Enter reports whether messages may be taken now. If so, Leave must follow.
 func (g *Gate) Enter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -32,7 +32,7 @@ func (g *Gate) Enter() bool {
 	return true
 }
 
-// Leave says that they are taken, or not.
+// Leave says that the messages were taken or refused.
 func (g *Gate) Leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -42,7 +42,7 @@ func (g *Gate) Leave() {
 	}
 }
 
-// Hold closes the gate for a while, and returns when nothing is inside.
+// Hold closes the gate for a while, and returns when no messages are inside.
 func (g *Gate) Hold(ctx context.Context, token uint64) error {
 	g.mu.Lock()
 	if g.held() {
@@ -67,7 +67,7 @@ func (g *Gate) Hold(ctx context.Context, token uint64) error {
 	}
 }
 
-// holds says whether the gate has been closed since Hold.
+// holds reports whether the gate has been closed ever since Hold.
 func (g *Gate) holds(token uint64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -83,5 +83,5 @@ func (g *Gate) LetGo(token uint64) {
 	}
 }
 
-// ErrApart is wrapped by errors of a cut that came to nothing; another try may do better.
+// ErrApart is wrapped by errors of a cut that failed; another attempt may succeed.
 var ErrApart = errors.New("cluster: the groups' positions could not be taken together")

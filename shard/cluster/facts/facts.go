@@ -1,12 +1,13 @@
-// Package facts is what a node must know to be of a cluster: a file in its data directory, and which replicas that has.
+// Package facts is what a node must know to belong to a cluster: a file in its data directory, and which replicas that
+// directory has.
 //
 //	DIR/CLUSTER                                        facts, and which disk this is
 //	DIR/groups/<group>/{log,state,events,incoming}     the node's replicas; group 0 is the control group
 //	DIR/groups/<group>.gone                            what is left of one that is being deleted
 //
-// A disk has a name of its own, which is made before anything else. All nodes know which disk each number belongs to: a
-// number that comes with another one is refused (placement.ErrReplaced), since it may have voted for what its new disk
-// doesn't know of. So is a node whose replicas are not all there.
+// A disk has a name of its own, which is made before anything else. All nodes know which disk each number belongs to. A
+// number that comes with another disk is refused (placement.ErrReplaced), since the node may have voted for what its
+// new disk doesn't know of. So is a node some of whose replicas are missing.
 package facts
 
 import (
@@ -30,7 +31,7 @@ import (
 
 const (
 	version = 1
-	// File and GroupsDir are what a node's data directory has.
+	// File and GroupsDir are the names of what a node's data directory has.
 	File      = "CLUSTER"
 	GroupsDir = "groups"
 
@@ -40,33 +41,34 @@ const (
 	maxControlVoters = 5
 )
 
-// GroupDir is where the replica of a group is in a node's data directory.
+// GroupDir is the directory of a group's replica in a node's data directory.
 func GroupDir(dir string, group uint32) string {
 	return filepath.Join(dir, GroupsDir, strconv.FormatUint(uint64(group), 10))
 }
 
-// Facts are what the file holds, as JSON. They are made once, by the lowest of the nodes that are to make the cluster;
-// the others, and nodes that join later, ask for them.
+// Facts are what the file holds, as JSON. They are made once, by the lowest-numbered of the nodes that are to make the
+// cluster. The other nodes, and nodes that join later, ask for them.
 type Facts struct {
 	Version int         `json:"version"`
 	Node    quorum.Node `json:"node"`
 	Disk    string      `json:"disk"`
-	// What follows is empty until the node is of a cluster, and the same on all of its nodes, apart from Here.
+	// The fields below are empty until the node belongs to a cluster. They are the same on all of its nodes, apart from
+	// Here.
 	Cluster  string `json:"cluster,omitempty"`
-	Secret   string `json:"secret,omitempty"` // that numbers are made with, hexadecimal
+	Secret   string `json:"secret,omitempty"` // the secret that numbers are made with, hexadecimal
 	Groups   int    `json:"groups,omitempty"`
 	Replicas int    `json:"replicas,omitempty"`
-	// the nodes that have made the cluster, and where they were
+	// Members are the nodes that have made the cluster, with their addresses at that time.
 	Members map[quorum.Node]string `json:"members,omitempty"`
-	Disks   map[quorum.Node]string `json:"disks,omitempty"` // theirs
-	// Here are the groups that this node has replicas of.
+	Disks   map[quorum.Node]string `json:"disks,omitempty"` // disks of Members
+	// Here are the groups of which this node has replicas.
 	Here []uint32 `json:"here,omitempty"`
 }
 
-// Begin are the facts of a node that is of no cluster yet, on a new disk.
+// Begin returns the facts of a node on a new disk that belongs to no cluster yet.
 func Begin(node quorum.Node) *Facts { return &Facts{Version: version, Node: node, Disk: random(16)} }
 
-// Make has the facts be those of a new cluster; nil: it gets a secret of its own.
+// Make turns the facts into those of a new cluster. With a nil secret, the cluster gets a new one.
 func (f *Facts) Make(secret []byte, p *Plan) {
 	f.Cluster, f.Secret, f.Groups, f.Replicas = random(8), hex.EncodeToString(secret), p.Groups, p.Replicas
 	if secret == nil {
@@ -77,13 +79,13 @@ func (f *Facts) Make(secret []byte, p *Plan) {
 
 func random(n int) string {
 	b := make([]byte, n)
-	_, _ = rand.Read(b) // it never fails
+	_, _ = rand.Read(b) // never fails
 	return hex.EncodeToString(b)
 }
 
 const secretBytes = 32
 
-// SecretKey is what numbers are made with.
+// SecretKey is the secret that numbers are made with.
 func (f *Facts) SecretKey() (secret [secretBytes]byte, err error) {
 	raw, err := hex.DecodeString(f.Secret)
 	if err != nil || len(raw) != len(secret) {
@@ -98,7 +100,7 @@ func (f *Facts) ControlVoters() []quorum.Node {
 	return nodes[:min(len(nodes), maxControlVoters)]
 }
 
-// CheckAlone returns an error when dir is the data directory of a node of a cluster: it can't be served alone.
+// CheckAlone returns an error when dir is the data directory of a node of a cluster, which can't be served alone.
 func CheckAlone(dir string) error {
 	f, err := read(dir)
 	if err != nil {
@@ -110,7 +112,7 @@ func CheckAlone(dir string) error {
 	return nil
 }
 
-// read returns nil when there are none.
+// read returns nil when there are no facts.
 func read(dir string) (*Facts, error) {
 	path := filepath.Join(dir, File)
 	text, err := os.ReadFile(path)
@@ -130,18 +132,18 @@ func read(dir string) (*Facts, error) {
 	return f, nil
 }
 
-// Write puts the facts on disk.
+// Write writes the facts to disk.
 func (f *Facts) Write(dir string) error {
 	return durable.ReplaceFile(filepath.Join(dir, File), durable.SealText(f), 0o600)
 }
 
-// Plan is what a cluster is to be made of, and which of its nodes this one is.
+// Plan says what a cluster is to be made of, and which of its nodes this one is.
 type Plan struct {
 	Node    quorum.Node
-	Dir     string                 // of this node
-	Members map[quorum.Node]string // where nodes are
-	// Groups and Replicas are fixed when the cluster is made. Defaults: two for each of Members and six at least, and
-	// 3 (or as many as there are nodes).
+	Dir     string                 // data directory of this node
+	Members map[quorum.Node]string // addresses of nodes
+	// Groups and Replicas are fixed when the cluster is made. Defaults: two groups for each of Members and at least
+	// six; 3 replicas, or as many as there are nodes.
 	Groups, Replicas int
 }
 
@@ -151,9 +153,9 @@ func (p *Plan) EnsureDefaults() {
 	p.Replicas = cmp.Or(max(p.Replicas, 0), 3)
 }
 
-// defaultGroups is how many groups a cluster of so many nodes gets. A request costs an entry in the log of each group
-// that it has a user in, on each of its disks, so few are best; and what a node that fails has led is to be shared out
-// among the others.
+// defaultGroups is how many groups a cluster with that many nodes gets. A request costs an entry in the log of each
+// group that has one of its users, on each of that group's disks, so few groups are best. But there must be enough of
+// them to share out those that a failed node has led among the others.
 func defaultGroups(members int) int { return min(max(6, 2*members), identity.Partitions) }
 
 // Validate reports the first setting that cannot work. It expects the defaults to be set.

@@ -12,17 +12,17 @@ import (
 	"millrace/wal/durable"
 )
 
-// Directories of replicas come and go whole, whatever a crash leaves. A nil file system is the operating system's.
+// Directories of replicas come and go as a whole, whatever a crash leaves. A nil file system is the operating system's.
 //
-// Of a replica that goes the facts know first (Keeper.Note). Then its directory gets another name, and that is made
-// durable before anything in it is deleted: what has the name of a replica's directory has never been begun to be
-// deleted, whoever reads it and whatever the facts say. A replica that is new has its directory, durably, before the
-// facts know of it: that of an earlier one doesn't come back in its place.
+// When a replica goes, the facts learn of it first (Keeper.Note). Then its directory gets another name, and the
+// renaming is made durable before anything in the directory is deleted. So deletion has never begun in a directory that
+// has the name of a replica's directory, no matter who reads it and what the facts say. A new replica has its
+// directory, durably, before the facts learn of it, so the directory of an earlier one doesn't come back in its place.
 
-// goneSuffix is the end of the name of a directory that is to be deleted.
+// goneSuffix is the suffix of the name of a directory that is to be deleted.
 const goneSuffix = ".gone"
 
-// MakeGroup makes an empty directory for a replica that is new here. What there is of an earlier one goes.
+// MakeGroup creates an empty directory for a new replica. It removes what there is of an earlier one.
 func MakeGroup(on vfs.FS, dir string, group uint32) error {
 	if err := RemoveGroup(on, dir, group); err != nil {
 		return err
@@ -36,11 +36,11 @@ func MakeGroup(on vfs.FS, dir string, group uint32) error {
 	return durable.SyncDir(on, dir)
 }
 
-// RemoveGroup removes the directory of a replica that the facts don't know any more, if there is one.
+// RemoveGroup removes the directory of a replica that the facts no longer know, if there is one.
 func RemoveGroup(on vfs.FS, dir string, group uint32) error {
 	fs, path := cmp.Or(on, vfs.Default), GroupDir(dir, group)
 	if _, err := fs.Stat(path); err == nil {
-		if err := removeAll(fs, path+goneSuffix); err != nil { // of one before, whose deletion has failed
+		if err := removeAll(fs, path+goneSuffix); err != nil { // of an earlier one, whose deletion has failed
 			return err
 		}
 		if err := fs.Rename(path, path+goneSuffix); err != nil {
@@ -58,8 +58,8 @@ func RemoveGroup(on vfs.FS, dir string, group uint32) error {
 	return removeAll(fs, path+goneSuffix)
 }
 
-// SweepGroups removes what a crash has left of replicas that were about to be made, or removed, and returns their
-// groups. Those have promised nothing, or nothing that counts any more.
+// SweepGroups removes what a crash has left of replicas that were about to be created, or removed, and returns their
+// groups. Those replicas have promised nothing, or nothing that still counts.
 func (k *Keeper) SweepGroups(on vfs.FS) (swept []uint32, err error) {
 	names, err := cmp.Or(on, vfs.Default).List(filepath.Join(k.Plan.Dir, GroupsDir))
 	if err != nil && !oserror.IsNotExist(err) {

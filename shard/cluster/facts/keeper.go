@@ -19,22 +19,22 @@ import (
 	"millrace/wal/quorum"
 )
 
-// Keeper has the facts of a node: it finds them out, or makes them, and tells them to others.
+// Keeper holds the facts of a node: it finds them out, or makes them, and tells them to other nodes.
 type Keeper struct {
 	Plan   *Plan
 	Logger *slog.Logger
-	// Claim has the cluster take in a node, with its disk. Errors: placement.ErrReplaced, placement.ErrNotFound,
-	// placement.ErrRefused, or why it can't now.
+	// Claim makes the cluster take in a node, with its disk. Errors: placement.ErrReplaced, placement.ErrNotFound,
+	// placement.ErrRefused, or the reason why the cluster can't do so now.
 	Claim func(node quorum.Node, disk string) error
 
-	mu    sync.Mutex // held by who replaces the facts
+	mu    sync.Mutex // held while the facts are replaced
 	facts atomic.Pointer[Facts]
 }
 
-// Get are the facts, which are not to be changed.
+// Get returns the facts, which must not be changed.
 func (k *Keeper) Get() *Facts { return k.facts.Load() }
 
-// Open reads what the node knows of itself, or begins it.
+// Open reads what the node knows of itself, or begins new facts.
 func (k *Keeper) Open() error {
 	dir := k.Plan.Dir
 	if _, err := os.Stat(filepath.Join(dir, replica.RestoreMarker)); err == nil {
@@ -72,7 +72,7 @@ func (k *Keeper) Open() error {
 	return nil
 }
 
-// replace puts facts on disk, and then in the place of those that there are.
+// replace writes facts to disk, and then makes them the current ones.
 func (k *Keeper) replace(f *Facts) error {
 	if err := f.Write(k.Plan.Dir); err != nil {
 		return err
@@ -81,7 +81,7 @@ func (k *Keeper) replace(f *Facts) error {
 	return nil
 }
 
-// Note keeps in mind whether this node has a replica of a group: one that has gone missing must not be taken for a new
+// Note records whether this node has a replica of a group: a replica that has gone missing must not be taken for a new
 // one.
 func (k *Keeper) Note(group uint32, here bool) error {
 	k.mu.Lock()
@@ -98,7 +98,7 @@ func (k *Keeper) Note(group uint32, here bool) error {
 	return k.replace(&f)
 }
 
-// Has says whether this node has a replica of a group, as far as Note was told.
+// Has reports whether this node has a replica of a group, as far as Note was told.
 func (k *Keeper) Has(group uint32) bool { return slices.Contains(k.Get().Here, group) }
 
 // question and answer are the bodies of the call, as JSON.
@@ -110,9 +110,9 @@ type question struct {
 type answer struct {
 	Node    quorum.Node            `json:"node"`
 	Disk    string                 `json:"disk"`
-	Members map[quorum.Node]string `json:"members"` // that it was started with
+	Members map[quorum.Node]string `json:"members"` // those that the node was started with
 	Facts   *Facts                 `json:"facts,omitempty"`
-	Wait    string                 `json:"wait,omitempty"` // why there are none yet, although there is a cluster
+	Wait    string                 `json:"wait,omitempty"` // why there are no facts, although there is a cluster
 }
 
 const (
@@ -121,8 +121,7 @@ const (
 	maxAnswerBytes = 1 << 20
 )
 
-// Join finds out the facts, or makes them, by calls that Serve answers under that path. It returns when they are on
-// disk.
+// Join finds out the facts, or makes them, by calls under path that Serve answers. It returns when they are on disk.
 func (k *Keeper) Join(ctx context.Context, path string, o *calls.Options) error {
 	for said := ""; k.Get().Cluster == ""; {
 		found, wait, err := k.askAll(ctx, path, o)
@@ -145,7 +144,7 @@ func (k *Keeper) Join(ctx context.Context, path string, o *calls.Options) error 
 	return nil
 }
 
-// take has those of the cluster be the facts of this node, on its own disk.
+// take makes the facts of the cluster this node's own, with its own disk.
 func (k *Keeper) take(told *Facts) error {
 	own := *told
 	own.Version, own.Node, own.Disk, own.Here = version, k.Plan.Node, k.Get().Disk, nil
@@ -159,7 +158,7 @@ func (k *Keeper) take(told *Facts) error {
 	return nil
 }
 
-// askAll asks all others once. wait says what is missing.
+// askAll asks each of the other nodes once. wait says what is missing.
 func (k *Keeper) askAll(ctx context.Context, path string, o *calls.Options) (found *Facts, wait string, err error) {
 	answers := map[quorum.Node]*answer{}
 	var silent, differ []quorum.Node
@@ -204,7 +203,7 @@ func (k *Keeper) askAll(ctx context.Context, path string, o *calls.Options) (fou
 	return k.mint(answers), "", nil
 }
 
-// mint makes the facts.
+// mint makes new facts.
 func (k *Keeper) mint(answers map[quorum.Node]*answer) *Facts {
 	f := *k.Get()
 	f.Make(nil, k.Plan)
@@ -234,7 +233,7 @@ func (k *Keeper) ask(ctx context.Context, path string, o *calls.Options, address
 	return &a, err
 }
 
-// Serve answers what others ask when they Join.
+// Serve answers the questions of nodes that Join.
 func (k *Keeper) Serve(from *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
 	var q question
 	if err := x.JSON(&q); err != nil {
@@ -258,7 +257,7 @@ func (k *Keeper) Serve(from *quorum.Conn, dst calls.Body, x *calls.Reader) (call
 	return dst.JSON(a)
 }
 
-// admit says whether a node may have the facts, and else what it waits for.
+// admit decides whether a node may have the facts; if not, wait says what it waits for.
 func (k *Keeper) admit(f *Facts, node quorum.Node, disk string) (wait string, err error) {
 	if known, ok := f.Disks[node]; ok {
 		if known != disk {

@@ -1,8 +1,8 @@
-// Package founding makes a cluster of data that are there already: those of a node that was alone (Import), or a backup
-// of another cluster (RestoreBackup). Either makes the data directory of one node. It has all groups, each with this
-// node as its only voter, and their logs begin behind the positions that the data know. The others begin with empty
-// directories: they are in the cluster's documents as nodes that are to come, so they are taken in like nodes that are
-// added, and the reconciler spreads the groups over them.
+// Package founding makes a cluster of existing data: those of a node that was alone (Import), or a backup of another
+// cluster (RestoreBackup). Either makes the data directory of one node. That directory has all groups, each with this
+// node as its only voter, and the groups' logs begin after the positions that the data know. The other nodes begin with
+// empty directories. The cluster's documents list them as nodes that are to come. So they are taken in like nodes that
+// are added, and the reconciler spreads the groups over them.
 package founding
 
 import (
@@ -33,12 +33,12 @@ import (
 	"millrace/wal/quorum"
 )
 
-// Options are a cluster to be made.
+// Options describe the cluster to be made.
 type Options struct {
-	// Plan is of the first node: its directory is absent or empty, and Members are where the nodes will be, itself
-	// among them. The defaults of Groups and Replicas for a backup are what the cluster had.
+	// Plan is that of the first node: its directory is absent or empty, and Members are the addresses that the nodes
+	// will have, itself included. For a backup, Groups and Replicas default to what the cluster had.
 	facts.Plan
-	// Engine and Events open what the data are in: memory and bounds. Their directories are set.
+	// Engine and Events give memory and bounds for opening the data. Their directories are set here.
 	Engine replica.EngineOptions
 	Events eventlog.Options
 	// Progress is called with how much of the work is done, in bytes; may be nil.
@@ -79,14 +79,14 @@ func (f *Options) Validate() error {
 	return nil
 }
 
-// Founded is what was made.
+// Founded describes the cluster that was made.
 type Founded struct {
 	Cluster          string
 	Groups, Replicas int
-	Position         uint64 // of the data: all that was acknowledged up to there is in the cluster
+	Position         uint64 // of the data: everything that was acknowledged up to it is in the cluster
 }
 
-// founding is one that is under way.
+// founding is a founding that is under way.
 type founding struct {
 	*Options
 	facts       *facts.Facts
@@ -95,7 +95,7 @@ type founding struct {
 
 func (f *Options) begin(secret [32]byte) *founding {
 	x := &founding{Options: f, facts: facts.Begin(f.Node)}
-	alone := f.Plan // the others did not make it: they join
+	alone := f.Plan // the other nodes join later
 	alone.Members = map[quorum.Node]string{f.Node: f.Members[f.Node]}
 	x.facts.Make(secret[:], &alone)
 	for group := range f.Groups + 1 {
@@ -104,13 +104,13 @@ func (f *Options) begin(secret [32]byte) *founding {
 	return x
 }
 
-// documents are the first ones of the cluster.
+// documents returns the first documents of the cluster.
 func (x *founding) documents() map[string][]byte {
 	all := map[string][]byte{}
 	put := func(key string, v any) {
 		text, err := json.Marshal(v)
 		if err != nil {
-			panic("BUG: " + err.Error()) // numbers and strings
+			panic("BUG: " + err.Error()) // there are only numbers and strings
 		}
 		all[key] = text
 	}
@@ -129,7 +129,7 @@ func (x *founding) documents() map[string][]byte {
 
 func (x *founding) groupDir(group int) string { return facts.GroupDir(x.Dir, uint32(group)) }
 
-// seed makes the log of a group, and returns the position that it begins behind.
+// seed makes the log of a group, and returns the position after which it begins.
 func (x *founding) seed(group int, base uint64) (begin uint64, err error) {
 	return quorum.Seed(filepath.Join(x.groupDir(group), "log"), uint32(group), x.Node, base, x.Logger)
 }
@@ -139,14 +139,14 @@ func (x *founding) step(n int64) {
 	x.Progress(min(x.done, x.total), x.total)
 }
 
-// owned is what a founding makes in the directory.
+// owned is what a founding creates in the directory.
 var owned = []string{facts.GroupsDir, facts.File}
 
 // Import founds a cluster on the data directory of a node that was alone and has been stopped. The caller keeps servers
-// off both directories. What was under way there is finished first, so the old directory is written to; it stays that
-// of a node that is alone, with all its data. When Import returns nil, the new one has everything that was
-// acknowledged, on disk; with an error it is as it was. Errors: backup.ErrNotEmpty, those of shard.Open and
-// eventlog.Open; eventlog.ErrCorrupt for a block of events that can't be read.
+// off both directories. Import first finishes what was under way in the old directory, so it writes to it. The old
+// directory remains that of a node that is alone, with all its data. When Import returns nil, the new directory has
+// everything that was acknowledged, on disk; after an error it is as it was. Errors: backup.ErrNotEmpty, those of
+// shard.Open and eventlog.Open; eventlog.ErrCorrupt for a block of events that can't be read.
 func Import(ctx context.Context, from string, f Options) (*Founded, error) {
 	f.EnsureDefaults()
 	if err := errors.Join(f.Validate(), checkSource(from)); err != nil {
@@ -173,7 +173,7 @@ func checkSource(dir string) error {
 	return nil
 }
 
-// take opens what is there and makes the groups of it.
+// take opens the existing data and makes the groups of them.
 func (f *Options) take(ctx context.Context, from string) (founded *Founded, err error) {
 	o := f.Engine
 	o.Dir, o.Readers, o.SweepInterval, o.Logger = from, []string{eventlog.HoldName}, keepAll, f.Logger
@@ -185,7 +185,7 @@ func (f *Options) take(ctx context.Context, from string) (founded *Founded, err 
 	e := c.Replica()
 	eo := f.Events
 	eo.Dir, eo.Group, eo.Logger = filepath.Join(from, "events"), "", f.Logger
-	eo.Retention, eo.Interval = keepAll, keepAll // what has expired is for the cluster to judge
+	eo.Retention, eo.Interval = keepAll, keepAll // the cluster decides what has expired
 	events, err := eventlog.Open(e, eo)
 	if err != nil {
 		return nil, err
@@ -210,7 +210,7 @@ func (f *Options) take(ctx context.Context, from string) (founded *Founded, err 
 
 const keepAll = 100 * 365 * 24 * time.Hour
 
-// divide makes the groups of an engine that is alone and the event log on it.
+// divide makes the groups out of an engine that is alone and its event log.
 func (x *founding) divide(ctx context.Context, e *replica.Replica, events *eventlog.Log, position uint64) error {
 	var sizes [identity.Partitions]int64
 	for p := range sizes {
@@ -248,10 +248,10 @@ func (x *founding) divide(ctx context.Context, e *replica.Replica, events *event
 	return nil
 }
 
-// RestoreBackup founds a cluster on the backup of another one, which it reads from r. Groups and Replicas may be 0:
-// those of the backup; the number of groups can't be another one. When it returns nil, the new directory has everything
-// that the backup has, on disk; with an error it is as it was. Errors: backup.ErrNotEmpty, backup.ErrArchive,
-// backup.ErrFormat, those of r and of the file system.
+// RestoreBackup founds a cluster on the backup of another one, which it reads from r. With Groups and Replicas 0, those
+// of the backup are used; the number of groups can't be changed. When RestoreBackup returns nil, the new directory has
+// everything that is in the backup, on disk; after an error it is as it was. Errors: backup.ErrNotEmpty,
+// backup.ErrArchive, backup.ErrFormat, those of r and of the file system.
 func RestoreBackup(ctx context.Context, r io.Reader, f Options) (*Founded, backup.About, error) {
 	groups, replicas := f.Groups, f.Replicas
 	f.EnsureDefaults()
@@ -280,7 +280,7 @@ func RestoreBackup(ctx context.Context, r io.Reader, f Options) (*Founded, backu
 	return founded, about, err
 }
 
-// restore makes groups of what the archive had.
+// restore makes groups of the archive's content.
 func (f *Options) restore(ctx context.Context, about *backup.About) (*Founded, error) {
 	old := facts.Facts{Secret: about.Cluster.Secret}
 	secret, err := old.SecretKey()
@@ -306,7 +306,7 @@ func (x *founding) restoreGroup(ctx context.Context, group uint32, secret [32]by
 		return err
 	}
 	defer t.Close()
-	// Beside the tail; the two meet when that is done with.
+	// It lies beside the tail until the tail is no longer needed.
 	seeded := filepath.Join(dir, "log.new")
 	begin, err := quorum.Seed(seeded, group, x.Node, t.LastPosition(), x.Logger)
 	if err != nil {
@@ -324,7 +324,7 @@ func (x *founding) restoreGroup(ctx context.Context, group uint32, secret [32]by
 	return durable.SyncDir(nil, dir)
 }
 
-// replay applies the tail, and says in store and event log that they have all up to begin.
+// replay applies the tail, and records in store and event log that they have everything up to begin.
 func (x *founding) replay(
 	ctx context.Context, group uint32, dir string, t *image.Tail, begin uint64, secret [32]byte,
 ) (err error) {
@@ -367,7 +367,7 @@ func (x *founding) replay(
 	return os.Remove(fresh)
 }
 
-// pack packs what the tail has of events.
+// pack packs the events in the tail.
 func (x *founding) pack(ctx context.Context, e *replica.Replica, dir string, begin uint64) error {
 	o := x.Events
 	o.Dir, o.Group, o.Logger, o.Retention, o.Interval = dir, "restore", x.Logger, keepAll, keepAll
@@ -382,11 +382,12 @@ func (x *founding) pack(ctx context.Context, e *replica.Replica, dir string, beg
 	return errors.Join(err, events.Close())
 }
 
-// unconnected is the carrier of a replica that only replays: it asks which group has what, and nothing else.
+// unconnected is the carrier of a replica that only replays. Such a replica asks which group holds a partition, and
+// nothing else.
 type unconnected struct{ groups int }
 
-// GroupOf is the group that holds a partition.
+// GroupOf returns the group that holds a partition.
 func (u unconnected) GroupOf(partition uint8) int { return placement.GroupOf(partition, u.groups) }
 
-// Deliver does nothing.
+// Deliver delivers nothing and returns replica.ErrUnavailable.
 func (u unconnected) Deliver([]replica.Message) error { return replica.ErrUnavailable }

@@ -15,7 +15,7 @@ type far struct {
 	files []File
 }
 
-// Ask makes the call that Lender.Serve answers.
+// Ask makes a call that Lender.Serve answers.
 type Ask func(body calls.Body, deadline time.Time) (answer []byte, err error)
 
 const (
@@ -24,7 +24,7 @@ const (
 	releaseTime = 5 * time.Second
 )
 
-// BeginFar has another node make one.
+// BeginFar makes another node begin an image.
 func BeginFar(ask Ask, group uint32) (Image, error) {
 	answer, err := ask(calls.NewBody(5).Byte(begin).U32(group), time.Now().Add(makeTime))
 	if err != nil {
@@ -51,16 +51,16 @@ func (i *far) End(position uint64) error {
 	return x.Err()
 }
 
-// Files are those of the image.
+// Files returns the files of the image.
 func (i *far) Files() []File { return i.files }
 
-// Release has the other node remove the image.
+// Release makes the other node remove the image.
 func (i *far) Release() error {
 	_, err := i.ask(i.call(letGo), time.Now().Add(releaseTime))
 	return err
 }
 
-// Open reads a file part by part.
+// Open returns a reader that reads a file part by part.
 func (i *far) Open(file int) (io.ReadCloser, error) {
 	whole := io.NewSectionReader(farFile{i, uint32(file)}, 0, i.files[file].Size)
 	return io.NopCloser(bufio.NewReaderSize(whole, partBytes)), nil
@@ -71,7 +71,7 @@ type farFile struct {
 	file uint32
 }
 
-// ReadAt reads so much of the file.
+// ReadAt reads a part of the file.
 func (f farFile) ReadAt(p []byte, offset int64) (n int, err error) {
 	for n < len(p) {
 		body := f.i.call(read).U32(f.file).U64(uint64(offset) + uint64(n))

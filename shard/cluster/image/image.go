@@ -1,13 +1,13 @@
-// Package image is the images of groups, as files, which a backup is made of.
+// Package image is about images of groups, as files, from which a backup is made.
 //
-// The image of a group is the state of one of its replicas at one position, while the replica goes on (replica.Image):
-// store and event log, which are copied first, and what the log has behind them up to that position, which is chosen
-// when all groups have theirs:
+// The image of a group is the state of one of its replicas at one position, taken while the replica goes on
+// (replica.Image). Store and event log are copied first. What the log has after them is added up to that position,
+// which is chosen when all groups have their copies:
 //
 //	state/…  events/…  log/TAIL
 //
-// They lie in the replica's directory until they are let go. Those of other nodes are read part by part (Lender,
-// BeginFar).
+// The files lie in the replica's directory until they are released. Images on other nodes are read part by part
+// (Lender, BeginFar).
 package image
 
 import (
@@ -17,28 +17,28 @@ import (
 	"path/filepath"
 )
 
-// Image is the image of one group, here or on another node. It is made without its end.
+// Image is the image of one group, here or on another node. It begins without its end.
 type Image interface {
-	// End fixes the position. The replica's log is not held from then on.
+	// End fixes the position. From then on the replica's log is no longer held.
 	End(position uint64) error
-	// Files are what it has then, and Open opens one. Its errors say, too, when the node is better off without the
-	// image.
+	// Files returns the files that the image has after End, and Open opens one of them. Open also returns an error when
+	// the node is better off without the image.
 	Files() []File
 	Open(file int) (io.ReadCloser, error)
 	// Release removes the image.
 	Release() error
 }
 
-// File is a file of an image: its name there, with slashes.
+// File is a file of an image, by its name in the image, with slashes.
 type File struct {
 	Name string
 	Size int64
 }
 
-// ErrGone is returned by images that have ended, or were let go, before.
+// ErrGone is returned by images that have already ended or were released.
 var ErrGone = errors.New("the image is not there any more")
 
-// FilesOf are those of a directory.
+// FilesOf returns the files of a directory.
 func FilesOf(dir string) (files []File, err error) {
 	err = filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

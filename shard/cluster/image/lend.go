@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// partBytes is how much of an image goes by one call; idle is how long one is kept that nobody asks for.
+	// partBytes is how much of an image one call carries; idle is how long an image is kept that nobody asks for.
 	partBytes = 1 << 20
 	idle      = 2 * time.Minute
 )
@@ -42,14 +42,14 @@ type Lender struct {
 	lent    *xsync.MapOf[uint64, *lent]
 }
 
-// NewLender lends what begin makes.
+// NewLender returns a Lender that lends the images made by begin.
 func NewLender(
 	ctx context.Context, begin func(ctx context.Context, group uint32) (Image, error), logger *slog.Logger,
 ) *Lender {
 	return &Lender{ctx, begin, logger, xsync.NewMapOf[uint64, *lent]()}
 }
 
-// lent is used by one call at a time.
+// lent is an image on loan. One call at a time uses it.
 type lent struct {
 	group uint32
 	mu    sync.Mutex
@@ -93,7 +93,7 @@ func (l *Lender) takeBack(id uint64) {
 	}
 }
 
-// TakeBackAll removes them all.
+// TakeBackAll removes all images that are lent.
 func (l *Lender) TakeBackAll() {
 	l.lent.Range(func(id uint64, _ *lent) bool {
 		l.takeBack(id)

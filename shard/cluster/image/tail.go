@@ -22,9 +22,9 @@ const (
 
 var le = binary.LittleEndian
 
-// WriteTail writes the tail in the directory of a log, which it makes: the records from position from to to, which read
-// calls a function with. It has magic, first and last position, then for each record position u64, count u32, size u32,
-// payload.
+// WriteTail writes the tail in the directory of a log, which it creates: the records from position from to to, with
+// which read calls a function. The file has magic, first and last position, then for each record position u64, count
+// u32, size u32, payload.
 func WriteTail(
 	dir string, from, to uint64,
 	read func(from, to uint64, f func(position uint64, count uint32, payload []byte) error) error,
@@ -38,7 +38,7 @@ func WriteTail(
 	}
 	w := bufio.NewWriterSize(f, 256<<10)
 	head := le.AppendUint64(le.AppendUint64([]byte(tailMagic), from), to)
-	_, _ = w.Write(head) // Flush says what is wrong
+	_, _ = w.Write(head) // Flush reports any error
 	err = read(from, to, func(position uint64, count uint32, payload []byte) error {
 		head = le.AppendUint32(le.AppendUint32(le.AppendUint64(head[:0], position), count), uint32(len(payload)))
 		_, _ = w.Write(head)
@@ -48,8 +48,8 @@ func WriteTail(
 	return errors.Join(err, w.Flush(), f.Close())
 }
 
-// Tail is the log of a group that is not there any more, as far as an image has it: behind that, nothing comes. It is a
-// replica.Log.
+// Tail is the part of a group's log that an image has; the group itself is not there any more, and nothing follows the
+// tail. It is a replica.Log.
 type Tail struct {
 	file        *os.File
 	first, last uint64
@@ -77,7 +77,7 @@ func OpenTail(dir string) (*Tail, error) {
 	return t, nil
 }
 
-// index finds the records.
+// index finds where the records are.
 func (t *Tail) index() error {
 	r := bufio.NewReaderSize(t.file, 256<<10)
 	var head [16]byte

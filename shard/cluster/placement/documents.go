@@ -1,7 +1,8 @@
-// Package placement says where the replicas of a cluster's groups are and who leads them: the documents that say what
-// is wanted, what the nodes say of themselves (probe), a view of the cluster that is made of both, and pure functions
-// of that view for the next step. The Reconciler, on the leader of the control group, takes these steps; an Operator's
-// verbs change the documents, on any node. It knows nodes, groups and steps, and none of what groups hold.
+// Package placement decides where the replicas of a cluster's groups are and who leads them. It has the documents that
+// say what is wanted, the nodes' reports of themselves (probe), a view of the cluster that is made of both, and pure
+// functions that find the next step from that view. The Reconciler, on the leader of the control group, takes these
+// steps; the verbs of an Operator change the documents, on any node. The package knows nodes, groups and steps, but not
+// what groups hold.
 package placement
 
 import (
@@ -22,16 +23,16 @@ import (
 //	cluster/node/<number>   a node: what the operator wants of it, where it is, which disk it has
 //	cluster/group/<number>  where a user group's replicas are, or shall be; the control group has none: each node has a replica of it
 //
-// They say what is wanted. What is, the groups themselves know (quorum.Status); the reconciler leads from one to the
-// other.
+// They say what is wanted. The groups themselves know the actual state (quorum.Status); the reconciler leads from one
+// to the other.
 //
-// A node has a replica of exactly the groups whose document names it (GroupDocument.Holds). One that is missing is
-// opened, with GroupDocument.MadeOf as the voters when it names the node, else without any: then the group's leader
-// takes it in. One that is not named any more is closed and its directory removed. Whoever acts on a document that may
-// be old could put an empty log in the place of one that has voted: so replicas are made and removed only after a
-// barrier of the control group.
+// A node has a replica of exactly the groups whose document names it (GroupDocument.Holds). A missing replica is
+// opened. If GroupDocument.MadeOf names the node, it is opened with MadeOf as the voters, else without any: then the
+// group's leader takes it in. A replica that is no longer named is closed and its directory removed. Whoever acts on a
+// document that may be old could put an empty log in the place of one that has voted: so replicas are made and removed
+// only after a barrier of the control group.
 
-// DocumentPrefix is what the keys of the cluster's own control documents begin with. Nobody else's do.
+// DocumentPrefix is the prefix of the keys of the cluster's own control documents, and of no others.
 const DocumentPrefix = "cluster/"
 
 const (
@@ -45,49 +46,49 @@ func NodeKey(n quorum.Node) string { return nodePrefix + strconv.FormatUint(uint
 // GroupKey is the key of a user group's document.
 func GroupKey(group uint32) string { return groupPrefix + strconv.FormatUint(uint64(group), 10) }
 
-// NodeDocument is a node of the cluster.
+// NodeDocument describes a node of the cluster.
 type NodeDocument struct {
 	State   NodeState `json:"state"`
-	Address string    `json:"address"` // between nodes
-	// Disk names the data directory that the number belongs to; empty until the node has come for the first time. A
-	// node with another one is refused.
+	Address string    `json:"address"` // for other nodes
+	// Disk names the data directory that the number belongs to; it is empty until the node has come for the first time.
+	// A node with another disk is refused.
 	Disk string `json:"disk,omitempty"`
 }
 
-// Member says whether the node is of the cluster: has, or shall have, a replica of the control group.
+// Member reports whether the node belongs to the cluster: it has, or shall have, a replica of the control group.
 func (d NodeDocument) Member() bool { return d.State != Removed && d.Disk != "" }
 
 // GroupDocument says where a group's replicas are.
 type GroupDocument struct {
-	// Replicas are the nodes that shall have one, as voters; in order, apart from a group that is just made: the first
-	// one is to lead it first.
+	// Replicas are the nodes that shall have a replica, as voters. They are sorted, except in a group that is just
+	// being made, where the first one is to lead it first.
 	Replicas []quorum.Node `json:"replicas"`
-	// Leaving are those that have one until all of Replicas vote.
+	// Leaving are the nodes that keep a replica until all of Replicas vote.
 	Leaving []quorum.Node `json:"leaving,omitempty"`
 	// MadeOf are the voters that the group is made with, until it has been led for the first time.
 	MadeOf []quorum.Node `json:"made_of,omitempty"`
 }
 
-// Holds says whether node has a replica, or shall have one.
+// Holds reports whether node has a replica, or shall have one.
 func (p GroupDocument) Holds(node quorum.Node) bool {
 	return slices.Contains(p.Replicas, node) || slices.Contains(p.Leaving, node)
 }
 
-// Directory is all documents at one time. Immutable.
+// Directory is all documents at one time. It is immutable.
 type Directory struct {
 	Nodes  map[quorum.Node]NodeDocument
 	Groups map[uint32]GroupDocument // the user groups
-	raw    map[string][]byte        // as they are stored, for conditions
+	raw    map[string][]byte        // as they are stored, for the conditions of changes
 }
 
-// Documents are this node's copies of them, as its replica of the control group has applied them.
+// Documents are this node's copies of the documents, as its replica of the control group has applied them.
 type Documents struct {
 	mu      sync.Mutex
 	now     *Directory
 	changed chan struct{} // closed by the next change
 }
 
-// NewDocuments has none yet.
+// NewDocuments returns Documents that are still empty.
 func NewDocuments() *Documents {
 	return &Documents{
 		now: &Directory{Nodes: map[quorum.Node]NodeDocument{}, Groups: map[uint32]GroupDocument{},
@@ -96,8 +97,8 @@ func NewDocuments() *Documents {
 	}
 }
 
-// Apply takes a document in (replica.Options.OnDocument); empty: it is removed. The error says that it can't be read;
-// then it is left out.
+// Apply takes in a document (replica.Options.OnDocument); an empty one is removed. An error says that the document
+// can't be read; it is then left out.
 func (d *Documents) Apply(key string, doc []byte) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -140,24 +141,24 @@ func setIn[K ~uint32, V any](m map[K]V, key, number string, doc []byte) error {
 	return nil
 }
 
-// Get returns all documents as they are, and a channel that the next change closes.
+// Get returns all current documents, and a channel that the next change closes.
 func (d *Documents) Get() (*Directory, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.now, d.changed
 }
 
-// Address is where a node is (quorum.HostOptions.Resolve). One that is removed may still have to be reached: its
-// replicas go only when others are there.
+// Address returns where a node is (quorum.HostOptions.Resolve). A removed node may still have to be reached, because
+// its replicas go only once others have taken their place.
 func (n *Directory) Address(node quorum.Node) (string, bool) {
 	d, ok := n.Nodes[node]
 	return d.Address, ok
 }
 
-// numbers are all nodes that have a document, in order.
+// numbers returns all nodes that have a document, in order.
 func (n *Directory) numbers() []quorum.Node { return slices.Sorted(maps.Keys(n.Nodes)) }
 
-// IsNeeded: some group has a replica on the node.
+// IsNeeded reports whether some group has a replica on the node.
 func (n *Directory) IsNeeded(node quorum.Node) bool {
 	for _, p := range n.Groups {
 		if p.Holds(node) {
@@ -173,7 +174,7 @@ func (n *Directory) change(key string, v any) bodies.DocumentChange {
 	if v != nil {
 		var err error
 		if c.Doc, err = json.Marshal(v); err != nil {
-			panic("BUG: " + err.Error()) // numbers and strings
+			panic("BUG: " + err.Error()) // there are only numbers and strings
 		}
 	}
 	return c

@@ -16,7 +16,8 @@ import (
 	"millrace/wal/quorum"
 )
 
-// What an operator's verbs return besides the errors of the engine (shard.ErrUnavailable, …); their texts are for him.
+// The errors of an operator's verbs, besides those of the engine (shard.ErrUnavailable, …). Their texts are for
+// operators.
 var (
 	ErrInvalid  = errors.New("invalid")
 	ErrNotFound = errors.New("not found")
@@ -24,20 +25,20 @@ var (
 )
 
 // ErrReplaced is returned by Claim, and by cluster.Open, when the node's number has been used before by a node with
-// another disk: with an empty log it must not vote. Start it under a new number, and remove the old one.
+// another disk: with an empty log it must not vote. Start the node under a new number, and remove the old one.
 var ErrReplaced = errors.New("cluster: this node's number was used before, and its data is gone")
 
 const (
-	adminActor      = math.MaxUint32 // as of all control documents that no API key has changed
-	maxNodes        = 1000           // that are not removed: every node knows all of them
+	adminActor      = math.MaxUint32 // as in all control documents that no API key has changed
+	maxNodes        = 1000           // not counting removed ones: every node knows all of them
 	maxAddressBytes = 255
 	maxAttempts     = 10 // at a change that others overtake
 )
 
-// Entry is what the audit log is to say of a change of the cluster's documents.
+// Entry is what the audit log shall say of a change of the cluster's documents.
 type Entry struct {
 	What          string // "node added", …
-	Kind, ID      string // cluster_node or cluster_group, its number; none when it is about several
+	Kind, ID      string // cluster_node or cluster_group, and its number; empty when several are concerned
 	Before, After []byte // the document
 	Details       []any  // pairs of names and values
 }
@@ -54,10 +55,10 @@ type Operator struct {
 	Logger           *slog.Logger
 }
 
-// Add takes a node in that will be at address, HOST:PORT, between nodes; it is Joining until it is heard of. Of a node
-// that is known it changes the address, unless that is empty, and one that drains, or has, serves again. The change is
-// durable when Add returns; the reconciler carries it out. audit makes the entry of the audit log, and is called anew
-// when somebody overtakes. Errors: ErrInvalid, ErrRefused, those of Peers.PutDocuments.
+// Add adds a node that will be at address, HOST:PORT for other nodes; the node is Joining until it is heard of. For a
+// known node it changes the address, unless address is empty, and a node that drains, or has drained, serves again. The
+// change is durable when Add returns; the reconciler carries it out. audit makes the entry of the audit log, and is
+// called again when somebody else's change comes first. Errors: ErrInvalid, ErrRefused, those of Peers.PutDocuments.
 func (o *Operator) Add(ctx context.Context, node quorum.Node, address string, audit func(Entry) []byte) error {
 	return o.change(ctx, node, audit,
 		func(d *Directory, now NodeDocument, known bool) (next NodeDocument, what string, err error) {
@@ -110,7 +111,7 @@ func checkAddress(address string) error {
 	return nil
 }
 
-// members are the nodes that are not removed.
+// members counts the nodes that are not removed.
 func (n *Directory) members() (count int) {
 	for _, d := range n.Nodes {
 		if d.State != Removed {
@@ -120,7 +121,7 @@ func (n *Directory) members() (count int) {
 	return count
 }
 
-// Drain has a node give its groups away; then it is Drained. As Add; ErrNotFound besides.
+// Drain makes a node give its groups away; then it is Drained. Its errors are those of Add, and ErrNotFound.
 func (o *Operator) Drain(ctx context.Context, node quorum.Node, audit func(Entry) []byte) error {
 	return o.change(ctx, node, audit,
 		func(d *Directory, now NodeDocument, known bool) (next NodeDocument, what string, err error) {
@@ -145,8 +146,8 @@ func (o *Operator) Drain(ctx context.Context, node quorum.Node, audit func(Entry
 		})
 }
 
-// Remove takes a node out for good; its number is never used again. force: also one that isn't drained, because it is
-// gone. It is refused when a group would be left without a majority. As Drain.
+// Remove removes a node for good; its number is never used again. With force it also removes a node that isn't drained,
+// because it is gone. It is refused when a group would be left without a majority. Its errors are those of Drain.
 func (o *Operator) Remove(ctx context.Context, node quorum.Node, force bool, audit func(Entry) []byte) error {
 	return o.change(ctx, node, audit,
 		func(d *Directory, now NodeDocument, known bool) (next NodeDocument, what string, err error) {
@@ -170,7 +171,7 @@ func (o *Operator) Remove(ctx context.Context, node quorum.Node, force bool, aud
 		})
 }
 
-// mayLeave is an error when a group could not go on without node.
+// mayLeave returns an error when a group could not go on without node.
 func (o *Operator) mayLeave(ctx context.Context, node quorum.Node) error {
 	s := o.view(o.probe(ctx, nil), newMemory(o.Now()))
 	for _, g := range append([]groupView{s.control}, s.groups...) {
@@ -191,7 +192,7 @@ func (o *Operator) mayLeave(ctx context.Context, node quorum.Node) error {
 	return nil
 }
 
-// groupName is a group as persons call it.
+// groupName is the name of a group in messages to people.
 func groupName(group uint32) string {
 	if group == 0 {
 		return "the control group"
@@ -199,8 +200,8 @@ func groupName(group uint32) string {
 	return fmt.Sprintf("group %d", group)
 }
 
-// Claim says that a node's number belongs to a disk, when it comes for the first time. Errors: ErrReplaced when it
-// belongs to another one, ErrNotFound when nobody has added the node, ErrRefused when it was removed.
+// Claim records that a node's number belongs to a disk, when the node comes for the first time. Errors: ErrReplaced
+// when the number belongs to another disk, ErrNotFound when nobody has added the node, ErrRefused when it was removed.
 func (o *Operator) Claim(ctx context.Context, node quorum.Node, disk string, audit func(Entry) []byte) error {
 	return o.change(ctx, node, audit,
 		func(_ *Directory, now NodeDocument, known bool) (next NodeDocument, what string, err error) {
@@ -217,8 +218,8 @@ func (o *Operator) Claim(ctx context.Context, node quorum.Node, disk string, aud
 		})
 }
 
-// change makes a change of a node's document: judge says what it shall be. It judges by all that is acknowledged, and
-// anew when somebody overtakes.
+// change makes a change of a node's document: judge decides what the document becomes, based on everything that is
+// acknowledged. It judges anew when somebody else's change comes first.
 func (o *Operator) change(
 	ctx context.Context, node quorum.Node, audit func(Entry) []byte,
 	judge func(d *Directory, now NodeDocument, known bool) (next NodeDocument, what string, err error),

@@ -10,19 +10,19 @@ import (
 	"millrace/wal/quorum"
 )
 
-// Peers is what the reconciler and the operator's verbs need of the node that they run on. All calls end with their
+// Peers is what the reconciler and the operator's verbs need from the node that they run on. All calls end with their
 // context.
 type Peers interface {
-	// Report asks a node, this one too, how it is.
+	// Report asks a node, which may be this one, how it is.
 	Report(ctx context.Context, node quorum.Node) (Report, error)
-	// Step has node, which leads a group, change the group's members or hand it over, and returns when that is done.
-	// Errors: quorum.ErrNotLeader, ErrMembers, ErrPlaced, that it can't be reached, or that nobody knows: the next
-	// probe will tell.
+	// Step makes node, which leads a group, change the group's members or hand it over, and returns when that is done.
+	// Errors: quorum.ErrNotLeader, ErrMembers, ErrPlaced, that the node can't be reached, or that the outcome is
+	// unknown: the next probe will tell.
 	Step(ctx context.Context, node quorum.Node, s Step) error
 	// Barrier returns when everything that was acknowledged in the control group before the call is applied in this
 	// node's replica, its documents included.
 	Barrier(ctx context.Context) error
-	// PutDocuments is the engine's: shard.Coordinator.
+	// PutDocuments is shard.Coordinator's.
 	PutDocuments(actor uint32, changes []bodies.DocumentChange, audit []byte) error
 }
 
@@ -32,17 +32,17 @@ type Report struct {
 	Disk       string // see NodeDocument
 	API, Admin string
 	Program    string
-	Now        time.Time // its clock
+	Now        time.Time // the node's clock
 	Started    time.Time
 	Full       bool            // less of its disk is free than its floor: where it leads, writes are refused
-	Replicas   []ReplicaReport // those that are open, the control group's too
-	// Heard is when it last got a call or an answer of each other node.
+	Replicas   []ReplicaReport // those that are open, including the control group's
+	// Heard is when the node last got a call or an answer from each other node.
 	Heard map[quorum.Node]time.Time
-	// Said is up to which entry who asks had the groups' logs, as far as it has told; only for one that wants to know.
+	// Said is up to which entry the asking node had the groups' logs, as far as it has told; sent only when asked for.
 	Said map[uint32]uint64 `json:",omitempty"`
 }
 
-// ReplicaReport is how a node's replica of a group is.
+// ReplicaReport is what a node says of its replica of a group.
 type ReplicaReport struct {
 	quorum.Status
 	Applied uint64 // index of the last entry whose effects are visible
@@ -51,19 +51,19 @@ type ReplicaReport struct {
 // controlGroup has no document: each node has a replica of it.
 const controlGroup = 0
 
-// Step is one change of a group, on the condition that its members are what they were when it was decided on.
+// Step is one change of a group, on the condition that its members are still those for which it was decided.
 type Step struct {
 	Group   uint32
 	Verb    Verb
 	Node    quorum.Node
 	Members []quorum.Member // in any order
-	Until   time.Time       // it is too late afterwards: what it was decided by may not be so any more
+	Until   time.Time       // afterwards it is too late: its grounds may no longer hold
 }
 
 // Verb is what a step does with a node.
 type Verb uint8
 
-// The verbs of quorum.Log.
+// The verbs, which are those of quorum.Log.
 const (
 	AddLearner Verb = iota + 1
 	AddVoter
@@ -80,15 +80,15 @@ func (v Verb) String() string {
 	return "unknown verb"
 }
 
-// What Step returns when nothing was done.
+// The errors of Step when nothing was done.
 var (
 	ErrMembers = errors.New("cluster: the group's members have changed")
 	ErrLate    = errors.New("cluster: the step comes too late, or clocks differ")
 	ErrPlaced  = errors.New("cluster: the group is placed elsewhere by now")
 )
 
-// Stands is nil when the documents still want the step, else ErrPlaced. A node deletes its replica of a group that is
-// placed elsewhere, so it must not become a member then by a step that was long under way.
+// Stands returns nil when the documents still want the step, else ErrPlaced. A node deletes its replica of a group that
+// is placed elsewhere, so a step that was long under way must not make it a member then.
 func (s Step) Stands(d *Directory) error {
 	if s.Verb == AddLearner && s.Group != controlGroup && !slices.Contains(d.Groups[s.Group].Replicas, s.Node) {
 		return ErrPlaced
@@ -106,7 +106,7 @@ type members interface {
 	Transfer(quorum.Node) error
 }
 
-// Do carries a step out on the log of the group that this node leads.
+// Do carries out a step on the log of a group that this node leads.
 func (s Step) Do(log members) error { return s.doAt(time.Now(), log) }
 
 func (s Step) doAt(now time.Time, log members) error {

@@ -7,8 +7,8 @@ import (
 	"millrace/wal/quorum"
 )
 
-// PartitionsOf are the partitions of a group, of so many user groups: count of them, from first on. The control group
-// has one of its own, which no user's data is in.
+// PartitionsOf returns the partitions of a group, given the number of user groups: count of them, from first on. The
+// control group has a partition of its own, which holds no user's data.
 func PartitionsOf(group uint32, groups int) (first, count int) {
 	if group == shard.ControlGroup {
 		return 0, 1
@@ -18,13 +18,13 @@ func PartitionsOf(group uint32, groups int) (first, count int) {
 	return first, start(int(group)) - first
 }
 
-// GroupOf is the user group of a partition, of so many; see PartitionsOf.
+// GroupOf returns the user group of a partition, given the number of user groups; see PartitionsOf.
 func GroupOf(partition uint8, groups int) int { return 1 + int(partition)*groups/allPartitions }
 
 const allPartitions = 256
 
-// initialPlacement places so many groups over nodes: each group on replicas of them (or all), each node with as many as
-// any other, give or take one, and so for the groups that it leads first.
+// initialPlacement places groups over nodes. Each group gets the given number of replicas (or all nodes). The nodes get
+// equal numbers of replicas, give or take one, and of groups that they lead first.
 func initialPlacement(nodes []quorum.Node, groups, replicas int) []GroupDocument {
 	nodes = slices.Sorted(slices.Values(nodes))
 	replicas = min(replicas, len(nodes))
@@ -34,7 +34,7 @@ func initialPlacement(nodes []quorum.Node, groups, replicas int) []GroupDocument
 		var chosen []quorum.Node
 		for range replicas {
 			chosen = append(chosen, leastOf(nodes, func(n quorum.Node) (int, bool) {
-				company := 0 // groups that n shares with those already chosen: who fails is then replaced by many
+				company := 0 // groups that n shares with those chosen: with few, many nodes replace it if it fails
 				for _, other := range chosen {
 					company += together[pair(n, other)]
 				}
@@ -60,7 +60,8 @@ func initialPlacement(nodes []quorum.Node, groups, replicas int) []GroupDocument
 
 func pair(a, b quorum.Node) [2]quorum.Node { return [2]quorum.Node{min(a, b), max(a, b)} }
 
-// leastOf is the node with the smallest cost, of equals the smallest number; 0 when none is eligible.
+// leastOf returns the eligible node with the smallest cost, of equal ones that with the smallest number; 0 when there
+// is none.
 func leastOf(nodes []quorum.Node, cost func(quorum.Node) (cost int, eligible bool)) (best quorum.Node) {
 	least := 0
 	for _, n := range nodes {
@@ -71,8 +72,8 @@ func leastOf(nodes []quorum.Node, cost func(quorum.Node) (cost int, eligible boo
 	return best
 }
 
-// spreadLeaders gives each group a leader of its replicas, each node as many as any other, give or take one, when the
-// replicas are spread so.
+// spreadLeaders chooses a leader for each group among its replicas. Each node leads as many groups as any other, give
+// or take one, when the replicas allow that.
 func spreadLeaders(groups []GroupDocument, nodes []quorum.Node) []quorum.Node {
 	leaders, leads := make([]quorum.Node, len(groups)), map[quorum.Node]int{}
 	for g, p := range groups {
@@ -91,9 +92,9 @@ func spreadLeaders(groups []GroupDocument, nodes []quorum.Node) []quorum.Node {
 	}
 }
 
-// handOver is the next change of a leader on the shortest way that takes one group from a node which leads the most to
-// one which leads at least two fewer; 0 when there is none. On a longer way the next call finds the rest: it is shorter
-// by one then.
+// handOver returns the next change of a leader on the shortest way that takes one group from a node that leads the most
+// groups to one that leads at least two fewer; 0 when there is none. If the way has several changes, the next call
+// finds the rest, since the way is then one change shorter.
 func handOver(
 	nodes []quorum.Node, leads map[quorum.Node]int, groups int, leader func(g int) quorum.Node,
 	successors func(g int) []quorum.Node,
@@ -104,7 +105,7 @@ func handOver(
 	}
 	type hop struct {
 		node  quorum.Node
-		first struct { // of the way that leads here
+		first struct { // first change of the way that leads here
 			g  int
 			to quorum.Node
 		}
@@ -140,7 +141,7 @@ func handOver(
 	return 0, 0
 }
 
-// catchingUp are the user groups in which a node gets the state at the moment: that is what a move costs.
+// catchingUp counts the user groups in which a node is getting the state: that is what a move costs.
 func (s *clusterView) catchingUp() (count int) {
 	for i := range s.groups {
 		g := &s.groups[i]
@@ -152,9 +153,9 @@ func (s *clusterView) catchingUp() (count int) {
 	return count
 }
 
-// handOffs are transfers off nodes that are to lead nothing any more: one group a node of those that drain, and all at
-// once of those whose disk is full, which take no writes. When nobody else can lead they stay. Beside other steps the
-// full ones alone do something, for groups that have none.
+// handOffs returns transfers off nodes that shall no longer lead. Each node that drains hands over one group at a time.
+// A node whose disk is full takes no writes, so it hands over all its groups at once. When nobody else can lead, a node
+// keeps its groups. Beside other steps there are only transfers off full nodes, for groups without a step.
 func (s *clusterView) handOffs(beside []*Step) (steps []*Step) {
 	leads, seen := s.leads(), map[quorum.Node]bool{}
 	for i := range s.groups {
@@ -175,8 +176,8 @@ func (s *clusterView) handOffs(beside []*Step) (steps []*Step) {
 	return steps
 }
 
-// nextTransfer makes the numbers of groups that nodes lead more alike; nil when they are, give or take one, or nothing
-// can be done about it. Nodes that have just come, or got room, are left alone.
+// nextTransfer makes the numbers of groups that nodes lead more even. It returns nil when they differ by at most one,
+// or when nothing can be done about it. Nodes that have just come, or just got room, are left alone.
 func (s *clusterView) nextTransfer() *Step {
 	nodes := slices.DeleteFunc(s.usable(), func(n quorum.Node) bool { return !s.nodes[n].settled })
 	g, to := handOver(nodes, s.leads(), len(s.groups), func(g int) quorum.Node { return s.groups[g].leader },
@@ -198,7 +199,7 @@ func (s *clusterView) nextTransfer() *Step {
 	return s.groups[g].step(Transfer, to)
 }
 
-// unevenLeads is by how much the numbers of groups that nodes lead differ.
+// unevenLeads returns the difference between the most and the fewest groups that a node leads.
 func (s *clusterView) unevenLeads() int {
 	leads, nodes := s.leads(), s.usable()
 	if len(nodes) == 0 {

@@ -15,30 +15,30 @@ import (
 type probe struct {
 	at        time.Time
 	directory *Directory
-	reports   map[quorum.Node]*Report // of those that have answered
-	// by how much a node's clock is ahead of this one's, as far as that can be told
+	reports   map[quorum.Node]*Report // of the nodes that have answered
+	// skew is how far a node's clock is ahead of this one's, as far as that can be told.
 	skew map[quorum.Node]time.Duration
 }
 
 const (
-	reportTimeout = time.Second     // whoever takes longer does not answer
+	reportTimeout = time.Second     // a node that takes longer does not count as answering
 	aliveFor      = 3 * time.Second // after an answer
 )
 
 // Pace is how fast groups are placed and moved. The zero value of a field means its default.
 type Pace struct {
-	// Round is the time between two probes of all nodes, Busy when something was done. Defaults 1 s, 100 ms.
+	// Round is the time between two probes of all nodes, and Busy that after something was done. Defaults 1 s, 100 ms.
 	Round, Busy time.Duration
-	// Transfer is the time between two changes of leaders that make their numbers even. Default 5 s.
+	// Transfer is the time between two transfers that make the numbers of leaderships even. Default 5 s.
 	Transfer time.Duration
 	// Settle is how long a node must be there, with room on its disk, before it takes part in that. Default 20 s.
 	Settle time.Duration
-	// Lost is how long a node must not have answered until a replica that was on its way to it goes elsewhere. What it
-	// has it keeps. Default 1 min.
+	// Lost is how long a node must not have answered until a replica that was on its way to it goes elsewhere. The node
+	// keeps the replicas that it has. Default 1 min.
 	Lost time.Duration
 	// Step bounds one change of a group's members or leader. Default 10 s.
 	Step time.Duration
-	// Moves is how many groups are on their way to other nodes at the same time. Default 2.
+	// Moves is how many groups may be moving to other nodes at the same time. Default 2.
 	Moves int
 }
 
@@ -53,7 +53,7 @@ func (p *Pace) EnsureDefaults() {
 	p.Moves = cmp.Or(max(p.Moves, 0), 2)
 }
 
-// probe asks all nodes of the cluster, and members besides, how they are.
+// probe asks all nodes of the cluster, and members as well, how they are.
 func (o *Operator) probe(ctx context.Context, members []quorum.Node) *probe {
 	l := &probe{at: o.Now(), reports: map[quorum.Node]*Report{}, skew: map[quorum.Node]time.Duration{}}
 	l.directory, _ = o.Documents.Get()
@@ -61,7 +61,7 @@ func (o *Operator) probe(ctx context.Context, members []quorum.Node) *probe {
 	l.ask(ctx, o, asked)
 	if more := slices.DeleteFunc(l.members(),
 		func(n quorum.Node) bool { return slices.Contains(asked, n) }); len(more) > 0 {
-		l.ask(ctx, o, more) // removed, but not yet from all groups
+		l.ask(ctx, o, more) // removed from the cluster, but not yet from all groups
 	}
 	return l
 }
@@ -83,7 +83,7 @@ func (l *probe) ask(ctx context.Context, o *Operator, nodes []quorum.Node) {
 			mu.Lock()
 			defer mu.Unlock()
 			l.reports[n] = &report
-			// It was read at some time of the call.
+			// The clock was read at some time during the call.
 			if ahead := report.Now.Sub(begun.Add(took / 2)); ahead.Abs() > took/2 {
 				l.skew[n] = ahead
 			}
@@ -92,7 +92,7 @@ func (l *probe) ask(ctx context.Context, o *Operator, nodes []quorum.Node) {
 	wait.Wait()
 }
 
-// members are all nodes that are a member of any group.
+// members are all nodes that are members of any group.
 func (l *probe) members() []quorum.Node {
 	all := map[quorum.Node]struct{}{}
 	for _, report := range l.reports {
@@ -105,8 +105,7 @@ func (l *probe) members() []quorum.Node {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// toAsk are the nodes that can answer: not those that have never come, nor those that are removed and have nothing
-// left.
+// toAsk returns the nodes that can answer: not those that have never come, nor removed ones that have nothing left.
 func (d *Directory) toAsk(members []quorum.Node) []quorum.Node {
 	ask := map[quorum.Node]struct{}{}
 	for _, n := range members {
@@ -125,7 +124,7 @@ func (d *Directory) toAsk(members []quorum.Node) []quorum.Node {
 	return slices.Sorted(maps.Keys(ask))
 }
 
-// replica is what a node has said of its replica of a group, nil when it has none or has not answered.
+// replica is what a node has said of its replica of a group; nil when it has none or has not answered.
 func (l *probe) replica(n quorum.Node, group uint32) *ReplicaReport {
 	if report := l.reports[n]; report != nil {
 		for i := range report.Replicas {
@@ -137,8 +136,8 @@ func (l *probe) replica(n quorum.Node, group uint32) *ReplicaReport {
 	return nil
 }
 
-// of is what is known of a group: by its leader, of several who think that they lead the one of the latest term (nil:
-// there is none), and by who has seen the latest term.
+// of returns what is known of a group. leader is the report of its leader, or of the one with the latest term if
+// several nodes think that they lead; nil when there is none. latest is the report with the latest term.
 func (l *probe) of(group uint32) (leader, latest *ReplicaReport) {
 	for _, n := range slices.Sorted(maps.Keys(l.reports)) {
 		r := l.replica(n, group)
@@ -159,12 +158,12 @@ func (l *probe) of(group uint32) (leader, latest *ReplicaReport) {
 type memory struct {
 	begun    time.Time
 	answered map[quorum.Node]time.Time
-	full     map[quorum.Node]time.Time // when a node's disk was full last
+	full     map[quorum.Node]time.Time // when a node's disk was last full
 	samples  map[uint32]sample
 }
 
-// sample is how far a leader was at the probe before. A replica that is as far now is less than the time between two
-// probes behind, however many entries that are.
+// sample is how far a leader was at the previous probe. A replica that is as far now lags by less than the time between
+// two probes, however many entries that are.
 type sample struct {
 	leader  quorum.Node
 	term    uint64
@@ -177,7 +176,7 @@ func newMemory(begun time.Time) *memory {
 		full: map[quorum.Node]time.Time{}, samples: map[uint32]sample{}}
 }
 
-// view makes of a probe, and of what is remembered, what decisions are made by. Afterwards m remembers this probe, too.
+// view makes the basis of decisions out of a probe and of what is remembered. Afterwards m remembers this probe, too.
 func (o *Operator) view(l *probe, m *memory) *clusterView {
 	s := &clusterView{replicas: o.Replicas, nodes: map[quorum.Node]nodeView{}}
 	for n, report := range l.reports {

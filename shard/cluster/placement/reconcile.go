@@ -16,25 +16,26 @@ import (
 	"millrace/wal/quorum"
 )
 
-// Reconciler leads from what is to what is wanted. It runs on the leader of the control group, from OnLead to OnFollow.
+// Reconciler leads from the actual state to what is wanted. It runs on the leader of the control group, from OnLead to
+// OnFollow.
 //
-// It works in rounds and remembers nothing that matters: probe all nodes, do for each group the one next step, begin
-// what else is wanted. Whatever was done by half, by it or by an earlier leader, the next round sees. Two can be at
-// work at once, for a moment: documents change on the condition that they are what was judged by, and groups on the
-// condition that their members are.
+// It works in rounds and remembers nothing that matters. It probes all nodes, takes the one next step for each group,
+// and begins what else is wanted. The next round sees whatever this or an earlier leader has left half done. For a
+// moment two reconcilers can be at work at once. Therefore documents change only on the condition that they are what
+// the decision was based on, and groups on the condition that their members are.
 type Reconciler struct {
 	*Operator
-	members map[quorum.Node]string // that make the cluster: used when there are no documents yet
+	members map[quorum.Node]string // the nodes that make the cluster: used when there are no documents yet
 	audit   func(Entry) []byte
 
 	memory      *memory
-	transferred time.Time          // when leaders were balanced last
-	problems    map[uint32]problem // of groups
+	transferred time.Time          // when a transfer last made leaderships even
+	problems    map[uint32]problem // by group
 	silent      map[quorum.Node]bool
 	metrics     *metrics.Set
 }
 
-// NewReconciler is one that has not looked yet. members make the cluster, by their addresses.
+// NewReconciler returns a Reconciler that has not probed yet. members make the cluster; the map has their addresses.
 func NewReconciler(o *Operator, members map[quorum.Node]string, audit func(Entry) []byte) *Reconciler {
 	return &Reconciler{Operator: o, members: members, audit: audit, memory: newMemory(o.Now()), transferred: o.Now(),
 		problems: map[uint32]problem{}, silent: map[quorum.Node]bool{}, metrics: metrics.NewSet()}
@@ -62,7 +63,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 	}
 }
 
-// pause waits for a while, or until wake is closed; false: ctx has ended.
+// pause waits for d, or until wake is closed. It returns false when ctx has ended.
 func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -75,7 +76,7 @@ func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
 	return ctx.Err() == nil
 }
 
-// round probes once and does what is next; it says whether anything was done.
+// round probes once and takes the next steps. It reports whether anything was done.
 func (r *Reconciler) round(ctx context.Context) (acted bool) {
 	l := r.probe(ctx, slices.Sorted(maps.Keys(r.members)))
 	if ctx.Err() != nil {
@@ -99,8 +100,8 @@ func (r *Reconciler) round(ctx context.Context) (acted bool) {
 	return r.take(ctx, s, steps) || acted
 }
 
-// make writes the first documents: the nodes that make the cluster, all of which have to be there, and where each group
-// is.
+// make writes the first documents: the nodes that make the cluster, all of which have to be there, and the placement of
+// each group.
 func (r *Reconciler) make(l *probe) bool {
 	var changes []bodies.DocumentChange
 	nodes := slices.Sorted(maps.Keys(r.members))
@@ -139,7 +140,7 @@ func (r *Reconciler) states(l *probe, s *clusterView) (acted bool) {
 	return acted
 }
 
-// advance finds the next step of each group. What is next for a document is done at once.
+// advance finds the next step of each group. Changes of documents are made at once.
 func (r *Reconciler) advance(l *probe, s *clusterView) (steps []*Step) {
 	decided := s.controlStep()
 	r.say(0, decided.problem)
@@ -160,7 +161,7 @@ func (r *Reconciler) advance(l *probe, s *clusterView) (steps []*Step) {
 		}
 		switch {
 		case decided.step != nil && decided.step.Verb == AddLearner && catchingUp >= r.Pace.Moves:
-			// Others have come back in the middle of theirs.
+			// Other replicas that were catching up have come back in the middle of it.
 		case decided.step != nil:
 			steps = append(steps, decided.step)
 			if decided.step.Verb == AddLearner {
@@ -188,7 +189,7 @@ func (r *Reconciler) place(l *probe, group uint32, p GroupDocument, what, why st
 			Details: []any{"replicas", fmt.Sprint(p.Replicas), "leaving", fmt.Sprint(p.Leaving), "why", why}})
 }
 
-// put stores documents that the reconciler has decided on. When somebody has overtaken it, the next round judges anew.
+// put stores documents that the reconciler has decided on. When another change came first, the next round judges anew.
 func (r *Reconciler) put(changes []bodies.DocumentChange, e Entry) bool {
 	args := []any{"by", "reconciler"}
 	if e.ID != "" {
@@ -205,7 +206,7 @@ func (r *Reconciler) put(changes []bodies.DocumentChange, e Entry) bool {
 	return false
 }
 
-// take has the leaders take steps, each group's own, all at once.
+// take makes the leaders take the steps of their groups, all at once.
 func (r *Reconciler) take(ctx context.Context, s *clusterView, steps []*Step) bool {
 	leader := map[uint32]quorum.Node{0: s.control.leader}
 	for i := range s.groups {
@@ -232,7 +233,7 @@ func (r *Reconciler) take(ctx context.Context, s *clusterView, steps []*Step) bo
 	return len(steps) > 0
 }
 
-// notice makes visible what a probe has shown.
+// notice logs and counts what a probe has shown.
 func (r *Reconciler) notice(l *probe, s *clusterView) {
 	count, silent, full := map[NodeState]int{}, 0, 0
 	leads, loads := s.leads(), s.loads()
@@ -285,18 +286,18 @@ func (r *Reconciler) noticeLag(l *probe, g *groupView) {
 	r.gauge(fmt.Sprintf(`millrace_cluster_apply_lag{group="%d"}`, g.group)).Set(float64(apply))
 }
 
-// problem is what is wrong with a group, empty when nothing is.
+// problem is what is wrong with a group; it is empty when nothing is.
 type problem struct {
 	text  string
 	since time.Time
-	said  string // what was logged last, and is not over
+	said  string // last logged, and not over yet
 }
 
-// sayAfter is how long a problem lasts before it is logged: while leaders are elected, at every start, every group has
-// one for a moment.
+// sayAfter is how long a problem lasts before it is logged: at every start, every group has a problem for a moment
+// while leaders are elected.
 const sayAfter = 3 * time.Second
 
-// say logs a group's problem once, and when it is over.
+// say logs a group's problem once, and again when it is over.
 func (r *Reconciler) say(group uint32, text string) {
 	p, now := r.problems[group], r.Now()
 	if p.text != text {
@@ -316,7 +317,7 @@ func (r *Reconciler) say(group uint32, text string) {
 
 func (r *Reconciler) gauge(name string) *metrics.Gauge { return r.metrics.GetOrCreateGauge(name, nil) }
 
-// Of the steps that this process has had taken.
+// Metrics of the steps that this process has made leaders take.
 var (
 	stepsTotal = map[Verb]*metrics.Counter{
 		AddLearner: metrics.NewCounter(`millrace_cluster_steps_total{verb="add learner"}`),

@@ -10,11 +10,11 @@ import (
 	"millrace/wal/quorum"
 )
 
-// Status of the cluster as this node knows it.
+// Status is the state of the cluster as this node knows it.
 type Status struct {
 	Cluster  string        `json:"cluster"`
-	Node     quorum.Node   `json:"node"` // that answers
-	Time     time.Time     `json:"time"` // its clock
+	Node     quorum.Node   `json:"node"` // the node that answers
+	Time     time.Time     `json:"time"` // the node's clock
 	Replicas int           `json:"replicas"`
 	Control  GroupStatus   `json:"control"`
 	Nodes    []NodeStatus  `json:"nodes"`
@@ -26,10 +26,10 @@ type NodeState string
 
 // A node is added, serves, gives its groups away, has none any more, and is gone.
 const (
-	Joining  NodeState = "joining" // is known, has never been heard of
+	Joining  NodeState = "joining" // known, but never heard of
 	Active   NodeState = "active"
 	Draining NodeState = "draining" // gives its groups away
-	Drained  NodeState = "drained"  // has none any more
+	Drained  NodeState = "drained"  // has no groups any more
 	Removed  NodeState = "removed"  // its number is not used again
 )
 
@@ -37,11 +37,11 @@ const (
 type NodeStatus struct {
 	Node    quorum.Node `json:"node"`
 	State   NodeState   `json:"state"`
-	Address string      `json:"address"` // between nodes
+	Address string      `json:"address"` // for other nodes
 	API     string      `json:"api,omitempty"`
 	Admin   string      `json:"admin,omitempty"`
 	Program string      `json:"version,omitempty"`
-	Alive   bool        `json:"alive"` // it has answered
+	Alive   bool        `json:"alive"` // the node has answered
 	Seen    time.Time   `json:"seen,omitzero"`
 	Started time.Time   `json:"started,omitzero"`
 	Leads   int         `json:"leads"` // user groups
@@ -49,36 +49,37 @@ type NodeStatus struct {
 	Problem string      `json:"problem,omitempty"`
 }
 
-// GroupStatus is a group as its leader sees it, or else as far as anybody does.
+// GroupStatus is a group as its leader sees it, or else as far as any node does.
 type GroupStatus struct {
 	Group    uint32          `json:"group"`
-	First    int             `json:"first"` // partitions
+	First    int             `json:"first"` // first of its partitions
 	Count    int             `json:"count"`
 	Leader   quorum.Node     `json:"leader,omitempty"`
 	Term     uint64          `json:"term"`
 	Replicas []ReplicaStatus `json:"replicas"`
-	Doing    string          `json:"doing,omitempty"`   // what the reconciler is about
-	Problem  string          `json:"problem,omitempty"` // what keeps it from being as it should
+	Doing    string          `json:"doing,omitempty"`   // what the reconciler is doing
+	Problem  string          `json:"problem,omitempty"` // what keeps the group from being as it should
 }
 
 // ReplicaStatus is a member of a group.
 type ReplicaStatus struct {
 	Node      quorum.Node `json:"node"`
-	Role      string      `json:"role"` // leader, voter, learner; coming: not yet of the group
+	Role      string      `json:"role"` // leader, voter, learner; coming: not yet in the group
 	Voter     bool        `json:"voter"`
 	Leaving   bool        `json:"leaving,omitempty"`
 	Open      bool        `json:"open"`  // the node has answered, and has the replica
-	Index     uint64      `json:"index"` // last of its log
+	Index     uint64      `json:"index"` // last entry of its log
 	Commit    uint64      `json:"commit"`
 	Applied   uint64      `json:"applied"`
-	CommitLag uint64      `json:"commit_lag"` // entries that the leader's log has and this one's has not
+	CommitLag uint64      `json:"commit_lag"` // entries that the leader's log has and this one's lacks
 	ApplyLag  uint64      `json:"apply_lag"`  // entries that the leader has applied and this replica has not
 }
 
-// clockSkewLimit is from where on a node's clock is a problem: times of requests and retention go by it.
+// clockSkewLimit is the skew from which a node's clock is a problem, since times of requests and retention depend on
+// it.
 const clockSkewLimit = 500 * time.Millisecond
 
-// Status asks all nodes how they are. What a node is to do it reads from this node's copy of the control documents.
+// Status asks all nodes how they are. What a node shall do, it reads from this node's copy of the control documents.
 func (o *Operator) Status(ctx context.Context) (Status, error) {
 	l := o.probe(ctx, []quorum.Node{o.Self})
 	if err := ctx.Err(); err != nil {
@@ -167,13 +168,14 @@ func (l *probe) groupStatus(g *groupView, next decision) GroupStatus {
 	return status
 }
 
-// lag is how many entries the leader of a group has in its log, and has applied, and this replica has not. The two have
-// answered one after the other: under load a replica that keeps up may be some entries behind, or seem so.
+// lag returns how many entries the leader of a group has in its log and this replica lacks, and how many the leader has
+// applied and this replica has not. The two nodes have answered one after the other, so under load a replica that keeps
+// up may be, or seem, some entries behind.
 func (r *ReplicaReport) lag(leader *ReplicaReport) (commit, apply uint64) {
 	return leader.LastIndex - min(leader.LastIndex, r.LastIndex), leader.Applied - min(leader.Applied, r.Applied)
 }
 
-// lag is that of the member which lags most, of those that answer; 0 as long as nobody leads.
+// lag returns the largest lag of the members that answer; 0 as long as nobody leads.
 func (l *probe) lag(g *groupView) (commit, apply uint64) {
 	leader, _ := l.of(g.group)
 	if leader == nil {

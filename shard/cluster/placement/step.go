@@ -7,7 +7,7 @@ import (
 	"millrace/wal/quorum"
 )
 
-// A replica moves in small steps, each of which can be repeated or be the last one for a long time:
+// A replica moves in small steps. Each can be repeated, and each may be the last one for a long time:
 //
 //	document: Replicas gets the new node, Leaving the old one     the new node opens an empty replica
 //	AddLearner(new)                                               it gets the state
@@ -15,17 +15,17 @@ import (
 //	Transfer, when the old one leads; Remove(old)
 //	document: Leaving is empty                                    the old node closes its replica and deletes it
 //
-// So a group has never fewer voters than before, and no step is taken that the voters who are alive could not commit.
+// So a group never has fewer voters than before, and no step is taken that the voters that are alive could not commit.
 
-// decision is what is to be done about a group next. The zero value: nothing.
+// decision is what is to be done about a group next. The zero value means nothing.
 type decision struct {
 	step    *Step
-	place   *GroupDocument // the document as it shall be
-	doing   string         // for persons
+	place   *GroupDocument // the new document
+	doing   string         // for people
 	problem string         // why nothing can be done, or what is not as it should be
 }
 
-// nextStep is what is next on the group's way to its document.
+// nextStep returns the next step on the group's way to what its document says.
 func (s *clusterView) nextStep(g *groupView) decision {
 	switch {
 	case len(g.Replicas) == 0:
@@ -64,7 +64,7 @@ func (s *clusterView) nextStep(g *groupView) decision {
 	return s.atRest(g)
 }
 
-// firstLeader hands a new group to the node that is to lead it first, and then says that it is made.
+// firstLeader hands a new group to the node that is to lead it first, and then records that the group is made.
 func (s *clusterView) firstLeader(g *groupView) decision {
 	if first := g.Replicas[0]; g.leader != first && s.nodes[first].alive && !s.nodes[first].full &&
 		g.votes(first) {
@@ -77,7 +77,7 @@ func (s *clusterView) firstLeader(g *groupView) decision {
 		doing: "is made"}
 }
 
-// nextToLeave is a member that isn't wanted any more: rather one that is missed less.
+// nextToLeave returns a member that isn't wanted any more, the one that is missed least.
 func (s *clusterView) nextToLeave(g *groupView) quorum.Node {
 	var leaving []quorum.Node
 	for _, m := range g.members {
@@ -95,8 +95,8 @@ func (s *clusterView) nextToLeave(g *groupView) quorum.Node {
 	})
 }
 
-// leave takes a member out of the group, or its vote: what a verb does. When it leads, it hands over before, to a node
-// that is as far (0: there is none).
+// leave removes a member from the group, or takes away its vote, according to the verb. A leader first hands over to
+// successor, a node that is as far (0: there is none).
 func (s *clusterView) leave(g *groupView, n quorum.Node, verb Verb, successor quorum.Node) decision {
 	switch {
 	case g.votes(n) && !s.decides(without(g.voters(), n)):
@@ -113,8 +113,8 @@ func (s *clusterView) handOver(g *groupView, to quorum.Node) decision {
 	return decision{step: g.step(Transfer, to), doing: fmt.Sprintf("node %d hands over to node %d", g.leader, to)}
 }
 
-// successor is who shall lead a group instead: a voter that is as far as the leader and leads the fewest, rather one
-// that stays, and rather still one whose disk has room; 0 when there is none.
+// successor returns the node that shall lead a group instead: a voter that is as far as the leader and leads the fewest
+// groups. Nodes whose disk has room come first, then nodes that stay. It returns 0 when there is none.
 func (s *clusterView) successor(g *groupView, leads map[quorum.Node]int) quorum.Node {
 	return leastOf(g.Replicas, func(n quorum.Node) (int, bool) {
 		cost := leads[n]
@@ -128,7 +128,7 @@ func (s *clusterView) successor(g *groupView, leads map[quorum.Node]int) quorum.
 	})
 }
 
-// leaderless says why a group has no leader.
+// leaderless returns why a group has no leader.
 func (s *clusterView) leaderless(g *groupView) string {
 	voters := g.voters()
 	if len(voters) == 0 {
@@ -140,7 +140,7 @@ func (s *clusterView) leaderless(g *groupView) string {
 	return "has no leader"
 }
 
-// atRest says what a group that is as its document wants it lacks all the same.
+// atRest returns what is still wrong with a group whose placement is what its document says.
 func (s *clusterView) atRest(g *groupView) decision {
 	elsewhere := slices.ContainsFunc(s.usable(), func(n quorum.Node) bool { return !g.Holds(n) })
 	lacks := func(what string) decision {
@@ -170,7 +170,7 @@ func (s *clusterView) atRest(g *groupView) decision {
 	return decision{}
 }
 
-// controlStep is what is next for the control group: each node is a member of it, a few of them vote.
+// controlStep is the next step for the control group: each node is a member of it, a few of them vote.
 func (s *clusterView) controlStep() decision {
 	g := &s.control
 	if g.leader == 0 {
@@ -179,7 +179,7 @@ func (s *clusterView) controlStep() decision {
 	if g.changing {
 		return decision{doing: "its members are being changed"}
 	}
-	// voters that stay and that drain, learners that may get a vote, members that are removed
+	// voters that stay, voters that drain, learners that may get a vote, and members that are removed
 	var stay, drain, candidates, gone []quorum.Node
 	for _, m := range sortedMembers(g.members) {
 		switch d := s.nodes[m.Node]; {
@@ -219,7 +219,7 @@ func (s *clusterView) controlStep() decision {
 		return decision{doing: fmt.Sprintf("node %d catches up", candidates[0])}
 	}
 	for _, n := range gone {
-		if !s.nodes[n].alive || !s.holdsAny(n) { // who has groups has to know where they go
+		if !s.nodes[n].alive || !s.holdsAny(n) { // a node with groups has to learn where they go
 			return s.leave(g, n, Remove, to)
 		}
 	}
@@ -236,8 +236,8 @@ func (s *clusterView) controlStep() decision {
 
 const maxVoters = 5 // of the control group
 
-// WantedVoters is how many voters the control group has with so many nodes: an odd number, but both of two nodes, so
-// that none has the only copy.
+// WantedVoters is how many voters the control group has with that many nodes. It is an odd number, except that both of
+// two nodes vote, so that neither has the only copy.
 func WantedVoters(nodes int) int {
 	if nodes <= 3 {
 		return nodes
@@ -245,7 +245,8 @@ func WantedVoters(nodes int) int {
 	return min(maxVoters, nodes-1+nodes%2)
 }
 
-// controlSuccessor is who shall lead the control group instead, rather one whose disk has room; 0 when there is nobody.
+// controlSuccessor returns the node that shall lead the control group instead, preferably one whose disk has room; 0
+// when there is none.
 func (s *clusterView) controlSuccessor(stay []quorum.Node) quorum.Node {
 	return leastOf(stay, func(n quorum.Node) (cost int, _ bool) {
 		if s.nodes[n].full {
@@ -255,8 +256,8 @@ func (s *clusterView) controlSuccessor(stay []quorum.Node) quorum.Node {
 	})
 }
 
-// leastVoter is whose vote in the control group is missed least: not the leader's, rather that of one who does not
-// answer.
+// leastVoter returns the node whose vote in the control group is missed least: not the leader, preferably one that does
+// not answer.
 func (s *clusterView) leastVoter(voters []quorum.Node) quorum.Node {
 	return leastOf(voters, func(n quorum.Node) (int, bool) {
 		cost := -int(n)

@@ -8,10 +8,11 @@ import (
 )
 
 // clusterView is a cluster as somebody has seen it. Functions of it, without calls, clock or randomness, say what is to
-// be done next: where replicas go (moves.go) and who leads (placement.go), and the next step of a group on its way
-// there (step.go). The reconciler probes, asks them, and does it; their tests play a cluster.
+// be done next: where replicas go and who leads (placement.go), and the next step of a group on its way there
+// (step.go). The reconciler probes, asks these functions, and carries out the steps. The tests of these functions
+// simulate a cluster.
 type clusterView struct {
-	replicas int // of each user group, as far as there are nodes
+	replicas int // wanted of each user group, as far as there are nodes
 	nodes    map[quorum.Node]nodeView
 	groups   []groupView // user groups, in order
 	control  groupView   // Replicas, Leaving and MadeOf are empty
@@ -20,11 +21,11 @@ type clusterView struct {
 // nodeView is a node of a clusterView.
 type nodeView struct {
 	NodeDocument
-	here    bool // has answered now
-	alive   bool // has answered now, or a moment ago
+	here    bool // has answered this probe
+	alive   bool // has answered this probe, or did a moment ago
 	lost    bool // has not answered for so long that new replicas go elsewhere
 	full    bool // its disk has no room: it takes no writes where it leads, and gets no more replicas
-	settled bool // has been there for a while, with room on its disk: leadership comes and goes
+	settled bool // has been there for a while, with room on its disk: it takes part in balancing leadership
 }
 
 // groupView is a group of a clusterView.
@@ -33,11 +34,11 @@ type groupView struct {
 	GroupDocument
 	leader  quorum.Node // 0: none is known
 	members []quorum.Member
-	// changing: members may not be decided yet. Who acts on them, or has a node delete its replica, would do so too
-	// early.
+	// changing says that members may not be decided yet. It would be too early to act on them, or to have a node delete
+	// its replica.
 	changing bool
 	open     map[quorum.Node]bool // nodes whose replica is open
-	fresh    map[quorum.Node]bool // and as far as the leader was a moment ago
+	fresh    map[quorum.Node]bool // of these, nodes that are as far as the leader was a moment ago
 }
 
 // The members of a group.
@@ -66,7 +67,7 @@ func (g *groupView) voters() (list []quorum.Node) {
 	return list
 }
 
-// underWay says whether the group is being made or moved.
+// underWay reports whether the group is being made or moved.
 func (g *groupView) underWay() bool {
 	return len(g.Leaving) > 0 || len(g.MadeOf) > 0 ||
 		slices.ContainsFunc(g.Replicas, func(n quorum.Node) bool { return !g.votes(n) })
@@ -78,7 +79,7 @@ func (g *groupView) step(verb Verb, n quorum.Node) *Step {
 
 // The nodes of a clusterView.
 
-// numbers are all nodes, in order.
+// numbers returns all nodes, in order.
 func (s *clusterView) numbers() []quorum.Node {
 	list := make([]quorum.Node, 0, len(s.nodes))
 	for n := range s.nodes {
@@ -88,7 +89,7 @@ func (s *clusterView) numbers() []quorum.Node {
 	return list
 }
 
-// usable are the nodes that can be given replicas.
+// usable returns the nodes that can be given replicas.
 func (s *clusterView) usable() []quorum.Node {
 	return slices.DeleteFunc(s.numbers(), func(n quorum.Node) bool { return !s.isUsable(n) })
 }
@@ -97,13 +98,13 @@ func (s *clusterView) isUsable(n quorum.Node) bool {
 	return s.nodes[n].State == Active && s.nodes[n].alive && !s.nodes[n].full
 }
 
-// stays says whether a replica on the node may stay there.
+// stays reports whether a replica on the node may stay there.
 func (s *clusterView) stays(n quorum.Node) bool { return s.nodes[n].State == Active }
 
-// mayLead says whether the node may go on leading what it leads.
+// mayLead reports whether the node may go on leading what it leads.
 func (s *clusterView) mayLead(n quorum.Node) bool { return s.stays(n) && !s.nodes[n].full }
 
-// decides says whether so many of these voters answer that they can decide.
+// decides reports whether enough of these voters answer for a majority.
 func (s *clusterView) decides(voters []quorum.Node) bool {
 	here := 0
 	for _, n := range voters {
@@ -114,7 +115,7 @@ func (s *clusterView) decides(voters []quorum.Node) bool {
 	return here*2 > len(voters)
 }
 
-// loads are how many groups each node has or shall have for good.
+// loads returns how many groups each node has, or shall have, for good.
 func (s *clusterView) loads() map[quorum.Node]int {
 	loads := map[quorum.Node]int{}
 	for i := range s.groups {
@@ -125,7 +126,7 @@ func (s *clusterView) loads() map[quorum.Node]int {
 	return loads
 }
 
-// leads are how many user groups each node leads.
+// leads returns how many user groups each node leads.
 func (s *clusterView) leads() map[quorum.Node]int {
 	leads := map[quorum.Node]int{}
 	for i := range s.groups {
@@ -136,7 +137,7 @@ func (s *clusterView) leads() map[quorum.Node]int {
 	return leads
 }
 
-// holdsAny says whether a node has, or shall have, a replica of a user group.
+// holdsAny reports whether a node has, or shall have, a replica of a user group.
 func (s *clusterView) holdsAny(n quorum.Node) bool {
 	return slices.ContainsFunc(s.groups, func(g groupView) bool { return g.Holds(n) })
 }

@@ -10,17 +10,17 @@ import (
 	"millrace/shard/replica"
 )
 
-// Expected are promises of another node to this one.
+// Expected holds the promises of another node to this one.
 type Expected struct {
 	Epoch   uint64          // of this process
 	Context context.Context // ends with the node
-	// Ask makes the call that Owed.Serve answers, and Start runs a function; false: it is too late.
+	// Ask makes a call that Owed.Serve answers. Start runs a function, and returns false when it is too late.
 	Ask   func(body calls.Body, deadline time.Time, answer func(*calls.Reader) error) error
 	Start func(func()) bool
 
 	mu      sync.Mutex
 	waiting map[promiseID]waiter
-	// early are those that were kept before this node had read the answer that promises them: the two come over
+	// early are promises that were kept before this node had read the answer that gives them, since the two come over
 	// different connections.
 	early  map[promiseID]kept
 	asking bool
@@ -40,7 +40,7 @@ type kept struct {
 	since   time.Time
 }
 
-// Take reads what Account.Give has written, for messages that are waited for.
+// Take reads what Account.Give has written, for the messages whose effects somebody waits for.
 func (x *Expected) Take(a *calls.Reader, messages []replica.Message) error {
 	epoch := a.U64()
 	for i := range messages {
@@ -85,7 +85,7 @@ func (x *Expected) expect(epoch, id uint64, done func(replica.Effects, error)) {
 	}
 }
 
-// hear takes what has become of a promise.
+// hear takes in what has become of a promise.
 func (x *Expected) hear(epoch, id uint64, e replica.Effects, err error) {
 	p := promiseID{epoch, id}
 	x.mu.Lock()
@@ -103,7 +103,8 @@ func (x *Expected) hear(epoch, id uint64, e replica.Effects, err error) {
 	}
 }
 
-// forgetEarly drops what nobody will expect any more: it was heard twice, or the answer that promises it was lost.
+// forgetEarly drops promises that nobody will expect any more: they were heard twice, or the answer that gives them was
+// lost.
 func (x *Expected) forgetEarly() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -158,10 +159,10 @@ func (x *Expected) ask() {
 	}
 }
 
-// pause is between two questions when the first was not answered.
+// pause is the time between two questions when the first was not answered.
 const pause = 50 * time.Millisecond
 
-// lose gives those up that are chosen: nobody knows what becomes of them.
+// lose gives up the chosen promises: nobody knows what becomes of them.
 func (x *Expected) lose(which func(promiseID, waiter) bool) {
 	x.mu.Lock()
 	lost := x.take(which)
@@ -169,7 +170,7 @@ func (x *Expected) lose(which func(promiseID, waiter) bool) {
 	fail(lost)
 }
 
-// take takes out those that are chosen. The caller holds x.mu.
+// take removes and returns the chosen waiters. The caller holds x.mu.
 func (x *Expected) take(which func(promiseID, waiter) bool) (list []func(replica.Effects, error)) {
 	for p, w := range x.waiting {
 		if which(p, w) {

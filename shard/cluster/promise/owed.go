@@ -1,7 +1,7 @@
-// Package promise is what becomes of messages that were delivered to another node: the effects that somebody waits for.
-// What is known when the message is taken goes with the answer; of the rest the node gives a promise, by an id, and
-// whoever has sent the message asks what has become of it. Promises are kept in memory: when either node starts anew,
-// or the other one is silent for long, they are void.
+// Package promise says what becomes of messages that were delivered to another node: it carries the effects that
+// somebody waits for. Effects that are known when the message is taken go with the answer. For the others the node
+// gives a promise, by an id, and the sender of the message asks what has become of it. Promises are kept in memory:
+// when either node restarts, or the other one is silent for long, they are void.
 package promise
 
 import (
@@ -17,24 +17,25 @@ import (
 )
 
 const (
-	// voidAfter is how long promises stand that nobody asks for.
+	// voidAfter is how long promises last that nobody asks for.
 	voidAfter = time.Minute
-	// questionTime is how long a question stays open; page how many an answer has; patience is how long a node may not
-	// be reached before its promises are taken for lost, since another one leads its groups by then, or soon.
+	// questionTime is how long a question stays open. page is how many promises an answer has. patience is how long a
+	// node may be unreachable before its promises are taken for lost, since another node leads its groups by then, or
+	// soon.
 	questionTime = 10 * time.Second
 	page         = 4096
 	patience     = 300 * time.Millisecond
 )
 
-// Owed are the promises of this node to others.
+// Owed holds the promises of this node to others.
 type Owed struct {
 	epoch    uint64
 	draining <-chan struct{}
 	accounts *xsync.MapOf[quorum.Node, *Account]
 }
 
-// NewOwed has none yet. epoch is of this process, among all that have been this node; questions end when draining is
-// closed.
+// NewOwed returns an Owed without promises. epoch is that of this process, among all processes that have been this
+// node. Questions end when draining is closed.
 func NewOwed(epoch uint64, draining <-chan struct{}) *Owed {
 	return &Owed{epoch: epoch, draining: draining, accounts: xsync.NewMapOf[quorum.Node, *Account]()}
 }
@@ -42,19 +43,19 @@ func NewOwed(epoch uint64, draining <-chan struct{}) *Owed {
 // Account is what this node owes another one.
 type Account struct {
 	own   uint64 // epoch of this node
-	epoch uint64 // of the other one
+	epoch uint64 // of the other node
 
 	mu   sync.Mutex
-	last uint64 // id
-	// given are those that the other node knows by an id. ready are ids of those that are kept and that it has not said
-	// that it was told of.
+	last uint64 // last id given
+	// given are the promises whose id the other node knows. ready are the ids of kept promises that the other node has
+	// not confirmed yet.
 	given map[uint64]*Promise
 	ready []uint64
 	wake  chan struct{} // of capacity 1
 	asked time.Time
 }
 
-// Promise is guarded by the mutex of its account.
+// Promise is a promise; the mutex of its account guards it.
 type Promise struct {
 	id      uint64 // 0: not given yet
 	kept    bool
@@ -62,7 +63,7 @@ type Promise struct {
 	effects replica.Effects
 }
 
-// To is the account of another node, in that epoch of it.
+// To returns the account of another node, in that epoch of it.
 func (o *Owed) To(node quorum.Node, epoch uint64) *Account {
 	a, _ := o.accounts.Compute(node, func(old *Account, loaded bool) (*Account, bool) {
 		if loaded && old.epoch == epoch {
@@ -73,7 +74,7 @@ func (o *Owed) To(node quorum.Node, epoch uint64) *Account {
 	return a
 }
 
-// Keep is replica.Message.Done.
+// Keep keeps a promise; it is for replica.Message.Done.
 func (a *Account) Keep(p *Promise, e replica.Effects, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -99,7 +100,7 @@ func (a *Account) signal() {
 	}
 }
 
-// Give appends epoch u64, then for each promise: 0 u8, effects, when it is kept already; else 1 u8, id u64.
+// Give appends epoch u64, then for each promise: 0 u8, effects, when it is already kept; else 1 u8, id u64.
 func (a *Account) Give(dst calls.Body, list []*Promise) calls.Body {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -145,8 +146,8 @@ func (o *Owed) Serve(from *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.
 		}
 		select {
 		case <-a.wake:
-			// There may be an older question, of a connection that was lost: who is asked last must not sleep on
-			// because that one was woken.
+			// There may be an older question, from a connection that was lost: the latest question must not sleep on
+			// because the older one was woken.
 			defer a.signal()
 		case <-timeout.C:
 			return dst, nil
@@ -176,15 +177,15 @@ func (a *Account) kept(dst calls.Body) (calls.Body, bool) {
 	return dst, len(a.ready) > 0
 }
 
-// WaitUntilTold waits until nodes that are reached have said that they were told what has become of their messages: of
-// those that are handed over nothing more will. After a while it doesn't.
+// WaitUntilTold waits until the nodes that are reached have confirmed what has become of their messages: for groups
+// that are handed over, nothing more will be told. It gives up after patience.
 func (o *Owed) WaitUntilTold(patience time.Duration, reached func(quorum.Node) bool) {
 	for deadline := time.Now().Add(patience); o.any(reached) && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// any says whether nodes that are reached have yet to say that they were told of promises that are kept.
+// any reports whether nodes that are reached have not confirmed all kept promises yet.
 func (o *Owed) any(reached func(quorum.Node) bool) (any bool) {
 	o.accounts.Range(func(to quorum.Node, a *Account) bool {
 		a.mu.Lock()

@@ -1,5 +1,5 @@
-// Package routes says which node leads each group of a cluster, as far as is known on one node: from its own replicas,
-// from what others say (ping), and from who refused.
+// Package routes says which node leads each group of a cluster, as far as one node knows: from its own replicas, from
+// what others report (ping), and from nodes that refused.
 package routes
 
 import (
@@ -12,23 +12,23 @@ import (
 	"millrace/wal/quorum"
 )
 
-// Routes are those of one node. Users are in groups from 1 on.
+// Routes are the routes of one node. Users are in the groups from 1 on.
 type Routes struct {
 	self quorum.Node
 	n    Node
-	// leaders by group: term, 40 bits, and node, 24 bits. What is known of a later term counts; within a term there is
-	// one leader.
+	// leaders has the leader by group: term, 40 bits, and node, 24 bits. Knowledge of a later term wins; within a term
+	// there is one leader.
 	leaders []atomic.Uint64
-	// missing is since when no leader of a group is reached, Unix ns, as far as anybody has looked; 0: one is. looked
-	// is when the own replica was asked last.
+	// missing is since when no leader of a group is reached, Unix ns, as far as anybody has looked; 0: one is reached.
+	// looked is when this node's own replica was last asked.
 	missing, looked []atomic.Int64
 }
 
-// Node is what the routes ask of their node.
+// Node is what the routes need from their node.
 type Node struct {
 	// Reaches says whether another node is reached now.
 	Reaches func(quorum.Node) bool
-	// Status is what the own replica of a group knows; nil: there is none.
+	// Status returns what the node's own replica of a group knows; nil: there is none.
 	Status func(group uint32) *quorum.Status
 	// LeaderWait is how long requests wait for the leader of a group that has none.
 	LeaderWait time.Duration
@@ -36,40 +36,40 @@ type Node struct {
 }
 
 const (
-	// nodeBits of what is known of a leader (Hint) are its number; its term is above.
+	// nodeBits is how many bits of a hint (Hint) hold the leader's number; the term is above them.
 	nodeBits = 24
 	nodeMask = facts.MaxNode
 )
 
-// New knows no leader yet, of so many user groups and the control group.
+// New returns routes that know no leader yet, for the given number of user groups and the control group.
 func New(self quorum.Node, groups int, n Node) *Routes {
 	return &Routes{self: self, n: n, leaders: make([]atomic.Uint64, groups+1),
 		missing: make([]atomic.Int64, groups+1), looked: make([]atomic.Int64, groups+1)}
 }
 
-// Has says whether there is such a group.
+// Has reports whether there is such a group.
 func (r *Routes) Has(group uint32) bool { return int(group) < len(r.leaders) }
 
-// GroupOf is the user group of a partition.
+// GroupOf returns the user group of a partition.
 func (r *Routes) GroupOf(partition uint8) uint32 {
 	return uint32(placement.GroupOf(partition, len(r.leaders)-1))
 }
 
-// Leader is who leads a group, 0 when nobody is known to.
+// Leader returns the leader of a group; 0 when none is known.
 func (r *Routes) Leader(group uint32) quorum.Node {
 	leader, _ := Leads(r.Hint(group))
 	return leader
 }
 
-// Leads is what a hint says: who leads, 0 when nobody is known to, and in which term.
+// Leads decodes a hint into the leader, 0 when none is known, and the term.
 func Leads(hint uint64) (quorum.Node, uint64) { return quorum.Node(hint & nodeMask), hint >> nodeBits }
 
-// set says that node leads (0: nobody does) in this term.
+// set records that node leads in this term; 0: nobody does.
 func (r *Routes) set(group uint32, term uint64, node quorum.Node) {
 	r.Put(group, term<<nodeBits|uint64(node))
 }
 
-// Put takes in what Hint has given out somewhere.
+// Put takes in a hint that Hint has given out somewhere.
 func (r *Routes) Put(group uint32, hint uint64) {
 	if !r.Has(group) {
 		return
@@ -82,10 +82,10 @@ func (r *Routes) Put(group uint32, hint uint64) {
 	}
 }
 
-// Hint is what is known of a group's leader, for others.
+// Hint returns what is known of a group's leader, for other nodes.
 func (r *Routes) Hint(group uint32) uint64 { return r.leaders[group].Load() }
 
-// Resign says that node does not lead in the term that it was known to lead in.
+// Resign records that node does not lead in the term in which it was known to lead.
 func (r *Routes) Resign(group uint32, node quorum.Node) {
 	now := r.leaders[group].Load()
 	if quorum.Node(now&nodeMask) == node {
@@ -93,7 +93,7 @@ func (r *Routes) Resign(group uint32, node quorum.Node) {
 	}
 }
 
-// see takes in what the own replica knows.
+// see takes in what the node's own replica knows.
 func (r *Routes) see(s *quorum.Status) {
 	switch {
 	case s.Leader != 0:
@@ -103,7 +103,7 @@ func (r *Routes) see(s *quorum.Status) {
 	}
 }
 
-// Learn takes in what another node says.
+// Learn takes in the report of another node.
 func (r *Routes) Learn(report *placement.Report) {
 	for i := range report.Replicas {
 		s := &report.Replicas[i].Status
@@ -120,7 +120,7 @@ func (r *Routes) Learn(report *placement.Report) {
 	}
 }
 
-// Reachable is the leader of a group, when this node reaches it now; else 0.
+// Reachable returns the leader of a group if this node reaches it now; else 0.
 func (r *Routes) Reachable(group uint32) quorum.Node {
 	leader := r.Leader(group)
 	if leader != 0 && (leader == r.self || r.n.Reaches(leader)) {
@@ -129,14 +129,14 @@ func (r *Routes) Reachable(group uint32) quorum.Node {
 		}
 		return leader
 	}
-	r.Resign(group, leader) // who can't be asked can't say that it leads no more: whoever knows another one is believed
+	r.Resign(group, leader) // it can't say that it no longer leads: whoever knows another leader is believed
 	r.missing[group].CompareAndSwap(0, time.Now().UnixNano())
 	return 0
 }
 
-// Await is Reachable, after a wait for an election that is under way. ErrUnavailable: there is none until the deadline,
-// or the node is closing. When others have waited for long in vain, it doesn't wait, unless the caller is patient: what
-// can't be served must not pile up.
+// Await is Reachable after a wait for an election that is under way. It returns ErrUnavailable when there is no leader
+// until the deadline, or the node is closing. When others have already waited for long in vain, it doesn't wait, unless
+// the caller is patient: requests that can't be served must not pile up.
 func (r *Routes) Await(group uint32, deadline time.Time, patient bool) (quorum.Node, error) {
 	for pause := time.Millisecond; ; pause = min(2*pause, MaxPause) {
 		if leader := r.Reachable(group); leader != 0 {
@@ -163,7 +163,7 @@ func (r *Routes) Await(group uint32, deadline time.Time, patient bool) (quorum.N
 	}
 }
 
-// Soon is Await for LeaderWait, and until deadline at most when there is one.
+// Soon is Await for LeaderWait, and at most until deadline if there is one.
 func (r *Routes) Soon(group uint32, deadline time.Time) (quorum.Node, error) {
 	if wait := time.Now().Add(r.n.LeaderWait); deadline.IsZero() || wait.Before(deadline) {
 		deadline = wait
@@ -172,13 +172,14 @@ func (r *Routes) Soon(group uint32, deadline time.Time) (quorum.Node, error) {
 }
 
 const (
-	// MaxPause is between two looks for a leader, and for what else others are about to do.
+	// MaxPause is the longest pause between two looks for a leader, and for other things that other nodes are about to
+	// do.
 	MaxPause      = 50 * time.Millisecond
-	lookInterval  = 2 * time.Millisecond // between two looks at a replica, however many wait
+	lookInterval  = 2 * time.Millisecond // between two looks at a replica, however many callers wait
 	hopelessAfter = 2                    // times LeaderWait
 )
 
-// LookAt takes in what the own replica of a group knows.
+// LookAt takes in what the node's own replica of a group knows.
 func (r *Routes) LookAt(group uint32) {
 	if s := r.n.Status(group); s != nil {
 		r.see(s)
@@ -192,7 +193,7 @@ func (r *Routes) Watch(interval time.Duration) {
 	for {
 		for g := range r.leaders {
 			r.LookAt(uint32(g))
-			r.Reachable(uint32(g)) // so that it is known since when none is
+			r.Reachable(uint32(g)) // so that it is known since when there is no leader
 		}
 		select {
 		case <-tick.C:
