@@ -16,12 +16,12 @@ type deletion struct {
 	ordinal   uint32
 	workspace uint32
 	accepted  int64 // Unix µs
-	// erased are those of the profile and of all that were merged into it. Their ends are set: at the deletion itself
-	// where the op sets none.
+	// erased are the erased of the profile and of all that were merged into it. Their ends are set: where the op sets
+	// none, at the deletion itself.
 	erased []bodies.Erased
 }
 
-// newDeletion reads a Delete op; ok is false for one that found nobody when it was made.
+// newDeletion reads a Delete op; ok is false for an op that found nobody when it was made.
 func newDeletion(position uint64, ordinal uint32, rec *op.Record, o op.Op) (d deletion, ok bool, err error) {
 	d = deletion{position: position, ordinal: ordinal, workspace: rec.Workspace, accepted: rec.Stamp}
 	end := profile.Place{Position: position, Ordinal: ordinal}
@@ -34,7 +34,7 @@ func newDeletion(position uint64, ordinal uint32, rec *op.Record, o op.Op) (d de
 	return d, len(d.erased) > 0, err
 }
 
-// deletedSet answers which events are gone. It is never changed.
+// deletedSet says which events are gone. It is never changed.
 type deletedSet struct {
 	erased map[deletedKey][]bodies.Erased
 }
@@ -59,7 +59,7 @@ func newDeletedSet(ledger []deletion) *deletedSet {
 	return s
 }
 
-// covers says whether an event is gone.
+// covers reports whether an event is gone.
 func (s *deletedSet) covers(r *blocks.Row) bool {
 	if len(s.erased) == 0 || r.Kind == op.Delete {
 		return false
@@ -77,13 +77,13 @@ func (s *deletedSet) covers(r *blocks.Row) bool {
 	return false
 }
 
-// mayTouch says whether an event of this user at or after a position could be gone.
+// mayTouch reports whether an event of this user at or after a position could be gone.
 func (s *deletedSet) mayTouch(workspace uint32, number, first uint64) bool {
 	return slices.ContainsFunc(s.erased[deletedKey{workspace, number}],
 		func(x bodies.Erased) bool { return x.Until.Position >= first })
 }
 
-// learn adds the deletions of a part of the log that ends at last; those that are known already are skipped. The caller
+// learn adds the deletions of a part of the log that ends at last, skipping those that are already known. The caller
 // holds mu.
 func (l *Log) learn(found []deletion, last uint64) {
 	n := len(l.ledger)
@@ -98,7 +98,7 @@ func (l *Log) learn(found []deletion, last uint64) {
 	}
 }
 
-// findDeletions reads the unpacked tail as far as it has not been looked through, for the deletions in it.
+// findDeletions reads the part of the unpacked tail that has not been looked through, to find the deletions in it.
 func (l *Log) findDeletions(to uint64) error {
 	l.scan.Lock()
 	defer l.scan.Unlock()
@@ -163,7 +163,7 @@ func (l *Log) readDeletions(from, to uint64) (found []deletion, last uint64, err
 		return nil
 	})
 	if err == nil {
-		last = to // behind the last record there is nothing up to there
+		last = to // no records follow up to there
 	}
 	return found, last, enough(err)
 }

@@ -15,18 +15,18 @@ import (
 // Division says how an event log is divided (Log.Divide).
 type Division struct {
 	Dirs []string // Options.Dir of the event logs to be made: absent or empty
-	// Of is the index of the one that has the events of a number.
+	// Of returns the index of the log that gets the events of a number.
 	Of func(number uint64) int
-	// Packed is the position that they are to be packed up to: the logs of their engines begin behind it.
+	// Packed is the position up to which the new logs count as packed: the logs of their engines begin after it.
 	Packed uint64
-	// Progress is called with how many bytes have been dealt with since the last call; may be nil.
+	// Progress is called with how many bytes have been processed since the last call; may be nil.
 	Progress func(bytes int64)
 }
 
-// Divide makes several event logs of this one. Each event keeps its place, its position and ordinal, so that deletions
-// find it; those of deleted users are left out. All that the engine has applied must be packed, and nothing happens
-// meanwhile. The new ones are on disk when Divide returns nil. Errors: ErrCorrupt for a block that can't be read; it
-// names the file.
+// Divide makes several event logs of this one. Each event keeps its place, that is its position and ordinal, so that
+// deletions find it. Events of deleted users are left out. Everything that the engine has applied must be packed, and
+// nothing may happen meanwhile. When Divide returns nil, the new logs are on disk. Errors: ErrCorrupt for a block that
+// can't be read; it names the file.
 func (l *Log) Divide(ctx context.Context, d Division) error {
 	l.work.Lock()
 	defer l.work.Unlock()
@@ -45,7 +45,7 @@ func (l *Log) Divide(ctx context.Context, d Division) error {
 		}
 	}
 	parts, done := make([]blocks.Rows, len(d.Dirs)), make([]state, len(d.Dirs))
-	for _, b := range l.blocks { // changes under work alone
+	for _, b := range l.blocks { // changes only under work
 		if err := l.divideBlock(ctx, b, &d, parts, done); err != nil {
 			return err
 		}
@@ -75,7 +75,8 @@ func (l *Log) prepare(dir string) error {
 	return nil
 }
 
-// divideBlock shares the events of a block out, and lists what it has made of it. parts is memory.
+// divideBlock shares out the events of a block, and lists the blocks that it has made of it. parts only provides
+// memory.
 func (l *Log) divideBlock(ctx context.Context, b *block, d *Division, parts []blocks.Rows, done []state) error {
 	if b.err != nil {
 		return b.err
@@ -114,5 +115,5 @@ func (l *Log) divideBlock(ctx context.Context, b *block, d *Division, parts []bl
 	return nil
 }
 
-// Bytes is how many bytes the blocks have: what Divide reports in the end.
+// Bytes is the size of all blocks, which is what Divide has reported in the end.
 func (l *Log) Bytes() int64 { return l.Stats().Bytes }

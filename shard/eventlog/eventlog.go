@@ -1,32 +1,33 @@
-// Package eventlog keeps every accepted event and purchase for a retention time (decisions.md D3) and gives them out.
-// The hot path writes nothing for it: the write-ahead log holds every event already. A packer turns what the engine has
-// checkpointed into compressed blocks and then lets the log go.
+// Package eventlog keeps every accepted event and purchase for a retention time (decisions.md D3) and passes them on to
+// readers. The hot path writes nothing for it, since the write-ahead log holds every event already. A packer turns what
+// the engine has checkpointed into compressed blocks and then lets the log go.
 //
 //	log: … | packed, let go | unpacked tail ──────────────────────▶ applied
 //	         blocks on disk   the log itself, held by HoldLog
 //
 // Which ops are events: each Event and Purchase of a record, alone or in a Message, that the engine did not list as
-// dropped. What stands in a Deferred or Resume is sent on as a message and counts there. For streams there are rows of
-// other kinds, too (package event): each Delete that found somebody, and each change of a state, merge and identify
-// that the engine says an op has made.
+// dropped. An op in a Deferred or Resume is sent on as a message and counts there. For streams there are rows of other
+// kinds, too (package event): each Delete that found somebody, and each change of a state, merge and identify that the
+// engine says an op has made.
 //
 // Invariants:
-//   - STATE says up to which position all is packed and lists the blocks, and it is the moment of truth: a block counts
-//     when STATE has it. A block is on disk before STATE has it, and leaves the disk after STATE has it no more; what a
-//     crash left is removed by Open. The log is let go only after STATE is on disk, and what was not in STATE is packed
-//     again. So no event is lost and none is there twice.
-//   - What STATE has and the directory hasn't is a loss, and so is a STATE of before what the engine has noted
-//     (NotePacked, after STATE is on disk) or let go. Open refuses it, unless an operator has accepted it (ErrLost).
-//   - A block covers positions without a gap to the next, unless what lay between had no events or has expired. Its
-//     file is never changed: taking deleted users out writes a new one and renames it over the old.
+//   - STATE says up to which position everything is packed and lists the blocks. It alone decides: a block counts when
+//     STATE lists it. A block is on disk before STATE lists it, and leaves the disk after STATE no longer lists it;
+//     Open removes what a crash has left. The log is let go only after STATE is on disk, and what was not in STATE is
+//     packed again. So no event is lost and none is there twice.
+//   - A block that STATE lists and the directory lacks is a loss. So is a STATE older than what the engine has noted
+//     (NotePacked, after STATE is on disk) or let go. Open refuses a loss, unless an operator has accepted it
+//     (ErrLost).
+//   - A block covers positions without a gap to the next block, unless what lay between had no events or has expired.
+//     Its file is never changed: taking deleted users out writes a new file and renames it over the old one.
 //   - A deleted user's events are gone for readers as soon as the Delete is applied. They leave the disk when the
 //     blocks are rewritten; the deletion is remembered until then.
 //   - A file is written anew, synced and renamed. When it is unknown whether a rename is on disk, nothing more is
 //     packed until the next Open finds out; the engine's log keeps what is not packed.
 //
-// Who owns what: mu guards the list of blocks and the positions. work is held by whoever packs, expires or rewrites:
-// one at a time. tail is held for reading by those who read the unpacked tail, and for writing by the packer while it
-// lets the log go. The turn among the logs of a node (Share) is taken before work. Order: turn, work, scan, tail, mu.
+// Locks: mu guards the list of blocks and the positions. work is held for packing, expiring and rewriting, one at a
+// time. tail is held for reading while the unpacked tail is read, and for writing while the packer lets the log go. The
+// turn among the logs of a node (Share) is taken before work. Order: turn, work, scan, tail, mu.
 package eventlog
 
 import (
@@ -51,10 +52,10 @@ import (
 )
 
 var (
-	// ErrCorrupt is wrapped by errors of a damaged or foreign file, which they name. Of a block only that block is
-	// affected. Restore the file, or wait until it expires.
+	// ErrCorrupt is wrapped by errors about a damaged or foreign file, which they name. If the file is a block, only
+	// that block is affected. Restore the file, or wait until it expires.
 	ErrCorrupt = blocks.ErrCorrupt
-	// ErrFailed is returned by Pack after the disk has failed. Reads go on; the next Open packs on.
+	// ErrFailed is returned by Pack after the disk has failed. Reads go on; packing resumes after the next Open.
 	ErrFailed = errors.New("event log: the disk has failed")
 	// ErrClosed is returned after Close.
 	ErrClosed = errors.New("event log: closed")
@@ -79,26 +80,26 @@ const HoldName = "eventlog"
 // Options configure a Log. The zero value of a field means its default.
 type Options struct {
 	FS  vfs.FS // default vfs.Default
-	Dir string // the event log's own; made when absent
-	// Group is the name of the group in a cluster whose replica the engine is. It stands in the ids of events. Other
-	// than that of an engine that is alone, a replica's event log may be ahead of the engine, when both came from
-	// another node. Default: alone.
+	Dir string // belongs to the event log alone; made when absent
+	// Group is the name of the group whose replica the engine is, in a cluster. It is part of the ids of events. Unlike
+	// that of an engine that is alone, the event log of such a replica may be ahead of its engine, when both came from
+	// another node. Default: the engine is alone.
 	Group string
-	// Retention is how long events are kept, counted from when they were accepted. Default 30 days. They go block by
-	// block.
+	// Retention is how long events are kept, counted from when they were accepted. Default 30 days. Events expire block
+	// by block.
 	Retention time.Duration
-	// BlockBytes: a block is packed when so many bytes of events, as they are in the log, have come together. Default
-	// 32 MiB. Packing and rewriting take about four times as much memory.
+	// BlockBytes is how many bytes of events, in the form of the log, make a block due. Default 32 MiB. Packing and
+	// rewriting take about four times as much memory.
 	BlockBytes int64
-	// PackAfter: less than a block is packed when the oldest record that is not packed is older. Default 10 min.
+	// PackAfter is the age of the oldest unpacked record at which less than a block is packed. Default 10 min.
 	PackAfter time.Duration
 	// MaxDuty is the share of one core that background work takes. Default 0.2.
 	MaxDuty float64
-	// Share is common to the logs of a node, whose work counts together then; nil: there are no others.
+	// Share is common to the logs of a node, whose work then counts together; nil: there are no others.
 	Share *Share
-	// MaxBacklogBytes: with more of the log unpacked, packing takes what it can get. Default 8 GiB.
+	// MaxBacklogBytes is how much of the log may be unpacked before packing is no longer throttled. Default 8 GiB.
 	MaxBacklogBytes int64
-	// DeleteWithin is how soon a deleted user's events leave the disk. Rewriting begins at half of it. Default 24 h.
+	// DeleteWithin is how soon a deleted user's events leave the disk. Rewriting begins after half of it. Default 24 h.
 	DeleteWithin time.Duration
 	// Interval is how often the background worker looks for something to do. Default 1 s.
 	Interval time.Duration
@@ -106,7 +107,7 @@ type Options struct {
 	Now      func() time.Time // default time.Now
 
 	tailBytes int64 // how much of the log is read at a time; default 16 MiB
-	groupRows int   // blocks.Writer's
+	groupRows int   // for blocks.Writer
 }
 
 // EnsureDefaults fills in what is not set.
@@ -151,30 +152,30 @@ type Log struct {
 	opts Options
 	src  Source
 	lock io.Closer
-	// counted is what the gauges of the backlog have of this log.
+	// counted is what this log has added to the gauges of the backlog.
 	counted struct{ positions, bytes float64 }
 
 	mu      sync.Mutex
 	blocks  []*block // by position
-	packed  uint64   // all up to here is in blocks, or has gone
+	packed  uint64   // everything up to here is in blocks, or has gone
 	scanned uint64   // the deletions up to here are known; never below packed
 	ledger  []deletion
 	failure error // wraps ErrFailed
 
-	deleted atomic.Pointer[deletedSet] // of ledger; replaced, never changed
-	expired atomic.Uint64              // up to here there were events that have expired since Open
+	deleted atomic.Pointer[deletedSet] // made from ledger; replaced, never changed
+	expired atomic.Uint64              // up to here events have expired since Open
 
 	work sync.Mutex
-	pack packer // under work
+	pack packer // guarded by work
 	scan sync.Mutex
 	tail sync.RWMutex
 
 	stop context.Context // ends with Close
 	end  context.CancelFunc
-	gone chan struct{} // the background worker has returned
+	gone chan struct{} // closed when the background worker has returned
 }
 
-// block is a file of packed events. Its fields never change: a rewrite puts another block in its place.
+// block is a file of packed events. Its fields never change: a rewrite replaces the block.
 type block struct {
 	path string
 	listed
@@ -182,7 +183,7 @@ type block struct {
 	err  error // why info can't be read; wraps ErrCorrupt
 }
 
-// Close stops the background worker and gives the directory free. The engine's log stays held.
+// Close stops the background worker and releases the directory. The engine's log stays held.
 func (l *Log) Close() error {
 	if l.stop.Err() != nil {
 		return nil
@@ -196,17 +197,17 @@ func (l *Log) Close() error {
 	return l.lock.Close()
 }
 
-// Stats is what there is at a moment.
+// Stats describes the log at one moment.
 type Stats struct {
 	Blocks  int
-	Bytes   int64 // of the blocks
+	Bytes   int64 // size of the blocks
 	Events  int64 // in the blocks
 	Damaged int   // blocks that can't be read
 	Packed  uint64
-	// applied, but not packed; of a group, whose positions have gaps, more than there are records
+	// positions that are applied but not packed; in a group, whose positions have gaps, more than there are records
 	BacklogPositions uint64
 	BacklogBytes     int64 // about
-	Deletions        int   // whose events are, or may be, still on disk
+	Deletions        int   // those whose events are, or may be, still on disk
 	Oldest           time.Time
 	Failed           error // why nothing is packed any more, or nil
 }
@@ -235,8 +236,8 @@ func (l *Log) Stats() Stats {
 	return s
 }
 
-// Verify reads every block in full and checks it. It returns all that is damaged, joined; each error wraps ErrCorrupt
-// and names the file.
+// Verify reads every block in full and checks it. It returns the errors of all damaged blocks, joined; each wraps
+// ErrCorrupt and names the file.
 func (l *Log) Verify(ctx context.Context) error {
 	var errs []error
 	for from := uint64(0); ; {
@@ -254,7 +255,7 @@ func (l *Log) Verify(ctx context.Context) error {
 	}
 }
 
-// blockFrom is the first block that covers a position from from on, nil when there is none.
+// blockFrom returns the first block that covers a position at or after from, nil when there is none.
 func (l *Log) blockFrom(from uint64) *block {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -270,15 +271,15 @@ func (l *Log) blockFrom(from uint64) *block {
 	return l.blocks[i]
 }
 
-// has says whether a block is still there: it may have expired since it was looked up.
+// has reports whether a block is still there: it may have expired since it was looked up.
 func (l *Log) has(b *block) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Contains(l.blocks, b)
 }
 
-// readBlock calls f with the rows of each group that want wants, some records at a time, in the memory of g; a nil want
-// wants all. The rows are lent for the call. A block that is gone has none.
+// readBlock calls f with the rows of each group for which want returns true, some records at a time, in the memory of
+// g. A nil want selects all groups. The rows are lent for the call. A block that is gone has none.
 func (l *Log) readBlock(
 	ctx context.Context, b *block, want func(*blocks.GroupInfo) bool, g *blocks.Group, f func(*blocks.Rows) error,
 ) error {
@@ -322,10 +323,10 @@ func (l *Log) eachRows(g *blocks.Group, f func(*blocks.Rows) error) error {
 	}
 }
 
-// errGone says that a block is not there any more: its events have expired, or were all of deleted users.
+// errGone says that a block is no longer there: its events have expired, or all were those of deleted users.
 var errGone = errors.New("event log: the block is gone")
 
-// openBlock opens a block that blockFrom has named; errGone when it has gone since.
+// openBlock opens a block that blockFrom has returned; errGone when it has gone since.
 func (l *Log) openBlock(b *block) (*blocks.Reader, error) {
 	if b.err != nil {
 		return nil, b.err
@@ -348,7 +349,7 @@ func (l *Log) noteDamage(err error) error {
 	return err
 }
 
-// fail ends packing: the first cause stays.
+// fail ends packing. The first cause is kept.
 func (l *Log) fail(cause error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -360,7 +361,7 @@ func (l *Log) fail(cause error) error {
 	return l.failure
 }
 
-// ready is nil, or why no work may be done.
+// ready returns nil, or why no work may be done.
 func (l *Log) ready() error {
 	if l.stop.Err() != nil {
 		return ErrClosed
@@ -370,15 +371,15 @@ func (l *Log) ready() error {
 	return l.failure
 }
 
-// countBlocks adds all blocks to the gauges, or with -1 takes them off.
+// countBlocks adds all blocks to the gauges, or with -1 subtracts them.
 func (l *Log) countBlocks(sign int) {
 	for _, b := range l.blocks {
 		countBlock(b.info, sign)
 	}
 }
 
-// countBacklog brings the gauges, which all logs of the process share, up to date. It is called under work, or when no
-// one works any more.
+// countBacklog updates the gauges, which all logs of the process share. It is called under work, or when nobody works
+// any more.
 func (l *Log) countBacklog(s *Stats) {
 	c := &l.counted
 	backlogPositions.Add(float64(s.BacklogPositions) - c.positions)

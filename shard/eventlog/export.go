@@ -16,19 +16,19 @@ import (
 // Query chooses events. The zero value of a field means no restriction.
 type Query struct {
 	Workspace uint32
-	// Since and Until bound the time when the event happened: Since ≤ time < Until.
+	// Since and Until bound the time at which the event happened: Since ≤ time < Until.
 	Since, Until time.Time
-	Names        []string  // event names and product ids; all else has none and is not asked
+	Names        []string  // event names and product ids; rows of other kinds have none and are not filtered by them
 	Kinds        []op.Kind // none: op.Event, op.Purchase
-	// Numbers are profile and home numbers: the events of one user.
+	// Numbers are profile and home numbers of one user, and select that user's events.
 	Numbers []uint64
-	// Fields has who follows get properties by name, too, for columns of their own.
+	// Fields makes a Follower's events also carry their properties by name, for columns of their own.
 	Fields bool
-	// SkipDamaged goes on behind a block that can't be read; its error is returned when all else has been passed on.
+	// SkipDamaged skips a block that can't be read; its error is returned when everything else has been passed on.
 	SkipDamaged bool
 }
 
-// noted says whether a query asks for what the engine notes.
+// noted reports whether a query asks for what the engine notes.
 func (q *Query) noted() bool { return slices.ContainsFunc(q.Kinds, event.IsNoted) }
 
 func (q *Query) wantsKind(k op.Kind) bool {
@@ -38,7 +38,7 @@ func (q *Query) wantsKind(k op.Kind) bool {
 	return slices.Contains(q.Kinds, k)
 }
 
-// filter is a Query made ready.
+// filter is a Query prepared for use.
 type filter struct {
 	query        Query
 	since, until int64 // Unix ms
@@ -62,7 +62,7 @@ func newFilter(q Query) *filter {
 	return f
 }
 
-// ceilMillis is the first whole millisecond not before t: events have no finer time.
+// ceilMillis is the first whole millisecond not before t: the times of events are not finer.
 func ceilMillis(t time.Time) int64 {
 	ms := t.UnixMilli()
 	if time.UnixMilli(ms).Before(t) {
@@ -96,8 +96,8 @@ func (f *filter) wants(rs *blocks.Rows, r *blocks.Row) bool {
 
 // Export calls f with every event that q chooses and that was acknowledged before the call, each once, while the server
 // runs: first from the blocks, then from the log, in the order of the log. Events of users deleted before the call are
-// left out; what is deleted or expires meanwhile may be. An error of f, or of ctx, ends it and is returned. A block
-// that can't be read is an error that wraps ErrCorrupt, see Query.SkipDamaged.
+// left out; events that are deleted or expire meanwhile may be left out. An error of f, or of ctx, ends the export and
+// is returned. A block that can't be read causes an error that wraps ErrCorrupt, see Query.SkipDamaged.
 func (l *Log) Export(ctx context.Context, q Query, f func(*event.Event) error) error {
 	end, err := l.settled(ctx)
 	if err != nil {
@@ -121,8 +121,9 @@ func (l *Log) Export(ctx context.Context, q Query, f func(*event.Event) error) e
 	return errors.Join(x.damaged...)
 }
 
-// settled is a position up to which all is applied, and that nothing acknowledged by now lies behind. Usually that is
-// where the engine is; while one of its workers lags, what was acknowledged by another may lie further.
+// settled returns a position up to which everything is applied, and after which nothing lies that is acknowledged by
+// now. Usually that is where the engine is. While one of its workers lags, what another has acknowledged may lie
+// further on.
 func (l *Log) settled(ctx context.Context) (uint64, error) {
 	end := l.src.AppliedPosition()
 	err := l.src.ReadLog(end+1, math.MaxUint64, func(position uint64, _ uint32, _ []byte) error {
@@ -137,10 +138,10 @@ func (l *Log) settled(ctx context.Context) (uint64, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return max(end, l.packed), nil // of a replica it may be ahead of the engine
+	return max(end, l.packed), nil // packed may be ahead of the engine of a replica
 }
 
-// applied waits until the engine has applied all up to a position.
+// applied waits until the engine has applied everything up to a position.
 func (l *Log) applied(ctx context.Context, position uint64) error {
 	for start := time.Now(); l.src.AppliedPosition() < position; {
 		if err := ctx.Err(); err != nil {
@@ -156,7 +157,7 @@ func (l *Log) applied(ctx context.Context, position uint64) error {
 
 const maxApply = 30 * time.Second
 
-// exporter is one run of Export: all before next has been passed on.
+// exporter is one run of Export: everything before next has been passed on.
 type exporter struct {
 	log       *Log
 	ctx       context.Context
@@ -170,11 +171,11 @@ type exporter struct {
 	buf       []byte
 }
 
-// step passes a block on, or a stretch of the log.
+// step passes on a block, or a stretch of the log.
 func (x *exporter) step() error {
 	l := x.log
-	// Before the block is opened, or the end of the blocks is looked at: what this doesn't know any more has left the
-	// files and is packed.
+	// Loaded before the block is opened, or the end of the blocks is looked at: a deletion that this no longer has is
+	// packed, and its events have left the files.
 	deleted := l.deleted.Load()
 	b := l.blockFrom(x.next)
 	switch {
@@ -198,7 +199,7 @@ func (x *exporter) step() error {
 	return err
 }
 
-// readTail passes on what is in no block: there the log is, unless it has been packed since.
+// readTail passes on what is in no block: the log has it, unless it has been packed since.
 func (x *exporter) readTail(deleted *deletedSet) error {
 	l := x.log
 	l.tail.RLock()
@@ -222,7 +223,7 @@ func (x *exporter) readTail(deleted *deletedSet) error {
 	return x.pass(&x.stretch.Rows, from, deleted)
 }
 
-// gather reads the next stretch of the log and puts its rows in order. The caller holds tail.
+// gather reads the next stretch of the log and sorts its rows. The caller holds tail.
 func (x *exporter) gather() error {
 	s := &x.stretch
 	if s.begin(x.next, x.end); x.filter.query.noted() {
@@ -241,7 +242,7 @@ func (x *exporter) gather() error {
 		return x.ctx.Err()
 	})
 	if err == nil {
-		s.last = x.end // behind the last record there is nothing up to there
+		s.last = x.end // no records follow up to there
 	}
 	if err = enough(err); err != nil {
 		return err
@@ -258,7 +259,7 @@ func (x *exporter) gather() error {
 	return nil
 }
 
-// pass passes on what is chosen of the rows from position from on.
+// pass passes on the chosen ones of the rows from position from on.
 func (x *exporter) pass(rs *blocks.Rows, from uint64, deleted *deletedSet) error {
 	for i := range rs.List {
 		r := &rs.List[i]

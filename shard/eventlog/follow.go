@@ -10,35 +10,35 @@ import (
 	"millrace/shard/eventlog/event"
 )
 
-// Stop, returned by who reads, ends a Follower's Read without an error.
+// Stop, when returned by the function that reads, ends a Follower's Read without an error.
 var Stop = errors.New("stop")
 
-// Follower passes events on in the order in which they were applied, call by call, while more are added: what a stream
-// reads. It keeps what it has read ahead. It belongs to one goroutine and needs no closing.
+// Follower passes events on in the order in which they were applied, call by call, while more are added: it is what a
+// stream reads. It keeps what it has read ahead. It belongs to one goroutine and needs no closing.
 type Follower struct {
-	// Ahead, when it is set, is told of whom the next events are, by their numbers, before they are passed on: who
-	// looks for these users can have them loaded together.
+	// Ahead, if set, is told the numbers of the users of the next events before these are passed on, so that the users
+	// can be loaded together.
 	Ahead func(numbers []uint64)
 
-	x       exporter // all before its next is at hand, or passed on
+	x       exporter // everything before its next has been read, or passed on
 	since   int64    // Unix µs, of the acceptance
 	deleted *deletedSet
 	missed  uint64 // see Missed
 
 	inGroup bool         // x.group is being read
-	from    uint64       // of it nothing before this position is passed on
-	ends    uint64       // it does, at this position
-	rows    *blocks.Rows // at hand: some of the group's, or of the log
-	wanted  []uint32     // which of them are passed on
-	at      int          // how many of wanted have been
-	told    int          // of how many of wanted Ahead was told
+	from    uint64       // nothing of the group before this position is passed on
+	ends    uint64       // position at which the group ends
+	rows    *blocks.Rows // current rows: some of the group's, or of the log
+	wanted  []uint32     // indexes of those that are passed on
+	at      int          // how many of wanted have been passed on
+	told    int          // how many of wanted Ahead was told of
 
-	numbers []uint64 // tell's own
-	sink    uint64   // keeps what tell reads
+	numbers []uint64 // memory of tell
+	sink    uint64   // keeps alive what tell reads
 }
 
-// Follow begins behind a position. q chooses as it does for Export; of what it chooses, only what was accepted at since
-// or later is passed on.
+// Follow begins after a position. q chooses as it does for Export; of the chosen events, only those that were accepted
+// at since or later are passed on.
 func (l *Log) Follow(behind uint64, q Query, since time.Time) *Follower {
 	f := &Follower{x: exporter{log: l, filter: newFilter(q), next: behind + 1}, since: math.MinInt64,
 		deleted: l.deleted.Load()}
@@ -48,10 +48,10 @@ func (l *Log) Follow(behind uint64, q Query, since time.Time) *Follower {
 	return f
 }
 
-// Read calls pass with each event behind those that were passed on before, up to the position to, or as far as the
-// engine has applied when that is less. It returns the position up to which all has been passed on. Events of deleted
-// users are left out. When pass returns an error, Read ends with it, or with nil for Stop; all events of that position
-// come again with the next Read. Errors: as those of Export, and then a new Follower is needed.
+// Read calls pass with each event after those that were passed on before, up to the position to, or as far as the
+// engine has applied if that is less. It returns the position up to which everything has been passed on. Events of
+// deleted users are left out. When pass returns an error, Read ends with it, or with nil for Stop; all events of that
+// position come again with the next Read. Other errors are those of Export, and then a new Follower is needed.
 func (f *Follower) Read(ctx context.Context, to uint64, pass func(*event.Event) error) (through uint64, err error) {
 	f.x.ctx, f.x.end = ctx, min(to, f.x.log.Applied())
 	if err := f.begin(); err != nil {
@@ -77,7 +77,7 @@ func (f *Follower) Read(ctx context.Context, to uint64, pass func(*event.Event) 
 		}
 		if f.x.next > f.x.end {
 			if !f.inGroup {
-				f.x.group = blocks.Group{} // what comes next is in the log, as a rule
+				f.x.group = blocks.Group{} // as a rule, what comes next is in the log
 			}
 			return f.x.end, nil
 		}
@@ -90,8 +90,8 @@ func (f *Follower) Read(ctx context.Context, to uint64, pass func(*event.Event) 
 	}
 }
 
-// begin learns who was deleted. What is at hand may have events of users who are gone since: it is read again then,
-// because by the time that it is passed on the log may have forgotten the deletion.
+// begin learns who was deleted. The rows at hand may have events of users who are gone since. They are then read again,
+// because the log may have forgotten the deletion by the time they would be passed on.
 func (f *Follower) begin() error {
 	l := f.x.log
 	if err := l.findDeletions(f.x.end); err != nil {
@@ -110,7 +110,7 @@ func (f *Follower) begin() error {
 	return nil
 }
 
-// stepBack goes back to the first event of a position, which is at hand: rows come by whole records.
+// stepBack goes back to the first event of a position. It is among the current rows, which are whole records.
 func (f *Follower) stepBack(position uint64) {
 	for f.at > 0 && f.rows.List[f.wanted[f.at-1]].Position == position {
 		f.at--
@@ -119,11 +119,11 @@ func (f *Follower) stepBack(position uint64) {
 
 func (f *Follower) forget() { f.rows, f.wanted, f.at, f.told = nil, f.wanted[:0], 0, 0 }
 
-// toldAtOnce is of how many rows Ahead is told together.
+// toldAtOnce is how many rows Ahead is told of together.
 const toldAtOnce = 32
 
-// tell tells Ahead of the next rows, and reads their keys, so that these loads overlap instead of each waiting for the
-// one before: users lie anywhere.
+// tell tells Ahead of the next rows, and reads their keys. These loads then overlap instead of each waiting for the
+// previous one: users lie anywhere in memory.
 func (f *Follower) tell() {
 	next := f.wanted[f.at:min(f.at+toldAtOnce, len(f.wanted))]
 	f.numbers = f.numbers[:0]
@@ -140,8 +140,7 @@ func (f *Follower) tell() {
 	f.told = f.at + len(next)
 }
 
-// readAhead reads some records of the group at hand, or begins with a group of a block or a stretch of the log from
-// next on.
+// readAhead reads some records of the current group, or begins a group of a block or a stretch of the log at next.
 func (f *Follower) readAhead() error {
 	f.forget()
 	if f.inGroup {
@@ -166,7 +165,7 @@ func (f *Follower) readAhead() error {
 	return f.openGroup(b)
 }
 
-// openGroup begins with the next group of a block that has something to pass on, or passes over what is left of it.
+// openGroup begins the next group of a block that has something to pass on, or skips the rest of the block.
 func (f *Follower) openGroup(b *block) error {
 	x := &f.x
 	r, err := x.log.openBlock(b)
@@ -196,7 +195,7 @@ func (f *Follower) openGroup(b *block) error {
 	return nil
 }
 
-// readRows reads some records of the group at hand.
+// readRows reads some records of the current group.
 func (f *Follower) readRows() error {
 	rs, err := f.x.group.Next()
 	if err != nil {
@@ -222,7 +221,7 @@ func (f *Follower) choose(rs *blocks.Rows, from uint64) {
 	}
 }
 
-// miss goes on behind positions without events, or whose events have expired.
+// miss skips positions without events, or with events that have expired.
 func (f *Follower) miss(last uint64) {
 	if expired := min(last, f.x.log.Expired()); expired >= f.x.next {
 		f.missed = expired
@@ -230,7 +229,7 @@ func (f *Follower) miss(last uint64) {
 	f.x.next = last + 1
 }
 
-// Missed is the last position that was passed over because its events had expired; 0 when there is none.
+// Missed is the last position that was skipped because its events had expired; 0 when there is none.
 func (f *Follower) Missed() uint64 { return f.missed }
 
 // readTail reads what is in no block.
@@ -253,7 +252,7 @@ func (f *Follower) readTail() error {
 		return err
 	}
 	x.next = x.stretch.last + 1
-	x.group = blocks.Group{} // beside a stretch it would only take memory
+	x.group = blocks.Group{} // beside a stretch it would only take up memory
 	f.choose(&x.stretch.Rows, from)
 	return nil
 }
@@ -266,17 +265,17 @@ func (l *Log) Applied() uint64 {
 	applied := l.src.AppliedPosition()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return max(applied, l.packed) // of a replica it may be ahead of the engine
+	return max(applied, l.packed) // packed may be ahead of the engine of a replica
 }
 
 // Expired is a position at or below which events have expired since the log was opened; 0 when none have.
 func (l *Log) Expired() uint64 { return l.expired.Load() }
 
-// noteExpired is called under work.
+// noteExpired notes that events up to a position have expired. It is called under work.
 func (l *Log) noteExpired(position uint64) { l.expired.Store(max(position, l.expired.Load())) }
 
-// Behind is about how many events of a workspace there are behind a position: those of whole blocks, of a block that
-// the position lies in a share, and of what isn't packed what the records of the log have on average.
+// Behind is about how many events of a workspace come after a position. Whole blocks count in full, and the block that
+// contains the position in proportion. What isn't packed counts with the average number of events per record.
 func (l *Log) Behind(position uint64, workspace uint32) (events int64) {
 	applied := l.Applied()
 	l.mu.Lock()
@@ -303,8 +302,8 @@ func (l *Log) Behind(position uint64, workspace uint32) (events int64) {
 	return events
 }
 
-// Waits is about when the first event of a workspace behind a position was accepted: of a block that has some, and else
-// now; zero when there is none.
+// Waits is about when the first event of a workspace after a position was accepted: as the block says that has one,
+// else now; zero when there is none.
 func (l *Log) Waits(position uint64, workspace uint32) time.Time {
 	applied := l.Applied()
 	l.mu.Lock()

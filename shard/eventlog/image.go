@@ -11,14 +11,14 @@ import (
 	"millrace/wal/durable"
 )
 
-// Image copies the event log into a directory, by hard links where the file system has them, and returns up to which
-// position it is packed there. With the engine's log from the next position on, it is what Open would find after a
-// crash (replica.Image).
+// Image copies the event log into a directory, by hard links where the file system has them, and returns the position
+// up to which the copy is packed. With the engine's log from the next position on, the copy is what Open would find
+// after a crash (replica.Image).
 //
-// It waits for nobody. STATE is read first: what happens to the blocks after that, the image's STATE allows for. One
-// that is packed since is left out, and packed again from the log. One that is rewritten has lost events of users whose
-// deletion that STATE, or the log behind it, still tells of. One that has gone had expired, or nothing but such events;
-// the image's STATE hasn't got it either.
+// Image waits for nobody. It reads STATE first, and that STATE allows for whatever happens to the blocks afterwards. A
+// block that is packed later is left out, and packed again from the log. A block that is rewritten has lost events of
+// users whose deletion is still in that STATE, or in the log after it. A block that has gone had expired, or had only
+// such events; the image's STATE doesn't list it either.
 func (l *Log) Image(dir string) (packed uint64, err error) {
 	fs := l.opts.FS
 	if err := wal.MakeDir(fs, dir); err != nil {
@@ -43,7 +43,7 @@ func (l *Log) Image(dir string) (packed uint64, err error) {
 	return s.packed, durable.ReplaceFileOn(fs, fs.PathJoin(dir, stateName), s.append(nil))
 }
 
-// lists says whether there is still a block of these positions.
+// lists reports whether there is still a block of these positions.
 func (l *Log) lists(of listed) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -11,26 +11,26 @@ import (
 	"millrace/wal/durable"
 )
 
-// ErrLost is wrapped by errors of Open when files of the event log are gone, and with them events: blocks that STATE
-// has, or STATE itself. Put them back, or create AcceptLossName in the directory: the next Open goes on without them.
+// ErrLost is wrapped by errors of Open when files of the event log are gone, and events with them: blocks that STATE
+// lists, or STATE itself. Put them back, or create AcceptLossName in the directory: the next Open goes on without them.
 var ErrLost = errors.New("event log: events are lost")
 
-// AcceptLossName is the file by which an operator says that what is lost is lost. Open removes it.
+// AcceptLossName is the file by which an operator accepts the loss. Open removes it.
 const AcceptLossName = "ACCEPT-LOSS"
 
 // loss is what Open misses.
 type loss struct {
-	blocks []listed // that STATE has, and the directory hasn't
-	of     int      // blocks that STATE has
-	// gap: neither blocks nor the engine's log have these positions, and STATE is of before them or missing. Then it
-	// isn't known who was deleted in them, so the older blocks can't be shown to anybody either.
+	blocks []listed // those that STATE lists and the directory lacks
+	of     int      // number of blocks that STATE lists
+	// gap says that neither blocks nor the engine's log have these positions, because STATE is older or missing. It is
+	// then unknown who was deleted at them, so the older blocks can't be shown to anybody either.
 	gap      bool
 	from, to uint64
 	cause    string
 }
 
-// findLoss compares STATE with the files that are there and with what the engine knows. The engine never knows more
-// than what was on disk here (NotePacked), and gives up no log before that.
+// findLoss compares STATE with the files that are there and with what the engine knows. The engine never notes more
+// than was on disk here (NotePacked), and gives up no log before that.
 func (l *Log) findLoss(s *state, known bool, files []string) (lost loss, err error) {
 	noted, isNoted, err := l.src.PackedPosition()
 	if err != nil {
@@ -44,7 +44,7 @@ func (l *Log) findLoss(s *state, known bool, files []string) (lost loss, err err
 		lost = loss{gap: true, from: s.packed + 1, to: gone, cause: fmt.Sprintf("ends at position %d", s.packed)}
 	}
 	lost.of = len(s.blocks)
-	there := make(map[string]bool, len(files)) // they may be many
+	there := make(map[string]bool, len(files)) // there may be many
 	for _, name := range files {
 		there[name] = true
 	}
@@ -58,7 +58,7 @@ func (l *Log) findLoss(s *state, known bool, files []string) (lost loss, err err
 
 func (x *loss) any() bool { return x.gap || len(x.blocks) > 0 }
 
-// maxTold is how many blocks are named.
+// maxTold is how many blocks an error names.
 const maxTold = 10
 
 // String says what is lost.
@@ -97,7 +97,7 @@ func (x *loss) last() uint64 {
 	return x.blocks[len(x.blocks)-1].last
 }
 
-// settleLoss returns an error for a loss, unless the operator has accepted it: then s is what is left.
+// settleLoss returns an error for a loss, unless the operator has accepted it: then s becomes what is left.
 func (l *Log) settleLoss(s *state, lost *loss) error {
 	if !lost.any() {
 		return nil
@@ -111,7 +111,7 @@ func (l *Log) settleLoss(s *state, lost *loss) error {
 	}
 	l.opts.Logger.Error("event log: events are lost, as was accepted", "directory", l.opts.Dir, "lost", lost.String())
 	lostPositions.Add(int(lost.positions()))
-	l.noteExpired(lost.last()) // streams that were to have them tell of the gap
+	l.noteExpired(lost.last()) // tells streams that were to have them of the gap
 	if lost.gap {
 		*s = state{packed: lost.to}
 	}
@@ -121,7 +121,7 @@ func (l *Log) settleLoss(s *state, lost *loss) error {
 
 func (l *Log) acceptPath() string { return l.opts.FS.PathJoin(l.opts.Dir, AcceptLossName) }
 
-// forgetAcceptance removes the operator's file, so that it isn't about a later loss.
+// forgetAcceptance removes the operator's file, so that it doesn't apply to a later loss.
 func (l *Log) forgetAcceptance() error {
 	path := l.acceptPath()
 	if err := l.opts.FS.Remove(path); oserror.IsNotExist(err) {

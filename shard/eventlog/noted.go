@@ -12,17 +12,17 @@ import (
 	"millrace/shard/profile"
 )
 
-// notes are what the engine has noted, as far as they have been looked up for a stretch.
+// notes are what the engine has noted, as far as it has been looked up for a stretch.
 type notes struct {
 	of  func(from, to uint64) ([]books.Noted, uint64, error) // nil: nobody asks for them
-	to  uint64                                               // the stretch goes as far
+	to  uint64                                               // where the stretch ends
 	got uint64                                               // up to here they have been looked up
-	// list are those that are still to come.
+	// list has those that are still to come.
 	list []books.Noted
 	any  bool
 }
 
-// reach looks up what a position needs.
+// reach looks up what the engine has noted, at least up to a position.
 func (n *notes) reach(position uint64) (err error) {
 	if n.of == nil || position <= n.got {
 		return nil
@@ -32,7 +32,7 @@ func (n *notes) reach(position uint64) (err error) {
 	return err
 }
 
-// next takes out the next thing that the op at a place has made; nil when there is none.
+// next removes and returns the next thing that the op at a place has made; nil when there is none.
 func (n *notes) next(position uint64, ordinal uint32) *books.Noted {
 	for len(n.list) > 0 {
 		c := &n.list[0]
@@ -49,7 +49,7 @@ func (n *notes) next(position uint64, ordinal uint32) *books.Noted {
 	return nil
 }
 
-// addAttributes adds a row for attributes that a stream carries out, as they were sent.
+// addAttributes adds a row for attributes that a stream carries out, in the form in which they were sent.
 func (s *stretch) addAttributes(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) {
 	flags := o.Flags()
 	s.scratch = s.scratch[:0]
@@ -73,7 +73,7 @@ func (s *stretch) addAttributes(position uint64, ordinal uint32, stamp int64, re
 		Key: s.Keep(o.Key()), Properties: s.Keep(s.scratch)})
 }
 
-// groupsAsSent is the value of subscription_groups as clients send it.
+// groupsAsSent returns the value of subscription_groups in the form in which clients send it.
 func groupsAsSent(v op.Value) []byte {
 	var list, object []byte
 	for rest := v.Bytes(); len(rest) > 0; {
@@ -119,9 +119,9 @@ func (s *stretch) addNoted(position uint64, ordinal uint32, stamp int64, rec *op
 	s.addKept(r)
 }
 
-// addState adds a row for a change that an op has made: of the user, who has said it, or of an address. What a user
-// says is said for his address, too; that is no change of its own. Nor is what a user keeps of an address that he
-// leaves.
+// addState adds a row for a change that an op has made: to a user who has stated it, or to an address. What users state
+// also applies to their address; that is not a change of its own. Nor is the state that users keep from an address that
+// they leave.
 func (s *stretch) addState(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op, c *books.Noted) {
 	flags := o.Flags()
 	r := blocks.Row{Position: position, Ordinal: ordinal, Index: c.Index + 1, Stamp: stamp, Accepted: rec.Stamp,
@@ -154,7 +154,7 @@ func (s *stretch) addKept(r blocks.Row) {
 	s.List = append(s.List, r)
 }
 
-// Names of the fields that rows of these kinds have in the place of properties.
+// Names of the fields that rows of these kinds have instead of properties.
 const (
 	fieldStatus  = "status"
 	fieldSource  = "source"
@@ -167,7 +167,7 @@ func (s *stretch) appendField(dst []byte, name string, v []byte) []byte {
 	return append(dst, v...)
 }
 
-// fillNoted gives an event what its row has in the place of properties.
+// fillNoted sets the fields of an event that its row has instead of properties.
 func fillNoted(e *event.Event, fields event.Fields) {
 	fields.Each(func(name []byte, v op.Value) {
 		switch string(name) {

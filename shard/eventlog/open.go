@@ -12,10 +12,10 @@ import (
 	"millrace/wal/durable"
 )
 
-// Open opens or makes the event log in a directory and begins to work in the background. It holds the engine's log from
-// the first record that isn't packed; until then the engine must hold it (HoldName among replica.Options.Readers).
-// Close it before the engine. Errors: ErrCorrupt when STATE is damaged or not of this engine; ErrLost when files are
-// missing. A damaged block is no error here.
+// Open opens the event log in a directory, or creates it, and begins to work in the background. It holds the engine's
+// log from the first record that isn't packed; until then the engine must hold it (HoldName among
+// replica.Options.Readers). Close the event log before the engine. Errors: ErrCorrupt when STATE is damaged or not of
+// this engine; ErrLost when files are missing. A damaged block is no error here.
 func Open(src Source, opts Options) (*Log, error) {
 	opts.EnsureDefaults()
 	if err := opts.Validate(); err != nil {
@@ -84,8 +84,8 @@ func (l *Log) open() (err error) {
 	return nil
 }
 
-// removeLeftovers removes what a crash has left: unfinished files, and blocks that STATE doesn't have yet, or doesn't
-// have any more.
+// removeLeftovers removes what a crash has left: unfinished files, and blocks that STATE doesn't list yet, or no longer
+// lists.
 func (l *Log) removeLeftovers(s *state) error {
 	fs, dir := l.opts.FS, l.opts.Dir
 	names, err := fs.List(dir)
@@ -113,7 +113,7 @@ func (l *Log) removeLeftovers(s *state) error {
 	return nil
 }
 
-// firstNote has the engine know of this event log from now on, so that a directory which is removed is missed.
+// firstNote makes the engine know of this event log from now on, so that a removed directory is missed.
 func (l *Log) firstNote(packed uint64) error {
 	if _, noted, err := l.src.PackedPosition(); noted || err != nil {
 		return err
@@ -121,7 +121,7 @@ func (l *Log) firstNote(packed uint64) error {
 	return l.src.NotePacked(packed, false)
 }
 
-// loadBlock opens a block that is there.
+// loadBlock opens an existing block.
 func (l *Log) loadBlock(of listed) *block {
 	b := &block{path: l.blockPath(of.first, of.last), listed: of}
 	r, err := blocks.Open(l.opts.FS, b.path)
@@ -135,6 +135,6 @@ func (l *Log) loadBlock(of listed) *block {
 		return b
 	}
 	b.info, b.listed = r.Info, listedOf(of.first, of.last, r.Info)
-	_ = r.Close() // only read
+	_ = r.Close() // it was only read
 	return b
 }

@@ -21,10 +21,10 @@ type packer struct {
 	stretch stretch
 	writer  *blocks.Writer
 	pace    pace
-	// recordBytes and eventBytes are what one record was lately, and what of it was events.
+	// recordBytes and eventBytes are the recent averages of a record's size and of how much of it was events.
 	recordBytes, eventBytes average
-	oldestAt                uint64 // of this position
-	oldest                  int64  // the stamp is known
+	oldestAt                uint64 // position of the record
+	oldest                  int64  // stamp of the record at oldestAt
 	rewritten               time.Time
 }
 
@@ -34,17 +34,17 @@ func (p *packer) init(o *Options) {
 	p.writer.GroupRows = o.groupRows
 }
 
-// average is a number that others may read.
+// average is a number that other goroutines may read.
 type average struct{ bits atomic.Uint64 }
 
 func (a *average) load() float64 { return math.Float64frombits(a.bits.Load()) }
 
 func (a *average) set(v float64) { a.bits.Store(math.Float64bits(v)) }
 
-// pace keeps the worker to its share of a core: rest is called all along the work and sleeps in proportion.
+// pace keeps the worker to its share of a core: rest is called throughout the work and sleeps in proportion.
 type pace struct {
 	duty  float64
-	full  bool // no sleep
+	full  bool // don't sleep
 	stop  context.Context
 	began time.Time
 }
@@ -70,7 +70,7 @@ func (p *pace) rest() error {
 	return err
 }
 
-// end counts what was worked since the last sleep.
+// end counts the work since the last sleep.
 func (p *pace) end() { workSeconds.Add(time.Since(p.began).Seconds()) }
 
 func sleep(stop context.Context, d time.Duration) error {
@@ -124,8 +124,8 @@ func (l *Log) packDue() error {
 	}
 }
 
-// packNext packs one stretch, if there is one that is due: in its turn, unless the backlog is too large. The turn comes
-// before work, which who packs at once would have to wait for otherwise.
+// packNext packs one stretch that is due, if there is one: in its turn, unless the backlog is too large. The turn is
+// taken before work; otherwise callers that pack at once would have to wait for it.
 func (l *Log) packNext() (packed bool, err error) {
 	if due, err := l.isDue(); err != nil || !due {
 		return false, err
@@ -148,7 +148,7 @@ func (l *Log) packNext() (packed bool, err error) {
 	return l.packOne(false)
 }
 
-// isDue says whether packOne would find something, as it seems.
+// isDue reports whether packOne would probably find something.
 func (l *Log) isDue() (bool, error) {
 	l.work.Lock()
 	defer l.work.Unlock()
@@ -158,13 +158,14 @@ func (l *Log) isDue() (bool, error) {
 	return due, err
 }
 
-// isBehind: there is so much to pack that it gets what it can.
+// isBehind reports whether so much waits to be packed that packing is no longer throttled.
 func (l *Log) isBehind() bool { return l.Stats().BacklogBytes > l.opts.MaxBacklogBytes }
 
-// Pack packs all that the engine has checkpointed, at once and at full speed.
+// Pack packs everything that the engine has checkpointed, at once and at full speed.
 func (l *Log) Pack() error { return l.PackTo(context.Background(), math.MaxUint64) }
 
-// PackTo packs at least all up to a position, as far as the engine has checkpointed it, at once and at full speed.
+// PackTo packs at least everything up to a position, as far as the engine has checkpointed it, at once and at full
+// speed.
 func (l *Log) PackTo(ctx context.Context, position uint64) error {
 	l.work.Lock()
 	defer l.work.Unlock()
@@ -183,7 +184,7 @@ func (l *Log) PackTo(ctx context.Context, position uint64) error {
 	return nil
 }
 
-// packOne packs one stretch, if there is one that is due; with all set, any.
+// packOne packs one stretch that is due, if there is one; with all set, it need not be due.
 func (l *Log) packOne(all bool) (packed bool, err error) {
 	due, isOld, err := l.toPack(all)
 	if err != nil || !due {
@@ -203,7 +204,7 @@ func (l *Log) packOne(all bool) (packed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	// What comes of an estimate that was too high is packed all the same, unless it is little.
+	// Even if the estimate was too high, the stretch is packed, unless it has too little.
 	if !full && !isOld && l.pack.stretch.eventBytes < l.opts.BlockBytes/2 {
 		return false, nil
 	}
@@ -214,8 +215,8 @@ func (l *Log) packOne(all bool) (packed bool, err error) {
 	return true, nil
 }
 
-// toPack says whether there is a stretch that is due, as far as can be told without reading it, and whether it is so
-// however little it has. packed changes under work alone, which the caller holds.
+// toPack reports whether a stretch is due, as far as can be told without reading it, and whether that is so however
+// little it has. packed changes only under work, which the caller holds.
 func (l *Log) toPack(all bool) (due, isOld bool, err error) {
 	p := &l.pack
 	from, to := l.packed+1, l.src.CheckpointedPosition()
@@ -231,7 +232,7 @@ func (l *Log) toPack(all bool) (due, isOld bool, err error) {
 	return isOld || b == 0 || float64(to-l.packed)*b >= float64(l.opts.BlockBytes), isOld, nil
 }
 
-// oldestStamp is when the first record from a position on was accepted; 0 when there is none up to to.
+// oldestStamp returns when the first record from a position on was accepted; 0 when there is none up to to.
 func (l *Log) oldestStamp(from, to uint64) (int64, error) {
 	p := &l.pack
 	if p.oldestAt == from {
@@ -252,10 +253,10 @@ func (l *Log) oldestStamp(from, to uint64) (int64, error) {
 	return oldest, nil
 }
 
-// errEnough ends a read of the log that has had enough.
+// errEnough ends a read of the log by a reader that has enough.
 var errEnough = errors.New("enough")
 
-// enough is nil for errEnough.
+// enough returns nil for errEnough.
 func enough(err error) error {
 	if err == errEnough {
 		return nil
@@ -263,12 +264,12 @@ func enough(err error) error {
 	return err
 }
 
-// sampleBytes of the log say about how many of its bytes are of events, before any was packed. Of a group they are
-// several entries of raft, or all that there is.
+// sampleBytes is how much of the log is read to estimate which share of it is events, before anything was packed. In a
+// group that is several entries of raft, or all that there is.
 const sampleBytes = 1 << 20
 
-// gather reads the next stretch into the packer: a block's worth of events, or what there is, but no more than so many
-// bytes of the log.
+// gather reads the next stretch into the packer: a block's worth of events, or what there is, but at most most bytes of
+// the log.
 func (l *Log) gather(from, to uint64, most int64) (full bool, err error) {
 	s := &l.pack.stretch
 	s.notes.of = l.src.Noted
@@ -291,7 +292,7 @@ func (l *Log) gather(from, to uint64, most int64) (full bool, err error) {
 		return false, fmt.Errorf("read the log from %d: %w", from, err)
 	}
 	if !full && !cut {
-		s.last = to // behind the last record there is nothing up to there
+		s.last = to // no records follow up to there
 	}
 	n := float64(s.last - s.first + 1)
 	l.pack.recordBytes.set(float64(s.bytes) / n)
@@ -299,10 +300,10 @@ func (l *Log) gather(from, to uint64, most int64) (full bool, err error) {
 	return full, nil
 }
 
-// maxStretchFactor: a stretch with few events in it ends after so many times BlockBytes.
+// maxStretchFactor times BlockBytes is where a stretch with few events ends.
 const maxStretchFactor = 8
 
-// commit makes a block of the stretch that was gathered, and lets the log go.
+// commit makes a block of the gathered stretch, and lets the log go.
 func (l *Log) commit() error {
 	s := &l.pack.stretch
 	dropped, err := l.src.Dropped(s.first, s.last)
@@ -324,15 +325,15 @@ func (l *Log) commit() error {
 		expiredEvents.Add(len(s.List))
 		l.noteExpired(s.last)
 	}
-	known := l.blocks // changes under work alone
+	known := l.blocks // changes only under work
 	if b != nil {
 		known = append(slices.Clip(known), b)
 	}
 	if err := l.writeState(known, s.last, 0); err != nil {
 		if b == nil || errors.Is(err, ErrFailed) {
-			return err // the next Open sees which of the two states it is
+			return err // the next Open sees which of the two states is on disk
 		}
-		// The next stretch may have another end: its block and this one must not both be there one day.
+		// The next stretch may have another end, and its block and this one must never both be there.
 		if again := errors.Join(l.opts.FS.Remove(b.path), durable.SyncDir(l.opts.FS, l.opts.Dir)); again != nil {
 			return l.fail(again)
 		}
@@ -348,7 +349,7 @@ func (l *Log) commit() error {
 	return l.letGo(s.last, len(dropped) > 0 || s.notes.any)
 }
 
-// letGo gives up the log up to a position, when those who read it there have finished. STATE is on disk by now: what
+// letGo gives up the log up to a position, once those who read it there have finished. STATE is on disk by now: what
 // the engine notes is never ahead of it.
 func (l *Log) letGo(last uint64, dropped bool) error {
 	l.tail.Lock()
@@ -357,7 +358,7 @@ func (l *Log) letGo(last uint64, dropped bool) error {
 	return l.src.NotePacked(last, dropped)
 }
 
-// writeBlock writes a block file, in place of one that has the same positions.
+// writeBlock writes a block file, replacing one that has the same positions.
 func (l *Log) writeBlock(rs *blocks.Rows, first, last uint64) (*block, error) {
 	data, info, err := l.pack.writer.Write(rs, first, last)
 	if err != nil {
@@ -367,8 +368,8 @@ func (l *Log) writeBlock(rs *blocks.Rows, first, last uint64) (*block, error) {
 	return b, l.replaceFile(b.path, data)
 }
 
-// writeState makes STATE say that all up to packed is packed, in these blocks, and that the deletions up to forget are
-// done.
+// writeState makes STATE say that everything up to packed is packed, in these blocks, and that the deletions up to
+// forget are done.
 func (l *Log) writeState(known []*block, packed, forget uint64) error {
 	s := state{packed: packed}
 	for _, b := range known {
@@ -392,8 +393,8 @@ func (l *Log) replaceFile(path string, data []byte) error {
 	return err
 }
 
-// maintain removes blocks that have expired, and rewrites those that hold events of deleted users: what is due, with
-// now set also what is not.
+// maintain removes blocks that have expired, and rewrites those that hold events of deleted users: what is due or, with
+// now set, everything.
 func (l *Log) maintain(now bool) error {
 	due, err := l.expireFirst(now)
 	if err != nil || !due {
@@ -416,7 +417,7 @@ func (l *Log) maintain(now bool) error {
 	return l.rewrite()
 }
 
-// expireFirst removes blocks that have expired, and says whether others are to be rewritten.
+// expireFirst removes blocks that have expired, and reports whether others are to be rewritten.
 func (l *Log) expireFirst(now bool) (due bool, err error) {
 	l.work.Lock()
 	defer l.work.Unlock()
@@ -436,7 +437,7 @@ func (l *Log) expireFirst(now bool) (due bool, err error) {
 	return due && (now || l.opts.Now().Sub(l.pack.rewritten) >= l.opts.DeleteWithin/4), nil
 }
 
-// expire removes the blocks whose newest event was accepted before the retention time.
+// expire removes the blocks whose newest event was accepted longer ago than the retention time.
 func (l *Log) expire() error {
 	limit := l.opts.Now().Add(-l.opts.Retention)
 	l.mu.Lock()
@@ -457,8 +458,8 @@ func (l *Log) expire() error {
 	return l.remove(old)
 }
 
-// remove takes blocks off STATE, off the list, and off the disk, in this order: who misses one that STATE had looks at
-// the list (Image), and Open removes what STATE doesn't have.
+// remove takes blocks off STATE, off the list, and off the disk, in this order: whoever misses a block that STATE had
+// looks at the list (Image), and Open removes what STATE doesn't list.
 func (l *Log) remove(old []*block) error {
 	if len(old) == 0 {
 		return nil
@@ -480,8 +481,8 @@ func (l *Log) remove(old []*block) error {
 }
 
 // rewrite takes the events of deleted users out of all blocks, and then forgets the deletions. Blocks that are packed
-// meanwhile are clean: a deletion concerns what comes before it, and what comes before it in its own stretch is left
-// out when that is packed.
+// meanwhile are clean: a deletion concerns what comes before it, and events before it in its own stretch are left out
+// when the stretch is packed.
 func (l *Log) rewrite() error {
 	l.mu.Lock()
 	blocks, until, deleted := slices.Clone(l.blocks), l.packed, l.deleted.Load()
@@ -489,7 +490,7 @@ func (l *Log) rewrite() error {
 	var damaged []error
 	for _, b := range blocks {
 		err := l.clean(b, deleted)
-		if errors.Is(err, ErrCorrupt) { // its events can't be read by anybody; it must not come back clean
+		if errors.Is(err, ErrCorrupt) { // nobody can read its events; it must not come back clean
 			damaged = append(damaged, err)
 			until = min(until, b.first-1)
 			continue

@@ -7,19 +7,19 @@ import (
 	"millrace/shard/eventlog/blocks"
 )
 
-// Share is what the event logs of one node have in common: at their own pace they work one at a time, so that MaxDuty
-// holds for all of them together, and who works has the memory for rows that the one before had. Who works at full
-// speed waits for nobody, and has memory of its own.
+// Share is what the event logs of one node have in common. At their own pace they work one at a time, so that MaxDuty
+// holds for all of them together, and the log that works reuses the memory for rows of the one before. A log that works
+// at full speed waits for nobody, and has memory of its own.
 type Share struct {
-	turn chan struct{} // of capacity 1, full while one has the turn
-	rows blocks.Rows   // memory of who has the turn
+	turn chan struct{} // of capacity 1, full while a log has the turn
+	rows blocks.Rows   // memory of the log that has the turn
 }
 
-// NewShare makes what logs are to have in common (Options.Share).
+// NewShare makes a Share for the logs of a node (Options.Share).
 func NewShare() *Share { return &Share{turn: make(chan struct{}, 1)} }
 
-// take waits for the turn until stop ends, or until hasHaste, which it asks now and then, says that the caller can't
-// wait any longer: then he has none. nil has no others.
+// take waits for the turn. It gives up when stop ends, or when hasHaste, which it asks now and then, says that the
+// caller can't wait any longer; the caller then has no turn. A nil Share has no other logs.
 func (s *Share) take(stop context.Context, hasHaste func() bool) (hasTurn bool, err error) {
 	if s == nil {
 		return true, nil
@@ -36,17 +36,17 @@ func (s *Share) take(stop context.Context, hasHaste func() bool) (hasTurn bool, 
 	return false, nil
 }
 
-// askEvery is how often who waits for his turn is asked whether he still can.
+// askEvery is how often a waiting caller is asked whether it can still wait.
 const askEvery = time.Second
 
-// give ends what take began.
+// give ends the turn that take has begun.
 func (s *Share) give() {
 	if s != nil {
 		<-s.turn
 	}
 }
 
-// lend gives memory for rows, takeBack ends that. The caller has the turn, or else none: then what he had is let go.
+// lend gives the caller, who has the turn, memory for rows. takeBack ends that; without the turn it lets the memory go.
 func (s *Share) lend(rows *blocks.Rows) {
 	if s != nil {
 		*rows, s.rows = s.rows, blocks.Rows{}

@@ -27,11 +27,11 @@ type state struct {
 	blocks    []listed // by position
 }
 
-// listed is what STATE says of a block: so one that is missing can be told of.
+// listed is what STATE says of a block, so that a missing block can be described.
 type listed struct {
-	first, last    uint64 // positions that it covers
+	first, last    uint64 // positions that the block covers
 	events         uint64
-	oldest, newest int64 // when they were accepted, Unix µs
+	oldest, newest int64 // when its events were accepted, Unix µs
 }
 
 const listedBytes = 5 * 8
@@ -100,7 +100,7 @@ func readState(fs vfs.FS, path string) (s state, known bool, err error) {
 	for n := c.U32(); n > 0 && !c.Bad; n-- {
 		d := deletion{position: c.U64(), ordinal: c.U32(), workspace: c.U32(), accepted: int64(c.U64())}
 		erased := c.Take(uint64(c.U32()) * bodies.ErasedBytes)
-		_ = bodies.EachErased(erased, func(x bodies.Erased) { d.erased = append(d.erased, x) }) // of their whole size
+		_ = bodies.EachErased(erased, func(x bodies.Erased) { d.erased = append(d.erased, x) }) // it is whole
 		s.deletions = append(s.deletions, d)
 	}
 	for list := c.Take(uint64(c.U32()) * listedBytes); len(list) > 0; list = list[listedBytes:] {

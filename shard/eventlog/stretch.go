@@ -17,15 +17,15 @@ import (
 type stretch struct {
 	blocks.Rows
 	first, last uint64 // positions
-	newest      int64  // when the newest event was accepted; 0 without any
-	eventBytes  int64  // of events, in the log
-	bytes       int64  // of all records
+	newest      int64  // when the newest event was accepted; 0 without events
+	eventBytes  int64  // size of the events in the log
+	bytes       int64  // size of all records
 	deletions   []deletion
 	dropped     int
 	notes       notes
 
 	recNames, innerNames op.Names
-	ids                  []uint32 // of the record at hand: index in names plus one
+	ids                  []uint32 // of the current record: index in names plus one
 	scratch              []byte
 }
 
@@ -118,7 +118,7 @@ func (s *stretch) newNames(rec *op.Record) {
 	s.ids = append(s.ids[:0], make([]uint32, len(rec.Names))...)
 }
 
-// nameOf is the index, in names, of a record's name.
+// nameOf returns the index, in names, of a name of the record.
 func (s *stretch) nameOf(rec *op.Record, i uint32) uint32 {
 	if int(i) >= len(s.ids) {
 		return s.Intern(nil)
@@ -170,13 +170,13 @@ func (s *stretch) addOp(position uint64, ordinal uint32, stamp int64, rec *op.Re
 	return nil
 }
 
-// addDeletion adds a row for a user who was deleted, and one for each who was merged into that one before, since events
-// went out under their numbers, too. Their ordinals have how many there were before in the upper bits. A Delete in a
-// message is of those whose events another group has, or of a user who has changed since he was looked up: of him there
-// is one row more, behind what has come of him since.
+// addDeletion adds a row for a user who was deleted, and one for each user who had been merged into that one, since
+// events went out under their numbers, too. The upper bits of a row's ordinal say how many rows of the deletion precede
+// it. A Delete in a message is for users whose events another group has, or for a user who has changed since the
+// look-up. The latter gets one more row, after what has happened to that user since.
 func (s *stretch) addDeletion(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) {
 	rows := uint32(0)
-	_ = bodies.EachErased(o.Body(), func(x bodies.Erased) { // addOp has read it
+	_ = bodies.EachErased(o.Body(), func(x bodies.Erased) { // addOp has already read it
 		if x.By != bodies.ByProfile || rows > 0 && ordinal >= 1<<mergedShift {
 			return
 		}
@@ -189,7 +189,7 @@ func (s *stretch) addDeletion(position uint64, ordinal uint32, stamp int64, rec 
 	})
 }
 
-// mergedShift is where an ordinal has which of the users it is who were deleted as one.
+// mergedShift is where in an ordinal the index of one of the users who were deleted as one begins.
 const mergedShift = 16
 
 // keepProperties copies properties, with their names in the stretch's own dictionary.

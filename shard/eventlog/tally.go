@@ -10,13 +10,13 @@ import (
 	"millrace/shard/op"
 )
 
-// Tally counts events and purchases by the time when they were accepted, as far as they are packed: what has come in
-// the last minutes is not in it yet, and what was erased isn't any more.
+// Tally counts events and purchases by the time at which they were accepted, as far as they are packed. Events of the
+// last minutes are not in it yet, and erased events are no longer in it.
 type Tally struct {
 	since int32 // hour
 	hours map[Hour]int
 	names map[Name]int
-	// Missing is how many groups of a cluster are not in it.
+	// Missing is how many groups of a cluster are not counted.
 	Missing int
 }
 
@@ -27,7 +27,7 @@ type Hour struct {
 	Begins    int64   // Unix ms
 }
 
-// Name is that of events of a workspace, or the id of a product. Empty, it stands for all that are rare.
+// Name is the name of events in a workspace, or the id of a product. An empty name stands for all rare ones.
 type Name struct {
 	Workspace uint32
 	Kind      op.Kind
@@ -37,7 +37,7 @@ type Name struct {
 // Tallier counts into a Tally. A *Log is one, and so is a node of a cluster.
 type Tallier interface{ Tally(t *Tally) }
 
-// NewTally begins to count what was accepted since a time, from its whole hour on.
+// NewTally begins to count what was accepted since a time, starting with the whole hour of that time.
 func NewTally(since time.Time) *Tally {
 	return &Tally{since: blocks.HourOf(since.UnixMicro()), hours: map[Hour]int{}, names: map[Name]int{}}
 }
@@ -63,7 +63,7 @@ func (t *Tally) add(list []blocks.Count) {
 	}
 }
 
-// EachHour calls f with the hours in which there was something, by workspace, kind and time.
+// EachHour calls f with the hours that have events, by workspace, kind and time.
 func (t *Tally) EachHour(f func(h Hour, events int)) {
 	for _, h := range slices.SortedFunc(maps.Keys(t.hours), func(a, b Hour) int {
 		return cmp.Or(cmp.Compare(a.Workspace, b.Workspace), cmp.Compare(a.Kind, b.Kind),
@@ -73,7 +73,8 @@ func (t *Tally) EachHour(f func(h Hour, events int)) {
 	}
 }
 
-// EachName calls f with the names by workspace and kind, of each the most frequent ones, most frequent first.
+// EachName calls f with the names by workspace and kind: for each of these the most frequent names, beginning with the
+// most frequent one.
 func (t *Tally) EachName(most int, f func(n Name, events int)) {
 	var last Name
 	seen := 0

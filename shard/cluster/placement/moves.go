@@ -15,9 +15,9 @@ type move struct {
 	why   string
 }
 
-// nextMoves begins moves, so that at most limit groups are on their way: first off nodes that are removed, then what
-// lacks replicas, then off nodes that drain, and when nothing of that is left, from nodes that have many groups to
-// those that have few. A move that waits for a node does not count.
+// nextMoves returns the moves to begin, so that at most limit groups are being moved: first off nodes that are removed,
+// then of groups that lack replicas, then off nodes that drain; when none of these is left, from nodes with many groups
+// to nodes with few. A move that waits for a node does not count.
 func (s *clusterView) nextMoves(limit int) []move {
 	p := &plan{clusterView: *s, load: s.loads(), limit: limit}
 	p.groups = slices.Clone(s.groups)
@@ -33,7 +33,7 @@ func (s *clusterView) nextMoves(limit int) []move {
 	return p.moves
 }
 
-// plan is what moves are made of: the cluster as it was seen, with the moves so far.
+// plan makes moves: it is the cluster as it was seen, with the moves so far.
 type plan struct {
 	clusterView
 	load        map[quorum.Node]int // groups that nodes have
@@ -54,7 +54,7 @@ func (p *plan) begin(g *groupView, from, to quorum.Node, why string) {
 	g.GroupDocument = d
 }
 
-// target is the node that a replica of a group goes to best; 0: there is none.
+// target returns the best node for another replica of a group; 0: there is none.
 func (p *plan) target(g *groupView) quorum.Node {
 	return leastOf(p.usable(), func(n quorum.Node) (int, bool) {
 		cost := p.load[n]
@@ -72,7 +72,7 @@ func (p *plan) gone(n quorum.Node) bool {
 
 func (p *plan) drains(n quorum.Node) bool { return !p.gone(n) && !p.stays(n) }
 
-// redirect sends elsewhere what is on its way to a node that has gone meanwhile.
+// redirect gives replicas on their way to a node that has gone meanwhile another node.
 func (p *plan) redirect() {
 	for i := range p.groups {
 		g := &p.groups[i]
@@ -91,8 +91,8 @@ func (p *plan) redirect() {
 	}
 }
 
-// moveWhatMust moves off nodes that are removed or drain, and adds what lacks. It says whether anything that must move
-// can, now or when fewer groups are on their way.
+// moveWhatMust moves replicas off nodes that are removed or drain, and adds missing ones. It reports whether anything
+// that must move can do so, now or when fewer groups are being moved.
 func (p *plan) moveWhatMust() (canMove bool) {
 	for _, need := range []struct {
 		from func(quorum.Node) bool
@@ -132,7 +132,7 @@ func (p *plan) moveWhatMust() (canMove bool) {
 	return canMove
 }
 
-// level moves from nodes that have many groups to those that have few.
+// level moves replicas from nodes with many groups to nodes with few.
 func (p *plan) level() {
 	for ; p.busy < p.limit; p.busy++ {
 		g, from, to := p.unevenness()
@@ -143,8 +143,8 @@ func (p *plan) level() {
 	}
 }
 
-// unevenness is a group that may be moved from a node with many groups to one with at least two fewer: one whose
-// replicas are all there, rather one that the node doesn't lead; nil when there is none.
+// unevenness returns a group that may be moved from a node with many groups to one with at least two fewer: one whose
+// replicas are all there, preferably one that the node doesn't lead; nil when there is none.
 func (p *plan) unevenness() (g *groupView, from, to quorum.Node) {
 	nodes := p.usable()
 	byLoad := func(a, b quorum.Node) int { return cmp.Or(cmp.Compare(p.load[a], p.load[b]), cmp.Compare(a, b)) }
@@ -172,7 +172,7 @@ func (p *plan) unevenness() (g *groupView, from, to quorum.Node) {
 	return nil, 0, 0
 }
 
-// waits says whether a group on its way can't go on before a node comes back.
+// waits reports whether a group that is being moved can't go on before a node comes back.
 func (s *clusterView) waits(g *groupView) bool {
 	return g.leader == 0 || slices.ContainsFunc(g.Replicas,
 		func(n quorum.Node) bool { return !g.votes(n) && !s.nodes[n].alive })

@@ -1,5 +1,5 @@
-// Package blocks is how an event log lies on disk: files of rows, by columns, compressed and checksummed, each written
-// once and read by groups. It knows neither the log that the rows come from nor who asks for them.
+// Package blocks is the form of an event log on disk: files of rows, by columns, compressed and checksummed, each
+// written once and read by groups. It knows neither the log that the rows come from nor who asks for them.
 package blocks
 
 import (
@@ -24,10 +24,10 @@ import (
 //
 //	magic 8 | chunk … | footer | footer length u32 | XXH3 of footer and length u64 | magic 8
 //
-// Its rows are in the order of the log and cut into groups, between records; a group is loaded as a whole. A chunk is
-// one column of a group (group.go), by itself compressed with zstd, or plain where that is shorter. The footer has a
-// checksum of each chunk as it lies in the file, so every byte stands under one, and what it says of the whole: all
-// numbers are uvarints, signed ones zigzag.
+// Its rows are in the order of the log and are divided into groups, between records; a group is loaded as a whole. A
+// chunk is one column of a group (group.go), compressed by itself with zstd, or plain where that is shorter. The footer
+// has a checksum of each chunk in the form in which it is in the file, so every byte is covered by one, and the
+// description of the whole. All numbers in it are uvarints, signed ones zigzag.
 //
 //	first, last position | workspaces: n, (number, events) … | groups: n, group … | counts (counts.go)
 //	group: rows, first position, least and greatest time (ms), least and greatest acceptance (µs), chunks: n, (column, offset, length, plain length, XXH3 u64) …
@@ -41,16 +41,16 @@ const (
 	maxRows    = 1 << 24 // of a group: GroupRows, and the rest of a record
 )
 
-// DefaultGroupRows is Writer.GroupRows unless somebody sets it.
+// DefaultGroupRows is the default of Writer.GroupRows.
 const DefaultGroupRows = 1 << 17
 
-// RowOverhead is what a row takes in memory, about, beside its bytes.
+// RowOverhead is about how much memory a row takes besides its bytes.
 const RowOverhead = 64
 
-// ErrCorrupt is wrapped by errors of a file that is damaged, or not of this version; they name it.
+// ErrCorrupt is wrapped by errors about a file that is damaged, or not of this version; they name the file.
 var ErrCorrupt = errors.New("event log: damaged file")
 
-// Info is what a block's footer says.
+// Info is the content of a block's footer.
 type Info struct {
 	First, last              uint64
 	Rows                     int
@@ -59,7 +59,7 @@ type Info struct {
 	workspaces               []workspaceRows
 	Groups                   []GroupInfo
 	Counts                   []Count
-	Bytes                    int64 // of the file
+	Bytes                    int64 // size of the file
 }
 
 type workspaceRows struct {
@@ -97,15 +97,15 @@ func (b *Info) RowsOf(workspace uint32) (n int) {
 	return n
 }
 
-// Writer makes block files. It belongs to one goroutine and keeps its memory.
+// Writer makes block files. It belongs to one goroutine and reuses its memory.
 type Writer struct {
-	// GroupRows is how many rows a group has, but for the rest of a record.
+	// GroupRows is how many rows a group has, apart from the rest of its last record.
 	GroupRows int
 
 	zstd  *zstd.Encoder
 	group groupWriter
 	buf   []byte
-	// rest is called between columns: it may sleep, or stop the work by an error.
+	// rest is called between columns: it may sleep, or stop the work with an error.
 	rest func() error
 }
 
@@ -119,8 +119,7 @@ func NewWriter(rest func() error) *Writer {
 	return &Writer{GroupRows: DefaultGroupRows, zstd: e, rest: rest}
 }
 
-// Write makes a block of rows, which it puts in order (Rows.Sort), and returns the file's bytes, valid until the next
-// call.
+// Write makes a block of rows, which it sorts (Rows.Sort), and returns the file's bytes, valid until the next call.
 func (w *Writer) Write(rs *Rows, first, last uint64) ([]byte, *Info, error) {
 	rs.Sort()
 	info := &Info{First: first, last: last, Rows: len(rs.List), MinTime: math.MaxInt64, MaxTime: math.MinInt64,
@@ -145,7 +144,7 @@ func (w *Writer) Write(rs *Rows, first, last uint64) ([]byte, *Info, error) {
 	return w.buf, info, nil
 }
 
-// groupEnd is where a group ends that begins with the first of these rows.
+// groupEnd returns where the group ends that begins with the first of these rows.
 func (w *Writer) groupEnd(list []Row) int {
 	n, size := 0, 0
 	for n < len(list) && n < w.GroupRows && size < groupBytes {
@@ -181,7 +180,7 @@ func (w *Writer) writeGroup(list []Row, n *names) (g GroupInfo, err error) {
 	return g, err
 }
 
-// add counts a group in.
+// add counts the rows of a group.
 func (b *Info) add(list []Row, g GroupInfo) {
 	b.Groups = append(b.Groups, g)
 	b.MinTime, b.MaxTime = min(b.MinTime, g.MinTime), max(b.MaxTime, g.MaxTime)
@@ -261,8 +260,8 @@ func parseFooter(data []byte, fileBytes int64) (*Info, bool) {
 	return b, c.Done() && len(b.Groups) > 0
 }
 
-// Reader reads a block file. A file that was renamed over or removed meanwhile stays readable. It belongs to one
-// goroutine.
+// Reader reads a block file. A file that is meanwhile replaced by renaming, or removed, stays readable. A Reader
+// belongs to one goroutine.
 type Reader struct {
 	file vfs.File
 	path string
@@ -322,7 +321,7 @@ func (r *Reader) readFooter() error {
 	if !ok {
 		return r.corrupt("the footer makes no sense")
 	}
-	// Chunks follow one another from the magic to the footer: no byte is without a checksum.
+	// Chunks follow one another from the magic to the footer, so that every byte is covered by a checksum.
 	next := uint64(len(blockMagic))
 	for i := range info.Groups {
 		for _, c := range info.Groups[i].chunks {
@@ -349,8 +348,8 @@ func (r *Reader) readAt(p []byte, offset int64) error {
 	return nil
 }
 
-// GroupFrom is the index of the first group with rows of a position or of later ones; that of the last one where there
-// may be none.
+// GroupFrom returns the index of the first group with rows at or after a position, or of the last group if there may be
+// no such rows.
 func (b *Info) GroupFrom(position uint64) int {
 	i, found := slices.BinarySearchFunc(b.Groups, position,
 		func(g GroupInfo, p uint64) int { return cmp.Compare(g.First, p) })
@@ -360,8 +359,8 @@ func (b *Info) GroupFrom(position uint64) int {
 	return max(i-1, 0)
 }
 
-// Load has g begin with the rows of a group. The reader isn't needed for them any more. Errors wrap ErrCorrupt and name
-// the file.
+// Load makes g begin with the rows of a group. The reader isn't needed for them any more. Errors wrap ErrCorrupt and
+// name the file.
 func (r *Reader) Load(group int, g *Group) error {
 	g.begin(r.path, r.Info, &r.Info.Groups[group])
 	if err := r.load(g, func(uint32) bool { return true }); err != nil {
@@ -370,7 +369,7 @@ func (r *Reader) Load(group int, g *Group) error {
 	return g.open()
 }
 
-// Touches says whether a group has events of a user whom gone names. g is memory.
+// Touches reports whether a group has events of a user for whom gone returns true. g only provides memory.
 func (r *Reader) Touches(group int, g *Group, gone func(workspace uint32, number uint64) bool) (bool, error) {
 	g.begin(r.path, r.Info, &r.Info.Groups[group])
 	if err := r.load(g, isUserColumn); err != nil {
@@ -382,7 +381,7 @@ func (r *Reader) Touches(group int, g *Group, gone func(workspace uint32, number
 	return slices.ContainsFunc(g.users, func(u user) bool { return gone(u.workspace, u.number) }), nil
 }
 
-// load reads and checks those columns of a group that want wants.
+// load reads and checks the columns of a group for which want returns true.
 func (r *Reader) load(g *Group, want func(column uint32) bool) error {
 	for _, c := range g.info.chunks {
 		if !want(c.column) {

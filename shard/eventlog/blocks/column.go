@@ -10,7 +10,7 @@ import (
 	"millrace/shard/op"
 )
 
-// planesOf splits numbers into their bytes, all lowest ones first: the higher bytes of small numbers compress to
+// planesOf splits numbers into their bytes, all lowest ones first. The higher bytes of small numbers then compress to
 // nothing, and don't spoil the statistics of the others.
 func planesOf(v []uint32, emit func(plane int, b []byte)) {
 	var all uint32
@@ -26,7 +26,7 @@ func planesOf(v []uint32, emit func(plane int, b []byte)) {
 	}
 }
 
-// decimal finds m and scale with m / 10^scale == f, exactly: prices have few digits and many bits.
+// decimal finds m and scale with exactly m / 10^scale == f: prices have few digits and many bits.
 func decimal(f float64) (m int64, scale int, ok bool) {
 	if math.IsNaN(f) || f == 0 && math.Signbit(f) {
 		return 0, 0, false
@@ -40,14 +40,14 @@ func decimal(f float64) (m int64, scale int, ok bool) {
 	return 0, 0, false
 }
 
-// Tags of values in a block beside op.Tag: a Float as a decimal of this scale.
+// A tag of values in a block besides those of op.Tag: a Float as a decimal of this scale.
 const tagDecimal = 0x40
 
-// valueColumns are property values, those of one name after another, each kind of content in a stream of its own: what
-// is alike stands together, and a name costs nothing.
+// valueColumns holds property values, ordered by name, with a stream of its own for each kind of content. Similar
+// values are then next to one another, and a name costs nothing.
 type valueColumns struct {
 	tags  []byte // one for each value
-	modes []byte // for each name that has values with bytes: how those are written
+	modes []byte // one for each name that has values with bytes: how those are written
 	ints  []byte
 	raws  []byte // 8 bytes each: Float, Time
 	sizes []byte // lengths of bytes
@@ -152,26 +152,26 @@ type valueReader struct {
 	tags, modes, ints, raws, sizes, text, refs cursor.Cursor
 	entries                                    []entry
 
-	json   bool   // values are made as JSON, not as the log has them
-	values []byte // all that were read; those of a dictionary once
-	spans  []span // where in values each of them is
-	one    []byte // the value at hand, as the log has it
+	json   bool   // values are made as JSON, not in the form of the log
+	values []byte // all values read so far; those of a dictionary only once
+	spans  []span // where each of them is in values
+	one    []byte // the current value, in the form of the log
 }
 
 // span is where something is in a run of bytes.
 type span struct{ begin, end uint32 }
 
-// entry is one of a dictionary, and where it is as a value of a tag.
+// entry is an entry of a dictionary. It remembers where it is as a value of a tag.
 type entry struct {
 	text []byte
-	tag  op.Tag // Null: of none yet
+	tag  op.Tag // Null: not made yet
 	at   span
 }
 
-// at is the i-th of the values that were read.
+// at returns the i-th of the values that were read.
 func (r *valueReader) at(i int) []byte { return r.values[r.spans[i].begin:r.spans[i].end] }
 
-// bad says whether something could not be read, or was left over.
+// bad reports whether something could not be read, or was left over.
 func (r *valueReader) bad() bool {
 	for _, c := range [...]*cursor.Cursor{&r.tags, &r.modes, &r.ints, &r.raws, &r.sizes, &r.text, &r.refs} {
 		if !c.Done() {
@@ -181,7 +181,7 @@ func (r *valueReader) bad() bool {
 	return false
 }
 
-// readAll reads all values, of each name so many.
+// readAll reads all values, counts[i] of the i-th name.
 func (r *valueReader) readAll(counts []int) bool {
 	for _, n := range counts {
 		if !r.read(n) {
@@ -191,7 +191,7 @@ func (r *valueReader) readAll(counts []int) bool {
 	return !r.bad()
 }
 
-// read reads the n values of one name; false when there are not so many, or too many bytes.
+// read reads the n values of one name. It returns false when there are fewer, or too many bytes.
 func (r *valueReader) read(n int) bool {
 	tags := r.tags.Take(uint64(n))
 	dictionary, known := false, false
@@ -246,14 +246,14 @@ func (r *valueReader) keep(v op.Value) span {
 	return span{uint32(begin), uint32(len(r.values))}
 }
 
-// keepDecimal keeps the next number as JSON, which most values are: not by way of a value.
+// keepDecimal keeps the next number as JSON directly, without making a value: most values are numbers.
 func (r *valueReader) keepDecimal(scale int) span {
 	begin := len(r.values)
 	r.values = event.AppendDecimal(r.values, r.ints.Varint(), scale)
 	return span{uint32(begin), uint32(len(r.values))}
 }
 
-// ofEntry is where an entry of a dictionary is as a value.
+// ofEntry returns where an entry of a dictionary is as a value of tag.
 func (r *valueReader) ofEntry(e *entry, tag op.Tag) span {
 	if e.tag != tag {
 		r.one = op.AppendBlock(r.one[:0], tag, e.text)
@@ -262,7 +262,7 @@ func (r *valueReader) ofEntry(e *entry, tag op.Tag) span {
 	return e.at
 }
 
-// openName reads how a name's bytes are written, and its dictionary.
+// openName reads how a name's bytes are written, and its dictionary if it has one.
 func (r *valueReader) openName() (dictionary bool) {
 	if r.modes.Byte() == modePlain {
 		return false

@@ -12,18 +12,18 @@ import (
 	"millrace/shard/op"
 )
 
-// Each block has counts of its events in its footer, so that nobody has to read events to know how many there were.
+// Each block has counts of its events in its footer, so that nobody has to read events to learn how many there were.
 
 // Count is how many events of a name were accepted in an hour.
 type Count struct {
 	Workspace uint32
 	Hour      int32 // since 1970
 	Kind      op.Kind
-	Name      unique.Handle[string] // of the event, or the product; empty: all that have no count of their own
+	Name      unique.Handle[string] // of the event, or the product; empty: all events without a count of their own
 	N         int
 }
 
-// maxNamedCounts is how many counts with a name a block has: names may be as many as events.
+// maxNamedCounts is how many counts with a name a block has: there may be as many names as events.
 const maxNamedCounts = 256
 
 const hourMicros = int64(time.Hour / time.Microsecond)
@@ -35,7 +35,7 @@ func HourOf(micros int64) int32 {
 	return int32(min(micros/hourMicros, 1<<31-1))
 }
 
-// countRows counts rows by workspace, kind, hour and name. Of names there are the most frequent.
+// countRows counts rows by workspace, kind, hour and name. Only the most frequent names get counts.
 func countRows(rs *Rows) (list []Count) {
 	type key struct {
 		workspace uint32
@@ -59,7 +59,7 @@ func countRows(rs *Rows) (list []Count) {
 	return joinCounts(list)
 }
 
-// joinCounts sorts counts, and adds up those of the same.
+// joinCounts sorts counts, and adds up equal ones.
 func joinCounts(list []Count) []Count {
 	slices.SortFunc(list, func(a, b Count) int { return a.compare(&b) })
 	joined := list[:0]

@@ -11,28 +11,28 @@ import (
 )
 
 // The columns of a group. Those marked * are planes (column.go): 256 × plane is added to the column's number. Empty
-// columns are left out. Columns are part of the file format: within a version they are never given anew.
+// columns are left out. Column numbers are part of the file format: within a version none is given to another column.
 const (
 	// the records that events came in: (position as a difference, stamp as a difference, rows) …
 	colRecords  = 1
-	colOrdinal  = 2 // * in the record, as a difference to the row before
+	colOrdinal  = 2 // * in the record, as a difference to the previous row
 	colTimes    = 3 // unit of times, ms; the first time in units
-	colTime     = 4 // * in units, as a difference to the row before, zigzag: the lower 32 bits
-	colAccepted = 5 // when the event was accepted, as a difference to its record's stamp + ordinal; 0 but for messages
+	colTime     = 4 // * in units, as a difference to the previous row, zigzag: the lower 32 bits
+	colAccepted = 5 // when it was accepted, as a difference to its record's stamp + ordinal; 0 except for messages
 	// identifiers as they were sent, each once, sorted: n, (workspace as a difference, kind and whether resolved) …
 	colUsers    = 6
-	colNumbers  = 7  // their numbers, 8 bytes each
-	colShared   = 8  // how many bytes of its key an identifier shares with the one before
-	colKeySizes = 9  // how long the whole key is
-	colKeys     = 10 // the rest of it
-	colUser     = 11 // * which of them
+	colNumbers  = 7  // numbers of the identifiers, 8 bytes each
+	colShared   = 8  // how many bytes of its key an identifier shares with the previous one
+	colKeySizes = 9  // length of the whole key
+	colKeys     = 10 // the rest of the key
+	colUser     = 11 // * index of the row's identifier
 	colNames    = 12 // the names: n, length …
 	colNameText = 13
 	colName     = 14 // * event name or product id
 	colApp      = 15 // * index plus one
 	colKind     = 16 // a byte each
 
-	// Of purchases alone.
+	// Only for purchases.
 	colCurrency = 17 // 3 bytes each
 	colMoney    = 18 // a byte each; see moneyRaw
 	colPrice    = 19
@@ -55,7 +55,7 @@ const (
 	numCols     = 33
 )
 
-// isUserColumn says whether a column is needed for the users of a group.
+// isUserColumn reports whether a column is needed to know the users of a group.
 func isUserColumn(column uint32) bool { return column >= colUsers && column <= colKeys }
 
 // user is an identifier with the number that it stood for.
@@ -80,19 +80,19 @@ func flag(b bool) byte {
 	return 0
 }
 
-// groupWriter turns rows into columns. It keeps its memory from group to group.
+// groupWriter turns rows into columns. It reuses its memory from group to group.
 type groupWriter struct {
 	buf    []byte
 	planes []uint32
 	emit   func(column uint32, b []byte) error
 	err    error
 
-	// The group's names: new index by old one, plus one; and the reverse.
+	// The group's names: newName has the new index plus one by old index, oldName the reverse.
 	newName []uint32
 	oldName []uint32
 
 	values  valueColumns
-	byName  []op.Value // values of all rows, those of one name after another
+	byName  []op.Value // values of all rows, ordered by name
 	nameEnd []int
 	shapes  map[string]uint32
 	userAt  map[string]uint32
@@ -131,8 +131,8 @@ func (w *groupWriter) putPlanes(column uint32, list []Row, of func(i int) uint32
 func (w *groupWriter) u(v uint64) { w.buf = binary.AppendUvarint(w.buf, v) }
 func (w *groupWriter) i(v int64)  { w.buf = binary.AppendVarint(w.buf, v) }
 
-// records writes what rows have of the record that they came in. They lie in the log's order, so of each there is how
-// many it has.
+// records writes what rows have in common with the other rows of their record. Rows are in the log's order, so each
+// record is written once, with the number of its rows.
 func (w *groupWriter) records(list []Row) {
 	var position uint64
 	var stamp int64
@@ -157,7 +157,7 @@ func (w *groupWriter) records(list []Row) {
 	w.put(colAccepted, w.buf)
 }
 
-// recordEnd is where the rows end that are of the same record as the i-th.
+// recordEnd returns where the rows of the i-th row's record end.
 func recordEnd(list []Row, i int) int {
 	end := i + 1
 	for end < len(list) && list[end].Position == list[i].Position {
@@ -166,7 +166,7 @@ func recordEnd(list []Row, i int) int {
 	return end
 }
 
-// times writes when events happened: in whole seconds where all clients do.
+// times writes when events happened: in whole seconds if all times are such.
 func (w *groupWriter) times(list []Row) {
 	unit := int64(1000)
 	for i := range list {
@@ -288,7 +288,7 @@ func (w *groupWriter) namesAndKinds(list []Row, n *names) {
 }
 
 // How a purchase's price and total are written: the lowest 3 bits are the price's scale when it is a decimal; the next
-// 3 the power of ten by which mantissa × quantity is the total.
+// 3 are the power of ten by which mantissa × quantity gives the total.
 const (
 	moneyRaw      = 0x80 // price is 8 bytes
 	moneyTotal    = 0x40 // total is written
@@ -332,7 +332,7 @@ func (w *groupWriter) purchases(list []Row) {
 	w.put(colQuantity, quantities)
 }
 
-// totalOf is mantissa × quantity × 10^power; it may overflow, the same way at writing and at reading.
+// totalOf is mantissa × quantity × 10^power. It may overflow, in the same way on writing and on reading.
 func totalOf(mantissa int64, quantity uint32, power int) int64 {
 	total := mantissa * int64(quantity)
 	for range power {

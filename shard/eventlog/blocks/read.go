@@ -11,12 +11,12 @@ import (
 	"millrace/shard/op"
 )
 
-// Group is a group of a block in memory: its columns, of which Next makes rows, a few records at a time, so that they
-// are still in the processor's caches when somebody looks at them. Reader.Load fills it. It belongs to one goroutine
-// and keeps its memory for the next group.
+// Group is a group of a block in memory. Next makes rows out of its columns, a few records at a time, so that the rows
+// are still in the processor's caches when they are looked at. Reader.Load fills a Group. It belongs to one goroutine
+// and reuses its memory for the next group.
 type Group struct {
-	// JSON, set before a group is loaded, has properties made as JSON (Rows.JSON): by columns, which costs less than
-	// row by row.
+	// JSON, set before a group is loaded, makes properties JSON (Rows.JSON). That is done by columns, which costs less
+	// than row by row.
 	JSON bool
 
 	path    string
@@ -24,28 +24,28 @@ type Group struct {
 	info    *GroupInfo
 	ok      bool
 	columns [numCols][4][]byte
-	packed  []byte // the column at hand as it lies in the file
+	packed  []byte // the current column as it is in the file
 
-	// What belongs to the whole group; kept holds what it points to, rows has the names.
+	// The content of the whole group. kept holds the bytes; rows has the names.
 	kept   pages
 	users  []user
 	shapes [][]uint32
 	texts  valueReader // properties as JSON
-	fields valueReader // and as the log has them
-	next   []int       // of each name, the value that comes next
+	fields valueReader // properties in the form of the log
+	next   []int       // for each name, the value that comes next
 
 	// What the last call of Next has made, and where the next one begins.
 	rows                                    Rows
-	made                                    int // rows, by all calls
+	made                                    int // rows made by all calls
 	records, accepted                       cursor.Cursor
 	position                                uint64
 	stamp                                   int64
-	unit, time                              int64 // of times; the last one in units
+	unit, time                              int64 // unit of times; the last time in units
 	currencies, money, price, total, bought cursor.Cursor
-	numbers                                 []uint32 // planes' own
+	numbers                                 []uint32 // memory of planes
 }
 
-// rowsAtOnce is how many rows Next makes, but for the rest of a record.
+// rowsAtOnce is how many rows Next makes, apart from the rest of the last record.
 const rowsAtOnce = 512
 
 func (g *Group) begin(path string, block *Info, info *GroupInfo) {
@@ -64,7 +64,7 @@ func (g *Group) corrupt() error {
 	return fmt.Errorf("%w: block %q: the group of position %d makes no sense", ErrCorrupt, g.path, g.info.First)
 }
 
-// column is where the bytes of a column belong; nil when there is no such column.
+// column returns where the bytes of a column belong; nil when there is no such column.
 func (g *Group) column(column uint32) *[]byte {
 	if c, plane := column%256, column/256; c < numCols && plane < 4 {
 		return &g.columns[c][plane]
@@ -77,7 +77,7 @@ func (g *Group) cursor(column int) cursor.Cursor { return cursor.Cursor{Rest: g.
 // end notes whether a column was read to its end.
 func (g *Group) end(c *cursor.Cursor) { g.ok = g.ok && c.Done() }
 
-// count reads how many things a column lists, each at least one byte.
+// count reads how many things a column lists, each of at least one byte.
 func (g *Group) count(c *cursor.Cursor) int {
 	n := c.Uvarint()
 	if n > uint64(len(c.Rest)) {
@@ -88,7 +88,7 @@ func (g *Group) count(c *cursor.Cursor) int {
 	return int(n)
 }
 
-// planes reads one number for each of n rows, all below limit. They are valid until the next call.
+// planes reads one number for each of n rows, all below limit. The result is valid until the next call.
 func (g *Group) planes(column, row, n, limit int) []uint32 {
 	v := slices.Grow(g.numbers[:0], n)[:n]
 	clear(v)
@@ -113,8 +113,8 @@ func (g *Group) planes(column, row, n, limit int) []uint32 {
 	return v
 }
 
-// open reads what belongs to the whole group. What it reads has been checked against checksums before; here and in Next
-// nothing panics, and what makes no sense is refused.
+// open reads the content of the whole group. Its input has already been checked against checksums. Nothing panics here
+// or in Next, and what makes no sense is refused.
 func (g *Group) open() error {
 	g.ok = len(g.columns[colKind][0]) == g.info.rows
 	g.records, g.accepted = g.cursor(colRecords), g.cursor(colAccepted)
@@ -186,7 +186,7 @@ func (g *Group) readShapes() {
 	g.ok = g.ok && n > 0
 }
 
-// readValues reads the values of all properties, in the forms that they are wanted in.
+// readValues reads the values of all properties, in the forms that are needed.
 func (g *Group) readValues() {
 	var kinds [256]bool
 	for _, k := range g.columns[colKind][0] {
@@ -219,15 +219,15 @@ func (g *Group) readValues() {
 	}
 }
 
-// openValues has v begin with the values of the group, in its own memory.
+// openValues makes v begin with the values of the group, reusing v's memory.
 func (g *Group) openValues(v *valueReader, json bool) {
 	*v = valueReader{tags: g.cursor(colTags), modes: g.cursor(colModes), ints: g.cursor(colInts),
 		raws: g.cursor(colRaws), sizes: g.cursor(colSizes), text: g.cursor(colText), refs: g.cursor(colRefs),
 		entries: v.entries[:0], json: json, values: v.values[:0], spans: v.spans[:0], one: v.one[:0]}
 }
 
-// Next makes the rows of the next records, nil at the end. They are lent until the next call, or the next Load. Errors:
-// ErrCorrupt, which nothing but a forged file comes to.
+// Next makes the rows of the next records; it returns nil at the end. The rows are lent until the next call, or the
+// next Load. The only error is ErrCorrupt, which only a forged file causes.
 func (g *Group) Next() (*Rows, error) {
 	if g.made == g.info.rows {
 		return nil, nil
@@ -349,11 +349,10 @@ func (g *Group) makeProperties(list []Row) {
 	}
 }
 
-// usualRoom is more than the properties of a row take, as a rule: to count that costs as much as to write them.
+// usualRoom is more than the properties of a row usually take: calculating the size would cost as much as writing them.
 const usualRoom = 4 << 10
 
-// object makes the properties of a row as a JSON object: those with the names in shape, each with the value that comes
-// next for it.
+// object makes the properties of a row as a JSON object: those with the names in shape, each with its next value.
 func (r *valueReader) object(dst *Rows, shape []uint32, next []int) []byte {
 	p := append(dst.pages.room(usualRoom), '{')
 	for k, name := range shape {
@@ -366,7 +365,7 @@ func (r *valueReader) object(dst *Rows, shape []uint32, next []int) []byte {
 	return dst.pages.fill(append(p, '}'))
 }
 
-// fields makes them as the log has them.
+// fields makes the properties of a row in the form of the log.
 func (r *valueReader) fields(dst *Rows, shape []uint32, next []int) []byte {
 	p := dst.pages.room(usualRoom)
 	for _, name := range shape {

@@ -9,20 +9,20 @@ import (
 	"millrace/shard/op"
 )
 
-// Rows are events in memory, on their way from the log to a block, or from either to a reader. What rows point to lives
-// in pages that stay until reset.
+// Rows are events in memory, on their way from the log to a block, or from either to a reader. The bytes that rows
+// point to live in pages that stay until reset.
 type Rows struct {
 	List []Row
-	// JSON says that properties are as Fields.AppendJSON writes them, but for rows of kinds that have none
+	// JSON says that properties are in the form of Fields.AppendJSON, except in rows of kinds without properties
 	// (event.HasProperties).
 	JSON  bool
 	names names
 	pages pages
 
-	members [][]byte // of names, as far as quote has made them: as they begin a member of a JSON object
+	members [][]byte // of the first names, as far as quote has made them: beginnings of members of a JSON object
 }
 
-// Row is one event. Name, App and the properties refer to the names of its rows.
+// Row is one event. Name, App and the properties refer to the names of its Rows.
 type Row struct {
 	Position   uint64
 	Stamp      int64 // of the log's record, Unix µs
@@ -32,7 +32,7 @@ type Row struct {
 	Price      uint64 // bits of a float64
 	Total      int64
 	Ordinal    uint32
-	Index      uint32 // which of the changes of states that the op has made; 0: the op itself
+	Index      uint32 // which of the op's changes of states this is; 0: the op itself
 	Workspace  uint32
 	Name       uint32
 	App        uint32 // index plus one, 0 for none
@@ -45,14 +45,14 @@ type Row struct {
 	Properties []byte // uvarint name, value …, or JSON (Rows.JSON)
 }
 
-// Reset empties the rows, and gives their memory to new ones.
+// Reset empties the rows, and reuses their memory for new ones.
 func (r *Rows) Reset() {
 	r.List, r.members = r.List[:0], r.members[:0]
 	r.names.reset()
 	r.pages.reset()
 }
 
-// Adopt adds a copy of another's row.
+// Adopt adds a copy of a row of another Rows.
 func (r *Rows) Adopt(from *Rows, w *Row) {
 	c := *w
 	c.Name = r.Intern(from.Name(w.Name))
@@ -72,7 +72,7 @@ func (r *Rows) Adopt(from *Rows, w *Row) {
 // Intern returns the index of a name, which it copies.
 func (r *Rows) Intern(name []byte) uint32 { return r.names.intern(&r.pages, name) }
 
-// Name is the one with an index; nil beyond the end.
+// Name returns the name with an index; nil beyond the end.
 func (r *Rows) Name(i uint32) []byte {
 	if int(i) >= len(r.names.list) {
 		return nil
@@ -80,27 +80,27 @@ func (r *Rows) Name(i uint32) []byte {
 	return r.names.list[i]
 }
 
-// Keep copies bytes to where they stay until reset.
+// Keep copies bytes into memory where they stay until reset.
 func (r *Rows) Keep(b []byte) []byte { return r.pages.keep(b) }
 
-// Fields are what a row has as properties.
+// Fields returns the properties of a row.
 func (r *Rows) Fields(w *Row) event.Fields {
 	r.quote(&r.pages)
 	return event.Fields{Encoded: w.Properties, Names: r.names.list, Members: r.members}
 }
 
-// quote makes what is missing of members.
+// quote makes the missing elements of members.
 func (r *Rows) quote(p *pages) {
 	for _, name := range r.names.list[len(r.members):] {
 		r.members = append(r.members, p.keep(event.AppendMember(nil, name)))
 	}
 }
 
-// isText says whether the properties of a row of this kind are JSON.
+// isText reports whether the properties of a row of this kind are JSON.
 func (r *Rows) isText(k op.Kind) bool { return r.JSON && event.HasProperties(k) }
 
-// Sort puts the rows in the order of the log, in which nearly all are already: who was deleted as one with others is
-// behind the whole request.
+// Sort puts the rows into the order of the log. Nearly all are in it already, except that the rows of users who were
+// deleted as one come after the whole request.
 func (r *Rows) Sort() {
 	byPlace := func(a, b Row) int {
 		return cmp.Or(cmp.Compare(a.Position, b.Position), cmp.Compare(a.Ordinal, b.Ordinal),
@@ -111,7 +111,7 @@ func (r *Rows) Sort() {
 	}
 }
 
-// names is a dictionary: each name once.
+// names is a dictionary that has each name once.
 type names struct {
 	list  [][]byte
 	index map[string]uint32
@@ -136,7 +136,7 @@ func (n *names) intern(p *pages, name []byte) uint32 {
 	return i
 }
 
-// pages hold bytes that must not move. Full ones belong to who points into them.
+// pages hold bytes that must not move. A full page lives on only through what points into it.
 type pages struct {
 	page []byte
 }
@@ -146,7 +146,7 @@ const pageBytes = 1 << 20
 // keep returns a copy of b.
 func (p *pages) keep(b []byte) []byte { return p.fill(append(p.room(len(b)), b...)) }
 
-// room has room for so many bytes at least, which are to be appended to it and then kept by fill.
+// room returns memory for at least n bytes, which are to be appended to it and then kept by fill.
 func (p *pages) room(n int) []byte {
 	if cap(p.page)-len(p.page) < n {
 		p.page = make([]byte, 0, max(pageBytes, n))
@@ -154,7 +154,8 @@ func (p *pages) room(n int) []byte {
 	return p.page[len(p.page):]
 }
 
-// fill keeps what room was given for; what took more than that has memory of its own, and ends the page.
+// fill keeps bytes that were appended to what room returned. Bytes that took more than that have memory of their own;
+// the page then ends.
 func (p *pages) fill(b []byte) []byte {
 	end := len(p.page) + len(b)
 	if end > cap(p.page) {
@@ -164,5 +165,5 @@ func (p *pages) fill(b []byte) []byte {
 	return b[:len(b):len(b)]
 }
 
-// reset gives the last page to new bytes: nothing kept before may be used any more.
+// reset reuses the last page for new bytes: nothing kept before may be used any more.
 func (p *pages) reset() { p.page = p.page[:0] }

@@ -13,7 +13,7 @@ import (
 // Format is a file format of Write.
 type Format string
 
-// NDJSON is a JSON object on each line. Parquet has the same fields as columns, properties as JSON text.
+// NDJSON is a JSON object on each line. Parquet has the same fields as columns, and properties as JSON text.
 const (
 	NDJSON  Format = "ndjson"
 	Parquet Format = "parquet"
@@ -28,7 +28,7 @@ func ParseFormat(name string) (Format, error) {
 	return "", fmt.Errorf("format %q: want %s or %s", name, NDJSON, Parquet)
 }
 
-// SvcIDFunc appends the svc_id of a profile; (*shard.Coordinator).AppendSvcID is one.
+// SvcIDFunc appends the svc_id of a profile, as (*shard.Coordinator).AppendSvcID does.
 type SvcIDFunc func(dst []byte, workspace uint32, number uint64) []byte
 
 // Encoder writes events as a file of a format. It belongs to one goroutine.
@@ -36,12 +36,12 @@ type Encoder interface {
 	Write(e *Event) error
 	// Flush writes what can be written without ending the file.
 	Flush() error
-	// Close ends the file; what it is written to stays open.
+	// Close ends the file; the underlying writer stays open.
 	Close() error
 }
 
-// NewEncoder begins a file of events of a kind; events, purchases and deletions go into one. NDJSON has the numbers of
-// workspaces if that is wanted; Parquet has them always, and columns of properties besides those of a ParquetRow.
+// NewEncoder begins a file of events of a kind; events, purchases and deletions share a file. NDJSON has the numbers of
+// workspaces if workspace is set. Parquet always has them, and columns of properties besides those of a ParquetRow.
 func NewEncoder(
 	w io.Writer, format Format, kind op.Kind, workspace bool, svcID SvcIDFunc, properties []Column,
 ) Encoder {
@@ -69,7 +69,8 @@ func (x *ndjsonEncoder) Write(e *Event) error {
 func (x *ndjsonEncoder) Flush() error { return x.w.Flush() }
 func (x *ndjsonEncoder) Close() error { return x.w.Flush() }
 
-// AppendJSON appends an event as a JSON object without line breaks, with the number of its workspace if that is wanted.
+// AppendJSON appends an event as a JSON object without line breaks, with the number of its workspace if workspace is
+// set.
 //
 //	{"id":…,"type":"event","external_id":…,"name":…,"time":…,"accepted_at":…,"app_id":…,"properties":{…}}
 //	{"id":…,"type":"subscription_group","external_id":…,"svc_id":…,"of":"user","subscription_group_id":…,"channel":"email","status":"unsubscribed","source":…,…}
@@ -79,8 +80,7 @@ func (x *ndjsonEncoder) Close() error { return x.w.Flush() }
 //	{"id":…,"type":"deletion","svc_id":…,"time":…,"accepted_at":…}
 //	{"id":…,"type":"purchase","external_id":…,"product_id":…,"currency":…,"price":…,"quantity":…,"total_minor":…,"time":…,…}
 //
-// The identifier is the one that the object was sent with; svc_id stands beside it when the profile is known by its
-// number.
+// The identifier is the one that the object was sent with. svc_id is added when the profile is known by its number.
 func AppendJSON(dst []byte, e *Event, workspace bool, svcID SvcIDFunc) []byte {
 	dst = append(e.AppendID(append(dst, `{"id":"`...)), '"')
 	if workspace {
@@ -117,7 +117,7 @@ func AppendJSON(dst []byte, e *Event, workspace bool, svcID SvcIDFunc) []byte {
 	return append(dst, '}')
 }
 
-// appendState appends what a change of a state has of its own. A state that was removed is null.
+// appendState appends the fields that only a change of a state has. A state that was removed is null.
 func appendState(dst []byte, e *Event) []byte {
 	dst = append(append(append(dst, `,"of":"`...), ofWhat(e)...), '"')
 	if e.Kind == GroupState {
@@ -135,7 +135,7 @@ func appendState(dst []byte, e *Event) []byte {
 	return profile.AppendJSONString(append(dst, `,"source":`...), []byte(e.Source.String()))
 }
 
-// of is the number of whom a row tells.
+// of returns the number of the user whom a row is about.
 func (e *Event) of() uint64 {
 	if e.Kind == Merged {
 		return e.Gone

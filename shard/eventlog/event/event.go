@@ -1,5 +1,5 @@
-// Package event is an event as readers of the event log get it, of whatever kind, and its forms outside: JSON, and
-// files of NDJSON and Parquet. It knows neither the log nor how events lie in it.
+// Package event is an event of any kind as readers of the event log get it, and its external forms: JSON, and files of
+// NDJSON and Parquet. It knows neither the log nor how events are stored in it.
 package event
 
 import (
@@ -10,15 +10,15 @@ import (
 	"millrace/shard/profile"
 )
 
-// Event is one event or purchase, or something else that has become of a user or of an address (KindName). Its bytes
-// are lent for the call that it is passed to.
+// Event is an event or purchase, or something else that has happened to a user or an address (KindName). Its bytes are
+// lent for the call that it is passed to.
 type Event struct {
-	// Group, Position, Ordinal and Index are its place: in whose log (Options.Group), and where in it. Together its id,
-	// the same for ever.
+	// Group, Position, Ordinal and Index are its place: the group whose log has it (Options.Group), and where in that
+	// log. Together they are its id, which never changes.
 	Group    string
 	Position uint64
 	Ordinal  uint32
-	// Index tells several changes of states from one another that one object has made; 0 for all else.
+	// Index distinguishes several changes of states that one object has made; 0 for everything else.
 	Index uint32
 
 	Workspace  uint32
@@ -26,11 +26,12 @@ type Event struct {
 	Time       time.Time // when it happened, to the ms
 	AcceptedAt time.Time // when the server took it, to the µs
 
-	// ID says by which identifier the object was addressed, Key is that identifier in canonical form (op.Op.Key).
+	// ID says by which kind of identifier the object was addressed. Key is that identifier in canonical form
+	// (op.Op.Key).
 	ID  op.IDKind
 	Key []byte
-	// Number is the number of the user's profile when Resolved; else the home number of Key, under which the engine
-	// found or made the profile. For an external id the two are the same, but for a user that was deleted and came
+	// Number is the number of the user's profile when Resolved is set; else the home number of Key, under which the
+	// engine found or made the profile. For an external id the two are the same, unless the user was deleted and came
 	// again.
 	Number   uint64
 	Resolved bool
@@ -38,40 +39,40 @@ type Event struct {
 	Name []byte // of the event, the product id, or the id of the subscription group
 	App  []byte // empty without one
 
-	// Of a purchase alone. Total is price × quantity in minor units of the currency.
+	// Only for a purchase. Total is price × quantity in minor units of the currency.
 	Currency [3]byte
 	Price    float64
 	Quantity uint32
 	Total    int64
 
-	// Of a change of a state: opted_in, subscribed, unsubscribed or empty for removed; through which endpoint; of a
-	// group its channel.
+	// Only for a change of a state. Status is opted_in, subscribed, unsubscribed, or empty for a removed state; Source
+	// is the endpoint; Channel is that of a group.
 	Status  []byte
 	Source  op.Source
 	Channel byte
 
-	Gone uint64 // of a merge: the number of who was merged into Number; ID and Key are his external id
+	Gone uint64 // of a merge: the number of the user merged into Number; ID and Key are the merged user's external id
 
-	// Properties is a JSON object, nil for none; of attributes, those that were sent.
+	// Properties is a JSON object, nil for none; for attributes, it has those that were sent.
 	Properties []byte
 
-	fields Fields // the properties as the log has them, for columns; only where they are asked for
+	fields Fields // the properties in the form of the log, for columns; set only where they are asked for
 }
 
-// SetProperties gives an event its properties, as JSON that is appended to dst, and returns that.
+// SetProperties sets an event's properties to JSON that it appends to dst, and returns that.
 func (e *Event) SetProperties(dst []byte, fields Fields) []byte {
 	e.fields, e.Properties = fields, fields.AppendJSON(dst)
 	return e.Properties
 }
 
-// Fields are names with values, as the log has them.
+// Fields are names with values, in the form of the log.
 type Fields struct {
 	Encoded []byte // uvarint index of a name, value …
 	Names   [][]byte
-	Members [][]byte // the first names, or all or none, as AppendMember writes them
+	Members [][]byte // of the first names, or all or none, in the form of AppendMember
 }
 
-// Each calls f with each field. A name that there isn't is nil.
+// Each calls f with each field. A missing name is nil.
 func (x Fields) Each(f func(name []byte, v op.Value)) {
 	op.EachField(x.Encoded, func(i uint32, v op.Value) { f(x.name(i), v) })
 }
@@ -83,8 +84,8 @@ func (x Fields) name(i uint32) []byte {
 	return nil
 }
 
-// AppendID appends the event's id: 16 hexadecimal digits of position, 4 or more of ordinal; in a cluster the group and
-// - in front; behind it a dot and 2 or more of index where there is one.
+// AppendID appends the event's id: 16 hexadecimal digits of position and 4 or more of ordinal. In a cluster, the group
+// and a hyphen come first. A non-zero index follows after a dot, with 2 or more digits.
 func (e *Event) AppendID(dst []byte) []byte {
 	if e.Group != "" {
 		dst = append(append(dst, e.Group...), '-')
@@ -100,7 +101,7 @@ func appendID(dst []byte, position uint64, ordinal uint32) []byte {
 	return appendHex(profile.AppendHex(profile.AppendHex(dst, uint32(position>>32)), uint32(position)), ordinal, 4)
 }
 
-// appendHex appends so many hexadecimal digits, or as many as it takes.
+// appendHex appends width hexadecimal digits, or more if v needs them.
 func appendHex(dst []byte, v uint32, width int) []byte {
 	start := len(dst)
 	dst = profile.AppendHex(dst, v)

@@ -32,7 +32,7 @@ func (x Fields) AppendJSON(dst []byte) []byte {
 	}
 }
 
-// AppendMember appends a name as it begins a member of a JSON object.
+// AppendMember appends a name in the form that begins a member of a JSON object.
 func AppendMember(dst, name []byte) []byte {
 	return append(profile.AppendJSONString(dst, name), ':')
 }
@@ -89,7 +89,7 @@ func AppendValue(dst []byte, v op.Value) []byte {
 	return append(dst, "null"...)
 }
 
-// appendTime writes a time as 2006-01-02T15:04:05.000Z. It is a good part of what an event costs, so it goes without
+// appendTime writes a time as 2006-01-02T15:04:05.000Z. It is a good part of the cost of an event, so it does without
 // the layouts of package time.
 func appendTime(dst []byte, t time.Time) []byte {
 	t = t.UTC()
@@ -120,7 +120,7 @@ const digitPairs = "00010203040506070809" + "10111213141516171819" + "2021222324
 	"40414243444546474849" + "50515253545556575859" + "60616263646566676869" + "70717273747576777879" +
 	"80818283848586878889" + "90919293949596979899"
 
-// appendFloat writes a number as it is usual in JSON: plain, with an exponent only when it is very large or small.
+// appendFloat writes a number in the usual JSON form: plain, with an exponent only when it is very large or small.
 func appendFloat(dst []byte, f float64) []byte {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return append(dst, "null"...)
@@ -132,14 +132,14 @@ func appendFloat(dst []byte, f float64) []byte {
 	return strconv.AppendFloat(dst, f, format, -1, 64)
 }
 
-// Tens are the powers of ten that decimals are divided by, up to the largest scale that blocks of the event log have.
+// Tens are the powers of ten that decimals are divided by, up to the largest scale in blocks of the event log.
 var Tens = [...]float64{1, 10, 100, 1000, 10000}
 
-// exactDecimal bounds what AppendDecimal writes digit by digit: decimals of up to 15 digits are the shortest ones of
-// the floats that they are read as, which is what AppendValue writes.
+// exactDecimal bounds what AppendDecimal writes digit by digit. A decimal of up to 15 digits is the shortest form of
+// the float that it is read as, and that form is what AppendValue writes.
 const exactDecimal = 1e15
 
-// AppendDecimal appends m / Tens[scale] as AppendValue does for a Float of that, and for an Int when scale is 0.
+// AppendDecimal appends m / Tens[scale] as AppendValue does for a Float of that value, and for an Int when scale is 0.
 func AppendDecimal(dst []byte, m int64, scale int) []byte {
 	for ; scale > 0 && m%10 == 0; scale-- {
 		m /= 10

@@ -12,7 +12,7 @@ import (
 )
 
 // ParquetRow is a row of a Parquet file that Write makes. Values are plain or in dictionaries, which every reader of
-// Parquet knows: ids and times as differences would take an eighth less room, and fail in older ones.
+// Parquet knows. Ids and times as differences would take an eighth less space, but older readers fail on them.
 type ParquetRow struct {
 	ID         string   `parquet:"id,plain"`
 	Workspace  uint32   `parquet:"workspace"`
@@ -67,8 +67,8 @@ const (
 	parquetPage     = 1 << 20
 )
 
-// parquetOptions are those of all files. Dictionaries have taken most of what repeats, so the fastest level makes only
-// 6 % more bytes of the events of bench than the default one, in less time. Pages are of version 1, which all readers
+// parquetOptions are the options of all files. Dictionaries have removed most repetition, so on the events of bench the
+// fastest level makes only 6 % more bytes than the default one, in less time. Pages are of version 1, which all readers
 // know. Their bounds are in the column index alone.
 var parquetOptions = []parquet.WriterOption{
 	parquet.Compression(&zstd.Codec{Level: zstd.SpeedFastest}),
@@ -76,17 +76,17 @@ var parquetOptions = []parquet.WriterOption{
 	parquet.DataPageStatistics(false),
 }
 
-// parquetEncoder gathers values by columns, as the library takes them fastest: a row that it has to take apart by
-// reflection costs twice as much.
+// parquetEncoder gathers values by columns, which is the form that the library takes fastest: a row that it has to take
+// apart by reflection costs twice as much.
 type parquetEncoder struct {
 	w       *parquet.Writer
 	svcID   SvcIDFunc
-	columns [][]parquet.Value    // of the batch; what isn't set is null
-	filled  []bool               // columns that have values
-	own     map[string]ownColumn // of properties
-	texts   []byte               // that values of the batch point to
-	rows    int                  // of the batch
-	grouped int                  // rows of the row group without the batch
+	columns [][]parquet.Value    // of the batch; a value that isn't set is null
+	filled  []bool               // which columns have values
+	own     map[string]ownColumn // columns of properties
+	texts   []byte               // bytes that values of the batch point to
+	rows    int                  // number of rows in the batch
+	grouped int                  // number of rows in the row group, without the batch
 }
 
 func newParquetEncoder(w io.Writer, svcID SvcIDFunc, properties []Column) *parquetEncoder {
@@ -157,10 +157,11 @@ func (x *parquetEncoder) setIdentifier(e *Event) {
 	}
 }
 
-// always sets a value of the row at hand in a column that each row has: no level, and never null again.
+// always sets a value of the current row in a column that each row has: such a value has no level, and is never null
+// again.
 func (x *parquetEncoder) always(column int, v parquet.Value) { x.columns[column][x.rows] = v }
 
-// set sets a value of the row at hand in an optional column.
+// set sets a value of the current row in an optional column.
 func (x *parquetEncoder) set(column int, v parquet.Value) {
 	at := &x.columns[column][x.rows]
 	*at = v
@@ -168,7 +169,7 @@ func (x *parquetEncoder) set(column int, v parquet.Value) {
 	x.filled[column] = true
 }
 
-// setText keeps text, which is lent, and sets it in an optional column.
+// setText copies text, which is lent, and sets it in an optional column.
 func (x *parquetEncoder) setText(column int, text []byte) {
 	start := len(x.texts)
 	x.texts = append(x.texts, text...)

@@ -21,7 +21,7 @@ type ParquetChange struct {
 	Email      *string `parquet:"email,optional,plain"`
 	Phone      *string `parquet:"phone,optional,plain"`
 	SvcID      *string `parquet:"svc_id,optional,plain"`
-	IntoSvcID  *string `parquet:"into_svc_id,optional,plain"` // of a merge: who stays
+	IntoSvcID  *string `parquet:"into_svc_id,optional,plain"` // of a merge: the user who stays
 	Of         *string `parquet:"of,optional,dict"`           // of a state: user or address
 	GroupID    *string `parquet:"subscription_group_id,optional,dict"`
 	Channel    *string `parquet:"channel,optional,dict"`
@@ -31,7 +31,7 @@ type ParquetChange struct {
 	AcceptedAt int64   `parquet:"accepted_at,timestamp(microsecond)"`
 }
 
-// changeEncoder writes such rows, of which there are few beside events.
+// changeEncoder writes such rows, which are few compared with events.
 type changeEncoder struct {
 	w     *parquet.GenericWriter[ParquetChange]
 	svcID SvcIDFunc
@@ -97,7 +97,7 @@ func changeRow(e *Event, svcID SvcIDFunc) ParquetChange {
 	return r
 }
 
-// textOf is nil for text that there isn't.
+// textOf returns nil for empty text.
 func textOf(b []byte) *string {
 	if len(b) == 0 {
 		return nil

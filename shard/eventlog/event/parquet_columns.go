@@ -10,8 +10,8 @@ import (
 	"millrace/shard/op"
 )
 
-// Column is a property that has a column of its own in Parquet, property_NAME, beside the JSON of all of them. A value
-// of another type is null there.
+// Column is a property that has a column of its own in Parquet, property_NAME, besides being in the JSON of all
+// properties. A value of another type is null there.
 type Column struct {
 	Name string
 	Type ColumnType
@@ -20,7 +20,7 @@ type Column struct {
 // ColumnType is the type of a Column.
 type ColumnType string
 
-// Types of a Column. A number is a double, whatever was sent; a time is a string that has one, as RFC 3339 writes it.
+// Types of a Column. A number is a double, whatever was sent. A time is a string with a time in the form of RFC 3339.
 const (
 	ColumnString  ColumnType = "string"
 	ColumnNumber  ColumnType = "number"
@@ -31,13 +31,13 @@ const (
 // columnPrefix keeps columns of properties apart from those of rows, and from event_type and date in paths.
 const columnPrefix = "property_"
 
-// ownColumn is where the values of a property go.
+// ownColumn is the column that gets the values of a property.
 type ownColumn struct {
 	index int
 	of    ColumnType
 }
 
-// parquetSchemaOf is that of a ParquetRow with columns of properties behind it, and which those are.
+// parquetSchemaOf returns the schema of a ParquetRow followed by columns of properties, and those columns by name.
 func parquetSchemaOf(properties []Column) (*parquet.Schema, map[string]ownColumn) {
 	if len(properties) == 0 {
 		return parquetSchema, nil
@@ -64,25 +64,25 @@ func (t ColumnType) node() parquet.Node {
 	panic("BUG: column of type " + string(t))
 }
 
-// parquetRoot is a root with fields in their order; a parquet.Group sorts them by name.
+// parquetRoot is a root that keeps the order of its fields; a parquet.Group sorts them by name.
 type parquetRoot struct {
 	parquet.Node
 	fields []parquet.Field
 }
 
-// Fields are the columns.
+// Fields returns the columns.
 func (r parquetRoot) Fields() []parquet.Field { return r.fields }
 
-// parquetField is a column that no field of a struct stands for.
+// parquetField is a column without a field in a struct.
 type parquetField struct {
 	parquet.Node
 	name string
 }
 
-// Name is that of the column.
+// Name is the name of the column.
 func (f parquetField) Name() string { return f.name }
 
-// Value is not asked of who writes columns.
+// Value is never called by an encoder that writes columns.
 func (f parquetField) Value(reflect.Value) reflect.Value { panic("BUG: a row by reflection") }
 
 // setOwn sets the properties that have columns of their own.
