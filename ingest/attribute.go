@@ -44,7 +44,7 @@ func (d *Decoder) attributes(i int) (next int, flags op.Flags) {
 	return i, flags
 }
 
-// attributeControl reads a member that is no attribute, or one that may be the identifier.
+// attributeControl reads a member that is not an attribute, or that may be the identifier.
 func (d *Decoder) attributeControl(c class, i int) (next int, flags op.Flags) {
 	if next, ok := d.identifier(c, i); ok {
 		return next, 0
@@ -65,8 +65,8 @@ func (d *Decoder) attributeControl(c class, i int) (next int, flags op.Flags) {
 	return d.skip(i, 0), 0
 }
 
-// identifyAttributes is identify for attributes objects, whose email and phone are attributes when they aren't the
-// identifier. (When they are, the profile has them from its creation.)
+// identifyAttributes is identify for attributes objects, whose email and phone are attributes unless they are the
+// identifier. (If they are, the profile has them from its creation.)
 func (d *Decoder) identifyAttributes() (flags op.Flags) {
 	id := &d.id
 	d.identify()
@@ -167,8 +167,8 @@ func (d *Decoder) attributeString(i int) int {
 	return next
 }
 
-// mayBeTime tells most strings that are no time by their first bytes: times begin with a digit, or with a day of the
-// week.
+// mayBeTime rules out most strings that are not times by their first bytes: times begin with a digit, or with a day of
+// the week.
 func mayBeTime(s []byte) bool {
 	return len(s) >= len("1/1/2026") && (s[0]-'0' <= 9 || len(s) >= len("Sat 1 1 04:23:01.Z 2026") && s[3] == ' ')
 }
@@ -177,7 +177,7 @@ func mayBeTime(s []byte) bool {
 func (d *Decoder) reservedAttribute(c class, i int) int {
 	if d.in[i] == 'n' {
 		if next := d.literal(i, "null"); next < 0 || c == class(op.AttrSubscriptionGroups) {
-			return next // consent isn't cleared, it is changed
+			return next // consent can't be cleared, only changed
 		}
 		d.putField(uint32(c))
 		d.putTag(op.Null)
@@ -232,23 +232,23 @@ func (d *Decoder) reservedAttribute(c class, i int) int {
 	return next
 }
 
-// recentField is a string of at most 16 bytes that was good as the value of a reserved attribute, and the field that
-// came of it. Few of the countries, languages and states in a request differ.
+// recentField is a string of at most 16 bytes that was valid as the value of a reserved attribute, and the resulting
+// field. The countries, languages and states in a request are mostly the same few.
 type recentField struct {
-	nameWords // of the string, the class in the place of a shape
+	nameWords // of the string, with the class in the place of a shape
 	size      uint8
 	bytes     [24]byte
 }
 
-// recentFields is how many of them are remembered, a power of two.
+// recentFields is how many such fields are remembered, a power of two.
 const recentFields = 128
 
 func (d *Decoder) recentFieldAt(w nameWords) *recentField {
 	return &d.fields[w.hash()>>(64-7)%recentFields]
 }
 
-// recentField writes the field of a reserved attribute with the string that begins at i, when it was there before;
-// 0: it has to be judged.
+// recentField writes the field of a reserved attribute for the string that begins at i, if the string is remembered;
+// otherwise it returns 0 and the string has to be judged.
 func (d *Decoder) recentField(c class, i int) (next int) {
 	end := d.stopAt(i)
 	w := d.wordsAt(i, end-i, shape(c))
@@ -262,7 +262,7 @@ func (d *Decoder) recentField(c class, i int) (next int) {
 	return end + 1
 }
 
-// rememberField notes that s became the field that begins at start.
+// rememberField remembers the string in s with the field that begins at start.
 func (d *Decoder) rememberField(c class, s *slot, start int) {
 	begin, end, f := int(s.start), int(s.end), d.out[start:d.o]
 	if end-begin > 16 || d.stopAt(begin) != end || len(f) > len(recentField{}.bytes) {
@@ -342,7 +342,8 @@ func (d *Decoder) reservedString(code uint32, s *slot) {
 	d.putString(int(s.start), int(s.end))
 }
 
-// putOrWarn writes a reserved attribute in its stored form; what is not valid is left out (decisions.md D3).
+// putOrWarn writes a reserved attribute in its stored form; an invalid value is left out, with a warning (decisions.md
+// D3).
 func (d *Decoder) putOrWarn(code uint32, stored []byte, ok bool) {
 	if !ok {
 		d.warn(reasonNotValid, d.nameOf(d.owner))
@@ -352,7 +353,7 @@ func (d *Decoder) putOrWarn(code uint32, stored []byte, ok bool) {
 	d.putBytes(op.String, stored)
 }
 
-// subscriptionState says whether s is a state of email or push.
+// subscriptionState reports whether s is a state of email or push.
 func subscriptionState(s []byte) bool {
 	return string(s) == "subscribed" || string(s) == "unsubscribed" || string(s) == "opted_in"
 }

@@ -5,8 +5,8 @@ import (
 	"millrace/shard/op"
 )
 
-// class is what a member's name means. Below op.ReservedCodes it is the code of a reserved attribute; email and phone
-// are classEmail and classPhone in every kind of object.
+// class is the meaning of a member's name. Below op.ReservedCodes it is the code of a reserved attribute; email and
+// phone are classEmail and classPhone in every kind of object.
 type class uint8
 
 const (
@@ -29,10 +29,10 @@ const (
 	classCurrency
 	classPrice
 	classQuantity
-	classOperator // a name with a dollar sign that means something in the value of a custom attribute
+	classOperator // a name with a dollar sign that has a meaning in the value of a custom attribute
 )
 
-// classify says what name means in an object of the shape, and what is wrong with it.
+// classify returns the meaning of name in an object of the shape, and what is wrong with it.
 func classify(s shape, name []byte) (class, reason) {
 	switch {
 	case s == shapeAttributes:
@@ -93,7 +93,8 @@ func classifyAttribute(name []byte) (class, reason) {
 		return classOther, reasonAttributeName
 	}
 	if len(trimmed) < len(name) {
-		// Names are compared exactly (decisions.md D1), so it isn't the reserved one; and stored it would look like it.
+		// Names are compared exactly (decisions.md D1), so this isn't the reserved name; but stored, it would look like
+		// it.
 		if c, _ := classifyAttribute(trimmed); c != classOther {
 			return classOther, reasonAttributeBlanks
 		}

@@ -4,8 +4,8 @@ import (
 	"unicode/utf8"
 )
 
-// reason is why an object is refused, or something in it not taken. The texts are those of reference.md 1.2 where it
-// has one.
+// reason is why an object is refused, or something in it is not taken. The texts are those of reference.md 1.2, where
+// it has one.
 type reason uint8
 
 const (
@@ -26,7 +26,7 @@ const (
 	reasonAliasLong
 	reasonEmail
 	reasonPushImport
-	// Fields and values; the name is the member's.
+	// Fields and values; the text names the member.
 	reasonRequired
 	reasonNotValid
 	reasonNumber
@@ -45,7 +45,7 @@ const (
 	reasonTokenApp
 	reasonTokenText
 	reasonDeviceID
-	// Properties; the name is the property's.
+	// Properties; the text names the property.
 	reasonProperties
 	reasonPropertyNameEmpty
 	reasonPropertyNameDollar
@@ -56,11 +56,11 @@ const (
 	reasonPropertyNumber
 	reasonPropertyNumberLong
 	reasonPropertiesBytes
-	// Of the request; no name.
+	// Of the request; the text has no name.
 	reasonMoreWarnings
 )
 
-// reasonTexts: a % stands for the name.
+// reasonTexts are the texts; % stands for the name.
 var reasonTexts = [...]string{
 	reasonDuplicate: "member '%' is there more than once",
 	reasonSurrogate: "a string has an escaped surrogate without its other half",
@@ -113,8 +113,8 @@ var reasonTexts = [...]string{
 	reasonMoreWarnings: "more is left out from here on",
 }
 
-// rank orders the rules: of all that an object breaks, the one with the lowest rank is reported, and of those the one
-// that stands first (decisions.md D9). What makes an object unreadable comes before all.
+// rank orders the rules: of all rules that an object breaks, the one with the lowest rank is reported, and among equal
+// ranks the first one in the object (decisions.md D9). What makes an object unreadable comes first.
 type rank uint8
 
 const (
@@ -126,20 +126,19 @@ const (
 	rankNone // nothing is wrong
 )
 
-// refusal is the rule that the object broke so far.
+// refusal is the rule that the object is so far known to break.
 type refusal struct {
 	rank   rank
 	reason reason
 	at     int
-	key    memberKey // of the member that the text names
-	name   string    // its name, when it was not read
+	key    memberKey // the member that the text names
+	name   string    // its name, if it was not read from the body
 }
 
-// refuse notes that the object breaks a rule at i; the member is the one that was read last.
+// refuse notes that the object breaks a rule at i; the text names the member that was last read.
 func (d *Decoder) refuse(r rank, i int, why reason) { d.refuseNamed(r, i, why, d.key) }
 
-// refuseNamed is refuse for a certain member. Outside of an object there is only the request to refuse: the result is
-// -1 then.
+// refuseNamed is refuse for a given member. Outside an object only the request can be refused: the result is then -1.
 func (d *Decoder) refuseNamed(r rank, i int, why reason, key memberKey) int {
 	if !d.inObject {
 		d.badWhy = why
@@ -151,14 +150,14 @@ func (d *Decoder) refuseNamed(r rank, i int, why reason, key memberKey) int {
 	return i
 }
 
-// refuseText is refuse for a member with a name of ours.
+// refuseText is refuse for a member whose name is given as text.
 func (d *Decoder) refuseText(r rank, i int, why reason, name string) {
 	if r < d.refusal.rank || r == d.refusal.rank && i < d.refusal.at {
 		d.refusal = refusal{rank: r, reason: why, at: i, name: name}
 	}
 }
 
-// refusalName is the name for the text of the refusal.
+// refusalName returns the name for the text of the refusal.
 func (d *Decoder) refusalName() []byte {
 	if r := &d.refusal; r.name == "" {
 		return d.nameOf(r.key)
@@ -167,13 +166,13 @@ func (d *Decoder) refusalName() []byte {
 	return d.scratch
 }
 
-// unsound refuses the object, or outside of one the request, for what is grammatical but means different things to
+// unsound refuses the object, or outside one the request, for what is grammatical but means different things to
 // different readers.
 func (d *Decoder) unsound(i int, why reason) int {
 	return d.refuseNamed(rankUnsafe, i, why, d.key)
 }
 
-// outside notes a number of the kind numberOutside or numberLong. Outside of objects nobody wants its value.
+// outside notes a number of the kind numberOutside or numberLong. Outside objects nobody needs its value.
 func (d *Decoder) outside(i int, kind numberKind) {
 	long := kind == numberLong
 	switch {

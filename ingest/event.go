@@ -100,7 +100,7 @@ func (d *Decoder) purchase(i, body int) int {
 	return i
 }
 
-// otherMember reads an identifier, or a member that means nothing here.
+// otherMember reads an identifier, or a member without a meaning here.
 func (d *Decoder) otherMember(i int) int {
 	next, ok := d.identifier(d.key.class(), i)
 	if ok {
@@ -109,8 +109,8 @@ func (d *Decoder) otherMember(i int) int {
 	return d.skip(i, 0)
 }
 
-// requiredString reads a name of 1 to 255 characters. An integer is taken as its digits where clients send one: for a
-// product.
+// requiredString reads a name of 1 to 255 characters. For a product, clients may send an integer, which is taken as its
+// digits.
 func (d *Decoder) requiredString(i int, s *slot) int {
 	next := d.slotValue(i, s)
 	switch {
@@ -143,7 +143,7 @@ func (d *Decoder) optionalString(i int, s *slot) int {
 type price struct {
 	slot    // start and end of the number
 	value   float64
-	short   decimal // the number, when isShort
+	short   decimal // the number, if isShort
 	isShort bool
 }
 
@@ -164,7 +164,7 @@ func (d *Decoder) price(i int, p *price) (next int) {
 	return next
 }
 
-// minorUnits is price × quantity in minor units of a currency with the digits.
+// minorUnits returns price × quantity in minor units of a currency with that many digits.
 func (d *Decoder) minorUnits(p *price, digits uint8, quantity int64) (minor int64, ok bool) {
 	if p.isShort && p.short.places <= int(digits) && digits <= maxDigits {
 		return int64(p.short.digits*tens[int(digits)-p.short.places]) * quantity, true
@@ -172,13 +172,13 @@ func (d *Decoder) minorUnits(p *price, digits uint8, quantity int64) (minor int6
 	return field.MinorUnits(d.in[p.start:p.end], digits, quantity)
 }
 
-// maxDigits is how many digits a currency may have so that the total of a decimal is less than 10^15.
+// maxDigits is how many digits a currency may have if the total of a decimal is to stay below 10^15.
 const maxDigits = 3
 
 const maxQuantity = 100
 
 func (d *Decoder) quantity(i int) (next int, quantity int64) {
-	if c, behind := d.in[i]-'1', d.in[i+1]; c < 9 && (behind == ',' || behind == '}') { // nearly always
+	if c, behind := d.in[i]-'1', d.in[i+1]; c < 9 && (behind == ',' || behind == '}') { // nearly always one digit
 		return i + 1, int64(c) + 1
 	}
 	switch c := d.in[i]; {
@@ -202,8 +202,8 @@ func (d *Decoder) require(s *slot, member string) {
 	}
 }
 
-// requireName refuses the object when a member is absent, null or empty: an empty text is no name. As a time, a price
-// or a currency it is a value that can't be.
+// requireName refuses the object when a member is absent, null or empty: an empty text is not a name. (As a time, a
+// price or a currency, it is an invalid value.)
 func (d *Decoder) requireName(s *slot, member string) {
 	d.require(s, member)
 	if s.kind == slotString && s.at != 0 && s.start == s.end {
@@ -211,7 +211,7 @@ func (d *Decoder) requireName(s *slot, member string) {
 	}
 }
 
-// requireTime is the time of an event or a purchase; a time in the future is taken for now.
+// requireTime returns the time of an event or a purchase; now replaces a time in the future.
 func (d *Decoder) requireTime(s *slot) int64 {
 	d.require(s, "time")
 	if d.refusal.rank <= rankRequired {
@@ -224,7 +224,7 @@ func (d *Decoder) requireTime(s *slot) int64 {
 	return t
 }
 
-// money is the currency and the sum in its minor units.
+// money returns the currency and the total in its minor units.
 func (d *Decoder) money(currency *slot, price *price, quantity int64) (code [3]byte, total int64) {
 	if d.refusal.rank <= rankRequired {
 		return code, 0
@@ -253,11 +253,11 @@ type recentText struct {
 	gen, index uint32
 }
 
-// recentTexts is how many of them are remembered, a power of two; one whose place is taken costs a look into the
+// recentTexts is how many such names are remembered, a power of two. A name whose place is taken costs a look-up in the
 // Builder's table.
 const recentTexts = 128
 
-// intern is the dictionary's index of the content of s. Few of the names in a request differ.
+// intern returns the dictionary's index of the content of s. The names in a request are mostly the same few.
 func (d *Decoder) intern(s *slot) uint32 {
 	size := int(s.end - s.start)
 	if size > 16 || s.kind != slotString {
@@ -271,7 +271,7 @@ func (d *Decoder) intern(s *slot) uint32 {
 	return e.index
 }
 
-// app is the field of an op's body for the app: its index plus one. Most objects of a request name the same one.
+// app returns the field of an op's body for the app: its index plus one. Most objects of a request name the same app.
 func (d *Decoder) app(s *slot) uint32 {
 	if s.start == s.end {
 		return 0

@@ -1,20 +1,20 @@
 package ingest
 
-// Fault is what the answer tells of: a request or an object that was refused, or what was left out of an object that
-// was accepted. It is lent: valid until the function that is given it returns.
+// Fault is one thing that the answer reports: why a request or an object was refused, or what was left out of an
+// accepted object. It is lent: it is valid until the function that gets it returns.
 type Fault struct {
-	// Array and Index say which object of the request it is; Array is empty when the request as a whole was refused.
+	// Array and Index identify the object in the request; Array is empty when the request as a whole was refused.
 	Array string
 	Index int
 	// Object is the object as it was sent; nil for a request.
 	Object []byte
 	// Rule is the name of the rule that was broken (ruleNames). Text is what the answer says.
 	Rule, Text string
-	// IsRefused: nothing was taken. Else only a value was left out.
+	// IsRefused says that nothing was taken. Otherwise only a value was left out.
 	IsRefused bool
 }
 
-// Rules that requests break as a whole. Unsafe JSON outside of objects has the rule that it would break within one.
+// Rules that requests break as a whole. Unsafe JSON outside objects has the rule that it would break within one.
 const (
 	malformed = "malformed"
 	noObjects = "no-objects"
@@ -22,7 +22,7 @@ const (
 	tooLong   = "too-long"
 )
 
-// ruleNames are the names of rules by their reasons. docs/http.md tells of each.
+// ruleNames are the names of rules by their reasons. docs/http.md describes each.
 var ruleNames = [...]string{
 	reasonDuplicate: "duplicate-member", reasonSurrogate: "lone-surrogate", reasonDepth: "too-deep",
 	reasonNotObject: "not-an-object", reasonNoIdentifier: "no-identifier", reasonTwoIdentifiers: "two-identifiers",
@@ -48,7 +48,7 @@ var ruleNames = [...]string{
 	reasonPropertiesBytes:    "properties-too-large", reasonMoreWarnings: "more-warnings",
 }
 
-// noteObjects passes on what the answer to a request that could be read tells of.
+// noteObjects passes on what the answer to a readable request reports.
 func (d *Decoder) noteObjects(note func(Fault)) {
 	if note == nil {
 		return
@@ -85,7 +85,7 @@ func (d *Decoder) noteRequest(note func(Fault)) {
 	note(Fault{Rule: rule, Text: plainText([]byte(d.badText())), IsRefused: true})
 }
 
-// plainText is the text of which appendEscaped has made the inside of a JSON string.
+// plainText returns the text from which appendEscaped has made the inside of a JSON string.
 func plainText(text []byte) string {
 	out := make([]byte, 0, len(text))
 	for i := 0; i < len(text); i++ {

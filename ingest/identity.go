@@ -5,7 +5,7 @@ import (
 	"millrace/shard/op"
 )
 
-// Identifiers: which one counts, and the rules for it.
+// Identifiers: which one counts, and the rules for each.
 
 // aside is a member whose value is kept aside.
 type aside uint8
@@ -16,13 +16,13 @@ const (
 	asideEmail
 	asidePhone
 	asideApp
-	asideName // of an event, or the product
+	asideName // of an event, or of the product
 	asideTime
 	asideCurrency
 	asides // a power of two
 )
 
-// asideOf has those that are kept aside by their class.
+// asideOf has, by class, the members that are kept aside.
 var asideOf = [256]aside{classExternalID: asideExternalID, classEmail: asideEmail, classPhone: asidePhone,
 	classAppID: asideApp,
 	className:  asideName, classProductID: asideName, classTime: asideTime, classCurrency: asideCurrency}
@@ -30,19 +30,19 @@ var asideOf = [256]aside{classExternalID: asideExternalID, classEmail: asideEmai
 // identity is what an object says about whose it is.
 type identity struct {
 	service                 slot
-	alias                   slot // a string when it is an object, of which label and name are members
+	alias                   slot // a string if it is an object, of which label and name are members
 	label, name             slot
 	updateOnly, updateGiven bool
 	resolved                op.IDKind // the identifier that counts
 	number                  uint64    // of a svc_id
-	unknown                 bool      // a svc_id that nobody has
+	unknown                 bool      // a svc_id that belongs to nobody
 
 	pushImport      bool
 	hasTokens       bool // the object has push tokens
-	tokenApp, token slot // of the first
+	tokenApp, token slot // of the first token
 }
 
-// identifier reads a member that says whose the object is, or how. ok is false when the class is another.
+// identifier reads a member that says whose the object is, or how. ok is false for members of other classes.
 func (d *Decoder) identifier(c class, i int) (next int, ok bool) {
 	switch c {
 	case classExternalID:
@@ -71,7 +71,7 @@ func (d *Decoder) identifier(c class, i int) (next int, ok bool) {
 	return i, false
 }
 
-// flag reads a boolean; given is false for null. Anything else refuses the object.
+// flag reads a boolean; given is false for null. Any other value refuses the object.
 func (d *Decoder) flag(i int) (next int, value, given bool) {
 	switch d.in[i] {
 	case 't':
@@ -84,7 +84,7 @@ func (d *Decoder) flag(i int) (next int, value, given bool) {
 	return d.skipRefused(i, 0, reasonNotValid), false, false
 }
 
-// skipRefused reads a value that the member can't have.
+// skipRefused skips a value that the member can't have, and refuses the object.
 func (d *Decoder) skipRefused(i, level int, why reason) (next int) {
 	next = d.skip(i, level)
 	d.refuseNamed(rankValue, i, why, d.owner)
@@ -123,7 +123,7 @@ func (d *Decoder) userAlias(i int) int {
 	return i
 }
 
-// identify judges the identifiers and chooses one; what is wrong is refused with rankIdentifier.
+// identify judges the identifiers and chooses one; a fault refuses the object with rankIdentifier.
 func (d *Decoder) identify() {
 	id := &d.id
 	external, alias, service := d.aside[asideExternalID].given(), id.alias.given(), id.service.given()
@@ -217,7 +217,7 @@ func (d *Decoder) identifyService() {
 }
 
 // tokenKey makes the key of an imported push token that belongs to nobody yet: an alias of its own, so that the same
-// token sent again finds the profile that it made (reference.md 1.4, rule 9).
+// token sent again finds the profile that it has made (reference.md 1.4, rule 9).
 func (d *Decoder) tokenKey() {
 	id := &d.id
 	id.resolved, id.updateOnly, id.updateGiven = op.Alias, false, true

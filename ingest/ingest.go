@@ -1,17 +1,17 @@
-// Package ingest turns the JSON of POST /users/track into ops and an answer, in one pass: parse, judge each object, and
-// write it in the form in which it is logged, replicated and applied (package op). It knows JSON and the contract's
-// rules for the objects, not HTTP and not profiles.
+// Package ingest turns the JSON of POST /users/track into ops and an answer, in one pass: it parses, judges each
+// object, and writes it in the form in which it is logged, replicated and applied (package op). It knows JSON and the
+// contract's rules for the objects, but neither HTTP nor profiles.
 //
 // Invariants
 //   - What is refused has no effect: an object's op is finished only when the whole object has been read and found
-//     good. When the answer's status is not 201 the caller throws the ops away.
-//   - Ops stand in the order of effect (attributes, events, purchases, each in array order; decisions.md D3), whatever
+//     good. When the answer's status is not 201, the caller throws the ops away.
+//   - Ops are in the order of effect (attributes, events, purchases, each in array order; decisions.md D3), whatever
 //     order the body has.
 //   - The body is only read, and not kept. Nothing is read beyond its end.
 //   - In the steady state a request allocates nothing: a Decoder keeps its memory, within bounds.
 //   - No input makes it panic, or take more than time and memory in proportion to the body.
 //
-// A Decoder belongs to one goroutine at a time. Workspace is the caller's and only read.
+// A Decoder belongs to one goroutine at a time. The Workspace belongs to the caller and is only read.
 package ingest
 
 import (
@@ -24,7 +24,7 @@ import (
 	"millrace/shard/op"
 )
 
-// Channel is what a subscription group sends.
+// Channel is the channel of a subscription group.
 type Channel uint8
 
 // Channels (decisions.md D7), with the numbers that ops carry.
@@ -38,14 +38,13 @@ const (
 // more.
 type Workspace struct {
 	ID uint32
-	// MaxAttributes, MaxEvents and MaxPurchases are how many objects each array may hold; 0 means 75, less than 0 no
-	// limit.
+	// MaxAttributes, MaxEvents and MaxPurchases bound the objects in each array; 0 means 75, a negative value no limit.
 	MaxAttributes, MaxEvents, MaxPurchases int
-	// MaxCombined is how many objects a request may hold in all; 0: no further limit. The plan `mau` has 50.
+	// MaxCombined bounds the objects in a whole request; 0 means no further limit. The plan `mau` has 50.
 	MaxCombined int
-	// Groups are the subscription groups that exist, by their ids.
+	// Groups are the channels of the existing subscription groups, by id.
 	Groups map[[16]byte]Channel
-	// Apps are the ids of the apps that exist; push tokens of others are refused.
+	// Apps are the ids of the existing apps; push tokens of other apps are refused.
 	Apps map[string]struct{}
 	// Blocked are the external ids that are refused.
 	Blocked map[string]struct{}
@@ -57,7 +56,7 @@ type Workspace struct {
 	Braze bool
 }
 
-// profileID is what texts call a svc_id.
+// profileID is the name of a svc_id in texts.
 func (ws *Workspace) profileID() string {
 	if ws.Braze {
 		return "braze_id"
@@ -65,27 +64,27 @@ func (ws *Workspace) profileID() string {
 	return "svc_id"
 }
 
-// Router gives ops their place; *shard.Batch is one. End, EndNumber and SvcID are described there. What the decoder
-// relies on: End and EndNumber finish the op that begins at start in the Builder and ends where its Buf does, or take
-// it out again and say false.
+// Router gives ops their place; *shard.Batch is one and describes End, EndNumber and SvcID. The decoder relies on this:
+// End and EndNumber finish the op that begins at start in the Builder and ends where its Buf does, or remove it and
+// return false.
 type Router interface {
 	End(start int, kind op.Kind, flags op.Flags, id op.IDKind, keyLen int) (accepted bool)
 	EndNumber(start int, kind op.Kind, flags op.Flags, number uint64) (accepted bool)
 	SvcID(text []byte) (number uint64, ok bool)
-	// Operator makes a reference for an operator on the attribute name of the attributes object at index: what becomes
-	// of it only apply knows. Less than 0: there are too many.
+	// Operator makes a reference for an operator on the attribute name of the attributes object at index, since only
+	// apply knows the operator's outcome. A negative result means that there are too many.
 	Operator(index int, name []byte) (ref int)
 }
 
 // Options of decoders. The zero value of a field means its default.
 type Options struct {
-	// MaxDepth is how many arrays and objects may stand in one another inside an object (default 32, at most 38).
+	// MaxDepth bounds the nesting of arrays and objects inside an object (default 32, at most 38).
 	MaxDepth int
-	// MaxProperties is how many properties of an event or a purchase are kept; the first ones are (default 256).
+	// MaxProperties is how many properties of an event or a purchase are kept: the first ones (default 256).
 	MaxProperties int
-	// MaxPropertiesBytes is how long properties that have arrays or objects may be, as JSON text (default 50 KB =
-	// 51,200).
+	// MaxPropertiesBytes bounds the JSON text of properties that have arrays or objects (default 50 KB = 51,200).
 	MaxPropertiesBytes int
+
 	// Phones reads phone numbers; decoders may share one (default: a new one).
 	Phones *field.Phones
 }
@@ -100,7 +99,7 @@ func (o *Options) EnsureDefaults() {
 	}
 }
 
-// Validate says what is wrong with the options.
+// Validate reports what is wrong with the options.
 func (o *Options) Validate() error {
 	if o.MaxDepth < 2 || o.MaxDepth > shapeLevels-2 {
 		return fmt.Errorf("MaxDepth %d: must be 2 to %d", o.MaxDepth, shapeLevels-2)
@@ -118,7 +117,7 @@ type Pool struct {
 	idle    sync.Pool
 }
 
-// NewPool returns a pool of decoders with the options, which must be valid. They share Options.Phones.
+// NewPool returns a pool of decoders with the options, which must be valid. The decoders share Options.Phones.
 func NewPool(o Options) *Pool {
 	o.EnsureDefaults()
 	return &Pool{options: o}
@@ -135,10 +134,10 @@ func (p *Pool) Get() *Decoder {
 // Put takes a decoder back. One that has panicked must not be given back.
 func (p *Pool) Put(d *Decoder) { p.idle.Put(d) }
 
-// maxBodyBytes is what 32 bits can count, with room. Callers have limits far below (decisions.md D1).
+// maxBodyBytes is well within what 32 bits can count. Callers have far lower limits (decisions.md D1).
 const maxBodyBytes = 1 << 30
 
-// keepBytes is how large a buffer may be that a Decoder keeps for the next request.
+// keepBytes is the largest buffer that a Decoder keeps for the next request.
 const keepBytes = 1 << 20
 
 // Decoder reads one request after another.
@@ -147,7 +146,7 @@ type Decoder struct {
 
 	Options // as given to NewDecoder; not to be changed
 
-	// The request.
+	// State of the request.
 	ws     *Workspace
 	b      *op.Builder
 	r      Router
@@ -155,56 +154,56 @@ type Decoder struct {
 	gen    uint32 // number of the request
 	body   []byte // as sent
 	in     []byte // a copy with padding; strings with escapes are decoded in place
-	stops  []byte // a bit for each byte of in: a string stops there
+	stops  []byte // a bit for each byte of in: whether a string stops there
 	size   int    // of the body
 	badAt  int
 	badWhy reason // 0: not JSON
 	// badRule is the rule that the request as a whole breaks; empty: malformed.
 	badRule string
 	total   int   // objects in all arrays
-	placed  uint8 // arrays whose ops went into the record at once, a bit each
+	placed  uint8 // a bit for each array whose ops went into the record at once
 	counts  [arrays]int
 	errors  []entry
 	texts   []byte
-	// warnings are about what is left out of objects that are accepted.
+	// warnings are about what is left out of accepted objects.
 	warnings []entry
-	pending  []pendingOp // ops in deferred, which have to wait for the array that comes before theirs
-	// deferred has the bytes of the ops that wait.
+	pending  []pendingOp // ops in deferred, which have to wait for the arrays before theirs
+	// deferred has the bytes of the waiting ops.
 	deferred []byte
-	// The app that was named last, and its field in an op's body; 0: none yet.
+	// The app that was last named, and its field in an op's body; 0: none yet.
 	lastApp      slot
 	lastAppField uint32
 
-	// Where ops are written: the Builder's Buf or deferred, as long as its capacity allows, and how much of it is used.
+	// Where ops are written: the Builder's Buf or deferred, as far as its capacity allows, and how much of it is used.
 	out       []byte
 	o         int
 	deferring bool
 
-	// The object.
+	// State of the object.
 	array        array
 	index        int
 	from, to     int // in the body
 	inObject     bool
 	inProperties bool
 	refusal      refusal
-	key          memberKey // the member that was read last
+	key          memberKey // the member that was last read
 	owner        memberKey // the attribute or property that is being read
 	id           identity
 	aside        [asides]slot
 	nested       nestedState
-	composites   int        // of an attributes object: values that apply makes of what is stored
-	operators    []operator // among them, those that may not be possible
+	composites   int        // of an attributes object: values that apply combines with what is stored
+	operators    []operator // those of them that may turn out to be impossible
 
 	// Kept from request to request.
 	others   nameSet
 	recent   [recentTexts]recentText
 	fields   [recentFields]recentField
 	times    field.Times
-	objects  uint32 // the number of the last object
+	objects  uint32 // number of the last object
 	nesting  []byte
 	scratch  []byte
 	maxDepth int
-	learning int // learnBudget, for tests 0
+	learning int // learnBudget; 0 in tests
 }
 
 // NewDecoder returns a decoder with the options, which must be valid.
@@ -240,17 +239,17 @@ func arrayNamed(name []byte) array {
 	return arrays
 }
 
-// Track reads the body of POST /users/track, writes the ops of its good objects to b and has them placed by r, and
-// appends the whole JSON answer to dst. status is 201 or 400; with 400 the ops in b must not be committed. 201 with
-// b.Count() 0 is possible: everything was accepted, nothing has an effect. r is asked in the order of effect. nowMillis
-// (Unix ms) takes the place of times in the future. body is only read and not kept.
+// Track reads the body of POST /users/track, writes the ops of its good objects to b, makes r place them, and appends
+// the whole JSON answer to dst. status is 201 or 400; with 400 the ops in b must not be committed. With 201, b.Count()
+// may be 0: everything was accepted, and nothing has an effect. r is asked in the order of effect. nowMillis (Unix ms)
+// replaces times in the future. body is only read and not kept.
 func (d *Decoder) Track(
 	dst, body []byte, ws *Workspace, b *op.Builder, r Router, nowMillis int64,
 ) (reply []byte, status int) {
 	return d.TrackNoting(dst, body, ws, b, r, nowMillis, nil)
 }
 
-// TrackNoting is Track, and calls note for each Fault that the answer tells of, in the answer's order.
+// TrackNoting is Track, and calls note for each Fault that the answer reports, in the answer's order.
 func (d *Decoder) TrackNoting(
 	dst, body []byte, ws *Workspace, b *op.Builder, r Router, nowMillis int64, note func(Fault),
 ) (reply []byte, status int) {
@@ -283,7 +282,7 @@ func (d *Decoder) begin(body []byte, ws *Workspace, b *op.Builder, r Router, now
 	d.inObject, d.inProperties, d.lastAppField = false, false, 0
 
 	d.names.budget = d.learning
-	// Before the numbers wrap, too: old ones would look like new ones.
+	// Also before the numbers wrap around: old ones would look like new ones.
 	if d.names.full() || d.gen == math.MaxUint32 || d.objects > math.MaxUint32/2 {
 		d.names.reset()
 		d.others.forget()
@@ -292,7 +291,7 @@ func (d *Decoder) begin(body []byte, ws *Workspace, b *op.Builder, r Router, now
 	d.gen++
 }
 
-// end forgets what belongs to the caller, and memory that an unusual request took.
+// end forgets what belongs to the caller, and frees memory that an unusual request took.
 func (d *Decoder) end() {
 	if d.deferring {
 		d.deferred = d.out[:0]
@@ -332,9 +331,9 @@ func (d *Decoder) request() int {
 			i = d.skip(i, 0)
 		case d.in[i] == '[':
 			i = d.objectsOf(a, i)
-		case d.in[i] == 'n': // what clients send for an array that they don't have
+		case d.in[i] == 'n': // clients send null for an array that they don't have
 			i = d.literal(i, "null")
-		default: // what follows is read first: the body may be no JSON, such as one that was cut short
+		default: // what follows is read first: the body may not be JSON, for example when it was cut short
 			i = d.skip(i, 0)
 			noArray = min(noArray, a)
 		}
@@ -355,7 +354,7 @@ func (d *Decoder) request() int {
 	return i
 }
 
-// notObject refuses a body that is no object: for its JSON, when that is bad.
+// notObject refuses a body that is not an object; if its JSON is bad, for that.
 func (d *Decoder) notObject(i int) int {
 	if i = d.skip(i, 0); i < 0 {
 		return -1
@@ -409,9 +408,9 @@ func (d *Decoder) limit(a array) int {
 
 const defaultMaxObjects = 75
 
-// divert decides where the ops of an array go: into the record, when those of all arrays that take effect before it are
-// there, or aside. (An array that is missing isn't known to be missing before the end. To read the text twice would
-// cost more than to copy the ops.)
+// divert decides where the ops of an array go: into the record, if those of all arrays that take effect before it are
+// already there, or aside. (That an array is missing is known only at the end. Reading the text twice would cost more
+// than copying the ops.)
 func (d *Decoder) divert(a array) {
 	before := uint8(1)<<a - 1
 	aside := d.placed&before != before
@@ -423,7 +422,7 @@ func (d *Decoder) divert(a array) {
 	}
 }
 
-// switchOut makes ops go to the other buffer.
+// switchOut directs ops to the other buffer.
 func (d *Decoder) switchOut() {
 	if d.deferring {
 		d.deferred = d.out[:d.o]
@@ -447,7 +446,7 @@ type pendingOp struct {
 	id                 op.IDKind
 }
 
-// flush puts the ops that waited into the record.
+// flush puts the waiting ops into the record.
 func (d *Decoder) flush() {
 	if d.deferring {
 		d.switchOut()

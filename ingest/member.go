@@ -8,11 +8,11 @@ import (
 
 // Reading members: names, and values of the usual kind.
 
-// path is the way through the members of one object.
+// path is the state of reading the members of one object.
 type path struct {
 	shape  shape
 	object uint32 // the object's number
-	room   int    // how many more of the members are kept
+	room   int    // how many more members are kept
 }
 
 func (d *Decoder) newPath(s shape) path {
@@ -23,8 +23,8 @@ func (d *Decoder) newPath(s shape) path {
 // memberKey is the name of a member, in two words, so that it is written and copied as fast as a number: a load that
 // spans several stores has to wait for all of them.
 type memberKey struct {
-	text uint64 // where the name, decoded, begins in d.in, and above that where it ends
-	what uint32 // its meaning, and above that its node
+	text uint64 // where the decoded name begins in d.in, and in the upper half where it ends
+	what uint32 // its meaning, and in the upper half its node
 }
 
 func makeKey(start, end int, node uint16, m meaning) memberKey {
@@ -37,7 +37,7 @@ func (k memberKey) node() uint16 { return uint16(k.what >> 16) }
 func (k memberKey) class() class { return meaning(k.what).class() }
 func (k memberKey) rule() reason { return meaning(k.what).rule() }
 
-// meaning is what a name means where it stands, and what is wrong with it there (0: nothing).
+// meaning is what a name means at its place, and what is wrong with it there (0: nothing).
 type meaning uint16
 
 func mean(c class, r reason) meaning { return meaning(c)<<8 | meaning(r) }
@@ -45,18 +45,18 @@ func mean(c class, r reason) meaning { return meaning(c)<<8 | meaning(r) }
 func (m meaning) class() class { return class(m >> 8) }
 func (m meaning) rule() reason { return reason(m) }
 
-// nameOf is the text of a key.
+// nameOf returns the text of a key.
 func (d *Decoder) nameOf(k memberKey) []byte { return d.in[k.start():k.end()] }
 
-// usual says what is done with the usual value of a member: a string of at most maxNear bytes without anything special
-// in it, or a number of few digits. A member of which it says nothing is written as a field, once its code is known.
+// usual says how the usual value of a member is handled: a string of at most maxNear bytes without anything special in
+// it, or a number of few digits. A member without such instructions is written as a field, once its code is known.
 type usual struct {
 	aside aside // where a string is kept aside; 0: it is written as a field
 	times bool  // a string may be a time
 	texts bool  // only strings are usual
 }
 
-// usualOf is what is usual for a name that means c in the shape.
+// usualOf returns what is usual for a name that means c in the shape.
 func usualOf(s shape, c class) (u usual) {
 	switch s {
 	case shapeAttributes, shapeEvent, shapePurchase:
@@ -69,16 +69,16 @@ func usualOf(s shape, c class) (u usual) {
 }
 
 const (
-	nameEnd = '"' | ':'<<8           // what stands behind a name
-	textEnd = '"' | ','<<8 | '"'<<16 // and behind a string that isn't the last value
+	nameEnd = '"' | ':'<<8           // what follows a name
+	textEnd = '"' | ','<<8 | '"'<<16 // what follows a string that isn't the last value
 )
 
-// members reads, from the opening quote of a name at i on, members with usual values, and puts these where they belong,
-// until it comes to another value: then d.key is the name, and next is where the value begins. When more is false there
-// is none, and next is behind the object, or -1.
+// members reads members with usual values, from the opening quote of a name at i on, and puts the values where they
+// belong, until it comes to another kind of value. Then d.key is the name, next is where the value begins, and more is
+// true. If more is false, there is no such value, and next is after the object, or -1.
 //
-// Nearly all that a request has goes through this loop, so it has no calls for strings, and no choices that depend on
-// how long they are.
+// Nearly everything in a request goes through this loop, so it has no calls for strings, and no branches that depend on
+// their length.
 func (d *Decoder) members(p *path, i int) (next int, more bool) {
 	in := d.in
 	for {
@@ -125,19 +125,19 @@ func (d *Decoder) members(p *path, i int) (next int, more bool) {
 	}
 }
 
-// leave makes the name at i, whose node is k, the one that somebody reads the value of.
+// leave sets d.key to the name at i, whose node is k, and leaves its value to the caller.
 func (d *Decoder) leave(i, end int, k uint16) (next int, more bool) {
 	d.key = makeKey(i, end, k, d.names.nodes[k%maxNames].meaning)
 	return d.space(end + len(`":`)), true
 }
 
-// wordsAt are the words of the name of size bytes at i, of which more than 16 don't matter.
+// wordsAt returns the words of the name of size bytes at i. Of a longer name, only 16 bytes matter.
 func (d *Decoder) wordsAt(i, size int, s shape) nameWords {
 	mask := &masks[uint(size)%uint(len(masks))]
 	return nameWords{word(d.in, i) & mask[0], word(d.in, i+8) & mask[1], makeTag(s, size)}
 }
 
-// usualOther writes the number or boolean at i as the field of n; 0: somebody has to look at it.
+// usualOther writes the number or boolean at i as the field of n; 0 means that the value needs a closer look.
 func (d *Decoder) usualOther(p *path, n *nameNode, i int) (next int) {
 	if n.codeGen < d.gen || n.usual.texts || p.room == 0 {
 		return 0
@@ -166,13 +166,14 @@ const (
 	literalFalse = 'f' | 'a'<<8 | 'l'<<16 | 's'<<24 | 'e'<<32
 )
 
-// putCode writes the code of a field at d.o, where shortRoom has been made, and returns where its value belongs.
+// putCode writes the code of a field at d.o, where there must be shortRoom, and returns where the field's value
+// belongs.
 func (d *Decoder) putCode(n *nameNode) int {
 	putWord16(d.out, d.o, n.code)
 	return d.o + int(n.codeSize)
 }
 
-// member reads the name at i, its opening quote, and the colon, into d.key; the result is where the value begins.
+// member reads the name at i, which is its opening quote, and the colon, into d.key. It returns where the value begins.
 func (d *Decoder) member(p *path, i int) int {
 	i++
 	end, next := d.text(i)
@@ -195,7 +196,7 @@ func (d *Decoder) member(p *path, i int) int {
 	return d.colon(next)
 }
 
-// memberUnknown is member for the name in d.in[i:end] that is not in the table; the colon is looked for at next.
+// memberUnknown is member for the name in d.in[i:end] that is not in the table; the colon is expected at next.
 func (d *Decoder) memberUnknown(p *path, i, end, next int) int {
 	if next = d.colon(next); next < 0 {
 		return -1
@@ -215,14 +216,15 @@ func (d *Decoder) duplicate(i int) int {
 // putFieldName writes the code of the owner's field.
 func (d *Decoder) putFieldName(s shape) {
 	d.need(shortRoom)
-	if n := &d.names.nodes[d.owner.node()%maxNames]; n.codeGen == d.gen { // never that of node 0
+	if n := &d.names.nodes[d.owner.node()%maxNames]; n.codeGen == d.gen { // never node 0's
 		d.o = d.putCode(n)
 		return
 	}
 	d.putUvarint(uint64(d.code(s)))
 }
 
-// code is the code of the owner's field: the dictionary's index of its name, without the blanks around an attribute's.
+// code returns the code of the owner's field: the dictionary's index of its name, without the blanks around an
+// attribute's.
 func (d *Decoder) code(s shape) uint32 {
 	base := uint32(0)
 	if s == shapeAttributes {

@@ -8,20 +8,21 @@ import (
 	"millrace/ingest/field"
 )
 
-// Clients send the same few names of members over and over. The names seen so far are kept in a table: a node for each
-// name in each place where objects stand, which knows what the name means there, its code in the record that is being
+// Clients send the same few member names over and over. The names seen so far are kept in a table, with a node for each
+// name in each place where objects can be. A node knows what the name means there, its code in the record that is being
 // written, and which object had it last. So one look-up answers everything about a member: what its name means, and
 // that the object has not had it yet. The hash of a name of up to 16 bytes is made of the two words that are compared.
 //
-// (To try the name first that came behind the last one the time before is a little faster where the order is always the
-// same, as in events, and slower where members come and go, as in attributes; all in all it was no gain.)
+// (An alternative is to try first the name that followed the last one the time before. That is a little faster where
+// the order is always the same, as in events, and slower where members come and go, as in attributes; overall it was no
+// gain.)
 //
-// Names that are not in the table are judged each time, and kept apart by a set of hashes. The table has a fixed size,
-// learns a bounded number of names a request, and is emptied when it is full: hostile names cost their sender's
-// requests a little, and others nothing but learning anew. Which way a name takes changes no op.
+// Names that are not in the table are judged each time, and a set of hashes keeps them apart. The table has a fixed
+// size, learns a bounded number of names per request, and is emptied when it is full: hostile names cost their sender's
+// requests a little, and other requests only the cost of learning anew. No op depends on which way a name takes.
 
-// shape is a place where objects stand; a name means something else in each, and in each at most one object is open at
-// a time. Those that can stand in one another are numbered by their level.
+// shape is a place where objects can be. A name may mean something else in each shape, and at most one object of each
+// is open at a time. Shapes that can contain one another are numbered by their level.
 type shape uint8
 
 const (
@@ -37,7 +38,7 @@ const (
 	shapeLevels = 40
 )
 
-// atLevel is the shape s for an object that has level arrays and objects around its members, itself included.
+// atLevel returns the shape s for an object with level arrays and objects around its members, including itself.
 func (s shape) atLevel(level int) shape { return s + shape(level) }
 
 const (
@@ -46,10 +47,10 @@ const (
 	namePlaces  = 1 << placeBits // twice maxNames
 	maxProbes   = 8
 	maxNameSize = 64  // bytes
-	learnBudget = 256 // new names a request
+	learnBudget = 256 // new names per request
 )
 
-// nameWords are what nearly all names are told apart by.
+// nameWords distinguish nearly all names.
 type nameWords struct {
 	first, second uint64 // the first 16 bytes, zeros where the name is shorter
 	tag           uint32 // shape and size
@@ -57,13 +58,13 @@ type nameWords struct {
 
 func makeTag(s shape, size int) uint32 { return uint32(s)<<8 | uint32(size) }
 
-// noTag is the tag of no name; longTag is in that of a name which the words are not all of.
+// noTag is not the tag of any name. longTag is set in the tag of a name that is longer than its words.
 const (
 	noTag   = 1<<32 - 1
 	longTag = 1 << 31
 )
 
-// hash has its best bits highest. It is not seeded: maxProbes bounds what collisions cost.
+// hash returns a hash whose highest bits are the best. It is not seeded: maxProbes bounds the cost of collisions.
 func (w nameWords) hash() uint64 {
 	return (w.first ^ w.second*hashSecond ^ uint64(w.tag)<<tagShift) * 0x9e3779b97f4a7c15
 }
@@ -73,7 +74,7 @@ const (
 	tagShift   = 40
 )
 
-// wordsOf are the words of a name of any size, and its hash.
+// wordsOf returns the words of a name of any size, and its hash.
 func wordsOf(s shape, name []byte) (w nameWords, hash uint64) {
 	var first [16]byte
 	copy(first[:], name)
@@ -83,14 +84,14 @@ func wordsOf(s shape, name []byte) (w nameWords, hash uint64) {
 		w.tag |= longTag
 	}
 	for rest := 16; rest < len(name); rest += 8 {
-		// The last word may have some bytes of the one before.
+		// The last word may contain some bytes of the previous one.
 		hash = (hash ^ binary.LittleEndian.Uint64(name[min(rest, len(name)-8):])) * 0x9e3779b97f4a7c15
 		hash ^= hash >> 29
 	}
 	return w, hash
 }
 
-// masks has, at n, ones in the n lowest bytes of two words.
+// masks has, at n, two words with ones in the n lowest bytes.
 var masks = func() (m [maxNear + 8][2]uint64) {
 	for n := range m {
 		m[n] = [2]uint64{byteMask(n), byteMask(n - 8)}
@@ -98,7 +99,7 @@ var masks = func() (m [maxNear + 8][2]uint64) {
 	return m
 }()
 
-// byteMask has ones in the n lowest bytes.
+// byteMask returns a word with ones in the n lowest bytes.
 func byteMask(n int) uint64 {
 	switch {
 	case n <= 0:
@@ -112,19 +113,19 @@ func byteMask(n int) uint64 {
 // nameNode is a name in a place. It fills a cache line.
 type nameNode struct {
 	nameWords
-	object          uint32 // number of the object that had the name last
+	object          uint32 // number of the object that last had the name
 	at              uint32 // of the name in nameTable.bytes
 	gen, index      uint32 // index in the dictionary of the request numbered gen
 	codeGen         uint32 // number of the last request that code is for; 0: none
 	code            uint16 // of the name's fields, codeSize bytes
 	meaning         meaning
 	codeSize        uint8
-	trimmed, stored uint8 // where in the name begins what is stored of it, and the size of that
+	trimmed, stored uint8 // where the stored part of the name begins in it, and its size
 	usual           usual
 	_               [8]byte
 }
 
-// nameTable is the table. Node 0 is nobody's.
+// nameTable is the table. Node 0 belongs to no name.
 type nameTable struct {
 	nodes  [maxNames]nameNode
 	places [namePlaces]uint16 // nodes by their hash, open addressing; 0: free
@@ -141,10 +142,10 @@ func (s *nameTable) reset() {
 
 func (s *nameTable) full() bool { return s.count == maxNames }
 
-// firstAt is the node where the search for w begins; mostly it is the one that is looked for.
+// firstAt returns the node where the search for w begins; mostly it is the wanted one.
 func (s *nameTable) firstAt(w nameWords) (k uint16) { return s.places[w.hash()>>(64-placeBits)] }
 
-// find returns the node of the name, 0 when it is not and can't be in the table.
+// find returns the node of the name, or 0 when it is not in the table and can't be added.
 func (s *nameTable) find(shape shape, name []byte) (k uint16) {
 	w, hash := wordsOf(shape, name)
 	place := hash >> (64 - placeBits)
@@ -181,10 +182,10 @@ func (s *nameTable) learn(place uint64, w nameWords, shape shape, name []byte) (
 	return k
 }
 
-// everyGen is no less than the number of any request.
+// everyGen is at least the number of any request.
 const everyGen = math.MaxUint32
 
-// setCode notes the code of the name's fields, when it is short, for requests up to the one numbered gen.
+// setCode notes the code of the name's fields, if it is short, for requests up to the one numbered gen.
 func (n *nameNode) setCode(code, gen uint32) {
 	switch {
 	case code < 0x80:
@@ -194,7 +195,7 @@ func (n *nameNode) setCode(code, gen uint32) {
 	}
 }
 
-// storedName is the name without the blanks around it that the name of an attribute may have.
+// storedName returns the name without the blanks that may surround the name of an attribute.
 func storedName(s shape, name []byte) []byte {
 	if s == shapeAttributes {
 		if trimmed, ok := field.AttributeName(name); ok {

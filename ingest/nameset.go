@@ -2,8 +2,8 @@ package ingest
 
 import "hash/maphash"
 
-// nameSet holds the names of objects that are not in the table, as 64 bits of a seeded hash: a pair of names that share
-// them is never seen, and would refuse one object.
+// nameSet holds the names of objects that are not in the table, as 64 bits of a seeded hash. Two names with the same
+// bits practically never occur, and would only cause one object to be refused.
 type nameSet struct {
 	seed   maphash.Seed
 	places []uint64 // open addressing; 0: free
@@ -12,7 +12,7 @@ type nameSet struct {
 
 const (
 	setMin  = 1024    // places at rest
-	setKeep = 1 << 16 // and at most, from request to request
+	setKeep = 1 << 16 // most places kept from request to request
 )
 
 func (s *nameSet) init() {
@@ -20,7 +20,7 @@ func (s *nameSet) init() {
 	s.places = make([]uint64, setMin)
 }
 
-// rest makes room when objects before have left much behind; names are not forgotten while an object is read.
+// rest makes room when earlier objects have left much behind; no names are forgotten while an object is being read.
 func (s *nameSet) rest() {
 	if s.used > len(s.places)/4 {
 		s.forget()
@@ -38,7 +38,7 @@ func (s *nameSet) forget() {
 // hash of a name.
 func (s *nameSet) hash(name []byte) uint64 { return maphash.Bytes(s.seed, name) * 0x9e3779b97f4a7c15 }
 
-// add puts the hash of an object's name into the set; false: it is there already.
+// add puts the hash of an object's name into the set; it returns false if the hash is already there.
 func (s *nameSet) add(object uint32, hash uint64) bool {
 	h := (hash ^ hash>>32 + uint64(object)) * 0x9e3779b97f4a7c15
 	if s.used >= len(s.places)/2 {

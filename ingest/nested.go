@@ -10,8 +10,8 @@ import (
 
 // nestedState is what was seen in the value that is being read.
 type nestedState struct {
-	bad     bool // a member that may not be there: the whole attribute is left out
-	dollars int  // names of operators that are not accounted for
+	bad     bool // a member that is not allowed: the whole attribute is left out
+	dollars int  // names of operators that are not yet accounted for
 }
 
 // attributeObject reads the object at i as the value of the attribute whose field began at undo.
@@ -34,7 +34,8 @@ func (d *Decoder) attributeObject(i, undo int) int {
 	return next
 }
 
-// shortIncrement reads and writes the object at i when it is {"inc":…} with an integer of few digits; 0: it is not.
+// shortIncrement reads and writes the object at i if it is {"inc":…} with an integer of few digits; otherwise it
+// returns 0.
 func (d *Decoder) shortIncrement(i int) (next int) {
 	const start = `{"inc":`
 	if string(d.in[i:i+len(start)]) != start {
@@ -51,11 +52,11 @@ func (d *Decoder) shortIncrement(i int) (next int) {
 	return next + 1
 }
 
-// maxNestedBytes is how long the value of a custom attribute that is an object, or an array, may be, as JSON text.
+// maxNestedBytes bounds the length of a custom attribute's value that is an object or an array, as JSON text.
 const maxNestedBytes = 100 << 10
 
-// judgeNested leaves the value at at, size bytes as it was sent, out, with a warning, when something in it is wrong or
-// it is too large.
+// judgeNested removes the value at at, of size bytes as it was sent, with a warning, if something in it is wrong or it
+// is too large.
 func (d *Decoder) judgeNested(at, size, undo int) {
 	switch {
 	case d.nested.bad || d.nested.dollars != 0:
@@ -69,15 +70,15 @@ func (d *Decoder) judgeNested(at, size, undo int) {
 	d.o = undo
 }
 
-// operator is a value that apply may find impossible: what is stored is of another type, or the result is out of
+// operator is a value that apply may find impossible, because what is stored is of another type or the result is out of
 // bounds.
 type operator struct {
-	number int       // among the object's composites
+	number int       // index among the object's composites
 	key    memberKey // of the attribute
-	plain  bool      // an object, which is an operator when the attributes object says _merge_objects
+	plain  bool      // an object, which is an operator if the attributes object says _merge_objects
 }
 
-// noteOperator counts the value of an attribute in the way of op.AttrOperators.
+// noteOperator counts the value of an attribute in the same way as op.AttrOperators does.
 func (d *Decoder) noteOperator(tag op.Tag) {
 	if d.owner.class() != classOther || tag == op.Time {
 		return
@@ -88,7 +89,7 @@ func (d *Decoder) noteOperator(tag op.Tag) {
 	d.composites++
 }
 
-// reportOperators writes under which references apply shall report those that are not possible.
+// reportOperators writes the references under which apply shall report impossible operators.
 func (d *Decoder) reportOperators(merge bool) {
 	refs := d.scratch[:0]
 	for _, o := range d.operators {
@@ -107,7 +108,7 @@ func (d *Decoder) reportOperators(merge bool) {
 	}
 }
 
-// attributeArray reads the array at i likewise.
+// attributeArray does for an array at i what attributeObject does for an object.
 func (d *Decoder) attributeArray(i, undo int) int {
 	d.nested = nestedState{}
 	at := d.o
@@ -119,7 +120,7 @@ func (d *Decoder) attributeArray(i, undo int) int {
 	return next
 }
 
-// nestedObject reads and writes an object that stands in level others.
+// nestedObject reads and writes an object that is inside level others.
 func (d *Decoder) nestedObject(i, level int) int {
 	if level >= d.maxDepth {
 		d.putTag(op.Null)
@@ -160,8 +161,8 @@ func (d *Decoder) nestedObject(i, level int) int {
 	return i
 }
 
-// timeObject makes a Time of the Object {"$time": …} that begins at at. One that is no time, or after the year 3000, is
-// not stored (reference.md 1.5).
+// timeObject makes a Time of the Object {"$time": …} that begins at at. A value that is not a time, or is after the
+// year 3000, is not stored (reference.md 1.5).
 func (d *Decoder) timeObject(at int) {
 	_, v, _, ok := op.NextMember(op.Value(d.out[at:d.o]).Bytes())
 	if !ok || v.Tag() != op.String {
@@ -174,9 +175,9 @@ func (d *Decoder) timeObject(at int) {
 	}
 }
 
-// nestedArray reads and writes an array that stands in level others. Arrays in it are kept as their text. One that is
-// the attribute's value, inObject is false, is a set: of values that are the same the first counts (decisions.md D9).
-// Objects in it are a list.
+// nestedArray reads and writes an array that is inside level others. Arrays in it are kept as their text. If it is the
+// attribute's value, inObject is false and it is a set: of equal values the first one counts (decisions.md D9). Objects
+// in it are a list.
 func (d *Decoder) nestedArray(i, level int, inObject bool) int {
 	if level >= d.maxDepth {
 		d.putTag(op.Null)
@@ -187,7 +188,7 @@ func (d *Decoder) nestedArray(i, level int, inObject bool) int {
 		d.closeBlock(at)
 		return i + 1
 	}
-	d.objects++ // for names, which tells what is in this array
+	d.objects++ // used like an object of names, to tell what is in this array
 	set := d.objects
 	for more := true; more; {
 		element := d.o
@@ -213,7 +214,7 @@ func (d *Decoder) nestedArray(i, level int, inObject bool) int {
 	return i
 }
 
-// nestedValue reads and writes a value in an object or an array, which stands in level others.
+// nestedValue reads and writes a value in an object or an array that is inside level others.
 func (d *Decoder) nestedValue(i, level int, inObject bool) int {
 	switch d.in[i] {
 	case '"':
@@ -247,7 +248,7 @@ func (d *Decoder) nestedValue(i, level int, inObject bool) int {
 	return d.putNumber(i)
 }
 
-// operator turns the Object that begins at at, the value sent at i, into what it stands for when it has the names of an
+// operator replaces the Object that begins at at, and was sent at i, by what it stands for, if it has the names of an
 // operator and no others.
 func (d *Decoder) operator(at, i int) {
 	v := op.Value(d.out[at:d.o])
@@ -307,13 +308,13 @@ func appendArray(dst []byte, v op.Value) []byte {
 	return append(dst, v...)
 }
 
-// replace puts a value made of scratch in the place of the last one, which began at at.
+// replace replaces the last value, which began at at, by one made of scratch.
 func (d *Decoder) replace(at int, tag op.Tag) {
 	d.o = at
 	d.putBytes(tag, d.scratch)
 }
 
-// arrayEdit makes an ArrayEdit of {"$add": …, "$update": …, "$remove": …}. When something is wrong the names stay
+// arrayEdit makes an ArrayEdit of {"$add": …, "$update": …, "$remove": …}. If something is wrong, the names stay
 // unaccounted for.
 func (d *Decoder) arrayEdit(at int, members []byte) {
 	edits := d.scratch[:0]
@@ -390,7 +391,7 @@ func allObjects(array op.Value) bool {
 	return true
 }
 
-// memberNamed is the value of the member with the name, nil when there is none.
+// memberNamed returns the value of the member with the name, nil when there is none.
 func memberNamed(members []byte, name string) op.Value {
 	for len(members) > 0 {
 		n, v, rest, ok := op.NextMember(members)
@@ -417,7 +418,7 @@ func countMembers(members []byte) (n int) {
 	return n
 }
 
-// hasOther says whether there is a member that is none of an ArrayEdit's.
+// hasOther reports whether there is a member that doesn't belong to an ArrayEdit.
 func hasOther(members []byte) bool {
 	for len(members) > 0 {
 		name, _, rest, ok := op.NextMember(members)

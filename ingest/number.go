@@ -14,10 +14,10 @@ const (
 	numberInt     numberKind = iota // an int64
 	numberFloat                     // a float64
 	numberOutside                   // neither an int64 nor a finite float64 (decisions.md D9)
-	numberLong                      // more than maxNumberBytes long, and no integer
+	numberLong                      // longer than maxNumberBytes, and not an integer
 )
 
-// maxNumberBytes bounds what strconv is asked to read: 4 MB of digits would cost it 26 ms. No int64 has more than
+// maxNumberBytes bounds what strconv is asked to read: 4 MB of digits would cost it 26 ms. No int64 is longer than
 // maxIntBytes.
 const (
 	maxNumberBytes = 1024
@@ -30,10 +30,10 @@ var powersOfTen = [...]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1
 
 var tens = [...]uint64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8}
 
-// eightDigits is the number of the digits that v begins with, and how many there are.
+// eightDigits returns the number that the leading digits of v make, and how many digits there are.
 func eightDigits(v uint64) (number uint64, n int) {
 	v ^= lowBits * '0'
-	other := (v + lowBits*0x76 | v) & highBits // right up to the lowest
+	other := (v + lowBits*0x76 | v) & highBits // correct up to the lowest one
 	n = bits.TrailingZeros64(other) >> 3
 	if n == 0 {
 		return 0, 0
@@ -44,19 +44,19 @@ func eightDigits(v uint64) (number uint64, n int) {
 	return ((v&pairs)*(100+1_000_000<<32) + (v>>16&pairs)*(1+10_000<<32)) >> 32, n
 }
 
-// decimal is a number of at most maxShort digits, and at most as many behind a point.
+// decimal is a number of at most maxShort digits, and at most as many after a point.
 type decimal struct {
 	digits uint64 // without the point
-	places int    // digits behind it
+	places int    // digits after the point
 }
 
-// maxShort is how many digits eightDigits finds for certain to be all of them.
+// maxShort is the largest number of digits that eightDigits certainly recognizes as all of them.
 const maxShort = 7
 
-// float is exact but for the one rounding that makes the nearest float64.
+// float is exact except for the one rounding that makes the nearest float64.
 func (n decimal) float() float64 { return float64(int64(n.digits)) / powersOfTen[n.places&0xf] }
 
-// shortDecimal reads the number at i when it is a decimal; next is 0 when it is none, or no number.
+// shortDecimal reads the number at i if it is a decimal; next is 0 if it isn't, or is no number.
 func (d *Decoder) shortDecimal(i int) (n decimal, next int) {
 	whole, size := eightDigits(word(d.in, i))
 	if uint(size-1) >= maxShort || at(d.in, i) == '0' && size > 1 {
@@ -78,7 +78,7 @@ func (d *Decoder) shortDecimal(i int) (n decimal, next int) {
 	return n, next
 }
 
-// number reads a number. Digits without point and exponent are an int64, anything else a float64.
+// number reads a number. Digits without a point or an exponent are an int64, anything else is a float64.
 func (d *Decoder) number(i int) (next int, kind numberKind, value uint64) {
 	in, start := d.in, i
 	negative := at(in, i) == '-'
@@ -149,7 +149,7 @@ func (d *Decoder) number(i int) (next int, kind numberKind, value uint64) {
 	if i-start > maxNumberBytes {
 		return i, numberLong, 0
 	}
-	// Both factors are exact, so one rounding makes the nearest float64.
+	// Both factors are exact, so a single rounding makes the nearest float64.
 	if significant <= 18 && mantissa < 1<<53 && exponent >= -22 && exponent <= 22 {
 		f := float64(mantissa)
 		if exponent < 0 {
@@ -182,8 +182,8 @@ func (d *Decoder) wideInt(start, end int, value *uint64) numberKind {
 	return numberInt
 }
 
-// borrow lends a piece of the text as a string for the length of one call: strconv keeps nothing of it, its errors hold
-// a copy.
+// borrow lends a part of the text as a string for the length of one call: strconv keeps nothing of it, and its errors
+// hold a copy.
 func (d *Decoder) borrow(start, end int) string {
 	return unsafe.String(&d.in[start], end-start)
 }

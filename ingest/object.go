@@ -9,7 +9,8 @@ import (
 
 // What the three kinds of objects have in common: values that are kept aside, and the end of an op.
 
-// object reads the object at i and writes its op, or reports why not. The result is -1 only when the request is bad.
+// object reads the object at i and writes its op, or reports why it doesn't. The result is -1 only if the request is
+// bad.
 func (d *Decoder) object(i int) int {
 	d.refusal.rank = rankNone
 	d.inObject = true
@@ -60,12 +61,12 @@ func (d *Decoder) object(i int) int {
 
 // slot is a member's value that is kept aside until the whole object has been read.
 type slot struct {
-	at         int32 // of the value; 0: the member is absent
-	start, end int32 // of its content, for a string; for an integer, its digits
+	at         int32 // where the value is; 0: the member is absent
+	start, end int32 // of the content of a string; of the digits of an integer
 	kind       slotKind
 }
 
-// given says whether the member is there with a value other than null.
+// given reports whether the member is there with a value other than null.
 func (s *slot) given() bool { return s.at != 0 && s.kind != slotNull }
 
 type slotKind uint8
@@ -104,7 +105,7 @@ func (d *Decoder) slotValue(i int, s *slot) (next int) {
 	return d.skip(i, 0)
 }
 
-// content is what a slot of a string or an integer holds. A JSON integer may be -0, which is 0.
+// content returns what a slot of a string or an integer holds. A JSON integer may be -0, which is 0.
 func (d *Decoder) content(s *slot) []byte {
 	if s.kind == slotInt && s.end-s.start == 2 && d.in[s.start] == '-' && d.in[s.start+1] == '0' {
 		return d.in[s.start+1 : s.end]
@@ -112,7 +113,7 @@ func (d *Decoder) content(s *slot) []byte {
 	return d.in[s.start:s.end]
 }
 
-// finish appends the key to the op that begins at start, and has it placed.
+// finish appends the key to the op that begins at start, and has the op placed.
 func (d *Decoder) finish(start int, kind op.Kind, flags op.Flags) {
 	id := &d.id
 	keyStart := d.o
@@ -157,7 +158,7 @@ func (d *Decoder) finish(start int, kind op.Kind, flags op.Flags) {
 	d.place(start, kind, flags, id.resolved, d.o-keyStart, id.number)
 }
 
-// place has the op that begins at start, the last one in the record, finished by the router.
+// place makes the router finish the op that begins at start, the last one in the record.
 func (d *Decoder) place(start int, kind op.Kind, flags op.Flags, id op.IDKind, keyLen int, number uint64) {
 	d.b.Buf = d.out[:d.o]
 	var accepted bool
@@ -171,12 +172,12 @@ func (d *Decoder) place(start int, kind op.Kind, flags op.Flags, id op.IDKind, k
 		d.counts[d.array]++
 	} else {
 		same := func(e entry) bool { return e.array == d.array && e.index == d.index }
-		d.warnings = slices.DeleteFunc(d.warnings, same) // what was left out of it doesn't matter any more
+		d.warnings = slices.DeleteFunc(d.warnings, same) // what was left out of the object no longer matters
 		d.report(reasonBlocked, nil)
 	}
 }
 
-// milliseconds of the time in a string, which is not later than now.
+// pastTime returns the time in a string, in milliseconds; now replaces a later time.
 func (d *Decoder) pastTime(s *slot) (unixMillis int64, ok bool) {
 	if s.kind != slotString {
 		return 0, false

@@ -6,7 +6,7 @@ import (
 )
 
 // properties reads the properties of an event or a purchase (service.md 2.7) and writes them at the end of the op's
-// body. Strings stay strings, those that look like a datetime too: they are for messages, which show what was sent.
+// body. Strings stay strings, even if they look like a datetime: they are for messages, which show what was sent.
 // Arrays keep their elements typed; objects, and arrays in arrays, are kept as the text that was sent.
 func (d *Decoder) properties(i int, root shape) int {
 	if d.in[i] != '{' {
@@ -138,7 +138,7 @@ func (d *Decoder) arrayText(i int) (end, next int) {
 	return end, next
 }
 
-// innerArray reads an array in an array for its safety and for datetimes; level is as skip's.
+// innerArray reads an array in an array for its safety and for datetimes; level is that of skip.
 func (d *Decoder) innerArray(i, level int) int {
 	if level >= d.maxDepth {
 		return d.skipDeep(i)

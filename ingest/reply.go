@@ -10,20 +10,19 @@ import (
 type entry struct {
 	array      array
 	index      int
-	start, end int // of the text in texts
+	start, end int // of the text, in texts
 	why        reason
-	from, to   int // of the object in the body
+	from, to   int // of the object, in the body
 }
 
-// report says why the current object is refused; name is the member's, for texts that have one.
+// report notes why the current object is refused; name is the member's, for texts that have one.
 func (d *Decoder) report(why reason, name []byte) { d.errors = append(d.errors, d.entry(why, name)) }
 
-// maxWarnings bounds how many values that were left out a request is told of, before a last entry says that there are
-// more: objects are few, but one may have as many values as the body has room for, and the answer would be several
-// times as long.
+// maxWarnings bounds how many left-out values a request is told of; a last entry then says that there are more. Objects
+// are few, but one may have as many values as the body has room for, and the answer would be several times as long.
 const maxWarnings = 4096
 
-// warn says what is left out of the current object, which is accepted.
+// warn notes what is left out of the current object, which is accepted.
 func (d *Decoder) warn(why reason, name []byte) {
 	switch n := len(d.warnings); {
 	case n < maxWarnings:
@@ -45,7 +44,7 @@ func (d *Decoder) entry(why reason, name []byte) entry {
 // nothingValid is the message of a request without an accepted object.
 const nothingValid = "Valid data must be provided in the 'attributes', 'events', or 'purchases' fields."
 
-// reply appends the answer to a request that could be read (decisions.md D3).
+// reply appends the answer to a readable request (decisions.md D3).
 func (d *Decoder) reply(dst []byte) ([]byte, int) {
 	accepted := false
 	dst = append(dst, '{')
@@ -72,12 +71,12 @@ func (d *Decoder) reply(dst []byte) ([]byte, int) {
 	return append(d.appendEntries(dst, `,"errors":[`, d.errors), '}'), 400
 }
 
-// appendEntries appends a member of the answer, which begins with open; nothing without entries.
+// appendEntries appends a member of the answer, which begins with open, or nothing if there are no entries.
 func (d *Decoder) appendEntries(dst []byte, open string, entries []entry) []byte {
 	if len(entries) == 0 {
 		return dst
 	}
-	// Blocked profiles and arrays out of order may have mixed them up.
+	// Blocked profiles and arrays out of order may have disturbed the order.
 	slices.SortStableFunc(entries, func(a, b entry) int {
 		if a.array != b.array {
 			return int(a.array) - int(b.array)
@@ -114,7 +113,7 @@ func (d *Decoder) replyBad(dst []byte) []byte {
 	return d.appendFailure(dst, d.badText())
 }
 
-// badText says what is wrong with the request as a whole.
+// badText returns what is wrong with the request as a whole.
 func (d *Decoder) badText() string {
 	if d.badAt < 0 {
 		return string(d.texts)
@@ -126,7 +125,7 @@ func (d *Decoder) badText() string {
 	return text
 }
 
-// failArray refuses the request for a member that is no array.
+// failArray refuses the request for a member that is not an array.
 func (d *Decoder) failArray(a array) int {
 	return d.failWith(malformed, "'", arrayNames[a], "' must be an array")
 }
@@ -144,7 +143,7 @@ func (d *Decoder) failCombined() int {
 		strconv.Itoa(d.ws.MaxCombined), " objects")
 }
 
-// failWith refuses the request by a rule with a text of its own.
+// failWith refuses the request by a rule, with a text of its own.
 func (d *Decoder) failWith(rule string, parts ...string) int {
 	d.texts, d.badAt, d.badRule = d.texts[:0], -1, rule
 	for _, part := range parts {

@@ -10,8 +10,8 @@ import (
 
 // Reserved attributes that are objects or arrays (reference.md 2).
 
-// eachMember reads the object at i, which stands in level others, and calls member at each value with the name; member
-// reads the value. The function it is given must not be kept; it is called within eachMember only.
+// eachMember reads the object at i, which is inside level others, and calls member with the name at each value; member
+// reads the value. The function is called only within eachMember and must not be kept.
 func (d *Decoder) eachMember(i, level int, member func(name []byte, i int) int) int {
 	if level >= d.maxDepth {
 		return d.skipDeep(i)
@@ -30,8 +30,8 @@ func (d *Decoder) eachMember(i, level int, member func(name []byte, i int) int) 
 	return i
 }
 
-// eachObject reads the array of objects at i and calls object at each. What is no object, or no array, is refused with
-// why.
+// eachObject reads the array of objects at i and calls object at each of them. Anything but an object, or an array, is
+// refused with why.
 func (d *Decoder) eachObject(i int, why reason, object func(i int) int) int {
 	if d.in[i] != '[' {
 		return d.skipRefused(i, 0, why)
@@ -93,7 +93,7 @@ func (d *Decoder) location(i int) int {
 	return i
 }
 
-// float reads a number as a float64, an integer too.
+// float reads a number, which may be an integer, as a float64.
 func (d *Decoder) float(i int) (next int, f float64) {
 	next, kind, v := d.number(i)
 	switch kind {
@@ -119,7 +119,7 @@ func (d *Decoder) putMember(name string, s *slot) {
 	d.putString(int(s.start), int(s.end))
 }
 
-// subscriptionGroups reads subscription_groups and writes each group's id, with its channel behind it, and state.
+// subscriptionGroups reads subscription_groups and writes each group's id followed by its channel, and the state.
 func (d *Decoder) subscriptionGroups(i int) int {
 	d.putField(op.AttrSubscriptionGroups)
 	at := d.openBlock(op.Array)
@@ -224,7 +224,7 @@ func (d *Decoder) pushToken(i int) int {
 	return i
 }
 
-// maxTokenBytes bounds a push token, for which the reference has no limit; the longest of today's have a few hundred
+// maxTokenBytes bounds a push token, for which the reference has no limit; today's longest tokens have a few hundred
 // bytes.
 const maxTokenBytes = 4096
 

@@ -8,23 +8,23 @@ import (
 
 // The lexical layer: RFC 8259, strict, eight bytes at a time.
 //
-// Every function takes the index where its token begins and returns the index behind it, or -1 when the JSON is bad;
-// d.badAt is then where. The text ends with padding bytes of zero. Zero is no part of any token, so that a scan ends
+// Every function takes the index at which its token begins and returns the index after it, or -1 if the JSON is bad;
+// d.badAt then says where. The text ends with padding bytes of zero. Zero is not part of any token, so that a scan ends
 // there by itself and loads of 8 bytes at an index up to the end stay inside the slice. Where strings stop is known
-// before (stops.go). Nothing is read twice: a string with escapes is decoded in its place.
+// beforehand (stops.go). Nothing is read twice: a string with escapes is decoded in place.
 
 const (
 	lowBits  = 0x0101010101010101
 	highBits = 0x8080808080808080
 )
 
-// word is the eight bytes at b[i], the first one lowest, without a check: i is an index of the text, or up to padding-8
-// behind its end.
+// word returns the eight bytes at b[i], the first one lowest, without a check: i is an index of the text, or up to
+// padding-8 past its end.
 func word(b []byte, i int) uint64 {
 	return binary.LittleEndian.Uint64((*[8]byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(b)), i))[:])
 }
 
-// farStopWide is farStop over text in any script: it goes on behind what is not ASCII.
+// farStopWide is farStop over text in any script: it skips what is not ASCII.
 func (d *Decoder) farStopWide(i int) int {
 	for {
 		i = d.farStop(i)
@@ -37,7 +37,7 @@ func (d *Decoder) farStopWide(i int) int {
 	}
 }
 
-// at is b[i] without a check, for the same i as word.
+// at returns b[i] without a check, for the same i as word.
 func at(b []byte, i int) byte { return *(*byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(b)), i)) }
 
 // fail notes where the JSON is bad.
@@ -65,7 +65,7 @@ func (d *Decoder) spaces(i int) int {
 	}
 }
 
-// text reads a string; i is behind its opening quote. Its content is d.in[i:end], next is behind the closing quote.
+// text reads a string; i is after its opening quote. Its content is d.in[i:end], and next is after the closing quote.
 func (d *Decoder) text(i int) (end, next int) {
 	if end = d.stopAt(i); at(d.in, end) == '"' {
 		return end, end + 1
@@ -73,7 +73,7 @@ func (d *Decoder) text(i int) (end, next int) {
 	return d.textSlow(i, end)
 }
 
-// textSlow goes on at i, behind which text has not looked, in the string that began at start.
+// textSlow continues at i, the place up to which text has looked, in the string that began at start.
 func (d *Decoder) textSlow(start, i int) (end, next int) {
 	in := d.in
 	i = d.farStopWide(i)
@@ -103,7 +103,7 @@ func (d *Decoder) textEscaped(start, i int) (end, next int) {
 			if at := invalidUTF8(in[i:j]); at >= 0 {
 				return 0, d.fail(i + at)
 			}
-			if j == i { // a control character, the end of the text
+			if j == i { // a control character or the end of the text
 				return 0, d.fail(i)
 			}
 			out += copy(in[out:], in[i:j])
@@ -144,7 +144,7 @@ func (d *Decoder) textEscaped(start, i int) (end, next int) {
 	return out, i + 1
 }
 
-// unescaped has what stands behind a backslash, apart from u.
+// unescaped has the meaning of what follows a backslash, except for u.
 var unescaped = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
 func hex4(b []byte) (r rune) {
@@ -162,7 +162,7 @@ func hex4(b []byte) (r rune) {
 	return r
 }
 
-// invalidUTF8 is the index of the first byte that is not UTF-8, -1 when there is none.
+// invalidUTF8 returns the index of the first byte that is not UTF-8, -1 when there is none.
 func invalidUTF8(b []byte) int {
 	if utf8.Valid(b) {
 		return -1
@@ -179,7 +179,7 @@ func invalidUTF8(b []byte) int {
 
 // literal reads true, false or null; i is at its first letter.
 func (d *Decoder) literal(i int, word string) int {
-	// All of them have at least four letters, and the first one has been seen.
+	// All three have at least four letters, and the first one has been seen.
 	if last := len(word) - 4; binary.LittleEndian.Uint32(d.in[i+
 		last:]) == binary.LittleEndian.Uint32([]byte(word[last:])) {
 		return i + len(word)
@@ -190,7 +190,7 @@ func (d *Decoder) literal(i int, word string) int {
 	return d.fail(i)
 }
 
-// skip reads a value for its grammar and its safety only; level is how many arrays and objects it stands in, within its
+// skip reads a value only for its grammar and its safety; level is how many arrays and objects contain it, within its
 // object.
 func (d *Decoder) skip(i, level int) int {
 	switch c := d.in[i]; c {
@@ -250,13 +250,13 @@ func (d *Decoder) skipObject(i, level int) int {
 	return i
 }
 
-// skipDeep is for what is nested too deeply: it refuses the object, then reads on for the grammar alone, on a stack of
-// bits.
+// skipDeep handles values that are nested too deeply: it refuses the object, then reads on for the grammar alone, with
+// an explicit stack.
 func (d *Decoder) skipDeep(i int) int {
 	if i = d.unsound(i, reasonDepth); i < 0 {
 		return -1
 	}
-	stack := d.nesting[:0] // one byte a level: the bracket that ends it
+	stack := d.nesting[:0] // one byte per level: the closing bracket
 	defer func() { d.nesting = stack[:0] }()
 	for {
 		// i is at a value.
@@ -295,7 +295,7 @@ func (d *Decoder) skipDeep(i int) int {
 		if i < 0 {
 			return -1
 		}
-		// Behind a value: close what ends here.
+		// After a value: close what ends here.
 		for {
 			if len(stack) == 0 {
 				return i
@@ -335,8 +335,8 @@ func (d *Decoder) colon(i int) int {
 	return d.space(i + 1)
 }
 
-// openObject reads the brace at i. more: next is at the quote of the first member's name; otherwise behind the closing
-// brace, or -1.
+// openObject reads the brace at i. If more is true, next is at the quote of the first member's name; otherwise it is
+// after the closing brace, or -1.
 func (d *Decoder) openObject(i int) (next int, more bool) {
 	i = d.space(i + 1)
 	switch d.in[i] {
@@ -348,8 +348,8 @@ func (d *Decoder) openObject(i int) (next int, more bool) {
 	return d.fail(i), false
 }
 
-// nextMember reads what stands behind a member's value; the result is as openObject's. Loops that every object goes
-// through ask another first.
+// nextMember reads what follows a member's value; its result is that of openObject. Loops that every object goes
+// through first ask another.
 func (d *Decoder) nextMember(i int) (next int, more bool) {
 	if d.another(i) {
 		return i + 1, true
@@ -357,7 +357,7 @@ func (d *Decoder) nextMember(i int) (next int, more bool) {
 	return d.nextMemberSlow(i)
 }
 
-// another says whether a comma stands at i and the quote of a name behind it.
+// another reports whether there is a comma at i with the quote of a name right after it.
 func (d *Decoder) another(i int) bool { return uint16(word(d.in, i)) == ','|'"'<<8 }
 
 func (d *Decoder) nextMemberSlow(i int) (next int, more bool) {
@@ -373,8 +373,8 @@ func (d *Decoder) nextMemberSlow(i int) (next int, more bool) {
 	return d.fail(i), false
 }
 
-// nextElement reads what stands behind an element of an array. more: next is at the next element; otherwise behind the
-// bracket, or -1.
+// nextElement reads what follows an element of an array. If more is true, next is at the next element; otherwise it is
+// after the bracket, or -1.
 func (d *Decoder) nextElement(i int) (next int, more bool) {
 	i = d.space(i)
 	switch d.in[i] {

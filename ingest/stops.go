@@ -6,19 +6,19 @@ import (
 	"unsafe"
 )
 
-// Where strings stop is found out for the whole body at once, before anything of it is read: markStops goes over it
-// with the widest instructions that the processor has, and writes a bit for each byte. The end of a string is then a
-// count of zeros, whatever its length, without a loop whose last turn can't be predicted.
+// Where strings stop is determined for the whole body at once, before anything of it is read: markStops goes over it
+// with the widest instructions that the processor has, and writes a bit for each byte. Finding the end of a string then
+// is a count of zeros, whatever its length, without a loop whose last turn can't be predicted.
 
-// padding is how many zero bytes follow the text at least; as many as the widest load at the last index needs. Zero is
-// a stop, too.
+// padding is the minimum number of zero bytes that follow the text: as many as the widest load at the last index needs.
+// Zero is also a stop.
 const padding = 64
 
-// blockBytes is what markStops takes at a time; a block has a word of bits.
+// blockBytes is how much markStops processes at a time; a block has one word of bits.
 const blockBytes = 64
 
-// load copies the body into d.in and marks its stops in d.stops. Whole blocks are read where they are; the end of the
-// body is copied first, since nothing behind it may be read.
+// load copies the body into d.in and marks its stops in d.stops. Whole blocks are read in place; the end of the body is
+// copied first, since nothing past it may be read.
 func (d *Decoder) load(body []byte) {
 	whole := len(body) / blockBytes
 	blocks := whole + 2 // the end of the body, and padding
@@ -36,17 +36,17 @@ func (d *Decoder) load(body []byte) {
 	markStops(&rest[0], &rest[0], &d.stops[8*whole], 2)
 }
 
-// maxNear is how far stopAt looks: a word of bits that begins within a byte has at least 57 of use.
+// maxNear is how far stopAt looks: of a word of bits that begins within a byte, at least 57 are usable.
 const maxNear = 56
 
-// stopAt is the index of the first byte from i on that a string stops at: a quote, a backslash, a control character or
-// one that is not ASCII. When it is more than maxNear bytes away the result is i + maxNear + 1, which may be anything;
-// see farStop.
+// stopAt returns the index of the first byte from i on at which a string stops: a quote, a backslash, a control
+// character or one that is not ASCII. If that byte is more than maxNear bytes away, the result is i + maxNear + 1,
+// where any byte may be; see farStop.
 func (d *Decoder) stopAt(i int) int {
 	return i + bits.TrailingZeros64(d.stopsFrom(i)|1<<(maxNear+1))
 }
 
-// stopsFrom has a bit for each byte from i on, the first one lowest; the highest seven may be missing.
+// stopsFrom returns a bit for each byte from i on, the first one lowest; the highest seven may be missing.
 func (d *Decoder) stopsFrom(i int) uint64 { return word(d.stops, i>>3) >> (i & 7) }
 
 // farStop is stopAt over any distance.
@@ -68,7 +68,7 @@ func markStopsByWord(dst, src, stops *byte, blocks int) {
 	}
 }
 
-// stopBits has a bit for each byte of v, the first one lowest: whether a string stops there.
+// stopBits returns a bit for each byte of v, the first one lowest: whether a string stops there.
 func stopBits(v uint64) byte {
 	// The highest bit of each byte, carried into by the lower ones when there is a difference: it is no quote, no
 	// backslash, no control character.

@@ -3,7 +3,7 @@ package ingest
 import "golang.org/x/sys/cpu"
 
 // markStops copies blocks of blockBytes from src to dst, which may be the same, and writes a bit for each of their
-// bytes to stops: whether a string stops there. It reads and writes these blocks and their bits, and nothing else.
+// bytes to stops: whether a string stops there. It reads and writes only these blocks and their bits.
 func markStops(dst, src, stops *byte, blocks int) {
 	if cpu.X86.HasAVX2 {
 		markStopsAVX2(dst, src, stops, blocks)

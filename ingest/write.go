@@ -34,8 +34,8 @@ func (d *Decoder) put(start, end int) {
 	d.o += n
 }
 
-// copy copies n bytes of the text to d.out[o:]. There is room for padding bytes more: short ones are copied by whole
-// vectors, and what is too much is overwritten later.
+// copy copies n bytes of the text to d.out[o:]. There must be room for padding bytes more: short texts are copied in
+// whole vectors, and the excess is overwritten later.
 func (d *Decoder) copy(o, start, n int) {
 	if n <= padding {
 		copyPadded(d.out[o:o+padding], d.in[start:start+padding])
@@ -44,8 +44,8 @@ func (d *Decoder) copy(o, start, n int) {
 	}
 }
 
-// copyPadded copies padding bytes, 16 at a time: that is one load and one store. For more at once the compiler, which
-// can't know that they don't overlap, calls memmove.
+// copyPadded copies padding bytes, 16 at a time: each time one load and one store. For more at once the compiler would
+// call memmove, since it can't know that the two don't overlap.
 func copyPadded(to, from []byte) {
 	t, f := (*[padding]byte)(to), (*[padding]byte)(from)
 	*(*[16]byte)(t[0:]) = *(*[16]byte)(f[0:])
@@ -54,18 +54,18 @@ func copyPadded(to, from []byte) {
 	*(*[16]byte)(t[48:]) = *(*[16]byte)(f[48:])
 }
 
-// shortRoom is the room that a usual field may take, with what is copied too much.
+// shortRoom is the room that a usual field may take, including the excess that is copied.
 const shortRoom = 2 + 2 + padding
 
-// putShort writes d.in[start:end], of at most maxNear bytes, as a value at o, where there is room, and returns where it
-// ends.
+// putShort writes d.in[start:end], of at most maxNear bytes, as a value at o, where there must be room, and returns
+// where it ends.
 func (d *Decoder) putShort(o, start, end int) int {
 	putWord16(d.out, o, uint16(op.String)|uint16(end-start)<<8)
 	copyPadded(d.out[o+2:], d.in[start:])
 	return o + 2 + end - start
 }
 
-// putDecimal writes a number as a value likewise.
+// putDecimal does the same for a number.
 func (d *Decoder) putDecimal(o int, n decimal) int {
 	if n.places > 0 {
 		return d.putFloat(o, n.float())
@@ -73,7 +73,7 @@ func (d *Decoder) putDecimal(o int, n decimal) int {
 	return d.putInt(o, int64(n.digits))
 }
 
-// putByte writes a value that is a tag only likewise.
+// putByte does the same for a value that consists of a tag only.
 func (d *Decoder) putByte(o int, tag byte) int {
 	d.out[o] = tag
 	return o + 1
@@ -110,7 +110,7 @@ func (d *Decoder) putString(start, end int) {
 	d.o = o + n
 }
 
-// putTag writes a value that is a tag only.
+// putTag writes a value that consists of a tag only.
 func (d *Decoder) putTag(tag op.Tag) {
 	d.need(1)
 	d.out[d.o] = byte(tag)
@@ -141,14 +141,14 @@ func (d *Decoder) putNumber(i int) int {
 	return next
 }
 
-// putInt writes an Int at o, where there is room for 11 bytes, and returns where it ends.
+// putInt writes an Int at o, where there must be room for 11 bytes, and returns where it ends.
 func (d *Decoder) putInt(o int, n int64) int {
 	d.out[o] = byte(op.Int)
 	v := uint64(n<<1 ^ n>>63)
 	if v >= 1<<14 {
 		return o + 1 + binary.PutUvarint(d.out[o+1:], v)
 	}
-	more := 0 // one or two bytes, without asking which
+	more := 0 // one or two bytes, without a branch
 	if v >= 0x80 {
 		more = 1
 	}
@@ -156,7 +156,7 @@ func (d *Decoder) putInt(o int, n int64) int {
 	return o + 2 + more
 }
 
-// putFloat writes a Float likewise.
+// putFloat does the same for a Float.
 func (d *Decoder) putFloat(o int, f float64) int {
 	d.out[o] = byte(op.Float)
 	binary.LittleEndian.PutUint64(d.out[o+1:], math.Float64bits(f))
@@ -169,8 +169,8 @@ func (d *Decoder) putJSON(start, end int) {
 	d.adopt(op.AppendBlock(d.out[:d.o], op.JSON, d.body[start:end]))
 }
 
-// openBlock begins a value that carries its length; closeBlock writes the length. Most are short: one byte is set apart
-// for it.
+// openBlock begins a value that carries its length; closeBlock writes the length. Most lengths are short, so one byte
+// is reserved for them.
 func (d *Decoder) openBlock(tag op.Tag) (at int) {
 	d.need(2)
 	at = d.o

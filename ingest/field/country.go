@@ -10,8 +10,8 @@ import (
 )
 
 // Country returns the ISO 3166-1 alpha-2 code, in upper case, of a country that is given by its alpha-2 code, its
-// alpha-3 code or its English name, in any case (reference.md 2: names as well as can be). Kosovo's XK, which is in use
-// everywhere but not in the standard, is taken; UK is read as GB. A code costs no allocation, a name may.
+// alpha-3 code or its English name, in any case (reference.md 2: names on a best-effort basis). Kosovo's XK, which is
+// in use everywhere but not in the standard, is taken; UK is read as GB. A code costs no allocation; a name may.
 func Country(b []byte) (alpha2 [2]byte, ok bool) {
 	t := countries()
 	switch len(b) {
@@ -62,8 +62,8 @@ var countries = sync.OnceValue(func() *countryTable {
 	return t
 })
 
-// appendNameKey reduces a name to its letters: lower case, no accents, no blanks and marks, & as "and", no "the" in
-// front.
+// appendNameKey reduces a name to its letters: lower case, without accents, blanks and marks, with & as "and", and
+// without a leading "the".
 func appendNameKey(dst, name []byte) []byte {
 	start := len(dst)
 	for i, c := range name {
@@ -111,7 +111,7 @@ const alpha2Codes = "AD AE AF AG AI AL AM AO AQ AR AS AT AU AW AX AZ BA BB BD BE
 	"SS ST SV SX SY SZ " +
 	"TC TD TF TG TH TJ TK TL TM TN TO TR TT TV TW TZ UA UG UM US UY UZ VA VC VE VG VI VN VU WF WS XK YE YT ZA ZM ZW "
 
-// otherCountryNames are names in use beside the one that x/text displays.
+// otherCountryNames are names in use besides the one that x/text displays.
 var otherCountryNames = map[string][]string{
 	"AE": {"UAE", "Emirates"},
 	"BA": {"Bosnia"},

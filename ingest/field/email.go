@@ -19,8 +19,8 @@ const (
 )
 
 // Email reports whether b is an e-mail address by the syntax of reference.md 2.1: letters and digits of any script in
-// the local part; a host of ASCII labels that ends in a top-level domain of ICANN; Microsoft and Gmail addresses judged
-// more strictly. Nothing is trimmed. The compiled-in public suffix list stands for ICANN's list of top-level domains.
+// the local part; a host of ASCII labels that ends in a top-level domain of ICANN; stricter rules for Microsoft and
+// Gmail addresses. Nothing is trimmed. The compiled-in public suffix list stands for ICANN's list of top-level domains.
 func Email(b []byte) bool {
 	at := bytes.IndexByte(b, '@')
 	if at < 1 || at > MaxEmailLocalBytes || len(b) > MaxEmailBytes {
@@ -30,7 +30,7 @@ func Email(b []byte) bool {
 	return isLocalPart(local) && isHost(host) && providerAccepts(local, host)
 }
 
-// What an ASCII byte may do in a local part: stand at its ends and inside, or only inside.
+// Where an ASCII byte may be in a local part: at its ends and inside, or only inside.
 const (
 	localEnd    = 1
 	localInside = 2
@@ -71,7 +71,7 @@ func isLocalPart(b []byte) bool {
 	return kind == localEnd
 }
 
-// isHost takes two or more labels of letters, digits and inner hyphens, the last one a top-level domain.
+// isHost accepts two or more labels of letters, digits and inner hyphens, of which the last is a top-level domain.
 func isHost(b []byte) bool {
 	start, labels := 0, 0
 	for i := 0; i <= len(b); i++ {
@@ -94,13 +94,13 @@ func isHost(b []byte) bool {
 	return false
 }
 
-// providerAccepts applies what single providers ask for on top. Both parts are good in general.
+// providerAccepts applies the additional rules of single providers. Both parts are already valid in general.
 func providerAccepts(local, host []byte) bool {
 	name := host[:bytes.IndexByte(host, '.')]
 	switch {
 	case equalsLower(name, "msn"), equalsLower(name, "hotmail"), equalsLower(name, "outlook"),
 		equalsLower(name, "live"):
-		// The dear question, who owns the host, is put last.
+		// The expensive question, who owns the host, comes last.
 		return isMicrosoftLocalPart(local) || !isRegistered(name, host)
 	case equalsLower(host, "gmail.com"), equalsLower(host, "googlemail.com"):
 		return utf8.RuneCount(local) >= 2
@@ -108,7 +108,7 @@ func providerAccepts(local, host []byte) bool {
 	return true
 }
 
-// isMicrosoftLocalPart holds what stands before the plus sign against \w[-\w]*(\.[-\w]+)*.
+// isMicrosoftLocalPart matches the part before the plus sign against \w[-\w]*(\.[-\w]+)*.
 func isMicrosoftLocalPart(b []byte) bool {
 	if plus := bytes.IndexByte(b, '+'); plus >= 0 {
 		b = b[:plus]
@@ -130,8 +130,8 @@ func isRegistered(name, host []byte) bool {
 	return len(name)+1+len(suffix) == len(host)
 }
 
-// topLevel remembers which labels are top-level domains of ICANN, because asking the list allocates. Only those that
-// are get remembered, so its size is bounded by the list.
+// topLevel remembers which labels are top-level domains of ICANN, because asking the list allocates. It remembers only
+// such labels, so its size is bounded by the list.
 var topLevel = newTopLevelDomains()
 
 type topLevelDomains struct {
@@ -158,7 +158,8 @@ func (d *topLevelDomains) has(label []byte) bool {
 		return true
 	}
 	name := string(buf[:n])
-	// Some countries only give out third-level names, which the list writes as *.np: a label in front finds both kinds.
+	// Some countries only give out third-level names, which the list writes as *.np: with a label in front, both kinds
+	// are found.
 	if _, icann := publicsuffix.PublicSuffix("x." + name); !icann {
 		return false
 	}
@@ -178,7 +179,7 @@ func (d *topLevelDomains) remember(name string) {
 	d.known.Store(&next)
 }
 
-// equalsLower compares b, in lower case, to a string that is.
+// equalsLower compares b, in lower case, to s, which is in lower case already.
 func equalsLower(b []byte, s string) bool {
 	if len(b) != len(s) {
 		return false

@@ -1,17 +1,17 @@
 // Package field holds the value rules of single fields: what counts as a time, an e-mail address, a phone number, a
 // country, an amount of money. It knows neither HTTP nor JSON nor profiles: the bytes that it gets are those of one
-// decoded JSON string (or, for MinorUnits, of one JSON number), and it says whether they are good and what they mean.
+// decoded JSON string (or, for MinorUnits, of one JSON number), and it says whether they are valid and what they mean.
 //
 // Invariants
-//   - Functions are pure: the answer depends on the argument and on tables that are compiled in. No clock, no network,
-//     no file is read, so that every node of a cluster judges alike.
+//   - Functions are pure: the answer depends on the argument and on compiled-in tables. They use no clock, no network
+//     and no file, so that every node of a cluster judges alike.
 //   - Arguments are only read and never kept. Strings that are returned belong to the package and live forever.
 //   - No bytes make a function panic, invalid UTF-8 included (it is refused wherever a rule looks at characters).
-//   - The ordinary value allocates nothing; a rare one (a country by its name, a number seen for the first time) may.
+//   - An ordinary value allocates nothing; a rare one (a country by its name, a number seen for the first time) may.
 //   - All functions may be called from any number of goroutines. Phones is the only value with state, a bounded memory
 //     of earlier answers that never changes an answer.
 //
-// Which name has which rule is not decided here: that is the business of the track decoder.
+// Which name has which rule is not decided here but in the track decoder.
 package field
 
 import (
@@ -19,7 +19,7 @@ import (
 	"unicode/utf8"
 )
 
-// Sizes of the contract. Characters are code points; the ids are limited in bytes.
+// Sizes in the contract. Characters are code points; ids are limited in bytes.
 const (
 	MaxStringChars     = 255 // strings, event, product, attribute and property names (service.md 2.7)
 	MaxExternalIDBytes = 987 // reference.md 1.4
@@ -36,8 +36,7 @@ func Runes255(b []byte) bool {
 	return len(b) <= MaxStringChars*utf8.UTFMax && utf8.RuneCount(b) <= MaxStringChars
 }
 
-// Name reports whether b is good for the name of an event or the id of a product: 1 to 255 characters (reference.md
-// 1.6, 1.7).
+// Name reports whether b is a valid name of an event or id of a product: 1 to 255 characters (reference.md 1.6, 1.7).
 func Name(b []byte) bool {
 	return len(b) > 0 && Runes255(b)
 }
@@ -75,8 +74,8 @@ func DeviceID(b []byte) bool {
 	return len(b) >= MinDeviceIDBytes && len(b) <= MaxDeviceIDBytes
 }
 
-// Gender returns the letter of a gender, which is sent as M, F, O, N or P or as the words behind them (decisions.md
-// D9), in any case.
+// Gender returns the letter of a gender, which is sent as M, F, O, N or P or as the words for these (decisions.md D9),
+// in any case.
 func Gender(b []byte) (letter byte, ok bool) {
 	if len(b) == 0 {
 		return 0, false
@@ -88,8 +87,7 @@ func Gender(b []byte) (letter byte, ok bool) {
 
 var genders = map[byte]string{'M': "male", 'F': "female", 'O': "other", 'N': "not applicable", 'P': "prefer not to say"}
 
-// equalWords says whether b is the words, in any case; what stands between two of them may be an underscore or a
-// hyphen, too.
+// equalWords reports whether b is the words, in any case; an underscore or a hyphen may also separate two words.
 func equalWords(b []byte, words string) bool {
 	if len(b) != len(words) {
 		return false
@@ -105,8 +103,8 @@ func equalWords(b []byte, words string) bool {
 	return true
 }
 
-// UUID decodes the canonical form of a UUID, 8-4-4-4-12 hexadecimal digits of any case. Version and variant are not
-// looked at.
+// UUID decodes the canonical form of a UUID, 8-4-4-4-12 hexadecimal digits of any case. It does not check version and
+// variant.
 func UUID(b []byte) (id [16]byte, ok bool) {
 	if len(b) != 36 || b[8] != '-' || b[13] != '-' || b[18] != '-' || b[23] != '-' {
 		return id, false
@@ -158,7 +156,7 @@ func isDigit(c byte) bool {
 	return c-'0' <= 9
 }
 
-// lower and upper change ASCII letters alone.
+// lower and upper change only ASCII letters.
 func lower(c byte) byte {
 	if c-'A' < 26 {
 		return c + ('a' - 'A')
@@ -173,7 +171,7 @@ func upper(c byte) byte {
 	return c
 }
 
-// appendLower appends b with every letter in its simple lower case. Bytes that are no UTF-8 stay as they are.
+// appendLower appends b with every letter in its simple lower case. Bytes that aren't valid UTF-8 stay as they are.
 func appendLower(dst, b []byte) []byte {
 	for i := 0; i < len(b); {
 		if b[i] < utf8.RuneSelf {

@@ -6,11 +6,11 @@ import (
 	"golang.org/x/text/language"
 )
 
-// Language returns the code of a language in lower case: two letters of ISO 639-1 where there are, else the three of
+// Language returns the code of a language in lower case: two letters of ISO 639-1 where they exist, else the three of
 // ISO 639-2 or 639-3, such as agq, ksf or tzm (reference.md 2). Three-letter spellings of a two-letter code and
-// withdrawn codes are read as the code of today (eng as en, iw as he). A locale stands for its language: en-US and
-// pt_BR are en and pt. The codes for no particular language (und, mul, mis, zxx, qaa to qtz) are refused.
-// A two-letter code costs no allocation.
+// withdrawn codes are read as today's code (eng as en, iw as he). A locale stands for its language: en-US and pt_BR are
+// en and pt. The codes for no particular language (und, mul, mis, zxx, qaa to qtz) are refused. A two-letter code costs
+// no allocation.
 func Language(b []byte) (canonical string, ok bool) {
 	end := 0
 	for end < len(b) && b[end] != '-' && b[end] != '_' {
@@ -32,7 +32,7 @@ func Language(b []byte) (canonical string, ok bool) {
 	return canonical, canonical != ""
 }
 
-// isSubtags reports whether b is empty or a row of subtags of one to eight letters and digits, each behind - or _.
+// isSubtags reports whether b is empty or a sequence of subtags of one to eight letters and digits, each after - or _.
 func isSubtags(b []byte) bool {
 	length := 1
 	for i, c := range b {

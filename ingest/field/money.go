@@ -8,8 +8,8 @@ import (
 	"github.com/bojanz/currency"
 )
 
-// Currency returns an ISO 4217 code in upper case, and how many decimal digits the currency has (2 for USD, 0 for
-// JPY). Lower case is read too (reference.md 1.7).
+// Currency returns an ISO 4217 code in upper case, and how many decimal digits the currency has (2 for USD, 0 for JPY).
+// Lower case is also read (reference.md 1.7).
 func Currency(b []byte) (code [3]byte, digits uint8, ok bool) {
 	if len(b) != 3 {
 		return code, 0, false
@@ -26,7 +26,7 @@ func Currency(b []byte) (code [3]byte, digits uint8, ok bool) {
 	return code, known - 1, true
 }
 
-// currencies holds one more than the digits of each currency, and 0 for codes that are none.
+// currencies holds the number of digits of each currency plus one, and 0 for codes that aren't currencies.
 var currencies = sync.OnceValue(func() *[26 * 26 * 26]uint8 {
 	table := new([26 * 26 * 26]uint8)
 	for _, code := range currency.GetCurrencyCodes() {
@@ -46,17 +46,17 @@ func currencyPlace(code [3]byte) (place int, ok bool) {
 	return int(x)*26*26 + int(y)*26 + int(z), x < 26 && y < 26 && z < 26
 }
 
-// MaxPriceBytes is how long the text of a price may be.
+// MaxPriceBytes bounds the text of a price.
 const MaxPriceBytes = 1024
 
-// maxPriceDigits is how many digits of a price count, from the first that is not zero on. What is behind them is below
+// maxPriceDigits is how many digits of a price count, from the first non-zero one on. The digits after them are below
 // 10⁻⁴⁵ of a minor unit of any product that fits.
 const maxPriceDigits = 64
 
 // MinorUnits multiplies a price, given as the text of a JSON number (12.345, 1e2, -3.5), by a quantity, and returns the
-// product in minor units: with digits 2, a price of 12.34 is 1234. The arithmetic is exact, of maxPriceDigits; the
-// product is rounded once, at the end, half away from zero. A text that is no JSON number or longer than MaxPriceBytes,
-// or a product that 64 bits don't hold, is not ok.
+// product in minor units: with digits 2, a price of 12.34 is 1234. The arithmetic is exact for maxPriceDigits; the
+// product is rounded once, at the end, half away from zero. ok is false for a text that is not a JSON number or longer
+// than MaxPriceBytes, and for a product that doesn't fit into 64 bits.
 func MinorUnits(priceText []byte, digits uint8, quantity int64) (minor int64, ok bool) {
 	if minor, ok = plainPrice(priceText, digits, quantity); ok {
 		return minor, true
@@ -84,16 +84,16 @@ func MinorUnits(priceText []byte, digits uint8, quantity int64) (minor int64, ok
 	return 0, false
 }
 
-// plainPrice is MinorUnits for a price of few digits without exponent, of which none is below the minor unit, and a
+// plainPrice is MinorUnits for a price of few digits without an exponent, none of them below the minor unit, and a
 // small quantity.
 func plainPrice(text []byte, digits uint8, quantity int64) (minor int64, ok bool) {
-	const maxBytes, maxQuantity = 12, 1000 // the product, three more digits of the currency included, stays below 10^18
+	const maxBytes, maxQuantity = 12, 1000 // the product, with three more digits of the currency, is below 10^18
 	if len(text) == 0 || len(text) > maxBytes || digits > 3 || quantity < 0 || quantity > maxQuantity ||
 		!isDigit(text[0]) ||
 		text[0] == '0' && len(text) > 1 && text[1] != '.' {
 		return 0, false
 	}
-	fraction := -1 // digits behind the point, -1 before it
+	fraction := -1 // digits after the point, -1 before it
 	for _, c := range text {
 		switch {
 		case isDigit(c):
@@ -123,7 +123,7 @@ func magnitude(n int64) uint64 {
 	return uint64(n)
 }
 
-// maxExponent is where exponents end: beyond it every number of MaxPriceBytes is as good as infinite, or as zero.
+// maxExponent is where exponents are cut: beyond it every number of MaxPriceBytes is practically infinite, or zero.
 const maxExponent = 10 * MaxPriceBytes
 
 // decimal reads a JSON number as ±coefficient·10^exponent. The coefficient has at most maxPriceDigits, 213 bits.
@@ -174,15 +174,15 @@ func power(b []byte) (n int, ok bool) {
 	return sign * n, len(b) > 0
 }
 
-// wide is an unsigned integer of 320 bits, lowest limb first: the coefficient of 64 digits times a quantity of 64 bits
-// fits. Limbs from used on are zero.
+// wide is an unsigned integer of 320 bits, lowest limb first: enough for a coefficient of 64 digits times a quantity of
+// 64 bits. Limbs from used on are zero.
 type wide struct {
 	limbs [5]uint64
 	used  int
 }
 
-// digits appends the decimal digits in front of b to w and returns how many there were, and how many of them were
-// dropped because w has maxPriceDigits significant ones.
+// digits appends the decimal digits at the start of b to w and returns how many there were, and how many of them were
+// dropped because w already has maxPriceDigits significant ones.
 func (w *wide) digits(b []byte, significant *int) (count, dropped int) {
 	for ; count < len(b) && isDigit(b[count]); count++ {
 		if *significant == maxPriceDigits {
@@ -197,7 +197,7 @@ func (w *wide) digits(b []byte, significant *int) (count, dropped int) {
 	return count, dropped
 }
 
-// multiplyAdd is w = w·factor + carry. The factor isn't zero, so that no limb gets lost.
+// multiplyAdd sets w to w·factor + carry. The factor isn't zero, so that no limb gets lost.
 func (w *wide) multiplyAdd(factor, carry uint64) {
 	for i := range w.used {
 		high, low := bits.Mul64(w.limbs[i], factor)
@@ -221,7 +221,7 @@ func (w *wide) divide() (remainder uint64) {
 	return remainder
 }
 
-// scale returns w·10^exponent, rounded half up, when it fits into 64 bits. It uses w up.
+// scale returns w·10^exponent, rounded half up, if it fits into 64 bits. It consumes w.
 func (w *wide) scale(exponent int) (value uint64, ok bool) {
 	for ; exponent > 0 && w.used > 0; exponent-- {
 		if w.used > 1 {
@@ -229,7 +229,8 @@ func (w *wide) scale(exponent int) (value uint64, ok bool) {
 		}
 		w.multiplyAdd(10, 0)
 	}
-	// The digit that is dropped last decides: those behind it only make the rest of it larger, below one unit of it.
+	// The digit that is dropped last decides: those after it only make the remainder larger, by less than one unit of
+	// it.
 	var dropped uint64
 	for ; exponent < 0 && (w.used > 0 || dropped != 0); exponent++ {
 		dropped = w.divide()

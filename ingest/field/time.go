@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Time reads a datetime in one of the shapes of reference.md 1.5 and returns the instant in milliseconds since the
-// Unix epoch. No zone means UTC, a date alone means midnight UTC.
+// Time reads a datetime in one of the shapes of reference.md 1.5 and returns the instant in milliseconds since the Unix
+// epoch. No zone means UTC; a date alone means midnight UTC.
 //
 //	2026-11-21T04:23:01.123Z        ISO 8601: T, t or a blank in the middle; seconds optional; a fraction of any length
 //	2026-11-21 04:23:01             behind a point or a comma, cut to milliseconds; zone absent, Z, UTC, GMT, +01:00,
@@ -17,9 +17,9 @@ import (
 //	11/21/2026, 1/2/2026            month first
 //	Sat 11 21 04:23:01.PST 2026     ddd MM dd HH:mm:ss.TZD YYYY; month as number or name; zone as above or American
 //
-// The calendar is the proleptic Gregorian one, the years are 0 to 9999 in UTC; behind a zone that leads beyond 9999 is
-// its end. Second 60 is read as 59.999, and 24:00:00 as the midnight that ends the day. The name of the weekday has to
-// be one, but not the right one.
+// The calendar is the proleptic Gregorian one, with the years 0 to 9999 in UTC. A time that its zone carries beyond
+// 9999 is the end of that year. Second 60 is read as 59.999, and 24:00:00 as the midnight that ends the day. The name
+// of the weekday has to be one, but not the right one.
 func Time(b []byte) (unixMillis int64, ok bool) {
 	if unixMillis, ok = plainTime(b); ok {
 		return unixMillis, true
@@ -42,31 +42,31 @@ func otherTime(b []byte) (unixMillis int64, ok bool) {
 	default:
 		unixMillis, ok = slashDate(b)
 	}
-	// A zone may carry the first and the last day over the edge. What comes after the end is the future all the same.
+	// A zone may carry the first and the last day over the edge. What comes after the end is in the future anyway.
 	return min(unixMillis, maxUnixMillis), ok && unixMillis >= minUnixMillis
 }
 
-// LooksLikeTime reports whether Time reads b. Most strings are told apart by their first bytes.
+// LooksLikeTime reports whether Time reads b. The first bytes rule out most strings.
 func LooksLikeTime(b []byte) bool {
 	_, ok := Time(b)
 	return ok
 }
 
-// AttributeTime is Time for the value of a custom attribute, where a year after 3000 is not taken for a time and the
+// AttributeTime is Time for the value of a custom attribute, where a year after 3000 does not count as a time and the
 // string stays a string (reference.md 1.5).
 func AttributeTime(b []byte) (unixMillis int64, ok bool) {
 	unixMillis, ok = Time(b)
 	return unixMillis, ok && unixMillis < afterYear3000
 }
 
-// Times reads times as Time does, and remembers the day of the last one: most times of a request are of one day, and
-// the calendar is most of what a time costs. The zero value is ready. It belongs to one goroutine.
+// Times reads times as Time does, and remembers the day of the last one: most times of a request are on one day, and
+// the calendar is most of the cost of a time. The zero value is ready. It belongs to one goroutine.
 type Times struct {
-	head, tail uint64 // the day as it was written: eight bytes from its beginning, eight up to the T; 0: none yet
+	head, tail uint64 // the day as it was written: the first eight bytes, and the eight up to the T; 0: none yet
 	midnight   int64
 }
 
-// Time is Time.
+// Time is the function Time.
 func (t *Times) Time(b []byte) (unixMillis int64, ok bool) {
 	if len(b) == shortZ || len(b) == longZ {
 		if unixMillis, ok = t.sameDay(b); ok {
@@ -81,13 +81,13 @@ func (t *Times) Time(b []byte) (unixMillis int64, ok bool) {
 	return otherTime(b)
 }
 
-// AttributeTime is AttributeTime.
+// AttributeTime is the function AttributeTime.
 func (t *Times) AttributeTime(b []byte) (unixMillis int64, ok bool) {
 	unixMillis, ok = t.Time(b)
 	return unixMillis, ok && unixMillis < afterYear3000
 }
 
-// sameDay is plainTime for a time, of one of its two lengths, on the day of the last one.
+// sameDay is plainTime for a time, in one of its two lengths, on the day of the last one.
 func (t *Times) sameDay(b []byte) (unixMillis int64, ok bool) {
 	if head, tail := dayWords(b); head != t.head || tail != t.tail || tail == 0 {
 		return 0, false
@@ -107,13 +107,13 @@ func (t *Times) sameDay(b []byte) (unixMillis int64, ok bool) {
 	return t.midnight + int64(hour)*hourMillis + int64(minute)*minuteMillis + int64(second)*1000 + int64(millis), true
 }
 
-// dayWords are the first eight bytes of YYYY-MM-DDT and the last eight, which together are all of them.
+// dayWords returns the first eight bytes of YYYY-MM-DDT and the last eight, which together are all of them.
 func dayWords(b []byte) (head, tail uint64) {
 	return binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[3:])
 }
 
-// DateOfBirth returns the date YYYY-MM-DD of anything that Time reads. It is the one that was written, not the one that
-// it was in UTC then: nobody's birthday depends on a zone. (Of the rare form with a weekday it is the one in UTC.)
+// DateOfBirth returns the date YYYY-MM-DD of anything that Time reads. It is the written date, not the date in UTC at
+// that time: nobody's birthday depends on a zone. (For the rare form with a weekday it is the date in UTC.)
 func DateOfBirth(b []byte) (date [10]byte, ok bool) {
 	millis, ok := Time(b)
 	if !ok {
@@ -143,7 +143,7 @@ const (
 const shortZ, longZ = len("2026-11-21T04:23:01Z"), len("2026-11-21T04:23:01.123Z")
 
 // plainTime reads what most clients send, YYYY-MM-DDTHH:MM:SSZ with or without three digits of a fraction, eight bytes
-// at a time. What it does not take, a leap second among it, may still be a time.
+// at a time. What it refuses, such as a leap second, may still be a time.
 func plainTime(b []byte) (unixMillis int64, ok bool) {
 	if len(b) != shortZ && len(b) != longZ {
 		return 0, false
@@ -182,8 +182,8 @@ var (
 	daytimePattern  = newPattern("00:00:00")
 )
 
-// newPattern has, for each byte, what carries a difference that may not be over into the highest bit: any difference,
-// above 9 at a digit.
+// newPattern returns the pattern of text. Adding limit carries a forbidden difference into the highest bit of its byte:
+// any difference at all, and at a digit one above 9.
 func newPattern(text string) (p pattern) {
 	for i := range len(text) {
 		limit := uint64(0x7f)
@@ -196,14 +196,14 @@ func newPattern(text string) (p pattern) {
 	return p
 }
 
-// of has the digits of b in the low halves of its bytes, the first one lowest. A byte of b that does not fit has the
-// highest bit set.
+// of returns the digits of b in the low halves of its bytes, the first one lowest. A byte of b that does not fit has
+// its highest bit set.
 func (p *pattern) of(b []byte) uint64 {
 	v := binary.LittleEndian.Uint64(b) ^ p.text
 	return v | (v&^highBits+p.limit)&highBits
 }
 
-// tens is the number of the two digits at i and i+1.
+// tens returns the number made of the two digits at i and i+1.
 func tens(digits uint64, i int) int {
 	return int(digits>>(8*i)&0xf)*10 + int(digits>>(8*i+8)&0xf)
 }
@@ -298,7 +298,7 @@ func weekdayTime(b []byte) (int64, bool) {
 	return join(midnight, hour, minute, second, b)
 }
 
-// join puts a day and a time of day together, with the fraction and the zone that are left in rest.
+// join combines a day and a time of day with the fraction and the zone that are left in rest.
 func join(midnight int64, hour, minute, second int, rest []byte) (int64, bool) {
 	if hour > 24 || minute > 59 || second > 60 {
 		return 0, false
@@ -315,7 +315,7 @@ func join(midnight int64, hour, minute, second int, rest []byte) (int64, bool) {
 	return midnight + of - int64(offsetMinutes)*minuteMillis, ok
 }
 
-// joinMinute is join for a time of day without seconds, where a fraction would be one of a minute: it is refused.
+// joinMinute is join for a time of day without seconds. A fraction would be one of a minute, and is refused.
 func joinMinute(midnight int64, hour, minute int, rest []byte) (int64, bool) {
 	if len(rest) > 0 && (rest[0] == '.' || rest[0] == ',' || rest[0] == ':') {
 		return 0, false
@@ -323,7 +323,7 @@ func joinMinute(midnight int64, hour, minute int, rest []byte) (int64, bool) {
 	return join(midnight, hour, minute, 0, rest)
 }
 
-// fraction reads .d…, ,d… or :ddd in front of b and returns what is behind it. Nothing to read is fine.
+// fraction reads .d…, ,d… or :ddd at the start of b and returns what follows. Having nothing to read is fine.
 func fraction(b []byte) (millis int, rest []byte, ok bool) {
 	if len(b) == 0 || b[0] != '.' && b[0] != ',' && b[0] != ':' {
 		return 0, b, true
@@ -367,7 +367,7 @@ func zone(b []byte) (minutes int, ok bool) {
 	case len(b) == len("01"):
 		hour = pair(b[0], b[1])
 	case len(b) == len("0100"):
-		if b[1] == ':' { // +1:00, which stands in the documentation of the public API
+		if b[1] == ':' { // +1:00 is in the documentation of the public API
 			hour, minute = pair('0', b[0]), pair(b[2], b[3])
 		} else {
 			hour, minute = pair(b[0], b[1]), pair(b[2], b[3])
@@ -397,7 +397,7 @@ func americanZone(b []byte) (hours int64, found bool) {
 	return 0, false
 }
 
-// notDigits is larger than every limit that pairs are held against.
+// notDigits is larger than every limit that results of pair are compared with.
 const notDigits = 1 << 20
 
 // pair returns the value of two digits, or notDigits.
@@ -414,7 +414,7 @@ func year4(b []byte) int {
 	return pair(b[0], b[1])*100 + pair(b[2], b[3])
 }
 
-// shortNumber reads one or two digits in front of b.
+// shortNumber reads one or two digits at the start of b.
 func shortNumber(b []byte) (value int, rest []byte, ok bool) {
 	switch {
 	case len(b) == 0 || !isDigit(b[0]):
@@ -425,7 +425,7 @@ func shortNumber(b []byte) (value int, rest []byte, ok bool) {
 	return pair(b[0], b[1]), b[2:], true
 }
 
-// monthToken reads the number or the English three-letter name of a month in front of b.
+// monthToken reads the number or the English three-letter name of a month at the start of b.
 func monthToken(b []byte) (month int, rest []byte, ok bool) {
 	if len(b) < 3 || isDigit(b[0]) {
 		return shortNumber(b)
@@ -443,7 +443,7 @@ const (
 	weekdayNames = "sunmontuewedthufrisat"
 )
 
-// index3 returns the place of the first three letters of b, of any case, in a row of three-letter names, or -1.
+// index3 returns the index of the first three letters of b, in any case, in a list of three-letter names, or -1.
 func index3(names string, b []byte) int {
 	for i := 0; i < len(names); i += 3 {
 		if names[i] == lower(b[0]) && names[i+1] == lower(b[1]) && names[i+2] == lower(b[2]) {
@@ -453,7 +453,7 @@ func index3(names string, b []byte) int {
 	return -1
 }
 
-// date returns midnight UTC of a day of the calendar.
+// date returns midnight UTC of a calendar day.
 func date(year, month, day int) (unixMillis int64, ok bool) {
 	if year > 9999 || month < 1 || month > 12 || day < 1 || day > daysIn(year, month) {
 		return 0, false

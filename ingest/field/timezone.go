@@ -10,14 +10,14 @@ import (
 // TimeZone returns the IANA name of a zone that is given by that name or by its name in Rails, such as "Eastern Time
 // (US & Canada)" (reference.md 2). Names are compared exactly. time.LoadLocation knows each name that is returned.
 //
-// The names are a list, rather than what time.LoadLocation opens, because that one looks into the file system of the
-// machine: dear for a wrong name, and another answer on another machine.
+// The names are in a list, rather than left to time.LoadLocation, which looks into the file system of the machine: that
+// is expensive for a wrong name, and gives another answer on another machine.
 func TimeZone(b []byte) (iana string, ok bool) {
 	iana, ok = timeZones()[string(b)]
 	return iana, ok
 }
 
-// zoneNames holds the names of the zone database of Go, one to a line, without Factory, which is no place.
+// zoneNames holds the names in Go's zone database, one per line, without Factory, which is not a place.
 //
 //go:embed zones.txt
 var zoneNames string
@@ -37,7 +37,7 @@ var timeZones = sync.OnceValue(func() map[string]string {
 	return zones
 })
 
-// railsZones are the zones that Rails has in its menus, from west to east: IANA name, then what Rails calls it.
+// railsZones are the zones in the menus of Rails, from west to east: IANA name, then the name in Rails.
 const railsZones = `Etc/GMT+12: International Date Line West
 Pacific/Midway: Midway Island
 Pacific/Pago_Pago: American Samoa

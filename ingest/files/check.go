@@ -10,9 +10,9 @@ import (
 	"unicode/utf8"
 )
 
-// Check reads a file from its beginning to its end and returns how many rows it has. Its errors are those of a Reader.
-// It takes notes of NDJSON, unless they are nil. onWay hears now and then how many bytes are behind it; an error of
-// onWay ends it.
+// Check reads a file from beginning to end and returns how many rows it has. Its errors are those of a Reader. It takes
+// notes of NDJSON, unless notes is nil. It calls onWay now and then with the number of bytes checked; an error of onWay
+// ends it.
 func Check(f Source, size int64, format Format, o Options, notes *Notes, onWay func(offset int64) error) (
 	rows int64, err error) {
 
@@ -37,11 +37,11 @@ func Check(f Source, size int64, format Format, o Options, notes *Notes, onWay f
 	}
 }
 
-// pieceBytes is how much of a file is checked by one goroutine at a time. A piece grows until it has a whole line.
+// pieceBytes is how much of a file one goroutine checks at a time. A piece grows until it contains a whole line.
 const pieceBytes = 256 << 10
 
-// checkAll checks the lines that are left, in pieces: they are read one after the other, and several are checked at a
-// time. What is said of them is said in the order of the file.
+// checkAll checks the remaining lines, in pieces. Pieces are read one after the other and checked several at a time.
+// Results are reported in the order of the file.
 func (l *lines) checkAll(size int, notes *Notes, onWay func(offset int64) error) (rows int64, err error) {
 	checkers := runtime.GOMAXPROCS(0)
 	given := make(chan *piece)
@@ -96,25 +96,25 @@ func (l *lines) checkAll(size int, notes *Notes, onWay func(offset int64) error)
 	return behind.Row - 1, nil
 }
 
-// usualLineBytes is how long lines are thought to be of which nothing is known.
+// usualLineBytes is the assumed length of a line before any is known.
 const usualLineBytes = 200
 
-// piece is a run of whole lines. It is its checker's from when it is given until checked says that this is over.
+// piece is a run of whole lines. It belongs to its checker from when it is given until checked is signalled.
 type piece struct {
 	text    []byte
 	checked chan struct{}
 
 	noting    bool
-	lineBytes int // of a line of the pieces before, about
+	lineBytes int // average length of a line in the pieces before
 
 	rows, lines int64
-	err         error  // the first fault, or what kept the text from being read on
-	notes       []note // nil: none
-	hash        uint64 // with them
+	err         error  // the first fault, or what kept the text from being read to the end
+	notes       []note // nil: there are none
+	hash        uint64 // of text, if there are notes
 }
 
-// fill reads a piece, which begins with the rest of the one before. rest is the line behind it, or what was read of
-// that; more is false when there is nothing to be read any more.
+// fill reads a piece, which begins with before, the rest of the previous piece. rest is what was read of the line after
+// the piece; more is false when there is nothing left to read.
 func (p *piece) fill(r io.Reader, before []byte, size, maxRow int) (rest []byte, more bool) {
 	p.text, p.err = append(p.text[:0], before...), nil
 	for {
@@ -134,12 +134,12 @@ func (p *piece) fill(r io.Reader, before []byte, size, maxRow int) (rest []byte,
 			p.text, rest = p.text[:end], p.text[end:]
 			return rest, true
 		case len(p.text) > maxRow:
-			return nil, true // the check says so
+			return nil, true // check reports that
 		}
 	}
 }
 
-// check finds the first fault of a piece, and takes notes of one that has none.
+// check finds the first fault of a piece, and takes notes of a piece that has none.
 func (p *piece) check(n *noter, o Options) {
 	if p.noting && utf8.Valid(p.text) && p.checkAndNote(n, o) {
 		return

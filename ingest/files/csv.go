@@ -6,22 +6,22 @@ import (
 	"io"
 )
 
-// sheet reads CSV (RFC 4180) with a header. encoding/csv doesn't tell a quoted cell from one that isn't, which decides
-// what is text, and has no bound for a row.
+// sheet reads CSV (RFC 4180) with a header. encoding/csv doesn't distinguish a quoted cell from an unquoted one, which
+// decides what is text, and it has no bound for a row.
 type sheet struct {
 	window
 	o     Options
 	row   int64
 	cells []cell
 	table *table
-	text  []byte // cells whose doubled quotes were taken out
+	text  []byte // cells from which doubled quotes were removed
 }
 
-// cell of a row. Its text is where it was read, or in sheet.text.
+// cell is a cell of a row. Its text lies where it was read, or in sheet.text.
 type cell struct {
 	text   []byte
-	quoted bool // text, whatever it looks like
-	json   bool // text is JSON already; nil: null
+	quoted bool // it is text, whatever it looks like
+	json   bool // text is already JSON; nil: null
 }
 
 func newSheet(f Source, at Position, o Options) (Reader, error) {
@@ -59,10 +59,10 @@ func (s *sheet) readHeader() error {
 	return nil
 }
 
-// Position is that of the next row.
+// Position returns the position of the next row.
 func (s *sheet) Position() Position { return Position{Row: s.row, Line: s.line, Offset: s.at} }
 
-// Next reads a record. Blank lines are passed over.
+// Next reads a record. It skips blank lines.
 func (s *sheet) Next(r *Row) error {
 	for {
 		at := s.Position()
@@ -90,7 +90,8 @@ func (s *sheet) Next(r *Row) error {
 	}
 }
 
-// record reads the cells of the row that the rest begins with: its size, and the lines that end in it.
+// record reads the cells of the row at the start of the rest. It returns its size, and the number of lines that end in
+// it.
 func (s *sheet) record() (size int, lines int64, err error) {
 	s.cells, s.text = s.cells[:0], s.text[:0]
 	end, lines, err := s.findEnd()
@@ -110,7 +111,7 @@ func (s *sheet) record() (size int, lines int64, err error) {
 	return end, lines, s.split(cutLineEnd(record))
 }
 
-// findEnd is where the record ends, with its line feed: the first one that stands in no quotes.
+// findEnd returns where the record ends, after its line feed: the first one that is not in quotes.
 func (s *sheet) findEnd() (end int, lines int64, err error) {
 	quoted := false
 	for from := 0; ; {
@@ -143,7 +144,7 @@ func cutLineEnd(record []byte) []byte {
 	return bytes.TrimSuffix(bytes.TrimSuffix(record, []byte("\n")), []byte("\r"))
 }
 
-// fault is one at i of a record.
+// fault returns a fault at index i of a record.
 func (s *sheet) fault(record []byte, i int, text string) error {
 	before := record[:i]
 	lines := int64(bytes.Count(before, []byte("\n")))
@@ -166,7 +167,7 @@ func (s *sheet) split(record []byte) error {
 	}
 }
 
-// cell reads the cell at i and says where it ends, at a comma or at the end of the record.
+// cell reads the cell at i and returns where it ends, at a comma or at the end of the record.
 func (s *sheet) cell(record []byte, i int) (end int, err error) {
 	if i < len(record) && record[i] == '"' {
 		return s.quotedCell(record, i)
@@ -204,7 +205,7 @@ func (s *sheet) quotedCell(record []byte, i int) (end int, err error) {
 		return 0, s.fault(record, end+1, "text behind a closing quote")
 	}
 	text := record[i:end]
-	if len(s.text) > from { // what was before stays where it is, should s.text grow
+	if len(s.text) > from { // earlier cells keep their bytes even if s.text grows
 		s.text = append(s.text, text...)
 		text = s.text[from:len(s.text):len(s.text)]
 	}

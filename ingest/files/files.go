@@ -1,13 +1,14 @@
 // Package files reads users out of files: NDJSON, CSV and Parquet, in the shapes in which data comes to a
 // customer-engagement platform in bulk. A row is one object of /users/track, or one user to be deleted. It has columns
 // that say whom it is about and a column `payload` with the rest, or it is the object itself: a line of NDJSON, or
-// cells under the names of attributes. Nothing here knows HTTP, requests or the rules of objects, which the server has.
+// cells under the names of attributes. The package knows neither HTTP nor requests, nor the rules of objects, which are
+// the server's.
 //
 // Invariants
-//   - What a row becomes depends on its bytes and on the options alone: who reads a file twice has the same objects.
+//   - What a row becomes depends only on its bytes and on the options: reading a file twice gives the same objects.
 //   - A reader holds one row at a time, of at most Options.MaxRowBytes. No input makes it panic.
 //   - An object is one JSON object by its brackets and quotes: whatever else is wrong in it, the server finds between
-//     its own first and last byte.
+//     the object's own first and last byte.
 //   - What is wrong with the file as a whole is a *Fault, which says where. What is wrong with a row is Row.Fault.
 package files
 
@@ -19,7 +20,7 @@ import (
 	"strings"
 )
 
-// Kind is what rows are: the array of /users/track that they go into, or deletions.
+// Kind is the kind of rows: the array of /users/track that they go into, or deletions.
 type Kind string
 
 // The kinds.
@@ -30,10 +31,10 @@ const (
 	Deletions  Kind = "deletions"
 )
 
-// Kinds are all of them.
+// Kinds are all kinds.
 var Kinds = []Kind{Attributes, Events, Purchases, Deletions}
 
-// Format is how a file is written.
+// Format is the format of a file.
 type Format string
 
 // The formats.
@@ -43,7 +44,7 @@ const (
 	Parquet Format = "parquet"
 )
 
-// FormatOf tells the format by a file's name, also of one that is packed; "": it doesn't say.
+// FormatOf returns the format that a file's name tells, even if the file is packed; "": the name doesn't tell.
 func FormatOf(name string) Format {
 	name, _ = unpackedName(name)
 	_, ending, _ := cutLast(strings.ToLower(name), '.')
@@ -59,14 +60,14 @@ func cutLast(s string, separator byte) (before, after string, found bool) {
 
 // Options of a reader. The zero value of a field means its default.
 type Options struct {
-	// Kind of the rows that don't say another one (default: attributes).
+	// Kind of the rows that don't have another one (default: attributes).
 	Kind Kind
-	// MaxRowBytes bounds a row, as it stands in the file (default 1 MiB).
+	// MaxRowBytes bounds a row, in the form in which it is in the file (default 1 MiB).
 	MaxRowBytes int
 	// MaxColumns bounds the columns of CSV and Parquet (default 1,000).
 	MaxColumns int
-	// Strict makes a row that can't be read, a line that is no JSON or one of another number of cells, a fault of the
-	// file. Otherwise it is one of the row.
+	// Strict makes an unreadable row, a line that is not JSON or has another number of cells, a fault of the file.
+	// Otherwise it is a fault of the row.
 	Strict bool
 }
 
@@ -77,7 +78,7 @@ func (o *Options) EnsureDefaults() {
 	o.MaxColumns = cmp.Or(o.MaxColumns, 1000)
 }
 
-// Validate says what is wrong with the options.
+// Validate reports what is wrong with the options.
 func (o *Options) Validate() error {
 	switch {
 	case !slices.Contains(Kinds, o.Kind):
@@ -90,16 +91,16 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// Position is the place of a row. A reader that is opened there goes on as the one before it.
+// Position is the place of a row. A reader that is opened there goes on where the previous one was.
 type Position struct {
 	Row    int64 `json:"row"`    // 1 is the first, whether or not the file has a header
-	Line   int64 `json:"line"`   // on which it begins; of Parquet the same as Row
-	Offset int64 `json:"offset"` // of its first byte; of Parquet 0
+	Line   int64 `json:"line"`   // the line on which the row begins; in Parquet the same as Row
+	Offset int64 `json:"offset"` // offset of its first byte; in Parquet 0
 }
 
-// Fault is what makes a file unreadable, and where.
+// Fault says what makes a file unreadable, and where.
 type Fault struct {
-	Line, Column int64 // from 1, columns in bytes; 0: of the whole
+	Line, Column int64 // from 1, columns in bytes; 0: the file as a whole
 	Text         string
 }
 
@@ -122,15 +123,15 @@ type Source interface {
 
 // Reader reads the rows of a file.
 type Reader interface {
-	// Next reads the next row into one that was made for that, and which is valid until the next call. Errors: io.EOF
-	// behind the last row, a *Fault, what the file answers.
+	// Next reads the next row into a Row, which is valid until the next call. Errors: io.EOF after the last row, a
+	// *Fault, or an error of the file.
 	Next(*Row) error
-	// Position is that of the row that Next reads next.
+	// Position returns the position of the row that Next reads next.
 	Position() Position
 }
 
-// NewReader reads a file of that size from a position on, which is one that a reader of the same file has had, or the
-// zero value: from the beginning.
+// NewReader reads a file of that size from a position on. The position comes from a reader of the same file, or is the
+// zero value, which means the beginning.
 func NewReader(f Source, size int64, format Format, at Position, o Options) (Reader, error) {
 	o.EnsureDefaults()
 	if err := o.Validate(); err != nil {

@@ -5,19 +5,19 @@ import (
 	"math/bits"
 )
 
-// grammar checks that a text is one JSON value, as RFC 8259 has it, but for UTF-8, which is checked elsewhere. No depth
-// is too much for it.
+// grammar checks that a text is one JSON value according to RFC 8259, except for UTF-8, which is checked elsewhere. It
+// accepts any depth.
 type grammar struct {
-	open []byte // the brackets that end what is open
+	open []byte // the brackets that close what is open
 }
 
-// valid reports whether text is one value, between blanks.
+// valid reports whether text is one value, possibly between blanks.
 func (g *grammar) valid(text []byte) bool {
 	i := g.pass(text, passBlanks(text, 0))
 	return i >= 0 && passBlanks(text, i) == len(text)
 }
 
-// pass passes over the value at i, with all that is in it.
+// pass skips the value at i, with everything in it.
 func (g *grammar) pass(text []byte, i int) int {
 	g.open = g.open[:0]
 	for {
@@ -49,7 +49,8 @@ func (g *grammar) pass(text []byte, i int) int {
 	}
 }
 
-// value passes over the value at i, of one that has others in it to the first of them: more. Negative: there is none.
+// value skips the value at i or, if it contains others, moves to the first of them; more is true then. A negative
+// result means that there is no value.
 func (g *grammar) value(text []byte, i int) (next int, more bool) {
 	if i == len(text) {
 		return -1, false
@@ -95,7 +96,7 @@ func passWord(text []byte, i int, word string) int {
 	return -1
 }
 
-// passName passes over the name at i and its colon.
+// passName skips the name at i and its colon.
 func passName(text []byte, i int) int {
 	if i = passString(text, i); i < 0 {
 		return -1
@@ -106,7 +107,7 @@ func passName(text []byte, i int) int {
 	return i + 1
 }
 
-// passString passes over the string at i.
+// passString skips the string at i.
 func passString(text []byte, i int) int {
 	if i == len(text) || text[i] != '"' {
 		return -1
@@ -134,14 +135,14 @@ func passString(text []byte, i int) int {
 	}
 }
 
-// specials has a bit in the first of eight bytes that is a quote, a backslash or a control character, and none when
-// there is none. With one bit turned over, the quote stands right behind the control characters.
+// specials returns a word with a bit set in the first of eight bytes that is a quote, a backslash or a control
+// character, or no bit when there is none. With one bit inverted, the quote comes right after the control characters.
 func specials(v uint64) uint64 {
 	const ones, high = 0x0101010101010101, 0x8080808080808080
 	return (((v ^ ones*2) - ones*('"'^2+1)) | ((v ^ ones*'\\') - ones)) &^ v & high
 }
 
-// passEscape passes over what stands behind a backslash.
+// passEscape skips what follows a backslash.
 func passEscape(text []byte, i int) int {
 	if i == len(text) {
 		return -1
@@ -163,7 +164,7 @@ func passEscape(text []byte, i int) int {
 	return -1
 }
 
-// passNumber passes over the number at i.
+// passNumber skips the number at i.
 func passNumber(text []byte, i int) int {
 	if i < len(text) && text[i] == '-' {
 		i++

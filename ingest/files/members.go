@@ -12,17 +12,17 @@ var (
 	errOpen      = errors.New("a bracket or a quote is not closed")
 )
 
-// walk goes over the members of one JSON object. It checks no more than quotes and brackets, so that the object's text
-// is one value wherever it is put.
+// walk goes over the members of one JSON object. It checks only quotes and brackets, so that the object's text is one
+// value wherever it is put.
 type walk struct {
 	text        []byte
 	at          int
-	inner       bool   // text goes on behind the object
+	inner       bool   // text goes on after the object
 	name, value []byte // name without its quotes, as it is written
 	err         error
 }
 
-// begin opens the object that text is, between blanks.
+// begin opens the object that text consists of, possibly between blanks.
 func (w *walk) begin(text []byte) {
 	*w = walk{text: text}
 	if w.blanks(); w.at == len(text) || text[w.at] != '{' {
@@ -32,10 +32,10 @@ func (w *walk) begin(text []byte) {
 	w.at++
 }
 
-// next reads a member, until there is none, or err is set.
+// next reads a member, until there is none left, or err is set.
 func (w *walk) next() bool { return w.nextName() && w.takeValue() }
 
-// nextName reads a member's name; its value, which takeValue reads, begins at at.
+// nextName reads a member's name; the value, which takeValue reads, begins at w.at.
 func (w *walk) nextName() bool {
 	if w.err != nil {
 		return false
@@ -76,7 +76,7 @@ func (w *walk) nextName() bool {
 	return true
 }
 
-// takeValue reads the value behind a name.
+// takeValue reads the value after a name.
 func (w *walk) takeValue() bool {
 	from := w.at
 	if !w.skipValue() {
@@ -99,7 +99,7 @@ func (w *walk) blanks() {
 	}
 }
 
-// skipString passes over a string, whose quote is at at.
+// skipString skips a string, whose quote is at w.at.
 func (w *walk) skipString() bool {
 	text, i := w.text, w.at+1
 	for i+8 <= len(text) {
@@ -127,14 +127,15 @@ func (w *walk) skipString() bool {
 	return false
 }
 
-// quotesOrSlashes has a bit in the first of eight bytes that is a quote or a backslash, and none when there is none.
+// quotesOrSlashes returns a word with a bit set in the first of eight bytes that is a quote or a backslash, or no bit
+// when there is none.
 func quotesOrSlashes(v uint64) uint64 {
 	const ones, high = 0x0101010101010101, 0x8080808080808080
 	quotes, slashes := v^ones*'"', v^ones*'\\'
 	return ((quotes-ones)&^quotes | (slashes-ones)&^slashes) & high
 }
 
-// skipValue passes over a value.
+// skipValue skips a value.
 func (w *walk) skipValue() bool {
 	text, i := w.text, w.at
 	for depth := 0; i < len(text); {
@@ -151,7 +152,7 @@ func (w *walk) skipValue() bool {
 		case markOpen:
 			depth++
 		case markClose:
-			if depth == 0 { // the end of the object around it
+			if depth == 0 { // the end of the enclosing object
 				w.at = i
 				return true
 			}
@@ -171,7 +172,7 @@ func (w *walk) skipValue() bool {
 	return false
 }
 
-// mark is what a byte outside of strings means to skipValue.
+// mark is the meaning of a byte outside strings to skipValue.
 type mark uint8
 
 const (

@@ -25,7 +25,7 @@ func newLines(f Source, at Position, o Options) (Reader, error) {
 	return l, l.open(f, at, o.MaxRowBytes)
 }
 
-// Position is that of the next row.
+// Position returns the position of the next row.
 func (l *lines) Position() Position { return Position{Row: l.row, Line: l.line, Offset: l.at} }
 
 // Next reads a line that isn't blank.
@@ -64,7 +64,7 @@ func (l *lines) checkLine(text []byte) error {
 	return checkText(text, l.line)
 }
 
-// read leaves it to AppendObject to take a line apart: who only checks a file needn't.
+// read leaves taking a line apart to AppendObject, since a mere check of a file doesn't need that.
 func (l *lines) read(r *Row, text []byte) error {
 	r.line = r.Text
 	if !l.o.Strict {
@@ -85,7 +85,7 @@ func lineFault(r *Row, blanks int) error {
 	return &Fault{Line: r.Line, Text: errNotObject.Error()}
 }
 
-// takeApart finds the columns of a line. One without a payload is an object itself.
+// takeApart finds the columns of a line. A line without a payload is itself an object.
 func (r *Row) takeApart() error {
 	text := r.line
 	r.facts = facts{}
@@ -114,8 +114,8 @@ func (r *Row) takeApart() error {
 	return err
 }
 
-// checkDeletion refuses what has a kind and no payload, but for a deletion, which has none: its columns are all it has.
-// A kind with other members may be meant as an attribute, which must not cost the user.
+// checkDeletion refuses a row that has a kind and no payload, unless it is a deletion, whose columns are all it has. A
+// kind next to other members may be meant as an attribute, and must not delete the user.
 func (r *Row) checkDeletion(kind Kind) error {
 	switch {
 	case kind != Deletions:
@@ -157,11 +157,12 @@ func (r *Row) takeColumns(object []byte) (twice, err error) {
 	return twice, w.err
 }
 
-// refusedMembers are what a line of a refused file has besides columns: it is to be taken as it stands there.
+// refusedMembers are the members of a line of a refused file besides columns, so that such a line can be taken as it
+// is.
 var refusedMembers = []string{"line", "row", "reason"}
 
-// takePayload reads a payload that is an object, and its facts with it. What is wrong in it is said by who takes it for
-// one: here it is any value, then.
+// takePayload reads a payload that is an object, and its facts at the same time. What is wrong in it is reported when
+// it is used as an object; here it may be any value.
 func (r *Row) takePayload(w *walk) {
 	r.facts = facts{}
 	inner := walk{text: w.text, at: w.at + 1, inner: true}

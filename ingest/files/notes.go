@@ -11,19 +11,19 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Notes are what Check has found out of the lines of a file of NDJSON, so that rows needn't be taken apart once more
-// when they become objects: where the object is, whose it is, and what it has. They are of the first part of a file, as
-// far as they fit, and hold for the text that was checked alone: each piece has its hash.
+// Notes are what Check has found out about the lines of a file of NDJSON, so that rows need not be taken apart again
+// when they become objects: where the object is, whose it is, and what it has. They cover the first part of a file, as
+// far as they fit, and apply only to the text that was checked: each piece has its hash.
 //
-// Whatever isn't plain is only noted as a row, and is taken apart as one that wasn't noted. So there is one place that
-// says what rows become; the notes of plain ones are held against it (FuzzRows).
+// Whatever isn't plain is only noted as a row, and is taken apart like one that wasn't noted. So a single place decides
+// what rows become; the notes of plain rows are compared with it (FuzzRows).
 type Notes struct {
 	max    int
 	bytes  int
 	pieces []notedPiece
 }
 
-// NewNotes are of at most about so many bytes. One of a line has noteBytes.
+// NewNotes returns notes that take at most about maxBytes. The note of a line takes noteBytes.
 func NewNotes(maxBytes int) *Notes { return &Notes{max: maxBytes} }
 
 const noteBytes = 32
@@ -36,15 +36,15 @@ type notedPiece struct {
 	lines []note
 }
 
-// note is of one line. Places are indexes of the piece. It has 32 bytes and no pointers: the collector has nothing to
-// look for in it.
+// note is the note of one line. Places are indexes into the piece. It has 32 bytes and no pointers, so the collector
+// has nothing to look for in it.
 type note struct {
 	user     uint64
-	from, to uint32 // the object, or the text that it is written as
-	who      uint32 // the identifier that stands beside it
-	whoBytes uint16 // 0: none does
+	from, to uint32 // the object, or the JSON string that contains it
+	who      uint32 // the identifier beside the object
+	whoBytes uint16 // 0: there is none
 	form     noteForm
-	kind     uint8  // 1 + its number in Kinds, 0: the line doesn't say one
+	kind     uint8  // 1 + its index in Kinds, 0: the line doesn't say one
 	next     uint32 // where the next line begins
 	facts    noteFacts
 }
@@ -54,23 +54,23 @@ type noteForm uint8
 
 const (
 	noteBlank  noteForm = iota // no row
-	noteRow                    // is to be taken apart
-	noteObject                 // is an object as it stands there
-	noteQuoted                 // has an object as a text
+	noteRow                    // has to be taken apart
+	noteObject                 // is an object as it is
+	noteQuoted                 // has an object as a string
 )
 
-// noteFacts are those of the object that bear on what else must be put into it.
+// noteFacts are the facts of the object that affect what else must be put into it.
 type noteFacts uint8
 
 const (
-	noteMembers noteFacts = 1 << iota // there are any
+	noteMembers noteFacts = 1 << iota // it has members
 	noteTime
 	noteExisting
-	noteSvcID   // who is one
+	noteSvcID   // the identifier is one
 	noteUpdated // there is a column updated_at
 )
 
-// add takes the notes of the piece behind those that are there; false: no more of them fit.
+// add adds the notes of the piece after the existing ones. It returns false when no more of them fit.
 func (n *Notes) add(p *piece, at Position) bool {
 	if n == nil || p.notes == nil || n.bytes+noteBytes*cap(p.notes) > n.max {
 		return false
@@ -83,14 +83,14 @@ func (n *Notes) add(p *piece, at Position) bool {
 // noter makes notes of lines.
 type noter struct {
 	grammar
-	facts   facts               // of the object, whichever it is
+	facts   facts               // of the object, wherever it is
 	columns [columnCount][]byte // of the line
-	object  []byte              // of the column payload; nil: it is none
+	object  []byte              // of the column payload; nil: it is not an object
 	twice   bool
 	scratch []byte
 }
 
-// checkAndNote is check for pieces in which nothing is wrong; false: it isn't known.
+// checkAndNote is check for pieces in which nothing is wrong. It returns false when that isn't certain.
 func (p *piece) checkAndNote(n *noter, o Options) bool {
 	if len(p.text) > math.MaxUint32 {
 		return false
@@ -120,19 +120,19 @@ func (p *piece) checkAndNote(n *noter, o Options) bool {
 		from = next
 	}
 	if cap(p.notes) > len(p.notes)*5/4 {
-		p.notes = slices.Clone(p.notes) // they stay, in no more room than they take
+		p.notes = slices.Clone(p.notes) // they are kept, so they take no more room than they need
 	}
 	p.hash = xxh3.Hash(p.text)
 	return true
 }
 
-// isObject says of a line that isn't plain whether it is one at all.
+// isObject reports whether a line that isn't plain is an object at all.
 func (n *noter) isObject(line []byte) bool {
 	text := bytes.TrimSpace(line)
 	return len(text) > 0 && text[0] == '{' && n.valid(text)
 }
 
-// note makes one of a line.
+// note makes the note of a line.
 func (n *noter) note(line []byte) note {
 	i := passBlanks(line, 0)
 	if i == len(line) || line[i] != '{' && len(bytes.TrimSpace(line)) == 0 {
@@ -168,7 +168,7 @@ func (n *noter) note(line []byte) note {
 	return n.noteWho(n.noteQuoted(row, line, payload), line)
 }
 
-// kindNumber is 1 and the number of the kind of that name, 0 when there is none.
+// kindNumber returns one plus the index of the kind of that name, 0 when there is none.
 func kindNumber(name []byte) uint8 {
 	for i, k := range Kinds {
 		if string(name) == string(k) {
@@ -178,7 +178,7 @@ func kindNumber(name []byte) uint8 {
 	return 0
 }
 
-// members passes over the object at i and takes notice of its members: of the line, or of its payload, which is inner.
+// members skips the object at begin and notes its members. The object is the line, or its payload, which is inner.
 func (n *noter) members(text []byte, begin int, inner bool) int {
 	i := passBlanks(text, begin+1)
 	if i < len(text) && text[i] == '}' {
@@ -235,7 +235,7 @@ func (n *noter) members(text []byte, begin int, inner bool) int {
 	}
 }
 
-// fill is the note of a line with the object that is a part of it, whose facts are known.
+// fill completes the note of a line with the object in it, whose facts are known.
 func (n *noter) fill(one note, line, object []byte) note {
 	if n.facts.mergeAt != 0 {
 		return note{form: noteRow}
@@ -259,7 +259,7 @@ func (n *noter) fill(one note, line, object []byte) note {
 	return one
 }
 
-// noteQuoted is the note of a line whose payload is a text.
+// noteQuoted completes the note of a line whose payload is a string.
 func (n *noter) noteQuoted(one note, line, payload []byte) note {
 	var err error
 	if n.scratch, err = jsontext.AppendUnquote(n.scratch[:0], payload); err != nil {
@@ -275,7 +275,7 @@ func (n *noter) noteQuoted(one note, line, payload []byte) note {
 	return one
 }
 
-// noteWho adds the identifier that stands beside the payload.
+// noteWho adds the identifier beside the payload.
 func (n *noter) noteWho(one note, line []byte) note {
 	who := columnNone
 	for _, c := range []column{columnExternalID, columnSvcID} {
@@ -299,7 +299,7 @@ func (n *noter) noteWho(one note, line []byte) note {
 	return one
 }
 
-// NewReader reads the file that the notes are of, as the function of that name.
+// NewReader is the function NewReader for the file that the notes are about.
 func (n *Notes) NewReader(f Source, size int64, format Format, at Position, o Options) (Reader, error) {
 	if n == nil || len(n.pieces) == 0 || format != NDJSON {
 		return NewReader(f, size, format, at, o)
@@ -308,18 +308,18 @@ func (n *Notes) NewReader(f Source, size int64, format Format, at Position, o Op
 	return r, r.find()
 }
 
-// notedLines reads lines by their notes, and what is behind those as any reader.
+// notedLines reads lines by their notes, and the lines after those like any reader.
 type notedLines struct {
 	file Source
 	size int64
 	o    Options
 
-	pieces []notedPiece // that are left; the first one is at hand
-	text   []byte       // of it; nil: not read yet
-	line   int          // of its notes, the next one
+	pieces []notedPiece // those that are left; the first one is current
+	text   []byte       // of the current piece; nil: not read yet
+	line   int          // index of the next one of its notes
 	next   Position
 
-	behind Reader // set when the notes don't help any more
+	behind Reader // set when the notes are of no more use
 }
 
 // find finds the first row.
@@ -341,7 +341,7 @@ func (l *notedLines) find() error {
 	return nil
 }
 
-// begin is where a line begins in its piece.
+// begin returns where a line begins in its piece.
 func (p *notedPiece) begin(line int) int {
 	if line == 0 {
 		return 0
@@ -355,7 +355,7 @@ func (l *notedLines) goOn() (err error) {
 	return err
 }
 
-// Position is that of the next row, or of a blank line before it.
+// Position returns the position of the next row, or of a blank line before it.
 func (l *notedLines) Position() Position {
 	if l.behind != nil {
 		return l.behind.Position()
@@ -397,7 +397,8 @@ func (l *notedLines) Next(r *Row) error {
 	return l.behind.Next(r)
 }
 
-// read reads a piece. It may be another text than that which the notes are of: who checks the file in the end says so.
+// read reads a piece. If its text isn't the one that was noted, the rest is read without notes; the caller's final
+// check of the file reports the change.
 func (l *notedLines) read(p *notedPiece) (ok bool, err error) {
 	if cap(l.text) < p.size {
 		l.text = make([]byte, p.size)
@@ -411,7 +412,7 @@ func (l *notedLines) read(p *notedPiece) (ok bool, err error) {
 	return true, nil
 }
 
-// take makes a row of a line of which there is a note.
+// take makes a row of a line that has a note.
 func (r *Row) take(at Position, one *note, piece, line []byte) {
 	if one.form == noteRow {
 		r.reset(at, bytes.TrimSpace(line))
@@ -422,7 +423,7 @@ func (r *Row) take(at Position, one *note, piece, line []byte) {
 	r.noted, r.piece = one, piece
 }
 
-// takeNoted makes the object by the row's note; false: it has none by which it could be made.
+// takeNoted makes the object by the row's note. It returns false when there is no note by which it could be made.
 func (r *Row) takeNoted(o *Object, options *ObjectOptions) bool {
 	one := r.noted
 	if one == nil {
@@ -442,7 +443,7 @@ func (r *Row) takeNoted(o *Object, options *ObjectOptions) bool {
 	o.Kind, o.User, o.IsConditional = kind, one.user, isExisting || options.UpdateExistingOnly
 	object := r.piece[one.from:one.to]
 	if one.form == noteQuoted {
-		r.scratch, _ = jsontext.AppendUnquote(r.scratch[:0], object) // it has been done before
+		r.scratch, _ = jsontext.AppendUnquote(r.scratch[:0], object) // this has been checked before
 		object = bytes.TrimSpace(r.scratch)
 	}
 	made := r.made[:0]
@@ -464,7 +465,7 @@ func (r *Row) takeNoted(o *Object, options *ObjectOptions) bool {
 		o.Text = object
 		return true
 	}
-	made[0] = '{' // in the place of the first comma
+	made[0] = '{' // replaces the first comma
 	if one.facts&noteMembers != 0 {
 		made = append(made, ',')
 	}

@@ -8,10 +8,10 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// packings are the endings of packed files.
+// packings are the suffixes of packed files.
 var packings = []string{".gz", ".zst"}
 
-// unpackedName is a file's name without the ending that says that it is packed.
+// unpackedName returns a file's name without the suffix that says that it is packed.
 func unpackedName(name string) (inner string, isPacked bool) {
 	for _, ending := range packings {
 		if len(name) > len(ending) && strings.EqualFold(name[len(name)-len(ending):], ending) {
@@ -21,13 +21,13 @@ func unpackedName(name string) (inner string, isPacked bool) {
 	return name, false
 }
 
-// IsPacked reports whether a file is packed as a whole, by its name: gzip or zstd.
+// IsPacked reports, by its name, whether a file is packed as a whole, with gzip or zstd.
 func IsPacked(name string) bool {
 	_, is := unpackedName(name)
 	return is
 }
 
-// maxWindow bounds how much memory a packed file may ask for: what zstd's own command permits without a flag.
+// maxWindow bounds how much memory a packed file may ask for: as much as zstd's own command permits without a flag.
 const maxWindow = 128 << 20
 
 // Unpack reads a packed file. Reads fail when it is damaged or cut short.

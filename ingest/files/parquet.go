@@ -27,7 +27,7 @@ type columns struct {
 
 type leaf struct {
 	form  func(dst []byte, v parquet.Value) []byte
-	isRaw bool // JSON, not text
+	isRaw bool // values are JSON, not text
 }
 
 func newColumns(f Source, size int64, at Position, o Options) (_ Reader, err error) {
@@ -54,7 +54,7 @@ func newColumns(f Source, size int64, at Position, o Options) (_ Reader, err err
 	return c, nil
 }
 
-// checkFooter refuses files whose end says that the footer is longer than they are: the library would make room for it.
+// checkFooter refuses files that claim a footer longer than the file: the library would allocate memory for it.
 func checkFooter(f Source, size int64) error {
 	const magic, tail = "PAR1", 8 // the footer's length and the magic
 	var b [tail]byte
@@ -90,7 +90,7 @@ func (c *columns) describe(schema *parquet.Schema) error {
 	return err
 }
 
-// leafOf says how the values of a column become text, or JSON.
+// leafOf decides how the values of a column become text, or JSON.
 func leafOf(f parquet.Field) (l leaf, ok bool) {
 	if !f.Leaf() || f.Repeated() {
 		return l, false
@@ -156,7 +156,7 @@ func appendDate(dst []byte, v parquet.Value) []byte {
 	return time.Unix(int64(v.Int32())*86400, 0).UTC().AppendFormat(dst, time.DateOnly)
 }
 
-// Position is that of the next row.
+// Position returns the position of the next row.
 func (c *columns) Position() Position { return Position{Row: c.row, Line: c.row} }
 
 // Next reads a row.

@@ -9,7 +9,7 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// column is what a column means; those that have no meaning here are attributes, or are passed over.
+// column is the meaning of a column; columns without a meaning here are attributes, or are skipped.
 type column int
 
 const (
@@ -26,7 +26,7 @@ const (
 	columnCount
 )
 
-// columnOf is what a column of that name means, in whatever case.
+// columnOf returns the meaning of a column of that name, in any case.
 func columnOf(name []byte) column {
 	if c := columnNamed(name); c != columnNone {
 		return c
@@ -72,23 +72,23 @@ func columnNamed(name []byte) column {
 // Row is one row of a file: the columns that it has filled in, or the object itself.
 type Row struct {
 	Position
-	// Fault is why the row is none.
+	// Fault is why the row can't become an object.
 	Fault string
-	// Text is how the row stands in the file; nil in Parquet.
+	// Text is the row as it is in the file; nil in Parquet.
 	Text []byte
 
 	line    []byte              // of NDJSON, before it is taken apart
 	columns [columnCount][]byte // JSON; nil: not filled in
 	payload []byte              // the object of the column payload
 	object  []byte              // the row, when it is an object itself
-	scratch []byte              // what of the above isn't in the file like that
+	scratch []byte              // holds what of the above isn't literally in the file
 	facts   facts               // of object or payload, whichever is there
-	known   bool                // facts are
-	other   []byte              // the name of a member that is no column
+	known   bool                // facts are set
+	other   []byte              // the name of a member that is not a column
 
 	noted *note  // what is known of the line in its piece; nil: nothing
-	piece []byte // which is read alone
-	made  []byte // an object that isn't in the file like that
+	piece []byte // which is only read
+	made  []byte // an object that isn't literally in the file
 }
 
 func (r *Row) reset(at Position, text []byte) {
@@ -101,27 +101,27 @@ func (r *Row) reset(at Position, text []byte) {
 // Object is what a row becomes.
 type Object struct {
 	Kind Kind
-	// Text is the object as /users/track takes it; of deletions, the identifier as /users/delete takes it, in the array
-	// Identifiers.
+	// Text is the object in the form of /users/track; for deletions, the identifier in the form of /users/delete, for
+	// the array Identifiers.
 	Text        []byte
 	Identifiers string
 	// User is the same for all rows that name a user in the same way.
 	User uint64
-	// IsConditional: it has `_update_existing_only`, whatever that is.
+	// IsConditional says that it has `_update_existing_only`, with whatever value.
 	IsConditional bool
 }
 
 // ObjectOptions are what rows leave open.
 type ObjectOptions struct {
-	// Kind of rows that don't say one.
+	// Kind of rows that don't have one.
 	Kind Kind
-	// Time, in ISO 8601, is that of events and purchases which have none.
+	// Time, in ISO 8601, is the time of events and purchases that have none.
 	Time string
 	// UpdateExistingOnly adds `_update_existing_only`.
 	UpdateExistingOnly bool
 }
 
-// MakeObject is AppendObject to nothing. Text is only read, and valid as long as the row.
+// MakeObject is AppendObject to an empty Object. Text must only be read, and is valid as long as the row.
 func (r *Row) MakeObject(o *Object, options *ObjectOptions) (fault string) {
 	*o = Object{}
 	if r.takeNoted(o, options) {
@@ -133,7 +133,7 @@ func (r *Row) MakeObject(o *Object, options *ObjectOptions) (fault string) {
 	return fault
 }
 
-// AppendObject appends what the row becomes to Text of o. fault is why it becomes nothing; then nothing was appended.
+// AppendObject appends what the row becomes to Text of o. fault says why it becomes nothing; then nothing was appended.
 func (r *Row) AppendObject(o *Object, options *ObjectOptions) (fault string) {
 	if r.Fault != "" {
 		return r.Fault
@@ -164,7 +164,7 @@ func (r *Row) AppendObject(o *Object, options *ObjectOptions) (fault string) {
 	if r.payload == nil {
 		return "'payload' is required"
 	}
-	if who == columnNone { // it says in its payload whom it is about
+	if who == columnNone { // the payload itself says whom it is about
 		return r.appendWhole(o, r.payload, options)
 	}
 	from := len(o.Text)
@@ -198,7 +198,7 @@ func (r *Row) kind(otherwise Kind) (Kind, string) {
 	return "", fmt.Sprintf("'kind' is not valid: want one of %v", Kinds)
 }
 
-// kindNamed is the kind of that name, "" when there is none.
+// kindNamed returns the kind of that name, "" when there is none.
 func kindNamed(name []byte) Kind {
 	for _, k := range Kinds {
 		if string(name) == string(k) {
@@ -208,11 +208,12 @@ func kindNamed(name []byte) Kind {
 	return ""
 }
 
-// withoutPayload is why a row without a payload is none: an attribute would be made of what says that it is something
-// else.
+// withoutPayload is why a row without a payload is refused: otherwise what says that the row is something else would
+// become an attribute.
 func withoutPayload(k Kind) string { return fmt.Sprintf("'kind' is %q, but there is no 'payload'", k) }
 
-// identifier is the column that says whom a row is about; an alias is columnAliasName. columnNone: none does.
+// identifier returns the column that says whom a row is about, with columnAliasName for an alias and columnNone for
+// none.
 func (r *Row) identifier() (column, string) {
 	who, others := columnNone, 0
 	for _, c := range []column{columnExternalID, columnSvcID, columnAliasName} {
@@ -260,7 +261,7 @@ func (r *Row) appendAlias(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-// userOf is a hash of whom a row names. Whitespace, case and escapes may differ where the same is meant.
+// userOf returns a hash of whom a row names. Whitespace, case and escapes may differ where the same user is meant.
 func (r *Row) userOf(who column) uint64 {
 	switch who {
 	case columnAliasName:
@@ -274,7 +275,7 @@ func (r *Row) userOf(who column) uint64 {
 func hashOf(who column, value []byte) uint64 {
 	if isString(value) {
 		if bytes.IndexByte(value, '\\') >= 0 {
-			value, _ = jsontext.AppendUnquote(nil, value) // what is no string is refused all the same
+			value, _ = jsontext.AppendUnquote(nil, value) // anything but a string is refused anyway
 		} else {
 			value = value[1 : len(value)-1]
 		}
@@ -328,7 +329,7 @@ func (r *Row) takeIdentifiers(object []byte) (column, string) {
 	return r.identifier()
 }
 
-// appendWhole appends an object that says itself whom it is about.
+// appendWhole appends an object that itself says whom it is about.
 func (r *Row) appendWhole(o *Object, object []byte, options *ObjectOptions) string {
 	object, facts, err := r.factsOf(object)
 	if err != nil {
@@ -338,7 +339,7 @@ func (r *Row) appendWhole(o *Object, object []byte, options *ObjectOptions) stri
 	o.Text = append(o.Text, '{')
 	n := len(o.Text)
 	if o.Text = r.appendMissing(o.Text, o.Kind, facts, options); len(o.Text) > n {
-		o.Text = append(o.Text[:n], o.Text[n+1:]...) // its comma
+		o.Text = append(o.Text[:n], o.Text[n+1:]...) // removes its comma
 		if facts.members {
 			o.Text = append(o.Text, ',')
 		}
@@ -348,7 +349,7 @@ func (r *Row) appendWhole(o *Object, object []byte, options *ObjectOptions) stri
 	return ""
 }
 
-// appendMissing appends, each with a comma before it, the members that an object lacks.
+// appendMissing appends the members that an object lacks, each preceded by a comma.
 func (r *Row) appendMissing(dst []byte, kind Kind, facts *facts, options *ObjectOptions) []byte {
 	if kind != Attributes && !facts.time {
 		if at := r.columns[columnUpdatedAt]; at != nil {
@@ -363,9 +364,9 @@ func (r *Row) appendMissing(dst []byte, kind Kind, facts *facts, options *Object
 	return dst
 }
 
-// facts are what has to be known of an object that is put together with more.
+// facts are what has to be known of an object to combine it with other members.
 type facts struct {
-	members    bool // there are any
+	members    bool // it has members
 	time       bool
 	existing   bool
 	mergeAt    int // where the value of `_merge_objects` begins, when it is the string "true"
@@ -373,8 +374,8 @@ type facts struct {
 	alias      []byte
 }
 
-// factsOf are those of the row's object or payload, which it returns without the blanks around it. They are found when
-// the row is taken apart, where that is a walk over the same members.
+// factsOf returns the facts of the row's object or payload, and that object without surrounding blanks. They may have
+// been found already when the row was taken apart, which goes over the same members.
 func (r *Row) factsOf(object []byte) ([]byte, *facts, error) {
 	object = bytes.TrimSpace(object)
 	if r.known {
@@ -388,7 +389,7 @@ func (r *Row) factsOf(object []byte) ([]byte, *facts, error) {
 	return object, &r.facts, w.err
 }
 
-// note takes notice of a member, whose value begins at an index of the object.
+// note takes note of a member whose value begins at an index of the object.
 func (f *facts) note(name, value []byte, at int) {
 	f.members = true
 	switch string(name) {
@@ -413,7 +414,7 @@ func (f *facts) note(name, value []byte, at int) {
 	}
 }
 
-// user is Row.userOf for an object that says itself whom it is about.
+// user is Row.userOf for an object that itself says whom it is about.
 func (f *facts) user() uint64 {
 	if f.alias != nil && f.identifier[columnExternalID] == nil && f.identifier[columnSvcID] == nil {
 		var r Row
@@ -433,8 +434,8 @@ func (f *facts) user() uint64 {
 	return 0
 }
 
-// appendRest appends an object from its first member on. "_merge_objects":"true" becomes what /users/track knows: both
-// forms are in use.
+// appendRest appends an object from its first member on. "_merge_objects":"true" becomes what /users/track knows, since
+// both forms are in use.
 func appendRest(dst, object []byte, f *facts) []byte {
 	if f.mergeAt == 0 {
 		return append(dst, object[1:]...)

@@ -9,8 +9,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// table is what the columns of CSV or Parquet mean. With a column `payload` they are those of a row; without one the
-// cells are members of the object, under their names, as in the users' CSV of Braze.
+// table is the meaning of the columns of CSV or Parquet. With a column `payload` they are the columns of a row. Without
+// one the cells are members of the object, under their names, as in Braze's CSV of users.
 type table struct {
 	kind    Kind
 	columns []tableColumn
@@ -24,7 +24,7 @@ type tableColumn struct {
 	member   []byte // `"title":`
 	known    column
 	form     form
-	property string // of the event or product that is owner
+	property string // of the event or product named owner
 	owner    string
 }
 
@@ -32,12 +32,12 @@ type tableColumn struct {
 type form uint8
 
 const (
-	formGuessed form = iota // a boolean, a number, else text
+	formGuessed form = iota // a boolean or a number if it looks like one, else text
 	formText
 	formBoolean
 	formNumber
 	formGroup    // id of a subscription group
-	formState    // what becomes of it
+	formState    // state of that group
 	formProperty // of an event or a purchase
 	formAlias    // a part of an alias
 )
@@ -56,7 +56,7 @@ var formsOf = map[Kind]map[string]form{
 		"price": formNumber, "quantity": formNumber},
 }
 
-// propertySeparator stands between an event's name and a property's in the title of a column.
+// propertySeparator separates an event's name and a property's in the title of a column.
 const propertySeparator = ".properties."
 
 func newTable(titles []string, o Options) (*table, error) {
@@ -74,7 +74,7 @@ func newTable(titles []string, o Options) (*table, error) {
 	return t, t.check()
 }
 
-// exact makes attributes of the columns that are not written as the ones that are known: so has it the users' CSV.
+// exact turns columns whose spelling differs from that of the known ones into attributes, as in the CSV of users.
 func (t *table) exact() {
 	for i := range t.columns {
 		if c := &t.columns[i]; c.title != strings.ToLower(c.title) {
@@ -120,7 +120,7 @@ func (t *table) column(title string, i int) tableColumn {
 	return c
 }
 
-// check finds what no row can mend.
+// check finds faults that no row can make up for.
 func (t *table) check() error {
 	var titles [columnCount]string
 	for _, c := range t.columns {
@@ -202,11 +202,11 @@ func appendText(dst []byte, c cell) []byte {
 	if c.json {
 		return append(dst, c.text...)
 	}
-	dst, _ = jsontext.AppendQuote(dst, c.text) // it is UTF-8
+	dst, _ = jsontext.AppendQuote(dst, c.text) // the text is UTF-8
 	return dst
 }
 
-// appendMembers appends the members of an object, each with a comma behind it.
+// appendMembers appends the members of an object, each followed by a comma.
 func (t *table) appendMembers(r *Row, cells []cell) (fault string) {
 	var group, state []byte
 	var alias [2][]byte
@@ -258,7 +258,7 @@ func appendTexts(dst []byte, before string, a []byte, between string, b []byte, 
 	return append(dst, after...)
 }
 
-// appendProperties appends the properties whose columns belong to the event of the row.
+// appendProperties appends the properties whose columns belong to the row's event.
 func (t *table) appendProperties(r *Row, cells []cell) {
 	begun := false
 	for i := range t.columns {
@@ -278,7 +278,7 @@ func (t *table) appendProperties(r *Row, cells []cell) {
 	}
 }
 
-// appendValue appends what a cell means as JSON; ok is false when it isn't what its column must have.
+// appendValue appends the meaning of a cell as JSON; ok is false when it isn't what its column requires.
 func appendValue(dst []byte, c cell, to *tableColumn) (_ []byte, ok bool) {
 	plain := bytes.TrimSpace(c.text)
 	switch {
@@ -298,7 +298,7 @@ func appendValue(dst []byte, c cell, to *tableColumn) (_ []byte, ok bool) {
 		return append(dst, "null"...), true
 	case to.form == formText || c.quoted && !inner(plain):
 		return appendText(dst, c), true
-	case inner(plain): // the text of 'a', and of """a""" in a quoted cell
+	case inner(plain): // the text inside 'a', and inside """a""" in a quoted cell
 		return appendText(dst, cell{text: plain[1 : len(plain)-1]}), true
 	case string(plain) == "true" || string(plain) == "false" || isNumber(plain):
 		return append(dst, plain...), true
@@ -306,15 +306,15 @@ func appendValue(dst []byte, c cell, to *tableColumn) (_ []byte, ok bool) {
 	return appendText(dst, c), true
 }
 
-// inner reports whether a cell has quotes in its text.
+// inner reports whether the text of a cell is itself in quotes.
 func inner(b []byte) bool {
 	return len(b) >= 2 && (b[0] == '\'' || b[0] == '"') && b[0] == b[len(b)-1]
 }
 
-// maxDigits of a number that is one; with more it is an identifier that has only digits.
+// maxDigits is how many digits a number may have; with more, it is an identifier that happens to consist of digits.
 const maxDigits = 18
 
-// isNumber reports whether a cell is a number as JSON has it, without an exponent.
+// isNumber reports whether a cell is a JSON number without an exponent.
 func isNumber(b []byte) bool {
 	if len(b) > 0 && b[0] == '-' {
 		b = b[1:]

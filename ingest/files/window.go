@@ -8,12 +8,13 @@ import (
 	"unicode/utf8"
 )
 
-// window is the part of a text file that a reader looks at: it begins at the next row, and grows as far as a row may.
+// window is the part of a text file that a reader looks at. It begins at the next row, and grows up to the bound of a
+// row.
 type window struct {
 	r     io.Reader
 	max   int
 	buf   []byte
-	from  int // buf[from:to] is what was read and not taken
+	from  int // buf[from:to] has been read and not taken
 	to    int
 	at    int64 // offset of from in the file
 	line  int64 // of from
@@ -22,7 +23,7 @@ type window struct {
 
 const windowBytes = 256 << 10
 
-// open puts a window at the position, which is a row's. A byte-order mark of UTF-8 is passed over.
+// open puts a window at the position of a row. It skips a byte-order mark of UTF-8.
 func (w *window) open(f Source, at Position, maxRow int) error {
 	*w = window{r: f, max: maxRow, buf: make([]byte, min(windowBytes, maxRow+1)), at: at.Offset, line: max(at.Line, 1)}
 	if _, err := f.Seek(at.Offset, io.SeekStart); err != nil {
@@ -79,7 +80,8 @@ func (w *window) pass(n int) {
 	w.at += int64(n)
 }
 
-// findByte is the place of a byte, at or behind i of the rest, -1 when the file ends before. The rest may have moved.
+// findByte returns the index of the first byte c at or after i in the rest, -1 when the file ends before. The rest may
+// have moved.
 func (w *window) findByte(c byte, i int) (int, error) {
 	for {
 		if k := bytes.IndexByte(w.rest()[i:], c); k >= 0 {
@@ -95,7 +97,7 @@ func (w *window) findByte(c byte, i int) (int, error) {
 	}
 }
 
-// checkText says where a row, which begins at the line, isn't UTF-8.
+// checkText returns where a row that begins at the line isn't UTF-8.
 func checkText(row []byte, line int64) error {
 	if utf8.Valid(row) {
 		return nil
