@@ -14,23 +14,24 @@ import (
 	"millrace/shard"
 )
 
-// How a body gets in. fasthttp calls the handler when the first 8 KiB of a body are there, or less when it is shorter;
-// the rest is read here, into memory that grows with what arrives. A head reserves nothing by what it declares: many
-// connections may send no more than that. What bodies take of memory beyond their first 32 KiB, as they came and
-// decompressed, has a bound for all requests together (Options.MaxBodiesBytes; see room): a key and some hundred
-// connections would do otherwise to fill any memory, by bodies that never end, whatever the key may do.
+// How a body gets in. fasthttp calls the handler when the first 8 KiB of a body are there, or the whole body when it is
+// shorter; the rest is read here, into memory that grows with what arrives. The length that a head declares reserves
+// nothing, since many connections may send no more than a head. All requests together have a bound on the memory of
+// their bodies beyond the first 32 KiB of each, as received and decompressed (Options.MaxBodiesBytes; see room).
+// Otherwise a key and some hundred connections could fill any memory with bodies that never end, whatever the key may
+// do.
 
 const (
-	// anonymousBodyBytes is what a request without a valid key may send.
+	// anonymousBodyBytes bounds the body of a request without a valid key.
 	anonymousBodyBytes = 16 << 10
-	// maxFormBytes bounds a form. Who has no key may not send more anyway; see bodyLimit.
+	// maxFormBytes bounds a form. A request without a key may not send more anyway; see bodyLimit.
 	maxFormBytes = anonymousBodyBytes
-	// firstWireBytes is the memory that a body begins with which is longer; it doubles from there on.
+	// firstWireBytes is the first memory of a longer body; the memory doubles from there on.
 	firstWireBytes = 32 << 10
 )
 
-// headerOversize marks the head of a request whose body is declared larger than it may be. Who sends it is told just
-// that.
+// headerOversize marks the head of a request whose declared body is larger than it may be. A client that sends this
+// header itself is only told that its body is too large.
 var headerOversize = []byte("X-Millrace-Oversize")
 
 var (
@@ -38,21 +39,21 @@ var (
 	goOn       = []byte("100-continue")
 )
 
-// headReceived is asked when a head is there: of a body that is declared too large nothing is waited for.
+// headReceived is called when a head is there. A body whose declared length is too large is not waited for.
 func (s *Server) headReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	n := h.ContentLength()
 	if n > min(anonymousBodyBytes, s.options.MaxBodyBytes) && n > s.bodyLimit(h) {
 		h.SetContentLength(0)
 		h.SetCanonical(headerOversize, []byte("true"))
-		h.Del(fasthttp.HeaderExpect) // who asks before sending must not be told to go on
+		h.Del(fasthttp.HeaderExpect) // a client that asks before sending must not be told to go on
 	}
 	readExpectation(h)
 	return fasthttp.RequestConfig{}
 }
 
-// readExpectation has fasthttp see an Expect as RFC 9110, 10.1.1, has it: without regard to case, for who asks in
-// another one would wait before sending until his patience ends; and not of HTTP/1.0, which knows no answer before the
-// answer.
+// readExpectation makes fasthttp treat Expect as RFC 9110, 10.1.1, says. Its value is compared without regard to case:
+// otherwise a client that writes it in another case would wait for a 100 that never comes. Of HTTP/1.0 it is ignored,
+// since such a client would take the 100 for the answer.
 func readExpectation(h *fasthttp.RequestHeader) {
 	switch expect := h.Peek(fasthttp.HeaderExpect); {
 	case len(expect) == 0:
@@ -63,7 +64,7 @@ func readExpectation(h *fasthttp.RequestHeader) {
 	}
 }
 
-// bodyLimit is how large a request's body may be: who has no key gets room for little.
+// bodyLimit returns how large a request's body may be: without a key it must be small.
 func (s *Server) bodyLimit(h *fasthttp.RequestHeader) int {
 	if s.knows(bearerToken(h)) {
 		return s.options.MaxBodyBytes
@@ -71,7 +72,8 @@ func (s *Server) bodyLimit(h *fasthttp.RequestHeader) int {
 	return min(anonymousBodyBytes, s.options.MaxBodyBytes)
 }
 
-// receive reads the body as it comes. After an error the connection must be closed: what follows on it is no request.
+// receive reads the body as it arrives. After an error the connection must be closed: what follows on it is not a
+// request.
 func (x *exchange) receive() error {
 	request := &x.Ctx.Request
 	length := request.Header.ContentLength()
@@ -83,7 +85,7 @@ func (x *exchange) receive() error {
 		return nil
 	}
 	limit := length
-	if length < 0 { // in chunks
+	if length < 0 { // chunked
 		limit = x.s.bodyLimit(&request.Header)
 	}
 	if err := x.read(stream, length, limit); err != nil {
@@ -93,12 +95,12 @@ func (x *exchange) receive() error {
 	return nil
 }
 
-// read reads length bytes, or when that is negative all up to the limit.
+// read reads length bytes or, if length is negative, everything up to limit.
 func (x *exchange) read(stream io.Reader, length, limit int) error {
 	x.wire = x.wire[:0]
 	room, most := 0, length
 	if length < 0 {
-		most = limit + 1 // one more tells that it is too large
+		most = limit + 1 // one more byte shows that the body is too large
 	}
 	for len(x.wire) != length {
 		if len(x.wire) > limit {
@@ -127,23 +129,23 @@ func (x *exchange) read(stream io.Reader, length, limit int) error {
 	return nil
 }
 
-// growWire makes room for more of a body than the room that it has, and for no more than most.
+// growWire enlarges the room for a body beyond has, up to most.
 func (x *exchange) growWire(has, most int) (room int, err error) {
 	room = min(max(firstWireBytes, 2*has), most)
 	if err := x.hold(room - max(has, firstWireBytes)); err != nil {
 		return has, err
 	}
-	if cap(x.wire) < room { // else it is left of a request before
+	if cap(x.wire) < room { // otherwise memory of an earlier request suffices
 		x.wire = append(make([]byte, 0, room), x.wire...)
 	}
 	return room, nil
 }
 
-// errManyBodies is the error of a body that there is no room for.
+// errManyBodies is the error of a body for which there is no room.
 var errManyBodies = errors.New("bodies of other requests take all the memory that there is for them")
 
-// hold counts so much memory for the request's body, until it isn't needed any more. Whose it is the key tells, which
-// has been looked at by nobody as yet.
+// hold counts memory for the request's body, until it is no longer needed. It belongs to the workspace of the key,
+// which has not been checked yet.
 func (x *exchange) hold(bytes int) error {
 	if bytes <= 0 {
 		return nil
@@ -159,9 +161,9 @@ func (x *exchange) hold(bytes int) error {
 	return nil
 }
 
-// refuseUnread answers a request whose body is larger than it may be, or that there is no room for. The checks before
-// that of the size come before it here, too: who has no valid key is told that, and counted as everywhere, or keys
-// could be tried without end (see bodyLimit); and whose key is valid is told his rate limit.
+// refuseUnread answers a request whose body is larger than it may be, or for which there is no room. The checks that
+// come before that of the size also come first here. A caller without a valid key is told so and counted as everywhere;
+// otherwise keys could be tried without end (see bodyLimit). A caller with a valid key gets the rate-limit headers.
 func (x *exchange) refuseUnread(err error) {
 	x.Ctx.Request.SetBodyRaw(nil) // nobody shall wait for the rest
 	isFull := errors.Is(err, errManyBodies)
@@ -181,8 +183,8 @@ func (x *exchange) refuseUnread(err error) {
 	}
 }
 
-// cutOff says whether the connection has ended: the stream of a body in chunks ends in the same way when its last chunk
-// is there and when it never comes.
+// cutOff reports whether the connection has ended: the stream of a chunked body ends in the same way when its last
+// chunk has arrived and when it never comes.
 func (x *exchange) cutOff() bool {
 	c, ok := x.Ctx.Conn().(interface{ hasEnded() bool })
 	return ok && c.hasEnded()
@@ -219,7 +221,7 @@ func (x *exchange) readBody() bool {
 	return false
 }
 
-// readForm takes the body of a form as it is: browsers and mail programs don't compress them.
+// readForm takes the body of a form as it is: browsers and mail programs don't compress forms.
 func (x *exchange) readForm() bool {
 	if coding := x.Ctx.Request.Header.ContentEncoding(); len(coding) > 0 && string(coding) != "identity" {
 		x.Fail(fasthttp.StatusUnsupportedMediaType, "The form must not be compressed.")
@@ -232,7 +234,7 @@ func (x *exchange) readForm() bool {
 	return true
 }
 
-// isJSON: application/json, application/*+json, or none (D1). Parameters don't matter.
+// isJSON accepts application/json, application/*+json, or no media type (D1). Parameters don't matter.
 func isJSON(contentType []byte) bool {
 	if i := bytes.IndexByte(contentType, ';'); i >= 0 {
 		contentType = contentType[:i]
@@ -251,7 +253,8 @@ func (x *exchange) decompress() (plain []byte, err error) {
 	if len(coding) == 0 || bytes.EqualFold(coding, []byte("identity")) {
 		return x.Ctx.Request.Body(), nil
 	}
-	// How large it becomes is known at its end: so few at a time that it doesn't matter, and more are no faster.
+	// The decompressed size is known only at the end. So few are decompressed at a time that it doesn't matter, and
+	// more would be no faster.
 	x.s.decompressing <- struct{}{}
 	defer func() { <-x.s.decompressing }()
 	if plain, err = x.decode(coding); err == nil {
@@ -276,12 +279,12 @@ func (x *exchange) decode(coding []byte) ([]byte, error) {
 	return nil, fasthttp.ErrContentEncodingUnsupported
 }
 
-// zstdWindow is what who compresses may take for the window, however short the body is (RFC 9659). The decoder bounds
-// it together with what comes out.
+// zstdWindow is the window that a compressor may use, however short the body is (RFC 9659). The decoder bounds the
+// window together with its output.
 const zstdWindow = 8 << 20
 
-// unzstd decodes into our own memory. fasthttp's BodyUnzstdWithLimit bounds the output only: a frame of 20 bytes that
-// declares a window of a gigabyte makes its streaming decoder allocate that. DecodeAll keeps no window.
+// unzstd decodes into our own memory. fasthttp's BodyUnzstdWithLimit bounds only the output: a frame of 20 bytes that
+// declares a window of a gigabyte makes its streaming decoder allocate that much. DecodeAll keeps no window.
 func (x *exchange) unzstd(limit int) ([]byte, error) {
 	plain, err := x.s.zstd.DecodeAll(x.Ctx.Request.Body(), x.plain[:0])
 	x.plain = plain
@@ -291,15 +294,16 @@ func (x *exchange) unzstd(limit int) ([]byte, error) {
 	return plain, err
 }
 
-// How a large answer gets out. A small one is copied to its connection. One of more than 32 KiB lies in memory until
-// its reader has taken it, and may be one of many that are read slowly, or never: what they take, as they are put
-// together and as they leave, has a bound for all requests together (Options.MaxAnswersBytes; see room).
+// How a large answer gets out. A small answer is copied to its connection. An answer of more than 32 KiB stays in
+// memory until its reader has taken it, and may be one of many that are read slowly, or never. The memory of large
+// answers, while they are put together and while they leave, has a bound for all requests together
+// (Options.MaxAnswersBytes; see room).
 
-// copiedReplyBytes is up to where an answer is small.
+// copiedReplyBytes is the size up to which an answer is small.
 const copiedReplyBytes = 32 << 10
 
-// HoldReply counts what Reply has come to. It says false, and has answered 503, when there is no room for it beside
-// others. Only reads ask: what has been done is answered in any case.
+// HoldReply counts the memory of Reply. If there is no room for it beside other answers, HoldReply answers 503 and
+// returns false. Only reads call it: what has been done is answered in any case.
 func (x *exchange) HoldReply() bool {
 	if x.countReply() {
 		return true
@@ -311,8 +315,8 @@ func (x *exchange) HoldReply() bool {
 	return false
 }
 
-// countReply counts what has come to Reply since it was counted, and says whether there is room for it. One that is
-// alone has it always.
+// countReply counts what was added to Reply since it was last counted, and reports whether there is room for it. There
+// always is for a reply that is alone.
 func (x *exchange) countReply() bool {
 	more := int64(len(x.Reply)) - copiedReplyBytes - x.heldReply.bytes
 	if more <= 0 {
@@ -329,7 +333,7 @@ func (x *exchange) countReply() bool {
 	return fits || isAlone
 }
 
-// SendReply answers with Reply. The memory of a large one is the connection's from then on.
+// SendReply answers with Reply. The memory of a large reply belongs to the connection from then on.
 func (x *exchange) SendReply(status int) {
 	if len(x.Reply) <= copiedReplyBytes {
 		x.Send(status, x.Reply)

@@ -15,7 +15,7 @@ import (
 	"millrace/api/value"
 )
 
-// Texts that stand in more than one place.
+// Texts that are used in more than one place.
 const (
 	textNotFound     = "Not Found"
 	textMethod       = "Method Not Allowed"
@@ -63,12 +63,12 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
 	ctx.SetConnectionClose()
 }
 
-// A shape is how the failures of a part of the surface look, whatever has failed: the door, a handler, or a path that
-// isn't there.
+// A shape is the form of all failures in a part of the surface, no matter whether they come from the door, from a
+// handler, or from a path that doesn't exist.
 type shape struct {
-	contentType []byte // of successes too
+	contentType []byte // also of successes
 	append      func(dst []byte, status int, text string) []byte
-	headers     func(h *fasthttp.ResponseHeader) // further ones, of successes too; nil: none
+	headers     func(h *fasthttp.ResponseHeader) // further headers, also of successes; nil: none
 }
 
 func (s *shape) setHeaders(h *fasthttp.ResponseHeader) {
@@ -78,7 +78,7 @@ func (s *shape) setHeaders(h *fasthttp.ResponseHeader) {
 	}
 }
 
-// shapes are those that differ from plainShape, by the beginning of the path.
+// shapes are the shapes that differ from plainShape, by the beginning of the path.
 var shapes = []struct {
 	prefix []byte
 	shape  *shape
@@ -100,8 +100,8 @@ var (
 var plainShape = shape{contentType: contentJSON,
 	append: func(dst []byte, _ int, text string) []byte { return appendMessage(dst, text) }}
 
-// trackShape is that of /users/track, where what is wrong with a request as a whole is its only error, too
-// (service.md 4.1): as a text, or as an object where the workspace says so (request_error_shape).
+// trackShape is the shape of /users/track, where what is wrong with a request as a whole is also its only error
+// (service.md 4.1): as a text, or as an object if the workspace says so (request_error_shape).
 var (
 	trackShape        = newTrackShape("", "")
 	trackObjectsShape = newTrackShape(`{"type":`, "}")

@@ -6,10 +6,10 @@ import (
 	"millrace/shard"
 )
 
-// What was wrong with the objects of a request is noted while it is answered, and kept (package refused) once it is
-// known that it will be answered so. A request without faults has none of this.
+// What is wrong with the objects of a request is noted while the request is answered, and kept (package refused) once
+// it is certain that this answer will be sent. A request without faults costs nothing of this.
 
-// Fault is what the answer to /users/track tells of: see ingest.Fault.
+// Fault is something that the answer to /users/track reports: see ingest.Fault.
 type Fault struct {
 	Array      string
 	Index      int
@@ -18,7 +18,7 @@ type Fault struct {
 	IsRefused  bool
 }
 
-// noteFault notes one, that of the same object as the one before with it.
+// noteFault notes a fault, together with the previous one if it is about the same object.
 func (x *exchange) noteFault(f Fault) {
 	fault := refused.Fault{Rule: f.Rule, Text: f.Text}
 	if n := len(x.faults); n > 0 && f.Array != "" && x.faults[n-1].Array == f.Array && x.faults[n-1].Index == f.Index {
@@ -31,7 +31,7 @@ func (x *exchange) noteFault(f Fault) {
 			IsRefused: f.IsRefused, Faults: []refused.Fault{fault}, Object: f.Object})
 }
 
-// Rules that apply finds broken, of operators.
+// Rules whose violation only apply finds, all of operators.
 var unmetRules = map[shard.Outcome]string{
 	shard.OutOfRange: "operator-out-of-range",
 	shard.TooLarge:   "operator-too-large",

@@ -18,8 +18,8 @@ import (
 	"github.com/puzpuzpuz/xsync/v3"
 )
 
-// limitListener bounds connections, all and per address. fasthttp could, but it answers in plain text and leaves IPv6
-// unbounded.
+// limitListener bounds connections, in all and per address. fasthttp could do that, but it answers in plain text and
+// does not bound IPv6.
 type limitListener struct {
 	net.Listener
 	maxConns, maxPerIP int
@@ -55,8 +55,7 @@ const (
 		`{"message":"There are too many connections from your IP address"}`
 )
 
-// Accept returns the next connection within the bounds; others are told why and closed. Where the machine has no room
-// for one more, as with too many open files, they wait until others have ended: fasthttp would end the server.
+// Accept returns the next connection within the bounds; others are told the reason and closed.
 func (l *limitListener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -131,20 +130,20 @@ type limitConn struct {
 	listener *limitListener
 	ip       netip.Addr
 	once     sync.Once
-	patience atomic.Int64 // of Close, for what the client still sends; a time.Duration
+	patience atomic.Int64 // how long Close waits for what the client still sends; a time.Duration
 	end
 }
 
 func (c *limitConn) Read(p []byte) (int, error) { return c.note(c.Conn.Read(p)) }
 
-// end knows whether the client has ended a connection. It is its reader's.
+// end says whether the client has ended a connection. It belongs to the connection's reader.
 type end struct{ seen bool }
 
-// note hands the end out by itself, behind the last bytes: TLS 1.2 may give both at once, and those who read in buffers
-// would learn of the end with bytes before them that they have not looked at yet.
+// note reports the end separately, after the last bytes. TLS 1.2 may report both at once, and a buffered reader would
+// then learn of the end before it has looked at those bytes.
 func (e *end) note(n int, err error) (int, error) {
 	if n > 0 && err == io.EOF {
-		return n, nil // the next Read says it again
+		return n, nil // the next Read reports it again
 	}
 	e.seen = e.seen || err == io.EOF
 	return n, err
@@ -152,8 +151,8 @@ func (e *end) note(n int, err error) (int, error) {
 
 func (e *end) hasEnded() bool { return e.seen }
 
-// linger has Close wait for as long for the client to have sent all. A connection that is closed while bytes come in is
-// reset, and a client that sends its whole body before it reads loses the answer with that.
+// linger makes Close wait up to patience until the client has sent everything. A connection that is closed while bytes
+// arrive is reset, and a client that sends its whole body before it reads would thereby lose the answer.
 func (c *limitConn) linger(patience time.Duration) { c.patience.Store(int64(patience)) }
 
 func (c *limitConn) Close() error {
@@ -178,7 +177,7 @@ func LoadTLS(certFile, keyFile string) (*TLS, error) {
 	return t, t.Reload()
 }
 
-// Reload reads the files again (on SIGHUP); new connections get the new certificate. On an error the old one stays.
+// Reload reads the files again (on SIGHUP); new connections get the new certificate. After an error the old one stays.
 func (t *TLS) Reload() error {
 	pair, err := tls.LoadX509KeyPair(t.certFile, t.keyFile)
 	if err != nil {
@@ -188,10 +187,10 @@ func (t *TLS) Reload() error {
 	return nil
 }
 
-// Certificate is the present one.
+// Certificate returns the current certificate.
 func (t *TLS) Certificate() *tls.Certificate { return t.certificate.Load() }
 
-// Config is for servers: HTTP/1.1 with the present certificate.
+// Config returns a configuration for servers: HTTP/1.1 with the current certificate.
 func (t *TLS) Config() *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS12,
@@ -200,10 +199,10 @@ func (t *TLS) Config() *tls.Config {
 	}
 }
 
-// Listener puts TLS before ln.
+// Listener puts TLS in front of ln.
 func (t *TLS) Listener(ln net.Listener) net.Listener { return &tlsListener{ln, ln, t.Config()} }
 
-// tlsListener keeps the listener below, for limit; by itself it would serve without TLS, so nothing but limit takes
+// tlsListener keeps the listener below it for limit. By itself it would serve without TLS, so only limit takes
 // connections from it.
 type tlsListener struct {
 	net.Listener

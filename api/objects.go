@@ -13,7 +13,7 @@ import (
 // objectCounts count the objects of /users/track of one workspace.
 type objectCounts struct{ accepted, refused, ignored *metrics.Counter }
 
-// objectsOf has the counts of each workspace, by its id.
+// objectsOf has the counts of each workspace, by the workspace's id.
 var objectsOf = xsync.NewMapOf[string, *objectCounts]()
 
 func countsOf(ws *control.Workspace) *objectCounts {
@@ -27,11 +27,11 @@ func countsOf(ws *control.Workspace) *objectCounts {
 	return counts
 }
 
-// count counts what an answer says: so many objects were accepted, those of its errors refused, values of its warnings
-// left out.
+// count counts what an answer reports: the accepted objects, its errors as refused, and its warnings as values left
+// out.
 func (c *objectCounts) count(accepted int, answer []byte) {
 	c.accepted.Add(accepted)
-	if i := bytes.Index(answer, errorsMember); i >= 0 { // in no string: a quote has a backslash there
+	if i := bytes.Index(answer, errorsMember); i >= 0 { // not in a string: there, a quote has a backslash
 		answer = answer[i:]
 		errors, _, _ := bytes.Cut(answer, warningsMember)
 		c.refused.Add(bytes.Count(errors, elementMember))

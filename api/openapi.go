@@ -15,7 +15,7 @@ var (
 	headerCacheControl = []byte(fasthttp.HeaderCacheControl)
 	headerNoneMatch    = []byte(fasthttp.HeaderIfNoneMatch)
 
-	revalidate = []byte("no-cache") // keep it, and ask whether it is still right: a new release may have another
+	revalidate = []byte("no-cache") // keep it, but ask whether it is still current: a new release may have another one
 )
 
 // openAPI serves GET /openapi.json.

@@ -11,12 +11,12 @@ import (
 	"millrace/api/users"
 )
 
-// What the operator's door (package admin) has of the public one.
+// What the operator's door (package admin) uses of the public one.
 
-// Options are those that the server runs with. They are lent: read them only.
+// Options returns the options that the server runs with. They are lent and must only be read.
 func (s *Server) Options() *Options { return &s.options }
 
-// RequestID is id when a request may have it, else a new one.
+// RequestID returns id if a request may have it, else a new one.
 func (s *Server) RequestID(id string) string {
 	if saneRequestID([]byte(id)) {
 		return id
@@ -24,15 +24,15 @@ func (s *Server) RequestID(id string) string {
 	return string(s.appendRequestID(nil))
 }
 
-// AllowsBadKey counts a request from addr that came with a wrong key or token, and says whether it gets a 401; else it
-// is one of too many.
+// AllowsBadKey counts a request from addr that came with a wrong key or token. It reports whether the request gets a
+// 401; otherwise there are too many.
 func (s *Server) AllowsBadKey(addr net.Addr) bool {
 	badKeyRequests.Inc()
 	return s.badKeys.Allow(addrOf(addr), s.options.Now(), s.options.MaxBadKeysPerMinute)
 }
 
-// Operation is the path of the operation that a request with a key is for, as the OpenAPI document has it; empty: there
-// is none that API keys may be used for.
+// Operation returns the path of the operation that a request with an API key is for, in the form of the OpenAPI
+// document; it is empty if there is none that API keys may be used for.
 func (s *Server) Operation(method, path string) string {
 	res := s.router.find([]byte(path))
 	if res == nil {
@@ -45,7 +45,7 @@ func (s *Server) Operation(method, path string) string {
 	return rt.path
 }
 
-// Do serves a request as if it had come from that address.
+// Do serves a request as if it had come from the address from.
 func (s *Server) Do(request *fasthttp.Request, from net.Addr) *fasthttp.Response {
 	ctx := new(fasthttp.RequestCtx)
 	ctx.Init(request, from, nil)
@@ -53,7 +53,7 @@ func (s *Server) Do(request *fasthttp.Request, from net.Addr) *fasthttp.Response
 	return &ctx.Response
 }
 
-// TrackAgain sends objects of one array as /users/track does. What is refused again is not kept once more.
+// TrackAgain sends objects of one array as /users/track does. What is refused again is not kept a second time.
 func (s *Server) TrackAgain(
 	w *control.Workspace, array string, objects ...[]byte,
 ) (reply []byte, status int, err error) {

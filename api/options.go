@@ -17,8 +17,8 @@ import (
 )
 
 // TrackFunc decodes a body of /users/track into batch and appends the answer to dst. It neither commits nor keeps body.
-// With a status other than 201 the batch is dropped. note, unless it is nil, is called for each fault that the answer
-// tells of.
+// With a status other than 201 the batch is dropped. note, if not nil, is called for each fault that the answer
+// reports.
 type TrackFunc func(dst, body []byte, ws *control.Workspace, batch store.Batch, nowMillis int64,
 	note func(Fault)) (reply []byte, status int)
 
@@ -30,24 +30,25 @@ type Options struct {
 	Control *control.Control
 	// Track serves /users/track. Required.
 	Track TrackFunc
-	// AppendPhoneKey appends the engine's key of a phone number as a caller sent it (E.164); ok is false for what is
-	// none. Required: the rules are those of the track function.
+	// AppendPhoneKey appends the engine's key of a phone number as a caller sent it (E.164); ok is false for anything
+	// else. Required: the rules are those of the track function.
 	AppendPhoneKey func(dst, phone []byte) (key []byte, ok bool)
 
-	// Limiter has the rate limits hold for all nodes of a cluster together. Default: they are this process's alone.
+	// Limiter makes the rate limits hold for all nodes of a cluster together. Default: they hold for this process
+	// alone.
 	Limiter *ratelimit.Limiter
 
 	// MaxBodyBytes bounds a body, decompressed (D1). Default 4 MiB.
 	MaxBodyBytes int
-	// MaxBodiesBytes bounds what the bodies of all requests under way take of memory, as they came and decompressed,
-	// but for the first 32 KiB of each; beyond it: 503. Default 256 MiB, or that of two bodies when this is more.
+	// MaxBodiesBytes bounds the memory of the bodies of all requests under way, as received and decompressed, except
+	// for the first 32 KiB of each; beyond it: 503. Default 256 MiB, or the size of two bodies if that is more.
 	MaxBodiesBytes int64
-	// MaxAnswersBytes bounds what the answers of all requests under way take of memory, but for the first 32 KiB of
-	// each, until they have been sent; beyond it reads are answered 503. One workspace may take three quarters of it.
-	// Default 256 MiB.
+	// MaxAnswersBytes bounds the memory of the answers of all requests under way, except for the first 32 KiB of each,
+	// until they have been sent; beyond it reads are answered 503. One workspace may take three quarters of it. Default
+	// 256 MiB.
 	MaxAnswersBytes int64
-	// ReadTimeout is the time for a request to arrive whole, WriteTimeout for its answer to leave, IdleTimeout between
-	// requests of a connection. Defaults 10 s, 10 s, 60 s.
+	// ReadTimeout bounds the time for a whole request to arrive, WriteTimeout the time for its answer to leave, and
+	// IdleTimeout the time between requests of a connection. Defaults 10 s, 10 s, 60 s.
 	ReadTimeout, WriteTimeout, IdleTimeout time.Duration
 	// MaxHeaderBytes bounds request line and headers together; beyond it: 431. Default 8192.
 	MaxHeaderBytes int
@@ -58,37 +59,38 @@ type Options struct {
 	// MaxConnsPerIP bounds the connections from one address (IPv6: from one /64); beyond it: 429 and close. Default
 	// 4096; negative: no bound.
 	MaxConnsPerIP int
-	// MaxRequestsPerConn closes a connection after so many requests. Default 0: no bound.
+	// MaxRequestsPerConn closes a connection after that many requests. Default 0: no bound.
 	MaxRequestsPerConn int
-	// MaxBadKeysPerMinute is how many requests with a wrong key one address gets a 401 for; beyond it: 429. Right keys
-	// are served all the same: many clients may share an address. Default 300.
+	// MaxBadKeysPerMinute is how many requests with a wrong key from one address get a 401; beyond it: 429. Requests
+	// with valid keys are still served, since many clients may share an address. Default 300.
 	MaxBadKeysPerMinute int
-	// PublicURL is what links to hosted pages begin with: the address that this server has for the public, http or
-	// https, perhaps with a path. Default: the Host of the request for the link, when it is the address that the
-	// request has come to or one of PublicHosts.
+	// PublicURL is the beginning of links to hosted pages: the public address of this server, http or https, perhaps
+	// with a path. Default: the Host of the request for the link, if it is the address at which the request has arrived
+	// or one of PublicHosts.
 	PublicURL string
-	// PublicHosts are hosts, with their ports when these are not 80 or 443, that links may begin with although they are
-	// not the address that is listened on. Default: none.
+	// PublicHosts are hosts that links may begin with although the server doesn't listen on them, with their ports
+	// unless these are 80 or 443. Default: none.
 	PublicHosts []string
-	// PreferenceLinkLife is how long a link to a hosted page is good. Default 90 days: laws want links to unsubscribe
-	// in mails to work for 30 or 60.
+	// PreferenceLinkLife is how long a link to a hosted page is valid. Default 90 days: laws require links to
+	// unsubscribe in mails to work for 30 or 60.
 	PreferenceLinkLife time.Duration
-	// MaxPagesPerMinute is how many hosted pages one address may ask for, and forms send, in a minute; beyond it: 429.
-	// Many people, and mail programs that unsubscribe for their users, may share an address. Default 600.
+	// MaxPagesPerMinute is how many requests for hosted pages, and how many forms, one address may send in a minute;
+	// beyond it: 429. Many people, and mail programs that unsubscribe for their users, may share an address. Default
+	// 600.
 	MaxPagesPerMinute int
 	// TrustedProxies are the addresses whose X-Forwarded-For is believed. Default: none.
 	TrustedProxies []netip.Prefix
 	// DrainTimeout is how long Shutdown waits for requests under way. Default 10 s.
 	DrainTimeout time.Duration
-	// AccessLog logs a line per request: no body, no key, no identifier. Default off.
+	// AccessLog logs a line per request, without body, key or identifiers. Default off.
 	AccessLog bool
 
-	// Refused keeps objects that are refused. nil: nobody does.
+	// Refused keeps objects that are refused. nil: they are not kept.
 	Refused refused.Feed
 
 	// Now is the clock, Unix milliseconds. Default: the system's.
 	Now func() int64
-	// Logger. Default: slog.Default().
+	// Logger gets log messages. Default: slog.Default().
 	Logger *slog.Logger
 }
 
@@ -120,12 +122,12 @@ func (o *Options) EnsureDefaults() {
 const hostPattern = `([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?`
 
 var (
-	// publicURLForm: its path is put into pages, so it has no other characters than package preference wants there.
+	// publicURLForm: the path is put into pages, so it may only have characters that package preference allows there.
 	publicURLForm = regexp.MustCompile(`^(https?://` + hostPattern + `(/[A-Za-z0-9._~-]{1,64}){0,8}/?)?$`)
 	hostForm      = regexp.MustCompile(`^` + hostPattern + `$`)
 )
 
-// Validate says which option is wrong.
+// Validate reports the first wrong option.
 func (o *Options) Validate() error {
 	if err := CheckPublicURL(o.PublicURL); err != nil {
 		return fmt.Errorf("api: PublicURL is %w", err)
@@ -163,7 +165,7 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// CheckPublicURL refuses what links to hosted pages can't begin with.
+// CheckPublicURL refuses anything that links to hosted pages can't begin with.
 func CheckPublicURL(url string) error {
 	if !publicURLForm.MatchString(url) {
 		return fmt.Errorf("%q, want http(s)://host[:port][/path]", url)
@@ -171,7 +173,7 @@ func CheckPublicURL(url string) error {
 	return nil
 }
 
-// CheckPublicHosts refuses names that no request for a link can have come to.
+// CheckPublicHosts refuses names at which no request for a link can have arrived.
 func CheckPublicHosts(hosts []string) error {
 	if slices.ContainsFunc(hosts, func(host string) bool { return !hostForm.MatchString(host) }) {
 		return fmt.Errorf("%q, want host[:port] each", hosts)

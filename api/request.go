@@ -19,7 +19,7 @@ import (
 	"millrace/api/value"
 )
 
-// Names of headers in canonical form, as bytes, so that setting one does not allocate.
+// Names of headers in canonical form, as bytes, so that setting a header does not allocate.
 var (
 	headerRequestID   = []byte("X-Request-Id")
 	headerRetryAfter  = []byte("Retry-After")
@@ -45,20 +45,20 @@ type exchange struct {
 	call.Call
 	s     *Server
 	route *route
-	shape *shape             // of failures
-	scim  *control.SCIMToken // of a SCIM route
+	shape *shape             // shape of failures
+	scim  *control.SCIMToken // set on a SCIM route
 	path  []byte             // as it was sent; lent until the handler returns
 
 	requestID []byte
 	lookup    []byte  // scratch for a key
-	wire      []byte  // memory for the body as it comes
+	wire      []byte  // memory for the body as it is received
 	plain     []byte  // memory for decompression
-	heldBody  holding // what both take of Server.bodies
-	heldReply holding // what Reply takes of Server.replies
+	heldBody  holding // what both take from Server.bodies
+	heldReply holding // what Reply takes from Server.replies
 	digits    [20]byte
 
-	note   func(Fault)     // noteFault; nil: what is refused is not kept
-	faults []refused.Entry // of the request at hand
+	note   func(Fault)     // noteFault; nil: refused objects are not kept
+	faults []refused.Entry // of the current request
 }
 
 func (x *exchange) reset() {
@@ -66,7 +66,7 @@ func (x *exchange) reset() {
 	x.heldBody.release()
 	x.heldReply.release()
 	x.requestID = x.requestID[:0]
-	clear(x.faults) // views of the request
+	clear(x.faults) // they refer to the request
 	x.faults = x.faults[:0]
 	if cap(x.Reply) > maxPooledBytes {
 		x.Reply = nil
@@ -92,7 +92,7 @@ func (x *exchange) begin() {
 	x.setStandardHeaders()
 }
 
-// serve takes the request from door to door; the first check that fails has answered.
+// serve takes the request through all checks; the first check that fails has answered.
 func (x *exchange) serve() {
 	if !x.checkHeaders() || !x.findRoute() || !x.authorize() || !x.readBody() || !x.route.noBarrier && !x.barrier() {
 		return
@@ -105,16 +105,16 @@ func (x *exchange) serve() {
 	}
 }
 
-// barrier waits until the control documents that were acknowledged before, by whatever node, are visible here. Users
-// and addresses are read behind barriers of their own (x.reads), of the groups that have them: a request for some
-// notices nothing of others. A handler sees its own commits only when it begins its reads anew: of several leaders'
-// partitions this node may have followers.
+// barrier waits until all control documents that any node has acknowledged before are visible here. Users and addresses
+// are read behind barriers of their own (x.Reads), of the groups that have them, so a request for some is not affected
+// by the others. A handler sees its own commits only when it begins its reads anew, because this node may have
+// followers of several leaders' partitions.
 func (x *exchange) barrier() bool {
 	if err := x.s.options.Store.BarrierControl(); err != nil {
 		x.FailEngine(err)
 		return false
 	}
-	if x.Workspace != nil { // as it is now
+	if x.Workspace != nil { // its current state
 		if ws := x.s.options.Control.Snapshot().Workspace(x.Workspace.Number); ws != nil {
 			x.Workspace = ws
 		}
@@ -122,7 +122,7 @@ func (x *exchange) barrier() bool {
 	return true
 }
 
-// authorize checks the credential that the route wants, what it may do, and the rate limit.
+// authorize checks the credential that the route requires, what it permits, and the rate limit.
 func (x *exchange) authorize() bool {
 	switch {
 	case x.route.page:
@@ -172,11 +172,11 @@ func (x *exchange) checkHeaders() bool {
 	return true
 }
 
-// checkHeaders finds what fasthttp lets pass and what makes two servers read one request differently (D9):
-// Content-Length beside Transfer-Encoding, a Transfer-Encoding that does not say where the body ends (fasthttp takes
-// identity for no body, and what follows for a request), a header that must stand once standing twice, names that are
-// none (Content-Length with a blank before the colon is another header to some), folded lines, lines that end in LF
-// alone, too many headers. Empty: all is well.
+// checkHeaders finds what fasthttp accepts although two servers might read such a request differently (D9):
+// Content-Length beside Transfer-Encoding; a Transfer-Encoding that does not say where the body ends (fasthttp takes
+// identity for no body, and what follows for a request); a header that must occur once occurring twice; invalid names
+// (Content-Length with a blank before the colon is another header to some); folded lines; lines that end in LF alone;
+// too many headers. An empty result means that all is well.
 func checkHeaders(raw []byte, maxHeaders int) string {
 	var length, encoding, authorization, contentType, contentEncoding, idempotency int
 	chunked := true
@@ -232,7 +232,7 @@ func checkHeaders(raw []byte, maxHeaders int) string {
 	return ""
 }
 
-// isHeaderName says whether name is a token of RFC 9110.
+// isHeaderName reports whether name is a token of RFC 9110.
 func isHeaderName(name []byte) bool {
 	for _, c := range name {
 		if !tokenBytes[c] {
@@ -263,9 +263,9 @@ func is(line []byte, name string) int {
 	return 1
 }
 
-// pathOf is the path of a request as it was sent, without the query. Nothing of it is put in order: proxies in front of
-// us permit and refuse by what they see, so //users/track, /x/../users/track and /users%2Ftrack are other paths than
-// /users/track, and are nothing's.
+// pathOf returns the path of a request as it was sent, without the query. It is not normalized: proxies in front of the
+// server permit and refuse by what they see, so //users/track, /x/../users/track and /users%2Ftrack are other paths
+// than /users/track, and lead nowhere.
 func pathOf(h *fasthttp.RequestHeader) []byte {
 	path, _, _ := bytes.Cut(h.RequestURI(), []byte{'?'})
 	if len(path) > 0 && path[0] != '/' { // http://host/users/track
@@ -275,7 +275,7 @@ func pathOf(h *fasthttp.RequestHeader) []byte {
 	return path
 }
 
-// findRoute routes on the path as it was sent: what is authorised, here and before, is what is served (B20).
+// findRoute routes by the path as it was sent: what is authorised, here and before, is what is served (B20).
 func (x *exchange) findRoute() bool {
 	res := x.s.router.find(x.path)
 	if res == nil {
@@ -292,7 +292,7 @@ func (x *exchange) findRoute() bool {
 
 var bearer = []byte("Bearer ")
 
-// bearerToken is the token of an Authorization header, nil without one.
+// bearerToken returns the token of an Authorization header, nil without one.
 func bearerToken(h *fasthttp.RequestHeader) []byte {
 	value := h.PeekBytes(headerAuthorization)
 	if len(value) < len(bearer) || !bytes.EqualFold(value[:len(bearer)], bearer) {
@@ -303,13 +303,13 @@ func bearerToken(h *fasthttp.RequestHeader) []byte {
 
 var headerAuthorization = []byte(fasthttp.HeaderAuthorization)
 
-// knows says whether token is an API key or the SCIM token.
+// knows reports whether token is an API key or the SCIM token.
 func (s *Server) knows(token []byte) bool {
 	snapshot := s.options.Control.Snapshot()
 	return snapshot.Keys.Find(token) != nil || snapshot.FindSCIMToken(token) != nil
 }
 
-// workspaceOf is the number of the workspace that token is an API key of, 0 when it is none.
+// workspaceOf returns the number of the workspace whose API key token is, or 0 when it is not an API key.
 func (s *Server) workspaceOf(token []byte) uint32 {
 	if key := s.options.Control.Snapshot().Keys.Find(token); key != nil {
 		return key.Workspace
@@ -317,7 +317,7 @@ func (s *Server) workspaceOf(token []byte) uint32 {
 	return 0
 }
 
-// authenticate finds the key, and by it the workspace.
+// authenticate finds the key, and through it the workspace.
 func (x *exchange) authenticate() bool {
 	token := bearerToken(&x.Ctx.Request.Header)
 	snapshot := x.s.options.Control.Snapshot()
@@ -334,14 +334,14 @@ func (x *exchange) authenticate() bool {
 	return true
 }
 
-// denyKey answers a request without a valid key. All wrong keys take the same way.
+// denyKey answers a request without a valid key. All wrong keys are handled in the same way.
 func (x *exchange) denyKey(token []byte) bool {
 	return x.deny(token, "Too many requests with an invalid API key. Please try again later.",
 		textUnauthorized+firstCharacters(token)+"…")
 }
 
 // deny answers a request without a valid credential: with text, or with tooMany when too many such requests come from
-// the address. One without any credential tries none, and isn't counted.
+// the address. A request without any credential tries none, and isn't counted.
 func (x *exchange) deny(token []byte, tooMany, text string) bool {
 	badKeyRequests.Inc()
 	if len(token) > 0 && !x.s.badKeys.Allow(x.clientAddr(), x.Now, x.s.options.MaxBadKeysPerMinute) {
@@ -353,8 +353,8 @@ func (x *exchange) deny(token []byte, tooMany, text string) bool {
 	return false
 }
 
-// firstCharacters is all of a key that an answer shows (D2): four characters, and of a key that has no more the first
-// half, so that it is never shown whole.
+// firstCharacters returns the part of a key that an answer shows (D2): four characters, or the first half of a key that
+// has no more than that, so that a key is never shown whole.
 func firstCharacters(token []byte) string {
 	text := []rune(strings.ToValidUTF8(string(token[:min(len(token), 17)]), "\uFFFD"))
 	if len(text) > 4 {
@@ -381,14 +381,14 @@ func (x *exchange) admit() bool {
 	return x.take(limit, of)
 }
 
-// counted is whose requests are counted together: those of a workspace, or of the company (0). In a cluster the limiter
-// counts, alone the windows.
+// counted says whose requests are counted together: those of a workspace, or of the company (0). In a cluster the
+// limiter counts them, otherwise the windows do.
 type counted struct {
 	windows   *ratelimit.Windows
 	workspace uint32
 }
 
-// peek is how the request's window stands.
+// peek returns the state of the request's window.
 func (x *exchange) peek(limit ratelimit.Limit, of counted) ratelimit.State {
 	if shared := x.s.options.Limiter; shared != nil {
 		return shared.Peek(of.workspace, x.route.bucket, limit, x.Now)
@@ -396,7 +396,7 @@ func (x *exchange) peek(limit ratelimit.Limit, of counted) ratelimit.State {
 	return of.windows[x.route.bucket].Peek(limit, x.Now)
 }
 
-// take counts the request in its window, and tells the caller how that stands.
+// take counts the request in its window, and tells the caller the window's state.
 func (x *exchange) take(limit ratelimit.Limit, of counted) bool {
 	var state ratelimit.State
 	var ok bool
@@ -427,8 +427,8 @@ func (x *exchange) setRate(s ratelimit.State) {
 	h.SetCanonical(headerReset, strconv.AppendInt(x.digits[:0], s.ResetSeconds(), 10))
 }
 
-// clientAddr is the caller's address: the connection's, or, behind trusted proxies, the right-most one of
-// X-Forwarded-For that is no trusted proxy.
+// clientAddr returns the caller's address: the connection's or, behind trusted proxies, the right-most address of
+// X-Forwarded-For that is not a trusted proxy.
 func (x *exchange) clientAddr() netip.Addr {
 	addr := addrOf(x.Ctx.RemoteAddr())
 	trusted := x.s.options.TrustedProxies
@@ -454,7 +454,7 @@ func (x *exchange) clientAddr() netip.Addr {
 
 func addrOf(a net.Addr) netip.Addr { return call.AddrPort(a).Addr() }
 
-// Actor is who makes the change that the request asks for.
+// Actor returns who makes the change that the request asks for.
 func (x *exchange) Actor() control.Actor {
 	by := control.Actor{Address: x.clientAddr().String(), RequestID: string(x.requestID)}
 	if x.Key != nil {
@@ -466,14 +466,14 @@ func (x *exchange) Actor() control.Actor {
 	return by
 }
 
-// Param is a segment of the path, by its name in the route: {id}.
+// Param returns a segment of the path, by its name in the route: {id}.
 func (x *exchange) Param(name string) string { return x.route.param(string(x.path), name) }
 
-// LastSegment is the rest of the path that stands where the route's last segment does: an identifier may hold slashes,
-// as %2F and as they are.
+// LastSegment returns the rest of the path from the route's last segment on: an identifier may contain slashes, as %2F
+// and literally.
 func (x *exchange) LastSegment() string {
 	n := strings.Count(x.route.path, "/")
-	// resource.matches has seen that it is one
+	// resource.matches has checked that the escapes are valid.
 	segment, _ := url.PathUnescape(strings.TrimSuffix(strings.SplitN(string(x.path), "/", n+1)[n], "/"))
 	return segment
 }
@@ -488,7 +488,7 @@ func (x *exchange) Fail(status int, text string) {
 	x.Send(status, x.Reply)
 }
 
-// object proves that the body is a JSON object that may be walked; else it has answered 400.
+// object checks that the body is a JSON object that may be walked; otherwise it answers 400 and returns false.
 func (x *exchange) object() (value.Value, bool) {
 	v, err := value.Check(x.Body)
 	if err != nil {

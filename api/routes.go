@@ -19,8 +19,8 @@ import (
 )
 
 // A route is one line of the table below. A request reaches a handler only through a route: known path, right method, a
-// key that holds the permission, a free place in the bucket, and, unless it reads no control documents, a barrier. A
-// route without a permission must say that it is open, or that it wants the SCIM token.
+// key with the permission, a free place in the bucket, and, unless the handler reads no control documents, a barrier. A
+// route without a permission must say that it is open, or that it requires the SCIM token.
 type route struct {
 	method     string
 	path       string // exact, or with segments in braces: /scim/v2/Users/{id}
@@ -28,19 +28,19 @@ type route struct {
 	bucket     ratelimit.Bucket
 	open       bool // served without a key
 	scim       bool // served to the holder of the company's SCIM token, to no API key; the bucket is the company's
-	page       bool // open, for people: answers HTML, takes forms
+	page       bool // open, for people: answers with HTML, takes forms
 	rest       bool // the last segment stands for the rest of the path, slashes included; see exchange.LastSegment
-	// the handler reads no control documents but its workspace; all others see what was acknowledged before, by
-	// whatever node: exchange.barrier
+	// noBarrier says that the handler reads no control document but its workspace. All other handlers see what any node
+	// has acknowledged before: exchange.barrier
 	noBarrier bool
 	handler   func(*exchange)
-	withBody  func(*call.Call, value.Value) // in handler's place: the body is a JSON object
+	withBody  func(*call.Call, value.Value) // replaces handler: the body is a JSON object
 
 	metrics *routeMetrics
 }
 
-// routes is the whole public surface. A resource of the companion API is a file with handlers, in the
-// package of its family, and its lines here.
+// routes is the whole public surface. A resource of the companion API is a file with handlers, in the package of its
+// family, and its lines here.
 func (s *Server) routes() []route {
 	return []route{
 		{method: "POST", path: "/users/track", permission: "users.track", bucket: ratelimit.UsersTrack, noBarrier: true,
@@ -165,10 +165,10 @@ func (s *Server) routes() []route {
 	}
 }
 
-// called is a handler that needs no more than the call.
+// called makes a handler of a function that needs only the call.
 func called(handler func(*call.Call)) func(*exchange) { return func(x *exchange) { handler(&x.Call) } }
 
-// router finds routes. Immutable.
+// router finds routes. It is immutable.
 type router struct {
 	exact    map[string]*resource
 	patterns []*resource
@@ -177,7 +177,7 @@ type router struct {
 // resource is a path with its methods.
 type resource struct {
 	segments []string
-	rest     bool // as of the routes
+	rest     bool // as in its routes
 	methods  []*route
 	allow    string
 }
@@ -198,7 +198,7 @@ func newRouter(routes []route) *router {
 	return r
 }
 
-// credentials is how many ways in a route has: each must have one.
+// credentials returns how many ways of access a route has: each must have exactly one.
 func (rt *route) credentials() (n int) {
 	for _, way := range []bool{rt.permission != "", rt.scim, rt.open} {
 		if way {
@@ -270,8 +270,8 @@ func (res *resource) matches(path string) bool {
 	return !more
 }
 
-// isParam says whether text can stand for a segment of a path in braces, percent-encoded as it may be. It must not be
-// what a proxy would take for another path than we do: empty or dot segments, and a slash in disguise unless the route
+// isParam reports whether text can be a segment in place of braces, possibly percent-encoded. It must not be something
+// that a proxy would take for another path than we do: empty or dot segments, and an encoded slash unless the route
 // takes slashes.
 func isParam(text string, slashes bool) bool {
 	plain, err := url.PathUnescape(text)
@@ -286,7 +286,7 @@ func isParam(text string, slashes bool) bool {
 	return true
 }
 
-// Permissions are all that an API key may have: those of the routes.
+// Permissions returns all permissions that an API key may have: those of the routes.
 func (s *Server) Permissions() (names []string) {
 	for _, rt := range s.routes() {
 		if rt.permission != "" {
@@ -297,7 +297,7 @@ func (s *Server) Permissions() (names []string) {
 	return slices.Compact(names)
 }
 
-// method returns the route of a method, or nil. HEAD is served as GET; fasthttp leaves the body out.
+// method returns the route of a method, or nil. HEAD is served as GET; fasthttp omits the body.
 func (res *resource) method(method []byte) *route {
 	for _, rt := range res.methods {
 		if string(method) == rt.method || rt.method == "GET" && string(method) == "HEAD" {
@@ -307,20 +307,20 @@ func (res *resource) method(method []byte) *route {
 	return nil
 }
 
-// param is the segment of path, which is the route's, that stands where name ({id}) does in the route.
+// param returns the segment of path, which is the route's, at the place of name ({id}) in the route.
 func (rt *route) param(path, name string) string {
 	want, have := strings.Split(rt.path, "/"), strings.Split(path, "/")
 	for i := range want {
 		if want[i] == name && i < len(have) {
-			text, _ := url.PathUnescape(have[i]) // isParam has seen that it is one
+			text, _ := url.PathUnescape(have[i]) // isParam has checked that it can be unescaped
 			return text
 		}
 	}
 	return ""
 }
 
-// routeMetrics counts a route's requests by status and their latency. There are as many of them as routes and statuses,
-// whatever callers send.
+// routeMetrics counts a route's requests by status, and their latency. Their number depends on routes and statuses
+// alone, not on what callers send.
 type routeMetrics struct {
 	name    string
 	latency *metrics.Histogram

@@ -10,8 +10,8 @@ import (
 	"millrace/api/scim"
 )
 
-// Provisioning of dashboard users and their groups (service.md 4.16 to 4.20, RFC 7644). What the requests mean is in
-// package scim; here is what the door knows of it.
+// Provisioning of dashboard users and their groups (service.md 4.16 to 4.20, RFC 7644). Package scim decides what the
+// requests mean; this file has the door's part.
 
 const (
 	textSCIMUnauthorized = "The SCIM token, its X-Request-Origin or the caller's address is not valid"
@@ -27,8 +27,8 @@ func appendSCIMFailure(dst []byte, status int, text string) []byte {
 	return scim.AppendError(dst, &scim.Error{Status: status, Detail: text})
 }
 
-// authorizeSCIM checks the token of the company, where the request says it comes from and where it does come from, and
-// the company's rate limit. All that is wrong gets the same answer: it says nothing about which of them was right.
+// authorizeSCIM checks the token of the company, where the request claims to come from and where it does come from, and
+// the company's rate limit. Every failure gets the same answer, so that it doesn't reveal which of them was right.
 func (x *exchange) authorizeSCIM() bool {
 	h := &x.Ctx.Request.Header
 	snapshot := x.s.options.Control.Snapshot()
@@ -45,7 +45,7 @@ func (x *exchange) authorizeSCIM() bool {
 	return x.take(access.Limits()[x.route.bucket], counted{&x.s.company, 0})
 }
 
-// scimStore is one of the types of resources that SCIM has here: scim.Users, scim.Groups.
+// scimStore is one of the types of SCIM resources here: scim.Users, scim.Groups.
 type scimStore interface {
 	Create(by control.Actor, body []byte) (*scim.Resource, error)
 	Get(id string) (*scim.Resource, error)
@@ -56,8 +56,8 @@ type scimStore interface {
 	MaxBodyBytes() int
 }
 
-// scimBody is the request's body when it is a JSON object, sound throughout, of a size that a resource can have; else
-// it has answered.
+// scimBody returns the request's body if it is a JSON object, sound throughout, and small enough for a resource;
+// otherwise it answers the request.
 func (x *exchange) scimBody(of scimStore) ([]byte, bool) {
 	if len(x.Body) > of.MaxBodyBytes() {
 		x.failSCIM(scim.ErrTooLarge)
@@ -138,7 +138,7 @@ func (s *Server) deleteSCIM(of scimStore) func(*exchange) {
 	}
 }
 
-// listSCIM serves a page of what a filter describes, of all resources without one.
+// listSCIM serves a page of the resources that match a filter, or of all resources without one.
 func (s *Server) listSCIM(of scimStore) func(*exchange) {
 	return func(x *exchange) {
 		query := x.Ctx.QueryArgs()
@@ -146,7 +146,7 @@ func (s *Server) listSCIM(of scimStore) func(*exchange) {
 			Count: queryInt(query, "count", scim.DefaultCount)}
 		if filters := query.PeekMulti("filter"); len(filters) > 0 {
 			text := string(filters[0])
-			if len(filters) > 1 { // nobody knows which
+			if len(filters) > 1 { // it is unclear which one applies
 				text = ""
 			}
 			page.Filter = &text
@@ -161,7 +161,7 @@ func (s *Server) listSCIM(of scimStore) func(*exchange) {
 	}
 }
 
-// queryInt is a number of the query, 0 for one below; otherwise when it isn't there or is none.
+// queryInt returns a number from the query, 0 for a negative one, and otherwise if it is missing or not a number.
 func queryInt(query *fasthttp.Args, name string, otherwise int) int {
 	if n, err := strconv.Atoi(string(query.Peek(name))); err == nil {
 		return max(0, n)
@@ -169,19 +169,19 @@ func queryInt(query *fasthttp.Args, name string, otherwise int) int {
 	return otherwise
 }
 
-// ifMatch is the ETag that the resource must have, empty for any.
+// ifMatch returns the ETag that the resource must have, empty for any.
 func (x *exchange) ifMatch() string {
 	return string(x.Ctx.Request.Header.Peek(fasthttp.HeaderIfMatch))
 }
 
-// projection says which attributes the request wants to see.
+// projection returns which attributes the request asks for.
 func (x *exchange) projection() scim.Projection {
 	query := x.Ctx.QueryArgs()
 	return scim.Projection{Attributes: string(query.Peek("attributes")),
 		ExcludedAttributes: string(query.Peek("excludedAttributes"))}
 }
 
-// sendSCIM answers with a resource, or with what stood in the way.
+// sendSCIM answers with a resource, or with the error.
 func (x *exchange) sendSCIM(status int, resource *scim.Resource, err error) {
 	if err != nil {
 		x.failSCIM(err)
@@ -189,7 +189,7 @@ func (x *exchange) sendSCIM(status int, resource *scim.Resource, err error) {
 	}
 	x.Ctx.Response.Header.Set(fasthttp.HeaderETag, resource.Version)
 	x.Reply = resource.Append(x.Reply[:0], x.projection())
-	x.SendReply(status) // also of what was changed, so it isn't refused
+	x.SendReply(status) // a change is answered too, so the reply isn't refused for lack of room
 }
 
 // sendNothing answers without a body.
@@ -206,7 +206,7 @@ func (s *Server) scimResourceType(x *exchange)  { x.sendDiscovery(scim.ResourceT
 func (s *Server) scimSchemas(x *exchange)       { x.sendDiscovery(scim.Schemas()) }
 func (s *Server) scimSchema(x *exchange)        { x.sendDiscovery(scim.Schema(x.Param("{id}"))) }
 
-// sendDiscovery answers with a document; nil is none.
+// sendDiscovery answers with a document; nil means that there is none.
 func (x *exchange) sendDiscovery(document []byte) {
 	switch {
 	case x.Ctx.QueryArgs().Has("filter"):

@@ -1,10 +1,10 @@
-// Package api is the door: it listens, bounds, authenticates, counts and routes; what a request means is decided behind
+// Package api is the door: it listens, bounds, authenticates, counts and routes. What a request means is decided behind
 // it.
 //
-// A request passes, in this order: connection limits, HTTP grammar (fasthttp, and what it lets pass: checkHeaders),
+// A request passes, in this order: connection limits, HTTP grammar (fasthttp, and for what it lets pass checkHeaders),
 // route, method, key, permission, the key's addresses, rate limit, media type, size (decompressed), barrier, handler.
-// The first that fails answers. Every answer is a JSON object with a string `message` (hosted pages: HTML) and carries
-// X-Request-Id; every answer to a valid key carries the rate-limit headers.
+// The first check that fails answers. Every answer is a JSON object with a string `message` (hosted pages: HTML) and
+// carries X-Request-Id; every answer to a valid key carries the rate-limit headers.
 //
 // Nothing of a fasthttp.RequestCtx outlives the handler. Bodies are lent to handlers until they return. A workspace
 // comes from the key, never from the request.
@@ -37,7 +37,7 @@ import (
 	"millrace/api/scim"
 )
 
-// Server serves the public API. Make it with New, give it a listener with Serve.
+// Server serves the public API. Make it with New, and give it a listener with Serve.
 type Server struct {
 	options    Options
 	router     *router
@@ -45,17 +45,17 @@ type Server struct {
 	inflight   *xsync.MapOf[idempotencyID, chan struct{}]
 	badKeys    *ratelimit.Minutes // by address
 	pages      *center.Pages
-	company    ratelimit.Windows // of the buckets that are counted per company
+	company    ratelimit.Windows // for the buckets that are counted per company
 	scim       *scim.Users
 	scimGroups *scim.Groups
 	draining   atomic.Bool
 	zstd       *zstd.Decoder // used for DecodeAll only, which is stateless
-	bodies     *room         // what the bodies of requests under way take of memory
-	replies    *room         // the same of large answers
+	bodies     *room         // memory of the bodies of requests under way
+	replies    *room         // memory of large answers
 
 	decompressing chan struct{} // one element for each body that is being decompressed
 
-	mu        sync.Mutex // guards listeners, and draining against Serve
+	mu        sync.Mutex // guards listeners, and draining in Serve
 	listeners []net.Listener
 
 	requestSeed    uint64
@@ -109,7 +109,7 @@ func New(options Options) (*Server, error) {
 		ReadBufferSize:               options.MaxHeaderBytes,
 		MaxRequestBodySize:           options.MaxBodyBytes,
 		MaxRequestsPerConn:           options.MaxRequestsPerConn,
-		Concurrency:                  2 * options.MaxConns, // our listener refuses first, and in JSON
+		Concurrency:                  2 * options.MaxConns, // our listener refuses before that, and in JSON
 		DisablePreParseMultipartForm: true,
 		SecureErrorLogMessage:        true,
 		CloseOnShutdown:              true,
@@ -118,7 +118,8 @@ func New(options Options) (*Server, error) {
 	return s, nil
 }
 
-// Serve serves ln until Shutdown; ln is the Server's and is closed. For TLS give the listener of TLS.Listener.
+// Serve serves ln until Shutdown; ln then belongs to the Server, which closes it. For TLS pass the result of
+// TLS.Listener.
 func (s *Server) Serve(ln net.Listener) error {
 	limited := s.limit(ln)
 	s.mu.Lock()
@@ -134,7 +135,7 @@ func (s *Server) Serve(ln net.Listener) error {
 }
 
 // Shutdown stops accepting, lets the requests under way finish, closes idle connections, and returns when none is left.
-// /readyz is false from its beginning. It waits no longer than ctx and DrainTimeout allow.
+// /readyz fails from the beginning of Shutdown. Shutdown waits no longer than ctx and DrainTimeout allow.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.draining.Store(true)
@@ -150,7 +151,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// handle serves one request. A panic behind it is answered, counted and logged, and ends the connection, not the
+// handle serves one request. A panic in a handler is answered, counted and logged, and ends the connection, not the
 // process.
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	x := s.exchanges.Get().(*exchange)
@@ -188,7 +189,7 @@ func (s *Server) finish(x *exchange, start time.Time) {
 		x.record(start)
 		x.heldBody.release()
 		x.heldReply.release()
-		return // not pooled: nobody knows what state it is in
+		return // not pooled: its state is unknown
 	}
 	x.record(start)
 	x.reset()
@@ -225,16 +226,16 @@ func (x *exchange) routeName() string {
 	return x.route.path
 }
 
-// appendRequestID makes an id: unique in this process, and most likely everywhere.
+// appendRequestID makes an id that is unique in this process, and most probably everywhere.
 func (s *Server) appendRequestID(dst []byte) []byte {
 	n := s.requestCounter.Add(1)
 	return hex.AppendEncode(dst, binary.BigEndian.AppendUint64(nil, s.requestSeed^(n*0x9E3779B97F4A7C15)))
 }
 
-// livez: the process answers.
+// livez says that the process answers.
 func (s *Server) livez(x *exchange) { x.Succeed(fasthttp.StatusOK) }
 
-// readyz: requests are served.
+// readyz says whether requests are served.
 func (s *Server) readyz(x *exchange) {
 	if err := s.Ready(); err != nil {
 		x.Fail(fasthttp.StatusServiceUnavailable, err.Error())
@@ -245,7 +246,7 @@ func (s *Server) readyz(x *exchange) {
 
 var errDraining = errors.New("the server is stopping")
 
-// Ready says why no requests are served; nil: they are.
+// Ready returns why no requests are served, or nil if they are.
 func (s *Server) Ready() error {
 	if s.draining.Load() {
 		return errDraining
@@ -253,7 +254,7 @@ func (s *Server) Ready() error {
 	return s.options.Store.Ready()
 }
 
-// fasthttpLogger takes what fasthttp logs: trouble of connections, never of interest in numbers.
+// fasthttpLogger takes fasthttp's log messages: troubles of connections, which don't matter one by one.
 type fasthttpLogger struct{ log *slog.Logger }
 
 func (l fasthttpLogger) Printf(format string, args ...any) {

@@ -17,8 +17,8 @@ import (
 	"millrace/shard"
 )
 
-// track serves POST /users/track: the body goes to the track function with a batch, the batch to the log, and the
-// answer, written while parsing, back.
+// track serves POST /users/track. It passes the body with a batch to the track function, commits the batch to the log,
+// and sends the answer, which was written while parsing.
 func (s *Server) track(x *exchange) {
 	key := x.Ctx.Request.Header.PeekBytes(headerIdempotency)
 	if len(key) == 0 {
@@ -32,8 +32,8 @@ func (s *Server) track(x *exchange) {
 	s.trackIdempotent(x, x.answerKey(key))
 }
 
-// trackOnce applies the request and keeps its answer under key, when there is one. It says false, and nothing was done
-// or sent, when an answer is kept under that key already: another node of a cluster has had the request, too.
+// trackOnce applies the request and keeps its answer under key, if there is one. It returns false, without having done
+// or sent anything, if an answer is already kept under that key: another node of a cluster has had the request, too.
 func (x *exchange) trackOnce(key []byte, bodyHash [32]byte) (answered bool) {
 	if err := x.s.options.Store.Admit(); err != nil { // before the work of decoding the body
 		x.FailEngine(err)
@@ -45,7 +45,7 @@ func (x *exchange) trackOnce(key []byte, bodyHash [32]byte) (answered bool) {
 	var status int
 	x.Reply, status = x.s.options.Track(x.Reply[:0], x.Body, x.Workspace, batch, x.Now, x.note)
 	accepted := batch.Count()
-	// Nothing was accepted: no effect, and the Idempotency-Key stays free for a corrected body.
+	// Nothing was accepted: there is no effect, and the Idempotency-Key stays free for a corrected body.
 	if status != fasthttp.StatusCreated {
 		countsOf(x.Workspace).count(0, x.Reply)
 		x.keepFaults()
@@ -79,9 +79,9 @@ var unmetTexts = map[shard.Outcome]string{
 	shard.NotNumber:  "is no number",
 }
 
-// warnOfUnmet adds a warning to the answer for each operator that apply found impossible. A kept answer gets them, too,
-// by a record of its own, since the one that has the answer and the operators must be there before anybody knows. When
-// that can't be written, the answer is the one that is kept.
+// warnOfUnmet adds a warning to the answer for each operator that apply found impossible. A kept answer gets the
+// warnings too, by a record of its own, since the record with the answer and the operators must exist before anybody
+// knows the outcome. If that record can't be written, the answer that is already kept is sent.
 func (x *exchange) warnOfUnmet(unmet []shard.UnmetOperator, key []byte, bodyHash [32]byte, status int) {
 	for _, u := range unmet {
 		x.noteUnmet(u)
@@ -116,7 +116,7 @@ func unmetText(u shard.UnmetOperator) string {
 // appendWarnings returns a copy of an answer, whose last member may be its warnings, with more of them.
 func appendWarnings(answer, more []byte) []byte {
 	out := append([]byte{}, answer[:len(answer)-1]...)
-	if bytes.Contains(answer, []byte(`,"warnings":[`)) { // in no string: a quote has a backslash there
+	if bytes.Contains(answer, []byte(`,"warnings":[`)) { // not in a string: there, a quote has a backslash
 		out = out[:len(out)-1]
 	} else {
 		out, more = append(out, `,"warnings":[`...), more[1:]
@@ -124,7 +124,7 @@ func appendWarnings(answer, more []byte) []byte {
 	return append(append(out, more...), "]}"...)
 }
 
-// shortName is as much of an attribute's name as a text shows.
+// shortName returns as much of an attribute's name as a text shows.
 func shortName(name string) string {
 	if len(name) <= maxNameInText {
 		return name
@@ -137,23 +137,23 @@ const maxNameInText = 64
 
 const maxIdempotencyKeyBytes = 255
 
-// idempotencyID is an answerKey in its workspace.
+// idempotencyID is an answerKey within its workspace.
 type idempotencyID struct {
 	workspace uint32
 	key       string
 }
 
-// answerKey is what the answer to a request is kept under: the number of the API key that has sent it, and its
-// Idempotency-Key. Each API key has a name space of its own (D3): who holds one can't be told what another one was
-// answered. Valid until the next use of the scratch for keys.
+// answerKey returns the key under which the answer to a request is kept: the number of the API key that has sent the
+// request, and its Idempotency-Key. Each API key has a name space of its own (D3): the holder of one can't learn the
+// answers to another one. The result is valid until the next use of the scratch for keys.
 func (x *exchange) answerKey(sent []byte) []byte {
 	x.lookup = append(binary.BigEndian.AppendUint32(x.lookup[:0], x.Key.Number), sent...)
 	return x.lookup
 }
 
 // trackIdempotent serves a request with an Idempotency-Key (D3). The answer is kept in the same record as the effects,
-// so both are there or neither is. Of requests with one key at the same time the first goes on and the others wait for
-// it; when it was refused, the next one goes on.
+// so both are there or neither is. Of simultaneous requests with the same key, the first goes on and the others wait
+// for it; if it is refused, the next one goes on.
 func (s *Server) trackIdempotent(x *exchange, key []byte) {
 	bodyHash := hashOfBody(x.Body)
 	id := idempotencyID{x.Workspace.Number, string(key)}
@@ -176,7 +176,7 @@ func (s *Server) trackIdempotent(x *exchange, key []byte) {
 		s.inflight.Delete(id)
 		close(mine)
 	}()
-	// An answer that another node has kept is there, before this body is judged.
+	// After this barrier an answer that another node has kept is here before this body is judged.
 	if err := s.options.Store.BarrierAnswer(x.Workspace.Number, key); err != nil {
 		x.FailEngine(err)
 		return
@@ -193,7 +193,7 @@ func (s *Server) trackIdempotent(x *exchange, key []byte) {
 		x.FailEngine(err)
 	case !ok: // it has become too old at this very moment
 		x.FailEngine(shard.ErrBusy)
-	case kept.BodyHash != bodyHash && kept.BodyHash != sha256.Sum256(x.Body): // which was the hash before
+	case kept.BodyHash != bodyHash && kept.BodyHash != sha256.Sum256(x.Body): // the former hash
 		x.Fail(fasthttp.StatusUnprocessableEntity, "This Idempotency-Key was used with another body")
 	default:
 		x.Ctx.Response.Header.SetCanonical(headerReplay, []byte("true"))
@@ -202,9 +202,9 @@ func (s *Server) trackIdempotent(x *exchange, key []byte) {
 	}
 }
 
-// hashOfBody tells a body from another one that comes under the same key by mistake: hash and length. Whoever would
-// make two bodies with one hash holds the API key, and had only himself told that the second one was taken. A hash that
-// forbids it costs nearly a tenth of what the whole request does.
+// hashOfBody distinguishes a body from another one that comes under the same key by mistake: hash and length. Somebody
+// who could make two bodies with the same hash would hold the API key, and would only fool themselves into believing
+// that the second one was taken. A hash that prevents this costs nearly a tenth of what the whole request does.
 func hashOfBody(body []byte) (h [32]byte) {
 	sum := xxh3.Hash128(body).Bytes()
 	copy(h[:], sum[:])

@@ -17,20 +17,21 @@ import (
 	"millrace/shard/op"
 )
 
-// cursor is how far a stream has come in an event log, as it is stored.
+// cursor is how far a stream has come in an event log, in the form in which it is stored.
 type cursor struct {
-	StartedAt int64  `json:"started_at"` // that of the stream
-	Position  uint64 `json:"position"`   // all up to here is delivered
-	// Pending, when it is greater than Position, is the end of a delivery that is done in part, or about to be.
-	Pending     uint64 `json:"pending,omitempty"`
-	choice             // of the pending delivery: the stream may choose something else when it is done again
-	Events      int64  `json:"events"`
-	Files       int64  `json:"files"`
-	Bytes       int64  `json:"bytes"`
-	Refused     int64  `json:"refused,omitempty"`       // of the events, by the destination, for good
-	LastEventAt int64  `json:"last_event_at,omitempty"` // when the last event delivered was accepted, Unix µs
-	MovedAt     int64  `json:"moved_at,omitempty"`      // Unix ms
-	// when events were last found to have expired before they were delivered, Unix ms
+	StartedAt int64  `json:"started_at"` // when the stream was started
+	Position  uint64 `json:"position"`   // everything up to here is delivered
+	// Pending, if greater than Position, is the end of a delivery that is partially done, or about to begin.
+	Pending uint64 `json:"pending,omitempty"`
+	// choice is that of the pending delivery: the stream may choose something else by the time the delivery is repeated.
+	choice
+	Events      int64 `json:"events"`
+	Files       int64 `json:"files"`
+	Bytes       int64 `json:"bytes"`
+	Refused     int64 `json:"refused,omitempty"`       // how many of the events the destination has refused for good
+	LastEventAt int64 `json:"last_event_at,omitempty"` // when the last event delivered was accepted, Unix µs
+	MovedAt     int64 `json:"moved_at,omitempty"`      // Unix ms
+	// ExpiredAt is when events were last found to have expired before they were delivered, Unix ms.
 	ExpiredAt int64 `json:"expired_at,omitempty"`
 }
 
@@ -56,21 +57,21 @@ type carrier struct {
 	cancel context.CancelFunc
 	ended  chan struct{}
 
-	follower *eventlog.Follower // nil: all begins anew from the stored cursor
-	stored   []byte             // the cursor as it is stored
-	chosen   *control.Stream    // what is carried: the stream, or that of the pending delivery
+	follower *eventlog.Follower // nil: start again from the stored cursor
+	stored   []byte             // the cursor in its stored form
+	chosen   *control.Stream    // what is carried: the stream, or its choice for the pending delivery
 	to       destination        // of chosen; nil: not made yet
 	pace     pace
-	noticed  time.Time // when there was something behind the cursor first; zero: there is nothing
+	noticed  time.Time // when something after the cursor was first noticed; zero: there is nothing
 	rest     bool      // the last delivery has left something
-	perEvent float64   // bytes, of the last delivery
+	perEvent float64   // average bytes in the last delivery
 	before   uint64    // up to here events had expired when the carrier began
-	expired  uint64    // up to here it is noted that events have expired
+	expired  uint64    // up to here expired events have been noted
 	behind   time.Time // since when the log has ended before the cursor; zero: it doesn't
 
 	mu     sync.Mutex
 	cursor cursor
-	oldest time.Time // when the first event that is not delivered was accepted, or was noticed
+	oldest time.Time // when the first undelivered event was accepted, or was noticed
 	err    error
 	errAt  time.Time
 }
@@ -95,8 +96,8 @@ func (k *carrier) close() {
 	}
 }
 
-// choose has the carrier carry what the stream chooses now, or what it chose when the pending delivery was begun: the
-// files of that are named, and may be there in part.
+// choose makes the carrier carry what the stream chooses now, or what it chose when the pending delivery began: the
+// files of that delivery have their names, and some of them may exist.
 func (k *carrier) choose(c *cursor) {
 	next := k.stream
 	if c.Pending > c.Position && len(c.Kinds) > 0 && !c.equals(choiceOf(k.stream)) {
@@ -152,14 +153,14 @@ func (k *carrier) run(ctx context.Context) {
 	}
 }
 
-// backoff is how long to wait after so many failures in a row, a quarter more or less, so that streams don't come all
-// at once.
+// backoff returns how long to wait after a number of failures in a row. It varies by a quarter, so that streams don't
+// retry all at once.
 func (k *carrier) backoff(failures int) time.Duration {
 	d := min(k.o.RetryAfter<<min(failures-1, 20), k.o.MaxRetryAfter)
 	return time.Duration(float64(d) * (0.75 + rand.Float64()/2))
 }
 
-// note keeps and logs what went wrong last.
+// note keeps and logs the latest failure.
 func (k *carrier) note(err error) {
 	k.mu.Lock()
 	had := k.err
@@ -203,8 +204,8 @@ func (k *carrier) turn(ctx context.Context) error {
 	return k.next(ctx)
 }
 
-// load reads the stored cursor. A group of a cluster that was made of a server that was alone goes on where that was:
-// events have kept their places.
+// load reads the stored cursor. If the cluster was made of a server that was alone, a group continues where that
+// server's stream was: events have kept their places.
 func (k *carrier) load(ctx context.Context) error {
 	c := cursor{}
 	for _, group := range []string{k.part.Group, ""} {
@@ -234,14 +235,14 @@ func (k *carrier) load(ctx context.Context) error {
 	c.ExpiredAt = max(c.ExpiredAt, k.cursor.ExpiredAt)
 	k.cursor = c
 	k.mu.Unlock()
-	if k.noticed.IsZero() { // also of what doesn't open it is known how long something has waited
+	if k.noticed.IsZero() { // so that the waiting time is known even while the destination doesn't open
 		k.notice(k.part.Events.Waits(c.Position, k.ws.Number))
 	}
 	k.choose(&c)
 	if err := k.open(ctx); err != nil {
 		return err
 	}
-	k.rest = true // what there is is due
+	k.rest = true // what is there is due
 	k.follower = k.part.Events.Follow(c.Position,
 		eventlog.Query{Workspace: k.ws.Number, Kinds: kindsOf(k.chosen), Names: k.chosen.Names,
 			Fields: len(k.chosen.Columns) > 0}, since)
@@ -260,7 +261,7 @@ func kindsOf(s *control.Stream) (kinds []op.Kind) {
 	return kinds
 }
 
-// due says whether there is enough for a file, or something has waited long enough.
+// due reports whether there is enough for a file, or something has waited long enough.
 func (k *carrier) due() bool {
 	c := &k.cursor
 	applied := k.part.Events.Applied()
@@ -275,7 +276,7 @@ func (k *carrier) due() bool {
 		k.perEvent > 0 && k.perEvent*float64(k.part.Events.Behind(c.Position, k.ws.Number)) >= float64(k.pace.bytes)
 }
 
-// notice notes since when there has been something that is not delivered.
+// notice records since when there has been something undelivered.
 func (k *carrier) notice(at time.Time) {
 	k.noticed = at
 	k.mu.Lock()
@@ -283,7 +284,7 @@ func (k *carrier) notice(at time.Time) {
 	k.oldest = at
 }
 
-// next delivers what there is, up to what goes out at a time.
+// next delivers what there is, up to the size of a delivery.
 func (k *carrier) next(ctx context.Context) error {
 	d := k.to.begin(false)
 	defer d.abort()
@@ -306,7 +307,7 @@ func (k *carrier) next(ctx context.Context) error {
 	return k.deliver(ctx, d, c, t)
 }
 
-// resume does a delivery that was begun before once more: the same positions, so the same files.
+// resume repeats a delivery that was begun before: it has the same positions, so the same files.
 func (k *carrier) resume(ctx context.Context) error {
 	d := k.to.begin(true)
 	defer d.abort()
@@ -328,7 +329,7 @@ func (k *carrier) resume(ctx context.Context) error {
 	return nil
 }
 
-// read writes the events behind the cursor into a delivery. full: it has ended before all there was.
+// read writes the events after the cursor into a delivery. full says that it ended before everything was written.
 func (k *carrier) read(
 	ctx context.Context, d delivery, to uint64, again bool,
 ) (through uint64, t tally, full bool, err error) {
@@ -352,7 +353,7 @@ func (k *carrier) read(
 	return through, t, full, err
 }
 
-// deliver brings a delivery to where it goes, and moves the cursor, which says where it ends, behind it.
+// deliver brings a delivery to its destination, and moves the cursor to the delivery's end.
 func (k *carrier) deliver(ctx context.Context, d delivery, c cursor, t tally) error {
 	if err := d.confirm(ctx, c.Position+1, c.Pending); err != nil {
 		return errors.Join(err, k.keep(d))
@@ -368,7 +369,7 @@ func (k *carrier) deliver(ctx context.Context, d delivery, c cursor, t tally) er
 	return nil
 }
 
-// keep moves the cursor behind that part of a delivery that is there for good, though the rest has failed.
+// keep moves the cursor past the part of a delivery that is there for good, although the rest has failed.
 func (k *carrier) keep(d delivery) error {
 	through, t := d.confirmed()
 	c := k.cursor
@@ -379,7 +380,7 @@ func (k *carrier) keep(d delivery) error {
 	return k.advance(d, c, t)
 }
 
-// advance stores the cursor behind what is there for good, and counts that.
+// advance stores a cursor that is past what is there for good, and counts that.
 func (k *carrier) advance(d delivery, c cursor, t tally) error {
 	done := d.sent()
 	c.Events += t.events
@@ -397,12 +398,12 @@ func (k *carrier) advance(d delivery, c cursor, t tally) error {
 	return nil
 }
 
-// skip goes on behind what has nothing for the stream. That is stored now and then only: the cursor itself is in the
-// log that is read.
+// skip moves past positions without events for the stream. That is stored only now and then, since the cursor itself is
+// in the log that is read.
 func (k *carrier) skip(through uint64) error {
 	c := k.cursor
 	stored := cursor{}
-	_ = json.Unmarshal(k.stored, &stored) // load has read it
+	_ = json.Unmarshal(k.stored, &stored) // load has already read it
 	c.Position = through
 	k.notice(time.Time{})
 	if through-min(stored.Position, through) >= skipPositions {
@@ -414,7 +415,7 @@ func (k *carrier) skip(through uint64) error {
 	return nil
 }
 
-// skipPositions is how much of the log without events for a stream may be read again after a restart.
+// skipPositions is how many positions without events for a stream may be read again after a restart.
 const skipPositions = 1 << 16
 
 // move stores the cursor.
@@ -434,8 +435,8 @@ func (k *carrier) move(c cursor) error {
 	return nil
 }
 
-// noteExpired notices that events up to a position have expired before they were delivered. To a stream that has
-// delivered nothing, those that had gone before are not missing.
+// noteExpired records that events up to a position have expired before they were delivered. A stream that has delivered
+// nothing does not miss events that were gone before.
 func (k *carrier) noteExpired(expired uint64) {
 	known := max(k.cursor.Position, k.expired)
 	if k.cursor.Position == 0 {
@@ -454,12 +455,13 @@ func (k *carrier) noteExpired(expired uint64) {
 	k.cursor.ExpiredAt = time.Now().UnixMilli()
 }
 
-// aheadPatience is how long a log may end before the cursor: a leader that is new may have to apply what the one before
+// aheadPatience is how long a log may end before the cursor: a new leader may still have to apply what its predecessor
 // has applied.
 const aheadPatience = time.Minute
 
-// ahead is an error when the log stays behind the cursor: then it is an older one, of a backup, and the events that it
-// gets up to there are others than those that were delivered. That it grows beyond the cursor makes nothing good.
+// ahead returns an error if the log stays behind the cursor. It is then an older log, from a backup, and the events
+// that it gets up to the cursor are others than those that were delivered. Growing beyond the cursor does not repair
+// that.
 func (k *carrier) ahead() error {
 	applied := k.part.Events.Applied()
 	switch {

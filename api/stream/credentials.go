@@ -11,11 +11,12 @@ import (
 	"strings"
 )
 
-// credentialsVariable begins the names of environment variables with credentials.
+// credentialsVariable is the prefix of environment variables with credentials.
 const credentialsVariable = "MILLRACE_STREAM_CREDENTIALS_"
 
 // credentials reads what the operator has given the server under a name for the streams of a workspace: a JSON object,
-// in the file <CredentialsDir>/<workspace>/<name>.json or else in an environment variable. Errors have nothing of it.
+// in the file <CredentialsDir>/<workspace>/<name>.json or else in an environment variable. Errors contain nothing of
+// it.
 func (o *Options) credentials(workspace, name string, into any) error {
 	file := filepath.Join(o.CredentialsDir, workspace, name+".json")
 	variable := variableOf(workspace, name)
@@ -42,13 +43,14 @@ func (o *Options) credentials(workspace, name string, into any) error {
 	return nil
 }
 
-// variableOf is the name of the environment variable for something of a workspace.
+// variableOf returns the name of the environment variable for a name in a workspace.
 func variableOf(workspace, name string) string {
 	return credentialsVariable + strings.ToUpper(strings.ReplaceAll(workspace+"_"+name, "-", "_"))
 }
 
-// claimant is another workspace that a variable is of, as its name says: no workspace uses what was given for another.
-// Of two of which one begins as the other does it is of the longer one.
+// claimant returns another workspace that a variable belongs to by its name, so that no workspace uses what was given
+// to another. If the name of one of two workspaces begins with that of the other, the variable belongs to the longer
+// name.
 func (o *Options) claimant(variable, workspace string) string {
 	for _, ws := range o.Control.Snapshot().Workspaces() {
 		if ws.ID != workspace && len(ws.ID) >= len(workspace) && strings.HasPrefix(variable, variableOf(ws.ID, "")) {

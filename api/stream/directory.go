@@ -8,13 +8,13 @@ import (
 	"path/filepath"
 )
 
-// directory is a directory of the machine: a file is renamed into place, and left alone when it is there already.
-// Unfinished files lie in <root>/.millrace.
+// directory is a directory of the machine. A file is renamed into place, or left alone if it is already there.
+// Unfinished files are in <root>/.millrace.
 type directory struct {
 	folders *folders
 	root    string
 	room    func(dir string) error
-	touched map[string]bool // folders with new names
+	touched map[string]bool // directories with new names in them
 }
 
 func (d *directory) open(context.Context) error {
@@ -22,7 +22,7 @@ func (d *directory) open(context.Context) error {
 	return nil
 }
 
-// hasRoom: what has no room here would take the log's.
+// hasRoom reports an error if the disk is too full: what is written here would take the log's room.
 func (d *directory) hasRoom() error { return d.room(d.root) }
 
 func (d *directory) put(_ context.Context, path, name string, again bool) error {
@@ -51,19 +51,19 @@ func (d *directory) settle() error {
 // folders makes directories below base, durably.
 type folders struct {
 	disk    disk
-	base    string          // the server's
-	durable map[string]bool // those that are on disk for sure
+	base    string          // belongs to the server
+	durable map[string]bool // those that are certainly on disk
 }
 
 func newFolders(o *Options) *folders {
 	return &folders{disk: o.disk, base: filepath.Clean(o.Dir), durable: map[string]bool{}}
 }
 
-// forget has directories looked at anew: somebody may have removed them.
+// forget makes folders check directories again: somebody may have removed them.
 func (f *folders) forget() { f.durable = map[string]bool{} }
 
-// make makes a directory and those that it lies in. One that is there may be of somebody who was killed before it was
-// on disk.
+// make makes a directory and its parents. An existing one may come from a process that was killed before the directory
+// was on disk.
 func (f *folders) make(dir string) error {
 	switch {
 	case dir == f.base:

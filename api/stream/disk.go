@@ -9,11 +9,11 @@ import (
 	"millrace/wal/durable"
 )
 
-// disk is what a directory needs of the machine.
+// disk is what a directory needs from the machine.
 type disk interface {
-	// Create begins a file, in the place of one that is there. What it returns may have Sync() error.
+	// Create begins a file, replacing an existing one. What it returns may have a method Sync() error.
 	Create(path string) (io.WriteCloser, error)
-	// Append opens a file, which is made when there is none, to write behind its last line, and says how long it is.
+	// Append opens a file for writing after its last line, creating it if necessary, and returns its size.
 	Append(path string) (f io.WriteCloser, size int64, err error)
 	Rename(from, to string) error
 	Remove(path string) error
@@ -23,7 +23,7 @@ type disk interface {
 	SyncDir(dir string) error
 }
 
-// makeDir makes a directory and those that it lies in, durably. One that is there is taken to be on disk.
+// makeDir makes a directory and its parents, durably. An existing one is taken to be on disk.
 func makeDir(d disk, dir string) error {
 	if d.Exists(dir) {
 		return nil

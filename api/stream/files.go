@@ -15,31 +15,31 @@ import (
 	"millrace/shard/eventlog/event"
 )
 
-// files is a destination that gets files: those of a delivery are written into a directory of unfinished ones, and go
-// on the shelf when they are whole.
+// files is a destination that gets files. The files of a delivery are written into a directory of unfinished files, and
+// are put on the shelf when they are complete.
 type files struct {
 	folders    *folders
 	spool      string // the directory of unfinished files
-	unfinished string // begins their names
+	unfinished string // prefix of their names
 	format     event.Format
 	layout     layout
 	svcID      event.SvcIDFunc
 	columns    []event.Column
-	users      *currents.Reader // nil: rows have the svc_id where the event log knows it
+	users      *currents.Reader // nil: rows have the svc_id if the event log knows it
 	every      pace
 	to         shelf
 }
 
 // shelf is where finished files are seen.
 type shelf interface {
-	// hasRoom is asked before each write of an unfinished file: an error ends the delivery.
+	// hasRoom is called before each write of an unfinished file: an error ends the delivery.
 	hasRoom() error
-	// open makes it ready.
+	// open makes the shelf ready.
 	open(ctx context.Context) error
-	// put shows the file at path under a name, as a whole, and may take it away from path. again: a former try may have
-	// shown it.
+	// put shows the file at path under a name, as a whole, and may remove it from path. again says that an earlier
+	// attempt may have shown it.
 	put(ctx context.Context, path, name string, again bool) error
-	// settle returns when all that was put is there for good.
+	// settle returns when everything that was put is there for good.
 	settle() error
 }
 
@@ -78,18 +78,18 @@ func (f *files) begin(again bool) delivery {
 type filesDelivery struct {
 	to    *files
 	again bool
-	slot  int64 // the latest so far
+	slot  int64 // the latest slot so far
 	done  sum
 
 	open    map[fileKey]*output
-	last    *output // of the event before
+	last    *output // the output of the previous event
 	lastKey fileKey
 	row     event.Event // the event at hand, with the number of its user
 }
 
 func (d *filesDelivery) sent() sum { return d.done }
 
-// confirmed says nothing: when it is tried again, the whole is done again, under the same names.
+// confirmed reports nothing: a new attempt does everything again, under the same names.
 func (d *filesDelivery) confirmed() (_ uint64, _ tally) { return 0, tally{} }
 func (d *filesDelivery) ends(e *event.Event) bool       { return d.to.layout.key(e).slot > d.slot }
 
@@ -141,7 +141,7 @@ func (d *filesDelivery) confirm(ctx context.Context, first, last uint64) error {
 // abort removes what is not finished.
 func (d *filesDelivery) abort() {
 	for _, o := range d.open {
-		_ = o.file.Close() // it may have been closed
+		_ = o.file.Close() // it may already be closed
 		_ = d.to.folders.disk.Remove(o.path)
 	}
 	d.open = nil
@@ -159,7 +159,7 @@ type output struct {
 
 func (f *files) create(key fileKey) (*output, error) {
 	o := &output{path: filepath.Join(f.spool, f.unfinished+fmt.Sprintf("%d.%d", key.kind, key.slot))}
-	err := f.to.hasRoom() // before there is anything to be removed again
+	err := f.to.hasRoom() // before there is anything that would have to be removed again
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +186,7 @@ func (f *files) create(key fileKey) (*output, error) {
 	return o, nil
 }
 
-// finish ends the file and brings it to disk, under its unfinished name.
+// finish ends the file and syncs it to disk, under its unfinished name.
 func (o *output) finish() (size int64, err error) {
 	err = o.encoder.Close()
 	if err == nil && o.zstd != nil {
@@ -201,14 +201,14 @@ func (o *output) finish() (size int64, err error) {
 	return o.counter.n, errors.Join(err, o.file.Close())
 }
 
-// counter is what a file's buffer is written through.
+// counter counts what passes from a file's buffer to the file.
 type counter struct {
 	w       io.Writer
 	n       int64
 	hasRoom func() error
 }
 
-// Write counts what was written.
+// Write writes, and counts what was written.
 func (c *counter) Write(p []byte) (int, error) {
 	if err := c.hasRoom(); err != nil {
 		return 0, err

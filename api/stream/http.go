@@ -22,7 +22,7 @@ import (
 )
 
 // endpoint is a destination that gets events by POST, some at a time, one request after the other: what Braze calls a
-// Custom HTTP connector, or a webhook. When a request fails, it is sent again, and all behind it waits; what the
+// Custom HTTP connector, or a webhook. When a request fails, it is sent again, and everything after it waits; what the
 // endpoint refuses for good goes into a file instead.
 type endpoint struct {
 	o       *Options
@@ -34,11 +34,11 @@ type endpoint struct {
 	secret  []byte
 	refused refusedFile
 
-	answered place // of the last event that was taken or refused for good: who begins anew goes on behind it
-	done     sum   // that has left since it was asked
+	answered place // of the last event that was taken or refused for good: a new delivery continues after it
+	done     sum   // what has left since sent was last called
 }
 
-// place is where an event stands in the log.
+// place is the place of an event in the log.
 type place struct {
 	position       uint64
 	ordinal, index uint32
@@ -46,19 +46,19 @@ type place struct {
 
 func placeOf(e *event.Event) place { return place{e.Position, e.Ordinal, e.Index} }
 
-// has says whether an event stands here or before.
+// has reports whether an event is at this place or before it.
 func (p place) has(e *event.Event) bool {
 	return cmp.Or(cmp.Compare(e.Position, p.position), cmp.Compare(e.Ordinal, p.ordinal),
 		cmp.Compare(e.Index, p.index)) <= 0
 }
 
-// httpCredentials is what credentials for HTTP look like: a bearer token, a secret to sign with, or both.
+// httpCredentials is the form of credentials for HTTP: a bearer token, a secret to sign with, or both.
 type httpCredentials struct {
 	Token  string `json:"token,omitempty"`
-	Secret string `json:"secret,omitempty"` // base64, with or without whsec_ in front
+	Secret string `json:"secret,omitempty"` // base64, with or without the prefix whsec_
 }
 
-const maxAnswerBytes = 1 << 10 // that are kept of an answer
+const maxAnswerBytes = 1 << 10 // how much of an answer is kept
 
 func newEndpoint(o *Options, ws *control.Workspace, s *control.Stream, refused refusedFile) *endpoint {
 	transport := o.transport
@@ -78,7 +78,7 @@ func (h *endpoint) begin(bool) delivery { return &posts{to: h} }
 func (h *endpoint) close()              { h.client.CloseIdleConnections() }
 func (h *endpoint) pace() pace          { return pace{bytes: h.o.MessageBytes, interval: h.o.MessageInterval} }
 
-// open reads the credentials: they may be others since the last failure.
+// open reads the credentials again, since they may have changed after a failure.
 func (h *endpoint) open(context.Context) (err error) {
 	h.refused.folders.forget()
 	h.known, h.secret = httpCredentials{}, nil
@@ -97,12 +97,12 @@ func (h *endpoint) open(context.Context) (err error) {
 	return nil
 }
 
-// posts is a delivery on its way through requests.
+// posts is a delivery that goes out in requests.
 type posts struct {
 	to      *endpoint
 	batch   []post
-	whole   mark // behind the last position that was written as a whole
-	there   mark // the same of what was answered, or refused for good
+	whole   mark // after the last position that was written completely
+	there   mark // the same for what was answered, or refused for good
 	current mark
 }
 
@@ -113,7 +113,7 @@ type post struct {
 	text []byte
 }
 
-// mark is how far a delivery is.
+// mark is how far a delivery has come.
 type mark struct {
 	position uint64
 	tally    tally
@@ -181,7 +181,7 @@ func (d *posts) send(ctx context.Context, batch []post) error {
 	case len(batch) == 1:
 		return d.refuse(batch[0], status, answer)
 	}
-	part := 1 // of a batch that was refused as a whole, it is asked which event is at fault
+	part := 1 // after a batch was refused as a whole, events are sent one by one to find the faulty one
 	if status == http.StatusRequestEntityTooLarge {
 		part = (len(batch) + 1) / 2
 	}
@@ -215,7 +215,7 @@ func bodyOf(batch []post) []byte {
 	return append(body, "]}"...)
 }
 
-// post makes a request. An answer that asks to wait is an error that says how long.
+// post makes a request. If the answer asks to wait, the error says for how long.
 func (h *endpoint) post(ctx context.Context, batch []post, body []byte) (status int, answer string, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.to.URL, bytes.NewReader(body))
 	if err != nil {
@@ -237,7 +237,7 @@ func (h *endpoint) post(ctx context.Context, batch []post, body []byte) (status 
 		return 0, "", err
 	}
 	defer resp.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes)) // what it says is for operators
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes)) // the text is for operators
 	answer = string(bytes.ToValidUTF8(bytes.TrimSpace(text), nil))
 	if after := retryAfter(resp.Header.Get("Retry-After"), time.Now()); after > 0 && !isFinal(resp.StatusCode) {
 		return 0, "", &laterError{fmt.Errorf("%s answers %d: %s", h.to.URL, resp.StatusCode, answer), after}
@@ -245,7 +245,8 @@ func (h *endpoint) post(ctx context.Context, batch []post, body []byte) (status 
 	return resp.StatusCode, answer, nil
 }
 
-// idOf is the id of a request: another one for other events. Who knows an id takes nothing of a request of it.
+// idOf returns the id of a request, which differs for different events. A receiver that knows an id takes nothing from
+// a request with it.
 func (h *endpoint) idOf(batch []post) string {
 	var ids []byte
 	for _, p := range batch {
@@ -254,7 +255,7 @@ func (h *endpoint) idOf(batch []post) string {
 	return uuid.NewSHA1(uuid.NameSpaceOID, ids).String()
 }
 
-// isFinal says whether to send the same once more would change nothing: it is taken, or wrong, or too large.
+// isFinal reports whether sending the same again would change nothing: it was taken, or is wrong, or too large.
 func isFinal(status int) bool {
 	return status/100 == 2 || status == http.StatusBadRequest || status == http.StatusRequestEntityTooLarge
 }
@@ -269,7 +270,7 @@ func sign(h http.Header, secret []byte, id string, at time.Time, body []byte) {
 	h.Set("webhook-signature", "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
 }
 
-// laterError is a failure of a destination that has said when to come again.
+// laterError is a failure of a destination that has said when to try again.
 type laterError struct {
 	error
 	after time.Duration
@@ -277,10 +278,10 @@ type laterError struct {
 
 func (e *laterError) Unwrap() error { return e.error }
 
-// maxLater bounds what a destination may ask for.
+// maxLater bounds the wait that a destination may ask for.
 const maxLater = time.Hour
 
-// retryAfter reads the header of that name: seconds, or a time.
+// retryAfter reads the value of Retry-After: seconds, or a time.
 func retryAfter(text string, now time.Time) time.Duration {
 	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
 		return min(time.Duration(seconds)*time.Second, maxLater)
@@ -291,7 +292,7 @@ func retryAfter(text string, now time.Time) time.Duration {
 	return 0
 }
 
-// later is how long a failed destination has asked to be left alone.
+// later returns how long a failed destination has asked to be left alone.
 func later(err error) time.Duration {
 	var e *laterError
 	if errors.As(err, &e) {

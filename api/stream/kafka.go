@@ -30,8 +30,8 @@ import (
 )
 
 // topics is a destination that gets each event as a record, keyed with the user's svc_id, so that a user's events are
-// in one partition and in order. The producer is idempotent: what it tries again by itself is there once. After a
-// failure it is another one, and records of the delivery may come once more, with the same ids.
+// in one partition and in order. The producer is idempotent: what it retries by itself is there once. After a failure
+// there is a new producer, and records of the delivery may come once more, with the same ids.
 type topics struct {
 	o       *Options
 	to      *control.Destination
@@ -41,23 +41,23 @@ type topics struct {
 	names   map[string]string // topics by kind
 	refused refusedFile
 	client  *kgo.Client      // nil: not connected
-	options []kgo.Opt        // that it was made with
+	options []kgo.Opt        // the options that it was made with
 	schemas *schemas         // nil: values are JSON
-	limits  map[string]int32 // how large a batch topics take, as the client has it
-	told    map[string]int32 // the same, as brokers have answered last
-	learned map[string]int32 // the same, as refusals have told
-	silent  bool             // brokers did not answer when they were asked last
-	spare   memory           // of the delivery before, which nobody has any more
+	limits  map[string]int32 // the largest batch that each topic takes, as the client has it
+	told    map[string]int32 // the same, according to the latest answers of brokers
+	learned map[string]int32 // the same, as learned from refusals
+	silent  bool             // brokers did not answer when they were last asked
+	spare   memory           // memory of the previous delivery, which nobody uses any more
 }
 
-// kafkaCredentials is what credentials for Kafka look like: of SASL, and of TLS, in PEM.
+// kafkaCredentials is the form of credentials for Kafka: for SASL, and for TLS, in PEM.
 type kafkaCredentials struct {
 	User        string `json:"user,omitempty"`
 	Password    string `json:"password,omitempty"`
-	CA          string `json:"ca,omitempty"` // whom to trust instead of the machine's
+	CA          string `json:"ca,omitempty"` // whom to trust instead of the machine's authorities
 	Certificate string `json:"certificate,omitempty"`
 	Key         string `json:"key,omitempty"`
-	// Of the schema registry: a user, or a token.
+	// For the schema registry: a user, or a token.
 	RegistryUser     string `json:"registry_user,omitempty"`
 	RegistryPassword string `json:"registry_password,omitempty"`
 	RegistryToken    string `json:"registry_token,omitempty"`
@@ -95,7 +95,7 @@ func (k *topics) close() {
 	}
 }
 
-// open makes another producer, with the credentials as they are now. What the one before has not sent is given up.
+// open makes a new producer, with the current credentials. What the previous one has not sent is given up.
 func (k *topics) open(ctx context.Context) error {
 	k.close()
 	k.refused.folders.forget()
@@ -108,8 +108,8 @@ func (k *topics) open(ctx context.Context) error {
 	options := []kgo.Opt{kgo.SeedBrokers(strings.Split(k.to.Brokers, ",")...),
 		kgo.ClientID("millrace-" + k.ws.ID + "-" + k.stream),
 		kgo.RecordDeliveryTimeout(k.o.RequestTimeout),
-		kgo.ProducerLinger(0),                 // what has come leaves while the rest of a delivery is read
-		kgo.MaxBufferedRecords(math.MaxInt32), // a delivery bounds them; who waits in it waits in confirm
+		kgo.ProducerLinger(0),                 // events leave while the rest of a delivery is read
+		kgo.MaxBufferedRecords(math.MaxInt32), // a delivery bounds them, and waits for them in confirm
 		kgo.ProducerBatchCompression(kgo.ZstdCompression().WithLevel(int(zstd.SpeedFastest)),
 			kgo.SnappyCompression(), kgo.NoCompression())}
 	if m, err := c.mechanism(k.to.SASL); err != nil {
@@ -132,7 +132,7 @@ func (k *topics) open(ctx context.Context) error {
 	limits := map[string]int32{}
 	k.limits = limits
 	options = append(options, kgo.ProducerBatchMaxBytesFn(func(topic string) int32 {
-		return cmp.Or(limits[topic], batchBytes) // asked when there is first something for a topic
+		return cmp.Or(limits[topic], batchBytes) // called when there is first something for a topic
 	}))
 	k.options = append(options, k.o.kafka...)
 	client, err := kgo.NewClient(k.options...)
@@ -143,18 +143,18 @@ func (k *topics) open(ctx context.Context) error {
 	return k.askLimits(ctx)
 }
 
-// learn notes that a topic has refused a batch of so many bytes, or of fewer, whose records it takes one by one: its
-// limit isn't known, or has become smaller. The next client keeps to what is known then.
+// learn records that a topic has refused a batch of at most that many bytes whose records it takes one by one: its
+// limit isn't known, or has become smaller. The next client uses the new limit.
 func (k *topics) learn(topic string, bytes int) {
 	k.learned[topic] = max(int32(min(k.limit(topic), bytes)/2), minBatchBytes)
 }
 
 func (k *topics) limit(topic string) int { return int(cmp.Or(k.limits[topic], batchBytes)) }
 
-// askLimits finds out how large a batch each topic takes, so that all records leave in their order: those of a batch
-// that is refused come behind later ones. A topic whose limit can't be had keeps the one that was told before, or gets
-// batches of batchBytes: it may not be there yet, the user may not see its configuration, or the brokers don't know the
-// question, or never answer it. What it refuses tells then.
+// askLimits finds out how large a batch each topic takes, so that all records leave in their order: the records of a
+// refused batch come after later ones. A topic whose limit can't be found out keeps the last known one, or gets batches
+// of batchBytes. The topic may not exist yet, the user may not see its configuration, or the brokers don't know the
+// question, or never answer it. Refusals then show the limit.
 func (k *topics) askLimits(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, k.o.RequestTimeout)
 	defer cancel()
@@ -166,8 +166,8 @@ func (k *topics) askLimits(ctx context.Context) error {
 	return err
 }
 
-// hearLimits is told the limits, as far as the brokers tell them. They have half of the time that ctx has: in the other
-// half those that say nothing at all are told from those that are silent about this alone.
+// hearLimits asks for the limits, as far as the brokers tell them. It waits for half of ctx's time. In the other half,
+// brokers that answer nothing at all are distinguished from those that only ignore this question.
 func (k *topics) hearLimits(ctx context.Context) error {
 	wait, cancel := context.WithTimeout(ctx, k.o.RequestTimeout/2)
 	defer cancel()
@@ -198,7 +198,7 @@ func (k *topics) hearLimits(ctx context.Context) error {
 	return nil
 }
 
-// goOnUntold makes another client, of brokers that have not answered: a connection answers in order.
+// goOnUntold makes a new client for brokers that have not answered, since answers on a connection come in order.
 func (k *topics) goOnUntold(ctx context.Context) (err error) {
 	k.close()
 	if k.client, err = kgo.NewClient(k.options...); err != nil {
@@ -216,13 +216,13 @@ func (k *topics) goOnUntold(ctx context.Context) (err error) {
 }
 
 const (
-	configMaxBytes = "max.message.bytes" // of a topic: how large a batch it takes
-	minBatchBytes  = 512                 // less is not taken for a limit
-	// batchBytes is what a topic takes where nothing is said, with room to spare.
+	configMaxBytes = "max.message.bytes" // of a topic: the largest batch that it takes
+	minBatchBytes  = 512                 // a smaller value is not taken for a limit
+	// batchBytes is what a topic takes by default, with a margin.
 	batchBytes = 1_000_000
 )
 
-// maxRecordBytes is above whatever one event can have, and below what brokers take as one request.
+// maxRecordBytes is more than any event can have, and less than brokers take as one request.
 const maxRecordBytes = 64 << 20
 
 func (c *kafkaCredentials) mechanism(name string) (sasl.Mechanism, error) {
@@ -258,16 +258,16 @@ func (c *kafkaCredentials) tls() (*tls.Config, error) {
 	return config, nil
 }
 
-// memory is what the records of a delivery lie in. The producer has it until it has told what became of each: what
-// grows meanwhile is copied, and the records that are under way stay where they are.
+// memory holds the records of a delivery. The producer uses it until it has reported what became of each. When it
+// grows, it is copied, and records that are under way stay where they are.
 type memory struct {
-	records []*kgo.Record // made before; the first used of them are the delivery's
+	records []*kgo.Record // made before; the delivery has the first used of them
 	used    int
 	headers []kgo.RecordHeader
 	texts   []byte // keys, ids and values
 }
 
-// record is one for the producer, with what was in it before.
+// record returns a record for the producer, with its earlier content.
 func (m *memory) record() *kgo.Record {
 	if m.used == len(m.records) {
 		m.records = append(m.records, new(kgo.Record))
@@ -276,7 +276,7 @@ func (m *memory) record() *kgo.Record {
 	return m.records[m.used-1]
 }
 
-// emptied is the memory for another delivery, when that may need as much.
+// emptied returns the memory for another delivery, if that may need as much.
 func (m *memory) emptied() memory {
 	if len(m.texts) < cap(m.texts)/4 {
 		return memory{}
@@ -284,16 +284,16 @@ func (m *memory) emptied() memory {
 	return memory{records: m.records[:m.used], headers: m.headers[:0], texts: m.texts[:0]}
 }
 
-// records is a delivery on its way to topics.
+// records is a delivery to topics.
 type records struct {
 	to     *topics
 	done   sum
-	noted  func(*kgo.Record, error) // note, bound once
+	noted  func(*kgo.Record, error) // the method note, bound once
 	memory memory
 
 	mu    sync.Mutex
-	apart []refusedRecord // of batches that were refused, because of one of them or together
-	err   error           // the first of another kind
+	apart []refusedRecord // from batches that were refused, because of one record or of all together
+	err   error           // the first error of another kind
 }
 
 type refusedRecord struct {
@@ -336,7 +336,7 @@ func (d *records) write(ctx context.Context, e *event.Event) error {
 	return d.failed()
 }
 
-// appendValue appends the record of the event that the writer has read last.
+// appendValue appends the record of the event that the writer has last read.
 func (k *topics) appendValue(dst []byte, e *event.Event) []byte {
 	if k.schemas == nil {
 		return k.writer.append(dst, e)
@@ -366,7 +366,8 @@ func (d *records) note(r *kgo.Record, err error) {
 	}
 }
 
-// isOfRecords says whether a batch was refused for what is in it: other records of the topic would have been taken.
+// isOfRecords reports whether a batch was refused because of its content: other records of the topic would have been
+// taken.
 func isOfRecords(err error) bool {
 	return errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.InvalidRecord)
 }
@@ -377,11 +378,11 @@ func (d *records) failed() error {
 	return d.err
 }
 
-// confirm returns when all records are there. Of a batch that has what the broker finds invalid, or was too large for a
-// topic whose limit isn't known, each is sent by itself, as is a record that is larger than batches; one that its topic
-// doesn't take alone is refused for good.
+// confirm returns when all records are there. Records are sent one by one if they belong to a batch that the broker
+// finds invalid, or that was too large for a topic whose limit isn't known, and if they are larger than a batch. A
+// record that its topic doesn't take even alone is refused for good.
 func (d *records) confirm(ctx context.Context, _, _ uint64) error {
-	if d.to.client == nil { // there was nothing to be sent
+	if d.to.client == nil { // there was nothing to send
 		return nil
 	}
 	wait, cancel := d.to.patience(ctx)
@@ -408,7 +409,7 @@ func (d *records) sendApart(ctx context.Context) error {
 		return err
 	}
 	defer client.Close()
-	tooLarge := map[string]int{} // by topic: bytes of batches that were, together
+	tooLarge := map[string]int{} // by topic: size of batches that were too large as a whole
 	for _, r := range d.apart {
 		err := d.to.alone(ctx, client, &kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: r.Headers})
 		if limit := d.to.limit(r.Topic); err == nil && errors.Is(r.why, kerr.MessageTooLarge) &&
@@ -434,7 +435,7 @@ func (d *records) sendApart(ctx context.Context) error {
 	return nil
 }
 
-// alone returns when a record is there.
+// alone returns when a record, sent by itself, is there.
 func (k *topics) alone(ctx context.Context, client *kgo.Client, r *kgo.Record) error {
 	wait, cancel := k.patience(ctx)
 	defer cancel()
@@ -448,13 +449,13 @@ func (k *topics) alone(ctx context.Context, client *kgo.Client, r *kgo.Record) e
 	}
 }
 
-// patience bounds a wait for brokers. The producer gives up by itself what it knows not to be there; what it has sent
-// without an answer it would try for ever, and nobody would hear of it.
+// patience bounds a wait for brokers. The producer itself gives up what it knows not to be there. What it has sent
+// without an answer it would retry for ever, and nobody would notice.
 func (k *topics) patience(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, k.o.maxSilence())
 }
 
-// readable is a record's value as JSON.
+// readable returns a record's value as JSON.
 func (k *topics) readable(value []byte) json.RawMessage {
 	if k.schemas == nil {
 		return value
@@ -462,5 +463,5 @@ func (k *topics) readable(value []byte) json.RawMessage {
 	return k.schemas.json(value)
 }
 
-// abort gives up what is not sent: open makes another producer.
+// abort does nothing: what was not sent is given up when open makes a new producer.
 func (d *records) abort() {}

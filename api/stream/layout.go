@@ -11,16 +11,14 @@ import (
 	"millrace/shard/op"
 )
 
-// layout names the files of a stream. A name says which positions a file has, so a delivery that is done again has the
-// same names.
+// layout names the files of a stream. A name says which positions a file has, so a repeated delivery has the same
+// names.
 //
 //	hive      event_type=event/date=2026-01-31/[<workspace>.]<stream>.<started at>[.<group>].<first>-<last>.parquet
 //	currents  dataexport.millrace.S3.integration.<workspace>.<stream>/event_type=users.behaviors.CustomEvent/date=2026-01-31-09/1/<started at>/
 //	          dataexport.millrace.S3.integration.<workspace>.<stream>+<group>+<first>.parquet
 //
-// In the former the workspace stands where a prefix was given, which may be that of another workspace's stream, too:
-// both read one log, and may have begun in the same millisecond. In the latter first is decimal, and what Braze calls
-// the zone says when the stream began.
+// In the second layout first is decimal, and the element that Braze calls the zone says when the stream began.
 type layout struct {
 	workspace, stream, started, group, suffix string
 	currents, shared                          bool
@@ -43,7 +41,7 @@ func suffixOf(f event.Format) string {
 	return ".ndjson.zst"
 }
 
-// fileKey says which file of a delivery an event goes to.
+// fileKey identifies the file of a delivery that an event goes to.
 type fileKey struct {
 	kind op.Kind
 	slot int64 // days since 1970, or hours
@@ -53,7 +51,7 @@ func (l *layout) key(e *event.Event) fileKey {
 	return fileKey{e.Kind, e.AcceptedAt.Unix() / l.slotSeconds()}
 }
 
-// slotSeconds is for how long events are accepted into one folder.
+// slotSeconds returns the length of the period whose events share a folder.
 func (l *layout) slotSeconds() int64 {
 	if l.currents {
 		return 60 * 60
@@ -61,7 +59,7 @@ func (l *layout) slotSeconds() int64 {
 	return 24 * 60 * 60
 }
 
-// name is the path of a file, with slashes.
+// name returns the path of a file, with slashes.
 func (l *layout) name(k fileKey, first, last uint64) string {
 	group := l.group
 	if l.currents {
@@ -89,10 +87,10 @@ func (l *layout) folder(k fileKey) string {
 	return path.Join("event_type="+event.KindName(k.kind), "date="+at.Format(time.DateOnly))
 }
 
-// integration is what Braze has in the place of a stream's name.
+// integration returns what stands for a stream's name in Braze's layout.
 func (l *layout) integration() string {
 	return "dataexport.millrace.S3.integration." + l.workspace + "." + l.stream
 }
 
-// schemaID rises with every change of a schema.
+// schemaID is increased with every change of a schema.
 const schemaID = "1"

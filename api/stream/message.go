@@ -6,7 +6,7 @@ import (
 	"millrace/shard/eventlog/event"
 )
 
-// writer writes events as messages: as Currents has them, or as rows of `millrace export events` that all have their
+// writer writes events as messages: in the form of Currents, or as rows of `millrace export events` that all have their
 // svc_id.
 type writer struct {
 	*currents.Reader
@@ -20,7 +20,7 @@ func newWriter(o *Options, ws *control.Workspace, s *control.Stream) *writer {
 		workspace: ws.ID, currents: s.Format != control.FormatJSON}
 }
 
-// appendID appends what the id of the event that was read last is in the message itself.
+// appendID appends the id of the event that was last read, as it is in the message itself.
 func (w *writer) appendID(dst []byte, e *event.Event) []byte {
 	if w.currents {
 		return w.AppendUUID(dst, e)
@@ -28,12 +28,12 @@ func (w *writer) appendID(dst []byte, e *event.Event) []byte {
 	return e.AppendID(dst)
 }
 
-// append appends the event that was read last.
+// append appends the event that was last read.
 func (w *writer) append(dst []byte, e *event.Event) []byte {
 	if w.currents {
 		return currents.Append(dst, e, w.Reader, w.workspace)
 	}
-	if e.Kind == event.Merged { // which tells of two
+	if e.Kind == event.Merged { // it is about two users
 		return event.AppendJSON(dst, e, false, w.appendSvcID)
 	}
 	row := *e

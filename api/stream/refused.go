@@ -8,12 +8,11 @@ import (
 	"time"
 )
 
-// refusedFile keeps what a destination has refused for good, one JSON object a line, so that the stream goes on without
-// it:
+// refusedFile keeps what a destination has refused for good, one JSON object per line, so that the stream can go on:
 //
 //	{"refused_at":"…","status":400,"answer":"…","event":{…}}
 //
-// When it is full the stream is held up, for then it isn't single events that are wrong.
+// When the file is full the stream is held up, because then it isn't single events that are wrong.
 type refusedFile struct {
 	folders *folders
 	path    string
@@ -21,7 +20,7 @@ type refusedFile struct {
 	durable bool // its name is on disk
 }
 
-// refusedDir is where they lie, in the directory of a workspace.
+// refusedDir is the directory of these files, in the directory of a workspace.
 const refusedDir = ".refused"
 
 // refusedLine is a line of the file.
@@ -32,7 +31,7 @@ type refusedLine struct {
 	Event     json.RawMessage `json:"event"`
 }
 
-// add returns when a line is on disk. What a crash has left of one before is ended by a line break.
+// add returns when a line is on disk. It ends an earlier line that a crash has cut off with a line break.
 func (f *refusedFile) add(line refusedLine) (err error) {
 	if err := f.folders.make(filepath.Dir(f.path)); err != nil {
 		return err
@@ -50,13 +49,13 @@ func (f *refusedFile) add(line refusedLine) (err error) {
 	if err != nil {
 		return err
 	}
-	if size > 0 && size+int64(len(text)) > f.limit { // one event has room, whatever its size: it holds up no other
+	if size > 0 && size+int64(len(text)) > f.limit { // a single event always has room, whatever its size
 		return fmt.Errorf("%s is full of events that were refused: see why, and move it away", f.path)
 	}
 	if err := write(file, append(text, '\n')); err != nil {
 		return err
 	}
-	if !f.durable || size == 0 { // who has moved it away makes it a new one
+	if !f.durable || size == 0 { // a file that was moved away is created again
 		if err := f.folders.disk.SyncDir(filepath.Dir(f.path)); err != nil {
 			return err
 		}

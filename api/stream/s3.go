@@ -15,9 +15,8 @@ import (
 	"millrace/api/control"
 )
 
-// bucket is a shelf at a service that speaks S3. An object is there as a whole or not at all, whatever its size: by one
-// request, or by parts that a last request joins. A delivery that is done again puts the same objects in the place of
-// themselves.
+// bucket is a shelf at a service that speaks S3. An object is there as a whole or not at all, whatever its size: it is
+// put by one request, or in parts that a last request joins. A repeated delivery replaces objects by themselves.
 type bucket struct {
 	o         *Options
 	disk      disk
@@ -28,14 +27,14 @@ type bucket struct {
 	uploads   minio.PutObjectOptions
 }
 
-// s3Credentials is what credentials for S3 look like.
+// s3Credentials is the form of credentials for S3.
 type s3Credentials struct {
 	AccessKeyID     string `json:"access_key_id"`
 	SecretAccessKey string `json:"secret_access_key"`
 	SessionToken    string `json:"session_token,omitempty"`
 }
 
-// s3Tries is how often a request is tried before the stream is held up, and waits as all do.
+// s3Tries is how often a request is tried before the stream is held up and waits like any other.
 const s3Tries = 3
 
 func newBucket(o *Options, workspace, stream string, d *control.Destination) *bucket {
@@ -46,7 +45,7 @@ func newBucket(o *Options, workspace, stream string, d *control.Destination) *bu
 	return b
 }
 
-// open reads the credentials: they may be others since the last failure.
+// open reads the credentials again, since they may have changed after a failure.
 func (b *bucket) open(context.Context) error {
 	u, err := url.Parse(b.to.Endpoint)
 	if err != nil {
@@ -85,7 +84,8 @@ func (b *bucket) open(context.Context) error {
 	return err
 }
 
-// credentials are those that the stream names; else what the machine has for AWS: environment, file, role.
+// credentials returns the credentials that the stream names, or else what the machine has for AWS: environment, file,
+// role.
 func (b *bucket) credentials() (*credentials.Credentials, error) {
 	if b.to.Credentials == "" {
 		return credentials.NewChainCredentials([]credentials.Provider{&credentials.EnvAWS{},
@@ -99,13 +99,14 @@ func (b *bucket) credentials() (*credentials.Credentials, error) {
 	return credentials.NewStaticV4(c.AccessKeyID, c.SecretAccessKey, c.SessionToken), nil
 }
 
-// hasRoom: what is written here is gone when it is there, and the log's floor is above one such file.
+// hasRoom never fails: a local file is removed once its object is there, and the log's floor is larger than one such
+// file.
 func (b *bucket) hasRoom() error { return nil }
 
 func (b *bucket) put(ctx context.Context, file, name string, again bool) error {
 	object := path.Join(b.prefix, name)
-	if again { // parts of a try that was killed would stay, unseen and paid for
-		_ = b.client.RemoveIncompleteUpload(ctx, b.to.Bucket, object) // it may not be permitted
+	if again { // parts of an attempt that was killed would stay, unseen and paid for
+		_ = b.client.RemoveIncompleteUpload(ctx, b.to.Bucket, object) // this may not be permitted
 	}
 	if _, err := b.client.FPutObject(ctx, b.to.Bucket, object, file, b.uploads); err != nil {
 		return fmt.Errorf("put %s/%s: %w", b.to.Bucket, object, err)
@@ -113,5 +114,5 @@ func (b *bucket) put(ctx context.Context, file, name string, again bool) error {
 	return b.disk.Remove(file)
 }
 
-// settle has nothing to wait for: what is answered is there for good.
+// settle has nothing to wait for: an answered put is there for good.
 func (b *bucket) settle() error { return nil }

@@ -17,8 +17,8 @@ import (
 	"millrace/shard/op"
 )
 
-// schemas are those of a stream's records, at a schema registry. A value has the number there of its schema in front,
-// as readers of Confluent's clients want it: a zero, the number in 4 bytes, highest first, and then the record.
+// schemas are the schemas of a stream's records, at a schema registry. A value begins with the registry's number of its
+// schema, as Confluent's clients expect it: a zero, the number in 4 bytes, highest first, and then the record.
 type schemas struct {
 	url     string
 	timeout time.Duration
@@ -27,7 +27,7 @@ type schemas struct {
 	rows    *currents.Rows
 }
 
-// open registers the schemas, which does nothing where they are known.
+// open registers the schemas, which does nothing if they are already known.
 func (s *schemas) open(ctx context.Context, c *kafkaCredentials) error {
 	config, err := c.tls()
 	if err != nil {
@@ -63,10 +63,10 @@ func (s *schemas) open(ctx context.Context, c *kafkaCredentials) error {
 	return nil
 }
 
-// maxRegistryAnswer bounds what a registry may answer: a number, or a schema with all that it refers to.
+// maxRegistryAnswer bounds a registry's answer: a number, or a schema with everything that it refers to.
 const maxRegistryAnswer = 1 << 20
 
-// subject is that of a kind's topic; of a topic that has several kinds, that of the record in it.
+// subject returns the subject of a kind's topic or, if the topic has several kinds, that of the record in it.
 func (s *schemas) subject(kind string) string {
 	topic, kinds := s.topics[kind], 0
 	for _, t := range s.topics {
@@ -82,15 +82,15 @@ func (s *schemas) subject(kind string) string {
 	return topic + "-" + root.Namespace + "." + root.Name
 }
 
-const registryHeader = 5 // bytes in front of a value
+const registryHeader = 5 // bytes before a value
 
-// append appends the value of the event that was read last.
+// append appends the value of the event that was last read.
 func (s *schemas) append(dst []byte, e *event.Event) []byte {
 	dst = binary.BigEndian.AppendUint32(append(dst, 0), uint32(s.ids[e.Kind]))
 	return s.rows.Append(dst, e)
 }
 
-// json is a value for people to read.
+// json returns a value in a form that people can read.
 func (s *schemas) json(value []byte) json.RawMessage {
 	id := int(binary.BigEndian.Uint32(value[1:registryHeader]))
 	for kind, of := range s.ids {

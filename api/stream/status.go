@@ -13,7 +13,7 @@ import (
 	"millrace/api/control"
 )
 
-// PartStatus is how far a stream is in one event log. Lag and error are known of those that this node carries.
+// PartStatus is how far a stream is in one event log. Lag and error are known for the logs that this node carries.
 type PartStatus struct {
 	Group       string     `json:"group,omitempty"`
 	Here        bool       `json:"here"` // this node carries it
@@ -22,10 +22,10 @@ type PartStatus struct {
 	Events      int64      `json:"events"`
 	Files       int64      `json:"files"`
 	Bytes       int64      `json:"bytes"`
-	Refused     int64      `json:"refused,omitempty"`       // of the events
+	Refused     int64      `json:"refused,omitempty"`       // how many of the events
 	LastEventAt *time.Time `json:"last_event_at,omitempty"` // when the last event delivered was accepted
 	MovedAt     *time.Time `json:"moved_at,omitempty"`
-	ExpiredAt   *time.Time `json:"expired_at,omitempty"` // events were found to have expired before they were delivered
+	ExpiredAt   *time.Time `json:"expired_at,omitempty"` // when events were found to have expired undelivered
 	LagEvents   int64      `json:"lag_events,omitempty"` // about
 	LagSeconds  float64    `json:"lag_seconds,omitempty"`
 	Error       string     `json:"error,omitempty"`
@@ -40,14 +40,15 @@ type Status struct {
 	Bytes  int64  `json:"bytes"`
 	// Refused is how many of the events the destination has refused for good.
 	Refused int64 `json:"refused,omitempty"`
-	// LagEvents is about how many events wait, of all kinds and names; LagSeconds how long the first of them has.
+	// LagEvents is about how many events wait, of all kinds and names; LagSeconds is how long the first of them has
+	// waited.
 	LagEvents  int64        `json:"lag_events"`
 	LagSeconds float64      `json:"lag_seconds"`
 	Error      string       `json:"error,omitempty"`
 	Parts      []PartStatus `json:"parts"`
 }
 
-// Status tells how far a stream is, by what is stored and by what this node carries of it.
+// Status returns how far a stream is, according to what is stored and to what this node carries of it.
 func (m *Manager) Status(workspace string, s *control.Stream) Status {
 	all, status := map[string]PartStatus{}, Status{State: "running", Parts: []PartStatus{}}
 	for group, doc := range m.o.Control.StreamCursors(workspace, s.ID) {
@@ -88,7 +89,7 @@ func describe(group string, c *cursor) PartStatus {
 		ExpiredAt:   timeOf(time.UnixMilli(c.ExpiredAt), c.ExpiredAt)}
 }
 
-// timeOf is nil for a time that there isn't.
+// timeOf returns nil for a missing time.
 func timeOf(t time.Time, is int64) *time.Time {
 	if is == 0 {
 		return nil
@@ -112,7 +113,7 @@ func (k *carrier) status() PartStatus {
 	return p
 }
 
-// labels are those of a stream's metrics. A workspace and a stream have no characters that would need quoting.
+// labels returns the labels of a stream's metrics. A workspace and a stream have no characters that would need quoting.
 func (t task) labels() string { return fmt.Sprintf(`{workspace=%q,stream=%q}`, t.workspace, t.stream) }
 
 // counter counts what a stream does on this node.
@@ -124,7 +125,7 @@ func (k *carrier) counter(what string) *metrics.Counter {
 	return metrics.GetOrCreateCounter(name + task{k.ws.ID, k.stream.ID, ""}.labels())
 }
 
-// writeMetrics shows how far the streams are that this node carries, of all groups together.
+// writeMetrics shows how far the streams are that this node carries, for all groups together.
 func (m *Manager) writeMetrics() {
 	metrics.RegisterMetricsWriter(func(w io.Writer) {
 		select {

@@ -1,20 +1,20 @@
-// Package stream carries events out (docs/streams.md): it reads the event log on from where it was, in the order in
-// which the events were applied, and writes what streams choose to where they go. What streams there are, and how far
-// each has come, are control documents.
+// Package stream carries events out (docs/streams.md): it continues reading the event log where it was, in the order in
+// which the events were applied, and writes what streams choose to their destinations. Which streams there are, and how
+// far each has come, is in control documents.
 //
 // Invariants:
 //   - A cursor moves only when the destination has confirmed, so nothing is missing: a file is renamed and its
 //     directory synced, or the service has answered.
 //   - Before anything of a delivery shows, the cursor says which positions the delivery has (Pending). What a crash
-//     interrupts is done again with the same positions, so its files have the same names: in a directory or bucket each
-//     event is once.
+//     interrupts is done again with the same positions, so its files have the same names: a directory or bucket has
+//     each event once.
 //   - A cursor is changed on the condition that it is as it was read. Of two nodes that both take themselves for a
 //     group's leader one is refused, and both name the files of a pending delivery alike.
-//   - Nothing of it is on the way of requests: a destination that is down costs nothing but its events' place in the
-//     event log, until they expire there.
+//   - Nothing of it is on the path of requests: a destination that is down costs only its events' place in the event
+//     log, until they expire there.
 //
-// Who owns what: the Manager has a carrier, which is one goroutine, for each stream and each event log that it reads.
-// Its fields are its own, but for its status.
+// Ownership: the Manager has a carrier, which is one goroutine, for each stream and each event log that the stream
+// reads. A carrier's fields belong to it, except for its status.
 package stream
 
 import (
@@ -34,54 +34,54 @@ import (
 	"millrace/shard/eventlog/event"
 )
 
-// Part is an event log that streams read: of a server that is alone, or of a group that this node leads.
+// Part is an event log that streams read: that of a server that is alone, or of a group that this node leads.
 type Part struct {
-	Group  string // as in the ids of its events; empty: alone
+	Group  string // as in the ids of its events; empty: the server is alone
 	Events *eventlog.Log
 }
 
 // Options of a Manager. The zero value of a field means its default.
 type Options struct {
-	Control *control.Control // required, and started before
-	// Parts are the event logs to be read by this node, now. Required.
+	Control *control.Control // required, and already started
+	// Parts returns the event logs that this node is to read now. Required.
 	Parts func() []Part
-	// SvcID is what events are written with, and Users tells whose they are. Required.
+	// SvcID appends the svc_ids of events, and Users finds their users. Required.
 	SvcID event.SvcIDFunc
 	Users currents.Users
-	// Dir is what the directories of workspaces lie in, which streams may write to. Required.
+	// Dir contains the directories of workspaces, which streams may write to. Required.
 	Dir string
-	// HasRoom returns an error when nothing more is to be written into a directory, because its disk is full, or too
-	// full for it. Streams into directories wait until there is room. Default: there always is.
+	// HasRoom returns an error when nothing more may be written into a directory, because its disk is full, or too full
+	// for that. Streams into directories wait until there is room. Default: there always is.
 	HasRoom func(dir string) error
 	// CredentialsDir has a directory for each workspace, with what its streams use at their destinations. Default:
 	// credentials come from the environment alone.
 	CredentialsDir string
-	// Node tells the unfinished files of this node from those of others that write to the same directories.
+	// Node distinguishes this node's unfinished files from those of other nodes that write to the same directories.
 	Node string
-	// FileBytes and FileAfter: a file ends when its events have so many bytes before they are encoded, and what has
-	// come is written after so long. Defaults 256 MiB, 1 min.
+	// FileBytes is the size, before encoding, at which a file ends, and FileAfter the time after which events are
+	// written. Defaults 256 MiB, 1 min.
 	FileBytes int64
 	FileAfter time.Duration
-	// MessageBytes of events go out in a delivery of messages, and what has come goes out every MessageInterval.
-	// Defaults 1 MiB, 100 ms.
+	// MessageBytes is how many bytes of events a delivery of messages has. What has come goes out every
+	// MessageInterval. Defaults 1 MiB, 100 ms.
 	MessageBytes    int64
 	MessageInterval time.Duration
-	// RequestTimeout bounds a request to an HTTP endpoint, and how long brokers of Kafka are tried in one go. Default
-	// 30 s. Where no time bounds the whole, a destination that says nothing for twice as long is one that fails.
+	// RequestTimeout bounds a request to an HTTP endpoint, and how long brokers of Kafka are tried without a break.
+	// Default 30 s. Where no time bounds the whole, a destination fails when it is silent for twice as long.
 	RequestTimeout time.Duration
-	// RefusedBytes is how much a stream keeps of what its destination refuses for good; more holds it up. Default 64
-	// MiB.
+	// RefusedBytes is how much a stream keeps of what its destination refuses for good; more holds the stream up.
+	// Default 64 MiB.
 	RefusedBytes int64
-	// Interval is how often a carrier looks whether there is something to do. Default 1 s.
+	// Interval is how often a carrier checks whether there is something to do. Default 1 s.
 	Interval time.Duration
-	// RetryAfter is how long a carrier waits after a first failure, twice as long after each further one, up to
+	// RetryAfter is how long a carrier waits after a first failure. The wait doubles with each further one, up to
 	// MaxRetryAfter. Defaults 1 s, 1 min.
 	RetryAfter, MaxRetryAfter time.Duration
 	Logger                    *slog.Logger // default slog.Default()
 
 	disk      disk              // default: the machine's
-	transport http.RoundTripper // default: of each destination its own
-	kafka     []kgo.Opt         // besides those of a stream
+	transport http.RoundTripper // default: one for each destination
+	kafka     []kgo.Opt         // in addition to those of a stream
 	partBytes uint64            // of uploads to S3; default: by the size of the file
 }
 
@@ -110,7 +110,7 @@ func (o *Options) EnsureDefaults() {
 	}
 }
 
-// maxSilence is how long a destination may say nothing before it is one that fails.
+// maxSilence is how long a destination may be silent before it counts as failed.
 func (o *Options) maxSilence() time.Duration { return 2 * o.RequestTimeout }
 
 // Validate reports the first setting that cannot work. It expects the defaults to be set.
@@ -137,7 +137,7 @@ func preset[T ~int64](field *T, value T) {
 	}
 }
 
-// Manager carries the streams of this node. Safe for concurrent use.
+// Manager carries the streams of this node. It is safe for concurrent use.
 type Manager struct {
 	o      Options
 	cancel context.CancelFunc
@@ -147,12 +147,12 @@ type Manager struct {
 	carriers map[task]*carrier
 }
 
-// task is what one carrier does.
+// task is the task of one carrier.
 type task struct {
 	workspace, stream, group string
 }
 
-// New begins to carry the streams that there are, now and later.
+// New begins to carry the streams that exist, now and later.
 func New(o Options) (*Manager, error) {
 	o.EnsureDefaults()
 	if err := o.Validate(); err != nil {
@@ -165,8 +165,8 @@ func New(o Options) (*Manager, error) {
 	return m, nil
 }
 
-// Close ends all carriers. What they have not finished is done again after the next start. It doesn't wait for long for
-// one that a hanging file system holds.
+// Close ends all carriers. What they have not finished is done again after the next start. Close doesn't wait long for
+// a carrier that a hanging file system holds up.
 func (m *Manager) Close() error {
 	m.cancel()
 	select {
@@ -192,8 +192,8 @@ func (m *Manager) run(ctx context.Context) {
 	}
 }
 
-// adjust has carriers for what is to be done, and no others. A task whose stream or event log is another now gets
-// another carrier, once the old one has ended.
+// adjust makes the carriers match the tasks. A task whose stream or event log was replaced gets a new carrier, once the
+// old one has ended.
 func (m *Manager) adjust(ctx context.Context) {
 	wanted := m.wanted()
 	for t, w := range m.snapshot() {
@@ -224,7 +224,7 @@ func (m *Manager) adjust(ctx context.Context) {
 	}
 }
 
-// wanted are the carriers that there shall be. They are not started.
+// wanted returns the carriers that there shall be. They are not started.
 func (m *Manager) wanted() map[task]*carrier {
 	parts, wanted := m.o.Parts(), map[task]*carrier{}
 	for _, ws := range m.o.Control.Snapshot().Workspaces() {

@@ -16,12 +16,12 @@ import (
 	"millrace/shard/op"
 )
 
-// Avro is a format of files: those of Currents, with its schemas field for field. Fields that Millrace has nothing for
+// Avro is a format of files: that of Currents, with its schemas field for field. Fields for which Millrace has nothing
 // are null.
 const Avro event.Format = "avro"
 
-// records are what events are in Avro, by kind: fields in their order, "?" behind those that may be null, ":" and a
-// type where it isn't string.
+// records are the Avro records of events, by kind: fields in order, with "?" after those that may be null, and ":" and
+// a type where it isn't string.
 var records = map[op.Kind]record{
 	op.Event: recordOf("users.behaviors", "CustomEvent",
 		"id user_id external_user_id? app_id? time:int timezone? platform? os_version? device_model? device_id? "+
@@ -51,13 +51,13 @@ type record struct {
 	fields []field
 }
 
-// field is one that a row has: a text, or what has a source of its own.
+// field is a field of a record: a text, or something with a source of its own.
 type field struct {
 	source   source
 	optional bool
 }
 
-// source is where the value of a field comes from.
+// source says where the value of a field comes from.
 type source uint8
 
 const (
@@ -110,22 +110,22 @@ func recordOf(space, name, fields string) (r record) {
 	return r
 }
 
-// SchemaOf is the schema of a kind of event.
+// SchemaOf returns the schema of a kind of event.
 func SchemaOf(kind op.Kind) *avro.Schema { return records[kind].schema }
 
 // Rows makes records of events. It belongs to one goroutine.
 type Rows struct {
 	users     *Reader
 	workspace []byte
-	made      []byte // memory for a text that is made
+	made      []byte // memory for a text that has to be made
 }
 
-// NewRows makes records of events that users has read before.
+// NewRows returns Rows for events that users has read before.
 func NewRows(users *Reader, workspace string) *Rows {
 	return &Rows{users: users, workspace: []byte(workspace)}
 }
 
-// Append appends the event that was read last, as a record of its kind's schema.
+// Append appends the event that was last read, as a record of its kind's schema.
 func (x *Rows) Append(dst []byte, e *event.Event) []byte {
 	var c change
 	if isState(e.Kind) {
@@ -144,7 +144,7 @@ func (x *Rows) Append(dst []byte, e *event.Event) []byte {
 	return dst
 }
 
-// text is what a field has that is a text, until the next call; empty for none.
+// text returns the value of a text field, valid until the next call; it is empty for none.
 func (x *Rows) text(from source, e *event.Event, c *change) []byte {
 	r, made := x.users, x.made[:0]
 	switch from {
@@ -196,7 +196,7 @@ const (
 	branchValue = 2
 )
 
-// appendText appends a text; where it is optional, an empty one is null.
+// appendText appends a text; if the field is optional, an empty text is null.
 func appendText(dst, text []byte, optional bool) []byte {
 	if optional {
 		if len(text) == 0 {
@@ -207,12 +207,12 @@ func appendText(dst, text []byte, optional bool) []byte {
 	return append(binary.AppendVarint(dst, int64(len(text))), text...)
 }
 
-// seconds is the time of an event in seconds, as far as Avro's int has room for it.
+// seconds returns the time of an event in seconds, within the range of Avro's int.
 func seconds(e *event.Event) int32 {
 	return int32(min(max(e.Time.Unix(), math.MinInt32), math.MaxInt32))
 }
 
-// blockBytes is how much of a file is compressed at a time: a little less room than in smaller blocks.
+// blockBytes is how much of a file is compressed at a time: that takes a little less room than smaller blocks.
 const blockBytes = 256 << 10
 
 // Encoder writes a file of events of one kind.
@@ -222,7 +222,7 @@ type Encoder struct {
 	buf  []byte
 }
 
-// NewEncoder writes a file of events of one kind, each of which users has read before.
+// NewEncoder writes a file of events of one kind, each of which users must have read before.
 func NewEncoder(w io.Writer, kind op.Kind, users *Reader, workspace string) (*Encoder, error) {
 	o, err := ocf.NewWriter(w, records[kind].schema, ocf.WithCodec(newDeflate()), ocf.WithBlockBytes(blockBytes))
 	if err != nil {
@@ -231,7 +231,7 @@ func NewEncoder(w io.Writer, kind op.Kind, users *Reader, workspace string) (*En
 	return &Encoder{w: o, rows: NewRows(users, workspace)}, nil
 }
 
-// Write writes the event that was read last.
+// Write writes the event that was last read.
 func (x *Encoder) Write(e *event.Event) error {
 	x.buf = x.rows.Append(x.buf[:0], e)
 	if _, err := x.w.Write(x.buf); err != nil {
@@ -240,14 +240,14 @@ func (x *Encoder) Write(e *event.Event) error {
 	return nil
 }
 
-// Flush writes what is kept back.
+// Flush writes what is buffered.
 func (x *Encoder) Flush() error { return x.w.Flush() }
 
 // Close ends the file.
 func (x *Encoder) Close() error { return x.w.Close() }
 
-// deflate is the codec of that name, which every reader of Avro knows. That of the library, which it is but for
-// Compress, makes a compressor for each block.
+// deflate is the codec of that name, which every reader of Avro knows. It is the library's codec except for Compress,
+// since that one makes a compressor for each block.
 type deflate struct {
 	ocf.Codec
 	compressor *flate.Writer
@@ -262,7 +262,7 @@ func newDeflate() *deflate {
 	return &deflate{Codec: ocf.DeflateCodec(flate.BestSpeed), compressor: w}
 }
 
-// Compress returns bytes that are good until the next call.
+// Compress returns bytes that are valid until the next call.
 func (d *deflate) Compress(src []byte) ([]byte, error) {
 	d.out.Reset()
 	d.compressor.Reset(&d.out)

@@ -8,16 +8,17 @@ import (
 	"millrace/shard/profile"
 )
 
-// Append appends an event as the HTTP connector of Braze's Currents sends it. What there isn't is left out.
+// Append appends an event in the form in which the HTTP connector of Braze's Currents sends it. What is missing is left
+// out.
 //
 //	{"event_type":"users.behaviors.CustomEvent","id":"<uuid>","time":1700000000,
 //	 "user":{"user_id":"<svc_id>","external_user_id":"u1","timezone":"Europe/Berlin"},
 //	 "properties":{"app_group_id":"<workspace>","app_id":"…","name":"viewed","custom_properties":{"k":1}}}
 //
-// A change of a state has subscription_status, state_change_source, channel and, of an address, that; of a group
-// subscription_group_id. A deletion (users.UserDeleteRequest) has user_id and app_group_id alone, a merge
-// (users.UserOrphan) orphaned_by_id besides.
-// A purchase has product_id, price, currency and purchase_properties, and no time zone.
+// A change of a state has subscription_status, state_change_source and channel; it has the address if the change is
+// that of an address, and subscription_group_id if it is that of a group. A deletion (users.UserDeleteRequest) has only
+// user_id and app_group_id; a merge (users.UserOrphan) also has orphaned_by_id. A purchase has product_id, price,
+// currency and purchase_properties, and no time zone.
 func Append(dst []byte, e *event.Event, r *Reader, workspace string) []byte {
 	dst = append(append(dst, `{"event_type":"`...), TypeOf(e.Kind)...)
 	dst = append(r.AppendUUID(append(dst, `","id":"`...), e), `","time":`...)
@@ -53,8 +54,8 @@ func Append(dst []byte, e *event.Event, r *Reader, workspace string) []byte {
 	return append(appendProperties(append(dst, `,"purchase_properties":`...), e), "}}"...)
 }
 
-// appendProperties appends the properties of an event as Currents has them. Its purchases have no quantity: one of more
-// than 1 becomes a property, of a name that properties of purchases can't have.
+// appendProperties appends the properties of an event in the form of Currents. Purchases there have no quantity: one
+// greater than 1 becomes a property, with a name that properties of purchases can't have.
 func appendProperties(dst []byte, e *event.Event) []byte {
 	properties := e.Properties
 	if properties == nil {
@@ -70,7 +71,7 @@ func appendProperties(dst []byte, e *event.Event) []byte {
 	return append(strconv.AppendUint(append(dst, `"quantity":`...), uint64(e.Quantity), 10), '}')
 }
 
-// hasQuantity says whether an event has a quantity among its properties.
+// hasQuantity reports whether an event has a quantity among its properties.
 func hasQuantity(e *event.Event) bool { return e.Kind == op.Purchase && e.Quantity > 1 }
 
 func isState(k op.Kind) bool { return k == event.EmailState || k == event.GroupState }
@@ -82,7 +83,7 @@ type change struct {
 }
 
 func changeOf(e *event.Event) (c change) {
-	c.status, c.source, c.channel = "Subscribed", "REST API", "email" // what was removed is what nobody has set
+	c.status, c.source, c.channel = "Subscribed", "REST API", "email" // a removed state is one that nobody has set
 	switch string(e.Status) {
 	case "unsubscribed":
 		c.status = "Unsubscribed"
@@ -129,7 +130,7 @@ func appendChange(dst []byte, e *event.Event) []byte {
 	return dst
 }
 
-// TypeOf is what Braze calls a kind of event.
+// TypeOf returns Braze's name for a kind of event.
 func TypeOf(k op.Kind) string {
 	switch k {
 	case op.Purchase:

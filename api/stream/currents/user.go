@@ -1,5 +1,5 @@
-// Package currents is events as Braze's Currents has them: of whom an event is, in which words and schemas, as JSON and
-// as Avro. It neither chooses events nor carries them anywhere.
+// Package currents is about events in the form of Braze's Currents: which user an event is about, in which words and
+// schemas, as JSON and as Avro. It neither chooses events nor carries them anywhere.
 package currents
 
 import (
@@ -20,21 +20,21 @@ type Users interface {
 	Touch(numbers []uint64)
 }
 
-// Reader tells of whom an event is, and what a message about it is called. It belongs to one goroutine.
+// Reader finds out which user an event is about, and the id of a message about it. It belongs to one goroutine.
 type Reader struct {
 	appendID event.SvcIDFunc
 	users    Users
-	space    uuid.UUID // that the ids of events are names in; it differs from store to store
+	space    uuid.UUID // name space of the ids of events; it differs from store to store
 
 	workspace uint32
-	found     func(number uint64, blob []byte) // see
+	found     func(number uint64, blob []byte) // the method see
 
-	// Of the event that was read last.
+	// About the event that was last read.
 	number     uint64
 	svcID      []byte
 	externalID []byte // empty: there is none
-	timeZone   []byte // the same
-	uuid       []byte // empty: nobody has asked
+	timeZone   []byte // likewise
+	uuid       []byte // empty: not asked for yet
 	scratch    []byte
 }
 
@@ -46,8 +46,9 @@ func NewReader(svcID event.SvcIDFunc, users Users, workspace uint32) *Reader {
 	return r
 }
 
-// Read finds the user of an event: of a change of an address's state whom the address names now, of several the one
-// whom /users/track would update. Of one who is gone, and of an address that nobody has, what the event says is told.
+// Read finds the user of an event. For a change of an address's state that is the user whom the address names now; if
+// it names several, the one whom /users/track would update. For a user who is gone, and for an address that nobody has,
+// only what the event itself says is used.
 func (r *Reader) Read(e *event.Event) error {
 	r.svcID, r.externalID, r.timeZone = r.svcID[:0], r.externalID[:0], r.timeZone[:0]
 	r.number, r.uuid = e.Number, r.uuid[:0]
@@ -55,7 +56,7 @@ func (r *Reader) Read(e *event.Event) error {
 	case op.Delete:
 		r.svcID = r.appendID(r.svcID, e.Workspace, e.Number)
 		return nil
-	case event.Merged: // of who is no user any more
+	case event.Merged: // about somebody who is no longer a user
 		r.svcID, r.externalID = r.appendID(r.svcID, e.Workspace, e.Gone), append(r.externalID, e.Key...)
 		return nil
 	}
@@ -77,9 +78,9 @@ func (r *Reader) Read(e *event.Event) error {
 	return nil
 }
 
-// see takes down who it is.
+// see records who the user is.
 func (r *Reader) see(number uint64, blob []byte) {
-	if len(r.svcID) > 0 { // one who shares the address
+	if len(r.svcID) > 0 { // another user with the same address
 		return
 	}
 	r.number, r.svcID = number, r.appendID(r.svcID, r.workspace, number)
@@ -89,7 +90,7 @@ func (r *Reader) see(number uint64, blob []byte) {
 	}
 }
 
-// AppendUUID appends the id of the event that was read last as the text of a UUID, the same for ever: that of its name
+// AppendUUID appends the id of the event that was last read as the text of a UUID that never changes: that of its name
 // in space (RFC 9562, version 5).
 func (r *Reader) AppendUUID(dst []byte, e *event.Event) []byte {
 	if len(r.uuid) == 0 {
@@ -102,8 +103,8 @@ func (r *Reader) AppendUUID(dst []byte, e *event.Event) []byte {
 	return append(dst, r.uuid...)
 }
 
-// SvcID is the svc_id of the user of the event that was read last, until the next is read.
+// SvcID returns the svc_id of the user of the event that was last read; it is valid until the next Read.
 func (r *Reader) SvcID() []byte { return r.svcID }
 
-// Number is the user's, who may be another one than the event's.
+// Number is the number of that user, who may be another one than the event's.
 func (r *Reader) Number() uint64 { return r.number }
