@@ -13,12 +13,12 @@ import (
 	"millrace/api/store"
 )
 
-// Call is one request. It is pooled: a handler keeps neither it nor what it lends.
+// Call is one request. It is pooled: a handler must keep neither the Call nor what it lends.
 type Call struct {
 	Door
 	Store   store.Store
 	Control *control.Control
-	Refused refused.Feed // nil: nobody keeps what is refused
+	Refused refused.Feed // nil: refused objects are not kept
 	// AppendPhoneKey appends the engine's key of a phone number as a caller sent it; see api.Options.
 	AppendPhoneKey func(dst, phone []byte) (key []byte, ok bool)
 
@@ -31,36 +31,36 @@ type Call struct {
 	Reads     store.Reads // of users and addresses
 }
 
-// Door is what the door knows of the request at hand, and how it says that it failed.
+// Door is what the door knows of the current request, and how it answers that the request failed.
 type Door interface {
 	// Fail answers with a message, in the shape of the path.
 	Fail(status int, text string)
 	// FailEngine answers a request that the engine refused.
 	FailEngine(err error)
-	// HoldReply counts what Reply has come to among all large answers under way. It says false, and has answered 503,
-	// when there is no room for it: who appends much asks now and then.
+	// HoldReply counts the current size of Reply among all large answers under way. When there is no room for it,
+	// HoldReply answers 503 and returns false. A handler that appends much calls it now and then.
 	HoldReply() bool
-	// SendReply answers with Reply, which is empty then. It never refuses: SendRead does.
+	// SendReply answers with Reply, which is empty afterwards. It never refuses, unlike SendRead.
 	SendReply(status int)
-	// Actor is who makes the change that the request asks for.
+	// Actor returns who makes the change that the request asks for.
 	Actor() control.Actor
-	// Param is a segment of the path, by its name in the route: {id}.
+	// Param returns a segment of the path, by its name in the route: {id}.
 	Param(name string) string
-	// LastSegment is the rest of the path that stands where the route's last segment does.
+	// LastSegment returns the rest of the path from the route's last segment on.
 	LastSegment() string
 }
 
-// NewBatch begins the request's changes. Release it, always.
+// NewBatch begins the request's changes. The batch must always be released.
 func (x *Call) NewBatch() store.Batch { return x.Store.NewBatch(x.Workspace.Number, x.Key.Number) }
 
-// Send answers with a body that is small.
+// Send answers with a small body.
 func (x *Call) Send(status int, body []byte) {
 	x.Ctx.SetStatusCode(status)
-	x.Ctx.Response.SetBody(body) // copies: the memory of body is ours again when the handler returns
+	x.Ctx.Response.SetBody(body) // copies body, whose memory is ours again when the handler returns
 }
 
-// SendRead answers with Reply, which is empty then, or with a 503 when there is no room for it: a read has changed
-// nothing.
+// SendRead answers with Reply, which is empty afterwards, or with a 503 when there is no room for it: a read has
+// changed nothing.
 func (x *Call) SendRead(status int) {
 	if x.HoldReply() {
 		x.SendReply(status)
@@ -70,8 +70,8 @@ func (x *Call) SendRead(status int) {
 // Succeed answers {"message":"success"}.
 func (x *Call) Succeed(status int) { x.Send(status, []byte(`{"message":"success"}`)) }
 
-// Verdict is what is wrong with a request as it is read, empty when nothing is. The first thing counts: it is the
-// answer.
+// Verdict is what is wrong with a request, as found while reading it; it is empty when nothing is. The first fault is
+// the answer.
 type Verdict struct{ Bad string }
 
 // Fail notes what is wrong.
@@ -81,7 +81,7 @@ func (v *Verdict) Fail(text string) {
 	}
 }
 
-// AddrPort is the address of one end of a connection, the zero value when it has none.
+// AddrPort returns the address of one end of a connection, or the zero value when it has none.
 func AddrPort(a net.Addr) netip.AddrPort {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok {

@@ -10,21 +10,21 @@ import (
 	"millrace/shard"
 )
 
-// TextTooLarge is what is said of a body that is larger than it may be.
+// TextTooLarge is the text for a body that is larger than it may be.
 const TextTooLarge = "Request Entity Too Large"
 
-// Failure is what an error of the engine is to the caller.
+// Failure is what an error of the engine means to the caller.
 type Failure struct {
 	err        error
 	Status     int
 	RetryAfter int // seconds; 0 for no header
 	Text       string
-	// Done: the request may have been done, in part or whole. Else nothing was.
+	// Done says that the request may have been done, in part or whole. Otherwise nothing was done.
 	Done    bool
-	refused *metrics.Counter // nil: the engine counts it
+	refused *metrics.Counter // nil: the engine counts them
 }
 
-// failures has all that are known. Everything else is a neutral 500 and a log line.
+// failures has all known errors. Everything else is a neutral 500 and a log line.
 var failures = []Failure{
 	{err: shard.ErrBusy, Status: fasthttp.StatusServiceUnavailable, RetryAfter: 1,
 		Text: "The service is busy. Please try again later."},
@@ -39,7 +39,7 @@ var failures = []Failure{
 	{err: shard.ErrFailed, Status: fasthttp.StatusServiceUnavailable, RetryAfter: 5,
 		Text: "The service has failed. Whether the data were stored is unknown; please try again later.", Done: true,
 		refused: refusedFailed},
-	// Of a cluster.
+	// In a cluster.
 	{err: shard.ErrUnknown, Status: fasthttp.StatusServiceUnavailable, RetryAfter: 2,
 		Text: "A part of the service was lost meanwhile. Whether the request was done, in part or whole, is unknown; " +
 			"please try again later.", Done: true, refused: refusedUnknown},
@@ -51,7 +51,7 @@ var failures = []Failure{
 		refused: refusedNotLeader},
 }
 
-// Requests that were refused for what the engine said; those for its bounds it counts itself.
+// Requests that were refused because of an error of the engine. The engine itself counts those that its bounds refuse.
 var (
 	refusedConflict    = metrics.NewCounter(`millrace_refused_total{reason="conflict"}`)
 	refusedDiskFull    = metrics.NewCounter(`millrace_refused_total{reason="disk full"}`)
@@ -62,8 +62,8 @@ var (
 	refusedNotLeader   = metrics.NewCounter(`millrace_refused_total{reason="not leader"}`)
 )
 
-// FailureOf is the answer to an error of the engine, nil when there is none but a neutral 500. Of several, one
-// that leaves open what was done.
+// FailureOf returns the answer to an error of the engine, or nil when there is only a neutral 500. Of several that fit,
+// it returns one that leaves open what was done.
 func FailureOf(err error) (found *Failure) {
 	for i := range failures {
 		if f := &failures[i]; errors.Is(err, f.err) && (found == nil || f.Done && !found.Done) {
@@ -73,7 +73,7 @@ func FailureOf(err error) (found *Failure) {
 	return found
 }
 
-// Count counts a request that is answered so.
+// Count counts a request that gets this answer.
 func (f *Failure) Count() {
 	if f.refused != nil {
 		f.refused.Inc()

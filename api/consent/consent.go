@@ -2,7 +2,7 @@
 // (service.md 2.12, 3.1, 4.3–4.6; decisions.md D5, D9; reference.md 5) and the global state of email.
 //
 // A request that sets states is judged as a whole before anything of it is written, and is then one batch: all of it
-// happens or nothing does. What states mean to those who share an address is the engine's to know.
+// happens or nothing does. What states mean to users who share an address is up to the engine.
 package consent
 
 import (
@@ -28,28 +28,28 @@ const (
 	textNoTarget     = "One of 'external_id', 'email' or 'phone' is required"
 )
 
-// consent is a request that sets states, as it is read.
+// consent is a request that sets states, while it is read.
 type consent struct {
 	call.Verdict
 	x       *call.Call
 	targets []target
 }
 
-// target is one user or address and what becomes of its states.
+// target is one user or address, and the new values of its states.
 type target struct {
 	kind   op.IDKind // op.ExternalID, op.Email or op.Phone
-	key    []byte    // as the engine wants it
+	key    []byte    // in the engine's form
 	states []shard.State
 }
 
-// SetStatus serves POST /subscription/status/set: one group.
+// SetStatus serves POST /subscription/status/set, which is about one group.
 func SetStatus(x *call.Call, body value.Value) {
 	c := consent{x: x}
 	c.group(body)
 	c.commit(op.SourceStatusSet)
 }
 
-// SetStatusV2 serves POST /v2/subscription/status/set: several groups.
+// SetStatusV2 serves POST /v2/subscription/status/set, which may be about several groups.
 func SetStatusV2(x *call.Call, body value.Value) {
 	c := consent{x: x}
 	c.groups(body.Member("subscription_groups"))
@@ -83,8 +83,8 @@ func (c *consent) groups(v value.Value) {
 	}
 }
 
-// group reads a subscription group reference (service.md 2.12). Both endpoints take the members' names of both, and one
-// identifier where an array of them is due: real clients send either.
+// group reads a subscription group reference (service.md 2.12). Each of the two endpoints accepts the member names of
+// both, and one identifier instead of an array: real clients send either.
 func (c *consent) group(v value.Value) {
 	var groupID, stateText, optIn value.Value
 	var targets [len(targetMembers)]value.Value
@@ -114,7 +114,7 @@ func (c *consent) group(v value.Value) {
 	default:
 		c.Fail("'subscription_state' must be 'subscribed' or 'unsubscribed'")
 	}
-	// The opt-in by a second message is the sender's business; whoever sets a state here has it set.
+	// The opt-in by a second message is up to the sender; this endpoint sets the state in any case.
 	if _, ok := optIn.Bool(); !ok && !optIn.Absent() {
 		c.Fail("'use_double_opt_in_logic' must be a boolean")
 	}
@@ -176,7 +176,7 @@ func findGroup[T string | []byte](ws *control.Workspace, text T) (id [16]byte, g
 	return id, g
 }
 
-// ChannelOf is a group's channel as ops and profiles have it.
+// ChannelOf returns a group's channel in the form of ops and profiles.
 func ChannelOf(g *control.Group) byte {
 	switch g.Channel {
 	case "email":
@@ -187,7 +187,7 @@ func ChannelOf(g *control.Group) byte {
 	return op.ChannelWhatsApp
 }
 
-// required is the text of a member that must be there. Of another type than a string it is no value that is known.
+// required returns the text of a member that must be there. A member that isn't a string has no known value.
 func (c *consent) required(name string, m value.Value) string {
 	if m.Absent() {
 		c.Fail("'" + name + "' is required")
@@ -246,8 +246,8 @@ func (c *consent) add(name string, v value.Value, kind op.IDKind, states []shard
 	c.targets = append(c.targets, t)
 }
 
-// AppendE164 appends the engine's key of a phone number in E.164 form: a plus sign and up to 15 digits, nothing else,
-// and a number that can be a user's, as appendKey knows (Options.AppendPhoneKey).
+// AppendE164 appends the engine's key of a phone number in E.164 form: a plus sign and up to 15 digits, nothing else.
+// The number must be possible for a user, which appendKey decides (Options.AppendPhoneKey).
 func AppendE164(
 	dst, phone []byte, appendKey func(dst, phone []byte) (key []byte, ok bool),
 ) (key []byte, ok bool) {
@@ -262,7 +262,7 @@ func AppendE164(
 	return appendKey(dst, phone)
 }
 
-// commit makes the states durable and answers: 201 also for users and addresses that are nobody's (D5).
+// commit makes the states durable and answers: 201 even for users and addresses that nobody has (D5).
 func (c *consent) commit(source op.Source) {
 	if c.Bad != "" {
 		c.x.Fail(fasthttp.StatusBadRequest, c.Bad)

@@ -8,8 +8,8 @@ import (
 )
 
 // The global state of email addresses, the block list and the spam mark: service.md 4.7, 4.8; decisions.md D5;
-// reference.md 4.4. All of them are about addresses, known or not: what is set ahead of a user is what the user gets
-// with the address.
+// reference.md 4.4. All of them are about addresses, known or not: a user gets with an address what was set for it
+// beforehand.
 
 // EmailStatus serves POST /email/status.
 func EmailStatus(x *call.Call, body value.Value) {
@@ -25,7 +25,8 @@ func EmailStatus(x *call.Call, body value.Value) {
 	c.commit(op.SourceEmailStatus)
 }
 
-// BlockEmails serves POST /email/blocklist and /email/blacklist: unsubscribed, and marked as a hard bounce.
+// BlockEmails serves POST /email/blocklist and /email/blacklist: it unsubscribes addresses and marks them as hard
+// bounces.
 func BlockEmails(x *call.Call, body value.Value) {
 	setAddresses(x, body, op.SourceEmailBlocklist, shard.State{Kind: shard.EmailState, Value: "unsubscribed"},
 		shard.State{Kind: shard.Bounce, On: true})

@@ -20,18 +20,19 @@ import (
 	"millrace/shard/profile"
 )
 
-// query is the parameters of GET /subscription/status/get and /subscription/user/status: views of the request's memory.
+// query has the parameters of GET /subscription/status/get and /subscription/user/status, as views of the request's
+// memory.
 type query struct {
 	call.Verdict
 	ids                  []queried
 	count                [op.Phone + 1]int
 	group, limit, offset []byte
 
-	named []shard.Identifier // ids as the engine has them
-	keys  []byte             // of named
+	named []shard.Identifier // ids in the engine's form
+	keys  []byte             // memory of named
 }
 
-// queries are for one request after the other: what they hold of it goes with it, their memory stays.
+// queries are reused for one request after the other: their content goes with the request, their memory stays.
 var queries = sync.Pool{New: func() any { return new(query) }}
 
 func (q *query) release() {
@@ -47,9 +48,9 @@ type queried struct {
 	text []byte
 }
 
-// readQuery reads the parameters; when they are wrong it has answered 400. Release the query, always. Arrays come as
-// external_id[]=a&external_id[]=b, with or without an index, or as a parameter that is repeated. Empty parameters count
-// as not sent.
+// readQuery reads the parameters; when they are wrong, it answers 400 and returns false. The query must always be
+// released. Arrays come as external_id[]=a&external_id[]=b, with or without an index, or as a repeated parameter. Empty
+// parameters count as missing.
 func readQuery(x *call.Call) (q *query, ok bool) {
 	q = queries.Get().(*query)
 	for name, text := range x.Ctx.QueryArgs().All() {
@@ -77,7 +78,7 @@ func readQuery(x *call.Call) (q *query, ok bool) {
 	return q, q.Bad == ""
 }
 
-// withoutIndex is name without [] or [7] at its end.
+// withoutIndex returns name without [] or [7] at its end.
 func withoutIndex(name []byte) []byte {
 	n := len(name) - 1
 	if n < 0 || name[n] != ']' {
@@ -91,8 +92,8 @@ func withoutIndex(name []byte) []byte {
 	return name[:n]
 }
 
-// PlusForSpace undoes, in place, what decoding makes of a plus sign that the client has not escaped. No address has a
-// space.
+// PlusForSpace undoes, in place, what decoding makes of a plus sign that the client has not escaped. No address
+// contains a space.
 func PlusForSpace(text []byte) []byte {
 	for i, b := range text {
 		if b == ' ' {
@@ -104,7 +105,7 @@ func PlusForSpace(text []byte) []byte {
 
 func (q *query) add(field string, kind op.IDKind, text []byte) {
 	switch {
-	case !utf8.Valid(text): // shown as U+FFFD, two ids would have one name in the answer
+	case !utf8.Valid(text): // otherwise two ids, shown with U+FFFD, could have the same name in the answer
 		q.Fail("'" + field + "' is not valid UTF-8")
 	case q.count[kind] == maxIDs:
 		q.Fail(textTooManyIDs)
@@ -121,7 +122,7 @@ func (q *query) once(field string, into *[]byte, text []byte) {
 	*into = text
 }
 
-// narrow leaves out addresses that stand beside external ids: those alone say whose state is asked for.
+// narrow drops addresses beside external ids: then only the external ids say whose state is asked for.
 func (q *query) narrow() {
 	if q.count[op.ExternalID] > 0 {
 		q.ids = slices.DeleteFunc(q.ids, func(id queried) bool { return id.kind != op.ExternalID })
@@ -174,7 +175,7 @@ func (q *query) answerStatus(x *call.Call, group shard.State) {
 	var names nameSet
 	i := 0
 	err := x.Reads.HeldStates(x.Workspace.Number, q.named, group, func(held profile.StateChange, known bool) {
-		if names.add(q.ids, i) { // a name stands in an object once
+		if names.add(q.ids, i) { // a name occurs only once in an object
 			reply = value.AppendQuoted(value.WithComma(reply), q.ids[i].text)
 			reply = append(reply, statusMember(held.On, known)...)
 		}
@@ -188,11 +189,11 @@ func (q *query) answerStatus(x *call.Call, group shard.State) {
 	x.Send(fasthttp.StatusOK, x.Reply)
 }
 
-// extent says what is read for states besides what the identifiers lead to: an address has its own, a user's depend on
-// the address that the group is about.
+// extent returns what is read for states besides what the identifiers lead to: an address has its own, and a user's
+// states depend on the address that the group is about.
 func (q *query) extent(group shard.State) shard.Extent {
 	switch {
-	case q.ids[0].kind != op.ExternalID: // then all are addresses
+	case q.ids[0].kind != op.ExternalID: // then all of them are addresses
 		return 0
 	case group.ForAddress(op.Email):
 		return shard.OfUsers | shard.OfEmails
@@ -201,8 +202,8 @@ func (q *query) extent(group shard.State) shard.Extent {
 	}
 }
 
-// identify makes the engine's identifiers of those of the query; false: one is no phone number, and it has answered
-// 400. An email is whatever it is: one that is not valid is nobody's.
+// identify converts the identifiers of the query into the engine's form. It answers 400 and returns false if one is not
+// a phone number. An email may be anything: an invalid one belongs to nobody.
 func (q *query) identify(x *call.Call) bool {
 	q.named, q.keys = q.named[:0], q.keys[:0]
 	for _, id := range q.ids {
@@ -229,7 +230,7 @@ var _ [len(nameSet{}) - 2*maxIDs]struct{} // it has room
 
 var nameSeed = maphash.MakeSeed()
 
-// add adds the text of ids[i]; false when it is there.
+// add adds the text of ids[i]; it returns false if the text is already there.
 func (s *nameSet) add(ids []queried, i int) bool {
 	for h := maphash.Bytes(nameSeed, ids[i].text); ; h++ {
 		switch slot := &s[h%uint64(len(s))]; {
@@ -252,14 +253,14 @@ func statusMember(subscribed, known bool) string {
 	return `:"Unsubscribed"`
 }
 
-// Paging of GET /subscription/user/status (reference.md 5). A larger offset is taken for the largest one: it is behind
-// the last user all the same.
+// Paging of GET /subscription/user/status (reference.md 5). A larger offset is taken for the largest one, which is past
+// the last user anyway.
 const (
 	maxStatusUsers  = 100 // and the default
 	maxStatusOffset = 1 << 31
 )
 
-// UserStatus serves GET /subscription/user/status: the groups in which users have a state, a user an entry.
+// UserStatus serves GET /subscription/user/status: the groups in which users have a state, with one entry per user.
 func UserStatus(x *call.Call) {
 	q, ok := readQuery(x)
 	defer q.release()
@@ -281,12 +282,12 @@ func UserStatus(x *call.Call) {
 	}
 }
 
-// parseUpTo reads a number, high in place of one above it; absent says what nothing stands for.
+// parseUpTo reads a number; a number above high is read as high, and missing text as absent.
 func parseUpTo(text []byte, high, absent int) (n int, ok bool) {
 	if text == nil {
 		return absent, true
 	}
-	for _, b := range text { // no sign: an unescaped plus has become a space
+	for _, b := range text { // no sign is possible: an unescaped plus has become a space
 		if b < '0' || b > '9' {
 			return 0, false
 		}
@@ -296,7 +297,7 @@ func parseUpTo(text []byte, high, absent int) (n int, ok bool) {
 }
 
 // answerUsers answers with a page of the users that the query names. Numbers never change, so users who share an
-// address come in an order that is the same for every page.
+// address come in the same order for every page.
 func (q *query) answerUsers(x *call.Call, limit, offset int) {
 	if !q.identify(x) {
 		return
@@ -330,7 +331,7 @@ func (q *query) answerUsers(x *call.Call, limit, offset int) {
 			x.FailEngine(err)
 			return
 		}
-		for _, u := range users { // none: deleted since
+		for _, u := range users { // none if deleted since
 			x.Reply = appendUserStatus(value.WithComma(x.Reply), x.Workspace, u.Blob)
 		}
 		if !x.HoldReply() {
@@ -343,7 +344,7 @@ func (q *query) answerUsers(x *call.Call, limit, offset int) {
 	x.SendRead(fasthttp.StatusOK)
 }
 
-// appendUserStatus appends a user's entry. Members that the user has not are null.
+// appendUserStatus appends a user's entry. Members for which the user has nothing are null.
 func appendUserStatus(dst []byte, ws *control.Workspace, blob []byte) []byte {
 	dst = appendText(append(dst, `{"email":`...), attribute(blob, op.AttrEmail))
 	dst = appendText(append(dst, `,"phone":`...), attribute(blob, op.AttrPhone))
@@ -364,8 +365,8 @@ type groupState struct {
 	subscribed bool
 }
 
-// groupStates are the groups in which a user has a state, in the order of their ids: that of the profile is how the
-// states happened to arrive.
+// groupStates returns the groups in which a user has a state, in the order of their ids; the order in the profile is
+// that in which the states happened to arrive.
 func groupStates(ws *control.Workspace, blob []byte) (states []groupState) {
 	profile.Groups(blob, func(id [16]byte, subscribed bool, _ int64, _ uint32) {
 		if g := ws.Groups[uuid.UUID(id).String()]; g != nil {

@@ -25,7 +25,7 @@ type BootstrapFile struct {
 	Workspaces []BootstrapWorkspace `yaml:"workspaces"`
 }
 
-// BootstrapWorkspace is one workspace of it.
+// BootstrapWorkspace is one workspace in the file.
 type BootstrapWorkspace struct {
 	Settings          `yaml:",inline"`
 	Apps              []App              `yaml:"apps"`
@@ -38,7 +38,7 @@ type BootstrapWorkspace struct {
 }
 
 // MadeKey is a key (or, without a workspace, the SCIM token) that the bootstrap file names without a token. Show it
-// once; it can't be read again.
+// once, since it can't be read again.
 type MadeKey struct {
 	Workspace string `json:"workspace,omitempty"`
 	Name      string `json:"name"`
@@ -47,8 +47,8 @@ type MadeKey struct {
 
 var goType = regexp.MustCompile(` (in|into) (type )?(\[\]|\*)*control\.\w+`)
 
-// ParseBootstrap reads the file strictly: an unknown field, a value of the wrong type or out of bounds is an error that
-// names its place.
+// ParseBootstrap reads the file strictly: an unknown field, or a value of the wrong type or out of bounds, is an error
+// that names its place.
 func ParseBootstrap(text []byte) (*BootstrapFile, error) {
 	f := new(BootstrapFile)
 	d := yaml.NewDecoder(bytes.NewReader(text))
@@ -62,8 +62,8 @@ func ParseBootstrap(text []byte) (*BootstrapFile, error) {
 	return f, f.validate()
 }
 
-// withPlaces is the text of an error of the YAML decoder, which says lines, with the places of values that are of the
-// wrong type.
+// withPlaces returns the text of an error of the YAML decoder, which names lines, with the places of values of the
+// wrong type added.
 func withPlaces(text []byte, err error) string {
 	var wrong *yaml.TypeError
 	var document yaml.Node
@@ -80,8 +80,8 @@ func withPlaces(text []byte, err error) string {
 	return strings.Join(list, "; ")
 }
 
-// placeOf is the place, at or below n, of the value that a problem is about: the innermost without which it isn't there
-// any more. "": there is none.
+// placeOf returns the place, at or below n, of the value that a problem is about: the innermost value without which the
+// problem disappears. "" means that there is none.
 func placeOf(document, n *yaml.Node, place, problem string) string {
 	for i, child := range n.Content {
 		below := place
@@ -109,7 +109,7 @@ func placeOf(document, n *yaml.Node, place, problem string) string {
 	return ""
 }
 
-// countProblem is how often the decoder has this problem with a document.
+// countProblem returns how often the decoder has this problem with a document.
 func countProblem(document *yaml.Node, problem string) (count int) {
 	var wrong *yaml.TypeError
 	if errors.As(document.Decode(new(BootstrapFile)), &wrong) {
@@ -156,7 +156,7 @@ func (f *BootstrapFile) validate() error {
 	return nil
 }
 
-// set finds what stands twice in the file.
+// set finds duplicates in the file.
 type set map[string]struct{}
 
 func (s set) add(parts ...string) error {
@@ -212,7 +212,7 @@ func (w *BootstrapWorkspace) validateParts(seen set) error {
 	)
 }
 
-// each runs check on the elements and puts the place of the first bad one before its error.
+// each runs check on the elements and prefixes the first error with the element's place.
 func each[T any](field string, list []T, check func(*T) error) error {
 	for i := range list {
 		if err := check(&list[i]); err != nil {
@@ -229,13 +229,13 @@ func first(err error, then func() error) error {
 	return then()
 }
 
-// Bootstrap applies the file. What is missing is created, what the file says differently than last time is changed,
-// nothing is removed; what the file says as before is left alone, so it does not undo changes made through the API
-// since. Applying it twice is applying it once.
+// Bootstrap applies the file. It creates what is missing, and changes what the file says differently than last time. It
+// removes nothing. What the file says as before is left alone, so the file does not undo changes made through the API
+// since. Applying it twice has the same effect as applying it once.
 //
-// A key or SCIM token that was revoked stays revoked, a group that was archived stays archived. Another token under the
-// same name makes a second key: the first is valid until it is revoked. An app, a preference center, a campaign, a
-// canvas or a stream that was removed comes back when the file says something new of it.
+// A revoked key or SCIM token stays revoked, and an archived group stays archived. Another token under the same name
+// makes a second key: the first is valid until it is revoked. A removed app, preference center, campaign, canvas or
+// stream comes back when the file says something new of it.
 func (c *Control) Bootstrap(by Actor, f *BootstrapFile) (made []MadeKey, err error) {
 	for i := range f.Workspaces {
 		keys, err := c.bootstrapWorkspace(by, &f.Workspaces[i])
@@ -295,7 +295,7 @@ func (c *Control) bootstrapWorkspace(by Actor, w *BootstrapWorkspace) (made []Ma
 	)
 }
 
-// ensure puts the document of the bootstrap file.
+// ensure stores a document of the bootstrap file.
 func (l *Collection[T]) ensure(by Actor, workspace string, v T) error {
 	id := *l.id(&v)
 	return l.c.ensure(by, workspace, l.kind, id, v, func(d *draft) error {
@@ -310,14 +310,14 @@ func (l *Collection[T]) ensure(by Actor, workspace string, v T) error {
 	})
 }
 
-// bootstrapKey returns the token when it was made here.
+// bootstrapKey returns the token if it was made here.
 func (c *Control) bootstrapKey(by Actor, workspace string, spec KeySpec) (made string, err error) {
 	digest := keys.DigestOf([]byte(spec.Token))
 	text := hex.EncodeToString(digest[:])
 	var warning string
 	err = c.do(by, func(d *draft) error {
 		made, warning = "", ""
-		d.get(keyNumbers) // whoever makes a key from here on overtakes
+		d.get(keyNumbers) // from here on anybody else who makes a key forces a new attempt
 		w, err := c.workspace(workspace)
 		if err != nil {
 			return err
@@ -358,7 +358,7 @@ func (c *Control) bootstrapKey(by Actor, workspace string, spec KeySpec) (made s
 // minTokenBytes is the length of a token below which the operator is warned.
 const minTokenBytes = 20
 
-// bootstrapSCIM returns the token when it was made here.
+// bootstrapSCIM returns the token if it was made here.
 func (c *Control) bootstrapSCIM(by Actor, s SCIM) (made string, err error) {
 	err = c.ensure(by, "", kindSCIM, "", s.SCIMSettings, func(d *draft) error {
 		return d.updateSCIM(func(old *SCIMSettings) error {
@@ -398,7 +398,7 @@ func (c *Control) ensure(by Actor, workspace, kind, id string, said any, apply f
 	})
 }
 
-// ensure notes what the file says in the record that does it.
+// ensure notes what the file says in the same record as the change.
 func (d *draft) ensure(workspace, kind, id string, said any, apply func() error) error {
 	key, digest := joinKey(kindBootstrap, workspace, kind+"/"+id), digestOf(said)
 	if bytes.Equal(d.get(key), digest) {
@@ -411,9 +411,9 @@ func (d *draft) ensure(workspace, kind, id string, said any, apply func() error)
 	return nil
 }
 
-// digestOf is a JSON string, as every document is JSON.
+// digestOf returns a digest as a JSON string, since every document is JSON.
 func digestOf(said any) []byte {
-	text, err := json.Marshal(said) // map members come sorted
+	text, err := json.Marshal(said) // members of maps are sorted
 	if err != nil {
 		panic("BUG: " + err.Error())
 	}

@@ -14,15 +14,15 @@ import (
 	"github.com/goccy/go-json"
 )
 
-// Actor says who makes an administrative change, for the audit log.
+// Actor is who makes an administrative change, for the audit log.
 type Actor struct {
 	Name      string // "admin token", "bootstrap file", "API key 7 (server)", "SCIM token 3"
 	Number    uint32 // of the API key or SCIM token; AdminActor, or 0, when there is none
-	Address   string // of the caller, when there is one
-	RequestID string // of the request, when there is one
+	Address   string // of the caller; empty if there is none
+	RequestID string // empty if there is none
 }
 
-// Change is a document as it shall be.
+// Change is the new content of a document.
 type Change struct {
 	Key string
 	Doc []byte // empty: removed
@@ -33,16 +33,16 @@ type Change struct {
 
 // Store is what Control needs of the engine.
 type Store interface {
-	// PutDocuments stores documents and, unless it is empty, an entry of the audit log: all or nothing, durable, and
-	// applied (Apply has been called) when it returns nil. The error wraps ErrConflict when a document is not what a
-	// change takes it for; nothing was done then. It wraps ErrUnknown when the change may have been made, and what has
-	// been made until then is applied.
+	// PutDocuments stores documents and, unless it is empty, an entry of the audit log: all or nothing. When it returns
+	// nil, everything is durable and applied (Apply has been called). The error wraps ErrConflict when a document is
+	// not what a change takes it for; nothing was done then. It wraps ErrUnknown when the change may have been made;
+	// whatever has been made by then is applied.
 	PutDocuments(actor uint32, changes []Change, audit []byte) error
 }
 
 // Limits of changes.
 const (
-	// MaxDocuments is how many documents of a kind a workspace may have: every node holds them in memory.
+	// MaxDocuments is how many documents of a kind a workspace may have, since every node holds them in memory.
 	MaxDocuments = 10_000
 	maxAttempts  = 10 // at a change that others overtake
 )
@@ -54,14 +54,14 @@ type draft struct {
 	by    Actor
 	seen  map[string][]byte
 	put   []Change
-	last  []Change // counters: whoever sees one sees what was numbered by it
+	last  []Change // counters come last: whoever sees one also sees what was numbered by it
 	entry Entry
 }
 
-// do makes a change. judge reads documents by get, and says by set and replace what they shall be. When somebody else,
-// on another node, has changed one of them in between, the change is judged anew; ErrConflict after maxAttempts. So is
-// one that was refused while anything changed: it may have been judged half by what was before and half by what is. A
-// change that changes nothing stores nothing.
+// do makes a change. judge reads documents by get, and defines their new content by set and replace. If a change on
+// another node has changed one of the documents in between, the change is judged anew; after maxAttempts do returns
+// ErrConflict. A change that was refused while anything changed is also judged anew, since it may have been judged
+// partially by the old and partially by the new state. A change that changes nothing stores nothing.
 func (c *Control) do(by Actor, judge func(d *draft) error) error {
 	c.change.Lock()
 	defer c.change.Unlock()
@@ -91,7 +91,7 @@ func (d *draft) get(key string) []byte {
 	return doc
 }
 
-// set says what a document shall be; empty: removed. It returns what the document was.
+// set sets the new content of a document; empty removes it. It returns what the document was.
 func (d *draft) set(key string, doc []byte) (was []byte) {
 	if was = d.get(key); !bytes.Equal(was, doc) {
 		d.put = append(d.put, Change{Key: key, Doc: doc, Check: true, Was: was})
@@ -127,8 +127,8 @@ func (d *draft) replace(what, kind, workspace, id string, v any, details ...any)
 	return nil
 }
 
-// number gives the next number of a sequence. Numbers are never given again, on whatever node: two changes that take
-// the same one exclude each other. used is the highest number that is known to be in use.
+// number returns the next number of a sequence. Numbers are never given out again, on any node: two changes that take
+// the same number exclude each other. used returns the highest number that is known to be in use.
 func (d *draft) number(sequence string, used func() uint32) uint32 {
 	key := joinKey(kindNumber, "", sequence)
 	was := d.get(key)
@@ -149,7 +149,7 @@ func (d *draft) commit() error {
 	return d.c.record(d.by, changes, d.entry)
 }
 
-// put stores changes. When nobody knows whether it has, the documents tell.
+// put stores changes. If it is unknown whether that has happened, the documents tell.
 func (c *Control) put(by Actor, changes []Change, audit []byte) error {
 	err := c.store.PutDocuments(by.number(), changes, audit)
 	if !errors.Is(err, ErrUnknown) || len(changes) == 0 {
@@ -187,21 +187,21 @@ func (a Actor) number() uint32 {
 // documents.
 func encode(v any) ([]byte, error) { return json.Marshal(v) }
 
-// Audit writes an entry of the audit log about what is no document: events were exported, profiles imported. The entry
-// is durable when it returns nil. See Entry for the arguments.
+// Audit writes an entry of the audit log about something that is not a document: events were exported, profiles
+// imported. The entry is durable when Audit returns nil. See Entry for the arguments.
 func (c *Control) Audit(by Actor, what, workspace string, details ...any) error {
 	return c.record(by, nil, c.Entry(by, what, workspace, details...))
 }
 
-// Entry makes an entry for whoever writes it in a record of his own, and then logs it by Log. workspace is empty for
-// the company; details are pairs of names and values; no secrets, no personal data.
+// Entry makes an entry for a caller that writes it in a record of its own and then logs it with Log. workspace is empty
+// for the company; details are pairs of names and values, without secrets and personal data.
 func (c *Control) Entry(by Actor, what, workspace string, details ...any) Entry {
 	return Entry{What: what, Workspace: workspace, Details: pairs(details), By: by.Name, Address: by.Address,
 		RequestID: by.RequestID}
 }
 
-// DocumentEntry makes an entry about a document that somebody else stores, with the entry in the same record; then it
-// is logged by Log. before and after are the document, empty when there is none.
+// DocumentEntry makes an entry about a document that the caller stores together with the entry, in the same record. The
+// caller then logs it with Log. before and after are the document; empty when there is none.
 func (c *Control) DocumentEntry(by Actor, what, kind, id string, before, after []byte, details ...any) Entry {
 	e := c.Entry(by, what, "", details...)
 	e.Kind, e.ID, e.Before, e.After, e.Changed = kind, id, sumOf(before), sumOf(after), changed(before, after)
@@ -223,8 +223,8 @@ func (c *Control) Log(e Entry) {
 	c.options.Logger.Info("audit: "+e.What, args...)
 }
 
-// Entry is what an entry of the audit log says, apart from its place and time, which are the engine's: what was done to
-// what, by whom, from where. It has no secrets and no contents.
+// Entry is the content of an entry of the audit log, apart from its place and time, which the engine adds: what was
+// done to what, by whom, from where. It has no secrets and no contents.
 type Entry struct {
 	What      string `json:"what"`
 	Kind      string `json:"kind,omitempty"` // workspace, app, api_key, subscription_group, …
@@ -233,14 +233,14 @@ type Entry struct {
 	By        string `json:"by"`
 	Address   string `json:"address,omitempty"`
 	RequestID string `json:"request_id,omitempty"`
-	// Before and After are the SHA-256 of the document, hexadecimal: empty when there was none, or is none any more.
+	// Before and After are the SHA-256 of the document, hexadecimal: empty when there was none, or no longer is one.
 	Before  string         `json:"before,omitempty"`
 	After   string         `json:"after,omitempty"`
-	Changed []string       `json:"changed,omitempty"` // names of the members that are not as before
+	Changed []string       `json:"changed,omitempty"` // names of the members that have changed
 	Details map[string]any `json:"details,omitempty"`
 }
 
-// Encode is the entry as it is stored: JSON.
+// Encode returns the entry in its stored form: JSON.
 func (e Entry) Encode() []byte {
 	text, err := encode(e)
 	if err != nil {
@@ -267,7 +267,7 @@ func sumOf(doc []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// changed names the members that differ, when both documents are there.
+// changed returns the names of the members that differ, if both documents exist.
 func changed(was, doc []byte) (names []string) {
 	var a, b map[string]json.RawMessage
 	if len(was) == 0 || len(doc) == 0 || json.Unmarshal(was, &a) != nil || json.Unmarshal(doc, &b) != nil {

@@ -10,17 +10,17 @@ import (
 )
 
 // Collection holds the decoded documents of one kind, of all workspaces ("" for the company), for readers without
-// locks. What it gives is never changed; a change of a document puts another value in its place.
+// locks. Values that it returns are never changed; a change of a document replaces the value.
 type Collection[T any] struct {
 	kind, noun string
 	c          *Control
 	complete   func(*T)              // fills in what was left out
-	check      func(old, v *T) error // judges v, in the place of old (nil: there is none)
+	check      func(old, v *T) error // judges v, which replaces old (nil: there is none)
 	id         func(*T) *string
 	docs       *xsync.MapOf[string, *T] // workspace/id
 
-	// A second way to a document, when byOther is not nil: by what otherID says of it, which no two documents have
-	// alike.
+	// A second way to a document, if byOther is not nil: the document's other id by otherID, which no two documents
+	// share.
 	otherID func(*T) string
 	byOther *xsync.MapOf[string, *T] // workspace/other id
 }
@@ -49,10 +49,10 @@ func newCollection[T any, D document[T]](c *Control, kind, noun string) *Collect
 	}
 }
 
-// Noun is what one of the documents is called in texts: "subscription group".
+// Noun is the name of a document of this kind in texts: "subscription group".
 func (l *Collection[T]) Noun() string { return l.noun }
 
-// ID is where a document has its id.
+// ID points to a document's id.
 func (l *Collection[T]) ID(v *T) *string { return l.id(v) }
 
 // Get returns a document, nil when there is none.
@@ -61,13 +61,13 @@ func (l *Collection[T]) Get(workspace, id string) *T {
 	return v
 }
 
-// Find returns the document with this other id, nil when there is none.
+// Find returns the document with the given other id, nil when there is none.
 func (l *Collection[T]) Find(workspace, otherID string) *T {
 	v, _ := l.byOther.Load(workspace + "/" + otherID)
 	return v
 }
 
-// Len is the number of documents, of all workspaces.
+// Len returns the number of documents, in all workspaces.
 func (l *Collection[T]) Len() int { return l.docs.Size() }
 
 // List returns the documents of a workspace, in order of their ids.
@@ -89,7 +89,8 @@ func (l *Collection[T]) List(workspace string) []*T {
 	return list
 }
 
-// Create adds a document; without an id it gets one. ErrExists when there is one with its id.
+// Create adds a document, and gives it an id if it has none. It returns ErrExists when there is already one with that
+// id.
 func (l *Collection[T]) Create(by Actor, workspace string, v T) (*T, error) {
 	l.complete(&v)
 	return l.Change(by, workspace, *l.id(&v), func(old *T) (*T, error) {
@@ -100,9 +101,9 @@ func (l *Collection[T]) Create(by Actor, workspace string, v T) (*T, error) {
 	})
 }
 
-// Change changes a document: edit gets the present one, which it may change (nil: there is none), and returns what it
-// shall be (nil: removed). It is called again when another node was faster. ErrNotFound when edit removes what isn't
-// there, or the workspace isn't.
+// Change changes a document: edit gets the current one, which it may change (nil: there is none), and returns the new
+// one (nil: removed). edit is called again when another node was faster. Change returns ErrNotFound when edit removes a
+// missing document, or the workspace is missing.
 func (l *Collection[T]) Change(by Actor, workspace, id string, edit func(old *T) (*T, error)) (v *T, err error) {
 	err = l.c.do(by, func(d *draft) error {
 		v, err = l.change(d, workspace, id, edit)
@@ -111,10 +112,10 @@ func (l *Collection[T]) Change(by Actor, workspace, id string, edit func(old *T)
 	return v, err
 }
 
-// Edit changes a document as its owner has judged it: edit gets the present one, which it may change (nil: there is
-// none), and returns what it shall be (nil: removed), or an error, which is Edit's. Nothing is filled in and nothing is
-// checked besides. It is called again when another node was faster. what and details (pairs of names and values) are
-// for the audit log: "translation put", "locale", "es-MX"; no secrets, no contents.
+// Edit changes a document that its owner has judged: edit gets the current one, which it may change (nil: there is
+// none), and returns the new one (nil: removed), or an error, which Edit returns. Nothing else is filled in or checked.
+// edit is called again when another node was faster. what and details (pairs of names and values) are for the audit
+// log: "translation put", "locale", "es-MX"; they must have no secrets and no contents.
 func (l *Collection[T]) Edit(
 	by Actor, workspace, id, what string, edit func(old *T) (*T, error), details ...any,
 ) error {
@@ -137,8 +138,8 @@ func (l *Collection[T]) Edit(
 	})
 }
 
-// Remove removes a document, or archives it when its kind is not removed. check, when it is not nil, may refuse that:
-// it gets the present document.
+// Remove removes a document, or archives it if documents of its kind are not removed. check, if not nil, gets the
+// current document and may refuse that.
 func (l *Collection[T]) Remove(by Actor, workspace, id string, check func(old *T) error) error {
 	_, err := l.Change(by, workspace, id, func(old *T) (*T, error) {
 		if old == nil {
@@ -159,13 +160,13 @@ func (l *Collection[T]) Remove(by Actor, workspace, id string, check func(old *T
 }
 
 func (l *Collection[T]) change(d *draft, workspace, id string, edit func(old *T) (*T, error)) (*T, error) {
-	if workspace != "" { // else it is the company's
+	if workspace != "" { // otherwise it is the company's
 		if _, err := l.c.workspace(workspace); err != nil {
 			return nil, err
 		}
 	}
 	text := d.get(joinKey(l.kind, workspace, id))
-	v, err := edit(l.decode(text)) // a copy of its own, which it may change
+	v, err := edit(l.decode(text)) // decode gives it a copy of its own, which it may change
 	switch {
 	case err != nil:
 		return nil, err
@@ -198,8 +199,8 @@ func (l *Collection[T]) change(d *draft, workspace, id string, edit func(old *T)
 	return v, d.replace(what, l.kind, workspace, id, v)
 }
 
-// fit judges what is new, or has another name than before, by the others that are there. Two such changes at once
-// exclude one another, by a number that both take: each must see the other.
+// fit judges a document that is new, or has a new name, against the others. Two such changes at the same time exclude
+// one another by a number that both take, since each must see the other.
 func (l *Collection[T]) fit(d *draft, workspace string, old, v *T) error {
 	r, ok := any(v).(interface{ fits(others []*T) error })
 	if renamed, can := any(v).(interface{ renames(old *T) bool }); !ok || old != nil && !(can && renamed.renames(old)) {
@@ -212,7 +213,7 @@ func (l *Collection[T]) fit(d *draft, workspace string, old, v *T) error {
 	return r.fits(l.List(workspace))
 }
 
-// decode is nil when there is no document, or one that can't be read: it may be replaced.
+// decode returns nil when there is no document, or one that can't be read: it may then be replaced.
 func (l *Collection[T]) decode(text []byte) *T {
 	v := new(T)
 	if len(text) == 0 || json.Unmarshal(text, v) != nil {
@@ -221,7 +222,7 @@ func (l *Collection[T]) decode(text []byte) *T {
 	return v
 }
 
-// apply takes a document that the engine has applied; an empty one is gone.
+// apply takes a document that the engine has applied; an empty one is removed.
 func (l *Collection[T]) apply(workspace, id string, doc []byte) {
 	v := new(T)
 	if len(doc) == 0 || !l.c.decode(joinKey(l.kind, workspace, id), doc, v) {
@@ -237,7 +238,7 @@ func (l *Collection[T]) apply(workspace, id string, doc []byte) {
 	l.docs.Store(workspace+"/"+id, v)
 }
 
-// index leads the other id to next instead of old; either may be nil.
+// index makes the other id lead to next instead of old; either may be nil.
 func (l *Collection[T]) index(workspace string, old, next *T) {
 	if next != nil {
 		l.byOther.Store(workspace+"/"+l.otherID(next), next)

@@ -2,17 +2,17 @@
 // (decisions.md D7).
 //
 // Each piece is a JSON document in the engine, so it is durable and replicated like everything else. Control never
-// reads the engine: the engine hands it each document, at recovery and whenever one is applied (Apply), and Control
-// makes of them one immutable Snapshot, swapped in one step, which requests read without locks. Changes go the other
-// way: they are judged here and put into the engine; they show once the engine has applied them. The bootstrap file,
-// the admin API and the command line use the same verbs.
+// reads the engine. The engine hands it each document, at recovery and whenever one is applied (Apply). Control makes
+// one immutable Snapshot of them, swapped in one step, which requests read without locks. Changes go the other way:
+// they are judged here and put into the engine, and they show once the engine has applied them. The bootstrap file, the
+// admin API and the command line use the same verbs.
 //
 // A change is one record: its documents, each on the condition that it is still what the change was judged by, and an
-// entry of the audit log. So two who change a document at once, on one node or on two, can't overwrite each other, and
-// no change is without its entry.
+// entry of the audit log. So two simultaneous changes of a document, on one node or on two, can't overwrite each other,
+// and no change is without its entry.
 //
 // Keys of documents: "<kind>/<workspace>/<id>". Workspaces, keys and tokens are never removed, so their numbers are
-// never used again; a counter document keeps the last one of each sequence. Subscription groups are archived, not
+// never used again; a counter document keeps the last number of each sequence. Subscription groups are archived, not
 // removed: users have states in them, which belong to their channel.
 package control
 
@@ -36,7 +36,7 @@ import (
 	"millrace/api/ratelimit"
 )
 
-// AdminActor is the actor of changes that no API key has made.
+// AdminActor is the actor of changes that were not made with an API key.
 const AdminActor uint32 = math.MaxUint32
 
 // Kinds of documents.
@@ -55,8 +55,8 @@ const (
 	kindCampaign         = "campaign"
 	kindCanvas           = "canvas"
 	kindStream           = "stream"
-	kindStreamCursor     = "stream_cursor" // by stream, a dot and the group: how far it is
-	// of the company; by user name in lower case, so that a name can't be there twice
+	kindStreamCursor     = "stream_cursor" // by stream, a dot and the group: how far the stream has come
+	// of the company; by user name in lower case, so that a name can't occur twice
 	kindSCIMUser      = "scim_user"
 	kindPermissionSet = "permission_set" // of the company
 	kindSession       = "session"        // of the company; by the digest of its token
@@ -64,7 +64,7 @@ const (
 
 // Options of a Control.
 type Options struct {
-	// Prepare makes of a workspace's settings what the track function needs, once per change; it is kept in
+	// Prepare makes what the track function needs out of a workspace's settings, once per change; the result is kept in
 	// Workspace.Prepared.
 	Prepare func(*Workspace) any
 	// Now is the clock, Unix milliseconds. Required.
@@ -73,25 +73,25 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Workspace is a decoded workspace. Immutable, apart from the counts that Windows points to.
+// Workspace is a decoded workspace. It is immutable, apart from the counts that Windows points to.
 type Workspace struct {
 	Settings
 	Number  uint32
 	Apps    map[string]*App
-	Groups  map[string]*Group // by id, lower case; those that are archived are not there
-	Keys    []*KeyDocument    // in order of their numbers, revoked ones too
+	Groups  map[string]*Group // by id, lower case; without archived ones
+	Keys    []*KeyDocument    // in order of their numbers, including revoked ones
 	Blocked map[string]struct{}
 	Limits  ratelimit.Limits
 	Windows *ratelimit.Windows
-	// StreamsAttributes: a stream carries attributes out.
+	// StreamsAttributes says that a stream carries attributes out.
 	StreamsAttributes bool
-	// Prepared is what Options.Prepare made of it.
+	// Prepared is the result of Options.Prepare.
 	Prepared any
 
 	valid []*keys.Key
 }
 
-// Snapshot is all control data at one time. Immutable.
+// Snapshot is all control data at one time. It is immutable.
 type Snapshot struct {
 	Keys       *keys.Set
 	SCIM       *SCIM // nil: not set up
@@ -105,41 +105,41 @@ func (s *Snapshot) Workspace(number uint32) *Workspace { return s.workspaces[num
 // Lookup returns a workspace by its id, nil when there is none.
 func (s *Snapshot) Lookup(id string) *Workspace { return s.slugs[id] }
 
-// Workspaces lists all, in order of their ids.
+// Workspaces returns all workspaces, in order of their ids.
 func (s *Snapshot) Workspaces() []*Workspace {
 	return slices.SortedFunc(maps.Values(s.workspaces), func(a, b *Workspace) int {
 		return strings.Compare(a.ID, b.ID)
 	})
 }
 
-// Control owns the control data of this process. Safe for concurrent use.
+// Control owns the control data of this process. It is safe for concurrent use.
 type Control struct {
 	Apps              *Collection[App]
-	Groups            *Collection[Group] // archived ones too
+	Groups            *Collection[Group] // including archived ones
 	PreferenceCenters *Collection[PreferenceCenter]
 	Campaigns         *Collection[Campaign]
 	Canvases          *Collection[Canvas]
 	Streams           *Collection[Stream]
-	SCIMUsers         *Collection[SCIMUser]      // of the company; by Edit only
+	SCIMUsers         *Collection[SCIMUser]      // of the company; changed by Edit only
 	PermissionSets    *Collection[PermissionSet] // of the company
 	sessions          *Collection[Session]       // of the company
 	collections       map[string]collection
 
 	options  Options
 	snapshot atomic.Pointer[Snapshot]
-	// held by a change, from judging to applied, so that those of one node don't overtake each other
+	// held by a change, from being judged to being applied, so that changes of one node don't overtake each other
 	change sync.Mutex
 	store  Store // set once, by Start
 
-	mu      sync.Mutex // guards what follows; never held while the store is called
+	mu      sync.Mutex // guards the fields below; never held while the store is called
 	started bool
 	docs    map[string]map[string][]byte // workspace ("" for the company) → kind/id → document
 	usage   map[uint32]*keys.Usage       // by key number
-	flushed map[uint32]int64             // minute that is stored
+	flushed map[uint32]int64             // the minute that is stored
 	windows map[uint32]*ratelimit.Windows
 }
 
-// New makes an empty Control. Give its Apply to the engine as OnDocument, then call Start with the engine.
+// New makes an empty Control. Pass its Apply to the engine as OnDocument, then call Start with the engine.
 func New(options Options) *Control {
 	if options.Logger == nil {
 		options.Logger = slog.Default()
@@ -169,7 +169,7 @@ func New(options Options) *Control {
 	return c
 }
 
-// Start makes the first Snapshot, of all documents that recovery has brought. Changes are possible from now on.
+// Start makes the first Snapshot, of all documents that recovery has brought. From then on changes are possible.
 func (c *Control) Start(store Store) {
 	c.change.Lock()
 	c.store = store
@@ -184,15 +184,15 @@ func (c *Control) Start(store Store) {
 	c.publish(next)
 }
 
-// Snapshot is the present state.
+// Snapshot returns the current state.
 func (c *Control) Snapshot() *Snapshot { return c.snapshot.Load() }
 
-// clusterPrefix begins the keys of documents that are not control's: a cluster keeps its nodes and where its groups are
-// in the same place.
+// clusterPrefix is the prefix of keys of documents that don't belong to control: a cluster keeps its nodes and the
+// placement of its groups in the same place.
 const clusterPrefix = "cluster/"
 
-// Apply takes a document that the engine has applied; an empty one is gone. Called from one goroutine. The bytes are
-// only read.
+// Apply takes a document that the engine has applied; an empty one is removed. It is called from one goroutine. The
+// bytes are only read.
 func (c *Control) Apply(key string, doc []byte) {
 	if strings.HasPrefix(key, clusterPrefix) {
 		return
@@ -241,8 +241,8 @@ func splitKey(key string) (kind, slug, id string, ok bool) {
 
 func joinKey(kind, slug, id string) string { return kind + "/" + slug + "/" + id }
 
-// rebuild decodes the workspace with this slug anew into next. A document that can't be read is left out, loudly: the
-// others go on.
+// rebuild decodes the workspace with this slug anew into next. A document that can't be read is logged and left out;
+// the others are not affected.
 func (c *Control) rebuild(next *Snapshot, slug string) {
 	if slug == "" {
 		c.rebuildSCIM(next)
@@ -342,7 +342,7 @@ func (c *Control) publish(next *Snapshot) {
 		valid = append(valid, w.valid...)
 	}
 	set, err := keys.NewSet(valid)
-	if err != nil { // refused at creation
+	if err != nil { // such a key is refused at creation
 		c.options.Logger.Error("API keys", "err", err)
 	}
 	next.Keys = set
@@ -355,7 +355,7 @@ func (c *Control) document(kind, slug, id string) []byte {
 	return c.docs[slug][kind+"/"+id]
 }
 
-// count is how many documents of a kind a workspace has.
+// count returns how many documents of a kind a workspace has.
 func (c *Control) count(kind, slug string) (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -399,7 +399,7 @@ func (c *Control) FlushUsage() error {
 	return nil
 }
 
-// maxChanges is how many documents go into one record when they need not go together.
+// maxChanges is how many documents go into one record if they need not be stored together.
 const maxChanges = 1000
 
 func (c *Control) applyUsed(id string, doc []byte) {
@@ -411,7 +411,7 @@ func (c *Control) applyUsed(id string, doc []byte) {
 	}
 }
 
-// LastUsed is the Unix minute of a key's last use, 0 for never.
+// LastUsed returns the Unix minute of a key's last use, 0 for never.
 func (c *Control) LastUsed(number uint32) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -31,8 +31,8 @@ func DecodeStrict(text []byte, into any) error {
 	return invalid("malformed JSON")
 }
 
-// PatchStrict changes the members of into, a pointer to a struct, that text, a JSON object, names: each as a whole,
-// null as if it had never been said.
+// PatchStrict changes the members of into, a pointer to a struct, that are named by text, a JSON object. Each is
+// replaced as a whole; null resets it as if it had never been set.
 func PatchStrict[T any](text []byte, into *T) error {
 	var members map[string]jsontext.Value
 	if err := DecodeStrict(text, &members); err != nil {
@@ -66,7 +66,7 @@ func PatchStrict[T any](text []byte, into *T) error {
 	return nil
 }
 
-// place writes a pointer as a path: steps[0].name.
+// place formats a pointer as a path: steps[0].name.
 func place(p jsontext.Pointer) string {
 	var b strings.Builder
 	for token := range p.Tokens() {
@@ -85,7 +85,7 @@ func place(p jsontext.Pointer) string {
 	return b.String()
 }
 
-// wanted is what a Go type is in JSON.
+// wanted returns what a Go type is in JSON.
 func wanted(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Pointer:

@@ -11,37 +11,38 @@ import (
 	"strings"
 )
 
-// Destination is where a stream goes. It stays. Which fields it has depends on its type.
+// Destination is where a stream goes. It can't be changed. Which fields it has depends on its type.
 type Destination struct {
 	Type string `json:"type" yaml:"type"` // directory (default) | s3 | http | kafka
-	// Path of a directory is relative to the workspace's, below the one that the server permits; default: the stream's
-	// id.
+	// Path of a directory is relative to the workspace's directory, below the one that the server permits; default: the
+	// stream's id.
 	Path string `json:"path,omitempty" yaml:"path"`
 	// Layout is how files are named: hive (default), or currents for the paths of Braze's Currents.
 	Layout string `json:"layout,omitempty" yaml:"layout"`
-	// Credentials is the name of those that the operator has given the server; they themselves never stand here.
+	// Credentials is the name of credentials that the operator has given the server; they themselves are never stored
+	// here.
 	Credentials string `json:"credentials,omitempty" yaml:"credentials"`
 
-	// Of s3. Endpoint is the URL of a service that speaks S3; default: that of AWS. Names of objects begin with Prefix;
-	// default: the workspace, / and the stream; ".": nothing.
+	// For s3. Endpoint is the URL of a service that speaks S3; default: that of AWS. Names of objects begin with
+	// Prefix; default: the workspace, / and the stream; ".": no prefix.
 	Endpoint string `json:"endpoint,omitempty" yaml:"endpoint"`
 	Bucket   string `json:"bucket,omitempty" yaml:"bucket"`
 	Prefix   string `json:"prefix,omitempty" yaml:"prefix"`
 	Region   string `json:"region,omitempty" yaml:"region"`
-	// Addressing says where the bucket stands in URLs: in the path, in the host, or auto (default): as the endpoint is
-	// known to have it.
+	// Addressing is where URLs have the bucket: in the path, in the host, or auto (default): whichever the endpoint is
+	// known to use.
 	Addressing string `json:"addressing,omitempty" yaml:"addressing"`
-	// Encryption at the server: none (default: as the bucket has it), AES256, or aws:kms with KMSKey.
+	// Encryption at the server: none (default: as configured for the bucket), AES256, or aws:kms with KMSKey.
 	Encryption string `json:"encryption,omitempty" yaml:"encryption"`
 	KMSKey     string `json:"kms_key,omitempty" yaml:"kms_key"`
 
-	// Of http. URL gets POST requests of up to Batch events, default 100.
+	// For http. URL gets POST requests of up to Batch events, default 100.
 	URL   string `json:"url,omitempty" yaml:"url"`
 	Batch int    `json:"batch,omitempty" yaml:"batch"`
 
-	// Of kafka. Brokers are host:port, with commas. In Topic {workspace}, {stream} and {kind} are replaced; default:
-	// millrace.{workspace}.{kind}. Security is plaintext (default) or tls; SASL is none (default), plain, scram-sha-256
-	// or scram-sha-512.
+	// For kafka. Brokers are host:port, separated by commas. In Topic {workspace}, {stream} and {kind} are replaced;
+	// default: millrace.{workspace}.{kind}. Security is plaintext (default) or tls; SASL is none (default), plain,
+	// scram-sha-256 or scram-sha-512.
 	Brokers  string `json:"brokers,omitempty" yaml:"brokers"`
 	Topic    string `json:"topic,omitempty" yaml:"topic"`
 	Security string `json:"security,omitempty" yaml:"security"`
@@ -67,7 +68,7 @@ const (
 	// FormatParquet is the format of files that has columns.
 	FormatParquet = "parquet"
 
-	// Formats of messages: the bodies of Currents, or the rows of files; of Kafka also records of Avro.
+	// Formats of messages: the bodies of Currents, or the rows of files; for Kafka also records of Avro.
 	FormatCurrents = "currents"
 	FormatJSON     = "json"
 	FormatAvro     = "avro"
@@ -115,12 +116,12 @@ func setDefault(field *string, value string) {
 	}
 }
 
-// destinationField says which types have a field, and what may stand in it.
+// destinationField says which types have a field, and which values it may have.
 type destinationField struct {
 	name  string
 	value func(*Destination) string
 	of    []string
-	check func(field, value string) error // of what isn't empty
+	check func(field, value string) error // of a value that isn't empty
 }
 
 var destinationFields = []destinationField{
@@ -157,7 +158,7 @@ var destinationNeeds = map[string][]string{
 	DestinationKafka:     {"brokers", "topic"},
 }
 
-// destinationFormats are what a type's events can be written as; the first is the default.
+// destinationFormats are the formats in which a type's events can be written; the first is the default.
 var destinationFormats = map[string][]string{
 	DestinationDirectory: {FormatParquet, "ndjson", FormatAvro},
 	DestinationS3:        {FormatParquet, "ndjson", FormatAvro},
@@ -220,7 +221,7 @@ func checkPrefix(field, value string) error {
 	return nil
 }
 
-// isBelow says whether a path leads nowhere but below.
+// isBelow reports whether a path leads nowhere but below.
 func isBelow(p string) bool {
 	return p == path.Clean(p) && !path.IsAbs(p) && p != ".." && !strings.HasPrefix(p, "../")
 }
@@ -258,7 +259,7 @@ func checkBrokers(field, value string) error {
 
 var topicForm = regexp.MustCompile(`^([a-zA-Z0-9._-]|\{workspace\}|\{stream\}|\{kind\})+$`)
 
-// maxTopicBytes leaves room for what is put in the place of {workspace} and the like: a topic has at most 249.
+// maxTopicBytes leaves room for what replaces {workspace} and the like: a topic has at most 249 bytes.
 const maxTopicBytes = 100
 
 func checkTopic(field, value string) error {
@@ -269,7 +270,7 @@ func checkTopic(field, value string) error {
 	return nil
 }
 
-// number is a number as the table has it; empty for 0, which stands for the default.
+// number returns a number in the form of the table; it is empty for 0, which stands for the default.
 func number(n int) string {
 	if n == 0 {
 		return ""

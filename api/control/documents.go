@@ -15,12 +15,12 @@ import (
 	"millrace/api/ratelimit"
 )
 
-// ErrInvalid is wrapped by every refusal of control data; the text is for the operator and names the field.
+// ErrInvalid is wrapped by every refusal of control data; the text is for operators and names the field.
 var ErrInvalid = errors.New("invalid")
 
-// ErrExists is wrapped when something is created that is there already, ErrNotFound when something is changed that
-// isn't, ErrConflict when a change can't be made as things stand: others change the same document all the time, a key
-// is revoked, a limit is reached.
+// ErrExists is wrapped when something is created that already exists, and ErrNotFound when something is changed that
+// does not. ErrConflict is wrapped when a change can't be made as things are: others change the same document all the
+// time, a key is revoked, a limit is reached.
 var (
 	ErrExists   = errors.New("already exists")
 	ErrNotFound = errors.New("not found")
@@ -34,7 +34,7 @@ func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
 }
 
-// Settings of a workspace (decisions.md D2, D3, D7, D9). The document has the same shape, plus the number.
+// Settings are those of a workspace (decisions.md D2, D3, D7, D9). The document has the same shape, plus the number.
 type Settings struct {
 	ID   string `json:"id" yaml:"id"`
 	Name string `json:"name" yaml:"name"`
@@ -59,11 +59,11 @@ type Settings struct {
 	Locales        []Locale `json:"locales,omitempty" yaml:"locales"` // of translations
 }
 
-// Braze says whether answers call a user's id braze_id.
+// Braze reports whether answers call a user's id braze_id.
 func (s *Settings) Braze() bool { return s.ProfileIDName == "braze_id" }
 
-// Patch changes the settings that text, a JSON object, names; lists and maps are replaced as a whole, null stands for
-// the default.
+// Patch changes the settings that text, a JSON object, names; lists and maps are replaced as a whole, and null stands
+// for the default.
 func (s *Settings) Patch(text []byte) error { return PatchStrict(text, s) }
 
 // Decimal is a number kept as the text that was written.
@@ -80,7 +80,7 @@ func (d *Decimal) UnmarshalJSON(text []byte) error {
 // MarshalJSON writes a number.
 func (d Decimal) MarshalJSON() ([]byte, error) { return []byte(d), nil }
 
-// UnmarshalYAML takes a number or a string, as it is written.
+// UnmarshalYAML takes a number or a string, as written.
 func (d *Decimal) UnmarshalYAML(n *yaml.Node) error {
 	*d = Decimal(n.Value)
 	return nil
@@ -198,8 +198,8 @@ func (a *App) validate() error {
 type Group struct {
 	ID      string `json:"id" yaml:"id"`
 	Name    string `json:"name" yaml:"name"`
-	Channel string `json:"channel" yaml:"channel"` // email | sms | whatsapp; stays
-	// Archived groups are unknown to the API; the states of users stay and are there again when the group is.
+	Channel string `json:"channel" yaml:"channel"` // email | sms | whatsapp; can't be changed
+	// Archived groups are unknown to the API. The states of users are kept, and are there again when the group is.
 	Archived bool `json:"archived,omitempty" yaml:"-"`
 }
 
@@ -212,13 +212,13 @@ func (g *Group) ensureDefaults() {
 
 func (g *Group) documentID() *string { return &g.ID }
 
-// archive is what becomes of a group instead of being removed: the states that users have in it belong to its channel.
+// archive is done to a group instead of removing it: the states that users have in it belong to its channel.
 func (g *Group) archive() { g.Archived = true }
 
-// keep keeps what the bootstrap file can't say.
+// keep keeps what the bootstrap file can't set.
 func (g *Group) keep(old *Group) { g.Archived = old.Archived }
 
-// replaces says whether g may stand in the place of old.
+// replaces reports why g may not replace old.
 func (g *Group) replaces(old *Group) error {
 	if old.Channel != g.Channel {
 		return invalid("channel: subscription group %s has the channel %s, which can't be changed", g.ID, old.Channel)
@@ -242,7 +242,7 @@ func (g *Group) validate() error {
 // KeySpec is what an operator says of a key.
 type KeySpec struct {
 	Name        string   `json:"name" yaml:"name"`
-	Token       string   `json:"-" yaml:"key"` // from the bootstrap file only; empty: made
+	Token       string   `json:"-" yaml:"key"` // from the bootstrap file only; empty: a new one is made
 	Permissions []string `json:"permissions" yaml:"permissions"`
 	IPAllowList []string `json:"ip_allowlist,omitempty" yaml:"ip_allowlist"`
 }
@@ -273,7 +273,7 @@ func (k *KeySpec) validate() error {
 	return nil
 }
 
-// KeyDocument is a key as it is stored.
+// KeyDocument is a key in its stored form.
 type KeyDocument struct {
 	KeySpec
 	ID        string `json:"id"`
@@ -298,26 +298,25 @@ type Canvas struct {
 	Steps []Step `json:"steps" yaml:"steps"`
 }
 
-// Step of a canvas.
+// Step is a step of a canvas.
 type Step struct {
 	ID       string    `json:"id" yaml:"id"`
 	Name     string    `json:"name,omitempty" yaml:"name"`
 	Messages []Message `json:"messages" yaml:"messages"`
 }
 
-// Message of a campaign or a step.
+// Message is a message of a campaign or a step.
 type Message struct {
 	ID            string `json:"id" yaml:"id"`
 	Name          string `json:"name,omitempty" yaml:"name"`
 	Channel       string `json:"channel" yaml:"channel"`
 	MultiLanguage bool   `json:"multi_language" yaml:"multi_language"`
-	// Source holds the texts to translate, by translation id. A message may leave it out: then nobody knows which ids
-	// it has.
+	// Source holds the texts to translate, by translation id. A message may omit it; its ids are then unknown.
 	Source       map[string]string `json:"source,omitempty" yaml:"source"`
 	Translations []Translation     `json:"translations,omitempty" yaml:"translations"`
 }
 
-// Translation of a message into a locale.
+// Translation is the translation of a message into a locale.
 type Translation struct {
 	Locale Locale            `json:"locale" yaml:"locale"`
 	Map    map[string]string `json:"translation_map" yaml:"translation_map"`
@@ -354,7 +353,7 @@ func (c *Canvas) validate() error {
 	return nil
 }
 
-// once finds an id that stands twice in one document.
+// once refuses an id that occurs twice in one document.
 func once(seen set, what, id string) error {
 	if seen.add(what, id) != nil {
 		return invalid("%s id %q stands twice", what, id)

@@ -11,7 +11,7 @@ import (
 	"millrace/api/keys"
 )
 
-// CreateKey makes an API key and returns its token, which nobody can read again.
+// CreateKey makes an API key and returns its token, which can't be read again.
 func (c *Control) CreateKey(by Actor, workspace string, spec KeySpec) (k KeyDocument, token string, err error) {
 	err = c.do(by, func(d *draft) error {
 		k, token, err = d.createKey(workspace, spec)
@@ -51,7 +51,7 @@ var keyNumbers = joinKey(kindNumber, "", keySequence)
 
 const keySequence = "key"
 
-// keyNumber is the next number of an API key or SCIM token.
+// keyNumber returns the next number of an API key or SCIM token.
 func (d *draft) keyNumber() uint32 {
 	return d.number(keySequence, func() (used uint32) {
 		for _, w := range d.c.Snapshot().Workspaces() {
@@ -68,8 +68,8 @@ func (d *draft) keyNumber() uint32 {
 	})
 }
 
-// UpdateKey changes name, permissions and allow-list of a key: edit gets them and changes what it wants to. Effective
-// at once.
+// UpdateKey changes name, permissions and allow-list of a key: edit gets them and changes some of them. The change
+// takes effect at once.
 func (c *Control) UpdateKey(by Actor, workspace, id string, edit func(*KeySpec) error) (k KeyDocument, err error) {
 	err = c.do(by, func(d *draft) error {
 		k, err = d.updateKey(workspace, id, edit)
@@ -96,7 +96,7 @@ func (d *draft) updateKey(workspace, id string, edit func(*KeySpec) error) (k Ke
 }
 
 // RotateKey makes a key with the name and rights of another one, and returns its token. Both are valid until the old
-// one is revoked; two at most.
+// one is revoked; there can be at most two.
 func (c *Control) RotateKey(by Actor, workspace, id string) (k KeyDocument, token string, err error) {
 	err = c.do(by, func(d *draft) error {
 		old, err := d.key(workspace, id)
@@ -123,7 +123,7 @@ func (c *Control) RotateKey(by Actor, workspace, id string) (k KeyDocument, toke
 	return k, token, err
 }
 
-// RevokeKey ends a key: requests with it are refused from now on. It can't be undone.
+// RevokeKey ends a key: from now on requests with it are refused. It can't be undone.
 func (c *Control) RevokeKey(by Actor, workspace, id string) error {
 	return c.do(by, func(d *draft) error {
 		k, err := d.key(workspace, id)

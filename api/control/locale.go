@@ -4,16 +4,16 @@ import (
 	"golang.org/x/text/language"
 )
 
-// Locale of a translation. Name is its code, such as es-MX; Country and Language are what the operator calls them, by
-// default the parts of the code.
+// Locale is the locale of a translation. Name is its code, such as es-MX; Country and Language are the operator's
+// names, by default the parts of the code.
 type Locale struct {
 	Name     string `json:"name" yaml:"name"`
 	Country  string `json:"country" yaml:"country"`
 	Language string `json:"language" yaml:"language"`
 }
 
-// LocaleKey is the one spelling that all spellings of a locale code have in common (es_mx, es-MX: es-MX). ok is false
-// for what is no code of BCP 47.
+// LocaleKey returns the spelling that stands for all spellings of a locale code (es_mx, es-MX: es-MX). ok is false for
+// what is not a code of BCP 47.
 func LocaleKey(code string) (key string, ok bool) {
 	if code == "" || len(code) > maxLocaleBytes {
 		return "", false
@@ -27,7 +27,7 @@ func LocaleKey(code string) (key string, ok bool) {
 
 const maxLocaleBytes = 64
 
-// Described is the locale with the country and language that its code names, where it doesn't say them itself.
+// Described returns the locale with the country and language that its code names, where it doesn't have its own.
 func (l Locale) Described() Locale {
 	tag, err := language.Parse(l.Name)
 	if err != nil {
@@ -42,7 +42,7 @@ func (l Locale) Described() Locale {
 	return l
 }
 
-// checkLocales finds a locale that is none, and one that stands twice.
+// checkLocales refuses an invalid locale, and one that occurs twice.
 func checkLocales(field string, list []Locale) error {
 	seen := map[string]struct{}{}
 	for i, l := range list {

@@ -14,18 +14,18 @@ import (
 // PermissionSet is a named set of permissions of the company; SCIM calls it a group. Its members, dashboard users, have
 // its permissions besides their own.
 //
-// Who is a member is noted in the user's document, by the set's number. So one more member costs the same however many
-// there are, and a set that is made under the id of one that was removed has a number of its own, and no members. A
-// change of members touches the set's document, too: two at once exclude one another.
+// Membership is stored in the user's document, by the set's number. So one more member costs the same however many
+// there are, and a set that is made under the id of a removed one has a number of its own, and no members. A change of
+// members also touches the set's document, so that two at once exclude one another.
 type PermissionSet struct {
 	ID          string          `json:"id" yaml:"id"`
-	Name        string          `json:"name" yaml:"name"` // no two are alike, whatever their case
+	Name        string          `json:"name" yaml:"name"` // unique, whatever the case
 	ExternalID  string          `json:"external_id,omitempty" yaml:"-"`
 	Permissions SCIMPermissions `json:"permissions" yaml:"permissions"`
 
-	// What follows is the server's, whatever a change says.
+	// The fields below are the server's, whatever a change says.
 	Number    uint32 `json:"number" yaml:"-"`
-	Revision  uint64 `json:"revision" yaml:"-"`   // rises with each change, those of members too
+	Revision  uint64 `json:"revision" yaml:"-"`   // rises with each change, including changes of members
 	CreatedAt int64  `json:"created_at" yaml:"-"` // Unix ms
 	UpdatedAt int64  `json:"updated_at" yaml:"-"` // Unix ms
 
@@ -34,11 +34,11 @@ type PermissionSet struct {
 
 // Limits of permission sets.
 const (
-	// MaxPermissionSets is how many there may be.
+	// MaxPermissionSets is how many permission sets there may be.
 	MaxPermissionSets = 1000
-	// MaxMemberChanges is how many members may come or go in one change.
+	// MaxMemberChanges is how many members one change may add or remove.
 	MaxMemberChanges = 5000
-	maxMemberBytes   = 16 << 20 // of their documents
+	maxMemberBytes   = 16 << 20 // size of their documents
 )
 
 func newPermissionSets(c *Control) *Collection[PermissionSet] {
@@ -76,7 +76,7 @@ func (p *PermissionSet) renames(old *PermissionSet) bool { return p.Name != old.
 
 func (p *PermissionSet) setNumber(n uint32) { p.Number = n }
 
-// fits: its name is free, and there is room.
+// fits reports why there is no room for the set, or its name is taken.
 func (p *PermissionSet) fits(others []*PermissionSet) error {
 	isNew := true
 	for _, o := range others {
@@ -93,7 +93,7 @@ func (p *PermissionSet) fits(others []*PermissionSet) error {
 	return nil
 }
 
-// keep: the bootstrap file doesn't have it.
+// keep keeps what the bootstrap file doesn't have.
 func (p *PermissionSet) keep(old *PermissionSet) { p.ExternalID = old.ExternalID }
 
 func (p *PermissionSet) stamp(old *PermissionSet, now int64) {
@@ -108,12 +108,12 @@ func (p *PermissionSet) stamp(old *PermissionSet, now int64) {
 	}
 }
 
-// MemberChange is who comes to a permission set and who leaves it, by the ids of the users' documents. Who isn't there
-// is passed over.
+// MemberChange says which users join a permission set and which leave it, by the ids of their documents. Missing users
+// are ignored.
 type MemberChange struct{ Add, Remove []string }
 
-// EditPermissionSet changes a permission set and its members in one record. edit gets the present set, which it may
-// change (nil: there is none), and returns what it shall be. It is called again when another node was faster.
+// EditPermissionSet changes a permission set and its members in one record. edit gets the current set, which it may
+// change (nil: there is none), and returns the new one. It is called again when another node was faster.
 func (c *Control) EditPermissionSet(
 	by Actor, id string, edit func(old *PermissionSet) (*PermissionSet, MemberChange, error),
 ) (p *PermissionSet, err error) {
@@ -155,7 +155,7 @@ func (d *draft) changeMembers(number uint32, members MemberChange) error {
 	return nil
 }
 
-// setMember says whether a user is a member. It returns how many bytes are to be stored.
+// setMember makes a user a member, or not. It returns how many bytes have to be stored.
 func (d *draft) setMember(number uint32, id string, is bool) (int, error) {
 	key := joinKey(kindSCIMUser, "", id)
 	text := d.get(key)
@@ -184,7 +184,7 @@ func (c *Control) setNumbered(number uint32) *PermissionSet {
 	return c.PermissionSets.Find("", (&PermissionSet{Number: number}).reference())
 }
 
-// SetsOf returns the permission sets that a dashboard user is a member of, those that are gone left out.
+// SetsOf returns the permission sets that a dashboard user is a member of, without removed ones.
 func (c *Control) SetsOf(u *SCIMUser) (sets []*PermissionSet) {
 	for _, n := range u.PermissionSets {
 		if p := c.setNumbered(n); p != nil {

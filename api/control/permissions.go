@@ -16,7 +16,7 @@ type SCIMPermissions struct {
 	AppGroups []SCIMAppGroup `json:"appGroup" yaml:"appGroup"`
 }
 
-// SCIMRole is a role by its name or its id.
+// SCIMRole is a role, given by its name or its id.
 type SCIMRole struct {
 	ID   string `json:"roleId,omitempty" yaml:"roleId"`
 	Name string `json:"roleName,omitempty" yaml:"roleName"`
@@ -31,7 +31,7 @@ type SCIMAppGroup struct {
 	Teams          []SCIMTeam          `json:"team" yaml:"team"`
 }
 
-// SCIMPermissionSet is a set of permissions by its name or its id.
+// SCIMPermissionSet is a set of permissions, given by its name or its id.
 type SCIMPermissionSet struct {
 	ID   string `json:"appGroupPermissionSetId,omitempty" yaml:"appGroupPermissionSetId"`
 	Name string `json:"appGroupPermissionSetName,omitempty" yaml:"appGroupPermissionSetName"`
@@ -44,8 +44,8 @@ type SCIMTeam struct {
 	Permissions []string `json:"teamPermissions" yaml:"teamPermissions"`
 }
 
-// resolve fills in what an operator leaves out: the id of a workspace that is named, the name of one whose id is given,
-// empty lists.
+// resolve fills in what an operator may leave out: the id of a workspace given by name, the name of one given by id,
+// and empty lists.
 func (p *SCIMPermissions) resolve(s *Snapshot) {
 	p.Company = orNone(p.Company)
 	p.AppGroups = slices.Clone(orNone(p.AppGroups))
@@ -69,13 +69,13 @@ func (p *SCIMPermissions) resolve(s *Snapshot) {
 	}
 }
 
-// TeamID is the id of a team, which is made of its name: always the same.
+// TeamID is the id of a team, derived from its name, and therefore always the same.
 func TeamID(workspace, name string) string { return derivedID("team", workspace, name) }
 
-// UnknownWorkspaceID stands for a workspace that there is none of under this name: no workspace can have it.
+// UnknownWorkspaceID stands for a workspace name that doesn't exist: no workspace can have this id.
 func UnknownWorkspaceID(name string) string { return derivedID("app group", name) }
 
-// derivedID makes an id out of names, with a capital letter in front, which no id of a workspace has.
+// derivedID makes an id out of names, beginning with a capital letter, which no id of a workspace does.
 func derivedID(names ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(names, "\x00")))
 	return derivedPrefix + hex.EncodeToString(sum[:12])
@@ -83,7 +83,7 @@ func derivedID(names ...string) string {
 
 const derivedPrefix = "N"
 
-// named lists the workspaces of a name.
+// named returns the workspaces with a name.
 func (s *Snapshot) named(name string) (list []*Workspace) {
 	for _, w := range s.Workspaces() {
 		if w.Name == name {
@@ -93,8 +93,8 @@ func (s *Snapshot) named(name string) (list []*Workspace) {
 	return list
 }
 
-// resolved says whether all workspaces are ones that are there, or names of none that package scim has given an id:
-// those begin with a capital letter.
+// resolved returns an error unless every workspace either exists or is a name without a workspace to which package scim
+// has given an id: such ids begin with a capital letter.
 func (p *SCIMPermissions) resolved(s *Snapshot, path string) error {
 	for i, g := range p.AppGroups {
 		if g.ID == "" {
@@ -114,7 +114,7 @@ func orNone[T any](list []T) []T {
 	return list
 }
 
-// validate judges what an operator gives, apart from whether the workspaces are there: see resolved.
+// validate judges what an operator gives, except for whether the workspaces exist: see resolved.
 func (p *SCIMPermissions) validate(path string) error {
 	if err := checkPermissions(path+".companyPermissions", p.Company); err != nil {
 		return err
@@ -157,7 +157,7 @@ func (p *SCIMPermissions) validate(path string) error {
 	return nil
 }
 
-// checkReference judges an id and a name, of which one must be there.
+// checkReference judges an id and a name, of which at least one must be there.
 func checkReference(path, id, name string) error {
 	if id == "" && name == "" {
 		return invalid("%s: an id or a name is required", path)
@@ -187,7 +187,7 @@ func checkPermissions(path string, names []string) error {
 	return nil
 }
 
-// join adds what q gives.
+// join adds the permissions of q.
 func (p *SCIMPermissions) join(q SCIMPermissions) {
 	p.Company = union(p.Company, q.Company)
 	p.Roles = union(p.Roles, q.Roles)
@@ -216,7 +216,7 @@ func (g *SCIMAppGroup) joinTeam(t SCIMTeam) {
 	g.Teams = append(g.Teams, SCIMTeam{ID: t.ID, Name: t.Name, Permissions: slices.Clone(t.Permissions)})
 }
 
-// union is a and what b has besides, in memory of its own.
+// union returns a and whatever b has besides, in memory of its own.
 func union[T comparable](a, b []T) []T {
 	all := slices.Clone(a)
 	for _, v := range b {
@@ -227,8 +227,8 @@ func union[T comparable](a, b []T) []T {
 	return all
 }
 
-// PermissionsOf is what a dashboard user may do: nothing while inactive, else the user's own permissions and those of
-// the permission sets that the user is in.
+// PermissionsOf returns what a dashboard user may do: nothing while inactive, else the user's own permissions and those
+// of the permission sets that the user is in.
 func (c *Control) PermissionsOf(u *SCIMUser) SCIMPermissions {
 	p := SCIMPermissions{Company: []string{}, AppGroups: []SCIMAppGroup{}}
 	if u.Inactive {

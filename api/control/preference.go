@@ -9,9 +9,9 @@ import (
 )
 
 // PreferenceCenter is a hosted subscription-preference page (service.md 2.14), as it is stored and as the bootstrap
-// file gives it. The pages are the customer's own HTML; package preference renders them.
+// file has it. The pages are the customer's own HTML; package preference renders them.
 type PreferenceCenter struct {
-	// in paths: letters, digits, and . _ - behind the first
+	// in paths: letters, digits, and . _ - except as the first character
 	ID string `json:"id" yaml:"id"`
 	// unique in its workspace, never changed; default: the id
 	Name string `json:"name" yaml:"name"`
@@ -19,7 +19,7 @@ type PreferenceCenter struct {
 	Title            string `json:"preference_center_title" yaml:"preference_center_title"`
 	PageHTML         string `json:"preference_center_page_html" yaml:"preference_center_page_html"`
 	ConfirmationHTML string `json:"confirmation_page_html" yaml:"confirmation_page_html"`
-	// shown in place of the page when a link has expired; nil: the server's own text
+	// shown instead of the page when a link has expired; nil: the server's own text
 	RedirectHTML *string           `json:"redirect_page_html,omitempty" yaml:"redirect_page_html"`
 	State        string            `json:"state" yaml:"state"` // active (default) | draft
 	Options      PreferenceOptions `json:"options" yaml:"options"`
@@ -44,7 +44,7 @@ type LinkTag struct {
 	Href  string `json:"href" yaml:"href"` // https
 }
 
-// Bounds of preference centers. All of them are in memory on every node.
+// Bounds of preference centers. All of them are held in memory on every node.
 const (
 	// MaxPreferenceCenters is how many a workspace can have.
 	MaxPreferenceCenters = 100
@@ -82,7 +82,7 @@ func (p *PreferenceCenter) ensureDefaults() {
 	}
 }
 
-// validate names the first field that is wrong, in the words of the API.
+// validate names the first wrong field, in the words of the API.
 func (p *PreferenceCenter) validate() error {
 	switch {
 	case !centerIDForm.MatchString(p.ID) || p.ID == "list":
@@ -161,7 +161,7 @@ func (l *LinkTag) validate() error {
 	return nil
 }
 
-// validatePreferenceCenters judges those of the bootstrap file.
+// validatePreferenceCenters judges the preference centers in the bootstrap file.
 func (w *BootstrapWorkspace) validatePreferenceCenters(seen set) error {
 	if len(w.PreferenceCenters) > MaxPreferenceCenters {
 		return invalid("preference_centers: %d, at most %d", len(w.PreferenceCenters), MaxPreferenceCenters)
@@ -182,7 +182,7 @@ func (w *BootstrapWorkspace) validatePreferenceCenters(seen set) error {
 	})
 }
 
-// replaces: links and messages hold the name.
+// replaces refuses another name, because links and messages contain it.
 func (p *PreferenceCenter) replaces(old *PreferenceCenter) error {
 	if p.Name != old.Name {
 		return invalid("'name' can't be changed: it is %s", old.Name)
@@ -190,7 +190,7 @@ func (p *PreferenceCenter) replaces(old *PreferenceCenter) error {
 	return nil
 }
 
-// fits: there is room for a new one, and its name is free.
+// fits reports why there is no room for a new one, or its name is taken.
 func (p *PreferenceCenter) fits(others []*PreferenceCenter) error {
 	for _, o := range others {
 		if o.Name == p.Name {
@@ -203,7 +203,7 @@ func (p *PreferenceCenter) fits(others []*PreferenceCenter) error {
 	return nil
 }
 
-// stamp: times are the server's, whatever a change says.
+// stamp sets the times, which are the server's, whatever a change says.
 func (p *PreferenceCenter) stamp(old *PreferenceCenter, now int64) {
 	p.CreatedAt, p.UpdatedAt = now, now
 	if old != nil {

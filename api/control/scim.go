@@ -15,28 +15,28 @@ import (
 	"millrace/api/ratelimit"
 )
 
-// SCIMSettings are those of the company's access for dashboard-user provisioning (D6).
+// SCIMSettings are the settings of the company's access for provisioning dashboard users (D6).
 type SCIMSettings struct {
-	// what X-Request-Origin must be; empty: it is not looked at
+	// the required X-Request-Origin; empty: it is not checked
 	RequestOrigin string   `json:"request_origin" yaml:"request_origin"`
 	IPAllowList   []string `json:"ip_allowlist" yaml:"ip_allowlist"`
-	// of all operations on users together; empty: 5000/24h
+	// for all operations on users together; empty: 5000/24h
 	RateLimit string `json:"rate_limit,omitempty" yaml:"rate_limit"`
-	// What a user gets who is created without department or permissions, as identity providers do. Default: none.
+	// What a user gets who is created without department or permissions, as identity providers do. Default: nothing.
 	DefaultDepartment  string           `json:"default_department,omitempty" yaml:"default_department"`
 	DefaultPermissions *SCIMPermissions `json:"default_permissions,omitempty" yaml:"default_permissions"`
 }
 
-// SCIM is the company's SCIM access: how the bootstrap file gives it, and in a Snapshot.
+// SCIM is the company's SCIM access, as the bootstrap file has it and in a Snapshot.
 type SCIM struct {
 	SCIMSettings `yaml:",inline"`
-	Token        string `json:"-" yaml:"token"` // from the bootstrap file only; empty: made
+	Token        string `json:"-" yaml:"token"` // from the bootstrap file only; empty: a new one is made
 
-	// Tokens are all that were made, in order of their numbers, revoked ones too. In a Snapshot only.
+	// Tokens are all tokens ever made, in order of their numbers, including revoked ones. In a Snapshot only.
 	Tokens []*SCIMToken `json:"-" yaml:"-"`
 }
 
-// SCIMToken is a token of the company's SCIM access as it is stored.
+// SCIMToken is a token of the company's SCIM access, in its stored form.
 type SCIMToken struct {
 	ID        string `json:"id"`
 	Number    uint32 `json:"number"` // the actor of records; from the sequence of the API keys
@@ -45,7 +45,7 @@ type SCIMToken struct {
 	CreatedAt int64  `json:"created_at"`
 	RevokedAt int64  `json:"revoked_at,omitempty"` // Unix ms
 
-	// Usage is when it was last used. In a Snapshot only.
+	// Usage records when the token was last used. In a Snapshot only.
 	Usage *keys.Usage `json:"-"`
 }
 
@@ -83,8 +83,8 @@ func (s *SCIMSettings) validate() error {
 	return s.DefaultPermissions.validate("scim.default_permissions")
 }
 
-// AllowsOrigin says whether a request may come with these X-Request-Origin: one, that is the one that is set, to the
-// letter. When none is set, as identity providers can't send it (D6), they are not looked at.
+// AllowsOrigin reports whether a request may have these X-Request-Origin headers: exactly one, equal to the one that is
+// set. When none is set, because identity providers can't send it (D6), they are not checked.
 func (s *SCIM) AllowsOrigin(origins [][]byte) bool {
 	if s.RequestOrigin == "" {
 		return true
@@ -92,7 +92,7 @@ func (s *SCIM) AllowsOrigin(origins [][]byte) bool {
 	return len(origins) == 1 && subtle.ConstantTimeCompare(origins[0], []byte(s.RequestOrigin)) == 1
 }
 
-// NewUser is what a dashboard user gets who is created without department or permissions. s may be nil.
+// NewUser returns what a dashboard user gets who is created without department or permissions. s may be nil.
 func (s *SCIM) NewUser() (department string, permissions SCIMPermissions) {
 	if s == nil || s.DefaultPermissions == nil {
 		permissions = SCIMPermissions{Company: []string{}, AppGroups: []SCIMAppGroup{}}
@@ -105,13 +105,13 @@ func (s *SCIM) NewUser() (department string, permissions SCIMPermissions) {
 	return department, permissions
 }
 
-// AllowsAddr says whether a request may come from addr.
+// AllowsAddr reports whether a request may come from addr.
 func (s *SCIM) AllowsAddr(addr netip.Addr) bool {
 	networks, err := keys.ParseNetworks(s.IPAllowList)
 	return err == nil && (len(networks) == 0 || keys.Contains(networks, addr))
 }
 
-// Limits are those of the company, for the buckets that are not counted per workspace.
+// Limits returns the limits of the company, for the buckets that are not counted per workspace.
 func (s *SCIM) Limits() ratelimit.Limits {
 	l := ratelimit.Defaults(false)
 	if limit, err := ratelimit.Parse(s.RateLimit); err == nil {
@@ -135,7 +135,7 @@ func (s *Snapshot) FindSCIMToken(token []byte) (found *SCIMToken) {
 	return found
 }
 
-// UpdateSCIM changes the settings of the SCIM access: edit gets them and changes what it wants to.
+// UpdateSCIM changes the settings of the SCIM access: edit gets them and changes some of them.
 func (c *Control) UpdateSCIM(by Actor, edit func(*SCIMSettings) error) error {
 	return c.do(by, func(d *draft) error { return d.updateSCIM(edit) })
 }
@@ -168,8 +168,8 @@ func (d *draft) updateSCIM(edit func(*SCIMSettings) error) error {
 		"rate_limit", s.RateLimit, "default_department", s.DefaultDepartment)
 }
 
-// CreateSCIMToken makes a token for the SCIM access and returns it, which nobody can read again. Two may be valid at
-// once, so that one can be put in the place of the other.
+// CreateSCIMToken makes a token for the SCIM access and returns it; it can't be read again. Two may be valid at once,
+// so that one can replace the other.
 func (c *Control) CreateSCIMToken(by Actor) (t SCIMToken, token string, err error) {
 	err = c.do(by, func(d *draft) error {
 		token = keys.Make(keys.SCIMPrefix)
@@ -208,7 +208,7 @@ func (d *draft) createSCIMToken(token string) (t SCIMToken, err error) {
 	return t, d.replace("SCIM token created", kindSCIMToken, "", t.ID, t)
 }
 
-// RevokeSCIMToken ends a token: requests with it are refused from now on. It can't be undone.
+// RevokeSCIMToken ends a token: from now on requests with it are refused. It can't be undone.
 func (c *Control) RevokeSCIMToken(by Actor, id string) error {
 	return c.do(by, func(d *draft) error {
 		var t SCIMToken

@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// Secret returns the secret of this store with this name, and whether there is one. Secrets are documents, as
-// hexadecimal digits in quotes, so they survive restarts and are the same on every node. No listing, no answer, no log
-// line and no entry of the audit log has them; a backup does.
+// Secret returns this store's secret with this name, and whether there is one. Secrets are documents, as hexadecimal
+// digits in quotes, so they survive restarts and are the same on every node. No listing, answer, log line or entry of
+// the audit log contains them; a backup does.
 func (c *Control) Secret(name string) (secret [32]byte, ok bool) {
 	doc := c.document(kindSecret, "", name)
 	if len(doc) != 2+2*len(secret) {
@@ -18,8 +18,7 @@ func (c *Control) Secret(name string) (secret [32]byte, ok bool) {
 	return secret, err == nil
 }
 
-// EnsureSecret returns the secret of this store with this name. The first call makes it; from then on it is the same
-// for ever.
+// EnsureSecret returns this store's secret with this name. The first call makes it; from then on it never changes.
 func (c *Control) EnsureSecret(name string) (secret [32]byte, err error) {
 	if secret, ok := c.Secret(name); ok {
 		return secret, nil

@@ -8,31 +8,31 @@ import (
 	"github.com/goccy/go-json"
 )
 
-// Session is one of the console: a person who has signed in, on one browser. It is a control document, so it is the
-// same on every node and survives a restart; of its token there is a digest only, which is its id.
+// Session is a session of the console: a person who has signed in, in one browser. It is a control document, so it is
+// the same on every node and survives a restart. Of its token it has only a digest, which is its id.
 type Session struct {
 	ID       string `json:"id"`                // SHA-256 of the token, hexadecimal
-	UserID   string `json:"user_id,omitempty"` // of the dashboard user; empty: by the admin token
+	UserID   string `json:"user_id,omitempty"` // of the dashboard user; empty: signed in by the admin token
 	UserName string `json:"user_name"`
 	UserKey  string `json:"-"` // of the dashboard user's document, when a session begins
-	// Secret is a digest of what it was opened by, when that is the admin token: with another token it is over.
+	// Secret is a digest of the admin token if that opened the session: with another admin token the session is over.
 	Secret  string `json:"secret,omitempty"`
 	Address string `json:"address,omitempty"`
 	BeganAt int64  `json:"began_at"` // Unix ms
-	SeenAt  int64  `json:"seen_at"`  // Unix ms; behind the last request by no more than SessionLimits.Step
+	SeenAt  int64  `json:"seen_at"`  // Unix ms; at most SessionLimits.Step before the last request
 }
 
 // SessionLimits bound sessions.
 type SessionLimits struct {
-	Idle, Life int64 // ms without a request, and in all
+	Idle, Life int64 // ms without a request, and in total
 	Max        int   // sessions at a time
-	MaxOfUser  int   // of one person; the one that was not used for the longest time makes room
+	MaxOfUser  int   // of one person; a new session replaces the one that was unused for longest
 }
 
-// Step is how far SeenAt may be behind: not each request is worth a record.
+// Step is how far SeenAt may lag: not each request is worth a record.
 func (l SessionLimits) Step() int64 { return l.Idle / 8 }
 
-// IsOver says whether a session has come to its end.
+// IsOver reports whether a session has ended.
 func (l SessionLimits) IsOver(s *Session, now int64) bool {
 	return now-s.SeenAt >= l.Idle || now-s.BeganAt >= l.Life
 }
@@ -40,7 +40,7 @@ func (l SessionLimits) IsOver(s *Session, now int64) bool {
 // Session returns the session with this id, nil when there is none.
 func (c *Control) Session(id string) *Session { return c.sessions.Get("", id) }
 
-// Sessions lists those of a person, the latest first.
+// Sessions returns the sessions of a person, the latest first.
 func (c *Control) Sessions(userName string) []*Session {
 	list := slices.DeleteFunc(c.sessions.List(""), func(s *Session) bool { return s.UserName != userName })
 	slices.SortFunc(list, func(a, b *Session) int {
@@ -50,7 +50,7 @@ func (c *Control) Sessions(userName string) []*Session {
 	return list
 }
 
-// BeginSession stores a new session; those that are over make room.
+// BeginSession stores a new session; ended ones make room for it.
 func (c *Control) BeginSession(by Actor, s Session, l SessionLimits) error {
 	return c.do(by, func(d *draft) error {
 		var live []*Session
@@ -76,7 +76,7 @@ func (c *Control) BeginSession(by Actor, s Session, l SessionLimits) error {
 	})
 }
 
-// noteSignIn has the dashboard user's document say when that was.
+// noteSignIn records the time in the dashboard user's document.
 func (d *draft) noteSignIn(s Session) error {
 	key, u := joinKey(kindSCIMUser, "", s.UserKey), new(SCIMUser)
 	text := d.get(key)
@@ -94,10 +94,10 @@ func (d *draft) noteSignIn(s Session) error {
 	return err
 }
 
-// maxSwept is how many sessions that are over one change removes.
+// maxSwept is how many ended sessions one change removes.
 const maxSwept = 100
 
-// TouchSession notes that a session is in use. It has no entry in the audit log.
+// TouchSession records that a session is in use. It makes no entry in the audit log.
 func (c *Control) TouchSession(id string, now int64) error {
 	return c.do(Actor{}, func(d *draft) error {
 		key := joinKey(kindSession, "", id)
@@ -114,7 +114,7 @@ func (c *Control) TouchSession(id string, now int64) error {
 	})
 }
 
-// EndSession ends a session. One that isn't there is no error.
+// EndSession ends a session. A missing session is no error.
 func (c *Control) EndSession(by Actor, id string) error {
 	return c.do(by, func(d *draft) error { return d.replace("signed out", kindSession, "", id, nil) })
 }

@@ -10,26 +10,26 @@ import (
 	"github.com/goccy/go-json"
 )
 
-// Stream says what of a workspace's events goes where, from when on (docs/streams.md). What it has done so far stands
-// in its cursors.
+// Stream says which of a workspace's events go where, and from when on (docs/streams.md). What it has done so far is in
+// its cursors.
 type Stream struct {
 	ID    string   `json:"id" yaml:"id"`                 // in names of files: lower-case letters, digits, - and _
 	Kinds []string `json:"kinds" yaml:"kinds"`           // of StreamKinds; default: the first two
 	Names []string `json:"names,omitempty" yaml:"names"` // only these event names and product ids
-	// parquet (default) | ndjson | avro, of files; currents (default) | json, of messages; stays
+	// parquet (default) | ndjson | avro, for files; currents (default) | json, for messages; can't be changed
 	Format string `json:"format" yaml:"format"`
 	// Columns are properties, NAME:TYPE with one of ColumnTypes, that have a column of their own in Parquet.
 	Columns     []string    `json:"columns,omitempty" yaml:"columns"`
 	Destination Destination `json:"destination" yaml:"destination"`
-	// From is when the first event was accepted, at the earliest: a time (RFC 3339), "beginning" for all that is kept,
-	// or "now" (default), which becomes the time of its creation. To change it is to rewind.
+	// From is the earliest acceptance of an event that goes out: a time (RFC 3339), "beginning" for everything that is
+	// kept, or "now" (default), which becomes the time of creation. Changing it rewinds the stream.
 	From   string `json:"from" yaml:"from"`
 	Paused bool   `json:"paused,omitempty" yaml:"-"`
-	// StartedAt is when the stream was made or rewound last, Unix ms. A cursor of another StartedAt is of no use.
+	// StartedAt is when the stream was created or last rewound, Unix ms. A cursor with another StartedAt is useless.
 	StartedAt int64 `json:"started_at" yaml:"-"`
 }
 
-// Names of what a Stream may say.
+// Values in a Stream.
 const (
 	StreamBeginning = "beginning"
 	// StreamAttributes is the kind of attributes as they were sent.
@@ -38,7 +38,7 @@ const (
 	streamNow = "now"
 )
 
-// Rewound, as StartedAt of what a Stream shall be, has it begin anew at its From.
+// Rewound, as StartedAt of a Stream's new content, makes the stream begin anew at its From.
 const Rewound = -1
 
 // StreamKinds are the kinds that a Stream may have.
@@ -52,7 +52,7 @@ const (
 	// MaxStreams is how many a workspace can have: each reads the event log by itself.
 	MaxStreams     = 32
 	maxStreamNames = 1000
-	// maxStreamColumns bounds what a file that is being written takes of memory.
+	// maxStreamColumns bounds the memory of a file that is being written.
 	maxStreamColumns = 50
 )
 
@@ -149,10 +149,10 @@ func SplitColumn(c string) (name, of string, ok bool) {
 	return c[:i], c[i+1:], true
 }
 
-// replaces says whether s may stand in the place of old: the files of one stream are of one kind, in one place.
+// replaces reports why s may not replace old: the files of one stream are of one kind, in one place.
 func (s *Stream) replaces(old *Stream) error {
 	destination := old.Destination
-	destination.ensureDefaults(old.ID) // there may be fields that it was stored without
+	destination.ensureDefaults(old.ID) // it may have been stored without some fields
 	switch {
 	case s.Format != old.Format:
 		return invalid("format: it is %s and can't be changed; make another stream", old.Format)
@@ -169,7 +169,7 @@ func (s *Stream) fits(others []*Stream) error {
 	return nil
 }
 
-// stamp sets when the stream began; what is rewound begins anew. No two beginnings of a stream are alike.
+// stamp sets when the stream began; a rewound stream begins anew. No two beginnings of a stream are equal.
 func (s *Stream) stamp(old *Stream, now int64) {
 	if s.From == "" && old != nil {
 		s.From = old.From
@@ -187,8 +187,8 @@ func (s *Stream) stamp(old *Stream, now int64) {
 	}
 }
 
-// keep keeps what the bootstrap file can't say, and what now was: a file that says something else of a stream than
-// before has none begin anew by that word.
+// keep keeps what the bootstrap file can't set, and what "now" stood for: when the file changes something else about a
+// stream, that word does not make it begin anew.
 func (s *Stream) keep(old *Stream) {
 	s.Paused = old.Paused
 	if s.From == streamNow {
@@ -196,7 +196,7 @@ func (s *Stream) keep(old *Stream) {
 	}
 }
 
-// Since is From as a time; zero for the beginning.
+// Since returns From as a time; zero for the beginning.
 func (s *Stream) Since() (t time.Time, err error) {
 	if s.From == "" || s.From == streamNow || s.From == StreamBeginning {
 		return t, nil
@@ -208,7 +208,7 @@ func (s *Stream) Since() (t time.Time, err error) {
 	return t, nil
 }
 
-// RewindStream has a stream begin anew with what was accepted at from or later. What it sends again has the same ids.
+// RewindStream makes a stream begin anew with what was accepted at from or later. What is sent again has the same ids.
 func (c *Control) RewindStream(by Actor, workspace, id, from string) (*Stream, error) {
 	return c.Streams.Change(by, workspace, id, func(s *Stream) (*Stream, error) {
 		if s == nil {
@@ -222,21 +222,21 @@ func (c *Control) RewindStream(by Actor, workspace, id, from string) (*Stream, e
 	})
 }
 
-// Cursors: how far a stream has come, a document for each event log that it reads. They are no news for operators, so
-// their changes have no entries in the audit log.
+// Cursors: how far a stream has come, one document for each event log that it reads. They are of no interest to
+// operators, so their changes have no entries in the audit log.
 
 func cursorKey(workspace, stream, group string) string {
 	return joinKey(kindStreamCursor, workspace, stream+"."+group)
 }
 
-// StreamCursor reads what MoveStream has stored last, nil when there is none. group is empty for a server that is
+// StreamCursor returns what MoveStream has last stored, nil when there is none. group is empty for a server that is
 // alone. The bytes must not be changed.
 func (c *Control) StreamCursor(workspace, stream, group string) []byte {
 	kind, slug, id, _ := splitKey(cursorKey(workspace, stream, group))
 	return c.document(kind, slug, id)
 }
 
-// StreamCursors are all of a stream, by group.
+// StreamCursors returns all cursors of a stream, by group.
 func (c *Control) StreamCursors(workspace, stream string) map[string][]byte {
 	all := map[string][]byte{}
 	c.mu.Lock()
@@ -249,8 +249,8 @@ func (c *Control) StreamCursors(workspace, stream string) map[string][]byte {
 	return all
 }
 
-// MoveStream stores a cursor, JSON, in the place of was. ErrConflict when was is not what is there any more: somebody
-// else carries the stream.
+// MoveStream stores a cursor, JSON, replacing was. It returns ErrConflict if the stored cursor is no longer was:
+// somebody else carries the stream.
 func (c *Control) MoveStream(workspace, stream, group string, was, next []byte) error {
 	if !json.Valid(next) {
 		panic("BUG: a cursor that is no JSON")
@@ -268,7 +268,7 @@ func (c *Control) MoveStream(workspace, stream, group string, was, next []byte) 
 	})
 }
 
-// removeCursors is of the record that removes the stream.
+// removeCursors removes the cursors in the record that removes the stream.
 func (d *draft) removeCursors(workspace, stream string) {
 	for group := range d.c.StreamCursors(workspace, stream) {
 		d.set(cursorKey(workspace, stream, group), nil)

@@ -39,8 +39,8 @@ func (d *draft) createWorkspace(s Settings) error {
 	return d.replace("workspace created", kindWorkspace, s.ID, "", workspaceDocument{s, number})
 }
 
-// UpdateSettings changes a workspace: edit gets the present settings and changes what it wants to; it is called again
-// when another node was faster. The id stays.
+// UpdateSettings changes a workspace: edit gets the current settings and changes some of them; it is called again when
+// another node was faster. The id can't be changed.
 func (c *Control) UpdateSettings(by Actor, workspace string, edit func(*Settings) error) (*Workspace, error) {
 	if err := c.do(by, func(d *draft) error { return d.updateSettings(workspace, edit) }); err != nil {
 		return nil, err

@@ -12,28 +12,29 @@ import (
 	"millrace/shard/profile"
 )
 
-// Finder is what handlers read of users and addresses.
+// Finder has the reads of users and addresses that handlers use.
 type Finder interface {
-	// Find returns the profiles that an identifier names: none or one for external_id and alias; for email and phone
-	// all who share it, the best candidate first (service.md 4.1 rule 3).
+	// Find returns the profiles that an identifier names: at most one for external_id and alias; for email and phone
+	// all users who share it, the best candidate first (service.md 4.1 rule 3).
 	Find(workspace uint32, id op.IDKind, key []byte) ([]User, error)
 	// FindEach is Find for each of several external ids, aliases and svc_ids, some at a time.
 	FindEach(workspace uint32, list []shard.Identifier) ([][]User, error)
-	// FindNumber returns the profile with this number: none or one.
+	// FindNumber returns the profile with this number, if there is one.
 	FindNumber(workspace uint32, number uint64) ([]User, error)
 	// FindMerged returns the profile with this number, or the one that it was merged into.
 	FindMerged(workspace uint32, number uint64) ([]User, error)
-	// Sharers returns those who share an email or phone, the best candidate first, for who chooses among them.
+	// Sharers returns the users who share an email or phone, the best candidate first, for callers that choose among
+	// them.
 	Sharers(workspace uint32, id op.IDKind, key []byte) ([]shard.Sharer, error)
-	// View reads without a copy, HeldStates one state of each, in their order.
+	// View reads without a copy. HeldStates reads one state of each identifier, in their order.
 	View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error
 	HeldStates(workspace uint32, list []shard.Identifier, s shard.State,
 		f func(held profile.StateChange, ok bool)) error
 }
 
-// Reads are the reads of one request after the other. What is read sees all that was acknowledged, by whatever node,
-// before Begin, and waits for those parts of the store alone that are looked at. Expect says what will be, which saves
-// rounds. See shard.Reads.
+// Reads are the reads of one request after the other. A read sees everything that any node has acknowledged before
+// Begin, and waits only for the parts of the store that it looks at. Expect says what will be read, which saves rounds.
+// See shard.Reads.
 type Reads interface {
 	Finder
 	Begin()
@@ -42,33 +43,33 @@ type Reads interface {
 
 // Store is what the door needs of the engine.
 type Store interface {
-	// Admit is nil when there is room for a request's changes; asked before a large body is decoded. Else it is what
-	// Commit would say.
+	// Admit returns nil when there is room for a request's changes, else the error that Commit would return. It is
+	// called before a large body is decoded.
 	Admit() error
-	// NewBatch begins one request's changes. Release it, always.
+	// NewBatch begins one request's changes. The batch must always be released.
 	NewBatch(workspace, actor uint32) Batch
-	// NewReads are reads for one request after the other.
+	// NewReads returns reads for one request after the other.
 	NewReads() Reads
 	// ParseSvcID reads a svc_id; ok is false for one that is not of this store and workspace.
 	ParseSvcID(workspace uint32, text []byte) (number uint64, ok bool)
 	// AppendSvcID appends the svc_id of a profile.
 	AppendSvcID(dst []byte, workspace uint32, number uint64) []byte
-	// HomeNumber is the number that objects are sent to which name an identifier; see shard.Coordinator.
+	// HomeNumber returns the number to which objects that name an identifier are sent; see shard.Coordinator.
 	HomeNumber(workspace uint32, id op.IDKind, key []byte) uint64
 	// Answer returns what Batch.KeepAnswer has kept, for 24 h.
 	Answer(workspace uint32, key []byte) (a Answer, ok bool, err error)
-	// Barrier returns when everything that was acknowledged anywhere before the call is visible to the reads below.
-	// Alone there is nothing to wait for.
+	// Barrier returns when everything that was acknowledged anywhere before the call is visible to the reads below. On
+	// a server that is alone there is nothing to wait for.
 	Barrier() error
 	// BarrierControl is Barrier for control documents alone.
 	BarrierControl() error
 	// BarrierAnswer is Barrier for Answer under that key alone.
 	BarrierAnswer(workspace uint32, key []byte) error
-	// Ready is nil when requests are served; else it says why not.
+	// Ready returns nil when requests are served, else the reason why not.
 	Ready() error
 
-	// Linearizable behind a Barrier. ViewAddress reads the states of an address; Trail and AddressTrail are the trails
-	// of states. See shard.Coordinator.
+	// These are linearizable after a Barrier. ViewAddress reads the states of an address; Trail and AddressTrail are
+	// the trails of states. See shard.Coordinator.
 	Finder
 	ViewAddress(workspace uint32, id op.IDKind, key []byte, f func(blob []byte)) error
 	Trail(workspace uint32, number uint64) ([]shard.StateChange, error)
@@ -80,7 +81,7 @@ type Store interface {
 	VerifyAudit() (entries uint64, err error)
 }
 
-// Batch is the changes of one request. It belongs to one goroutine. The track function of cmd knows what it really is
+// Batch is the changes of one request. It belongs to one goroutine. The track function of cmd knows its concrete type
 // and writes ops into it.
 type Batch interface {
 	// Count is the number of ops so far.
@@ -91,9 +92,9 @@ type Batch interface {
 	Audit(entry []byte)
 	// KeepAnswer keeps the answer of a request with an Idempotency-Key in the same record.
 	KeepAnswer(key []byte, bodyHash [32]byte, status int, answer []byte)
-	// ReplaceAnswer keeps another answer in the place of one that a batch before has kept.
+	// ReplaceAnswer keeps another answer in place of one that an earlier batch has kept.
 	ReplaceAnswer(key []byte, bodyHash [32]byte, status int, answer []byte)
-	// Unmet lists the operators of attributes objects that were not possible, after Commit.
+	// Unmet returns, after Commit, the operators of attributes objects that were not possible.
 	Unmet() []shard.UnmetOperator
 	// SetSource says through which endpoint the request came.
 	SetSource(op.Source)
@@ -106,10 +107,10 @@ type Batch interface {
 	Merge(gone, keep uint64)
 	SetUserStates(id op.IDKind, key []byte, number uint64, states ...shard.State)
 	SetAddressStates(id op.IDKind, key []byte, states ...shard.State)
-	// Outcome is what became of the element with this reference, after Commit.
+	// Outcome returns, after Commit, what became of the element with this reference.
 	Outcome(ref int) shard.Outcome
-	// Commit returns nil when the changes are durable and applied. On an error nothing was accepted, or, when the
-	// engine has failed, nobody knows.
+	// Commit returns nil when the changes are durable and applied. After an error nothing was accepted or, when the
+	// engine has failed, the outcome is unknown.
 	Commit() error
 	// Release gives the batch back.
 	Release()
@@ -121,22 +122,22 @@ type (
 	Answer = shard.Answer
 )
 
-// Engine is the Store of an engine.
+// Engine returns the Store of an engine.
 func Engine(e *shard.Coordinator) Store { return engine{e} }
 
 type engine struct{ *shard.Coordinator }
 
-// NewBatch gives the batch as the interface; it is a *shard.Batch.
+// NewBatch returns the batch as the interface; it is a *shard.Batch.
 func (e engine) NewBatch(workspace, actor uint32) Batch {
 	return e.Coordinator.NewBatch(workspace, actor)
 }
 
-// NewReads gives the reads as the interface.
+// NewReads returns the reads as the interface.
 func (e engine) NewReads() Reads { return e.Coordinator.NewReads() }
 
-// Control is the control.Store of an engine. spread is of a cluster: it returns when the other nodes, too, know
+// Control returns the control.Store of an engine. spread is for a cluster: it returns when the other nodes, too, know
 // the control documents that are acknowledged by now (cluster.Node.Spread), so that a key works on every node once the
-// answer that shows it is out. nil: alone.
+// answer that shows it is out. nil: the server is alone.
 func Control(e *shard.Coordinator, spread func()) control.Store { return controlStore{e, spread} }
 
 type controlStore struct {
@@ -144,8 +145,9 @@ type controlStore struct {
 	spread func()
 }
 
-// PutDocuments passes changes on; control doesn't know the engine. Control judges by what this node has applied, so in
-// a cluster the node catches up with the leader before control goes on, whatever has become of the change.
+// PutDocuments passes changes on, because control doesn't know the engine. Control judges by what this node has
+// applied, so in a cluster the node catches up with the leader before control goes on, whatever has become of the
+// change.
 func (s controlStore) PutDocuments(actor uint32, changes []control.Change, audit []byte) error {
 	of := make([]bodies.DocumentChange, len(changes))
 	for i, c := range changes {
@@ -159,7 +161,7 @@ func afterPut(err error, barrier func() error, spread func()) error {
 	switch {
 	case err == nil:
 		if err := barrier(); err != nil {
-			return fmt.Errorf("%w: %w", shard.ErrUnknown, err) // it is done, and not visible here
+			return fmt.Errorf("%w: %w", shard.ErrUnknown, err) // it is done, but not visible here
 		}
 		if spread != nil {
 			spread()

@@ -22,13 +22,13 @@ func NewAliases(x *call.Call, body value.Value) {
 // newAlias gives a user an alias, or makes an alias-only user.
 type newAlias struct {
 	label, name string
-	of          *namedUser // nil: an alias-only user
+	of          *namedUser // nil: the alias makes an alias-only user
 	number      uint64     // of the user
-	nobody      bool       // of is nobody
+	nobody      bool       // of names nobody
 }
 
-// readNewAlias reads a new user alias object (service.md 2.3). Clients also send the alias as a `user_alias` object
-// inside, and the real service takes it.
+// readNewAlias reads a new user alias object (service.md 2.3). Clients also send the alias in a `user_alias` object,
+// which the real service accepts.
 func (l *elements) readNewAlias(v value.Value) (change, string) {
 	c := &newAlias{}
 	alias := v
@@ -102,7 +102,7 @@ func (c *newAlias) put(b store.Batch) (ref int, ok bool) {
 	return b.AddAlias(c.number, []byte(c.label), []byte(c.name)), true
 }
 
-// refusal: an alias for an external id that nobody has is added to nobody, and that is no error (service.md 4.9).
+// refusal: an alias for an external id that nobody has is added to nobody, which is not an error (service.md 4.9).
 func (c *newAlias) refusal(o shard.Outcome) string {
 	switch o {
 	case shard.Taken:
@@ -117,7 +117,7 @@ func aliasSubject(label, name string) subject {
 	return subject{kind: op.Alias, key: string(op.AppendAliasKey(nil, []byte(label), []byte(name)))}
 }
 
-// labelSubject is the name that a user has under a label.
+// labelSubject is the alias name that a user has under a label.
 func labelSubject(number uint64, label string) subject { return subject{number: number, key: label} }
 
 // UpdateAliases serves POST /users/alias/update.
@@ -132,7 +132,7 @@ func UpdateAliases(x *call.Call, body value.Value) {
 // aliasUpdate gives an alias another name under its label.
 type aliasUpdate struct {
 	label, current, name string
-	number               uint64 // of the user, 0: nobody
+	number               uint64 // of the user; 0: nobody
 }
 
 func readAliasUpdate(v value.Value) (change, string) {

@@ -13,8 +13,8 @@ import (
 	"millrace/shard/op"
 )
 
-// Delete serves POST /users/delete (decisions.md D4, reference.md 4.4). The members name users in different ways; one
-// kind per request.
+// Delete serves POST /users/delete (decisions.md D4, reference.md 4.4). Its members name users in different ways; a
+// request may use one of them.
 func Delete(x *call.Call, body value.Value) {
 	n := names{x: x}
 	kinds := map[op.IDKind]struct{}{}
@@ -84,8 +84,9 @@ func (n *names) emailObject(e value.Value) {
 	}
 }
 
-// deleteAll removes the users, durably and all at once, and answers with how many it has removed and the identifiers
-// that were nobody's. Who is deleted by another request at the same time, or merged into somebody, is nobody by then.
+// deleteAll removes the users, durably and all at once, and answers with the number of removed users and the
+// identifiers that nobody has. A user whom another request has meanwhile deleted, or merged into another user, no
+// longer counts.
 func deleteAll(x *call.Call, named []namedUser) {
 	if err := expect(x, shard.OfUsers, named...); err != nil {
 		x.FailEngine(err)
@@ -94,7 +95,7 @@ func deleteAll(x *call.Call, named []namedUser) {
 	batch := x.NewBatch()
 	defer batch.Release()
 	found := make([][]uint64, len(named))
-	seen := map[uint64]int{} // by number: the outcome's reference
+	seen := map[uint64]int{} // by number: the reference of the outcome
 	for i := range named {
 		users, err := named[i].findOne(x)
 		if err != nil {

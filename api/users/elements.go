@@ -15,53 +15,54 @@ import (
 // A request that changes who is who is a list of elements, each judged by itself: what is wrong with one is an entry in
 // `errors`, and the others are done (decisions.md D4).
 //
-// Elements take effect in their order where the order can matter: two that are about the same user or the same
+// Elements take effect in their order where the order can matter: when two are about the same user or the same
 // identifier. Whether the second is possible is known only when the first is done. So elements that have nothing to do
-// with one another share a batch, and one that touches what an element before it touches waits for the next (a wave),
-// and all do from the first on that repeats a name. An element is done whole or not at all. Looking everything up first
-// and committing it as one batch was the other way; it would have to guess what the first element does to the second.
+// with one another share a batch. An element that touches what an earlier one touches waits for the next batch (a
+// wave), and from the first element on that repeats a name, all wait. An element is done whole or not at all. The
+// alternative was to look everything up first and commit one batch; it would have to guess what the first element does
+// to the second.
 
 // element is one element of a request.
 type element struct {
-	array   string // the member that it stands in
-	index   int    // its place there
+	array   string // the member that contains it
+	index   int    // its index there
 	change  change // nil: refused when it was read
 	refusal string // the text of its entry in errors; empty: it is accepted
 }
 
-// change is what an element wants.
+// change is what an element asks for.
 type change interface {
 	// names lists the identifiers that the change is about, as the request has them.
 	names() []subject
-	// asks lists whom resolve looks up.
+	// asks lists the users whom resolve looks up.
 	asks() []namedUser
-	// resolve looks up whom the change is about, as things are now, and lists what it reads or changes besides its
-	// names. It is called again when the change had to wait.
+	// resolve looks up whom the change is about, as things are now, and lists what the change reads or changes besides
+	// its names. It is called again if the change had to wait.
 	resolve(x *call.Call) ([]subject, error)
-	// put adds the change, as it was resolved last, to a batch; ok is false when it is about nobody.
+	// put adds the change, as last resolved, to a batch; ok is false when it is about nobody.
 	put(b store.Batch) (ref int, ok bool)
-	// refusal is the text for an outcome, shard.Nobody when put had nothing to do; empty: the element is accepted, with
-	// or without an effect.
+	// refusal returns the text for an outcome, which is shard.Nobody when put had nothing to do. If it is empty, the
+	// element is accepted, with or without an effect.
 	refusal(o shard.Outcome) string
 }
 
-// subject is something that a change reads or changes: a user (number), an identifier (kind and key), or what a user
-// has under an alias label (number and key).
+// subject is something that a change reads or changes: a user (number), an identifier (kind and key), or a user's alias
+// under a label (number and key).
 type subject struct {
 	number uint64
 	kind   op.IDKind
 	key    string
 }
 
-// elements collects the elements of a request; the verdict is what spoils all of it.
+// elements collects the elements of a request; the verdict is about the request as a whole.
 type elements struct {
 	call.Verdict
 	x    *call.Call
 	list []element
 }
 
-// read reads an array of the request. what says what it is an array of; one says what an element wants, or what is
-// wrong with it.
+// read reads an array of the request. what names what the array consists of. one returns what an element asks for, or
+// what is wrong with it.
 func (l *elements) read(array string, v value.Value, what string, one func(value.Value) (change, string)) {
 	if v.Absent() {
 		return
@@ -98,7 +99,7 @@ func (l *elements) readObjects(array string, v value.Value, one func(value.Value
 	})
 }
 
-// apply carries the elements out. When it returns false it has answered: nothing was done, or nobody knows.
+// apply carries the elements out. When it returns false it has answered: nothing was done, or the outcome is unknown.
 func (l *elements) apply(required string, source op.Source) bool {
 	if len(l.list) == 0 {
 		l.Fail(required)
@@ -124,7 +125,7 @@ func (l *elements) apply(required string, source op.Source) bool {
 			l.x.FailEngine(err)
 			return false
 		}
-		for _, e := range waiting { // those before are done, so this is no failed request
+		for _, e := range waiting { // the earlier waves are done, so the request has not failed
 			e.refusal = text
 		}
 		break
@@ -132,11 +133,11 @@ func (l *elements) apply(required string, source op.Source) bool {
 	return true
 }
 
-// wave carries out the elements of which none touches what another before it touches, and returns the others. On an
-// error none is.
+// wave carries out the elements that touch nothing that an earlier element touches, and returns the others. After an
+// error none is carried out.
 func (l *elements) wave(waiting []*element, source op.Source, first bool) (later []*element, err error) {
 	x := l.x
-	if !first { // looks at what the wave before has done
+	if !first { // look at what the previous wave has done
 		x.Reads.Begin()
 	}
 	var asked []namedUser
@@ -157,9 +158,9 @@ func (l *elements) wave(waiting []*element, source op.Source, first bool) (later
 	var members []member
 	touched := map[subject]struct{}{}
 	for i, e := range waiting {
-		// The same name once more: from there on all wait, before anybody is looked up. Else 50 elements about an
-		// address that thousands share would look all of these up for each of the 50, and again for each of the 49 that
-		// are left.
+		// The same name once more: from here on all wait, before anybody is looked up. Otherwise 50 elements about an
+		// address that thousands share would look all of them up for each of the 50, and again for each of the
+		// remaining 49.
 		if touch(touched, e.change.names()) {
 			later = append(later, waiting[i:]...)
 			break
@@ -190,7 +191,7 @@ func (l *elements) wave(waiting []*element, source op.Source, first bool) (later
 	return later, nil
 }
 
-// touch adds subjects to those touched, and says whether one was there already.
+// touch adds subjects to the touched ones, and reports whether one was there already.
 func touch(touched map[subject]struct{}, subjects []subject) (before bool) {
 	for _, s := range subjects {
 		if _, there := touched[s]; there {
@@ -203,8 +204,8 @@ func touch(touched map[subject]struct{}, subjects []subject) (before bool) {
 	return before
 }
 
-// refusalOf is what an element is refused with that the engine has not taken; known is false when nobody knows whether
-// it has.
+// refusalOf returns the text that refuses an element which the engine has not taken; known is false when it is unknown
+// whether the engine has taken it.
 func refusalOf(err error) (text string, known bool) {
 	if err == nil {
 		return "", false
@@ -216,7 +217,7 @@ func refusalOf(err error) (text string, known bool) {
 	return f.Text, true
 }
 
-// accepted is the number of elements that are not refused.
+// accepted returns the number of elements that are not refused.
 func (l *elements) accepted() (n int) {
 	for i := range l.list {
 		if l.list[i].refusal == "" {

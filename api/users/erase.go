@@ -9,9 +9,9 @@ import (
 	"millrace/shard/profile"
 )
 
-// EraseRefused erases what is kept of objects that name users who are about to be deleted, or that somebody wants
-// deleted who isn't there because all his objects were refused. When nothing comes of the deletion, nothing is lost
-// that anybody was promised.
+// EraseRefused erases what is kept of objects that name users who are about to be deleted. That includes users who
+// don't exist because all their objects were refused. If the deletion then fails, nothing is lost that anybody was
+// promised.
 func EraseRefused(
 	ctx context.Context, kept refused.Feed, engine store.Store, reads store.Finder, ws uint32, named []namedUser,
 	numbers ...uint64,
@@ -27,7 +27,7 @@ func EraseRefused(
 	}
 	for i := range named {
 		add(named[i].kind, named[i].key)
-		if named[i].kind == op.Phone { // also one that is no number
+		if named[i].kind == op.Phone { // even if it is not a valid number
 			add(op.Phone, []byte(named[i].sent))
 		}
 	}
@@ -47,7 +47,7 @@ func EraseRefused(
 	return err
 }
 
-// eachIdentifier calls f for all identifiers of a profile but its svc_id.
+// eachIdentifier calls f for all identifiers of a profile except its svc_id.
 func eachIdentifier(blob []byte, f func(kind op.IDKind, key []byte)) {
 	f(op.ExternalID, profile.ExternalID(blob))
 	profile.DeprecatedIDs(blob, func(id []byte) { f(op.ExternalID, id) })

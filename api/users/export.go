@@ -33,7 +33,7 @@ func Export(x *call.Call, body value.Value) {
 			n.one(member, m, n.email)
 		case "phone":
 			n.one(member, m, n.phone)
-		case "device_id": // imported profiles may have devices, but nothing leads from one to its users
+		case "device_id": // imported profiles may have devices, but a device doesn't lead to its users
 			n.one(member, m, func(id string) { n.add(namedUser{sent: id}) })
 		case "fields_to_export":
 			fields = n.fields(m)
@@ -49,8 +49,8 @@ func Export(x *call.Call, body value.Value) {
 	exportAll(x, n.users, fields)
 }
 
-// fields reads fields_to_export. Names that the export doesn't know are left out; when none is left, nothing is
-// exported of a user.
+// fields reads fields_to_export. Names that the export doesn't know are ignored; if none is left, nothing of a user is
+// exported.
 func (n *names) fields(v value.Value) (fields profile.Fields) {
 	if v.Absent() {
 		return 0
@@ -71,18 +71,18 @@ func (n *names) fields(v value.Value) (fields profile.Fields) {
 	return fields
 }
 
-// noField keeps a set that has no known field from meaning all of them.
+// noField keeps a set without known fields from meaning all fields.
 const noField profile.Fields = 1 << 63
 
 const maxFields = 200
 
-// maxExportBytes bounds an answer: an address may be that of 100,000 users. One user more may stand in it.
+// maxExportBytes bounds an answer: 100,000 users may share an address. One more user may exceed it.
 const maxExportBytes = 64 << 20
 
 const textExportTooLarge = "The answer would have more than 64 MiB: name fewer users, " +
 	"or fewer fields in 'fields_to_export'"
 
-// exportAll answers with the users, each once, and the external ids that are nobody's.
+// exportAll answers with the users, each once, and the external ids that nobody has.
 func exportAll(x *call.Call, named []namedUser, fields profile.Fields) {
 	if err := expect(x, shard.OfUsers|shard.OfEmails|shard.OfPhones, named...); err != nil {
 		x.FailEngine(err)
@@ -127,7 +127,7 @@ func exportAll(x *call.Call, named []namedUser, fields profile.Fields) {
 	x.SendRead(fasthttp.StatusCreated)
 }
 
-// ExportOf is how a workspace shows its users: in its currency, with the names of its groups and apps.
+// ExportOf returns how a workspace shows its users: in its currency, with the names of its groups and apps.
 func ExportOf(ws *control.Workspace) profile.Export {
 	return profile.Export{
 		Braze:    ws.Braze(),
@@ -155,7 +155,7 @@ func ExportOf(ws *control.Workspace) profile.Export {
 	}
 }
 
-// currencyDigits is how many digits a currency has behind the point; the track function counts in the same minor units.
+// currencyDigits is how many digits a currency has after the point; the track function counts in the same minor units.
 func currencyDigits(code [3]byte) int {
 	if digits, ok := currency.GetDigits(string(code[:])); ok {
 		return int(digits)
@@ -163,7 +163,7 @@ func currencyDigits(code [3]byte) int {
 	return 2
 }
 
-// appendStrings appends name and an array, nothing when there are none.
+// appendStrings appends name and an array, or nothing if the list is empty.
 func appendStrings(dst []byte, name string, list []string) []byte {
 	if len(list) == 0 {
 		return dst

@@ -12,8 +12,8 @@ import (
 	"millrace/shard/op"
 )
 
-// POST /users/external_ids/rename and POST /users/external_ids/remove (reference.md 4.4): a user gets another external
-// id, and the old one, which is then deprecated, leads to the user until it is removed.
+// POST /users/external_ids/rename and POST /users/external_ids/remove (reference.md 4.4). A rename gives a user another
+// external id; the old one is then deprecated and leads to the user until it is removed.
 
 // RenameExternalIDs serves POST /users/external_ids/rename.
 func RenameExternalIDs(x *call.Call, body value.Value) {
@@ -44,8 +44,8 @@ func (l *elements) appendAccepted(dst []byte, one func([]byte, change) []byte) [
 	return dst
 }
 
-// appendRefusals appends a member with the refused elements: an array of arrays, each an index in the request and a
-// text.
+// appendRefusals appends a member with the refused elements: an array of arrays, each with an index in the request and
+// a text.
 func (l *elements) appendRefusals(dst []byte, member string) []byte {
 	dst = append(value.AppendQuoted(dst, member), ':', '[')
 	for i := range l.list {
@@ -60,7 +60,7 @@ func (l *elements) appendRefusals(dst []byte, member string) []byte {
 // externalIDRename gives the user whose external id is current another one.
 type externalIDRename struct {
 	current, id string
-	number      uint64 // of the user, 0: nobody
+	number      uint64 // of the user; 0: nobody
 }
 
 func (l *elements) readExternalIDRename(v value.Value) (change, string) {
@@ -130,11 +130,11 @@ func RemoveExternalIDs(x *call.Call, body value.Value) {
 	x.Send(fasthttp.StatusCreated, x.Reply)
 }
 
-// externalIDRemoval takes a deprecated external id away.
+// externalIDRemoval removes a deprecated external id.
 type externalIDRemoval struct {
 	id      string
-	number  uint64 // of the user, 0: nobody
-	primary bool   // it is the user's own, not a deprecated one
+	number  uint64 // of the user; 0: nobody
+	primary bool   // it is the user's current one, not a deprecated one
 }
 
 func readExternalIDRemoval(v value.Value) (change, string) {

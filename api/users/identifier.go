@@ -17,10 +17,10 @@ import (
 	"millrace/shard/profile"
 )
 
-// How the companion API names users (service.md 2.1, 2.2, 2.10): reading identifiers, with the texts of /users/track
-// where it has the same rule, and finding who they are.
+// How the companion API names users (service.md 2.1, 2.2, 2.10): it reads identifiers, with the texts of /users/track
+// where the rule is the same, and finds the users.
 
-// maxIDs is how many users a request may name, and how many elements the arrays of one may have together.
+// maxIDs is how many users a request may name, and how many elements the arrays of a request may have together.
 const maxIDs = 50
 
 // textTooMany is the documented name of the error, reference.md 0.2.
@@ -29,10 +29,10 @@ const textTooMany = "The max number of external_ids and aliases per request was 
 // namedUser is an identifier as a request names it.
 type namedUser struct {
 	kind           op.IDKind
-	key            []byte // as the engine wants it
-	known          bool   // false: can't be anybody's (an invalid phone number)
+	key            []byte // in the engine's form
+	known          bool   // false: nobody can have it (an invalid phone number)
 	sent           string // for invalid_user_ids
-	prioritization string // of an email or phone: see prioritize
+	prioritization string // for an email or phone: see prioritize
 }
 
 func externalIDUser(id string) namedUser {
@@ -56,16 +56,16 @@ func svcIDUser(id string) namedUser {
 	return namedUser{kind: op.SvcID, key: []byte(id), known: true, sent: id}
 }
 
-// person is what a request that changes users has to know of one. Not the profile: that may have megabytes, and
-// thousands share an address.
+// person is what a request that changes users has to know of a user. It is not the profile, which may have megabytes
+// while thousands share an address.
 type person struct {
 	number     uint64
-	externalID string // the present one of who was not named by an address
-	identified bool   // he has one
+	externalID string // current one of a user who was not named by an address
+	identified bool   // the user has one
 	updated    int64  // Unix µs
 }
 
-// expect says whom will be asked for, and how much is read of them.
+// expect announces which users will be asked for, and how much of them is read.
 func expect(x *call.Call, extent shard.Extent, named ...namedUser) error {
 	list := make([]shard.Identifier, 0, len(named))
 	for i := range named {
@@ -76,10 +76,10 @@ func expect(x *call.Call, extent shard.Extent, named ...namedUser) error {
 	return x.Reads.Expect(x.Workspace.Number, extent, list...)
 }
 
-// isSane is false for what can't be anybody's.
+// isSane returns false for an identifier that nobody can have.
 func (u *namedUser) isSane() bool { return u.known && len(u.key) <= op.MaxKeyBytes }
 
-// find returns the users that u names, first the one that /users/track would update.
+// find returns the users that u names, beginning with the one that /users/track would update.
 func (u *namedUser) find(x *call.Call) (list []person, err error) {
 	if !u.isSane() {
 		return nil, nil
@@ -98,19 +98,19 @@ func (u *namedUser) find(x *call.Call) (list []person, err error) {
 	return list, err
 }
 
-// lookAhead reads the users whom a request names, some before they are asked for: so it doesn't wait for the disk, or
-// for other nodes, once for each.
+// lookAhead reads the users that a request names, several at a time before they are asked for, so that the request
+// doesn't wait for the disk, or for other nodes, once for each.
 type lookAhead struct {
 	x     *call.Call
 	named []namedUser
-	found [][]store.User // of the names from first on
+	found [][]store.User // users of the names from first on
 	first int
 }
 
-// maxAhead is how many names are looked at at once: profiles may have megabytes.
+// maxAhead is how many names are read at once: profiles may have megabytes.
 const maxAhead = 16
 
-// users yields the users that a name names with a copy of their profiles. Ask for one name after the other.
+// users yields the users of the i-th name with a copy of their profiles. Names must be asked for in order.
 func (l *lookAhead) users(i int) iter.Seq2[store.User, error] {
 	if l.named[i].isAddress() {
 		return l.named[i].sharers(l.x)
@@ -130,7 +130,7 @@ func (l *lookAhead) users(i int) iter.Seq2[store.User, error] {
 	}
 }
 
-// read reads the names from first on: none of the addresses, which thousands may share.
+// read reads the names from first on, except for addresses, which thousands may share.
 func (l *lookAhead) read(first int) error {
 	end := min(first+maxAhead, len(l.named))
 	list := make([]shard.Identifier, end-first)
@@ -156,8 +156,8 @@ func (l *lookAhead) read(first int) error {
 
 func (u *namedUser) isAddress() bool { return u.kind == op.Email || u.kind == op.Phone }
 
-// sharers yields the users who have an address with a copy of their profiles, one at a time. Who was merged away
-// meanwhile comes as whom they were merged into, if that one has the address and doesn't come himself.
+// sharers yields the users who have an address with a copy of their profiles, one at a time. A user who was merged away
+// meanwhile is replaced by the user who remained, if that one has the address and isn't yielded anyway.
 func (u *namedUser) sharers(x *call.Call) iter.Seq2[store.User, error] {
 	return func(yield func(store.User, error) bool) {
 		if !u.isSane() {
@@ -191,7 +191,7 @@ func (u *namedUser) sharers(x *call.Call) iter.Seq2[store.User, error] {
 	}
 }
 
-// isOf says whether a profile has the address.
+// isOf reports whether a profile has the address.
 func (u *namedUser) isOf(blob []byte) bool {
 	email, phone := profile.Addresses(blob)
 	if u.kind == op.Phone {
@@ -200,8 +200,8 @@ func (u *namedUser) isOf(blob []byte) bool {
 	return email != nil && bytes.Equal(op.AppendEmailKey(nil, email.Bytes()), u.key)
 }
 
-// findOrMerged is find for what is written to a svc_id: that of a user who was merged into another one leads to that
-// one (decisions.md D4), behind all that the merged one takes along. The person is who was named.
+// findOrMerged is find for writes to a svc_id: the svc_id of a user who was merged into another one leads to that one
+// (decisions.md D4), after everything that the merged user takes along. The returned person is the one who was named.
 func (u *namedUser) findOrMerged(x *call.Call) ([]person, error) {
 	list, err := u.find(x)
 	if err != nil || len(list) > 0 || u.kind != op.SvcID {
@@ -218,7 +218,7 @@ func (u *namedUser) findOrMerged(x *call.Call) ([]person, error) {
 	return list, err
 }
 
-// findOne returns the one user that u means, or none: of several the prioritization chooses.
+// findOne returns the one user that u means, or none: the prioritization chooses among several.
 func (u *namedUser) findOne(x *call.Call) ([]person, error) {
 	list, err := u.find(x)
 	return prioritize(list, u.prioritization), err
@@ -255,7 +255,7 @@ func readAlias(v value.Value) (label, name, text string) {
 	return parts[1], parts[0], text
 }
 
-// readAliasParts reads names and labels of aliases; text says what is wrong with the first that is no good.
+// readAliasParts reads names and labels of aliases; text says what is wrong with the first invalid one.
 func readAliasParts(v value.Value, members ...string) (parts []string, text string) {
 	parts = make([]string, len(members))
 	for i, m := range v.Pick(members...) {
@@ -302,8 +302,8 @@ func readPrioritization(v value.Value) (prioritization, text string) {
 	return strings.Join(list, " "), ""
 }
 
-// prioritize chooses among several users (service.md 2.10). When more than one is left, it returns none: nothing
-// happens to a user who may not be meant (D4).
+// prioritize chooses among several users (service.md 2.10). If more than one is left, it returns none: nothing happens
+// to a user who may not be meant (D4).
 func prioritize(list []person, prioritization string) []person {
 	for rule := range strings.FieldsSeq(prioritization) {
 		if len(list) < 2 {

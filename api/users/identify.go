@@ -52,17 +52,17 @@ func readMergeBehavior(body value.Value) (mode profile.MergeMode, ok bool) {
 	return 0, false
 }
 
-// identification gives an external id to the user that an alias, email or phone names; or, when somebody has the
-// external id, merges that user away.
+// identification gives an external id to the user that an alias, email or phone names or, if another user has the
+// external id, merges the named user away.
 type identification struct {
 	user       namedUser
 	externalID string
 	mode       profile.MergeMode
-	number     uint64 // of the user, 0: nobody, or somebody who is identified
+	number     uint64 // of the user; 0: nobody, or a user who is already identified
 }
 
 // readIdentification reads an alias, email or phone to identify (service.md 2.11); by is the member that names the
-// user. An invalid prioritization spoils the request (D4), a missing one the element (D9).
+// user. An invalid prioritization refuses the request (D4), a missing one the element (D9).
 func (l *elements) readIdentification(v value.Value, mode profile.MergeMode, by string) (change, string) {
 	m := v.Pick("external_id", by, "prioritization")
 	externalID, named, prioritization := m[0], m[1], m[2]
@@ -114,8 +114,8 @@ func (c *identification) names() []subject {
 
 func (c *identification) asks() []namedUser { return []namedUser{externalIDUser(c.externalID), c.user} }
 
-// resolve looks the user up, and who has the external id. All who share the address count: a change to one may change
-// who is chosen.
+// resolve looks up the user, and who has the external id. All users who share the address count: a change to one may
+// change who is chosen.
 func (c *identification) resolve(x *call.Call) ([]subject, error) {
 	c.number = 0
 	var subjects []subject
@@ -144,6 +144,6 @@ func (c *identification) put(b store.Batch) (ref int, ok bool) {
 	return b.Identify(c.number, []byte(c.externalID), c.mode), true
 }
 
-// refusal: who is not there, not the only one or identified already stays as he is, and that is no error (service.md
-// 2.10).
+// refusal: a user who doesn't exist, is one of several, or is already identified stays unchanged, which is not an error
+// (service.md 2.10).
 func (c *identification) refusal(shard.Outcome) string { return "" }

@@ -11,7 +11,7 @@ import (
 	"millrace/shard/op"
 )
 
-// Texts of POST /users/merge, letter by letter those of service.md 7.
+// Texts of POST /users/merge, exactly those of service.md 7.
 const (
 	textMergeArray      = "'merge_updates' must be an array of objects"
 	textMergeTooMany    = "a single request may not contain more than 50 merge updates"
@@ -23,9 +23,9 @@ const (
 // maxMergeUpdates is how many merges a request may ask for (service.md 2.9).
 const maxMergeUpdates = 50
 
-// Merge serves POST /users/merge (service.md 4.2): all is judged, then all is queued, durably and at once. Whom the
-// identifiers name is looked up now, so a merge concerns those who had them when it was accepted, whatever happens
-// until it is applied.
+// Merge serves POST /users/merge (service.md 4.2): everything is judged, then everything is queued, durably and at
+// once. The users are looked up now, so a merge concerns those who had the identifiers when it was accepted, whatever
+// happens until it is applied.
 func Merge(x *call.Call, body value.Value) {
 	updates, text := readMergeUpdates(x, body)
 	if text != "" {
@@ -61,7 +61,7 @@ func Merge(x *call.Call, body value.Value) {
 // mergeUpdate is a merge update object (service.md 2.9).
 type mergeUpdate struct{ gone, keep namedUser }
 
-// put queues the merge, when it is one of two users.
+// put queues the merge if it is one of two different users.
 func (u *mergeUpdate) put(x *call.Call, b store.Batch) error {
 	gone, err := u.gone.findOne(x)
 	if err != nil {

@@ -35,7 +35,7 @@ func (n *names) list(field string, v value.Value, add func(id string)) {
 	})
 }
 
-// each reads the elements of an array until something is bad; of what is no array it says what is wrong.
+// each reads the elements of an array until something is bad; for anything but an array it reports wrong.
 func (n *names) each(v value.Value, wrong string, read func(e value.Value)) {
 	if v.Absent() {
 		return
@@ -78,7 +78,7 @@ func (n *names) aliases(v value.Value) {
 	})
 }
 
-// one reads a member that holds a single identifier, or, as some clients send, an array of them.
+// one reads a member that holds a single identifier or, as some clients send, an array of them.
 func (n *names) one(field string, v value.Value, add func(id string)) {
 	if v.IsArray() {
 		n.list(field, v, add)
@@ -95,7 +95,7 @@ func (n *names) one(field string, v value.Value, add func(id string)) {
 	add(id)
 }
 
-// phrase is one of ours about identifiers, with the name that the workspace has for a svc_id.
+// phrase returns a text of ours about identifiers, with the workspace's name for a svc_id.
 func phrase(x *call.Call, s string) string {
 	if x.Workspace.Braze() {
 		return strings.ReplaceAll(s, "svc_id", "braze_id")

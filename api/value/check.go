@@ -19,16 +19,16 @@ func (e *badJSON) Error() string {
 	return fmt.Sprintf("Invalid JSON at byte %d: %s", e.offset, e.what)
 }
 
-// checker walks a text and finds the first fault: of grammar, and when it is strict, what is grammatical but not to be
-// trusted (D1), too: a member name twice, a lone surrogate. It goes over each byte once.
+// checker walks a text and finds the first fault: of grammar, and in strict mode also what is grammatical but not to be
+// trusted (D1), a duplicate member name or a lone surrogate. It goes over each byte once.
 type checker struct {
 	text  []byte
-	depth int // how deep values may nest
+	depth int // how deep values may be nested
 	err   *badJSON
 
 	strict  bool
-	outline bool     // objects in the arrays of the outermost object are passed over; their grammar must be good
-	names   [][]byte // of the objects that the walk is in, the innermost last; see isNew
+	outline bool     // objects in the arrays of the outermost object are skipped; their grammar must be good
+	names   [][]byte // of the objects that contain the current place, the innermost last; see isNew
 	scratch []byte
 }
 
@@ -51,7 +51,7 @@ func (c *checker) space(i int) int {
 	return i
 }
 
-// value returns the index behind the value at i, or -1.
+// value returns the index after the value at i, or -1.
 func (c *checker) value(i, depth int) int {
 	if depth > c.depth {
 		return c.fail(i, "nested too deeply")
@@ -137,7 +137,7 @@ func (c *checker) array(i, depth int) int {
 	}
 }
 
-// str checks a string from behind its first quote.
+// str checks a string, starting after its first quote.
 func (c *checker) str(i int) int {
 	for i < len(c.text) {
 		switch b := c.text[i]; {
@@ -164,7 +164,7 @@ func (c *checker) str(i int) int {
 	return c.fail(i, "a string does not end")
 }
 
-// escape is the length of the escape at i, -1 for none.
+// escape returns the length of the escape at i, -1 for none.
 func (c *checker) escape(i int) int {
 	switch c.at(i + 1) {
 	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
@@ -210,7 +210,7 @@ func (c *checker) digits(i int) int {
 	return i
 }
 
-// unquoted is the text of a string, until the next call; ok is false when it has a lone surrogate.
+// unquoted returns the text of a string, valid until the next call; ok is false when it has a lone surrogate.
 func (c *checker) unquoted(quoted []byte) (text []byte, ok bool) {
 	if bytes.IndexByte(quoted, '\\') < 0 {
 		return quoted[1 : len(quoted)-1], true
@@ -233,10 +233,11 @@ func (c *checker) name(i, end, first int, many *map[string]struct{}) bool {
 	return ok
 }
 
-// fewNames is up to how many names of an object are compared one by one, as views of the text: most objects are small.
+// fewNames is the number of an object's names up to which they are compared one by one, as views of the text: most
+// objects are small.
 const fewNames = 16
 
-// isNew notes a member's name, and says whether its object, whose names begin at first, has none like it so far.
+// isNew notes a member's name, and reports whether it is new in its object, whose names begin at first.
 func (c *checker) isNew(name []byte, first int, many *map[string]struct{}) bool {
 	if *many == nil {
 		for _, other := range c.names[first:] {
@@ -246,7 +247,7 @@ func (c *checker) isNew(name []byte, first int, many *map[string]struct{}) bool 
 		}
 		if len(c.names)-first < fewNames {
 			if len(c.scratch) > 0 && len(name) > 0 && &name[0] == &c.scratch[0] {
-				name = bytes.Clone(name) // it was written with an escape
+				name = bytes.Clone(name) // the name was written with an escape
 			}
 			if c.names == nil {
 				c.names = make([][]byte, 0, 4)
@@ -264,7 +265,7 @@ func (c *checker) isNew(name []byte, first int, many *map[string]struct{}) bool 
 	return len(*many) > n
 }
 
-// skipSpace is the index of the next byte from i on that is no space.
+// skipSpace returns the index of the first byte from i on that is not a space.
 func skipSpace(v []byte, i int) int {
 	for v[i] == ' ' || v[i] == '\n' || v[i] == '\r' || v[i] == '\t' {
 		i++
@@ -272,7 +273,7 @@ func skipSpace(v []byte, i int) int {
 	return i
 }
 
-// skip is the index behind the value at i.
+// skip returns the index after the value at i.
 func skip(v []byte, i int) int {
 	depth := 0
 	for {

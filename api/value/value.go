@@ -1,7 +1,7 @@
 // Package value is JSON as requests bring it, read strictly and without building a tree (decisions.md D1). A struct
-// decoder would fold the case of member names and replace invalid UTF-8, both of which can join two users' ids into
-// one; decoding into `any` takes fifty times the body's memory. So: Check proves the grammar once, after which a Value
-// is a piece of the text that is walked without errors.
+// decoder would fold the case of member names and replace invalid UTF-8, both of which can turn two users' ids into
+// one; decoding into `any` takes fifty times the body's memory. Instead, Check proves the grammar once; after that a
+// Value is a piece of the text that is walked without errors.
 package value
 
 import (
@@ -15,8 +15,8 @@ import (
 	"millrace/shard/profile"
 )
 
-// maxNesting is how deep an object may nest (D1); grammarNesting, how deep the scanner goes before it refuses the
-// request.
+// maxNesting is how deep an object may be nested (D1); grammarNesting is how deep the scanner goes before it refuses
+// the request.
 const (
 	maxNesting     = 32
 	grammarNesting = 512
@@ -39,7 +39,7 @@ func Check(text []byte) (Value, error) {
 	return Value(text[start:end]), nil
 }
 
-// errNoObject is what is wrong with JSON that is no object; its grammar is good.
+// errNoObject is the error for JSON that is not an object; its grammar is good.
 var errNoObject = errors.New("the body must be an object")
 
 // Value is the text of one JSON value, checked by Check; it is a view of the body. The nil value is an absent member.
@@ -51,7 +51,7 @@ func (v Value) IsObject() bool { return len(v) > 0 && v[0] == '{' }
 func (v Value) IsArray() bool  { return len(v) > 0 && v[0] == '[' }
 func (v Value) IsString() bool { return len(v) > 0 && v[0] == '"' }
 
-// Str is the text of a string; ok is false for any other value and for one with a lone surrogate.
+// Str returns the text of a string; ok is false for any other value and for a string with a lone surrogate.
 func (v Value) Str() (text string, ok bool) {
 	if !v.IsString() {
 		return "", false
@@ -63,7 +63,7 @@ func (v Value) Str() (text string, ok bool) {
 	return string(b), err == nil
 }
 
-// ID is the text of an identifier: a string, or an integer as its digits (D3). The integer -0 is 0, as in /users/track.
+// ID returns the text of an identifier: a string, or an integer as its digits (D3).
 func (v Value) ID() (text string, ok bool) {
 	if v.IsString() {
 		return v.Str()
@@ -75,13 +75,13 @@ func (v Value) ID() (text string, ok bool) {
 	return strconv.FormatInt(n, 10), true
 }
 
-// Bool is a JSON boolean.
+// Bool returns a JSON boolean.
 func (v Value) Bool() (b, ok bool) {
 	return string(v) == "true", string(v) == "true" || string(v) == "false"
 }
 
-// Members walks an object; any other value has none. Names are resolved; one with a lone surrogate comes as it is
-// written, quotes included.
+// Members walks an object; any other value has no members. Names are unescaped; a name with a lone surrogate comes as
+// it is written, quotes included.
 func (v Value) Members() iter.Seq2[string, Value] {
 	return func(yield func(string, Value) bool) {
 		for quoted, m := range v.pairs() {
@@ -96,7 +96,7 @@ func (v Value) Members() iter.Seq2[string, Value] {
 	}
 }
 
-// Pick finds the members of an object that have these names; the nil value stands for one that isn't there.
+// Pick finds the members of an object with these names; a missing member is the nil value.
 func (v Value) Pick(names ...string) []Value {
 	found := make([]Value, len(names))
 	var c checker
@@ -111,13 +111,13 @@ func (v Value) Pick(names ...string) []Value {
 	return found
 }
 
-// Member is the member of an object with this name, the nil value when there is none.
+// Member returns the member of an object with this name, the nil value when there is none.
 func (v Value) Member(name string) Value { return v.Pick(name)[0] }
 
-// Some says whether v is there and, when it is an array, has elements.
+// Some reports whether v is there and, if it is an array, has elements.
 func (v Value) Some() bool { return !v.Absent() && (!v.IsArray() || v.Count(0) > 0) }
 
-// pairs walks an object with its names as they are written.
+// pairs walks an object, with its names as they are written.
 func (v Value) pairs() iter.Seq2[Value, Value] {
 	return func(yield func(Value, Value) bool) {
 		if !v.IsObject() {
@@ -138,7 +138,7 @@ func (v Value) pairs() iter.Seq2[Value, Value] {
 	}
 }
 
-// Elements walks an array; any other value has none.
+// Elements walks an array; any other value has no elements.
 func (v Value) Elements() iter.Seq2[int, Value] {
 	return func(yield func(int, Value) bool) {
 		if !v.IsArray() {
@@ -157,7 +157,7 @@ func (v Value) Elements() iter.Seq2[int, Value] {
 	}
 }
 
-// Count is the number of elements, counted no further than limit+1.
+// Count returns the number of elements, counted only up to limit+1.
 func (v Value) Count(limit int) int {
 	n := 0
 	for range v.Elements() {
@@ -168,11 +168,11 @@ func (v Value) Count(limit int) int {
 	return n
 }
 
-// Unsafe says what is grammatical but not to be trusted in v (D1): a member name twice, a lone surrogate, nesting
-// deeper than 32. Empty: nothing.
+// Unsafe returns what is grammatical but not to be trusted in v (D1): a duplicate member name, a lone surrogate,
+// nesting deeper than 32. It is empty when there is nothing.
 func (v Value) Unsafe() string { return v.inspect(checker{}) }
 
-// UnsafeRequest is Unsafe for a whole body, apart from objects in its arrays: those are judged one by one, by whoever
+// UnsafeRequest is Unsafe for a whole body, apart from objects in its arrays, which are judged one by one by whoever
 // reads the array.
 func (v Value) UnsafeRequest() string { return v.inspect(checker{outline: true}) }
 
@@ -189,7 +189,7 @@ func AppendQuoted[T []byte | string](dst []byte, text T) []byte {
 	return profile.AppendJSONString(dst, text)
 }
 
-// WithComma appends a comma when something stands before in the array or object that dst ends in.
+// WithComma appends a comma if something precedes in the array or object that dst ends in.
 func WithComma(dst []byte) []byte {
 	if last := dst[len(dst)-1]; last != '[' && last != '{' {
 		dst = append(dst, ',')
