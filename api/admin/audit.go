@@ -16,20 +16,20 @@ import (
 
 // The audit log, for reading only: no route changes or removes an entry.
 
-// auditEntry is an entry as it is shown.
+// auditEntry is an entry in the form in which it is shown.
 type auditEntry struct {
 	Seq   uint64 `json:"seq"`
 	Time  string `json:"time"`            // to the microsecond
 	Actor uint32 `json:"actor,omitempty"` // number of the API key or SCIM token
 	control.Entry
-	Hash string `json:"hash"` // of the chain up to here
+	Hash string `json:"hash"` // hash of the chain up to here
 }
 
 // Paging of the audit log.
 const (
 	defaultAuditLimit = 100
 	maxAuditLimit     = 1000
-	maxAuditScan      = 100_000 // entries that one request looks at, when it asks for some of them only
+	maxAuditScan      = 100_000 // entries that one request looks at when it filters them
 )
 
 func (s *Server) auditRoutes() []route {
@@ -39,7 +39,7 @@ func (s *Server) auditRoutes() []route {
 	}
 }
 
-// listAudit answers with entries in order: from a sequence number on, or the newest; of one workspace or all.
+// listAudit answers with entries in order: from a sequence number on, or the newest ones; of one workspace or of all.
 func (s *Server) listAudit(_ control.Actor, r *http.Request) (any, error) {
 	query := r.URL.Query()
 	limit, err := queryNumber(query, "limit", defaultAuditLimit, maxAuditLimit)
@@ -48,7 +48,7 @@ func (s *Server) listAudit(_ control.Actor, r *http.Request) (any, error) {
 	}
 	answer := struct {
 		Entries []auditEntry `json:"entries"`
-		Next    uint64       `json:"next,omitempty"` // from where to read on; none at the end
+		Next    uint64       `json:"next,omitempty"` // where to read on; absent at the end
 	}{Entries: []auditEntry{}}
 	if !query.Has("from") {
 		answer.Entries, err = s.newestEntries(query, limit)
@@ -73,8 +73,8 @@ func (s *Server) listAudit(_ control.Actor, r *http.Request) (any, error) {
 	return answer, err
 }
 
-// newestEntries are the last limit entries that match, as far as maxAuditScan entries back. It goes back in steps, each
-// as long as all before it.
+// newestEntries returns the last limit entries that match, as far as maxAuditScan entries back. It goes back in steps,
+// each as long as all previous ones together.
 func (s *Server) newestEntries(query url.Values, limit uint64) (found []auditEntry, err error) {
 	end, _ := s.common.Store.AuditEnd()
 	found = []auditEntry{}
@@ -98,7 +98,7 @@ func (s *Server) newestEntries(query url.Values, limit uint64) (found []auditEnt
 	return found[max(uint64(len(found)), limit)-limit:], nil
 }
 
-// matches says whether the query asks for the entry.
+// matches reports whether the query asks for the entry.
 func (e *auditEntry) matches(query url.Values) bool {
 	is := func(name, value string) bool { return !query.Has(name) || query.Get(name) == value }
 	return is("workspace", e.Workspace) && is("kind", e.Kind) && is("id", e.ID)
@@ -115,8 +115,8 @@ func describeEntry(e shard.AuditEntry) auditEntry {
 	return shown
 }
 
-// verifyAudit computes the chain of hashes anew. With seq and hash of an entry that was noted earlier, elsewhere, it
-// also finds a log that was written anew as a whole, or cut short.
+// verifyAudit computes the chain of hashes anew. With seq and hash of an entry that was noted elsewhere earlier, it
+// also detects a log that was rewritten as a whole, or cut short.
 func (s *Server) verifyAudit(_ control.Actor, r *http.Request) (any, error) {
 	query := r.URL.Query()
 	if query.Has("seq") != query.Has("hash") {
@@ -129,7 +129,7 @@ func (s *Server) verifyAudit(_ control.Actor, r *http.Request) (any, error) {
 	answer := struct {
 		IsIntact bool   `json:"intact"`
 		Problem  string `json:"problem,omitempty"`
-		Seq      uint64 `json:"seq"`            // so many entries are as they were written
+		Seq      uint64 `json:"seq"`            // this many entries are as they were written
 		Hash     string `json:"hash,omitempty"` // of the last one: note it elsewhere
 	}{IsIntact: true}
 	answer.Seq, err = s.common.Store.VerifyAudit()

@@ -25,7 +25,7 @@ func (s *Server) censusRoutes() []route {
 	}
 }
 
-// censusAnswer is what is known: the counts of the last time, the count that is under way, why the last one has failed.
+// censusAnswer is what is known: the counts of the last time, the count under way, and why the last one has failed.
 type censusAnswer struct {
 	Counts  *consentCounts `json:"counts,omitempty"`
 	Running *censusRunning `json:"running,omitempty"`
@@ -41,10 +41,10 @@ type consentCounts struct {
 }
 
 type stateCounts struct {
-	OptedIn      *int64 `json:"opted_in,omitempty"` // of the email state alone
+	OptedIn      *int64 `json:"opted_in,omitempty"` // of the email state only
 	Subscribed   int64  `json:"subscribed"`
 	Unsubscribed int64  `json:"unsubscribed"`
-	Unknown      int64  `json:"unknown"` // who have never said anything
+	Unknown      int64  `json:"unknown"` // users who have never stated anything
 }
 
 type groupCounts struct {
@@ -66,7 +66,7 @@ type censusFailed struct {
 	Why string `json:"why"`
 }
 
-// censusOf is the workspace that the path names, when anybody may count.
+// censusOf returns the workspace that the path names, if counting is enabled.
 func (s *Server) censusOf(r *http.Request) (*control.Workspace, error) {
 	if s.options.Census == nil {
 		return nil, fmt.Errorf("count of consent %w: it is switched off", control.ErrNotFound)
@@ -82,7 +82,7 @@ func (s *Server) showCensus(_ control.Actor, r *http.Request) (any, error) {
 	return s.describeCensus(w, s.options.Census.Status(r.Context(), w.Number)), nil
 }
 
-// startCensus begins a count, with an entry of the audit log: it takes a share of the machine.
+// startCensus begins a count, with an entry of the audit log, since it takes a share of the machine.
 func (s *Server) startCensus(by control.Actor, r *http.Request) (any, error) {
 	w, err := s.censusOf(r)
 	if err != nil {
@@ -125,7 +125,7 @@ func (s *Server) describeCensus(w *control.Workspace, known census.Status) (a ce
 	return a
 }
 
-// describeGroupCounts has all groups of the workspace, archived ones too, by name.
+// describeGroupCounts returns all groups of the workspace, including archived ones, by name.
 func (s *Server) describeGroupCounts(w *control.Workspace, counts census.Counts) []groupCounts {
 	groups := []groupCounts{}
 	for _, g := range s.common.Control.Groups.List(w.ID) {

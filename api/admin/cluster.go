@@ -10,22 +10,22 @@ import (
 )
 
 // Cluster is what the admin API needs of the cluster that this server is a node of. Errors wrap control.ErrInvalid,
-// control.ErrNotFound, control.ErrConflict (refused: the text says why), or are those of a Store. entry makes the entry
-// of the audit log for the document that is changed; it may be called more than once, and the last one is stored.
+// control.ErrNotFound, control.ErrConflict (the change is refused, and the text says why), or are those of a Store.
+// entry makes the entry of the audit log for the changed document; it may be called more than once, and its last result
+// is stored.
 type Cluster interface {
 	// Status is encoded as JSON: an object.
 	Status(ctx context.Context) (any, error)
-	// Add takes a node in, at HOST:PORT; of one that is known it changes the address, unless that is empty, or takes a
-	// drain back.
+	// Add adds a node at HOST:PORT. For a known node it changes the address, unless that is empty, or revokes a drain.
 	Add(ctx context.Context, node uint32, address string, entry ClusterEntry) error
-	// Drain has a node give away what it has.
+	// Drain makes a node give away what it has.
 	Drain(ctx context.Context, node uint32, entry ClusterEntry) error
-	// Remove takes a node out for good; by force also one that isn't drained.
+	// Remove removes a node for good; with force it may be a node that isn't drained.
 	Remove(ctx context.Context, node uint32, force bool, entry ClusterEntry) error
 }
 
-// ClusterEntry makes an encoded entry of the audit log: what was done to the document of that kind and id, which was
-// before and is after. details are pairs of names and values.
+// ClusterEntry makes an encoded entry of the audit log: what was done to the document of that kind and id, whose
+// contents were before and are now after. details are pairs of names and values.
 type ClusterEntry = func(what, kind, id string, before, after []byte, details []any) []byte
 
 func (s *Server) clusterRoutes() []route {
@@ -73,7 +73,7 @@ func (s *Server) clusterRoutes() []route {
 
 var errAlone = fmt.Errorf("cluster %w: this server is alone, no node of one", control.ErrNotFound)
 
-// changeCluster makes a change with its entry of the audit log, and logs the entry when the change is made.
+// changeCluster makes a change with its entry of the audit log, and logs the entry once the change is made.
 func (s *Server) changeCluster(by control.Actor, do func(Cluster, ClusterEntry) error) (any, error) {
 	if s.options.Cluster == nil {
 		return nil, errAlone

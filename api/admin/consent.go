@@ -27,7 +27,7 @@ func (s *Server) consentRoutes() []route {
 // consentChange is an entry of a trail: what was set, when, by whom, through what.
 type consentChange struct {
 	ChangedAt string `json:"changed_at"` // when the state was set, to the microsecond
-	// when it reached this user or address: who leaves an address keeps states that were set before
+	// when it reached this user or address: a user who leaves an address keeps states that were set earlier
 	AppliedAt string `json:"applied_at"`
 	State     string `json:"state"` // email_subscribe | subscription_group | hard_bounce | email_spam
 	Value     string `json:"value"` // opted_in, subscribed, unsubscribed | marked | removed
@@ -37,7 +37,7 @@ type consentChange struct {
 	changedBy
 }
 
-// changedBy says who set something, and through what.
+// changedBy says who set something, and through which endpoint.
 type changedBy struct {
 	Source string `json:"source"`           // path of the endpoint, preference center, …
 	Actor  string `json:"actor"`            // api key | admin | server
@@ -62,7 +62,7 @@ func (s *Server) showTrail(_ control.Actor, r *http.Request) (any, error) {
 	}{show}, nil
 }
 
-// trailOf finds whom the query is about.
+// trailOf returns the trail of the user or address that the query names.
 func (s *Server) trailOf(w *control.Workspace, query url.Values) ([]shard.StateChange, error) {
 	id, key, err := s.identifierOf(query)
 	if err != nil {
@@ -94,7 +94,7 @@ func (s *Server) describeChange(w *control.Workspace, c shard.StateChange) conse
 		if c.On {
 			out.Value = "subscribed"
 		}
-		if g := s.common.Control.Groups.Get(w.ID, out.GroupID); g != nil { // an archived one too
+		if g := s.common.Control.Groups.Get(w.ID, out.GroupID); g != nil { // even if it is archived
 			out.GroupName, out.Channel = g.Name, g.Channel
 		}
 	case shard.Bounce, shard.Spam:
@@ -131,7 +131,7 @@ type blockedEmail struct {
 	changedBy
 }
 
-// listBlocked answers with a page of the block list; next, when it is there, leads to the page behind it.
+// listBlocked answers with a page of the block list; next, if there is one, leads to the following page.
 func (s *Server) listBlocked(_ control.Actor, r *http.Request) (any, error) {
 	w, err := s.workspace(r)
 	if err != nil {
@@ -155,7 +155,8 @@ func (s *Server) listBlocked(_ control.Actor, r *http.Request) (any, error) {
 	}{show, next}, nil
 }
 
-// liftBlock takes an address off the block list. It stays unsubscribed: consent doesn't come back by itself.
+// liftBlock removes an address from the block list. The address stays unsubscribed: consent doesn't come back by
+// itself.
 func (s *Server) liftBlock(by control.Actor, r *http.Request) (any, error) {
 	w, err := s.workspace(r)
 	if err != nil {
@@ -176,6 +177,6 @@ func (s *Server) liftBlock(by control.Actor, r *http.Request) (any, error) {
 	defer batch.Release()
 	batch.SetSource(op.SourceAdmin)
 	batch.SetAddressStates(op.Email, key, shard.State{Kind: shard.Bounce})
-	// Whose, the trail of the address knows.
+	// The entry doesn't name the address, whose own trail has the change.
 	return success{}, s.commitAudited(batch, s.common.Control.Entry(by, "block of an email address lifted", w.ID))
 }

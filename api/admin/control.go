@@ -9,8 +9,8 @@ import (
 	"millrace/api/ratelimit"
 )
 
-// The admin API of the control data (decisions.md D7): what the bootstrap file can say, in the same shapes, by the same
-// verbs of package control.
+// The admin API of the control data (decisions.md D7). It does what the bootstrap file can do, in the same shapes and
+// by the same verbs of package control.
 
 func (s *Server) routes() []route {
 	c := s.common.Control
@@ -137,14 +137,14 @@ func (s *Server) workspace(r *http.Request) (*control.Workspace, error) {
 
 // Apps, subscription groups, preference centers, campaigns, canvases: documents that are changed as a whole.
 
-// Where the routes of documents are.
+// Path prefixes of the routes of documents.
 const (
 	ofWorkspace = "/admin/workspaces/{workspace}/"
 	ofCompany   = "/admin/"
 )
 
-// documentRoutes are the routes of a Collection: list, create, read, replace or create, change the members that are
-// sent, remove. summarise, when it is not nil, makes of a document what the list has of it.
+// documentRoutes returns the routes of a Collection: list, create, read, replace or create, change the members that are
+// sent, remove. summarise, if not nil, makes the list's form of a document.
 func documentRoutes[T any](
 	s *Server, base, name string, l *control.Collection[T], summarise func(*T) any,
 ) []route {
@@ -219,7 +219,7 @@ func documentRoutes[T any](
 	}
 }
 
-// checkWorkspace fails when the request's path names a workspace that isn't there.
+// checkWorkspace returns an error when the request's path names a workspace that doesn't exist.
 func (s *Server) checkWorkspace(r *http.Request) error {
 	if r.PathValue("workspace") == "" {
 		return nil
@@ -281,7 +281,7 @@ type adminKey struct {
 	RevokedAt   string   `json:"revoked_at,omitempty"`
 }
 
-// madeKey is a key with its token, this once.
+// madeKey is a key with its token, which is shown only this once.
 type madeKey struct {
 	adminKey
 	Token string `json:"key"`

@@ -16,8 +16,8 @@ import (
 	"millrace/shard/op"
 )
 
-// What is applied, as it is applied: GET /admin/live, a stream of server-sent events (package live). What stands for a
-// change is one JSON object; an event `left_out` says, at most once a second, what was not shown.
+// What is applied, as it is applied: GET /admin/live, a stream of server-sent events (package live). Each change is one
+// JSON object; an event `left_out` says, at most once a second, what was not shown.
 
 // liveItem is an item as it is shown.
 type liveItem struct {
@@ -25,7 +25,8 @@ type liveItem struct {
 	Workspace string `json:"workspace"`
 	Kind      string `json:"kind"`
 
-	// Whose it is: the identifier that the object was sent with, and the id of the user. Without one, of an address.
+	// Whose it is: the identifier that the object was sent with, and the id of the user. Without an id it is about an
+	// address.
 	ExternalID string     `json:"external_id,omitempty"`
 	UserAlias  *liveAlias `json:"user_alias,omitempty"`
 	Email      string     `json:"email,omitempty"`
@@ -51,7 +52,7 @@ type liveAlias struct {
 	Label string `json:"alias_label"`
 }
 
-// liveConsent is of a change of consent.
+// liveConsent is the part of an item that is about a change of consent.
 type liveConsent struct {
 	State     string `json:"state"`
 	Value     string `json:"value"`
@@ -62,15 +63,15 @@ type liveConsent struct {
 
 // liveLeft is what was not shown.
 type liveLeft struct {
-	Out    uint64 `json:"left_out"` // of what was chosen: more than one viewer is shown in a second
-	Unseen uint64 `json:"unseen"`   // about so many objects were not looked at
+	Out    uint64 `json:"left_out"` // chosen, but more than one viewer is shown in a second
+	Unseen uint64 `json:"unseen"`   // about this many objects were not looked at
 }
 
 // Pace of a stream of server-sent events.
 const (
-	livePause = time.Second      // between looks at what was left out, and at whom a viewer wants to see
+	livePause = time.Second      // between checks of what was left out, and of whom a viewer wants to see
 	liveBeat  = 15 * time.Second // between signs of life
-	liveWrite = 10 * time.Second // for a write: who doesn't read is cut off
+	liveWrite = 10 * time.Second // for a write: a client that doesn't read is cut off
 )
 
 // serveLive is GET /admin/live?workspace=&kind=&name=&external_id=….
@@ -87,7 +88,7 @@ func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("X-Accel-Buffering", "no") // proxies are to pass each event on at once
+	w.Header().Set("X-Accel-Buffering", "no") // makes proxies pass each event on at once
 	out := liveWriter{w: w, c: http.NewResponseController(w)}
 	out.send("watching", s.liveNode())
 	out.flush() // it may be long until there is more to send
@@ -115,7 +116,7 @@ func (s *Server) liveNode() any {
 	return node
 }
 
-// liveWatch is one who watches.
+// liveWatch is one watching client.
 type liveWatch struct {
 	viewer *live.Viewer
 	byUser bool
@@ -158,13 +159,13 @@ func (s *Server) beginLive(r *http.Request) (watch liveWatch, err error) {
 	return watch, err
 }
 
-// lookUpLive tells the viewer of whom the user is now: there may be another one, or one at last.
+// lookUpLive tells the viewer who the chosen user is now: that may be another user, or a user who didn't exist before.
 func (s *Server) lookUpLive(watch liveWatch) {
 	if !watch.byUser {
 		return
 	}
 	numbers, err := s.numbersOf(watch.ws, watch.id, watch.key)
-	if err != nil { // the store is busy; whom it was about a second ago will do
+	if err != nil { // the store is busy; the user of a second ago will do
 		return
 	}
 	if watch.id != op.SvcID {
@@ -173,7 +174,7 @@ func (s *Server) lookUpLive(watch liveWatch) {
 	watch.viewer.SetUsers(numbers)
 }
 
-// watchLive passes on what the viewer is shown, until somebody has enough.
+// watchLive passes on what the viewer is shown, until either side ends it.
 func (s *Server) watchLive(ctx context.Context, watch liveWatch, out *liveWriter) {
 	var left live.Left
 	told, looked, wrote := time.Now(), time.Now(), time.Now()
@@ -232,7 +233,7 @@ func (s *Server) describeLive(i *live.Item) liveItem {
 	return out
 }
 
-// name says whose the item is.
+// name sets whose item it is.
 func (i *liveItem) name(id op.IDKind, key []byte) {
 	switch id {
 	case op.ExternalID:
@@ -248,7 +249,7 @@ func (i *liveItem) name(id op.IDKind, key []byte) {
 	}
 }
 
-// liveWriter writes server-sent events, until err.
+// liveWriter writes server-sent events, until err is set.
 type liveWriter struct {
 	w   http.ResponseWriter
 	c   *http.ResponseController

@@ -17,7 +17,7 @@ import (
 	"millrace/ingest/field"
 )
 
-// What was refused (package refused): to list it, to count it, and to send it again.
+// What was refused (package refused): routes to list it, to count it, and to send it again.
 
 func (s *Server) refusedRoutes() []route {
 	const base = "/admin/workspaces/{workspace}/refused"
@@ -31,19 +31,19 @@ func (s *Server) refusedRoutes() []route {
 	}
 }
 
-// refusedEntry is an entry as it is shown.
+// refusedEntry is an entry in the form in which it is shown.
 type refusedEntry struct {
 	ID        string          `json:"id"`
 	At        string          `json:"at"`
 	Key       string          `json:"key_id,omitempty"`
 	KeyName   string          `json:"key_name,omitempty"`
 	RequestID string          `json:"request_id"`
-	Array     string          `json:"input_array,omitempty"` // none: the request was refused as a whole
+	Array     string          `json:"input_array,omitempty"` // empty: the request was refused as a whole
 	Index     int             `json:"index"`
-	IsRefused bool            `json:"refused"` // else values were left out, and the object was accepted
+	IsRefused bool            `json:"refused"` // otherwise values were left out, and the object was accepted
 	Reasons   []refusedReason `json:"reasons"`
 	Size      int             `json:"size,omitempty"`   // of the object
-	Object    string          `json:"object,omitempty"` // as it was sent; none: it is not kept
+	Object    string          `json:"object,omitempty"` // as it was sent; empty: it is not kept
 }
 
 type refusedReason struct {
@@ -64,7 +64,7 @@ func describeRefused(w *control.Workspace, e *refused.Entry) refusedEntry {
 
 const milliLayout = "2006-01-02T15:04:05.000Z"
 
-// keyNumbered is the key with this number, revoked or not.
+// keyNumbered returns the key with this number, revoked or not.
 func keyNumbered(w *control.Workspace, number uint32) (id, name string) {
 	for _, k := range w.Keys {
 		if k.Number == number {
@@ -80,7 +80,7 @@ const (
 	maxRefusedLimit     = 200
 )
 
-// refusedQuery reads what a query of the workspace chooses.
+// refusedQuery reads the query parameters that choose entries of the workspace.
 func (s *Server) refusedQuery(w *control.Workspace, query url.Values) (q refused.Query, err error) {
 	if s.common.Refused == nil {
 		return q, fmt.Errorf("list of refused objects %w: it is switched off", control.ErrNotFound)
@@ -120,7 +120,7 @@ func (s *Server) refusedQuery(w *control.Workspace, query url.Values) (q refused
 	return q, nil
 }
 
-// ofRefused makes a route about what the query of the request chooses.
+// ofRefused makes a route about the entries that the request's query chooses.
 func (s *Server) ofRefused(
 	f func(control.Actor, *http.Request, *control.Workspace, refused.Query) (any, error),
 ) handler {
@@ -137,7 +137,7 @@ func (s *Server) ofRefused(
 	}
 }
 
-// listRefused answers with a page of entries, newest first; next, when it is there, is what to ask for before.
+// listRefused answers with a page of entries, newest first; next, if there is one, is the before of the following page.
 func (s *Server) listRefused(_ control.Actor, r *http.Request, w *control.Workspace, q refused.Query) (any, error) {
 	list, more, err := s.common.Refused.List(r.Context(), q)
 	if err != nil {
@@ -156,7 +156,7 @@ func (s *Server) listRefused(_ control.Actor, r *http.Request, w *control.Worksp
 	return answer, nil
 }
 
-// refusedCount is how many there were in an hour.
+// refusedCount is the count of one hour.
 type refusedCount struct {
 	Hour    string `json:"hour"`
 	Key     string `json:"key_id,omitempty"`
@@ -183,7 +183,7 @@ func (s *Server) countRefused(_ control.Actor, r *http.Request, w *control.Works
 	}{list}, nil
 }
 
-// refusedAt is the entry that the path names, and its workspace.
+// refusedAt returns the entry that the path names, and its workspace.
 func (s *Server) refusedAt(r *http.Request) (w *control.Workspace, e refused.Entry, err error) {
 	if w, err = s.workspace(r); err != nil {
 		return nil, e, err
@@ -221,15 +221,15 @@ func (s *Server) removeRefused(by control.Actor, r *http.Request) (any, error) {
 	return success{}, err
 }
 
-// sentAgain is what became of one that was sent again.
+// sentAgain is the result of sending an entry again.
 type sentAgain struct {
 	Status   int             `json:"status"`
 	Accepted bool            `json:"accepted"`
 	Answer   json.RawMessage `json:"answer"` // of /users/track
 }
 
-// sendRefused sends an object again, as it was or as the body has it: {"object": …}. When it is accepted the entry
-// goes.
+// sendRefused sends an object again, as it was or as the body has it: {"object": …}. If it is accepted, the entry is
+// removed.
 func (s *Server) sendRefused(by control.Actor, r *http.Request) (any, error) {
 	w, e, err := s.refusedAt(r)
 	if err != nil {
@@ -264,7 +264,7 @@ func (s *Server) sendRefused(by control.Actor, r *http.Request) (any, error) {
 	return again, err
 }
 
-// editedObject is the object of a body, the bytes as they were sent; nil: there is none.
+// editedObject returns the object in a body, with its bytes as they were sent; nil: there is none.
 func editedObject(text []byte) ([]byte, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil, nil
@@ -284,7 +284,7 @@ func editedObject(text []byte) ([]byte, error) {
 	return edited.Object, nil
 }
 
-// isSendable says why an entry can't be sent again.
+// isSendable returns why an entry can't be sent again.
 func isSendable(e *refused.Entry) error {
 	switch {
 	case e.Array == "":
@@ -298,11 +298,12 @@ func isSendable(e *refused.Entry) error {
 	return nil
 }
 
-// resendBatch is how many objects are sent again in one request: no plan allows fewer.
+// resendBatch is how many objects one request sends again: no plan allows fewer.
 const resendBatch = 50
 
-// sendAllRefused sends a page of refused objects again, those that were sent first at first. Values that were left out
-// of accepted objects are not among them. Those that are accepted go; next, when it is there, leads to older ones.
+// sendAllRefused sends a page of refused objects again, beginning with those that were sent first. It leaves out
+// entries about values that were left out of accepted objects. Entries whose objects are accepted are removed; next, if
+// there is one, leads to older ones.
 func (s *Server) sendAllRefused(by control.Actor, r *http.Request, w *control.Workspace, q refused.Query) (any, error) {
 	if q.Rule == "" {
 		return nil, fmt.Errorf("%w: rule is required", control.ErrInvalid)

@@ -17,8 +17,9 @@ import (
 	"millrace/api/openapi"
 )
 
-// A request of the public API that an operator tries: it goes through the public door of this process, all of it, with
-// the key that the operator has. What the key may do, from which address, how often: the door says, as to any client.
+// A request of the public API that an operator tries. It goes through the whole public door of this process, with the
+// key that the operator has. The door decides what the key may do, from which address, and how often, as for any
+// client.
 
 func (s *Server) requestRoutes() []route {
 	return []route{
@@ -33,7 +34,7 @@ func (s *Server) listOperations(control.Actor, *http.Request) (any, error) {
 	}{openapi.Operations()}, nil
 }
 
-// triedRequest is what is to be sent. The key is not kept, and the log doesn't have it.
+// triedRequest is the request to be sent. The key is not kept, and is not logged.
 type triedRequest struct {
 	Method string `json:"method"`
 	Target string `json:"target"` // path and query
@@ -41,12 +42,12 @@ type triedRequest struct {
 	Body   string `json:"body"`
 }
 
-// triedAnswer is what the door has said.
+// triedAnswer is the door's answer.
 type triedAnswer struct {
 	Status  int           `json:"status"`
 	Headers []triedHeader `json:"headers"`
 	Body    string        `json:"body"`
-	IsCut   bool          `json:"cut,omitempty"` // it is longer
+	IsCut   bool          `json:"cut,omitempty"` // the text is longer
 }
 
 type triedHeader struct {
@@ -59,7 +60,8 @@ const (
 	maxTriedAnswer = 1 << 20
 )
 
-// tryRequest sends one, with a key of the workspace, and an entry of the audit log before: it may change something.
+// tryRequest sends a request with a key of the workspace. It first makes an entry of the audit log, since the request
+// may change something.
 func (s *Server) tryRequest(by control.Actor, r *http.Request) (any, error) {
 	w, err := s.workspace(r)
 	if err != nil {
@@ -73,7 +75,7 @@ func (s *Server) tryRequest(by control.Actor, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Without the target: it may name a person.
+	// The target is left out: it may name a person.
 	if err := s.common.Control.Audit(by, "request tried", w.ID, "method", tried.Method,
 		"operation", s.operationAt(&tried), "key_id", key); err != nil {
 		return nil, err
@@ -81,8 +83,8 @@ func (s *Server) tryRequest(by control.Actor, r *http.Request) (any, error) {
 	return s.send(by, r.RemoteAddr, &tried)
 }
 
-// checkTried refuses what would be another request than it looks like, and keys of other workspaces; it returns the
-// key's id.
+// checkTried refuses a request that would be another one than it appears to be, and keys of other workspaces. It
+// returns the key's id.
 func (s *Server) checkTried(w *control.Workspace, tried *triedRequest) (id string, err error) {
 	switch tried.Method {
 	case fasthttp.MethodGet, fasthttp.MethodPost, fasthttp.MethodPut, fasthttp.MethodPatch, fasthttp.MethodDelete:
@@ -112,13 +114,13 @@ func (s *Server) checkTried(w *control.Workspace, tried *triedRequest) (id strin
 	return id, nil
 }
 
-// operationAt is the path of the operation that the request is for, as the document has it; empty: none.
+// operationAt returns the path of the operation that the request is for, as the document has it; empty: there is none.
 func (s *Server) operationAt(tried *triedRequest) string {
 	path, _, _ := strings.Cut(tried.Target, "?")
 	return s.public.Operation(tried.Method, path)
 }
 
-// isVisible says whether text has visible ASCII alone, and any.
+// isVisible reports whether text is not empty and has only visible ASCII.
 func isVisible(text string) bool {
 	for i := range len(text) {
 		if text[i] <= ' ' || text[i] > '~' {
@@ -128,7 +130,7 @@ func isVisible(text string) bool {
 	return text != ""
 }
 
-// send has the public door serve the request as if it had come from that address.
+// send makes the public door serve the request as if it had come from the given address.
 func (s *Server) send(by control.Actor, from string, tried *triedRequest) (any, error) {
 	addr, err := net.ResolveTCPAddr("tcp", from)
 	if err != nil {
@@ -151,7 +153,7 @@ func (s *Server) send(by control.Actor, from string, tried *triedRequest) (any, 
 	return describeTried(s.public.Do(&request, addr)), nil
 }
 
-// triedHost is the Host of a request that came by no address of the public door.
+// triedHost is the Host of a request that did not come through an address of the public door.
 const triedHost = "localhost"
 
 func describeTried(response *fasthttp.Response) triedAnswer {

@@ -1,8 +1,9 @@
 // Package admin is the operator's door: health, metrics and the API's documentation for everybody who reaches its
-// listener, pprof and the admin API for who has the admin token. The console asks it in the name of people.
+// listener, pprof and the admin API for holders of the admin token. The console calls the admin API on behalf of
+// people.
 //
-// Its verbs are those of package control, and each change has an entry of the audit log that names who asked. What
-// both doors need is the public one's (package api): store, documents, bounds.
+// Its verbs are those of package control, and each change has an entry of the audit log that names who asked. What both
+// doors need belongs to the public one (package api): store, documents, bounds.
 package admin
 
 import (
@@ -42,15 +43,15 @@ import (
 type Options struct {
 	// Public is the public door, whose store, control documents and bounds are the operator's too. Required.
 	Public *api.Server
-	// Token opens the admin API; see Token. Empty: it is closed, health and metrics are served.
+	// Token opens the admin API; see the function Token. Empty: the API is closed; health and metrics are still served.
 	Token string
-	// Handlers are further routes, by pattern; they are served to holders of the token like the admin API.
+	// Handlers are further routes, by pattern; like the admin API they are served to holders of the token.
 	Handlers map[string]http.HandlerFunc
-	// Live shows what is applied to those who watch; the engine has it as its Tap. nil: nobody can watch.
+	// Live shows what is applied to those who watch; it is the engine's Tap. nil: nobody can watch.
 	Live *live.Hub
-	// Census counts consent. nil: nobody does.
+	// Census counts consent. nil: counting is not possible.
 	Census *census.Counter
-	// Cluster is what this server is a node of; nil: it is alone.
+	// Cluster is the cluster that this server is a node of; nil: the server is alone.
 	Cluster Cluster
 }
 
@@ -65,12 +66,12 @@ type Server struct {
 func New(o Options) *Server { return &Server{options: o, public: o.Public, common: o.Public.Options()} }
 
 // HTTPServer makes the HTTP server of the second listener: health, metrics and the API's documentation for everybody
-// who reaches it, pprof and the admin API for holders of the token (Authorization: Bearer, or as the password of
-// Basic), and the console, which has its own way of finding out who asks; nil: there is none. Serve and shut it down
-// like any http.Server.
+// who reaches it; pprof and the admin API for holders of the token (Authorization: Bearer, or as the password of
+// Basic); and the console, which authenticates in its own way; nil: there is none. Serve and shut it down like any
+// http.Server.
 func (s *Server) HTTPServer(console http.Handler) *http.Server {
 	mux := http.NewServeMux()
-	open := func(path string, handler http.HandlerFunc) { // as all paths, with and without a slash behind it (D1)
+	open := func(path string, handler http.HandlerFunc) { // like all paths, with and without a trailing slash (D1)
 		mux.HandleFunc("GET "+path, handler)
 		mux.HandleFunc("GET "+path+"/{$}", handler)
 	}
@@ -105,7 +106,7 @@ func (s *Server) HTTPServer(console http.Handler) *http.Server {
 	return s.httpServer(mux)
 }
 
-// ConsoleServer makes the HTTP server of a listener that has nothing but the console.
+// ConsoleServer makes the HTTP server of a listener that serves only the console.
 func (s *Server) ConsoleServer(console http.Handler) *http.Server { return s.httpServer(console) }
 
 func (s *Server) httpServer(handler http.Handler) *http.Server {
@@ -120,8 +121,8 @@ func (s *Server) httpServer(handler http.Handler) *http.Server {
 	}
 }
 
-// errorLog takes what net/http logs. But for panics it is trouble of connections: whoever connects, and be it to no
-// more than look who is there, would write a line each time.
+// errorLog takes what net/http logs. Except for panics it is trouble of connections, which is logged at debug level:
+// otherwise anybody who connects, even a port scanner, would cause a log line.
 type errorLog struct{ to *slog.Logger }
 
 // Write takes one line.
@@ -134,14 +135,14 @@ func (l errorLog) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// API serves the admin API without asking for the token: for who has found out otherwise who asks, and says so by
-// As.
+// API serves the admin API without asking for the token. It is for callers that authenticate in another way, and say by
+// As who asks.
 func (s *Server) API() http.Handler {
 	mux := http.NewServeMux()
 	for _, rt := range s.routes() {
 		mux.HandleFunc(rt.pattern, s.serve(s.behindBarrier(rt.handler)))
 	}
-	for _, rt := range s.clusterRoutes() { // these must work when the rest of it doesn't
+	for _, rt := range s.clusterRoutes() { // these must work even when the rest doesn't
 		mux.HandleFunc(rt.pattern, s.serve(rt.handler))
 	}
 	mux.HandleFunc("GET /admin/live", s.serveLive)
@@ -151,7 +152,7 @@ func (s *Server) API() http.Handler {
 	return withoutSlash(mux)
 }
 
-// Patterns are the routes of the admin API, but for those of Options.Handlers.
+// Patterns returns the routes of the admin API, except for those of Options.Handlers.
 func (s *Server) Patterns() (patterns []string) {
 	for _, rt := range slices.Concat(s.routes(), s.clusterRoutes()) {
 		patterns = append(patterns, rt.pattern)
@@ -159,8 +160,8 @@ func (s *Server) Patterns() (patterns []string) {
 	return patterns
 }
 
-// withoutSlash serves the paths of the admin API with and without one trailing slash, and answers what next has no
-// pattern for: 405 when another method of the path has one.
+// withoutSlash serves the paths of the admin API with and without one trailing slash. It answers paths for which next
+// has no pattern: with 405 if another method of the path has one.
 func withoutSlash(next *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if path := r.URL.EscapedPath(); strings.HasPrefix(path, "/admin/") && strings.HasSuffix(path, "/") &&
@@ -191,8 +192,8 @@ func withoutSlash(next *http.ServeMux) http.Handler {
 	})
 }
 
-// route is a line of the admin API; the lines stand in routes. What a handler returns is the answer: a
-// struct, or one of the types below.
+// route is a line of the admin API; the lines are in routes. What a handler returns is the answer: a struct, or one of
+// the types below.
 type route struct {
 	pattern string
 	handler handler
@@ -212,20 +213,20 @@ type (
 	// tagged is a document that If-Match can name: the answer has its ETag.
 	tagged struct {
 		v     any // the answer
-		tag   any // what the ETag is of
+		tag   any // the value that the ETag is of
 		isNew bool
 	}
 )
 
 func (f failure) Error() string { return f.Message }
 
-// failureOf has nothing to say but its status.
+// failureOf returns a failure that says only its status.
 func failureOf(status int) failure { return failure{http.StatusText(status)} }
 
-// errStale is the answer to an If-Match that is not the document's ETag any more.
+// errStale is the answer to an If-Match that is no longer the document's ETag.
 var errStale = errors.New("the document has changed since it was read: read it again")
 
-// etag is the ETag of a value: a digest of its JSON.
+// etag returns the ETag of a value: a digest of its JSON.
 func etag(v any) string {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -235,7 +236,8 @@ func etag(v any) string {
 	return `"` + hex.EncodeToString(sum[:16]) + `"`
 }
 
-// checkMatch is errStale unless the request's If-Match, when it has one, names v; nil when v isn't there.
+// checkMatch returns errStale unless the request has no If-Match or its If-Match names v, which is nil if it doesn't
+// exist.
 func checkMatch[T any](r *http.Request, v *T) error {
 	want := r.Header.Get("If-Match")
 	if want == "" {
@@ -251,9 +253,9 @@ func checkMatch[T any](r *http.Request, v *T) error {
 	return errStale
 }
 
-// requireToken lets holders of the admin token pass. Wrong ones are counted per address like wrong API keys. A browser
-// remembers Basic credentials and sends them along with what any page asks for, a backup or a CPU profile for example;
-// what listens on another port of this host is of the same site to it.
+// requireToken lets holders of the admin token pass. Wrong tokens are counted per address, like wrong API keys. A
+// browser remembers Basic credentials and adds them to whatever any page asks for, for example a backup or a CPU
+// profile; to the browser, anything that listens on another port of this host belongs to the same site.
 func (s *Server) requireToken(next http.Handler) http.Handler {
 	want := keys.DigestOf([]byte(s.options.Token))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -284,20 +286,20 @@ func (s *Server) requireToken(next http.Handler) http.Handler {
 	})
 }
 
-// As is the request as one of by, who is known otherwise than by the token.
+// As returns the request as one made by by, who was authenticated in another way than by the token.
 func As(r *http.Request, by control.Actor) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), actorKey{}, by))
 }
 
 type actorKey struct{}
 
-// personOf is the name of the person whom As has named; empty: the holder of the token.
+// personOf returns the name of the person whom As has named; empty: the holder of the token.
 func personOf(r *http.Request) string {
 	by, _ := r.Context().Value(actorKey{}).(control.Actor)
 	return by.Name
 }
 
-// ActorOf is who makes a request of the admin API: whom As has named, or else the holder of the token.
+// ActorOf returns who makes a request of the admin API: whom As has named, or else the holder of the token.
 func ActorOf(r *http.Request) control.Actor {
 	if by, ok := r.Context().Value(actorKey{}).(control.Actor); ok {
 		return by
@@ -306,8 +308,8 @@ func ActorOf(r *http.Request) control.Actor {
 		RequestID: r.Header.Get("X-Request-Id")}
 }
 
-// behindBarrier has a handler see all that was acknowledged before, by whatever node: it reads, or judges by what is
-// there.
+// behindBarrier makes a handler see everything that any node has acknowledged before, because it reads, or judges by
+// what exists.
 func (s *Server) behindBarrier(handler handler) handler {
 	return func(by control.Actor, r *http.Request) (any, error) {
 		if err := s.common.Store.Barrier(); err != nil {
@@ -392,7 +394,7 @@ func writeAnswer(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(append(text, '\n'))
 }
 
-// withSuccess puts the message into an answer.
+// withSuccess adds the message to an answer.
 func withSuccess(object []byte) []byte {
 	out := append([]byte(nil), object[:len(object)-1]...)
 	if len(out) > 1 {
@@ -409,7 +411,7 @@ func (s *Server) readAll(r *http.Request) ([]byte, error) {
 	return text, nil
 }
 
-// queryNumber reads a number of a query; the default is returned when it isn't there.
+// queryNumber reads a number of a query; it returns otherwise if the number is missing.
 func queryNumber(query url.Values, name string, otherwise, most uint64) (uint64, error) {
 	if !query.Has(name) {
 		return otherwise, nil
@@ -421,7 +423,7 @@ func queryNumber(query url.Values, name string, otherwise, most uint64) (uint64,
 	return n, nil
 }
 
-// timeText shows Unix ms to the second, nothing for 0; microText shows Unix µs.
+// timeText shows Unix ms to the second, nothing for 0; microText does the same for Unix µs.
 func timeText(millis int64) string {
 	if millis == 0 {
 		return ""

@@ -6,12 +6,12 @@ import (
 	"millrace/api/control"
 )
 
-// Streams are documents like others; what they do, package stream does. To rewind one has a verb of its own, because
-// its document may say the same as before.
+// Streams are documents like others; package stream carries them out. Rewinding has a verb of its own, because the
+// document may be the same as before.
 
-// streamRewind is where a stream begins anew.
+// streamRewind says where a stream begins anew.
 type streamRewind struct {
-	From string `json:"from"` // empty: where it began last
+	From string `json:"from"` // empty: where it last began
 }
 
 func (s *Server) streamRoutes() []route {

@@ -12,11 +12,11 @@ import (
 	"millrace/wal/durable"
 )
 
-// tokenFile is where the admin token lies in the data directory.
+// tokenFile is the file of the admin token in the data directory.
 const tokenFile = "admin-token"
 
-// Token reads the admin token of a data directory, or makes it at the first start: a file that only its owner may
-// read. Print path, never the token.
+// Token reads the admin token of a data directory, or makes it at the first start, in a file that only its owner may
+// read. Callers may print path, but never the token.
 func Token(dir string) (token, path string, err error) {
 	path = filepath.Join(dir, tokenFile)
 	text, err := os.ReadFile(path)

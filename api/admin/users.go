@@ -19,8 +19,7 @@ import (
 	"millrace/shard/profile"
 )
 
-// What an operator may ask about users, on the admin listener, and do with one of them; and who the dashboard users
-// are.
+// What an operator may ask about users on the admin listener, and do with one of them; and the list of dashboard users.
 
 func (s *Server) userRoutes() []route {
 	const all, one = "/admin/workspaces/{workspace}/users", "/admin/workspaces/{workspace}/users/{user}"
@@ -35,8 +34,8 @@ func (s *Server) userRoutes() []route {
 	}
 }
 
-// identifierOf reads what a query names a user by: exactly one of external_id, svc_id (or braze_id), alias_label with
-// alias_name, email, phone.
+// identifierOf reads the identifier by which a query names a user: exactly one of external_id, svc_id (or braze_id),
+// alias_label with alias_name, email, phone.
 func (s *Server) identifierOf(query url.Values) (id op.IDKind, key []byte, err error) {
 	var sent []string
 	for _, name := range userParameters {
@@ -70,10 +69,10 @@ func (s *Server) identifierOf(query url.Values) (id op.IDKind, key []byte, err e
 	return id, key, nil
 }
 
-// userParameters are those of a query that name a user.
+// userParameters are the query parameters that name a user.
 var userParameters = []string{"external_id", "svc_id", "braze_id", "alias_label", "alias_name", "email", "phone"}
 
-// numbersOf are those of the users whom an identifier names, the best candidate first.
+// numbersOf returns the numbers of the users that an identifier names, the best candidate first.
 func (s *Server) numbersOf(w *control.Workspace, id op.IDKind, key []byte) (numbers []uint64, err error) {
 	if id == op.SvcID {
 		number, ok := s.common.Store.ParseSvcID(w.Number, key)
@@ -90,13 +89,13 @@ func (s *Server) numbersOf(w *control.Workspace, id op.IDKind, key []byte) (numb
 	return numbers, err
 }
 
-// Paging of users: an address may be that of thousands.
+// Paging of users: thousands may share an address.
 const (
 	defaultUserLimit = 20
 	maxUserLimit     = 100
 )
 
-// findUsers answers with the users whom an identifier names, as an export shows them, and with how many there are.
+// findUsers answers with the users that an identifier names, in the form of an export, and with their number.
 func (s *Server) findUsers(_ control.Actor, r *http.Request) (any, error) {
 	w, err := s.workspace(r)
 	if err != nil {
@@ -131,7 +130,7 @@ func (s *Server) findUsers(_ control.Actor, r *http.Request) (any, error) {
 	return answer, nil
 }
 
-// describeUser is a profile as an export shows it.
+// describeUser returns a profile in the form of an export.
 func (s *Server) describeUser(w *control.Workspace, u store.User) json.RawMessage {
 	show := users.ExportOf(w)
 	show.Number, show.SvcID = u.Number, s.common.Store.AppendSvcID(nil, w.Number, u.Number)
@@ -140,7 +139,7 @@ func (s *Server) describeUser(w *control.Workspace, u store.User) json.RawMessag
 
 var errNoUser = fmt.Errorf("user %w", control.ErrNotFound)
 
-// userAt is the user whom the request's path names by svc_id.
+// userAt returns the user that the request's path names by svc_id.
 func (s *Server) userAt(w *control.Workspace, r *http.Request) (u store.User, err error) {
 	var users []store.User
 	if number, ok := s.common.Store.ParseSvcID(w.Number, []byte(r.PathValue("user"))); ok {
@@ -155,7 +154,7 @@ func (s *Server) userAt(w *control.Workspace, r *http.Request) (u store.User, er
 	return users[0], nil
 }
 
-// ofUser makes a route about the user whom the path names.
+// ofUser makes a route about the user that the path names.
 func (s *Server) ofUser(f func(control.Actor, *http.Request, *control.Workspace, store.User) (any, error)) handler {
 	return func(by control.Actor, r *http.Request) (any, error) {
 		w, err := s.workspace(r)
@@ -170,7 +169,7 @@ func (s *Server) ofUser(f func(control.Actor, *http.Request, *control.Workspace,
 	}
 }
 
-// shownUser is a user, and the svc_ids of those who were merged into him.
+// shownUser is a user, and the svc_ids of the users who were merged into it.
 type shownUser struct {
 	User       json.RawMessage `json:"user"`
 	MergedFrom []string        `json:"merged_from,omitempty"`
@@ -184,14 +183,14 @@ func (s *Server) showUser(_ control.Actor, _ *http.Request, w *control.Workspace
 	return shown, nil
 }
 
-// exportUser is showUser for who takes the answer away, with an entry of the audit log.
+// exportUser is showUser for callers who take the answer away, with an entry of the audit log.
 func (s *Server) exportUser(by control.Actor, r *http.Request, w *control.Workspace, u store.User) (any, error) {
 	return shownUser{User: s.describeUser(w, u)},
 		s.common.Control.Audit(by, "user exported", w.ID, "svc_id", r.PathValue("user"))
 }
 
-// deleteUser removes a user for good. The entry of the audit log stands in the same record, and names the svc_id, which
-// is nobody's from now on.
+// deleteUser removes a user for good. The entry of the audit log is in the same record, and names the svc_id, which
+// belongs to nobody from now on.
 func (s *Server) deleteUser(by control.Actor, r *http.Request, w *control.Workspace, u store.User) (any, error) {
 	if err := s.public.EraseRefused(r.Context(), w.Number, u.Number); err != nil {
 		return nil, err
@@ -207,7 +206,7 @@ func (s *Server) deleteUser(by control.Actor, r *http.Request, w *control.Worksp
 	return success{}, err
 }
 
-// commitAudited commits a batch with an entry of the audit log, and logs it.
+// commitAudited commits a batch with an entry of the audit log, and logs the entry.
 func (s *Server) commitAudited(batch store.Batch, entry control.Entry) error {
 	batch.Audit(entry.Encode())
 	if err := batch.Commit(); err != nil {
@@ -217,7 +216,7 @@ func (s *Server) commitAudited(batch store.Batch, entry control.Entry) error {
 	return nil
 }
 
-// statesChange is what an operator sets of a user's states; what isn't there stays.
+// statesChange is what an operator sets of a user's states; missing members change nothing.
 type statesChange struct {
 	Email  string            `json:"email_subscribe"`     // opted_in, subscribed, unsubscribed
 	Groups map[string]string `json:"subscription_groups"` // id → subscribed, unsubscribed
@@ -271,7 +270,7 @@ func (c *statesChange) states(w *control.Workspace) (states []shard.State, err e
 	return states, nil
 }
 
-// dashboardUser is one as operators see him: with what he may do all in all.
+// dashboardUser is a dashboard user as operators see them, with everything that the user may do.
 type dashboardUser struct {
 	ID             string                  `json:"id"`
 	UserName       string                  `json:"user_name"`
@@ -282,7 +281,7 @@ type dashboardUser struct {
 	Permissions    control.SCIMPermissions `json:"permissions"`
 }
 
-// listDashboardUsers answers with those that SCIM has provisioned.
+// listDashboardUsers answers with the users that SCIM has provisioned.
 func (s *Server) listDashboardUsers(control.Actor, *http.Request) (any, error) {
 	c := s.common.Control
 	return struct {
@@ -295,7 +294,7 @@ func (s *Server) listDashboardUsers(control.Actor, *http.Request) (any, error) {
 	})}, nil
 }
 
-// endSessions signs somebody out of the console, everywhere.
+// endSessions signs a user out of the console, everywhere.
 func (s *Server) endSessions(by control.Actor, r *http.Request) (any, error) {
 	n, err := s.common.Control.EndSessions(by, r.PathValue("user"))
 	return struct {

@@ -1,6 +1,5 @@
-// Package bounded asks other servers, and reads no more of what they answer than it has any use for, and waits for no
-// more of it than there comes something: libraries that ask them read all of it into memory, however much comes, and
-// wait for it for ever.
+// Package bounded limits how much is read of other servers' answers: libraries that ask them read all of an answer into
+// memory, however much comes.
 package bounded
 
 import (
@@ -9,13 +8,13 @@ import (
 	"net/http"
 )
 
-// Transport is Base, with answers of at most Bytes, as they are decompressed; reading on is an error.
+// Transport is Base with answers of at most Bytes, counted decompressed; reading further is an error.
 type Transport struct {
 	Base  http.RoundTripper
 	Bytes int64
 }
 
-// RoundTrip does what Base does.
+// RoundTrip does what Base does, and bounds the answer.
 func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := t.Base.RoundTrip(r)
 	if err == nil {
@@ -29,7 +28,7 @@ type body struct {
 	left, all int64
 }
 
-// Read reads one byte more than there may be, to know whether there is one.
+// Read reads one byte more than is allowed, to find out whether there is one.
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left+1)])
 	if int64(n) > b.left {

@@ -3,12 +3,13 @@
 // asks for it, in the background.
 //
 // Invariants
-//   - One count at a time on a node, and none is begun while another node of the cluster says that it counts.
-//   - A count takes its share of one core and no more (Options.Share): behind each stretch of work it rests.
+//   - A node does one count at a time, and begins none while another node of the cluster says that it counts.
+//   - A count takes its share of one core and no more (Options.Share): it rests after each stretch of work.
 //   - It changes nothing, and holds nothing that a request waits for longer than a read does.
-//   - It is of no one moment: who comes, goes or changes meanwhile is counted as before or as after.
+//   - It is not of a single moment: users who come, go or change meanwhile are counted as before or as after.
 //
-// What was counted last of each workspace is in memory: of the node that has counted, whom the others ask.
+// The last count of each workspace is kept in the memory of the node that has counted, and the other nodes ask that
+// node.
 package census
 
 import (
@@ -42,11 +43,11 @@ type Options struct {
 	Store Store
 	// Share is how much of one core a count takes. Default 0.25.
 	Share float64
-	// Peers are the nodes of the cluster. nil: alone.
+	// Peers are the nodes of the cluster. nil: the server is alone.
 	Peers Peers
-	// Patience is how long a count tries to reach a part of the store that can't be reached. Default a minute.
+	// Patience is how long a count retries while a part of the store can't be reached. Default a minute.
 	Patience time.Duration
-	// Logger. Default: slog.Default().
+	// Logger gets log messages. Default: slog.Default().
 	Logger *slog.Logger
 }
 
@@ -58,7 +59,7 @@ func (o *Options) EnsureDefaults() {
 	}
 }
 
-// Validate says which option is wrong.
+// Validate reports the first wrong option.
 func (o *Options) Validate() error {
 	switch {
 	case o.Store == nil:
@@ -79,7 +80,7 @@ type Result struct {
 	Failed string        `json:"failed,omitempty"` // why there are no counts; empty: there are
 }
 
-// Progress is how far a count is that is under way.
+// Progress is how far a count under way has come.
 type Progress struct {
 	Began time.Time `json:"began"`
 	Done  float64   `json:"done"` // of 1
@@ -88,8 +89,8 @@ type Progress struct {
 
 // Status is what is known of a workspace.
 type Status struct {
-	Counted *Result   `json:"counted,omitempty"` // the last count that came to its end
-	Failed  *Result   `json:"failed,omitempty"`  // one behind it, that did not
+	Counted *Result   `json:"counted,omitempty"` // the last count that was completed
+	Failed  *Result   `json:"failed,omitempty"`  // a later one that was not
 	Running *Progress `json:"running,omitempty"`
 }
 
@@ -97,7 +98,7 @@ type Status struct {
 type Counter struct {
 	options Options
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	running *job       // nil: none
 	known   map[uint32]Status
 	closed  bool
@@ -110,7 +111,7 @@ type job struct {
 	began     time.Time
 	cancel    context.CancelFunc
 	counts    Counts // guarded by Counter.mu
-	pages     int    // partitions that are done, guarded by Counter.mu
+	pages     int    // partitions that are done; guarded by Counter.mu
 }
 
 // New makes a Counter. Close it before the store.
@@ -156,7 +157,7 @@ func (c *Counter) begin(workspace uint32) error {
 	return nil
 }
 
-// stop ends a count of the workspace that is under way on this node, and says whether there was one.
+// stop ends a count of the workspace that is under way on this node, and reports whether there was one.
 func (c *Counter) stop(workspace uint32) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -167,7 +168,7 @@ func (c *Counter) stop(workspace uint32) bool {
 	return true
 }
 
-// end keeps what has come of a count.
+// end keeps the result of a count.
 func (c *Counter) end(j *job, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,7 +193,7 @@ func (c *Counter) end(j *job, err error) {
 	c.known[j.workspace] = s
 }
 
-// own is what this node knows of a workspace.
+// own returns what this node knows of a workspace.
 func (c *Counter) own(workspace uint32) Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -209,7 +210,7 @@ func (c *Counter) isBusy() bool {
 	return c.running != nil
 }
 
-// partitions are those of a store (identity.Partitions).
+// partitions is the number of partitions in a store (identity.Partitions).
 const partitions = 256
 
 // count counts all users of a workspace, partition after partition.
@@ -237,27 +238,27 @@ func (c *Counter) count(ctx context.Context, j *job) error {
 	return nil
 }
 
-// pageOf names some users: those of a partition behind a number.
+// pageOf identifies a page of users: those of a partition after a number.
 type pageOf struct {
 	Workspace uint32 `json:"workspace"`
 	Partition uint8  `json:"partition"`
 	After     uint64 `json:"after"`
 }
 
-// page is what they are.
+// page is the result for such a page.
 type page struct {
 	Counts Counts `json:"counts"`
-	Next   uint64 `json:"next"` // where the next page begins; 0: that was the last one
+	Next   uint64 `json:"next"` // where the next page begins; 0: this was the last one
 }
 
 const (
-	pageEntries  = 1 << 15 // at which a page ends
+	pageEntries  = 1 << 15 // size at which a page ends
 	stretchUsers = 256     // between two rests
 	firstPause   = 100 * time.Millisecond
 	longestPause = 5 * time.Second
 )
 
-// pageWithPatience tries again while a part of the store has no leader, or another node is lost: a page is all of its
+// pageWithPatience retries while a part of the store has no leader, or another node is lost. A page has all of its
 // users or none, so nobody is counted twice.
 func (c *Counter) pageWithPatience(ctx context.Context, of pageOf) (page, error) {
 	end := time.Now().Add(c.options.Patience)
@@ -293,7 +294,7 @@ func (c *Counter) pageHere(ctx context.Context, of pageOf) (p page, err error) {
 	return p, c.restAfter(ctx, time.Since(begun))
 }
 
-// restAfter rests for so long that the work before takes its share of the time, and no more.
+// restAfter rests just long enough for the preceding work to take its share of the time.
 func (c *Counter) restAfter(ctx context.Context, work time.Duration) error {
 	return rest(ctx, time.Duration(float64(work)*(1-c.options.Share)/c.options.Share))
 }

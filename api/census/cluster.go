@@ -11,16 +11,16 @@ import (
 	"millrace/shard"
 )
 
-// In a cluster the node that was asked counts what it holds itself, and has the leaders of the other groups count
-// theirs, page by page. What was counted is known to the node that has done it: who is asked, asks all.
+// In a cluster the node that was asked counts what it holds itself, and makes the leaders of the other groups count
+// theirs, page by page. Only the node that has counted knows the result, so a node that is asked for it asks all nodes.
 
 // Peers are the nodes of the cluster.
 type Peers interface {
 	Self() uint32
-	Nodes() []uint32 // this one included
-	// Leader is who leads the group of a partition; 0: nobody knows.
+	Nodes() []uint32 // including this one
+	// Leader returns the leader of a partition's group; 0: none is known.
 	Leader(partition uint8) uint32
-	// Call has another node's Counter serve a message.
+	// Call makes another node's Counter serve a message.
 	Call(ctx context.Context, node uint32, message []byte) ([]byte, error)
 }
 
@@ -29,7 +29,7 @@ const (
 	askTime  = 2 * time.Second // of another node, for what it knows
 )
 
-// request is what one node asks another, reply what that one says.
+// request is what one node asks another, and reply what that one answers.
 type (
 	request struct {
 		Verb string `json:"verb"`
@@ -78,7 +78,7 @@ func (c *Counter) serve(ctx context.Context, q request) (r reply, err error) {
 	return r, err
 }
 
-// pageBehindBarrier is pageHere for another node, whose count has seen a barrier of its own groups alone.
+// pageBehindBarrier is pageHere for another node, whose count has seen a barrier of its own groups only.
 func (c *Counter) pageBehindBarrier(ctx context.Context, of pageOf) (page, error) {
 	if of.After == 0 {
 		if err := c.options.Store.Barrier(); err != nil {
@@ -88,7 +88,7 @@ func (c *Counter) pageBehindBarrier(ctx context.Context, of pageOf) (page, error
 	return c.pageHere(ctx, of)
 }
 
-// page counts a page, wherever it lies.
+// page counts a page, wherever it is.
 func (c *Counter) page(ctx context.Context, of pageOf) (page, error) {
 	p, err := c.pageHere(ctx, of)
 	if c.options.Peers == nil || !errors.Is(err, shard.ErrUnavailable) {
@@ -116,7 +116,7 @@ func (c *Counter) call(ctx context.Context, node uint32, q request) (r reply, er
 	return r, json.Unmarshal(text, &r)
 }
 
-// ask asks all nodes at once, this one included. Those that can't be reached say nothing.
+// ask asks all nodes at once, including this one. Nodes that can't be reached are left out.
 func (c *Counter) ask(ctx context.Context, q request) []reply {
 	own, err := c.serve(ctx, q)
 	replies := []reply{own}
@@ -143,8 +143,8 @@ func (c *Counter) ask(ctx context.Context, q request) []reply {
 	return replies
 }
 
-// Start begins a count of a workspace. ErrBusy: this node counts already, or another one that can be reached.
-// shard.ErrClosed: after Close.
+// Start begins a count of a workspace. It returns ErrBusy if this node, or another one that can be reached, is already
+// counting, and shard.ErrClosed after Close.
 func (c *Counter) Start(ctx context.Context, workspace uint32) error {
 	for _, r := range c.ask(ctx, request{verbStatus, pageOf{Workspace: workspace}}) {
 		if r.IsBusy {
@@ -154,7 +154,7 @@ func (c *Counter) Start(ctx context.Context, workspace uint32) error {
 	return c.begin(workspace)
 }
 
-// Stop ends a count of a workspace, on whichever node, and says whether there was one.
+// Stop ends a count of a workspace, on whichever node, and reports whether there was one.
 func (c *Counter) Stop(ctx context.Context, workspace uint32) (stopped bool) {
 	for _, r := range c.ask(ctx, request{verbStop, pageOf{Workspace: workspace}}) {
 		stopped = stopped || r.Stopped
@@ -162,7 +162,7 @@ func (c *Counter) Stop(ctx context.Context, workspace uint32) (stopped bool) {
 	return stopped
 }
 
-// Status is what is known of a workspace: what was counted last, on whichever node.
+// Status returns what is known of a workspace: the last count, on whichever node.
 func (c *Counter) Status(ctx context.Context, workspace uint32) (s Status) {
 	for _, r := range c.ask(ctx, request{verbStatus, pageOf{Workspace: workspace}}) {
 		s.Counted, s.Failed = later(s.Counted, r.Status.Counted), later(s.Failed, r.Status.Failed)
@@ -176,7 +176,7 @@ func (c *Counter) Status(ctx context.Context, workspace uint32) (s Status) {
 	return s
 }
 
-// later is the one that has ended later.
+// later returns the result that ended later.
 func later(a, b *Result) *Result {
 	if a == nil || b != nil && b.Ended.After(a.Ended) {
 		return b

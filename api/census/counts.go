@@ -5,14 +5,14 @@ import (
 	"millrace/shard/profile"
 )
 
-// Tally is how many users have which value of one state. Who is in none of them has never said anything.
+// Tally is how many users have which value of one state. A user who is in none of them has never stated anything.
 type Tally struct {
 	OptedIn      int64 `json:"opted_in,omitempty"` // of the email state
 	Subscribed   int64 `json:"subscribed,omitempty"`
 	Unsubscribed int64 `json:"unsubscribed,omitempty"`
 }
 
-// Unknown is how many of so many users have never said anything, or have taken it back.
+// Unknown is how many of that many users have never stated anything, or have withdrawn it.
 func (t Tally) Unknown(users int64) int64 { return users - t.OptedIn - t.Subscribed - t.Unsubscribed }
 
 func (t *Tally) add(o Tally) {
@@ -27,11 +27,11 @@ type Group struct {
 	Tally
 }
 
-// Counts are those of users.
+// Counts are the counts of users.
 type Counts struct {
 	Users  int64   `json:"users"`
 	Email  Tally   `json:"email"`
-	Groups []Group `json:"groups,omitempty"` // in no order, each once
+	Groups []Group `json:"groups,omitempty"` // in no particular order, each once
 }
 
 // Group is the tally of one group.
@@ -62,7 +62,7 @@ func (c *Counts) add(o Counts) {
 	}
 }
 
-// user counts one, who is joined with what the user's addresses have. states is scratch.
+// user counts a user, whose states are joined with those of the user's addresses. states is scratch.
 func (c *Counts) user(u shard.User, states []profile.StateChange) []profile.StateChange {
 	c.Users++
 	states = profile.AppendStates(states[:0], u.Blob)

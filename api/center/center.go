@@ -1,5 +1,5 @@
 // Package center has the endpoints of preference centers (service.md 2.14, 4.13–4.15; decisions.md D6) and their hosted
-// pages (service.md 3.2). What a page shows is package preference's.
+// pages (service.md 3.2). Package preference decides what a page shows.
 package center
 
 import (
@@ -28,7 +28,7 @@ func List(x *call.Call) {
 	x.SendRead(fasthttp.StatusOK)
 }
 
-// appendCenter appends the members that the answers about a center share.
+// appendCenter appends the members that all answers about a center share.
 func appendCenter(dst []byte, p *control.PreferenceCenter) []byte {
 	dst = value.AppendQuoted(append(dst, `"preference_center_api_id":`...), p.ID)
 	dst = append(profile.AppendTime(append(dst, `,"created_at":"`...), p.CreatedAt), '"')
@@ -83,8 +83,8 @@ func Create(x *call.Call, body value.Value) {
 	x.Send(fasthttp.StatusCreated, x.Reply)
 }
 
-// Update serves PUT and POST /preference_center/v1/{id}. The title that is left out becomes the default
-// (service.md 4.15); state, options and the redirect page that are left out stay.
+// Update serves PUT and POST /preference_center/v1/{id}. A missing title becomes the default (service.md 4.15); missing
+// state, options and redirect page stay as they are.
 func Update(x *call.Call, body value.Value) {
 	r := readPreferenceCenter(body, false)
 	if r.Bad != "" {
@@ -117,7 +117,7 @@ func Update(x *call.Call, body value.Value) {
 	x.Send(fasthttp.StatusOK, x.Reply)
 }
 
-// fail answers what control says of a change.
+// fail answers with control's error about a change.
 func fail(x *call.Call, err error) {
 	switch {
 	case errors.Is(err, control.ErrInvalid):
@@ -131,7 +131,7 @@ func fail(x *call.Call, err error) {
 	}
 }
 
-// reason is what control says of a value, for whoever sent it.
+// reason returns control's error about a value, in a form for the sender.
 func reason(err error) string {
 	return strings.TrimPrefix(err.Error(), control.ErrInvalid.Error()+": ")
 }
@@ -185,7 +185,7 @@ func readPreferenceCenter(body value.Value, create bool) (r centerRequest) {
 	return r
 }
 
-// text reads a string; null counts as left out.
+// text reads a string; null counts as missing.
 func (r *centerRequest) text(field string, v value.Value, into *string) {
 	if v.Absent() {
 		return

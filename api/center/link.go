@@ -18,13 +18,13 @@ import (
 
 const (
 	textNoUser = "User not found"
-	// textForeignHost is for who asks for a link, and for who can do something about it.
+	// textForeignHost is for the client that asks for a link, and for whoever can fix the setting.
 	textForeignHost = "No link can be made for the Host of this request. Whoever runs the service can set " +
 		"--public-url, or name the host in --public-hosts"
 )
 
-// Link serves GET and POST /preference_center/v1/{id}/url/{user}: a link to the page of one user, who is named
-// by external id.
+// Link serves GET and POST /preference_center/v1/{id}/url/{user}: a link to the page of one user, who is named by
+// external id.
 func (p *Pages) Link(x *call.Call) {
 	viewport, bad := viewport(x)
 	if bad != "" {
@@ -67,8 +67,8 @@ func (p *Pages) Link(x *call.Call) {
 	x.Send(fasthttp.StatusOK, x.Reply)
 }
 
-// viewport is the content of a viewport tag for this link alone: in preference_center_options or options, an object, as
-// a query parameter (JSON, or options[meta-viewport-content]=…) or in the body of a POST.
+// viewport returns the content of a viewport tag for this link alone. It is in preference_center_options or options, an
+// object, as a query parameter (JSON, or options[meta-viewport-content]=…) or in the body of a POST.
 func viewport(x *call.Call) (content, bad string) {
 	var r centerRequest
 	query := x.Ctx.QueryArgs()
@@ -104,9 +104,9 @@ func viewport(x *call.Call) (content, bad string) {
 	return r.center.Options.Viewport, r.Bad
 }
 
-// address is what links begin with: the setting, or else that of the request, when its Host is one that
-// is known to be ours. A Host that the caller makes up must not stand in a link, which goes out in mails and opens one
-// user's states. X-Forwarded headers are not read.
+// address returns what links begin with: the setting, or else the address of the request if its Host is known to be
+// ours. A Host that the caller makes up must not get into a link, which goes out in mails and opens a user's states.
+// X-Forwarded headers are not read.
 func (p *Pages) address(x *call.Call) (base string, ok bool) {
 	if p.options.URL != "" {
 		return strings.TrimSuffix(p.options.URL, "/"), true
@@ -123,19 +123,19 @@ func (p *Pages) address(x *call.Call) (base string, ok bool) {
 	return scheme + host, ok
 }
 
-// isLocalHost says whether host names local, the address that a connection has come to; port is that of a host without
-// one.
+// isLocalHost reports whether host names local, the address at which a connection has arrived; port is the port of a
+// host without one.
 func isLocalHost(host string, port uint16, local netip.AddrPort) bool {
 	host = withPort(host, port)
 	if name, ok := strings.CutPrefix(host, "localhost:"); ok && local.Addr().IsLoopback() {
 		return name == strconv.Itoa(int(local.Port()))
 	}
 	addr, err := netip.ParseAddrPort(host)
-	zoned := addr.Addr().Is4In6() && addr.Addr().Zone() != "" // a zone of nothing, which Unmap would pass over
+	zoned := addr.Addr().Is4In6() && addr.Addr().Zone() != "" // a zone without meaning, which Unmap would ignore
 	return err == nil && !zoned && netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()) == local
 }
 
-// withPort is a host in small letters, with its port.
+// withPort returns a host in lower case, with its port.
 func withPort(host string, port uint16) string {
 	host = strings.ToLower(host)
 	if i := strings.LastIndexByte(host, ':'); i < 0 || strings.HasSuffix(host, "]") {

@@ -21,10 +21,11 @@ var (
 	policy  = []byte(preference.Policy)
 )
 
-// SetHeaders: the policy; the address, which is the key to the page, in no Referer, no cache, no search engine; no
-// frames; nothing shared with windows of other sites, and no use of the page as a part of theirs.
+// SetHeaders sets the policy. It keeps the address, which is the key to the page, out of Referer headers, caches and
+// search engines. It forbids frames, shares nothing with windows of other sites, and forbids other sites to use the
+// page as a part of theirs.
 func SetHeaders(h *fasthttp.ResponseHeader) {
-	// Requests that can't be read are answered with these headers alone.
+	// Requests that can't be read are answered with only these headers.
 	h.Set(fasthttp.HeaderXContentTypeOptions, "nosniff")
 	h.SetCanonical(headerPolicy, policy)
 	h.SetCanonical(headerReferrerPolicy, []byte("no-referrer"))
@@ -35,7 +36,7 @@ func SetHeaders(h *fasthttp.ResponseHeader) {
 	h.SetCanonical(headerResourcePolicy, []byte("same-origin"))
 }
 
-// notices are the words for what goes wrong with a page.
+// notices are the texts for what goes wrong with a page.
 var notices = map[int]preference.Notice{
 	fasthttp.StatusBadRequest: {Title: "That did not work"},
 	fasthttp.StatusNotFound: {Title: "There is no such page",
@@ -53,7 +54,7 @@ var notices = map[int]preference.Notice{
 		Text: "This is our fault. Please try again later."},
 }
 
-// AppendNotice appends a page about what went wrong: in the words above, or else with text.
+// AppendNotice appends a page about what went wrong: with the texts above, or else with text.
 func AppendNotice(dst []byte, status int, text string) []byte {
 	n, ok := notices[status]
 	if !ok {

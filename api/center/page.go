@@ -25,26 +25,26 @@ import (
 )
 
 // The hosted pages of preference centers (decisions.md D6; service.md 3.2). They are for people and their mail
-// programs: no key, HTML instead of JSON, also for errors, and headers that keep the customer's HTML harmless (see
-// package preference).
+// programs: they need no key, answer with HTML instead of JSON even for errors, and have headers that keep the
+// customer's HTML harmless (see package preference).
 //
-// GET never changes anything: scanners and previews follow links in mails. A form is answered by a redirect to the
-// confirmation, so that loading that again sends nothing again.
+// GET never changes anything, since scanners and previews follow links in mails. A form is answered with a redirect to
+// the confirmation, so that reloading does not send the form again.
 
-// Path is where the pages are: the text of a link follows.
+// Path is the path of the pages; the text of a link follows.
 const Path = "/preferences/"
 
 // linkSecret is the name of the secret that links are signed with.
 const linkSecret = "preference_links"
 
-// maxFormsPerMinute bounds the forms that are sent by one link: each is a write.
+// maxFormsPerMinute bounds the forms that are sent through one link: each is a write.
 const maxFormsPerMinute = 30
 
-// Options of Pages: those of the door.
+// Options of Pages are those of the door.
 type Options struct {
-	URL          string        // what links begin with; empty: the Host of the request, when it is known to be ours
-	Hosts        []string      // those that are ours besides the address that is listened on
-	LinkLife     time.Duration // how long a link is good
+	URL          string        // beginning of links; empty: the Host of the request, when it is known to be ours
+	Hosts        []string      // our hosts besides the address that is listened on
+	LinkLife     time.Duration // how long a link is valid
 	MaxPerMinute int           // pages that one address may ask for
 }
 
@@ -65,7 +65,7 @@ func NewPages(o Options) *Pages {
 	return p
 }
 
-// Admit bounds how often an address asks for pages; else it has answered.
+// Admit bounds how often an address asks for pages; beyond that it answers the request and returns false.
 func (p *Pages) Admit(x *call.Call, from netip.Addr) bool {
 	return p.visits.Allow(from, x.Now, p.options.MaxPerMinute) || tooMany(x)
 }
@@ -80,14 +80,14 @@ func tooMany(x *call.Call) bool {
 // visit is what a link leads to.
 type visit struct {
 	link   preference.Link
-	text   string // of the link
+	text   string // text of the link
 	ws     *control.Workspace
 	center *control.PreferenceCenter
 	user   store.User
 }
 
-// openLink finds out who is there; else it has answered. A link that is not genuine, a deleted user and a removed
-// center look the same.
+// openLink finds out whose page it is; otherwise it answers. A forged link, a deleted user and a removed center look
+// the same.
 func openLink(x *call.Call) (v visit, ok bool) {
 	secret, ok := x.Control.Secret(linkSecret)
 	if !ok { // nothing was ever signed
@@ -124,8 +124,8 @@ func openLink(x *call.Call) (v visit, ok bool) {
 	return v, true
 }
 
-// failExpired: the customer's page for links that no longer lead anywhere, or ours. It shows no user, and redirects
-// nobody.
+// failExpired answers with the customer's page for links that no longer lead anywhere, or with ours. The page shows no
+// user, and redirects nobody.
 func failExpired(x *call.Call, v *visit) {
 	if v.center.RedirectHTML == nil || v.center.State != "active" {
 		x.Fail(fasthttp.StatusGone, "")
@@ -135,8 +135,8 @@ func failExpired(x *call.Call, v *visit) {
 	x.SendRead(fasthttp.StatusGone)
 }
 
-// Show serves GET /preferences/{token}: the page, or with ?saved the confirmation. Of a draft, nobody gets to see
-// anything.
+// Show serves GET /preferences/{token}: the page or, with ?saved, the confirmation. Nobody gets to see anything of a
+// draft.
 func (p *Pages) Show(x *call.Call) {
 	v, ok := openLink(x)
 	if !ok {
@@ -154,7 +154,7 @@ func (p *Pages) Show(x *call.Call) {
 	x.SendRead(fasthttp.StatusOK)
 }
 
-// pathOf is the path of a page, for forms and redirects: it stays on whatever host the page was opened on.
+// pathOf returns the path of a page, for forms and redirects, which stay on the host on which the page was opened.
 func (p *Pages) pathOf(v *visit) string { return p.path + Path + v.text }
 
 func (v *visit) page() preference.Page {
@@ -190,8 +190,8 @@ func (v *visit) subscriber() *preference.Subscriber {
 	return s
 }
 
-// SendForm serves POST /preferences/{token}: the form of the page, or one-click unsubscribe (RFC 8058). The latter
-// works for drafts too: the link is in mails that are out already.
+// SendForm serves POST /preferences/{token}: the form of the page, or one-click unsubscribe (RFC 8058). The latter also
+// works for drafts: the link is in mails that are already out.
 func (p *Pages) SendForm(x *call.Call) {
 	v, ok := openLink(x)
 	if !ok {

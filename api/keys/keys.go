@@ -3,8 +3,8 @@
 //
 // A token that we make is 190 bits of randomness and a checksum, so a plain SHA-256 is enough and cheap: a request's
 // token is hashed, looked up in an immutable Set, and compared in constant time. A Key and a Set never change after
-// they were made, apart from a key's Usage; whoever holds the documents (package control) builds a new Set and swaps
-// it.
+// they were made, apart from a key's Usage; the holder of the documents (package control) builds a new Set and swaps it
+// in.
 package keys
 
 import (
@@ -19,8 +19,8 @@ import (
 	"sync/atomic"
 )
 
-// A token that we make: Prefix or SCIMPrefix, randomDigits digits of base 62, checksumDigits digits of base 62 that
-// hold the CRC-32 of what stands before.
+// A token that we make: Prefix or SCIMPrefix, randomDigits digits of base 62, and checksumDigits digits of base 62 that
+// hold the CRC-32 of everything before them.
 const (
 	Prefix         = "millrace_live_"
 	SCIMPrefix     = "millrace_scim_"
@@ -29,10 +29,10 @@ const (
 	digits         = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 )
 
-// MaxTokenBytes is the longest token that is looked at; a longer one is unknown.
+// MaxTokenBytes is the longest token that is looked up; a longer one is unknown.
 const MaxTokenBytes = 512
 
-// Make returns a new token that begins with prefix. It is shown once and kept by its Digest only.
+// Make returns a new token that begins with prefix. It is shown once; only its Digest is kept.
 func Make(prefix string) string {
 	token := append(make([]byte, 0, 64), prefix...)
 	var random [64]byte
@@ -48,8 +48,8 @@ func Make(prefix string) string {
 	return string(appendChecksum(token, token))
 }
 
-// WellFormed is false for a token that has a prefix of ours and not the right checksum: a typo, and no token of this
-// server. Tokens of another form (given in the bootstrap file) are all well-formed.
+// WellFormed returns false for a token that has a prefix of ours but not the right checksum: it is a typo, and not a
+// token of this server. Tokens of another form (given in the bootstrap file) are all well-formed.
 func WellFormed(token []byte) bool {
 	prefix := prefixOf(token)
 	if prefix == "" {
@@ -63,7 +63,7 @@ func WellFormed(token []byte) bool {
 	return string(appendChecksum(sum[:0], body)) == string(token[len(body):])
 }
 
-// prefixOf is the prefix of ours that a token has, "" when it has none.
+// prefixOf returns the prefix of ours that a token has, "" when it has none.
 func prefixOf(token []byte) string {
 	for _, prefix := range [...]string{Prefix, SCIMPrefix} {
 		if len(token) >= len(prefix) && string(token[:len(prefix)]) == prefix {
@@ -89,7 +89,7 @@ type Digest [sha256.Size]byte
 // DigestOf is the SHA-256 of a token.
 func DigestOf(token []byte) Digest { return sha256.Sum256(token) }
 
-// Hint is what may be shown of a token: nothing but its first and last four characters, and only of a long one.
+// Hint returns what may be shown of a token: its first and last four characters, and only if it is long.
 func Hint(token string) string {
 	if len(token) < 20 {
 		return "…"
@@ -99,13 +99,13 @@ func Hint(token string) string {
 }
 
 // Usage is the part of a key that changes: when it was last used, in whole minutes. It outlives the Key, whose holder
-// hands it to the next one.
+// hands it to the next Key.
 type Usage struct{ minute atomic.Int64 }
 
 // Minute is the Unix minute of the last use; 0 for never.
 func (u *Usage) Minute() int64 { return u.minute.Load() }
 
-// Touch notes a use. It writes at most once a minute.
+// Touch records a use. It writes at most once a minute.
 func (u *Usage) Touch(nowMillis int64) {
 	if minute := nowMillis / 60_000; u.minute.Load() < minute {
 		u.minute.Store(minute)
@@ -135,18 +135,18 @@ func (k *Key) SetRights(permissions, allowList []string) (err error) {
 	return err
 }
 
-// Allows says whether the key holds a permission. The empty name is held by no key.
+// Allows reports whether the key has a permission. No key has the empty one.
 func (k *Key) Allows(permission string) bool {
 	return permission != "" && (k.all || slices.Contains(k.permissions, permission))
 }
 
-// Restricted says whether the key has an allow-list.
+// Restricted reports whether the key has an allow-list.
 func (k *Key) Restricted() bool { return len(k.networks) > 0 }
 
-// AllowsAddr says whether the key may be used from addr.
+// AllowsAddr reports whether the key may be used from addr.
 func (k *Key) AllowsAddr(addr netip.Addr) bool { return !k.Restricted() || Contains(k.networks, addr) }
 
-// Contains says whether one of the networks holds addr. IPv4 addresses in IPv6 form are taken as IPv4.
+// Contains reports whether one of the networks has addr. IPv4 addresses in IPv6 form are taken as IPv4.
 func Contains(networks []netip.Prefix, addr netip.Addr) bool {
 	addr = addr.Unmap()
 	for _, n := range networks {
@@ -177,14 +177,15 @@ func ParseNetworks(list []string) (networks []netip.Prefix, err error) {
 	return networks, nil
 }
 
-// ErrDuplicate is returned by NewSet when two keys have the same token; a request could not tell whose it is.
+// ErrDuplicate is returned by NewSet when two keys have the same token, since a request could not tell which one it
+// uses.
 var ErrDuplicate = errors.New("two API keys have the same token")
 
 // Set finds keys by their tokens. It is immutable; the nil Set is empty.
 type Set struct{ byDigest map[Digest]*Key }
 
-// NewSet makes the Set of the keys that are valid: revoked ones are left out by the caller. Of two with the same token
-// it has the first, and says so: the Set is there beside an error.
+// NewSet makes the Set of the valid keys; the caller leaves out revoked ones. Of two keys with the same token the Set
+// has the first, and NewSet returns the Set together with an error.
 func NewSet(valid []*Key) (s *Set, err error) {
 	s = &Set{byDigest: make(map[Digest]*Key, len(valid))}
 	for _, k := range valid {

@@ -9,17 +9,17 @@ import (
 	"millrace/shard/profile"
 )
 
-// audience are the viewers as the workers see them: a snapshot that nobody changes. It is the shard.Watcher of a record
+// audience is the viewers as the workers see them: a snapshot that nobody changes. It is the shard.Watcher of a record
 // that all of them look at.
 type audience struct {
 	hub        *Hub
 	viewers    []*Viewer
-	workspaces []uint32  // that anybody wants; nil: all
-	narrow     []*Viewer // those who look for something narrow
-	names      [][]byte  // that they look for
-	users      numberSet // whom they look for
+	workspaces []uint32  // those that anybody wants; nil: all
+	narrow     []*Viewer // viewers with a narrow filter
+	names      [][]byte  // names that they look for
+	users      numberSet // users that they look for
 	hasUsers   bool
-	consent    bool // somebody wants changes of consent, of which there are few
+	consent    bool // some viewer wants changes of consent, of which there are few
 }
 
 func newAudience(h *Hub, viewers []*Viewer) *audience {
@@ -48,9 +48,9 @@ func newAudience(h *Hub, viewers []*Viewer) *audience {
 	return a
 }
 
-// of says who looks at a record. Beyond the budget it is those alone who look for something narrow that may be in it.
+// of returns who looks at a record. Beyond the budget these are only viewers whose narrow filter may match it.
 func (a *audience) of(rec *op.Record, objects int) shard.Watcher {
-	// What messages bring has its workspace in it.
+	// A record that messages bring has its workspace inside the messages.
 	if rec.Workspace != 0 && a.workspaces != nil && !slices.Contains(a.workspaces, rec.Workspace) {
 		return nil
 	}
@@ -67,7 +67,7 @@ func (a *audience) of(rec *op.Record, objects int) shard.Watcher {
 	return nil
 }
 
-// hasName says whether a record has a name that somebody looks for.
+// hasName reports whether a record has a name that some viewer looks for.
 func (a *audience) hasName(rec *op.Record) bool {
 	for _, want := range a.names {
 		for _, name := range rec.Names {
@@ -79,10 +79,10 @@ func (a *audience) hasName(rec *op.Record) bool {
 	return false
 }
 
-// Applied is of shard.Watcher.
+// Applied implements shard.Watcher.
 func (a *audience) Applied(rec *op.Record, o op.Op, user uint64) { show(a.viewers, rec, o, user) }
 
-// Changed is of shard.Watcher.
+// Changed implements shard.Watcher.
 func (a *audience) Changed(
 	rec *op.Record, isUser bool, number uint64, id op.IDKind, key []byte, c profile.StateChange,
 ) {
@@ -98,10 +98,10 @@ func (a *audience) Changed(
 	}
 }
 
-// byName is an audience beyond its budget, at a record that has a name which somebody looks for.
+// byName is an audience beyond its budget, for a record with a name that some viewer looks for.
 type byName audience
 
-// Applied is of shard.Watcher.
+// Applied implements shard.Watcher.
 func (a *byName) Applied(rec *op.Record, o op.Op, user uint64) {
 	if a.hub.narrow.Add(-int64(len(a.narrow))) < 0 {
 		a.hub.missed.Add(1)
@@ -110,27 +110,27 @@ func (a *byName) Applied(rec *op.Record, o op.Op, user uint64) {
 	show(a.narrow, rec, o, user)
 }
 
-// Changed is of shard.Watcher.
+// Changed implements shard.Watcher.
 func (a *byName) Changed(rec *op.Record, isUser bool, number uint64, id op.IDKind, key []byte, c profile.StateChange) {
 	(*audience)(a).Changed(rec, isUser, number, id, key, c)
 }
 
-// byUser is an audience beyond its budget, at any other record.
+// byUser is an audience beyond its budget, for any other record.
 type byUser audience
 
-// Applied is of shard.Watcher.
+// Applied implements shard.Watcher.
 func (a *byUser) Applied(rec *op.Record, o op.Op, user uint64) {
 	if a.hasUsers && (a.users.mayHave(user) || a.users.mayHave(o.Number())) {
 		(*byName)(a).Applied(rec, o, user)
 	}
 }
 
-// Changed is of shard.Watcher.
+// Changed implements shard.Watcher.
 func (a *byUser) Changed(rec *op.Record, isUser bool, number uint64, id op.IDKind, key []byte, c profile.StateChange) {
 	(*audience)(a).Changed(rec, isUser, number, id, key, c)
 }
 
-// show shows an object to those who want it.
+// show shows an object to the viewers that want it.
 func show(viewers []*Viewer, rec *op.Record, o op.Op, user uint64) {
 	var item *Item
 	for _, v := range viewers {

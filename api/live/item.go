@@ -26,19 +26,19 @@ var kindNames = [kinds]string{"attributes", "event", "purchase", "consent"}
 
 func (k Kind) String() string { return kindNames[k] }
 
-// KindNamed is the kind with this name.
+// KindNamed returns the kind with this name.
 func KindNamed(name string) (k Kind, ok bool) {
 	i := slices.Index(kindNames[:], name)
 	return Kind(max(i, 0)), i >= 0
 }
 
-// Kinds are some of them, a bit each; none stands for all.
+// Kinds is a set of kinds, a bit each; the empty set stands for all.
 type Kinds uint8
 
 // With adds a kind.
 func (s Kinds) With(k Kind) Kinds { return s | 1<<k }
 
-// Has says whether a kind is among them.
+// Has reports whether a kind is in the set.
 func (s Kinds) Has(k Kind) bool { return s == 0 || s>>k&1 != 0 }
 
 func kindOf(k op.Kind) Kind {
@@ -51,7 +51,7 @@ func kindOf(k op.Kind) Kind {
 	return Attributes
 }
 
-// Item is what a viewer is shown. It is shared and not changed.
+// Item is what a viewer is shown. It is shared and must not be changed.
 type Item struct {
 	Kind      Kind
 	Workspace uint32
@@ -64,7 +64,8 @@ type Item struct {
 
 	Name string // of the event; of a purchase the product
 	Time int64  // of events and purchases, Unix ms
-	// Body are the attributes or properties, a JSON object; nil: there are none. IsCut: they are too long to be shown.
+	// Body is the attributes or properties, a JSON object; nil: there are none. IsCut says that they are too long to be
+	// shown.
 	Body  []byte
 	IsCut bool
 
@@ -75,8 +76,8 @@ type Item struct {
 	Change profile.StateChange // of Consent
 }
 
-// maxBodyBytes is how long an op may be whose attributes or properties are shown: what is made of it is kept for each
-// viewer until he has read it.
+// maxBodyBytes bounds an op whose attributes or properties are shown: the result is kept for each viewer until the
+// viewer has read it.
 const maxBodyBytes = 8 << 10
 
 func newItem(rec *op.Record, o op.Op, user uint64) *Item {

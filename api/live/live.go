@@ -1,13 +1,13 @@
 // Package live shows people what is applied, as it is applied: attributes, events, purchases and changes of consent
-// (shard.Tap). It is made to look at, not to count: when more comes than can be looked at or shown, it is a sample, and
-// says of how much.
+// (shard.Tap). It is made to look at, not to count: when more comes than can be looked at or shown, it shows a sample,
+// and says of how much.
 //
 // Invariants
 //   - While nobody watches, a record costs one atomic load.
-//   - While somebody does, the workers look at so many objects in a second and no more, whatever comes and whoever
-//     watches (Options.Looks): a fixed share of their time. What is narrow, the objects of one user or of one name, has
-//     looks of its own, so that one who waits for an event sees it on a busy server.
-//   - Nobody who reads slowly holds anything: what finds no place in his buffer is left out, and counted.
+//   - While somebody does, the workers look at a bounded number of objects per second, whatever comes and whoever
+//     watches (Options.Looks): a fixed share of their time. Narrow filters, for the objects of one user or of one name,
+//     have looks of their own, so that somebody who waits for an event sees it even on a busy server.
+//   - A slow reader holds up nothing: what doesn't fit into the reader's buffer is left out, and counted.
 //
 // A Hub is safe for concurrent use. A Viewer belongs to one goroutine.
 package live
@@ -28,9 +28,9 @@ import (
 )
 
 var (
-	// ErrFull is returned when as many watch as may; try again when one has gone.
+	// ErrFull is returned when as many viewers watch as may; try again when one has left.
 	ErrFull = errors.New("as many watch as may")
-	// ErrMany is returned when somebody watches as often as one person may.
+	// ErrMany is returned when one person watches as often as one person may.
 	ErrMany = errors.New("you watch in as many places as one person may")
 	// ErrClosed is returned after Close.
 	ErrClosed = errors.New("the live view is closed")
@@ -38,14 +38,14 @@ var (
 
 // Options of a Hub. The zero value of a field means its default.
 type Options struct {
-	// MaxViewers bounds who watch at the same time. Default 32.
+	// MaxViewers bounds the viewers that watch at the same time. Default 32.
 	MaxViewers int
-	// MaxViewersEach bounds how many of them one person may be (Filter.Who). Default 8.
+	// MaxViewersEach bounds how many of them may belong to one person (Filter.Who). Default 8.
 	MaxViewersEach int
 	// PerSecond is how many items one viewer is shown in a second. Default 50.
 	PerSecond int
-	// Looks is how many objects are looked at in a second, times the viewers who look; and as many again for those who
-	// look for something narrow. Default 400,000.
+	// Looks is how many objects are looked at in a second, times the viewers that look, and as many again for viewers
+	// with a narrow filter. Default 400,000.
 	Looks int
 }
 
@@ -57,7 +57,7 @@ func (o *Options) EnsureDefaults() {
 	o.Looks = cmp.Or(o.Looks, 400_000)
 }
 
-// Validate says which option is wrong.
+// Validate reports the first wrong option.
 func (o *Options) Validate() error {
 	switch {
 	case o.MaxViewers < 1 || o.MaxViewers > 1000:
@@ -72,26 +72,26 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// A second has so many slices: budgets are given out anew in each.
+// A second has this many slices; budgets are renewed in each.
 const (
 	slicesASecond = 10
 	slice         = time.Second / slicesASecond
 )
 
-// Hub is the shard.Tap that viewers watch at.
+// Hub is the shard.Tap at which viewers watch.
 type Hub struct {
 	options  Options
 	audience atomic.Pointer[audience] // nil: nobody watches
 	looks    atomic.Int64             // left in this slice
-	narrow   atomic.Int64             // left in this slice, for those who look for something narrow
+	narrow   atomic.Int64             // left in this slice, for viewers with a narrow filter
 	unseen   atomic.Uint64            // objects that were not looked at
-	// among them, such as may be what somebody looks for who looks for something narrow
+	// among unseen objects, those that a narrow filter might have matched
 	missed atomic.Uint64
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	viewers []*Viewer
 	closed  bool
-	stop    chan struct{} // ends the goroutine that gives budgets out; it is there while somebody watches
+	stop    chan struct{} // ends the goroutine that renews budgets, which runs while somebody watches
 }
 
 // NewHub returns a hub with the options, which must be valid.
@@ -113,7 +113,7 @@ func (h *Hub) Close() {
 	h.changed()
 }
 
-// Watch begins to watch. Close the viewer, always.
+// Watch begins to watch. The viewer must always be closed.
 func (h *Hub) Watch(f Filter) (*Viewer, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -132,7 +132,7 @@ func (h *Hub) Watch(f Filter) (*Viewer, error) {
 	return v, nil
 }
 
-// viewersOf is how often somebody watches. The caller holds h.mu.
+// viewersOf returns how often somebody watches. The caller holds h.mu.
 func (h *Hub) viewersOf(who string) (n int) {
 	for _, v := range h.viewers {
 		if v.filter.Who == who {
@@ -142,7 +142,7 @@ func (h *Hub) viewersOf(who string) (n int) {
 	return n
 }
 
-// leave ends a viewer.
+// leave removes a viewer.
 func (h *Hub) leave(v *Viewer) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -153,7 +153,7 @@ func (h *Hub) leave(v *Viewer) {
 	}
 }
 
-// changed makes the audience anew. The caller holds h.mu.
+// changed makes a new audience. The caller holds h.mu.
 func (h *Hub) changed() {
 	if len(h.viewers) == 0 {
 		h.audience.Store(nil)
@@ -171,7 +171,7 @@ func (h *Hub) changed() {
 	}
 }
 
-// tick gives budgets out until stop is closed.
+// tick renews budgets until stop is closed.
 func (h *Hub) tick(stop <-chan struct{}) {
 	t := time.NewTicker(slice)
 	defer t.Stop()
@@ -187,7 +187,7 @@ func (h *Hub) tick(stop <-chan struct{}) {
 	}
 }
 
-// giveOut gives budgets for one slice. The caller holds h.mu.
+// giveOut sets the budgets for one slice. The caller holds h.mu.
 func (h *Hub) giveOut() {
 	h.looks.Store(int64(h.options.Looks / slicesASecond))
 	h.narrow.Store(int64(h.options.Looks / slicesASecond))
@@ -196,7 +196,7 @@ func (h *Hub) giveOut() {
 	}
 }
 
-// Look is of shard.Tap.
+// Look implements shard.Tap.
 func (h *Hub) Look(rec *op.Record, objects int) shard.Watcher {
 	if a := h.audience.Load(); a != nil {
 		return a.of(rec, objects)

@@ -11,26 +11,27 @@ import (
 	"millrace/shard/profile"
 )
 
-// Filter chooses what a viewer is shown. The zero value is everything.
+// Filter chooses what a viewer is shown. The zero value chooses everything.
 type Filter struct {
 	Workspace uint32 // 0: of any
 	Kinds     Kinds  // 0: of any
-	// Name is that of an event, a product, an attribute that is set, a state, or the id of a subscription group; empty:
-	// any.
+	// Name is the name of an event, a product, an attribute that is set, or a state, or the id of a subscription group;
+	// empty: any.
 	Name string
-	// ByUser: of the users alone whom Viewer.SetUsers names.
+	// ByUser restricts the filter to the users that Viewer.SetUsers names.
 	ByUser bool
-	// Who watches: a person, who may do so in a few places. Empty: whoever holds the admin token.
+	// Who watches: a person, who may do so in a few places. Empty: the holder of the admin token.
 	Who string
 }
 
-// isNarrow says whether it chooses so little that it is worth to look for it when not everything can be looked at.
+// isNarrow reports whether the filter chooses so little that its objects are worth looking for when not everything can
+// be looked at.
 func (f *Filter) isNarrow() bool { return f.ByUser || f.Name != "" }
 
 // Left is what a viewer was not shown since the last Read.
 type Left struct {
-	Out    uint64 // of what was chosen: more than PerSecond, or than the viewer has read
-	Unseen uint64 // was not looked at; about
+	Out    uint64 // chosen, but more than PerSecond, or than the viewer has read
+	Unseen uint64 // about how many were not looked at
 }
 
 // Viewer is one who watches.
@@ -48,7 +49,7 @@ type Viewer struct {
 	mu    sync.Mutex // guards items
 	items []*Item
 
-	unseen, missed uint64 // of the hub, at the last Read
+	unseen, missed uint64 // counts of the hub, at the last Read
 }
 
 func newViewer(h *Hub, f Filter) *Viewer {
@@ -62,7 +63,7 @@ func newViewer(h *Hub, f Filter) *Viewer {
 // Close ends watching. It may be called twice.
 func (v *Viewer) Close() { v.hub.leave(v) }
 
-// SetUsers says whose objects a filter by user chooses, by the numbers of profiles and of identifiers
+// SetUsers sets the users whose objects a filter by user chooses, by the numbers of profiles and of identifiers
 // (shard.Coordinator.HomeNumber).
 func (v *Viewer) SetUsers(numbers []uint64) {
 	if slices.Equal(*v.chosen.Load(), numbers) {
@@ -77,8 +78,8 @@ func (v *Viewer) SetUsers(numbers []uint64) {
 	}
 }
 
-// Read waits for something to show, for at most so long, and returns it with what was left out. ErrClosed: the hub is
-// closed.
+// Read waits for something to show, for at most patience, and returns it with what was left out. It returns ErrClosed
+// when the hub is closed.
 func (v *Viewer) Read(ctx context.Context, patience time.Duration) (items []*Item, left Left, err error) {
 	t := time.NewTimer(patience)
 	defer t.Stop()
@@ -97,7 +98,7 @@ func (v *Viewer) Read(ctx context.Context, patience time.Duration) (items []*Ite
 	return items, v.left(), nil
 }
 
-// left is what was left out since the last call.
+// left returns what was left out since the last call.
 func (v *Viewer) left() Left {
 	unseen, missed := v.hub.unseen.Load(), v.hub.missed.Load()
 	left := Left{Out: v.out.Swap(0), Unseen: unseen - v.unseen}
@@ -108,13 +109,13 @@ func (v *Viewer) left() Left {
 	return left
 }
 
-// refill gives the allowance of a slice. What was not used is kept for a second.
+// refill adds the allowance of a slice. Unused allowance is kept for a second.
 func (v *Viewer) refill() {
 	most := int64(v.hub.options.PerSecond)
 	v.allowance.Store(min(max(v.allowance.Load(), 0)+most/slicesASecond, most))
 }
 
-// take says whether the viewer may be shown one more.
+// take reports whether the viewer may be shown one more item.
 func (v *Viewer) take() bool {
 	if v.allowance.Load() > 0 && v.allowance.Add(-1) >= 0 {
 		return true
@@ -123,7 +124,7 @@ func (v *Viewer) take() bool {
 	return false
 }
 
-// push puts an item into the buffer, in the place of the oldest one when it is full.
+// push puts an item into the buffer; if the buffer is full, it replaces the oldest item.
 func (v *Viewer) push(item *Item) {
 	v.mu.Lock()
 	if len(v.items) >= 2*v.hub.options.PerSecond {
@@ -138,14 +139,14 @@ func (v *Viewer) push(item *Item) {
 	}
 }
 
-// wants says whether the filter chooses an object.
+// wants reports whether the filter chooses an object.
 func (v *Viewer) wants(rec *op.Record, o op.Op, user uint64) bool {
 	f := &v.filter
 	return f.Kinds.Has(kindOf(o.Kind())) && (f.Workspace == 0 || f.Workspace == rec.Workspace) &&
 		(!f.ByUser || v.has(user) || v.has(o.Number())) && (f.Name == "" || isNamed(rec, o, f.Name))
 }
 
-// wantsChange says whether it chooses the change of a state.
+// wantsChange reports whether the filter chooses the change of a state.
 func (v *Viewer) wantsChange(rec *op.Record, number uint64, c profile.StateChange) bool {
 	f := &v.filter
 	return f.Kinds.Has(Consent) && (f.Workspace == 0 || f.Workspace == rec.Workspace) && (!f.ByUser || v.has(number)) &&
@@ -154,7 +155,7 @@ func (v *Viewer) wantsChange(rec *op.Record, number uint64, c profile.StateChang
 
 func (v *Viewer) has(number uint64) bool { return slices.Contains(*v.chosen.Load(), number) }
 
-// isNamed says whether an object has a name: of the event, of the product, of an attribute that it sets.
+// isNamed reports whether an object has a name: of the event, of the product, or of an attribute that it sets.
 func isNamed(rec *op.Record, o op.Op, name string) bool {
 	switch o.Kind() {
 	case op.Event:

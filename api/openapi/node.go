@@ -9,7 +9,7 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// members are the names and values of a mapping, in the order written.
+// members yields the names and values of a mapping, in the order written.
 func members(n *yaml.Node) iter.Seq2[string, *yaml.Node] {
 	return func(yield func(string, *yaml.Node) bool) {
 		n = target(n)
@@ -24,7 +24,7 @@ func members(n *yaml.Node) iter.Seq2[string, *yaml.Node] {
 	}
 }
 
-// member is the value at a path of names, nil when there is none.
+// member returns the value at a path of names, nil when there is none.
 func member(n *yaml.Node, path ...string) *yaml.Node {
 	for _, want := range path {
 		var found *yaml.Node
@@ -48,7 +48,7 @@ func target(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// text is a scalar as it is written, at a path of names; "" when there is none.
+// text returns a scalar as it is written, at a path of names; "" when there is none.
 func text(n *yaml.Node, path ...string) string {
 	if n = member(n, path...); n == nil {
 		return ""
@@ -56,7 +56,7 @@ func text(n *yaml.Node, path ...string) string {
 	return n.Value
 }
 
-// elements are those of a sequence.
+// elements returns the elements of a sequence.
 func elements(n *yaml.Node, path ...string) []*yaml.Node {
 	if n = member(n, path...); n == nil {
 		return nil
@@ -64,7 +64,7 @@ func elements(n *yaml.Node, path ...string) []*yaml.Node {
 	return n.Content
 }
 
-// texts are the elements of a sequence of scalars.
+// texts returns the elements of a sequence of scalars.
 func texts(n *yaml.Node, path ...string) (list []string) {
 	for _, e := range elements(n, path...) {
 		list = append(list, text(e))
@@ -72,7 +72,7 @@ func texts(n *yaml.Node, path ...string) (list []string) {
 	return list
 }
 
-// link makes each $ref below n an alias of what it leads to within the whole document.
+// link makes each $ref below n an alias of its target in the whole document.
 func link(whole, n *yaml.Node) {
 	for _, e := range n.Content {
 		if place, ok := strings.CutPrefix(text(e, "$ref"), "#/"); ok { // that of SCIM's resources begins otherwise
@@ -85,7 +85,7 @@ func link(whole, n *yaml.Node) {
 	}
 }
 
-// appendJSON appends a node as JSON, members in the order written. Anchors are written out, and dates stay text.
+// appendJSON appends a node as JSON, with members in the order written. Anchors are expanded, and dates stay text.
 func appendJSON(dst []byte, n *yaml.Node) []byte {
 	switch n = target(n); n.Kind {
 	case yaml.MappingNode:

@@ -1,12 +1,13 @@
 // Package openapi holds the OpenAPI 3.1 document of the public API, as JSON for programs and as a page for people.
 //
 // The document is written by hand, as YAML, in the folder document: openapi.yaml has what all endpoints share, and each
-// other file the paths and schemas of one resource. Both forms are made once, at the first use, and never change
-// afterwards. What the document says is held against the router, against every answer of the tests of package api, and
-// against its own examples.
+// other file has the paths and schemas of one resource. Both forms are made once, at the first use, and never change
+// afterwards. The document is checked against the router, against every answer of the tests of package api, and against
+// its own examples.
 //
 // Two extensions say what OpenAPI has no word for: x-permission is the permission that a key needs (an operation
-// without one is open, or needs the SCIM token), x-rate-limit the bucket that a request counts in, with its default.
+// without one is open, or needs the SCIM token), and x-rate-limit is the bucket that a request counts in, with its
+// default.
 package openapi
 
 import (
@@ -22,7 +23,7 @@ import (
 //go:embed document
 var files embed.FS
 
-// root is the file that the others are added to, in this order, which is also the order of the page.
+// root is the file to which the others are added, in this order, which is also the order of the page.
 const root = "openapi.yaml"
 
 var resources = []string{
@@ -30,7 +31,7 @@ var resources = []string{
 	"service.yaml",
 }
 
-// JSON returns the document. The bytes are shared: don't change them.
+// JSON returns the document. The bytes are shared and must not be changed.
 func JSON() []byte { return made().json }
 
 // ETag names this version of the document: a strong entity tag, with its quotes.
@@ -54,7 +55,7 @@ var made = sync.OnceValue(func() document {
 	return d
 })
 
-// read joins the files. They are part of the program, so what is wrong with them is a bug.
+// read joins the files. They are part of the program, so a fault in them is a bug.
 func read() *yaml.Node {
 	whole := parse(root)
 	for _, name := range resources {
@@ -75,7 +76,7 @@ func parse(name string) *yaml.Node {
 	return d.Content[0]
 }
 
-// join adds the members of from to those of into, and goes down where both have a mapping. Nothing is overwritten.
+// join adds the members of from to those of into, recursively where both have a mapping. Nothing is overwritten.
 func join(into, from *yaml.Node, where string) {
 	for key, value := range members(from) {
 		have := member(into, key)

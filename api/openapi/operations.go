@@ -5,17 +5,17 @@ import (
 	"sync"
 )
 
-// Operation is one that is served to API keys, ready to be tried.
+// Operation is an operation that is served to API keys, ready to be tried.
 type Operation struct {
 	Method     string `json:"method"`
 	Path       string `json:"path"`
 	Summary    string `json:"summary"`
 	Permission string `json:"permission"`
 	Target     string `json:"target"`            // the path with the examples of its parameters
-	Example    string `json:"example,omitempty"` // a body, as JSON; empty: it has none
+	Example    string `json:"example,omitempty"` // a body, as JSON; empty: there is none
 }
 
-// Operations lists them in the order of the document. The slice is shared: don't change it.
+// Operations lists the operations in the order of the document. The slice is shared and must not be changed.
 func Operations() []Operation { return operations() }
 
 var operations = sync.OnceValue(func() (list []Operation) {

@@ -28,7 +28,7 @@ var page = sync.OnceValue(func() []byte {
 	return out.Bytes()
 })
 
-// pageFuncs are what page.html asks of the document. It shows what is there in the order of the document.
+// pageFuncs are the functions that page.html calls on the document. The page follows the order of the document.
 var pageFuncs = template.FuncMap{
 	"at": member, "text": text, "elements": elements, "members": members, "markup": markup, "operations": operationsOf,
 	"access": accessOf, "parameters": parametersOf, "headers": headersOf, "media": mediaOf, "body": bodyOf,
@@ -57,10 +57,10 @@ const (
 	scimAccess = "the SCIM token"
 )
 
-// methods of a path, in the order in which the page shows them.
+// methods are the methods of a path, in the order in which the page shows them.
 var methods = []string{"get", "post", "put", "patch", "delete"}
 
-// operationsOf are those with a tag.
+// operationsOf returns the operations with a tag.
 func operationsOf(whole *yaml.Node, tag string) (list []operation) {
 	for path, item := range members(member(whole, "paths")) {
 		for _, method := range methods {
@@ -72,7 +72,7 @@ func operationsOf(whole *yaml.Node, tag string) (list []operation) {
 	return list
 }
 
-// accessOf says what an operation asks of its caller.
+// accessOf returns what an operation requires of its caller.
 func accessOf(n *yaml.Node) string {
 	for _, requirement := range elements(n, "security") {
 		if member(requirement, "scimToken") != nil {
@@ -82,7 +82,7 @@ func accessOf(n *yaml.Node) string {
 	return text(n, "x-permission")
 }
 
-// described is the row of a parameter or a header.
+// described returns the row of a parameter or a header.
 func described(name string, n *yaml.Node) field {
 	row := fieldOf(name, member(n, "schema"), text(n, "required") == "true", 0)
 	row.In = text(n, "in")
@@ -106,7 +106,7 @@ func headersOf(n *yaml.Node) (rows []field) {
 	return rows
 }
 
-// mediaOf is the media type of a body; others have the same.
+// mediaOf returns the media type of a body; others have the same content.
 func mediaOf(n *yaml.Node) string {
 	for media := range members(member(n, "content")) {
 		return media
@@ -114,7 +114,7 @@ func mediaOf(n *yaml.Node) string {
 	return ""
 }
 
-// bodyOf lists the members of a body, those of objects within it below them.
+// bodyOf lists the members of a body, with those of objects in it below them.
 func bodyOf(n *yaml.Node) (rows []field) {
 	schema := member(n, "content", mediaOf(n), "schema")
 	if schema == nil {
@@ -150,7 +150,7 @@ func examplesOf(n *yaml.Node) (list []example) {
 	return list
 }
 
-// messagesOf are those of the examples of a failure.
+// messagesOf returns the messages in the examples of a failure.
 func messagesOf(n *yaml.Node) (list []string) {
 	for _, e := range members(member(n, "content", mediaOf(n), "examples")) {
 		for _, name := range []string{"message", "detail"} {
@@ -162,7 +162,7 @@ func messagesOf(n *yaml.Node) (list []string) {
 	return list
 }
 
-// requestsOf are the examples of a request as commands for a shell; at least one.
+// requestsOf returns the examples of a request as commands for a shell; at least one.
 func requestsOf(o operation) []example {
 	list := examplesOf(member(o.Node, "requestBody"))
 	if list == nil {
@@ -174,7 +174,7 @@ func requestsOf(o operation) []example {
 	return list
 }
 
-// urlOf is the path of an operation with the examples of its parameters.
+// urlOf returns the path of an operation with the examples of its parameters.
 func urlOf(o operation) string {
 	path, query := o.Path, url.Values{}
 	for _, p := range elements(o.Node, "parameters") {
@@ -193,7 +193,7 @@ func urlOf(o operation) string {
 	return path
 }
 
-// curl is a request as a command for a shell, with the server in $MILLRACE and the key in $KEY.
+// curl returns a request as a command for a shell, with the server in $MILLRACE and the key in $KEY.
 func curl(o operation, body string) string {
 	var b strings.Builder
 	b.WriteString("curl -s ")
@@ -242,7 +242,7 @@ func appendMembers(rows []field, n *yaml.Node, depth int) []field {
 func fieldOf(name string, n *yaml.Node, required bool, depth int) field {
 	f := field{Name: name, Type: typeOf(n), Depth: depth, Required: required}
 	f.Description = markup(member(n, "description"))
-	if items := member(n, "items"); items != nil { // the rules of an array's elements stand with the array
+	if items := member(n, "items"); items != nil { // the rules of an array's elements are shown with the array
 		if f.Description == "" {
 			f.Description = markup(member(items, "description"))
 		}
@@ -276,7 +276,7 @@ func typeOf(n *yaml.Node) string {
 	return strings.Join(types, " or ")
 }
 
-// rulesOf says in words what a schema allows besides its type.
+// rulesOf returns in words what a schema allows besides its type.
 func rulesOf(n *yaml.Node) (rules []string) {
 	for _, rule := range []struct{ keyword, words string }{
 		{"const", "always "}, {"format", "format "}, {"pattern", "matches "}, {"default", "default "},

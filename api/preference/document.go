@@ -7,7 +7,7 @@ import (
 	tokens "golang.org/x/net/html"
 )
 
-// Page is what a preference center shows, besides its HTML. None of it is read for tags.
+// Page is what a preference center shows besides its HTML. No tags are replaced in it.
 type Page struct {
 	Title    string
 	Viewport string // content of the viewport tag; empty: none
@@ -19,19 +19,20 @@ type Icon struct {
 	Rel, Type, Sizes, Color, Href string
 }
 
-// Render makes the page of one user: tags replaced, form filled in, a whole document. submitURL is where the form goes,
-// a path.
+// Render makes the page of one user, a whole document: tags are replaced, and the form is filled in. submitURL is where
+// the form goes, a path.
 func (p Page) Render(text, submitURL string, s *Subscriber) []byte {
 	return p.document(fill(replaceTags(text, submitURL, s), s))
 }
 
-// RenderForNobody makes a page that shows no user: an expired link leads to it. Its tags are replaced by nothing.
+// RenderForNobody makes a page that shows no user, to which an expired link leads. Its tags are replaced by nothing.
 func (p Page) RenderForNobody(text string) []byte {
 	return p.document(replaceTags(text, "", &Subscriber{}))
 }
 
-// document completes text to a document. Text that begins with a doctype, <html>, <head> or <body> is one already and
-// gets what it lacks: the doctype, a title, and the tags of p in its head. Anything else becomes the body of one.
+// document completes text to a document. Text that begins with a doctype, <html>, <head> or <body> already is one and
+// gets what it lacks: the doctype, a title, and the tags of p in its head. Any other text becomes the body of a
+// document.
 func (p Page) document(text string) []byte {
 	o := outlineOf(text)
 	if !o.whole {
@@ -40,12 +41,12 @@ func (p Page) document(text string) []byte {
 	}
 	out := text[:o.head] + p.head(!o.title) + text[o.head:]
 	if !o.doctype {
-		out = "<!doctype html>\n" + out // without it browsers are in quirks mode
+		out = "<!doctype html>\n" + out // without it browsers use quirks mode
 	}
 	return []byte(out)
 }
 
-// head is the tags of p.
+// head returns the tags of p.
 func (p Page) head(withTitle bool) string {
 	var b strings.Builder
 	if withTitle {
@@ -67,7 +68,7 @@ func (p Page) head(withTitle bool) string {
 	return b.String()
 }
 
-// outline is what document has to know of a text.
+// outline is what document has to know about a text.
 type outline struct {
 	whole   bool
 	doctype bool
@@ -78,7 +79,7 @@ type outline struct {
 // outlineOf reads text up to its body.
 func outlineOf(text string) (o outline) {
 	z := tokens.NewTokenizer(strings.NewReader(text))
-	at, inside := 0, false // inside: of an element of the head that has text
+	at, inside := 0, false // of an element of the head that contains text
 	for {
 		kind := z.Next()
 		raw := z.Raw()

@@ -6,15 +6,15 @@ import (
 	"golang.org/x/net/html"
 )
 
-// fill sets the controls of the form to the present states, since no script can. It touches the tags of controls that
+// fill sets the controls of the form to the current states, since no script can. It changes the tags of controls that
 // are named by a form_field_name tag; the rest of the HTML comes out byte for byte.
 //
-//   - A radio button is checked, and an option selected, when its value is the state. When no option is, an unchanged
-//     one is, which shows nothing and changes nothing.
-//   - A checkbox is ticked when its value is the state (or it says subscribed and the state is opted_in, which it then
-//     keeps). A box that is not ticked is not sent, so a hidden field of the same name stands before it, for that case:
-//     of a box that was ticked it takes the consent back; of one that was not, it leaves the state as it is. So a form
-//     that is sent as it was shown changes nothing, and no box is consent that nobody gave.
+//   - A radio button is checked, and an option selected, when its value is the state. When no option is, an empty one
+//     is selected, which changes nothing.
+//   - A checkbox is ticked when its value is the state (or when it says subscribed and the state is opted_in, which it
+//     then keeps). Browsers don't send a box that is not ticked, so a hidden field of the same name precedes it for
+//     that case. If the box was shown ticked, the hidden field withdraws the consent; otherwise it leaves the state as
+//     it is. So a form that is sent as it was shown changes nothing, and no box gives consent that nobody gave.
 //   - Hidden and other fields stay as they are.
 func fill(text string, s *Subscriber) string {
 	f := filler{subscriber: s, boxes: map[string]bool{}}
@@ -42,14 +42,14 @@ func fill(text string, s *Subscriber) string {
 type filler struct {
 	subscriber *Subscriber
 	out        strings.Builder
-	boxes      map[string]bool // fields that have their hidden field
-	selected   *selection      // the <select> that the tokenizer is in
+	boxes      map[string]bool // fields that already have their hidden field
+	selected   *selection      // the <select> that contains the tokenizer's place
 	inserts    []insert
 }
 
 type selection struct {
 	state   string
-	at      int // behind the <select> tag
+	at      int // after the <select> tag
 	matched bool
 }
 
@@ -58,7 +58,7 @@ type insert struct {
 	text string
 }
 
-// text is the output with what was to be inserted afterwards, in order of place.
+// text returns the output with later insertions, in order of place.
 func (f *filler) text() string {
 	f.endSelect()
 	if len(f.inserts) == 0 {
@@ -146,7 +146,7 @@ func (f *filler) checkbox(t html.Token, state string) {
 	f.out.WriteString(t.String())
 }
 
-// attr is the first attribute of a name: the one that counts.
+// attr returns the first attribute of a name: that is the one that counts.
 func attr(t html.Token, name string) string {
 	for _, a := range t.Attr {
 		if a.Key == name {
@@ -156,7 +156,7 @@ func attr(t html.Token, name string) string {
 	return ""
 }
 
-// put gives an attribute a value.
+// put sets the value of an attribute.
 func put(t *html.Token, name, value string) {
 	for i := range t.Attr {
 		if t.Attr[i].Key == name {
@@ -167,7 +167,7 @@ func put(t *html.Token, name, value string) {
 	t.Attr = append(t.Attr, html.Attribute{Key: name, Val: value})
 }
 
-// set makes an attribute without a value be there or not.
+// set adds or removes an attribute without a value.
 func set(t *html.Token, name string, there bool) {
 	kept := t.Attr[:0]
 	for _, a := range t.Attr {

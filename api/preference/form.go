@@ -15,16 +15,16 @@ import (
 type Choices struct {
 	Email    string          // OptedIn, Subscribed, Unsubscribed; empty: nothing
 	Groups   map[string]bool // by id: subscribed or not
-	OneClick bool            // a mail program unsubscribes for its user (RFC 8058); nothing else of the form counts
+	OneClick bool            // a mail program unsubscribes its user (RFC 8058); nothing else in the form counts
 }
 
 // Errors of ReadForm, besides those that name a field.
 var (
-	// ErrMediaType is returned for what no form sends.
+	// ErrMediaType is returned for a media type that no form has.
 	ErrMediaType = errors.New("the form must be sent as application/x-www-form-urlencoded or multipart/form-data")
 	// ErrForm is returned for a body that can't be read.
 	ErrForm = errors.New("the form can't be read")
-	// ErrNoChoice is returned when there are fields of preferences, but none says anything: a page that needs a script
+	// ErrNoChoice is returned when there are fields of preferences but none says anything: such a page needs a script
 	// to fill them in.
 	ErrNoChoice = errors.New("the form says nothing about preferences")
 )
@@ -32,9 +32,9 @@ var (
 // maxFields bounds the fields of a form.
 const maxFields = 1000
 
-// ReadForm reads a form as browsers send it, and the request of RFC 8058. Fields that it does not know are ignored,
-// those of groups that do not exist too; of a field that stands more than once, the last counts (a hidden field before
-// a checkbox). A field without a value says nothing; one that is unchanged says that it stays.
+// ReadForm reads a form as browsers send it, and the request of RFC 8058. Unknown fields are ignored, as are those of
+// groups that do not exist. If a field occurs more than once, the last one counts (a hidden field precedes a checkbox).
+// A field without a value says nothing.
 func ReadForm(contentType string, body []byte, s *Subscriber) (c Choices, err error) {
 	fields, err := readFields(contentType, body)
 	if err != nil {
@@ -98,10 +98,10 @@ func readURLEncoded(body string) (map[string]string, error) {
 	return fields, nil
 }
 
-// readMultipart: RFC 8058 lets mail programs send this form too.
+// readMultipart reads a multipart form, which RFC 8058 also allows mail programs to send.
 func readMultipart(body []byte, boundary string) (map[string]string, error) {
 	fields := map[string]string{}
-	// The reader takes some that are cut off for whole.
+	// The reader takes some truncated forms for complete.
 	if boundary == "" || !bytes.Contains(body, []byte("--"+boundary+"--")) {
 		return nil, ErrForm
 	}

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Link is what a link to a page says. Whoever has the link may see and change the states of this one user, until it
-// expires.
+// Link is the content of a link to a page. Whoever has the link may see and change the states of this one user, until
+// it expires.
 type Link struct {
 	Workspace uint32 // number
 	User      uint64 // number of the profile
@@ -21,16 +21,17 @@ type Link struct {
 
 // Errors of Open.
 var (
-	// ErrForged is returned for what Sign has not made with this secret. Say no more than that there is no such page.
+	// ErrForged is returned for a text that Sign has not made with this secret. Tell the caller only that there is no
+	// such page.
 	ErrForged = errors.New("the link is not genuine")
-	// ErrExpired is returned, with the Link, for one whose time is over.
+	// ErrExpired is returned, with the Link, for a link that has expired.
 	ErrExpired = errors.New("the link has expired")
 )
 
 const (
 	linkVersion = 1
 	linkFixed   = 1 + 4 + 8 + 8 + 1 // version, workspace, user, expires, length of center
-	// maxLinkText bounds what is decoded at all.
+	// maxLinkText bounds the text that is decoded at all.
 	maxLinkText = (linkFixed+255+255+sha256.Size)*4/3 + 4
 )
 
@@ -52,9 +53,9 @@ func Sign(secret *[32]byte, l Link) string {
 	return linkEncoding.EncodeToString(append(b, linkTag(secret, b)...))
 }
 
-// Open reads the text of a link. The time that it takes does not depend on how much of a forged one is right.
+// Open reads the text of a link. The time that it takes does not depend on how much of a forged link is right.
 func Open(secret *[32]byte, text string, nowSeconds int64) (Link, error) {
-	if len(text) > maxLinkText || strings.ContainsAny(text, "\r\n") { // which the decoder would skip
+	if len(text) > maxLinkText || strings.ContainsAny(text, "\r\n") { // the decoder would skip these
 		return Link{}, ErrForged
 	}
 	b, err := linkEncoding.DecodeString(text)

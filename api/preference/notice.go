@@ -6,11 +6,11 @@ import (
 	"html/template"
 )
 
-// Notice is a page of the server's own: an error, or a word of thanks where there is no HTML of the customer.
+// Notice is a page of the server's own: an error, or a word of thanks if the customer has no HTML for it.
 type Notice struct {
 	Title string
 	Text  string
-	Done  bool // something was done, as the page says; else something is wrong
+	Done  bool // what the page says was done; otherwise something is wrong
 }
 
 //go:embed notice.html
@@ -18,7 +18,7 @@ var noticeHTML string
 
 var noticeTemplate = template.Must(template.New("notice").Parse(noticeHTML))
 
-// Render makes the page.
+// Render returns the page.
 func (n Notice) Render() []byte {
 	var b bytes.Buffer
 	if err := noticeTemplate.Execute(&b, n); err != nil {

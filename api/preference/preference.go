@@ -24,7 +24,7 @@ const Policy = "sandbox allow-forms; default-src 'self'; script-src 'none'; obje
 	"img-src 'self' https: data:; font-src 'self' https: data:; style-src 'self' 'unsafe-inline'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// States of the email subscription and of a subscription group, as forms and tags write them (reference.md 6). Unknown
+// States of the email subscription and of a subscription group, in the form of forms and tags (reference.md 6). Unknown
 // is a group without a state, and is never written.
 const (
 	OptedIn      = "opted_in"
@@ -41,7 +41,7 @@ const unchanged = "unchanged"
 type Subscriber struct {
 	Address string // the email address; empty: none
 	Email   string // OptedIn, Subscribed or Unsubscribed
-	// by id (UUID, lower case): Subscribed, Unsubscribed or Unknown. Groups that are not here don't exist
+	// by id (UUID, lower case): Subscribed, Unsubscribed or Unknown. Groups that are missing here don't exist
 	Groups map[string]string
 }
 
@@ -51,8 +51,8 @@ const (
 	groupPrefix = "subscription_group_"
 )
 
-// stateOf is the state that a form field shows. ours is false for fields that are not of preferences, or of a group
-// that does not exist.
+// stateOf returns the state that a form field shows. ours is false for fields that are not of preferences, or belong to
+// a group that does not exist.
 func (s *Subscriber) stateOf(field string) (state string, ours bool) {
 	if field == emailField {
 		return s.Email, true

@@ -35,9 +35,9 @@ const (
 	tagGroupField
 )
 
-// replaceTags puts values in place of the tags, in one pass: what a value says is not read again. All values are of
-// letters, digits and _ - . / ~ (see plain), so they mean themselves in text, in attributes with quotes and without, in
-// addresses and in style; the email address is encoded to that alphabet.
+// replaceTags replaces the tags by values, in one pass: tags in a value are not replaced. All values consist of
+// letters, digits and _ - . / ~ (see plain), so they stand for themselves in text, in attributes with and without
+// quotes, in addresses and in style; the email address is encoded to that alphabet.
 func replaceTags(html, submitURL string, s *Subscriber) string {
 	var out strings.Builder
 	at := 0
@@ -69,7 +69,7 @@ func replaceTags(html, submitURL string, s *Subscriber) string {
 	return out.String()
 }
 
-// plain is text that means itself wherever it stands in HTML, or nothing.
+// plain returns text that stands for itself anywhere in HTML, or nothing.
 func plain(text string) string {
 	for i := range len(text) {
 		if b := text[i]; !letterOrDigit(b) && strings.IndexByte("_-./~", b) < 0 {
@@ -81,7 +81,7 @@ func plain(text string) string {
 
 func letterOrDigit(b byte) bool { return b >= '0' && b <= '9' || b|0x20 >= 'a' && b|0x20 <= 'z' }
 
-// writeEncoded writes every character that is no letter or digit as a numeric reference.
+// writeEncoded writes every character that is not a letter or digit as a numeric reference.
 func writeEncoded(out *strings.Builder, text string) {
 	for _, r := range text {
 		if r < 0x80 && letterOrDigit(byte(r)) {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Bucket is one of the limits of service.md 8. Buckets are named after the permission; one that endpoints share, after
-// its first member (D9).
+// Bucket is one of the limits of service.md 8. Buckets are named after the permission; one that several endpoints share
+// is named after its first member (D9).
 type Bucket uint8
 
 // The buckets. None is for what is not limited.
@@ -33,7 +33,7 @@ const (
 	PreferenceCenterList // with preference_center.get
 	PreferenceCenterUpdate
 	// The last three are per company.
-	SCIM // the operations on users that the contract has
+	SCIM // the operations on users that are in the contract
 	SCIMDiscovery
 	SCIMProvisioning // groups, and PATCH of users
 	bucketCount
@@ -66,11 +66,11 @@ var buckets = [bucketCount]struct {
 	SCIMProvisioning:            {"scim.provisioning", Limit{Requests: 3_000, Window: time.Minute}},
 }
 
-// The mau plan's users.track, until a workspace has its own: an hourly limit and a burst per second (service.md 8
+// The mau plan's users.track, unless a workspace has its own: an hourly limit and a burst per second (service.md 8
 // leaves the figures open).
 var mauTrack = Limit{Requests: 250_000, Window: time.Hour, Burst: 250, BurstWindow: time.Second}
 
-// burstSuffix makes the override of a burst: "users.track.burst: 500/1s".
+// burstSuffix is the suffix of the override of a burst: "users.track.burst: 500/1s".
 const burstSuffix = ".burst"
 
 func (b Bucket) String() string { return buckets[b].name }
@@ -84,7 +84,7 @@ func named(name string) Bucket {
 	return None
 }
 
-// Limits are the limits of one workspace. Immutable after ParseLimits.
+// Limits are the limits of one workspace. They are immutable after ParseLimits.
 type Limits [bucketCount]Limit
 
 // Defaults are the limits of service.md 8; mau chooses the plan.

@@ -6,16 +6,16 @@ import (
 	"maps"
 )
 
-// message is what Limiters say to one another about a window, and what they answer; on the wire it is JSON.
+// message is what Limiters tell one another about a window, and what they answer; on the wire it is JSON.
 type message struct {
 	Key    windowKey `json:"key"`
 	Limit  uint32    `json:"limit"`
-	Count  uint32    `json:"count,omitempty"` // tokens that are asked for, or granted; 0: it is about Known alone
+	Count  uint32    `json:"count,omitempty"` // tokens that are asked for, or granted; 0: it is only about Known
 	Millis int64     `json:"millis"`          // length of the window
 	Index  int64     `json:"index"`           // its number, by the sender's clock
 	Now    int64     `json:"now"`             // the sender's clock, Unix ms
 	Known  tally     `json:"known,omitempty"`
-	Mine   bool      `json:"mine,omitempty"` // of an answer: who answers is the owner
+	Mine   bool      `json:"mine,omitempty"` // in an answer: the answering node is the owner
 }
 
 func (m *message) text() []byte {
@@ -38,7 +38,7 @@ func parseMessage(text []byte) (m message, err error) {
 	return m, nil
 }
 
-// tally is how much each node has granted of one window, as far as is known: never more than it has.
+// tally is how much each node has granted of one window, as far as is known: never more than it really has.
 type tally map[uint32]uint32
 
 func (t tally) total() (n uint64) {

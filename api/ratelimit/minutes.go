@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// Minutes counts per address, or whatever else, and minute, in constant memory: a table of counters, found by a
-// seeded hash. Two that share a counter are refused a little early. It bounds what needs no key: requests with wrong
-// keys (B24), which never affects right ones, and pages.
+// Minutes counts per address, or per anything else, and minute, in constant memory: a table of counters, indexed by a
+// seeded hash. Two callers that share a counter are refused a little early. It bounds what needs no key: requests with
+// wrong keys (B24), which never affects requests with right ones, and pages.
 type Minutes struct {
 	seed     maphash.Seed
 	counters [4096]atomic.Uint64 // minute in the upper half, count in the lower
@@ -17,17 +17,17 @@ type Minutes struct {
 // NewMinutes makes Minutes.
 func NewMinutes() *Minutes { return &Minutes{seed: maphash.MakeSeed()} }
 
-// Allow counts one and says whether the address is still within its limit.
+// Allow counts one request and reports whether the address is still within its limit.
 func (b *Minutes) Allow(addr netip.Addr, nowMillis int64, perMinute int) bool {
 	return b.take(maphash.Comparable(b.seed, Network(addr)), nowMillis, perMinute)
 }
 
-// AllowNumber is Allow for what has a number.
+// AllowNumber is Allow for something that has a number.
 func (b *Minutes) AllowNumber(number uint64, nowMillis int64, perMinute int) bool {
 	return b.take(maphash.Comparable(b.seed, number), nowMillis, perMinute)
 }
 
-// take counts one for what has this hash and says whether it is still within its limit.
+// take counts one request for a hash and reports whether it is still within its limit.
 func (b *Minutes) take(hash uint64, nowMillis int64, perMinute int) bool {
 	c := &b.counters[hash%uint64(len(b.counters))]
 	minute := uint64(uint32(nowMillis / 60_000))
@@ -45,7 +45,7 @@ func (b *Minutes) take(hash uint64, nowMillis int64, perMinute int) bool {
 	}
 }
 
-// Network is what counts as one caller: an IPv4 address, or the /64 of an IPv6 one.
+// Network returns what counts as one caller: an IPv4 address, or the /64 of an IPv6 address.
 func Network(addr netip.Addr) netip.Addr {
 	addr = addr.Unmap()
 	if addr.Is6() {

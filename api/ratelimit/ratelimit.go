@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// Limit is how many requests a window takes. Burst, when it is not zero, is a second limit within BurstWindow (mau
-// plans: an hour and a second).
+// Limit is how many requests a window takes. Burst, if not zero, is a second limit within BurstWindow (mau plans: an
+// hour and a second).
 type Limit struct {
 	Requests    uint32
 	Window      time.Duration // whole milliseconds
@@ -26,10 +26,10 @@ type Limit struct {
 	BurstWindow time.Duration
 }
 
-// String is the form of settings: "3000/3s", "250000/1h".
+// String returns the form of settings: "3000/3s", "250000/1h".
 func (l Limit) String() string { return format(l.Requests, l.Window) }
 
-// BurstString is the same of the burst limit.
+// BurstString does the same for the burst limit.
 func (l Limit) BurstString() string { return format(l.Burst, l.BurstWindow) }
 
 func format(n uint32, window time.Duration) string {
@@ -90,12 +90,13 @@ func parseWindow(text string) (time.Duration, error) {
 	return time.ParseDuration(text)
 }
 
-// Window counts the requests of one workspace in one bucket. The zero value is ready; safe for concurrent use.
+// Window counts the requests of one workspace in one bucket. The zero value is ready; it is safe for concurrent use.
 type Window struct {
 	main, burst counter
 }
 
-// State is what a request is told: the three X-RateLimit headers. ResetMillis is the end of the window, Unix ms.
+// State is what the response to a request says: the three X-RateLimit headers. ResetMillis is the end of the window,
+// Unix ms.
 type State struct {
 	Limit, Remaining uint32
 	ResetMillis      int64
@@ -121,20 +122,20 @@ func (w *Window) Take(l Limit, nowMillis int64) (State, bool) {
 	return w.main.take(l.Requests, l.Window, nowMillis)
 }
 
-// Peek is the state without counting a request.
+// Peek returns the state without counting a request.
 func (w *Window) Peek(l Limit, nowMillis int64) State {
 	return w.main.peek(l.Requests, l.Window, nowMillis)
 }
 
-// counter: index of the window in the upper 32 bits, requests so far in the lower. Requests beyond the limit are
-// counted up to countCap only, so the lower half can't overflow into the index.
+// counter has the index of the window in the upper 32 bits, and the requests so far in the lower ones. Requests beyond
+// the limit are counted up to countCap only, so the lower half can't overflow into the index.
 type counter struct{ word atomic.Uint64 }
 
 const (
 	countMask = 1<<32 - 1
 	countCap  = 1 << 31
-	// lateMillis: a request that read the clock just before a window began, and comes just after, counts in the new
-	// one. More than this is a clock that went backwards.
+	// lateMillis: a request that reads the clock just before a window begins, and arrives just after, counts in the new
+	// window. A larger difference means that the clock went backwards.
 	lateMillis = 50
 )
 
@@ -155,7 +156,7 @@ func (c *counter) take(limit uint32, window time.Duration, nowMillis int64) (Sta
 			return s, false
 		}
 		word = c.word.Add(1)
-		if word>>32 != uint64(uint32(index)) { // another window began in between and has counted this request
+		if word>>32 != uint64(uint32(index)) { // another window has begun in between and has counted this request
 			index = index&^countMask | int64(word>>32)
 			s.ResetMillis = resetMillis(index, nowMillis, millis)
 		}
@@ -179,7 +180,7 @@ func (c *counter) peek(limit uint32, window time.Duration, nowMillis int64) Stat
 	return s
 }
 
-// current is the index of the window that a request belongs to, and whether the counter stands in it.
+// current returns the index of the window that a request belongs to, and whether the counter is at that window.
 func current(word uint64, nowMillis, millis int64) (index int64, begun bool) {
 	index = nowMillis / millis
 	stored := uint32(word >> 32)

@@ -15,35 +15,35 @@ import (
 
 // Shared limits: the windows of a workspace hold for all nodes of a cluster together.
 //
-// Each window has an owner: the leader of the raft group that its hash leads to. Who that is, whether it can be reached
-// and who comes after it are the cluster's matters. The owner's clock says which window it is. Nodes take slices of its
-// budget ahead of use, in the background, so that a request finds what it needs at hand; only the first in a window,
-// and those of limits that are too small to be cut into slices, wait for a call. What a node has taken and not used is
-// lost to the others, so all nodes together never hold more than a twentieth of a limit.
+// Each window has an owner: the leader of the raft group that its hash leads to. The cluster decides who that is,
+// whether it can be reached, and who comes after it. The owner's clock says which window it is. Nodes take slices of
+// the window's budget ahead of use, in the background, so that a request finds what it needs at hand. Only the first
+// request in a window, and requests under limits that are too small to be cut into slices, wait for a call. What a node
+// has taken and not used is lost to the others, so all nodes together never hold more than a twentieth of a limit.
 //
 // What is known of a window is a tally: how much each node has granted as an owner. It goes along with every message,
 // and two tallies of a window are joined by taking the larger number of each node. A node that begins to lead asks the
-// others for their tallies before it grants anything, and goes on from what they know. Should two nodes act at once,
-// each has its own number, and nothing is counted twice or forgotten when they meet. For the case that the owner dies
-// and only it knew what it had granted to itself, it tells two others whenever that has grown by a fortieth of the
-// limit.
+// others for their tallies before it grants anything, and goes on from what they know. If two nodes act as owners at
+// once, each has its own number, and nothing is counted twice or forgotten when they meet. If the owner dies, it might
+// be the only one that knew what it had granted to itself; therefore it tells two others whenever that has grown by a
+// fortieth of the limit.
 //
-// While there is no owner, as in an election or on a node that is cut off, a node has its share of what is left by all
-// tallies that it can get: that divided by the number of nodes. Who needs more than the share waits for an owner, for a
-// second.
+// While there is no owner, as in an election or on a node that is cut off, a node has a share of what is left according
+// to all tallies that it can get: what is left divided by the number of nodes. A request that needs more than the share
+// waits for an owner, for a second.
 
 // Peers are the nodes of the cluster as a Limiter sees them.
 type Peers interface {
 	// Self is this node's number.
 	Self() uint32
-	// Nodes are the numbers of all nodes that serve requests, this one too, whether they can be reached or not. The
-	// slice is the caller's.
+	// Nodes returns the numbers of all nodes that serve requests, including this one, whether they can be reached or
+	// not. The slice belongs to the caller.
 	Nodes() []uint32
-	// Owner is who leads the group of a partition, and the term that it leads in, which is another one each time that a
-	// node begins to lead. 0: there is no leader, or it isn't reached.
+	// Owner returns the leader of a partition's group, and its term, which differs each time that a node begins to
+	// lead. 0: there is no leader, or it can't be reached.
 	Owner(partition uint8) (node uint32, term uint64)
-	// Call hands message to Limiter.Serve on another node and returns its answer. message is lent for the call, the
-	// answer is the caller's. It ends with ctx.
+	// Call passes message to Limiter.Serve on another node and returns its answer. message is lent for the call; the
+	// answer belongs to the caller. The call ends with ctx.
 	Call(ctx context.Context, node uint32, message []byte) (answer []byte, err error)
 }
 
@@ -61,31 +61,31 @@ const (
 	toldNodes  = 2
 	maxRounds  = 5                      // of waiting for a slice, for one request,
 	maxWait    = 5 * time.Second        // when they have taken that long
-	dryFor     = 200 * time.Millisecond // how long a node that has found no owner refuses what goes beyond its share
+	dryFor     = 200 * time.Millisecond // how long a node that has found no owner refuses what exceeds its share
 	maxHorizon = time.Second            // slices are taken for this long ahead, or a tenth of the window
 )
 
-// Limiter is this node's part of the shared limits. Safe for concurrent use.
+// Limiter is this node's part of the shared limits. It is safe for concurrent use.
 type Limiter struct {
 	peers    Peers
 	now      func() int64
 	accounts *xsync.MapOf[windowKey, *account]
 }
 
-// NewLimiter makes the part of peers.Self(). now is the clock, Unix ms.
+// NewLimiter makes the part of the node peers.Self(). now is the clock, Unix ms.
 func NewLimiter(peers Peers, now func() int64) *Limiter {
 	return &Limiter{peers: peers, now: now, accounts: xsync.NewMapOf[windowKey, *account]()}
 }
 
-// windowKey names what Window counts in one process; workspace 0 is the company.
+// windowKey identifies what a Window counts in a single process; workspace 0 is the company.
 type windowKey struct {
 	Workspace uint32 `json:"workspace"`
 	Bucket    Bucket `json:"bucket"`
 	Burst     bool   `json:"burst,omitempty"`
 }
 
-// partition is where a window lies: its owner leads the group of this partition. All nodes must agree on it, whatever
-// their version.
+// partition says where a window belongs: its owner leads the group of this partition. All nodes must agree on it,
+// whatever their version.
 func (k windowKey) partition() uint8 {
 	b := append(binary.LittleEndian.AppendUint32(nil, k.Workspace), byte(k.Bucket), 0)
 	if k.Burst {
@@ -105,7 +105,7 @@ func (l *Limiter) Take(workspace uint32, b Bucket, limit Limit, nowMillis int64)
 	return l.take(windowKey{workspace, b, false}, limit.Requests, limit.Window, nowMillis)
 }
 
-// Peek is the state without counting a request, as far as this node knows.
+// Peek returns the state without counting a request, as far as this node knows.
 func (l *Limiter) Peek(workspace uint32, b Bucket, limit Limit, nowMillis int64) State {
 	a := l.account(windowKey{workspace, b, false})
 	a.mu.Lock()
@@ -129,7 +129,7 @@ func (l *Limiter) take(key windowKey, limit uint32, window time.Duration, nowMil
 	until := nowMillis + maxWait.Milliseconds()
 	for round := 0; ; round++ {
 		a.turn(window.Milliseconds(), nowMillis)
-		if a.tokens > a.waiting || round > 0 && a.tokens > 0 { // what came for those who wait is theirs
+		if a.tokens > a.waiting || round > 0 && a.tokens > 0 { // what came for waiting requests is theirs
 			a.tokens--
 			a.used++
 			if a.refilling == nil && a.tokens <= a.ahead/2 && a.ahead > 0 && a.known.total() < uint64(limit) {
@@ -166,13 +166,13 @@ type account struct {
 	index    int64 // its number, by the owner's clock
 	offset   int64 // of the owner's clock from ours, ms
 	known    tally
-	told     uint64 // total of known that another node has heard of
+	told     uint64 // total of known that other nodes have heard of
 	tokens   uint32 // granted to this node and not used
-	dryUntil int64  // Unix ms; until then nothing is to be had
-	// waiting requests, and what closes when the call is done that they wait for (nil: none is under way).
+	dryUntil int64  // Unix ms; until then there is nothing to get
+	// waiting requests, and a channel that closes when the call they wait for is done (nil: none is under way).
 	waiting   uint32
 	refilling chan struct{}
-	// ahead is how many tokens to hold, by how many were used since the last refill.
+	// ahead is how many tokens to hold, according to how many were used since the last refill.
 	ahead      uint32
 	used       uint32
 	refilledAt int64
@@ -182,7 +182,7 @@ type account struct {
 	term uint64
 }
 
-// turn begins a new window when the old one is over. a.mu is held.
+// turn begins a new window if the old one is over. The caller holds a.mu.
 func (a *account) turn(millis, nowMillis int64) {
 	now := nowMillis + a.offset
 	index := now / millis
@@ -196,20 +196,21 @@ func (a *account) begin(millis, index int64) {
 	a.millis, a.index, a.known, a.told, a.tokens, a.dryUntil = millis, index, nil, 0, 0, 0
 }
 
-// state is what a request is told: what nobody has taken, and what this node has at hand. a.mu is held.
+// state returns what the response to a request says: what nobody has taken, and what this node has at hand. The caller
+// holds a.mu.
 func (a *account) state(limit uint32, nowMillis int64) State {
 	left := uint64(limit) - min(uint64(limit), a.known.total()) + uint64(a.tokens)
 	reset := resetMillis(a.index, nowMillis+a.offset, a.millis)
 	s := State{Limit: limit, Remaining: uint32(min(left, uint64(limit))), ResetMillis: reset}
-	// What the caller is told to wait for is a time by our clock; small differences would only make it an odd one.
+	// The caller is told a time by our clock; a small difference would only make it an odd one.
 	if a.offset < -1000 || a.offset > 1000 {
 		s.ResetMillis -= a.offset
 	}
 	return s
 }
 
-// refill gets tokens: at once when they are this node's own, else in the background. a.mu is held, and no refill is
-// under way.
+// refill gets tokens: at once if this node owns them, otherwise in the background. The caller holds a.mu, and no refill
+// is under way.
 func (l *Limiter) refill(a *account, limit uint32) {
 	want := a.want(limit, len(l.peers.Nodes()), l.now())
 	if owner, term := l.peers.Owner(a.partition); owner == l.peers.Self() && term == a.term {
@@ -227,7 +228,8 @@ func (l *Limiter) refill(a *account, limit uint32) {
 	}()
 }
 
-// want is how many tokens to ask for: for the requests that wait, and for those of the time to come. a.mu is held.
+// want returns how many tokens to ask for: for waiting requests, and for those of the near future. The caller holds
+// a.mu.
 func (a *account) want(limit uint32, nodes int, nowMillis int64) uint32 {
 	elapsed := max(1, nowMillis-a.refilledAt)
 	rate := float64(a.used+a.waiting) / float64(elapsed)
@@ -238,8 +240,8 @@ func (a *account) want(limit uint32, nodes int, nowMillis int64) uint32 {
 	return a.waiting + a.ahead - min(a.waiting+a.ahead, a.tokens)
 }
 
-// obtain asks the owner for tokens, whoever that is by then. Without one it takes its share, and when that is used up,
-// it waits for an owner.
+// obtain asks the owner for tokens, whoever that is by then. Without an owner it takes this node's share, and when that
+// is used up, it waits for an owner.
 func (l *Limiter) obtain(a *account, limit, want uint32) {
 	end := time.Now().Add(maxSearch)
 	for pause := time.Millisecond; ; pause = min(2*pause, maxPause) {
@@ -268,7 +270,7 @@ func (l *Limiter) obtain(a *account, limit, want uint32) {
 	}
 }
 
-// takeFrom asks a node for tokens, and says whether it is the owner.
+// takeFrom asks a node for tokens, and reports whether that node is the owner.
 func (l *Limiter) takeFrom(owner uint32, a *account, limit, want uint32) bool {
 	a.mu.Lock()
 	m := a.message(limit, max(want, a.waiting))
@@ -298,8 +300,8 @@ func (l *Limiter) takeFrom(owner uint32, a *account, limit, want uint32) bool {
 	return true
 }
 
-// grantSelf takes tokens from what this node owns: as many as are wanted, and for those who have come to wait
-// meanwhile. a.mu is held.
+// grantSelf takes tokens from what this node owns: as many as are wanted, and enough for requests that have begun to
+// wait meanwhile. The caller holds a.mu.
 func (l *Limiter) grantSelf(a *account, limit, want uint32) {
 	a.offset = 0
 	a.turn(a.millis, l.now())
@@ -309,15 +311,15 @@ func (l *Limiter) grantSelf(a *account, limit, want uint32) {
 	}
 }
 
-// grant is what an owner gives of its window. a.mu is held.
+// grant returns what an owner gives of its window. The caller holds a.mu.
 func (a *account) grant(self, limit, want uint32) uint32 {
 	n := uint32(min(uint64(want), uint64(limit)-min(uint64(limit), a.known.total())))
 	a.known.add(self, n)
 	return n
 }
 
-// grantShare is for a node on its own: it takes what is left, divided by the number of nodes. false: it has had that
-// already.
+// grantShare is for a node on its own: it takes what is left, divided by the number of nodes. It returns false if the
+// node has already had that.
 func (l *Limiter) grantShare(a *account, limit, want uint32) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -328,7 +330,7 @@ func (l *Limiter) grantShare(a *account, limit, want uint32) bool {
 	share := max(1, (uint64(limit)-min(uint64(limit), others))/uint64(len(l.peers.Nodes())))
 	want = max(want, a.waiting)
 	n := uint32(min(uint64(want), share-min(share, uint64(own))))
-	if n == 0 && want > 0 { // as few may be used by now that there are enough at hand
+	if n == 0 && want > 0 { // so few may be used by now that there are enough at hand
 		return false
 	}
 	alone.Inc()
@@ -337,7 +339,7 @@ func (l *Limiter) grantShare(a *account, limit, want uint32) bool {
 	return true
 }
 
-// takeOver has this node know what the others do of a window that it owns: once in each term, before it grants
+// takeOver makes this node learn what the others know of a window that it owns: once in each term, before it grants
 // anything.
 func (l *Limiter) takeOver(a *account, term uint64, limit uint32) {
 	a.mu.Lock()
@@ -352,7 +354,7 @@ func (l *Limiter) takeOver(a *account, term uint64, limit uint32) {
 	a.term = term
 }
 
-// askAll has the others tell what they know of a window.
+// askAll makes the others tell what they know of a window.
 func (l *Limiter) askAll(a *account, limit uint32) {
 	a.mu.Lock()
 	m := a.message(limit, 0)
@@ -373,7 +375,7 @@ func (l *Limiter) askAll(a *account, limit uint32) {
 	group.Wait()
 }
 
-// tell lets two others know what was granted, in the background. a.mu is held.
+// tell informs two others of what was granted, in the background. The caller holds a.mu.
 func (l *Limiter) tell(a *account, limit uint32) {
 	a.told = a.known.total()
 	m := a.message(limit, 0)
@@ -384,12 +386,12 @@ func (l *Limiter) tell(a *account, limit uint32) {
 	}
 }
 
-// message is a message about this window. a.mu is held.
+// message returns a message about this window. The caller holds a.mu.
 func (a *account) message(limit, count uint32) message {
 	return message{Key: a.key, Millis: a.millis, Limit: limit, Index: a.index, Count: count, Known: maps.Clone(a.known)}
 }
 
-// learn joins what another node knows, when it is about the same window. a.mu is held.
+// learn joins what another node knows, if it is about the same window. The caller holds a.mu.
 func (a *account) learn(m message) {
 	if m.Millis == a.millis && m.Index == a.index {
 		a.known.join(m.Known)
@@ -415,7 +417,7 @@ func (l *Limiter) Serve(text []byte) ([]byte, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.turn(m.Millis, l.now())
-	if !isTake && a.known == nil { // no request here, so no offset: the sender says which window it is
+	if !isTake && a.known == nil { // there was no request here, so no offset: the sender says which window it is
 		a.begin(m.Millis, m.Index)
 	}
 	a.learn(m)

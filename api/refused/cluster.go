@@ -10,15 +10,15 @@ import (
 	"sync"
 )
 
-// Each node of a cluster keeps what it has refused itself. Who asks any of them is answered by all; nodes that can't be
-// reached are left out of lists and counts. A node that can't be reached by who erases is told later, for as long as it
-// may have something (debts.go).
+// Each node of a cluster itself keeps what it has refused. A question to any node is answered by all; nodes that can't
+// be reached are left out of lists and counts. A node that can't be reached by an erasure is told later, for as long as
+// it may still have something (debts.go).
 
 // Peers are the nodes of the cluster.
 type Peers interface {
 	Self() uint32
-	Nodes() []uint32 // this one included
-	// Call has another node's Cluster serve a message.
+	Nodes() []uint32 // including this one
+	// Call makes another node's Cluster serve a message.
 	Call(ctx context.Context, node uint32, message []byte) ([]byte, error)
 }
 
@@ -40,10 +40,10 @@ func NewCluster(own *Store, peers Peers) (*Cluster, error) {
 	return c, err
 }
 
-// Close ends it; the store goes on.
+// Close ends the Cluster; the store goes on.
 func (c *Cluster) Close() error { return c.debts.close() }
 
-// request is what one node asks another, reply what that one says.
+// request is what one node asks another, and reply what that one answers.
 type (
 	request struct {
 		Verb      string   `json:"verb"`
@@ -116,7 +116,7 @@ func (c *Cluster) call(ctx context.Context, node uint32, q request) (r reply, er
 	return r, json.Unmarshal(text, &r)
 }
 
-// answered is what a node has said.
+// answered is a node's answer.
 type answered struct {
 	node uint32
 	reply
@@ -138,11 +138,11 @@ func (c *Cluster) ask(ctx context.Context, q request) []answered {
 	return answers
 }
 
-// Offer gives entries to be kept here.
+// Offer gives entries to this node's store.
 func (c *Cluster) Offer(entries ...Entry) { c.own.Offer(entries...) }
 
-// List is that of all nodes that can be reached. Entries of one millisecond may have the same Seq on several nodes: a
-// page has all of the last one's.
+// List lists the entries of all nodes that can be reached. Entries of one millisecond may have the same Seq on several
+// nodes: a page has all entries with its last Seq.
 func (c *Cluster) List(ctx context.Context, q Query) (list []Entry, more bool, err error) {
 	for _, a := range c.ask(ctx, request{Verb: verbList, Query: q}) {
 		if a.err != nil {
@@ -171,7 +171,7 @@ func (c *Cluster) List(ctx context.Context, q Query) (list []Entry, more bool, e
 	return list, more, nil
 }
 
-// Counts adds up those of all nodes that can be reached.
+// Counts adds up the counts of all nodes that can be reached.
 func (c *Cluster) Counts(ctx context.Context, q Query) ([]Count, error) {
 	counts := map[countKey]*Count{}
 	for _, a := range c.ask(ctx, request{Verb: verbCounts, Query: q}) {
@@ -203,7 +203,7 @@ func (c *Cluster) Get(ctx context.Context, workspace uint32, id ID) (e Entry, ok
 	return e, true, nil
 }
 
-// Remove takes entries out, each where it is.
+// Remove removes entries, each on the node that has it.
 func (c *Cluster) Remove(ctx context.Context, workspace uint32, ids ...ID) (n int, err error) {
 	of := map[uint32][]uint64{}
 	for _, id := range ids {
@@ -216,8 +216,8 @@ func (c *Cluster) Remove(ctx context.Context, workspace uint32, ids ...ID) (n in
 	return n, err
 }
 
-// Erase has all nodes take out what names one of the identifiers. It returns when those have that can be reached, and
-// when it is noted, on disk, whom to tell later.
+// Erase makes all nodes remove what names one of the identifiers. It returns when the nodes that can be reached have
+// done so, and it is noted on disk which nodes have to be told later.
 func (c *Cluster) Erase(ctx context.Context, ids []uint64) (n int, err error) {
 	if len(ids) == 0 {
 		return 0, nil

@@ -12,9 +12,9 @@ import (
 	"millrace/wal/durable"
 )
 
-// debts are the deletions that other nodes are still to be told of: small, since few are out of reach, and not for
-// long. They are on disk before anybody is answered. After the retention time the other node has nothing any more that
-// is as old.
+// debts are the deletions that other nodes have yet to be told of. They are few, since few nodes are out of reach, and
+// not for long. They are on disk before anybody is answered. After the retention time the other node no longer has
+// anything that old.
 type debts struct {
 	path    string
 	options *Options
@@ -36,10 +36,10 @@ type debt struct {
 const (
 	payInterval = 5 * time.Second
 	payTimeout  = 5 * time.Second
-	maxDebts    = 100_000 // identifiers
+	maxDebts    = 100_000 // number of identifiers
 )
 
-// errTooMany is returned when too much is owed to take on more.
+// errTooMany is returned when so much is owed that no more can be added.
 var errTooMany = errors.New("too many deletions wait for a node that can't be reached: remove it from the cluster, " +
 	"or bring it back")
 
@@ -65,7 +65,7 @@ func (d *debts) close() error {
 	return nil
 }
 
-// add notes that nodes are to be told.
+// add notes that nodes have to be told.
 func (d *debts) add(nodes []uint32, ids []uint64) error {
 	if len(nodes) == 0 {
 		return nil
@@ -109,7 +109,7 @@ func (d *debts) run(ctx context.Context) {
 	}
 }
 
-// payAll tells whom it can, and forgets what is too old.
+// payAll tells the nodes that it can reach, and forgets what is too old.
 func (d *debts) payAll(ctx context.Context) {
 	d.mu.Lock()
 	owed := slices.Clone(d.owed)

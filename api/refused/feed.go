@@ -19,7 +19,7 @@ type Feed interface {
 
 // ID names an entry in a Feed.
 type ID struct {
-	Node uint32 // that has it; 0: this one is alone
+	Node uint32 // the node that has it; 0: the server is alone
 	Seq  uint64
 }
 
@@ -45,5 +45,5 @@ func ParseID(text string) (id ID, ok bool) {
 	return id, err == nil && id.Seq != 0
 }
 
-// ID is the entry's.
+// ID returns the entry's id.
 func (e *Entry) ID() ID { return ID{e.Node, e.Seq} }

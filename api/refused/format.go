@@ -31,7 +31,7 @@ const (
 
 var arrays = []string{"", "attributes", "events", "purchases"}
 
-// errDamaged: a frame is torn, or damaged.
+// errDamaged says that a frame is torn or damaged.
 var errDamaged = errors.New("damaged")
 
 // appendFrame appends an entry, and the identifiers that its object names.
@@ -79,8 +79,8 @@ type stored struct {
 	frame []byte // of the file
 }
 
-// eachFrame calls f for each entry of a file's text, until it says false, and returns where the last good frame ends.
-// What f is given is valid until it returns.
+// eachFrame calls f for each entry in a file's text, until f returns false, and returns where the last good frame ends.
+// What f gets is valid until it returns.
 func eachFrame(text []byte, f func(*stored) bool) (end int, err error) {
 	if len(text) < len(magic) || string(text[:len(magic)]) != magic {
 		return 0, fmt.Errorf("%w: it doesn't begin with %q", errDamaged, magic)
@@ -108,7 +108,7 @@ func eachFrame(text []byte, f func(*stored) bool) (end int, err error) {
 	return end, nil
 }
 
-// read reads a payload; false: it is none.
+// read reads a payload; it returns false if it isn't one.
 func (e *stored) read(b []byte) bool {
 	r := cursor.Cursor{Rest: b}
 	e.Seq, e.At = r.U64(), int64(r.U64())
@@ -132,7 +132,7 @@ func (e *stored) read(b []byte) bool {
 	return !r.Bad
 }
 
-// copy is an entry that may be kept.
+// copy returns an entry that may be kept.
 func (e *stored) copy() Entry {
 	own := e.Entry
 	own.Faults, own.Object = slices.Clone(e.Faults), slices.Clone(e.Object)

@@ -11,11 +11,11 @@ import (
 	"millrace/shard/op"
 )
 
-// An entry goes when a user is deleted whom its object names, in whatever way. So each entry has the hashes of all that
-// its object names: the last resort is to hash too much.
+// An entry is removed when a user is deleted whom its object names, in whatever way. So each entry has the hashes of
+// everything that its object names; in case of doubt too much is hashed.
 
-// Identifier is the hash of an identifier in a workspace. key is as in ops, but for a svc_id, of which it is the text
-// in either case, and a phone, of which it is the digits.
+// Identifier returns the hash of an identifier in a workspace. key is as in ops, except that for a svc_id it is the
+// text in either case, and for a phone it is the digits.
 func Identifier(workspace uint32, kind op.IDKind, key []byte) uint64 {
 	switch kind {
 	case op.Phone:
@@ -29,7 +29,7 @@ func Identifier(workspace uint32, kind op.IDKind, key []byte) uint64 {
 	return h.Sum64()
 }
 
-// digitsOf are the digits of a phone number: what separates them differs from client to client.
+// digitsOf returns the digits of a phone number: what separates them differs from client to client.
 func digitsOf(number []byte) (digits []byte) {
 	for _, c := range number {
 		if c >= '0' && c <= '9' {
@@ -42,8 +42,9 @@ func digitsOf(number []byte) (digits []byte) {
 // phones reads numbers as ingest does: a number's national form has other digits than the E.164 form in a profile.
 var phones = field.NewPhones(1)
 
-// identifiersOf are those of all identifiers that an object names, also where it may not: such an object was refused.
-// all is false when there are more than anybody sends by mistake: they would cost more than all that they come with.
+// identifiersOf returns the hashes of all identifiers that an object names, even where it may not: such an object was
+// refused. all is false when there are more than anybody sends by mistake: they would cost more than everything that
+// comes with them.
 func identifiersOf(workspace uint32, object []byte) (ids []uint64, all bool) {
 	named, numbers := 0, 0
 	all = true
@@ -90,15 +91,15 @@ func identifiersOf(workspace uint32, object []byte) (ids []uint64, all bool) {
 	return ids, all
 }
 
-// Bounds of an object that is kept: how often it may name a user, in whatever way, and how often by phone, which is
-// read as long as a hundred others.
+// Bounds of an object that is kept: how often it may name a user, in whatever way, and how often by phone, since
+// reading a phone takes as long as reading a hundred others.
 const (
 	maxNamed   = 64
 	maxNumbers = 2
 )
 
-// aliasOf are the labels and names of an alias object, up to one more than maxTwice: a member may stand there twice,
-// which is refused.
+// aliasOf returns the labels and names of an alias object, at most one more than maxTwice: a member may occur twice in
+// it, for which it was refused.
 func aliasOf(value json.RawMessage) (labels, names []string) {
 	eachMember(value, func(name string, value json.RawMessage) {
 		text, ok := textOf(value)
@@ -112,10 +113,10 @@ func aliasOf(value json.RawMessage) (labels, names []string) {
 	return labels, names
 }
 
-// maxTwice is how often a member that may stand there once stands in an object that is kept.
+// maxTwice is how often a member that may occur once occurs in an object that is kept.
 const maxTwice = 8
 
-// textOf is the text of a string, or of an integer, which is as good as an external id.
+// textOf returns the text of a string, or of an integer, which is just as valid as an external id.
 func textOf(value json.RawMessage) (text string, ok bool) {
 	if len(value) > 0 && (value[0] == '-' || value[0] >= '0' && value[0] <= '9') {
 		if text = string(value); text == "-0" {

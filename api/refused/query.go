@@ -15,9 +15,9 @@ type Query struct {
 	Key          uint32
 	Rule         string
 	Array        string // attributes, events, purchases; request: requests that were refused as a whole
-	OnlyRefused  bool   // not those of which values were left out
-	Since, Until int64  // Unix ms; Until is not in it
-	Before       uint64 // Seq; older ones alone
+	OnlyRefused  bool   // without entries about values that were left out
+	Since, Until int64  // Unix ms; Until is exclusive
+	Before       uint64 // Seq; only older ones
 	Limit        int
 }
 
@@ -36,8 +36,8 @@ func (q *Query) matches(e *Entry) bool {
 		(q.Rule == "" || slices.ContainsFunc(e.Faults, func(f Fault) bool { return f.Rule == q.Rule }))
 }
 
-// List returns the entries that a query chooses, newest first, all that was offered before included; more says that
-// there may be others behind the last one.
+// List returns the entries that a query chooses, newest first, including everything that was offered before; more says
+// that others may follow the last one.
 func (s *Store) List(ctx context.Context, q Query) (list []Entry, more bool, err error) {
 	var paths []string
 	if err := s.do(func() error { paths = s.paths(); return nil }); err != nil {
@@ -63,7 +63,7 @@ func (s *Store) List(ctx context.Context, q Query) (list []Entry, more bool, err
 	return list, false, nil
 }
 
-// readSegment returns the newest entries of a file that a query chooses, one more than its limit at most.
+// readSegment returns the newest entries of a file that a query chooses, at most one more than its limit.
 func readSegment(path string, q Query) (found []Entry, err error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) { // it was removed meanwhile
@@ -72,7 +72,7 @@ func readSegment(path string, q Query) (found []Entry, err error) {
 	if err != nil {
 		return nil, err
 	}
-	var frames [][]byte // of those that are chosen
+	var frames [][]byte // of the chosen entries
 	_, _ = eachFrame(text, func(e *stored) bool {
 		if q.matches(&e.Entry) {
 			frames = append(frames, e.frame)
@@ -90,7 +90,7 @@ func readSegment(path string, q Query) (found []Entry, err error) {
 	return found, nil
 }
 
-// Get returns one entry; ok is false when it isn't there any more.
+// Get returns one entry; ok is false when it no longer exists.
 func (s *Store) Get(ctx context.Context, workspace uint32, id ID) (e Entry, ok bool, err error) {
 	list, _, err := s.List(ctx, Query{Workspace: workspace, Before: id.Seq + 1, Limit: 1})
 	if err != nil || len(list) == 0 || list[0].Seq != id.Seq {
@@ -99,7 +99,7 @@ func (s *Store) Get(ctx context.Context, workspace uint32, id ID) (e Entry, ok b
 	return list[0], true, nil
 }
 
-// Remove takes entries out of a workspace, and says how many there were.
+// Remove removes entries of a workspace, and returns how many there were.
 func (s *Store) Remove(_ context.Context, workspace uint32, ids ...ID) (n int, err error) {
 	seqs := make([]uint64, len(ids))
 	for i := range ids {
@@ -113,7 +113,7 @@ func (s *Store) Remove(_ context.Context, workspace uint32, ids ...ID) (n int, e
 	return n, err
 }
 
-// mayHold says whether a file may have one of these entries: they lie between its name and the next one's.
+// mayHold reports whether a file may have one of these entries: they lie between its name and the next file's.
 func (s *Store) mayHold(g *segment, seqs []uint64) bool {
 	from, to := seqOf(g.path), ^uint64(0)
 	if i := slices.Index(s.ring, g); i+1 < len(s.ring) {
@@ -122,7 +122,7 @@ func (s *Store) mayHold(g *segment, seqs []uint64) bool {
 	return slices.ContainsFunc(seqs, func(seq uint64) bool { return seq >= from && seq < to })
 }
 
-// Erase takes out all entries with objects that name one of the identifiers, and says how many there were.
+// Erase removes all entries whose objects name one of the identifiers, and returns how many there were.
 func (s *Store) Erase(_ context.Context, ids []uint64) (n int, err error) {
 	if len(ids) == 0 {
 		return 0, nil
@@ -179,8 +179,8 @@ func addCount(counts map[countKey]*Count, c *Count) {
 	sum.LeftOut += c.LeftOut
 }
 
-// Counts counts what is kept of what a query chooses by workspace, key, rule and time, by hour, key and rule; newest
-// first.
+// Counts counts the kept faults that a query chooses by workspace, key, rule and time. The counts are by hour, key and
+// rule, newest first.
 func (s *Store) Counts(_ context.Context, q Query) (list []Count, err error) {
 	counts := map[countKey]*Count{}
 	err = s.do(func() error {
@@ -207,7 +207,7 @@ func sortedCounts(counts map[countKey]*Count) (list []Count) {
 	return list
 }
 
-// counts says whether the query chooses an hour's count.
+// counts reports whether the query chooses an hour's count.
 func (q *Query) counts(c *Count) bool {
 	return (q.Workspace == 0 || q.Workspace == c.Workspace) && (q.Key == 0 || q.Key == c.Key) &&
 		(q.Rule == "" || q.Rule == c.Rule) &&

@@ -1,15 +1,16 @@
-// Package refused keeps what was refused: each object of /users/track that was, and each of which a value was left out,
-// with reason, rule, key, time and, unless it is told not to, the object as it was sent. It is for people who look why
-// their data don't arrive, and want to mend and send it again; nothing that was acknowledged depends on it.
+// Package refused keeps what was refused: each object of /users/track that was refused, or of which a value was left
+// out, with reason, rule, key, time and, unless that is turned off, the object as it was sent. It is for people who
+// look for the reason why their data don't arrive, and want to repair and resend them; nothing that was acknowledged
+// depends on it.
 //
 // Invariants
-//   - Nobody waits for it who sends objects: Offer copies what it is given into a queue with a bound in bytes, and what
-//     finds no room there is dropped, and counted.
-//   - One goroutine writes, removes and answers what is to see all that was offered before.
-//   - The files are a ring: the oldest go when they are too old, or too much. What was written in the last second may
-//     be lost with the machine. A file that is torn at its end by a crash loses that end; one that is damaged loses
-//     what is behind the damage.
-//   - What Erase and Remove take out is off the disk when they return.
+//   - No sender of objects waits for it: Offer copies entries into a queue that is bounded in bytes. What doesn't fit
+//     is dropped, and counted.
+//   - One goroutine writes, removes, and answers whatever has to see everything that was offered before.
+//   - The files are a ring: the oldest are removed when they are too old, or take too much space. What was written in
+//     the last second may be lost with the machine. A file that a crash has torn at its end loses that end; a damaged
+//     file loses what follows the damage.
+//   - What Erase and Remove remove is off the disk when they return.
 package refused
 
 import (
@@ -30,13 +31,13 @@ var ErrClosed = errors.New("refused objects are not kept any more: the server st
 
 // Options of a Store. The zero value of a field means its default.
 type Options struct {
-	Dir string // its own
+	Dir string // belongs to the Store
 	// Retention and MaxBytes bound what is kept. Defaults 7 days, 256 MiB.
 	Retention time.Duration
 	MaxBytes  int64
-	// WithoutObjects keeps why something was refused, and nothing that a client has sent besides the names in the text.
+	// WithoutObjects keeps the reason of a refusal, and nothing that a client has sent except the names in the text.
 	WithoutObjects bool
-	// MaxObjectBytes is how long an object may be that is kept; of a longer one there is the rest. Default 64 KiB.
+	// MaxObjectBytes bounds an object that is kept; of a longer one the rest of the entry is kept. Default 64 KiB.
 	MaxObjectBytes int
 	// QueueBytes bounds what waits to be written. Default 4 MiB.
 	QueueBytes int64
@@ -58,7 +59,7 @@ func (o *Options) EnsureDefaults() {
 	}
 }
 
-// Validate says which option is wrong.
+// Validate reports the first wrong option.
 func (o *Options) Validate() error {
 	switch {
 	case o.Dir == "":
@@ -78,10 +79,10 @@ func (o *Options) Validate() error {
 // maxObjectBytes is more than a body has room for.
 const maxObjectBytes = 256 << 20
 
-// maxFaults is of how many faults of one object the first ones are kept.
+// maxFaults is how many faults of one object are kept: the first ones.
 const maxFaults = 100
 
-// segments is how many files the ring has at least when it is full: so much goes at a time.
+// segments is the least number of files in a full ring: one of them is removed at a time.
 const segments = 32
 
 // Fault is one thing that was wrong.
@@ -91,15 +92,15 @@ type Fault struct {
 
 // Entry is an object that was refused, or of which values were left out; or a request that was refused as a whole.
 type Entry struct {
-	Node      uint32 // of a cluster, that has it; 0: it is this one
-	Seq       uint64 // names the entry, in this store; later ones have greater ones
+	Node      uint32 // in a cluster, the node that has it; 0: this one
+	Seq       uint64 // identifies the entry in this store; later entries have greater ones
 	At        int64  // Unix ms
 	Workspace uint32
 	Key       uint32 // number of the API key
 	Request   string // id of the request
 	Array     string // attributes, events, purchases; empty: it is a request
 	Index     int    // in its array
-	IsRefused bool   // else values were left out, and the object was accepted
+	IsRefused bool   // otherwise values were left out, and the object was accepted
 	Faults    []Fault
 	Size      int    // of the object
 	Object    []byte // as it was sent; nil: it is not kept
@@ -114,7 +115,7 @@ type Store struct {
 	once    sync.Once
 	ended   chan struct{}
 
-	// What follows is the writer's own.
+	// The fields below belong to the writer.
 	ring    []*segment // oldest first; the last one may be open
 	last    uint64     // Seq
 	failing int64      // Unix ms of the last failure to write; 0: none
@@ -124,14 +125,14 @@ type Store struct {
 	count atomic.Int64 // entries in them
 }
 
-// item is what the queue holds: entries to write, or something to do behind all that came before.
+// item is an element of the queue: entries to write, or something to do after everything that came before.
 type item struct {
 	entries []Entry
 	bytes   int64
 	do      func()
 }
 
-// Open opens the store in Options.Dir and makes it when it isn't there.
+// Open opens the store in Options.Dir, creating it if necessary.
 func Open(o Options) (*Store, error) {
 	o.EnsureDefaults()
 	if err := o.Validate(); err != nil {
@@ -145,15 +146,15 @@ func Open(o Options) (*Store, error) {
 	return s, nil
 }
 
-// Close writes what is queued, and ends.
+// Close writes what is queued, and ends the store.
 func (s *Store) Close() error {
 	s.once.Do(func() { close(s.closing) })
 	<-s.ended
 	return nil
 }
 
-// Offer gives entries to be kept; Seq is set here, and what they hold is copied. Of an object with more than maxFaults
-// faults it cuts off the others. It doesn't wait.
+// Offer gives entries to be kept; it sets Seq, and copies what they hold. It drops all but the first maxFaults faults
+// of an object. It doesn't wait.
 func (s *Store) Offer(entries ...Entry) {
 	size := int64(0)
 	for i := range entries {
@@ -184,7 +185,7 @@ func (s *Store) Offer(entries ...Entry) {
 	}
 }
 
-// keeps says whether the object of an entry is kept.
+// keeps reports whether the object of an entry is kept.
 func (s *Store) keeps(e *Entry) bool {
 	return !s.options.WithoutObjects && e.Array != "" && len(e.Object) <= s.options.MaxObjectBytes
 }
@@ -201,7 +202,7 @@ func (e *Entry) memory(withObject bool) int64 {
 	return n
 }
 
-// do has f done by the writer, behind all that was offered before, and waits for it.
+// do makes the writer call f, after everything that was offered before, and waits for it.
 func (s *Store) do(f func() error) error {
 	result := make(chan error, 1)
 	select {
@@ -266,7 +267,7 @@ func (s *Store) take(it item) {
 	}
 }
 
-// tend does what time asks for.
+// tend does what is due at this time.
 func (s *Store) tend() {
 	if err := s.flush(); err != nil {
 		s.fail(err, 0)
@@ -274,8 +275,8 @@ func (s *Store) tend() {
 	s.expire()
 }
 
-// fail notes that entries could not be written. They are lost, and what comes in the next seconds is, too: a disk that
-// fails is not tried for each.
+// fail records that entries could not be written. They are lost, as is what comes in the next seconds: a failing disk
+// is not tried for each entry.
 func (s *Store) fail(err error, entries int) {
 	dropped.Add(entries)
 	if errors.Is(err, errWaiting) {

@@ -11,12 +11,12 @@ import (
 	"millrace/wal/durable"
 )
 
-// The files, oldest first, and what is known of each. All of it is the writer's.
+// The files, oldest first, and what is known of each. All of it belongs to the writer.
 
 // segment is a file of the ring. Another goroutine may read the file meanwhile.
 type segment struct {
 	path   string
-	file   *os.File // nil: nothing is added any more
+	file   *os.File // nil: nothing more is added
 	size   int64
 	first  int64 // when its oldest and its newest entry came, Unix ms
 	newest int64
@@ -27,7 +27,7 @@ type segment struct {
 
 const suffix = ".refused"
 
-// load reads all files. One that is torn at its end is cut there.
+// load reads all files. A file that is torn at its end is cut there.
 func (s *Store) load() error {
 	if err := os.MkdirAll(s.options.Dir, 0o700); err != nil {
 		return err
@@ -90,7 +90,7 @@ func newSegment(path string) *segment {
 	return &segment{path: path, size: int64(len(magic)), counts: map[countKey]*Count{}}
 }
 
-// note takes note of an entry that is in the file.
+// note records an entry that is in the file.
 func (g *segment) note(e *stored) {
 	if g.n++; g.n == 1 {
 		g.first = e.At
@@ -113,7 +113,7 @@ func (s *Store) write(entries []Entry) error {
 		e := stored{Entry: entries[i]}
 		s.last = s.next(e.At)
 		ids, all := identifiersOf(e.Workspace, e.Object)
-		if !all { // it wouldn't be found when one of them is deleted
+		if !all { // it wouldn't be found when one of its users is deleted
 			ids, e.Object = nil, nil
 		}
 		e.Seq, e.ids = s.last, ids
@@ -135,15 +135,15 @@ func (s *Store) write(entries []Entry) error {
 	return nil
 }
 
-// seqBits is how many entries of one millisecond have numbers that begin with it; more go on in the next one's. So a
-// number is not given again, whatever was removed.
+// seqBits is for how many entries of one millisecond there are numbers that begin with it; further entries use those of
+// the next millisecond. So a number is not given out again, whatever was removed.
 const seqBits = 12
 
-// next is the number of an entry that came at this time.
+// next returns the number of an entry that came at this time.
 func (s *Store) next(at int64) uint64 { return max(s.last+1, uint64(max(at, 0))<<seqBits) }
 
-// openSegment returns the file that entries are added to, from this number on. Some time after a failure it is tried
-// anew.
+// openSegment returns the file to which entries from this number on are added. Some time after a failure it tries
+// again.
 func (s *Store) openSegment(seq uint64) (*segment, error) {
 	now := s.options.Now()
 	if n := len(s.ring); n > 0 && s.ring[n-1].file != nil {
@@ -151,7 +151,7 @@ func (s *Store) openSegment(seq uint64) (*segment, error) {
 		if now-g.first < s.options.Retention.Milliseconds()/segments {
 			return g, nil
 		}
-		s.seal() // so that what is old goes when it is, and not with what came days later
+		s.seal() // so that old entries expire on time, and not with those that came days later
 	}
 	if s.failing != 0 && now-s.failing < retryInterval.Milliseconds() {
 		return nil, errWaiting
@@ -171,10 +171,10 @@ func (s *Store) openSegment(seq uint64) (*segment, error) {
 	return g, durable.SyncDir(nil, s.options.Dir)
 }
 
-// errWaiting: writing has failed a moment ago.
+// errWaiting says that writing has failed a moment ago.
 var errWaiting = errors.New("writing has failed a moment ago")
 
-// flush has what was written on disk.
+// flush syncs what was written.
 func (s *Store) flush() error {
 	if n := len(s.ring); n == 0 || s.ring[n-1].file == nil || !s.dirty {
 		return nil
@@ -197,7 +197,7 @@ func (s *Store) seal() {
 	}
 }
 
-// abandon ends the newest file as it is, after a failure: what is whole in it stays.
+// abandon ends the newest file as it is, after a failure: what is complete in it stays.
 func (s *Store) abandon() {
 	n := len(s.ring)
 	if n == 0 || s.ring[n-1].file == nil {
@@ -254,12 +254,12 @@ func (s *Store) measure() {
 	s.count.Store(int64(n))
 }
 
-// Bytes and Entries are what is kept.
+// Bytes and Entries say how much is kept.
 func (s *Store) Bytes() int64   { return s.bytes.Load() }
 func (s *Store) Entries() int64 { return s.count.Load() }
 
-// rewrite takes the entries out of a file that match, durably, and says how many they were. The newest file goes on
-// with what is left: else there were as many files as deletions.
+// rewrite removes the matching entries from a file, durably, and returns how many there were. The newest file goes on
+// with what is left: otherwise there would be as many files as deletions.
 func (s *Store) rewrite(at int, matches func(*stored) bool) (taken int, err error) {
 	old := s.ring[at]
 	text, err := os.ReadFile(old.path)
@@ -288,20 +288,20 @@ func (s *Store) rewrite(at int, matches func(*stored) bool) (taken int, err erro
 	}
 	if err != nil {
 		if old.file != nil {
-			s.abandon() // which of the two files there is, it finds out
+			s.abandon() // it finds out which of the two files exists
 		}
 		return 0, err
 	}
 	s.ring[at] = g
 	if old.file != nil {
-		_ = old.file.Close() // of what isn't there any more
+		_ = old.file.Close() // of a file that no longer exists
 		s.dirty = false
 		g.open()
 	}
 	return taken, nil
 }
 
-// open has the file that is there go on; when it can't, the next entries go into another one.
+// open makes an existing file go on; if it can't, the next entries go into another file.
 func (g *segment) open() {
 	if g.n == 0 {
 		return
@@ -311,7 +311,7 @@ func (g *segment) open() {
 	}
 }
 
-// removeWhere takes entries out of all files that may have some.
+// removeWhere removes entries from all files that may have some.
 func (s *Store) removeWhere(may func(*segment) bool, matches func(*stored) bool) (taken int, err error) {
 	for i := range s.ring {
 		if !may(s.ring[i]) {
@@ -327,7 +327,7 @@ func (s *Store) removeWhere(may func(*segment) bool, matches func(*stored) bool)
 	return taken, nil
 }
 
-// paths are the files as they are, newest first, whole as far as they were written.
+// paths returns the current files, newest first, complete as far as they were written.
 func (s *Store) paths() (list []string) {
 	for _, g := range slices.Backward(s.ring) {
 		list = append(list, g.path)
@@ -335,7 +335,7 @@ func (s *Store) paths() (list []string) {
 	return list
 }
 
-// seqOf is the number that a file's entries begin behind.
+// seqOf returns the number after which a file's entries begin.
 func seqOf(path string) (seq uint64) {
 	_, _ = fmt.Sscanf(strings.TrimSuffix(filepath.Base(path), suffix), "%x", &seq)
 	return seq

@@ -9,13 +9,13 @@ func ServiceProviderConfig() []byte { return configDocument }
 // ResourceTypes is the answer to GET /scim/v2/ResourceTypes.
 func ResourceTypes() []byte { return typesDocument }
 
-// ResourceType is one of them, by its name; nil for an unknown one.
+// ResourceType returns one of them, by its name; nil for an unknown one.
 func ResourceType(id string) []byte { return typeDocuments[id] }
 
 // Schemas is the answer to GET /scim/v2/Schemas.
 func Schemas() []byte { return schemasDocument }
 
-// Schema is one of them, by its URN; nil for an unknown one.
+// Schema returns one of them, by its URN; nil for an unknown one.
 func Schema(id string) []byte { return schemaDocuments[id] }
 
 var (

@@ -11,18 +11,18 @@ import (
 	parser "github.com/scim2/filter-parser/v2"
 )
 
-// A filter is bounded, and so is what stands before its value: the library takes about a microsecond a byte, and backs
-// up over names.
+// A filter is bounded, and so is what precedes its value: the library takes about a microsecond per byte, and
+// backtracks over names.
 const (
 	maxFilterBytes    = 512
 	maxAttributeBytes = 128
 )
 
-// filter is a disjunction of conjunctions: identity providers send comparisons that are joined by "and", and testers a
-// few with "or".
+// filter is a disjunction of conjunctions: identity providers send comparisons joined by "and", and testers a few
+// joined by "or".
 type filter [][]comparison
 
-// comparison is one condition on an attribute, or, when elements is not nil, on one of its elements.
+// comparison is one condition on an attribute or, if elements is not nil, on one of its elements.
 type comparison struct {
 	target
 	elements filter
@@ -30,13 +30,13 @@ type comparison struct {
 	value    any // string, bool or nil
 }
 
-// elementSchemas has the attributes of an attribute's elements, for filters on these.
+// elementSchemas returns the attributes of an attribute's elements, for filters on these.
 func elementSchemas(a *attribute) []schemaJSON { return []schemaJSON{{Attributes: a.SubAttributes}} }
 
-// parseFilter reads a filter on what has these schemas. Attributes and operators may be in any case. There are no
+// parseFilter reads a filter on resources with these schemas. Attributes and operators may be in any case. There are no
 // parentheses and no "not".
 //
-// The library parses each comparison, which has no nesting, rather than the whole: its grammar goes back over
+// The library parses each comparison, which has no nesting, rather than the whole filter. Its grammar goes over
 // parentheses again and again, and doesn't have emails[type eq "work"].value eq "…", which Entra ID sends.
 func parseFilter(text string, schemas []schemaJSON) (f filter, err error) {
 	if len(text) > maxFilterBytes || !utf8.ValidString(text) {
@@ -129,7 +129,7 @@ func (c *comparison) setValue(v any) error {
 		}
 		c.value = text
 		if c.isAddress() {
-			// A "+" that was not escaped has become a space on its way through the query, where no address has one.
+			// A "+" that was not escaped has become a space on its way through the query, and no address has one.
 			c.value = strings.ReplaceAll(text, " ", "+")
 		}
 	default:
@@ -142,7 +142,7 @@ func (c *comparison) setValue(v any) error {
 	return nil
 }
 
-// last is the attribute whose values are compared.
+// last returns the attribute whose values are compared.
 func (c *comparison) last() *attribute {
 	if c.sub != nil {
 		return c.sub
@@ -150,12 +150,12 @@ func (c *comparison) last() *attribute {
 	return c.attribute
 }
 
-// isAddress says whether c compares an email address.
+// isAddress reports whether c compares an email address.
 func (c *comparison) isAddress() bool {
 	return c.attribute.Name == "userName" || c.attribute.Name == "emails" && c.sub != nil && c.sub.Name == "value"
 }
 
-// splitOutside splits text at word, outside of quotes and brackets.
+// splitOutside splits text at word, outside quotes and brackets.
 func splitOutside(text, word string) (parts []string) {
 	for {
 		i := indexOutside(text, word)
@@ -167,7 +167,7 @@ func splitOutside(text, word string) (parts []string) {
 	}
 }
 
-// matches says whether a resource, or an element, is what f describes.
+// matches reports whether f describes a resource, or an element.
 func (f filter) matches(tree map[string]any) bool {
 	for _, all := range f {
 		every := true
@@ -181,8 +181,8 @@ func (f filter) matches(tree map[string]any) bool {
 	return false
 }
 
-// equals returns what an attribute must be, where all that f describes have the same: a resource can be looked up by it
-// then.
+// equals returns the value that an attribute must have if everything that f describes has the same: the resource can
+// then be looked up by it.
 func (f filter) equals(name string) (value string, ok bool) {
 	if len(f) != 1 {
 		return "", false
@@ -196,7 +196,7 @@ func (f filter) equals(name string) (value string, ok bool) {
 	return "", false
 }
 
-// mentions says whether f depends on an attribute.
+// mentions reports whether f depends on an attribute.
 func (f filter) mentions(name string) bool {
 	return slices.ContainsFunc(f, func(all []comparison) bool {
 		return slices.ContainsFunc(all, func(c comparison) bool { return c.attribute.Name == name })
@@ -249,7 +249,7 @@ func (c *comparison) anyIs(values []any, operator parser.CompareOperator) bool {
 	return false
 }
 
-// is compares a value that a resource has. Booleans may be asked for as texts: Entra ID does.
+// is compares a value of a resource. Booleans may be compared with texts: Entra ID does that.
 func (c *comparison) is(v any, operator parser.CompareOperator) bool {
 	if is, ok := v.(bool); ok {
 		want, ok := boolOf(c.value)

@@ -19,7 +19,7 @@ const (
 
 // form reads a user or a group from a request. It goes on after a fault and keeps the first; missing members are
 // reported together, before any other fault. Members that a client can't set (id, meta, lastSignInAt, ids of teams) and
-// unknown ones are passed over: nothing gets in that is not named here.
+// unknown ones are ignored: only what is named here gets in.
 type form struct {
 	snapshot *control.Snapshot
 	missing  []string
@@ -36,8 +36,7 @@ func (f *form) fail(path, text string, args ...any) {
 	}
 }
 
-// members reads a body. What stands under the URN of the resource's own schema is the resource's (some clients nest
-// it).
+// members reads a body. Members under the URN of the resource's own schema are the resource's (some clients nest them).
 func (f *form) members(body []byte, schema string) map[string]any {
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.UseNumber()
@@ -56,14 +55,14 @@ func (f *form) members(body []byte, schema string) map[string]any {
 	return members
 }
 
-// user reads a whole user. present is the user that there is, nil for a new one. What identity providers don't send,
-// department, permissions and active, is as it was, or what the operator has set for new users.
+// user reads a whole user. present is the existing user, nil for a new one. What identity providers don't send
+// (department, permissions and active) stays as it was, or is what the operator has set for new users.
 func (f *form) user(members map[string]any, present *control.SCIMUser) *control.SCIMUser {
 	u := &control.SCIMUser{}
 	if present != nil {
 		u.Inactive = present.Inactive
 	}
-	f.active(members, u) // before all else: no other fault may hide this one
+	f.active(members, u) // first: no other fault may hide this one
 	f.schemas(f.required(members, "", "schemas"), UserSchema)
 	if members["userName"] != nil || present == nil {
 		u.UserName = f.userName(f.required(members, "", "userName"), present)
@@ -82,16 +81,16 @@ func (f *form) user(members map[string]any, present *control.SCIMUser) *control.
 	switch {
 	case present == nil:
 	case present.Emails == nil && slices.Equal(u.Emails, emailsOf(present)):
-		u.Emails = nil // what is shown where none ever came, sent back
+		u.Emails = nil // what is shown when no address was ever sent has been sent back
 	case present.Emails != nil && u.Emails == nil:
-		u.Emails = []control.SCIMEmail{} // taken away
+		u.Emails = []control.SCIMEmail{} // removed
 	}
 	f.rights(u, members, present)
 	f.report()
 	return u
 }
 
-// report makes of what is missing the fault, whatever else is wrong.
+// report makes missing members the fault, whatever else is wrong.
 func (f *form) report() {
 	switch {
 	case len(f.missing) == 1:
@@ -101,7 +100,7 @@ func (f *form) report() {
 	}
 }
 
-// required returns a member, and notes it when it isn't there; null is not there.
+// required returns a member, and notes it if it is missing; null counts as missing.
 func (f *form) required(members map[string]any, path, name string) any {
 	v := members[name]
 	if v == nil {
@@ -124,9 +123,9 @@ func (f *form) schemas(v any, schema string) {
 	}
 }
 
-// isActive says whether name is that of the member active in any form that SCIM has for it: names are compared without
-// regard to case (RFC 7643 2.1), and may stand behind the name of their schema. Of the other members one form is known,
-// since what is not understood of them is missing, or stays as it was.
+// isActive reports whether name is the member active in any form that SCIM allows: names are compared without regard to
+// case (RFC 7643 2.1), and may follow the name of their schema. Of the other members only one form is known, since one
+// that is not understood is reported as missing, or stays as it was.
 func isActive(name string) bool {
 	if n := len(UserSchema) + 1; len(name) > n && strings.EqualFold(name[:n], UserSchema+":") {
 		name = name[n:]
@@ -134,8 +133,8 @@ func isActive(name string) bool {
 	return strings.EqualFold(name, "active")
 }
 
-// active reads whether the user is active, from whatever form of the name. Of several, false counts: who has left must
-// not be taken for one who may sign in.
+// active reads whether the user is active, from whatever form of the name. Of several values, false counts: somebody
+// who has left must not be taken for somebody who may sign in.
 func (f *form) active(members map[string]any, u *control.SCIMUser) {
 	said := map[bool]bool{}
 	for name, v := range members {
@@ -169,7 +168,7 @@ func (f *form) userName(v any, present *control.SCIMUser) string {
 	return name
 }
 
-// isAddress says whether text is a bare email address, with a domain that has a dot.
+// isAddress reports whether text is a bare email address whose domain has a dot.
 func isAddress(text string) bool {
 	if len(text) > maxUserNameBytes || strings.ContainsAny(text, " \"()<>") {
 		return false
@@ -178,7 +177,7 @@ func isAddress(text string) bool {
 	return err == nil && a.Address == text && strings.Contains(text[strings.LastIndexByte(text, '@'):], ".")
 }
 
-// optional reads a text; null and an empty one are none.
+// optional reads a text; null and an empty text count as none.
 func (f *form) optional(path string, v any) string {
 	if v == nil || v == "" {
 		return ""
@@ -195,7 +194,7 @@ func (f *form) attribute(u *control.SCIMUser, path string, v any) {
 	}
 }
 
-// enterprise reads the extension. The manager comes as an object, and from some as a list or a bare id.
+// enterprise reads the extension. The manager comes as an object, and from some clients as a list or a bare id.
 func (f *form) enterprise(u *control.SCIMUser, v any) {
 	members := f.object(EnterpriseSchema, v)
 	for _, a := range enterpriseTexts {
@@ -217,7 +216,7 @@ func (f *form) enterprise(u *control.SCIMUser, v any) {
 // maxEmails is how many addresses a user may have.
 const maxEmails = 10
 
-// emails reads the addresses. nil: none are sent. They say nothing about who the user is; two users may have the same.
+// emails reads the addresses. nil: none were sent. They don't identify the user; two users may have the same.
 func (f *form) emails(v any) (list []control.SCIMEmail) {
 	elements := f.list("emails", v)
 	if len(elements) > maxEmails {
@@ -244,7 +243,7 @@ func (f *form) emails(v any) (list []control.SCIMEmail) {
 	return list
 }
 
-// group reads a whole group, apart from its members. Its permissions are as they were when it doesn't say: identity
+// group reads a whole group, apart from its members. If it has no permissions they stay as they were: identity
 // providers know nothing of them.
 func (f *form) group(members map[string]any, present *control.PermissionSet) *control.PermissionSet {
 	p := &control.PermissionSet{Permissions: control.SCIMPermissions{Company: []string{},
@@ -264,7 +263,8 @@ func (f *form) group(members map[string]any, present *control.PermissionSet) *co
 	return p
 }
 
-// ids reads whom a list of members names: objects with a value, or, from some, bare ids; one may stand alone.
+// ids reads the users that a list of members names: objects with a value or, from some clients, bare ids; a single one
+// need not be in a list.
 func (f *form) ids(v any) (ids []string) {
 	list, ok := v.([]any)
 	if !ok && v != nil {
@@ -284,7 +284,7 @@ func (f *form) ids(v any) (ids []string) {
 	return ids
 }
 
-// strings reads an array of strings; absent it is empty. nil after a fault.
+// strings reads an array of strings; a missing one is empty. It returns nil after a fault.
 func (f *form) strings(path string, v any) []string {
 	if v == nil {
 		return nil
@@ -303,7 +303,7 @@ func (f *form) strings(path string, v any) []string {
 	return list
 }
 
-// list reads an array of objects; absent it is empty.
+// list reads an array of objects; a missing one is empty.
 func (f *form) list(path string, v any) []any {
 	elements, ok := v.([]any)
 	if v != nil && !ok {
@@ -312,7 +312,7 @@ func (f *form) list(path string, v any) []any {
 	return elements
 }
 
-// object reads an object. nil for an absent one and after a fault.
+// object reads an object. It returns nil for a missing one and after a fault.
 func (f *form) object(path string, v any) map[string]any {
 	members, ok := v.(map[string]any)
 	if !ok && (v != nil || strings.HasSuffix(path, "]")) { // an element is never absent

@@ -11,8 +11,8 @@ import (
 	"millrace/api/control"
 )
 
-// Groups are the permission sets of the company, and who is in them. Safe for concurrent use; reads take no lock.
-// Errors are as those of Users.
+// Groups are the permission sets of the company, and their members. It is safe for concurrent use; reads take no lock.
+// Errors are as for Users.
 type Groups struct {
 	control *control.Control
 }
@@ -23,7 +23,7 @@ func NewGroups(c *control.Control) *Groups { return &Groups{control: c} }
 var groupSchemas = []schemaJSON{groupSchema}
 
 // Create makes the group that body, a JSON object, describes, with the members that are users. It gives no permissions
-// unless body says which: the operator does, by the admin API.
+// unless body names them: the operator gives them by the admin API.
 func (g *Groups) Create(by control.Actor, body []byte) (*Resource, error) {
 	return g.change(by, newID(), "", true,
 		func(f *form, _ *control.PermissionSet, m *memberSet) *control.PermissionSet {
@@ -31,7 +31,7 @@ func (g *Groups) Create(by control.Actor, body []byte) (*Resource, error) {
 		})
 }
 
-// Replace gives a group the name and the members of body. Its permissions stay, unless body has some.
+// Replace gives a group the name and the members in body. Its permissions stay, unless body has some.
 func (g *Groups) Replace(by control.Actor, id string, body []byte, ifMatch string) (*Resource, error) {
 	return g.change(by, id, ifMatch, false,
 		func(f *form, old *control.PermissionSet, m *memberSet) *control.PermissionSet {
@@ -39,7 +39,7 @@ func (g *Groups) Replace(by control.Actor, id string, body []byte, ifMatch strin
 		})
 }
 
-// read reads a whole group. Members that aren't sent are none (RFC 7644 3.5.1).
+// read reads a whole group. Missing members mean none (RFC 7644 3.5.1).
 func (g *Groups) read(f *form, body []byte, old *control.PermissionSet, m *memberSet) *control.PermissionSet {
 	members := f.members(body, GroupSchema)
 	if f.err != nil {
@@ -52,7 +52,7 @@ func (g *Groups) read(f *form, body []byte, old *control.PermissionSet, m *membe
 	return f.group(members, old)
 }
 
-// Patch does the operations of body, all of them or none.
+// Patch carries out the operations of body, all of them or none.
 func (g *Groups) Patch(by control.Actor, id string, body []byte, ifMatch string) (*Resource, error) {
 	operations, err := parsePatch(body)
 	if err != nil {
@@ -75,8 +75,8 @@ func (g *Groups) Patch(by control.Actor, id string, body []byte, ifMatch string)
 		})
 }
 
-// change changes or makes the group with this id. next says what it shall be and who is in it, or leaves a fault in the
-// form.
+// change changes or makes the group with this id. next says what the group shall be and who is in it, or leaves a fault
+// in the form.
 func (g *Groups) change(
 	by control.Actor, id, ifMatch string, isNew bool,
 	next func(*form, *control.PermissionSet, *memberSet) *control.PermissionSet,
@@ -120,8 +120,8 @@ func (g *Groups) change(
 	return g.describe(set), nil
 }
 
-// difference is who comes and who leaves, by the ids of their documents. Ids of nobody are passed over: users go while
-// a provider works through its list.
+// difference returns who joins and who leaves, by the ids of their documents. Ids of nobody are ignored: users may
+// disappear while a provider works through its list.
 func (g *Groups) difference(present []*control.SCIMUser, m *memberSet) (c control.MemberChange) {
 	for _, u := range present {
 		if !m.ids[u.ID] {
@@ -158,7 +158,7 @@ func (g *Groups) Get(id string) (*Resource, error) {
 	return nil, errNoGroup
 }
 
-// List returns a page of the groups that the filter describes, all without one, in order of their ids.
+// List returns a page of the groups that the filter describes, or of all groups without one, in order of their ids.
 func (g *Groups) List(p Page) (*List, error) {
 	f, err := p.filter(groupSchemas)
 	if err != nil {

@@ -12,13 +12,13 @@ import (
 	parser "github.com/scim2/filter-parser/v2"
 )
 
-// A PATCH is done to the resource as it is answered, in memory, operation by operation. What comes out is read and
-// judged like the body of a PUT, so a PATCH that is refused has changed nothing, and one can make nothing that a PUT
+// A PATCH is applied to the resource in the form of its answer, in memory, operation by operation. The result is read
+// and judged like the body of a PUT, so a refused PATCH has changed nothing, and a PATCH can make nothing that a PUT
 // couldn't.
 //
 // The dialects: op in any case; with a path, or without one and then with names, dotted names or paths as the members
-// of the value; what nobody here knows and what a client can't set is passed over, as it is in a PUT; null takes away;
-// a filter that finds nothing makes the element that it describes.
+// of the value; unknown members, and those that a client can't set, are ignored as in a PUT; null removes; a filter
+// that finds nothing makes the element that it describes.
 type patch struct {
 	schemas []schemaJSON
 	tree    map[string]any
@@ -82,7 +82,7 @@ func (p *patch) apply(operations []operation) error {
 	return nil
 }
 
-// spread does an operation once for each member of its value, which is named behind prefix.
+// spread carries out an operation once for each member of its value, whose name follows prefix.
 func (p *patch) spread(o operation, prefix string) error {
 	members, ok := o.Value.(map[string]any)
 	if !ok {
@@ -168,7 +168,7 @@ func (p *patch) setComplex(o operation, t target) error {
 	return nil
 }
 
-// merge sets the members of an object that its attribute knows, by whatever case of their names.
+// merge sets the members of an object that its attribute knows, whatever the case of their names.
 func merge(object, members map[string]any, a *attribute) {
 	for name, v := range members {
 		if sub := find(a.SubAttributes, name); sub != nil {
@@ -177,7 +177,7 @@ func merge(object, members map[string]any, a *attribute) {
 	}
 }
 
-// setElements adds or replaces elements of a list of objects, or attributes of those that the filter finds.
+// setElements adds or replaces elements of a list of objects, or attributes of the elements that the filter finds.
 func (p *patch) setElements(o operation, t target) error {
 	of := t.container(p.tree, true)
 	present, _ := of[t.attribute.Name].([]any)
@@ -229,7 +229,7 @@ func (t *target) set(element map[string]any, v any) error {
 	return nil
 }
 
-// described is the element that a filter describes: what it says of equality.
+// described returns the element that a filter describes by its equalities.
 func (t *target) described() map[string]any {
 	element := map[string]any{}
 	if len(t.filter) != 1 {
@@ -243,7 +243,7 @@ func (t *target) described() map[string]any {
 	return element
 }
 
-// readElements reads a list of objects, one object, or a bare value of one.
+// readElements reads a list of objects, one object, or the bare value of one.
 func readElements(v any, a *attribute) (list []any, err error) {
 	elements, ok := v.([]any)
 	if !ok {
@@ -264,7 +264,7 @@ func readElements(v any, a *attribute) (list []any, err error) {
 	return list, nil
 }
 
-// Bounds of lists while a PATCH is done: each element is compared with those that are there. What a user may have is
+// Bounds of lists while a PATCH is applied: each element is compared with the existing ones. What a user may have is
 // judged in the end.
 const (
 	maxElements = 100  // objects
@@ -273,7 +273,7 @@ const (
 
 var errLong = &Error{Status: 400, Type: invalidValue, Detail: "A list of the resource would become too long"}
 
-// appendNew adds what isn't there. An element with the value of one that is there takes its place.
+// appendNew adds what is missing. An element with the value of an existing one replaces it.
 func appendNew(present, more []any) []any {
 	list := append([]any{}, present...)
 	for _, v := range more {
@@ -298,7 +298,7 @@ func isSame(a, b any) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// onePrimary leaves one element that is the primary one: the one at keep, when it says so.
+// onePrimary leaves one primary element: the one at keep, if it claims to be primary.
 func onePrimary(list []any, keep int) []any {
 	if keep < 0 {
 		return list
@@ -315,7 +315,7 @@ func onePrimary(list []any, keep int) []any {
 	return list
 }
 
-// remove takes away an attribute, a part of it, or the elements that the filter finds or the value names.
+// remove removes an attribute, a part of it, or the elements that the filter finds or the value names.
 func (p *patch) remove(o operation, t target) {
 	of := t.container(p.tree, false)
 	switch {
@@ -366,7 +366,7 @@ type memberSet struct {
 	ids map[string]bool
 }
 
-// patch changes it. Ids are judged in the end: those of nobody are passed over.
+// patch changes the set. Ids are judged in the end: those of nobody are ignored.
 func (m *memberSet) patch(o operation, t target, f *form) error {
 	filtered := ""
 	if t.filter != nil {

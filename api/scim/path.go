@@ -5,9 +5,9 @@ import (
 	"unicode/utf8"
 )
 
-// target is what a path names: an attribute, of the resource or of an extension; with a filter some of its elements;
-// with sub an attribute of it. Without an attribute it is a schema as a whole, or, when the path is a sound one,
-// something that nobody here knows.
+// target is what a path names: an attribute of the resource or of an extension; with filter some of its elements; with
+// sub one of its sub-attributes. Without an attribute it is a schema as a whole or, if the path is a sound one,
+// something unknown.
 type target struct {
 	schema    string // of an extension; empty: the resource's own
 	attribute *attribute
@@ -16,14 +16,14 @@ type target struct {
 	core      bool // the resource's own schema as a whole
 }
 
-// isExtension says whether t is an extension as a whole.
+// isExtension reports whether t is an extension as a whole.
 func (t *target) isExtension() bool { return t.attribute == nil && t.schema != "" }
 
-// unknown says whether t is nothing that there is.
+// unknown reports whether t is nothing that exists.
 func (t *target) unknown() bool { return t.attribute == nil && t.schema == "" && !t.core }
 
-// container is the object that has the attribute: the resource or an extension, which is made when it isn't there and
-// make says so.
+// container returns the object that has the attribute: the resource or an extension. If make is set, a missing
+// extension is made.
 func (t *target) container(tree map[string]any, make bool) map[string]any {
 	if t.schema == "" {
 		return tree
@@ -36,8 +36,8 @@ func (t *target) container(tree map[string]any, make bool) map[string]any {
 	return extension
 }
 
-// parsePath reads a path of RFC 7644 3.5.2, by the schemas of a resource, its own first. An URN ends at its last colon:
-// its version has a dot. Names that are in an extension only are found without its URN: Entra ID sends "manager".
+// parsePath reads a path of RFC 7644 3.5.2, by the schemas of a resource, its own first. A URN ends at its last colon,
+// since its version has a dot. Names that only an extension has are found without its URN: Entra ID sends "manager".
 func parsePath(path string, schemas []schemaJSON) (t target, err error) {
 	if path == "" || len(path) > maxFilterBytes || !utf8.ValidString(path) {
 		return t, errPath
@@ -91,7 +91,7 @@ func parsePath(path string, schemas []schemaJSON) (t target, err error) {
 	return t, nil
 }
 
-// cutURN separates the URN of a schema from what stands behind it. One of ours may stand alone.
+// cutURN separates the URN of a schema from what follows it. A known URN may come alone.
 func cutURN(path string, schemas []schemaJSON) (urn, rest string, ok bool) {
 	if len(path) < 4 || !strings.EqualFold(path[:4], "urn:") {
 		return "", path, false
@@ -124,7 +124,7 @@ func (t *target) locate(urn, name string, schemas []schemaJSON) {
 	}
 }
 
-// cutBracket separates what stands in brackets from what follows behind a dot. text begins behind the opening one.
+// cutBracket separates the text in brackets from what follows after a dot. text begins after the opening bracket.
 func cutBracket(text string) (condition, sub string, err error) {
 	end := indexOutside(text, "]")
 	if end < 0 {
@@ -141,7 +141,7 @@ func cutBracket(text string) (condition, sub string, err error) {
 	return condition, sub, nil
 }
 
-// isName says whether text can be the name of an attribute.
+// isName reports whether text can be the name of an attribute.
 func isName(text string) bool {
 	for i := range len(text) {
 		c := text[i]
@@ -152,7 +152,7 @@ func isName(text string) bool {
 	return text != "" && len(text) <= maxAttributeBytes
 }
 
-// indexOutside finds word outside of quotes and brackets, in whatever case; -1 when it isn't there.
+// indexOutside finds word outside quotes and brackets, in any case; it returns -1 if there is none.
 func indexOutside(text, word string) int {
 	quoted, depth := false, 0
 	for i := 0; i < len(text); i++ {

@@ -2,14 +2,14 @@ package scim
 
 import "strings"
 
-// Projection says which attributes of a resource are answered (RFC 7644 3.9). The zero value: all.
+// Projection says which attributes of a resource are in the answer (RFC 7644 3.9). The zero value means all.
 type Projection struct{ Attributes, ExcludedAttributes string }
 
-// maxProjected is how many names of a list of attributes are looked at.
+// maxProjected is how many names in a list of attributes are read.
 const maxProjected = 100
 
-// of is what the projection leaves. Where both lists are given, the first counts. id and schemas are always there;
-// names that are unknown are passed over.
+// of returns what the projection leaves. If both lists are given, the first counts. id and schemas are always included;
+// unknown names are ignored.
 func (p Projection) of(r *Resource) any {
 	if p.Attributes == "" && p.ExcludedAttributes == "" {
 		return r.json
@@ -45,7 +45,7 @@ func (p Projection) targets(r *Resource, list string) (targets []target) {
 	return targets
 }
 
-// drop takes what t names out of a resource.
+// drop removes from a resource what t names.
 func (t *target) drop(tree map[string]any) {
 	of := t.container(tree, false)
 	switch {
@@ -61,7 +61,7 @@ func (t *target) drop(tree map[string]any) {
 	}
 }
 
-// copy brings what t names from one tree into another.
+// copy copies what t names from one tree into another.
 func (t *target) copy(to, from map[string]any) {
 	of := t.container(from, false)
 	if of == nil {
@@ -99,7 +99,7 @@ func (t *target) copy(to, from map[string]any) {
 	}
 }
 
-// elementsOf are the objects of a complex attribute, one or many.
+// elementsOf returns the objects of a complex attribute, one or many.
 func elementsOf(v any) (list []map[string]any) {
 	switch v := v.(type) {
 	case map[string]any:

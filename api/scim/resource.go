@@ -10,7 +10,7 @@ import (
 	"millrace/api/control"
 )
 
-// Resource is a user or a group as it is answered.
+// Resource is a user or a group in the form of an answer.
 type Resource struct {
 	ID       string
 	Location string // its path
@@ -22,13 +22,13 @@ type Resource struct {
 // Append appends the resource, or what the projection leaves of it.
 func (r *Resource) Append(dst []byte, p Projection) []byte { return appendJSON(dst, p.of(r)) }
 
-// version is the weak ETag of a document: another one, when anything in it is.
+// version returns the weak ETag of a document, which changes when anything in the document does.
 func version(document any) string {
 	sum := sha256.Sum256(appendJSON(nil, document))
 	return `W/"` + hex.EncodeToString(sum[:8]) + `"`
 }
 
-// checkMatch is errStale unless ifMatch, the header of a request, is empty or names the version that there is.
+// checkMatch returns errStale unless ifMatch, the header of a request, is empty or names the current version.
 func checkMatch(ifMatch, version string) error {
 	if ifMatch == "" || Matches(ifMatch, version) {
 		return nil
@@ -36,8 +36,8 @@ func checkMatch(ifMatch, version string) error {
 	return errStale
 }
 
-// Matches says whether a list of ETags, as If-Match and If-None-Match have it, names this one. Whether they are weak
-// doesn't matter: all are.
+// Matches reports whether a list of ETags, in the form of If-Match and If-None-Match, names this one. Whether they are
+// weak doesn't matter: all are.
 func Matches(list, version string) bool {
 	for tag := range strings.SplitSeq(list, ",") {
 		if tag = strings.TrimSpace(tag); tag == "*" ||
@@ -127,7 +127,7 @@ const (
 
 func enterprisePath(name string) string { return EnterpriseSchema + ":" + name }
 
-// describe makes a user as it is answered; sets are those that the user is in.
+// describe returns a user in the form of an answer; sets are those that the user is in.
 func describe(u *control.SCIMUser, sets []*control.PermissionSet) *Resource {
 	r := &Resource{ID: u.ID, Location: usersPath + "/" + u.ID, Version: version(u), schemas: userSchemas}
 	at := u.Attributes
@@ -156,7 +156,7 @@ func describe(u *control.SCIMUser, sets []*control.PermissionSet) *Resource {
 	return r
 }
 
-// emailsOf are the addresses that are shown: the userName is one (service.md 2.13), as long as no others were sent.
+// emailsOf returns the addresses that are shown: the userName is one (service.md 2.13), unless others were sent.
 func emailsOf(u *control.SCIMUser) []control.SCIMEmail {
 	if u.Emails != nil {
 		return u.Emails
@@ -195,7 +195,7 @@ func describeGroup(p *control.PermissionSet, members []*control.SCIMUser) *Resou
 	return r
 }
 
-// treeOf is v, whose type is one of this package's, as maps and lists.
+// treeOf returns v, whose type is one of this package's, as maps and lists.
 func treeOf(v any) (tree map[string]any) {
 	if err := json.Unmarshal(appendJSON(nil, v), &tree); err != nil {
 		panic("BUG: " + err.Error())
@@ -214,11 +214,11 @@ type listJSON[T any] struct {
 // Page says which part of a list is wanted.
 type Page struct {
 	Filter     *string // nil: none
-	StartIndex int     // from 1; less is 1
-	Count      int     // less than 0 is 0; MaxCount at most
+	StartIndex int     // from 1; less means 1
+	Count      int     // less than 0 means 0; MaxCount at most
 }
 
-// filter is that of the page; nil: none was given.
+// filter returns the filter of the page; nil: none was given.
 func (p *Page) filter(schemas []schemaJSON) (filter, error) {
 	if p.Filter == nil {
 		return nil, nil
@@ -232,7 +232,7 @@ type List struct {
 	resources    []*Resource
 }
 
-// pageOf cuts the page out of all results: one that is described costs a few microseconds.
+// pageOf cuts the page out of all results before describing them: describing one costs a few microseconds.
 func pageOf[T any](all []T, p Page, describe func(T) *Resource) *List {
 	l := &List{total: len(all), start: max(1, p.StartIndex)}
 	from := min(l.start-1, len(all))

@@ -8,7 +8,7 @@ import (
 	"millrace/api/control"
 )
 
-// What a user or a group may do, as requests say it.
+// What a user or a group may do, as requests state it.
 
 // rights reads department and permissions.
 func (f *form) rights(u *control.SCIMUser, members map[string]any, present *control.SCIMUser) {
@@ -25,10 +25,10 @@ func (f *form) rights(u *control.SCIMUser, members map[string]any, present *cont
 	}
 }
 
-// paired notes department or permissions that are missing beside the other: who sends one knows the contract, in which
-// both are required (service.md 4.16, 4.19). Identity providers send neither, and no X-Request-Origin; where that is
-// not expected there may be some that send one. What stands in for the missing one excuses it: the operator's default
-// for new users, and no department where there was none.
+// paired notes department or permissions that are missing beside the other. A client that sends one knows the contract,
+// in which both are required (service.md 4.16, 4.19). Identity providers send neither, and no X-Request-Origin; where
+// that header is not expected, some may send only one. A substitute for the missing one excuses it: the operator's
+// default for new users, or no department where there was none.
 func (f *form) paired(members map[string]any, present *control.SCIMUser) {
 	s := f.snapshot.SCIM
 	if s == nil || s.RequestOrigin == "" || (members["department"] == nil) == (members["permissions"] == nil) {
@@ -101,7 +101,7 @@ func (f *form) appGroup(path string, members map[string]any) (g control.SCIMAppG
 	return g
 }
 
-// team: teams are known by their names; the id is made of the name, so it stays the same.
+// team: teams are known by their names; the id is made of the name, so it never changes.
 func (f *form) team(path string, members map[string]any, appGroup string) control.SCIMTeam {
 	id, name := f.reference(path, members, "teamId", "teamName")
 	if name != "" {
@@ -111,9 +111,9 @@ func (f *form) team(path string, members map[string]any, appGroup string) contro
 		Permissions: f.names(path+".teamPermissions", members["teamPermissions"], isTeamPermission)}
 }
 
-// workspace resolves what an app group is for. The id is that of a workspace, which survives a change of its name; so
-// where both are given and the name is no workspace's, the id decides. A name that no workspace has is kept with an id
-// that no workspace can have: a workspace that is made later gives nobody permissions.
+// workspace resolves which workspace an app group is for. The id is that of a workspace, and survives a change of its
+// name; so if both are given and the name belongs to no workspace, the id decides. A name that no workspace has is kept
+// with an id that no workspace can have, so that a workspace that is made later gives nobody permissions.
 func (f *form) workspace(path, id, name string) (string, string) {
 	var named []*control.Workspace
 	for _, w := range f.snapshot.Workspaces() {
@@ -137,7 +137,7 @@ func (f *form) workspace(path, id, name string) (string, string) {
 	return control.UnknownWorkspaceID(name), name
 }
 
-// reference reads an id and a name, of which at least one is there.
+// reference reads an id and a name, of which at least one must be there.
 func (f *form) reference(path string, members map[string]any, idName, nameName string) (id, name string) {
 	if members == nil {
 		return "", ""

@@ -7,8 +7,7 @@ import (
 	"millrace/api/control"
 )
 
-// The schemas (RFC 7643 7): which attributes there are. They are read by clients, and PATCH, filters and projections go
-// by them.
+// The schemas (RFC 7643 7): which attributes there are. Clients read them, and PATCH, filters and projections use them.
 
 type schemaJSON struct {
 	Schemas     []string    `json:"schemas"`
@@ -19,7 +18,7 @@ type schemaJSON struct {
 	Meta        metaJSON    `json:"meta"`
 }
 
-// attribute is RFC 7643 7. What all attributes of a user have in common is filled in by complete.
+// attribute is RFC 7643 7. complete fills in what all attributes of a user have in common.
 type attribute struct {
 	Name            string      `json:"name"`
 	Type            string      `json:"type"`
@@ -45,7 +44,7 @@ var common = complete([]attribute{
 	}},
 })
 
-// texts are attributes that are no more than a text, which the identity provider gives and nothing here depends on.
+// texts returns attributes that are only texts, which the identity provider sets and on which nothing here depends.
 func texts(described ...string) (list []attribute) {
 	for i := 0; i < len(described); i += 2 {
 		list = append(list, attribute{Name: described[i], Description: described[i+1], CaseExact: true})
@@ -171,7 +170,7 @@ func complete(attributes []attribute) []attribute {
 	return attributes
 }
 
-// find returns the attribute of a name, in whatever case; nil when there is none.
+// find returns the attribute of a name, in any case; nil when there is none.
 func find(attributes []attribute, name string) *attribute {
 	for i := range attributes {
 		if strings.EqualFold(attributes[i].Name, name) {

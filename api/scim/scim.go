@@ -1,9 +1,9 @@
 // Package scim is the protocol of dashboard-user provisioning (service.md 2.13, 4.16 to 4.20): SCIM 2.0, RFC 7643 and
 // RFC 7644, as far as the contract has it. It reads and judges users, parses filters, says what the service can do, and
-// keeps the users in the control data, one document each. Who may ask, how often, and how HTTP carries it is the
-// door's; a body comes here after the door has proven its grammar.
+// keeps the users in the control data, one document each. The door decides who may ask, how often, and how HTTP carries
+// it; a body comes here after the door has checked its grammar.
 //
-// A user is kept under its userName in lower case, so a name can't be there twice, and found by its id through a second
+// A user is kept under its userName in lower case, so a name can't occur twice, and is found by its id through a second
 // index.
 package scim
 
@@ -25,7 +25,7 @@ const (
 	schemaSchema = "urn:ietf:params:scim:schemas:core:2.0:Schema"
 )
 
-// ContentType is that of every answer.
+// ContentType is the content type of every answer.
 const ContentType = "application/scim+json"
 
 // Paths of the resources.
@@ -35,19 +35,19 @@ const (
 	groupsPath = base + "/Groups"
 )
 
-// Limits of requests and answers. Those on users and groups themselves are in package control.
+// Limits of requests and answers. Limits of users and groups themselves are in package control.
 const (
 	// MaxBodyBytes bounds the body of a request about a user, decompressed: a user with all permissions in a hundred
-	// workspaces has a half of it.
+	// workspaces takes half of it.
 	MaxBodyBytes = 256 << 10
-	// MaxGroupBodyBytes bounds that of a request about a group: all users, as members.
+	// MaxGroupBodyBytes bounds the body of a request about a group: it may have all users as members.
 	MaxGroupBodyBytes = 2 << 20
 	// MaxOperations is how many operations a PATCH may have.
 	MaxOperations = 1000
-	// DefaultCount is how many results a page of a list has unless the request says, MaxCount how many it may have.
+	// DefaultCount is how many results a page of a list has by default, and MaxCount how many it may have.
 	DefaultCount = 100
 	MaxCount     = 200
-	// maxPageMembers ends a page of groups early: so many members are in it, and a group more.
+	// maxPageMembers ends a page of groups early: with that many members in it, plus those of one more group.
 	maxPageMembers = 10_000
 )
 
@@ -71,7 +71,7 @@ const (
 	uniqueness    = "uniqueness"
 )
 
-// What the contract names (service.md 7; literal texts of reference.md 8).
+// Errors that the contract names (service.md 7; literal texts of reference.md 8).
 var (
 	errExists   = &Error{Status: 409, Type: uniqueness, Detail: "User already exists in the database."}
 	errNotFound = &Error{Status: 404, Detail: "User not found"}

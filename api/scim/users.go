@@ -15,8 +15,8 @@ import (
 	"millrace/shard/op"
 )
 
-// Users are the dashboard users of the company. Safe for concurrent use; reads take no lock. An error that is an *Error
-// is the answer; any other is the engine's.
+// Users are the dashboard users of the company. It is safe for concurrent use; reads take no lock. An error that is an
+// *Error is the answer; any other is the engine's.
 type Users struct {
 	control *control.Control
 	now     func() int64
@@ -28,7 +28,7 @@ func NewUsers(c *control.Control, now func() int64) *Users {
 	return &Users{control: c, now: now, max: control.MaxDocuments}
 }
 
-// schemas of a user: its own, and the extension.
+// Schemas of a user: its own, and the extension.
 var userSchemas = []schemaJSON{userSchema, enterpriseSchema}
 
 // Create makes the user that body, a JSON object, describes. body is only read.
@@ -60,8 +60,8 @@ func (u *Users) Create(by control.Actor, body []byte) (*Resource, error) {
 	return u.describe(user), err
 }
 
-// Replace gives a user what body says (service.md 4.19). The userName stays; a body may repeat it. ifMatch is that
-// header, empty without one.
+// Replace gives a user the content of body (service.md 4.19). The userName stays; a body may repeat it. ifMatch is the
+// header of that name, empty without one.
 func (u *Users) Replace(by control.Actor, id string, body []byte, ifMatch string) (*Resource, error) {
 	return u.change(by, id, "SCIM user replaced", ifMatch, func(f *form, old *control.SCIMUser) *control.SCIMUser {
 		members := f.members(body, UserSchema)
@@ -74,7 +74,7 @@ func (u *Users) Replace(by control.Actor, id string, body []byte, ifMatch string
 	})
 }
 
-// Patch does the operations of body, all of them or none.
+// Patch carries out the operations of body, all of them or none.
 func (u *Users) Patch(by control.Actor, id string, body []byte, ifMatch string) (*Resource, error) {
 	operations, err := parsePatch(body)
 	if err != nil {
@@ -84,7 +84,8 @@ func (u *Users) Patch(by control.Actor, id string, body []byte, ifMatch string) 
 		func(f *form, old *control.SCIMUser) *control.SCIMUser { return u.patched(f, old, operations) })
 }
 
-// patched is the user as the operations make it. What they don't touch is taken as it is: it was judged when it came.
+// patched returns the user that the operations make. What they don't touch is taken as it is: it was judged when it
+// came.
 func (u *Users) patched(f *form, old *control.SCIMUser, operations []operation) *control.SCIMUser {
 	p := patch{schemas: userSchemas, tree: treeOf(u.describe(old).json), form: f}
 	before := treeOf(p.tree)
@@ -111,8 +112,8 @@ func (u *Users) patched(f *form, old *control.SCIMUser, operations []operation) 
 	return next
 }
 
-// change changes the user with this id. next says what it shall be, or leaves a fault in the form; it is asked again
-// only when somebody was faster. One that is to be as it is stays, its time of change too.
+// change changes the user with this id. next returns the new user, or leaves a fault in the form; it is called again
+// only if another change came first. A user that isn't changed stays as it is, including its time of change.
 func (u *Users) change(
 	by control.Actor, id, what, ifMatch string, next func(f *form, old *control.SCIMUser) *control.SCIMUser,
 ) (*Resource, error) {
@@ -190,8 +191,8 @@ func (u *Users) Get(id string) (*Resource, error) {
 	return nil, errNotFound
 }
 
-// Named returns the user with this userName in whatever case, nil when there is none, and what the user may do: nothing
-// while inactive. It is what signing in asks. The user is not to be changed.
+// Named returns the user with this userName in any case, nil when there is none, and what the user may do: nothing
+// while inactive. Signing in uses it. The user must not be changed.
 func (u *Users) Named(userName string) (*control.SCIMUser, control.SCIMPermissions) {
 	user := u.control.SCIMUsers.Get("", key(userName))
 	if user == nil {
@@ -200,10 +201,10 @@ func (u *Users) Named(userName string) (*control.SCIMUser, control.SCIMPermissio
 	return user, u.control.PermissionsOf(user)
 }
 
-// Key is what the document of a user is found by.
+// Key returns the key by which the document of a user is found.
 func (u *Users) Key(user *control.SCIMUser) string { return key(user.UserName) }
 
-// List returns a page of the users that the filter describes, all without one, in order of their names.
+// List returns a page of the users that the filter describes, or of all users without one, in order of their names.
 func (u *Users) List(p Page) (*List, error) {
 	f, err := p.filter(userSchemas)
 	if err != nil {
@@ -217,8 +218,8 @@ func (u *Users) List(p Page) (*List, error) {
 	return pageOf(users, p, u.describe), nil
 }
 
-// candidates are those that f may describe: it is asked of each, which costs some ten microseconds. One user is looked
-// up.
+// candidates returns the users that f may describe: f is applied to each, which costs some ten microseconds. A single
+// user is looked up.
 func (u *Users) candidates(f filter) []*control.SCIMUser {
 	users := u.control.SCIMUsers
 	one := func(user *control.SCIMUser) []*control.SCIMUser {
@@ -236,8 +237,8 @@ func (u *Users) candidates(f filter) []*control.SCIMUser {
 	return slices.DeleteFunc(users.List(""), func(user *control.SCIMUser) bool { return f.excludes(user) })
 }
 
-// excludes says that f doesn't describe user, as far as can be seen at once: by what identity providers ask for. What
-// it doesn't exclude is looked at whole.
+// excludes reports that f doesn't describe user, as far as that can be seen at once: by the attributes that identity
+// providers ask for. What it doesn't exclude is compared completely.
 func (f filter) excludes(user *control.SCIMUser) bool {
 	if len(f) != 1 {
 		return false
@@ -278,14 +279,14 @@ func (u *Users) describe(user *control.SCIMUser) *Resource {
 	return describe(user, u.control.SetsOf(user))
 }
 
-// edit changes one document. change gets the present user, nil for none, and returns what it shall be, nil for removed.
+// edit changes one document. change gets the current user, nil for none, and returns the new one, nil for removed.
 func (u *Users) edit(
 	by control.Actor, key, what, id string, f *form, change func(*control.SCIMUser) (*control.SCIMUser, error),
 ) error {
 	return u.control.SCIMUsers.Edit(by, "", key, what, change, "scim_id", id, "unknown_permissions", f.unknown)
 }
 
-// key is how userNames are compared: as the addresses that they are.
+// key returns the form in which userNames are compared: as the addresses that they are.
 func key(userName string) string { return string(op.AppendEmailKey(nil, []byte(userName))) }
 
 // newID makes an id in the form that clients know: four times eight hexadecimal digits.

@@ -13,8 +13,8 @@ import (
 	"millrace/api/value"
 )
 
-// Campaign serves GET /campaigns/translations: of one message, or, without message_variation_id, of each
-// message of the campaign that has any.
+// Campaign serves GET /campaigns/translations: of one message or, without message_variation_id, of each message of the
+// campaign that has any.
 func Campaign(x *call.Call) {
 	p, err := queriedPlace(x, false)
 	answerTranslations(x, &p, cmp.Or(err, p.checkCampaign(false)))
@@ -58,7 +58,7 @@ func answerTranslations(x *call.Call, p *place, err error) {
 	x.SendRead(fasthttp.StatusOK)
 }
 
-// shown are the messages whose translations the place asks for.
+// shown returns the messages whose translations the place asks for.
 func (p *place) shown(x *call.Call) ([]control.Message, error) {
 	messages, err := p.messages(x)
 	if err != nil {
@@ -76,7 +76,7 @@ func (p *place) shown(x *call.Call) ([]control.Message, error) {
 		refused := translatable(&messages[i])
 		if refused == nil {
 			shown = append(shown, messages[i])
-		} else if err != errMonolingual { // the kinder reason, when there are several
+		} else if err != errMonolingual { // of several reasons, the more helpful one
 			err = refused
 		}
 	}
@@ -86,7 +86,7 @@ func (p *place) shown(x *call.Call) ([]control.Message, error) {
 	return shown, nil
 }
 
-// appendTranslation appends a translation to the reply; one of several messages says of which.
+// appendTranslation appends a translation to the reply; if there are several messages, it says of which one.
 func appendTranslation(x *call.Call, p *place, m *control.Message, t control.Translation) {
 	l := t.Locale
 	b := append(x.Reply, `{"locale":{"uuid":`...)
@@ -102,7 +102,7 @@ func appendTranslation(x *call.Call, p *place, m *control.Message, t control.Tra
 	x.Reply = append(b, '}')
 }
 
-// appendTexts appends texts by their ids, in order of the ids.
+// appendTexts appends texts by their ids, in the order of the ids.
 func appendTexts(dst []byte, texts map[string]string) []byte {
 	dst = append(dst, '{')
 	for _, id := range slices.Sorted(maps.Keys(texts)) {

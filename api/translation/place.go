@@ -10,16 +10,16 @@ import (
 	"millrace/api/control"
 )
 
-// place names a message: in a campaign, or in a step of a canvas. It reads and changes the document that the
-// message is in.
+// place identifies a message: in a campaign, or in a step of a canvas. It reads and changes the document that contains
+// the message.
 type place struct {
 	campaign, canvas, step string // ids
 	variation              string // of the message; empty: all of the campaign
 	localeID, localeName   string // of a translation; both empty: all
 }
 
-// queriedPlace reads a place from the query, which may have each id once; empty ones count as not sent. Other
-// parameters, such as post_launch_draft_version, are passed over: there are no drafts.
+// queriedPlace reads a place from the query, which may have each id once; empty ones count as missing. Other
+// parameters, such as post_launch_draft_version, are ignored: there are no drafts.
 func queriedPlace(x *call.Call, isCanvas bool) (p place, err error) {
 	for name, text := range x.Ctx.QueryArgs().All() {
 		into, code := p.id(string(name), isCanvas)
@@ -34,8 +34,8 @@ func queriedPlace(x *call.Call, isCanvas bool) (p place, err error) {
 	return p, err
 }
 
-// id is where the place has the id that a parameter is called by, and the code of what is wrong with it; nil for
-// others.
+// id returns where the place keeps the id for a parameter, and the code of the error about it; nil for other
+// parameters.
 func (p *place) id(name string, isCanvas bool) (into *string, code string) {
 	switch {
 	case name == "campaign_id" && !isCanvas:
@@ -77,7 +77,7 @@ func (p *place) checkCanvas() error {
 	return nil
 }
 
-// messages are those of the campaign or of the step, as they are now; not to be changed.
+// messages returns the current messages of the campaign or of the step; they must not be changed.
 func (p *place) messages(x *call.Call) ([]control.Message, error) {
 	if !x.Workspace.MultiLanguage {
 		return nil, errMultiLanguage
@@ -128,7 +128,7 @@ func translatable(m *control.Message) error {
 	return nil
 }
 
-// hasMessage says whether any campaign or step of the workspace has a message with this id.
+// hasMessage reports whether any campaign or step of the workspace has a message with this id.
 func hasMessage(x *call.Call, id string) bool {
 	found := false
 	eachMessage(x, func(m *control.Message) bool {
@@ -138,7 +138,7 @@ func hasMessage(x *call.Call, id string) bool {
 	return found
 }
 
-// eachMessage calls f for the messages of the workspace until it says false.
+// eachMessage calls f for the messages of the workspace until f returns false.
 func eachMessage(x *call.Call, f func(*control.Message) bool) {
 	each := func(messages []control.Message) bool {
 		for i := range messages {
@@ -184,9 +184,9 @@ func (p *place) locale(x *call.Call) (control.Locale, error) {
 	return control.Locale{}, errLocale
 }
 
-// localesOf are the locales of the workspace by their keys: those of its settings and of all translations that it has.
-// What a locale is called is the same wherever it is shown: what the settings say, else the first translation that says
-// it, in the order of campaigns, canvases and their messages.
+// localesOf returns the locales of the workspace by their keys: those of its settings and of all its translations. A
+// locale has the same name wherever it is shown: the one in the settings, else that of the first translation that has
+// one, in the order of campaigns, canvases and their messages.
 func localesOf(x *call.Call) map[string]control.Locale {
 	found := map[string]control.Locale{}
 	keys := map[string]string{} // of names, which are parsed once
@@ -218,13 +218,13 @@ func localeKey(l control.Locale) string {
 	if key, ok := control.LocaleKey(l.Name); ok {
 		return key
 	}
-	return l.Name // of before names were checked
+	return l.Name // from before names were checked
 }
 
 // localeSpace is the name space of the ids of locales.
 var localeSpace = uuid.MustParse("5b1d5a52-7a3b-4c7e-9a53-0f6d1d7b2e94")
 
-// localeID is made of the workspace and the code, so it is the same whenever and wherever it is asked for.
+// localeID is derived from the workspace and the code, so it is the same whenever and wherever it is asked for.
 func localeID(x *call.Call, l control.Locale) uuid.UUID {
 	return uuid.NewSHA1(localeSpace, []byte(x.Workspace.ID+"/"+localeKey(l)))
 }

@@ -26,8 +26,8 @@ func PutCanvas(x *call.Call, body value.Value) {
 	}
 }
 
-// written reads the body of a PUT: the place, and the text of translation_map, which is read last. It has answered when
-// ok is false.
+// written reads the body of a PUT: the place, and the text of translation_map, which is read last. If ok is false, it
+// has answered.
 func written(x *call.Call, body value.Value, check func(*place) error) (p place, texts value.Value, ok bool) {
 	var err error
 	str := func(v value.Value, wrong *refusal, name string) string {
@@ -68,8 +68,8 @@ func written(x *call.Call, body value.Value, check func(*place) error) (p place,
 	return p, texts, true
 }
 
-// putTranslation gives a message's translation into a locale the texts, all of them. The request is judged on what is
-// there now, and once more on the document that it changes, which nobody else changes meanwhile.
+// putTranslation replaces all texts of a message's translation into a locale. The request is judged by what is there
+// now, and once more by the document that it changes, which nobody else changes meanwhile.
 func putTranslation[T any](
 	x *call.Call, p *place, texts value.Value, l *control.Collection[T], id string,
 	messagesOf func(*T) ([]control.Message, error),
@@ -116,14 +116,14 @@ func putTranslation[T any](
 	x.Succeed(fasthttp.StatusOK)
 }
 
-// withTranslation puts t in the place of the translation into the same locale, or behind the others.
+// withTranslation replaces the translation into the same locale by t, or appends t.
 func withTranslation(list []control.Translation, t control.Translation) []control.Translation {
 	i := slices.IndexFunc(list,
 		func(other control.Translation) bool { return localeKey(other.Locale) == localeKey(t.Locale) })
 	if i < 0 {
 		return append(list, t)
 	}
-	t.Locale = list[i].Locale // as it has been described
+	t.Locale = list[i].Locale // with its earlier description
 	list[i] = t
 	return list
 }
@@ -151,7 +151,7 @@ func readTexts(v value.Value) (map[string]string, error) {
 	return texts, nil
 }
 
-// complete says which ids of the message's source the texts leave out. Ids that the source doesn't have are kept: a
+// complete returns which ids of the message's source the texts leave out. Ids that the source doesn't have are kept: a
 // message may have no source here.
 func complete(m *control.Message, texts map[string]string) error {
 	var missing []string

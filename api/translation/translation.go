@@ -1,9 +1,9 @@
 // Package translation has the endpoints of translations of campaign and canvas messages (service.md 2.15, 4.11, 4.12;
 // decisions.md D6, D9): listed, shown one by one, and written.
 //
-// A request is judged in this order, and the first that fails is the answer: the ids that it must have; whether the
-// workspace has more than one language; the campaign, or the canvas and its step; the message; its channel; whether it
-// has more than one language; the locale; the texts.
+// A request is judged in this order, and the first check that fails is the answer: the ids that it must have; whether
+// the workspace has more than one language; the campaign, or the canvas and its step; the message; its channel; whether
+// it has more than one language; the locale; the texts.
 package translation
 
 import (
