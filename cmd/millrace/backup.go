@@ -28,7 +28,7 @@ import (
 	"millrace/wal/durable"
 )
 
-// backups is what a node knows of its backups: one runs at a time.
+// backups is what a node knows of its backups, of which one runs at a time.
 type backups struct {
 	running sync.Mutex
 	stop    context.Context // ends with the admin listener
@@ -42,15 +42,15 @@ func newBackups(log *slog.Logger) *backups {
 	return b
 }
 
-// backupStall is how long a client may take nothing of a backup. What a backup holds on the disk grows as long as it is
-// under way.
+// backupStall is how long a client may read nothing of a backup. What a backup holds on the disk grows as long as the
+// backup runs.
 const backupStall = time.Minute
 
 // backupBytesHeader says about how many bytes an archive will have.
 const backupBytesHeader = "X-Backup-Bytes"
 
-// serveBackup is GET /admin/backup: the archive of package backup, uncompressed. Should something fail after it has
-// begun, the connection is cut.
+// serveBackup is GET /admin/backup: the archive of package backup, uncompressed. If something fails after the answer
+// has begun, the connection is cut.
 func (n *node) serveBackup(w http.ResponseWriter, r *http.Request) {
 	if !n.backups.running.TryLock() {
 		answer(w, http.StatusConflict, "another backup is under way")
@@ -93,7 +93,7 @@ func (n *node) serveBackup(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// takenImage is what a backup has of this node, or of the cluster.
+// takenImage is the image of this node, or of the cluster.
 type takenImage struct {
 	bytes    int64
 	position uint64
@@ -124,7 +124,7 @@ func (b *backups) failed(c *control.Control, by control.Actor, err error) {
 	}
 }
 
-// impatient gives up on a client that takes nothing for a while.
+// impatient gives up on a client that reads nothing for a while.
 type impatient struct {
 	w   io.Writer
 	c   *http.ResponseController
@@ -136,7 +136,7 @@ func (i impatient) Write(p []byte) (int, error) {
 	if err := i.c.SetWriteDeadline(time.Now().Add(backupStall)); err != nil {
 		return 0, err
 	}
-	if err := i.ctx.Err(); err != nil { // looked at after the deadline is set: who ends it sets another one
+	if err := i.ctx.Err(); err != nil { // checked after the deadline is set: whoever ends ctx sets another one
 		return 0, err
 	}
 	return i.w.Write(p)
@@ -181,7 +181,7 @@ func (c *backupCommand) Run(ctx context.Context, stdout io.Writer) error {
 		return err
 	}
 	stop()
-	if isStdout(path) { // /dev/stdout: nothing may come into, or behind, the backup
+	if isStdout(path) { // /dev/stdout: nothing else may get into the backup, or after it
 		return nil
 	}
 	_, err = fmt.Fprintf(stdout, "%s: %d bytes, of %s, up to position %d\n", path, size.n,
@@ -189,7 +189,7 @@ func (c *backupCommand) Run(ctx context.Context, stdout io.Writer) error {
 	return err
 }
 
-// isStdout says whether a path is what the process has for standard output.
+// isStdout reports whether a path is the standard output of the process.
 func isStdout(path string) bool {
 	to, err := os.Stat(path)
 	own, ownErr := os.Stdout.Stat()
@@ -212,7 +212,7 @@ func (c *backupCommand) suffix() string {
 	return ".tar"
 }
 
-// save writes the archive to w and checks it by the way.
+// save writes the archive to w and checks it at the same time.
 func (c *backupCommand) save(ctx context.Context, w io.Writer, archive io.Reader) (about backup.About, err error) {
 	if c.Compression == "zstd" {
 		z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(2))
@@ -237,7 +237,7 @@ type restoreCommand struct {
 	foundingFlags `group:"Of the backup of a cluster:"`
 }
 
-// Run makes a data directory, or none.
+// Run makes a data directory, or none if something fails.
 func (c *restoreCommand) Run(ctx context.Context, stdout io.Writer) error {
 	if c.Data == "" && !c.VerifyOnly {
 		return errors.New("--data or --verify-only is required")
@@ -299,8 +299,8 @@ func (c *restoreCommand) open() (io.ReadCloser, int64, error) {
 	return f, info.Size(), nil
 }
 
-// withProgress draws a bar while r is read, on a terminal. total is -1 when it is not known. stop takes the bar away;
-// it may be called twice.
+// withProgress draws a bar while r is read, on a terminal. total is -1 when it is not known. stop removes the bar; it
+// may be called twice.
 func withProgress(r io.Reader, total int64, what string) (_ io.Reader, stop func()) {
 	bar, stop := newBar(total, what)
 	if bar == nil {
@@ -309,7 +309,7 @@ func withProgress(r io.Reader, total int64, what string) (_ io.Reader, stop func
 	return io.TeeReader(r, bar), stop
 }
 
-// newBar is a bar of bytes on a terminal, nil elsewhere. total is -1 when it is not known. stop takes the bar away; it
+// newBar makes a bar of bytes on a terminal, nil elsewhere. total is -1 when it is not known. stop removes the bar; it
 // may be called twice.
 func newBar(total int64, what string) (bar *progressbar.ProgressBar, stop func()) {
 	if !term.IsTerminal(int(os.Stderr.Fd())) {

@@ -10,10 +10,10 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// What a number may be stands beside the flag, in the flag's own words: `bounds:"0|1MiB..64GiB"` are values and ranges.
-// Settings that only make sense together are checked by the commands.
+// The bounds of a number are declared with its flag, in the flag's own notation: `bounds:"0|1MiB..64GiB"` has values
+// and ranges. The commands check settings that only make sense together.
 
-// checkBounds refuses the first flag whose number is outside of its bounds.
+// checkBounds refuses the first flag whose number is out of bounds.
 func checkBounds(flags []*kong.Flag) error {
 	for _, f := range flags {
 		if bounds := f.Tag.Get("bounds"); bounds != "" && !isWithin(f.Target, bounds) {
@@ -49,7 +49,7 @@ func isWithin(v reflect.Value, bounds string) bool {
 	return false
 }
 
-// hasDefault reports whether a flag is as if it weren't given.
+// hasDefault reports whether a flag has the value that it has when it isn't given.
 func hasDefault(f *kong.Flag) bool {
 	if f.Default == "" {
 		return f.Target.IsZero()
@@ -57,7 +57,7 @@ func hasDefault(f *kong.Flag) bool {
 	return number(f.Target) == bound(f.Target.Type(), f.Default)
 }
 
-// number is a flag's value. That a float64 has fewer digits than an int64 makes no difference to bounds.
+// number returns a flag's value. That a float64 has fewer digits than an int64 makes no difference for bounds.
 func number(v reflect.Value) float64 {
 	switch {
 	case v.CanInt():
@@ -68,7 +68,7 @@ func number(v reflect.Value) float64 {
 	return v.Float()
 }
 
-// bound reads a bound as the flag reads its value.
+// bound reads a bound in the way in which the flag reads its value.
 func bound(t reflect.Type, s string) float64 {
 	var n float64
 	var err error

@@ -36,7 +36,7 @@ func encodeEntry(entry admin.ClusterEntry) func(placement.Entry) []byte {
 	return func(e placement.Entry) []byte { return entry(e.What, e.Kind, e.ID, e.Before, e.After, e.Details) }
 }
 
-// reconcilerEntry makes the entries of the audit log of what no operator has asked for (cluster.Options.Audit).
+// reconcilerEntry makes the audit log's entries for what no operator has asked for (cluster.Options.Audit).
 func reconcilerEntry(c *control.Control) func(placement.Entry) []byte {
 	return func(e placement.Entry) []byte {
 		return c.DocumentEntry(control.Actor{Name: "reconciler"}, e.What, e.Kind, e.ID, e.Before, e.After,
@@ -44,7 +44,7 @@ func reconcilerEntry(c *control.Control) func(placement.Entry) []byte {
 	}
 }
 
-// saidError is an error with another one's meaning.
+// saidError is an error with the meaning of another one.
 type saidError struct {
 	error
 	meaning error

@@ -19,7 +19,7 @@ import (
 	"millrace/wal/quorum"
 )
 
-// foundingFlags is what a cluster needs to be told that is made of data that are there.
+// foundingFlags is what has to be given for a cluster that is made of existing data.
 type foundingFlags struct {
 	Node     uint32        `default:"1" env:"-" bounds:"1..16777215" help:"The node that will have the directory."`
 	Members  nodeAddresses `env:"-" help:"The nodes of the new cluster, this one too, and where they will be: --raft of each." placeholder:"1=HOST:PORT,…"`
@@ -38,7 +38,7 @@ func (n *foundingFlags) options(dir string) founding.Options {
 	return f
 }
 
-// next says what is to be done now.
+// next says what to do next.
 func (n *foundingFlags) next(stdout io.Writer, dir string, f *founding.Founded) error {
 	nodes := slices.Sorted(maps.Keys(n.Members))
 	var list []string
@@ -63,7 +63,7 @@ Now start node %d on it, and the other nodes with empty directories; they get th
 	return err
 }
 
-// clusterCommand is `millrace cluster`: the cluster that a running server is a node of, and one that is made.
+// clusterCommand is `millrace cluster`: for the cluster of a running server, and for making one.
 type clusterCommand struct {
 	operate.Cluster
 	Import clusterImport `cmd:"" help:"Make a new cluster of the data directory of a node that was alone."`
@@ -76,7 +76,7 @@ type clusterImport struct {
 	foundingFlags
 }
 
-// Run makes the directory, or nothing.
+// Run makes the directory, or nothing if something fails.
 func (c *clusterImport) Run(ctx context.Context, out io.Writer) error {
 	if len(c.Members) == 0 {
 		return errors.New("--members is required")
@@ -101,7 +101,7 @@ func (c *clusterImport) Run(ctx context.Context, out io.Writer) error {
 	}
 	defer unlock()
 	f := c.options(c.To)
-	f.Engine.Log = wal.Options{MinFreeBytes: -1, MinFreePercent: -1} // what is under way must come to its end
+	f.Engine.Log = wal.Options{MinFreeBytes: -1, MinFreePercent: -1} // what is under way must be completed
 	show, stop := progress("import")
 	defer stop()
 	f.Progress = show
@@ -122,8 +122,8 @@ func (c *clusterImport) Run(ctx context.Context, out io.Writer) error {
 	return c.next(out, c.To, founded)
 }
 
-// inEmptyDir keeps servers off a directory while fill makes it, and leaves nothing behind that was not there when fill
-// fails.
+// inEmptyDir keeps servers off a directory while fill makes it. When fill fails, it leaves nothing behind that was not
+// there before.
 func inEmptyDir(dir string, fill func() error) error {
 	lock := filepath.Join(dir, "LOCK")
 	_, dirErr := os.Stat(dir)
@@ -141,12 +141,12 @@ func inEmptyDir(dir string, fill func() error) error {
 	}
 	unlock()
 	if err != nil && errors.Is(dirErr, os.ErrNotExist) {
-		_ = os.Remove(dir) // empty again, unless it could not be cleared: then that is said
+		_ = os.Remove(dir) // empty again, unless it could not be cleared, which is then reported
 	}
 	return err
 }
 
-// progress draws a bar on a terminal, of bytes. stop takes it away; it may be called twice.
+// progress draws a bar of bytes on a terminal. stop removes it; it may be called twice.
 func progress(what string) (show func(done, total int64), stop func()) {
 	bar, stop := newBar(-1, what)
 	if bar == nil {

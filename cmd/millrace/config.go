@@ -16,8 +16,8 @@ import (
 	"millrace/loadtest"
 )
 
-// cli is the command line (decisions.md D8). A flag may also come from --config FILE (YAML, names of flags as keys) or
-// from an environment variable: --data is MILLRACE_DATA.
+// cli is the command line (decisions.md D8). A flag may also come from --config FILE (YAML, with the names of flags as
+// keys) or from an environment variable: --data is MILLRACE_DATA.
 type cli struct {
 	Config kong.ConfigFlag `help:"Read flags from this YAML file." placeholder:"FILE"`
 
@@ -60,9 +60,9 @@ func yamlConfig(r io.Reader) (kong.Resolver, error) {
 	return c, nil
 }
 
-// Resolve is a flag's value, nil when the file has none.
+// Resolve returns a flag's value, nil when the file has none.
 func (c *configFile) Resolve(_ *kong.Context, parent *kong.Path, flag *kong.Flag) (any, error) {
-	for _, name := range flag.Envs { // the environment beats the file
+	for _, name := range flag.Envs { // the environment takes precedence over the file
 		if _, set := os.LookupEnv(name); set {
 			return nil, nil
 		}
@@ -79,7 +79,7 @@ func (c *configFile) Resolve(_ *kong.Context, parent *kong.Path, flag *kong.Flag
 	return text(v), nil
 }
 
-// Validate refuses keys that no flag has, and those without a value: it would be as if they weren't there.
+// Validate refuses keys for which there is no flag, and keys without a value, which would have no effect.
 func (c *configFile) Validate(app *kong.Application) error {
 	flags, commands := map[string]bool{}, map[string]map[string]bool{}
 	noteFlags(app.Node, flags, commands)
@@ -115,7 +115,7 @@ func (c *configFile) checkKey(flags map[string]bool, key string, value any, unkn
 	return fmt.Errorf("configuration file: line %d: %q: %s", lineOf(&c.document, key), key, problem)
 }
 
-// noteFlags notes the names of flags that a file may set: those of all commands, and of each.
+// noteFlags collects the names of flags that a file may set: those of all commands, and of each.
 func noteFlags(n *kong.Node, flags map[string]bool, commands map[string]map[string]bool) {
 	own := commands[n.Name]
 	if own == nil {
@@ -134,7 +134,7 @@ func noteFlags(n *kong.Node, flags map[string]bool, commands map[string]map[stri
 	}
 }
 
-// lineOf is where a key stands first; 0 when it doesn't.
+// lineOf returns the line where a key first occurs; 0 when it doesn't.
 func lineOf(n *yaml.Node, key string) int {
 	for i, child := range n.Content {
 		if n.Kind == yaml.MappingNode && i%2 == 0 && child.Value == key {
@@ -147,7 +147,7 @@ func lineOf(n *yaml.Node, key string) int {
 	return 0
 }
 
-// text is a YAML value as it would stand on the command line.
+// text returns a YAML value in the form of the command line.
 func text(v any) any {
 	switch v := v.(type) {
 	case bool:
@@ -166,7 +166,7 @@ func text(v any) any {
 	return fmt.Sprint(v)
 }
 
-// pairs is a map as key=value,key=value.
+// pairs returns a map as key=value,key=value.
 func pairs[K comparable](m map[K]any) string {
 	var parts []string
 	for k, v := range m {

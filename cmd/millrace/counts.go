@@ -10,7 +10,7 @@ import (
 
 // Counts of consent: the flag of the server, and how a node counts.
 
-// censusOptions are those of the flags; nil: nobody counts.
+// censusOptions returns the options from the flags; nil: there is no counting.
 func (c *serveCommand) censusOptions() *census.Options {
 	if c.CountShare == 0 {
 		return nil
@@ -29,7 +29,7 @@ func (n *node) serveCensus(_ quorum.Node, body []byte) ([]byte, error) {
 	return nil, errOpening
 }
 
-// openCensus has the node count consent when somebody asks for it. It ends before the engine.
+// openCensus makes the node count consent when somebody asks for it. The census ends before the engine.
 func (n *node) openCensus(o *nodeOptions) error {
 	if o.census == nil {
 		return nil
@@ -51,11 +51,11 @@ func (n *node) openCensus(o *nodeOptions) error {
 // censusPeers are the nodes of the cluster as a census sees them.
 type censusPeers struct{ peers }
 
-// Leader is who leads the group of a partition.
+// Leader returns the leader of a partition's group.
 func (p censusPeers) Leader(partition uint8) uint32 {
 	leader, _ := p.Owner(partition)
 	return leader
 }
 
-// counter is a census that may not be there yet.
+// counter is a census that may not exist yet.
 type counter = atomic.Pointer[census.Counter]

@@ -14,15 +14,15 @@ import (
 
 const (
 	defaultCountedTime = 30 * 24 * time.Hour
-	maxCountedNames    = 100 // of a workspace, of events and of products each
+	maxCountedNames    = 100 // per workspace, for events and for products each
 )
 
-// eventCounts is the answer: of hours in which there was something, and of the most frequent names.
+// eventCounts is the answer: the hours that have events, and the most frequent names.
 type eventCounts struct {
 	Since   string           `json:"since"`
 	Hours   []eventHourCount `json:"hours"`
 	Names   []eventNameCount `json:"names"`
-	Missing int              `json:"missing_groups,omitempty"` // of a cluster, that this node has no replica of
+	Missing int              `json:"missing_groups,omitempty"` // groups of which this node has no replica
 }
 
 type eventHourCount struct {
@@ -35,7 +35,7 @@ type eventHourCount struct {
 type eventNameCount struct {
 	Workspace string `json:"workspace"`
 	Type      string `json:"type"`
-	Name      string `json:"name"` // empty: all that are rare
+	Name      string `json:"name"` // empty: all rare ones
 	Count     int    `json:"count"`
 }
 

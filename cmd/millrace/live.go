@@ -4,12 +4,12 @@ import "millrace/api/live"
 
 // What is applied, as it is applied.
 
-// liveOptions are those of the flags.
+// liveOptions returns the options from the flags.
 func (c *serveCommand) liveOptions() live.Options {
 	return live.Options{MaxViewers: c.LiveViewers, MaxViewersEach: c.LiveViewersEach, PerSecond: c.LivePerSecond}
 }
 
-// openLive has the engine show what it applies, when anybody may watch.
+// openLive makes the engine show what it applies, if anybody may watch.
 func (n *node) openLive(o *nodeOptions) {
 	if o.live.MaxViewers == 0 {
 		return
@@ -21,7 +21,7 @@ func (n *node) openLive(o *nodeOptions) {
 	}
 }
 
-// endLive ends all who watch.
+// endLive ends all viewers.
 func (n *node) endLive() {
 	if n.live != nil {
 		n.live.Close()

@@ -32,7 +32,7 @@ func main() {
 	os.Exit(1)
 }
 
-// exitError carries an exit code of its own meaning; see README.
+// exitError carries an exit code with a meaning of its own; see README.
 type exitError struct {
 	error
 	code int
@@ -55,7 +55,7 @@ func withHelp(err error) error {
 
 const exitDiskFailed = 3 // the disk has failed; nothing was acknowledged after that
 
-// run is main without the process: it parses args, does the command and returns what went wrong.
+// run is main without the process: it parses args, runs the command and returns what went wrong.
 func run(ctx context.Context, args []string, stdout io.Writer) error {
 	var cli cli
 	exited := errors.New("exit")
@@ -79,7 +79,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err := cmp.Or(checkGiven(command.Flags()), checkBounds(command.Flags())); err != nil {
 		return err
 	}
-	// Also while it starts or stops.
+	// Also while the server starts or stops.
 	if err = command.Run(); errors.Is(err, shard.ErrFailed) || errors.Is(err, syscall.EIO) {
 		return exitError{err, exitDiskFailed}
 	}

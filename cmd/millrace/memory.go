@@ -16,20 +16,20 @@ import (
 	"millrace/shard/eventlog"
 )
 
-// memoryPlan is how --memory is shared out. What the process has resident stays within --memory, --store-cache and
-// overhead: what passes through memory on its way (records, what checkpoints write, events that are packed) counts, but
-// for a part of overhead, and so does the Go heap (steerHeap).
+// memoryPlan is how --memory is shared out. The resident memory of the process stays within --memory, --store-cache and
+// overhead. What passes through memory (records, what checkpoints write, events that are packed) counts, except for a
+// part of overhead, and so does the Go heap (steerHeap).
 type memoryPlan struct {
-	entries  int64 // profiles, and the tables that find them
+	entries  int64 // profiles, and the tables to find them
 	memTable int64 // the store has up to four of them
-	block    int64 // events of a block, which packing takes four times
+	block    int64 // events of a block; packing takes four times as much
 	inflight int64 // records between accepted and applied
 }
 
-// overhead is what the process may take besides --memory and --store-cache.
+// overhead is what the process may take in addition to --memory and --store-cache.
 const overhead = 128 << 20
 
-// planMemory shares memory out. inflight is --max-inflight; 0: by memory.
+// planMemory shares memory out. inflight is --max-inflight; 0: derived from memory.
 func planMemory(memory, inflight int64) memoryPlan {
 	p := memoryPlan{
 		memTable: min(max(memory/64, 4<<20), 64<<20),
@@ -49,7 +49,7 @@ func (p memoryPlan) apply(engine *shard.Options, events *eventlog.Options) {
 	events.BlockBytes = p.block
 }
 
-// checkMemory refuses more than the workers can make use of. In a cluster each replica has a worker of its own.
+// checkMemory refuses more than the workers can use. In a cluster each replica has a worker of its own.
 func (c *serveCommand) checkMemory() error {
 	workers := int64(cmp.Or(c.Workers, min(runtime.GOMAXPROCS(0), 64)))
 	if c.Node == 0 && planMemory(int64(c.Memory), int64(c.MaxInflight)).entries > workers*workerMemory {
@@ -59,11 +59,11 @@ func (c *serveCommand) checkMemory() error {
 	return nil
 }
 
-// workerMemory is how much of it one worker can make use of (replica.EngineOptions.Validate).
+// workerMemory is how much memory one worker can use (replica.EngineOptions.Validate).
 const workerMemory = 48 << 30
 
-// steerHeap keeps the Go heap to what total leaves of memory beside profiles, and whatever else lies outside of it,
-// until ctx ends: the collector lets the heap grow fivefold otherwise.
+// steerHeap keeps the Go heap within what total leaves beside profiles and everything else outside the heap, until ctx
+// ends: otherwise the collector lets the heap grow fivefold.
 func steerHeap(ctx context.Context, total int64) {
 	tick := time.NewTicker(heapInterval)
 	defer tick.Stop()
@@ -84,16 +84,16 @@ func steerHeap(ctx context.Context, total int64) {
 
 const heapInterval = 200 * time.Millisecond
 
-// heapLimit is what Go may take, of a process that has so much resident, of which Go has mapped, of which live was in
-// use at the last collection. Half as much again as that is always left, and what Go needs besides: or nothing but
-// collecting would be done.
+// heapLimit returns what Go may take, in a process with that much resident memory, of which Go has mapped that much, of
+// which live was in use at the last collection. It always leaves half as much again as live, and what Go needs besides;
+// otherwise Go would do nothing but collect.
 func heapLimit(total, resident, mapped, live int64) int64 {
 	return max(total-max(resident-mapped, 0), live+live/2+minHeap)
 }
 
 const minHeap = 16 << 20
 
-// heapBytes are what Go has of the system, and what was in use of it when the last collection ended.
+// heapBytes returns what Go has from the system, and what of it was in use when the last collection ended.
 func heapBytes() (mapped, live int64) {
 	s := []metrics.Sample{
 		{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"},
@@ -103,7 +103,7 @@ func heapBytes() (mapped, live int64) {
 	return int64(s[0].Value.Uint64() - s[1].Value.Uint64()), int64(s[2].Value.Uint64())
 }
 
-// residentBytes is what the process has of memory.
+// residentBytes returns the resident memory of the process.
 func residentBytes() (int64, error) {
 	statm, err := os.ReadFile("/proc/self/statm")
 	if err != nil {

@@ -31,32 +31,32 @@ import (
 // node joins the rooms: api hands bodies to ingest, ingest writes into batches of shard, shard tells control of applied
 // documents.
 type node struct {
-	engine  *shard.Coordinator // of a node of a cluster
-	cluster *cluster.Node      // nil: alone
-	self    quorum.Node        // in the cluster; 0: alone
-	events  events             // of all of the cluster
+	engine  *shard.Coordinator // in a cluster, that of the node
+	cluster *cluster.Node      // nil: the server is alone
+	self    quorum.Node        // in the cluster; 0: the server is alone
+	events  events             // of the whole cluster
 	control *control.Control
 	server  *api.Server
 	admin   *admin.Server
 	streams *stream.Manager
 	live    *live.Hub
 	refused refusals.Feed // nil: what is refused is not kept
-	census  counter       // nil in it: nobody counts, or not yet
+	census  counter       // holds nil: there is no counting, or not yet
 	console *console.Console
-	// consoleAddress is where it is found; empty: nowhere.
+	// consoleAddress is the address of the console; empty: there is none.
 	consoleAddress string
 	backups        *backups
 	log            *slog.Logger
 	ends           []func() error // in order
 }
 
-// events give out what happened, and count it.
+// events exports what happened, and counts it.
 type events interface {
 	eventlog.Exporter
 	eventlog.Tallier
 }
 
-// nodeOptions are those of the rooms.
+// nodeOptions are the options of the rooms.
 type nodeOptions struct {
 	engine  shard.Options
 	events  eventlog.Options
@@ -66,14 +66,14 @@ type nodeOptions struct {
 	streams stream.Options
 	live    live.Options
 	refused *refusals.Options // nil: what is refused is not kept
-	census  *census.Options   // nil: nobody counts consent
+	census  *census.Options   // nil: consent is not counted
 	console console.Options
-	cluster *cluster.Options // nil: alone
+	cluster *cluster.Options // nil: the server is alone
 
 	keeper *keeper // see openKeeper
 }
 
-// openNode opens all of it. A node of a cluster waits until it is of the cluster, or ctx ends.
+// openNode opens all of it. A node of a cluster waits until it belongs to the cluster, or ctx ends.
 func openNode(ctx context.Context, o nodeOptions) (*node, error) {
 	o.decoder.EnsureDefaults()
 	if err := o.decoder.Validate(); err != nil {
@@ -156,7 +156,7 @@ func (n *node) openAlone(_ context.Context, o *nodeOptions) error {
 	return nil
 }
 
-// forIngest is what the decoder has to know of a workspace.
+// forIngest returns what the decoder has to know of a workspace.
 func forIngest(w *control.Workspace) *ingest.Workspace {
 	i := &ingest.Workspace{
 		ID: w.Number, Groups: map[[16]byte]ingest.Channel{}, Apps: map[string]struct{}{}, Blocked: w.Blocked,
@@ -202,8 +202,8 @@ func (n *node) gauges() {
 	var mu sync.Mutex
 	var at time.Time
 	var last shard.Stats
-	// One look serves all gauges of a scrape. The next scrape has its own: who waits for a figure to become 0 must not
-	// be told that it was, before there was anything.
+	// One look serves all gauges of a scrape. The next scrape has its own: a client that waits for a figure to become 0
+	// must not be told that it was 0 before there was anything.
 	stats := func() shard.Stats {
 		mu.Lock()
 		defer mu.Unlock()
@@ -247,8 +247,8 @@ func (n *node) warnOfUsage(err error) {
 	n.log.Warn("last use of the API keys is not stored", "error", err)
 }
 
-// close ends everything in order. The last use of keys is a convenience: that it can't be stored, on a full disk or in
-// half a cluster, doesn't make the stop a failure.
+// close ends everything in order. The last use of keys is a convenience: if it can't be stored, on a full disk or in
+// half a cluster, that doesn't make the stop a failure.
 func (n *node) close() error {
 	usage := n.control.FlushUsage()
 	for _, harmless := range []error{shard.ErrDiskFull, shard.ErrBusy, shard.ErrUnavailable, shard.ErrUnknown,

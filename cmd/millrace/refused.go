@@ -16,7 +16,7 @@ import (
 
 // What was refused: the flags of the server, and how a node keeps it.
 
-// refusedOptions are those of the flags; nil: nothing is kept.
+// refusedOptions returns the options from the flags; nil: nothing is kept.
 func (c *serveCommand) refusedOptions(logger *slog.Logger) (*refusals.Options, error) {
 	if c.Refused == "off" {
 		return nil, nil
@@ -28,10 +28,10 @@ func (c *serveCommand) refusedOptions(logger *slog.Logger) (*refusals.Options, e
 	return o, o.Validate()
 }
 
-// keeper is what keeps refused objects on this node.
+// keeper keeps refused objects on this node.
 type keeper struct {
 	store   *refusals.Store
-	cluster atomic.Pointer[refusals.Cluster] // nil: alone, or not open yet
+	cluster atomic.Pointer[refusals.Cluster] // nil: the server is alone, or not open yet
 }
 
 // openKeeper opens the files, before other nodes may ask for them. nil: nothing is kept.
@@ -73,8 +73,8 @@ func (k *keeper) serve(_ quorum.Node, body []byte) ([]byte, error) {
 // refusedService is the name of the calls between nodes about refused objects.
 const refusedService = "refused"
 
-// openRefused has the door keep what it refuses, in a cluster together with the other nodes. It ends when nothing else
-// is served any more.
+// openRefused makes the door keep what it refuses, in a cluster together with the other nodes. It ends when nothing
+// else is served any more.
 func (n *node) openRefused(k *keeper) error {
 	if k == nil {
 		return nil

@@ -38,8 +38,8 @@ import (
 //go:embed demo.yaml
 var demo []byte
 
-// gcPercent: profiles lie outside of the Go heap, so the heap is small and may grow fivefold between two collections.
-// GOGC overrides it.
+// gcPercent: profiles are outside the Go heap, so the heap is small and may grow fivefold between two collections. GOGC
+// overrides it.
 const gcPercent = 400
 
 const demoKey = "millrace-demo-key"
@@ -204,11 +204,11 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 	} else if err := facts.CheckAlone(c.Data); err != nil {
 		return err
 	}
-	hup := make(chan os.Signal, 1) // from before the first answer on: whoever has had one may send it
+	hup := make(chan os.Signal, 1) // before the first answer: whoever has had one may send it
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
-	// Listen before recovery, so that a taken port is known at once; connections wait in the backlog until there is
-	// somebody to serve.
+	// Listen before recovery, so that a taken port is known at once; connections wait in the backlog until they can be
+	// served.
 	listener, err := net.Listen("tcp", c.Listen)
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
@@ -236,7 +236,7 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
 	return c.serve(ctx, n, listener, certificate, hup, reload, failed, logger, stdout)
 }
 
-// nodeOptions are those of a node that is alone.
+// nodeOptions returns the options of a node that is alone.
 func (c *serveCommand) nodeOptions(logger *slog.Logger) (o nodeOptions, err error) {
 	o = nodeOptions{engine: c.engineOptions(logger), events: c.eventOptions(logger), streams: c.streamOptions(logger),
 		live: c.liveOptions(), census: c.censusOptions(),
@@ -256,10 +256,10 @@ func (c *serveCommand) nodeOptions(logger *slog.Logger) (o nodeOptions, err erro
 	return o, err
 }
 
-// makeData makes the data directory, for its owner alone: its files are personal data, and have secrets. One that is
-// there and open to others may be meant to be.
+// makeData makes the data directory, for its owner alone, since its files are personal data and contain secrets. An
+// existing directory that is open to others may be meant to be.
 func makeData(dir string, logger *slog.Logger) error {
-	dir = filepath.Clean(dir) // of "data/" the parent would be data
+	dir = filepath.Clean(dir) // the parent of "data/" would be data
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err
 	}
@@ -278,7 +278,7 @@ func makeData(dir string, logger *slog.Logger) error {
 }
 
 // open opens the node and applies the bootstrap file. A node of a cluster may have to wait for others, perhaps for
-// long: whoever comes meanwhile is told.
+// long; clients that come meanwhile are told so.
 func (c *serveCommand) open(
 	ctx context.Context, o nodeOptions, listener net.Listener, certificate *api.TLS, bootstrap []byte,
 	failed <-chan error, stdout io.Writer,
@@ -314,7 +314,7 @@ func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener
 	hup <-chan os.Signal, reload reloads, failed <-chan error,
 	logger *slog.Logger, stdout io.Writer) error {
 	ended := make(chan error, 3)
-	inner, err := c.serveInner(n, certificate, ended, logger) // first: who sees that the API is ready finds it there
+	inner, err := c.serveInner(n, certificate, ended, logger) // first: it is there once the API is ready
 	if err != nil {
 		return errors.Join(err, n.close())
 	}
@@ -356,8 +356,8 @@ func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener
 	return nil
 }
 
-// tryInner finds out whether the ports of the other listeners are free, for the same reason. They are closed until
-// there is something to show: whoever asks for metrics or for the cluster is to be refused, and not to wait.
+// tryInner finds out whether the ports of the other listeners are free, for the same reason. It closes them again:
+// until there is something to show, a connection to them shall be refused, not kept waiting.
 func (c *serveCommand) tryInner() error {
 	for _, of := range []struct{ flag, address string }{{"--admin", c.Admin}, {"--console", c.Console}} {
 		if of.address == "" || of.address == "off" {
@@ -374,11 +374,11 @@ func (c *serveCommand) tryInner() error {
 	return nil
 }
 
-// filesBesides is how many files the server may have open besides those of connections: log, store, events, streams.
+// filesBesides is how many files the server may have open besides its connections: log, store, events, streams.
 const filesBesides = 1024
 
-// warnOfFewFiles says so when not all connections that may be there can be: those beyond wait, and where the log or the
-// store can't open a file, the engine fails.
+// warnOfFewFiles logs a warning when the limit of open files is too low for --max-conns. Connections beyond the limit
+// wait, and when the log or the store can't open a file, the engine fails.
 func (c *serveCommand) warnOfFewFiles(logger *slog.Logger) {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
@@ -390,7 +390,7 @@ func (c *serveCommand) warnOfFewFiles(logger *slog.Logger) {
 	}
 }
 
-// serveInner runs the listeners of those who look after the server: the admin listener, and the console's own.
+// serveInner runs the operators' listeners: the admin listener, and the console's own.
 func (c *serveCommand) serveInner(
 	n *node, certificate *api.TLS, ended chan<- error, logger *slog.Logger,
 ) (servers []*http.Server, err error) {
@@ -411,7 +411,7 @@ func (c *serveCommand) serveInner(
 	}
 	if c.Admin != "off" {
 		server := n.admin.HTTPServer(n.console)
-		server.RegisterOnShutdown(n.backups.end) // one may take hours
+		server.RegisterOnShutdown(n.backups.end) // a backup may take hours
 		server.RegisterOnShutdown(n.endLive)
 		if err := serve("admin", c.Admin, server, false); err != nil {
 			return nil, err
@@ -427,11 +427,11 @@ func (c *serveCommand) serveInner(
 	return servers, nil
 }
 
-// reloads are the certificates in use; nil ones are none.
+// reloads are the certificates in use; nil ones are ignored.
 type reloads []*api.TLS
 
-// reload is SIGHUP: certificates and bootstrap file are read again. What is wrong with them is logged, and the old
-// state stays.
+// reload is done on SIGHUP: certificates and bootstrap file are read again. What is wrong with them is logged, and the
+// old state stays.
 func (c *serveCommand) reload(n *node, certificates reloads, logger *slog.Logger, stdout io.Writer) {
 	for _, certificate := range certificates {
 		if certificate == nil {
@@ -483,7 +483,7 @@ func (c *serveCommand) bootstrap(n *node, text []byte, stdout io.Writer) error {
 	return nil
 }
 
-// applyBootstrap prints the keys that it makes: it is the only time that they are shown.
+// applyBootstrap prints the keys that it makes, since they are never shown again.
 func applyBootstrap(c *control.Control, text []byte, stdout io.Writer) error {
 	f, err := control.ParseBootstrap(text)
 	if err != nil {
@@ -520,7 +520,7 @@ It asks for the admin token, which is in %s.
 	fmt.Fprintln(stdout)
 }
 
-// check refuses settings that would surprise.
+// check refuses settings with surprising effects.
 func (c *serveCommand) check() error {
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		return errors.New("--tls-cert and --tls-key go together")
@@ -605,7 +605,7 @@ func (c *serveCommand) eventOptions(logger *slog.Logger) eventlog.Options {
 	}
 }
 
-// orNone turns "no floor" of the command line into that of the log.
+// orNone turns the command line's "no floor" into that of the log.
 func orNone[T int | int64 | float64 | time.Duration](v T) T {
 	if v == 0 {
 		return -1
@@ -644,7 +644,7 @@ func (c *serveCommand) doorOptions(logger *slog.Logger) (api.Options, error) {
 	return o, nil
 }
 
-// underWay is --max-bodies or --max-answers; 0: by memory, and least at least.
+// underWay returns --max-bodies or --max-answers; 0: derived from memory, and at least least.
 func (c *serveCommand) underWay(set, least byteSize) int64 {
 	if set == 0 {
 		return int64(max(c.Memory/8, 128<<20, least))
@@ -652,7 +652,7 @@ func (c *serveCommand) underWay(set, least byteSize) int64 {
 	return int64(set)
 }
 
-// adminToken is the admin token; empty: there is no listener that would take it.
+// adminToken returns the admin token; empty: there is no listener that would take it.
 func (c *serveCommand) adminToken(logger *slog.Logger) (string, error) {
 	if c.Admin == "off" && c.Console == "" {
 		return "", nil
@@ -665,7 +665,7 @@ func (c *serveCommand) adminToken(logger *slog.Logger) (string, error) {
 	return token, nil
 }
 
-// publicHosts are those of the setting, and the host of --listen when that is a name.
+// publicHosts returns the hosts in the setting, and the host of --listen if that is a name.
 func (c *serveCommand) publicHosts() []string {
 	host, _, err := net.SplitHostPort(c.Listen)
 	if _, notName := netip.ParseAddr(host); err != nil || host == "" || notName == nil {

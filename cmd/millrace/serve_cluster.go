@@ -32,12 +32,12 @@ import (
 	"millrace/wal/quorum"
 )
 
-// What serve does for a node of a cluster.
+// The part of serve that is for a node of a cluster.
 
-// nodeAddresses are nodes and where they are: 1=HOST:PORT,2=HOST:PORT.
+// nodeAddresses are nodes with their addresses: 1=HOST:PORT,2=HOST:PORT.
 type nodeAddresses map[uint32]string
 
-// UnmarshalText adds nodes. It refuses one that is there twice, and two at one address: one of them would be forgotten.
+// UnmarshalText adds nodes. It refuses duplicate nodes, and two nodes at one address: one of them would be forgotten.
 func (a *nodeAddresses) UnmarshalText(text []byte) error {
 	if *a == nil {
 		*a = nodeAddresses{}
@@ -65,7 +65,7 @@ func (a *nodeAddresses) UnmarshalText(text []byte) error {
 var clusterFlags = []string{"raft", "members", "groups", "replicas",
 	"raft-insecure", "raft-cert", "raft-key", "raft-ca", "max-moves", "raft-timeout", "disk-timeout", "commit-timeout"}
 
-// AfterApply refuses what means nothing. The parser calls it when all flags have their values.
+// AfterApply refuses flags without a meaning. The parser calls it when all flags have their values.
 func (c *serveCommand) AfterApply(command *kong.Context) error {
 	for _, f := range command.Flags() {
 		if c.Node == 0 && slices.Contains(clusterFlags, f.Name) && !hasDefault(f) {
@@ -94,7 +94,7 @@ func (c *serveCommand) checkCluster() error {
 	return c.checkAddresses()
 }
 
-// checkAddresses refuses members that can't be reached, and insecure ones elsewhere than here.
+// checkAddresses refuses members that can't be reached, and insecure ones on other machines.
 func (c *serveCommand) checkAddresses() error {
 	for _, number := range slices.Sorted(maps.Keys(c.Members)) {
 		address := c.Members[number]
@@ -123,13 +123,13 @@ func (c *serveCommand) checkAddresses() error {
 	return nil
 }
 
-// greets says whether this is the node of the cluster that says what to try: one is enough.
+// greets reports whether this is the node of the cluster that tells what to try: one is enough.
 func (c *serveCommand) greets() bool {
 	return c.Node == 0 || c.Node == slices.Min(slices.AppendSeq([]uint32{c.Node}, maps.Keys(c.Members)))
 }
 
-// linkTLS is for both sides of a connection between nodes, nil for none. The certificate can be read again; the
-// authority is that of the start.
+// linkTLS returns the TLS of both sides of a connection between nodes, nil for none. The certificate can be read again;
+// the authority is that of the start.
 func (c *serveCommand) linkTLS() (*api.TLS, *tls.Config, error) {
 	if c.RaftInsecure {
 		return nil, nil, nil
@@ -156,7 +156,7 @@ func (c *serveCommand) linkTLS() (*api.TLS, *tls.Config, error) {
 	}, nil
 }
 
-// clusterOptions are those of the node, with what is of the whole node in o.
+// clusterOptions returns the options of the node, with those of the whole node from o.
 func (c *serveCommand) clusterOptions(link *tls.Config, o nodeOptions, logger *slog.Logger) *cluster.Options {
 	members := map[quorum.Node]string{}
 	for number, address := range c.Members {
@@ -181,7 +181,7 @@ func (c *serveCommand) clusterOptions(link *tls.Config, o nodeOptions, logger *s
 	}
 }
 
-// openMember makes this node one of the cluster.
+// openMember makes this node a member of the cluster.
 func (n *node) openMember(ctx context.Context, o *nodeOptions) error {
 	var limiter atomic.Pointer[ratelimit.Limiter] // nil until this node is open
 	options := *o.cluster
@@ -215,7 +215,7 @@ func (n *node) openMember(ctx context.Context, o *nodeOptions) error {
 	return nil
 }
 
-// memberStore is the store of a node of a cluster: it serves when all groups do.
+// memberStore is the store of a node of a cluster: it is ready when all groups are.
 type memberStore struct {
 	store.Store
 	node *cluster.Node
@@ -228,7 +228,8 @@ const limitService = "ratelimit"
 
 var errOpening = errors.New("the node is opening")
 
-// peers are the nodes of the cluster as the limiter, a census or what was refused sees them, each by its service.
+// peers are the nodes of the cluster as the limiter, a census or the refused objects see them, each through its
+// service.
 type peers struct {
 	*cluster.Node
 	self    quorum.Node
@@ -238,7 +239,7 @@ type peers struct {
 // Self is this node's number.
 func (p peers) Self() uint32 { return uint32(p.self) }
 
-// Nodes are all of the cluster.
+// Nodes returns all nodes of the cluster.
 func (p peers) Nodes() (numbers []uint32) {
 	for _, node := range p.Node.Nodes() {
 		numbers = append(numbers, uint32(node))
@@ -246,7 +247,7 @@ func (p peers) Nodes() (numbers []uint32) {
 	return numbers
 }
 
-// Owner is who leads the group of a partition.
+// Owner returns the leader of a partition's group.
 func (p peers) Owner(partition uint8) (node uint32, term uint64) {
 	leader, term := p.Leader(partition)
 	return uint32(leader), term
@@ -271,7 +272,7 @@ func (n *node) groupGauges() {
 		}
 		coordinator := n.engine.Stats()
 		for _, g := range engineGauges {
-			if g.name == "millrace_inflight_bytes" { // of requests that came in here, whatever groups they are for
+			if g.name == "millrace_inflight_bytes" { // of requests that came in here, whatever their groups
 				metrics.WriteGaugeFloat64(w, g.name+`{group="coordinator"}`, g.value(coordinator))
 			}
 			for _, of := range groups {
@@ -282,14 +283,13 @@ func (n *node) groupGauges() {
 	})
 }
 
-// isPassing says of an error of the engine that it will be over: it has much to do, or nodes of the cluster are
-// missing.
+// isPassing reports whether an error of the engine will pass: it is too busy, or nodes of the cluster are missing.
 func isPassing(err error) bool {
 	return errors.Is(err, shard.ErrBusy) || errors.Is(err, shard.ErrUnavailable) ||
 		errors.Is(err, shard.ErrNotLeader) || errors.Is(err, shard.ErrUnknown)
 }
 
-// patiently does what may fail as long as the cluster has no majority, or others do the same at the same time.
+// patiently does what may fail while the cluster has no majority, or while others do the same.
 func patiently(ctx context.Context, failed <-chan error, log *slog.Logger, do func() error) error {
 	conflicts := 0
 	for {
@@ -319,13 +319,13 @@ const (
 	maxConflicts = 20
 )
 
-// waitingRoom answers on a listener until the node is open: it is alive, and not ready.
+// waitingRoom answers on a listener until the node is open: it is alive, but not ready.
 type waitingRoom struct {
 	server *http.Server
 	ended  chan struct{}
 }
 
-// openWaitingRoom serves listener's socket through a second descriptor; listener stays as it is.
+// openWaitingRoom serves the listener's socket through a second descriptor; the listener stays as it is.
 func openWaitingRoom(listener net.Listener, certificate *api.TLS) (*waitingRoom, error) {
 	tcp, ok := listener.(*net.TCPListener)
 	if !ok {
@@ -371,7 +371,7 @@ func serveWaiting(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, `{"message":"The node is starting. Nothing was done; please try again later."}`)
 }
 
-// close ends the room when those in it have their answers.
+// close ends the room when its clients have their answers.
 func (r *waitingRoom) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), waitingTimeout)
 	defer cancel()

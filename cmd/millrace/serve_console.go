@@ -16,7 +16,7 @@ import (
 	"millrace/api/openapi"
 )
 
-// checkConsole refuses settings that would surprise.
+// checkConsole refuses settings with surprising effects.
 func (c *serveCommand) checkConsole() error {
 	switch {
 	case c.OIDCIssuer == "" && (c.OIDCClientID != "" || c.OIDCClientSecret != "" || c.OIDCClientSecretFile != ""):
@@ -39,7 +39,7 @@ func (c *serveCommand) checkConsole() error {
 	return nil
 }
 
-// consoleOptions are those of the flags; what is of the node comes later.
+// consoleOptions returns the options from the flags; those from the node come later.
 func (c *serveCommand) consoleOptions(logger *slog.Logger) (console.Options, error) {
 	o := console.Options{Options: signin.Options{Idle: c.ConsoleIdle, Life: c.ConsoleLife, MaxSessions: c.MaxSessions,
 		Logger: logger, Provider: signin.Provider{Issuer: c.OIDCIssuer, ClientID: c.OIDCClientID,

@@ -37,7 +37,7 @@ func (n *node) openStreams(o stream.Options) (err error) {
 	return nil
 }
 
-// ledParts are the event logs of the groups that this node leads.
+// ledParts returns the event logs of the groups that this node leads.
 func (n *node) ledParts() (parts []stream.Part) {
 	for _, r := range n.cluster.Replicas() {
 		if r.Events != nil && r.Status.Role == quorum.Leader {

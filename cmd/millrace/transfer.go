@@ -25,7 +25,7 @@ import (
 
 // Bulk transfer: routes of the admin listener.
 
-// adminHandlers are the routes that stream.
+// adminHandlers returns the routes that stream.
 func (n *node) adminHandlers(phones *field.Phones) map[string]http.HandlerFunc {
 	return map[string]http.HandlerFunc{
 		"GET /admin/events":        n.serveEvents,
@@ -38,8 +38,8 @@ func (n *node) adminHandlers(phones *field.Phones) map[string]http.HandlerFunc {
 	}
 }
 
-// serveEvents is GET /admin/events?workspace=&user=&since=&until=&name=&kind=&format=. The answer streams; should
-// reading fail after it has begun, the connection is cut, so that nobody takes a part for the whole.
+// serveEvents is GET /admin/events?workspace=&user=&since=&until=&name=&kind=&format=. The answer streams; if reading
+// fails after it has begun, the connection is cut, so that nobody takes a part for the whole.
 func (n *node) serveEvents(w http.ResponseWriter, r *http.Request) {
 	q, format, err := n.eventQuery(r.URL.Query())
 	if err != nil {
@@ -52,7 +52,7 @@ func (n *node) serveEvents(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusServiceUnavailable, err.Error())
 		return
 	}
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // as long as it takes; the reader sets the pace
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // no limit: the reader sets the pace
 	w.Header().Set("Content-Type",
 		map[event.Format]string{event.NDJSON: "application/x-ndjson",
 			event.Parquet: "application/vnd.apache.parquet"}[format])
@@ -103,7 +103,7 @@ func (n *node) eventQuery(v url.Values) (q eventlog.Query, format event.Format, 
 const (
 	maxImportLine  = 8 << 20
 	importBatch    = 100              // profiles in a record
-	maxImportError = 100              // errors that are reported, and warnings of different text
+	maxImportError = 100              // errors that are reported, and warnings with different texts
 	importPatience = 30 * time.Second // with a cluster that can't take a record
 )
 
@@ -112,10 +112,10 @@ type importError struct {
 	Error string `json:"error"`
 }
 
-// importWarning is something that lines have and no profile takes.
+// importWarning is something in lines that profiles don't take.
 type importWarning struct {
 	Warning string `json:"warning"`
-	Lines   int    `json:"lines"` // that have it
+	Lines   int    `json:"lines"` // how many have it
 	Line    int    `json:"line"`  // the first of them
 }
 
@@ -123,12 +123,12 @@ type importAnswer struct {
 	Message  string          `json:"message"`
 	Imported int             `json:"imported"`
 	Refused  int             `json:"refused"`
-	Warned   int             `json:"warned,omitempty"`   // lines that were imported but for something
+	Warned   int             `json:"warned,omitempty"`   // lines that were imported except for something
 	Errors   []importError   `json:"errors,omitempty"`   // the first ones
 	Warnings []importWarning `json:"warnings,omitempty"` // the first ones
 }
 
-// warn counts what a line, which is imported, has and the profile doesn't.
+// warn counts what an imported line has and the profile doesn't take.
 func (a *importAnswer) warn(line int, left []string) {
 	if len(left) == 0 {
 		return
@@ -147,8 +147,8 @@ func (a *importAnswer) warn(line int, left []string) {
 }
 
 // importProfiles is POST /admin/workspaces/{workspace}/profiles: NDJSON, each line a user in the shape of the export
-// (decisions.md D9). A line that is no user is refused, its siblings are not. What a profile does not take of a line is
-// left out with a warning. A profile that is there already is replaced.
+// (decisions.md D9). A line that is not a user is refused; the others are not affected. What a profile does not take of
+// a line is left out with a warning. An existing profile is replaced.
 func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *field.Phones) {
 	ws := n.control.Snapshot().Lookup(r.PathValue("workspace"))
 	if ws == nil {
@@ -157,7 +157,7 @@ func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *fi
 	}
 	c := http.NewResponseController(w)
 	_, _ = c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(time.Time{})
-	// Two entries: one before anything is imported, one that says how much it was.
+	// Two entries: one before anything is imported, and one that says how much was imported.
 	audit := func(what string, details ...any) error {
 		return untilTaken(func() error { return n.control.Audit(admin.ActorOf(r), what, ws.ID, details...) })
 	}
@@ -187,7 +187,7 @@ func (n *node) importLines(
 			left = append(left, what)
 		}
 	}
-	var blobs [][]byte // not committed
+	var blobs [][]byte // not committed yet
 	commit := func() error {
 		if err := n.replaceProfiles(ws, blobs); err != nil {
 			return err
@@ -256,8 +256,8 @@ func (n *node) replaceProfiles(ws *control.Workspace, blobs [][]byte) error {
 	})
 }
 
-// untilTaken does what may be done twice: for as long as the engine is busy, and for a while when nodes of the cluster
-// are missing.
+// untilTaken repeats what may be done twice: for as long as the engine is busy, and for a while when nodes of the
+// cluster are missing.
 func untilTaken(do func() error) error {
 	for begun := time.Now(); ; {
 		err := do()
@@ -272,7 +272,7 @@ func untilTaken(do func() error) error {
 	}
 }
 
-// checkContacts holds an imported profile to the rules of /users/track for what leads to it.
+// checkContacts applies the rules of /users/track to the contact data of an imported profile.
 func checkContacts(blob []byte, phones *field.Phones) error {
 	if v, ok := profile.Attr(blob, op.AttrEmail); ok && !field.Email(v.Bytes()) {
 		return errors.New("'email' is not a valid email address")

@@ -28,7 +28,7 @@ type S3 struct {
 	Addressing string
 }
 
-// addressings of buckets.
+// addressings are the ways of addressing buckets.
 var addressings = map[string]minio.BucketLookupType{
 	"": minio.BucketLookupAuto, "path": minio.BucketLookupPath, "host": minio.BucketLookupDNS,
 }
@@ -51,23 +51,23 @@ const bucketScheme = "s3://"
 // isBucket reports whether a path is s3://BUCKET/PREFIX.
 func isBucket(path string) bool { return strings.HasPrefix(path, bucketScheme) }
 
-// partsOf are the bucket and the beginning of the keys that a path names.
+// partsOf returns the bucket and the beginning of the keys that a path names.
 func partsOf(path string) (bucket, prefix string) {
 	bucket, prefix, _ = strings.Cut(strings.TrimPrefix(path, bucketScheme), "/")
 	return bucket, prefix
 }
 
-// buckets are those of a service that speaks S3.
+// buckets gives access to the buckets of a service that speaks S3.
 type buckets struct {
 	client *minio.Client
 	isOurs func(name string) bool
 }
 
-// object is what has to be known to read an object as it was found.
+// object is what is needed to read an object as it was found.
 type object struct{ bucket, key, etag string }
 
-// newBuckets has the credentials that the machine has for AWS: environment, file, role. A service, or one of
-// credentials, that says nothing for as long as patience is one that is away.
+// newBuckets uses the credentials that the machine has for AWS: environment, file, role. A service of buckets or of
+// credentials that is silent for as long as patience counts as one that cannot be reached.
 func newBuckets(o *S3, patience time.Duration, isOurs func(name string) bool) (*buckets, error) {
 	u, err := url.Parse(o.Endpoint)
 	if err != nil {
@@ -90,15 +90,15 @@ func newBuckets(o *S3, patience time.Duration, isOurs func(name string) bool) (*
 	return &buckets{client: client, isOurs: isOurs}, nil
 }
 
-// awayError is that of a service that can't be reached, or not now.
+// awayError is the error of a service that can't be reached, or not now.
 type awayError struct{ err error }
 
 func (e *awayError) Error() string { return e.err.Error() }
 
-// Unwrap is the reason.
+// Unwrap returns the reason.
 func (e *awayError) Unwrap() error { return e.err }
 
-// list are the objects whose keys begin as a path says, without those of folders in it, by their keys.
+// list returns the objects whose keys begin as a path says, in the order of their keys, without those in folders below.
 func (b *buckets) list(ctx context.Context, path string) (all []found, err error) {
 	bucket, prefix := partsOf(path)
 	ctx, cancel := context.WithCancel(ctx) // so that minio ends when an error does
@@ -127,7 +127,7 @@ func (b *buckets) open(ctx context.Context, f *found) (io.ReadCloser, error) {
 	}
 	r, err := b.client.GetObject(ctx, f.object.bucket, f.object.key, options)
 	if err == nil {
-		_, err = r.Stat() // the request is made now
+		_, err = r.Stat() // this makes the request
 	}
 	switch code := minio.ToErrorResponse(err).Code; {
 	case err == nil:
@@ -138,7 +138,7 @@ func (b *buckets) open(ctx context.Context, f *found) (io.ReadCloser, error) {
 	return nil, b.problem(fmt.Errorf("get %s: %w", f.path, err))
 }
 
-// problem tells what the service says about the request for good from what may be otherwise in a while.
+// problem distinguishes what the service says for good about a request from what may change in a while.
 func (b *buckets) problem(err error) error {
 	var r minio.ErrorResponse
 	if errors.As(err, &r); r.StatusCode >= 400 && r.StatusCode < 500 &&
@@ -148,13 +148,13 @@ func (b *buckets) problem(err error) error {
 	return &awayError{err}
 }
 
-// patience is how long the service may be away before a watching import gives up.
+// patience is how long the service may be unreachable before a watching import gives up.
 type patience struct {
 	most  time.Duration
-	since time.Time // zero: it is there
+	since time.Time // zero: it is reachable
 }
 
-// away takes note of an error; false: it is one too many.
+// away notes an error; it returns false when there was one too many.
 func (p *patience) away() bool {
 	if p.since.IsZero() {
 		p.since = time.Now()

@@ -17,7 +17,7 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// client sends requests until they are answered for good.
+// client sends requests until they have a final answer.
 type client struct {
 	http     *fasthttp.Client
 	urls     []string
@@ -47,14 +47,14 @@ func newClient(o *Options) *client {
 	return c
 }
 
-// writeBytes is what is written at once: most requests as a whole, so that neither side is woken up for parts of one.
+// writeBytes is what is written at once: most requests as a whole, so that neither side wakes up for parts of one.
 const writeBytes = 128 << 10
 
 // call is one request and its answer.
 type call struct {
 	path, key string
-	body      net.Buffers // in parts, which are put together in the connection's buffer alone
-	unsent    net.Buffers // what is left of it, of the try under way
+	body      net.Buffers // in parts, which are joined only in the connection's buffer
+	unsent    net.Buffers // what is left of body in the current try
 
 	status   int
 	answer   []byte
@@ -62,10 +62,10 @@ type call struct {
 	after    time.Duration // Retry-After
 }
 
-// reset makes a call a new one, which keeps the memory.
+// reset makes a call new, and keeps its memory.
 func (c *call) reset() { *c = call{body: c.body[:0], unsent: c.unsent, answer: c.answer[:0]} }
 
-// message is what the answer says.
+// message returns what the answer says.
 func (c *call) message() string {
 	var a answer
 	if json.Unmarshal(c.answer, &a) != nil || a.Message == "" {
@@ -74,13 +74,13 @@ func (c *call) message() string {
 	return a.Message
 }
 
-// do makes a call that is answered with 201, 400 or 413, which are about its rows. What the server can't take now is
-// tried again; all else is an error, for it would be the same for every row.
+// do makes a call until it is answered with 201, 400 or 413, which are about its rows. What the server can't take now
+// is tried again; everything else is an error, since it would be the same for every row.
 func (c *client) do(ctx context.Context, call *call, rows int) error {
 	if err := c.pace.wait(ctx, rows); err != nil {
 		return err
 	}
-	var failing time.Time // since when
+	var failing time.Time // since when it fails
 	for try := 0; ; try++ {
 		err := c.once(call)
 		again := err != nil || call.status == http.StatusRequestTimeout || call.status >= 500
@@ -111,7 +111,7 @@ func (c *client) do(ctx context.Context, call *call, rows int) error {
 	}
 }
 
-// errBegunElsewhere: only the times that rows without one were given differ between two runs with the same keys.
+// errBegunElsewhere: between two runs with the same keys, only the times of rows that had none can differ.
 var errBegunElsewhere = errors.New("the server has had this file within the last day, begun at another time, " +
 	"and its events have no times of their own: use the state directory of then, or wait a day")
 
@@ -179,10 +179,10 @@ func (c *client) once(call *call) error {
 	return nil
 }
 
-// maxRetryAfter is the longest wait that a server is believed: a window of an hour.
+// maxRetryAfter is the longest wait that a server may ask for: a window of an hour.
 const maxRetryAfter = time.Hour
 
-// sleep waits; false: the context has ended.
+// sleep waits; it returns false when the context has ended.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -196,7 +196,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 
 // pace spreads rows over time.
 type pace struct {
-	rate float64 // a second; 0: as they come
+	rate float64 // per second; 0: unlimited
 	mu   sync.Mutex
 	next time.Time
 }

@@ -12,7 +12,7 @@ import (
 	"millrace/ingest/files"
 )
 
-// outcome is what became of a request's rows.
+// outcome is the result of a request's rows.
 type outcome struct {
 	request  *request
 	refusals []refusal
@@ -28,8 +28,8 @@ func (o *outcome) refuse(s sent, reason string) { o.refusals = append(o.refusals
 
 func (o *outcome) text(s sent) []byte { return o.request.texts[s.text()][s.from:s.to] }
 
-// deliver sends rows until the server has said something of each. A request that is refused as a whole, for one row
-// that is no JSON or since it is too large, is sent again in parts.
+// deliver sends rows until the server has answered for each of them. A request that is refused as a whole, because one
+// row is not JSON or because it is too large, is sent again in parts.
 func (j *job) deliver(ctx context.Context, lane int, rows []sent, o *outcome) error {
 	if len(rows) == 0 {
 		return nil
@@ -57,8 +57,8 @@ func (j *job) deliver(ctx context.Context, lane int, rows []sent, o *outcome) er
 	return j.deliverParts(ctx, lane, rows, o, c.message())
 }
 
-// deliverParts sends rows again that were refused together, for that reason: without those that are no JSON, else one
-// half after the other.
+// deliverParts sends rows again that were refused together, for that reason: without those that are not JSON or, if
+// there are none, one half after the other.
 func (j *job) deliverParts(ctx context.Context, lane int, rows []sent, o *outcome, reason string) error {
 	var good []sent
 	for _, s := range rows {
@@ -81,10 +81,10 @@ func (j *job) deliverParts(ctx context.Context, lane int, rows []sent, o *outcom
 	return j.deliver(ctx, lane, rows[len(rows)/2:], o)
 }
 
-// The parts of bodies that are no rows.
+// The parts of bodies that are not rows.
 var (
 	brace, comma, next, end = []byte("{"), []byte(","), []byte("],"), []byte("]}")
-	// opening is of the kinds, by their numbers.
+	// opening has an element for each kind, by its number.
 	opening = [...][]byte{[]byte(`"attributes":[`), []byte(`"events":[`), []byte(`"purchases":[`)}
 )
 
@@ -93,14 +93,14 @@ func (o *outcome) appendTrack(dst net.Buffers, rows []sent) net.Buffers {
 	separator := brace
 	for k := range uint8(deletions) {
 		with := o.appendRows(append(dst, separator, opening[k]), rows, k)
-		if len(with) > len(dst)+2 { // there are some
+		if len(with) > len(dst)+2 { // there are rows of this kind
 			dst, separator = with, next
 		}
 	}
 	return append(dst, end)
 }
 
-// appendRows appends those of a kind with commas between them. Rows that follow one another are one part.
+// appendRows appends the rows of a kind with commas between them. Consecutive rows are one part.
 func (o *outcome) appendRows(dst net.Buffers, rows []sent, kind uint8) net.Buffers {
 	from, to, text := -1, 0, o.request.texts[kind]
 	for i := range rows {
@@ -128,7 +128,7 @@ func (o *outcome) appendDelete(dst net.Buffers, rows []sent) net.Buffers {
 	return append(o.appendRows(dst, rows, deletions), end)
 }
 
-// answer is what of an answer matters.
+// answer has the parts of an answer that matter.
 type answer struct {
 	Message  string            `json:"message"`
 	Errors   []json.RawMessage `json:"errors"`
@@ -170,7 +170,8 @@ func (o *outcome) noteTaken(c *call, rows []sent) error {
 	return nil
 }
 
-// noteRefused notes the reasons of a request of which nothing was taken; false: it has none for single rows.
+// noteRefused notes the reasons of a request of which nothing was taken. It returns false if there are none for single
+// rows.
 func (o *outcome) noteRefused(c *call, rows []sent) bool {
 	var a answer
 	if json.Unmarshal(c.answer, &a) != nil || len(a.Errors) != len(rows) {
@@ -196,7 +197,7 @@ func (o *outcome) noteErrors(list []json.RawMessage, rows []sent) bool {
 	return true
 }
 
-// find is the row that was sent as the object at an index of an array.
+// find returns the row that was sent as the object at an index of an array.
 func find(rows []sent, array string, index int) (sent, bool) {
 	for _, s := range rows {
 		if string(files.Kinds[s.kind]) == array {

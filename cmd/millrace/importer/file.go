@@ -16,7 +16,7 @@ import (
 	"millrace/ingest/files"
 )
 
-// file takes one file, or what is left of it.
+// file takes one file, or the rest of it.
 func (i *importer) file(ctx context.Context, from *found) error {
 	if i.states.unchanged(from) {
 		i.report.Before++
@@ -51,22 +51,22 @@ func (i *importer) file(ctx context.Context, from *found) error {
 	return nil
 }
 
-// errChanged: rows that were sent may be of the file as it was checked, or as it is now.
+// errChanged: the rows that were sent may be from the file as it was checked, or as it is now.
 var errChanged = errors.New("the file has changed while it was taken, and a part of it may have been: " +
 	"as it was, it is gone on with; as another one, it is taken whole with --changed")
 
-// errGrown: somebody goes on writing.
+// errGrown: somebody is still writing.
 var errGrown = errors.New("the file has grown while it was taken: the rows that were there before were taken; " +
 	"as it is now, it counts as another file, which is taken whole with --changed")
 
-// errOther: the file that was begun can't be brought to its end any more.
+// errOther returns the error for a begun file that can't be completed any more.
 func errOther(begun *state) error {
 	return fmt.Errorf("it has changed since %s, when %d of its rows or more were taken, and the rest was left off: "+
 		"as it was, it is gone on with; as it is now, it is taken whole with --changed",
 		begun.Saved.Format(time.RFC3339), begun.Counts.Rows)
 }
 
-// checkUnchanged finds out that somebody has written into a file while it was taken. What was put in its place is
+// checkUnchanged detects that somebody has written into a file while it was taken. A file that has replaced it is
 // another file.
 func (j *job) checkUnchanged() error {
 	if j.isCopied() {
@@ -105,7 +105,7 @@ func (s steady) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// ReadAt is as Read.
+// ReadAt is like Read.
 func (s steady) ReadAt(p []byte, at int64) (int, error) {
 	n, err := s.SectionReader.ReadAt(p, at)
 	if err == io.EOF && at+int64(n) < s.Size() {
@@ -114,17 +114,17 @@ func (s steady) ReadAt(p []byte, at int64) (int, error) {
 	return n, err
 }
 
-// job is a file on its way.
+// job is a file that is being taken.
 type job struct {
 	*importer
 	*found
 	file   *os.File
-	as     os.FileInfo // how file was when it was opened
+	as     os.FileInfo // state of file when it was opened
 	source files.Source
 	size   int64 // of source
 	format files.Format
 	total  int64        // rows
-	notes  *files.Notes // of the check
+	notes  *files.Notes // made by the check
 
 	state   *state
 	isNew   bool   // this run has begun it
@@ -133,12 +133,12 @@ type job struct {
 
 	mu     sync.Mutex
 	lanes  []lane
-	begun  files.Position // of the row that has begun a request last
+	begun  files.Position // position of the row that last began a request
 	dirty  bool
 	failed error
 }
 
-// begin checks a file and finds its state. There is none when it was taken before.
+// begin checks a file and finds its state. It returns no state when the file was taken before.
 func (j *job) begin(ctx context.Context) error {
 	if j.format = j.o.Format; j.format == "" {
 		j.format = files.FormatOf(j.path)
@@ -166,7 +166,7 @@ func (j *job) begin(ctx context.Context) error {
 			return &FileError{j.path, err}
 		}
 		if j.states.hasLater(s) {
-			s.Refused = -1 // the refused file has another's rows behind its own
+			s.Refused = -1 // the refused file has another file's rows after its own
 		}
 		s.Since = s.since() // what was sent then isn't answered by going on
 		j.o.Logger.Info("going on with a file", "file", j.path, "row", s.Next.Row)
@@ -192,14 +192,15 @@ func (j *job) newState(name, hash string) *state {
 		Refused: -1}
 }
 
-// keyHead begins the Idempotency-Keys of a file: it names the file and what decides how its rows become requests.
+// keyHead is the prefix of the Idempotency-Keys of a file: it identifies the file and what decides how its rows become
+// requests.
 func (one *state) keyHead() string {
 	text := fmt.Sprint(one.Name, "\x00", one.Hash, one.Kind, one.Format, one.Lanes, one.Objects, one.RequestBytes,
 		one.UpdateExistingOnly)
 	return "import-" + hashText(xxh3.HashString128(text))
 }
 
-// refusedPath is where the refused rows go.
+// refusedPath returns where the refused rows go.
 func (j *job) refusedPath() string {
 	switch name := j.name() + refusedEnding; {
 	case j.o.Refused != "":
@@ -215,7 +216,7 @@ func (j *job) rowOptions(strict bool) files.Options {
 	return files.Options{Kind: j.o.Kind, MaxRowBytes: j.o.MaxRowBytes, MaxColumns: j.o.MaxColumns, Strict: strict}
 }
 
-// check reads all of a file: whether it can be taken, how many rows it has, and its hash.
+// check reads a whole file: it finds out whether it can be taken, how many rows it has, and its hash.
 func (j *job) check(ctx context.Context) (hash string, err error) {
 	h := &hashReader{Source: j.source, hash: xxh3.New()}
 	bad := func(err error) error {
@@ -243,7 +244,7 @@ func (j *job) check(ctx context.Context) (hash string, err error) {
 	return hash, nil
 }
 
-// saveEvery is how often a file's state is noted while it is sent.
+// saveEvery is how often a file's state is saved while it is sent.
 const saveEvery = 500 * time.Millisecond
 
 // send sends what isn't answered yet.
@@ -277,7 +278,7 @@ func (j *job) send(ctx context.Context) (err error) {
 	return errors.Join(err, j.save())
 }
 
-// saveNowAndThen notes the state until the returned function is called.
+// saveNowAndThen saves the state regularly until the returned function is called.
 func (j *job) saveNowAndThen(ctx context.Context, cancel context.CancelCauseFunc) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -309,7 +310,7 @@ func (j *job) log(ctx context.Context) {
 	j.o.Logger.InfoContext(ctx, "on the way", "file", j.path, "rows", rows, "of", j.total)
 }
 
-// save notes what was answered, once the refused file is on disk as far.
+// save saves what was answered, once the refused file is on disk up to there.
 func (j *job) save() error {
 	j.mu.Lock()
 	if !j.dirty && !j.state.Done {
@@ -335,7 +336,7 @@ func (j *job) save() error {
 	return nil
 }
 
-// oldest is the place of the first row that is in no answered request. The caller has the mutex.
+// oldest returns the position of the first row that is in no answered request. The caller holds the mutex.
 func (j *job) oldest() files.Position {
 	oldest := j.begun
 	for n := range j.lanes {
@@ -365,7 +366,7 @@ func (j *job) read(ctx context.Context) error {
 	}
 	options := files.ObjectOptions{Kind: j.state.Kind, Time: j.state.Begun.Format("2006-01-02T15:04:05.000Z"),
 		UpdateExistingOnly: j.state.UpdateExistingOnly}
-	acked := slices.Clone(j.state.Acked) // as it was when this run began: the senders move on
+	acked := slices.Clone(j.state.Acked) // as it was when this run began, since the senders move on
 	var object files.Object
 	for row := new(files.Row); ; {
 		if err := r.Next(row); err == io.EOF {
@@ -406,7 +407,7 @@ func (j *job) put(ctx context.Context, n int, row *files.Row, object *files.Obje
 	return nil
 }
 
-// flush sends what is open, at the end of the file.
+// flush sends the open requests, at the end of the file.
 func (j *job) flush(ctx context.Context) error {
 	for n := range j.lanes {
 		if j.lanes[n].open != nil {

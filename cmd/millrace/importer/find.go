@@ -20,13 +20,13 @@ import (
 
 // found is a file to take: one of this machine, or an object of a bucket.
 type found struct {
-	path     string // absolute; of an object s3://BUCKET/KEY
+	path     string // absolute; for an object s3://BUCKET/KEY
 	size     int64
 	modified time.Time
 	object   *object // nil: it is a file of this machine
 }
 
-// etag is that of an object, "" of a file.
+// etag returns the etag of an object, "" for a file.
 func (f *found) etag() string {
 	if f.object == nil {
 		return ""
@@ -36,7 +36,7 @@ func (f *found) etag() string {
 
 func (f *found) name() string { return path.Base(filepath.ToSlash(f.path)) }
 
-// list are the files to take, in order.
+// list returns the files to take, in order.
 func (i *importer) list(ctx context.Context, w *watcher) (all []found, err error) {
 	for _, path := range i.o.Paths {
 		var some []found
@@ -57,8 +57,8 @@ func (i *importer) list(ctx context.Context, w *watcher) (all []found, err error
 	return all, nil
 }
 
-// listDirectory are the files of a directory; a file is one of itself. A link is what it leads to, under its own name;
-// one that leads nowhere is listed, for who opens it to say so.
+// listDirectory returns the files of a directory; a file is a directory of itself. A link counts as what it leads to,
+// under its own name; one that leads nowhere is listed, so that opening it reports that.
 func (i *importer) listDirectory(path string) (all []found, err error) {
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ func (i *importer) isOurs(file string) bool {
 	return true
 }
 
-// passOver reports one of many that is not taken, once.
+// passOver reports, once, a file among many that is not taken.
 func (i *importer) passOver(file, reason string) {
 	name := path.Base(filepath.ToSlash(file))
 	if !slices.Contains(i.report.Unknown, name) && len(i.report.Unknown) < maxUnknown {
@@ -121,7 +121,8 @@ func (i *importer) passOver(file, reason string) {
 
 const maxUnknown = 1000
 
-// open opens a file to be read at any place, and says how it is now. What is in a bucket, or packed, is copied first.
+// open opens a file for reading at any place, and returns its current state. An object, or a packed file, is copied
+// first.
 func (i *importer) open(ctx context.Context, f *found) (*os.File, error) {
 	if f.object != nil {
 		r, err := i.bucket.open(ctx, f)
@@ -132,7 +133,7 @@ func (i *importer) open(ctx context.Context, f *found) (*os.File, error) {
 		return i.copyOf(f, r)
 	}
 	file, err := os.Open(f.path)
-	if err != nil { // it is gone since the directory was read, or not for us
+	if err != nil { // it has gone since the directory was read, or is not ours to read
 		return nil, &FileError{f.path, err}
 	}
 	info, err := file.Stat()
@@ -147,7 +148,7 @@ func (i *importer) open(ctx context.Context, f *found) (*os.File, error) {
 	return i.unpack(f, file, info)
 }
 
-// unpack copies a packed file that was like that when it was opened.
+// unpack copies a packed file, in the state in which it was opened.
 func (i *importer) unpack(f *found, file *os.File, as os.FileInfo) (*os.File, error) {
 	copied, err := i.copyOf(f, file)
 	if err != nil {
@@ -159,20 +160,20 @@ func (i *importer) unpack(f *found, file *os.File, as os.FileInfo) (*os.File, er
 	return copied, nil
 }
 
-// errWritten: what was copied may be half of it.
+// errWritten: the copy may be incomplete.
 var errWritten = errors.New("it was written to while it was read: nothing of it was taken")
 
-// isSame reports whether nobody has written to a file in between. The time of the last change, of whatever kind, can't
-// be set back, as that of the last write can.
+// isSame reports whether nobody has written to a file in between. The time of the last change of any kind can't be set
+// back, as that of the last write can.
 func isSame(before, after os.FileInfo) bool {
 	changed := func(info os.FileInfo) syscall.Timespec { return info.Sys().(*syscall.Stat_t).Ctim }
 	return before.Size() == after.Size() && before.ModTime().Equal(after.ModTime()) && changed(before) == changed(after)
 }
 
-// isCopied reports whether open gives a copy, which nobody changes.
+// isCopied reports whether open returns a copy, which nobody changes.
 func (f *found) isCopied() bool { return f.object != nil || files.IsPacked(f.path) }
 
-// copyOf copies a file, unpacked, to one in the State directory that has no name: it goes with the process.
+// copyOf copies a file, unpacked, into a file in the State directory that has no name: it disappears with the process.
 func (i *importer) copyOf(f *found, r io.Reader) (to *os.File, err error) {
 	if to, err = os.CreateTemp(i.o.State, "copy-"); err != nil {
 		return nil, err
@@ -206,7 +207,7 @@ func (i *importer) copyOf(f *found, r io.Reader) (to *os.File, err error) {
 	return to, nil
 }
 
-// countedReader knows why its source ended.
+// countedReader remembers why its source ended.
 type countedReader struct {
 	io.Reader
 	count func(n int)
@@ -222,7 +223,7 @@ func (c *countedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// blame says whether a copy that failed is a fault of the source, of the file, or of where it was copied to.
+// blame says whether a copy failed because of the source, of the file, or of the place to which it was copied.
 func (c *countedReader) blame(f *found, err error) error {
 	var disk *os.PathError
 	switch {
@@ -237,13 +238,13 @@ func (c *countedReader) blame(f *found, err error) error {
 	return &FileError{f.path, fmt.Errorf("it can't be unpacked, it is damaged or cut short: %w", err)}
 }
 
-// watcher knows which files were looked at as they are, and how long others were left alone.
+// watcher knows which files have been dealt with in their current state, and how long others were left alone.
 type watcher struct {
 	settle time.Duration
 	seen   map[string]look
 }
 
-// look is how a file was found, and since when.
+// look is the state in which a file was found, and since when.
 type look struct {
 	size     int64
 	modified time.Time
@@ -252,8 +253,8 @@ type look struct {
 	left     bool // taken, or bad
 }
 
-// settled reports whether a file is to be taken: it is as it was for a while; an object is there as a whole or not at
-// all. What was taken, or is bad, is passed over until it changes.
+// settled reports whether a file is to be taken: it has not changed for a while; an object is there as a whole or not
+// at all. A file that was taken, or is bad, is skipped until it changes.
 func (w *watcher) settled(f *found) bool {
 	now := time.Now()
 	was, known := w.seen[f.path]
@@ -267,7 +268,7 @@ func (w *watcher) settled(f *found) bool {
 	return !was.left && (f.object != nil || now.Sub(was.since) >= w.settle)
 }
 
-// leave has a file passed over until it changes.
+// leave makes a file be skipped until it changes.
 func (w *watcher) leave(path string) {
 	l := w.seen[path]
 	l.left = true

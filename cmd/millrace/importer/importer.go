@@ -1,18 +1,18 @@
 // Package importer brings files of rows (package ingest/files) into a server, through /users/track and /users/delete.
 //
-// A file is read twice: once to check all of it and to know its hash, then to send it. What the check found out of rows
-// of NDJSON is remembered, as far as it fits, so that they are taken apart once (files.Notes). Each row goes to the
-// lane of the user whom it names; a lane puts its rows together to requests, and has one of them under way at a time.
-// So one user's rows of a kind take effect in the order of the file, as long as they name him in the same way; those of
-// several kinds, where it matters (request.takes).
+// A file is read twice: once to check all of it and to know its hash, then to send it. What the check has found out
+// about rows of NDJSON is remembered, as far as it fits, so that they are taken apart only once (files.Notes). Each row
+// goes to the lane of the user that it names. A lane combines its rows into requests, and has one request under way at
+// a time. So the rows of one user that are of one kind take effect in the order of the file, as long as they name the
+// user in the same way. Rows of several kinds do so where it matters (request.takes).
 //
 // Each row takes effect once, whatever is killed and when:
-//   - Which rows are in which request depends on the file and on the settings that it was begun with alone, and so does
+//   - Which rows are in which request depends only on the file and on the settings with which it was begun, and so does
 //     the request's Idempotency-Key.
-//   - What was answered is noted in the file's state, with the end of the refused file (state.go). What was answered
-//     behind the last note is sent again, with the same key, and answered the same.
+//   - What was answered is noted in the file's state, with the end of the refused file (state.go). Requests that were
+//     answered after the last note are sent again, with the same key, and get the same answers.
 //
-// The reader owns the open requests, a lane the one that it sends; the ledger, which all share, has a mutex.
+// The reader owns the open requests, and a lane owns the one that it sends; a mutex guards the ledger, which all share.
 package importer
 
 import (
@@ -37,71 +37,71 @@ import (
 
 // Options of an import. The zero value of a field means its default.
 type Options struct {
-	// URL of the server; several, of the nodes of a cluster, get requests in turn. Required.
+	// URL of the server. The nodes of a cluster get requests in turn if several are given. Required.
 	URL []string
 	// Key is the API key, with the permission users.track, and users.delete for deletions. Required.
 	Key string
 	// Paths are files, directories whose files are taken in the order of their names, and s3://BUCKET/PREFIX, whose
 	// objects are taken in the order of their keys. Required.
 	Paths []string
-	// S3 is where buckets are.
+	// S3 says how buckets are reached.
 	S3 S3
 	// State is the directory that remembers what was taken (default: .millrace-import in the directory of the first
-	// path, of a bucket in the working directory).
+	// path, for a bucket in the working directory).
 	State string
-	// Refused is the directory of the refused files (default: beside each file, of objects the one in State).
+	// Refused is the directory of the refused files (default: beside each file, for objects the one in State).
 	Refused string
-	// MaxCopyBytes bounds the copy that is made of an object, and of what is packed, unpacked, in State (default 64
+	// MaxCopyBytes bounds the copy that is made in State of an object, and of a packed file after unpacking (default 64
 	// GiB).
 	MaxCopyBytes int64
 
-	// Kind of the rows that don't say one (default: attributes).
+	// Kind of the rows that don't have another one (default: attributes).
 	Kind files.Kind
 	// Format of all files (default: by their names).
 	Format files.Format
-	// Malformed says what is refused for a row that can't be read: file, then nothing of it is taken, or row (default:
-	// file in NDJSON, row in CSV).
+	// Malformed says what an unreadable row refuses: the whole file, or only the row (default: file in NDJSON, row in
+	// CSV).
 	Malformed string
 	// MaxRowBytes and MaxColumns bound rows, see files.Options.
 	MaxRowBytes, MaxColumns int
-	// NoteBytes is how much may be remembered of a file from its check until it is sent, 32 bytes a row (default 64
-	// MiB). Rows of NDJSON behind that are taken apart twice.
+	// NoteBytes is how much may be remembered of a file from its check until it is sent, 32 bytes per row (default 64
+	// MiB). Rows of NDJSON after that are taken apart twice.
 	NoteBytes int
-	// UpdateExistingOnly leaves out rows of users who aren't there.
+	// UpdateExistingOnly leaves out rows of users who don't exist.
 	UpdateExistingOnly bool
 
 	// Connections, each with one request under way (default 16).
 	Connections int
-	// Objects of each array in a request, at most (default 75).
+	// Objects bounds the objects of each array in a request (default 75).
 	Objects int
-	// RequestBytes is when a request is full, whatever it has (default 1 MiB).
+	// RequestBytes is the size at which a request is full, whatever it has (default 1 MiB).
 	RequestBytes int
-	// Rate is how many rows are sent in a second, at most; 0: as fast as they are taken.
+	// Rate bounds the rows that are sent in a second; 0: as fast as they are taken.
 	Rate float64
 	// Timeout of a request, and how long the service of a bucket may say nothing (default 30 s).
 	Timeout time.Duration
-	// Patience is how long the server may be out of reach before the import gives up (default 10 min).
+	// Patience is how long the server may be unreachable before the import gives up (default 10 min).
 	Patience time.Duration
-	// Late goes on with files that were left off so long ago that the server may have forgotten which requests it has
+	// Late continues files that were interrupted so long ago that the server may have forgotten which requests it has
 	// had.
 	Late bool
-	// Changed takes a file that is another one than when it was begun, and then left off, whole.
+	// Changed takes a file as a whole if it was begun and interrupted, and has changed since.
 	Changed bool
 
-	// Watch goes on looking for files until the context ends.
+	// Watch makes the import look for files until the context ends.
 	Watch bool
 	// Settle is how long a file must have been left alone before it is taken from a watched directory; 0: it is taken
 	// at once, half written or not.
 	Settle time.Duration
-	// Poll is how often a watched directory is looked at (default 2 s).
+	// Poll is how often a watched directory is checked (default 2 s).
 	Poll time.Duration
 
 	// Terminal shows a bar; nil: none.
 	Terminal io.Writer
-	// Logger hears of each file (default: of nothing).
+	// Logger gets a message about each file (default: no messages).
 	Logger *slog.Logger
 
-	dial func() (net.Conn, error) // of tests; nil: the network
+	dial func() (net.Conn, error) // for tests; nil: the network
 }
 
 // EnsureDefaults fills in what is not set.
@@ -136,7 +136,7 @@ func directoryOf(path string) string {
 	return filepath.Dir(path)
 }
 
-// Validate says what is wrong with the options.
+// Validate reports what is wrong with the options.
 func (o *Options) Validate() error {
 	for _, u := range o.URL {
 		if p, err := url.Parse(u); err != nil || p.Scheme != "http" && p.Scheme != "https" || p.Host == "" {
@@ -181,9 +181,9 @@ func (o *Options) Validate() error {
 type Report struct {
 	Files    int           `json:"files"`   // taken to their ends
 	Before   int           `json:"before"`  // taken by an earlier run
-	Unknown  []string      `json:"unknown"` // passed over: whose names don't say what they are, and what is no file
-	Bad      int           `json:"bad"`     // of which nothing was taken, or that changed meanwhile
-	Counts                 // of the rows of this run and, of a file that was resumed, of those before it
+	Unknown  []string      `json:"unknown"` // skipped: names don't say what the files are, or they aren't files
+	Bad      int           `json:"bad"`     // of these nothing was taken, or they changed meanwhile
+	Counts                 // of the rows of this run and, for a resumed file, of earlier ones
 	Duration time.Duration `json:"duration_ns"`
 }
 
@@ -191,11 +191,11 @@ type Report struct {
 type Counts struct {
 	Rows     int64 `json:"rows"`
 	Taken    int64 `json:"taken"`
-	Warned   int64 `json:"warned"`   // taken, but for a value that was left out
+	Warned   int64 `json:"warned"`   // taken, except for a value that was left out
 	Refused  int64 `json:"refused"`  // see the refused files
 	Deleted  int64 `json:"deleted"`  // users
-	Nobody   int64 `json:"not_here"` // rows of deletions of users who aren't there
-	Replayed int64 `json:"replayed"` // of those taken, rows that the server had had already
+	Nobody   int64 `json:"not_here"` // rows of deletions of users who don't exist
+	Replayed int64 `json:"replayed"` // of those taken, rows that the server had already had
 }
 
 func (c *Counts) add(d Counts) {
@@ -208,7 +208,7 @@ func (c *Counts) add(d Counts) {
 	c.Replayed += d.Replayed
 }
 
-// importer is a run.
+// importer is one run.
 type importer struct {
 	o      Options
 	client *client
@@ -216,12 +216,12 @@ type importer struct {
 	report Report
 	bar    *bar
 
-	bucket   *buckets // nil: no path is of one
-	patience patience // with it
+	bucket   *buckets // nil: no path is a bucket's
+	patience patience // with the bucket
 }
 
-// Run takes the files. The report is of what was done, also with an error: a *FileErrors when files were bad, the
-// context's error when it was interrupted. What was left off is gone on with by the next run with the same State.
+// Run takes the files. It returns a report of what was done even with an error: a *FileErrors if files were bad, the
+// context's error if it was interrupted. The next run with the same State continues what was interrupted.
 func Run(ctx context.Context, o Options) (Report, error) {
 	o.EnsureDefaults()
 	if err := o.Validate(); err != nil {
@@ -252,7 +252,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	return i.report, err
 }
 
-// lockDir makes a directory this run's alone, until the file is closed.
+// lockDir reserves a directory for this run, until the file is closed.
 func lockDir(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -264,7 +264,7 @@ func lockDir(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// run takes all files that are there, and when it watches, those that come.
+// run takes all files that exist and, when watching, those that come.
 func (i *importer) run(ctx context.Context) error {
 	seen := &watcher{settle: i.o.Settle}
 	if !i.o.Watch {
@@ -289,7 +289,7 @@ func (i *importer) run(ctx context.Context) error {
 	return bad.orNil()
 }
 
-// round takes the files that are there.
+// round takes the files that exist now.
 func (i *importer) round(ctx context.Context, seen *watcher, bad *FileErrors) error {
 	all, err := i.list(ctx, seen)
 	if i.o.Watch && ctx.Err() != nil { // it was interrupted while it looked: nothing is left off
@@ -313,12 +313,12 @@ func (i *importer) round(ctx context.Context, seen *watcher, bad *FileErrors) er
 	return nil
 }
 
-// strict reports whether a row that can't be read is a fault of its file.
+// strict reports whether an unreadable row is a fault of its file.
 func (o *Options) strict(format files.Format) bool {
 	return o.Malformed == "file" || o.Malformed == "" && format != files.CSV
 }
 
-// FileError is why nothing of a file was taken, or not all of it.
+// FileError says why nothing of a file was taken, or not all of it.
 type FileError struct {
 	File string
 	Err  error
@@ -326,10 +326,10 @@ type FileError struct {
 
 func (e *FileError) Error() string { return fmt.Sprintf("%s: %v", e.File, e.Err) }
 
-// Unwrap is the reason.
+// Unwrap returns the reason.
 func (e *FileError) Unwrap() error { return e.Err }
 
-// FileErrors are those of a run.
+// FileErrors are the errors of a run.
 type FileErrors []*FileError
 
 func (e FileErrors) Error() string {

@@ -12,17 +12,17 @@ import (
 const maxDeletions = 50
 
 // laneQueue is how many requests wait in a lane while one is under way. The reader waits for the lane that is full
-// first: until then the others need something to send.
+// first; meanwhile the other lanes need something to send.
 const laneQueue = 3
 
-// lane is the way of some users' rows, one request after another.
+// lane carries the rows of some users, one request after another.
 type lane struct {
 	queue chan *request
-	open  *request      // the reader's
-	free  chan *request // which the sender gives back
-	// job.mu guards what follows.
-	pending []files.Position // of the first rows of its requests that aren't answered
-	since   time.Time        // when the one that isn't answered was sent at the earliest; zero: there is none
+	open  *request      // belongs to the reader
+	free  chan *request // requests that the sender gives back
+	// job.mu guards the fields below.
+	pending []files.Position // first rows of its unanswered requests
+	since   time.Time        // when the oldest unanswered request was first sent; zero: there is none
 }
 
 func (l *lane) newRequest() *request {
@@ -51,30 +51,31 @@ func (l *lane) flush(ctx context.Context) error {
 
 // request is a run of a lane's rows.
 type request struct {
-	// texts are those of the objects of each kind, by its number, and behind them of rows that aren't sent. Each has a
-	// comma behind it: what is sent is a few long runs, in whatever order kinds come.
+	// texts are the objects of each kind, by its number, followed by the rows that aren't sent. Each text has a comma
+	// after it: what is sent consists of a few long runs, in whatever order kinds come.
 	texts       [texts][]byte
-	bytes       int // of all, without commas
+	bytes       int // size of all texts, without commas
 	rows        []sent
-	call        call   // its sender's
+	call        call   // belongs to its sender
 	counts      [4]int // by the number of the kind
 	faults      int
-	identifiers string // of deletions
-	// conditional: one of the rows is.
+	identifiers string // for deletions
+	// conditional says that one of the rows is conditional.
 	conditional bool
 }
 
-// sent is a row on its way. It has 64 bytes, a cache line: the reader has left its rows long ago when they are sent.
+// sent is a row that is under way. It has 64 bytes, a cache line: by the time rows are sent, the reader has long left
+// them.
 type sent struct {
 	row, line   int64
 	from, to    int // in the text of its kind
 	user        uint64
-	fault       string // it isn't sent
-	kind        uint8  // its number in files.Kinds
-	conditional bool   // it takes effect if its user is there
+	fault       string // if not empty, the row isn't sent
+	kind        uint8  // index in files.Kinds
+	conditional bool   // it takes effect only if its user exists
 }
 
-// deletions is the number of the kind, behind those of /users/track in the order in which they take effect.
+// deletions is the number of that kind, after those of /users/track in the order in which they take effect.
 const deletions = 3
 
 // faulty is the number of the text of rows that aren't sent, and texts is how many texts there are.
@@ -83,13 +84,13 @@ const (
 	texts  = faulty + 1
 )
 
-// kindNumber is the index in files.Kinds; of none of them, which faulty rows may have, 255.
+// kindNumber is the index in files.Kinds, or 255 for other kinds, which faulty rows may have.
 func kindNumber(k files.Kind) uint8 { return uint8(slices.Index(files.Kinds, k)) }
 
-// takes reports whether a row may go with those that are there: as many as the server takes at once, and none of which
-// it matters that it would overtake another one of its user, for a request has attributes first, then events, then
-// purchases. It matters when one of both takes effect only if the user is there: rows of several kinds change different
-// parts of him.
+// takes reports whether a row may go with the rows of the request. There must be no more than the server takes at once.
+// And it must not matter that the row would overtake another row of its user, since a request has attributes first,
+// then events, then purchases. It matters when one of the two takes effect only if the user exists. Otherwise rows of
+// several kinds change different parts of the user.
 func (r *request) takes(o *files.Object, isFaulty bool, s *state) bool {
 	if isFaulty {
 		return len(r.rows) < 3*s.Objects
@@ -140,7 +141,7 @@ func (r *request) add(row *files.Row, o *files.Object, fault string) {
 	r.rows = append(r.rows, one)
 }
 
-// text is the number of the text that has the row.
+// text returns the number of the text that has the row.
 func (s *sent) text() uint8 {
 	if s.fault != "" {
 		return faulty
@@ -176,7 +177,8 @@ func (j *job) work(ctx context.Context, cancel context.CancelCauseFunc, n int) {
 	}
 }
 
-// sends notes that a lane has a request under way from now on, unless it has one of a run before, which is the same.
+// sends records that a lane has a request under way from now on. A request of an earlier run that the lane sends again
+// keeps its time.
 func (j *job) sends(l *lane) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -185,7 +187,7 @@ func (j *job) sends(l *lane) {
 	}
 }
 
-// ack notes that a request is answered.
+// ack records that a request is answered.
 func (j *job) ack(n int, o *outcome) error {
 	rows := o.request.rows
 	if o.request.faults > 0 {

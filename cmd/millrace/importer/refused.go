@@ -11,11 +11,11 @@ import (
 	"millrace/wal/durable"
 )
 
-// refusedEnding ends the names of refused files.
+// refusedEnding is the suffix of the names of refused files.
 const refusedEnding = ".refused.ndjson"
 
-// refusedFile has the rows of a file that were refused, with reasons: once mended they can be taken as they stand
-// there.
+// refusedFile has the rows of a file that were refused, with reasons: once repaired, they can be taken from there as
+// they are.
 type refusedFile struct {
 	path string
 	file refusedOutput // nil: not opened yet
@@ -47,7 +47,7 @@ func openRefused(path string, s *state) (*refusedFile, error) {
 	return r, nil
 }
 
-// forget takes out what stands behind the last note, and will come again.
+// forget removes what follows the last note, and will come again.
 func (r *refusedFile) forget() error {
 	if info, err := os.Stat(r.path); err != nil || info.Size() <= r.size {
 		return nil
@@ -55,8 +55,8 @@ func (r *refusedFile) forget() error {
 	return os.Truncate(r.path, r.size)
 }
 
-// line is one of a refused file. A row that was sent is its payload, of a deletion its columns; else text is as it
-// stood in the file.
+// line is a line of a refused file. A row that was sent is its payload, or for a deletion its columns; otherwise text
+// is the row as it was in the file.
 type line struct {
 	Line       int64           `json:"line"`
 	Row        int64           `json:"row"`

@@ -18,23 +18,23 @@ import (
 	"millrace/wal/durable"
 )
 
-// stateVersion is that of states, and of how rows become requests; another program's is refused.
+// stateVersion is the version of states, and of how rows become requests; other versions are refused.
 const stateVersion = 3
 
-// state is how far a file has come: one small file of the State directory, put in place whole. What is in it was on the
-// server's disk before.
+// state is how far a file has come: one small file in the State directory, replaced as a whole. What is in it was
+// already on the server's disk.
 type state struct {
 	Version int `json:"version"`
 
 	Name     string    `json:"name"`
-	Path     string    `json:"path"` // where it was last
+	Path     string    `json:"path"` // where it was last found
 	Hash     string    `json:"hash"`
 	Size     int64     `json:"size"`
 	Modified time.Time `json:"modified"`
-	ETag     string    `json:"etag,omitempty"` // of an object
+	ETag     string    `json:"etag,omitempty"` // for an object
 
 	// What decides how rows become requests, as it was when the file was begun.
-	Begun              time.Time    `json:"begun"` // and the time of events that have none
+	Begun              time.Time    `json:"begun"` // also the time of events that have none
 	Kind               files.Kind   `json:"kind"`
 	Format             files.Format `json:"format"`
 	Lanes              int          `json:"lanes"`
@@ -49,12 +49,12 @@ type state struct {
 	Since   time.Time      `json:"since"`
 	Done    bool           `json:"done"`
 	Next    files.Position `json:"next"`  // all rows before it are answered
-	Acked   []int64        `json:"acked"` // by lane: the last row that is
+	Acked   []int64        `json:"acked"` // by lane: the last row that is answered
 	Refused int64          `json:"refused_bytes"`
 	Counts  Counts         `json:"counts"`
 }
 
-// states are those of a directory.
+// states are the states in a directory.
 type states struct {
 	dir    string
 	byName map[string][]*state
@@ -90,7 +90,7 @@ func openStates(dir string) (*states, error) {
 	return s, nil
 }
 
-// unchanged reports whether a file was taken to its end as it is, by what can be known without reading it.
+// unchanged reports whether a file was completed in its current state, as far as that is known without reading it.
 func (s *states) unchanged(f *found) bool {
 	for _, one := range s.byName[f.name()] {
 		if one.Done && one.Path == f.path && one.Size == f.size &&
@@ -101,7 +101,7 @@ func (s *states) unchanged(f *found) bool {
 	return false
 }
 
-// of is the state of a file of that content, nil: it wasn't begun.
+// of returns the state of a file with that content; nil: it wasn't begun.
 func (s *states) of(name, hash string) *state {
 	for _, one := range s.byName[name] {
 		if one.Hash == hash {
@@ -111,7 +111,7 @@ func (s *states) of(name, hash string) *state {
 	return nil
 }
 
-// leftOff is the state of the file that was begun last at a path, when that wasn't taken to its end: rows of it may be
+// leftOff returns the state of the file that was last begun at a path, if it wasn't completed: some of its rows may be
 // on the server.
 func (s *states) leftOff(path string) (last *state) {
 	for _, all := range s.byName {
@@ -146,16 +146,17 @@ func (s *states) save(one *state) error {
 	return durable.ReplaceFile(filepath.Join(s.dir, one.fileName()), durable.SealText(one), 0o600)
 }
 
-// fileName begins as the file's, for those who look.
+// fileName begins with the file's name, for people who look.
 func (one *state) fileName() string {
 	base := strings.ToValidUTF8(one.Name[:min(len(one.Name), 100)], "")
 	return fmt.Sprintf("%s.%016x%s", base, xxh3.HashString(one.Name+"\x00"+one.Hash), stateEnding)
 }
 
-// keeps is how long a server certainly knows a request by its Idempotency-Key: 24 hours, less one for the way.
+// keeps is how long a server certainly knows a request by its Idempotency-Key: 24 hours, less one for the time under
+// way.
 const keeps = 23 * time.Hour
 
-// resume checks that a file can be gone on with.
+// resume checks that a file can be continued.
 func (one *state) resume(o *Options) error {
 	switch {
 	case one.Kind != o.Kind:
@@ -183,7 +184,7 @@ func hashText(h xxh3.Uint128) string {
 	return hex.EncodeToString(b[:])
 }
 
-// hashReader hashes what is read through it, and what is left at the end.
+// hashReader hashes what is read through it, and in the end the rest.
 type hashReader struct {
 	files.Source
 	hash *xxh3.Hasher
@@ -197,7 +198,7 @@ func (h *hashReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// sum is the hash of the file. What was not read from the beginning to the end is read for it.
+// sum returns the hash of the file. It reads what was not read, from the beginning to the end if necessary.
 func (h *hashReader) sum(size int64) (string, error) {
 	if h.read != size {
 		h.hash.Reset()

@@ -51,7 +51,7 @@ func (c *clusterStatus) Run(s *session) error {
 	return err
 }
 
-// clusterStatus is the status as it is read, and as it was sent.
+// clusterStatus returns the status decoded, and as it was sent.
 func (s *session) clusterStatus() (status placement.Status, text members, err error) {
 	if text, _, err = s.do(http.MethodGet, path("cluster"), nil); err != nil {
 		return status, nil, err
@@ -87,8 +87,8 @@ func clusterProblems(status placement.Status) (list []string) {
 	return list
 }
 
-// missingReplicas says that a group has fewer replicas that could stand in for the others than are wanted, "" when it
-// has as many. Of the control group each node is to have one, and few of them vote.
+// missingReplicas says that a group has fewer replicas that could replace the others than are wanted; "" when it has
+// enough. Of the control group each node shall have one, and few of them vote.
 func missingReplicas(g placement.GroupStatus, wanted int) string {
 	isControl := g.Group == 0
 	if isControl {
@@ -119,7 +119,7 @@ func missingReplicas(g placement.GroupStatus, wanted int) string {
 	return strings.TrimSuffix(problem, ": ")
 }
 
-// maxLag is how many entries a replica may be behind, and still stand in for the others within moments: some are always
+// maxLag is how many entries a replica may lag and still replace the others within moments: some entries are always
 // under way.
 const maxLag = 1000
 
@@ -140,7 +140,7 @@ type clusterDrain struct {
 	Wait bool   `env:"-" help:"Return when it has nothing any more."`
 }
 
-// drainInterval is the time between two looks at a node that drains.
+// drainInterval is the time between two checks of a node that drains.
 const drainInterval = 2 * time.Second
 
 // Run drains the node.
@@ -189,7 +189,7 @@ func (c *clusterRemove) Run(s *session) error {
 	return s.say(http.MethodDelete, p, nil, "node %d is removed", c.Node)
 }
 
-// printCluster prints the status for persons: a table of nodes, one of groups.
+// printCluster prints the status for people: a table of nodes, and one of groups.
 func printCluster(out io.Writer, status placement.Status) error {
 	fmt.Fprintf(out, "cluster %s, %d replicas of each group; node %d answers\n\n", printable(status.Cluster),
 		status.Replicas, status.Node)
@@ -225,7 +225,7 @@ func printCluster(out io.Writer, status placement.Status) error {
 	return w.Flush()
 }
 
-// replicaCells are the replicas of a group: "1* 2 3?(lag 4,70) 4~ 5+ 6-".
+// replicaCells describes the replicas of a group: "1* 2 3?(lag 4,70) 4~ 5+ 6-".
 func replicaCells(list []placement.ReplicaStatus) string {
 	cells := make([]string, len(list))
 	for i, r := range list {
@@ -250,7 +250,7 @@ func yesNo(b bool) string {
 	return "no"
 }
 
-// since is how long ago something was, roughly; "" for never.
+// since returns how long ago something was, roughly; "" for never.
 func since(t, now time.Time) string {
 	switch ago := max(now.Sub(t), 0); {
 	case t.IsZero():

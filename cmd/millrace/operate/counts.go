@@ -16,7 +16,7 @@ func countsPath(workspace string) string { return inWorkspace(workspace, "consen
 
 type consentCountsShow struct{ inOne }
 
-// Run prints the counts as a table, and as a sentence what there is to know besides.
+// Run prints the counts as a table, and other facts as sentences.
 func (c *consentCountsShow) Run(s *session) error {
 	answer, _, err := s.do(http.MethodGet, countsPath(c.Workspace), nil)
 	if err != nil {
@@ -45,7 +45,7 @@ func (c *consentCountsShow) Run(s *session) error {
 		column{"ID", "id"})
 }
 
-// say prints what is not counts.
+// say prints everything but the counts.
 func (c *consentCountsShow) say(s *session, answer members) error {
 	var running, failed members
 	switch {

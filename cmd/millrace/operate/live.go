@@ -82,7 +82,7 @@ func setAlias(query url.Values, alias string) error {
 	return nil
 }
 
-// print prints an event of the stream: a change as a line, and what there is to know besides as a comment.
+// print prints an event of the stream: a change as a line, anything else as a comment.
 func (c *Live) print(out io.Writer, name string, data []byte) error {
 	if c.JSON && name == "" {
 		_, err := fmt.Fprintf(out, "%s\n", data)
@@ -117,7 +117,7 @@ func liveLine(v members) string {
 	return strings.Join(words, " ")
 }
 
-// maxServerEvent is longer than any event that the server sends.
+// maxServerEvent is more than any event that the server sends.
 const maxServerEvent = 1 << 20
 
 // eachServerEvent calls f for each event of a text/event-stream, until it returns an error or the stream ends.

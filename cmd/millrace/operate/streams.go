@@ -30,7 +30,7 @@ type streamsCreate struct {
 	destinationFlags
 }
 
-// destinationFlags are the fields of a destination. The server says which of them belong to one another.
+// destinationFlags are the fields of a destination. The server decides which of them belong together.
 type destinationFlags struct {
 	To          string `env:"-" default:"directory" enum:"directory,s3,http,kafka" help:"Where it goes: ${enum}."`
 	Path        string `env:"-" help:"directory: where files lie, below the workspace's directory in the server's --stream-dir; default: the id." placeholder:"PATH"`

@@ -41,7 +41,7 @@ func (m *members) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// remove takes a member out and returns its value.
+// remove removes a member and returns its value.
 func (m *members) remove(name string) (value json.RawMessage) {
 	for i, one := range *m {
 		if one.Name == name {
@@ -61,7 +61,7 @@ func (m members) value(name string) json.RawMessage {
 	return nil
 }
 
-// text is a value as a person reads it, "" when it isn't there.
+// text returns a value in readable form, "" when it is missing.
 func (m members) text(name string) string { return cell(m.value(name)) }
 
 // read reads the value of a member.
@@ -72,7 +72,7 @@ func (m members) read(name string, into any) error {
 	return nil
 }
 
-// rows are the objects of a list.
+// rows returns the objects in a list.
 func (m members) rows(name string) (rows []members, err error) {
 	if err := json.Unmarshal(m.value(name), &rows); err != nil {
 		return nil, fmt.Errorf("the answer has no list %q: %w", name, err)
@@ -94,14 +94,14 @@ func (m members) compact() []byte {
 
 func (m members) indented() []byte {
 	var b bytes.Buffer
-	_ = json.Indent(&b, m.compact(), "", "  ") // of JSON that was just read
+	_ = json.Indent(&b, m.compact(), "", "  ") // the JSON was just read
 	return b.Bytes()
 }
 
-// column of a table: its title, and the member that it shows.
+// column is a column of a table: its title, and the member that it shows.
 type column struct{ title, name string }
 
-// table prints objects, one a line.
+// table prints objects, one per line.
 type table struct {
 	columns []column
 	w       *tabwriter.Writer
@@ -136,7 +136,7 @@ func (t *table) add(row members) {
 
 func (t *table) flush() error { return t.w.Flush() }
 
-// printList prints the objects of a list of the answer, or with --json the answer.
+// printList prints the objects in a list of the answer, or with --json the answer.
 func (s *session) printList(answer members, name string, columns ...column) error {
 	if s.JSON {
 		return s.printJSON(answer)
@@ -152,7 +152,7 @@ func (s *session) printList(answer members, name string, columns ...column) erro
 	return t.flush()
 }
 
-// printObject prints the members of an object, one a line, or with --json the object.
+// printObject prints the members of an object, one per line, or with --json the object.
 func (s *session) printObject(answer members) error {
 	if s.JSON {
 		return s.printJSON(answer)
@@ -164,7 +164,7 @@ func (s *session) printObject(answer members) error {
 	return w.Flush()
 }
 
-// printDocument prints JSON for persons, who want to change it.
+// printDocument prints JSON for people who want to change it.
 func (s *session) printDocument(answer members) error {
 	if s.JSON {
 		return s.printJSON(answer)
@@ -178,7 +178,7 @@ func (s *session) printJSON(answer members) error {
 	return err
 }
 
-// printable is text without characters that would do something to a terminal.
+// printable returns text without characters that have an effect on a terminal.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -188,8 +188,8 @@ func printable(text string) string {
 	}, text)
 }
 
-// cell is a JSON value as it stands in a table: strings without quotes, lists with commas, objects as name=value, no
-// control characters.
+// cell returns a JSON value in the form of a table: strings without quotes, lists with commas, objects as name=value,
+// no control characters.
 func cell(value json.RawMessage) string {
 	var v any
 	d := json.NewDecoder(bytes.NewReader(value))

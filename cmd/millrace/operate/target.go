@@ -1,6 +1,6 @@
-// Package operate is the commands that look at and change a running server, by its admin listener: admin, streams,
+// Package operate has the commands that look at and change a running server through its admin listener: admin, streams,
 // live, refused, cluster, export events, import profiles. They call routes of the admin API (docs/operations.md) and
-// print the answers; what is allowed, and what a mistake is called, the server says.
+// print the answers. The server decides what is allowed, and words the errors.
 package operate
 
 import (
@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Target is the admin listener of a running server, and how to prove that one may use it.
+// Target is the admin listener of a running server, and the proof that one may use it.
 type Target struct {
 	Server string `default:"http://127.0.0.1:8081" help:"Admin listener."`
 	Data   string `help:"Data directory of a server on this machine: its admin token is read there." placeholder:"DIR"`
@@ -34,8 +34,7 @@ type caller struct {
 // callTimeout bounds one call; bulk transfers have none.
 const callTimeout = time.Minute
 
-// call returns the body of a good answer, which the caller closes; any other answer is an error that says what the
-// server said.
+// call returns the body of a good answer, which the caller closes; any other answer is an error with the server's text.
 func (c *Target) call(ctx context.Context, method, path string, body io.Reader) (io.ReadCloser, error) {
 	answer, err := c.Request(ctx, method, path, body, nil)
 	if err != nil {
@@ -99,12 +98,12 @@ type session struct {
 	out io.Writer
 }
 
-// ProvideSession is what kong gives the commands below.
+// ProvideSession is called by kong for the commands below.
 func (c *caller) ProvideSession(ctx context.Context, out io.Writer) (*session, error) {
 	return &session{caller: c, ctx: ctx, out: out}, nil
 }
 
-// path joins segments to a path of the admin API; they may have any character.
+// path joins segments into a path of the admin API; segments may contain any character.
 func path(segments ...string) string {
 	var b strings.Builder
 	b.WriteString("/admin")
@@ -118,7 +117,7 @@ func inWorkspace(id string, more ...string) string {
 	return path(append([]string{"workspaces", id}, more...)...)
 }
 
-// do makes a call and returns the answer, without its message, with its ETag. body is nil, JSON text, or a value to be
+// do makes a call and returns the answer, without its message, and its ETag. body is nil, JSON text, or a value to be
 // encoded.
 func (s *session) do(method, path string, body any) (answer members, etag string, err error) {
 	return s.doMatching(method, path, body, "")
@@ -149,7 +148,7 @@ func (s *session) doMatching(method, path string, body any, match string) (answe
 	return answer, response.Header.Get("ETag"), nil
 }
 
-// list prints the objects of a list that the server answers with, one a line.
+// list prints the objects in a list of the server's answer, one per line.
 func (s *session) list(path, name string, columns ...column) error {
 	answer, _, err := s.do(http.MethodGet, path, nil)
 	if err != nil {
@@ -158,8 +157,8 @@ func (s *session) list(path, name string, columns ...column) error {
 	return s.printList(answer, name, columns...)
 }
 
-// pages is list for a list that comes in pages, of which the next is asked for by the parameter follow; all of them, or
-// the first. With --json one object a line.
+// pages is list for a list that comes in pages: all of them, or the first. The parameter follow asks for the next page.
+// With --json it prints one object per line.
 func (s *session) pages(path string, query url.Values, name, follow string, all bool, columns []column) error {
 	t := s.newTable(columns)
 	for next := "more"; next != ""; {
@@ -189,7 +188,7 @@ func (s *session) pages(path string, query url.Values, name, follow string, all 
 	return t.flush()
 }
 
-// show makes a call and prints the object that it is answered with.
+// show makes a call and prints the object in the answer.
 func (s *session) show(method, path string, body any) error {
 	answer, _, err := s.do(method, path, body)
 	if err != nil {

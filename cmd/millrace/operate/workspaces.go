@@ -21,7 +21,7 @@ type workspacesCommand struct {
 	Update workspacesUpdate `cmd:"" help:"Change the settings that are given; lists and maps as a whole."`
 }
 
-// settings are those of a workspace as flags; those that are not given are nil.
+// settings are the settings of a workspace as flags; those that are not given are nil.
 type settings struct {
 	Name                 *string           `env:"-" help:"Name."`
 	Plan                 *string           `env:"-" help:"base or mau."`
@@ -36,7 +36,7 @@ type settings struct {
 	Settings             input             `env:"-" help:"Any settings as a JSON object; @FILE reads a file, - standard input. Flags go before it." placeholder:"JSON"`
 }
 
-// body is a JSON object of the settings that are given.
+// body returns a JSON object of the given settings.
 func (f *settings) body() (map[string]any, error) {
 	b := map[string]any{}
 	if f.Settings != "" {
@@ -73,7 +73,7 @@ func setIf[T any](b map[string]any, name string, v *T) {
 	}
 }
 
-// setList sets a list that is given; --flag= gives an empty one.
+// setList sets a given list; --flag= gives an empty one.
 func setList(b map[string]any, name string, list []string) {
 	if len(list) == 1 && list[0] == "" {
 		list = []string{}
@@ -129,12 +129,12 @@ func (c *workspacesUpdate) Run(s *session) error {
 	return s.show(http.MethodPatch, inWorkspace(c.ID), body)
 }
 
-// inOne is what the commands of a noun in a workspace begin with.
+// inOne is the common beginning of the commands of a noun in a workspace.
 type inOne struct {
 	Workspace string `arg:"" help:"Workspace."`
 }
 
-// nounOf is the noun of the command that runs, as routes have it: preference_centers.
+// nounOf returns the noun of the running command, in the form of routes: preference_centers.
 func nounOf(k *kong.Context) string {
 	noun := strings.ReplaceAll(k.Selected().Parent.Name, "-", "_")
 	switch noun {
@@ -146,7 +146,7 @@ func nounOf(k *kong.Context) string {
 	return noun
 }
 
-// listColumns are what lists show, by the noun.
+// listColumns are the columns of lists, by the noun.
 var listColumns = map[string][]column{
 	"apps": {{"ID", "id"}, {"NAME", "name"}},
 	"api_keys": {
@@ -166,7 +166,7 @@ func (c *thingsList) Run(s *session, k *kong.Context) error {
 	return s.list(inWorkspace(c.Workspace, nounOf(k)), nounOf(k), listColumns[nounOf(k)]...)
 }
 
-// oneThing is what the commands of one thing in a workspace begin with.
+// oneThing is the common beginning of the commands about one thing in a workspace.
 type oneThing struct {
 	inOne
 	ID string `arg:"" help:"Its id, as in the list."`
