@@ -24,7 +24,7 @@ type auditEntry struct {
 	Hash      string         `json:"hash"`
 }
 
-// Says is what the entry says besides, in a line.
+// Says lists what was changed and the entry's details, in one line.
 func (e *auditEntry) Says() string {
 	text := ""
 	if len(e.Changed) > 0 {
@@ -44,7 +44,7 @@ type auditPage struct {
 	Next    uint64       `json:"next"`
 }
 
-// ownEntry is the entry of what this request has done; it is among the latest.
+// ownEntry returns the entry that this request has caused; it is among the latest.
 func (v *visit) ownEntry() (*auditEntry, error) {
 	var page auditPage
 	if err := v.call(http.MethodGet, "/admin/audit?limit=1000", nil, &page); err != nil {
@@ -55,7 +55,7 @@ func (v *visit) ownEntry() (*auditEntry, error) {
 			return e, nil
 		}
 	}
-	return &auditEntry{}, nil // so much has happened meanwhile that one has to look for it
+	return &auditEntry{}, nil // so much has happened meanwhile that the person has to look for it
 }
 
 const auditPath = "/console/audit"
@@ -103,7 +103,8 @@ func (v *visit) showAudit(check *auditCheck) error {
 	return v.render("audit", "Audit log", data)
 }
 
-// checkAudit serves POST /console/audit/check: with what was noted elsewhere it also finds a log that was written anew.
+// checkAudit serves POST /console/audit/check. Given the number and the hash of an entry, noted elsewhere, it also
+// finds a log that was written anew.
 func (c *Console) checkAudit(v *visit) error {
 	ask := url.Values{}
 	switch {
@@ -131,7 +132,7 @@ func (c *Console) downloadAudit(v *visit) error {
 			if from == 1 {
 				return err
 			}
-			panic(http.ErrAbortHandler) // nobody takes a part for the whole
+			panic(http.ErrAbortHandler) // nobody may take a part for the whole
 		}
 		if from == 1 {
 			v.download("application/x-ndjson", "audit.ndjson")

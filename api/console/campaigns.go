@@ -12,13 +12,13 @@ const (
 	canvasPath    = workspacePath + "/canvases/{canvas}"
 )
 
-// named is a campaign or a canvas, or what has its name in it.
+// named is a campaign or a canvas, or the part of something else that has its id and name.
 type named struct {
 	ID   string `json:"id"`
 	Name string `json:"name"`
 }
 
-// Title is its name, or its id when it has none.
+// Title is the name, or the id when there is no name.
 func (n named) Title() string {
 	if n.Name != "" {
 		return n.Name
@@ -26,7 +26,7 @@ func (n named) Title() string {
 	return n.ID
 }
 
-// message is one with its texts and their translations.
+// message is a message with its texts and their translations.
 type message struct {
 	named
 	Channel      string            `json:"channel"`
@@ -43,7 +43,7 @@ type translation struct {
 	Map map[string]string `json:"translation_map"`
 }
 
-// step is one of a canvas; a campaign is shown as one without a name.
+// step is a step of a canvas; a campaign is shown as a step without a name.
 type step struct {
 	named
 	Messages []message `json:"messages"`
@@ -53,7 +53,7 @@ type step struct {
 type textRow struct {
 	ID     string
 	Source string
-	Texts  []string // in the order of the message's translations; empty: there is none
+	Texts  []string // in the order of the message's translations; empty: the text has no such translation
 }
 
 // Rows are the texts of a message side by side.

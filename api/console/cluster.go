@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// clusterStatus is what the admin API says of a cluster, as far as pages show it.
+// clusterStatus is what the admin API says of a cluster, as far as the pages show it.
 type clusterStatus struct {
 	Cluster  string    `json:"cluster"`
 	Node     uint32    `json:"node"`
@@ -53,7 +53,7 @@ type replica struct {
 // Last is the last of the group's partitions.
 func (g group) Last() int { return g.First + g.Count - 1 }
 
-// All are the control group and the others.
+// All lists the control group and the others.
 func (s *clusterStatus) All() []group { return append([]group{s.Control}, s.Groups...) }
 
 // showCluster serves GET /console/cluster.

@@ -9,7 +9,7 @@ import (
 
 const companyPath = "/console/company"
 
-// dashboardUser is one as the admin API shows him.
+// dashboardUser is a dashboard user as the admin API shows him.
 type dashboardUser struct {
 	UserName       string                  `json:"user_name"`
 	Name           string                  `json:"name"`
@@ -21,7 +21,7 @@ type dashboardUser struct {
 	Workspaces     []string                `json:"-"` // where he has any
 }
 
-// scimAccess is how identity providers come in.
+// scimAccess is how identity providers reach the SCIM API.
 type scimAccess struct {
 	RequestOrigin string      `json:"request_origin"`
 	IPAllowList   []string    `json:"ip_allowlist"`
@@ -34,7 +34,7 @@ type scimToken struct {
 	CreatedAt  string `json:"created_at"`
 	LastUsedAt string `json:"last_used_at"`
 	RevokedAt  string `json:"revoked_at"`
-	Token      string `json:"token"` // when it is made, this once
+	Token      string `json:"token"` // only in the answer that makes it
 }
 
 type companyData struct {
@@ -78,7 +78,7 @@ func (c *Console) signOtherOut(v *visit) error {
 	return v.redirect(companyPath, "other-out")
 }
 
-// makeSCIMToken serves POST /console/scim/tokens. Its answer shows the token, this once.
+// makeSCIMToken serves POST /console/scim/tokens. Its answer shows the token, and nothing shows it again.
 func (c *Console) makeSCIMToken(v *visit) error {
 	made := new(scimToken)
 	if err := v.call(http.MethodPost, "/admin/scim/tokens", nil, made); err != nil {

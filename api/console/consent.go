@@ -134,14 +134,14 @@ func (c *Console) showCenter(v *visit) error {
 	if err != nil {
 		return err
 	}
-	if v.Problem != "" { // what was written is not lost
+	if v.Problem != "" { // so that what the person has written is not lost
 		data.Title, data.Page, data.Confirmation = v.Sent("title"), v.Sent("page"), v.Sent("confirmation")
 	}
 	return v.render("center", data.Name, data)
 }
 
-// previewPolicy keeps the customer's HTML from running, loading from the console, sending forms, and being shown
-// elsewhere.
+// previewPolicy keeps the customer's HTML from running code, loading from the console, sending forms, and being shown
+// on other sites.
 const previewPolicy = "sandbox; default-src 'none'; img-src https: data:; font-src https: data:; " +
 	"style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'; frame-ancestors 'self'"
 

@@ -1,10 +1,10 @@
-// Package console is what people see of a running server in a browser: pages that Go renders on the server, with what
-// they may do there.
+// Package console is what people see of a running server in a browser: pages that Go renders on the server, and the
+// forms by which people change things.
 //
-// The console has no way of its own to anything: its pages read by the admin API, in this process, and its verbs are
-// the admin API's, with the person's name in the entry of the audit log. What is its own is who the person is (sign-in,
-// sessions) and what the person may do (rights): the table of routes says which right each page and each verb needs,
-// and nothing is served that isn't in it.
+// The console reaches data in no way of its own: its pages read through the admin API, in this process, and its verbs
+// are the admin API's, with the person's name in the entry of the audit log. Its own are only who the person is
+// (sign-in, sessions) and what the person may do (rights): the table of routes says which right each page and each verb
+// needs, and nothing is served that isn't in the table.
 //
 // Names, attributes and HTML come from tracked clients, and must not run in a page: html/template escapes whatever is
 // shown, no page has inline code, and the policy of every answer forbids code that isn't the console's own. Each
@@ -30,15 +30,15 @@ type Options struct {
 	// API is the admin API, which serves whoever comes; As says who makes a request. Required.
 	API http.Handler
 	As  func(*http.Request, control.Actor) *http.Request
-	// Figures appends the metrics of this process, as Prometheus reads them. Required.
+	// Figures appends the metrics of this process, in the text format that Prometheus reads. Required.
 	Figures func(dst []byte) []byte
 	// Document is the page that describes the public API, which has its style inline and no code. Required.
 	Document []byte
-	// Permissions are all that an API key may have.
+	// Permissions are all the permissions that an API key may have.
 	Permissions []string
 }
 
-// Validate says which option is wrong.
+// Validate returns an error that names the first wrong option.
 func (o *Options) Validate() error {
 	if o.API == nil || o.As == nil || o.Figures == nil || o.Document == nil {
 		return errors.New("console: API, As, Figures or Document is not set")
@@ -56,7 +56,7 @@ type Console struct {
 	done     chan struct{}
 }
 
-// New makes a Console, which looks at the figures from now on.
+// New makes a Console, which collects figures from now on.
 func New(options Options) (*Console, error) {
 	options.EnsureDefaults()
 	if err := options.Validate(); err != nil {
@@ -77,7 +77,7 @@ func New(options Options) (*Console, error) {
 	return c, nil
 }
 
-// Close ends it.
+// Close ends the console.
 func (c *Console) Close() error {
 	c.stop()
 	<-c.done
@@ -87,8 +87,8 @@ func (c *Console) Close() error {
 // home is the page behind /.
 const home = "/console/"
 
-// policy lets a page load the console's own style and code, nothing inline and nothing foreign; it shows previews in
-// frames, and is shown in none.
+// policy lets a page load the console's own style and code, nothing inline and nothing foreign; a page may show
+// previews in frames, and is itself shown in none.
 const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 

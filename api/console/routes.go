@@ -5,15 +5,15 @@ import (
 	"millrace/api/console/signin"
 )
 
-// route is a page or a verb. Nothing is served that isn't in the table, and each line says what the person must be
-// allowed: in the workspace that the path names, or else in the company.
+// route is a page or a verb. Nothing is served that isn't in the table of routes, and each line says which right the
+// person must have: in the workspace that the path names, or else in the company.
 type route struct {
 	method, path string
 	needs        rights.Right
 	handler      handler
 }
 
-// What a route may need instead of rights.
+// What a route may need in place of rights.
 const (
 	anyPerson rights.Right = 0       // whoever is signed in
 	anybody   rights.Right = 1 << 31 // strangers, too
@@ -49,7 +49,7 @@ func (c *Console) routes() []*route {
 		{"POST", refusalPath + "/remove", rights.SeePersonal | rights.ChangeUsers, c.removeRefusal},
 
 		{"GET", tryPath, rights.See, c.showTry},
-		{"POST", tryPath, rights.See, c.sendTry}, // what the key may do is the key's
+		{"POST", tryPath, rights.See, c.sendTry}, // the key alone decides what the request may do
 		{"GET", streamsPath, rights.See, c.showStreams},
 		{"POST", oneStreamPath + "/pause", rights.ChangeSettings, c.pauseStream},
 		{"POST", oneStreamPath + "/resume", rights.ChangeSettings, c.resumeStream},

@@ -12,7 +12,7 @@ const (
 	oidcPath   = signInPath + "/oidc"
 )
 
-// signInData is what the sign-in shows.
+// signInData is what the page of the sign-in shows.
 type signInData struct {
 	Next     string
 	HasToken bool // the admin token signs in from here
@@ -29,7 +29,7 @@ func (c *Console) showSignIn(v *visit) error {
 		Provider: c.sessions.Provider()})
 }
 
-// nextOf is where a sign-in leads to: a page of the console, whatever the address says.
+// nextOf is where a sign-in leads to: always a page of the console, whatever path the address names.
 func nextOf(path string) string {
 	if !strings.HasPrefix(path, home) || strings.HasPrefix(path, signInPath) || strings.ContainsAny(path,
 		"\\\r\n\t") || strings.Contains(path, "//") ||
@@ -39,7 +39,7 @@ func nextOf(path string) string {
 	return path
 }
 
-// signIn serves POST /console/sign-in: the admin token, from this machine.
+// signIn serves POST /console/sign-in: a sign-in with the admin token, from this machine.
 func (c *Console) signIn(v *visit) error {
 	if !c.sessions.TakesToken(v.r) {
 		return &fault{http.StatusForbidden, "The admin token signs in from the machine of the server only."}
@@ -62,8 +62,9 @@ func (c *Console) startOIDC(v *visit) error {
 	return v.redirect(address, "")
 }
 
-// finishOIDC serves GET /console/sign-in/callback, where the provider leads back to. The session's cookie goes with
-// requests of this site alone, and a redirect would still be one of the provider's: so a page leads on.
+// finishOIDC serves GET /console/sign-in/callback, where the provider leads back to. The browser sends the session's
+// cookie only with requests that this site has caused, and a redirect would still count as caused by the provider: so a
+// page leads on.
 func (c *Console) finishOIDC(v *visit) error {
 	next, err := c.sessions.Finish(v.w, v.r)
 	if err != nil {
@@ -88,7 +89,7 @@ func (c *Console) signOutEverywhere(v *visit) error {
 	return v.redirect(signInPath, "everywhere")
 }
 
-// accountData is what a person sees of himself.
+// accountData is what a person sees of his own account.
 type accountData struct {
 	Sessions   []*control.Session
 	Company    []string

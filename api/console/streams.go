@@ -13,7 +13,7 @@ const (
 	oneStreamPath = streamsPath + "/{stream}"
 )
 
-// stream says what of the workspace's events goes where, and how far it is.
+// stream says which of the workspace's events go where, and how far the stream has come.
 type stream struct {
 	ID          string      `json:"id"`
 	Kinds       []string    `json:"kinds"`
@@ -36,7 +36,7 @@ type destination struct {
 	Topic   string `json:"topic"`
 }
 
-// streamStatus is how far a stream is, as this node knows.
+// streamStatus is how far a stream has come, as far as this node knows.
 type streamStatus struct {
 	State      string  `json:"state"` // running, failing, paused
 	Events     int64   `json:"events"`
@@ -47,7 +47,7 @@ type streamStatus struct {
 	Error      string  `json:"error"`
 }
 
-// Where is the destination in short.
+// Where names the destination in short.
 func (d destination) Where() string {
 	switch d.Type {
 	case "s3":
@@ -60,7 +60,7 @@ func (d destination) Where() string {
 	return d.Path
 }
 
-// Lag is how long the first event has waited that is still to go; empty: none waits.
+// Lag is how long the oldest event that is still to be sent has waited; empty when none waits.
 func (s *streamStatus) Lag() string {
 	if s.LagEvents == 0 {
 		return ""
@@ -93,8 +93,8 @@ func (c *Console) showStreams(v *visit) error {
 	return v.render("streams", "Streams", list.Streams)
 }
 
-// conceal takes out what is not for everybody who sees the workspace: the query of a URL may be a key to it, and a
-// destination that refuses an event may say what is in it.
+// conceal takes out what not everybody who sees the workspace may see: the query of a URL may hold a key to it, and a
+// destination that refuses an event may quote it.
 func (s *stream) conceal() {
 	if before, _, has := strings.Cut(s.Destination.URL, "?"); has {
 		s.Destination.URL = before + "?" + mask

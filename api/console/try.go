@@ -7,7 +7,7 @@ import (
 
 const tryPath = workspacePath + "/try"
 
-// operation is one of the public API, ready to be tried.
+// operation is an operation of the public API, ready to be tried.
 type operation struct {
 	Method     string `json:"method"`
 	Path       string `json:"path"`
@@ -17,7 +17,7 @@ type operation struct {
 	Example    string `json:"example"`
 }
 
-// Name is how the list of operations calls it.
+// Name is what the list of operations calls it.
 func (o operation) Name() string { return o.Method + " " + o.Path }
 
 // triedAnswer is what the public API has answered.
@@ -31,10 +31,10 @@ type triedAnswer struct {
 	IsCut bool   `json:"cut"`
 }
 
-// Text is what goes with the status.
+// Text is the text that belongs to the status.
 func (a *triedAnswer) Text() string { return http.StatusText(a.Status) }
 
-// IsGood says whether the request was taken.
+// IsGood says whether the request was accepted.
 func (a *triedAnswer) IsGood() bool { return a.Status < http.StatusBadRequest }
 
 type tryData struct {
@@ -50,13 +50,13 @@ func (c *Console) showTry(v *visit) error {
 	if err != nil {
 		return err
 	}
-	if v.r.Method == http.MethodPost { // it was not sent: what was written stays, but for the key
+	if v.r.Method == http.MethodPost { // it was not sent: the page shows again what was written, except the key
 		data.Target, data.Body = v.form("target"), v.r.PostForm.Get("body")
 	}
 	return v.render("try", "Try it", data)
 }
 
-// tryData is the form of an operation; the first one stands for none.
+// tryData makes the form of an operation; an empty or unknown name stands for the first one.
 func (v *visit) tryData(name string) (*tryData, error) {
 	var data tryData
 	if err := v.call(http.MethodGet, "/admin/operations", nil, &data); err != nil {

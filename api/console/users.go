@@ -69,7 +69,7 @@ func (c *Console) showUsers(v *visit) error {
 	return v.render("users", "Users", data)
 }
 
-// pathOf is the page of a user.
+// pathOf is the path of a user's page.
 func (v *visit) pathOf(svcID string) string { return path("console", "w", v.At.ID, "users", svcID) }
 
 // userData is what the page of a user shows.
@@ -81,7 +81,7 @@ type userData struct {
 	MergedFrom []string // service ids
 }
 
-// groupState is a subscription group with the state of a user in it.
+// groupState is a subscription group with the state of one user in it.
 type groupState struct {
 	subscriptionGroup
 	State string // subscribed, unsubscribed, unknown
@@ -94,7 +94,7 @@ type subscriptionGroup struct {
 	IsArchived bool   `json:"archived"`
 }
 
-// consentChange is an entry of a trail.
+// consentChange is an entry of a user's consent trail.
 type consentChange struct {
 	ChangedAt string `json:"changed_at"`
 	State     string `json:"state"`
@@ -106,7 +106,7 @@ type consentChange struct {
 	KeyName   string `json:"key_name"`
 }
 
-// What are the words for whose state it is.
+// What names the group whose state was changed, or else the kind of state.
 func (c consentChange) What() string {
 	switch {
 	case c.GroupName != "":
@@ -183,7 +183,7 @@ func (c *Console) downloadUser(v *visit) error {
 	return nil
 }
 
-// download has the browser save what follows, and never show it. The name's strange characters are replaced.
+// download has the browser save what follows, and never show it. Unusual characters of the name are replaced.
 func (v *visit) download(contentType, name string) {
 	name = strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '.' {
@@ -227,7 +227,7 @@ func (c *Console) deleteUser(v *visit) error {
 	return v.render("deleted", "Deleted", entry)
 }
 
-// showEvents serves GET …/users/{user}/events: the latest that are kept.
+// showEvents serves GET …/users/{user}/events: the latest events that are kept.
 func (c *Console) showEvents(v *visit) error {
 	days := map[string]int{"1": 1, "30": 30}[v.r.URL.Query().Get("days")]
 	if days == 0 {
@@ -302,7 +302,7 @@ func (t *eventsOverTime) chart(days int) chart.Chart {
 		chart.Line{Name: "purchases", Class: "c", Values: t.purchases})
 }
 
-// event is one as the event log shows it.
+// event is one event as the event log shows it.
 type event struct {
 	Type       string          `json:"type"`
 	Name       string          `json:"name"`
@@ -315,7 +315,7 @@ type event struct {
 	Properties json.RawMessage `json:"properties"`
 }
 
-// Details are its properties as a person reads them.
+// Details are the event's properties as a person reads them.
 func (e *event) Details() string {
 	if e.Properties == nil {
 		return ""
@@ -354,5 +354,5 @@ func (l *lastLines) Write(p []byte) (int, error) {
 	}
 }
 
-// Days are the times that the page of events offers.
+// Days are the spans of time that the page of events offers, in days.
 func (v *visit) Days() []int { return []int{1, 7, 30} }

@@ -23,17 +23,17 @@ type visit struct {
 	Person *signin.Person     // nil: a stranger
 	At     *control.Workspace // of the path; nil: the page is of the company, or of nobody
 	Title  string
-	// Problem is what was wrong with a form, Done what one has done.
+	// Problem is what was wrong with a form, Done what the person has just done.
 	Problem, Done string
 	Data          any
 	formToken     string
 	status        int
 	actor         *control.Actor
-	etag          string // of what the last call has read
-	ifMatch       string // what the next calls change must be that still
+	etag          string // the tag of what the last call has read
+	ifMatch       string // the tag that what the next calls change must still have
 }
 
-// by is who makes the request, for the audit log: always the same.
+// by is who makes the request, for the audit log; it is the same for the whole visit.
 func (v *visit) by() control.Actor {
 	if v.actor == nil {
 		by := v.Person.Actor(v.r)
@@ -42,22 +42,22 @@ func (v *visit) by() control.Actor {
 	return *v.actor
 }
 
-// reloadHeader marks requests that a page makes by itself: nobody uses a session by having a page open.
+// reloadHeader marks requests that a page makes by itself: an open page is no use of a session.
 const reloadHeader = "X-Reload"
 
-// isByItself says whether a page makes the request by itself: it loads a part anew, or watches.
+// isByItself says whether a page makes the request by itself, to load a part anew or to watch.
 func isByItself(r *http.Request) bool {
 	return r.Header.Get(reloadHeader) != "" || r.Pattern == http.MethodGet+" "+streamPath
 }
 
-// whoIs finds out who makes a request; nil: nobody who is signed in.
+// whoIs finds out who makes a request; it returns nil when nobody is signed in.
 func (c *Console) whoIs(r *http.Request) *signin.Person { return c.sessions.WhoIs(r, !isByItself(r)) }
 
-// handler serves a route. What it returns becomes a page that says what went wrong.
+// handler serves a route. An error that it returns becomes a page that says what went wrong.
 type handler func(v *visit) error
 
-// serve is what stands before a route's handler: who makes the request, the right that the route needs, and, when it
-// changes something, the token of the form.
+// serve does what comes before a route's handler: it finds out who makes the request, and checks the right that the
+// route needs and, when the route changes something, the token of the form.
 func (c *Console) serve(rt *route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v := &visit{c: c, w: w, r: r, route: rt, status: http.StatusOK, Person: c.whoIs(r)}
@@ -71,7 +71,7 @@ func (c *Console) serve(rt *route) http.HandlerFunc {
 	}
 }
 
-// admit says whether the request may go on.
+// admit returns an error when the request may not go on.
 func (v *visit) admit() error {
 	if v.route.needs != anybody && v.Person == nil {
 		return errStranger
@@ -88,7 +88,7 @@ func (v *visit) admit() error {
 	have := v.Person.Rights.In(slug)
 	if slug != "" {
 		v.At = v.c.options.Control.Snapshot().Lookup(slug)
-		if v.At == nil || !have.Has(rights.See) { // who may not see a workspace isn't told that there is one
+		if v.At == nil || !have.Has(rights.See) { // a person who may not see a workspace isn't told that it exists
 			return notFound()
 		}
 	}
@@ -116,7 +116,7 @@ func (v *visit) checkForm() error {
 	return nil
 }
 
-// May says whether the person may do what needs these rights, in the workspace of the page.
+// may says whether the person has these rights, in the workspace of the page.
 func (v *visit) may(needs rights.Right) bool {
 	slug := ""
 	if v.At != nil {
@@ -125,7 +125,7 @@ func (v *visit) may(needs rights.Right) bool {
 	return v.Person != nil && v.Person.Rights.In(slug).Has(needs)
 }
 
-// May says for templates whether the person may send a form or open a page, by its route's path.
+// May says, for templates, whether the person may send a form or open a page, by its route's path.
 func (v *visit) May(method, path string) bool {
 	for _, rt := range v.c.routes() {
 		if rt.method == method && rt.path == path {
@@ -143,13 +143,13 @@ func (v *visit) Form() string {
 	return v.formToken
 }
 
-// Sent is what a form has sent that was refused, so that nobody has to write it again.
+// Sent is the value of a field in a form that was refused, so that nobody has to write it again.
 func (v *visit) Sent(name string) string { return v.r.PostForm.Get(name) }
 
-// form is a field of a form, without spaces around it.
+// form is the value of a form's field, without spaces around it.
 func (v *visit) form(name string) string { return strings.TrimSpace(v.r.PostForm.Get(name)) }
 
-// redirect leads to a page, which then says what was done: a key of doneTexts, or nothing.
+// redirect leads to a page, which then says what was done: done is a key of doneTexts, or empty.
 func (v *visit) redirect(path, done string) error {
 	if done != "" {
 		path += "?done=" + url.QueryEscape(done)
@@ -158,7 +158,7 @@ func (v *visit) redirect(path, done string) error {
 	return nil
 }
 
-// retry shows the page that a form stands on once more, with what was wrong.
+// retry shows the page with the form once more, with what was wrong.
 func (v *visit) retry(err error, page handler) error {
 	var f *fault
 	if !errors.As(err, &f) || f.status >= http.StatusInternalServerError {
@@ -168,7 +168,7 @@ func (v *visit) retry(err error, page handler) error {
 	return page(v)
 }
 
-// fault is what goes wrong with a request: it is shown to the person.
+// fault is what went wrong with a request, in words that the person is shown.
 type fault struct {
 	status int
 	text   string
@@ -176,7 +176,7 @@ type fault struct {
 
 func (f *fault) Error() string { return f.text }
 
-// faultOf shows what control or a sign-in refuses; other errors stay what they are.
+// faultOf makes a fault of what control or a sign-in refuses; it returns other errors as they are.
 func faultOf(err error) error {
 	var refused *signin.Refusal
 	switch {
@@ -192,7 +192,7 @@ func faultOf(err error) error {
 	return err
 }
 
-// isNotFound says whether what was asked for is not there.
+// isNotFound says whether an error means that what was asked for does not exist.
 func isNotFound(err error) bool {
 	var f *fault
 	return errors.As(err, &f) && f.status == http.StatusNotFound
@@ -206,8 +206,8 @@ func bad(format string, args ...any) error {
 	return &fault{http.StatusBadRequest, fmt.Sprintf(format, args...)}
 }
 
-// call makes a request of the admin API as the person of the visit: body and answer are JSON. nil is no body, or an
-// answer that isn't looked at.
+// call makes a request of the admin API as the person of the visit; body and answer are JSON. A nil body sends none,
+// and with a nil into the answer isn't looked at.
 func (v *visit) call(method, path string, body, into any) error {
 	var text []byte
 	if body != nil {
@@ -233,7 +233,7 @@ func (v *visit) call(method, path string, body, into any) error {
 	return nil
 }
 
-// pass has the admin API answer to w.
+// pass makes a request of the admin API that answers to w.
 func (v *visit) pass(w http.ResponseWriter, method, path string, body []byte) error {
 	r, err := http.NewRequestWithContext(v.r.Context(), method, path, bytes.NewReader(body))
 	if err != nil {
@@ -269,7 +269,8 @@ func (a *answer) Write(p []byte) (int, error) {
 	return a.body.Write(p)
 }
 
-// fault is what the answer says is wrong. One that leads elsewhere was asked for by a name that is none.
+// fault is what the answer says is wrong. A redirect is wrong, too: the request was made with a name that doesn't
+// exist.
 func (a *answer) fault() error {
 	if a.status < http.StatusBadRequest {
 		return notFound()
@@ -283,7 +284,7 @@ func (a *answer) fault() error {
 	return &fault{a.status, sentence(said.Message)}
 }
 
-// sentence begins with a capital letter and ends with a full stop.
+// sentence makes a sentence of text: with a capital letter, and a full stop.
 func sentence(text string) string {
 	text = strings.TrimPrefix(text, "invalid: ")
 	if text != "" && text[0] >= 'a' && text[0] <= 'z' {
@@ -295,7 +296,7 @@ func sentence(text string) string {
 	return text
 }
 
-// path joins segments to a path; each is escaped, also such as would lead elsewhere: a dot, or two.
+// path joins segments to a path. Each is escaped, also one or two dots, which would lead elsewhere.
 func path(segments ...string) string {
 	var b strings.Builder
 	for _, s := range segments {
@@ -309,7 +310,7 @@ func path(segments ...string) string {
 	return b.String()
 }
 
-// of is a path of the admin API below the workspace of the visit.
+// of returns a path of the admin API below the workspace of the visit.
 func (v *visit) of(segments ...string) string {
 	return path(append([]string{"admin", "workspaces", v.At.ID}, segments...)...)
 }

@@ -17,15 +17,15 @@ const (
 // showWorkspace serves GET /console/w/{workspace}: it leads to the first page that the person may open.
 func (c *Console) showWorkspace(v *visit) error { return v.redirect(v.Tabs()[0].Path, "") }
 
-// at is a path of the workspace's pages.
+// at returns a path of the workspace's pages.
 func (v *visit) at(segments ...string) string {
 	return path(append([]string{"console", "w", v.At.ID}, segments...)...)
 }
 
-// Here is a path of the workspace's pages, for templates.
+// Here returns a path of the workspace's pages, for templates.
 func (v *visit) Here(segments ...string) string { return v.at(segments...) }
 
-// settingsData is what the settings show.
+// settingsData is what the page of the settings shows.
 type settingsData struct {
 	settings
 	Effective []limit
@@ -34,7 +34,7 @@ type settingsData struct {
 	Tag       string
 }
 
-// settings are those of a workspace, as the admin API has them.
+// settings are the settings of a workspace, as the admin API has them.
 type settings struct {
 	ID             string            `json:"id"`
 	Name           string            `json:"name"`
@@ -48,7 +48,7 @@ type settings struct {
 	Effective      map[string]string `json:"effective_rate_limits"`
 }
 
-// limit is a rate limit: of which bucket, and whether the workspace has one of its own.
+// limit is the rate limit of a bucket, and whether the workspace has a limit of its own there.
 type limit struct {
 	Bucket, Limit string
 	IsOwn         bool
@@ -59,7 +59,7 @@ type app struct {
 	Name string `json:"name"`
 }
 
-// Own are the limits of the workspace's own, a line each, as the form has them.
+// Own lists the limits that are the workspace's own, one a line, as the form has them.
 func (d settingsData) Own() string {
 	var lines []string
 	for bucket, limit := range d.RateLimits {
@@ -91,7 +91,8 @@ func (c *Console) showSettings(v *visit) error {
 	return v.render("settings", "Settings", data)
 }
 
-// changeSettings serves POST …/settings. When somebody else has changed them since the form was shown, nothing is done.
+// changeSettings serves POST …/settings. It does nothing when somebody else has changed the settings since the form was
+// shown.
 func (c *Console) changeSettings(v *visit) error {
 	limits, err := limitsOf(v.form("rate_limits"))
 	if err != nil {
@@ -169,7 +170,7 @@ type key struct {
 	CreatedAt   string   `json:"created_at"`
 	LastUsedAt  string   `json:"last_used_at"`
 	RevokedAt   string   `json:"revoked_at"`
-	Token       string   `json:"key"` // when it is made, this once
+	Token       string   `json:"key"` // only in the answer that makes it
 }
 
 type keysData struct {
@@ -194,7 +195,7 @@ func (v *visit) showKeys(made *key) error {
 	return v.render("keys", "API keys", keysData{list.Keys, v.c.options.Permissions, made})
 }
 
-// makeKey serves POST …/keys. Its answer shows the key, this once.
+// makeKey serves POST …/keys. Its answer shows the key, and nothing shows it again.
 func (c *Console) makeKey(v *visit) error {
 	permissions := v.r.PostForm["permission"]
 	if len(permissions) == 0 {
@@ -230,7 +231,7 @@ func (c *Console) revokeKey(v *visit) error {
 	return v.redirect(v.at("keys"), "key-revoked")
 }
 
-// Sentence is what a key may do, in short.
+// Sentence says in short what a key may do.
 func (k key) Sentence() string {
 	if slices.Contains(k.Permissions, "*") {
 		return "everything"

@@ -1,5 +1,5 @@
 // Package chart draws charts on the server, as SVG: they need no code in the browser, and take their colours from the
-// style.
+// style sheet.
 package chart
 
 import (
@@ -16,7 +16,7 @@ const (
 	height = 160.0
 )
 
-// Chart is one as the template shows it.
+// Chart is one chart as the template shows it.
 type Chart struct {
 	Title, Unit string
 	Span        string // the time that it shows, in words: hour, 7 days
@@ -27,7 +27,7 @@ type Chart struct {
 	IsEmpty     bool   // nothing has happened
 }
 
-// Line is one of the lines, or of the kinds of bars: its class gives the colour.
+// Line is one line of a chart, or one kind of bars: its class gives the colour.
 type Line struct {
 	Name, Class string
 	Shown       float64 // beside the name: the last value, or the sum of bars
@@ -55,8 +55,8 @@ func OfHour(title, unit string, now int64, times []int64, lines ...Line) Chart {
 	return c
 }
 
-// Bars draws counts of periods of the same length, the last of which ends at the time to; bars of one period stand
-// on one another.
+// Bars draws counts of periods of the same length, the last of which ends at the time to; the bars of one period are
+// stacked.
 func Bars(title, unit, span string, to int64, period time.Duration, lines ...Line) Chart {
 	n := len(lines[0].Values)
 	c := Chart{Title: title, Unit: unit, Span: span, IsLong: true,
@@ -86,7 +86,7 @@ func (c *Chart) scale(most float64) (top float64) {
 	return top
 }
 
-// drawBars puts bars upon those that are there already.
+// drawBars stacks the line's bars on those that are there already.
 func (l *Line) drawBars(below []float64, top float64) {
 	period := width / float64(len(l.Values))
 	y := func(v float64) string { return coordinate(height * (1 - v/top)) }
@@ -128,7 +128,7 @@ func round(v float64) float64 { return math.Round(v*10) / 10 }
 
 func coordinate(v float64) string { return strconv.FormatFloat(round(v), 'f', -1, 64) }
 
-// niceTop is the end of a scale that holds v: 1, 2 or 5 and zeros.
+// niceTop is the end of a scale that holds v: 1, 2 or 5, followed by zeros.
 func niceTop(v float64) float64 {
 	if v <= 0 {
 		return 1

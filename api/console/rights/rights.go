@@ -1,5 +1,5 @@
 // Package rights is what a person may do in the console: the words for it, and which permissions of a dashboard user
-// give them. docs/console.md has them with their pages and verbs.
+// grant it. docs/console.md lists the rights with their pages and verbs.
 package rights
 
 import (
@@ -13,9 +13,9 @@ type Right uint32
 
 // Rights in a workspace, then those in the company.
 const (
-	See Right = 1 << iota // that there is the workspace; its settings, groups and counts: no persons, no keys
+	See Right = 1 << iota // that the workspace exists; its settings, groups and counts: no persons, no keys
 	SeeUsers
-	SeePersonal // else names, addresses and values are masked
+	SeePersonal // without it names, addresses and values are masked
 	ExportUsers
 	ChangeUsers
 	ChangeGroups
@@ -41,7 +41,7 @@ var rightNames = []string{"see", "see users", "see personal data", "export users
 	"change apps", "change settings", "see keys", "manage keys", "see the company", "sign others out", "add workspaces",
 	"manage the company"}
 
-// Names lists the words for what is in r.
+// Names lists the words for the rights in r.
 func (r Right) Names() (list []string) {
 	for i, name := range rightNames {
 		if r&(1<<i) != 0 {
@@ -51,18 +51,19 @@ func (r Right) Names() (list []string) {
 	return list
 }
 
-// Has says whether all of needs is in r.
+// Has says whether r includes all of needs.
 func (r Right) Has(needs Right) bool { return r&needs == needs }
 
-// companyGrants is what permissions of the company give; the rights of a workspace hold in all of them then.
+// companyGrants is what each permission of the company grants; the rights of a workspace among them hold in all
+// workspaces.
 var companyGrants = map[string]Right{
 	"admin":                   all,
 	"manage_company_settings": SeeCompany | SignOthersOut,
 	"add_remove_app_groups":   AddWorkspaces,
 }
 
-// workspaceGrants is what permissions in a workspace give there. Those that aren't here give nothing, and neither do
-// teams, roles and sets that are named only.
+// workspaceGrants is what each permission in a workspace grants there. Permissions that aren't here grant nothing, and
+// neither do teams, roles and sets that are only named.
 var workspaceGrants = map[string]Right{
 	"admin":                      inWorkspace,
 	"basic_access":               See,
@@ -95,7 +96,7 @@ type Rights struct {
 	workspaces map[string]Right
 }
 
-// Of are the rights that permissions give.
+// Of returns the rights that permissions grant.
 func Of(p control.SCIMPermissions) Rights {
 	r := Rights{workspaces: map[string]Right{}}
 	for _, name := range p.Company {
@@ -109,7 +110,7 @@ func Of(p control.SCIMPermissions) Rights {
 	return r
 }
 
-// In is what the person may do in a workspace; in "" it is what the person may do in the company.
+// In is what the person may do in a workspace; In("") is what the person may do in the company.
 func (r Rights) In(workspace string) Right {
 	if workspace == "" {
 		return r.company
@@ -117,16 +118,16 @@ func (r Rights) In(workspace string) Right {
 	return r.company&inWorkspace | r.workspaces[workspace]
 }
 
-// OfAdmin are the rights of the admin token: all.
+// OfAdmin returns the rights of the admin token: all.
 func OfAdmin() Rights { return Rights{company: all} }
 
 // InCompany lists the words for what the person may do in the company, apart from its workspaces.
 func (r Rights) InCompany() []string { return (r.company &^ inWorkspace).Names() }
 
-// IsNothing says whether there is no right at all.
+// IsNothing says whether the person has no right at all.
 func (r Rights) IsNothing() bool { return r.company == 0 && len(r.workspaces) == 0 }
 
-// Workspaces lists those that the person may see.
+// Workspaces lists the workspaces that the person may see.
 func (r Rights) Workspaces(s *control.Snapshot) []*control.Workspace {
 	return slices.DeleteFunc(s.Workspaces(), func(w *control.Workspace) bool { return !r.In(w.ID).Has(See) })
 }

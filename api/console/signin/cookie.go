@@ -9,14 +9,15 @@ import (
 	"net/http"
 )
 
-// Cookies. The prefix has browsers take them over https alone (or from loopback), for this host alone.
+// Cookies. Because of the prefix, browsers take them over https alone (or from loopback), for this host alone.
 const (
 	sessionCookie = "__Host-millrace"
 	formCookie    = "__Host-millrace-form" // of forms of those who have no session
 	flowCookie    = "__Host-millrace-oidc" // of a sign-in that is with the provider
 )
 
-// StrangersForm is what the forms of a stranger carry: what a cookie has, too, which it sets when there is none.
+// StrangersForm is the token in the forms of somebody who is not signed in: it is derived from the token in a cookie,
+// which StrangersForm sets when there is none.
 func StrangersForm(w http.ResponseWriter, r *http.Request) string {
 	token := randomText()
 	if cookie, err := r.Cookie(formCookie); err == nil && len(cookie.Value) == len(token) {
@@ -27,7 +28,7 @@ func StrangersForm(w http.ResponseWriter, r *http.Request) string {
 	return formToken(token)
 }
 
-// formToken is what forms of a session carry: who knows it has read a page of that session.
+// formToken is the token in the forms of a session: who knows it has read a page of that session.
 func formToken(token string) string {
 	mac := hmac.New(sha256.New, []byte(token))
 	mac.Write([]byte("form"))
@@ -49,7 +50,8 @@ func randomText() string {
 	return hex.EncodeToString(b[:])
 }
 
-// setCookie sets a cookie for this host; seconds 0: as long as the browser is open, below 0: none any more.
+// setCookie sets a cookie for this host. With 0 seconds it lasts as long as the browser is open; below 0 the browser
+// removes it.
 func setCookie(w http.ResponseWriter, name, value string, site http.SameSite, seconds int) {
 	http.SetCookie(w, &http.Cookie{Name: name, Value: value, Path: "/", MaxAge: seconds, HttpOnly: true, Secure: true,
 		SameSite: site})

@@ -18,14 +18,14 @@ import (
 	"millrace/api/bounded"
 )
 
-// Provider is who signs dashboard users in: OpenID Connect, code flow with PKCE.
+// Provider is the identity provider that signs dashboard users in: OpenID Connect, code flow with PKCE.
 type Provider struct {
 	Issuer   string // https://…; http on loopback alone. Empty: there is none
 	ClientID string
-	// ClientSecret is empty for a client that has none: PKCE alone ties the answer to the question.
+	// ClientSecret is empty for a client that has none: then PKCE alone ties the answer to the question.
 	ClientSecret string
-	// Claim, of the ID token or of what the provider says of the person, is the userName of the dashboard user.
-	// Default: email, which must be verified.
+	// Claim names the claim, of the ID token or of the provider's user info, that has the userName of the dashboard
+	// user. Default: email, which must be verified.
 	Claim string
 	// URL is where browsers find the console: https://console.example.com. The provider leads back there.
 	URL string
@@ -69,8 +69,8 @@ func isAddress(text string) bool {
 	return u.Scheme == "https" || u.Scheme == "http" && (host == "localhost" || host == "127.0.0.1" || host == "::1")
 }
 
-// provider is a Provider, and what it has said of itself. It is asked when somebody signs in first, so that a server
-// starts without it.
+// provider is a Provider, and what it has said of itself. It is asked at the first sign-in, so that a server starts
+// without it.
 type provider struct {
 	Provider
 	asking   chan struct{} // one element for each request that waits for the provider
@@ -92,7 +92,7 @@ func (p *provider) host() string {
 
 func (p *provider) claim() string { return cmp.Or(p.Claim, defaultClaim) }
 
-// flow is a sign-in that is with the provider. The browser keeps it.
+// flow is a sign-in for which the person is at the provider now. The browser keeps it.
 type flow struct {
 	State    string `json:"state"`
 	Nonce    string `json:"nonce"`
@@ -126,10 +126,10 @@ func (p *provider) context(ctx context.Context) context.Context {
 	return oidc.ClientContext(ctx, &client)
 }
 
-// maxProviderAnswer bounds what a provider may say of itself, its keys, and who signs in.
+// maxProviderAnswer bounds each answer of the provider: about itself, its keys, or who signs in.
 const maxProviderAnswer = 1 << 20
 
-// config asks the provider for its addresses, once.
+// config asks the provider for its addresses, unless it has already answered.
 func (p *provider) config(now func() int64) (*oauth2.Config, *oidc.IDTokenVerifier, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -151,7 +151,7 @@ func (p *provider) config(now func() int64) (*oauth2.Config, *oidc.IDTokenVerifi
 		RedirectURL: p.URL + CallbackPath, Scopes: scopes}, p.verifier, nil
 }
 
-// begin is the address at the provider where a flow begins.
+// begin returns the address at the provider where a flow begins.
 func (p *provider) begin(now func() int64, f flow) (address string, err error) {
 	config, _, err := p.config(now)
 	if err != nil {
@@ -197,7 +197,8 @@ func (p *provider) identify(
 	if err := token.Claims(&claims); err != nil {
 		return "", fmt.Errorf("claims: %w", err)
 	}
-	// A provider may give the claims of scopes to who asks for them alone.
+	// A provider may leave the claims of the scopes out of the ID token, and give them only to those who ask for user
+	// info.
 	if _, there := claims[p.claim()]; !there {
 		info, err := p.found.UserInfo(ctx, oauth2.StaticTokenSource(tokens))
 		if err != nil {
@@ -213,7 +214,8 @@ func (p *provider) identify(
 	return userNameOf(claims, p.claim())
 }
 
-// userNameOf is the claim that names the dashboard user. An email that the provider has not verified is anybody's.
+// userNameOf returns the claim that names the dashboard user. An email address that the provider has not verified may
+// be anybody's.
 func userNameOf(claims map[string]any, claim string) (string, error) {
 	name, _ := claims[claim].(string)
 	if name == "" {

@@ -1,9 +1,9 @@
-// Package signin is who makes a request of the console: a dashboard user for whom an identity provider vouches, or who
-// has the admin token on this machine.
+// Package signin finds out who makes a request of the console: a dashboard user for whom an identity provider vouches,
+// or somebody who has the admin token on this machine.
 //
-// Sessions live on the server, as control documents; a browser has a random token, of which the server keeps the
-// digest. Who is behind a session, and what the person may do, is looked up with each request: who is deactivated or
-// removed is out with the next one.
+// Sessions live on the server, as control documents; a browser has a random token, of which the server keeps only the
+// digest. Who is behind a session, and what the person may do, is looked up with each request: a person who is
+// deactivated or removed is out with the next request.
 package signin
 
 import (
@@ -29,16 +29,17 @@ import (
 type Options struct {
 	// Control has dashboard users, their permissions, and sessions. Required.
 	Control *control.Control
-	// AdminToken signs in from loopback. Empty: it doesn't.
+	// AdminToken is the token that signs in from loopback. Empty: no token does.
 	AdminToken string
-	// Provider signs dashboard users in; without an Issuer nobody but the admin token does.
+	// Provider signs dashboard users in; without an Issuer nobody signs in but by the admin token.
 	Provider Provider
-	// Idle ends a session that was not used for so long, Life one that is so old. Defaults 30 minutes, 12 hours.
+	// Idle is after how long without use a session ends, Life after how long in any case. Defaults 30 minutes, 12
+	// hours.
 	Idle, Life time.Duration
-	// MaxSessions is how many sessions there may be at a time, MaxSessionsOfUser how many of one person. Defaults 1000,
-	// 20.
+	// MaxSessions is how many sessions there may be at a time, MaxSessionsOfUser how many of them one person may have.
+	// Defaults 1000, 20.
 	MaxSessions, MaxSessionsOfUser int
-	// MaxSignInsPerMinute is how many wrong admin tokens are looked at. Default 10.
+	// MaxSignInsPerMinute is how many wrong admin tokens a minute are looked at. Default 10.
 	MaxSignInsPerMinute int
 	// Now is the clock, Unix milliseconds. Default: the system's.
 	Now func() int64
@@ -59,7 +60,7 @@ func (o *Options) EnsureDefaults() {
 	}
 }
 
-// Validate says which option is wrong.
+// Validate returns an error that names the first wrong option.
 func (o *Options) Validate() error {
 	switch {
 	case o.Control == nil:
@@ -75,7 +76,7 @@ func (o *Options) Validate() error {
 	return o.Provider.validate()
 }
 
-// Sessions are those of all who are signed in. Make them with New.
+// Sessions are the sessions of all who are signed in. Make them with New.
 type Sessions struct {
 	options Options
 	users   *scim.Users
@@ -89,7 +90,7 @@ func New(options Options) *Sessions {
 		oidc: provider{Provider: options.Provider, asking: make(chan struct{}, maxAsking)}}
 }
 
-// Refusal is why somebody is not signed in, with the status of the answer: it is shown.
+// Refusal is why somebody is not signed in, with the status of the answer. The person sees its text.
 type Refusal struct {
 	Status int
 	Text   string
@@ -117,10 +118,10 @@ func (p *Person) Name() string {
 // UserName is what the person signs in by.
 func (p *Person) UserName() string { return p.session.UserName }
 
-// SessionID is which of a person's sessions this is.
+// SessionID is the id of the session that the request belongs to.
 func (p *Person) SessionID() string { return p.session.ID }
 
-// Department is the person's, empty for none. It gives no right.
+// Department is the person's department, empty for none. It gives no right.
 func (p *Person) Department() string {
 	if p.user == nil {
 		return ""
@@ -128,7 +129,7 @@ func (p *Person) Department() string {
 	return p.user.Department
 }
 
-// Form is what the person's forms carry.
+// Form is the token that the person's forms carry.
 func (p *Person) Form() string { return p.form }
 
 // Actor is how the audit log knows a request of the person.
@@ -149,10 +150,10 @@ func (s *Sessions) limits() control.SessionLimits {
 // adminTokenName is the user name of sessions by the admin token. No dashboard user has it: theirs are addresses.
 const adminTokenName = "admin token"
 
-// TakesToken says whether the admin token signs in from where a request comes from.
+// TakesToken says whether the admin token may sign in from where a request comes from.
 func (s *Sessions) TakesToken(r *http.Request) bool { return s.options.AdminToken != "" && isLocal(r) }
 
-// ByToken signs in by the admin token, where TakesToken.
+// ByToken signs in by the admin token. Call it only where TakesToken allows it.
 func (s *Sessions) ByToken(w http.ResponseWriter, r *http.Request, token string) error {
 	if !s.tries.take(s.options.Now(), s.options.MaxSignInsPerMinute) {
 		return &Refusal{http.StatusTooManyRequests, "There were too many tries. Wait for a minute."}
@@ -165,8 +166,8 @@ func (s *Sessions) ByToken(w http.ResponseWriter, r *http.Request, token string)
 	return s.Begin(w, r, nil)
 }
 
-// Begin makes a session of a dashboard user, nil for the admin token, and gives the browser its token. The session that
-// the browser had ends.
+// Begin makes a session of a dashboard user (nil: of the admin token), and gives the browser its token. A session that
+// the browser already had ends.
 func (s *Sessions) Begin(w http.ResponseWriter, r *http.Request, user *control.SCIMUser) error {
 	token := randomText()
 	now := s.options.Now()
@@ -181,7 +182,7 @@ func (s *Sessions) Begin(w http.ResponseWriter, r *http.Request, user *control.S
 	if err := s.options.Control.BeginSession(p.Actor(r), one, s.limits()); err != nil {
 		return err
 	}
-	if before := s.WhoIs(r, false); before != nil { // the browser forgets its token
+	if before := s.WhoIs(r, false); before != nil { // the browser forgets the token of that one
 		if err := s.options.Control.EndSession(before.Actor(r), before.session.ID); err != nil {
 			return err
 		}
@@ -190,8 +191,8 @@ func (s *Sessions) Begin(w http.ResponseWriter, r *http.Request, user *control.S
 	return nil
 }
 
-// WhoIs finds out who makes a request; nil: nobody who is signed in. isUse says whether it counts as a use of the
-// session.
+// WhoIs finds out who makes a request; it returns nil when nobody is signed in. isUse says whether the request counts
+// as a use of the session.
 func (s *Sessions) WhoIs(r *http.Request, isUse bool) *Person {
 	cookie, err := r.Cookie(sessionCookie)
 	if err != nil {
@@ -222,10 +223,11 @@ func (s *Sessions) WhoIs(r *http.Request, isUse bool) *Person {
 	return p
 }
 
-// Provider is the host of the identity provider; empty: there is none.
+// Provider is the host of the identity provider, empty when there is none.
 func (s *Sessions) Provider() string { return s.oidc.host() }
 
-// Start begins a sign-in with the provider, after which the page next is shown: it returns where the browser is led.
+// Start begins a sign-in with the provider, after which the page next is shown. It returns the address to which the
+// browser is to be led.
 func (s *Sessions) Start(w http.ResponseWriter, next string) (address string, err error) {
 	f := newFlow(next)
 	if address, err = s.oidc.begin(s.options.Now, f); err != nil {
@@ -236,7 +238,7 @@ func (s *Sessions) Start(w http.ResponseWriter, next string) (address string, er
 	return address, f.keep(w)
 }
 
-// Finish signs in with what the provider has led back with, and returns the page that Start was given.
+// Finish signs the person in with what the provider sent back, and returns the page that Start was given.
 func (s *Sessions) Finish(w http.ResponseWriter, r *http.Request) (next string, err error) {
 	f, ok := flowOf(r)
 	query := r.URL.Query()
@@ -286,7 +288,7 @@ func (s *Sessions) Of(p *Person) []*control.Session {
 	return s.options.Control.Sessions(p.session.UserName)
 }
 
-// End ends a person's session, or all that the person has, and has the browser forget it.
+// End ends a person's session, or all sessions of the person, and has the browser forget its token.
 func (s *Sessions) End(w http.ResponseWriter, by control.Actor, p *Person, everywhere bool) (err error) {
 	if everywhere {
 		_, err = s.options.Control.EndSessions(by, p.session.UserName)
@@ -299,8 +301,8 @@ func (s *Sessions) End(w http.ResponseWriter, by control.Actor, p *Person, every
 	return err
 }
 
-// IsForm says whether a form is one that a page of this session has shown; p is nil for a stranger, whose forms carry
-// what a cookie has, too.
+// IsForm says whether a form is one that a page of this session has shown. p is nil for a stranger, whose forms carry a
+// token that is derived from the one in a cookie.
 func IsForm(r *http.Request, p *Person, carried string) bool {
 	if p != nil {
 		return same(carried, p.form)
@@ -309,7 +311,7 @@ func IsForm(r *http.Request, p *Person, carried string) bool {
 	return err == nil && same(carried, formToken(cookie.Value))
 }
 
-// isLocal says whether a request comes from this machine, and was not handed on by a proxy here.
+// isLocal says whether a request comes from this machine, and was not forwarded by a proxy here.
 func isLocal(r *http.Request) bool {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -328,7 +330,8 @@ func isLocal(r *http.Request) bool {
 	return true
 }
 
-// tries bound how often somebody may be wrong in a minute. They are not counted by address: whoever may try is here.
+// tries bounds how often somebody may be wrong in a minute. They are not counted by address, since all who may try come
+// from this machine.
 type tries struct {
 	mu     sync.Mutex
 	minute int64
@@ -345,7 +348,7 @@ func (t *tries) take(nowMillis int64, perMinute int) bool {
 	return t.n <= perMinute
 }
 
-// giveBack takes a try back that was right.
+// giveBack gives back a try that was right, so that it doesn't count.
 func (t *tries) giveBack() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
