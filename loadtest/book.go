@@ -24,15 +24,15 @@ type book struct {
 	perWorker [body.NumKinds]int
 }
 
-// group is a set of users that each request of a worker writes together. The first request without an answer is its
-// last.
+// group is a set of users that all requests of a worker write together, until one of these requests gets no answer:
+// that is the group's last.
 type group struct {
 	first int // number of its first user
 	table *table
 	last  uint64 // sequence of the request without an answer, 0 when there was none
 }
 
-// table counts what the users of a worker must show. Row by row, so that it holds no pointers.
+// table counts what the users of a worker must show. It is stored row by row, so that it holds no pointers.
 type table struct {
 	acked, unknown        []uint32 // by row × slots + slot
 	amount, amountUnknown []int64  // by row, minor units
@@ -77,7 +77,7 @@ func newBook(r *run, worker int) *book {
 // rowsOf is how many users of a kind the worker has.
 func (b *book) rowsOf(kind body.IDKind) int { return b.perWorker[kind] }
 
-// user is the number of the user in a row of a kind.
+// user returns the number of the user in a row of a kind.
 func (b *book) user(row int) int {
 	if b.oneHot {
 		return 0
@@ -85,7 +85,7 @@ func (b *book) user(row int) int {
 	return row*b.workers + int(b.worker)
 }
 
-// address gives the template users of the worker and a sequence that no other request of the run has.
+// address puts users of the worker into the template, and a sequence that no other request of the run has.
 func (b *book) address(t *body.Template, w *worker) error {
 	b.sequence = (w.count-1)*uint64(b.workers) + b.worker + 1
 	t.SetSequence(b.sequence)
@@ -104,7 +104,8 @@ func (b *book) address(t *body.Template, w *worker) error {
 	return nil
 }
 
-// addressGroup gives each array the users of the group in service, round and round.
+// addressGroup gives each array the users of the group in service, starting over when an array is longer than the
+// group.
 func (b *book) addressGroup(t *body.Template) error {
 	users := b.run.o.AtomicUsers
 	if len(b.groups) == 0 || b.groups[len(b.groups)-1].last != 0 {

@@ -62,7 +62,7 @@ type Command struct {
 	JSON string `name:"json" help:"Write the report as JSON to this file (-: to standard output, instead of the text)."`
 }
 
-// Run sends the load, verifies if asked to, and writes the report to stdout. Errors: what kept it from running, or
+// Run sends the load, verifies if asked to, and writes the report to stdout. It returns what kept it from running, or
 // ErrNotAsAcknowledged.
 func (c *Command) Run(ctx context.Context, stdout io.Writer) error {
 	if c.VerifyOnly {
@@ -76,7 +76,7 @@ func (c *Command) Run(ctx context.Context, stdout io.Writer) error {
 	if report == nil {
 		return err
 	}
-	// What follows is done after an error and after an interrupt too: the ledger is what such a run is for.
+	// What follows is done after an error or an interrupt, too: such runs need the ledger most.
 	if ledger != nil && c.Ledger != "" {
 		err = errors.Join(err, ledger.WriteFile(c.Ledger))
 	}

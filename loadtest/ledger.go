@@ -55,8 +55,8 @@ type account struct {
 	SeqUnknown    uint64      `json:"sn,omitempty"` // atomic runs only
 }
 
-// Objects is the number of acknowledged objects; Users that of users that were written to; UnknownRequests that of
-// requests whose outcome is not known.
+// Objects is the number of acknowledged objects, Users the number of users that were written to, and UnknownRequests
+// the number of requests whose outcome is not known.
 func (l *Ledger) Objects() uint64 { return l.head.Objects }
 
 // Users is described at Objects.
@@ -65,7 +65,7 @@ func (l *Ledger) Users() int { return len(l.accounts) }
 // UnknownRequests is described at Objects.
 func (l *Ledger) UnknownRequests() int { return len(l.unknown) }
 
-// ledger collects the books of the workers. The tables go over to it.
+// ledger collects the books of the workers, and takes over their tables.
 func (r *run) ledger() *Ledger {
 	l := &Ledger{unknown: map[uint64]bool{}, settling: halfSettleTime,
 		head: ledgerHead{Format: ledgerFormat, Prefix: r.generate.Prefix, Seed: r.generate.Seed,
@@ -122,7 +122,7 @@ func (t *table) account(row, slots int, kind body.IDKind, user, group int) accou
 	return a
 }
 
-// touched is false for users that were never written to, as far as is known.
+// touched says whether the user was ever written to, as far as is known.
 func (a *account) touched() bool {
 	isSet := func(n uint32) bool { return n != 0 }
 	return len(a.Seqs) > 0 || slices.ContainsFunc(a.Acked, isSet) || slices.ContainsFunc(a.Unknown, isSet)
@@ -151,12 +151,12 @@ func (l *Ledger) joinHot() {
 	l.accounts = joined
 }
 
-// identifier of an account's user.
+// identifier returns the identifier of an account's user.
 func (l *Ledger) identifier(a *account) string {
 	return string(body.AppendIdentifier(nil, l.head.Prefix, a.Kind, a.User))
 }
 
-// WriteFile keeps the ledger in a file: a head, then a line for each user. The file appears whole or not at all.
+// WriteFile writes the ledger to a file: a head, then a line for each user. The file appears whole or not at all.
 func (l *Ledger) WriteFile(path string) error {
 	err := durable.WriteFile(path, func(w io.Writer) error {
 		out := bufio.NewWriterSize(w, 1<<16)
@@ -187,7 +187,7 @@ func (l *Ledger) write(out io.Writer) error {
 	return nil
 }
 
-// ReadLedger reads a file of WriteFile.
+// ReadLedger reads a file that WriteFile has written.
 func ReadLedger(path string) (*Ledger, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -14,10 +14,10 @@ import (
 	"millrace/loadtest/body"
 )
 
-// Options of a run. The JSON form goes into the report: what is needed to repeat the run is in it, the key is not.
+// Options of a run. Their JSON form goes into the report: it has what is needed to repeat the run, but not the key.
 type Options struct {
-	// Targets are the base URLs, http or https, of the server, or of several nodes that are one: a connection sends its
-	// requests to one after the other.
+	// Targets are the base URLs, http or https, of the server, or of several nodes of one cluster: a connection sends
+	// its requests to one after the other.
 	Targets []string `json:"targets"`
 	// Key is an API key with the permission users.track; verifying wants users.export.ids too.
 	Key string `json:"-"`
@@ -30,7 +30,7 @@ type Options struct {
 	Warmup time.Duration `json:"warmup_ns"`
 	// Requests, when above 0, ends the run after as many, warm-up included, if Duration did not.
 	Requests int64 `json:"requests,omitempty"`
-	// Connections is how many requests are under way at once, each over its own connection (one to each target).
+	// Connections is how many requests are under way at once, each over a connection of its own (one to each target).
 	// Default 32.
 	Connections int `json:"connections"`
 	// Rate, when above 0, makes the run an open loop of as many requests a second: each has an intended start that does
@@ -135,7 +135,7 @@ func (o *Options) ensureLedgerDefaults() {
 	b.Marker = marker
 }
 
-// Validate tells the first thing that keeps a run from starting.
+// Validate returns an error for the first thing that keeps a run from starting.
 func (o *Options) Validate() error {
 	if _, err := parseTargets(o.Targets, o.AllowRemote); err != nil {
 		return err
@@ -187,7 +187,7 @@ type endpoint struct {
 	base    string // URL without a trailing slash
 }
 
-// parseTargets is parseTarget of all.
+// parseTargets parses all of the targets.
 func parseTargets(targets []string, remote bool) ([]endpoint, error) {
 	if len(targets) == 0 {
 		return nil, errors.New("a target is needed")

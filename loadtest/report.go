@@ -17,8 +17,8 @@ import (
 	"millrace/loadtest/body"
 )
 
-// Report is what a run measured. Figures leave the warm-up out; UnknownRequests and Unexpected have it in, since they
-// are faults. Sizes are those of bodies, without headers, as sent (compressed, if so).
+// Report is what a run measured. Figures leave the warm-up out; UnknownRequests and Unexpected include it, since they
+// are faults. Sizes are those of bodies as sent (compressed, if so), without headers.
 type Report struct {
 	Options Options   `json:"options"`
 	Started time.Time `json:"started"`
@@ -91,11 +91,11 @@ type figures struct {
 	samples    []string
 }
 
-// maxTexts bounds the different texts of errors entries that are counted by themselves.
+// maxTexts bounds how many different texts of errors entries are counted one by one.
 const maxTexts = 50
 
-// init makes histograms of microseconds, three digits, up to the longest that an exchange lasts and, in an open loop,
-// waits before.
+// init makes histograms of microseconds, with three digits, up to the longest time that an exchange may last, including
+// the wait before it in an open loop.
 func (f *figures) init(timeout time.Duration) {
 	f.longest = (timeout + time.Minute).Microseconds()
 	f.latency = hdrhistogram.New(1, f.longest, 3)
@@ -147,7 +147,7 @@ func (f *figures) differs(format string, a ...any) {
 	}
 }
 
-// report adds up the workers.
+// report adds up the figures of the workers.
 func (r *run) report(now time.Time) *Report {
 	o := r.o
 	o.Body = r.generate

@@ -111,7 +111,7 @@ func (r *run) work(ctx context.Context) error {
 	return nil
 }
 
-// next waits for the start of a worker's next request and gives it; false when the run is over.
+// next waits until a worker's next request is to start, and returns that time; it returns false when the run is over.
 func (r *run) next(ctx context.Context) (time.Time, bool) {
 	for {
 		slot := r.slots.Add(1) - 1
@@ -145,7 +145,7 @@ func (r *run) isEnough() bool {
 	}
 }
 
-// sleep tells whether the time passed before the context ended.
+// sleep says whether the time passed before the context ended.
 func sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
@@ -170,8 +170,8 @@ func (r *run) pause(ctx context.Context, d time.Duration) bool {
 	return sleep(ctx, d)
 }
 
-// sharedSources are the bodies that all workers send as they are: a corpus, or bodies compressed beforehand. None: each
-// worker has templates.
+// sharedSources returns the bodies that all workers send as they are: a corpus, or bodies compressed beforehand. When
+// it returns none, each worker has templates.
 func (r *run) sharedSources() ([]source, error) {
 	generator, err := body.New(r.o.Body)
 	if err != nil {

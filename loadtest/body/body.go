@@ -46,7 +46,7 @@ func parseArray(name string) (Array, bool) {
 // IDKind is the identifier that an object is addressed by.
 type IDKind uint8
 
-// The kinds. Users of different kinds are different users, unless Options.JoinEmails is set.
+// The kinds. Each kind addresses users of its own, unless Options.JoinEmails is set.
 const (
 	ExternalID IDKind = iota
 	Alias
@@ -78,7 +78,7 @@ type Object struct {
 	Rule string // the rule that it breaks, empty when it must be accepted
 }
 
-// Refused tells whether a server must refuse the object.
+// Refused says whether a server must refuse the object.
 func (o *Object) Refused() bool { return o.Rule != "" }
 
 // Body is one body. Bytes and Objects belong to the caller.
@@ -124,7 +124,7 @@ func AppendIdentifier(dst []byte, prefix string, kind IDKind, user int) []byte {
 	return dst
 }
 
-// EventName is the i-th event name, ProductID the i-th product id.
+// EventName returns the name of event i.
 func EventName(i int) string {
 	if i < len(eventNames) {
 		return eventNames[i]
@@ -132,10 +132,11 @@ func EventName(i int) string {
 	return eventNames[i%len(eventNames)] + " " + strconv.Itoa(i/len(eventNames)+1)
 }
 
-// ProductID is the i-th product id.
+// ProductID returns the id of product i.
 func ProductID(i int) string { return "sku-" + strconv.Itoa(10_000+i) }
 
-// putDigits writes n with leading zeros over dst, three digits at a time: it is most of what a template costs.
+// putDigits writes n with leading zeros over dst, three digits at a time. Most of the time that a template costs is
+// spent here.
 func putDigits(dst []byte, n uint64) {
 	for len(dst) >= 3 {
 		at := len(dst) - 3
@@ -156,7 +157,7 @@ var thousands = func() (t [1000][3]byte) {
 	return t
 }()
 
-// Generator writes one body after the other.
+// Generator writes one body after another.
 type Generator struct {
 	o      Options
 	rng    *rand.Rand
@@ -172,7 +173,7 @@ type Generator struct {
 	slot    slot // of the object being written
 }
 
-// New makes a generator. The options must be valid; unset ones get their defaults.
+// New makes a Generator. The options must be valid; unset ones get their defaults.
 func New(o Options) (*Generator, error) {
 	o.EnsureDefaults()
 	if err := o.Validate(); err != nil {
@@ -191,16 +192,16 @@ func New(o Options) (*Generator, error) {
 	return g, nil
 }
 
-// Options are those of the generator, defaults filled in.
+// Options returns the options of the generator, with defaults filled in.
 func (g *Generator) Options() Options { return g.o }
 
-// Next writes a body of its own memory.
+// Next writes a body into memory of its own.
 func (g *Generator) Next() Body {
 	b, objects := g.AppendTo(make([]byte, 0, g.o.Mix.Total()*300), nil)
 	return Body{Bytes: b, Objects: objects}
 }
 
-// AppendTo appends the next body to dst and what it holds to objects.
+// AppendTo appends the next body to dst, and its objects to objects.
 func (g *Generator) AppendTo(dst []byte, objects []Object) ([]byte, []Object) {
 	g.dst, g.start, g.objects, g.slots = dst, len(dst), objects, g.slots[:0]
 	g.raw(`{`)
@@ -261,8 +262,8 @@ func (g *Generator) attributes(o *Object) {
 	g.marker(o)
 }
 
-// profileFields writes some of the reserved attributes. Email address and phone number are those of the user, so that
-// one user's stay the same from request to request; only users with an external_id have them.
+// profileFields writes some of the reserved attributes. The email address and phone number derive from the user's
+// number, so that a user keeps them from request to request; only users with an external_id have them.
 func (g *Generator) profileFields(o *Object) {
 	switch o.Rule {
 	case "email invalid":
@@ -393,8 +394,8 @@ func (g *Generator) price(o *Object) {
 	}
 }
 
-// identify writes the identifier, the first member of the object. Alias objects say that they create, which the
-// contract wants of them (2.6), so that an accepted object always has an effect.
+// identify writes the identifier, which is the first member of the object. Objects with an alias carry the member that
+// lets the server create the user, as the contract demands (2.6), so that an accepted object always has an effect.
 func (g *Generator) identify(o *Object) {
 	switch o.Rule {
 	case "no identifier":
@@ -442,8 +443,8 @@ func (g *Generator) appID() {
 	}
 }
 
-// marker writes the member that SetSequence exchanges: within the object of an attribute, within the properties of the
-// others.
+// marker writes the member that SetSequence exchanges: within the object itself for an attribute object, within the
+// properties for the others.
 func (g *Generator) marker(o *Object) {
 	if g.o.Marker == "" {
 		return
@@ -464,8 +465,8 @@ func (g *Generator) time(o *Object) {
 	}
 }
 
-// properties writes the properties object; shape chooses which ones, the same for the same shape but for an occasional
-// omission.
+// properties writes the properties object. shape chooses which ones: the same shape gives the same ones, but for an
+// occasional omission.
 func (g *Generator) properties(o *Object, shape int) {
 	if g.o.Properties < 1 && g.o.Marker == "" && o.Rule == "" {
 		return
@@ -495,7 +496,7 @@ func (g *Generator) properties(o *Object, shape int) {
 	g.raw(`}`)
 }
 
-// suffixed keeps names distinct when a body wants more of them than there are.
+// suffixed keeps names distinct when a body wants more names than there are.
 func suffixed(name string, round int) string {
 	if round == 0 {
 		return name

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// ReadCorpus reads recorded requests, one JSON object a line with `path` and `body`, and gives the bodies of those to
-// /users/track as they were written. Other requests are left out.
+// ReadCorpus reads recorded requests, one JSON object a line with `path` and `body`, and returns the bodies of those to
+// /users/track as they were written. It leaves out other requests.
 func ReadCorpus(r io.Reader) ([][]byte, error) {
 	var bodies [][]byte
 	in := bufio.NewReaderSize(r, 1<<16)

@@ -3,8 +3,8 @@ package body
 // MarkerBase is added to a sequence before it is written, so that every sequence has ten digits and is a JSON number.
 const MarkerBase = 1_000_000_000
 
-// Template is a body whose users and sequence are exchanged in place. The rest stays: names, prices, properties. Bytes
-// has always the same length and place; Objects follows SetUser.
+// Template is a body whose users and sequence are exchanged in place. The rest stays as it is: names, prices,
+// properties. Bytes keeps its length and place; SetUser updates Objects, too.
 type Template struct {
 	Body
 	slots []slot

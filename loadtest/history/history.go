@@ -1,15 +1,15 @@
-// Package history records what concurrent clients asked of a server and what they were told, and judges whether one
-// order of all requests, each at one moment between its call and its return, explains every answer: linearizability,
-// decided by porcupine. Tests import it, nothing else does.
+// Package history records what concurrent clients asked of a server and what they were told. It judges whether there is
+// one order of all requests, each taking effect at one moment between its call and its return, that explains every
+// answer: linearizability, decided by porcupine. Only tests import it.
 //
-// A history is cut into families. No request touches two families, so each is judged by itself, and one stays so small
-// (some dozens of requests, few of unknown outcome) that judging takes milliseconds. There are two models: Names of a
-// family of users who get aliases and external ids, are tracked and merged, and Register of a value that is set and
-// read.
+// A history is cut into families. No request touches two families, so each family is judged by itself, and it stays so
+// small (some dozens of requests, few of unknown outcome) that judging takes milliseconds. There are two models: Names,
+// of a family of users who get aliases and external ids, are tracked and merged; and Register, of a value that is set
+// and read.
 //
-// A request that was refused with "nothing was done" is left out of the history: so an effect that it has all the same
-// shows, as one that nobody caused. One whose outcome is unknown (no answer, or an answer that says so) may take effect
-// at any time after its call, or never.
+// A request that was refused with "nothing was done" is left out of the history: if it has an effect all the same, that
+// shows as an effect that no request has caused. A request whose outcome is unknown (no answer, or an answer that says
+// so) may take effect at any time after its call, or never.
 package history
 
 import (
@@ -73,7 +73,7 @@ const (
 	Unknown
 )
 
-// Do lets f ask, and records what came of it. A read without an answer is of no use and is left out.
+// Do lets f make the request, and records its result. A read without an answer is left out, since it tells nothing.
 func (r *Recorder) Do(client, node int, op Op, f func() (Answer, Outcome)) Outcome {
 	e := Entry{Client: client, Node: node, Op: op, Call: r.now()}
 	answer, outcome := f()
@@ -98,8 +98,8 @@ func (r *Recorder) Do(client, node int, op Op, f func() (Answer, Outcome)) Outco
 
 func (r *Recorder) now() int64 { return int64(time.Since(r.Began)) }
 
-// Sent is how many requests there were, Recorded how many of them are in the history, Unknowns how many of these may
-// have had an effect or not.
+// Sent is how many requests there were, Recorded how many of them are in the history, Unknowns how many of those
+// recorded may or may not have had an effect.
 func (r *Recorder) Sent() int { return r.locked(func() int { return r.sent }) }
 
 // Recorded is described at Sent.
@@ -114,7 +114,7 @@ func (r *Recorder) locked(f func() int) int {
 	return f()
 }
 
-// Settled says that what was answered is over now, merges that were only queued included.
+// Settled says that all that was answered is over by now, including merges that were only queued.
 func (r *Recorder) Settled() {
 	now := r.now()
 	r.mu.Lock()
@@ -126,7 +126,7 @@ func (r *Recorder) Settled() {
 	}
 }
 
-// Entries are those recorded, in the order of their calls.
+// Entries returns the recorded entries, in the order of their calls.
 func (r *Recorder) Entries() []Entry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -135,7 +135,7 @@ func (r *Recorder) Entries() []Entry {
 	return entries
 }
 
-// Verdict on one family.
+// Verdict is the judgement on one family.
 type Verdict uint8
 
 const (
@@ -146,7 +146,7 @@ const (
 
 // Model judges a family.
 type Model interface {
-	// steps are the moments at which an entry takes effect: more than one when it is not one atomic change.
+	// steps lists the moments at which an entry takes effect: several when the entry is not one atomic change.
 	steps(number int, e *Entry) []step
 	porcupine() porcupine.Model
 }
@@ -200,7 +200,7 @@ func Shortest(m Model, entries []Entry, limit time.Duration) []Entry {
 	return upTo(entries, returns[at])
 }
 
-// upTo is the history as it was known at a time: what was not answered by then has an unknown outcome.
+// upTo is the history as it was known at a time: requests that were not answered by then have an unknown outcome.
 func upTo(entries []Entry, end int64) []Entry {
 	var cut []Entry
 	for _, e := range entries {
@@ -218,7 +218,7 @@ func upTo(entries []Entry, end int64) []Entry {
 	return cut
 }
 
-// Text is entries as lines.
+// Text writes entries as lines.
 func Text(entries []Entry) string {
 	var b strings.Builder
 	for i := range entries {

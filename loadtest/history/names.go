@@ -96,7 +96,7 @@ func (Names) porcupine() porcupine.Model {
 	}
 }
 
-// step makes one, or says that it can't be made in this state.
+// step makes one step, and says whether that is possible in this state.
 func (w *world) step(s step, answer Answer) (*world, bool) {
 	op, known := s.entry.Op, s.entry.Known()
 	switch op.Kind {
@@ -153,7 +153,7 @@ func (w *world) step(s step, answer Answer) (*world, bool) {
 	return next, ok
 }
 
-// track adds the event to whom A named, or names now, or to a new user.
+// track adds the event to the user whom A named at the look-up, or else the one whom it names now, or else a new user.
 func (w *world) track(p progress, op Op) bool {
 	var target *profile
 	switch {
@@ -174,7 +174,7 @@ func (w *world) track(p progress, op Op) bool {
 	return true
 }
 
-// give promises the alias, or refuses.
+// give promises the alias, or refuses it.
 func (w *world) give(p progress, op Op, answer Answer, known bool) bool {
 	if p.a == 0 {
 		return !known || answer.Refusal == Taken
@@ -196,7 +196,7 @@ func (w *world) give(p progress, op Op, answer Answer, known bool) bool {
 	return true
 }
 
-// take keeps the promise.
+// take gives the user the alias that was promised.
 func (w *world) take(p progress, answer Answer, known bool) bool {
 	if p.promised == 0 {
 		return true
@@ -212,7 +212,7 @@ func (w *world) take(p progress, answer Answer, known bool) bool {
 	return !known || answer.Refusal == Taken
 }
 
-// identify gives the external id, or begins to merge.
+// identify gives the user the external id, or begins to merge.
 func (w *world) identify(p progress, op Op) bool {
 	if p.a == 0 {
 		return true
@@ -234,7 +234,7 @@ func (w *world) identify(p progress, op Op) bool {
 	return true
 }
 
-// merge begins to merge whom A named into whom B named, or who has taken them in since.
+// merge begins to merge the user whom A named into the one whom B named, or those users who have taken them in since.
 func (w *world) merge(p progress) bool {
 	if p.a == 0 || p.b == 0 {
 		return true
@@ -250,7 +250,8 @@ func (w *world) merge(p progress) bool {
 	return true
 }
 
-// absorb ends what merge and identify have begun. Who takes in does not leave before: it is pinned.
+// absorb completes what merge and identify have begun. The user who takes in is pinned, so he can't be merged away
+// before.
 func (w *world) absorb(id int32) bool {
 	if id == 0 {
 		return true
@@ -266,7 +267,7 @@ func (w *world) absorb(id int32) bool {
 	return true
 }
 
-// find is whom an identifier names for readers, nil when nobody.
+// find returns the user whom an identifier names for readers, nil when it names nobody.
 func (w *world) find(r Ref) *profile {
 	for i := range w.profiles {
 		p := &w.profiles[i]
@@ -277,7 +278,7 @@ func (w *world) find(r Ref) *profile {
 	return nil
 }
 
-// early is whom an alias leads to while it is on its way to him.
+// early returns the user to whom an alias leads, also while the alias is still on its way to him.
 func (w *world) early(r Ref) *profile {
 	if !r.Alias {
 		return nil
@@ -289,7 +290,7 @@ func (w *world) early(r Ref) *profile {
 	return p
 }
 
-// holder has an alias, or takes it along to somebody.
+// holder returns the user who has the alias, or who takes it along to another one while he is merged.
 func (w *world) holder(alias uint8) *profile {
 	for i := range w.profiles {
 		if p := &w.profiles[i]; p.aliases&(1<<alias) != 0 {
@@ -299,13 +300,13 @@ func (w *world) holder(alias uint8) *profile {
 	return nil
 }
 
-// isTaken: somebody has the alias, or is to have it.
+// isTaken says whether somebody has the alias, or was promised it.
 func (w *world) isTaken(alias uint8) bool {
 	return w.holder(alias) != nil ||
 		slices.ContainsFunc(w.progress, func(p progress) bool { return p.promised == alias+1 })
 }
 
-// now is who a user has become: itself, or who has taken it in; nil while something of it is on its way.
+// now returns who a user has become: itself, or who has taken it in; nil while something of it is on its way.
 func (w *world) now(id int32) *profile {
 	for {
 		p := w.profile(id)
@@ -328,7 +329,7 @@ func (w *world) profile(id int32) *profile {
 	panic("BUG: no such profile")
 }
 
-// make adds a user who has one name. Pointers into profiles are invalid from then on.
+// make adds a user who has one name. Pointers into profiles are invalid afterwards.
 func (w *world) make(number int, name Ref) *profile {
 	p := profile{id: int32(number), external: -1}
 	if name.Alias {
@@ -341,7 +342,7 @@ func (w *world) make(number int, name Ref) *profile {
 	return &w.profiles[at]
 }
 
-// entry is an entry's progress, made when there is none.
+// entry returns an entry's progress, and makes it when there is none.
 func (w *world) entry(number int) *progress {
 	at, found := slices.BinarySearchFunc(w.progress, int32(number),
 		func(p progress, n int32) int { return int(p.number - n) })
@@ -366,7 +367,7 @@ func (p *profile) identity() int32 {
 	return p.id
 }
 
-// answer is what an export shows.
+// answer is what an export of the user shows.
 func (p *profile) answer() Answer {
 	if p == nil {
 		return Answer{}

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Kind of a request.
+// Kind is the kind of a request.
 type Kind uint8
 
 const (
@@ -81,7 +81,7 @@ const (
 	Label                // the user has an alias under this label already
 )
 
-// Answer to a request, as far as the models look.
+// Answer is the answer to a request, as far as the models look at it.
 type Answer struct {
 	Refusal  Refusal
 	Found    bool   // Export: there is such a user, with what follows
@@ -115,7 +115,7 @@ func (a Answer) String() string {
 	return "done, or nobody"
 }
 
-// RandomOp is a request of Names among so many external ids and aliases. The caller numbers the events.
+// RandomOp makes a random request of Names with so many external ids and aliases. The caller numbers the events.
 func RandomOp(r *rand.Rand, externals, aliases int) Op {
 	external, alias := Ref{Number: uint8(r.IntN(externals))}, Ref{Alias: true, Number: uint8(r.IntN(aliases))}
 	anybody := func() Ref {

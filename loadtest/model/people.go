@@ -26,8 +26,8 @@ func (s *State) aliasNew(body map[string]any) Answer {
 	})
 }
 
-// aliasUpdate does /users/alias/update. A user who has two names under a label, after a merge, may get the one in the
-// place of the other.
+// aliasUpdate does /users/alias/update. A user may have two names under a label, after a merge; he may get the one in
+// the place of the other.
 func (s *State) aliasUpdate(body map[string]any) Answer {
 	return s.each(body, []string{"alias_updates"}, func(_ string, o map[string]any) bool {
 		was, next := Alias{text(o, "alias_label"), text(o, "old_alias_name")},
@@ -94,8 +94,8 @@ func (s *State) takeEmail(from, to int) {
 	}
 }
 
-// chosen is the one user of an address whom the prioritization leaves. It chooses among several: who is alone is meant
-// whatever it says.
+// chosen returns the one user of an address whom the prioritization leaves. It chooses only among several: a user who
+// is alone is meant whatever it says.
 func (s *State) chosen(kind int, o map[string]any) int {
 	list := s.sharers(kind, fold(text(o, contactNames[kind])))
 	if len(list) == 1 {
@@ -126,7 +126,7 @@ func (s *State) prioritize(list []int, rule string) []int {
 	return latest[len(latest)-1:] // least_recently_updated
 }
 
-// rename does /users/external_ids/rename. Refused elements are told by their place.
+// rename does /users/external_ids/rename. The answer names refused elements by their place.
 func (s *State) rename(body map[string]any) Answer {
 	a := Answer{Status: 201}
 	for index, v := range elements(body["external_id_renames"]) {
@@ -182,7 +182,8 @@ func (s *State) delete(body map[string]any) Answer {
 	return Answer{Status: 201, Counts: map[string]int64{"deleted": int64(len(doomed))}}
 }
 
-// each does the elements of a request about who is who, one after the other: f says whether one was taken.
+// each does the elements of a request about names and identities, one after the other: f says whether an element was
+// accepted.
 func (s *State) each(body map[string]any, arrays []string, f func(array string, o map[string]any) bool) Answer {
 	a := Answer{Status: 201, Counts: map[string]int64{"aliases_processed": 0}}
 	for _, array := range arrays {
@@ -197,6 +198,6 @@ func (s *State) each(body map[string]any, arrays []string, f func(array string, 
 	return a
 }
 
-// touchByName: who gets or loses a name is updated. The contract doesn't say what an update is; this is what one would
-// expect.
+// touchByName marks a user who gets or loses a name as updated. The contract doesn't say what counts as an update; this
+// is what one would expect.
 func (s *State) touchByName(i int) { s.users[i].touched = s.tick() }

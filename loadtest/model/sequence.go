@@ -15,18 +15,19 @@ type Options struct {
 	Setup  *Setup
 	Areas  Areas
 	Keyed  bool // every request of /users/track has an Idempotency-Key
-	// InParts: each of several nodes does its part of a request. Of one of unknown outcome some may be done and others
-	// not; of the users whom it changes, any may count as the one who was updated last.
+	// InParts says that each of several nodes does its part of a request. Then some parts of a request of unknown
+	// outcome may be done and others not, and any of the users whom a request changes may count as the one who was
+	// updated last.
 	InParts bool
 	// Sent counts requests that may change something, Reads those that don't, Unknowns the attempts without an answer.
 	Sent, Reads, Unknowns *atomic.Int64
-	// Enough ends a sequence before its time.
+	// Enough, when it returns true, ends a sequence early.
 	Enough func() bool
 	// Patience is how long the server may be away, and merges may take.
 	Patience time.Duration
 }
 
-// Sequence is requests about one population, one after the other, each judged.
+// Sequence is a series of requests about one population, sent one after the other, each of them judged.
 type Sequence struct {
 	Options
 	pop      *Population
@@ -35,12 +36,12 @@ type Sequence struct {
 	ended    bool
 }
 
-// NewSequence begins one about a new population.
+// NewSequence begins a sequence about a new population.
 func NewSequence(o Options, pop *Population) *Sequence {
 	return &Sequence{Options: o, pop: pop, states: []*State{New(o.Setup)}}
 }
 
-// Difference is what the server did otherwise than the contract wants.
+// Difference is what the server did other than the contract demands.
 type Difference struct {
 	Requests []*Request
 	Text     string
@@ -86,7 +87,7 @@ func (q *Sequence) difference(text string) *Difference {
 	return &Difference{Requests: q.requests, Text: text}
 }
 
-// svc is the svc_id of who was born then. Who is unknown has one that is nobody's.
+// svc returns the svc_id of the user who was born then. For an unknown user it is one that nobody has.
 func (q *Sequence) svc(birth string) string {
 	for i := range q.states[0].users {
 		if u := &q.states[0].users[i]; u.birth == birth && u.svc != "" {
@@ -115,8 +116,8 @@ func (q *Sequence) write(r *Request) string {
 	return q.advance(r, w, reply, lost > 0)
 }
 
-// attempt sends until there is an answer; what has an unknown outcome is sent again only when that is safe. It says how
-// many attempts had one.
+// attempt sends until there is an answer; after an unknown outcome it sends again only when that is safe. It also
+// returns how many attempts had an unknown outcome.
 func (q *Sequence) attempt(w *Wire, isSafe bool) (reply *Reply, lost int) {
 	for start := time.Now(); time.Since(start) < q.Patience; time.Sleep(5 * time.Millisecond) {
 		r, outcome := q.Client.send(w)
@@ -133,7 +134,7 @@ func (q *Sequence) attempt(w *Wire, isSafe bool) (reply *Reply, lost int) {
 	return nil, 0
 }
 
-// advance takes the states on that would have answered like this.
+// advance takes those states on that would have answered like this.
 func (q *Sequence) advance(r *Request, w *Wire, reply *Reply, wasLost bool) string {
 	var next []*State
 	var text string
@@ -164,7 +165,7 @@ func (q *Sequence) advance(r *Request, w *Wire, reply *Reply, wasLost bool) stri
 	return ""
 }
 
-// do is what a request may come to.
+// do returns the answer to a request, and the states that it may lead to.
 func (q *Sequence) do(s *State, r *Request, w *Wire) (answer Answer, all []*State) {
 	answer, ends := s.do(r.Step, w)
 	if !q.InParts {
@@ -176,8 +177,8 @@ func (q *Sequence) do(s *State, r *Request, w *Wire) (answer Answer, all []*Stat
 	return answer, all
 }
 
-// branch follows both outcomes of a request: done or not. Where it can't be told that it was done the sequence ends,
-// for it may be done yet.
+// branch follows both outcomes of a request: done or not. The sequence ends where a state remains in which the request
+// was not done, since it may still be done later.
 func (q *Sequence) branch(r *Request, w *Wire) string {
 	var next []*State
 	for _, s := range q.states {
@@ -205,7 +206,8 @@ func (q *Sequence) mayBeDoneInPart(w *Wire) bool {
 	return leaves(w.Body) > 1 && (q.InParts || listed)
 }
 
-// leaves is how many elements the lists of a body have, those within elements instead of these.
+// leaves counts the elements in the lists of a body; where an element has lists itself, their elements count in its
+// place.
 func leaves(body map[string]any) (n int) {
 	for _, member := range body {
 		list, _ := member.([]any)
@@ -217,8 +219,8 @@ func leaves(body map[string]any) (n int) {
 	return n
 }
 
-// check reads, and keeps the states that explain all that is read. It reads again for as long as it has patience:
-// merges are done a while after their answer.
+// check reads, and keeps the states that explain all that is read. While it has patience it reads again, since merges
+// are done a while after their answer.
 func (q *Sequence) check(reads []*Request, patience time.Duration) (text string) {
 	start := time.Now()
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {

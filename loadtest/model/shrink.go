@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Shrink looks for a short sequence that has a difference still, sent again about new populations, and puts it into d.
-// next makes a population that nobody has had.
+// Shrink looks for a shorter sequence that still shows a difference when it is sent again about new populations, and
+// puts it into d. next makes a population that nobody has had.
 func Shrink(o Options, d *Difference, next func() *Population, limit time.Duration) {
 	s := &shrinker{o: o, next: next, end: time.Now().Add(limit)}
 	o.Patience = min(o.Patience, time.Second)
@@ -38,7 +38,7 @@ type shrinker struct {
 	runs int
 }
 
-// clear leaves out what is told about a request only.
+// clear leaves out what is only told about a request, not sent.
 func clear(list []*Request) (out []*Request) {
 	for _, r := range list {
 		c := *r
@@ -55,7 +55,7 @@ func sizeOf(list []*Request) (n int) {
 	return n
 }
 
-// text is the difference that a sequence has, "" for none.
+// text is the difference that a sequence shows, "" for none.
 func (s *shrinker) text(list []*Request) string {
 	s.runs++
 	q := NewSequence(s.o, s.next())
@@ -90,8 +90,8 @@ func (s *shrinker) cutRequests(list []*Request) []*Request {
 	}
 }
 
-// cutObjects leaves out elements of the arrays of bodies. One stays, but in /users/track, when there is another one:
-// nothing at all is another matter.
+// cutObjects leaves out elements of the arrays of bodies. One element of each array stays, except in /users/track when
+// the body has another array: a request for nothing at all is another matter.
 func (s *shrinker) cutObjects(list []*Request) []*Request {
 	for i := range list {
 		for _, array := range sortedKeys(list[i].Body) {
@@ -109,7 +109,7 @@ func (s *shrinker) cutObjects(list []*Request) []*Request {
 	return list
 }
 
-// needed are members without which an object is another one.
+// needed are the members without which an object would be another one.
 var needed = []string{"external_id", "user_alias", "svc_id", "email", "phone", "name", "time", "product_id", "currency",
 	"price"}
 

@@ -1,17 +1,17 @@
-// Package model says what a server of the contract has to answer, on its own: users in plain maps, changed by one
-// request after the other, each object at its place. It shares no code with the server and knows it by HTTP alone. A
+// Package model computes by itself what a server of the contract has to answer: users in plain maps, changed by one
+// request after the other, each object in its turn. It shares no code with the server and knows it by HTTP alone. A
 // Sequence sends random requests about a small population, whose names and addresses collide on purpose, and compares
-// what is answered and read with the model's word.
+// what the server answers and shows with what the model says.
 //
 // Where the outcome of a request is unknown (no answer, or one that says so), there are several states from then on,
-// one for each outcome that the contract allows, and what is read later strikes out those that it contradicts. When
+// one for each outcome that the contract allows; what is read later strikes out the states that it contradicts. When
 // none is left, that is a difference.
 //
 // A Request is kept apart from the population that it is sent about ("~u1", "svc#12.0" and "phone#2" are filled in when
 // it is sent), so that a sequence with a difference can be cut and sent again about another population: Shrink looks
 // for a short one.
 //
-// Tests import this package, nothing else does.
+// Only tests import this package.
 package model
 
 import (
@@ -42,7 +42,7 @@ type Setup struct {
 // Alias of a user.
 type Alias struct{ Label, Name string }
 
-// User is one who is or was.
+// User is a user who exists or has existed.
 type User struct {
 	birth    string // the step he was born in, and how many were born in it before him
 	svc      string // "" until an answer has shown it
@@ -101,7 +101,7 @@ type place struct {
 	address string
 }
 
-// New is an empty population.
+// New makes the state of an empty population.
 func New(setup *Setup) *State {
 	return &State{setup: setup, names: map[string]int{}, aliases: map[Alias]int{}, addresses: map[place]*spot{},
 		answers: map[string]*kept{}}
@@ -125,7 +125,7 @@ func (s *State) clone() *State {
 	return &c
 }
 
-// tick is a moment later than all before.
+// tick returns a moment later than all before.
 func (s *State) tick() int64 {
 	s.clock++
 	return s.clock
@@ -142,7 +142,7 @@ func (s *State) create() int {
 	return len(s.users) - 1
 }
 
-// Nobody is the index of no user.
+// nobody is the index of no user.
 const nobody = -1
 
 func (s *State) byExternal(id string) int {
@@ -159,7 +159,8 @@ func (s *State) byAlias(a Alias) int {
 	return nobody
 }
 
-// bySvc finds who has that id himself: for reads. following finds who has taken him in: for what is written.
+// bySvc finds the user who has that id himself, for reads; bySvcFollowing finds the one who has taken him in, for what
+// is written.
 func (s *State) bySvc(svc string) int {
 	for i := range s.users {
 		if s.users[i].svc == svc && svc != "" {
@@ -181,7 +182,7 @@ func (s *State) bySvcFollowing(svc string) int {
 	return nobody
 }
 
-// heirOf is the user, or who has taken him in, or nobody when that one was deleted.
+// heirOf returns the user, or the one who has taken him in, or nobody when that one was deleted.
 func (s *State) heirOf(i int) int {
 	for i != nobody && s.users[i].gone {
 		i = s.users[i].heir
@@ -189,8 +190,8 @@ func (s *State) heirOf(i int) int {
 	return i
 }
 
-// sharers are the users who have an address, first the one that is meant by it: with an external id first, then the
-// most recently updated.
+// sharers lists the users who have an address, the one whom it means first: those with an external id come first, then
+// the most recently updated.
 func (s *State) sharers(kind int, address string) (list []int) {
 	for i := range s.users {
 		if u := &s.users[i]; !u.gone && address != "" && u.contacts[kind].address == address {
@@ -228,7 +229,7 @@ func (s *State) addAlias(i int, a Alias) {
 	s.aliases[a] = i
 }
 
-// remove takes a user away, with his names. heir is who took him in.
+// remove takes a user away, with his names. heir is the user who has taken him in.
 func (s *State) remove(i, heir int) {
 	u := &s.users[i]
 	u.gone, u.heir = true, heir

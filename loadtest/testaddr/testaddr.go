@@ -1,5 +1,4 @@
-// Package testaddr gives tests addresses that their servers listen at, from start to start. Tests import it, nothing
-// else does.
+// Package testaddr gives tests addresses for servers that they stop and start again. Only tests import it.
 package testaddr
 
 import (
@@ -15,11 +14,11 @@ var (
 	host  = hostOf(os.Getpid())
 )
 
-// hostOf is a host within 127.0.0.0/8, of which Linux has all, for a process alone.
+// hostOf is a host within 127.0.0.0/8, all of which Linux has, for one process alone.
 func hostOf(pid int) string { return fmt.Sprintf("127.%d.%d.%d", 64+pid>>16&63, pid>>8&255, pid&255) }
 
-// Free is an address on loopback that nobody else is given, in this process or another one, also while its server is
-// down: each process has a host of its own, and who dials does so from 127.0.0.1, so the kernel gives its ports to
+// Free returns an address on loopback that nobody else is given, in this process or another one, even while its server
+// is down: each process has a host of its own, and clients dial from 127.0.0.1, so the kernel gives the host's ports to
 // nobody.
 func Free(t testing.TB) string {
 	t.Helper()

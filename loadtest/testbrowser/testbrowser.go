@@ -1,4 +1,4 @@
-// Package testbrowser gives tests a headless Chromium. Tests import it, nothing else does.
+// Package testbrowser gives tests a headless Chromium. Only tests import it.
 package testbrowser
 
 import (
