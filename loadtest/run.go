@@ -1,14 +1,14 @@
-// Package loadtest drives a running server over HTTP as its clients do: measures what it can take, and checks that it
-// keeps what it acknowledged.
+// Package loadtest drives a running server over HTTP as its clients do: it measures what the server can take, and
+// checks that the server keeps what it acknowledged.
 //
-// It knows the server by its contract only and imports nothing of it. The client shares its machine with the server
-// more often than not, so the loop is spare: bodies are finished before the run and get their users in place, and each
-// connection has its own request, response, histogram and ledger, which only its goroutine touches until the run is
-// over.
+// The package knows the server by its contract only and imports nothing of it. The client shares its machine with the
+// server more often than not, so its loop is spare: bodies are finished before the run and get their users in place,
+// and each connection has its own request, response, histogram and ledger, which only its goroutine touches until the
+// run is over.
 //
-// Closed loop: each connection sends when it has its answer; a latency is that of one exchange. Open loop: starts are
-// intended at a fixed rate, whatever the server does, and latency counts from the intended start, so that a stall shows
-// in every request that it delayed (no coordinated omission).
+// In a closed loop each connection sends the next request when it has its answer; a latency is that of one exchange. In
+// an open loop starts are intended at a fixed rate, whatever the server does, and latency counts from the intended
+// start, so that a stall shows in every request that it delayed (no coordinated omission).
 //
 // A request ends in one of four ways, and the ledger tells them apart: acknowledged (2xx: it must be there for ever),
 // refused (4xx: no effect), unsent (no connection: no effect), unknown (5xx, or the connection broke after it was made:

@@ -5,10 +5,10 @@
 // A body is valid JSON within the limits of the contract, whatever the options.
 //
 // Writing a body of 225 objects costs some hundred microseconds. A load generator that shares its cores with the server
-// takes templates (Generator.Template) instead: finished bodies whose users and sequence are exchanged in place, a few
-// nanoseconds an object. That is why user numbers and sequences have a fixed number of digits.
+// therefore takes templates (Generator.Template): finished bodies whose users and sequence are exchanged in place, at a
+// few nanoseconds an object. For that, user numbers and sequences have a fixed number of digits.
 //
-// A Generator, a Template and a Picker belong to one goroutine each.
+// A Generator, a Template or a Picker may be used by one goroutine only.
 package body
 
 import (

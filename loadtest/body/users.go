@@ -5,12 +5,12 @@ import (
 	"math/rand/v2"
 )
 
-// zipfDraws is how many draws a Picker of Zipf makes ahead: drawing costs some hundred nanoseconds, reading a draw one
-// or two.
+// zipfDraws is how many draws a Picker of Zipf makes ahead: drawing costs some hundred nanoseconds, reading a finished
+// draw one or two.
 const zipfDraws = 1 << 17
 
 // Picker draws user numbers. Next costs a few nanoseconds whatever the skew, so that a load generator can draw each
-// object's user in its loop. Not for concurrent use.
+// object's user in its loop. A Picker is not for concurrent use.
 type Picker struct {
 	rng   *rand.Rand
 	users uint64
@@ -18,7 +18,7 @@ type Picker struct {
 	at    int
 }
 
-// NewPicker makes a picker of numbers below users. The exponent is for Zipf.
+// NewPicker makes a Picker of numbers below users. The exponent matters for Zipf alone.
 func NewPicker(skew Skew, exponent float64, users int, seed, stream uint64) *Picker {
 	p := &Picker{rng: rand.New(rand.NewPCG(seed, stream)), users: uint64(users)}
 	switch skew {

@@ -12,13 +12,13 @@ import (
 //
 // Not every request is one atomic change, and the model is as fine as the contract:
 //
-//   - Who is meant is looked up first; what arrives when that user has been merged away reaches the one who was kept.
-//     So each change is two steps.
-//   - A merge takes the one away and gives to the other what he had, in this order. In between the external id is free,
-//     and the aliases, which are not, lead to nobody, or to the other without what is on its way. An identify that
-//     merges is answered behind that; of a merge only the look-up stands before its answer.
-//   - Who wants to give an alias gets it promised, and then the user takes it or has another one. In between it is in
-//     use, though nobody is found by it.
+//   - The users whom a request names are looked up first; a change that arrives after such a user was merged away
+//     reaches the one who was kept. So each change is two steps.
+//   - A merge first takes the one user away and then gives the other what he had. In between, his external id is free;
+//     his aliases are not, and lead to nobody, or to the other user without what is still on its way. An identify that
+//     merges is answered after all that; of a merge only the look-up comes before its answer.
+//   - A user who is to get an alias first gets it promised, and then takes it or turns out to have another one. In
+//     between the alias is in use, though it leads to nobody.
 type Names struct{}
 
 // The parts of an entry, in their order; of a Merge either look-up may be first.

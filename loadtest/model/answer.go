@@ -14,7 +14,7 @@ type Reply struct {
 	Replay bool
 }
 
-// differs says how a reply to a write is not what it must be, "" when it is.
+// differs says how a reply to a write differs from what it must be, "" when it doesn't.
 func (a *Answer) differs(path string, r Reply, areas Areas) string {
 	if r.Status != a.Status {
 		return fmt.Sprintf("status %d, wanted %d: %s", r.Status, a.Status, r.Body)
@@ -62,7 +62,7 @@ func (a *Answer) differsInRemarks(path string, body map[string]any, areas Areas)
 	return compareRemarks("warnings", a.Warnings, body["warnings"])
 }
 
-// differsInPlaces: rename_errors and removal_errors hold pairs of a place and a text.
+// differsInPlaces compares rename_errors and removal_errors, which hold pairs of a place and a text.
 func (a *Answer) differsInPlaces(body map[string]any) string {
 	var want, seen []string
 	for _, r := range a.Errors {

@@ -27,7 +27,7 @@ type Areas struct {
 	Case        bool // addresses in upper case
 }
 
-// AllAreas is everything.
+// AllAreas includes everything.
 func AllAreas() Areas {
 	var a Areas
 	v := reflect.ValueOf(&a).Elem()

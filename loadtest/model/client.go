@@ -26,7 +26,7 @@ type Client struct {
 	URL  func() string // of the server, or of any node; asked for each attempt
 }
 
-// send makes one attempt.
+// send makes one attempt to send a request.
 func (c *Client) send(w *Wire) (Reply, outcome) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -35,7 +35,7 @@ func (c *Client) send(w *Wire) (Reply, outcome) {
 	if err != nil {
 		panic("BUG: " + err.Error())
 	}
-	request.GetBody = nil // nothing is sent again unseen
+	request.GetBody = nil // so that the client doesn't send anything again unseen
 	request.Header.Set("Authorization", "Bearer "+w.APIKey)
 	if w.Method == http.MethodPost {
 		request.Header.Set("Content-Type", "application/json")

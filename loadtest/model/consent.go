@@ -2,7 +2,7 @@ package model
 
 import "maps"
 
-// register is the latest change of a state; the zero value is never set.
+// register holds the latest change of a state; its zero value means that it was never set.
 type register struct {
 	state string
 	at    int64
@@ -41,7 +41,7 @@ func (s *State) kindOf(group string) int {
 	return phone
 }
 
-// setOfUser is a change for a user: it is his own, and that of his address.
+// setOfUser changes a state for a user: his own, and that of his address.
 func (s *State) setOfUser(i int, group, state string) {
 	r := register{state, s.tick()}
 	u := &s.users[i]
@@ -51,12 +51,12 @@ func (s *State) setOfUser(i int, group, state string) {
 	}
 }
 
-// setOfAddress is a change for an address.
+// setOfAddress changes a state for an address.
 func (s *State) setOfAddress(kind int, address, group, state string) {
 	s.spotOf(kind, address).states[group] = register{state, s.tick()}
 }
 
-// holds is the state that holds for a user, "" when none was ever set.
+// holds returns the state that holds for a user, "" when none was ever set.
 func (s *State) holds(i int, group string) string {
 	u := &s.users[i]
 	kind := s.kindOf(group)
@@ -74,7 +74,7 @@ func (s *State) holds(i int, group string) string {
 	return strictest(there.state, own.state)
 }
 
-// strictest: no opt-out is lost.
+// strictest returns the stricter of two states, so that no opt-out is lost.
 func strictest(a, b string) string {
 	for _, state := range []string{unsubscribed, subscribed, optedIn} {
 		if a == state || b == state {
@@ -84,7 +84,7 @@ func strictest(a, b string) string {
 	return ""
 }
 
-// ofAddress is the register of an address.
+// ofAddress returns the register of an address.
 func (s *State) ofAddress(kind int, address, group string) register {
 	if p := s.addresses[place{kind, address}]; p != nil {
 		return p.states[group]
@@ -92,9 +92,9 @@ func (s *State) ofAddress(kind int, address, group string) register {
 	return register{}
 }
 
-// setContact gives a user an address, another one, or none (""). Of the one that he leaves he keeps what held for him
-// in the groups; the email state starts anew with another email; the first email is none (the contract leaves that
-// open: "no opt-out is lost").
+// setContact gives a user an address, another one, or none (""). He keeps what held for him in the groups by the
+// address that he leaves; the email state starts anew with another email. A first email does not count as another one
+// (the contract leaves that open: "no opt-out is lost").
 func (s *State) setContact(i, kind int, address string) {
 	u := &s.users[i]
 	if u.contacts[kind].address == address {

@@ -29,7 +29,7 @@ type generator struct {
 	keys  bool // every request of /users/track has an Idempotency-Key
 }
 
-// chance of so many in a hundred.
+// chance is true in so many of a hundred cases.
 func (g *generator) chance(percent int) bool { return g.rand.IntN(100) < percent }
 
 func pick[T any](g *generator, list ...T) T { return list[g.rand.IntN(len(list))] }
@@ -58,7 +58,7 @@ type verb struct {
 	make    func() *Request
 }
 
-// next is a request after those that have led to a state.
+// next makes a request that follows those that have led to a state.
 func (g *generator) next(s *State, step int) *Request {
 	g.state, g.step = s, step
 	g.choose()
@@ -98,7 +98,7 @@ func (g *generator) next(s *State, step int) *Request {
 	panic("BUG: no verb")
 }
 
-// choose takes one or two users that are to be named in many ways.
+// choose takes one or two users whom the request is to name in many ways.
 func (g *generator) choose() {
 	g.focus = g.focus[:0]
 	for range 2 {
@@ -112,7 +112,7 @@ func (g *generator) choose() {
 
 var filledPhone = regexp.MustCompile(`^\+1\d{10}$`)
 
-// mark is a name of the state as a Request has it.
+// mark turns a name of the state into the form that a Request has.
 func (g *generator) mark(text string) string {
 	if filledPhone.MatchString(text) {
 		for n := range phones {
@@ -124,7 +124,7 @@ func (g *generator) mark(text string) string {
 	return strings.ReplaceAll(text, g.pop.Prefix, "~")
 }
 
-// who puts an identifier into an object: mostly one of a user in focus, whichever he has; else any of the pools.
+// who puts an identifier into an object: mostly any that a user in focus has, else any of the pools.
 func (g *generator) who(o map[string]any) {
 	if !g.areas.Order {
 		o["external_id"] = g.primary(g.external())
@@ -139,7 +139,7 @@ func (g *generator) who(o map[string]any) {
 	g.anybody(o)
 }
 
-// primary is an id, or the one that has come into its place.
+// primary returns an id, or the one that has replaced it.
 func (g *generator) primary(id string) string {
 	if i := g.state.byExternal(strings.ReplaceAll(id, "~", g.pop.Prefix)); i != nobody {
 		return g.mark(g.state.users[i].external)
@@ -147,7 +147,7 @@ func (g *generator) primary(id string) string {
 	return id
 }
 
-// ways are the identifiers that lead to a user.
+// ways lists the identifiers that lead to a user.
 func (g *generator) ways(i int) (list []func(map[string]any)) {
 	u := &g.state.users[i]
 	put := func(name string, v any) {
@@ -214,7 +214,7 @@ func (g *generator) track() *Request {
 	return r
 }
 
-// again sends an Idempotency-Key once more: with its body, another body, or the other API key.
+// again sends an Idempotency-Key once more: with the same body, with another body, or with the other API key.
 func (g *generator) again() *Request {
 	was := pick(g, g.keyed[max(0, len(g.keyed)-4):]...)
 	r := &Request{Path: was.Path, Body: was.Body, Once: was.Once, Key: was.Key, Note: "again"}
@@ -262,7 +262,7 @@ func (g *generator) time() string {
 		g.rand.IntN(60), g.rand.IntN(1000))
 }
 
-// spoil makes an object one that is refused.
+// spoil changes an object so that it is refused.
 func (g *generator) spoil(array string, o map[string]any) {
 	switch n := g.rand.IntN(6); {
 	case n == 0:

@@ -23,7 +23,7 @@ func (g *generator) aliasUpdate() *Request {
 		map[string]any{"alias_label": label, "old_alias_name": g.name(), "new_alias_name": g.name()}}}}
 }
 
-// someExternal is an external id, mostly one that somebody has.
+// someExternal returns an external id, mostly one that somebody has.
 func (g *generator) someExternal() string {
 	if known := sortedKeys(g.state.names); len(known) > 0 && g.chance(70) {
 		return g.mark(pick(g, known...))
@@ -79,9 +79,10 @@ func (g *generator) identifier() map[string]any {
 	return map[string]any{"external_id": g.someExternal()}
 }
 
-// merge merges nobody twice whom one can't tell afterwards: while his data is on its way to one user, he would seem to
-// have been merged into the other one, where none of it shows. Nor one with an address: until his data has arrived, of
-// which nothing would tell, the address names him still.
+// merge makes a request of /users/merge. It leaves out some users unless they have an attribute of their own, which
+// shows where their data is. One is a user whom the request merges already: while his data is on its way to one user,
+// he would seem to have been merged into the other one, where none of it shows. The other is a user with an address:
+// until his data has arrived, of which nothing would tell, the address still names him.
 func (g *generator) merge() *Request {
 	list, merged := []any{}, []int{}
 	for range pick(g, 1, 1, 1, 2, 3) {
@@ -159,7 +160,7 @@ func (g *generator) delete() *Request {
 	return &Request{Path: "/users/delete", Body: body}
 }
 
-// addressOf is an address that a group can be set of, and which member it goes into.
+// addressOf returns an address for which a group can be set, and the member that it goes into.
 func (g *generator) addressOf(group string) (name, address string) {
 	if g.setup.Groups[group] == "email" {
 		return "email", g.email()
@@ -205,7 +206,7 @@ func (g *generator) emailStatus() *Request {
 			"subscription_state": pick(g, subscribed, unsubscribed, optedIn)}}
 }
 
-// mailbox is the block list and its way back.
+// mailbox makes requests of the block list, and of the ways off it.
 func (g *generator) mailbox() *Request {
 	return &Request{Path: pick(g, "/email/blocklist", "/email/blacklist", "/email/bounce/remove", "/email/spam/remove"),
 		Body: map[string]any{"email": strings.ToLower(g.email())}}

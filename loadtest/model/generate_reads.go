@@ -5,7 +5,7 @@ import (
 	"net/url"
 )
 
-// reads of a state: all there is, or the users by their names and something else at random.
+// reads returns requests that read a state: all there is, or the users by their names and something else at random.
 func (g *generator) reads(s *State, all bool) []*Request {
 	g.state = s
 	list := []*Request{g.readUsers()}
@@ -25,7 +25,7 @@ func (g *generator) reads(s *State, all bool) []*Request {
 	return list
 }
 
-// needs: somebody has the address whose svc_id is not known yet.
+// needs says whether somebody has the address who has no other name, and whose svc_id is not known yet.
 func (g *generator) needs(kind, n int) bool {
 	address := g.pop.phone(n)
 	if kind == email {
@@ -42,7 +42,7 @@ func (g *generator) needs(kind, n int) bool {
 // maxExported is how many identifiers a request of the export may have.
 const maxExported = 50
 
-// readUsers asks for everybody by each name of the pools, and by each svc_id that is known, also of those who are gone.
+// readUsers asks for everybody by each name of the pools, and by each known svc_id, also of users who are gone.
 func (g *generator) readUsers() *Request {
 	var ids, aliases, svcs []any
 	for n := range externals {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// attribute adds a random attribute to an object. What identifies the user already is left alone.
+// attribute adds a random attribute to an object, but none that already identifies the user.
 func (g *generator) attribute(o map[string]any) {
 	n := g.rand.IntN(100)
 	switch {
@@ -66,7 +66,7 @@ func (g *generator) field(o map[string]any) {
 	}
 }
 
-// leftOut adds a value that is left out while its object is taken.
+// leftOut adds a value that is left out while its object is accepted.
 func (g *generator) leftOut(o map[string]any) {
 	switch g.rand.IntN(6) {
 	case 0:
@@ -99,7 +99,7 @@ func (g *generator) elements(n int) []any {
 	return list
 }
 
-// list is a custom array, or an operator on one. What is added and removed by one operator are different elements.
+// list makes a custom array, or an operator on one. The elements that one operator adds and removes are different.
 func (g *generator) list() any {
 	switch g.rand.IntN(6) {
 	case 0:
@@ -114,7 +114,7 @@ func (g *generator) list() any {
 	return map[string]any{"add": g.elements(1 + g.rand.IntN(4))}
 }
 
-// nested is an object, one to merge, or an array of objects with its operators.
+// nested makes an object, one to merge, or an array of objects with its operators.
 func (g *generator) nested(o map[string]any) {
 	switch g.rand.IntN(8) {
 	case 0, 1:
@@ -138,7 +138,7 @@ func (g *generator) nested(o map[string]any) {
 	}
 }
 
-// thing is an object unlike all others.
+// thing makes an object unlike all others.
 func (g *generator) thing() map[string]any {
 	return map[string]any{"id": g.rand.IntN(3), "v": fmt.Sprintf("%d-%d", g.step, g.rand.IntN(1_000_000))}
 }

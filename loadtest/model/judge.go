@@ -22,8 +22,8 @@ const (
 	textUnnamed    = "?" // refused, and the contract has no text for it
 )
 
-// judge says why an object is refused, "" when it isn't, and how many of its values are left out then. It knows what
-// the generator makes, not all of the contract.
+// judge says why an object is refused, "" when it isn't, and how many of its values are left out when it is accepted.
+// It knows what the generator makes, not all of the contract.
 func judge(array string, o map[string]any, setup *Setup) (text string, warnings int) {
 	if why := judgeIdentifier(o); why != "" {
 		return why, 0

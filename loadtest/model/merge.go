@@ -1,9 +1,10 @@
 package model
 
-// pair is one merge, of users looked up when it was accepted.
+// pair is one merge, of two users who were looked up when it was accepted.
 type pair struct{ from, to int }
 
-// merge does /users/merge: the states that it may lead to, since its merges are done in no certain order.
+// merge does /users/merge. It returns all states that the request may lead to, since its merges are done in no certain
+// order.
 func (s *State) merge(body map[string]any) (Answer, []*State) {
 	var pairs []pair
 	for _, v := range elements(body["merge_updates"]) {
@@ -39,7 +40,7 @@ func permute(pairs []pair, f func([]pair)) {
 	walk(0)
 }
 
-// named is whom an identifier of /users/merge means.
+// named returns the user whom an identifier of /users/merge names.
 func (s *State) named(v any) int {
 	o, _ := v.(map[string]any)
 	if id, ok := o["external_id"].(string); ok {
@@ -54,7 +55,8 @@ func (s *State) named(v any) int {
 	return s.chosen(phone, o)
 }
 
-// mergeNow does one: who is gone by then is not merged once more, and who was to keep has his heir.
+// mergeNow does one merge. A user who is gone by then is not merged once more, and his heir stands in for the user who
+// was to be kept.
 func (s *State) mergeNow(p pair) {
 	to := s.heirOf(p.to)
 	if s.users[p.from].gone || to == nobody || p.from == to {
@@ -64,10 +66,10 @@ func (s *State) mergeNow(p pair) {
 	s.absorb(p.from, to)
 }
 
-// taken are the reserved attributes that the kept user takes when he has none.
+// taken are the reserved attributes that the kept user takes over when he has none.
 var taken = []string{"first_name", "last_name", "gender", "dob", "time_zone", "home_city", "country", "language"}
 
-// takeOver gives the kept user what he lacks, and adds up what is counted. The email is not among it, nor is any state.
+// takeOver gives the kept user what he lacks, and adds up what is counted. It leaves out the email, and all states.
 func (s *State) takeOver(from, to int) {
 	a, b := &s.users[from], &s.users[to]
 	for _, name := range taken {
@@ -94,7 +96,7 @@ func (s *State) takeOver(from, to int) {
 	}
 }
 
-// absorb ends the merged user: his aliases are the kept one's.
+// absorb finishes the merged user: his aliases become the kept one's.
 func (s *State) absorb(from, to int) {
 	aliases := s.users[from].aliases
 	s.remove(from, to)

@@ -6,16 +6,16 @@ import (
 	"slices"
 )
 
-// Of several users whom one request changes, a cluster may take any for the one who was updated last: each of their
-// groups stamps its part of the request (docs/cluster.md). That shows where they share an address.
+// When one request changes several users, a cluster may count any of them as the one who was updated last: each of
+// their groups stamps its part of the request (docs/cluster.md). That shows where the users share an address.
 
-// maxOrdered is how many of them are followed in all their orders.
+// maxOrdered is how many of these users are followed in all their orders.
 const maxOrdered = 4
 
-// maxStates is how many states are followed: with more a sequence ends.
+// maxStates is how many states are followed: a sequence that has more ends.
 const maxStates = 64
 
-// distinctStates leaves one of those states that are the same.
+// distinctStates keeps one of those states that are the same.
 func distinctStates(states []*State) (list []*State) {
 	for _, s := range states {
 		if !slices.ContainsFunc(list, func(l *State) bool { return reflect.DeepEqual(l, s) }) {
@@ -25,8 +25,8 @@ func distinctStates(states []*State) (list []*State) {
 	return list
 }
 
-// orders are the states that a request may have come to that began at a moment: one for each order in which those of
-// the users whom it has changed may have been updated who share an address.
+// orders returns the states that a request that began at some moment may have led to: one for each order in which it
+// may have updated those of its users who share an address.
 func (s *State) orders(began int64) []*State {
 	sharing := s.changedTogether(began)
 	if len(sharing) < 2 {
@@ -47,7 +47,7 @@ func (s *State) orders(began int64) []*State {
 	return all
 }
 
-// changedTogether are the users who were updated since a moment and share an address with another such.
+// changedTogether lists the users who were updated since a moment and share an address with another such user.
 func (s *State) changedTogether(began int64) (list []int) {
 	for kind := range contactNames {
 		for i := range s.users {
@@ -81,7 +81,7 @@ func each(n int, f func(order []int)) {
 	extend()
 }
 
-// addressReads ask who has each address, and who is meant by it.
+// addressReads ask who has each address, and whom it means.
 func addressReads() (list []*Request) {
 	for n := range addresses {
 		list = append(list, readAddress(email, n))

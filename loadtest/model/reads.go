@@ -15,8 +15,8 @@ const (
 	userStatusPath = "/subscription/user/status"
 )
 
-// read says how the answer to a read is not what this state has, "" when it is. It takes over svc_ids that it sees for
-// the first time.
+// read says how the answer to a read differs from what this state has, "" when it doesn't. It takes over svc_ids that
+// it sees for the first time.
 func (s *State) read(w *Wire, r Reply, areas Areas) string {
 	want := 200
 	if w.Path == exportPath {
@@ -36,7 +36,7 @@ func (s *State) read(w *Wire, r Reply, areas Areas) string {
 	return s.readUserStatus(w.Query, body)
 }
 
-// asked are the users that a request of the export names, each once, and the external ids that are nobody's.
+// asked lists the users whom a request of the export names, each once, and the external ids that nobody has.
 func (s *State) asked(body map[string]any) (list []int, unknown []string) {
 	add := func(i int) {
 		if i != nobody && !slices.Contains(list, i) {
@@ -90,8 +90,8 @@ func (s *State) readExport(ask, body map[string]any, areas Areas) string {
 	return s.matchUsers(list, seen, areas)
 }
 
-// matchUsers holds each user against what the export says of him. Who has no svc_id yet is told by his names, or else
-// by all that he has.
+// matchUsers compares each user with what the export says of him. A user without a svc_id is recognized by his names,
+// or else by all that he has.
 func (s *State) matchUsers(list []int, seen []any, areas Areas) string {
 	for _, i := range list {
 		at := slices.IndexFunc(seen, func(v any) bool { return s.isHim(i, v.(map[string]any)) })
@@ -145,13 +145,13 @@ func (s *State) learn(i int, svc string) string {
 	return ""
 }
 
-// compared are the members of the export that are held against the model; others may be there.
+// compared are the members of the export that are compared with the model; others may be there.
 var compared = []string{"external_id", "user_aliases", "first_name", "last_name", "gender", "dob", "time_zone",
 	"home_city", "country", "language", "email", "phone",
 	"custom_attributes", "custom_events", "purchases", "total_revenue", "revenue_by_currency", "push_subscribe",
 	"email_subscribe", spamMark, "email_hard_bounced_at"}
 
-// differs says how a user of the export is not the one of the model.
+// differs says how a user of the export differs from the one of the model.
 func (s *State) differs(i int, seen map[string]any, areas Areas) string {
 	want, got := s.export(i, areas), trimmed(seen, areas)
 	for _, name := range compared {
@@ -169,8 +169,8 @@ func (s *State) nameOf(i int) string {
 		u.contacts[email].address, u.contacts[phone].address)
 }
 
-// trimmed is what the export says in a form that can be compared: lists without order are sorted, times that are the
-// server's own are only there.
+// trimmed is what the export says, in a form that can be compared: lists without order are sorted, and of times that
+// are the server's own it says only that they are there.
 func trimmed(seen map[string]any, areas Areas) map[string]any {
 	out := maps.Clone(seen)
 	if e, ok := out["email"].(string); ok { // whether case is kept the contract doesn't say
@@ -216,7 +216,7 @@ func trimmed(seen map[string]any, areas Areas) map[string]any {
 	return out
 }
 
-// export is what the export has to say of a user, in the form of trimmed.
+// export is what the export must say of a user, in the form of trimmed.
 func (s *State) export(i int, areas Areas) map[string]any {
 	u := &s.users[i]
 	out := map[string]any{}
@@ -264,7 +264,7 @@ func (s *State) emailState(i int) string {
 	return subscribed
 }
 
-// trimmedAlike leaves out of the model's word what trimmed leaves out of the server's.
+// trimmedAlike leaves out of what the model says whatever trimmed leaves out of what the server says.
 func trimmedAlike(out map[string]any, areas Areas) map[string]any {
 	if !areas.Export {
 		delete(out, "dob")

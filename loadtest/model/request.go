@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Request is one of a sequence, about no population in particular: "~" begins the names of its own, "phone#<n>" is a
-// phone number, "svc#<birth>" the svc_id of the user who was born then.
+// Request is one request of a sequence, for no population in particular: "~" begins the names of its own, "phone#<n>"
+// is a phone number, and "svc#<birth>" the svc_id of the user who was born then.
 type Request struct {
 	Step  int
 	Path  string
@@ -21,7 +21,7 @@ type Request struct {
 	Note  string     // what became of it: a kill, a retry
 }
 
-// IsRead: a request that changes nothing.
+// IsRead says whether a request changes nothing.
 func (r *Request) IsRead() bool { return r.Query != nil || r.Path == exportPath }
 
 // Wire is a request as it is sent.
@@ -43,7 +43,7 @@ type Population struct {
 
 var marks = regexp.MustCompile(`~|phone#\d+|svc#\d+\.\d+`)
 
-// wire is the request about a population. svc is the svc_id of who was born then.
+// wire makes the request about a population. svc returns the svc_id of the user who was born then.
 func (p *Population) wire(r *Request, svc func(birth string) string) *Wire {
 	fill := func(text string) string {
 		return marks.ReplaceAllStringFunc(text, func(mark string) string {
@@ -83,11 +83,11 @@ func (p *Population) wire(r *Request, svc func(birth string) string) *Wire {
 	return w
 }
 
-// areas of the American plan in which the numbers of populations lie.
+// areaCodes are areas of the American plan in which the numbers of populations lie.
 var areaCodes = []string{"212", "213", "303", "305", "310", "312", "404", "415", "503", "512", "602", "612", "617",
 	"702", "713", "718", "773", "801", "816", "917"}
 
-// phone is a number that no other population of the workspace has.
+// phone returns a number that no other population of the workspace has.
 func (p *Population) phone(n int) string {
 	at := p.Number*4 + n
 	area := areaCodes[at/10_000/8%len(areaCodes)]
@@ -96,7 +96,7 @@ func (p *Population) phone(n int) string {
 
 func birthName(step, n int) string { return strconv.Itoa(step) + "." + strconv.Itoa(n) }
 
-// String is the request for a reader.
+// String shows the request to a reader.
 func (r *Request) String() string {
 	text, _ := json.Marshal(r.Body)
 	if r.Query != nil {
@@ -115,7 +115,7 @@ func (r *Request) String() string {
 	return line
 }
 
-// do applies a request: what it must be told, and the states that it may lead to.
+// do applies a request: it returns what the answer must be, and the states that the request may lead to.
 func (s *State) do(step int, w *Wire) (Answer, []*State) {
 	next := s.clone()
 	next.step, next.born = step, 0

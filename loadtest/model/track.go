@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Answer is what a request must be told: its status, and for the objects or elements that it brought how many were
-// taken, and which were not.
+// Answer is what the answer to a request must be: its status, how many of the objects or elements of the request were
+// accepted, and which were not.
 type Answer struct {
 	Status   int
 	Counts   map[string]int64 // members of the body; one that is not here must not be there
@@ -49,7 +49,8 @@ func (s *State) trackOnce(request *Wire) Answer {
 	return a
 }
 
-// track does a request of /users/track: objects are judged by themselves, then take effect one after the other.
+// track does a request of /users/track: it judges each object by itself, then lets them take effect one after the
+// other.
 func (s *State) track(body map[string]any) Answer {
 	a := Answer{Status: 400, Counts: map[string]int64{}}
 	for _, array := range inputs {
@@ -92,7 +93,7 @@ func (s *State) apply(array string, o map[string]any) (unmet int) {
 	return 0
 }
 
-// meant is the user whom an object of /users/track means; he is made when he has to be.
+// meant returns the user whom an object of /users/track means, and makes him when necessary.
 func (s *State) meant(o map[string]any) int {
 	only, said := o["_update_existing_only"].(bool)
 	if id, ok := o["external_id"].(string); ok {
@@ -123,7 +124,7 @@ func (s *State) meant(o map[string]any) int {
 	return i
 }
 
-// addressed is the address that identifies the user of an object without another identifier.
+// addressed returns the address that identifies the user of an object without another identifier.
 func addressed(o map[string]any) (kind int, address string) {
 	if address, ok := o["email"].(string); ok {
 		return email, fold(address)
@@ -131,7 +132,7 @@ func addressed(o map[string]any) (kind int, address string) {
 	return phone, text(o, "phone")
 }
 
-// isPrimary: the object has an identifier beside which email and phone are attributes.
+// isPrimary says whether the object has an identifier beside which email and phone are attributes.
 func isPrimary(o map[string]any) bool {
 	return o["external_id"] != nil || o["user_alias"] != nil || o["svc_id"] != nil
 }
@@ -161,8 +162,8 @@ func (u *User) purchase(o map[string]any) {
 	u.revenue[text(o, "currency")] += quantity * cents(o["price"])
 }
 
-// applyAttributes: addresses first, so that a state that comes with a new address is set of that one; then the others,
-// then states in their order.
+// applyAttributes sets addresses first, so that a state that comes with a new address applies to that one; then the
+// other attributes, then states in their order.
 func (s *State) applyAttributes(i int, o map[string]any) (unmet int) {
 	for kind, name := range contactNames {
 		v, there := o[name]

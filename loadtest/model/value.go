@@ -76,7 +76,7 @@ func isOperator(v any) bool {
 	return true
 }
 
-// operate is the value of a custom attribute after an object has set it to v; nil: there is none.
+// operate returns the value of a custom attribute after an object has set it to v; nil when it has none.
 func operate(was, v any, merges bool) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -128,14 +128,14 @@ func operateArray(was any, operator map[string]any, merges bool) any {
 	return newest(list)
 }
 
-// isCount: v counts an attribute up or down.
+// isCount says whether v counts an attribute up or down.
 func isCount(v any) bool {
 	m, _ := v.(map[string]any)
 	_, ok := m["inc"].(int64)
 	return ok && isOperator(m)
 }
 
-// isCountable: an attribute that is v can be counted. The generator counts no others than integers.
+// isCountable says whether an attribute with the value v can be counted. The generator counts integers only.
 func isCountable(v any) bool {
 	_, ok := v.(int64)
 	return ok || v == nil
@@ -150,7 +150,7 @@ func indexOf(list []any, v any) int {
 	return slices.IndexFunc(list, func(e any) bool { return reflect.DeepEqual(e, v) })
 }
 
-// isNamed: an element of an array of objects is the one that $update or $remove names.
+// isNamed says whether an element of an array of objects is the one that $update or $remove names.
 func isNamed(v any, by map[string]any) bool {
 	m, ok := v.(map[string]any)
 	return ok && reflect.DeepEqual(m[text(by, "$identifier_key")], by["$identifier_value"])
@@ -184,7 +184,7 @@ func distinct(list []any) []any {
 
 func newest(list []any) []any { return list[max(0, len(list)-maxElements):] }
 
-// mergeObject is a deep merge; null takes a member away.
+// mergeObject merges deeply; null takes a member away.
 func mergeObject(was, next map[string]any) map[string]any {
 	out := map[string]any{}
 	for k, v := range was {
