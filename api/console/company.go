@@ -9,7 +9,7 @@ import (
 
 const companyPath = "/console/company"
 
-// dashboardUser is a dashboard user as the admin API shows him.
+// dashboardUser is a dashboard user as the admin API shows one.
 type dashboardUser struct {
 	UserName       string                  `json:"user_name"`
 	Name           string                  `json:"name"`
@@ -18,7 +18,7 @@ type dashboardUser struct {
 	PermissionSets []string                `json:"permission_sets"`
 	Permissions    control.SCIMPermissions `json:"permissions"`
 	Company        []string                `json:"-"` // rights in the company
-	Workspaces     []string                `json:"-"` // where he has any
+	Workspaces     []string                `json:"-"` // where the user has any
 }
 
 // scimAccess is how identity providers reach the SCIM API.

@@ -10,7 +10,7 @@ import (
 )
 
 // profile is a user as pages show one: what an export has, sorted out, and masked for those who may not see personal
-// data. They see that there is a user, what names his data have, and what he has consented to.
+// data. These see that there is a user, what the data are called, and what the user has consented to.
 type profile struct {
 	SvcID      string
 	Created    string

@@ -210,8 +210,8 @@ func (c *Console) removeRefusal(v *visit) error {
 	return v.redirect(v.at("refused"), "refusal-removed")
 }
 
-// sendAllTime is how long all of a rule are sent again while somebody waits for the page; then he is told how far it
-// is.
+// sendAllTime is how long objects that broke a rule are sent again while somebody waits for the page; after that the
+// page says how many were sent, and that there are more.
 const sendAllTime = 20 * time.Second
 
 // sendAllRefused serves POST …/refused/send: all again that broke a rule.

@@ -89,7 +89,7 @@ func (c *Console) signOutEverywhere(v *visit) error {
 	return v.redirect(signInPath, "everywhere")
 }
 
-// accountData is what a person sees of his own account.
+// accountData is what the page of a person's own account shows.
 type accountData struct {
 	Sessions   []*control.Session
 	Company    []string

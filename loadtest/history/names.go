@@ -14,9 +14,9 @@ import (
 //
 //   - The users whom a request names are looked up first; a change that arrives after such a user was merged away
 //     reaches the one who was kept. So each change is two steps.
-//   - A merge first takes the one user away and then gives the other what he had. In between, his external id is free;
-//     his aliases are not, and lead to nobody, or to the other user without what is still on its way. An identify that
-//     merges is answered after all that; of a merge only the look-up comes before its answer.
+//   - A merge first takes the one user away and then gives the other what the one had. In between, the external id of
+//     the merged user is free; the aliases are not, and lead to nobody, or to the other user without what is still on
+//     its way. An identify that merges is answered after all that; of a merge only the look-up comes before its answer.
 //   - A user who is to get an alias first gets it promised, and then takes it or turns out to have another one. In
 //     between the alias is in use, though it leads to nobody.
 type Names struct{}
@@ -25,7 +25,7 @@ type Names struct{}
 const (
 	partFind   = iota // whom A names
 	partChange        // the change, with what it answers; of a merge: the one is gone
-	partAbsorb        // the other has what he had; of GiveAlias: the user has taken it, or not
+	partAbsorb        // the other has what the one had; of GiveAlias: the user has taken it, or not
 	partFindB         // Merge: whom B names
 )
 
@@ -250,7 +250,7 @@ func (w *world) merge(p progress) bool {
 	return true
 }
 
-// absorb completes what merge and identify have begun. The user who takes in is pinned, so he can't be merged away
+// absorb completes what merge and identify have begun. The user who takes in is pinned, and so can't be merged away
 // before.
 func (w *world) absorb(id int32) bool {
 	if id == 0 {
@@ -278,7 +278,7 @@ func (w *world) find(r Ref) *profile {
 	return nil
 }
 
-// early returns the user to whom an alias leads, also while the alias is still on its way to him.
+// early returns the user to whom an alias leads, also while the alias is still on its way there.
 func (w *world) early(r Ref) *profile {
 	if !r.Alias {
 		return nil
@@ -290,7 +290,7 @@ func (w *world) early(r Ref) *profile {
 	return p
 }
 
-// holder returns the user who has the alias, or who takes it along to another one while he is merged.
+// holder returns the user who has the alias, or who takes it along while being merged into another one.
 func (w *world) holder(alias uint8) *profile {
 	for i := range w.profiles {
 		if p := &w.profiles[i]; p.aliases&(1<<alias) != 0 {

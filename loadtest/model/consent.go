@@ -41,7 +41,7 @@ func (s *State) kindOf(group string) int {
 	return phone
 }
 
-// setOfUser changes a state for a user: his own, and that of his address.
+// setOfUser changes a state for a user: the user's own, and that of the user's address.
 func (s *State) setOfUser(i int, group, state string) {
 	r := register{state, s.tick()}
 	u := &s.users[i]
@@ -92,9 +92,9 @@ func (s *State) ofAddress(kind int, address, group string) register {
 	return register{}
 }
 
-// setContact gives a user an address, another one, or none (""). He keeps what held for him in the groups by the
-// address that he leaves; the email state starts anew with another email. A first email does not count as another one
-// (the contract leaves that open: "no opt-out is lost").
+// setContact gives a user an address, another one, or none (""). The user keeps what held in the groups by the old
+// address; the email state starts anew with another email. A first email does not count as another one (the contract
+// leaves that open: "no opt-out is lost").
 func (s *State) setContact(i, kind int, address string) {
 	u := &s.users[i]
 	if u.contacts[kind].address == address {

@@ -161,7 +161,7 @@ func (g *generator) ways(i int) (list []func(map[string]any)) {
 	for _, a := range u.aliases {
 		put("user_alias", map[string]any{"alias_label": a.Label, "alias_name": g.mark(a.Name)})
 	}
-	for k := range g.state.users { // his own svc_id, and those of whom he has taken in
+	for k := range g.state.users { // the user's own svc_id, and those of users taken in
 		if v := &g.state.users[k]; v.svc != "" && g.state.heirOf(k) == i {
 			put("svc_id", "svc#"+v.birth)
 		}

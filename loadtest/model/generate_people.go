@@ -80,9 +80,9 @@ func (g *generator) identifier() map[string]any {
 }
 
 // merge makes a request of /users/merge. It leaves out some users unless they have an attribute of their own, which
-// shows where their data is. One is a user whom the request merges already: while his data is on its way to one user,
-// he would seem to have been merged into the other one, where none of it shows. The other is a user with an address:
-// until his data has arrived, of which nothing would tell, the address still names him.
+// shows where their data is. One is a user whom the request merges already: while the data is on its way to one user,
+// the merged user would seem to have been merged into the other one, where none of it shows. The other is a user with
+// an address: until the data has arrived, of which nothing would tell, the address still names the merged user.
 func (g *generator) merge() *Request {
 	list, merged := []any{}, []int{}
 	for range pick(g, 1, 1, 1, 2, 3) {

@@ -55,8 +55,8 @@ func (s *State) named(v any) int {
 	return s.chosen(phone, o)
 }
 
-// mergeNow does one merge. A user who is gone by then is not merged once more, and his heir stands in for the user who
-// was to be kept.
+// mergeNow does one merge. A user who is gone by then is not merged once more; where the user who was to be kept is
+// gone, the heir is kept.
 func (s *State) mergeNow(p pair) {
 	to := s.heirOf(p.to)
 	if s.users[p.from].gone || to == nobody || p.from == to {
@@ -66,10 +66,11 @@ func (s *State) mergeNow(p pair) {
 	s.absorb(p.from, to)
 }
 
-// taken are the reserved attributes that the kept user takes over when he has none.
+// taken are the reserved attributes that the kept user takes over when the user has none.
 var taken = []string{"first_name", "last_name", "gender", "dob", "time_zone", "home_city", "country", "language"}
 
-// takeOver gives the kept user what he lacks, and adds up what is counted. It leaves out the email, and all states.
+// takeOver gives the kept user what is missing there, and adds up what is counted. It leaves out the email, and all
+// states.
 func (s *State) takeOver(from, to int) {
 	a, b := &s.users[from], &s.users[to]
 	for _, name := range taken {
@@ -96,7 +97,7 @@ func (s *State) takeOver(from, to int) {
 	}
 }
 
-// absorb finishes the merged user: his aliases become the kept one's.
+// absorb finishes the merged user, whose aliases become the kept one's.
 func (s *State) absorb(from, to int) {
 	aliases := s.users[from].aliases
 	s.remove(from, to)

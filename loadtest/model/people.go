@@ -26,8 +26,8 @@ func (s *State) aliasNew(body map[string]any) Answer {
 	})
 }
 
-// aliasUpdate does /users/alias/update. A user may have two names under a label, after a merge; he may get the one in
-// the place of the other.
+// aliasUpdate does /users/alias/update. A user who has two names under a label, after a merge, may get the one in the
+// place of the other.
 func (s *State) aliasUpdate(body map[string]any) Answer {
 	return s.each(body, []string{"alias_updates"}, func(_ string, o map[string]any) bool {
 		was, next := Alias{text(o, "alias_label"), text(o, "old_alias_name")},
@@ -83,7 +83,8 @@ func (s *State) identifyAs(i int, id string, all bool) {
 	s.absorb(i, owner)
 }
 
-// takeEmail gives the kept user the email when he has none, and no mark of spam: the contract lists the email alone.
+// takeEmail gives the kept user the email when that user has none, and no mark of spam: the contract lists the email
+// alone.
 func (s *State) takeEmail(from, to int) {
 	a, b := &s.users[from], &s.users[to]
 	if b.contacts[email].address != "" {

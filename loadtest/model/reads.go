@@ -90,8 +90,8 @@ func (s *State) readExport(ask, body map[string]any, areas Areas) string {
 	return s.matchUsers(list, seen, areas)
 }
 
-// matchUsers compares each user with what the export says of him. A user without a svc_id is recognized by his names,
-// or else by all that he has.
+// matchUsers compares each user with what the export says of that user. A user without a svc_id is recognized by the
+// names, or else by everything that the export shows.
 func (s *State) matchUsers(list []int, seen []any, areas Areas) string {
 	for _, i := range list {
 		at := slices.IndexFunc(seen, func(v any) bool { return s.isHim(i, v.(map[string]any)) })
@@ -130,7 +130,7 @@ func (s *State) isHim(i int, seen map[string]any) bool {
 	return false
 }
 
-// learn takes over the svc_id of a user: it is his for ever, and nobody else's.
+// learn takes over the svc_id of a user: it stays with that user for ever, and nobody else has it.
 func (s *State) learn(i int, svc string) string {
 	for k := range s.users {
 		if k != i && s.users[k].svc == svc {

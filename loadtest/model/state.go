@@ -44,10 +44,10 @@ type Alias struct{ Label, Name string }
 
 // User is a user who exists or has existed.
 type User struct {
-	birth    string // the step he was born in, and how many were born in it before him
+	birth    string // the step of birth, and how many were born in it before
 	svc      string // "" until an answer has shown it
 	gone     bool
-	heir     int // who has taken him in, -1: nobody
+	heir     int // who has taken this user in, -1: nobody
 	external string
 	aliases  []Alias
 	touched  int64 // last update
@@ -64,7 +64,7 @@ type User struct {
 // contact is an address that a user has: "" is none.
 type contact struct {
 	address string // folded
-	since   int64  // when he got it: J of the contract
+	since   int64  // when the user got it: J of the contract
 }
 
 // summary of the events of a name, or of the purchases of a product. Times are as the export writes them, so their
@@ -159,8 +159,8 @@ func (s *State) byAlias(a Alias) int {
 	return nobody
 }
 
-// bySvc finds the user who has that id himself, for reads; bySvcFollowing finds the one who has taken him in, for what
-// is written.
+// bySvc finds the user who has that id now, for reads; bySvcFollowing also finds the heir of a user who had it, for
+// what is written.
 func (s *State) bySvc(svc string) int {
 	for i := range s.users {
 		if s.users[i].svc == svc && svc != "" {
@@ -182,7 +182,7 @@ func (s *State) bySvcFollowing(svc string) int {
 	return nobody
 }
 
-// heirOf returns the user, or the one who has taken him in, or nobody when that one was deleted.
+// heirOf returns the user, or the user's heir after a merge, or nobody when the heir was deleted.
 func (s *State) heirOf(i int) int {
 	for i != nobody && s.users[i].gone {
 		i = s.users[i].heir
@@ -229,7 +229,7 @@ func (s *State) addAlias(i int, a Alias) {
 	s.aliases[a] = i
 }
 
-// remove takes a user away, with his names. heir is the user who has taken him in.
+// remove takes a user away, with all names. heir is the user who takes in the removed one.
 func (s *State) remove(i, heir int) {
 	u := &s.users[i]
 	u.gone, u.heir = true, heir

@@ -93,7 +93,7 @@ func (s *State) apply(array string, o map[string]any) (unmet int) {
 	return 0
 }
 
-// meant returns the user whom an object of /users/track means, and makes him when necessary.
+// meant returns the user whom an object of /users/track means, and makes the user when necessary.
 func (s *State) meant(o map[string]any) int {
 	only, said := o["_update_existing_only"].(bool)
 	if id, ok := o["external_id"].(string); ok {
