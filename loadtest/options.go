@@ -57,8 +57,8 @@ type Options struct {
 	// Ledger keeps account of what was acknowledged; Run returns it.
 	Ledger bool `json:"ledger,omitempty"`
 	// Atomic keeps a ledger in which each request writes the same AtomicUsers users, which belong to its connection, so
-	// that a request that was applied by half shows. A request without an answer ends the service of its users: others
-	// take their place.
+	// that a request that was applied partially shows. A request without an answer ends the service of its users:
+	// others take their place.
 	Atomic bool `json:"atomic,omitempty"`
 	// AtomicUsers is the number of users in each such request. Default the length of the longest array.
 	AtomicUsers int `json:"atomic_users,omitempty"`
