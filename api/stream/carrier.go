@@ -23,7 +23,7 @@ type cursor struct {
 	Position  uint64 `json:"position"`   // everything up to here is delivered
 	// Pending, if greater than Position, is the end of a delivery that is partially done, or about to begin.
 	Pending uint64 `json:"pending,omitempty"`
-	// choice is that of the pending delivery: the stream may choose something else by the time the delivery is repeated.
+	// choice is that of the pending delivery: the stream may choose something else by the time it is repeated.
 	choice
 	Events      int64 `json:"events"`
 	Files       int64 `json:"files"`
