@@ -130,11 +130,7 @@ func makePlan(code int) *plan {
 	if err := m.addRegions(code, names); err != nil {
 		return m.plan
 	}
-	var start []position
-	for i, prog := range m.progs {
-		start = m.reach(start, uint32(i), uint32(prog.Start))
-	}
-	root := m.node(start, 0)
+	root := m.node(m.start(), 0)
 	m.plan.nodes[planRoot] = m.plan.nodes[root]
 	return m.plan
 }
@@ -203,6 +199,14 @@ func (m *planMaker) pattern(text string, open bool) (index int, err error) {
 	}
 	m.progs, m.open = append(m.progs, prog), append(m.open, open)
 	return len(m.progs) - 1, nil
+}
+
+// start returns the positions before the first digit.
+func (m *planMaker) start() (at []position) {
+	for i, prog := range m.progs {
+		at = m.reach(at, uint32(i), uint32(prog.Start))
+	}
+	return at
 }
 
 // reach appends to at the positions that pc leads to without consuming a digit.
@@ -307,9 +311,12 @@ func (m *planMaker) matchesWhole(at []position, pattern int) bool {
 // digits they start with or, for a region without leading digits, that has a kind of number for them.
 func (m *planMaker) isNumber(at []position, n int) bool {
 	for _, r := range m.regions {
+		if r.leading >= 0 && !m.matches(at, r.leading) {
+			continue
+		}
 		hasKind := m.isOf(at, r.general, n) &&
 			slices.ContainsFunc(r.kinds, func(k kind) bool { return m.isOf(at, k, n) })
-		if hasKind || r.leading >= 0 && m.matches(at, r.leading) {
+		if hasKind || r.leading >= 0 {
 			return hasKind
 		}
 	}

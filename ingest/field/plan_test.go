@@ -64,6 +64,33 @@ func TestPlansSayWhatTheLibrarySays(t *testing.T) {
 	}
 }
 
+// A region that is told by leading digits has no number without them, whatever its kinds of numbers match.
+func TestLeadingDigits(t *testing.T) {
+	m := &planMaker{prefix: -1}
+	pattern := func(text string, open bool) int {
+		index, err := m.pattern(text, open)
+		require.NoError(t, err)
+		return index
+	}
+	leading, all := pattern("1", true), kind{pattern: pattern(`[123]\d`, false)}
+	isNumber := func(digits string) bool {
+		at := m.start()
+		for _, digit := range digits {
+			at = m.follow(at, digit)
+		}
+		return m.isNumber(m.tidy(at), len(digits))
+	}
+	m.regions = []region{{leading: leading, general: all, kinds: []kind{all}}}
+	require.True(t, isNumber("12"))
+	require.False(t, isNumber("22"))
+	m.regions = append(m.regions, region{leading: -1, general: all, kinds: []kind{{pattern: pattern(`2\d|13`, false)}}})
+	require.True(t, isNumber("12"))
+	require.True(t, isNumber("22"), "it is of the second region")
+	require.False(t, isNumber("32"))
+	m.regions[0].kinds = nil
+	require.False(t, isNumber("13"), "it is of the first region")
+}
+
 // wander returns prefix and the digits of a random walk that rarely leaves the plan.
 func (p *plan) wander(r *rand.Rand, prefix []byte) []byte {
 	digits := slices.Clone(prefix)
