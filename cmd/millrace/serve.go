@@ -367,9 +367,7 @@ func (c *serveCommand) tryInner() error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", of.flag, err)
 		}
-		if err := l.Close(); err != nil {
-			return fmt.Errorf("%s: %w", of.flag, err)
-		}
+		defer l.Close() // when all are tried: two may be one
 	}
 	return nil
 }

@@ -153,6 +153,9 @@ func TestFlagsAreRefused(t *testing.T) {
 	fresh := filepath.Join(dir, "fresh")
 	refusedHere(t, "serve", "--data", fresh, "--listen", "127.0.0.1:0", "--admin", taken.Addr().String())
 	refusedHere(t, "serve", "--data", fresh, "--listen", "127.0.0.1:0", "--admin", "off", "--bootstrap", broken)
+	both := testaddr.Free(t)
+	says := refusedHere(t, "serve", "--data", fresh, "--listen", "127.0.0.1:0", "--admin", both, "--console", both)
+	require.Contains(t, says, "--console: listen tcp "+both+": bind: address already in use")
 	require.NoDirExists(t, filepath.Join(fresh, "state"), "what is wrong is known before anything is opened")
 }
 
