@@ -28,7 +28,9 @@ type client struct {
 	pace     pace
 	logger   *slog.Logger
 
-	away  atomic.Bool // it was said that the server is
+	away     atomic.Bool  // it was said that the server is
+	answered atomic.Int64 // when it has answered last, Unix ns
+
 	taken atomic.Bool // a request was not turned away for its key alone: rows may have taken effect by it
 }
 
@@ -119,14 +121,17 @@ var errBegunElsewhere = errors.New("the server has had this file within the last
 const awayFor = time.Second
 
 // sayWhetherAway says once that the server has been out of reach or busy for a while, and why, and once that it is
-// back.
+// back. While it answers others, which is how one that is near its bounds goes on, it isn't away.
 func (c *client) sayWhetherAway(again bool, failing time.Time, why error) {
-	switch {
-	case !again:
+	if !again {
+		c.answered.Store(time.Now().UnixNano())
 		if c.away.Swap(false) {
 			c.logger.Info("the server answers again")
 		}
-	case !failing.IsZero() && time.Since(failing) >= awayFor && c.away.CompareAndSwap(false, true):
+		return
+	}
+	silent := min(time.Since(failing), time.Since(time.Unix(0, c.answered.Load())))
+	if !failing.IsZero() && silent >= awayFor && c.away.CompareAndSwap(false, true) {
 		c.logger.Warn("the server can't be reached or is busy; trying again", "for_up_to", c.patience.String(),
 			"error", why)
 	}

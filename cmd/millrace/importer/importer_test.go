@@ -443,6 +443,11 @@ func TestServerOutOfReach(t *testing.T) {
 		require.Empty(t, said(), "it was said")
 		c.sayWhetherAway(false, since, nil)
 		require.Contains(t, said(), "the server answers again")
+		c.sayWhetherAway(true, since, syscall.ECONNREFUSED)
+		require.Empty(t, said(), "another request was answered a moment ago")
+		time.Sleep(awayFor)
+		c.sayWhetherAway(true, since, syscall.ECONNREFUSED)
+		require.Contains(t, said(), "can't be reached")
 	})
 }
 
