@@ -37,8 +37,8 @@ func (i *importer) file(ctx context.Context, from *found) error {
 		return err
 	}
 	err = j.send(ctx)
-	if err != nil && j.isNew && j.state.Counts.Rows == 0 && !i.client.taken.Load() {
-		err = errors.Join(err, i.states.forget(j.state)) // so that it may be begun with another key
+	if err != nil && j.isNew && !i.client.taken.Load() {
+		err = errors.Join(err, j.forget()) // so that it may be begun with another key
 	}
 	i.report.add(j.state.Counts)
 	switch {
@@ -182,6 +182,13 @@ func (j *job) begin(ctx context.Context) error {
 	j.state, j.begun = s, s.Next
 	j.keyHead = s.keyHead()
 	return errors.Join(j.states.save(s), j.refused.forget())
+}
+
+// forget has a file be as it was before it was begun.
+func (j *job) forget() error {
+	j.state.Counts = Counts{}
+	j.refused.size = j.refused.before
+	return errors.Join(j.refused.forget(), j.states.forget(j.state))
 }
 
 func (j *job) newState(name, hash string) *state {

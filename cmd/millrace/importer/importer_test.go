@@ -403,6 +403,18 @@ func TestWrongKey(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Counts{Rows: 1, Taken: 1}, report.Counts)
 
+	// Nor has it when rows were refused that are not sent.
+	require.NoError(t, os.Remove(path))
+	o.Connections, o.Objects, o.Malformed = 1, 1, "row"
+	path = write(t, filepath.Join(dir, "c.ndjson"), strings.Repeat("no row\n", 4)+`{"external_id":"u","k":1}`)
+	before, err := run("wrong")
+	require.ErrorContains(t, err, "Invalid API key: wron…")
+	report, err = run("right")
+	require.NoError(t, err)
+	require.Zero(t, before.Counts)
+	require.Equal(t, Counts{Rows: 5, Taken: 1, Refused: 4}, report.Counts)
+	require.Len(t, refusedRows(t, path), 4)
+
 	// What another key may have done something with stays that key's.
 	require.NoError(t, os.Remove(path))
 	write(t, filepath.Join(dir, "b.ndjson"), `{"external_id":"u","k":2}`)

@@ -17,9 +17,10 @@ const refusedEnding = ".refused.ndjson"
 // refusedFile has the rows of a file that were refused, with reasons: once repaired, they can be taken from there as
 // they are.
 type refusedFile struct {
-	path string
-	file refusedOutput // nil: not opened yet
-	size int64
+	path   string
+	file   refusedOutput // nil: not opened yet
+	size   int64
+	before int64 // size when this run began
 }
 
 // refusedOutput is the file itself.
@@ -43,11 +44,11 @@ func openRefused(path string, s *state) (*refusedFile, error) {
 	if s.Refused < 0 || s.Refused > info.Size() {
 		s.Refused = info.Size()
 	}
-	r.size = s.Refused
+	r.size, r.before = s.Refused, s.Refused
 	return r, nil
 }
 
-// forget removes what follows the last note, and will come again.
+// forget takes out what stands behind size, and will come again.
 func (r *refusedFile) forget() error {
 	if info, err := os.Stat(r.path); err != nil || info.Size() <= r.size {
 		return nil

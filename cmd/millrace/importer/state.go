@@ -134,7 +134,7 @@ func (s *states) hasLater(than *state) bool {
 
 func (s *states) add(one *state) { s.byName[one.Name] = append(s.byName[one.Name], one) }
 
-// forget has a file be as it was before it was begun.
+// forget has it that a file wasn't begun.
 func (s *states) forget(one *state) error {
 	s.byName[one.Name] = slices.DeleteFunc(s.byName[one.Name], func(other *state) bool { return other == one })
 	return os.Remove(filepath.Join(s.dir, one.fileName()))
