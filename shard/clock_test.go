@@ -44,6 +44,25 @@ func TestClockWasAhead(t *testing.T) {
 	}
 }
 
+// When the system's clock jumps ahead, requests whose answers are kept are still known: by that clock their day is over,
+// and they would be done again.
+func TestAnswersOutliveAClockThatJumps(t *testing.T) {
+	o, now := testOptions(vfs.NewMem()), time.Now()
+	o.Now = func() time.Time { return now }
+	e := openTest(t, o)
+	e.clock.Steady = func() time.Duration { return 0 }
+	b := e.NewBatch(1, 0)
+	b.ReplaceAnswer([]byte("key"), [32]byte{}, 201, []byte("done"))
+	require.NoError(t, b.Commit())
+	b.Release()
+	now = now.Add(365 * 24 * time.Hour)
+	require.NoError(t, e.Sweep())
+	a, ok, err := e.Answer(1, []byte("key"))
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Equal(t, "done", string(a.Body))
+}
+
 // A clock that was ahead by less goes on: stamps rise from where they were.
 func TestClockWasAheadByLittle(t *testing.T) {
 	fs := vfs.NewMem()

@@ -130,7 +130,7 @@ func openCluster(t *testing.T, seed uint64, o clusterOptions) *testCluster {
 			o.engine(&bounds)
 		}
 		n.coord = coord(NewCoordinator(CoordinatorOptions{
-			Secret: testSecret, Clock: n.clock, Nodes: &testMesh{n}, CommitTimeout: 3 * patient, LeaderWait: patient, Now: n.clock.Now,
+			Secret: testSecret, Clock: n.clock, Nodes: &testMesh{n}, CommitTimeout: 3 * patient, LeaderWait: patient,
 			MaxInflightBytes: bounds.MaxInflightBytes, MaxMergesWaiting: bounds.MaxMergesWaiting, Logger: bounds.Logger,
 		}))
 		n.coordinator.Store(n.coord.Coordinator)

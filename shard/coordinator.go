@@ -34,8 +34,7 @@ type CoordinatorOptions struct {
 	// MaxMergesWaiting bounds the merges of users that were committed and are not yet done, as far as this node's
 	// replicas have them in hand. Default 100,000.
 	MaxMergesWaiting int64
-	Now              func() time.Time // default time.Now
-	Logger           *slog.Logger     // default slog.Default()
+	Logger           *slog.Logger // default slog.Default()
 }
 
 // EnsureDefaults fills in the fields that are not set.
@@ -52,9 +51,6 @@ func (o *CoordinatorOptions) ensureBounds() {
 	}
 	o.MaxInflightBytes = orDefault(o.MaxInflightBytes, 256<<20)
 	o.MaxMergesWaiting = orDefault(o.MaxMergesWaiting, 100_000)
-	if o.Now == nil {
-		o.Now = time.Now
-	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
@@ -265,8 +261,7 @@ func Open(o Options) (*Coordinator, error) {
 	o.EnsureDefaults()
 	clock := &stamp.Clock{Now: o.Now, MaxOffset: o.MaxClockOffset, Logger: o.Logger}
 	co := CoordinatorOptions{
-		Clock: clock, MaxInflightBytes: o.MaxInflightBytes, MaxMergesWaiting: o.MaxMergesWaiting, Now: o.Now,
-		Logger: o.Logger,
+		Clock: clock, MaxInflightBytes: o.MaxInflightBytes, MaxMergesWaiting: o.MaxMergesWaiting, Logger: o.Logger,
 	}
 	co.ensureBounds()
 	c := newCoordinator(co)

@@ -88,7 +88,7 @@ type Answer struct {
 // Answer returns the answer that is kept under key and not older than a day, once everything that it answers for is
 // visible: it may have been kept just before a crash. Errors: those of Batch.Commit.
 func (c *Coordinator) Answer(workspace uint32, key []byte) (a Answer, ok bool, err error) {
-	oldest := c.opts.Now().UnixMicro() - replica.AnswerLife.Microseconds()
+	oldest := c.clock.Time().UnixMicro() - replica.AnswerLife.Microseconds()
 	err = c.walk(c.hasher.Number(workspace, op.NoID, key), workspace, op.NoID, key, func(_ uint64, blob []byte) {
 		if profile.Kind(blob) != entries.KindAnswer || profile.Created(blob) < oldest {
 			return

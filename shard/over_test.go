@@ -26,7 +26,7 @@ func openEngine(o replica.EngineOptions) (*Engine, error) {
 
 // over is a replica of a group with a coordinator that reads what it has.
 func over(r *replica.Replica) *Engine {
-	c := newCoordinator(CoordinatorOptions{Clock: r.Clock(), Now: r.Clock().Now})
+	c := newCoordinator(CoordinatorOptions{Clock: r.Clock()})
 	c.nodes, c.sole, c.hasher = alone{c}, r, r.Hasher()
 	return &Engine{c, r, r.Hasher(), r.Clock()}
 }

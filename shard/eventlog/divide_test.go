@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
@@ -20,6 +21,7 @@ import (
 // still is an engine whose log begins behind a position, and has nothing yet.
 type still struct{ at uint64 }
 
+func (s still) Time() time.Time                                                  { return time.Now() }
 func (s still) ReadLog(uint64, uint64, func(uint64, uint32, []byte) error) error { return nil }
 func (s still) HoldLog(string, uint64)                                           {}
 func (s still) FirstPosition() uint64                                            { return s.at + 1 }

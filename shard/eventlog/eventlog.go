@@ -61,8 +61,10 @@ var (
 	ErrClosed = errors.New("event log: closed")
 )
 
-// Source is the replica whose log is packed; *replica.Replica is one.
+// Source is the replica whose log is packed; *replica.Replica is one. Time is that of its stamps, by which events grow
+// old: the system's clock might jump ahead by years, and take with it all that is kept.
 type Source interface {
+	Time() time.Time
 	ReadLog(from, to uint64, f func(position uint64, count uint32, payload []byte) error) error
 	HoldLog(name string, from uint64)
 	FirstPosition() uint64
@@ -103,8 +105,7 @@ type Options struct {
 	DeleteWithin time.Duration
 	// Interval is how often the background worker looks for something to do. Default 1 s.
 	Interval time.Duration
-	Logger   *slog.Logger     // default slog.Default()
-	Now      func() time.Time // default time.Now
+	Logger   *slog.Logger // default slog.Default()
 
 	tailBytes int64 // how much of the log is read at a time; default 16 MiB
 	groupRows int   // for blocks.Writer
@@ -126,9 +127,6 @@ func (o *Options) EnsureDefaults() {
 	o.groupRows = cmp.Or(o.groupRows, blocks.DefaultGroupRows)
 	if o.Logger == nil {
 		o.Logger = slog.Default()
-	}
-	if o.Now == nil {
-		o.Now = time.Now
 	}
 }
 

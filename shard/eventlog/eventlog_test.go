@@ -318,6 +318,23 @@ func TestRetention(t *testing.T) {
 	w.requireExact()
 }
 
+// What grows old does so by the clock of the stamps: when the system's clock jumps ahead, as after a wrong answer about
+// the time, nothing is gone that can't be brought back.
+func TestNothingExpiresByAClockThatJumps(t *testing.T) {
+	w := newWorld(t, vfs.NewMem(), manual())
+	w.e.Replica().Clock().Steady = func() time.Duration { return 0 } // what the clock moves by is a jump
+	w.commitMore(40, 9)
+	w.pack()
+	w.commitMore(10, 9)
+	blocks := w.l.Stats().Blocks
+	w.clock.move(365 * 24 * time.Hour)
+	require.NoError(t, w.l.maintain(true))
+	require.Equal(t, blocks, w.l.Stats().Blocks)
+	w.pack() // and what isn't packed becomes a block all the same
+	w.clock.move(-365 * 24 * time.Hour)
+	w.requireExact()
+}
+
 func TestWorkerPacksWhenItIsDue(t *testing.T) {
 	o := busy()
 	o.BlockBytes, o.PackAfter = testsize.Short[int64](1<<20, 1<<18), time.Minute

@@ -314,7 +314,7 @@ func (l *Log) Waits(position uint64, workspace uint32) time.Time {
 		}
 	}
 	if applied > position {
-		return l.opts.Now()
+		return l.src.Time()
 	}
 	return time.Time{}
 }

@@ -97,7 +97,7 @@ func (w *world) openLog(o Options) {
 	if o.FS == nil {
 		o.FS = w.fs
 	}
-	o.Dir, o.Logger, o.Now = "data/events", quiet(), w.clock.now
+	o.Dir, o.Logger = "data/events", quiet()
 	if o.groupRows == 0 {
 		o.groupRows = 20 // so that a block has several
 	}

@@ -45,7 +45,7 @@ func (w *world) openRefused() error {
 	e, err := shard.Open(engineOptions(w.fs, w.clock.now))
 	require.NoError(w.t, err)
 	o := manual()
-	o.FS, o.Dir, o.Logger, o.Now = w.fs, eventsDir, quiet(), w.clock.now
+	o.FS, o.Dir, o.Logger = w.fs, eventsDir, quiet()
 	_, err = Open(e.Replica(), o)
 	require.Error(w.t, err)
 	require.NoError(w.t, e.Close())

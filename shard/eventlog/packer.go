@@ -227,7 +227,7 @@ func (l *Log) toPack(all bool) (due, isOld bool, err error) {
 	if err != nil {
 		return false, false, err
 	}
-	isOld = all || l.opts.Now().Sub(time.UnixMicro(oldest)) >= l.opts.PackAfter
+	isOld = all || l.src.Time().Sub(time.UnixMicro(oldest)) >= l.opts.PackAfter
 	b := p.eventBytes.load()
 	return isOld || b == 0 || float64(to-l.packed)*b >= float64(l.opts.BlockBytes), isOld, nil
 }
@@ -315,7 +315,7 @@ func (l *Log) commit() error {
 	deleted := l.deleted.Load()
 	l.mu.Unlock()
 	s.finish(dropped, deleted)
-	expired := time.UnixMicro(s.newest).Before(l.opts.Now().Add(-l.opts.Retention))
+	expired := time.UnixMicro(s.newest).Before(l.src.Time().Add(-l.opts.Retention))
 	var b *block
 	if len(s.List) > 0 && !expired {
 		if b, err = l.writeBlock(&s.Rows, s.first, s.last); err != nil {
@@ -413,7 +413,7 @@ func (l *Log) maintain(now bool) error {
 	}
 	l.pack.pace.begin(l.stop, now)
 	defer l.pack.pace.end()
-	l.pack.rewritten = l.opts.Now()
+	l.pack.rewritten = l.src.Time()
 	return l.rewrite()
 }
 
@@ -431,15 +431,15 @@ func (l *Log) expireFirst(now bool) (due bool, err error) {
 	defer l.mu.Unlock()
 	for _, d := range l.ledger {
 		due = due || d.position <= l.packed &&
-			(now || l.opts.Now().Sub(time.UnixMicro(d.accepted)) >= l.opts.DeleteWithin/2)
+			(now || l.src.Time().Sub(time.UnixMicro(d.accepted)) >= l.opts.DeleteWithin/2)
 	}
 	// A damaged block leaves deletions behind.
-	return due && (now || l.opts.Now().Sub(l.pack.rewritten) >= l.opts.DeleteWithin/4), nil
+	return due && (now || l.src.Time().Sub(l.pack.rewritten) >= l.opts.DeleteWithin/4), nil
 }
 
 // expire removes the blocks whose newest event was accepted longer ago than the retention time.
 func (l *Log) expire() error {
-	limit := l.opts.Now().Add(-l.opts.Retention)
+	limit := l.src.Time().Add(-l.opts.Retention)
 	l.mu.Lock()
 	var old []*block
 	for _, b := range l.blocks {

@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"millrace/shard/machine"
 	"millrace/shard/stamp"
@@ -98,6 +99,9 @@ func (e *Replica) Await(done <-chan struct{}) error {
 
 // Clock makes the stamps of this node.
 func (e *Replica) Clock() *stamp.Clock { return e.clock }
+
+// Time is the time by which stamps are given; see stamp.Clock.
+func (e *Replica) Time() time.Time { return e.clock.Time() }
 
 // Log is the log that the replica follows. Only its owner may close it, or put anything into it.
 func (e *Replica) Log() Log { return e.log }

@@ -29,12 +29,12 @@ type Clock struct {
 	Now       func() time.Time // default time.Now
 	MaxOffset time.Duration    // default DefaultMaxClockOffset
 	Logger    *slog.Logger     // default slog.Default()
+	// Steady is the steady clock. Default: Go's, which is a part of what time.Now returns.
+	Steady func() time.Duration
 
 	last   atomic.Int64
 	anchor atomic.Pointer[anchor]
 	warned atomic.Int64 // Unix ns of the last warning
-	// steady is the steady clock; nil: Go's, which is a part of what Now returns.
-	steady func() time.Duration
 	// slept is how long the machine was suspended since it was booted: the steady clock stands still then. nil: what
 	// the system says.
 	slept func() time.Duration
@@ -118,8 +118,8 @@ func (c *Clock) Time() time.Time {
 		return t
 	}
 	elapsed := t.Sub(anchor.Time)
-	if c.steady != nil {
-		elapsed = c.steady() - anchor.steady
+	if c.Steady != nil {
+		elapsed = c.Steady() - anchor.steady
 	}
 	expected := anchor.Add(elapsed)
 	jump := time.Duration(t.UnixMicro()-expected.UnixMicro()) * time.Microsecond
@@ -158,8 +158,8 @@ func (c *Clock) suspended() time.Duration {
 
 func (c *Clock) believe(t time.Time) {
 	a := &anchor{Time: t, slept: c.suspended()}
-	if c.steady != nil {
-		a.steady = c.steady()
+	if c.Steady != nil {
+		a.steady = c.Steady()
 	}
 	c.anchor.Store(a)
 }

@@ -22,7 +22,7 @@ func TestClockJumps(t *testing.T) {
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	b := &brokenClock{system: begin}
 	c := &Clock{Now: func() time.Time { return b.system }, MaxOffset: time.Minute, Logger: slog.New(slog.DiscardHandler),
-		steady: func() time.Duration { return b.steady }, slept: func() time.Duration { return b.slept }}
+		Steady: func() time.Duration { return b.steady }, slept: func() time.Duration { return b.slept }}
 	at := func() time.Duration { return time.UnixMicro(c.Next(1)).Sub(begin).Truncate(time.Second) }
 	require.Zero(t, at())
 
