@@ -25,6 +25,7 @@ import (
 	"millrace/shard/cluster"
 	"millrace/shard/eventlog"
 	"millrace/shard/op"
+	"millrace/shard/stamp"
 	"millrace/wal/quorum"
 )
 
@@ -69,6 +70,9 @@ type nodeOptions struct {
 	census  *census.Options   // nil: consent is not counted
 	console console.Options
 	cluster *cluster.Options // nil: the server is alone
+	// clock is the clock of everything in the node, so that nothing follows a jump of the system's clock and takes what
+	// it keeps for expired. Default: the system's clock within the engine's bound.
+	clock *stamp.Clock
 
 	keeper *keeper // see openKeeper
 }
@@ -79,11 +83,12 @@ func openNode(ctx context.Context, o nodeOptions) (*node, error) {
 	if err := o.decoder.Validate(); err != nil {
 		return nil, err
 	}
+	o.setClock()
 	n := &node{backups: newBackups(o.engine.Logger), log: o.engine.Logger}
 	n.openLive(&o)
 	n.control = control.New(control.Options{
 		Prepare: func(w *control.Workspace) any { return forIngest(w) },
-		Now:     nowMillis,
+		Now:     o.nowMillis,
 		Logger:  o.engine.Logger,
 	})
 	open := n.openAlone
@@ -135,7 +140,21 @@ func openNode(ctx context.Context, o nodeOptions) (*node, error) {
 	return n, nil
 }
 
-func nowMillis() int64 { return time.Now().UnixMilli() }
+// setClock gives all rooms the same clock.
+func (o *nodeOptions) setClock() {
+	if o.clock == nil {
+		o.clock = &stamp.Clock{MaxOffset: o.engine.MaxClockOffset, Logger: o.engine.Logger}
+	}
+	o.engine.Now, o.door.Now, o.console.Now = o.clock.Time, o.nowMillis, o.nowMillis
+	if o.refused != nil {
+		o.refused.Now = o.nowMillis
+	}
+	if o.cluster != nil {
+		o.cluster.Engine.Now = o.clock.Time
+	}
+}
+
+func (o *nodeOptions) nowMillis() int64 { return o.clock.Time().UnixMilli() }
 
 // openAlone opens engine and event log on the data directory.
 func (n *node) openAlone(_ context.Context, o *nodeOptions) error {

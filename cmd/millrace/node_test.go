@@ -3,13 +3,17 @@ package main
 import (
 	"io"
 	"log/slog"
+	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"millrace/api"
+	refusals "millrace/api/refused"
 	"millrace/shard"
+	"millrace/shard/stamp"
 )
 
 // A stop stores when each key was last used. A disk that has no room for it makes that a warning, and the stop still is
@@ -40,14 +44,44 @@ func TestStopWithUsageThatIsNotStored(t *testing.T) {
 	require.ErrorIs(t, n.close(), shard.ErrClosed)
 }
 
+// When the system's clock jumps ahead, nothing that was refused is old by that.
+func TestNothingExpiresByAClockThatJumps(t *testing.T) {
+	dir := t.TempDir()
+	var jump atomic.Int64
+	logger := slog.New(slog.DiscardHandler)
+	n := openNodeAt(t, dir, 0, logger, func(o *nodeOptions) {
+		o.refused = &refusals.Options{Dir: filepath.Join(dir, "refused"), Logger: logger}
+		o.clock = &stamp.Clock{Now: func() time.Time { return time.Now().Add(time.Duration(jump.Load())) },
+			Steady: func() time.Duration { return 0 }, Logger: logger}
+	})
+	defer func() { require.NoError(t, n.close()) }()
+	refuse := func(request string) {
+		n.refused.Offer(refusals.Entry{At: time.Now().UnixMilli(), Request: request, IsRefused: true})
+	}
+	refuse("a")
+	list := func() int {
+		entries, _, err := n.refused.(*refusals.Store).List(t.Context(), refusals.Query{Limit: 10})
+		require.NoError(t, err)
+		return len(entries)
+	}
+	require.Equal(t, 1, list())
+	jump.Store(int64(365 * 24 * time.Hour))
+	refuse("b")
+	require.Equal(t, 2, list())
+}
+
 // openNodeAt opens a node that is alone on a data directory.
-func openNodeAt(t *testing.T, dir string, minFreeBytes byteSize, logger *slog.Logger) *node {
+func openNodeAt(t *testing.T, dir string, minFreeBytes byteSize, logger *slog.Logger, set ...func(*nodeOptions)) *node {
 	t.Helper()
 	c := &serveCommand{Data: dir, MinFreeBytes: minFreeBytes, StreamFileBytes: 1 << 20, StreamFileAfter: time.Minute,
 		StreamRetryMax: time.Minute, StreamMessageBytes: 1 << 20, StreamMessageEvery: time.Minute,
 		StreamRequestTimeout: time.Minute, StreamRefusedBytes: 1 << 20}
-	n, err := openNode(t.Context(), nodeOptions{engine: c.engineOptions(logger), events: c.eventOptions(logger),
-		streams: c.streamOptions(logger), door: api.Options{Logger: logger}})
+	o := nodeOptions{engine: c.engineOptions(logger), events: c.eventOptions(logger),
+		streams: c.streamOptions(logger), door: api.Options{Logger: logger}}
+	for _, f := range set {
+		f(&o)
+	}
+	n, err := openNode(t.Context(), o)
 	require.NoError(t, err)
 	return n
 }

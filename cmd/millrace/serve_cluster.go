@@ -205,7 +205,7 @@ func (n *node) openMember(ctx context.Context, o *nodeOptions) error {
 		return err
 	}
 	n.self = options.Node
-	limiter.Store(ratelimit.NewLimiter(peers{n.cluster, options.Node, limitService}, nowMillis))
+	limiter.Store(ratelimit.NewLimiter(peers{n.cluster, options.Node, limitService}, o.nowMillis))
 	n.engine, n.events, n.ends = n.cluster.Coordinator(), n.cluster, []func() error{n.cluster.Close}
 	n.control.Start(store.Control(n.engine, n.cluster.Spread))
 	o.door.Store, o.door.Limiter, o.admin.Cluster = memberStore{store.Engine(n.engine), n.cluster}, limiter.Load(),
