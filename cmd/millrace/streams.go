@@ -11,7 +11,6 @@ import (
 
 	"millrace/api/stream"
 	"millrace/wal"
-	"millrace/wal/quorum"
 )
 
 // Streams: what goes out of a running server.
@@ -37,10 +36,11 @@ func (n *node) openStreams(o stream.Options) (err error) {
 	return nil
 }
 
-// ledParts returns the event logs of the groups that this node leads.
+// ledParts are the event logs of the groups that this node leads. One that is still taking in what earlier leaders have
+// decided is left out: its log ends before the cursors of streams, and carriers would take it for that of a backup.
 func (n *node) ledParts() (parts []stream.Part) {
 	for _, r := range n.cluster.Replicas() {
-		if r.Events != nil && r.Status.Role == quorum.Leader {
+		if r.Events != nil && r.Leads {
 			parts = append(parts, stream.Part{Group: r.Events.Group(), Events: r.Events})
 		}
 	}

@@ -53,6 +53,28 @@ func TestLeadershipsMoveUnderLoad(t *testing.T) {
 	t.Logf("%d requests acknowledged, %d unknown, %d refused", l.acked, l.unknown, l.refused)
 }
 
+// Who was elected leads once it has what earlier leaders have decided: until then its log may be behind what others
+// know.
+func TestLeadsOnceItHasAll(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1, nil)
+	c.whole()
+	n := c.node(1)
+	g := n.group(1)
+	c.eventually(func() error {
+		if !n.Replicas()[1].Leads {
+			return errors.New("nobody leads")
+		}
+		return nil
+	})
+	g.leads.Store(false) // as it is before OnLead
+	defer g.leads.Store(true)
+	r := n.Replicas()[1]
+	require.Equal(t, uint32(1), r.Group)
+	require.Equal(t, quorum.Leader, r.Status.Role)
+	require.False(t, r.Leads)
+}
+
 // A leader that hands over answers the requests first that it has taken. Those that come meanwhile are for the next
 // leader.
 func TestHandOverAnswersFirst(t *testing.T) {

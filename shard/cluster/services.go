@@ -132,6 +132,8 @@ func (n *Node) Leader(partition uint8) (leader quorum.Node, term uint64) {
 type Replica struct {
 	Group  uint32
 	Status quorum.Status
+	// Leads: it leads, and has all that earlier leaders have decided. By Status it may lead before that.
+	Leads  bool
 	Engine *replica.Replica
 	Events *eventlog.Log // nil: the control group has no events
 }
@@ -141,7 +143,7 @@ type Replica struct {
 func (n *Node) Replicas() (list []Replica) {
 	for g := range n.groups() {
 		if e := g.replica.Load(); e != nil {
-			list = append(list, Replica{g.id, g.log.Status(), e, g.events.Load()})
+			list = append(list, Replica{g.id, g.log.Status(), g.leads.Load(), e, g.events.Load()})
 		}
 	}
 	return list
