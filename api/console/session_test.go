@@ -142,6 +142,20 @@ func TestSessionsAreBounded(t *testing.T) {
 	require.Contains(t, p.text, "2 sessions are open")
 	h.now.Add(time.Hour.Milliseconds())
 	require.Equal(t, 200, b.post(signInPath, "token", adminToken).status)
+	h.signedInAs("a@example.com")
+	require.Equal(t, 200, b.post(signInPath, "token", adminToken).status, "in the place of the browser's own session")
+}
+
+// Who may have no further session gets one in the place of the oldest, also when there are no more of anybody.
+func TestOwnSessionMakesRoom(t *testing.T) {
+	h := openHouse(t, func(o *Options) { o.MaxSessions, o.MaxSessionsOfUser = 2, 1 })
+	for _, name := range []string{"a@example.com", "b@example.com"} {
+		h.provision(name, everything)
+		h.signedInAs(name)
+	}
+	b := h.signedInAs("b@example.com")
+	require.Equal(t, home, b.get(home).path)
+	require.Len(t, h.control.Sessions("b@example.com"), 1)
 }
 
 // Who is deactivated or removed is out with the next request, and doesn't come back with an old session.

@@ -50,24 +50,31 @@ func (c *Control) Sessions(userName string) []*Session {
 	return list
 }
 
-// BeginSession stores a new session; ended ones make room for it.
+// BeginSession stores a new session; those that are over make room. The one with the id before, empty for none, is not
+// counted: the caller ends it next.
 func (c *Control) BeginSession(by Actor, s Session, l SessionLimits) error {
 	return c.do(by, func(d *draft) error {
-		var live []*Session
+		live := 0
+		var own []*Session
 		for _, old := range c.sessions.List("") {
-			if !l.IsOver(old, s.BeganAt) {
-				live = append(live, old)
-			} else if len(d.put) < maxSwept {
+			switch {
+			case old.ID == before:
+			case !l.IsOver(old, s.BeganAt):
+				live++
+				if old.UserName == s.UserName {
+					own = append(own, old)
+				}
+			case len(d.put) < maxSwept:
 				d.set(joinKey(kindSession, "", old.ID), nil)
 			}
 		}
-		if own := c.Sessions(s.UserName); len(own) >= l.MaxOfUser {
-			if oldest := own[len(own)-1]; !l.IsOver(oldest, s.BeganAt) {
-				d.set(joinKey(kindSession, "", oldest.ID), nil)
-			}
+		if len(own) >= l.MaxOfUser {
+			oldest := slices.MinFunc(own, func(a, b *Session) int { return cmp.Compare(a.SeenAt, b.SeenAt) })
+			d.set(joinKey(kindSession, "", oldest.ID), nil)
+			live--
 		}
-		if len(live) >= l.Max {
-			return fmt.Errorf("%w: %d sessions are open, the most that there may be at a time", ErrConflict, len(live))
+		if live >= l.Max {
+			return fmt.Errorf("%w: %d sessions are open, the most that there may be at a time", ErrConflict, live)
 		}
 		if err := d.noteSignIn(s); err != nil {
 			return err

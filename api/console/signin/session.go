@@ -179,7 +179,11 @@ func (s *Sessions) Begin(w http.ResponseWriter, r *http.Request, user *control.S
 	} else {
 		one.UserID, one.UserName, one.UserKey = user.ID, user.UserName, s.users.Key(user)
 	}
-	if err := s.options.Control.BeginSession(p.Actor(r), one, s.limits()); err != nil {
+	before, beforeID := s.WhoIs(r, false), ""
+	if before != nil {
+		beforeID = before.session.ID
+	}
+	if err := s.options.Control.BeginSession(p.Actor(r), one, beforeID, s.limits()); err != nil {
 		return err
 	}
 	if before := s.WhoIs(r, false); before != nil { // the browser forgets the token of that one
