@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -54,6 +55,7 @@ func (i *importer) list(ctx context.Context, w *watcher) (all []found, err error
 			}
 		}
 	}
+	w.forget()
 	return all, nil
 }
 
@@ -238,9 +240,11 @@ func (c *countedReader) blame(f *found, err error) error {
 	return &FileError{f.path, fmt.Errorf("it can't be unpacked, it is damaged or cut short: %w", err)}
 }
 
-// watcher knows which files have been dealt with in their current state, and how long others were left alone.
+// watcher knows which files were looked at as they are, and how long others were left alone. It goes by rounds, and
+// forgets what is gone.
 type watcher struct {
 	settle time.Duration
+	round  int
 	seen   map[string]look
 }
 
@@ -251,6 +255,7 @@ type look struct {
 	etag     string
 	since    time.Time
 	left     bool // taken, or bad
+	round    int  // the last one in which it was there
 }
 
 // settled reports whether a file is to be taken: it has not changed for a while; an object is there as a whole or not
@@ -263,9 +268,16 @@ func (w *watcher) settled(f *found) bool {
 		if w.seen == nil {
 			w.seen = map[string]look{}
 		}
-		w.seen[f.path] = was
 	}
+	was.round = w.round
+	w.seen[f.path] = was
 	return !was.left && (f.object != nil || now.Sub(was.since) >= w.settle)
+}
+
+// forget ends a round: it forgets the files that were not there in it.
+func (w *watcher) forget() {
+	maps.DeleteFunc(w.seen, func(_ string, l look) bool { return l.round < w.round })
+	w.round++
 }
 
 // leave makes a file be skipped until it changes.

@@ -9,11 +9,13 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -721,6 +723,11 @@ func TestSettle(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		require.True(t, w.settled(&found{path: "a", size: 2, modified: at.Add(1)}))
 		require.True(t, w.settled(&found{path: "b", object: &object{}}), "objects are there as a whole or not at all")
+		w.leave("b")
+		w.forget()
+		w.settled(&found{path: "a", size: 2, modified: at.Add(1)})
+		w.forget()
+		require.Equal(t, []string{"a"}, slices.Collect(maps.Keys(w.seen)), "what is gone is forgotten")
 	})
 }
 
