@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"time"
 
 	"millrace/api/call"
 
@@ -178,9 +177,7 @@ func (x *exchange) refuseUnread(err error) {
 		}
 	}
 	x.Ctx.SetConnectionClose()
-	if c, ok := x.Ctx.Conn().(interface{ linger(time.Duration) }); ok {
-		c.linger(x.s.options.ReadTimeout)
-	}
+	linger(x.Ctx, x.s.options.ReadTimeout)
 }
 
 // cutOff reports whether the connection has ended: the stream of a chunked body ends in the same way when its last

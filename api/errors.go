@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"strconv"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -40,16 +41,22 @@ func (x *exchange) FailEngine(err error) {
 	x.Fail(f.Status, f.Text)
 }
 
-// refuse answers a request that can't be read.
+// refuse answers a request that can't be read. Who has sent nothing gets no answer: it might be taken for that to a
+// request that is just on its way.
 func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
 	status, text := fasthttp.StatusBadRequest, "The request is not valid HTTP."
-	path := pathOf(&ctx.Request.Header)
+	path, patience := pathOf(&ctx.Request.Header), s.options.ReadTimeout
 	var small *fasthttp.ErrSmallBuffer
 	var timeout interface{ Timeout() bool }
 	switch {
 	case errors.As(err, &small):
 		status, text = fasthttp.StatusRequestHeaderFieldsTooLarge, textHeaders
 	case errors.As(err, &timeout) && timeout.Timeout():
+		if c, ok := ctx.Conn().(interface{ hasBegun() bool }); ok && !c.hasBegun() {
+			_ = ctx.Conn().Close()
+			return
+		}
+		patience = 0 // it has had that
 		status, text = fasthttp.StatusRequestTimeout, "The request took too long to arrive."
 	}
 	rejectedMalformed.Inc()
@@ -61,6 +68,14 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
 	ctx.Response.Header.SetCanonical(headerRequestID, s.appendRequestID(nil))
 	ctx.SetBody(shape.append(nil, status, text))
 	ctx.SetConnectionClose()
+	linger(ctx, patience)
+}
+
+// linger has the end of a request's connection wait for the client to have sent all; see limitConn.linger.
+func linger(ctx *fasthttp.RequestCtx, patience time.Duration) {
+	if c, ok := ctx.Conn().(interface{ linger(time.Duration) }); ok {
+		c.linger(patience)
+	}
 }
 
 // A shape is the form of all failures in a part of the surface, no matter whether they come from the door, from a

@@ -138,11 +138,15 @@ func TestHeaderLimits(t *testing.T) {
 	require.Equal(t, 400, ask(strings.Repeat("A: b\r\n", 900)).status)
 }
 
-// Who sends a body that is too large to its end before he reads gets the answer all the same, not a reset connection.
+// Who sends a body to its end before he reads gets the answer all the same, not a reset connection, when the body is too
+// large or the head can't be taken.
 func TestTooLargeIsAnswered(t *testing.T) {
 	d := open(t, nil)
 	const size = 32 << 20
-	for name, head := range map[string]string{"413": goodHead, "401": "POST /users/track HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"} {
+	for name, head := range map[string]string{
+		"413": goodHead, "401": "POST /users/track HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n",
+		"431": goodHead + "X-A: " + strings.Repeat("a", 9000) + "\r\n", "400": goodHead + "no header\r\n",
+	} {
 		c, err := net.Dial("tcp", d.addr)
 		require.NoError(t, err)
 		require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
@@ -439,6 +443,9 @@ func TestSlowRequestsAreCut(t *testing.T) {
 		require.NoError(t, err, name) // closed, not timed out here
 		if strings.HasPrefix(name, "half") {
 			require.Contains(t, string(all), "HTTP/1.1 408", name)
+		}
+		if name == "nothing" {
+			require.Empty(t, string(all), "nothing was asked")
 		}
 		c.Close()
 	}

@@ -136,20 +136,23 @@ type limitConn struct {
 
 func (c *limitConn) Read(p []byte) (int, error) { return c.note(c.Conn.Read(p)) }
 
-// end says whether the client has ended a connection. It belongs to the connection's reader.
-type end struct{ seen bool }
+// heard knows whether the client has sent anything, and whether it has ended a connection. It belongs to the
+// connection's reader.
+type heard struct{ some, end bool }
 
 // note reports the end separately, after the last bytes. TLS 1.2 may report both at once, and a buffered reader would
 // then learn of the end before it has looked at those bytes.
-func (e *end) note(n int, err error) (int, error) {
+func (h *heard) note(n int, err error) (int, error) {
+	h.some = h.some || n > 0
 	if n > 0 && err == io.EOF {
 		return n, nil // the next Read reports it again
 	}
-	e.seen = e.seen || err == io.EOF
+	h.end = h.end || err == io.EOF
 	return n, err
 }
 
-func (e *end) hasEnded() bool { return e.seen }
+func (h *heard) hasBegun() bool { return h.some }
+func (h *heard) hasEnded() bool { return h.end }
 
 // linger makes Close wait up to patience until the client has sent everything. A connection that is closed while bytes
 // arrive is reset, and a client that sends its whole body before it reads would thereby lose the answer.
@@ -220,7 +223,7 @@ func (l *tlsListener) Accept() (net.Conn, error) {
 
 type tlsConn struct {
 	*tls.Conn
-	end
+	heard
 }
 
 func (c *tlsConn) linger(patience time.Duration) { c.NetConn().(*limitConn).linger(patience) }
