@@ -104,6 +104,7 @@ func TestRefusedIsRefused(t *testing.T) {
 	_, ids := c.list("")
 	for path, text := range map[string]string{
 		"?limit=0": "limit: want a number", "?limit=201": "limit: want", "?input_array=x": "input_array: want", "?since=x": "since: want ISO 8601", "?until=x": "until: want",
+		"?rule=nope": `rule: "nope" is unknown; there are alias-incomplete, `, "/counts?rule=Required": `rule: "Required" is unknown`, "?rule=operator-no-arrays": "operator-no-array, ",
 		"?before=x": "before: want the id", "?before=0-1": "before:",
 	} {
 		require.Contains(t, c.ask(400, "GET", path, "")["message"], text, path)
@@ -127,6 +128,7 @@ func TestRefusedIsRefused(t *testing.T) {
 		}
 	}
 	require.Contains(t, c.ask(400, "POST", "/send", "")["message"], "rule is required")
+	require.Contains(t, c.ask(400, "POST", "/send?rule=nope", "")["message"], `rule: "nope" is unknown`)
 	require.Contains(t, c.ask(400, "POST", "/"+ids[0]+"/send", `{"object":7}`)["message"], "object: want an object")
 	require.Contains(t, c.ask(400, "POST", "/"+ids[0]+"/send", `{"objekt":{}}`)["message"], "objekt")
 	require.Contains(t, c.ask(400, "POST", "/"+ids[0]+"/send", `{`)["message"], "malformed JSON")

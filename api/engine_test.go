@@ -104,6 +104,7 @@ func (d *door) bootstrap() error {
 func (d *door) openDoor(engine store.Store, edit []func(*Options)) (served chan error) {
 	decoders := ingest.NewPool(ingest.Options{})
 	options := Options{Store: engine, Control: d.control, Now: systemClock, Logger: d.logger(), AppendPhoneKey: field.NewPhones(0).Parse,
+		Rules: ingest.Rules(),
 		Track: func(dst, body []byte, ws *control.Workspace, batch store.Batch, nowMillis int64, note func(Fault)) ([]byte, int) {
 			decoder := decoders.Get()
 			defer decoders.Put(decoder)

@@ -3,7 +3,9 @@ package api
 import (
 	"bytes"
 	"context"
+	"maps"
 	"net"
+	"slices"
 
 	"github.com/valyala/fasthttp"
 
@@ -80,6 +82,11 @@ func (s *Server) TrackAgain(
 	}
 	countsOf(w).count(accepted, reply)
 	return reply, status, nil
+}
+
+// Rules are the names of all rules that refused objects may have broken, in their order.
+func (s *Server) Rules() []string {
+	return slices.Sorted(slices.Values(slices.AppendSeq(slices.Clone(s.options.Rules), maps.Values(unmetRules))))
 }
 
 // EraseRefused erases what is kept of refused objects that name a user who is about to be deleted.

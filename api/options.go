@@ -30,6 +30,9 @@ type Options struct {
 	Control *control.Control
 	// Track serves /users/track. Required.
 	Track TrackFunc
+	// Rules are the names of the rules that Track finds broken. Required where refused objects are kept: they are not
+	// looked for under another name.
+	Rules []string
 	// AppendPhoneKey appends the engine's key of a phone number as a caller sent it (E.164); ok is false for anything
 	// else. Required: the rules are those of the track function.
 	AppendPhoneKey func(dst, phone []byte) (key []byte, ok bool)

@@ -48,6 +48,11 @@ var ruleNames = [...]string{
 	reasonPropertiesBytes:    "properties-too-large", reasonMoreWarnings: "more-warnings",
 }
 
+// Rules are the names of all rules that a Fault may have, in no order.
+func Rules() []string {
+	return append([]string{malformed, noObjects, tooMany, tooLong}, ruleNames[1:]...)
+}
+
 // noteObjects passes on what the answer to a readable request reports.
 func (d *Decoder) noteObjects(note func(Fault)) {
 	if note == nil {

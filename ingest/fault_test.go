@@ -35,7 +35,7 @@ func faultsOf(t *testing.T, ws *Workspace, body string) (faults []Fault) {
 	_ = json.Unmarshal([]byte(body), &sent)
 	require.Len(t, faults, len(answer.Errors)+len(answer.Warnings), string(reply))
 	for i, f := range faults {
-		require.Contains(t, allRules(), f.Rule)
+		require.Contains(t, Rules(), f.Rule)
 		require.Equal(t, i < len(answer.Errors), f.IsRefused)
 		if f.Array == "" {
 			require.Equal(t, answer.Message, f.Text)
@@ -81,15 +81,10 @@ func TestFaults(t *testing.T) {
 }
 
 // Every reason has a name of its own.
-// allRules are the names of all rules.
-func allRules() []string {
-	return append([]string{malformed, noObjects, tooMany, tooLong}, ruleNames[1:]...)
-}
-
 func TestRules(t *testing.T) {
 	require.Len(t, ruleNames, len(reasonTexts))
-	rules := allRules()
+	rules := Rules()
 	require.NotContains(t, rules, "")
 	slices.Sort(rules)
-	require.Len(t, slices.Compact(rules), len(allRules()))
+	require.Len(t, slices.Compact(rules), len(Rules()))
 }

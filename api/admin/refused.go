@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/goccy/go-json"
@@ -91,6 +92,10 @@ func (s *Server) refusedQuery(w *control.Workspace, query url.Values) (q refused
 	}
 	q = refused.Query{Workspace: w.Number, Rule: query.Get("rule"), Array: query.Get("input_array"),
 		OnlyRefused: query.Get("refused") == "true", Limit: int(limit)}
+	if rules := s.public.Rules(); q.Rule != "" && !slices.Contains(rules, q.Rule) {
+		return q, fmt.Errorf("%w: rule: %q is unknown; there are %s", control.ErrInvalid, q.Rule,
+			strings.Join(rules, ", "))
+	}
 	if !slices.Contains([]string{"", "attributes", "events", "purchases", refused.Request}, q.Array) {
 		return q, fmt.Errorf("%w: input_array: want attributes, events, purchases or request", control.ErrInvalid)
 	}

@@ -146,7 +146,7 @@ func (h *house) openAPI(engine store.Store, logger *slog.Logger) {
 	require.NoError(h.t, err)
 	h.t.Cleanup(func() { require.NoError(h.t, counter.Close()) })
 	h.api, err = api.New(api.Options{Store: engine, Control: h.control, Logger: logger, AppendPhoneKey: field.NewPhones(0).Parse,
-		Refused: kept,
+		Refused: kept, Rules: ingest.Rules(),
 		Track: func(dst, body []byte, ws *control.Workspace, batch store.Batch, nowMillis int64, note func(api.Fault)) ([]byte, int) {
 			decoder := decoders.Get()
 			defer decoders.Put(decoder)

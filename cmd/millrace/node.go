@@ -127,6 +127,7 @@ func openNode(ctx context.Context, o nodeOptions) (*node, error) {
 		decoders.Put(d)
 		return reply, status
 	}
+	door.Rules = ingest.Rules()
 	door.AppendPhoneKey = o.decoder.Phones.Parse
 	if n.server, err = api.New(door); err != nil {
 		return nil, errors.Join(err, n.close())

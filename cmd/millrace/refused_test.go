@@ -40,6 +40,9 @@ func TestRefused(t *testing.T) {
 	run("send", "test", list[2], `{"external_id":"ada","name":"e",`+at+`}`)
 	require.Equal(t, 1, s.events(t, "ada"))
 	require.Equal(t, "accepted: 0, refused again: 2, not kept: 0\n", run("send-all", "test", "--rule", "required"))
+	for _, command := range []string{"list", "counts", "send-all"} {
+		require.Contains(t, refused(t, nil, s.target("refused", command, "test", "--rule", "nope")...), `rule: "nope" is unknown; there are alias-incomplete, `)
+	}
 	require.Contains(t, run("delete", "test", list[0]), "is removed")
 	require.Len(t, ids(), 1)
 	p.stop()
