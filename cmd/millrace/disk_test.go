@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"millrace/loadtest/testsize"
 )
 
 // disk is a real file system in a file, whose power can be cut: what was not synced is lost then, and what was is
@@ -107,4 +109,44 @@ func TestPowerOfDisk(t *testing.T) {
 		lost = string(text) == "synced"
 	}
 	require.True(t, lost, "a power cut loses nothing")
+}
+
+// fill leaves no room on the disk.
+func (d *disk) fill(t *testing.T) {
+	t.Helper()
+	f, err := os.Create(filepath.Join(d.dir, "filler"))
+	require.NoError(t, err)
+	defer f.Close()
+	var end int64
+	for size := int64(diskBytes); size > 0; { // the kernel takes no more than fits
+		switch err := unix.Fallocate(int(f.Fd()), 0, end, size); err {
+		case nil:
+			end += size
+		case unix.ENOSPC:
+			size /= 2
+		default:
+			require.NoError(t, err)
+		}
+	}
+}
+
+// A server that finds no room at its start ends as one does that loses it while it runs.
+func TestStartOnAFullDisk(t *testing.T) {
+	testsize.SkipSerial(t)
+	d, err := newDisk(t)
+	if err != nil {
+		t.Skipf("no file systems in files here: %v", err)
+	}
+	s := newSite(t)
+	s.dir = filepath.Join(d.dir, "data")
+	require.NoError(t, os.Mkdir(s.dir, 0o700))
+	d.fill(t)
+	p := startProcess(t, binary, s.args()...)
+	require.Equal(t, exitDiskFailed, p.exit(testPatience), p.log.String())
+	require.Regexp(t, `\nmillrace: the disk has failed or is full: .*no space left on device\n$`, "\n"+p.log.String())
+	require.NoError(t, os.Remove(filepath.Join(d.dir, "filler")))
+	s.start(t).stop()
+
+	require.ErrorIs(t, withExitCode(syscall.EROFS), syscall.EROFS)
+	require.NotErrorAs(t, withExitCode(syscall.ENOENT), new(exitError))
 }

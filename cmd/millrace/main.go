@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -79,9 +80,22 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err := cmp.Or(checkGiven(command.Flags()), checkBounds(command.Flags())); err != nil {
 		return err
 	}
-	// Also while the server starts or stops.
-	if err = command.Run(); errors.Is(err, shard.ErrFailed) || errors.Is(err, syscall.EIO) {
+	if err = command.Run(); command.Command() == "serve" { // also while it starts or stops
+		err = withExitCode(err)
+	}
+	return err
+}
+
+// diskFailures are the errors of a disk that has failed, is full, or has become read-only after a failure.
+var diskFailures = []error{syscall.EIO, syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS}
+
+// withExitCode gives the error of a server whose disk has failed the exit code for that.
+func withExitCode(err error) error {
+	if errors.Is(err, shard.ErrFailed) {
 		return exitError{err, exitDiskFailed}
+	}
+	if slices.ContainsFunc(diskFailures, func(failure error) bool { return errors.Is(err, failure) }) {
+		return exitError{fmt.Errorf("the disk has failed or is full: %w", err), exitDiskFailed}
 	}
 	return err
 }
