@@ -19,7 +19,7 @@ var ErrNotAsAcknowledged = errors.New("the server does not show what it acknowle
 
 // Command is `millrace loadtest`: flags for kong, and what they do.
 type Command struct {
-	Target      []string `name:"target" help:"Base URL of the server; several, of the nodes of a cluster, get requests in turn." default:"http://127.0.0.1:8080" placeholder:"URL"`
+	Target      []string `name:"target" help:"Base URL of the server; several, of the nodes of a cluster, get requests in turn." default:"http://127.0.0.1:8080"`
 	Key         string   `name:"key" required:"" help:"API key with users.track, and users.export.ids to verify."`
 	AllowRemote bool     `name:"allow-remote" help:"Permit a target that is not this machine."`
 

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// credentialsVariable is the prefix of environment variables with credentials.
+// CredentialsVariable is the prefix of environment variables with credentials.
 const credentialsVariable = "MILLRACE_STREAM_CREDENTIALS_"
 
 // credentials reads what the operator has given the server under a name for the streams of a workspace: a JSON object,
@@ -45,7 +45,7 @@ func (o *Options) credentials(workspace, name string, into any) error {
 
 // variableOf returns the name of the environment variable for a name in a workspace.
 func variableOf(workspace, name string) string {
-	return credentialsVariable + strings.ToUpper(strings.ReplaceAll(workspace+"_"+name, "-", "_"))
+	return CredentialsVariable + strings.ToUpper(strings.ReplaceAll(workspace+"_"+name, "-", "_"))
 }
 
 // claimant returns another workspace that a variable belongs to by its name, so that no workspace uses what was given

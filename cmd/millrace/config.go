@@ -12,6 +12,7 @@ import (
 	"github.com/alecthomas/kong"
 	"gopkg.in/yaml.v3"
 
+	"millrace/api/stream"
 	"millrace/cmd/millrace/operate"
 	"millrace/loadtest"
 )
@@ -19,7 +20,7 @@ import (
 // cli is the command line (decisions.md D8). A flag may also come from --config FILE (YAML, with the names of flags as
 // keys) or from an environment variable: --data is MILLRACE_DATA.
 type cli struct {
-	Config kong.ConfigFlag `help:"Read flags from this YAML file." placeholder:"FILE"`
+	Config configFlag `help:"Read flags from this YAML file." placeholder:"FILE"`
 
 	Serve    serveCommand     `cmd:"" help:"Run the server."`
 	Loadtest loadtest.Command `cmd:"" help:"Send load to a server and check what it has acknowledged."`
@@ -33,6 +34,19 @@ type cli struct {
 	Cluster  clusterCommand   `cmd:"" help:"Look at and change the cluster that a running server is a node of."`
 	Admin    operate.Admin    `cmd:"" help:"Look at and change workspaces, keys and all that belongs to them on a running server."`
 	Version  versionCommand   `cmd:"" help:"Print the version."`
+}
+
+// configFlag is --config: kong's own, whose errors name the flag.
+type configFlag kong.ConfigFlag
+
+// BeforeResolve has flags come from the file, too.
+func (configFlag) BeforeResolve(k *kong.Kong, ctx *kong.Context, trace *kong.Path) error {
+	resolver, err := k.LoadConfig(string(ctx.FlagValue(trace.Flag).(configFlag)))
+	if err != nil {
+		return fmt.Errorf("--config: %w", err)
+	}
+	ctx.AddResolver(resolver)
+	return nil
 }
 
 // configFile resolves flags from a YAML file: `data: /var/lib/millrace`, or under the name of the command.
@@ -145,6 +159,44 @@ func lineOf(n *yaml.Node, key string) int {
 		}
 	}
 	return 0
+}
+
+// strangeVariables returns the names of environment variables that have the prefix of flags but belong to no flag of
+// any command. It leaves out streams' credentials and what Kubernetes sets for a service (NAME_SERVICE_HOST, NAME_PORT,
+// …).
+func strangeVariables(environment []string, root *kong.Node) (names []string) {
+	known := map[string]bool{}
+	noteVariables(root, known)
+	var services []string
+	for _, variable := range environment {
+		name, _, _ := strings.Cut(variable, "=")
+		names = append(names, name)
+		if service, ok := strings.CutSuffix(name, "_SERVICE_HOST"); ok {
+			services = append(services, service)
+		}
+	}
+	names = slices.DeleteFunc(names, func(name string) bool {
+		return !strings.HasPrefix(name, "MILLRACE_") || known[name] ||
+			strings.HasPrefix(name, stream.CredentialsVariable) ||
+			slices.ContainsFunc(services, func(service string) bool {
+				return name == service+"_PORT" || strings.HasPrefix(name, service+"_PORT_") ||
+					strings.HasPrefix(name, service+"_SERVICE_")
+			})
+	})
+	slices.Sort(names)
+	return names
+}
+
+// noteVariables collects the environment variables of the flags of all commands.
+func noteVariables(n *kong.Node, known map[string]bool) {
+	for _, f := range n.Flags {
+		for _, name := range f.Envs {
+			known[name] = true
+		}
+	}
+	for _, child := range n.Children {
+		noteVariables(child, known)
+	}
 }
 
 // text returns a YAML value in the form of the command line.

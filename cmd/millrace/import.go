@@ -27,7 +27,7 @@ type importCommand struct {
 type importFiles struct {
 	Path []string `arg:"" help:"Files, directories: their files in the order of their names; s3://BUCKET/PREFIX: objects in the order of their keys. .gz and .zst are unpacked."`
 
-	URL    []string     `default:"http://127.0.0.1:8080" help:"Server; several, of the nodes of a cluster, get requests in turn." placeholder:"URL"`
+	URL    []string     `default:"http://127.0.0.1:8080" help:"Server; several, of the nodes of a cluster, get requests in turn."`
 	Key    string       `required:"" help:"API key with users.track, and users.delete for deletions; on the command line others can see it, so use the environment."`
 	Kind   files.Kind   `env:"-" default:"attributes" enum:"attributes,events,purchases,deletions" help:"What rows are that don't say it: ${enum}."`
 	Format files.Format `env:"-" default:"" enum:",ndjson,csv,parquet" help:"ndjson, csv, parquet; default: by the names (.ndjson, .jsonl, .json, .csv, .parquet)."`
@@ -40,7 +40,7 @@ type importFiles struct {
 	Late               bool     `env:"-" help:"Go on with files that were left off a day ago or longer."`
 	Changed            bool     `env:"-" help:"Take files whole that are others than when they were begun, and left off."`
 
-	S3Endpoint   string `name:"s3-endpoint" env:"-" default:"https://s3.amazonaws.com" help:"Of buckets. Credentials are those that the machine has for AWS: environment, file, role." placeholder:"URL"`
+	S3Endpoint   string `name:"s3-endpoint" env:"-" default:"https://s3.amazonaws.com" help:"Of buckets. Credentials are those that the machine has for AWS: environment, file, role."`
 	S3Region     string `name:"s3-region" env:"-" help:"Of buckets; default: the service is asked."`
 	S3Addressing string `name:"s3-addressing" env:"-" default:"" enum:",path,host" help:"path or host; default: host at AWS, else path."`
 

@@ -20,6 +20,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"golang.org/x/net/netutil"
 
 	"millrace/api"
@@ -47,8 +48,8 @@ const demoKey = "millrace-demo-key"
 // serveCommand is `millrace serve`. Every bound of the server is a flag here, with its default.
 type serveCommand struct {
 	Data      string `required:"" help:"Directory of log and state." placeholder:"DIR"`
-	Listen    string `default:"127.0.0.1:8080" help:"Address of the API." placeholder:"HOST:PORT"`
-	Admin     string `default:"127.0.0.1:8081" help:"Address of metrics, pprof and the admin API; off closes it." placeholder:"HOST:PORT"`
+	Listen    string `default:"127.0.0.1:8080" help:"Address of the API."`
+	Admin     string `default:"127.0.0.1:8081" help:"Address of metrics, pprof and the admin API; off closes it."`
 	Bootstrap string `help:"Workspaces, keys and groups to create at the start, and again on SIGHUP." placeholder:"FILE" type:"path"`
 	Demo      bool   `help:"Create a workspace to try things in, with a key that everybody knows. Loopback only."`
 
@@ -157,10 +158,13 @@ type serveCommand struct {
 
 // Run serves until ctx ends (SIGINT, SIGTERM), then drains. It returns an exitError with exitDiskFailed when the disk
 // has failed.
-func (c *serveCommand) Run(ctx context.Context, stdout io.Writer) error {
+func (c *serveCommand) Run(ctx context.Context, stdout io.Writer, command *kong.Context) error {
 	logger, err := c.logger()
 	if err != nil {
 		return err
+	}
+	for _, name := range strangeVariables(os.Environ(), command.Model.Node) {
+		logger.Warn("no flag has this environment variable: it is ignored", "name", name)
 	}
 	if err := c.check(); err != nil {
 		return err
@@ -680,7 +684,10 @@ func lockDir(dir string) (unlock func(), err error) {
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("%q is in use by another server: %w", dir, err)
+		if err == syscall.EWOULDBLOCK {
+			return nil, fmt.Errorf("the data directory %q is in use by another server", dir)
+		}
+		return nil, fmt.Errorf("lock the data directory: %w", &os.PathError{Op: "flock", Path: f.Name(), Err: err})
 	}
 	return func() { f.Close() }, nil
 }

@@ -100,7 +100,8 @@ func TestFlagsAreRefused(t *testing.T) {
 		{with("--trusted-proxies", "proxy"), "--trusted-proxies"},
 		{with("--bootstrap", filepath.Join(dir, "none.yaml")), "none.yaml"},
 		{with("--bootstrap", broken), "broken.yaml"},
-		{with("--config", broken), "configuration file"},
+		{with("--config", broken), "--config: configuration file: "},
+		{with("--config", filepath.Join(dir, "none.yaml")), "--config: open " + filepath.Join(dir, "none.yaml") + ": no such file"},
 		{with("--max-body", "1"), "--max-body: 1 is out of bounds: want 1KiB to 256MiB"},
 		{with("--segment-bytes", "1KB"), "--segment-bytes: 1000 is out of bounds: want 64KiB to 16GiB"},
 		{with("--workers", "1000"), "--workers: 1000 is out of bounds: want 0 to 64"},
@@ -182,13 +183,34 @@ func TestNumbersHaveBounds(t *testing.T) {
 	require.Greater(t, seen, 50)
 }
 
+// The help of each command has the default of each flag.
+func TestHelpHasDefaults(t *testing.T) {
+	parser, err := kong.New(&cli{})
+	require.NoError(t, err)
+	seen := 0
+	var visit func(n *kong.Node)
+	visit = func(n *kong.Node) {
+		for _, f := range n.Flags {
+			if f.Default != "" {
+				seen++
+				require.Contains(t, f.FormatPlaceHolder(), f.Default, "--%s of %s", f.Name, n.Name)
+			}
+		}
+		for _, child := range n.Children {
+			visit(child)
+		}
+	}
+	visit(parser.Model.Node)
+	require.Greater(t, seen, 100)
+}
+
 // A second server on the same directory would write over the first one's log.
 func TestOneServerPerDirectory(t *testing.T) {
 	s := newSite(t)
 	p := s.start(t)
 	other := *s
 	other.addr = testaddr.Free(t)
-	require.Contains(t, refused(t, nil, other.args()...), "in use by another server")
+	require.Contains(t, refused(t, nil, other.args()...), fmt.Sprintf("the data directory %q is in use by another server\n", s.dir))
 	require.Equal(t, 201, s.track(t, "ann").status)
 	p.kill()
 	p = other.start(t) // a killed one holds nothing
@@ -215,6 +237,7 @@ func TestConfiguration(t *testing.T) {
 	t.Setenv("MILLRACE_ADMIN", "off")
 	t.Setenv("MILLRACE_MIN_FREE_BYTES", "0")
 	t.Setenv("MILLRACE_MIN_FREE_PERCENT", "0")
+	var log string
 	largest := func(args ...string) (size int) {
 		p := startProcess(t, binary, append([]string{"serve", "--listen", s.addr, "--config", file}, args...)...)
 		p.waitReady(s.url("/readyz"))
@@ -227,14 +250,30 @@ func TestConfiguration(t *testing.T) {
 			}
 		}
 		p.stop()
+		log = p.log.String()
 		return size
 	}
 	require.Equal(t, 2000, largest(), "of the file")
 	require.DirExists(t, s.dir)
 	t.Setenv("MILLRACE_MAX_BODY", "3000")
+	t.Setenv("MILLRACE_MAX_BODYS", "3000")
+	require.NotContains(t, log, "no flag has")
 	require.Equal(t, 3000, largest(), "of the environment")
+	require.Contains(t, log, `"no flag has this environment variable: it is ignored","name":"MILLRACE_MAX_BODYS"`)
 	require.Equal(t, 1200, largest("--max-body", "1200"), "of the command line")
 	require.Contains(t, refused(t, []string{"MILLRACE_MEMORY=much"}, "serve", "--data", dir), "much")
+}
+
+// Variables of the environment that look like those of flags and are none are told of.
+func TestStrangeVariables(t *testing.T) {
+	parser, err := kong.New(&cli{}, kong.DefaultEnvars("MILLRACE"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"MILLRACE_API_PORT", "MILLRACE_LISTEN_PORT", "MILLRACE_MAXBODY", "MILLRACE_PLAN"}, strangeVariables([]string{
+		"HOME=/root", "millrace_x=", "MILLRACE_MAXBODY=3000", "MILLRACE_MAX_BODY=3000", "MILLRACE_DATA=d", "MILLRACE_CONFIG=c", "MILLRACE_KEY=k", "MILLRACE_TOKEN=t",
+		"MILLRACE_STREAM_CREDENTIALS=d", "MILLRACE_STREAM_CREDENTIALS_SHOP_LAKE={}", "MILLRACE_LISTEN_PORT=80", "MILLRACE_PLAN=p", "MILLRACE_API_PORT=1",
+		"MILLRACE_SERVICE_HOST=10.0.0.1", "MILLRACE_SERVICE_PORT=8080", "MILLRACE_SERVICE_PORT_HTTP=8080", "MILLRACE_PORT=tcp://10.0.0.1:8080", "MILLRACE_PORT_8080_TCP=tcp://10.0.0.1:8080",
+		"MILLRACE_PORT_8080_TCP_ADDR=10.0.0.1", "MILLRACE_NODE_1_SERVICE_HOST=10.0.0.2", "MILLRACE_NODE_1_PORT_8080_TCP=tcp://10.0.0.2:8080",
+	}, parser.Model.Node))
 }
 
 // What the server prints at the start can be pasted, and so can the README.
