@@ -12,7 +12,7 @@ import (
 )
 
 // CredentialsVariable is the prefix of environment variables with credentials.
-const credentialsVariable = "MILLRACE_STREAM_CREDENTIALS_"
+const CredentialsVariable = "MILLRACE_STREAM_CREDENTIALS_"
 
 // credentials reads what the operator has given the server under a name for the streams of a workspace: a JSON object,
 // in the file <CredentialsDir>/<workspace>/<name>.json or else in an environment variable. Errors contain nothing of

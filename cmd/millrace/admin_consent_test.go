@@ -51,7 +51,7 @@ func TestAdminConsent(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	o.has(args("consent-counts show test"), "1 users, counted at 20", "email: 0 opted in, 0 subscribed, 0 unsubscribed, 1 never set",
-		"GROUP CHANNEL SUBSCRIBED UNSUBSCRIBED UNKNOWN ID News email 1 0 0 5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55")
+		"GROUP CHANNEL SUBSCRIBED UNSUBSCRIBED NEVER SET ID News email 1 0 0 5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55")
 	require.Contains(t, o.refused("consent-counts", "stop", "test"), "404 Not Found")
 	require.Contains(t, o.refused("trail", "test", "--external-id", "nobody"), "404 Not Found: user not found")
 	require.Contains(t, o.refused("trail", "test", "--phone", "4155552671"), "phone must be in E.164 format")

@@ -218,7 +218,9 @@ func TestStreamCommands(t *testing.T) {
 	require.Contains(t, tool(t, s.target("streams", "create", "test", "hook", "--to", "http", "--url", "http://127.0.0.1:1/x", "--batch", "7", "--from", "beginning")...), "currents")
 	require.Contains(t, tool(t, s.target("streams", "create", "test", "bucket", "--to", "s3", "--bucket", "b", "--credentials", "c-1", "--prefix", "a/b", "--layout", "currents")...), "a/b")
 	require.Eventually(t, func() bool { return s.streamStatus(t, "bucket").State == "failing" }, testPatience, 20*time.Millisecond)
-	require.Contains(t, tool(t, s.target("streams", "show", "test", "bucket")...), "MILLRACE_STREAM_CREDENTIALS_TEST_C_1")
+	shown := tool(t, s.target("streams", "show", "test", "bucket")...)
+	require.Contains(t, shown, "MILLRACE_STREAM_CREDENTIALS_TEST_C_1")
+	require.Regexp(t, `\nstarted_at +20\d\d-\d\d-\d\dT\S+Z\n`, shown)
 	count := func() (n int) {
 		for _, f := range s.streamFiles(t, "orders", ".ndjson.zst") {
 			n += len(ndjsonOf(t, f))

@@ -41,7 +41,7 @@ func (c *consentCountsShow) Run(s *session) error {
 	fmt.Fprintf(s.out, "email: %s opted in, %s subscribed, %s unsubscribed, %s never set\n", email.text("opted_in"),
 		email.text("subscribed"), email.text("unsubscribed"), email.text("unknown"))
 	return s.printList(counts, "subscription_groups", column{"GROUP", "name"}, column{"CHANNEL", "channel"},
-		column{"SUBSCRIBED", "subscribed"}, column{"UNSUBSCRIBED", "unsubscribed"}, column{"UNKNOWN", "unknown"},
+		column{"SUBSCRIBED", "subscribed"}, column{"UNSUBSCRIBED", "unsubscribed"}, column{"NEVER SET", "unknown"},
 		column{"ID", "id"})
 }
 
