@@ -147,7 +147,9 @@ func (o *Operator) Drain(ctx context.Context, node quorum.Node, audit func(Entry
 }
 
 // Remove removes a node for good; its number is never used again. With force it also removes a node that isn't drained,
-// because it is gone. It is refused when a group would be left without a majority. Its errors are those of Drain.
+// because it is gone. It is refused when a group would be left without a majority, and with force while a node that
+// hasn't been drained answers: its groups would lack a replica that could have been moved. Its errors are those of
+// Drain.
 func (o *Operator) Remove(ctx context.Context, node quorum.Node, force bool, audit func(Entry) []byte) error {
 	return o.change(ctx, node, audit,
 		func(d *Directory, now NodeDocument, known bool) (next NodeDocument, what string, err error) {
@@ -165,14 +167,15 @@ func (o *Operator) Remove(ctx context.Context, node quorum.Node, force bool, aud
 					ErrRefused, node, now.State)
 			}
 			if now.Disk != "" {
-				err = o.mayLeave(ctx, node)
+				err = o.mayLeave(ctx, node, now.State == Active || now.State == Draining)
 			}
 			return next, "node removed", err
 		})
 }
 
-// mayLeave returns an error when a group could not go on without node.
-func (o *Operator) mayLeave(ctx context.Context, node quorum.Node) error {
+// mayLeave returns an error when a group could not go on without node, or when node has groups to give away and could
+// do so.
+func (o *Operator) mayLeave(ctx context.Context, node quorum.Node, hasGroups bool) error {
 	s := o.view(o.probe(ctx, nil), newMemory(o.Now()))
 	for _, g := range append([]groupView{s.control}, s.groups...) {
 		name := groupName(g.group)
@@ -188,6 +191,10 @@ func (o *Operator) mayLeave(ctx context.Context, node quorum.Node) error {
 			return fmt.Errorf("%w: %s would be left without a majority: too few of nodes %v answer", ErrRefused, name,
 				without(voters, node))
 		}
+	}
+	if hasGroups && s.nodes[node].alive {
+		return fmt.Errorf("%w: node %d answers: drain it first, or stop it when it is to be given up with what it has",
+			ErrRefused, node)
 	}
 	return nil
 }

@@ -49,6 +49,7 @@ func TestVerbs(t *testing.T) {
 		{func() error { return p.Drain(ctx, 4, entryOf) }, ErrNotFound, "node 4: not found"},
 		{func() error { return p.Remove(ctx, 4, true, entryOf) }, ErrNotFound, "node 4: not found"},
 		{func() error { return p.Remove(ctx, 3, false, entryOf) }, ErrRefused, "node 3 is active: drain it first"},
+		{func() error { return p.Remove(ctx, 3, true, entryOf) }, ErrRefused, "node 3 answers: drain it first, or stop it"},
 		{func() error { return p.Claim(ctx, 4, "disk", entryOf) }, ErrNotFound, "add it first"},
 		{func() error { return p.Claim(ctx, 3, "another disk", entryOf) }, ErrReplaced, ""},
 		{func() error { return p.Claim(ctx, 3, "disk 3", entryOf) }, nil, ""},
