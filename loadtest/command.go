@@ -21,34 +21,34 @@ var ErrNotAsAcknowledged = errors.New("the server does not show what it acknowle
 type Command struct {
 	Target      []string `name:"target" help:"Base URL of the server; several, of the nodes of a cluster, get requests in turn." default:"http://127.0.0.1:8080"`
 	Key         string   `name:"key" required:"" help:"API key with users.track, and users.export.ids to verify."`
-	AllowRemote bool     `name:"allow-remote" help:"Permit a target that is not this machine."`
+	AllowRemote bool     `name:"allow-remote" help:"Allow a target that is not this machine."`
 
 	Duration    time.Duration `name:"duration" help:"How long to send, after the warm-up." default:"30s"`
 	Warmup      time.Duration `name:"warmup" help:"Send this long first, outside of the figures." default:"0s"`
-	Requests    int64         `name:"requests" help:"Stop after as many requests (0: by duration only)." default:"0"`
-	Connections int           `name:"connections" help:"Connections, each with one request under way." default:"32"`
+	Requests    int64         `name:"requests" help:"Stop after this many requests (0: when the duration is over)." default:"0"`
+	Connections int           `name:"connections" help:"Number of connections, each with one request under way." default:"32"`
 	Rate        float64       `name:"rate" help:"Open loop: requests a second, latency from the intended start (0: closed loop)." default:"0"`
-	Backlog     int           `name:"backlog" help:"Open loop: intended starts that may wait; older ones are missed (0: 10 seconds of them)." default:"0"`
-	Timeout     time.Duration `name:"timeout" help:"Of one request." default:"30s"`
+	Backlog     int           `name:"backlog" help:"Open loop: how many intended starts may wait; older ones are missed (0: those of 10 seconds)." default:"0"`
+	Timeout     time.Duration `name:"timeout" help:"How long to wait for the answer to a request." default:"30s"`
 	Gzip        bool          `name:"gzip" help:"Compress bodies."`
 
-	Objects      int     `name:"objects" help:"Objects in a request (0: 75 in each array of the mix)." default:"0"`
+	Objects      int     `name:"objects" help:"Number of objects in a request (0: 75 in each array of the mix)." default:"0"`
 	Mix          string  `name:"mix" help:"Arrays to fill, with weights if wanted: events=3,purchases=1." default:"attributes,events,purchases"`
-	Users        int     `name:"users" help:"Users to draw from." default:"100000"`
+	Users        int     `name:"users" help:"Number of users to draw from." default:"100000"`
 	Skew         string  `name:"skew" help:"How users are drawn: ${enum}." enum:"uniform,zipf,hot" default:"uniform"`
 	ZipfExponent float64 `name:"zipf-exponent" help:"Exponent of --skew zipf." default:"0.99"`
 	EmailShare   float64 `name:"email-share" help:"Share of objects addressed by email." default:"0.02"`
 	AliasShare   float64 `name:"alias-share" help:"Share of objects addressed by user_alias." default:"0.02"`
 	JoinEmails   bool    `name:"join-emails" help:"Objects addressed by email reach users that have an external_id too."`
 	ErrorShare   float64 `name:"error-share" help:"Share of objects that must be refused." default:"0"`
-	Properties   int     `name:"properties" help:"Properties of an object (-1: none)." default:"4"`
+	Properties   int     `name:"properties" help:"Number of properties of an object (-1: none)." default:"4"`
 	UnicodeShare float64 `name:"unicode-share" help:"Share of texts outside of ASCII." default:"0.05"`
 	EscapeShare  float64 `name:"escape-share" help:"Share of texts with JSON escapes." default:"0.03"`
-	EventNames   int     `name:"event-names" help:"Different event names (0: 24; 4 when verified)." default:"0"`
-	Products     int     `name:"products" help:"Different product ids (0: 200; 4 when verified)." default:"0"`
+	EventNames   int     `name:"event-names" help:"Number of different event names (0: 24; 4 when verified)." default:"0"`
+	Products     int     `name:"products" help:"Number of different product ids (0: 200; 4 when verified)." default:"0"`
 	Prefix       string  `name:"prefix" help:"Begins each user's identifier (default: user; when verified, one of its own for each run)."`
-	Pool         int     `name:"pool" help:"Different bodies, prepared before the run." default:"128"`
-	Seed         uint64  `name:"seed" help:"Fixes what is random." default:"1"`
+	Pool         int     `name:"pool" help:"Number of different bodies, prepared before the run." default:"128"`
+	Seed         uint64  `name:"seed" help:"Seed of everything random." default:"1"`
 	Corpus       string  `name:"corpus" help:"Send the /users/track bodies of this file of recorded requests instead (JSON lines with path and body)." type:"path"`
 
 	Verify          bool   `name:"verify" help:"Keep account of what is acknowledged and read every user back after the run."`

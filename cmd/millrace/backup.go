@@ -146,7 +146,7 @@ func (i impatient) Write(p []byte) (int, error) {
 type backupCommand struct {
 	operate.Target
 	To          string `arg:"" help:"File to write; a directory, for a file named after the time; or - for standard output."`
-	Compression string `default:"zstd" enum:"zstd,none" help:"${enum}."`
+	Compression string `default:"zstd" enum:"zstd,none" help:"How the backup is compressed: ${enum}."`
 }
 
 // Run writes the backup, checking it on the way. The file is complete, or there is an error and no file
@@ -232,7 +232,7 @@ func (c *backupCommand) save(ctx context.Context, w io.Writer, archive io.Reader
 // restoreCommand is `millrace restore`.
 type restoreCommand struct {
 	File          string `arg:"" help:"What millrace backup has written; - reads standard input."`
-	Data          string `help:"Data directory to make; absent, or empty." placeholder:"DIR"`
+	Data          string `help:"Data directory to make; it must not exist yet, or be empty." placeholder:"DIR"`
 	VerifyOnly    bool   `help:"Read all of it and check every byte; write nothing."`
 	foundingFlags `group:"Of the backup of a cluster:"`
 }

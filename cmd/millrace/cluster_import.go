@@ -22,9 +22,9 @@ import (
 // foundingFlags is what has to be given for a cluster that is made of existing data.
 type foundingFlags struct {
 	Node     uint32        `default:"1" env:"-" bounds:"1..16777215" help:"The node that will have the directory."`
-	Members  nodeAddresses `env:"-" help:"The nodes of the new cluster, this one too, and where they will be: --raft of each." placeholder:"1=HOST:PORT,…"`
-	Groups   int           `default:"0" env:"-" bounds:"0..256" help:"Raft groups, fixed for ever. 0: two for each of --members and six at least, or as many as the backup has."`
-	Replicas int           `default:"0" env:"-" bounds:"0..7" help:"Replicas of each group, fixed for ever; 0: 3, or as many as the backup has."`
+	Members  nodeAddresses `env:"-" help:"The nodes of the new cluster, including this one, with the addresses that they will have as --raft." placeholder:"1=HOST:PORT,…"`
+	Groups   int           `default:"0" env:"-" bounds:"0..256" help:"Groups that the users are divided into, fixed for ever. 0: two for each of --members, but at least six, or as many as the backup has."`
+	Replicas int           `default:"0" env:"-" bounds:"0..7" help:"Number of nodes that hold the data of each group, fixed for ever. 0: 3, or as many as the backup has."`
 }
 
 func (n *foundingFlags) options(dir string) founding.Options {
@@ -71,8 +71,8 @@ type clusterCommand struct {
 
 // clusterImport is `millrace cluster import`.
 type clusterImport struct {
-	From string `arg:"" help:"Data directory of a node that was alone; stopped. What was under way in it is finished first."`
-	To   string `arg:"" help:"Data directory of the first node of the new cluster; absent, or empty."`
+	From string `arg:"" help:"Data directory of a node that was alone and is stopped. What was under way in it is finished first."`
+	To   string `arg:"" help:"Data directory of the first node of the new cluster; it must not exist yet, or be empty."`
 	foundingFlags
 }
 

@@ -20,43 +20,43 @@ import (
 // importCommand is `millrace import`.
 type importCommand struct {
 	Profiles operate.ImportProfiles `cmd:"" help:"Put whole profiles in place, from an export."`
-	Files    importFiles            `cmd:"" help:"Take rows of NDJSON, CSV or Parquet: attributes, events, purchases, deletions. What was left off is gone on with."`
+	Files    importFiles            `cmd:"" help:"Import rows of NDJSON, CSV or Parquet: attributes, events, purchases, deletions. An import that was interrupted goes on where it was."`
 }
 
 // importFiles is `millrace import files`.
 type importFiles struct {
-	Path []string `arg:"" help:"Files, directories: their files in the order of their names; s3://BUCKET/PREFIX: objects in the order of their keys. .gz and .zst are unpacked."`
+	Path []string `arg:"" help:"Files; directories, whose files are taken in the order of their names; or s3://BUCKET/PREFIX, whose objects are taken in the order of their keys. .gz and .zst are unpacked."`
 
 	URL    []string     `default:"http://127.0.0.1:8080" help:"Server; several, of the nodes of a cluster, get requests in turn."`
 	Key    string       `required:"" help:"API key with users.track, and users.delete for deletions; on the command line others can see it, so use the environment."`
-	Kind   files.Kind   `env:"-" default:"attributes" enum:"attributes,events,purchases,deletions" help:"What rows are that don't say it: ${enum}."`
-	Format files.Format `env:"-" default:"" enum:",ndjson,csv,parquet" help:"ndjson, csv, parquet; default: by the names (.ndjson, .jsonl, .json, .csv, .parquet)."`
+	Kind   files.Kind   `env:"-" default:"attributes" enum:"attributes,events,purchases,deletions" help:"Kind of the rows that don't say their kind: ${enum}."`
+	Format files.Format `env:"-" default:"" enum:",ndjson,csv,parquet" help:"Format of the files: ndjson, csv, parquet; default: what their names say (.ndjson, .jsonl, .json, .csv, .parquet)."`
 
-	State              string   `env:"-" help:"Directory that remembers what was taken; default: .millrace-import where the first path is, for a bucket here." placeholder:"DIR"`
-	RefusedDir         string   `env:"-" help:"Directory of the files of refused rows; default: beside each file, for objects --state." placeholder:"DIR"`
-	Malformed          string   `env:"-" default:"" enum:",file,row" help:"What a row that can't be read has refused: file (default, but for CSV), row (default of CSV)."`
-	UpdateExistingOnly bool     `env:"-" help:"Leave out users who aren't there."`
-	CopyBytes          byteSize `env:"-" default:"64GiB" bounds:"1KiB..1000TB" help:"How large an object may be, or what is packed when it is not: it is copied to --state."`
-	Late               bool     `env:"-" help:"Go on with files that were left off a day ago or longer."`
-	Changed            bool     `env:"-" help:"Take files whole that are others than when they were begun, and left off."`
+	State              string   `env:"-" help:"Directory that remembers what was taken; default: .millrace-import beside the first path, or in this directory for a bucket." placeholder:"DIR"`
+	RefusedDir         string   `env:"-" help:"Directory for the files of refused rows; default: beside each file, or in --state for the objects of a bucket." placeholder:"DIR"`
+	Malformed          string   `env:"-" default:"" enum:",file,row" help:"What is refused because of a row that can't be read: the file (default, except for CSV) or the row (default for CSV)."`
+	UpdateExistingOnly bool     `env:"-" help:"Leave out users who don't exist."`
+	CopyBytes          byteSize `env:"-" default:"64GiB" bounds:"1KiB..1000TB" help:"Largest size of an object of a bucket, or of a compressed file when it is unpacked: it is copied to --state."`
+	Late               bool     `env:"-" help:"Go on with files whose import was interrupted a day ago or longer."`
+	Changed            bool     `env:"-" help:"Import files from their beginning when they have changed since their import was interrupted."`
 
-	S3Endpoint   string `name:"s3-endpoint" env:"-" default:"https://s3.amazonaws.com" help:"Of buckets. Credentials are those that the machine has for AWS: environment, file, role."`
-	S3Region     string `name:"s3-region" env:"-" help:"Of buckets; default: the service is asked."`
-	S3Addressing string `name:"s3-addressing" env:"-" default:"" enum:",path,host" help:"path or host; default: host at AWS, else path."`
+	S3Endpoint   string `name:"s3-endpoint" env:"-" default:"https://s3.amazonaws.com" help:"URL of the service with the buckets. Credentials are those that the machine has for AWS: environment, file, role."`
+	S3Region     string `name:"s3-region" env:"-" help:"Region of the buckets; default: the service is asked."`
+	S3Addressing string `name:"s3-addressing" env:"-" default:"" enum:",path,host" help:"Where the bucket stands in URLs: path or host; default: host at AWS, else path."`
 
 	Watch  bool          `env:"-" help:"Go on looking for files until interrupted."`
-	Settle time.Duration `env:"-" default:"10s" bounds:"0s..24h" help:"With --watch: a file is taken when it was left alone for so long."`
-	Poll   time.Duration `env:"-" default:"2s" bounds:"10ms..24h" help:"With --watch: how often to look."`
+	Settle time.Duration `env:"-" default:"10s" bounds:"0s..24h" help:"With --watch: a file is taken when it hasn't changed for this long."`
+	Poll   time.Duration `env:"-" default:"2s" bounds:"10ms..24h" help:"With --watch: how often to look for files."`
 
-	Connections  int           `env:"-" default:"16" bounds:"1..1024" help:"Connections, each with one request under way."`
-	Objects      int           `env:"-" default:"75" bounds:"1..100000" help:"Objects of each array in a request, at most."`
-	RequestBytes byteSize      `env:"-" default:"1MiB" bounds:"1KiB..1GiB" help:"When a request is full, whatever it has."`
+	Connections  int           `env:"-" default:"16" bounds:"1..1024" help:"Number of connections, each with one request under way."`
+	Objects      int           `env:"-" default:"75" bounds:"1..100000" help:"Most objects that each array of a request may have."`
+	RequestBytes byteSize      `env:"-" default:"1MiB" bounds:"1KiB..1GiB" help:"Size at which a request is sent, however few objects it has."`
 	RowBytes     byteSize      `env:"-" default:"1MiB" bounds:"16..1GiB" help:"How long a row may be."`
 	NoteBytes    byteSize      `env:"-" default:"64MiB" bounds:"1KiB..64GiB" help:"How much to remember of the rows of NDJSON from the check of a file until it is sent: 32 bytes a row. Rows behind that are taken apart twice."`
 	Columns      int           `env:"-" default:"1000" bounds:"1..1000000" help:"How many columns CSV and Parquet may have."`
-	Rate         float64       `env:"-" bounds:"0..1000000000" help:"Rows a second, at most; 0: as fast as they are taken."`
-	Timeout      time.Duration `env:"-" default:"30s" bounds:"10ms..24h" help:"Of a request."`
-	Patience     time.Duration `env:"-" default:"10m" bounds:"0s..8760h" help:"How long the server may be out of reach before it is given up."`
+	Rate         float64       `env:"-" bounds:"0..1000000000" help:"Most rows a second; 0: as fast as the server takes them."`
+	Timeout      time.Duration `env:"-" default:"30s" bounds:"10ms..24h" help:"How long to wait for the answer to a request."`
+	Patience     time.Duration `env:"-" default:"10m" bounds:"0s..8760h" help:"How long the server may be out of reach before the import gives up."`
 
 	JSON bool `name:"json" env:"-" help:"Print the report as JSON."`
 }

@@ -47,113 +47,113 @@ const demoKey = "millrace-demo-key"
 
 // serveCommand is `millrace serve`. Every bound of the server is a flag here, with its default.
 type serveCommand struct {
-	Data      string `required:"" help:"Directory of log and state." placeholder:"DIR"`
+	Data      string `required:"" help:"Directory of the log and the state." placeholder:"DIR"`
 	Listen    string `default:"127.0.0.1:8080" help:"Address of the API."`
 	Admin     string `default:"127.0.0.1:8081" help:"Address of metrics, pprof and the admin API; off closes it."`
 	Bootstrap string `help:"Workspaces, keys and groups to create at the start, and again on SIGHUP." placeholder:"FILE" type:"path"`
 	Demo      bool   `help:"Create a workspace to try things in, with a key that everybody knows. Loopback only."`
 
 	TLSCert        string   `help:"Certificate chain, PEM; read again on SIGHUP." placeholder:"FILE" type:"path"`
-	TLSKey         string   `help:"Its key, PEM." placeholder:"FILE" type:"path"`
-	InsecureHTTP   bool     `name:"insecure-http" help:"Permit another address than loopback without TLS."`
+	TLSKey         string   `help:"Private key of --tls-cert, PEM." placeholder:"FILE" type:"path"`
+	InsecureHTTP   bool     `name:"insecure-http" help:"Allow an address other than loopback without TLS."`
 	TrustedProxies []string `help:"Addresses or networks whose X-Forwarded-For is believed." placeholder:"CIDR"`
 
-	Node          uint32        `default:"0" bounds:"0..16777215" help:"Number of this node in its cluster, from 1 on; 0: alone, no cluster."`
-	Raft          string        `help:"Address between the nodes of the cluster." placeholder:"HOST:PORT"`
-	Members       nodeAddresses `help:"The nodes that make the cluster and their addresses, this one too; of a node that joins, some that are there." placeholder:"1=HOST:PORT,…"`
-	Groups        int           `default:"0" bounds:"0..256" help:"Groups that the users are divided into, 1 to 256. Fixed when the cluster is made. 0: two for each of --members, six at least."`
-	Replicas      int           `default:"3" bounds:"1..7" help:"Nodes that have a group's data each. Fixed when the cluster is made."`
-	RaftInsecure  bool          `help:"No TLS between nodes. Loopback only."`
+	Node          uint32        `default:"0" bounds:"0..16777215" help:"Number of this node in its cluster, from 1 on; 0: it runs alone, without a cluster."`
+	Raft          string        `help:"Address at which the other nodes of the cluster reach this one." placeholder:"HOST:PORT"`
+	Members       nodeAddresses `help:"The nodes that form the cluster, including this one, with their addresses; for a node that joins, some of those that are already there." placeholder:"1=HOST:PORT,…"`
+	Groups        int           `default:"0" bounds:"0..256" help:"Groups that the users are divided into, 1 to 256. Fixed when the cluster is made. 0: two for each of --members, but at least six."`
+	Replicas      int           `default:"3" bounds:"1..7" help:"Number of nodes that hold the data of each group. Fixed when the cluster is made."`
+	RaftInsecure  bool          `help:"Use no TLS between nodes. Loopback only."`
 	RaftCert      string        `help:"This node's certificate chain for other nodes, PEM; read again on SIGHUP." placeholder:"FILE" type:"path"`
-	RaftKey       string        `help:"Its key, PEM." placeholder:"FILE" type:"path"`
-	RaftCA        string        `name:"raft-ca" help:"The authority that the certificates of all nodes come from, PEM." placeholder:"FILE" type:"path"`
-	MaxMoves      int           `default:"2" bounds:"1..256" help:"Groups that are moved to other nodes at the same time. The node that leads the control group goes by its own."`
-	RaftTimeout   time.Duration `default:"800ms" bounds:"100ms..1m" help:"Silence of a group's leader after which the others choose a new one, and of a node after which nobody waits for it."`
+	RaftKey       string        `help:"Private key of --raft-cert, PEM." placeholder:"FILE" type:"path"`
+	RaftCA        string        `name:"raft-ca" help:"Certificate of the authority that signs the certificates of all nodes, PEM." placeholder:"FILE" type:"path"`
+	MaxMoves      int           `default:"2" bounds:"1..256" help:"How many groups are moved to other nodes at the same time. The setting of the node that leads the control group counts."`
+	RaftTimeout   time.Duration `default:"800ms" bounds:"100ms..1m" help:"After so much silence of a group's leader the others choose a new one, and after so much silence of a node nobody waits for it."`
 	DiskTimeout   time.Duration `default:"1500ms" bounds:"0s|10ms..10m" help:"A write of a group's log that takes longer makes the node give up what it leads; 0: never."`
-	CommitTimeout time.Duration `default:"2500ms" bounds:"100ms..10m" help:"How long requests wait for other nodes, or for a new leader; beyond it: 503."`
+	CommitTimeout time.Duration `default:"2500ms" bounds:"100ms..10m" help:"How long requests wait for other nodes or for a new leader before they are answered 503."`
 
-	PublicURL          string        `help:"What links to hosted pages begin with; default: the address that the request for the link came to." placeholder:"URL"`
-	PublicHosts        []string      `help:"Without --public-url: further hosts that links may begin with, when a request for one names them." placeholder:"HOST[:PORT]"`
-	PreferenceLinkLife time.Duration `default:"2160h" bounds:"1m..87600h" help:"How long a link to a hosted page is good."`
+	PublicURL          string        `help:"Beginning of links to hosted pages; default: the address that the request for the link was sent to." placeholder:"URL"`
+	PublicHosts        []string      `help:"Without --public-url: further hosts that links may begin with, when the request for a link names them." placeholder:"HOST[:PORT]"`
+	PreferenceLinkLife time.Duration `default:"2160h" bounds:"1m..87600h" help:"How long a link to a hosted page is valid."`
 
-	Workers            int           `default:"0" bounds:"0..64" help:"Goroutines that apply; 0: one a core."`
-	Memory             byteSize      `default:"4GiB" bounds:"64KiB..6TiB" help:"What the process takes of memory besides --store-cache and 128 MiB: most of it for profiles; the others are read from disk when needed."`
-	StoreCache         byteSize      `default:"128MiB" bounds:"64KiB..1TiB" help:"Block cache of the state store."`
-	MaxDeltaChanges    int           `default:"8" bounds:"0..1000" help:"Changes of a user who isn't in memory that are kept without reading the profile, between two checkpoints; who has more is read. 0: none."`
-	ReadProcs          int           `default:"16" bounds:"0..1024" help:"GOMAXPROCS while profiles are read from disk, when it is less: more reads reach the disk at once. 0: it stays as it is."`
-	MaxInflight        byteSize      `default:"0" bounds:"0|64KiB..64GiB" help:"Records between accepted and applied; beyond it: 503. 0: a sixteenth of --memory, 32 to 256 MiB."`
-	MaxMergesWaiting   int64         `default:"100000" bounds:"1..1000000000" help:"Merges of users between accepted and done; beyond it: 503."`
-	CheckpointBytes    byteSize      `default:"1GiB" bounds:"1KiB..1000TB" help:"Log after which changed profiles are written to the store: bounds the replay after a crash."`
-	CheckpointInterval time.Duration `default:"5m" bounds:"10ms..8760h" help:"The same, in time."`
+	Workers            int           `default:"0" bounds:"0..64" help:"Number of goroutines that apply changes; 0: one per core."`
+	Memory             byteSize      `default:"4GiB" bounds:"64KiB..6TiB" help:"Memory that the process may take besides --store-cache and 128 MiB. Most of it holds profiles; those that don't fit are read from disk when needed."`
+	StoreCache         byteSize      `default:"128MiB" bounds:"64KiB..1TiB" help:"Size of the state store's block cache."`
+	MaxDeltaChanges    int           `default:"8" bounds:"0..1000" help:"How many changes of a user who isn't in memory are kept between two checkpoints without reading the profile; with more, the profile is read. 0: none."`
+	ReadProcs          int           `default:"16" bounds:"0..1024" help:"GOMAXPROCS while profiles are read from disk, unless it is higher anyway: more reads reach the disk at once. 0: leave it as it is."`
+	MaxInflight        byteSize      `default:"0" bounds:"0|64KiB..64GiB" help:"Bytes of records that may be accepted and not yet applied; beyond that the answer is 503. 0: a sixteenth of --memory, from 32 to 256 MiB."`
+	MaxMergesWaiting   int64         `default:"100000" bounds:"1..1000000000" help:"Merges of users that may be accepted and not yet done; beyond that the answer is 503."`
+	CheckpointBytes    byteSize      `default:"1GiB" bounds:"1KiB..1000TB" help:"Changed profiles are written to the store after so much log; this bounds the replay after a crash."`
+	CheckpointInterval time.Duration `default:"5m" bounds:"10ms..8760h" help:"Changed profiles are written to the store at least this often."`
 	SegmentBytes       byteSize      `default:"128MiB" bounds:"64KiB..16GiB" help:"Size of a log segment."`
 	BufferedLog        bool          `help:"Write the log through the page cache, also where the file system can write past it."`
-	MinFreeBytes       byteSize      `default:"2GB" bounds:"0..1000TB" help:"Free disk space below which writes are refused."`
-	MinFreePercent     float64       `default:"5" bounds:"0..100" help:"The same, in percent of the disk."`
+	MinFreeBytes       byteSize      `default:"2GB" bounds:"0..1000TB" help:"Writes are refused when less disk space than this is free."`
+	MinFreePercent     float64       `default:"5" bounds:"0..100" help:"Writes are refused when less than this percentage of the disk is free."`
 	StallAfter         time.Duration `default:"5s" bounds:"10ms..1h" help:"/readyz fails when an fsync takes longer."`
-	MaxClockOffset     time.Duration `default:"10m" bounds:"1ms..876000h" help:"How far stamps may be ahead of the clock, and the clocks of nodes apart; beyond it: refused."`
+	MaxClockOffset     time.Duration `default:"10m" bounds:"1ms..876000h" help:"How far stamps may be ahead of the clock, and how far apart the clocks of nodes may be; more is refused."`
 
 	EventRetention  time.Duration `default:"720h" bounds:"1s..876000h" help:"How long events and purchases are kept."`
-	EventBacklog    byteSize      `default:"8GiB" bounds:"1KiB..1000TB" help:"Log that may wait to be packed into the event log before packing goes at full speed."`
-	EventPackAfter  time.Duration `default:"10m" bounds:"1ms..8760h" help:"Pack what is older, also when it is little."`
-	EventDuty       float64       `default:"0.2" bounds:"0.001..1" help:"Share of one core for packing."`
-	EventDeleteTime time.Duration `default:"24h" bounds:"10ms..8760h" help:"How soon the events of a deleted user are off the disk."`
+	EventBacklog    byteSize      `default:"8GiB" bounds:"1KiB..1000TB" help:"How much log may wait to be packed into the event log before packing runs at full speed."`
+	EventPackAfter  time.Duration `default:"10m" bounds:"1ms..8760h" help:"Pack what is older than this, even when it is little."`
+	EventDuty       float64       `default:"0.2" bounds:"0.001..1" help:"Share of one core that packing may take."`
+	EventDeleteTime time.Duration `default:"24h" bounds:"10ms..8760h" help:"The events of a deleted user are off the disk within this time."`
 
 	StreamDir            string        `help:"Directory that streams may write below; default: streams in --data." placeholder:"DIR" type:"path"`
-	StreamCredentials    string        `help:"Directory with what streams use at their destinations: WORKSPACE/NAME.json; default: stream-credentials in --data." placeholder:"DIR" type:"path"`
-	StreamMessageBytes   byteSize      `default:"1MiB" bounds:"1KiB..1GiB" help:"Events in a delivery of messages: a stream that is interrupted repeats no more than that."`
-	StreamMessageEvery   time.Duration `default:"100ms" bounds:"1ms..1h" help:"How often what has come goes out as messages."`
-	StreamRequestTimeout time.Duration `default:"30s" bounds:"1s..1h" help:"Longest request of a stream to an HTTP endpoint."`
-	StreamRefusedBytes   byteSize      `default:"64MiB" bounds:"1KiB..1TiB" help:"How much a stream keeps of what its destination refuses for good; more holds it up."`
-	StreamFileBytes      byteSize      `default:"256MiB" bounds:"1KiB..16GiB" help:"Events in a file of a stream, before they are encoded."`
-	StreamFileAfter      time.Duration `default:"1m" bounds:"1ms..24h" help:"What has come for a stream is written after so long, also when it is little."`
-	StreamRetryMax       time.Duration `default:"1m" bounds:"1s..24h" help:"Longest pause between tries of a stream whose destination fails."`
+	StreamCredentials    string        `help:"Directory of the credentials that streams use at their destinations, as WORKSPACE/NAME.json; default: stream-credentials in --data." placeholder:"DIR" type:"path"`
+	StreamMessageBytes   byteSize      `default:"1MiB" bounds:"1KiB..1GiB" help:"Size of the events in one delivery of messages; a stream that is interrupted repeats no more than that."`
+	StreamMessageEvery   time.Duration `default:"100ms" bounds:"1ms..1h" help:"How often new events are sent out as messages."`
+	StreamRequestTimeout time.Duration `default:"30s" bounds:"1s..1h" help:"How long a stream waits for an HTTP endpoint to answer a request."`
+	StreamRefusedBytes   byteSize      `default:"64MiB" bounds:"1KiB..1TiB" help:"How much a stream keeps of what its destination refuses for good; when there is more, the stream is held up."`
+	StreamFileBytes      byteSize      `default:"256MiB" bounds:"1KiB..16GiB" help:"Size of the events in one file of a stream, before they are encoded."`
+	StreamFileAfter      time.Duration `default:"1m" bounds:"1ms..24h" help:"What has come for a stream is written to a file after this time, even when it is little."`
+	StreamRetryMax       time.Duration `default:"1m" bounds:"1s..24h" help:"Longest pause between attempts of a stream whose destination fails."`
 
-	Refused          string        `default:"objects" enum:"objects,reasons,off" help:"What is kept of objects that are refused: the objects, too, or the reasons alone, or nothing (${enum})."`
-	RefusedRetention time.Duration `default:"168h" bounds:"1h..876000h" help:"How long it is kept."`
-	RefusedBytes     byteSize      `default:"256MiB" bounds:"1MiB..1000TB" help:"How much of it; the oldest goes."`
-	RefusedObject    byteSize      `default:"64KiB" bounds:"1..256MiB" help:"A longer object is not kept, but why it was refused."`
-	RefusedQueue     byteSize      `default:"4MiB" bounds:"1KiB..16GiB" help:"What may wait to be written; beyond it it is not kept, and counted."`
+	Refused          string        `default:"objects" enum:"objects,reasons,off" help:"What is kept of refused objects: the objects with the reasons, only the reasons, or nothing (${enum})."`
+	RefusedRetention time.Duration `default:"168h" bounds:"1h..876000h" help:"How long refused objects are kept."`
+	RefusedBytes     byteSize      `default:"256MiB" bounds:"1MiB..1000TB" help:"How much is kept of refused objects; the oldest are dropped first."`
+	RefusedObject    byteSize      `default:"64KiB" bounds:"1..256MiB" help:"Of an object larger than this only the reasons are kept."`
+	RefusedQueue     byteSize      `default:"4MiB" bounds:"1KiB..16GiB" help:"How much of refused objects may wait to be written; what is more is counted, but not kept."`
 
-	LiveViewers     int `default:"32" bounds:"0..1000" help:"Who may watch what is applied at the same time; 0: nobody."`
-	LiveViewersEach int `default:"8" bounds:"1..1000" help:"How often one person may, who has signed in to the console."`
-	LivePerSecond   int `default:"50" bounds:"10..10000" help:"Changes that each of them is shown in a second; what is more is left out, and counted."`
+	LiveViewers     int `default:"32" bounds:"0..1000" help:"How many people may watch what is applied at the same time; 0: nobody may."`
+	LiveViewersEach int `default:"8" bounds:"1..1000" help:"How many times at once one person who has signed in to the console may watch."`
+	LivePerSecond   int `default:"50" bounds:"10..10000" help:"How many changes a second each of them is shown; what is more is counted, but left out."`
 
-	CountShare float64 `default:"0.25" bounds:"0|0.01..1" help:"Share of one core for a count of consent; 0: nobody counts."`
+	CountShare float64 `default:"0.25" bounds:"0|0.01..1" help:"Share of one core that a count of consent may take; 0: there are no counts."`
 
-	MaxBody             byteSize      `default:"4MiB" bounds:"1KiB..256MiB" help:"Largest body, decompressed."`
-	MaxBodies           byteSize      `default:"0" bounds:"0|1KiB..6TiB" help:"Memory for bodies under way, of all requests together; beyond it: 503. 0: an eighth of --memory, 128 MiB at least."`
-	MaxAnswers          byteSize      `default:"0" bounds:"0|1KiB..6TiB" help:"Memory for answers under way, of all requests together; beyond it reads are answered 503. 0: an eighth of --memory, 128 MiB at least."`
-	ReadTimeout         time.Duration `default:"10s" bounds:"10ms..24h" help:"For a request to arrive."`
-	WriteTimeout        time.Duration `default:"10s" bounds:"10ms..24h" help:"For an answer to leave."`
-	IdleTimeout         time.Duration `default:"60s" bounds:"10ms..24h" help:"Between requests of a connection."`
-	DrainTimeout        time.Duration `default:"10s" bounds:"10ms..24h" help:"For requests under way at the end."`
-	MaxHeaderBytes      int           `default:"8192" bounds:"1024..1048576" help:"Request line and headers."`
-	MaxHeaders          int           `default:"64" bounds:"1..10000" help:"Number of headers."`
-	MaxConns            int           `default:"16384" bounds:"1..10000000" help:"Connections."`
-	MaxConnsPerIP       int           `default:"4096" bounds:"-1|1..10000000" help:"Connections from one address; -1: no bound."`
+	MaxBody             byteSize      `default:"4MiB" bounds:"1KiB..256MiB" help:"Largest body of a request, after it is decompressed."`
+	MaxBodies           byteSize      `default:"0" bounds:"0|1KiB..6TiB" help:"Memory for the bodies of all requests under way together; beyond that the answer is 503. 0: an eighth of --memory, but at least 128 MiB."`
+	MaxAnswers          byteSize      `default:"0" bounds:"0|1KiB..6TiB" help:"Memory for the answers to all requests under way together; beyond that reads are answered 503. 0: an eighth of --memory, but at least 128 MiB."`
+	ReadTimeout         time.Duration `default:"10s" bounds:"10ms..24h" help:"How long a request may take to arrive."`
+	WriteTimeout        time.Duration `default:"10s" bounds:"10ms..24h" help:"How long an answer may take to be sent."`
+	IdleTimeout         time.Duration `default:"60s" bounds:"10ms..24h" help:"How long a connection may be idle between two requests."`
+	DrainTimeout        time.Duration `default:"10s" bounds:"10ms..24h" help:"How long requests under way may take to finish when the server stops."`
+	MaxHeaderBytes      int           `default:"8192" bounds:"1024..1048576" help:"Largest request line and headers together, in bytes."`
+	MaxHeaders          int           `default:"64" bounds:"1..10000" help:"Largest number of headers of a request."`
+	MaxConns            int           `default:"16384" bounds:"1..10000000" help:"Largest number of connections."`
+	MaxConnsPerIP       int           `default:"4096" bounds:"-1|1..10000000" help:"Largest number of connections from one address; -1: no bound."`
 	MaxRequestsPerConn  int           `default:"0" bounds:"0..1000000000" help:"Requests after which a connection is closed; 0: no bound."`
-	MaxBadKeysPerMinute int           `default:"300" bounds:"1..1000000000" help:"Wrong keys from one address a minute before it gets 429."`
-	MaxPagesPerMinute   int           `default:"600" bounds:"1..1000000000" help:"Hosted pages and forms from one address a minute before it gets 429."`
+	MaxBadKeysPerMinute int           `default:"300" bounds:"1..1000000000" help:"How many wrong keys a minute one address may send before it is answered 429."`
+	MaxPagesPerMinute   int           `default:"600" bounds:"1..1000000000" help:"How many hosted pages and forms a minute one address may ask for before it is answered 429."`
 	AccessLog           bool          `help:"Log a line for each request, without personal data."`
 
-	Console     string        `help:"Address of a listener for the console alone, with the certificate of --tls-cert; the admin listener has it, too." placeholder:"HOST:PORT"`
-	ConsoleURL  string        `name:"console-url" help:"Where browsers find the console; the identity provider leads back there." placeholder:"URL"`
-	ConsoleIdle time.Duration `default:"30m" bounds:"1m..720h" help:"A session of the console that is not used for so long is over."`
-	ConsoleLife time.Duration `default:"12h" bounds:"1m..720h" help:"A session of the console that is so old is over."`
-	MaxSessions int           `default:"1000" bounds:"1..10000" help:"Sessions of the console at a time."`
+	Console     string        `help:"Address of a listener for the console alone, with the certificate of --tls-cert. The admin listener serves the console, too." placeholder:"HOST:PORT"`
+	ConsoleURL  string        `name:"console-url" help:"URL at which browsers find the console; the identity provider sends people back there." placeholder:"URL"`
+	ConsoleIdle time.Duration `default:"30m" bounds:"1m..720h" help:"A session of the console ends when it hasn't been used for this long."`
+	ConsoleLife time.Duration `default:"12h" bounds:"1m..720h" help:"A session of the console ends when it is this old."`
+	MaxSessions int           `default:"1000" bounds:"1..10000" help:"How many sessions of the console there may be at the same time."`
 
 	OIDCIssuer           string `name:"oidc-issuer" help:"Identity provider that signs dashboard users in to the console (OpenID Connect)." placeholder:"URL"`
-	OIDCClientID         string `name:"oidc-client-id" help:"What the identity provider calls this console." placeholder:"ID"`
-	OIDCClientSecret     string `name:"oidc-client-secret" help:"Its secret; better by the environment or a file." placeholder:"SECRET"`
-	OIDCClientSecretFile string `name:"oidc-client-secret-file" help:"File with its secret." placeholder:"FILE" type:"path"`
-	OIDCClaim            string `name:"oidc-claim" default:"email" help:"Claim of the ID token that is the userName of the dashboard user; email must be verified."`
+	OIDCClientID         string `name:"oidc-client-id" help:"Id that the identity provider has given this console as its client." placeholder:"ID"`
+	OIDCClientSecret     string `name:"oidc-client-secret" help:"Secret of --oidc-client-id; better given by the environment or a file." placeholder:"SECRET"`
+	OIDCClientSecretFile string `name:"oidc-client-secret-file" help:"File with the secret of --oidc-client-id." placeholder:"FILE" type:"path"`
+	OIDCClaim            string `name:"oidc-claim" default:"email" help:"Claim of the ID token that has the userName of the dashboard user; an email must be verified."`
 
-	MaxProperties      int `default:"256" bounds:"1..100000" help:"Properties of an event that are kept."`
-	MaxPropertiesBytes int `default:"51200" bounds:"1..268435456" help:"Properties with arrays or objects, as JSON."`
-	MaxDepth           int `default:"32" bounds:"2..38" help:"Nesting inside an object."`
+	MaxProperties      int `default:"256" bounds:"1..100000" help:"How many properties of an event are kept."`
+	MaxPropertiesBytes int `default:"51200" bounds:"1..268435456" help:"Largest size of properties that have arrays or objects, as JSON, in bytes."`
+	MaxDepth           int `default:"32" bounds:"2..38" help:"How deep the values of an object may be nested."`
 
-	MemoryLimit byteSize `default:"0" bounds:"0|16MiB..6TiB" help:"Soft limit of the Go heap (GOMEMLIMIT); 0: by the environment, or else what --memory leaves."`
-	LogLevel    string   `default:"info" enum:"debug,info,warn,error" help:"${enum}."`
+	MemoryLimit byteSize `default:"0" bounds:"0|16MiB..6TiB" help:"Soft limit of the Go heap (GOMEMLIMIT); 0: what the environment says, or else what --memory leaves."`
+	LogLevel    string   `default:"info" enum:"debug,info,warn,error" help:"Least severe messages that are logged: ${enum}."`
 }
 
 // Run serves until ctx ends (SIGINT, SIGTERM), then drains. It returns an exitError with exitDiskFailed when the disk

@@ -27,7 +27,7 @@ type Cluster struct {
 }
 
 type clusterStatus struct {
-	Check bool `env:"-" help:"Exit code 1 when a node or a group has a problem, or a group lacks a replica; says which."`
+	Check bool `env:"-" help:"End with exit code 1 when a node or a group has a problem or a group lacks a replica, and say which."`
 }
 
 // Run prints the status.
@@ -137,7 +137,7 @@ func (c *clusterAdd) Run(s *session) error {
 
 type clusterDrain struct {
 	Node uint32 `arg:"" help:"Its number."`
-	Wait bool   `env:"-" help:"Return when it has nothing any more."`
+	Wait bool   `env:"-" help:"Return only when the node has no groups any more."`
 }
 
 // drainInterval is the time between two checks of a node that drains.
@@ -177,7 +177,7 @@ func (c *clusterDrain) Run(s *session) error {
 
 type clusterRemove struct {
 	Node  uint32 `arg:"" help:"Its number."`
-	Force bool   `env:"-" help:"Also when it isn't drained, because it is gone for good. Refused when a group would be left without a majority."`
+	Force bool   `env:"-" help:"Remove it although it isn't drained, because it is gone for good. This is refused when the node answers, and when a group would be left without a majority."`
 }
 
 // Run removes the node.

@@ -39,11 +39,11 @@ func (*scimGet) Run(s *session) error {
 }
 
 type scimSet struct {
-	RequestOrigin *string  `env:"-" help:"What X-Request-Origin must be; empty: it is not looked at, as identity providers need it."`
-	IPAllowlist   []string `env:"-" help:"All addresses and subnets that it may be used from; empty: from anywhere." placeholder:"CIDR"`
-	RateLimit     *string  `env:"-" help:"Of the operations on users: 5000/1d."`
-	Department    *string  `name:"default-department" env:"-" help:"Of users who are created without one; empty: none."`
-	Permissions   input    `name:"default-permissions" env:"-" help:"Of users who are created without any, as a JSON object; @FILE reads a file, - standard input." placeholder:"JSON"`
+	RequestOrigin *string  `env:"-" help:"What X-Request-Origin must be; empty: it is not checked, which identity providers need."`
+	IPAllowlist   []string `env:"-" help:"All addresses and subnets that SCIM may be used from; empty: it may be used from anywhere." placeholder:"CIDR"`
+	RateLimit     *string  `env:"-" help:"Rate limit of the operations on users: 5000/1d."`
+	Department    *string  `name:"default-department" env:"-" help:"Department of users who are created without one; empty: none."`
+	Permissions   input    `name:"default-permissions" env:"-" help:"Permissions of users who are created without any, as a JSON object; @FILE reads a file, - standard input." placeholder:"JSON"`
 }
 
 // Run changes the SCIM access.
@@ -146,12 +146,12 @@ type auditCommand struct {
 }
 
 type auditList struct {
-	From      uint64 `env:"-" help:"Sequence number to begin with; else the newest ones are listed."`
-	Limit     int    `env:"-" default:"100" help:"So many entries."`
-	All       bool   `env:"-" help:"All entries, from --from on."`
-	Workspace string `env:"-" help:"Of this workspace."`
-	Kind      string `env:"-" help:"About this kind: workspace, app, api_key, subscription_group, …"`
-	ID        string `env:"-" help:"About the one with this id."`
+	From      uint64 `env:"-" help:"Sequence number to begin with; default: the newest entries are listed."`
+	Limit     int    `env:"-" default:"100" help:"How many entries are listed."`
+	All       bool   `env:"-" help:"List all entries, from --from on."`
+	Workspace string `env:"-" help:"Only entries of this workspace."`
+	Kind      string `env:"-" help:"Only entries about this kind: workspace, app, api_key, subscription_group, …"`
+	ID        string `env:"-" help:"Only entries about what has this id."`
 }
 
 // Run lists entries; with --json one object a line.
@@ -175,8 +175,8 @@ func (c *auditList) Run(s *session) error {
 }
 
 type auditVerify struct {
-	Seq  uint64 `env:"-" help:"An entry whose hash was noted elsewhere."`
-	Hash string `env:"-" help:"That hash."`
+	Seq  uint64 `env:"-" help:"Sequence number of an entry whose hash was noted elsewhere."`
+	Hash string `env:"-" help:"The hash that was noted."`
 }
 
 // Run verifies the chain.

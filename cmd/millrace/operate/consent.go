@@ -38,11 +38,11 @@ func (c *blocklistLift) Run(s *session) error {
 // trailCommand shows the trail of subscription states.
 type trailCommand struct {
 	inOne
-	ExternalID string `env:"-" xor:"who" required:"" help:"Of the user with this external id."`
-	SvcID      string `env:"-" xor:"who" required:"" help:"Of the user with this svc_id."`
-	Alias      string `env:"-" xor:"who" required:"" help:"Of the user with this alias." placeholder:"LABEL:NAME"`
-	Email      string `env:"-" xor:"who" required:"" help:"Of this address."`
-	Phone      string `env:"-" xor:"who" required:"" help:"Of this phone number."`
+	ExternalID string `env:"-" xor:"who" required:"" help:"Show the trail of the user with this external id."`
+	SvcID      string `env:"-" xor:"who" required:"" help:"Show the trail of the user with this svc_id."`
+	Alias      string `env:"-" xor:"who" required:"" help:"Show the trail of the user with this alias." placeholder:"LABEL:NAME"`
+	Email      string `env:"-" xor:"who" required:"" help:"Show the trail of this email address."`
+	Phone      string `env:"-" xor:"who" required:"" help:"Show the trail of this phone number."`
 }
 
 // Run lists the trail, oldest first.

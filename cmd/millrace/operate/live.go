@@ -17,15 +17,15 @@ type Live struct {
 	Target
 	JSON bool `name:"json" env:"-" help:"Print each change as a JSON object, as it comes."`
 
-	Workspace  string   `env:"-" help:"Of this workspace alone." placeholder:"ID"`
-	Kind       []string `env:"-" help:"attributes, event, purchase, consent; default: all."`
-	Name       string   `env:"-" help:"Of this event, product, attribute, state, or subscription group (its id)."`
-	ExternalID string   `env:"-" xor:"who" help:"Of the user with this external id."`
-	SvcID      string   `env:"-" xor:"who" help:"Of the user with this svc_id."`
-	Alias      string   `env:"-" xor:"who" help:"Of the user with this alias." placeholder:"LABEL:NAME"`
-	Email      string   `env:"-" xor:"who" help:"Of the users with this address."`
-	Phone      string   `env:"-" xor:"who" help:"Of the users with this phone number."`
-	Count      int      `env:"-" bounds:"0..1000000000" help:"End after so many changes; 0: never."`
+	Workspace  string   `env:"-" help:"Only changes in this workspace." placeholder:"ID"`
+	Kind       []string `env:"-" help:"Only changes of these kinds: attributes, event, purchase, consent; default: all."`
+	Name       string   `env:"-" help:"Only changes of this event, product, attribute, state, or subscription group (its id)."`
+	ExternalID string   `env:"-" xor:"who" help:"Only changes of the user with this external id."`
+	SvcID      string   `env:"-" xor:"who" help:"Only changes of the user with this svc_id."`
+	Alias      string   `env:"-" xor:"who" help:"Only changes of the user with this alias." placeholder:"LABEL:NAME"`
+	Email      string   `env:"-" xor:"who" help:"Only changes of the users with this email address."`
+	Phone      string   `env:"-" xor:"who" help:"Only changes of the users with this phone number."`
+	Count      int      `env:"-" bounds:"0..1000000000" help:"End after this many changes; 0: never."`
 }
 
 // Run prints changes until it is interrupted.

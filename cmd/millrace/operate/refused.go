@@ -22,10 +22,10 @@ type Refused struct {
 
 // refusedChoice chooses some.
 type refusedChoice struct {
-	Key   string `env:"-" help:"Sent with this API key (its id)." placeholder:"ID"`
-	Array string `env:"-" help:"attributes, events, purchases; request: requests that were refused as a whole."`
-	Since string `env:"-" help:"From this time on (ISO 8601)." placeholder:"TIME"`
-	Until string `env:"-" help:"Before this time." placeholder:"TIME"`
+	Key   string `env:"-" help:"Only what was sent with the API key of this id." placeholder:"ID"`
+	Array string `env:"-" help:"Only objects of this array: attributes, events or purchases; request: requests that were refused as a whole."`
+	Since string `env:"-" help:"Only what was sent at this time or later (ISO 8601)." placeholder:"TIME"`
+	Until string `env:"-" help:"Only what was sent before this time." placeholder:"TIME"`
 }
 
 func (c *refusedChoice) query(rule string) url.Values {
@@ -42,8 +42,8 @@ func (c *refusedChoice) query(rule string) url.Values {
 type refusedList struct {
 	inOne
 	refusedChoice
-	Rule string `env:"-" help:"That broke this rule: no-identifier, required, … (docs/http.md)."`
-	All  bool   `env:"-" help:"All, not only the newest 50."`
+	Rule string `env:"-" help:"Only what broke this rule: no-identifier, required, … (docs/http.md)."`
+	All  bool   `env:"-" help:"List all, not only the newest 50."`
 }
 
 // Run lists entries; with --json one object a line.
@@ -55,7 +55,7 @@ func (c *refusedList) Run(s *session) error {
 
 type oneRefused struct {
 	inOne
-	ID string `arg:"" help:"Of the entry."`
+	ID string `arg:"" help:"Id of the entry."`
 }
 
 func (c *oneRefused) path(more ...string) string {
@@ -70,7 +70,7 @@ func (c *refusedShow) Run(s *session) error { return s.show(http.MethodGet, c.pa
 type refusedCounts struct {
 	inOne
 	refusedChoice
-	Rule string `env:"-" help:"Of this rule alone."`
+	Rule string `env:"-" help:"Only what broke this rule."`
 }
 
 // Run lists counts.
@@ -112,7 +112,7 @@ func (c *refusedSend) Run(s *session) error {
 type refusedSendAll struct {
 	inOne
 	refusedChoice
-	Rule string `env:"-" required:"" help:"That broke this rule."`
+	Rule string `env:"-" required:"" help:"Rule that the objects broke."`
 }
 
 // Run sends page after page.

@@ -22,34 +22,34 @@ type Streams struct {
 type streamsCreate struct {
 	inOne
 	ID     string   `arg:"" help:"Lower-case letters, digits, - and _: it stands in the names of files."`
-	Kind   []string `env:"-" help:"event, purchase, deletion, email_subscription, subscription_group, merge, identify, attributes; default: the first two."`
-	Name   []string `env:"-" help:"Only these events and products."`
-	Column []string `env:"-" help:"parquet: a property that has a column of its own; TYPE: string, number, boolean, time." placeholder:"NAME:TYPE"`
-	Format string   `env:"-" help:"Of files: parquet (default), ndjson, avro. Of messages: currents (default), json; to Kafka also avro."`
-	From   string   `env:"-" default:"now" help:"Accepted at this time (ISO 8601) or later; beginning: all that is kept; now."`
+	Kind   []string `env:"-" help:"What goes out: event, purchase, deletion, email_subscription, subscription_group, merge, identify, attributes; default: the first two."`
+	Name   []string `env:"-" help:"Only events and purchases of these names and products."`
+	Column []string `env:"-" help:"parquet: property that gets a column of its own; TYPE is string, number, boolean or time." placeholder:"NAME:TYPE"`
+	Format string   `env:"-" help:"Format of files: parquet (default), ndjson, avro; of messages: currents (default), json, and for Kafka also avro."`
+	From   string   `env:"-" default:"now" help:"Where the stream begins: at what was accepted at this time (ISO 8601) or later; beginning: at the oldest that is kept; or now."`
 	destinationFlags
 }
 
 // destinationFlags are the fields of a destination. The server decides which of them belong together.
 type destinationFlags struct {
-	To          string `env:"-" default:"directory" enum:"directory,s3,http,kafka" help:"Where it goes: ${enum}."`
-	Path        string `env:"-" help:"directory: where files lie, below the workspace's directory in the server's --stream-dir; default: the id." placeholder:"PATH"`
+	To          string `env:"-" default:"directory" enum:"directory,s3,http,kafka" help:"Kind of destination: ${enum}."`
+	Path        string `env:"-" help:"directory: where the files are put, below the workspace's directory in the server's --stream-dir; default: the id." placeholder:"PATH"`
 	Layout      string `env:"-" help:"How files are named: hive (default), currents."`
 	Credentials string `env:"-" help:"Name of the credentials that the server has in --stream-credentials or its environment."`
 	Endpoint    string `env:"-" help:"s3: URL of the service; default: that of AWS." placeholder:"URL"`
 	Bucket      string `env:"-" help:"s3: bucket."`
-	Prefix      string `env:"-" help:"s3: names of objects begin so; default: WORKSPACE/ID; .: nothing."`
+	Prefix      string `env:"-" help:"s3: beginning of the names of objects; default: WORKSPACE/ID; .: nothing."`
 	Region      string `env:"-" help:"s3: region; default: the service is asked."`
 	Addressing  string `env:"-" help:"s3: where the bucket stands in URLs: auto (default), path, host."`
-	Encryption  string `env:"-" help:"s3: at the server: AES256, or aws:kms with --kms-key; default: as the bucket has it."`
-	KMSKey      string `name:"kms-key" env:"-" help:"s3: key of aws:kms."`
-	URL         string `env:"-" help:"http: what gets POST requests." placeholder:"URL"`
-	Batch       int    `env:"-" bounds:"0..1000" help:"http: events in a request, at most; default: 100."`
-	Brokers     string `env:"-" help:"kafka: brokers to begin with, with commas." placeholder:"HOST:PORT,…"`
-	Topic       string `env:"-" help:"kafka: topic, in which {workspace}, {stream} and {kind} are replaced; default: millrace.{workspace}.{kind}."`
-	Security    string `env:"-" help:"kafka: plaintext (default), tls."`
-	SASL        string `name:"sasl" env:"-" help:"kafka: plain, scram-sha-256, scram-sha-512, with --credentials; default: none."`
-	Registry    string `env:"-" help:"kafka: the schema registry, for the format avro." placeholder:"URL"`
+	Encryption  string `env:"-" help:"s3: how the service encrypts: AES256, or aws:kms with --kms-key; default: as the bucket is set up."`
+	KMSKey      string `name:"kms-key" env:"-" help:"s3: key for aws:kms."`
+	URL         string `env:"-" help:"http: URL that the events are sent to by POST." placeholder:"URL"`
+	Batch       int    `env:"-" bounds:"0..1000" help:"http: most events in a request; default: 100."`
+	Brokers     string `env:"-" help:"kafka: brokers to connect to first, separated by commas." placeholder:"HOST:PORT,…"`
+	Topic       string `env:"-" help:"kafka: name of the topic, in which {workspace}, {stream} and {kind} are replaced; default: millrace.{workspace}.{kind}."`
+	Security    string `env:"-" help:"kafka: how to connect: plaintext (default), tls."`
+	SASL        string `name:"sasl" env:"-" help:"kafka: how to sign in: plain, scram-sha-256, scram-sha-512, with --credentials; default: none."`
+	Registry    string `env:"-" help:"kafka: URL of the schema registry, for the format avro." placeholder:"URL"`
 }
 
 func (f *destinationFlags) destination() control.Destination {
@@ -116,7 +116,7 @@ func (c *streamsResume) Run(s *session) error {
 
 type streamsRewind struct {
 	oneStream
-	From string `env:"-" help:"Accepted at this time (ISO 8601) or later; beginning: all that is kept; default: where it began last."`
+	From string `env:"-" help:"Where the stream begins anew: at what was accepted at this time (ISO 8601) or later; beginning: at the oldest that is kept; default: where it began last."`
 }
 
 // Run rewinds a stream.

@@ -15,12 +15,12 @@ type Export struct {
 	Target
 	What      string   `arg:"" enum:"events" help:"${enum}."`
 	Workspace string   `help:"Only of this workspace."`
-	Since     string   `help:"Happened at or after (ISO 8601)."`
-	Until     string   `help:"Happened before."`
+	Since     string   `help:"Only what happened at this time or later (ISO 8601)."`
+	Until     string   `help:"Only what happened before this time (ISO 8601)."`
 	Name      []string `help:"Only these events and products."`
-	Kind      []string `help:"event or purchase."`
-	Format    string   `default:"ndjson" enum:"ndjson,parquet" help:"${enum}."`
-	Output    string   `short:"o" help:"File to write; default, and -: standard output." type:"path"`
+	Kind      []string `help:"Only this kind: event or purchase; default: both."`
+	Format    string   `default:"ndjson" enum:"ndjson,parquet" help:"Format of the output: ${enum}."`
+	Output    string   `short:"o" help:"File to write; - or nothing: standard output." type:"path"`
 }
 
 // Run streams the events. The file is complete, or there is an error and no file (durable.WriteFile).
@@ -50,7 +50,7 @@ func (c *Export) Run(ctx context.Context, stdout io.Writer) (err error) {
 type ImportProfiles struct {
 	Target
 	File      string `arg:"" help:"NDJSON, each line a user in the shape of /users/export/ids; - reads standard input."`
-	Workspace string `required:"" help:"Into this workspace."`
+	Workspace string `required:"" help:"Workspace that the users are put into."`
 }
 
 // Run sends the file and prints how many profiles were taken.

@@ -24,15 +24,15 @@ type workspacesCommand struct {
 // settings are the settings of a workspace as flags; those that are not given are nil.
 type settings struct {
 	Name                 *string           `env:"-" help:"Name."`
-	Plan                 *string           `env:"-" help:"base or mau."`
-	MultiLanguage        *bool             `env:"-" negatable:"" help:"Translations are on."`
-	Currency             *string           `env:"-" help:"Of total_revenue."`
-	ExchangeRates        map[string]string `env:"-" help:"Units of that currency for one of another: USD=0.92;JPY=0.0061."`
-	RateLimits           map[string]string `env:"-" help:"users.track=6000/3s;users.merge=100/1m."`
-	BlockedExternalIDs   []string          `name:"blocked-external-ids" env:"-" help:"Refused by /users/track." placeholder:"ID"`
-	RequestErrorShape    *string           `env:"-" help:"strings or objects."`
+	Plan                 *string           `env:"-" help:"Plan: base or mau."`
+	MultiLanguage        *bool             `env:"-" negatable:"" help:"Whether there are translations."`
+	Currency             *string           `env:"-" help:"Currency of total_revenue."`
+	ExchangeRates        map[string]string `env:"-" help:"How many units of that currency one unit of another currency is worth: USD=0.92;JPY=0.0061."`
+	RateLimits           map[string]string `env:"-" help:"Rate limits other than those of the plan: users.track=6000/3s;users.merge=100/1m."`
+	BlockedExternalIDs   []string          `name:"blocked-external-ids" env:"-" help:"External ids that /users/track refuses." placeholder:"ID"`
+	RequestErrorShape    *string           `env:"-" help:"Form of the errors in answers about a whole request: strings or objects."`
 	ProfileIDName        *string           `name:"profile-id-name" env:"-" help:"What answers call a user's id: svc_id or braze_id."`
-	MaxCustomArrayLength *int              `env:"-" help:"Elements that a custom array keeps."`
+	MaxCustomArrayLength *int              `env:"-" help:"How many elements a custom array keeps."`
 	Settings             input             `env:"-" help:"Any settings as a JSON object; @FILE reads a file, - standard input. Flags go before it." placeholder:"JSON"`
 }
 
@@ -244,8 +244,8 @@ type keysCommand struct {
 type keysCreate struct {
 	inOne
 	Name        string   `arg:"" help:"Name."`
-	Permissions []string `required:"" env:"-" help:"Such as users.track,users.merge; * for all." placeholder:"PERMISSION"`
-	IPAllowlist []string `env:"-" help:"Addresses and subnets that it may be used from." placeholder:"CIDR"`
+	Permissions []string `required:"" env:"-" help:"What the key may do, such as users.track,users.merge; * for all." placeholder:"PERMISSION"`
+	IPAllowlist []string `env:"-" help:"Addresses and subnets that the key may be used from; default: it may be used from anywhere." placeholder:"CIDR"`
 }
 
 // Run makes a key and prints it.
@@ -272,8 +272,8 @@ func (s *session) made(path string, body any, what, name string) error {
 type keysUpdate struct {
 	oneThing
 	Name        *string  `env:"-" help:"New name."`
-	Permissions []string `env:"-" help:"All that it shall have." placeholder:"PERMISSION"`
-	IPAllowlist []string `env:"-" help:"All addresses and subnets that it may be used from; empty: from anywhere." placeholder:"CIDR"`
+	Permissions []string `env:"-" help:"All permissions that the key is to have." placeholder:"PERMISSION"`
+	IPAllowlist []string `env:"-" help:"All addresses and subnets that the key may be used from; empty: it may be used from anywhere." placeholder:"CIDR"`
 }
 
 // Run changes a key.
