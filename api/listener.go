@@ -131,7 +131,7 @@ type limitConn struct {
 	ip       netip.Addr
 	once     sync.Once
 	patience atomic.Int64 // how long Close waits for what the client still sends; a time.Duration
-	end
+	heard
 }
 
 func (c *limitConn) Read(p []byte) (int, error) { return c.note(c.Conn.Read(p)) }

@@ -52,7 +52,7 @@ func (c *Control) Sessions(userName string) []*Session {
 
 // BeginSession stores a new session; those that are over make room. The one with the id before, empty for none, is not
 // counted: the caller ends it next.
-func (c *Control) BeginSession(by Actor, s Session, l SessionLimits) error {
+func (c *Control) BeginSession(by Actor, s Session, before string, l SessionLimits) error {
 	return c.do(by, func(d *draft) error {
 		live := 0
 		var own []*Session

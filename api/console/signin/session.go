@@ -186,7 +186,7 @@ func (s *Sessions) Begin(w http.ResponseWriter, r *http.Request, user *control.S
 	if err := s.options.Control.BeginSession(p.Actor(r), one, beforeID, s.limits()); err != nil {
 		return err
 	}
-	if before := s.WhoIs(r, false); before != nil { // the browser forgets the token of that one
+	if before != nil { // the browser forgets its token
 		if err := s.options.Control.EndSession(before.Actor(r), before.session.ID); err != nil {
 			return err
 		}
