@@ -1,22 +1,23 @@
 // Package cursor reads the bytes of a format from their beginning: little-endian integers, uvarints, runs of bytes. A
-// reader asks for all that it wants and looks once, at the end, whether it was there.
+// reader asks for everything that it wants and checks once, at the end, whether all of it was there.
 package cursor
 
 import "encoding/binary"
 
-// Cursor is what is left to read. Beyond the end, or at what can't be, it becomes Bad and yields zeros.
+// Cursor is what is left to read. A read beyond the end, or of an impossible value, makes the cursor Bad; from then on
+// it yields zeros.
 type Cursor struct {
 	Rest []byte
 	Bad  bool
 }
 
-// Fail makes the cursor bad.
+// Fail makes the cursor Bad.
 func (c *Cursor) Fail() { c.Bad, c.Rest = true, nil }
 
-// Done says whether all was good, and nothing is left.
+// Done says whether all reads were good and nothing is left.
 func (c *Cursor) Done() bool { return !c.Bad && len(c.Rest) == 0 }
 
-// Take is the next n bytes, which stay where they are.
+// Take reads n bytes. The result is a view of them, not a copy.
 func (c *Cursor) Take(n uint64) []byte {
 	if c.Bad || n > uint64(len(c.Rest)) {
 		c.Fail()
@@ -27,7 +28,7 @@ func (c *Cursor) Take(n uint64) []byte {
 	return v
 }
 
-// Byte reads one.
+// Byte reads 1 byte.
 func (c *Cursor) Byte() byte {
 	if v := c.Take(1); v != nil {
 		return v[0]
@@ -76,7 +77,7 @@ func (c *Cursor) Varint() int64 {
 	return int64(v>>1) ^ -int64(v&1)
 }
 
-// Sized reads a length, a uvarint, and so many bytes.
+// Sized reads a length, which is a uvarint, and then that many bytes.
 func (c *Cursor) Sized() []byte { return c.Take(c.Uvarint()) }
 
 // Index reads a uvarint below n.

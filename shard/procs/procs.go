@@ -1,8 +1,8 @@
-// Package procs gives a process more threads of Go while it waits for the disk.
+// Package procs lets a process run more goroutines at once while it waits for the disk.
 //
-// A goroutine that reads a file keeps one of GOMAXPROCS until the runtime takes that away from it, which is often later
-// than the disk answers. So no more reads than cores reach a disk that could do many at once, and meanwhile nothing
-// else runs. While there are such reads, GOMAXPROCS is higher.
+// A goroutine that reads a file keeps one of the GOMAXPROCS places until the runtime takes the place away, which is
+// often later than the disk answers. So a disk that could do many reads at once gets no more of them than there are
+// cores, and meanwhile nothing else runs. While there are such reads, this package keeps GOMAXPROCS higher.
 package procs
 
 import (
@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// lowerAfter is how long nobody has read when GOMAXPROCS is lowered again: changing it stops all goroutines for a
-// moment.
+// lowerAfter is how long no read has been under way before GOMAXPROCS is lowered again. It is not lowered at once
+// because each change stops all goroutines for a moment.
 const lowerAfter = time.Second
 
-// Reading raises GOMAXPROCS while there are reads of the disk. The zero value, and nil, never do. Its methods are safe
-// for concurrent use.
+// Reading raises GOMAXPROCS while there are reads of the disk. The zero value and nil never raise it. Its methods are
+// safe for concurrent use.
 type Reading struct {
 	most int
 
@@ -27,10 +27,10 @@ type Reading struct {
 	timer  *time.Timer
 }
 
-// NewReading has GOMAXPROCS raised to most, when it is less.
+// NewReading returns a Reading that raises GOMAXPROCS to most when it is less.
 func NewReading(most int) *Reading { return &Reading{most: most} }
 
-// Begin says that a read, or a few, begin. Each is followed by an End.
+// Begin says that a read, or a few together, begin. Each call is followed by one of End.
 func (r *Reading) Begin() {
 	if r == nil || r.most == 0 {
 		return
@@ -44,7 +44,7 @@ func (r *Reading) Begin() {
 	}
 }
 
-// End says that they have ended.
+// End says that the reads of one Begin have ended.
 func (r *Reading) End() {
 	if r == nil || r.most == 0 {
 		return
@@ -61,7 +61,8 @@ func (r *Reading) End() {
 	}
 }
 
-// lower sets GOMAXPROCS to what it was, unless somebody reads: then the next End sees to it.
+// lower sets GOMAXPROCS to what it was. While there are reads it does nothing, since the last End will start the timer
+// again.
 func (r *Reading) lower() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,7 +70,7 @@ func (r *Reading) lower() {
 		return
 	}
 	if os.Getenv("GOMAXPROCS") == "" {
-		runtime.SetDefaultGOMAXPROCS() // and it follows the cores that the process may use, as before
+		runtime.SetDefaultGOMAXPROCS() // then it follows the cores that the process may use, as before
 	} else {
 		runtime.GOMAXPROCS(r.before)
 	}

@@ -115,7 +115,8 @@ func overLimit(b []byte, tag byte, lim *Limits) bool {
 
 func (e *Editor) applyAttributes(b []byte, o op.Op, rec *op.Record, lim *Limits) (out []byte, fresh byte) {
 	merge := o.Flags().Has(op.MergeObjects)
-	// behind the field that was set last, since clients send the same attributes in the same order again and again
+	// next is behind the field that was set last, since clients send the same attributes in the same order again and
+	// again
 	next := fieldsStart(b)
 	composites := 0
 	for fields := o.Body(); len(fields) > 0; {

@@ -34,8 +34,8 @@ var deviceMembers = func() []string {
 	return names
 }()
 
-// appendPushToken appends a push token. It names its app as ours do, by app_id, or by app, as exports from elsewhere
-// do; the name of an app that isn't there stays.
+// appendPushToken appends a push token. The token names its app by app_id, as our exports do, or by app, as exports
+// from elsewhere do. When there is no app of that name, the token keeps the name.
 func (r *lineReader) appendPushToken(dst []byte, v *fastjson.Value, appID func(name []byte) []byte) []byte {
 	const in = "push_tokens"
 	o := r.element(v, in, "app_id", "app", "platform", "token", "device_id", "notifications_enabled")
@@ -65,11 +65,11 @@ func (r *lineReader) appendPushToken(dst []byte, v *fastjson.Value, appID func(n
 	return closeBlock(r.appendFlag(dst, o, in, "notifications_enabled"), mark, op.Object)
 }
 
-// appendDevices appends devices as an Array; nothing when there are none. Of those with the same device_id the last
-// one stays.
+// appendDevices appends devices as an Array, and nothing when there are none. Of several devices with the same
+// device_id the last one stays.
 func (r *lineReader) appendDevices(dst []byte, list []*fastjson.Value) []byte {
 	var made [][]byte
-	place := map[string]int{} // of the last one with a device_id
+	place := map[string]int{} // of the last device with a device_id
 	for _, v := range list {
 		id := string(v.GetStringBytes("device_id"))
 		if at, twice := place[id]; twice && id != "" {
@@ -97,7 +97,7 @@ func (r *lineReader) device(v *fastjson.Value) (b []byte) {
 		switch {
 		case v == nil:
 		case v.Type() == fastjson.TypeNull:
-			if m.name == "carrier" { // the one that the shape has null for
+			if m.name == "carrier" { // the only member that is null in the shape
 				b = append(appendName(b, []byte(m.name)), byte(op.Null))
 			}
 		case m.isID:
@@ -118,7 +118,7 @@ func appendText(dst []byte, name string, s []byte) []byte {
 	return op.AppendString(appendName(dst, []byte(name)), s)
 }
 
-// appendFlag appends a member that is true or false, when it is there.
+// appendFlag appends a boolean member, if o has it.
 func (r *lineReader) appendFlag(dst []byte, o *fastjson.Object, in, name string) []byte {
 	v := o.Get(name)
 	if !present(v) {

@@ -11,7 +11,7 @@ import (
 // Fields is a set of keys of the export; 0 stands for all.
 type Fields uint64
 
-// AddField adds a name of fields_to_export to the set; ok is false for one that the export doesn't know.
+// AddField adds a name of fields_to_export to the set; ok is false for a name that the export doesn't know.
 func (f Fields) AddField(name []byte) (_ Fields, ok bool) {
 	bit, ok := exportBits[string(name)]
 	return f | bit, ok
@@ -19,7 +19,7 @@ func (f Fields) AddField(name []byte) (_ Fields, ok bool) {
 
 func (f Fields) has(bit Fields) bool { return f == 0 || f&bit != 0 }
 
-// Keys of the export that are no attributes. The bits from 32 on are theirs, the bit of an attribute is its code.
+// Keys of the export that are no attributes. They have the bits from 32 on; the bit of an attribute is its code.
 const (
 	fieldCreatedAt Fields = 1 << (32 + iota)
 	fieldExternalID
@@ -60,7 +60,7 @@ var exportBits = func() map[string]Fields {
 // Export is what an exported user shows beyond the profile itself.
 type Export struct {
 	SvcID  []byte // text; left out when empty
-	Braze  bool   // it is called braze_id, and appboy_id too (`profile_id_name: braze_id`)
+	Braze  bool   // SvcID is called braze_id, and is there as appboy_id, too (`profile_id_name: braze_id`)
 	Number uint64 // of the profile: random_bucket comes from it; left out when 0
 
 	Currency [3]byte                    // of total_revenue; zero: USD
@@ -72,13 +72,13 @@ type Export struct {
 	AppName   func(id []byte) string   // the same for apps
 }
 
-// AppendJSON appends a profile as a user of /users/export/ids (export-shape.md, decisions.md D9). What has a value
-// whether it was set or not is always there: aliases, the email and push state, revenue. Other attributes that are
-// absent are left out, times and the date of birth are ISO 8601 in UTC with milliseconds, amounts are exact decimals.
-// What is converted by a rate is rounded to the currency's digits; a currency without a rate is in revenue_by_currency
-// only. session_count is the sum that merges conserve.
+// AppendJSON appends a profile as a user of /users/export/ids (export-shape.md, decisions.md D9). Keys that have a
+// value whether it was set or not are always there: aliases, the email and push state, revenue. Other attributes are
+// left out when they are absent. Times and the date of birth are ISO 8601 in UTC with milliseconds; amounts are exact
+// decimals. An amount that is converted by a rate is rounded to the currency's digits; a currency without a rate is in
+// revenue_by_currency only. session_count is the sum that merges conserve.
 //
-// It is a view for people and clients: recent occurrences, actors and times of changes are not in it.
+// The result is a view for people and clients, without recent occurrences and without actors and times of changes.
 func AppendJSON(dst, blob []byte, fields Fields, x Export) []byte {
 	w := jsonWriter{dst: append(dst, '{')}
 	if fields.has(fieldCreatedAt) {
@@ -129,7 +129,7 @@ func AppendJSON(dst, blob []byte, fields Fields, x Export) []byte {
 	return append(w.dst, '}')
 }
 
-// randomBucket is the bucket 0–9999 of a profile's number.
+// randomBucket is the bucket, 0 to 9999, that follows from a profile's number.
 func randomBucket(number uint64) uint64 {
 	number ^= number >> 33
 	number *= 0xFF51AFD7ED558CCD
@@ -193,10 +193,10 @@ func (w *jsonWriter) attributes(blob []byte, fields Fields, appName func([]byte)
 	}
 }
 
-// subscribed is what the states of email and push are by default.
+// subscribed is the default of the email and the push state.
 var subscribed = op.Value(op.AppendString(nil, []byte("subscribed")))
 
-// pushTokens appends the tokens, each with the name of its app too, which is what readers of the public API know.
+// pushTokens appends the tokens, each also with the name of its app, by which readers of the public API know the app.
 func (w *jsonWriter) pushTokens(v op.Value, nameOf func([]byte) string) {
 	w.dst = append(w.dst, '[')
 	for rest := content(v, op.Array); len(rest) > 0; {
@@ -343,7 +343,7 @@ func (x *Export) digits(currency [3]byte) int {
 	return min(max(x.Digits(currency), 0), 18)
 }
 
-// total is the revenue in minor units of the export's currency.
+// total is the sum of the revenue, in minor units of the export's currency.
 func (x *Export) total(blob []byte) int64 {
 	want, sum := x.currency(), int64(0)
 	Revenue(blob, func(currency [3]byte, minor int64) {

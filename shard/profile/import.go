@@ -10,7 +10,7 @@ import (
 	"millrace/shard/op"
 )
 
-// ImportOptions is what Import needs to know.
+// ImportOptions are what Import has to know besides the line.
 type ImportOptions struct {
 	Limits   *Limits                    // nil: all defaults
 	Currency [3]byte                    // of total_revenue where revenue_by_currency is missing; zero: USD
@@ -18,7 +18,8 @@ type ImportOptions struct {
 	// the id of an app that is given by name only, nil for unknown; nil: none is known
 	AppID   func(name []byte) (id []byte)
 	Channel func(group [16]byte) byte // of a subscription group (op.ChannelEmail), 0 for unknown; nil: none is known
-	// is told what a line has and the profile does not take, such as `'cards_clicked' is not imported`; nil: no one
+	// is told of each thing in a line that the profile doesn't take, as in `'cards_clicked' is not imported`; nil: no
+	// one is
 	Left func(what string)
 }
 
@@ -30,13 +31,14 @@ type Importer struct {
 	opt    ImportOptions
 }
 
-// Import appends the profile that line (one JSON object) describes. Its home is the external id, else the first alias,
-// else the email, else the phone; without any of them it is an error. stamp (Unix µs) stands for the time of every
-// change that the shape does not carry. Exporting the result gives line again, except that members which belong to the
-// store (svc_id, random_bucket, names of groups and apps) are ignored. Of unknown members, and of values that are left
-// out, opt.Left is told, before it is known whether the line is a user.
+// Import appends the profile that line (one JSON object) describes. The profile's home is the external id, else the
+// first alias, else the email, else the phone; a line without any of them is an error. stamp (Unix µs) stands for the
+// time of every change that the shape does not carry. Exporting the result gives line again, except that members which
+// belong to the store (svc_id, random_bucket, names of groups and apps) are ignored. opt.Left is told of unknown
+// members and of values that are left out, before it is known whether the line is a user.
 //
-// An event's recent occurrences are not in the shape: its last and, when it counts two, its first are taken for such.
+// The shape doesn't have the recent occurrences of events and products. The last one, and the first one when there are
+// several, are taken for them.
 func (im *Importer) Import(
 	dst []byte, workspace uint32, line []byte, stamp int64, opt ImportOptions,
 ) (out []byte, err error) {
@@ -70,7 +72,7 @@ func (im *Importer) Import(
 	return append(dst, b...), nil
 }
 
-// home makes the empty profile.
+// home makes the profile with its home identifier and nothing else.
 func (im *Importer) home(o *fastjson.Object, workspace uint32, created int64) []byte {
 	kind, key := op.NoID, []byte(nil)
 	if v := o.Get("external_id"); present(v) {
@@ -120,7 +122,7 @@ func (im *Importer) members(b []byte, o *fastjson.Object, stamp int64) []byte {
 	if len(im.value) > 0 && im.err == nil {
 		b = e.SetAttr(b, op.AttrDevices, im.value)
 	}
-	if v := o.Get("email_hard_bounced_at"); present(v) && !find(b, tagEmail).none() { // a mark of the email
+	if v := o.Get("email_hard_bounced_at"); present(v) && !find(b, tagEmail).none() { // the mark belongs to the email
 		b = e.SetState(b, StateChange{State{Kind: StateBounce, On: true}, im.time(v, "email_hard_bounced_at") * 1000, 0,
 			op.SourceImport})
 	}
@@ -132,7 +134,7 @@ func (im *Importer) members(b []byte, o *fastjson.Object, stamp int64) []byte {
 	return im.apps(b, o)
 }
 
-// coordinates are a location as last_coordinates has it: longitude, latitude.
+// coordinates reads a location in the form of last_coordinates: longitude, latitude.
 func (im *Importer) coordinates(v *fastjson.Value) op.Value {
 	list, err := v.Array()
 	if err != nil || len(list) != 2 || list[0].Type() != fastjson.TypeNumber || list[1].Type() != fastjson.TypeNumber {
@@ -155,7 +157,7 @@ func (im *Importer) attribute(b []byte, code uint32, v *fastjson.Value, stamp in
 		if s := string(state); im.err == nil && s != "opted_in" && s != "subscribed" && s != "unsubscribed" {
 			im.fail("%s: %q", name, s)
 		}
-		// What an export has of who has said nothing.
+		// An export has this state for a user who has said nothing.
 		if code == op.AttrEmailSubscribe && string(state) == "subscribed" {
 			return b
 		}
@@ -237,7 +239,7 @@ func (im *Importer) customs(b []byte, v *fastjson.Value) []byte {
 		if stored.Tag() == op.Array {
 			stored = im.editor.newest(stored, im.opt.Limits.MaxArray)
 		}
-		b = im.append(b, appendField(nil, tagCustom, appendNamed(nil, name, stored))) // distinct, so there is none yet
+		b = im.append(b, appendField(nil, tagCustom, appendNamed(nil, name, stored))) // distinct names: none is there
 	})
 	return b
 }
@@ -344,7 +346,7 @@ func currencyOf(s []byte) (c [3]byte, ok bool) {
 	return [3]byte(s), true
 }
 
-// append adds a whole field, which is the last one by its rank.
+// append adds a whole field at the end of the profile, where its rank puts it.
 func (im *Importer) append(b, field []byte) []byte {
 	at := len(b)
 	b = im.editor.splice(b, at, len(field))

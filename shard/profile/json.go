@@ -11,8 +11,8 @@ import (
 	"millrace/shard/op"
 )
 
-// appendJSONValue appends a stored value as JSON: times as ISO 8601 strings, floats always with a point or an exponent,
-// text that was kept as JSON as that JSON.
+// appendJSONValue appends a stored value as JSON. Times are ISO 8601 strings, floats always have a point or an
+// exponent, and text that was kept as JSON is that JSON.
 func appendJSONValue(dst []byte, v op.Value) []byte {
 	switch v.Tag() {
 	case op.False:
@@ -66,7 +66,7 @@ func appendJSONValue(dst []byte, v op.Value) []byte {
 	return append(dst, "null"...)
 }
 
-// jsonWriter appends members; a comma stands before all but those that follow an opening bracket.
+// jsonWriter appends members of objects, with a comma before each that doesn't follow an opening bracket.
 type jsonWriter struct{ dst []byte }
 
 func (w *jsonWriter) separate() {
@@ -80,7 +80,7 @@ func (w *jsonWriter) key(name string) {
 	w.dst = append(append(append(w.dst, '"'), name...), '"', ':')
 }
 
-// element begins an element of an array, and the array with its first one; close ends it.
+// element begins an element of an array, and with the first element the array, too; close ends the array.
 func (w *jsonWriter) element(name string, first *bool) {
 	if *first {
 		w.key(name)
@@ -156,23 +156,23 @@ func AppendUUID(dst []byte, id [16]byte) []byte {
 	return append(dst, text[:]...)
 }
 
-// AppendHex appends the eight hexadecimal digits of a number.
+// AppendHex appends a number as eight hexadecimal digits.
 func AppendHex(dst []byte, v uint32) []byte {
 	return binary.BigEndian.AppendUint64(dst, hexDigits(v))
 }
 
-// hexDigits are the hexadecimal digits of a number, a byte each, the first one highest.
+// hexDigits are the eight hexadecimal digits of a number as characters, the first one in the highest byte.
 func hexDigits(v uint32) uint64 {
 	const ones = 0x0101010101010101
 	x := uint64(v)
 	x = (x | x<<16) & 0x0000FFFF0000FFFF
 	x = (x | x<<8) & 0x00FF00FF00FF00FF
 	x = (x | x<<4) & 0x0F0F0F0F0F0F0F0F
-	letters := (x + 6*ones) >> 4 & ones // 1 for each of 10 and more
+	letters := (x + 6*ones) >> 4 & ones // 1 for each digit of 10 or more
 	return x + '0'*ones + letters*('a'-'0'-10)
 }
 
-// AppendJSONString appends a JSON string. What is no UTF-8 becomes U+FFFD.
+// AppendJSONString appends a JSON string. Bytes that are no UTF-8 become U+FFFD.
 func AppendJSONString[T []byte | string](dst []byte, s T) []byte {
 	const digits = "0123456789abcdef"
 	dst = append(dst, '"')
@@ -218,7 +218,7 @@ func plainPrefix[T []byte | string](s T) (n int) {
 		x := uint64(s[n]) | uint64(s[n+1])<<8 | uint64(s[n+2])<<16 | uint64(s[n+3])<<24 |
 			uint64(s[n+4])<<32 | uint64(s[n+5])<<40 | uint64(s[n+6])<<48 | uint64(s[n+7])<<56
 		quote, backslash := x^'"'*ones, x^'\\'*ones
-		// The high bit of a byte: it isn't ASCII, is less than a space, or is one of the two.
+		// A byte's high bit says that the byte isn't ASCII, is less than a space, or is a quote or a backslash.
 		if (x|(x-' '*ones)|(quote-ones)|(backslash-ones))&highs != 0 {
 			return n
 		}

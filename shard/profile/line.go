@@ -16,20 +16,20 @@ import (
 	"millrace/shard/op"
 )
 
-// ErrImport is wrapped by Import when a line is not a user in the shape of the export; the text says which member and
-// why.
+// ErrImport is wrapped by Import when a line is not a user in the shape of the export; the text says which member is
+// wrong and why.
 var ErrImport = errors.New("not an exported user")
 
-// lineReader reads a line that is imported: each value as what is wanted in its place. The first thing that is wrong
-// stays in err, and what is read after it means nothing.
+// lineReader reads a line that is imported. Each method reads a value as the type that is wanted in its place. The
+// first error stays in err, and what is read after it means nothing.
 type lineReader struct {
 	parser  fastjson.Parser
 	left    func(what string) // ImportOptions.Left
 	err     error
-	isUnfit bool // what appendStored appends is of a custom attribute that /users/track would leave out
+	isUnfit bool // appendStored is at a value for which /users/track would leave out the custom attribute
 }
 
-// read reads the object that a line is. It is valid until the next one is read.
+// read parses a line, which has to be an object. The object is valid until the next line is read.
 func (r *lineReader) read(line []byte) *fastjson.Object {
 	r.err = nil
 	if !utf8.Valid(line) || !json.Valid(line) || loneSurrogate(line) { // the parser below is lenient
@@ -48,21 +48,22 @@ func (r *lineReader) read(line []byte) *fastjson.Object {
 	return o
 }
 
-// fail keeps what is wrong when nothing was before.
+// fail sets err, unless there was an error before.
 func (r *lineReader) fail(format string, args ...any) {
 	if r.err == nil {
 		r.err = fmt.Errorf("%w: %s", ErrImport, fmt.Sprintf(format, args...))
 	}
 }
 
-// leave tells of what is left out.
+// leave reports something that is left out.
 func (r *lineReader) leave(format string, args ...any) {
 	if r.left != nil {
 		r.left(fmt.Sprintf(format, args...))
 	}
 }
 
-// unknown tells of the members of o that are not known and say something. in is what o stands in, with a full stop.
+// unknown reports the members of o that are neither known nor empty. in names what o stands in, with a full stop at the
+// end.
 func (r *lineReader) unknown(o *fastjson.Object, in string, known func(name []byte) bool) {
 	if r.left == nil {
 		return
@@ -76,14 +77,14 @@ func (r *lineReader) unknown(o *fastjson.Object, in string, known func(name []by
 	})
 }
 
-// element is an element of the array in, an object with members of these names.
+// element reads an element of the array called in: an object whose members have these names.
 func (r *lineReader) element(v *fastjson.Value, in string, names ...string) *fastjson.Object {
 	o := r.object(v, in)
 	r.unknown(o, in+".", func(name []byte) bool { return slices.Contains(names, string(name)) })
 	return o
 }
 
-// object is an object that has no name twice; where there is none, one without members.
+// object reads an object that has no name twice. When v is no object, the result has no members.
 func (r *lineReader) object(v *fastjson.Value, what string) *fastjson.Object {
 	o, err := v.Object()
 	if err != nil {
@@ -94,7 +95,7 @@ func (r *lineReader) object(v *fastjson.Value, what string) *fastjson.Object {
 	return o
 }
 
-// distinct fails on a name that an object has twice.
+// distinct fails when an object has a name twice.
 func (r *lineReader) distinct(o *fastjson.Object, what string) {
 	seen := make(map[string]bool, o.Len())
 	o.Visit(func(name []byte, _ *fastjson.Value) {
@@ -119,7 +120,7 @@ func (r *lineReader) text(v *fastjson.Value, what string) []byte {
 	return s
 }
 
-// short is a string of 1 to most bytes.
+// short reads a string of 1 to most bytes.
 func (r *lineReader) short(v *fastjson.Value, what string, most int) []byte {
 	s := r.text(v, what)
 	if r.err == nil && (len(s) == 0 || len(s) > most) {
@@ -128,7 +129,7 @@ func (r *lineReader) short(v *fastjson.Value, what string, most int) []byte {
 	return s
 }
 
-// flag is true or false.
+// flag reads a boolean.
 func (r *lineReader) flag(v *fastjson.Value, what string) bool {
 	if v.Type() != fastjson.TypeTrue && v.Type() != fastjson.TypeFalse {
 		r.fail("%s: no boolean", what)
@@ -160,7 +161,7 @@ func (r *lineReader) count(v *fastjson.Value, what string) uint64 {
 	return n
 }
 
-// timeLayouts are what other exports write; our own is tried first.
+// timeLayouts are the forms of times in exports: ours, which is tried first, and those of others.
 var timeLayouts = []string{timeLayout, time.RFC3339Nano, "2006-01-02 15:04:05.999 UTC", "2006-01-02 15:04:05 -0700",
 	"2006-01-02T15:04:05", "2006-01-02"}
 
@@ -168,7 +169,7 @@ func (r *lineReader) time(v *fastjson.Value, what string) int64 {
 	return r.instant(v, what).UnixMilli()
 }
 
-// instant is a time with the zone that it was written in.
+// instant reads a time and keeps the zone that it was written in.
 func (r *lineReader) instant(v *fastjson.Value, what string) (t time.Time) {
 	s := r.text(v, what)
 	for _, layout := range timeLayouts {
@@ -216,26 +217,27 @@ func (r *lineReader) minor(v *fastjson.Value, digits int) int64 {
 		r.fail("revenue is out of range")
 		return 0
 	case negative:
-		return -int64(n) // also of 1<<63: it is its own negative
+		return -int64(n) // right for 1<<63, too, which is its own negative
 	}
 	return int64(n)
 }
 
-// afterYear3000 is 3001-01-01T00:00:00Z. What is not before it is no time of a custom attribute (reference.md 1.5): a
-// string stays one, and a $time is left out with its attribute, as by /users/track.
+// afterYear3000 is 3001-01-01T00:00:00Z in Unix ms. Times of custom attributes lie before it (reference.md 1.5). A
+// string with a later time stays a string; an attribute with a later $time is left out, as by /users/track.
 const afterYear3000 = 32_535_216_000_000
 
-// maxImportDepth is the depth of values that the door allows too (decisions.md D1).
+// maxImportDepth is how deep values may nest; the door allows the same (decisions.md D1).
 const maxImportDepth = 32
 
-// appendStored appends a JSON value as it is stored. ok is false for one that /users/track would leave out.
+// appendStored appends a JSON value in its stored form. ok is false for a value that /users/track would leave out.
 func (r *lineReader) appendStored(dst []byte, v *fastjson.Value) (_ []byte, ok bool) {
 	r.isUnfit = false
 	dst = r.appendValue(dst, v, 0, false)
 	return dst, !r.isUnfit
 }
 
-// appendValue is for a value at a depth. inArray: an array there is kept as its text.
+// appendValue is appendStored for a value at a depth. inArray says that the value is an element of an array; an array
+// is then kept as its text.
 func (r *lineReader) appendValue(dst []byte, v *fastjson.Value, depth int, inArray bool) []byte {
 	if depth > maxImportDepth {
 		r.fail("a value is nested too deep")
@@ -297,7 +299,7 @@ func (r *lineReader) appendNumber(dst, text []byte) []byte {
 	return op.AppendFloat(dst, f)
 }
 
-// loneSurrogate looks for an escape of half a surrogate pair in valid JSON.
+// loneSurrogate says whether valid JSON has an escape of half a surrogate pair.
 func loneSurrogate(text []byte) bool {
 	for i := 0; i+1 < len(text); i++ {
 		if text[i] != '\\' {

@@ -18,7 +18,7 @@ const (
 	touchWhole = 2048 // bytes of any other entry
 )
 
-// Ends reads the entry of size bytes in block; if it has an index, its front and the end of the index.
+// Ends reads the entry of size bytes in block, or, if the entry has an index, its front and the end of the index.
 func (t *Touching) Ends(block []byte, size int) (sum uint64) {
 	t.block, t.size = block, size
 	if !hasIndex(len(block)) {
@@ -28,7 +28,7 @@ func (t *Touching) Ends(block []byte, size int) (sum uint64) {
 	return touchLines(block[:touchFront]) + uint64(block[len(block)-1])
 }
 
-// Index reads where the index has the field that the op will change, the first one if it changes several.
+// Index reads the place in the index of the field that the op will change, or of the first of several.
 func (t *Touching) Index() uint64 {
 	if t.block == nil || Kind(t.block) != KindUser || countIn(t.block) == missingIndex {
 		t.block = nil
@@ -69,7 +69,7 @@ func (t *Touching) named() (tag byte, name []byte) {
 	return 0, nil
 }
 
-// Field reads that field, or where it will be made.
+// Field reads the field whose place Index has read, or where that field will be made.
 func (t *Touching) Field() uint64 {
 	if t.block == nil {
 		return 0
