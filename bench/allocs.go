@@ -9,8 +9,8 @@ import (
 	"millrace/shard"
 )
 
-// allocations counts heap objects for each request in the steady path: known users, warm pools. Those of the log, the
-// workers and the collector's clearing of pools count as well.
+// allocations counts heap objects for each request in the steady state: known users, warm pools. Objects of the log and
+// the workers count as well, and so do those that follow from the collector's clearing of pools.
 func allocations(ctx context.Context, s *settings) (figures []Figure, err error) {
 	e, err := openEngine(s, "data", shard.Options{})
 	if err != nil {
@@ -72,7 +72,7 @@ func allocationsOf(
 		}
 		rounds = append(rounds, float64(n)/decoded)
 	}
-	// The runtime itself makes an object now and then.
+	// The bound is not 0, since the runtime itself makes an object now and then.
 	figures = append(figures, newFigure("ingest, "+name, "a request", rounds).want(atMost, 0.01))
 
 	for _, n := range []int{committers, 1} {

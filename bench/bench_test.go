@@ -21,7 +21,7 @@ import (
 	"millrace/loadtest/testsize"
 )
 
-// TestMain lets the test binary be the child processes, which are this binary again.
+// TestMain lets the test binary be the child processes as well, since they run the same binary.
 func TestMain(m *testing.M) {
 	if isChild(os.Args) {
 		main()
@@ -48,7 +48,7 @@ func TestSpread(t *testing.T) {
 	require.Equal(t, 0.0, spread([]float64{0, 0, 1}))
 }
 
-// The ratio is that of the rounds: a machine that slows down between rounds does not change it.
+// A ratio is taken within each round, so a machine that slows down between rounds does not change it.
 func TestRatiosAreTakenRoundByRound(t *testing.T) {
 	a, b := []float64{50, 5, 10}, []float64{100, 10, 20}
 	require.Equal(t, []float64{0.5, 0.5, 0.5}, ratios(a, b))
@@ -122,8 +122,8 @@ func TestProcessThatDoesNotServe(t *testing.T) {
 	require.ErrorContains(t, err, "no such data")
 }
 
-// Some parts, which chance chooses, and all of them in the stress run, with the real server: too short for any figure to
-// mean anything.
+// Parts run to their end with the real server: some, chosen at random, and in the stress run all of them. They run too
+// briefly for any figure to mean anything.
 func TestSmoke(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds and starts servers")

@@ -20,20 +20,20 @@ import (
 	"millrace/loadtest/body"
 )
 
-// What three nodes on one machine can show: what an object costs them together. How fast they are with a machine each
-// follows from that, not from rates here.
+// Three nodes on one machine can show what an object costs them together. How fast they are with a machine each follows
+// from that cost, not from the rates measured here.
 const (
 	clusterNodes = 3
 
-	clusterCPUTarget    = 1.2  // CPU of an object on all nodes ÷ (nodes × one node alone)
-	clusterBytesTarget  = 4    // bytes written for an object on all nodes ÷ one node alone
-	clusterSkewTarget   = 0.7  // rate with all load sent to one node ÷ spread over all
+	clusterCPUTarget    = 1.2  // CPU of an object on all nodes ÷ (nodes × that on one node alone)
+	clusterBytesTarget  = 4    // bytes written for an object on all nodes ÷ those on one node alone
+	clusterSkewTarget   = 0.7  // rate with all load sent to one node ÷ rate with the load spread over all
 	clusterFailTarget   = 3    // seconds without a leader after kill -9
 	clusterIdleTarget   = 0.05 // cores of a node that has nothing to do
-	clusterChangeTarget = 0.7  // rate in the worst second while a node joins ÷ before
+	clusterChangeTarget = 0.7  // rate in the worst round while a node joins ÷ rate before
 
-	// clusterCheckpoints is how often all sides write what has changed to their stores, so that what is written there
-	// is part of what is measured.
+	// clusterCheckpoints is how often all sides write what has changed to their stores, so that the measurement
+	// includes these writes.
 	clusterCheckpoints = "5s"
 	// spreadTime is how long a new cluster gets to spread its leaders over the nodes, before it counts as idle.
 	spreadTime = 10 * time.Second
@@ -113,7 +113,7 @@ type nodes struct {
 
 func startCluster(ctx context.Context, s *settings) (*nodes, error) {
 	n := &nodes{s: s}
-	for range clusterNodes + 1 { // one more, which joins later
+	for range clusterNodes + 1 { // one more than at first: the last one joins later
 		address, err := freeAddress()
 		if err != nil {
 			return nil, err
@@ -124,7 +124,7 @@ func startCluster(ctx context.Context, s *settings) (*nodes, error) {
 		p   *process
 		err error
 	}
-	results := make([]chan started, clusterNodes) // each waits for the others
+	results := make([]chan started, clusterNodes) // nodes wait for one another, so all start at once
 	for i := range results {
 		results[i] = make(chan started, 1)
 		go func() {
@@ -165,7 +165,7 @@ func (n *nodes) stop() (err error) {
 	return err
 }
 
-// untilAnswered waits until a request that concerns every group is answered: all of them are led.
+// untilAnswered waits until a request that concerns every group is answered: then all groups have leaders.
 func (n *nodes) untilAnswered(ctx context.Context) error {
 	var last error
 	for end := time.Now().Add(changeTime); time.Now().Before(end); {
@@ -179,7 +179,7 @@ func (n *nodes) untilAnswered(ctx context.Context) error {
 	return fmt.Errorf("the cluster does not come to serve: %w", last)
 }
 
-// everyGroup is a request for so many users that every group has some.
+// everyGroup is the body of a request for so many users that every group has some of them.
 func everyGroup() []byte {
 	var events []byte
 	for i := range body.MaxPerArray {
@@ -188,7 +188,7 @@ func everyGroup() []byte {
 	return fmt.Appendf(nil, `{"events":[%s]}`, events[1:])
 }
 
-// idle is the CPU that a node takes when nobody asks it anything.
+// idle measures the CPU that a node takes when nobody asks it anything.
 func (n *nodes) idle(ctx context.Context, s *settings) (Figure, error) {
 	if err := n.rest(ctx); err != nil {
 		return Figure{}, err
@@ -210,8 +210,7 @@ func (n *nodes) idle(ctx context.Context, s *settings) (Figure, error) {
 	return newFigure("CPU of a node of an idle cluster", "cores", rounds).want(atMost, clusterIdleTarget), nil
 }
 
-// join measures the rate, second by second, while a fourth node joins under load and takes its share of the groups
-// over.
+// join measures the rate, round by round, while a fourth node joins under load and takes over its share of the groups.
 func (n *nodes) join(ctx context.Context, s *settings, load *httpSide) (f Figure, err error) {
 	before, err := load.measure(ctx)
 	if err != nil {
@@ -247,16 +246,16 @@ func (n *nodes) join(ctx context.Context, s *settings, load *httpSide) (f Figure
 		Detail{"took", took, "s"}).want(atLeast, clusterChangeTarget), nil
 }
 
-// failOver kills a node under load and measures how long no request that concerns every group is answered.
+// failOver kills a node under load and measures the time until a request that concerns every group is answered.
 func (n *nodes) failOver(ctx context.Context, s *settings, load *httpSide) (Figure, error) {
 	rounds := make([]float64, 0, s.Rounds)
 	for i := range s.Rounds {
-		victim := 1 + i%(len(n.processes)-1) // the first one is asked
+		victim := 1 + i%(len(n.processes)-1) // not the first one, which is asked
 		loading, end := context.WithCancel(ctx)
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			// Some of it fails: that is what happens here.
+			// Some requests fail, because a node is killed meanwhile.
 			_, _ = load.run(loading, loadtest.Options{Duration: changeTime})
 		}()
 		if err := sleep(ctx, s.Duration); err != nil {
@@ -300,7 +299,7 @@ func (n *nodes) operate(ctx context.Context, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// settled says whether every group has its replicas, all of them with a vote, and nothing moves.
+// settled says whether every group has its replicas, all replicas have a vote, and no group moves.
 func (n *nodes) settled(ctx context.Context) (bool, error) {
 	out, err := n.operate(ctx, "status", "--json")
 	if err != nil {
@@ -334,7 +333,7 @@ func (g *clusterGroup) settled() bool {
 	return g.Leader != 0 && g.Doing == "" && g.Problem == ""
 }
 
-// rest waits until nothing moves.
+// rest waits until no group moves.
 func (n *nodes) rest(ctx context.Context) error {
 	for end := time.Now().Add(changeTime); time.Now().Before(end); {
 		if settled, err := n.settled(ctx); err != nil || settled {
@@ -354,7 +353,7 @@ func cpuOf(processes []*process) (seconds float64) {
 	return seconds
 }
 
-// writtenOf is how many bytes processes have had written to disk since they started.
+// writtenOf is how many bytes processes have written to disk since they started.
 func writtenOf(processes []*process) (bytes float64) {
 	for _, p := range processes {
 		if p, err := proc.Proc(p.pid()); err == nil {

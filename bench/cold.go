@@ -18,19 +18,19 @@ import (
 	"millrace/shard/procs"
 )
 
-// coldFactor is how many times larger than the memory budget the state is.
+// coldFactor is the size of the state as a multiple of the memory budget.
 const coldFactor = 10
 
 // readProcs is the server's --read-procs.
 const readProcs = 16
 
-// coldMixes are the objects of the bounded sides, 225 a request: those that need nothing of a profile, the same with
-// one in ten of another kind, and all that a request has otherwise, operators and addresses included.
+// coldMixes are the objects of the bounded sides, 225 a request: objects that need nothing of a profile; the same with
+// one in ten of another kind; and the usual mix of requests, with operators and addresses.
 var coldMixes = []struct {
 	name   string
 	change func(o *body.Options)
-	least  float64 // of the rate in memory
-	cpu    float64 // µs of an object at most, 0: not judged
+	least  float64 // target: this part of the rate in memory
+	cpu    float64 // target: at most so many µs for an object; 0: none
 }{
 	{"by external id", func(*body.Options) {}, 0.25, 8},
 	{"one in ten by email", func(o *body.Options) { o.EmailShare = 0.1 }, 0.1, 0},
@@ -38,14 +38,14 @@ var coldMixes = []struct {
 	{"with operators and addresses", func(o *body.Options) { o.Plain = false }, 0, 0},
 }
 
-// cold compares the rate of uniform traffic over a state ten times the memory budget with that over the same state in
-// memory. Engine without HTTP; the block cache of the cold side is a part of its budget's size. What the store has
-// written and read is dropped from the page cache all the time, so that it comes from the disk again.
+// cold compares the rate of uniform traffic over a state ten times the memory budget with the rate over the same state
+// in memory, in the engine without HTTP. The cold side's block cache is a fraction of its budget in size. Pages that
+// the store has written or read are dropped from the page cache all the time, so that the store reads from the disk.
 func cold(ctx context.Context, s *settings) (figures []Figure, err error) {
 	o := s.bodies(mix225)
 	o.EmailShare, o.AliasShare, o.Plain = 0, 0, true
 	o.Users = s.ColdProfiles
-	// Few names: profiles have their final size early.
+	// With few names, profiles have their final size early.
 	o.EventNames, o.Products = 4, 4
 	const unbounded = 48 << 30
 	state, err := populate(ctx, s, "memory", o, shard.Options{MemoryBytes: unbounded})
@@ -115,11 +115,11 @@ type engineSide struct {
 	s        *settings
 	engine   *shard.Coordinator
 	bodies   body.Options
-	uncached string // directory of files that the page cache is not to keep; empty: none
+	uncached string // directory whose files the page cache is not to keep; empty: none
 	clients  []*client
 
-	// Of each run: µs of CPU for an object, until the engine has come to rest; objects that were kept unread, and
-	// entries that were read, for each; the slowest of a hundred reads of 50 profiles, ms.
+	// Of each run: µs of CPU for an object, measured until the engine has come to rest; for an object, how many were
+	// kept unread, and how many entries were read back; p99 of the reads of 50 profiles, ms.
 	cpu, unread, read, reads []float64
 }
 
@@ -170,7 +170,7 @@ func (e *engineSide) dropPages(stop <-chan struct{}) {
 		}
 		files, _ := os.ReadDir(e.uncached)
 		for _, f := range files {
-			_ = forgetPages(filepath.Join(e.uncached, f.Name())) // it may be gone
+			_ = forgetPages(filepath.Join(e.uncached, f.Name())) // the file may be gone
 		}
 	}
 }
@@ -234,7 +234,8 @@ func populate(
 	return stateBytes(e, o)
 }
 
-// stateBytes estimates the bytes of all profiles by those of a thousand, as they lie in memory: in blocks of 16 bytes.
+// stateBytes estimates the bytes of all profiles from those of a thousand. Sizes are rounded up to multiples of 16
+// bytes, as in memory.
 func stateBytes(e *shard.Coordinator, o body.Options) (int64, error) {
 	o.EnsureDefaults()
 	const sample = 1000

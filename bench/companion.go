@@ -18,9 +18,9 @@ import (
 
 // The companion API beside the track load.
 const (
-	mergesPerSecond  = 3000 // asked for beside the track load
+	mergesPerSecond  = 3000 // so many are asked for beside the track load
 	mergesPerRequest = 50
-	mergeTarget      = 0.8 // of the track rate alone that is to be left then
+	mergeTarget      = 0.8 // part of the undisturbed track rate that is to be left then
 	mergesApplied    = `millrace_merges_total{result="merged"}`
 
 	statusUsers  = 50
@@ -29,7 +29,7 @@ const (
 	groupID      = "5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55"
 )
 
-// merge measures what is left of the track rate while 3,000 users a second are merged, each into another one. A merge
+// merge measures what is left of the track rate while 3,000 users a second are merged, each into another user. A merge
 // counts when it has been applied, not when it is accepted.
 func merge(ctx context.Context, s *settings) (figures []Figure, err error) {
 	server, err := startServer(ctx, s, "data")
@@ -92,7 +92,7 @@ func merge(ctx context.Context, s *settings) (figures []Figure, err error) {
 	return append(figures, newFigure("merges without other load, 50 a request, 8 connections", "merges/s", rounds)), nil
 }
 
-// pairs makes users for merges, two for each.
+// pairs makes users for merges, two for each merge.
 type pairs struct {
 	server *process
 	made   int64        // pairs
@@ -122,7 +122,7 @@ func (p *pairs) make(ctx context.Context, n int) error {
 	return ctx.Err()
 }
 
-// errUsedUp ends a connection's traffic.
+// errUsedUp ends a connection's traffic when no pairs are left.
 var errUsedUp = errors.New("nothing more to ask for")
 
 // left says whether there are pairs for another request.
@@ -154,7 +154,7 @@ func (p *pairs) fill(r *fasthttp.Request) error {
 	return nil
 }
 
-// merged calls f and says how many merges were applied a second until all that f has asked for were.
+// merged calls f, waits until all merges that f has asked for are applied, and returns how many were applied a second.
 func (p *pairs) merged(ctx context.Context, f func() error) (perSecond float64, err error) {
 	before, err := p.server.metric(ctx, mergesApplied)
 	if err != nil {
@@ -231,7 +231,7 @@ func status(ctx context.Context, s *settings) (figures []Figure, err error) {
 		statusTarget)}, nil
 }
 
-// subscribe sets a state for every other user that is asked for, and returns the requests that ask.
+// subscribe sets a state for every other user that the reads will ask for, and returns the URIs of these reads.
 func subscribe(server *process, o body.Options) (uris []string, err error) {
 	o.EnsureDefaults()
 	for i := range statusURIs {
@@ -254,7 +254,7 @@ func subscribe(server *process, o body.Options) (uris []string, err error) {
 	return uris, nil
 }
 
-// inTurn fills requests with the URIs.
+// inTurn fills requests with the URIs, one after the other.
 func inTurn(uris []string) func(*fasthttp.Request) error {
 	var next atomic.Int64
 	return func(r *fasthttp.Request) error {
@@ -263,17 +263,17 @@ func inTurn(uris []string) func(*fasthttp.Request) error {
 	}
 }
 
-// traffic is requests to the server over some connections, one after the other on each: as fast as they are answered,
-// or perSecond of them.
+// traffic sends requests to the server over some connections, one after the other on each connection: as fast as they
+// are answered, or perSecond of them a second.
 type traffic struct {
 	server      *process
 	connections int
 	perSecond   float64
 	fill        func(*fasthttp.Request) error // called by many goroutines
-	status      int                           // the right one
+	status      int                           // the status of a right answer
 }
 
-// answered is what came of traffic.
+// answered is the outcome of traffic.
 type answered struct {
 	perSecond float64
 	latency   *hdrhistogram.Histogram // µs
@@ -281,7 +281,7 @@ type answered struct {
 
 func (a *answered) quantile(q float64) float64 { return float64(a.latency.ValueAtQuantile(q)) / 1000 }
 
-// during sends traffic while f runs. An answer that is not the right one is an error.
+// during sends traffic while f runs. A wrong answer is an error.
 func (t *traffic) during(ctx context.Context, f func() error) (*answered, error) {
 	client := &fasthttp.HostClient{Addr: t.server.address, MaxConns: t.connections, ReadBufferSize: 8 << 10}
 	stop := make(chan struct{})
@@ -309,7 +309,8 @@ func (t *traffic) during(ctx context.Context, f func() error) (*answered, error)
 	return a, err
 }
 
-// send is one connection's part. When paced, a request's latency counts from when it was due.
+// send is one connection's part of the traffic. When the traffic has a rate, a request's latency counts from the time
+// at which it was due.
 func (t *traffic) send(
 	ctx context.Context, client *fasthttp.HostClient, start time.Time, connection int, stop <-chan struct{},
 	latency *hdrhistogram.Histogram,
@@ -364,7 +365,7 @@ func post(server *process, path string, text []byte, status int) error {
 	return nil
 }
 
-// sleep waits, or until ctx ends.
+// sleep waits for d, or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):

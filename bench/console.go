@@ -22,14 +22,14 @@ import (
 )
 
 const (
-	viewersTarget = 0.98 // of the track rate without
+	viewersTarget = 0.98 // part of the track rate without viewers
 	viewers       = 20
 	searchTarget  = 50  // ms
 	paintTarget   = 200 // ms
 	searches      = 200 // by each identifier
 )
 
-// console measures what people who watch cost requests, and how long they wait for pages.
+// console measures how much people who watch slow down requests, and how long people wait for pages.
 func console(ctx context.Context, s *settings) (figures []Figure, err error) {
 	for _, part := range []func(context.Context, *settings) ([]Figure, error){consoleViewers, consolePages} {
 		f, err := part(ctx, s)
@@ -40,7 +40,7 @@ func console(ctx context.Context, s *settings) (figures []Figure, err error) {
 	return figures, nil
 }
 
-// consoleViewers measures requests while people watch what is applied, all of it, against requests alone.
+// consoleViewers compares requests while people watch everything that is applied with requests alone.
 func consoleViewers(ctx context.Context, s *settings) (_ []Figure, err error) {
 	note("console: %d viewers beside requests", viewers)
 	var sides []*httpSide
@@ -76,17 +76,17 @@ func consoleViewers(ctx context.Context, s *settings) (_ []Figure, err error) {
 		Detail{"shown", float64(audience.lines.Load()), "lines, to all viewers"}).want(atLeast, viewersTarget)}, nil
 }
 
-// audience are people who watch.
+// audience is the people who watch.
 type audience struct {
 	end   context.CancelFunc
 	group sync.WaitGroup
 	lines atomic.Int64
 
 	mu  sync.Mutex
-	err error // why somebody saw no more
+	err error // why somebody's stream has ended too early
 }
 
-// watch opens the streams of events behind the live page.
+// watch opens the streams of events that the live page shows.
 func watch(ctx context.Context, s *settings, server *process, data string) (*audience, error) {
 	token, err := os.ReadFile(filepath.Join(s.dir, data, "admin-token"))
 	if err != nil {
@@ -127,15 +127,15 @@ func (a *audience) read(ctx context.Context, stream io.ReadCloser) {
 	}
 }
 
-// stop has them leave, and says whether they have seen all of it.
+// stop has the viewers leave. It returns an error when somebody's stream has ended before.
 func (a *audience) stop() error {
 	a.end()
 	a.group.Wait()
 	return a.err
 }
 
-// consolePages measures how long who is signed in waits for a user whom he looks for, and for a page with all that it
-// loads, beside as many users as -cold-profiles says.
+// consolePages measures how long a person who is signed in waits for a user whom they look for, and for a page with
+// everything that it loads, among as many users as -cold-profiles says.
 func consolePages(ctx context.Context, s *settings) (figures []Figure, err error) {
 	note("console: pages beside %d users", s.ColdProfiles)
 	server, err := startServer(ctx, s, "people")
@@ -180,7 +180,7 @@ func consolePages(ctx context.Context, s *settings) (figures []Figure, err error
 // firstPhone is a number of seven digits, as an office in the United States may have.
 const firstPhone = 2_000_000
 
-// aliased: one user in so many has an alias alone; the others have all other identifiers.
+// aliased is one in how many users has an alias alone; the others have all other identifiers.
 const aliased = 5
 
 // makePeople makes users who can be found by any identifier.
@@ -221,13 +221,14 @@ func makePeople(ctx context.Context, server *process, users int) error {
 	return ctx.Err()
 }
 
-// browser is somebody at the console. It sends the cookies itself: they are for https, which loopback does without.
+// browser is a person at the console. It handles cookies itself, because they are marked for https, which loopback does
+// without.
 type browser struct {
 	base    string
 	cookies map[string]string
 }
 
-// do loads a page, or sends a form, and follows where that leads.
+// do loads a page or sends a form, and follows redirects.
 func (b *browser) do(ctx context.Context, method, path string, form url.Values) (page string, err error) {
 	for range 5 {
 		r, err := http.NewRequestWithContext(ctx, method, b.base+path, strings.NewReader(form.Encode()))
@@ -285,8 +286,8 @@ func (b *browser) signIn(ctx context.Context, file string) error {
 
 var serviceID = regexp.MustCompile(`/console/w/bench/users/([0-9a-f-]+)`)
 
-// search looks for users drawn at random by each identifier that they have, until their page is there. slowest is the
-// largest p99, ms.
+// search looks for users drawn at random, by each kind of identifier, and times each search until the user's page is
+// there. slowest is the largest p99, in ms.
 func (b *browser) search(ctx context.Context, users int) (slowest float64, details []Detail, err error) {
 	r := rand.New(rand.NewPCG(1, 1))
 	var ids []string
@@ -327,7 +328,8 @@ func (b *browser) search(ctx context.Context, users int) (slowest float64, detai
 
 var loaded = regexp.MustCompile(`(?:src|href)="(/console/static/[^"]*)"`)
 
-// paint loads a page and what it loads, as a browser does that has none of it, and says how long that takes, ms.
+// paint loads a page and everything that the page loads, as a browser with an empty cache does, and returns the time
+// that takes, in ms.
 func (b *browser) paint(ctx context.Context, path string) (float64, error) {
 	begun := time.Now()
 	page, err := b.do(ctx, http.MethodGet, path, nil)

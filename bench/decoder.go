@@ -16,8 +16,8 @@ import (
 	"millrace/shard"
 )
 
-// trackBody is what a handler of the usual kind decodes a request into: complete, properties and custom attributes as
-// any.
+// trackBody is what a handler of the usual kind decodes a request into: the complete request, with properties and
+// custom attributes as any.
 type trackBody struct {
 	Attributes []map[string]any `json:"attributes"`
 	Events     []struct {
@@ -42,13 +42,14 @@ type trackBody struct {
 // decoderSide decodes one body.
 type decoderSide struct {
 	name   string
-	target float64 // of our speed in parts of its; 0: none
+	target float64 // of our speed ÷ its speed; 0: none
 	decode func(text []byte) error
 	allocs float64 // for each body
 }
 
 // decoders compares the speed of ingest, which checks every rule of the contract and writes ops and answer, with that
-// of libraries that turn the same bodies into Go values, or only into their own tree (fastjson). One goroutine.
+// of libraries that turn the same bodies into Go values, or only into a tree of their own (fastjson). All of it runs on
+// one goroutine.
 func decoders(ctx context.Context, s *settings) (figures []Figure, err error) {
 	e, err := openEngine(s, "data", shard.Options{})
 	if err != nil {
@@ -86,7 +87,7 @@ func decoders(ctx context.Context, s *settings) (figures []Figure, err error) {
 		}},
 		{name: "encoding/json", decode: complete(stdjson.Unmarshal)},
 	}
-	// A few seconds say as much as many here, since nothing waits for a disk.
+	// A short measurement says as much as a long one here, since nothing waits for a disk.
 	each := min(s.Duration/4, 2*time.Second)
 	var turns []func(int) (float64, error)
 	for _, side := range sides {
@@ -130,8 +131,7 @@ func complete(unmarshal func([]byte, any) error) func([]byte) error {
 	}
 }
 
-// measure returns ns per object. Each side begins with an empty heap: garbage is collected on the account of who made
-// it.
+// measure returns ns per object. Garbage is collected first, so that each side pays for its own garbage alone.
 func (d *decoderSide) measure(texts [][]byte, duration time.Duration) (float64, error) {
 	runtime.GC()
 	n := 0
@@ -147,7 +147,7 @@ func (d *decoderSide) measure(texts [][]byte, duration time.Duration) (float64, 
 	return float64(time.Since(start).Nanoseconds()) / float64(n*mix225.Total()), nil
 }
 
-// allocations is how many a body needs.
+// allocations is how many heap objects decoding a body makes.
 func (d *decoderSide) allocations(texts [][]byte) (float64, error) {
 	const rounds = 4
 	n, err := mallocs(func() error {
@@ -163,7 +163,7 @@ func (d *decoderSide) allocations(texts [][]byte) (float64, error) {
 	return float64(n) / float64(rounds*len(texts)), err
 }
 
-// mallocs counts the heap objects that work makes, all goroutines together.
+// mallocs counts the heap objects that all goroutines together make during work.
 func mallocs(work func() error) (uint64, error) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

@@ -15,7 +15,7 @@ type load struct {
 	name        string
 	mix         body.Mix
 	connections int
-	target      float64 // acknowledged objects/s, in parts of those of the no-op handler
+	target      float64 // acknowledged objects/s ÷ those of the no-op handler
 }
 
 var (
@@ -34,8 +34,8 @@ var loads = []load{
 // maxLogPerJSON is the target of the log's size for full requests.
 const maxLogPerJSON = 0.70
 
-// endToEnd measures acknowledged objects/s of the server in parts of those of a handler that does nothing: same bodies,
-// same client, on the same cores, which the client shares with both.
+// endToEnd compares acknowledged objects/s of the server with those of a handler that does nothing. Both get the same
+// bodies from the same client and run on the same cores, which they share with the client.
 func endToEnd(ctx context.Context, s *settings) ([]Figure, error) {
 	var figures []Figure
 	for i, l := range loads {
@@ -96,7 +96,8 @@ func endToEndCase(ctx context.Context, s *settings, dir string, l load) (figures
 	return append(figures, size), nil
 }
 
-// bodies of all parts: the typical request of package body, or with s.Mixed that of the loadtest command.
+// bodies are the options of the bodies in all parts: those of the typical request of package body, or, with s.Mixed, of
+// the loadtest command.
 func (s *settings) bodies(mix body.Mix) body.Options {
 	o := body.Options{Seed: 1, Mix: mix}
 	if s.Mixed {
@@ -108,15 +109,15 @@ func (s *settings) bodies(mix body.Mix) body.Options {
 // httpSide sends load to a server, or to the nodes of one, round after round.
 type httpSide struct {
 	s           *settings
-	processes   []*process // all that work for it
-	asked       []*process // those that get requests; default: all
+	processes   []*process // all that take part in the work
+	asked       []*process // those that get the requests; default: all
 	connections int
 	bodies      body.Options
 
 	requests      int64 // all of them
 	sent          int64 // bytes of JSON, of the measured rounds
 	cpu, p50, p99 []float64
-	written       []float64 // bytes to disk for an object
+	written       []float64 // bytes written to disk for an object
 }
 
 func (h *httpSide) warmup(ctx context.Context) error {
@@ -133,8 +134,8 @@ func (h *httpSide) quiet() {
 	}
 }
 
-// measure returns acknowledged objects/s of one round. The processes' CPU counts until they are quiet again: what they
-// do behind their answers is work for them too.
+// measure returns acknowledged objects/s of one round. The processes' CPU counts until they are quiet again, since what
+// they do behind their answers is work, too.
 func (h *httpSide) measure(ctx context.Context) (float64, error) {
 	cpu, written := cpuOf(h.processes), writtenOf(h.processes)
 	r, err := h.run(ctx, loadtest.Options{Duration: h.s.Duration})
@@ -149,7 +150,7 @@ func (h *httpSide) measure(ctx context.Context) (float64, error) {
 	return r.ObjectsPerSecond, nil
 }
 
-// run sends a closed loop of load and refuses to call it measured unless every answer was the right one.
+// run sends load in a closed loop and returns an error unless every answer was right.
 func (h *httpSide) run(ctx context.Context, o loadtest.Options) (*loadtest.Report, error) {
 	asked := h.asked
 	if asked == nil {

@@ -16,8 +16,8 @@ import (
 	"millrace/shard"
 )
 
-// What is measured in this process is the engine as the server opens it, and requests as its track function makes them:
-// decode, commit, apply, without HTTP. Only the log lines are dropped.
+// The parts that measure within this process use the engine as the server opens it, and requests as the server's track
+// function makes them: decode, commit, apply, without HTTP. Only the log lines are dropped.
 
 // committers is how many requests are under way at once in this process.
 const committers = 64
@@ -36,11 +36,11 @@ type client struct {
 	workspace *ingest.Workspace
 	templates []*body.Template
 	pickers   [body.NumKinds]*body.Picker
-	next      int // template
+	next      int // number of the next template
 	reply     []byte
 }
 
-// newClients makes n clients with users of their own order; the options are those of package body.
+// newClients makes n clients, each of which draws users in an order of its own; the options are those of package body.
 func newClients(e *shard.Coordinator, o body.Options, n int) ([]*client, error) {
 	o.EnsureDefaults()
 	o.Now = time.Now().UTC().Truncate(time.Second)
@@ -65,7 +65,7 @@ func newClients(e *shard.Coordinator, o body.Options, n int) ([]*client, error) 
 	return clients, nil
 }
 
-// template is the next body, not yet addressed.
+// template is the next body, not yet addressed to users.
 func (c *client) template() *body.Template {
 	c.next++
 	return c.templates[c.next%len(c.templates)]
@@ -92,13 +92,13 @@ func (c *client) decode(text []byte) (*shard.Batch, error) {
 	return b, nil
 }
 
-// send makes a body durable and visible.
+// send commits a body; on return it is durable and visible.
 func (c *client) send(t *body.Template) error {
 	b, err := c.decode(t.Bytes)
 	if err != nil {
 		return err
 	}
-	// Workers wait for a checkpoint: so does a client.
+	// ErrBusy means that workers wait for a checkpoint, so the client waits, too.
 	for err = b.Commit(); errors.Is(err, shard.ErrBusy); err = b.Commit() {
 		b.Release()
 		time.Sleep(time.Millisecond)
@@ -110,7 +110,7 @@ func (c *client) send(t *body.Template) error {
 	return err
 }
 
-// each runs work for every client at once and returns what failed.
+// each runs work for all clients at once and returns their errors.
 func each(clients []*client, work func(i int, c *client) error) error {
 	errs := make([]error, len(clients))
 	var wg sync.WaitGroup

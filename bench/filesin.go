@@ -20,9 +20,9 @@ const (
 	maxFilesInRows     = 2_000_000
 )
 
-// filesIn measures rows/s of `millrace import files`, from the first look at a file to its report, against objects/s of
-// the load test with the same objects, requests and connections. The import reads, checks and notes; the load test has
-// its bodies ready.
+// filesIn compares rows/s of `millrace import files`, from the first look at a file to the report, with objects/s of
+// the load test with the same objects, requests and connections. The import also reads and checks the file and notes
+// how far it is; the load test has its bodies ready.
 func filesIn(ctx context.Context, s *settings) (figures []Figure, err error) {
 	for i, l := range []struct {
 		name string
@@ -57,7 +57,7 @@ func filesInCase(ctx context.Context, s *settings, dir, name string, mix body.Mi
 		return f, err
 	}
 	var loadCPU []float64
-	track.cpu = nil // the warm-up's
+	track.cpu = nil // drops that of the warm-up
 	rates, err := inTurns(ctx, s.Rounds,
 		func(round int) (float64, error) { return file.measure(ctx, round) },
 		func(int) (float64, error) {
@@ -81,7 +81,7 @@ func filesInCase(ctx context.Context, s *settings, dir, name string, mix body.Mi
 		nil
 }
 
-// rowsFile is the file that is taken, under another name in each round: what was taken isn't taken again.
+// rowsFile is the file that is imported. It has another name in each round, since the import takes no file twice.
 type rowsFile struct {
 	s      *settings
 	server *process
@@ -95,7 +95,7 @@ type rowsFile struct {
 
 func (r *rowsFile) path() string { return filepath.Join(r.dir, "rows") }
 
-// write writes the objects of the load test's bodies, one a row.
+// write writes the objects of the load test's bodies into the file, one a row.
 func (r *rowsFile) write(rows int) error {
 	if err := os.MkdirAll(r.dir, 0o700); err != nil {
 		return err
@@ -136,7 +136,7 @@ func (r *rowsFile) writeBody(w *bufio.Writer, text []byte) error {
 	return nil
 }
 
-// measure takes the file and returns rows/s.
+// measure imports the file and returns rows/s.
 func (r *rowsFile) measure(ctx context.Context, round int) (float64, error) {
 	path := filepath.Join(r.dir, fmt.Sprint("rows", round, ".ndjson"))
 	if err := os.Link(r.path(), path); err != nil {

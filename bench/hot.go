@@ -13,8 +13,8 @@ const (
 	deferredRequests = "millrace_deferred_requests_total"
 )
 
-// hot compares the rate when one user takes all traffic, which one worker has to apply, with that of many users:
-// through the server, and in the engine alone, where the difference has nothing to hide behind.
+// hot compares the rate of one user who gets all traffic, which one worker has to apply, with the rate of many users.
+// It does so through the server, and in the engine alone, where no other cost hides the difference.
 func hot(ctx context.Context, s *settings) ([]Figure, error) {
 	server, err := hotServer(ctx, s)
 	if err != nil {
@@ -34,7 +34,7 @@ func hot(ctx context.Context, s *settings) ([]Figure, error) {
 	return figures, nil
 }
 
-// skewed are the bodies of both sides: the same, but for who gets them.
+// skewed are the bodies of both sides. They differ in their users only.
 func (s *settings) skewed(mix body.Mix) (hot, uniform body.Options) {
 	hot, uniform = s.bodies(mix), s.bodies(mix)
 	hot.Skew, hot.Prefix = body.Hot, "hot"
@@ -55,7 +55,7 @@ func hotServer(ctx context.Context, s *settings) (f Figure, err error) {
 			return f, err
 		}
 	}
-	var deferred []float64 // for each request of the hot side
+	var deferred []float64 // deferrals for each request of the hot side
 	rates, err := inTurns(ctx, s.Rounds,
 		func(int) (float64, error) {
 			before, err := server.metric(ctx, deferredRequests)

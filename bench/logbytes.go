@@ -10,7 +10,7 @@ import (
 	"millrace/shard"
 )
 
-// logBytes compares what the log gets, its framing included, with the JSON that it stands for.
+// logBytes compares the bytes of the log, framing included, with those of the JSON from which they were made.
 func logBytes(ctx context.Context, s *settings) (figures []Figure, err error) {
 	e, err := openEngine(s, "data", shard.Options{})
 	if err != nil {

@@ -14,8 +14,8 @@ const (
 	loneSyncs  = 200 // a round
 )
 
-// lone is what a request costs that is alone on the machine, besides the sync that it has to wait for: the median of
-// its latency less that of a sync of 4 KB on the same disk.
+// lone measures what a request that is alone on the machine costs besides the sync that it has to wait for: its median
+// latency less the median time of a sync of 4 KB on the same disk.
 func lone(ctx context.Context, s *settings) (figures []Figure, err error) {
 	server, err := startServer(ctx, s, "data")
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine is where a run took place, as far as it bears on figures. It names neither the machine nor its user.
+// Machine describes where a run took place, as far as that bears on figures. It names neither the machine nor its user.
 type Machine struct {
 	CPU         string  `json:"cpu"`
 	Cores       int     `json:"cores"`
@@ -24,7 +24,7 @@ type Machine struct {
 	Go          string  `json:"go"`
 	FileSystem  string  `json:"file_system"`  // of the data directories
 	FsyncMicros float64 `json:"fsync_micros"` // of 4 KiB appended to a file there, median
-	BusyBefore  float64 `json:"busy_before"`  // part of the machine's CPU that others used in the second before
+	BusyBefore  float64 `json:"busy_before"`  // share of the machine's CPU that others used in the second before
 	Revision    string  `json:"revision"`     // of the checkout
 }
 
@@ -52,7 +52,7 @@ func inspect(dir string) Machine {
 	return m
 }
 
-// warn says what makes the figures of this run worth less.
+// warn says what makes the figures of this run less reliable.
 func (m *Machine) warn(out io.Writer) {
 	if m.BusyBefore > 0.1 {
 		fmt.Fprintf(out, "bench: WARNING: something else uses %.0f %% of this machine\n", 100*m.BusyBefore)
@@ -63,7 +63,7 @@ func (m *Machine) warn(out io.Writer) {
 	}
 }
 
-// diskDir is the first of the usual places that is not in memory; "" (the system's) when all are.
+// diskDir is the first of the usual places that is not in memory; "" (the system's default) when all are.
 func diskDir() string {
 	for _, dir := range []string{os.TempDir(), "/var/tmp", "."} {
 		if fs := fileSystem(dir); fs != "tmpfs" && fs != "unknown" {
@@ -93,7 +93,7 @@ func fileSystem(dir string) string {
 	return fmt.Sprintf("%#x", s.Type)
 }
 
-// fsyncMicros is what the disk asks for one small durable write, which bounds every rate of few connections.
+// fsyncMicros is how long the disk takes for one small durable write. It bounds every rate of few connections.
 func fsyncMicros(dir string) float64 {
 	f, err := os.Create(filepath.Join(dir, "fsync"))
 	if err != nil {
@@ -113,7 +113,7 @@ func fsyncMicros(dir string) float64 {
 	return median(micros)
 }
 
-// proc is /proc. What can't be read there is 0.
+// proc is /proc. Values that can't be read there are 0.
 var proc, _ = procfs.NewDefaultFS()
 
 func meminfo() procfs.Meminfo {
@@ -153,10 +153,10 @@ func cpuSeconds(pid int) float64 {
 	return s.CPUTime()
 }
 
-const cpuTick = 0.01 // in which the system counts seconds of CPU
+const cpuTick = 0.01 // steps in which the system counts seconds of CPU
 
-// quiet waits until a process has put away what it does behind its answers (checkpoints, packing), so that it does not
-// disturb whoever is measured next; not longer than 15 seconds.
+// quiet waits, for 15 seconds at most, until a process has ended what it does behind its answers (checkpoints,
+// packing), so that it does not disturb the next measurement.
 func quiet(pid int) {
 	const interval = 200 * time.Millisecond
 	last := cpuSeconds(pid)

@@ -1,17 +1,17 @@
 // Command bench measures Millrace on the machine that it runs on: `make bench`, or `go run ./bench -part
 // endtoend,replay`.
 //
-// What a machine does in a second says little about the next machine, and on a shared one little about the next minute.
-// So whatever can be a ratio is one: both sides run in turns within one run, the ratio is taken round by round, and its
-// median is what counts (ratio.go).
+// What a machine does in a second says little about another machine and, when the machine is shared, little about the
+// next minute. So every figure that can be a ratio is one: both sides run in turns within one run, the ratio is taken
+// round by round, and the median of the ratios counts (ratio.go).
 //
 //	parent ─▶ a child process for each part, so that no part finds the memory, the counters or the goroutines of another
 //	           ├▶ the server, built from this checkout, on loopback with a data directory of its own
 //	           └▶ a no-op handler, which is this binary again
 //
-// Invariants: what is compared gets the same input from the same generator; a round with a wrong answer in it is an
-// error, not a figure; every process that is started is ended, and every directory that is made is removed, on an
-// interrupt too.
+// Invariants: the sides of a comparison get the same input from the same generator; a round with a wrong answer in it
+// is an error, not a figure; every process that is started is ended, and every directory that is made is removed, also
+// after an interrupt.
 package main
 
 import (
@@ -67,19 +67,19 @@ func partNames() []string {
 	return names
 }
 
-// settings are the flags, as far as they bear on figures: they go into the results, so that a run can be repeated.
+// settings are the flags, as far as they bear on figures. They go into the results, so that a run can be repeated.
 type settings struct {
 	Parts    []string      `json:"parts"`
 	Duration time.Duration `json:"duration_ns"` // of one side in one round
 	Rounds   int           `json:"rounds"`
 	Mixed    bool          `json:"mixed"`
 
-	Profiles     int   `json:"profiles"`      // of part memory; 0: by the memory that is free
+	Profiles     int   `json:"profiles"`      // of part memory; 0: depends on the free memory
 	ColdProfiles int   `json:"cold_profiles"` // of part cold
-	ReplayBytes  int64 `json:"replay_bytes"`  // of log, of part replay
+	ReplayBytes  int64 `json:"replay_bytes"`  // size of the log in part replay
 	MaxProcs     int   `json:"server_gomaxprocs"`
 
-	dir    string // what parts write lies below it
+	dir    string // parts write below it
 	server string // the binary
 }
 
@@ -154,7 +154,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err := s.validate(); err != nil {
 		return err
 	}
-	if *jsonPath != "" { // before the minutes, not after them
+	if *jsonPath != "" { // fails before the minutes of measuring, not after them
 		if err := os.MkdirAll(filepath.Dir(*jsonPath), 0o755); err != nil {
 			return err
 		}
@@ -201,7 +201,7 @@ func measure(ctx context.Context, s *settings, results *Results) error {
 	return errors.Join(failed, ctx.Err())
 }
 
-// build makes the server of this checkout.
+// build builds the server of this checkout.
 func build(ctx context.Context, dir string, flags ...string) (string, error) {
 	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
 	if err != nil {
@@ -217,7 +217,7 @@ func build(ctx context.Context, dir string, flags ...string) (string, error) {
 	return binary, nil
 }
 
-// order is what a child process is started for: it is its second argument, as JSON.
+// order says what a child process is to do. It is the child's second argument, as JSON.
 type order struct {
 	Part     string   `json:"part,omitempty"`
 	Settings settings `json:"settings"`
@@ -284,11 +284,11 @@ func child(ctx context.Context, text string, stdout io.Writer) error {
 			continue
 		}
 		note("%s: %s", p.name, p.about)
-		figures, err := p.run(ctx, &s) // after an error: those until then
+		figures, err := p.run(ctx, &s) // after an error, the figures until then
 		return errors.Join(err, json.NewEncoder(stdout).Encode(figures))
 	}
 	return fmt.Errorf("order for part %q", o.Part)
 }
 
-// note tells on standard error what goes on; standard output is for results.
+// note prints progress to standard error; standard output is for results.
 func note(format string, a ...any) { fmt.Fprintf(os.Stderr, "bench: "+format+"\n", a...) }

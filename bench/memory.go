@@ -18,8 +18,8 @@ import (
 // profileBytes is the size of the profiles that memory is measured with.
 const profileBytes = 200
 
-// memory fills an engine with profiles of 200 bytes and weighs the process. No checkpoint runs until the weighing, so
-// that what the store takes for itself is not in it; a second figure has it.
+// memory fills an engine with profiles of 200 bytes and measures the memory of the process. No checkpoint runs before
+// the measurement, so the first figure does not have the store's own memory; a second figure has it.
 func memory(ctx context.Context, s *settings) (figures []Figure, err error) {
 	n := s.Profiles
 	if n == 0 {
@@ -38,7 +38,7 @@ func memory(ctx context.Context, s *settings) (figures []Figure, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// A first part of them makes what any number of profiles needs: buffers, pools, decoders.
+	// The first profiles bring with them what any number of profiles needs: buffers, pools, decoders.
 	makers := newMakers(e, pad)
 	first := n / 100
 	if err := makeProfiles(ctx, makers, 0, first); err != nil {
@@ -49,7 +49,7 @@ func memory(ctx context.Context, s *settings) (figures []Figure, err error) {
 		return nil, err
 	}
 	after := weigh()
-	for _, user := range []int{0, first, n - 1} { // they are what they should be
+	for _, user := range []int{0, first, n - 1} { // profiles have the intended size
 		if size, err := sizeOf(e, user); err != nil || size != profileBytes {
 			return nil, errors.Join(err, fmt.Errorf("profile %d has %d bytes, want %d", user, size, profileBytes))
 		}
@@ -72,14 +72,14 @@ func memory(ctx context.Context, s *settings) (figures []Figure, err error) {
 		Detail{"checkpoint", took.Seconds(), "s"})), nil
 }
 
-// weigh is the resident memory after everything that can be given back was.
+// weigh is the resident memory after everything that can be given back to the system was given back.
 func weigh() int64 {
 	runtime.GC()
 	debug.FreeOSMemory()
 	return residentBytes()
 }
 
-// collections times n full ones, in ms.
+// collections times n full garbage collections, in ms.
 func collections(n int) []float64 {
 	runtime.GC()
 	var ms []float64
@@ -91,11 +91,12 @@ func collections(n int) []float64 {
 	return ms
 }
 
-// maker creates profiles: a client whose body is one array of attributes, whose users are written in place.
+// maker creates profiles. It is a client whose body is one array of attributes, into which the users are written in
+// place.
 type maker struct {
 	client client
 	body   []byte
-	ids    []int // where the digits of each user stand
+	ids    []int // where the digits of each user begin
 }
 
 const (
@@ -126,7 +127,7 @@ func newMakers(e *shard.Coordinator, pad int) []*maker {
 	return makers
 }
 
-// create creates the users from..from+74, but those from n on again as n-1.
+// create creates the users from to from+74. User n-1 stands in for users from n on.
 func (m *maker) create(from, n int) error {
 	for i, at := range m.ids {
 		copy(m.body[at:at+profileDigits], fmt.Appendf(nil, "%0*d", profileDigits, min(from+i, n-1)))
@@ -157,8 +158,8 @@ func makeProfiles(ctx context.Context, makers []*maker, from, to int) error {
 	})
 }
 
-// fitPad finds how much text makes a profile of profileBytes, of a user whom nothing else is asked of: a value keeps
-// the room that it has had.
+// fitPad finds how much text makes a profile of profileBytes. It uses a user who is needed for nothing else, because a
+// value keeps the room that it has once had.
 func fitPad(e *shard.Coordinator, user int) (int, error) {
 	const trial = 40
 	m := newMakers(e, trial)[0]

@@ -14,7 +14,7 @@ import (
 )
 
 // startNoop starts this binary as a server that reads each body and answers at once, as if it had accepted every object
-// of it.
+// in it.
 func startNoop(ctx context.Context, s *settings, mix body.Mix) (*process, error) {
 	program, args, err := self(order{Noop: noopAnswer(mix)})
 	if err != nil {
@@ -23,7 +23,7 @@ func startNoop(ctx context.Context, s *settings, mix body.Mix) (*process, error)
 	return start(ctx, s, program, args...)
 }
 
-// noopAnswer is what the real server answers, byte by byte, so that the client's work is the same.
+// noopAnswer is byte for byte the answer of the real server, so that the client's work is the same.
 func noopAnswer(mix body.Mix) string {
 	answer := "{"
 	for a, n := range mix {
@@ -34,8 +34,8 @@ func noopAnswer(mix body.Mix) string {
 	return answer + `"message":"success"}`
 }
 
-// serveNoop is that server: what HTTP costs, and with it the most that any server behind fasthttp could do on this
-// machine with this client. It has the options of the server of package api.
+// serveNoop is that server. It shows what HTTP costs, and so the most that any server behind fasthttp could do on this
+// machine with this client. It has the options of the server in package api.
 func serveNoop(ctx context.Context, answer string) error {
 	server := &fasthttp.Server{
 		Handler: func(ctx *fasthttp.RequestCtx) {

@@ -20,23 +20,24 @@ import (
 	"time"
 )
 
-// process is a server that bench has started. Both kinds say in a JSON line on standard error where they serve.
+// process is a server that bench has started: the real one or the no-op handler. Both say in a JSON line on standard
+// error where they serve.
 type process struct {
 	cmd       *exec.Cmd
-	address   string // host:port of the API; set when serving
-	admin     string // the same of the admin listener; "" for none
+	address   string // host:port of the API; set once the process serves
+	admin     string // host:port of the admin listener; "" for none
 	serving   chan struct{}
-	exited    chan struct{} // closed when it has ended; err says how
+	exited    chan struct{} // closed when the process has ended; err says how
 	err       error
-	cancelled atomic.Bool // ended by its context
+	cancelled atomic.Bool // ended because its context did
 
 	mu   sync.Mutex
-	tail []string // the last lines that it wrote
+	tail []string // the last lines that the process wrote
 }
 
 const (
 	apiKey = "bench-key-that-no-other-workspace-has-00000000"
-	// bootstrap makes the workspace. The rate limits are as high as they go, but counted.
+	// bootstrap makes the workspace. Its rate limits are the highest possible ones; requests are counted all the same.
 	bootstrap = `workspaces:
   - id: bench
     name: Bench
@@ -49,8 +50,8 @@ const (
 `
 )
 
-// startServer starts the real server on a data directory below s.dir, with the defaults of its flags but for args, and
-// waits until it serves.
+// startServer starts the real server on a data directory below s.dir, with args and otherwise the defaults of its
+// flags, and waits until it serves.
 func startServer(ctx context.Context, s *settings, name string, args ...string) (*process, error) {
 	file := filepath.Join(s.dir, "bootstrap.yaml")
 	if err := os.WriteFile(file, []byte(bootstrap), 0o600); err != nil {
@@ -61,7 +62,7 @@ func startServer(ctx context.Context, s *settings, name string, args ...string) 
 	return start(ctx, s, s.server, args...)
 }
 
-// start starts a program and waits until it serves. It does not outlive ctx, nor this process.
+// start starts a program and waits until it serves. The program outlives neither ctx nor this process.
 func start(ctx context.Context, s *settings, program string, args ...string) (*process, error) {
 	p := &process{cmd: exec.CommandContext(ctx, program, args...), serving: make(chan struct{}),
 		exited: make(chan struct{})}
@@ -70,7 +71,7 @@ func start(ctx context.Context, s *settings, program string, args ...string) (*p
 		return p.cmd.Process.Kill()
 	}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	// which would be flags
+	// such variables would be taken for flags
 	p.cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MILLRACE_") })
 	if s.MaxProcs > 0 {
 		p.cmd.Env = append(p.cmd.Env, "GOMAXPROCS="+strconv.Itoa(s.MaxProcs))
@@ -112,7 +113,7 @@ func (p *process) read(out io.Reader) {
 			once()
 		}
 	}
-	_, _ = io.Copy(io.Discard, out) // after a line that is too long
+	_, _ = io.Copy(io.Discard, out) // the rest, after a line that is too long
 	p.err = p.cmd.Wait()
 	close(p.exited)
 }
@@ -127,11 +128,11 @@ func (p *process) pid() int { return p.cmd.Process.Pid }
 
 // kill ends the process as a crash does.
 func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // it has ended already
+	_ = p.cmd.Process.Kill() // fails when the process has ended already
 	<-p.exited
 }
 
-// stop ends it in order, and by force when that takes too long.
+// stop ends the process in order, or by force when that takes too long.
 func (p *process) stop() error {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
@@ -146,7 +147,7 @@ func (p *process) stop() error {
 	return nil
 }
 
-// metric is a counter of the server's /metrics.
+// metric is the value of a counter in the server's /metrics.
 func (p *process) metric(ctx context.Context, name string) (float64, error) {
 	text, err := get(ctx, "http://"+p.admin+"/metrics", "")
 	if err != nil {

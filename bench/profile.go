@@ -16,9 +16,9 @@ import (
 	"millrace/loadtest"
 )
 
-// profile has the server run through what customers send, and writes a CPU profile of it to a file, which `go build`
-// takes for what matters (`make pgo`): large requests most of the time, then single events, then merges and reads of
-// subscription states, then streams of what came before into files of each format.
+// profile sends the server what customers send and writes a CPU profile of the server to a file, by which `go build`
+// knows what matters (`make pgo`). The load is large requests most of the time, then single events, then merges and
+// reads of subscription states, then streams of the events before into files of each format.
 func profile(ctx context.Context, s *settings, file string) (err error) {
 	server, err := startServer(ctx, s, "data", "--event-pack-after", "1s", "--checkpoint-interval",
 		(s.Duration / 2).String()) // what isn't checkpointed isn't packed
@@ -43,7 +43,7 @@ func profile(ctx context.Context, s *settings, file string) (err error) {
 		status: fasthttp.StatusAccepted}
 	reads := &traffic{server: server, connections: 8, status: fasthttp.StatusOK, fill: inTurn(uris)}
 
-	// The profile ends when the last of the load does, or a little later.
+	// The profile ends together with the load, or a little later.
 	note("profile: %v", 7*s.Duration/2)
 	result := make(chan error, 1)
 	go func() { result <- server.profile(ctx, s, 7*s.Duration/2, file) }()
@@ -63,7 +63,7 @@ func profile(ctx context.Context, s *settings, file string) (err error) {
 	return errors.Join(loadErr, <-result)
 }
 
-// streamAll has a stream of each format for a while, from the beginning of the event log.
+// streamAll runs a stream of each format for a while, from the beginning of the event log.
 func streamAll(ctx context.Context, server *process, data string, during time.Duration) error {
 	for _, f := range fileStreams {
 		stream := &stream{server: server, data: data, id: f.format}
@@ -88,7 +88,7 @@ func (p *process) profile(ctx context.Context, s *settings, duration time.Durati
 	return writeProfile(file, text)
 }
 
-// writeProfile writes a profile without what it says of this machine: where the program was, and which build of it.
+// writeProfile writes a profile without what it tells of this machine: the path of the program and its build.
 func writeProfile(file, text string) error {
 	p, err := pprof.Parse(strings.NewReader(text))
 	if err != nil {

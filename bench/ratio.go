@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// inTurns runs all sides once a round, so that what else goes on in the machine meets each of them alike. Each round
-// begins with another side: none has the better place for ever. sides[i](round) measures side i; its figure is
-// rounds[i][round].
+// inTurns runs all sides once a round, so that whatever else goes on in the machine affects all of them alike. Each
+// round begins with another side, so that none always has the better place. sides[i](round) measures side i; its figure
+// is rounds[i][round].
 func inTurns(ctx context.Context, rounds int, sides ...func(round int) (float64, error)) ([][]float64, error) {
 	figures := make([][]float64, len(sides))
 	for i := range figures {
@@ -28,7 +28,7 @@ func inTurns(ctx context.Context, rounds int, sides ...func(round int) (float64,
 	return figures, nil
 }
 
-// ratios divides round by round.
+// ratios divides a by b, round by round.
 func ratios(a, b []float64) []float64 {
 	r := make([]float64, len(a))
 	for i := range a {
@@ -37,7 +37,8 @@ func ratios(a, b []float64) []float64 {
 	return r
 }
 
-// median of the values; the mean of the two in the middle when their number is even. NaN of none.
+// median is the median of the values: the mean of the two in the middle when their number is even, NaN when there are
+// none.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return math.NaN()
@@ -49,8 +50,8 @@ func median(values []float64) float64 {
 	return s[len(s)/2]
 }
 
-// spread is the distance from the least to the greatest value, in parts of the median: how far to trust it. 0 when
-// there is none.
+// spread is the distance from the least to the greatest value ÷ the median. It says how far to trust the median. It is
+// 0 when there is only one value.
 func spread(values []float64) float64 {
 	if len(values) < 2 || median(values) == 0 {
 		return 0

@@ -12,9 +12,9 @@ import (
 	"millrace/loadtest"
 )
 
-// replay fills the log of a server that never writes a checkpoint, kills it, and times the way from exec to the first
-// good answer of /readyz. The log is put out of the page cache before, as far as the system does so. The server is
-// killed again after each round, so that each replays the whole log.
+// replay fills the log of a server that never writes a checkpoint, kills the server, and measures the time from exec to
+// the first good answer of /readyz. Before that, the log is dropped from the page cache, as far as the system does so.
+// The server is killed again after each round, so that each round replays the whole log.
 func replay(ctx context.Context, s *settings) ([]Figure, error) {
 	const name = "data"
 	never := []string{"--checkpoint-bytes", "1000TB", "--checkpoint-interval", "1000h"}
@@ -49,7 +49,7 @@ func replay(ctx context.Context, s *settings) ([]Figure, error) {
 		Detail{"took", median(seconds), "s"}, Detail{"log", logged, "bytes"}).want(atMost, 5)}, nil
 }
 
-// fillLog sends load until the log has s.ReplayBytes, and returns how many it has.
+// fillLog sends load until the log has s.ReplayBytes, and returns the bytes that it has.
 func fillLog(ctx context.Context, s *settings, server *process) (float64, error) {
 	o := s.bodies(mix225)
 	o.Users = 1_000_000
@@ -67,7 +67,8 @@ func fillLog(ctx context.Context, s *settings, server *process) (float64, error)
 	}
 }
 
-// dropCache writes the files back and asks the system to forget their pages, so that they are read from the disk.
+// dropCache writes the files of a directory back and asks the system to forget their pages, so that the files are read
+// from the disk.
 func dropCache(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -92,6 +93,6 @@ func forgetPages(path string) error {
 	}
 	fd := int(f.Fd())
 	_ = unix.Fsync(fd)
-	_ = unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED) // a hint
+	_ = unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED) // only a hint to the system
 	return f.Close()
 }

@@ -13,10 +13,11 @@ import (
 	"time"
 )
 
-// resultsFormat is the version of the form of Results; a change that readers would notice raises it.
+// resultsFormat is the version of the JSON form of Results. A change that readers would notice raises it.
 const resultsFormat = 1
 
-// Results are one run: what, where and how, so that it can be repeated. README.md describes the JSON form.
+// Results are the figures of one run, with where and how it was made, so that it can be repeated. README.md describes
+// the JSON form.
 type Results struct {
 	Format   int       `json:"format"`
 	Started  time.Time `json:"started"`
@@ -29,7 +30,7 @@ type Results struct {
 type Figure struct {
 	Part    string    `json:"part"`
 	Name    string    `json:"name"`
-	Unit    string    `json:"unit,omitempty"` // none: a ratio
+	Unit    string    `json:"unit,omitempty"` // empty for a ratio
 	Value   float64   `json:"value"`          // the median of the rounds
 	Rounds  []float64 `json:"rounds,omitempty"`
 	Target  *Target   `json:"target,omitempty"`
@@ -43,13 +44,13 @@ type Target struct {
 	Value float64 `json:"value"`
 }
 
-// Bounds.
+// The values of Target.Bound.
 const (
 	atLeast = "at least"
 	atMost  = "at most"
 )
 
-// Detail is what a figure comes from: absolute, so of this machine only.
+// Detail is a value from which a figure comes. It is absolute, so it holds for this machine only.
 type Detail struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`
@@ -61,7 +62,7 @@ func newFigure(name, unit string, rounds []float64, details ...Detail) Figure {
 	return Figure{Name: name, Unit: unit, Value: median(rounds), Rounds: rounds, Details: details}
 }
 
-// want sets the target, and whether the value keeps it.
+// want sets the target and notes whether the value keeps it.
 func (f Figure) want(bound string, value float64) Figure {
 	reached := f.Value >= value
 	if bound == atMost {
@@ -71,7 +72,7 @@ func (f Figure) want(bound string, value float64) Figure {
 	return f
 }
 
-// WriteText writes the table: a line for each figure, and below it what it comes from.
+// WriteText writes the table: a line for each figure, and below it the figure's details.
 func (r *Results) WriteText(out io.Writer) error {
 	m := &r.Machine
 	_, err := fmt.Fprintf(out,
@@ -110,7 +111,7 @@ func (r *Results) WriteText(out io.Writer) error {
 	return err
 }
 
-// number has three digits that say something; no exponent, which tables cannot bear.
+// number formats a value with three significant digits where it can, and without an exponent, which tables cannot bear.
 func number(v float64) string {
 	a := math.Abs(v)
 	switch {
@@ -136,7 +137,7 @@ func unit(u string) string {
 	return " " + u
 }
 
-// write writes the results as JSON; an empty path is none.
+// write writes the results as JSON to a file; with an empty path it does nothing.
 func (r *Results) write(path string) error {
 	if path == "" {
 		return nil

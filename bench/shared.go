@@ -23,8 +23,8 @@ const (
 	sharedLookUp  = 10
 )
 
-// shared is what an address costs that 20,000 users have: a request that changes its states, to others and on the disk;
-// and one whose objects are addressed by it.
+// shared measures what an address that 20,000 users have costs. For a request that changes states of the address, it
+// measures how long others wait and how much is written; for a request whose objects are addressed by it, the time.
 func shared(ctx context.Context, s *settings) (figures []Figure, err error) {
 	server, err := startServer(ctx, s, "data")
 	if err != nil {
@@ -97,7 +97,7 @@ func shareAddress(from, to int) []byte {
 	return []byte(`{"attributes":[` + strings.Join(objects, ",") + `]}`)
 }
 
-// changesOf sets a state of an address, to and fro.
+// changesOf is a body that sets a state of an address to and fro.
 func changesOf(address string) []byte {
 	var changes []string
 	for i := range sharedChanges {
@@ -107,13 +107,13 @@ func changesOf(address string) []byte {
 	return []byte(`{"subscription_groups":[` + strings.Join(changes, ",") + `]}`)
 }
 
-// eventsOf are n events of one user.
+// eventsOf is a body with n events of one user.
 func eventsOf(identifier string, n int) []byte {
 	event := fmt.Sprintf(`{%s,"name":"seen","time":"2026-01-02T03:04:05Z"}`, identifier)
 	return []byte(`{"events":[` + strings.Repeat(event+",", n-1) + event + `]}`)
 }
 
-// timed is how long a request of 75 events takes, in ms.
+// timed returns a side of inTurns that measures how long a request of 75 events takes, in ms.
 func timed(server *process, identifier string) func(int) (float64, error) {
 	return func(int) (float64, error) {
 		start := time.Now()

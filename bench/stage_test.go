@@ -15,7 +15,7 @@ import (
 	"millrace/wal"
 )
 
-// The stages of a request, each by itself. The append to the log is measured in package wal.
+// The benchmarks measure the stages of a request, each by itself. The append to the log is measured in package wal.
 //
 //	go test ./bench -run '^$' -bench . -benchmem
 
@@ -32,7 +32,7 @@ func reportObjects(b *testing.B, objects int) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(objects), "ns/object")
 }
 
-// BenchmarkDecode225 is JSON to ops, addressed to their partitions.
+// BenchmarkDecode225 measures the way from JSON to ops that are addressed to their partitions.
 func BenchmarkDecode225(b *testing.B) {
 	for name, o := range map[string]body.Options{"plain": {}, "mixed": (&settings{Mixed: true}).bodies(mix225)} {
 		b.Run(name, func(b *testing.B) {
@@ -58,7 +58,7 @@ func BenchmarkDecode225(b *testing.B) {
 	}
 }
 
-// BenchmarkApply225 is commit (append, fsync) and apply of ops that are there already, by many goroutines.
+// BenchmarkApply225 measures commit (append, fsync) and apply of ops that are ready, by many goroutines.
 func BenchmarkApply225(b *testing.B) {
 	clients := benchClients(b, committers, body.Options{})
 	records := make([]op.Record, 32)
@@ -104,7 +104,7 @@ func BenchmarkApply225(b *testing.B) {
 	reportObjects(b, mix225.Total())
 }
 
-// BenchmarkRequest is decode, commit and apply, with many requests under way.
+// BenchmarkRequest measures decode, commit and apply, with many requests under way.
 func BenchmarkRequest(b *testing.B) {
 	for name, mix := range map[string]body.Mix{"225": mix225, "75 events": mixEvents, "1 event": mixEvent} {
 		b.Run(name, func(b *testing.B) {

@@ -22,10 +22,10 @@ import (
 const (
 	delayTarget   = 250 // ms
 	leastDelays   = 20
-	delaysTimeout = time.Minute // until what was acknowledged has come
+	delaysTimeout = time.Minute // bound on the wait for acknowledged events
 )
 
-// streamDelay measures how long after its answer an event is in Kafka, on a server that does nothing else.
+// streamDelay measures how long after its answer an event arrives in Kafka, on a server that does nothing else.
 func streamDelay(ctx context.Context, s *settings) (_ []Figure, err error) {
 	note("streams: acknowledged to in Kafka")
 	server, err := startServer(ctx, s, "delay")
@@ -81,7 +81,7 @@ func (d *delays) measure(ctx context.Context, duration time.Duration) ([]float64
 		cancel()
 		<-ended
 	}()
-	if _, err := d.send(ctx, 0); err != nil { // the first has the stream connect
+	if _, err := d.send(ctx, 0); err != nil { // the first event makes the stream connect
 		return nil, err
 	}
 	if err := d.await(ctx, 1); err != nil {
@@ -130,7 +130,7 @@ func (d *delays) consume(ctx context.Context) {
 	}
 }
 
-// await waits until so many have arrived.
+// await waits until n events have arrived.
 func (d *delays) await(ctx context.Context, n int) error {
 	for end := time.Now().Add(delaysTimeout); ; {
 		d.mu.Lock()

@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	streamedTarget  = 0.85 // of the track rate without a stream
+	streamedTarget  = 0.85 // part of the track rate without a stream
 	parquetPerBlock = 1.3  // bytes
 	kafkaTarget     = 300_000
 	bucketTarget    = 500_000
@@ -33,13 +33,14 @@ const (
 	streamBucket = "lake"
 )
 
-// fileStreams are what is written into a directory; target is events/s of one core.
+// fileStreams are the formats that are written into a directory; target is events/s of one core.
 var fileStreams = []struct {
 	format string
 	target float64
 }{{"parquet", 1_000_000}, {"ndjson", 1_000_000}, {"avro", 800_000}}
 
-// streams measures what a stream costs requests, how fast the event log goes out, and how soon an event is in Kafka.
+// streams measures how much a stream slows down requests, how fast the event log goes out, and how soon an event is in
+// Kafka.
 func streams(ctx context.Context, s *settings) (figures []Figure, err error) {
 	for _, part := range []func(context.Context, *settings) ([]Figure, error){streamBeside, streamOut, streamDelay} {
 		f, err := part(ctx, s)
@@ -50,7 +51,7 @@ func streams(ctx context.Context, s *settings) (figures []Figure, err error) {
 	return figures, nil
 }
 
-// streamBeside measures requests while a stream writes files of what they bring against requests alone.
+// streamBeside compares requests while a stream writes their events into files with requests alone.
 func streamBeside(ctx context.Context, s *settings) (_ []Figure, err error) {
 	note("streams: beside requests")
 	var sides []*httpSide
@@ -92,8 +93,8 @@ func streamBeside(ctx context.Context, s *settings) (_ []Figure, err error) {
 		atLeast, streamedTarget)}, err
 }
 
-// streamOut measures how fast the event log goes to each destination. That of files is taken by the processor's time,
-// so it is that of one core; those that others answer for by the clock.
+// streamOut measures how fast the event log goes to each destination. The rate of files is taken by CPU time, so it is
+// the rate of one core; the rates of destinations that others answer for are taken by the clock.
 func streamOut(ctx context.Context, s *settings) (figures []Figure, err error) {
 	note("streams: out of the event log")
 	const data = "out"
@@ -158,7 +159,7 @@ type out struct {
 	server   *process
 	data     string
 	events   int64
-	perEvent float64 // bytes, packed
+	perEvent float64 // packed bytes
 }
 
 // fill sends events and waits until they are packed.
@@ -183,13 +184,13 @@ func (o *out) fill(ctx context.Context, s *settings) error {
 	return err
 }
 
-// served is a server of this process.
+// served is a server in this process.
 type served struct {
 	net.Listener
 	address string
 }
 
-// bucket serves a bucket in memory, whose key the server has.
+// bucket serves a bucket in memory. The measured server has the bucket's key.
 func (o *out) bucket(ctx context.Context) (*served, error) {
 	const id, secret = "AKIDBENCH", "bench-secret"
 	backend := s3mem.New()
@@ -209,11 +210,11 @@ func (o *out) bucket(ctx context.Context) (*served, error) {
 		return nil, err
 	}
 	handler := gofakes3.New(backend, gofakes3.WithV4Auth(map[string]string{id: secret})).Server()
-	go func() { _ = http.Serve(l, handler) }() // until it is closed
+	go func() { _ = http.Serve(l, handler) }() // returns when the listener is closed
 	return &served{l, l.Addr().String()}, nil
 }
 
-// outSide is one destination, with a stream of its own in each round.
+// outSide is one destination. It gets a stream of its own in each round.
 type outSide struct {
 	*out
 	name     string
@@ -248,7 +249,7 @@ func (o *outSide) measure(ctx context.Context, round int) (float64, error) {
 	return float64(o.events) / used, os.RemoveAll(filepath.Join(o.data, "streams", "bench", stream.id))
 }
 
-// stream is one of a server's.
+// stream is a stream of a server.
 type stream struct {
 	server *process
 	data   string
@@ -264,7 +265,7 @@ func (t *stream) remove(ctx context.Context) error {
 	return t.call(ctx, http.MethodDelete, "/"+t.id, nil, nil)
 }
 
-// streamStatus is what is looked at of a status.
+// streamStatus is the part of a stream's status that is looked at.
 type streamStatus struct {
 	Error     string `json:"error"`
 	Events    int64  `json:"events"`
@@ -276,7 +277,7 @@ func (t *stream) status(ctx context.Context) (v streamStatus, err error) {
 	return v, t.call(ctx, http.MethodGet, "/"+t.id+"/status", nil, &v)
 }
 
-// await waits until so many events are delivered.
+// await waits until the stream has delivered so many events.
 func (t *stream) await(ctx context.Context, events int64) (streamStatus, error) {
 	for {
 		status, err := t.status(ctx)

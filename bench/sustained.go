@@ -8,7 +8,7 @@ import (
 	"millrace/loadtest"
 )
 
-// sustainedLegs of sustainedTurns × the duration each: 80 s at 4 s.
+// The load has sustainedLegs legs, each of sustainedTurns × the duration: 80 s in all at 4 s.
 const (
 	sustainedLegs  = 4
 	sustainedTurns = 5
@@ -17,9 +17,9 @@ const (
 	sustainedCPU  = 2.0 // µs of an object
 )
 
-// sustained keeps the load on one server, without a pause, until checkpoints, packing of events and compaction are a
-// part of it and profiles have grown: what is left of the first quarter's rate in the second half, and the CPU of an
-// object with all that is done behind the answers.
+// sustained keeps one server under load, without a pause, until profiles have grown and checkpoints, packing of events
+// and compaction have become part of the work. It measures what is left of the first quarter's rate in the second half,
+// and the CPU of an object with everything that is done behind the answers.
 func sustained(ctx context.Context, s *settings) (figures []Figure, err error) {
 	server, err := startServer(ctx, s, "data")
 	if err != nil {
