@@ -17,9 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The arrows between packages: which of ours a package imports ("/..." stands for what is below); ARCHITECTURE.md says
-// what each holds. A package that is not here fails the test, and so does an arrow that nothing needs: add it with as
-// few as it can do with.
+// arrows are the packages of ours that each package imports ("/..." stands for all packages below); ARCHITECTURE.md
+// says what each package holds. A package that is not listed here fails the test, and so does an arrow that nothing
+// needs. Add a new package with as few arrows as possible.
 var arrows = map[string][]string{
 	"cmd/millrace": {"..."}, // joins the rooms, and is alone in that
 	"bench":        {"..."}, // measures any of them, and nobody imports it
@@ -104,8 +104,8 @@ var arrows = map[string][]string{
 	"loadtest/testengine": {"shard/op", "shard/profile"}, // nobody but tests
 }
 
-// testArrows are those that tests have besides; all have one to loadtest/testaddr, loadtest/testbrowser,
-// loadtest/testengine, loadtest/testseed and loadtest/testsize.
+// testArrows are the packages that tests import besides. The tests of all packages may import loadtest/testaddr,
+// loadtest/testbrowser, loadtest/testengine, loadtest/testseed and loadtest/testsize.
 var testArrows = map[string][]string{
 	"api/console":             {"api", "api/admin", "api/census", "api/live", "api/openapi", "api/refused", "api/scim", "api/store", "ingest", "ingest/field", "shard", "shard/op"},
 	"api":                     {"api/admin", "api/census", "api/live", "ingest", "ingest/field", "shard/bodies", "shard/op", "shard/profile", "shard/cluster", "shard/cluster/facts", "shard/cluster/placement", "wal", "wal/quorum"},
@@ -124,7 +124,8 @@ var testArrows = map[string][]string{
 	"loadtest":                {"..."},
 }
 
-// libraries that have one room: HTTP stays out of the engine, and Pebble out of everything in front of it.
+// libraries are the libraries that only some packages import: HTTP stays out of the engine, and Pebble out of
+// everything in front of the engine.
 var libraries = map[string][]string{
 	"github.com/valyala/fasthttp":       {"api/...", "cmd/millrace/importer", "shard/cluster/calls", "loadtest/...", "bench/..."},
 	"net/http":                          {"api/...", "cmd/...", "loadtest/...", "bench/..."},
@@ -157,7 +158,7 @@ func TestArrows(t *testing.T) {
 	}
 }
 
-// TestArrowsPointDown finds circles that only the table could have, since Go refuses those of the code.
+// TestArrowsPointDown finds cycles in the table. The code has none, since Go refuses them.
 func TestArrowsPointDown(t *testing.T) {
 	for _, leaf := range []string{"wal/durable", "shard/op", "ingest/field", "api/keys", "api/ratelimit", "loadtest/body"} {
 		require.Empty(t, arrows[leaf], "%s stands alone", leaf)
@@ -189,7 +190,7 @@ func checkNeeded(t *testing.T, pkg string, imports, allowed []string) {
 	}
 }
 
-// TestPackagesAreTold holds the table of packages in ARCHITECTURE.md against those that there are.
+// TestPackagesAreTold compares the table of packages in ARCHITECTURE.md with the packages that there are.
 func TestPackagesAreTold(t *testing.T) {
 	var told []string
 	name := regexp.MustCompile("`([a-z/]+)`")
@@ -210,7 +211,7 @@ func matches(patterns []string, pkg string) bool {
 	})
 }
 
-// libraryOf is the module of an import path, as far as libraries knows it.
+// libraryOf is the module of an import path, if libraries lists it.
 func libraryOf(path string) string {
 	for l := range libraries {
 		if path == l || strings.HasPrefix(path, l+"/") {
@@ -220,7 +221,8 @@ func libraryOf(path string) string {
 	return path
 }
 
-// importsOf reads the import lines of all packages of the module, by their folders: those of the tests, or those of the rest.
+// importsOf reads the imports of all packages of the module, by folder: those of the tests, or those of the other
+// files.
 func importsOf(t *testing.T, tests bool) map[string][]string {
 	found := map[string]map[string]struct{}{}
 	err := fs.WalkDir(os.DirFS("."), ".", func(file string, d fs.DirEntry, err error) error {

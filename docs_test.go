@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The documents name what the code has: each metric and each flag of the server in docs/operations.md, each route in
-// docs/http.md, each rule there, too. And what they name, the code has.
+// The documents name what the code has: docs/operations.md each metric and each flag of the server, docs/http.md each
+// route and each rule. The metrics, flags and rules that they name are in the code.
 func TestDocuments(t *testing.T) {
 	operations, protocol := text(t, "docs/operations.md"), text(t, "docs/http.md")
 	same(t, "metrics", metricsOf(t), names(`\bmillrace_[a-z_]+[a-z]\b`, operations))
@@ -33,12 +33,12 @@ func TestDocuments(t *testing.T) {
 	require.True(t, strings.Contains(text(t, "README.md"), "\nmake test "), "the README names the command of .ci/run")
 }
 
-// firstColumn is that of the tables in a text.
+// firstColumn is the first column of the tables in a text.
 func firstColumn(markdown string) string {
 	return strings.Join(regexp.MustCompile(`(?m)^\|[^|]*\|`).FindAllString(markdown, -1), "\n")
 }
 
-// TestLinks: what the documents link to is there, headings too.
+// TestLinks checks that the files and headings that the documents link to exist.
 func TestLinks(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]+))?\)`)
 	walk(t, ".md", func(file, content string) {
@@ -66,8 +66,8 @@ func anchors(markdown string) (list []string) {
 	return list
 }
 
-// TestColumns: lines of the product's code end at 120 columns, of which a tab has four. What can't be broken may be
-// longer: text and tags in backquotes, and what a comment has behind a tab, such as tables.
+// TestColumns checks that lines of product code end at 120 columns, with a tab counted as four. Text that can't be
+// broken may be longer: text and tags in backquotes, and parts of comments behind a tab, such as tables.
 func TestColumns(t *testing.T) {
 	aside := regexp.MustCompile(`^\s*//\t`)
 	walk(t, ".go", func(file, source string) {
@@ -83,7 +83,7 @@ func TestColumns(t *testing.T) {
 	})
 }
 
-// columns are those of an editor that sets a tab every four.
+// columns is the width of a line in an editor with a tab stop every four columns.
 func columns(line string) (n int) {
 	for _, r := range line {
 		if n++; r == '\t' {
@@ -93,7 +93,7 @@ func columns(line string) (n int) {
 	return n
 }
 
-// linesOfRawStrings are the numbers of the lines that have a part of one.
+// linesOfRawStrings are the numbers of the lines on which there is a part of a raw string.
 func linesOfRawStrings(source string) map[int]bool {
 	var s scanner.Scanner
 	set, lines := token.NewFileSet(), map[int]bool{}
@@ -125,7 +125,7 @@ func metricsOf(t *testing.T) map[string]bool {
 	return all
 }
 
-// flagsOf reads the fields of serveCommand; kong makes their names.
+// flagsOf are the flags of the server. It reads the fields of serveCommand, from which kong makes the flags' names.
 func flagsOf(t *testing.T) map[string]bool {
 	source := section(t, text(t, "cmd/millrace/serve.go"), "type serveCommand struct {", "\n}\n")
 	flags := map[string]bool{"--config": true}
@@ -135,7 +135,7 @@ func flagsOf(t *testing.T) map[string]bool {
 	return flags
 }
 
-// kebab is MaxConnsPerIP as max-conns-per-ip, TLSCert as tls-cert.
+// kebab turns MaxConnsPerIP into max-conns-per-ip, and TLSCert into tls-cert.
 func kebab(name string) string {
 	name = regexp.MustCompile(`([A-Z]+)([A-Z][a-z])`).ReplaceAllString(name, "$1-$2")
 	return strings.ToLower(regexp.MustCompile(`([a-z0-9])([A-Z])`).ReplaceAllString(name, "$1-$2"))
@@ -156,7 +156,7 @@ func same(t *testing.T, what string, code, documents map[string]bool) {
 	}
 }
 
-// names are the first groups, or else the whole matches, of a pattern.
+// names are the matches of a pattern: its first group, or the whole match when the pattern has no group.
 func names(pattern, in string) map[string]bool {
 	found := map[string]bool{}
 	for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(in, -1) {

@@ -19,9 +19,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// filesUp is how many arrows between the files of a package run back up, when its files stand in their best order: an
-// arrow is that a file uses functions, methods or types of another. A package below api or shard that is not here has none, so
-// its files can be read from top to bottom. A number may fall, and is lowered here then; none rises.
+// filesUp is how many arrows between the files of a package run back up when the files are in their best order. There
+// is an arrow when a file uses functions, methods or types of another one. A package below api or shard that is not
+// listed here has no arrow back up, so its files can be read from top to bottom. A number may fall, and is then lowered
+// here; no number rises.
 var filesUp = map[string]int{
 	"api":           13,
 	"api/admin":     9,
@@ -72,7 +73,7 @@ func TestFilesPointDown(t *testing.T) {
 	}
 }
 
-// usesOfFiles reads a package, and says of each file which others have what it uses.
+// usesOfFiles reads a package and says for each file which other files have what it uses.
 func usesOfFiles(t *testing.T, pkg string, imports types.Importer) map[string]map[string]bool {
 	set, uses := token.NewFileSet(), map[string]map[string]bool{}
 	names, err := filepath.Glob(filepath.FromSlash(pkg + "/*.go"))
@@ -99,8 +100,8 @@ func usesOfFiles(t *testing.T, pkg string, imports types.Importer) map[string]ma
 	return uses
 }
 
-// generics imports the packages whose generic types and functions give a package its own types back; of all others,
-// which can't use it, it has the names alone.
+// generics imports in full the packages whose generic types and functions give a package its own types back. Of all
+// other packages it knows only the names, which suffices because they can't use the package.
 type generics struct{ types.Importer }
 
 func (g generics) Import(name string) (*types.Package, error) {
@@ -116,7 +117,8 @@ func (g generics) Import(name string) (*types.Package, error) {
 	return p, nil
 }
 
-// bestOrder is one of which no file can be moved so that fewer arrows run back up: always the same, if not the best.
+// bestOrder is an order in which no move of a single file makes fewer arrows run back up. It may not be the best one,
+// but it is always the same.
 func bestOrder(uses map[string]map[string]bool) []string {
 	order := slices.SortedFunc(maps.Keys(uses), func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(uses[b]), len(uses[a])), cmp.Compare(a, b))
@@ -136,7 +138,7 @@ func bestOrder(uses map[string]map[string]bool) []string {
 	return order
 }
 
-// arrowsUp are the arrows to files that stand before those that use them.
+// arrowsUp are the arrows to files that come before the files that use them.
 func arrowsUp(uses map[string]map[string]bool, order []string) (up []string) {
 	for at, from := range order {
 		for _, to := range order[:at] {

@@ -25,7 +25,7 @@ var (
 
 func email(value string) profile.State { return profile.State{Kind: profile.StateEmail, Value: value} }
 
-// deleteAll deletes who has an identifier.
+// deleteAll deletes the users who have an identifier.
 func deleteAll(t *testing.T, e *Engine, id op.IDKind, key string) {
 	t.Helper()
 	users, err := e.Find(1, id, []byte(key))
@@ -38,7 +38,7 @@ func deleteAll(t *testing.T, e *Engine, id op.IDKind, key string) {
 	b.Release()
 }
 
-// commitAs commits what f writes as key 7 would through an endpoint.
+// commitAs commits what f writes, as a request with key 7 through an endpoint.
 func commitAs(t testing.TB, e *Engine, source op.Source, f func(b *Batch)) {
 	t.Helper()
 	b := e.NewBatch(1, 7)
@@ -63,8 +63,8 @@ func track(t testing.TB, e *Engine, key string, fields ...[]byte) {
 	commitAs(t, e, op.SourceTrack, func(b *Batch) { addAttributes(b, op.ExternalID, key, op.Contact, fields...) })
 }
 
-// statesOfUser are the states that hold for the only user that an identifier names, without their changes; ok is false
-// without one.
+// statesOfUser are the states that hold for the only user whom an identifier names, without their changes; ok is false
+// when there is no such user.
 func statesOfUser(t testing.TB, e *Engine, id op.IDKind, key string) (states []profile.State, ok bool) {
 	t.Helper()
 	if id == op.Email {
@@ -129,7 +129,7 @@ func TestSetAddressStates(t *testing.T) {
 		require.NoError(t, e.Close())
 		e = openTest(t, testOptions(fs))
 	}
-	// Who gets the address later inherits, in every way there is to get it.
+	// A user who gets the address later inherits its states, in whatever way the user gets it.
 	commitAs(t, e, op.SourceTrack, func(b *Batch) { addEvent(b, op.Email, "a@example.com", "opened", 0) })
 	got, _ := statesOfUser(t, e, op.Email, "a@example.com")
 	require.ElementsMatch(t, []profile.State{email("unsubscribed"), bounce, emailGroup}, got)
@@ -142,7 +142,7 @@ func TestSetAddressStates(t *testing.T) {
 		b.Import(blob)
 	})
 	requireStates(t, e, "imp", email("unsubscribed"), bounce, emailGroup)
-	// A change reaches all who have the address, also of what is taken back.
+	// A change reaches all who have the address, also when it takes something back.
 	off, noGroup := profile.State{Kind: profile.StateBounce}, emailGroup
 	noGroup.On = false
 	setAddress(t, e, op.Email, "a@example.com", email("opted_in"), off, noGroup)
@@ -152,8 +152,8 @@ func TestSetAddressStates(t *testing.T) {
 	commitAs(t, e, op.SourceTrack, func(b *Batch) { addEvent(b, op.Email, "lifted@example.com", "opened", 0) })
 	got, _ = statesOfUser(t, e, op.Email, "lifted@example.com")
 	require.Equal(t, []profile.State{email("opted_in")}, got, "no mark is nothing to inherit")
-	// A second import of a user whose address is the same undoes nothing of the address's: what it says is his own, and
-	// what allows less counts. With the default of every export it says nothing.
+	// A second import of a user with the same address undoes no state of the address. What the import says is the
+	// user's own state, and the state that allows less counts. An import with the default of every export says nothing.
 	for _, x := range [][2]string{{"unsubscribed", "unsubscribed"}, {"subscribed", "opted_in"}} {
 		commitAs(t, e, op.SourceImport, func(b *Batch) {
 			var im profile.Importer
@@ -178,7 +178,7 @@ func TestSetUserStates(t *testing.T) {
 	requireStates(t, e, "ann", email("unsubscribed"), emailGroup, smsGroup, profile.State{Kind: profile.StateSpam, On: true})
 	requireStates(t, e, "bob", email("unsubscribed"), emailGroup, profile.State{Kind: profile.StateSpam, On: true})
 	requireStates(t, e, "cy", smsGroup)
-	// By svc_id, alias, email and phone; source and actor come along.
+	// States are set by svc_id, alias, email and phone, with source and actor.
 	users, err := e.Find(1, op.ExternalID, []byte("bob"))
 	require.NoError(t, err)
 	commitAs(t, e, op.SourcePreferenceCenter, func(b *Batch) { b.SetUserStates(op.SvcID, nil, users[0].Number, email("opted_in")) })
@@ -196,7 +196,8 @@ func TestSetUserStates(t *testing.T) {
 	requireStates(t, e, "cy", off)
 	setUser(t, e, op.Email, "X@EXAMPLE.com", email(""))
 	requireStates(t, e, "bob", email(""), emailGroup, profile.State{Kind: profile.StateSpam, On: true})
-	// Marks are an email's: who has none takes none, and who leaves the email leaves them.
+	// Marks belong to an email: a user without one takes no marks, and a user who leaves the email leaves its marks
+	// behind.
 	setUser(t, e, op.ExternalID, "cy", profile.State{Kind: profile.StateBounce, On: true})
 	requireStates(t, e, "cy", off)
 	setUser(t, e, op.ExternalID, "bob", profile.State{Kind: profile.StateBounce, On: true})
@@ -209,7 +210,7 @@ func TestSetUserStates(t *testing.T) {
 	requireStates(t, e, "dee", email(""), emailGroup, profile.State{Kind: profile.StateSpam, On: true}, profile.State{Kind: profile.StateBounce, On: true})
 }
 
-// What the op that gives an address says of its states is newer than what the address knows.
+// When an op gives a user an address and sets states, these states are newer than what the address knows.
 func TestAddressWithStateInOneOp(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	setAddress(t, e, op.Email, "x@example.com", email("unsubscribed"), emailGroup)
@@ -219,7 +220,7 @@ func TestAddressWithStateInOneOp(t *testing.T) {
 	require.ElementsMatch(t, []profile.State{email("opted_in"), emailGroup}, got)
 }
 
-// A group's states reach addresses of its own channel only, also when they are a profile's first.
+// States of a group reach only addresses of the group's channel, also when an address is the profile's first.
 func TestGroupsKeepTheirChannel(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	track(t, e, "ann")
@@ -239,8 +240,8 @@ func TestGroupsKeepTheirChannel(t *testing.T) {
 	require.Equal(t, []profile.State{smsGroup}, got)
 }
 
-// A spam mark shows as marked_email_as_spam_at; taking it back clears what track has set, joining an address without a
-// mark doesn't.
+// A spam mark shows as marked_email_as_spam_at. Taking the mark back clears the value that /users/track has set;
+// joining an address without a mark doesn't.
 func TestSpam(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	marked := func(user string) (ok bool) {
@@ -261,7 +262,7 @@ func TestSpam(t *testing.T) {
 	require.True(t, marked("cy"))
 }
 
-// Dummy users can't be tracked any more, but what they say of consent counts.
+// Dummy users can't be tracked any more, but the states that they set count.
 func TestStatesOfDummyUser(t *testing.T) {
 	o := testOptions(vfs.NewMem())
 	o.Limits.MaxEventNames = 1
@@ -273,7 +274,7 @@ func TestStatesOfDummyUser(t *testing.T) {
 	requireStates(t, e, "d", email("unsubscribed"))
 }
 
-// Each node of a cluster that has a replica of a dummy user refuses what is for him.
+// Each node of a cluster that has a replica of a dummy user refuses objects for that user.
 func TestDummyUserOfACluster(t *testing.T) {
 	c := openCluster(t, 1, clusterOptions{nodes: 3, replicas: 3, groups: 2,
 		engine: func(o *replica.EngineOptions) { o.Limits.MaxEventNames = 1 }})
@@ -339,8 +340,8 @@ func TestViewIsFind(t *testing.T) {
 	}
 }
 
-// Users whom a request names are looked at several at a time when they aren't in memory: each in his place, joined with
-// what his address has, and who isn't there in nobody's.
+// Users who aren't in memory are read several at a time. Each found user is at the place of their identifier, joined
+// with the states of their address; an identifier that names nobody has nothing at its place.
 func TestFindEachIsFind(t *testing.T) {
 	fs := vfs.NewMem()
 	e := openTest(t, testOptions(fs))
@@ -408,7 +409,7 @@ func TestViewGivesBack(t *testing.T) {
 	track(t, e, "a", attrField(op.AttrEmail, "y@example.com"))
 }
 
-// Reading 50 users takes no memory.
+// Reading 50 users allocates nothing.
 func TestViewAllocates(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	track(t, e, "a", attrField(op.AttrEmail, "x@example.com"))
@@ -440,7 +441,8 @@ func TestViewAllocates(t *testing.T) {
 	require.Equal(t, 101*(4+1+2), on)
 }
 
-// States of an address that stand behind an object which waits for one before it.
+// States of an address take effect after the objects before them in the request, even when one of these has to wait for
+// another.
 func TestAddressStatesBehindDeferred(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	commitAs(t, e, op.SourceTrack, func(b *Batch) {
@@ -461,9 +463,9 @@ func TestAddressStatesBehindDeferred(t *testing.T) {
 	require.Equal(t, 1, eventCount(t, e, op.ExternalID, "ann", "opened"))
 }
 
-// Two who set the state of one address at once: whoever is answered, all who share the address have what was said, or
-// what the other one says, and not what was before. Also when the second says what the first one says, and finds it so
-// already where it comes by.
+// Two requests set the state of one address at once. When either is answered, all who share the address have what it
+// said or what the other request says, and not the state from before. This holds also when both requests say the same,
+// and the second finds the state already set on its way.
 func TestStatesOfTwoAreVisible(t *testing.T) {
 	const address = "ada@example.com"
 	through := map[string]func(b *Batch, s profile.State){

@@ -9,7 +9,7 @@ import (
 	"millrace/shard/replica"
 )
 
-// Changes are let in as long as there is room, the engine is sound, and it is not on its way out.
+// Changes are let in as long as there is room, the engine has not failed, and it is not being closed.
 func TestAdmit(t *testing.T) {
 	o := testOptions(vfs.NewMem())
 	o.MaxInflightBytes = 64_000

@@ -26,8 +26,8 @@ import (
 	"millrace/wal/memlog"
 )
 
-// contents are the entries, documents and books of an engine, as its store holds them after a checkpoint; but for how
-// far it has come, and for events without effect, which are there until the event log has packed them.
+// contents are the entries, documents and books of an engine, as its store holds them after a checkpoint. Positions are
+// left out, and so are events without effect, which the store has only until the event log has packed them.
 func contents(t *testing.T, e *Engine) map[string]string {
 	t.Helper()
 	eventually(t, "it knows that its messages have arrived", func() bool { return e.Stats().OutboxKept == 0 })
@@ -52,7 +52,7 @@ func contents(t *testing.T, e *Engine) map[string]string {
 	return all
 }
 
-// alike requires the same contents of two engines.
+// alike requires that the contents of two engines are the same.
 func alike(t *testing.T, want, got map[string]string, what string) {
 	t.Helper()
 	wrong := 0
@@ -75,7 +75,7 @@ func alike(t *testing.T, want, got map[string]string, what string) {
 	}
 }
 
-// anything does something random, of all that can be done, to an engine.
+// anything does something at random to an engine, out of everything that can be done to it.
 func anything(t *testing.T, r *rand.Rand, e *Engine) {
 	t.Helper()
 	user, address, alias := func() string { return fmt.Sprint("u", r.IntN(40)) }, func() string { return fmt.Sprintf("m%d@example.com", r.IntN(10)) },
@@ -155,9 +155,9 @@ func anything(t *testing.T, r *rand.Rand, e *Engine) {
 	}
 }
 
-// Apply is a pure function of state and record: engines that get the records of a group come to the same, whatever
-// workers and memory they have, however the records are put together, wherever they are restarted or write checkpoints,
-// and whether they lead or not.
+// Apply is a pure function of state and record. Engines that get the records of a group come to the same contents,
+// whatever workers and memory they have, however the records are put together, wherever the engines are restarted or
+// write checkpoints, and whether they lead or not.
 func TestReplicasAreAlike(t *testing.T) { synctest.Test(t, testReplicasAreAlike) }
 
 func testReplicasAreAlike(t *testing.T) {
@@ -213,7 +213,7 @@ func testReplicasAreAlike(t *testing.T) {
 	}
 }
 
-// playAgain gives the records of a group to an engine of random shape, and returns what it comes to.
+// playAgain gives the records of a group to an engine of random shape and returns the contents that result.
 func playAgain(t *testing.T, r *rand.Rand, g *testGroup) map[string]string {
 	t.Helper()
 	g.mu.Lock()

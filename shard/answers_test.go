@@ -19,7 +19,7 @@ import (
 	"millrace/shard/store"
 )
 
-// Answers are forgotten a day after they were kept, whether they are in memory or not, whatever comes in between; those
+// Kept answers are forgotten after a day, whether they are in memory or not and whatever happens in between. Answers
 // that were kept anew stay, and so do users.
 func TestAnswersAreForgotten(t *testing.T) {
 	testsize.SkipSerial(t)

@@ -11,7 +11,7 @@ import (
 	"millrace/shard/replica"
 )
 
-// A round begins when there is enough log for it, each time anew, and when the time has come.
+// A round of checkpoints begins whenever there is enough new log for it, and when the interval has passed.
 func TestCheckpointsComeByThemselves(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string]func(*replica.EngineOptions){

@@ -14,7 +14,7 @@ import (
 	"millrace/shard/replica"
 )
 
-// one commits a batch of one claim or several and returns what became of them.
+// outcomes commits a batch of one or more claims and returns their outcomes.
 func outcomes(t *testing.T, e *Engine, fill func(b *Batch) []int) (all []replica.Outcome) {
 	t.Helper()
 	b := e.NewBatch(1, 0)
@@ -32,7 +32,7 @@ func outcome(t *testing.T, e *Engine, fill func(b *Batch) int) replica.Outcome {
 	return outcomes(t, e, func(b *Batch) []int { return []int{fill(b)} })[0]
 }
 
-// numberOf is the number of the one user that an identifier names, 0 for nobody.
+// numberOf is the number of the one user whom an identifier names, 0 for nobody.
 func numberOf(t *testing.T, e *Engine, id op.IDKind, key string) uint64 {
 	t.Helper()
 	require.NoError(t, e.Barrier())
@@ -50,14 +50,14 @@ func aliasKey(label, name string) string {
 	return string(op.AppendAliasKey(nil, []byte(label), []byte(name)))
 }
 
-// makeUser makes an identified user and returns its number.
+// makeUser makes an identified user and returns the user's number.
 func makeUser(t *testing.T, e *Engine, externalID string) uint64 {
 	t.Helper()
 	commitEvent(t, e, op.ExternalID, externalID, "made", 0)
 	return numberOf(t, e, op.ExternalID, externalID)
 }
 
-// twice runs f on the engine, then on what a crash and a restart leave of it.
+// twice runs f on the engine, and again after a crash and a restart.
 func twice(t *testing.T, fs *vfs.MemFS, e *Engine, f func(e *Engine)) *Engine {
 	t.Helper()
 	f(e)
@@ -141,7 +141,7 @@ func TestIdentify(t *testing.T) {
 	require.Equal(t, replica.Identified, identify(a, "eve", profile.MergeIdentify))
 	require.Zero(t, numberOf(t, e, op.ExternalID, "eve"), "the refused claim has left nothing")
 	require.Equal(t, replica.Nobody, identify(a+1, "eve", profile.MergeIdentify))
-	// Somebody has it: the alias-only user is combined into that one.
+	// Somebody has the id: the alias-only user is merged into that user.
 	b, c := only("b"), only("c")
 	require.Equal(t, replica.Done, identify(b, "ada", profile.MergeIdentify))
 	require.Equal(t, replica.Done, identify(c, "ada", profile.MergeNone))
@@ -243,7 +243,7 @@ func TestRenameAndRemoveExternalID(t *testing.T) {
 	}
 }
 
-// settle waits until nothing is on its way, and sees that the merges have left nothing behind.
+// settle waits until nothing is under way, and checks that merges have left nothing behind.
 func settle(t *testing.T, e *Engine) {
 	t.Helper()
 	engines, logged := []*Engine{e}, func() int { return int(e.Log().LastPosition()) }
@@ -258,8 +258,8 @@ func settle(t *testing.T, e *Engine) {
 		return s.OutboxKept > 0 || s.Deferred > 0 || s.MergesWaiting > 0
 	}
 	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Microsecond) {
-		// What is under way goes from partition to partition by records: when all are applied, and none has come since,
-		// what was seen of the partitions was there at one time.
+		// Whatever is under way goes from partition to partition by records. So when all records are applied and none
+		// has come since, the partitions that were looked at were in these states at one time.
 		before := logged()
 		if !lags() && !slices.ContainsFunc(engines, busy) && logged() == before {
 			break

@@ -12,8 +12,8 @@ import (
 	"millrace/shard/stamp"
 )
 
-// What was stamped by a clock that was far ahead is refused once the clock is right, whether a checkpoint has it or the
-// log alone. The way out is a larger bound.
+// Stamps of a clock that was far ahead are refused once the clock is right, whether a checkpoint has them or the log
+// alone. The way out is a larger bound.
 func TestClockWasAhead(t *testing.T) {
 	wrong := time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC)
 	for _, checkpointed := range []bool{true, false} {
@@ -63,7 +63,7 @@ func TestAnswersOutliveAClockThatJumps(t *testing.T) {
 	require.Equal(t, "done", string(a.Body))
 }
 
-// A clock that was ahead by less goes on: stamps rise from where they were.
+// When a clock was ahead by less than the bound, the engine goes on, and stamps rise from where they were.
 func TestClockWasAheadByLittle(t *testing.T) {
 	fs := vfs.NewMem()
 	o := testOptions(fs)

@@ -18,10 +18,10 @@ import (
 	"millrace/wal/memlog"
 )
 
-// testCluster is several nodes in one process: groups with logs in memory, whose appends become durable after a while,
-// whose leaders move whenever a test wants it; replicas, real engines on disks in memory, that are closed, or crash,
-// and come again; a coordinator on each node; and a Mesh that takes its time, fails before something was done, or
-// after.
+// testCluster is several nodes in one process. Its groups have logs in memory, whose appends become durable after a
+// while, and leaders that move whenever a test wants it. Its replicas are real engines on disks in memory, which are
+// closed or crash and come again. Each node has a coordinator. The Mesh between the nodes takes its time, and its calls
+// fail before something was done or after.
 type testCluster struct {
 	t      *testing.T
 	o      clusterOptions
@@ -49,13 +49,13 @@ type testNode struct {
 	i     int
 	clock *stamp.Clock
 	coord *Engine
-	// coordinator is the node's, once it is there.
+	// coordinator is the node's coordinator, nil until there is one.
 	coordinator atomic.Pointer[Coordinator]
 
 	behind atomic.Bool  // its replicas get nothing
 	asking atomic.Int32 // barriers that wait
 	asked  atomic.Int32 // barriers there were
-	// behindBarrier is called once, when a barrier of all groups has been given. Set it before.
+	// behindBarrier is called once, when a barrier of all groups has been given. A test sets it before that.
 	behindBarrier func()
 }
 
@@ -76,7 +76,7 @@ type testGroup struct {
 	bag      *testBag       // messages that wait for others
 }
 
-// testReplica is a replica and its log: it is the Log of its engine.
+// testReplica is a replica and the Log of the replica's engine.
 type testReplica struct {
 	g    *testGroup
 	node *testNode
@@ -168,7 +168,7 @@ func (c *testCluster) intN(n int) int {
 	return c.r.IntN(n)
 }
 
-// lag takes a while.
+// lag sleeps for a random time, at most so long.
 func (c *testCluster) lag(most time.Duration) {
 	time.Sleep(time.Duration(c.intN(int(most))))
 }
@@ -185,7 +185,7 @@ func (c *testCluster) groupOf(partition uint8) *testGroup {
 	return c.groups[1+int(partition)*c.o.groups/identity.Partitions]
 }
 
-// open opens the engine, which replays what is decided by now.
+// open opens the engine, which replays the records that are decided by now.
 func (r *testReplica) open() {
 	g, t := r.g, r.g.c.t
 	g.mu.Lock()
@@ -249,7 +249,7 @@ func (r *testReplica) run(e *replica.Replica) {
 	}
 }
 
-// push is for the holder of g.mu.
+// push is called with g.mu held.
 func (r *testReplica) push(do func(e *replica.Replica)) {
 	r.todo, r.batch = append(r.todo, do), nil
 	select {
@@ -258,7 +258,7 @@ func (r *testReplica) push(do func(e *replica.Replica)) {
 	}
 }
 
-// hand gives a decided record to the engine; own is what was appended here.
+// hand gives a decided record to the engine; own is the record if it was appended here.
 func (r *testReplica) hand(m memlog.Record, own *wal.Record) {
 	if own == nil {
 		own = m.Handed()
@@ -302,7 +302,7 @@ func (r *testReplica) shut(orderly bool) {
 	require.NoError(g.c.t, e.Close())
 }
 
-// decide makes what was appended durable, some at a time.
+// decide makes the appended records durable, some at a time.
 func (g *testGroup) decide() {
 	defer g.c.gone.Done()
 	for {
@@ -320,7 +320,7 @@ func (g *testGroup) decide() {
 	}
 }
 
-// take decides the first n records that were appended; own is whose they are still.
+// take decides the first n appended records; own is the replica to which they still belong.
 func (g *testGroup) take(n int, own *testReplica) {
 	for _, rec := range g.pending[:n] {
 		g.position += uint64(1 + g.c.intN(3))
@@ -342,8 +342,8 @@ func (g *testGroup) take(n int, own *testReplica) {
 	g.pending = slices.Delete(g.pending, 0, n)
 }
 
-// dethrone ends the leadership of r, if it leads. What it has appended may come to be decided, a part from the first
-// on.
+// dethrone ends the leadership of r, if r leads. Of the records that r has appended, some may still be decided: a run
+// that begins with the first.
 func (g *testGroup) dethrone(r *testReplica) {
 	g.term++
 	if g.leader != r || r == nil {
@@ -360,14 +360,14 @@ func (g *testGroup) dethrone(r *testReplica) {
 	r.push(func(e *replica.Replica) { e.Follow() })
 }
 
-// move makes the replica on a node the leader, once it has had all that is decided.
+// move makes the replica on a node the leader, once the replica has got everything that is decided.
 func (c *testCluster) move(g *testGroup, node int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.move(node)
 }
 
-// move is testCluster.move for the holder of g.mu.
+// move is testCluster.move, called with g.mu held.
 func (g *testGroup) move(node int) {
 	g.dethrone(g.leader)
 	r, term := g.replicas[node], g.term
@@ -393,7 +393,7 @@ func (g *testGroup) move(node int) {
 	})
 }
 
-// handOver moves a leadership after the leader has handed it over; or it doesn't.
+// handOver has a leader hand over and then moves the leadership, or leaves it where it is.
 func (c *testCluster) handOver(g *testGroup) {
 	g.mu.Lock()
 	r := g.leader
@@ -414,7 +414,7 @@ func (c *testCluster) handOver(g *testGroup) {
 	c.move(g, c.anyNode(g))
 }
 
-// leaderOf waits for a leader.
+// leaderOf waits for a leader and returns its replica.
 func (g *testGroup) leaderOf(until time.Time) *replica.Replica {
 	if r := g.leads(until); r != nil {
 		return r.e.Load()
@@ -422,7 +422,7 @@ func (g *testGroup) leaderOf(until time.Time) *replica.Replica {
 	return nil
 }
 
-// leads is leaderOf with its log.
+// leads is leaderOf, but returns the replica with its log.
 func (g *testGroup) leads(until time.Time) *testReplica {
 	for ; time.Now().Before(until); time.Sleep(100 * time.Microsecond) {
 		g.mu.Lock()
@@ -510,7 +510,7 @@ func (r *testReplica) DiskFull() bool                                   { return
 func (r *testReplica) Close() error                                     { return nil }
 func (r *testReplica) Image(string, uint64, uint64) ([]wal.File, error) { return nil, nil }
 
-// disturb does something to the cluster that it must bear.
+// disturb does something to the cluster that the cluster must bear.
 func (c *testCluster) disturb() {
 	g := c.groups[c.intN(len(c.groups))]
 	r := g.replicas[c.anyNode(g)]
@@ -559,7 +559,7 @@ func (c *testCluster) disturbing(pause time.Duration) (stop func()) {
 	}
 }
 
-// leaders are the engines that lead the groups of users.
+// leaders are the engines that lead the groups with users.
 func (c *testCluster) leaders() (all []*Engine) {
 	for _, g := range c.groups[1:] {
 		e := g.leaderOf(time.Now().Add(patient))
@@ -569,7 +569,7 @@ func (c *testCluster) leaders() (all []*Engine) {
 	return all
 }
 
-// replicas are all engines of groups, those that are up.
+// replicas are the engines of all replicas that are up.
 func (c *testCluster) replicas() (all []*Engine) {
 	for _, g := range c.groups {
 		for _, r := range g.replicas {
@@ -581,7 +581,7 @@ func (c *testCluster) replicas() (all []*Engine) {
 	return all
 }
 
-// logged is how many records there are.
+// logged is how many records the logs have.
 func (c *testCluster) logged() (n int) {
 	for _, g := range c.groups {
 		g.mu.Lock()
@@ -591,7 +591,8 @@ func (c *testCluster) logged() (n int) {
 	return n
 }
 
-// lags says whether something that was appended is not decided yet, or some replica has not applied yet all that is.
+// lags says whether a record that was appended is not decided yet, or a decided record is not applied yet by some
+// replica.
 func (c *testCluster) lags() bool {
 	return slices.ContainsFunc(c.replicas(), func(e *Engine) bool {
 		g := e.Log().(*testReplica).g
@@ -602,7 +603,7 @@ func (c *testCluster) lags() bool {
 	})
 }
 
-// holders are the engines that have the state which e reads: each entry once.
+// holders are the engines that together have the state that e reads, each entry once.
 func holders(e *Engine) []*Engine {
 	if e.isCoordinator() {
 		return e.nodes.(*testMesh).c.leaders()

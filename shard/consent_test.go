@@ -15,10 +15,10 @@ import (
 	"millrace/shard/profile"
 )
 
-// Who has said what, and for whom it holds (decisions.md D5), one story a case. The model of states has them all by
-// chance.
+// These tests tell one story a case of who has said what and for whom it holds (decisions.md D5). The model of states
+// comes to all these cases by chance.
 
-// consents is what holds of the group of emails for users by external id, and for addresses.
+// consents is the state of the email group that holds for users, named by external id, and for addresses.
 func consents(t *testing.T, e *Engine, names ...string) (all []string) {
 	t.Helper()
 	for _, name := range names {
@@ -44,8 +44,8 @@ func ungrouped() profile.State {
 	return off
 }
 
-// Who comes to an address brings nothing to those who have it, by a change of his data or by a merge, and nothing
-// stands in their trails.
+// A user who comes to an address, by a change of data or by a merge, brings nothing to those who have the address, and
+// makes no entries in their trails.
 func TestWhoComesBringsNothing(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	number := func(user string) uint64 { return numberOf(t, e, op.ExternalID, user) }
@@ -65,8 +65,8 @@ func TestWhoComesBringsNothing(t *testing.T) {
 	require.Empty(t, first(e.Trail(1, number("c"))))
 }
 
-// An opt-out is not lost to an address that is subscribed, in whatever way both come together; what he says at the
-// address is for all there.
+// An opt-out is not lost to an address that is subscribed, in whatever way user and address come together. What the
+// user says while they have the address holds for all who have it.
 func TestOptOutStays(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	setAddress(t, e, op.Email, "x@example.com", emailGroup)
@@ -81,8 +81,8 @@ func TestOptOutStays(t *testing.T) {
 	require.Equal(t, []string{"off", "off", "off"}, consents(t, e, "a", "c", "x@example.com"))
 }
 
-// In one request somebody's state is set and another one leaves the address that they share: the order of the objects
-// is the order of effect, in all ways to name the user.
+// One request sets the state of a user and has another user leave the address that both share. The objects take effect
+// in their order, however the user is named.
 func TestWhoLeavesInTheSameRequest(t *testing.T) {
 	for round, set := range []func(b *Batch, s profile.State){
 		func(b *Batch, s profile.State) { b.SetUserStates(op.ExternalID, []byte("o"), 0, s) },
@@ -117,7 +117,7 @@ func TestWhoLeavesInTheSameRequest(t *testing.T) {
 	}
 }
 
-// Who goes from address to address keeps on the way what held for him, whichever of the addresses answers first.
+// A user who goes from address to address keeps what held for them there, whichever of the addresses answers first.
 func TestFromAddressToAddress(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	for i := range 20 {
@@ -160,7 +160,8 @@ func TestManyShareAnAddress(t *testing.T) {
 	require.Equal(t, sent+1, e.Replica.Stats().Sent)
 	require.Less(t, e.Replica.Stats().LoggedBytes-logged, int64(100_000))
 	require.Equal(t, []string{"off", "off"}, consents(t, e, "u7", fmt.Sprint("u", users-1)))
-	// One request of as many changes: each is said to the one user whom the address names, and by him to the address.
+	// One request makes as many changes. Each goes to the one user whom the address names, and from the user to the
+	// address.
 	sent, logged = e.Replica.Stats().Sent, e.Replica.Stats().LoggedBytes
 	commitAs(t, e, op.SourceTrack, func(b *Batch) {
 		for i := range 50 {
@@ -174,8 +175,8 @@ func TestManyShareAnAddress(t *testing.T) {
 	require.Equal(t, []string{"on"}, consents(t, e, fmt.Sprint("u", users-1)))
 }
 
-// Clients track the same states again and again: from the third time on at the latest, nobody is told; what is news,
-// everybody is, also when the same request says otherwise before.
+// Clients track the same states again and again. From the third time on at the latest, no message is sent for them. A
+// state that is new is told to everybody, also when the same request has said otherwise before.
 func TestUnchangedStatesAreNotTold(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	messages := func() int { return int(e.Replica.Stats().Sent) }
@@ -193,11 +194,11 @@ func TestUnchangedStatesAreNotTold(t *testing.T) {
 	require.NotZero(t, say("a", emailGroup, email("subscribed")))
 	require.NotZero(t, say("a", ungrouped(), email("subscribed")))
 	require.Zero(t, say("a", ungrouped(), email("subscribed")))
-	// The address has heard otherwise since.
+	// The address has heard something else since.
 	setAddress(t, e, op.Email, "x@example.com", emailGroup)
 	require.NotZero(t, say("a", ungrouped(), email("subscribed")))
 	require.Equal(t, []string{"off", "off"}, consents(t, e, "a", "x@example.com"))
-	// Somebody has come since who says otherwise.
+	// A user has come since who says something else.
 	track(t, e, "c")
 	setUser(t, e, op.ExternalID, "c", ungrouped())
 	say("a", emailGroup)
@@ -206,7 +207,7 @@ func TestUnchangedStatesAreNotTold(t *testing.T) {
 	require.NotZero(t, say("a", emailGroup))
 	require.Equal(t, []string{"on", "on"}, consents(t, e, "a", "c"))
 	require.Zero(t, say("a", emailGroup))
-	// Within one request, through himself and through another one.
+	// The same within one request, through the user and through another one.
 	for _, other := range []string{"a", "c"} {
 		commitAs(t, e, op.SourceTrack, func(b *Batch) {
 			said(b, other, ungrouped())
@@ -216,9 +217,9 @@ func TestUnchangedStatesAreNotTold(t *testing.T) {
 	}
 }
 
-// A state that would change nothing changes something behind an op of the same request that names the user in a way
-// that does not show whom it is for: by the svc_id of somebody who was merged into him, or by an address that others
-// share.
+// A state that by itself would change nothing does change something behind an op of the same request whose identifier
+// doesn't show that it is for the same user: the svc_id of somebody who was merged into the user, or an address that
+// others share.
 func TestUnchangedBehindOtherNames(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	say := func(b *Batch, state profile.State) {
@@ -261,8 +262,8 @@ func statesField(states ...profile.State) []byte {
 	return trackFields(set)[0]
 }
 
-// What an export shows of states, an import takes back: for who is there already nothing changes, and in a new store
-// addresses know of it, too.
+// An import takes back the states that an export shows. Nothing changes for users who are there already, and in a new
+// store the addresses know the states, too.
 func TestExportedStatesComeBack(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	names := []string{"a", "b", "c", "d"}
@@ -307,8 +308,8 @@ func TestExportedStatesComeBack(t *testing.T) {
 	}
 }
 
-// Of what one object, or one call for an address, sets twice the last one holds: for the user and for all at the
-// address.
+// When one object, or one call for an address, sets a state twice, the last value holds, for the user and for all who
+// have the address.
 func TestLastOfTwoHolds(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	for _, user := range []string{"a", "b"} {
@@ -335,7 +336,8 @@ func TestLastOfTwoHolds(t *testing.T) {
 	}
 }
 
-// An import of what every export has of those who have said nothing leaves no trace of consent, not even in the trail.
+// Every export has a default for users who have said nothing. Importing it leaves no trace of consent, not even in the
+// trail.
 func TestImportedDefaultIsNoConsent(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	for i, state := range []string{"subscribed", "opted_in", "unsubscribed"} {

@@ -25,10 +25,10 @@ import (
 	"millrace/shard/replica"
 )
 
-// Merges conserve (decisions.md D4): whatever is merged into whatever by whomever at the same time, while the merged
-// users are written to under all their identifiers, with crashes and restarts in the middle of it: the sums over all
-// users are what was sent, what was sent to a number or an alias is where that leads to, each name leads to one
-// profile, and nothing is left under way.
+// Merges conserve (decisions.md D4). Clients merge users into one another at the same time and write to them under all
+// their identifiers, with crashes and restarts in between. In the end the sums over all users are what was sent,
+// whatever was sent to a number or an alias is at the profile to which it leads, each name leads to one profile, and
+// nothing is left under way.
 func TestMergesConserve(t *testing.T) {
 	seed := testseed.Of(t)
 	for round := range testsize.Of(300, 4, 1) {
@@ -39,7 +39,7 @@ func TestMergesConserve(t *testing.T) {
 	}
 }
 
-// sent is what clients have sent and the engine has acknowledged.
+// sent is everything that clients have sent and the engine has acknowledged.
 type sent struct {
 	mu       sync.Mutex
 	numbers  []uint64 // of profiles that are or were there
@@ -55,8 +55,8 @@ type sent struct {
 	cut      int // how often merges were under way when something happened
 	outcomes [5]int
 	users    int
-	// Of a cluster: aliases that may be somebody's or not, since nobody knows whether a request was done; how often
-	// that was so, and how often a request was sent again, and had been done before.
+	// For a cluster: aliases that may or may not be somebody's, since nobody knows whether a request was done; how
+	// often that was so; and how often a request was sent again that had been done before.
 	doubtful             map[string]bool
 	unknown, again, kept int
 }
@@ -121,8 +121,8 @@ func conserve(t *testing.T, seed, round uint64) {
 	s.log(t, round)
 }
 
-// The same in a cluster, while leaders move, replicas crash, and calls fail before or after they had their effect: then
-// the client sends its request again, under the same Idempotency-Key.
+// The same holds in a cluster, while leaders move, replicas crash, and calls fail before or after they have their
+// effect. After such a failure the client sends its request again, under the same Idempotency-Key.
 func TestMergesConserveInCluster(t *testing.T) { synctest.Test(t, testMergesConserveInCluster) }
 
 func testMergesConserveInCluster(t *testing.T) {
@@ -169,7 +169,7 @@ func newSent(t *testing.T, e *Engine, r *rand.Rand) *sent {
 	return s
 }
 
-// run lets some clients send requests.
+// run has some clients send requests.
 func (s *sent) run(t *testing.T, r *rand.Rand, round uint64, phase int, engine func() *Engine) {
 	var running sync.WaitGroup
 	for c := range 6 {
@@ -216,7 +216,7 @@ func (s *sent) importUsers(t *testing.T, e *Engine, n int) {
 	}
 }
 
-// slowSync makes each sync take its time.
+// slowSync makes each sync take a while.
 type slowSync struct{}
 
 func (slowSync) String() string { return "slow syncs" }
@@ -236,13 +236,13 @@ func (s *sent) makeUsers(t *testing.T, e *Engine, prefix string, n int) {
 	}
 }
 
-// event notes an event of that name. The caller holds mu, or is alone.
+// event notes an event of that name. The caller holds mu or is the only user of s.
 func (s *sent) event(name string) {
 	s.events++
 	s.byName[name]++
 }
 
-// storm asks for many merges at once, and returns in the midst of them, often after a checkpoint.
+// storm asks for many merges at once and returns while they are under way, often after a checkpoint.
 func (s *sent) storm(t *testing.T, e *Engine, r *rand.Rand) {
 	b := e.NewBatch(1, 0)
 	defer b.Release()
@@ -357,7 +357,8 @@ func (x *mergeClient) track() error {
 	return err
 }
 
-// send sends a request; in a cluster again and again, until it is known to be done or not to be.
+// send sends a request. In a cluster it sends the request again and again, until it is known whether the request was
+// done.
 func (x *mergeClient) send(write []func(b *Batch)) error {
 	x.requests++
 	key := fmt.Appendf(nil, "%s/%d", x.name, x.requests)
@@ -394,7 +395,7 @@ func (x *mergeClient) send(write []func(b *Batch)) error {
 	}
 }
 
-// merge asks for merges at random: single ones, chains, rings, crossing pairs, of a user into itself, of nobody.
+// merge asks for merges at random: single ones, chains, rings, crossing pairs, of a user into themselves, of nobody.
 func (x *mergeClient) merge() error {
 	b := x.e.NewBatch(1, 0)
 	defer b.Release()
@@ -527,7 +528,7 @@ func (x *mergeClient) renameAlias() error {
 	return nil
 }
 
-// learn gets to know the number of a user that somebody has made.
+// learn finds out the number of a user whom some client has made.
 func (x *mergeClient) learn() error {
 	id, key := op.ExternalID, x.external()
 	switch x.r.IntN(3) {
@@ -545,7 +546,7 @@ func (x *mergeClient) learn() error {
 	return err
 }
 
-// check holds all that is there against what was sent.
+// check compares everything that is there with what was sent.
 func (s *sent) check(t *testing.T, e *Engine) {
 	t.Helper()
 	live := checkDirectory(t, e)
@@ -584,8 +585,9 @@ func (s *sent) check(t *testing.T, e *Engine) {
 	}
 }
 
-// checkDirectory reads the whole store: each row leads to profiles that know its name, each name of a profile leads to
-// it and, but for addresses, to it alone. It returns the profiles by number.
+// checkDirectory reads the whole store. It checks that each row leads to profiles that know the row's name, and that
+// each name of a profile leads to that profile and, unless it is an address, to no other. It returns the profiles by
+// number.
 func checkDirectory(t *testing.T, e *Engine) (live map[uint64][]byte) {
 	t.Helper()
 	require.NoError(t, e.Barrier())

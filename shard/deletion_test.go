@@ -23,8 +23,8 @@ import (
 	"millrace/shard/replica"
 )
 
-// Between the look-up and the deletion a user may be deleted by somebody else, or merged: then this deletion has not
-// removed him.
+// Between look-up and deletion a user may be deleted by somebody else, or be merged. Then the answer says that this
+// deletion has not removed the user.
 func TestDeletionSaysWhetherItWas(t *testing.T) {
 	e, err := openEngine(testOptions(vfs.NewCrashableMem()))
 	require.NoError(t, err)
@@ -58,8 +58,9 @@ func TestDeletionSaysWhetherItWas(t *testing.T) {
 	commit(begin(c.al, c.ada), Done, Nobody)
 }
 
-// Users are deleted while they are merged into one another, identified and written to, alone with crashes, in a cluster
-// while leaders move: each deletion is answered, he who is gone is gone once, and what is left has what was its own.
+// Users are deleted while they are merged into one another, identified and written to: on a single node with crashes,
+// in a cluster while leaders move. Each deletion is answered, each user who is gone was removed once, and the users who
+// are left have all that was their own.
 func TestDeletionsAmongMerges(t *testing.T) {
 	seed := testseed.Of(t)
 	for round := range testsize.Of(200, 6, 2) {
@@ -115,7 +116,7 @@ func testDeletionsAmongMergesInCluster(t *testing.T) {
 	}
 }
 
-// deletions are those of TestDeletionsAmongMerges, and whom they are of.
+// deletions are the deletions of TestDeletionsAmongMerges, and the users whom they are for.
 type deletions struct {
 	numbers       []uint64
 	done, unknown atomic.Int64
@@ -136,7 +137,7 @@ func newDeletions(t *testing.T, e *Engine) *deletions {
 	return d
 }
 
-// run lets some clients send requests, and returns when all are answered.
+// run has some clients send requests and returns when all are answered.
 func (d *deletions) run(t *testing.T, r *rand.Rand, engine func() *Engine) {
 	var running sync.WaitGroup
 	for range 6 {
@@ -164,7 +165,7 @@ func (d *deletions) run(t *testing.T, r *rand.Rand, engine func() *Engine) {
 	testengine.Within(t, 2*time.Minute, "deleting clients", running.Wait)
 }
 
-// fill writes a request of a client; refs are those of its deletions.
+// fill writes a request of a client; refs are the references of its deletions.
 func (d *deletions) fill(b *Batch, r *rand.Rand) (refs []int) {
 	few := d.numbers[:6]
 	pick := func() uint64 {
@@ -192,7 +193,7 @@ func (d *deletions) fill(b *Batch, r *rand.Rand) (refs []int) {
 	return refs
 }
 
-// storm begins merges and deletions, and waits for none of the latter.
+// storm begins merges and deletions and doesn't wait for the deletions.
 func (d *deletions) storm(t *testing.T, r *rand.Rand, e *Engine) {
 	b := e.NewBatch(1, 0)
 	defer b.Release()
@@ -210,7 +211,7 @@ func (d *deletions) storm(t *testing.T, r *rand.Rand, e *Engine) {
 	time.Sleep(time.Duration(r.IntN(1000)) * time.Microsecond)
 }
 
-// check settles, and looks for who is there and who isn't.
+// check settles and compares who is there and who isn't.
 func (d *deletions) check(t *testing.T, e *Engine) {
 	testengine.Within(t, 2*time.Minute, "what is under way", func() { settle(t, e) })
 	live := checkDirectory(t, e)

@@ -85,7 +85,7 @@ func TestPutDocuments(t *testing.T) {
 	require.EqualValues(t, 4, entries)
 }
 
-// Of any number that make the same document at once, or change it from the same state, exactly one does.
+// When several requests make the same document at once, or change it from the same state, exactly one of them succeeds.
 func TestPutDocumentsConcurrently(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	last := []byte(nil)
@@ -118,8 +118,8 @@ func TestPutDocumentsConcurrently(t *testing.T) {
 	}
 }
 
-// Random changes against a map, with crashes and restarts: documents and audit log are those of the changes that were
-// acknowledged.
+// After random changes, with crashes and restarts, documents and audit log are those of the acknowledged changes, as a
+// map has them.
 func TestDocumentsModel(t *testing.T) {
 	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
@@ -192,7 +192,8 @@ func TestDocumentsModel(t *testing.T) {
 	}
 }
 
-// Whatever is changed in the stored audit log is found, at the entry where it is; more entries than a page has.
+// Any change in the stored audit log is found at the entry that was changed, also when there are more entries than a
+// page has.
 func TestVerifyAudit(t *testing.T) {
 	const entries = books.AuditPageEntries + 40
 	fs := vfs.NewMem()

@@ -84,7 +84,7 @@ func TestCommitIsVisibleAndSurvivesRestart(t *testing.T) {
 	}
 }
 
-// A crash (no Close, no checkpoint) leaves the log alone to recover from.
+// After a crash, without Close and checkpoint, the engine recovers from the log alone.
 func TestCrashIsReplayed(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	e := openTest(t, testOptions(fs))
@@ -154,7 +154,8 @@ func TestOrderWithinRequest(t *testing.T) {
 	require.Len(t, users, 1)
 }
 
-// Of several who share an email, the one with an external id that was updated last is meant (service.md 4.1 rule 3).
+// An email that several users share means the one of them with an external id who was updated last (service.md 4.1 rule
+// 3).
 func TestSharedEmail(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	set := func(id op.IDKind, key string) {
@@ -171,7 +172,7 @@ func TestSharedEmail(t *testing.T) {
 	commitEvent(t, e, op.ExternalID, "a", "touch", 0)
 	commitEvent(t, e, op.Email, "x@example.com", "e", 0)
 	require.Equal(t, 1, eventCount(t, e, op.ExternalID, "a", "e"))
-	// In one request: touching b makes b the last.
+	// In one request, touching b makes b the one who was updated last.
 	b := e.NewBatch(1, 0)
 	addEvent(b, op.ExternalID, "b", "touch", 0)
 	addEvent(b, op.Email, "x@example.com", "e", 0)
@@ -179,7 +180,8 @@ func TestSharedEmail(t *testing.T) {
 	b.Release()
 	require.Equal(t, 2, eventCount(t, e, op.ExternalID, "b", "e"))
 
-	// Who comes first stays first when updated, so the objects behind do not wait: the request is one record.
+	// The user who comes first stays first when updated. So the objects behind do not wait, and the request is one
+	// record.
 	before := e.Log().LastPosition()
 	b = e.NewBatch(1, 0)
 	for range 75 {
@@ -190,7 +192,8 @@ func TestSharedEmail(t *testing.T) {
 	b.Release()
 	require.Equal(t, before+1, e.Log().LastPosition())
 	require.Equal(t, 77, eventCount(t, e, op.ExternalID, "b", "e"))
-	// Who is updated and was not the first becomes it. States that spread to others are no update of them.
+	// A user who is updated and was not the first becomes the first. States that spread to other users are no update of
+	// these.
 	b = e.NewBatch(1, 0)
 	addEvent(b, op.ExternalID, "a", "touch", 0)
 	addEvent(b, op.Email, "x@example.com", "later", 0)
@@ -202,7 +205,7 @@ func TestSharedEmail(t *testing.T) {
 	b.Release()
 	require.Equal(t, 2, eventCount(t, e, op.ExternalID, "a", "later"))
 	require.Equal(t, 1, eventCount(t, e, op.ExternalID, "b", "last"))
-	// Or it is deleted.
+	// The same when the first one is deleted.
 	b = e.NewBatch(1, 0)
 	b.Delete(first(e.Find(1, op.ExternalID, []byte("b")))[0].Number)
 	addEvent(b, op.Email, "x@example.com", "last", 0)

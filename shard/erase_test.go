@@ -26,7 +26,7 @@ import (
 	"millrace/shard/op"
 )
 
-// eraseModel is who has which names, and whose the events are.
+// eraseModel knows who has which names, and to whom the events belong.
 type eraseModel struct {
 	users  []*eraseUser
 	events int
@@ -118,7 +118,7 @@ func (w *eraseWorld) name() eraseName {
 	return w.external()
 }
 
-// number is that of a user whom the model knows.
+// number is the number of a user whom the model knows.
 func (w *eraseWorld) number(u *eraseUser) uint64 {
 	w.t.Helper()
 	n := u.names[w.r.IntN(len(u.names))]
@@ -128,7 +128,7 @@ func (w *eraseWorld) number(u *eraseUser) uint64 {
 	return users[0].Number
 }
 
-// track sends an event under a name, or under the number of who has it.
+// track sends an event under a name, or under the number of the user who has the name.
 func (w *eraseWorld) track(n eraseName) {
 	w.t.Helper()
 	u := w.m.find(n)
@@ -201,7 +201,7 @@ func (w *eraseWorld) step() {
 	}
 }
 
-// merge: of the names of one who is merged into another only aliases lead there.
+// merge merges gone into keep. Of gone's names only the aliases lead to keep afterwards.
 func (w *eraseWorld) merge(gone, keep *eraseUser) {
 	from := w.number(gone)
 	w.request(func(b *shard.Batch) { b.Merge(from, w.number(keep)) })
@@ -216,13 +216,13 @@ func (w *eraseWorld) merge(gone, keep *eraseUser) {
 	}
 }
 
-// rename gives a user another external id; the old one still leads there.
+// rename gives a user another external id; the old one still leads to the user.
 func (w *eraseWorld) rename(u *eraseUser, fresh string) {
 	w.request(func(b *shard.Batch) { b.RenameExternalID(w.number(u), []byte(u.externals()[0]), []byte(fresh)) })
 	u.names = append([]eraseName{{op.ExternalID, fresh}}, u.names...)
 }
 
-// removeID takes one away that is not current.
+// removeID takes an external id that is not the current one away from a user.
 func (w *eraseWorld) removeID(u *eraseUser, id string) {
 	number := w.number(u)
 	w.request(func(b *shard.Batch) { b.RemoveExternalID(number, []byte(id)) })
@@ -242,8 +242,8 @@ func (w *eraseWorld) delete(u *eraseUser) {
 // groupOf is the index of the group that holds a number.
 func (w *eraseWorld) groupOf(number uint64) int { return int(number>>56) * w.groups / 256 }
 
-// checkDeletions requires that each log tells only of events of its own group: places in one log mean nothing in
-// another. It returns how many deletions came from other groups.
+// checkDeletions requires that the deletions in each log name only places of that log, since places in one log mean
+// nothing in another. It returns how many deletions came from other groups.
 func (w *eraseWorld) checkDeletions() (messages int) {
 	for group, e := range w.Replicas(0) {
 		require.NoError(w.t, e.ReadLog(1, math.MaxUint64, func(_ uint64, _ uint32, payload []byte) error {
@@ -271,7 +271,7 @@ func (w *eraseWorld) checkDeletions() (messages int) {
 	return messages
 }
 
-// Who is at the number that an identifier of a deleted user leads to may be somebody else by now.
+// An identifier of a deleted user may lead to a number at which somebody else is by now. That user is spared.
 func TestErasedInOtherGroupsSparesOthers(t *testing.T) {
 	w := openEraseWorld(t, testseed.Rand(t))
 	name := func(key string) eraseName { return eraseName{op.ExternalID, key} }
@@ -301,7 +301,7 @@ func TestErasedInOtherGroupsSparesOthers(t *testing.T) {
 	require.NotZero(t, w.checkDeletions())
 }
 
-// check compares what the event logs of a node give out with the model.
+// check compares the events that the event logs of a node give out with the model.
 func (w *eraseWorld) check(node int, when string) {
 	w.t.Helper()
 	w.CatchUp(w.t)
@@ -322,7 +322,8 @@ func (w *eraseWorld) check(node int, when string) {
 	}
 }
 
-// checkTold requires that streams hear of each who is gone, in whatever group's log his events were, and of nobody else.
+// checkTold requires that streams hear of each user who is gone, in whatever group's log the user's events were, and of
+// nobody else.
 func (w *eraseWorld) checkTold(node int) {
 	w.t.Helper()
 	w.CatchUp(w.t)
@@ -338,8 +339,8 @@ func (w *eraseWorld) checkTold(node int) {
 	require.Equal(w.t, w.m.gone, told)
 }
 
-// Deleting a user erases the events of all who were merged into it, in whatever group's log they are, and those of
-// nobody else: whoever has the same names before or after.
+// Deleting a user erases the events of all users who were merged into them, in whatever group's log these are, and
+// nobody else's, not even those of users who had the same names before or have them since.
 func TestErasedInOtherGroups(t *testing.T) {
 	testsize.SkipSerial(t)
 	seed := testseed.Of(t)

@@ -9,20 +9,20 @@ import (
 	"millrace/shard/replica"
 )
 
-// What tests outside of the package need of a cluster in memory.
+// This file has what tests outside of the package need of a cluster in memory.
 
 // PaperCluster is a testCluster.
 type PaperCluster struct{ c *testCluster }
 
-// OpenPaperCluster opens one of two nodes that both have replicas of all groups.
+// OpenPaperCluster opens a cluster of two nodes that both have replicas of all groups.
 func OpenPaperCluster(t *testing.T, seed uint64, groups int) PaperCluster {
 	return PaperCluster{openCluster(t, seed, clusterOptions{nodes: 2, replicas: 2, groups: groups})}
 }
 
-// Coordinator is that of any node, behind a barrier.
+// Coordinator is the coordinator of any node, behind a barrier.
 func (p PaperCluster) Coordinator() *Engine { return clusterWorld{p.c}.engine() }
 
-// Replicas are those of the groups of users on a node.
+// Replicas are a node's replicas of the groups with users.
 func (p PaperCluster) Replicas(node int) (all []*replica.Replica) {
 	for _, g := range p.c.groups[1:] {
 		all = append(all, g.replicas[node].e.Load())
@@ -30,7 +30,7 @@ func (p PaperCluster) Replicas(node int) (all []*replica.Replica) {
 	return all
 }
 
-// Move gives any group another leader, or the same again.
+// Move gives a random group a random leader, which may be the same as before.
 func (p PaperCluster) Move() {
 	g := p.c.groups[1+p.c.intN(len(p.c.groups)-1)]
 	p.c.move(g, p.c.anyNode(g))

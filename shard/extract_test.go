@@ -25,8 +25,8 @@ import (
 	"millrace/wal/memlog"
 )
 
-// A store is taken apart after a crash in the midst of merges, and what comes of it has everything, each in its place:
-// what the parts have together is what the whole had.
+// A store is taken apart after a crash in the midst of merges. The parts together have everything that the whole had,
+// each piece in its place.
 func TestExtract(t *testing.T) {
 	seed := testseed.Of(t)
 	for round := range uint64(testsize.Of(4, 2, 1)) {
@@ -77,8 +77,8 @@ func TestExtract(t *testing.T) {
 	}
 }
 
-// requireExtracted extracts so many groups and a control group, loses the power, and compares. It returns the file
-// system as it is then.
+// requireExtracted extracts so many groups and a control group, loses power, and compares. It returns the file system
+// that is left.
 func requireExtracted(t *testing.T, fs *vfs.MemFS, e *Engine, groups int, position uint64, progress func(uint8)) *vfs.MemFS {
 	ctx := context.Background()
 	bounds := func(g int) int { return g * identity.Partitions / groups }
@@ -131,8 +131,8 @@ func keysOf(t *testing.T, e *Engine, p uint8) (n int) {
 	return n
 }
 
-// requireSamePartition compares all that two engines have of a partition, apart from its position and the audit log, as
-// it is in their stores.
+// requireSamePartition compares everything that the stores of two engines have of a partition, apart from its position
+// and the audit log.
 func requireSamePartition(t *testing.T, a, b *Engine, p uint8) {
 	t.Helper()
 	dump := func(e *Engine) map[string]string {
