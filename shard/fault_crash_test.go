@@ -18,9 +18,9 @@ import (
 	"millrace/shard/replica"
 )
 
-// F2: power is lost at random moments under concurrent clients, with any share of what was not synced on the disk. In
-// every image, what was acknowledged is there exactly once, and no request by half; also when power is lost again while
-// that image recovers.
+// F2: power is lost at random moments under concurrent clients, and any share of what was not synced is on the disk. In
+// every image, what was acknowledged is there exactly once, and no request is there partially. This holds also when
+// power is lost again while that image recovers.
 func TestFaultPowerLoss(t *testing.T) {
 	seed := testseed.Of(t)
 	engines, images := testsize.Of(40, 2, 2), testsize.Of(300, 40, 5)
@@ -96,7 +96,7 @@ func powerLossRun(t *testing.T, seed, run uint64, images int, total, second *ato
 	require.NoError(t, reopen(fs, clients))
 }
 
-// image is what a loss of power leaves.
+// image is a disk as a loss of power leaves it.
 type image struct {
 	fs          *vfs.MemFS
 	percent     int
@@ -116,7 +116,7 @@ func takeImage(fs *vfs.MemFS, clients []*client, r *rand.Rand) *image {
 	return img
 }
 
-// check opens the image and looks at everything. Now and then power is lost once more, before or after that.
+// check opens the image and looks at everything. Now and then power is lost once more, before or after the look.
 func (img *image) check(r *rand.Rand, total, second *atomic.Int64) error {
 	e, err := openEngine(crashOptions(img.fs, r))
 	if err != nil {
@@ -173,8 +173,8 @@ func (img *image) shows(e *Engine) error {
 	})
 }
 
-// A worker that gets nothing to do must not keep the log from being trimmed: with all load on one user it would grow
-// for ever.
+// A worker that gets nothing to do must not keep the log from being trimmed. Otherwise the log would grow for ever with
+// all load on one user.
 func TestFaultHotUserLetsTheLogGo(t *testing.T) {
 	o := testOptions(vfs.NewMem())
 	o.Workers = 4

@@ -22,15 +22,15 @@ import (
 	"millrace/shard/replica"
 )
 
-// damaged is a closed engine's disk to damage copies of, and what it must show.
+// damaged is the disk of a closed engine, of which copies are damaged, and what the engine must show.
 type damaged struct {
 	fs    *vfs.MemFS
 	users int
 	files []string // of the store
 }
 
-// damagedEngine has users in several tables, some changed after the last checkpoint: those are in the log. user i has
-// had i%5+1 events.
+// damagedEngine has users in several tables. Some were changed after the last checkpoint; their changes are in the log.
+// User i has had i%5+1 events.
 func damagedEngine(t *testing.T, closed bool) *damaged {
 	d := &damaged{fs: vfs.NewCrashableMem(), users: 200}
 	o := testOptions(d.fs)
@@ -53,7 +53,7 @@ func damagedEngine(t *testing.T, closed bool) *damaged {
 	if closed { // the store has all, and the log little or nothing
 		require.NoError(t, e.Close())
 	}
-	// Else as a kill leaves it: the log has what the store hasn't.
+	// Otherwise the disk is as a kill leaves it: the log has what the store hasn't.
 	d.fs = d.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))})
 	require.NoError(t, e.Close())
 	names, err := d.fs.List("data/state")
@@ -73,7 +73,7 @@ func (d *damaged) copy() *vfs.MemFS {
 	return d.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))})
 }
 
-// errSilent: the engine shows something else than what was acknowledged, and says nothing.
+// errSilent means that the engine shows something else than what was acknowledged, without an error.
 var errSilent = errors.New("SILENT")
 
 // read opens the disk and compares all users. Any error but errSilent is the damage found.
@@ -120,8 +120,9 @@ func rewrite(t *testing.T, fs vfs.FS, name string, change func([]byte) []byte) {
 	require.NoError(t, f.Close())
 }
 
-// F4, F5: bits of the store's files rot, files are cut short or vanish. Opening or reading fails loudly, or everything
-// is as it was: nothing is silently wrong, nothing hangs, and the process lives. (Damage to the log: package wal.)
+// F4, F5: bits of the store's files rot, files are cut short or vanish. Opening or reading fails with an error, or
+// everything is as it was. Nothing is silently wrong, nothing hangs, and the process lives. (Package wal tests damage
+// to the log.)
 func TestFaultDamagedStore(t *testing.T) {
 	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
@@ -184,8 +185,8 @@ func TestFaultDamagedStore(t *testing.T) {
 	}
 }
 
-// Much log behind a store that can't be read: the worker that meets the damage ends the start with an error. The start
-// neither hangs, nor takes the memory from under the other workers, nor keeps what it has opened.
+// There is much log behind a store that can't be read. The worker that meets the damage ends the start with an error.
+// The start doesn't hang, doesn't free memory that other workers still use, and keeps nothing open.
 func TestFaultUnreadableStoreUnderReplay(t *testing.T) {
 	disk := vfs.NewCrashableMem()
 	e, err := openEngine(testOptions(disk))
@@ -222,7 +223,7 @@ func TestFaultUnreadableStoreUnderReplay(t *testing.T) {
 	}
 }
 
-// whenSaid calls a function when a message is logged.
+// whenSaid is a log handler that calls a function when a message is logged.
 type whenSaid struct {
 	slog.Handler
 	message string

@@ -23,10 +23,11 @@ import (
 	"millrace/shard/replica"
 )
 
-// client is one caller that sends a request after the other. Request n touches all of its users: one event for each of
-// the group, one for a user known by email and one for a user known by alias; each fourth one moves the first user to
-// another email and, in the same request, addresses an event by it, which has to wait for what comes before it. So n
-// requests show as n events everywhere: fewer at one user than at another is a request that was applied by half.
+// client is a caller that sends one request after the other. Each request touches all of the client's users: there is
+// one event for each user of the group, one for a user known by email and one for a user known by alias. Each fourth
+// request moves the first user to another email and addresses an event by that email, which has to wait for the op
+// before it. So n requests show as n events everywhere; when one user has fewer than another, a request was applied
+// partially.
 type client struct {
 	name        string
 	sent, acked atomic.Int64
@@ -62,7 +63,8 @@ func (c *client) request(e *Engine) error {
 	return err
 }
 
-// check says what is wrong with what the engine shows of the client's requests. least was acknowledged, most were sent.
+// check returns an error when the engine doesn't show the client's requests as it should. At least least of them were
+// acknowledged, and most were sent.
 func (c *client) check(e *Engine, least, most int64) error {
 	n, err := countOf(e, op.ExternalID, c.user(0), "e")
 	if err != nil {
@@ -88,8 +90,7 @@ func (c *client) check(e *Engine, least, most int64) error {
 	return err
 }
 
-// countOf is how often a user has had an event; 0 for a user that isn't there. An identifier must name one user at
-// most.
+// countOf is how often a user has had an event; 0 for a user who isn't there. An identifier must name one user at most.
 func countOf(e *Engine, id op.IDKind, key, name string) (int64, error) {
 	users, err := e.Find(1, id, []byte(key))
 	if err != nil || len(users) == 0 {
@@ -102,8 +103,8 @@ func countOf(e *Engine, id op.IDKind, key, name string) (int64, error) {
 	return int64(s.Count), nil
 }
 
-// settled waits until what a crash has interrupted is taken up again, and says what is wrong then. What a single record
-// holds is there at once; what it causes elsewhere comes after the start.
+// settled waits until check succeeds, and otherwise returns the error of check. What a single record holds is there at
+// once after a crash; its effects elsewhere come only after the start.
 func settled(e *Engine, check func() error) (err error) {
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		if err = check(); err == nil || time.Now().After(end) || e.Failed() != nil {
@@ -114,7 +115,7 @@ func settled(e *Engine, check func() error) (err error) {
 
 // --- F6: writes and syncs that fail ---
 
-// faults makes the k-th write or sync of some files fail, and all after it when the disk is gone for good.
+// faults makes the k-th write or sync of some files fail, and also all after it when the disk is gone for good.
 type faults struct {
 	at      int64  // 0: none
 	of      string // ending of the files whose writes are counted; "": all
@@ -141,8 +142,7 @@ func (f *faults) String() string {
 	return fmt.Sprintf("fault at write %d of files %q, for good: %v", f.at, f.of, f.forGood)
 }
 
-// runWithFaults runs clients against an engine on a disk that fails, and returns how many writes there were and what
-// was wrong.
+// runWithFaults runs clients against an engine on a disk that fails, and returns what was wrong.
 func runWithFaults(t *testing.T, f *faults) error {
 	disk := vfs.NewCrashableMem()
 	var failures atomic.Int32
@@ -183,7 +183,7 @@ func btoi(b bool) int32 {
 	return 0
 }
 
-// useUntilFailed sends requests with checkpoints in between. From the first failure on, everything must fail.
+// useUntilFailed sends requests, with checkpoints in between. From the first failure on, everything must fail.
 func useUntilFailed(e *Engine, clients []*client) error {
 	var failed error
 	for i := range 40 {
@@ -223,8 +223,8 @@ func reopen(fs vfs.FS, clients []*client) error {
 	return nil
 }
 
-// F6: whichever write or sync fails, of the log or of the store, once or for good: nothing is acknowledged after the
-// failure, it is told once, nothing hangs, and what was acknowledged is there when the disk works again.
+// F6: any write or sync of the log or of the store fails, once or for good. After the failure nothing is acknowledged,
+// the failure is reported once, nothing hangs, and what was acknowledged is there when the disk works again.
 func TestFaultEveryWriteFails(t *testing.T) {
 	seed := testseed.Of(t)
 	var none faults
@@ -258,8 +258,8 @@ func TestFaultEveryWriteFails(t *testing.T) {
 	require.NotZero(t, kinds[".sst"])
 }
 
-// A store that cannot be written ends the engine, whoever notices: nobody may be let wait for a checkpoint that never
-// comes.
+// A store that cannot be written ends the engine, whoever notices it. Nobody may be left waiting for a checkpoint that
+// never comes.
 func TestFaultStoreCannotBeWritten(t *testing.T) {
 	for _, file := range []string{".sst", "MANIFEST"} {
 		disk := vfs.NewCrashableMem()
@@ -292,7 +292,7 @@ func TestFaultStoreCannotBeWritten(t *testing.T) {
 
 // --- F7, F8, F9: disks that are full, slow or stalled ---
 
-// gateFS lets syncs of the log wait.
+// gateFS makes syncs of the log wait.
 type gateFS struct {
 	vfs.FS
 	gate *sync.RWMutex
@@ -330,8 +330,9 @@ func (f gateFile) wait() {
 func (f gateFile) Sync() error     { f.wait(); return f.File.Sync() }
 func (f gateFile) SyncData() error { f.wait(); return f.File.SyncData() }
 
-// F8, F9: what is under way is bounded by bytes and refused at once beyond; the stall shows; when the disk is back,
-// everything that was taken is acknowledged, and nothing was that is not there.
+// F8, F9: the bytes under way are bounded, and requests beyond the bound are refused at once. While the disk hangs, the
+// engine is not ready. When the disk is back, everything that was taken is acknowledged, and everything acknowledged is
+// there.
 func TestFaultSlowAndStalledDisk(t *testing.T) {
 	fs := gateFS{vfs.NewMem(), new(sync.RWMutex), new(atomic.Int64)}
 	o := testOptions(fs)
@@ -385,8 +386,8 @@ func TestFaultSlowAndStalledDisk(t *testing.T) {
 	}
 }
 
-// fillUp sends requests until one is refused: what was refused before may have been larger than the room that is left.
-// Those that were taken are done when the disk is back.
+// fillUp sends requests until one is refused; a request that was refused before may have been larger than the room that
+// is left. The requests that were taken are done when the disk is back.
 func fillUp(t *testing.T, e *Engine, done *sync.WaitGroup) (taken []*client) {
 	for len(taken) < 10 {
 		c, answered := &client{name: fmt.Sprint("x", len(taken))}, make(chan error, 1)
@@ -403,7 +404,7 @@ func fillUp(t *testing.T, e *Engine, done *sync.WaitGroup) (taken []*client) {
 	return nil
 }
 
-// F7: a full disk refuses writes and nothing else, and passes by itself.
+// F7: while the disk is full, writes are refused and nothing else, and this ends by itself when there is room.
 func TestFaultFullDisk(t *testing.T) {
 	fs := vfs.NewMem()
 	usage := func(available uint64) {
@@ -434,7 +435,7 @@ func TestFaultFullDisk(t *testing.T) {
 
 // --- F11: clocks that jump ---
 
-// F11: whatever the clock does within the bound, and over restarts and crashes, the stamps of a profile rise, so that
+// F11: whatever the clock does within the bound, the stamps of a profile rise, also over restarts and crashes, so that
 // what came later counts as later.
 func TestFaultClockJumps(t *testing.T) {
 	testsize.SkipSerial(t)

@@ -11,7 +11,7 @@ import (
 	"millrace/shard/profile"
 )
 
-// requireHeldStates holds what HeldStates says against what HeldState says of each identifier.
+// requireHeldStates compares the result of HeldStates with that of HeldState for each identifier.
 func requireHeldStates(t testing.TB, e *Engine, workspace uint32, list []Identifier, s profile.State, what string) (known int) {
 	t.Helper()
 	i := 0
@@ -29,7 +29,8 @@ func requireHeldStates(t testing.TB, e *Engine, workspace uint32, list []Identif
 	return known
 }
 
-// Users and rows that are in memory, that are not, and that are there as changes alone.
+// HeldStates agrees with HeldState about users and rows that are in memory, that are not, and that are there only as
+// deltas.
 func TestHeldStatesWhateverIsInMemory(t *testing.T) {
 	const users = 300
 	fs := vfs.NewMem()

@@ -28,7 +28,7 @@ import (
 	"millrace/wal"
 )
 
-// smallCluster is three nodes with three replicas each of two groups: partitions 0 to 127 are group 1's.
+// smallCluster is three nodes with two groups, each of which has three replicas. Group 1 has partitions 0 to 127.
 func smallCluster(t *testing.T, change func(o *clusterOptions)) clusterWorld {
 	o := clusterOptions{nodes: 3, replicas: 3, groups: 2}
 	if change != nil {
@@ -53,7 +53,7 @@ func (w clusterWorld) leadFirst() {
 	}
 }
 
-// userIn is a user by external id whose home is in a group.
+// userIn is the external id of a user whose home is in a group.
 func userIn(group, i int) string {
 	h := identity.NewHasher(testSecret)
 	for n := 0; ; n++ {
@@ -87,7 +87,7 @@ func eventually(t *testing.T, what string, f func() bool) {
 	}
 }
 
-// finished gives a record what Take gets: a batch of a coordinator, with its stamp.
+// finished is the record that Take gets: that of a coordinator's batch, with its stamp.
 func finished(b *Batch) []byte {
 	return append([]byte{}, b.Finish(b.workspace, b.actor, b.coordinator.now(b.Builder.Count()))[wal.HeaderBytes:]...)
 }
@@ -109,8 +109,8 @@ func (c *testCluster) leader(group int) *Engine {
 	return over(e)
 }
 
-// What waits when leadership ends gets ErrUnknown then, and not when another leader is there; what was asked for later
-// is somebody else's.
+// Requests that wait when leadership ends get ErrUnknown at that moment, and not only when another leader is there.
+// Later requests are the next leader's.
 func TestFollowEndsWhatWaits(t *testing.T) { synctest.Test(t, testFollowEndsWhatWaits) }
 
 func testFollowEndsWhatWaits(t *testing.T) {
@@ -172,8 +172,8 @@ func testFollowEndsWhatWaits(t *testing.T) {
 	w.close()
 }
 
-// A replica that hands over takes no requests, and waits until those that it has taken are answered. From then on it
-// takes nothing.
+// A replica that hands over takes no requests and waits until those that it has taken are answered. From then on it
+// takes nothing at all.
 func TestHandOver(t *testing.T) { synctest.Test(t, testHandOver) }
 
 func testHandOver(t *testing.T) {
@@ -243,7 +243,8 @@ func testHandOver(t *testing.T) {
 	w.close()
 }
 
-// What is no request, or no message, for this group is refused: in the log it would fail every replica.
+// Anything that is not a request, or not a message, for this group is refused, because in the log it would fail every
+// replica.
 func TestTakeAndReceiveRefuse(t *testing.T) { synctest.Test(t, testTakeAndReceiveRefuse) }
 
 func testTakeAndReceiveRefuse(t *testing.T) {
@@ -277,8 +278,8 @@ func testTakeAndReceiveRefuse(t *testing.T) {
 	w.close()
 }
 
-// A message that comes again while it is on its way through the log has its effects once, and only who came first with
-// it is told that they are visible.
+// A message that comes again while it is on its way through the log has its effects once. Only the caller who came with
+// it first is told that they are visible.
 func TestMessageThatComesTwice(t *testing.T) { synctest.Test(t, testMessageThatComesTwice) }
 
 func testMessageThatComesTwice(t *testing.T) {
@@ -306,8 +307,8 @@ func testMessageThatComesTwice(t *testing.T) {
 	w.close()
 }
 
-// The front that should release a deferred record is lost: the group does it, and who asks later learns that it was
-// done.
+// When the coordinator that should release a deferred record is lost, the group releases it, and a caller who asks for
+// the release later learns that it was done.
 func TestDeferredRecordOfALostCoordinator(t *testing.T) {
 	for _, moved := range []bool{false, true} {
 		t.Run(fmt.Sprint("moved ", moved), func(t *testing.T) {
@@ -349,8 +350,8 @@ func testDeferredRecordOfALostCoordinator(t *testing.T, moved bool) {
 	w.close()
 }
 
-// A deferred record that nobody asks for still waits for the effects of the ops before it: when these can't come to
-// another group for long, its leader releases nothing.
+// A deferred record that nobody asks for still waits for the effects of the ops before it. When these can't reach
+// another group for a long time, the leader doesn't release the record.
 func TestDeferredRecordOfALostCoordinatorWaits(t *testing.T) {
 	synctest.Test(t, testDeferredRecordOfALostCoordinatorWaits)
 }
@@ -381,7 +382,7 @@ func testDeferredRecordOfALostCoordinatorWaits(t *testing.T) {
 	w.close()
 }
 
-// eventCountBehindBarrier is -1 for an event that the user doesn't have.
+// eventCountBehindBarrier is eventCount behind a barrier, but -1 for an event that the user doesn't have.
 func eventCountBehindBarrier(t *testing.T, e *Engine, user, name string) int {
 	require.NoError(t, e.Barrier())
 	n := eventCount(t, e, op.ExternalID, user, name)
@@ -391,7 +392,7 @@ func eventCountBehindBarrier(t *testing.T, e *Engine, user, name string) int {
 	return n
 }
 
-// A release that the coordinator asks for is the coordinator's, whichever leader has the record by now.
+// When the coordinator asks for a release, the release is the coordinator's, whichever leader has the record by now.
 func TestReleaseByTheCoordinator(t *testing.T) { synctest.Test(t, testReleaseByTheCoordinator) }
 
 func testReleaseByTheCoordinator(t *testing.T) {
@@ -419,7 +420,8 @@ func testReleaseByTheCoordinator(t *testing.T) {
 	w.close()
 }
 
-// Messages to a group that takes none are bounded: requests that would make more are refused, and nothing is lost.
+// Messages to a group that takes none are bounded. Requests that would make more of them are refused, and nothing is
+// lost.
 func TestBacklogIsBounded(t *testing.T) { synctest.Test(t, testBacklogIsBounded) }
 
 func testBacklogIsBounded(t *testing.T) {
@@ -447,8 +449,9 @@ func testBacklogIsBounded(t *testing.T) {
 	w.close()
 }
 
-// While the disk of a group's leader is full, a request that is done in part elsewhere is tried for as long as requests
-// are, and no longer; one that has nothing done is refused at once. When another node leads meanwhile it is done there.
+// While the disk of a group's leader is full, a request of which a part is done elsewhere is tried as long as any
+// request, and no longer; a request of which nothing is done is refused at once. When another node comes to lead
+// meanwhile, the request is done there.
 func TestLeaderWhoseDiskIsFull(t *testing.T) { synctest.Test(t, testLeaderWhoseDiskIsFull) }
 
 func testLeaderWhoseDiskIsFull(t *testing.T) {
@@ -482,7 +485,8 @@ func testLeaderWhoseDiskIsFull(t *testing.T) {
 	w.close()
 }
 
-// Of requests with one Idempotency-Key, through several nodes at once, one is done, and the others find its answer.
+// Of several requests with one Idempotency-Key, sent through several nodes at once, one is done, and the others find
+// its answer.
 func TestOneRequestOfAKey(t *testing.T) { synctest.Test(t, testOneRequestOfAKey) }
 
 func testOneRequestOfAKey(t *testing.T) {
@@ -524,7 +528,8 @@ func testOneRequestOfAKey(t *testing.T) {
 	w.close()
 }
 
-// Who gets a kept answer finds its effects, also while they were still on their way when it was asked for.
+// A client that gets a kept answer finds the request's effects, even if they were still on their way when the client
+// asked.
 func TestAnswerIsNotFasterThanItsEffects(t *testing.T) {
 	synctest.Test(t, testAnswerIsNotFasterThanItsEffects)
 }
@@ -579,7 +584,7 @@ func testAnswerIsNotFasterThanItsEffects(t *testing.T) {
 	w.close()
 }
 
-// An answer is kept for a day: a later request with the key is done again.
+// An answer is kept for a day. A later request with the same key is done again.
 func TestKeyOfADayAgo(t *testing.T) { synctest.Test(t, testKeyOfADayAgo) }
 
 func testKeyOfADayAgo(t *testing.T) {
@@ -609,8 +614,8 @@ func testKeyOfADayAgo(t *testing.T) {
 	w.close()
 }
 
-// What is said last of a state counts, however far a node's clock is behind, and its replicas: by the user, for the
-// address, and by who gets the address with it.
+// The state that is set last counts, however far a node's clock and its replicas are behind: whether it is set by the
+// user, for the address, or by a user who gets the address in the same object.
 func TestStatesOfANodeThatIsBehind(t *testing.T) { synctest.Test(t, testStatesOfANodeThatIsBehind) }
 
 func testStatesOfANodeThatIsBehind(t *testing.T) {
@@ -663,8 +668,8 @@ func testStatesOfANodeThatIsBehind(t *testing.T) {
 	w.close()
 }
 
-// Control documents change under their conditions, through all nodes at once, while leaders move: nobody's change is
-// lost, and each has its audit entry.
+// Control documents change under their conditions, through all nodes at once, while leaders move. No change is lost,
+// and each has its audit entry.
 func TestDocumentsInCluster(t *testing.T) { synctest.Test(t, testDocumentsInCluster) }
 
 func testDocumentsInCluster(t *testing.T) {
@@ -715,7 +720,7 @@ func testDocumentsInCluster(t *testing.T) {
 	w.close()
 }
 
-// A front that is closed takes nothing, and says so; one that lives says how it is.
+// A coordinator that is closed takes nothing and says so; one that is open tells its state.
 func TestCoordinatorOnItsOwn(t *testing.T) { synctest.Test(t, testCoordinatorOnItsOwn) }
 
 func testCoordinatorOnItsOwn(t *testing.T) {
@@ -741,7 +746,7 @@ func testCoordinatorOnItsOwn(t *testing.T) {
 	w.close()
 }
 
-// Messages are applied once, and in the order of each sender, whatever becomes of the calls that carry them.
+// Messages are applied once, and those of each sender in their order, whatever becomes of the calls that carry them.
 func TestMessagesOnceAndInOrder(t *testing.T) { synctest.Test(t, testMessagesOnceAndInOrder) }
 
 func testMessagesOnceAndInOrder(t *testing.T) {
@@ -780,8 +785,8 @@ func testMessagesOnceAndInOrder(t *testing.T) {
 	w.close()
 }
 
-// An alias is renamed of a user who is being merged: the directory leads to who they are merged into already, but the
-// aliases are still on their way there. The new name is free, or that of who they are merged into.
+// An alias of a user who is being merged is renamed. The directory already leads to the kept user, but the aliases are
+// still on their way there. The new name is free, or is the kept user's own.
 func TestRenameAliasOfAUserWhoIsBeingMerged(t *testing.T) {
 	for _, isOwn := range []bool{false, true} {
 		t.Run(fmt.Sprintf("own %v", isOwn), func(t *testing.T) {

@@ -93,7 +93,7 @@ func TestMerge(t *testing.T) {
 	require.Zero(t, numberOf(t, e, op.ExternalID, "ada"))
 }
 
-// Rings and crossing pairs of merges in one request: all end, and all are one.
+// Rings and crossing pairs of merges in one request all come to an end, and all their users become one.
 func TestMergeRings(t *testing.T) {
 	for n := 2; n < 9; n++ {
 		for round := range 6 {
@@ -130,7 +130,8 @@ func TestMergeRings(t *testing.T) {
 	}
 }
 
-// What two profiles have together must fit an entry; and one that grows while it waits is asked again.
+// Two profiles are merged only when they fit one entry together. A profile that grows while its merge waits is asked
+// again.
 func TestMergeOfLargeProfiles(t *testing.T) {
 	testsize.SkipSerial(t)
 	e := openTest(t, testOptions(vfs.NewMem()))
@@ -169,7 +170,8 @@ func TestMergeOfLargeProfiles(t *testing.T) {
 	require.Equal(t, 1+4*(3-left), n)
 }
 
-// Many at once that fit only one after the other: all come, and what is sent to the kept user meanwhile is not lost.
+// Of many merges at once there is room only for one after the other. All are done, and what is sent to the kept user
+// meanwhile is not lost.
 func TestMergeOfManyWaitsForRoom(t *testing.T) {
 	testsize.SkipSerial(t)
 	e := openTest(t, testOptions(vfs.NewMem()))
@@ -195,7 +197,7 @@ func TestMergeOfManyWaitsForRoom(t *testing.T) {
 	require.Equal(t, sent, eventCount(t, e, op.ExternalID, "keep", "meanwhile"))
 }
 
-// Number 0 is nobody.
+// Number 0 names nobody.
 func TestMergeOfNobody(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	a := makeUser(t, e, "a")
@@ -216,8 +218,8 @@ func TestMergeOfNobody(t *testing.T) {
 	require.Len(t, checkDirectory(t, e), 1)
 }
 
-// A profile that grows beyond the room that was set apart for it, between Pin and Seal, is asked about anew: it comes
-// if there is room, else both stay as they are.
+// When a profile grows, between Pin and Seal, beyond the room that was reserved for it, its merge is judged anew. If
+// there is room, the profile comes; otherwise both profiles stay as they are.
 func TestMergeOfGrowingProfile(t *testing.T) {
 	testsize.SkipSerial(t)
 	large := func(id string, megabytes int) func(t *testing.T, e *Engine) {
@@ -269,7 +271,7 @@ func TestMergeOfGrowingProfile(t *testing.T) {
 	}
 }
 
-// Beyond the bound merges are refused before anything is logged; those that wait survive a restart and are counted
+// Merges beyond the bound are refused before anything is logged. The merges that wait survive a restart and are counted
 // again.
 func TestMergeBacklog(t *testing.T) {
 	var numbers []uint64
@@ -311,7 +313,7 @@ func TestMergeBacklog(t *testing.T) {
 	require.Equal(t, 2, eventCount(t, x.Engine, op.ExternalID, "u5", "made"))
 }
 
-// A dummy user makes one of whom it is merged into; who comes to its external id next is none.
+// A dummy user makes the user into whom they are merged a dummy user. The next user with the same external id is none.
 func TestMergeOfBlocked(t *testing.T) {
 	o := testOptions(vfs.NewMem())
 	o.Limits.MaxEventNames = 2

@@ -11,8 +11,8 @@ import (
 	"millrace/shard/replica"
 )
 
-// testMesh is the Nodes and the Carrier of a node: the other nodes are in this process, and calls take their time, fail
-// before something was done, or after.
+// testMesh is the Nodes and the Carrier of a node. The other nodes are in this process. Calls take their time, and fail
+// before something was done or after.
 type testMesh struct{ *testNode }
 
 var _ interface {
@@ -73,7 +73,7 @@ func (m *testMesh) Release(node NodeID, ref uint64, _ time.Time) (replica.Effect
 	return releaseAt((&testMesh{m.c.nodes[node]}).Replica(m.GroupOf(identity.Partition(ref))), ref, nil)
 }
 
-// retry does something with a leader until it is none that says so.
+// retry does something with a leader, and does it again while the replica says that it doesn't lead or is closed.
 func (m *testMesh) retry(g *testGroup, do func(e *replica.Replica) error) error {
 	until := time.Now().Add(patient)
 	for {
@@ -126,7 +126,7 @@ func (m *testMesh) Deliver(messages []replica.Message) error {
 	return err
 }
 
-// receive has a group take in messages, half of the time together with what others deliver to it meanwhile.
+// receive has a group take in messages, half of the time together with messages that others deliver meanwhile.
 func (g *testGroup) receive(e *replica.Replica, messages []replica.Message) error {
 	if g.c.chance(50) {
 		return e.Receive(messages)
@@ -152,7 +152,7 @@ func (g *testGroup) receive(e *replica.Replica, messages []replica.Message) erro
 	return bag.err
 }
 
-// testBag is messages of several senders, and what becomes of them.
+// testBag is messages of several senders, and their outcome.
 type testBag struct {
 	messages []replica.Message
 	done     chan struct{}
@@ -236,7 +236,7 @@ func (m *testMesh) barrier(groups []*testGroup) error {
 	return nil
 }
 
-// read reads at the leader of a partition's group, which has applied everything that was acknowledged before.
+// read reads at the leader of a partition's group, once the leader has applied everything that was acknowledged before.
 func (m *testMesh) read(partition uint8, f func(e *replica.Replica) error) error {
 	g := m.c.groupOf(partition)
 	return m.retry(g, func(e *replica.Replica) error {

@@ -14,13 +14,13 @@ import (
 	"millrace/shard/replica"
 )
 
-// The model, as far as requests go that name one user in many ways, and those with an Idempotency-Key that are sent
-// again after a fault.
+// This part of the model has requests that name one user in many ways, and requests with an Idempotency-Key that are
+// sent again after a fault.
 
 // manyNamed are the identifiers of a user of the model.
 type manyNamed []modelOp
 
-// anyone is all that names some user, nil when there is none.
+// anyone is everything that names some user, nil when there is no user.
 func (m *model) anyone(t *testing.T, r *rand.Rand, e *Engine) (all manyNamed) {
 	if len(m.users) == 0 || r.IntN(3) == 0 {
 		return nil
@@ -52,7 +52,7 @@ func (m *model) anyone(t *testing.T, r *rand.Rand, e *Engine) (all manyNamed) {
 	return all
 }
 
-// address has one of the identifiers name an op's user. Now and then the op gives him a phone.
+// address has one of the identifiers name an op's user. Now and then the op gives the user a phone.
 func (all manyNamed) address(r *rand.Rand, o *modelOp) {
 	x := all[r.IntN(len(all))]
 	o.id, o.key, o.number = x.id, x.key, x.number
@@ -64,8 +64,7 @@ func (all manyNamed) address(r *rand.Rand, o *modelOp) {
 	}
 }
 
-// send sends a request. Some have an Idempotency-Key, and are sent again after something has come in between, as long
-// as it takes.
+// send sends a request. Some requests have an Idempotency-Key; these are sent again after a fault, until they are done.
 func (m *model) send(t *testing.T, r *rand.Rand, w world, e *Engine, ops []modelOp) {
 	commit := func(e *Engine, key []byte) error {
 		b := e.NewBatch(1, 0)

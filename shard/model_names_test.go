@@ -14,7 +14,7 @@ import (
 	"millrace/shard/replica"
 )
 
-// The model, as far as names and merges go (service.md 4.2, 4.9, 4.10; decisions.md D4).
+// This part of the model has names and merges (service.md 4.2, 4.9, 4.10; decisions.md D4).
 
 func (m *model) addAlias(u *modelUser, name string) replica.Outcome {
 	switch holder := m.find(op.Alias, name); {
@@ -119,7 +119,7 @@ func (m *model) merge(gone, keep *modelUser, mode profile.MergeMode) {
 	keep.email, keep.joined = gone.email, m.clock
 }
 
-// rename does something with names to engine and model, and says what.
+// rename does something with names to engine and model, and returns what it did.
 func (m *model) rename(t *testing.T, r *rand.Rand, e *Engine) (what string) {
 	t.Helper()
 	m.clock++

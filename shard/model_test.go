@@ -18,7 +18,7 @@ import (
 	"millrace/shard/replica"
 )
 
-// The model: what the contract says of identifiers (service.md 2.1, 2.6, 4.1), over plain maps.
+// model is what the contract says of identifiers (service.md 2.1, 2.6, 4.1), over plain maps.
 type model struct {
 	users   []*modelUser
 	numbers map[uint64]*modelUser // by svc_id; that of a merged user leads to the one who was kept
@@ -82,13 +82,13 @@ func compareBool(a, b bool) int {
 	return -1
 }
 
-// told is a state that a user or an address was told, and when; "" for nothing.
+// told is a state that a user or an address was told, and when; "" when they were told nothing.
 type told struct {
 	value string
 	at    int
 }
 
-// addressStates are those of addresses. They outlive their users.
+// addressStates are the states of addresses. They outlive their users.
 type addressStates map[string]told
 
 // holds is the email state that holds for a user (decisions.md D5).
@@ -182,7 +182,7 @@ func isOfOther(users map[string]*modelUser, addresses []string, u *modelUser) bo
 	})
 }
 
-// dump is a text of all that the test compares.
+// dump is a text of everything that the test compares.
 func (m *model) dump(states addressStates) string {
 	var lines []string
 	for _, u := range m.users {
@@ -206,7 +206,7 @@ func sorted(lines []string) string {
 	return fmt.Sprint(lines)
 }
 
-// dumpEngine reads everything, resident or not.
+// dumpEngine is the same text of an engine, from everything that it has, in memory or not.
 func dumpEngine(t *testing.T, e *Engine) string {
 	t.Helper()
 	var lines []string
@@ -244,7 +244,7 @@ func text(v op.Value) string {
 	return string(v.Bytes())
 }
 
-// scanAll calls f for all keys of partitions in the stores of whom e reads from.
+// scanAll calls f for all keys of partitions in the stores from which e reads.
 func scanAll(t *testing.T, e *Engine, f func(k, v []byte) error) {
 	t.Helper()
 	for _, h := range holders(e) {
@@ -319,7 +319,8 @@ func (o modelOp) write(b *Batch) {
 	identifier{id: o.id, key: key, is: o.number}.attributes(b, flags, fields...)
 }
 
-// Random requests against the model, with restarts, crashes, other numbers of workers and too little memory in between.
+// Random requests have the effects that they have in the model, with restarts, crashes, other numbers of workers and
+// too little memory in between.
 func TestModel(t *testing.T) {
 	seed := testseed.Of(t)
 	for round := range testsize.Of(12, 5, 1) {
@@ -333,7 +334,8 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// The same in a cluster: every request through another node, leaders that move, replicas that are closed or crash.
+// The same holds in a cluster, with every request through any node, leaders that move, and replicas that are closed or
+// crash.
 func TestModelOfCluster(t *testing.T) { synctest.Test(t, testModelOfCluster) }
 
 func testModelOfCluster(t *testing.T) {

@@ -21,7 +21,7 @@ import (
 	"millrace/shard/replica"
 )
 
-// identifier is one of those that name a user.
+// identifier is one of the identifiers that name a user.
 type identifier struct {
 	what string
 	id   op.IDKind
@@ -38,7 +38,7 @@ func (x identifier) attributes(b *Batch, flags op.Flags, fields ...[]byte) {
 	}
 }
 
-// manyNames makes a user whom up to eight identifiers name, and returns them.
+// manyNames makes a user whom up to eight identifiers name, and returns these identifiers.
 func manyNames(t *testing.T, e *Engine, user string, identified bool, renamed renaming) (ids []identifier) {
 	t.Helper()
 	key := func(s string) string { return user + s }
@@ -88,8 +88,8 @@ const (
 	thereAndBack          // the first one was removed, and is his again
 )
 
-// The last object wins, whichever identifiers name the user (decisions.md D3): all pairs of them, then longer requests
-// among objects for others.
+// The last object wins, whichever identifiers name the user (decisions.md D3). The test sends all pairs of identifiers,
+// then longer requests among objects for other users.
 func TestLastObjectWins(t *testing.T) {
 	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
@@ -131,7 +131,8 @@ func testLastObjectWins(t *testing.T, r *rand.Rand, w world) {
 	w.close()
 }
 
-// requireOrder sends objects of one user by these identifiers, in this order, each after some of other users.
+// requireOrder sends objects for one user by these identifiers, in this order, each behind some objects for other
+// users, and requires that the last one wins.
 func requireOrder(t *testing.T, e *Engine, r *rand.Rand, others int, ids ...identifier) {
 	t.Helper()
 	b := e.NewBatch(1, 0)
@@ -160,8 +161,8 @@ func requireOrder(t *testing.T, e *Engine, r *rand.Rand, others int, ids ...iden
 	require.Equal(t, subscribed, string(got.Bytes()), what)
 }
 
-// An address that many share is looked up once a request, whatever else names its users; who of them is meant follows
-// what the request itself does.
+// An address that many users share is looked up once a request, whatever else names its users. Which of them is meant
+// follows from what the request itself does.
 func TestSharedAddressIsLookedUpOnce(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	const sharers = 500
@@ -194,8 +195,8 @@ func TestSharedAddressIsLookedUpOnce(t *testing.T) {
 	}
 }
 
-// Whoever gets the external id of a user who was merged is not that user, though the old svc_id, which stands in the
-// same request, is where the search for him begins.
+// A new user who gets the external id of a merged user is not that user, even though the merged user's svc_id, from
+// which the search for the external id begins, is in the same request.
 func TestFreedExternalIDBesideOldSvcID(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	track(t, e, "kept", attrField(op.AttrEmail, "x@example.com"))
@@ -221,8 +222,8 @@ func TestFreedExternalIDBesideOldSvcID(t *testing.T) {
 	}
 }
 
-// A user may have been merged with the one who had the same external id before: that one's svc_id, which leads to the
-// user, is where the search for the external id begins. The last object wins all the same.
+// A user may have been merged with the one who had the same external id before. The search for the external id begins
+// at the earlier user's svc_id, which leads to the user. The last object wins all the same.
 func TestRegainedExternalIDBesideOldSvcID(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	merge := func(gone, keep uint64) {
@@ -265,8 +266,8 @@ func TestExternalIDsAloneAreNotLookedUp(t *testing.T) {
 	require.True(t, routed())
 }
 
-// A state that one object sets for an address holds for whoever leaves the address in an object behind it, and for
-// nobody who left in one before.
+// A state that one object sets for an address holds for a user who leaves the address in a later object, and not for a
+// user who has left it in an earlier one.
 func TestStateBeforeLeaving(t *testing.T) {
 	group := profile.State{Kind: profile.StateGroup, Group: [16]byte{7}, Channel: op.ChannelEmail}
 	for name, stateFirst := range map[string]bool{"the state comes first": true, "the leaver comes first": false} {
@@ -300,8 +301,9 @@ func TestStateBeforeLeaving(t *testing.T) {
 	}
 }
 
-// So it is when who leaves has set a state of the address as well, or who sets one has left it before: of several who
-// have done something with an address the others count.
+// The same holds when the user who leaves has set a state of the address as well, or when the user who sets the state
+// has left the address before. Of several users who have done something with an address, those other than the user
+// count.
 func TestStateBeforeLeavingOfSeveral(t *testing.T) {
 	for name, stateFirst := range map[string]bool{"the state comes first": true, "the leaver comes first": false} {
 		t.Run(name, func(t *testing.T) {
@@ -352,8 +354,8 @@ func testStateBeforeLeavingOfSeveral(t *testing.T, stateFirst bool) {
 	w.close()
 }
 
-// In a cluster an op for whoever has an address, which is nobody, and one that gives the address to a user are in
-// different groups' logs. The first has a user of its own, although the second is faster.
+// In a cluster an op for the user of an address that nobody has, and an op that gives the address to a user, are in the
+// logs of different groups. The first makes a user of its own, although the second is faster.
 func TestAddressIsAskedForBeforeItIsGiven(t *testing.T) {
 	synctest.Test(t, testAddressIsAskedForBeforeItIsGiven)
 }
@@ -389,8 +391,8 @@ func testAddressIsAskedForBeforeItIsGiven(t *testing.T) {
 	w.close()
 }
 
-// An alias that is promised to a user who was merged is on its way to whom he is now, who may have no use for it: what
-// is sent to it in the meantime is not that one's, though the request names him, too.
+// An alias that is promised to a merged user is on its way to the kept user, who may have no use for it. What is sent
+// to the alias in the meantime is not the kept user's, although the request names the kept user, too.
 func TestPromisedAliasOfAUserWhoWasMerged(t *testing.T) {
 	synctest.Test(t, testPromisedAliasOfAUserWhoWasMerged)
 }

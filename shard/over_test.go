@@ -7,8 +7,8 @@ import (
 	"millrace/shard/stamp"
 )
 
-// Engine is what tests ask: a coordinator, and the replica below it. Of a node of a cluster there is no such replica;
-// below a replica of a group there is none, and the coordinator reads that alone.
+// Engine is what tests ask: a coordinator and the replica below it. For a node of a cluster there is no such replica.
+// For a replica of a group, the coordinator reads this replica alone.
 type Engine struct {
 	*Coordinator
 	*replica.Replica
@@ -24,7 +24,7 @@ func openEngine(o replica.EngineOptions) (*Engine, error) {
 	return &Engine{c, c.sole, c.hasher, c.clock}, nil
 }
 
-// over is a replica of a group with a coordinator that reads what it has.
+// over is a replica of a group, with a coordinator that reads what the replica has.
 func over(r *replica.Replica) *Engine {
 	c := newCoordinator(CoordinatorOptions{Clock: r.Clock()})
 	c.nodes, c.sole, c.hasher = alone{c}, r, r.Hasher()
@@ -41,7 +41,7 @@ func openGroup(o replica.Options) (*Engine, error) {
 
 func coord(c *Coordinator) *Engine { return &Engine{Coordinator: c, hasher: c.hasher, clock: c.clock} }
 
-// isCoordinator: there is no replica below it.
+// isCoordinator says whether there is no replica below the coordinator.
 func (e *Engine) isCoordinator() bool { return e.Replica == nil }
 
 func (e *Engine) Close() error {

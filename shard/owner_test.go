@@ -11,8 +11,8 @@ import (
 	"millrace/shard/profile"
 )
 
-// An event is of the one who had its identifier then, also when others have had it before and since, and a walk to who
-// has it now passes over them.
+// An event belongs to the user who had its identifier at the time, also when others have had it before and since, and
+// the walk to the present user passes over them.
 func TestOwnerAmongTombstones(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	names := map[op.IDKind]string{op.ExternalID: "ann", op.Email: "ann@example.com"}
@@ -62,7 +62,7 @@ func TestOwnerAmongTombstones(t *testing.T) {
 	}
 }
 
-// Who was merged, and has not arrived, is nobody yet.
+// A merged user who has not arrived at the kept user yet is nobody.
 func TestOwnerOnTheWay(t *testing.T) {
 	var at profile.Place
 	x := openStepped(t, func(t *testing.T, e *Engine) {

@@ -10,7 +10,8 @@ import (
 	"millrace/shard/op"
 )
 
-// What a tombstone leads to may look like an email that is longer than the tombstone.
+// A tombstone has no addresses, although the number to which it leads may look like an email that is longer than the
+// tombstone.
 func TestTombstoneHasNoAddresses(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	for code := range uint64(op.ReservedCodes) {

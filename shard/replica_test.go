@@ -20,7 +20,7 @@ import (
 	"millrace/wal/memlog"
 )
 
-// deliver hands records back that were made elsewhere, some at a time.
+// deliver gives an engine records that were made elsewhere, some at a time.
 func deliver(e *Engine, records []memlog.Record, atOnce int) {
 	for some := range slices.Chunk(records, max(atOnce, 1)) {
 		var batch []*wal.Record
@@ -31,7 +31,7 @@ func deliver(e *Engine, records []memlog.Record, atOnce int) {
 	}
 }
 
-// testSecret is that of the groups of tests.
+// testSecret is the secret of the groups in tests.
 var testSecret = [32]byte{1, 2, 3}
 
 func replicaOptions(fs vfs.FS, log replica.Log, first, count int) replica.Options {
@@ -53,7 +53,7 @@ func openGroupTest(t *testing.T, o replica.Options) *Engine {
 	return e
 }
 
-// eventRecord is a record of events of users, by external id, all of them in partitions [first, first+count).
+// eventRecord is a record of events for users by external id, all of them in partitions [first, first+count).
 func eventRecord(stamp int64, first, count int, users ...string) []byte {
 	h := identity.NewHasher(testSecret)
 	var b op.Builder
@@ -127,7 +127,7 @@ func TestReplicaHoldsItsPartitions(t *testing.T) {
 	require.ErrorIs(t, err, wal.ErrMissing, "an empty store, and a log that doesn't begin at its beginning")
 }
 
-// What can't be applied fails the engine, and nothing else.
+// A record that can't be applied fails the engine, and nothing else.
 func TestReplicaRefusesMalformedRecords(t *testing.T) {
 	resume := func() []byte { // with a body that ends too early for apply
 		var b op.Builder
@@ -154,7 +154,7 @@ func TestReplicaRefusesMalformedRecords(t *testing.T) {
 	}
 }
 
-// Replicas of one process share caches, and cost little while they are empty.
+// Replicas of one process share caches and cost little while they are empty.
 func TestReplicasShareACache(t *testing.T) {
 	cache := store.NewCache(8<<20, 100)
 	defer cache.Close()

@@ -14,8 +14,8 @@ import (
 	"millrace/shard/replica"
 )
 
-// keyed are requests with an Idempotency-Key, of one user each: all count one event "e" for whom id and key name, and
-// give him the first name "last".
+// keyed are requests with an Idempotency-Key, each for one user. All count one event "e" for the user whom id and key
+// name, and give the user the first name "last".
 var keyed = []struct {
 	what string
 	id   op.IDKind
@@ -53,7 +53,7 @@ var keyed = []struct {
 	}},
 }
 
-// tryKeyed sends one of keyed as the door does: unless an answer is kept. It says whether one was.
+// tryKeyed sends one of keyed, unless its answer is kept, as the door does. It returns whether an answer was kept.
 func tryKeyed(t *testing.T, e *Engine, i int) (replay bool) {
 	t.Helper()
 	_, kept, err := e.Answer(1, []byte("key"))
@@ -69,7 +69,7 @@ func tryKeyed(t *testing.T, e *Engine, i int) (replay bool) {
 	return false
 }
 
-// requireOnce: the request has had its effect, once, and it is visible.
+// requireOnce requires that the request has had its effect once, and that the effect is visible.
 func requireOnce(t *testing.T, e *Engine, i int, what string) {
 	t.Helper()
 	users, err := e.Find(1, keyed[i].id, []byte(keyed[i].key))
@@ -80,8 +80,8 @@ func requireOnce(t *testing.T, e *Engine, i int, what string) {
 	require.Equal(t, "1 last", fmt.Sprintf("%d %s", s.Count, name.Bytes()), what)
 }
 
-// Power is lost behind each record of a request with an Idempotency-Key, and the client sends it again as soon as the
-// server is there: it has its effect once, and with the answer it is visible.
+// Power is lost behind each record of a request with an Idempotency-Key, and the client sends the request again as soon
+// as the server is there. The request has its effect once, and the effect is visible with the answer.
 func TestFaultRetryByKey(t *testing.T) {
 	for i := range keyed {
 		x := openStepped(t, func(t *testing.T, e *Engine) {

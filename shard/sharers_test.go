@@ -26,8 +26,8 @@ import (
 	"millrace/wal"
 )
 
-// The stage of those who share an email and a phone: ada, bob and eve are identified, al is alias-only, and each was
-// updated after the one before him.
+// Users on the stage share an email and a phone. ada, bob and eve are identified, al is alias-only, and each was
+// updated after the one before.
 const (
 	sharedEmail = "s@example.com"
 	sharedPhone = "+4900"
@@ -51,7 +51,7 @@ func stageSharers(t *testing.T, e *Engine) {
 	}
 }
 
-// castOfSharers are the numbers of those on the stage by name, taken before anything happens.
+// castOfSharers are the numbers of the users on the stage by name, taken before anything happens.
 func castOfSharers(t *testing.T, e *Engine) map[string]uint64 {
 	all := map[string]uint64{"al": numberOf(t, e, op.Alias, aliasKey("l", "al"))}
 	for _, name := range []string{"ada", "bob", "eve", "ian"} {
@@ -60,7 +60,7 @@ func castOfSharers(t *testing.T, e *Engine) map[string]uint64 {
 	return all
 }
 
-// deedsOfSharers are what happens, two at a time.
+// deedsOfSharers are the requests that happen, two at a time.
 func deedsOfSharers(c map[string]uint64) []playedRequest {
 	f := func(name string, fill func(b *Batch)) playedRequest {
 		return play(name, func(_ *testing.T, _ *Engine, b *Batch) { fill(b) })
@@ -91,7 +91,7 @@ func deedsOfSharers(c map[string]uint64) []playedRequest {
 		}))
 }
 
-// meant is whom the email and the phone mean at a moment, by name.
+// meant is the users whom the email and the phone mean at a moment, by name.
 type meant struct{ email, phone string }
 
 // chosen is the number that an op for an address would go to.
@@ -119,11 +119,11 @@ func meantBy(t *testing.T, e *Engine, c map[string]uint64) meant {
 	return meant{name(op.Email, sharedEmail), name(op.Phone, sharedPhone)}
 }
 
-// isByAddress says whether a deed is addressed by the email or phone: then it is looked up before others come in, and
-// takes effect behind them (docs/decisions, resolve before the log).
+// isByAddress says whether a deed is addressed by the email or phone. Such a deed is looked up before others come in,
+// and takes effect behind them (docs/decisions, resolve before the log).
 func isByAddress(deed string) bool { return strings.HasPrefix(deed, "track the ") }
 
-// haveEvent are the users who have the event of a deed, by who they are in the end.
+// haveEvent are the users who have the event of a deed in the end.
 func haveEvent(t *testing.T, e *Engine) string {
 	var all []string
 	for _, blob := range checkDirectory(t, e) {
@@ -135,8 +135,8 @@ func haveEvent(t *testing.T, e *Engine) string {
 	return strings.Join(all, ", ")
 }
 
-// Who of those who share an address is meant is at each step of two requests who would be meant if one after the other
-// had been done at once, and what is sent to the address is where it would be then.
+// At each step of two concurrent requests, the address means a user whom it would mean if the requests were done one
+// after the other, each in one step. What is sent to the address is where it would be then.
 func TestChoiceAmongSharersIsSerial(t *testing.T) {
 	testsize.SkipSerial(t)
 	r := rand.New(rand.NewPCG(testseed.Of(t), 5))
@@ -174,13 +174,13 @@ func TestChoiceAmongSharersIsSerial(t *testing.T) {
 	}
 }
 
-// sharersPlay is what was seen of two deeds.
+// sharersPlay is what was seen while two deeds were done.
 type sharersPlay struct {
 	meant  []meant // at each moment
 	events string  // who has them in the end
 }
 
-// goesSome says whether what was seen goes one of the ways, from its beginning to its end, without a step back.
+// goesSome says whether what was seen follows one of the ways, from its beginning to its end, without a step back.
 func goesSome(ways [][]meant, seen []meant) bool {
 	return slices.ContainsFunc(ways, func(way []meant) bool {
 		way = slices.Compact(slices.Clone(way))
@@ -219,7 +219,8 @@ func playSharers(t *testing.T, deeds ...int) (seen sharersPlay) {
 	return seen
 }
 
-// stepSharers begins deed i, lets deed k come in when it waits for its step number at, and looks between each two steps.
+// stepSharers begins deed i, lets deed k come in when deed i waits for step number at, and looks who is meant between
+// each two steps.
 func stepSharers(t *testing.T, i, k, at int) (seen sharersPlay, steps int) {
 	var c map[string]uint64
 	x := openStepped(t, func(t *testing.T, e *Engine) {
@@ -257,8 +258,9 @@ func stepSharers(t *testing.T, i, k, at int) (seen sharersPlay, steps int) {
 	return seen, steps
 }
 
-// An event for an address, sent while one of three who share it is merged into another one or identified, is of those
-// two: before and behind the merge one of them is meant, never the third one. So it is for readers.
+// One of three users who share an address is merged into another one, or identified as that one. An event that is sent
+// to the address meanwhile goes to one of those two: before and after the merge the address means one of them, never
+// the third user. The same holds for readers.
 func TestSharersDuringMerges(t *testing.T) {
 	r := rand.New(rand.NewPCG(testseed.Of(t), 6))
 	w := openAlone(t, r, testOptions)
@@ -320,8 +322,8 @@ func testSharersDuringMerges(t *testing.T, w world, trials int) {
 	}
 }
 
-// Who is kept and gets the address of a merged user later is meant when its row knows him, and not over the merged one,
-// whom the row has still.
+// A kept user who gets the merged user's address later is meant once the row knows that, and not before by way of the
+// merged user, who is still in the row.
 func TestSharerWhoComesBehindAMerge(t *testing.T) { synctest.Test(t, testSharerWhoComesBehindAMerge) }
 
 func testSharerWhoComesBehindAMerge(t *testing.T) {
@@ -363,8 +365,8 @@ func testSharerWhoComesBehindAMerge(t *testing.T) {
 	w.close()
 }
 
-// Who is about to take another one in is deleted with him, and is meant until then: the other one, who is gone with
-// the deletion, is never.
+// A user who is about to take in a merged user is deleted together with that user, and is meant by the address until
+// then. The merged user, who goes with the deletion, is never meant.
 func TestDeletionWaitsForWhoIsOnTheWay(t *testing.T) {
 	synctest.Test(t, testDeletionWaitsForWhoIsOnTheWay)
 }
@@ -418,8 +420,8 @@ func testDeletionWaitsForWhoIsOnTheWay(t *testing.T) {
 	w.close()
 }
 
-// A node's replica of the kept user may be behind that of the address: who reads the row without the merged user reads
-// the kept one as he is with him.
+// A node's replica of the kept user may be behind its replica of the address. A reader who finds the row without the
+// merged user reads the kept user as they are after the merge.
 func TestSharersOfAReplicaThatIsBehind(t *testing.T) {
 	synctest.Test(t, testSharersOfAReplicaThatIsBehind)
 }
@@ -447,8 +449,8 @@ func testSharersOfAReplicaThatIsBehind(t *testing.T) {
 	m.close()
 }
 
-// lateMerge is a merge of one of three who share an email into another one, in a cluster: a node hears of it for the
-// email's row, and not for the kept user until the gate is closed.
+// lateMerge is a merge, in a cluster, of one of three users who share an email into another one. The late node hears of
+// the merge for the email's row, but not for the kept user until the gate is closed.
 type lateMerge struct {
 	clusterWorld
 	late     *testNode
@@ -469,7 +471,7 @@ func stageLateMerge(t *testing.T) *lateMerge {
 	return m
 }
 
-// merge merges, and returns when the late node has heard of it for the row.
+// merge merges the users and returns when the late node has heard of it for the row.
 func (m *lateMerge) merge(t *testing.T) {
 	g := m.groups[2]
 	g.mu.Lock()
@@ -484,7 +486,8 @@ func (m *lateMerge) merge(t *testing.T) {
 	})
 }
 
-// What waited for others is addressed behind a barrier, and those who share an address behind one more.
+// A deferred record is addressed behind a barrier, and the choice among users who share an address is made behind one
+// more.
 func TestSharersOfADeferredRecord(t *testing.T) { synctest.Test(t, testSharersOfADeferredRecord) }
 
 func testSharersOfADeferredRecord(t *testing.T) {
@@ -515,7 +518,7 @@ func testSharersOfADeferredRecord(t *testing.T) {
 	m.close()
 }
 
-// However many shared addresses a request names, two rounds of barriers do.
+// Two rounds of barriers suffice, however many shared addresses a request names.
 func TestBarriersOfManySharedAddresses(t *testing.T) {
 	synctest.Test(t, testBarriersOfManySharedAddresses)
 }

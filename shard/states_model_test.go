@@ -28,9 +28,9 @@ import (
 	"millrace/shard/replica"
 )
 
-// The model of states (decisions.md D5), over plain maps: what each address and each user has been told, when by whom,
-// since when a user has his addresses, and every change there ever was. One request is one step, at a second of its
-// own; each op in it has a tick.
+// statesModel is the model of states (decisions.md D5), over plain maps: what each address and each user has been told,
+// when and by whom, since when users have their addresses, and every change there ever was. One request is one step, at
+// a second of its own; each op in it has a tick.
 type statesModel struct {
 	step, tick int64
 	actor      uint32
@@ -38,15 +38,15 @@ type statesModel struct {
 	users      map[string]*stateUser
 	addresses  map[string]*modelRegister
 	unnamed    int // users without an external id so far
-	// objects are how many ops a request has at most. With one, trails are to the letter; of several, it depends on
-	// which comes first to an address whether what another one undoes is a change.
+	// objects is how many ops a request has at most. With one op, trails are compared to the letter. With several, it
+	// depends on which op reaches an address first whether an op that undoes another one makes a change.
 	objects int
-	// tracks: all comes through /users/track, which leaves out what changes nothing: then who said it last is not
-	// compared.
+	// tracks says that everything comes through /users/track, which leaves out what changes nothing. Then it is not
+	// compared who set a state last.
 	tracks bool
 }
 
-// modelRegister is what was said, and every change of it.
+// modelRegister is the states that were set, and every change of them.
 type modelRegister struct {
 	states map[modelKey]modelState
 	trail  []modelEntry
@@ -60,7 +60,7 @@ type stateUser struct {
 	merged       []*stateUser
 }
 
-// modelStay is an address that a user has, since a tick until another one.
+// modelStay is an address that a user has had from one tick until another.
 type modelStay struct {
 	address      string
 	since, until int64
@@ -98,7 +98,7 @@ func (m *statesModel) now(value string) modelState {
 	return modelState{value, m.tick, m.step, m.actor, m.source}
 }
 
-// set is a change when it says something else than before.
+// set sets a state. It is a change when the state was another one before.
 func (r *modelRegister) set(k modelKey, s modelState) {
 	was, known := r.states[k]
 	if r.states == nil {
@@ -125,7 +125,7 @@ func (m *statesModel) setAddress(address string, set map[modelKey]string) {
 	}
 }
 
-// holds is the rule: what holds for a user.
+// holds is the rule for the state that holds for a user.
 func (m *statesModel) holds(u *stateUser, k modelKey) (value string, known bool) {
 	own, said := u.states[k]
 	stay := u.phone
@@ -153,8 +153,8 @@ func (m *statesModel) holds(u *stateUser, k modelKey) (value string, known bool)
 	return "", said || known
 }
 
-// leave ends a stay: what held there is the user's own from now on, if it is the state of a group and he says nothing
-// of it with the same op.
+// leave ends a stay. The state of a group that held there is the user's own from now on, unless the same op sets this
+// state.
 func (m *statesModel) leave(u *stateUser, stay *modelStay, says map[modelKey]string) {
 	if stay.address == "" {
 		return
@@ -175,7 +175,7 @@ func (m *statesModel) leave(u *stateUser, stay *modelStay, says map[modelKey]str
 	*stay = modelStay{}
 }
 
-// setUser is an op for a user: the email and phone it is to have ("" for none), and states.
+// setUser is an op for a user: the email and phone that the user is to have ("" for none), and states.
 func (m *statesModel) setUser(u *stateUser, email, phone string, set map[modelKey]string) {
 	_, again := set[modelKey{kind: profile.StateEmail}]
 	if email != u.email.address {
@@ -202,8 +202,8 @@ func (m *statesModel) setUser(u *stateUser, email, phone string, set map[modelKe
 	}
 }
 
-// importUser: the profile is another one, which came now. An address that nobody else has takes what it knows nothing
-// of.
+// importUser is an import of a user. The profile is a new one, which came now. An address that nobody else has takes
+// the states of which it knows nothing.
 func (m *statesModel) importUser(name, email, phone, state, group string, bounced bool, forgotten modelState) {
 	u := m.users[name]
 	if u == nil {
@@ -267,7 +267,7 @@ func (m *statesModel) sharers(address string) (n int) {
 	return n
 }
 
-// merge: of gone no state is taken; what it has of addresses, the other one gets that has none.
+// merge merges gone into keep. No state of gone is taken; keep gets gone's addresses where it has none.
 func (m *statesModel) merge(gone, keep string, mode profile.MergeMode) {
 	g, k := m.users[gone], m.users[keep]
 	delete(m.users, gone)
@@ -288,7 +288,7 @@ func (m *statesModel) merge(gone, keep string, mode profile.MergeMode) {
 	}
 }
 
-// newUnnamed makes a user who is known by email only.
+// newUnnamed makes a user who is known only by email.
 func (m *statesModel) newUnnamed(email string) *stateUser {
 	u := &stateUser{email: modelStay{address: email, since: m.tick}}
 	m.unnamed++
@@ -296,7 +296,7 @@ func (m *statesModel) newUnnamed(email string) *stateUser {
 	return u
 }
 
-// trailOf is a user's own entries, and those of his addresses while he has had them, each once.
+// trailOf is a user's own entries and those of the user's addresses while the user had them, each once.
 func (m *statesModel) trailOf(u *stateUser) (trail []modelEntry) {
 	trail = append(trail, u.trail...)
 	stays := slices.Clone(u.left)
@@ -320,7 +320,7 @@ func (m *statesModel) trailOf(u *stateUser) (trail []modelEntry) {
 	return trail
 }
 
-// publicState is a state as the engine wants it.
+// publicState is a state in the form that the engine takes.
 func publicState(k modelKey, value string) profile.State {
 	s := profile.State{Kind: k.kind}
 	switch k.kind {
@@ -344,7 +344,8 @@ func keyOf(s profile.State) (k modelKey, value string) {
 	return modelKey{s.Kind, s.Group[0]}, value + s.Value
 }
 
-// printTrail: the changes of one step have no order but that of each state; one that is there twice is one.
+// printTrail is a trail as text. Changes of one step are in order only for each state; a change that is there twice
+// counts once.
 func printTrail(trail []modelEntry) string {
 	trail = slices.Clone(trail)
 	for i := range trail {
@@ -374,7 +375,7 @@ func modelKeys() (all []modelKey) {
 	return all
 }
 
-// shown is what a blob that is joined shows of a state.
+// shown is the state that a joined blob shows.
 func shown(blob []byte, k modelKey) (value string, known bool) {
 	if k.kind == profile.StateSpam {
 		if _, known = profile.SpamMark(blob); known {
@@ -431,7 +432,7 @@ func (m *statesModel) compare(t testing.TB, e *Engine, r *rand.Rand, what string
 	m.compareTogether(t, e, r, what)
 }
 
-// compareTogether asks for a state of many identifiers at once, and of each alone.
+// compareTogether asks for a state of many identifiers at once and of each identifier alone, and compares.
 func (m *statesModel) compareTogether(t testing.TB, e *Engine, r *rand.Rand, what string) {
 	t.Helper()
 	list := []Identifier{{op.ExternalID, []byte("nobody")}, {op.Email, []byte("nobody@example.com")}, {op.Phone, []byte("+4930999999")}, {op.SvcID, []byte("none")}}
@@ -452,7 +453,8 @@ func (m *statesModel) compareTogether(t testing.TB, e *Engine, r *rand.Rand, wha
 	requireHeldStates(t, e, 2, list, publicState(modelKeys()[0], ""), what)
 }
 
-// compareEach walks all users, page by page: each that this node has a replica for is found once, as a read finds it.
+// compareEach walks all users, page by page. Each user of whom this node has a replica is found once, and as a read
+// finds them.
 func (m *statesModel) compareEach(t testing.TB, e *Engine, r *rand.Rand, what string) {
 	t.Helper()
 	want, got := map[uint64][]byte{}, map[uint64][]byte{}
@@ -535,7 +537,7 @@ func (m *statesModel) compareAddresses(t testing.TB, e *Engine, r *rand.Rand, wh
 	require.Equal(t, blocked, got, what)
 }
 
-// randomStates are some states of different things.
+// randomStates are states of some things, one for each.
 func randomStates(r *rand.Rand) map[modelKey]string {
 	set := map[modelKey]string{}
 	for range 1 + r.IntN(3) {
@@ -693,7 +695,7 @@ func (m *statesModel) randomStep(t *testing.T, e *Engine, r *rand.Rand) (what st
 	return what
 }
 
-// randomMerge merges two users, or identifies one as another.
+// randomMerge merges two users or identifies one as another.
 func (m *statesModel) randomMerge(b *Batch, r *rand.Rand) string {
 	names := slices.Sorted(maps.Keys(m.users))
 	if len(names) < 2 {
@@ -748,8 +750,8 @@ func (m *statesModel) randomImport(t testing.TB, b *Batch, r *rand.Rand) string 
 	return fmt.Sprint("import ", name, " ", email, " ", phone, " ", state, " ", group, bounced)
 }
 
-// Random requests against the model, with restarts, crashes, checkpoints, other numbers of workers and too little
-// memory in between: states, who set them and when, every trail and the block list are those of the model.
+// After random requests, with restarts, crashes, checkpoints, other numbers of workers and too little memory in
+// between, the states, who set them and when, every trail and the block list are those of the model.
 func TestStatesModel(t *testing.T) {
 	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
@@ -766,7 +768,7 @@ func TestStatesModel(t *testing.T) {
 	}
 }
 
-// The same in a cluster.
+// The same holds in a cluster.
 func TestStatesModelOfCluster(t *testing.T) { synctest.Test(t, testStatesModelOfCluster) }
 
 func testStatesModelOfCluster(t *testing.T) {
@@ -800,9 +802,9 @@ func runStatesModel(t *testing.T, r *rand.Rand, round int, clock *atomic.Int64, 
 	w.close()
 }
 
-// Clients that set states of the same addresses at once, through users and for the addresses themselves, with a crash
-// in the middle: in the end all who share an address have what it has, and each trail tells of changes only, down to
-// the state that is.
+// Clients set states of the same addresses at once, through users and for the addresses themselves, with a crash in the
+// middle. In the end all who share an address have its states, and each trail has only changes, down to the present
+// state.
 func TestStatesConverge(t *testing.T) {
 	seed := testseed.Of(t)
 	for round := range testsize.Of(6, 3, 1) {
@@ -832,8 +834,8 @@ func TestStatesConverge(t *testing.T) {
 	}
 }
 
-// The same in a cluster, whose nodes' clocks differ, while leaders move, replicas crash, and calls fail before or after
-// they had their effect.
+// The same holds in a cluster whose nodes' clocks differ, while leaders move, replicas crash, and calls fail before or
+// after they have their effect.
 func TestStatesConvergeInCluster(t *testing.T) { synctest.Test(t, testStatesConvergeInCluster) }
 
 func testStatesConvergeInCluster(t *testing.T) {
@@ -927,8 +929,8 @@ func changeOf(c books.StateChange) profile.StateChange {
 	return profile.StateChange{State: c.State, Changed: c.Changed, Actor: c.Actor, Source: c.Source}
 }
 
-// requireTrail: every entry of an address is a change, they come by the stamps of their changes, and the last ones lead
-// to the states that are.
+// requireTrail requires that every entry of an address is a change, that entries are in the order of the stamps of
+// their changes, and that the last ones lead to the present states.
 func requireTrail(t *testing.T, trail []books.StateChange, states []profile.StateChange) {
 	t.Helper()
 	last := map[modelKey]books.StateChange{}

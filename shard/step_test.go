@@ -21,7 +21,7 @@ import (
 	"millrace/shard/profile"
 )
 
-// stepper lets a log become durable record by record: from limit on, syncs wait.
+// stepper lets a log become durable record by record. Syncs of records beyond limit wait.
 type stepper struct {
 	e     atomic.Pointer[Engine]
 	limit atomic.Uint64
@@ -68,7 +68,7 @@ func openStepped(t *testing.T, fill func(t *testing.T, e *Engine), change ...fun
 	return x
 }
 
-// begin commits a request, and returns when the log has taken it.
+// begin commits a request and returns when the log has taken it.
 func (x *stepped) begin(t *testing.T, do func(t *testing.T, e *Engine)) (done chan struct{}) {
 	done = make(chan struct{})
 	before := x.Log().LastPosition()
@@ -101,7 +101,7 @@ func (x *stepped) waiting() bool {
 	}
 }
 
-// step makes what waits durable.
+// step makes the waiting records durable and waits until they are applied.
 func (x *stepped) step() {
 	to := x.Log().LastPosition()
 	x.limit.Store(to)
@@ -110,7 +110,7 @@ func (x *stepped) step() {
 	}
 }
 
-// request is something that a client wants, as a test plays it.
+// playedRequest is a request of a client, as a test plays it.
 type playedRequest struct {
 	name string
 	do   func(t *testing.T, e *Engine)
@@ -128,7 +128,8 @@ func play(name string, fill func(t *testing.T, e *Engine, b *Batch)) playedReque
 	}}
 }
 
-// The stage: ada, bob and eve are identified, al is alias-only. All have something of each kind.
+// stage makes the users of the stage. ada, bob and eve are identified, al is alias-only. All have something of each
+// kind.
 func stage(t *testing.T, e *Engine) {
 	require.NoError(t, e.beginRenames(1)) // the first rename of a workspace has a record more
 	b := e.NewBatch(1, 0)
@@ -150,18 +151,18 @@ func stage(t *testing.T, e *Engine) {
 	}
 	require.NoError(t, b.Commit())
 	b.Release()
-	// Numbers are hashes, so who of the two has the smaller one, which decides who waits for whom, is different from
+	// Which of two users has the smaller number decides who waits for whom. Numbers are hashes, so this differs from
 	// run to run.
 }
 
-// cast are the numbers of those on the stage, taken before anything happens.
+// cast are the numbers of the users on the stage, taken before anything happens.
 type cast struct{ ada, bob, eve, al uint64 }
 
 func castOf(t *testing.T, e *Engine) cast {
 	return cast{numberOf(t, e, op.ExternalID, "ada"), numberOf(t, e, op.ExternalID, "bob"), numberOf(t, e, op.ExternalID, "eve"), numberOf(t, e, op.Alias, aliasKey("l", "al"))}
 }
 
-// deeds are what happens, two at a time.
+// deeds are the requests that happen, two at a time.
 func deeds(c cast) []playedRequest {
 	f := func(name string, fill func(b *Batch)) playedRequest {
 		return play(name, func(_ *testing.T, _ *Engine, b *Batch) { fill(b) })
@@ -224,7 +225,7 @@ func attributesNumber(b *Batch, number uint64, flags op.Flags, fields ...[]byte)
 	return b.EndNumber(start, op.Attributes, flags, number)
 }
 
-// seen is a text of all that the world can see of the users, without numbers.
+// seen is a text of everything that can be seen of the users from outside, without numbers.
 func seen(t *testing.T, e *Engine) string {
 	t.Helper()
 	var lines []string
@@ -248,8 +249,8 @@ func seen(t *testing.T, e *Engine) string {
 	return strings.Join(lines, "\n")
 }
 
-// Two requests at once: whichever step of the first the second comes in at, what is seen in the end is what one after
-// the other would have given, and the directory agrees with the profiles.
+// Of two requests, the second comes in at any step of the first. In the end the result is that of one request after the
+// other, and the directory agrees with the profiles.
 func TestClaimsAndMergesAreSerial(t *testing.T) {
 	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
@@ -305,7 +306,7 @@ func TestClaimsAndMergesAreSerial(t *testing.T) {
 	t.Logf("%d pairs, %d runs, at most %d steps", pairs, runs, most)
 }
 
-// interleave begins deed i, lets deed k come in when it waits for its step number at, and returns what is seen when
+// interleave begins deed i, lets deed k come in when deed i waits for step number at, and returns what is seen when
 // both have ended.
 func interleave(t *testing.T, i, k, at int) (got string, steps int, what string) {
 	var all []playedRequest
@@ -339,8 +340,8 @@ func interleave(t *testing.T, i, k, at int) (got string, steps int, what string)
 	return got, steps, what
 }
 
-// F19: power is lost behind each record of a deed. It has happened once or not at all then, and when it was
-// acknowledged, once.
+// F19: power is lost behind each record of a deed. Afterwards the deed has happened once or not at all, and once if it
+// was acknowledged.
 func TestFaultCutDeeds(t *testing.T) {
 	testsize.SkipSerial(t)
 	for i := range deeds(cast{}) {

@@ -11,7 +11,7 @@ import (
 	"millrace/shard/store"
 )
 
-// A store of another format is refused with a word that says so: its keys may be others than ours for the same users.
+// A store of another format is refused with an error that says so, since it may have other keys for the same users.
 func TestStoreOfAnotherFormat(t *testing.T) {
 	fs := vfs.NewMem()
 	e := openTest(t, testOptions(fs))
@@ -30,7 +30,7 @@ func TestStoreOfAnotherFormat(t *testing.T) {
 	}
 }
 
-// So is one whose operands another program has written, or that has none.
+// So is a store that was written with another merger than ours.
 func TestStoreOfAnotherMerger(t *testing.T) {
 	fs := vfs.NewMem()
 	o := testOptions(fs)

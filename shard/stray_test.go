@@ -15,10 +15,10 @@ import (
 	"millrace/shard/replica"
 )
 
-// An op of a request with an Idempotency-Key whose look-up is out of date by the time of apply is deferred by apply
-// itself. The kept answer is given when that one is visible, too, although the coordinator that sent it is lost: who
-// asks for the answer has it released, and doesn't wait until a leader does that by itself. Answers to other requests
-// don't wait for it.
+// When the look-up of an op is out of date by the time of apply, apply itself defers the op. If the op's request has an
+// Idempotency-Key, the kept answer is given only once the deferred op is visible, too, although the coordinator that
+// sent it is lost: asking for the answer has the op released at once, and not only when a leader does so by itself.
+// Answers to other requests don't wait for the op.
 func TestAnswerWaitsForStrayOps(t *testing.T) { synctest.Test(t, testAnswerWaitsForStrayOps) }
 
 func testAnswerWaitsForStrayOps(t *testing.T) {
@@ -79,8 +79,8 @@ func testAnswerWaitsForStrayOps(t *testing.T) {
 	require.Equal(t, 2, eventCount(t, coord, op.ExternalID, users[1], "e")+eventCount(t, coord, op.ExternalID, users[2], "e"))
 }
 
-// An op that apply defers, because the address that names its user is another user's by then, takes effect before the
-// rest of its request, which has waited for an op before it. They are about one user.
+// Apply defers an op because the address that names its user is another user's by then. This op takes effect before the
+// rest of its request, which has waited for an earlier op. Both are about one user.
 func TestStraysComeBeforeTheRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := smallCluster(t, nil)
@@ -114,7 +114,7 @@ func TestStraysComeBeforeTheRest(t *testing.T) {
 	})
 }
 
-// phoneIn is a number whose row is in a group.
+// phoneIn is a phone number whose row is in a group.
 func phoneIn(t *testing.T, group int) string {
 	h := identity.NewHasher(testSecret)
 	for n := range 1000 {
@@ -127,7 +127,7 @@ func phoneIn(t *testing.T, group int) string {
 	return ""
 }
 
-// deferred is how many records wait in the groups' leaders.
+// deferred is how many deferred records wait at the groups' leaders.
 func (c *testCluster) deferred() (n int) {
 	for _, e := range c.leaders() {
 		n += int(e.Stats().Deferred)

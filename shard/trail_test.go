@@ -18,7 +18,7 @@ import (
 	"millrace/shard/store"
 )
 
-// What the trail says of a few changes, to the letter; a set to what is already makes no entry.
+// The trail has a few changes to the letter. Setting a state to its present value makes no entry.
 func TestTrail(t *testing.T) {
 	fs := vfs.NewMem()
 	e := openTest(t, testOptions(fs))
@@ -53,7 +53,7 @@ func TestTrail(t *testing.T) {
 	for range 3 {
 		require.Equal(t, shared, text(e.AddressTrail(1, op.Email, []byte("X@example.com"))))
 		require.Equal(t, shared, text(e.Trail(1, number("ann"))))
-		// What held for bob when he left the address is his own.
+		// What held for bob when bob left the address is bob's own.
 		require.Equal(t, append(slices.Clone(shared), "1  7 /users/track", "2 off 7 /email/status"), text(e.Trail(1, number("bob"))))
 		require.Empty(t, text(e.Trail(1, number("cy"))), "nothing has changed since he came")
 		require.Empty(t, text(e.AddressTrail(1, op.Email, []byte("y@example.com"))))
@@ -65,8 +65,8 @@ func TestTrail(t *testing.T) {
 		require.NoError(t, e.Close())
 		e = openTest(t, testOptions(fs))
 	}
-	// Who leaves an address leaves its email state behind. Who changes something there later does not change it for who
-	// has left.
+	// A user who leaves an address leaves its email state behind. Later changes at the address change nothing for that
+	// user.
 	setUser(t, e, op.ExternalID, "ann", email("opted_in"), profile.State{Kind: profile.StateBounce, On: true})
 	track(t, e, "ann", attrField(op.AttrEmail, "z@example.com"))
 	setAddress(t, e, op.Email, "x@example.com", email("unsubscribed"))
@@ -116,8 +116,8 @@ func TestDeleteErasesTrail(t *testing.T) {
 	}
 }
 
-// The block list: by workspace, in pages, longer than what is read at once; right when users come and go, and when
-// marks are taken back.
+// The block list is read by workspace and in pages, also when it is longer than what is read at once. It is right when
+// users come and go, and when marks are taken back.
 func TestBlockedAddresses(t *testing.T) {
 	testsize.SkipSerial(t)
 	fs := vfs.NewMem()
@@ -200,7 +200,7 @@ func TestBlockedAddresses(t *testing.T) {
 	require.Len(t, all(1, 1000), total)
 }
 
-// A merged profile's trail is part of the other one's, and goes with it.
+// A merged profile's trail is part of the kept one's, and goes with it.
 func TestTrailOfMerged(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	e := openTest(t, testOptions(fs))
@@ -228,7 +228,7 @@ func TestTrailOfMerged(t *testing.T) {
 		}
 		return all
 	}
-	// Each user's own: of a merged user no state is taken.
+	// These are each user's own entries, since no state of a merged user is taken.
 	want := []string{"1 true /subscription/status/set", "2 true /subscription/status/set", "1 true /subscription/status/set"}
 	for range 2 {
 		require.Equal(t, want, texts())
@@ -243,7 +243,7 @@ func TestTrailOfMerged(t *testing.T) {
 	require.Equal(t, []int{0, 0, 0}, []int{trailRows(t, e, ann), trailRows(t, e, bob), trailRows(t, e, cy)})
 }
 
-// What a checkpoint is writing is neither missed nor seen twice.
+// Readers neither miss nor see twice what a checkpoint is writing.
 func TestReadersDuringCheckpoints(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	track(t, e, "ann", attrField(op.AttrEmail, "x@example.com"))

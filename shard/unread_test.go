@@ -22,8 +22,8 @@ import (
 	"millrace/wal/memlog"
 )
 
-// randomRecord is a record of objects for users by external id. Some external ids have the same home number, as if
-// their hashes were the same.
+// randomRecord is a record of objects for users by external id. Some external ids have the same home number, as with
+// equal hashes.
 func randomRecord(r *rand.Rand, stamp int64) []byte {
 	h := identity.NewHasher(testSecret)
 	var b op.Builder
@@ -85,11 +85,11 @@ func randomField(r *rand.Rand, b *op.Builder) []byte {
 	return append(binary.AppendUvarint(nil, uint64(op.ReservedCodes+b.Intern(fmt.Append(nil, "attr", r.IntN(6))))), value...)
 }
 
-// unread counts changes that went unread.
+// unread counts the changes that were kept unread.
 var unread = metrics.GetOrCreateCounter("millrace_changes_unread_total")
 
-// Changes that nobody has read the profile for come out as if somebody had, over restarts, crashes and checkpoints, and
-// of users whose external ids have the same home number, too.
+// Changes for which nobody has read the profile have the same result as if somebody had, over restarts, crashes and
+// checkpoints, also for users whose external ids have the same home number.
 func TestUnreadIsAsIfRead(t *testing.T) {
 	seed := testseed.Of(t)
 	for round := range testsize.Of(200, 3, 1) {
@@ -118,8 +118,8 @@ func TestUnreadIsAsIfRead(t *testing.T) {
 	}
 }
 
-// playShaped gives records to a replica that is restarted, and crashes, and returns what it comes to when all has been
-// read.
+// playShaped gives records to a replica that is restarted and crashes. It returns the contents that result once
+// everything has been read.
 func playShaped(t *testing.T, r *rand.Rand, records []memlog.Record, shape func(o *replica.EngineOptions)) map[string]string {
 	t.Helper()
 	fs, log := vfs.NewCrashableMem(), &memlog.Log{}
@@ -178,7 +178,7 @@ func playShaped(t *testing.T, r *rand.Rand, records []memlog.Record, shape func(
 	return contents(t, e)
 }
 
-// Pebble gives operands in any groups, from the newest or from the oldest.
+// Deltas fold to the same profile in whatever groups Pebble gives the operands, from the newest or from the oldest.
 func TestFoldInAnyGroups(t *testing.T) {
 	r := testseed.Rand(t)
 	limits := profile.DefaultLimits()

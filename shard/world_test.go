@@ -17,11 +17,11 @@ import (
 	"millrace/shard/store"
 )
 
-// world is where a test's requests go to: an engine alone, or a cluster.
+// world is where a test's requests go: an engine alone, or a cluster.
 type world interface {
 	engine() *Engine // for the next request; everything that was acknowledged can be read
 	disturb()        // a restart, a crash, another leader; nothing is under way
-	// interrupt has a request sent while something of that kind happens. Whether it has an effect is unknown.
+	// interrupt has a request sent while something of that kind happens. Whether the request has an effect is unknown.
 	interrupt(send func(e *Engine) error)
 	close()
 }
@@ -47,14 +47,14 @@ func (w *aloneWorld) open() {
 	w.e = openTest(w.t, w.options(errorfs.Wrap(w.fs, w.cut)))
 }
 
-// crash is how much of what was not synced is lost.
+// crash draws the share of unsynced data that a crash leaves on the disk.
 func (w *aloneWorld) crash() vfs.CrashCloneCfg {
 	return vfs.CrashCloneCfg{UnsyncedDataPercent: w.r.IntN(101), RNG: rand.New(rand.NewPCG(w.r.Uint64(), 1))}
 }
 
 func (w *aloneWorld) engine() *Engine { return w.e }
 
-// cutter loses the power before the log is synced for so many times from now on.
+// cutter loses power just before one of the next syncs of the log: the left-th from now on.
 type cutter struct {
 	fs    *vfs.MemFS
 	how   vfs.CrashCloneCfg
@@ -74,7 +74,7 @@ func (c *cutter) MaybeError(o errorfs.Op) error {
 	return nil
 }
 
-// interrupt loses the power before one of the syncs that the request needs, or behind them all.
+// interrupt loses power before one of the syncs that the request needs, or behind all of them.
 func (w *aloneWorld) interrupt(send func(e *Engine) error) {
 	before, cut := w.e, w.cut
 	cut.left.Store(int64(1 + w.r.IntN(6)))
@@ -119,7 +119,7 @@ func (w clusterWorld) disturb() {
 	}
 }
 
-// interrupt has the cluster disturbed and calls fail, until the request is sent.
+// interrupt has the cluster disturbed and calls fail until the request is sent.
 func (w clusterWorld) interrupt(send func(e *Engine) error) {
 	e := w.engine()
 	w.faulty.Store(true)
@@ -129,7 +129,7 @@ func (w clusterWorld) interrupt(send func(e *Engine) error) {
 	w.faulty.Store(false)
 }
 
-// close holds the replicas against one another: apply is a pure function.
+// close compares the replicas with one another, since apply is a pure function.
 func (w clusterWorld) close() {
 	settle(w.t, w.engine())
 	for _, g := range w.groups {
