@@ -22,7 +22,7 @@ import (
 	"millrace/wal/quorum"
 )
 
-// takeBackup is an archive of the cluster, made by one of its nodes.
+// takeBackup returns a backup of the cluster, made by one of its nodes, as an archive.
 func (c *testCluster) takeBackup(node quorum.Node) []byte {
 	c.t.Helper()
 	b, err := c.node(node).Backup(context.Background(), "test", time.Now())
@@ -39,9 +39,9 @@ func (c *testCluster) takeBackup(node quorum.Node) []byte {
 	return out.Bytes()
 }
 
-// Backups that are made in the midst of merges across groups conserve: in the cluster that is made of one, each event
-// of the event log is in exactly one profile, and there are all that were acknowledged before, and none that were sent
-// later.
+// Backups that are made in the midst of merges across groups conserve. In the cluster that is made from a backup, each
+// event of the event log is in exactly one profile. All events that were acknowledged before the backup are there, and
+// none that were sent after it.
 func TestBackupUnderLoad(t *testing.T) {
 	t.Parallel()
 	seed := testseed.Of(t)
@@ -125,13 +125,14 @@ func TestBackupUnderLoad(t *testing.T) {
 	}
 }
 
-// crowdOf is a crowd whose store has been restored.
+// crowdOf is a crowd whose store has been restored, and how many events were restored.
 type crowdOf struct {
 	*crowd
 	had int
 }
 
-// goesOn works with the new cluster: what it acknowledges is there, with what was there.
+// goesOn works with the new cluster. What the cluster acknowledges is there afterwards, together with what was there
+// before.
 func (c *crowdOf) goesOn(restored *testCluster, seed uint64) {
 	sent, some := c.sent, c.some
 	c.run(seed+5, 2, 30, func() *shard.Coordinator { return restored.node(2).Coordinator() })
@@ -142,7 +143,7 @@ func (c *crowdOf) goesOn(restored *testCluster, seed uint64) {
 	require.Equal(c.t, counted, countEvents(c.t, restored.node(2)))
 }
 
-// What is not as it was written is refused, wherever it was changed, and leaves nothing.
+// A backup that was changed anywhere is refused, and the attempt to restore it leaves nothing.
 func TestRestoreBackupRefuses(t *testing.T) {
 	t.Parallel()
 	seed := testseed.Of(t)

@@ -32,7 +32,7 @@ func (c *testCluster) asker(node quorum.Node) *asker {
 	return &asker{c, n, identity.NewHasher(secret)}
 }
 
-// group is the group that an identifier lies in.
+// group is the group in which an identifier lies.
 func (a *asker) group(id op.IDKind, key string) uint32 {
 	return a.n.routes.GroupOf(identity.Partition(a.hasher.Number(testWorkspace, id, []byte(key))))
 }
@@ -46,7 +46,7 @@ func (a *asker) name(id op.IDKind, format string, groups ...uint32) string {
 	}
 }
 
-// without are the user groups that have no replica on a node, and those that have.
+// without are the user groups that have no replica on a node, and those that have one.
 func (a *asker) without(node quorum.Node) (without, with []uint32) {
 	d, _ := a.n.documents.Get()
 	for id := uint32(1); int(id) < len(a.n.replicas); id++ {
@@ -70,7 +70,7 @@ func (a *asker) make(externalID, email string) {
 	require.NoError(a.c.t, b.Commit())
 }
 
-// questions are what can be asked about a user who has an address.
+// questions are the requests that can be made about a user who has an address.
 func (a *asker) questions(externalID, email string) map[string]func() error {
 	coordinator := a.n.Coordinator()
 	look := func(id op.IDKind, key string, extent shard.Extent) error {
@@ -114,7 +114,7 @@ func (a *asker) questions(externalID, email string) map[string]func() error {
 	}
 }
 
-// inTime is what f returns, or an error when it takes long.
+// inTime is what f returns, or an error when f takes too long.
 func inTime(f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
@@ -126,8 +126,8 @@ func inTime(f func() error) error {
 	}
 }
 
-// While groups have no leader, requests that read of others, or look up who is there, are answered; those that concern
-// the others wait, and are answered when there is a leader again.
+// While some groups have no leader, requests that read or look up in other groups are answered. Requests that concern
+// the groups without a leader wait, and are answered when there is a leader again.
 func TestHealthyGroupsDontWait(t *testing.T) {
 	t.Parallel()
 	const lost = 3
@@ -189,8 +189,9 @@ func TestHealthyGroupsDontWait(t *testing.T) {
 	require.NoError(t, <-all)
 }
 
-// What one node has acknowledged, reads on another one have, wherever it lies: behind the barrier of the group that the
-// identifier is in, those of the users whom it leads to and of their addresses have barriers as well, foreseen or not.
+// What one node has acknowledged, reads on another node see, wherever it lies. Behind the barrier of the identifier's
+// group, there are barriers of the groups of the users to whom the identifier leads, and of their addresses, whether
+// these were foreseen or not.
 func TestReadsFollowWhatTheyFind(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, nil)

@@ -20,7 +20,7 @@ import (
 	"millrace/wal/quorum"
 )
 
-// What another node sends never panics, whatever it is.
+// Whatever another node sends, nothing panics.
 func FuzzCalls(f *testing.F) {
 	f.Add([]byte{1, 2, 3})
 	f.Add([]byte(calls.Body{}.Effects(replica.Effects{Deferred: []uint64{1}})))
@@ -51,7 +51,7 @@ func TestCalls(t *testing.T) {
 	c := startCluster(t, 1, nil)
 	n := c.node(1)
 
-	// A node of another cluster is not heard; one that knows no cluster yet may ask for facts, and nothing else.
+	// A node of another cluster is refused. A node that knows no cluster yet may ask for facts, and for nothing else.
 	t.Run("unauthenticated", func(t *testing.T) {
 		unauthenticated := func(cluster string) *quorum.Host {
 			h, err := quorum.Listen(quorum.HostOptions{Node: 9, Listen: "127.0.0.1:0", Logger: n.log, Resolve: func(quorum.Node) []string { return nil }})
@@ -77,7 +77,7 @@ func TestCalls(t *testing.T) {
 		}
 	})
 
-	// A node that takes connections and says nothing does not hold a call for longer than it has.
+	// A node that takes connections and says nothing does not hold a call for longer than the call's time.
 	t.Run("silence", func(t *testing.T) {
 		silent, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
@@ -95,7 +95,7 @@ func TestCalls(t *testing.T) {
 		require.Less(t, time.Since(begun), 4*time.Second, "the other side's introduction has 5 s")
 	})
 
-	// An image has one end, and one that was let go is not there any more.
+	// An image can be ended once, and an image that was released is not there any more.
 	t.Run("images", func(t *testing.T) {
 		far, err := image.BeginFar(func(body calls.Body, _ time.Time) ([]byte, error) {
 			return n.images.Serve(&quorum.Conn{Node: 2}, nil, calls.NewReader(body[8:]))

@@ -11,7 +11,7 @@ import (
 	"millrace/wal/quorum"
 )
 
-// A node whose clock is years ahead doesn't get into a cluster that runs, and leaves no stamp there.
+// A node whose clock is years ahead doesn't get into a running cluster, and leaves no stamp there.
 func TestWrongClockIsRefused(t *testing.T) {
 	t.Parallel()
 	var wrong quorum.Node
@@ -36,7 +36,7 @@ func TestWrongClockIsRefused(t *testing.T) {
 	c.start(3)
 }
 
-// A node says that it is the one who refuses another's stamp, and doesn't take it.
+// A node that refuses another node's stamp names itself in the error, and doesn't take the stamp.
 func TestStampsFromTheFutureAreRefused(t *testing.T) {
 	n := &Node{self: 2, clock: &stamp.Clock{}, log: slog.New(slog.DiscardHandler)}
 	now := time.Now().UnixMicro()
@@ -47,7 +47,7 @@ func TestStampsFromTheFutureAreRefused(t *testing.T) {
 	require.Equal(t, now, n.clock.Last())
 }
 
-// Whose clock is wrong is for most to say; of two, the one that is ahead.
+// The majority of nodes decides whose clock is wrong; of two nodes, the clock that is ahead is wrong.
 func TestWhoseClockIsWrong(t *testing.T) {
 	t.Parallel()
 	const far, near = time.Hour, time.Second

@@ -25,7 +25,7 @@ import (
 	"millrace/wal/quorum"
 )
 
-// testCluster is some nodes in this process, with real logs, stores and sockets on loopback.
+// testCluster is several nodes in this process, with real logs, stores and sockets on loopback.
 type testCluster struct {
 	t       *testing.T
 	dir     string
@@ -37,16 +37,16 @@ type testCluster struct {
 	failed map[quorum.Node]error
 }
 
-// patience is how long tests wait for what must come: nodes under the race detector on a machine that has other work
-// come to it late.
+// patience is how long tests wait for something that must come. It is long because nodes under the race detector, on a
+// machine that has other work, are slow.
 const patience = 4 * time.Minute
 
-// calm is how long nodes wait for one another where nothing is to fail: on a machine that has other work a node may say
-// nothing for seconds. Nodes that end are noticed at once all the same, and groups without a leader find one
-// (succeed.go). Tests of silence have timeouts of their own.
+// calm is how long nodes wait for one another in tests in which nothing is to fail, because on a machine that has other
+// work a node may say nothing for seconds. Nodes that end are noticed at once all the same, and groups without a leader
+// find one (succeed.go). Tests of silence have timeouts of their own.
 const calm = 15 * time.Second
 
-// newTestCluster has addresses for so many members, and no node yet.
+// newTestCluster makes a cluster that has addresses for so many members, and no node yet.
 func newTestCluster(t *testing.T, members int, change func(*Options)) *testCluster {
 	c := &testCluster{t: t, dir: t.TempDir(), members: map[quorum.Node]string{}, change: change, nodes: map[quorum.Node]*Node{}, failed: map[quorum.Node]error{}}
 	for i := range members {
@@ -86,7 +86,7 @@ func (c *testCluster) options(node quorum.Node) Options {
 	return o
 }
 
-// open starts a node and waits until it is of the cluster.
+// open starts a node and waits until the node belongs to the cluster.
 func (c *testCluster) open(node quorum.Node) (*Node, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -99,7 +99,7 @@ func (c *testCluster) open(node quorum.Node) (*Node, error) {
 	return n, err
 }
 
-// start starts nodes, and waits until each of them serves all groups.
+// start starts nodes and waits until each of them serves all groups.
 func (c *testCluster) start(nodes ...quorum.Node) {
 	c.t.Helper()
 	errs := make([]error, len(nodes))
@@ -119,8 +119,8 @@ func (c *testCluster) ready(node quorum.Node) {
 	c.eventually(func() error { return c.node(node).Ready() })
 }
 
-// whole waits until each node has its replica of every group, in a cluster where all have all. One that serves a group
-// may still be opening its own replica of it.
+// whole waits until each node has its replica of every group, in a cluster in which every node has all groups. A node
+// that serves a group may still be opening its own replica of it.
 func (c *testCluster) whole() {
 	c.t.Helper()
 	c.eventually(func() error {
@@ -209,7 +209,7 @@ func events(e *shard.Coordinator, id op.IDKind, key, name string) (int, error) {
 	return eventsBehind(e, id, key, name)
 }
 
-// eventsBehind is events behind a barrier that there was.
+// eventsBehind is events, behind a barrier that the caller has asked for.
 func eventsBehind(e *shard.Coordinator, id op.IDKind, key, name string) (int, error) {
 	users, err := e.Find(testWorkspace, id, []byte(key))
 	if err != nil || len(users) == 0 {
@@ -219,8 +219,8 @@ func eventsBehind(e *shard.Coordinator, id op.IDKind, key, name string) (int, er
 	return int(s.Count), nil
 }
 
-// counts are the events of many users as a node sees them behind one barrier, as in one request, once it can be asked: a leader may be on its way to another
-// node.
+// counts are the events of many users as a node sees them behind one barrier, as in one request. It waits until the
+// node can be asked, since a leadership may be on its way to another node.
 func (c *testCluster) counts(on quorum.Node, id op.IDKind, keys []string, name string) (list []int) {
 	c.t.Helper()
 	e := c.node(on).Coordinator()
@@ -248,7 +248,7 @@ func users(prefix string, n int) (list []string) {
 	return list
 }
 
-// What is acknowledged on one node is seen by the next read on every other one.
+// What one node has acknowledged, the next read on every other node sees.
 func TestAnyNodeTakesAndShowsAnything(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, nil)

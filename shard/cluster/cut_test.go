@@ -12,8 +12,8 @@ import (
 	"millrace/wal/quorum"
 )
 
-// While a group is held, no message of another group comes in and requests go on; who doesn't hold it, or does no more,
-// confirms nothing.
+// While a group is held, no message of another group comes in, and requests go on. A token that doesn't hold the group,
+// or no longer does, confirms nothing.
 func TestCutHolds(t *testing.T) {
 	c := startCluster(t, 1, nil)
 	n := c.node(1)

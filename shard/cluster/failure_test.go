@@ -24,8 +24,8 @@ import (
 	"millrace/wal/quorum"
 )
 
-// Leaderships go round under load: nothing acknowledged is missing, nothing is there twice, and no request is lost to
-// them for good.
+// Leaderships move from node to node under load. Nothing acknowledged is missing, nothing is there twice, and the moves
+// make no request fail for good.
 func TestLeadershipsMoveUnderLoad(t *testing.T) {
 	t.Parallel()
 	seed := testseed.Of(t)
@@ -53,8 +53,8 @@ func TestLeadershipsMoveUnderLoad(t *testing.T) {
 	t.Logf("%d requests acknowledged, %d unknown, %d refused", l.acked, l.unknown, l.refused)
 }
 
-// Who was elected leads once it has what earlier leaders have decided: until then its log may be behind what others
-// know.
+// A replica that was elected leads once it has everything that earlier leaders have decided: until then its log may be
+// behind what other nodes know.
 func TestLeadsOnceItHasAll(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, nil)
@@ -75,7 +75,7 @@ func TestLeadsOnceItHasAll(t *testing.T) {
 	require.False(t, r.Leads)
 }
 
-// A leader that hands over answers the requests first that it has taken. Those that come meanwhile are for the next
+// A leader that hands over first answers the requests that it has taken. Requests that come meanwhile are for the next
 // leader.
 func TestHandOverAnswersFirst(t *testing.T) {
 	t.Parallel()
@@ -136,7 +136,7 @@ func TestHandOverAnswersFirst(t *testing.T) {
 	}
 }
 
-// Each node in turn is closed in order and started again, under load that goes to all that are there.
+// Each node in turn is closed in order and started again, under load that goes to all nodes that are there.
 func TestRollingRestart(t *testing.T) {
 	t.Parallel()
 	seed := testseed.Of(t)
@@ -160,7 +160,7 @@ func TestRollingRestart(t *testing.T) {
 	}
 	t.Logf("%d requests acknowledged, %d unknown, %d refused", l.acked, l.unknown, l.refused)
 
-	// What a node leads it hands over before it closes, the control group too.
+	// A node hands over the groups that it leads before it closes, the control group, too.
 	n := c.node(1)
 	c.eventually(func() error {
 		for _, other := range c.all() {
@@ -182,7 +182,7 @@ func TestRollingRestart(t *testing.T) {
 	})
 }
 
-// Nodes vanish under load, one after another, and come back; at last all at once.
+// Nodes vanish under load and come back: one after another, and at last all at once.
 func TestNodesVanish(t *testing.T) {
 	t.Parallel()
 	seed := testseed.Of(t)
@@ -255,7 +255,7 @@ func TestReplacedDisk(t *testing.T) {
 	require.NoError(t, os.RemoveAll(dir))
 	require.NoError(t, os.Rename(dir+".kept", dir))
 
-	// One group's data alone is missing.
+	// Only the data of one group is missing.
 	lost := c.options(3).Dir + "/groups/2"
 	require.NoError(t, os.Rename(lost, lost+".kept"))
 	_, err = c.open(3)
@@ -265,7 +265,7 @@ func TestReplacedDisk(t *testing.T) {
 	c.start(3)
 }
 
-// The first start needs all members, and the same ones everywhere; it goes on when they are there.
+// The first start needs all members, and the same list of members everywhere. It goes on when all are there.
 func TestFirstStart(t *testing.T) {
 	t.Parallel()
 	c := newTestCluster(t, 3, nil)

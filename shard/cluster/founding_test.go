@@ -37,7 +37,7 @@ import (
 	"millrace/wal/quorum"
 )
 
-// aloneOptions are those of a node that is alone, on any file system.
+// aloneOptions are the options of a node that is alone, on any file system.
 func aloneOptions(fs vfs.FS, dir string) (replica.EngineOptions, eventlog.Options) {
 	return replica.EngineOptions{
 			FS: fs, Dir: dir, MemoryBytes: 64 << 20, StoreCacheBytes: 1 << 20, StoreMemTableBytes: 1 << 20, Readers: []string{eventlog.HoldName}, Logger: slog.New(slog.DiscardHandler),
@@ -73,7 +73,7 @@ func (a *alone) close() {
 	_ = a.Close()
 }
 
-// crowd is what clients have done to an engine, whichever it is: what they named, and what was acknowledged.
+// crowd is what clients have done to an engine of any kind: what they named, and what was acknowledged.
 type crowd struct {
 	t *testing.T
 
@@ -99,7 +99,7 @@ func crowdKey(r *rand.Rand) (op.IDKind, string) {
 	}
 }
 
-// copy is one whose store goes another way from here on.
+// copy is a crowd for a store that goes another way from here on.
 func (c *crowd) copy() *crowd {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,7 +117,7 @@ func (c *crowd) anyone(r *rand.Rand) uint64 {
 	return all[r.IntN(len(all))]
 }
 
-// request does something at random. Deletions are for who is alone: only then it is known what goes.
+// request does something at random. It deletes only when it is the only client, since only then it is known what goes.
 func (c *crowd) request(e *shard.Coordinator, r *rand.Rand) error {
 	b := e.NewBatch(testWorkspace, 0)
 	defer b.Release()
@@ -173,7 +173,7 @@ func (c *crowd) request(e *shard.Coordinator, r *rand.Rand) error {
 	return err
 }
 
-// run has several clients work, each with so many requests.
+// run has several clients work, each of which sends so many requests.
 func (c *crowd) run(seed uint64, clients, requests int, e func() *shard.Coordinator) {
 	var running sync.WaitGroup
 	for i := range clients {
@@ -190,7 +190,7 @@ func (c *crowd) run(seed uint64, clients, requests int, e func() *shard.Coordina
 	running.Wait()
 }
 
-// view is all that can be read of a store, as text: of an engine that is alone and of a coordinator.
+// view is everything that can be read of a store, as text, from an engine that is alone or from a coordinator.
 func (c *crowd) view(e *shard.Coordinator, events eventlog.Exporter) map[string]string {
 	t := c.t
 	t.Helper()
@@ -259,8 +259,8 @@ func (c *crowd) known(e *shard.Coordinator) map[string]uint64 {
 	return all
 }
 
-// stillKnown asks a node for some of them, and fails the test when it says that it doesn't know one. It returns an
-// error when the node can't say.
+// stillKnown asks a node for some of the known users and fails the test when the node doesn't know one of them. It
+// returns an error when the node can't answer.
 func (c *crowd) stillKnown(e *shard.Coordinator, known map[string]uint64) error {
 	if err := e.Barrier(); err != nil {
 		return err
@@ -313,8 +313,8 @@ func (c *crowd) counted(e *shard.Coordinator) (n int) {
 	return n
 }
 
-// requireCounted says that a node has all that was acknowledged, perhaps what nobody knows of, and each event once, in
-// profiles and event log.
+// requireCounted requires that a node has everything that was acknowledged and at most everything that was sent, and
+// each event once, in profiles and event log.
 func (c *crowd) requireCounted(n *Node) {
 	c.t.Helper()
 	counted := c.counted(n.Coordinator())
@@ -352,13 +352,14 @@ func killedAlone(t *testing.T, seed uint64) (dir string, c *crowd) {
 	return dir, c
 }
 
-// bootstrap is that of a test cluster.
+// bootstrap are the options by which a test cluster is founded.
 func (c *testCluster) bootstrap() founding.Options {
 	eo, lo := aloneOptions(nil, "")
 	return founding.Options{Plan: facts.Plan{Dir: filepath.Join(c.dir, "1"), Node: 1, Members: c.members, Groups: 4}, Engine: eo, Events: lo, Logger: slog.New(slog.DiscardHandler)}
 }
 
-// spread waits until all members are there and each group has three replicas. Between looks it does what it is told to.
+// spread waits until all members are there and each group has three replicas. Between its looks it calls the functions
+// of meanwhile.
 func (c *testCluster) spread(meanwhile ...func() error) {
 	c.t.Helper()
 	c.eventually(func() error {
@@ -397,9 +398,9 @@ func (c *testCluster) spread(meanwhile ...func() error) {
 	})
 }
 
-// A node that was alone and killed in the midst of merges becomes a cluster: everything that can be read is the same,
-// first on the one node that has it, then on those that have joined; and the new cluster does with it what the old node
-// would have done.
+// A node that was alone, and was killed in the midst of merges, becomes a cluster. Everything that can be read is the
+// same, first on the one node that has it, then on the nodes that have joined. The new cluster goes on with it as the
+// old node would have done.
 func TestImport(t *testing.T) {
 	t.Parallel()
 	seed := testseed.Of(t)
@@ -426,7 +427,7 @@ func TestImport(t *testing.T) {
 	_, err = founding.Import(context.Background(), dir, f)
 	require.ErrorIs(t, err, backup.ErrNotEmpty)
 
-	// The old directory says what must be there: the import has only finished what was under way in it.
+	// The old directory shows what must be there, since the import has only finished what was under way in it.
 	a := openAlone(t, nil, dir)
 	want := crowd.view(a.Coordinator, a.events)
 	require.Equal(t, crowd.sent, crowd.counted(a.Coordinator), "the test knows what there is")
@@ -456,7 +457,7 @@ func TestImport(t *testing.T) {
 		}))
 	}
 
-	// A backup of groups that have taken no record of their own yet.
+	// The backup is of groups that have taken no record of their own yet.
 	restored := newTestCluster(t, 1, nil)
 	f = restored.bootstrap()
 	f.Groups = 0
@@ -470,7 +471,7 @@ func TestImport(t *testing.T) {
 	later.requireCounted(restored.node(1)) // what the new cluster takes is not taken for what it has
 	restored.stop(1)
 
-	// It goes on: with merges across groups, and deletions that find the events of before.
+	// The cluster goes on, with merges across groups, and with deletions that find the events from before.
 	crowd.run(seed+1, 3, 40, func() *shard.Coordinator { return c.node(2).Coordinator() })
 	c.settle()
 	for node := quorum.Node(1); node <= 3; node++ {
@@ -503,8 +504,8 @@ func countEvents(t *testing.T, x eventlog.Exporter) (n int) {
 	return n
 }
 
-// requireDeletions deletes everybody, one after the other: each time the events that the profile had are gone, and no
-// others; in the end there are none.
+// requireDeletions deletes everybody, one after the other. Each time the events that the profile had are gone, and no
+// others; in the end there are no events.
 func requireDeletions(t *testing.T, c *testCluster, crowd *crowd) {
 	t.Helper()
 	e := c.node(1).Coordinator()

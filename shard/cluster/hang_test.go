@@ -22,8 +22,8 @@ import (
 	"millrace/wal/quorum"
 )
 
-// fog lies between nodes: what a node that is in it sends, or is sent, doesn't arrive, and nobody is told. Each node
-// has an address before it.
+// fog lies between nodes. What a node that is hidden in the fog sends or is sent doesn't arrive, and nobody is told.
+// Each node has an address in front of the fog.
 type fog struct {
 	mu     sync.Mutex
 	hidden quorum.Node
@@ -43,7 +43,7 @@ func (f *fog) hide(node quorum.Node) {
 	f.clear.Broadcast()
 }
 
-// pass waits while one of the nodes is hidden.
+// pass waits while one of the two nodes is hidden.
 func (f *fog) pass(a, b quorum.Node) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -52,7 +52,7 @@ func (f *fog) pass(a, b quorum.Node) {
 	}
 }
 
-// before listens at an address and carries connections to where the node really is.
+// before listens at an address and carries connections to the node's real address.
 func (f *fog) before(t *testing.T, node quorum.Node, address, real string) {
 	l, err := net.Listen("tcp", address)
 	require.NoError(t, err)
@@ -129,7 +129,7 @@ func startInFog(t *testing.T, change func(*Options)) (*testCluster, *fog) {
 	return c, f
 }
 
-// another is a node besides node 1 that leads a user group, while node 1 leads another one.
+// another is a node other than node 1 that leads a user group, while node 1 leads one, too.
 func (c *testCluster) another() (found quorum.Node) {
 	c.t.Helper()
 	routes := c.node(1).routes
@@ -157,7 +157,7 @@ func (c *testCluster) another() (found quorum.Node) {
 	return found
 }
 
-// What concerns groups whose leaders are there does not wait for another group's leader.
+// Requests that concern groups whose leaders are there do not wait for another group's leader.
 func TestBarrierOfOneGroup(t *testing.T) {
 	t.Parallel()
 	c, f := startInFog(t, func(o *Options) {
@@ -173,8 +173,8 @@ func TestBarrierOfOneGroup(t *testing.T) {
 	}
 }
 
-// A leader that can't say in time that it leads, since no majority answers, says that it is unavailable: no read fails
-// for a reason that its caller doesn't know.
+// A leader that can't make sure in time that it leads, since no majority answers, says that it is unavailable. No read
+// fails with an error that its caller doesn't know.
 func TestReadThatTakesTooLong(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, nil)
@@ -193,9 +193,9 @@ func TestReadThatTakesTooLong(t *testing.T) {
 	require.Positive(t, late)
 }
 
-// A node that leads groups falls silent under requests, and nobody closes a connection. All calls of it end by the one
-// verdict, long before their own time is over; requests with a key are done by who leads then, once; those without are
-// done or unknown, and nothing that was acknowledged is lost.
+// A node that leads groups falls silent under requests, and nobody closes a connection. One verdict ends all calls to
+// that node, long before their own time is over. The next leader does requests with a key, once. Requests without a key
+// are done or unknown, and nothing that was acknowledged is lost.
 func TestSilentLeader(t *testing.T) {
 	t.Parallel()
 	c, f := startInFog(t, func(o *Options) {
@@ -243,8 +243,8 @@ func TestSilentLeader(t *testing.T) {
 	t.Logf("of %d requests without a key %d were acknowledged, %d done", len(all), acked, total)
 }
 
-// Nodes that are started find leaders for their groups at once, whether these are new or not, and for those that they
-// led: in make stress the timers would take an hour.
+// Nodes that are started find leaders for their groups at once, whether the groups are new or not, and also for the
+// groups that they led. In make stress the timers would take an hour.
 func TestStartedNodesFindLeaders(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, func(o *Options) { o.Quorum.HeartbeatTimeout = testsize.Of(time.Hour, calm, calm) })
@@ -267,8 +267,8 @@ func TestStartedNodesFindLeaders(t *testing.T) {
 	}
 }
 
-// Of the voters that don't reach the leader, when they are a majority, the one with most of the log stands; of several
-// the lowest.
+// When the voters that don't reach the leader are a majority, the one of them with most of the log stands for leader;
+// of several, the one with the lowest number.
 func TestWhoIsNext(t *testing.T) {
 	t.Parallel()
 	members := []quorum.Member{{Node: 1, Voter: true}, {Node: 2, Voter: true}, {Node: 3, Voter: true}, {Node: 4}}

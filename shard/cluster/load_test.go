@@ -16,7 +16,7 @@ import (
 	"millrace/wal/quorum"
 )
 
-// load sends events for users through all nodes, and knows what was acknowledged, and what may have been done.
+// load sends events for users through all nodes. It knows what was acknowledged and what may have been done.
 type load struct {
 	c     *testCluster
 	users []string
@@ -35,8 +35,8 @@ type load struct {
 
 const loadEvent = "loaded"
 
-// breath is how long a client of a load rests between two requests: so many are always under way, and there is something left of the machine for what the
-// test waits for.
+// breath sleeps for as long as a client of a load rests between two requests. So requests are always under way, and the
+// machine has some time left for what the test waits for.
 func breath(r *rand.Rand) { time.Sleep(time.Duration(r.IntN(10)) * time.Millisecond) }
 
 // startLoad runs so many clients. Each sends to any node that is there.
@@ -92,8 +92,8 @@ func (l *load) request(r *rand.Rand) {
 	}
 }
 
-// address makes a user with an email, which lies in another group most of the time: when that is acknowledged, every
-// node finds the user by it, and so does the next request.
+// address makes a user with an email, which most of the time lies in another group. When that is acknowledged, every
+// node finds the user by the email, and so does the next request.
 func (l *load) address(r *rand.Rand, user string) {
 	nodes := l.c.all()
 	if len(nodes) == 0 {
@@ -148,7 +148,7 @@ func (l *load) end() {
 	l.done.Wait()
 }
 
-// verify reads every user on a node, and compares.
+// verify reads every user on a node and compares.
 func (l *load) verify(node quorum.Node) {
 	t := l.c.t
 	t.Helper()
@@ -162,7 +162,8 @@ func (l *load) verify(node quorum.Node) {
 	}
 }
 
-// kill ends a node as its end would look like to the others: it is gone from the network before anything else.
+// kill ends a node in the way in which the others would see a crash: the node is gone from the network before anything
+// else.
 func (c *testCluster) kill(node quorum.Node) {
 	n := c.node(node)
 	c.mu.Lock()
@@ -178,7 +179,7 @@ func vanish(n *Node) {
 	_ = n.Close()
 }
 
-// leaders are the nodes that lead groups, as a node knows.
+// leader is the node that leads a group, as far as the node on knows.
 func (c *testCluster) leader(on quorum.Node, group uint32) quorum.Node {
 	return c.node(on).routes.Leader(group)
 }

@@ -37,8 +37,8 @@ func (c *testCluster) join(by, node quorum.Node) {
 	c.start(node)
 }
 
-// settled waits until a node's status shows that everything is as it should be: these nodes active, replicas and
-// leaders even.
+// settled waits until a node's status shows that everything is as it should be: these nodes are active, and replicas
+// and leaders are spread evenly.
 func (c *testCluster) settled(by quorum.Node, active ...quorum.Node) (status placement.Status) {
 	c.t.Helper()
 	c.eventually(func() (err error) {
@@ -94,7 +94,7 @@ func unsettled(status placement.Status, active []quorum.Node) error {
 	return nil
 }
 
-// trickle is a small load on the nodes that it is told, each user with events one after the other.
+// trickle is a small load on given nodes. Each user gets events one after the other.
 type trickle struct {
 	c     *testCluster
 	nodes atomic.Pointer[[]quorum.Node]
@@ -158,8 +158,8 @@ func (l *trickle) check(by quorum.Node) {
 	l.c.t.Logf("%d events acknowledged, %d unknown", l.acked["shared"], l.maybe["shared"])
 }
 
-// Under load three nodes become four and five, one is drained and removed, one vanishes and is replaced. Nothing that
-// was acknowledged is missing.
+// Under load, three nodes become four and then five, one node is drained and removed, and one vanishes and is replaced.
+// Nothing that was acknowledged is missing.
 func TestNodesComeAndGo(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, func(o *Options) {
@@ -218,7 +218,7 @@ func TestNodesComeAndGo(t *testing.T) {
 	}
 }
 
-// An operator is told by any node why he is refused, and what is the matter.
+// Any node tells an operator why a removal is refused, and what is the matter.
 func TestRemoveIsRefusedOnAnyNode(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, nil)
@@ -237,8 +237,8 @@ func TestRemoveIsRefusedOnAnyNode(t *testing.T) {
 	require.False(t, status.Nodes[2].Seen.IsZero(), "it was heard of before")
 }
 
-// A node whose disk has lost a replica, or a part of it, does not make an empty one in its place: that would vote
-// as if it had never promised anything, or be read as if there were nobody.
+// A node whose disk has lost a replica, or a part of it, does not make an empty one in its place. An empty replica
+// would vote as if it had never promised anything, or be read as if there were nobody.
 func TestALostReplicaIsNotMadeAnew(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, nil)
@@ -272,8 +272,8 @@ func TestALostReplicaIsNotMadeAnew(t *testing.T) {
 	require.Equal(t, 1, n)
 }
 
-// A node whose disk was put back to what it was has promised more than it knows of. The others have heard it, so it ends
-// before it takes part in any group.
+// A node whose disk was put back to an earlier state has promised more than it knows of. The others have heard these
+// promises, so the node ends before it takes part in any group.
 func TestADiskThatWasPutBackIsNoticed(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, nil)
@@ -312,7 +312,7 @@ func TestADiskThatWasPutBackIsNoticed(t *testing.T) {
 	require.Equal(t, 2, n)
 }
 
-// A node that goes on running after it was removed hears of no change any more: it serves nothing, and says so.
+// A node that goes on running after it was removed hears of no change any more. It serves nothing, and says so.
 func TestARemovedNodeServesNothing(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 4, func(o *Options) {
@@ -340,8 +340,8 @@ func TestARemovedNodeServesNothing(t *testing.T) {
 	require.Equal(t, 1, n)
 }
 
-// A whole cluster that was moved finds itself by what its nodes are started with, although its documents have the
-// addresses of before, and other nodes are there by now.
+// After a whole cluster was moved, its nodes find one another by the addresses with which they are started, although
+// the documents have the old addresses, at which other nodes are by now.
 func TestAllNodesGetNewAddresses(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, nil)

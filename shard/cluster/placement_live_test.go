@@ -29,7 +29,7 @@ import (
 	"millrace/wal/quorum"
 )
 
-// exported are the ids of a workspace's events, as an export on a node yields them.
+// exported are the ids of a workspace's events, in the order of an export on a node.
 func exported(t *testing.T, n *Node, name string) (ids []string) {
 	t.Helper()
 	err := n.Export(context.Background(), eventlog.Query{Workspace: testWorkspace, Names: []string{name}}, func(e *event.Event) error {
@@ -40,7 +40,7 @@ func exported(t *testing.T, n *Node, name string) (ids []string) {
 	return ids
 }
 
-// With more nodes than replicas, a node reads what it doesn't hold where it is led.
+// With more nodes than replicas, a node reads what it doesn't hold at the leader of the group.
 func TestFewerReplicasThanNodes(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 4, func(o *Options) { o.Replicas, o.Groups = 2, 6 })
@@ -111,7 +111,7 @@ func TestFewerReplicasThanNodes(t *testing.T) {
 		require.Equal(t, []string{"f0@example.com", "f1@example.com", "f2@example.com", "f3@example.com", "f4@example.com", "f5@example.com"}, blocked)
 	}
 
-	// Events come from everywhere, each once, under the same ids.
+	// An export on any node has the events of all nodes, each once, under the same ids.
 	want := exported(t, c.node(1), "bought")
 	require.Len(t, want, 90)
 	slices.Sort(want)
@@ -126,7 +126,8 @@ func TestFewerReplicasThanNodes(t *testing.T) {
 	}
 }
 
-// A replica is made where an earlier one was removed half-way; a node that starts removes the rest.
+// A replica is made in a place from which an earlier one was removed only partially. A node that starts removes such
+// remains.
 func TestReplicaIsMadeInThePlaceOfRemains(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 2, func(o *Options) { o.Replicas, o.Groups = 1, 4 })
@@ -168,8 +169,8 @@ func TestReplicaIsMadeInThePlaceOfRemains(t *testing.T) {
 	}
 }
 
-// A node that was away for longer than the others keep their logs for gets the state, while load goes on, and then has
-// what everybody has.
+// A node that was away for longer than the others keep their logs gets the state, while load goes on. Then it has what
+// everybody has.
 func TestLaggingNodeGetsTheState(t *testing.T) {
 	t.Parallel()
 	seed := testseed.Of(t)
@@ -214,7 +215,7 @@ func TestLaggingNodeGetsTheState(t *testing.T) {
 	slices.Sort(got)
 	require.Equal(t, want, got)
 
-	// What it was given is on its disk.
+	// The state that the node got is on its disk.
 	c.kill(3)
 	c.start(3)
 	l.verify(3)
@@ -223,7 +224,7 @@ func TestLaggingNodeGetsTheState(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// A node waits until it is expected, joins under load, is given replicas, gives them away again, and is gone for good.
+// A node waits until it is expected, joins under load, gets replicas, gives them away again, and is gone for good.
 func TestNodeJoinsAndLeaves(t *testing.T) {
 	t.Parallel()
 	seed := testseed.Of(t)
@@ -251,7 +252,7 @@ func TestNodeJoinsAndLeaves(t *testing.T) {
 		}
 	}
 	c.start(4)
-	// Replicas share what their node has, as many as there are now.
+	// The replicas of a node, however many there are now, share what the node has.
 	shared := func(nodes ...quorum.Node) error {
 		for _, node := range nodes {
 			n := c.node(node)
@@ -290,7 +291,7 @@ func TestNodeJoinsAndLeaves(t *testing.T) {
 	l.more(20)
 	require.NoError(t, c.node(4).Coordinator().Barrier())
 
-	// Its number belongs to its disk now.
+	// The node's number belongs to its disk now.
 	c.stop(4)
 	dir := c.options(4).Dir
 	require.NoError(t, os.Rename(dir, dir+".kept"))
@@ -333,8 +334,8 @@ func TestNodeJoinsAndLeaves(t *testing.T) {
 	t.Logf("%d requests acknowledged, %d unknown, %d refused", l.acked, l.unknown, l.refused)
 }
 
-// A node whose disk is full hands over what it leads, and serves on what others lead. When all are full, writes are
-// refused and reads go on; who has room first takes them again.
+// A node whose disk is full hands over the groups that it leads, and goes on serving the groups that others lead. When
+// all disks are full, writes are refused and reads go on. The first node that has room takes writes again.
 func TestFullDiskIsHandedOver(t *testing.T) {
 	t.Parallel()
 	var full [4]atomic.Bool

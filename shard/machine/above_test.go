@@ -12,7 +12,7 @@ import (
 	"millrace/wal"
 )
 
-// above is the real coordinator and replica, as the tests of the package below them know them.
+// above is the real coordinator and replica, in the form in which tests of the package below them know them.
 type above struct {
 	*shard.Coordinator
 	replica *replica.Replica

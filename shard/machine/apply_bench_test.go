@@ -14,14 +14,14 @@ import (
 	"millrace/shard/profile"
 )
 
-// benchShape is what the profiles of a benchmark hold: as many names as there are, and as many ops as made them.
+// benchShape describes the profiles of a benchmark: how many names there are, and how many ops made each profile.
 type benchShape struct {
 	events, products, attributes int
 	ops                          int // of each user, before the measurement
 }
 
-// BenchmarkApplyRecords is touching and applying records of 225 objects for random users, whose profiles don't fit the
-// caches together, without log and look-ups.
+// BenchmarkApplyRecords measures touching and applying records of 225 objects for random users, without log and
+// look-ups. The users' profiles together don't fit the CPU's caches.
 //
 //	go test ./shard/machine -run '^$' -bench ApplyRecords -cpu 1 -benchtime 1000x
 func BenchmarkApplyRecords(b *testing.B) {
@@ -70,7 +70,7 @@ func BenchmarkApplyRecords(b *testing.B) {
 	}
 }
 
-// postpone makes it at of all that happens in a record.
+// postpone sets the time of all events and purchases in a record to at.
 func postpone(c *Commit, at int64) {
 	for rest := c.Rec.Ops; len(rest) > 0; {
 		var o op.Op
@@ -80,7 +80,7 @@ func postpone(c *Commit, at int64) {
 	}
 }
 
-// cpuNanos is the CPU time of the process: other work on the machine is not in it.
+// cpuNanos is the CPU time of the process, without other work on the machine.
 func cpuNanos(b *testing.B) int64 {
 	var u unix.Rusage
 	require.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
@@ -100,7 +100,8 @@ func benchWorker(b *testing.B) *Worker {
 
 func benchNumber(user int) uint64 { return uint64(user)*0x9E3779B97F4A7C15>>8 | 1 }
 
-// fill makes the users, and returns how large their profiles are. What they hold was made a few times only.
+// fill makes the users and returns the size of their profiles. The users share a few contents, since making one for
+// each would take long.
 func fill(b *testing.B, w *Worker, shape *benchShape, users int) (size int) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	var made [64][]byte
@@ -128,7 +129,7 @@ func fill(b *testing.B, w *Worker, shape *benchShape, users int) (size int) {
 
 func benchKey(user int) []byte { return fmt.Appendf(nil, "user-%09d", user) }
 
-// record makes a record of n objects, a third of each kind, a ms after one another.
+// record makes a record of n objects, a third of each kind, 1 ms apart.
 func (x *benchShape) record(b *testing.B, rng *rand.Rand, n, users int, at *int64) *Commit {
 	var build op.Builder
 	build.Reset(0)

@@ -16,7 +16,7 @@ import (
 	"millrace/shard/store"
 )
 
-// What the trail holds in memory counts to the memory budget until a checkpoint has written them.
+// Entries that the trail holds in memory count against the memory budget until a checkpoint has written them.
 func TestTrailIsBounded(t *testing.T) {
 	testsize.SkipSerial(t)
 	o := testOptions(vfs.NewMem())
@@ -45,7 +45,7 @@ func TestTrailIsBounded(t *testing.T) {
 	require.Zero(t, w.unwritten)
 }
 
-// A start reads the books that are held in memory, all of them, and none of the others.
+// A start reads all books that are held in memory, and none of the others.
 func TestBooksAreLoaded(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	p := &Partition{Books: books.Books{ID: 77, Positions: books.Positions{Applied: 5, LastMessage: 6, LastDeferred: 7}}}

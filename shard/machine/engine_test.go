@@ -12,14 +12,14 @@ import (
 	"millrace/shard/profile"
 )
 
-// Engine is a replica that is alone, with all partitions: its machine, and all that is above it, which tests drive it
-// by.
+// Engine is the machine of a replica that is alone and has all partitions, and everything above the machine, by which
+// tests drive it.
 type Engine struct {
 	*Machine
 	Above
 }
 
-// EngineOptions are those that tests set of an engine that is alone.
+// EngineOptions are the options that tests set for an engine that is alone.
 type EngineOptions struct {
 	FS              vfs.FS
 	Workers         int
@@ -54,7 +54,7 @@ func openTest(t *testing.T, o EngineOptions) *Engine {
 	return &Engine{m, above}
 }
 
-// settle waits until nothing is on its way.
+// settle waits until nothing is under way.
 func settle(t *testing.T, e *Engine) {
 	t.Helper()
 	require.Eventually(t, func() bool {

@@ -11,7 +11,7 @@ import (
 	"millrace/shard/store"
 )
 
-// The book of merges: what is held is counted, comes back from the store as it was, and is gone when nobody is held.
+// The book of merges counts what is held, comes back from the store as it was, and is empty when nobody is held.
 func TestHeld(t *testing.T) {
 	var w Worker
 	w.applying.rec = &op.Record{Workspace: 3, Actor: 4, Stamp: 5, Source: op.SourceMerge}

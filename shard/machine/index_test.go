@@ -14,8 +14,8 @@ import (
 	"millrace/shard/profile"
 )
 
-// TestIndexesGoWithTheirBlocks: profiles that grow from block to block, are moved as compaction does, edited by verbs
-// that know no index, dropped and read back, are what an editor without blocks makes of them.
+// TestIndexesGoWithTheirBlocks: profiles grow from block to block, are moved as by compaction, are edited by verbs that
+// know no index, are dropped and read back. They are the same as an editor without blocks makes them.
 func TestIndexesGoWithTheirBlocks(t *testing.T) {
 	rng := testseed.Rand(t)
 	w := bareWorker(t, 1, 1<<30)
@@ -56,7 +56,8 @@ func TestIndexesGoWithTheirBlocks(t *testing.T) {
 	checkArena(t, w)
 }
 
-// TestTouchOfNobody: an op that is for a partition and no entry of it finds an empty slot, which has no block.
+// TestTouchOfNobody: an op that is for a partition, and for none of its entries, finds an empty slot, which has no
+// block.
 func TestTouchOfNobody(t *testing.T) {
 	w := bareWorker(t, 1, 1<<30)
 	p := w.parts[0]
@@ -74,7 +75,7 @@ func TestTouchOfNobody(t *testing.T) {
 	w.touch([]*Commit{{Rec: rec}})
 }
 
-// randomUserOp is an op of a record of its own.
+// randomUserOp is a random op, in a record of its own.
 func randomUserOp(t *testing.T, rng *rand.Rand, at int64) (op.Op, *op.Record) {
 	var b op.Builder
 	b.Reset(0)

@@ -11,7 +11,7 @@ import (
 	"millrace/shard/op"
 )
 
-// openAsked is an engine whose worker has room for who is there.
+// openAsked is an engine whose worker has room for marks of who is there.
 func openAsked(t *testing.T) (*Engine, *Worker) {
 	t.Helper()
 	o := testOptions(vfs.NewMem())
@@ -25,7 +25,7 @@ func openAsked(t *testing.T) (*Engine, *Worker) {
 	return e, w
 }
 
-// Ops for existing users alone go unread when it is known that he exists, and nobody is made by those for others.
+// Update-only ops go unread when their user is known to exist. Such ops for anybody else make nobody.
 func TestUpdateOnlyGoesUnread(t *testing.T) {
 	e, _ := openAsked(t)
 	testengine.CommitEvent(t, e, op.ExternalID, "left", "e", 0)
@@ -48,7 +48,7 @@ func TestUpdateOnlyGoesUnread(t *testing.T) {
 	}
 }
 
-// Who has left is not there, though he was known to be.
+// A user who has left is not there, although the user was known to be.
 func TestWhoHasLeftIsNotThere(t *testing.T) {
 	e, w := openAsked(t)
 	home := func(user string) uint64 { return e.hasher.Number(1, op.ExternalID, []byte(user)) }

@@ -23,7 +23,7 @@ func bareWorker(t *testing.T, partitions int, memory int64) *Worker {
 	return m.workers[0]
 }
 
-// checkArena counts anew what the arena has in its books.
+// checkArena compares the arena's counts with a new count of its blocks.
 func checkArena(t *testing.T, w *Worker) {
 	t.Helper()
 	var tables []*arena.Table
@@ -33,8 +33,8 @@ func checkArena(t *testing.T, w *Worker) {
 	require.NoError(t, w.arena.Check(tables...))
 }
 
-// Entries that grow in step leave one class after the other: what they leave is used again, and beyond the budget it is
-// given back.
+// Entries that grow in step leave one size class after the other. The memory that they leave is used again, and beyond
+// the budget it is given back.
 func TestArenaFollowsGrowth(t *testing.T) {
 	const n, memory = 10_000, 24 << 20
 	w := bareWorker(t, 8, memory)
@@ -56,7 +56,7 @@ func TestArenaFollowsGrowth(t *testing.T) {
 	checkArena(t, w)
 }
 
-// What is moved while others read, checkpoint and evict stays what it is.
+// Entries that are moved while others read, write checkpoints and evict stay what they are.
 func TestMovingRacesWithReaders(t *testing.T) {
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 23))

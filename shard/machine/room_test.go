@@ -12,8 +12,8 @@ import (
 	"millrace/shard/op"
 )
 
-// However much is to be evicted, readers get their turn in between: each step looks at so many slots and no more, goes
-// on where the one before has ended, and all of them together evict everything that can be.
+// However much is to be evicted, readers get their turn in between. Each step looks at a bounded number of slots and
+// goes on where the step before has ended. All steps together evict everything that can be evicted.
 func TestEvictingIsDoneInSteps(t *testing.T) {
 	testsize.SkipSerial(t)
 	o := testOptions(vfs.NewMem())

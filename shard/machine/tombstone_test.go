@@ -17,8 +17,8 @@ import (
 	"millrace/wal"
 )
 
-// walked are the numbers that a reader looks at from an identifier's home number on, or from where a profile beside its
-// row would be.
+// walked are the numbers that a reader looks at, beginning with an identifier's home number or with the number at which
+// a profile beside the identifier's row would be.
 func walked(t *testing.T, e *Engine, n uint64) (numbers []uint64) {
 	t.Helper()
 	for {
@@ -32,8 +32,8 @@ func walked(t *testing.T, e *Engine, n uint64) (numbers []uint64) {
 	}
 }
 
-// However often users of an identifier were deleted, it is found in three steps: in memory, on disk, after a restart,
-// by replay.
+// However often users of an identifier were deleted, the identifier is found in three steps: in memory, on disk, after
+// a restart, and after replay.
 func TestDeletedAgainAndAgain(t *testing.T) {
 	testsize.SkipSerial(t)
 	const deletions = 80
@@ -83,7 +83,7 @@ func TestDeletedAgainAndAgain(t *testing.T) {
 	check(openTest(t, o))
 }
 
-// A tombstone remembers no more than what is behind it: identifiers of others in between are found.
+// A tombstone remembers only the row of tombstones behind it, so identifiers of other users in between are found.
 func TestTombstonesOfManyNames(t *testing.T) {
 	r := testseed.Rand(t)
 	e := openTest(t, testOptions(vfs.NewMem()))
@@ -133,7 +133,7 @@ func TestTombstonesOfManyNames(t *testing.T) {
 	}
 }
 
-// What many requests need from behind tombstones is read together, not one by one while others wait.
+// Entries behind tombstones that many requests need are read together, and not one by one while others wait.
 func TestPrefetchGoesBehindTombstones(t *testing.T) {
 	o := testOptions(vfs.NewMem())
 	o.Workers = 1

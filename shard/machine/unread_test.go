@@ -23,7 +23,7 @@ import (
 	"millrace/wal"
 )
 
-// While changes are on their way from memory to the store, each counts once: for readers, for ops that need the
+// While changes are on their way from memory to the store, each of them counts once: for readers, for ops that need the
 // profile, and after a restart.
 func TestEachChangeCountsOnce(t *testing.T) {
 	seed := testseed.Of(t)
@@ -97,8 +97,8 @@ func TestEachChangeCountsOnce(t *testing.T) {
 	}
 }
 
-// Step by step: what a checkpoint is writing is in memory and perhaps in the store. Whoever reads, or needs the profile,
-// at any of these steps, finds each change once.
+// Changes that a checkpoint is writing are in memory and perhaps also in the store. A reader, or an op that needs the
+// profile, finds each change once at every step of the checkpoint.
 func TestChangesOnTheirWayCountOnce(t *testing.T) {
 	for step := range 5 {
 		for users := 1; users <= 2; users++ { // one is looked up, two are read ahead
@@ -163,7 +163,7 @@ func TestChangesOnTheirWayCountOnce(t *testing.T) {
 	}
 }
 
-// A checkpoint between looking what has to be read and reading it.
+// A checkpoint may come between finding what has to be read and reading it. Each change counts once then, too.
 func TestCheckpointWhileReading(t *testing.T) {
 	open := func() (*Engine, *Worker) {
 		o := testOptions(vfs.NewMem())
@@ -226,7 +226,7 @@ func eventsOf(t *testing.T, e *Engine, users ...string) *Commit {
 	return &Commit{Rec: rec}
 }
 
-// What several turns need is read at once, as much as fits.
+// The entries that several turns need are read at once, as many as fit.
 func TestReadAheadReadsForManyRecords(t *testing.T) {
 	o := testOptions(vfs.NewMem())
 	o.Workers, o.MaxDeltaChanges = 1, -1
@@ -262,7 +262,8 @@ func TestReadAheadReadsForManyRecords(t *testing.T) {
 	require.Less(t, resident(), len(users)/2)
 }
 
-// Whom reading ahead hasn't found may have come, been saved and left again by the turn that asks for him.
+// A user whom reading ahead hasn't found may have come, been saved and been evicted again by the turn that asks for
+// this user. The user is found then.
 func TestReadAheadForgetsWhoIsAbsent(t *testing.T) {
 	o := testOptions(vfs.NewMem())
 	o.Workers, o.MaxDeltaChanges = 1, -1
@@ -294,7 +295,7 @@ func assertNoError(t *testing.T, err error) bool {
 	return err == nil
 }
 
-// Who has many changes is read, once, and is in memory then.
+// A user with many changes is read once and is in memory from then on.
 func TestUserWithManyChangesIsRead(t *testing.T) {
 	o := testOptions(vfs.NewMem())
 	o.Workers, o.MaxDeltaChanges = 1, 3
@@ -316,7 +317,8 @@ func TestUserWithManyChangesIsRead(t *testing.T) {
 	}
 }
 
-// evictAll has an engine keep what it can unread from now on, as if its memory were full.
+// evictAll evicts all entries, and has the engine keep changes unread from now on where it can, as if its memory were
+// full.
 func evictAll(t *testing.T, e *Engine) {
 	t.Helper()
 	require.NoError(t, e.Checkpoint())
@@ -336,7 +338,7 @@ func evictAll(t *testing.T, e *Engine) {
 	}
 }
 
-// Where an op is sent on, or a user was, is known without a look, also after a restart.
+// The numbers at which an op is sent on, or at which a user was, are known without a look, also after a restart.
 func TestNumbersSetApart(t *testing.T) {
 	fs := vfs.NewMem()
 	o := testOptions(fs)
@@ -374,7 +376,7 @@ func TestNumbersSetApart(t *testing.T) {
 	}
 }
 
-// The door knows dummy users who are not in memory after a restart, and nobody else.
+// After a restart the door knows the dummy users who are not in memory, and takes nobody else for one.
 func TestDummyUsersAreKnownUnread(t *testing.T) {
 	fs := vfs.NewMem()
 	o := testOptions(fs)
@@ -411,7 +413,7 @@ func commitEventIfTaken(t *testing.T, e *Engine, user, name string) bool {
 	return true
 }
 
-// Changes that go unread count to the memory, and make room when they are written.
+// Changes that are kept unread count against the memory budget and make room when they are written.
 func TestUnreadChangesAreBounded(t *testing.T) {
 	o := testOptions(vfs.NewMem())
 	o.Workers, o.MemoryBytes = 1, 1<<20
@@ -439,8 +441,8 @@ func TestUnreadChangesAreBounded(t *testing.T) {
 	checkArena(t, w)
 }
 
-// Who looks at many at once sees whole entries alone, each by its index: not changes that nobody has put together with
-// what the store has.
+// Resident gives only whole entries, each with its index in the list, and no deltas that nobody has folded into what
+// the store has.
 func TestResidentAreWholeEntries(t *testing.T) {
 	o := testOptions(vfs.NewMem())
 	o.MemoryBytes = 4000

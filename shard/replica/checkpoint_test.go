@@ -14,8 +14,8 @@ import (
 	"millrace/wal/memlog"
 )
 
-// A checkpoint that begins when all up to a position is applied comes to that position, although the worker has got more
-// to do meanwhile and the position is no record's.
+// A checkpoint that begins when everything up to a position is applied reaches that position, although the worker has
+// got more to do meanwhile and the position is not that of a record.
 func TestCheckpointReachesWhatIsApplied(t *testing.T) {
 	o := Options{
 		EngineOptions: testOptions(vfs.NewMem()), Count: identity.Partitions, Secret: [32]byte{1}, MayMake: true,
@@ -52,7 +52,7 @@ func TestCheckpointReachesWhatIsApplied(t *testing.T) {
 	require.Equal(t, end, applied)
 }
 
-// nobody is a Carrier to nobody.
+// nobody is a Carrier that carries to nobody.
 type nobody struct{}
 
 func (nobody) GroupOf(uint8) int       { return 0 }

@@ -10,8 +10,8 @@ import (
 	"millrace/loadtest/testengine"
 )
 
-// Who waits for records that come no more is told when the engine closes, also when Close waits for him: a replica that
-// released a deferred record could wait for itself.
+// A goroutine that waits for records which will not come is told when the engine closes, even when Close waits for that
+// goroutine. Otherwise a replica that released a deferred record could wait for itself.
 func TestCloseWakesWhoWaits(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	err := make(chan error, 1)

@@ -7,7 +7,7 @@ import (
 	"millrace/shard/replica"
 )
 
-// coordinator is the real one, as the tests of the package below it know it.
+// coordinator is the real coordinator, in the form in which tests of the package below it know it.
 type coordinator struct{ *shard.Coordinator }
 
 func init() {

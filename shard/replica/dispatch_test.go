@@ -11,8 +11,8 @@ import (
 	"millrace/shard/op"
 )
 
-// TestSmallRecordsAreAppliedAtOnce: what is little the log's goroutine applies itself, but it waits for no worker that
-// is held up: records of others go on.
+// TestSmallRecordsAreAppliedAtOnce: the log's goroutine applies small records itself. It doesn't wait for a worker that
+// is held up, so records for other workers go on.
 func TestSmallRecordsAreAppliedAtOnce(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	before := appliedAtOnce.Get()

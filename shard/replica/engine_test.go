@@ -15,7 +15,7 @@ import (
 	"millrace/wal"
 )
 
-// Engine is a replica that is alone, with all partitions, and the coordinator above it, which tests drive it by.
+// Engine is a replica that is alone and has all partitions, and the coordinator above it, by which tests drive it.
 type Engine struct {
 	*Replica
 	Coordinator
@@ -33,7 +33,7 @@ type Coordinator interface {
 // OpenAlone opens an engine that is alone.
 var OpenAlone func(o EngineOptions) (Coordinator, error)
 
-// Close closes both.
+// Close closes both replica and coordinator.
 func (e *Engine) Close() error { return e.Coordinator.Close() }
 
 func openEngine(o EngineOptions) (*Engine, error) {

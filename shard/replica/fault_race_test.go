@@ -18,8 +18,8 @@ import (
 )
 
 // Many clients write the same users under all identifiers, in random requests, with checkpoints and reads in between
-// and too little memory for all of them: at the end every user shows exactly what was acknowledged, and so after a
-// restart.
+// and too little memory for all of them. At the end every user shows exactly what was acknowledged, and shows the same
+// after a restart.
 func TestFaultManyClientsOneSetOfUsers(t *testing.T) {
 	seed := testseed.Of(t)
 	const clients, users = 16, 40
@@ -122,7 +122,7 @@ func TestFaultManyClientsOneSetOfUsers(t *testing.T) {
 	check()
 }
 
-// State of many times the memory: counters are right, and memory stays near its budget.
+// With a state many times the memory budget, counters are right and memory stays near the budget.
 func TestFaultMemoryBudget(t *testing.T) {
 	testsize.SkipSerial(t)
 	seed := testseed.Of(t)

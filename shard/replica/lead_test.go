@@ -12,7 +12,8 @@ import (
 	"millrace/shard/effect"
 )
 
-// What is applied after leadership has ended may have effects that nobody counts, so it does not count as done.
+// Records that are applied after leadership has ended may have effects that nobody counts, so they do not count as
+// done.
 func TestAppliedAfterTheEnd(t *testing.T) { synctest.Test(t, testAppliedAfterTheEnd) }
 
 func testAppliedAfterTheEnd(t *testing.T) {

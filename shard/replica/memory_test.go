@@ -21,7 +21,7 @@ func TestMemoryThatCannotBeAddressedIsRefused(t *testing.T) {
 	openTest(t, o)
 }
 
-// Profiles of which each takes many blocks one after the other: what is in memory stays within the budget.
+// When profiles grow, each takes many blocks one after the other. Memory stays within the budget.
 func TestMemoryBoundsGrowingProfiles(t *testing.T) {
 	testsize.SkipSerial(t)
 	const users, perRequest, memory = 6000, 200, 8 << 20

@@ -9,7 +9,7 @@ import (
 	"millrace/shard/effect"
 )
 
-// TestMessageQueue: messages are carried in their order, some at a time, while others come.
+// TestMessageQueue: messages are carried in their order, some at a time, while more come.
 func TestMessageQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q messageQueue
@@ -39,8 +39,8 @@ func TestMessageQueue(t *testing.T) {
 	})
 }
 
-// TestClosedQueueIsLeft: run ends, whether the queue is closed before it waits, while it does, or while it carries. Were
-// it to wait for ever, the bubble would say so.
+// TestClosedQueueIsLeft: run ends, whether the queue is closed before run waits, while it waits, or while it carries.
+// If run waited for ever, the synctest bubble would report it.
 func TestClosedQueueIsLeft(t *testing.T) {
 	for _, carries := range []bool{false, true} {
 		for range 500 {

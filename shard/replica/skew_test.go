@@ -14,9 +14,9 @@ import (
 	"millrace/shard/op"
 )
 
-// One user has nearly all events, and so many different ones that he alone takes more than the memory; thousands of
-// others, many times the memory, come by now and then; one identifier is deleted and made again all the time. Nobody's
-// events are lost or mixed up, across checkpoints and restarts, and the one who is always busy doesn't drive memory
+// One user has nearly all events, and so many different ones that this user alone takes more than the memory. Thousands
+// of others, who together take many times the memory, come by now and then. One identifier is deleted and made again
+// all the time. No events are lost or mixed up, across checkpoints and restarts, and the busy user doesn't drive memory
 // beyond its bound.
 func TestSkewedBeyondMemory(t *testing.T) {
 	testsize.SkipSerial(t)

@@ -12,7 +12,8 @@ import (
 	"millrace/shard/op"
 )
 
-// A sweep takes so many at a time, the oldest first, also when what was kept and swept meanwhile is being saved.
+// A sweep takes at most books.MaxSwept kept answers at a time, the oldest first, also when a checkpoint saves answers
+// and removals in between.
 func TestSweepIsBounded(t *testing.T) {
 	now := time.Now()
 	o := testOptions(vfs.NewMem())
