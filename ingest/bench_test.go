@@ -14,7 +14,7 @@ import (
 	"millrace/shard/op"
 )
 
-// bodies225 are n bodies of 225 objects as the load generator sends them.
+// bodies225 are n bodies of 225 objects, as the load generator sends them.
 func bodies225(t testing.TB, n int) (bodies [][]byte, ws *Workspace) {
 	g, err := body.New(body.Options{Seed: 1})
 	require.NoError(t, err)
@@ -58,8 +58,8 @@ func BenchmarkTrack225(b *testing.B) {
 	b.ReportMetric(float64(size)/float64(len(bodies)), "bytes/body")
 }
 
-// Bodies as structs with all the fields that the load generator sends, for decoders of any JSON. Custom attributes have
-// no fields: the decoder has to keep them somewhere, so an attributes object is a map.
+// These are bodies as structs with all the fields that the load generator sends, for general JSON decoders. Custom
+// attributes have no fields, but the decoder has to keep them somewhere, so an attributes object is a map.
 type (
 	plainBody struct {
 		Attributes []map[string]any `json:"attributes"`

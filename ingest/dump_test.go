@@ -9,7 +9,7 @@ import (
 	"millrace/shard/op"
 )
 
-// dump writes a record's ops as text, a line each, with names in the place of indices.
+// dump writes a record's ops as text, one a line, with names in place of indices.
 func dump(rec op.Record) (lines []string) {
 	for rest := rec.Ops; len(rest) > 0; {
 		var o op.Op

@@ -11,7 +11,7 @@ import (
 	"millrace/shard/op"
 )
 
-// faultsOf are the faults of a body; each is held against the answer, and its object against the body.
+// faultsOf are the faults of a body. Each fault is compared with the answer, and its object with the body.
 func faultsOf(t *testing.T, ws *Workspace, body string) (faults []Fault) {
 	t.Helper()
 	var b op.Builder
@@ -68,7 +68,7 @@ func TestFaults(t *testing.T) {
 	f(`{"events":[{"external_id":"a","name":"e",`+at+`,"properties":{"$x":1,"":2}},{"external_id":"a",`+at+`},{"external_id":"a","name":"e","time":"no"}]}`,
 		"property-name-dollar", "required", "not-valid")
 	f(`{"attributes":[{"external_id":"a","phone":"1","email_subscribe":"maybe"},{"external_id":"dummy","gender":"X"},{"external_id":"b","gender":"X"}]}`, "email-subscribe", "blocked-user", "not-valid")
-	// Arrays out of order: ops wait, and with them the objects that the router refuses.
+	// The arrays are out of order, so ops wait, and with them the objects that the router refuses.
 	f(` { "purchases" : [ {"external_id":"dummy","product_id":"p","currency":"EUR","price":1,`+at+`} ], "events":[{"external_id":"dummy","name":"e",`+at+`}, {"external_id":"dummy","name":"e",`+at+`}],
 		"attributes":[{"external_id":"dummy"},{"external_id":"fine"}]}`, "blocked-user", "blocked-user", "blocked-user", "blocked-user")
 	f(`{}`, "no-objects")
@@ -80,7 +80,7 @@ func TestFaults(t *testing.T) {
 	f(`{"attributes":[`+strings.Repeat(`{"external_id":"a"},`, 20)+`{"external_id":"a"}]}`, "too-many-objects")
 }
 
-// Every reason has a name of its own.
+// Every reason has a rule with a name of its own.
 func TestRules(t *testing.T) {
 	require.Len(t, ruleNames, len(reasonTexts))
 	rules := Rules()

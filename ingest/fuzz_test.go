@@ -19,8 +19,8 @@ import (
 	"millrace/shard/op"
 )
 
-// agree checks that Track and the judge are of one mind about a body, with a decoder that knows names from before and
-// with one that never learns any.
+// agree checks that Track, with each of the decoders, and the judge agree about a body. Tests give it a decoder that
+// has learned names before, and one that never learns any.
 func agree(t *testing.T, body string, decoders ...*Decoder) {
 	t.Helper()
 	ws := testWorkspace()
@@ -80,7 +80,7 @@ func FuzzTrack(f *testing.F) {
 	})
 }
 
-// Bytes of good bodies are changed at random.
+// Track and the judge agree about good bodies in which bytes were changed at random.
 func TestMutations(t *testing.T) {
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 1))
@@ -110,7 +110,7 @@ func TestMutations(t *testing.T) {
 	}
 }
 
-// Objects are put together at random from names and values that mean something.
+// Track and the judge agree about objects that are put together at random from names and values that mean something.
 func TestRandomObjects(t *testing.T) {
 	seed := testseed.Of(t)
 	g := objectMaker{rand.New(rand.NewPCG(seed, 2))}
@@ -278,7 +278,7 @@ func (g objectMaker) value(level int) string {
 	}
 }
 
-// A request in the steady state allocates nothing, whatever identifiers and texts it has, and whether or not objects
+// In the steady state a request allocates nothing, whatever identifiers and texts it has, and whether or not objects
 // are refused.
 func TestAllocations(t *testing.T) {
 	for _, o := range []body.Options{{Seed: 1}, {Seed: 2, EmailShare: 0.2, AliasShare: 0.2, UnicodeShare: 0.3, EscapeShare: 0.3, ErrorShare: 0.1}} {
@@ -309,7 +309,7 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// What the load generator takes for good and for bad is so, object by object.
+// Each object that the load generator takes for good is accepted, and each that it takes for bad is refused.
 func TestGenerator(t *testing.T) {
 	seed := testseed.Of(t)
 	g, err := body.New(body.Options{Seed: seed, EmailShare: 0.1, AliasShare: 0.1, UnicodeShare: 0.2, EscapeShare: 0.2, ErrorShare: 0.2})
@@ -353,7 +353,7 @@ func TestLogBytes(t *testing.T) {
 	require.Less(t, float64(logged)/float64(sent), 0.70)
 }
 
-// More names than the decoder keeps, and what remains of it afterwards.
+// A request may have more names than the decoder keeps. What the decoder keeps afterwards is bounded.
 func TestHostileNames(t *testing.T) {
 	d := testDecoder()
 	const good = `{"attributes":[{"external_id":"u","a":1,"b":2}],"events":[` + goodEvent + `]}`
@@ -371,7 +371,7 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// Names of events that share their first eight bytes, and names that differ by a zero byte at the end.
+// Event names that share their first eight bytes, or that differ only by a zero byte at the end, are told apart.
 func TestAlikeNames(t *testing.T) {
 	ws := testWorkspace()
 	ws.MaxEvents = -1
@@ -401,15 +401,16 @@ func TestAlikeNames(t *testing.T) {
 	}
 }
 
-// Names with the same hash, in one place and in two: the hash is not seeded, so anybody can make some.
+// Names with the same hash, in one place and in two, are told apart. The hash is not seeded, so anybody can make such
+// names.
 func TestCollidingNames(t *testing.T) {
 	halves := func(name string) (first, second uint64) {
 		return binary.LittleEndian.Uint64([]byte(name)), binary.LittleEndian.Uint64(append([]byte(name[8:]), make([]byte, 8)...))
 	}
 	const name = "fifteen letters"
 	first, second := halves(name)
-	// twin is a name of the same hash in another place or the same: the second half makes up for the difference that
-	// the first made.
+	// twin is a name with the same hash, in the same place or another one. The second half of the name makes up for the
+	// difference that the first half makes.
 	inverse := uint64(1) // of hashSecond
 	for range 6 {
 		inverse *= 2 - hashSecond*inverse
@@ -458,8 +459,8 @@ func TestCollidingNames(t *testing.T) {
 	}
 }
 
-// Recorded requests of real clients, with the statuses that the real service gave. A mock that answered 201 to whatever
-// came has nothing to say.
+// Recorded requests of real clients get the statuses that the real service gave. A recording of a mock that answered
+// 201 to everything proves nothing.
 func TestCorpus(t *testing.T) {
 	dir := os.Getenv("MILLRACE_CORPUS")
 	if dir == "" {

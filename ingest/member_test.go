@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// usualBodies have objects of which the first teaches the decoder names, and the others have these names with values that
-// are as usual, or nearly.
+// usualBodies have objects of which the first teaches the decoder names. The others have these names with values that
+// are as usual, or nearly so.
 func usualBodies() (bodies []string) {
 	texts := []string{`"x"`, `""`, `"2026-11-21T04:23:01.123Z"`, `"2026-11-21"`, `"1 and more"`, `"abc defghijklmnopqrstuvw"`, `"Sat 11 21 04:23:01.Z 2026"`,
 		`"é"`, `"a\"b"`, `"` + strings.Repeat("x", maxNear) + `"`, `"` + strings.Repeat("x", maxNear+1) + `"`, `"` + strings.Repeat("x", 256) + `"`,
@@ -40,7 +40,7 @@ func usualBodies() (bodies []string) {
 	return bodies
 }
 
-// What nearly all members are has a way of its own: it agrees with the others.
+// Members of the usual kinds are decoded in a way of their own. The result agrees with that of the general way.
 func TestUsualMembers(t *testing.T) {
 	learned, never := testDecoder(), unlearned()
 	for _, b := range usualBodies() {
@@ -48,7 +48,7 @@ func TestUsualMembers(t *testing.T) {
 	}
 }
 
-// Names with long codes are written like others, and no more than MaxProperties are.
+// Names with long codes are written like others, and at most MaxProperties of them are written.
 func TestManyUsualMembers(t *testing.T) {
 	for _, value := range []string{`7`, `"x"`, `true`} {
 		var w strings.Builder
@@ -72,7 +72,7 @@ func TestManyUsualMembers(t *testing.T) {
 	}
 }
 
-// The words of a long name are those of many: they are never taken for all of it.
+// Many long names have the same words, so the words of a long name are never taken for the whole name.
 func TestWordsOfLongNames(t *testing.T) {
 	d := testDecoder()
 	for size := range maxNameSize {

@@ -10,7 +10,7 @@ import (
 	"millrace/shard/op"
 )
 
-// The judge's rules for attributes objects.
+// This file has the judge's rules for attributes objects.
 
 func (j *judge) attributes(v value, id op.IDKind) (body string, contact bool) {
 	var w strings.Builder
@@ -154,7 +154,7 @@ func (j *judge) attributes(v value, id op.IDKind) (body string, contact bool) {
 		}
 		put(dumpString(text))
 	}
-	// The phone is judged last, when it is known that it is an attribute.
+	// The phone is judged last, once it is known to be an attribute.
 	for k, note := range j.notes {
 		if note[0] == '+' {
 			j.notes = append(append(j.notes[:k:k], j.notes[k+1:]...), note[1:])
@@ -164,7 +164,7 @@ func (j *judge) attributes(v value, id op.IDKind) (body string, contact bool) {
 	return w.String() + email + phone, contact
 }
 
-// judgeGender has its own list: decisions.md D9.
+// judgeGender has a list of its own (decisions.md D9).
 func judgeGender(s string) (letter string, ok bool) {
 	letter, ok = map[string]string{"m": "M", "male": "M", "f": "F", "female": "F", "o": "O", "other": "O", "n": "N", "not applicable": "N", "p": "P",
 		"prefer not to say": "P"}[strings.NewReplacer("_", " ", "-", " ").Replace(lowerASCII(s))]
@@ -244,7 +244,7 @@ func (j *judge) groups(m member) string {
 	return "[" + strings.Join(list, ",") + "]"
 }
 
-// isReservedName says whether a name of an attributes object is no custom attribute.
+// isReservedName says whether a name in an attributes object is not that of a custom attribute.
 func isReservedName(name string) bool {
 	switch name {
 	case "_update_existing_only", "_merge_objects", "push_token_import", "email_subscription_info", "bio", "alias_name", "alias_label",
@@ -286,7 +286,7 @@ func (j *judge) custom(w *strings.Builder, m member) {
 	fmt.Fprintf(w, " %s:%s", dumpString("~"+string(name)), text)
 }
 
-// nested is the value of an attribute that is an object or an array; ok is false when it is left out.
+// nested is the dump of an attribute that is an object or an array; ok is false when the attribute is left out.
 func (j *judge) nested(m member) (text string, ok bool) {
 	ok = true
 	isOperator := false
@@ -327,7 +327,8 @@ func (j *judge) tree(owner member, v value, inObject bool, ok *bool) string {
 			if x.kind != '[' {
 				text = j.tree(owner, x, inObject, ok)
 			}
-			// The array itself is a set; of objects it is a list. (A $time is a time, no object.)
+			// The attribute's own array is a set of its values, but objects in it are kept as they are. (A $time is a
+			// time, not an object.)
 			if again := slices.Contains(list, text); again && !inObject && text[0] != '{' {
 				continue
 			}
@@ -350,7 +351,7 @@ func (j *judge) tree(owner member, v value, inObject bool, ok *bool) string {
 	return v.raw
 }
 
-// operator is the dump of an object whose only names are those of an operator.
+// operator is the dump of an object that has only the names of an operator.
 func (j *judge) operator(m member, ok *bool) (text string, is bool) {
 	only := func(names string) bool {
 		for _, x := range m.members {

@@ -14,10 +14,10 @@ import (
 	"millrace/shard/op"
 )
 
-// The judge: the same rules written a second time, slowly, over encoding/json, for bodies of any kind. It gives the
-// answer and the text that dump makes of the ops.
+// The judge is the same rules written a second time, slow and over encoding/json, for bodies of any kind. It gives the
+// answer, and the text that dump makes of the ops.
 
-// value is a JSON value with its place. Its grammar has been checked before.
+// value is a JSON value and its place in the body. Its grammar has been checked before.
 type value struct {
 	kind    byte // one of { [ " 0 t f n
 	at, end int
@@ -36,7 +36,7 @@ type member struct {
 type parser struct {
 	body string
 	i    int
-	// What is unsafe, in the order in which it stands.
+	// What is unsafe, in the order of the body.
 	unsafe []finding
 }
 
@@ -87,7 +87,7 @@ func (p *parser) string() string {
 	return s
 }
 
-// value reads a value that stands in level containers.
+// value reads a value inside level containers.
 func (p *parser) value(level int) (v value) {
 	p.space()
 	v.at, v.kind = p.i, p.body[p.i]
@@ -155,7 +155,7 @@ type judge struct {
 	notes []string // entries of an object that is accepted all the same
 }
 
-// judgeBody is what Track should do; fatal: the status is 400 and nothing else is said.
+// judgeBody is what Track should do. fatal says that the status is 400 and that the answer says nothing else.
 func judgeBody(body string, ws *Workspace) (reply string, status int, lines []string, fatal bool) {
 	if !utf8.ValidString(body) || !json.Valid([]byte(body)) {
 		return "", 400, nil, true
@@ -437,7 +437,7 @@ func (j *judge) flag(m member) {
 	}
 }
 
-// number is the dump of a number; ok is false for one that no value can hold.
+// number is the dump of a number; ok is false for a number that no value can hold.
 func number(raw string) (s string, ok bool) {
 	if strings.Trim(raw, "-0123456789") == "" {
 		n, err := strconv.ParseInt(raw, 10, 64)
@@ -471,7 +471,7 @@ func (j *judge) numbers(v value, r rank, why reason, name string) {
 
 func runes(s string) int { return utf8.RuneCountInString(s) }
 
-// str judges a member that has to be a string of at most 255 characters.
+// str judges a member that must be a string of at most 255 characters.
 func (j *judge) str(m member, integerToo bool) {
 	switch {
 	case m.kind == '"':
@@ -485,7 +485,7 @@ func (j *judge) str(m member, integerToo bool) {
 	}
 }
 
-// required is a member that must be there; a name must not be empty either.
+// required is a member that must be there; a name must also not be empty.
 func (j *judge) required(v value, name string) *value {
 	m := v.member(name)
 	isName := name == "name" || name == "product_id"

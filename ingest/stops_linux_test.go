@@ -11,7 +11,7 @@ import (
 	"millrace/shard/op"
 )
 
-// fenced returns a page that may be read only, with pages before and behind it that may not.
+// fenced returns a page that is read-only, with pages before and behind it that may not be accessed.
 func fenced(t *testing.T, content []byte) []byte {
 	page := os.Getpagesize()
 	all, err := syscall.Mmap(-1, 0, 3*page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
@@ -24,7 +24,7 @@ func fenced(t *testing.T, content []byte) []byte {
 	return all[page : 2*page]
 }
 
-// Nothing before or behind a body is touched, and nothing in it is written: a load too far would end the test here.
+// Nothing before or behind a body is touched, and nothing in it is written. A load beyond it would crash this test.
 func TestNothingOutsideOfTheBodyIsRead(t *testing.T) {
 	d, ws := testDecoder(), testWorkspace()
 	const tail = `","name":"Caf\u00e9","time":"2026-11-21T04:23:01.123Z","properties":{"a":1.5,"b":"é"}}]}`

@@ -2,7 +2,7 @@
 
 package ingest
 
-// waysToMark are all that there are on this machine.
+// waysToMark are all ways to mark stops on this machine.
 func waysToMark() map[string]func(dst, src, stops *byte, blocks int) {
 	return map[string]func(dst, src, stops *byte, blocks int){"by word": markStopsByWord}
 }

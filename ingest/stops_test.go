@@ -13,7 +13,7 @@ import (
 
 func isStop(c byte) bool { return c < ' ' || c >= 0x80 || c == '"' || c == '\\' }
 
-// All ways to mark stops agree on every byte in every place, and write nothing but what they should.
+// All ways to mark stops agree on every byte in every place and write only what they should.
 func TestMarkStops(t *testing.T) {
 	r := rand.New(rand.NewPCG(testseed.Of(t), 1))
 	const maxBlocks, fence = 5, 64
@@ -42,7 +42,7 @@ func TestMarkStops(t *testing.T) {
 	}
 }
 
-// Wherever a string begins its end is found, near or far, also in what a shorter body left of a longer one.
+// Wherever a string begins, its end is found, near or far, also when a longer body was in the buffer before.
 func TestStopAt(t *testing.T) {
 	r := rand.New(rand.NewPCG(testseed.Of(t), 1))
 	d := testDecoder()
@@ -67,7 +67,7 @@ func TestStopAt(t *testing.T) {
 	}
 }
 
-// Short bodies, whose end is within the first block or at the edge of one, are read alike.
+// Bodies of every size are read alike, also short ones that end within the first block or at the edge of a block.
 func TestBodiesOfEverySize(t *testing.T) {
 	d := testDecoder()
 	for n := range 300 {
@@ -78,7 +78,7 @@ func TestBodiesOfEverySize(t *testing.T) {
 	}
 }
 
-// A node is read as a whole, and most of a request's time goes into reading nodes.
+// A node fills one cache line, since it is read as a whole and most of a request's time goes into reading nodes.
 func TestNodesFillCacheLines(t *testing.T) {
 	require.EqualValues(t, 64, unsafe.Sizeof(nameNode{}))
 	require.Zero(t, unsafe.Offsetof(Decoder{}.names))

@@ -74,7 +74,7 @@ var testPhones = field.NewPhones(0)
 
 func testDecoder() *Decoder { return NewDecoder(Options{Phones: testPhones}) }
 
-// ops checks what a good request's objects become.
+// ops checks the ops that a good request's objects become.
 func ops(t *testing.T, body string, want ...string) {
 	t.Helper()
 	reply, status, rec := track(t, testDecoder(), testWorkspace(), body)
@@ -84,7 +84,8 @@ func ops(t *testing.T, body string, want ...string) {
 	require.Equal(t, want, dump(rec))
 }
 
-// attrs is ops for the members of one attributes object beside external_id u; event and purchase have theirs.
+// attrs is ops for one attributes object that has external_id u and these members; event and purchase do the same for
+// theirs.
 func attrs(t *testing.T, members, want string) {
 	t.Helper()
 	if want != "" {
@@ -109,7 +110,7 @@ func refused(t *testing.T, array, object, text string) {
 	require.Empty(t, dump(rec))
 }
 
-// partly checks an object that is accepted without a part of it.
+// partly checks an object of which a part is left out.
 func partly(t *testing.T, members, want, text string) {
 	t.Helper()
 	reply, status, rec := track(t, testDecoder(), testWorkspace(), `{"attributes":[{"external_id":"u",`+members+`}]}`)
@@ -118,7 +119,7 @@ func partly(t *testing.T, members, want, text string) {
 	require.Equal(t, []string{`attributes external_id="u"` + want}, dump(rec))
 }
 
-// An answer doesn't grow with all that a body may leave out.
+// An answer doesn't grow with everything that may be left out of a body.
 func TestWarningsAreBounded(t *testing.T) {
 	var members strings.Builder
 	for i := range maxWarnings + 100 {
@@ -131,7 +132,7 @@ func TestWarningsAreBounded(t *testing.T) {
 	require.Contains(t, reply, `,{"type":"more is left out from here on","input_array":"attributes","index":0}]}`)
 	require.Equal(t, []string{`attributes external_id="u" "~b":1`, `attributes external_id="v"`}, dump(rec))
 
-	// All that is left out is told of when it is no more than that.
+	// When no more than that is left out, everything that is left out is reported.
 	all := members.String()
 	all = all[:strings.Index(all, fmt.Sprintf(`,"a%d":`, maxWarnings))]
 	reply, _, _ = track(t, testDecoder(), testWorkspace(), `{"attributes":[{"external_id":"u"`+all+`}]}`)
@@ -225,7 +226,7 @@ func TestIdentifiers(t *testing.T) {
 	}
 }
 
-// countingRouter gives references, as many as there are.
+// countingRouter gives most references and then no more.
 type countingRouter struct {
 	fakeRouter
 	asked []string
@@ -265,7 +266,7 @@ func TestOperatorsHaveReferences(t *testing.T) {
 	f(`"a":1`, 9, nil, ` "~a":1`)
 }
 
-// What texts call a svc_id is a setting of the workspace.
+// A setting of the workspace says what texts call a svc_id.
 func TestTextsSayBrazeID(t *testing.T) {
 	ws := testWorkspace()
 	ws.Braze = true
@@ -409,7 +410,7 @@ func TestCustomAttributes(t *testing.T) {
 	attrs(t, `"o":{"$add":[{"a":1},{"t":{"$time":"2026-11-21"}}]}`, `"~o":edit(0 [{"a":1},{"t":t1795219200000}];)`)
 	attrs(t, `"o":{"$add":[{"a":1}],"$update":[{"$identifier_key":"a","$identifier_value":1,"$new_object":{"b":2}}],"$remove":[{"$identifier_key":"a","$identifier_value":"x"},{"$identifier_value":true,"$identifier_key":"c"}]}`,
 		`"~o":edit(2 "a" "x";2 "c" true;1 "a" 1 {"b":2};0 [{"a":1}];)`)
-	// A member that may not be there: the attribute is left out.
+	// An attribute with a member that is not allowed is left out.
 	for _, o := range []string{`{"a b":1}`, `{"a.b":1}`, `{"":1}`, `{"$x":1}`, `{"a":{"$y":1}}`, `{"s":"` + strings.Repeat("x", 256) + `"}`, `{"t":{"$time":"bad"}}`, `{"t":{"$time":"3001-01-01"}}`,
 		`{"t":{"$time":"2026-11-21","x":1}}`, `{"$add":[1]}`, `{"$add":{}}`, `{"$add":[],"x":1}`, `{"$remove":[{"$identifier_key":"a"}]}`, `[{"$x":1}]`,
 		`{"$remove":[{"$identifier_key":"a","$identifier_value":[]}]}`, `{"$update":[{"$identifier_key":"a","$identifier_value":1,"$new_object":1}]}`,
@@ -439,8 +440,8 @@ func TestCustomAttributes(t *testing.T) {
 	no(`"b":1e400,"a":"`+long+`x"`, "'b' has an integer outside the signed 64-bit range or a number that is no finite double")
 }
 
-// An array that is set is a set of its values; of the same ones the first counts. What is only alike stays, and so do
-// objects.
+// An array that is set is a set of its values; of equal values the first counts. Values that are only similar stay, and
+// so do objects.
 func TestArraysAreSets(t *testing.T) {
 	attrs(t, `"a":["a","a","b"]`, `"~a":["a","b"]`)
 	attrs(t, `"a":["hotdog","hotdog","hotdog","pizza"],"b":["hotdog"]`, `"~a":["hotdog","pizza"] "~b":["hotdog"]`)
@@ -657,7 +658,7 @@ func TestLimits(t *testing.T) {
 	require.Equal(t, 400, status)
 	require.Contains(t, reply, "together must hold at most 50 objects")
 
-	// 50 KB of properties with an array or an object in them.
+	// Properties with an array or an object in them may have 50 KB.
 	properties := func(size int, first string) string {
 		p := `{` + first
 		for i := 0; size-len(p) > 240; i++ {
@@ -676,7 +677,7 @@ func TestLimits(t *testing.T) {
 	_, status, _ = track(t, testDecoder(), testWorkspace(), `{"events":[`+object(properties(60000, `"a":1`))+`]}`)
 	require.Equal(t, 201, status)
 
-	// 256 properties are kept; the others are judged all the same.
+	// 256 properties are kept. The others are judged all the same.
 	var some, want []string
 	for i := range 300 {
 		some = append(some, fmt.Sprintf(`"p%d":%d`, i, i))
@@ -687,7 +688,7 @@ func TestLimits(t *testing.T) {
 	event(t, `"properties":{`+strings.Join(some, ",")+`}`, strings.Join(want, " "))
 	refused(t, "events", object(`{`+strings.Join(some, ",")+`,"x":null}`), "property 'x' must not be null")
 
-	// 100 KB of a nested attribute; a longer one is left out.
+	// A nested attribute may have 100 KB. A longer one is left out.
 	nested := func(size int) string {
 		o := `{"a":[` + strings.Repeat("1,", 50000)
 		return o + strings.Repeat("1", 18) + strings.Repeat(" ", size-len(o)-20) + "]}"
@@ -748,7 +749,7 @@ func TestWhiteSpace(t *testing.T) {
 	}
 }
 
-// A name that is written with escapes is not found again in the text that it stands for.
+// A name that was written with escapes is not recognised later in the text that it stands for.
 func TestEscapedNames(t *testing.T) {
 	d := testDecoder()
 	for range 2 {
@@ -793,8 +794,8 @@ func TestApps(t *testing.T) {
 	}
 }
 
-// A name that is a reserved one but for blanks around it is no custom attribute: stored, it would look like the
-// reserved one, and sent again as an export shows it, it would be that.
+// A name that is a reserved one with blanks around it is refused as a custom attribute. Stored, it would look like the
+// reserved one, and sent again as an export shows it, it would be the reserved one.
 func TestReservedNamesWithBlanks(t *testing.T) {
 	d, ws := testDecoder(), testWorkspace()
 	for sent, name := range map[string]string{" email": " email", "email ": "email ", "\\u0020external_id": " external_id", "email_subscribe\\n": "email_subscribe\\u000a",
@@ -812,6 +813,6 @@ func TestReservedNamesWithBlanks(t *testing.T) {
 		}
 	}
 	attrs(t, `" Email":1," emails ":2," a":3,"b c ":4`, `"~Email":1 "~emails":2 "~a":3 "~b c":4`)
-	// Elsewhere no name loses its blanks.
+	// Names elsewhere keep their blanks.
 	event(t, `" name":"f","properties":{" time":1,"event_name ":2}`, `" time":1 "event_name ":2`)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkAppend measures committers that wait for each of their records, as requests do: on a real disk, with its
+// BenchmarkAppend measures committers that wait for each of their records, as requests do, on a real disk with its
 // fsync.
 func BenchmarkAppend(b *testing.B) {
 	for _, size := range []int{120, 27_000} {

@@ -19,9 +19,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// F2: power is lost under 8 writers, with anything between none and all of what was not synced on disk. Every
-// acknowledged record must be there, in order and unchanged; and again after a second loss, shortly after the first
-// recovery.
+// F2: power is lost under 8 writers, and anything between none and all of what was not synced is on disk. Every
+// acknowledged record must be there, in order and unchanged, and must still be there after a second loss shortly after
+// the first recovery.
 func TestPowerLoss(t *testing.T) {
 	clones := testsize.Of(1000, 400, 80)
 	seed := testseed.Of(t)
@@ -71,7 +71,7 @@ func TestPowerLoss(t *testing.T) {
 	require.Greater(t, torn, clones/10, "the test no longer makes torn tails")
 }
 
-// write appends until stop, waiting for a part of its records, as clients do.
+// write appends until stop is closed and waits for some of its records, as clients do.
 func (h *harness) write(t *testing.T, id uint64, rng *rand.Rand, stop chan struct{}) {
 	for {
 		select {
@@ -98,8 +98,8 @@ func (h *harness) write(t *testing.T, id uint64, rng *rand.Rand, stop chan struc
 	}
 }
 
-// checkClone opens what a loss of power left, compares it with what h has acknowledged by then, appends, loses power
-// again, and repeats.
+// checkClone opens what a loss of power has left, compares it with what h has acknowledged by then, appends, loses
+// power again, and repeats.
 func (h *harness) checkClone(fs *vfs.MemFS, acked uint64, rng *rand.Rand) error {
 	known := func(position uint64) (uint64, bool) {
 		h.mu.Lock()
@@ -150,13 +150,13 @@ func (h *harness) checkClone(fs *vfs.MemFS, acked uint64, rng *rand.Rand) error 
 	return nil
 }
 
-// killedFS lets a second process in, as after a kill: locks don't hold.
+// killedFS lets a second process in, as after a kill, since its locks don't hold.
 type killedFS struct{ vfs.FS }
 
 func (killedFS) Lock(string) (io.Closer, error) { return io.NopCloser(nil), nil }
 
 // A kill leaves records in the page cache that were never synced. The next process takes them for part of the log, so
-// it must sync them before it acknowledges others behind them: a loss of power would tear a hole.
+// it must sync them before it acknowledges others behind them. Otherwise a loss of power would tear a hole.
 func TestKillThenPowerLoss(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	gate := make(chan struct{})
@@ -195,7 +195,7 @@ func TestKillThenPowerLoss(t *testing.T) {
 	_ = h.Close()
 }
 
-// Trim and Close tell the high-water mark, and sync it, whatever HighWaterInterval says.
+// Trim and Close write the high-water mark and sync it, whatever HighWaterInterval says.
 func TestHighWaterMarkIsSynced(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	change := func(o *Options) { o.HighWaterInterval = time.Hour }

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// image is the files of a log directory, to be damaged and opened.
+// image is the files of a log directory, which tests damage and open.
 type image map[string][]byte
 
 func takeImage(t testing.TB, fs *vfs.MemFS) image {
@@ -62,7 +62,7 @@ func (m image) flip(name string, at int, mask byte) image {
 	return m.with(name, b)
 }
 
-// open opens an image and reads it all back.
+// open opens an image and reads all of it back.
 func (m image) open() (ids map[uint64]uint64, err error) {
 	fs := vfs.NewMem()
 	if err := fs.MkdirAll(testDir, 0o755); err != nil {
@@ -91,8 +91,8 @@ func (m image) open() (ids map[uint64]uint64, err error) {
 
 func refused(err error) bool { return errors.Is(err, ErrCorrupt) || errors.Is(err, ErrMissing) }
 
-// damageLog makes a log of two segments, the last recycled: what it held before lies behind its end. Small and large
-// records.
+// damageLog makes a log of two segments, with small and large records. The last segment is recycled, so its former
+// content lies behind its end.
 func damageLog(t testing.TB) (fs *vfs.MemFS, h *harness) {
 	fs = vfs.NewMem()
 	h = mustOpen(t, fs, func(o *Options) { o.SegmentBytes = 32 << 10 })
@@ -115,7 +115,8 @@ func damageLog(t testing.TB) (fs *vfs.MemFS, h *harness) {
 
 const damageRecords = 69
 
-// F4 after a clean close: wherever a byte is damaged, all records are there or the log is refused. Never fewer.
+// F4 after a clean close: wherever a byte is damaged, either all records are there or the log is refused. There are
+// never fewer records.
 func TestFlipAfterClose(t *testing.T) {
 	testsize.SkipSerial(t)
 	fs, h := damageLog(t)
@@ -127,7 +128,8 @@ func TestFlipAfterClose(t *testing.T) {
 	sweep(t, h, m, want, testsize.Of(1, 3, 3))
 }
 
-// F4 after a kill: the high-water mark is exact there too, though not synced, and the end is not marked.
+// F4 after a kill: the same holds. The high-water mark is exact there, too, though not synced, and the end is not
+// marked.
 func TestFlipAfterKill(t *testing.T) {
 	testsize.SkipSerial(t)
 	fs, h := damageLog(t)
@@ -139,8 +141,8 @@ func TestFlipAfterKill(t *testing.T) {
 	require.NoError(t, h.Close())
 }
 
-// F4 after a loss of power: the high-water mark knows of nothing, but each record testifies for those that were durable
-// when it was written. So only the last group can be lost without a trace, and that takes damage and a loss of power
+// F4 after a loss of power: the high-water mark is old, but each record testifies for the records that were durable
+// when it was written. So only the last group can be lost without a trace, and only by damage and a loss of power
 // within HighWaterInterval.
 func TestFlipBehindHighWaterMark(t *testing.T) {
 	testsize.SkipSerial(t)
@@ -170,7 +172,7 @@ func TestFlipBehindHighWaterMark(t *testing.T) {
 	require.Less(t, silent, 10)
 }
 
-// oldHighWater is a high-water mark that was last written when acked was.
+// oldHighWater is a high-water mark that was last written when acked was acknowledged.
 func oldHighWater(h *harness, acked uint64) []byte {
 	state := highWaterState{acked: acked, segment: h.segments[0].num, first: h.segments[0].first, salt: h.salt}
 	b := durable.SlotsText(highWaterMagic, state.append(nil))
@@ -208,7 +210,8 @@ func sweep(t *testing.T, h *harness, m image, want map[uint64]uint64, every int)
 			liveEnd = int(h.liveEnd(t)) + chunkHeaderBytes
 		}
 		for at := 0; at < end; at++ {
-			// Elsewhere samples; everything in what ends the log, and in the high-water mark what is not padding.
+			// Every byte is damaged at the end of the log, and in the high-water mark outside of padding; elsewhere,
+			// samples.
 			if inMark := name == highWaterName; inMark && at%durable.SlotSpacing > 16+highWaterBytes+4 && at%997 != 0 ||
 				!inMark && at < liveEnd-2500 && rng.IntN(17) != 0 || !inMark && at > liveEnd && rng.IntN(31) != 0 {
 				continue
@@ -239,9 +242,9 @@ func sweep(t *testing.T, h *harness, m image, want map[uint64]uint64, every int)
 	require.Greater(t, refusals, harmless)
 }
 
-// F3 and F4: the last segment is cut off at every byte of its end. With the high-water mark of the moment, a cut into
-// the records is refused; with one that is behind, as after a loss of power, what is whole up to the cut is there, and
-// nothing else.
+// F3 and F4: the last segment is cut off at every byte of its end. With a current high-water mark, a cut into the
+// records is refused. With an old one, as after a loss of power, the records that are whole before the cut are there,
+// and nothing else.
 func TestTruncate(t *testing.T) {
 	testsize.SkipSerial(t)
 	fs, h := damageLog(t)
@@ -281,7 +284,7 @@ func TestTruncate(t *testing.T) {
 	}
 }
 
-// Whole files that are gone.
+// A log with a whole file gone, or empty, is refused.
 func TestMissingFiles(t *testing.T) {
 	fs := vfs.NewMem()
 	h := mustOpen(t, fs, nil)
@@ -312,7 +315,8 @@ func TestMissingFiles(t *testing.T) {
 	require.Empty(t, ids)
 }
 
-// A record that is wrong inside intact chunks was wrong before it was written: refused, not taken for a torn tail.
+// A record that is wrong inside intact chunks was wrong before it was written. It is refused, and not taken for a torn
+// tail.
 func TestRecordChecksum(t *testing.T) {
 	r := newRecord(5, 100)
 	sealPayload(r.Data)

@@ -49,8 +49,8 @@ func (f syncHookFile) Sync() error { f.before(); return f.File.Sync() }
 
 func (f syncHookFile) SyncData() error { f.before(); return f.File.SyncData() }
 
-// F6: whatever write or sync fails, nothing that was not durable is acknowledged, the failure is told once, and the log
-// stays shut. What was acknowledged is there afterwards, on a disk that works again, even after a loss of power.
+// F6: whatever write or sync fails, nothing that was not durable is acknowledged, the failure is reported once, and the
+// log stays shut. What was acknowledged is there afterwards, on a disk that works again, even after a loss of power.
 func TestEveryWriteFails(t *testing.T) {
 	run := func(fail int64) (writes int64, err error) {
 		fs := vfs.NewCrashableMem()
@@ -157,7 +157,8 @@ func TestEveryWriteFails(t *testing.T) {
 	}
 }
 
-// F7: below the floor records are refused at once; when space is back, they are taken again without a restart.
+// F7: when free space is below the floor, records are refused at once. When space is back, records are taken again
+// without a restart.
 func TestDiskFull(t *testing.T) {
 	fs := vfs.NewMem()
 	usage := func(available, total uint64) {
@@ -195,8 +196,8 @@ func TestDiskFull(t *testing.T) {
 	require.NoError(t, h.Close())
 }
 
-// F8, F9: a disk that hangs. What waits is bounded by records and by bytes, more is refused at once, the stall shows,
-// and when the disk is back everything taken is acknowledged.
+// F8, F9: the disk hangs. The records that wait are bounded in number and in bytes, more are refused at once, and the
+// stall shows. When the disk is back, everything taken is acknowledged.
 func TestStalledDisk(t *testing.T) {
 	for name, c := range map[string]struct{ records, bytes, size, want int }{
 		"records": {20, 64 << 20, 100, 20},
@@ -235,8 +236,8 @@ func TestStalledDisk(t *testing.T) {
 	}
 }
 
-// A record that its owner waits for is made durable by whoever appends it when the committer has nothing to do, else by
-// the committer; what comes meanwhile, and Close, are the committer's.
+// When the committer has nothing to do, a record for which its owner waits is made durable by the goroutine that
+// appends it, and otherwise by the committer. Records that come meanwhile, and Close, are left to the committer.
 func TestWaitingRecords(t *testing.T) {
 	var gate sync.RWMutex
 	fs := syncFS{vfs.NewMem(), func() { gate.RLock(); gate.RUnlock() }} //nolint:staticcheck // a gate
@@ -296,7 +297,7 @@ func TestWaitingRecords(t *testing.T) {
 	require.NoError(t, h.bad)
 }
 
-// F22: Close drains: what was taken is acknowledged and there.
+// F22: Close drains the log. What was taken is acknowledged and there.
 func TestCloseDrains(t *testing.T) {
 	fs := vfs.NewMem()
 	h := mustOpen(t, syncFS{fs, func() { time.Sleep(time.Millisecond) }}, nil)
@@ -328,7 +329,7 @@ func TestCloseDrains(t *testing.T) {
 	require.NoError(t, h.Close())
 }
 
-// A file system that allocates nothing ahead of a write, or has no room for as much, still takes the log.
+// A file system that allocates nothing ahead of a write, or has no room for that much, still takes the log.
 func TestPreallocationFails(t *testing.T) {
 	var failed atomic.Int64
 	fs := vfs.NewCrashableMem()
@@ -372,8 +373,8 @@ func (f *allocFile) Preallocate(offset, length int64) error {
 	return f.File.Preallocate(offset, length)
 }
 
-// A segment that is full has nothing allocated behind its end: the last group passes SegmentBytes, and that is no
-// reason to allocate more ahead.
+// A full segment has nothing allocated behind its end. Its last group goes beyond SegmentBytes, which is no reason to
+// allocate more ahead.
 func TestPreallocationEnds(t *testing.T) {
 	const size = 100 << 10
 	fs := &allocFS{FS: vfs.NewMem(), ends: map[string]int64{}}

@@ -11,8 +11,9 @@ import (
 	"millrace/wal/durable"
 )
 
-// forgedChunk is a chunk of a segment, checksum included, with a record that says that millions before it were durable.
-// It is what a client could send in a JSON string: no byte is above 0x7f. It is what it can be without the log's salt.
+// forgedChunk is a chunk of a segment, checksum included, with a record that says that millions of records before it
+// were durable. A client could send it in a JSON string, since no byte is above 0x7f. It is as good as a forgery can be
+// without the log's salt.
 func forgedChunk(num uint32) []byte {
 	head := make([]byte, HeaderBytes)
 	binary.LittleEndian.PutUint64(head, 0x7f7f7f)
@@ -35,8 +36,8 @@ func forgedChunk(num uint32) []byte {
 	}
 }
 
-// A torn, unacknowledged record whose payload holds forged records is dropped like any other: what a client sends does
-// not keep a node from starting.
+// A torn, unacknowledged record whose payload holds forged records is dropped like any other, so a client can't send
+// anything that keeps a node from starting.
 func TestForgedTestimony(t *testing.T) {
 	fs := vfs.NewMem()
 	h := mustOpen(t, fs, nil)
@@ -60,7 +61,7 @@ func TestForgedTestimony(t *testing.T) {
 	require.Len(t, ids, 3)
 }
 
-// A log of another format is told from a damaged one.
+// The error for a log of another format differs from that for a damaged log.
 func TestOtherFormat(t *testing.T) {
 	fs := vfs.NewMem()
 	h := mustOpen(t, fs, nil)

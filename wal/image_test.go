@@ -14,7 +14,7 @@ import (
 	"millrace/loadtest/testseed"
 )
 
-// copyImage reads the files of an image in order into a file system of its own.
+// copyImage copies the files of an image, in order, into a file system of its own.
 func copyImage(files []File) (*vfs.MemFS, error) {
 	fs := vfs.NewMem()
 	if err := fs.MkdirAll(testDir, 0o755); err != nil {
@@ -46,8 +46,8 @@ func copyImage(files []File) (*vfs.MemFS, error) {
 	return fs, nil
 }
 
-// isLogOf opens a copied image: it begins at from or earlier, ends at to exactly, has what was written, and goes on
-// behind it.
+// isLogOf opens a copied image and returns an error unless the image begins at from or earlier, ends exactly at to, has
+// what was written, and takes further records.
 func isLogOf(fs *vfs.MemFS, from, to uint64) error {
 	h, err := openHarness(fs, nil)
 	if err != nil {
@@ -110,7 +110,7 @@ func TestImage(t *testing.T) {
 	require.NoError(t, h.Close())
 }
 
-// A damaged segment is found before its bytes are given out.
+// Damage in a segment is found before the segment's bytes are given out.
 func TestImageOfDamage(t *testing.T) {
 	fs := vfs.NewMem()
 	h := mustOpen(t, fs, func(o *Options) { o.SegmentBytes = 32 << 10 })
@@ -124,8 +124,8 @@ func TestImageOfDamage(t *testing.T) {
 	require.NoError(t, h.Close())
 }
 
-// Images are taken while records are appended and segments are trimmed and written over. What is held stays; what was
-// read is let go.
+// Images are taken while records are appended and segments are trimmed and written over. Segments that an image holds
+// stay; those that were read are let go.
 func TestImageBesideAppendAndTrim(t *testing.T) {
 	rng := testseed.Rand(t)
 	h := mustOpen(t, vfs.NewMem(), func(o *Options) { o.SegmentBytes = 64 << 10; o.MaxRecycled = 2 })

@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestKill kills a writing process with SIGKILL, on a real file system with recycled segments, again and again. All
-// that it had acknowledged is there.
+// TestKill kills a writing process with SIGKILL, on a real file system with recycled segments, again and again.
+// Everything that the process has acknowledged is there.
 func TestKill(t *testing.T) {
 	if dir := os.Getenv("WAL_TEST_KILL_DIR"); dir != "" {
 		writeUntilKilled(t, dir)
@@ -58,7 +58,7 @@ func TestKill(t *testing.T) {
 	require.NotZero(t, acked)
 }
 
-// writeUntilKilled prints what is acknowledged. A line may be cut off by the kill; then it is a lower number.
+// writeUntilKilled prints what is acknowledged. The kill may cut off a line, which then shows a lower number.
 func writeUntilKilled(t *testing.T, dir string) {
 	var mu sync.Mutex
 	out := bufio.NewWriter(os.Stdout)

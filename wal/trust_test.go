@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What the caller holds elsewhere is not read at Open. Damage in it is met by who reads it; damage behind it is met by
-// Open, as ever.
+// Open doesn't read the part of the log that the caller also has elsewhere. Damage in that part is found by whoever
+// reads it; damage behind it is found by Open, as usual.
 func TestTrusted(t *testing.T) {
 	fs := vfs.NewMem()
 	h := mustOpen(t, fs, nil)

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// harness is an open log whose acknowledgements are remembered.
+// harness is an open log that remembers its acknowledgements.
 type harness struct {
 	*Log
 	mu    sync.Mutex
@@ -94,7 +94,7 @@ func (h *harness) waitAcked(position uint64) bool {
 	return h.acked >= position
 }
 
-// newRecord makes a record whose payload follows from its id.
+// newRecord makes a record whose payload is derived from its id.
 func newRecord(id uint64, size int) *Record {
 	r := &Record{Data: make([]byte, HeaderBytes+size), Count: uint32(id%7 + 1)}
 	fillPayload(r.Data[HeaderBytes:], id)
@@ -138,7 +138,7 @@ func (h *harness) content() (ids map[uint64]uint64, err error) {
 	return ids, err
 }
 
-// fill appends n records and waits for the last.
+// fill appends n records and waits for the last one.
 func (h *harness) fill(t testing.TB, n, size int) {
 	t.Helper()
 	var last uint64
@@ -213,8 +213,8 @@ func TestReplayBounds(t *testing.T) {
 	h := mustOpen(t, fs, nil)
 	h.fill(t, 200, 2000)
 	require.NoError(t, h.Trim(150))
-	// Only the segment of record 150 may hold older ones. A group that begins just below SegmentBytes makes it twice as
-	// long.
+	// Only the segment of record 150 may hold older records. A group that begins just below SegmentBytes makes a
+	// segment twice as long.
 	const perSegment = 2 * 64 << 10 / 2000
 	first := h.FirstPosition()
 	require.Greater(t, first, uint64(150-perSegment))
@@ -233,8 +233,8 @@ func TestReplayBounds(t *testing.T) {
 	require.NoError(t, h.Close())
 }
 
-// Small segments, trimmed all the time, over many processes: positions go on, segments are recycled, old files don't
-// pile up.
+// With small segments that are trimmed all the time, over many processes, positions go on, segments are recycled, and
+// old files don't pile up.
 func TestRecycleAndReopen(t *testing.T) {
 	for _, recycled := range []int{-1, 3} {
 		fs := vfs.NewMem()
@@ -258,7 +258,7 @@ func TestRecycleAndReopen(t *testing.T) {
 	}
 }
 
-// All is trimmed: the position lives on in the high-water mark alone.
+// When the whole log is trimmed, the position lives on in the high-water mark alone.
 func TestTrimAll(t *testing.T) {
 	fs := vfs.NewMem()
 	h := mustOpen(t, fs, nil)
@@ -304,8 +304,8 @@ func TestHold(t *testing.T) {
 	require.NoError(t, h.Close())
 }
 
-// A reader follows the log while it is written, trimmed and recycled, and begins at places all over the segments: on a
-// file system, where it reads through the page cache what is written past it, and in memory.
+// A reader follows the log while it is written, trimmed and recycled, and begins at places all over the segments. It
+// does so in memory and on a file system, where it reads through the page cache what is written past the cache.
 func TestReadBesideTrim(t *testing.T) {
 	t.Run("disk", func(t *testing.T) { readBesideTrim(t, vfs.Default) })
 	t.Run("memory", func(t *testing.T) { readBesideTrim(t, vfs.NewMem()) })
@@ -355,7 +355,7 @@ func readBesideTrim(t *testing.T, fs vfs.FS) {
 	require.NoError(t, h.Close())
 }
 
-// Reading begins near the position that is asked for, not at the start of the segment.
+// Reading begins near the requested position, not at the start of the segment.
 func TestReadStartsAtMark(t *testing.T) {
 	fs := vfs.NewMem()
 	change := func(o *Options) { o.SegmentBytes = 64 << 20 }
@@ -406,7 +406,7 @@ func TestAppendDoesNotAllocate(t *testing.T) {
 	for range 300 { // Pebble's blocks and the file in memory grow first
 		step()
 	}
-	// The file in memory still doubles now and then: less than one in 100 records.
+	// The file in memory still doubles now and then, for less than one in 100 records.
 	require.Less(t, testing.AllocsPerRun(200, step), 1.0)
 	require.NoError(t, h.Close())
 }

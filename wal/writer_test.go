@@ -13,8 +13,9 @@ import (
 	"millrace/loadtest/testseed"
 )
 
-// TestWriterAgainstPebble: a segment is the same bytes as Pebble's writer makes of the same records, whatever their
-// sizes and whenever they are synced, through the page cache, past it and in memory; behind them the last page is zeros.
+// TestWriterAgainstPebble: a segment has the same bytes that Pebble's writer makes of the same records, whatever their
+// sizes and whenever they are synced, through the page cache, past it and in memory. Behind these bytes the last page
+// is zeros.
 func TestWriterAgainstPebble(t *testing.T) {
 	rng := testseed.Rand(t)
 	for i := range 9 {

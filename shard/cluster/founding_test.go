@@ -117,7 +117,7 @@ func (c *crowd) anyone(r *rand.Rand) uint64 {
 	return all[r.IntN(len(all))]
 }
 
-// request does something at random. It deletes only when it is the only client, since only then it is known what goes.
+// request does something at random. It deletes nobody, since with several clients at work it isn't known what would go.
 func (c *crowd) request(e *shard.Coordinator, r *rand.Rand) error {
 	b := e.NewBatch(testWorkspace, 0)
 	defer b.Release()

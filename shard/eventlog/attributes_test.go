@@ -36,7 +36,7 @@ func (w *world) attribute(flags op.Flags, id op.IDKind, key string, number uint6
 	w.batch(func(b *shard.Batch) { attribute(b, flags, id, key, number, name) })
 }
 
-// attributesSent are the attributes that a stream carries out, by id, in order.
+// attributesSent are the attributes that a stream carries out, with their ids, in order.
 func (w *world) attributesSent() (ids, list []string) {
 	w.t.Helper()
 	f := w.l.Follow(0, Query{Kinds: []op.Kind{op.Attributes}, Names: []string{"of events"}}, time.Time{})
@@ -50,8 +50,8 @@ func (w *world) attributesSent() (ids, list []string) {
 	return ids, list
 }
 
-// Attributes that are marked for a stream are passed on once, where they took effect, whatever way they went to their
-// user, and no others; the same from the log, from blocks, and after a restart. They go with the user.
+// Attributes that are marked for a stream, and no others, are passed on once, where they took effect, whatever way they
+// took to their user. They are the same from the log, from blocks, and after a restart, and are gone with the user.
 func TestAttributesArePassedOn(t *testing.T) {
 	testsize.SkipSerial(t)
 	w := newWorld(t, vfs.NewMem(), manual())
@@ -96,7 +96,7 @@ func TestAttributesArePassedOn(t *testing.T) {
 	require.Empty(t, left, "the event log has taken it over")
 	require.Empty(t, w.exportedNames(), "they are no events")
 
-	w.deleteUser(op.ExternalID, "u1") // and u2 with him
+	w.deleteUser(op.ExternalID, "u1") // and u2, who was merged into u1
 	want = []string{want[2], want[3], want[5], want[6]}
 	for range 2 {
 		_, list = w.attributesSent()
@@ -106,7 +106,7 @@ func TestAttributesArePassedOn(t *testing.T) {
 	}
 }
 
-// What is not marked leaves nothing: neither rows, nor a list of what had no effect.
+// Attributes that are not marked leave nothing: neither rows nor a list of ops without effect.
 func TestUnmarkedAttributesLeaveNothing(t *testing.T) {
 	w := newWorld(t, vfs.NewMem(), manual())
 	for range 10 {

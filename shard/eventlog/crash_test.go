@@ -68,7 +68,7 @@ func (f stepFile) Sync() error {
 	return f.File.Sync()
 }
 
-// oneOf is one of so many disks, which chance chooses.
+// oneOf is one in so many of the disks, chosen at random.
 func oneOf(r *rand.Rand, many int, disks []*vfs.MemFS) []*vfs.MemFS {
 	var chosen []*vfs.MemFS
 	for i := r.IntN(many); i < len(disks); i += many {
@@ -77,7 +77,7 @@ func oneOf(r *rand.Rand, many int, disks []*vfs.MemFS) []*vfs.MemFS {
 	return chosen
 }
 
-// filled is a world with packed blocks, an unpacked tail, and deleted users with events in both. The worker does
+// filled is a world with packed blocks, an unpacked tail, and deleted users who have events in both. The event log does
 // nothing by itself.
 func filled(t *testing.T, step func(w *world, what string) error) *world {
 	o := manual()
@@ -95,7 +95,8 @@ func filled(t *testing.T, step func(w *world, what string) error) *world {
 	return w
 }
 
-// Power is lost before every single change of the file system while blocks are packed and rewritten.
+// Power is lost before every single change of the file system while blocks are packed and rewritten. Afterwards all
+// events are there, each once.
 func TestCrashAtEveryStep(t *testing.T) {
 	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
@@ -132,7 +133,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 	t.Logf("%d moments", len(clones))
 }
 
-// A block that goes as a whole doesn't come back when its deletion is forgotten.
+// A block that goes as a whole doesn't come back once its deletion is forgotten.
 func TestCrashWhileBlockGoes(t *testing.T) {
 	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
@@ -171,8 +172,8 @@ func TestCrashWhileBlockGoes(t *testing.T) {
 	}
 }
 
-// Every change of the file system fails once. Readers are not disturbed; afterwards, or at the latest after a restart,
-// all is packed.
+// Every change of the file system fails once. Readers are not disturbed, and afterwards, or at the latest after a
+// restart, everything is packed.
 func TestEveryStepFails(t *testing.T) {
 	testsize.SkipSerial(t)
 	broken := errors.New("broken disk")
@@ -214,7 +215,7 @@ func TestEveryStepFails(t *testing.T) {
 	}
 }
 
-// deleteUser deletes a user; what was addressed to it is not to be exported any more.
+// deleteUser deletes a user. Objects that were addressed to the user are not to be exported any more.
 func (w *world) deleteUser(id op.IDKind, key string) (number uint64) {
 	w.t.Helper()
 	users, err := w.e.Find(1, id, []byte(key))
@@ -294,7 +295,7 @@ func TestDeletedUsersDisappear(t *testing.T) {
 	w.requireExact()
 	require.NoError(t, w.l.Verify(context.Background()))
 
-	// The one who came again goes too.
+	// The user who came again goes, too.
 	w.deleteUser(op.ExternalID, "u7")
 	w.requireExact()
 	w.pack()
@@ -303,7 +304,7 @@ func TestDeletedUsersDisappear(t *testing.T) {
 	w.requireExact()
 }
 
-// What is deleted before it is packed never gets into a block.
+// Events that are deleted before they are packed never get into a block.
 func TestDeletedBeforePacking(t *testing.T) {
 	o := manual()
 	o.BlockBytes = 1 << 20 // one block

@@ -54,7 +54,7 @@ func TestDamagedBlockStopsNobodyElse(t *testing.T) {
 		w.requireExact()
 		require.NoError(t, w.l.Verify(context.Background()))
 	}
-	// A deletion that concerns a damaged block is kept until that has expired.
+	// A deletion that concerns a damaged block is kept until the block has expired.
 	b := w.l.blocks[1]
 	flip(t, w.fs, b.path, b.info.Bytes-20)
 	w.reopen(manual())

@@ -15,7 +15,7 @@ import (
 	"millrace/shard/op"
 )
 
-// followed are the deletions that a stream of them gets, as "id number".
+// followed are the deletions that a stream of deletions gets, as "id number".
 func (w *world) followed() (list []string) {
 	w.t.Helper()
 	f := w.l.Follow(0, Query{Kinds: []op.Kind{op.Delete}, Names: []string{"of events"}}, time.Time{})
@@ -29,8 +29,9 @@ func (w *world) followed() (list []string) {
 	return list
 }
 
-// A deletion is passed on as long as events are, the same from the log and from blocks: of the user, and of each who was
-// merged into that one. One that finds nobody is none, and exports don't have any.
+// Deletions are passed on for as long as events are, the same from the log and from blocks: that of the user, and one
+// for each user who was merged into that user. A deletion that finds nobody is not passed on, and exports have no
+// deletions.
 func TestDeletionsArePassedOn(t *testing.T) {
 	w := newWorld(t, vfs.NewMem(), manual())
 	w.track(op.ExternalID, "gone", 0, "a")

@@ -18,7 +18,7 @@ import (
 	"millrace/shard/op"
 )
 
-// still is an engine whose log begins behind a position, and has nothing yet.
+// still is an engine whose log begins behind a position and has nothing yet.
 type still struct{ at uint64 }
 
 func (s still) Time() time.Time                                                  { return time.Now() }
@@ -44,8 +44,8 @@ func openStill(t *testing.T, fs vfs.FS, dir string, at uint64) *Log {
 	return l
 }
 
-// An event log is divided by users: each event is in one part, the one of its number, at its own place; those of
-// deleted users are in none.
+// An event log is divided by users. Each event is in one part, that of its number, at its own place. Events of deleted
+// users are in none.
 func TestDivide(t *testing.T) {
 	testsize.SkipSerial(t)
 	fs := vfs.NewCrashableMem()
@@ -110,7 +110,7 @@ func TestDivide(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// Of a log with a damaged block nothing is made that could be taken for the whole.
+// Dividing a log with a damaged block makes nothing that could be taken for the whole.
 func TestDivideDamaged(t *testing.T) {
 	fs := vfs.NewMem()
 	w := newWorld(t, fs, manual())

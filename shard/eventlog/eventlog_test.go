@@ -45,7 +45,7 @@ func TestEverythingOnceBeforeAndAfterPacking(t *testing.T) {
 	require.NoError(t, w.l.Verify(context.Background()))
 }
 
-// What is packed leaves the engine's log, what isn't stays.
+// Records that are packed leave the engine's log; records that aren't stay.
 func TestLogIsLetGo(t *testing.T) {
 	testsize.SkipSerial(t)
 	w := newWorld(t, vfs.NewMem(), manual())
@@ -61,11 +61,11 @@ func TestLogIsLetGo(t *testing.T) {
 	w.requireExact()
 }
 
-// Events that reach their user by another partition's message count once, where they took effect; those without effect
-// never.
+// Events that reach their user by a message of another partition count once, where they took effect. Events without
+// effect never count.
 func TestDroppedEventsAreLeftOut(t *testing.T) {
 	w := newWorld(t, vfs.NewMem(), manual())
-	// In one request, events follow the attribute that makes their address: they are deferred and come as messages.
+	// In one request, events follow the attribute that makes their address. So they are deferred and come as messages.
 	for i := range 30 {
 		o := objectOf(int64(1000 + i))
 		o.id, o.key, o.flags, o.lost = op.Email, fmt.Sprintf("late%d@example.com", i), 0, false
@@ -102,7 +102,8 @@ func TestDroppedEventsAreLeftOut(t *testing.T) {
 	require.Empty(t, dropped, "what is packed is forgotten")
 }
 
-// While requests are committed and packed, every export has all that was acknowledged before it, and nothing twice.
+// While requests are committed and packed, every export has everything that was acknowledged before it, and nothing
+// twice.
 func TestExportWhilePacking(t *testing.T) {
 	w := newWorld(t, vfs.NewMem(), busy())
 	for i := range 12 {
@@ -162,8 +163,8 @@ func TestExportWhilePacking(t *testing.T) {
 	w.requireExact()
 }
 
-// What an export has read from the log is packed while it goes on, into a block that reaches from before to beyond
-// where it is.
+// Events that an export has read from the log are packed while the export goes on, into a block that begins before the
+// export's place and ends behind it. The export has each event once.
 func TestPackedInTheMiddleOfAnExport(t *testing.T) {
 	o := manual()
 	o.BlockBytes, o.tailBytes = 1<<20, 4<<10
@@ -187,8 +188,8 @@ func TestPackedInTheMiddleOfAnExport(t *testing.T) {
 	w.requireExact()
 }
 
-// laggard is an engine one of whose workers is behind, as long as some calls take: what it hasn't applied isn't known
-// as dropped either.
+// laggard is an engine one of whose workers is behind for some calls. Events that this worker hasn't applied aren't
+// known as dropped either.
 type laggard struct {
 	Source
 	ahead, behind int // how many calls are answered as if all were applied, and then how many as if it weren't
@@ -221,7 +222,7 @@ func TestExportWaitsForTheEngine(t *testing.T) {
 	}
 }
 
-// After a loss of power at any moment, all that was acknowledged is there once.
+// After a loss of power at any moment, everything that was acknowledged is there once.
 func TestCrash(t *testing.T) {
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -305,7 +306,7 @@ func TestRetention(t *testing.T) {
 	w.requireExact() // the second half
 	w.reopen(manual())
 	w.requireExact()
-	// What expires before it is packed never becomes a block, and the log is let go all the same.
+	// Events that expire before they are packed never become a block, and the log is let go all the same.
 	w.commitMore(10, 9)
 	w.clock.move(40 * 24 * time.Hour)
 	require.NoError(t, w.l.maintain(true))

@@ -18,8 +18,8 @@ import (
 	"millrace/shard/op"
 )
 
-// Who follows has every event once and in the order of the log, however far he reads at a time, wherever he stops, and
-// whatever becomes of the block meanwhile that he is in; of users who have been deleted by then, none.
+// A follower gets every event once and in the order of the log, however far it reads at a time, wherever it stops, and
+// whatever becomes of the block in which it is. It gets no event of users who have been deleted by then.
 func TestFollowerGoesOn(t *testing.T) {
 	rng := testseed.Rand(t)
 	o := manual()
@@ -45,7 +45,7 @@ func TestFollowerGoesOn(t *testing.T) {
 	for through := uint64(0); through < end; {
 		to, most := uint64(math.MaxUint64), rng.IntN(300)
 		if rng.IntN(2) == 0 {
-			to = through + 1 + rng.Uint64N(20) // what is deleted behind that, he doesn't know yet
+			to = through + 1 + rng.Uint64N(20) // it doesn't know yet what is deleted behind that
 		}
 		var err error
 		through, err = f.Read(context.Background(), to, func(e *event.Event) error {
@@ -77,7 +77,7 @@ type followedEvent struct {
 	id, key  string
 }
 
-// Who follows is told of what expires while he reads, and of nothing that he has had; at the end he keeps no memory of
+// A follower is told which events expire while it reads, and of none that it has had. At the end it keeps no memory of
 // blocks.
 func TestFollowerMisses(t *testing.T) {
 	const day = 24 * time.Hour

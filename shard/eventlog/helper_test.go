@@ -27,7 +27,7 @@ import (
 
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
-// world is a real engine and an event log on one file system in memory, and what was committed.
+// world is a real engine and an event log on one file system in memory, together with what was committed.
 type world struct {
 	t     *testing.T
 	fs    *vfs.MemFS
@@ -66,7 +66,7 @@ func engineOptions(fs vfs.FS, now func() time.Time) replica.EngineOptions {
 	}
 }
 
-// manual never works by itself; busy does all the time.
+// With manual the event log never works by itself; with busy it works all the time.
 func manual() Options {
 	return Options{Interval: time.Hour, BlockBytes: 16 << 10, PackAfter: time.Hour}
 }
@@ -114,7 +114,7 @@ func (w *world) reopen(o Options) {
 	w.open(o)
 }
 
-// checkpoint makes all that is committed checkpointed: a record that concerns all partitions moves all workers on.
+// checkpoint has everything that is committed checkpointed. A record that concerns all partitions moves all workers on.
 func (w *world) checkpoint() {
 	w.t.Helper()
 	b := w.e.NewBatch(0, 0)
@@ -132,7 +132,7 @@ func (w *world) pack() {
 	require.NoError(w.t, w.l.Pack())
 }
 
-// object is an event or a purchase, made from its number alone, so that what is exported can be judged.
+// object is an event or a purchase. It is made from its number alone, so that what is exported can be judged.
 type object struct {
 	n          int64
 	workspace  uint32
@@ -233,7 +233,7 @@ func (o *object) write(b *shard.Batch) bool {
 
 func uvarint(v uint32) []byte { return binary.AppendUvarint(nil, uint64(v)) }
 
-// appendAny writes a value as ingest does: objects as the text that was sent, white space included.
+// appendAny writes a value as ingest does, with objects as the text that was sent, white space included.
 func appendAny(dst []byte, v any) []byte {
 	switch v := v.(type) {
 	case int64:
@@ -317,7 +317,7 @@ func (w *world) snapshot() map[int64]bool {
 	return s
 }
 
-// exported reads everything and judges each event by its number; it returns how often each came, and the ids.
+// exported reads everything and judges each event by its number. It returns how often each event came, and the ids.
 func (w *world) exported(q Query) (counts map[int64]int, ids map[int64]string) {
 	w.t.Helper()
 	counts, ids = map[int64]int{}, map[int64]string{}

@@ -22,7 +22,7 @@ import (
 
 const eventsDir = "data/events"
 
-// packed is a world that is stopped, all of whose events are in blocks.
+// packed is a stopped world, all of whose events are in blocks.
 func packed(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t, vfs.NewCrashableMem(), manual())
@@ -39,7 +39,7 @@ func (w *world) close() {
 	require.NoError(w.t, w.e.Close())
 }
 
-// openRefused opens all, and returns why the event log doesn't open.
+// openRefused opens engine and event log, and returns why the event log doesn't open.
 func (w *world) openRefused() error {
 	w.t.Helper()
 	e, err := shard.Open(engineOptions(w.fs, w.clock.now))
@@ -79,7 +79,7 @@ func (w *world) read(path string) []byte {
 	return text
 }
 
-// requireSettled requires that the acceptance is used up, and that the next start has nothing to say.
+// requireSettled requires that the acceptance is used up, and that the next start reports no loss.
 func (w *world) requireSettled() {
 	w.t.Helper()
 	_, err := w.fs.Stat(path.Join(eventsDir, AcceptLossName))
@@ -110,7 +110,7 @@ func TestLostBlock(t *testing.T) {
 	require.Len(t, counts, len(w.acked)-int(lost.events), "the others are there")
 	w.requireSettled()
 
-	// What was accepted once is not accepted for ever.
+	// An acceptance holds once, not for ever.
 	all := w.l.blocks
 	w.close()
 	for _, b := range all {
@@ -119,7 +119,7 @@ func TestLostBlock(t *testing.T) {
 	require.ErrorIs(t, w.openRefused(), ErrLost)
 }
 
-// An acceptance of nothing is no acceptance of what is lost later.
+// An acceptance when nothing is lost does not accept later losses.
 func TestAcceptanceOfNothing(t *testing.T) {
 	testsize.SkipSerial(t)
 	w := packed(t)
@@ -138,7 +138,7 @@ func TestManyLostBlocks(t *testing.T) {
 	require.Contains(t, s.String(), "and 30 more")
 }
 
-// The engine knows that there was an event log, and how far it was packed.
+// The engine knows that there was an event log and how far it was packed.
 func TestLostDirectory(t *testing.T) {
 	testsize.SkipSerial(t)
 	for _, what := range []string{"STATE", "all"} {
@@ -155,7 +155,7 @@ func TestLostDirectory(t *testing.T) {
 	}
 }
 
-// An older STATE doesn't know who was deleted since, so with it nothing that is older may be shown.
+// An older STATE doesn't know who was deleted since, so no older event may be shown with it.
 func TestOlderState(t *testing.T) {
 	testsize.SkipSerial(t)
 	w := newWorld(t, vfs.NewCrashableMem(), manual())
@@ -181,7 +181,8 @@ func TestOlderState(t *testing.T) {
 	w.requireBegunAnew()
 }
 
-// requireBegunAnew accepts the loss of all that was packed: what comes from then on is there, and nothing else.
+// requireBegunAnew accepts the loss of everything that was packed, and requires that what comes from then on is there,
+// and nothing else.
 func (w *world) requireBegunAnew() {
 	w.t.Helper()
 	w.accept()
@@ -196,8 +197,9 @@ func (w *world) requireBegunAnew() {
 	w.requireExact()
 }
 
-// Power is lost before every single change of the file system, by event log or engine, while blocks are packed, are
-// rewritten, go as a whole and expire, and the engine's log is let go. Nothing of that is a loss.
+// Power is lost before changes of the file system by the event log, each of them, and by the engine, a share of them,
+// while blocks are packed, are rewritten, go as a whole and expire, and the engine's log is let go. None of this is
+// reported as a loss.
 func TestNoLossOverCrashes(t *testing.T) {
 	testsize.SkipSerial(t)
 	r := rand.New(rand.NewPCG(testseed.Of(t), 0))
@@ -267,7 +269,8 @@ func TestNoLossOverCrashes(t *testing.T) {
 	require.Greater(t, len(clones), 30)
 }
 
-// Power is lost while a loss is accepted: it is accepted afterwards, or still to be, and that is the end of it.
+// Power is lost while a loss is accepted. Afterwards the loss is accepted or is accepted at the next start, and that is
+// the end of it.
 func TestCrashWhileLossIsAccepted(t *testing.T) {
 	testsize.SkipSerial(t)
 	for _, what := range []string{"a block", "STATE"} {
@@ -300,7 +303,7 @@ func TestCrashWhileLossIsAccepted(t *testing.T) {
 	}
 }
 
-// linkFS calls before in front of a hard link.
+// linkFS calls before in front of each hard link.
 type linkFS struct {
 	vfs.FS
 	before func()
@@ -311,7 +314,8 @@ func (fs linkFS) Link(from, to string) error {
 	return fs.FS.Link(from, to)
 }
 
-// Blocks that expire while an image is made are not missing in it, and one that is gone for another reason is an error.
+// Blocks that expire while an image is made are not missing from it. A block that is gone for another reason is an
+// error.
 func TestImageWhileBlocksGo(t *testing.T) {
 	for _, what := range []string{"they expire", "they are lost"} {
 		var w *world

@@ -44,7 +44,7 @@ func (w *world) batch(fill func(b *shard.Batch)) {
 	require.NoError(w.t, b.Commit())
 }
 
-// number is that of the only user that an identifier names, 0 for nobody.
+// number is the number of the only user whom an identifier names, 0 for nobody.
 func (w *world) number(id op.IDKind, key string) uint64 {
 	w.t.Helper()
 	users, err := w.e.Find(1, id, []byte(key))
@@ -99,7 +99,7 @@ func (w *world) onDiskNames() (names []string) {
 	return names
 }
 
-// stages runs f with the events in the tail, in blocks, and in both; pack is to be called in the middle.
+// stages runs f with the events in the tail, in blocks, and in both. f calls pack in the middle.
 func stages(t *testing.T, f func(t *testing.T, w *world, pack func())) {
 	for name, when := range map[string][2]bool{"tail": {}, "blocks": {true, true}, "both": {true, false}} {
 		t.Run(name, func(t *testing.T) {
@@ -125,8 +125,8 @@ func stages(t *testing.T, f func(t *testing.T, w *world, pack func())) {
 	}
 }
 
-// A deleted user's events are gone with those of all that were merged into it, under whatever identifier they came.
-// Those of who got such an identifier later stay.
+// A deleted user's events are gone, with those of all users who were merged into that user, under whatever identifier
+// the events came. Events of users who got such an identifier later stay.
 func TestDeletionOfMergedUsers(t *testing.T) {
 	testsize.SkipSerial(t)
 	alias := string(op.AppendAliasKey(nil, []byte("l"), []byte("n")))
@@ -140,7 +140,7 @@ func TestDeletionOfMergedUsers(t *testing.T) {
 		w.track(op.Email, "m@example.com", 0, "em1")
 		w.track(op.Email, "m@example.com", 0, "em2")
 		pack()
-		// over two merges
+		// these events reach bob over two merges
 		w.merge(w.number(op.Alias, alias), ada)
 		w.merge(ada, bob, w.number(op.Email, "m@example.com"), bob)
 		w.track(op.SvcID, "", ada, "late")
@@ -187,7 +187,7 @@ func TestDeletionOfMergedUsers(t *testing.T) {
 	})
 }
 
-// The events that came under an external id are those of who had it at the time.
+// The events that came under an external id belong to the user who had it at the time.
 func TestDeletionAfterRemovalOfID(t *testing.T) {
 	testsize.SkipSerial(t)
 	for _, who := range []string{"first", "second"} {
@@ -216,7 +216,7 @@ func TestDeletionAfterRemovalOfID(t *testing.T) {
 	}
 }
 
-// Merged while it is deleted: the events of a user are gone exactly when the user is.
+// A user is merged and deleted at the same time. The user's events are gone exactly when the user is.
 func TestDeletionDuringMerge(t *testing.T) {
 	w := newWorld(t, vfs.NewMem(), manual())
 	gone := 0
@@ -251,7 +251,7 @@ func TestDeletionDuringMerge(t *testing.T) {
 	require.Equal(t, want, w.onDiskNames())
 }
 
-// A deletion may name more users than fit a small field, and STATE keeps them all.
+// A deletion may name more users than a small field can count, and STATE keeps them all.
 func TestDeletionOfMany(t *testing.T) {
 	testsize.SkipSerial(t)
 	w := newWorld(t, vfs.NewMem(), manual())
@@ -286,8 +286,9 @@ func TestDeletionOfMany(t *testing.T) {
 	require.Empty(t, w.onDiskNames())
 }
 
-// A deletion that waits for who is on the way to the user takes all of both along: what came meanwhile, and that they
-// were merged. Streams hear of both, behind all that they could have heard of them.
+// A deletion waits for a user who is on the way into the deleted one. It takes along everything of both: events that
+// came meanwhile, and the row of the merge. Streams hear of both deletions, behind everything that they could have
+// heard of these users.
 func TestDeletionThatWaited(t *testing.T) {
 	stages(t, func(t *testing.T, w *world, pack func()) {
 		w.track(op.ExternalID, "ada", 0, "ada1")

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is not due yet is not read: before anything was packed, a sample says how much there is.
+// Records that are not due yet are not read. Before anything was packed, a sample of them tells how many events there
+// are.
 func TestFirstLookIsASample(t *testing.T) {
 	o := manual()
 	o.BlockBytes = 4 << 20
@@ -36,7 +37,7 @@ func TestFirstLookIsASample(t *testing.T) {
 	require.True(t, packed)
 }
 
-// reads is a Source that notes from where its log is read.
+// reads is a Source that notes the positions from which its log is read.
 type reads struct {
 	Source
 	from []uint64
@@ -47,7 +48,7 @@ func (r *reads) ReadLog(from, to uint64, f func(position uint64, count uint32, p
 	return r.Source.ReadLog(from, to, f)
 }
 
-// The log is read once to see whether something is due, before it is a replica's turn, and once to pack it.
+// The log is read once before the replica's turn, to see whether something is due, and once to pack it.
 func TestWhatIsDueIsLookedAtOnce(t *testing.T) {
 	w := newWorld(t, vfs.NewMem(), manual())
 	w.commitMore(20, 20)
@@ -66,7 +67,8 @@ func TestWhatIsDueIsLookedAtOnce(t *testing.T) {
 	require.Equal(t, []uint64{first, first}, r.from)
 }
 
-// When there is less than was estimated, what was read is packed all the same, unless it is less than half a block.
+// When there are fewer events than estimated, what was read is packed all the same, unless it is less than half a
+// block.
 func TestLessThanEstimatedIsPacked(t *testing.T) {
 	o := manual()
 	o.BlockBytes, o.PackAfter = 64<<10, time.Hour

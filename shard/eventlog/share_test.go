@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// At their own pace the logs of a node work one at a time; who works at full speed waits for nobody.
+// The event logs of a node that work at their own pace work one at a time. A log that works at full speed doesn't wait
+// for another.
 func TestLogsOfANodeWorkInTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		share := NewShare()
@@ -74,7 +75,7 @@ func take(t *testing.T, s *Share) {
 	require.True(t, hasTurn)
 }
 
-// Who waits for his turn, and has too much to pack by now, waits no longer.
+// A log that waits for its turn waits no longer once it has too much to pack.
 func TestWhoFallsBehindWaitsNoLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		share := NewShare()

@@ -18,8 +18,8 @@ import (
 	"millrace/shard/op"
 )
 
-// What a block takes on data as clients send them: 100,000 users, 24 event names, 200 products, 4 properties of mixed
-// kinds, a random time within the hour.
+// An event takes a bounded number of bytes in a block, with data as clients send them: 100,000 users, 24 event names,
+// 200 products, 4 properties of mixed kinds, a random time within the hour.
 func TestBlockSize(t *testing.T) {
 	testsize.SkipSerial(t)
 	const n = 100_000

@@ -20,7 +20,7 @@ import (
 	"millrace/shard/profile"
 )
 
-// followedKinds is what a stream of some kinds gets, by id, in order.
+// followedKinds is what a stream of some kinds gets, with ids, in order.
 func (w *world) followedKinds(kinds ...op.Kind) (ids, list []string) {
 	w.t.Helper()
 	f := w.l.Follow(0, Query{Kinds: kinds, Names: []string{"of events"}}, time.Time{})
@@ -43,7 +43,7 @@ func (w *world) followedKinds(kinds ...op.Kind) (ids, list []string) {
 
 var stateKinds = []op.Kind{event.EmailState, event.GroupState}
 
-// states are what is said of a user by /users/track.
+// states sets states of a user as /users/track does.
 func (w *world) states(user string, states ...profile.State) {
 	w.t.Helper()
 	w.batch(func(b *shard.Batch) {
@@ -58,7 +58,7 @@ func group(n byte, on bool) profile.State {
 	return profile.State{Kind: profile.StateGroup, Group: [16]byte{15: n}, Channel: op.ChannelEmail, On: on}
 }
 
-// stays requires that what was read is the same wherever it lies: in the log, in blocks, and after restarts.
+// stays requires that what was read stays the same wherever it lies: in the log, in blocks, and after restarts.
 func (w *world) stays(ids, list []string, read func() (ids, list []string)) {
 	w.t.Helper()
 	for _, step := range []func(){w.checkpoint, func() { w.reopen(manual()) }, w.pack, func() { w.reopen(manual()) }} {
@@ -69,8 +69,9 @@ func (w *world) stays(ids, list []string, read func() (ids, list []string)) {
 	}
 }
 
-// A change of a state is passed on once, as what its user said, or the address; what changes nothing isn't, nor is the
-// mark of an address. It is the same from the log, from blocks, and after a restart, and goes with the user.
+// A change of a state is passed on once, as the user's or as the address's. Setting a state to its present value is not
+// passed on, nor is a mark of an address. Changes are the same from the log, from blocks, and after a restart, and are
+// gone with the user.
 func TestStatesArePassedOn(t *testing.T) {
 	testsize.SkipSerial(t)
 	w := newWorld(t, vfs.NewMem(), manual())
@@ -122,8 +123,8 @@ func TestStatesArePassedOn(t *testing.T) {
 	require.Equal(t, want, list)
 }
 
-// After a loss of power at any moment while the event log is packed, and with ever so small blocks, changes of states
-// are what they were before, under the same ids.
+// After a loss of power at any moment while the event log is packed, and however small the blocks are, changes of
+// states are what they were before, under the same ids.
 func TestStatesOverCrashes(t *testing.T) {
 	testsize.SkipSerial(t)
 	seed := testseed.Of(t)

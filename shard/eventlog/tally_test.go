@@ -13,7 +13,7 @@ import (
 	"millrace/wal/durable"
 )
 
-// tallyOf counts what rows have by hour and by name, as one would by hand.
+// tallyOf is a tally as maps, by hour and by name.
 func tallyOf(t *Tally) (hours map[Hour]int, names map[Name]int) {
 	hours, names = map[Hour]int{}, map[Name]int{}
 	t.EachHour(func(h Hour, n int) { hours[h] = n })
@@ -21,7 +21,8 @@ func tallyOf(t *Tally) (hours map[Hour]int, names map[Name]int) {
 	return hours, names
 }
 
-// A block says in its footer how many events it has, by hour of acceptance and by name; of rare names together.
+// A block says in its footer how many events it has, by hour of acceptance and by name; rare names are counted
+// together.
 func TestBlockCounts(t *testing.T) {
 	at := time.Date(2026, 11, 23, 10, 59, 59, 0, time.UTC)
 	rs := &blocks.Rows{}
@@ -69,7 +70,7 @@ func TestBlockCounts(t *testing.T) {
 	require.Len(t, frequent, 4, "one of each workspace and kind")
 }
 
-// What is packed is counted, also after a restart; what was erased isn't any more.
+// Events that are packed are counted, also after a restart. Events that were erased are no longer counted.
 func TestTally(t *testing.T) {
 	w := newWorld(t, vfs.NewMem(), manual())
 	w.track(op.ExternalID, "gone", 0, "a")
