@@ -84,8 +84,8 @@ type renaming int
 
 const (
 	notRenamed   renaming = iota
-	renamedTwice          // and the older ids lead to him still
-	thereAndBack          // the first one was removed, and is his again
+	renamedTwice          // and the older ids still lead to the user
+	thereAndBack          // the first one was removed, and is the user's again
 )
 
 // The last object wins, whichever identifiers name the user (decisions.md D3). The test sends all pairs of identifiers,

@@ -139,7 +139,7 @@ func (m *statesModel) holds(u *stateUser, k modelKey) (value string, known bool)
 	switch {
 	case k.isMark():
 		return a.value, known
-	case known && a.tick > stay.since: // changed since he came
+	case known && a.tick > stay.since: // changed since the user came
 		if said && own.tick > a.tick {
 			return own.value, true
 		}

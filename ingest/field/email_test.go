@@ -48,14 +48,14 @@ func TestEmailRefuses(t *testing.T) {
 	require.True(t, Email([]byte("ab"+"@"+strings.Repeat("b.", 124)+"com")))
 }
 
-// The expressions of reference.md 2.1. Where Ruby has i and \w, which are ASCII there, the folding of Go is left out.
+// These are the expressions of reference.md 2.1. Ruby's i and \w mean ASCII there, so Go's case folding is left out.
 var (
 	hostExpression      = regexp.MustCompile(`^[a-zA-Z\d](?:[a-zA-Z\d-]{0,61}[a-zA-Z\d])?(?:\.[a-zA-Z\d](?:[a-zA-Z\d-]{0,61}[a-zA-Z\d])?)+$`)
 	localExpression     = regexp.MustCompile(`\A[\p{L}\p{N}_\-](?:[\.\+\'\p{L}\p{N}_&#\/\-]*[\p{L}\p{N}_\-])?\z`)
 	microsoftExpression = regexp.MustCompile(`\A\w[\-\w]*(?:\.[\-\w]+)*\z`)
 )
 
-// emailByReference is the rule once more, slow and from the text of the reference.
+// emailByReference is the rule written a second time, slow and from the text of the reference.
 func emailByReference(in string) bool {
 	at := strings.LastIndexByte(in, '@')
 	if at < 0 || len(in) > 254 || at > 64 {
@@ -118,7 +118,8 @@ func TestEmailAgreesWithReference(t *testing.T) {
 				in = []byte("@")
 			}
 		}
-		// Go's expressions take the replacement character for bytes that are no UTF-8; both refuse it.
+		// Go's expressions see the replacement character in place of bytes that are no UTF-8; both implementations
+		// refuse it.
 		want := emailByReference(string(in))
 		require.Equal(t, want, Email(in), "%q", in)
 		if want {

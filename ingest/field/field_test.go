@@ -101,7 +101,7 @@ func TestUUID(t *testing.T) {
 	}
 }
 
-// What most objects of most requests go through costs no allocation.
+// The checks of values that most objects have allocate nothing.
 func TestOrdinaryValuesAllocateNothing(t *testing.T) {
 	phones := NewPhones(16)
 	buf := make([]byte, 0, 64)

@@ -95,7 +95,7 @@ func TestMinorUnits(t *testing.T) {
 	require.False(t, ok, "a quantity of zero doesn't make the text good")
 }
 
-// minorByRat is the same with arbitrary precision.
+// minorByRat is the same computation with arbitrary precision.
 func minorByRat(price string, digits uint8, quantity int64) (int64, bool) {
 	rat, ok := new(big.Rat).SetString(price)
 	if !ok {

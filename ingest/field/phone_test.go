@@ -52,7 +52,7 @@ func TestPhoneRefuses(t *testing.T) {
 	}
 }
 
-// A memory of one place forgets all the time and must still give the right answers, to many at once.
+// A memory of one place forgets all the time and must still give right answers to many callers at once.
 func TestPhoneMemoryNeverChangesAnAnswer(t *testing.T) {
 	for _, size := range []int{1, 3, 64} {
 		phones := NewPhones(size)
@@ -81,7 +81,7 @@ func TestPhoneMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// Halves of two numbers, as a reader may see them who comes between two writers, are no answer.
+// Halves of two numbers, which a reader may see between two writers, are not an answer.
 func TestPhoneAnswerInHalves(t *testing.T) {
 	var a, b, torn phoneLine
 	a.put(14155552671, 14155552671)
@@ -97,7 +97,7 @@ func TestPhoneAnswerInHalves(t *testing.T) {
 	require.EqualValues(t, 442071838750, got)
 }
 
-// What shares a line with others is remembered as long as there is a place, and found again afterwards.
+// Numbers that share a line with others are remembered as long as there is a place, and found again afterwards.
 func TestPhoneLineIsFull(t *testing.T) {
 	phones := NewPhones(1)
 	for i := range 10 {

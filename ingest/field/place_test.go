@@ -155,7 +155,8 @@ func TestEveryZoneCanBeLoaded(t *testing.T) {
 	require.Equal(t, 151, rails)
 }
 
-// The list may be older than the compiler, but mustn't be much so: a new zone means that zones.txt is written again.
+// The list may be older than the compiler, but not by much: when there is a new zone, zones.txt has to be written
+// again.
 func TestZoneNamesAreThoseOfGo(t *testing.T) {
 	archive, err := zip.OpenReader(filepath.Join(runtime.GOROOT(), "lib", "time", "zoneinfo.zip"))
 	if err != nil {

@@ -131,8 +131,8 @@ func examplesOfPhones() (numbers []string) {
 	return numbers
 }
 
-// The library is asked about few of the numbers in use. Plans that asked too much would be slow, and no other test would
-// notice.
+// The library is asked about few of the numbers in use. Plans that asked too often would be slow, and no other test
+// would notice.
 func TestPlansSeldomAsk(t *testing.T) {
 	examples, asked := examplesOfPhones(), 0
 	for _, example := range examples {
@@ -144,7 +144,8 @@ func TestPlansSeldomAsk(t *testing.T) {
 	require.Less(t, asked*100, len(examples)*5)
 }
 
-// Plans stay small: they are kept for good, and the first request with a number of a country waits for its plan.
+// Plans are small, since they are kept for good and the first request with a number of a country waits for the
+// country's plan.
 func TestPlansAreSmall(t *testing.T) {
 	for code := range plans {
 		if p := planOf(code); p != nil {

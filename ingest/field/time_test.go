@@ -143,7 +143,8 @@ func TestTimeAgreesWithStandardLibrary(t *testing.T) {
 	}
 }
 
-// One changed byte mustn't be read differently from what time.Parse says, where time.Parse is as strict as we are.
+// A text with one changed byte mustn't be read differently from what time.Parse says, where time.Parse is as strict as
+// we are.
 func TestTimeAgreesOnDamagedText(t *testing.T) {
 	random := testseed.Rand(t)
 	const layout = "2006-01-02T15:04:05.000Z"
@@ -166,7 +167,7 @@ func TestTimeAgreesOnDamagedText(t *testing.T) {
 	}
 }
 
-// What Times remembers of a day changes no answer, whatever comes next.
+// What Times remembers about a day changes no answer, whatever text comes next.
 func TestTimesAgreesWithTime(t *testing.T) {
 	random := testseed.Rand(t)
 	layouts := []string{"2006-01-02T15:04:05.000Z", "2006-01-02T15:04:05Z", "2006-01-02T15:04:05-07:00", "2006-01-02"}
@@ -186,7 +187,7 @@ func TestTimesAgreesWithTime(t *testing.T) {
 			require.Equal(t, want, got, text)
 		}
 	}
-	// No day is remembered before there was one.
+	// No day is remembered before the first one was read.
 	agree(strings.Repeat("\x00", 11) + "04:23:01.123Z")
 	for range 20_000 {
 		day := minUnixMillis + dayMillis*random.Int64N((maxUnixMillis-minUnixMillis)/dayMillis)
@@ -205,7 +206,7 @@ func TestTimesAgreesWithTime(t *testing.T) {
 	}
 }
 
-// Whatever the standard library writes is read as what was written, up to both ends of the calendar.
+// Whatever time the standard library writes is read as the same time, up to both ends of the calendar.
 func TestTimesOfTheStandardLibrary(t *testing.T) {
 	random := testseed.Rand(t)
 	for range 50_000 {

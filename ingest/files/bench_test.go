@@ -11,14 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpuTime is that of the process: what others do on the machine bears on it less than on the clock.
+// cpuTime is the CPU time of the process. Other work on the machine affects it less than the clock.
 func cpuTime(b *testing.B) time.Duration {
 	var u unix.Rusage
 	require.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkRows goes over a file as the importer does, to check it and to make objects of it; an operation is a row.
+// BenchmarkRows goes over a file as the importer does, to check the file and to make objects of it. An operation is a
+// row.
 func BenchmarkRows(b *testing.B) {
 	const rows = 10_000
 	var lines, cells strings.Builder

@@ -23,7 +23,7 @@ import (
 
 var defaults = ObjectOptions{Kind: Attributes, Time: "2026-11-23T00:00:00.000Z"}
 
-// read returns what the rows of a file become, one a line: kind and object, or the fault.
+// read returns what the rows of a file become, one row a line: kind and object, or the fault.
 func read(t *testing.T, text string, format Format, o Options) (lines []string, err error) {
 	t.Helper()
 	return readFrom(t, text, format, Position{}, o)
@@ -199,7 +199,7 @@ func TestCSVOfRows(t *testing.T) {
 	rows(t, "external_id,kind\ns1,deletions\ns2,events\n", CSV, Options{Kind: Deletions}, `deletionsexternal_ids "s1"`, `- 'payload' is required`)
 }
 
-// The users' CSV of Braze, whose cells are attributes.
+// Cells of Braze's CSV of users become attributes.
 func TestCSVOfUsers(t *testing.T) {
 	text, err := os.ReadFile("testdata/users.csv")
 	require.NoError(t, err)
@@ -223,7 +223,7 @@ func TestCSVOfUsers(t *testing.T) {
 		`attributes {"email":"e@x.de","External_ID":1,"user_alias":{"alias_name":"n","alias_label":"l"}}`)
 }
 
-// What makes a file unreadable is said with its place.
+// An error for an unreadable file says what is wrong and where.
 func TestHostileFiles(t *testing.T) {
 	f := func(text string, format Format, o Options, want string) {
 		t.Helper()
@@ -326,7 +326,7 @@ func TestParquet(t *testing.T) {
 	require.ErrorContains(t, err, "line 1, column 1: invalid UTF-8")
 }
 
-// Whatever byte of a Parquet file is another one, the reader says something and doesn't panic.
+// Whatever byte of a Parquet file is changed, the reader answers and doesn't panic.
 func TestDamagedParquet(t *testing.T) {
 	r := testseed.Rand(t)
 	name := "Ann"
@@ -342,7 +342,7 @@ func TestDamagedParquet(t *testing.T) {
 	}
 }
 
-// A reader that begins at any row goes on as the one that has read all.
+// A reader that begins at any row reads the same from there as one that has read the file from its beginning.
 func TestPositions(t *testing.T) {
 	var lines, cells strings.Builder
 	cells.WriteString("\xef\xbb\xbfexternal_id,payload\r\n")
@@ -371,8 +371,8 @@ func TestPositions(t *testing.T) {
 	}
 }
 
-// TestCheck is the check of lines in pieces: faults where a reader finds them, the first one first, and what the file
-// answers.
+// TestCheck checks lines in pieces. It finds the faults where a reader finds them, the first one first, and what the
+// check has found out about the file.
 func TestCheck(t *testing.T) {
 	line := `{"external_id":"a","text":"` + strings.Repeat("x", 50) + `"}` + "\n"
 	for _, text := range []string{
@@ -411,7 +411,7 @@ func TestCheck(t *testing.T) {
 	require.Equal(t, gone, err)
 }
 
-// TestNotes has which lines are plain, that notes have a bound, and that those of another text aren't used.
+// TestNotes tests which lines are plain, that notes are bounded, and that notes of another text aren't used.
 func TestNotes(t *testing.T) {
 	noted := func(text string, size, most int) *Notes {
 		t.Helper()
@@ -460,8 +460,8 @@ func TestNotes(t *testing.T) {
 	requireNotes(t, text[:410], Options{}, all)
 }
 
-// TestNotesOfAnything makes lines of all that may stand in one, in any order, and holds what they become by their notes
-// against what they become without.
+// TestNotesOfAnything makes lines of everything that may be in one, in any order, and compares what they become with
+// their notes with what they become without notes.
 func TestNotesOfAnything(t *testing.T) {
 	r := testseed.Rand(t)
 	members := []string{

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzRows reads anything as NDJSON and as CSV. It ends, with a Fault at worst; what a row becomes is one JSON value by
-// its brackets; and a reader that begins at any row goes on as the first one.
+// FuzzRows reads anything as NDJSON and as CSV. Reading ends, with a Fault at worst. What a row becomes is one JSON
+// value by its brackets. A reader that begins at any row reads the same from there as the first reader.
 func FuzzRows(f *testing.F) {
 	for _, text := range []string{
 		"{\"external_id\":\"a\",\"payload\":\"{\\\"k\\\":1}\"}\n{\"external_id\":\"b\"}\r\n\n{",
@@ -70,7 +70,7 @@ func fuzzRows(t *testing.T, text string, format Format, o Options) {
 	}
 }
 
-// requireCheck holds the check of lines in pieces, of whatever size, against a Reader.
+// requireCheck compares the check of lines in pieces, of any size, with a Reader.
 func requireCheck(t *testing.T, text string, o Options) {
 	t.Helper()
 	r, err := NewReader(strings.NewReader(text), int64(len(text)), NDJSON, Position{}, o)
@@ -100,7 +100,7 @@ func requireCheck(t *testing.T, text string, o Options) {
 	}
 }
 
-// requireNotes holds what rows become by their notes, from each of them on, against what they become without.
+// requireNotes compares what rows become with their notes, from each row on, with what they become without notes.
 func requireNotes(t *testing.T, text string, o Options, notes *Notes) {
 	t.Helper()
 	size := int64(len(text))
@@ -134,7 +134,7 @@ func requireNotes(t *testing.T, text string, o Options, notes *Notes) {
 	}
 }
 
-// requireOneValue: put between others, a text leaves them alone.
+// requireOneValue requires that a text that is put between other values leaves them as they are.
 func requireOneValue(t *testing.T, text []byte) {
 	t.Helper()
 	var w walk
@@ -152,7 +152,7 @@ func requireOneValue(t *testing.T, text []byte) {
 	}
 }
 
-// FuzzGrammar holds the check of lines against encoding/json, which has a bound for the depth.
+// FuzzGrammar compares the check of lines with encoding/json, which has a bound for the depth.
 func FuzzGrammar(f *testing.F) {
 	for _, text := range []string{
 		`{}`, ` [ ] `, `{"a" : [1,-0.5e+7,"\u00eF\"\\",{"b":{}},[[]]] , "c":null}`, `[true,false,null]`, `"12345678\n12345678"`, ``,
@@ -170,8 +170,8 @@ func FuzzGrammar(f *testing.F) {
 	})
 }
 
-// FuzzCSV holds the cells against encoding/csv: what it takes as a table is read the same here, and what is refused here
-// is refused there, or has a bare carriage return or invalid UTF-8.
+// FuzzCSV compares the cells with those of encoding/csv. A table that encoding/csv accepts is read the same here. Text
+// that is refused here is refused there, too, or has a bare carriage return or invalid UTF-8.
 func FuzzCSV(f *testing.F) {
 	for _, text := range []string{"external_id,k\na,\"b\"\"c\"\r\n", "external_id\n\"\"\"\"\n\n", "external_id,\"a\nb\"\n1,2", "external_id,k\n\"a\r\nb\",\n", "external_id\n\r"} {
 		f.Add(text)

@@ -37,7 +37,7 @@ func TestRunOf(t *testing.T) {
 	require.Equal(t, 0, runOf(allPages, 64))
 }
 
-// entries is what a worker is to an arena: tables with blocks of it.
+// entries is what a worker is to an arena: tables with blocks of the arena.
 type entries struct {
 	Arena
 	tables [4]Table
@@ -45,7 +45,7 @@ type entries struct {
 
 func (s *entries) table(number uint64) *Table { return &s.tables[number>>56] }
 
-// put gives an entry what it shall be: a block of another class, when there is one already.
+// put sets the content of an entry, in a block of another class when the entry has a block already.
 func (s *entries) put(t *testing.T, number uint64, content []byte) {
 	entry := s.table(number).Find(number)
 	if entry == nil {
@@ -83,7 +83,7 @@ func (s *entries) check(t *testing.T) {
 	require.NoError(t, s.Arena.Check(tables...))
 }
 
-// compact empties sparse pages, and says how much it has moved.
+// compact empties sparse pages and returns how much it has moved.
 func (s *entries) compact(t *testing.T) (moved int64) {
 	if !s.Choose(64 * PageBytes) {
 		return 0
@@ -96,7 +96,7 @@ func (s *entries) compact(t *testing.T) (moved int64) {
 	return moved
 }
 
-// Random entries come, grow, shrink, go and are moved; a map knows what each has to be.
+// Random entries come, grow, shrink, go and are moved. Each is what a map says that it has to be.
 func TestArenaModel(t *testing.T) {
 	r := testseed.Rand(t)
 	const memory = 4 << 20
@@ -161,7 +161,7 @@ func TestArenaModel(t *testing.T) {
 	require.Zero(t, s.Resident())
 }
 
-// Beyond what offsets can address there is an error, and what was handed out stays what it was.
+// An allocation beyond what offsets can address is an error, and blocks that were handed out stay what they were.
 func TestArenaIsFull(t *testing.T) {
 	for _, size := range []int{300, 90_000, maxRun, MaxBlockBytes} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -180,7 +180,7 @@ func TestArenaIsFull(t *testing.T) {
 	}
 }
 
-// Offsets of 32 bits address 64 GiB. Nothing of it is touched, so nothing is resident.
+// Offsets of 32 bits address 64 GiB. Nothing in it is touched, so nothing is resident.
 func TestArenaAddresses64GiB(t *testing.T) {
 	var a Arena
 	defer a.Close()

@@ -9,8 +9,8 @@ import (
 	"millrace/loadtest/testseed"
 )
 
-// A set of marks has nothing that was not added, keeps nearly all as long as there is room, and most of what came last
-// when there isn't.
+// A set of marks has nothing that was not added. It keeps nearly all marks as long as there is room, and otherwise most
+// of the marks that came last.
 func TestMarks(t *testing.T) {
 	r := rand.New(rand.NewPCG(testseed.Of(t), 0))
 	var m Marks

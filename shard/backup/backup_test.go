@@ -18,7 +18,7 @@ import (
 	"millrace/shard/replica"
 )
 
-// starts opens what an archive holds, and checks it; then it goes on, is closed and opened once more.
+// starts opens what an archive holds and checks it. Then the node goes on, is closed, and is opened once more.
 func starts(t *testing.T, archive []byte, moments []moment) {
 	t.Helper()
 	fs := vfs.NewMem()
@@ -40,8 +40,8 @@ func starts(t *testing.T, archive []byte, moments []moment) {
 	require.NoError(t, n.close())
 }
 
-// F21: backups under load, with checkpoints, packing, deletions and trimming all the time. Each has what was
-// acknowledged before it, once, in profiles and event log, and no request by half.
+// F21: backups are made under load, with checkpoints, packing, deletions and trimming all the time. Each backup has
+// everything that was acknowledged before it, once, in profiles and event log, and no request partially.
 func TestBackupUnderLoad(t *testing.T) {
 	r := testseed.Rand(t)
 	backups := testsize.Of(1000, 5, 2)
@@ -88,8 +88,8 @@ func (fs *hookFS) Link(from, to string) error {
 	return fs.FS.Link(from, to)
 }
 
-// Between any two steps of an image the node may checkpoint, pack, and rewrite what deleted users have left. Here it
-// does all of it at every step.
+// Between any two steps of an image the node may write checkpoints, pack, and rewrite blocks of deleted users. Here it
+// does all of that at every step.
 func TestEverythingHappensBetweenTheSteps(t *testing.T) {
 	testsize.SkipSerial(t)
 	fs := &hookFS{FS: vfs.NewMem()}
@@ -137,8 +137,8 @@ func TestEverythingHappensBetweenTheSteps(t *testing.T) {
 	require.NoError(t, n.close())
 }
 
-// One image at a time; what it takes is given back when it is released, cancelled, or left behind by a process that was
-// killed.
+// There is one image at a time. What an image takes is given back when it is released or cancelled, or when a killed
+// process has left it behind.
 func TestImageGoes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long under the race detector, where TestBackupUnderLoad has images beside the same load")
@@ -161,7 +161,7 @@ func TestImageGoes(t *testing.T) {
 	after(moments)
 	held := n.e.AppliedPosition()
 
-	// A cancelled one, half way.
+	// This one is cancelled half way.
 	ctx, cancel := context.WithCancel(context.Background())
 	_, err = i.Write(ctx, writerFunc(func(p []byte) (int, error) { cancel(); return len(p), nil }))
 	require.ErrorIs(t, err, context.Canceled)

@@ -25,14 +25,14 @@ import (
 	"millrace/wal"
 )
 
-// node is a real engine with a real event log. Its bounds are so small that segments, checkpoints and blocks come and
-// go all the time.
+// node is a real engine with a real event log. Bounds are so small that segments, checkpoints and blocks come and go
+// all the time.
 type node struct {
 	e *engine
 	l *eventlog.Log
 }
 
-// engine is a replica, with the coordinator that reads it.
+// engine is a replica and the coordinator that reads it.
 type engine struct {
 	*shard.Coordinator
 	*replica.Replica
@@ -100,9 +100,9 @@ func compressed(t *testing.T, archive []byte) []byte {
 	return w.EncodeAll(archive, nil)
 }
 
-// client sends a request after the other. Each has an event for each of its users, who are addressed in different ways,
-// one that has no effect, and now and then a user who is tracked and then deleted. So n requests show as n events at
-// each of the users, in profile and event log alike.
+// client sends one request after the other. Each request has an event for each of the client's users, who are addressed
+// in different ways, an event without effect, and now and then a user who is tracked and then deleted. So n requests
+// show as n events of each user, in profile and event log alike.
 type client struct {
 	name          string
 	sent, acked   atomic.Int64
@@ -156,13 +156,13 @@ func addEvent(b *shard.Batch, id op.IDKind, key string, flags op.Flags) {
 	testengine.AddEvent(&testengine.Batch{Builder: &b.Builder, Request: b}, id, key, "e", flags)
 }
 
-// moment is what a client's requests must, and can, show as.
+// moment is how many of a client's requests must show, and how many may.
 type moment struct {
 	c                  *client
 	least, most, ended int64
 }
 
-// load is clients that send without end.
+// load is clients that send all the time.
 type load struct {
 	clients []*client
 	stopped atomic.Bool
@@ -195,7 +195,7 @@ func (l *load) stop() {
 	l.running.Wait()
 }
 
-// before and after are the two ends of what an image that is taken in between may show.
+// before and after bound what an image that is taken in between may show.
 func (l *load) before() (moments []moment) {
 	for _, c := range l.clients {
 		moments = append(moments, moment{c: c, least: c.acked.Load(), ended: c.ended.Load()})
@@ -209,7 +209,7 @@ func after(moments []moment) {
 	}
 }
 
-// shows says what is wrong with what a node shows of the clients.
+// shows returns an error when a node doesn't show the clients' requests as it should.
 func (n *node) shows(moments []moment) error {
 	exported := map[string]int64{}
 	if err := n.l.Export(context.Background(), eventlog.Query{}, func(e *event.Event) error {
@@ -265,7 +265,7 @@ func (n *node) count(id op.IDKind, key string) (int64, error) {
 	return int64(s.Count), nil
 }
 
-// settled waits until what a crash has interrupted is taken up again.
+// settled waits until the work that a crash has interrupted is done.
 func (n *node) settled(moments []moment) (err error) {
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		if err = n.shows(moments); err == nil || time.Now().After(end) {

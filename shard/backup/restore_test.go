@@ -25,7 +25,7 @@ import (
 	"millrace/shard/replica"
 )
 
-// someArchive is a small backup, and what it shows.
+// someArchive is a small backup and what it shows.
 func someArchive(t *testing.T) ([]byte, []moment) {
 	n := mustOpen(t, vfs.NewMem(), "data")
 	c := &client{name: "c"}
@@ -39,7 +39,7 @@ func someArchive(t *testing.T) ([]byte, []moment) {
 	return archive, []moment{{c, 200, 200, 40}}
 }
 
-// refuses requires that an archive is refused, by Verify and Restore alike, and that nothing is left in the directory.
+// refuses requires that Verify and Restore refuse an archive, and that nothing is left in the directory.
 func refuses(t *testing.T, archive []byte, what string) error {
 	t.Helper()
 	_, err := Verify(context.Background(), bytes.NewReader(archive))
@@ -61,7 +61,7 @@ func unpacked(t *testing.T, archive []byte) map[string]string {
 	return contents(t, fs, "data")
 }
 
-// A byte that is not what it was, anywhere: refused, and nothing is left behind.
+// An archive in which any byte was changed is refused, and nothing is left behind.
 func TestFlips(t *testing.T) {
 	testsize.SkipSerial(t)
 	r := testseed.Rand(t)
@@ -88,8 +88,8 @@ func TestFlips(t *testing.T) {
 		damaged[at]++
 		refuses(t, damaged, fmt.Sprintf("byte %d", at))
 	}
-	// Compressed, some bits mean nothing: how large a window the decoder should have, for one. Then all is there all
-	// the same.
+	// In a compressed archive some bits mean nothing, such as those for the size of the decoder's window. Then
+	// everything is there all the same.
 	small := compressed(t, plain)
 	harmless := 0
 	for k := range flips {
@@ -106,7 +106,7 @@ func TestFlips(t *testing.T) {
 	require.Less(t, harmless, 5)
 }
 
-// An archive that ends early, or goes on, is refused; the message says where.
+// An archive that ends early, or goes on behind its end, is refused, and the error says where.
 func TestTruncated(t *testing.T) {
 	testsize.SkipSerial(t)
 	r := testseed.Rand(t)
@@ -155,7 +155,8 @@ func rewritten(t *testing.T, archive []byte, change func(h *tar.Header, text []b
 	return b.Bytes()
 }
 
-// What was made on purpose is refused too: other files, other names, another format, no archive at all.
+// Archives that were made on purpose are refused, too: with other files, other names, another format, or no archive at
+// all.
 func TestForeign(t *testing.T) {
 	testsize.SkipSerial(t)
 	archive, _ := someArchive(t)
@@ -216,7 +217,7 @@ func TestForeign(t *testing.T) {
 	_, err = Restore(ctx, vfs.NewMem(), "data", bytes.NewReader(archive))
 	require.ErrorIs(t, err, context.Canceled)
 
-	// Whatever compresses it, and however: the tools' other levels.
+	// Archives may be compressed by any tool at any level.
 	var b bytes.Buffer
 	w, err := zstd.NewWriter(&b, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderCRC(false))
 	require.NoError(t, err)
@@ -225,7 +226,7 @@ func TestForeign(t *testing.T) {
 	require.Equal(t, unpacked(t, archive), unpacked(t, b.Bytes()))
 }
 
-// Only into a directory that is empty, apart from what a server has put there before there was anything in it.
+// A restore needs a directory that is empty, apart from what a server puts there before it has any data.
 func TestNotEmpty(t *testing.T) {
 	testsize.SkipSerial(t)
 	archive, moments := someArchive(t)
@@ -271,7 +272,7 @@ func (s *step) MaybeError(o errorfs.Op) error {
 	return s.f(o)
 }
 
-// opens says whether a directory is there to be used: as a whole, or not at all.
+// opens requires that a directory can be used as a whole or not at all, and returns which of them it is.
 func opens(t *testing.T, fs vfs.FS, want map[string]string, moments []moment, what string) (whole bool) {
 	t.Helper()
 	found := contents(t, fs, "srv/data")
@@ -291,7 +292,7 @@ func opens(t *testing.T, fs vfs.FS, want map[string]string, moments []moment, wh
 	return true
 }
 
-// The power is lost at every step of a restore. The directory is then empty, or refused by the engine, or whole; and
+// Power is lost at every step of a restore. Afterwards the directory is empty, or refused by the engine, or whole, and
 // restoring again makes it whole.
 func TestRestoreLosesPower(t *testing.T) {
 	testsize.SkipSerial(t)
@@ -335,8 +336,8 @@ func TestRestoreLosesPower(t *testing.T) {
 	require.Less(t, whole, len(images)/2)
 }
 
-// Each write in turn fails, once or for good: the restore says so, and the directory is as it was, or refused, or (when
-// only its very end failed) whole.
+// Each write in turn fails, once or for good. The restore returns an error, and the directory is as it was, or refused,
+// or (when only the very end of the restore failed) whole.
 func TestRestoreFails(t *testing.T) {
 	testsize.SkipSerial(t)
 	archive, moments := someArchive(t)

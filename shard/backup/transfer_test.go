@@ -36,7 +36,7 @@ import (
 	"millrace/wal"
 )
 
-// paperLog is a group's log as one node has it; its records are decided elsewhere, each in an entry of its own.
+// paperLog is a group's log as one node has it. Its records are decided elsewhere, each in an entry of its own.
 type paperLog struct {
 	mu      sync.Mutex
 	records []paperRecord
@@ -114,7 +114,7 @@ func (l *paperLog) Image(string, uint64, uint64) ([]wal.File, error) {
 	return nil, errors.New("not of a replica")
 }
 
-// replica is a group's engine with its event log, as a node has them.
+// heldGroup is a group's engine with its event log, as a node has them.
 type heldGroup struct {
 	node
 	log *paperLog
@@ -134,8 +134,8 @@ func (o *oneGroup) Local(uint8) *replica.Replica    { return o.r }
 func (o *oneGroup) Control() *replica.Replica       { return o.r }
 func (o *oneGroup) Deliver([]replica.Message) error { return replica.ErrUnavailable }
 
-// openReplica opens what is in a directory, on a log that begins at a position. Events are packed by the test alone
-// when it says by hand.
+// openReplica opens the replica in a directory, on a log that begins at a position. With byHand only the test packs
+// events.
 func openReplica(fs vfs.FS, first, durable uint64, byHand ...bool) (*heldGroup, error) {
 	interval := time.Millisecond
 	if len(byHand) > 0 {
@@ -176,7 +176,7 @@ func mustOpenReplica(t *testing.T, fs vfs.FS, first, durable uint64) *heldGroup 
 	return r
 }
 
-// hand hands records of the group back.
+// hand gives the engine records of the group.
 func (r *heldGroup) hand(records []paperRecord) {
 	for _, x := range records {
 		r.log.mu.Lock()
@@ -219,7 +219,7 @@ func alike(t *testing.T, want, got map[string]string, what any) {
 	}
 }
 
-// store is what a closed replica's store holds, but for how far it has come and when that was.
+// store is what the store of a closed replica holds, without its positions and their times.
 func (r *heldGroup) store(t *testing.T) map[string]string {
 	t.Helper()
 	merger := &pebble.Merger{Name: "millrace.delta.1", Merge: pebble.DefaultMerger.Merge} // the same operands are the same
@@ -310,8 +310,8 @@ func paperRecords(r *rand.Rand, n int) (records []paperRecord) {
 // endOf is the last position of a record's entry.
 func endOf(r paperRecord) uint64 { return r.position | 0xffff }
 
-// A replica that goes on all the time sends its state to one that has fallen behind, which goes on from there: both
-// come to the same.
+// A replica that goes on all the time sends its state to one that has fallen behind. That one goes on from there, and
+// both come to the same state.
 func TestSendUnderLoad(t *testing.T) {
 	r := testseed.Rand(t)
 	records := paperRecords(r, testsize.Short(3000, 600))
@@ -353,8 +353,8 @@ func TestSendUnderLoad(t *testing.T) {
 	alike(t, sender.store(t), receiver.store(t), "receiver")
 }
 
-// A crash at any step of receiving and putting in place leaves the old state or the new one, whole; and what is tried
-// again then succeeds.
+// A crash at any step of receiving a state and putting it in place leaves either the old state or the new one as a
+// whole. Trying again succeeds.
 func TestReceiveCrashes(t *testing.T) {
 	testsize.SkipSerial(t)
 	r := testseed.Rand(t)
@@ -400,7 +400,7 @@ func TestReceiveCrashes(t *testing.T) {
 			for _, name := range names {
 				require.False(t, strings.HasSuffix(name, incoming) || name == replica.ReceivedMarker, "%q at %v", name, op)
 			}
-			// Which of the two it is: a log that has nothing tells how far the store is.
+			// An empty log tells how far the store is, and so which of the two states it is.
 			is := mustOpenReplica(t, image, 1, end)
 			applied := is.e.AppliedPosition()
 			require.NoError(t, is.close())
@@ -431,8 +431,8 @@ func TestReceiveCrashes(t *testing.T) {
 	require.Greater(t, outcomes[endOf(at)], 0)
 }
 
-// A state that is ahead of the log on its node: what comes again is skipped, and no event or deletion is lost or there
-// twice.
+// A state may be ahead of the log on its node. Records that come again are skipped, and no event or deletion is lost or
+// there twice.
 func TestReceivedAheadOfTheLog(t *testing.T) {
 	r := testseed.Rand(t)
 	records := paperRecords(r, 300)
@@ -456,7 +456,7 @@ func TestReceivedAheadOfTheLog(t *testing.T) {
 	require.Greater(t, packed, at)
 	require.Less(t, packed, records[249].position, "blocks are too large for this test")
 	require.NoError(t, receiver.e.WaitApplied(records[249].position))
-	// Until the log has come so far, what is packed is what there is.
+	// Until the log has come that far, only packed events are there.
 	first := receiver.shows(t, at)
 	require.NotEmpty(t, first)
 	for _, e := range want {
@@ -473,7 +473,7 @@ func TestReceivedAheadOfTheLog(t *testing.T) {
 	alike(t, sender.store(t), receiver.store(t), "receiver")
 }
 
-// A replica without an event log: that of the control group.
+// The control group's replica, which has no event log, can be sent, too.
 func TestSendWithoutEvents(t *testing.T) {
 	r := testseed.Rand(t)
 	records := paperRecords(r, 50)
@@ -489,7 +489,7 @@ func TestSendWithoutEvents(t *testing.T) {
 	alike(t, x.store(t), y.store(t), "receiver")
 }
 
-// What is not whole is refused, and changes nothing; neither does a backup of a node.
+// A state that is not whole is refused and changes nothing. So is a backup of a node.
 func TestReceiveRefuses(t *testing.T) {
 	testsize.SkipSerial(t)
 	r := testseed.Rand(t)
@@ -521,7 +521,7 @@ func TestReceiveRefuses(t *testing.T) {
 	_, err = Restore(context.Background(), vfs.NewMem(), "data", bytes.NewReader(whole))
 	require.ErrorIs(t, err, ErrFormat)
 
-	// One that was received and then overtaken by another counts no more.
+	// A state that was received and then overtaken by another one no longer counts.
 	_, err = Receive(context.Background(), fs, "group", bytes.NewReader(whole))
 	require.NoError(t, err)
 	_, err = Receive(context.Background(), fs, "group", bytes.NewReader(whole[:len(whole)-1]))
@@ -534,7 +534,7 @@ type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
-// Two receivers at once, and a backup: one waits for the other, and each may be ended.
+// Of two receivers and a backup at once, one waits for the other, and each may be ended.
 func TestSendWaitsForAnother(t *testing.T) {
 	r := testseed.Rand(t)
 	records := paperRecords(r, 50)

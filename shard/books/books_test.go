@@ -28,7 +28,7 @@ func openStore(t *testing.T) *store.Store {
 	return s
 }
 
-// saving fills a batch; the function that it returns is what a checkpoint does when the batch is in the store.
+// saving fills a batch. The function that it returns does what a checkpoint does once the batch is in the store.
 func saving(t *testing.T, s *store.Store, b *Books) (saved func() (freed int64)) {
 	batch := s.DB.NewBatch()
 	require.NoError(t, b.Save(batch))
@@ -39,7 +39,7 @@ func saving(t *testing.T, s *store.Store, b *Books) (saved func() (freed int64))
 	}
 }
 
-// load is what a start makes of the store.
+// load is the books as a start reads them from the store.
 func load(t *testing.T, s *store.Store) *Books {
 	b := &Books{ID: partition}
 	lower, _ := store.Bounds(partition)
@@ -51,7 +51,7 @@ func load(t *testing.T, s *store.Store) *Books {
 	return b
 }
 
-// number of the partition.
+// number is a number in the partition.
 func number(n uint64) uint64 { return partition<<56 | n }
 
 func optedIn(changed int64) profile.StateChange {
@@ -59,7 +59,7 @@ func optedIn(changed int64) profile.StateChange {
 		Actor: 3, Source: op.SourceTrack}
 }
 
-// A start finds what must be known without a look, and nothing else.
+// A start reads what must be known without a look, and nothing else.
 func TestLoad(t *testing.T) {
 	s := openStore(t)
 	b := &Books{ID: partition, Positions: Positions{Applied: 5, LastMessage: 6, LastDeferred: 7}}
@@ -104,8 +104,8 @@ func TestLoad(t *testing.T) {
 	require.False(t, known, "it is its owner's")
 }
 
-// What comes while a checkpoint writes is left for the next one, and readers find each row once, before, meanwhile and
-// after.
+// Rows that come while a checkpoint writes are left for the next one. Readers find each row once, before, during and
+// after the checkpoint.
 func TestBetweenSaveAndSaved(t *testing.T) {
 	s := openStore(t)
 	b, audit := &Books{ID: partition}, Audit{}
@@ -187,7 +187,7 @@ func TestBetweenSaveAndSaved(t *testing.T) {
 	require.Equal(t, page[0].Hash, hash)
 }
 
-// A sweep takes the oldest, so many at a time, and what is swept doesn't come again.
+// A sweep takes the oldest answers, a bounded number at a time, and answers that were swept don't come again.
 func TestAnswersAreSwept(t *testing.T) {
 	s := openStore(t)
 	b := &Books{ID: partition}
@@ -213,8 +213,8 @@ func TestAnswersAreSwept(t *testing.T) {
 		func([]byte, []byte) error { t.Error("a row is left"); return nil }))
 }
 
-// Readers of the log get changes of consent, merges and identifies in order, whole records at a time; others don't see
-// merges and identifies.
+// Readers of the log get changes of consent, merges and identifies in order, whole records at a time. Other readers
+// don't see merges and identifies.
 func TestNoted(t *testing.T) {
 	s := openStore(t)
 	b := &Books{ID: partition}
@@ -254,7 +254,7 @@ func TestNoted(t *testing.T) {
 	require.Len(t, all, 1)
 }
 
-// ranges are those of the store as it is.
+// ranges are the ranges of the store as it is now.
 func ranges(t *testing.T, s *store.Store) *store.Ranges {
 	r := s.Ranges()
 	t.Cleanup(r.Close)

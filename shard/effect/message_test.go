@@ -10,8 +10,8 @@ import (
 	"millrace/shard/op"
 )
 
-// TestMessage: what a message was made of is read back, whether its body lies beside it or apart, and is its own: the
-// next message is built in the same memory.
+// TestMessage: the parts of which a message was made are read back, whether its body lies beside it or apart. They are
+// the message's own, although the next message is built in the same memory.
 func TestMessage(t *testing.T) {
 	var scratch op.Builder
 	rec := &op.Record{Workspace: 3, Stamp: 5}

@@ -11,7 +11,7 @@ import (
 	"millrace/shard/profile"
 )
 
-// A value that is cut short, or is none, is an error.
+// A value that is cut short, or is no delta, is an error.
 func TestFoldRefusesWhatIsNoDelta(t *testing.T) {
 	var b op.Builder
 	b.Reset(0)

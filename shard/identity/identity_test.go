@@ -32,7 +32,7 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// Next and Profile stay in the partition and never come to number 0 of it, which the partition's books have.
+// Next and Profile stay in the partition and never come to its number 0, which the partition's books have.
 func TestNextStaysInPartition(t *testing.T) {
 	h := NewHasher([32]byte{3})
 	for _, n := range []uint64{1, 0xffffffffffffff, 0xAB00000000000001, 0xABffffffffffffff, 0xFFffffffffffffff} {

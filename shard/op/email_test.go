@@ -19,7 +19,7 @@ func TestEmailKey(t *testing.T) {
 	f("", "")
 	f("@", "@")
 
-	// Before the @: the letters of ASCII and no other.
+	// Before the @ only ASCII letters are folded.
 	f("JOSÉ@example.com", "josÉ@example.com")
 	f("\u212AIM@example.com", "\u212Aim@example.com")
 	f("\u0130DA@example.com", "\u0130da@example.com")
@@ -28,7 +28,7 @@ func TestEmailKey(t *testing.T) {
 	f("bad\xffBYTE@EXAMPLE.com", "bad\xffbyte@example.com")
 	f("BÜCHER.de", "bÜcher.de")
 
-	// Behind it: what DNS says.
+	// Behind the @ the rules of DNS apply.
 	for _, host := range []string{"bücher.de", "BÜCHER.de", "Bu\u0308cher.DE", "xn--bcher-kva.de", "XN--Bcher-KVA.de", "bücher。de"} {
 		f("A@"+host, "a@xn--bcher-kva.de")
 	}
@@ -41,7 +41,7 @@ func TestEmailKey(t *testing.T) {
 	f("É@mail.BÜCHER.example", "É@mail.xn--bcher-kva.example")
 	f("a@b@BÜCHER.de", "a@b@xn--bcher-kva.de")
 
-	// No domain: its bytes.
+	// A text that is no domain stays as its bytes.
 	for _, host := range []string{"bÜ_cher.de", "-Ü.de", "Ü..de", "\u00AD", "\xffÜ.de", "a b.Ü", "Ü\u2100.de", "\uFF20Ü.de", "א1a.de", "xn--Ü.de", strings.Repeat("Ü", 64) + ".de",
 		strings.Repeat("Ü.", 140) + "de", strings.Repeat("\u00AD", 600) + "Ü.de"} {
 		f("A@"+host, "a@"+asciiLower(host))
@@ -58,8 +58,8 @@ func asciiLower(s string) string {
 	return string(b)
 }
 
-// Each letter has a key of its own before the @, but for those of ASCII, and whatever stands behind it, a key is its
-// own key.
+// Before the @ each letter that isn't ASCII has a key of its own. Whatever stands behind the @, the key of a key is
+// that key.
 func TestEmailKeyOfEachRune(t *testing.T) {
 	var key, again []byte
 	for r := rune(0); r <= unicode.MaxRune; r++ {

@@ -61,7 +61,7 @@ func TestRecordRoundTrip(t *testing.T) {
 	}
 }
 
-// Whatever Intern forgets, an index leads to the name that it was given for.
+// Whatever Intern forgets, an index leads to the name for which it was given.
 func TestIntern(t *testing.T) {
 	var b Builder
 	r := rand.New(rand.NewPCG(1, 2))
@@ -151,7 +151,7 @@ func TestAttributeCodes(t *testing.T) {
 	require.Empty(t, AttrName(ReservedCodes+1))
 }
 
-// Bytes that are no record are refused, and what is accepted can be walked.
+// Bytes that are no record are refused, and a record that is accepted can be walked.
 func FuzzParseRecord(f *testing.F) {
 	var b Builder
 	b.Reset(0)

@@ -11,7 +11,7 @@ import (
 	"millrace/loadtest/testseed"
 )
 
-// described is what an op says, whatever the indices of its names.
+// described is an op as text, independent of the indices of its names.
 func described(rec *Record, o Op, stamp int64) string {
 	body := EventBody(o.Body())
 	text := fmt.Sprintf("%d %x %q %q", stamp, o.Number(), o.Key(), rec.Names.At(body.Name()))
@@ -41,8 +41,8 @@ func describe(t *testing.T, record []byte) (lines []string) {
 	return lines
 }
 
-// Parts have every op once, in order, with its stamp and its names, and none of a name that only others use; splitting
-// a part goes on where the first split ended.
+// Together the parts have every op once, in order, with its stamp and its names. No part has a name that only other
+// parts use. Splitting a part again goes on where the first split ended.
 func TestSplit(t *testing.T) {
 	seed := testseed.Of(t)
 	for round := range 200 {
@@ -114,7 +114,7 @@ func TestSplitOfOneGroupIsTheRecord(t *testing.T) {
 	require.ErrorIs(t, err, ErrMalformed)
 }
 
-// A part has room for the names that it uses alone, however many the whole has.
+// A part has room only for the names that it uses, however many the whole record has.
 func TestPartLeavesNamesOut(t *testing.T) {
 	var b Builder
 	b.Reset(0)

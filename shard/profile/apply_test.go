@@ -45,7 +45,7 @@ func TestHeaderOfOtherKinds(t *testing.T) {
 	require.ErrorIs(t, Check(b), ErrInvalid)
 }
 
-// Each line: what is there, what comes, what is there then ("" for nothing).
+// Each line has what is there, what comes, and what is there then ("" for nothing).
 func TestCustomAttributes(t *testing.T) {
 	f := func(before, change any, flags op.Flags, want string) {
 		t.Helper()
@@ -139,7 +139,7 @@ func TestArraysKeepTheNewest(t *testing.T) {
 	require.Equal(t, text(15, 40), custom(t, b, "x"))
 	b = set(t, b, 0, "x", update{add: numbers(40, 43)})
 	require.Equal(t, text(18, 43), custom(t, b, "x"))
-	// Removing makes room before the oldest go.
+	// Removals make room before the oldest elements are dropped.
 	b = set(t, b, 0, "x", update{add: []any{43}, remove: []any{30}})
 	require.Equal(t, strings.Replace(text(18, 44), ",30,", ",", 1), custom(t, b, "x"))
 	b = set(t, b, 0, "y", update{add: numbers(0, 1000)})
@@ -167,7 +167,7 @@ func TestValuesStopGrowing(t *testing.T) {
 	b = set(t, b, op.MergeObjects, "o", object{{"b", "small"}})
 	require.True(t, strings.HasSuffix(custom(t, b, "o"), `,"b":"small"}`))
 	require.Equal(t, `1`, custom(t, b, "after"))
-	// Over and back under 64 KiB: the field's header changes its size.
+	// The value grows beyond 64 KiB and shrinks again, so the field's header changes its size.
 	b = set(t, b, 0, "o", big+big)
 	require.Equal(t, `1`, custom(t, b, "after"))
 	require.Equal(t, `"`+big+big+`"`, custom(t, b, "o"))
@@ -252,7 +252,7 @@ func TestPushTokens(t *testing.T) {
 	require.Equal(t, ``, attr(t, set(t, b, 0, op.AttrPushTokens, nil), op.AttrPushTokens))
 }
 
-// An external id that was renamed leads to the profile until it is taken away, whether it is the home or not.
+// An external id that was renamed leads to the profile until the id is taken away, whether it is the home or not.
 func TestExternalIDs(t *testing.T) {
 	var e Editor
 	f := func(b []byte, current string, deprecated ...string) {
@@ -305,7 +305,7 @@ func TestExternalIDs(t *testing.T) {
 	require.False(t, ok, "the only id is not deprecated")
 }
 
-// What replaces a profile takes over who it is, and where its events are.
+// An imported profile takes over the identity of the profile that it replaces, and the places of its events.
 func TestReimport(t *testing.T) {
 	var e Editor
 	old := new(Editor).SetBorn(New(nil, 1, op.Alias, op.AppendAliasKey(nil, []byte("l"), []byte("n")), 1), Place{7, 8})
@@ -524,7 +524,7 @@ func TestUpdatedNeverGoesBack(t *testing.T) {
 	require.Equal(t, testStamp+5, Updated(b))
 }
 
-// What fits is done in the blob's own memory, the rest in scratch.
+// A change that fits is made in the blob's own memory, any other in scratch.
 func TestInPlace(t *testing.T) {
 	var e Editor
 	o, rec := eventOp(t, "event", noon)
@@ -535,7 +535,7 @@ func TestInPlace(t *testing.T) {
 	out2, _ := e.Apply(tight, o, rec, nil)
 	require.NotSame(t, &tight[0], &out2[0])
 	require.Equal(t, out, out2)
-	// Scratch may be handed in again, clipped too.
+	// Scratch may be passed in again, also clipped.
 	out2, _ = e.Apply(slices.Clip(out2), o, rec, nil)
 	out, _ = e.Apply(out, o, rec, nil)
 	require.Equal(t, out, out2)
@@ -568,7 +568,7 @@ func TestApplyDoesNotAllocate(t *testing.T) {
 	require.NoError(t, Check(b))
 }
 
-// A dummy user costs linear time per op; only the outline is asserted here: the result is right and it ends.
+// An op for a dummy user costs linear time. The test requires only that it ends and that the result is right.
 func TestTwentyThousandNames(t *testing.T) {
 	var e Editor
 	b := user("u")
@@ -602,7 +602,7 @@ func TestTwentyThousandNames(t *testing.T) {
 	require.Equal(t, 40_002, n)
 }
 
-// Operators that are not possible are reported under the references that the op has for them.
+// Operators that are impossible are reported under the references that the op has for them.
 func TestUnmet(t *testing.T) {
 	var e Editor
 	b := set(t, user("u"), 0, "max", math.MaxInt64)
@@ -644,8 +644,8 @@ func TestUnmet(t *testing.T) {
 	f(nil, "a", 1)
 }
 
-// TestValuesKeepTheirRoom: a value that changes its length moves what stands behind it once, not each time; what it has
-// too much of is given back, and nobody sees what it doesn't use.
+// TestValuesKeepTheirRoom: a value that changes its length moves the fields behind it once, not each time. Too much
+// room is given back, and nobody sees unused room.
 func TestValuesKeepTheirRoom(t *testing.T) {
 	text := func(n int) string { return strings.Repeat("x", n) }
 	b := set(t, user("a"), 0, op.AttrFirstName, text(5), op.AttrCountry, "de", "plan", text(5), "n", 1, "after", 2)

@@ -57,7 +57,7 @@ func BenchmarkCheck(b *testing.B) {
 	}
 }
 
-// The cost of an event of a user near the limit of names.
+// BenchmarkApplyDummy measures an event of a user near the limit of names.
 func BenchmarkApplyDummy(b *testing.B) {
 	var e Editor
 	blob := user("u")

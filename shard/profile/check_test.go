@@ -76,7 +76,7 @@ func TestCheckFinds(t *testing.T) {
 	})
 }
 
-// FuzzCheck: no bytes make Check panic, and what it accepts can be read, exported, changed and merged.
+// FuzzCheck: no bytes make Check panic, and a profile that Check accepts can be read, exported, changed and merged.
 func FuzzCheck(f *testing.F) {
 	full, err := new(Importer).Import(nil, 3, []byte(fullUser), testStamp, ImportOptions{})
 	require.NoError(f, err)
@@ -114,7 +114,8 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-// FuzzImport: no line makes Import panic, and what it accepts is well-formed and comes out as valid JSON.
+// FuzzImport: no line makes Import panic, and a profile that Import accepts is well-formed and is exported as valid
+// JSON.
 func FuzzImport(f *testing.F) {
 	f.Add([]byte(fullUser))
 	f.Add([]byte(`{"external_id":"x","custom_attributes":{"a":[[1],{"$time":"2024-01-01"}]}}`))
@@ -134,7 +135,7 @@ func FuzzImport(f *testing.F) {
 	})
 }
 
-// FuzzApply: a body of any bytes leaves a profile that can be read.
+// FuzzApply: an op whose body is any bytes leaves a profile that can be read.
 func FuzzApply(f *testing.F) {
 	ao, _ := attrsOp(f, 0, "a", edits{{op.EditUpdate, "id", 1, object{{"a", 1}}}, {op.EditAdd, "", nil, []any{object{{"id", 1}}}}}, "b", update{[]any{1}, []any{2}},
 		op.AttrSubscriptionGroups, []any{strings.Repeat("x", 16), true})

@@ -19,7 +19,7 @@ func devicesOf(t *testing.T, b []byte, x Export) string {
 	return string(AppendJSON(nil, b, exported(t, "devices", "push_tokens"), x))
 }
 
-// importedWith returns also what was left out.
+// importedWith also returns what was left out.
 func importedWith(t *testing.T, opt ImportOptions, line string) (b []byte, left []string) {
 	t.Helper()
 	opt.Left = func(what string) { left = append(left, what) }
@@ -84,7 +84,7 @@ func TestImportRefusesDevices(t *testing.T) {
 	f(`"push_tokens":[{"app":"iOS","token":"t","notifications_enabled":1}]`, "push_tokens notifications_enabled: no boolean")
 }
 
-// Push tokens of other exports name their app; ours name it too, beside its id.
+// Push tokens in other exports name their app. Ours name it, too, beside its id.
 func TestImportPushTokens(t *testing.T) {
 	names := ImportOptions{AppID: func(name []byte) []byte {
 		if string(name) == "iOS" {
@@ -110,7 +110,7 @@ func TestImportPushTokens(t *testing.T) {
 	f(`[]`, `[]`)
 }
 
-// service.md 4.2: device information of the merged user is for a kept user who has none.
+// A kept user without device information gets that of the merged user (service.md 4.2).
 func TestMergeDevices(t *testing.T) {
 	with := func(id, device string) []byte {
 		return imported(t, `{"external_id":"`+id+`","devices":[{"device_id":"`+device+`"}]}`)
@@ -146,7 +146,7 @@ func TestImportNamesWhatIsLeftOut(t *testing.T) {
 	require.Empty(t, left)
 }
 
-// A year after 3000 is none of a time: a string stays one, a $time is left out with its attribute.
+// A time after the year 3000 is not a time: a string stays a string, and a $time is left out with its attribute.
 func TestImportOfTimesAfterYear3000(t *testing.T) {
 	b, left := importedWith(t, ImportOptions{}, `{"external_id":"x","custom_attributes":{"s":"3001-01-01T00:00:00.000Z","last":"3000-12-31T23:59:59.999Z",
 		"o":{"t":{"$time":"3001-01-01T00:00:00Z"}},"l":[{"$time":"9999-01-01"}],"t":{"$time":"3500-01-01"},"good":{"t":{"$time":"3000-12-31T23:59:59.999Z"}}},

@@ -87,7 +87,7 @@ func TestExportFields(t *testing.T) {
 	require.Equal(t, `{}`, string(AppendJSON(nil, user("u"), exported(t, "email"), x)))
 }
 
-// What is always there, whatever a user has (export-shape.md).
+// Some keys are always there, whatever a user has (export-shape.md).
 func TestExportOfNothing(t *testing.T) {
 	b := New(nil, 1, op.ExternalID, []byte("u"), 1e6)
 	require.Equal(t, `{"created_at":"1970-01-01T00:00:01.000Z","external_id":"u","user_aliases":[],"svc_id":"abc","random_bucket":3753,`+
@@ -96,7 +96,8 @@ func TestExportOfNothing(t *testing.T) {
 		`"email_subscribe":"subscribed","push_subscribe":"subscribed","total_revenue":0.0,"revenue_by_currency":{}}`, string(AppendJSON(nil, b, 0, Export{SvcID: []byte("abc"), Braze: true, Number: 12345})))
 }
 
-// What an export has of somebody who has said nothing is no consent, and no revenue is none.
+// The default that an export has for somebody who has said nothing is imported as no consent, and a revenue of zero as
+// no revenue.
 func TestImportOfDefaults(t *testing.T) {
 	b := imported(t, `{"external_id":"u","email":"a@x.co","email_subscribe":"subscribed","total_revenue":0.0,"revenue_by_currency":{}}`)
 	require.False(t, HasStates(b))
@@ -299,7 +300,7 @@ func TestDecimals(t *testing.T) {
 	f("-92233720368547758.08", 2, math.MinInt64)
 }
 
-// Any profile that ops can make goes out and comes in again.
+// Any profile that ops can make is the same after an export and an import.
 func TestRoundTripOfRandomProfiles(t *testing.T) {
 	rng := testseed.Rand(t)
 	var im Importer

@@ -12,7 +12,7 @@ import (
 	"millrace/shard/op"
 )
 
-// TestAddressesLookInFrontOnly: what stands behind the first other field is not looked at, however much it is.
+// TestAddressesLookInFrontOnly: Addresses doesn't look at anything behind the first other field, however much there is.
 func TestAddressesLookInFrontOnly(t *testing.T) {
 	f := func(email, phone string, fields ...any) {
 		t.Helper()
@@ -39,8 +39,8 @@ func textOf(v op.Value) string {
 	return string(v.Bytes())
 }
 
-// TestFrontStaysInFront: whatever comes, goes and is merged, Addresses finds what a walk finds, and Check, which knows
-// the order, is content.
+// TestFrontStaysInFront: whatever fields come, go and are merged, Addresses finds what a walk finds, and Check, which
+// checks the order of fields, succeeds.
 func TestFrontStaysInFront(t *testing.T) {
 	rng := testseed.Rand(t)
 	var e Editor

@@ -12,7 +12,7 @@ import (
 	"millrace/shard/op"
 )
 
-// Values of the tests: Go values stand for op values.
+// In tests these Go values stand for op values.
 type (
 	object []pair // an ordered object
 	pair   struct {
@@ -154,8 +154,8 @@ func purchaseOp(t testing.TB, product string, millis, total int64, quantity uint
 
 func user(id string) []byte { return New(nil, 3, op.ExternalID, []byte(id), testStamp-1000) }
 
-// apply applies an op to copies without room, with a little and with plenty, and checks that the results are
-// well-formed and equal.
+// apply applies an op to copies of a profile without room, with a little and with plenty, and checks that the results
+// are well-formed and equal.
 func apply(t testing.TB, e *Editor, blob []byte, o op.Op, rec *op.Record, lim *Limits) (out []byte, verdict Verdict) {
 	t.Helper()
 	for i, room := range []int{0, 20, 100_000} {

@@ -15,7 +15,7 @@ import (
 	"millrace/shard/op"
 )
 
-// housed is a profile in a block of its own, as a worker has it.
+// housed is a profile in a block of its own, as a worker keeps it.
 type housed struct {
 	e     Editor
 	block []byte
@@ -34,7 +34,7 @@ func blockFor(n int) int { return (n + 15) / 16 * 16 }
 
 func (h *housed) blob() []byte { return h.block[:h.size] }
 
-// apply applies an op, and moves what outgrows its block into one with spare bytes.
+// apply applies an op, and moves a profile that outgrows its block into a block with spare bytes.
 func (h *housed) apply(o op.Op, rec *op.Record, lim *Limits, spare int) Verdict {
 	out, inPlace, verdict := h.e.ApplyIn(h.block, h.size, o, rec, lim)
 	if !inPlace {
@@ -47,7 +47,7 @@ func (h *housed) apply(o op.Op, rec *op.Record, lim *Limits, spare int) Verdict 
 	return verdict
 }
 
-// edit is an edit by a verb that knows nothing of the index.
+// edit changes the profile by a verb that knows nothing of the index.
 func (h *housed) edit(f func(e *Editor, b []byte) []byte) {
 	in := h.block[:h.size:Usable(h.block)]
 	out := f(&h.e, in)
@@ -61,7 +61,7 @@ func (h *housed) edit(f func(e *Editor, b []byte) []byte) {
 	h.block, h.size = block, len(out)
 }
 
-// checkIndex: each field has its entry and no other one, and what is found by it is what a walk finds.
+// checkIndex requires that each field has exactly one entry, and that the index finds what a walk finds.
 func (h *housed) checkIndex(t testing.TB, absent []byte) {
 	t.Helper()
 	if !hasIndex(len(h.block)) || countIn(h.block) == missingIndex {
@@ -91,7 +91,7 @@ func (h *housed) checkIndex(t testing.TB, absent []byte) {
 	}
 }
 
-// touch loads as a worker does, which changes nothing and doesn't fail.
+// touch loads the profile as a worker does, which changes nothing and doesn't fail.
 func (h *housed) touch(o op.Op, rec *op.Record) {
 	x := Touching{Op: o, Rec: rec}
 	x.Ends(h.block, h.size)
@@ -99,7 +99,7 @@ func (h *housed) touch(o op.Op, rec *op.Record) {
 	x.Field()
 }
 
-// names of random ops: some of them have the same key in the index.
+// indexNames are names for random ops. Some of them have the same key in the index.
 func indexNames() (names []string) {
 	keys := map[uint32]string{}
 	for i := 0; len(names) < 12; i++ {
@@ -138,8 +138,8 @@ func randomOp(t testing.TB, rng *rand.Rand, names []string) (op.Op, *op.Record) 
 	return attrsOp(t, op.MergeObjects, name(), randomValue(rng), op.AttrFirstName, randomText(rng), name(), randomText(rng), name(), inc(1))
 }
 
-// TestIndexChangesNothing: profiles in blocks with much room, little and none, with an index and without, by verbs that
-// keep it and such that don't, come to the same bytes; and an index says what a walk says.
+// TestIndexChangesNothing: profiles in blocks with much room, little and none, with an index and without, changed by
+// verbs that keep the index and by verbs that don't, come to the same bytes. An index finds what a walk finds.
 func TestIndexChangesNothing(t *testing.T) {
 	rng := testseed.Rand(t)
 	names := indexNames()
@@ -175,7 +175,7 @@ func TestIndexChangesNothing(t *testing.T) {
 	}
 }
 
-// FuzzIndex: the same for ops that bytes choose, on one block that is cut to measure.
+// FuzzIndex: the same holds for ops that the fuzzer's bytes choose, on one block without spare room.
 func FuzzIndex(f *testing.F) {
 	f.Add([]byte("any bytes will do: each is an op"), uint16(0))
 	f.Add(bytes.Repeat([]byte{1, 7, 200, 13, 99, 44}, 40), uint16(900))
@@ -195,7 +195,7 @@ func FuzzIndex(f *testing.F) {
 	})
 }
 
-// large is a profile with an index and many fields, which have room for an occurrence more.
+// large is a profile with an index and many fields, which have room for one more occurrence.
 func large(t testing.TB, fields int) *housed {
 	b := set(t, user("u"), 0, op.AttrEmail, "a@example.com", op.AttrFirstName, "Ada", "plan", "free")
 	var e Editor
@@ -214,8 +214,8 @@ func large(t testing.TB, fields int) *housed {
 	return h
 }
 
-// TestIndexIsAsked: a change looks at no field but its own, however many there are: the others are garbage here that no
-// walk comes through.
+// TestIndexIsAsked: a change looks only at its own field, however many there are. The other fields are garbage here,
+// through which no walk would come.
 func TestIndexIsAsked(t *testing.T) {
 	f := func(name string, make func() (op.Op, *op.Record), tag byte, key string) {
 		t.Helper()
@@ -250,7 +250,7 @@ func fill(b []byte, c byte) {
 	}
 }
 
-// TestIndexEnds: what no offset reaches has no index, and what has been left alone since has one again.
+// TestIndexEnds: a profile too large for the offsets has no index, and a profile that has become smaller has one again.
 func TestIndexEnds(t *testing.T) {
 	h := large(t, 10)
 	var e Editor
@@ -275,7 +275,7 @@ func TestIndexEnds(t *testing.T) {
 	require.NotEqual(t, uint32(missingIndex), countIn(h.block))
 }
 
-// TestRoomIsEnough: an entry of any size gets a block that holds it and its index, or has none.
+// TestRoomIsEnough: an entry of any size gets a block that holds the entry and its index, or has no index.
 func TestRoomIsEnough(t *testing.T) {
 	base := user("u")
 	for size := len(base) + 10; size < 3*unindexed; size++ {
@@ -293,7 +293,7 @@ func TestRoomIsEnough(t *testing.T) {
 	require.Greater(t, Room(b, 0), maxIndexed, "%d bytes", len(b))
 }
 
-// TestAnIndexLeavesOthersAlone: of entries of other kinds nothing is an index.
+// TestAnIndexLeavesOthersAlone: entries of other kinds have no index, whatever their bytes are.
 func TestAnIndexLeavesOthersAlone(t *testing.T) {
 	block := make([]byte, 4096)
 	fill(block, 7)

@@ -27,7 +27,7 @@ func merge(t testing.TB, keep, gone []byte, mode MergeMode) []byte {
 	return out
 }
 
-// service.md 4.2: taken from the merged user only when the kept one has no value.
+// Attributes are taken from the merged user only when the kept one has no value (service.md 4.2).
 func TestMergeAttributesWhereMissing(t *testing.T) {
 	for _, code := range []int{op.AttrFirstName, op.AttrLastName, op.AttrGender, op.AttrDateOfBirth, op.AttrPhone, op.AttrTimeZone,
 		op.AttrHomeCity, op.AttrCountry, op.AttrLanguage, op.AttrImageURL, op.AttrPushSubscribe} {
@@ -59,7 +59,8 @@ func TestMergeKeepsWhoItIs(t *testing.T) {
 	require.False(t, HasExternalID(b, []byte("x")), "a deprecated one too")
 }
 
-// Where the log has the events of a merged profile, and of those merged into it before, is handed on.
+// The kept profile gets the places in the log of the events of a merged profile, and of the profiles that were merged
+// into that one before.
 func TestMergeFormers(t *testing.T) {
 	var e Editor
 	keep := slices.Clone(e.AddFormer(user("k"), Former{1, 2, Place{}, Place{3, 4}, 0}))
@@ -103,7 +104,7 @@ func TestMergeEmailOnlyWhenIdentifying(t *testing.T) {
 	require.False(t, ok, "of a merged user no state is taken")
 }
 
-// A state and the memory of its change go together.
+// A state and its last change go together.
 func TestMergeKeepsConsentTrails(t *testing.T) {
 	var e Editor
 	gone := slices.Clone(e.setContactState(user("g"), op.AttrPushSubscribe, []byte("unsubscribed"), 5, 6, 0))
@@ -164,7 +165,8 @@ func TestMergeEvents(t *testing.T) {
 	require.False(t, ok)
 }
 
-// service.md 4.2: 'X times in Y days' goes by what both have had, X at most 50, Y at most 30 before the newest.
+// 'X times in Y days' counts what both profiles have had, with X at most 50 and Y at most 30 days before the newest
+// (service.md 4.2).
 func TestMergeRecent(t *testing.T) {
 	keep, gone := user("k"), user("g")
 	for i := range int64(40) {
@@ -249,8 +251,8 @@ func TestMergeBlocks(t *testing.T) {
 	require.True(t, Blocked(merge(t, blocked, blocked, MergeUsers)))
 }
 
-// Totals of three random profiles are the same whoever is merged into whom, and nothing is lost: counts, revenue,
-// sessions, aliases.
+// The totals of three random profiles are the same whoever is merged into whom. No counts, revenue, sessions or aliases
+// are lost.
 func TestMergeConserves(t *testing.T) {
 	rng := testseed.Rand(t)
 	for range 60 {
@@ -303,7 +305,7 @@ func (x *totals) add(t testing.TB, b []byte) {
 	Aliases(b, func(label, name []byte) { x.aliases[string(label)+"="+string(name)] = true })
 }
 
-// sums is the part that adding up three profiles gives as well as merging them.
+// sums are the totals for which adding up three profiles gives the same as merging them.
 func (x *totals) sums() any {
 	counts := map[string]uint64{}
 	for name, s := range x.events {

@@ -16,7 +16,7 @@ import (
 	"millrace/shard/op"
 )
 
-// model is a profile in plain Go: maps, and every occurrence there ever was.
+// model is a profile in plain Go, with maps and with every occurrence there ever was.
 type model struct {
 	reserved map[string]any
 	custom   map[string]any
@@ -31,7 +31,7 @@ func newModel() *model {
 	return &model{map[string]any{}, map[string]any{}, map[string][]int64{}, map[string][]int64{}, map[string]int64{}, map[[16]byte]bool{}, nil}
 }
 
-// plain turns a value of the tests into what a JSON decoder gives, without null members.
+// plain turns a value of the tests into what a JSON decoder would give, without null members.
 func plain(v any) any {
 	switch v := v.(type) {
 	case int:
@@ -146,7 +146,7 @@ func mergeMaps(old map[string]any, add object, nullDeletes bool) map[string]any 
 	return out
 }
 
-// json is the export of the model, lists of named things as maps.
+// json is the export of the model, with lists of named things as maps.
 func (m *model) json() map[string]any {
 	out := map[string]any{"created_at": string(AppendTime(nil, (testStamp-1000)/1000)), "external_id": "u", "user_aliases": map[string]any{},
 		"email_subscribe": "subscribed", "push_subscribe": "subscribed", "total_revenue": json.Number("0.0"),
@@ -309,8 +309,8 @@ func randomValue(rng *rand.Rand) any {
 	return randomScalar(rng)
 }
 
-// TestModel applies random ops to a profile, which has now much and now little room, and to a model. Exports and recent
-// occurrences must be equal at every step.
+// TestModel applies random ops to a model and to a profile, which sometimes has much room and sometimes little. Exports
+// and recent occurrences must be equal at every step.
 func TestModel(t *testing.T) {
 	rng := testseed.Rand(t)
 	for range 40 {
@@ -383,7 +383,8 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// recentOf is the definition: the newest fifty of what is at most 30 days older than the newest.
+// recentOf is the definition of recent occurrences: the newest fifty of those that are at most 30 days older than the
+// newest.
 func recentOf(all []int64) (out []int64) {
 	newest := slices.Max(all) / 1000
 	for _, at := range all {

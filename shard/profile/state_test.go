@@ -20,7 +20,7 @@ func group(e *Editor, b []byte, id [16]byte, on bool, changed int64, actor uint3
 	return e.SetState(b, StateChange{State{Kind: StateGroup, Group: id, On: on}, changed, actor, 0})
 }
 
-// Every kind of state: set, read, listed, set again, forgotten; what stands beside it stays.
+// States of every kind are set, read, listed, set again and forgotten. Other states stay as they are.
 func TestStates(t *testing.T) {
 	var e Editor
 	states := []State{
@@ -90,7 +90,7 @@ func TestStatesForAddress(t *testing.T) {
 	f(State{Kind: StateGroup}, true, true)
 }
 
-// What is imported says so, and a hard bounce is one of an email.
+// Imported states have the import as their source, and a hard bounce needs an email.
 func TestImportedStates(t *testing.T) {
 	var im Importer
 	opt := ImportOptions{Channel: func(group [16]byte) byte { return group[15] }}
@@ -109,7 +109,7 @@ func TestImportedStates(t *testing.T) {
 	f(``, state, sms)
 }
 
-// Of two different changes of a state one is later, whoever asks.
+// Of two different changes of a state one is later, whichever is asked about the other.
 func TestLaterIsAnOrder(t *testing.T) {
 	r := testseed.Rand(t)
 	some := func() StateChange {

@@ -9,7 +9,8 @@ import (
 	"millrace/shard/op"
 )
 
-// What holds of a user's own register, his address's, and since when he has it: every case of decisions.md D5.
+// The state that holds follows from the user's own register, that of the address, and the time since which the user has
+// the address: every case of decisions.md D5.
 func TestJoint(t *testing.T) {
 	var g [16]byte
 	at := func(s State, changed int64) StateChange { return StateChange{State: s, Changed: changed} }
@@ -20,7 +21,7 @@ func TestJoint(t *testing.T) {
 		const joined = 10
 		require.Equal(t, want, Joint(at(own, said), said != 0, at(address, changed), joined).State)
 	}
-	f(off, 0, on, 5, on) // he has said nothing: he takes over what the address has
+	f(off, 0, on, 5, on) // the user has said nothing, and takes over what the address has
 	f(off, 0, on, 15, on)
 	f(off, 5, on, 15, on) // changed since: the later one
 	f(on, 5, off, 15, off)
@@ -52,8 +53,7 @@ func TestJoined(t *testing.T) {
 	require.Equal(t, []int64{0, 9}, []int64{Joined(b, op.Email), Joined(b, op.Phone)})
 }
 
-// A copy that is joined shows marks and states of the address, and none of the marks that were taken back since he
-// came.
+// A joined copy shows marks and states of the address, and no marks that were taken back since the user came.
 func TestJoin(t *testing.T) {
 	var e Editor
 	b := slices.Clone(e.SetJoined(set(t, user("u"), 0, op.AttrEmail, "a@x.co"), op.Email, 10_000))
@@ -79,16 +79,16 @@ func TestJoin(t *testing.T) {
 	require.False(t, spam)
 }
 
-// Leaves are settled in their order, in whatever order the answers come: what held at the second address depends on
-// what was kept of the first.
+// Leaves are settled in their order, in whatever order the answers come, because what held at the second address
+// depends on what was kept of the first.
 func TestSettle(t *testing.T) {
 	var e Editor
 	id := [16]byte{1}
 	state := func(on bool, changed int64) StateChange {
 		return StateChange{State{Kind: StateGroup, Group: id, Channel: op.ChannelEmail, On: on}, changed, 3, op.SourceTrack}
 	}
-	// One who was unsubscribed at the first address by somebody else, then went to one that was subscribed before, then
-	// left that, too.
+	// The user was unsubscribed at the first address by somebody else, then went to an address that was subscribed
+	// before, and then left that address, too.
 	moved := func() []byte {
 		b := slices.Clone(e.AddLeave(e.SetJoined(user("u"), op.Email, 10), op.Email, 30))
 		b = slices.Clone(e.AddLeave(e.SetJoined(b, op.Email, 30), op.Email, 40))
@@ -106,13 +106,13 @@ func TestSettle(t *testing.T) {
 	require.Empty(t, AppendStates(nil, half), "the first one is on its way")
 	require.Equal(t, want, AppendStates(nil, one(half)))
 	require.True(t, find(one(half), tagLeave).none())
-	// What he has said with the leave or since counts.
+	// What the user has said with the leave or since counts.
 	for _, said := range []int64{40, 41} {
 		b := slices.Clone(e.SetState(one(moved()), state(true, said)))
 		require.Equal(t, []StateChange{state(true, said)}, AppendStates(nil, two(b)))
 	}
-	// What the address was told after he left does not come later than what he says at the next one, but an opt-out
-	// may.
+	// What the address was told after the user left does not count as later than what the user says at the next
+	// address, but an opt-out may.
 	b := slices.Clone(e.AddLeave(e.SetJoined(user("u"), op.Email, 10), op.Email, 30))
 	require.Equal(t, []StateChange{state(true, 30)}, AppendStates(nil, e.Settle(slices.Clone(b), op.Email, 30, []StateChange{state(true, 35)})))
 	require.Equal(t, []StateChange{state(false, 35)}, AppendStates(nil, e.Settle(slices.Clone(b), op.Email, 30, []StateChange{state(false, 35)})))

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// brokenClock is a system's clock that can jump, beside a steady one.
+// brokenClock is a system's clock that can jump, and a steady clock beside it.
 type brokenClock struct {
 	system time.Time
 	steady time.Duration

@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whichever sync fails while the store opens, the error says that it was the disk: the process ends by that.
+// Whichever sync fails while the store opens, the error says that it was the disk, and the process ends for that
+// reason.
 func TestOpenOnADiskThatFails(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		failures := 0

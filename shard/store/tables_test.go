@@ -13,8 +13,8 @@ import (
 	"millrace/loadtest/testseed"
 )
 
-// A table has what was written to it, in order, in few pieces; all of it survives a loss of power after a sync. A write
-// that fails is told, by whatever comes next.
+// A table has what was written to it, in order, in few pieces, and all of it survives a loss of power after a sync. A
+// write that fails is reported by the next call.
 func TestTablesAreWrittenInLargePieces(t *testing.T) {
 	rng := testseed.Rand(t)
 	for range 15 {

@@ -33,7 +33,7 @@ func TestReplaceFile(t *testing.T) {
 	require.ErrorIs(t, ReplaceFile(filepath.Join(path, "below"), nil, 0o600), syscall.ENOTDIR)
 }
 
-// Whatever bit is changed, or byte is missing, the text is refused.
+// A text in which any bit is changed, or any byte is missing, is refused.
 func TestSealText(t *testing.T) {
 	type facts struct{ Name string }
 	whole := SealText(facts{"a"})

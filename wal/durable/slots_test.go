@@ -20,7 +20,7 @@ func stateOf(v uint64) []byte {
 	return append(binary.LittleEndian.AppendUint64(nil, v), "and the rest"...)
 }
 
-// hookFile calls before in the middle of a sync.
+// hookFile calls before during a sync.
 type hookFile struct {
 	vfs.File
 	before func()
@@ -28,8 +28,8 @@ type hookFile struct {
 
 func (f hookFile) SyncData() error { f.before(); return f.File.SyncData() }
 
-// Whatever a loss of power makes of the writes since the last sync, what was synced is still known, and nothing is made
-// up.
+// Whatever a loss of power makes of the writes since the last sync, the synced value is still known, and no value
+// appears that was never written.
 func TestSlotsTornWrites(t *testing.T) {
 	rng := testseed.Rand(t)
 	fs, path := vfs.NewMem(), "slots"
@@ -79,8 +79,8 @@ func TestSlotsTornWrites(t *testing.T) {
 	}
 }
 
-// A process that is killed leaves what it has written to the page cache. The next one may not write over what is on
-// disk before that is, too.
+// A process that is killed leaves its last writes in the page cache. The next process may not write over what is on
+// disk before these writes are on disk, too.
 func TestSlotsAfterAKill(t *testing.T) {
 	fs, path := vfs.NewCrashableMem(), "slots"
 	s, err := CreateSlots(fs, path, testMagic, stateOf(1))

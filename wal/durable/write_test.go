@@ -27,7 +27,8 @@ func contains(t *testing.T, path, want string) {
 	require.Equal(t, want, string(got))
 }
 
-// A file is replaced as a whole or stays, and a link to one stays a link, also when there is nothing yet where it leads.
+// A file is replaced as a whole or stays as it is. A link to a file stays a link, also when there is nothing yet where
+// it leads.
 func TestWriteFile(t *testing.T) {
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
@@ -67,7 +68,7 @@ func TestWriteFile(t *testing.T) {
 	require.ErrorIs(t, WriteFile(dir, text("")), syscall.EISDIR)
 }
 
-// What is no regular file stays what it is, behind a link, too, and so does a file that a process has open.
+// Anything that is not a regular file stays what it is, also behind a link, and so does a file that a process has open.
 func TestWriteFileIntoWhatIsThere(t *testing.T) {
 	dir := t.TempDir()
 	pipe, link := filepath.Join(dir, "pipe"), filepath.Join(dir, "link")

@@ -25,14 +25,14 @@ import (
 	"millrace/wal/durable"
 )
 
-// line is a record as an owner has it.
+// line is a record in the form in which an owner has it.
 type line struct {
 	Position uint64
 	Text     string
 }
 
-// owner is what an engine is to a log: it applies records in order, checkpoints its state, and skips what it has. One
-// lives as long as the node's process.
+// owner is what an engine is to a log: it applies records in order, checkpoints its state, and skips records that it
+// has. An owner lives as long as the node's process.
 type owner struct {
 	path string // of the checkpoint
 	log  *Log
@@ -171,7 +171,7 @@ func (o *owner) Snapshot(_ context.Context, position uint64, w io.Writer) error 
 	return nil
 }
 
-// Restore takes one in.
+// Restore takes in a state.
 func (o *owner) Restore(position uint64, r io.Reader) error {
 	b, err := io.ReadAll(r)
 	if err != nil {
@@ -195,7 +195,7 @@ func (o *owner) Restore(position uint64, r io.Reader) error {
 	return durable.ReplaceFile(o.path, o.encode(), 0o644)
 }
 
-// texts are the records in order.
+// texts are the texts of the records, in order.
 func (o *owner) texts() []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -234,7 +234,7 @@ type group struct {
 	unknown map[string]bool // records that were lost
 }
 
-// quick are settings under which elections don't make tests slow. KeepBytes lets the log go early.
+// quick are settings with which elections don't make tests slow. Its KeepBytes lets the log go early.
 func quick(o *Options) {
 	o.HeartbeatTimeout, o.LeaseTimeout, o.CommitTimeout = 500*time.Millisecond, 400*time.Millisecond, 50*time.Millisecond
 	o.KeepBytes, o.SegmentBytes, o.MaxEntryBytes = 1<<10, 8<<10, 700
@@ -294,7 +294,7 @@ func (m *member) tryStart() error {
 	return m.log.Start()
 }
 
-// open does all but Start.
+// open does everything but Start.
 func (m *member) open() (err error) {
 	m.host, err = Listen(HostOptions{Node: m.node, TLS: m.tls, Resolve: m.net.resolve, Logger: testLogger(m.t), sockets: m.net.sockets(m.node)})
 	if err != nil {
@@ -344,8 +344,8 @@ func (m *member) stop() {
 	m.log = nil
 }
 
-// kill ends the node as a crash would, for the others: its connections end first, and nothing it does from then on is
-// kept by its owner.
+// kill ends the node so that it looks like a crash to the others. Its connections end first, and its owner keeps
+// nothing of what the node does from then on.
 func (m *member) kill() {
 	m.owner.mu.Lock()
 	m.owner.gone = true
@@ -398,7 +398,7 @@ func soon(t testing.TB, what string, f func() bool) {
 	}
 }
 
-// leader waits for one, among the nodes that are up.
+// leader waits for a leader among the nodes that are up.
 func (g *group) leader(but ...Node) *member {
 	g.t.Helper()
 	var leader *member
@@ -426,8 +426,8 @@ func (g *group) follower(but ...Node) *member {
 	return nil
 }
 
-// write appends records at the leader, whoever that is, until n are acknowledged, and returns them. Of those that were
-// lost on the way (the machine is busy, and another one leads), nobody knows whether they are in the log.
+// write appends records at the leader, whichever node that is, until n are acknowledged, and returns these. For records
+// that were lost on the way (the machine is busy, and another node leads), nobody knows whether they are in the log.
 func (g *group) write(n int) (texts []string) {
 	g.t.Helper()
 	for len(texts) < n {
@@ -457,7 +457,7 @@ func (g *group) text() string {
 	return fmt.Sprintf("record %d %s", g.names, bytes.Repeat([]byte{'x'}, rand.IntN(300)))
 }
 
-// texts are the records that the leader has, without those that were lost.
+// texts are the texts of the records that the leader has, without those that were lost.
 func (g *group) texts() []string {
 	g.t.Helper()
 	return slices.DeleteFunc(g.leader().owner.texts(), func(text string) bool { return g.unknown[text] })
@@ -478,7 +478,7 @@ func (g *group) same(nodes ...Node) []line {
 	return want
 }
 
-// whole says that no owner has seen anything that must not be.
+// whole requires that no owner has seen anything that must not happen.
 func (g *group) whole() {
 	g.t.Helper()
 	for n, m := range g.members {

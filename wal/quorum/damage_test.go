@@ -15,8 +15,8 @@ import (
 	"millrace/wal/quorum/store"
 )
 
-// A voter whose disk has lost what it had promised must not take part: not with an empty log, and not with a shorter
-// one.
+// A voter whose disk has lost what the voter had promised must not take part, neither with an empty log nor with a
+// shorter one.
 func TestOpenFindsDamage(t *testing.T) { simulated(t, testOpenFindsDamage) }
 
 func testOpenFindsDamage(t *testing.T) {
@@ -97,7 +97,7 @@ func testOpenFindsDamage(t *testing.T) {
 	f.start()
 	g.same()
 
-	// Each bit of what is behind the marker counts.
+	// Each bit behind the marker counts.
 	f.kill()
 	for range 40 {
 		f.dir = freeze(t, sound)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// hangingDisk is the disk of one node, which takes writes or lets them wait.
+// hangingDisk is the disk of one node. It takes writes or makes them wait.
 type hangingDisk struct {
 	waits atomic.Int32
 	mu    sync.Mutex // guards all below
@@ -42,9 +42,9 @@ func (d *hangingDisk) hang(hung bool) {
 	d.cond.Broadcast()
 }
 
-// A leader whose disk hangs goes on with its heartbeats, as far as raft is concerned. It gives the leadership up, and
-// what is asked of it fails at once; the others go on. When the disk goes on, it follows, and nothing is there that the
-// others don't have.
+// As far as raft is concerned, a leader whose disk hangs goes on with its heartbeats. It gives up the leadership,
+// requests to it fail at once, and the others go on. When the disk works again, the node follows and has nothing that
+// the others don't have.
 func TestLeaderWhoseDiskHangs(t *testing.T) { simulated(t, testLeaderWhoseDiskHangs) }
 
 func testLeaderWhoseDiskHangs(t *testing.T) {
@@ -83,7 +83,8 @@ func testLeaderWhoseDiskHangs(t *testing.T) {
 	require.NotContains(t, leader.owner.texts(), "hangs")
 }
 
-// When nobody can take over, whoever stood down leads again once its disk goes on, and what was on its way is there.
+// When nobody can take over, the node that stood down leads again once its disk works, and records that were on their
+// way are there.
 func TestDiskThatHangsForALittle(t *testing.T) { simulated(t, testDiskThatHangsForALittle) }
 
 func testDiskThatHangsForALittle(t *testing.T) {
@@ -115,7 +116,7 @@ func testDiskThatHangsForALittle(t *testing.T) {
 	g.same()
 }
 
-// Who stands gets the votes although the leader is there.
+// A node that stands for election gets the votes although the leader is there.
 func TestStand(t *testing.T) { simulated(t, testStand) }
 
 func testStand(t *testing.T) {
@@ -132,7 +133,7 @@ func testStand(t *testing.T) {
 	g.same()
 }
 
-// Who stood when nobody could hear it stands anew, long before raft's timers run.
+// A node that stood for election when nobody could hear it stands again, long before raft's timers run out.
 func TestStandAnew(t *testing.T) { simulated(t, testStandAnew) }
 
 func testStandAnew(t *testing.T) {

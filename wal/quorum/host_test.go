@@ -23,7 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// testHost listens on loopback; addresses, separated by spaces, are known to all hosts of a test.
+// testHost listens on loopback. All hosts of a test know the addresses, which are separated by spaces.
 func testHost(t *testing.T, where map[Node]string, n Node, cluster string, c *tls.Config) *Host {
 	h, err := Listen(HostOptions{Node: n, Listen: "127.0.0.1:0", TLS: c, Logger: testLogger(t), Resolve: func(n Node) []string {
 		return strings.Fields(where[n])
@@ -92,7 +92,7 @@ func TestHost(t *testing.T) {
 	require.Error(t, err)
 }
 
-// Where a node may be at several addresses, it is looked for at each, first where it was last.
+// A node that may be at several addresses is looked for at each of them, first where it was last.
 func TestHostAtAnotherAddress(t *testing.T) {
 	where := map[Node]string{}
 	one, two, three := testHost(t, where, 1, "c", nil), testHost(t, where, 2, "c", nil), testHost(t, where, 3, "c", nil)
@@ -121,7 +121,7 @@ func TestHostAtAnotherAddress(t *testing.T) {
 	require.Equal(t, []string{"nowhere"}, one.addressesOf(2), "the last address counts among those that it may have")
 }
 
-// Who comes to the wrong node again and again doesn't fill its log.
+// A caller that comes to the wrong node again and again doesn't fill the node's log.
 func TestHostSaysSeldomWhoIsNotOfTheCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said bytes.Buffer
@@ -138,7 +138,7 @@ func TestHostSaysSeldomWhoIsNotOfTheCluster(t *testing.T) {
 	})
 }
 
-// A node that does not know its cluster yet may call, and is marked; it gets no further.
+// A node that does not know its cluster yet may call. Its connection is marked, and it gets no further.
 func TestHostWithoutCluster(t *testing.T) {
 	where := map[Node]string{}
 	one, fresh := testHost(t, where, 1, "c", nil), testHost(t, where, 2, "", nil)
@@ -188,8 +188,8 @@ func TestUnauthenticatedPeers(t *testing.T) {
 	talk(t, friend, one)
 }
 
-// Whoever says nothing is cut off in the end, and no more than so many of them are waited for; others come through when
-// there is room again.
+// Peers that say nothing are cut off in the end, and the node waits for a bounded number of them. Others come through
+// when there is room again.
 func TestSilentPeers(t *testing.T) { simulated(t, testSilentPeers) }
 
 func testSilentPeers(t *testing.T) {
@@ -225,7 +225,8 @@ func testSilentPeers(t *testing.T) {
 	talk(t, two, one)
 }
 
-// Whoever takes all the room there is for those who say nothing makes room for others: nodes come through all the same.
+// A caller that takes all the room for peers that say nothing has to make room for others, so nodes come through all
+// the same.
 func TestSilentPeersMakeRoom(t *testing.T) {
 	where := map[Node]string{}
 	authority := newAuthority(t)
@@ -253,7 +254,7 @@ func TestSilentPeersMakeRoom(t *testing.T) {
 	require.Error(t, err, "the oldest has made room")
 }
 
-// The bound holds whatever comes and goes, and who has no more than his part keeps it.
+// The bound holds whatever comes and goes, and an address that has no more than its share of the room keeps it.
 func TestDoubtful(t *testing.T) {
 	var d doubtful
 	from := func(address string) net.Conn {
@@ -285,7 +286,7 @@ func TestDoubtful(t *testing.T) {
 	require.Empty(t, d.of)
 }
 
-// fromConn is a connection that comes from somewhere.
+// fromConn is a connection that comes from a given address.
 type fromConn struct {
 	net.Conn
 	from   net.Addr
@@ -333,8 +334,8 @@ func testGroupOverTLS(t *testing.T) {
 	g.same()
 }
 
-// A call that is given up doesn't arrive later: who called closes its connection, which drops what is on its way. What
-// else goes between nodes, and answers, are sent to the end.
+// A call that is given up doesn't arrive later: the caller closes its connection, which drops what is on its way.
+// Answers, and everything else that goes between nodes, are sent to the end.
 func TestClosingDropsCalls(t *testing.T) {
 	for name, c := range map[string]*tls.Config{"plain": nil, "TLS": newAuthority(t).config(t)} {
 		where := map[Node]string{}
@@ -394,7 +395,7 @@ func newAuthority(t *testing.T) *authority {
 	return a
 }
 
-// config is that of a node: its certificate has no name that anybody would look for.
+// config is the TLS configuration of a node, whose certificate has no name that anybody would look for.
 func (a *authority) config(t *testing.T) *tls.Config {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)

@@ -11,13 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// standard are the timers that a group has when nothing is said.
+// standard are the timers that a group has by default.
 func standard(o *Options) {
 	o.HeartbeatTimeout, o.ElectionTimeout, o.LeaseTimeout, o.CommitTimeout = 0, 0, 0, 0
 }
 
-// A leader says seldom enough that it is there, and often enough: a follower hears of it twice in its shortest timeout,
-// and nobody stands for election in an hour. Who doesn't lead any more has a follower's timers again.
+// A leader says that it is there neither too often nor too seldom: a follower hears from it twice in the follower's
+// shortest timeout, and nobody stands for election in an hour. A node that no longer leads has a follower's timers
+// again.
 func TestPace(t *testing.T) { simulated(t, testPace) }
 
 func testPace(t *testing.T) {
@@ -47,9 +48,9 @@ func testPace(t *testing.T) {
 	require.Equal(t, timeout, leader.log.node.Load().raft.ReloadableConfig().HeartbeatTimeout)
 }
 
-// A leader whose link is cut in either direction, or in both, and whom nobody tells of it, is replaced; it gives up by
-// itself, and follows when the link is there again. A follower that hears nothing takes no leadership away from one
-// whom the others hear.
+// A leader whose link is cut in one direction or in both, without being told, is replaced. It gives up by itself, and
+// follows when the link is there again. A follower that hears nothing does not take the leadership from a leader whom
+// the others hear.
 func TestSilentLinks(t *testing.T) {
 	for _, cut := range []struct {
 		sends, hears bool // what the leader can't do

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A reader on a follower who has been told by the leader what is committed waits for no further word of it: here there
-// would be none for an hour.
+// A reader on a follower, once the leader has told the reader what is committed, waits for no further message of the
+// leader. Here there would be none for an hour.
 func TestLearn(t *testing.T) { simulated(t, testLearn) }
 
 func testLearn(t *testing.T) {
@@ -45,8 +45,8 @@ func testLearn(t *testing.T) {
 	soon(t, "all is there again", func() bool { i, _ := f.log.Committed(); return i >= index })
 }
 
-// What is learned before the entry is there holds when it comes, although the leader didn't know yet that it would be
-// committed when it sent it.
+// A commit that is learned before its entry is there holds when the entry comes, although the leader didn't yet know,
+// when it sent the entry, that it would be committed.
 func TestLearnEarly(t *testing.T) { simulated(t, testLearnEarly) }
 
 func testLearnEarly(t *testing.T) {
@@ -74,7 +74,8 @@ func testLearnEarly(t *testing.T) {
 	g.same()
 }
 
-// Nothing is made of what can't be true of this node's log: an entry that is not there, or one of another term.
+// A notification that can't be true of this node's log, of an entry that is not there or is of another term, has no
+// effect.
 func TestLearnNothing(t *testing.T) { simulated(t, testLearnNothing) }
 
 func testLearnNothing(t *testing.T) {
@@ -98,7 +99,8 @@ func testLearnNothing(t *testing.T) {
 	require.NotZero(t, tr.hint, "it may come")
 }
 
-// The request that a follower's raft is told by is its leader's last one, and goes behind the entries that it is about.
+// The request by which a follower's raft is told is its leader's last one, and goes behind the entries that it is
+// about.
 func TestCommitNotification(t *testing.T) { simulated(t, testCommitNotification) }
 
 func testCommitNotification(t *testing.T) {

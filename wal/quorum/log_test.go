@@ -43,7 +43,7 @@ func testRecordsComeInOrderOnAllNodes(t *testing.T) {
 	require.ErrorIs(t, err, ErrNotLeader)
 }
 
-// Read gives what was handed back, from any position, with gaps.
+// Read gives the records that were handed back, from any position, with gaps.
 func TestRead(t *testing.T) { simulated(t, testRead) }
 
 func testRead(t *testing.T) {
@@ -91,8 +91,8 @@ func testLeaderIsKilled(t *testing.T) {
 	g.same()
 }
 
-// A leader that was cut off hands nothing back, reports what it took as lost, and gives no barrier; what the others
-// have is kept by all.
+// A leader that was cut off hands nothing back, reports the records that it took as lost, and gives no barrier. What
+// the others have is kept by all.
 func TestLeaderIsCutOff(t *testing.T) { simulated(t, testLeaderIsCutOff) }
 
 func testLeaderIsCutOff(t *testing.T) {
@@ -147,8 +147,8 @@ func others(g *group, but Node) (nodes []Node) {
 	return nodes
 }
 
-// A leader that does not know yet that there is another one must not give barriers: its process was paused, or the
-// network was. Here its raft is told nothing (the lease is long), while the others go on.
+// A leader that does not know yet that there is another leader, because its process or the network was paused, must not
+// give barriers. Here its raft is told nothing (the lease is long), while the others go on.
 func TestDeposedLeaderBarriersNothing(t *testing.T) { simulated(t, testDeposedLeaderBarriersNothing) }
 
 func testDeposedLeaderBarriersNothing(t *testing.T) {
@@ -179,7 +179,7 @@ func testDeposedLeaderBarriersNothing(t *testing.T) {
 	}
 }
 
-// Barriers of many share rounds, wait on followers, and are behind everything that was acknowledged.
+// Barriers of many callers share rounds, wait on followers, and are behind everything that was acknowledged.
 func TestBarrier(t *testing.T) { simulated(t, testBarrier) }
 
 func testBarrier(t *testing.T) {
@@ -224,8 +224,8 @@ func testBarrier(t *testing.T) {
 	require.ErrorIs(t, <-closed, wal.ErrClosed)
 }
 
-// A restart replays what is known to be decided, raft hands back the rest, and each record comes once, in order, with
-// checkpoints and markers in between.
+// A restart replays the records that are known to be decided, and raft hands back the rest. Each record comes once, in
+// order, with checkpoints and markers in between.
 func TestRestart(t *testing.T) {
 	for _, nodes := range []int{1, 3} {
 		t.Run(fmt.Sprint(nodes), func(t *testing.T) { simulated(t, func(t *testing.T) { testRestart(t, nodes) }) })
@@ -294,7 +294,7 @@ func live(o *owner) (lines []line) {
 	return lines
 }
 
-// What the owner or a reader needs stays, whatever raft's snapshots hold.
+// Log that the owner or a reader needs stays, whatever raft's snapshots hold.
 func TestHoldAndTrim(t *testing.T) { simulated(t, testHoldAndTrim) }
 
 func testHoldAndTrim(t *testing.T) {
@@ -328,7 +328,7 @@ func testHoldAndTrim(t *testing.T) {
 	require.Len(t, m.owner.texts(), 210)
 }
 
-// plugged is a node whose owner doesn't take anything back until the plug is pulled.
+// plugged is a node whose owner takes nothing back until the plug is pulled.
 func plugged(t *testing.T, options func(*Options)) (m *member, pull func()) {
 	plug, stuck := make(chan struct{}), make(chan struct{}, 100)
 	g := newGroup(t, 1, func(o *Options) {
@@ -478,7 +478,7 @@ func testMembers(t *testing.T) {
 	leader.log.mu.Unlock()
 }
 
-// deaf is the log of a node that, once it is told to, does not hear what raft says until it is told again.
+// deaf is a logger for a node that, from one signal until the next, does not hear what raft says.
 type deaf struct {
 	slog.Handler
 	hold          atomic.Bool
@@ -488,7 +488,7 @@ type deaf struct {
 func (d *deaf) Enabled(context.Context, slog.Level) bool { return true }
 func (d *deaf) WithAttrs([]slog.Attr) slog.Handler       { return d }
 
-// Handle is called by who hears raft.
+// Handle is called by the goroutine that hears raft.
 func (d *deaf) Handle(_ context.Context, r slog.Record) error {
 	if r.Message == "the group has a leader" && d.hold.CompareAndSwap(true, false) {
 		d.reached <- struct{}{}
@@ -497,7 +497,8 @@ func (d *deaf) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// Who has handed leadership over takes nothing any more, also before raft has told it so: it would be lost.
+// A node that has handed over leadership takes nothing any more, even before raft has told it so, since the records
+// would be lost.
 func TestNothingIsTakenAfterATransfer(t *testing.T) {
 	ears := map[Node]*deaf{}
 	g := newGroup(t, 3, func(o *Options) {
@@ -540,8 +541,8 @@ func TestNothingIsTakenAfterATransfer(t *testing.T) {
 	}
 }
 
-// A leader that is closed hands on: what it has taken is handed back, none is lost unless leadership was before, and
-// all is there for the next one.
+// A leader that is closed hands on. The records that it has taken are handed back, none are lost unless leadership was
+// lost before, and all are there for the next leader.
 func TestCloseHandsOn(t *testing.T) { simulated(t, testCloseHandsOn) }
 
 func testCloseHandsOn(t *testing.T) {
@@ -578,7 +579,7 @@ func testCloseHandsOn(t *testing.T) {
 	}
 }
 
-// A group whose state was made elsewhere begins behind that.
+// A group whose state was made elsewhere begins behind that state.
 func TestBase(t *testing.T) { simulated(t, testBase) }
 
 func testBase(t *testing.T) {

@@ -12,16 +12,15 @@ import (
 	"time"
 )
 
-// simulated runs a test on a clock of its own, which goes on whenever all of its goroutines wait: so no test depends on
-// how busy the machine is, and timeouts cost nothing. All connections of its nodes are in memory, since the clock would
-// not know who waits for a socket.
+// simulated runs a test on a clock of its own, which goes on whenever all goroutines of the test wait. So no test
+// depends on how busy the machine is, and timeouts cost nothing. All connections between its nodes are in memory, since
+// the clock would not know who waits for a socket.
 func simulated(t *testing.T, f func(t *testing.T)) {
 	t.Parallel()
 	synctest.Test(t, f)
 }
 
-// network carries what nodes send one another, unless a partition is between them, or what one sends the other is held
-// back.
+// network carries what nodes send one another, unless a partition is between them or the direction is held.
 type network struct {
 	mu    sync.Mutex     // guards all below
 	ports map[Node]*port // nil: of one that is down
@@ -34,7 +33,7 @@ func newNetwork() *network {
 	return &network{ports: map[Node]*port{}, cut: map[[2]Node]bool{}, held: map[[2]Node]bool{}, conns: map[*end]struct{}{}}
 }
 
-// sockets are those of one node. A node's address is its number.
+// sockets are the sockets of one node. A node's address is its number.
 func (n *network) sockets(self Node) *sockets {
 	return &sockets{
 		listen: func(string) (net.Listener, error) {
@@ -64,7 +63,7 @@ func (n *network) dial(from, to Node) (net.Conn, error) {
 	return here, nil
 }
 
-// partition lets only nodes of the same side reach one another; those of no side reach nobody.
+// partition lets only nodes of the same side reach one another. Nodes of no side reach nobody.
 func (n *network) partition(sides ...[]Node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -82,7 +81,7 @@ func (n *network) partition(sides ...[]Node) {
 	}
 }
 
-// hold keeps what a node sends another one from arriving, and tells nobody, or lets it arrive.
+// hold keeps what one node sends another from arriving, without telling anybody, or lets it arrive again.
 func (n *network) hold(from, to Node, held bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -134,7 +133,7 @@ func (p *port) Close() error {
 
 func (p *port) Addr() net.Addr { return nodeAddr(p.node) }
 
-// end is one of a connection's two.
+// end is one of the two ends of a connection.
 type end struct {
 	net      *network
 	from, to Node // whose it is, and whose the other end
@@ -158,7 +157,7 @@ func (e *end) Close() error {
 
 func (e *end) closeLocked() {
 	delete(e.net.conns, e)
-	e.in.discard() // as with a socket: who has closed his end reads no more, whatever has arrived
+	e.in.discard() // as with a socket: a side that has closed its end reads no more, whatever has arrived
 	e.out.close()
 }
 

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// replace takes a node out of the group and has it come again with an empty disk, as a replica does that is moved away
-// and back. It isn't started.
+// replace takes a node out of the group and has it come again with an empty disk, like a replica that is moved away and
+// back. The node isn't started.
 func (g *group) replace(n Node, options func(*Options)) *member {
 	g.t.Helper()
 	require.NoError(g.t, g.leader().log.Remove(n))
@@ -17,8 +17,8 @@ func (g *group) replace(n Node, options func(*Options)) *member {
 	return g.add(n, options)
 }
 
-// A member that was away counts on the vote of a node that has left meanwhile. That one is of the group again with an
-// empty disk: it has forgotten what the group has decided with its vote, and does not give it.
+// A member that was away counts on the vote of a node that has left meanwhile and has joined the group again with an
+// empty disk. That node has forgotten what the group has decided with its vote, and does not give its vote.
 func TestNewcomerDoesNotVote(t *testing.T) { simulated(t, testNewcomerDoesNotVote) }
 
 func testNewcomerDoesNotVote(t *testing.T) {
@@ -62,8 +62,8 @@ func testNewcomerDoesNotVote(t *testing.T) {
 	g.same()
 }
 
-// A node that comes again gets to know what the group was when it was founded, with that node alone, before it gets to
-// know what became of it. Should it lose the others then, it does not lead by its own vote.
+// A node that comes again learns that the group was founded by that node alone before it learns what the group has
+// become. If it loses the others at that moment, it does not lead by its own vote.
 func TestNewcomerDoesNotLeadAlone(t *testing.T) { simulated(t, testNewcomerDoesNotLeadAlone) }
 
 func testNewcomerDoesNotLeadAlone(t *testing.T) {
@@ -100,7 +100,7 @@ func testNewcomerDoesNotLeadAlone(t *testing.T) {
 	g.same()
 }
 
-// As long as a change of the members is not decided, the leader that knows of it says so.
+// As long as a change of members is not decided, the leader that knows of it says so.
 func TestMembersThatAreNotDecided(t *testing.T) { simulated(t, testMembersThatAreNotDecided) }
 
 func testMembersThatAreNotDecided(t *testing.T) {

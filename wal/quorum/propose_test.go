@@ -9,8 +9,8 @@ import (
 	"millrace/wal"
 )
 
-// When entries take long, the proposer rests between them: until its time, or a whole entry. A barrier goes with the
-// next entry, or at once when there is nothing to go with.
+// When entries take long, the proposer rests between them, until its time is up or there is enough for a whole entry. A
+// barrier goes with the next entry, or at once when there is no entry to go with.
 func TestRest(t *testing.T) {
 	const long = fastFlight + longestRest // rests as long as it may
 	for name, test := range map[string]struct {

@@ -14,9 +14,9 @@ import (
 	"millrace/loadtest/testsize"
 )
 
-// TestRandom does what may happen to a group, in any order: records, kills, restarts, partitions, checkpoints,
-// transfers, learners, barriers. In the end all nodes have the same records at the same positions, among them all that
-// were acknowledged, and no node ever had anything else before.
+// TestRandom does everything that may happen to a group, in any order: records, kills, restarts, partitions,
+// checkpoints, transfers, learners, barriers. In the end all nodes have the same records at the same positions,
+// including all that were acknowledged, and no node ever had anything else.
 func TestRandom(t *testing.T) { simulated(t, testRandom) }
 
 func testRandom(t *testing.T) {
@@ -103,7 +103,7 @@ func (c *chaos) step() {
 	}
 }
 
-// records are appended wherever somebody leads, or thinks so. Most of the time, somebody is waited for first.
+// records appends records wherever a node leads or thinks that it does. Most of the time it waits for a leader first.
 func (c *chaos) records(n int) {
 	leads := func(m *member) bool { return up(m) && m.log.Leads() }
 	if c.r.IntN(4) > 0 {
@@ -119,7 +119,8 @@ func (c *chaos) records(n int) {
 	time.Sleep(time.Duration(c.r.IntN(50)) * time.Millisecond)
 }
 
-// barrier checks that what was acknowledged before it is there, here and wherever it is waited for.
+// barrier checks that everything that was acknowledged before the barrier is there, here and wherever the barrier is
+// waited for.
 func (c *chaos) barrier() {
 	c.compare()
 	acked := slices.Clone(c.acked)
@@ -162,7 +163,7 @@ func (c *chaos) note(m *member) {
 	}
 }
 
-// compare holds what each node has against what any has had at the same position.
+// compare compares what each node has with what any node has had at the same position.
 func (c *chaos) compare() {
 	c.t.Helper()
 	for n, m := range c.members {
@@ -183,7 +184,7 @@ func (c *chaos) compare() {
 	c.whole()
 }
 
-// finish lets all come together.
+// finish lets all nodes come together.
 func (c *chaos) finish() {
 	c.net.partition()
 	for _, m := range c.members {

@@ -47,7 +47,7 @@ func testLearnerGetsTheState(t *testing.T) {
 	require.Zero(t, four.log.metrics.restores.Get(), "it has what it needs")
 }
 
-// A follower that was away gets log when there is enough of it, and the state when there isn't.
+// A follower that was away gets log when the log reaches far enough back, and otherwise the state.
 func TestFollowerComesBack(t *testing.T) { simulated(t, testFollowerComesBack) }
 
 func testFollowerComesBack(t *testing.T) {
@@ -77,8 +77,8 @@ func testFollowerComesBack(t *testing.T) {
 	g.same()
 }
 
-// A process that ends anywhere in a restore leaves what the next one can go on from. Its disk is copied at each step,
-// and the node goes on from the copy.
+// A process that ends anywhere in a restore leaves a disk from which the next process can go on. The disk is copied at
+// each step, and the node goes on from the copy.
 func TestCrashInRestore(t *testing.T) {
 	for _, step := range []string{"fetching", "half", "restored", "marked"} {
 		t.Run(step, func(t *testing.T) { simulated(t, func(t *testing.T) { testCrashInRestore(t, step) }) })
@@ -128,7 +128,7 @@ type interrupted struct {
 	at func()
 }
 
-// Restore reads a part before it stops.
+// Restore reads a part of the state before it stops.
 func (i *interrupted) Restore(position uint64, r io.Reader) error {
 	if _, err := io.ReadFull(r, make([]byte, 1000)); err != nil {
 		return err
@@ -144,7 +144,7 @@ func freeze(t testing.TB, dir string) string {
 	return to
 }
 
-// A state that breaks off, or changes, on its way is not taken in; the next one is.
+// A state that breaks off or changes on its way is not taken in. The next one is.
 func TestStateBreaksOff(t *testing.T) { simulated(t, testStateBreaksOff) }
 
 func testStateBreaksOff(t *testing.T) {
@@ -231,9 +231,9 @@ func TestStateStream(t *testing.T) {
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 }
 
-// The end of a follower's log contradicts what the group has committed, and the snapshot that it is sent stands within
-// that end. The library alone keeps the end for what it has, and leader and follower go round for ever
-// (hashicorp/raft#697).
+// The end of a follower's log contradicts what the group has committed, and the snapshot that the follower is sent lies
+// within that end. By itself the library trusts the end of the log, and leader and follower repeat the same steps for
+// ever (hashicorp/raft#697).
 func TestSnapshotWithinContradictingEnd(t *testing.T) {
 	simulated(t, testSnapshotWithinContradictingEnd)
 }
@@ -283,7 +283,7 @@ func testSnapshotWithinContradictingEnd(t *testing.T) {
 	g.same()
 }
 
-// Snapshots that come late are refused: they would take back what was handed back.
+// Snapshots that come late are refused, since they would undo records that were handed back.
 func TestLateSnapshot(t *testing.T) { simulated(t, testLateSnapshot) }
 
 func testLateSnapshot(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A log that was made before there was a node is that of a group with one voter, which begins behind what was there,
-// and takes others in.
+// A log that was made before there was a node is the log of a group with one voter. The group begins behind what was
+// there and takes in other nodes.
 func TestSeed(t *testing.T) { simulated(t, testSeed) }
 
 func testSeed(t *testing.T) {
@@ -47,7 +47,7 @@ func testSeed(t *testing.T) {
 	}
 }
 
-// The log is that of the node and the group that it was made for.
+// The log is only for the node and the group for which it was made.
 func TestSeedOfAnother(t *testing.T) {
 	g := emptyGroup(t)
 	for n, group := range map[Node]uint32{1: 8, 2: 7} {

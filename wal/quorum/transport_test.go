@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A follower that refuses entries now and then, while there are always more of them, gets them nevertheless.
+// A follower that refuses entries now and then, while more of them keep coming, gets them nevertheless.
 func TestFollowerThatRefuses(t *testing.T) { simulated(t, testFollowerThatRefuses) }
 
 func testFollowerThatRefuses(t *testing.T) {

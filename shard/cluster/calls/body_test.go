@@ -14,7 +14,7 @@ import (
 	"millrace/shard/replica"
 )
 
-// Errors that callers act on come through a call as they were; all others as text.
+// Errors on which callers act come through a call as they were, and all others as text.
 func TestErrorsCrossNodes(t *testing.T) {
 	for _, known := range codes {
 		code, err := known.code, known.err
@@ -74,7 +74,7 @@ func TestEventsCrossNodes(t *testing.T) {
 	}
 }
 
-// What another node sends never panics, whatever it is.
+// Whatever another node sends, nothing panics.
 func FuzzEvents(f *testing.F) {
 	f.Add([]byte{1, 2, 3})
 	f.Add([]byte(Body{}.event(&event.Event{Key: []byte("a")})))

@@ -17,7 +17,7 @@ import (
 	"millrace/wal/quorum"
 )
 
-// patience is how long tests wait for what must come.
+// patience is how long tests wait for something that must come.
 const patience = 4 * time.Minute
 
 func testOptions(h *quorum.Host) *Options {
@@ -27,7 +27,7 @@ func testOptions(h *quorum.Host) *Options {
 	}
 }
 
-// testPeer is a node that nobody reaches.
+// testPeer is a node that nobody can reach.
 func testPeer() *Peer {
 	var nowhere *quorum.Host
 	return testOptions(nowhere).NewPeer(2, func() {})
@@ -48,8 +48,8 @@ func caller(t *testing.T, node quorum.Node, addresses map[quorum.Node]string, re
 	return s.Options
 }
 
-// Of fifteen nodes, fourteen have as many requests under way at one as they may, and all of these wait. Messages and
-// barriers come through all the same: the requests wait for them.
+// Fourteen of fifteen nodes have as many requests under way at the fifteenth as they may, and all of these wait.
+// Messages and barriers, for which the requests wait, come through all the same.
 func TestRequestsOfFifteenNodesLeaveRoom(t *testing.T) {
 	t.Parallel()
 	const nodes = 15
@@ -89,8 +89,8 @@ func TestRequestsOfFifteenNodesLeaveRoom(t *testing.T) {
 	calling.Wait()
 }
 
-// A node that answers nothing ends all calls of it that are under way, once a ping has been in vain, and further ones
-// fail at once, until it answers.
+// When a node answers nothing and a ping to it was in vain, all calls to it that are under way end, and further ones
+// fail at once until it answers.
 func TestSilentNodeEndsCalls(t *testing.T) {
 	t.Parallel()
 	addresses := map[quorum.Node]string{1: testaddr.Free(t), 2: testaddr.Free(t)}
@@ -135,7 +135,7 @@ func TestSilentNodeEndsCalls(t *testing.T) {
 	require.NoError(t, r.Post(Requests, "/commit", NewBody(0), time.Now().Add(patience), nil))
 }
 
-// A call that had less time than a ping has says nothing of the node.
+// A call that had less time than a ping says nothing about the node.
 func TestShortCallIsNoVerdict(t *testing.T) {
 	t.Parallel()
 	r := testPeer()
@@ -154,8 +154,8 @@ func TestShortCallIsNoVerdict(t *testing.T) {
 	require.False(t, r.silent.Load())
 }
 
-// A call that was under way when a node was paused does not come through, but the node has been heard since: it is
-// there. One that began later counts.
+// A call that was under way when a node was paused does not come through, but the node has been heard since, so it is
+// there. A call that began later counts.
 func TestCallsFromBeforeAPause(t *testing.T) {
 	p := testPeer()
 	paused := time.Now()
@@ -170,8 +170,8 @@ func TestCallsFromBeforeAPause(t *testing.T) {
 	require.True(t, p.up.Load())
 }
 
-// A call from a node whose stamps are too far ahead is refused with a word, and takes no stamp along; nor does an answer
-// of that node.
+// A call from a node whose stamps are too far ahead is refused with an error, and its stamp is not taken. Nor is the
+// stamp of an answer of that node.
 func TestCallsFromTheFutureAreRefused(t *testing.T) {
 	t.Parallel()
 	addresses := map[quorum.Node]string{1: testaddr.Free(t), 2: testaddr.Free(t)}

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Who holds a gate has waited for those inside, is the only one, and holds it no longer than it may.
+// The holder of a gate has waited for those inside, is the only holder, and holds the gate no longer than it may.
 func TestGate(t *testing.T) {
 	var g Gate
 	require.True(t, g.Enter())

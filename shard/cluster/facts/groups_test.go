@@ -16,8 +16,8 @@ import (
 
 const testDir = "node"
 
-// steps is a disk that tells of each change before it is made. Directories are deleted file by file. What is deleted
-// within one is so on disk at once: the crashes of MemFS bring back whatever was not synced.
+// steps is a disk that reports each change before it is made. Directories are deleted file by file. Deletions within a
+// directory are on disk at once, because crashes of MemFS bring back whatever was not synced.
 type steps struct {
 	vfs.FS
 	before func() error
@@ -87,7 +87,7 @@ func (f stepsFile) Sync() error {
 	return f.File.Sync()
 }
 
-// fill makes what a replica has in its directory, durably: two files that say which one it is.
+// fill makes, durably, what a replica has in its directory: two files that say which replica it is.
 func fill(fs vfs.FS, group uint32, text string) error {
 	dir := GroupDir(testDir, group)
 	for _, name := range []string{"log", "state"} {
@@ -124,8 +124,8 @@ func textOf(t *testing.T, fs vfs.FS, path string) string {
 	return string(text)
 }
 
-// moveAwayAndBack is what becomes of a replica that is moved away and later made anew. What the facts say is told by a
-// file: "none" of it, or which one. gone is called when it is away.
+// moveAwayAndBack moves a replica away and later makes it anew. A file has what the facts say: "none", or which replica
+// there is. gone is called when the replica is away.
 func moveAwayAndBack(fs vfs.FS, gone func()) error {
 	say := func(text string) error {
 		return durable.ReplaceFileOn(fs, fs.PathJoin(testDir, File), []byte(text))
@@ -164,8 +164,8 @@ func keeper(here ...uint32) *Keeper {
 	return k
 }
 
-// Whenever power is lost, a replica is there whole, the one that the facts know, or there is nothing of it after the
-// next start. Nor has one that is deleted its name while a part of it is gone.
+// Whenever power is lost, after the next start either the replica that the facts know is there as a whole, or nothing
+// of it is there. A replica that is being deleted does not have its name while a part of it is gone.
 func TestReplicasComeAndGoWhole(t *testing.T) {
 	seen := map[string]int{}
 	for _, percent := range []int{0, 50, 100} {
@@ -205,7 +205,8 @@ func TestReplicasComeAndGoWhole(t *testing.T) {
 	require.Greater(t, seen["new"], 0)
 }
 
-// Whatever step of a removal fails, the node goes on: the replica can be made in its place without a start between.
+// Whatever step of a removal fails, the node goes on, and the replica can be made in its place without a start in
+// between.
 func TestReplicaIsMadeAfterARemovalThatFailed(t *testing.T) {
 	broken := errors.New("broken")
 	for fail := 1; ; fail++ {

@@ -17,7 +17,7 @@ import (
 	"millrace/wal/quorum"
 )
 
-// folder is an image of what a directory has.
+// folder is an image of the content of a directory.
 type folder struct {
 	dir   string
 	files []File
@@ -33,8 +33,8 @@ func (f *folder) Open(file int) (io.ReadCloser, error) {
 }
 func (f *folder) Release() error { return os.RemoveAll(f.dir) }
 
-// A file of another node is the same as there, however large, once the image has its end; when the image is let go, all
-// of it is gone.
+// Once an image has its end, a file of another node is the same here as there, however large. When the image is let go,
+// all of it is gone.
 func TestFarImage(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "image")
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "state"), 0o700))

@@ -18,7 +18,7 @@ import (
 	"millrace/wal/quorum"
 )
 
-// atRest is three nodes with all groups at rest.
+// atRest is a cluster of three nodes with all groups at rest.
 func atRest(t *testing.T) *play {
 	p := newPlay(t, 7, 3, 4, 1, 2, 3)
 	p.until(60)
@@ -88,7 +88,7 @@ func TestTooManyNodes(t *testing.T) {
 	require.NoError(t, p.Add(context.Background(), 5000, "b:1", entryOf))
 }
 
-// overtaking is a world in which somebody changes the document in between.
+// overtaking is a world in which somebody else changes the document in between.
 type overtaking struct {
 	*world
 	with    []string
@@ -106,7 +106,7 @@ func (o *overtaking) PutDocuments(actor uint32, changes []bodies.DocumentChange,
 	return o.world.PutDocuments(actor, changes, audit)
 }
 
-// Who is overtaken judges anew, by what is there then; not for ever.
+// A verb that is overtaken judges anew, by what is there then, but not for ever.
 func TestVerbsAreOvertaken(t *testing.T) {
 	ctx, p := context.Background(), atRest(t)
 	o := &overtaking{world: p.world, with: []string{`{"state":"active","address":"new:1","disk":"disk 3"}`}}
@@ -268,7 +268,7 @@ func TestDocuments(t *testing.T) {
 	require.EqualValues(t, math.MaxUint32, uint32(adminActor))
 }
 
-// What goes wrong is logged once, and its end.
+// A problem is logged once, and so is its end.
 func TestProblemsAreLoggedOnce(t *testing.T) {
 	p := atRest(t)
 	var log bytes.Buffer

@@ -44,7 +44,7 @@ func TestInitialPlacement(t *testing.T) {
 	}
 }
 
-// A node's groups have their other replicas on many nodes, so that many take over when it fails.
+// The groups of a node have their other replicas on many nodes, so that many nodes take over when it fails.
 func TestInitialPlacementSpreadsCompany(t *testing.T) {
 	company := map[quorum.Node]struct{}{}
 	for _, p := range initialPlacement(numbers(9), 16, 3) {

@@ -15,7 +15,7 @@ import (
 	"millrace/wal/quorum"
 )
 
-// play is a world with its reconciler and an operator.
+// play is a world with its reconcilers and an operator.
 type play struct {
 	*world
 	*Operator
@@ -30,7 +30,7 @@ func newPlay(t *testing.T, seed uint64, replicas, groups int, nodes ...quorum.No
 	return p
 }
 
-// go on for so many rounds.
+// rounds goes on for so many rounds.
 func (p *play) rounds(n int) {
 	for range n {
 		p.pass(time.Second)
@@ -83,7 +83,7 @@ func (p *play) until(rounds int) {
 	require.Empty(p.t, why, "after %d rounds", rounds)
 }
 
-// unfinished says what is not yet as it should be, "" when all is.
+// unfinished says what is not yet as it should be, or "" when everything is.
 func (p *play) unfinished() string {
 	d := p.directory()
 	active := []quorum.Node{}
@@ -181,7 +181,7 @@ func TestMakeWaitsForAll(t *testing.T) {
 	p.until(40)
 }
 
-// Three nodes become four and five; one is drained and removed; one dies and is replaced.
+// Three nodes become four and then five. One node is drained and removed, and one dies and is replaced.
 func TestGrowDrainReplace(t *testing.T) {
 	p := newPlay(t, testseed.Of(t), 3, 16, 1, 2, 3)
 	ctx := context.Background()
@@ -213,7 +213,8 @@ func TestGrowDrainReplace(t *testing.T) {
 	p.until(400)
 }
 
-// With fewer nodes than replicas groups stay where they are, and status says so. With the next node all comes right.
+// With fewer nodes than replicas, groups stay where they are, and the status says so. With the next node everything
+// comes right.
 func TestTooFewNodes(t *testing.T) {
 	p := newPlay(t, testseed.Of(t), 3, 4, 1, 2, 3)
 	ctx := context.Background()
@@ -235,7 +236,7 @@ func TestTooFewNodes(t *testing.T) {
 	require.Equal(t, Drained, p.state(3))
 }
 
-// A node that is gone for good leaves a majority behind, or is not let go.
+// A node is removed for good only when it leaves a majority behind.
 func TestRemoveKeepsMajorities(t *testing.T) {
 	p := newPlay(t, testseed.Of(t), 3, 4, 1, 2, 3)
 	ctx := context.Background()
@@ -276,7 +277,7 @@ func TestOnlyReplicaIsKept(t *testing.T) {
 	require.Contains(t, err.Error(), "has its only replica on node 2")
 }
 
-// Leaders are made alike with time in between, and not for or by nodes that have just come.
+// Leaders are balanced with time in between, and not towards or from nodes that have just come.
 func TestBalanceIsDamped(t *testing.T) {
 	p := newPlay(t, testseed.Of(t), 3, 12, 1, 2, 3)
 	p.until(40)
@@ -301,8 +302,8 @@ func TestBalanceIsDamped(t *testing.T) {
 	p.until(100)
 }
 
-// A node whose disk is full leads nothing as long as another one can lead, and gets nothing more; when all are full
-// nobody moves. A while after it has room again it has its part.
+// A node whose disk is full leads nothing as long as another node can lead, and gets no more replicas. When all disks
+// are full, nothing moves. Some time after the node has room again, it has its share.
 func TestFullDisk(t *testing.T) {
 	const soon = 12 // rounds: who is to lead may have to catch up first, and that fails now and then
 	p := newPlay(t, testseed.Of(t), 3, 12, 1, 2, 3)
@@ -384,8 +385,8 @@ func TestMoveIsRedirected(t *testing.T) {
 	p.until(400)
 }
 
-// Whatever happens, in whatever order, with calls that fail or come late and reconcilers that change in the middle: no
-// group loses its majority by what the reconciler does, and when all is quiet everything is where it should be.
+// Anything happens, in any order, with calls that fail or come late and reconcilers that change in the middle. No group
+// loses its majority by what a reconciler does, and when all is quiet everything is where it should be.
 func TestRandomLives(t *testing.T) {
 	testsize.SkipSerial(t)
 	t.Parallel()
@@ -427,7 +428,7 @@ func (p *play) next() quorum.Node {
 	return slices.Max(slices.Collect(maps.Keys(p.directory().Nodes))) + 1
 }
 
-// happen is something that happens.
+// happen makes something happen.
 func (p *play) happen() {
 	ctx, nodes := context.Background(), slices.Sorted(maps.Keys(p.world.nodes))
 	n := nodes[p.rng.IntN(len(nodes))]

@@ -12,8 +12,8 @@ import (
 	"millrace/wal/quorum"
 )
 
-// viewOf has nodes 1, 2, … in these states, all there, and groups on them: "1,2,3" are voters, the first one leads, all
-// open and fresh.
+// viewOf has nodes 1, 2, … in these states, all reachable, and groups on them. With "1,2,3" these nodes are voters, the
+// first one leads, and all replicas are open and fresh.
 func viewOf(replicas int, states []NodeState, groups ...[]quorum.Node) *clusterView {
 	s := &clusterView{replicas: replicas, nodes: map[quorum.Node]nodeView{}}
 	for i, state := range states {
@@ -148,7 +148,7 @@ func TestNextStep(t *testing.T) {
 	}
 }
 
-// moves as text: group, replicas, who leaves.
+// movesOf is the moves as text: group, replicas, who leaves.
 func movesOf(s *clusterView, limit int) (list []string) {
 	for _, m := range s.nextMoves(limit) {
 		list = append(list, fmt.Sprintf("%d: %v %v", m.group, m.place.Replicas, m.place.Leaving))
@@ -298,7 +298,7 @@ func TestNextTransfer(t *testing.T) {
 			require.Equal(t, quorum.Node(3), step.Node, what)
 		}
 	}
-	// Node 3 leads nothing, and shares no group with node 1, which leads three: node 2 passes one on.
+	// Node 3 leads nothing and shares no group with node 1, which leads three, so node 2 passes one on.
 	s = viewOf(2, states("aaa"), nodes(1, 2), nodes(1, 2), nodes(1, 2), nodes(2, 3), nodes(2, 3))
 	var steps []string
 	for step := s.nextTransfer(); step != nil && len(steps) < 10; step = s.nextTransfer() {
@@ -334,7 +334,7 @@ func TestHandOffs(t *testing.T) {
 	require.Equal(t, []string{"3 to 4"}, list, "who drains waits for other steps, who is full for none of other groups")
 }
 
-// A replica is fresh when it is as far as the same leader was at the probe before, in the same term.
+// A replica is fresh when it is as far as the same leader was at the previous probe, in the same term.
 func TestFreshness(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	o := newWorld(t, 1).operator(3, 1)
@@ -363,7 +363,7 @@ func TestFreshness(t *testing.T) {
 	require.True(t, at(2, 6, 300, 299, 300, 299))
 }
 
-// Whoever of two leaders is of the later term is believed.
+// Of two leaders, the one of the later term is believed.
 func TestTwoLeaders(t *testing.T) {
 	l := &probe{reports: map[quorum.Node]*Report{}}
 	for n := quorum.Node(1); n <= 3; n++ {
@@ -377,7 +377,7 @@ func TestTwoLeaders(t *testing.T) {
 	require.True(t, leader == nil && latest == nil)
 }
 
-// What is shown of a group is how far that member is behind its leader which lags most.
+// The lag that is shown of a group is that of the member that lags most behind its leader.
 func TestLag(t *testing.T) {
 	p := newPlay(t, 1, 3, 1, 1, 2, 3)
 	report := func(role quorum.Role, index, applied uint64) *Report {
@@ -403,8 +403,8 @@ func TestLag(t *testing.T) {
 	require.Equal(t, [2]float64{0, 0}, shown(), "nobody leads")
 }
 
-// A group of two is not left to the one that can't decide alone, even before anybody has noticed that the other is
-// dead.
+// A group of two is not left to one node that can't decide alone, even before anybody has noticed that the other node
+// is dead.
 func TestRemoveOneOfTwo(t *testing.T) {
 	p := newPlay(t, 7, 2, 4, 1, 2)
 	p.until(60)

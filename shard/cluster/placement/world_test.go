@@ -25,9 +25,9 @@ import (
 	"millrace/wal/quorum"
 )
 
-// world plays a cluster to the reconciler: nodes that die and come back, groups that elect, replicas that catch up,
-// calls that fail, or are carried out late although they seem to have failed. It checks each step by what must never
-// happen. The same seed is the same play.
+// world plays a cluster to the reconciler, with nodes that die and come back, groups that elect, replicas that catch
+// up, and calls that fail or are carried out late although they seem to have failed. It checks at each step that
+// nothing happens that must never happen. The same seed gives the same play.
 type world struct {
 	t    *testing.T
 	rng  *rand.Rand
@@ -82,7 +82,7 @@ func (w *world) start(n quorum.Node) {
 	w.nodes[n] = &worldNode{alive: true, disk: fmt.Sprintf("disk %d", n), started: w.time, open: map[uint32]*worldReplica{0: {pending: 3}}}
 }
 
-// bootstrap makes the control group of nodes, as their first start does.
+// bootstrap makes the control group out of nodes, as their first start does.
 func (w *world) bootstrap(nodes ...quorum.Node) {
 	g := &worldGroup{index: 10, voters: len(nodes)}
 	for _, n := range nodes {
@@ -110,7 +110,7 @@ func (w *world) reconciler(o *Operator) *Reconciler {
 	return NewReconciler(o, members, func(e Entry) []byte { return []byte(e.What) })
 }
 
-// fate is a number in [0, 1) for a call: the same however goroutines run.
+// fate is a number in [0, 1) for a call. It is the same however goroutines run.
 func (w *world) fate(of ...any) float64 {
 	h := fnv.New64a()
 	_, _ = fmt.Fprint(h, append(of, w.seed, w.tick)...)
@@ -119,7 +119,7 @@ func (w *world) fate(of ...any) float64 {
 	return rand.New(rand.NewPCG(binary.LittleEndian.Uint64(b[:]), 0)).Float64()
 }
 
-// pass lets time go by.
+// pass lets time pass.
 func (w *world) pass(d time.Duration) {
 	w.tick++
 	w.time = w.time.Add(d)
@@ -165,7 +165,7 @@ func (w *world) pass(d time.Duration) {
 	}
 }
 
-// follow has a node do what nodes do with the documents.
+// follow has a node do what nodes do when they get the documents.
 func (w *world) follow(n quorum.Node, node *worldNode, d *Directory) {
 	if !node.alive || w.rng.IntN(4) == 0 {
 		return
@@ -213,7 +213,7 @@ func (w *world) elect(id uint32, g *worldGroup) {
 	}
 }
 
-// majority says whether those of a group who are alive can decide.
+// majority says whether the members of a group who are alive can decide.
 func (w *world) majority(members []quorum.Member) bool {
 	voters, alive := 0, 0
 	for _, m := range members {
@@ -324,7 +324,7 @@ func (l worldLog) g() *worldGroup { return l.w.groups[l.group] }
 
 func (l worldLog) Status() quorum.Status { return quorum.Status{Members: slices.Clone(l.g().members)} }
 
-// set changes the members, after a look at whether that may be.
+// set changes the members, after checking that this is allowed.
 func (l worldLog) set(next []quorum.Member, what string, n quorum.Node) error {
 	w, g := l.w, l.g()
 	if !w.majority(g.members) {

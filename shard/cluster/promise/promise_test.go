@@ -12,7 +12,7 @@ import (
 	"millrace/wal/quorum"
 )
 
-// What has become of the effects of messages is told once it is known, again until it was heard, and to nobody else.
+// The outcome of the effects of messages is told once it is known, again until it was heard, and to nobody else.
 func TestPromises(t *testing.T) { synctest.Test(t, testPromises) }
 
 func testPromises(t *testing.T) {
@@ -65,7 +65,7 @@ func testPromises(t *testing.T) {
 	require.NotSame(t, own, owed.To(2, 6), "the other node has started anew")
 }
 
-// A node that closes waits until those who can be reached have heard what has become of their messages.
+// A node that closes waits until the nodes that can be reached have heard the outcome of their messages.
 func TestWaitUntilTold(t *testing.T) { synctest.Test(t, testWaitUntilTold) }
 
 func testWaitUntilTold(t *testing.T) {
@@ -97,7 +97,7 @@ func testWaitUntilTold(t *testing.T) {
 	require.False(t, owed.any(reaches))
 }
 
-// What has become of a promise may be heard before the promise: they come over different connections.
+// The outcome of a promise may be heard before the promise, since they come over different connections.
 func TestPromiseIsKeptBeforeItIsHeardOf(t *testing.T) {
 	synctest.Test(t, testPromiseIsKeptBeforeItIsHeardOf)
 }

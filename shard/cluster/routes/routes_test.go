@@ -11,7 +11,7 @@ import (
 	"millrace/wal/quorum"
 )
 
-// The route of the latest term counts, and within a term who leads does not change.
+// The route of the latest term counts, and the leader does not change within a term.
 func TestRoutes(t *testing.T) {
 	r := New(1, 4, Node{})
 	require.Zero(t, r.Leader(2))
@@ -31,7 +31,7 @@ func TestRoutes(t *testing.T) {
 	require.EqualValues(t, 1, r.Leader(2))
 	r.Put(1000, 1)
 
-	// A node that says that it leads no more, in a later term.
+	// The node says, in a later term, that it no longer leads.
 	report := &placement.Report{Node: 1, Replicas: []placement.ReplicaReport{{Status: quorum.Status{Group: 2, Role: quorum.Follower, Term: 6}}}}
 	r.Learn(report)
 	require.Zero(t, r.Leader(2))
@@ -46,8 +46,8 @@ func TestRoutes(t *testing.T) {
 	require.Equal(t, map[uint32]int{1: 64, 2: 64, 3: 64, 4: 64}, seen)
 }
 
-// A leader that is not reached is no hindrance to whoever else is said to lead, though it be in the same term: who
-// can't be asked can't say that it was a mistake.
+// A leader that can't be reached doesn't stand in the way of another node that is said to lead, even in the same term.
+// A node that can't be asked can't say that it was a mistake.
 func TestLeaderThatIsNotReached(t *testing.T) {
 	r := New(1, 2, Node{Reaches: func(node quorum.Node) bool { return node == 3 }})
 	r.set(1, 8, 2)
@@ -58,7 +58,7 @@ func TestLeaderThatIsNotReached(t *testing.T) {
 	require.EqualValues(t, 3, r.Reachable(1), "who is reached is believed")
 }
 
-// Where others have waited in vain for long, nobody waits; who owes the rest of a request does.
+// Where others have waited in vain for long, nobody waits, except a caller that owes the rest of a request.
 func TestNobodyWaitsInVain(t *testing.T) {
 	r := New(1, 2, Node{Status: func(uint32) *quorum.Status { return nil }, LeaderWait: 2 * time.Second})
 	r.missing[1].Store(time.Now().Add(-time.Hour).UnixNano())

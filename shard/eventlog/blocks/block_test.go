@@ -24,7 +24,7 @@ func put(t *testing.T, fs vfs.FS, path string, data []byte) {
 	require.NoError(t, durable.ReplaceFileOn(fs, path, data))
 }
 
-// randomRows are rows that hold whatever the format could stumble over.
+// randomRows are rows with everything over which the format could stumble.
 func randomRows(r *rand.Rand, n int) *Rows {
 	rs := &Rows{}
 	text := func() []byte {
@@ -79,7 +79,7 @@ func randomValue(r *rand.Rand, dst []byte, text func() []byte) []byte {
 	}
 }
 
-// plainRow is a row without its dictionary.
+// plainRow is a row that needs no dictionary.
 type plainRow struct {
 	Row
 	key, name, app, properties string
@@ -145,8 +145,8 @@ func TestBlockGivesBackItsRows(t *testing.T) {
 	}
 }
 
-// Rows that are read as JSON have the texts that their fields are written as, those of kinds without properties their
-// fields; in the memory of rows that were read before.
+// Rows that are read as JSON have the texts in which their fields are written; rows of kinds without properties have
+// their fields. They are read into the memory of rows that were read before.
 func TestRowsAsJSON(t *testing.T) {
 	seed := testseed.Of(t)
 	fs := vfs.NewMem()
@@ -194,7 +194,7 @@ func TestRowsAsJSON(t *testing.T) {
 	}
 }
 
-// An event may have a name twice, as far as the format goes, and its second value may be larger than the rest of a page.
+// The format allows an event to have a name twice, and the second value may be larger than the rest of a page.
 func TestNameTwice(t *testing.T) {
 	fs, rs := vfs.NewMem(), &Rows{}
 	w := Row{Position: 105, Kind: op.Event, Name: rs.Intern([]byte("event"))}
@@ -218,7 +218,7 @@ func TestNameTwice(t *testing.T) {
 	}))
 }
 
-// Whatever bit is flipped, wherever the file is cut: an error that names the file, never another row.
+// Whatever bit is flipped and wherever the file is cut, there is an error that names the file, and never another row.
 func TestDamageIsFound(t *testing.T) {
 	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
@@ -250,7 +250,7 @@ func TestDamageIsFound(t *testing.T) {
 	}
 }
 
-// A block that was damaged by one who repairs the checksums is refused or read, but nothing panics.
+// A block that was changed by somebody who also repaired the checksums is refused or read, but nothing panics.
 func TestForgedBlocks(t *testing.T) {
 	testsize.SkipSerial(t)
 	seed := testseed.Of(t)

@@ -9,7 +9,7 @@ import (
 	"millrace/loadtest/testseed"
 )
 
-// What pages keep stays as it was, however much of the room that was given for it it has taken.
+// Bytes that pages keep stay as they were, however much they have taken of the room that was given for them.
 func TestPagesKeep(t *testing.T) {
 	rng := testseed.Rand(t)
 	var p pages

@@ -12,8 +12,8 @@ import (
 	"millrace/shard/op"
 )
 
-// A property has a column of its own where its value is of the declared type, over the bounds of batches and row
-// groups; in the JSON it is whatever it is.
+// A property is in a column of its own where its value has the declared type, across the bounds of batches and row
+// groups. In the JSON it is there whatever its type.
 func TestParquetColumns(t *testing.T) {
 	type own map[ColumnType]any
 	const text = "2026-01-31T10:30:00.123+01:00"

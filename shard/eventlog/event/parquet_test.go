@@ -13,7 +13,7 @@ import (
 	"millrace/shard/op"
 )
 
-// Rows are as they were written over the bounds of batches and row groups, whatever the rows before them had.
+// Rows are read as they were written, across the bounds of batches and row groups, whatever the rows before them had.
 func TestParquetRows(t *testing.T) {
 	const rows = parquetRowGroup + parquetBatch + 1
 	var out bytes.Buffer
@@ -55,7 +55,7 @@ func TestParquetRows(t *testing.T) {
 	require.Equal(t, parquetColumns, len(parquetSchema.Columns()))
 }
 
-// equalRows is quicker than what explains.
+// equalRows compares rows. It is quicker than a comparison that explains the difference.
 func equalRows(a, b *ParquetRow) bool {
 	return parquetSchema.Deconstruct(nil, a).Equal(parquetSchema.Deconstruct(nil, b))
 }

@@ -14,7 +14,7 @@ import (
 	"millrace/loadtest/testseed"
 )
 
-// randomLog is an entry as raft may have one.
+// randomLog is a random entry of a kind that raft may have.
 func randomLog(r *rand.Rand) *raft.Log {
 	random := func(most int) []byte {
 		if r.IntN(4) == 0 {
@@ -33,8 +33,8 @@ func randomLog(r *rand.Rand) *raft.Log {
 	return l
 }
 
-// The codec writes what the library's own would, however many entries it has under way, and takes its memory back only
-// when it is told to.
+// The codec writes what the library's own codec would write, however many entries are under way, and takes its memory
+// back only when it is told to.
 func TestCodecIsTheLibrarys(t *testing.T) {
 	r := testseed.Rand(t)
 	c := &codec{}
@@ -58,7 +58,7 @@ func TestCodecIsTheLibrarys(t *testing.T) {
 	}
 }
 
-// A log that the library's own codec has written is read, and the other way round.
+// The codec reads a log that the library's own codec has written, and the other way round.
 func TestCodecReadsWhatTheLibrarysHasWritten(t *testing.T) {
 	dir := t.TempDir()
 	next := uint64(1)

@@ -82,7 +82,8 @@ func (d *logOnDisk) check(want []*raft.Log) {
 	}
 }
 
-// What stays when the end of the log is deleted can be read, also by the next process, and the log goes on from there.
+// When the end of the log is deleted, the entries that stay can be read, also by the next process, and the log goes on
+// from there.
 func TestEndIsCut(t *testing.T) {
 	r := testseed.Rand(t)
 	d := openLogOnDisk(t)
@@ -110,8 +111,8 @@ func TestEndIsCut(t *testing.T) {
 	}
 }
 
-// A crash may come when the newest segment has its index at its end and the list of segments does not know yet, or with
-// a part of the index only. The next process has all entries that were written, and goes on.
+// A crash may come when the newest segment has its index at its end, or only a part of it, and the list of segments
+// does not know that yet. The next process has all entries that were written, and goes on.
 func TestCrashWhileSegmentIsSealed(t *testing.T) {
 	r := testseed.Rand(t)
 	segments := func(d *logOnDisk) []string {
@@ -160,7 +161,7 @@ func TestCrashWhileSegmentIsSealed(t *testing.T) {
 	}
 }
 
-// Damage is found when it is read, and is final.
+// Damage is found when it is read and is final.
 func TestDamagedEntry(t *testing.T) {
 	r := testseed.Rand(t)
 	for i := range 40 {
