@@ -39,7 +39,7 @@ func contents(t *testing.T, e *Engine) map[string]string {
 			case store.BookDropped, store.BookNoted:
 				return nil
 			case store.BookApart:
-				if books.ApartReason(v[0]) != books.ApartElsewhere { // who came across it
+				if books.ApartReason(v[0]) != books.ApartElsewhere { // depends on who came across it
 					return nil
 				}
 			case store.BookApplied:

@@ -86,10 +86,10 @@ type testReplica struct {
 
 	// Guarded by g.mu.
 	up     bool
-	marker int    // so many records Replay has
+	marker int    // how many records Replay has
 	handed uint64 // position of the last that was handed back
 	todo   []func(e *replica.Replica)
-	doing  bool           // what was to do is being done
+	doing  bool           // work that was in todo is being done
 	batch  *[]*wal.Record // records of the last of todo that more can be added to
 	wake   chan struct{}
 	ended  chan struct{} // of the goroutine that does what is to do
@@ -524,7 +524,7 @@ func (c *testCluster) disturb() {
 		i := slices.Index(g.replicas, g.leader)
 		g.mu.Unlock()
 		if i >= 0 {
-			c.move(g, i) // it loses leadership and gets it again
+			c.move(g, i) // the replica loses leadership and gets it again
 		}
 	case 4:
 		r.shut(true)

@@ -88,7 +88,7 @@ func TestWhoLeavesInTheSameRequest(t *testing.T) {
 		func(b *Batch, s profile.State) { b.SetUserStates(op.ExternalID, []byte("o"), 0, s) },
 		func(b *Batch, s profile.State) { b.SetUserStates(op.Alias, []byte(aliasKey("l", "o")), 0, s) },
 		func(b *Batch, s profile.State) { b.SetAddressStates(op.Email, []byte("shared@example.com"), s) },
-		func(b *Batch, s profile.State) { // who comes in the same request
+		func(b *Batch, s profile.State) { // a user who comes in the same request
 			addAttributes(b, op.ExternalID, "new", op.Contact, withEmail("shared@example.com"))
 			b.SetUserStates(op.ExternalID, []byte("new"), 0, s)
 		},

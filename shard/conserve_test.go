@@ -384,7 +384,7 @@ func (x *mergeClient) send(write []func(b *Batch)) error {
 			x.note(func() { x.kept++ })
 			return nil
 		}
-		if attempt > 0 && (errors.Is(err, replica.ErrBusy) || errors.Is(err, replica.ErrUnavailable)) { // that attempt, not the one before
+		if attempt > 0 && (errors.Is(err, replica.ErrBusy) || errors.Is(err, replica.ErrUnavailable)) { // this attempt was not done, but the one before may have been
 			err = replica.ErrUnknown
 		}
 		if !errors.Is(err, replica.ErrUnknown) {
@@ -507,7 +507,7 @@ func (x *mergeClient) renameAlias() error {
 	label, old, _ := op.SplitAliasKey([]byte(x.mine[i]))
 	name := string(old) + "'"
 	o, err := x.claim(func(b *Batch) int { return b.RenameAlias(users[0].Number, label, old, []byte(name)) })
-	if errors.Is(err, replica.ErrUnknown) { // it is called this or that
+	if errors.Is(err, replica.ErrUnknown) { // the user may have either name
 		x.note(func() {
 			delete(x.aliases, x.mine[i])
 			x.doubtful[x.mine[i]], x.doubtful[aliasKey(string(label), name)] = true, true

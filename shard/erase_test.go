@@ -34,7 +34,7 @@ type eraseModel struct {
 }
 
 type eraseUser struct {
-	names  []eraseName // that lead to the user; the first external id is the current one
+	names  []eraseName // names that lead to the user; the first external id is the current one
 	events []string
 	merged []uint64 // numbers of who was merged into the user
 }

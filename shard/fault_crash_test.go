@@ -71,7 +71,7 @@ func powerLossRun(t *testing.T, seed, run uint64, images int, total, second *ato
 					t.Errorf("run %d: %v", run, err)
 					return
 				}
-				time.Sleep(100 * time.Microsecond) // so that what is to be replayed stays within reason
+				time.Sleep(100 * time.Microsecond) // so that there isn't too much to replay
 			}
 		})
 	}
@@ -123,7 +123,7 @@ func (img *image) check(r *rand.Rand, total, second *atomic.Int64) error {
 		return fmt.Errorf("open: %w", err)
 	}
 	again := r.IntN(4)
-	if again == 0 { // what is taken up after the start is under way
+	if again == 0 { // while work that was interrupted is still under way
 		if err := img.again(r, total, second); err != nil {
 			return errors.Join(err, e.Close())
 		}
@@ -131,7 +131,7 @@ func (img *image) check(r *rand.Rand, total, second *atomic.Int64) error {
 	if err := img.shows(e); err != nil {
 		return errors.Join(err, e.Close())
 	}
-	if again == 1 { // it goes on from where it was
+	if again == 1 { // the engine goes on from where it was
 		more := &client{name: "more"}
 		for range 8 {
 			if err := more.request(e); err != nil {

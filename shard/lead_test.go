@@ -151,7 +151,7 @@ func testFollowEndsWhatWaits(t *testing.T) {
 	_, err = e.Release(1<<56|1, nil)
 	require.ErrorIs(t, err, replica.ErrNotLeader)
 	require.Empty(t, done, "the message is sent again: who waits for it has lost nothing yet")
-	synctest.Wait() // who waits is told that the leadership has ended before what was lost is looked through
+	synctest.Wait() // callers that wait are told that the leadership has ended before lost records are looked through
 	require.Zero(t, e.Replica.Stats().InflightBytes, "what was lost is under way no more")
 
 	g.frozen.Store(false)
@@ -205,7 +205,7 @@ func testHandOver(t *testing.T) {
 		require.NoError(t, err)
 		handedOver <- resume
 	}()
-	synctest.Wait() // it hands over
+	synctest.Wait() // the hand-over is under way
 	told, seq := make(chan error, 1), uint64(0)
 	receive := func() error {
 		seq++
@@ -557,7 +557,7 @@ func testAnswerIsNotFasterThanItsEffects(t *testing.T) {
 			return l.Blob != nil
 		})
 		go func() {
-			if round%2 == 0 { // it knows of the answer, or is told
+			if round%2 == 0 { // this node knows of the answer, or is told
 				if err := request(e); !errors.Is(err, ErrKept) {
 					again <- fmt.Errorf("not refused: %w", err)
 					return
@@ -633,7 +633,7 @@ func testStatesOfANodeThatIsBehind(t *testing.T) {
 		} {
 			user := userIn(1+i/2%2, 10*i+n)
 			track(t, ahead.coord, user, attrField(op.AttrEmail, email))
-			require.NoError(t, late.coord.Barrier()) // it knows the user, and not what is said of the address
+			require.NoError(t, late.coord.Barrier()) // the node knows the user, but not the state of the address that is set next
 			late.behind.Store(true)
 			setAddress(t, ahead.coord, op.Email, email, profile.State{Kind: profile.StateEmail, Value: "opted_in"})
 			said, done := profile.State{Kind: profile.StateEmail, Value: "unsubscribed"}, make(chan struct{})

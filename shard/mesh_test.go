@@ -29,7 +29,7 @@ func (m *testMesh) Self() NodeID { return NodeID(m.i) }
 
 func (m *testMesh) Leader(group int, until time.Time, _ bool) (NodeID, error) {
 	g := m.c.groups[group]
-	r := g.leads(time.Now().Add(time.Nanosecond)) // who is there is found, however late it is
+	r := g.leads(time.Now().Add(time.Nanosecond)) // a leader that is there is found, however late it is
 	if r == nil {
 		r = g.leads(until)
 	}
@@ -191,7 +191,7 @@ func (m *testMesh) Spread() {
 			continue
 		}
 		if e := r.e.Load(); e != nil {
-			_ = e.WaitApplied(position) // one that is closed applies it when it is opened again
+			_ = e.WaitApplied(position) // a closed replica applies it when it is opened again
 		}
 	}
 }
@@ -222,7 +222,7 @@ func (m *testMesh) barrier(groups []*testGroup) error {
 		position := g.position
 		g.mu.Unlock()
 		e := m.local(g)
-		if e == nil { // it is read where it is led
+		if e == nil { // the entry is read at the leader of its group
 			if e = g.leaderOf(time.Now().Add(patient)); e == nil {
 				return replica.ErrUnavailable
 			}

@@ -36,7 +36,7 @@ func (m *model) anyone(t *testing.T, r *rand.Rand, e *Engine) (all manyNamed) {
 	add(op.ExternalID, u.external)
 	add(op.ExternalID, u.deprecated...)
 	add(op.Alias, u.aliases...)
-	for _, x := range all { // one of those that name one user alone
+	for _, x := range all { // an identifier that names this user alone
 		if number := numberOf(t, e, x.id, canonicalKey(x.id, x.key)); number != 0 {
 			m.numbers[number] = u
 			break
@@ -83,7 +83,7 @@ func (m *model) send(t *testing.T, r *rand.Rand, w world, e *Engine, ops []model
 	}
 	key := fmt.Append(nil, "key", m.clock)
 	w.interrupt(func(e *Engine) error { return commit(e, key) })
-	for sent := false; !sent; { // what has come in between may not be over
+	for sent := false; !sent; { // the interruption may not be over
 		e := w.engine()
 		_, kept, err := e.Answer(1, key)
 		if err == nil && !kept {

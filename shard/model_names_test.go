@@ -22,7 +22,7 @@ func (m *model) addAlias(u *modelUser, name string) replica.Outcome {
 		return replica.Done
 	case holder != nil:
 		return replica.Taken
-	case len(u.aliases) > 0: // all are under one label
+	case len(u.aliases) > 0: // all aliases are under one label
 		return replica.LabelTaken
 	}
 	u.aliases, u.updated = append(u.aliases, name), m.clock

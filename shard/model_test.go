@@ -31,7 +31,7 @@ type modelUser struct {
 	deprecated      []string // external ids
 	aliases         []string // names under one label
 	phone           string
-	plan            string // what was set last
+	plan            string // the value that was set last
 	own             told   // email_subscribe
 	joined          int    // when it got its email
 	updated         int

@@ -317,7 +317,7 @@ func testStateBeforeLeavingOfSeveral(t *testing.T, stateFirst bool) {
 	coord, shared := w.nodes[0].coord, emailIn(2, 0)
 	teller, leaver := userIn(1, 0), userIn(2, 0)
 	if !stateFirst {
-		teller, leaver = leaver, teller // what the first one says comes to the address late
+		teller, leaver = leaver, teller // the state that the first one sets comes to the address late
 	}
 	for _, user := range []string{teller, leaver} {
 		track(t, coord, user, attrField(op.AttrEmail, shared))

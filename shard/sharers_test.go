@@ -141,8 +141,8 @@ func TestChoiceAmongSharersIsSerial(t *testing.T) {
 	testsize.SkipSerial(t)
 	r := rand.New(rand.NewPCG(testseed.Of(t), 5))
 	names := deedsOfSharers(nil)
-	share := testsize.Of(1, 60, 60) // one pair of so many
-	always := map[string]string{    // what the rules are there for
+	share := testsize.Of(1, 60, 60) // one in so many pairs
+	always := map[string]string{    // pairs for which the rules were made
 		"merge ada into bob":                "track the phone",
 		"merge ada into eve":                "track the email",
 		"identify al as bob":                "ada leaves the email",
@@ -177,7 +177,7 @@ func TestChoiceAmongSharersIsSerial(t *testing.T) {
 // sharersPlay is what was seen while two deeds were done.
 type sharersPlay struct {
 	meant  []meant // at each moment
-	events string  // who has them in the end
+	events string  // users who have the event in the end
 }
 
 // goesSome says whether what was seen follows one of the ways, from its beginning to its end, without a step back.
@@ -343,7 +343,7 @@ func testSharerWhoComesBehindAMerge(t *testing.T) {
 	}
 	require.Equal(t, from, chosen(t, coord, op.Email, email))
 
-	w.held.Store(true) // what goes to the row
+	w.held.Store(true) // messages to the row
 	merge(t, coord, from, to)
 	keepHas("the merge is done", func(blob []byte) bool { return hasTakenIn(blob, []uint64{from}) })
 	require.Equal(t, other, chosen(t, coord, op.Email, email), "the merge has brought no email")

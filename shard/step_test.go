@@ -78,7 +78,7 @@ func (x *stepped) begin(t *testing.T, do func(t *testing.T, e *Engine)) (done ch
 	}()
 	for x.Log().LastPosition() == before {
 		select {
-		case <-done: // it has found nothing to do
+		case <-done: // the request has found nothing to do
 			return done
 		default:
 			time.Sleep(20 * time.Microsecond)
@@ -256,8 +256,8 @@ func TestClaimsAndMergesAreSerial(t *testing.T) {
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 3))
 	n := len(deeds(cast{}))
-	share := testsize.Of(1, 40, 40) // one pair of so many
-	always := map[string]string{    // what the rules are there for
+	share := testsize.Of(1, 40, 40) // one in so many pairs
+	always := map[string]string{    // pairs for which the rules were made
 		"merge ada into bob":                "merge bob into ada",
 		"merge bob into eve":                "merge ada into bob",
 		"merge ada into eve":                "track ada by number",

@@ -257,7 +257,7 @@ func TestReadersDuringCheckpoints(t *testing.T) {
 			select {
 			case <-stop:
 				return
-			case <-time.After(time.Millisecond): // else there is little time for anybody else
+			case <-time.After(time.Millisecond): // otherwise others would get little time
 				if err := e.Checkpoint(); err != nil {
 					t.Error(err)
 					return

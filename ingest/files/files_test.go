@@ -127,9 +127,8 @@ func TestNDJSON(t *testing.T) {
 	require.Equal(t, `{"_update_existing_only":true}`, string(object.Text))
 }
 
-// Rows that name a user in the same way are of one user.
-// A payload that is an object is read together with its line, one in a text by itself: both become the same, and faults
-// are called the same.
+// A payload that is an object is read together with its line, and a payload in a text by itself. Both become the same,
+// and their faults have the same names.
 func TestPayloadAsObjectOrText(t *testing.T) {
 	for _, payload := range []string{
 		`{}`, `{ }`, `{"a":1}`, `{"a" : [ {"b":"}"} , "]" ] , "c":null}`, `{"a":"\\"}`, `{"1234567\"":"12345678\\\"é"}`,
@@ -159,6 +158,7 @@ func TestPayloadAsObjectOrText(t *testing.T) {
 	}
 }
 
+// Rows that name a user in the same way are of one user.
 func TestUserOfARow(t *testing.T) {
 	user := func(line string) uint64 {
 		r, err := NewReader(strings.NewReader(line), int64(len(line)), NDJSON, Position{}, Options{})

@@ -46,7 +46,7 @@ func TestEachChangeCountsOnce(t *testing.T) {
 					u := r.IntN(users)
 					flags := op.Flags(0)
 					if r.IntN(20) == 0 && acked[u].Load() > 0 {
-						flags = op.Resolved // which reads
+						flags = op.Resolved // such an op reads the profile
 					}
 					sent[u].Add(1)
 					in = append(in, u)

@@ -31,7 +31,7 @@ func TestFaultManyClientsOneSetOfUsers(t *testing.T) {
 	external := func(i int) string { return fmt.Sprint("u", i) }
 	email := func(i int) string { return fmt.Sprintf("u%d@example.com", i) }
 	alias := func(i int) string { return string(op.AppendAliasKey(nil, []byte("l"), fmt.Append(nil, "a", i))) }
-	for i := range users { // who has which email is known from here on
+	for i := range users { // from here on it is known who has which email
 		b := e.NewBatch(1, 0)
 		testengine.AddAttributes(b, op.ExternalID, external(i), op.Contact, testengine.AttrField(op.AttrEmail, email(i)))
 		require.NoError(t, b.Commit())
@@ -56,7 +56,7 @@ func TestFaultManyClientsOneSetOfUsers(t *testing.T) {
 					case 1:
 						testengine.AddEvent(b, op.Alias, alias(i), "e", 0)
 						count[1][i]++
-					case 2: // what comes after it by that email has to wait
+					case 2: // later objects by that email have to wait
 						testengine.AddAttributes(b, op.ExternalID, external(i), op.Contact, testengine.AttrField(op.AttrEmail, email(i)), testengine.AttrField(op.AttrEmailSubscribe, "opted_in"))
 					default:
 						testengine.AddEvent(b, op.ExternalID, external(i), "e", 0)
@@ -75,7 +75,7 @@ func TestFaultManyClientsOneSetOfUsers(t *testing.T) {
 						}
 					}
 				}
-				if i := r.IntN(users); r.IntN(3) == 0 { // what was acknowledged is visible
+				if i := r.IntN(users); r.IntN(3) == 0 { // acknowledged events are visible
 					least := acked[0][i].Load()
 					if n, err := countOf(e, op.Email, email(i), "e"); err != nil || n < least {
 						t.Errorf("%s shows %d events, %d were acknowledged before: %v", email(i), n, least, err)

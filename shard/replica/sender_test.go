@@ -58,5 +58,5 @@ func TestClosedQueueIsLeft(t *testing.T) {
 	var q messageQueue
 	q.begin()
 	q.send(new(effect.Message))
-	q.run(func([]*effect.Message) int { return 0 }) // who can't carry leaves, too
+	q.run(func([]*effect.Message) int { return 0 }) // a carrier that can't carry leaves, too
 }
