@@ -137,7 +137,7 @@ func (h *harness) checkClone(fs *vfs.MemFS, acked uint64, rng *rand.Rand) error 
 			mine[r.Position] = c.ids[r.Position]
 			acked = r.Position
 		}
-		for position, id := range ids { // what was replayed counts from now on
+		for position, id := range ids { // replayed records count from now on
 			mine[position] = id
 		}
 		acked = c.LastPosition()

@@ -188,7 +188,7 @@ func TestDiskFull(t *testing.T) {
 	}
 	require.NoError(t, h.Close())
 
-	usage(1, 100) // it opens on a full disk
+	usage(1, 100) // the log opens on a full disk
 	h = mustOpen(t, fs, func(o *Options) { o.MinFreeBytes, o.MinFreePercent = 0, 0 })
 	err := h.Append(newRecord(1, 8))
 	require.ErrorIs(t, err, ErrDiskFull)

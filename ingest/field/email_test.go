@@ -20,7 +20,7 @@ func TestEmailAccepts(t *testing.T) {
 		"a..b@example.com", "a#b&c/d@example.com", "1@1.com", "jürgen@example.de", "用户@example.cn", "eé@example.com", "٣@example.com",
 		"a@xn--80ak6aa92e.com", "a@example.xn--p1ai", "a@x.np", "a@x.com.np", "a@foo.appspot.com", "a@example.museum",
 		"ab@gmail.com", "ab@googlemail.com", "é1@gmail.com", "a.b-c_d+x'y@hotmail.com", "_a@live.fr", "a+b@outlook.co.uk",
-		"o'brien@live.example.com", "o'brien@nothotmail.com", "o'brien@mail.hotmail.com", // not Microsoft's by their first label and suffix
+		"o'brien@live.example.com", "o'brien@nothotmail.com", "o'brien@mail.hotmail.com", // by their first label and suffix these are not Microsoft's
 		strings.Repeat("a", 64) + "@example.com",
 		"a@" + strings.Repeat("b", 63) + ".com",
 		"a@" + strings.Repeat("b.", 124) + "com", // 253 bytes

@@ -30,7 +30,7 @@ func TestPhoneForms(t *testing.T) {
 	parse("+44 20 7183 8750", "+442071838750")
 	parse("+44 (0)20 7183 8750", "+442071838750")
 	parse("+390612345678", "+390612345678")
-	parse("+378886377", "+3780549886377") // what is of a whole number's length gets the area code
+	parse("+378886377", "+3780549886377") // a number of full length gets the area code
 	parse("+54 011 15 2345 6789", "+5491123456789")
 	parse("+49+30+123456", "+4930123456")
 	parse("\uff0b\uff14\uff14 20 7183 8750", "+442071838750")

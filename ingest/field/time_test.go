@@ -150,7 +150,7 @@ func TestTimeAgreesOnDamagedText(t *testing.T) {
 	const layout = "2006-01-02T15:04:05.000Z"
 	for range 50_000 {
 		text := []byte(time.UnixMilli(random.Int64N(4e12)).UTC().Format(layout))
-		place := random.IntN(len(layout) - 5) // not in the fraction, where we take more
+		place := random.IntN(len(layout) - 5) // not in the fraction, where we accept more
 		text[place] = "0123456789-:T./ aZ"[random.IntN(18)]
 		if place == 10 || place == 19 { // other separators are fine
 			continue

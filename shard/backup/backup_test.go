@@ -48,7 +48,7 @@ func TestBackupUnderLoad(t *testing.T) {
 	n := mustOpen(t, vfs.NewMem(), "data")
 	l := startLoad(t, n)
 	for k := range backups {
-		if k%100 == 99 { // what is checked must not grow for ever
+		if k%100 == 99 { // the data to check must not grow for ever
 			l.stop()
 			require.NoError(t, n.close())
 			n = mustOpen(t, vfs.NewMem(), "data")

@@ -184,7 +184,7 @@ func (l *load) start(t *testing.T, n *node) {
 					t.Error(err)
 					return
 				}
-				time.Sleep(time.Millisecond) // so that what is to be checked stays within reason
+				time.Sleep(time.Millisecond) // so that there isn't too much to check
 			}
 		})
 	}

@@ -305,7 +305,7 @@ func TestRestoreLosesPower(t *testing.T) {
 	steps := 0
 	s.f = func(o errorfs.Op) error {
 		steps++
-		if o.Kind == errorfs.OpRemove && disk.PathBase(o.Path) == replica.RestoreMarker { // all else must be on the disk for good by now
+		if o.Kind == errorfs.OpRemove && disk.PathBase(o.Path) == replica.RestoreMarker { // everything else must be on the disk for good by now
 			found := contents(t, disk.CrashClone(vfs.CrashCloneCfg{}), "srv/data")
 			delete(found, "/"+replica.RestoreMarker)
 			require.Equal(t, want, found)

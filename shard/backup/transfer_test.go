@@ -40,7 +40,7 @@ import (
 type paperLog struct {
 	mu      sync.Mutex
 	records []paperRecord
-	first   uint64 // all records from there on are there
+	first   uint64 // all records from this position on are there
 	durable uint64
 	holds   map[string]uint64
 }

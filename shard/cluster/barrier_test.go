@@ -200,7 +200,7 @@ func TestReadsFollowWhatTheyFind(t *testing.T) {
 	at := a.group(op.Email, email)
 	others := slices.DeleteFunc([]uint32{1, 2, 3, 4}, func(g uint32) bool { return g == at })
 	externalID := a.name(op.ExternalID, "user-%d", others...)
-	reader := quorum.Node(1) // who leads neither group, so what it has comes later
+	reader := quorum.Node(1) // leads neither group, so it gets records later
 	for reader == a.n.routes.Leader(at) || reader == a.n.routes.Leader(a.group(op.ExternalID, externalID)) {
 		reader++
 	}

@@ -29,7 +29,7 @@ func FuzzCalls(f *testing.F) {
 	f.Add([]byte(calls.Body{}.U32(1).U16(1).U32(0).Sized(nil))) // a part for a group that there is
 	n := &Node{self: 1, opts: Options{BarrierTimeout: time.Millisecond}}
 	n.opts.EnsureDefaults()
-	n.replicas = nil // it has none, so whatever comes is refused once it is read
+	n.replicas = nil // without replicas, the node refuses every call once it is read
 	n.context, n.cancel = context.WithCancel(context.Background())
 	n.routes = routes.New(1, 4, routes.Node{Reaches: n.reaches, Status: n.statusOf, Stop: n.context.Done()})
 	n.draining = make(chan struct{})

@@ -40,7 +40,7 @@ func TestLeadershipsMoveUnderLoad(t *testing.T) {
 			if g := n.group(group); g.leads.Load() {
 				to := quorum.Node(1 + r.IntN(3))
 				if to != n.self {
-					_ = g.log.Transfer(to) // it may have lost it by itself
+					_ = g.log.Transfer(to) // it may have lost the leadership by itself
 				}
 			}
 		}
@@ -88,7 +88,7 @@ func TestHandOverAnswersFirst(t *testing.T) {
 			gates = append(gates, &n.group(uint32(i)).gate)
 		}
 	}
-	for _, g := range gates { // what has an effect in another group waits
+	for _, g := range gates { // requests with effects in another group wait
 		require.NoError(t, g.Hold(context.Background(), token))
 	}
 	answers := make(chan error, 2*requests)

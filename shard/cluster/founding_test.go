@@ -468,7 +468,7 @@ func TestImport(t *testing.T) {
 	later := crowd.copy()
 	later.run(seed+2, 2, 20, func() *shard.Coordinator { return restored.node(1).Coordinator() })
 	restored.settle()
-	later.requireCounted(restored.node(1)) // what the new cluster takes is not taken for what it has
+	later.requireCounted(restored.node(1)) // new records of the cluster are not taken for ones that it has
 	restored.stop(1)
 
 	// The cluster goes on, with merges across groups, and with deletions that find the events from before.

@@ -207,7 +207,7 @@ func TestNodesComeAndGo(t *testing.T) {
 	}
 	load.check(rest[len(rest)-1])
 	for _, n := range c.all() {
-		c.eventually(func() error { // what left last is being deleted
+		c.eventually(func() error { // the last replicas that left are still being deleted
 			for i := uint32(1); int(i) < len(n.replicas); i++ {
 				if d, _ := n.documents.Get(); d.Groups[i].Holds(n.self) != (n.group(i) != nil) {
 					return fmt.Errorf("group %d on node %d is not as %v", i, n.self, d.Groups[i])
@@ -256,7 +256,7 @@ func TestALostReplicaIsNotMadeAnew(t *testing.T) {
 	} {
 		path := filepath.Join(append([]string{c.options(1).Dir, facts.GroupsDir}, lost.path...)...)
 		require.NoError(t, os.Rename(path, path+".lost"))
-		ctx, cancel := context.WithTimeout(t.Context(), calm) // as long as a node that took it for new would take
+		ctx, cancel := context.WithTimeout(t.Context(), calm) // as long as a node would take that treated the replica as new
 		n, err := Open(ctx, c.options(1))
 		cancel()
 		if err == nil {

@@ -159,7 +159,7 @@ func TestReplicaIsMadeInThePlaceOfRemains(t *testing.T) {
 	n = c.node(1)
 	n.changing.Lock()
 	defer n.changing.Unlock()
-	for _, gone := range []string{"events", "state", "log"} { // as they are listed, or in whatever order
+	for _, gone := range []string{"events", "state", "log"} { // in the order of their listing, or in any other
 		require.NoError(t, os.RemoveAll(filepath.Join(remains, gone)))
 		require.NoError(t, os.RemoveAll(facts.GroupDir(n.opts.Dir, other)))
 		require.NoError(t, os.CopyFS(facts.GroupDir(n.opts.Dir, other), os.DirFS(remains)))
@@ -234,7 +234,7 @@ func TestNodeJoinsAndLeaves(t *testing.T) {
 
 	o := c.options(4)
 	o.Listen = testaddr.Free(t)
-	c.eventually(func() error { // it has asked the others, which may take a while
+	c.eventually(func() error { // the node has asked the others, which may take a while
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		_, err := Open(ctx, o)

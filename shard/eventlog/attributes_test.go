@@ -64,7 +64,7 @@ func TestAttributesArePassedOn(t *testing.T) {
 	w.attribute(marked, op.Email, "a@example.com", 0, "by address")
 	w.attribute(marked, op.SvcID, "", w.number(op.ExternalID, "u1"), "by number")
 	w.attribute(marked, op.SvcID, "", 12345, "of nobody")
-	w.batch(func(b *shard.Batch) { // which waits for the address that the same request sets
+	w.batch(func(b *shard.Batch) { // the second op waits for the address that the first one sets
 		start := b.Begin()
 		b.Buf = op.AppendString(binary.AppendUvarint(b.Buf, op.AttrEmail), []byte("b@example.com"))
 		b.Buf = op.AppendString(binary.AppendUvarint(b.Buf, op.AttrEmailSubscribe), []byte("opted_in"))

@@ -265,7 +265,7 @@ func TestDeletedUsersDisappear(t *testing.T) {
 	w.deleteUser(op.Email, "m3@example.com")
 	w.requireExact() // at once, from blocks and tail
 	w.commitMore(30, 9)
-	w.requireExact() // who came again is another user
+	w.requireExact() // the user who came again is another user
 	w.reopen(manual())
 	w.requireExact() // the deletions are in the log
 	w.pack()

@@ -192,7 +192,7 @@ func TestPackedInTheMiddleOfAnExport(t *testing.T) {
 // known as dropped either.
 type laggard struct {
 	Source
-	ahead, behind int // how many calls are answered as if all were applied, and then how many as if it weren't
+	ahead, behind int // calls that are answered as if everything were applied, and then as if it weren't
 }
 
 func (s *laggard) AppliedPosition() uint64 {
@@ -268,7 +268,7 @@ func TestCrash(t *testing.T) {
 			require.Equal(t, 1, counts[n], "object %d was acknowledged", n)
 			require.Equal(t, 1, counts[n], "object %d was acknowledged", n)
 		}
-		w.mu.Lock() // what was under way when it crashed is there or isn't
+		w.mu.Lock() // requests that were under way at the crash are there or aren't
 		w.acked = map[int64]bool{}
 		for n := range counts {
 			w.acked[n] = true

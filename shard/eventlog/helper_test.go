@@ -147,7 +147,7 @@ type object struct {
 	total      int64
 	currency   string
 	properties map[string]any
-	lost       bool // it has no effect
+	lost       bool // the object has no effect
 }
 
 const baseTime = 1_790_000_000_000

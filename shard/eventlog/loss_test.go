@@ -59,7 +59,7 @@ func (w *world) write(path string, text []byte) {
 	require.NoError(w.t, w.fs.MkdirAll(eventsDir, 0o700))
 	f, err := w.fs.Create(path, vfs.WriteCategoryUnspecified)
 	require.NoError(w.t, err)
-	_, err = f.Write(bytes.Clone(text)) // which MemFS spoils under the race detector
+	_, err = f.Write(bytes.Clone(text)) // cloned, since MemFS spoils it under the race detector
 	require.NoError(w.t, err)
 	require.NoError(w.t, f.Sync())
 	require.NoError(w.t, f.Close())
@@ -222,7 +222,7 @@ func TestNoLossOverCrashes(t *testing.T) {
 	}
 	w := &world{t: t, fs: fs, clock: &clock{}, acked: map[int64]bool{}}
 	engine := engineOptions(fs, w.clock.now)
-	engine.FS = stepFS{fs, func(string) error { return step(4) }} // they are many
+	engine.FS = stepFS{fs, func(string) error { return step(4) }} // the engine makes many changes
 	var err error
 	w.e, err = shard.Open(engine)
 	require.NoError(t, err)

@@ -53,7 +53,7 @@ func TestWhatIsDueIsLookedAtOnce(t *testing.T) {
 	w := newWorld(t, vfs.NewMem(), manual())
 	w.commitMore(20, 20)
 	w.checkpoint()
-	packed, err := w.l.packNext() // behind it, how much comes of the log is known
+	packed, err := w.l.packNext() // from here on it is known how many events come of the log
 	require.NoError(t, err)
 	require.True(t, packed)
 	r := &reads{Source: w.l.src}

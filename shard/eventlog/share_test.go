@@ -25,7 +25,7 @@ func TestLogsOfANodeWorkInTurns(t *testing.T) {
 			before = w.l.Stats().Blocks
 			w.commitMore(20, 9)
 			w.checkpoint()
-			w.clock.move(2 * time.Hour) // what is there is due
+			w.clock.move(2 * time.Hour) // events that are there are due
 			return before
 		}
 		packNext := func() <-chan error {

@@ -82,14 +82,14 @@ func TestStatesArePassedOn(t *testing.T) {
 	w.setEmail("u2", "a@example.com")
 	w.states("u1", email("opted_in"), profile.State{Kind: profile.StateBounce, On: true})
 	w.states("u2", email("unsubscribed"))
-	w.states("u1", email("opted_in")) // which is news for the address alone
+	w.states("u1", email("opted_in")) // news for the address alone
 	w.batch(func(b *shard.Batch) {
 		b.SetSource(op.SourceStatusSet)
 		b.SetAddressStates(op.Email, []byte("a@example.com"), email("subscribed"), group(1, false))
 	})
 	w.states("u1", email(""))
-	w.setEmail("u2", "b@example.com")       // which takes the state away, and leaves the groups of the old address
-	w.states("gone", email("unsubscribed")) // of nobody
+	w.setEmail("u2", "b@example.com")       // takes the state away, and leaves the groups of the old address
+	w.states("gone", email("unsubscribed")) // a state of nobody
 	w.settle()
 	want := []string{
 		"user u1 email_subscription=unsubscribed by /users/track",

@@ -27,7 +27,7 @@ func TestJoint(t *testing.T) {
 	f(on, 5, off, 15, off)
 	f(on, 20, off, 15, on)
 	f(off, 20, on, 15, off)
-	f(off, 5, on, 10, off) // not changed since, and the change that gave the address is none: what allows less
+	f(off, 5, on, 10, off) // not changed since, and the change that gave the address doesn't count: the state that allows less holds
 	f(on, 5, off, 3, off)
 	f(off, 3, on, 5, off)
 	f(on, 3, on, 5, on)

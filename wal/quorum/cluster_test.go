@@ -48,7 +48,7 @@ type owner struct {
 	leads   bool
 	turns   []bool
 	failure error
-	again   map[uint64]string // what was skipped, to be compared
+	again   map[uint64]string // skipped records, to be compared
 	broken  []string
 }
 

@@ -106,7 +106,7 @@ func testOpenFindsDamage(t *testing.T) {
 			require.ErrorIs(t, err, wal.ErrCorrupt)
 			continue
 		}
-		g.same() // it was in what is not needed, or does not count
+		g.same() // the damage was in a part that is not needed or does not count
 		f.kill()
 	}
 	f.dir = sound

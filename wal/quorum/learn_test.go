@@ -86,7 +86,7 @@ func testLearnNothing(t *testing.T) {
 	g.net.partition([]Node{leader.node, f.node}) // f has what the third node lacks
 	g.net.hold(f.node, leader.node, true)        // and the leader doesn't hear of it
 	require.NoError(t, leader.append("undecided"))
-	before := r.LastIndex() // what raft is told with the entry
+	before := r.LastIndex() // raft is told this with the entry
 	synctest.Wait()
 	require.Equal(t, before, r.CommitIndex())
 	require.Equal(t, before+1, r.LastIndex(), "f has the entry")

@@ -218,7 +218,7 @@ func testBarrier(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, f.log.Wait(ctx, endOf(1<<40)), context.Canceled)
 	closed := make(chan error)
-	log := f.log // which stop takes away
+	log := f.log // stop takes it away
 	go func() { closed <- log.Wait(context.Background(), endOf(1<<40)) }()
 	f.stop()
 	require.ErrorIs(t, <-closed, wal.ErrClosed)
@@ -397,7 +397,7 @@ func testFailedWrite(t *testing.T) {
 	g := newGroup(t, 3, nil)
 	g.write(20)
 	m := g.leader()
-	require.NoError(t, m.log.store.Close()) // what the disk says from now on
+	require.NoError(t, m.log.store.Close()) // so the disk answers with errors from now on
 	require.NoError(t, m.append("not acknowledged"))
 	soon(t, "the failure", func() bool {
 		m.owner.mu.Lock()

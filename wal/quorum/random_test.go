@@ -193,7 +193,7 @@ func (c *chaos) finish() {
 		}
 	}
 	c.write(3)
-	if c.learner { // who was to add it may have lost its leadership before it had
+	if c.learner { // the node that was to add it may have lost its leadership before that
 		soon(c.t, "node 4 is a member", func() bool { return c.leader().log.AddLearner(4) == nil })
 	}
 	lines := c.same()

@@ -127,7 +127,7 @@ func (p *play) unfinished() string {
 	for _, m := range p.world.groups[0].members {
 		if m.Voter {
 			voters++
-			if d.Nodes[m.Node].State == Drained { // it votes until it is removed, or another one can
+			if d.Nodes[m.Node].State == Drained { // a drained node votes until it is removed, or another one can vote
 				could++
 			}
 			if !slices.Contains(active, m.Node) && d.Nodes[m.Node].State != Drained {

@@ -178,7 +178,7 @@ func TestNextMoves(t *testing.T) {
 	s.kill(2)
 	require.Len(t, movesOf(s, 2), 2, "but nodes are drained")
 
-	s = full("aaaa") // one is on its way
+	s = full("aaaa") // a move is on its way
 	s.groups[3].Replicas, s.groups[3].Leaving = nodes(1, 2, 4), nodes(3)
 	require.Equal(t, []string{"1: [1 3 4] [2]"}, movesOf(s, 2))
 	require.Empty(t, movesOf(s, 1))

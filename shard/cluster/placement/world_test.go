@@ -45,7 +45,7 @@ type world struct {
 	entries   []Entry
 	maxMoves  int
 	replicas  int
-	faulty    []string // what must not happen and has
+	faulty    []string // things that must not happen and have happened
 }
 
 type worldNode struct {
@@ -68,7 +68,7 @@ type worldGroup struct {
 	term    uint64
 	index   uint64
 	wait    int // ticks until the next election
-	voters  int // as many at least, always
+	voters  int // there are always at least so many
 }
 
 func newWorld(t *testing.T, seed uint64) *world {

@@ -104,7 +104,7 @@ func TestPromiseIsKeptBeforeItIsHeardOf(t *testing.T) {
 
 func testPromiseIsKeptBeforeItIsHeardOf(t *testing.T) {
 	var x Expected
-	x.Start = func(func()) bool { return true } // it needs no other node
+	x.Start = func(func()) bool { return true } // needs no other node
 	done := replica.Effects{Deferred: []uint64{8}}
 	x.hear(77, 1, done, nil)
 	x.hear(77, 2, replica.Effects{}, replica.ErrUnknown)
