@@ -21,8 +21,8 @@ const (
 )
 
 // filesIn compares rows/s of `millrace import files`, from the first look at a file to the report, with objects/s of
-// the load test with the same objects, requests and connections. The import also reads and checks the file and notes
-// how far it is; the load test has its bodies ready.
+// the load test with the same objects, requests and connections. The import also reads the file, checks it and takes
+// notes; the load test has its bodies ready.
 func filesIn(ctx context.Context, s *settings) (figures []Figure, err error) {
 	for i, l := range []struct {
 		name string

@@ -127,7 +127,7 @@ func newMakers(e *shard.Coordinator, pad int) []*maker {
 	return makers
 }
 
-// create creates the users from to from+74. User n-1 stands in for users from n on.
+// create creates the users from..from+74, with user n-1 in place of those from n on.
 func (m *maker) create(from, n int) error {
 	for i, at := range m.ids {
 		copy(m.body[at:at+profileDigits], fmt.Appendf(nil, "%0*d", profileDigits, min(from+i, n-1)))

@@ -51,7 +51,7 @@ func median(values []float64) float64 {
 }
 
 // spread is the distance from the least to the greatest value ÷ the median. It says how far to trust the median. It is
-// 0 when there is only one value.
+// 0 when there are fewer than two values, or when the median is 0.
 func spread(values []float64) float64 {
 	if len(values) < 2 || median(values) == 0 {
 		return 0

@@ -223,7 +223,7 @@ func (r *lineReader) minor(v *fastjson.Value, digits int) int64 {
 }
 
 // afterYear3000 is 3001-01-01T00:00:00Z in Unix ms. Times of custom attributes lie before it (reference.md 1.5). A
-// string with a later time stays a string; an attribute with a later $time is left out, as by /users/track.
+// string with this or a later time stays a string; an attribute with such a $time is left out, as by /users/track.
 const afterYear3000 = 32_535_216_000_000
 
 // maxImportDepth is how deep values may nest; the door allows the same (decisions.md D1).
