@@ -83,16 +83,17 @@ func (l *limitListener) Accept() (net.Conn, error) {
 	}
 }
 
-// acceptPause is between two tries to take a connection for which there was no room.
+// acceptPause is the time between two attempts to accept a connection for which there was no room.
 const acceptPause = 50 * time.Millisecond
 
-// lacksRoom: of open files, of this process or of the machine, or of the kernel's memory.
+// lacksRoom reports whether a connection could not be accepted for lack of open files, of this process or of the
+// machine, or of the kernel's memory.
 func lacksRoom(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) ||
 		errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.ENOMEM)
 }
 
-// sayLack says so once a minute.
+// sayLack logs that new connections wait, at most once a minute.
 func (l *limitListener) sayLack(err error) {
 	if time.Since(l.said) < time.Minute {
 		return
