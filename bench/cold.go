@@ -21,6 +21,9 @@ import (
 // coldFactor is the size of the state as a multiple of the memory budget.
 const coldFactor = 10
 
+// coldMemTable is what the server takes for a memtable when it has less than 256 MiB.
+const coldMemTable = 4 << 20
+
 // readProcs is the server's --read-procs.
 const readProcs = 16
 
@@ -67,7 +70,7 @@ func cold(ctx context.Context, s *settings) (figures []Figure, err error) {
 	}
 	defer func() { err = errors.Join(err, resident.Close()) }()
 	bounded, err := openEngine(s, "cold", shard.Options{MemoryBytes: budget, StoreCacheBytes: max(budget/4, 1<<20),
-		Reading: procs.NewReading(readProcs)})
+		StoreMemTableBytes: coldMemTable, Reading: procs.NewReading(readProcs)})
 	if err != nil {
 		return nil, err
 	}

@@ -304,7 +304,7 @@ func (b *Batch) userOf(number uint64) (u named, err error) {
 	at := number
 	for again := true; again && err == nil; {
 		again = false
-		err = b.coordinator.view(at, func(blob []byte) {
+		err = b.coordinator.viewToChange(at, func(blob []byte) {
 			switch {
 			case profile.Workspace(blob) != b.workspace:
 			case profile.Kind(blob) == profile.KindUser:

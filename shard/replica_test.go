@@ -156,7 +156,7 @@ func TestReplicaRefusesMalformedRecords(t *testing.T) {
 
 // Replicas of one process share caches and cost little while they are empty.
 func TestReplicasShareACache(t *testing.T) {
-	cache := store.NewCache(8<<20, 100)
+	cache := store.NewCache(8<<20, 1<<20, 100)
 	defer cache.Close()
 	before := runtime.NumGoroutine()
 	var engines []*Engine

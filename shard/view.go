@@ -330,6 +330,16 @@ func (c *Coordinator) walk(
 // engine.
 func (c *Coordinator) view(number uint64, f func(blob []byte)) error {
 	l, err := c.lend(number)
+	return show(l, err, f)
+}
+
+// viewToChange is view for the entry that an op is going to.
+func (c *Coordinator) viewToChange(number uint64, f func(blob []byte)) error {
+	l, err := c.lendToChange(number)
+	return show(l, err, f)
+}
+
+func show(l replica.Lent, err error, f func(blob []byte)) error {
 	if err == nil && l.Blob != nil {
 		defer l.Back()
 		f(l.Blob)
@@ -341,8 +351,15 @@ func (c *Coordinator) view(number uint64, f func(blob []byte)) error {
 func (c *Coordinator) lendHome(
 	home uint64, workspace uint32, id op.IDKind, key []byte,
 ) (number uint64, l replica.Lent, err error) {
+	return lendHomeBy(c.lend, home, workspace, id, key)
+}
+
+// lendHomeBy is lendHome with the given way to lend an entry.
+func lendHomeBy(
+	lend func(number uint64) (replica.Lent, error), home uint64, workspace uint32, id op.IDKind, key []byte,
+) (number uint64, l replica.Lent, err error) {
 	for n := home; ; {
-		l, err := c.lend(n)
+		l, err := lend(n)
 		if err != nil || l.Blob == nil || entries.IsOf(l.Blob, workspace, id, key) {
 			return n, l, err
 		}

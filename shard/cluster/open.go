@@ -112,7 +112,7 @@ func (n *Node) furnish() error {
 	})
 	n.replicas = make([]atomic.Pointer[group], f.Groups+1)
 	n.groupBarriers = make([]barriers, f.Groups+1)
-	n.cache = store.NewCache(n.opts.Engine.StoreCacheBytes, openFiles)
+	n.cache = store.NewCache(n.opts.Engine.StoreCacheBytes, n.opts.Engine.StoreMemTableBytes, openFiles)
 	n.packing = eventlog.NewShare()
 	n.coordinator = shard.NewCoordinator(shard.CoordinatorOptions{
 		Secret: secret, Clock: n.clock, Nodes: mesh{n}, Context: n.context, CommitTimeout: n.opts.CommitTimeout,

@@ -35,7 +35,13 @@ func (l Lent) Show(number uint64, f func(number uint64, blob []byte)) {
 }
 
 // Lend lends the entry at number, which must be in one of the replica's partitions.
-func (m *Machine) Lend(number uint64) (l Lent, err error) {
+func (m *Machine) Lend(number uint64) (Lent, error) { return m.lend(number, false) }
+
+// LendToChange is Lend for a caller who is about to send an op to the entry, which then is read once: what comes from
+// the store stays in memory, as far as there is room.
+func (m *Machine) LendToChange(number uint64) (Lent, error) { return m.lend(number, true) }
+
+func (m *Machine) lend(number uint64, toChange bool) (l Lent, err error) {
 	if number == 0 { // no entry's
 		return Lent{}, nil
 	}
@@ -56,7 +62,7 @@ func (m *Machine) Lend(number uint64) (l Lent, err error) {
 		}
 		x := w.seek(p, s, number)
 		w.Unlock()
-		l, again, err := w.lendSought(p, x)
+		l, again, err := w.lendSought(p, x, toChange)
 		if err != nil || !again {
 			return l, err
 		}
@@ -136,10 +142,8 @@ func (w *Worker) seek(p *Partition, s *arena.Slot, number uint64) sought {
 	return x
 }
 
-// isOld says whether what was read meanwhile may not fit what was in memory.
+// isOld says whether what was read meanwhile may not fit what was in memory. The caller holds the lock.
 func (w *Worker) isOld(p *Partition, x *sought) bool {
-	w.Lock()
-	defer w.Unlock()
 	if p.isDeleted(x.number) || p.evicted != x.evicted {
 		return true
 	}
@@ -149,19 +153,41 @@ func (w *Worker) isOld(p *Partition, x *sought) bool {
 	return x.before == nil && p.turn != x.turn
 }
 
+// mayStay says whether what was read of an entry that isn't in memory may become resident: the store still has that,
+// since the partition wasn't saved meanwhile, and there is room for it. The caller holds the lock.
+func (w *Worker) mayStay(p *Partition, x *sought, value []byte) bool {
+	return p.turn == x.turn && w.Used()+int64(len(value)) <= w.budget()
+}
+
 var folders = sync.Pool{New: func() any { return new(entries.Folder) }}
 
 // lendSought reads an entry without the lock. again: it has to be looked for anew.
-func (w *Worker) lendSought(p *Partition, x sought) (l Lent, again bool, err error) {
+func (w *Worker) lendSought(p *Partition, x sought, toChange bool) (l Lent, again bool, err error) {
 	value, err := w.m.store.Entry(x.before, nil, x.number)
-	switch {
-	case errors.Is(err, store.ErrViewClosed):
+	if errors.Is(err, store.ErrViewClosed) {
 		return Lent{}, true, w.m.opts.Failed()
-	case err != nil:
+	} else if err != nil {
 		return Lent{}, false, err
-	case w.isOld(p, &x):
+	}
+	return w.lendRead(p, &x, value, toChange)
+}
+
+// lendRead lends an entry of which value has been read.
+func (w *Worker) lendRead(p *Partition, x *sought, value []byte, toChange bool) (l Lent, again bool, err error) {
+	asStored := x.delta == nil && (value == nil || profile.Kind(value) != entries.KindMixed)
+	w.Lock()
+	if w.isOld(p, x) {
+		w.Unlock()
 		return Lent{}, true, nil
-	case x.delta == nil && (value == nil || profile.Kind(value) != entries.KindMixed):
+	}
+	if toChange && asStored && value != nil && w.mayStay(p, x, value) {
+		if s, err := w.admit(p, x.number, value); err == nil { // else the op reads it once more
+			readBacks.Inc()
+			return Lent{w.entryOf(s), w}, false, nil
+		}
+	}
+	w.Unlock()
+	if asStored {
 		return Lent{Blob: value}, false, nil
 	}
 	f := folders.Get().(*entries.Folder)

@@ -73,10 +73,16 @@ func TestEachChangeCountsOnce(t *testing.T) {
 				u := r.IntN(users)
 				least := acked[u].Load()
 				n := int64(0)
-				err := e.View(1, op.ExternalID, fmt.Append(nil, "u", u), func(_ uint64, blob []byte) {
-					s, _ := profile.Event(blob, []byte("e"))
+				lend := e.Lend
+				if c == 1 {
+					lend = e.LendToChange
+				}
+				l, err := lend(e.hasher.Number(1, op.ExternalID, fmt.Append(nil, "u", u)))
+				if err == nil && l.Blob != nil {
+					s, _ := profile.Event(l.Blob, []byte("e"))
 					n = int64(s.Count)
-				})
+					l.Back()
+				}
 				if most := sent[u].Load(); !assertNoError(t, err) || n < least || n > most {
 					t.Errorf("user %d has %d events, of %d to %d", u, n, least, most)
 					return
@@ -207,11 +213,64 @@ func TestCheckpointWhileReading(t *testing.T) {
 		x := w.seek(p, p.Find(number), number)
 		w.Unlock()
 		require.NoError(t, e.Checkpoint())
-		_, again, err := w.lendSought(p, x)
+		_, again, err := w.lendSought(p, x, false)
 		require.NoError(t, err)
 		require.True(t, again, "the changes may be in both places")
 		require.Equal(t, 3, testengine.EventCount(t, e, op.ExternalID, "ann", "e"))
 	})
+	t.Run("for an op", func(t *testing.T) {
+		e, w := open()
+		number := e.hasher.Number(1, op.ExternalID, []byte("ann"))
+		p := e.partitions[identity.Partition(number)]
+		evictAll(t, e) // the changes are in the store
+		w.Lock()
+		x := w.seek(p, nil, number)
+		w.Unlock()
+		value, err := e.store.Entry(nil, nil, number)
+		require.NoError(t, err)
+		testengine.CommitEvent(t, e, op.ExternalID, "ann", "e", 0)
+		require.NoError(t, e.Checkpoint())
+		l, again, err := w.lendRead(p, &x, value, true)
+		require.NoError(t, err)
+		l.Back()
+		require.False(t, again, "it was so when the reader began")
+		require.Equal(t, 4, testengine.EventCount(t, e, op.ExternalID, "ann", "e"), "but the store has more by now")
+	})
+}
+
+// What was read for an op that is about to come stays in memory, as far as there is room; what was read for a reader
+// doesn't.
+func TestWhatIsLentToChangeStays(t *testing.T) {
+	o := testOptions(vfs.NewMem())
+	o.Workers = 1
+	e := openTest(t, o)
+	number := e.hasher.Number(1, op.ExternalID, []byte("ann"))
+	resident := func() (is bool) {
+		e.Resident([]uint64{number}, func(int, []byte) { is = true })
+		return is
+	}
+	testengine.CommitEvent(t, e, op.ExternalID, "ann", "e", 0)
+	evictAll(t, e)
+	lend := func(how func(number uint64) (Lent, error)) {
+		l, err := how(number)
+		require.NoError(t, err)
+		defer l.Back()
+		s, _ := profile.Event(l.Blob, []byte("e"))
+		require.EqualValues(t, 1, s.Count)
+	}
+	lend(e.Lend)
+	require.False(t, resident())
+	full := e.MemoryBytes()
+	require.NoError(t, e.SetMemoryBytes(1))
+	lend(e.LendToChange)
+	require.False(t, resident(), "there is no room")
+	require.NoError(t, e.SetMemoryBytes(full))
+	before := readBacks.Get()
+	lend(e.LendToChange)
+	require.True(t, resident())
+	testengine.CommitEvent(t, e, op.ExternalID, "ann", "e", op.Resolved)
+	require.EqualValues(t, 1, readBacks.Get()-before, "the op has it in memory")
+	require.Equal(t, 2, testengine.EventCount(t, e, op.ExternalID, "ann", "e"))
 }
 
 // eventsOf is a record of one event for each user.

@@ -49,11 +49,21 @@ type Cache struct {
 	files  *pebble.FileCache
 }
 
-// NewCache makes a cache of so many bytes of blocks, and of so many open files.
-func NewCache(bytes int64, files int) *Cache {
-	return &Cache{pebble.NewCache(bytes),
+// NewCache makes a cache of so many bytes of blocks, and of so many open files, for stores whose memtables take
+// maxMemTables times so many bytes together.
+func NewCache(bytes, memTable int64, files int) *Cache {
+	return &Cache{newBlocks(bytes, memTable),
 		pebble.NewFileCache(min(runtime.GOMAXPROCS(0), maxFileShards), max(files, minOpenFiles))}
 }
+
+// newBlocks makes a cache of blocks. Pebble takes the memtables that there are out of the cache's size; they have memory
+// of their own here, so what they may take is added.
+func newBlocks(bytes, memTable int64) *pebble.Cache {
+	return pebble.NewCache(bytes + maxMemTables*memTable)
+}
+
+// maxMemTables is how many memtables there are at most; beyond that writers wait.
+const maxMemTables = 4
 
 // maxFileShards is bounded because each shard of a file cache has a goroutine.
 const (
@@ -82,7 +92,7 @@ type Options struct {
 	Limits *profile.Limits
 	// Cache is shared with other stores; nil: the store has its own, of CacheBytes.
 	Cache      *Cache
-	CacheBytes int64 // see Cache
+	CacheBytes int64 // of blocks; see NewCache
 	// MemTableBytes is how many bytes are collected before they are written out.
 	MemTableBytes int64
 	// Note gets the numbers of users who had better be read from now on. Pebble's goroutines call it.
@@ -97,7 +107,7 @@ func Open(opts Options) (*Store, error) {
 		dead: make(chan struct{})}
 	o := &pebble.Options{
 		FS: syncedFS{tableFS{opts.FS}, events}, DisableWAL: true, FormatMajorVersion: pebble.FormatNewest,
-		MemTableSize: uint64(opts.MemTableBytes), MemTableStopWritesThreshold: 4, L0CompactionThreshold: 8,
+		MemTableSize: uint64(opts.MemTableBytes), MemTableStopWritesThreshold: maxMemTables, L0CompactionThreshold: 8,
 		L0StopWritesThreshold: 32,
 		LBaseMaxBytes:         4 * opts.MemTableBytes, MaxOpenFiles: 1 << 12, Logger: events,
 		Merger: NewMerger(opts.Limits, opts.Note),
@@ -105,7 +115,7 @@ func Open(opts Options) (*Store, error) {
 	if opts.Cache != nil {
 		o.Cache, o.FileCache = opts.Cache.blocks, opts.Cache.files
 	} else {
-		o.Cache = pebble.NewCache(opts.CacheBytes)
+		o.Cache = newBlocks(opts.CacheBytes, opts.MemTableBytes)
 		defer o.Cache.Unref()
 	}
 	for i := range o.Levels {
