@@ -192,8 +192,8 @@ func (m *Manager) run(ctx context.Context) {
 	}
 }
 
-// adjust makes the carriers match the tasks. A task whose stream or event log was replaced gets a new carrier, once the
-// old one has ended.
+// adjust makes the carriers match the tasks. A task gets a new carrier, once the old one has ended, when its stream or
+// event log was replaced, and when it is wanted again: a node may lead a group again before its carrier has ended.
 func (m *Manager) adjust(ctx context.Context) {
 	wanted := m.wanted()
 	for t, w := range m.snapshot() {
@@ -208,12 +208,10 @@ func (m *Manager) adjust(ctx context.Context) {
 		if old != nil && !old.hasEnded() {
 			continue
 		}
-		if old == nil || old.stream != next.stream || old.part != next.part {
-			next.start(ctx)
-			m.mu.Lock()
-			m.carriers[t] = next
-			m.mu.Unlock()
-		}
+		next.start(ctx)
+		m.mu.Lock()
+		m.carriers[t] = next
+		m.mu.Unlock()
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

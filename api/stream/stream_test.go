@@ -495,6 +495,45 @@ func TestTwoCarryOneStream(t *testing.T) {
 	require.Equal(t, w.exported(eventlog.Query{}), got)
 }
 
+// A node that leads a group again goes on with the streams, also when the carriers of its earlier leadership took until
+// then to end.
+func TestCarriersThatAreWantedAgain(t *testing.T) {
+	w := newWorld(t, 4<<10)
+	s := w.create(control.Stream{ID: "all", Format: "ndjson"})
+	w.commit(w.ws.Number, 1, 1)
+	o := w.options()
+	asked, answer := make(chan struct{}, 1), make(chan struct{})
+	o.disk = faulty{ask: func() error {
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
+		<-answer
+		return nil
+	}}
+	led := o.Parts()
+	o.Parts = func() []Part { return led }
+	ctx, cancel := context.WithCancel(context.Background())
+	m := &Manager{o: o, carriers: map[task]*carrier{}}
+	m.adjust(ctx)
+	first := m.carriers[task{"shop", s.ID, ""}]
+	<-asked
+	parts := led
+	led = nil
+	m.adjust(ctx)
+	led = parts
+	m.adjust(ctx)
+	require.Same(t, first, m.carriers[task{"shop", s.ID, ""}], "it has not ended")
+	close(answer)
+	<-first.ended
+	m.adjust(ctx)
+	second := m.carriers[task{"shop", s.ID, ""}]
+	require.NotSame(t, first, second)
+	require.False(t, second.hasEnded())
+	cancel()
+	<-second.ended
+}
+
 // Events of deleted users are not streamed, also when they were read ahead before the deletion.
 func TestDeletedUsersAreNotStreamed(t *testing.T) {
 	w := newWorld(t, 4<<10)
