@@ -7,6 +7,7 @@ package promise
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/puzpuzpuz/xsync/v3"
@@ -32,6 +33,7 @@ type Owed struct {
 	epoch    uint64
 	draining <-chan struct{}
 	accounts *xsync.MapOf[quorum.Node, *Account]
+	last     atomic.Uint64 // last id given, in whatever account
 }
 
 // NewOwed returns an Owed without promises. epoch is that of this process, among all processes that have been this
@@ -42,11 +44,10 @@ func NewOwed(epoch uint64, draining <-chan struct{}) *Owed {
 
 // Account is what this node owes another one.
 type Account struct {
-	own   uint64 // epoch of this node
+	owed  *Owed
 	epoch uint64 // of the other node
 
-	mu   sync.Mutex
-	last uint64 // last id given
+	mu sync.Mutex
 	// given are the promises whose id the other node knows. ready are the ids of kept promises that the other node has
 	// not confirmed yet.
 	given map[uint64]*Promise
@@ -63,13 +64,14 @@ type Promise struct {
 	effects replica.Effects
 }
 
-// To returns the account of another node, in that epoch of it.
+// To returns the account of another node, in that epoch of it. A call of a process that has ended may come after calls
+// of the next one. It ends that one's account, whose promises are void then; their ids are not given again.
 func (o *Owed) To(node quorum.Node, epoch uint64) *Account {
 	a, _ := o.accounts.Compute(node, func(old *Account, loaded bool) (*Account, bool) {
 		if loaded && old.epoch == epoch {
 			return old, false
 		}
-		return &Account{own: o.epoch, epoch: epoch, given: map[uint64]*Promise{}, wake: make(chan struct{}, 1)}, false
+		return &Account{owed: o, epoch: epoch, given: map[uint64]*Promise{}, wake: make(chan struct{}, 1)}, false
 	})
 	return a
 }
@@ -105,14 +107,13 @@ func (a *Account) Give(dst calls.Body, list []*Promise) calls.Body {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.asked = time.Now()
-	dst = dst.U64(a.own)
+	dst = dst.U64(a.owed.epoch)
 	for _, p := range list {
 		if p.kept && p.code == calls.OK {
 			dst = dst.Byte(0).Effects(p.effects)
 			continue
 		}
-		a.last++
-		p.id = a.last
+		p.id = a.owed.last.Add(1)
 		a.given[p.id] = p
 		if p.kept {
 			a.ready = append(a.ready, p.id)

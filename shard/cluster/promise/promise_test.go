@@ -160,3 +160,17 @@ func testTwoQuestionsForEffects(t *testing.T) {
 		}
 	}
 }
+
+// A late call of a process that has ended voids the promises to the next one. No promise after that has the id of one
+// that is waited for: it would tell of another message.
+func TestIDsOfPromisesAreGivenOnce(t *testing.T) {
+	owed := NewOwed(77, nil)
+	give := func(epoch uint64) (id uint64) {
+		return calls.NewReader(owed.To(2, epoch).Give(nil, []*Promise{{}})[9:]).U64()
+	}
+	first := give(6)
+	late := give(5)
+	again := give(6)
+	require.NotEqual(t, first, again)
+	require.NotEqual(t, late, again)
+}
