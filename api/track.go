@@ -13,6 +13,7 @@ import (
 	"github.com/valyala/fasthttp"
 	"github.com/zeebo/xxh3"
 
+	"millrace/api/store"
 	"millrace/api/value"
 	"millrace/shard"
 )
@@ -63,7 +64,10 @@ func (x *exchange) trackOnce(key []byte, bodyHash [32]byte) (answered bool) {
 			return true
 		}
 		if unmet := batch.Unmet(); unmet != nil {
-			x.warnOfUnmet(unmet, key, bodyHash, status)
+			if err := x.warnOfUnmet(unmet, key, bodyHash, status); err != nil {
+				x.FailEngine(err)
+				return true
+			}
 		}
 	}
 	countsOf(x.Workspace).count(accepted, x.Reply)
@@ -81,20 +85,42 @@ var unmetTexts = map[shard.Outcome]string{
 
 // warnOfUnmet adds a warning to the answer for each operator that apply found impossible. A kept answer gets the
 // warnings too, by a record of its own, since the record with the answer and the operators must exist before anybody
-// knows the outcome. If that record can't be written, the answer that is already kept is sent.
-func (x *exchange) warnOfUnmet(unmet []shard.UnmetOperator, key []byte, bodyHash [32]byte, status int) {
+// knows the outcome. If that record is not written, or another node has given the kept answer to somebody before, the
+// answer that is kept is sent. Error: shard.ErrUnknown, when nobody knows which one is kept.
+func (x *exchange) warnOfUnmet(unmet []shard.UnmetOperator, key []byte, bodyHash [32]byte, status int) error {
 	for _, u := range unmet {
 		x.noteUnmet(u)
 	}
 	reply := appendUnmet(x.Reply, unmet)
-	if key != nil {
-		again := x.NewBatch()
-		defer again.Release()
-		if again.ReplaceAnswer(key, bodyHash, status, reply); again.Commit() != nil {
-			return
-		}
+	if key == nil {
+		x.Reply = reply
+		return nil
 	}
-	x.Reply = reply
+	again := x.NewBatch()
+	defer again.Release()
+	again.SettleAnswer(key, bodyHash, status, reply)
+	switch err := again.Commit(); {
+	case errors.Is(err, shard.ErrUnknown), errors.Is(err, shard.ErrFailed):
+		return err
+	case err != nil:
+		return nil
+	}
+	kept, ok, err := x.s.keptAnswer(x.Workspace.Number, key)
+	if err != nil {
+		return fmt.Errorf("%w: %w", shard.ErrUnknown, err)
+	}
+	if ok {
+		x.Reply = append(x.Reply[:0], kept.Body...)
+	}
+	return nil
+}
+
+// keptAnswer returns the answer that any node has kept under a key before the call.
+func (s *Server) keptAnswer(workspace uint32, key []byte) (kept store.Answer, ok bool, err error) {
+	if err := s.options.Store.BarrierAnswer(workspace, key); err != nil {
+		return kept, false, err
+	}
+	return s.options.Store.Answer(workspace, key)
 }
 
 // appendUnmet returns a copy of an answer with a warning for each operator that was not possible.
@@ -177,11 +203,7 @@ func (s *Server) trackIdempotent(x *exchange, key []byte) {
 		close(mine)
 	}()
 	// After this barrier an answer that another node has kept is here before this body is judged.
-	if err := s.options.Store.BarrierAnswer(x.Workspace.Number, key); err != nil {
-		x.FailEngine(err)
-		return
-	}
-	kept, ok, err := s.options.Store.Answer(x.Workspace.Number, key)
+	kept, ok, err := s.keptAnswer(x.Workspace.Number, key)
 	if err == nil && !ok {
 		if x.trackOnce(key, bodyHash) {
 			return

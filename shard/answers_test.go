@@ -37,15 +37,16 @@ func TestAnswersAreForgotten(t *testing.T) {
 		kept := map[string]time.Duration{} // when, by later
 		keys := 300 + r.IntN(600)
 		for range 30 {
-			b := w.e.NewBatch(1, 0)
 			for range 1 + r.IntN(60) {
-				key := fmt.Sprint("k", r.IntN(keys))
-				b.ReplaceAnswer([]byte(key), [32]byte{}, 200, []byte(key))
+				b, key := w.e.NewBatch(1, 0), fmt.Sprint("k", r.IntN(keys))
+				b.KeepAnswer([]byte(key), [32]byte{}, 200, []byte(key))
 				kept[key] = time.Duration(later.Load())
+				if r.IntN(30) == 0 {
+					addEvent(b, op.ExternalID, fmt.Sprint("u", r.IntN(50)), "e", 0)
+				}
+				require.NoError(t, b.Commit())
+				b.Release()
 			}
-			addEvent(b, op.ExternalID, fmt.Sprint("u", r.IntN(50)), "e", 0)
-			require.NoError(t, b.Commit())
-			b.Release()
 			if r.IntN(4) == 0 {
 				w.disturb()
 			}

@@ -52,7 +52,7 @@ func TestAnswersOutliveAClockThatJumps(t *testing.T) {
 	e := openTest(t, o)
 	e.clock.Steady = func() time.Duration { return 0 }
 	b := e.NewBatch(1, 0)
-	b.ReplaceAnswer([]byte("key"), [32]byte{}, 201, []byte("done"))
+	b.KeepAnswer([]byte("key"), [32]byte{}, 201, []byte("done"))
 	require.NoError(t, b.Commit())
 	b.Release()
 	now = now.Add(365 * 24 * time.Hour)

@@ -34,16 +34,21 @@ type kept struct {
 }
 
 // KeepAnswer keeps the answer to this request under its Idempotency-Key; the answer is kept if and only if the
-// request's changes are made (decisions.md D3).
+// request's changes are made (decisions.md D3). It is open if the batch has operators, since the caller may want to add
+// what becomes of them (SettleAnswer). All ops but audit entries come before.
 func (b *Batch) KeepAnswer(key []byte, bodyHash [32]byte, status int, answer []byte) {
+	if len(b.operators.list) > 0 {
+		status |= entries.AnswerIsOpen
+	}
 	home := b.encodeAnswer(key, bodyHash, status, answer)
 	b.answer = kept{home: home, key: bytes.Clone(key), text: bytes.Clone(b.keep), ref: b.expect(), isSet: true}
 }
 
-// ReplaceAnswer keeps another answer in place of the one that an earlier batch has kept.
-func (b *Batch) ReplaceAnswer(key []byte, bodyHash [32]byte, status int, answer []byte) {
+// SettleAnswer puts another answer in the place of the one that an earlier batch has kept, if that one is still open:
+// somebody may have been given it through another node. Answer has the one that stays.
+func (b *Batch) SettleAnswer(key []byte, bodyHash [32]byte, status int, answer []byte) {
 	home := b.encodeAnswer(key, bodyHash, status, answer)
-	b.Append(op.Idempotency, 0, home, b.keep, key)
+	b.Append(op.Idempotency, op.Settling, home, b.keep, key)
 }
 
 func (b *Batch) encodeAnswer(key []byte, bodyHash [32]byte, status int, answer []byte) (home uint64) {
@@ -86,8 +91,28 @@ type Answer struct {
 }
 
 // Answer returns the answer that is kept under key and not older than a day, once everything that it answers for is
-// visible: it may have been kept just before a crash. Errors: those of Batch.Commit.
+// visible: it may have been kept just before a crash. In a cluster an answer that is open becomes settled by that: all
+// who ask, on whatever node, get the same. Errors: those of Batch.Commit.
 func (c *Coordinator) Answer(workspace uint32, key []byte) (a Answer, ok bool, err error) {
+	a, isOpen, ok, err := c.kept(workspace, key)
+	if !isOpen || err != nil || c.sole != nil { // on a node that is alone the caller sees to that
+		return a, ok, err
+	}
+	b := c.NewBatch(workspace, 0)
+	defer b.Release()
+	b.SettleAnswer(key, a.BodyHash, a.Status, a.Body)
+	if err = b.Commit(); err == nil {
+		err = c.BarrierAnswer(workspace, key)
+	}
+	if err != nil {
+		return a, false, err
+	}
+	a, _, ok, err = c.kept(workspace, key)
+	return a, ok, err
+}
+
+// kept is Answer for an answer that may be open.
+func (c *Coordinator) kept(workspace uint32, key []byte) (a Answer, isOpen, ok bool, err error) {
 	oldest := c.clock.Time().UnixMicro() - replica.AnswerLife.Microseconds()
 	err = c.walk(c.hasher.Number(workspace, op.NoID, key), workspace, op.NoID, key, func(_ uint64, blob []byte) {
 		if profile.Kind(blob) != entries.KindAnswer || profile.Created(blob) < oldest {
@@ -96,7 +121,8 @@ func (c *Coordinator) Answer(workspace uint32, key []byte) (a Answer, ok bool, e
 		body := blob[profile.HeaderBytes+len(key):]
 		ok = true
 		copy(a.BodyHash[:], body)
-		a.Status = int(binary.LittleEndian.Uint16(body[32:]))
+		a.Status = int(binary.LittleEndian.Uint16(body[32:]) &^ entries.AnswerIsOpen)
+		isOpen = entries.IsOpen(blob, key)
 		a.Body = append([]byte{}, body[34:]...)
 	})
 	switch {
@@ -106,7 +132,7 @@ func (c *Coordinator) Answer(workspace uint32, key []byte) (a Answer, ok bool, e
 	default:
 		err = c.settleOwner(c.hasher.Number(workspace, op.NoID, key))
 	}
-	return a, ok, err
+	return a, isOpen, ok, err
 }
 
 // waitResumed returns when everything that a crash has interrupted is visible.

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -524,6 +525,56 @@ func testOneRequestOfAKey(t *testing.T) {
 		}
 		require.Equal(t, round+1, eventCountBehindBarrier(t, w.nodes[0].coord, user, "e"))
 		require.Equal(t, 1, eventCountBehindBarrier(t, w.nodes[1].coord, userIn(2, round), "e"))
+	}
+	w.close()
+}
+
+// What becomes of an operator is known only after the answer is kept, so the node that has done the request may want to
+// keep another one. When a node has given the kept answer to somebody by then, that one stays; otherwise all get the
+// other one. It expires when the first one would.
+func TestOneAnswerOfAKey(t *testing.T) { synctest.Test(t, testOneAnswerOfAKey) }
+
+func testOneAnswerOfAKey(t *testing.T) {
+	var hours atomic.Int64
+	w := smallCluster(t, func(o *clusterOptions) {
+		o.now = func() time.Time { return time.Unix(1_700_000_000+3600*hours.Load(), 0) }
+	})
+	for round := range 6 {
+		key := fmt.Appendf(nil, "key %d", round)
+		coord := func(i int) *Engine { return w.nodes[(round+i)%3].coord }
+		b := coord(0).NewBatch(1, 0)
+		addEvent(b, op.ExternalID, userIn(1, round), "e", 0)
+		b.Operator(0, []byte("n"))
+		b.KeepAnswer(key, [32]byte{}, 201, []byte("done"))
+		require.NoError(t, b.Commit())
+		b.Release()
+		want := "done"
+		asked := func(i int) {
+			require.NoError(t, coord(i).BarrierAnswer(1, key))
+			a, ok, err := coord(i).Answer(1, key)
+			require.NoError(t, err)
+			require.True(t, ok)
+			require.Equal(t, want, string(a.Body), "node %d", i)
+			require.Equal(t, 201, a.Status)
+		}
+		if round%2 == 0 {
+			asked(1)
+		} else {
+			want = "done, with a warning"
+		}
+		hours.Add(1)
+		b = coord(0).NewBatch(1, 0)
+		b.SettleAnswer(key, [32]byte{}, 201, []byte("done, with a warning"))
+		require.NoError(t, b.Commit())
+		b.Release()
+		for i := range 3 {
+			asked(i)
+		}
+		hours.Add(24)
+		require.NoError(t, coord(2).BarrierAnswer(1, key))
+		_, ok, err := coord(2).Answer(1, key)
+		require.NoError(t, err)
+		require.False(t, ok)
 	}
 	w.close()
 }

@@ -92,8 +92,8 @@ type Batch interface {
 	Audit(entry []byte)
 	// KeepAnswer keeps the answer of a request with an Idempotency-Key in the same record.
 	KeepAnswer(key []byte, bodyHash [32]byte, status int, answer []byte)
-	// ReplaceAnswer keeps another answer in place of one that an earlier batch has kept.
-	ReplaceAnswer(key []byte, bodyHash [32]byte, status int, answer []byte)
+	// SettleAnswer puts another answer in the place of one that an earlier batch has kept; see shard.Batch.
+	SettleAnswer(key []byte, bodyHash [32]byte, status int, answer []byte)
 	// Unmet returns, after Commit, the operators of attributes objects that were not possible.
 	Unmet() []shard.UnmetOperator
 	// SetSource says through which endpoint the request came.

@@ -42,7 +42,7 @@ type Request interface {
 	Identify(number uint64, externalID []byte, mode profile.MergeMode) (ref int)
 	RenameExternalID(number uint64, current, id []byte) (ref int)
 	RemoveExternalID(number uint64, id []byte) (ref int)
-	ReplaceAnswer(key []byte, bodyHash [32]byte, status int, body []byte)
+	KeepAnswer(key []byte, bodyHash [32]byte, status int, body []byte)
 	SetAddressStates(id op.IDKind, key []byte, states ...profile.State)
 	Commit() error
 	Release()

@@ -29,6 +29,18 @@ const (
 // came.
 const AttrMembers = 40
 
+// AnswerIsOpen is the bit of a kept answer's status that says that another answer may still be put in its place
+// (op.Settling).
+const AnswerIsOpen = 1 << 15
+
+// IsOpen says whether an entry is a kept answer that is open.
+func IsOpen(entry, key []byte) bool {
+	const status = profile.HeaderBytes + 32 // behind the key and the hash of the request's body
+	at := status + len(key)
+	return profile.Kind(entry) == KindAnswer && len(entry) >= at+2 &&
+		binary.LittleEndian.Uint16(entry[at:])&AnswerIsOpen != 0
+}
+
 // ErrDamaged is wrapped by errors about bytes that are no entry.
 var ErrDamaged = errors.New("damaged entry")
 

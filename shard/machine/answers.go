@@ -24,7 +24,20 @@ func (w *Worker) keepAnswer(p *Partition, o op.Op) error {
 	if err != nil {
 		return err
 	}
+	if o.Flags().Has(op.Settling) {
+		return w.settleAnswer(s, o.Key(), o.Body())
+	}
 	return w.putAnswer(p, s, number, o.Key(), o.Body())
+}
+
+// settleAnswer puts an answer in the place of the one in slot s, if that one is open. It expires when that one would.
+func (w *Worker) settleAnswer(s *arena.Slot, key, answer []byte) error {
+	if s == nil || !entries.IsOpen(w.entryOf(s), key) {
+		return nil
+	}
+	w.fresh = append(w.fresh[:0], w.entryOf(s)[:profile.HeaderBytes+len(key)]...)
+	w.fresh = append(w.fresh, answer...)
+	return w.update(s, w.fresh)
 }
 
 // putAnswer keeps an answer in slot s, which has an older one, or at number when s is nil.

@@ -134,6 +134,9 @@ const (
 // Offer marks a RowState that an import brings: an address that others have, or that has the state already, ignores it.
 const Offer = UpdateOnly
 
+// Settling marks an Idempotency op that has an effect only when there is an answer that is open (entries.AnswerIsOpen).
+const Settling = UpdateOnly
+
 // Streamed marks an Attributes op that a stream of its workspace carries out as it was sent. It is for readers of the
 // log.
 const Streamed = Conditional
