@@ -73,7 +73,7 @@ var arrows = map[string][]string{
 	"shard/cluster/calls":     {"shard/cluster/placement", "shard/cursor", "shard/eventlog", "shard/eventlog/event", "shard/op", "shard/replica", "shard/stamp", "wal/quorum"},
 	"shard/cluster/cut":       {"shard/cluster/calls", "shard/replica", "wal/quorum"},
 	"shard/cluster/facts":     {"shard/cluster/calls", "shard/cluster/placement", "shard/identity", "shard/replica", "wal/durable", "wal/quorum"},
-	"shard/cluster/founding":  {"shard", "shard/backup", "shard/cluster/facts", "shard/cluster/image", "shard/cluster/placement", "shard/eventlog", "shard/identity", "shard/replica", "shard/stamp", "wal/durable", "wal/quorum"},
+	"shard/cluster/founding":  {"shard", "shard/backup", "shard/cluster/facts", "shard/cluster/image", "shard/cluster/placement", "shard/eventlog", "shard/identity", "shard/replica", "wal/durable", "wal/quorum"},
 	"shard/cluster/image":     {"shard/cluster/calls", "shard/replica", "wal", "wal/quorum"},
 	"shard/cluster/placement": {"shard", "shard/bodies", "wal/quorum"},
 	"shard/cluster/promise":   {"shard/cluster/calls", "shard/replica", "wal/quorum"},
@@ -109,7 +109,7 @@ var arrows = map[string][]string{
 var testArrows = map[string][]string{
 	"api/console":             {"api", "api/admin", "api/census", "api/live", "api/openapi", "api/refused", "api/scim", "api/store", "ingest", "ingest/field", "shard", "shard/op"},
 	"api":                     {"api/admin", "api/census", "api/live", "ingest", "ingest/field", "shard/bodies", "shard/op", "shard/profile", "shard/cluster", "shard/cluster/facts", "shard/cluster/placement", "wal", "wal/quorum"},
-	"api/stream":              {"ingest", "shard", "shard/bodies", "shard/identity", "shard/profile", "wal"},
+	"api/stream":              {"ingest", "shard", "shard/bodies", "shard/identity", "shard/profile", "shard/stamp", "wal"},
 	"api/census":              {"shard/op"},
 	"api/live":                {"ingest"},
 	"ingest":                  {"loadtest/body"},
@@ -119,7 +119,7 @@ var testArrows = map[string][]string{
 	"shard/cluster/placement": {"shard/replica"},
 	"shard/backup":            {"shard", "shard/bodies", "shard/eventlog/event", "shard/identity", "shard/op", "shard/profile", "shard/stamp"},
 	"shard/cluster":           {"shard/cluster/founding", "shard/identity", "shard/op", "shard/profile"},
-	"shard/eventlog":          {"ingest", "shard", "loadtest/body", "shard/identity", "shard/replica"},
+	"shard/eventlog":          {"ingest", "shard", "loadtest/body", "shard/identity", "shard/replica", "shard/stamp"},
 	"shard/eventlog/blocks":   {"wal/durable"},
 	"loadtest":                {"..."},
 }

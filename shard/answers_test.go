@@ -16,6 +16,7 @@ import (
 	"millrace/shard/op"
 	"millrace/shard/profile"
 	"millrace/shard/replica"
+	"millrace/shard/stamp"
 	"millrace/shard/store"
 )
 
@@ -31,7 +32,7 @@ func TestAnswersAreForgotten(t *testing.T) {
 			o := testOptions(fs)
 			o.Workers = 1 + r.IntN(4)
 			littleMemory(r, &o)
-			o.Now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
+			o.Clock = &stamp.Clock{Now: func() time.Time { return time.Now().Add(time.Duration(later.Load())) }}
 			return o
 		})
 		kept := map[string]time.Duration{} // when, by later

@@ -19,7 +19,7 @@ func TestClockWasAhead(t *testing.T) {
 	for _, checkpointed := range []bool{true, false} {
 		fs := vfs.NewCrashableMem()
 		o := testOptions(fs)
-		o.Now = func() time.Time { return wrong }
+		o.Clock = &stamp.Clock{Now: func() time.Time { return wrong }}
 		e := openTest(t, o)
 		commitEvent(t, e, op.ExternalID, "a", "x", 0)
 		if checkpointed {
@@ -34,7 +34,7 @@ func TestClockWasAhead(t *testing.T) {
 		require.ErrorContains(t, err, "2099-01-01T00:00:00Z")
 		require.ErrorContains(t, err, "--max-clock-offset")
 
-		o.MaxClockOffset = 100 * 365 * 24 * time.Hour
+		o.Clock = &stamp.Clock{MaxOffset: 100 * 365 * 24 * time.Hour}
 		e = openTest(t, o)
 		commitEvent(t, e, op.ExternalID, "b", "x", 0)
 		users, err := e.Find(1, op.ExternalID, []byte("b"))
@@ -48,9 +48,8 @@ func TestClockWasAhead(t *testing.T) {
 // and they would be done again.
 func TestAnswersOutliveAClockThatJumps(t *testing.T) {
 	o, now := testOptions(vfs.NewMem()), time.Now()
-	o.Now = func() time.Time { return now }
+	o.Clock = &stamp.Clock{Now: func() time.Time { return now }, Steady: func() time.Duration { return 0 }}
 	e := openTest(t, o)
-	e.clock.Steady = func() time.Duration { return 0 }
 	b := e.NewBatch(1, 0)
 	b.KeepAnswer([]byte("key"), [32]byte{}, 201, []byte("done"))
 	require.NoError(t, b.Commit())
@@ -63,17 +62,27 @@ func TestAnswersOutliveAClockThatJumps(t *testing.T) {
 	require.Equal(t, "done", string(a.Body))
 }
 
+// The engine stamps by the clock that it is given, so that what else the node has can be judged by the same clock.
+func TestEngineStampsByTheClockOfTheNode(t *testing.T) {
+	o := testOptions(vfs.NewMem())
+	o.Clock = &stamp.Clock{}
+	e := openTest(t, o)
+	commitEvent(t, e, op.ExternalID, "a", "x", 0)
+	require.Positive(t, o.Clock.Last())
+	require.Same(t, o.Clock, e.Clock())
+}
+
 // When a clock was ahead by less than the bound, the engine goes on, and stamps rise from where they were.
 func TestClockWasAheadByLittle(t *testing.T) {
 	fs := vfs.NewMem()
 	o := testOptions(fs)
 	now := time.Now()
-	o.Now = func() time.Time { return now.Add(stamp.DefaultMaxClockOffset - time.Minute) }
+	o.Clock = &stamp.Clock{Now: func() time.Time { return now.Add(stamp.DefaultMaxClockOffset - time.Minute) }}
 	e := openTest(t, o)
 	commitEvent(t, e, op.ExternalID, "a", "x", 0)
 	last := e.clock.Last()
 	require.NoError(t, e.Close())
-	o.Now = func() time.Time { return now }
+	o.Clock = &stamp.Clock{Now: func() time.Time { return now }}
 	e = openTest(t, o)
 	require.Greater(t, e.clock.Next(1), last)
 	require.NoError(t, e.Close())

@@ -193,7 +193,6 @@ func (r *testReplica) open() {
 	r.handed = g.position
 	g.mu.Unlock()
 	o := replicaOptions(r.fs, r, g.first, g.count)
-	o.Now = r.node.clock.Now
 	o.Clock, o.Carrier = r.node.clock, &testMesh{r.node}
 	o.Readdress = func(record []byte) ([]byte, error) {
 		return r.node.coordinator.Load().Readdress(record)

@@ -270,9 +270,8 @@ func Open(o Options) (*Coordinator, error) {
 		o.Patience = time.Minute
 	}
 	o.EnsureDefaults()
-	clock := &stamp.Clock{Now: o.Now, MaxOffset: o.MaxClockOffset, Logger: o.Logger}
 	co := CoordinatorOptions{
-		Clock: clock, MaxInflightBytes: o.MaxInflightBytes, MaxMergesWaiting: o.MaxMergesWaiting, Logger: o.Logger,
+		Clock: o.Clock, MaxInflightBytes: o.MaxInflightBytes, MaxMergesWaiting: o.MaxMergesWaiting, Logger: o.Logger,
 	}
 	co.ensureBounds()
 	c := newCoordinator(co)
@@ -284,7 +283,7 @@ func Open(o Options) (*Coordinator, error) {
 		}
 	}
 	r, err := replica.OpenOwn(replica.Options{
-		EngineOptions: o, Count: identity.Partitions, Clock: clock, Carrier: alone{c}, Readdress: c.Readdress,
+		EngineOptions: o, Count: identity.Partitions, Carrier: alone{c}, Readdress: c.Readdress,
 		FlushAll: c.FlushAll,
 	})
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	"millrace/shard/op"
 	"millrace/shard/profile"
 	"millrace/shard/replica"
+	"millrace/shard/stamp"
 )
 
 // client is a caller that sends one request after the other. Each request touches all of the client's users: there is
@@ -446,7 +447,7 @@ func TestFaultClockJumps(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	options := func() replica.EngineOptions {
 		o := testOptions(fs)
-		o.Now, o.MaxClockOffset = func() time.Time { return time.UnixMicro(clock.Load()) }, 60*time.Hour
+		o.Clock = &stamp.Clock{Now: func() time.Time { return time.UnixMicro(clock.Load()) }, MaxOffset: 60 * time.Hour}
 		return o
 	}
 	e := openTest(t, options())

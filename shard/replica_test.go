@@ -14,7 +14,6 @@ import (
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/replica"
-	"millrace/shard/stamp"
 	"millrace/shard/store"
 	"millrace/wal"
 	"millrace/wal/memlog"
@@ -36,7 +35,7 @@ var testSecret = [32]byte{1, 2, 3}
 
 func replicaOptions(fs vfs.FS, log replica.Log, first, count int) replica.Options {
 	o := replica.Options{
-		EngineOptions: testOptions(fs), First: first, Count: count, Secret: testSecret, MayMake: true, Clock: &stamp.Clock{}, Carrier: &testMesh{},
+		EngineOptions: testOptions(fs), First: first, Count: count, Secret: testSecret, MayMake: true, Carrier: &testMesh{},
 		OpenLog:   func(*replica.Replica) (replica.Log, error) { return log, nil },
 		Readdress: func([]byte) ([]byte, error) { return nil, errors.New("nobody is there") },
 		FlushAll:  func() error { return errors.New("nobody is there") },

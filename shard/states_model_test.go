@@ -26,6 +26,7 @@ import (
 	"millrace/shard/op"
 	"millrace/shard/profile"
 	"millrace/shard/replica"
+	"millrace/shard/stamp"
 )
 
 // statesModel is the model of states (decisions.md D5), over plain maps: what each address and each user has been told,
@@ -761,7 +762,7 @@ func TestStatesModel(t *testing.T) {
 		runStatesModel(t, r, round, &clock, openAlone(t, r, func(fs vfs.FS) replica.EngineOptions {
 			o := testOptions(fs)
 			o.Workers = 1 + r.IntN(4)
-			o.Now = func() time.Time { return time.UnixMicro(clock.Load() * 1e6) }
+			o.Clock = &stamp.Clock{Now: func() time.Time { return time.UnixMicro(clock.Load() * 1e6) }}
 			littleMemory(r, &o)
 			return o
 		}))

@@ -31,6 +31,7 @@ import (
 	"millrace/shard/eventlog/event"
 	"millrace/shard/identity"
 	"millrace/shard/op"
+	"millrace/shard/stamp"
 	"millrace/wal"
 )
 
@@ -56,7 +57,7 @@ func newWorld(t testing.TB, blockBytes int64) *world {
 	var err error
 	w.e, err = shard.Open(shard.Options{FS: vfs.NewMem(), Dir: "engine", Workers: 2, MemoryBytes: 64 << 20, StoreCacheBytes: 1 << 20, StoreMemTableBytes: 1 << 20,
 		Log: wal.Options{SegmentBytes: 64 << 10, MinFreeBytes: -1, MinFreePercent: -1}, Logger: quiet, Readers: []string{eventlog.HoldName}, OnDocument: w.c.Apply,
-		Now: func() time.Time { return time.Now().Add(time.Duration(w.later.Load())) }})
+		Clock: &stamp.Clock{Now: func() time.Time { return time.Now().Add(time.Duration(w.later.Load())) }}})
 	require.NoError(t, err)
 	w.events, err = eventlog.Open(w.e.Replica(), eventlog.Options{FS: vfs.NewMem(), Dir: "events", Interval: time.Hour, BlockBytes: blockBytes, Logger: quiet})
 	require.NoError(t, err)

@@ -25,7 +25,6 @@ import (
 	"millrace/shard/cluster"
 	"millrace/shard/eventlog"
 	"millrace/shard/op"
-	"millrace/shard/stamp"
 	"millrace/wal/quorum"
 )
 
@@ -70,9 +69,6 @@ type nodeOptions struct {
 	census  *census.Options   // nil: consent is not counted
 	console console.Options
 	cluster *cluster.Options // nil: the server is alone
-	// clock is the clock of everything in the node, so that nothing follows a jump of the system's clock and takes what
-	// it keeps for expired. Default: the system's clock within the engine's bound.
-	clock *stamp.Clock
 
 	keeper *keeper // see openKeeper
 }
@@ -141,21 +137,16 @@ func openNode(ctx context.Context, o nodeOptions) (*node, error) {
 	return n, nil
 }
 
-// setClock gives all rooms the same clock.
+// setClock gives all rooms the engine's clock, so that none follows a jump of the system's clock and takes what it
+// keeps for expired.
 func (o *nodeOptions) setClock() {
-	if o.clock == nil {
-		o.clock = &stamp.Clock{MaxOffset: o.engine.MaxClockOffset, Logger: o.engine.Logger}
-	}
-	o.engine.Now, o.door.Now, o.console.Now = o.clock.Time, o.nowMillis, o.nowMillis
+	o.door.Now, o.console.Now = o.nowMillis, o.nowMillis
 	if o.refused != nil {
 		o.refused.Now = o.nowMillis
 	}
-	if o.cluster != nil {
-		o.cluster.Engine.Now = o.clock.Time
-	}
 }
 
-func (o *nodeOptions) nowMillis() int64 { return o.clock.Time().UnixMilli() }
+func (o *nodeOptions) nowMillis() int64 { return o.engine.Clock.Time().UnixMilli() }
 
 // openAlone opens engine and event log on the data directory.
 func (n *node) openAlone(_ context.Context, o *nodeOptions) error {

@@ -51,7 +51,7 @@ func TestNothingExpiresByAClockThatJumps(t *testing.T) {
 	logger := slog.New(slog.DiscardHandler)
 	n := openNodeAt(t, dir, 0, logger, func(o *nodeOptions) {
 		o.refused = &refusals.Options{Dir: filepath.Join(dir, "refused"), Logger: logger}
-		o.clock = &stamp.Clock{Now: func() time.Time { return time.Now().Add(time.Duration(jump.Load())) },
+		o.engine.Clock = &stamp.Clock{Now: func() time.Time { return time.Now().Add(time.Duration(jump.Load())) },
 			Steady: func() time.Duration { return 0 }, Logger: logger}
 	})
 	defer func() { require.NoError(t, n.close()) }()
@@ -68,6 +68,19 @@ func TestNothingExpiresByAClockThatJumps(t *testing.T) {
 	jump.Store(int64(365 * 24 * time.Hour))
 	refuse("b")
 	require.Equal(t, 2, list())
+}
+
+// One clock is behind everything in a node, with the bound that the command line gives.
+func TestNodeHasOneClock(t *testing.T) {
+	c := &serveCommand{MaxClockOffset: time.Hour}
+	require.Equal(t, time.Hour, c.engineOptions(slog.New(slog.DiscardHandler)).Clock.Bound())
+	clock := &stamp.Clock{Now: func() time.Time { return time.Unix(1_900_000_000, 0) }}
+	var o nodeOptions
+	o.engine.Clock, o.refused = clock, &refusals.Options{}
+	o.setClock()
+	for _, now := range []func() int64{o.door.Now, o.console.Now, o.refused.Now} {
+		require.Equal(t, int64(1_900_000_000_000), now())
+	}
 }
 
 // openNodeAt opens a node that is alone on a data directory.

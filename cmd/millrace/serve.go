@@ -31,6 +31,7 @@ import (
 	"millrace/shard/cluster/facts"
 	"millrace/shard/eventlog"
 	"millrace/shard/procs"
+	"millrace/shard/stamp"
 	"millrace/wal"
 )
 
@@ -589,7 +590,7 @@ func (c *serveCommand) engineOptions(logger *slog.Logger) shard.Options {
 	return shard.Options{
 		Dir: c.Data, Workers: c.Workers, StoreCacheBytes: int64(c.StoreCache), MaxMergesWaiting: c.MaxMergesWaiting,
 		CheckpointBytes: int64(c.CheckpointBytes), CheckpointInterval: c.CheckpointInterval,
-		MaxClockOffset: c.MaxClockOffset, MaxDeltaChanges: orNone(c.MaxDeltaChanges),
+		Clock: &stamp.Clock{MaxOffset: c.MaxClockOffset, Logger: logger}, MaxDeltaChanges: orNone(c.MaxDeltaChanges),
 		Reading: procs.NewReading(c.ReadProcs),
 		Log: wal.Options{
 			SegmentBytes: int64(c.SegmentBytes), Buffered: c.BufferedLog, StallAfter: c.StallAfter,

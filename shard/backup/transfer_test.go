@@ -147,9 +147,9 @@ func openReplica(fs vfs.FS, first, durable uint64, byHand ...bool) (*heldGroup, 
 	r, err := replica.Open(replica.Options{
 		EngineOptions: replica.EngineOptions{
 			FS: fs, Dir: "group", Workers: 1, MemoryBytes: 16 << 20, StoreCacheBytes: 1 << 20, StoreMemTableBytes: 1 << 20, CheckpointInterval: 10 * time.Millisecond,
-			Logger: quiet,
+			Logger: quiet, Clock: clock,
 		},
-		Count: replicaPartitions, Secret: secret, MayMake: true, Clock: clock, Carrier: nodes,
+		Count: replicaPartitions, Secret: secret, MayMake: true, Carrier: nodes,
 		OpenLog:   func(*replica.Replica) (replica.Log, error) { return log, nil },
 		Readdress: func([]byte) ([]byte, error) { return nil, replica.ErrUnavailable },
 		FlushAll:  func() error { return replica.ErrUnavailable },

@@ -60,7 +60,7 @@ func (n *Node) checkClock() error {
 		}
 		return true
 	})
-	return judgeClock(others, n.opts.Engine.MaxClockOffset)
+	return judgeClock(others, n.clock.Bound())
 }
 
 // judgeClock returns stamp.ErrClock when this node's clock is too far from most of the others. others says how far they

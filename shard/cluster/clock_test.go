@@ -18,11 +18,16 @@ func TestWrongClockIsRefused(t *testing.T) {
 	c := newTestCluster(t, 3, nil)
 	c.change = func(o *Options) {
 		if o.Node == wrong {
-			o.Engine.Now = func() time.Time { return time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC) }
+			o.Engine.Clock = &stamp.Clock{Now: func() time.Time { return time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC) }}
 		}
 	}
 	c.start(1, 2, 3)
 	require.NoError(t, track(c.node(1).Coordinator(), "bought", users("u", 20)...))
+	for group := range uint32(5) {
+		if g := c.node(1).group(group); g != nil {
+			require.Same(t, c.node(1).clock, g.replica.Load().Clock(), "group %d", group)
+		}
+	}
 	c.stop(3)
 	wrong = 3
 	_, err := c.open(3)
@@ -59,8 +64,6 @@ func TestWhoseClockIsWrong(t *testing.T) {
 		{[]time.Duration{far, near}, false}, {[]time.Duration{-far, near}, false}, {[]time.Duration{-far, -far}, true}, {[]time.Duration{far, far}, true},
 		{[]time.Duration{far, -far, near, near}, false}, {[]time.Duration{-far, -far, -far, near}, true},
 	} {
-		o := Options{}
-		o.EnsureDefaults()
-		require.Equal(t, of.wrong, judgeClock(of.ahead, o.Engine.MaxClockOffset) != nil, "%v", of.ahead)
+		require.Equal(t, of.wrong, judgeClock(of.ahead, stamp.DefaultMaxClockOffset) != nil, "%v", of.ahead)
 	}
 }

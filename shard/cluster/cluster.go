@@ -109,6 +109,9 @@ func (o *Options) EnsureDefaults() {
 	if o.OnFailure == nil {
 		o.OnFailure = func(error) {}
 	}
+	if o.Engine.Logger == nil {
+		o.Engine.Logger = o.Logger
+	}
 	o.Engine.EnsureDefaults()
 	o.Pace.EnsureDefaults()
 }

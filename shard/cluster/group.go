@@ -122,7 +122,7 @@ func (g *group) replicaOptions() replica.Options {
 		EngineOptions: o, First: first, Count: count, Secret: secret,
 		// An empty store in the place of a lost one would be taken for the group's state.
 		MayMake: !n.facts.Has(g.id),
-		Clock:   n.clock, Carrier: mesh{n}, Readdress: n.coordinator.Readdress, FlushAll: n.coordinator.FlushAll,
+		Carrier: mesh{n}, Readdress: n.coordinator.Readdress, FlushAll: n.coordinator.FlushAll,
 		OpenLog: func(*replica.Replica) (replica.Log, error) { return openLog{g.log}, nil },
 	}
 }

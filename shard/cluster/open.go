@@ -18,7 +18,6 @@ import (
 	"millrace/shard/cluster/promise"
 	"millrace/shard/cluster/routes"
 	"millrace/shard/eventlog"
-	"millrace/shard/stamp"
 	"millrace/shard/store"
 	"millrace/wal/quorum"
 )
@@ -32,7 +31,7 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 	}
 	n := &Node{
 		opts: o, self: o.Node, log: o.Logger,
-		clock: &stamp.Clock{Now: o.Engine.Now, MaxOffset: o.Engine.MaxClockOffset, Logger: o.Logger},
+		clock: o.Engine.Clock,
 		epoch: rand.Uint64(), started: time.Now(),
 		documents: placement.NewDocuments(), remotes: xsync.NewMapOf[quorum.Node, *remote](),
 	}

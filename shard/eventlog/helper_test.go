@@ -22,6 +22,7 @@ import (
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/replica"
+	"millrace/shard/stamp"
 	"millrace/wal"
 )
 
@@ -62,7 +63,7 @@ func engineOptions(fs vfs.FS, now func() time.Time) replica.EngineOptions {
 	return replica.EngineOptions{
 		FS: fs, Dir: "data/engine", Workers: 2, MemoryBytes: 64 << 20, StoreCacheBytes: 1 << 20, StoreMemTableBytes: 1 << 20,
 		Log:    wal.Options{SegmentBytes: 64 << 10, MinFreeBytes: -1, MinFreePercent: -1},
-		Logger: quiet(), Now: now, Readers: []string{HoldName},
+		Logger: quiet(), Clock: &stamp.Clock{Now: now}, Readers: []string{HoldName},
 	}
 }
 

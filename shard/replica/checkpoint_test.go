@@ -9,7 +9,6 @@ import (
 
 	"millrace/shard/identity"
 	"millrace/shard/op"
-	"millrace/shard/stamp"
 	"millrace/wal"
 	"millrace/wal/memlog"
 )
@@ -19,7 +18,7 @@ import (
 func TestCheckpointReachesWhatIsApplied(t *testing.T) {
 	o := Options{
 		EngineOptions: testOptions(vfs.NewMem()), Count: identity.Partitions, Secret: [32]byte{1}, MayMake: true,
-		Clock: &stamp.Clock{}, Carrier: nobody{}, FlushAll: func() error { return nil },
+		Carrier: nobody{}, FlushAll: func() error { return nil },
 		OpenLog:   func(*Replica) (Log, error) { return &memlog.Log{}, nil },
 		Readdress: func(record []byte) ([]byte, error) { return record, nil },
 	}

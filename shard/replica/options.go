@@ -124,11 +124,10 @@ type EngineOptions struct {
 	Tap Tap
 	// OnFailure is called once, when the engine has failed. It must not call Close.
 	OnFailure func(error)
-	Logger    *slog.Logger     // default slog.Default()
-	Now       func() time.Time // default time.Now
-	// MaxClockOffset is how far ahead of the clock stamps may be before Open refuses the data (ErrClock); see
-	// stamp.Clock. Default 10 min.
-	MaxClockOffset time.Duration
+	Logger    *slog.Logger // default slog.Default()
+	// Clock is the clock of the node, shared by all its replicas. Open refuses data whose stamps are further ahead of
+	// it than it permits (stamp.ErrClock). Default: one of its own, with the defaults of stamp.Clock.
+	Clock *stamp.Clock
 
 	// Patience is how long a deferred record waits for its coordinator, TendInterval how often outboxes are looked
 	// after. Defaults: Patience 5 s, on a node that is alone 1 min; TendInterval 1 s.
@@ -153,7 +152,6 @@ func (o *EngineOptions) EnsureDefaults() {
 	preset(&o.CheckpointInterval, 5*time.Minute)
 	preset(&o.SweepInterval, time.Hour)
 	preset(&o.MaxMergesWaiting, 100_000)
-	preset(&o.MaxClockOffset, stamp.DefaultMaxClockOffset)
 	preset(&o.Patience, 5*time.Second)
 	preset(&o.TendInterval, time.Second)
 	preset(&o.addressable, arena.MaxBytes)
@@ -174,8 +172,8 @@ func (o *EngineOptions) EnsureDefaults() {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	if o.Now == nil {
-		o.Now = time.Now
+	if o.Clock == nil {
+		o.Clock = &stamp.Clock{Logger: o.Logger}
 	}
 }
 
@@ -211,7 +209,6 @@ type Options struct {
 	// OpenLog is called when the store is open, before the log behind it is applied. The log's owner calls Dispatch,
 	// Lost, Lead and Follow; the replica closes the log.
 	OpenLog func(*Replica) (Log, error)
-	Clock   *stamp.Clock // the node's clock, shared by all its replicas
 	Carrier Carrier
 	// Readdress addresses the ops of a deferred record as things stand, wherever the users are whom the ops name, so
 	// that they can be released (Coordinator.Readdress).
@@ -228,8 +225,8 @@ type Options struct {
 // Validate reports the first setting that cannot work.
 func (o *Options) Validate() error {
 	switch {
-	case o.OpenLog == nil || o.Clock == nil || o.Carrier == nil || o.Readdress == nil || o.FlushAll == nil:
-		return errors.New("shard: a replica without a log, a clock or a way out")
+	case o.OpenLog == nil || o.Carrier == nil || o.Readdress == nil || o.FlushAll == nil:
+		return errors.New("shard: a replica without a log or a way out")
 	case o.First < 0 || o.Count < 1 || o.First+o.Count > identity.Partitions:
 		return fmt.Errorf("shard: a replica of %d partitions from %d on", o.Count, o.First)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"millrace/shard/books"
 	"millrace/shard/op"
+	"millrace/shard/stamp"
 )
 
 // A sweep takes at most books.MaxSwept kept answers at a time, the oldest first, also when a checkpoint saves answers
@@ -17,7 +18,7 @@ import (
 func TestSweepIsBounded(t *testing.T) {
 	now := time.Now()
 	o := testOptions(vfs.NewMem())
-	o.Now = func() time.Time { return now }
+	o.Clock = &stamp.Clock{Now: func() time.Time { return now }}
 	e := openTest(t, o)
 	const each = 30
 	h := e.Hasher()

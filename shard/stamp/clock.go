@@ -76,8 +76,8 @@ func (c *Clock) Accept(stamp int64) error {
 	if stamp <= c.last.Load() {
 		return nil
 	}
-	if ahead := c.ahead(stamp); ahead > c.bound() {
-		return fmt.Errorf("%w: by %v, and %v are permitted (--max-clock-offset)", ErrClock, ahead, c.bound())
+	if ahead := c.ahead(stamp); ahead > c.Bound() {
+		return fmt.Errorf("%w: by %v, and %v are permitted (--max-clock-offset)", ErrClock, ahead, c.Bound())
 	}
 	c.Observe(stamp)
 	return nil
@@ -86,13 +86,13 @@ func (c *Clock) Accept(stamp int64) error {
 // Check returns ErrClock when the latest stamp is too far ahead of the clock.
 func (c *Clock) Check() error {
 	last := c.last.Load()
-	if ahead := c.ahead(last); ahead > c.bound() {
+	if ahead := c.ahead(last); ahead > c.Bound() {
 		return fmt.Errorf("%w: the newest change was stamped %s, and the clock says %s, %v earlier; %v are "+
 			"permitted. Set the clock right, if it is wrong. If it "+
 			"is right, it was wrong when the change was made: go back to a backup from before, or start with a "+
 			"larger --max-clock-offset, and stamps stay ahead",
 			ErrClock, time.UnixMicro(last).UTC().Format(time.RFC3339),
-			c.Time().UTC().Format(time.RFC3339), ahead, c.bound())
+			c.Time().UTC().Format(time.RFC3339), ahead, c.Bound())
 	}
 	return nil
 }
@@ -102,7 +102,8 @@ func (c *Clock) ahead(stamp int64) time.Duration {
 	return time.UnixMicro(stamp).Sub(c.Time()).Truncate(time.Millisecond)
 }
 
-func (c *Clock) bound() time.Duration {
+// Bound is MaxOffset, or its default.
+func (c *Clock) Bound() time.Duration {
 	if c.MaxOffset > 0 {
 		return c.MaxOffset
 	}
@@ -123,15 +124,15 @@ func (c *Clock) Time() time.Time {
 	}
 	expected := anchor.Add(elapsed)
 	jump := time.Duration(t.UnixMicro()-expected.UnixMicro()) * time.Microsecond
-	if jump > c.bound() {
+	if jump > c.Bound() {
 		slept := c.suspended() - anchor.slept
 		expected, jump = expected.Add(slept), jump-slept
 	}
 	switch {
-	case jump > c.bound():
+	case jump > c.Bound():
 		c.warn(expected, jump)
 		return expected
-	case expected.Sub(anchor.Time) > anchorLife && jump >= -c.bound():
+	case expected.Sub(anchor.Time) > anchorLife && jump >= -c.Bound():
 		c.believe(t)
 	}
 	return t
@@ -175,5 +176,5 @@ func (c *Clock) warn(at time.Time, jump time.Duration) {
 		log = slog.Default()
 	}
 	log.Error("the system's clock has jumped ahead; stamps don't follow it until a restart", "by", jump.String(),
-		"permitted", c.bound().String())
+		"permitted", c.Bound().String())
 }

@@ -28,7 +28,6 @@ import (
 	"millrace/shard/eventlog"
 	"millrace/shard/identity"
 	"millrace/shard/replica"
-	"millrace/shard/stamp"
 	"millrace/wal/durable"
 	"millrace/wal/quorum"
 )
@@ -333,7 +332,7 @@ func (x *founding) replay(
 	first, count := placement.PartitionsOf(group, x.Groups)
 	e, err := replica.Open(replica.Options{
 		EngineOptions: o, First: first, Count: count, Secret: secret, MayMake: true,
-		Clock: &stamp.Clock{MaxOffset: o.MaxClockOffset}, Carrier: unconnected{x.Groups},
+		Carrier:   unconnected{x.Groups},
 		OpenLog:   func(*replica.Replica) (replica.Log, error) { return t, nil },
 		Readdress: func([]byte) ([]byte, error) { return nil, replica.ErrUnavailable },
 		FlushAll:  func() error { return replica.ErrUnavailable },
