@@ -22,7 +22,7 @@ func appendJSONValue(dst []byte, v op.Value) []byte {
 	case op.Int:
 		return strconv.AppendInt(dst, v.Int(), 10)
 	case op.Float:
-		return appendFloat(dst, v.Float())
+		return AppendFloat(dst, v.Float())
 	case op.String:
 		return AppendJSONString(dst, v.Bytes())
 	case op.Time:
@@ -107,7 +107,8 @@ func (w *jsonWriter) time(name string, millis int64) {
 	w.dst = appendTimeString(w.dst, millis)
 }
 
-func appendFloat(dst []byte, f float64) []byte {
+// AppendFloat appends a double as JSON that is read as a double again: with a fraction or an exponent.
+func AppendFloat(dst []byte, f float64) []byte {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return append(dst, "null"...)
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 	"math/bits"
+	"strconv"
 
 	"millrace/shard/cursor"
 	"millrace/shard/eventlog/event"
@@ -207,7 +208,7 @@ func (r *valueReader) read(n int) bool {
 			r.spans = append(r.spans, r.keepDecimal(int(t-tagDecimal)))
 			continue
 		case r.json && tag == op.Int:
-			r.spans = append(r.spans, r.keepDecimal(0))
+			r.spans = append(r.spans, r.keepInt())
 			continue
 		case isDecimal:
 			v = op.AppendFloat(v, float64(r.ints.Varint())/event.Tens[t-tagDecimal])
@@ -246,7 +247,14 @@ func (r *valueReader) keep(v op.Value) span {
 	return span{uint32(begin), uint32(len(r.values))}
 }
 
-// keepDecimal keeps the next number as JSON directly, without making a value: most values are numbers.
+// keepInt keeps the next integer as JSON directly, without making a value: most values are numbers.
+func (r *valueReader) keepInt() span {
+	begin := len(r.values)
+	r.values = strconv.AppendInt(r.values, r.ints.Varint(), 10)
+	return span{uint32(begin), uint32(len(r.values))}
+}
+
+// keepDecimal does the same with the next decimal.
 func (r *valueReader) keepDecimal(scale int) span {
 	begin := len(r.values)
 	r.values = event.AppendDecimal(r.values, r.ints.Varint(), scale)

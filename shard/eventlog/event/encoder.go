@@ -98,7 +98,7 @@ func AppendJSON(dst []byte, e *Event, workspace bool, svcID SvcIDFunc) []byte {
 	if e.Kind == op.Purchase {
 		dst = profile.AppendJSONString(append(dst, `,"product_id":`...), e.Name)
 		dst = profile.AppendJSONString(append(dst, `,"currency":`...), e.Currency[:])
-		dst = appendFloat(append(dst, `,"price":`...), e.Price)
+		dst = profile.AppendFloat(append(dst, `,"price":`...), e.Price)
 		dst = strconv.AppendUint(append(dst, `,"quantity":`...), uint64(e.Quantity), 10)
 		dst = strconv.AppendInt(append(dst, `,"total_minor":`...), e.Total, 10)
 	} else if e.Kind == op.Event {

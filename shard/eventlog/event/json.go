@@ -1,7 +1,6 @@
 package event
 
 import (
-	"math"
 	"strconv"
 	"time"
 
@@ -47,7 +46,7 @@ func AppendValue(dst []byte, v op.Value) []byte {
 	case op.Int:
 		return strconv.AppendInt(dst, v.Int(), 10)
 	case op.Float:
-		return appendFloat(dst, v.Float())
+		return profile.AppendFloat(dst, v.Float())
 	case op.String:
 		return profile.AppendJSONString(dst, v.Bytes())
 	case op.Time:
@@ -120,18 +119,6 @@ const digitPairs = "00010203040506070809" + "10111213141516171819" + "2021222324
 	"40414243444546474849" + "50515253545556575859" + "60616263646566676869" + "70717273747576777879" +
 	"80818283848586878889" + "90919293949596979899"
 
-// appendFloat writes a number in the usual JSON form: plain, with an exponent only when it is very large or small.
-func appendFloat(dst []byte, f float64) []byte {
-	if math.IsNaN(f) || math.IsInf(f, 0) {
-		return append(dst, "null"...)
-	}
-	format := byte('f')
-	if a := math.Abs(f); a != 0 && (a < 1e-6 || a >= 1e21) {
-		format = 'e'
-	}
-	return strconv.AppendFloat(dst, f, format, -1, 64)
-}
-
 // Tens are the powers of ten that decimals are divided by, up to the largest scale in blocks of the event log.
 var Tens = [...]float64{1, 10, 100, 1000, 10000}
 
@@ -139,23 +126,20 @@ var Tens = [...]float64{1, 10, 100, 1000, 10000}
 // the float that it is read as, and that form is what AppendValue writes.
 const exactDecimal = 1e15
 
-// AppendDecimal appends m / Tens[scale] as AppendValue does for a Float of that value, and for an Int when scale is 0.
+// AppendDecimal appends m / Tens[scale] as AppendValue does for a Float of that value.
 func AppendDecimal(dst []byte, m int64, scale int) []byte {
 	for ; scale > 0 && m%10 == 0; scale-- {
 		m /= 10
 	}
-	if scale == 0 {
-		return strconv.AppendInt(dst, m, 10)
-	}
 	if m <= -exactDecimal || m >= exactDecimal {
-		return appendFloat(dst, float64(m)/Tens[scale])
+		return profile.AppendFloat(dst, float64(m)/Tens[scale])
 	}
 	if m < 0 {
 		dst, m = append(dst, '-'), -m
 	}
 	ten := int64(Tens[scale])
 	dst = strconv.AppendInt(dst, m/ten, 10)
-	dst = append(append(dst, '.'), "0000"[:scale]...)
+	dst = append(append(dst, '.'), "0000"[:max(scale, 1)]...)
 	for at, fraction := len(dst)-1, m%ten; fraction > 0; at-- {
 		dst[at] += byte(fraction % 10)
 		fraction /= 10
