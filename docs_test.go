@@ -17,6 +17,7 @@ import (
 func TestDocuments(t *testing.T) {
 	operations, protocol := text(t, "docs/operations.md"), text(t, "docs/http.md")
 	same(t, "metrics", metricsOf(t), names(`\bmillrace_[a-z_]+[a-z]\b`, operations))
+	require.Empty(t, regexp.MustCompile(`(?m)^\| `+"`millrace_.*"+`\| *\|$`).FindAllString(operations, -1), "metrics without a description")
 	same(t, "flags of serve", flagsOf(t), names(`--[a-z][a-z-]+`, section(t, operations, "## Settings", "## Files")))
 	fault := text(t, "ingest/fault.go")
 	rules := names(`: +"([a-z-]+)"`, section(t, fault, "var ruleNames", "\n}\n")+section(t, text(t, "api/faults.go"), "var unmetRules", "\n}\n"))
