@@ -287,8 +287,8 @@ func isParam(text string, slashes bool) bool {
 }
 
 // Permissions returns all permissions that an API key may have: those of the routes.
-func (s *Server) Permissions() (names []string) {
-	for _, rt := range s.routes() {
+func Permissions() (names []string) {
+	for _, rt := range new(Server).routes() {
 		if rt.permission != "" {
 			names = append(names, rt.permission)
 		}

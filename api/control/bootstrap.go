@@ -352,6 +352,9 @@ func (c *Control) bootstrapKey(by Actor, workspace string, spec KeySpec) (made s
 	if warning != "" && err == nil {
 		c.options.Logger.Warn(warning, "workspace", workspace, "name", spec.Name)
 	}
+	if err == nil {
+		c.warnOfPermissions(workspace, &spec)
+	}
 	return made, err
 }
 

@@ -67,6 +67,9 @@ type Options struct {
 	// Prepare makes what the track function needs out of a workspace's settings, once per change; the result is kept in
 	// Workspace.Prepared.
 	Prepare func(*Workspace) any
+	// Permissions are those that an endpoint asks for. A key with others is kept, and the log has a warning. nil: all
+	// permissions count as known.
+	Permissions []string
 	// Now is the clock, Unix milliseconds. Required.
 	Now func() int64
 	// Logger gets an audit line for each change. Default: slog.Default().

@@ -106,6 +106,43 @@ func bootstrap(t *testing.T, c *Control, text string) []MadeKey {
 	return made
 }
 
+// A permission that no endpoint asks for is kept, and the log names it each time that the key is made or changed, or the
+// file that has it is applied.
+func TestUnknownPermissions(t *testing.T) {
+	c, _, log := start(t, map[string]string{})
+	c.options.Permissions = []string{"users.merge", "users.track"}
+	warned := func() string {
+		defer log.Reset()
+		for line := range strings.Lines(log.String()) {
+			if _, of, ok := strings.Cut(line, `msg="an API key has permissions that no endpoint asks for" `); ok {
+				return strings.TrimSpace(of)
+			}
+		}
+		return ""
+	}
+	const file = "workspaces: [{id: demo, name: Demo, api_keys: [" +
+		"{name: all, key: secret-token-0123456789, permissions: ['*', users.merge]}," +
+		"{name: old, key: secret-token-9876543210, permissions: [users.trak, users.track, messages.send]}]}]"
+	for range 2 {
+		bootstrap(t, c, file)
+		require.Equal(t, `workspace=demo name=old permissions="users.trak messages.send"`, warned())
+	}
+	by := Actor{Name: "test"}
+	k, _, err := c.CreateKey(by, "demo", KeySpec{Name: "k", Permissions: []string{"users.track"}})
+	require.NoError(t, err)
+	require.Empty(t, warned())
+	k, err = c.UpdateKey(by, "demo", k.ID, func(s *KeySpec) error {
+		s.Permissions = []string{"users.trak"}
+		return nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, []string{"users.trak"}, k.Permissions)
+	require.Equal(t, "workspace=demo name=k permissions=users.trak", warned())
+	_, _, err = c.CreateKey(by, "demo", KeySpec{Name: "other", Permissions: []string{"messages.send"}})
+	require.NoError(t, err)
+	require.Equal(t, "workspace=demo name=other permissions=messages.send", warned())
+}
+
 func TestBootstrap(t *testing.T) {
 	c, m, log := start(t, map[string]string{})
 	made := bootstrap(t, c, full)

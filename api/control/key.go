@@ -3,6 +3,7 @@ package control
 import (
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,6 +18,9 @@ func (c *Control) CreateKey(by Actor, workspace string, spec KeySpec) (k KeyDocu
 		k, token, err = d.createKey(workspace, spec)
 		return err
 	})
+	if err == nil {
+		c.warnOfPermissions(workspace, &spec)
+	}
 	return k, token, err
 }
 
@@ -75,7 +79,26 @@ func (c *Control) UpdateKey(by Actor, workspace, id string, edit func(*KeySpec) 
 		k, err = d.updateKey(workspace, id, edit)
 		return err
 	})
+	if err == nil {
+		c.warnOfPermissions(workspace, &k.KeySpec)
+	}
 	return k, err
+}
+
+// warnOfPermissions logs which of a key's permissions no endpoint asks for. They may be misspelled, so that the key can
+// do less than is meant; but keys that came from elsewhere have permissions for what isn't served here, so they are no
+// error.
+func (c *Control) warnOfPermissions(workspace string, spec *KeySpec) {
+	var unknown []string
+	for _, p := range spec.Permissions {
+		if p != "*" && c.options.Permissions != nil && !slices.Contains(c.options.Permissions, p) {
+			unknown = append(unknown, p)
+		}
+	}
+	if len(unknown) > 0 {
+		c.options.Logger.Warn("an API key has permissions that no endpoint asks for", "workspace", workspace,
+			"name", spec.Name, "permissions", strings.Join(unknown, " "))
+	}
 }
 
 func (d *draft) updateKey(workspace, id string, edit func(*KeySpec) error) (k KeyDocument, err error) {

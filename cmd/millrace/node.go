@@ -83,9 +83,10 @@ func openNode(ctx context.Context, o nodeOptions) (*node, error) {
 	n := &node{backups: newBackups(o.engine.Logger), log: o.engine.Logger}
 	n.openLive(&o)
 	n.control = control.New(control.Options{
-		Prepare: func(w *control.Workspace) any { return forIngest(w) },
-		Now:     o.nowMillis,
-		Logger:  o.engine.Logger,
+		Prepare:     func(w *control.Workspace) any { return forIngest(w) },
+		Permissions: api.Permissions(),
+		Now:         o.nowMillis,
+		Logger:      o.engine.Logger,
 	})
 	open := n.openAlone
 	if o.cluster != nil {
