@@ -863,6 +863,38 @@ func TestRefusedOnAFullDisk(t *testing.T) {
 	require.Equal(t, []string{"first", "third"}, reasons)
 }
 
+// A file begins behind the last whole line that another file of the same name has left. Half a line is cut off; a line
+// that lacks only its end is kept.
+func TestRefusedBehindAnotherFile(t *testing.T) {
+	t.Parallel()
+	whole, long := `{"line":1,"row":1,"reason":"first"}`+"\n", `{"line":2,"row":2,"reason":"`+strings.Repeat("x", 200<<10)
+	for there, want := range map[string][]string{
+		"": {"third"}, whole: {"first", "third"},
+		whole + `{"line":2,"row":2,"reas`: {"first", "third"},
+		whole + long:                      {"first", "third"},
+		whole + long + `"}`:               {"first", long[len(`{"line":2,"row":2,"reason":"`):], "third"},
+		long:                              {"third"},
+		whole + whole + "\n" + `{"line":2,"row":2,"reason":`: {"first", "first", "third"},
+	} {
+		dir := t.TempDir()
+		d := newDouble(t, testseed.Rand(t), 0)
+		path := write(t, filepath.Join(dir, "a.ndjson"), `{"external_id":"u","payload":"no"}`+"\n")
+		refused := write(t, path+refusedEnding, there)
+		_, err := Run(t.Context(), d.options(t, dir))
+		require.NoError(t, err)
+		text, err := os.ReadFile(refused)
+		require.NoError(t, err)
+		var reasons []string
+		for one := range strings.Lines(strings.ReplaceAll(string(text), "\n\n", "\n")) {
+			var l line
+			require.NoError(t, json.Unmarshal([]byte(one), &l))
+			reasons = append(reasons, l.Reason)
+		}
+		require.Len(t, reasons, len(want))
+		require.Equal(t, want[:len(want)-1], reasons[:len(want)-1])
+	}
+}
+
 // TestRequestTakes: which rows are in a request decides its Idempotency-Key. When that changes, so does stateVersion.
 func TestRequestTakes(t *testing.T) {
 	s := &state{Objects: 3, RequestBytes: 20}

@@ -1,6 +1,7 @@
 package importer
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
@@ -30,7 +31,8 @@ type refusedOutput interface {
 	Sync() error
 }
 
-// openRefused cuts a refused file to what its state knows of. What another file of the same name has left stays.
+// openRefused cuts a refused file to what its state knows of. What another file of the same name has left stays, apart
+// from half a line at its end: when that other file goes on, the row comes again.
 func openRefused(path string, s *state) (*refusedFile, error) {
 	r := &refusedFile{path: path}
 	info, err := os.Stat(path)
@@ -42,10 +44,38 @@ func openRefused(path string, s *state) (*refusedFile, error) {
 		return nil, err
 	}
 	if s.Refused < 0 || s.Refused > info.Size() {
-		s.Refused = info.Size()
+		if s.Refused, err = endOfLines(path, info.Size()); err != nil {
+			return nil, err
+		}
 	}
 	r.size, r.before = s.Refused, s.Refused
 	return r, nil
+}
+
+// endOfLines returns where a line can be added to a refused file of that size: behind its last whole line. A last line
+// that lacks only its end, which an editor may have taken, gets it.
+func endOfLines(path string, size int64) (end int64, err error) {
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	for n := min(size, 64<<10); n > 0; n = min(size, 2*n) {
+		tail := make([]byte, n)
+		if _, err := file.ReadAt(tail, size-n); err != nil {
+			return 0, err
+		}
+		last := bytes.LastIndexByte(tail, '\n') + 1
+		if last == 0 && n < size {
+			continue
+		}
+		if tail = tail[last:]; !json.Valid(tail) { // nor is nothing at all
+			return size - int64(len(tail)), nil
+		}
+		_, err := file.WriteAt([]byte("\n"), size)
+		return size + 1, err
+	}
+	return 0, nil
 }
 
 // forget takes out what stands behind size, and will come again.
