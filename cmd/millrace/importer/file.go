@@ -168,7 +168,9 @@ func (j *job) begin(ctx context.Context) error {
 		if j.states.hasLater(s) {
 			s.Refused = -1 // the refused file has another file's rows after its own
 		}
-		s.Since = s.since() // what was sent then isn't answered by going on
+		if s.Since = s.since(); s.Settled { // else what was sent then isn't answered by going on
+			s.Since, s.Settled = time.Time{}, false
+		}
 		j.o.Logger.Info("going on with a file", "file", j.path, "row", s.Next.Row)
 	}
 	s.Path, s.Size, s.Modified, s.ETag = j.path, j.found.size, j.modified, j.etag()
@@ -282,6 +284,7 @@ func (j *job) send(ctx context.Context) (err error) {
 		err = j.checkUnchanged()
 	}
 	j.state.Done = err == nil
+	j.state.Settled = !slices.ContainsFunc(j.lanes, func(l lane) bool { return !l.since.IsZero() })
 	return errors.Join(err, j.save())
 }
 
@@ -320,7 +323,7 @@ func (j *job) log(ctx context.Context) {
 // save saves what was answered, once the refused file is on disk up to there.
 func (j *job) save() error {
 	j.mu.Lock()
-	if !j.dirty && !j.state.Done {
+	if !j.dirty && !j.state.Done && !j.state.Settled {
 		j.mu.Unlock()
 		return nil
 	}

@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -817,6 +818,48 @@ func TestLateAfterAnotherTry(t *testing.T) {
 	require.ErrorIs(t, run(), context.Canceled)
 	age(t, filepath.Join(dir, ".millrace-import"), 2*time.Hour)
 	require.ErrorContains(t, run(), "--late")
+}
+
+// A file that was interrupted when all that was sent was answered is gone on with however late. While it is sent, a kill
+// leaves a state that says otherwise.
+func TestNotLateWhenAllIsAnswered(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	states := filepath.Join(dir, ".millrace-import")
+	var cancel context.CancelFunc
+	var rows atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		raw := make([]byte, r.ContentLength)
+		_, _ = readFull(r, raw)
+		all, err := openStates(states)
+		if err != nil || all.byName["a.ndjson"][0].Settled {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		if rows.Add(1) == 3 {
+			cancel()
+		}
+		w.WriteHeader(http.StatusCreated)
+		_, _ = w.Write([]byte(`{"message":"success"}`))
+	}))
+	t.Cleanup(server.Close)
+	text := ""
+	for n := range 20 {
+		text += fmt.Sprintf(`{"external_id":"u%d","name":"e"}`+"\n", n)
+	}
+	write(t, filepath.Join(dir, "a.ndjson"), text)
+	run := func() error {
+		var ctx context.Context
+		ctx, cancel = context.WithCancel(t.Context())
+		defer cancel()
+		_, err := Run(ctx, Options{URL: []string{server.URL}, Key: "key", Paths: []string{dir}, Kind: files.Events,
+			Connections: 1, Objects: 1})
+		return err
+	}
+	require.ErrorIs(t, run(), context.Canceled)
+	age(t, states, keeps+time.Hour)
+	require.NoError(t, run())
+	require.Equal(t, int64(20), rows.Load())
 }
 
 // fullDisk is a file that takes so many more bytes.

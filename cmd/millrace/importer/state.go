@@ -46,7 +46,9 @@ type state struct {
 	Saved time.Time `json:"saved"`
 	// Since is when the first of what may be on the server, and is not noted here, was sent at the earliest; zero:
 	// Saved is.
-	Since   time.Time      `json:"since"`
+	Since time.Time `json:"since"`
+	// Settled says that there is nothing of that kind: the last run has ended with an answer to each of its requests.
+	Settled bool           `json:"settled,omitempty"`
 	Done    bool           `json:"done"`
 	Next    files.Position `json:"next"`  // all rows before it are answered
 	Acked   []int64        `json:"acked"` // by lane: the last row that is answered
@@ -167,7 +169,7 @@ func (one *state) resume(o *Options) error {
 		return errors.New("it was begun with another API key, by which alone the server knows what it has had: " +
 			"go on with that one; without it, another --state begins anew, and rows of before may count twice")
 	// Deletions may be done twice; attributes may say `inc`, and events count.
-	case !o.Late && one.Kind != files.Deletions && time.Since(one.since()) > keeps:
+	case !o.Late && !one.Settled && one.Kind != files.Deletions && time.Since(one.since()) > keeps:
 		return fmt.Errorf("requests of %s were not answered when it was left off: the server may have forgotten "+
 			"them since, and a part of the file could be applied twice; --late goes on all the same",
 			one.since().Format(time.RFC3339))
