@@ -56,6 +56,7 @@ const (
 	reasonPropertyNumber
 	reasonPropertyNumberLong
 	reasonPropertiesBytes
+	reasonManyProperties
 	// Of the request; the text has no name.
 	reasonMoreWarnings
 )
@@ -109,6 +110,7 @@ var reasonTexts = [...]string{
 		"finite double",
 	reasonPropertyNumberLong: "property '%' has a number of more than 1,024 characters",
 	reasonPropertiesBytes:    "'properties' with arrays or objects must be at most 50 KB",
+	reasonManyProperties:     "property '%' and those after it are more than are kept",
 
 	reasonMoreWarnings: "more is left out from here on",
 }

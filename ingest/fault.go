@@ -45,7 +45,8 @@ var ruleNames = [...]string{
 	reasonPropertyLong: "property-too-long",
 	reasonPropertyTime: "property-time", reasonPropertyNumber: "property-number-out-of-range",
 	reasonPropertyNumberLong: "property-number-too-long",
-	reasonPropertiesBytes:    "properties-too-large", reasonMoreWarnings: "more-warnings",
+	reasonPropertiesBytes:    "properties-too-large", reasonManyProperties: "too-many-properties",
+	reasonMoreWarnings: "more-warnings",
 }
 
 // Rules are the names of all rules that a Fault may have, in no order.

@@ -48,7 +48,8 @@ func TestUsualMembers(t *testing.T) {
 	}
 }
 
-// Names with long codes are written like others, and at most MaxProperties of them are written.
+// Names with long codes are written like others, and at most MaxProperties of them are written:
+// a warning names the first of the others.
 func TestManyUsualMembers(t *testing.T) {
 	for _, value := range []string{`7`, `"x"`, `true`} {
 		var w strings.Builder
@@ -63,11 +64,14 @@ func TestManyUsualMembers(t *testing.T) {
 		event := goodEvent[:len(goodEvent)-1] + `,"properties":{` + members + `}}`
 		for _, limit := range []int{1, 3, 199, 200, 201} {
 			d := NewDecoder(Options{Phones: testPhones, MaxProperties: limit})
-			_, status, rec := track(t, d, testWorkspace(), `{"events":[`+event+`,`+event+`]}`)
+			reply, status, rec := track(t, d, testWorkspace(), `{"events":[`+event+`,`+event+`]}`)
 			require.Equal(t, 201, status)
 			for _, line := range dump(rec) {
 				require.Equal(t, min(limit, 200), strings.Count(line, "name_"))
 			}
+			warning := fmt.Sprintf(`{"type":"property 'name_%d' and those after it are more than are kept"`, limit)
+			require.Equal(t, limit < 200, strings.Contains(reply, warning))
+			require.Equal(t, limit < 200, strings.Contains(reply, `"warnings":[`))
 		}
 	}
 }

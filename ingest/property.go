@@ -16,7 +16,7 @@ func (d *Decoder) properties(i int, root shape) int {
 		d.refuse(rankProperty, i, reasonProperties)
 		return d.skip(i, 0)
 	}
-	begin, complex := i, false
+	begin, complex, full := i, false, false
 	d.inProperties = true
 	i, more := d.openObject(i)
 	p := d.newPath(root)
@@ -37,7 +37,10 @@ func (d *Decoder) properties(i int, root shape) int {
 			return -1
 		}
 		if p.room--; p.room < 0 {
-			d.o, p.room = undo, 0
+			if d.o, p.room = undo, 0; !full {
+				full = true
+				d.warn(reasonManyProperties, d.nameOf(d.owner))
+			}
 		}
 		i, more = d.nextMember(i)
 	}

@@ -672,8 +672,11 @@ func (j *judge) properties(v value, reserved ...string) string {
 		default:
 			text = scalar(m.value)
 		}
-		if k < 256 {
+		switch {
+		case k < 256:
 			fmt.Fprintf(&w, " %s:%s", dumpString(m.name), text)
+		case k == 256:
+			j.notes = append(j.notes, strings.ReplaceAll(reasonTexts[reasonManyProperties], "%", m.name))
 		}
 	}
 	if complex && len(v.raw) > 51200 {

@@ -685,7 +685,15 @@ func TestLimits(t *testing.T) {
 			want = append(want, fmt.Sprintf(`"p%d":%d`, i, i))
 		}
 	}
-	event(t, `"properties":{`+strings.Join(some, ",")+`}`, strings.Join(want, " "))
+	many := `{"events":[` + object(`{`+strings.Join(some, ",")+`}`) + `]}`
+	reply, status, rec = track(t, testDecoder(), testWorkspace(), many)
+	require.Equal(t, 201, status)
+	require.Contains(t, reply, `"warnings":[{"type":"property 'p256' and those after it are more than are kept",`+
+		`"input_array":"events","index":0}]`)
+	require.Equal(t, 1, strings.Count(reply, `"type"`))
+	require.Contains(t, dump(rec)[0], strings.Join(want, " "))
+	require.NotContains(t, dump(rec)[0], "p256")
+	event(t, `"properties":{`+strings.Join(some[:256], ",")+`}`, strings.Join(want, " "))
 	refused(t, "events", object(`{`+strings.Join(some, ",")+`,"x":null}`), "property 'x' must not be null")
 
 	// A nested attribute may have 100 KB. A longer one is left out.
