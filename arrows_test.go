@@ -35,7 +35,7 @@ var arrows = map[string][]string{
 	"api/consent":     {"api/call", "api/control", "api/value", "ingest/field", "shard", "shard/op", "shard/profile"},
 	"api/console":     {"api/console/chart", "api/console/rights", "api/console/signin", "api/control", "api/preference"},
 	"api/bounded":     {},
-	"api/control":     {"api/keys", "api/ratelimit"},
+	"api/control":     {"api/keys", "api/ratelimit", "ingest/field"},
 	"api/keys":        {},
 	"api/live":        {"shard", "shard/op", "shard/profile"},
 	"api/openapi":     {},

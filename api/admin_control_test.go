@@ -149,6 +149,7 @@ func TestAdminDocuments(t *testing.T) {
 			require.Contains(t, d.administer(t, "GET", one, "").body, n.changed)
 			put := d.administer(t, "PUT", one, n.document, "If-Match", `"x", `+changed.etag)
 			require.Equal(t, 200, put.status, put.body)
+			require.Equal(t, put.etag, d.administer(t, "PUT", one, n.document).etag, "it says what it said before")
 			delete(put.v, "updated_at")
 			delete(got.v, "updated_at")
 			require.Equal(t, got.v, put.v)
@@ -458,7 +459,7 @@ func TestAuditOfTheAPI(t *testing.T) {
 		do                            func() answer
 	}{
 		{"preference center changed", "preference_center", "demo", "main", "API key 1 (all)", func() answer {
-			return d.call("PUT", "/preference_center/v1/main", demoKey, `{`+goodCenter+`}`)
+			return d.call("PUT", "/preference_center/v1/main", demoKey, `{"preference_center_title":"Title",`+goodCenter+`}`)
 		}},
 		{"translation put", "campaign", "other", "c1", "API key 5 (all)", func() answer {
 			return d.call("PUT", "/campaigns/translations", otherKey, `{"campaign_id":"c1","message_variation_id":"m2","locale_name":"es-mx","translation_map":{"x":"Secreto"}}`)

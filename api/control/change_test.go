@@ -295,6 +295,19 @@ func TestAuditEntries(t *testing.T) {
 	require.Equal(t, uint32(5), k.Number)
 }
 
+// A preference center that is sent as it is isn't changed: neither its times, which a sender may name, nor the audit log
+// say otherwise.
+func TestSamePreferenceCenter(t *testing.T) {
+	old := PreferenceCenter{ID: "p", Name: "P", PageHTML: "x", ConfirmationHTML: "x", CreatedAt: 1, UpdatedAt: 2}
+	same, other := old, old
+	same.CreatedAt, same.UpdatedAt = 7, 8
+	same.stamp(&old, 9)
+	require.Equal(t, old, same)
+	other.Title = "title"
+	other.stamp(&old, 9)
+	require.Equal(t, []int64{1, 9}, []int64{other.CreatedAt, other.UpdatedAt})
+}
+
 // A node is lost while a change is under way: when the change is there, it was made, with the key that the answer
 // shows; when it isn't, it may still come.
 func TestUnknownOutcomes(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 
 	"millrace/api/keys"
 	"millrace/api/ratelimit"
+	"millrace/ingest/field"
 )
 
 // ErrInvalid is wrapped by every refusal of control data; the text is for operators and names the field.
@@ -87,9 +88,8 @@ func (d *Decimal) UnmarshalYAML(n *yaml.Node) error {
 }
 
 var (
-	slugForm     = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`)
-	currencyForm = regexp.MustCompile(`^[A-Z]{3}$`)
-	nameForm     = regexp.MustCompile(`^[a-z0-9_.*]{1,64}$`)
+	slugForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`)
+	nameForm = regexp.MustCompile(`^[a-z0-9_.*]{1,64}$`)
 )
 
 // Limits on control data: it is small by nature, and every node holds it in memory.
@@ -127,6 +127,12 @@ func (s *Settings) ensureDefaults() {
 	}
 }
 
+// isCurrency says whether purchases can have the currency: by another code no revenue would ever be counted.
+func isCurrency(code string) bool {
+	canonical, _, ok := field.Currency([]byte(code))
+	return ok && string(canonical[:]) == code
+}
+
 func (s *Settings) validate() error {
 	if !slugForm.MatchString(s.ID) {
 		return invalid("workspace id %q: want lower-case letters, digits, - and _, at most 63", s.ID)
@@ -143,12 +149,12 @@ func (s *Settings) validate() error {
 	if s.ProfileIDName != "svc_id" && s.ProfileIDName != "braze_id" {
 		return invalid("profile_id_name %q: want svc_id or braze_id", s.ProfileIDName)
 	}
-	if !currencyForm.MatchString(s.Currency) {
-		return invalid("currency %q: want three capital letters", s.Currency)
+	if !isCurrency(s.Currency) {
+		return invalid("currency %q: want a code of ISO 4217 in capital letters, such as USD", s.Currency)
 	}
 	for code, rate := range s.ExchangeRates {
-		if !currencyForm.MatchString(code) {
-			return invalid("exchange_rates: currency %q: want three capital letters", code)
+		if !isCurrency(code) {
+			return invalid("exchange_rates: currency %q: want a code of ISO 4217 in capital letters, such as EUR", code)
 		}
 		if v, err := strconv.ParseFloat(string(rate), 64); !decimalForm.MatchString(string(rate)) ||
 			err != nil || v <= 0 {

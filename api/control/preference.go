@@ -3,6 +3,7 @@ package control
 import (
 	"fmt"
 	"net/url"
+	"reflect"
 	"regexp"
 	"strings"
 	"unicode/utf8"
@@ -203,10 +204,14 @@ func (p *PreferenceCenter) fits(others []*PreferenceCenter) error {
 	return nil
 }
 
-// stamp sets the times, which are the server's, whatever a change says.
+// stamp sets the times, which are the server's, whatever a change says. What changes nothing else is no update.
 func (p *PreferenceCenter) stamp(old *PreferenceCenter, now int64) {
-	p.CreatedAt, p.UpdatedAt = now, now
-	if old != nil {
-		p.CreatedAt, p.UpdatedAt = old.CreatedAt, max(now, old.UpdatedAt)
+	if old == nil {
+		p.CreatedAt, p.UpdatedAt = now, now
+		return
+	}
+	p.CreatedAt, p.UpdatedAt = old.CreatedAt, old.UpdatedAt
+	if !reflect.DeepEqual(p, old) {
+		p.UpdatedAt = max(now, old.UpdatedAt)
 	}
 }
