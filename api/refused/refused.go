@@ -35,6 +35,8 @@ type Options struct {
 	// Retention and MaxBytes bound what is kept. Defaults 7 days, 256 MiB.
 	Retention time.Duration
 	MaxBytes  int64
+	// WithoutEntries takes no further entries. Those that are there expire as always, and can be read and erased.
+	WithoutEntries bool
 	// WithoutObjects keeps the reason of a refusal, and nothing that a client has sent except the names in the text.
 	WithoutObjects bool
 	// MaxObjectBytes bounds an object that is kept; of a longer one the rest of the entry is kept. Default 64 KiB.
@@ -156,6 +158,9 @@ func (s *Store) Close() error {
 // Offer gives entries to be kept; it sets Seq, and copies what they hold. It drops all but the first maxFaults faults
 // of an object. It doesn't wait.
 func (s *Store) Offer(entries ...Entry) {
+	if s.options.WithoutEntries {
+		return
+	}
 	size := int64(0)
 	for i := range entries {
 		e := &entries[i]

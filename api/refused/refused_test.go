@@ -257,6 +257,19 @@ func TestWithoutObjects(t *testing.T) {
 	}))
 }
 
+// When nothing is kept any more, what there is can be read until it is too old.
+func TestWithoutEntries(t *testing.T) {
+	d := openDesk(t, nil)
+	d.offer("r", `"before"`)
+	d.o.WithoutEntries = true
+	d.reopen()
+	d.offer("r", `"after"`)
+	require.Equal(t, []string{`"before"`}, d.list(Query{}))
+	d.now.Add((8 * 24 * time.Hour).Milliseconds())
+	require.NoError(t, d.do(func() error { d.tend(); return nil }))
+	require.Zero(t, d.Entries())
+}
+
 // What has no room in the queue is dropped, and nobody waits.
 func TestQueue(t *testing.T) {
 	d := openDesk(t, func(o *Options) { o.QueueBytes = 10_000 })

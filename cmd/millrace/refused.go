@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync/atomic"
 
@@ -16,14 +18,18 @@ import (
 
 // What was refused: the flags of the server, and how a node keeps it.
 
-// refusedOptions returns the options from the flags; nil: nothing is kept.
+// refusedOptions returns the options from the flags; nil: nothing is kept. What was kept before it was switched off is
+// still someone's data: it expires, and is erased with its user.
 func (c *serveCommand) refusedOptions(logger *slog.Logger) (*refusals.Options, error) {
-	if c.Refused == "off" {
-		return nil, nil
+	dir, off := filepath.Join(c.Data, "refused"), c.Refused == "off"
+	if off {
+		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
 	}
-	o := &refusals.Options{Dir: filepath.Join(c.Data, "refused"), Retention: c.RefusedRetention,
-		MaxBytes: int64(c.RefusedBytes), WithoutObjects: c.Refused == "reasons",
-		MaxObjectBytes: int(c.RefusedObject), QueueBytes: int64(c.RefusedQueue), Logger: logger}
+	o := &refusals.Options{Dir: dir, Retention: c.RefusedRetention, MaxBytes: int64(c.RefusedBytes),
+		WithoutEntries: off, WithoutObjects: c.Refused == "reasons", MaxObjectBytes: int(c.RefusedObject),
+		QueueBytes: int64(c.RefusedQueue), Logger: logger}
 	o.EnsureDefaults()
 	return o, o.Validate()
 }

@@ -52,9 +52,14 @@ func TestRefused(t *testing.T) {
 	}
 	p = s.start(t, "--refused", "off")
 	require.Equal(t, 400, s.post(t, "/users/track", trackKey, `{"events":[{"external_id":"ada","name":"e"}]}`).status)
+	require.Equal(t, list[1:2], ids(), "what was kept before is there, and nothing else")
+	require.Equal(t, 201, s.post(t, "/users/delete", allKey, `{"external_ids":["bob"]}`).status)
+	require.Empty(t, ids(), "it goes with its user")
+	p.stop()
+
+	require.NoError(t, os.RemoveAll(filepath.Join(s.dir, "refused")))
+	p = s.start(t, "--refused", "off")
 	require.Contains(t, refused(t, nil, s.target("refused", "list", "test")...), "switched off")
 	p.stop()
-	files, err := os.ReadDir(filepath.Join(s.dir, "refused"))
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
+	require.NoDirExists(t, filepath.Join(s.dir, "refused"))
 }
