@@ -88,7 +88,7 @@ func TestEmailRefusals(t *testing.T) {
 		refuse(`{"email":""}`, invalid)
 		refuse(`{"email":["a@example.com","no-address"]}`, invalid)
 		refuse(`{"email":[`+quoted(51, "m%d@example.com")+`]}`, "The max number of ids per request was exceeded")
-		refuse(`{"email":"a@example.com","email":"b@example.com"}`, "Invalid JSON: a member name stands twice")
+		refuse(`{"email":"a@example.com","email":"b@example.com"}`, "Invalid JSON: member 'email' is there more than once")
 		refuse(`[]`, "the body must be an object")
 		if path != "/email/status" {
 			refuse(`{}`, required)

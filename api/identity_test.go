@@ -185,7 +185,7 @@ func TestNewAliasRefusals(t *testing.T) {
 	tooLong := strings.Repeat("x", 237)
 	for element, want := range map[string]string{
 		`7`: "must be an object", `null`: "must be an object", `"a"`: "must be an object", `[{` + good + `}]`: "must be an object",
-		`{` + good + `,"alias_name":"m"}`: "Invalid JSON: a member name stands twice", `{"alias_label":"l","alias_name":"\ud800"}`: "Invalid JSON: a lone surrogate in a string",
+		`{` + good + `,"alias_name":"m"}`: "Invalid JSON: member 'alias_name' is there more than once", `{"alias_label":"l","alias_name":"\ud800"}`: "Invalid JSON: a lone surrogate in a string",
 		`{` + good + `,"x":` + strings.Repeat("[", 40) + strings.Repeat("]", 40) + `}`: "Invalid JSON: nested too deeply",
 		`{}`: "'alias_name' must be a String", `{"alias_label":"l"}`: "'alias_name' must be a String", `{"alias_name":"n"}`: "'alias_label' must be a String",
 		`{"alias_label":"l","alias_name":7}`: "'alias_name' must be a String", `{"alias_label":null,"alias_name":"n"}`: "'alias_label' must be a String",
@@ -382,7 +382,7 @@ func TestIdentifyRefusals(t *testing.T) {
 		`{"external_id":"a","user_alias":{"alias_label":"l"}}`:                       "'alias_name' must be a String",
 		`{"external_id":"a","user_alias":{"alias_label":7,"alias_name":"n"}}`:        "'alias_label' must be a String",
 		`{"external_id":"a","user_alias":{"alias_label":"l","alias_name":""}}`:       "'alias_name' is required",
-		`{"external_id":"a","external_id":"b",` + alias + `}`:                        "Invalid JSON: a member name stands twice",
+		`{"external_id":"a","external_id":"b",` + alias + `}`:                        "Invalid JSON: member 'external_id' is there more than once",
 		`{"external_id":"a","user_alias":{"alias_label":"l","alias_name":"\ud800"}}`: "Invalid JSON: a lone surrogate in a string",
 	} {
 		d.answers(t, path, `{"aliases_to_identify":[`+element+`]}`, 201, refusedWith("aliases_to_identify", 0, want))
@@ -467,7 +467,7 @@ func TestIdentityRequests(t *testing.T) {
 		mustBe := "'" + c.array + "' must be an array of " + kind
 		for bad, text := range map[string]string{
 			`{}`: c.required, `{"` + strings.ToUpper(c.array) + `":[` + c.good + `]}`: c.required, `{"` + c.array + `":null}`: c.required, `{"` + c.array + `":7}`: mustBe, `{"` + c.array + `":` + c.good + `}`: mustBe,
-			`{"` + c.array + `":"a"}`: mustBe, `{"` + c.array + `":[` + c.good + `],"` + c.array + `":[]}`: "Invalid JSON: a member name stands twice", `{"` + c.array + `":["\ud800"]}`: "Invalid JSON: a lone surrogate in a string",
+			`{"` + c.array + `":"a"}`: mustBe, `{"` + c.array + `":[` + c.good + `],"` + c.array + `":[]}`: "Invalid JSON: member '" + c.array + "' is there more than once", `{"` + c.array + `":["\ud800"]}`: "Invalid JSON: a lone surrogate in a string",
 			`[]`: "the body must be an object", body + "x": fmt.Sprintf("Invalid JSON at byte %d: unexpected data after the object", len(body)),
 		} {
 			d.answers(t, path, bad, 400, message(text))

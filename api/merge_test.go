@@ -162,7 +162,7 @@ func TestMergeRefusals(t *testing.T) {
 		`[` + many(51, good) + `]`: tooMany, `[` + many(51, `{}`) + `]`: tooMany, `[` + many(51, `7`) + `]`: array,
 		`[{}]`: members, `[` + good + `,{}]`: members, `[{"identifier_to_merge":{"external_id":"a"}}]`: members, `[{"identifier_to_keep":{"external_id":"a"}}]`: members,
 		`[{"identifier_to_merge":{"external_id":"a"},"identifier_to_keep":{"external_id":"b"},"x":1}]`: members, `[{"Identifier_to_merge":{"external_id":"a"},"identifier_to_keep":{"external_id":"b"}}]`: members,
-		`[{"identifier_to_merge":{"external_id":"a","external_id":"b"},"identifier_to_keep":{"external_id":"b"}}]`: "Invalid JSON: a member name stands twice",
+		`[{"identifier_to_merge":{"external_id":"a","external_id":"b"},"identifier_to_keep":{"external_id":"b"}}]`: "Invalid JSON: member 'external_id' is there more than once",
 		`[{"identifier_to_merge":{"external_id":"\ud800"},"identifier_to_keep":{"external_id":"b"}}]`:              "Invalid JSON: a lone surrogate in a string",
 	} {
 		d.answers(t, "/users/merge", `{"merge_updates":`+list+`}`, 400, message(want))

@@ -199,7 +199,7 @@ func TestPreferenceCenterErrors(t *testing.T) {
 		`"name":"é",` + goodCenter:            "'name' must be 1 to 100 letters, digits, hyphens and underscores",
 		`"name":"a\n",` + goodCenter:          "'name' must be 1 to 100 letters, digits, hyphens and underscores",
 		`"name":"taken",` + goodCenter:        "'name' is in use by another preference center",
-		`"name":"x","name":"y",` + goodCenter: "Invalid JSON: a member name stands twice",
+		`"name":"x","name":"y",` + goodCenter: "Invalid JSON: member 'name' is there more than once",
 	} {
 		a := d.call("POST", "/preference_center/v1", demoKey, `{`+text+`}`)
 		require.Equal(t, 400, a.status, text)

@@ -291,10 +291,10 @@ func TestSCIMRefusals(t *testing.T) {
 		`{"schemas":[`: "Invalid JSON at byte 12: a value is expected",
 		`[]`:           "the body must be an object",
 		``:             "Invalid JSON at byte 0: a value is expected",
-		with(`{"schemas"`, `{"userName":"a@example.com","schemas"`):                                  "Invalid JSON: a member name stands twice",
-		group(`{"appGroupName":"Demo","appGroupPermissions":["a"],"appGroupPermissions":["admin"]}`): "Invalid JSON: a member name stands twice",
+		with(`{"schemas"`, `{"userName":"a@example.com","schemas"`):                                  "Invalid JSON: member 'userName' is there more than once",
+		group(`{"appGroupName":"Demo","appGroupPermissions":["a"],"appGroupPermissions":["admin"]}`): "Invalid JSON: member 'appGroupPermissions' is there more than once",
 		with(`"Ada"`, `"\ud800"`):                            "Invalid JSON: a lone surrogate in a string",
-		with(`{"schemas"`, `{"x":[{"a":1,"a":2}],"schemas"`): "Invalid JSON: a member name stands twice",
+		with(`{"schemas"`, `{"x":[{"a":1,"a":2}],"schemas"`): "Invalid JSON: member 'a' is there more than once",
 	} {
 		a := d.provision("POST", "/scim/v2/Users", body)
 		require.Equal(t, 400, a.status, body)

@@ -226,7 +226,7 @@ func TestSetStatusRefusals(t *testing.T) {
 		refuse(s.path, s.body(good)+"x", fmt.Sprintf("Invalid JSON at byte %d: unexpected data after the object", len(s.body(good))))
 		twice := set(newsGroup, "subscribed", `"external_id":"a","external_id":"b"`)
 		text := map[string]string{"/subscription/status/set": "Invalid JSON: ", "/v2/subscription/status/set": "'subscription_groups' is not valid: "}[s.path]
-		refuse(s.path, s.body(twice), text+"a member name stands twice")
+		refuse(s.path, s.body(twice), text+"member 'external_id' is there more than once")
 		refuse(s.path, s.body(set(newsGroup, "subscribed", `"external_id":["\ud800"]`)), text+"a lone surrogate in a string")
 
 		a := d.call("GET", s.path, demoKey, "")

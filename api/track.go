@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -136,7 +135,7 @@ func appendUnmet(answer []byte, unmet []shard.UnmetOperator) []byte {
 }
 
 func unmetText(u shard.UnmetOperator) string {
-	return fmt.Sprintf("'%s' %s", shortName(u.Name), unmetTexts[u.Why])
+	return fmt.Sprintf("'%s' %s", value.ShortName(u.Name), unmetTexts[u.Why])
 }
 
 // appendWarnings returns a copy of an answer, whose last member may be its warnings, with more of them.
@@ -149,17 +148,6 @@ func appendWarnings(answer, more []byte) []byte {
 	}
 	return append(append(out, more...), "]}"...)
 }
-
-// shortName returns as much of an attribute's name as a text shows.
-func shortName(name string) string {
-	if len(name) <= maxNameInText {
-		return name
-	}
-	return strings.ToValidUTF8(name[:maxNameInText], "") + "…"
-}
-
-// maxNameInText is how many bytes of a name a text shows.
-const maxNameInText = 64
 
 const maxIdempotencyKeyBytes = 255
 

@@ -133,7 +133,7 @@ func TestTranslationRefusals(t *testing.T) {
 		`{` + ids + `"locale_name":"de","translation_map":{"id_0":"a","id_1":null}}`: translationFailure("INVALID_TRANSLATION_MAP", "'translation_map' must be an object of strings"),
 		`{` + ids + `"locale_name":"de","translation_map":{"ID_0":"a"}}`:             translationFailure("MISSING_TRANSLATIONS", "The provided translations are missing 'id_0', 'id_1'"),
 		`{` + ids + `"locale_name":"de","translation_map":{"id_0":"a"}}`:             translationFailure("MISSING_TRANSLATIONS", "The provided translations are missing 'id_1'"),
-		`{` + ids + `"locale_name":"de","translation_map":{"id_0":"a","id_0":"b"}}`:  translationFailure("BAD_REQUEST", "Invalid JSON: a member name stands twice"),
+		`{` + ids + `"locale_name":"de","translation_map":{"id_0":"a","id_0":"b"}}`:  translationFailure("BAD_REQUEST", "Invalid JSON: member 'id_0' is there more than once"),
 		`{` + ids + `"locale_name":"de","translation_map":{"id_0":"\ud800"}}`:        translationFailure("BAD_REQUEST", "Invalid JSON: a lone surrogate in a string"),
 		`[`:                    translationFailure("BAD_REQUEST", "Invalid JSON at byte 1: a value is expected"),
 		`{"workflow_id":"w1",`: translationFailure("BAD_REQUEST", "Invalid JSON at byte 20: a member name is expected"),

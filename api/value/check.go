@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -227,7 +228,7 @@ func (c *checker) name(i, end, first int, many *map[string]struct{}) bool {
 	case !ok:
 		c.fail(i, "a lone surrogate in a member name")
 	case !c.isNew(name, first, many):
-		c.fail(i, "a member name stands twice")
+		c.fail(i, "member '"+ShortName(string(name))+"' is there more than once")
 		ok = false
 	}
 	return ok
@@ -305,3 +306,14 @@ func skip(v []byte, i int) int {
 		}
 	}
 }
+
+// ShortName returns as much of a member's name as a text shows.
+func ShortName(name string) string {
+	if len(name) <= maxNameInText {
+		return name
+	}
+	return strings.ToValidUTF8(name[:maxNameInText], "") + "…"
+}
+
+// maxNameInText is how many bytes of a name a text shows.
+const maxNameInText = 64

@@ -52,7 +52,8 @@ func TestCheckJSON(t *testing.T) {
 func TestUnsafe(t *testing.T) {
 	deep := func(n int) string { return strings.Repeat(`{"a":`, n) + "1" + strings.Repeat("}", n) }
 	for text, want := range map[string]string{
-		deep(32): "", deep(33): "deeply", `{"a":1,"b":{"a":1}}`: "", `{"a":1,"a":1}`: "twice", `{"a":1,"\u0061":1}`: "twice", `{"a":[{"b":1,"b":1}]}`: "twice", `{"a":"\ud800"}`: "surrogate",
+		deep(32): "", deep(33): "deeply", `{"a":1,"b":{"a":1}}`: "", `{"a":1,"a":1}`: "member 'a' is there more than once", `{"a":1,"\u0061":1}`: "member 'a' is", `{"a":[{"b":1,"b":1}]}`: "member 'b' is",
+		`{"` + strings.Repeat("é", 40) + `":1,"` + strings.Repeat("é", 40) + `":1}`: "member '" + strings.Repeat("é", 32) + "…' is", `{"a":"\ud800"}`: "surrogate",
 		`{"\udc00":1}`: "surrogate", `{"a":"\ud83d\ude00"}`: "", `{"a":"\ud83dx"}`: "surrogate", `{"a":"\ud83d\u0041"}`: "surrogate", `{"\"\\":1,"x":"\""}`: "",
 	} {
 		v, err := Check([]byte(text))
@@ -97,8 +98,8 @@ func TestUnsafeNames(t *testing.T) {
 				text := `{` + strings.Join(append(slices.Clone(names), twice), ",") + `}`
 				v, err := Check([]byte(text))
 				require.NoError(t, err, text)
-				require.Contains(t, v.Unsafe(), "twice", text)
-				require.Contains(t, v.UnsafeRequest(), "twice", text)
+				require.Contains(t, v.Unsafe(), "more than once", text)
+				require.Contains(t, v.UnsafeRequest(), "more than once", text)
 			}
 		}
 	}
