@@ -118,6 +118,20 @@ func TestDocumentIsServed(t *testing.T) {
 	require.Equal(t, string(openapi.Page()), page)
 }
 
+// What a test can't bring about at will is documented all the same: somebody else changes the preference center all the
+// time.
+func TestConflictsAreDocumented(t *testing.T) {
+	d := open(t, nil)
+	have := d.call("GET", "/preference_center/v1/nobody", demoKey, "")
+	have.status, have.body = 409, `{"message":"The preference center was changed at the same time. Please try again."}`
+	for _, to := range []string{"POST /preference_center/v1", "PUT /preference_center/v1/main", "POST /preference_center/v1/main"} {
+		method, path, _ := strings.Cut(to, " ")
+		request, err := http.NewRequest(method, "http://x"+path, nil)
+		require.NoError(t, err)
+		require.NoError(t, d.documented(request, "{}", have), to)
+	}
+}
+
 // A validator that lets everything pass would make all of the above worth nothing: each of these answers and requests
 // is wrong in one place.
 func TestWrongAnswersAreCaught(t *testing.T) {
