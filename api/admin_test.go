@@ -88,6 +88,7 @@ func TestAdminNeedsTheToken(t *testing.T) {
 	w = httptest.NewRecorder()
 	d.operatorServer().Handler.ServeHTTP(w, r)
 	require.Equal(t, http.StatusForbidden, w.Code)
+	require.JSONEq(t, `{"message":"A page of another site has sent this request"}`, w.Body.String())
 
 	for site, want := range map[string]int{"cross-site": http.StatusForbidden, "same-site": http.StatusForbidden, "same-origin": http.StatusOK, "none": http.StatusOK} {
 		r = httptest.NewRequest("GET", "http://admin/admin/workspaces", nil) // an image of that page, with what the browser remembers

@@ -110,8 +110,10 @@ func (s *Server) HTTPServer(console http.Handler) *http.Server {
 func (s *Server) ConsoleServer(console http.Handler) *http.Server { return s.httpServer(console) }
 
 func (s *Server) httpServer(handler http.Handler) *http.Server {
+	ownPages := http.NewCrossOriginProtection()
+	ownPages.SetDenyHandler(http.HandlerFunc(refuseOtherSite))
 	return &http.Server{
-		Handler:           http.NewCrossOriginProtection().Handler(handler),
+		Handler:           ownPages.Handler(handler),
 		ReadHeaderTimeout: s.common.ReadTimeout,
 		ReadTimeout:       s.common.ReadTimeout,
 		WriteTimeout:      5 * time.Minute, // a CPU profile takes its time
@@ -119,6 +121,10 @@ func (s *Server) httpServer(handler http.Handler) *http.Server {
 		MaxHeaderBytes:    s.common.MaxHeaderBytes,
 		ErrorLog:          log.New(errorLog{s.common.Logger}, "", 0),
 	}
+}
+
+func refuseOtherSite(w http.ResponseWriter, _ *http.Request) {
+	writeAnswer(w, http.StatusForbidden, failure{"A page of another site has sent this request"})
 }
 
 // errorLog takes what net/http logs. Except for panics it is trouble of connections, which is logged at debug level:
@@ -262,7 +268,7 @@ func (s *Server) requireToken(next http.Handler) http.Handler {
 		token, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if _, password, ok := r.BasicAuth(); ok && !isBearer {
 			if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" || site == "same-site" {
-				writeAnswer(w, http.StatusForbidden, failure{"A page of another site has sent this request"})
+				refuseOtherSite(w, r)
 				return
 			}
 			token = password
