@@ -436,23 +436,26 @@ type reloads []*api.TLS
 // reload is done on SIGHUP: certificates and bootstrap file are read again. What is wrong with them is logged, and the
 // old state stays.
 func (c *serveCommand) reload(n *node, certificates reloads, logger *slog.Logger, stdout io.Writer) {
-	for _, certificate := range certificates {
-		if certificate == nil {
-			continue
-		}
-		if err := certificate.Reload(); err != nil {
+	good := true
+	note := func(err error) {
+		if err != nil {
+			good = false
 			logger.Error("reload", "error", err)
+		}
+	}
+	for _, certificate := range certificates {
+		if certificate != nil {
+			note(certificate.Reload())
 		}
 	}
 	text, err := c.readBootstrap()
 	if err == nil {
 		err = c.bootstrap(n, text, stdout)
 	}
-	if err != nil {
-		logger.Error("reload", "error", err)
-		return
+	note(err)
+	if good {
+		logger.Info("reloaded")
 	}
-	logger.Info("reloaded")
 }
 
 // readBootstrap is the text of the bootstrap file, if there is one, with nothing wrong in it.

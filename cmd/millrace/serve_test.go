@@ -534,6 +534,7 @@ func TestTLS(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 201, a.status)
 	p.stop()
+	require.Equal(t, 1, strings.Count(p.log.String(), `"reloaded"`), "the broken one was not")
 }
 
 // The second listener: health and metrics for all, the rest for holders of the token.
