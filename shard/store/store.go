@@ -56,8 +56,8 @@ func NewCache(bytes, memTable int64, files int) *Cache {
 		pebble.NewFileCache(min(runtime.GOMAXPROCS(0), maxFileShards), max(files, minOpenFiles))}
 }
 
-// newBlocks makes a cache of blocks. Pebble takes the memtables that there are out of the cache's size; they have memory
-// of their own here, so what they may take is added.
+// newBlocks makes a cache of blocks. Pebble takes the memtables that there are out of the cache's size; they have
+// memory of their own here, so what they may take is added.
 func newBlocks(bytes, memTable int64) *pebble.Cache {
 	return pebble.NewCache(bytes + maxMemTables*memTable)
 }
