@@ -207,12 +207,7 @@ func (c *comparison) holds(tree map[string]any) bool {
 	of := c.container(tree, false)
 	v, there := of[c.attribute.Name]
 	if c.elements != nil {
-		for _, element := range elementsOf(v) {
-			if c.elements.matches(element) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(elementsOf(v), c.elements.matches)
 	}
 	var values []any
 	switch {

@@ -22,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"sync"
 	"time"
@@ -241,11 +242,7 @@ func (m *Manager) wanted() map[task]*carrier {
 func (m *Manager) snapshot() map[task]*carrier {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all := make(map[task]*carrier, len(m.carriers))
-	for t, w := range m.carriers {
-		all[t] = w
-	}
-	return all
+	return maps.Clone(m.carriers)
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

@@ -37,7 +37,7 @@ func checkGiven(flags []*kong.Flag) error {
 
 func isWithin(v reflect.Value, bounds string) bool {
 	n := number(v)
-	for _, allowed := range strings.Split(bounds, "|") {
+	for allowed := range strings.SplitSeq(bounds, "|") {
 		least, most, isRange := strings.Cut(allowed, "..")
 		if !isRange {
 			most = least

@@ -42,7 +42,7 @@ func (a *nodeAddresses) UnmarshalText(text []byte) error {
 	if *a == nil {
 		*a = nodeAddresses{}
 	}
-	for _, member := range strings.Split(string(text), ",") {
+	for member := range strings.SplitSeq(string(text), ",") {
 		number, address, found := strings.Cut(member, "=")
 		node, err := strconv.ParseUint(number, 10, 32)
 		if !found || err != nil {

@@ -31,8 +31,8 @@ type Areas struct {
 func AllAreas() Areas {
 	var a Areas
 	v := reflect.ValueOf(&a).Elem()
-	for i := range v.NumField() {
-		v.Field(i).SetBool(true)
+	for _, field := range v.Fields() {
+		field.SetBool(true)
 	}
 	return a
 }
@@ -46,7 +46,7 @@ func ParseAreas(s string) (Areas, error) {
 	if !strings.HasPrefix(s, "-") {
 		a = Areas{}
 	}
-	for _, name := range strings.Split(s, ",") {
+	for name := range strings.SplitSeq(s, ",") {
 		field := reflect.ValueOf(&a).Elem().FieldByNameFunc(func(f string) bool {
 			return strings.EqualFold(f,
 				strings.TrimPrefix(name, "-"))

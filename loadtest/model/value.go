@@ -3,6 +3,7 @@ package model
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -187,9 +188,7 @@ func newest(list []any) []any { return list[max(0, len(list)-maxElements):] }
 // mergeObject merges deeply; null takes a member away.
 func mergeObject(was, next map[string]any) map[string]any {
 	out := map[string]any{}
-	for k, v := range was {
-		out[k] = v
-	}
+	maps.Copy(out, was)
 	for k, v := range next {
 		inner, isObject := v.(map[string]any)
 		old, _ := out[k].(map[string]any)

@@ -39,15 +39,13 @@ func (m *Machine) loadPartitions() error {
 	errs := make([]error, len(m.workers))
 	var wg sync.WaitGroup
 	for i, w := range m.workers {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			for _, p := range w.parts {
 				if errs[i] = w.loadPartition(p, fits); errs[i] != nil {
 					return
 				}
 			}
-		}()
+		})
 	}
 	wg.Wait()
 	for _, err := range errs {

@@ -245,12 +245,10 @@ func (h *Host) accept() {
 			_ = raw.Close()
 			continue
 		}
-		h.loops.Add(1)
-		go func() {
-			defer h.loops.Done()
+		h.loops.Go(func() {
 			defer h.doubtful.leave(raw)
 			h.welcome(raw)
-		}()
+		})
 	}
 }
 

@@ -145,12 +145,10 @@ func (l *Log) serve(from *listener) {
 		}
 		select {
 		case slots <- struct{}{}:
-			l.serving.Add(1)
-			go func() {
-				defer l.serving.Done()
+			l.serving.Go(func() {
 				defer func() { <-slots }()
 				l.serveState(conn)
-			}()
+			})
 		default:
 			_ = conn.Close()
 		}
