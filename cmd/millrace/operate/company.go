@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/url"
 )
 
 // millrace admin scim, permission-sets and audit: what belongs to the company, not to a workspace.
@@ -106,11 +105,7 @@ type setsGet struct{ oneSet }
 
 // Run prints a permission set.
 func (c *setsGet) Run(s *session) error {
-	answer, _, err := s.do(http.MethodGet, path("permission_sets", c.ID), nil)
-	if err != nil {
-		return err
-	}
-	return s.printDocument(answer)
+	return s.document(http.MethodGet, path("permission_sets", c.ID), "")
 }
 
 type setsPut struct {
@@ -120,15 +115,7 @@ type setsPut struct {
 
 // Run puts a permission set in its place.
 func (c *setsPut) Run(s *session) error {
-	text, err := c.Document.read()
-	if err != nil {
-		return err
-	}
-	answer, _, err := s.do(http.MethodPut, path("permission_sets", c.ID), text)
-	if err != nil {
-		return err
-	}
-	return s.printDocument(answer)
+	return s.document(http.MethodPut, path("permission_sets", c.ID), c.Document)
 }
 
 type setsRemove struct{ oneSet }
@@ -156,12 +143,7 @@ type auditList struct {
 
 // Run lists entries; with --json one object a line.
 func (c *auditList) Run(s *session) error {
-	query := url.Values{"limit": {fmt.Sprint(c.Limit)}}
-	for name, value := range map[string]string{"workspace": c.Workspace, "kind": c.Kind, "id": c.ID} {
-		if value != "" {
-			query.Set(name, value)
-		}
-	}
+	query := given("workspace", c.Workspace, "kind", c.Kind, "id", c.ID, "limit", fmt.Sprint(c.Limit))
 	if c.All {
 		query.Set("from", "1")
 		query.Set("limit", "1000")
@@ -181,12 +163,9 @@ type auditVerify struct {
 
 // Run verifies the chain.
 func (c *auditVerify) Run(s *session) error {
-	query := url.Values{}
+	query := given("hash", c.Hash)
 	if c.Seq > 0 {
 		query.Set("seq", fmt.Sprint(c.Seq))
-	}
-	if c.Hash != "" {
-		query.Set("hash", c.Hash)
 	}
 	answer, _, err := s.do(http.MethodGet, path("audit", "verify")+"?"+query.Encode(), nil)
 	if err != nil {

@@ -47,13 +47,7 @@ type trailCommand struct {
 
 // Run lists the trail, oldest first.
 func (c *trailCommand) Run(s *session) error {
-	query := url.Values{}
-	for name, value := range map[string]string{"external_id": c.ExternalID, "svc_id": c.SvcID, "email": c.Email,
-		"phone": c.Phone} {
-		if value != "" {
-			query.Set(name, value)
-		}
-	}
+	query := given("external_id", c.ExternalID, "svc_id", c.SvcID, "email", c.Email, "phone", c.Phone)
 	if err := setAlias(query, c.Alias); err != nil {
 		return err
 	}

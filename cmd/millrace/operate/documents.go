@@ -31,26 +31,14 @@ type documentsCreate struct {
 
 // Run creates a document.
 func (c *documentsCreate) Run(s *session, k *kong.Context) error {
-	text, err := c.Document.read()
-	if err != nil {
-		return err
-	}
-	answer, _, err := s.do(http.MethodPost, inWorkspace(c.Workspace, nounOf(k)), text)
-	if err != nil {
-		return err
-	}
-	return s.printDocument(answer)
+	return s.document(http.MethodPost, inWorkspace(c.Workspace, nounOf(k)), c.Document)
 }
 
 type documentsGet struct{ oneThing }
 
 // Run prints a document.
 func (c *documentsGet) Run(s *session, k *kong.Context) error {
-	answer, _, err := s.do(http.MethodGet, c.path(k), nil)
-	if err != nil {
-		return err
-	}
-	return s.printDocument(answer)
+	return s.document(http.MethodGet, c.path(k), "")
 }
 
 type documentsPut struct {
@@ -60,15 +48,7 @@ type documentsPut struct {
 
 // Run puts a document in its place.
 func (c *documentsPut) Run(s *session, k *kong.Context) error {
-	text, err := c.Document.read()
-	if err != nil {
-		return err
-	}
-	answer, _, err := s.do(http.MethodPut, c.path(k), text)
-	if err != nil {
-		return err
-	}
-	return s.printDocument(answer)
+	return s.document(http.MethodPut, c.path(k), c.Document)
 }
 
 type documentsEdit struct {

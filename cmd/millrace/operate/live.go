@@ -58,13 +58,9 @@ func (c *Live) Run(ctx context.Context, out io.Writer) error {
 var errEnough = errors.New("enough")
 
 func (c *Live) query() (url.Values, error) {
-	query := url.Values{"kind": c.Kind}
-	for name, value := range map[string]string{"workspace": c.Workspace, "name": c.Name, "external_id": c.ExternalID,
-		"svc_id": c.SvcID, "email": c.Email, "phone": c.Phone} {
-		if value != "" {
-			query.Set(name, value)
-		}
-	}
+	query := given("workspace", c.Workspace, "name", c.Name, "external_id", c.ExternalID, "svc_id", c.SvcID,
+		"email", c.Email, "phone", c.Phone)
+	query["kind"] = c.Kind
 	return query, setAlias(query, c.Alias)
 }
 

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+
+	"github.com/alecthomas/kong"
 )
 
 // Refused is `millrace refused`: the routes of the admin API below refused.
@@ -13,11 +15,11 @@ type Refused struct {
 	caller
 
 	List    refusedList    `cmd:"" help:"List what was refused, newest first, and objects of which values were left out."`
-	Show    refusedShow    `cmd:"" help:"Show one, with the object as it was sent."`
+	Show    thingGet       `cmd:"" help:"Show one, with the object as it was sent."`
 	Counts  refusedCounts  `cmd:"" help:"Count by hour, key and rule."`
 	Send    refusedSend    `cmd:"" help:"Send one again, as it was or mended."`
 	SendAll refusedSendAll `cmd:"" help:"Send all again that broke one rule. Those that are accepted are not listed any more."`
-	Delete  refusedDelete  `cmd:"" help:"Remove one."`
+	Delete  thingRemove    `cmd:"" help:"Remove one."`
 }
 
 // refusedChoice chooses some.
@@ -29,14 +31,7 @@ type refusedChoice struct {
 }
 
 func (c *refusedChoice) query(rule string) url.Values {
-	query := url.Values{}
-	for name, value := range map[string]string{"rule": rule, "key_id": c.Key, "input_array": c.Array, "since": c.Since,
-		"until": c.Until} {
-		if value != "" {
-			query.Set(name, value)
-		}
-	}
-	return query
+	return given("rule", rule, "key_id", c.Key, "input_array", c.Array, "since", c.Since, "until", c.Until)
 }
 
 type refusedList struct {
@@ -53,20 +48,6 @@ func (c *refusedList) Run(s *session) error {
 	return s.pages(inWorkspace(c.Workspace, "refused"), c.query(c.Rule), "refused", "before", c.All, columns)
 }
 
-type oneRefused struct {
-	inOne
-	ID string `arg:"" help:"Id of the entry."`
-}
-
-func (c *oneRefused) path(more ...string) string {
-	return inWorkspace(c.Workspace, append([]string{"refused", c.ID}, more...)...)
-}
-
-type refusedShow struct{ oneRefused }
-
-// Run shows an entry.
-func (c *refusedShow) Run(s *session) error { return s.show(http.MethodGet, c.path(), nil) }
-
 type refusedCounts struct {
 	inOne
 	refusedChoice
@@ -82,12 +63,12 @@ func (c *refusedCounts) Run(s *session) error {
 }
 
 type refusedSend struct {
-	oneRefused
+	oneThing
 	Object input `arg:"" optional:"" help:"The object, mended, as JSON; @FILE reads a file, - standard input."`
 }
 
 // Run sends an object and prints what the server says of it.
-func (c *refusedSend) Run(s *session) error {
+func (c *refusedSend) Run(s *session, k *kong.Context) error {
 	object, err := c.Object.read()
 	if err != nil {
 		return err
@@ -99,7 +80,7 @@ func (c *refusedSend) Run(s *session) error {
 		}
 		body = append(append([]byte(`{"object":`), object...), '}')
 	}
-	answer, _, err := s.do(http.MethodPost, c.path("send"), body)
+	answer, _, err := s.do(http.MethodPost, c.path(k, "send"), body)
 	if err != nil {
 		return err
 	}
@@ -141,11 +122,4 @@ func (c *refusedSendAll) Run(s *session) error {
 	}
 	_, err := fmt.Fprintf(s.out, "accepted: %d, refused again: %d, not kept: %d\n", accepted, again, skipped)
 	return err
-}
-
-type refusedDelete struct{ oneRefused }
-
-// Run removes an entry.
-func (c *refusedDelete) Run(s *session) error {
-	return s.say(http.MethodDelete, c.path(), nil, "%s is removed", c.ID)
 }

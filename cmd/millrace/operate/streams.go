@@ -3,6 +3,8 @@ package operate
 import (
 	"net/http"
 
+	"github.com/alecthomas/kong"
+
 	"millrace/api/control"
 )
 
@@ -11,12 +13,12 @@ type Streams struct {
 	caller
 
 	Create streamsCreate `cmd:"" help:"Make a stream."`
-	List   streamsList   `cmd:"" help:"List the streams of a workspace."`
+	List   thingsList    `cmd:"" help:"List the streams of a workspace."`
 	Show   streamsShow   `cmd:"" help:"Show a stream, and how far it is."`
 	Pause  streamsPause  `cmd:"" help:"Have a stream stop where it is. It is held no longer than events are kept."`
 	Resume streamsResume `cmd:"" help:"Have it go on."`
 	Rewind streamsRewind `cmd:"" help:"Have it begin anew. What it sends again has the same ids."`
-	Delete streamsDelete `cmd:"" help:"Remove a stream. What it has written stays."`
+	Delete thingRemove   `cmd:"" help:"Remove a stream. What it has written stays."`
 }
 
 type streamsCreate struct {
@@ -67,66 +69,41 @@ func (c *streamsCreate) Run(s *session) error {
 			Destination: c.destination(), From: c.From})
 }
 
-type streamsList struct{ inOne }
-
-// Run lists the streams of a workspace.
-func (c *streamsList) Run(s *session) error {
-	return s.list(inWorkspace(c.Workspace, "streams"), "streams", column{"ID", "id"}, column{"FORMAT", "format"},
-		column{"DESTINATION", "destination"},
-		column{"KINDS", "kinds"}, column{"FROM", "from"}, column{"PAUSED", "paused"})
-}
-
-type oneStream struct {
-	inOne
-	ID string `arg:"" help:"Stream."`
-}
-
-func (c *oneStream) path(more ...string) string {
-	return inWorkspace(c.Workspace, append([]string{"streams", c.ID}, more...)...)
-}
-
-type streamsShow struct{ oneStream }
+type streamsShow struct{ oneThing }
 
 // Run shows a stream and its status as one object.
-func (c *streamsShow) Run(s *session) error {
-	all, _, err := s.do(http.MethodGet, c.path(), nil)
+func (c *streamsShow) Run(s *session, k *kong.Context) error {
+	all, _, err := s.do(http.MethodGet, c.path(k), nil)
 	if err != nil {
 		return err
 	}
-	status, _, err := s.do(http.MethodGet, c.path("status"), nil)
+	status, _, err := s.do(http.MethodGet, c.path(k, "status"), nil)
 	if err != nil {
 		return err
 	}
 	return s.printObject(append(all, status...))
 }
 
-type streamsPause struct{ oneStream }
+type streamsPause struct{ oneThing }
 
 // Run pauses a stream.
-func (c *streamsPause) Run(s *session) error {
-	return s.say(http.MethodPatch, c.path(), map[string]any{"paused": true}, "%s is paused", c.ID)
+func (c *streamsPause) Run(s *session, k *kong.Context) error {
+	return s.say(http.MethodPatch, c.path(k), map[string]any{"paused": true}, "%s is paused", c.ID)
 }
 
-type streamsResume struct{ oneStream }
+type streamsResume struct{ oneThing }
 
 // Run resumes a stream.
-func (c *streamsResume) Run(s *session) error {
-	return s.say(http.MethodPatch, c.path(), map[string]any{"paused": false}, "%s goes on", c.ID)
+func (c *streamsResume) Run(s *session, k *kong.Context) error {
+	return s.say(http.MethodPatch, c.path(k), map[string]any{"paused": false}, "%s goes on", c.ID)
 }
 
 type streamsRewind struct {
-	oneStream
+	oneThing
 	From string `env:"-" help:"Where the stream begins anew: at what was accepted at this time (ISO 8601) or later; beginning: at the oldest that is kept; default: where it began last."`
 }
 
 // Run rewinds a stream.
-func (c *streamsRewind) Run(s *session) error {
-	return s.show(http.MethodPost, c.path("rewind"), map[string]any{"from": c.From})
-}
-
-type streamsDelete struct{ oneStream }
-
-// Run removes a stream.
-func (c *streamsDelete) Run(s *session) error {
-	return s.say(http.MethodDelete, c.path(), nil, "%s is removed", c.ID)
+func (c *streamsRewind) Run(s *session, k *kong.Context) error {
+	return s.show(http.MethodPost, c.path(k, "rewind"), map[string]any{"from": c.From})
 }

@@ -116,6 +116,17 @@ func inWorkspace(id string, more ...string) string {
 	return path(append([]string{"workspaces", id}, more...)...)
 }
 
+// given makes a query of names and values; the empty ones were not given.
+func given(list ...string) url.Values {
+	query := url.Values{}
+	for i := 0; i < len(list); i += 2 {
+		if list[i+1] != "" {
+			query.Set(list[i], list[i+1])
+		}
+	}
+	return query
+}
+
 // do makes a call and returns the answer, without its message, and its ETag. body is nil, JSON text, or a value to be
 // encoded.
 func (s *session) do(method, path string, body any) (answer members, etag string, err error) {
@@ -185,6 +196,19 @@ func (s *session) pages(path string, query url.Values, name, follow string, all 
 		return nil
 	}
 	return t.flush()
+}
+
+// document makes a call, whose body may be empty, and prints the document in the answer.
+func (s *session) document(method, path string, body input) error {
+	text, err := body.read()
+	if err != nil {
+		return err
+	}
+	answer, _, err := s.do(method, path, text)
+	if err != nil {
+		return err
+	}
+	return s.printDocument(answer)
 }
 
 // show makes a call and prints the object in the answer.

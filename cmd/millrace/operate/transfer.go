@@ -25,12 +25,8 @@ type Export struct {
 
 // Run streams the events. The file is complete, or there is an error and no file (durable.WriteFile).
 func (c *Export) Run(ctx context.Context, stdout io.Writer) (err error) {
-	q := url.Values{"format": {c.Format}, "name": c.Name, "kind": c.Kind}
-	for name, value := range map[string]string{"workspace": c.Workspace, "since": c.Since, "until": c.Until} {
-		if value != "" {
-			q.Set(name, value)
-		}
-	}
+	q := given("format", c.Format, "workspace", c.Workspace, "since", c.Since, "until", c.Until)
+	q["name"], q["kind"] = c.Name, c.Kind
 	body, err := c.call(ctx, http.MethodGet, "/admin/events?"+q.Encode(), nil)
 	if err != nil {
 		return err

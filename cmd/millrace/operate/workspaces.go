@@ -157,6 +157,10 @@ var listColumns = map[string][]column{
 	"preference_centers":  {{"ID", "id"}, {"NAME", "name"}, {"STATE", "state"}},
 	"campaigns":           {{"ID", "id"}, {"NAME", "name"}, {"MESSAGES", "messages"}},
 	"canvases":            {{"ID", "id"}, {"NAME", "name"}, {"STEPS", "steps"}, {"MESSAGES", "messages"}},
+	"streams": {
+		{"ID", "id"}, {"FORMAT", "format"}, {"DESTINATION", "destination"}, {"KINDS", "kinds"}, {"FROM", "from"},
+		{"PAUSED", "paused"},
+	},
 }
 
 type thingsList struct{ inOne }
@@ -172,7 +176,10 @@ type oneThing struct {
 	ID string `arg:"" help:"Its id, as in the list."`
 }
 
-func (c *oneThing) path(k *kong.Context) string { return inWorkspace(c.Workspace, nounOf(k), c.ID) }
+// path is the path of the thing, or of what is below it.
+func (c *oneThing) path(k *kong.Context, below ...string) string {
+	return inWorkspace(c.Workspace, append([]string{nounOf(k), c.ID}, below...)...)
+}
 
 type thingGet struct{ oneThing }
 
