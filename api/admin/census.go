@@ -19,9 +19,19 @@ import (
 func (s *Server) censusRoutes() []route {
 	const path = "/admin/workspaces/{workspace}/consent/counts"
 	return []route{
-		{"GET " + path, s.showCensus},
-		{"POST " + path, s.startCensus},
-		{"DELETE " + path, s.stopCensus},
+		{"GET " + path, s.counting(s.showCensus)},
+		{"POST " + path, s.counting(s.startCensus)},
+		{"DELETE " + path, s.counting(s.stopCensus)},
+	}
+}
+
+// counting is within, if counting is enabled.
+func (s *Server) counting(f workspaceHandler) handler {
+	if s.options.Census != nil {
+		return s.within(f)
+	}
+	return func(control.Actor, *http.Request) (any, error) {
+		return nil, fmt.Errorf("count of consent %w: it is switched off", control.ErrNotFound)
 	}
 }
 
@@ -66,29 +76,13 @@ type censusFailed struct {
 	Why string `json:"why"`
 }
 
-// censusOf returns the workspace that the path names, if counting is enabled.
-func (s *Server) censusOf(r *http.Request) (*control.Workspace, error) {
-	if s.options.Census == nil {
-		return nil, fmt.Errorf("count of consent %w: it is switched off", control.ErrNotFound)
-	}
-	return s.workspace(r)
-}
-
-func (s *Server) showCensus(_ control.Actor, r *http.Request) (any, error) {
-	w, err := s.censusOf(r)
-	if err != nil {
-		return nil, err
-	}
+func (s *Server) showCensus(_ control.Actor, r *http.Request, w *control.Workspace) (any, error) {
 	return s.describeCensus(w, s.options.Census.Status(r.Context(), w.Number)), nil
 }
 
 // startCensus begins a count, with an entry of the audit log, since it takes a share of the machine.
-func (s *Server) startCensus(by control.Actor, r *http.Request) (any, error) {
-	w, err := s.censusOf(r)
-	if err != nil {
-		return nil, err
-	}
-	err = s.options.Census.Start(r.Context(), w.Number)
+func (s *Server) startCensus(by control.Actor, r *http.Request, w *control.Workspace) (any, error) {
+	err := s.options.Census.Start(r.Context(), w.Number)
 	if errors.Is(err, census.ErrBusy) {
 		return nil, fmt.Errorf("%w: %w", control.ErrConflict, err)
 	}
@@ -98,11 +92,7 @@ func (s *Server) startCensus(by control.Actor, r *http.Request) (any, error) {
 	return success{}, s.common.Control.Audit(by, "count of consent begun", w.ID)
 }
 
-func (s *Server) stopCensus(by control.Actor, r *http.Request) (any, error) {
-	w, err := s.censusOf(r)
-	if err != nil {
-		return nil, err
-	}
+func (s *Server) stopCensus(by control.Actor, r *http.Request, w *control.Workspace) (any, error) {
 	if !s.options.Census.Stop(r.Context(), w.Number) {
 		return nil, fmt.Errorf("count that is under way %w", control.ErrNotFound)
 	}

@@ -18,9 +18,9 @@ import (
 
 func (s *Server) consentRoutes() []route {
 	return []route{
-		{"GET /admin/workspaces/{workspace}/trail", s.showTrail},
-		{"GET /admin/workspaces/{workspace}/blocklist", s.listBlocked},
-		{"DELETE /admin/workspaces/{workspace}/blocklist/{email}", s.liftBlock},
+		{"GET /admin/workspaces/{workspace}/trail", s.within(s.showTrail)},
+		{"GET /admin/workspaces/{workspace}/blocklist", s.within(s.listBlocked)},
+		{"DELETE /admin/workspaces/{workspace}/blocklist/{email}", s.within(s.liftBlock)},
 	}
 }
 
@@ -47,11 +47,7 @@ type changedBy struct {
 
 // showTrail answers with the trail of one user (external_id, svc_id, or alias_label with alias_name) or one address
 // (email, phone), oldest first.
-func (s *Server) showTrail(_ control.Actor, r *http.Request) (any, error) {
-	w, err := s.workspace(r)
-	if err != nil {
-		return nil, err
-	}
+func (s *Server) showTrail(_ control.Actor, r *http.Request, w *control.Workspace) (any, error) {
 	changes, err := s.trailOf(w, r.URL.Query())
 	if err != nil {
 		return nil, err
@@ -132,11 +128,7 @@ type blockedEmail struct {
 }
 
 // listBlocked answers with a page of the block list; next, if there is one, leads to the following page.
-func (s *Server) listBlocked(_ control.Actor, r *http.Request) (any, error) {
-	w, err := s.workspace(r)
-	if err != nil {
-		return nil, err
-	}
+func (s *Server) listBlocked(_ control.Actor, r *http.Request, w *control.Workspace) (any, error) {
 	query := r.URL.Query()
 	limit, err := queryNumber(query, "limit", defaultBlockedLimit, maxBlockedLimit)
 	if err != nil {
@@ -157,14 +149,10 @@ func (s *Server) listBlocked(_ control.Actor, r *http.Request) (any, error) {
 
 // liftBlock removes an address from the block list. The address stays unsubscribed: consent doesn't come back by
 // itself.
-func (s *Server) liftBlock(by control.Actor, r *http.Request) (any, error) {
-	w, err := s.workspace(r)
-	if err != nil {
-		return nil, err
-	}
+func (s *Server) liftBlock(by control.Actor, r *http.Request, w *control.Workspace) (any, error) {
 	key := op.AppendEmailKey(nil, []byte(r.PathValue("email")))
 	blocked := false
-	err = s.common.Store.ViewAddress(w.Number, op.Email, key, func(blob []byte) {
+	err := s.common.Store.ViewAddress(w.Number, op.Email, key, func(blob []byte) {
 		_, blocked = profile.HardBounce(blob)
 	})
 	if err != nil {

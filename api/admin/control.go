@@ -91,13 +91,10 @@ func (s *Server) workspaceRoutes() []route {
 			}
 			return describeWorkspace(w, true), nil
 		}},
-		{"GET /admin/workspaces/{workspace}", func(_ control.Actor, r *http.Request) (any, error) {
-			w, err := s.workspace(r)
-			if err != nil {
-				return nil, err
-			}
-			return describeWorkspace(w, false), nil
-		}},
+		{"GET /admin/workspaces/{workspace}", s.within(
+			func(_ control.Actor, _ *http.Request, w *control.Workspace) (any, error) {
+				return describeWorkspace(w, false), nil
+			})},
 		{"PATCH /admin/workspaces/{workspace}", func(by control.Actor, r *http.Request) (any, error) {
 			text, err := s.readAll(r)
 			if err != nil {
@@ -133,6 +130,19 @@ func (s *Server) workspace(r *http.Request) (*control.Workspace, error) {
 		return w, nil
 	}
 	return nil, fmt.Errorf("workspace %q %w", r.PathValue("workspace"), control.ErrNotFound)
+}
+
+// workspaceHandler is a handler about the workspace in the path.
+type workspaceHandler func(control.Actor, *http.Request, *control.Workspace) (any, error)
+
+func (s *Server) within(f workspaceHandler) handler {
+	return func(by control.Actor, r *http.Request) (any, error) {
+		w, err := s.workspace(r)
+		if err != nil {
+			return nil, err
+		}
+		return f(by, r, w)
+	}
 }
 
 // Apps, subscription groups, preference centers, campaigns, canvases: documents that are changed as a whole.
@@ -297,15 +307,11 @@ func (s *Server) keyRoutes() []route {
 	const all, one = "/admin/workspaces/{workspace}/api_keys", "/admin/workspaces/{workspace}/api_keys/{key}"
 	c := s.common.Control
 	return []route{
-		{"GET " + all, func(_ control.Actor, r *http.Request) (any, error) {
-			w, err := s.workspace(r)
-			if err != nil {
-				return nil, err
-			}
+		{"GET " + all, s.within(func(_ control.Actor, _ *http.Request, w *control.Workspace) (any, error) {
 			return struct {
 				Keys []adminKey `json:"api_keys"`
 			}{mapSlice(w.Keys, s.describeKey)}, nil
-		}},
+		})},
 		{"POST " + all, func(by control.Actor, r *http.Request) (any, error) {
 			spec, err := read[control.KeySpec](s, r)
 			if err != nil {
@@ -314,18 +320,14 @@ func (s *Server) keyRoutes() []route {
 			k, token, err := c.CreateKey(by, r.PathValue("workspace"), spec)
 			return created{madeKey{s.describeKey(&k), token}}, err
 		}},
-		{"GET " + one, func(_ control.Actor, r *http.Request) (any, error) {
-			w, err := s.workspace(r)
-			if err != nil {
-				return nil, err
-			}
+		{"GET " + one, s.within(func(_ control.Actor, r *http.Request, w *control.Workspace) (any, error) {
 			for _, k := range w.Keys {
 				if k.ID == r.PathValue("key") {
 					return s.describeKey(k), nil
 				}
 			}
 			return nil, fmt.Errorf("API key %q %w", r.PathValue("key"), control.ErrNotFound)
-		}},
+		})},
 		{"PATCH " + one, func(by control.Actor, r *http.Request) (any, error) {
 			text, err := s.readAll(r)
 			if err != nil {

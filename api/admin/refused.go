@@ -129,17 +129,13 @@ func (s *Server) refusedQuery(w *control.Workspace, query url.Values) (q refused
 func (s *Server) ofRefused(
 	f func(control.Actor, *http.Request, *control.Workspace, refused.Query) (any, error),
 ) handler {
-	return func(by control.Actor, r *http.Request) (any, error) {
-		w, err := s.workspace(r)
-		if err != nil {
-			return nil, err
-		}
+	return s.within(func(by control.Actor, r *http.Request, w *control.Workspace) (any, error) {
 		q, err := s.refusedQuery(w, r.URL.Query())
 		if err != nil {
 			return nil, err
 		}
 		return f(by, r, w, q)
-	}
+	})
 }
 
 // listRefused answers with a page of entries, newest first; next, if there is one, is the before of the following page.

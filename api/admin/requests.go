@@ -24,7 +24,7 @@ import (
 func (s *Server) requestRoutes() []route {
 	return []route{
 		{"GET /admin/operations", s.listOperations},
-		{"POST /admin/workspaces/{workspace}/requests", s.tryRequest},
+		{"POST /admin/workspaces/{workspace}/requests", s.within(s.tryRequest)},
 	}
 }
 
@@ -62,11 +62,7 @@ const (
 
 // tryRequest sends a request with a key of the workspace. It first makes an entry of the audit log, since the request
 // may change something.
-func (s *Server) tryRequest(by control.Actor, r *http.Request) (any, error) {
-	w, err := s.workspace(r)
-	if err != nil {
-		return nil, err
-	}
+func (s *Server) tryRequest(by control.Actor, r *http.Request, w *control.Workspace) (any, error) {
 	tried, err := read[triedRequest](s, r)
 	if err != nil {
 		return nil, err

@@ -24,7 +24,7 @@ import (
 func (s *Server) userRoutes() []route {
 	const all, one = "/admin/workspaces/{workspace}/users", "/admin/workspaces/{workspace}/users/{user}"
 	return []route{
-		{"GET " + all, s.findUsers},
+		{"GET " + all, s.within(s.findUsers)},
 		{"GET " + one, s.ofUser(s.showUser)},
 		{"GET " + one + "/export", s.ofUser(s.exportUser)},
 		{"DELETE " + one, s.ofUser(s.deleteUser)},
@@ -96,11 +96,7 @@ const (
 )
 
 // findUsers answers with the users that an identifier names, in the form of an export, and with their number.
-func (s *Server) findUsers(_ control.Actor, r *http.Request) (any, error) {
-	w, err := s.workspace(r)
-	if err != nil {
-		return nil, err
-	}
+func (s *Server) findUsers(_ control.Actor, r *http.Request, w *control.Workspace) (any, error) {
 	query := r.URL.Query()
 	limit, err := queryNumber(query, "limit", defaultUserLimit, maxUserLimit)
 	if err != nil {
@@ -156,17 +152,13 @@ func (s *Server) userAt(w *control.Workspace, r *http.Request) (u store.User, er
 
 // ofUser makes a route about the user that the path names.
 func (s *Server) ofUser(f func(control.Actor, *http.Request, *control.Workspace, store.User) (any, error)) handler {
-	return func(by control.Actor, r *http.Request) (any, error) {
-		w, err := s.workspace(r)
-		if err != nil {
-			return nil, err
-		}
+	return s.within(func(by control.Actor, r *http.Request, w *control.Workspace) (any, error) {
 		u, err := s.userAt(w, r)
 		if err != nil {
 			return nil, err
 		}
 		return f(by, r, w, u)
-	}
+	})
 }
 
 // shownUser is a user, and the svc_ids of the users who were merged into it.
