@@ -129,14 +129,7 @@ func (f *BootstrapFile) validate() error {
 		}
 	}
 	seen := set{}
-	err := each("permission_sets", f.Company.PermissionSets, func(p *PermissionSet) error {
-		if p.ID == "" {
-			return invalid("id is required")
-		}
-		p.ensureDefaults()
-		return first(p.validate(), func() error { return seen.add("permission set", p.ID) })
-	})
-	if err != nil {
+	if err := eachDocument("permission_sets", f.Company.PermissionSets, "permission set", "", seen); err != nil {
 		return fmt.Errorf("company: %w", err)
 	}
 	for i := range f.Workspaces {
@@ -170,13 +163,7 @@ func (s set) add(parts ...string) error {
 
 func (w *BootstrapWorkspace) validateParts(seen set) error {
 	return errors.Join(
-		each("apps", w.Apps, func(a *App) error {
-			if a.ID == "" {
-				return invalid("id is required")
-			}
-			a.ensureDefaults()
-			return first(a.validate(), func() error { return seen.add("app", w.ID, a.ID) })
-		}),
+		eachDocument("apps", w.Apps, "app", w.ID, seen),
 		each("api_keys", w.Keys, func(k *KeySpec) error {
 			return first(k.validate(), func() error {
 				if k.Token != "" {
@@ -188,28 +175,25 @@ func (w *BootstrapWorkspace) validateParts(seen set) error {
 				return seen.add("API key", w.ID, k.Name)
 			})
 		}),
-		each("subscription_groups", w.Groups, func(g *Group) error {
-			if g.ID == "" {
-				return invalid("id is required")
-			}
-			g.ensureDefaults()
-			return first(g.validate(), func() error { return seen.add("subscription group", w.ID, g.ID) })
-		}),
+		eachDocument("subscription_groups", w.Groups, "subscription group", w.ID, seen),
 		w.validatePreferenceCenters(seen),
-		each("campaigns", w.Campaigns, func(c *Campaign) error {
-			return first(c.validate(), func() error { return seen.add("campaign", w.ID, c.ID) })
-		}),
-		each("canvases", w.Canvases, func(c *Canvas) error {
-			return first(c.validate(), func() error { return seen.add("canvas", w.ID, c.ID) })
-		}),
-		each("streams", w.Streams, func(s *Stream) error {
-			if s.ID == "" {
-				return invalid("id is required")
-			}
-			s.ensureDefaults()
-			return first(s.validate(), func() error { return seen.add("stream", w.ID, s.ID) })
-		}),
+		eachDocument("campaigns", w.Campaigns, "campaign", w.ID, seen),
+		eachDocument("canvases", w.Canvases, "canvas", w.ID, seen),
+		eachDocument("streams", w.Streams, "stream", w.ID, seen),
 	)
+}
+
+// eachDocument judges documents of a noun in a workspace, which must have ids in the file.
+func eachDocument[T any, D document[T]](field string, list []T, noun, workspace string, seen set) error {
+	return each(field, list, func(v *T) error {
+		d := D(v)
+		id := d.documentID()
+		if *id == "" {
+			return invalid("id is required")
+		}
+		d.ensureDefaults()
+		return first(d.validate(), func() error { return seen.add(noun, workspace, *id) })
+	})
 }
 
 // each runs check on the elements and prefixes the first error with the element's place.

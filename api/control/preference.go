@@ -167,19 +167,10 @@ func (w *BootstrapWorkspace) validatePreferenceCenters(seen set) error {
 	if len(w.PreferenceCenters) > MaxPreferenceCenters {
 		return invalid("preference_centers: %d, at most %d", len(w.PreferenceCenters), MaxPreferenceCenters)
 	}
-	return each("preference_centers", w.PreferenceCenters, func(p *PreferenceCenter) error {
-		if p.ID == "" {
-			return invalid("id is required")
-		}
-		p.ensureDefaults()
-		err := p.validate()
-		if err == nil {
-			err = seen.add("preference center", w.ID, p.ID)
-		}
-		if err == nil {
-			err = seen.add("name of a preference center", w.ID, p.Name)
-		}
-		return err
+	err := eachDocument("preference_centers", w.PreferenceCenters, "preference center", w.ID, seen)
+	return first(err, func() error {
+		return each("preference_centers", w.PreferenceCenters,
+			func(p *PreferenceCenter) error { return seen.add("name of a preference center", w.ID, p.Name) })
 	})
 }
 
