@@ -77,19 +77,13 @@ func (c *Console) addNode(v *visit) error {
 		return v.retry(bad("The node's number must be one from 1 on."), c.showCluster)
 	}
 	body := map[string]any{"node": number, "address": v.form("address")}
-	if err := v.call(http.MethodPost, "/admin/cluster/nodes", body, nil); err != nil {
-		return v.retry(err, c.showCluster)
-	}
-	return v.redirect(clusterPath, "node-added")
+	return v.change(http.MethodPost, "/admin/cluster/nodes", body, c.showCluster, clusterPath, "node-added")
 }
 
 // drainNode serves POST /console/cluster/nodes/{node}/drain.
 func (c *Console) drainNode(v *visit) error {
-	if err := v.call(http.MethodPost, path("admin", "cluster", "nodes", v.r.PathValue("node"), "drain"), nil,
-		nil); err != nil {
-		return v.retry(err, c.showCluster)
-	}
-	return v.redirect(clusterPath, "node-drains")
+	return v.change(http.MethodPost, path("admin", "cluster", "nodes", v.r.PathValue("node"), "drain"), nil,
+		c.showCluster, clusterPath, "node-drains")
 }
 
 // removeNode serves POST /console/cluster/nodes/{node}/remove.
@@ -98,8 +92,5 @@ func (c *Console) removeNode(v *visit) error {
 	if v.form("force") != "" {
 		target += "?force=true"
 	}
-	if err := v.call(http.MethodDelete, target, nil, nil); err != nil {
-		return v.retry(err, c.showCluster)
-	}
-	return v.redirect(clusterPath, "node-removed")
+	return v.change(http.MethodDelete, target, nil, c.showCluster, clusterPath, "node-removed")
 }

@@ -71,11 +71,8 @@ func (v *visit) showCompany(made *scimToken) error {
 
 // signOtherOut serves POST /console/people/sign-out.
 func (c *Console) signOtherOut(v *visit) error {
-	if err := v.call(http.MethodDelete, path("admin", "dashboard_users", v.form("user"), "sessions"), nil,
-		nil); err != nil {
-		return v.retry(err, c.showCompany)
-	}
-	return v.redirect(companyPath, "other-out")
+	return v.change(http.MethodDelete, path("admin", "dashboard_users", v.form("user"), "sessions"), nil,
+		c.showCompany, companyPath, "other-out")
 }
 
 // makeSCIMToken serves POST /console/scim/tokens. Its answer shows the token, and nothing shows it again.
@@ -89,8 +86,6 @@ func (c *Console) makeSCIMToken(v *visit) error {
 
 // revokeSCIMToken serves POST /console/scim/tokens/{token}/revoke.
 func (c *Console) revokeSCIMToken(v *visit) error {
-	if err := v.call(http.MethodDelete, path("admin", "scim", "tokens", v.r.PathValue("token")), nil, nil); err != nil {
-		return v.retry(err, c.showCompany)
-	}
-	return v.redirect(companyPath, "token-revoked")
+	return v.change(http.MethodDelete, path("admin", "scim", "tokens", v.r.PathValue("token")), nil, c.showCompany,
+		companyPath, "token-revoked")
 }

@@ -78,19 +78,15 @@ func (c *Console) showConsent(v *visit) error {
 
 // addGroup serves POST …/groups.
 func (c *Console) addGroup(v *visit) error {
-	if err := v.call(http.MethodPost, v.of("subscription_groups"), map[string]string{"name": v.form("name"),
-		"channel": v.form("channel")}, nil); err != nil {
-		return v.retry(err, c.showConsent)
-	}
-	return v.redirect(v.at("consent"), "group-added")
+	return v.change(http.MethodPost, v.of("subscription_groups"),
+		map[string]string{"name": v.form("name"), "channel": v.form("channel")}, c.showConsent, v.at("consent"),
+		"group-added")
 }
 
 // patchGroup changes the group of the path.
 func (c *Console) patchGroup(v *visit, change map[string]any, done string) error {
-	if err := v.call(http.MethodPatch, v.of("subscription_groups", v.r.PathValue("group")), change, nil); err != nil {
-		return v.retry(err, c.showConsent)
-	}
-	return v.redirect(v.at("consent"), done)
+	return v.change(http.MethodPatch, v.of("subscription_groups", v.r.PathValue("group")), change, c.showConsent,
+		v.at("consent"), done)
 }
 
 // renameGroup serves POST …/groups/{group}.
@@ -110,10 +106,8 @@ func (c *Console) restoreGroup(v *visit) error {
 
 // liftBlock serves POST …/blocklist/lift.
 func (c *Console) liftBlock(v *visit) error {
-	if err := v.call(http.MethodDelete, v.of("blocklist", v.form("email")), nil, nil); err != nil {
-		return v.retry(err, c.showConsent)
-	}
-	return v.redirect(v.at("consent"), "block-lifted")
+	return v.change(http.MethodDelete, v.of("blocklist", v.form("email")), nil, c.showConsent, v.at("consent"),
+		"block-lifted")
 }
 
 type centerData struct {
@@ -179,10 +173,8 @@ func (c *Console) previewCenter(v *visit) error {
 func (c *Console) addCenter(v *visit) error {
 	body := map[string]string{"id": v.form("id"), "name": v.form("id"), "state": "draft",
 		"preference_center_page_html": firstPage, "confirmation_page_html": firstConfirmation}
-	if err := v.call(http.MethodPost, v.of("preference_centers"), body, nil); err != nil {
-		return v.retry(err, c.showConsent)
-	}
-	return v.redirect(v.at("centers", v.form("id")), "center-added")
+	return v.change(http.MethodPost, v.of("preference_centers"), body, c.showConsent, v.at("centers", v.form("id")),
+		"center-added")
 }
 
 // What a new preference center begins with.

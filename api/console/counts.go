@@ -95,16 +95,11 @@ func (v *visit) consentCounts() (*consentCounts, error) {
 
 // startCount serves POST …/consent/count.
 func (c *Console) startCount(v *visit) error {
-	if err := v.call(http.MethodPost, v.of("consent", "counts"), nil, nil); err != nil {
-		return v.retry(err, c.showConsent)
-	}
-	return v.redirect(v.at("consent"), "")
+	return v.change(http.MethodPost, v.of("consent", "counts"), nil, c.showConsent, v.at("consent"), "")
 }
 
 // stopCount serves POST …/consent/count/stop.
 func (c *Console) stopCount(v *visit) error {
-	if err := v.call(http.MethodDelete, v.of("consent", "counts"), nil, nil); err != nil {
-		return v.retry(err, c.showConsent)
-	}
-	return v.redirect(v.at("consent"), "count-stopped")
+	return v.change(http.MethodDelete, v.of("consent", "counts"), nil, c.showConsent, v.at("consent"),
+		"count-stopped")
 }

@@ -204,10 +204,8 @@ func (t verbatim) MarshalJSON() ([]byte, error) { return []byte(t), nil }
 
 // removeRefusal serves POST …/refused/{entry}/remove.
 func (c *Console) removeRefusal(v *visit) error {
-	if err := v.call(http.MethodDelete, v.of("refused", v.r.PathValue("entry")), nil, nil); err != nil {
-		return v.retry(err, c.showRefusal)
-	}
-	return v.redirect(v.at("refused"), "refusal-removed")
+	return v.change(http.MethodDelete, v.of("refused", v.r.PathValue("entry")), nil, c.showRefusal, v.at("refused"),
+		"refusal-removed")
 }
 
 // sendAllTime is how long objects that broke a rule are sent again while somebody waits for the page; after that the

@@ -111,18 +111,13 @@ func (c *Console) pauseStream(v *visit) error { return c.patchStream(v, true, "s
 func (c *Console) resumeStream(v *visit) error { return c.patchStream(v, false, "stream-resumed") }
 
 func (c *Console) patchStream(v *visit, isPaused bool, done string) error {
-	if err := v.call(http.MethodPatch, v.of("streams", v.r.PathValue("stream")), map[string]bool{"paused": isPaused},
-		nil); err != nil {
-		return v.retry(err, c.showStreams)
-	}
-	return v.redirect(v.at("streams"), done)
+	return v.change(http.MethodPatch, v.of("streams", v.r.PathValue("stream")), map[string]bool{"paused": isPaused},
+		c.showStreams, v.at("streams"), done)
 }
 
 // rewindStream serves POST …/streams/{stream}/rewind.
 func (c *Console) rewindStream(v *visit) error {
 	body := map[string]string{"from": v.form("from")}
-	if err := v.call(http.MethodPost, v.of("streams", v.r.PathValue("stream"), "rewind"), body, nil); err != nil {
-		return v.retry(err, c.showStreams)
-	}
-	return v.redirect(v.at("streams"), "stream-rewound")
+	return v.change(http.MethodPost, v.of("streams", v.r.PathValue("stream"), "rewind"), body, c.showStreams,
+		v.at("streams"), "stream-rewound")
 }

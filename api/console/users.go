@@ -208,10 +208,8 @@ func (c *Console) changeConsent(v *visit) error {
 			change.Groups[id] = v.form(name)
 		}
 	}
-	if err := v.call(http.MethodPatch, v.of("users", v.r.PathValue("user"), "states"), change, nil); err != nil {
-		return v.retry(err, c.showUser)
-	}
-	return v.redirect(v.pathOf(v.r.PathValue("user")), "consent")
+	return v.change(http.MethodPatch, v.of("users", v.r.PathValue("user"), "states"), change, c.showUser,
+		v.pathOf(v.r.PathValue("user")), "consent")
 }
 
 // deleteUser serves POST …/users/{user}/delete, and shows the proof: the entry of the audit log that stands in the same

@@ -149,6 +149,15 @@ func (v *visit) Sent(name string) string { return v.r.PostForm.Get(name) }
 // form is the value of a form's field, without spaces around it.
 func (v *visit) form(name string) string { return strings.TrimSpace(v.r.PostForm.Get(name)) }
 
+// change makes a call that changes something, and leads to a page, as redirect does. If the call is refused, again
+// shows the page that the form was on.
+func (v *visit) change(method, path string, body any, again handler, to, done string) error {
+	if err := v.call(method, path, body, nil); err != nil {
+		return v.retry(err, again)
+	}
+	return v.redirect(to, done)
+}
+
 // redirect leads to a page, which then says what was done: done is a key of doneTexts, or empty.
 func (v *visit) redirect(path, done string) error {
 	if done != "" {

@@ -134,28 +134,19 @@ func (c *Console) addApp(v *visit) error {
 	if id := v.form("id"); id != "" {
 		body["id"] = id
 	}
-	if err := v.call(http.MethodPost, v.of("apps"), body, nil); err != nil {
-		return v.retry(err, c.showSettings)
-	}
-	return v.redirect(v.at("settings"), "app-added")
+	return v.change(http.MethodPost, v.of("apps"), body, c.showSettings, v.at("settings"), "app-added")
 }
 
 // removeApp serves POST …/apps/{app}/remove.
 func (c *Console) removeApp(v *visit) error {
-	if err := v.call(http.MethodDelete, v.of("apps", v.r.PathValue("app")), nil, nil); err != nil {
-		return v.retry(err, c.showSettings)
-	}
-	return v.redirect(v.at("settings"), "app-removed")
+	return v.change(http.MethodDelete, v.of("apps", v.r.PathValue("app")), nil, c.showSettings, v.at("settings"),
+		"app-removed")
 }
 
 // addWorkspace serves POST /console/workspaces.
 func (c *Console) addWorkspace(v *visit) error {
-	if err := v.call(http.MethodPost, "/admin/workspaces",
-		map[string]string{"id": v.form("id"), "name": v.form("name")},
-		nil); err != nil {
-		return v.retry(err, c.showOverview)
-	}
-	return v.redirect(home, "workspace-added")
+	return v.change(http.MethodPost, "/admin/workspaces",
+		map[string]string{"id": v.form("id"), "name": v.form("name")}, c.showOverview, home, "workspace-added")
 }
 
 const keysPath = workspacePath + "/keys"
@@ -225,10 +216,8 @@ func (c *Console) rotateKey(v *visit) error {
 
 // revokeKey serves POST …/keys/{key}/revoke.
 func (c *Console) revokeKey(v *visit) error {
-	if err := v.call(http.MethodDelete, v.of("api_keys", v.r.PathValue("key")), nil, nil); err != nil {
-		return v.retry(err, c.showKeys)
-	}
-	return v.redirect(v.at("keys"), "key-revoked")
+	return v.change(http.MethodDelete, v.of("api_keys", v.r.PathValue("key")), nil, c.showKeys, v.at("keys"),
+		"key-revoked")
 }
 
 // Sentence says in short what a key may do.
