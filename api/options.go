@@ -116,9 +116,7 @@ func (o *Options) EnsureDefaults() {
 	if o.Now == nil {
 		o.Now = func() int64 { return time.Now().UnixMilli() }
 	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 }
 
 // hostPattern is a name or an address, and a port.

@@ -1,6 +1,7 @@
 package loadtest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -83,21 +84,13 @@ const marker = "loadtest_seq"
 
 // EnsureDefaults fills in what is unset.
 func (o *Options) EnsureDefaults() {
-	if o.Duration == 0 {
-		o.Duration = 30 * time.Second
-	}
-	if o.Connections == 0 {
-		o.Connections = 32
-	}
+	o.Duration = cmp.Or(o.Duration, 30*time.Second)
+	o.Connections = cmp.Or(o.Connections, 32)
 	if o.Backlog == 0 && o.Rate > 0 {
 		o.Backlog = int(max(1, 10*o.Rate))
 	}
-	if o.Timeout == 0 {
-		o.Timeout = 30 * time.Second
-	}
-	if o.Pool == 0 {
-		o.Pool = 128
-	}
+	o.Timeout = cmp.Or(o.Timeout, 30*time.Second)
+	o.Pool = cmp.Or(o.Pool, 128)
 	if o.Body.Now.IsZero() {
 		o.Body.Now = time.Now().UTC().Truncate(time.Second)
 	}
@@ -117,21 +110,13 @@ func (o *Options) EnsureDefaults() {
 // counts begin at 0.
 func (o *Options) ensureLedgerDefaults() {
 	b := &o.Body
-	if b.Prefix == "" {
-		b.Prefix = "lt" + strconv.FormatInt(time.Now().UnixMicro(), 36)
-	}
-	if b.EventNames == 0 {
-		b.EventNames = 4
-	}
-	if b.Products == 0 {
-		b.Products = 4
-	}
+	b.Prefix = cmp.Or(b.Prefix, "lt"+strconv.FormatInt(time.Now().UnixMicro(), 36))
+	b.EventNames = cmp.Or(b.EventNames, 4)
+	b.Products = cmp.Or(b.Products, 4)
 	if len(b.Currencies) == 0 {
 		b.Currencies = []string{"USD"}
 	}
-	if b.MaxQuantity == 0 {
-		b.MaxQuantity = 1
-	}
+	b.MaxQuantity = cmp.Or(b.MaxQuantity, 1)
 	b.Marker = marker
 }
 

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -51,9 +52,7 @@ func (o *CoordinatorOptions) ensureBounds() {
 	}
 	o.MaxInflightBytes = orDefault(o.MaxInflightBytes, 256<<20)
 	o.MaxMergesWaiting = orDefault(o.MaxMergesWaiting, 100_000)
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 }
 
 // orDefault is a setting as it was given, or its default when it is not positive.

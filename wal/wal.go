@@ -112,12 +112,8 @@ type Options struct {
 
 // EnsureDefaults fills in what is not set.
 func (o *Options) EnsureDefaults() {
-	if o.FS == nil {
-		o.FS = vfs.Default
-	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.FS = cmp.Or(o.FS, vfs.Default)
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	if o.OnFailure == nil {
 		o.OnFailure = func(error) {}
 	}
@@ -420,9 +416,7 @@ func (l *Log) checkDisk() {
 // directory that it created: a loss of power must not lose a file because its directory is gone. A nil fs is the
 // operating system's.
 func MakeDir(fs vfs.FS, dir string) error {
-	if fs == nil {
-		fs = vfs.Default
-	}
+	fs = cmp.Or(fs, vfs.Default)
 	var parents []string
 	for d := dir; ; {
 		if _, err := fs.Stat(d); err == nil {

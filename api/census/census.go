@@ -54,9 +54,7 @@ type Options struct {
 // EnsureDefaults fills in what is not set.
 func (o *Options) EnsureDefaults() {
 	o.Share, o.Patience = cmp.Or(o.Share, 0.25), cmp.Or(o.Patience, time.Minute)
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 }
 
 // Validate reports the first wrong option.

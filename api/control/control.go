@@ -18,6 +18,7 @@ package control
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/hex"
 	"fmt"
 	"log/slog"
@@ -144,9 +145,7 @@ type Control struct {
 
 // New makes an empty Control. Pass its Apply to the engine as OnDocument, then call Start with the engine.
 func New(options Options) *Control {
-	if options.Logger == nil {
-		options.Logger = slog.Default()
-	}
+	options.Logger = cmp.Or(options.Logger, slog.Default())
 	if options.Prepare == nil {
 		options.Prepare = func(*Workspace) any { return nil }
 	}

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -107,24 +108,12 @@ const (
 
 // ensureDefaults fills in what was left out.
 func (s *Settings) ensureDefaults() {
-	if s.Name == "" {
-		s.Name = s.ID
-	}
-	if s.Plan == "" {
-		s.Plan = "base"
-	}
-	if s.RequestErrorShape == "" {
-		s.RequestErrorShape = "strings"
-	}
-	if s.ProfileIDName == "" {
-		s.ProfileIDName = "svc_id"
-	}
-	if s.Currency == "" {
-		s.Currency = DefaultCurrency
-	}
-	if s.MaxArrayLength == 0 {
-		s.MaxArrayLength = DefaultMaxArrayLength
-	}
+	s.Name = cmp.Or(s.Name, s.ID)
+	s.Plan = cmp.Or(s.Plan, "base")
+	s.RequestErrorShape = cmp.Or(s.RequestErrorShape, "strings")
+	s.ProfileIDName = cmp.Or(s.ProfileIDName, "svc_id")
+	s.Currency = cmp.Or(s.Currency, DefaultCurrency)
+	s.MaxArrayLength = cmp.Or(s.MaxArrayLength, DefaultMaxArrayLength)
 }
 
 // isCurrency says whether purchases can have the currency: by another code no revenue would ever be counted.
@@ -186,9 +175,7 @@ type App struct {
 
 func (a *App) ensureDefaults() {
 	ensureID(&a.ID)
-	if a.Name == "" {
-		a.Name = a.ID
-	}
+	a.Name = cmp.Or(a.Name, a.ID)
 }
 
 func (a *App) documentID() *string { return &a.ID }

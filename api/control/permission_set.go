@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -56,9 +57,7 @@ func newPermissionSets(c *Control) *Collection[PermissionSet] {
 
 func (p *PermissionSet) ensureDefaults() {
 	ensureID(&p.ID)
-	if p.Name == "" {
-		p.Name = p.ID
-	}
+	p.Name = cmp.Or(p.Name, p.ID)
 }
 
 func (p *PermissionSet) documentID() *string { return &p.ID }

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"reflect"
@@ -72,15 +73,9 @@ func (p *PreferenceCenter) documentID() *string { return &p.ID }
 
 func (p *PreferenceCenter) ensureDefaults() {
 	ensureID(&p.ID)
-	if p.Name == "" {
-		p.Name = p.ID
-	}
-	if p.Title == "" {
-		p.Title = defaultTitle
-	}
-	if p.State == "" {
-		p.State = "active"
-	}
+	p.Name = cmp.Or(p.Name, p.ID)
+	p.Title = cmp.Or(p.Title, defaultTitle)
+	p.State = cmp.Or(p.State, "active")
 }
 
 // validate names the first wrong field, in the words of the API.

@@ -149,12 +149,7 @@ func (k *Key) AllowsAddr(addr netip.Addr) bool { return !k.Restricted() || Conta
 // Contains reports whether one of the networks has addr. IPv4 addresses in IPv6 form are taken as IPv4.
 func Contains(networks []netip.Prefix, addr netip.Addr) bool {
 	addr = addr.Unmap()
-	for _, n := range networks {
-		if n.Contains(addr) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(addr) })
 }
 
 // ParseNetworks reads addresses ("10.0.0.7", "2001:db8::1") and subnets ("10.0.0.0/8").

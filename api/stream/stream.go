@@ -18,6 +18,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,12 +98,8 @@ func (o *Options) EnsureDefaults() {
 	preset(&o.Interval, time.Second)
 	preset(&o.RetryAfter, time.Second)
 	preset(&o.MaxRetryAfter, time.Minute)
-	if o.Node == "" {
-		o.Node = "0"
-	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Node = cmp.Or(o.Node, "0")
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	if o.HasRoom == nil {
 		o.HasRoom = func(string) error { return nil }
 	}

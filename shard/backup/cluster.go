@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,9 +44,7 @@ func (w *Writer) Written() int64 { return w.w.written() }
 // When it returns nil, they are on disk and as they were written; otherwise they may be anything, so call it in Make.
 // Errors: ErrArchive, ErrFormat, those of r and of the file system. A nil fs is the operating system's.
 func ReadCluster(ctx context.Context, fs vfs.FS, dir string, r io.Reader) (about About, err error) {
-	if fs == nil {
-		fs = vfs.Default
-	}
+	fs = cmp.Or(fs, vfs.Default)
 	s := &restore{fs: fs, dir: dir}
 	alone := fmt.Errorf("%w: it is not the backup of a cluster", ErrFormat)
 	about, err = read(ctx, r, func(name string) (io.WriteCloser, error) {

@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,9 +36,7 @@ func Verify(ctx context.Context, r io.Reader) (About, error) {
 // first file and is removed after the last, keeps the engine from opening the directory meanwhile. Errors: ErrNotEmpty,
 // ErrArchive, ErrFormat, those of r and of the file system; the directory is then as it was.
 func Restore(ctx context.Context, fs vfs.FS, dir string, r io.Reader) (about About, err error) {
-	if fs == nil {
-		fs = vfs.Default
-	}
+	fs = cmp.Or(fs, vfs.Default)
 	s := &restore{fs: fs, dir: dir, owns: directories}
 	if err := s.begin(); err != nil {
 		return about, err
@@ -64,9 +63,7 @@ func Restore(ctx context.Context, fs vfs.FS, dir string, r io.Reader) (about Abo
 // the directory. When fill returns nil, everything below those names must be on disk; Make syncs the names themselves.
 // Errors: ErrNotEmpty, that of fill, and those of the file system; the directory is then as it was.
 func Make(fs vfs.FS, dir string, owns []string, fill func() error) error {
-	if fs == nil {
-		fs = vfs.Default
-	}
+	fs = cmp.Or(fs, vfs.Default)
 	s := &restore{fs: fs, dir: dir, owns: owns}
 	if err := s.begin(); err != nil {
 		return err

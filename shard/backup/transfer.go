@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,9 +99,7 @@ const imagePause = 100 * time.Millisecond
 // puts it in place of the old state. Errors: ErrArchive, ErrFormat, those of r and of the file system; the present
 // state stays as it was. A nil fs is the operating system's.
 func Receive(ctx context.Context, fs vfs.FS, dir string, r io.Reader) (about About, err error) {
-	if fs == nil {
-		fs = vfs.Default
-	}
+	fs = cmp.Or(fs, vfs.Default)
 	s := &restore{fs: fs, dir: dir}
 	if err := errors.Join(wal.MakeDir(fs, dir), s.discard()); err != nil {
 		return about, err
@@ -161,9 +160,7 @@ func (s *restore) discard() error {
 // Finish puts a state that Receive has read in place, if there is one. Nothing in the directory may be open. After a
 // crash, or an error, another call continues where it was. Call it before a replica is opened.
 func Finish(fs vfs.FS, dir string) error {
-	if fs == nil {
-		fs = vfs.Default
-	}
+	fs = cmp.Or(fs, vfs.Default)
 	s := &restore{fs: fs, dir: dir}
 	if _, err := fs.Stat(dir); oserror.IsNotExist(err) {
 		return nil

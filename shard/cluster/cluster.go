@@ -100,9 +100,7 @@ func (o *Options) EnsureDefaults() {
 	o.DialTimeout = cmp.Or(max(o.DialTimeout, 0), time.Second)
 	o.MaxCalls = cmp.Or(max(o.MaxCalls, 0), 1024)
 	o.MaxCallsServed = cmp.Or(max(o.MaxCallsServed, 0), 16384)
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	if o.OnDocument == nil {
 		o.OnDocument = func(string, []byte) {}
 	}

@@ -113,9 +113,7 @@ type Options struct {
 
 // EnsureDefaults fills in what is not set.
 func (o *Options) EnsureDefaults() {
-	if o.FS == nil {
-		o.FS = vfs.Default
-	}
+	o.FS = cmp.Or(o.FS, vfs.Default)
 	o.Retention = cmp.Or(o.Retention, 30*24*time.Hour)
 	o.BlockBytes = cmp.Or(o.BlockBytes, 32<<20)
 	o.PackAfter = cmp.Or(o.PackAfter, 10*time.Minute)
@@ -125,9 +123,7 @@ func (o *Options) EnsureDefaults() {
 	o.Interval = cmp.Or(o.Interval, time.Second)
 	o.tailBytes = cmp.Or(o.tailBytes, 16<<20)
 	o.groupRows = cmp.Or(o.groupRows, blocks.DefaultGroupRows)
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 }
 
 // Validate reports the first setting that cannot work. It expects the defaults to be set.

@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
+	"golang.org/x/sync/errgroup"
 
 	"millrace/shard/arena"
 	"millrace/shard/books"
@@ -36,24 +36,18 @@ func (m *Machine) Load(s *store.Store) error {
 func (m *Machine) loadPartitions() error {
 	// Blocks are compressed on disk, to about half of what they hold.
 	fits := m.store.Size()*3 < m.opts.MemoryBytes
-	errs := make([]error, len(m.workers))
-	var wg sync.WaitGroup
-	for i, w := range m.workers {
-		wg.Go(func() {
+	var loading errgroup.Group
+	for _, w := range m.workers {
+		loading.Go(func() error {
 			for _, p := range w.parts {
-				if errs[i] = w.loadPartition(p, fits); errs[i] != nil {
-					return
+				if err := w.loadPartition(p, fits); err != nil {
+					return err
 				}
 			}
+			return nil
 		})
 	}
-	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return loading.Wait()
 }
 
 func (w *Worker) loadPartition(p *Partition, whole bool) error {

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,12 +84,8 @@ func (e *Replica) PartitionBytes(partition uint8) int64 {
 // returns nil. The caller has written a Checkpoint since the last change, and nothing changes meanwhile. Events without
 // effect are left out, so the caller has to look after what the event log has not packed.
 func (e *Replica) Extract(ctx context.Context, x Extract) error {
-	if x.FS == nil {
-		x.FS = vfs.Default
-	}
-	if x.Logger == nil {
-		x.Logger = slog.Default()
-	}
+	x.FS = cmp.Or(x.FS, vfs.Default)
+	x.Logger = cmp.Or(x.Logger, slog.Default())
 	if x.Progress == nil {
 		x.Progress = func(uint8) {}
 	}

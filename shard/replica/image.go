@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -196,9 +197,7 @@ func (e *Replica) removeImage() error {
 // one. Open calls it. A caller that makes other files in the directory first calls it before that, since a restore
 // begins in an empty directory. A nil fs is the operating system's.
 func CheckRestored(fs vfs.FS, dir string) error {
-	if fs == nil {
-		fs = vfs.Default
-	}
+	fs = cmp.Or(fs, vfs.Default)
 	for name, what := range map[string]string{
 		RestoreMarker:  "a restore into this directory has not ended; restore again",
 		ReceivedMarker: "a state that was received has not been put in its place",

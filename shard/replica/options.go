@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -138,9 +139,7 @@ type EngineOptions struct {
 
 // EnsureDefaults fills in the fields that are not set.
 func (o *EngineOptions) EnsureDefaults() {
-	if o.FS == nil {
-		o.FS = vfs.Default
-	}
+	o.FS = cmp.Or(o.FS, vfs.Default)
 	if o.Workers <= 0 {
 		o.Workers = min(runtime.GOMAXPROCS(0), maxWorkers)
 	}
@@ -156,9 +155,7 @@ func (o *EngineOptions) EnsureDefaults() {
 	preset(&o.TendInterval, time.Second)
 	preset(&o.addressable, arena.MaxBytes)
 	o.Limits.EnsureDefaults()
-	if o.MaxDeltaChanges == 0 {
-		o.MaxDeltaChanges = 8
-	}
+	o.MaxDeltaChanges = cmp.Or(o.MaxDeltaChanges, 8)
 	// A profile with unread changes might exceed the Limits.
 	if o.MaxDeltaChanges = min(o.MaxDeltaChanges, 1000); o.Limits.LeastOver() < 3*entries.LargeBytes {
 		o.MaxDeltaChanges = -1
@@ -169,9 +166,7 @@ func (o *EngineOptions) EnsureDefaults() {
 	if o.OnFailure == nil {
 		o.OnFailure = func(error) {}
 	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	if o.Clock == nil {
 		o.Clock = &stamp.Clock{Logger: o.Logger}
 	}

@@ -2,6 +2,7 @@
 package stamp
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -172,9 +173,7 @@ func (c *Clock) warn(at time.Time, jump time.Duration) {
 		return
 	}
 	log := c.Logger
-	if log == nil {
-		log = slog.Default()
-	}
+	log = cmp.Or(log, slog.Default())
 	log.Error("the system's clock has jumped ahead; stamps don't follow it until a restart", "by", jump.String(),
 		"permitted", c.Bound().String())
 }

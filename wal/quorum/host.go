@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -86,9 +87,7 @@ const (
 
 // Listen opens the port.
 func Listen(o HostOptions) (*Host, error) {
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	if o.Node == 0 || o.Resolve == nil {
 		return nil, errors.New("quorum: a Host needs a node's number and Resolve")
 	}

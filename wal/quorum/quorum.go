@@ -154,9 +154,7 @@ type hooks struct {
 
 // EnsureDefaults fills in what is not set.
 func (o *Options) EnsureDefaults() {
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	for _, f := range []*func(){&o.OnLead, &o.OnFollow} {
 		if *f == nil {
 			*f = func() {}

@@ -6,6 +6,7 @@
 package founding
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -51,9 +52,7 @@ func (f *Options) EnsureDefaults() {
 	if f.Progress == nil {
 		f.Progress = func(int64, int64) {}
 	}
-	if f.Logger == nil {
-		f.Logger = slog.Default()
-	}
+	f.Logger = cmp.Or(f.Logger, slog.Default())
 }
 
 // Validate reports the first setting that cannot work. It expects the defaults to be set.
