@@ -28,7 +28,7 @@ var filesUp = map[string]int{
 	"api/admin":     9,
 	"api/census":    1,
 	"api/console":   13,
-	"api/control":   16,
+	"api/control":   15,
 	"api/live":      2,
 	"api/openapi":   1,
 	"api/ratelimit": 1,

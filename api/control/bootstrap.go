@@ -2,6 +2,7 @@ package control
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -135,14 +136,7 @@ func (f *BootstrapFile) validate() error {
 	for i := range f.Workspaces {
 		w := &f.Workspaces[i]
 		w.ensureDefaults()
-		err := w.validate()
-		if err == nil {
-			err = seen.add("workspace", w.ID)
-		}
-		if err == nil {
-			err = w.validateParts(seen)
-		}
-		if err != nil {
+		if err := cmp.Or(w.validate(), seen.add("workspace", w.ID), w.validateParts(seen)); err != nil {
 			return fmt.Errorf("workspaces[%d] (%s): %w", i, w.ID, err)
 		}
 	}
@@ -165,15 +159,16 @@ func (w *BootstrapWorkspace) validateParts(seen set) error {
 	return errors.Join(
 		eachDocument("apps", w.Apps, "app", w.ID, seen),
 		each("api_keys", w.Keys, func(k *KeySpec) error {
-			return first(k.validate(), func() error {
-				if k.Token != "" {
-					digest := keys.DigestOf([]byte(k.Token))
-					if err := seen.add("token of API key", hex.EncodeToString(digest[:])); err != nil {
-						return invalid("the token of %q stands twice in the file", k.Name)
-					}
+			if err := k.validate(); err != nil {
+				return err
+			}
+			if k.Token != "" {
+				digest := keys.DigestOf([]byte(k.Token))
+				if err := seen.add("token of API key", hex.EncodeToString(digest[:])); err != nil {
+					return invalid("the token of %q stands twice in the file", k.Name)
 				}
-				return seen.add("API key", w.ID, k.Name)
-			})
+			}
+			return seen.add("API key", w.ID, k.Name)
 		}),
 		eachDocument("subscription_groups", w.Groups, "subscription group", w.ID, seen),
 		w.validatePreferenceCenters(seen),
@@ -192,7 +187,7 @@ func eachDocument[T any, D document[T]](field string, list []T, noun, workspace 
 			return invalid("id is required")
 		}
 		d.ensureDefaults()
-		return first(d.validate(), func() error { return seen.add(noun, workspace, *id) })
+		return cmp.Or(d.validate(), seen.add(noun, workspace, *id))
 	})
 }
 
@@ -204,13 +199,6 @@ func each[T any](field string, list []T, check func(*T) error) error {
 		}
 	}
 	return nil
-}
-
-func first(err error, then func() error) error {
-	if err != nil {
-		return err
-	}
-	return then()
 }
 
 // Bootstrap applies the file. It creates what is missing, and changes what the file says differently than last time. It

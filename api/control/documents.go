@@ -181,10 +181,7 @@ func (a *App) ensureDefaults() {
 func (a *App) documentID() *string { return &a.ID }
 
 func (a *App) validate() error {
-	if err := checkID("app id", a.ID); err != nil {
-		return err
-	}
-	return checkName("name", a.Name)
+	return cmp.Or(checkID("app id", a.ID), checkName("name", a.Name))
 }
 
 // Group is a subscription group. Its id is a UUID in lower case (D9).
@@ -320,10 +317,7 @@ func (c *Campaign) ensureDefaults() { ensureID(&c.ID) }
 func (c *Campaign) documentID() *string { return &c.ID }
 
 func (c *Campaign) validate() error {
-	if err := checkID("id", c.ID); err != nil {
-		return err
-	}
-	return checkMessages(c.Messages, set{})
+	return cmp.Or(checkID("id", c.ID), checkMessages(c.Messages, set{}))
 }
 
 func (c *Canvas) ensureDefaults() { ensureID(&c.ID) }
@@ -336,7 +330,7 @@ func (c *Canvas) validate() error {
 	}
 	seen := set{}
 	for i, s := range c.Steps {
-		if err := first(checkID("id", s.ID), func() error { return once(seen, "step", s.ID) }); err != nil {
+		if err := cmp.Or(checkID("id", s.ID), once(seen, "step", s.ID)); err != nil {
 			return fmt.Errorf("steps[%d]: %w", i, err)
 		}
 		if err := checkMessages(s.Messages, seen); err != nil {
@@ -356,7 +350,7 @@ func once(seen set, what, id string) error {
 
 func checkMessages(messages []Message, seen set) error {
 	for i, m := range messages {
-		if err := first(checkID("id", m.ID), func() error { return once(seen, "message", m.ID) }); err != nil {
+		if err := cmp.Or(checkID("id", m.ID), once(seen, "message", m.ID)); err != nil {
 			return fmt.Errorf("messages[%d]: %w", i, err)
 		}
 		if m.Channel == "" {

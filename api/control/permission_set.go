@@ -50,7 +50,7 @@ func newPermissionSets(c *Control) *Collection[PermissionSet] {
 		p.Permissions.resolve(c.Snapshot())
 	}
 	l.check = func(_, p *PermissionSet) error {
-		return first(p.validate(), func() error { return p.Permissions.resolved(c.Snapshot(), "permissions") })
+		return cmp.Or(p.validate(), p.Permissions.resolved(c.Snapshot(), "permissions"))
 	}
 	return l
 }
@@ -68,7 +68,7 @@ func (p *PermissionSet) validate() error {
 	if !slugForm.MatchString(p.ID) {
 		return invalid("permission set id %q: want lower-case letters, digits, - and _, at most 63", p.ID)
 	}
-	return first(checkName("name", p.Name), func() error { return p.Permissions.validate("permissions") })
+	return cmp.Or(checkName("name", p.Name), p.Permissions.validate("permissions"))
 }
 
 func (p *PermissionSet) renames(old *PermissionSet) bool { return p.Name != old.Name }

@@ -162,11 +162,9 @@ func (w *BootstrapWorkspace) validatePreferenceCenters(seen set) error {
 	if len(w.PreferenceCenters) > MaxPreferenceCenters {
 		return invalid("preference_centers: %d, at most %d", len(w.PreferenceCenters), MaxPreferenceCenters)
 	}
-	err := eachDocument("preference_centers", w.PreferenceCenters, "preference center", w.ID, seen)
-	return first(err, func() error {
-		return each("preference_centers", w.PreferenceCenters,
-			func(p *PreferenceCenter) error { return seen.add("name of a preference center", w.ID, p.Name) })
-	})
+	return cmp.Or(eachDocument("preference_centers", w.PreferenceCenters, "preference center", w.ID, seen),
+		each("preference_centers", w.PreferenceCenters,
+			func(p *PreferenceCenter) error { return seen.add("name of a preference center", w.ID, p.Name) }))
 }
 
 // replaces refuses another name, because links and messages contain it.
