@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -86,17 +87,11 @@ func (v *visit) showAudit(check *auditCheck) error {
 	query := v.r.URL.Query()
 	data := auditData{Workspace: query.Get("workspace"), Kind: query.Get("kind"), Check: check}
 	ask := url.Values{"limit": {strconv.Itoa(auditPageSize)}}
-	for _, name := range []string{"workspace", "kind", "id", "from"} {
-		if query.Get(name) != "" {
-			ask.Set(name, query.Get(name))
-		}
-	}
+	v.passOn(ask, "workspace", "kind", "id", "from")
 	if err := v.call(http.MethodGet, "/admin/audit?"+ask.Encode(), nil, &data.auditPage); err != nil {
 		return err
 	}
-	for i, j := 0, len(data.Entries)-1; i < j; i, j = i+1, j-1 {
-		data.Entries[i], data.Entries[j] = data.Entries[j], data.Entries[i]
-	}
+	slices.Reverse(data.Entries)
 	if n := len(data.Entries); n > 0 && data.Entries[n-1].Seq > 1 && data.Workspace == "" && data.Kind == "" {
 		data.Older = max(data.Entries[n-1].Seq, auditPageSize+1) - auditPageSize
 	}

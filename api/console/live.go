@@ -41,11 +41,7 @@ const sessionLook = time.Second
 func (c *Console) streamLive(v *visit) error {
 	query := v.r.URL.Query()
 	ask := url.Values{"workspace": {v.At.ID}}
-	for _, name := range []string{"kind", "name"} {
-		if query.Get(name) != "" {
-			ask.Set(name, query.Get(name))
-		}
-	}
+	v.passOn(ask, "kind", "name")
 	if by := query.Get("by"); query.Get("value") != "" {
 		if !slices.ContainsFunc(byOneText, func(i identifierWords) bool { return i.Name == by }) {
 			return bad("Users are found by external_id, email, phone and svc_id.")

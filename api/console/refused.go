@@ -72,11 +72,7 @@ func (c *Console) showRefused(v *visit) error {
 	data := refusedData{Rule: query.Get("rule"), Array: query.Get("input_array"),
 		Arrays: []string{"attributes", "events", "purchases", "request"}}
 	ask := url.Values{"limit": {refusedPage}}
-	for _, name := range []string{"rule", "input_array", "before"} {
-		if query.Get(name) != "" {
-			ask.Set(name, query.Get(name))
-		}
-	}
+	v.passOn(ask, "rule", "input_array", "before")
 	var page struct {
 		Refused []refusal `json:"refused"`
 		Next    string    `json:"next"`

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -151,9 +152,8 @@ func (c *Console) showUser(v *visit) error {
 		&trail); err != nil {
 		return err
 	}
-	for i := range trail.Changes { // the newest first
-		data.Trail = append(data.Trail, trail.Changes[len(trail.Changes)-1-i])
-	}
+	slices.Reverse(trail.Changes) // the newest first
+	data.Trail = trail.Changes
 	return v.render("user", p.Title(), data)
 }
 

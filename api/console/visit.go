@@ -149,6 +149,15 @@ func (v *visit) Sent(name string) string { return v.r.PostForm.Get(name) }
 // form is the value of a form's field, without spaces around it.
 func (v *visit) form(name string) string { return strings.TrimSpace(v.r.PostForm.Get(name)) }
 
+// passOn adds parameters of the page's address to a query, as far as they are given.
+func (v *visit) passOn(ask url.Values, names ...string) {
+	for _, name := range names {
+		if value := v.r.URL.Query().Get(name); value != "" {
+			ask.Set(name, value)
+		}
+	}
+}
+
 // change makes a call that changes something, and leads to a page, as redirect does. If the call is refused, again
 // shows the page that the form was on.
 func (v *visit) change(method, path string, body any, again handler, to, done string) error {
