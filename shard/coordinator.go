@@ -214,26 +214,20 @@ func (c *Coordinator) isBlocked(number uint64) bool {
 
 // lend lends the entry at number, from a replica of this node when it has one that may be read.
 func (c *Coordinator) lend(number uint64) (replica.Lent, error) {
-	return c.lendBy((*replica.Replica).Lend, number)
+	return c.lendFor(replica.ToRead, number)
 }
 
-// lendToChange is lend for the entry that an op is going to.
-func (c *Coordinator) lendToChange(number uint64) (replica.Lent, error) {
-	return c.lendBy((*replica.Replica).LendToChange, number)
-}
-
-func (c *Coordinator) lendBy(
-	lend func(r *replica.Replica, number uint64) (replica.Lent, error), number uint64,
-) (replica.Lent, error) {
+// lendFor is lend with what the entry is lent for.
+func (c *Coordinator) lendFor(use replica.Use, number uint64) (replica.Lent, error) {
 	if c.sole != nil {
-		return lend(c.sole, number)
+		return c.sole.Lend(number, use)
 	}
 	if number == 0 { // the number of no entry
 		return replica.Lent{}, nil
 	}
 	if r := c.nodes.Local(identity.Partition(number)); r != nil && r.Enter() {
 		defer r.Leave()
-		return lend(r, number)
+		return r.Lend(number, use)
 	}
 	blob, err := c.nodes.Entry(number)
 	return replica.Lent{Blob: blob}, err

@@ -105,7 +105,7 @@ func (b *Batch) isUnchanged(o op.Op, before *touched) (user uint64, same, known 
 func (b *Batch) lendTarget(o op.Op) (number uint64, l replica.Lent, err error) {
 	e, number := b.coordinator, o.Number()
 	if o.Flags().ID() != op.SvcID {
-		number, l, err = lendHomeBy(e.lendToChange, number, b.workspace, o.Flags().ID(), o.Key())
+		number, l, err = e.lendHomeFor(replica.ToChange, number, b.workspace, o.Flags().ID(), o.Key())
 		switch {
 		case err != nil || l.Blob == nil:
 			return 0, l, err
@@ -119,7 +119,7 @@ func (b *Batch) lendTarget(o op.Op) (number uint64, l replica.Lent, err error) {
 		l.Back()
 	}
 	if e.isHere(number) {
-		l, err = e.lendToChange(number)
+		l, err = e.lendFor(replica.ToChange, number)
 	} else {
 		l = replica.Lent{}
 	}

@@ -335,7 +335,7 @@ func (c *Coordinator) view(number uint64, f func(blob []byte)) error {
 
 // viewToChange is view for the entry that an op is going to.
 func (c *Coordinator) viewToChange(number uint64, f func(blob []byte)) error {
-	l, err := c.lendToChange(number)
+	l, err := c.lendFor(replica.ToChange, number)
 	return show(l, err, f)
 }
 
@@ -351,15 +351,15 @@ func show(l replica.Lent, err error, f func(blob []byte)) error {
 func (c *Coordinator) lendHome(
 	home uint64, workspace uint32, id op.IDKind, key []byte,
 ) (number uint64, l replica.Lent, err error) {
-	return lendHomeBy(c.lend, home, workspace, id, key)
+	return c.lendHomeFor(replica.ToRead, home, workspace, id, key)
 }
 
-// lendHomeBy is lendHome with the given way to lend an entry.
-func lendHomeBy(
-	lend func(number uint64) (replica.Lent, error), home uint64, workspace uint32, id op.IDKind, key []byte,
+// lendHomeFor is lendHome with what the entries on the way are lent for.
+func (c *Coordinator) lendHomeFor(
+	use replica.Use, home uint64, workspace uint32, id op.IDKind, key []byte,
 ) (number uint64, l replica.Lent, err error) {
 	for n := home; ; {
-		l, err := lend(n)
+		l, err := c.lendFor(use, n)
 		if err != nil || l.Blob == nil || entries.IsOf(l.Blob, workspace, id, key) {
 			return n, l, err
 		}

@@ -34,14 +34,19 @@ func (l Lent) Show(number uint64, f func(number uint64, blob []byte)) {
 	f(number, l.Blob)
 }
 
+// Use is what an entry is lent for.
+type Use bool
+
+const (
+	// ToRead: an entry that comes from the store is a copy.
+	ToRead Use = false
+	// ToChange: the caller is about to send an op to the entry. An entry that comes from the store stays in memory, as
+	// far as there is room, and is read only once.
+	ToChange Use = true
+)
+
 // Lend lends the entry at number, which must be in one of the replica's partitions.
-func (m *Machine) Lend(number uint64) (Lent, error) { return m.lend(number, false) }
-
-// LendToChange is Lend for a caller who is about to send an op to the entry, which then is read once: what comes from
-// the store stays in memory, as far as there is room.
-func (m *Machine) LendToChange(number uint64) (Lent, error) { return m.lend(number, true) }
-
-func (m *Machine) lend(number uint64, toChange bool) (l Lent, err error) {
+func (m *Machine) Lend(number uint64, use Use) (l Lent, err error) {
 	if number == 0 { // no entry's
 		return Lent{}, nil
 	}
@@ -62,7 +67,7 @@ func (m *Machine) lend(number uint64, toChange bool) (l Lent, err error) {
 		}
 		x := w.seek(p, s, number)
 		w.Unlock()
-		l, again, err := w.lendSought(p, x, toChange)
+		l, again, err := w.lendSought(p, x, use)
 		if err != nil || !again {
 			return l, err
 		}
@@ -162,25 +167,25 @@ func (w *Worker) mayStay(p *Partition, x *sought, value []byte) bool {
 var folders = sync.Pool{New: func() any { return new(entries.Folder) }}
 
 // lendSought reads an entry without the lock. again: it has to be looked for anew.
-func (w *Worker) lendSought(p *Partition, x sought, toChange bool) (l Lent, again bool, err error) {
+func (w *Worker) lendSought(p *Partition, x sought, use Use) (l Lent, again bool, err error) {
 	value, err := w.m.store.Entry(x.before, nil, x.number)
 	if errors.Is(err, store.ErrViewClosed) {
 		return Lent{}, true, w.m.opts.Failed()
 	} else if err != nil {
 		return Lent{}, false, err
 	}
-	return w.lendRead(p, &x, value, toChange)
+	return w.lendRead(p, &x, value, use)
 }
 
 // lendRead lends an entry of which value has been read.
-func (w *Worker) lendRead(p *Partition, x *sought, value []byte, toChange bool) (l Lent, again bool, err error) {
+func (w *Worker) lendRead(p *Partition, x *sought, value []byte, use Use) (l Lent, again bool, err error) {
 	asStored := x.delta == nil && (value == nil || profile.Kind(value) != entries.KindMixed)
 	w.Lock()
 	if w.isOld(p, x) {
 		w.Unlock()
 		return Lent{}, true, nil
 	}
-	if toChange && asStored && value != nil && w.mayStay(p, x, value) {
+	if use == ToChange && asStored && value != nil && w.mayStay(p, x, value) {
 		if s, err := w.admit(p, x.number, value); err == nil { // else the op reads it once more
 			readBacks.Inc()
 			return Lent{w.entryOf(s), w}, false, nil
@@ -206,7 +211,7 @@ func (w *Worker) lendRead(p *Partition, x *sought, value []byte, toChange bool) 
 
 // Entry is a copy of the entry at number, which must be in one of this engine's partitions. nil: there is none.
 func (m *Machine) Entry(number uint64) ([]byte, error) {
-	l, err := m.Lend(number)
+	l, err := m.Lend(number, ToRead)
 	if err != nil || l.Blob == nil {
 		return nil, err
 	}

@@ -73,11 +73,7 @@ func TestEachChangeCountsOnce(t *testing.T) {
 				u := r.IntN(users)
 				least := acked[u].Load()
 				n := int64(0)
-				lend := e.Lend
-				if c == 1 {
-					lend = e.LendToChange
-				}
-				l, err := lend(e.hasher.Number(1, op.ExternalID, fmt.Append(nil, "u", u)))
+				l, err := e.Lend(e.hasher.Number(1, op.ExternalID, fmt.Append(nil, "u", u)), Use(c == 1))
 				if err == nil && l.Blob != nil {
 					s, _ := profile.Event(l.Blob, []byte("e"))
 					n = int64(s.Count)
@@ -213,7 +209,7 @@ func TestCheckpointWhileReading(t *testing.T) {
 		x := w.seek(p, p.Find(number), number)
 		w.Unlock()
 		require.NoError(t, e.Checkpoint())
-		_, again, err := w.lendSought(p, x, false)
+		_, again, err := w.lendSought(p, x, ToRead)
 		require.NoError(t, err)
 		require.True(t, again, "the changes may be in both places")
 		require.Equal(t, 3, testengine.EventCount(t, e, op.ExternalID, "ann", "e"))
@@ -230,7 +226,7 @@ func TestCheckpointWhileReading(t *testing.T) {
 		require.NoError(t, err)
 		testengine.CommitEvent(t, e, op.ExternalID, "ann", "e", 0)
 		require.NoError(t, e.Checkpoint())
-		l, again, err := w.lendRead(p, &x, value, true)
+		l, again, err := w.lendRead(p, &x, value, ToChange)
 		require.NoError(t, err)
 		l.Back()
 		require.False(t, again, "it was so when the reader began")
@@ -251,22 +247,22 @@ func TestWhatIsLentToChangeStays(t *testing.T) {
 	}
 	testengine.CommitEvent(t, e, op.ExternalID, "ann", "e", 0)
 	evictAll(t, e)
-	lend := func(how func(number uint64) (Lent, error)) {
-		l, err := how(number)
+	lend := func(use Use) {
+		l, err := e.Lend(number, use)
 		require.NoError(t, err)
 		defer l.Back()
 		s, _ := profile.Event(l.Blob, []byte("e"))
 		require.EqualValues(t, 1, s.Count)
 	}
-	lend(e.Lend)
+	lend(ToRead)
 	require.False(t, resident())
 	full := e.MemoryBytes()
 	require.NoError(t, e.SetMemoryBytes(1))
-	lend(e.LendToChange)
+	lend(ToChange)
 	require.False(t, resident(), "there is no room")
 	require.NoError(t, e.SetMemoryBytes(full))
 	before := readBacks.Get()
-	lend(e.LendToChange)
+	lend(ToChange)
 	require.True(t, resident())
 	testengine.CommitEvent(t, e, op.ExternalID, "ann", "e", op.Resolved)
 	require.EqualValues(t, 1, readBacks.Get()-before, "the op has it in memory")
@@ -524,7 +520,7 @@ func TestResidentAreWholeEntries(t *testing.T) {
 		seen++
 	})
 	require.Less(t, seen, 40)
-	l, err := e.Lend(numbers[7])
+	l, err := e.Lend(numbers[7], ToRead)
 	require.NoError(t, err)
 	l.Back()
 }

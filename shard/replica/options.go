@@ -53,10 +53,18 @@ type (
 	Outcome = effect.Outcome
 	// Lent is an entry that is lent to a reader, who gives it back.
 	Lent = machine.Lent
+	// Use is what an entry is lent for.
+	Use = machine.Use
 	// Tap sees the changes that replicas which lead apply, except in replay.
 	Tap = machine.Tap
 	// Watcher is shown the changes of one record.
 	Watcher = machine.Watcher
+)
+
+// What entries are lent for, see package machine.
+const (
+	ToRead   = machine.ToRead
+	ToChange = machine.ToChange
 )
 
 // Outcomes, see package effect.
