@@ -59,7 +59,7 @@ func (a *Answer) differsInRemarks(path string, body map[string]any, areas Areas)
 	if !areas.Warnings {
 		return ""
 	}
-	return compareRemarks("warnings", a.Warnings, body["warnings"])
+	return compareRemarks("warnings", slices.Concat(a.Warnings, a.Unmet), body["warnings"])
 }
 
 // differsInPlaces compares rename_errors and removal_errors, which hold pairs of a place and a text.

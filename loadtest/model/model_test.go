@@ -194,3 +194,28 @@ func TestAreas(t *testing.T) {
 	_, err = ParseAreas("-nothing")
 	require.Error(t, err)
 }
+
+// A server that ended before it knew what became of an operator has kept an answer without the warning, which all
+// replays give from then on. Otherwise the warning has to be there.
+func TestWarningsLostWithTheServer(t *testing.T) {
+	const text = `{"attributes":[{"external_id":"x","s":"text"},{"external_id":"x","s":{"inc":1}}]}`
+	body, err := decode([]byte(text))
+	require.NoError(t, err)
+	w := &Wire{Path: "/users/track", Text: []byte(text), Body: body.(map[string]any), APIKey: "k", IdempotencyKey: "i"}
+	reply := func(isReplay bool, warnings string) *Reply {
+		return &Reply{Status: 201, Replay: isReplay, Body: []byte(`{"attributes_processed":2,"message":"success"` + warnings + `}`)}
+	}
+	const warning = `,"warnings":[{"type":"'s' is no number","input_array":"attributes","index":1}]`
+	sequence := func() *Sequence {
+		return &Sequence{Options: Options{Areas: Areas{Warnings: true}}, states: []*State{New(testSetup)}}
+	}
+	q := sequence()
+	require.Empty(t, q.advance(&Request{Step: 1}, w, reply(true, ""), true))
+	require.Empty(t, q.advance(&Request{Step: 2}, w, reply(true, ""), false))
+	require.NotEmpty(t, q.advance(&Request{Step: 3}, w, reply(true, warning), false))
+	q = sequence()
+	require.NotEmpty(t, q.advance(&Request{Step: 1}, w, reply(false, ""), true), "it was done by this attempt")
+	require.NotEmpty(t, q.advance(&Request{Step: 1}, w, reply(true, ""), false))
+	require.Empty(t, q.advance(&Request{Step: 1}, w, reply(true, warning), true))
+	require.NotEmpty(t, q.advance(&Request{Step: 2}, w, reply(true, ""), true))
+}

@@ -143,6 +143,17 @@ func (q *Sequence) advance(r *Request, w *Wire, reply *Reply, wasLost bool) stri
 		answer, ends := q.do(s, r, w)
 		isOpen = isOpen || len(ends) > 1
 		d := answer.differs(w.Path, *reply, q.Areas)
+		if d != "" && wasLost && reply.Replay && !answer.Replay && len(answer.Unmet) > 0 {
+			// A server that ended before it knew what became of the operators has kept an answer that doesn't say so
+			// (docs/decisions/2026-11-22-warnings-of-operators.md).
+			answer.Unmet = nil
+			if answer.differs(w.Path, *reply, q.Areas) == "" {
+				d = ""
+				for _, end := range ends {
+					end.keep(w, answer)
+				}
+			}
+		}
 		if d == "" && reply.Replay && !answer.Replay && !wasLost && !q.InParts { // a node may have tried twice itself
 			d = "Idempotent-Replay with the first answer"
 		}

@@ -13,7 +13,8 @@ type Answer struct {
 	Counts   map[string]int64 // members of the body; one that is not here must not be there
 	Errors   []Remark
 	Warnings []Remark
-	Replay   bool // a kept answer
+	Unmet    []Remark // more warnings: of operators that were not possible
+	Replay   bool     // a kept answer
 }
 
 // Remark is an entry of errors or warnings.
@@ -33,8 +34,7 @@ func (s *State) trackOnce(request *Wire) Answer {
 	if request.IdempotencyKey == "" {
 		return s.track(request.Body)
 	}
-	name := request.APIKey + " " + request.IdempotencyKey
-	if k := s.answers[name]; k != nil {
+	if k := s.answers[nameOfKept(request)]; k != nil {
 		if k.body != string(request.Text) {
 			return Answer{Status: 422}
 		}
@@ -44,10 +44,17 @@ func (s *State) trackOnce(request *Wire) Answer {
 	}
 	a := s.track(request.Body)
 	if a.Status == 201 {
-		s.answers[name] = &kept{string(request.Text), a}
+		s.keep(request, a)
 	}
 	return a
 }
+
+// keep keeps the answer to a request with an Idempotency-Key.
+func (s *State) keep(request *Wire, a Answer) {
+	s.answers[nameOfKept(request)] = &kept{string(request.Text), a}
+}
+
+func nameOfKept(request *Wire) string { return request.APIKey + " " + request.IdempotencyKey }
 
 // track does a request of /users/track: it judges each object by itself, then lets them take effect one after the
 // other.
@@ -68,7 +75,7 @@ func (s *State) track(body map[string]any) Answer {
 			a.Status = 201
 			a.Counts[counters[array]]++
 			for range s.apply(array, o) {
-				a.Warnings = append(a.Warnings, Remark{Array: array, Index: index})
+				a.Unmet = append(a.Unmet, Remark{Array: array, Index: index})
 			}
 		}
 	}
