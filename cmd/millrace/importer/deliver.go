@@ -17,6 +17,7 @@ type outcome struct {
 	request  *request
 	refusals []refusal
 	counts   Counts
+	isNew    bool // the server had not had all of it
 }
 
 type refusal struct {
@@ -148,6 +149,8 @@ type aboutObject struct {
 func (o *outcome) noteTaken(c *call, rows []sent) error {
 	if c.replayed {
 		o.counts.Replayed += int64(len(rows))
+	} else {
+		o.isNew = true
 	}
 	if !bytes.Contains(c.answer, []byte(`"errors":[`)) && !bytes.Contains(c.answer, []byte(`"warnings":[`)) {
 		return nil

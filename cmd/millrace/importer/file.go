@@ -266,7 +266,7 @@ func (j *job) send(ctx context.Context) (err error) {
 	var senders sync.WaitGroup
 	j.lanes = make([]lane, j.state.Lanes)
 	for n := range j.lanes {
-		j.lanes[n].since = j.state.Since
+		j.lanes[n].before = j.state.Since
 		j.lanes[n].queue, j.lanes[n].free = make(chan *request, laneQueue), make(chan *request, laneQueue+1)
 		senders.Go(func() { j.work(ctx, cancel, n) })
 	}
@@ -284,7 +284,9 @@ func (j *job) send(ctx context.Context) (err error) {
 		err = j.checkUnchanged()
 	}
 	j.state.Done = err == nil
-	j.state.Settled = !slices.ContainsFunc(j.lanes, func(l lane) bool { return !l.since.IsZero() })
+	j.state.Settled = !slices.ContainsFunc(j.lanes, func(l lane) bool {
+		return !l.since.IsZero() || !l.before.IsZero()
+	})
 	return errors.Join(err, j.save())
 }
 
@@ -361,8 +363,10 @@ func (j *job) oldest() files.Position {
 func (j *job) since() time.Time {
 	first := time.Now().UTC()
 	for n := range j.lanes {
-		if t := j.lanes[n].since; !t.IsZero() && t.Before(first) {
-			first = t
+		for _, t := range []time.Time{j.lanes[n].since, j.lanes[n].before} {
+			if !t.IsZero() && t.Before(first) {
+				first = t
+			}
 		}
 	}
 	return first

@@ -862,6 +862,61 @@ func TestNotLateWhenAllIsAnswered(t *testing.T) {
 	require.Equal(t, int64(20), rows.Load())
 }
 
+// A kill loses what was answered since the state was saved last. The run behind it settles a file only when it has come
+// beyond that: at the first request that the server had not had.
+func TestLateWhenAKillLostAnswers(t *testing.T) {
+	t.Parallel()
+	for stop, want := range map[int64]bool{1: true, 3: true, 4: false} {
+		dir := t.TempDir()
+		states, had := filepath.Join(dir, ".millrace-import"), sync.Map{}
+		var begun string // the state's file, as the killed run leaves it
+		var text []byte
+		var cancel context.CancelFunc
+		var requests, most atomic.Int64
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			raw := make([]byte, r.ContentLength)
+			_, _ = readFull(r, raw)
+			if begun == "" {
+				all, err := filepath.Glob(filepath.Join(states, "*"+stateEnding))
+				if assert.NoError(t, err) && assert.Len(t, all, 1) {
+					begun = all[0]
+					text, err = os.ReadFile(begun)
+					assert.NoError(t, err)
+				}
+			}
+			if _, again := had.LoadOrStore(r.Header.Get("Idempotency-Key"), nil); again {
+				w.Header().Set("Idempotent-Replay", "true")
+			}
+			if requests.Add(1) == most.Load() {
+				cancel()
+			}
+			w.WriteHeader(http.StatusCreated)
+			_, _ = w.Write([]byte(`{"message":"success"}`))
+		}))
+		t.Cleanup(server.Close)
+		write(t, filepath.Join(dir, "a.ndjson"), strings.Repeat(`{"external_id":"u","name":"e"}`+"\n", 9))
+		run := func(n int64) error {
+			var ctx context.Context
+			ctx, cancel = context.WithCancel(t.Context())
+			defer cancel()
+			requests.Store(0)
+			most.Store(n)
+			_, err := Run(ctx, Options{URL: []string{server.URL}, Key: "key", Paths: []string{dir}, Kind: files.Events,
+				Connections: 1, Objects: 1})
+			return err
+		}
+		require.ErrorIs(t, run(3), context.Canceled)
+		require.NoError(t, os.WriteFile(begun, text, 0o600))
+		require.ErrorIs(t, run(stop), context.Canceled)
+		age(t, states, keeps+time.Hour)
+		if err := run(0); want {
+			require.ErrorContains(t, err, "--late")
+		} else {
+			require.NoError(t, err)
+		}
+	}
+}
+
 // fullDisk is a file that takes so many more bytes.
 type fullDisk struct {
 	*os.File

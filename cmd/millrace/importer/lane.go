@@ -22,7 +22,10 @@ type lane struct {
 	free  chan *request // requests that the sender gives back
 	// job.mu guards the fields below.
 	pending []files.Position // first rows of its unanswered requests
-	since   time.Time        // when the oldest unanswered request was first sent; zero: there is none
+	since   time.Time        // when the unanswered request that is under way was first sent; zero: there is none
+	// before is when an earlier run sent the first of what it may have sent without noting an answer; zero: there is no
+	// such thing. A lane sends one request after another, so that ends with the first one that the server had not had.
+	before time.Time
 }
 
 func (l *lane) newRequest() *request {
@@ -177,14 +180,11 @@ func (j *job) work(ctx context.Context, cancel context.CancelCauseFunc, n int) {
 	}
 }
 
-// sends records that a lane has a request under way from now on. A request of an earlier run that the lane sends again
-// keeps its time.
+// sends records that a lane has a request under way from now on.
 func (j *job) sends(l *lane) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if l.since.IsZero() {
-		l.since = time.Now().UTC()
-	}
+	l.since = time.Now().UTC()
 }
 
 // ack records that a request is answered.
@@ -204,6 +204,9 @@ func (j *job) ack(n int, o *outcome) error {
 	}
 	l := &j.lanes[n]
 	l.pending, l.since = append(l.pending[:0], l.pending[1:]...), time.Time{}
+	if o.isNew {
+		l.before = time.Time{}
+	}
 	j.state.Acked[n] = rows[len(rows)-1].row
 	o.counts.Rows = int64(len(rows))
 	o.counts.Refused = int64(len(o.refusals))
