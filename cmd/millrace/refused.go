@@ -19,10 +19,11 @@ import (
 // What was refused: the flags of the server, and how a node keeps it.
 
 // refusedOptions returns the options from the flags; nil: nothing is kept. What was kept before it was switched off is
-// still someone's data: it expires, and is erased with its user.
+// still someone's data: it expires, and is erased with its user. A node of a cluster can't tell from its own directory
+// that the others have nothing, and they must hear of the users that it deletes.
 func (c *serveCommand) refusedOptions(logger *slog.Logger) (*refusals.Options, error) {
 	dir, off := filepath.Join(c.Data, "refused"), c.Refused == "off"
-	if off {
+	if off && c.Node == 0 {
 		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 			return nil, nil
 		}

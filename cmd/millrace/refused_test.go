@@ -63,3 +63,27 @@ func TestRefused(t *testing.T) {
 	p.stop()
 	require.NoDirExists(t, filepath.Join(s.dir, "refused"))
 }
+
+// In a cluster that keeps nothing any more, what was kept before goes with its user, also when the node that deletes the
+// user has never kept anything.
+func TestRefusedIsOffInACluster(t *testing.T) {
+	testsize.SkipSerial(t)
+	c := newCluster(t, 3, nil)
+	require.Equal(t, 400, c.nodes[0].post(t, "/users/track", allKey, `{"events":[{"external_id":"ada","name":"e"}]}`).status)
+	entries := func(m *peer) int {
+		return strings.Count(tool(t, m.target("refused", "list", "test", "--json")...), "\n")
+	}
+	require.Equal(t, 1, entries(c.nodes[2]))
+	for _, m := range c.nodes {
+		m.p.stop()
+	}
+	require.NoError(t, os.RemoveAll(filepath.Join(c.nodes[2].dir, "refused")))
+	for _, m := range c.nodes {
+		m.start("--refused", "off")
+	}
+	c.waitReady()
+	require.Equal(t, 1, entries(c.nodes[0]))
+	require.Equal(t, 201, c.nodes[2].post(t, "/users/delete", allKey, `{"external_ids":["ada"]}`).status)
+	require.Zero(t, entries(c.nodes[0]))
+	require.NoFileExists(t, filepath.Join(c.nodes[2].dir, "refused", "OWED"), "all nodes were told")
+}
