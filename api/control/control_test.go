@@ -264,7 +264,7 @@ func TestBootstrapErrors(t *testing.T) {
 		"workspaces: [{id: a}, {id: a}]":                                                                                  `workspaces[1] (a): invalid: workspace "a" stands twice`,
 		"workspaces: [{id: a, currency: usd}]":                                                                            `currency "usd"`,
 		"workspaces: [{id: a, currency: USB}]":                                                                            `currency "USB": want a code of ISO 4217`,
-		"workspaces: [{id: a, exchange_rates: {EUA: 1}}]":                                                                 `exchange_rates: currency "EUA"`,
+		"workspaces: [{id: a, exchange_rates: {Eur: 1}}]":                                                                 `exchange_rates: currency "Eur"`,
 		"workspaces: [{id: a, exchange_rates: {EUR: x}}]":                                                                 `exchange_rates: EUR: "x"`,
 		"workspaces: [{id: a, exchange_rates: {EUR: 0}}]":                                                                 `exchange_rates: EUR: "0"`,
 		"workspaces: [{id: a, rate_limits: {users.trak: 1/1s}}]":                                                          "rate_limits: rate limit \"users.trak\" is unknown",

@@ -89,8 +89,9 @@ func (d *Decimal) UnmarshalYAML(n *yaml.Node) error {
 }
 
 var (
-	slugForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`)
-	nameForm = regexp.MustCompile(`^[a-z0-9_.*]{1,64}$`)
+	slugForm     = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`)
+	nameForm     = regexp.MustCompile(`^[a-z0-9_.*]{1,64}$`)
+	currencyForm = regexp.MustCompile(`^[A-Z]{3}$`)
 )
 
 // Limits on control data: it is small by nature, and every node holds it in memory.
@@ -116,7 +117,7 @@ func (s *Settings) ensureDefaults() {
 	s.MaxArrayLength = cmp.Or(s.MaxArrayLength, DefaultMaxArrayLength)
 }
 
-// isCurrency says whether purchases can have the currency: by another code no revenue would ever be counted.
+// isCurrency says whether purchases can have the currency: of those in another one total_revenue would be 0.
 func isCurrency(code string) bool {
 	canonical, _, ok := field.Currency([]byte(code))
 	return ok && string(canonical[:]) == code
@@ -141,9 +142,9 @@ func (s *Settings) validate() error {
 	if !isCurrency(s.Currency) {
 		return invalid("currency %q: want a code of ISO 4217 in capital letters, such as USD", s.Currency)
 	}
-	for code, rate := range s.ExchangeRates {
-		if !isCurrency(code) {
-			return invalid("exchange_rates: currency %q: want a code of ISO 4217 in capital letters, such as EUR", code)
+	for code, rate := range s.ExchangeRates { // profiles from elsewhere may have revenue in a currency that is no more
+		if !currencyForm.MatchString(code) {
+			return invalid("exchange_rates: currency %q: want three capital letters", code)
 		}
 		if v, err := strconv.ParseFloat(string(rate), 64); !decimalForm.MatchString(string(rate)) ||
 			err != nil || v <= 0 {

@@ -118,5 +118,7 @@ func TestImportOfRevenue(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, importAnswer{Message: "success", Imported: 1}, s.importLines(t, `{"external_id":"u1","revenue_by_currency":`+string(text)+`}`))
 	require.Equal(t, want, s.user(t, "u1")["revenue_by_currency"])
+	(&operator{t, s}).run("workspaces", "update", "test", "--exchange-rates", "HRK=2")
+	require.Equal(t, 14.5, s.user(t, "u1")["total_revenue"])
 	p.stop()
 }
