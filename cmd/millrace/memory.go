@@ -26,21 +26,25 @@ type memoryPlan struct {
 	inflight int64 // records between accepted and applied
 }
 
-// overhead is what the process may take in addition to --memory and --store-cache.
-const overhead = 128 << 20
+// overhead is what the process may take in addition to --memory and --store-cache. So much of what passes through
+// memory counts to it; the rest is the program itself, and what the Go heap needs besides.
+const (
+	overhead      = 128 << 20
+	passingBeside = 24 << 20
+)
 
 // planMemory shares memory out. inflight is --max-inflight; 0: derived from memory.
 func planMemory(memory, inflight int64) memoryPlan {
 	p := memoryPlan{
 		memTable: min(max(memory/64, 4<<20), 64<<20),
-		block:    min(max(memory/128, 4<<20), 32<<20),
+		block:    min(max(memory/128, 2<<20), 32<<20),
 		inflight: inflight,
 	}
 	if inflight == 0 {
 		p.inflight = min(max(memory/16, 32<<20), 256<<20)
 	}
 	passing := 4*p.memTable + p.memTable + 4*p.block + p.inflight
-	p.entries = max(memory-max(passing-overhead/4, 0), memory/2, 1)
+	p.entries = max(memory-max(passing-passingBeside, 0), memory/2, 1)
 	return p
 }
 

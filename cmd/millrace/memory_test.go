@@ -43,11 +43,11 @@ func TestPlanMemory(t *testing.T) {
 		require.Equal(t, want, planMemory(memory, inflight))
 	}
 	const mib = 1 << 20
-	f(64*mib, 0, memoryPlan{entries: 32 * mib, memTable: 4 * mib, block: 4 * mib, inflight: 32 * mib})
-	f(1024*mib, 0, memoryPlan{entries: 1024*mib - (80+32+64-32)*mib, memTable: 16 * mib, block: 8 * mib, inflight: 64 * mib})
-	f(4096*mib, 0, memoryPlan{entries: 4096*mib - (320+128+256-32)*mib, memTable: 64 * mib, block: 32 * mib, inflight: 256 * mib})
-	f(4096*mib, 100*mib, memoryPlan{entries: 4096*mib - (320+128+100-32)*mib, memTable: 64 * mib, block: 32 * mib, inflight: 100 * mib})
-	f(1, 0, memoryPlan{entries: 1, memTable: 4 * mib, block: 4 * mib, inflight: 32 * mib})
+	f(64*mib, 0, memoryPlan{entries: 32 * mib, memTable: 4 * mib, block: 2 * mib, inflight: 32 * mib})
+	f(1024*mib, 0, memoryPlan{entries: 1024*mib - (80+32+64-24)*mib, memTable: 16 * mib, block: 8 * mib, inflight: 64 * mib})
+	f(4096*mib, 0, memoryPlan{entries: 4096*mib - (320+128+256-24)*mib, memTable: 64 * mib, block: 32 * mib, inflight: 256 * mib})
+	f(4096*mib, 100*mib, memoryPlan{entries: 4096*mib - (320+128+100-24)*mib, memTable: 64 * mib, block: 32 * mib, inflight: 100 * mib})
+	f(1, 0, memoryPlan{entries: 1, memTable: 4 * mib, block: 2 * mib, inflight: 32 * mib})
 }
 
 func TestHeapLimit(t *testing.T) {

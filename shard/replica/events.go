@@ -82,19 +82,33 @@ func (e *Replica) Noted(from, to uint64) (all []books.Noted, through uint64, err
 		if all, to, err = p.Trail.AppendNoted(all, stored, p.ID, from, to, &e.Owner(p.ID).Mutex); err != nil {
 			return nil, 0, err
 		}
+		if len(all) > 2*maxNoted {
+			all, to = firstNoted(all, to)
+		}
 	}
+	all, to = firstNoted(all, to)
+	return all, to, nil
+}
+
+// firstNoted sorts rows, and keeps the first maxNoted and what else the record of the last has, up to the position to.
+// It returns the position up to which that is complete.
+func firstNoted(all []books.Noted, to uint64) ([]books.Noted, uint64) {
 	slices.SortFunc(all, func(a, b books.Noted) int {
 		return cmp.Or(cmp.Compare(a.Position, b.Position), cmp.Compare(a.Ordinal, b.Ordinal),
 			cmp.Compare(a.Index, b.Index))
 	})
-	end, _ := slices.BinarySearchFunc(all, to, func(n books.Noted, to uint64) int {
-		if n.Position <= to {
-			return -1
-		}
-		return 1
-	})
-	return all[:end], to, nil
+	if len(all) > maxNoted {
+		to = min(to, all[maxNoted-1].Position)
+	}
+	beyond := func(n books.Noted) bool { return n.Position > to }
+	if end := slices.IndexFunc(all, beyond); end >= 0 {
+		all = all[:end]
+	}
+	return all, to
 }
+
+// maxNoted is about how many rows Noted returns at once, and half of what it has in memory.
+const maxNoted = 8 << 10
 
 // PackedPosition is the last position that NotePacked has noted; ok is false when it has noted none.
 func (e *Replica) PackedPosition() (position uint64, ok bool, err error) { return e.store.Packed() }

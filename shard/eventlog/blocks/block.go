@@ -111,7 +111,7 @@ type Writer struct {
 
 func NewWriter(rest func() error) *Writer {
 	e, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedDefault),
-		zstd.WithEncoderCRC(false),
+		zstd.WithEncoderCRC(false), zstd.WithWindowSize(1<<20),
 		zstd.WithSingleSegment(true))
 	if err != nil {
 		panic("BUG: zstd options: " + err.Error())

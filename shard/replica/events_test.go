@@ -1,0 +1,53 @@
+package replica
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard/books"
+)
+
+// What ops have made is read a bounded number of rows at a time, in order, each row once, whole records; a record that
+// has more rows than the bound comes whole, too.
+func TestNotedIsBounded(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	const rows, wide, last = 6 * maxNoted, 3 * maxNoted, 2000
+	r := rand.New(rand.NewPCG(1, 2))
+	in := make(map[uint64]int, last)
+	records := make([]uint64, rows)
+	for i := range records {
+		records[i] = 1 + uint64(i)*(last-1)/rows
+	}
+	for i, position := range records {
+		p := e.Partition(uint8(r.IntN(256)))
+		if i < wide {
+			position = 1
+		}
+		in[position]++
+		e.Owner(p.ID).Lock()
+		p.Trail.AddIdentify(books.Place{Position: position, Index: uint64(i)}, uint64(p.ID)<<56|1, 1, nil)
+		e.Owner(p.ID).Unlock()
+	}
+	before := books.Noted{}
+	for from := uint64(1); from <= last; {
+		all, through, err := e.Noted(from, last)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, through, from)
+		if through > 1 {
+			require.LessOrEqual(t, len(all), maxNoted+2*rows/last)
+		}
+		for _, n := range all {
+			require.True(t, n.Position > before.Position || n.Position == before.Position && n.Index > before.Index)
+			require.True(t, n.Position >= from && n.Position <= through)
+			in[n.Position]--
+			before = n
+		}
+		from = through + 1
+	}
+	for position, left := range in {
+		require.Zero(t, left, "record %d", position)
+	}
+}
