@@ -34,9 +34,10 @@ type routing struct {
 	// detours: some op goes to the number of a user who was merged.
 	detours bool
 
-	before touched               // of leaveOutUnchanged
-	keys   entries.Keys          // scratch, like said
-	said   []profile.StateChange // what an op sets
+	before  touched               // of leaveOutUnchanged
+	keys    entries.Keys          // scratch, like said and numbers
+	said    []profile.StateChange // what an op sets
+	numbers []uint64              // where ops go
 }
 
 // contactField is what an op says about an address, or about states.
@@ -140,10 +141,30 @@ func (b *Batch) nameUsers() (err error) {
 		}
 		start += len(o)
 	}
-	if mixed || r.gives && (r.asks || r.tells) {
+	if contacts := r.gives && (r.asks || r.tells); contacts || mixed && (several || !b.areNamedOnce()) {
 		return b.nameTogether(several)
 	}
 	return nil
+}
+
+// areNamedOnce says whether it is known, without a look at their profiles, that users are the same only if their
+// numbers are: nobody of them was merged, and the external ids lead to the numbers that are their homes. It is asked
+// when profiles may have to be read; it is not known of users on other nodes.
+func (b *Batch) areNamedOnce() bool {
+	r, c := &b.routing, b.coordinator
+	if c.sole == nil || c.sole.AllResident() || c.hasRenamed(b.workspace) {
+		return false
+	}
+	r.numbers = r.numbers[:0]
+	for i, start := range r.starts {
+		if place := r.places[i]; place >= 0 {
+			r.numbers = append(r.numbers, r.names.list[place].number)
+		} else {
+			o, _ := op.Next(b.Buf[start:])
+			r.numbers = append(r.numbers, o.Number())
+		}
+	}
+	return !c.sole.AnyApart(r.numbers)
 }
 
 // isUserOp says whether an op is for a user whom it names by an identifier.

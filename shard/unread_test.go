@@ -217,7 +217,7 @@ func TestFoldInAnyGroups(t *testing.T) {
 			for ops := rec.Ops; len(ops) > 0; {
 				var o op.Op
 				o, ops = op.Next(ops)
-				d, ok := entries.AppendChange(entries.AppendDelta(nil, 1, fmt.Append(nil, "u", 1+r.IntN(8)/7)), o, &rec, profile.Place{Position: uint64(i)})
+				d, ok := entries.AppendChange(entries.AppendDelta(nil, 1, op.ExternalID, fmt.Append(nil, "u", 1+r.IntN(8)/7)), o, &rec, profile.Place{Position: uint64(i)})
 				require.True(t, ok)
 				entries.Delta(d).SetSize(1)
 				values = append(values, d)

@@ -11,9 +11,10 @@ import (
 // Delta is what ops change of a user whose profile was not read: an entry in memory until the next checkpoint, and an
 // operand in the store from then on, both the same bytes. It is self-contained; whoever needs the profile folds it in
 // (fold.go). Behind the header that all entries have, with the size of the whole in place of the times, come the
-// external id that names the user, and then the changes, one after the other:
+// external id that names the user, and then the changes, one after the other. A delta without a name is for the user at
+// its number, who is there:
 //
-//	header     KindDelta u8 | op.ExternalID u8 | key length u16 | workspace u32 |
+//	header     KindDelta u8 | op.ExternalID u8, or op.NoID | key length u16 | workspace u32 |
 //	           size u32 | changes u16 | changes that are being saved u16 | bytes up to the last one of those u32 | 0 u32
 //	key
 //	changes    an op, with its stamp in place of its number, without a key, and with its own names from 0 on |
@@ -53,10 +54,10 @@ func (d Delta) SetSize(changes int) {
 // Start is where the changes begin.
 func (d Delta) Start() int { return profile.HeaderBytes + int(binary.LittleEndian.Uint16(d[2:])) }
 
-// AppendDelta appends a delta without changes.
-func AppendDelta(dst []byte, workspace uint32, key []byte) []byte {
+// AppendDelta appends a delta without changes. id is op.ExternalID, or op.NoID, without a key.
+func AppendDelta(dst []byte, workspace uint32, id op.IDKind, key []byte) []byte {
 	start := len(dst)
-	dst = profile.AppendHeader(dst, KindDelta, op.ExternalID, key, workspace, 0)
+	dst = profile.AppendHeader(dst, KindDelta, id, key, workspace, 0)
 	Delta(dst[start:]).SetSize(0)
 	return dst
 }

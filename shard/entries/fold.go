@@ -65,6 +65,9 @@ func (f *Folder) Add(deltas []byte) (err error) {
 		if d, deltas, err = NextDelta(deltas); err != nil {
 			return err
 		}
+		if id, _ := profile.HomeID(d); id == op.NoID && (len(f.Entry) == 0 || !d.IsFor(f.Entry)) {
+			return fmt.Errorf("%w: changes of nobody", ErrDamaged)
+		}
 		if len(f.Entry) > 0 && !d.IsFor(f.Entry) {
 			if f.Strays, err = AppendJoined(f.Strays, d); err != nil {
 				return err
@@ -78,8 +81,12 @@ func (f *Folder) Add(deltas []byte) (err error) {
 
 // IsFor says whether an entry is the profile that the delta changes.
 func (d Delta) IsFor(entry []byte) bool {
+	if profile.Kind(entry) != profile.KindUser {
+		return false
+	}
 	id, key := profile.HomeID(d)
-	return profile.Kind(entry) == profile.KindUser && IsOf(entry, profile.Workspace(d), id, key)
+	return id == op.NoID && profile.Workspace(entry) == profile.Workspace(d) ||
+		IsOf(entry, profile.Workspace(d), id, key)
 }
 
 // AddAll folds the changes of a delta into its profile, or makes the profile. born: the profile is not at its home

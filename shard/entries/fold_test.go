@@ -21,7 +21,7 @@ func TestFoldRefusesWhatIsNoDelta(t *testing.T) {
 	rec, err := op.ParseRecord(b.Finish(1, 0, 1), nil)
 	require.NoError(t, err)
 	o, _ := op.Next(rec.Ops)
-	whole, ok := AppendChange(AppendDelta(nil, 1, []byte("u1")), o, &rec, profile.Place{})
+	whole, ok := AppendChange(AppendDelta(nil, 1, op.ExternalID, []byte("u1")), o, &rec, profile.Place{})
 	require.True(t, ok)
 	Delta(whole).SetSize(1)
 	var f Folder

@@ -157,13 +157,13 @@ func (w *Worker) applyObject(p *Partition, o op.Op) error {
 func (w *Worker) applyToUser(p *Partition, o op.Op) error {
 	flags, rec := o.Flags(), w.applying.rec
 	id := flags.ID()
-	if id == op.SvcID || flags.Has(op.Resolved) {
-		return w.applyToNumber(p, o)
-	}
 	if w.goesUnread(p, rec.Workspace, o) {
 		if kept, err := w.keepUnread(p, o); kept || err != nil {
 			return err
 		}
+	}
+	if id == op.SvcID || flags.Has(op.Resolved) {
+		return w.applyToNumber(p, o)
 	}
 	s, free, err := w.findHome(p, o.Number(), rec.Workspace, id, o.Key())
 	switch {

@@ -3,6 +3,7 @@ package machine
 import (
 	"bytes"
 	"fmt"
+	"slices"
 
 	"github.com/VictoriaMetrics/metrics"
 
@@ -32,15 +33,31 @@ func needsProfile(o op.Op) bool {
 		return true
 	}
 	switch {
-	// Other identifiers lead to a user by rows; a svc_id may be nobody's, and makes no profile.
+	case flags.Has(op.Contact): // what was there before decides what rows are told and what goes into the trail
+		return true
+	case isByAddress(o): // a row has or had the user, who is there unless the number is set apart
+	// An alias may be promised to a user who doesn't get it; a svc_id may be nobody's, and makes no profile.
 	case flags.ID() != op.ExternalID:
 		return true
 	case flags.Has(op.Resolved): // the profile says whether it still has the name
 		return true
-	case flags.Has(op.Contact): // what was there before decides what rows are told and what goes into the trail
-		return true
 	}
 	return len(o) > entries.MaxDeltaBytes/2 // and ops that appendChange refuses
+}
+
+// isByAddress says whether an op is for a user who was found by an email or a phone. A user who has left the address
+// since gets the op nevertheless.
+func isByAddress(o op.Op) bool {
+	id := o.Flags().ID()
+	return o.Flags().Has(op.Resolved) && (id == op.Email || id == op.Phone)
+}
+
+// deltaName is the identifier that the delta of an op has: an external id, or none for an op by address.
+func deltaName(o op.Op) (op.IDKind, []byte) {
+	if isByAddress(o) {
+		return op.NoID, nil
+	}
+	return op.ExternalID, o.Key()
 }
 
 // goesUnread says whether an op of a workspace is to be kept as a change of a user who isn't in memory. The caller
@@ -52,9 +69,10 @@ func (w *Worker) goesUnread(p *Partition, workspace uint32, o op.Op) bool {
 	number := o.Number()
 	if s := p.Find(number); s != nil {
 		b := w.entryOf(s)
+		id, key := deltaName(o)
 		// a user with many changes is read
 		return profile.Kind(b) == entries.KindDelta && entries.Delta(b).Changes() < w.m.opts.MaxDeltaChanges &&
-			len(b)+len(o) <= entries.MaxDeltaBytes && entries.IsOf(b, workspace, op.ExternalID, o.Key())
+			len(b)+len(o) <= entries.MaxDeltaBytes && entries.IsOf(b, workspace, id, key)
 	}
 	switch {
 	case p.Apart.Has(number): // a row may lie there, which sends the op on; or the profile may be near a limit
@@ -63,7 +81,7 @@ func (w *Worker) goesUnread(p *Partition, workspace uint32, o op.Op) bool {
 		return false
 	case p.held[number] != nil: // the profile keeps room for those that are merged into it
 		return false
-	case o.Flags().Has(op.UpdateOnly): // without a profile it has no effect, and the event log must know
+	case o.Flags().Has(op.UpdateOnly) && !isByAddress(o): // without a profile it has no effect, and the event log must know
 		return w.isKnown(workspace, o)
 	}
 	return true
@@ -76,11 +94,14 @@ func (w *Worker) keepUnread(p *Partition, o op.Op) (kept bool, err error) {
 	defer func() { w.deltas += w.arena.Used - before }()
 	s := p.Find(o.Number())
 	if s == nil {
-		w.fresh = entries.AppendDelta(w.fresh[:0], rec.Workspace, o.Key())
+		id, key := deltaName(o)
+		w.fresh = entries.AppendDelta(w.fresh[:0], rec.Workspace, id, key)
 		if w.fresh, kept = entries.AppendChange(w.fresh, o, rec, w.place()); kept {
 			entries.Delta(w.fresh).SetSize(1)
 			_, err = w.insert(p, o.Number(), w.fresh)
-			w.know(o.Number(), rec.Workspace, o.Key()) // the op makes the user, if there is none
+			if id == op.ExternalID {
+				w.know(o.Number(), rec.Workspace, key) // the op makes the user, if there is none
+			}
 			changesUnread.Inc()
 		}
 		return kept, err
@@ -264,6 +285,20 @@ func (w *Worker) makeKnown() error {
 		room = 0
 	}
 	return w.known.Resize(room)
+}
+
+// AnyApart says whether one of the numbers is set apart. The number 0 is not.
+func (m *Machine) AnyApart(numbers []uint64) bool {
+	return slices.ContainsFunc(m.workers, func(w *Worker) bool { return w.anyApart(numbers) })
+}
+
+func (w *Worker) anyApart(numbers []uint64) bool {
+	w.Lock()
+	defer w.Unlock()
+	return slices.ContainsFunc(numbers, func(number uint64) bool {
+		at := identity.Partition(number)
+		return number != 0 && w.m.owner[at] == w && w.m.partitions[at].Apart.Has(number)
+	})
 }
 
 // setApart sets a number of the partition apart. The caller holds the lock.

@@ -38,9 +38,8 @@ type Store struct {
 	events *events
 }
 
-// version is the version of everything in the store. 10: a profile knows when it has taken in a merged one
-// (profile.Former).
-const version = 10
+// version is the version of everything in the store. 11: deltas without a name.
+const version = 11
 
 // Cache is what the stores of several engines share: the cache of blocks, and the open files. Close it after the
 // engines.
