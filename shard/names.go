@@ -11,6 +11,7 @@ import (
 	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 )
 
 // naming is what one identifier of a batch names. Each identifier is looked up once, however many ops have it.
@@ -111,7 +112,8 @@ func (b *Batch) sameIdentifier(start int, o op.Op) bool {
 // each of them, and no more.
 func (b *Batch) choose(x *naming, o op.Op) (err error) {
 	n, e := &b.routing.names, b.coordinator
-	n.members, err = e.numbers(n.members[:0], o.Number(), b.workspace, o.Flags().ID(), o.Key())
+	n.members, err = e.numbersFor(replica.ToChange, n.members[:0], o.Number(), b.workspace, o.Flags().ID(),
+		o.Key())
 	if err != nil || len(n.members) == 0 {
 		return err
 	}

@@ -279,6 +279,13 @@ func (c *Coordinator) FindMerged(workspace uint32, number uint64) (users []User,
 
 // numbers appends the numbers of the profiles that an identifier names.
 func (c *Coordinator) numbers(dst []uint64, home uint64, workspace uint32, id op.IDKind, key []byte) ([]uint64, error) {
+	return c.numbersFor(replica.ToRead, dst, home, workspace, id, key)
+}
+
+// numbersFor is numbers with what the identifier's row is lent for.
+func (c *Coordinator) numbersFor(
+	use replica.Use, dst []uint64, home uint64, workspace uint32, id op.IDKind, key []byte,
+) ([]uint64, error) {
 	if id == op.SvcID {
 		return append(dst, home), nil
 	}
@@ -289,7 +296,7 @@ func (c *Coordinator) numbers(dst []uint64, home uint64, workspace uint32, id op
 		}
 	}
 	before := len(dst)
-	dst, err := c.readNumbers(dst, home, workspace, id, key)
+	dst, err := c.readNumbers(use, dst, home, workspace, id, key)
 	if f != nil && isAddress(id) && len(dst) > before+1 {
 		f.keepSharers(home, dst[before:])
 	}
@@ -297,9 +304,9 @@ func (c *Coordinator) numbers(dst []uint64, home uint64, workspace uint32, id op
 }
 
 func (c *Coordinator) readNumbers(
-	dst []uint64, home uint64, workspace uint32, id op.IDKind, key []byte,
+	use replica.Use, dst []uint64, home uint64, workspace uint32, id op.IDKind, key []byte,
 ) ([]uint64, error) {
-	number, l, err := c.lendHome(home, workspace, id, key)
+	number, l, err := c.lendHomeFor(use, home, workspace, id, key)
 	if err != nil || l.Blob == nil {
 		return dst, err
 	}

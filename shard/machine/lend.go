@@ -40,8 +40,8 @@ type Use bool
 const (
 	// ToRead: an entry that comes from the store is a copy.
 	ToRead Use = false
-	// ToChange: the caller is about to send an op to the entry. An entry that comes from the store stays in memory, as
-	// far as there is room, and is read only once.
+	// ToChange: the caller is about to send an op to the entry, or to where the row leads. An entry that comes from the
+	// store stays in memory, as far as there is room, and is read only once.
 	ToChange Use = true
 )
 
