@@ -73,7 +73,10 @@ func TestNDJSON(t *testing.T) {
 	f(`{"external_id":12,"payload":"{}"}`, Options{}, `attributes {"external_id":12}`)
 	f(`{"external_id":"a","email":"","phone":null,"payload":{"k":1}}`, Options{}, `attributes {"external_id":"a","k":1}`)
 	f(`{"braze_id":"b","payload":{"k":1}}`, Options{}, `attributes {"svc_id":"b","k":1}`)
-	f(`{"alias_name":"n","alias_label":"l","payload":{"k":1}}`, Options{}, `attributes {"user_alias":{"alias_name":"n","alias_label":"l"},"k":1}`)
+	f(`{"alias_name":"n","alias_label":"l","payload":{"k":1}}`, Options{}, `attributes {"user_alias":{"alias_name":"n","alias_label":"l"},"_update_existing_only":false,"k":1}`)
+	f(`{"alias_name":"n","alias_label":"l","payload":{"name":"e","_update_existing_only":true}}`, events,
+		`events {"user_alias":{"alias_name":"n","alias_label":"l"},"time":"2026-11-23T00:00:00.000Z","name":"e","_update_existing_only":true}`)
+	f(`{"payload":{"user_alias":{"alias_name":"n","alias_label":"l"},"k":1}}`, Options{}, `attributes {"user_alias":{"alias_name":"n","alias_label":"l"},"k":1}`)
 	f(`{"email":"e@x.de","phone":"+49","payload":{"k":1}}`, Options{}, `attributes {"email":"e@x.de","k":1}`)
 	f(`{"phone":"+49","payload":{"k":1}}`, Options{}, `attributes {"phone":"+49","k":1}`)
 	f(`{"payload":{"external_id":"a","k":1}}`, Options{}, `attributes {"external_id":"a","k":1}`)
@@ -107,6 +110,9 @@ func TestNDJSON(t *testing.T) {
 	f(`{"external_id":"a","payload":"{\"k\":[1}"}`, Options{}, `- 'payload': a bracket or a quote is not closed`)
 	f(`{"email":"a"}`, deletions, `- a deletion needs 'external_id', 'svc_id', or 'alias_name' and 'alias_label'`)
 	f(`{"external_id":"a","payload":{}}`, deletions, `- a deletion has no 'payload'`)
+	f(`{"external_id":"a","first_name":"A"}`, deletions, `- there is 'first_name', too: a deletion has an identifier and nothing else`)
+	f(`{"external_id":"a","kind":"premium"}`, deletions, `- 'kind' is not valid: want one of [attributes events purchases deletions]`)
+	f(`{"line":3,"row":2,"reason":"r","external_id":"a","Updated_At":"2021-01-01"}`, deletions, `deletionsexternal_ids "a"`)
 	f(`{"external_id":"a","updated_at":1769851800,"payload":{"name":"e"}}`, events, `events {"external_id":"a","time":1769851800,"name":"e"}`)
 	f(`{"external_id":"a","external_id":"b","payload":{}}`, Options{}, `- 'external_id' is there more than once, or under another name`)
 	f(`{"svc_id":"a","BRAZE_ID":"b","payload":{}}`, Options{}, `- 'BRAZE_ID' is there more than once, or under another name`)
@@ -188,7 +194,7 @@ func TestCSVOfRows(t *testing.T) {
 	rows(t, "external_id,payload\r\ns1,\"{\"\"name\"\":\"\"A, \"\"\r\n}\"\r\n\r\n007,{}\r\n,{}\r\ns2,\r\n", CSV, Options{},
 		"attributes {\"external_id\":\"s1\",\"name\":\"A, \"\r\n}", `attributes {"external_id":"007"}`, `attributes {}`, `- 'payload' is required`)
 	rows(t, "\xef\xbb\xbfEMAIL,phone,ALIAS_LABEL,alias_name,kind,payload,line\na@b.de,,,,events,\"{\"\"name\"\":\"\"e\"\"}\",7\n,,l,n,,{},8", CSV, Options{},
-		`events {"email":"a@b.de","time":"2026-11-23T00:00:00.000Z","name":"e"}`, `attributes {"user_alias":{"alias_name":"n","alias_label":"l"}}`)
+		`events {"email":"a@b.de","time":"2026-11-23T00:00:00.000Z","name":"e"}`, `attributes {"user_alias":{"alias_name":"n","alias_label":"l"},"_update_existing_only":false}`)
 	rows(t, "alias_label,alias_name\nl,\"n\"\"\"\n", CSV, Options{Kind: Deletions}, `deletionsuser_aliases {"alias_name":"n\"","alias_label":"l"}`)
 	rows(t, "external_id,payload\ns1\ns2,{},\ns3,{}\n", CSV, Options{}, `- the row has 1 cells, the header has 2`, `- the row has 3 cells, the header has 2`, `attributes {"external_id":"s3"}`)
 	rows(t, "external_id,payload\n", CSV, Options{})
@@ -220,7 +226,7 @@ func TestCSVOfUsers(t *testing.T) {
 	rows(t, "braze_id,product_id,currency,price,quantity\nb,007,EUR,2.50,3\nb,7,EUR,much,\n", CSV, Options{Kind: Purchases},
 		`purchases {"time":"2026-11-23T00:00:00.000Z","svc_id":"b","product_id":"007","currency":"EUR","price":2.50,"quantity":3}`, `- "price" is not valid`)
 	rows(t, "user_alias_name,user_alias_label,email,External_ID\nn,l,e@x.de,1\n", CSV, Options{},
-		`attributes {"email":"e@x.de","External_ID":1,"user_alias":{"alias_name":"n","alias_label":"l"}}`)
+		`attributes {"_update_existing_only":false,"email":"e@x.de","External_ID":1,"user_alias":{"alias_name":"n","alias_label":"l"}}`)
 }
 
 // An error for an unreadable file says what is wrong and where.
@@ -255,7 +261,8 @@ func TestHostileFiles(t *testing.T) {
 	f("svc_id,braze_id\n", CSV, Options{Kind: Deletions}, `line 1: the columns "svc_id" and "braze_id" mean the same`)
 	f("external_id,braze_id\n", CSV, Options{}, "line 1: the header has identifiers of more than one kind, and no payload")
 	f("alias_name,payload\n", CSV, Options{}, "line 1: the header has only one of alias_name and alias_label")
-	f("external_id,payload\n", CSV, Options{Kind: Deletions}, "line 1: deletions have no column payload")
+	f("external_id,payload\n", CSV, Options{Kind: Deletions}, `line 1: deletions have no column "payload"`)
+	f("external_id,updated_at,first_name\n", CSV, Options{Kind: Deletions}, `line 1: deletions have no column "first_name"`)
 	f("external_id,time\n", CSV, Options{Kind: Events}, "line 1: events without a payload need a column name")
 	f("external_id,k\na,\"b\n\nc", CSV, Options{}, "line 2, column 3: a quote is not closed")
 	f("external_id,k\na,\"b\"c\n", CSV, Options{}, "line 2, column 6: text behind a closing quote")

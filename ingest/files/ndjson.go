@@ -114,15 +114,13 @@ func (r *Row) takeApart() error {
 	return err
 }
 
-// checkDeletion refuses a row that has a kind and no payload, unless it is a deletion, whose columns are all it has. A
-// kind next to other members may be meant as an attribute, and must not delete the user.
+// checkDeletion refuses a row that has a kind and no payload, unless it is a deletion, whose columns are all it has.
 func (r *Row) checkDeletion(kind Kind) error {
 	switch {
 	case kind != Deletions:
 		return errors.New(withoutPayload(kind))
 	case r.other != nil:
-		return fmt.Errorf("'kind' is %q, but there is '%s', too: a deletion has an identifier and nothing else", kind,
-			shortened(string(r.other)))
+		return fmt.Errorf("'kind' is %q, but there is %s", kind, r.notAlone())
 	}
 	return nil
 }

@@ -85,6 +85,7 @@ type Row struct {
 	facts   facts               // of object or payload, whichever is there
 	known   bool                // facts are set
 	other   []byte              // the name of a member that is not a column
+	byAlias bool                // the columns name the user by an alias
 
 	noted *note  // what is known of the line in its piece; nil: nothing
 	piece []byte // which is only read
@@ -94,6 +95,7 @@ type Row struct {
 func (r *Row) reset(at Position, text []byte) {
 	r.Position, r.Fault, r.Text = at, "", text
 	r.line, r.payload, r.object, r.scratch, r.known, r.other = nil, nil, nil, r.scratch[:0], false, nil
+	r.byAlias = false
 	r.columns = [columnCount][]byte{}
 	r.noted = nil
 }
@@ -167,6 +169,7 @@ func (r *Row) AppendObject(o *Object, options *ObjectOptions) (fault string) {
 	if who == columnNone { // the payload itself says whom it is about
 		return r.appendWhole(o, r.payload, options)
 	}
+	r.byAlias = who == columnAliasName
 	from := len(o.Text)
 	o.Text = append(o.Text, '{')
 	o.Text = r.appendMember(o.Text, who)
@@ -326,7 +329,19 @@ func (r *Row) takeIdentifiers(object []byte) (column, string) {
 		return columnNone, err.Error()
 	}
 	r.object = nil
+	if _, fault := r.kind(Deletions); fault != "" {
+		return columnNone, fault
+	}
+	if r.other != nil {
+		return columnNone, "there is " + r.notAlone()
+	}
 	return r.identifier()
+}
+
+// notAlone says what a deletion has besides an identifier. It may be meant as an attribute, and must not delete the
+// user.
+func (r *Row) notAlone() string {
+	return fmt.Sprintf("'%s', too: a deletion has an identifier and nothing else", shortened(string(r.other)))
 }
 
 // appendWhole appends an object that itself says whom it is about.
@@ -358,8 +373,12 @@ func (r *Row) appendMissing(dst []byte, kind Kind, facts *facts, options *Object
 			dst = append(append(append(dst, `,"time":"`...), options.Time...), '"')
 		}
 	}
-	if options.UpdateExistingOnly && !facts.existing {
+	switch {
+	case facts.existing:
+	case options.UpdateExistingOnly:
 		dst = append(dst, `,"_update_existing_only":true`...)
+	case r.byAlias: // without it /users/track makes no users of aliases, as it does of all other columns but svc_id
+		dst = append(dst, `,"_update_existing_only":false`...)
 	}
 	return dst
 }

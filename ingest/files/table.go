@@ -143,9 +143,9 @@ func (t *table) check() error {
 			"alias_name and alias_label, email, or phone"
 	case has(columnAliasName) != has(columnAliasLabel):
 		text = "the header has only one of alias_name and alias_label"
-	case t.kind == Deletions && t.payload:
-		text = "deletions have no column payload"
-	case t.payload || t.kind == Deletions:
+	case t.kind == Deletions:
+		text = t.besidesDeletions()
+	case t.payload:
 	case has(columnExternalID) && (has(columnAliasName) || has(columnSvcID)), has(columnSvcID) && has(columnAliasName):
 		text = "the header has identifiers of more than one kind, and no payload"
 	case t.kind != Attributes && t.name < 0:
@@ -156,6 +156,16 @@ func (t *table) check() error {
 		return &Fault{Line: 1, Text: text}
 	}
 	return nil
+}
+
+// besidesDeletions says which column deletions can't have: it shows that the file is of something else. "" is none.
+func (t *table) besidesDeletions() string {
+	for _, c := range t.columns {
+		if c.known == columnPayload || c.known == columnNone && c.title != "" {
+			return fmt.Sprintf("deletions have no column %q", shortened(c.title))
+		}
+	}
+	return ""
 }
 
 // fill makes a row of the cells.
@@ -238,6 +248,7 @@ func (t *table) appendMembers(r *Row, cells []cell) (fault string) {
 		t.appendProperties(r, cells)
 	}
 	if alias[0] != nil && alias[1] != nil {
+		r.byAlias = true
 		r.scratch = appendTexts(r.scratch, `"user_alias":{"alias_name":`, alias[0], `,"alias_label":`, alias[1], `},`)
 	}
 	switch {

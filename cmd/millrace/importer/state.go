@@ -19,7 +19,7 @@ import (
 )
 
 // stateVersion is the version of states, and of how rows become requests; other versions are refused.
-const stateVersion = 3
+const stateVersion = 4
 
 // state is how far a file has come: one small file in the State directory, replaced as a whole. What is in it was
 // already on the server's disk.
