@@ -227,6 +227,8 @@ func TestCSVOfUsers(t *testing.T) {
 		`purchases {"time":"2026-11-23T00:00:00.000Z","svc_id":"b","product_id":"007","currency":"EUR","price":2.50,"quantity":3}`, `- "price" is not valid`)
 	rows(t, "user_alias_name,user_alias_label,email,External_ID\nn,l,e@x.de,1\n", CSV, Options{},
 		`attributes {"_update_existing_only":false,"email":"e@x.de","External_ID":1,"user_alias":{"alias_name":"n","alias_label":"l"}}`)
+	rows(t, "user_alias_name,user_alias_label,email\nn,,e@x.de\n,,e@x.de\n", CSV, Options{},
+		`- an alias needs 'alias_name' and 'alias_label'`, `attributes {"email":"e@x.de"}`)
 }
 
 // An error for an unreadable file says what is wrong and where.

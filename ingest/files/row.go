@@ -231,7 +231,7 @@ func (r *Row) identifier() (column, string) {
 	case others > 1 || others == 1 && mail:
 		return who, "a row must have one identifier: more columns are filled in"
 	case who == columnAliasName && (r.columns[columnAliasName] == nil || r.columns[columnAliasLabel] == nil):
-		return who, "an alias needs 'alias_name' and 'alias_label'"
+		return who, halfAnAlias
 	case others == 1:
 		return who, ""
 	case r.columns[columnEmail] != nil:
@@ -241,6 +241,9 @@ func (r *Row) identifier() (column, string) {
 	}
 	return columnNone, ""
 }
+
+// halfAnAlias is why a row with one part of an alias is refused, even one with an email: that may be another user's.
+const halfAnAlias = "an alias needs 'alias_name' and 'alias_label'"
 
 func (r *Row) appendMember(dst []byte, who column) []byte {
 	switch who {

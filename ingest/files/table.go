@@ -247,9 +247,12 @@ func (t *table) appendMembers(r *Row, cells []cell) (fault string) {
 	if t.kind != Attributes {
 		t.appendProperties(r, cells)
 	}
-	if alias[0] != nil && alias[1] != nil {
+	switch {
+	case alias[0] != nil && alias[1] != nil:
 		r.byAlias = true
 		r.scratch = appendTexts(r.scratch, `"user_alias":{"alias_name":`, alias[0], `,"alias_label":`, alias[1], `},`)
+	case alias[0] != nil || alias[1] != nil:
+		return halfAnAlias
 	}
 	switch {
 	case group != nil && state != nil:
