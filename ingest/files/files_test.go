@@ -15,6 +15,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/compress"
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
@@ -301,8 +302,13 @@ type parquetRow struct {
 
 func parquetText[T any](t *testing.T, list ...T) string {
 	t.Helper()
+	return packedParquet(t, 3, &parquet.Uncompressed, list...)
+}
+
+func packedParquet[T any](t *testing.T, rowsPerGroup int64, codec compress.Codec, list ...T) string {
+	t.Helper()
 	var b bytes.Buffer
-	w := parquet.NewGenericWriter[T](&b, parquet.MaxRowsPerRowGroup(3))
+	w := parquet.NewGenericWriter[T](&b, parquet.MaxRowsPerRowGroup(rowsPerGroup), parquet.Compression(codec))
 	_, err := w.Write(list)
 	require.NoError(t, err)
 	require.NoError(t, w.Close())
@@ -333,6 +339,27 @@ func TestParquet(t *testing.T) {
 	require.ErrorContains(t, err, "line 1: the row is longer than 20 bytes")
 	_, err = read(t, parquetText(t, parquetRow{&id, nil, "\xff"}), Parquet, Options{})
 	require.ErrorContains(t, err, "line 1, column 1: invalid UTF-8")
+}
+
+// A file of any compression is read as it was written, or is bad: of LZ4 the library makes zeros, and damaged LZ4 takes
+// it all memory that there is.
+func TestCompressedParquet(t *testing.T) {
+	type user struct {
+		ExternalID int64 `parquet:"external_id,plain"`
+		Age        int64 `parquet:"age,plain"`
+	}
+	r := testseed.Rand(t)
+	var list []user
+	var want []string
+	for range 1000 {
+		u := user{r.Int64(), r.Int64()}
+		list, want = append(list, u), append(want, fmt.Sprintf(`attributes {"external_id":%d,"age":%d}`, u.ExternalID, u.Age))
+	}
+	for _, codec := range []compress.Codec{&parquet.Uncompressed, &parquet.Snappy, &parquet.Gzip, &parquet.Brotli, &parquet.Zstd} {
+		rows(t, packedParquet(t, 1000, codec, list...), Parquet, Options{}, want...)
+	}
+	_, err := read(t, packedParquet(t, 1000, &parquet.Lz4Raw, list...), Parquet, Options{})
+	require.ErrorContains(t, err, `the column "external_id" is compressed with LZ4_RAW, which can't be read`)
 }
 
 // Whatever byte of a Parquet file is changed, the reader answers and doesn't panic.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/parquet-go/parquet-go"
@@ -43,6 +44,9 @@ func newColumns(f Source, size int64, at Position, o Options) (_ Reader, err err
 	if err != nil {
 		return nil, &Fault{Text: fmt.Sprintf("the file is no Parquet that can be read: %v", err)}
 	}
+	if err := checkCompression(file.Metadata()); err != nil {
+		return nil, err
+	}
 	c := &columns{o: o, row: max(at.Row, 1), buffer: make([]parquet.Row, 64)}
 	if err := c.describe(file.Schema()); err != nil {
 		return nil, err
@@ -68,6 +72,20 @@ func checkFooter(f Source, size int64) error {
 		}
 	}
 	return &Fault{Text: "the file is no Parquet that can be read: it has no footer"}
+}
+
+// checkCompression refuses LZ4_RAW: of a page that isn't more than three times as large as it is compressed the library
+// reads zeros, and for one that can't be decompressed it asks for ever more memory.
+func checkCompression(m *format.FileMetaData) error {
+	for i := range m.RowGroups {
+		for _, c := range m.RowGroups[i].Columns {
+			if codec := c.MetaData.Codec; codec == format.Lz4Raw {
+				return &Fault{Text: fmt.Sprintf("the column %q is compressed with %s, which can't be read: want zstd, "+
+					"snappy, gzip, brotli or none", shortened(strings.Join(c.MetaData.PathInSchema, ".")), codec)}
+			}
+		}
+	}
+	return nil
 }
 
 func (c *columns) describe(schema *parquet.Schema) error {
