@@ -217,7 +217,7 @@ func (w *world) written(stream string) (lines []string, files []string) {
 	w.t.Helper()
 	root := filepath.Join(w.dir, "shop", stream)
 	require.NoError(w.t, filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
-		if err != nil || d.IsDir() || strings.Contains(path, unfinishedDir) {
+		if err != nil || d.IsDir() || strings.Contains(path, "/"+unfinishedDir+"/") {
 			return err
 		}
 		files = append(files, strings.TrimPrefix(path, root+"/"))
@@ -260,6 +260,54 @@ func TestStreamIsTheExport(t *testing.T) {
 	require.Greater(t, len(files), 10)
 	for _, f := range files {
 		require.Regexp(t, `^event_type=(event|purchase)/date=\d{4}-\d\d-\d\d/all\.\d{8}T\d{6}\.\d{3}Z\.[0-9a-f]{16}-[0-9a-f]{16}\.ndjson\.zst$`, f)
+	}
+}
+
+// A delivery ends with its day or, in the layout of Currents, with its hour, and a file has what was accepted in the
+// period of its folder.
+func TestPeriodsOfFolders(t *testing.T) {
+	w := newWorld(t, 4<<10)
+	for k := range 7 {
+		w.later.Store(int64(time.Duration(k) * 25 * time.Hour))
+		w.commit(w.ws.Number, 3, 5)
+		if k == 3 {
+			w.pack()
+		}
+	}
+	o := w.options()
+	o.FileBytes = 1 << 30
+	for layout, period := range map[string]string{control.LayoutHive: time.DateOnly, control.LayoutCurrents: "2006-01-02-15"} {
+		destination := control.Destination{Type: control.DestinationDirectory, Layout: layout}
+		require.NoError(t, w.turns(o, w.create(control.Stream{ID: layout, Format: "ndjson", Destination: destination})))
+		got, files := w.written(layout)
+		require.Equal(t, w.exported(eventlog.Query{}), got, layout)
+		folders := map[string]bool{}
+		for _, f := range files {
+			folder := filepath.Dir(f)
+			require.False(t, folders[folder], "%s: a period has one delivery", f)
+			folders[folder] = true
+			_, date, _ := strings.Cut(f, "/date=")
+			date, _, _ = strings.Cut(date, "/")
+			text, err := os.ReadFile(filepath.Join(w.dir, "shop", layout, f))
+			require.NoError(t, err)
+			z, err := zstd.NewReader(bytes.NewReader(text))
+			require.NoError(t, err)
+			for _, line := range linesOf(t, z) {
+				var row struct {
+					AcceptedAt time.Time `json:"accepted_at"`
+				}
+				require.NoError(t, json.Unmarshal([]byte(line), &row))
+				require.Equal(t, date, row.AcceptedAt.Format(period), f)
+			}
+			z.Close()
+		}
+		positions := map[string]string{} // of a delivery, by its first and last position: its period
+		for _, f := range files {
+			_, date, _ := strings.Cut(filepath.Dir(f), "/date=")
+			name := filepath.Base(f)
+			require.Contains(t, []string{"", date}, positions[name], "%s: a delivery has one period", f)
+			positions[name] = date
+		}
 	}
 }
 
