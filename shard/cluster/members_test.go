@@ -312,23 +312,25 @@ func TestADiskThatWasPutBackIsNoticed(t *testing.T) {
 	require.Equal(t, 2, n)
 }
 
-// A node that goes on running after it was removed hears of no change any more. It serves nothing, and says so.
+// A node that goes on running after it was removed hears of no change any more. It serves nothing, and says so. It
+// doesn't start again, with its disk or another one, and says why.
 func TestARemovedNodeServesNothing(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, 4, func(o *Options) {
+	c := startCluster(t, 3, func(o *Options) {
 		o.Pace = placement.Pace{Round: 100 * time.Millisecond, Busy: 10 * time.Millisecond, Transfer: 300 * time.Millisecond, Settle: time.Second}
 		if o.Node == 4 {
 			o.LeaderWait, o.CommitTimeout = time.Second, time.Second
 		}
 	})
 	ctx := context.Background()
+	c.join(1, 4)
 	c.settled(1, 1, 2, 3, 4)
 	require.NoError(t, track(c.node(4).Coordinator(), "bought", "a"))
 	c.eventually(func() error { return c.node(1).Operator().Drain(ctx, 4, nil) })
 	c.eventually(func() error { return c.node(1).Operator().Remove(ctx, 4, false, nil) }) // once it is drained
 	c.eventually(func() error {
-		if c.node(4).Ready() == nil {
-			return errors.New("it is ready")
+		if err := c.node(4).Ready(); !errors.Is(err, placement.ErrRemoved) {
+			return fmt.Errorf("it says that it is ready, or why it is not: %w", err)
 		}
 		return nil
 	})
@@ -338,6 +340,13 @@ func TestARemovedNodeServesNothing(t *testing.T) {
 	n, err := events(c.node(1).Coordinator(), op.ExternalID, "a", "bought")
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
+
+	c.stop(4)
+	for _, disk := range []string{"its own", "another"} {
+		_, err := c.open(4)
+		require.ErrorIs(t, err, placement.ErrRemoved, disk)
+		require.NoError(t, os.RemoveAll(c.options(4).Dir))
+	}
 }
 
 // After a whole cluster was moved, its nodes find one another by the addresses with which they are started, although

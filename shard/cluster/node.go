@@ -46,6 +46,8 @@ type Node struct {
 
 	facts  facts.Keeper
 	joined atomic.Bool // Open is about to return
+	// removed says that another node has refused this one, because it was removed.
+	removed atomic.Bool
 
 	said said // what this node has said, as the others have heard it
 

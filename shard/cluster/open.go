@@ -147,6 +147,9 @@ func (n *Node) greet(ctx context.Context) error {
 func (n *Node) awaitControl(ctx context.Context) error {
 	told := time.Now()
 	for {
+		if n.removed.Load() {
+			return placement.ErrRemoved
+		}
 		err := n.barrierControl(n.opts.BarrierTimeout)
 		if err == nil {
 			return nil

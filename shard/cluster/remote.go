@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"millrace/shard/cluster/calls"
@@ -110,6 +111,9 @@ func (r *remote) ping(ctx context.Context) error {
 	err := r.Post(calls.Pings, callPing, body, deadline, func(x *calls.Reader) error {
 		return x.JSON(&report)
 	})
+	if errors.Is(err, placement.ErrRemoved) {
+		r.n.removed.Store(true)
+	}
 	if err != nil {
 		return err
 	}

@@ -24,8 +24,11 @@ func (n *Node) Coordinator() *shard.Coordinator { return n.coordinator }
 // Ready returns nil when this node can serve all of the API: each group has a leader that this node reaches, and what
 // is led here takes writes. Otherwise the error says what is wrong.
 func (n *Node) Ready() error {
-	if n.closing.Load() {
+	switch {
+	case n.closing.Load():
 		return replica.ErrClosed
+	case n.removed.Load():
+		return placement.ErrRemoved
 	}
 	d, _ := n.documents.Get()
 	if len(d.Groups) < len(n.replicas)-1 {
@@ -179,7 +182,7 @@ func (n *Node) newServer() *calls.Server {
 func (n *Node) admit(from *quorum.Conn, path string) (status int) {
 	switch {
 	case path != callFacts && n.isGone(from.Node):
-		return calls.Forbidden
+		return calls.Gone
 	case (from.Cluster == "" || !n.furnished.Load()) && path != callFacts:
 		return calls.Forbidden
 	case n.closing.Load() && path == callPing:

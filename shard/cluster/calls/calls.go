@@ -113,10 +113,14 @@ func (o *Options) send(
 	if err != nil {
 		return err
 	}
-	if status := resp.StatusCode(); status != fasthttp.StatusOK {
+	switch status := resp.StatusCode(); status {
+	case fasthttp.StatusOK:
+		return take(resp)
+	case Gone:
+		return notSent{placement.ErrRemoved}
+	default:
 		return notSent{fmt.Errorf("%w: status %d to the call %s", ErrRemote, status, path)}
 	}
-	return take(resp)
 }
 
 // exchange makes a call over one of the pool's connections. Its error is an answered one, one for which WasNotSent
@@ -146,6 +150,13 @@ func (o *Options) exchange(
 	})
 }
 
+// The statuses with which calls are turned away.
+const (
+	Forbidden = fasthttp.StatusForbidden
+	Gone      = fasthttp.StatusGone // the node that calls was removed
+	Closing   = fasthttp.StatusServiceUnavailable
+)
+
 // Once makes one call over a connection of its own. maxBytes bounds the answer.
 func (o *Options) Once(
 	c net.Conn, path string, body Body, deadline time.Time, maxBytes int, answer func(*Reader) error,
@@ -170,6 +181,7 @@ const (
 	Damaged     Code = 9
 	Other       Code = 10 // the text says what happened
 	Clock       Code = 11
+	Removed     Code = 12
 )
 
 // codes maps errors to codes, by the first entry that fits, and back.
@@ -180,7 +192,7 @@ var codes = []struct {
 	{NotLeader, replica.ErrNotLeader}, {Busy, replica.ErrBusy}, {Unavailable, replica.ErrUnavailable},
 	{Unavailable, replica.ErrClosed}, {TooLarge, replica.ErrTooLarge}, {DiskFull, replica.ErrDiskFull},
 	{Unknown, replica.ErrUnknown}, {Replaced, placement.ErrReplaced}, {Members, placement.ErrMembers},
-	{Damaged, eventlog.ErrCorrupt}, {Clock, stamp.ErrClock},
+	{Damaged, eventlog.ErrCorrupt}, {Clock, stamp.ErrClock}, {Removed, placement.ErrRemoved},
 }
 
 // CodeOf returns the code of an error.

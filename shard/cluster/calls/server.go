@@ -40,12 +40,6 @@ type Server struct {
 	streaming sync.WaitGroup // answers that are streams
 }
 
-// The statuses with which calls are turned away.
-const (
-	Forbidden = fasthttp.StatusForbidden
-	Closing   = fasthttp.StatusServiceUnavailable
-)
-
 // Serve serves calls until the host is closed.
 func (s *Server) Serve(o *Options) {
 	s.Options = o

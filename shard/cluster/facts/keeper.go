@@ -23,8 +23,8 @@ import (
 type Keeper struct {
 	Plan   *Plan
 	Logger *slog.Logger
-	// Claim makes the cluster take in a node, with its disk. Errors: placement.ErrReplaced, placement.ErrNotFound,
-	// placement.ErrRefused, or the reason why the cluster can't do so now.
+	// Claim makes the cluster take in a node, with its disk. Errors: placement.ErrReplaced, placement.ErrRemoved,
+	// placement.ErrNotFound, or the reason why the cluster can't do so now.
 	Claim func(node quorum.Node, disk string) error
 
 	mu    sync.Mutex // held while the facts are replaced
@@ -169,7 +169,7 @@ func (k *Keeper) askAll(ctx context.Context, path string, o *calls.Options) (fou
 		}
 		a, err := k.ask(ctx, path, o, k.Plan.Members[node])
 		switch {
-		case errors.Is(err, placement.ErrReplaced):
+		case isFinal(err):
 			return nil, "", err
 		case err != nil:
 			k.Logger.Debug("a node does not answer", "node", node, "error", err)
@@ -245,8 +245,8 @@ func (k *Keeper) Serve(from *quorum.Conn, dst calls.Body, x *calls.Reader) (call
 		return dst.JSON(a)
 	}
 	wait, err := k.admit(f, from.Node, q.Disk)
-	if errors.Is(err, placement.ErrReplaced) {
-		k.Logger.Warn("a node was refused: its number belongs to another disk", "node", from.Node)
+	if isFinal(err) {
+		k.Logger.Warn("a node was refused", "node", from.Node, "error", err)
 	}
 	if err != nil {
 		return dst, err
@@ -255,6 +255,11 @@ func (k *Keeper) Serve(from *quorum.Conn, dst calls.Body, x *calls.Reader) (call
 		a.Facts = f
 	}
 	return dst.JSON(a)
+}
+
+// isFinal reports whether an error says that a number is of no use to the node that came with it.
+func isFinal(err error) bool {
+	return errors.Is(err, placement.ErrReplaced) || errors.Is(err, placement.ErrRemoved)
 }
 
 // admit decides whether a node may have the facts; if not, wait says what it waits for.
@@ -268,7 +273,7 @@ func (k *Keeper) admit(f *Facts, node quorum.Node, disk string) (wait string, er
 	switch err := k.Claim(node, disk); {
 	case err == nil:
 		return "", nil
-	case errors.Is(err, placement.ErrReplaced), errors.Is(err, placement.ErrRefused):
+	case isFinal(err):
 		return "", err
 	case errors.Is(err, placement.ErrNotFound):
 		return fmt.Sprintf("the cluster does not expect node %d; on one of its nodes: millrace cluster add %d "+

@@ -28,6 +28,9 @@ var (
 // another disk: with an empty log it must not vote. Start the node under a new number, and remove the old one.
 var ErrReplaced = errors.New("cluster: this node's number was used before, and its data is gone")
 
+// ErrRemoved is returned by Claim, and by cluster.Open, when the node was removed: nobody in the cluster talks to it.
+var ErrRemoved = errors.New("cluster: this node was removed, and its number is not used again")
+
 const (
 	adminActor      = math.MaxUint32 // as in all control documents that no API key has changed
 	maxNodes        = 1000           // not counting removed ones: every node knows all of them
@@ -208,7 +211,7 @@ func groupName(group uint32) string {
 }
 
 // Claim records that a node's number belongs to a disk, when the node comes for the first time. Errors: ErrReplaced
-// when the number belongs to another disk, ErrNotFound when nobody has added the node, ErrRefused when it was removed.
+// when the number belongs to another disk, ErrNotFound when nobody has added the node, ErrRemoved when it was removed.
 func (o *Operator) Claim(ctx context.Context, node quorum.Node, disk string, audit func(Entry) []byte) error {
 	return o.change(ctx, node, audit,
 		func(_ *Directory, now NodeDocument, known bool) (next NodeDocument, what string, err error) {
@@ -217,7 +220,7 @@ func (o *Operator) Claim(ctx context.Context, node quorum.Node, disk string, aud
 			case !known:
 				return now, "", fmt.Errorf("node %d: %w: add it first", node, ErrNotFound)
 			case now.State == Removed:
-				return now, "", fmt.Errorf("%w: node %d is removed, and its number is not used again", ErrRefused, node)
+				return now, "", ErrRemoved
 			case now.Disk != "" && now.Disk != disk:
 				return now, "", ErrReplaced
 			}

@@ -69,7 +69,7 @@ func TestVerbs(t *testing.T) {
 	require.NoError(t, p.Add(ctx, 4, "10.0.0.4:7000", entryOf))
 	require.ErrorContains(t, p.Drain(ctx, 4, entryOf), "has not joined yet")
 	require.NoError(t, p.Remove(ctx, 4, false, entryOf), "it never came")
-	require.ErrorIs(t, p.Claim(ctx, 4, "disk", entryOf), ErrRefused)
+	require.ErrorIs(t, p.Claim(ctx, 4, "disk", entryOf), ErrRemoved)
 	require.ErrorIs(t, p.Drain(ctx, 4, entryOf), ErrRefused)
 	require.NoError(t, p.Add(ctx, 5, "10.0.0.4:7000", entryOf), "the address is free again")
 	require.NoError(t, p.Drain(ctx, 1, entryOf))
