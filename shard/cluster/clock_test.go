@@ -1,7 +1,9 @@
 package cluster
 
 import (
+	"context"
 	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
@@ -39,6 +41,47 @@ func TestWrongClockIsRefused(t *testing.T) {
 	}
 	wrong = 0
 	c.start(3)
+}
+
+// A node that fails while it waits for its cluster ends. Here it has opened its replicas when it learns, from the only
+// other node that comes, that its clock is wrong.
+func TestNodeFailsWhileItWaits(t *testing.T) {
+	t.Parallel()
+	var wrong quorum.Node
+	opened := make(chan struct{})
+	c := newTestCluster(t, 5, nil)
+	c.change = func(o *Options) {
+		if wrong != 0 {
+			o.BarrierTimeout, o.LeaderWait = 100*time.Millisecond, 100*time.Millisecond // the wait ends between two barriers
+		}
+		if o.Node == wrong {
+			o.Engine.Clock = &stamp.Clock{Now: func() time.Time { return time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC) }}
+			o.Quorum.MinFreeBytes, o.Quorum.MinFreePercent = 0, 0 // the defaults, so that room is looked for
+			open := sync.OnceFunc(func() { close(opened) })
+			o.Quorum.FreeSpace = func(string) (free, total uint64, err error) {
+				open()
+				return 1 << 40, 1 << 40, nil
+			}
+		}
+	}
+	c.start(1, 2, 3, 4, 5)
+	for _, n := range c.all() {
+		c.stop(n.self)
+	}
+	wrong = 3
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.open(3)
+		ended <- err
+	}()
+	<-opened
+	ctx, cancel := context.WithCancel(t.Context())
+	var waiting sync.WaitGroup
+	waiting.Go(func() { _, _ = Open(ctx, c.options(1)) }) // the two are no majority
+	require.ErrorIs(t, <-ended, stamp.ErrClock)
+	require.ErrorIs(t, c.failed[3], stamp.ErrClock)
+	cancel()
+	waiting.Wait()
 }
 
 // A node that refuses another node's stamp names itself in the error, and doesn't take the stamp.

@@ -74,6 +74,7 @@ type Node struct {
 
 	clockWarned atomic.Int64
 	failing     sync.Once
+	giveUp      context.CancelCauseFunc // ends Open, when the node fails meanwhile
 	closing     atomic.Bool
 	draining    chan struct{}   // closed when leaderships have been handed over, which ends calls that only wait
 	context     context.Context // ends with Close
@@ -140,6 +141,7 @@ func (n *Node) statusOf(group uint32) *quorum.Status {
 func (n *Node) fail(err error) {
 	n.failing.Do(func() {
 		n.log.Error("the node has failed", "error", err)
+		n.giveUp(err)
 		n.opts.OnFailure(err)
 	})
 }

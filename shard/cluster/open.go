@@ -23,7 +23,7 @@ import (
 )
 
 // Open starts the node and returns when it belongs to the cluster: the control group has a leader and its documents are
-// known here. ctx ends the wait.
+// known here. ctx ends the wait, and so does a failure of the node, which is returned as well.
 func Open(ctx context.Context, o Options) (*Node, error) {
 	o.EnsureDefaults()
 	if err := o.Validate(); err != nil {
@@ -45,7 +45,14 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 		Self: n.self, Here: n.gateOf, Ask: n.askCut, Context: n.context, Logger: n.log,
 		Leader: func(group uint32) (quorum.Node, error) { return n.routes.Soon(group, time.Time{}) },
 	}
-	if err := n.open(ctx); err != nil {
+	opening, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	n.giveUp = giveUp
+	err := n.open(opening)
+	if ctx.Err() == nil && opening.Err() != nil {
+		err = context.Cause(opening)
+	}
+	if err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
 	return n, nil
