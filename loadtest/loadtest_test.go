@@ -527,6 +527,9 @@ func TestCommand(t *testing.T) {
 	out.Reset()
 	require.ErrorIs(t, command(t, check...).Run(t.Context(), &out), ErrNotAsAcknowledged)
 	require.Contains(t, out.String(), "NOT AS ACKNOWLEDGED")
+	out.Reset()
+	require.ErrorContains(t, command(t, append(check, "--key=other")...).Run(t.Context(), &out), "401")
+	require.Contains(t, out.String(), "NOT ALL READ BACK: 0 users")
 
 	out.Reset()
 	require.NoError(t, command(t, append(flags, "--json", "-", "--mix=events", "--objects=0")...).Run(t.Context(), &out))

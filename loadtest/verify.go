@@ -28,10 +28,11 @@ type Discrepancies struct {
 	Extra   uint64   `json:"extra"`             // events and purchases that nobody sent, or that are there twice
 	Wrong   uint64   `json:"wrong"`             // marker attributes and revenues with a value that they cannot have
 	Halves  uint64   `json:"half_applied"`      // requests of an atomic run that are there in part
+	Partial bool     `json:"partial,omitempty"` // not everything could be read back
 	Samples []string `json:"samples,omitempty"` // the first of them, in words
 }
 
-// OK is true when the server shows what it must.
+// OK is true when the server shows what it must, as far as it was read back.
 func (d *Discrepancies) OK() bool {
 	return d.Lost == 0 && d.Extra == 0 && d.Wrong == 0 && d.Halves == 0
 }
@@ -39,8 +40,11 @@ func (d *Discrepancies) OK() bool {
 // String is one line.
 func (d *Discrepancies) String() string {
 	verdict := "all there"
-	if !d.OK() {
+	switch {
+	case !d.OK():
 		verdict = "NOT AS ACKNOWLEDGED"
+	case d.Partial:
+		verdict = "NOT ALL READ BACK"
 	}
 	return fmt.Sprintf("%s: %d users, %d acknowledged objects, %d requests unknown: %d lost, %d extra, %d wrong "+
 		"values, %d half-applied requests",
@@ -90,6 +94,7 @@ func (l *Ledger) Verify(ctx context.Context, targets []string, key string) (Disc
 	if err = readers.Wait(); err == nil {
 		err = ctx.Err()
 	}
+	v.result.Partial = err != nil
 	return v.result, err
 }
 
