@@ -153,7 +153,11 @@ func TestClusterCommands(t *testing.T) {
 	require.ErrorContains(t, run(context.Background(), []string{"cluster", "--server", l.URL, "status"}, io.Discard), "--data or --token")
 }
 
-// drain --wait says how far it is and ends when the node is drained, or when somebody takes it back.
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// drain --wait says how far it is and what it waits for, and ends when the node is drained, or when somebody takes it back.
 func TestClusterDrainWaits(t *testing.T) {
 	l := newClusterListener(t)
 	l.status = placement.Status{Nodes: []placement.NodeStatus{{Node: 3, State: placement.Active}, {Node: 4, State: placement.Drained}}}
@@ -163,6 +167,24 @@ func TestClusterDrainWaits(t *testing.T) {
 	l.status.Nodes[1].State = placement.Active
 	_, err = l.run("drain", "4", "--wait")
 	require.EqualError(t, err, "node 4 is active")
+
+	// Once, and only of the node's groups, it says what is in the way.
+	l.status.Nodes[1].State = placement.Draining
+	group := func(number uint32, problem string, node quorum.Node) placement.GroupStatus {
+		return placement.GroupStatus{Group: number, Problem: problem, Replicas: []placement.ReplicaStatus{{Node: node}}}
+	}
+	l.status.Groups = []placement.GroupStatus{group(1, "not its group", 3), group(2, "nobody takes its place", 4), group(3, "nobody takes its place", 4), group(4, "last", 4)}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var said strings.Builder
+	err = run(ctx, []string{"cluster", "--server", l.URL, "--token", "secret", "drain", "4", "--wait"}, writerFunc(func(p []byte) (int, error) {
+		if said.Write(p); strings.Contains(said.String(), "last") {
+			cancel()
+		}
+		return len(p), nil
+	}))
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, "node 4 drains\nnode 4 is to give away 0 groups\ngroup 2 waits: nobody takes its place\ngroup 4 waits: last\n", said.String())
 }
 
 // What the cluster says reaches the admin API with its meaning, and its text.

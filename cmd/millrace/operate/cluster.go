@@ -149,6 +149,7 @@ func (c *clusterDrain) Run(s *session) error {
 		"node %d drains", c.Node); err != nil || !c.Wait {
 		return err
 	}
+	var told []string // what is in the way; many groups say the same
 	for said := -1; ; {
 		status, _, err := s.clusterStatus()
 		if err != nil {
@@ -167,12 +168,22 @@ func (c *clusterDrain) Run(s *session) error {
 				fmt.Fprintf(s.out, "node %d is to give away %d groups\n", c.Node, said)
 			}
 		}
+		for _, g := range status.Groups {
+			if g.Problem != "" && !slices.Contains(told, g.Problem) && holds(g, quorum.Node(c.Node)) {
+				told = append(told, g.Problem)
+				fmt.Fprintf(s.out, "group %d waits: %s\n", g.Group, printable(g.Problem))
+			}
+		}
 		select {
 		case <-s.ctx.Done():
 			return s.ctx.Err()
 		case <-time.After(drainInterval):
 		}
 	}
+}
+
+func holds(g placement.GroupStatus, node quorum.Node) bool {
+	return slices.ContainsFunc(g.Replicas, func(r placement.ReplicaStatus) bool { return r.Node == node })
 }
 
 type clusterRemove struct {
