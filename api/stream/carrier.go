@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -180,6 +181,16 @@ func (k *carrier) note(err error) {
 	if had == nil || had.Error() != err.Error() {
 		k.o.Logger.Warn("a stream is held up; it is tried again", "workspace", k.ws.ID, "stream", k.stream.ID,
 			"group", k.part.Group, "error", err)
+	}
+}
+
+// cleanGone removes what a stream that is gone has left unfinished on this node.
+func cleanGone(o *Options, ws *control.Workspace, s *control.Stream) {
+	if to := s.Destination.Type; to != control.DestinationDirectory && to != control.DestinationS3 {
+		return
+	}
+	if err := newFiles(o, ws, s, Part{}).clean(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		o.Logger.Warn("unfinished files of a deleted stream stay", "workspace", ws.ID, "stream", s.ID, "error", err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"millrace/api/control"
@@ -83,7 +84,14 @@ func newDestination(o *Options, ws *control.Workspace, s *control.Stream, p Part
 	case control.DestinationKafka:
 		return newTopics(o, ws, s, refused)
 	}
+	return newFiles(o, ws, s, p)
+}
+
+// newFiles makes the destination of a stream that writes files.
+func newFiles(o *Options, ws *control.Workspace, s *control.Stream, p Part) *files {
+	own := filepath.Join(o.Dir, ws.ID)
 	f := &files{folders: newFolders(o), format: event.Format(s.Format), svcID: o.SvcID, layout: newLayout(ws, s, p),
+		isLeft:     func(name string) bool { return o.isLeft(ws.ID, name) },
 		unfinished: ownName(s, p, o) + ".", every: pace{o.FileBytes, o.FileAfter, o.Interval}, columns: columnsOf(s)}
 	if f.format == currents.Avro || slices.Contains(s.Kinds, "deletion") || slices.Contains(s.Kinds, "merge") {
 		// Such rows have only a svc_id, so the other rows must have one too.
@@ -113,4 +121,10 @@ func columnsOf(s *control.Stream) (columns []event.Column) {
 // ownName names what belongs to a stream, out of one event log, on one node. No such name begins with another one.
 func ownName(s *control.Stream, p Part, o *Options) string {
 	return s.ID + "." + p.Group + "." + o.Node
+}
+
+// isLeft reports whether a file named by ownName is of this node and of a stream that is gone.
+func (o *Options) isLeft(workspace, name string) bool {
+	parts := strings.SplitN(name, ".", 4)
+	return len(parts) == 4 && parts[2] == o.Node && o.Control.Streams.Get(workspace, parts[0]) == nil
 }

@@ -19,8 +19,9 @@ import (
 // are put on the shelf when they are complete.
 type files struct {
 	folders    *folders
-	spool      string // the directory of unfinished files
-	unfinished string // prefix of their names
+	spool      string                 // the directory of unfinished files
+	unfinished string                 // prefix of their names
+	isLeft     func(name string) bool // whether one of another stream is left that no carrier removes
 	format     event.Format
 	layout     layout
 	svcID      event.SvcIDFunc
@@ -50,24 +51,31 @@ func (f *files) notes() bool   { return true }
 func (f *files) looksUp() bool { return f.users != nil }
 func (f *files) close()        {}
 
-// open removes what a crash has left unfinished.
+// open removes what a crash has left unfinished, also of streams that are gone.
 func (f *files) open(ctx context.Context) error {
 	f.folders.forget()
 	if err := f.folders.make(f.spool); err != nil {
 		return err
 	}
+	if err := f.clean(); err != nil {
+		return err
+	}
+	return f.to.open(ctx)
+}
+
+func (f *files) clean() error {
 	names, err := f.folders.disk.List(f.spool)
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		if strings.HasPrefix(name, f.unfinished) {
+		if strings.HasPrefix(name, f.unfinished) || f.isLeft(name) {
 			if err := f.folders.disk.Remove(filepath.Join(f.spool, name)); err != nil {
 				return err
 			}
 		}
 	}
-	return f.to.open(ctx)
+	return nil
 }
 
 func (f *files) begin(again bool) delivery {

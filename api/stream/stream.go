@@ -141,8 +141,16 @@ type Manager struct {
 	cancel context.CancelFunc
 	ended  chan struct{}
 
+	known map[task]known // by tasks without a group; belongs to run
+
 	mu       sync.Mutex
 	carriers map[task]*carrier
+}
+
+// known is a stream that there was when the Manager last looked.
+type known struct {
+	workspace *control.Workspace
+	stream    *control.Stream
 }
 
 // task is the task of one carrier.
@@ -181,6 +189,7 @@ func (m *Manager) run(ctx context.Context) {
 	defer close(m.ended)
 	for {
 		m.adjust(ctx)
+		m.clean()
 		if sleep(ctx, m.o.Interval) != nil {
 			break
 		}
@@ -218,6 +227,23 @@ func (m *Manager) adjust(ctx context.Context) {
 			delete(m.carriers, t)
 		}
 	}
+}
+
+// clean removes what streams that are gone since the last time have left unfinished. A carrier removes what is its own,
+// but a stream that was paused has none, and in a cluster another node may carry it by now.
+func (m *Manager) clean() {
+	now := map[task]known{}
+	for _, ws := range m.o.Control.Snapshot().Workspaces() {
+		for _, s := range m.o.Control.Streams.List(ws.ID) {
+			now[task{workspace: ws.ID, stream: s.ID}] = known{ws, s}
+		}
+	}
+	for t, k := range m.known {
+		if _, there := now[t]; !there {
+			go cleanGone(&m.o, k.workspace, k.stream) // file systems may hang
+		}
+	}
+	m.known = now
 }
 
 // wanted returns the carriers that there shall be. They are not started.

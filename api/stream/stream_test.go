@@ -657,3 +657,39 @@ func TestExpiredBeforeDelivered(t *testing.T) {
 	require.Equal(t, len(delivered)+10, len(got))
 	require.Subset(t, got, w.exported(eventlog.Query{}))
 }
+
+// What a crash has left of a stream goes with the stream: when a stream is deleted that has no carrier, and when another
+// stream opens the directory that both share. What other nodes have there, and streams that are there, stays.
+func TestLeftoversOfDeletedStreams(t *testing.T) {
+	w := newWorld(t, 4<<10)
+	paused := w.create(control.Stream{ID: "paused", Format: "ndjson", Paused: true})
+	spool := filepath.Join(w.dir, "shop", "paused", unfinishedDir)
+	require.NoError(t, os.MkdirAll(spool, 0o755))
+	left := func(names ...string) {
+		for _, name := range names {
+			require.NoError(t, os.WriteFile(filepath.Join(spool, name), nil, 0o644))
+		}
+	}
+	is := func() (names []string) {
+		entries, err := os.ReadDir(spool)
+		require.NoError(t, err)
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return names
+	}
+	o := w.options()
+	left("paused.7.0.1.20000", "paused..0.1.20000", "paused.7.1.1.20000")
+	m := &Manager{o: o, carriers: map[task]*carrier{}}
+	m.clean()
+	require.Len(t, is(), 3)
+	require.NoError(t, w.c.Streams.Remove(control.Actor{}, "shop", paused.ID, nil))
+	m.clean()
+	require.Eventually(t, func() bool { return slices.Equal(is(), []string{"paused.7.1.1.20000"}) }, time.Minute, time.Millisecond)
+
+	heir := w.create(control.Stream{ID: "heir", Format: "ndjson", Destination: control.Destination{Path: "paused"}})
+	other := w.create(control.Stream{ID: "other", Format: "ndjson", Paused: true})
+	left("paused.7.0.1.20000", other.ID+".7.0.1.20000")
+	require.NoError(t, w.turns(o, heir))
+	require.Equal(t, []string{"other.7.0.1.20000", "paused.7.1.1.20000"}, is())
+}
