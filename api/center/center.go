@@ -4,6 +4,7 @@ package center
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/goccy/go-json"
@@ -122,6 +123,11 @@ func fail(x *call.Call, err error) {
 	switch {
 	case errors.Is(err, control.ErrInvalid):
 		x.Fail(fasthttp.StatusBadRequest, reason(err))
+	case errors.Is(err, control.ErrExists):
+		x.Fail(fasthttp.StatusBadRequest, "'name' is in use by another preference center")
+	case errors.Is(err, control.ErrFull): // not a conflict for clients, which would try again
+		x.Fail(fasthttp.StatusBadRequest,
+			fmt.Sprintf("a workspace may have at most %d preference centers", control.MaxPreferenceCenters))
 	case errors.Is(err, control.ErrNotFound):
 		x.Fail(fasthttp.StatusNotFound, textNoCenter)
 	case errors.Is(err, control.ErrConflict):

@@ -92,7 +92,7 @@ func TestConflictsAreJudgedAnew(t *testing.T) {
 		require.NoError(t, err)
 	})
 	_, err = a.PreferenceCenters.Create(tester, "w", PreferenceCenter{ID: "p2", Name: "N", PageHTML: "x", ConfirmationHTML: "x"})
-	require.ErrorIs(t, err, ErrInvalid)
+	require.ErrorIs(t, err, ErrExists)
 
 	// Whoever is always overtaken gives up.
 	n := 0

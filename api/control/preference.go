@@ -175,15 +175,19 @@ func (p *PreferenceCenter) replaces(old *PreferenceCenter) error {
 	return nil
 }
 
+// ErrFull is an ErrConflict: a workspace has as many preference centers as it may.
+var ErrFull = fmt.Errorf("%w: there are %d preference centers, the most that there may be", ErrConflict,
+	MaxPreferenceCenters)
+
 // fits reports why there is no room for a new one, or its name is taken.
 func (p *PreferenceCenter) fits(others []*PreferenceCenter) error {
 	for _, o := range others {
 		if o.Name == p.Name {
-			return invalid("'name' is in use by another preference center")
+			return fmt.Errorf("a preference center of the name %q %w", p.Name, ErrExists)
 		}
 	}
 	if len(others) >= MaxPreferenceCenters {
-		return invalid("a workspace may have at most %d preference centers", MaxPreferenceCenters)
+		return ErrFull
 	}
 	return nil
 }
