@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,11 +42,29 @@ type configFlag kong.ConfigFlag
 
 // BeforeResolve has flags come from the file, too.
 func (configFlag) BeforeResolve(k *kong.Kong, ctx *kong.Context, trace *kong.Path) error {
-	resolver, err := k.LoadConfig(string(ctx.FlagValue(trace.Flag).(configFlag)))
+	path := string(ctx.FlagValue(trace.Flag).(configFlag))
+	if path == "" {
+		return nil
+	}
+	resolver, err := k.LoadConfig(path)
 	if err != nil {
 		return fmt.Errorf("--config: %w", err)
 	}
 	ctx.AddResolver(resolver)
+	return nil
+}
+
+// readPath reads a flag that is a path. One that is given as nothing, as by a variable of the shell that isn't set, is
+// as good as not given; kong would make it the directory that one is in.
+func readPath(ctx *kong.DecodeContext, target reflect.Value) error {
+	var path string
+	if err := ctx.Scan.PopValueInto("file", &path); err != nil {
+		return err
+	}
+	if path != "" && path != "-" {
+		path = kong.ExpandPath(path)
+	}
+	target.SetString(path)
 	return nil
 }
 

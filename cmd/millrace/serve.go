@@ -180,7 +180,7 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer, command *kong.
 		go steerHeap(ctx, int64(c.Memory)+int64(c.StoreCache)+overhead*3/4)
 	}
 	if err := makeData(c.Data, logger); err != nil {
-		return err
+		return fmt.Errorf("--data: %w", err)
 	}
 	unlock, err := lockDir(c.Data)
 	if err != nil {
@@ -465,10 +465,10 @@ func (c *serveCommand) readBootstrap() ([]byte, error) {
 	}
 	text, err := os.ReadFile(c.Bootstrap)
 	if err != nil {
-		return nil, fmt.Errorf("bootstrap file: %w", err)
+		return nil, fmt.Errorf("--bootstrap: %w", err)
 	}
 	if _, err := control.ParseBootstrap(text); err != nil {
-		return nil, fmt.Errorf("bootstrap file %q: %w", c.Bootstrap, err)
+		return nil, fmt.Errorf("--bootstrap: %q: %w", c.Bootstrap, err)
 	}
 	return text, nil
 }
@@ -484,7 +484,7 @@ func (c *serveCommand) bootstrap(n *node, text []byte, stdout io.Writer) error {
 		return nil
 	}
 	if err := applyBootstrap(n.control, text, stdout); err != nil {
-		return fmt.Errorf("bootstrap file %q: %w", c.Bootstrap, err)
+		return fmt.Errorf("--bootstrap: %q: %w", c.Bootstrap, err)
 	}
 	return nil
 }
@@ -543,6 +543,9 @@ func (c *serveCommand) check() error {
 	}
 	if err := c.checkMemory(); err != nil {
 		return err
+	}
+	if c.MaxBodies != 0 && c.MaxBodies < c.MaxBody {
+		return errors.New("--max-bodies: want --max-body at least")
 	}
 	if c.Admin != "off" {
 		if loopback, err = isLoopback(c.Admin); err != nil {

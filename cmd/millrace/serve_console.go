@@ -19,11 +19,22 @@ import (
 
 // checkConsole refuses settings with surprising effects.
 func (c *serveCommand) checkConsole() error {
+	for _, f := range []struct{ name, url string }{
+		{"--console-url", c.ConsoleURL}, {"--oidc-issuer", c.OIDCIssuer},
+	} {
+		if f.url != "" {
+			if err := signin.CheckAddress(f.url); err != nil {
+				return fmt.Errorf("%s: %w", f.name, err)
+			}
+		}
+	}
 	switch {
 	case c.OIDCIssuer == "" && (c.OIDCClientID != "" || c.OIDCClientSecret != "" || c.OIDCClientSecretFile != ""):
 		return errors.New("--oidc-client-id and its secret go with --oidc-issuer")
 	case c.OIDCIssuer != "" && (c.OIDCClientID == "" || c.ConsoleURL == ""):
 		return errors.New("--oidc-issuer needs --oidc-client-id and --console-url")
+	case c.ConsoleLife < c.ConsoleIdle:
+		return errors.New("--console-life: want --console-idle at least")
 	case c.OIDCClientSecret != "" && c.OIDCClientSecretFile != "":
 		return errors.New("--oidc-client-secret and --oidc-client-secret-file: want one of them")
 	case c.Console == "":

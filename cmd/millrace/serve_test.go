@@ -91,15 +91,22 @@ func TestFlagsAreRefused(t *testing.T) {
 		{with("--console", "8082"), "--console"},
 		{with("--oidc-client-id", "x"), "--oidc-issuer"},
 		{with("--oidc-issuer", "https://idp.example"), "--console-url"},
-		{with("--oidc-issuer", "http://idp.example", "--oidc-client-id", "x", "--console-url", "https://console.example"), "want https"},
+		{with("--oidc-issuer", "http://idp.example", "--oidc-client-id", "x", "--console-url", "https://console.example"), "--oidc-issuer: \"http://idp.example\": want https"},
+		{with("--console-url", "nope"), "--console-url: \"nope\": want https"},
+		{with("--console-url", "https://:8443"), "--console-url: \"https://:8443\": want https"},
 		{with("--oidc-issuer", "https://idp.example", "--oidc-client-id", "x", "--console-url", "https://console.example", "--oidc-client-secret-file", filepath.Join(dir, "none")), "--oidc-client-secret-file"},
 		{with("--console-idle", "1s"), "--console-idle"},
 		{with("--max-sessions", "-1"), "--max-sessions"},
 		{with("--tls-cert", "cert.pem"), "--tls-key"},
 		{with("--tls-cert", broken, "--tls-key", broken), "certificate"},
 		{with("--trusted-proxies", "proxy"), "--trusted-proxies"},
-		{with("--bootstrap", filepath.Join(dir, "none.yaml")), "none.yaml"},
-		{with("--bootstrap", broken), "broken.yaml"},
+		{with("--bootstrap", filepath.Join(dir, "none.yaml")), "--bootstrap: open " + filepath.Join(dir, "none.yaml")},
+		{with("--bootstrap", broken), "--bootstrap: \"" + broken},
+		{with("--data", filepath.Join(broken, "data")), "--data: mkdir " + broken},
+		{with("--max-body", "8MiB", "--max-bodies", "4MiB"), "--max-bodies: want --max-body at least"},
+		{with("--console-idle", "2h", "--console-life", "1h"), "--console-life: want --console-idle at least"},
+		{with("--tls-cert", "", "--tls-key", broken), "--tls-cert and --tls-key go together"},
+		{with("--config", "", "--log-level", "loud"), "--log-level"},
 		{with("--config", broken), "--config: configuration file: "},
 		{with("--config", filepath.Join(dir, "none.yaml")), "--config: open " + filepath.Join(dir, "none.yaml") + ": no such file"},
 		{with("--max-body", "1"), "--max-body: 1 is out of bounds: want 1KiB to 256MiB"},
@@ -158,6 +165,20 @@ func TestFlagsAreRefused(t *testing.T) {
 	says := refusedHere(t, "serve", "--data", fresh, "--listen", "127.0.0.1:0", "--admin", both, "--console", both)
 	require.Contains(t, says, "--console: listen tcp "+both+": bind: address already in use")
 	require.NoDirExists(t, filepath.Join(fresh, "state"), "what is wrong is known before anything is opened")
+}
+
+// A path that is given as nothing is not that of the directory that one is in.
+func TestEmptyPaths(t *testing.T) {
+	var c cli
+	parser, err := kong.New(&c, kong.NamedMapper("path", kong.MapperFunc(readPath)))
+	require.NoError(t, err)
+	_, err = parser.Parse([]string{"serve", "--data", "d", "--stream-dir", "", "--bootstrap=", "--stream-credentials", "c"})
+	require.NoError(t, err)
+	require.Empty(t, c.Serve.StreamDir)
+	require.Empty(t, c.Serve.Bootstrap)
+	here, err := os.Getwd()
+	require.NoError(t, err)
+	require.Equal(t, filepath.Join(here, "c"), c.Serve.StreamCredentials)
 }
 
 // Each number of the server's flags has bounds beside its default, which is within them; what other commands are told

@@ -49,8 +49,8 @@ func (p *Provider) validate() error {
 		return nil
 	}
 	for _, address := range []struct{ name, text string }{{"issuer", p.Issuer}, {"console's URL", p.URL}} {
-		if !isAddress(address.text) {
-			return fmt.Errorf("console: %s %q: want https://host, or http on loopback", address.name, address.text)
+		if err := CheckAddress(address.text); err != nil {
+			return fmt.Errorf("console: %s: %w", address.name, err)
 		}
 	}
 	if p.ClientID == "" {
@@ -59,14 +59,17 @@ func (p *Provider) validate() error {
 	return nil
 }
 
-// isAddress says whether text is the address of a server: by https, or by http on this machine.
-func isAddress(text string) bool {
+// CheckAddress refuses what is no address of a server: by https, or by http on this machine.
+func CheckAddress(text string) error {
 	u, err := url.Parse(text)
-	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return false
+	if err == nil && u.Hostname() != "" && u.User == nil && u.RawQuery == "" && u.Fragment == "" {
+		host := u.Hostname()
+		if u.Scheme == "https" ||
+			u.Scheme == "http" && (host == "localhost" || host == "127.0.0.1" || host == "::1") {
+			return nil
+		}
 	}
-	host := u.Hostname()
-	return u.Scheme == "https" || u.Scheme == "http" && (host == "localhost" || host == "127.0.0.1" || host == "::1")
+	return fmt.Errorf("%q: want https://host, or http on loopback", text)
 }
 
 // provider is a Provider, and what it has said of itself. It is asked at the first sign-in, so that a server starts
