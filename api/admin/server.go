@@ -280,6 +280,9 @@ func (s *Server) requireToken(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
+		if r.Header.Get("Expect") == "" { // such a client reads before it sends its body
+			drain(r)
+		}
 		if addr, err := net.ResolveTCPAddr("tcp", r.RemoteAddr); err == nil && token != "" &&
 			!s.public.AllowsBadKey(addr) {
 			w.Header().Set("Retry-After", "60")
@@ -412,10 +415,15 @@ func withSuccess(object []byte) []byte {
 func (s *Server) readAll(r *http.Request) ([]byte, error) {
 	text, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, int64(s.common.MaxBodyBytes)))
 	if err != nil {
+		drain(r)
 		return nil, fmt.Errorf("read the body: %w", err)
 	}
 	return text, nil
 }
+
+// drain takes in what the client still sends, as long as ReadTimeout lets it: a connection that is closed while bytes
+// arrive is reset, and a client that sends its whole body before it reads would thereby lose the answer.
+func drain(r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }
 
 // queryNumber reads a number of a query; it returns otherwise if the number is missing.
 func queryNumber(query url.Values, name string, otherwise, most uint64) (uint64, error) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	crand "crypto/rand"
@@ -583,6 +584,20 @@ func TestAdminListener(t *testing.T) {
 		require.Equal(t, 401, get(path, "").status, path)
 		require.Equal(t, 401, get(path, allKey).status, path)
 		require.Equal(t, 200, get(path, strings.TrimSpace(string(token))).status, path)
+	}
+	// A client that sends its whole body before it reads gets the answer all the same.
+	const size = 32 << 20 // more than buffers of sockets hold
+	for auth, want := range map[string]string{strings.TrimSpace(string(token)): "HTTP/1.1 413 ", "wrong": "HTTP/1.1 401 "} {
+		c, err := net.Dial("tcp", s.admin)
+		require.NoError(t, err)
+		_, err = fmt.Fprintf(c, "POST /admin/workspaces HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n", s.admin, auth, size)
+		require.NoError(t, err)
+		_, err = c.Write(make([]byte, size))
+		require.NoError(t, err)
+		status, err := bufio.NewReader(c).ReadString('\n')
+		require.NoError(t, err)
+		require.Contains(t, status, want)
+		require.NoError(t, c.Close())
 	}
 	info, err := os.Stat(filepath.Join(s.dir, "admin-token"))
 	require.NoError(t, err)
