@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http/httptest"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -42,7 +43,28 @@ func (d *door) administer(t *testing.T, method, path, body string, headers ...st
 	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &a.v), a.body)
 	require.NotEmpty(t, a.v["message"], a.body)
 	require.NotEmpty(t, w.Header().Get("X-Request-Id"))
+	checkTimes(t, a.v)
 	return a
+}
+
+var isoTime = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$`)
+
+// checkTimes checks that all times of an answer are ISO 8601.
+func checkTimes(t *testing.T, v any) {
+	t.Helper()
+	switch v := v.(type) {
+	case []any:
+		for _, e := range v {
+			checkTimes(t, e)
+		}
+	case map[string]any:
+		for name, m := range v {
+			if strings.HasSuffix(name, "_at") {
+				require.Regexp(t, isoTime, m, name)
+			}
+			checkTimes(t, m)
+		}
+	}
 }
 
 // a document of each noun that is changed as a whole, what a PATCH may say of it, and what is refused with which text.
@@ -80,7 +102,8 @@ var nouns = []struct {
 		map[string]string{`{"channel":"sms"}`: "channel: subscription group 5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e66 has the channel email, which can't be changed"}},
 	{"preference_centers", `{"id":"p1","name":"Main","preference_center_page_html":"<p>page</p>","confirmation_page_html":"<p>done</p>"}`, "p1", `{"state":"draft"}`, `"state":"draft"`,
 		map[string]string{
-			`{"id":"x","name":"x"}`: "'preference_center_page_html' is required",
+			`{"id":"x","name":"x"}`:                          "'preference_center_page_html' is required",
+			`{"id":"x","name":"x","created_at":"yesterday"}`: "invalid: created_at: want a time such as",
 			`{"id":"x","name":"x","preference_center_page_html":"a","confirmation_page_html":"b","state":"on"}`:                          "'state' must be",
 			`{"id":"x","name":"x","preference_center_page_html":"a","confirmation_page_html":"b","options":{"viewport":"x"}}`:            "invalid: options.viewport is no member",
 			`{"id":"x","name":"x","preference_center_page_html":"a","confirmation_page_html":"b","options":{"links-tags":[{"href":7}]}}`: "invalid: options.links-tags[0].href: want a string",

@@ -166,7 +166,7 @@ func documentRoutes[T any](
 			}
 			list := mapSlice(l.List(r.PathValue("workspace")), func(v *T) any {
 				if summarise == nil {
-					return v
+					return shown(v)
 				}
 				return summarise(v)
 			})
@@ -178,7 +178,7 @@ func documentRoutes[T any](
 				return nil, err
 			}
 			made, err := l.Create(by, r.PathValue("workspace"), v)
-			return tagged{v: made, tag: made, isNew: true}, err
+			return documentOf(made, true, err)
 		}},
 		{"GET " + one, func(_ control.Actor, r *http.Request) (any, error) {
 			if err := s.checkWorkspace(r); err != nil {
@@ -188,7 +188,7 @@ func documentRoutes[T any](
 			if v == nil {
 				return nil, notFound(l, r)
 			}
-			return tagged{v: v, tag: v}, nil
+			return documentOf(v, false, nil)
 		}},
 		{"PUT " + one, func(by control.Actor, r *http.Request) (any, error) {
 			sent, err := read[T](s, r)
@@ -204,7 +204,7 @@ func documentRoutes[T any](
 				next := sent
 				return &next, checkMatch(r, old)
 			})
-			return tagged{v: v, tag: v, isNew: isNew}, err
+			return documentOf(v, isNew, err)
 		}},
 		{"PATCH " + one, func(by control.Actor, r *http.Request) (any, error) {
 			text, err := s.readAll(r)
@@ -220,13 +220,45 @@ func documentRoutes[T any](
 				}
 				return old, control.PatchStrict(text, old)
 			})
-			return tagged{v: v, tag: v}, err
+			return documentOf(v, false, err)
 		}},
 		{"DELETE " + one, func(by control.Actor, r *http.Request) (any, error) {
 			return success{}, l.Remove(by, r.PathValue("workspace"), r.PathValue("id"),
 				func(old *T) error { return checkMatch(r, old) })
 		}},
 	}
+}
+
+// documentOf returns the answer with a document.
+func documentOf[T any](v *T, isNew bool, err error) (any, error) {
+	if err != nil {
+		return nil, err
+	}
+	return tagged{v: shown(v), tag: v, isNew: isNew}, nil
+}
+
+// shown returns the form in which operators see a document: times are ISO 8601.
+func shown(document any) any {
+	switch d := document.(type) {
+	case *control.PreferenceCenter:
+		return struct {
+			*control.PreferenceCenter
+			CreatedAt string `json:"created_at"`
+			UpdatedAt string `json:"updated_at"`
+		}{d, d.CreatedAt.Text(), d.UpdatedAt.Text()}
+	case *control.PermissionSet:
+		return struct {
+			*control.PermissionSet
+			CreatedAt string `json:"created_at"`
+			UpdatedAt string `json:"updated_at"`
+		}{d, d.CreatedAt.Text(), d.UpdatedAt.Text()}
+	case *control.Stream:
+		return struct {
+			*control.Stream
+			StartedAt string `json:"started_at"`
+		}{d, d.StartedAt.Text()}
+	}
+	return document
 }
 
 // checkWorkspace returns an error when the request's path names a workspace that doesn't exist.

@@ -24,7 +24,7 @@ func (s *Server) streamRoutes() []route {
 					return nil, err
 				}
 				v, err := c.RewindStream(by, r.PathValue("workspace"), r.PathValue("id"), to.From)
-				return tagged{v: v, tag: v}, err
+				return documentOf(v, false, err)
 			}},
 	}
 }

@@ -32,8 +32,8 @@ func List(x *call.Call) {
 // appendCenter appends the members that all answers about a center share.
 func appendCenter(dst []byte, p *control.PreferenceCenter) []byte {
 	dst = value.AppendQuoted(append(dst, `"preference_center_api_id":`...), p.ID)
-	dst = append(profile.AppendTime(append(dst, `,"created_at":"`...), p.CreatedAt), '"')
-	return append(profile.AppendTime(append(dst, `,"updated_at":"`...), p.UpdatedAt), '"')
+	dst = append(profile.AppendTime(append(dst, `,"created_at":"`...), int64(p.CreatedAt)), '"')
+	return append(profile.AppendTime(append(dst, `,"updated_at":"`...), int64(p.UpdatedAt)), '"')
 }
 
 // Get serves GET /preference_center/v1/{id}.
@@ -78,7 +78,7 @@ func Create(x *call.Call, body value.Value) {
 		return
 	}
 	x.Reply = value.AppendQuoted(append(x.Reply[:0], `{"preference_center_api_id":`...), p.ID)
-	x.Reply = append(profile.AppendTime(append(x.Reply, `,"created_at":"`...), p.CreatedAt), '"')
+	x.Reply = append(profile.AppendTime(append(x.Reply, `,"created_at":"`...), int64(p.CreatedAt)), '"')
 	x.Reply = value.AppendQuoted(append(x.Reply, `,"liquid_tag":`...), "{{preference_center.${"+p.Name+"}}}")
 	x.Reply = append(x.Reply, `,"message":"success"}`...)
 	x.Send(fasthttp.StatusCreated, x.Reply)

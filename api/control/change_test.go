@@ -305,7 +305,7 @@ func TestSamePreferenceCenter(t *testing.T) {
 	require.Equal(t, old, same)
 	other.Title = "title"
 	other.stamp(&old, 9)
-	require.Equal(t, []int64{1, 9}, []int64{other.CreatedAt, other.UpdatedAt})
+	require.Equal(t, []Millis{1, 9}, []Millis{other.CreatedAt, other.UpdatedAt})
 }
 
 // A node is lost while a change is under way: when the change is there, it was made, with the key that the answer

@@ -87,6 +87,9 @@ func place(p jsontext.Pointer) string {
 
 // wanted returns what a Go type is in JSON.
 func wanted(t reflect.Type) string {
+	if t == reflect.TypeFor[Millis]() {
+		return "a time such as 2026-01-31T09:30:00Z"
+	}
 	switch t.Kind() {
 	case reflect.Pointer:
 		return wanted(t.Elem())

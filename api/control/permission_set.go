@@ -26,9 +26,9 @@ type PermissionSet struct {
 
 	// The fields below are the server's, whatever a change says.
 	Number    uint32 `json:"number" yaml:"-"`
-	Revision  uint64 `json:"revision" yaml:"-"`   // rises with each change, including changes of members
-	CreatedAt int64  `json:"created_at" yaml:"-"` // Unix ms
-	UpdatedAt int64  `json:"updated_at" yaml:"-"` // Unix ms
+	Revision  uint64 `json:"revision" yaml:"-"` // rises with each change, including changes of members
+	CreatedAt Millis `json:"created_at" yaml:"-"`
+	UpdatedAt Millis `json:"updated_at" yaml:"-"`
 
 	touched bool // its members change
 }
@@ -97,13 +97,13 @@ func (p *PermissionSet) keep(old *PermissionSet) { p.ExternalID = old.ExternalID
 
 func (p *PermissionSet) stamp(old *PermissionSet, now int64) {
 	if old == nil {
-		p.Revision, p.CreatedAt, p.UpdatedAt = 1, now, now
+		p.Revision, p.CreatedAt, p.UpdatedAt = 1, Millis(now), Millis(now)
 		return
 	}
 	p.Number, p.Revision, p.CreatedAt, p.UpdatedAt = old.Number, old.Revision, old.CreatedAt, old.UpdatedAt
 	touched := p.touched
 	if p.touched = false; touched || !reflect.DeepEqual(p, old) {
-		p.Revision, p.UpdatedAt = old.Revision+1, max(now, old.UpdatedAt)
+		p.Revision, p.UpdatedAt = old.Revision+1, max(Millis(now), old.UpdatedAt)
 	}
 }
 

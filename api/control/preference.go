@@ -26,8 +26,8 @@ type PreferenceCenter struct {
 	State        string            `json:"state" yaml:"state"` // active (default) | draft
 	Options      PreferenceOptions `json:"options" yaml:"options"`
 
-	CreatedAt int64 `json:"created_at" yaml:"-"` // Unix ms
-	UpdatedAt int64 `json:"updated_at" yaml:"-"`
+	CreatedAt Millis `json:"created_at" yaml:"-"`
+	UpdatedAt Millis `json:"updated_at" yaml:"-"`
 }
 
 // PreferenceOptions are tags for the head of the pages (reference.md 6).
@@ -195,11 +195,11 @@ func (p *PreferenceCenter) fits(others []*PreferenceCenter) error {
 // stamp sets the times, which are the server's, whatever a change says. What changes nothing else is no update.
 func (p *PreferenceCenter) stamp(old *PreferenceCenter, now int64) {
 	if old == nil {
-		p.CreatedAt, p.UpdatedAt = now, now
+		p.CreatedAt, p.UpdatedAt = Millis(now), Millis(now)
 		return
 	}
 	p.CreatedAt, p.UpdatedAt = old.CreatedAt, old.UpdatedAt
 	if !reflect.DeepEqual(p, old) {
-		p.UpdatedAt = max(now, old.UpdatedAt)
+		p.UpdatedAt = max(Millis(now), old.UpdatedAt)
 	}
 }

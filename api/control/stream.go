@@ -25,8 +25,8 @@ type Stream struct {
 	// kept, or "now" (default), which becomes the time of creation. Changing it rewinds the stream.
 	From   string `json:"from" yaml:"from"`
 	Paused bool   `json:"paused,omitempty" yaml:"-"`
-	// StartedAt is when the stream was created or last rewound, Unix ms. A cursor with another StartedAt is useless.
-	StartedAt int64 `json:"started_at" yaml:"-"`
+	// StartedAt is when the stream was created or last rewound. A cursor with another StartedAt is useless.
+	StartedAt Millis `json:"started_at" yaml:"-"`
 }
 
 // Values in a Stream.
@@ -179,9 +179,9 @@ func (s *Stream) stamp(old *Stream, now int64) {
 	}
 	switch {
 	case old == nil:
-		s.StartedAt = now
+		s.StartedAt = Millis(now)
 	case s.From != old.From || s.StartedAt == Rewound:
-		s.StartedAt = max(now, old.StartedAt+1)
+		s.StartedAt = max(Millis(now), old.StartedAt+1)
 	default:
 		s.StartedAt = old.StartedAt
 	}

@@ -43,7 +43,7 @@ func TestBootstrapStreams(t *testing.T) {
 	require.Equal(t, []string{"a:b:time", "n:number"}, now.Columns)
 	require.True(t, now.Paused, "the file can't say it")
 	require.Equal(t, []any{lake.From, lake.StartedAt}, []any{now.From, now.StartedAt}, "what the file doesn't say begins nothing anew")
-	c.options.Now = func() int64 { return lake.StartedAt + 1000 }
+	c.options.Now = func() int64 { return int64(lake.StartedAt) + 1000 }
 	bootstrap(t, c, strings.Replace(streamsFile, "{id: lake}", "{id: lake, from: now, names: [f]}", 1))
 	now = c.Streams.Get("shop", "lake")
 	require.Equal(t, []string{"f"}, now.Names)
@@ -134,7 +134,7 @@ func TestStreamErrors(t *testing.T) {
 func TestRewindAndCursors(t *testing.T) {
 	c, m, _ := start(t, map[string]string{})
 	bootstrap(t, c, streamsFile)
-	entries, beginnings := len(m.audit), map[int64]bool{c.Streams.Get("shop", "lake").StartedAt: true}
+	entries, beginnings := len(m.audit), map[Millis]bool{c.Streams.Get("shop", "lake").StartedAt: true}
 	for i, from := range []string{"", "", "beginning", "2026-01-31T09:30:00Z"} {
 		v, err := c.RewindStream(Actor{Name: "test"}, "shop", "lake", from)
 		require.NoError(t, err)

@@ -187,7 +187,7 @@ func describeGroup(p *control.PermissionSet, members []*control.SCIMUser) *Resou
 	r := &Resource{ID: p.ID, Location: groupLocation(p), Version: version(p), schemas: groupSchemas}
 	v := groupJSON{Schemas: []string{GroupSchema}, ID: p.ID, ExternalID: p.ExternalID, DisplayName: p.Name,
 		Members: []memberJSON{}, Permissions: p.Permissions,
-		Meta: metaOf("Group", p.CreatedAt, p.UpdatedAt, r.Location, r.Version)}
+		Meta: metaOf("Group", int64(p.CreatedAt), int64(p.UpdatedAt), r.Location, r.Version)}
 	for _, u := range members {
 		v.Members = append(v.Members, memberJSON{u.ID, u.UserName, "User", usersPath + "/" + u.ID})
 	}

@@ -20,8 +20,8 @@ import (
 
 // cursor is how far a stream has come in an event log, in the form in which it is stored.
 type cursor struct {
-	StartedAt int64  `json:"started_at"` // when the stream was started
-	Position  uint64 `json:"position"`   // everything up to here is delivered
+	StartedAt control.Millis `json:"started_at"` // when the stream was started
+	Position  uint64         `json:"position"`   // everything up to here is delivered
 	// Pending, if greater than Position, is the end of a delivery that is partially done, or about to begin.
 	Pending uint64 `json:"pending,omitempty"`
 	// choice is that of the pending delivery: the stream may choose something else by the time it is repeated.

@@ -26,7 +26,7 @@ type layout struct {
 
 func newLayout(ws *control.Workspace, s *control.Stream, p Part) layout {
 	return layout{workspace: ws.ID, stream: s.ID,
-		started: time.UnixMilli(s.StartedAt).UTC().Format("20060102T150405.000Z"), group: p.Group,
+		started: time.UnixMilli(int64(s.StartedAt)).UTC().Format("20060102T150405.000Z"), group: p.Group,
 		suffix: suffixOf(event.Format(s.Format)), currents: s.Destination.Layout == control.LayoutCurrents,
 		shared: s.Destination.Prefix != ""}
 }

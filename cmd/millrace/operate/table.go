@@ -5,10 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"text/tabwriter"
-	"time"
 	"unicode"
 )
 
@@ -161,17 +159,9 @@ func (s *session) printObject(answer members) error {
 	}
 	w := tabwriter.NewWriter(s.out, 0, 8, 2, ' ', 0)
 	for _, m := range answer {
-		fmt.Fprintf(w, "%s\t%s\n", m.Name, m.cell())
+		fmt.Fprintf(w, "%s\t%s\n", m.Name, cell(m.Value))
 	}
 	return w.Flush()
-}
-
-// cell is a member's value for people. A time that the API gives in Unix ms is printed like all other times.
-func (m *member) cell() string {
-	if millis, err := strconv.ParseInt(string(m.Value), 10, 64); err == nil && strings.HasSuffix(m.Name, "_at") {
-		return time.UnixMilli(millis).UTC().Format("2006-01-02T15:04:05.000Z")
-	}
-	return cell(m.Value)
 }
 
 // printDocument prints JSON for people who want to change it.
