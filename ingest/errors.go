@@ -109,7 +109,7 @@ var reasonTexts = [...]string{
 	reasonPropertyNumber: "property '%' has an integer outside the signed 64-bit range or a number that is no " +
 		"finite double",
 	reasonPropertyNumberLong: "property '%' has a number of more than 1,024 characters",
-	reasonPropertiesBytes:    "'properties' with arrays or objects must be at most 50 KB",
+	reasonPropertiesBytes:    "'properties' with arrays or objects must be at most %",
 	reasonManyProperties:     "property '%' and those after it are more than are kept",
 
 	reasonMoreWarnings: "more is left out from here on",

@@ -1,6 +1,8 @@
 package ingest
 
 import (
+	"strconv"
+
 	"millrace/ingest/field"
 	"millrace/shard/op"
 )
@@ -46,9 +48,17 @@ func (d *Decoder) properties(i int, root shape) int {
 	}
 	d.inProperties = false
 	if i >= 0 && complex && i-begin > d.MaxPropertiesBytes {
-		d.refuse(rankProperty, begin, reasonPropertiesBytes)
+		d.refuseText(rankProperty, begin, reasonPropertiesBytes, sizeText(d.MaxPropertiesBytes))
 	}
 	return i
+}
+
+// sizeText says a number of bytes as the contract does.
+func sizeText(n int) string {
+	if n%1024 == 0 {
+		return strconv.Itoa(n/1024) + " KB"
+	}
+	return strconv.Itoa(n) + " bytes"
 }
 
 // property reads the value at i, which begins with c, and writes it.

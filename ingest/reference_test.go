@@ -680,7 +680,7 @@ func (j *judge) properties(v value, reserved ...string) string {
 		}
 	}
 	if complex && len(v.raw) > 51200 {
-		j.no(rankProperty, v.at, reasonTexts[reasonPropertiesBytes])
+		j.no(rankProperty, v.at, strings.ReplaceAll(reasonTexts[reasonPropertiesBytes], "%", "50 KB"))
 	}
 	return w.String()
 }

@@ -674,6 +674,12 @@ func TestLimits(t *testing.T) {
 		require.Equal(t, 201, status)
 		refused(t, "events", object(properties(51201, first)), "'properties' with arrays or objects must be at most 50 KB")
 	}
+	small := testDecoder()
+	for limit, says := range map[int]string{2048: "at most 2 KB", 2000: "at most 2000 bytes"} {
+		small.MaxPropertiesBytes = limit
+		reply, _, _ := track(t, small, testWorkspace(), `{"events":[`+object(properties(3000, `"a":[]`))+`]}`)
+		require.Contains(t, reply, says)
+	}
 	_, status, _ = track(t, testDecoder(), testWorkspace(), `{"events":[`+object(properties(60000, `"a":1`))+`]}`)
 	require.Equal(t, 201, status)
 
