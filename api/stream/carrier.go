@@ -189,7 +189,7 @@ func cleanGone(o *Options, ws *control.Workspace, s *control.Stream) {
 	if to := s.Destination.Type; to != control.DestinationDirectory && to != control.DestinationS3 {
 		return
 	}
-	if err := newFiles(o, ws, s, Part{}).clean(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := newFiles(o, ws, s, Part{}).clean(func(string) bool { return false }); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		o.Logger.Warn("unfinished files of a deleted stream stay", "workspace", ws.ID, "stream", s.ID, "error", err)
 	}
 }
@@ -247,7 +247,7 @@ func (k *carrier) load(ctx context.Context) error {
 	k.cursor = c
 	k.mu.Unlock()
 	if k.noticed.IsZero() { // so that the waiting time is known even while the destination doesn't open
-		k.notice(k.part.Events.Waits(c.Position, k.ws.Number))
+		k.notice(k.part.Events.Waits(c.Position, k.ws.Number, since))
 	}
 	k.choose(&c)
 	if err := k.open(ctx); err != nil {
@@ -284,7 +284,13 @@ func (k *carrier) due() bool {
 		k.notice(time.Now())
 	}
 	return k.rest || time.Since(k.noticed) >= k.pace.after ||
-		k.perEvent > 0 && k.perEvent*float64(k.part.Events.Behind(c.Position, k.ws.Number)) >= float64(k.pace.bytes)
+		k.perEvent > 0 && k.perEvent*float64(k.waiting(c.Position)) >= float64(k.pace.bytes)
+}
+
+// waiting is about how many events wait behind a position.
+func (k *carrier) waiting(position uint64) int64 {
+	since, _ := k.stream.Since() // which load has read without an error
+	return k.part.Events.Behind(position, k.ws.Number, since)
 }
 
 // notice records since when there has been something undelivered.

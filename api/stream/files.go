@@ -57,19 +57,21 @@ func (f *files) open(ctx context.Context) error {
 	if err := f.folders.make(f.spool); err != nil {
 		return err
 	}
-	if err := f.clean(); err != nil {
+	own := func(name string) bool { return strings.HasPrefix(name, f.unfinished) }
+	if err := f.clean(own); err != nil {
 		return err
 	}
 	return f.to.open(ctx)
 }
 
-func (f *files) clean() error {
+// clean removes unfinished files of streams that are gone, and others that also says.
+func (f *files) clean(also func(name string) bool) error {
 	names, err := f.folders.disk.List(f.spool)
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		if strings.HasPrefix(name, f.unfinished) || f.isLeft(name) {
+		if also(name) || f.isLeft(name) {
 			if err := f.folders.disk.Remove(filepath.Join(f.spool, name)); err != nil {
 				return err
 			}

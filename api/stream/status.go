@@ -105,7 +105,7 @@ func (k *carrier) status() PartStatus {
 	p.Here = true
 	if !k.oldest.IsZero() {
 		p.LagSeconds = max(0, time.Since(k.oldest).Seconds())
-		p.LagEvents = k.part.Events.Behind(k.cursor.Position, k.ws.Number)
+		p.LagEvents = k.waiting(k.cursor.Position)
 	}
 	if k.err != nil {
 		p.Error, p.ErrorAt = k.err.Error(), timeOf(k.errAt, 1)

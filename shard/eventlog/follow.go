@@ -274,9 +274,10 @@ func (l *Log) Expired() uint64 { return l.expired.Load() }
 // noteExpired notes that events up to a position have expired. It is called under work.
 func (l *Log) noteExpired(position uint64) { l.expired.Store(max(position, l.expired.Load())) }
 
-// Behind is about how many events of a workspace come after a position. Whole blocks count in full, and the block that
-// contains the position in proportion. What isn't packed counts with the average number of events per record.
-func (l *Log) Behind(position uint64, workspace uint32) (events int64) {
+// Behind is about how many events of a workspace come after a position and were accepted at since or later (zero: all).
+// Whole blocks count in full, and the block that contains the position in proportion. What isn't packed counts with the
+// average number of events per record.
+func (l *Log) Behind(position uint64, workspace uint32, since time.Time) (events int64) {
 	applied := l.Applied()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -287,7 +288,7 @@ func (l *Log) Behind(position uint64, workspace uint32) (events int64) {
 		}
 		n := float64(b.info.RowsOf(workspace))
 		rows, records = rows+n, records+float64(b.last-b.first+1)
-		if b.last > position {
+		if b.last > position && !isBefore(b, since) {
 			share := float64(b.last-max(position, b.first-1)) / float64(b.last-b.first+1)
 			events += int64(math.Ceil(n * share))
 		}
@@ -302,15 +303,20 @@ func (l *Log) Behind(position uint64, workspace uint32) (events int64) {
 	return events
 }
 
-// Waits is about when the first event of a workspace after a position was accepted: as the block says that has one,
-// else now; zero when there is none.
-func (l *Log) Waits(position uint64, workspace uint32) time.Time {
+// isBefore says whether all events of a block were accepted before a time.
+func isBefore(b *block, since time.Time) bool {
+	return !since.IsZero() && b.info.MaxAccepted < since.UnixMicro()
+}
+
+// Waits is about when the first event of a workspace was accepted that comes after a position and was accepted at since
+// or later (zero: the first of all): as the block says that has one, else now; zero when there is none.
+func (l *Log) Waits(position uint64, workspace uint32, since time.Time) time.Time {
 	applied := l.Applied()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, b := range l.blocks {
-		if b.last > position && b.err == nil && b.info.RowsOf(workspace) > 0 {
-			return time.UnixMicro(b.info.MinAccepted)
+		if b.last > position && b.err == nil && b.info.RowsOf(workspace) > 0 && !isBefore(b, since) {
+			return time.UnixMicro(max(b.info.MinAccepted, since.UnixMicro()))
 		}
 	}
 	if applied > position {

@@ -114,9 +114,14 @@ func TestFollowerMisses(t *testing.T) {
 	none := func(*blocks.Rows) error { t.Fatal("it has gone"); return nil }
 	require.NoError(t, w.l.readBlock(context.Background(), second, nil, new(blocks.Group), none), "exports leave out what expires meanwhile")
 
-	at := func(position uint64) time.Duration { return w.clock.now().Sub(w.l.Waits(position, 1)).Round(day) }
+	at := func(position uint64) time.Duration {
+		return w.clock.now().Sub(w.l.Waits(position, 1, time.Time{})).Round(day)
+	}
 	require.Equal(t, 25*day, at(0), "in the block that is left")
+	require.NotZero(t, w.l.Behind(0, 1, time.Time{}))
+	require.Zero(t, w.l.Behind(0, 1, w.clock.now()), "all that is left was accepted before")
+	require.Zero(t, w.clock.now().Sub(w.l.Waits(0, 1, w.clock.now())).Round(day))
 	w.commitMore(1, 1)
 	require.Zero(t, at(w.l.Stats().Packed))
-	require.True(t, w.l.Waits(w.l.Applied(), 1).IsZero())
+	require.True(t, w.l.Waits(w.l.Applied(), 1, time.Time{}).IsZero())
 }
