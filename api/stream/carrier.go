@@ -189,7 +189,8 @@ func cleanGone(o *Options, ws *control.Workspace, s *control.Stream) {
 	if to := s.Destination.Type; to != control.DestinationDirectory && to != control.DestinationS3 {
 		return
 	}
-	if err := newFiles(o, ws, s, Part{}).clean(func(string) bool { return false }); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	none := func(string) bool { return false }
+	if err := newFiles(o, ws, s, Part{}).clean(none); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		o.Logger.Warn("unfinished files of a deleted stream stay", "workspace", ws.ID, "stream", s.ID, "error", err)
 	}
 }

@@ -81,7 +81,8 @@ func (w *Worker) goesUnread(p *Partition, workspace uint32, o op.Op) bool {
 		return false
 	case p.held[number] != nil: // the profile keeps room for those that are merged into it
 		return false
-	case o.Flags().Has(op.UpdateOnly) && !isByAddress(o): // without a profile it has no effect, and the event log must know
+	// Without a profile it has no effect, and the event log must know. A user who was found by an address is there.
+	case o.Flags().Has(op.UpdateOnly) && !isByAddress(o):
 		return w.isKnown(workspace, o)
 	}
 	return true
