@@ -42,9 +42,16 @@ func TestCacheIsBesideTheMemtables(t *testing.T) {
 		m := s.DB.Metrics()
 		require.Greater(t, m.BlockCache.Size, int64(cache))
 		require.LessOrEqual(t, m.BlockCache.Size+int64(m.MemTable.Size), int64(cache+maxMemTables*memTable))
+		all := caches.sum()
+		require.Equal(t, m.BlockCache.Size, all.Size)
+		require.GreaterOrEqual(t, all.Hits, m.BlockCache.Hits)
+		require.GreaterOrEqual(t, all.Misses, m.BlockCache.Misses)
+		require.NotZero(t, m.BlockCache.Misses)
 		require.NoError(t, s.Close())
-		if shared != nil {
-			shared.Close()
-		}
+		shared.Close()
+		all = caches.sum()
+		require.Zero(t, all.Size)
+		require.GreaterOrEqual(t, all.Hits, m.BlockCache.Hits, "what was counted stays")
+		require.GreaterOrEqual(t, all.Misses, m.BlockCache.Misses)
 	}
 }

@@ -19,7 +19,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"runtime"
 	"strings"
 	"sync"
 
@@ -36,45 +35,11 @@ type Store struct {
 	DB     *pebble.DB // used for batches, and to copy all files
 	Secret [32]byte   // for the hash that numbers are made with
 	events *events
+	own    *Cache // nil: the store shares one
 }
 
 // version is the version of everything in the store. 11: deltas without a name.
 const version = 11
-
-// Cache is what the stores of several engines share: the cache of blocks, and the open files. Close it after the
-// engines.
-type Cache struct {
-	blocks *pebble.Cache
-	files  *pebble.FileCache
-}
-
-// NewCache makes a cache of so many bytes of blocks, and of so many open files, for stores whose memtables take
-// maxMemTables times so many bytes together.
-func NewCache(bytes, memTable int64, files int) *Cache {
-	return &Cache{newBlocks(bytes, memTable),
-		pebble.NewFileCache(min(runtime.GOMAXPROCS(0), maxFileShards), max(files, minOpenFiles))}
-}
-
-// newBlocks makes a cache of blocks. Pebble takes the memtables that there are out of the cache's size; they have
-// memory of their own here, so what they may take is added.
-func newBlocks(bytes, memTable int64) *pebble.Cache {
-	return pebble.NewCache(bytes + maxMemTables*memTable)
-}
-
-// maxMemTables is how many memtables there are at most; beyond that writers wait.
-const maxMemTables = 4
-
-// maxFileShards is bounded because each shard of a file cache has a goroutine.
-const (
-	maxFileShards = 8
-	minOpenFiles  = 64
-)
-
-// Close frees the cache once no engine uses it.
-func (c *Cache) Close() {
-	c.files.Unref()
-	c.blocks.Unref()
-}
 
 // ErrStore is wrapped by errors that the store's files cause: a damaged block, the version of another program.
 var ErrStore = errors.New("state store")
@@ -108,15 +73,15 @@ func Open(opts Options) (*Store, error) {
 		FS: syncedFS{tableFS{opts.FS}, events}, DisableWAL: true, FormatMajorVersion: pebble.FormatNewest,
 		MemTableSize: uint64(opts.MemTableBytes), MemTableStopWritesThreshold: maxMemTables, L0CompactionThreshold: 8,
 		L0StopWritesThreshold: 32,
-		LBaseMaxBytes:         4 * opts.MemTableBytes, MaxOpenFiles: 1 << 12, Logger: events,
+		LBaseMaxBytes:         4 * opts.MemTableBytes, MaxOpenFiles: maxOpenFiles, Logger: events,
 		Merger: NewMerger(opts.Limits, opts.Note),
 	}
-	if opts.Cache != nil {
-		o.Cache, o.FileCache = opts.Cache.blocks, opts.Cache.files
-	} else {
-		o.Cache = newBlocks(opts.CacheBytes, opts.MemTableBytes)
-		defer o.Cache.Unref()
+	cache, own := opts.Cache, (*Cache)(nil)
+	if cache == nil {
+		own = NewCache(opts.CacheBytes, opts.MemTableBytes, maxOpenFiles)
+		cache = own
 	}
+	o.Cache, o.FileCache = cache.blocks, cache.files
 	for i := range o.Levels {
 		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 		o.Levels[i].BlockSize = 16 << 10
@@ -141,6 +106,9 @@ func Open(opts Options) (*Store, error) {
 	o.EventListener = &quiet
 	o.EnsureDefaults()
 	db, err := openPebble(opts.Dir, o, events)
+	if err != nil {
+		own.Close()
+	}
 	switch {
 	case err == nil:
 	case strings.Contains(err.Error(), "merger name"): // Pebble has no error for this; facts would have found it
@@ -148,7 +116,7 @@ func Open(opts Options) (*Store, error) {
 	default:
 		return nil, fmt.Errorf("%w: open %q: %w", ErrStore, opts.Dir, err)
 	}
-	s := &Store{DB: db, events: events}
+	s := &Store{DB: db, events: events, own: own}
 	if err := s.facts(opts.New, opts.Secret); err != nil {
 		_ = s.Close()
 		return nil, err
@@ -311,6 +279,7 @@ func (s *Store) Dead() <-chan struct{} { return s.events.dead }
 
 // Close closes the database, as far as that is possible.
 func (s *Store) Close() error {
+	defer s.own.Close()
 	closed := make(chan error, 1)
 	go func() { closed <- s.DB.Close() }()
 	select {
