@@ -24,21 +24,23 @@ type memoryPlan struct {
 	memTable int64 // the store has up to four of them
 	block    int64 // events of a block; packing takes four times as much
 	inflight int64 // records between accepted and applied
+	blocks   int64 // the store's cache: of --store-cache an eighth is for what allocating blocks takes besides
 }
 
 // overhead is what the process may take in addition to --memory and --store-cache. So much of what passes through
 // memory counts to it; the rest is the program itself, and what the Go heap needs besides.
 const (
-	overhead      = 128 << 20
+	overhead      = 144 << 20
 	passingBeside = 24 << 20
 )
 
-// planMemory shares memory out. inflight is --max-inflight; 0: derived from memory.
-func planMemory(memory, inflight int64) memoryPlan {
+// planMemory shares memory and storeCache out. inflight is --max-inflight; 0: derived from memory.
+func planMemory(memory, storeCache, inflight int64) memoryPlan {
 	p := memoryPlan{
 		memTable: min(max(memory/64, 4<<20), 64<<20),
 		block:    min(max(memory/128, 2<<20), 32<<20),
 		inflight: inflight,
+		blocks:   storeCache - storeCache/8,
 	}
 	if inflight == 0 {
 		p.inflight = min(max(memory/16, 32<<20), 256<<20)
@@ -50,13 +52,18 @@ func planMemory(memory, inflight int64) memoryPlan {
 
 func (p memoryPlan) apply(engine *shard.Options, events *eventlog.Options) {
 	engine.MemoryBytes, engine.StoreMemTableBytes, engine.MaxInflightBytes = p.entries, p.memTable, p.inflight
+	engine.StoreCacheBytes = p.blocks
 	events.BlockBytes = p.block
+}
+
+func (c *serveCommand) planMemory() memoryPlan {
+	return planMemory(int64(c.Memory), int64(c.StoreCache), int64(c.MaxInflight))
 }
 
 // checkMemory refuses more than the workers can use. In a cluster each replica has a worker of its own.
 func (c *serveCommand) checkMemory() error {
 	workers := int64(cmp.Or(c.Workers, min(runtime.GOMAXPROCS(0), 64)))
-	if c.Node == 0 && planMemory(int64(c.Memory), int64(c.MaxInflight)).entries > workers*workerMemory {
+	if c.Node == 0 && c.planMemory().entries > workers*workerMemory {
 		return fmt.Errorf("--memory: at most about %d GiB with %d workers; more --workers can have more",
 			workers*workerMemory>>30, workers)
 	}

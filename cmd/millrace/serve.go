@@ -78,8 +78,8 @@ type serveCommand struct {
 	PreferenceLinkLife time.Duration `default:"2160h" bounds:"1m..87600h" help:"How long a link to a hosted page is valid."`
 
 	Workers            int           `default:"0" bounds:"0..64" help:"Number of goroutines that apply changes; 0: one per core."`
-	Memory             byteSize      `default:"4GiB" bounds:"64KiB..6TiB" help:"Memory that the process may take besides --store-cache and 128 MiB. Most of it holds profiles; those that don't fit are read from disk when needed."`
-	StoreCache         byteSize      `default:"128MiB" bounds:"64KiB..1TiB" help:"Size of the state store's block cache."`
+	Memory             byteSize      `default:"4GiB" bounds:"64KiB..6TiB" help:"Memory that the process may take besides --store-cache and 144 MiB. Most of it holds profiles; those that don't fit are read from disk when needed."`
+	StoreCache         byteSize      `default:"128MiB" bounds:"64KiB..1TiB" help:"Memory of the state store's block cache; an eighth of it is for what allocating blocks takes besides."`
 	MaxDeltaChanges    int           `default:"8" bounds:"0..1000" help:"How many changes of a user who isn't in memory are kept between two checkpoints without reading the profile; with more, the profile is read. 0: none."`
 	ReadProcs          int           `default:"16" bounds:"0..1024" help:"GOMAXPROCS while profiles are read from disk, unless it is higher anyway: more reads reach the disk at once. 0: leave it as it is."`
 	MaxInflight        byteSize      `default:"0" bounds:"0|64KiB..64GiB" help:"Bytes of records that may be accepted and not yet applied; beyond that the answer is 503. 0: a sixteenth of --memory, from 32 to 256 MiB."`
@@ -177,7 +177,7 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer, command *kong.
 	case c.MemoryLimit > 0:
 		debug.SetMemoryLimit(int64(c.MemoryLimit))
 	case os.Getenv("GOMEMLIMIT") == "":
-		go steerHeap(ctx, int64(c.Memory)+int64(c.StoreCache)+overhead*3/4)
+		go steerHeap(ctx, int64(c.Memory)+int64(c.StoreCache)+overhead*2/3)
 	}
 	if err := makeData(c.Data, logger); err != nil {
 		return fmt.Errorf("--data: %w", err)
@@ -250,7 +250,7 @@ func (c *serveCommand) nodeOptions(logger *slog.Logger) (o nodeOptions, err erro
 	if o.refused, err = c.refusedOptions(logger); err != nil {
 		return o, err
 	}
-	planMemory(int64(c.Memory), int64(c.MaxInflight)).apply(&o.engine, &o.events)
+	c.planMemory().apply(&o.engine, &o.events)
 	if o.door, err = c.doorOptions(logger); err != nil {
 		return o, err
 	}
@@ -594,7 +594,7 @@ func (c *serveCommand) logger() (*slog.Logger, error) {
 
 func (c *serveCommand) engineOptions(logger *slog.Logger) shard.Options {
 	return shard.Options{
-		Dir: c.Data, Workers: c.Workers, StoreCacheBytes: int64(c.StoreCache), MaxMergesWaiting: c.MaxMergesWaiting,
+		Dir: c.Data, Workers: c.Workers, MaxMergesWaiting: c.MaxMergesWaiting,
 		CheckpointBytes: int64(c.CheckpointBytes), CheckpointInterval: c.CheckpointInterval,
 		Clock: &stamp.Clock{MaxOffset: c.MaxClockOffset, Logger: logger}, MaxDeltaChanges: orNone(c.MaxDeltaChanges),
 		Reading: procs.NewReading(c.ReadProcs),
