@@ -157,7 +157,9 @@ func (w *Worker) applyObject(p *Partition, o op.Op) error {
 func (w *Worker) applyToUser(p *Partition, o op.Op) error {
 	flags, rec := o.Flags(), w.applying.rec
 	id := flags.ID()
-	if w.goesUnread(p, rec.Workspace, o) {
+	// What a message brings may be for nobody. The backup of a cluster has a moment of each group's log, not the same
+	// one. So it may have a request that one group relays to another one without the user who was made there before it.
+	if !(isByAddress(o) && rec == &w.carried) && w.goesUnread(p, rec.Workspace, o) {
 		if kept, err := w.keepUnread(p, o); kept || err != nil {
 			return err
 		}

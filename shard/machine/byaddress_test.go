@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testengine"
+	"millrace/shard/bodies"
 	"millrace/shard/op"
 )
 
@@ -115,12 +116,36 @@ func TestByAddressOfWhoHasGone(t *testing.T) {
 			require.NoError(t, b.Commit())
 			b.Release()
 			settle(t, e)
-			require.Equal(t, user != "deleted" || n > 0, changesUnread.Get() == before+1, user)
+			require.Equal(t, user == "moved", changesUnread.Get() == before+1, user) // the others get it by messages
 		}
 		require.NoError(t, e.Close())
 		e = openTest(t, o)
 		require.Equal(t, n+1, testengine.EventCount(t, e, op.ExternalID, "moved", "late"))
 		require.Equal(t, n+1, testengine.EventCount(t, e, op.Email, emails["deleted"], "late"), "somebody new")
 		require.Equal(t, n+1, testengine.EventCount(t, e, op.ExternalID, "kept", "late"))
+	}
+}
+
+// An op that comes by a message may be addressed to a user who is missing. Then the email gets a new one.
+func TestByAddressOfNobody(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	testengine.CommitEvent(t, e, op.ExternalID, "ann", "e", 0)
+	evictAll(t, e)
+	key := []byte("bob@example.com")
+	row := e.hasher.Number(1, op.Email, key)
+	var inner op.Builder
+	inner.Reset(0)
+	start := testengine.BeginEvent(&inner, "e")
+	inner.Buf = append(inner.Buf, key...)
+	inner.End(start, op.Event, op.MakeFlags(op.Resolved, op.Email), len(key), e.hasher.Profile(row))
+	b := e.NewBatch(1, 0)
+	b.Append(op.Relay, 0, e.hasher.Number(1, op.NoID, []byte("k")), bodies.AppendRelay(nil, 0, nil, inner.Finish(1, 0, 1)), []byte("k"))
+	require.NoError(t, b.Commit())
+	b.Release()
+	settle(t, e)
+	for range 2 {
+		require.Equal(t, 1, testengine.EventCount(t, e, op.Email, string(key), "e"))
+		evictAll(t, e)
+		require.NoError(t, e.store.DB.Compact(t.Context(), []byte("e"), []byte("f"), false))
 	}
 }
