@@ -22,9 +22,34 @@ import (
 	"millrace/wal/memlog"
 )
 
-// randomRecord is a record of objects for users by external id. Some external ids have the same home number, as with
-// equal hashes.
-func randomRecord(r *rand.Rand, stamp int64) []byte {
+// emails are the users who have an email, by which most of their objects name them, and who has each home number: whoever
+// came there first.
+type emails struct {
+	given map[string]bool
+	first map[uint64]string
+}
+
+// of says whether an object of the user names them by email.
+func (x *emails) of(r *rand.Rand, user string) bool {
+	return x != nil && x.given[user] && r.IntN(4) > 0
+}
+
+// gives says whether an op gives the user an email.
+func (x *emails) gives(r *rand.Rand, user string, kind op.Kind, flags op.Flags, home uint64) bool {
+	if x == nil {
+		return false
+	}
+	if !flags.Has(op.UpdateOnly) && x.first[home] == "" {
+		x.first[home] = user
+	}
+	gives := kind == op.Attributes && x.first[home] == user && r.IntN(4) == 0
+	x.given[user] = x.given[user] || gives
+	return gives
+}
+
+// randomRecord is a record of objects for users by external id, or by the email that they have been given. Some external
+// ids have the same home number, as with equal hashes. No emails: all are by external id.
+func randomRecord(r *rand.Rand, stamp int64, x *emails) []byte {
 	h := identity.NewHasher(testSecret)
 	var b op.Builder
 	b.Reset(0)
@@ -59,6 +84,13 @@ func randomRecord(r *rand.Rand, stamp int64) []byte {
 			if r.IntN(2) == 0 {
 				flags |= op.MergeObjects
 			}
+		}
+		byEmail := x.of(r, user)
+		if x.gives(r, user, kind, flags, home) {
+			flags |= op.Contact
+		}
+		if byEmail {
+			user, flags = user+"@example.com", op.MakeFlags(flags|op.Resolved, op.Email)
 		}
 		b.Buf = append(b.Buf, user...)
 		b.End(start, kind, flags, len(user), home)
@@ -95,8 +127,9 @@ func TestUnreadIsAsIfRead(t *testing.T) {
 	for round := range testsize.Of(200, 3, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		var records []memlog.Record
+		emails := &emails{map[string]bool{}, map[uint64]string{}}
 		for i := range testsize.Short(300, 120) {
-			data := randomRecord(r, int64(1000*(i+1)))
+			data := randomRecord(r, int64(1000*(i+1)), emails)
 			records = append(records, memlog.Record{Position: uint64(i + 1), Count: uint32(binary.LittleEndian.Uint32(data[28:])), Payload: data})
 		}
 		var want map[string]string
@@ -212,7 +245,7 @@ func TestFoldInAnyGroups(t *testing.T) {
 			values = append(values, profile.New(nil, 1, op.ExternalID, []byte("u1"), 5))
 		}
 		for i := range 1 + r.IntN(12) {
-			rec, err := op.ParseRecord(randomRecord(r, int64(100*i)), nil)
+			rec, err := op.ParseRecord(randomRecord(r, int64(100*i), nil), nil)
 			require.NoError(t, err)
 			for ops := rec.Ops; len(ops) > 0; {
 				var o op.Op
