@@ -49,7 +49,10 @@ func (b *Batch) readdress(o op.Op) {
 	flags := o.Flags()
 	id := flags.ID()
 	switch o.Kind() {
-	case op.Deferred, op.Claim, op.RowState: // keep their address
+	case op.RowState:
+		b.addressed = true
+		return
+	case op.Deferred, op.Claim: // keep their address
 		return
 	}
 	if id == op.NoID {

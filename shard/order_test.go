@@ -312,6 +312,31 @@ func TestStateBeforeLeavingOfSeveral(t *testing.T) {
 	}
 }
 
+// A state of the address that comes behind the leaver, who waits for an earlier one, waits for the leaver.
+func TestStateBehindALeaverWhoWaits(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	group := profile.State{Kind: profile.StateGroup, Group: [16]byte{7}, Channel: op.ChannelEmail, On: true}
+	for i := range 16 { // other partitions each time
+		o, q, email := fmt.Sprint("o", i), fmt.Sprint("q", i), fmt.Sprint("x", i, "@example.com")
+		for _, user := range []string{o, q} {
+			track(t, e, user, attrField(op.AttrEmail, email))
+		}
+		b := e.NewBatch(1, 0)
+		b.SetUserStates(op.ExternalID, []byte(o), 0, group)
+		addAttributes(b, op.ExternalID, q, op.Contact, attrField(op.AttrEmail, "new@example.com"))
+		off := group
+		off.On = false
+		b.SetAddressStates(op.Email, []byte(email), off)
+		require.NoError(t, b.Commit())
+		b.Release()
+		settle(t, e)
+		for user, want := range map[string]bool{o: false, q: true} {
+			c, _ := profile.StateOf(first(e.Find(1, op.ExternalID, []byte(user)))[0].Blob, group)
+			require.Equal(t, want, c.On, user)
+		}
+	}
+}
+
 func testStateBeforeLeavingOfSeveral(t *testing.T, stateFirst bool) {
 	w := smallCluster(t, nil)
 	coord, shared := w.nodes[0].coord, emailIn(2, 0)
