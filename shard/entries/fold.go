@@ -66,7 +66,8 @@ func (f *Folder) Add(deltas []byte) (err error) {
 			return err
 		}
 		if id, _ := profile.HomeID(d); id == op.NoID && (len(f.Entry) == 0 || !d.IsFor(f.Entry)) {
-			return fmt.Errorf("%w: changes of nobody", ErrDamaged)
+			Nobodys.Inc() // an error would end the store's compactions, and the process, for good
+			continue
 		}
 		if len(f.Entry) > 0 && !d.IsFor(f.Entry) {
 			if f.Strays, err = AppendJoined(f.Strays, d); err != nil {
