@@ -524,7 +524,8 @@ func TestUnknownsAreJudgedInTime(t *testing.T) {
 		all = append(all, tried)
 	}
 	slices.Sort(all)
-	require.Less(t, all[len(all)*9/10], 50_000, "steps of a search, of the ninth of ten")
+	// Three of four take some hundred steps; one in fifty may take a thousand times as many.
+	require.Less(t, all[len(all)*3/4], 5_000, "steps of a search, of three of four")
 }
 
 func TestRecorder(t *testing.T) {
