@@ -24,11 +24,11 @@ type memoryPlan struct {
 	memTable int64 // the store has up to four of them
 	block    int64 // events of a block; packing takes four times as much
 	inflight int64 // records between accepted and applied
-	blocks   int64 // the store's cache: of --store-cache an eighth is for what allocating blocks takes besides
+	cache    int64 // the store's blocks: of --store-cache an eighth is for what allocating them takes besides
 }
 
-// overhead is what the process may take in addition to --memory and --store-cache. So much of what passes through
-// memory counts to it; the rest is the program itself, and what the Go heap needs besides.
+// overhead is what the process may take in addition to --memory and --store-cache. passingBeside is the part of it for
+// what passes through memory; the rest is for the program itself, and for what the Go heap needs besides.
 const (
 	overhead      = 144 << 20
 	passingBeside = 24 << 20
@@ -40,7 +40,7 @@ func planMemory(memory, storeCache, inflight int64) memoryPlan {
 		memTable: min(max(memory/64, 4<<20), 64<<20),
 		block:    min(max(memory/128, 2<<20), 32<<20),
 		inflight: inflight,
-		blocks:   storeCache - storeCache/8,
+		cache:    storeCache - storeCache/8,
 	}
 	if inflight == 0 {
 		p.inflight = min(max(memory/16, 32<<20), 256<<20)
@@ -52,7 +52,7 @@ func planMemory(memory, storeCache, inflight int64) memoryPlan {
 
 func (p memoryPlan) apply(engine *shard.Options, events *eventlog.Options) {
 	engine.MemoryBytes, engine.StoreMemTableBytes, engine.MaxInflightBytes = p.entries, p.memTable, p.inflight
-	engine.StoreCacheBytes = p.blocks
+	engine.StoreCacheBytes = p.cache
 	events.BlockBytes = p.block
 }
 

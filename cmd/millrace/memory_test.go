@@ -41,7 +41,7 @@ func TestPlanMemory(t *testing.T) {
 	const mib = 1 << 20
 	f := func(memory, inflight int64, want memoryPlan) {
 		t.Helper()
-		want.blocks = 112 * mib
+		want.cache = 112 * mib
 		require.Equal(t, want, planMemory(memory, 128*mib, inflight))
 	}
 	f(64*mib, 0, memoryPlan{entries: 32 * mib, memTable: 4 * mib, block: 2 * mib, inflight: 32 * mib})

@@ -65,17 +65,15 @@ func (f *Folder) Add(deltas []byte) (err error) {
 		if d, deltas, err = NextDelta(deltas); err != nil {
 			return err
 		}
-		if id, _ := profile.HomeID(d); id == op.NoID && (len(f.Entry) == 0 || !d.IsFor(f.Entry)) {
+		id, _ := profile.HomeID(d)
+		switch {
+		case len(f.Entry) > 0 && d.IsFor(f.Entry), len(f.Entry) == 0 && id != op.NoID:
+			err = f.AddAll(d, false)
+		case id == op.NoID:
 			Nobodys.Inc() // an error would end the store's compactions, and the process, for good
-			continue
+		default:
+			f.Strays, err = AppendJoined(f.Strays, d)
 		}
-		if len(f.Entry) > 0 && !d.IsFor(f.Entry) {
-			if f.Strays, err = AppendJoined(f.Strays, d); err != nil {
-				return err
-			}
-			continue
-		}
-		err = f.AddAll(d, false)
 	}
 	return err
 }

@@ -109,7 +109,9 @@ type Writer struct {
 	rest func() error
 }
 
+// NewWriter makes a Writer.
 func NewWriter(rest func() error) *Writer {
+	// The encoder has twice its window in memory, by itself 16 MiB; columns are no smaller for more than this.
 	e, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedDefault),
 		zstd.WithEncoderCRC(false), zstd.WithWindowSize(1<<20),
 		zstd.WithSingleSegment(true))
