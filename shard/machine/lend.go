@@ -168,7 +168,9 @@ var folders = sync.Pool{New: func() any { return new(entries.Folder) }}
 
 // lendSought reads an entry without the lock. again: it has to be looked for anew.
 func (w *Worker) lendSought(p *Partition, x sought, use Use) (l Lent, again bool, err error) {
+	w.m.opts.Reading.Begin()
 	value, err := w.m.store.Entry(x.before, nil, x.number)
+	w.m.opts.Reading.End()
 	if errors.Is(err, store.ErrViewClosed) {
 		return Lent{}, true, w.m.opts.Failed()
 	} else if err != nil {

@@ -209,6 +209,8 @@ type Partition struct {
 	complete bool   // all entries are resident: a miss means absent
 	saving   bool   // a checkpoint is writing what was dirty: nothing may be evicted
 	evicted  uint64 // how many times an entry was evicted
+	// evictable: some entry may be clean. Not so once evict has seen that all are dirty, until one is read or saved.
+	evictable bool
 	// while saving: the store without what is being written, since deltas are in memory until that is over
 	view *store.View
 	turn uint64 // how many times saving has changed

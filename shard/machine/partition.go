@@ -66,6 +66,7 @@ func (w *Worker) admit(p *Partition, number uint64, value []byte) (*arena.Slot, 
 	s, err := w.insert(p, number, value)
 	if err == nil {
 		s.Meta &^= arena.Dirty
+		p.evictable = true
 	}
 	return s, err
 }
@@ -179,10 +180,11 @@ func (w *Worker) erase(p *Partition, s *arena.Slot) error {
 
 // evict makes room: it drops entries that the store has as they are and that were not used since evict last came by. It
 // goes on from where it was, and looks at so many slots at most; ended says whether it has come to the end of a
-// partition.
+// partition. What is dirty is looked at once, not each time: see Partition.evictable.
 func (w *Worker) evict(most int) (freed int64, ended bool, err error) {
 	p := w.parts[w.evictAt.part%len(w.parts)]
 	i := w.evictAt.slot
+	p.evictable = p.evictable && (i > 0 || p.saving)
 	for looks := 0; i < len(p.Slots) && !p.saving; looks++ {
 		if looks == most {
 			w.evictAt.slot = i
@@ -195,6 +197,7 @@ func (w *Worker) evict(most int) (freed int64, ended bool, err error) {
 		}
 		if s.Meta&arena.Referenced != 0 {
 			s.Meta &^= arena.Referenced
+			p.evictable = true
 			i++
 			continue
 		}

@@ -95,6 +95,11 @@ func (w *Worker) evictExcess() (over int64, err error) {
 	over = w.excess()
 	w.isTight = w.isTight || over > 0
 	for turns := 2 * len(w.parts); over > 0 && turns > 0; {
+		if at := w.evictAt; at.slot == 0 && !w.parts[at.part%len(w.parts)].evictable {
+			w.evictAt.part++
+			turns--
+			continue
+		}
 		freed, ended, err := w.evict(maxLooks)
 		evictions.Add(int(freed))
 		if err != nil {

@@ -53,3 +53,61 @@ func TestEvictingIsDoneInSteps(t *testing.T) {
 	require.Zero(t, entries())
 	require.Greater(t, steps, users/most)
 }
+
+// What is to be evicted isn't looked for, again and again, where everything is dirty: only once entries were saved, or
+// read back.
+func TestEvictingLeavesOutWhatIsDirty(t *testing.T) {
+	testsize.SkipSerial(t)
+	o := testOptions(vfs.NewMem())
+	o.Workers = 1
+	e := openTest(t, o)
+	const users = 3000
+	change := func() {
+		b := e.NewBatch(1, 0)
+		defer b.Release()
+		for i := range users {
+			testengine.AddEvent(b, op.ExternalID, fmt.Sprint("user", i), "e", 0)
+		}
+		require.NoError(t, b.Commit())
+	}
+	change()
+	require.NoError(t, e.Checkpoint())
+	change()
+	w := e.workers[0]
+	evictable := func() (parts, count int) {
+		w.Lock()
+		defer w.Unlock()
+		for _, p := range w.parts {
+			count += p.Count
+			if p.evictable {
+				parts++
+			}
+		}
+		return parts, count
+	}
+	trim := func(memory int64) {
+		e.memory.Store(memory)
+		_, err := w.Trim()
+		require.NoError(t, err)
+	}
+	const none, plenty = 0, 1 << 30
+	trim(none)
+	parts, count := evictable()
+	require.Zero(t, parts)
+	require.Equal(t, users, count)
+
+	require.NoError(t, e.Checkpoint()) // which trims
+	trim(none)
+	_, count = evictable()
+	require.Zero(t, count)
+
+	e.memory.Store(plenty)
+	l, err := e.Lend(e.hasher.Number(1, op.ExternalID, []byte("user1")), ToChange)
+	require.NoError(t, err)
+	l.Back()
+	_, count = evictable()
+	require.Equal(t, 1, count)
+	trim(none)
+	_, count = evictable()
+	require.Zero(t, count)
+}

@@ -144,7 +144,7 @@ func (w *Worker) save(p *Partition, batch *pebble.Batch, before *store.View) err
 		}
 	}
 	p.deleting, p.deleted = p.deleted, nil
-	p.saving, p.view = true, before
+	p.saving, p.view, p.evictable = true, before, true
 	p.turn++
 	return nil
 }
