@@ -12,6 +12,7 @@ import (
 type nestedState struct {
 	bad     bool // a member that is not allowed: the whole attribute is left out
 	dollars int  // names of operators that are not yet accounted for
+	arrays  int  // the arrays around what is being read
 }
 
 // attributeObject reads the object at i as the value of the attribute whose field began at undo.
@@ -120,7 +121,8 @@ func (d *Decoder) attributeArray(i, undo int) int {
 	return next
 }
 
-// nestedObject reads and writes an object that is inside level others.
+// nestedObject reads and writes an object that is inside level others. A null member takes away what is stored, so it
+// says nothing in an array, whose objects meet none, and is left out. ($update can't delete a member: reference.md 3.)
 func (d *Decoder) nestedObject(i, level int) int {
 	if level >= d.maxDepth {
 		d.putTag(op.Null)
@@ -144,10 +146,15 @@ func (d *Decoder) nestedObject(i, level int) int {
 		}
 		members++
 		d.need(11)
+		member := d.o
 		d.putUvarint(uint64(key.end() - key.start()))
 		d.put(key.start(), key.end())
+		value := d.o
 		if i = d.nestedValue(i, level+1, true); i < 0 {
 			return -1
+		}
+		if d.nested.arrays > 0 && op.Tag(d.out[value]) == op.Null {
+			d.o = member
 		}
 		i, more = d.nextMember(i)
 	}
@@ -188,6 +195,7 @@ func (d *Decoder) nestedArray(i, level int, inObject bool) int {
 		d.closeBlock(at)
 		return i + 1
 	}
+	d.nested.arrays++
 	d.objects++ // used like an object of names, to tell what is in this array
 	set := d.objects
 	for more := true; more; {
@@ -210,6 +218,7 @@ func (d *Decoder) nestedArray(i, level int, inObject bool) int {
 	if i < 0 {
 		return -1
 	}
+	d.nested.arrays--
 	d.closeBlock(at)
 	return i
 }

@@ -84,7 +84,9 @@ func (j *judge) attributes(v value, id op.IDKind) (body string, contact bool) {
 			put(m.raw)
 			continue
 		case op.AttrPushTokens:
-			put(j.tokens(m))
+			if list := j.tokens(m); list != "[]" {
+				put(list)
+			}
 			continue
 		case op.AttrSubscriptionGroups:
 			put(j.groups(m))
@@ -294,7 +296,7 @@ func (j *judge) nested(m member) (text string, ok bool) {
 		text, isOperator = j.operator(m, &ok)
 	}
 	if !isOperator {
-		text = j.tree(m, m.value, false, &ok)
+		text = j.tree(m, m.value, false, false, &ok)
 	}
 	switch {
 	case !ok:
@@ -306,8 +308,8 @@ func (j *judge) nested(m member) (text string, ok bool) {
 	return text, ok
 }
 
-// tree is the dump of a value within a nested attribute.
-func (j *judge) tree(owner member, v value, inObject bool, ok *bool) string {
+// tree is the dump of a value within a nested attribute. In an array, objects have no null members.
+func (j *judge) tree(owner member, v value, inObject, inArray bool, ok *bool) string {
 	var list []string
 	switch v.kind {
 	case '{':
@@ -318,14 +320,16 @@ func (j *judge) tree(owner member, v value, inObject bool, ok *bool) string {
 		}
 		for _, m := range v.members {
 			*ok = *ok && m.name != "" && runes(m.name) <= 255 && field.NestedKey([]byte(m.name))
-			list = append(list, dumpString(m.name)+":"+j.tree(owner, m.value, true, ok))
+			if text := j.tree(owner, m.value, true, inArray, ok); text != "null" || !inArray {
+				list = append(list, dumpString(m.name)+":"+text)
+			}
 		}
 		return "{" + strings.Join(list, ",") + "}"
 	case '[':
 		for _, x := range v.list {
 			text := "json<" + x.raw + ">"
 			if x.kind != '[' {
-				text = j.tree(owner, x, inObject, ok)
+				text = j.tree(owner, x, inObject, true, ok)
 			}
 			// The attribute's own array is a set of its values, but objects in it are kept as they are. (A $time is a
 			// time, not an object.)
@@ -372,14 +376,14 @@ func (j *judge) operator(m member, ok *bool) (text string, is bool) {
 			}
 			return ""
 		}
-		return j.tree(m, *v, true, ok)
+		return j.tree(m, *v, true, false, ok)
 	}
 	switch {
 	case only(" inc "):
 		text, isInt := number(m.members[0].raw)
 		if m.members[0].kind != '0' || !isInt || text[0] == 'f' {
 			var ignored bool
-			j.tree(m, m.value, false, &ignored)
+			j.tree(m, m.value, false, false, &ignored)
 			j.no(rankValue, m.value.at, notValid)
 		}
 		return "inc(" + text + ")", true
@@ -407,7 +411,7 @@ func (j *judge) edits(m member, ok *bool) string {
 			for _, x := range v.list {
 				*ok = *ok && x.kind == '{' && !isTime(x)
 			}
-			w.WriteString("0 " + j.tree(m, *v, true, ok) + ";")
+			w.WriteString("0 " + j.tree(m, *v, true, false, ok) + ";")
 			continue
 		}
 		for _, x := range v.list {
@@ -416,7 +420,7 @@ func (j *judge) edits(m member, ok *bool) string {
 				*ok = false
 				continue
 			}
-			k, v := j.tree(m, *key, true, ok), j.tree(m, *match, true, ok)
+			k, v := j.tree(m, *key, true, true, ok), j.tree(m, *match, true, true, ok)
 			if name == "$remove" {
 				*ok = *ok && len(x.members) == 2
 				fmt.Fprintf(&w, "2 %s %s;", k, v)
@@ -426,7 +430,7 @@ func (j *judge) edits(m member, ok *bool) string {
 				*ok = false
 				continue
 			}
-			fmt.Fprintf(&w, "1 %s %s %s;", k, v, j.tree(m, *object, true, ok))
+			fmt.Fprintf(&w, "1 %s %s %s;", k, v, j.tree(m, *object, true, true, ok))
 		}
 	}
 	return w.String() + ")"

@@ -170,11 +170,15 @@ func (d *Decoder) subscriptionGroup(i int) int {
 // pushTokens reads push_tokens and writes an Object for each.
 func (d *Decoder) pushTokens(i int) int {
 	d.id.hasTokens = d.in[i] == '[' && d.in[d.space(i+1)] != ']'
+	undo := d.o
 	d.putField(op.AttrPushTokens)
 	at := d.openBlock(op.Array)
 	i = d.eachObject(i, reasonTokenArray, d.pushToken)
-	if i >= 0 {
+	switch {
+	case i >= 0 && d.id.hasTokens:
 		d.closeBlock(at)
+	case i >= 0: // tokens are added to those that are there
+		d.o = undo
 	}
 	return i
 }

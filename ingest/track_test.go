@@ -403,6 +403,7 @@ func TestCustomAttributes(t *testing.T) {
 	attrs(t, `"a":[1,"x",{"b":[1,[2]]},[ 3 ],null,true]`, `"~a":[1,"x",{"b":[1,json<[2]>]},json<[ 3 ]>,null,true]`)
 	attrs(t, `"a":{"add":["x"]},"r":{"remove":[1],"add":[2]},"n":{"add":["x"],"y":1}`, `"~a":update(["x"],[]) "~r":update([2],[1]) "~n":{"add":["x"],"y":1}`)
 	attrs(t, `"o":{"a":{"b":null},"t":{"$time":"2026-11-21"}},"_merge_objects":false`, `"~o":{"a":{"b":null},"t":t1795219200000}`)
+	attrs(t, `"a":[{"x":null,"y":1,"o":{"z":null}},null],"o":{"x":null,"l":[{"x":null}]}`, `"~a":[{"y":1,"o":{}},null] "~o":{"x":null,"l":[{}]}`)
 	attrs(t, `"o":{"$time":"2026-11-21"}`, `"~o":t1795219200000`)
 	attrs(t, `"o":{"t":{"$time":"3000-12-31T23:59:59Z"}}`, `"~o":{"t":t32535215999000}`)
 	attrs(t, `"o":{}`, `"~o":{}`)
@@ -473,6 +474,7 @@ func TestReservedAttributes(t *testing.T) {
 		`"facebook":{"id":"1","likes":["a"],"num_friends":2} "twitter":{"id":5,"screen_name":"x"}`)
 	attrs(t, `"push_tokens":[{"app_id":"`+testApp+`","token":"t","device_id":"12345678"},{"token":"v","app_id":"`+testApp+`","device_id":null}]`,
 		`"push_tokens":[{"app_id":"`+testApp+`","token":"t","device_id":"12345678"},{"app_id":"`+testApp+`","token":"v"}]`)
+	attrs(t, `"push_tokens":[],"home_city":"x"`, `"home_city":"x"`)
 	contact := func(members, want string) {
 		t.Helper()
 		ops(t, `{"attributes":[{"external_id":"u",`+members+`}]}`, `attributes external_id="u"+contact `+want)
