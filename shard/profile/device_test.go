@@ -107,7 +107,8 @@ func TestImportPushTokens(t *testing.T) {
 	f(`[{"app_id":"id-2","app":"iOS","token":"t"}]`, `[{"app_id":"id-2","token":"t"}]`)
 	f(`[{"app":"tv","token":"t"},{"app":"web","token":"t"},{"app":"tv","token":"t"}]`, `[{"app":"web","token":"t"},{"app":"tv","token":"t"}]`,
 		`push_tokens: there is no app "tv"`, `push_tokens: there is no app "web"`, `push_tokens: there is no app "tv"`)
-	f(`[]`, `[]`)
+	b, _ := importedWith(t, names, `{"external_id":"x","push_tokens":[]}`)
+	require.Equal(t, `{}`, devicesOf(t, b, x))
 }
 
 // A kept user without device information gets that of the merged user (service.md 4.2).

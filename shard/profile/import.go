@@ -172,6 +172,9 @@ func (im *Importer) attribute(b []byte, code uint32, v *fastjson.Value, stamp in
 		if v.Type() != fastjson.TypeArray {
 			im.fail("%s: no array", name)
 		}
+		if len(v.GetArray()) == 0 {
+			return b
+		}
 		im.value = im.value[:0]
 		for _, token := range v.GetArray() {
 			im.value = im.appendPushToken(im.value, token, im.opt.AppID)
