@@ -96,8 +96,11 @@ func (j *judge) attributes(v value, id op.IDKind) (body string, contact bool) {
 				no(reasonNotValid)
 				continue
 			}
-			if text, ok := j.nested(m); ok {
+			switch text, ok := j.nested(m); {
+			case ok && text[0] == '{':
 				put(text)
+			case ok: // an operator or a time
+				j.notes = append(j.notes, named(reasonNotValid, m.name))
 			}
 			continue
 		}

@@ -232,12 +232,17 @@ func (d *Decoder) pushToken(i int) int {
 // bytes.
 const maxTokenBytes = 4096
 
-// socialObject reads facebook or twitter.
+// socialObject reads facebook or twitter. Operators and times are for custom attributes: they are left out.
 func (d *Decoder) socialObject(code uint32, i int) int {
 	if d.in[i] != '{' {
 		return d.skipRefused(i, 0, reasonNotValid)
 	}
 	undo := d.o
 	d.putField(code)
-	return d.attributeObject(i, undo)
+	at := d.o
+	if i = d.attributeObject(i, undo); i >= 0 && d.o > at && op.Tag(d.out[at]) != op.Object {
+		d.warn(reasonNotValid, d.nameOf(d.owner))
+		d.o = undo
+	}
+	return i
 }

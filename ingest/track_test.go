@@ -475,6 +475,9 @@ func TestReservedAttributes(t *testing.T) {
 	attrs(t, `"push_tokens":[{"app_id":"`+testApp+`","token":"t","device_id":"12345678"},{"token":"v","app_id":"`+testApp+`","device_id":null}]`,
 		`"push_tokens":[{"app_id":"`+testApp+`","token":"t","device_id":"12345678"},{"app_id":"`+testApp+`","token":"v"}]`)
 	attrs(t, `"push_tokens":[],"home_city":"x"`, `"home_city":"x"`)
+	for _, v := range []string{`{"inc":1}`, `{"add":["a"]}`, `{"$remove":[]}`, `{"$time":"2026-11-21"}`} {
+		partly(t, `"facebook":`+v, ``, "'facebook' is not valid")
+	}
 	contact := func(members, want string) {
 		t.Helper()
 		ops(t, `{"attributes":[{"external_id":"u",`+members+`}]}`, `attributes external_id="u"+contact `+want)
