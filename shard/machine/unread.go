@@ -41,8 +41,10 @@ func needsProfile(o op.Op) bool {
 		return true
 	case flags.Has(op.Resolved): // the profile says whether it still has the name
 		return true
+	case o.Kind() == op.Attributes && op.HasOperators(o.Body()): // their outcomes are answered
+		return true
 	}
-	return len(o) > entries.MaxDeltaBytes/2 // and ops that appendChange refuses
+	return len(o) > entries.MaxDeltaBytes/2 // and ops with more names than entries.AppendChange takes
 }
 
 // isByAddress says whether an op is for a user who was found by an email or a phone. A user who has left the address

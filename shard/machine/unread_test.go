@@ -317,6 +317,39 @@ func TestReadAheadReadsForManyRecords(t *testing.T) {
 	require.Less(t, resident(), len(users)/2)
 }
 
+// Ops with operators need the profile, since their outcomes are answered. So these profiles are read ahead like others.
+func TestReadAheadReadsForOperators(t *testing.T) {
+	o := testOptions(vfs.NewMem())
+	o.Workers = 1
+	e := openTest(t, o)
+	b := e.NewBatch(1, 0)
+	for i := range 8 {
+		testengine.AddEvent(b, op.ExternalID, fmt.Sprint("user", i), "e", 0)
+	}
+	require.NoError(t, b.Commit())
+	b.Release()
+	evictAll(t, e)
+	b = e.NewBatch(1, 0)
+	defer b.Release()
+	for i := range 8 {
+		fields := [][]byte{testengine.AttrField(op.AttrFirstName, "x"), testengine.AttrField(op.AttrOperators, "")}
+		testengine.AddAttributes(b, op.ExternalID, fmt.Sprint("user", i), 0, fields[:1+i%2]...)
+	}
+	c := &Commit{}
+	var err error
+	c.Rec, err = op.ParseRecord(b.Finish(1, 0, 1)[wal.HeaderBytes:], nil)
+	require.NoError(t, err)
+	w := e.workers[0]
+	require.NoError(t, w.Prefetch([]*Commit{c}))
+	w.Lock()
+	defer w.Unlock()
+	resident := 0
+	for _, p := range w.parts {
+		resident += p.Count
+	}
+	require.Equal(t, 4, resident, "each second one has an operator")
+}
+
 // A user whom reading ahead hasn't found may have come, been saved and been evicted again by the turn that asks for
 // this user. The user is found then.
 func TestReadAheadForgetsWhoIsAbsent(t *testing.T) {

@@ -146,6 +146,17 @@ func NextField(b []byte) (code uint32, v Value, rest []byte, ok bool) {
 	return uint32(c), v, rest, ok
 }
 
+// HasOperators says whether the body of an attributes op has AttrOperators.
+func HasOperators(body []byte) bool {
+	for {
+		code, _, rest, ok := NextField(body)
+		if !ok || code == AttrOperators {
+			return ok
+		}
+		body = rest
+	}
+}
+
 // EachField calls f with the fields of b, as far as these can be read.
 func EachField(b []byte, f func(code uint32, v Value)) {
 	for {
