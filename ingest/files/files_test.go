@@ -14,8 +14,10 @@ import (
 	"testing/iotest"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/uuid"
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/compress"
+	"github.com/parquet-go/parquet-go/deprecated"
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
@@ -334,11 +336,55 @@ func TestParquet(t *testing.T) {
 		List       []string `parquet:"list"`
 	}
 	_, err := read(t, parquetText(t, nested{"a", []string{"b"}}), Parquet, Options{})
-	require.ErrorContains(t, err, `the column "list" is of a type that isn't known`)
+	require.ErrorContains(t, err, `the column "list" is of a type that isn't known: a list, a map or a group`)
 	_, err = read(t, parquetText(t, parquetRow{&id, nil, strings.Repeat("x", 30)}), Parquet, Options{MaxRowBytes: 20})
 	require.ErrorContains(t, err, "line 1: the row is longer than 20 bytes")
 	_, err = read(t, parquetText(t, parquetRow{&id, nil, "\xff"}), Parquet, Options{})
 	require.ErrorContains(t, err, "line 1, column 1: invalid UTF-8")
+}
+
+// Columns without a meaning beside a payload may be of any type: warehouses unload whole tables.
+func TestParquetColumnsBesideAPayload(t *testing.T) {
+	type whole struct {
+		Tags    []string           `parquet:"tags,list"`
+		Map     map[string]int64   `parquet:"map"`
+		ID      string             `parquet:"external_id"`
+		Group   struct{ A, B int } `parquet:"group"`
+		Price   int64              `parquet:"price,decimal(2:18)"`
+		Bytes   string             `parquet:"bytes"`
+		Payload string             `parquet:"payload"`
+	}
+	rows(t, parquetText(t,
+		whole{ID: "a", Tags: []string{"x", "y", "z"}, Map: map[string]int64{"k": 1, "l": 2}, Bytes: "\xff", Payload: `{"k":1}`},
+		whole{ID: "b", Payload: `{"k":2}`},
+	), Parquet, Options{}, `attributes {"external_id":"a","k":1}`, `attributes {"external_id":"b","k":2}`)
+	type deleted struct {
+		ID    string `parquet:"external_id"`
+		Price int64  `parquet:"price,decimal(2:18)"`
+	}
+	_, err := read(t, parquetText(t, deleted{ID: "a"}), Parquet, Options{Kind: Deletions})
+	require.ErrorContains(t, err, `deletions have no column "price"`)
+	_, err = read(t, parquetText(t, deleted{ID: "a"}), Parquet, Options{})
+	require.ErrorContains(t, err, `the column "price" is of a type that isn't known: DECIMAL(`)
+}
+
+// Times as Spark, Hive and Impala write them, and UUIDs.
+func TestParquetTypesOfOtherWriters(t *testing.T) {
+	type event struct {
+		ID      uuid.UUID        `parquet:"external_id,uuid"`
+		At      deprecated.Int96 `parquet:"updated_at"`
+		Payload string           `parquet:"payload"`
+	}
+	id := uuid.MustParse("5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55")
+	day := func(days uint32, ns uint64) deprecated.Int96 {
+		return deprecated.Int96{uint32(ns), uint32(ns >> 32), 2440588 + days}
+	}
+	before := day(0, 86_399_999_999_999)
+	before[2]--
+	rows(t, parquetText(t, event{id, day(20484, 34_200_123_456_789), `{"name":"e"}`}, event{id, before, `{"name":"e"}`}),
+		Parquet, Options{Kind: Events},
+		`events {"external_id":"5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55","time":"2026-01-31T09:30:00.123456789Z","name":"e"}`,
+		`events {"external_id":"5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55","time":"1969-12-31T23:59:59.999999999Z","name":"e"}`)
 }
 
 // A file of any compression is read as it was written, or is bad: of LZ4 the library makes zeros, and damaged LZ4 takes

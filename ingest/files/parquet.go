@@ -5,15 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// columns reads Parquet, whose columns are strings, numbers, booleans, times and dates, each at most once in a row.
+// columns reads Parquet, whose columns are strings, numbers, booleans, times and dates, each at most once in a row;
+// columns without a meaning beside a payload are of any type.
 type columns struct {
 	o      Options
 	row    int64
@@ -26,7 +29,9 @@ type columns struct {
 	text   []byte
 }
 
+// leaf is a column of values; a column of the file that is a list, a map or a group has any number of them.
 type leaf struct {
+	cell  int // of the row; -1: skipped
 	form  func(dst []byte, v parquet.Value) []byte
 	isRaw bool // values are JSON, not text
 }
@@ -96,16 +101,44 @@ func (c *columns) describe(schema *parquet.Schema) error {
 	titles := make([]string, len(fields))
 	for i, f := range fields {
 		titles[i] = f.Name()
-		l, ok := leafOf(f)
-		if !ok {
-			return &Fault{Text: fmt.Sprintf("the column %q is of a type that isn't known: %s", shortened(f.Name()), f)}
-		}
-		c.leaves = append(c.leaves, l)
+	}
+	var err error
+	if c.table, err = newTable(titles, c.o); err != nil {
+		return err
 	}
 	c.cells = make([]cell, len(fields))
-	var err error
-	c.table, err = newTable(titles, c.o)
-	return err
+	for i, f := range fields {
+		if c.table.skips(i) {
+			c.leaves = append(c.leaves, slices.Repeat([]leaf{{cell: -1}}, leavesOf(f))...)
+			continue
+		}
+		l, ok := leafOf(f)
+		if !ok {
+			return &Fault{Text: fmt.Sprintf("the column %q is of a type that isn't known: %s",
+				shortened(f.Name()), typeOf(f))}
+		}
+		l.cell = i
+		c.leaves = append(c.leaves, l)
+	}
+	return nil
+}
+
+// leavesOf returns how many columns of values a column has.
+func leavesOf(n parquet.Node) (count int) {
+	if n.Leaf() {
+		return 1
+	}
+	for _, f := range n.Fields() {
+		count += leavesOf(f)
+	}
+	return count
+}
+
+func typeOf(f parquet.Field) string {
+	if !f.Leaf() || f.Repeated() {
+		return "a list, a map or a group"
+	}
+	return f.Type().String()
 }
 
 // leafOf decides how the values of a column become text, or JSON.
@@ -124,8 +157,10 @@ func leafOf(f parquet.Field) (l leaf, ok bool) {
 			return leaf{form: appendDate}, true
 		case *format.IntType:
 			if !t.IsSigned {
-				return leaf{appendUnsigned, true}, true
+				return leaf{form: appendUnsigned, isRaw: true}, true
 			}
+		case *format.UUIDType:
+			return leaf{form: appendUUID}, true
 		case *format.StringType, *format.EnumType, *format.JsonType, nil:
 		default:
 			return l, false
@@ -133,25 +168,27 @@ func leafOf(f parquet.Field) (l leaf, ok bool) {
 	}
 	switch f.Type().Kind() {
 	case parquet.Boolean:
-		return leaf{func(dst []byte, v parquet.Value) []byte {
+		return leaf{form: func(dst []byte, v parquet.Value) []byte {
 			return strconv.AppendBool(dst, v.Boolean())
-		}, true}, true
+		}, isRaw: true}, true
 	case parquet.Int32:
-		return leaf{func(dst []byte, v parquet.Value) []byte {
+		return leaf{form: func(dst []byte, v parquet.Value) []byte {
 			return strconv.AppendInt(dst, int64(v.Int32()), 10)
-		}, true}, true
+		}, isRaw: true}, true
 	case parquet.Int64:
-		return leaf{func(dst []byte, v parquet.Value) []byte {
+		return leaf{form: func(dst []byte, v parquet.Value) []byte {
 			return strconv.AppendInt(dst, v.Int64(), 10)
-		}, true}, true
+		}, isRaw: true}, true
 	case parquet.Float:
-		return leaf{func(dst []byte, v parquet.Value) []byte {
+		return leaf{form: func(dst []byte, v parquet.Value) []byte {
 			return strconv.AppendFloat(dst, float64(v.Float()), 'g', -1, 32)
-		}, true}, true
+		}, isRaw: true}, true
 	case parquet.Double:
-		return leaf{func(dst []byte, v parquet.Value) []byte {
+		return leaf{form: func(dst []byte, v parquet.Value) []byte {
 			return strconv.AppendFloat(dst, v.Double(), 'g', -1, 64)
-		}, true}, true
+		}, isRaw: true}, true
+	case parquet.Int96:
+		return leaf{form: appendInt96}, true
 	case parquet.ByteArray:
 		return leaf{form: func(dst []byte, v parquet.Value) []byte { return append(dst, v.ByteArray()...) }}, true
 	}
@@ -172,6 +209,20 @@ func appendTime(dst []byte, n int64, unit time.Duration) []byte {
 
 func appendDate(dst []byte, v parquet.Value) []byte {
 	return time.Unix(int64(v.Int32())*86400, 0).UTC().AppendFormat(dst, time.DateOnly)
+}
+
+// appendInt96 appends a time in the form in which Spark, Hive and Impala write it unless they are told otherwise: the
+// nanoseconds of a day, and the number of that Julian day.
+func appendInt96(dst []byte, v parquet.Value) []byte {
+	const epoch = 2440588 // the Julian day of 1970-01-01
+	n := v.Int96()
+	day := int64(int32(n[2])) - epoch
+	return time.Unix(day*86400, int64(n[1])<<32|int64(n[0])).UTC().AppendFormat(dst, time.RFC3339Nano)
+}
+
+func appendUUID(dst []byte, v parquet.Value) []byte {
+	id, _ := uuid.FromBytes(v.ByteArray()) // the type has 16 bytes
+	return append(dst, id.String()...)
 }
 
 // Position returns the position of the next row.
@@ -223,13 +274,13 @@ func (c *columns) read(values parquet.Row) error {
 	c.text = c.text[:0]
 	clear(c.cells)
 	for _, v := range values {
-		i := v.Column()
-		if i < 0 || i >= len(c.cells) || v.IsNull() {
+		k := v.Column()
+		if k < 0 || k >= len(c.leaves) || c.leaves[k].cell < 0 || v.IsNull() {
 			continue
 		}
-		from := len(c.text)
-		c.text = c.leaves[i].form(c.text, v)
-		raw := c.leaves[i].isRaw
+		i, from := c.leaves[k].cell, len(c.text)
+		c.text = c.leaves[k].form(c.text, v)
+		raw := c.leaves[k].isRaw
 		c.cells[i] = cell{text: c.text[from:len(c.text):len(c.text)], quoted: !raw, json: raw}
 		if !raw {
 			if err := checkText(c.cells[i].text, c.row-1); err != nil {

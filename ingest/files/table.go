@@ -168,6 +168,9 @@ func (t *table) besidesDeletions() string {
 	return ""
 }
 
+// skips reports whether the cells of a column have no meaning: they are beside a payload.
+func (t *table) skips(i int) bool { return t.payload && t.columns[i].known == columnNone }
+
 // fill makes a row of the cells.
 func (t *table) fill(r *Row, cells []cell) {
 	if t.payload || t.kind == Deletions {
