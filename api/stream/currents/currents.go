@@ -15,8 +15,8 @@ import (
 //	 "user":{"user_id":"<svc_id>","external_user_id":"u1","timezone":"Europe/Berlin"},
 //	 "properties":{"app_group_id":"<workspace>","app_id":"…","name":"viewed","custom_properties":{"k":1}}}
 //
-// A change of a state has subscription_status, state_change_source and channel; it has the address if the change is
-// that of an address, and subscription_group_id if it is that of a group. A deletion (users.UserDeleteRequest) has only
+// A change of a state has subscription_status, state_change_source and channel; it has the address if it names one of
+// that channel, and subscription_group_id if it is that of a group. A deletion (users.UserDeleteRequest) has only
 // user_id and app_group_id; a merge (users.UserOrphan) also has orphaned_by_id. A purchase has product_id, price,
 // currency and purchase_properties, and no time zone.
 func Append(dst []byte, e *event.Event, r *Reader, workspace string) []byte {
@@ -101,10 +101,10 @@ func changeOf(e *event.Event) (c change) {
 	if e.Kind == event.GroupState {
 		c.channel = event.ChannelName(e.Channel)
 	}
-	switch e.ID {
-	case op.Email:
+	switch isEmail := c.channel == event.ChannelName(op.ChannelEmail); { // a user may be named by the other address
+	case e.ID == op.Email && isEmail:
 		c.email, c.address = e.Key, e.Key
-	case op.Phone:
+	case e.ID == op.Phone && !isEmail:
 		c.phone, c.address = e.Key, e.Key
 	}
 	return c
