@@ -13,7 +13,8 @@ import (
 	"millrace/api/control"
 )
 
-// PartStatus is how far a stream is in one event log. Lag and error are known for the logs that this node carries.
+// PartStatus is how far a stream is in one event log. Lag and error are known for the logs that this node carries, or
+// would carry if the stream weren't paused.
 type PartStatus struct {
 	Group       string     `json:"group,omitempty"`
 	Here        bool       `json:"here"` // this node carries it
@@ -62,6 +63,9 @@ func (m *Manager) Status(workspace string, s *control.Stream) Status {
 			all[t.group] = w.status()
 		}
 	}
+	if s.Paused {
+		m.addWaiting(workspace, s, all)
+	}
 	for _, group := range slices.Sorted(maps.Keys(all)) {
 		p := all[group]
 		status.Parts = append(status.Parts, p)
@@ -79,6 +83,23 @@ func (m *Manager) Status(workspace string, s *control.Stream) Status {
 		status.State = "paused"
 	}
 	return status
+}
+
+// addWaiting adds what waits for a stream that is paused, which nobody carries, in the event logs that this node reads.
+func (m *Manager) addWaiting(workspace string, s *control.Stream, all map[string]PartStatus) {
+	ws := m.o.Control.Snapshot().Lookup(workspace)
+	since, err := s.Since()
+	if ws == nil || err != nil {
+		return
+	}
+	for _, part := range m.o.Parts() {
+		p := all[part.Group]
+		if at := part.Events.Waits(p.Position, ws.Number, since); !p.Here && !at.IsZero() {
+			p.Group, p.LagSeconds = part.Group, max(0, time.Since(at).Seconds())
+			p.LagEvents = part.Events.Behind(p.Position, ws.Number, since)
+			all[part.Group] = p
+		}
+	}
 }
 
 func describe(group string, c *cursor) PartStatus {

@@ -634,6 +634,12 @@ func TestDestinationThatFails(t *testing.T) {
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return len(m.snapshot()) == 0 }, time.Minute, time.Millisecond)
 	require.Equal(t, "paused", m.Status("shop", w.c.Streams.Get("shop", "all")).State)
+	w.commit(w.ws.Number, 2, 7)
+	w.pack()
+	status := m.Status("shop", w.c.Streams.Get("shop", "all"))
+	require.GreaterOrEqual(t, status.LagEvents, int64(14), "what waits for a paused stream, which expires as always")
+	require.Equal(t, status.LagEvents, status.Parts[0].LagEvents)
+	require.False(t, status.Parts[0].Here)
 }
 
 // Events that expire before a held-up stream could deliver them are noticed: the stream goes on behind them and says
