@@ -1,16 +1,20 @@
 package stream
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
 
 	"millrace/api/control"
+	"millrace/shard/eventlog"
+	"millrace/shard/eventlog/event"
 )
 
 // PartStatus is how far a stream is in one event log. Lag and error are known for the logs that this node carries, or
@@ -94,12 +98,34 @@ func (m *Manager) addWaiting(workspace string, s *control.Stream, all map[string
 	}
 	for _, part := range m.o.Parts() {
 		p := all[part.Group]
-		if at := part.Events.Waits(p.Position, ws.Number, since); !p.Here && !at.IsZero() {
+		if p.Here { // the carrier has yet to end
+			continue
+		}
+		if at := firstWaiting(part.Events, p.Position, ws, s, since); !at.IsZero() {
 			p.Group, p.LagSeconds = part.Group, max(0, time.Since(at).Seconds())
-			p.LagEvents = part.Events.Behind(p.Position, ws.Number, since)
+			p.LagEvents = max(1, part.Events.Behind(p.Position, ws.Number, since))
 			all[part.Group] = p
 		}
 	}
+}
+
+// firstWaiting returns when the first event of a stream behind a position was accepted; zero: there is none. When it
+// can't be found quickly, it is estimated.
+func firstWaiting(
+	l *eventlog.Log, position uint64, ws *control.Workspace, s *control.Stream, since time.Time,
+) time.Time {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	var first time.Time
+	q := eventlog.Query{Workspace: ws.Number, Kinds: kindsOf(s), Names: s.Names}
+	_, err := l.Follow(position, q, since).Read(ctx, math.MaxUint64, func(e *event.Event) error {
+		first = e.AcceptedAt
+		return eventlog.Stop
+	})
+	if err != nil {
+		return l.Waits(position, ws.Number, since)
+	}
+	return first
 }
 
 func describe(group string, c *cursor) PartStatus {
