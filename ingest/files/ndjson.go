@@ -145,6 +145,7 @@ func (r *Row) takeColumns(object []byte) (twice, err error) {
 			r.other = w.name
 		}
 		if c == columnNone || isNothing(w.value) {
+			r.empty = r.empty || c == columnPayload
 			continue
 		}
 		if r.columns[c] != nil && twice == nil {

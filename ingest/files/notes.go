@@ -86,6 +86,7 @@ type noter struct {
 	facts   facts               // of the object, wherever it is
 	columns [columnCount][]byte // of the line
 	object  []byte              // of the column payload; nil: it is not an object
+	empty   bool                // there is a payload in which there is nothing
 	twice   bool
 	scratch []byte
 }
@@ -142,7 +143,7 @@ func (n *noter) note(line []byte) note {
 	if line[i] != '{' {
 		return row
 	}
-	n.facts, n.columns, n.object, n.twice = facts{}, [columnCount][]byte{}, nil, false
+	n.facts, n.columns, n.object, n.twice, n.empty = facts{}, [columnCount][]byte{}, nil, false, false
 	end := n.members(line, i, false)
 	if end < 0 || passBlanks(line, end) < len(line) {
 		return row
@@ -152,7 +153,7 @@ func (n *noter) note(line []byte) note {
 		row.kind = kindNumber(kind[1 : len(kind)-1])
 	}
 	if payload == nil {
-		if row.kind != 0 {
+		if row.kind != 0 || n.empty {
 			return note{form: noteRow}
 		}
 		return n.fill(row, line, line[i:end])
@@ -217,9 +218,13 @@ func (n *noter) members(text []byte, begin int, inner bool) int {
 		if inner || n.object == nil {
 			n.facts.note(name, text[value:i], value-begin)
 		}
-		if c != columnNone && !isNothing(text[value:i]) {
+		switch {
+		case c == columnNone:
+		case !isNothing(text[value:i]):
 			n.twice = n.twice || n.columns[c] != nil
 			n.columns[c] = text[value:i]
+		case c == columnPayload:
+			n.empty = true
 		}
 		if i = passBlanks(text, i); i == len(text) {
 			return -1

@@ -80,6 +80,7 @@ type Row struct {
 	line    []byte              // of NDJSON, before it is taken apart
 	columns [columnCount][]byte // JSON; nil: not filled in
 	payload []byte              // the object of the column payload
+	empty   bool                // a line has a payload in which there is nothing
 	object  []byte              // the row, when it is an object itself
 	scratch []byte              // holds what of the above isn't literally in the file
 	facts   facts               // of object or payload, whichever is there
@@ -95,7 +96,7 @@ type Row struct {
 func (r *Row) reset(at Position, text []byte) {
 	r.Position, r.Fault, r.Text = at, "", text
 	r.line, r.payload, r.object, r.scratch, r.known, r.other = nil, nil, nil, r.scratch[:0], false, nil
-	r.byAlias = false
+	r.byAlias, r.empty = false, false
 	r.columns = [columnCount][]byte{}
 	r.noted = nil
 }
@@ -160,11 +161,11 @@ func (r *Row) AppendObject(o *Object, options *ObjectOptions) (fault string) {
 	if o.Kind == Deletions {
 		return r.appendIdentifier(o, who)
 	}
+	if r.payload == nil && (r.object == nil || r.empty) {
+		return "'payload' is required"
+	}
 	if r.object != nil {
 		return r.appendWhole(o, r.object, options)
-	}
-	if r.payload == nil {
-		return "'payload' is required"
 	}
 	if who == columnNone { // the payload itself says whom it is about
 		return r.appendWhole(o, r.payload, options)
