@@ -200,6 +200,10 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// maxLate is how much time that rows came too late a pace makes up for: timers fire late, and a few milliseconds hold
+// more requests than there are connections when the rate is high.
+const maxLate = 100 * time.Millisecond
+
 // pace spreads rows over time.
 type pace struct {
 	rate float64 // per second; 0: unlimited
@@ -213,8 +217,10 @@ func (p *pace) wait(ctx context.Context, rows int) error {
 	}
 	p.mu.Lock()
 	now := time.Now()
-	if p.next.Before(now) {
+	if p.next.IsZero() {
 		p.next = now
+	} else if earliest := now.Add(-maxLate); p.next.Before(earliest) {
+		p.next = earliest
 	}
 	at := p.next
 	p.next = at.Add(time.Duration(float64(rows) / p.rate * float64(time.Second)))

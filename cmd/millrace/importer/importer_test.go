@@ -740,6 +740,18 @@ func TestPace(t *testing.T) {
 			require.NoError(t, p.wait(t.Context(), 50))
 		}
 		require.Equal(t, 5*time.Second, time.Since(at))
+
+		time.Sleep(530 * time.Millisecond) // a little too late: what follows makes up for it
+		for range 2 {
+			require.NoError(t, p.wait(t.Context(), 50))
+		}
+		require.Equal(t, 6*time.Second, time.Since(at))
+		time.Sleep(time.Hour) // a pause is not made up for
+		at = time.Now()
+		for range 11 {
+			require.NoError(t, p.wait(t.Context(), 50))
+		}
+		require.Equal(t, 5*time.Second-maxLate, time.Since(at))
 	})
 }
 
