@@ -3,6 +3,8 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -141,6 +143,37 @@ func (c *crowdOf) goesOn(restored *testCluster, seed uint64) {
 	require.GreaterOrEqual(c.t, counted, c.had+c.sent-sent)
 	require.LessOrEqual(c.t, counted, c.had+c.some-some)
 	require.Equal(c.t, counted, countEvents(c.t, restored.node(2)))
+}
+
+// Of a backup that was restored on two nodes the second one is not served, whoever has begun. The first one is, with
+// nodes that came with nothing, and starts again while the second one is there, too.
+func TestBackupRestoredTwice(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1, nil)
+	require.NoError(t, track(c.node(1).Coordinator(), "bought", users("u", 30)...))
+	archive := c.takeBackup(1)
+	restored := newTestCluster(t, 3, nil)
+	for node := quorum.Node(1); node <= 2; node++ {
+		f := restored.bootstrap()
+		f.Node, f.Dir, f.Groups = node, restored.options(node).Dir, 0
+		_, _, err := founding.RestoreBackup(context.Background(), bytes.NewReader(archive), f)
+		require.NoError(t, err)
+	}
+	for first := quorum.Node(1); first <= 2; first++ {
+		restored.start(first)
+		_, err := restored.open(3 - first)
+		require.ErrorContains(t, err, fmt.Sprintf("--members leads to node %d of cluster %s", first, restored.node(first).facts.Get().Cluster))
+		restored.stop(first)
+	}
+	restored.start(1)
+	restored.start(3)
+	restored.members = maps.Clone(restored.members) // the other one is started with members that it has for itself
+	members := restored.members
+	restored.members = map[quorum.Node]string{2: members[2]}
+	restored.start(2)
+	restored.members = members
+	restored.stop(1)
+	restored.start(1)
 }
 
 // A backup that was changed anywhere is refused, and the attempt to restore it leaves nothing.

@@ -76,6 +76,9 @@ func (n *Node) open(ctx context.Context) (err error) {
 	}
 	n.furnished.Store(true)
 	n.host.SetCluster(n.facts.Get().Cluster)
+	if err := n.facts.CheckFounder(n.callOptions()); err != nil {
+		return err
+	}
 	for node := range n.facts.Get().Members {
 		if node != n.self {
 			n.remote(node)

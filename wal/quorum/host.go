@@ -193,8 +193,9 @@ func (h *Host) DialCalls(to Node, timeout time.Duration) (net.Conn, error) {
 	return h.dialNode(to, purposeCalls, 0, timeout)
 }
 
-// DialAddress opens a connection for calls to whichever node is at an address.
-func (h *Host) DialAddress(address string, timeout time.Duration) (net.Conn, error) {
+// DialAddress opens a connection for calls to whichever node is at an address. Errors: a StrangerError when the node is
+// of another cluster, or those of DialCalls.
+func (h *Host) DialAddress(address string, timeout time.Duration) (*Conn, error) {
 	return h.dial(address, handshake{purpose: purposeCalls}, time.Now().Add(handshakeWithin(timeout)))
 }
 
@@ -486,11 +487,25 @@ func (h *Host) introduce(c *Conn, out handshake) error {
 	case in.status == statusAbsent:
 		return errAbsent
 	case in.status != statusWelcome, out.to != 0 && in.from != out.to, !h.related(in, out.cluster):
-		return fmt.Errorf("%w: node %d of %q is there", ErrUnauthenticated, in.from, in.cluster)
+		return &StrangerError{in.from, in.cluster}
 	}
 	c.Node, c.Cluster = in.from, in.cluster
 	return nil
 }
+
+// StrangerError says who was found at an address instead of whoever was looked for. It is an ErrUnauthenticated.
+type StrangerError struct {
+	Node    Node
+	Cluster string // empty: of none yet
+}
+
+// Error names the node and its cluster.
+func (e *StrangerError) Error() string {
+	return fmt.Sprintf("%v: node %d of %q is there", ErrUnauthenticated, e.Node, e.Cluster)
+}
+
+// Unwrap returns ErrUnauthenticated.
+func (e *StrangerError) Unwrap() error { return ErrUnauthenticated }
 
 // handshake is the first thing that both sides send:
 //

@@ -72,7 +72,7 @@ func TestHost(t *testing.T) {
 
 	c, err := one.DialAddress(two.Addr().String(), time.Second)
 	require.NoError(t, err)
-	require.EqualValues(t, 2, c.(*Conn).Node)
+	require.EqualValues(t, 2, c.Node)
 	_, err = one.DialCalls(9, time.Second)
 	require.ErrorContains(t, err, "not known")
 	_, err = one.dialNode(2, purposeRaft, 5, time.Second)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -142,6 +143,48 @@ func (k *Keeper) Join(ctx context.Context, path string, o *calls.Options) error 
 		}
 	}
 	return nil
+}
+
+// CheckFounder returns an error when this node has founded its cluster on existing data, and those whom it finds at the
+// addresses of the other members are of other clusters: a backup that was restored on several nodes makes as many
+// clusters, and clients of all these nodes would have their changes in one or the other. The host knows its cluster.
+func (k *Keeper) CheckFounder(o *calls.Options) error {
+	f := k.Get()
+	if _, ok := f.Members[k.Plan.Node]; !ok || len(f.Members) > 1 {
+		return nil // the members made the cluster together, or the node was taken in
+	}
+	var (
+		mu      sync.Mutex // guards strange and related
+		strange []string
+		related bool
+		asking  sync.WaitGroup
+	)
+	for node, at := range k.Plan.Members {
+		if node == k.Plan.Node {
+			continue
+		}
+		asking.Go(func() {
+			c, err := o.Host.DialAddress(at, o.DialTimeout)
+			var other *quorum.StrangerError
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				related = related || c.Cluster == f.Cluster
+				_ = c.Close()
+			case errors.As(err, &other) && other.Cluster != "":
+				strange = append(strange, fmt.Sprintf("node %d of cluster %s at %s", other.Node, other.Cluster, at))
+			}
+		})
+	}
+	asking.Wait()
+	if related || len(strange) == 0 {
+		return nil
+	}
+	slices.Sort(strange)
+	return fmt.Errorf("this node's directory was made as that of the new cluster %s, but --members leads to %s: "+
+		"restore or import on one node only, and start the others with empty directories",
+		f.Cluster, strings.Join(strange, ", "))
 }
 
 // take makes the facts of the cluster this node's own, with its own disk.
