@@ -73,7 +73,9 @@ func TestAdminCluster(t *testing.T) {
 		{"DELETE", "/cluster/nodes/4?force=true", ``, "remove 4 true"},
 	} {
 		stub.did = nil
-		require.Equal(t, 200, d.administer(t, c.method, c.path, c.body).status, c.did)
+		a := d.administer(t, c.method, c.path, c.body)
+		require.Equal(t, 200, a.status, c.did)
+		require.Equal(t, map[string]any{"message": "success", "what": "node changed"}, a.v)
 		require.Equal(t, []string{c.did}, stub.did)
 	}
 	entries := d.administer(t, "GET", "/audit?kind=cluster_node&id=4", "").v["entries"].([]any)

@@ -73,6 +73,11 @@ func (s *Server) clusterRoutes() []route {
 
 var errAlone = fmt.Errorf("cluster %w: this server is alone, no node of one", control.ErrNotFound)
 
+// clusterChange is the answer to a change: what the audit log says was done; empty when everything was so already.
+type clusterChange struct {
+	What string `json:"what,omitempty"`
+}
+
 // changeCluster makes a change with its entry of the audit log, and logs the entry once the change is made.
 func (s *Server) changeCluster(by control.Actor, do func(Cluster, ClusterEntry) error) (any, error) {
 	if s.options.Cluster == nil {
@@ -84,10 +89,11 @@ func (s *Server) changeCluster(by control.Actor, do func(Cluster, ClusterEntry) 
 		entry = &e
 		return e.Encode()
 	})
-	if err == nil && entry != nil {
-		s.common.Control.Log(*entry)
+	if err != nil || entry == nil {
+		return clusterChange{}, err
 	}
-	return success{}, err
+	s.common.Control.Log(*entry)
+	return clusterChange{entry.What}, nil
 }
 
 func pathNode(r *http.Request) (uint32, error) {

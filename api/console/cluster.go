@@ -77,7 +77,16 @@ func (c *Console) addNode(v *visit) error {
 		return v.retry(bad("The node's number must be one from 1 on."), c.showCluster)
 	}
 	body := map[string]any{"node": number, "address": v.form("address")}
-	return v.change(http.MethodPost, "/admin/cluster/nodes", body, c.showCluster, clusterPath, "node-added")
+	var answer struct {
+		What string `json:"what"`
+	}
+	if err := v.call(http.MethodPost, "/admin/cluster/nodes", body, &answer); err != nil {
+		return v.retry(err, c.showCluster)
+	}
+	if answer.What != "node added" {
+		return v.redirect(clusterPath, "node-known")
+	}
+	return v.redirect(clusterPath, "node-added")
 }
 
 // drainNode serves POST /console/cluster/nodes/{node}/drain.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -25,7 +26,11 @@ func pretendCluster(status string, asked *[]string) func(*Options) {
 			default:
 				body, _ := io.ReadAll(r.Body)
 				*asked = append(*asked, r.Method+" "+r.URL.RequestURI()+" "+string(body))
-				_, _ = io.WriteString(w, `{"message":"success"}`)
+				what := ""
+				if strings.Contains(string(body), `"node":4`) {
+					what = "node added"
+				}
+				_, _ = io.WriteString(w, `{"what":"`+what+`","message":"success"}`)
 			}
 		})
 	}
@@ -57,10 +62,11 @@ func TestCluster(t *testing.T) {
 	require.Equal(t, 400, p.status)
 	require.Contains(t, p.text, "a&lt;b", "nobody has to write it again")
 	require.Contains(t, b.post("/console/cluster/nodes", "node", "4", "address", "10.0.0.4:7000").text, "The node is added.")
+	require.Contains(t, b.post("/console/cluster/nodes", "node", "2").text, "The node was known")
 	require.Contains(t, b.post("/console/cluster/nodes/2/drain").text, "The node gives its groups away.")
 	require.Contains(t, b.post("/console/cluster/nodes/2/remove", "force", "true").text, "The node is removed.")
 	p = b.post("/console/cluster/nodes/1/remove")
 	require.Equal(t, 409, p.status)
 	require.Contains(t, p.text, "node 1 is not drained")
-	require.Equal(t, []string{`POST /admin/cluster/nodes {"address":"10.0.0.4:7000","node":4}`, "POST /admin/cluster/nodes/2/drain ", "DELETE /admin/cluster/nodes/2?force=true "}, asked)
+	require.Equal(t, []string{`POST /admin/cluster/nodes {"address":"10.0.0.4:7000","node":4}`, `POST /admin/cluster/nodes {"address":"","node":2}`, "POST /admin/cluster/nodes/2/drain ", "DELETE /admin/cluster/nodes/2?force=true "}, asked)
 }

@@ -100,6 +100,7 @@ var doneTexts = map[string]string{
 	"stream-resumed":  "The stream goes on.",
 	"stream-rewound":  "The stream begins anew.",
 	"node-added":      "The node is added.",
+	"node-known":      "The node was known: it has the given address now, and a drain is taken back.",
 	"node-drains":     "The node gives its groups away.",
 	"node-removed":    "The node is removed.",
 }

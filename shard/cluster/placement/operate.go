@@ -46,6 +46,13 @@ type Entry struct {
 	Details       []any  // pairs of names and values
 }
 
+// What an Entry says that Add has done.
+const (
+	NodeAdded      = "node added"
+	AddressChanged = "node's address changed"
+	DrainTakenBack = "node's drain taken back"
+)
+
 // Operator does what operators ask for, on any node. All fields are set before it is used.
 type Operator struct {
 	Self             quorum.Node
@@ -78,7 +85,7 @@ func (o *Operator) Add(ctx context.Context, node quorum.Node, address string, au
 					}
 				}
 			}
-			next, what = now, "node added"
+			next, what = now, NodeAdded
 			switch {
 			case !known:
 				if count := d.members(); count >= maxNodes {
@@ -89,9 +96,9 @@ func (o *Operator) Add(ctx context.Context, node quorum.Node, address string, au
 				return now, "", fmt.Errorf("%w: node %d is removed, and its number is not used again: take another one",
 					ErrRefused, node)
 			case now.State == Draining || now.State == Drained:
-				next.State = Active
+				next.State, what = Active, DrainTakenBack
 			default:
-				what = "node's address changed"
+				what = AddressChanged
 			}
 			if address != "" {
 				next.Address = address

@@ -76,6 +76,21 @@ func TestVerbs(t *testing.T) {
 	require.NoError(t, p.Drain(ctx, 1, entryOf), "again")
 	require.NoError(t, p.Drain(ctx, 2, entryOf))
 	require.ErrorContains(t, p.Drain(ctx, 3, entryOf), "no other node that is active")
+
+	for _, c := range []struct {
+		node          quorum.Node
+		address, what string
+	}{
+		{6, "10.0.0.6:7000", "node added"}, {6, "10.0.0.6:7001", "node's address changed"},
+		{1, "", "node's drain taken back"}, {2, "10.0.0.2:7001", "node's drain taken back"},
+	} {
+		said := ""
+		require.NoError(t, p.Add(ctx, c.node, c.address, func(e Entry) []byte {
+			said = e.What
+			return entryOf(e)
+		}))
+		require.Equal(t, c.what, said)
+	}
 }
 
 func TestTooManyNodes(t *testing.T) {
