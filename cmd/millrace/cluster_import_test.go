@@ -58,8 +58,16 @@ func TestFromOneNodeToClusters(t *testing.T) {
 		return []string{"--node", "1", "--raft", member[2:], "--raft-insecure", "--members", member}
 	}
 	first.flags = flags(member)
+	const ignored = "a flag is ignored: the cluster was made with another value"
 	q := first.start(t)
+	require.NotContains(t, q.log.String(), ignored)
 	check(first)
+	q.stop()
+	first.flags = append(first.flags, "--groups", "7", "--replicas", "1")
+	q = first.start(t)
+	require.Contains(t, q.log.String(), ignored)
+	require.Contains(t, q.log.String(), `"flag":"--groups","given":7,"of_the_cluster":5`)
+	require.NotContains(t, q.log.String(), `"flag":"--replicas"`)
 	file := first.backup(t)
 	q.kill()
 

@@ -63,7 +63,7 @@ type serveCommand struct {
 	Raft          string        `help:"Address at which the other nodes of the cluster reach this one." placeholder:"HOST:PORT"`
 	Members       nodeAddresses `help:"The nodes that form the cluster, including this one, with their addresses; for a node that joins, some of those that are already there." placeholder:"1=HOST:PORT,…"`
 	Groups        int           `default:"0" bounds:"0..256" help:"Groups that the users are divided into, 1 to 256. Fixed when the cluster is made. 0: two for each of --members, but at least six."`
-	Replicas      int           `default:"3" bounds:"1..7" help:"Number of nodes that hold the data of each group. Fixed when the cluster is made."`
+	Replicas      int           `default:"0" bounds:"0..7" help:"Number of nodes that hold the data of each group, 1 to 7. Fixed when the cluster is made. 0: 3."`
 	RaftInsecure  bool          `help:"Use no TLS between nodes. Loopback only."`
 	RaftCert      string        `help:"This node's certificate chain for other nodes, PEM; read again on SIGHUP." placeholder:"FILE" type:"path"`
 	RaftKey       string        `help:"Private key of --raft-cert, PEM." placeholder:"FILE" type:"path"`

@@ -204,6 +204,9 @@ func (n *node) openMember(ctx context.Context, o *nodeOptions) error {
 	if n.cluster, err = cluster.Open(ctx, options); err != nil {
 		return err
 	}
+	made := n.cluster.Operator()
+	warnOfFixed(options.Logger, "--groups", options.Groups, made.Groups)
+	warnOfFixed(options.Logger, "--replicas", options.Replicas, made.Replicas)
 	n.self = options.Node
 	limiter.Store(ratelimit.NewLimiter(peers{n.cluster, options.Node, limitService}, o.nowMillis))
 	n.engine, n.events, n.ends = n.cluster.Coordinator(), n.cluster, []func() error{n.cluster.Close}
@@ -213,6 +216,14 @@ func (n *node) openMember(ctx context.Context, o *nodeOptions) error {
 	o.streams.Node, o.streams.Parts = strconv.FormatUint(uint64(options.Node), 10), n.ledParts
 	n.groupGauges()
 	return nil
+}
+
+// warnOfFixed warns of a flag that asks for something else than what the cluster was made with.
+func warnOfFixed(log *slog.Logger, flag string, asked, fixed int) {
+	if asked != 0 && asked != fixed {
+		log.Warn("a flag is ignored: the cluster was made with another value, which is fixed", "flag", flag,
+			"given", asked, "of_the_cluster", fixed)
+	}
 }
 
 // memberStore is the store of a node of a cluster: it is ready when all groups are.

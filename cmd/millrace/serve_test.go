@@ -132,7 +132,7 @@ func TestFlagsAreRefused(t *testing.T) {
 		{member("--raft-insecure", "--raft-ca", broken), "--raft-insecure goes without"},
 		{member("--raft-cert", broken, "--raft-key", broken, "--raft-ca", broken), "--raft-cert: load certificate"},
 		{member("--raft-insecure", "--groups", "257"), "--groups"},
-		{member("--raft-insecure", "--replicas", "0"), "--replicas"},
+		{member("--raft-insecure", "--replicas", "8"), "--replicas"},
 		{member("--raft-insecure", "--raft-timeout", "1ms"), "--raft-timeout"},
 		{of("0=127.0.0.1:7081"), "begin with 1"},
 		{of("x=127.0.0.1:7081"), `--members: "x=127.0.0.1:7081": want NUMBER=HOST:PORT`},
