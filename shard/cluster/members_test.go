@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testaddr"
+	"millrace/shard/bodies"
 	"millrace/shard/cluster/facts"
 	"millrace/shard/cluster/placement"
 	"millrace/shard/op"
@@ -334,8 +335,13 @@ func TestARemovedNodeServesNothing(t *testing.T) {
 		}
 		return nil
 	})
+	c.eventually(func() error { // it may have learned that from its documents, before the others refuse it
+		if err := c.node(4).Coordinator().BarrierControl(); !errors.Is(err, replica.ErrUnavailable) {
+			return fmt.Errorf("the others answer it: %w", err)
+		}
+		return nil
+	})
 	require.ErrorIs(t, track(c.node(4).Coordinator(), "bought", "a"), replica.ErrUnavailable)
-	require.ErrorIs(t, c.node(4).Coordinator().BarrierControl(), replica.ErrUnavailable)
 	c.settled(2, 1, 2, 3)
 	n, err := events(c.node(1).Coordinator(), op.ExternalID, "a", "bought")
 	require.NoError(t, err)
@@ -347,6 +353,36 @@ func TestARemovedNodeServesNothing(t *testing.T) {
 		require.ErrorIs(t, err, placement.ErrRemoved, disk)
 		require.NoError(t, os.RemoveAll(c.options(4).Dir))
 	}
+}
+
+// A node that was removed by force and comes back while its groups have found no other node goes on in these groups. It
+// says that it was removed, and hears of changes of control documents, so that nobody gets in by a key that was revoked.
+func TestARemovedNodeThatIsNeededHearsOfChanges(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 3, nil)
+	ctx := context.Background()
+	c.settled(1, 1, 2, 3)
+	c.stop(3)
+	c.eventually(func() error { return c.node(1).Operator().Remove(ctx, 3, true, nil) })
+	c.eventually(func() error {
+		if status, err := c.node(1).Operator().Status(ctx); err != nil || len(status.Control.Replicas) > 2 {
+			return fmt.Errorf("the control group: %v, %w", status.Control.Replicas, err)
+		}
+		return nil
+	})
+	_, err := c.open(3)
+	require.NoError(t, err)
+	c.eventually(func() error {
+		return c.node(1).Coordinator().PutDocuments(7, []bodies.DocumentChange{{Key: "workspace/1", Doc: []byte("new")}}, nil)
+	})
+	c.eventually(func() error {
+		if doc := c.node(3).Coordinator().Document("workspace/1"); string(doc) != "new" {
+			return fmt.Errorf("it has %q", doc)
+		}
+		return nil
+	})
+	require.ErrorIs(t, c.node(3).Ready(), placement.ErrRemoved)
+	require.NoError(t, track(c.node(1).Coordinator(), "bought", users("u", 20)...))
 }
 
 // After a whole cluster was moved, its nodes find one another by the addresses with which they are started, although

@@ -31,6 +31,9 @@ func (n *Node) Ready() error {
 		return placement.ErrRemoved
 	}
 	d, _ := n.documents.Get()
+	if d.Nodes[n.self].State == placement.Removed { // some groups still need it, clients don't
+		return placement.ErrRemoved
+	}
 	if len(d.Groups) < len(n.replicas)-1 {
 		return errors.New("the cluster's groups are not placed yet")
 	}

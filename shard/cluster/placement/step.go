@@ -194,7 +194,10 @@ func (s *clusterView) controlStep() decision {
 		}
 	}
 	for _, n := range s.numbers() {
-		if _, isMember := g.member(n); !isMember && s.nodes[n].Member() && g.open[n] {
+		// One that was removed by force, and comes back while groups still need it, must hear of changes, too: it
+		// serves clients, by keys that may have been revoked.
+		isWanted := s.nodes[n].Member() || s.nodes[n].alive && s.holdsAny(n)
+		if _, isMember := g.member(n); !isMember && isWanted && g.open[n] {
 			return decision{step: g.step(AddLearner, n), doing: fmt.Sprintf("node %d gets a replica", n)}
 		}
 	}

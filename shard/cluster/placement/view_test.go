@@ -245,6 +245,11 @@ func TestControlStep(t *testing.T) {
 		"removed with groups": {states: "aara", voters: nodes(1, 2, 4), others: nodes(3), change: func(s *clusterView) {
 			s.groups = []groupView{groupOn(1, 1, 2, 3)}
 		}},
+		"removed with groups, comes back": {states: "aar", voters: nodes(1, 2), change: func(s *clusterView) {
+			s.groups = []groupView{groupOn(1, 1, 2, 3)}
+			s.control.open[3] = true
+		}, verb: AddLearner, node: 3},
+		"removed without groups": {states: "aar", voters: nodes(1, 2), change: func(s *clusterView) { s.control.open[3] = true }},
 		"removed, leads":         {states: "aara", voters: nodes(3, 1, 2, 4), verb: Transfer, node: 1},
 		"dead ones are kept":     {states: "aaa", voters: nodes(1, 2, 3), dead: nodes(3), says: "node 3 does not answer"},
 		"too few for a new vote": {states: "aaaaa", voters: nodes(1, 2, 3), others: nodes(4, 5), dead: nodes(2, 3), says: "catches up"},
