@@ -118,6 +118,15 @@ control  -           1       7     1*                       -
 	require.EqualError(t, err, "node 2 does not answer; group 1: 1 of 3 replicas are whole: that of node 2 does not answer, that of node 3 has no vote yet, "+
 		"node 4 has none yet, node 3 catches up; group 2: has no leader")
 	require.Contains(t, out, "GROUP")
+	l.status.Nodes, l.status.Groups = l.status.Nodes[:1], []placement.GroupStatus{{Group: 1, Leader: 1, Doing: "node 2 is removed, and waits for its turn to be moved"}}
+	for node := quorum.Node(1); node <= 3; node++ {
+		l.status.Groups[0].Replicas = append(l.status.Groups[0].Replicas, placement.ReplicaStatus{Node: node, Role: "voter", Voter: true, Open: true})
+	}
+	_, err = l.run("status", "--check")
+	require.NoError(t, err)
+	l.status.Nodes = append(l.status.Nodes, placement.NodeStatus{Node: 2, State: placement.Removed, Alive: true})
+	_, err = l.run("status", "--check")
+	require.EqualError(t, err, "group 1: 2 of 3 replicas are whole: node 2 is removed, and waits for its turn to be moved")
 	l.status.Nodes, l.status.Groups = l.status.Nodes[:1], nil
 	_, err = l.run("status", "--check")
 	require.NoError(t, err)

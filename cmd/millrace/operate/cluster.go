@@ -75,10 +75,14 @@ func clusterProblems(status placement.Status) (list []string) {
 			list = append(list, fmt.Sprintf("node %d %s", n.Node, n.Problem))
 		}
 	}
+	removed := map[quorum.Node]bool{}
+	for _, n := range status.Nodes {
+		removed[n.Node] = n.State == placement.Removed
+	}
 	for _, g := range append([]placement.GroupStatus{status.Control}, status.Groups...) {
 		problem := g.Problem
 		if problem == "" {
-			problem = missingReplicas(g, status.Replicas)
+			problem = missingReplicas(g, status.Replicas, removed)
 		}
 		if problem != "" {
 			list = append(list, fmt.Sprintf("group %d: %s", g.Group, problem))
@@ -88,14 +92,16 @@ func clusterProblems(status placement.Status) (list []string) {
 }
 
 // missingReplicas says that a group has fewer replicas that could replace the others than are wanted; "" when it has
-// enough. Of the control group each node shall have one, and few of them vote.
-func missingReplicas(g placement.GroupStatus, wanted int) string {
+// enough. Of the control group each node shall have one, and few of them vote. Replicas of removed nodes don't count.
+func missingReplicas(g placement.GroupStatus, wanted int, removed map[quorum.Node]bool) string {
 	isControl := g.Group == 0
+	replicas := slices.DeleteFunc(slices.Clone(g.Replicas),
+		func(r placement.ReplicaStatus) bool { return removed[r.Node] })
 	if isControl {
-		wanted = len(g.Replicas)
+		wanted = len(replicas)
 	}
 	var why []string
-	for _, r := range g.Replicas {
+	for _, r := range replicas {
 		behind := max(r.CommitLag, r.ApplyLag)
 		switch {
 		case r.Role == "coming":
@@ -108,7 +114,7 @@ func missingReplicas(g placement.GroupStatus, wanted int) string {
 			why = append(why, fmt.Sprintf("that of node %d is %d entries behind", r.Node, behind))
 		}
 	}
-	have := len(g.Replicas) - len(why)
+	have := len(replicas) - len(why)
 	if have >= wanted {
 		return ""
 	}

@@ -34,7 +34,7 @@ func TestMissingReplicas(t *testing.T) {
 		{0, "", []placement.ReplicaStatus{voter(1), {Node: 2, Role: "learner", Open: true}}, ""},
 		{0, "", []placement.ReplicaStatus{voter(1), learner}, "1 of 2 replicas are whole: that of node 4 is 70000 entries behind"},
 	} {
-		require.Equal(t, c.want, missingReplicas(placement.GroupStatus{Group: c.group, Doing: c.doing, Replicas: c.replicas}, 3))
+		require.Equal(t, c.want, missingReplicas(placement.GroupStatus{Group: c.group, Doing: c.doing, Replicas: c.replicas}, 3, nil))
 	}
 }
 
