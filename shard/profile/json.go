@@ -37,33 +37,38 @@ func appendJSONValue(dst []byte, v op.Value) []byte {
 			return dst
 		}
 		return AppendJSONString(dst, v.Bytes())
-	case op.Array:
-		w := jsonWriter{append(dst, '[')}
-		for rest := v.Bytes(); len(rest) > 0; {
-			element, tail, ok := op.NextValue(rest)
-			if !ok {
-				break
-			}
-			w.separate()
-			w.dst = appendJSONValue(w.dst, element)
-			rest = tail
-		}
-		return append(w.dst, ']')
-	case op.Object:
-		w := jsonWriter{append(dst, '{')}
-		for rest := v.Bytes(); len(rest) > 0; {
-			name, member, tail, ok := op.NextMember(rest)
-			if !ok {
-				break
-			}
-			w.separate()
-			w.dst = append(AppendJSONString(w.dst, name), ':')
-			w.dst = appendJSONValue(w.dst, member)
-			rest = tail
-		}
-		return append(w.dst, '}')
+	case op.Array, op.Object:
+		return AppendNested(dst, v, appendJSONValue)
 	}
 	return append(dst, "null"...)
+}
+
+// AppendNested appends an array or an object as JSON, and the values in it by appendValue.
+func AppendNested(dst []byte, v op.Value, appendValue func([]byte, op.Value) []byte) []byte {
+	open, end := byte('['), byte(']')
+	if v.Tag() == op.Object {
+		open, end = '{', '}'
+	}
+	w := jsonWriter{append(dst, open)}
+	for rest := v.Bytes(); len(rest) > 0; {
+		var name []byte
+		var value op.Value
+		var ok bool
+		if open == '{' {
+			name, value, rest, ok = op.NextMember(rest)
+		} else {
+			value, rest, ok = op.NextValue(rest)
+		}
+		if !ok {
+			break
+		}
+		w.separate()
+		if open == '{' {
+			w.dst = append(AppendJSONString(w.dst, name), ':')
+		}
+		w.dst = appendValue(w.dst, value)
+	}
+	return append(w.dst, end)
 }
 
 // jsonWriter appends members of objects, with a comma before each that doesn't follow an opening bracket.
@@ -128,10 +133,36 @@ func AppendFloat(dst []byte, f float64) []byte {
 
 const timeLayout = "2006-01-02T15:04:05.000Z"
 
-// AppendTime appends Unix ms as ISO 8601 in UTC with milliseconds.
+// AppendTime appends Unix ms as ISO 8601 in UTC with milliseconds. Times are a good part of the cost of an event in a
+// stream, so it does without the layouts of package time.
 func AppendTime(dst []byte, millis int64) []byte {
-	return time.UnixMilli(millis).UTC().AppendFormat(dst, timeLayout)
+	t := time.UnixMilli(millis).UTC()
+	year, month, day := t.Date()
+	if year < 0 || year > 9999 {
+		return t.AppendFormat(dst, timeLayout)
+	}
+	hour, minute, second := t.Clock()
+	start := len(dst)
+	dst = append(dst, timeLayout...)
+	b := dst[start:]
+	pair := func(at, n int) { copy(b[at:at+2], digitPairs[2*n:2*n+2]) }
+	pair(0, year/100)
+	pair(2, year%100)
+	pair(5, int(month))
+	pair(8, day)
+	pair(11, hour)
+	pair(14, minute)
+	pair(17, second)
+	millis = int64(t.Nanosecond() / 1e6)
+	b[20] = byte('0' + millis/100)
+	pair(21, int(millis%100))
+	return dst
 }
+
+// digitPairs are the numbers from 00 to 99.
+const digitPairs = "00010203040506070809" + "10111213141516171819" + "20212223242526272829" + "30313233343536373839" +
+	"40414243444546474849" + "50515253545556575859" + "60616263646566676869" + "70717273747576777879" +
+	"80818283848586878889" + "90919293949596979899"
 
 func appendTimeString(dst []byte, millis int64) []byte {
 	return append(AppendTime(append(dst, '"'), millis), '"')

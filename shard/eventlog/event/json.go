@@ -53,71 +53,17 @@ func AppendValue(dst []byte, v op.Value) []byte {
 		return appendTime(dst, time.UnixMilli(v.Millis()))
 	case op.JSON:
 		return appendCompact(dst, v.Bytes())
-	case op.Array:
-		dst = append(dst, '[')
-		for rest, first := v.Bytes(), true; len(rest) > 0; first = false {
-			e, next, ok := op.NextValue(rest)
-			if !ok {
-				break
-			}
-			if !first {
-				dst = append(dst, ',')
-			}
-			dst = AppendValue(dst, e)
-			rest = next
-		}
-		return append(dst, ']')
-	case op.Object:
-		dst = append(dst, '{')
-		for rest, first := v.Bytes(), true; len(rest) > 0; first = false {
-			name, e, next, ok := op.NextMember(rest)
-			if !ok {
-				break
-			}
-			if !first {
-				dst = append(dst, ',')
-			}
-			dst = append(profile.AppendJSONString(dst, name), ':')
-			dst = AppendValue(dst, e)
-			rest = next
-		}
-		return append(dst, '}')
+	case op.Array, op.Object:
+		return profile.AppendNested(dst, v, AppendValue)
 	case op.Increment, op.Update, op.ArrayEdit:
 		return profile.AppendSentValue(dst, v)
 	}
 	return append(dst, "null"...)
 }
 
-// appendTime writes a time as 2006-01-02T15:04:05.000Z. It is a good part of the cost of an event, so it does without
-// the layouts of package time.
 func appendTime(dst []byte, t time.Time) []byte {
-	t = t.UTC()
-	year, month, day := t.Date()
-	if year < 0 || year > 9999 {
-		return append(t.AppendFormat(append(dst, '"'), "2006-01-02T15:04:05.000Z"), '"')
-	}
-	hour, minute, second := t.Clock()
-	start := len(dst)
-	dst = append(dst, `"2006-01-02T15:04:05.000Z"`...)
-	b := dst[start:]
-	pair := func(at, n int) { copy(b[at:at+2], digitPairs[2*n:2*n+2]) }
-	pair(1, year/100)
-	pair(3, year%100)
-	pair(6, int(month))
-	pair(9, day)
-	pair(12, hour)
-	pair(15, minute)
-	pair(18, second)
-	millis := t.Nanosecond() / 1e6
-	b[21] = byte('0' + millis/100)
-	pair(22, millis%100)
-	return dst
+	return append(profile.AppendTime(append(dst, '"'), t.UnixMilli()), '"')
 }
-
-// digitPairs are the numbers from 00 to 99.
-const digitPairs = "00010203040506070809" + "10111213141516171819" + "20212223242526272829" + "30313233343536373839" +
-	"40414243444546474849" + "50515253545556575859" + "60616263646566676869" + "70717273747576777879" +
-	"80818283848586878889" + "90919293949596979899"
 
 // Tens are the powers of ten that decimals are divided by, up to the largest scale in blocks of the event log.
 var Tens = [...]float64{1, 10, 100, 1000, 10000}
