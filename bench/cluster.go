@@ -16,6 +16,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"millrace/internal/pause"
 	"millrace/loadtest"
 	"millrace/loadtest/body"
 )
@@ -172,7 +173,7 @@ func (n *nodes) untilAnswered(ctx context.Context) error {
 		if last = post(n.processes[0], "/users/track", everyGroup(), fasthttp.StatusCreated); last == nil {
 			return nil
 		}
-		if err := sleep(ctx, 10*time.Millisecond); err != nil {
+		if err := pause.For(ctx, 10*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -193,7 +194,7 @@ func (n *nodes) idle(ctx context.Context, s *settings) (Figure, error) {
 	if err := n.rest(ctx); err != nil {
 		return Figure{}, err
 	}
-	if err := sleep(ctx, spreadTime); err != nil {
+	if err := pause.For(ctx, spreadTime); err != nil {
 		return Figure{}, err
 	}
 	for _, p := range n.processes {
@@ -202,7 +203,7 @@ func (n *nodes) idle(ctx context.Context, s *settings) (Figure, error) {
 	rounds := make([]float64, s.Rounds)
 	for i := range rounds {
 		before := cpuOf(n.processes)
-		if err := sleep(ctx, s.Duration); err != nil {
+		if err := pause.For(ctx, s.Duration); err != nil {
 			return Figure{}, err
 		}
 		rounds[i] = (cpuOf(n.processes) - before) / s.Duration.Seconds() / float64(len(n.processes))
@@ -258,7 +259,7 @@ func (n *nodes) failOver(ctx context.Context, s *settings, load *httpSide) (Figu
 			// Some requests fail, because a node is killed meanwhile.
 			_, _ = load.run(loading, loadtest.Options{Duration: changeTime})
 		}()
-		if err := sleep(ctx, s.Duration); err != nil {
+		if err := pause.For(ctx, s.Duration); err != nil {
 			end()
 			return Figure{}, err
 		}
@@ -339,7 +340,7 @@ func (n *nodes) rest(ctx context.Context) error {
 		if settled, err := n.settled(ctx); err != nil || settled {
 			return err
 		}
-		if err := sleep(ctx, 200*time.Millisecond); err != nil {
+		if err := pause.For(ctx, 200*time.Millisecond); err != nil {
 			return err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
+	"millrace/internal/pause"
 	"millrace/loadtest/body"
 	"millrace/shard"
 	"millrace/shard/op"
@@ -145,8 +146,8 @@ func (e *engineSide) run(ctx context.Context, d time.Duration) (rate float64, er
 	unread, read := counter("millrace_changes_unread_total"), counter("millrace_entries_read_back_total")
 	cpu, stop := cpuSeconds(os.Getpid()), make(chan struct{})
 	var aside sync.WaitGroup
-	aside.Go(func() { e.dropPages(stop) })
 	if e.uncached != "" {
+		aside.Go(func() { e.dropPages(stop) })
 		aside.Go(func() { e.readBack(stop) })
 	}
 	start := time.Now()
@@ -163,14 +164,7 @@ func (e *engineSide) run(ctx context.Context, d time.Duration) (rate float64, er
 
 // dropPages has the system forget files' pages until stop is closed.
 func (e *engineSide) dropPages(stop <-chan struct{}) {
-	tick := time.NewTicker(200 * time.Millisecond)
-	defer tick.Stop()
-	for e.uncached != "" {
-		select {
-		case <-stop:
-			return
-		case <-tick.C:
-		}
+	for range pause.Every(200*time.Millisecond, stop) {
 		files, _ := os.ReadDir(e.uncached)
 		for _, f := range files {
 			_ = forgetPages(filepath.Join(e.uncached, f.Name())) // the file may be gone
@@ -180,19 +174,9 @@ func (e *engineSide) dropPages(stop <-chan struct{}) {
 
 // readBack reads 50 profiles now and then until stop is closed.
 func (e *engineSide) readBack(stop <-chan struct{}) {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
 	var took []float64
-	for user := 0; ; {
-		select {
-		case <-stop:
-			slices.Sort(took)
-			if len(took) > 0 {
-				e.reads = append(e.reads, took[len(took)*99/100])
-			}
-			return
-		case <-tick.C:
-		}
+	user := 0
+	for range pause.Every(20*time.Millisecond, stop) {
 		start := time.Now()
 		list := make([]shard.Identifier, 50)
 		for i := range list {
@@ -206,6 +190,10 @@ func (e *engineSide) readBack(stop <-chan struct{}) {
 			}
 		}
 		took = append(took, time.Since(start).Seconds()*1e3)
+	}
+	slices.Sort(took)
+	if len(took) > 0 {
+		e.reads = append(e.reads, took[len(took)*99/100])
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/valyala/fasthttp"
 
+	"millrace/internal/pause"
 	"millrace/loadtest"
 	"millrace/loadtest/body"
 )
@@ -176,7 +177,7 @@ func (p *pairs) merged(ctx context.Context, f func() error) (perSecond float64, 
 		case after-before > asked || took > 10*time.Minute:
 			return 0, fmt.Errorf("%v merges were asked for and %v applied", asked, after-before)
 		}
-		if err := sleep(ctx, 5*time.Millisecond); err != nil {
+		if err := pause.For(ctx, 5*time.Millisecond); err != nil {
 			return 0, err
 		}
 	}
@@ -206,7 +207,7 @@ func status(ctx context.Context, s *settings) (figures []Figure, err error) {
 	var alone, rates, p50, p99, tracked []float64
 	perRequest := float64(mix225[body.Attributes] + mix225[body.Events] + mix225[body.Purchases])
 	for range s.Rounds {
-		a, err := reads.during(ctx, func() error { return sleep(ctx, s.Duration) })
+		a, err := reads.during(ctx, func() error { return pause.For(ctx, s.Duration) })
 		if err != nil {
 			return nil, err
 		}
@@ -363,14 +364,4 @@ func post(server *process, path string, text []byte, status int) error {
 		return fmt.Errorf("%s: %s %s", path, strconv.Itoa(a.StatusCode()), a.Body())
 	}
 	return nil
-}
-
-// sleep waits for d, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

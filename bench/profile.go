@@ -13,6 +13,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"millrace/api/control"
+	"millrace/internal/pause"
 	"millrace/loadtest"
 )
 
@@ -53,7 +54,7 @@ func profile(ctx context.Context, s *settings, file string) (err error) {
 	}
 	if loadErr == nil {
 		_, loadErr = merges.during(ctx, func() error {
-			_, err := reads.during(ctx, func() error { return sleep(ctx, s.Duration/2) })
+			_, err := reads.during(ctx, func() error { return pause.For(ctx, s.Duration/2) })
 			return err
 		})
 	}
@@ -71,7 +72,7 @@ func streamAll(ctx context.Context, server *process, data string, during time.Du
 			return err
 		}
 	}
-	return sleep(ctx, during)
+	return pause.For(ctx, during)
 }
 
 // profile writes a CPU profile of the process, taken from now on, to the file.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"millrace/internal/pause"
 	"millrace/loadtest/body"
 )
 
@@ -54,13 +55,13 @@ func shared(ctx context.Context, s *settings) (figures []Figure, err error) {
 	for range s.Rounds {
 		before := writtenOf([]*process{server})
 		a, err := others.during(ctx, func() error {
-			if err := sleep(ctx, 100*time.Millisecond); err != nil {
+			if err := pause.For(ctx, 100*time.Millisecond); err != nil {
 				return err
 			}
 			start := time.Now()
 			err := post(server, "/v2/subscription/status/set", changesOf(sharedEmail), fasthttp.StatusCreated)
 			took = append(took, time.Since(start).Seconds()*1e3)
-			return errors.Join(err, sleep(ctx, 400*time.Millisecond))
+			return errors.Join(err, pause.For(ctx, 400*time.Millisecond))
 		})
 		if err != nil {
 			return nil, err

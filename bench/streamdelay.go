@@ -17,6 +17,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"millrace/api/control"
+	"millrace/internal/pause"
 )
 
 const (
@@ -94,7 +95,7 @@ func (d *delays) measure(ctx context.Context, duration time.Duration) ([]float64
 			return nil, err
 		}
 		answered = append(answered, at)
-		if err := sleep(ctx, time.Duration(20+rand.IntN(60))*time.Millisecond); err != nil {
+		if err := pause.For(ctx, time.Duration(20+rand.IntN(60))*time.Millisecond); err != nil {
 			return nil, err
 		}
 	}
@@ -142,7 +143,7 @@ func (d *delays) await(ctx context.Context, n int) error {
 		case time.Now().After(end):
 			return fmt.Errorf("%d of %d events are in Kafka after %v", all, n, delaysTimeout)
 		}
-		if err := sleep(ctx, 5*time.Millisecond); err != nil {
+		if err := pause.For(ctx, 5*time.Millisecond); err != nil {
 			return err
 		}
 	}

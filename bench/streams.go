@@ -19,6 +19,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"millrace/api/control"
+	"millrace/internal/pause"
 	"millrace/loadtest"
 )
 
@@ -172,7 +173,7 @@ func (o *out) fill(ctx context.Context, s *settings) error {
 	}
 	o.events = r.Objects
 	for packed := 0.0; packed < float64(o.events); {
-		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+		if err := pause.For(ctx, 100*time.Millisecond); err != nil {
 			return err
 		}
 		if packed, err = o.server.metric(ctx, "millrace_eventlog_packed_events_total"); err != nil {
@@ -287,7 +288,7 @@ func (t *stream) await(ctx context.Context, events int64) (streamStatus, error) 
 		if err != nil || status.Events >= events {
 			return status, err
 		}
-		if err := sleep(ctx, 10*time.Millisecond); err != nil {
+		if err := pause.For(ctx, 10*time.Millisecond); err != nil {
 			return status, err
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"millrace/internal/pause"
+
 	"github.com/schollz/progressbar/v3"
 )
 
@@ -29,16 +31,9 @@ func (r *run) showProgress() (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		tick := time.NewTicker(500 * time.Millisecond)
-		defer tick.Stop()
+		defer bar.Clear()
 		var requests, objects int64
-		for {
-			select {
-			case <-quit:
-				bar.Clear()
-				return
-			case <-tick.C:
-			}
+		for range pause.Every(500*time.Millisecond, quit) {
 			nowRequests, nowObjects := r.liveTotals()
 			bar.Describe(fmt.Sprintf("%d requests/s, %d objects/s", 2*(nowRequests-requests), 2*(nowObjects-objects)))
 			requests, objects = nowRequests, nowObjects

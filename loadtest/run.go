@@ -22,6 +22,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"millrace/internal/pause"
 	"millrace/loadtest/body"
 )
 
@@ -132,7 +133,7 @@ func (r *run) next(ctx context.Context) (time.Time, bool) {
 			}
 			continue
 		}
-		return intended, sleep(ctx, intended.Sub(now))
+		return intended, pause.For(ctx, intended.Sub(now)) == nil
 	}
 }
 
@@ -145,29 +146,14 @@ func (r *run) isEnough() bool {
 	}
 }
 
-// sleep says whether the time passed before the context ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// pause is sleep that does not outlast the run.
+// pause waits, but does not outlast the run. It says whether the time passed before the run or the context ended.
 func (r *run) pause(ctx context.Context, d time.Duration) bool {
 	left := time.Until(r.end)
 	if d >= left {
-		sleep(ctx, left)
+		_ = pause.For(ctx, left)
 		return false
 	}
-	return sleep(ctx, d)
+	return pause.For(ctx, d) == nil
 }
 
 // sharedSources returns the bodies that all workers send as they are: a corpus, or bodies compressed beforehand. When

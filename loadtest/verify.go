@@ -16,6 +16,7 @@ import (
 	"github.com/valyala/fasthttp"
 	"golang.org/x/sync/errgroup"
 
+	"millrace/internal/pause"
 	"millrace/loadtest/body"
 )
 
@@ -138,8 +139,8 @@ func (v *verifier) check(ctx context.Context, part []account) error {
 	d := v.compare(part, shown)
 	for until := time.Now().Add(v.ledger.settling); part[0].Group >= 0 && hasUnknown(part) && !d.OK() && d.Lost == 0 &&
 		time.Now().Before(until); {
-		if !sleep(ctx, 100*time.Millisecond) {
-			return ctx.Err()
+		if err := pause.For(ctx, 100*time.Millisecond); err != nil {
+			return err
 		}
 		if shown, err = v.read(ctx, part); err != nil {
 			return err
@@ -459,7 +460,7 @@ func (v *verifier) ask(ctx context.Context, question []byte) ([]byte, error) {
 		case status >= 400 && status < 500, time.Since(answered) > outageTime:
 			return nil, err
 		}
-		if !sleep(ctx, wait) {
+		if pause.For(ctx, wait) != nil {
 			return nil, errors.Join(ctx.Err(), err)
 		}
 	}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
+	"millrace/internal/pause"
 	"millrace/shard"
 	"millrace/shard/profile"
 )
@@ -260,13 +261,13 @@ const (
 // users or none, so nobody is counted twice.
 func (c *Counter) pageWithPatience(ctx context.Context, of pageOf) (page, error) {
 	end := time.Now().Add(c.options.Patience)
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+	for wait := firstPause; ; wait = min(2*wait, longestPause) {
 		p, err := c.page(ctx, of)
 		if err == nil || ctx.Err() != nil || time.Now().After(end) || errors.Is(err, shard.ErrClosed) ||
 			errors.Is(err, shard.ErrFailed) {
 			return p, err
 		}
-		if err := rest(ctx, pause); err != nil {
+		if err := pause.For(ctx, wait); err != nil {
 			return p, err
 		}
 	}
@@ -294,18 +295,7 @@ func (c *Counter) pageHere(ctx context.Context, of pageOf) (p page, err error) {
 
 // restAfter rests just long enough for the preceding work to take its share of the time.
 func (c *Counter) restAfter(ctx context.Context, work time.Duration) error {
-	return rest(ctx, time.Duration(float64(work)*(1-c.options.Share)/c.options.Share))
-}
-
-func rest(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
+	return pause.For(ctx, time.Duration(float64(work)*(1-c.options.Share)/c.options.Share))
 }
 
 var (

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"millrace/internal/pause"
 )
 
 // The figures of the overview are those of /metrics, looked at every ten seconds and kept for an hour.
@@ -65,15 +67,8 @@ func (r *ring) all() []*sample {
 // watch adds a sample now and then, until ctx ends.
 func (c *Console) watch(ctx context.Context) {
 	defer close(c.done)
-	tick := time.NewTicker(sampleInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			c.look()
-		}
+	for range pause.Every(sampleInterval, ctx.Done()) {
+		c.look()
 	}
 }
 

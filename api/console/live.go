@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"slices"
 	"time"
+
+	"millrace/internal/pause"
 )
 
 const (
@@ -58,14 +60,7 @@ func (c *Console) streamLive(v *visit) error {
 
 // endWithSession calls end as soon as who has come may not any more what the route needs, until ctx is over.
 func (c *Console) endWithSession(ctx context.Context, end func(), v *visit) {
-	t := time.NewTicker(sessionLook)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-		}
+	for range pause.Every(sessionLook, ctx.Done()) {
 		if p := c.whoIs(v.r); p == nil || !p.Rights.In(v.At.ID).Has(v.route.needs) {
 			end()
 			return

@@ -23,6 +23,7 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
+	"millrace/internal/pause"
 	"millrace/shard"
 	"millrace/shard/op"
 )
@@ -173,17 +174,10 @@ func (h *Hub) changed() {
 
 // tick renews budgets until stop is closed.
 func (h *Hub) tick(stop <-chan struct{}) {
-	t := time.NewTicker(slice)
-	defer t.Stop()
-	for {
-		select {
-		case <-stop:
-			return
-		case <-t.C:
-			h.mu.Lock()
-			h.giveOut()
-			h.mu.Unlock()
-		}
+	for range pause.Every(slice, stop) {
+		h.mu.Lock()
+		h.giveOut()
+		h.mu.Unlock()
 	}
 }
 

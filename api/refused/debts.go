@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"millrace/internal/pause"
 	"millrace/wal/durable"
 )
 
@@ -97,15 +98,8 @@ func (d *debts) save() error {
 
 func (d *debts) run(ctx context.Context) {
 	defer close(d.ended)
-	t := time.NewTicker(payInterval)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-			d.payAll(ctx)
-		}
+	for range pause.Every(payInterval, ctx.Done()) {
+		d.payAll(ctx)
 	}
 }
 

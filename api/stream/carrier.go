@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"millrace/api/control"
+	"millrace/internal/pause"
 	"millrace/shard/eventlog"
 	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
@@ -138,17 +139,17 @@ func (k *carrier) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		pause := k.pace.interval
+		wait := k.pace.interval
 		if failures++; err == nil {
 			failures = 0
 			if k.rest {
-				pause = 0
+				wait = 0
 			}
 		} else {
-			pause = max(k.backoff(failures), later(err))
+			wait = max(k.backoff(failures), later(err))
 		}
 		k.note(err)
-		if sleep(ctx, pause) != nil {
+		if pause.For(ctx, wait) != nil {
 			return
 		}
 	}

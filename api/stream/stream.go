@@ -32,6 +32,7 @@ import (
 
 	"millrace/api/control"
 	"millrace/api/stream/currents"
+	"millrace/internal/pause"
 	"millrace/shard/eventlog"
 	"millrace/shard/eventlog/event"
 )
@@ -190,7 +191,7 @@ func (m *Manager) run(ctx context.Context) {
 	for {
 		m.adjust(ctx)
 		m.clean()
-		if sleep(ctx, m.o.Interval) != nil {
+		if pause.For(ctx, m.o.Interval) != nil {
 			break
 		}
 	}
@@ -266,15 +267,4 @@ func (m *Manager) snapshot() map[task]*carrier {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return maps.Clone(m.carriers)
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }

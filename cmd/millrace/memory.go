@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"millrace/internal/pause"
 	"millrace/shard"
 	"millrace/shard/eventlog"
 )
@@ -76,20 +77,14 @@ const workerMemory = 48 << 30
 // steerHeap keeps the Go heap within what total leaves beside profiles and everything else outside the heap, until ctx
 // ends: otherwise the collector lets the heap grow fivefold.
 func steerHeap(ctx context.Context, total int64) {
-	tick := time.NewTicker(heapInterval)
-	defer tick.Stop()
-	for {
+	for ctx.Err() == nil {
 		resident, err := residentBytes()
 		if err != nil {
 			return
 		}
 		mapped, live := heapBytes()
 		debug.SetMemoryLimit(heapLimit(total, resident, mapped, live))
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+		_ = pause.For(ctx, heapInterval)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"millrace/api/stream"
 	"millrace/ingest"
 	"millrace/ingest/field"
+	"millrace/internal/pause"
 	"millrace/shard"
 	"millrace/shard/cluster"
 	"millrace/shard/eventlog"
@@ -239,14 +240,7 @@ func oneIf(yes bool) float64 {
 
 // keepUsage stores now and then when each API key was last used, until stop is closed.
 func (n *node) keepUsage(stop <-chan struct{}) {
-	tick := time.NewTicker(usageInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-stop:
-			return
-		case <-tick.C:
-		}
+	for range pause.Every(usageInterval, stop) {
 		if err := n.control.FlushUsage(); err != nil {
 			n.warnOfUsage(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"millrace/internal/pause"
 	"millrace/shard/eventlog"
 	"millrace/shard/replica"
 	"millrace/wal"
@@ -77,17 +78,13 @@ func (i *Image) sendEvents(ctx context.Context, events *eventlog.Log, position u
 
 // beginImage waits while there is another image.
 func beginImage(ctx context.Context, e *replica.Replica) (*replica.Image, error) {
-	tick := time.NewTicker(imagePause)
-	defer tick.Stop()
 	for {
 		image, err := e.BeginImage(ctx)
 		if !errors.Is(err, replica.ErrImage) {
 			return image, err
 		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-tick.C:
+		if err := pause.For(ctx, imagePause); err != nil {
+			return nil, err
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
+	"millrace/internal/pause"
 	"millrace/shard/eventlog/blocks"
 	"millrace/shard/op"
 	"millrace/wal/durable"
@@ -65,34 +66,25 @@ func (p *pace) rest() error {
 		return nil
 	}
 	workSeconds.Add(worked.Seconds())
-	err := sleep(p.stop, time.Duration(float64(worked)*(1-p.duty)/p.duty))
+	if pause.For(p.stop, time.Duration(float64(worked)*(1-p.duty)/p.duty)) != nil {
+		return ErrClosed
+	}
 	p.began = time.Now()
-	return err
+	return nil
 }
 
 // end counts the work since the last sleep.
 func (p *pace) end() { workSeconds.Add(time.Since(p.began).Seconds()) }
 
-func sleep(stop context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-stop.Done():
-		return ErrClosed
-	case <-t.C:
-		return nil
-	}
-}
-
 // run is the background worker.
 func (l *Log) run() {
 	defer close(l.gone)
 	var maintained time.Time
-	for pause := l.opts.Interval; ; {
-		if sleep(l.stop, pause) != nil {
+	for wait := l.opts.Interval; ; {
+		if pause.For(l.stop, wait) != nil {
 			return
 		}
-		pause = l.opts.Interval
+		wait = l.opts.Interval
 		if l.ready() != nil {
 			continue
 		}
@@ -104,7 +96,7 @@ func (l *Log) run() {
 		if err != nil && !errors.Is(err, ErrClosed) {
 			l.opts.Logger.Error("event log: background work", "error", err)
 			retries.Inc()
-			pause = max(pause, retryPause)
+			wait = max(wait, retryPause)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"millrace/internal/pause"
 	"millrace/shard/books"
 	"millrace/shard/store"
 	"millrace/wal"
@@ -24,8 +25,6 @@ import (
 // record is deferred, no users are being merged. The caller commits nothing meanwhile; what an earlier process has left
 // under way is taken up by Open. Errors: that of ctx, ErrFailed.
 func (e *Replica) Settle(ctx context.Context) error {
-	tick := time.NewTicker(settlePause)
-	defer tick.Stop()
 	for {
 		if err := e.Failed(); err != nil {
 			return err
@@ -37,10 +36,8 @@ func (e *Replica) Settle(ctx context.Context) error {
 			s.InflightBytes == 0 && e.log.LastPosition() == before {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
+		if err := pause.For(ctx, settlePause); err != nil {
+			return err
 		}
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"millrace/internal/pause"
+
 	"github.com/valyala/fasthttp"
 )
 
@@ -107,7 +109,7 @@ func (c *client) do(ctx context.Context, call *call, rows int) error {
 		default:
 			return call.problem(nil)
 		}
-		if !sleep(ctx, max(call.after, min(10*time.Millisecond<<min(try, 9), 5*time.Second))) {
+		if pause.For(ctx, max(call.after, min(10*time.Millisecond<<min(try, 9), 5*time.Second))) != nil {
 			return context.Cause(ctx)
 		}
 	}
@@ -188,18 +190,6 @@ func (c *client) once(call *call) error {
 // maxRetryAfter is the longest wait that a server may ask for: a window of an hour.
 const maxRetryAfter = time.Hour
 
-// sleep waits; it returns false when the context has ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // maxLate is how much time that rows came too late a pace makes up for: timers fire late, and a few milliseconds hold
 // more requests than there are connections when the rate is high.
 const maxLate = 100 * time.Millisecond
@@ -225,7 +215,7 @@ func (p *pace) wait(ctx context.Context, rows int) error {
 	at := p.next
 	p.next = at.Add(time.Duration(float64(rows) / p.rate * float64(time.Second)))
 	p.mu.Unlock()
-	if !sleep(ctx, at.Sub(now)) {
+	if pause.For(ctx, at.Sub(now)) != nil {
 		return context.Cause(ctx)
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"millrace/ingest/files"
+	"millrace/internal/pause"
 )
 
 // file takes one file, or the rest of it.
@@ -295,19 +296,13 @@ func (j *job) saveNowAndThen(ctx context.Context, cancel context.CancelCauseFunc
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		tick := time.NewTicker(saveEvery)
-		defer tick.Stop()
-		for n := 1; ; n++ {
-			select {
-			case <-quit:
-				return
-			case <-tick.C:
-			}
+		n := 0
+		for range pause.Every(saveEvery, quit) {
 			if err := j.save(); err != nil {
 				cancel(err)
 				return
 			}
-			if n%20 == 0 && j.o.Terminal == nil {
+			if n++; n%20 == 0 && j.o.Terminal == nil {
 				j.log(ctx)
 			}
 		}

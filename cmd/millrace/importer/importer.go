@@ -33,6 +33,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"millrace/ingest/files"
+	"millrace/internal/pause"
 )
 
 // Options of an import. The zero value of a field means its default.
@@ -284,7 +285,7 @@ func (i *importer) run(ctx context.Context) error {
 		default:
 			i.patience.since = time.Time{}
 		}
-		sleep(ctx, i.o.Poll)
+		_ = pause.For(ctx, i.o.Poll) // the loop ends with ctx
 	}
 	return bad.orNil()
 }
