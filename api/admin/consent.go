@@ -53,9 +53,7 @@ func (s *Server) showTrail(_ control.Actor, r *http.Request, w *control.Workspac
 		return nil, err
 	}
 	show := mapSlice(changes, func(c shard.StateChange) consentChange { return s.describeChange(w, c) })
-	return struct {
-		Changes []consentChange `json:"changes"`
-	}{show}, nil
+	return map[string]any{"changes": show}, nil
 }
 
 // trailOf returns the trail of the user or address that the query names.
@@ -106,10 +104,8 @@ func describeActor(w *control.Workspace, actor uint32, source op.Source) changed
 	if actor == control.AdminActor {
 		by.Actor = "admin"
 	}
-	for _, k := range w.Keys {
-		if k.Number == actor {
-			by.Actor, by.KeyID, by.Key = "api key", k.ID, k.Name
-		}
+	if id, name := keyNumbered(w, actor); id != "" {
+		by.Actor, by.KeyID, by.Key = "api key", id, name
 	}
 	return by
 }

@@ -32,27 +32,40 @@ func (s *Server) routes() []route {
 		s.requestRoutes(),
 		s.auditRoutes(),
 		s.refusedRoutes(),
-		[]route{{"POST /admin/bootstrap", s.bootstrap}},
+		[]route{{"POST /admin/bootstrap", s.taking(s.bootstrap)}},
 	)
 }
 
 // bootstrap applies a bootstrap file, YAML, sent as the body; the answer has the keys that were made.
-func (s *Server) bootstrap(by control.Actor, r *http.Request) (any, error) {
-	text, err := s.readAll(r)
-	if err != nil {
-		return nil, err
-	}
+func (s *Server) bootstrap(by control.Actor, _ *http.Request, text []byte) (any, error) {
 	file, err := control.ParseBootstrap(text)
 	if err != nil {
 		return nil, err
 	}
 	made, err := s.common.Control.Bootstrap(by, file)
-	if len(made) == 0 {
-		made = []control.MadeKey{}
+	return map[string]any{"made_keys": orEmpty(made)}, err
+}
+
+// taking makes a handler of one that takes the body of the request.
+func (s *Server) taking(f func(by control.Actor, r *http.Request, body []byte) (any, error)) handler {
+	return func(by control.Actor, r *http.Request) (any, error) {
+		body, err := s.readAll(r)
+		if err != nil {
+			return nil, err
+		}
+		return f(by, r, body)
 	}
-	return struct {
-		Made []control.MadeKey `json:"made_keys"`
-	}{Made: made}, err
+}
+
+// sent makes a handler of one that takes what the body of the request says.
+func sent[T any](s *Server, f func(by control.Actor, r *http.Request, sent T) (any, error)) handler {
+	return func(by control.Actor, r *http.Request) (any, error) {
+		v, err := read[T](s, r)
+		if err != nil {
+			return nil, err
+		}
+		return f(by, r, v)
+	}
 }
 
 func read[T any](s *Server, r *http.Request) (v T, err error) {
@@ -74,43 +87,33 @@ func (s *Server) workspaceRoutes() []route {
 	c := s.common.Control
 	return []route{
 		{"GET /admin/workspaces", func(control.Actor, *http.Request) (any, error) {
-			return struct {
-				Workspaces []control.Settings `json:"workspaces"`
-			}{mapSlice(c.Snapshot().Workspaces(), func(w *control.Workspace) control.Settings {
-				return w.Settings
-			})}, nil
+			return map[string]any{"workspaces": mapSlice(c.Snapshot().Workspaces(),
+				func(w *control.Workspace) control.Settings { return w.Settings })}, nil
 		}},
-		{"POST /admin/workspaces", func(by control.Actor, r *http.Request) (any, error) {
-			settings, err := read[control.Settings](s, r)
-			if err != nil {
-				return nil, err
-			}
-			w, err := c.CreateWorkspace(by, settings)
+		{"POST /admin/workspaces", sent(s, func(by control.Actor, _ *http.Request, v control.Settings) (any, error) {
+			w, err := c.CreateWorkspace(by, v)
 			if err != nil {
 				return nil, err
 			}
 			return describeWorkspace(w, true), nil
-		}},
+		})},
 		{"GET /admin/workspaces/{workspace}", s.within(
 			func(_ control.Actor, _ *http.Request, w *control.Workspace) (any, error) {
 				return describeWorkspace(w, false), nil
 			})},
-		{"PATCH /admin/workspaces/{workspace}", func(by control.Actor, r *http.Request) (any, error) {
-			text, err := s.readAll(r)
-			if err != nil {
-				return nil, err
-			}
-			w, err := c.UpdateSettings(by, r.PathValue("workspace"), func(settings *control.Settings) error {
-				if err := checkMatch(r, settings); err != nil {
-					return err
+		{"PATCH /admin/workspaces/{workspace}", s.taking(
+			func(by control.Actor, r *http.Request, text []byte) (any, error) {
+				w, err := c.UpdateSettings(by, r.PathValue("workspace"), func(settings *control.Settings) error {
+					if err := checkMatch(r, settings); err != nil {
+						return err
+					}
+					return settings.Patch(text)
+				})
+				if err != nil {
+					return nil, err
 				}
-				return settings.Patch(text)
-			})
-			if err != nil {
-				return nil, err
-			}
-			return describeWorkspace(w, false), nil
-		}},
+				return describeWorkspace(w, false), nil
+			})},
 	}
 }
 
@@ -172,14 +175,10 @@ func documentRoutes[T any](
 			})
 			return map[string][]any{name: list}, nil
 		}},
-		{"POST " + all, func(by control.Actor, r *http.Request) (any, error) {
-			v, err := read[T](s, r)
-			if err != nil {
-				return nil, err
-			}
+		{"POST " + all, sent(s, func(by control.Actor, r *http.Request, v T) (any, error) {
 			made, err := l.Create(by, r.PathValue("workspace"), v)
 			return documentOf(made, true, err)
-		}},
+		})},
 		{"GET " + one, func(_ control.Actor, r *http.Request) (any, error) {
 			if err := s.checkWorkspace(r); err != nil {
 				return nil, err
@@ -190,11 +189,7 @@ func documentRoutes[T any](
 			}
 			return documentOf(v, false, nil)
 		}},
-		{"PUT " + one, func(by control.Actor, r *http.Request) (any, error) {
-			sent, err := read[T](s, r)
-			if err != nil {
-				return nil, err
-			}
+		{"PUT " + one, sent(s, func(by control.Actor, r *http.Request, sent T) (any, error) {
 			if id := l.ID(&sent); *id == "" {
 				*id = r.PathValue("id")
 			}
@@ -205,12 +200,8 @@ func documentRoutes[T any](
 				return &next, checkMatch(r, old)
 			})
 			return documentOf(v, isNew, err)
-		}},
-		{"PATCH " + one, func(by control.Actor, r *http.Request) (any, error) {
-			text, err := s.readAll(r)
-			if err != nil {
-				return nil, err
-			}
+		})},
+		{"PATCH " + one, s.taking(func(by control.Actor, r *http.Request, text []byte) (any, error) {
 			v, err := l.Change(by, r.PathValue("workspace"), r.PathValue("id"), func(old *T) (*T, error) {
 				if old == nil {
 					return nil, notFound(l, r)
@@ -221,7 +212,7 @@ func documentRoutes[T any](
 				return old, control.PatchStrict(text, old)
 			})
 			return documentOf(v, false, err)
-		}},
+		})},
 		{"DELETE " + one, func(by control.Actor, r *http.Request) (any, error) {
 			return success{}, l.Remove(by, r.PathValue("workspace"), r.PathValue("id"),
 				func(old *T) error { return checkMatch(r, old) })
@@ -340,18 +331,12 @@ func (s *Server) keyRoutes() []route {
 	c := s.common.Control
 	return []route{
 		{"GET " + all, s.within(func(_ control.Actor, _ *http.Request, w *control.Workspace) (any, error) {
-			return struct {
-				Keys []adminKey `json:"api_keys"`
-			}{mapSlice(w.Keys, s.describeKey)}, nil
+			return map[string]any{"api_keys": mapSlice(w.Keys, s.describeKey)}, nil
 		})},
-		{"POST " + all, func(by control.Actor, r *http.Request) (any, error) {
-			spec, err := read[control.KeySpec](s, r)
-			if err != nil {
-				return nil, err
-			}
+		{"POST " + all, sent(s, func(by control.Actor, r *http.Request, spec control.KeySpec) (any, error) {
 			k, token, err := c.CreateKey(by, r.PathValue("workspace"), spec)
 			return created{madeKey{s.describeKey(&k), token}}, err
-		}},
+		})},
 		{"GET " + one, s.within(func(_ control.Actor, r *http.Request, w *control.Workspace) (any, error) {
 			for _, k := range w.Keys {
 				if k.ID == r.PathValue("key") {
@@ -360,16 +345,12 @@ func (s *Server) keyRoutes() []route {
 			}
 			return nil, fmt.Errorf("API key %q %w", r.PathValue("key"), control.ErrNotFound)
 		})},
-		{"PATCH " + one, func(by control.Actor, r *http.Request) (any, error) {
-			text, err := s.readAll(r)
-			if err != nil {
-				return nil, err
-			}
+		{"PATCH " + one, s.taking(func(by control.Actor, r *http.Request, text []byte) (any, error) {
 			k, err := c.UpdateKey(by, r.PathValue("workspace"), r.PathValue("key"), func(spec *control.KeySpec) error {
 				return control.PatchStrict(text, spec)
 			})
 			return s.describeKey(&k), err
-		}},
+		})},
 		{"POST " + one + "/rotate", func(by control.Actor, r *http.Request) (any, error) {
 			k, token, err := c.RotateKey(by, r.PathValue("workspace"), r.PathValue("key"))
 			return created{madeKey{s.describeKey(&k), token}}, err
@@ -409,17 +390,13 @@ func (s *Server) scimRoutes() []route {
 	}
 	return []route{
 		{"GET /admin/scim", func(control.Actor, *http.Request) (any, error) { return describe(), nil }},
-		{"PATCH /admin/scim", func(by control.Actor, r *http.Request) (any, error) {
-			text, err := s.readAll(r)
-			if err != nil {
-				return nil, err
-			}
+		{"PATCH /admin/scim", s.taking(func(by control.Actor, _ *http.Request, text []byte) (any, error) {
 			if err := c.UpdateSCIM(by,
 				func(settings *control.SCIMSettings) error { return control.PatchStrict(text, settings) }); err != nil {
 				return nil, err
 			}
 			return describe(), nil
-		}},
+		})},
 		{"POST /admin/scim/tokens", func(by control.Actor, _ *http.Request) (any, error) {
 			t, token, err := c.CreateSCIMToken(by)
 			return created{struct {

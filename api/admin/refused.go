@@ -179,9 +179,7 @@ func (s *Server) countRefused(_ control.Actor, r *http.Request, w *control.Works
 		one.Key, one.KeyName = keyNumbered(w, c.Key)
 		list = append(list, one)
 	}
-	return struct {
-		Counts []refusedCount `json:"counts"`
-	}{list}, nil
+	return map[string]any{"counts": list}, nil
 }
 
 // refusedAt returns the entry that the path names, and its workspace.

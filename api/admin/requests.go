@@ -29,9 +29,7 @@ func (s *Server) requestRoutes() []route {
 }
 
 func (s *Server) listOperations(control.Actor, *http.Request) (any, error) {
-	return struct {
-		Operations []openapi.Operation `json:"operations"`
-	}{openapi.Operations()}, nil
+	return map[string]any{"operations": openapi.Operations()}, nil
 }
 
 // triedRequest is the request to be sent. The key is not kept, and is not logged.
@@ -102,11 +100,7 @@ func (s *Server) checkTried(w *control.Workspace, tried *triedRequest) (id strin
 		return "", fmt.Errorf("%w: target: there is no such operation that API keys may be used for",
 			control.ErrInvalid)
 	}
-	for _, k := range w.Keys {
-		if k.Number == found.Number {
-			id = k.ID
-		}
-	}
+	id, _ = keyNumbered(w, found.Number)
 	return id, nil
 }
 

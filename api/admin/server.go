@@ -198,8 +198,8 @@ func withoutSlash(next *http.ServeMux) http.Handler {
 	})
 }
 
-// route is a line of the admin API; the lines are in routes. What a handler returns is the answer: a struct, or one of
-// the types below.
+// route is a line of the admin API; the lines are in routes. What a handler returns is the answer: a struct, a map, or
+// one of the types below.
 type route struct {
 	pattern string
 	handler handler

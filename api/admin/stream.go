@@ -18,13 +18,9 @@ func (s *Server) streamRoutes() []route {
 	c := s.common.Control
 	return []route{
 		{"POST /admin/workspaces/{workspace}/streams/{id}/rewind",
-			func(by control.Actor, r *http.Request) (any, error) {
-				to, err := read[streamRewind](s, r)
-				if err != nil {
-					return nil, err
-				}
+			sent(s, func(by control.Actor, r *http.Request, to streamRewind) (any, error) {
 				v, err := c.RewindStream(by, r.PathValue("workspace"), r.PathValue("id"), to.From)
 				return documentOf(v, false, err)
-			}},
+			})},
 	}
 }

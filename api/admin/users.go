@@ -276,9 +276,7 @@ type dashboardUser struct {
 // listDashboardUsers answers with the users that SCIM has provisioned.
 func (s *Server) listDashboardUsers(control.Actor, *http.Request) (any, error) {
 	c := s.common.Control
-	return struct {
-		Users []dashboardUser `json:"dashboard_users"`
-	}{mapSlice(c.SCIMUsers.List(""), func(u *control.SCIMUser) dashboardUser {
+	return map[string]any{"dashboard_users": mapSlice(c.SCIMUsers.List(""), func(u *control.SCIMUser) dashboardUser {
 		return dashboardUser{ID: u.ID, UserName: u.UserName, Name: strings.TrimSpace(u.GivenName + " " + u.FamilyName),
 			Department: u.Department, IsActive: !u.Inactive,
 			PermissionSets: mapSlice(c.SetsOf(u), func(p *control.PermissionSet) string { return p.Name }),
@@ -289,7 +287,5 @@ func (s *Server) listDashboardUsers(control.Actor, *http.Request) (any, error) {
 // endSessions signs a user out of the console, everywhere.
 func (s *Server) endSessions(by control.Actor, r *http.Request) (any, error) {
 	n, err := s.common.Control.EndSessions(by, r.PathValue("user"))
-	return struct {
-		Ended int `json:"ended"`
-	}{n}, err
+	return map[string]any{"ended": n}, err
 }
