@@ -89,12 +89,6 @@ func (c *Console) addNode(v *visit) error {
 	return v.redirect(clusterPath, "node-added")
 }
 
-// drainNode serves POST /console/cluster/nodes/{node}/drain.
-func (c *Console) drainNode(v *visit) error {
-	return v.change(http.MethodPost, path("admin", "cluster", "nodes", v.r.PathValue("node"), "drain"), nil,
-		c.showCluster, clusterPath, "node-drains")
-}
-
 // removeNode serves POST /console/cluster/nodes/{node}/remove.
 func (c *Console) removeNode(v *visit) error {
 	target := path("admin", "cluster", "nodes", v.r.PathValue("node"))

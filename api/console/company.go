@@ -69,12 +69,6 @@ func (v *visit) showCompany(made *scimToken) error {
 	return v.render("company", "People", data)
 }
 
-// signOtherOut serves POST /console/people/sign-out.
-func (c *Console) signOtherOut(v *visit) error {
-	return v.change(http.MethodDelete, path("admin", "dashboard_users", v.form("user"), "sessions"), nil,
-		c.showCompany, companyPath, "other-out")
-}
-
 // makeSCIMToken serves POST /console/scim/tokens. Its answer shows the token, and nothing shows it again.
 func (c *Console) makeSCIMToken(v *visit) error {
 	made := new(scimToken)
@@ -82,10 +76,4 @@ func (c *Console) makeSCIMToken(v *visit) error {
 		return v.retry(err, c.showCompany)
 	}
 	return v.showCompany(made)
-}
-
-// revokeSCIMToken serves POST /console/scim/tokens/{token}/revoke.
-func (c *Console) revokeSCIMToken(v *visit) error {
-	return v.change(http.MethodDelete, path("admin", "scim", "tokens", v.r.PathValue("token")), nil, c.showCompany,
-		companyPath, "token-revoked")
 }

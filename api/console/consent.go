@@ -76,40 +76,6 @@ func (c *Console) showConsent(v *visit) error {
 	return v.render("consent", "Consent", data)
 }
 
-// addGroup serves POST …/groups.
-func (c *Console) addGroup(v *visit) error {
-	return v.change(http.MethodPost, v.of("subscription_groups"),
-		map[string]string{"name": v.form("name"), "channel": v.form("channel")}, c.showConsent, v.at("consent"),
-		"group-added")
-}
-
-// patchGroup changes the group of the path.
-func (c *Console) patchGroup(v *visit, change map[string]any, done string) error {
-	return v.change(http.MethodPatch, v.of("subscription_groups", v.r.PathValue("group")), change, c.showConsent,
-		v.at("consent"), done)
-}
-
-// renameGroup serves POST …/groups/{group}.
-func (c *Console) renameGroup(v *visit) error {
-	return c.patchGroup(v, map[string]any{"name": v.form("name")}, "group-changed")
-}
-
-// archiveGroup serves POST …/groups/{group}/archive.
-func (c *Console) archiveGroup(v *visit) error {
-	return c.patchGroup(v, map[string]any{"archived": true}, "group-archived")
-}
-
-// restoreGroup serves POST …/groups/{group}/restore.
-func (c *Console) restoreGroup(v *visit) error {
-	return c.patchGroup(v, map[string]any{"archived": false}, "group-restored")
-}
-
-// liftBlock serves POST …/blocklist/lift.
-func (c *Console) liftBlock(v *visit) error {
-	return v.change(http.MethodDelete, v.of("blocklist", v.form("email")), nil, c.showConsent, v.at("consent"),
-		"block-lifted")
-}
-
 type centerData struct {
 	center
 	Tag string

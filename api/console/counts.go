@@ -92,14 +92,3 @@ func (v *visit) consentCounts() (*consentCounts, error) {
 	}
 	return &counts, err
 }
-
-// startCount serves POST …/consent/count.
-func (c *Console) startCount(v *visit) error {
-	return v.change(http.MethodPost, v.of("consent", "counts"), nil, c.showConsent, v.at("consent"), "")
-}
-
-// stopCount serves POST …/consent/count/stop.
-func (c *Console) stopCount(v *visit) error {
-	return v.change(http.MethodDelete, v.of("consent", "counts"), nil, c.showConsent, v.at("consent"),
-		"count-stopped")
-}

@@ -198,12 +198,6 @@ type verbatim string
 // MarshalJSON is of json.Marshaler.
 func (t verbatim) MarshalJSON() ([]byte, error) { return []byte(t), nil }
 
-// removeRefusal serves POST …/refused/{entry}/remove.
-func (c *Console) removeRefusal(v *visit) error {
-	return v.change(http.MethodDelete, v.of("refused", v.r.PathValue("entry")), nil, c.showRefusal, v.at("refused"),
-		"refusal-removed")
-}
-
 // sendAllTime is how long objects that broke a rule are sent again while somebody waits for the page; after that the
 // page says how many were sent, and that there are more.
 const sendAllTime = 20 * time.Second

@@ -1,6 +1,9 @@
 package console
 
 import (
+	"cmp"
+	"strings"
+
 	"millrace/api/console/rights"
 	"millrace/api/console/signin"
 )
@@ -17,6 +20,14 @@ type route struct {
 const (
 	anyPerson rights.Right = 0       // whoever is signed in
 	anybody   rights.Right = 1 << 31 // strangers, too
+)
+
+// Paths of the admin API.
+const (
+	ofWorkspace = "/admin/workspaces/{workspace}"
+	oneStream   = ofWorkspace + "/streams/{stream}"
+	counts      = ofWorkspace + "/consent/counts"
+	groups      = ofWorkspace + "/subscription_groups"
 )
 
 func (c *Console) routes() []*route {
@@ -46,26 +57,37 @@ func (c *Console) routes() []*route {
 		{"GET", refusalPath, rights.SeeUsers | rights.SeePersonal, c.showRefusal},
 		{"POST", refusedPath + "/send", rights.SeePersonal | rights.ChangeUsers, c.sendAllRefused},
 		{"POST", refusalPath + "/send", rights.SeePersonal | rights.ChangeUsers, c.sendRefusal},
-		{"POST", refusalPath + "/remove", rights.SeePersonal | rights.ChangeUsers, c.removeRefusal},
+		{"POST", refusalPath + "/remove", rights.SeePersonal | rights.ChangeUsers,
+			c.verb("DELETE", ofWorkspace+"/refused/{entry}", nil, c.showRefusal, refusedPath, "refusal-removed")},
 
 		{"GET", tryPath, rights.See, c.showTry},
 		{"POST", tryPath, rights.See, c.sendTry}, // the key alone decides what the request may do
 		{"GET", streamsPath, rights.See, c.showStreams},
-		{"POST", oneStreamPath + "/pause", rights.ChangeSettings, c.pauseStream},
-		{"POST", oneStreamPath + "/resume", rights.ChangeSettings, c.resumeStream},
-		{"POST", oneStreamPath + "/rewind", rights.ChangeSettings, c.rewindStream},
+		{"POST", oneStreamPath + "/pause", rights.ChangeSettings,
+			c.verb("PATCH", oneStream, fixed{"paused": true}, c.showStreams, streamsPath, "stream-paused")},
+		{"POST", oneStreamPath + "/resume", rights.ChangeSettings,
+			c.verb("PATCH", oneStream, fixed{"paused": false}, c.showStreams, streamsPath, "stream-resumed")},
+		{"POST", oneStreamPath + "/rewind", rights.ChangeSettings,
+			c.verb("POST", oneStream+"/rewind", fields{"from"}, c.showStreams, streamsPath, "stream-rewound")},
 		{"GET", campaignsPath, rights.See, c.showCampaigns},
 		{"GET", campaignPath, rights.See, c.showCampaign},
 		{"GET", canvasPath, rights.See, c.showCanvas},
 
 		{"GET", consentPath, rights.See, c.showConsent},
-		{"POST", countPath, rights.ChangeGroups, c.startCount},
-		{"POST", countPath + "/stop", rights.ChangeGroups, c.stopCount},
-		{"POST", groupsPath, rights.ChangeGroups, c.addGroup},
-		{"POST", groupsPath + "/{group}", rights.ChangeGroups, c.renameGroup},
-		{"POST", groupsPath + "/{group}/archive", rights.ChangeGroups, c.archiveGroup},
-		{"POST", groupsPath + "/{group}/restore", rights.ChangeGroups, c.restoreGroup},
-		{"POST", workspacePath + "/blocklist/lift", rights.SeePersonal | rights.ChangeEmail, c.liftBlock},
+		{"POST", countPath, rights.ChangeGroups,
+			c.verb("POST", counts, nil, c.showConsent, consentPath, "")},
+		{"POST", countPath + "/stop", rights.ChangeGroups,
+			c.verb("DELETE", counts, nil, c.showConsent, consentPath, "count-stopped")},
+		{"POST", groupsPath, rights.ChangeGroups,
+			c.verb("POST", groups, fields{"name", "channel"}, c.showConsent, consentPath, "group-added")},
+		{"POST", groupsPath + "/{group}", rights.ChangeGroups,
+			c.verb("PATCH", groups+"/{group}", fields{"name"}, c.showConsent, consentPath, "group-changed")},
+		{"POST", groupsPath + "/{group}/archive", rights.ChangeGroups,
+			c.verb("PATCH", groups+"/{group}", fixed{"archived": true}, c.showConsent, consentPath, "group-archived")},
+		{"POST", groupsPath + "/{group}/restore", rights.ChangeGroups,
+			c.verb("PATCH", groups+"/{group}", fixed{"archived": false}, c.showConsent, consentPath, "group-restored")},
+		{"POST", workspacePath + "/blocklist/lift", rights.SeePersonal | rights.ChangeEmail,
+			c.verb("DELETE", ofWorkspace+"/blocklist/{email}", nil, c.showConsent, consentPath, "block-lifted")},
 		{"POST", centersPath, rights.ChangeCenters, c.addCenter},
 		{"GET", centerPath, rights.See, c.showCenter},
 		{"GET", centerPath + "/preview", rights.See, c.previewCenter},
@@ -74,23 +96,62 @@ func (c *Console) routes() []*route {
 		{"GET", keysPath, rights.SeeKeys, c.showKeys},
 		{"POST", keysPath, rights.ManageKeys, c.makeKey},
 		{"POST", keysPath + "/{key}/rotate", rights.ManageKeys, c.rotateKey},
-		{"POST", keysPath + "/{key}/revoke", rights.ManageKeys, c.revokeKey},
+		{"POST", keysPath + "/{key}/revoke", rights.ManageKeys,
+			c.verb("DELETE", ofWorkspace+"/api_keys/{key}", nil, c.showKeys, keysPath, "key-revoked")},
 		{"GET", settingsPath, rights.See, c.showSettings},
 		{"POST", settingsPath, rights.ChangeSettings, c.changeSettings},
 		{"POST", appsPath, rights.ChangeApps, c.addApp},
-		{"POST", appsPath + "/{app}/remove", rights.ChangeApps, c.removeApp},
+		{"POST", appsPath + "/{app}/remove", rights.ChangeApps,
+			c.verb("DELETE", ofWorkspace+"/apps/{app}", nil, c.showSettings, settingsPath, "app-removed")},
 
-		{"POST", "/console/workspaces", rights.AddWorkspaces, c.addWorkspace},
+		{"POST", "/console/workspaces", rights.AddWorkspaces,
+			c.verb("POST", "/admin/workspaces", fields{"id", "name"}, c.showOverview, home, "workspace-added")},
 		{"GET", companyPath, rights.SeeCompany, c.showCompany},
-		{"POST", "/console/people/sign-out", rights.SignOthersOut, c.signOtherOut},
+		{"POST", "/console/people/sign-out", rights.SignOthersOut,
+			c.verb("DELETE", "/admin/dashboard_users/{user}/sessions", nil, c.showCompany, companyPath, "other-out")},
 		{"POST", "/console/scim/tokens", rights.ManageCompany, c.makeSCIMToken},
-		{"POST", "/console/scim/tokens/{token}/revoke", rights.ManageCompany, c.revokeSCIMToken},
+		{"POST", "/console/scim/tokens/{token}/revoke", rights.ManageCompany,
+			c.verb("DELETE", "/admin/scim/tokens/{token}", nil, c.showCompany, companyPath, "token-revoked")},
 		{"GET", auditPath, rights.SeeCompany, c.showAudit},
 		{"GET", auditPath + "/download", rights.SeeCompany, c.downloadAudit},
 		{"POST", auditPath + "/check", rights.SeeCompany, c.checkAudit},
 		{"GET", clusterPath, rights.SeeCompany, c.showCluster},
 		{"POST", "/console/cluster/nodes", rights.ManageCompany, c.addNode},
-		{"POST", "/console/cluster/nodes/{node}/drain", rights.ManageCompany, c.drainNode},
+		{"POST", "/console/cluster/nodes/{node}/drain", rights.ManageCompany,
+			c.verb("POST", "/admin/cluster/nodes/{node}/drain", nil, c.showCluster, clusterPath, "node-drains")},
 		{"POST", "/console/cluster/nodes/{node}/remove", rights.ManageCompany, c.removeNode},
 	}
+}
+
+// Bodies of verbs.
+type (
+	fields []string        // of the form
+	fixed  map[string]bool // whatever the form says
+)
+
+// verb makes a handler of one call of the admin API, as visit.change does it. In the paths of the call and of the page
+// that it leads to, {name} stands for a part of the path of the visit, or else for a field of the form.
+func (c *Console) verb(method, target string, body any, again handler, to, done string) handler {
+	return func(v *visit) error {
+		sent := body
+		if names, ok := body.(fields); ok {
+			values := map[string]string{}
+			for _, name := range names {
+				values[name] = v.form(name)
+			}
+			sent = values
+		}
+		return v.change(method, v.fill(target), sent, again, v.fill(to), done)
+	}
+}
+
+func (v *visit) fill(pattern string) string {
+	segments := strings.Split(pattern[1:], "/")
+	for i, s := range segments {
+		if name, ok := strings.CutPrefix(s, "{"); ok {
+			name = strings.TrimSuffix(name, "}")
+			segments[i] = cmp.Or(v.r.PathValue(name), v.form(name))
+		}
+	}
+	return path(segments...)
 }

@@ -103,21 +103,3 @@ func (s *stream) conceal() {
 		s.Status.Error = mask
 	}
 }
-
-// pauseStream serves POST …/streams/{stream}/pause.
-func (c *Console) pauseStream(v *visit) error { return c.patchStream(v, true, "stream-paused") }
-
-// resumeStream serves POST …/streams/{stream}/resume.
-func (c *Console) resumeStream(v *visit) error { return c.patchStream(v, false, "stream-resumed") }
-
-func (c *Console) patchStream(v *visit, isPaused bool, done string) error {
-	return v.change(http.MethodPatch, v.of("streams", v.r.PathValue("stream")), map[string]bool{"paused": isPaused},
-		c.showStreams, v.at("streams"), done)
-}
-
-// rewindStream serves POST …/streams/{stream}/rewind.
-func (c *Console) rewindStream(v *visit) error {
-	body := map[string]string{"from": v.form("from")}
-	return v.change(http.MethodPost, v.of("streams", v.r.PathValue("stream"), "rewind"), body, c.showStreams,
-		v.at("streams"), "stream-rewound")
-}

@@ -137,18 +137,6 @@ func (c *Console) addApp(v *visit) error {
 	return v.change(http.MethodPost, v.of("apps"), body, c.showSettings, v.at("settings"), "app-added")
 }
 
-// removeApp serves POST …/apps/{app}/remove.
-func (c *Console) removeApp(v *visit) error {
-	return v.change(http.MethodDelete, v.of("apps", v.r.PathValue("app")), nil, c.showSettings, v.at("settings"),
-		"app-removed")
-}
-
-// addWorkspace serves POST /console/workspaces.
-func (c *Console) addWorkspace(v *visit) error {
-	return v.change(http.MethodPost, "/admin/workspaces",
-		map[string]string{"id": v.form("id"), "name": v.form("name")}, c.showOverview, home, "workspace-added")
-}
-
 const keysPath = workspacePath + "/keys"
 
 // key is an API key as the admin API shows one.
@@ -212,12 +200,6 @@ func (c *Console) rotateKey(v *visit) error {
 		return v.retry(err, c.showKeys)
 	}
 	return v.showKeys(made)
-}
-
-// revokeKey serves POST …/keys/{key}/revoke.
-func (c *Console) revokeKey(v *visit) error {
-	return v.change(http.MethodDelete, v.of("api_keys", v.r.PathValue("key")), nil, c.showKeys, v.at("keys"),
-		"key-revoked")
 }
 
 // Sentence says in short what a key may do.
