@@ -17,10 +17,7 @@ func allocations(ctx context.Context, s *settings) (figures []Figure, err error)
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
-	for _, l := range []struct {
-		name string
-		mix  body.Mix
-	}{{"225 objects", mix225}, {"75 events", mixEvents}} {
+	for _, l := range cases[:2] {
 		f, err := allocationsOf(ctx, s, e, l.name, l.mix)
 		if err != nil {
 			return nil, err

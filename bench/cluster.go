@@ -14,8 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/valyala/fasthttp"
-
 	"millrace/internal/pause"
 	"millrace/loadtest"
 	"millrace/loadtest/body"
@@ -170,7 +168,7 @@ func (n *nodes) stop() (err error) {
 func (n *nodes) untilAnswered(ctx context.Context) error {
 	var last error
 	for end := time.Now().Add(changeTime); time.Now().Before(end); {
-		if last = post(n.processes[0], "/users/track", everyGroup(), fasthttp.StatusCreated); last == nil {
+		if last = post(n.processes[0], "/users/track", everyGroup()); last == nil {
 			return nil
 		}
 		if err := pause.For(ctx, 10*time.Millisecond); err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -114,7 +113,7 @@ func (p *pairs) make(ctx context.Context, n int) error {
 					p.made+i)
 			}
 			text := fmt.Appendf(nil, `{"attributes":[%s],"events":[%s]}`, attributes[1:], events[1:])
-			if err := post(p.server, "/users/track", text, fasthttp.StatusCreated); err != nil {
+			if err := post(p.server, "/users/track", text); err != nil {
 				return err
 			}
 		}
@@ -248,7 +247,7 @@ func subscribe(server *process, o body.Options) (uris []string, err error) {
 		uris = append(uris, string(uri))
 		text := fmt.Appendf(nil, `{"subscription_group_id":%q,"subscription_state":"subscribed","external_id":[%s]}`,
 			groupID, ids[1:])
-		if err := post(server, "/subscription/status/set", text, fasthttp.StatusCreated); err != nil {
+		if err := post(server, "/subscription/status/set", text); err != nil {
 			return nil, err
 		}
 	}
@@ -347,8 +346,8 @@ func (t *traffic) send(
 	}
 }
 
-// post sends one request.
-func post(server *process, path string, text []byte, status int) error {
+// post sends one request, which is answered 201.
+func post(server *process, path string, text []byte) error {
 	r, a := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
 	defer fasthttp.ReleaseRequest(r)
 	defer fasthttp.ReleaseResponse(a)
@@ -360,8 +359,8 @@ func post(server *process, path string, text []byte, status int) error {
 	if err := fasthttp.DoTimeout(r, a, time.Minute); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if a.StatusCode() != status {
-		return fmt.Errorf("%s: %s %s", path, strconv.Itoa(a.StatusCode()), a.Body())
+	if a.StatusCode() != fasthttp.StatusCreated {
+		return fmt.Errorf("%s: %d %s", path, a.StatusCode(), a.Body())
 	}
 	return nil
 }

@@ -17,8 +17,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/valyala/fasthttp"
 )
 
 const (
@@ -28,17 +26,6 @@ const (
 	paintTarget   = 200 // ms
 	searches      = 200 // by each identifier
 )
-
-// console measures how much people who watch slow down requests, and how long people wait for pages.
-func console(ctx context.Context, s *settings) (figures []Figure, err error) {
-	for _, part := range []func(context.Context, *settings) ([]Figure, error){consoleViewers, consolePages} {
-		f, err := part(ctx, s)
-		if figures = append(figures, f...); err != nil {
-			return figures, err
-		}
-	}
-	return figures, nil
-}
 
 // consoleViewers compares requests while people watch everything that is applied with requests alone.
 func consoleViewers(ctx context.Context, s *settings) (_ []Figure, err error) {
@@ -192,7 +179,7 @@ func makePeople(ctx context.Context, server *process, users int) error {
 	for range 32 {
 		group.Go(func() {
 			for body := range bodies {
-				if err := post(server, "/users/track", body, fasthttp.StatusCreated); err != nil {
+				if err := post(server, "/users/track", body); err != nil {
 					failed.Store(&err)
 				}
 			}

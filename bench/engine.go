@@ -19,6 +19,12 @@ import (
 // The parts that measure within this process use the engine as the server opens it, and requests as the server's track
 // function makes them: decode, commit, apply, without HTTP. Only the log lines are dropped.
 
+// cases are the bodies that several parts measure.
+var cases = []struct {
+	name string
+	mix  body.Mix
+}{{"225 objects", mix225}, {"75 events", mixEvents}, {"1 event", mixEvent}}
+
 // committers is how many requests are under way at once in this process.
 const committers = 64
 

@@ -24,10 +24,7 @@ const (
 // the load test with the same objects, requests and connections. The import also reads the file, checks it and takes
 // notes; the load test has its bodies ready.
 func filesIn(ctx context.Context, s *settings) (figures []Figure, err error) {
-	for i, l := range []struct {
-		name string
-		mix  body.Mix
-	}{{"225 objects", mix225}, {"75 events", mixEvents}} {
+	for i, l := range cases[:2] {
 		note("filesin: %s", l.name)
 		f, err := filesInCase(ctx, s, fmt.Sprint("data", i), l.name, l.mix)
 		if err != nil {

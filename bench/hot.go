@@ -21,10 +21,7 @@ func hot(ctx context.Context, s *settings) ([]Figure, error) {
 		return nil, err
 	}
 	figures := []Figure{server}
-	for _, l := range []struct {
-		name string
-		mix  body.Mix
-	}{{"225 objects", mix225}, {"75 events", mixEvents}} {
+	for _, l := range cases[:2] {
 		f, err := hotEngine(ctx, s, l.name, l.mix)
 		if err != nil {
 			return figures, err

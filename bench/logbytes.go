@@ -18,10 +18,7 @@ func logBytes(ctx context.Context, s *settings) (figures []Figure, err error) {
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
 	logged := metrics.GetOrCreateCounter(walBytes)
-	for _, l := range []struct {
-		name string
-		mix  body.Mix
-	}{{"225 objects", mix225}, {"75 events", mixEvents}, {"1 event", mixEvent}} {
+	for _, l := range cases {
 		clients, err := newClients(e, s.bodies(l.mix), 1)
 		if err != nil {
 			return nil, err

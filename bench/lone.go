@@ -31,7 +31,7 @@ func lone(ctx context.Context, s *settings) (figures []Figure, err error) {
 			_, err := side.measure(ctx)
 			return side.p50[len(side.p50)-1] * 1000, err
 		},
-		func(int) (float64, error) { return syncTime(s.dir) })
+		func(int) (float64, error) { return syncTime(s.dir, loneSyncs) })
 	if err != nil {
 		return nil, err
 	}
@@ -43,8 +43,8 @@ func lone(ctx context.Context, s *settings) (figures []Figure, err error) {
 		Detail{"p50", median(sides[0]), "µs"}, Detail{"sync", median(sides[1]), "µs"}).want(atMost, loneTarget)}, nil
 }
 
-// syncTime is the median time, in µs, of appending 4 KB to a file and syncing its data.
-func syncTime(dir string) (float64, error) {
+// syncTime is the median time, in µs, of appending 4 KB to a file and syncing its data, n times.
+func syncTime(dir string, n int) (float64, error) {
 	path := filepath.Join(dir, "sync")
 	f, err := os.Create(path)
 	if err != nil {
@@ -53,7 +53,7 @@ func syncTime(dir string) (float64, error) {
 	defer os.Remove(path)
 	defer f.Close()
 	var took []float64
-	for range loneSyncs {
+	for range n {
 		start := time.Now()
 		if _, err := f.Write(make([]byte, 4096)); err != nil {
 			return 0, err

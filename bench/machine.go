@@ -5,7 +5,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"time"
@@ -95,22 +94,8 @@ func fileSystem(dir string) string {
 
 // fsyncMicros is how long the disk takes for one small durable write. It bounds every rate of few connections.
 func fsyncMicros(dir string) float64 {
-	f, err := os.Create(filepath.Join(dir, "fsync"))
-	if err != nil {
-		return 0
-	}
-	defer os.Remove(f.Name())
-	defer f.Close()
-	block := make([]byte, 4096)
-	var micros []float64
-	for range 50 {
-		start := time.Now()
-		if _, err := f.Write(block); err != nil || unix.Fdatasync(int(f.Fd())) != nil {
-			return 0
-		}
-		micros = append(micros, float64(time.Since(start).Nanoseconds())/1e3)
-	}
-	return median(micros)
+	micros, _ := syncTime(dir, 50)
+	return micros
 }
 
 // proc is /proc. Values that can't be read there are 0.

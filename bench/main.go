@@ -52,11 +52,27 @@ var parts = []part{
 	{"shared", "an address that many users share", shared},
 	{"merge", "merges beside the track load", merge},
 	{"filesin", "import of files against the track load", filesIn},
-	{"streams", "streams beside the track load, and how fast the event log goes out", streams},
+	{"streams", "streams beside the track load, and how fast the event log goes out",
+		oneAfterTheOther(streamBeside, streamOut, streamDelay)},
 	{"status", "reads of subscription states beside the track load", status},
-	{"console", "live viewers beside the track load, and the console's pages", console},
+	{"console", "live viewers beside the track load, and the console's pages",
+		oneAfterTheOther(consoleViewers, consolePages)},
 	{"cluster", "three nodes on this machine against one alone", cluster},
 	{"replay", "kill -9 and the time until the server is ready again", replay},
+}
+
+// oneAfterTheOther makes a part of several.
+func oneAfterTheOther(all ...func(context.Context, *settings) ([]Figure, error)) func(context.Context, *settings) (
+	[]Figure, error) {
+	return func(ctx context.Context, s *settings) (figures []Figure, err error) {
+		for _, run := range all {
+			f, err := run(ctx, s)
+			if figures = append(figures, f...); err != nil {
+				return figures, err
+			}
+		}
+		return figures, nil
+	}
 }
 
 func partNames() []string {

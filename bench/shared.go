@@ -34,8 +34,7 @@ func shared(ctx context.Context, s *settings) (figures []Figure, err error) {
 	defer func() { err = errors.Join(err, server.stop()) }()
 	users := min(sharers, s.ColdProfiles)
 	for i := 0; i < users; i += body.MaxPerArray {
-		if err := post(server, "/users/track", shareAddress(i, min(i+body.MaxPerArray, users)),
-			fasthttp.StatusCreated); err != nil {
+		if err := post(server, "/users/track", shareAddress(i, min(i+body.MaxPerArray, users))); err != nil {
 			return nil, err
 		}
 	}
@@ -59,7 +58,7 @@ func shared(ctx context.Context, s *settings) (figures []Figure, err error) {
 				return err
 			}
 			start := time.Now()
-			err := post(server, "/v2/subscription/status/set", changesOf(sharedEmail), fasthttp.StatusCreated)
+			err := post(server, "/v2/subscription/status/set", changesOf(sharedEmail))
 			took = append(took, time.Since(start).Seconds()*1e3)
 			return errors.Join(err, pause.For(ctx, 400*time.Millisecond))
 		})
@@ -118,7 +117,7 @@ func eventsOf(identifier string, n int) []byte {
 func timed(server *process, identifier string) func(int) (float64, error) {
 	return func(int) (float64, error) {
 		start := time.Now()
-		err := post(server, "/users/track", eventsOf(identifier, body.MaxPerArray), fasthttp.StatusCreated)
+		err := post(server, "/users/track", eventsOf(identifier, body.MaxPerArray))
 		return time.Since(start).Seconds() * 1e3, err
 	}
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/valyala/fasthttp"
 
 	"millrace/api/control"
 	"millrace/internal/pause"
@@ -113,7 +112,7 @@ func (d *delays) measure(ctx context.Context, duration time.Duration) ([]float64
 func (d *delays) send(ctx context.Context, n int) (time.Time, error) {
 	text := fmt.Appendf(nil,
 		`{"events":[{"external_id":"u","name":"n","time":"2026-01-02T03:04:05Z","properties":{"n":%d}}]}`, n)
-	err := post(d.server, "/users/track", text, fasthttp.StatusCreated)
+	err := post(d.server, "/users/track", text)
 	return time.Now(), errors.Join(err, ctx.Err())
 }
 

@@ -40,18 +40,6 @@ var fileStreams = []struct {
 	target float64
 }{{"parquet", 1_000_000}, {"ndjson", 1_000_000}, {"avro", 800_000}}
 
-// streams measures how much a stream slows down requests, how fast the event log goes out, and how soon an event is in
-// Kafka.
-func streams(ctx context.Context, s *settings) (figures []Figure, err error) {
-	for _, part := range []func(context.Context, *settings) ([]Figure, error){streamBeside, streamOut, streamDelay} {
-		f, err := part(ctx, s)
-		if figures = append(figures, f...); err != nil {
-			return figures, err
-		}
-	}
-	return figures, nil
-}
-
 // streamBeside compares requests while a stream writes their events into files with requests alone.
 func streamBeside(ctx context.Context, s *settings) (_ []Figure, err error) {
 	note("streams: beside requests")
