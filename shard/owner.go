@@ -49,10 +49,7 @@ func (c *Coordinator) viewMade(e *Logged, n uint64, f func(number uint64, blob [
 			l.Show(n, f)
 			return true, nil
 		}
-		next := identity.Next(n)
-		if profile.Kind(l.Blob) == entries.KindTombstone {
-			next = entries.Behind(l.Blob, n)
-		}
+		next := entries.Behind(l.Blob, n)
 		l.Back()
 		n = next
 	}
@@ -110,27 +107,6 @@ func (e *Logged) became(number uint64, blob []byte) (did bool) {
 		did = did || x.Number == number && x.Home == e.Number && !e.At.Before(x.Since) && e.At.Before(x.Until)
 	})
 	return did
-}
-
-// viewMerged calls f with the user with this number, or else with the user into whom that one was merged.
-func (c *Coordinator) viewMerged(workspace uint32, number uint64, f func(number uint64, blob []byte)) error {
-	for {
-		l, err := c.lend(number)
-		if err != nil || l.Blob == nil {
-			return err
-		}
-		if profile.Workspace(l.Blob) == workspace && profile.Kind(l.Blob) == profile.KindUser {
-			l.Show(number, f)
-			return nil
-		}
-		next, ok := entries.Forward(l.Blob)
-		ok = ok && profile.Workspace(l.Blob) == workspace
-		l.Back()
-		if !ok {
-			return nil
-		}
-		number = next
-	}
 }
 
 // EachUser calls f with the users of a workspace whose profiles lie in a partition, behind the number after, joined as

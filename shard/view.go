@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"millrace/shard/entries"
-	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 	"millrace/shard/replica"
@@ -58,8 +57,17 @@ func (c *Coordinator) FindEach(workspace uint32, list []Identifier) ([][]User, e
 	return found, err
 }
 
-func (c *Coordinator) findOne(workspace uint32, id Identifier) (users []User, err error) {
-	err = c.View(workspace, id.ID, id.Key, func(number uint64, blob []byte) {
+func (c *Coordinator) findOne(workspace uint32, id Identifier) ([]User, error) {
+	return c.found(workspace, func(f func(number uint64, blob []byte)) error {
+		return c.View(workspace, id.ID, id.Key, f)
+	})
+}
+
+// found returns the users that view shows.
+func (c *Coordinator) found(
+	workspace uint32, view func(f func(number uint64, blob []byte)) error,
+) (users []User, err error) {
+	err = view(func(number uint64, blob []byte) {
 		users = append(users, User{Number: number, Blob: append([]byte{}, blob...)})
 	})
 	if err == nil {
@@ -244,37 +252,18 @@ func (c *Coordinator) Sharers(workspace uint32, id op.IDKind, key []byte) ([]Sha
 }
 
 // FindNumber returns the user with this number, or none.
-func (c *Coordinator) FindNumber(workspace uint32, number uint64) (users []User, err error) {
-	err = c.view(number, func(blob []byte) {
-		if profile.Kind(blob) == profile.KindUser && profile.Workspace(blob) == workspace {
-			users = append(users, User{Number: number, Blob: append([]byte{}, blob...)})
-		}
+func (c *Coordinator) FindNumber(workspace uint32, number uint64) ([]User, error) {
+	return c.found(workspace, func(f func(number uint64, blob []byte)) error {
+		return c.viewUser(workspace, number, f)
 	})
-	if err == nil {
-		err = c.join(workspace, users)
-	}
-	return users, err
 }
 
 // FindMerged returns the user with this number, or else the user into whom that one was merged: what was given out for
 // somebody, such as a link in a mail, stays good for the user that they are now.
-func (c *Coordinator) FindMerged(workspace uint32, number uint64) (users []User, err error) {
-	for merged := true; merged && err == nil; {
-		merged = false
-		err = c.view(number, func(blob []byte) {
-			switch {
-			case profile.Workspace(blob) != workspace:
-			case profile.Kind(blob) == profile.KindUser:
-				users = append(users, User{Number: number, Blob: append([]byte{}, blob...)})
-			default:
-				number, merged = entries.Forward(blob)
-			}
-		})
-	}
-	if err == nil {
-		err = c.join(workspace, users)
-	}
-	return users, err
+func (c *Coordinator) FindMerged(workspace uint32, number uint64) ([]User, error) {
+	return c.found(workspace, func(f func(number uint64, blob []byte)) error {
+		return c.viewMerged(workspace, number, f)
+	})
 }
 
 // numbers appends the numbers of the profiles that an identifier names.
@@ -370,10 +359,7 @@ func (c *Coordinator) lendHomeFor(
 		if err != nil || l.Blob == nil || entries.IsOf(l.Blob, workspace, id, key) {
 			return n, l, err
 		}
-		next := identity.Next(n)
-		if profile.Kind(l.Blob) == entries.KindTombstone {
-			next = entries.Behind(l.Blob, n)
-		}
+		next := entries.Behind(l.Blob, n)
 		l.Back()
 		n = next
 	}
@@ -428,6 +414,27 @@ func (c *Coordinator) viewUser(workspace uint32, number uint64, f func(number ui
 	}
 	l.Show(number, f)
 	return nil
+}
+
+// viewMerged calls f with the user with this number, or else with the user into whom that one was merged.
+func (c *Coordinator) viewMerged(workspace uint32, number uint64, f func(number uint64, blob []byte)) error {
+	for {
+		l, err := c.lend(number)
+		if err != nil || l.Blob == nil {
+			return err
+		}
+		if profile.Workspace(l.Blob) == workspace && profile.Kind(l.Blob) == profile.KindUser {
+			l.Show(number, f)
+			return nil
+		}
+		next, ok := entries.Forward(l.Blob)
+		ok = ok && profile.Workspace(l.Blob) == workspace
+		l.Back()
+		if !ok {
+			return nil
+		}
+		number = next
+	}
 }
 
 // ViewAddress calls f with the entry of an address, when the address has a state or a user; as View. The readers of

@@ -30,10 +30,12 @@ func Forward(entry []byte) (number uint64, ok bool) {
 	return number, number != 0
 }
 
-// Behind is the number to which a walk goes on from the tombstone at n.
-func Behind(tombstone []byte, n uint64) uint64 {
-	if to := tombstoneField(tombstone, 1); to != 0 {
-		return to
+// Behind is the number to which a walk goes on from the entry at n.
+func Behind(entry []byte, n uint64) uint64 {
+	if profile.Kind(entry) == KindTombstone {
+		if to := tombstoneField(entry, 1); to != 0 {
+			return to
+		}
 	}
 	return identity.Next(n)
 }
