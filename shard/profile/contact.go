@@ -44,9 +44,13 @@ func HasExternalID(blob, id []byte) bool {
 }
 
 func findDeprecated(b, id []byte) span {
+	return findWhere(b, tagDeprecated, func(payload []byte) bool { return bytes.Equal(payload, id) })
+}
+
+func findWhere(b []byte, tag byte, is func(payload []byte) bool) span {
 	for i := fieldsStart(b); i < len(b); {
 		t, start, end := fieldAt(b, i)
-		if t == tagDeprecated && bytes.Equal(b[start:end], id) {
+		if t == tag && is(b[start:end]) {
 			return span{i, start, end}
 		}
 		i = end
@@ -129,16 +133,10 @@ func findAlias(b, label []byte) span { return findNamed(b, tagAlias, label) } //
 func HasAlias(blob, label, name []byte) bool { return !findExactAlias(blob, label, name).none() }
 
 func findExactAlias(b, label, name []byte) span {
-	for i := fieldsStart(b); i < len(b); {
-		t, start, end := fieldAt(b, i)
-		if t == tagAlias {
-			if l, n, ok := op.SplitAliasKey(b[start:end]); ok && bytes.Equal(l, label) && bytes.Equal(n, name) {
-				return span{i, start, end}
-			}
-		}
-		i = end
-	}
-	return span{}
+	return findWhere(b, tagAlias, func(key []byte) bool {
+		l, n, ok := op.SplitAliasKey(key)
+		return ok && bytes.Equal(l, label) && bytes.Equal(n, name)
+	})
 }
 
 // AddAlias adds an alias. When the label has a name already, nothing changes and ok says whether that is the same name.
