@@ -83,8 +83,15 @@ func (w *Worker) merge(p *Partition, o op.Op) error {
 	if err != nil {
 		return err
 	}
-	to := w.forwardOf(s)
-	switch {
+	w.leave(p, s, isUser, m, o)
+	return nil
+}
+
+// leave has the profile at this number leave as far as it now can: by asking for the Pin, or when it is no longer
+// pinned itself.
+func (w *Worker) leave(p *Partition, s *arena.Slot, isUser bool, m bodies.Merge, o op.Op) {
+	gone, identify := o.Number(), len(o.Key()) > 0
+	switch to := w.forwardOf(s); {
 	case to != 0 && identify:
 		w.sendMerge(p, op.Merge, to, m, o.Key())
 	case gone == m.Other:
@@ -98,7 +105,6 @@ func (w *Worker) merge(p *Partition, o op.Op) error {
 	default:
 		w.askFor(p, s, m, o.Key())
 	}
-	return nil
 }
 
 // askFor sends the Pin for the profile in s.
@@ -172,18 +178,7 @@ func (w *Worker) seal(p *Partition, o op.Op) error {
 		return w.depart(p, s, m, o.Key())
 	}
 	w.sendMerge(p, op.Unpin, keep, bodies.Merge{Other: gone, Room: m.Room}, nil)
-	switch to := w.forwardOf(s); {
-	case to != 0 && identify:
-		w.sendMerge(p, op.Merge, to, m, o.Key())
-	case !isUser:
-		w.ended(&m, effect.Nobody, mergesIdle)
-	case identify && profile.Identified(w.entryOf(s)):
-		w.ended(&m, effect.Identified, mergesIdle)
-	case pinned:
-		w.park(p, op.Merge, gone, m.Append(nil), o.Key())
-	default: // the profile has grown
-		w.askFor(p, s, m, o.Key())
-	}
+	w.leave(p, s, isUser, m, o) // if it asks once more, the profile has grown
 	return nil
 }
 
