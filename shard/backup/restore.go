@@ -38,44 +38,27 @@ func Verify(ctx context.Context, r io.Reader) (About, error) {
 func Restore(ctx context.Context, fs vfs.FS, dir string, r io.Reader) (about About, err error) {
 	fs = cmp.Or(fs, vfs.Default)
 	s := &restore{fs: fs, dir: dir, owns: directories}
-	if err := s.begin(); err != nil {
-		return about, err
-	}
-	about, err = read(ctx, r, func(name string) (io.WriteCloser, error) {
-		if isOfGroup(name) {
-			return nil, ErrCluster
+	err = s.make(func() (err error) {
+		about, err = read(ctx, r, func(name string) (io.WriteCloser, error) {
+			if isOfGroup(name) {
+				return nil, ErrCluster
+			}
+			return s.create(name)
+		})
+		if err == nil && about.Replica {
+			err = fmt.Errorf("%w: it is the state of one replica, not the backup of a node", ErrFormat)
 		}
-		return s.create(name)
+		return err
 	})
-	if err == nil && about.Replica {
-		err = fmt.Errorf("%w: it is the state of one replica, not the backup of a node", ErrFormat)
-	}
-	if err == nil {
-		err = s.end()
-	}
-	if err != nil {
-		return about, errors.Join(err, s.undo())
-	}
-	return about, nil
+	return about, err
 }
 
 // Make has fill make a data directory, as Restore does: all of it, or nothing. owns are the names that fill makes in
 // the directory. When fill returns nil, everything below those names must be on disk; Make syncs the names themselves.
 // Errors: ErrNotEmpty, that of fill, and those of the file system; the directory is then as it was.
 func Make(fs vfs.FS, dir string, owns []string, fill func() error) error {
-	fs = cmp.Or(fs, vfs.Default)
-	s := &restore{fs: fs, dir: dir, owns: owns}
-	if err := s.begin(); err != nil {
-		return err
-	}
-	err := fill()
-	if err == nil {
-		err = s.end()
-	}
-	if err != nil {
-		return errors.Join(err, s.undo())
-	}
-	return nil
+	s := &restore{fs: cmp.Or(fs, vfs.Default), dir: dir, owns: owns}
+	return s.make(fill)
 }
 
 // restore is a restore that is under way.
@@ -89,6 +72,20 @@ type restore struct {
 }
 
 func (s *restore) marker() string { return s.fs.PathJoin(s.dir, replica.RestoreMarker) }
+
+func (s *restore) make(fill func() error) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	err := fill()
+	if err == nil {
+		err = s.end()
+	}
+	if err != nil {
+		return errors.Join(err, s.undo())
+	}
+	return nil
+}
 
 // begin checks the directory and sets the marker.
 func (s *restore) begin() error {
