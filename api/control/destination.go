@@ -241,11 +241,20 @@ func checkWord(field, value string) error {
 }
 
 func checkURL(field, value string) error {
-	u, err := url.Parse(value)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.Fragment != "" {
+	if webURL(value) == nil {
 		return invalid("%s %q: want a URL such as https://example.com/events", field, value)
 	}
 	return nil
+}
+
+// webURL returns nil for what no request may be sent to. A URL with a password would show it to whoever reads the
+// stream.
+func webURL(value string) *url.URL {
+	u, err := url.Parse(value)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.Fragment != "" {
+		return nil
+	}
+	return u
 }
 
 func checkBrokers(field, value string) error {
@@ -285,22 +294,17 @@ func checkBatch(field, value string) error {
 	return nil
 }
 
-// checkHost wants a URL that is no more than a scheme and a host. One with a password would show it to whoever reads
-// the stream.
 // checkRegistry permits a path, below which some services have theirs.
 func checkRegistry(field, value string) error {
-	u, err := url.Parse(value)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" ||
-		u.Fragment != "" {
+	if u := webURL(value); u == nil || u.RawQuery != "" {
 		return invalid("%s %q: want a URL such as https://registry.example.com", field, value)
 	}
 	return nil
 }
 
+// checkHost wants a URL that is no more than a scheme and a host.
 func checkHost(field, value string) error {
-	u, err := url.Parse(value)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil ||
-		strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
+	if u := webURL(value); u == nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
 		return invalid("%s %q: want a URL such as https://s3.example.com", field, value)
 	}
 	return nil
