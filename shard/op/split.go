@@ -20,7 +20,7 @@ func Split(record []byte, groupOf func(o Op) int) ([]Part, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := splitter{rec: &rec, words: (len(rec.Names) + 63) / 64}
+	s := splitter{words: (len(rec.Names) + 63) / 64}
 	of := make([]uint16, 0, rec.Count) // part of each op
 	gaps := rec.Gaps
 	at := int64(0)
@@ -54,7 +54,6 @@ func Split(record []byte, groupOf func(o Op) int) ([]Part, error) {
 
 // splitter is a record that is being split.
 type splitter struct {
-	rec   *Record
 	words int // size of a set of names
 	parts []splitPart
 }

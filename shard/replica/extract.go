@@ -100,7 +100,7 @@ func (e *Replica) Extract(ctx context.Context, x Extract) error {
 	if err != nil {
 		return err
 	}
-	c := &copier{ctx: ctx, from: e, to: s, x: &x, batch: s.DB.NewBatch()}
+	c := &copier{ctx: ctx, from: e, x: &x, batch: s.DB.NewBatch()}
 	err = c.copy()
 	_ = c.batch.Close()
 	if err == nil {
@@ -113,7 +113,6 @@ func (e *Replica) Extract(ctx context.Context, x Extract) error {
 type copier struct {
 	ctx   context.Context
 	from  *Replica
-	to    *store.Store
 	x     *Extract
 	batch *pebble.Batch
 }

@@ -134,7 +134,7 @@ func (l *Log) members() []Member {
 // Status is the state of the group as this node knows it.
 func (l *Log) Status() Status {
 	s := Status{Group: l.opts.Group, HandedBack: l.passed.index.Load(), SnapshotIndex: l.markers.current().Index,
-		LogBytes: l.Bytes(), Role: Gone, Newcomer: l.newcomer.is.Load()}
+		Role: Gone, Newcomer: l.newcomer.is.Load()}
 	node := l.node.Load()
 	if node == nil {
 		s.LastIndex, _ = l.store.LastIndex()
@@ -160,9 +160,6 @@ func (l *Log) Status() Status {
 		default:
 			s.Role = Follower
 		}
-	}
-	if last := r.LastContact(); s.Role != Leader && !last.IsZero() {
-		s.LastContact = time.Since(last)
 	}
 	return s
 }

@@ -248,8 +248,6 @@ type Status struct {
 	// HandedBack is the index of the last entry that OnDurable has had.
 	HandedBack    uint64
 	SnapshotIndex uint64
-	LogBytes      int64
-	LastContact   time.Duration // time since the leader was last heard of; 0 for the leader
 	Members       []Member
 	// Changing says that this node leads and that Members may not be decided yet. If the node were lost now, the
 	// members might turn out to be others.

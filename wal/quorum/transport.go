@@ -36,7 +36,6 @@ const (
 type transport struct {
 	*raft.NetworkTransport
 	host    *Host
-	streams *streams
 	rpcs    chan raft.RPC // requests to raft, from other nodes and from this one
 	learned chan struct{} // of capacity 1: there may be something to tell raft
 	done    chan struct{}
@@ -66,7 +65,7 @@ const maxAsked = 16
 func newTransport(h *Host, group uint32, l *listener, abstains *atomic.Bool, logger hclog.Logger) *transport {
 	s := &streams{host: h, group: group, from: l, done: make(chan struct{}), conns: map[net.Conn]struct{}{}}
 	t := &transport{
-		host: h, streams: s, last: map[Node]contact{}, rpcs: make(chan raft.RPC, maxAsked),
+		host: h, last: map[Node]contact{}, rpcs: make(chan raft.RPC, maxAsked),
 		learned: make(chan struct{}, 1), done: make(chan struct{}), abstains: abstains,
 	}
 	t.NetworkTransport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{

@@ -132,11 +132,10 @@ type job struct {
 	keyHead string // of Idempotency-Keys
 	refused *refusedFile
 
-	mu     sync.Mutex
-	lanes  []lane
-	begun  files.Position // position of the row that last began a request
-	dirty  bool
-	failed error
+	mu    sync.Mutex
+	lanes []lane
+	begun files.Position // position of the row that last began a request
+	dirty bool
 }
 
 // begin checks a file and finds its state. It returns no state when the file was taken before.
