@@ -62,7 +62,7 @@ func AppendValue(dst []byte, v op.Value) []byte {
 }
 
 func appendTime(dst []byte, t time.Time) []byte {
-	return append(profile.AppendTime(append(dst, '"'), t.UnixMilli()), '"')
+	return append(profile.AppendInstant(append(dst, '"'), t), '"')
 }
 
 // Tens are the powers of ten that decimals are divided by, up to the largest scale in blocks of the event log.
