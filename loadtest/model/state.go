@@ -162,24 +162,19 @@ func (s *State) byAlias(a Alias) int {
 // bySvc finds the user who has that id now, for reads; bySvcFollowing also finds the heir of a user who had it, for
 // what is written.
 func (s *State) bySvc(svc string) int {
-	for i := range s.users {
-		if s.users[i].svc == svc && svc != "" {
-			if s.users[i].gone {
-				return nobody
-			}
-			return i
-		}
+	if i := s.madeWithSvc(svc); i != nobody && !s.users[i].gone {
+		return i
 	}
 	return nobody
 }
 
-func (s *State) bySvcFollowing(svc string) int {
-	for i := range s.users {
-		if s.users[i].svc == svc && svc != "" {
-			return s.heirOf(i)
-		}
+func (s *State) bySvcFollowing(svc string) int { return s.heirOf(s.madeWithSvc(svc)) }
+
+func (s *State) madeWithSvc(svc string) int {
+	if svc == "" {
+		return nobody
 	}
-	return nobody
+	return slices.IndexFunc(s.users, func(u User) bool { return u.svc == svc })
 }
 
 // heirOf returns the user, or the user's heir after a merge, or nobody when the heir was deleted.
