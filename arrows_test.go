@@ -24,44 +24,42 @@ var arrows = map[string][]string{
 	"cmd/millrace": {"..."}, // joins the rooms, and is alone in that
 	"bench":        {"..."}, // measures any of them, and nobody imports it
 
-	"cmd/millrace/importer": {"api/bounded", "ingest/files", "internal/pause", "wal/durable"},
+	"cmd/millrace/importer": {"api/bounded", "ingest/files", "wal/durable", "wal/pause"},
 	"cmd/millrace/operate":  {"api/control", "shard/cluster/placement", "wal/durable", "wal/quorum"}, // its answers' types alone
 
 	"api":             {"api/call", "api/center", "api/consent", "api/control", "api/keys", "api/openapi", "api/ratelimit", "api/refused", "api/scim", "api/store", "api/translation", "api/users", "api/value", "shard"},
 	"api/admin":       {"api", "api/call", "api/census", "api/consent", "api/control", "api/keys", "api/live", "api/openapi", "api/ratelimit", "api/refused", "api/store", "api/users", "ingest/field", "shard", "shard/op", "shard/profile", "wal/durable"},
 	"api/call":        {"api/control", "api/keys", "api/refused", "api/store", "shard"},
-	"api/census":      {"internal/pause", "shard", "shard/profile"},
+	"api/census":      {"shard", "shard/profile", "wal/pause"},
 	"api/center":      {"api/call", "api/consent", "api/control", "api/preference", "api/ratelimit", "api/store", "api/value", "shard", "shard/op", "shard/profile"},
 	"api/consent":     {"api/call", "api/control", "api/value", "ingest/field", "shard", "shard/op", "shard/profile"},
-	"api/console":     {"api/console/chart", "api/console/rights", "api/console/signin", "api/control", "api/preference", "internal/pause"},
+	"api/console":     {"api/console/chart", "api/console/rights", "api/console/signin", "api/control", "api/preference", "wal/pause"},
 	"api/bounded":     {},
 	"api/control":     {"api/keys", "api/ratelimit", "ingest/field"},
 	"api/keys":        {},
-	"api/live":        {"internal/pause", "shard", "shard/op", "shard/profile"},
+	"api/live":        {"shard", "shard/op", "shard/profile", "wal/pause"},
 	"api/openapi":     {},
 	"api/preference":  {},
 	"api/ratelimit":   {},
-	"api/refused":     {"ingest/field", "internal/pause", "shard/cursor", "shard/op", "wal/durable"},
+	"api/refused":     {"ingest/field", "shard/cursor", "shard/op", "wal/durable", "wal/pause"},
 	"api/scim":        {"api/control", "shard/op"},
 	"api/store":       {"api/control", "shard", "shard/bodies", "shard/op", "shard/profile"},
 	"api/translation": {"api/call", "api/control", "api/value"},
 	"api/users":       {"api/call", "api/control", "api/refused", "api/store", "api/value", "ingest/field", "shard", "shard/op", "shard/profile"},
 	"api/value":       {"shard/profile"},
-	"api/stream":      {"api/bounded", "api/control", "api/stream/currents", "internal/pause", "shard/eventlog", "shard/eventlog/event", "shard/op", "wal/durable"},
+	"api/stream":      {"api/bounded", "api/control", "api/stream/currents", "shard/eventlog", "shard/eventlog/event", "shard/op", "wal/durable", "wal/pause"},
 
 	"api/console/chart":   {},
 	"api/console/rights":  {"api/control"},
 	"api/console/signin":  {"api/bounded", "api/console/rights", "api/control", "api/scim"},
 	"api/stream/currents": {"shard", "shard/eventlog/event", "shard/op", "shard/profile"},
 
-	"internal/pause": {},
-
 	"ingest":       {"ingest/field", "shard/op"},
 	"ingest/field": {},
 	"ingest/files": {},
 
 	"shard":                   {"shard/bodies", "shard/books", "shard/entries", "shard/identity", "shard/op", "shard/profile", "shard/replica", "shard/stamp", "wal"},
-	"shard/replica":           {"internal/pause", "shard/arena", "shard/bodies", "shard/books", "shard/effect", "shard/entries", "shard/identity", "shard/machine", "shard/op", "shard/procs", "shard/profile", "shard/stamp", "shard/store", "wal"},
+	"shard/replica":           {"shard/arena", "shard/bodies", "shard/books", "shard/effect", "shard/entries", "shard/identity", "shard/machine", "shard/op", "shard/procs", "shard/profile", "shard/stamp", "shard/store", "wal", "wal/pause"},
 	"shard/machine":           {"shard/arena", "shard/bodies", "shard/books", "shard/effect", "shard/entries", "shard/identity", "shard/op", "shard/procs", "shard/profile", "shard/store"},
 	"shard/arena":             {},
 	"shard/bodies":            {"shard/identity", "shard/op", "shard/profile"},
@@ -70,7 +68,7 @@ var arrows = map[string][]string{
 	"shard/effect":            {"shard/bodies", "shard/identity", "shard/op"},
 	"shard/entries":           {"shard/arena", "shard/identity", "shard/op", "shard/profile"},
 	"shard/store":             {"shard/entries", "shard/identity", "shard/profile"},
-	"shard/backup":            {"internal/pause", "shard/eventlog", "shard/replica", "wal"},
+	"shard/backup":            {"shard/eventlog", "shard/replica", "wal", "wal/pause"},
 	"shard/cluster":           {"shard", "shard/backup", "shard/bodies", "shard/books", "shard/cluster/calls", "shard/cluster/cut", "shard/cluster/facts", "shard/cluster/image", "shard/cluster/placement", "shard/cluster/promise", "shard/cluster/routes", "shard/eventlog", "shard/eventlog/event", "shard/replica", "shard/stamp", "shard/store", "wal", "wal/quorum"},
 	"shard/cluster/calls":     {"shard/cluster/placement", "shard/cursor", "shard/eventlog", "shard/eventlog/event", "shard/op", "shard/replica", "shard/stamp", "wal/quorum"},
 	"shard/cluster/cut":       {"shard/cluster/calls", "shard/replica", "wal/quorum"},
@@ -80,7 +78,7 @@ var arrows = map[string][]string{
 	"shard/cluster/placement": {"shard", "shard/bodies", "wal/quorum"},
 	"shard/cluster/promise":   {"shard/cluster/calls", "shard/replica", "wal/quorum"},
 	"shard/cluster/routes":    {"shard/cluster/facts", "shard/cluster/placement", "shard/replica", "wal/quorum"},
-	"shard/eventlog":          {"internal/pause", "shard/bodies", "shard/books", "shard/cursor", "shard/effect", "shard/eventlog/blocks", "shard/eventlog/event", "shard/op", "shard/profile", "wal", "wal/durable"},
+	"shard/eventlog":          {"shard/bodies", "shard/books", "shard/cursor", "shard/effect", "shard/eventlog/blocks", "shard/eventlog/event", "shard/op", "shard/profile", "wal", "wal/durable", "wal/pause"},
 	"shard/eventlog/blocks":   {"shard/cursor", "shard/eventlog/event", "shard/op"},
 	"shard/eventlog/event":    {"shard/op", "shard/profile"},
 	"shard/identity":          {"shard/op"},
@@ -90,11 +88,12 @@ var arrows = map[string][]string{
 	"shard/stamp":             {},
 	"wal":                     {"wal/durable"},
 	"wal/durable":             {},
+	"wal/pause":               {},
 	"wal/memlog":              {"wal"}, // nobody but tests
 	"wal/quorum":              {"wal", "wal/durable", "wal/quorum/store"},
 	"wal/quorum/store":        {"wal", "wal/durable"},
 
-	"loadtest":             {"internal/pause", "loadtest/body", "wal/durable"}, // knows the server by HTTP only
+	"loadtest":             {"loadtest/body", "wal/durable", "wal/pause"}, // knows the server by HTTP only
 	"loadtest/body":        {},
 	"loadtest/history":     {}, // nobody but tests
 	"loadtest/model":       {}, // nobody but tests

@@ -14,9 +14,9 @@ import (
 	"strings"
 	"time"
 
-	"millrace/internal/pause"
 	"millrace/loadtest"
 	"millrace/loadtest/body"
+	"millrace/wal/pause"
 )
 
 // Three nodes on one machine can show what an object costs them together. How fast they are with a machine each follows

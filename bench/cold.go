@@ -12,11 +12,11 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
-	"millrace/internal/pause"
 	"millrace/loadtest/body"
 	"millrace/shard"
 	"millrace/shard/op"
 	"millrace/shard/procs"
+	"millrace/wal/pause"
 )
 
 // coldFactor is the size of the state as a multiple of the memory budget.

@@ -11,9 +11,9 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/valyala/fasthttp"
 
-	"millrace/internal/pause"
 	"millrace/loadtest"
 	"millrace/loadtest/body"
+	"millrace/wal/pause"
 )
 
 // The companion API beside the track load.

@@ -13,8 +13,8 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"millrace/api/control"
-	"millrace/internal/pause"
 	"millrace/loadtest"
+	"millrace/wal/pause"
 )
 
 // profile sends the server what customers send and writes a CPU profile of the server to a file, by which `go build`

@@ -9,8 +9,8 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"millrace/internal/pause"
 	"millrace/loadtest/body"
+	"millrace/wal/pause"
 )
 
 const (

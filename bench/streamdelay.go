@@ -16,7 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"millrace/api/control"
-	"millrace/internal/pause"
+	"millrace/wal/pause"
 )
 
 const (

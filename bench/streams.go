@@ -19,8 +19,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"millrace/api/control"
-	"millrace/internal/pause"
 	"millrace/loadtest"
+	"millrace/wal/pause"
 )
 
 const (

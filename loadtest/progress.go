@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"millrace/internal/pause"
+	"millrace/wal/pause"
 
 	"github.com/schollz/progressbar/v3"
 )

@@ -22,8 +22,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"millrace/internal/pause"
 	"millrace/loadtest/body"
+	"millrace/wal/pause"
 )
 
 // maxGroups bounds the ledger of an atomic run: one group for each request without an answer.

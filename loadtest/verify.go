@@ -16,8 +16,8 @@ import (
 	"github.com/valyala/fasthttp"
 	"golang.org/x/sync/errgroup"
 
-	"millrace/internal/pause"
 	"millrace/loadtest/body"
+	"millrace/wal/pause"
 )
 
 // Discrepancies are the differences between a ledger and what the server shows.

@@ -23,9 +23,9 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
-	"millrace/internal/pause"
 	"millrace/shard"
 	"millrace/shard/profile"
+	"millrace/wal/pause"
 )
 
 // ErrBusy is returned while another count is under way.

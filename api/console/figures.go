@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"millrace/internal/pause"
+	"millrace/wal/pause"
 )
 
 // The figures of the overview are those of /metrics, looked at every ten seconds and kept for an hour.

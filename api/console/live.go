@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"millrace/internal/pause"
+	"millrace/wal/pause"
 )
 
 const (

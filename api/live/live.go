@@ -23,9 +23,9 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
-	"millrace/internal/pause"
 	"millrace/shard"
 	"millrace/shard/op"
+	"millrace/wal/pause"
 )
 
 var (

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"millrace/internal/pause"
 	"millrace/wal/durable"
+	"millrace/wal/pause"
 )
 
 // debts are the deletions that other nodes have yet to be told of. They are few, since few nodes are out of reach, and

@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"millrace/api/control"
-	"millrace/internal/pause"
 	"millrace/shard/eventlog"
 	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
+	"millrace/wal/pause"
 )
 
 // cursor is how far a stream has come in an event log, in the form in which it is stored.

@@ -32,9 +32,9 @@ import (
 
 	"millrace/api/control"
 	"millrace/api/stream/currents"
-	"millrace/internal/pause"
 	"millrace/shard/eventlog"
 	"millrace/shard/eventlog/event"
+	"millrace/wal/pause"
 )
 
 // Part is an event log that streams read: that of a server that is alone, or of a group that this node leads.

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"millrace/internal/pause"
 	"millrace/shard"
 	"millrace/shard/eventlog"
+	"millrace/wal/pause"
 )
 
 // memoryPlan is how --memory is shared out. The resident memory of the process stays within --memory, --store-cache and

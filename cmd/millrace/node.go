@@ -21,11 +21,11 @@ import (
 	"millrace/api/stream"
 	"millrace/ingest"
 	"millrace/ingest/field"
-	"millrace/internal/pause"
 	"millrace/shard"
 	"millrace/shard/cluster"
 	"millrace/shard/eventlog"
 	"millrace/shard/op"
+	"millrace/wal/pause"
 	"millrace/wal/quorum"
 )
 

@@ -12,10 +12,10 @@ import (
 	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"millrace/internal/pause"
 	"millrace/shard/eventlog"
 	"millrace/shard/replica"
 	"millrace/wal"
+	"millrace/wal/pause"
 )
 
 // The state of a replica on its way to another node of its group:

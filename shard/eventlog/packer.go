@@ -11,10 +11,10 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
-	"millrace/internal/pause"
 	"millrace/shard/eventlog/blocks"
 	"millrace/shard/op"
 	"millrace/wal/durable"
+	"millrace/wal/pause"
 )
 
 // packer is what the worker needs to pack. It is used under Log.work.

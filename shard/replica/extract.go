@@ -12,10 +12,10 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"millrace/internal/pause"
 	"millrace/shard/books"
 	"millrace/shard/store"
 	"millrace/wal"
+	"millrace/wal/pause"
 )
 
 // A store can be divided: from a store that has all partitions, or those of one group, stores are made that have some

@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"millrace/internal/pause"
+	"millrace/wal/pause"
 
 	"github.com/valyala/fasthttp"
 )

@@ -14,7 +14,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"millrace/ingest/files"
-	"millrace/internal/pause"
+	"millrace/wal/pause"
 )
 
 // file takes one file, or the rest of it.

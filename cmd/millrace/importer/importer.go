@@ -33,7 +33,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"millrace/ingest/files"
-	"millrace/internal/pause"
+	"millrace/wal/pause"
 )
 
 // Options of an import. The zero value of a field means its default.

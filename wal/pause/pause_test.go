@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"millrace/internal/pause"
+	"millrace/wal/pause"
 )
 
 func TestFor(t *testing.T) {
