@@ -174,23 +174,24 @@ func (c *Coordinator) eachCandidate(numbers []uint64, home uint64, id op.IDKind,
 // nodes may have to be asked for them.
 const manySharers = 64
 
-// readersAtOnce is how many users are looked at at the same time.
-const readersAtOnce = 16
+// readersAtOnce is how many users are looked at at the same time: as many as one export names.
+const readersAtOnce = 64
 
 // eachAtOnce calls f for 0 to n-1, several at a time, until a call fails. A panic of f is passed on to the caller, who
 // may have a way of going on.
 func eachAtOnce(n int, f func(i int) error) error {
 	var reading errgroup.Group
 	var panicked atomic.Pointer[any]
-	for r := range min(n, readersAtOnce) {
+	var next atomic.Int64
+	for range min(n, readersAtOnce) {
 		reading.Go(func() (err error) {
 			defer func() {
 				if p := recover(); p != nil {
 					panicked.Store(&p)
 				}
 			}()
-			for i := r; i < n && err == nil; i += readersAtOnce {
-				err = f(i)
+			for i := next.Add(1) - 1; int(i) < n && err == nil; i = next.Add(1) - 1 {
+				err = f(int(i))
 			}
 			return err
 		})

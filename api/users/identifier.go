@@ -107,8 +107,23 @@ type lookAhead struct {
 	first int
 }
 
-// maxAhead is how many names are read at once: profiles may have megabytes.
-const maxAhead = 16
+// Profiles may have megabytes. So a few names are read first, and then as many at once as would take aheadBytes if their
+// users were like those.
+const (
+	firstAhead = 16
+	aheadBytes = 4 << 20
+)
+
+// ahead is how many names are to be read at once.
+func (l *lookAhead) ahead() int {
+	bytes := 1
+	for _, users := range l.found {
+		for _, u := range users {
+			bytes += len(u.Blob)
+		}
+	}
+	return max(firstAhead, aheadBytes*len(l.found)/bytes)
+}
 
 // users yields the users of the i-th name with a copy of their profiles. Names must be asked for in order.
 func (l *lookAhead) users(i int) iter.Seq2[store.User, error] {
@@ -132,7 +147,7 @@ func (l *lookAhead) users(i int) iter.Seq2[store.User, error] {
 
 // read reads the names from first on, except for addresses, which thousands may share.
 func (l *lookAhead) read(first int) error {
-	end := min(first+maxAhead, len(l.named))
+	end := min(first+l.ahead(), len(l.named))
 	list := make([]shard.Identifier, end-first)
 	var sane []shard.Identifier
 	for i := range list {
