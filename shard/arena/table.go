@@ -92,9 +92,12 @@ func (t *Table) place(number uint64) *Slot {
 	return &t.Slots[i]
 }
 
-// Shrink halves a table that has become too large for what is left in it. Slots move.
+// IsSparse says whether the table has become too large for what is left in it, and Shrink frees memory.
+func (t *Table) IsSparse() bool { return t.raw != nil && t.Count*sparseSlots <= len(t.Slots) }
+
+// Shrink halves a table that is sparse. Slots move.
 func (t *Table) Shrink() error {
-	if t.raw == nil || t.Count*sparseSlots > len(t.Slots) {
+	if !t.IsSparse() {
 		return nil
 	}
 	return t.resize(len(t.Slots) / 2)

@@ -180,7 +180,8 @@ func (w *Worker) erase(p *Partition, s *arena.Slot) error {
 
 // evict makes room: it drops entries that the store has as they are and that were not used since evict last came by. It
 // goes on from where it was, and looks at so many slots at most; ended says whether it has come to the end of a
-// partition. What is dirty is looked at once, not each time: see Partition.evictable.
+// partition, whose table is halved then when it is sparse. What is dirty is looked at once, not each time: see
+// Partition.evictable.
 func (w *Worker) evict(most int) (freed int64, ended bool, err error) {
 	p := w.parts[w.evictAt.part%len(w.parts)]
 	i := w.evictAt.slot

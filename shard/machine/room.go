@@ -95,7 +95,7 @@ func (w *Worker) evictExcess() (over int64, err error) {
 	over = w.excess()
 	w.isTight = w.isTight || over > 0
 	for turns := 2 * len(w.parts); over > 0 && turns > 0; {
-		if at := w.evictAt; at.slot == 0 && !w.parts[at.part%len(w.parts)].evictable {
+		if p := w.parts[w.evictAt.part%len(w.parts)]; w.evictAt.slot == 0 && !p.evictable && !p.IsSparse() {
 			w.evictAt.part++
 			turns--
 			continue

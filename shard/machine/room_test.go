@@ -9,6 +9,7 @@ import (
 
 	"millrace/loadtest/testengine"
 	"millrace/loadtest/testsize"
+	"millrace/shard/entries"
 	"millrace/shard/op"
 )
 
@@ -110,4 +111,30 @@ func TestEvictingLeavesOutWhatIsDirty(t *testing.T) {
 	trim(none)
 	_, count = evictable()
 	require.Zero(t, count)
+}
+
+// A table that has lost its entries gives back all its memory, a half at a time, though there is nothing left to be
+// evicted.
+func TestEvictingShrinksTables(t *testing.T) {
+	o := testOptions(vfs.NewMem())
+	o.Workers = 1
+	e := openTest(t, o)
+	w := e.workers[0]
+	p := w.parts[5]
+	w.Lock()
+	for i := range uint64(100_000) {
+		_, err := w.admit(p, uint64(p.ID)<<56|(i+1)*7, entries.AppendTombstone(nil, 1, 0))
+		require.NoError(t, err)
+	}
+	require.Positive(t, w.tables)
+	w.Unlock()
+	e.memory.Store(0)
+	for range 20 {
+		_, err := w.Trim()
+		require.NoError(t, err)
+	}
+	w.Lock()
+	defer w.Unlock()
+	require.Zero(t, p.Count)
+	require.Zero(t, w.tables)
 }
