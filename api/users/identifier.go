@@ -107,8 +107,8 @@ type lookAhead struct {
 	first int
 }
 
-// Profiles may have megabytes. So a few names are read first, and then as many at once as would take aheadBytes if their
-// users were like those.
+// Profiles may have megabytes. So a few names are read first, and then as many at once as take aheadBytes when their
+// users are like those.
 const (
 	firstAhead = 16
 	aheadBytes = 4 << 20
