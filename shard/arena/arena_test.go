@@ -104,8 +104,10 @@ func TestArenaModel(t *testing.T) {
 	defer s.Close()
 	want := map[uint64][]byte{}
 	var numbers []uint64
+	steps := testsize.Of(200_000, 15_000, 10000)
+	phase := min(steps/15, 1000)
 	content := func(step int) []byte {
-		n := 1 + r.IntN(50<<(step/1000%7)) // what is usual changes, so that pages of other classes become sparse
+		n := 1 + r.IntN(50<<(step/phase%7)) // what is usual changes, so that pages of other classes become sparse
 		switch r.IntN(2000) {
 		case 0, 1:
 			n = 1 + r.IntN(maxRun/4)
@@ -121,7 +123,7 @@ func TestArenaModel(t *testing.T) {
 		numbers = numbers[:len(numbers)-1]
 	}
 	var moved int64
-	for step := range testsize.Of(200_000, 15_000, 4_000) {
+	for step := range steps {
 		number := uint64(r.IntN(4))<<56 | uint64(step+1)
 		switch x := r.IntN(10); {
 		case x < 6 || len(numbers) == 0:
