@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"millrace/wal/pause"
-
 	"github.com/schollz/progressbar/v3"
+
+	"millrace/wal/pause"
 )
 
 // live is what the progress bar reads of a worker while it works; alone on its cache lines.

@@ -190,8 +190,12 @@ func eachAtOnce(n int, f func(i int) error) error {
 					panicked.Store(&p)
 				}
 			}()
-			for i := next.Add(1) - 1; int(i) < n && err == nil; i = next.Add(1) - 1 {
-				err = f(int(i))
+			for err == nil {
+				i := int(next.Add(1)) - 1
+				if i >= n {
+					break
+				}
+				err = f(i)
 			}
 			return err
 		})

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/goccy/go-json"
 	"github.com/valyala/fasthttp"
@@ -53,7 +52,7 @@ type refusedReason struct {
 }
 
 func describeRefused(w *control.Workspace, e *refused.Entry) refusedEntry {
-	out := refusedEntry{ID: e.ID().String(), At: time.UnixMilli(e.At).UTC().Format(milliLayout), RequestID: e.Request,
+	out := refusedEntry{ID: e.ID().String(), At: control.Millis(e.At).Text(), RequestID: e.Request,
 		Array: e.Array, Index: e.Index, IsRefused: e.IsRefused,
 		Size: e.Size, Object: string(e.Object), Reasons: []refusedReason{}}
 	out.Key, out.KeyName = keyNumbered(w, e.Key)
@@ -62,8 +61,6 @@ func describeRefused(w *control.Workspace, e *refused.Entry) refusedEntry {
 	}
 	return out
 }
-
-const milliLayout = "2006-01-02T15:04:05.000Z"
 
 // keyNumbered returns the key with this number, revoked or not.
 func keyNumbered(w *control.Workspace, number uint32) (id, name string) {

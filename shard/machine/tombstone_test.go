@@ -14,7 +14,6 @@ import (
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
-	"millrace/wal"
 )
 
 // walked are the numbers that a reader looks at, beginning with an identifier's home number or with the number at which
@@ -155,10 +154,7 @@ func TestPrefetchGoesBehindTombstones(t *testing.T) {
 		testengine.AddEvent(b, op.ExternalID, fmt.Sprint("user", i), "e", 0)
 	}
 	b.Append(op.Document, 0, 0, nil, nil) // nobody's
-	c := &Commit{}
-	var err error
-	c.Rec, err = op.ParseRecord(b.Finish(1, 0, 1)[wal.HeaderBytes:], nil)
-	require.NoError(t, err)
+	c := commitOf(t, b)
 	w := e.workers[0]
 	require.NoError(t, w.Prefetch([]*Commit{c}))
 	w.Lock()

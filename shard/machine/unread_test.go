@@ -276,6 +276,11 @@ func eventsOf(t *testing.T, e *Engine, users ...string) *Commit {
 	for _, user := range users {
 		testengine.AddEvent(b, op.ExternalID, user, "e", 0)
 	}
+	return commitOf(t, b)
+}
+
+// commitOf is a batch as workers get it.
+func commitOf(t *testing.T, b *testengine.Batch) *Commit {
 	rec, err := op.ParseRecord(slices.Clone(b.Finish(1, 0, 1)[wal.HeaderBytes:]), nil)
 	require.NoError(t, err)
 	return &Commit{Rec: rec}
@@ -335,12 +340,8 @@ func TestReadAheadReadsForOperators(t *testing.T) {
 		fields := [][]byte{testengine.AttrField(op.AttrFirstName, "x"), testengine.AttrField(op.AttrOperators, "")}
 		testengine.AddAttributes(b, op.ExternalID, fmt.Sprint("user", i), 0, fields[:1+i%2]...)
 	}
-	c := &Commit{}
-	var err error
-	c.Rec, err = op.ParseRecord(b.Finish(1, 0, 1)[wal.HeaderBytes:], nil)
-	require.NoError(t, err)
 	w := e.workers[0]
-	require.NoError(t, w.Prefetch([]*Commit{c}))
+	require.NoError(t, w.Prefetch([]*Commit{commitOf(t, b)}))
 	w.Lock()
 	defer w.Unlock()
 	resident := 0

@@ -14,9 +14,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"millrace/wal/pause"
-
 	"github.com/valyala/fasthttp"
+
+	"millrace/wal/pause"
 )
 
 // client sends requests until they have a final answer.

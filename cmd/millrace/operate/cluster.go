@@ -137,25 +137,18 @@ type clusterAdd struct {
 // Run adds the node. Of one that is known it says what has become of it.
 func (c *clusterAdd) Run(s *session) error {
 	body := map[string]any{"node": c.Node, "address": c.Address}
-	answer, _, err := s.do(http.MethodPost, path("cluster", "nodes"), body)
-	if err != nil {
-		return err
-	}
-	if s.JSON {
-		return s.printJSON(answer)
-	}
-	said := fmt.Sprintf("node %d was known, and nothing has changed", c.Node)
-	switch answer.text("what") {
-	case placement.NodeAdded:
-		said = fmt.Sprintf("node %d is added; start it with --node %d and the others as --members", c.Node, c.Node)
-	case placement.AddressChanged:
-		said = fmt.Sprintf("node %d was known: its address is changed; start it again with --raft %s", c.Node,
-			c.Address)
-	case placement.DrainTakenBack:
-		said = fmt.Sprintf("node %d was known: its drain is taken back", c.Node)
-	}
-	_, err = fmt.Fprintln(s.out, printable(said))
-	return err
+	return s.sayOf(http.MethodPost, path("cluster", "nodes"), body, func(answer members) string {
+		switch answer.text("what") {
+		case placement.NodeAdded:
+			return fmt.Sprintf("node %d is added; start it with --node %d and the others as --members", c.Node, c.Node)
+		case placement.AddressChanged:
+			return fmt.Sprintf("node %d was known: its address is changed; start it again with --raft %s", c.Node,
+				printable(c.Address))
+		case placement.DrainTakenBack:
+			return fmt.Sprintf("node %d was known: its drain is taken back", c.Node)
+		}
+		return fmt.Sprintf("node %d was known, and nothing has changed", c.Node)
+	})
 }
 
 type clusterDrain struct {

@@ -222,6 +222,11 @@ func (s *session) show(method, path string, body any) error {
 
 // say makes a call and prints a sentence, or with --json the answer.
 func (s *session) say(method, path string, body any, format string, args ...any) error {
+	return s.sayOf(method, path, body, func(members) string { return fmt.Sprintf(format, args...) })
+}
+
+// sayOf is say with a sentence that depends on the answer.
+func (s *session) sayOf(method, path string, body any, sentence func(answer members) string) error {
 	answer, _, err := s.do(method, path, body)
 	if err != nil {
 		return err
@@ -229,7 +234,7 @@ func (s *session) say(method, path string, body any, format string, args ...any)
 	if s.JSON {
 		return s.printJSON(answer)
 	}
-	_, err = fmt.Fprintf(s.out, format+"\n", args...)
+	_, err = fmt.Fprintln(s.out, sentence(answer))
 	return err
 }
 
