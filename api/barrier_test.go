@@ -3,6 +3,7 @@ package api
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"net/url"
 	"slices"
 	"strings"
@@ -65,7 +66,7 @@ func (r behindReads) Find(workspace uint32, id op.IDKind, key []byte) ([]store.U
 	return r.Store.Find(workspace, id, key)
 }
 
-func (r behindReads) FindEach(workspace uint32, list []shard.Identifier) ([][]store.User, error) {
+func (r behindReads) FindEach(workspace uint32, list []shard.Identifier) iter.Seq2[[]store.User, error] {
 	r.note("look")
 	return r.Store.FindEach(workspace, list)
 }
@@ -135,7 +136,7 @@ func (b *behind) Find(workspace uint32, id op.IDKind, key []byte) ([]store.User,
 	return b.Store.Find(workspace, id, key)
 }
 
-func (b *behind) FindEach(workspace uint32, list []shard.Identifier) ([][]store.User, error) {
+func (b *behind) FindEach(workspace uint32, list []shard.Identifier) iter.Seq2[[]store.User, error] {
 	b.note("read")
 	return b.Store.FindEach(workspace, list)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -81,16 +82,18 @@ func (m *memoryStore) View(workspace uint32, id op.IDKind, key []byte, f func(nu
 	return err
 }
 
-func (m *memoryStore) FindEach(workspace uint32, list []shard.Identifier) ([][]store.User, error) {
-	found := make([][]store.User, len(list))
-	for i, id := range list {
-		if err := m.View(workspace, id.ID, id.Key, func(number uint64, blob []byte) {
-			found[i] = append(found[i], store.User{Number: number, Blob: blob})
-		}); err != nil {
-			return nil, err
+func (m *memoryStore) FindEach(workspace uint32, list []shard.Identifier) iter.Seq2[[]store.User, error] {
+	return func(yield func([]store.User, error) bool) {
+		for _, id := range list {
+			var found []store.User
+			err := m.View(workspace, id.ID, id.Key, func(number uint64, blob []byte) {
+				found = append(found, store.User{Number: number, Blob: blob})
+			})
+			if !yield(found, err) || err != nil {
+				return
+			}
 		}
 	}
-	return found, nil
 }
 
 func (m *memoryStore) FindMerged(workspace uint32, number uint64) ([]store.User, error) {

@@ -184,8 +184,8 @@ func (e *engineSide) readBack(stop <-chan struct{}) {
 			list[i] = shard.Identifier{ID: op.ExternalID,
 				Key: body.AppendIdentifier(nil, e.bodies.Prefix, body.ExternalID, user)}
 		}
-		for _, some := range [][]shard.Identifier{list[:16], list[16:]} { // as an export does
-			if _, err := e.engine.FindEach(1, some); err != nil {
+		for _, err := range e.engine.FindEach(1, list) {
+			if err != nil {
 				note("read: %v", err)
 			}
 		}

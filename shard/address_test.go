@@ -2,10 +2,13 @@ package shard
 
 import (
 	"fmt"
+	"iter"
 	"math"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -363,8 +366,7 @@ func TestFindEachIsFind(t *testing.T) {
 			o.MemoryBytes = 1
 			e = openTest(t, o)
 		}
-		found, err := e.FindEach(1, list)
-		require.NoError(t, err)
+		found := each(t, e.FindEach(1, list))
 		require.Len(t, found, len(list))
 		for i, id := range list[:81] {
 			want, err := e.Find(1, id.ID, id.Key)
@@ -373,10 +375,88 @@ func TestFindEachIsFind(t *testing.T) {
 		}
 		require.Equal(t, [][]User{found[6], nil}, found[81:])
 		require.Len(t, found[6], 1)
-		none, err := e.FindEach(2, list)
-		require.NoError(t, err)
-		require.Equal(t, make([][]User, len(list)), none, "of another workspace")
+		require.Equal(t, make([][]User, len(list)), each(t, e.FindEach(2, list)), "of another workspace")
 	}
+}
+
+func each(t *testing.T, found iter.Seq2[[]User, error]) (list [][]User) {
+	for users, err := range found {
+		require.NoError(t, err)
+		list = append(list, users)
+	}
+	return list
+}
+
+// Users are yielded in the order in which they were asked for. At most 16 are read while it is not known how large they
+// are, and at most 16 of those with megabytes are in memory.
+func TestReadAhead(t *testing.T) {
+	const large = 12 << 20
+	for _, size := range []int{0, 100, large} {
+		synctest.Test(t, func(t *testing.T) {
+			blob := make([]byte, size)
+			var begun atomic.Int64
+			goOn := make(chan struct{})
+			read := func(i int) ([]User, error) {
+				begun.Add(1)
+				<-goOn
+				return []User{{Number: uint64(i), Blob: blob}}, nil
+			}
+			taken := uint64(0)
+			go readAhead(50, read, func(users []User, err error) bool {
+				require.NoError(t, err)
+				require.Equal(t, taken, users[0].Number)
+				if size == large {
+					require.LessOrEqual(t, begun.Load(), int64(taken)+16)
+				}
+				taken++
+				return true
+			})
+			synctest.Wait()
+			require.EqualValues(t, 16, begun.Load())
+			goOn <- struct{}{} // one of them, whichever
+			synctest.Wait()
+			if size == large {
+				require.LessOrEqual(t, begun.Load(), int64(17))
+			} else {
+				require.EqualValues(t, 50, begun.Load())
+			}
+			close(goOn)
+			synctest.Wait()
+			require.EqualValues(t, 50, taken)
+		})
+	}
+}
+
+// What ends reading ahead, an error, a panic, or who takes the users, waits for the reads that have begun.
+func TestReadAheadEnds(t *testing.T) {
+	var reading atomic.Int64
+	read := func(i int) ([]User, error) {
+		reading.Add(1)
+		defer reading.Add(-1)
+		switch i {
+		case 30:
+			return nil, replica.ErrFailed
+		case 40:
+			panic("x")
+		}
+		runtime.Gosched()
+		return nil, nil
+	}
+	var last error
+	taken := 0
+	readAhead(50, read, func(_ []User, err error) bool { taken++; last = err; return true })
+	require.Equal(t, 31, taken)
+	require.ErrorIs(t, last, replica.ErrFailed)
+	require.Zero(t, reading.Load())
+	readAhead(50, read, func([]User, error) bool { taken++; return false })
+	require.Equal(t, 32, taken)
+	require.Zero(t, reading.Load())
+	require.PanicsWithValue(t, "x", func() {
+		readAhead(9, func(i int) ([]User, error) { return read(i + 33) }, func([]User, error) bool { taken++; return true })
+	})
+	require.Equal(t, 32+7, taken)
+	require.Zero(t, reading.Load())
+	readAhead(0, nil, nil)
 }
 
 func TestEachAtOnce(t *testing.T) {

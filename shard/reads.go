@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"iter"
 	"slices"
 	"sync"
 
@@ -150,7 +151,7 @@ func (r *Reads) Find(workspace uint32, id op.IDKind, key []byte) ([]User, error)
 }
 
 // FindEach is Coordinator.FindEach.
-func (r *Reads) FindEach(workspace uint32, list []Identifier) ([][]User, error) {
+func (r *Reads) FindEach(workspace uint32, list []Identifier) iter.Seq2[[]User, error] {
 	return r.coordinator.FindEach(workspace, list)
 }
 

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"iter"
 	"slices"
 
 	"millrace/shard/entries"
@@ -37,24 +38,78 @@ func (c *Coordinator) Find(workspace uint32, id op.IDKind, key []byte) ([]User, 
 	return users, c.join(workspace, users)
 }
 
-// FindEach returns the users that each of the identifiers names: external ids, aliases and svc_ids, which name one user
-// at most. It looks at several at a time, if the disk or other nodes may have to be asked for them.
-func (c *Coordinator) FindEach(workspace uint32, list []Identifier) ([][]User, error) {
-	found := make([][]User, len(list))
-	if c.sole != nil && c.sole.AllResident() {
-		for i, id := range list {
-			var err error
-			if found[i], err = c.findOne(workspace, id); err != nil {
-				return nil, err
+// FindEach yields the users that each of the identifiers names, in their order: external ids, aliases and svc_ids, which
+// name one user at most. It reads several ahead, if the disk or other nodes may have to be asked for them. The
+// identifiers must stay as they are until it ends, which is after the first error.
+func (c *Coordinator) FindEach(workspace uint32, list []Identifier) iter.Seq2[[]User, error] {
+	return func(yield func([]User, error) bool) {
+		if c.sole == nil || !c.sole.AllResident() {
+			readAhead(len(list), func(i int) ([]User, error) { return c.findOne(workspace, list[i]) }, yield)
+			return
+		}
+		for _, id := range list {
+			if users, err := c.findOne(workspace, id); !yield(users, err) || err != nil {
+				return
 			}
 		}
-		return found, nil
 	}
-	err := eachAtOnce(len(list), func(i int) (err error) {
-		found[i], err = c.findOne(workspace, list[i])
-		return err
-	})
-	return found, err
+}
+
+// Profiles may have megabytes. So a few are read first, and then as many ahead as take aheadBytes if they are like those
+// that were read.
+const (
+	firstAhead = 16
+	aheadBytes = 4 << 20
+)
+
+// readAhead yields read(0) to read(n-1), which it calls several at a time, until one fails. A panic of read is passed on
+// to the caller, who may have a way of going on.
+func readAhead(n int, read func(i int) ([]User, error), yield func([]User, error) bool) {
+	type answer struct {
+		i        int
+		users    []User
+		err      error
+		panicked any
+	}
+	answers := make(chan answer)
+	begun, ended, bytes := 0, 0, 1
+	defer func() { // a read must not outlive what it reads for
+		for ; ended < begun; ended++ {
+			<-answers
+		}
+	}()
+	came := make([]*answer, n)
+	for next := range n {
+		for {
+			for ; begun < min(n, next+max(firstAhead, aheadBytes*ended/bytes)); begun++ {
+				go func(i int) {
+					a := answer{i: i}
+					defer func() {
+						a.panicked = recover()
+						answers <- a
+					}()
+					a.users, a.err = read(i)
+				}(begun)
+			}
+			if came[next] != nil {
+				break
+			}
+			a := <-answers
+			came[a.i] = &a
+			ended++
+			for _, u := range a.users {
+				bytes += len(u.Blob)
+			}
+		}
+		a := came[next]
+		came[next] = nil
+		if a.panicked != nil {
+			panic(a.panicked)
+		}
+		if !yield(a.users, a.err) || a.err != nil {
+			return
+		}
+	}
 }
 
 func (c *Coordinator) findOne(workspace uint32, id Identifier) ([]User, error) {

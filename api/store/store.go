@@ -4,6 +4,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"iter"
 
 	"millrace/api/control"
 	"millrace/shard"
@@ -17,8 +18,9 @@ type Finder interface {
 	// Find returns the profiles that an identifier names: at most one for external_id and alias; for email and phone
 	// all users who share it, the best candidate first (service.md 4.1 rule 3).
 	Find(workspace uint32, id op.IDKind, key []byte) ([]User, error)
-	// FindEach is Find for each of several external ids, aliases and svc_ids, some at a time.
-	FindEach(workspace uint32, list []shard.Identifier) ([][]User, error)
+	// FindEach is Find for each of several external ids, aliases and svc_ids, in their order, until one fails. It reads
+	// some ahead. The identifiers must stay as they are until it ends.
+	FindEach(workspace uint32, list []shard.Identifier) iter.Seq2[[]User, error]
 	// FindNumber returns the profile with this number, if there is one.
 	FindNumber(workspace uint32, number uint64) ([]User, error)
 	// FindMerged returns the profile with this number, or the one that it was merged into.

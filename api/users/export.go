@@ -1,6 +1,7 @@
 package users
 
 import (
+	"iter"
 	"strconv"
 
 	"github.com/bojanz/currency"
@@ -93,10 +94,11 @@ func exportAll(x *call.Call, named []namedUser, fields profile.Fields) {
 	var svcID [64]byte
 	show := ExportOf(x.Workspace)
 	x.Reply = append(x.Reply[:0], `{"users":[`...)
-	look := lookAhead{x: x, named: named}
+	next, stop := iter.Pull2(x.Reads.FindEach(x.Workspace.Number, oneAtMost(named)))
+	defer stop()
 	for i := range named {
 		found := false
-		for u, err := range look.users(i) {
+		for u, err := range named[i].users(x, next) {
 			switch {
 			case err != nil:
 				x.FailEngine(err)

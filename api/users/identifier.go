@@ -98,75 +98,34 @@ func (u *namedUser) find(x *call.Call) (list []person, err error) {
 	return list, err
 }
 
-// lookAhead reads the users that a request names, several at a time before they are asked for, so that the request
-// doesn't wait for the disk, or for other nodes, once for each.
-type lookAhead struct {
-	x     *call.Call
-	named []namedUser
-	found [][]store.User // users of the names from first on
-	first int
-}
-
-// Profiles may have megabytes. So a few names are read first, and then as many at once as take aheadBytes when their
-// users are like those.
-const (
-	firstAhead = 16
-	aheadBytes = 4 << 20
-)
-
-// ahead is how many names are to be read at once.
-func (l *lookAhead) ahead() int {
-	bytes := 1
-	for _, users := range l.found {
-		for _, u := range users {
-			bytes += len(u.Blob)
+// oneAtMost lists the names that aren't addresses, which thousands of users may share.
+func oneAtMost(named []namedUser) (list []shard.Identifier) {
+	for i := range named {
+		if u := &named[i]; u.isSane() && !u.isAddress() {
+			list = append(list, shard.Identifier{ID: u.kind, Key: u.key})
 		}
 	}
-	return max(firstAhead, aheadBytes*len(l.found)/bytes)
+	return list
 }
 
-// users yields the users of the i-th name with a copy of their profiles. Names must be asked for in order.
-func (l *lookAhead) users(i int) iter.Seq2[store.User, error] {
-	if l.named[i].isAddress() {
-		return l.named[i].sharers(l.x)
+// users yields the users of a name with copies of their profiles. For a name that oneAtMost lists, next is asked for
+// them.
+func (u *namedUser) users(x *call.Call, next func() ([]store.User, error, bool)) iter.Seq2[store.User, error] {
+	if !u.isSane() || u.isAddress() {
+		return u.sharers(x)
 	}
 	return func(yield func(store.User, error) bool) {
-		if i >= l.first+len(l.found) {
-			if err := l.read(i); err != nil {
-				yield(store.User{}, err)
+		users, err, _ := next()
+		if err != nil {
+			yield(store.User{}, err)
+			return
+		}
+		for _, user := range users {
+			if !yield(user, nil) {
 				return
 			}
 		}
-		for _, u := range l.found[i-l.first] {
-			if !yield(u, nil) {
-				return
-			}
-		}
 	}
-}
-
-// read reads the names from first on, except for addresses, which thousands may share.
-func (l *lookAhead) read(first int) error {
-	end := min(first+l.ahead(), len(l.named))
-	list := make([]shard.Identifier, end-first)
-	var sane []shard.Identifier
-	for i := range list {
-		if u := &l.named[first+i]; u.isSane() && !u.isAddress() {
-			list[i] = shard.Identifier{ID: u.kind, Key: u.key}
-			sane = append(sane, list[i])
-		}
-	}
-	found, err := l.x.Reads.FindEach(l.x.Workspace.Number, sane)
-	if err != nil {
-		return err
-	}
-	l.first, l.found = first, make([][]store.User, len(list))
-	for i := range list {
-		if list[i].ID != op.NoID {
-			l.found[i], found = found[0], found[1:]
-		}
-	}
-	return nil
 }
 
 func (u *namedUser) isAddress() bool { return u.kind == op.Email || u.kind == op.Phone }
