@@ -3,7 +3,9 @@ package api
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
+	"sync"
 
 	"millrace/api/call"
 
@@ -307,10 +309,12 @@ func (x *exchange) HoldReply() bool {
 	}
 	x.heldReply.release()
 	x.Reply = nil
-	rejectedAnswers.Inc()
-	x.FailEngine(shard.ErrBusy)
+	x.FailEngine(errNoRoom)
 	return false
 }
+
+// errNoRoom is for an answer that has no room beside other answers.
+var errNoRoom = fmt.Errorf("no room for the answer: %w", shard.ErrBusy)
 
 // countReply counts what was added to Reply since it was last counted, and reports whether there is room for it. There
 // always is for a reply that is alone.
@@ -320,14 +324,51 @@ func (x *exchange) countReply() bool {
 		return true
 	}
 	if x.heldReply.isNone() {
-		workspace := uint32(0)
-		if x.Workspace != nil {
-			workspace = x.Workspace.Number
-		}
-		x.heldReply = x.s.replies.enter(workspace)
+		x.heldReply = x.enter(x.s.replies)
 	}
 	fits, isAlone := x.heldReply.take(more)
 	return fits || isAlone
+}
+
+// enter begins a holding of the request's workspace.
+func (x *exchange) enter(r *room) holding {
+	if x.Workspace == nil {
+		return r.enter(0)
+	}
+	return r.enter(x.Workspace.Number)
+}
+
+// heldReads is the memory of what a request has read for its answer and not yet put into it. It has a bound for all
+// requests together, like that of answers: profiles may have megabytes, and a request may name fifty.
+type heldReads struct {
+	mu    sync.Mutex
+	bytes int64
+	held  holding // of Server.reads: all but as much as doesn't count of an answer either
+}
+
+// HoldRead counts what was read. There always is room for a request that is alone.
+func (x *exchange) HoldRead(bytes int) error {
+	r := &x.heldReads
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.bytes += int64(bytes)
+	more := max(r.bytes-copiedReplyBytes, 0) - r.held.bytes
+	if more == 0 {
+		return nil
+	}
+	if r.held.isNone() {
+		r.held = x.enter(x.s.reads)
+	}
+	if fits, isAlone := r.held.take(more); fits || isAlone || more < 0 {
+		return nil
+	}
+	return errNoRoom
+}
+
+// releaseReads gives back what was read.
+func (x *exchange) releaseReads() {
+	x.heldReads.bytes = 0
+	x.heldReads.held.release()
 }
 
 // SendReply answers with Reply. The memory of a large reply belongs to the connection from then on.

@@ -370,6 +370,52 @@ func TestDecompressedBodiesUnderWayAreBounded(t *testing.T) {
 	}
 }
 
+// What all requests together have read for their answers has a bound, too: one may name fifty users with megabytes each.
+func TestReadsForAnswersAreBounded(t *testing.T) {
+	const size = 60_000
+	d := open(t, func(o *Options) { o.MaxAnswersBytes = 4 * size })
+	blob := profile.New(nil, 1, op.ExternalID, bytes.Repeat([]byte("x"), size), 1)
+	var list []string
+	for i := range uint64(50) {
+		id := fmt.Sprint("u", i)
+		list = append(list, `"`+id+`"`)
+		d.store.users[userKey(1, op.ExternalID, []byte(id))] = store.User{Number: 1000 + i, Blob: blob}
+	}
+	export := func(users int) answer {
+		return d.call("POST", "/users/export/ids", demoKey, `{"external_ids":[`+strings.Join(list[:users], ",")+`],"fields_to_export":["svc_id"]}`)
+	}
+	reading, goOn := make(chan struct{}), make(chan struct{})
+	d.store.read = func() {
+		reading <- struct{}{}
+		<-goOn
+	}
+	const fit = 3 // in three quarters of half of MaxAnswersBytes, all but 32 KiB of each
+	done := make(chan answer, fit+1)
+	for i := range fit + 1 {
+		go func() { done <- export(1) }()
+		<-reading
+		require.EqualValues(t, (i+1)*(len(blob)-copiedReplyBytes), d.reads.taken.Load())
+	}
+	close(goOn)
+	refused := 0
+	for range fit + 1 {
+		a := <-done
+		if a.status == 503 {
+			require.Equal(t, "1", a.header.Get("Retry-After"))
+			refused++
+		} else {
+			require.Equal(t, 201, a.status)
+		}
+	}
+	require.Equal(t, 1, refused)
+	require.Zero(t, d.reads.taken.Load())
+	most := int64(0)
+	d.store.read = func() { most = max(most, d.reads.taken.Load()) }
+	require.Equal(t, 201, export(50).status)
+	require.EqualValues(t, len(blob)-copiedReplyBytes, most, "what is in the answer doesn't count any more")
+	require.Zero(t, d.reads.taken.Load())
+}
+
 // What all answers under way take of memory has a bound: those that are read slowly, or never, would fill any memory
 // otherwise.
 func TestAnswersUnderWayAreBounded(t *testing.T) {

@@ -35,6 +35,9 @@ func (x *exchange) FailEngine(err error) {
 		return
 	}
 	f.Count()
+	if errors.Is(err, errNoRoom) {
+		rejectedAnswers.Inc()
+	}
 	if f.RetryAfter > 0 {
 		x.Ctx.Response.Header.SetCanonical(headerRetryAfter, strconv.AppendInt(nil, int64(f.RetryAfter), 10))
 	}

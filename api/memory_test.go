@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"strings"
@@ -30,6 +31,7 @@ type memoryStore struct {
 	commits  atomic.Int64
 	commit   func() error // called before each commit
 	barrier  func() error // called by each Barrier
+	read     func()       // called when FindEach has read a user
 	full     atomic.Bool  // Admit says so
 	notReady atomic.Pointer[error]
 	docs     map[string][]byte
@@ -82,13 +84,19 @@ func (m *memoryStore) View(workspace uint32, id op.IDKind, key []byte, f func(nu
 	return err
 }
 
-func (m *memoryStore) FindEach(workspace uint32, list []shard.Identifier) iter.Seq2[[]store.User, error] {
+func (m *memoryStore) FindEach(workspace uint32, list []shard.Identifier, hold func(int) error) iter.Seq2[[]store.User, error] {
 	return func(yield func([]store.User, error) bool) {
 		for _, id := range list {
 			var found []store.User
 			err := m.View(workspace, id.ID, id.Key, func(number uint64, blob []byte) {
 				found = append(found, store.User{Number: number, Blob: blob})
 			})
+			for _, u := range found {
+				err = errors.Join(err, hold(len(u.Blob)))
+			}
+			if m.read != nil {
+				m.read()
+			}
 			if !yield(found, err) || err != nil {
 				return
 			}

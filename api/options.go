@@ -47,8 +47,8 @@ type Options struct {
 	// for the first 32 KiB of each; beyond it: 503. Default 256 MiB, or the size of two bodies if that is more.
 	MaxBodiesBytes int64
 	// MaxAnswersBytes bounds the memory of the answers of all requests under way, except for the first 32 KiB of each,
-	// until they have been sent; beyond it reads are answered 503. One workspace may take three quarters of it. Default
-	// 256 MiB.
+	// until they have been sent; beyond it reads are answered 503. One workspace may take three quarters of it. The
+	// profiles that are read for answers may take half as much besides. Default 256 MiB.
 	MaxAnswersBytes int64
 	// ReadTimeout bounds the time for a whole request to arrive, WriteTimeout the time for its answer to leave, and
 	// IdleTimeout the time between requests of a connection. Defaults 10 s, 10 s, 60 s.

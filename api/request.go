@@ -55,6 +55,7 @@ type exchange struct {
 	plain     []byte  // memory for decompression
 	heldBody  holding // what both take from Server.bodies
 	heldReply holding // what Reply takes from Server.replies
+	heldReads heldReads
 	digits    [20]byte
 
 	note   func(Fault)     // noteFault; nil: refused objects are not kept
@@ -65,6 +66,7 @@ func (x *exchange) reset() {
 	x.Ctx, x.route, x.shape, x.Workspace, x.Key, x.scim, x.path, x.Body = nil, nil, nil, nil, nil, nil, nil, nil
 	x.heldBody.release()
 	x.heldReply.release()
+	x.releaseReads()
 	x.requestID = x.requestID[:0]
 	clear(x.faults) // they refer to the request
 	x.faults = x.faults[:0]

@@ -52,6 +52,7 @@ type Server struct {
 	zstd       *zstd.Decoder // used for DecodeAll only, which is stateless
 	bodies     *room         // memory of the bodies of requests under way
 	replies    *room         // memory of large answers
+	reads      *room         // memory of what is read for answers
 
 	decompressing chan struct{} // one element for each body that is being decompressed
 
@@ -71,6 +72,7 @@ func New(options Options) (*Server, error) {
 	}
 	s := &Server{options: options, inflight: xsync.NewMapOf[idempotencyID, chan struct{}](),
 		bodies: newRoom(options.MaxBodiesBytes), replies: newRoom(options.MaxAnswersBytes),
+		reads:         newRoom(options.MaxAnswersBytes / 2),
 		decompressing: make(chan struct{}, 2*runtime.GOMAXPROCS(0))}
 	var seed [8]byte
 	_, _ = rand.Read(seed[:]) // never fails
@@ -189,6 +191,7 @@ func (s *Server) finish(x *exchange, start time.Time) {
 		x.record(start)
 		x.heldBody.release()
 		x.heldReply.release()
+		x.releaseReads()
 		return // not pooled: its state is unknown
 	}
 	x.record(start)

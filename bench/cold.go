@@ -71,7 +71,7 @@ func cold(ctx context.Context, s *settings) (figures []Figure, err error) {
 	}
 	defer func() { err = errors.Join(err, resident.Close()) }()
 	bounded, err := openEngine(s, "cold", shard.Options{MemoryBytes: budget, StoreCacheBytes: max(budget/4, 1<<20),
-		StoreMemTableBytes: coldMemTable, Reading: procs.NewReading(readProcs)})
+		StoreMemTableBytes: coldMemTable, Reading: procs.NewReading(readProcs, 32<<20)})
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +184,7 @@ func (e *engineSide) readBack(stop <-chan struct{}) {
 			list[i] = shard.Identifier{ID: op.ExternalID,
 				Key: body.AppendIdentifier(nil, e.bodies.Prefix, body.ExternalID, user)}
 		}
-		for _, err := range e.engine.FindEach(1, list) {
+		for _, err := range e.engine.FindEach(1, list, func(int) error { return nil }) {
 			if err != nil {
 				note("read: %v", err)
 			}

@@ -349,6 +349,8 @@ func TestFindEachIsFind(t *testing.T) {
 	fs := vfs.NewMem()
 	e := openTest(t, testOptions(fs))
 	var list []Identifier
+	var held atomic.Int64
+	hold := func(bytes int) error { held.Add(int64(bytes)); return nil }
 	for i := range 40 {
 		user := fmt.Sprint("u", i)
 		track(t, e, user, attrField(op.AttrEmail, fmt.Sprintf("a%d@example.com", i%7)))
@@ -366,8 +368,14 @@ func TestFindEachIsFind(t *testing.T) {
 			o.MemoryBytes = 1
 			e = openTest(t, o)
 		}
-		found := each(t, e.FindEach(1, list))
+		found := each(t, e.FindEach(1, list, hold))
 		require.Len(t, found, len(list))
+		for _, users := range found {
+			for _, u := range users {
+				held.Add(-int64(len(u.Blob)))
+			}
+		}
+		require.Zero(t, held.Load())
 		for i, id := range list[:81] {
 			want, err := e.Find(1, id.ID, id.Key)
 			require.NoError(t, err)
@@ -375,7 +383,11 @@ func TestFindEachIsFind(t *testing.T) {
 		}
 		require.Equal(t, [][]User{found[6], nil}, found[81:])
 		require.Len(t, found[6], 1)
-		require.Equal(t, make([][]User, len(list)), each(t, e.FindEach(2, list)), "of another workspace")
+		require.Equal(t, make([][]User, len(list)), each(t, e.FindEach(2, list, hold)), "of another workspace")
+		for users, err := range e.FindEach(1, list, func(int) error { return replica.ErrBusy }) {
+			require.ErrorIs(t, err, replica.ErrBusy)
+			require.Len(t, users, 1)
+		}
 	}
 }
 
@@ -387,44 +399,42 @@ func each(t *testing.T, found iter.Seq2[[]User, error]) (list [][]User) {
 	return list
 }
 
-// Users are yielded in the order in which they were asked for. At most 16 are read while it is not known how large they
-// are, and at most 16 of those with megabytes are in memory.
+// Users are yielded in the order in which they were asked for, and only so many are in memory as may be read at once.
 func TestReadAhead(t *testing.T) {
-	const large = 12 << 20
-	for _, size := range []int{0, 100, large} {
-		synctest.Test(t, func(t *testing.T) {
-			blob := make([]byte, size)
-			var begun atomic.Int64
-			goOn := make(chan struct{})
-			read := func(i int) ([]User, error) {
-				begun.Add(1)
-				<-goOn
-				return []User{{Number: uint64(i), Blob: blob}}, nil
-			}
-			taken := uint64(0)
-			go readAhead(50, read, func(users []User, err error) bool {
-				require.NoError(t, err)
-				require.Equal(t, taken, users[0].Number)
-				if size == large {
-					require.LessOrEqual(t, begun.Load(), int64(taken)+16)
-				}
-				taken++
-				return true
-			})
-			synctest.Wait()
-			require.EqualValues(t, 16, begun.Load())
-			goOn <- struct{}{} // one of them, whichever
-			synctest.Wait()
-			if size == large {
-				require.LessOrEqual(t, begun.Load(), int64(17))
-			} else {
-				require.EqualValues(t, 50, begun.Load())
-			}
-			close(goOn)
-			synctest.Wait()
-			require.EqualValues(t, 50, taken)
+	synctest.Test(t, func(t *testing.T) {
+		var begun atomic.Int64
+		goOn := make(chan struct{})
+		read := func(i int) ([]User, error) {
+			begun.Add(1)
+			<-goOn
+			return []User{{Number: uint64(i)}}, nil
+		}
+		atOnce, taken := 4, uint64(0)
+		go readAhead(50, func() int { return atOnce }, read, func(users []User, err error) bool {
+			require.NoError(t, err)
+			require.Equal(t, taken, users[0].Number)
+			require.LessOrEqual(t, begun.Load(), int64(taken)+int64(atOnce))
+			taken++
+			return true
 		})
-	}
+		synctest.Wait()
+		require.EqualValues(t, 4, begun.Load())
+		for range 6 { // whichever they are
+			goOn <- struct{}{}
+			synctest.Wait()
+			require.LessOrEqual(t, begun.Load(), int64(taken)+4)
+		}
+		atOnce = 0 // as good as 1
+		goOn <- struct{}{}
+		synctest.Wait()
+		atOnce = 100
+		goOn <- struct{}{}
+		synctest.Wait()
+		require.EqualValues(t, 50, begun.Load())
+		close(goOn)
+		synctest.Wait()
+		require.EqualValues(t, 50, taken)
+	})
 }
 
 // What ends reading ahead, an error, a panic, or who takes the users, waits for the reads that have begun.
@@ -433,30 +443,31 @@ func TestReadAheadEnds(t *testing.T) {
 	read := func(i int) ([]User, error) {
 		reading.Add(1)
 		defer reading.Add(-1)
+		runtime.Gosched()
 		switch i {
 		case 30:
 			return nil, replica.ErrFailed
 		case 40:
 			panic("x")
 		}
-		runtime.Gosched()
 		return nil, nil
 	}
+	atOnce := func() int { return 16 }
 	var last error
 	taken := 0
-	readAhead(50, read, func(_ []User, err error) bool { taken++; last = err; return true })
+	readAhead(50, atOnce, read, func(_ []User, err error) bool { taken++; last = err; return true })
 	require.Equal(t, 31, taken)
 	require.ErrorIs(t, last, replica.ErrFailed)
 	require.Zero(t, reading.Load())
-	readAhead(50, read, func([]User, error) bool { taken++; return false })
+	readAhead(50, atOnce, read, func([]User, error) bool { taken++; return false })
 	require.Equal(t, 32, taken)
 	require.Zero(t, reading.Load())
 	require.PanicsWithValue(t, "x", func() {
-		readAhead(9, func(i int) ([]User, error) { return read(i + 33) }, func([]User, error) bool { taken++; return true })
+		readAhead(9, atOnce, func(i int) ([]User, error) { return read(i + 33) }, func([]User, error) bool { taken++; return true })
 	})
 	require.Equal(t, 32+7, taken)
 	require.Zero(t, reading.Load())
-	readAhead(0, nil, nil)
+	readAhead(0, atOnce, nil, nil)
 }
 
 func TestEachAtOnce(t *testing.T) {

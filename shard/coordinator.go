@@ -13,6 +13,7 @@ import (
 	"millrace/shard/books"
 	"millrace/shard/identity"
 	"millrace/shard/op"
+	"millrace/shard/procs"
 	"millrace/shard/replica"
 	"millrace/shard/stamp"
 )
@@ -35,7 +36,9 @@ type CoordinatorOptions struct {
 	// MaxMergesWaiting bounds the merges of users that were committed and are not yet done, as far as this node's
 	// replicas have them in hand. Default 100,000.
 	MaxMergesWaiting int64
-	Logger           *slog.Logger // default slog.Default()
+	// Reading says how many users may be read at once. Default: 64.
+	Reading *procs.Reading
+	Logger  *slog.Logger // default slog.Default()
 }
 
 // EnsureDefaults fills in the fields that are not set.
@@ -264,7 +267,8 @@ func Open(o Options) (*Coordinator, error) {
 	}
 	o.EnsureDefaults()
 	co := CoordinatorOptions{
-		Clock: o.Clock, MaxInflightBytes: o.MaxInflightBytes, MaxMergesWaiting: o.MaxMergesWaiting, Logger: o.Logger,
+		Clock: o.Clock, MaxInflightBytes: o.MaxInflightBytes, MaxMergesWaiting: o.MaxMergesWaiting,
+		Reading: o.Reading, Logger: o.Logger,
 	}
 	co.ensureBounds()
 	c := newCoordinator(co)

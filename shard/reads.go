@@ -151,8 +151,8 @@ func (r *Reads) Find(workspace uint32, id op.IDKind, key []byte) ([]User, error)
 }
 
 // FindEach is Coordinator.FindEach.
-func (r *Reads) FindEach(workspace uint32, list []Identifier) iter.Seq2[[]User, error] {
-	return r.coordinator.FindEach(workspace, list)
+func (r *Reads) FindEach(workspace uint32, list []Identifier, hold func(bytes int) error) iter.Seq2[[]User, error] {
+	return r.coordinator.FindEach(workspace, list, hold)
 }
 
 // FindNumber is Coordinator.FindNumber.

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"errors"
 	"iter"
 	"slices"
 
@@ -39,32 +40,35 @@ func (c *Coordinator) Find(workspace uint32, id op.IDKind, key []byte) ([]User, 
 }
 
 // FindEach yields the users that each of the identifiers names, in their order: external ids, aliases and svc_ids, which
-// name one user at most. It reads several ahead, if the disk or other nodes may have to be asked for them. The
-// identifiers must stay as they are until it ends, which is after the first error.
-func (c *Coordinator) FindEach(workspace uint32, list []Identifier) iter.Seq2[[]User, error] {
+// name one user at most. It reads several ahead, if the disk or other nodes may have to be asked for them. hold is
+// called with the bytes of each profile that it has copied, by several goroutines at once; an error of hold is that of
+// the read. The identifiers must stay as they are until FindEach ends, which is after the first error.
+func (c *Coordinator) FindEach(
+	workspace uint32, list []Identifier, hold func(bytes int) error,
+) iter.Seq2[[]User, error] {
+	find := func(i int) ([]User, error) {
+		users, err := c.findOne(workspace, list[i])
+		for _, u := range users {
+			err = errors.Join(err, hold(len(u.Blob)))
+		}
+		return users, err
+	}
 	return func(yield func([]User, error) bool) {
 		if c.sole == nil || !c.sole.AllResident() {
-			readAhead(len(list), func(i int) ([]User, error) { return c.findOne(workspace, list[i]) }, yield)
+			readAhead(len(list), c.opts.Reading.AtOnce, find, yield)
 			return
 		}
-		for _, id := range list {
-			if users, err := c.findOne(workspace, id); !yield(users, err) || err != nil {
+		for i := range list {
+			if users, err := find(i); !yield(users, err) || err != nil {
 				return
 			}
 		}
 	}
 }
 
-// Profiles may have megabytes. So a few are read first, and then as many ahead as take aheadBytes if they are like those
-// that were read.
-const (
-	firstAhead = 16
-	aheadBytes = 4 << 20
-)
-
-// readAhead yields read(0) to read(n-1), which it calls several at a time, until one fails. A panic of read is passed on
-// to the caller, who may have a way of going on.
-func readAhead(n int, read func(i int) ([]User, error), yield func([]User, error) bool) {
+// readAhead yields read(0) to read(n-1), of which it calls atOnce() at once and ahead, until one fails. A panic of read
+// is passed on to the caller, who may have a way of going on.
+func readAhead(n int, atOnce func() int, read func(i int) ([]User, error), yield func([]User, error) bool) {
 	type answer struct {
 		i        int
 		users    []User
@@ -72,7 +76,7 @@ func readAhead(n int, read func(i int) ([]User, error), yield func([]User, error
 		panicked any
 	}
 	answers := make(chan answer)
-	begun, ended, bytes := 0, 0, 1
+	begun, ended := 0, 0
 	defer func() { // a read must not outlive what it reads for
 		for ; ended < begun; ended++ {
 			<-answers
@@ -81,7 +85,7 @@ func readAhead(n int, read func(i int) ([]User, error), yield func([]User, error
 	came := make([]*answer, n)
 	for next := range n {
 		for {
-			for ; begun < min(n, next+max(firstAhead, aheadBytes*ended/bytes)); begun++ {
+			for ; begun < min(n, next+max(1, atOnce())); begun++ {
 				go func(i int) {
 					a := answer{i: i}
 					defer func() {
@@ -97,9 +101,6 @@ func readAhead(n int, read func(i int) ([]User, error), yield func([]User, error
 			a := <-answers
 			came[a.i] = &a
 			ended++
-			for _, u := range a.users {
-				bytes += len(u.Blob)
-			}
 		}
 		a := came[next]
 		came[next] = nil

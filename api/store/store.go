@@ -19,8 +19,9 @@ type Finder interface {
 	// all users who share it, the best candidate first (service.md 4.1 rule 3).
 	Find(workspace uint32, id op.IDKind, key []byte) ([]User, error)
 	// FindEach is Find for each of several external ids, aliases and svc_ids, in their order, until one fails. It reads
-	// some ahead. The identifiers must stay as they are until it ends.
-	FindEach(workspace uint32, list []shard.Identifier) iter.Seq2[[]User, error]
+	// some ahead, and calls hold with the bytes of each profile, several at once; an error of hold ends it. The identifiers
+	// must stay as they are until it ends.
+	FindEach(workspace uint32, list []shard.Identifier, hold func(bytes int) error) iter.Seq2[[]User, error]
 	// FindNumber returns the profile with this number, if there is one.
 	FindNumber(workspace uint32, number uint64) ([]User, error)
 	// FindMerged returns the profile with this number, or the one that it was merged into.

@@ -597,7 +597,7 @@ func (c *serveCommand) engineOptions(logger *slog.Logger) shard.Options {
 		Dir: c.Data, Workers: c.Workers, MaxMergesWaiting: c.MaxMergesWaiting,
 		CheckpointBytes: int64(c.CheckpointBytes), CheckpointInterval: c.CheckpointInterval,
 		Clock: &stamp.Clock{MaxOffset: c.MaxClockOffset, Logger: logger}, MaxDeltaChanges: orNone(c.MaxDeltaChanges),
-		Reading: procs.NewReading(c.ReadProcs),
+		Reading: procs.NewReading(c.ReadProcs, c.underWay(c.MaxAnswers, 0)/4),
 		Log: wal.Options{
 			SegmentBytes: int64(c.SegmentBytes), Buffered: c.BufferedLog, StallAfter: c.StallAfter,
 			MinFreeBytes: orNone(int64(c.MinFreeBytes)), MinFreePercent: orNone(c.MinFreePercent),

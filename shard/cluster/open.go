@@ -127,7 +127,7 @@ func (n *Node) furnish() error {
 		Secret: secret, Clock: n.clock, Nodes: mesh{n}, Context: n.context, CommitTimeout: n.opts.CommitTimeout,
 		LeaderWait:     n.opts.LeaderWait,
 		MaxRecordBytes: n.opts.maxRecordBytes(), MaxInflightBytes: n.opts.Engine.MaxInflightBytes,
-		MaxMergesWaiting: n.opts.Engine.MaxMergesWaiting, Logger: n.log,
+		MaxMergesWaiting: n.opts.Engine.MaxMergesWaiting, Reading: n.opts.Engine.Reading, Logger: n.log,
 	})
 	n.operator = &placement.Operator{
 		Self: n.self, Cluster: f.Cluster, Groups: f.Groups, Replicas: f.Replicas,

@@ -168,15 +168,19 @@ var folders = sync.Pool{New: func() any { return new(entries.Folder) }}
 
 // lendSought reads an entry without the lock. again: it has to be looked for anew.
 func (w *Worker) lendSought(p *Partition, x sought, use Use) (l Lent, again bool, err error) {
-	w.m.opts.Reading.Begin()
-	value, err := w.m.store.Entry(x.before, nil, x.number)
-	w.m.opts.Reading.End()
+	value, err := w.readSought(&x)
 	if errors.Is(err, store.ErrViewClosed) {
 		return Lent{}, true, w.m.opts.Failed()
 	} else if err != nil {
 		return Lent{}, false, err
 	}
 	return w.lendRead(p, &x, value, use)
+}
+
+func (w *Worker) readSought(x *sought) (value []byte, err error) {
+	w.m.opts.Reading.BeginEntry()
+	defer func() { w.m.opts.Reading.EndEntry(len(value)) }()
+	return w.m.store.Entry(x.before, nil, x.number)
 }
 
 // lendRead lends an entry of which value has been read.

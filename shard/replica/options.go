@@ -103,7 +103,7 @@ type EngineOptions struct {
 	// StoreCache is a block cache and open files that several engines of a process share. Default: the engine has its
 	// own.
 	StoreCache *store.Cache
-	// Reading is told of reads that workers wait for. Default: nothing is told.
+	// Reading is told of reads that workers and readers wait for, and bounds those of readers. Default: nobody does.
 	Reading *procs.Reading
 	// StoreMemTableBytes is how many bytes of what checkpoints write are collected in memory before they become a file;
 	// up to four such tables wait to be written. Default 64 MiB, for a replica 16 MiB.
