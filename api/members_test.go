@@ -124,16 +124,16 @@ func openCluster(t *testing.T, dir string, edit []func(*Options)) (*door, func()
 			PingTimeout: calm, DialTimeout: calm, CommitTimeout: clusterPatience, BarrierTimeout: clusterPatience, LeaderWait: clusterPatience, SpreadTimeout: clusterPatience,
 			CloseTimeout: 1, // all end at once: there is nobody to hand over to
 			OnDocument:   d.control.Apply, Logger: d.logger(),
-			Services: map[string]func(quorum.Node, []byte) ([]byte, error){
-				"ratelimit": func(_ quorum.Node, body []byte) ([]byte, error) {
+			Services: map[string]func([]byte) ([]byte, error){
+				"ratelimit": func(body []byte) ([]byte, error) {
 					if l := limiter.Load(); l != nil {
 						return l.Serve(body)
 					}
 					return nil, errors.New("not open yet")
 				},
-				"census": func(_ quorum.Node, body []byte) ([]byte, error) {
+				"census": func(body []byte) ([]byte, error) {
 					if c := counter.Load(); c != nil {
-						return c.Serve(context.Background(), body)
+						return c.Serve(body)
 					}
 					return nil, errors.New("not open yet")
 				},
@@ -147,8 +147,8 @@ func openCluster(t *testing.T, dir string, edit []func(*Options)) (*door, func()
 				return
 			}
 			nodes[i] = n
-			limiter.Store(ratelimit.NewLimiter(testPeers{n, uint32(self)}, systemClock))
-			c, err := census.New(census.Options{Store: n.Coordinator(), Share: 1, Peers: censusPeers{testPeers{n, uint32(self)}}, Logger: d.logger()})
+			limiter.Store(ratelimit.NewLimiter(testPeers{n, uint32(self), "ratelimit"}, systemClock))
+			c, err := census.New(census.Options{Store: n.Coordinator(), Share: 1, Peers: testPeers{n, uint32(self), "census"}, Logger: d.logger()})
 			counter.Store(c)
 			d.control.Start(store.Control(n.Coordinator(), n.Spread))
 			errs[i] = eventually(func() error { return errors.Join(err, settled(n), d.bootstrap()) })
@@ -215,10 +215,11 @@ type memberStore struct {
 
 func (s memberStore) Ready() error { return s.node.Ready() }
 
-// testPeers are the nodes of the cluster as a limiter sees them.
+// testPeers are the nodes of the cluster as a limiter or a census sees them.
 type testPeers struct {
 	*cluster.Node
-	self uint32
+	self    uint32
+	service string
 }
 
 func (p testPeers) Self() uint32 { return p.self }
@@ -236,17 +237,5 @@ func (p testPeers) Owner(partition uint8) (node uint32, term uint64) {
 }
 
 func (p testPeers) Call(ctx context.Context, node uint32, message []byte) ([]byte, error) {
-	return p.Node.Call(ctx, quorum.Node(node), "ratelimit", message)
-}
-
-// censusPeers are the nodes of the cluster as a census sees them.
-type censusPeers struct{ testPeers }
-
-func (p censusPeers) Leader(partition uint8) uint32 {
-	leader, _ := p.Owner(partition)
-	return leader
-}
-
-func (p censusPeers) Call(ctx context.Context, node uint32, message []byte) ([]byte, error) {
-	return p.Node.Call(ctx, quorum.Node(node), "census", message)
+	return p.Node.Call(ctx, quorum.Node(node), p.service, message)
 }

@@ -106,8 +106,8 @@ type paperPeers struct {
 	lost  map[uint32]bool
 }
 
-func (p *paperPeers) Self() uint32                  { return p.self }
-func (p *paperPeers) Leader(partition uint8) uint32 { return p.leads(partition) }
+func (p *paperPeers) Self() uint32                           { return p.self }
+func (p *paperPeers) Owner(partition uint8) (uint32, uint64) { return p.leads(partition), 1 }
 
 func (p *paperPeers) Nodes() (nodes []uint32) {
 	for node := range p.all {
@@ -120,7 +120,7 @@ func (p *paperPeers) Call(ctx context.Context, node uint32, message []byte) ([]b
 	if p.lost[node] {
 		return nil, errors.New("lost")
 	}
-	return p.all[node].Serve(ctx, message)
+	return p.all[node].Serve(message)
 }
 
 // heldBy is a store that has one user in each partition of its own.
@@ -191,9 +191,9 @@ func someUser() []byte {
 
 func TestServeRefusesWhatItDoesNotKnow(t *testing.T) {
 	c := newCounter(t, &paperStore{}, nil)
-	_, err := c.Serve(t.Context(), []byte("{"))
+	_, err := c.Serve([]byte("{"))
 	require.Error(t, err)
-	_, err = c.Serve(t.Context(), []byte(`{"verb":"x"}`))
+	_, err = c.Serve([]byte(`{"verb":"x"}`))
 	require.ErrorContains(t, err, `no verb "x"`)
 	_, err = New(Options{Store: &paperStore{}, Share: 2})
 	require.ErrorContains(t, err, "Share is 2")

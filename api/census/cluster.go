@@ -2,12 +2,11 @@ package census
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
+	"millrace/api/peers"
 	"millrace/shard"
 )
 
@@ -16,12 +15,9 @@ import (
 
 // Peers are the nodes of the cluster.
 type Peers interface {
-	Self() uint32
-	Nodes() []uint32 // including this one
-	// Leader returns the leader of a partition's group; 0: none is known.
-	Leader(partition uint8) uint32
-	// Call makes another node's Counter serve a message.
-	Call(ctx context.Context, node uint32, message []byte) ([]byte, error)
+	peers.Peers
+	// Owner returns the leader of a partition's group, and its term; 0: none is known.
+	Owner(partition uint8) (node uint32, term uint64)
 }
 
 const (
@@ -50,16 +46,8 @@ const (
 )
 
 // Serve answers another node.
-func (c *Counter) Serve(ctx context.Context, message []byte) ([]byte, error) {
-	var q request
-	if err := json.Unmarshal(message, &q); err != nil {
-		return nil, fmt.Errorf("census: %w", err)
-	}
-	r, err := c.serve(ctx, q)
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(r)
+func (c *Counter) Serve(message []byte) ([]byte, error) {
+	return peers.Serve(message, func(q request) (reply, error) { return c.serve(context.Background(), q) })
 }
 
 func (c *Counter) serve(ctx context.Context, q request) (r reply, err error) {
@@ -94,52 +82,30 @@ func (c *Counter) page(ctx context.Context, of pageOf) (page, error) {
 	if c.options.Peers == nil || !errors.Is(err, shard.ErrUnavailable) {
 		return p, err
 	}
-	leader := c.options.Peers.Leader(of.Partition)
+	leader, _ := c.options.Peers.Owner(of.Partition)
 	if leader == 0 || leader == c.options.Peers.Self() {
 		return p, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, pageTime)
 	defer cancel()
-	r, err := c.call(ctx, leader, request{verbPage, of})
+	r, err := peers.Call[reply](ctx, c.options.Peers, leader, request{verbPage, of})
 	return r.Page, err
 }
 
-func (c *Counter) call(ctx context.Context, node uint32, q request) (r reply, err error) {
-	message, err := json.Marshal(q)
-	if err != nil {
-		return r, err
-	}
-	text, err := c.options.Peers.Call(ctx, node, message)
-	if err != nil {
-		return r, err
-	}
-	return r, json.Unmarshal(text, &r)
-}
-
 // ask asks all nodes at once, including this one. Nodes that can't be reached are left out.
-func (c *Counter) ask(ctx context.Context, q request) []reply {
-	own, err := c.serve(ctx, q)
-	replies := []reply{own}
-	if c.options.Peers == nil || err != nil {
-		return replies
+func (c *Counter) ask(ctx context.Context, q request) (replies []reply) {
+	own := func() (reply, error) { return c.serve(ctx, q) }
+	if c.options.Peers == nil {
+		r, _ := own()
+		return []reply{r}
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	var mu sync.Mutex
-	var asking sync.WaitGroup
-	for _, node := range c.options.Peers.Nodes() {
-		if node == c.options.Peers.Self() {
-			continue
+	for _, a := range peers.AskAll(ctx, c.options.Peers, q, own) {
+		if a.Err == nil {
+			replies = append(replies, a.Reply)
 		}
-		asking.Go(func() {
-			if r, err := c.call(ctx, node, q); err == nil {
-				mu.Lock()
-				defer mu.Unlock()
-				replies = append(replies, r)
-			}
-		})
 	}
-	asking.Wait()
 	return replies
 }
 

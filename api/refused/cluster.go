@@ -3,35 +3,27 @@ package refused
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
+
+	"millrace/api/peers"
 )
 
 // Each node of a cluster itself keeps what it has refused. A question to any node is answered by all; nodes that can't
 // be reached are left out of lists and counts. A node that can't be reached by an erasure is told later, for as long as
 // it may still have something (debts.go).
 
-// Peers are the nodes of the cluster.
-type Peers interface {
-	Self() uint32
-	Nodes() []uint32 // including this one
-	// Call makes another node's Cluster serve a message.
-	Call(ctx context.Context, node uint32, message []byte) ([]byte, error)
-}
-
 // Cluster is the Feed of all nodes.
 type Cluster struct {
 	own   *Store
-	peers Peers
+	peers peers.Peers
 	debts *debts
 }
 
 // NewCluster joins a node's store to those of the others. Close it before the store.
-func NewCluster(own *Store, peers Peers) (*Cluster, error) {
-	c := &Cluster{own: own, peers: peers}
+func NewCluster(own *Store, nodes peers.Peers) (*Cluster, error) {
+	c := &Cluster{own: own, peers: nodes}
 	var err error
 	c.debts, err = openDebts(own, func(ctx context.Context, node uint32, ids []uint64) error {
 		_, err := c.call(ctx, node, request{Verb: verbErase, IDs: ids})
@@ -68,16 +60,8 @@ const (
 )
 
 // Serve answers another node.
-func (c *Cluster) Serve(ctx context.Context, message []byte) ([]byte, error) {
-	var q request
-	if err := json.Unmarshal(message, &q); err != nil {
-		return nil, fmt.Errorf("refused objects: %w", err)
-	}
-	r, err := c.serve(ctx, q)
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(r)
+func (c *Cluster) Serve(message []byte) ([]byte, error) {
+	return peers.Serve(message, func(q request) (reply, error) { return c.serve(context.Background(), q) })
 }
 
 func (c *Cluster) serve(ctx context.Context, q request) (r reply, err error) {
@@ -101,41 +85,16 @@ func (c *Cluster) serve(ctx context.Context, q request) (r reply, err error) {
 }
 
 // call asks one node, this one or another.
-func (c *Cluster) call(ctx context.Context, node uint32, q request) (r reply, err error) {
+func (c *Cluster) call(ctx context.Context, node uint32, q request) (reply, error) {
 	if node == c.peers.Self() {
 		return c.serve(ctx, q)
 	}
-	message, err := json.Marshal(q)
-	if err != nil {
-		return r, err
-	}
-	text, err := c.peers.Call(ctx, node, message)
-	if err != nil {
-		return r, err
-	}
-	return r, json.Unmarshal(text, &r)
-}
-
-// answered is a node's answer.
-type answered struct {
-	node uint32
-	reply
-	err error
+	return peers.Call[reply](ctx, c.peers, node, q)
 }
 
 // ask asks all nodes at once.
-func (c *Cluster) ask(ctx context.Context, q request) []answered {
-	nodes := c.peers.Nodes()
-	answers := make([]answered, len(nodes))
-	var group sync.WaitGroup
-	for i, node := range nodes {
-		group.Go(func() {
-			r, err := c.call(ctx, node, q)
-			answers[i] = answered{node, r, err}
-		})
-	}
-	group.Wait()
-	return answers
+func (c *Cluster) ask(ctx context.Context, q request) []peers.Answer[reply] {
+	return peers.AskAll(ctx, c.peers, q, func() (reply, error) { return c.serve(ctx, q) })
 }
 
 // Offer gives entries to this node's store.
@@ -145,16 +104,16 @@ func (c *Cluster) Offer(entries ...Entry) { c.own.Offer(entries...) }
 // nodes: a page has all entries with its last Seq.
 func (c *Cluster) List(ctx context.Context, q Query) (list []Entry, more bool, err error) {
 	for _, a := range c.ask(ctx, request{Verb: verbList, Query: q}) {
-		if a.err != nil {
-			if a.node == c.peers.Self() {
-				return nil, false, a.err
+		if a.Err != nil {
+			if a.Node == c.peers.Self() {
+				return nil, false, a.Err
 			}
-			c.own.options.Logger.Warn("refused objects of a node can't be listed", "node", a.node, "error", a.err)
+			c.own.options.Logger.Warn("refused objects of a node can't be listed", "node", a.Node, "error", a.Err)
 			continue
 		}
-		more = more || a.More
-		for _, e := range a.Entries {
-			e.Node = a.node
+		more = more || a.Reply.More
+		for _, e := range a.Reply.Entries {
+			e.Node = a.Node
 			list = append(list, e)
 		}
 	}
@@ -175,14 +134,14 @@ func (c *Cluster) List(ctx context.Context, q Query) (list []Entry, more bool, e
 func (c *Cluster) Counts(ctx context.Context, q Query) ([]Count, error) {
 	counts := map[countKey]*Count{}
 	for _, a := range c.ask(ctx, request{Verb: verbCounts, Query: q}) {
-		if a.err != nil {
-			if a.node == c.peers.Self() {
-				return nil, a.err
+		if a.Err != nil {
+			if a.Node == c.peers.Self() {
+				return nil, a.Err
 			}
-			c.own.options.Logger.Warn("refused objects of a node can't be counted", "node", a.node, "error", a.err)
+			c.own.options.Logger.Warn("refused objects of a node can't be counted", "node", a.Node, "error", a.Err)
 		}
-		for i := range a.Counts {
-			addCount(counts, &a.Counts[i])
+		for i := range a.Reply.Counts {
+			addCount(counts, &a.Reply.Counts[i])
 		}
 	}
 	return sortedCounts(counts), nil
@@ -225,12 +184,12 @@ func (c *Cluster) Erase(ctx context.Context, ids []uint64) (n int, err error) {
 	var missed []uint32
 	for _, a := range c.ask(ctx, request{Verb: verbErase, IDs: ids}) {
 		switch {
-		case a.err == nil:
-			n += a.N
-		case a.node == c.peers.Self():
-			return n, a.err
+		case a.Err == nil:
+			n += a.Reply.N
+		case a.Node == c.peers.Self():
+			return n, a.Err
 		default:
-			missed = append(missed, a.node)
+			missed = append(missed, a.Node)
 		}
 	}
 	return n, c.debts.add(missed, ids)

@@ -35,7 +35,7 @@ func (s seat) Call(ctx context.Context, node uint32, message []byte) ([]byte, er
 	if down || c == nil {
 		return nil, errors.New("nobody answers")
 	}
-	return c.Serve(ctx, message)
+	return c.Serve(message)
 }
 
 func openNet(t *testing.T) (n *net, desks map[uint32]*desk) {
@@ -100,9 +100,9 @@ func TestCluster(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, list)
 	require.False(t, slices.ContainsFunc(list, func(e Entry) bool { return e.Node == 3 }))
-	_, err = c.Serve(t.Context(), []byte(`{"verb":"x"}`))
+	_, err = c.Serve([]byte(`{"verb":"x"}`))
 	require.Error(t, err)
-	_, err = c.Serve(t.Context(), []byte(`?`))
+	_, err = c.Serve([]byte(`?`))
 	require.Error(t, err)
 }
 

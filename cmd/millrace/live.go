@@ -16,9 +16,6 @@ func (n *node) openLive(o *nodeOptions) {
 	}
 	n.live = live.NewHub(o.live)
 	o.engine.Tap = n.live
-	if o.cluster != nil {
-		o.cluster.Engine.Tap = n.live
-	}
 }
 
 // endLive ends all viewers.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,14 +42,16 @@ type node struct {
 	admin   *admin.Server
 	streams *stream.Manager
 	live    *live.Hub
-	refused refusals.Feed // nil: what is refused is not kept
-	census  counter       // holds nil: there is no counting, or not yet
+	kept    *refusals.Store // of this node; nil: what is refused is not kept
+	refused refusals.Feed   // the same, in a cluster of all nodes
+	census  *census.Counter // nil: there is no counting
+	parts   parts           // those that other nodes call
 	console *console.Console
 	// consoleAddress is the address of the console; empty: there is none.
 	consoleAddress string
 	backups        *backups
 	log            *slog.Logger
-	ends           []func() error // in order
+	ends           []func() error // the last one first
 }
 
 // events exports what happened, and counts it.
@@ -70,12 +73,10 @@ type nodeOptions struct {
 	census  *census.Options   // nil: consent is not counted
 	console console.Options
 	cluster *cluster.Options // nil: the server is alone
-
-	keeper *keeper // see openKeeper
 }
 
 // openNode opens all of it. A node of a cluster waits until it belongs to the cluster, or ctx ends.
-func openNode(ctx context.Context, o nodeOptions) (*node, error) {
+func openNode(ctx context.Context, o nodeOptions) (_ *node, err error) {
 	o.decoder.EnsureDefaults()
 	if err := o.decoder.Validate(); err != nil {
 		return nil, err
@@ -93,21 +94,25 @@ func openNode(ctx context.Context, o nodeOptions) (*node, error) {
 	if o.cluster != nil {
 		open = n.openMember
 	}
-	keeper, err := openKeeper(&o)
-	if err != nil {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.close())
+		}
+	}()
+	if err := n.openRefused(o.refused); err != nil {
 		return nil, err
 	}
 	if err := open(ctx, &o); err != nil {
-		return nil, errors.Join(err, keeper.close())
+		return nil, err
 	}
-	if err := n.openRefused(keeper); err != nil {
-		return nil, errors.Join(err, n.close())
+	if err := n.joinRefused(); err != nil {
+		return nil, err
 	}
 	if err := n.openCensus(&o); err != nil {
-		return nil, errors.Join(err, n.close())
+		return nil, err
 	}
 	if err := n.openStreams(o.streams); err != nil {
-		return nil, errors.Join(err, n.close())
+		return nil, err
 	}
 	decoders := ingest.NewPool(o.decoder)
 	door := o.door
@@ -128,13 +133,13 @@ func openNode(ctx context.Context, o nodeOptions) (*node, error) {
 	door.Rules = ingest.Rules()
 	door.AppendPhoneKey = o.decoder.Phones.Parse
 	if n.server, err = api.New(door); err != nil {
-		return nil, errors.Join(err, n.close())
+		return nil, err
 	}
-	o.admin.Public, o.admin.Live, o.admin.Census = n.server, n.live, n.census.Load()
+	o.admin.Public, o.admin.Live, o.admin.Census = n.server, n.live, n.census
 	o.admin.Handlers = n.adminHandlers(o.decoder.Phones)
 	n.admin = admin.New(o.admin)
 	if err := n.openConsole(o.console, o.admin.Token); err != nil {
-		return nil, errors.Join(err, n.close())
+		return nil, err
 	}
 	return n, nil
 }
@@ -161,7 +166,7 @@ func (n *node) openAlone(_ context.Context, o *nodeOptions) error {
 	if err != nil {
 		return errors.Join(err, n.engine.Close())
 	}
-	n.events, n.ends = events, []func() error{events.Close, n.engine.Close}
+	n.events, n.ends = events, append(n.ends, n.engine.Close, events.Close)
 	o.streams.Parts = func() []stream.Part { return []stream.Part{{Events: events}} }
 	n.control.Start(store.Control(n.engine, nil))
 	o.door.Store = store.Engine(n.engine)
@@ -265,7 +270,7 @@ func (n *node) close() error {
 		}
 	}
 	errs := []error{usage}
-	for _, end := range n.ends {
+	for _, end := range slices.Backward(n.ends) {
 		errs = append(errs, end())
 	}
 	if err := errors.Join(errs...); err != nil {

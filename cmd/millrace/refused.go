@@ -1,19 +1,16 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 
 	"github.com/VictoriaMetrics/metrics"
 
 	refusals "millrace/api/refused" // tests have a function refused
 	"millrace/shard"
-	"millrace/wal/quorum"
 )
 
 // What was refused: the flags of the server, and how a node keeps it.
@@ -35,69 +32,34 @@ func (c *serveCommand) refusedOptions(logger *slog.Logger) (*refusals.Options, e
 	return o, o.Validate()
 }
 
-// keeper keeps refused objects on this node.
-type keeper struct {
-	store   *refusals.Store
-	cluster atomic.Pointer[refusals.Cluster] // nil: the server is alone, or not open yet
-}
-
-// openKeeper opens the files, before other nodes may ask for them. nil: nothing is kept.
-func openKeeper(o *nodeOptions) (*keeper, error) {
-	if o.refused == nil {
-		return nil, nil
-	}
-	if err := shard.CheckRestored(nil, filepath.Dir(o.refused.Dir)); err != nil {
-		return nil, err
-	}
-	store, err := refusals.Open(*o.refused)
-	if err != nil {
-		return nil, err
-	}
-	o.keeper = &keeper{store: store}
-	return o.keeper, nil
-}
-
-func (k *keeper) close() error {
-	if k == nil {
+// openRefused opens the files, before other nodes may ask for them.
+func (n *node) openRefused(o *refusals.Options) (err error) {
+	if o == nil {
 		return nil
 	}
-	var err error
-	if c := k.cluster.Load(); c != nil {
-		err = c.Close()
+	if err := shard.CheckRestored(nil, filepath.Dir(o.Dir)); err != nil {
+		return err
 	}
-	return errors.Join(err, k.store.Close())
-}
-
-// serve answers other nodes of the cluster.
-func (k *keeper) serve(_ quorum.Node, body []byte) ([]byte, error) {
-	c := k.cluster.Load()
-	if c == nil {
-		return nil, errOpening
-	}
-	return c.Serve(context.Background(), body)
-}
-
-// refusedService is the name of the calls between nodes about refused objects.
-const refusedService = "refused"
-
-// openRefused makes the door keep what it refuses, in a cluster together with the other nodes. It ends when nothing
-// else is served any more.
-func (n *node) openRefused(k *keeper) error {
-	if k == nil {
-		return nil
-	}
-	n.refused = k.store
-	n.ends = append([]func() error{k.close}, n.ends...)
-	metrics.GetOrCreateGauge("millrace_refused_bytes", func() float64 { return float64(k.store.Bytes()) })
-	metrics.GetOrCreateGauge("millrace_refused_entries", func() float64 { return float64(k.store.Entries()) })
-	if n.cluster == nil {
-		return nil
-	}
-	c, err := refusals.NewCluster(k.store, peers{n.cluster, n.self, refusedService})
+	kept, err := refusals.Open(*o)
 	if err != nil {
 		return err
 	}
-	k.cluster.Store(c)
-	n.refused = c
+	n.kept, n.refused, n.ends = kept, kept, append(n.ends, kept.Close)
+	metrics.GetOrCreateGauge("millrace_refused_bytes", func() float64 { return float64(kept.Bytes()) })
+	metrics.GetOrCreateGauge("millrace_refused_entries", func() float64 { return float64(kept.Entries()) })
+	return nil
+}
+
+// joinRefused makes the node keep what is refused together with the other nodes of the cluster.
+func (n *node) joinRefused() error {
+	if n.kept == nil || n.cluster == nil {
+		return nil
+	}
+	c, err := refusals.NewCluster(n.kept, members{n.cluster, n.self, refusedService})
+	if err != nil {
+		return err
+	}
+	n.parts.open(refusedService, c)
+	n.refused, n.ends = c, append(n.ends, c.Close)
 	return nil
 }

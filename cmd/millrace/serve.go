@@ -205,7 +205,7 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer, command *kong.
 			return err
 		}
 		reload = append(reload, link)
-		o.cluster = c.clusterOptions(config, o, logger)
+		o.cluster = c.clusterOptions(config, logger)
 	} else if err := facts.CheckAlone(c.Data); err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
@@ -156,8 +156,8 @@ func (c *serveCommand) linkTLS() (*api.TLS, *tls.Config, error) {
 	}, nil
 }
 
-// clusterOptions returns the options of the node, with those of the whole node from o.
-func (c *serveCommand) clusterOptions(link *tls.Config, o nodeOptions, logger *slog.Logger) *cluster.Options {
+// clusterOptions returns the options from the flags; those of engine and event log come later.
+func (c *serveCommand) clusterOptions(link *tls.Config, logger *slog.Logger) *cluster.Options {
 	members := map[quorum.Node]string{}
 	for number, address := range c.Members {
 		members[quorum.Node(number)] = address
@@ -177,28 +177,21 @@ func (c *serveCommand) clusterOptions(link *tls.Config, o nodeOptions, logger *s
 			MinFreePercent: orNone(c.MinFreePercent), StallAfter: c.StallAfter,
 		},
 		CommitTimeout: c.CommitTimeout, BarrierTimeout: c.CommitTimeout, LeaderWait: c.CommitTimeout * 4 / 5,
-		Engine: o.engine, Events: o.events, OnFailure: o.engine.OnFailure, Program: version, Logger: logger,
+		Program: version, Logger: logger,
 	}
 }
 
 // openMember makes this node a member of the cluster.
 func (n *node) openMember(ctx context.Context, o *nodeOptions) error {
-	var limiter atomic.Pointer[ratelimit.Limiter] // nil until this node is open
 	options := *o.cluster
+	options.Engine, options.Events, options.OnFailure = o.engine, o.events, o.engine.OnFailure
 	options.OnDocument, options.Audit = n.control.Apply, reconcilerEntry(n.control)
-	options.Services = map[string]func(quorum.Node, []byte) ([]byte, error){
-		limitService: func(_ quorum.Node, body []byte) ([]byte, error) {
-			if l := limiter.Load(); l != nil {
-				return l.Serve(body)
-			}
-			return nil, errOpening
-		},
-	}
+	options.Services = map[string]func([]byte) ([]byte, error){limitService: n.parts.service(limitService)}
 	if o.census != nil {
-		options.Services[censusService] = n.serveCensus
+		options.Services[censusService] = n.parts.service(censusService)
 	}
-	if o.keeper != nil {
-		options.Services[refusedService] = o.keeper.serve
+	if o.refused != nil {
+		options.Services[refusedService] = n.parts.service(refusedService)
 	}
 	var err error
 	if n.cluster, err = cluster.Open(ctx, options); err != nil {
@@ -208,10 +201,11 @@ func (n *node) openMember(ctx context.Context, o *nodeOptions) error {
 	warnOfFixed(options.Logger, "--groups", options.Groups, made.Groups)
 	warnOfFixed(options.Logger, "--replicas", options.Replicas, made.Replicas)
 	n.self = options.Node
-	limiter.Store(ratelimit.NewLimiter(peers{n.cluster, options.Node, limitService}, o.nowMillis))
-	n.engine, n.events, n.ends = n.cluster.Coordinator(), n.cluster, []func() error{n.cluster.Close}
+	limiter := ratelimit.NewLimiter(members{n.cluster, options.Node, limitService}, o.nowMillis)
+	n.parts.open(limitService, limiter)
+	n.engine, n.events, n.ends = n.cluster.Coordinator(), n.cluster, append(n.ends, n.cluster.Close)
 	n.control.Start(store.Control(n.engine, n.cluster.Spread))
-	o.door.Store, o.door.Limiter, o.admin.Cluster = memberStore{store.Engine(n.engine), n.cluster}, limiter.Load(),
+	o.door.Store, o.door.Limiter, o.admin.Cluster = memberStore{store.Engine(n.engine), n.cluster}, limiter,
 		clusterDoor{n.cluster}
 	o.streams.Node, o.streams.Parts = strconv.FormatUint(uint64(options.Node), 10), n.ledParts
 	n.groupGauges()
@@ -234,39 +228,61 @@ type memberStore struct {
 
 func (s memberStore) Ready() error { return s.node.Ready() }
 
-// limitService is the name of the calls between the limiters of nodes.
-const limitService = "ratelimit"
+// Names of the calls between nodes about rate limits, counts of consent and refused objects.
+const (
+	limitService   = "ratelimit"
+	censusService  = "census"
+	refusedService = "refused"
+)
+
+// parts answer other nodes, by name of their service, once they are open.
+type parts struct{ byName sync.Map }
+
+// part is a part of a node that has counterparts on other nodes.
+type part interface {
+	Serve(message []byte) ([]byte, error)
+}
+
+func (p *parts) open(name string, is part) { p.byName.Store(name, is) }
+
+func (p *parts) service(name string) func([]byte) ([]byte, error) {
+	return func(message []byte) ([]byte, error) {
+		if is, open := p.byName.Load(name); open {
+			return is.(part).Serve(message)
+		}
+		return nil, errOpening
+	}
+}
 
 var errOpening = errors.New("the node is opening")
 
-// peers are the nodes of the cluster as the limiter, a census or the refused objects see them, each through its
-// service.
-type peers struct {
+// members are the nodes of the cluster as a part of this node sees them, through its service.
+type members struct {
 	*cluster.Node
 	self    quorum.Node
 	service string
 }
 
 // Self is this node's number.
-func (p peers) Self() uint32 { return uint32(p.self) }
+func (m members) Self() uint32 { return uint32(m.self) }
 
 // Nodes returns all nodes of the cluster.
-func (p peers) Nodes() (numbers []uint32) {
-	for _, node := range p.Node.Nodes() {
+func (m members) Nodes() (numbers []uint32) {
+	for _, node := range m.Node.Nodes() {
 		numbers = append(numbers, uint32(node))
 	}
 	return numbers
 }
 
 // Owner returns the leader of a partition's group.
-func (p peers) Owner(partition uint8) (node uint32, term uint64) {
-	leader, term := p.Leader(partition)
+func (m members) Owner(partition uint8) (node uint32, term uint64) {
+	leader, term := m.Leader(partition)
 	return uint32(leader), term
 }
 
 // Call asks another node.
-func (p peers) Call(ctx context.Context, node uint32, message []byte) ([]byte, error) {
-	return p.Node.Call(ctx, quorum.Node(node), p.service, message)
+func (m members) Call(ctx context.Context, node uint32, message []byte) ([]byte, error) {
+	return m.Node.Call(ctx, quorum.Node(node), m.service, message)
 }
 
 // groupGauges shows the figures of this node's replicas among the metrics, each with its group. They come and go with

@@ -78,6 +78,6 @@ func (n *node) openConsole(o console.Options, adminToken string) (err error) {
 	if n.console, err = console.New(o); err != nil {
 		return err
 	}
-	n.ends = append([]func() error{n.console.Close}, n.ends...)
+	n.ends = append(n.ends, n.console.Close)
 	return nil
 }

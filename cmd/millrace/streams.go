@@ -32,7 +32,7 @@ func (n *node) openStreams(o stream.Options) (err error) {
 	if n.streams, err = stream.New(o); err != nil {
 		return err
 	}
-	n.ends = append([]func() error{n.streams.Close}, n.ends...)
+	n.ends = append(n.ends, n.streams.Close)
 	return nil
 }
 

@@ -43,7 +43,7 @@ type Options struct {
 	// Services are calls of other nodes, by name, that something above this package answers (Node.Call). This is how
 	// rate limits hold for all nodes together. body and the answer are lent for the call. A service must not wait for
 	// long; it may make calls itself.
-	Services   map[string]func(from quorum.Node, body []byte) (answer []byte, err error)
+	Services   map[string]func(body []byte) (answer []byte, err error)
 	Quorum     quorum.Options        // what is the same in all groups: times and bounds
 	Engine     replica.EngineOptions // memory and bounds of the whole node, shared out among the replicas
 	Events     eventlog.Options      // Dir is set for each group

@@ -97,7 +97,7 @@ func (n *Node) Call(ctx context.Context, to quorum.Node, service string, body []
 		if serve == nil {
 			return nil, fmt.Errorf("there is no service %q", service)
 		}
-		answer, err := serve(n.self, body)
+		answer, err := serve(body)
 		return append([]byte{}, answer...), err
 	}
 	return n.remote(to).Ask(callService+service, append(calls.NewBody(len(body)), body...), n.deadline(ctx))
@@ -173,8 +173,8 @@ func (n *Node) newServer() *calls.Server {
 		},
 	}
 	for name, service := range n.opts.Services {
-		s.Services[callService+name] = func(from *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
-			answer, err := service(from.Node, x.Rest)
+		s.Services[callService+name] = func(_ *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
+			answer, err := service(x.Rest)
 			return append(dst, answer...), err
 		}
 	}
