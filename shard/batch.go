@@ -23,6 +23,7 @@ import (
 type Batch struct {
 	op.Builder
 	coordinator *Coordinator
+	reader      *reader // the coordinator's; while the batch is addressed behind barriers, one that goes through them
 	workspace   uint32
 	actor       uint32
 	lookups     int   // ops that are addressed through the directory
@@ -62,7 +63,7 @@ func (c *Coordinator) NewBatch(workspace, actor uint32) *Batch {
 }
 
 func newBatch(c *Coordinator) *Batch {
-	return &Batch{coordinator: c, restIn: -1}
+	return &Batch{coordinator: c, reader: &c.reader, restIn: -1}
 }
 
 // Release gives the batch back to the coordinator.

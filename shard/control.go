@@ -131,12 +131,6 @@ func (c *Coordinator) TakeDocument(key string, doc []byte) (isOwn bool) {
 	return true
 }
 
-// hasRenamed says whether an external id was ever renamed in a workspace, as far as this node knows.
-func (c *Coordinator) hasRenamed(workspace uint32) bool {
-	_, ok := c.renamed.Load(workspace)
-	return ok
-}
-
 // beginRenames returns when every node knows that a workspace has renamed external ids.
 func (c *Coordinator) beginRenames(workspace uint32) error {
 	if _, known := c.spread.Load(workspace); known {

@@ -71,10 +71,8 @@ func orDefault[T ~int64](given, otherwise T) T {
 // it, which holds all partitions and always leads; in a cluster (NewCoordinator) there are many, here and on other
 // nodes. All methods are safe for concurrent use.
 type Coordinator struct {
+	reader
 	opts    CoordinatorOptions
-	nodes   Nodes
-	sole    *replica.Replica // on a node that is alone: the replica of all partitions; else nil
-	hasher  *identity.Hasher
 	clock   *stamp.Clock
 	batches sync.Pool
 	reads   sync.Pool // of Batch's reads, in a cluster
@@ -82,9 +80,8 @@ type Coordinator struct {
 	inflight atomic.Int64 // bytes between Commit and the answer
 	closing  atomic.Bool
 
-	// renamed has the workspaces for which this node knows that external ids were renamed, spread those for which all
-	// nodes know it.
-	renamed, spread *xsync.MapOf[uint32, struct{}]
+	// spread has the workspaces for which all nodes know that external ids were renamed (reader.renamed).
+	spread *xsync.MapOf[uint32, struct{}]
 	// resumed is closed when everything is visible that was under way when the process before ended; only on a node
 	// that is alone.
 	resumed <-chan struct{}
@@ -101,8 +98,8 @@ func NewCoordinator(o CoordinatorOptions) *Coordinator {
 
 func newCoordinator(o CoordinatorOptions) *Coordinator {
 	c := &Coordinator{
-		opts: o, nodes: o.Nodes, clock: o.Clock,
-		renamed: xsync.NewMapOf[uint32, struct{}](), spread: xsync.NewMapOf[uint32, struct{}](),
+		reader: reader{nodes: o.Nodes, reading: o.Reading, renamed: xsync.NewMapOf[uint32, struct{}]()},
+		opts:   o, clock: o.Clock, spread: xsync.NewMapOf[uint32, struct{}](),
 	}
 	c.batches.New = func() any { return newBatch(c) }
 	return c
@@ -213,32 +210,6 @@ func (c *Coordinator) isBlocked(number uint64) bool {
 	}
 	r := c.nodes.Local(identity.Partition(number))
 	return r != nil && r.IsBlocked(number)
-}
-
-// lend lends the entry at number, from a replica of this node when it has one that may be read.
-func (c *Coordinator) lend(number uint64) (replica.Lent, error) {
-	return c.lendFor(replica.ToRead, number)
-}
-
-// lendFor is lend with what the entry is lent for.
-func (c *Coordinator) lendFor(use replica.Use, number uint64) (replica.Lent, error) {
-	if c.sole != nil {
-		return c.sole.Lend(number, use)
-	}
-	if number == 0 { // the number of no entry
-		return replica.Lent{}, nil
-	}
-	if r := c.nodes.Local(identity.Partition(number)); r != nil && r.Enter() {
-		defer r.Leave()
-		return r.Lend(number, use)
-	}
-	blob, err := c.nodes.Entry(number)
-	return replica.Lent{Blob: blob}, err
-}
-
-// isHere says whether an entry can be read without asking another node.
-func (c *Coordinator) isHere(number uint64) bool {
-	return c.nodes.Local(identity.Partition(number)) != nil
 }
 
 // admitShare is the divisor for the part of Options.MaxInflightBytes that Admit leaves to requests that it has let in

@@ -69,21 +69,20 @@ var deferrals = metrics.NewCounter("millrace_deferred_requests_total")
 
 // Readdress addresses the ops of a deferred record as things stand, behind its own barrier.
 func (c *Coordinator) Readdress(record []byte) (routed []byte, err error) {
-	looks := c // the entries that it looks up may lie in other groups
-	if c.sole == nil {
+	b := newBatch(c)
+	if c.sole == nil { // the entries that it looks up may lie in other groups
 		r := c.reads.Get().(*Reads) // users who share an address are looked at behind one more barrier
 		defer c.reads.Put(r)
 		r.Begin()
 		if err := r.barriers.all(); err != nil {
 			return nil, err
 		}
-		looks = r.coordinator
+		b.reader = r.reader
 	}
 	rec, err := op.ParseRecord(record, nil)
 	if err != nil {
 		return nil, err
 	}
-	b := newBatch(looks)
 	b.workspace, b.actor = rec.Workspace, rec.Actor
 	b.Reset(wal.HeaderBytes)
 	b.MaxArray, b.Source = rec.MaxArray, rec.Source

@@ -15,17 +15,17 @@ import (
 // HeldStates calls f with what HeldState returns for each of the identifiers, in their order. On a node that is alone,
 // the entries that are in memory are looked at together, first the profiles, then the rows of their addresses: waiting
 // for each entry, and for the lock of each, takes twice as long.
-func (c *Coordinator) HeldStates(
+func (r *reader) HeldStates(
 	workspace uint32, list []Identifier, s profile.State, f func(held profile.StateChange, ok bool),
 ) error {
 	h := holdings.Get().(*holding)
 	defer h.release()
-	if c.sole != nil {
-		h.lookAtProfiles(c, workspace, list, s)
-		h.lookAtRows(c, workspace, s)
+	if r.sole != nil {
+		h.lookAtProfiles(r, workspace, list, s)
+		h.lookAtRows(r, workspace, s)
 	}
 	for i, id := range list {
-		held, ok, err := h.held(c, workspace, i, id, s)
+		held, ok, err := h.held(r, workspace, i, id, s)
 		if err != nil {
 			return err
 		}
@@ -71,7 +71,7 @@ func (h *holding) release() {
 }
 
 // lookAtProfiles looks at the profiles that external ids lead to, and at the rows of identifiers that are addresses.
-func (h *holding) lookAtProfiles(c *Coordinator, workspace uint32, list []Identifier, s profile.State) {
+func (h *holding) lookAtProfiles(c *reader, workspace uint32, list []Identifier, s profile.State) {
 	for _, id := range list {
 		key := id.Key
 		if id.ID == op.Email {
@@ -116,7 +116,7 @@ func (x *holder) seeRow(blob []byte, s profile.State) {
 }
 
 // lookAtRows looks at the rows of the addresses of the profiles that were seen.
-func (h *holding) lookAtRows(c *Coordinator, workspace uint32, s profile.State) {
+func (h *holding) lookAtRows(c *reader, workspace uint32, s profile.State) {
 	id, _ := addressOf(s)
 	for i := range h.all {
 		h.numbers[i] = 0
@@ -133,7 +133,7 @@ func (h *holding) lookAtRows(c *Coordinator, workspace uint32, s profile.State) 
 
 // held is HeldState of the identifier at i, from what was seen, or by looking.
 func (h *holding) held(
-	c *Coordinator, workspace uint32, i int, id Identifier, s profile.State,
+	c *reader, workspace uint32, i int, id Identifier, s profile.State,
 ) (held profile.StateChange, ok bool, err error) {
 	switch {
 	case len(h.all) == 0 || h.all[i].step == unseen:
@@ -156,17 +156,17 @@ func addressOf(s profile.State) (id op.IDKind, code uint32) {
 // HeldState is the state of the same thing as s that holds for what an identifier names; ok is false when it was never
 // set. For an email or phone it is the address's state, otherwise the state that holds for the user. A group's channel
 // says which of the user's addresses counts. For op.SvcID, key is the svc_id as text.
-func (c *Coordinator) HeldState(
+func (r *reader) HeldState(
 	workspace uint32, id op.IDKind, key []byte, s profile.State,
 ) (held profile.StateChange, ok bool, err error) {
 	var canonical [maxStackKey]byte
 	switch id {
 	case op.Email:
-		return c.addressState(workspace, id, op.AppendEmailKey(canonical[:0], key), s)
+		return r.addressState(workspace, id, op.AppendEmailKey(canonical[:0], key), s)
 	case op.Phone:
-		return c.addressState(workspace, id, key, s)
+		return r.addressState(workspace, id, key, s)
 	case op.ExternalID: // in nearly all cases the profile itself
-		_, l, err := c.lendHome(c.hasher.Number(workspace, id, key), workspace, id, key)
+		_, l, err := r.lendHome(r.hasher.Number(workspace, id, key), workspace, id, key)
 		if err != nil || l.Blob == nil {
 			return held, false, err
 		}
@@ -174,27 +174,27 @@ func (c *Coordinator) HeldState(
 			var x holder
 			address := x.seeProfile(l.Blob, s, canonical[:0])
 			l.Back()
-			return c.heldBy(workspace, &x, address, s)
+			return r.heldBy(workspace, &x, address, s)
 		}
 		l.Back()
 	}
 	var x holder
 	var address []byte
-	err = c.View(workspace, id, key, func(_ uint64, blob []byte) { address = x.seeProfile(blob, s, nil) })
+	err = r.View(workspace, id, key, func(_ uint64, blob []byte) { address = x.seeProfile(blob, s, nil) })
 	if err != nil || x.step == unseen {
 		return held, false, err
 	}
-	return c.heldBy(workspace, &x, address, s)
+	return r.heldBy(workspace, &x, address, s)
 }
 
 // heldBy is HeldState of a user whose profile was seen. key is the canonical key of the user's address that counts;
 // empty: none does. The row of this address is looked up unless it was seen, too.
-func (c *Coordinator) heldBy(
+func (r *reader) heldBy(
 	workspace uint32, x *holder, key []byte, s profile.State,
 ) (held profile.StateChange, ok bool, err error) {
 	if x.step == seenProfile && len(key) > 0 {
 		id, _ := addressOf(s)
-		if x.address, x.heard, err = c.addressState(workspace, id, key, s); err != nil {
+		if x.address, x.heard, err = r.addressState(workspace, id, key, s); err != nil {
 			return held, false, err
 		}
 	}
@@ -205,10 +205,10 @@ func (c *Coordinator) heldBy(
 }
 
 // addressState is the state of an address; key is canonical.
-func (c *Coordinator) addressState(
+func (r *reader) addressState(
 	workspace uint32, id op.IDKind, key []byte, s profile.State,
 ) (held profile.StateChange, ok bool, err error) {
-	_, l, err := c.lendHome(c.hasher.Number(workspace, id, key), workspace, id, key)
+	_, l, err := r.lendHome(r.hasher.Number(workspace, id, key), workspace, id, key)
 	if err != nil || l.Blob == nil {
 		return held, false, err
 	}

@@ -111,7 +111,7 @@ func (b *Batch) sameIdentifier(start int, o op.Op) bool {
 // 4.1 rule 3 prescribes: a user with an external id first, then the one who was updated last. That needs one look at
 // each of them, and no more.
 func (b *Batch) choose(x *naming, o op.Op) (err error) {
-	n, e := &b.routing.names, b.coordinator
+	n, e := &b.routing.names, b.reader
 	n.members, err = e.numbersFor(replica.ToChange, n.members[:0], o.Number(), b.workspace, o.Flags().ID(),
 		o.Key())
 	if err != nil || len(n.members) == 0 {
@@ -136,30 +136,30 @@ func (b *Batch) choose(x *naming, o op.Op) (err error) {
 
 // appendCandidates appends candidates for those of the numbers in an identifier's row that are users, in the numbers'
 // order.
-func (c *Coordinator) appendCandidates(
+func (r *reader) appendCandidates(
 	dst []candidate, numbers []uint64, home uint64, id op.IDKind,
 ) ([]candidate, error) {
 	dst = slices.Grow(dst, len(numbers))
-	err := c.eachCandidate(numbers, home, id, func(x candidate) { dst = append(dst, x) })
+	err := r.eachCandidate(numbers, home, id, func(x candidate) { dst = append(dst, x) })
 	return dst, err
 }
 
 // eachCandidate calls f with candidates for those of the numbers in an identifier's row that are users, in the numbers'
 // order.
-func (c *Coordinator) eachCandidate(numbers []uint64, home uint64, id op.IDKind, f func(x candidate)) error {
-	if behind, ok := c.nodes.(*barriers); ok {
-		if err := behind.ofUsers(nil); err != nil {
+func (r *reader) eachCandidate(numbers []uint64, home uint64, id op.IDKind, f func(x candidate)) error {
+	if r.barriers != nil {
+		if err := r.barriers.ofUsers(nil); err != nil {
 			return err
 		}
 	}
-	if len(numbers) >= manySharers && !(c.sole != nil && c.sole.AllResident()) {
-		return c.eachRead(numbers, home, id, f)
+	if len(numbers) >= manySharers && !(r.sole != nil && r.sole.AllResident()) {
+		return r.eachRead(numbers, home, id, f)
 	}
 	for i, number := range numbers {
-		if c.sole != nil && len(numbers) >= manySharers && i%manySharers == 0 {
-			c.sole.Touch(numbers[i:min(i+manySharers, len(numbers))])
+		if r.sole != nil && len(numbers) >= manySharers && i%manySharers == 0 {
+			r.sole.Touch(numbers[i:min(i+manySharers, len(numbers))])
 		}
-		x, err := c.candidate(number, home, id)
+		x, err := r.candidate(number, home, id)
 		if err != nil {
 			return err
 		}
@@ -208,10 +208,10 @@ func eachAtOnce(n int, f func(i int) error) error {
 }
 
 // eachRead is eachCandidate, with several looked at at a time.
-func (c *Coordinator) eachRead(numbers []uint64, home uint64, id op.IDKind, f func(x candidate)) error {
+func (r *reader) eachRead(numbers []uint64, home uint64, id op.IDKind, f func(x candidate)) error {
 	all, own := make([]candidate, len(numbers)), slices.Clone(numbers) // so that callers' numbers stay on their stacks
 	err := eachAtOnce(len(all), func(i int) (err error) {
-		all[i], err = c.candidate(own[i], home, id)
+		all[i], err = r.candidate(own[i], home, id)
 		return err
 	})
 	for _, x := range all {
@@ -235,17 +235,17 @@ type candidate struct {
 
 // candidate looks up what the number in the row of an identifier, whose home number is home, stands for. The zero
 // candidate: nothing.
-func (c *Coordinator) candidate(number, home uint64, id op.IDKind) (x candidate, err error) {
+func (r *reader) candidate(number, home uint64, id op.IDKind) (x candidate, err error) {
 	var gone uint64 // the profile merged into the one at number; left says how it left
 	var left entries.Departed
 	for merged := true; merged && err == nil; {
 		merged = false
-		err = c.view(number, func(blob []byte) {
+		err = r.view(number, func(blob []byte) {
 			switch {
 			case profile.Kind(blob) == profile.KindUser:
 				x = candidate{number, number, profile.Identified(blob), profile.Updated(blob), gone != 0}
 				if isAddress(id) {
-					x = c.sharer(x, blob, gone, &left, home, placeOf(id))
+					x = r.sharer(x, blob, gone, &left, home, placeOf(id))
 				}
 			case isAddress(id):
 				var to uint64
@@ -260,10 +260,10 @@ func (c *Coordinator) candidate(number, home uint64, id op.IDKind) (x candidate,
 
 // sharer is the candidate for an address at the user x, whose profile is in blob, when gone was merged into x last (0:
 // none was) and left as left says: gone while x has not taken it in, else x.
-func (c *Coordinator) sharer(
+func (r *reader) sharer(
 	x candidate, blob []byte, gone uint64, left *entries.Departed, home uint64, at int,
 ) candidate {
-	row, taken := c.addressRow(profile.Workspace(blob), blob, at), takenIn(blob, gone)
+	row, taken := r.addressRow(profile.Workspace(blob), blob, at), takenIn(blob, gone)
 	switch {
 	case gone == 0 || taken != 0:
 		// An address that x got after the merge counts for x's own number, when the row has that.
@@ -311,7 +311,7 @@ func (b *Batch) userOf(number uint64) (u named, err error) {
 	at := number
 	for again := true; again && err == nil; {
 		again = false
-		err = b.coordinator.viewToChange(at, func(blob []byte) {
+		err = b.reader.viewToChange(at, func(blob []byte) {
 			switch {
 			case profile.Workspace(blob) != b.workspace:
 			case profile.Kind(blob) == profile.KindUser:
@@ -328,8 +328,8 @@ func (b *Batch) userOf(number uint64) (u named, err error) {
 }
 
 func (b *Batch) readUser(number uint64, blob []byte) named {
-	n, h := &b.routing.names, b.coordinator.hasher
-	u := named{number: number, identified: profile.Identified(blob), rows: b.coordinator.addressRows(b.workspace, blob)}
+	n, h := &b.routing.names, b.reader.hasher
+	u := named{number: number, identified: profile.Identified(blob), rows: b.reader.addressRows(b.workspace, blob)}
 	if id := profile.ExternalID(blob); len(id) > 0 {
 		n.external[h.Number(b.workspace, op.ExternalID, id)] = number
 	}
@@ -343,7 +343,7 @@ func (b *Batch) readUser(number uint64, blob []byte) named {
 // so, which every node of a cluster knows.
 
 // join gives the copies of profiles the states that hold for them by their addresses.
-func (c *Coordinator) join(workspace uint32, users []User) error {
+func (r *reader) join(workspace uint32, users []User) error {
 	var ed profile.Editor
 	for i := range users {
 		u := &users[i]
@@ -355,7 +355,7 @@ func (c *Coordinator) join(workspace uint32, users []User) error {
 				continue
 			}
 			var states []profile.StateChange
-			err := c.ViewAddress(workspace, id, key, func(row []byte) { states = bodies.StatesOf(row) })
+			err := r.ViewAddress(workspace, id, key, func(row []byte) { states = bodies.StatesOf(row) })
 			if err != nil {
 				return err
 			}

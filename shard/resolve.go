@@ -64,7 +64,7 @@ func (b *Batch) survey() (needed bool) {
 // namesMayMix says whether identifiers have to be looked up: there are others than external ids, or several that may be
 // those of one user.
 func (b *Batch) namesMayMix() bool {
-	return b.lookups > 0 || b.Count() > 1 && (b.svcIDs > 0 || b.coordinator.hasRenamed(b.workspace))
+	return b.lookups > 0 || b.Count() > 1 && (b.svcIDs > 0 || b.reader.hasRenamed(b.workspace))
 }
 
 func (b *Batch) readContact(start int) {
@@ -85,7 +85,7 @@ func (b *Batch) readContact(start int) {
 			}
 			if v.Tag() == op.String {
 				b.keep = entries.AppendKey(b.keep[:0], id, v.Bytes())
-				f.row = b.coordinator.hasher.Number(b.workspace, id, b.keep)
+				f.row = b.reader.hasher.Number(b.workspace, id, b.keep)
 			}
 			r.fields, r.gives = append(r.fields, f), true
 		case op.AttrSubscriptionGroups:
@@ -151,7 +151,7 @@ func (b *Batch) nameUsers() (err error) {
 // numbers are: nobody of them was merged, and the external ids lead to the numbers that are their homes. It is asked
 // when profiles may have to be read; it is not known of users on other nodes.
 func (b *Batch) areNamedOnce() bool {
-	r, c := &b.routing, b.coordinator
+	r, c := &b.routing, b.reader
 	if c.sole == nil || c.sole.AllResident() || c.hasRenamed(b.workspace) {
 		return false
 	}
@@ -195,7 +195,7 @@ func (b *Batch) nameTogether(several bool) error {
 		}
 		x.number = u.number
 	}
-	all := several || b.coordinator.hasRenamed(b.workspace)
+	all := several || b.reader.hasRenamed(b.workspace)
 	contacts := r.gives && (r.asks || r.tells)
 	for i, start := range r.starts {
 		if r.places[i] >= 0 {
@@ -230,7 +230,7 @@ func (b *Batch) nameTogether(several bool) error {
 func (b *Batch) isKnown(start int, gone, number uint64) (known bool, err error) {
 	o, _ := op.Next(b.Buf[start:])
 	id, key := o.Flags().ID(), o.Key()
-	err = b.coordinator.view(number, func(blob []byte) {
+	err = b.reader.view(number, func(blob []byte) {
 		known = profile.Kind(blob) == profile.KindUser && hasTakenIn(blob, []uint64{gone}) &&
 			(id != op.Alias || entries.IsNamed(blob, id, key))
 	})
@@ -312,7 +312,7 @@ func (b *Batch) place(o op.Op, place int, fields []contactField) (row uint64, wa
 	if row, waits := r.waits(key, u, fields); waits {
 		return row, true
 	}
-	if key == ^home && (id == op.Email || id == op.Phone) && b.coordinator.sole == nil {
+	if key == ^home && (id == op.Email || id == op.Phone) && b.reader.sole == nil {
 		r.asked[home] = struct{}{}
 	}
 	if len(fields) > 0 {

@@ -60,7 +60,7 @@ func (b *Batch) leaveOutUnchanged() (changed bool, err error) {
 // whom the op makes. known is false for an op by an address, for the number of a merged user, and when the op's number
 // or the profile is on another node.
 func (b *Batch) isUnchanged(o op.Op, before *touched) (user uint64, same, known bool, err error) {
-	e, id := b.coordinator, o.Flags().ID()
+	e, id := b.reader, o.Flags().ID()
 	if id == op.Email || id == op.Phone || !e.isHere(o.Number()) {
 		return 0, false, false, nil
 	}
@@ -103,7 +103,7 @@ func (b *Batch) isUnchanged(o op.Op, before *touched) (user uint64, same, known 
 // lendTarget lends the profile that an op goes to as things stand, when the profile is on this node; number is 0 when
 // the op would make a profile. The op's identifier must not be an address.
 func (b *Batch) lendTarget(o op.Op) (number uint64, l replica.Lent, err error) {
-	e, number := b.coordinator, o.Number()
+	e, number := b.reader, o.Number()
 	if o.Flags().ID() != op.SvcID {
 		number, l, err = e.lendHomeFor(replica.ToChange, number, b.workspace, o.Flags().ID(), o.Key())
 		switch {
@@ -127,10 +127,10 @@ func (b *Batch) lendTarget(o op.Op) (number uint64, l replica.Lent, err error) {
 }
 
 // haveHeard says whether an address has these states, each of them set since the last user came to the address.
-func (c *Coordinator) haveHeard(
+func (r *reader) haveHeard(
 	workspace uint32, id op.IDKind, key []byte, states []profile.StateChange,
 ) (all bool, err error) {
-	err = c.ViewAddress(workspace, id, key, func(row []byte) {
+	err = r.ViewAddress(workspace, id, key, func(row []byte) {
 		joined := profile.Updated(row)
 		all = !slices.ContainsFunc(states, func(s profile.StateChange) bool {
 			heard, known := profile.StateOf(row, s.State)

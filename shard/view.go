@@ -22,40 +22,38 @@ type User struct {
 
 // Find returns the users that an identifier names: for an external id or alias one or none; for an email or phone all
 // who share it, the one first whom /users/track would update.
-func (c *Coordinator) Find(workspace uint32, id op.IDKind, key []byte) ([]User, error) {
-	found, err := c.candidates(nil, c.hasher.Number(workspace, id, key), workspace, id, key)
+func (r *reader) Find(workspace uint32, id op.IDKind, key []byte) ([]User, error) {
+	found, err := r.candidates(nil, r.hasher.Number(workspace, id, key), workspace, id, key)
 	if err != nil {
 		return nil, err
 	}
 	users := make([]User, 0, len(found))
 	for i := range found {
-		err := c.viewCandidate(workspace, id, key, found, i, func(number uint64, blob []byte) {
+		err := r.viewCandidate(workspace, id, key, found, i, func(number uint64, blob []byte) {
 			users = append(users, User{Number: number, Blob: append([]byte{}, blob...)})
 		})
 		if err != nil {
 			return nil, err
 		}
 	}
-	return users, c.join(workspace, users)
+	return users, r.join(workspace, users)
 }
 
 // FindEach yields the users that each of the identifiers names, in their order: external ids, aliases and svc_ids, which
 // name one user at most. It reads several ahead, if the disk or other nodes may have to be asked for them. hold is
 // called with the bytes of each profile that it has copied, by several goroutines at once; an error of hold is that of
 // the read. The identifiers must stay as they are until FindEach ends, which is after the first error.
-func (c *Coordinator) FindEach(
-	workspace uint32, list []Identifier, hold func(bytes int) error,
-) iter.Seq2[[]User, error] {
+func (r *reader) FindEach(workspace uint32, list []Identifier, hold func(bytes int) error) iter.Seq2[[]User, error] {
 	find := func(i int) ([]User, error) {
-		users, err := c.findOne(workspace, list[i])
+		users, err := r.findOne(workspace, list[i])
 		for _, u := range users {
 			err = errors.Join(err, hold(len(u.Blob)))
 		}
 		return users, err
 	}
 	return func(yield func([]User, error) bool) {
-		if c.sole == nil || !c.sole.AllResident() {
-			readAhead(len(list), c.opts.Reading.AtOnce, find, yield)
+		if r.sole == nil || !r.sole.AllResident() {
+			readAhead(len(list), r.reading.AtOnce, find, yield)
 			return
 		}
 		for i := range list {
@@ -113,39 +111,39 @@ func readAhead(n int, atOnce func() int, read func(i int) ([]User, error), yield
 	}
 }
 
-func (c *Coordinator) findOne(workspace uint32, id Identifier) ([]User, error) {
-	return c.found(workspace, func(f func(number uint64, blob []byte)) error {
-		return c.View(workspace, id.ID, id.Key, f)
+func (r *reader) findOne(workspace uint32, id Identifier) ([]User, error) {
+	return r.found(workspace, func(f func(number uint64, blob []byte)) error {
+		return r.View(workspace, id.ID, id.Key, f)
 	})
 }
 
 // found returns the users that view shows.
-func (c *Coordinator) found(
+func (r *reader) found(
 	workspace uint32, view func(f func(number uint64, blob []byte)) error,
 ) (users []User, err error) {
 	err = view(func(number uint64, blob []byte) {
 		users = append(users, User{Number: number, Blob: append([]byte{}, blob...)})
 	})
 	if err == nil {
-		err = c.join(workspace, users)
+		err = r.join(workspace, users)
 	}
 	return users, err
 }
 
 // candidates appends the profiles that an identifier names, the one first whom /users/track would update, each user
 // once.
-func (c *Coordinator) candidates(
+func (r *reader) candidates(
 	dst []candidate, home uint64, workspace uint32, id op.IDKind, key []byte,
 ) ([]candidate, error) {
 	var numbers [8]uint64
-	found, err := c.numbers(numbers[:0], home, workspace, id, key)
+	found, err := r.numbers(numbers[:0], home, workspace, id, key)
 	if err != nil {
 		return dst, err
 	}
 	if len(found) == 1 {
 		return append(dst, candidate{number: found[0], user: found[0]}), nil
 	}
-	dst, err = c.appendCandidates(dst, found, home, id)
+	dst, err = r.appendCandidates(dst, found, home, id)
 	return ranked(dst, func(x candidate) uint64 { return x.user }), err
 }
 
@@ -166,15 +164,15 @@ func ranked(list []candidate, key func(candidate) uint64) []candidate {
 
 // viewCandidate calls f with the profile of the candidate at i, unless f had that user before. Call it for one
 // candidate after the other.
-func (c *Coordinator) viewCandidate(
+func (r *reader) viewCandidate(
 	workspace uint32, id op.IDKind, key []byte, list []candidate, i int, f func(number uint64, blob []byte),
 ) error {
 	x := &list[i]
 	if !isAddress(id) {
-		return c.viewNamed(workspace, id, key, x.number, len(list) == 1, f)
+		return r.viewNamed(workspace, id, key, x.number, len(list) == 1, f)
 	}
 	for x.user != 0 {
-		l, err := c.lend(x.user)
+		l, err := r.lend(x.user)
 		if err != nil {
 			return err
 		}
@@ -190,7 +188,7 @@ func (c *Coordinator) viewCandidate(
 			l.Back()
 		}
 		// Merged since the candidate was looked at, or the only candidate, which nobody has looked at.
-		if *x, err = c.candidate(x.number, c.hasher.Number(workspace, id, key), id); err != nil {
+		if *x, err = r.candidate(x.number, r.hasher.Number(workspace, id, key), id); err != nil {
 			return err
 		}
 		x.onlyHere(list, i)
@@ -216,12 +214,12 @@ func (x *candidate) onlyHere(list []candidate, i int) {
 // promised the name and hasn't got it yet. If it is the only one named, it may have been merged into another profile
 // without the directory having heard of that yet. Then f gets the other profile, unless that one has taken in the
 // profiles that were named, and hasn't got the name with them.
-func (c *Coordinator) viewNamed(
+func (r *reader) viewNamed(
 	workspace uint32, id op.IDKind, key []byte, number uint64, only bool, f func(number uint64, blob []byte),
 ) error {
 	var merged []uint64
 	for {
-		l, err := c.lend(number)
+		l, err := r.lend(number)
 		if err != nil || l.Blob == nil {
 			return err
 		}
@@ -254,13 +252,13 @@ func hasTakenIn(blob []byte, numbers []uint64) bool {
 
 // namedBy is the number that the directory has for an identifier of the profile at number: that number, or the number
 // of a profile that was merged into it when the directory has not heard of the merge yet.
-func (c *Coordinator) namedBy(workspace uint32, id op.IDKind, key []byte, number uint64) uint64 {
-	named, err := c.numbers(nil, c.hasher.Number(workspace, id, key), workspace, id, key)
+func (r *reader) namedBy(workspace uint32, id op.IDKind, key []byte, number uint64) uint64 {
+	named, err := r.numbers(nil, r.hasher.Number(workspace, id, key), workspace, id, key)
 	if err != nil || len(named) != 1 {
 		return number
 	}
 	for at := named[0]; at != number; {
-		l, err := c.lend(at)
+		l, err := r.lend(at)
 		if err != nil || l.Blob == nil {
 			return number
 		}
@@ -284,13 +282,13 @@ type Sharer struct {
 // Sharers returns the users who share an email or phone, the one first whom /users/track would update, and tells no
 // more of them than a choice needs. A user who is being merged is listed as before. If the row names nobody else, it is
 // the user into whom that one is merged who is listed.
-func (c *Coordinator) Sharers(workspace uint32, id op.IDKind, key []byte) ([]Sharer, error) {
-	home := c.hasher.Number(workspace, id, key)
-	numbers, err := c.numbers(nil, home, workspace, id, key)
+func (r *reader) Sharers(workspace uint32, id op.IDKind, key []byte) ([]Sharer, error) {
+	home := r.hasher.Number(workspace, id, key)
+	numbers, err := r.numbers(nil, home, workspace, id, key)
 	if err != nil {
 		return nil, err
 	}
-	list, err := c.appendCandidates(nil, numbers, home, id)
+	list, err := r.appendCandidates(nil, numbers, home, id)
 	if err != nil {
 		return nil, err
 	}
@@ -308,50 +306,50 @@ func (c *Coordinator) Sharers(workspace uint32, id op.IDKind, key []byte) ([]Sha
 }
 
 // FindNumber returns the user with this number, or none.
-func (c *Coordinator) FindNumber(workspace uint32, number uint64) ([]User, error) {
-	return c.found(workspace, func(f func(number uint64, blob []byte)) error {
-		return c.viewUser(workspace, number, f)
+func (r *reader) FindNumber(workspace uint32, number uint64) ([]User, error) {
+	return r.found(workspace, func(f func(number uint64, blob []byte)) error {
+		return r.viewUser(workspace, number, f)
 	})
 }
 
 // FindMerged returns the user with this number, or else the user into whom that one was merged: what was given out for
 // somebody, such as a link in a mail, stays good for the user that they are now.
-func (c *Coordinator) FindMerged(workspace uint32, number uint64) ([]User, error) {
-	return c.found(workspace, func(f func(number uint64, blob []byte)) error {
-		return c.viewMerged(workspace, number, f)
+func (r *reader) FindMerged(workspace uint32, number uint64) ([]User, error) {
+	return r.found(workspace, func(f func(number uint64, blob []byte)) error {
+		return r.viewMerged(workspace, number, f)
 	})
 }
 
 // numbers appends the numbers of the profiles that an identifier names.
-func (c *Coordinator) numbers(dst []uint64, home uint64, workspace uint32, id op.IDKind, key []byte) ([]uint64, error) {
-	return c.numbersFor(replica.ToRead, dst, home, workspace, id, key)
+func (r *reader) numbers(dst []uint64, home uint64, workspace uint32, id op.IDKind, key []byte) ([]uint64, error) {
+	return r.numbersFor(replica.ToRead, dst, home, workspace, id, key)
 }
 
 // numbersFor is numbers with what the identifier's row is lent for.
-func (c *Coordinator) numbersFor(
+func (r *reader) numbersFor(
 	use replica.Use, dst []uint64, home uint64, workspace uint32, id op.IDKind, key []byte,
 ) ([]uint64, error) {
 	if id == op.SvcID {
 		return append(dst, home), nil
 	}
-	f, _ := c.nodes.(*barriers)
+	f := r.barriers
 	if f != nil && isAddress(id) {
 		if kept := f.sharersOf(home); kept != nil {
 			return append(dst, kept...), nil
 		}
 	}
 	before := len(dst)
-	dst, err := c.readNumbers(use, dst, home, workspace, id, key)
+	dst, err := r.readNumbers(use, dst, home, workspace, id, key)
 	if f != nil && isAddress(id) && len(dst) > before+1 {
 		f.keepSharers(home, dst[before:])
 	}
 	return dst, err
 }
 
-func (c *Coordinator) readNumbers(
+func (r *reader) readNumbers(
 	use replica.Use, dst []uint64, home uint64, workspace uint32, id op.IDKind, key []byte,
 ) ([]uint64, error) {
-	number, l, err := c.lendHomeFor(use, home, workspace, id, key)
+	number, l, err := r.lendHomeFor(use, home, workspace, id, key)
 	if err != nil || l.Blob == nil {
 		return dst, err
 	}
@@ -368,10 +366,10 @@ func (c *Coordinator) readNumbers(
 }
 
 // walk finds an identifier's entry as machine.Worker.findHome does and calls f with it, once or not at all.
-func (c *Coordinator) walk(
+func (r *reader) walk(
 	home uint64, workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte),
 ) error {
-	number, l, err := c.lendHome(home, workspace, id, key)
+	number, l, err := r.lendHome(home, workspace, id, key)
 	if err == nil && l.Blob != nil {
 		l.Show(number, f)
 	}
@@ -380,14 +378,14 @@ func (c *Coordinator) walk(
 
 // view calls f with the entry at number, if there is one. The bytes are lent for the call, in which f must not call the
 // engine.
-func (c *Coordinator) view(number uint64, f func(blob []byte)) error {
-	l, err := c.lend(number)
+func (r *reader) view(number uint64, f func(blob []byte)) error {
+	l, err := r.lend(number)
 	return show(l, err, f)
 }
 
 // viewToChange is view for the entry that an op is going to.
-func (c *Coordinator) viewToChange(number uint64, f func(blob []byte)) error {
-	l, err := c.lendFor(replica.ToChange, number)
+func (r *reader) viewToChange(number uint64, f func(blob []byte)) error {
+	l, err := r.lendFor(replica.ToChange, number)
 	return show(l, err, f)
 }
 
@@ -400,18 +398,18 @@ func show(l replica.Lent, err error, f func(blob []byte)) error {
 }
 
 // lendHome walks from an identifier's home number to its entry, as machine.Worker.findHome does.
-func (c *Coordinator) lendHome(
+func (r *reader) lendHome(
 	home uint64, workspace uint32, id op.IDKind, key []byte,
 ) (number uint64, l replica.Lent, err error) {
-	return c.lendHomeFor(replica.ToRead, home, workspace, id, key)
+	return r.lendHomeFor(replica.ToRead, home, workspace, id, key)
 }
 
 // lendHomeFor is lendHome with what the entries on the way are lent for.
-func (c *Coordinator) lendHomeFor(
+func (r *reader) lendHomeFor(
 	use replica.Use, home uint64, workspace uint32, id op.IDKind, key []byte,
 ) (number uint64, l replica.Lent, err error) {
 	for n := home; ; {
-		l, err := c.lendFor(use, n)
+		l, err := r.lendFor(use, n)
 		if err != nil || l.Blob == nil || entries.IsOf(l.Blob, workspace, id, key) {
 			return n, l, err
 		}
@@ -424,21 +422,21 @@ func (c *Coordinator) lendHomeFor(
 // View calls f for each user that an identifier names, in the order of Find, without a copy: blob is lent for the call,
 // in which f must not call the engine. Package profile reads it. Of states, blob has only what the user has said
 // (HeldState has what holds). For op.SvcID, key is the svc_id as text.
-func (c *Coordinator) View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error {
+func (r *reader) View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error {
 	if id == op.SvcID {
-		number, ok := c.hasher.ParseSvcID(workspace, key)
+		number, ok := r.hasher.ParseSvcID(workspace, key)
 		if !ok {
 			return nil
 		}
-		return c.viewUser(workspace, number, f)
+		return r.viewUser(workspace, number, f)
 	}
 	var canonical [maxStackKey]byte
 	if id == op.Email {
 		key = op.AppendEmailKey(canonical[:0], key)
 	}
-	home := c.hasher.Number(workspace, id, key)
+	home := r.hasher.Number(workspace, id, key)
 	if id == op.ExternalID { // in nearly all cases the profile itself
-		number, l, err := c.lendHome(home, workspace, id, key)
+		number, l, err := r.lendHome(home, workspace, id, key)
 		if err != nil || l.Blob == nil {
 			return err
 		}
@@ -449,9 +447,9 @@ func (c *Coordinator) View(workspace uint32, id op.IDKind, key []byte, f func(nu
 		l.Back()
 	}
 	var found [8]candidate
-	all, err := c.candidates(found[:0], home, workspace, id, key)
+	all, err := r.candidates(found[:0], home, workspace, id, key)
 	for i := 0; i < len(all) && err == nil; i++ {
-		err = c.viewCandidate(workspace, id, key, all, i, f)
+		err = r.viewCandidate(workspace, id, key, all, i, f)
 	}
 	return err
 }
@@ -459,8 +457,8 @@ func (c *Coordinator) View(workspace uint32, id op.IDKind, key []byte, f func(nu
 // maxStackKey is the length up to which a key needs no memory of its own.
 const maxStackKey = 320
 
-func (c *Coordinator) viewUser(workspace uint32, number uint64, f func(number uint64, blob []byte)) error {
-	l, err := c.lend(number)
+func (r *reader) viewUser(workspace uint32, number uint64, f func(number uint64, blob []byte)) error {
+	l, err := r.lend(number)
 	if err != nil || l.Blob == nil {
 		return err
 	}
@@ -473,9 +471,9 @@ func (c *Coordinator) viewUser(workspace uint32, number uint64, f func(number ui
 }
 
 // viewMerged calls f with the user with this number, or else with the user into whom that one was merged.
-func (c *Coordinator) viewMerged(workspace uint32, number uint64, f func(number uint64, blob []byte)) error {
+func (r *reader) viewMerged(workspace uint32, number uint64, f func(number uint64, blob []byte)) error {
 	for {
-		l, err := c.lend(number)
+		l, err := r.lend(number)
 		if err != nil || l.Blob == nil {
 			return err
 		}
@@ -495,12 +493,12 @@ func (c *Coordinator) viewMerged(workspace uint32, number uint64, f func(number 
 
 // ViewAddress calls f with the entry of an address, when the address has a state or a user; as View. The readers of
 // states in package profile work on it (GroupState, ContactState, HardBounce, SpamMark).
-func (c *Coordinator) ViewAddress(workspace uint32, id op.IDKind, key []byte, f func(blob []byte)) error {
+func (r *reader) ViewAddress(workspace uint32, id op.IDKind, key []byte, f func(blob []byte)) error {
 	var canonical [maxStackKey]byte
 	if id == op.Email {
 		key = op.AppendEmailKey(canonical[:0], key)
 	}
-	_, l, err := c.lendHome(c.hasher.Number(workspace, id, key), workspace, id, key)
+	_, l, err := r.lendHome(r.hasher.Number(workspace, id, key), workspace, id, key)
 	if err != nil || l.Blob == nil {
 		return err
 	}
