@@ -4,11 +4,9 @@ import (
 	"fmt"
 	"iter"
 	"math"
-	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -386,7 +384,7 @@ func TestFindEachIsFind(t *testing.T) {
 		require.Equal(t, make([][]User, len(list)), each(t, e.FindEach(2, list, hold)), "of another workspace")
 		for users, err := range e.FindEach(1, list, func(int) error { return replica.ErrBusy }) {
 			require.ErrorIs(t, err, replica.ErrBusy)
-			require.Len(t, users, 1)
+			require.Nil(t, users)
 		}
 	}
 }
@@ -397,77 +395,6 @@ func each(t *testing.T, found iter.Seq2[[]User, error]) (list [][]User) {
 		list = append(list, users)
 	}
 	return list
-}
-
-// Users are yielded in the order in which they were asked for, and only so many are in memory as may be read at once.
-func TestReadAhead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var begun atomic.Int64
-		goOn := make(chan struct{})
-		read := func(i int) ([]User, error) {
-			begun.Add(1)
-			<-goOn
-			return []User{{Number: uint64(i)}}, nil
-		}
-		atOnce, taken := 4, uint64(0)
-		go readAhead(50, func() int { return atOnce }, read, func(users []User, err error) bool {
-			require.NoError(t, err)
-			require.Equal(t, taken, users[0].Number)
-			require.LessOrEqual(t, begun.Load(), int64(taken)+int64(atOnce))
-			taken++
-			return true
-		})
-		synctest.Wait()
-		require.EqualValues(t, 4, begun.Load())
-		for range 6 { // whichever they are
-			goOn <- struct{}{}
-			synctest.Wait()
-			require.LessOrEqual(t, begun.Load(), int64(taken)+4)
-		}
-		atOnce = 0 // as good as 1
-		goOn <- struct{}{}
-		synctest.Wait()
-		atOnce = 100
-		goOn <- struct{}{}
-		synctest.Wait()
-		require.EqualValues(t, 50, begun.Load())
-		close(goOn)
-		synctest.Wait()
-		require.EqualValues(t, 50, taken)
-	})
-}
-
-// What ends reading ahead, an error, a panic, or who takes the users, waits for the reads that have begun.
-func TestReadAheadEnds(t *testing.T) {
-	var reading atomic.Int64
-	read := func(i int) ([]User, error) {
-		reading.Add(1)
-		defer reading.Add(-1)
-		runtime.Gosched()
-		switch i {
-		case 30:
-			return nil, replica.ErrFailed
-		case 40:
-			panic("x")
-		}
-		return nil, nil
-	}
-	atOnce := func() int { return 16 }
-	var last error
-	taken := 0
-	readAhead(50, atOnce, read, func(_ []User, err error) bool { taken++; last = err; return true })
-	require.Equal(t, 31, taken)
-	require.ErrorIs(t, last, replica.ErrFailed)
-	require.Zero(t, reading.Load())
-	readAhead(50, atOnce, read, func([]User, error) bool { taken++; return false })
-	require.Equal(t, 32, taken)
-	require.Zero(t, reading.Load())
-	require.PanicsWithValue(t, "x", func() {
-		readAhead(9, atOnce, func(i int) ([]User, error) { return read(i + 33) }, func([]User, error) bool { taken++; return true })
-	})
-	require.Equal(t, 32+7, taken)
-	require.Zero(t, reading.Load())
-	readAhead(0, atOnce, nil, nil)
 }
 
 func TestEachAtOnce(t *testing.T) {

@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"errors"
 	"iter"
 	"slices"
 
@@ -40,74 +39,19 @@ func (r *reader) Find(workspace uint32, id op.IDKind, key []byte) ([]User, error
 }
 
 // FindEach yields the users that each of the identifiers names, in their order: external ids, aliases and svc_ids, which
-// name one user at most. It reads several ahead, if the disk or other nodes may have to be asked for them. hold is
-// called with the bytes of each profile that it has copied, by several goroutines at once; an error of hold is that of
-// the read. The identifiers must stay as they are until FindEach ends, which is after the first error.
+// name one user at most. If the disk or other nodes may have to be asked for them, it reads several ahead. hold is
+// called with the bytes of each profile that it copies, by several goroutines at once; its error is that of the read.
+// The identifiers must stay as they are until FindEach ends, which is after the first error.
 func (r *reader) FindEach(workspace uint32, list []Identifier, hold func(bytes int) error) iter.Seq2[[]User, error] {
-	find := func(i int) ([]User, error) {
-		users, err := r.findOne(workspace, list[i])
-		for _, u := range users {
-			err = errors.Join(err, hold(len(u.Blob)))
-		}
-		return users, err
-	}
 	return func(yield func([]User, error) bool) {
-		if r.sole == nil || !r.sole.AllResident() {
-			readAhead(len(list), r.reading.AtOnce, find, yield)
-			return
+		a := ahead{
+			n: len(list), most: r.reading.AtOnce, hold: hold, size: r.reading.Size,
+			read: func(i int) ([]User, error) { return r.findOne(workspace, list[i]) },
 		}
-		for i := range list {
-			if users, err := find(i); !yield(users, err) || err != nil {
-				return
-			}
+		if r.sole != nil && r.sole.AllResident() {
+			a.most = func() int { return 1 }
 		}
-	}
-}
-
-// readAhead yields read(0) to read(n-1), of which it calls atOnce() at once and ahead, until one fails. A panic of read
-// is passed on to the caller, who may have a way of going on.
-func readAhead(n int, atOnce func() int, read func(i int) ([]User, error), yield func([]User, error) bool) {
-	type answer struct {
-		i        int
-		users    []User
-		err      error
-		panicked any
-	}
-	answers := make(chan answer)
-	begun, ended := 0, 0
-	defer func() { // a read must not outlive what it reads for
-		for ; ended < begun; ended++ {
-			<-answers
-		}
-	}()
-	came := make([]*answer, n)
-	for next := range n {
-		for {
-			for ; begun < min(n, next+max(1, atOnce())); begun++ {
-				go func(i int) {
-					a := answer{i: i}
-					defer func() {
-						a.panicked = recover()
-						answers <- a
-					}()
-					a.users, a.err = read(i)
-				}(begun)
-			}
-			if came[next] != nil {
-				break
-			}
-			a := <-answers
-			came[a.i] = &a
-			ended++
-		}
-		a := came[next]
-		came[next] = nil
-		if a.panicked != nil {
-			panic(a.panicked)
-		}
-		if !yield(a.users, a.err) || a.err != nil {
-			return
-		}
+		a.each(yield)
 	}
 }
 

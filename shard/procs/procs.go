@@ -55,6 +55,16 @@ func (r *Reading) AtOnce() int {
 	return r.atOnce()
 }
 
+// Size is how many bytes an entry probably has.
+func (r *Reading) Size() int {
+	if r == nil {
+		return 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.size
+}
+
 func (r *Reading) atOnce() int { return min(maxEntries, max(1, r.room/max(1, r.size))) }
 
 // BeginEntry is Begin for an entry that is read for a reader. It waits while too many are being read.
