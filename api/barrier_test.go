@@ -49,7 +49,7 @@ func (b *behind) asked() []string {
 
 func (b *behind) BarrierControl() error { return b.Barrier() }
 
-func (b *behind) NewReads() store.Reads { return behindReads{b} }
+func (b *behind) NewReads(shard.Room) store.Reads { return behindReads{b} }
 
 // behindReads are what a request reads of users: they wait for what it says that it will read, and don't go past it.
 type behindReads struct{ *behind }
@@ -66,9 +66,9 @@ func (r behindReads) Find(workspace uint32, id op.IDKind, key []byte) ([]store.U
 	return r.Store.Find(workspace, id, key)
 }
 
-func (r behindReads) FindEach(workspace uint32, list []shard.Identifier, hold func(int) error) iter.Seq2[[]store.User, error] {
+func (r behindReads) FindEach(workspace uint32, list []shard.Identifier) iter.Seq2[[]store.User, error] {
 	r.note("look")
-	return r.Store.FindEach(workspace, list, hold)
+	return r.Store.FindEach(workspace, list)
 }
 
 func (r behindReads) FindNumber(workspace uint32, number uint64) ([]store.User, error) {
@@ -136,9 +136,9 @@ func (b *behind) Find(workspace uint32, id op.IDKind, key []byte) ([]store.User,
 	return b.Store.Find(workspace, id, key)
 }
 
-func (b *behind) FindEach(workspace uint32, list []shard.Identifier, hold func(int) error) iter.Seq2[[]store.User, error] {
+func (b *behind) FindEach(workspace uint32, list []shard.Identifier) iter.Seq2[[]store.User, error] {
 	b.note("read")
-	return b.Store.FindEach(workspace, list, hold)
+	return b.Store.FindEach(workspace, list)
 }
 
 func (b *behind) FindNumber(workspace uint32, number uint64) ([]store.User, error) {

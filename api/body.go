@@ -338,17 +338,17 @@ func (x *exchange) enter(r *room) holding {
 	return r.enter(x.Workspace.Number)
 }
 
-// heldReads is the memory of what a request has read for its answer and not yet put into it. It has a bound for all
-// requests together, like that of answers: profiles may have megabytes, and a request may name fifty.
+// heldReads is the memory of what a request has copied to read it. It has a bound for all requests together, like that
+// of answers: profiles may have megabytes, and a request may name fifty.
 type heldReads struct {
+	x     *exchange
 	mu    sync.Mutex
 	bytes int64
 	held  holding // of Server.reads: all but as much as doesn't count of an answer either
 }
 
-// HoldRead counts what was read. There always is room for a request that is alone.
-func (x *exchange) HoldRead(bytes int) error {
-	r := &x.heldReads
+// Hold is shard.Room's. There always is room for a request that is alone.
+func (r *heldReads) Hold(bytes int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.bytes += int64(bytes)
@@ -357,7 +357,7 @@ func (x *exchange) HoldRead(bytes int) error {
 		return nil
 	}
 	if r.held.isNone() {
-		r.held = x.enter(x.s.reads)
+		r.held = r.x.enter(r.x.s.reads)
 	}
 	if fits, isAlone := r.held.take(more); fits || isAlone || more < 0 {
 		return nil
@@ -365,10 +365,10 @@ func (x *exchange) HoldRead(bytes int) error {
 	return errNoRoom
 }
 
-// releaseReads gives back what was read.
-func (x *exchange) releaseReads() {
-	x.heldReads.bytes = 0
-	x.heldReads.held.release()
+// release gives everything back.
+func (r *heldReads) release() {
+	r.bytes = 0
+	r.held.release()
 }
 
 // SendReply answers with Reply. The memory of a large reply belongs to the connection from then on.

@@ -688,7 +688,9 @@ type findingStore struct {
 	found int
 }
 
-func (s *findingStore) NewReads() store.Reads { return findingReads{s.Store.NewReads(), s} }
+func (s *findingStore) NewReads(room shard.Room) store.Reads {
+	return findingReads{s.Store.NewReads(room), s}
+}
 
 type findingReads struct {
 	store.Reads

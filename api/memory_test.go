@@ -2,8 +2,8 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"iter"
 	"strings"
@@ -84,22 +84,23 @@ func (m *memoryStore) View(workspace uint32, id op.IDKind, key []byte, f func(nu
 	return err
 }
 
-func (m *memoryStore) FindEach(workspace uint32, list []shard.Identifier, hold func(int) error) iter.Seq2[[]store.User, error] {
+func (r memoryReads) FindEach(workspace uint32, list []shard.Identifier) iter.Seq2[[]store.User, error] {
 	return func(yield func([]store.User, error) bool) {
 		for _, id := range list {
 			var found []store.User
-			err := m.View(workspace, id.ID, id.Key, func(number uint64, blob []byte) {
+			held := 0
+			err := r.View(workspace, id.ID, id.Key, func(number uint64, blob []byte) {
 				found = append(found, store.User{Number: number, Blob: blob})
+				held += len(blob)
 			})
-			for _, u := range found {
-				err = errors.Join(err, hold(len(u.Blob)))
-			}
-			if m.read != nil {
-				m.read()
+			err = cmp.Or(err, r.room.Hold(held))
+			if r.read != nil {
+				r.read()
 			}
 			if !yield(found, err) || err != nil {
 				return
 			}
+			_ = r.room.Hold(-held)
 		}
 	}
 }
@@ -150,9 +151,12 @@ func (m *memoryStore) BarrierAnswer(uint32, []byte) error { return m.Barrier() }
 
 func (m *memoryStore) BarrierControl() error { return m.Barrier() }
 
-func (m *memoryStore) NewReads() store.Reads { return memoryReads{m} }
+func (m *memoryStore) NewReads(room shard.Room) store.Reads { return memoryReads{m, room} }
 
-type memoryReads struct{ *memoryStore }
+type memoryReads struct {
+	*memoryStore
+	room shard.Room
+}
 
 func (memoryReads) Begin() {}
 

@@ -66,7 +66,7 @@ func (x *exchange) reset() {
 	x.Ctx, x.route, x.shape, x.Workspace, x.Key, x.scim, x.path, x.Body = nil, nil, nil, nil, nil, nil, nil, nil
 	x.heldBody.release()
 	x.heldReply.release()
-	x.releaseReads()
+	x.heldReads.release()
 	x.requestID = x.requestID[:0]
 	clear(x.faults) // they refer to the request
 	x.faults = x.faults[:0]

@@ -89,8 +89,9 @@ func New(options Options) (*Server, error) {
 	}
 	s.exchanges.New = func() any {
 		o, x := &s.options, &exchange{s: s}
+		x.heldReads.x = x
 		x.Call = call.Call{Door: x, Store: o.Store, Control: o.Control, Refused: o.Refused,
-			AppendPhoneKey: o.AppendPhoneKey, Reads: o.Store.NewReads()}
+			AppendPhoneKey: o.AppendPhoneKey, Reads: o.Store.NewReads(&x.heldReads)}
 		if o.Refused != nil {
 			x.note = x.noteFault
 		}
@@ -191,7 +192,7 @@ func (s *Server) finish(x *exchange, start time.Time) {
 		x.record(start)
 		x.heldBody.release()
 		x.heldReply.release()
-		x.releaseReads()
+		x.heldReads.release()
 		return // not pooled: its state is unknown
 	}
 	x.record(start)

@@ -184,7 +184,7 @@ func (e *engineSide) readBack(stop <-chan struct{}) {
 			list[i] = shard.Identifier{ID: op.ExternalID,
 				Key: body.AppendIdentifier(nil, e.bodies.Prefix, body.ExternalID, user)}
 		}
-		for _, err := range e.engine.FindEach(1, list, func(int) error { return nil }) {
+		for _, err := range e.engine.FindEach(1, list) {
 			if err != nil {
 				note("read: %v", err)
 			}

@@ -347,8 +347,7 @@ func TestFindEachIsFind(t *testing.T) {
 	fs := vfs.NewMem()
 	e := openTest(t, testOptions(fs))
 	var list []Identifier
-	var held atomic.Int64
-	hold := func(bytes int) error { held.Add(int64(bytes)); return nil }
+	room := newRoom(1 << 40)
 	for i := range 40 {
 		user := fmt.Sprint("u", i)
 		track(t, e, user, attrField(op.AttrEmail, fmt.Sprintf("a%d@example.com", i%7)))
@@ -366,14 +365,9 @@ func TestFindEachIsFind(t *testing.T) {
 			o.MemoryBytes = 1
 			e = openTest(t, o)
 		}
-		found := each(t, e.FindEach(1, list, hold))
+		found := each(t, e.NewReads(room).FindEach(1, list))
 		require.Len(t, found, len(list))
-		for _, users := range found {
-			for _, u := range users {
-				held.Add(-int64(len(u.Blob)))
-			}
-		}
-		require.Zero(t, held.Load())
+		require.Zero(t, room.taken.Load(), "all has been used")
 		for i, id := range list[:81] {
 			want, err := e.Find(1, id.ID, id.Key)
 			require.NoError(t, err)
@@ -381,13 +375,66 @@ func TestFindEachIsFind(t *testing.T) {
 		}
 		require.Equal(t, [][]User{found[6], nil}, found[81:])
 		require.Len(t, found[6], 1)
-		require.Equal(t, make([][]User, len(list)), each(t, e.FindEach(2, list, hold)), "of another workspace")
-		for users, err := range e.FindEach(1, list, func(int) error { return replica.ErrBusy }) {
+		require.Equal(t, make([][]User, len(list)), each(t, e.NewReads(room).FindEach(2, list)), "of another workspace")
+		for users, err := range e.NewReads(newRoom(-1)).FindEach(1, list) {
 			require.ErrorIs(t, err, replica.ErrBusy)
 			require.Nil(t, users)
 		}
 	}
 }
+
+// countedRoom counts copies of profiles, up to a limit.
+type countedRoom struct{ taken, limit atomic.Int64 }
+
+func newRoom(limit int64) *countedRoom {
+	r := &countedRoom{}
+	r.limit.Store(limit)
+	return r
+}
+
+func (r *countedRoom) Hold(bytes int) error {
+	if r.taken.Add(int64(bytes)) > r.limit.Load() && bytes > 0 {
+		return replica.ErrBusy
+	}
+	return nil
+}
+
+// The copies of profiles that a request makes are counted as long as they are used, and none is made for which there is
+// no room.
+func TestCopiesHaveRoom(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	for _, user := range []string{"ann", "bob", "cy"} {
+		track(t, e, user, attrField(op.AttrEmail, "x@example.com"))
+	}
+	number := first(e.Find(1, op.ExternalID, []byte("ann")))[0].Number
+	room := newRoom(math.MaxInt64)
+	reads := e.NewReads(room)
+	for _, find := range []func() ([]User, error){
+		func() ([]User, error) { return reads.Find(1, op.Email, []byte("x@example.com")) },
+		func() ([]User, error) { return reads.FindNumber(1, number) },
+		func() ([]User, error) { return reads.FindMerged(1, number) },
+	} {
+		room.limit.Store(math.MaxInt64)
+		users, err := find()
+		require.NoError(t, err)
+		taken := room.taken.Load()
+		require.GreaterOrEqual(t, taken, int64(50*len(users)))
+		require.Equal(t, taken, func() int64 { _, _ = find(); return room.taken.Load() }(), "what was read before no longer counts")
+		room.limit.Store(taken)
+		require.NoError(t, second(find()))
+		room.limit.Store(taken - 1)
+		users, err = find()
+		require.ErrorIs(t, err, replica.ErrBusy)
+		require.Nil(t, users)
+	}
+	reads.Begin()
+	taken := room.taken.Load()
+	room.limit.Store(math.MaxInt64)
+	require.NoError(t, second(reads.FindNumber(1, number)))
+	require.Greater(t, room.taken.Load(), taken, "before Begin counts until the owner clears it")
+}
+
+func second[A, B any](_ A, b B) B { return b }
 
 func each(t *testing.T, found iter.Seq2[[]User, error]) (list [][]User) {
 	for users, err := range found {

@@ -2,76 +2,90 @@ package shard
 
 // ahead reads users before they are asked for, several at once.
 type ahead struct {
-	n    int                         // how many reads there are
-	read func(i int) ([]User, error) // is called by several goroutines at once
-	most func() int                  // how many may be made at once; less than one is one
-	size func() int                  // bytes that are probably read by one
-	hold func(bytes int) error       // counts what was read, or will be; less than none is given back
+	n    int                   // how many reads there are
+	most func() int            // how many may be made at once; less than one is one
+	size func() int            // bytes that one probably copies
+	hold func(bytes int) error // Room.Hold
+	// read is called by several goroutines at once, and calls hold before it copies.
+	read func(i int, hold func(bytes int) error) ([]User, error)
 }
 
 // aheadRead is what a read has found.
 type aheadRead struct {
 	i        int
 	users    []User
+	held     int // bytes
 	err      error
 	panicked any
 }
 
-// each yields what read(0) to read(n-1) find, in this order, until one fails. A panic of read is passed on to the
-// caller, who may have a way of going on.
+// each yields what the reads 0 to n-1 find, in this order, until one fails. A panic of read is passed on to the caller,
+// who may have a way of going on.
 func (a *ahead) each(yield func([]User, error) bool) {
+	came := make([]*aheadRead, a.n)
 	ends := make(chan aheadRead)
-	begun, ended := 0, 0
-	defer func() { // a read must not outlive what it reads for
-		for ; ended < begun; ended++ {
-			<-ends
+	begun, ended, next := 0, 0, 0
+	end := func(x aheadRead) {
+		came[x.i] = &x
+		ended++
+	}
+	defer func() {
+		for ended < begun { // a read must not outlive what it reads for
+			end(<-ends)
+		}
+		for _, x := range came[next:] {
+			if x != nil {
+				_ = a.hold(-x.held) // giving back never fails
+			}
 		}
 	}()
-	came := make([]*aheadRead, a.n)
-	for next := range a.n {
+	for ; next < a.n; next++ {
 		for {
-			for most := max(1, a.most()); begun < min(a.n, next+most); begun++ {
-				held := 0
-				if begun > next { // else it is needed in any case
-					held = a.size()
-					if a.hold(held) != nil {
-						_ = a.hold(-held)
+			most := max(1, a.most())
+			if most == 1 && begun == next {
+				begun++
+				end(a.do(next, 0)) // without another goroutine
+				break
+			}
+			for ; begun < min(a.n, next+most); begun++ {
+				i, expected := begun, 0
+				if i > next { // else it is needed in any case
+					expected = a.size()
+					if a.hold(expected) != nil {
+						_ = a.hold(-expected)
 						break
 					}
 				}
-				go func(i int) { ends <- a.begin(i, held) }(begun)
+				go func() { ends <- a.do(i, expected) }()
 			}
 			if came[next] != nil {
 				break
 			}
-			x := <-ends
-			came[x.i] = &x
-			ended++
+			end(<-ends)
 		}
 		x := came[next]
-		came[next] = nil
 		if x.panicked != nil {
 			panic(x.panicked)
 		}
 		if !yield(x.users, x.err) || x.err != nil {
 			return
 		}
+		_ = a.hold(-x.held)
+		came[next] = nil
 	}
 }
 
-// begin makes a read for which so many bytes are held.
-func (a *ahead) begin(i, held int) (x aheadRead) {
-	x.i = i
+// do makes a read, for which expected is held. That is replaced by what the read copies.
+func (a *ahead) do(i, expected int) (x aheadRead) {
+	x.i, x.held = i, expected
 	defer func() { x.panicked = recover() }()
-	if x.users, x.err = a.read(i); x.err == nil {
-		bytes := 0
-		for _, u := range x.users {
-			bytes += len(u.Blob)
-		}
-		x.err = a.hold(bytes - held)
+	hold := func(bytes int) error {
+		x.held, expected, bytes = x.held+bytes-expected, 0, bytes-expected
+		return a.hold(bytes)
 	}
-	if x.err != nil {
-		x.users = nil
+	x.users, x.err = a.read(i, hold)
+	if expected > 0 {
+		_ = hold(0)
 	}
 	return x
 }

@@ -92,7 +92,7 @@ func NewCoordinator(o CoordinatorOptions) *Coordinator {
 	o.EnsureDefaults()
 	c := newCoordinator(o)
 	c.hasher = identity.NewHasher(o.Secret)
-	c.reads.New = func() any { return c.NewReads() }
+	c.reads.New = func() any { return c.NewReads(nil) }
 	return c
 }
 

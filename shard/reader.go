@@ -17,6 +17,8 @@ type reader struct {
 	sole     *replica.Replica // on a node that is alone: the replica of all partitions; else nil
 	hasher   *identity.Hasher
 	reading  *procs.Reading // says how many users may be read at once
+	room     Room           // where copies are counted; nil: nowhere
+	held     int            // bytes of the copies that the last call has returned, as far as room has counted them
 	// renamed has the workspaces for which this node knows that external ids were renamed.
 	renamed *xsync.MapOf[uint32, struct{}]
 }

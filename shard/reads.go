@@ -12,21 +12,26 @@ import (
 // now. Only users who share an address need one more barrier, behind the look at the address's row: a choice among them
 // has to be of one moment.
 
-// Reads are the reads of one request. They belong to one goroutine.
+// Reads are the reads of one request. They belong to one goroutine. The copies of profiles that Find, FindNumber and
+// FindMerged return are to be used until the next of these calls.
 type Reads struct{ *reader }
 
-// NewReads makes reads that can be used for one request after the other (Begin).
-func (c *Coordinator) NewReads() *Reads {
-	if c.sole != nil { // there is nothing to wait for
-		return &Reads{&c.reader}
+// NewReads makes reads that can be used for one request after the other (Begin), and count in room what they copy; nil:
+// nowhere.
+func (c *Coordinator) NewReads(room Room) *Reads {
+	r := c.reader
+	r.room = room
+	if c.sole == nil { // else there is nothing to wait for
+		r.barriers = &barriers{Nodes: c.nodes}
+		r.nodes = r.barriers
 	}
-	f := &barriers{Nodes: c.nodes}
-	return &Reads{&reader{nodes: f, barriers: f, hasher: c.hasher, reading: c.reading, renamed: c.renamed}}
+	return &Reads{&r}
 }
 
 // Begin begins another request, or continues one that has changed something: what is read from now on has all that was
-// acknowledged before.
+// acknowledged before. What was copied until then stays counted in the room, until its owner clears that.
 func (r *Reads) Begin() {
+	r.held = 0
 	if r.barriers != nil {
 		r.barriers.begin()
 	}

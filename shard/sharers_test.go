@@ -306,7 +306,7 @@ func testSharersDuringMerges(t *testing.T, w world, trials int) {
 		}(w.engine())
 		for range events {
 			commitEvent(t, w.engine(), op.Email, email, "e", op.UpdateOnly)
-			users, err := w.engine().NewReads().Find(1, op.Email, []byte(email))
+			users, err := w.engine().NewReads(nil).Find(1, op.Email, []byte(email))
 			require.NoError(t, err)
 			require.NotEmpty(t, users)
 			require.NotEqual(t, never, users[0].Number, "trial %d: the first whom a reader finds", i)
@@ -428,7 +428,7 @@ func TestSharersOfAReplicaThatIsBehind(t *testing.T) {
 
 func testSharersOfAReplicaThatIsBehind(t *testing.T) {
 	m := stageLateMerge(t)
-	reads := m.late.coord.NewReads()
+	reads := m.late.coord.NewReads(nil)
 	require.NoError(t, reads.barriers.all())
 
 	m.merge(t)

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"iter"
 	"slices"
 
@@ -26,27 +27,29 @@ func (r *reader) Find(workspace uint32, id op.IDKind, key []byte) ([]User, error
 	if err != nil {
 		return nil, err
 	}
-	users := make([]User, 0, len(found))
-	for i := range found {
-		err := r.viewCandidate(workspace, id, key, found, i, func(number uint64, blob []byte) {
-			users = append(users, User{Number: number, Blob: append([]byte{}, blob...)})
-		})
-		if err != nil {
-			return nil, err
+	return r.copied(workspace, func(f func(number uint64, blob []byte)) error {
+		for i := range found {
+			if err := r.viewCandidate(workspace, id, key, found, i, f); err != nil {
+				return err
+			}
 		}
-	}
-	return users, r.join(workspace, users)
+		return nil
+	})
 }
 
 // FindEach yields the users that each of the identifiers names, in their order: external ids, aliases and svc_ids, which
-// name one user at most. If the disk or other nodes may have to be asked for them, it reads several ahead. hold is
-// called with the bytes of each profile that it copies, by several goroutines at once; its error is that of the read.
-// The identifiers must stay as they are until FindEach ends, which is after the first error.
-func (r *reader) FindEach(workspace uint32, list []Identifier, hold func(bytes int) error) iter.Seq2[[]User, error] {
+// name one user at most. If the disk or other nodes may have to be asked for them, it reads several ahead. The copies
+// that it yields are to be used before the next. The identifiers must stay as they are until FindEach ends, which is
+// after the first error.
+func (r *reader) FindEach(workspace uint32, list []Identifier) iter.Seq2[[]User, error] {
 	return func(yield func([]User, error) bool) {
 		a := ahead{
-			n: len(list), most: r.reading.AtOnce, hold: hold, size: r.reading.Size,
-			read: func(i int) ([]User, error) { return r.findOne(workspace, list[i]) },
+			n: len(list), most: r.reading.AtOnce, size: r.reading.Size, hold: r.hold,
+			read: func(i int, hold func(bytes int) error) ([]User, error) {
+				return r.found(workspace, hold, func(f func(number uint64, blob []byte)) error {
+					return r.View(workspace, list[i].ID, list[i].Key, f)
+				})
+			},
 		}
 		if r.sole != nil && r.sole.AllResident() {
 			a.most = func() int { return 1 }
@@ -55,23 +58,51 @@ func (r *reader) FindEach(workspace uint32, list []Identifier, hold func(bytes i
 	}
 }
 
-func (r *reader) findOne(workspace uint32, id Identifier) ([]User, error) {
-	return r.found(workspace, func(f func(number uint64, blob []byte)) error {
-		return r.View(workspace, id.ID, id.Key, f)
-	})
+// Room is where copies of profiles are counted: a profile may have megabytes, and many requests may read at once.
+type Room interface {
+	// Hold counts bytes that are about to be copied, less than none when they are no longer used. An error says that
+	// there is no room for them; they count all the same. It is safe for concurrent use.
+	Hold(bytes int) error
 }
 
-// found returns the users that view shows.
-func (r *reader) found(
-	workspace uint32, view func(f func(number uint64, blob []byte)) error,
-) (users []User, err error) {
-	err = view(func(number uint64, blob []byte) {
-		users = append(users, User{Number: number, Blob: append([]byte{}, blob...)})
-	})
-	if err == nil {
-		err = r.join(workspace, users)
+// hold is the room's Hold, if there is a room.
+func (r *reader) hold(bytes int) error {
+	if r.room == nil {
+		return nil
 	}
-	return users, err
+	return r.room.Hold(bytes)
+}
+
+// copied returns copies of the users that view shows, which are to be used until the next call.
+func (r *reader) copied(workspace uint32, view func(f func(number uint64, blob []byte)) error) ([]User, error) {
+	if r.room == nil { // also for the Coordinator, which belongs to many goroutines
+		return r.found(workspace, r.hold, view)
+	}
+	_ = r.room.Hold(-r.held) // giving back never fails
+	r.held = 0
+	return r.found(workspace, func(bytes int) error {
+		r.held += bytes
+		return r.room.Hold(bytes)
+	}, view)
+}
+
+// found returns copies of the users that view shows, after hold has counted each.
+func (r *reader) found(
+	workspace uint32, hold func(bytes int) error, view func(f func(number uint64, blob []byte)) error,
+) (users []User, err error) {
+	var full error
+	err = view(func(number uint64, blob []byte) {
+		if full == nil {
+			full = hold(len(blob))
+		}
+		if full == nil {
+			users = append(users, User{Number: number, Blob: append([]byte{}, blob...)})
+		}
+	})
+	if err = cmp.Or(err, full); err != nil {
+		return nil, err
+	}
+	return users, r.join(workspace, users)
 }
 
 // candidates appends the profiles that an identifier names, the one first whom /users/track would update, each user
@@ -251,7 +282,7 @@ func (r *reader) Sharers(workspace uint32, id op.IDKind, key []byte) ([]Sharer, 
 
 // FindNumber returns the user with this number, or none.
 func (r *reader) FindNumber(workspace uint32, number uint64) ([]User, error) {
-	return r.found(workspace, func(f func(number uint64, blob []byte)) error {
+	return r.copied(workspace, func(f func(number uint64, blob []byte)) error {
 		return r.viewUser(workspace, number, f)
 	})
 }
@@ -259,7 +290,7 @@ func (r *reader) FindNumber(workspace uint32, number uint64) ([]User, error) {
 // FindMerged returns the user with this number, or else the user into whom that one was merged: what was given out for
 // somebody, such as a link in a mail, stays good for the user that they are now.
 func (r *reader) FindMerged(workspace uint32, number uint64) ([]User, error) {
-	return r.found(workspace, func(f func(number uint64, blob []byte)) error {
+	return r.copied(workspace, func(f func(number uint64, blob []byte)) error {
 		return r.viewMerged(workspace, number, f)
 	})
 }

@@ -40,9 +40,6 @@ type Door interface {
 	// HoldReply counts the current size of Reply among all large answers under way. When there is no room for it,
 	// HoldReply answers 503 and returns false. A handler that appends much calls it now and then.
 	HoldReply() bool
-	// HoldRead counts bytes that were read for Reply and aren't in it yet, less than none when they are no longer needed,
-	// in the same way; it may be called by several goroutines at once. The error is for FailEngine: there is no room.
-	HoldRead(bytes int) error
 	// SendReply answers with Reply, which is empty afterwards. It never refuses, unlike SendRead.
 	SendReply(status int)
 	// Actor returns who makes the change that the request asks for.

@@ -18,10 +18,9 @@ type Finder interface {
 	// Find returns the profiles that an identifier names: at most one for external_id and alias; for email and phone
 	// all users who share it, the best candidate first (service.md 4.1 rule 3).
 	Find(workspace uint32, id op.IDKind, key []byte) ([]User, error)
-	// FindEach is Find for each of several external ids, aliases and svc_ids, in their order, until one fails. It reads
-	// some ahead, and calls hold with the bytes of each profile, several at once; an error of hold ends it. The identifiers
-	// must stay as they are until it ends.
-	FindEach(workspace uint32, list []shard.Identifier, hold func(bytes int) error) iter.Seq2[[]User, error]
+	// FindEach is Find for each of several external ids, aliases and svc_ids, in their order, until one fails. The
+	// identifiers must stay as they are until it ends.
+	FindEach(workspace uint32, list []shard.Identifier) iter.Seq2[[]User, error]
 	// FindNumber returns the profile with this number, if there is one.
 	FindNumber(workspace uint32, number uint64) ([]User, error)
 	// FindMerged returns the profile with this number, or the one that it was merged into.
@@ -51,8 +50,8 @@ type Store interface {
 	Admit() error
 	// NewBatch begins one request's changes. The batch must always be released.
 	NewBatch(workspace, actor uint32) Batch
-	// NewReads returns reads for one request after the other.
-	NewReads() Reads
+	// NewReads returns reads for one request after the other, which count in room what they copy.
+	NewReads(room shard.Room) Reads
 	// ParseSvcID reads a svc_id; ok is false for one that is not of this store and workspace.
 	ParseSvcID(workspace uint32, text []byte) (number uint64, ok bool)
 	// AppendSvcID appends the svc_id of a profile.
@@ -136,7 +135,7 @@ func (e engine) NewBatch(workspace, actor uint32) Batch {
 }
 
 // NewReads returns the reads as the interface.
-func (e engine) NewReads() Reads { return e.Coordinator.NewReads() }
+func (e engine) NewReads(room shard.Room) Reads { return e.Coordinator.NewReads(room) }
 
 // Control returns the control.Store of an engine. spread is for a cluster: it returns when the other nodes, too, know
 // the control documents that are acknowledged by now (cluster.Node.Spread), so that a key works on every node once the

@@ -94,7 +94,7 @@ func exportAll(x *call.Call, named []namedUser, fields profile.Fields) {
 	var svcID [64]byte
 	show := ExportOf(x.Workspace)
 	x.Reply = append(x.Reply[:0], `{"users":[`...)
-	next, stop := iter.Pull2(x.Reads.FindEach(x.Workspace.Number, oneAtMost(named), x.HoldRead))
+	next, stop := iter.Pull2(x.Reads.FindEach(x.Workspace.Number, oneAtMost(named)))
 	defer stop()
 	for i := range named {
 		found := false

@@ -108,8 +108,8 @@ func oneAtMost(named []namedUser) (list []shard.Identifier) {
 	return list
 }
 
-// users yields the users of a name with copies of their profiles, whose memory counts with the answer. For a name that
-// oneAtMost lists, next is asked for them.
+// users yields the users of a name with copies of their profiles. For a name that oneAtMost lists, next is asked for
+// them.
 func (u *namedUser) users(x *call.Call, next func() ([]store.User, error, bool)) iter.Seq2[store.User, error] {
 	if !u.isSane() || u.isAddress() {
 		return u.sharers(x)
@@ -124,7 +124,6 @@ func (u *namedUser) users(x *call.Call, next func() ([]store.User, error, bool))
 			if !yield(user, nil) {
 				return
 			}
-			_ = x.HoldRead(-len(user.Blob)) // giving back never fails
 		}
 	}
 }
@@ -158,10 +157,9 @@ func (u *namedUser) sharers(x *call.Call) iter.Seq2[store.User, error] {
 					continue
 				}
 				came = append(came, user.Number)
-				if err := x.HoldRead(len(user.Blob)); !yield(user, err) || err != nil {
+				if !yield(user, nil) {
 					return
 				}
-				_ = x.HoldRead(-len(user.Blob)) // giving back never fails
 			}
 		}
 	}

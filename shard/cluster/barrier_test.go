@@ -74,7 +74,7 @@ func (a *asker) make(externalID, email string) {
 func (a *asker) questions(externalID, email string) map[string]func() error {
 	coordinator := a.n.Coordinator()
 	look := func(id op.IDKind, key string, extent shard.Extent) error {
-		r := coordinator.NewReads()
+		r := coordinator.NewReads(nil)
 		r.Begin()
 		if err := r.Expect(testWorkspace, extent, shard.Identifier{ID: id, Key: []byte(key)}); err != nil {
 			return err
@@ -96,7 +96,7 @@ func (a *asker) questions(externalID, email string) map[string]func() error {
 		"export by email":       func() error { return look(op.Email, email, shard.OfUsers|shard.OfEmails) },
 		"export, unexpected":    func() error { return look(op.Email, email, 0) },
 		"status": func() error {
-			r := coordinator.NewReads()
+			r := coordinator.NewReads(nil)
 			r.Begin()
 			return r.HeldStates(testWorkspace, []shard.Identifier{{ID: op.ExternalID, Key: []byte(externalID)}}, profile.State{Kind: profile.StateEmail}, func(profile.StateChange, bool) {})
 		},
@@ -162,7 +162,7 @@ func TestHealthyGroupsDontWait(t *testing.T) {
 		for name, ask := range a.questions(well.externalID, well.email) {
 			require.NoError(t, inTime(ask), name)
 		}
-		many := a.n.Coordinator().NewReads()
+		many := a.n.Coordinator().NewReads(nil)
 		many.Begin()
 		var list []shard.Identifier
 		for _, g := range healthy {
@@ -206,7 +206,7 @@ func TestReadsFollowWhatTheyFind(t *testing.T) {
 	}
 	r, w := c.asker(reader), c.asker(reader%3+1)
 	w.make(externalID, email)
-	reads := r.n.Coordinator().NewReads()
+	reads := r.n.Coordinator().NewReads(nil)
 	for i := range 30 {
 		require.NoError(t, track(w.n.Coordinator(), "seen", externalID))
 		reads.Begin()
