@@ -168,6 +168,7 @@ func TestFaultDamagedStore(t *testing.T) {
 			t.Errorf("damage %d: %s: %s, little memory: %v: %v", i, name, what, littleMemory, err)
 		case err != nil:
 			found[kind]++
+			require.NotContains(t, err.Error(), "carrier", "the last line that a process prints says what is wrong")
 		default:
 			harmless[kind]++
 		}

@@ -199,6 +199,12 @@ func SavePacked(batch *pebble.Batch, position uint64) error {
 	return batch.Set([]byte("spacked"), binary.LittleEndian.AppendUint64(nil, position), nil)
 }
 
+// failed wraps an error of Pebble. That of a damaged block has a second line, which only carries details for programs.
+func failed(doing string, err error) error {
+	text := strings.TrimSuffix(err.Error(), "\n<corruption detail carrier>")
+	return fatal{fmt.Sprintf("%v: %s: %s", ErrStore, doing, text), []any{ErrStore, err}}
+}
+
 // Get is a copy of the value of a key; nil when there is none.
 func (s *Store) Get(key []byte) ([]byte, error) {
 	v, closer, err := s.DB.Get(key)
@@ -206,7 +212,7 @@ func (s *Store) Get(key []byte) ([]byte, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: read: %w", ErrStore, err)
+		return nil, failed("read", err)
 	}
 	defer closer.Close()
 	return append([]byte{}, v...), nil
@@ -230,7 +236,7 @@ func (s *Store) Entry(v *View, dst []byte, number uint64) ([]byte, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: read entry: %w", ErrStore, err)
+		return nil, failed("read entry", err)
 	}
 	defer closer.Close()
 	return append(dst, value...), nil
@@ -323,19 +329,19 @@ func (r *Ranges) Scan(lower, upper []byte, f func(key, value []byte) error) (err
 	if r.it != nil {
 		r.it.SetBounds(lower, upper)
 	} else if r.it, err = r.store.DB.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper}); err != nil {
-		return fmt.Errorf("%w: scan: %w", ErrStore, err)
+		return failed("scan", err)
 	}
 	for ok := r.it.First(); ok; ok = r.it.Next() {
 		v, err := r.it.ValueAndErr()
 		if err != nil {
-			return fmt.Errorf("%w: scan: %w", ErrStore, err)
+			return failed("scan", err)
 		}
 		if err := f(r.it.Key(), v); err != nil {
 			return err
 		}
 	}
 	if err := r.it.Error(); err != nil {
-		return fmt.Errorf("%w: scan: %w", ErrStore, err)
+		return failed("scan", err)
 	}
 	return nil
 }
