@@ -50,6 +50,7 @@ type node struct {
 	// consoleAddress is the address of the console; empty: there is none.
 	consoleAddress string
 	backups        *backups
+	exports        chan struct{} // one element for each export of events under way
 	log            *slog.Logger
 	ends           []func() error // the last one first
 }
@@ -82,7 +83,8 @@ func openNode(ctx context.Context, o nodeOptions) (_ *node, err error) {
 		return nil, err
 	}
 	o.setClock()
-	n := &node{backups: newBackups(o.engine.Logger), log: o.engine.Logger}
+	n := &node{backups: newBackups(o.engine.Logger), log: o.engine.Logger,
+		exports: make(chan struct{}, maxEventExports)}
 	n.openLive(&o)
 	n.control = control.New(control.Options{
 		Prepare:     func(w *control.Workspace) any { return forIngest(w) },

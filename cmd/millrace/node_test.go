@@ -3,6 +3,8 @@ package main
 import (
 	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -15,6 +17,26 @@ import (
 	"millrace/shard"
 	"millrace/shard/stamp"
 )
+
+// Exports of events are refused while many are under way: each takes memory for as long as its reader takes.
+func TestEventExportsAreFew(t *testing.T) {
+	n := openNodeAt(t, t.TempDir(), 0, slog.New(slog.DiscardHandler))
+	defer func() { require.NoError(t, n.close()) }()
+	export := func() int {
+		w := httptest.NewRecorder()
+		n.serveEvents(w, httptest.NewRequest(http.MethodGet, "/admin/events", nil))
+		return w.Code
+	}
+	for range 2 * maxEventExports {
+		require.Equal(t, 200, export())
+	}
+	for range maxEventExports {
+		n.exports <- struct{}{}
+	}
+	require.Equal(t, 409, export())
+	<-n.exports
+	require.Equal(t, 200, export())
+}
 
 // A stop stores when each key was last used. A disk that has no room for it makes that a warning, and the stop still is
 // one in order; what else goes wrong is an error.

@@ -38,12 +38,23 @@ func (n *node) adminHandlers(phones *field.Phones) map[string]http.HandlerFunc {
 	}
 }
 
+// maxEventExports is how many exports of events may run at a time: each has blocks and, for Parquet, tens of megabytes
+// of rows in memory for as long as its reader takes.
+const maxEventExports = 8
+
 // serveEvents is GET /admin/events?workspace=&user=&since=&until=&name=&kind=&format=. The answer streams; if reading
 // fails after it has begun, the connection is cut, so that nobody takes a part for the whole.
 func (n *node) serveEvents(w http.ResponseWriter, r *http.Request) {
 	q, format, err := n.eventQuery(r.URL.Query())
 	if err != nil {
 		answer(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	select {
+	case n.exports <- struct{}{}:
+		defer func() { <-n.exports }()
+	default:
+		answer(w, http.StatusConflict, fmt.Sprintf("%d other exports of events are under way", maxEventExports))
 		return
 	}
 	if err := n.control.Audit(admin.ActorOf(r), "events exported", r.URL.Query().Get("workspace"),

@@ -64,7 +64,9 @@ var parquetSchema = parquet.SchemaOf(ParquetRow{})
 const (
 	parquetBatch    = 1 << 8
 	parquetRowGroup = 1 << 16
-	parquetPage     = 1 << 20
+	// parquetGroupBytes bounds a row group, which lies in memory until it is written: properties may have 50 KB.
+	parquetGroupBytes = 32 << 20
+	parquetPage       = 1 << 20
 )
 
 // parquetOptions are the options of all files. Dictionaries have removed most repetition, so on the events of bench the
@@ -87,6 +89,7 @@ type parquetEncoder struct {
 	texts   []byte               // bytes that values of the batch point to
 	rows    int                  // number of rows in the batch
 	grouped int                  // number of rows in the row group, without the batch
+	size    int                  // bytes of texts of these rows
 }
 
 func newParquetEncoder(w io.Writer, svcID SvcIDFunc, properties []Column) *parquetEncoder {
@@ -186,11 +189,12 @@ func (x *parquetEncoder) Flush() error {
 			x.filled[column] = false
 		}
 	}
-	x.grouped, x.rows, x.texts = x.grouped+x.rows, 0, x.texts[:0]
-	if x.grouped < parquetRowGroup {
+	x.grouped, x.size = x.grouped+x.rows, x.size+len(x.texts)
+	x.rows, x.texts = 0, x.texts[:0]
+	if x.grouped < parquetRowGroup && x.size < parquetGroupBytes {
 		return nil
 	}
-	x.grouped = 0
+	x.grouped, x.size = 0, 0
 	if err := x.w.Flush(); err != nil {
 		return fmt.Errorf("write parquet: %w", err)
 	}

@@ -3,6 +3,7 @@ package event
 import (
 	"bytes"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,6 +54,25 @@ func TestParquetRows(t *testing.T) {
 		}
 	}
 	require.Equal(t, parquetColumns, len(parquetSchema.Columns()))
+}
+
+// A row group is written when its texts are large, however few rows it has.
+func TestParquetGroupsOfLargeRows(t *testing.T) {
+	const size, rows = 50_000, 2 * parquetGroupBytes / 50_000
+	var out bytes.Buffer
+	e := NewEncoder(&out, Parquet, op.Event, false, func(dst []byte, _ uint32, _ uint64) []byte { return dst }, nil)
+	properties := []byte(`{"a":"` + strings.Repeat("x", size) + `"}`)
+	for i := range rows {
+		copy(properties[6:], fmt.Sprint(i))
+		require.NoError(t, e.Write(&Event{Position: uint64(i), Workspace: 3, Kind: op.Event, ID: op.ExternalID, Key: []byte("u"), Name: []byte("n"), Properties: properties}))
+	}
+	require.NoError(t, e.Close())
+	file, err := parquet.OpenFile(bytes.NewReader(out.Bytes()), int64(out.Len()))
+	require.NoError(t, err)
+	require.EqualValues(t, rows, file.NumRows())
+	for _, group := range file.RowGroups() {
+		require.LessOrEqual(t, group.NumRows()*size, int64(parquetGroupBytes+parquetBatch*size))
+	}
 }
 
 // equalRows compares rows. It is quicker than a comparison that explains the difference.
