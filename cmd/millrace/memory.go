@@ -77,18 +77,39 @@ const workerMemory = 48 << 30
 // steerHeap keeps the Go heap within what total leaves beside profiles and everything else outside the heap, until ctx
 // ends: otherwise the collector lets the heap grow fivefold.
 func steerHeap(ctx context.Context, total int64) {
+	var last collection
 	for ctx.Err() == nil {
 		resident, err := residentBytes()
 		if err != nil {
 			return
 		}
-		mapped, live := heapBytes()
-		debug.SetMemoryLimit(heapLimit(total, resident, mapped, live))
+		mapped, live, count := heapBytes()
+		debug.SetMemoryLimit(heapLimit(total, resident, mapped, last.inUse(live, count, time.Now())))
 		_ = pause.For(ctx, heapInterval)
 	}
 }
 
 const heapInterval = 200 * time.Millisecond
+
+// collection is the last one of the garbage collector.
+type collection struct {
+	count uint64    // of collections up to it
+	seen  time.Time // when it was first seen
+}
+
+// inUse returns live, which was in use when the last of count collections ended; 0 when that was long ago. What many
+// connections had in use then may be garbage by now, and without a lower limit nothing would make Go find out.
+func (c *collection) inUse(live int64, count uint64, now time.Time) int64 {
+	if c.count != count || c.seen.IsZero() {
+		c.count, c.seen = count, now
+	}
+	if now.Sub(c.seen) >= longAgo {
+		return 0
+	}
+	return live
+}
+
+const longAgo = 5 * time.Second
 
 // heapLimit returns what Go may take, in a process with that much resident memory, of which Go has mapped that much, of
 // which live was in use at the last collection. It always leaves half as much again as live, and what Go needs besides;
@@ -99,14 +120,15 @@ func heapLimit(total, resident, mapped, live int64) int64 {
 
 const minHeap = 16 << 20
 
-// heapBytes returns what Go has from the system, and what of it was in use when the last collection ended.
-func heapBytes() (mapped, live int64) {
+// heapBytes returns what Go has from the system, what of it was in use when the last collection ended, and how many
+// collections there were.
+func heapBytes() (mapped, live int64, collections uint64) {
 	s := []metrics.Sample{
 		{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"},
-		{Name: "/gc/heap/live:bytes"},
+		{Name: "/gc/heap/live:bytes"}, {Name: "/gc/cycles/total:gc-cycles"},
 	}
 	metrics.Read(s)
-	return int64(s[0].Value.Uint64() - s[1].Value.Uint64()), int64(s[2].Value.Uint64())
+	return int64(s[0].Value.Uint64() - s[1].Value.Uint64()), int64(s[2].Value.Uint64()), s[3].Value.Uint64()
 }
 
 // residentBytes returns the resident memory of the process.

@@ -6,9 +6,11 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
@@ -51,6 +53,23 @@ func TestPlanMemory(t *testing.T) {
 	f(1, 0, memoryPlan{entries: 1, memTable: 4 * mib, block: 2 * mib, inflight: 32 * mib})
 }
 
+// What was in use at the last collection counts for some seconds.
+func TestHeapInUse(t *testing.T) {
+	var c collection
+	at := time.Unix(1, 0)
+	for range 2 {
+		require.EqualValues(t, 7, c.inUse(7, 3, at))
+		require.EqualValues(t, 7, c.inUse(7, 3, at.Add(longAgo-1)))
+		require.Zero(t, c.inUse(7, 3, at.Add(longAgo)))
+		require.EqualValues(t, 9, c.inUse(9, 4, at.Add(longAgo)), "another collection")
+		at, c = at.Add(time.Hour), collection{}
+	}
+	_, _, before := heapBytes()
+	runtime.GC()
+	_, _, after := heapBytes()
+	require.Greater(t, after, before)
+}
+
 func TestHeapLimit(t *testing.T) {
 	const mib = 1 << 20
 	require.EqualValues(t, 120*mib, heapLimit(200*mib, 130*mib, 50*mib, 20*mib), "80 lie outside of Go's heap")
@@ -59,7 +78,7 @@ func TestHeapLimit(t *testing.T) {
 	resident, err := residentBytes()
 	require.NoError(t, err)
 	require.Greater(t, resident, int64(mib))
-	mapped, _ := heapBytes()
+	mapped, _, _ := heapBytes()
 	require.Greater(t, mapped, int64(mib))
 }
 
