@@ -46,7 +46,7 @@ func planMemory(memory, storeCache, inflight int64) memoryPlan {
 	if inflight == 0 {
 		p.inflight = min(max(memory/16, 32<<20), 256<<20)
 	}
-	passing := 4*p.memTable + p.memTable + 4*p.block + p.inflight
+	passing := 5*p.memTable + 4*p.block + p.inflight
 	p.entries = max(memory-max(passing-passingBeside, 0), memory/2, 1)
 	return p
 }
@@ -61,8 +61,14 @@ func (c *serveCommand) planMemory() memoryPlan {
 	return planMemory(int64(c.Memory), int64(c.StoreCache), int64(c.MaxInflight))
 }
 
-// checkMemory refuses more than the workers can use. In a cluster each replica has a worker of its own.
+// checkMemory refuses more than the workers can use, and more records than there is memory for beside the half of it
+// that is for profiles. In a cluster each replica has a worker of its own.
 func (c *serveCommand) checkMemory() error {
+	p := planMemory(int64(c.Memory), int64(c.StoreCache), 0)
+	most := max(p.inflight, int64(c.Memory)/2+passingBeside-5*p.memTable-4*p.block)
+	if int64(c.MaxInflight) > most {
+		return fmt.Errorf("--max-inflight: at most %d MiB with this --memory", most>>20)
+	}
 	workers := int64(cmp.Or(c.Workers, min(runtime.GOMAXPROCS(0), 64)))
 	if c.Node == 0 && c.planMemory().entries > workers*workerMemory {
 		return fmt.Errorf("--memory: at most about %d GiB with %d workers; more --workers can have more",

@@ -544,8 +544,13 @@ func (c *serveCommand) check() error {
 	if err := c.checkMemory(); err != nil {
 		return err
 	}
-	if c.MaxBodies != 0 && c.MaxBodies < c.MaxBody {
+	switch {
+	case c.MaxBodies != 0 && c.MaxBodies < c.MaxBody:
 		return errors.New("--max-bodies: want --max-body at least")
+	case c.EventRetention < c.EventPackAfter:
+		return errors.New("--event-retention: want --event-pack-after at least")
+	case c.RefusedQueue < c.RefusedObject:
+		return errors.New("--refused-queue: want --refused-object at least")
 	}
 	if c.Admin != "off" {
 		if loopback, err = isLoopback(c.Admin); err != nil {
