@@ -65,14 +65,14 @@ func (n *node) serveBackup(w http.ResponseWriter, r *http.Request) {
 		_ = c.SetWriteDeadline(time.Now()) // for a Write that waits
 	})()
 	started, by := time.Now(), admin.ActorOf(r)
-	if err := n.control.Audit(by, "backup begun", ""); err != nil {
-		answer(w, http.StatusServiceUnavailable, err.Error())
+	if err := untilTaken(ctx, func() error { return n.control.Audit(by, "backup begun", "") }); err != nil {
+		answer(w, http.StatusServiceUnavailable, "no backup is made: "+err.Error())
 		return
 	}
 	image, err := n.takeImage(ctx, started)
 	if err != nil {
 		n.backups.failed(n.control, by, err)
-		answer(w, http.StatusServiceUnavailable, err.Error())
+		answer(w, http.StatusServiceUnavailable, "no backup is made: "+err.Error())
 		return
 	}
 	w.Header().Set("Content-Type", "application/x-tar")
@@ -87,8 +87,11 @@ func (n *node) serveBackup(w http.ResponseWriter, r *http.Request) {
 	backupTime.Set(float64(started.Unix()))
 	backupDuration.Set(took.Seconds())
 	backupBytes.Set(float64(size))
-	if err := n.control.Audit(by, "backup finished", "", "position", image.position, "bytes", size,
-		"seconds", int64(took.Seconds())); err != nil {
+	err = untilTaken(ctx, func() error {
+		return n.control.Audit(by, "backup finished", "", "position", image.position, "bytes", size,
+			"seconds", int64(took.Seconds()))
+	})
+	if err != nil {
 		n.backups.log.Warn("the end of a backup is not in the audit log", "error", err)
 	}
 }
@@ -119,7 +122,8 @@ func (n *node) takeImage(ctx context.Context, now time.Time) (*takenImage, error
 func (b *backups) failed(c *control.Control, by control.Actor, err error) {
 	backupFailures.Inc()
 	b.log.Error("backup failed", "error", err)
-	if err := c.Audit(by, "backup failed", ""); err != nil && !errors.Is(err, shard.ErrClosed) {
+	err = untilTaken(b.stop, func() error { return c.Audit(by, "backup failed", "") })
+	if err != nil && !errors.Is(err, shard.ErrClosed) {
 		b.log.Warn("the end of a backup is not in the audit log", "error", err)
 	}
 }

@@ -149,6 +149,26 @@ func TestClusterFromTheShell(t *testing.T) {
 	require.NoError(t, err, text)
 }
 
+// While the node that leads the control group hangs, a command that asks this node says so and ends; a backup that
+// another node makes waits for the next leader.
+func TestCommandsWhileANodeHangs(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("clusters of processes are for the long run")
+	}
+	c := newCluster(t, 3, nil)
+	status := clusterOperator{t, c.nodes[0].site}.status()
+	hangs, other := c.nodes[status.Control.Leader-1], c.nodes[status.Control.Leader%3]
+	hangs.pause()
+	other.backup(t, "--silence", recovery.String())
+	for _, args := range [][]string{{"cluster", "status"}, {"backup", filepath.Join(t.TempDir(), "file")}} {
+		said := refused(t, nil, hangs.target(append(args, "--silence", "1s")...)...)
+		require.Contains(t, said, "the server at http://"+hangs.admin+" does not answer: it has been silent for 1s")
+	}
+	hangs.resume()
+	c.waitReady()
+}
+
 // Profiles are imported while a node that leads a part of the groups is killed: the import waits until they are led
 // again, and all are there.
 func TestImportProfilesWhileLeadersDie(t *testing.T) {

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -170,7 +171,8 @@ func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *fi
 	_, _ = c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(time.Time{})
 	// Two entries: one before anything is imported, and one that says how much was imported.
 	audit := func(what string, details ...any) error {
-		return untilTaken(func() error { return n.control.Audit(admin.ActorOf(r), what, ws.ID, details...) })
+		return untilTaken(context.Background(),
+			func() error { return n.control.Audit(admin.ActorOf(r), what, ws.ID, details...) })
 	}
 	if err := audit("profile import begun"); err != nil {
 		answer(w, http.StatusServiceUnavailable, err.Error())
@@ -256,7 +258,7 @@ func importOptionsOf(ws *control.Workspace) profile.ImportOptions {
 
 // replaceProfiles makes imported profiles durable and visible.
 func (n *node) replaceProfiles(ws *control.Workspace, blobs [][]byte) error {
-	return untilTaken(func() error {
+	return untilTaken(context.Background(), func() error {
 		b := n.engine.NewBatch(ws.Number, 0)
 		defer b.Release()
 		b.SetSource(op.SourceImport)
@@ -268,11 +270,13 @@ func (n *node) replaceProfiles(ws *control.Workspace, blobs [][]byte) error {
 }
 
 // untilTaken repeats what may be done twice: for as long as the engine is busy, and for a while when nodes of the
-// cluster are missing.
-func untilTaken(do func() error) error {
+// cluster are missing; not when ctx has ended.
+func untilTaken(ctx context.Context, do func() error) error {
 	for begun := time.Now(); ; {
 		err := do()
 		switch {
+		case ctx.Err() != nil:
+			return err
 		case errors.Is(err, shard.ErrBusy):
 			time.Sleep(10 * time.Millisecond)
 		case isPassing(err) && time.Since(begun) < importPatience:

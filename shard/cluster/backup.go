@@ -31,15 +31,32 @@ type Backup struct {
 
 // Backup takes the images of all groups, which go on meanwhile: on this node where it has a replica, otherwise on the
 // node that leads the group. Everything that was acknowledged before the call is in them. program is the version of the
-// program, for About. Errors: replica.ErrUnavailable, replica.ErrImage, errors of the disks.
+// program, for About. When a leader changes or a node is lost meanwhile, all images are taken anew. Errors:
+// replica.ErrUnavailable, replica.ErrUnknown, cut.ErrApart, replica.ErrImage, errors of the disks.
 func (n *Node) Backup(ctx context.Context, program string, now time.Time) (*Backup, error) {
 	f := n.facts.Get()
-	b := &Backup{n: n, About: backup.About{Program: program, Created: now.UTC().Truncate(time.Second),
-		Cluster: &backup.AboutCluster{Groups: f.Groups, Replicas: f.Replicas, Secret: f.Secret}}}
-	if err := b.take(ctx); err != nil {
-		return nil, errors.Join(err, b.Release())
+	for begun := time.Now(); ; {
+		b := &Backup{n: n, About: backup.About{Program: program, Created: now.UTC().Truncate(time.Second),
+			Cluster: &backup.AboutCluster{Groups: f.Groups, Replicas: f.Replicas, Secret: f.Secret}}}
+		err := b.take(ctx)
+		if err == nil {
+			return b, nil
+		}
+		err = errors.Join(err, b.Release())
+		if !mayPass(err) || time.Since(begun) > leaderlessTime || !pause(ctx, time.Second) || n.closing.Load() {
+			return nil, err
+		}
+		n.log.Info("a backup is begun anew", "error", err)
 	}
-	return b, nil
+}
+
+// leaderlessTime bounds how long a backup is begun anew: by then all groups have leaders, or too many nodes are lost.
+const leaderlessTime = 30 * time.Second
+
+// mayPass reports whether images of all groups could not be taken because of a node that was lost, or of a new leader.
+func mayPass(err error) bool {
+	return errors.Is(err, replica.ErrUnavailable) || errors.Is(err, replica.ErrUnknown) ||
+		errors.Is(err, replica.ErrNotLeader) || errors.Is(err, cut.ErrApart) || calls.WasNotSent(err)
 }
 
 func (b *Backup) take(ctx context.Context) error {

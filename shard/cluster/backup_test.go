@@ -21,6 +21,7 @@ import (
 	"millrace/shard/bodies"
 	"millrace/shard/cluster/facts"
 	"millrace/shard/cluster/founding"
+	"millrace/shard/replica"
 	"millrace/wal/quorum"
 )
 
@@ -143,6 +144,31 @@ func (c *crowdOf) goesOn(restored *testCluster, seed uint64) {
 	require.GreaterOrEqual(c.t, counted, c.had+c.sent-sent)
 	require.LessOrEqual(c.t, counted, c.had+c.some-some)
 	require.Equal(c.t, counted, countEvents(c.t, restored.node(2)))
+}
+
+// A backup that meets a change of leaders is begun anew, until all groups have leaders.
+func TestBackupWhileLeadersChange(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1, nil)
+	n := c.node(1)
+	leader, left := n.cuts.Leader, 8 // more often than a single cut asks
+	n.cuts.Leader = func(group uint32) (quorum.Node, error) {
+		if group == 1 && left > 0 {
+			left--
+			return 0, replica.ErrUnavailable
+		}
+		return leader(group)
+	}
+	c.takeBackup(1)
+	require.Zero(t, left)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	n.cuts.Leader = func(uint32) (quorum.Node, error) {
+		cancel() // its client has gone
+		return 0, replica.ErrUnavailable
+	}
+	_, err := n.Backup(ctx, "test", time.Now())
+	require.Error(t, err)
 }
 
 // Of a backup that was restored on two nodes the second one is not served, whoever has begun. The first one is, with

@@ -21,9 +21,10 @@ import (
 
 // Target is the admin listener of a running server, and the proof that one may use it.
 type Target struct {
-	Server string `default:"http://127.0.0.1:8081" help:"Admin listener."`
-	Data   string `help:"Data directory of a server on this machine: its admin token is read there." placeholder:"DIR"`
-	Token  string `help:"The admin token itself; on the command line others can see it, so use the environment."`
+	Server  string        `default:"http://127.0.0.1:8081" help:"Admin listener."`
+	Data    string        `help:"Data directory of a server on this machine: its admin token is read there." placeholder:"DIR"`
+	Token   string        `help:"The admin token itself; on the command line others can see it, so use the environment."`
+	Silence time.Duration `default:"5s" bounds:"100ms..1h" help:"Give up when the server has answered nothing for this long, not even that it is alive."`
 }
 
 // caller is what commands have in common that call the admin API and print its answers.
@@ -44,6 +45,8 @@ func (c *Target) call(ctx context.Context, method, path string, body io.Reader) 
 	return answer.Body, nil
 }
 
+// Request is call, with the whole answer. It may take as long as it wants, from its first byte to the body's last one,
+// but both end with an error when the server is silent meanwhile.
 func (c *Target) Request(
 	ctx context.Context, method, path string, body io.Reader, header http.Header,
 ) (*http.Response, error) {
@@ -51,17 +54,29 @@ func (c *Target) Request(
 	if err != nil {
 		return nil, err
 	}
-	r, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(c.Server, "/")+path, body)
+	ctx, giveUp := context.WithCancelCause(ctx)
+	r, err := http.NewRequestWithContext(ctx, method, c.url(path), body)
 	if err != nil {
+		giveUp(nil)
 		return nil, err
 	}
 	r.Header.Set("Content-Type", "application/json")
 	maps.Copy(r.Header, header)
 	r.Header.Set("Authorization", "Bearer "+token)
+	go c.watch(ctx, giveUp)
 	answer, err := http.DefaultClient.Do(r)
 	if err != nil {
-		return nil, err
+		defer giveUp(nil)
+		switch silent := silence(ctx); {
+		case silent == nil:
+			return nil, err
+		case method == http.MethodGet:
+			return nil, fmt.Errorf("%s %s: %w", method, path, silent)
+		default:
+			return nil, fmt.Errorf("%s %s: %w; whether the request was done is unknown", method, path, silent)
+		}
 	}
+	answer.Body = watched{answer.Body, ctx, giveUp}
 	if answer.StatusCode/100 == 2 {
 		return answer, nil
 	}
@@ -74,6 +89,84 @@ func (c *Target) Request(
 		text = []byte(said.Message)
 	}
 	return nil, errors.Join(fmt.Errorf("%s %s: %s: %s", method, path, answer.Status, bytes.TrimSpace(text)), err)
+}
+
+func (c *Target) url(path string) string { return strings.TrimSuffix(c.Server, "/") + path }
+
+// errSilent is the cause with which a request to a silent server ends.
+type errSilent struct {
+	server string
+	since  time.Duration
+}
+
+// Error says which server is silent.
+func (e errSilent) Error() string {
+	return fmt.Sprintf("the server at %s does not answer: it has been silent for %v", e.server, e.since)
+}
+
+// silence returns the errSilent with which a request has ended; nil: it was something else.
+func silence(ctx context.Context) error {
+	if cause := context.Cause(ctx); errors.As(cause, &errSilent{}) {
+		return cause
+	}
+	return nil
+}
+
+// watch ends a request when the server does not say for c.Silence that it is alive. A server that is asked for much may
+// take its time, but one that hangs says nothing to anybody. A server that has ended refuses: that is no silence, and
+// whoever waits for its answer hears of it.
+func (c *Target) watch(request context.Context, giveUp context.CancelCauseFunc) {
+	pause := c.Silence / 5
+	for {
+		select {
+		case <-time.After(pause):
+		case <-request.Done():
+			return
+		}
+		asking, cancel := context.WithTimeout(request, c.Silence-pause)
+		c.askWhetherAlive(asking)
+		isSilent := errors.Is(asking.Err(), context.DeadlineExceeded)
+		cancel()
+		if isSilent {
+			giveUp(errSilent{c.Server, c.Silence})
+			return
+		}
+	}
+}
+
+func (c *Target) askWhetherAlive(ctx context.Context) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url("/livez"), nil)
+	if err != nil {
+		return
+	}
+	if answer, err := http.DefaultClient.Do(r); err == nil {
+		_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, 64<<10)) // so that the connection is used again
+		_ = answer.Body.Close()
+	}
+}
+
+// watched is the body of an answer: it ends when the server is silent, and closing it ends the watch.
+type watched struct {
+	io.ReadCloser
+	request context.Context
+	giveUp  context.CancelCauseFunc
+}
+
+// Read reads from the body.
+func (w watched) Read(p []byte) (int, error) {
+	n, err := w.ReadCloser.Read(p)
+	if err != nil && err != io.EOF {
+		if silent := silence(w.request); silent != nil {
+			err = silent
+		}
+	}
+	return n, err
+}
+
+// Close closes the body.
+func (w watched) Close() error {
+	defer w.giveUp(nil)
+	return w.ReadCloser.Close()
 }
 
 func (c *Target) token() (string, error) {

@@ -1,0 +1,129 @@
+package operate
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// pipes is a network with one server, in the time of a bubble.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	c, ok := <-p
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+func (p pipes) Close() error   { close(p); return nil }
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// serveInBubble lets a Target reach the handler for the length of f.
+func serveInBubble(t *testing.T, handler http.Handler, f func(c *Target)) {
+	was := http.DefaultTransport
+	defer func() { http.DefaultTransport = was }()
+	synctest.Test(t, func(t *testing.T) {
+		network := make(pipes)
+		transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+			ours, theirs := net.Pipe()
+			network <- theirs
+			return ours, nil
+		}}
+		http.DefaultTransport = transport
+		server := &http.Server{Handler: handler}
+		go func() { _ = server.Serve(network) }()
+		f(&Target{Server: "http://node", Token: "t", Silence: 5 * time.Second})
+		require.NoError(t, server.Close())
+		transport.CloseIdleConnections()
+	})
+}
+
+// A server that hangs, before its answer or in the middle of it, ends a command when it has been silent for --silence.
+func TestSilentServer(t *testing.T) {
+	const silent = "the server at http://node does not answer: it has been silent for 5s"
+	for name, test := range map[string]struct {
+		method   string
+		starts   bool          // the answer begins before the server hangs
+		alive    time.Duration // until then it answers that it is alive
+		wantText string
+		want     string
+	}{
+		"before the answer": {method: http.MethodGet, want: "GET /admin/x: " + silent},
+		"before the answer to a change": {method: http.MethodPost,
+			want: "POST /admin/x: " + silent + "; whether the request was done is unknown"},
+		"in the midst of the answer": {method: http.MethodGet, starts: true, alive: time.Hour, wantText: "some", want: silent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			over := make(chan struct{})
+			begun := time.Now()
+			handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				switch {
+				case time.Since(begun) < test.alive && r.URL.Path == "/livez":
+					return
+				case test.starts && r.URL.Path != "/livez":
+					_, _ = io.WriteString(w, "some")
+					_ = http.NewResponseController(w).Flush()
+				}
+				<-over
+			})
+			serveInBubble(t, handler, func(c *Target) {
+				over, begun = make(chan struct{}), time.Now()
+				text, err := ask(c, test.method)
+				require.EqualError(t, err, test.want)
+				require.Equal(t, test.wantText, text)
+				require.GreaterOrEqual(t, time.Since(begun), test.alive)
+				require.LessOrEqual(t, time.Since(begun), test.alive+c.Silence)
+				close(over)
+			})
+		})
+	}
+}
+
+// A server that is alive may take its time: for the answer to begin, and to end.
+func TestServerThatTakesItsTime(t *testing.T) {
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/livez" {
+			time.Sleep(3 * time.Second) // it has other work, too
+			return
+		}
+		time.Sleep(time.Hour)
+		_, _ = io.WriteString(w, "some")
+		_ = http.NewResponseController(w).Flush()
+		time.Sleep(time.Hour)
+		_, _ = io.WriteString(w, " more")
+	})
+	serveInBubble(t, handler, func(c *Target) {
+		text, err := ask(c, http.MethodGet)
+		require.NoError(t, err)
+		require.Equal(t, "some more", text)
+	})
+}
+
+// A server that isn't there is no silent one: the error is that of the connection.
+func TestServerThatIsNotThere(t *testing.T) {
+	was := http.DefaultTransport
+	defer func() { http.DefaultTransport = was }()
+	gone := errors.New("refused")
+	http.DefaultTransport = &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return nil, gone }}
+	_, err := ask(&Target{Server: "http://node", Token: "t"}, http.MethodGet)
+	require.ErrorIs(t, err, gone)
+}
+
+func ask(c *Target, method string) (string, error) {
+	body, err := c.call(context.Background(), method, "/admin/x", strings.NewReader(""))
+	if err != nil {
+		return "", err
+	}
+	defer body.Close()
+	text, err := io.ReadAll(body)
+	return string(text), err
+}
