@@ -127,6 +127,16 @@ control  -           1       7     1*                       -
 	l.status.Nodes = append(l.status.Nodes, placement.NodeStatus{Node: 2, State: placement.Removed, Alive: true})
 	_, err = l.run("status", "--check")
 	require.EqualError(t, err, "group 1: 2 of 3 replicas are whole: node 2 is removed, and waits for its turn to be moved")
+	l.status.Groups = append(l.status.Groups, placement.GroupStatus{Group: 2, Problem: "no node"}, placement.GroupStatus{Group: 3, Problem: "no node"})
+	_, err = l.run("status", "--check")
+	require.EqualError(t, err, "group 1: 2 of 3 replicas are whole: node 2 is removed, and waits for its turn to be moved; groups 2, 3: no node")
+	out, err = l.run("remove", "2", "--force")
+	require.NoError(t, err)
+	require.Equal(t, "node 2 is removed\ngroups that lack a replica until another node takes its place: 1. Add one if there is none to spare; "+
+		"millrace cluster status shows how far they are\n", out)
+	out, err = l.run("remove", "5", "--force") // it had none
+	require.NoError(t, err)
+	require.Equal(t, "node 5 is removed\n", out)
 	l.status.Nodes, l.status.Groups = l.status.Nodes[:1], nil
 	_, err = l.run("status", "--check")
 	require.NoError(t, err)
@@ -148,7 +158,7 @@ func TestClusterCommands(t *testing.T) {
 		l.what = c.done
 		out, err := l.run(strings.Fields(c.args)...)
 		require.NoError(t, err, c.args)
-		require.Equal(t, []string{c.asked}, l.asked)
+		require.Equal(t, c.asked, l.asked[0])
 		require.Contains(t, out, c.says)
 		out, err = l.run(append(strings.Fields(c.args), "--json")...)
 		require.NoError(t, err, c.args)

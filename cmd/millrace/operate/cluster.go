@@ -79,14 +79,27 @@ func clusterProblems(status placement.Status) (list []string) {
 	for _, n := range status.Nodes {
 		removed[n.Node] = n.State == placement.Removed
 	}
+	groups := map[string][]string{} // by their problem, which is often the same for many
+	var problems []string
 	for _, g := range append([]placement.GroupStatus{status.Control}, status.Groups...) {
 		problem := g.Problem
 		if problem == "" {
 			problem = missingReplicas(g, status.Replicas, removed)
 		}
-		if problem != "" {
-			list = append(list, fmt.Sprintf("group %d: %s", g.Group, problem))
+		if problem == "" {
+			continue
 		}
+		if groups[problem] == nil {
+			problems = append(problems, problem)
+		}
+		groups[problem] = append(groups[problem], strconv.FormatUint(uint64(g.Group), 10))
+	}
+	for _, problem := range problems {
+		name := "group "
+		if len(groups[problem]) > 1 {
+			name = "groups "
+		}
+		list = append(list, name+strings.Join(groups[problem], ", ")+": "+problem)
 	}
 	return list
 }
@@ -207,13 +220,26 @@ type clusterRemove struct {
 	Force bool   `env:"-" help:"Remove it although it isn't drained, because it is gone for good. This is refused when the node answers, and when a group would be left without a majority."`
 }
 
-// Run removes the node.
+// Run removes the node. Of one that had groups it says that they need another node.
 func (c *clusterRemove) Run(s *session) error {
 	p := path("cluster", "nodes", strconv.FormatUint(uint64(c.Node), 10))
 	if c.Force {
 		p += "?force=true"
 	}
-	return s.say(http.MethodDelete, p, nil, "node %d is removed", c.Node)
+	if err := s.say(http.MethodDelete, p, nil, "node %d is removed", c.Node); err != nil || !c.Force || s.JSON {
+		return err
+	}
+	status, _, err := s.clusterStatus()
+	if err != nil { // the node is removed all the same
+		return nil
+	}
+	short := slices.DeleteFunc(status.Groups,
+		func(g placement.GroupStatus) bool { return !holds(g, quorum.Node(c.Node)) })
+	if len(short) > 0 {
+		_, err = fmt.Fprintf(s.out, "groups that lack a replica until another node takes its place: %d. Add one if "+
+			"there is none to spare; millrace cluster status shows how far they are\n", len(short))
+	}
+	return err
 }
 
 // printCluster prints the status for people: a table of nodes, and one of groups.
