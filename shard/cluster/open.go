@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -92,6 +93,7 @@ func (n *Node) open(ctx context.Context) (err error) {
 	}
 	n.background.start(func() { n.routes.Watch(n.opts.PingInterval) })
 	n.background.start(n.keepReplicas)
+	n.background.start(n.watchForTwin)
 	if err := n.awaitControl(ctx); err != nil {
 		return err
 	}
@@ -140,7 +142,7 @@ func (n *Node) furnish() error {
 const openFiles = 4 << 10
 
 // greet asks each of the other nodes once how it is, before this node takes part in any group, so that a node with a
-// wrong clock never leads.
+// wrong clock never leads, and one with the directory of another node never votes.
 func (n *Node) greet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, n.opts.DialTimeout)
 	defer cancel()
@@ -149,9 +151,36 @@ func (n *Node) greet(ctx context.Context) error {
 		asking.Go(func() { _ = r.ping(ctx) }) // nodes that don't answer now report their time later
 		return true
 	})
+	twin := n.checkTwin(ctx)
 	asking.Wait()
+	if twin != nil {
+		return twin
+	}
 	return n.checkClock()
 }
+
+// checkTwin returns facts.ErrTwin when another process runs as this node, at an address where others look for it.
+func (n *Node) checkTwin(ctx context.Context) error {
+	addresses := n.resolve(n.self)
+	if address, ok := n.facts.Get().Members[n.self]; ok && !slices.Contains(addresses, address) {
+		addresses = append(addresses, address)
+	}
+	addresses = slices.DeleteFunc(addresses, func(address string) bool { return address == n.opts.Listen })
+	return n.facts.CheckTwin(ctx, callFacts, n.callOptions(), addresses)
+}
+
+// watchForTwin ends this node when another process comes to run under its number, where others look for it.
+func (n *Node) watchForTwin() {
+	for pause(n.context, twinPings*n.opts.PingInterval) {
+		if err := n.checkTwin(n.context); err != nil {
+			n.fail(err)
+			return
+		}
+	}
+}
+
+// twinPings is how many pings go by between two looks for a twin.
+const twinPings = 20
 
 // awaitControl returns when this node has all control documents that were acknowledged before the call.
 func (n *Node) awaitControl(ctx context.Context) error {

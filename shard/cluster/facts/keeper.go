@@ -28,8 +28,9 @@ type Keeper struct {
 	// placement.ErrNotFound, or the reason why the cluster can't do so now.
 	Claim func(node quorum.Node, disk string) error
 
-	mu    sync.Mutex // held while the facts are replaced
-	facts atomic.Pointer[Facts]
+	mu      sync.Mutex // held while the facts are replaced
+	facts   atomic.Pointer[Facts]
+	process string // a name of this process, among all that have served the directory or a copy of it
 }
 
 // Get returns the facts, which must not be changed.
@@ -70,6 +71,7 @@ func (k *Keeper) Open() error {
 		}
 	}
 	k.facts.Store(f)
+	k.process = random(8)
 	return nil
 }
 
@@ -111,6 +113,7 @@ type question struct {
 type answer struct {
 	Node    quorum.Node            `json:"node"`
 	Disk    string                 `json:"disk"`
+	Process string                 `json:"process"`
 	Members map[quorum.Node]string `json:"members"` // those that the node was started with
 	Facts   *Facts                 `json:"facts,omitempty"`
 	Wait    string                 `json:"wait,omitempty"` // why there are no facts, although there is a cluster
@@ -185,6 +188,23 @@ func (k *Keeper) CheckFounder(o *calls.Options) error {
 	return fmt.Errorf("this node's directory was made as that of the new cluster %s, but --members leads to %s: "+
 		"restore or import on one node only, and start the others with empty directories",
 		f.Cluster, strings.Join(strange, ", "))
+}
+
+// ErrTwin is returned by CheckTwin, and by cluster.Open.
+var ErrTwin = errors.New("cluster: another process runs under this node's number")
+
+// CheckTwin returns ErrTwin when another process answers as this node at one of the addresses: one of the two has a
+// copy of the other's directory. Both would vote under one number, so that a group could have two leaders, or lose what
+// its majority has acknowledged. A process that answers to itself, by another of its addresses, is no twin.
+func (k *Keeper) CheckTwin(ctx context.Context, path string, o *calls.Options, addresses []string) error {
+	for _, at := range addresses {
+		a, err := k.ask(ctx, path, o, at)
+		if err == nil && a.Node == k.Plan.Node && a.Process != "" && a.Process != k.process {
+			return fmt.Errorf("%w: node %d answers at %s. A directory must never be served twice: remove this copy, "+
+				"and see `millrace cluster status`", ErrTwin, a.Node, at)
+		}
+	}
+	return nil
 }
 
 // take makes the facts of the cluster this node's own, with its own disk.
@@ -283,7 +303,7 @@ func (k *Keeper) Serve(from *quorum.Conn, dst calls.Body, x *calls.Reader) (call
 		return dst, err
 	}
 	f := k.Get()
-	a := answer{Node: k.Plan.Node, Disk: f.Disk, Members: k.Plan.Members}
+	a := answer{Node: k.Plan.Node, Disk: f.Disk, Process: k.process, Members: k.Plan.Members}
 	if f.Cluster == "" {
 		return dst.JSON(a)
 	}
