@@ -225,8 +225,8 @@ func TestSCIMRefusals(t *testing.T) {
 	long := strings.Repeat("x", 256)
 	for body, detail := range map[string]string{
 		`{}`: "'schemas', 'userName', 'name' are required",
-		`{"schemas":null,"userName":null,"name":{},"department":7,"permissions":null,"Permissions":{}}`: "'schemas', 'userName', 'name.givenName', 'name.familyName', 'permissions' are required",
-		with(`"userName":`, `"username":`):                                      "'userName' is required",
+		`{"schemas":null,"userName":null,"name":{},"department":7,"permissions":null,"permission":{}}`: "'schemas', 'userName', 'name.givenName', 'name.familyName', 'permissions' are required",
+		with(`"userName":`, `"user_name":`):                                     "'userName' is required",
 		with(`["urn:ietf:params:scim:schemas:core:2.0:User"]`, `[]`):            "'schemas' must contain urn:ietf:params:scim:schemas:core:2.0:User",
 		with(`["urn:ietf:params:scim:schemas:core:2.0:User"]`, `[7]`):           "'schemas' must be an array of strings",
 		with(`["urn:ietf:params:scim:schemas:core:2.0:User"]`, `"x"`):           "'schemas' must be an array of strings",

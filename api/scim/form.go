@@ -36,22 +36,29 @@ func (f *form) fail(path, text string, args ...any) {
 	}
 }
 
-// members reads a body. Members under the URN of the resource's own schema are the resource's (some clients nest them).
-func (f *form) members(body []byte, schema string) map[string]any {
+// members reads a body, with the names of members as the schemas have them, the resource's own schema first. Members
+// under the URN of that schema are the resource's (some clients nest them).
+func (f *form) members(body []byte, schemas []schemaJSON) map[string]any {
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.UseNumber()
-	var members map[string]any // not a struct: names are compared exactly
+	var members map[string]any // not a struct: of several names for one member rename chooses
 	if err := decoder.Decode(&members); err != nil || members == nil {
 		f.err = &Error{Status: 400, Type: invalidSyntax, Detail: "The body must be a JSON object"}
 		return nil
 	}
-	if nested, ok := members[schema].(map[string]any); ok {
+	rename(members, []attribute{{Name: schemas[0].ID}})
+	if nested, ok := members[schemas[0].ID].(map[string]any); ok {
 		for name, v := range nested {
 			if _, twice := members[name]; !twice {
 				members[name] = v
 			}
 		}
 	}
+	attributes := slices.Concat(common, schemas[0].Attributes)
+	for _, s := range schemas[1:] {
+		attributes = append(attributes, attribute{Name: s.ID, SubAttributes: s.Attributes})
+	}
+	rename(members, attributes)
 	return members
 }
 
@@ -123,9 +130,9 @@ func (f *form) schemas(v any, schema string) {
 	}
 }
 
-// isActive reports whether name is the member active in any form that SCIM allows: names are compared without regard to
-// case (RFC 7643 2.1), and may follow the name of their schema. Of the other members only one form is known, since one
-// that is not understood is reported as missing, or stays as it was.
+// isActive reports whether name is the member active in any form that SCIM allows: in any case, also beside another
+// active, and behind the name of its schema. Of the other members the latter form is not known, since one that is not
+// understood is reported as missing, or stays as it was.
 func isActive(name string) bool {
 	if n := len(UserSchema) + 1; len(name) > n && strings.EqualFold(name[:n], UserSchema+":") {
 		name = name[n:]

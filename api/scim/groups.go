@@ -41,7 +41,7 @@ func (g *Groups) Replace(by control.Actor, id string, body []byte, ifMatch strin
 
 // read reads a whole group. Missing members mean none (RFC 7644 3.5.1).
 func (g *Groups) read(f *form, body []byte, old *control.PermissionSet, m *memberSet) *control.PermissionSet {
-	members := f.members(body, GroupSchema)
+	members := f.members(body, groupSchemas)
 	if f.err != nil {
 		return nil
 	}

@@ -108,6 +108,9 @@ func (p *patch) at(o operation, path string) error {
 		return p.extension(o, t)
 	case t.unknown() || t.core || t.attribute.Mutability == "readOnly":
 		return nil
+	}
+	rename(o.Value, t.subAttributes())
+	switch {
 	case p.members != nil && t.attribute.Name == "members":
 		return p.members.patch(o, t, p.form)
 	case o.Op == "remove" || o.Value == nil:
@@ -168,10 +171,10 @@ func (p *patch) setComplex(o operation, t target) error {
 	return nil
 }
 
-// merge sets the members of an object that its attribute knows, whatever the case of their names.
+// merge sets the members of an object that its attribute knows.
 func merge(object, members map[string]any, a *attribute) {
-	for name, v := range members {
-		if sub := find(a.SubAttributes, name); sub != nil {
+	for _, sub := range a.SubAttributes {
+		if v, ok := members[sub.Name]; ok {
 			object[sub.Name] = v
 		}
 	}

@@ -22,6 +22,14 @@ func (t *target) isExtension() bool { return t.attribute == nil && t.schema != "
 // unknown reports whether t is nothing that exists.
 func (t *target) unknown() bool { return t.attribute == nil && t.schema == "" && !t.core }
 
+// subAttributes returns those of the value that the target takes.
+func (t *target) subAttributes() []attribute {
+	if t.sub != nil {
+		return t.sub.SubAttributes
+	}
+	return t.attribute.SubAttributes
+}
+
 // container returns the object that has the attribute: the resource or an extension. If make is set, a missing
 // extension is made.
 func (t *target) container(tree map[string]any, make bool) map[string]any {

@@ -2,6 +2,8 @@ package scim
 
 import (
 	"cmp"
+	"maps"
+	"slices"
 	"strings"
 
 	"millrace/api/control"
@@ -178,4 +180,26 @@ func find(attributes []attribute, name string) *attribute {
 		}
 	}
 	return nil
+}
+
+// rename gives the members of a value, an object or a list of objects, the names that the attributes have, and those of
+// objects in it likewise: a request may have names in any case (RFC 7643 2.1). Of several members that are one
+// attribute, the one with its very name counts, or else the first by its bytes. Unknown members stay as they are.
+func rename(v any, attributes []attribute) {
+	if list, ok := v.([]any); ok {
+		for _, e := range list {
+			rename(e, attributes)
+		}
+	}
+	members, _ := v.(map[string]any)
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		a := find(attributes, name)
+		if a == nil || name != a.Name && members[a.Name] != nil {
+			continue
+		}
+		of := members[name]
+		delete(members, name)
+		members[a.Name] = of
+		rename(of, a.SubAttributes)
+	}
 }

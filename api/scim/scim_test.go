@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -268,6 +269,52 @@ func TestUserBound(t *testing.T) {
 	require.NoError(t, err)
 	_, err = u.Create(control.Actor{}, []byte(`[`))
 	require.Equal(t, invalidSyntax, err.(*Error).Type)
+}
+
+// Names of attributes have no case (RFC 7643 2.1), in any body and at any depth.
+func TestNamesInAnyCase(t *testing.T) {
+	_, users, groups := newTestUsers(t)
+	body := func(address, rest string) string {
+		return `{"schemas":["` + UserSchema + `"],"userName":"` + address + `@example.com","name":{"givenName":"Ada","familyName":"Lovelace"},"department":"bi","displayName":"Countess",` +
+			`"emails":[{"value":"a@example.com","type":"home"}],"` + EnterpriseSchema + `":{"costCenter":"7","manager":{"value":"m"}},"permissions":{"companyPermissions":["admin"],` +
+			`"appGroup":[{"appGroupName":"Demo","appGroupPermissions":["basic_access"],"team":[{"teamName":"North","teamPermissions":["admin"]}]}]}` + rest + `}`
+	}
+	upper := regexp.MustCompile(`"[^"]+":`)
+	shout := func(body string) []byte { return []byte(upper.ReplaceAllStringFunc(body, strings.ToUpper)) }
+	seen := func(r *Resource, err error) map[string]any {
+		require.NoError(t, err)
+		tree := treeOf(r.json)
+		for _, name := range []string{"id", "userName", "meta", "createdAt"} {
+			delete(tree, name)
+		}
+		return tree
+	}
+	first, err := users.Create(control.Actor{}, []byte(body("ada", "")))
+	want := seen(first, err)
+	require.Equal(t, "North", want["permissions"].(map[string]any)["appGroup"].([]any)[0].(map[string]any)["team"].([]any)[0].(map[string]any)["teamName"])
+	second, err := users.Create(control.Actor{}, shout(body("bob", "")))
+	require.Equal(t, want, seen(second, err))
+	require.Equal(t, want, seen(users.Replace(control.Actor{}, second.ID, shout(body("bob", "")), "")))
+	nested, err := users.Create(control.Actor{}, shout(`{"schemas":["`+UserSchema+`"],"`+UserSchema+`":`+body("cy", "")+`}`))
+	require.Equal(t, want, seen(nested, err))
+	// Of two, the very name counts, unless it has nothing.
+	both := seen(users.Replace(control.Actor{}, first.ID, []byte(body("ada", `,"DisplayName":"Eve","title":null,"TITLE":"Dr"`)), ""))
+	require.Equal(t, "Countess", both["displayName"])
+	require.Equal(t, "Dr", both["title"])
+
+	north := `{"appGroupName":"Demo","appGroupPermissions":["basic_access"],"team":[{"teamName":"North","teamPermissions":["admin"]}]}`
+	for _, operation := range []string{
+		`{"op":"replace","path":"permissions","value":` + string(shout(`{"companyPermissions":["admin"],"appGroup":[`+north+`]}`)) + `}`,
+		`{"op":"replace","path":"permissions.appGroup","value":[` + string(shout(north)) + `]}`,
+		`{"op":"replace","value":` + string(shout(`{"permissions":{"appGroup":[`+north+`]}}`)) + `}`,
+	} {
+		require.Equal(t, want, seen(users.Patch(control.Actor{}, second.ID, patchOf(operation), "")), operation)
+	}
+
+	group := `{"schemas":["` + GroupSchema + `"],"displayName":"Editors","members":[{"value":"` + first.ID + `"}]}`
+	made, err := groups.Create(control.Actor{}, shout(group))
+	require.NoError(t, err)
+	require.Equal(t, first.ID, treeOf(made.json)["members"].([]any)[0].(map[string]any)["value"])
 }
 
 // What is seen at once of a filter says nothing else than the whole of it, and each filter finds whom it describes.

@@ -34,7 +34,7 @@ var userSchemas = []schemaJSON{userSchema, enterpriseSchema}
 // Create makes the user that body, a JSON object, describes. body is only read.
 func (u *Users) Create(by control.Actor, body []byte) (*Resource, error) {
 	f := newForm(u.control.Snapshot())
-	members := f.members(body, UserSchema)
+	members := f.members(body, userSchemas)
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -64,7 +64,7 @@ func (u *Users) Create(by control.Actor, body []byte) (*Resource, error) {
 // header of that name, empty without one.
 func (u *Users) Replace(by control.Actor, id string, body []byte, ifMatch string) (*Resource, error) {
 	return u.change(by, id, "SCIM user replaced", ifMatch, func(f *form, old *control.SCIMUser) *control.SCIMUser {
-		members := f.members(body, UserSchema)
+		members := f.members(body, userSchemas)
 		if f.err != nil {
 			return nil
 		}
