@@ -32,8 +32,8 @@ func (m MergeMode) Brings(id op.IDKind) bool {
 //
 //   - Attributes: gone's where keep has none. Those that belong to an email (the tracking switches) come only together
 //     with the email itself.
-//   - Subscription states and the spam mark: gone's are not taken (decisions.md D5; service.md 4.2 and 4.10 don't list
-//     them); the states of an address hold for whoever gets the address.
+//   - Subscription states, push_subscribe and the spam mark: gone's are not taken (decisions.md D5; service.md 4.2 and
+//     4.10 don't list them); the states of an address hold for whoever gets the address.
 //   - Push tokens: both, keep's where app and token are the same. They are device information that keep lacks.
 //   - Events and products: counts are added, first is the earlier, last the later, recent occurrences are joined and
 //     cut to the limits. Revenue is added per currency.
@@ -71,7 +71,7 @@ func (e *Editor) Merge(keep, gone []byte, mode MergeMode, stamp int64, lim *Limi
 			if rankOf(tag) > rank {
 				break
 			}
-			if r := e.goneField(tag, gone[start:end]); r != nil && !r.used && movesAlone(tag, keep, mode, email) {
+			if r := e.goneField(tag, gone[start:end]); r != nil && !r.used && movesAlone(tag, mode, email) {
 				out = append(out, gone[j:end]...)
 			}
 			j = end
@@ -89,25 +89,18 @@ func (e *Editor) Merge(keep, gone []byte, mode MergeMode, stamp int64, lim *Limi
 }
 
 // movesAlone says whether a field of gone that has no counterpart in keep becomes keep's.
-func movesAlone(tag byte, keep []byte, mode MergeMode, email bool) bool {
+func movesAlone(tag byte, mode MergeMode, email bool) bool {
 	switch tag {
 	case tagAlias, tagFormer, reservedTag(op.AttrPushTokens):
 		return true
 	case tagBlocked, tagExternalID, tagDeprecated, tagBorn, tagApp, tagGroup, tagEmailState,
-		reservedTag(op.AttrEmailSubscribe), tagJoined, tagLeave,
+		reservedTag(op.AttrEmailSubscribe), tagPushState, reservedTag(op.AttrPushSubscribe), tagJoined, tagLeave,
 		tagSpamSet, reservedTag(op.AttrMarkedEmailAsSpamAt):
 		return false
-	}
-	if mode == MergeNone {
-		return false
-	}
-	switch tag {
-	case reservedTag(op.AttrPushSubscribe), tagPushState:
-		return find(keep, reservedTag(op.AttrPushSubscribe)).none() && find(keep, tagPushState).none()
 	case tagEmail, reservedTag(op.AttrEmailOpenTrackingOff), reservedTag(op.AttrEmailClickTrackingOff):
 		return email
 	}
-	return true
+	return mode != MergeNone
 }
 
 // mergeField appends keep's field (header and payload) as changed by its counterpart in gone, and marks that one as

@@ -30,7 +30,7 @@ func merge(t testing.TB, keep, gone []byte, mode MergeMode) []byte {
 // Attributes are taken from the merged user only when the kept one has no value (service.md 4.2).
 func TestMergeAttributesWhereMissing(t *testing.T) {
 	for _, code := range []int{op.AttrFirstName, op.AttrLastName, op.AttrGender, op.AttrDateOfBirth, op.AttrPhone, op.AttrTimeZone,
-		op.AttrHomeCity, op.AttrCountry, op.AttrLanguage, op.AttrImageURL, op.AttrPushSubscribe} {
+		op.AttrHomeCity, op.AttrCountry, op.AttrLanguage, op.AttrImageURL} {
 		mine, theirs := set(t, user("k"), 0, code, "mine"), set(t, user("g"), 0, code, "theirs")
 		require.Equal(t, `"mine"`, attr(t, merge(t, mine, theirs, MergeUsers), uint32(code)))
 		require.Equal(t, `"theirs"`, attr(t, merge(t, user("k"), theirs, MergeUsers), uint32(code)))
@@ -104,15 +104,17 @@ func TestMergeEmailOnlyWhenIdentifying(t *testing.T) {
 	require.False(t, ok, "of a merged user no state is taken")
 }
 
-// A state and its last change go together.
-func TestMergeKeepsConsentTrails(t *testing.T) {
+// service.md 4.2 lists no states, so push_subscribe is the kept user's, with its last change.
+func TestMergePushState(t *testing.T) {
 	var e Editor
 	gone := slices.Clone(e.setContactState(user("g"), op.AttrPushSubscribe, []byte("unsubscribed"), 5, 6, 0))
-	removed := slices.Clone(e.setContactState(user("k"), op.AttrPushSubscribe, nil, 7, 8, 0))
-	state, changed, actor, _ := ContactState(merge(t, removed, gone, MergeUsers), op.AttrPushSubscribe)
-	require.Equal(t, []any{"", int64(7), uint32(8)}, []any{string(state), changed, actor})
-	state, changed, actor, _ = ContactState(merge(t, user("k"), gone, MergeUsers), op.AttrPushSubscribe)
-	require.Equal(t, []any{"unsubscribed", int64(5), uint32(6)}, []any{string(state), changed, actor})
+	mine := slices.Clone(e.setContactState(user("k"), op.AttrPushSubscribe, []byte("opted_in"), 7, 8, 0))
+	for _, mode := range []MergeMode{MergeUsers, MergeIdentify, MergeNone} {
+		state, changed, actor, _ := ContactState(merge(t, mine, gone, mode), op.AttrPushSubscribe)
+		require.Equal(t, []any{"opted_in", int64(7), uint32(8)}, []any{string(state), changed, actor})
+		_, _, _, ok := ContactState(merge(t, user("k"), gone, mode), op.AttrPushSubscribe)
+		require.False(t, ok, "of a merged user no state is taken")
+	}
 }
 
 func TestMergeGroups(t *testing.T) {
