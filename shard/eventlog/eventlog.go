@@ -164,6 +164,8 @@ type Log struct {
 	scan sync.Mutex
 	tail sync.RWMutex
 
+	young young
+
 	stop context.Context // ends with Close
 	end  context.CancelFunc
 	gone chan struct{} // closed when the background worker has returned

@@ -276,13 +276,14 @@ func (l *Log) noteExpired(position uint64) { l.expired.Store(max(position, l.exp
 
 // Behind is about how many events of a workspace come after a position and were accepted at since or later (zero: all).
 // Whole blocks count in full, and the block that contains the position in proportion. What isn't packed counts with the
-// average number of events per record.
+// average number of events per record in the blocks, or is counted when there are none.
 func (l *Log) Behind(position uint64, workspace uint32, since time.Time) (events int64) {
 	applied := l.Applied()
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	known, tail := l.blocks, max(position, l.packed)
+	l.mu.Unlock()
 	rows, records := 0.0, 0.0
-	for _, b := range l.blocks {
+	for _, b := range known {
 		if b.err != nil {
 			continue
 		}
@@ -293,14 +294,34 @@ func (l *Log) Behind(position uint64, workspace uint32, since time.Time) (events
 			events += int64(math.Ceil(n * share))
 		}
 	}
-	if tail := max(position, l.packed); applied > tail {
-		perRecord := 1.0
-		if records > 0 {
-			perRecord = rows / records
-		}
-		events += int64(float64(applied-tail) * perRecord)
+	switch {
+	case applied <= tail:
+		return events
+	case records == 0:
+		return l.behindYoung(tail, workspace, since)
 	}
-	return events
+	return events + int64(float64(applied-tail)*rows/records)
+}
+
+// behindYoung is Behind for a log without blocks. What can't be read is met, and reported, by those who need it.
+func (l *Log) behindYoung(position uint64, workspace uint32, since time.Time) int64 {
+	l.young.mu.Lock()
+	defer l.young.mu.Unlock()
+	l.tail.RLock() // so that the log isn't let go
+	defer l.tail.RUnlock()
+	applied, size, s := l.Applied(), 0, new(stretch)
+	_ = l.src.ReadLog(l.young.next(l.Stats().Packed), applied, func(position uint64, _ uint32, payload []byte) error {
+		s.begin(position, position)
+		if err := s.addRecord(position, payload); err != nil {
+			return err
+		}
+		l.young.add(position, s.List)
+		if size += len(payload); size >= youngBytes {
+			return errEnough
+		}
+		return l.stop.Err()
+	})
+	return l.young.behind(position, applied, workspace, since)
 }
 
 // isBefore says whether all events of a block were accepted before a time.
