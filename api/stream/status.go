@@ -102,7 +102,7 @@ func (m *Manager) addWaiting(workspace string, s *control.Stream, all map[string
 			continue
 		}
 		if at := firstWaiting(part.Events, p.Position, ws, s, since); !at.IsZero() {
-			p.Group, p.LagSeconds = part.Group, max(0, time.Since(at).Seconds())
+			p.Group, p.LagSeconds = part.Group, secondsSince(at)
 			p.LagEvents = max(1, part.Events.Behind(p.Position, ws.Number, since))
 			all[part.Group] = p
 		}
@@ -136,6 +136,11 @@ func describe(group string, c *cursor) PartStatus {
 		ExpiredAt:   timeOf(time.UnixMilli(c.ExpiredAt), c.ExpiredAt)}
 }
 
+// secondsSince is never less than 0, and a whole number of milliseconds.
+func secondsSince(at time.Time) float64 {
+	return float64(max(0, time.Since(at).Milliseconds())) / 1000
+}
+
 // timeOf returns nil for a missing time.
 func timeOf(t time.Time, is int64) *time.Time {
 	if is == 0 {
@@ -151,7 +156,7 @@ func (k *carrier) status() PartStatus {
 	p := describe(k.part.Group, &k.cursor)
 	p.Here = true
 	if !k.oldest.IsZero() {
-		p.LagSeconds = max(0, time.Since(k.oldest).Seconds())
+		p.LagSeconds = secondsSince(k.oldest)
 		p.LagEvents = k.waiting(k.cursor.Position)
 	}
 	if k.err != nil {

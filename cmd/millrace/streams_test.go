@@ -230,7 +230,16 @@ func TestStreamCommands(t *testing.T) {
 	s.track(t, "one")
 	require.Eventually(t, func() bool { return s.streamStatus(t, "orders").Events == 1 }, testPatience, 20*time.Millisecond)
 	require.Equal(t, 1, count(), "what was before the stream is not in it")
-	require.Contains(t, tool(t, s.target("streams", "list", "test")...), "orders")
+	listed := tool(t, s.target("streams", "list", "test")...)
+	require.Regexp(t, `(?m)^ID +STATE +LAG EVENTS +LAG SECONDS +FORMAT `, listed)
+	require.Regexp(t, `(?m)^orders +running +0 +\d`, listed)
+	require.Regexp(t, `(?m)^bucket +failing +[1-9]\d* +\d`, listed)
+	var list struct {
+		Streams []struct{ ID, Format, State string }
+	}
+	require.NoError(t, json.Unmarshal([]byte(tool(t, append(s.target("streams", "list", "test"), "--json")...)), &list))
+	require.Len(t, list.Streams, 3)
+	require.Equal(t, []string{"bucket", "parquet", "failing"}, []string{list.Streams[0].ID, list.Streams[0].Format, list.Streams[0].State})
 
 	require.Contains(t, tool(t, s.target("streams", "pause", "test", "orders")...), "paused")
 	require.Eventually(t, func() bool { return s.streamStatus(t, "orders").State == "paused" }, testPatience, 20*time.Millisecond)

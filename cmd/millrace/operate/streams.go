@@ -13,7 +13,7 @@ type Streams struct {
 	caller
 
 	Create streamsCreate `cmd:"" help:"Make a stream."`
-	List   thingsList    `cmd:"" help:"List the streams of a workspace."`
+	List   streamsList   `cmd:"" help:"List the streams of a workspace, and how far each is."`
 	Show   streamsShow   `cmd:"" help:"Show a stream, and how far it is."`
 	Pause  streamsPause  `cmd:"" help:"Have a stream stop where it is. It is held no longer than events are kept."`
 	Resume streamsResume `cmd:"" help:"Have it go on."`
@@ -67,6 +67,30 @@ func (c *streamsCreate) Run(s *session) error {
 	return s.show(http.MethodPost, inWorkspace(c.Workspace, "streams"),
 		control.Stream{ID: c.ID, Kinds: c.Kind, Names: c.Name, Columns: c.Column, Format: c.Format,
 			Destination: c.destination(), From: c.From})
+}
+
+type streamsList struct{ inOne }
+
+// Run lists streams, each with its status.
+func (c *streamsList) Run(s *session) error {
+	answer, _, err := s.do(http.MethodGet, inWorkspace(c.Workspace, "streams"), nil)
+	if err != nil {
+		return err
+	}
+	rows, err := answer.rows("streams")
+	if err != nil {
+		return err
+	}
+	for i, row := range rows {
+		status, _, err := s.do(http.MethodGet, inWorkspace(c.Workspace, "streams", row.text("id"), "status"), nil)
+		if err != nil {
+			return err
+		}
+		rows[i] = append(row, status...)
+	}
+	return s.printRows("streams", rows, column{"ID", "id"}, column{"STATE", "state"},
+		column{"LAG EVENTS", "lag_events"}, column{"LAG SECONDS", "lag_seconds"}, column{"FORMAT", "format"},
+		column{"DESTINATION", "destination"}, column{"KINDS", "kinds"}, column{"FROM", "from"})
 }
 
 type streamsShow struct{ oneThing }

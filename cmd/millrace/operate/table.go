@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"unicode"
@@ -144,6 +145,18 @@ func (s *session) printList(answer members, name string, columns ...column) erro
 	rows, err := answer.rows(name)
 	if err != nil {
 		return err
+	}
+	return s.printRows(name, rows, columns...)
+}
+
+// printRows prints objects, or with --json a list of them under a name.
+func (s *session) printRows(name string, rows []members, columns ...column) error {
+	if s.JSON {
+		list := make([][]byte, len(rows))
+		for i, row := range rows {
+			list[i] = row.compact()
+		}
+		return s.printJSON(members{{name, slices.Concat([]byte{'['}, bytes.Join(list, []byte{','}), []byte{']'})}})
 	}
 	t := s.newTable(columns)
 	for _, row := range rows {

@@ -157,10 +157,6 @@ var listColumns = map[string][]column{
 	"preference_centers":  {{"ID", "id"}, {"NAME", "name"}, {"STATE", "state"}},
 	"campaigns":           {{"ID", "id"}, {"NAME", "name"}, {"MESSAGES", "messages"}},
 	"canvases":            {{"ID", "id"}, {"NAME", "name"}, {"STEPS", "steps"}, {"MESSAGES", "messages"}},
-	"streams": {
-		{"ID", "id"}, {"FORMAT", "format"}, {"DESTINATION", "destination"}, {"KINDS", "kinds"}, {"FROM", "from"},
-		{"PAUSED", "paused"},
-	},
 }
 
 type thingsList struct{ inOne }
