@@ -96,7 +96,8 @@ func (c *importFiles) print(stdout io.Writer, r *importer.Report) error {
 		n    int64
 	}{{"files taken", int64(r.Files)}, {"files taken before", int64(r.Before)}, {"files that are bad", int64(r.Bad)},
 		{"files passed over", int64(len(r.Unknown))},
-		{"rows", r.Rows}, {"taken", r.Taken}, {"  of them with a value left out", r.Warned},
+		{"rows", r.Rows}, {"  of them by earlier runs", r.Rows - r.Sent},
+		{"taken", r.Taken}, {"  of them with a value left out", r.Warned},
 		{"  of them the server had before", r.Replayed},
 		{"  of them of nobody", r.Nobody}, {"users deleted", r.Deleted}, {"refused", r.Refused}}
 	for i, l := range lines {
@@ -108,6 +109,6 @@ func (c *importFiles) print(stdout io.Writer, r *importer.Report) error {
 		}
 	}
 	_, err := fmt.Fprintf(stdout, "%-31s %12s, %.0f rows/s\n", "time", r.Duration.Round(time.Millisecond),
-		float64(r.Rows)/r.Duration.Seconds())
+		float64(r.Sent)/r.Duration.Seconds())
 	return err
 }

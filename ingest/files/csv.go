@@ -14,6 +14,7 @@ type sheet struct {
 	row   int64
 	cells []cell
 	table *table
+	head  []byte // the header as it is in the file
 	text  []byte // cells from which doubled quotes were removed
 }
 
@@ -54,6 +55,7 @@ func (s *sheet) readHeader() error {
 	if s.table, err = newTable(names, s.o); err != nil {
 		return err
 	}
+	s.head = bytes.Clone(cutLineEnd(s.rest()[:size]))
 	s.pass(size)
 	s.line += lines
 	return nil
@@ -78,6 +80,7 @@ func (s *sheet) Next(r *Row) error {
 		}
 		s.row++
 		r.reset(at, text)
+		r.header = s.head
 		if got, want := len(s.cells), len(s.table.columns); got != want {
 			r.Fault = fmt.Sprintf("the row has %d cells, the header has %d", got, want)
 			if s.o.Strict {

@@ -265,6 +265,8 @@ func TestHostileFiles(t *testing.T) {
 	f("", CSV, Options{}, "line 1: the file has no header")
 	f("a,b,c,d", CSV, short, "line 1, column 7: the row has more than 3 cells")
 	f("first_name,age\nA,3", CSV, Options{}, "line 1: the header has no column of an identifier: external_id, svc_id, braze_id, alias_name and alias_label, email, or phone")
+	f("external_id;age\nA;3", CSV, Options{}, `line 1: the header has no column of an identifier: external_id, svc_id, braze_id, alias_name and alias_label, email, or phone; `+
+		`its only cell is "external_id;age": want commas between cells`)
 	f("external_id,age,age\n", CSV, Options{}, `line 1: the column "age" is there more than once`)
 	f("external_id,EXTERNAL_ID,payload\n", CSV, Options{}, `line 1: the columns "external_id" and "EXTERNAL_ID" mean the same`)
 	f("alias_name,alias_label,user_alias_name\n", CSV, Options{}, `line 1: the columns "alias_name" and "user_alias_name" mean the same`)

@@ -85,12 +85,20 @@ func lineFault(r *Row, blanks int) error {
 	return &Fault{Line: r.Line, Text: errNotObject.Error()}
 }
 
-// takeApart finds the columns of a line. A line without a payload is itself an object.
-func (r *Row) takeApart() error {
+// takeApart finds the columns of a line, or of the text in it if the line is that of a refused file.
+func (r *Row) takeApart(otherwise Kind) error {
+	if err := r.takeLine(); err != nil || r.text == nil {
+		return err
+	}
+	return r.takeText(otherwise)
+}
+
+// takeLine finds the columns of a line. A line without a payload is itself an object.
+func (r *Row) takeLine() error {
 	text := r.line
 	r.facts = facts{}
 	twice, err := r.takeColumns(text)
-	if err != nil {
+	if err != nil || r.text != nil {
 		return err
 	}
 	payload := r.columns[columnPayload]
@@ -128,6 +136,7 @@ func (r *Row) checkDeletion(kind Kind) error {
 // takeColumns takes the members of an object for columns. twice says which of them is filled in more than once.
 func (r *Row) takeColumns(object []byte) (twice, err error) {
 	var w walk
+	refused := 0
 	for w.begin(object); w.nextName(); {
 		c := columnOf(w.name)
 		if c == columnPayload && w.at < len(object) && object[w.at] == '{' {
@@ -141,7 +150,13 @@ func (r *Row) takeColumns(object []byte) (twice, err error) {
 		if !r.known {
 			r.facts.note(w.name, w.value, w.at-len(w.value))
 		}
-		if c == columnNone && r.other == nil && !slices.Contains(refusedMembers, string(w.name)) {
+		switch {
+		case c != columnNone:
+		case slices.Contains(refusedMembers, string(w.name)):
+			refused++
+		case string(w.name) == "text" && isString(w.value):
+			r.text = w.value
+		case r.other == nil:
 			r.other = w.name
 		}
 		if c == columnNone || isNothing(w.value) {
@@ -153,11 +168,26 @@ func (r *Row) takeColumns(object []byte) (twice, err error) {
 		}
 		r.columns[c] = w.value
 	}
+	if r.text != nil && (refused < len(refusedMembers) || r.other != nil || r.hasColumns()) {
+		if r.text = nil; r.other == nil {
+			r.other = []byte("text")
+		}
+	}
 	return twice, w.err
 }
 
-// refusedMembers are the members of a line of a refused file besides columns, so that such a line can be taken as it
-// is.
+// hasColumns reports whether a line has filled in a column besides `kind`.
+func (r *Row) hasColumns() bool {
+	for c, value := range r.columns {
+		if value != nil && column(c) != columnKind {
+			return true
+		}
+	}
+	return false
+}
+
+// refusedMembers are the members of each line of a refused file besides columns or a text, so that such a line can be
+// taken as it is.
 var refusedMembers = []string{"line", "row", "reason"}
 
 // takePayload reads a payload that is an object, and its facts at the same time. What is wrong in it is reported when

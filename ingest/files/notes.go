@@ -153,7 +153,7 @@ func (n *noter) note(line []byte) note {
 		row.kind = kindNumber(kind[1 : len(kind)-1])
 	}
 	if payload == nil {
-		if row.kind != 0 || n.empty {
+		if row.kind != 0 || n.empty || !n.facts.isNamed() {
 			return note{form: noteRow}
 		}
 		return n.fill(row, line, line[i:end])

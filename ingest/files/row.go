@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/zeebo/xxh3"
@@ -86,7 +87,13 @@ type Row struct {
 	facts   facts               // of object or payload, whichever is there
 	known   bool                // facts are set
 	other   []byte              // the name of a member that is not a column
+	text    []byte              // JSON; of a line in a refused file, which has nothing else
 	byAlias bool                // the columns name the user by an alias
+
+	kindOfText Kind   // of a row that a text has become, when it doesn't say one itself
+	header     []byte // of CSV
+	table      *table // of Parquet, with its cells
+	cells      []cell
 
 	noted *note  // what is known of the line in its piece; nil: nothing
 	piece []byte // which is only read
@@ -97,6 +104,7 @@ func (r *Row) reset(at Position, text []byte) {
 	r.Position, r.Fault, r.Text = at, "", text
 	r.line, r.payload, r.object, r.scratch, r.known, r.other = nil, nil, nil, r.scratch[:0], false, nil
 	r.byAlias, r.empty = false, false
+	r.text, r.kindOfText, r.header, r.table, r.cells = nil, "", nil, nil, nil
 	r.columns = [columnCount][]byte{}
 	r.noted = nil
 }
@@ -146,12 +154,12 @@ func (r *Row) AppendObject(o *Object, options *ObjectOptions) (fault string) {
 		r.line = r.Text
 	}
 	if r.line != nil {
-		if err := r.takeApart(); err != nil {
+		if err := r.takeApart(options.Kind); err != nil {
 			return err.Error()
 		}
 		r.line = nil
 	}
-	if o.Kind, fault = r.kind(options.Kind); fault != "" {
+	if o.Kind, fault = r.kind(cmp.Or(r.kindOfText, options.Kind)); fault != "" {
 		return fault
 	}
 	who, fault := r.identifier()
@@ -435,6 +443,11 @@ func (f *facts) note(name, value []byte, at int) {
 	case "user_alias":
 		f.alias = value
 	}
+}
+
+// isNamed reports whether the object says whom it is about. One that doesn't is refused, or a line of a refused file.
+func (f *facts) isNamed() bool {
+	return f.alias != nil || slices.ContainsFunc(f.identifier[:], func(value []byte) bool { return value != nil })
 }
 
 // user is Row.userOf for an object that itself says whom it is about.

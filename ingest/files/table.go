@@ -141,6 +141,9 @@ func (t *table) check() error {
 	case len(t.who) == 0:
 		text = "the header has no column of an identifier: external_id, svc_id, braze_id, " +
 			"alias_name and alias_label, email, or phone"
+		if len(t.columns) == 1 && strings.ContainsAny(t.columns[0].title, ";\t|") {
+			text += fmt.Sprintf("; its only cell is %q: want commas between cells", shortened(t.columns[0].title))
+		}
 	case has(columnAliasName) != has(columnAliasLabel):
 		text = "the header has only one of alias_name and alias_label"
 	case t.kind == Deletions:

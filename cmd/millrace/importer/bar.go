@@ -24,6 +24,7 @@ func (b *bar) begin(what string, total int64, unit string) {
 		progressbar.OptionShowIts(), progressbar.OptionShowCount(), progressbar.OptionSetItsString(unit),
 		progressbar.OptionSetPredictTime(true),
 		progressbar.OptionThrottle(200*time.Millisecond), progressbar.OptionClearOnFinish())
+	b.bar.StartWithoutRender() // else time counts from the first frame, whose rate would be endless
 }
 
 func (b *bar) add(n int) {

@@ -1,6 +1,7 @@
 package importer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,11 +38,13 @@ func (i *importer) file(ctx context.Context, from *found) error {
 	if err := j.begin(ctx); err != nil || j.state == nil {
 		return err
 	}
+	before := j.state.Counts.Rows
 	err = j.send(ctx)
 	if err != nil && j.isNew && !i.client.taken.Load() {
 		err = errors.Join(err, j.forget()) // so that it may be begun with another key
 	}
 	i.report.add(j.state.Counts)
+	i.report.Sent += j.state.Counts.Rows - before
 	switch {
 	case errors.Is(err, errChanged), errors.Is(err, errGrown):
 		return &FileError{from.path, err}
@@ -259,8 +262,11 @@ const saveEvery = 500 * time.Millisecond
 // send sends what isn't answered yet.
 func (j *job) send(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, j.refused.close()) }()
-	j.bar.begin(j.name(), j.total, "rows")
-	j.bar.set(j.state.Counts.Rows)
+	what, before := j.name(), j.state.Counts.Rows
+	if before > 0 { // which would count as sent at once
+		what += fmt.Sprintf(", after %d rows", before)
+	}
+	j.bar.begin(what, j.total-before, "rows")
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var senders sync.WaitGroup
@@ -399,6 +405,9 @@ func (j *job) read(ctx context.Context) error {
 // put gives a row to a lane.
 func (j *job) put(ctx context.Context, n int, row *files.Row, object *files.Object, fault string) error {
 	l := &j.lanes[n]
+	if fault != "" {
+		object.Kind = cmp.Or(object.Kind, j.state.Kind) // the refused file may be given as one of another kind
+	}
 	if l.open != nil && !l.open.takes(object, fault != "", j.state) {
 		if err := l.flush(ctx); err != nil {
 			return err

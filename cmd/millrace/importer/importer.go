@@ -185,6 +185,7 @@ type Report struct {
 	Unknown  []string      `json:"unknown"` // skipped: names don't say what the files are, or they aren't files
 	Bad      int           `json:"bad"`     // of these nothing was taken, or they changed meanwhile
 	Counts                 // of the rows of this run and, for a resumed file, of earlier ones
+	Sent     int64         `json:"sent"` // rows of this run
 	Duration time.Duration `json:"duration_ns"`
 }
 

@@ -250,6 +250,7 @@ func TestEachRowOnce(t *testing.T) {
 		path := bring(t, r, &o, text.String())
 		o.Connections, o.NoteBytes = 1+r.IntN(8), 1<<r.IntN(20)
 		var report Report
+		sent := int64(0)
 		for range 5 {
 			ctx, cancel := context.WithCancel(t.Context())
 			left := r.IntN(40)
@@ -265,12 +266,14 @@ func TestEachRowOnce(t *testing.T) {
 				require.ErrorIs(t, err, context.Canceled)
 			}
 			cancel()
+			sent += report.Sent
 			o.Connections = 1 + r.IntN(8) // the file's stays what it was
 		}
 		d.onAny = nil
 		if again, err := Run(t.Context(), o); again.Files > 0 {
 			require.NoError(t, err)
 			report = again
+			sent += report.Sent
 		}
 		if conditional != "" {
 			require.Equal(t, want, d.rows)
@@ -283,7 +286,9 @@ func TestEachRowOnce(t *testing.T) {
 			got[l.Row] = l.Reason
 		}
 		require.Equal(t, wantRefused, got)
+		require.LessOrEqual(t, sent, int64(rows))
 		if report.Files > 0 {
+			require.EqualValues(t, rows, sent, "each row is in the report of one run")
 			report.Replayed = 0
 			require.Equal(t, Counts{Rows: int64(rows), Taken: int64(rows - len(got)), Refused: int64(len(got))}, report.Counts)
 		}

@@ -129,7 +129,7 @@ func (r *request) add(row *files.Row, o *files.Object, fault string) {
 	one := sent{row: row.Row, line: row.Line, kind: kindNumber(o.Kind), user: o.User, fault: fault}
 	text := o.Text
 	if fault != "" {
-		text = row.Text
+		text = row.Source()
 		r.faults++
 	} else {
 		r.identifiers = o.Identifiers
