@@ -196,7 +196,7 @@ func (w *world) exported(q eventlog.Query) (lines []string) {
 	w.t.Helper()
 	q.Workspace = w.ws.Number
 	var out bytes.Buffer
-	require.NoError(w.t, w.events.Write(context.Background(), &out, event.NDJSON, q, w.e.AppendSvcID))
+	require.NoError(w.t, eventlog.Write(context.Background(), w.events, &out, event.NDJSON, q, w.e.AppendSvcID))
 	lines = linesOf(w.t, &out)
 	slices.Sort(lines)
 	return lines

@@ -239,7 +239,7 @@ func (w *world) deleteUser(id op.IDKind, key string) (number uint64) {
 func (w *world) onDisk(key string) (n int) {
 	w.t.Helper()
 	for _, b := range w.l.blocks {
-		require.NoError(w.t, w.l.readBlock(context.Background(), b, nil, new(blocks.Group), func(rs *blocks.Rows) error {
+		require.NoError(w.t, w.l.readBlock(context.Background(), b, func(rs *blocks.Rows) error {
 			for i := range rs.List {
 				if string(rs.List[i].Key) == key {
 					n++

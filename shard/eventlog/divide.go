@@ -85,7 +85,7 @@ func (l *Log) divideBlock(ctx context.Context, b *block, d *Division, parts []bl
 		parts[i].Reset()
 	}
 	deleted := l.deleted.Load()
-	err := l.readBlock(ctx, b, nil, new(blocks.Group), func(rs *blocks.Rows) error {
+	err := l.readBlock(ctx, b, func(rs *blocks.Rows) error {
 		for i := range rs.List {
 			if r := &rs.List[i]; !deleted.covers(r) {
 				parts[d.Of(r.Number)].Adopt(rs, r)

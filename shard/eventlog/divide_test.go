@@ -96,7 +96,7 @@ func TestDivide(t *testing.T) {
 		}))
 		require.Zero(t, l.Stats().Deletions)
 		for _, b := range l.blocks {
-			require.NoError(t, l.readBlock(context.Background(), b, nil, new(blocks.Group), func(rs *blocks.Rows) error {
+			require.NoError(t, l.readBlock(context.Background(), b, func(rs *blocks.Rows) error {
 				for i := range rs.List {
 					if rs.List[i].Kind == op.Delete {
 						continue

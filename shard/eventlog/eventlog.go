@@ -245,7 +245,7 @@ func (l *Log) Verify(ctx context.Context) error {
 			return errors.Join(errs...)
 		}
 		from = b.last + 1
-		if err := l.readBlock(ctx, b, nil, new(blocks.Group), func(*blocks.Rows) error { return nil }); err != nil {
+		if err := l.readBlock(ctx, b, func(*blocks.Rows) error { return nil }); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -274,11 +274,9 @@ func (l *Log) has(b *block) bool {
 	return slices.Contains(l.blocks, b)
 }
 
-// readBlock calls f with the rows of each group for which want returns true, some records at a time, in the memory of
-// g. A nil want selects all groups. The rows are lent for the call. A block that is gone has none.
-func (l *Log) readBlock(
-	ctx context.Context, b *block, want func(*blocks.GroupInfo) bool, g *blocks.Group, f func(*blocks.Rows) error,
-) error {
+// readBlock calls f with the rows of a block, some records at a time. They are lent for the call. A block that is gone
+// has none.
+func (l *Log) readBlock(ctx context.Context, b *block, f func(*blocks.Rows) error) error {
 	r, err := l.openBlock(b)
 	if err == errGone {
 		return nil
@@ -286,17 +284,15 @@ func (l *Log) readBlock(
 		return err
 	}
 	defer r.Close()
+	var g blocks.Group
 	for i := range r.Info.Groups {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if want != nil && !want(&r.Info.Groups[i]) {
-			continue
-		}
-		if err := r.Load(i, g); err != nil {
+		if err := r.Load(i, &g); err != nil {
 			return l.noteDamage(err)
 		}
-		if err := l.eachRows(g, f); err != nil {
+		if err := l.eachRows(&g, f); err != nil {
 			return err
 		}
 	}

@@ -3,6 +3,7 @@ package eventlog
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"time"
 
@@ -13,19 +14,30 @@ import (
 // Stop, when returned by the function that reads, ends a Follower's Read without an error.
 var Stop = errors.New("stop")
 
-// Follower passes events on in the order in which they were applied, call by call, while more are added: it is what a
-// stream reads. It keeps what it has read ahead. It belongs to one goroutine and needs no closing.
+// Follower passes events on in the order in which they were applied, call by call, while more are added: it is what
+// streams and exports read. It keeps what it has read ahead. It belongs to one goroutine and needs no closing.
 type Follower struct {
 	// Ahead, if set, is told the numbers of the users of the next events before these are passed on, so that the users
 	// can be loaded together.
 	Ahead func(numbers []uint64)
 
-	x       exporter // everything before its next has been read, or passed on
-	since   int64    // Unix µs, of the acceptance
+	log     *Log
+	ctx     context.Context
+	filter  *filter
+	since   int64 // Unix µs, of the acceptance
 	deleted *deletedSet
+	next    uint64 // everything before it has been read, or passed on
+	end     uint64 // up to here events are passed on
 	missed  uint64 // see Missed
 
-	inGroup bool         // x.group is being read
+	stretch stretch
+	group   blocks.Group
+	event   event.Event
+	buf     []byte
+
+	block   *block       // what is being read; nil: the log
+	damaged *block       // the one that has ended the last Read, because it can't be read
+	inGroup bool         // group is being read
 	from    uint64       // nothing of the group before this position is passed on
 	ends    uint64       // position at which the group ends
 	rows    *blocks.Rows // current rows: some of the group's, or of the log
@@ -40,8 +52,7 @@ type Follower struct {
 // Follow begins after a position. q chooses as it does for Export; of the chosen events, only those that were accepted
 // at since or later are passed on.
 func (l *Log) Follow(behind uint64, q Query, since time.Time) *Follower {
-	f := &Follower{x: exporter{log: l, filter: newFilter(q), next: behind + 1}, since: math.MinInt64,
-		deleted: l.deleted.Load()}
+	f := &Follower{log: l, filter: newFilter(q), next: behind + 1, since: math.MinInt64, deleted: l.deleted.Load()}
 	if !since.IsZero() {
 		f.since = since.UnixMicro()
 	}
@@ -51,23 +62,28 @@ func (l *Log) Follow(behind uint64, q Query, since time.Time) *Follower {
 // Read calls pass with each event after those that were passed on before, up to the position to, or as far as the
 // engine has applied if that is less. It returns the position up to which everything has been passed on. Events of
 // deleted users are left out. When pass returns an error, Read ends with it, or with nil for Stop; all events of that
-// position come again with the next Read. Other errors are those of Export, and then a new Follower is needed.
+// position come again with the next Read. Other errors are those of Export. After them a new Follower is needed, unless
+// skipDamaged is called.
 func (f *Follower) Read(ctx context.Context, to uint64, pass func(*event.Event) error) (through uint64, err error) {
-	f.x.ctx, f.x.end = ctx, min(to, f.x.log.Applied())
+	return f.read(ctx, min(to, f.log.Applied()), pass)
+}
+
+func (f *Follower) read(ctx context.Context, to uint64, pass func(*event.Event) error) (through uint64, err error) {
+	f.ctx, f.end, f.damaged = ctx, to, nil
 	if err := f.begin(); err != nil {
 		return 0, err
 	}
 	for {
 		for ; f.at < len(f.wanted); f.at++ {
 			r := &f.rows.List[f.wanted[f.at]]
-			if r.Position > f.x.end {
-				return f.x.end, nil
+			if r.Position > f.end {
+				return f.end, nil
 			}
 			if f.at >= f.told {
 				f.tell()
 			}
-			f.x.fill(f.rows, r)
-			if err := pass(&f.x.event); err != nil {
+			f.fill(f.rows, r)
+			if err := pass(&f.event); err != nil {
 				f.stepBack(r.Position)
 				if err == Stop {
 					err = nil
@@ -75,16 +91,17 @@ func (f *Follower) Read(ctx context.Context, to uint64, pass func(*event.Event) 
 				return r.Position - 1, err
 			}
 		}
-		if f.x.next > f.x.end {
+		if f.next > f.end {
 			if !f.inGroup {
-				f.x.group = blocks.Group{} // as a rule, what comes next is in the log
+				f.group = blocks.Group{} // as a rule, what comes next is in the log
 			}
-			return f.x.end, nil
+			return f.end, nil
 		}
-		if err := errors.Join(ctx.Err(), f.x.log.stopped()); err != nil {
+		if err := errors.Join(ctx.Err(), f.log.stopped()); err != nil {
 			return 0, err
 		}
 		if err := f.readAhead(); err != nil {
+			f.damaged = f.block
 			return 0, err
 		}
 	}
@@ -93,8 +110,8 @@ func (f *Follower) Read(ctx context.Context, to uint64, pass func(*event.Event) 
 // begin learns who was deleted. The rows at hand may have events of users who are gone since. They are then read again,
 // because the log may have forgotten the deletion by the time they would be passed on.
 func (f *Follower) begin() error {
-	l := f.x.log
-	if err := l.findDeletions(f.x.end); err != nil {
+	l := f.log
+	if err := l.findDeletions(f.end); err != nil {
 		return err
 	}
 	deleted := l.deleted.Load()
@@ -103,11 +120,17 @@ func (f *Follower) begin() error {
 	}
 	f.deleted = deleted
 	if f.at < len(f.wanted) {
-		f.x.next = f.rows.List[f.wanted[f.at]].Position
+		f.next = f.rows.List[f.wanted[f.at]].Position
 	}
 	f.forget()
 	f.inGroup = false
 	return nil
+}
+
+// skipDamaged goes on behind the damaged block.
+func (f *Follower) skipDamaged() {
+	f.forget()
+	f.inGroup, f.next = false, f.damaged.last+1
 }
 
 // stepBack goes back to the first event of a position. It is among the current rows, which are whole records.
@@ -146,20 +169,22 @@ func (f *Follower) readAhead() error {
 	if f.inGroup {
 		return f.readRows()
 	}
-	x := &f.x
-	f.deleted = x.log.deleted.Load() // see exporter.step
-	b := x.log.blockFrom(x.next)
+	// Loaded before the block is opened, or the end of the blocks is looked at: a deletion that this no longer has is
+	// packed, and its events have left the files.
+	f.deleted = f.log.deleted.Load()
+	b := f.log.blockFrom(f.next)
+	f.block = b
 	switch {
 	case b == nil:
 		return f.readTail()
-	case b.first > x.end:
-		x.next = x.end + 1
+	case b.first > f.end:
+		f.next = f.end + 1
 		return nil
-	case b.first > x.next:
+	case b.first > f.next:
 		f.miss(b.first - 1)
 		return nil
-	case b.err == nil && (!x.filter.wantsBlock(b.info) || b.info.MaxAccepted < f.since):
-		x.next = b.last + 1
+	case b.err == nil && (!f.filter.wantsBlock(b.info) || b.info.MaxAccepted < f.since):
+		f.next = b.last + 1
 		return nil
 	}
 	return f.openGroup(b)
@@ -167,8 +192,7 @@ func (f *Follower) readAhead() error {
 
 // openGroup begins the next group of a block that has something to pass on, or skips the rest of the block.
 func (f *Follower) openGroup(b *block) error {
-	x := &f.x
-	r, err := x.log.openBlock(b)
+	r, err := f.log.openBlock(b)
 	if err == errGone {
 		f.miss(b.last)
 		return nil
@@ -176,36 +200,36 @@ func (f *Follower) openGroup(b *block) error {
 		return err
 	}
 	defer r.Close()
-	for i := r.Info.GroupFrom(x.next); i < len(r.Info.Groups); i++ {
+	for i := r.Info.GroupFrom(f.next); i < len(r.Info.Groups); i++ {
 		g := &r.Info.Groups[i]
-		if !x.filter.wantsTimes(g.MinTime, g.MaxTime) || g.MaxAccepted < f.since {
+		if !f.filter.wantsTimes(g.MinTime, g.MaxTime) || g.MaxAccepted < f.since {
 			continue
 		}
-		x.group.JSON = !x.filter.query.Fields
-		if err := r.Load(i, &x.group); err != nil {
-			return x.log.noteDamage(err)
+		f.group.JSON = !f.filter.query.Fields
+		if err := r.Load(i, &f.group); err != nil {
+			return f.log.noteDamage(err)
 		}
-		f.inGroup, f.from, f.ends = true, x.next, b.last
+		f.inGroup, f.from, f.ends = true, f.next, b.last
 		if i+1 < len(r.Info.Groups) {
 			f.ends = r.Info.Groups[i+1].First - 1
 		}
 		return f.readRows()
 	}
-	x.next = b.last + 1
+	f.next = b.last + 1
 	return nil
 }
 
 // readRows reads some records of the current group.
 func (f *Follower) readRows() error {
-	rs, err := f.x.group.Next()
+	rs, err := f.group.Next()
 	if err != nil {
-		return f.x.log.noteDamage(err)
+		return f.log.noteDamage(err)
 	}
 	if rs == nil {
-		f.inGroup, f.x.next = false, f.ends+1
+		f.inGroup, f.next = false, f.ends+1
 		return nil
 	}
-	f.x.next = rs.List[len(rs.List)-1].Position + 1
+	f.next = rs.List[len(rs.List)-1].Position + 1
 	f.choose(rs, f.from)
 	return nil
 }
@@ -215,7 +239,7 @@ func (f *Follower) choose(rs *blocks.Rows, from uint64) {
 	f.rows = rs
 	for i := range rs.List {
 		r := &rs.List[i]
-		if r.Position >= from && r.Accepted >= f.since && f.x.filter.wants(rs, r) && !f.deleted.covers(r) {
+		if r.Position >= from && r.Accepted >= f.since && f.filter.wants(rs, r) && !f.deleted.covers(r) {
 			f.wanted = append(f.wanted, uint32(i))
 		}
 	}
@@ -223,10 +247,10 @@ func (f *Follower) choose(rs *blocks.Rows, from uint64) {
 
 // miss skips positions without events, or with events that have expired.
 func (f *Follower) miss(last uint64) {
-	if expired := min(last, f.x.log.Expired()); expired >= f.x.next {
+	if expired := min(last, f.log.Expired()); expired >= f.next {
 		f.missed = expired
 	}
-	f.x.next = last + 1
+	f.next = last + 1
 }
 
 // Missed is the last position that was skipped because its events had expired; 0 when there is none.
@@ -234,27 +258,99 @@ func (f *Follower) Missed() uint64 { return f.missed }
 
 // readTail reads what is in no block.
 func (f *Follower) readTail() error {
-	x := &f.x
-	l := x.log
+	l := f.log
 	l.tail.RLock()
 	defer l.tail.RUnlock()
 	l.mu.Lock()
 	packed := l.packed
 	l.mu.Unlock()
-	if x.next <= packed {
-		if l.blockFrom(x.next) == nil { // no events there, or they have expired; else a block has come meanwhile
+	if f.next <= packed {
+		if l.blockFrom(f.next) == nil { // no events there, or they have expired; else a block has come meanwhile
 			f.miss(packed)
 		}
 		return nil
 	}
-	from := x.next
-	if err := x.gather(); err != nil {
+	from := f.next
+	if err := f.gather(); err != nil {
 		return err
 	}
-	x.next = x.stretch.last + 1
-	x.group = blocks.Group{} // beside a stretch it would only take up memory
-	f.choose(&x.stretch.Rows, from)
+	f.next = f.stretch.last + 1
+	f.group = blocks.Group{} // beside a stretch it would only take up memory
+	f.choose(&f.stretch.Rows, from)
 	return nil
+}
+
+// applied waits until the engine has applied everything up to a position.
+func (l *Log) applied(ctx context.Context, position uint64) error {
+	for start := time.Now(); l.src.AppliedPosition() < position; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if time.Since(start) > maxApply {
+			return fmt.Errorf("the engine does not apply what it has at %d", position)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return nil
+}
+
+const maxApply = 30 * time.Second
+
+// gather reads the next stretch of the log and sorts its rows. The caller holds tail.
+func (f *Follower) gather() error {
+	s := &f.stretch
+	if s.begin(f.next, f.end); f.filter.query.noted() {
+		if err := f.log.applied(f.ctx, f.end); err != nil {
+			return err
+		}
+		s.notes.of = f.log.src.Noted
+	}
+	err := f.log.src.ReadLog(f.next, f.end, func(position uint64, _ uint32, payload []byte) error {
+		if err := s.addRecord(position, payload); err != nil {
+			return err
+		}
+		if s.bytes >= f.log.opts.tailBytes {
+			return errEnough
+		}
+		return f.ctx.Err()
+	})
+	if err == nil {
+		s.last = f.end // no records follow up to there
+	}
+	if err = enough(err); err != nil {
+		return err
+	}
+	if err := f.log.applied(f.ctx, s.last); err != nil {
+		return err
+	}
+	dropped, err := f.log.src.Dropped(s.first, s.last)
+	if err != nil {
+		return err
+	}
+	s.finish(dropped, &deletedSet{})
+	s.Sort()
+	return nil
+}
+
+func (f *Follower) fill(rs *blocks.Rows, r *blocks.Row) {
+	f.event = event.Event{
+		Group: f.log.opts.Group, Position: r.Position, Ordinal: r.Ordinal, Index: r.Index,
+		Workspace: r.Workspace, Kind: r.Kind,
+		Time: time.UnixMilli(r.Time).UTC(), AcceptedAt: time.UnixMicro(r.Accepted).UTC(),
+		ID: r.ID, Key: r.Key, Number: r.Number, Resolved: r.Resolved, Name: rs.Name(r.Name),
+		Currency: r.Currency, Price: math.Float64frombits(r.Price), Quantity: r.Quantity, Total: r.Total,
+	}
+	if r.App > 0 {
+		f.event.App = rs.Name(r.App - 1)
+	}
+	switch {
+	case !event.HasProperties(r.Kind):
+		fillNoted(&f.event, rs.Fields(r))
+	case rs.JSON:
+		f.event.Properties = r.Properties
+	case len(r.Properties) > 0:
+		f.buf = f.event.SetProperties(f.buf[:0], rs.Fields(r))
+	}
 }
 
 // Group is Options.Group.

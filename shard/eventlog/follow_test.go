@@ -107,12 +107,12 @@ func TestFollowerMisses(t *testing.T) {
 	require.NotZero(t, got[0])
 	require.Zero(t, got[1])
 	require.NotZero(t, got[2])
-	require.Zero(t, f.x.group)
+	require.Zero(t, f.group)
 
 	_, err = w.l.openBlock(second)
 	require.Equal(t, errGone, err)
 	none := func(*blocks.Rows) error { t.Fatal("it has gone"); return nil }
-	require.NoError(t, w.l.readBlock(context.Background(), second, nil, new(blocks.Group), none), "exports leave out what expires meanwhile")
+	require.NoError(t, w.l.readBlock(context.Background(), second, none), "exports leave out what expires meanwhile")
 
 	at := func(position uint64) time.Duration {
 		return w.clock.now().Sub(w.l.Waits(position, 1, time.Time{})).Round(day)

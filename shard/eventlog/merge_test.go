@@ -85,7 +85,7 @@ func (w *world) exportedNames() (names []string) {
 func (w *world) onDiskNames() (names []string) {
 	w.t.Helper()
 	for _, b := range w.l.blocks {
-		require.NoError(w.t, w.l.readBlock(context.Background(), b, nil, new(blocks.Group), func(rs *blocks.Rows) error {
+		require.NoError(w.t, w.l.readBlock(context.Background(), b, func(rs *blocks.Rows) error {
 			for i := range rs.List {
 				if !event.IsEvent(rs.List[i].Kind) {
 					continue

@@ -14,11 +14,6 @@ type Exporter interface {
 	Export(ctx context.Context, q Query, f func(*event.Event) error) error
 }
 
-// Write is the function Write for this log.
-func (l *Log) Write(ctx context.Context, w io.Writer, format event.Format, q Query, svcID event.SvcIDFunc) error {
-	return Write(ctx, l, w, format, q, svcID)
-}
-
 // Write writes what x yields to w. svcID may be nil: then no svc_id is written. After an error, what has been written
 // is incomplete, and a caller that has sent it on must make that known. The Parquet file is still completed when a
 // block was skipped (Query.SkipDamaged).

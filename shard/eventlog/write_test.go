@@ -23,7 +23,7 @@ func TestNDJSON(t *testing.T) {
 	w.commitMore(20, 9)
 	w.setEmail("u1", "one@example.com")
 	var out bytes.Buffer
-	require.NoError(t, w.l.Write(context.Background(), &out, event.NDJSON, Query{Workspace: 1}, w.e.AppendSvcID))
+	require.NoError(t, Write(context.Background(), w.l, &out, event.NDJSON, Query{Workspace: 1}, w.e.AppendSvcID))
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	acked := w.snapshot()
 	require.Len(t, lines, len(acked))
@@ -76,7 +76,7 @@ func TestParquet(t *testing.T) {
 	w.pack()
 	w.commitMore(20, 9)
 	var out bytes.Buffer
-	require.NoError(t, w.l.Write(context.Background(), &out, event.Parquet, Query{}, w.e.AppendSvcID))
+	require.NoError(t, Write(context.Background(), w.l, &out, event.Parquet, Query{}, w.e.AppendSvcID))
 	back, err := parquet.Read[event.ParquetRow](bytes.NewReader(out.Bytes()), int64(out.Len()))
 	require.NoError(t, err)
 	acked := w.snapshot()
@@ -110,9 +110,9 @@ func TestParquet(t *testing.T) {
 	require.Empty(t, acked)
 
 	out.Reset()
-	require.NoError(t, w.l.Write(context.Background(), &out, event.Parquet, Query{Workspace: 9}, nil))
+	require.NoError(t, Write(context.Background(), w.l, &out, event.Parquet, Query{Workspace: 9}, nil))
 	back, err = parquet.Read[event.ParquetRow](bytes.NewReader(out.Bytes()), int64(out.Len()))
 	require.NoError(t, err)
 	require.Empty(t, back)
-	require.Error(t, w.l.Write(context.Background(), &out, "csv", Query{}, nil))
+	require.Error(t, Write(context.Background(), w.l, &out, "csv", Query{}, nil))
 }

@@ -1,0 +1,92 @@
+package eventlog
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"millrace/shard/eventlog/blocks"
+	"millrace/shard/eventlog/event"
+	"millrace/shard/op"
+)
+
+// Query chooses events. The zero value of a field means no restriction.
+type Query struct {
+	Workspace uint32
+	// Since and Until bound the time at which the event happened: Since ≤ time < Until.
+	Since, Until time.Time
+	Names        []string  // event names and product ids; rows of other kinds have none and are not filtered by them
+	Kinds        []op.Kind // none: op.Event, op.Purchase
+	// Numbers are profile and home numbers of one user, and select that user's events.
+	Numbers []uint64
+	// Fields makes a Follower's events also carry their properties by name, for columns of their own.
+	Fields bool
+	// SkipDamaged skips a block that can't be read; its error is returned when everything else has been passed on.
+	SkipDamaged bool
+}
+
+// noted reports whether a query asks for what the engine notes.
+func (q *Query) noted() bool { return slices.ContainsFunc(q.Kinds, event.IsNoted) }
+
+func (q *Query) wantsKind(k op.Kind) bool {
+	if len(q.Kinds) == 0 {
+		return event.IsEvent(k)
+	}
+	return slices.Contains(q.Kinds, k)
+}
+
+// filter is a Query prepared for use.
+type filter struct {
+	query        Query
+	since, until int64 // Unix ms
+	names        map[string]struct{}
+}
+
+func newFilter(q Query) *filter {
+	f := &filter{query: q, since: math.MinInt64, until: math.MaxInt64}
+	if !q.Since.IsZero() {
+		f.since = ceilMillis(q.Since)
+	}
+	if !q.Until.IsZero() {
+		f.until = ceilMillis(q.Until)
+	}
+	if len(q.Names) > 0 {
+		f.names = make(map[string]struct{}, len(q.Names))
+		for _, n := range q.Names {
+			f.names[n] = struct{}{}
+		}
+	}
+	return f
+}
+
+// ceilMillis is the first whole millisecond not before t: the times of events are not finer.
+func ceilMillis(t time.Time) int64 {
+	ms := t.UnixMilli()
+	if time.UnixMilli(ms).Before(t) {
+		ms++
+	}
+	return ms
+}
+
+func (f *filter) wantsTimes(least, greatest int64) bool {
+	return greatest >= f.since && least < f.until
+}
+
+func (f *filter) wantsBlock(b *blocks.Info) bool {
+	return f.wantsTimes(b.MinTime, b.MaxTime) && (f.query.Workspace == 0 || b.HasWorkspace(f.query.Workspace))
+}
+
+func (f *filter) wants(rs *blocks.Rows, r *blocks.Row) bool {
+	q := &f.query
+	if r.Time < f.since || r.Time >= f.until || q.Workspace != 0 && r.Workspace != q.Workspace {
+		return false
+	}
+	if !q.wantsKind(r.Kind) || len(q.Numbers) > 0 && !slices.Contains(q.Numbers, r.Number) {
+		return false
+	}
+	if f.names != nil && event.IsEvent(r.Kind) {
+		_, ok := f.names[string(rs.Name(r.Name))]
+		return ok
+	}
+	return true
+}
