@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
@@ -107,6 +107,7 @@ func openNode(ctx context.Context, o nodeOptions) (_ *node, err error) {
 	if err := open(ctx, &o); err != nil {
 		return nil, err
 	}
+	n.gauges()
 	if err := n.joinRefused(); err != nil {
 		return nil, err
 	}
@@ -172,7 +173,6 @@ func (n *node) openAlone(_ context.Context, o *nodeOptions) error {
 	o.streams.Parts = func() []stream.Part { return []stream.Part{{Events: events}} }
 	n.control.Start(store.Control(n.engine, nil))
 	o.door.Store = store.Engine(n.engine)
-	n.gauges()
 	return nil
 }
 
@@ -201,48 +201,50 @@ func forIngest(w *control.Workspace) *ingest.Workspace {
 // engineGauges are the figures of an engine among the metrics, in the order in which they are shown.
 var engineGauges = []struct {
 	name  string
-	value func(shard.Stats) float64
+	value func(*shard.Stats) uint64
 }{
-	{"millrace_entries", func(s shard.Stats) float64 { return float64(s.Entries) }},
-	{"millrace_entry_bytes", func(s shard.Stats) float64 { return float64(s.EntryBytes) }},
-	{"millrace_entry_memory_bytes", func(s shard.Stats) float64 { return float64(s.EntryMemoryBytes) }},
-	{"millrace_table_bytes", func(s shard.Stats) float64 { return float64(s.TableBytes) }},
-	{"millrace_inflight_bytes", func(s shard.Stats) float64 { return float64(s.InflightBytes) }},
-	{"millrace_log_bytes", func(s shard.Stats) float64 { return float64(s.LogBytes) }},
-	{"millrace_log_durable_position", func(s shard.Stats) float64 { return float64(s.DurablePosition) }},
-	{"millrace_log_applied_position", func(s shard.Stats) float64 { return float64(s.AppliedPosition) }},
-	{"millrace_checkpointed_position", func(s shard.Stats) float64 { return float64(s.CheckpointedPosition) }},
-	{"millrace_outbox_messages", func(s shard.Stats) float64 { return float64(s.Outbox) }},
-	{"millrace_merges_waiting", func(s shard.Stats) float64 { return float64(s.MergesWaiting) }},
-	{"millrace_deferred_waiting_records", func(s shard.Stats) float64 { return float64(s.Deferred) }},
+	{"millrace_entries", func(s *shard.Stats) uint64 { return uint64(s.Entries) }},
+	{"millrace_entry_bytes", func(s *shard.Stats) uint64 { return uint64(s.EntryBytes) }},
+	{"millrace_entry_memory_bytes", func(s *shard.Stats) uint64 { return uint64(s.EntryMemoryBytes) }},
+	{"millrace_table_bytes", func(s *shard.Stats) uint64 { return uint64(s.TableBytes) }},
+	{inflightGauge, func(s *shard.Stats) uint64 { return uint64(s.InflightBytes) }},
+	{"millrace_log_bytes", func(s *shard.Stats) uint64 { return uint64(s.LogBytes) }},
+	{"millrace_log_durable_position", func(s *shard.Stats) uint64 { return s.DurablePosition }},
+	{"millrace_log_applied_position", func(s *shard.Stats) uint64 { return s.AppliedPosition }},
+	{"millrace_checkpointed_position", func(s *shard.Stats) uint64 { return s.CheckpointedPosition }},
+	{"millrace_outbox_messages", func(s *shard.Stats) uint64 { return uint64(s.Outbox) }},
+	{"millrace_merges_waiting", func(s *shard.Stats) uint64 { return uint64(s.MergesWaiting) }},
+	{"millrace_deferred_waiting_records", func(s *shard.Stats) uint64 { return uint64(s.Deferred) }},
 }
 
-// gauges shows the engine's figures among the metrics.
+const inflightGauge = "millrace_inflight_bytes"
+
+// gauges shows the engine's figures among the metrics; in a cluster those of this node's replicas, each with its group:
+// they come and go with the replicas.
 func (n *node) gauges() {
-	var mu sync.Mutex
-	var at time.Time
-	var last shard.Stats
-	// One look serves all gauges of a scrape. The next scrape has its own: a client that waits for a figure to become 0
-	// must not be told that it was 0 before there was anything.
-	stats := func() shard.Stats {
-		mu.Lock()
-		defer mu.Unlock()
-		if time.Since(at) > 10*time.Millisecond {
-			at, last = time.Now(), n.engine.Stats()
+	metrics.RegisterMetricsWriter(func(w io.Writer) {
+		ready, stats := n.engine.Ready, n.engine.Stats()
+		labels, all := []string{""}, []shard.Stats{stats}
+		if n.cluster != nil {
+			ready, labels, all = n.cluster.Ready, nil, nil
+			for _, r := range n.cluster.Replicas() {
+				labels, all = append(labels, fmt.Sprintf(`{group="%d"}`, r.Group)), append(all, r.Engine.Stats())
+			}
 		}
-		return last
-	}
-	for _, g := range engineGauges {
-		metrics.GetOrCreateGauge(g.name, func() float64 { return g.value(stats()) })
-	}
-	metrics.GetOrCreateGauge("millrace_ready", func() float64 { return oneIf(n.engine.Ready() == nil) })
-}
-
-func oneIf(yes bool) float64 {
-	if yes {
-		return 1
-	}
-	return 0
+		for _, g := range engineGauges {
+			if n.cluster != nil && g.name == inflightGauge { // of requests that came in here, whatever their groups
+				metrics.WriteGaugeUint64(w, g.name+`{group="coordinator"}`, g.value(&stats))
+			}
+			for i := range all {
+				metrics.WriteGaugeUint64(w, g.name+labels[i], g.value(&all[i]))
+			}
+		}
+		isReady := uint64(0)
+		if ready() == nil {
+			isReady = 1
+		}
+		metrics.WriteGaugeUint64(w, "millrace_ready", isReady)
+	})
 }
 
 // keepUsage stores now and then when each API key was last used, until stop is closed.

@@ -18,7 +18,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/VictoriaMetrics/metrics"
 	"github.com/alecthomas/kong"
 
 	"millrace/api"
@@ -208,7 +207,6 @@ func (n *node) openMember(ctx context.Context, o *nodeOptions) error {
 	o.door.Store, o.door.Limiter, o.admin.Cluster = memberStore{store.Engine(n.engine), n.cluster}, limiter,
 		clusterDoor{n.cluster}
 	o.streams.Node, o.streams.Parts = strconv.FormatUint(uint64(options.Node), 10), n.ledParts
-	n.groupGauges()
 	return nil
 }
 
@@ -283,31 +281,6 @@ func (m members) Owner(partition uint8) (node uint32, term uint64) {
 // Call asks another node.
 func (m members) Call(ctx context.Context, node uint32, message []byte) ([]byte, error) {
 	return m.Node.Call(ctx, quorum.Node(node), m.service, message)
-}
-
-// groupGauges shows the figures of this node's replicas among the metrics, each with its group. They come and go with
-// the replicas.
-func (n *node) groupGauges() {
-	metrics.RegisterMetricsWriter(func(w io.Writer) {
-		type group struct {
-			name  string
-			stats shard.Stats
-		}
-		groups := []group{}
-		for _, r := range n.cluster.Replicas() {
-			groups = append(groups, group{strconv.FormatUint(uint64(r.Group), 10), r.Engine.Stats()})
-		}
-		coordinator := n.engine.Stats()
-		for _, g := range engineGauges {
-			if g.name == "millrace_inflight_bytes" { // of requests that came in here, whatever their groups
-				metrics.WriteGaugeFloat64(w, g.name+`{group="coordinator"}`, g.value(coordinator))
-			}
-			for _, of := range groups {
-				metrics.WriteGaugeFloat64(w, fmt.Sprintf("%s{group=%q}", g.name, of.name), g.value(of.stats))
-			}
-		}
-		metrics.WriteGaugeFloat64(w, "millrace_ready", oneIf(n.cluster.Ready() == nil))
-	})
 }
 
 // isPassing reports whether an error of the engine will pass: it is too busy, or nodes of the cluster are missing.
