@@ -25,7 +25,7 @@ var arrows = map[string][]string{
 	"bench":        {"..."}, // measures any of them, and nobody imports it
 
 	"cmd/millrace/importer": {"api/bounded", "ingest/files", "wal/durable", "wal/pause"},
-	"cmd/millrace/operate":  {"api/control", "shard/cluster/placement", "wal/durable", "wal/quorum"}, // its answers' types alone
+	"cmd/millrace/operate":  {"api/control", "shard/cluster/placement", "wal/durable", "wal/pause", "wal/quorum"}, // its answers' types alone
 
 	"api":             {"api/call", "api/center", "api/consent", "api/control", "api/keys", "api/openapi", "api/ratelimit", "api/refused", "api/scim", "api/store", "api/translation", "api/users", "api/value", "shard"},
 	"api/admin":       {"api", "api/call", "api/census", "api/consent", "api/control", "api/keys", "api/live", "api/openapi", "api/ratelimit", "api/refused", "api/store", "api/users", "ingest/field", "shard", "shard/op", "shard/profile", "wal/durable"},
@@ -70,14 +70,14 @@ var arrows = map[string][]string{
 	"shard/entries":           {"shard/arena", "shard/identity", "shard/op", "shard/profile"},
 	"shard/store":             {"shard/entries", "shard/identity", "shard/profile"},
 	"shard/backup":            {"shard/eventlog", "shard/replica", "wal", "wal/pause"},
-	"shard/cluster":           {"shard", "shard/backup", "shard/bodies", "shard/books", "shard/cluster/calls", "shard/cluster/cut", "shard/cluster/facts", "shard/cluster/image", "shard/cluster/placement", "shard/cluster/promise", "shard/cluster/routes", "shard/eventlog", "shard/eventlog/event", "shard/replica", "shard/stamp", "shard/store", "wal", "wal/quorum"},
+	"shard/cluster":           {"shard", "shard/backup", "shard/bodies", "shard/books", "shard/cluster/calls", "shard/cluster/cut", "shard/cluster/facts", "shard/cluster/image", "shard/cluster/placement", "shard/cluster/promise", "shard/cluster/routes", "shard/eventlog", "shard/eventlog/event", "shard/replica", "shard/stamp", "shard/store", "wal", "wal/pause", "wal/quorum"},
 	"shard/cluster/calls":     {"shard/cluster/placement", "shard/cursor", "shard/eventlog", "shard/eventlog/event", "shard/op", "shard/replica", "shard/stamp", "wal/quorum"},
 	"shard/cluster/cut":       {"shard/cluster/calls", "shard/replica", "wal/quorum"},
-	"shard/cluster/facts":     {"shard/cluster/calls", "shard/cluster/placement", "shard/identity", "shard/replica", "wal/durable", "wal/quorum"},
+	"shard/cluster/facts":     {"shard/cluster/calls", "shard/cluster/placement", "shard/identity", "shard/replica", "wal/durable", "wal/pause", "wal/quorum"},
 	"shard/cluster/founding":  {"shard", "shard/backup", "shard/cluster/facts", "shard/cluster/image", "shard/cluster/placement", "shard/eventlog", "shard/identity", "shard/replica", "wal/durable", "wal/quorum"},
 	"shard/cluster/image":     {"shard/cluster/calls", "shard/replica", "wal", "wal/quorum"},
 	"shard/cluster/placement": {"shard", "shard/bodies", "wal/quorum"},
-	"shard/cluster/promise":   {"shard/cluster/calls", "shard/replica", "wal/quorum"},
+	"shard/cluster/promise":   {"shard/cluster/calls", "shard/replica", "wal/pause", "wal/quorum"},
 	"shard/cluster/routes":    {"shard/cluster/facts", "shard/cluster/placement", "shard/replica", "wal/quorum"},
 	"shard/eventlog":          {"shard/bodies", "shard/books", "shard/cursor", "shard/effect", "shard/eventlog/blocks", "shard/eventlog/event", "shard/op", "shard/profile", "wal", "wal/durable", "wal/pause"},
 	"shard/eventlog/blocks":   {"shard/cursor", "shard/eventlog/event", "shard/op"},

@@ -1,5 +1,5 @@
-// Package bounded limits how much is read of other servers' answers: libraries that ask them read all of an answer into
-// memory, however much comes.
+// Package bounded limits what it may cost to ask other servers: how much is read of an answer, since libraries read all
+// of it into memory, however much comes; and how long a connection may be silent.
 package bounded
 
 import (

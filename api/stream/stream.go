@@ -90,15 +90,15 @@ type Options struct {
 
 // EnsureDefaults fills in what is not set.
 func (o *Options) EnsureDefaults() {
-	preset(&o.FileBytes, 256<<20)
-	preset(&o.FileAfter, time.Minute)
-	preset(&o.MessageBytes, 1<<20)
-	preset(&o.MessageInterval, 100*time.Millisecond)
-	preset(&o.RequestTimeout, 30*time.Second)
-	preset(&o.RefusedBytes, 64<<20)
-	preset(&o.Interval, time.Second)
-	preset(&o.RetryAfter, time.Second)
-	preset(&o.MaxRetryAfter, time.Minute)
+	o.FileBytes = cmp.Or(o.FileBytes, 256<<20)
+	o.FileAfter = cmp.Or(o.FileAfter, time.Minute)
+	o.MessageBytes = cmp.Or(o.MessageBytes, 1<<20)
+	o.MessageInterval = cmp.Or(o.MessageInterval, 100*time.Millisecond)
+	o.RequestTimeout = cmp.Or(o.RequestTimeout, 30*time.Second)
+	o.RefusedBytes = cmp.Or(o.RefusedBytes, 64<<20)
+	o.Interval = cmp.Or(o.Interval, time.Second)
+	o.RetryAfter = cmp.Or(o.RetryAfter, time.Second)
+	o.MaxRetryAfter = cmp.Or(o.MaxRetryAfter, time.Minute)
 	o.Node = cmp.Or(o.Node, "0")
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	if o.HasRoom == nil {
@@ -128,12 +128,6 @@ func (o *Options) Validate() error {
 		return errors.New("stream: a time is negative, or MaxRetryAfter is less than RetryAfter")
 	}
 	return nil
-}
-
-func preset[T ~int64](field *T, value T) {
-	if *field == 0 {
-		*field = value
-	}
 }
 
 // Manager carries the streams of this node. It is safe for concurrent use.

@@ -14,6 +14,7 @@ import (
 	"millrace/shard/cluster/calls"
 	"millrace/shard/cluster/routes"
 	"millrace/shard/replica"
+	"millrace/wal/pause"
 	"millrace/wal/quorum"
 )
 
@@ -224,7 +225,7 @@ func (n *Node) askMarks(marks []readIndex, deadline time.Time) error {
 		if !slices.ContainsFunc(marks, func(m readIndex) bool { return m.code != calls.OK }) {
 			return nil
 		}
-		if time.Now().After(deadline) || !pause(n.context, wait) {
+		if time.Now().After(deadline) || pause.For(n.context, wait) != nil {
 			return replica.ErrUnavailable
 		}
 	}
@@ -373,7 +374,7 @@ func (g *group) catchUp() {
 		if g.tryCatchUp() == nil {
 			return
 		}
-		if !pause(g.context, routes.MaxPause) {
+		if pause.For(g.context, routes.MaxPause) != nil {
 			return
 		}
 	}

@@ -292,16 +292,6 @@ func (b *background) end() {
 	b.running.Wait()
 }
 
-// pause waits for d. It returns false when the context has ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // together calls f with all elements of a list at once, and returns when all calls have returned.
 func together[T any](list []T, f func(T) error) error {
 	errs := make([]error, len(list))

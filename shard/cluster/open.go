@@ -20,6 +20,7 @@ import (
 	"millrace/shard/cluster/routes"
 	"millrace/shard/eventlog"
 	"millrace/shard/store"
+	"millrace/wal/pause"
 	"millrace/wal/quorum"
 )
 
@@ -198,7 +199,7 @@ func (n *Node) awaitControl(ctx context.Context) error {
 			n.log.Warn("waiting for the control group: too few of its nodes can be reached, or it has not taken this " +
 				"node in yet")
 		}
-		if !pause(ctx, routes.MaxPause) {
+		if pause.For(ctx, routes.MaxPause) != nil {
 			return fmt.Errorf("the control group is not reached: %w: %w", err, ctx.Err())
 		}
 	}

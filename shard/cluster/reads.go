@@ -9,6 +9,7 @@ import (
 	"millrace/shard/cluster/calls"
 	"millrace/shard/cluster/routes"
 	"millrace/shard/replica"
+	"millrace/wal/pause"
 	"millrace/wal/quorum"
 )
 
@@ -91,7 +92,7 @@ func (n *Node) read(
 			return err
 		}
 		n.routes.Resign(group, leader)
-		if !pause(n.context, wait) || time.Now().After(deadline) {
+		if pause.For(n.context, wait) != nil || time.Now().After(deadline) {
 			return replica.ErrUnavailable
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"millrace/shard/cluster/calls"
 	"millrace/shard/replica"
+	"millrace/wal/pause"
 	"millrace/wal/quorum"
 )
 
@@ -56,7 +57,7 @@ func (n *Node) stand(lost quorum.Node, timer time.Duration, isLost func() bool) 
 			return
 		}
 		n.standFor(lost, groups)
-		if !pause(n.context, succeedPause) {
+		if pause.For(n.context, succeedPause) != nil {
 			return
 		}
 	}

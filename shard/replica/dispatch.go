@@ -183,7 +183,7 @@ func (e *Replica) adopt(c *commit, position uint64, payload []byte) (err error) 
 	if c.Rec.Count == 0 {
 		return fmt.Errorf("position %d: %w: no ops", position, op.ErrMalformed)
 	}
-	c.Left.Store(int32(popcount(c.Workers)))
+	c.Left.Store(int32(bits.OnesCount64(c.Workers)))
 	e.observe(c.Rec.Stamp + bodies.StampsOf(&c.Rec)) // each op has a stamp of its own
 	return nil
 }
@@ -197,7 +197,7 @@ func (e *Replica) Lost(records []*wal.Record) {
 		if c.Left.Swap(0) > 0 && c.Finished != nil {
 			c.Finished()
 		}
-		c.Future.Lose(int32(popcount(c.Workers)))
+		c.Future.Lose(int32(bits.OnesCount64(c.Workers)))
 	}
 }
 

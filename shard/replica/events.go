@@ -63,10 +63,7 @@ func (e *Replica) Dropped(from, to uint64) (all []books.DroppedEvent, err error)
 		}
 	}
 	slices.SortFunc(all, func(a, b books.DroppedEvent) int {
-		if a.Position != b.Position {
-			return int(min(max(int64(a.Position)-int64(b.Position), -1), 1))
-		}
-		return int(int64(a.Ordinal) - int64(b.Ordinal))
+		return cmp.Or(cmp.Compare(a.Position, b.Position), cmp.Compare(a.Ordinal, b.Ordinal))
 	})
 	return all, nil
 }

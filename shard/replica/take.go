@@ -3,6 +3,7 @@ package replica
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 	"slices"
 
 	"github.com/VictoriaMetrics/metrics"
@@ -177,7 +178,7 @@ func (e *Replica) submit(c *commit, data []byte) error {
 // give is submit for a record that is parsed already.
 func (e *Replica) give(c *commit, data []byte) error {
 	c.Data, c.Count, c.Workers = data, uint32(c.Rec.Count), e.concerned(&c.Rec)
-	n := int32(popcount(c.Workers))
+	n := int32(bits.OnesCount64(c.Workers))
 	c.Left.Store(n)
 	if c.Future != nil {
 		c.Future.Expect(n)

@@ -1,7 +1,6 @@
 package replica
 
 import (
-	"math/bits"
 	"sync"
 
 	"millrace/shard/machine"
@@ -223,5 +222,3 @@ func (w *worker) retire() {
 	w.queue.mu.Unlock()
 	<-w.gone
 }
-
-func popcount(x uint64) int { return bits.OnesCount64(x) }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"millrace/shard/cluster/placement"
+	"millrace/wal/pause"
 	"millrace/wal/quorum"
 )
 
@@ -203,10 +204,8 @@ func (c *clusterDrain) Run(s *session) error {
 				fmt.Fprintf(s.out, "group %d waits: %s\n", g.Group, printable(g.Problem))
 			}
 		}
-		select {
-		case <-s.ctx.Done():
-			return s.ctx.Err()
-		case <-time.After(drainInterval):
+		if err := pause.For(s.ctx, drainInterval); err != nil {
+			return err
 		}
 	}
 }

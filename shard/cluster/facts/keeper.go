@@ -17,6 +17,7 @@ import (
 	"millrace/shard/cluster/calls"
 	"millrace/shard/cluster/placement"
 	"millrace/shard/replica"
+	"millrace/wal/pause"
 	"millrace/wal/quorum"
 )
 
@@ -139,10 +140,8 @@ func (k *Keeper) Join(ctx context.Context, path string, o *calls.Options) error 
 			k.Logger.Info("waiting: " + wait)
 			said = wait
 		}
-		select {
-		case <-time.After(joinPause):
-		case <-ctx.Done():
-			return fmt.Errorf("not of a cluster yet: %s: %w", wait, ctx.Err())
+		if err := pause.For(ctx, joinPause); err != nil {
+			return fmt.Errorf("not of a cluster yet: %s: %w", wait, err)
 		}
 	}
 	return nil

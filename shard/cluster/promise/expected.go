@@ -8,6 +8,7 @@ import (
 
 	"millrace/shard/cluster/calls"
 	"millrace/shard/replica"
+	"millrace/wal/pause"
 )
 
 // Expected holds the promises of another node to this one.
@@ -152,15 +153,12 @@ func (x *Expected) ask() {
 		if time.Since(silent) > patience {
 			x.lose(func(promiseID, waiter) bool { return true })
 		}
-		select {
-		case <-time.After(pause):
-		case <-x.Context.Done():
-		}
+		_ = pause.For(x.Context, askPause) // the loop ends with the context
 	}
 }
 
-// pause is the time between two questions when the first was not answered.
-const pause = 50 * time.Millisecond
+// askPause is the time between two questions when the first was not answered.
+const askPause = 50 * time.Millisecond
 
 // lose gives up the chosen promises: nobody knows what becomes of them.
 func (x *Expected) lose(which func(promiseID, waiter) bool) {
