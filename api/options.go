@@ -83,8 +83,6 @@ type Options struct {
 	MaxPagesPerMinute int
 	// TrustedProxies are the addresses whose X-Forwarded-For is believed. Default: none.
 	TrustedProxies []netip.Prefix
-	// DrainTimeout is how long Shutdown waits for requests under way. Default 10 s.
-	DrainTimeout time.Duration
 	// AccessLog logs a line per request, without body, key or identifiers. Default off.
 	AccessLog bool
 
@@ -110,7 +108,6 @@ func (o *Options) EnsureDefaults() {
 	o.MaxConns = cmp.Or(o.MaxConns, 16384)
 	o.MaxConnsPerIP = cmp.Or(o.MaxConnsPerIP, 4096)
 	o.MaxBadKeysPerMinute = cmp.Or(o.MaxBadKeysPerMinute, 300)
-	o.DrainTimeout = cmp.Or(o.DrainTimeout, 10*time.Second)
 	o.PreferenceLinkLife = cmp.Or(o.PreferenceLinkLife, 90*24*time.Hour)
 	o.MaxPagesPerMinute = cmp.Or(o.MaxPagesPerMinute, 600)
 	if o.Now == nil {
@@ -160,7 +157,7 @@ func (o *Options) Validate() error {
 		return errors.New("api: MaxPagesPerMinute is not positive")
 	case o.MaxHeaders < 1 || o.MaxConns < 1 || o.MaxRequestsPerConn < 0 || o.MaxBadKeysPerMinute < 1:
 		return errors.New("api: a bound is not positive")
-	case o.ReadTimeout < 0 || o.WriteTimeout < 0 || o.IdleTimeout < 0 || o.DrainTimeout < 0:
+	case o.ReadTimeout < 0 || o.WriteTimeout < 0 || o.IdleTimeout < 0:
 		return errors.New("api: a timeout is negative")
 	}
 	return nil

@@ -138,7 +138,7 @@ func (s *Server) Serve(ln net.Listener) error {
 }
 
 // Shutdown stops accepting, lets the requests under way finish, closes idle connections, and returns when none is left.
-// /readyz fails from the beginning of Shutdown. Shutdown waits no longer than ctx and DrainTimeout allow.
+// /readyz fails from the beginning of Shutdown. Shutdown waits no longer than ctx allows.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.draining.Store(true)
@@ -146,8 +146,6 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		ln.Close()
 	}
 	s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, s.options.DrainTimeout)
-	defer cancel()
 	if err := s.http.ShutdownWithContext(ctx); err != nil {
 		return fmt.Errorf("drain connections: %w", err)
 	}

@@ -630,10 +630,9 @@ func orNone[T int | int64 | float64 | time.Duration](v T) T {
 func (c *serveCommand) doorOptions(logger *slog.Logger) (api.Options, error) {
 	o := api.Options{
 		MaxBodyBytes: int(c.MaxBody), MaxBodiesBytes: c.underWay(c.MaxBodies, 2*c.MaxBody),
-		MaxAnswersBytes: c.underWay(c.MaxAnswers, 0), ReadTimeout: c.ReadTimeout,
-		WriteTimeout: c.WriteTimeout,
-		IdleTimeout:  c.IdleTimeout,
-		DrainTimeout: c.DrainTimeout, MaxHeaderBytes: c.MaxHeaderBytes, MaxHeaders: c.MaxHeaders, MaxConns: c.MaxConns,
+		MaxAnswersBytes: c.underWay(c.MaxAnswers, 0),
+		ReadTimeout:     c.ReadTimeout, WriteTimeout: c.WriteTimeout, IdleTimeout: c.IdleTimeout,
+		MaxHeaderBytes: c.MaxHeaderBytes, MaxHeaders: c.MaxHeaders, MaxConns: c.MaxConns,
 		MaxConnsPerIP: c.MaxConnsPerIP, MaxRequestsPerConn: c.MaxRequestsPerConn,
 		MaxBadKeysPerMinute: c.MaxBadKeysPerMinute,
 		PublicURL:           c.PublicURL, PublicHosts: c.publicHosts(), PreferenceLinkLife: c.PreferenceLinkLife,

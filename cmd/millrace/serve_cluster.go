@@ -175,8 +175,7 @@ func (c *serveCommand) clusterOptions(link *tls.Config, logger *slog.Logger) *cl
 			MinFreeBytes:   orNone(int64(c.MinFreeBytes)),
 			MinFreePercent: orNone(c.MinFreePercent), StallAfter: c.StallAfter,
 		},
-		CommitTimeout: c.CommitTimeout, BarrierTimeout: c.CommitTimeout, LeaderWait: c.CommitTimeout * 4 / 5,
-		Program: version, Logger: logger,
+		CommitTimeout: c.CommitTimeout, Program: version, Logger: logger,
 	}
 }
 

@@ -57,9 +57,10 @@ type Options struct {
 	// CommitTimeout is how long the node tries to carry out a request, which then gets ErrUnavailable or ErrUnknown.
 	// Default 2.5 s.
 	CommitTimeout time.Duration
-	// BarrierTimeout is the same for reads. Default 2.5 s.
+	// BarrierTimeout is the same for reads. Default: CommitTimeout.
 	BarrierTimeout time.Duration
-	// LeaderWait is how long requests and reads wait for the leader of a group that has none. Default 2 s.
+	// LeaderWait is how long requests and reads wait for the leader of a group that has none. Default: four fifths of
+	// CommitTimeout.
 	LeaderWait time.Duration
 	// MaxReadLag is how long reads wait for a replica of this node. A replica that takes longer is not read until it
 	// has caught up. Default 1 s.
@@ -88,8 +89,8 @@ type Options struct {
 func (o *Options) EnsureDefaults() {
 	o.Plan.EnsureDefaults()
 	o.CommitTimeout = cmp.Or(max(o.CommitTimeout, 0), 2500*time.Millisecond)
-	o.BarrierTimeout = cmp.Or(max(o.BarrierTimeout, 0), 2500*time.Millisecond)
-	o.LeaderWait = cmp.Or(max(o.LeaderWait, 0), 2*time.Second)
+	o.BarrierTimeout = cmp.Or(max(o.BarrierTimeout, 0), o.CommitTimeout)
+	o.LeaderWait = cmp.Or(max(o.LeaderWait, 0), o.CommitTimeout*4/5)
 	o.MaxReadLag = cmp.Or(max(o.MaxReadLag, 0), time.Second)
 	o.PingInterval = cmp.Or(max(o.PingInterval, 0), 250*time.Millisecond)
 	o.PingTimeout = cmp.Or(max(o.PingTimeout, 0), o.Quorum.HeartbeatTimeout)

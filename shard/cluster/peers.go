@@ -13,7 +13,7 @@ import (
 // Operator returns the Operator, which does what operators ask for.
 func (n *Node) Operator() *placement.Operator { return n.operator }
 
-// peers is the node as its reconciler and operator see it (peers).
+// peers is the node as its reconciler and operator see it.
 type peers struct{ *Node }
 
 var _ placement.Peers = peers{}
