@@ -13,6 +13,7 @@ import (
 	"millrace/shard/identity"
 	"millrace/shard/replica"
 	"millrace/wal"
+	"millrace/wal/pause"
 )
 
 // The way of a request, from a full batch to its answer. On a node that is alone, the whole request is one part, for
@@ -117,7 +118,7 @@ func (b *Batch) carry() error {
 		return err
 	}
 	until := time.Now().Add(c.opts.CommitTimeout)
-	for pause, again := time.Millisecond, false; ; pause, again = min(2*pause, maxCommitPause), true {
+	for wait, again := time.Millisecond, false; ; wait, again = min(2*wait, maxCommitPause), true {
 		parts := make([]Part, len(groups))
 		for i, g := range groups {
 			parts[i] = Part{Group: g.Group, Record: g.Record}
@@ -129,7 +130,7 @@ func (b *Batch) carry() error {
 		if !errors.Is(err, replica.ErrUnknown) {
 			return err
 		}
-		if !b.answer.isRelayed || time.Now().Add(pause).After(until) || !c.sleep(pause, until) {
+		if !b.answer.isRelayed || time.Now().Add(wait).After(until) || !c.sleep(wait, until) {
 			commitsUnknown.Inc()
 			return err
 		}
@@ -166,7 +167,7 @@ func (b *Batch) try(parts []Part, until time.Time) (err error) {
 // deliver sends the parts until each is visible. A part that was refused is tried again, at the group's current leader.
 func (b *Batch) deliver(parts []Part, until time.Time) error {
 	c := b.coordinator
-	for pause := time.Millisecond; ; pause = min(2*pause, maxCommitPause) {
+	for wait := time.Millisecond; ; wait = min(2*wait, maxCommitPause) {
 		b.send(parts, until)
 		done, first := 0, (*Part)(nil)
 		for i := range parts {
@@ -188,7 +189,7 @@ func (b *Batch) deliver(parts []Part, until time.Time) error {
 			return first.Err
 		}
 		commitRetries.Inc()
-		if !c.sleep(pause, until) {
+		if !c.sleep(wait, until) {
 			return c.giveUp(done > 0)
 		}
 		for i := range parts {
@@ -313,17 +314,9 @@ func (c *Coordinator) end(until time.Time) (end <-chan struct{}, cancel func()) 
 }
 
 // sleep waits before another try. It returns false when there is no time left for one, or when the node ends meanwhile.
-func (c *Coordinator) sleep(pause time.Duration, until time.Time) bool {
+func (c *Coordinator) sleep(d time.Duration, until time.Time) bool {
 	left := time.Until(until)
-	if left <= 0 {
-		return false
-	}
-	select {
-	case <-time.After(min(pause, left)):
-		return true
-	case <-c.opts.Context.Done():
-		return false
-	}
+	return left > 0 && pause.For(c.opts.Context, min(d, left)) == nil
 }
 
 // conclude takes the outcomes and releases the deferred records, now that all parts are visible. A record that is
@@ -365,7 +358,7 @@ func (b *Batch) isRest(ref uint64) int {
 // unknown.
 func (c *Coordinator) release(ref uint64, until time.Time) (effects replica.Effects, err error) {
 	group := c.nodes.GroupOf(identity.Partition(ref))
-	for pause := time.Millisecond; ; pause = min(2*pause, maxCommitPause) {
+	for wait := time.Millisecond; ; wait = min(2*wait, maxCommitPause) {
 		leader, err := c.nodes.Leader(group, until, true)
 		if err != nil {
 			return effects, replica.ErrUnknown
@@ -385,7 +378,7 @@ func (c *Coordinator) release(ref uint64, until time.Time) (effects replica.Effe
 			return effects, fmt.Errorf("%w: release: %w", replica.ErrUnknown, err)
 		}
 		c.nodes.Resigned(group, leader, 0)
-		if !c.sleep(pause, until) {
+		if !c.sleep(wait, until) {
 			return effects, replica.ErrUnknown
 		}
 	}

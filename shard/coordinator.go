@@ -27,7 +27,7 @@ type CoordinatorOptions struct {
 	// Context ends when requests must stop waiting. Default: never.
 	Context context.Context
 	// CommitTimeout is how long a request is tried, LeaderWait how long it waits for a leader while no part of it was
-	// sent. Defaults 2.5 s, 2 s.
+	// sent. Defaults 2.5 s, 2 s. On a node that is alone a request waits as long as the disk takes.
 	CommitTimeout, LeaderWait time.Duration
 	// MaxRecordBytes bounds the size of one request, over all groups. Default: no bound.
 	MaxRecordBytes int
@@ -43,27 +43,14 @@ type CoordinatorOptions struct {
 
 // EnsureDefaults fills in the fields that are not set.
 func (o *CoordinatorOptions) EnsureDefaults() {
-	o.CommitTimeout = orDefault(o.CommitTimeout, 2500*time.Millisecond)
-	o.LeaderWait = orDefault(o.LeaderWait, 2*time.Second)
-	o.ensureBounds()
-}
-
-// ensureBounds is EnsureDefaults for a coordinator of a node that is alone, which waits as long as its disk takes.
-func (o *CoordinatorOptions) ensureBounds() {
+	o.CommitTimeout = cmp.Or(max(o.CommitTimeout, 0), 2500*time.Millisecond)
+	o.LeaderWait = cmp.Or(max(o.LeaderWait, 0), 2*time.Second)
 	if o.Context == nil {
 		o.Context = context.Background()
 	}
-	o.MaxInflightBytes = orDefault(o.MaxInflightBytes, 256<<20)
-	o.MaxMergesWaiting = orDefault(o.MaxMergesWaiting, 100_000)
+	o.MaxInflightBytes = cmp.Or(max(o.MaxInflightBytes, 0), 256<<20)
+	o.MaxMergesWaiting = cmp.Or(max(o.MaxMergesWaiting, 0), 100_000)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
-}
-
-// orDefault is a setting as it was given, or its default when it is not positive.
-func orDefault[T ~int64](given, otherwise T) T {
-	if given > 0 {
-		return given
-	}
-	return otherwise
 }
 
 // Coordinator is where requests come in on a node: it makes batches, looks up whom they name, carries them to the
@@ -89,7 +76,6 @@ type Coordinator struct {
 
 // NewCoordinator makes the coordinator of a node of a cluster.
 func NewCoordinator(o CoordinatorOptions) *Coordinator {
-	o.EnsureDefaults()
 	c := newCoordinator(o)
 	c.hasher = identity.NewHasher(o.Secret)
 	c.reads.New = func() any { return c.NewReads(nil) }
@@ -97,6 +83,7 @@ func NewCoordinator(o CoordinatorOptions) *Coordinator {
 }
 
 func newCoordinator(o CoordinatorOptions) *Coordinator {
+	o.EnsureDefaults()
 	c := &Coordinator{
 		reader: reader{nodes: o.Nodes, reading: o.Reading, renamed: xsync.NewMapOf[uint32, struct{}]()},
 		opts:   o, clock: o.Clock, spread: xsync.NewMapOf[uint32, struct{}](),
@@ -241,7 +228,6 @@ func Open(o Options) (*Coordinator, error) {
 		Clock: o.Clock, MaxInflightBytes: o.MaxInflightBytes, MaxMergesWaiting: o.MaxMergesWaiting,
 		Reading: o.Reading, Logger: o.Logger,
 	}
-	co.ensureBounds()
 	c := newCoordinator(co)
 	c.nodes = alone{c}
 	onDocument := o.OnDocument

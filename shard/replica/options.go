@@ -151,17 +151,17 @@ func (o *EngineOptions) EnsureDefaults() {
 	if o.Workers <= 0 {
 		o.Workers = min(runtime.GOMAXPROCS(0), maxWorkers)
 	}
-	preset(&o.StoreMemTableBytes, 64<<20)
-	preset(&o.MemoryBytes, 4<<30)
-	preset(&o.StoreCacheBytes, 128<<20)
-	preset(&o.MaxInflightBytes, 256<<20)
-	preset(&o.CheckpointBytes, 1<<30)
-	preset(&o.CheckpointInterval, 5*time.Minute)
-	preset(&o.SweepInterval, time.Hour)
-	preset(&o.MaxMergesWaiting, 100_000)
-	preset(&o.Patience, 5*time.Second)
-	preset(&o.TendInterval, time.Second)
-	preset(&o.addressable, arena.MaxBytes)
+	o.StoreMemTableBytes = cmp.Or(max(o.StoreMemTableBytes, 0), 64<<20)
+	o.MemoryBytes = cmp.Or(max(o.MemoryBytes, 0), 4<<30)
+	o.StoreCacheBytes = cmp.Or(max(o.StoreCacheBytes, 0), 128<<20)
+	o.MaxInflightBytes = cmp.Or(max(o.MaxInflightBytes, 0), 256<<20)
+	o.CheckpointBytes = cmp.Or(max(o.CheckpointBytes, 0), 1<<30)
+	o.CheckpointInterval = cmp.Or(max(o.CheckpointInterval, 0), 5*time.Minute)
+	o.SweepInterval = cmp.Or(max(o.SweepInterval, 0), time.Hour)
+	o.MaxMergesWaiting = cmp.Or(max(o.MaxMergesWaiting, 0), 100_000)
+	o.Patience = cmp.Or(max(o.Patience, 0), 5*time.Second)
+	o.TendInterval = cmp.Or(max(o.TendInterval, 0), time.Second)
+	o.addressable = cmp.Or(max(o.addressable, 0), arena.MaxBytes)
 	o.Limits.EnsureDefaults()
 	o.MaxDeltaChanges = cmp.Or(o.MaxDeltaChanges, 8)
 	// A profile with unread changes might exceed the Limits.
@@ -234,12 +234,6 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("shard: a replica of %d partitions from %d on", o.Count, o.First)
 	}
 	return o.EngineOptions.Validate()
-}
-
-func preset[T ~int64](field *T, value T) {
-	if *field <= 0 {
-		*field = value
-	}
 }
 
 const maxWorkers = 64
