@@ -60,7 +60,6 @@ func (e *Replica) countLogged(n int) {
 // runCheckpoints is the goroutine that writes rounds: after so much log, after so much time, or on request. Log behind
 // lastPosition counts as new, however late the goroutine begins to run.
 func (e *Replica) runCheckpoints(lastPosition uint64) {
-	defer e.background.Done()
 	c := &e.checkpoints
 	tick := time.NewTicker(min(e.opts.CheckpointInterval, time.Second))
 	defer tick.Stop()

@@ -129,7 +129,6 @@ func (e *Replica) Follow() {
 
 // tend is the goroutine that looks after outboxes and deferred records.
 func (e *Replica) tend() {
-	defer e.background.Done()
 	tick := time.NewTicker(e.opts.TendInterval)
 	defer tick.Stop()
 	for {
@@ -154,7 +153,6 @@ func (e *Replica) tend() {
 // runSweeps forgets what has expired, partition by partition, through the log like every change. Only the leader does
 // so.
 func (e *Replica) runSweeps() {
-	defer e.background.Done()
 	tick := time.NewTicker(e.opts.SweepInterval)
 	defer tick.Stop()
 	for {

@@ -167,8 +167,8 @@ func (e *Replica) recover() error {
 		go w.run()
 	}
 	e.recovering.Store(true)
-	e.background.Add(1)
-	go e.runCheckpoints(e.log.DurablePosition()) // replay of much log may need room
+	durable := e.log.DurablePosition()
+	e.background.Go(func() { e.runCheckpoints(durable) }) // replay of much log may need room
 	records, err := e.replay(from + 1)
 	if err != nil {
 		return err
@@ -177,12 +177,10 @@ func (e *Replica) recover() error {
 		return err
 	}
 	e.recovering.Store(false)
-	e.background.Add(1)
-	go e.runSweeps()
+	e.background.Go(e.runSweeps)
 	e.opts.Logger.Info("recovered", "position", e.log.LastPosition(), "replayed_records", records,
 		"ms", time.Since(start).Milliseconds())
-	e.background.Add(1)
-	go e.tend()
+	e.background.Go(e.tend)
 	return nil
 }
 
