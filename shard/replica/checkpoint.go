@@ -66,9 +66,7 @@ func (e *Replica) runCheckpoints(lastPosition uint64) {
 	last := time.Now()
 	for {
 		select {
-		case <-e.stop:
-			return
-		case <-e.failure.failed:
+		case <-e.ending.Done():
 			return
 		case <-c.request:
 		case <-c.full:

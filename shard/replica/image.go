@@ -81,10 +81,8 @@ func (i *Image) begin(ctx context.Context) error {
 	case <-e.requestCheckpoint():
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-e.stop:
-		return ErrClosed
-	case <-e.failure.failed:
-		return e.Failed()
+	case <-e.ending.Done():
+		return cmp.Or(e.Failed(), ErrClosed)
 	}
 	return i.copyStore()
 }

@@ -7,6 +7,7 @@ import (
 	"millrace/shard/identity"
 	"millrace/shard/machine"
 	"millrace/shard/op"
+	"millrace/wal/pause"
 )
 
 // Lead says that this node leads the group now and that all earlier records have been dispatched. The engine sends the
@@ -133,9 +134,7 @@ func (e *Replica) tend() {
 	defer tick.Stop()
 	for {
 		select {
-		case <-e.stop:
-			return
-		case <-e.failure.failed:
+		case <-e.ending.Done():
 			return
 		case <-e.tending:
 		case <-tick.C:
@@ -153,16 +152,7 @@ func (e *Replica) tend() {
 // runSweeps forgets what has expired, partition by partition, through the log like every change. Only the leader does
 // so.
 func (e *Replica) runSweeps() {
-	tick := time.NewTicker(e.opts.SweepInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-e.stop:
-			return
-		case <-e.failure.failed:
-			return
-		case <-tick.C:
-		}
+	for range pause.Every(e.opts.SweepInterval, e.ending.Done()) {
 		if e.lead.Load() == nil {
 			continue
 		}
@@ -202,7 +192,7 @@ func (e *Replica) sweep(partitions []*machine.Partition) error {
 	}
 	pending, err := e.Take(b.Finish(0, 0, e.now(b.Count())), 0)
 	if err == nil {
-		_, err = pending.Wait(e.stop)
+		_, err = pending.Wait(e.ending.Done())
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -75,8 +76,9 @@ func openOwnLog(r *Replica) (Log, error) {
 func newReplica(o Options) *Replica {
 	e := &Replica{
 		opts: o, clock: o.Clock,
-		stop: make(chan struct{}), failure: failure{failed: make(chan struct{})}, tending: make(chan struct{}, 1),
+		tending: make(chan struct{}, 1),
 	}
+	e.ending, e.stop = context.WithCancel(context.Background())
 	e.Machine = machine.New(machine.Options{
 		First: o.First, Count: o.Count, Workers: o.Workers, MemoryBytes: o.MemoryBytes, Addressable: o.addressable,
 		MaxDeltaChanges: o.MaxDeltaChanges, Limits: o.Limits, Groups: o.Carrier, Tap: o.Tap, OnDocument: o.OnDocument,
@@ -240,7 +242,7 @@ func (e *Replica) Close() error {
 	if e.opts.ownsLog {
 		e.endOwnLog()
 	}
-	close(e.stop)
+	e.stop()
 	e.window.end()
 	e.background.Wait()
 	e.usable.Lock() // earlier readers have left, later ones find the replica closing
@@ -267,7 +269,7 @@ func (e *Replica) endOwnLog() {
 
 // abandon ends what a failed Open has begun.
 func (e *Replica) abandon() {
-	close(e.stop)
+	e.stop()
 	e.window.end()
 	e.background.Wait()
 	if e.recovering.Load() {

@@ -13,6 +13,8 @@
 package replica
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -54,35 +56,30 @@ type Replica struct {
 	advanced     atomic.Uint64 // the last position that Advance was told
 
 	checkpoints checkpoints
-	failure     failure
-	stop        chan struct{} // closed by Close
+	failure     atomic.Pointer[error] // nil: it has not failed
+	ending      context.Context       // ends when the replica closes, or has failed
+	stop        context.CancelFunc
 	background  sync.WaitGroup
-}
-
-// failure is the state of having failed. err is set before failed is closed.
-type failure struct {
-	once   sync.Once
-	failed chan struct{}
-	err    error
 }
 
 // fail makes the first error final.
 func (e *Replica) fail(err error) {
-	e.failure.once.Do(func() {
-		e.failure.err = fmt.Errorf("%w: %w", ErrFailed, err)
-		close(e.failure.failed)
-		for _, w := range e.workers {
-			w.queue.mu.Lock() // whoever waits has either seen the failure, or is woken
-			w.queue.cond.Broadcast()
-			w.queue.mu.Unlock()
-		}
-		e.window.end()
-		if l := e.lead.Load(); l != nil {
-			go l.end() // in a goroutine: this may be called by the log, on which callers of Append may wait
-		}
-		e.opts.Logger.Error("engine failed; nothing more is acknowledged", "error", err)
-		e.opts.OnFailure(e.failure.err)
-	})
+	failure := fmt.Errorf("%w: %w", ErrFailed, err)
+	if !e.failure.CompareAndSwap(nil, &failure) {
+		return
+	}
+	e.stop()
+	for _, w := range e.workers {
+		w.queue.mu.Lock() // whoever waits has either seen the failure, or is woken
+		w.queue.cond.Broadcast()
+		w.queue.mu.Unlock()
+	}
+	e.window.end()
+	if l := e.lead.Load(); l != nil {
+		go l.end() // in a goroutine: this may be called by the log, on which callers of Append may wait
+	}
+	e.opts.Logger.Error("engine failed; nothing more is acknowledged", "error", err)
+	e.opts.OnFailure(failure)
 }
 
 // Await returns nil when done is closed, or an error when that may never happen: the replica closes or has failed.
@@ -90,10 +87,8 @@ func (e *Replica) Await(done <-chan struct{}) error {
 	select {
 	case <-done:
 		return nil
-	case <-e.stop:
-		return ErrClosed
-	case <-e.failure.failed:
-		return e.Failed()
+	case <-e.ending.Done():
+		return cmp.Or(e.Failed(), ErrClosed)
 	}
 }
 
@@ -114,12 +109,10 @@ func (e *Replica) Logger() *slog.Logger { return e.opts.Logger }
 
 // Failed is nil, or why the engine has failed.
 func (e *Replica) Failed() error {
-	select {
-	case <-e.failure.failed:
-		return e.failure.err
-	default:
-		return nil
+	if failure := e.failure.Load(); failure != nil {
+		return *failure
 	}
+	return nil
 }
 
 // Ready is nil when the engine serves writes, or says why it doesn't: it has failed, is closing, or its disk stalls or

@@ -123,9 +123,7 @@ func (e *Replica) again(err error, pause time.Duration, end <-chan struct{}) boo
 	select {
 	case <-end:
 		return false
-	case <-e.stop: // the record's content is in the store or the log: the next start takes it up
-		return false
-	case <-e.failure.failed:
+	case <-e.ending.Done(): // the record's content is in the store or the log: the next start takes it up
 		return false
 	case <-time.After(pause):
 		e.opts.Logger.Debug("log refuses an internal record; trying again", "error", err)

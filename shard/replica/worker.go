@@ -165,9 +165,7 @@ func (w *worker) makeRoom() error {
 				select {
 				case <-done:
 					continue
-				case <-w.e.stop: // Close writes the last checkpoint itself, when this worker is idle
-					return nil
-				case <-w.e.failure.failed:
+				case <-w.e.ending.Done(): // Close writes the last checkpoint itself, when this worker is idle
 					return nil
 				}
 			}
