@@ -84,8 +84,8 @@ type entry struct {
 	SHA256 string `json:"sha256"`
 }
 
-// writer writes an archive.
-type writer struct {
+// Writer writes an archive, file by file. The archive is not whole until Close has returned nil.
+type Writer struct {
 	out     *summed
 	tar     *tar.Writer
 	created time.Time
@@ -93,8 +93,10 @@ type writer struct {
 	buf     []byte
 }
 
-func newWriter(w io.Writer, about About) (*writer, error) {
-	a := &writer{out: &summed{w: w, sum: xxh3.New128()}, created: about.Created, buf: make([]byte, copyBytes)}
+// NewWriter begins an archive. It sets about.Format.
+func NewWriter(w io.Writer, about About) (*Writer, error) {
+	about.Format = formatVersion
+	a := &Writer{out: &summed{w: w, sum: xxh3.New128()}, created: about.Created, buf: make([]byte, copyBytes)}
 	a.tar = tar.NewWriter(a.out)
 	text, err := json.Marshal(about)
 	if err != nil {
@@ -103,15 +105,23 @@ func newWriter(w io.Writer, about About) (*writer, error) {
 	return a, a.add(aboutName, int64(len(text)), bytes.NewReader(text))
 }
 
-func (a *writer) written() int64 { return a.out.n }
+// Written is how many bytes the archive has so far.
+func (a *Writer) Written() int64 { return a.out.n }
 
-func (a *writer) header(name string, size int64) error {
+func (a *Writer) header(name string, size int64) error {
 	return a.tar.WriteHeader(&tar.Header{Name: name, Size: size, Mode: 0o600, ModTime: a.created,
 		Typeflag: tar.TypeReg})
 }
 
-// add writes a file of this size.
-func (a *writer) add(name string, size int64, r io.Reader) error {
+// Add writes a file of this size; it returns an error when r has another size.
+func (a *Writer) Add(name string, size int64, r io.Reader) error {
+	if !isOurs(name) {
+		return fmt.Errorf("BUG: backup: %q has no place in an archive", name)
+	}
+	return a.add(name, size, r)
+}
+
+func (a *Writer) add(name string, size int64, r io.Reader) error {
 	if err := a.header(name, size); err != nil {
 		return err
 	}
@@ -124,8 +134,8 @@ func (a *writer) add(name string, size int64, r io.Reader) error {
 	return err
 }
 
-// close writes the manifest and the end of the tar.
-func (a *writer) close() error {
+// Close writes the manifest and the end of the tar.
+func (a *Writer) Close() error {
 	m := manifest{Files: a.files, Before: strings.Repeat("0", 32)}
 	text, err := m.encode()
 	if err != nil {

@@ -43,7 +43,7 @@ func Take(ctx context.Context, e *replica.Replica, events *eventlog.Log, program
 		return nil, err
 	}
 	i := &Image{image: image,
-		About: About{Format: formatVersion, Program: program, Created: now.UTC().Truncate(time.Second)}}
+		About: About{Program: program, Created: now.UTC().Truncate(time.Second)}}
 	if err := i.take(events); err != nil {
 		return nil, errors.Join(err, image.Release())
 	}
@@ -71,25 +71,25 @@ func (i *Image) take(events *eventlog.Log) error {
 // Write writes the archive and returns how many bytes it has. It ends early with the error of ctx, or when the image
 // should be given up (replica.Image.Err).
 func (i *Image) Write(ctx context.Context, w io.Writer) (int64, error) {
-	a, err := newWriter(w, i.About)
+	a, err := NewWriter(w, i.About)
 	if err != nil {
-		return a.written(), err
+		return a.Written(), err
 	}
 	for _, f := range i.files {
 		if err := i.writeFile(ctx, a, f); err != nil {
-			return a.written(), fmt.Errorf("%s: %w", f.Name, err)
+			return a.Written(), fmt.Errorf("%s: %w", f.Name, err)
 		}
 	}
-	err = a.close()
-	return a.written(), err
+	err = a.Close()
+	return a.Written(), err
 }
 
-func (i *Image) writeFile(ctx context.Context, a *writer, f wal.File) error {
+func (i *Image) writeFile(ctx context.Context, a *Writer, f wal.File) error {
 	r, err := f.Open()
 	if err != nil {
 		return err
 	}
-	return errors.Join(a.add(f.Name, f.Size, watched{r, ctx, i.image}), r.Close())
+	return errors.Join(a.Add(f.Name, f.Size, watched{r, ctx, i.image}), r.Close())
 }
 
 // Release ends the image and frees its disk space.

@@ -16,30 +16,6 @@ import (
 // ErrCluster is returned by Restore for the backup of a cluster.
 var ErrCluster = fmt.Errorf("%w: it is the backup of a cluster", ErrFormat)
 
-// Writer writes an archive, file by file. The archive is not whole until Close has returned nil.
-type Writer struct{ w *writer }
-
-// NewWriter begins an archive. It sets about.Format.
-func NewWriter(w io.Writer, about About) (*Writer, error) {
-	about.Format = formatVersion
-	a, err := newWriter(w, about)
-	return &Writer{a}, err
-}
-
-// Add writes a file of this size; it returns an error when r has another size.
-func (w *Writer) Add(name string, size int64, r io.Reader) error {
-	if !isOurs(name) {
-		return fmt.Errorf("BUG: backup: %q has no place in an archive", name)
-	}
-	return w.w.add(name, size, r)
-}
-
-// Close ends the archive.
-func (w *Writer) Close() error { return w.w.close() }
-
-// Written is how many bytes the archive has so far.
-func (w *Writer) Written() int64 { return w.w.written() }
-
 // ReadCluster writes the files of a cluster's backup into a directory, under the names that they have in the archive.
 // When it returns nil, they are on disk and as they were written; otherwise they may be anything, so call it in Make.
 // Errors: ErrArchive, ErrFormat, those of r and of the file system. A nil fs is the operating system's.

@@ -47,8 +47,7 @@ func Send(ctx context.Context, e *replica.Replica, events *eventlog.Log, positio
 		return err
 	}
 	i := &Image{image: image,
-		About: About{Format: formatVersion, Created: time.Now().UTC().Truncate(time.Second), Position: position,
-			Replica: true}}
+		About: About{Created: time.Now().UTC().Truncate(time.Second), Position: position, Replica: true}}
 	return errors.Join(i.send(ctx, events, position, w), i.Release())
 }
 
