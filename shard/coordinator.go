@@ -186,9 +186,6 @@ func (c *Coordinator) BarrierAnswer(workspace uint32, key []byte) error {
 	return c.nodes.BarrierOf(identity.Partition(c.hasher.Number(workspace, op.NoID, key)))
 }
 
-// now is a stamp for a record of n ops; see stamp.Clock.
-func (c *Coordinator) now(n int) int64 { return c.clock.Next(n) }
-
 // isBlocked says whether the profile at number is known to be a dummy user (reference.md 1.4). It asks a replica of
 // this node, which in a cluster may be a little behind, or missing.
 func (c *Coordinator) isBlocked(number uint64) bool {

@@ -97,5 +97,5 @@ func (c *Coordinator) Readdress(record []byte) (routed []byte, err error) {
 	if err := b.route(); err != nil {
 		return nil, err
 	}
-	return b.Finish(rec.Workspace, rec.Actor, c.now(rec.Count))[wal.HeaderBytes:], nil
+	return b.Finish(rec.Workspace, rec.Actor, c.clock.Next(rec.Count))[wal.HeaderBytes:], nil
 }

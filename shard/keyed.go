@@ -65,7 +65,7 @@ func (b *Batch) encodeAnswer(key []byte, bodyHash [32]byte, status int, answer [
 // and nothing is done again.
 func (b *Batch) finish() []byte {
 	a, c := &b.answer, b.coordinator
-	stamp := c.now(b.Count())
+	stamp := c.clock.Next(b.Count())
 	if !a.isSet {
 		return b.Finish(b.workspace, b.actor, stamp)
 	}

@@ -90,7 +90,7 @@ func eventually(t *testing.T, what string, f func() bool) {
 
 // finished is the record that Take gets: that of a coordinator's batch, with its stamp.
 func finished(b *Batch) []byte {
-	return append([]byte{}, b.Finish(b.workspace, b.actor, b.coordinator.now(b.Builder.Count()))[wal.HeaderBytes:]...)
+	return append([]byte{}, b.Finish(b.workspace, b.actor, b.coordinator.clock.Next(b.Builder.Count()))[wal.HeaderBytes:]...)
 }
 
 // messageBody is the body of a message with an op that changes nothing.

@@ -41,7 +41,7 @@ func (e *Replica) resumption(ref effect.DeferredRef, d *books.DeferredRecord) (d
 	var out op.Builder
 	out.Reset(wal.HeaderBytes)
 	out.Append(op.Resume, 0, uint64(ref.Partition)<<56|1, body, nil)
-	return out.Finish(rec.Workspace, rec.Actor, e.now(1)), nil
+	return out.Finish(rec.Workspace, rec.Actor, e.clock.Next(1)), nil
 }
 
 // claim says whether the caller, and nobody else, is to release a deferred record.

@@ -190,7 +190,7 @@ func (e *Replica) sweep(partitions []*machine.Partition) error {
 	for _, p := range partitions {
 		b.Append(op.Sweep, 0, uint64(p.ID)<<56|1, nil, nil)
 	}
-	pending, err := e.Take(b.Finish(0, 0, e.now(b.Count())), 0)
+	pending, err := e.Take(b.Finish(0, 0, e.clock.Next(b.Count())), 0)
 	if err == nil {
 		_, err = pending.Wait(e.ending.Done())
 	}

@@ -74,7 +74,7 @@ func (e *Replica) Receive(messages []Message) error {
 // receive puts a record of messages of other groups into the log and waits until it is applied. From then on the
 // messages answer when leadership ends; until then, their senders try again.
 func (e *Replica) receive(l *leadership, c *commit, b *op.Builder) error {
-	stamp := e.now(len(c.Messages))
+	stamp := e.clock.Next(len(c.Messages))
 	c.Finished = func() { e.observe(stamp + int64(len(c.Messages))) }
 	err := translate(e.submit(c, b.Finish(0, 0, stamp)))
 	if err == nil {

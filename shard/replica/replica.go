@@ -133,9 +133,6 @@ func (e *Replica) Ready() error {
 	return nil
 }
 
-// now is a stamp for a record of n ops; see stamp.Clock.
-func (e *Replica) now(n int) int64 { return e.clock.Next(n) }
-
 // SetMemoryBytes changes Options.MemoryBytes: in a cluster replicas come and go, and share the memory of the node.
 func (e *Replica) SetMemoryBytes(n int64) {
 	if err := e.Machine.SetMemoryBytes(n); err != nil {
