@@ -94,7 +94,7 @@ func cluster(ctx context.Context, s *settings) (figures []Figure, err error) {
 			Detail{"spread", median(rates[1]), "objects/s"}).want(atLeast,
 			clusterSkewTarget))
 
-	joined, err := nodes.join(ctx, s, all)
+	joined, err := nodes.join(ctx, all)
 	if err != nil {
 		return figures, err
 	}
@@ -210,7 +210,7 @@ func (n *nodes) idle(ctx context.Context, s *settings) (Figure, error) {
 }
 
 // join measures the rate, round by round, while a fourth node joins under load and takes over its share of the groups.
-func (n *nodes) join(ctx context.Context, s *settings, load *httpSide) (f Figure, err error) {
+func (n *nodes) join(ctx context.Context, load *httpSide) (f Figure, err error) {
 	before, err := load.measure(ctx)
 	if err != nil {
 		return f, err

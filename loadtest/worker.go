@@ -400,7 +400,7 @@ func (w *worker) readAnswer(s *source, text []byte, end outcome) answer {
 	if len(entries) == 0 && s.refused == 0 && a.accepted == s.accepted && end == acked {
 		return a
 	}
-	w.markRefused(s, entries)
+	w.markRefused(entries)
 	w.compare(s, a, end)
 	return a
 }
@@ -415,7 +415,7 @@ func (w *worker) countTexts(entries []*fastjson.Value) {
 	}
 }
 
-func (w *worker) markRefused(s *source, entries []*fastjson.Value) {
+func (w *worker) markRefused(entries []*fastjson.Value) {
 	w.countTexts(entries)
 	mix := w.run.generate.Mix
 	for _, e := range entries {

@@ -259,7 +259,7 @@ func (g *Generator) attributes(o *Object) {
 	if o.Rule == "duplicate member" {
 		g.raw(`,"twice":1,"twice":2`)
 	}
-	g.marker(o)
+	g.marker()
 }
 
 // profileFields writes some of the reserved attributes. The email address and phone number derive from the user's
@@ -445,7 +445,7 @@ func (g *Generator) appID() {
 
 // marker writes the member that SetSequence exchanges: within the object itself for an attribute object, within the
 // properties for the others.
-func (g *Generator) marker(o *Object) {
+func (g *Generator) marker() {
 	if g.o.Marker == "" {
 		return
 	}
@@ -492,7 +492,7 @@ func (g *Generator) properties(o *Object, shape int) {
 		g.key(suffixed(f.name, i/len(properties)))
 		g.value(f.kind)
 	}
-	g.marker(o)
+	g.marker()
 	g.raw(`}`)
 }
 

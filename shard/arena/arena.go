@@ -141,7 +141,7 @@ func (a *Arena) Alloc(c uint8) (off uint32, err error) {
 	}
 	p.live++
 	if int(p.live) == classes[c].blocks {
-		a.unlist(i, p)
+		a.unlist(p)
 	}
 	a.Used += BlockBytes(c)
 	return off, nil
@@ -164,7 +164,7 @@ func (a *Arena) Release(off uint32, c uint8) {
 	switch {
 	case p.live == 0:
 		if isListed {
-			a.unlist(i, p)
+			a.unlist(p)
 		}
 		a.closePage(i)
 	case !isListed && !p.leaving:
@@ -192,7 +192,7 @@ func (a *Arena) list(i uint32, p *page) {
 	*first = i
 }
 
-func (a *Arena) unlist(i uint32, p *page) {
+func (a *Arena) unlist(p *page) {
 	if p.prev != 0 {
 		a.page(p.prev).next = p.next
 	} else {

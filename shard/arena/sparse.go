@@ -16,7 +16,7 @@ func (a *Arena) Choose(want int64) bool {
 	n := 0
 	for n < len(sparse) && want > 0 {
 		p := a.page(sparse[n])
-		a.unlist(sparse[n], p)
+		a.unlist(p)
 		p.leaving = true
 		want -= PageBytes
 		n++

@@ -56,7 +56,7 @@ func (l *Log) Divide(ctx context.Context, d Division) error {
 	for i, dir := range d.Dirs {
 		done[i].packed = d.Packed
 		path := l.opts.FS.PathJoin(dir, stateName)
-		if err := durable.ReplaceFileOn(l.opts.FS, path, done[i].append(nil)); err != nil {
+		if err := durable.ReplaceFileOn(l.opts.FS, path, done[i].encode()); err != nil {
 			return err
 		}
 	}

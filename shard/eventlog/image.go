@@ -40,7 +40,7 @@ func (l *Log) Image(dir string) (packed uint64, err error) {
 		copied = append(copied, b)
 	}
 	s.blocks = copied
-	return s.packed, durable.ReplaceFileOn(fs, fs.PathJoin(dir, stateName), s.append(nil))
+	return s.packed, durable.ReplaceFileOn(fs, fs.PathJoin(dir, stateName), s.encode())
 }
 
 // lists reports whether there is still a block of these positions.

@@ -67,7 +67,7 @@ func (l *Log) open() (err error) {
 		s.packed = l.src.FirstPosition() - 1
 	}
 	if !known || lost.any() {
-		if err := durable.ReplaceFileOn(fs, l.statePath(), s.append(nil)); err != nil {
+		if err := durable.ReplaceFileOn(fs, l.statePath(), s.encode()); err != nil {
 			return err
 		}
 	}

@@ -374,7 +374,7 @@ func (l *Log) writeState(known []*block, packed, forget uint64) error {
 		}
 	}
 	l.mu.Unlock()
-	return l.replaceFile(l.statePath(), s.append(nil))
+	return l.replaceFile(l.statePath(), s.encode())
 }
 
 func (l *Log) replaceFile(path string, data []byte) error {

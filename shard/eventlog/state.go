@@ -49,9 +49,8 @@ func (b listed) String() string {
 
 const stateMagic = "MREVSTA7" // the last character is the version; it rises when that of blocks does
 
-func (s *state) append(dst []byte) []byte {
-	start := len(dst)
-	dst = append(dst, stateMagic...)
+func (s *state) encode() []byte {
+	dst := []byte(stateMagic)
 	dst = binary.LittleEndian.AppendUint64(dst, s.packed)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(s.deletions)))
 	for i := range s.deletions {
@@ -71,7 +70,7 @@ func (s *state) append(dst []byte) []byte {
 			dst = binary.LittleEndian.AppendUint64(dst, v)
 		}
 	}
-	return binary.LittleEndian.AppendUint64(dst, xxh3.Hash(dst[start:]))
+	return binary.LittleEndian.AppendUint64(dst, xxh3.Hash(dst))
 }
 
 // readState reads STATE; known is false when there is none.

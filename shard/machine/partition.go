@@ -234,10 +234,7 @@ func (w *Worker) place() profile.Place {
 }
 
 // keep copies what the editor returned into the worker's own scratch.
-func (w *Worker) keep(b []byte) []byte {
-	w.fresh = append(w.fresh[:0], b...)
-	return w.fresh
-}
+func (w *Worker) keep(b []byte) { w.fresh = append(w.fresh[:0], b...) }
 
 // limit is the bounds of a profile for the record at hand.
 func (w *Worker) limit() *profile.Limits {

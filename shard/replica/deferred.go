@@ -69,7 +69,7 @@ func (l *leadership) release(ref effect.DeferredRef, end <-chan struct{}) (x Eff
 		var data []byte
 		if data, err = e.resumption(ref, d); err == nil {
 			p.latest = e.clock.Last()
-			err = l.submit(e, &p.commit, data)
+			err = l.submit(&p.commit, data)
 		}
 		switch {
 		case err == nil:

@@ -175,14 +175,14 @@ func (l *leadership) Complete(t *effect.Future) {
 
 // submit is Replica.submit for a record of the engine's own: none is appended when the leadership has ended, even if
 // the log takes records again.
-func (l *leadership) submit(e *Replica, c *commit, data []byte) error {
+func (l *leadership) submit(c *commit, data []byte) error {
 	l.appending.Lock()
 	defer l.appending.Unlock()
 	if l.hasEnded() {
 		return ErrNotLeader
 	}
 	c.lead = l
-	return e.submit(c, data)
+	return l.e.submit(c, data)
 }
 
 // send queues messages, each sender's in order. It never waits.

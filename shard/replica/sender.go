@@ -96,7 +96,7 @@ func (l *leadership) relay(messages []*effect.Message) (n int) {
 	c.Finished = func() { l.landedHere(c.Messages) }
 	data := b.Finish(0, 0, e.clock.Next(1))
 	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
-		err := l.submit(e, c, data)
+		err := l.submit(c, data)
 		if err == nil {
 			messagesSent.Add(n)
 			return n
@@ -232,7 +232,7 @@ func (l *leadership) tellArrived() {
 	}
 	c := &commit{}
 	c.Context, c.Urgent = c, true
-	if err := l.submit(l.e, c, b.Finish(0, 0, l.e.clock.Next(b.Count()))); err != nil {
+	if err := l.submit(c, b.Finish(0, 0, l.e.clock.Next(b.Count()))); err != nil {
 		l.mu.Lock()
 		for at, seq := range arrived {
 			l.arrived[at] = max(l.arrived[at], seq)
