@@ -3,7 +3,6 @@ package api
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"sync"
 
@@ -312,9 +311,6 @@ func (x *exchange) HoldReply() bool {
 	x.FailEngine(errNoRoom)
 	return false
 }
-
-// errNoRoom is for an answer that has no room beside other answers.
-var errNoRoom = fmt.Errorf("no room for the answer: %w", shard.ErrBusy)
 
 // countReply counts what was added to Reply since it was last counted, and reports whether there is room for it. There
 // always is for a reply that is alone.

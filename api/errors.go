@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strconv"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"millrace/api/scim"
 	"millrace/api/translation"
 	"millrace/api/value"
+	"millrace/shard"
 )
 
 // Texts that are used in more than one place.
@@ -24,6 +26,9 @@ const (
 	textInternal     = "Internal Server Error"
 	textUnauthorized = "Invalid API key: "
 )
+
+// errNoRoom is for an answer that has no room beside other answers.
+var errNoRoom = fmt.Errorf("no room for the answer: %w", shard.ErrBusy)
 
 // FailEngine answers a request that the engine refused.
 func (x *exchange) FailEngine(err error) {

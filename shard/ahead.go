@@ -1,19 +1,19 @@
 package shard
 
-// ahead reads users before they are asked for, several at once.
-type ahead struct {
+// ahead reads what is asked for one after the other, several at once.
+type ahead[T any] struct {
 	n    int                   // how many reads there are
 	most func() int            // how many may be made at once; less than one is one
 	size func() int            // bytes that one probably copies
 	hold func(bytes int) error // Room.Hold
 	// read is called by several goroutines at once, and calls hold before it copies.
-	read func(i int, hold func(bytes int) error) ([]User, error)
+	read func(i int, hold func(bytes int) error) (T, error)
 }
 
 // aheadRead is what a read has found.
-type aheadRead struct {
+type aheadRead[T any] struct {
 	i        int
-	users    []User
+	found    T
 	held     int // bytes
 	err      error
 	panicked any
@@ -21,11 +21,11 @@ type aheadRead struct {
 
 // each yields what the reads 0 to n-1 find, in this order, until one fails. A panic of read is passed on to the caller,
 // who may have a way of going on.
-func (a *ahead) each(yield func([]User, error) bool) {
-	came := make([]*aheadRead, a.n)
-	ends := make(chan aheadRead)
+func (a *ahead[T]) each(yield func(T, error) bool) {
+	came := make([]*aheadRead[T], a.n)
+	ends := make(chan aheadRead[T])
 	begun, ended, next := 0, 0, 0
-	end := func(x aheadRead) {
+	end := func(x aheadRead[T]) {
 		came[x.i] = &x
 		ended++
 	}
@@ -67,7 +67,7 @@ func (a *ahead) each(yield func([]User, error) bool) {
 		if x.panicked != nil {
 			panic(x.panicked)
 		}
-		if !yield(x.users, x.err) || x.err != nil {
+		if !yield(x.found, x.err) || x.err != nil {
 			return
 		}
 		_ = a.hold(-x.held)
@@ -76,14 +76,14 @@ func (a *ahead) each(yield func([]User, error) bool) {
 }
 
 // do makes a read, for which expected is held. That is replaced by what the read copies.
-func (a *ahead) do(i, expected int) (x aheadRead) {
+func (a *ahead[T]) do(i, expected int) (x aheadRead[T]) {
 	x.i, x.held = i, expected
 	defer func() { x.panicked = recover() }()
 	hold := func(bytes int) error {
 		x.held, expected, bytes = x.held+bytes-expected, 0, bytes-expected
 		return a.hold(bytes)
 	}
-	x.users, x.err = a.read(i, hold)
+	x.found, x.err = a.read(i, hold)
 	if expected > 0 {
 		_ = hold(0)
 	}

@@ -22,7 +22,7 @@ func TestAhead(t *testing.T) {
 		goOn := make(chan struct{})
 		most, taken := 4, uint64(0)
 		room := newRoom(1000)
-		a := ahead{n: users, most: func() int { return most }, size: count(size), hold: room.Hold}
+		a := ahead[[]User]{n: users, most: func() int { return most }, size: count(size), hold: room.Hold}
 		a.read = func(i int, hold func(int) error) ([]User, error) {
 			begun.Add(1)
 			<-goOn
@@ -68,7 +68,7 @@ func TestAhead(t *testing.T) {
 // find less, or nobody, is given back.
 func TestAheadWithoutRoom(t *testing.T) {
 	room := newRoom(0)
-	a := ahead{n: 9, most: count(9), size: count(10), hold: room.Hold}
+	a := ahead[[]User]{n: 9, most: count(9), size: count(10), hold: room.Hold}
 	a.read = func(i int, hold func(int) error) ([]User, error) {
 		if i < 3 {
 			return nil, nil
@@ -114,7 +114,7 @@ func TestAheadEnds(t *testing.T) {
 		require.Zero(t, reading.Load())
 		require.Zero(t, room.taken.Load())
 	}
-	a := ahead{n: 50, most: count(16), size: count(1), hold: room.Hold, read: read}
+	a := ahead[[]User]{n: 50, most: count(16), size: count(1), hold: room.Hold, read: read}
 	var last error
 	taken := 0
 	a.each(func(_ []User, err error) bool { taken++; last = err; return true })

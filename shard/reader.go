@@ -23,6 +23,21 @@ type reader struct {
 	renamed *xsync.MapOf[uint32, struct{}]
 }
 
+// Room is where copies of profiles are counted: a profile may have megabytes, and many requests may read at once.
+type Room interface {
+	// Hold counts bytes that are about to be copied, less than none when they are no longer used. An error says that
+	// there is no room for them; they count all the same. It is safe for concurrent use.
+	Hold(bytes int) error
+}
+
+// hold is the room's Hold, if there is a room.
+func (r *reader) hold(bytes int) error {
+	if r.room == nil {
+		return nil
+	}
+	return r.room.Hold(bytes)
+}
+
 // lend lends the entry at number, from a replica of this node when it has one that may be read.
 func (r *reader) lend(number uint64) (replica.Lent, error) {
 	return r.lendFor(replica.ToRead, number)

@@ -37,13 +37,13 @@ func (r *reader) Find(workspace uint32, id op.IDKind, key []byte) ([]User, error
 	})
 }
 
-// FindEach yields the users that each of the identifiers names, in their order: external ids, aliases and svc_ids, which
-// name one user at most. If the disk or other nodes may have to be asked for them, it reads several ahead. The copies
-// that it yields are to be used before the next. The identifiers must stay as they are until FindEach ends, which is
-// after the first error.
+// FindEach yields the users that each of the identifiers names, in their order: external ids, aliases and svc_ids,
+// which name one user at most. If the disk or other nodes may have to be asked for them, it reads several ahead. The
+// copies that it yields are to be used before the next. The identifiers must stay as they are until FindEach ends,
+// which is after the first error.
 func (r *reader) FindEach(workspace uint32, list []Identifier) iter.Seq2[[]User, error] {
 	return func(yield func([]User, error) bool) {
-		a := ahead{
+		a := ahead[[]User]{
 			n: len(list), most: r.reading.AtOnce, size: r.reading.Size, hold: r.hold,
 			read: func(i int, hold func(bytes int) error) ([]User, error) {
 				return r.found(workspace, hold, func(f func(number uint64, blob []byte)) error {
@@ -56,21 +56,6 @@ func (r *reader) FindEach(workspace uint32, list []Identifier) iter.Seq2[[]User,
 		}
 		a.each(yield)
 	}
-}
-
-// Room is where copies of profiles are counted: a profile may have megabytes, and many requests may read at once.
-type Room interface {
-	// Hold counts bytes that are about to be copied, less than none when they are no longer used. An error says that
-	// there is no room for them; they count all the same. It is safe for concurrent use.
-	Hold(bytes int) error
-}
-
-// hold is the room's Hold, if there is a room.
-func (r *reader) hold(bytes int) error {
-	if r.room == nil {
-		return nil
-	}
-	return r.room.Hold(bytes)
 }
 
 // copied returns copies of the users that view shows, which are to be used until the next call.

@@ -2,8 +2,8 @@
 //
 // A goroutine that reads a file keeps one of the GOMAXPROCS places until the runtime takes the place away, which is
 // often later than the disk answers. So a disk that could do many reads at once gets no more of them than there are
-// cores, and meanwhile nothing else runs. While there are such reads, this package keeps GOMAXPROCS higher. What is read
-// has to fit into memory, too: this package bounds it.
+// cores, and meanwhile nothing else runs. While there are such reads, this package keeps GOMAXPROCS higher. It also
+// bounds how much readers read at once, which has to fit into memory.
 package procs
 
 import (
@@ -17,8 +17,8 @@ import (
 // because each change stops all goroutines for a moment.
 const lowerAfter = time.Second
 
-// Reading raises GOMAXPROCS while there are reads of the disk, and bounds how many entries are read at once for readers.
-// nil does neither. Its methods are safe for concurrent use.
+// Reading raises GOMAXPROCS while there are reads of the disk, and bounds how many entries are read at once for
+// readers. nil does neither. Its methods are safe for concurrent use.
 type Reading struct {
 	most int
 	room int // bytes of entries read at once for readers
