@@ -18,6 +18,7 @@ import (
 	"millrace/shard/cluster/facts"
 	"millrace/shard/cluster/image"
 	"millrace/shard/replica"
+	"millrace/wal/pause"
 	"millrace/wal/quorum"
 )
 
@@ -43,7 +44,7 @@ func (n *Node) Backup(ctx context.Context, program string, now time.Time) (*Back
 			return b, nil
 		}
 		err = errors.Join(err, b.Release())
-		if !mayPass(err) || time.Since(begun) > leaderlessTime || !pause(ctx, time.Second) || n.closing.Load() {
+		if !mayPass(err) || time.Since(begun) > leaderlessTime || pause.For(ctx, time.Second) != nil || n.closing.Load() {
 			return nil, err
 		}
 		n.log.Info("a backup is begun anew", "error", err)

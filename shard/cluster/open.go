@@ -172,7 +172,7 @@ func (n *Node) checkTwin(ctx context.Context) error {
 
 // watchForTwin ends this node when another process comes to run under its number, where others look for it.
 func (n *Node) watchForTwin() {
-	for pause(n.context, twinPings*n.opts.PingInterval) {
+	for pause.For(n.context, twinPings*n.opts.PingInterval) == nil {
 		if err := n.checkTwin(n.context); err != nil {
 			n.fail(err)
 			return
