@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -105,6 +106,32 @@ func TestImportOfDevices(t *testing.T) {
 	require.Equal(t, 201, s.post(t, "/users/delete", allKey, `{"external_ids":["dev2"]}`).status)
 	require.Equal(t, 201, s.track(t, "dev2").status)
 	require.Empty(t, s.user(t, "dev2", "devices", "push_tokens"))
+	p.stop()
+}
+
+// What the import and /users/track both take, they store alike; exports of elsewhere have other forms of some values.
+func TestImportStoresAsTrackDoes(t *testing.T) {
+	t.Parallel()
+	s := newAdminSite(t)
+	p := s.start(t)
+	var lines, objects []string
+	for i, members := range []string{`"country":"Australia"`, `"country":"us"`, `"country":"Atlantis"`, `"time_zone":"Eastern Time (US & Canada)"`, `"time_zone":"Mars"`,
+		`"gender":"male"`, `"gender":"f"`, `"gender":"X"`, `"language":"en-US"`, `"language":"qq"`, `"first_name":"Ada","country":"DE","gender":"N","language":"de","time_zone":"Europe/Berlin"`} {
+		lines = append(lines, fmt.Sprintf(`{"external_id":"i%d",%s}`, i, members))
+		objects = append(objects, fmt.Sprintf(`{"external_id":"t%d",%s}`, i, members))
+	}
+	const list = `["x","x",1,1.0,1,true,["x"],["x"],{"a":1},{"a":1},"y"]`
+	lines = append(lines, `{"external_id":"i11","custom_attributes":{"list":`+list+`}}`)
+	objects = append(objects, `{"external_id":"t11","list":`+list+`}`)
+	a := s.importLines(t, lines...)
+	require.Equal(t, importAnswer{Message: "success", Imported: 12, Warned: 4, Warnings: []importWarning{
+		{"'country' is not valid", 1, 3}, {"'time_zone' is not valid", 1, 5}, {"'gender' is not valid", 1, 8}, {"'language' is not valid", 1, 10}}}, a)
+	require.Equal(t, 201, s.post(t, "/users/track", allKey, `{"attributes":[`+strings.Join(objects, ",")+`]}`).status)
+	named := []string{"first_name", "country", "time_zone", "gender", "language", "custom_attributes"}
+	for i := range lines {
+		require.Equal(t, s.user(t, fmt.Sprintf("t%d", i), named...), s.user(t, fmt.Sprintf("i%d", i), named...), lines[i])
+	}
+	require.Equal(t, "America/New_York", s.user(t, "i3")["time_zone"])
 	p.stop()
 }
 

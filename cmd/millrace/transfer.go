@@ -253,7 +253,28 @@ func importOptionsOf(ws *control.Workspace) profile.ImportOptions {
 			return nil
 		},
 		Channel: func(group [16]byte) byte { return byte(groups[group]) },
+		Text:    importedText,
 	}
+}
+
+// importedText applies the rules of /users/track to texts that have a form. Exports of elsewhere have other forms, such
+// as the names that Rails gives time zones.
+func importedText(code uint32, text []byte) (stored []byte, ok bool) {
+	switch code {
+	case op.AttrCountry:
+		country, ok := field.Country(text)
+		return country[:], ok
+	case op.AttrLanguage:
+		language, ok := field.Language(text)
+		return []byte(language), ok
+	case op.AttrTimeZone:
+		zone, ok := field.TimeZone(text)
+		return []byte(zone), ok
+	case op.AttrGender:
+		letter, ok := field.Gender(text)
+		return []byte{letter}, ok
+	}
+	return text, true
 }
 
 // replaceProfiles makes imported profiles durable and visible.

@@ -18,6 +18,8 @@ type ImportOptions struct {
 	// the id of an app that is given by name only, nil for unknown; nil: none is known
 	AppID   func(name []byte) (id []byte)
 	Channel func(group [16]byte) byte // of a subscription group (op.ChannelEmail), 0 for unknown; nil: none is known
+	// the text of a reserved attribute, as it is stored; one that is not ok is left out; nil: all are stored as sent
+	Text func(code uint32, text []byte) (stored []byte, ok bool)
 	// is told of each thing in a line that the profile doesn't take, as in `'cards_clicked' is not imported`; nil: no
 	// one is
 	Left func(what string)
@@ -193,7 +195,15 @@ func (im *Importer) attribute(b []byte, code uint32, v *fastjson.Value, stamp in
 			return b
 		}
 	default:
-		im.value = op.AppendString(im.value[:0], im.text(v, name))
+		text, ok := im.text(v, name), true
+		if im.opt.Text != nil && im.err == nil {
+			text, ok = im.opt.Text(code, text)
+		}
+		if !ok {
+			im.leave("'%s' is not valid", name)
+			return b
+		}
+		im.value = op.AppendString(im.value[:0], text)
 	}
 	return e.SetAttr(b, code, im.value)
 }
@@ -240,11 +250,28 @@ func (im *Importer) customs(b []byte, v *fastjson.Value) []byte {
 		}
 		stored := op.Value(im.value)
 		if stored.Tag() == op.Array {
-			stored = im.editor.newest(stored, im.opt.Limits.MaxArray)
+			stored = im.editor.newest(firsts(stored), im.opt.Limits.MaxArray)
 		}
 		b = im.append(b, appendField(nil, tagCustom, appendNamed(nil, name, stored))) // distinct names: none is there
 	})
 	return b
+}
+
+// firsts leaves out of an array each value that is there already, as /users/track does (decisions.md D9). Objects in it
+// are a list.
+func firsts(array op.Value) op.Value {
+	seen, kept := map[string]bool{}, []byte(nil)
+	for rest := array.Bytes(); len(rest) > 0; {
+		v, after, ok := op.NextValue(rest)
+		if !ok {
+			break
+		}
+		if rest = after; v.Tag() == op.Object || !seen[string(v)] {
+			seen[string(v)] = true
+			kept = append(kept, v...)
+		}
+	}
+	return op.AppendBlock(nil, op.Array, kept)
 }
 
 func (im *Importer) summaries(b []byte, tag byte, o *fastjson.Object, in string) []byte {
