@@ -44,7 +44,8 @@ func (n *Node) Backup(ctx context.Context, program string, now time.Time) (*Back
 			return b, nil
 		}
 		err = errors.Join(err, b.Release())
-		if !mayPass(err) || time.Since(begun) > leaderlessTime || pause.For(ctx, time.Second) != nil || n.closing.Load() {
+		if !mayPass(err) || time.Since(begun) > leaderlessTime ||
+			pause.For(ctx, time.Second) != nil || n.closing.Load() {
 			return nil, err
 		}
 		n.log.Info("a backup is begun anew", "error", err)
