@@ -172,6 +172,7 @@ func (c *limitConn) Close() error {
 // TLS holds a certificate that can be replaced while it is in use. Versions below 1.2 are refused.
 type TLS struct {
 	certFile, keyFile string
+	check             func(*tls.Certificate) error // nil: every certificate will do
 	certificate       atomic.Pointer[tls.Certificate]
 }
 
@@ -187,8 +188,20 @@ func (t *TLS) Reload() error {
 	if err != nil {
 		return fmt.Errorf("load certificate %q: %w", t.certFile, err)
 	}
+	if t.check != nil {
+		if err := t.check(&pair); err != nil {
+			return fmt.Errorf("certificate %q: %w", t.certFile, err)
+		}
+	}
 	t.certificate.Store(&pair)
 	return nil
+}
+
+// Require reads the files again, and takes only certificates that pass check, now and later. It is called before the
+// certificate is in use.
+func (t *TLS) Require(check func(*tls.Certificate) error) error {
+	t.check = check
+	return t.Reload()
 }
 
 // Certificate returns the current certificate.

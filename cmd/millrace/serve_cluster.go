@@ -145,6 +145,10 @@ func (c *serveCommand) linkTLS() (*api.TLS, *tls.Config, error) {
 	if !authority.AppendCertsFromPEM(text) {
 		return nil, nil, fmt.Errorf("--raft-ca: %q has no certificate", c.RaftCA)
 	}
+	err = link.Require(func(own *tls.Certificate) error { return checkProof(own, authority) })
+	if err != nil {
+		return nil, nil, fmt.Errorf("--raft-cert: %w", err)
+	}
 	return link, &tls.Config{
 		MinVersion: tls.VersionTLS13, RootCAs: authority, ClientCAs: authority,
 		ClientAuth:     tls.RequireAndVerifyClientCert,
@@ -153,6 +157,26 @@ func (c *serveCommand) linkTLS() (*api.TLS, *tls.Config, error) {
 			return link.Certificate(), nil
 		},
 	}, nil
+}
+
+// checkProof returns an error when other nodes would turn this node's certificate away: then it would wait at their
+// doors for ever.
+func checkProof(own *tls.Certificate, authority *x509.CertPool) error {
+	intermediates := x509.NewCertPool()
+	for _, der := range own.Certificate[1:] {
+		if c, err := x509.ParseCertificate(der); err == nil {
+			intermediates.AddCert(c)
+		}
+	}
+	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
+		_, err := own.Leaf.Verify(x509.VerifyOptions{Roots: authority, Intermediates: intermediates,
+			KeyUsages: []x509.ExtKeyUsage{usage}})
+		if err != nil {
+			return fmt.Errorf("the other nodes would refuse it by --raft-ca: it must be valid, for servers and for "+
+				"clients: %w", err)
+		}
+	}
+	return nil
 }
 
 // clusterOptions returns the options from the flags; those of engine and event log come later.

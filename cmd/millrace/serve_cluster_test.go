@@ -53,11 +53,14 @@ func newAuthority(t *testing.T, dir, name string) *authority {
 }
 
 // issue writes a certificate and its key.
-func (a *authority) issue(serial int64, certFile, keyFile string) {
+func (a *authority) issue(serial int64, certFile, keyFile string, change ...func(*x509.Certificate)) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
 	require.NoError(a.t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "node"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+	for _, f := range change {
+		f(template)
+	}
 	der, err := x509.CreateCertificate(crand.Reader, template, a.cert, &key.PublicKey, a.key)
 	require.NoError(a.t, err)
 	private, err := x509.MarshalECPrivateKey(key)
@@ -235,6 +238,40 @@ func TestServeAsNodes(t *testing.T) {
 	start(0, 1, 2)
 	require.Equal(t, 3, nodes[1].events(t, "ann"))
 	stop()
+}
+
+// A certificate that the other nodes would turn away is refused at the start and on SIGHUP: the node would wait for them
+// for ever.
+func TestCertificateOfANodeIsChecked(t *testing.T) {
+	dir := t.TempDir()
+	own, foreign := newAuthority(t, dir, "own"), newAuthority(t, dir, "foreign")
+	c := serveCommand{RaftCert: filepath.Join(dir, "cert.pem"), RaftKey: filepath.Join(dir, "key.pem"), RaftCA: own.file}
+	own.issue(2, c.RaftCert, c.RaftKey)
+	link, _, err := c.linkTLS()
+	require.NoError(t, err)
+	good := link.Certificate()
+	for says, issue := range map[string]func(){
+		"unknown authority": func() { foreign.issue(3, c.RaftCert, c.RaftKey) },
+		"expired": func() {
+			own.issue(4, c.RaftCert, c.RaftKey, func(c *x509.Certificate) { c.NotAfter = c.NotBefore.Add(time.Minute) })
+		},
+		"incompatible key us": func() {
+			own.issue(5, c.RaftCert, c.RaftKey, func(c *x509.Certificate) { c.ExtKeyUsage = c.ExtKeyUsage[:1] })
+		},
+		"incompatible key": func() {
+			own.issue(6, c.RaftCert, c.RaftKey, func(c *x509.Certificate) { c.ExtKeyUsage = c.ExtKeyUsage[1:] })
+		},
+	} {
+		issue()
+		_, _, err := c.linkTLS()
+		require.ErrorContains(t, err, "--raft-cert: certificate")
+		require.ErrorContains(t, err, says)
+		require.ErrorContains(t, link.Reload(), says)
+		require.Same(t, good, link.Certificate())
+	}
+	own.issue(7, c.RaftCert, c.RaftKey)
+	require.NoError(t, link.Reload())
+	require.NotSame(t, good, link.Certificate())
 }
 
 // What fails for a moment is done again; what is wrong is not.
