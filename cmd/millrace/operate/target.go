@@ -5,6 +5,7 @@ package operate
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -116,19 +117,20 @@ func silence(ctx context.Context) error {
 // take its time, but one that hangs says nothing to anybody. A server that has ended refuses: that is no silence, and
 // whoever waits for its answer hears of it.
 func (c *Target) watch(request context.Context, giveUp context.CancelCauseFunc) {
-	pause := c.Silence / 5
+	patience := cmp.Or(c.Silence, 5*time.Second)
+	pause := patience / 5
 	for {
 		select {
 		case <-time.After(pause):
 		case <-request.Done():
 			return
 		}
-		asking, cancel := context.WithTimeout(request, c.Silence-pause)
+		asking, cancel := context.WithTimeout(request, patience-pause)
 		c.askWhetherAlive(asking)
 		isSilent := errors.Is(asking.Err(), context.DeadlineExceeded)
 		cancel()
 		if isSilent {
-			giveUp(errSilent{c.Server, c.Silence})
+			giveUp(errSilent{c.Server, patience})
 			return
 		}
 	}

@@ -114,8 +114,10 @@ func TestServerThatIsNotThere(t *testing.T) {
 	defer func() { http.DefaultTransport = was }()
 	gone := errors.New("refused")
 	http.DefaultTransport = &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return nil, gone }}
-	_, err := ask(&Target{Server: "http://node", Token: "t"}, http.MethodGet)
-	require.ErrorIs(t, err, gone)
+	synctest.Test(t, func(t *testing.T) { // which ends when nobody asks any more
+		_, err := ask(&Target{Server: "http://node", Token: "t"}, http.MethodGet)
+		require.ErrorIs(t, err, gone)
+	})
 }
 
 func ask(c *Target, method string) (string, error) {
