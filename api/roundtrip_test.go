@@ -191,7 +191,7 @@ func TestExportIsTakenBack(t *testing.T) {
 	for old, wrong := range map[string][2]string{
 		`"1990-01-31T00:00:00.000Z"`: {`"1990"`, "dob is no time"},
 		`"total_revenue":0.00`:       {`"total_revenue":0.0`, "imported, it is"},
-		`"list":["a",`:               {`"list":["a","a",`, "tracked, custom_attributes is"},
+		`"list":["a",`:               {`"list":["a","a",`, "imported, it is"},
 		`"country":"DE"`:             {`"country":"Germany"`, "tracked, country is"},
 		`"gender":"F"`:               {`"gender":"x"`, "'gender' is not valid"},
 	} {
