@@ -246,7 +246,7 @@ func Open(o Options) (*Coordinator, error) {
 }
 
 // alone is the Nodes of a coordinator over one replica that holds all partitions and always leads. There is no other
-// node to call.
+// node to call: whoever would read elsewhere does so because the replica closes.
 type alone struct{ c *Coordinator }
 
 func (a alone) GroupOf(uint8) int                             { return ControlGroup }
@@ -262,14 +262,14 @@ func (a alone) BarrierControl() error                         { return nil }
 func (a alone) Spread()                                       {}
 func (a alone) Take(NodeID, []*Part, int, time.Time)          { panic("BUG: there is no other node") }
 func (a alone) Deliver([]replica.Message) error               { panic("BUG: there is no other group") }
-func (a alone) Entry(number uint64) ([]byte, error)           { return a.c.sole.Entry(number) }
-func (a alone) TrailOf(number uint64) (books.History, error)  { return a.c.sole.TrailOf(number) }
+func (a alone) Entry(uint64) ([]byte, error)                  { return nil, replica.ErrClosed }
+func (a alone) TrailOf(uint64) (books.History, error)         { return books.History{}, replica.ErrClosed }
 func (a alone) Flush(_ uint8, owner uint64) ([]uint64, error) { return a.c.sole.Flush(owner, nil) }
 
 func (a alone) Release(NodeID, uint64, time.Time) (replica.Effects, error) {
 	panic("BUG: there is no other node")
 }
 
-func (a alone) BlockedPage(workspace uint32, partition uint8, after uint64) ([]uint64, bool, error) {
-	return a.c.sole.BlockedPage(workspace, partition, after)
+func (a alone) BlockedPage(uint32, uint8, uint64) ([]uint64, bool, error) {
+	return nil, false, replica.ErrClosed
 }

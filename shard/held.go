@@ -20,10 +20,7 @@ func (r *reader) HeldStates(
 ) error {
 	h := holdings.Get().(*holding)
 	defer h.release()
-	if r.sole != nil {
-		h.lookAtProfiles(r, workspace, list, s)
-		h.lookAtRows(r, workspace, s)
-	}
+	h.lookAhead(r, workspace, list, s)
 	for i, id := range list {
 		held, ok, err := h.held(r, workspace, i, id, s)
 		if err != nil {
@@ -68,6 +65,16 @@ func (h *holding) release() {
 	clear(h.keys)
 	h.all, h.keys, h.memory, h.numbers = h.all[:0], h.keys[:0], h.memory[:0], h.numbers[:0]
 	holdings.Put(h)
+}
+
+// lookAhead looks at what is in memory of a node that is alone.
+func (h *holding) lookAhead(r *reader, workspace uint32, list []Identifier, s profile.State) {
+	if r.sole == nil || !r.sole.Enter() {
+		return
+	}
+	defer r.sole.Leave()
+	h.lookAtProfiles(r, workspace, list, s)
+	h.lookAtRows(r, workspace, s)
 }
 
 // lookAtProfiles looks at the profiles that external ids lead to, and at the rows of identifiers that are addresses.

@@ -157,7 +157,7 @@ func (r *reader) eachCandidate(numbers []uint64, home uint64, id op.IDKind, f fu
 	}
 	for i, number := range numbers {
 		if r.sole != nil && len(numbers) >= manySharers && i%manySharers == 0 {
-			r.sole.Touch(numbers[i:min(i+manySharers, len(numbers))])
+			r.Touch(numbers[i:min(i+manySharers, len(numbers))])
 		}
 		x, err := r.candidate(number, home, id)
 		if err != nil {

@@ -139,13 +139,13 @@ func (c *Coordinator) EachUser(
 
 // Touch loads the entries at these numbers that this node has in memory, all of one group, together: for a caller that
 // is about to look at each of them.
-func (c *Coordinator) Touch(numbers []uint64) {
+func (r *reader) Touch(numbers []uint64) {
 	if len(numbers) == 0 {
 		return
 	}
-	if r := c.nodes.Local(identity.Partition(numbers[0])); r != nil && r.Enter() {
-		defer r.Leave()
-		r.Touch(numbers)
+	if local := r.nodes.Local(identity.Partition(numbers[0])); local != nil && local.Enter() {
+		defer local.Leave()
+		local.Touch(numbers)
 	}
 }
 

@@ -45,9 +45,6 @@ func (r *reader) lend(number uint64) (replica.Lent, error) {
 
 // lendFor is lend with what the entry is lent for.
 func (r *reader) lendFor(use replica.Use, number uint64) (replica.Lent, error) {
-	if r.sole != nil {
-		return r.sole.Lend(number, use)
-	}
 	if number == 0 { // the number of no entry
 		return replica.Lent{}, nil
 	}
