@@ -114,10 +114,15 @@ func (n *Node) readHere(
 	if err := g.barrier(ctx, deadline); err != nil {
 		return dst, err
 	}
-	switch what {
-	case readFlush:
+	if what == readFlush {
 		waiting, err := e.Flush(number, ctx.Done())
 		return dst.U64s(waiting), err
+	}
+	if !e.Enter() { // the replica has begun to close: the group moves, or the node ends
+		return dst, replica.ErrNotLeader
+	}
+	defer e.Leave()
+	switch what {
 	case readEntry:
 		blob, err := e.Entry(number)
 		if blob != nil {
