@@ -361,11 +361,8 @@ func (r *heldReads) Hold(bytes int) error {
 	return errNoRoom
 }
 
-// release gives everything back.
-func (r *heldReads) release() {
-	r.bytes = 0
-	r.held.release()
-}
+// release leaves the room. What bytes counts is given back when the next request begins.
+func (r *heldReads) release() { r.held.release() }
 
 // SendReply answers with Reply. The memory of a large reply belongs to the connection from then on.
 func (x *exchange) SendReply(status int) {

@@ -38,6 +38,12 @@ func (r *reader) hold(bytes int) error {
 	return r.room.Hold(bytes)
 }
 
+// giveBack gives back what the last call has copied.
+func (r *reader) giveBack() {
+	_ = r.hold(-r.held) // giving back never fails
+	r.held = 0
+}
+
 // lend lends the entry at number, from a replica of this node when it has one that may be read.
 func (r *reader) lend(number uint64) (replica.Lent, error) {
 	return r.lendFor(replica.ToRead, number)

@@ -29,9 +29,9 @@ func (c *Coordinator) NewReads(room Room) *Reads {
 }
 
 // Begin begins another request, or continues one that has changed something: what is read from now on has all that was
-// acknowledged before. What was copied until then stays counted in the room, until its owner clears that.
+// acknowledged before. What was copied until then is no longer used.
 func (r *Reads) Begin() {
-	r.held = 0
+	r.giveBack()
 	if r.barriers != nil {
 		r.barriers.begin()
 	}

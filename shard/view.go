@@ -63,8 +63,7 @@ func (r *reader) copied(workspace uint32, view func(f func(number uint64, blob [
 	if r.room == nil { // also for the Coordinator, which belongs to many goroutines
 		return r.found(workspace, r.hold, view)
 	}
-	_ = r.room.Hold(-r.held) // giving back never fails
-	r.held = 0
+	r.giveBack()
 	return r.found(workspace, func(bytes int) error {
 		r.held += bytes
 		return r.room.Hold(bytes)
