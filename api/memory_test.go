@@ -97,10 +97,11 @@ func (r memoryReads) FindEach(workspace uint32, list []shard.Identifier) iter.Se
 			if r.read != nil {
 				r.read()
 			}
-			if !yield(found, err) || err != nil {
+			goOn := yield(found, err) && err == nil
+			_ = r.room.Hold(-held)
+			if !goOn {
 				return
 			}
-			_ = r.room.Hold(-held)
 		}
 	}
 }
