@@ -25,6 +25,7 @@ type memoryPlan struct {
 	memTable int64 // the store has up to four of them
 	block    int64 // events of a block; packing takes four times as much
 	inflight int64 // records between accepted and applied
+	deleted  int64 // deletions of users whose events are still on disk
 	cache    int64 // the store's blocks: of --store-cache an eighth is for what allocating them takes besides
 }
 
@@ -41,12 +42,13 @@ func planMemory(memory, storeCache, inflight int64) memoryPlan {
 		memTable: min(max(memory/64, 4<<20), 64<<20),
 		block:    min(max(memory/128, 2<<20), 32<<20),
 		inflight: inflight,
+		deleted:  min(max(memory/128, 2<<20), 32<<20),
 		cache:    storeCache - storeCache/8,
 	}
 	if inflight == 0 {
 		p.inflight = min(max(memory/16, 32<<20), 256<<20)
 	}
-	passing := 5*p.memTable + 4*p.block + p.inflight
+	passing := 5*p.memTable + 4*p.block + p.deleted + p.inflight
 	p.entries = max(memory-max(passing-passingBeside, 0), memory/2, 1)
 	return p
 }
@@ -54,7 +56,7 @@ func planMemory(memory, storeCache, inflight int64) memoryPlan {
 func (p memoryPlan) apply(engine *shard.Options, events *eventlog.Options) {
 	engine.MemoryBytes, engine.StoreMemTableBytes, engine.MaxInflightBytes = p.entries, p.memTable, p.inflight
 	engine.StoreCacheBytes = p.cache
-	events.BlockBytes = p.block
+	events.BlockBytes, events.MaxDeletedBytes = p.block, p.deleted
 }
 
 func (c *serveCommand) planMemory() memoryPlan {
@@ -65,7 +67,7 @@ func (c *serveCommand) planMemory() memoryPlan {
 // that is for profiles. In a cluster each replica has a worker of its own.
 func (c *serveCommand) checkMemory() error {
 	p := planMemory(int64(c.Memory), int64(c.StoreCache), 0)
-	most := max(p.inflight, int64(c.Memory)/2+passingBeside-5*p.memTable-4*p.block)
+	most := max(p.inflight, int64(c.Memory)/2+passingBeside-5*p.memTable-4*p.block-p.deleted)
 	if int64(c.MaxInflight) > most {
 		return fmt.Errorf("--max-inflight: at most %d MiB with this --memory", most>>20)
 	}

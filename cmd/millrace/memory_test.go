@@ -46,11 +46,11 @@ func TestPlanMemory(t *testing.T) {
 		want.cache = 112 * mib
 		require.Equal(t, want, planMemory(memory, 128*mib, inflight))
 	}
-	f(64*mib, 0, memoryPlan{entries: 32 * mib, memTable: 4 * mib, block: 2 * mib, inflight: 32 * mib})
-	f(1024*mib, 0, memoryPlan{entries: 1024*mib - (80+32+64-24)*mib, memTable: 16 * mib, block: 8 * mib, inflight: 64 * mib})
-	f(4096*mib, 0, memoryPlan{entries: 4096*mib - (320+128+256-24)*mib, memTable: 64 * mib, block: 32 * mib, inflight: 256 * mib})
-	f(4096*mib, 100*mib, memoryPlan{entries: 4096*mib - (320+128+100-24)*mib, memTable: 64 * mib, block: 32 * mib, inflight: 100 * mib})
-	f(1, 0, memoryPlan{entries: 1, memTable: 4 * mib, block: 2 * mib, inflight: 32 * mib})
+	f(64*mib, 0, memoryPlan{entries: 32 * mib, memTable: 4 * mib, block: 2 * mib, deleted: 2 * mib, inflight: 32 * mib})
+	f(1024*mib, 0, memoryPlan{entries: 1024*mib - (80+32+8+64-24)*mib, memTable: 16 * mib, block: 8 * mib, deleted: 8 * mib, inflight: 64 * mib})
+	f(4096*mib, 0, memoryPlan{entries: 4096*mib - (320+128+32+256-24)*mib, memTable: 64 * mib, block: 32 * mib, deleted: 32 * mib, inflight: 256 * mib})
+	f(4096*mib, 100*mib, memoryPlan{entries: 4096*mib - (320+128+32+100-24)*mib, memTable: 64 * mib, block: 32 * mib, deleted: 32 * mib, inflight: 100 * mib})
+	f(1, 0, memoryPlan{entries: 1, memTable: 4 * mib, block: 2 * mib, deleted: 2 * mib, inflight: 32 * mib})
 }
 
 // What was in use at the last collection counts for some seconds.

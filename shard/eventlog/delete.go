@@ -4,97 +4,40 @@ import (
 	"fmt"
 	"slices"
 
-	"millrace/shard/bodies"
-	"millrace/shard/eventlog/blocks"
 	"millrace/shard/op"
-	"millrace/shard/profile"
 )
 
-// deletion is a Delete op of the log: the events that it names are gone.
-type deletion struct {
-	position  uint64
-	ordinal   uint32
-	workspace uint32
-	accepted  int64 // Unix µs
-	// erased are the erased of the profile and of all that were merged into it. Their ends are set: where the op sets
-	// none, at the deletion itself.
-	erased []bodies.Erased
-}
+// deletedBytes is how much memory the deletions take that are packed. It changes only under work.
+func (l *Log) deletedBytes() int64 { return bytesOf(l.deleted.Load().packed) }
 
-// newDeletion reads a Delete op; ok is false for an op that found nobody when it was made.
-func newDeletion(position uint64, ordinal uint32, rec *op.Record, o op.Op) (d deletion, ok bool, err error) {
-	d = deletion{position: position, ordinal: ordinal, workspace: rec.Workspace, accepted: rec.Stamp}
-	end := profile.Place{Position: position, Ordinal: ordinal}
-	err = bodies.EachErased(o.Body(), func(x bodies.Erased) {
-		if x.Until == (profile.Place{}) {
-			x.Until = end
-		}
-		d.erased = append(d.erased, x)
-	})
-	return d, len(d.erased) > 0, err
-}
-
-// deletedSet says which events are gone. It is never changed.
-type deletedSet struct {
-	erased map[deletedKey][]bodies.Erased
-}
-
-type deletedKey struct {
-	workspace uint32
-	number    uint64
-}
-
-func newDeletedSet(ledger []deletion) *deletedSet {
-	s := &deletedSet{}
-	if len(ledger) > 0 {
-		s.erased = make(map[deletedKey][]bodies.Erased, 2*len(ledger))
-	}
-	for i := range ledger {
-		d := &ledger[i]
-		for _, x := range d.erased {
-			k := deletedKey{d.workspace, x.Number}
-			s.erased[k] = append(s.erased[k], x)
+// learn adds the deletions of a part of the log that ends at last. Some of them may be known already.
+func (l *Log) learn(found []*deletedRun, last uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.deleted.Load()
+	tail := s.tail
+	for _, r := range found {
+		if r.last > l.scanned {
+			tail = addRun(tail, r, maxTailRun)
 		}
 	}
-	return s
-}
-
-// covers reports whether an event is gone.
-func (s *deletedSet) covers(r *blocks.Row) bool {
-	if len(s.erased) == 0 || r.Kind == op.Delete {
-		return false
-	}
-	by := bodies.ByIdentifier
-	if r.Resolved {
-		by = bodies.ByProfile
-	}
-	for _, x := range s.erased[deletedKey{r.Workspace, r.Number}] {
-		if x.By == by && !before(r.Position, r.Ordinal, x.Since.Position, x.Since.Ordinal) &&
-			before(r.Position, r.Ordinal, x.Until.Position, x.Until.Ordinal) {
-			return true
-		}
-	}
-	return false
-}
-
-// mayTouch reports whether an event of this user at or after a position could be gone.
-func (s *deletedSet) mayTouch(workspace uint32, number, first uint64) bool {
-	return slices.ContainsFunc(s.erased[deletedKey{workspace, number}],
-		func(x bodies.Erased) bool { return x.Until.Position >= first })
-}
-
-// learn adds the deletions of a part of the log that ends at last, skipping those that are already known. The caller
-// holds mu.
-func (l *Log) learn(found []deletion, last uint64) {
-	n := len(l.ledger)
-	for _, d := range found {
-		if d.position > l.scanned {
-			l.ledger = append(l.ledger, d)
-		}
+	if !slices.Equal(tail, s.tail) {
+		l.deleted.Store(&deletedSet{s.packed, tail})
 	}
 	l.scanned = max(l.scanned, last)
-	if len(l.ledger) > n {
-		l.deleted.Store(newDeletedSet(l.ledger))
+}
+
+// maxTailRun bounds what packing has to copy of the deletions that are not packed.
+const maxTailRun = 1 << 20
+
+// learnPacked replaces the deletions that are packed, which may have been known as those of the tail. The caller holds
+// mu.
+func (l *Log) learnPacked(runs []*deletedRun, packed uint64) {
+	s := l.deleted.Load()
+	tail := after(s.tail, packed)
+	l.opts.Share.count(bytesOf(runs) - bytesOf(s.packed))
+	if !slices.Equal(runs, s.packed) || !slices.Equal(tail, s.tail) { // readers look anew at what has changed
+		l.deleted.Store(&deletedSet{runs, tail})
 	}
 }
 
@@ -116,13 +59,11 @@ func (l *Log) findDeletions(to uint64) error {
 		if err != nil {
 			return err
 		}
-		l.mu.Lock()
-		l.learn(found, last)
-		l.mu.Unlock()
+		l.learn(found.all(), last)
 	}
 }
 
-func (l *Log) readDeletions(from, to uint64) (found []deletion, last uint64, err error) {
+func (l *Log) readDeletions(from, to uint64) (found deletions, last uint64, err error) {
 	var names, innerNames op.Names
 	size := int64(0)
 	last = from - 1
@@ -147,12 +88,8 @@ func (l *Log) readDeletions(from, to uint64) (found []deletion, last uint64, err
 				innerNames, o, of = inner.Names, innerOp, &inner
 			}
 			if o.Kind() == op.Delete {
-				d, ok, err := newDeletion(position, ordinal, of, o)
-				if err != nil {
+				if _, err := found.add(position, ordinal, of, o); err != nil {
 					return fmt.Errorf("position %d op %d: %w", position, ordinal, err)
-				}
-				if ok {
-					found = append(found, d)
 				}
 			}
 		}

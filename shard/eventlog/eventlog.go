@@ -11,17 +11,18 @@
 // engine says an op has made.
 //
 // Invariants:
-//   - STATE says up to which position everything is packed and lists the blocks. It alone decides: a block counts when
-//     STATE lists it. A block is on disk before STATE lists it, and leaves the disk after STATE no longer lists it;
-//     Open removes what a crash has left. The log is let go only after STATE is on disk, and what was not in STATE is
-//     packed again. So no event is lost and none is there twice.
-//   - A block that STATE lists and the directory lacks is a loss. So is a STATE older than what the engine has noted
+//   - STATE says up to which position everything is packed and lists the blocks, and the files of deletions. It alone
+//     decides: a file counts when STATE lists it. It is on disk before STATE lists it, and leaves the disk after STATE
+//     no longer lists it; Open removes what a crash has left. The log is let go only after STATE is on disk, and what
+//     was not in STATE is packed again. So no event is lost and none is there twice.
+//   - A file that STATE lists and the directory lacks is a loss. So is a STATE older than what the engine has noted
 //     (NotePacked, after STATE is on disk) or let go. Open refuses a loss, unless an operator has accepted it
 //     (ErrLost).
 //   - A block covers positions without a gap to the next block, unless what lay between had no events or has expired.
 //     Its file is never changed: taking deleted users out writes a new file and renames it over the old one.
 //   - A deleted user's events are gone for readers as soon as the Delete is applied. They leave the disk when the
-//     blocks are rewritten; the deletion is remembered until then.
+//     blocks are rewritten, which is after half of DeleteWithin, or at once when deletions take too much memory; the
+//     deletion is remembered until then.
 //   - A file is written anew, synced and renamed. When it is unknown whether a rename is on disk, nothing more is
 //     packed until the next Open finds out; the engine's log keeps what is not packed.
 //
@@ -38,7 +39,6 @@ import (
 	"io"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -103,6 +103,9 @@ type Options struct {
 	MaxBacklogBytes int64
 	// DeleteWithin is how soon a deleted user's events leave the disk. Rewriting begins after half of it. Default 24 h.
 	DeleteWithin time.Duration
+	// MaxDeletedBytes is how much memory the deletions may take whose events are still on disk, those of all logs of
+	// the Share together (about 30 bytes for a user). Beyond it rewriting begins at once. Default 16 MiB.
+	MaxDeletedBytes int64
 	// Interval is how often the background worker looks for something to do. Default 1 s.
 	Interval time.Duration
 	Logger   *slog.Logger // default slog.Default()
@@ -120,6 +123,7 @@ func (o *Options) EnsureDefaults() {
 	o.MaxDuty = cmp.Or(o.MaxDuty, 0.2)
 	o.MaxBacklogBytes = cmp.Or(o.MaxBacklogBytes, 8<<30)
 	o.DeleteWithin = cmp.Or(o.DeleteWithin, 24*time.Hour)
+	o.MaxDeletedBytes = cmp.Or(o.MaxDeletedBytes, 16<<20)
 	o.Interval = cmp.Or(o.Interval, time.Second)
 	o.tailBytes = cmp.Or(o.tailBytes, 16<<20)
 	o.groupRows = cmp.Or(o.groupRows, blocks.DefaultGroupRows)
@@ -131,7 +135,8 @@ func (o *Options) Validate() error {
 	switch {
 	case o.Dir == "":
 		return errors.New("eventlog: Dir is not set")
-	case o.Retention < 0 || o.PackAfter < 0 || o.DeleteWithin < 0 || o.Interval < 0 || o.MaxBacklogBytes < 0:
+	case o.Retention < 0 || o.PackAfter < 0 || o.DeleteWithin < 0 || o.Interval < 0 || o.MaxBacklogBytes < 0 ||
+		o.MaxDeletedBytes < 0:
 		return errors.New("eventlog: a bound is negative")
 	case o.BlockBytes < 1 || o.BlockBytes > 256<<20:
 		return fmt.Errorf("eventlog: BlockBytes %d: must be 1 to 256 MiB", o.BlockBytes)
@@ -146,17 +151,16 @@ type Log struct {
 	opts Options
 	src  Source
 	lock io.Closer
-	// counted is what this log has added to the gauges of the backlog.
-	counted struct{ positions, bytes float64 }
+	// counted is what this log has added to the gauges of the backlog and of the deletions.
+	counted struct{ positions, bytes, deletions, deletionBytes float64 }
 
 	mu      sync.Mutex
 	blocks  []*block // by position
 	packed  uint64   // everything up to here is in blocks, or has gone
 	scanned uint64   // the deletions up to here are known; never below packed
-	ledger  []deletion
-	failure error // wraps ErrFailed
+	failure error    // wraps ErrFailed
 
-	deleted atomic.Pointer[deletedSet] // made from ledger; replaced, never changed
+	deleted atomic.Pointer[deletedSet] // replaced under mu, never changed; what is packed, under work, too
 	expired atomic.Uint64              // up to here events have expired since Open
 
 	work sync.Mutex
@@ -190,6 +194,7 @@ func (l *Log) Close() error {
 	defer l.work.Unlock()
 	l.countBlocks(-1)
 	l.countBacklog(&Stats{})
+	l.opts.Share.leave(l.deletedBytes())
 	return l.lock.Close()
 }
 
@@ -204,6 +209,7 @@ type Stats struct {
 	BacklogPositions uint64
 	BacklogBytes     int64 // about
 	Deletions        int   // those whose events are, or may be, still on disk
+	DeletionBytes    int64 // memory that they take
 	Oldest           time.Time
 	Failed           error // why nothing is packed any more, or nil
 }
@@ -213,7 +219,8 @@ func (l *Log) Stats() Stats {
 	applied := l.src.AppliedPosition()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := Stats{Blocks: len(l.blocks), Packed: l.packed, Deletions: len(l.ledger), Failed: l.failure}
+	s := Stats{Blocks: len(l.blocks), Packed: l.packed, Failed: l.failure}
+	s.Deletions, s.DeletionBytes = l.deleted.Load().count()
 	if applied > l.packed {
 		s.BacklogPositions = applied - l.packed
 		s.BacklogBytes = int64(float64(s.BacklogPositions) * l.pack.recordBytes.load())
@@ -377,6 +384,9 @@ func (l *Log) countBacklog(s *Stats) {
 	backlogPositions.Add(float64(s.BacklogPositions) - c.positions)
 	backlogBytes.Add(float64(s.BacklogBytes) - c.bytes)
 	c.positions, c.bytes = float64(s.BacklogPositions), float64(s.BacklogBytes)
+	deletionsGauge.Add(float64(s.Deletions) - c.deletions)
+	deletionBytes.Add(float64(s.DeletionBytes) - c.deletionBytes)
+	c.deletions, c.deletionBytes = float64(s.Deletions), float64(s.DeletionBytes)
 }
 
 func countBlock(info *blocks.Info, sign int) {
@@ -399,10 +409,6 @@ func blockName(first, last uint64) string {
 const stateName = "STATE"
 
 func (l *Log) statePath() string { return l.opts.FS.PathJoin(l.opts.Dir, stateName) }
-
-func isBlockName(name string) bool {
-	return strings.HasSuffix(name, blockSuffix) && len(name) == len(blockName(0, 0))
-}
 
 var (
 	blocksGauge   = metrics.NewGauge("millrace_eventlog_blocks", nil)

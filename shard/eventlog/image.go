@@ -1,6 +1,7 @@
 package eventlog
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -15,16 +16,16 @@ import (
 // up to which the copy is packed. With the engine's log from the next position on, the copy is what Open would find
 // after a crash (replica.Image).
 //
-// Image waits for nobody. It reads STATE first, and that STATE allows for whatever happens to the blocks afterwards. A
-// block that is packed later is left out, and packed again from the log. A block that is rewritten has lost events of
-// users whose deletion is still in that STATE, or in the log after it. A block that has gone had expired, or had only
+// Image waits for nobody. It reads STATE and the deletions first, and these allow for whatever happens to the blocks
+// afterwards. A block that is packed later is left out, and packed again from the log. A block that is rewritten has
+// lost events of users whose deletion is still there, or in the log. A block that has gone had expired, or had only
 // such events; the image's STATE doesn't list it either.
 func (l *Log) Image(dir string) (packed uint64, err error) {
 	fs := l.opts.FS
 	if err := wal.MakeDir(fs, dir); err != nil {
 		return 0, fmt.Errorf("make %q: %w", dir, err)
 	}
-	s, _, err := readState(fs, l.statePath())
+	s, err := l.copyRuns(dir)
 	if err != nil {
 		return 0, err
 	}
@@ -41,6 +42,35 @@ func (l *Log) Image(dir string) (packed uint64, err error) {
 	}
 	s.blocks = copied
 	return s.packed, durable.ReplaceFileOn(fs, fs.PathJoin(dir, stateName), s.encode())
+}
+
+// copyRuns copies the deletions that STATE lists into a directory, and returns that STATE. While it copies them, they
+// may become part of others, or be done, and their files go: then it begins anew.
+func (l *Log) copyRuns(dir string) (s state, err error) {
+	fs := l.opts.FS
+	for {
+		if s, _, err = readState(fs, l.statePath()); err != nil {
+			return s, err
+		}
+		if err = l.copyRunsOf(&s, dir); !oserror.IsNotExist(err) {
+			return s, err
+		}
+		if now, _, stateErr := readState(fs, l.statePath()); stateErr != nil || slices.Equal(now.runs, s.runs) {
+			return s, errors.Join(err, stateErr)
+		}
+	}
+}
+
+func (l *Log) copyRunsOf(s *state, dir string) error {
+	fs := l.opts.FS
+	for _, r := range s.runs {
+		name := runName(r.first, r.last)
+		err := vfs.LinkOrCopy(fs, fs.PathJoin(l.opts.Dir, name), fs.PathJoin(dir, name))
+		if err != nil && !oserror.IsExist(err) { // the file of a name is always the same
+			return fmt.Errorf("copy %q: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // lists reports whether there is still a block of these positions.

@@ -11,8 +11,9 @@ import (
 	"millrace/wal/durable"
 )
 
-// ErrLost is wrapped by errors of Open when files of the event log are gone, and events with them: blocks that STATE
-// lists, or STATE itself. Put them back, or create AcceptLossName in the directory: the next Open goes on without them.
+// ErrLost is wrapped by errors of Open when files of the event log are gone, and events with them: blocks or deletions
+// that STATE lists, or STATE itself. Put them back, or create AcceptLossName in the directory: the next Open goes on
+// without them.
 var ErrLost = errors.New("event log: events are lost")
 
 // AcceptLossName is the file by which an operator accepts the loss. Open removes it.
@@ -22,8 +23,9 @@ const AcceptLossName = "ACCEPT-LOSS"
 type loss struct {
 	blocks []listed // those that STATE lists and the directory lacks
 	of     int      // number of blocks that STATE lists
-	// gap says that neither blocks nor the engine's log have these positions, because STATE is older or missing. It is
-	// then unknown who was deleted at them, so the older blocks can't be shown to anybody either.
+	// gap says that neither blocks nor the engine's log have these positions, because STATE is older or missing, or has
+	// deletions that are missing. It is then unknown who was deleted at them, so the older blocks can't be shown to
+	// anybody either.
 	gap      bool
 	from, to uint64
 	cause    string
@@ -43,16 +45,21 @@ func (l *Log) findLoss(s *state, known bool, files []string) (lost loss, err err
 	case known && s.packed < gone:
 		lost = loss{gap: true, from: s.packed + 1, to: gone, cause: fmt.Sprintf("ends at position %d", s.packed)}
 	}
-	lost.of = len(s.blocks)
 	there := make(map[string]bool, len(files)) // there may be many
 	for _, name := range files {
 		there[name] = true
+	}
+	for _, r := range s.runs {
+		if name := runName(r.first, r.last); !there[name] && !lost.gap {
+			lost = loss{gap: true, from: 1, to: gone, cause: fmt.Sprintf("lists %s, which is missing", name)}
+		}
 	}
 	for _, b := range s.blocks {
 		if !there[blockName(b.first, b.last)] {
 			lost.blocks = append(lost.blocks, b)
 		}
 	}
+	lost.of = len(s.blocks)
 	return lost, nil
 }
 

@@ -55,7 +55,7 @@ func (l *Log) open() (err error) {
 	if err != nil {
 		return fmt.Errorf("list event log %q: %w", dir, err)
 	}
-	files := slices.DeleteFunc(names, func(name string) bool { return !isBlockName(name) })
+	files := slices.DeleteFunc(names, func(name string) bool { return !isListed(name) })
 	lost, err := l.findLoss(&s, known, files)
 	if err != nil {
 		return err
@@ -74,18 +74,33 @@ func (l *Log) open() (err error) {
 	if err := errors.Join(l.forgetAcceptance(), l.removeLeftovers(&s), l.firstNote(s.packed)); err != nil {
 		return err
 	}
+	var runs []*deletedRun
+	for _, x := range s.runs {
+		r, err := readRun(fs, l.runPath(x.first, x.last))
+		if err != nil {
+			return err
+		}
+		runs = append(runs, r)
+	}
 	for _, b := range s.blocks {
 		l.blocks = append(l.blocks, l.loadBlock(b))
 	}
-	l.packed, l.scanned, l.ledger = s.packed, s.packed, s.deletions
-	l.deleted.Store(newDeletedSet(l.ledger))
+	l.packed, l.scanned = s.packed, s.packed
+	l.deleted.Store(&deletedSet{packed: runs})
 	l.src.HoldLog(HoldName, l.packed+1)
 	l.countBlocks(1)
+	l.opts.Share.join(l.deletedBytes())
 	return nil
 }
 
-// removeLeftovers removes what a crash has left: unfinished files, and blocks that STATE doesn't list yet, or no longer
-// lists.
+// isListed reports whether a file is one of those that STATE lists.
+func isListed(name string) bool {
+	return strings.HasSuffix(name, blockSuffix) && len(name) == len(blockName(0, 0)) ||
+		strings.HasSuffix(name, runSuffix) && len(name) == len(runName(0, 0))
+}
+
+// removeLeftovers removes what a crash has left: unfinished files, and blocks and runs that STATE doesn't list yet, or
+// no longer lists.
 func (l *Log) removeLeftovers(s *state) error {
 	fs, dir := l.opts.FS, l.opts.Dir
 	names, err := fs.List(dir)
@@ -96,9 +111,12 @@ func (l *Log) removeLeftovers(s *state) error {
 	for _, b := range s.blocks {
 		kept[blockName(b.first, b.last)] = true
 	}
+	for _, r := range s.runs {
+		kept[runName(r.first, r.last)] = true
+	}
 	removed := false
 	for _, name := range names {
-		if !strings.HasSuffix(name, durable.Temporary) && (!isBlockName(name) || kept[name]) {
+		if !strings.HasSuffix(name, durable.Temporary) && (!isListed(name) || kept[name]) {
 			continue
 		}
 		path := fs.PathJoin(dir, name)

@@ -27,6 +27,7 @@ type packer struct {
 	oldestAt                uint64 // position of the record
 	oldest                  int64  // stamp of the record at oldestAt
 	rewritten               time.Time
+	deletedBefore           atomic.Int64 // what the deletions took when rewriting had ended
 }
 
 func (p *packer) init(o *Options) {
@@ -89,7 +90,7 @@ func (l *Log) run() {
 			continue
 		}
 		err := l.packDue()
-		if err == nil && time.Since(maintained) >= min(maintainInterval, l.opts.DeleteWithin/4) {
+		if err == nil && (l.isCrowded() || time.Since(maintained) >= min(maintainInterval, l.opts.DeleteWithin/4)) {
 			maintained = time.Now()
 			err = l.maintain(false)
 		}
@@ -106,11 +107,11 @@ const (
 	retryPause       = 10 * time.Second
 )
 
-// packDue packs what is due, stretch by stretch.
+// packDue packs what is due, stretch by stretch, until deletions take too much memory.
 func (l *Log) packDue() error {
 	for {
 		packed, err := l.packNext()
-		if err != nil || !packed {
+		if err != nil || !packed || l.isCrowded() {
 			return err
 		}
 	}
@@ -266,6 +267,7 @@ func (l *Log) gather(from, to uint64, most int64) (full bool, err error) {
 	s := &l.pack.stretch
 	s.notes.of = l.src.Noted
 	s.begin(from, to)
+	s.deletions = new(deletions)
 	cut := false
 	err = enough(l.src.ReadLog(from, to, func(position uint64, _ uint32, payload []byte) error {
 		if err := s.addRecord(position, payload); err != nil {
@@ -302,11 +304,17 @@ func (l *Log) commit() error {
 	if err != nil {
 		return err
 	}
-	l.mu.Lock()
-	l.learn(s.deletions, s.last)
-	deleted := l.deleted.Load()
-	l.mu.Unlock()
-	s.finish(dropped, deleted)
+	found := s.deletions.all()
+	l.learn(found, s.last)
+	runs := l.deleted.Load().packed // changes only under work
+	for _, r := range found {
+		runs = addRun(runs, r, maxRunBytes)
+	}
+	old, err := l.writeRuns(runs)
+	if err != nil {
+		return err
+	}
+	s.finish(dropped, l.deleted.Load())
 	expired := time.UnixMicro(s.newest).Before(l.src.Time().Add(-l.opts.Retention))
 	var b *block
 	if len(s.List) > 0 && !expired {
@@ -321,7 +329,7 @@ func (l *Log) commit() error {
 	if b != nil {
 		known = append(slices.Clip(known), b)
 	}
-	if err := l.writeState(known, s.last, 0); err != nil {
+	if err := l.writeState(known, runs, s.last); err != nil {
 		if b == nil || errors.Is(err, ErrFailed) {
 			return err // the next Open sees which of the two states is on disk
 		}
@@ -337,8 +345,9 @@ func (l *Log) commit() error {
 		packedEvents.Add(b.info.Rows)
 	}
 	l.blocks, l.packed = known, s.last
+	l.learnPacked(runs, s.last)
 	l.mu.Unlock()
-	return l.letGo(s.last, len(dropped) > 0 || s.notes.any)
+	return errors.Join(l.letGo(s.last, len(dropped) > 0 || s.notes.any), l.removeFiles(old))
 }
 
 // letGo gives up the log up to a position, once those who read it there have finished. STATE is on disk by now: what
@@ -360,21 +369,52 @@ func (l *Log) writeBlock(rs *blocks.Rows, first, last uint64) (*block, error) {
 	return b, l.replaceFile(b.path, data)
 }
 
-// writeState makes STATE say that everything up to packed is packed, in these blocks, and that the deletions up to
-// forget are done.
-func (l *Log) writeState(known []*block, packed, forget uint64) error {
+func (l *Log) runPath(first, last uint64) string {
+	return l.opts.FS.PathJoin(l.opts.Dir, runName(first, last))
+}
+
+// writeRuns writes the runs that have no files yet, and returns the files of those that are to be replaced by these.
+func (l *Log) writeRuns(runs []*deletedRun) (old []string, err error) {
+	packed := l.deleted.Load().packed // changes only under work
+	for _, r := range runs {
+		if !slices.Contains(packed, r) {
+			if err := l.replaceFile(l.runPath(r.first, r.last), r.encode()); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, r := range packed {
+		if !slices.Contains(runs, r) {
+			old = append(old, l.runPath(r.first, r.last))
+		}
+	}
+	return old, nil
+}
+
+// writeState makes STATE say that everything up to packed is packed, in these blocks, and that these deletions are not
+// done.
+func (l *Log) writeState(known []*block, runs []*deletedRun, packed uint64) error {
 	s := state{packed: packed}
 	for _, b := range known {
 		s.blocks = append(s.blocks, b.listed)
 	}
-	l.mu.Lock()
-	for _, d := range l.ledger {
-		if d.position <= packed && d.position > forget {
-			s.deletions = append(s.deletions, d)
+	for _, r := range runs {
+		s.runs = append(s.runs, span{r.first, r.last})
+	}
+	return l.replaceFile(l.statePath(), s.encode())
+}
+
+// removeFiles removes files that STATE no longer lists.
+func (l *Log) removeFiles(paths []string) error {
+	for _, path := range paths {
+		if err := l.opts.FS.Remove(path); err != nil {
+			return fmt.Errorf("remove %q: %w", path, err)
 		}
 	}
-	l.mu.Unlock()
-	return l.replaceFile(l.statePath(), s.encode())
+	if len(paths) == 0 {
+		return nil
+	}
+	return durable.SyncDir(l.opts.FS, l.opts.Dir)
 }
 
 func (l *Log) replaceFile(path string, data []byte) error {
@@ -406,6 +446,7 @@ func (l *Log) maintain(now bool) error {
 	l.pack.pace.begin(l.stop, now)
 	defer l.pack.pace.end()
 	l.pack.rewritten = l.src.Time()
+	defer func() { l.pack.deletedBefore.Store(l.deletedBytes()) }()
 	return l.rewrite()
 }
 
@@ -419,14 +460,20 @@ func (l *Log) expireFirst(now bool) (due bool, err error) {
 	if err := l.expire(); err != nil {
 		return false, err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, d := range l.ledger {
-		due = due || d.position <= l.packed &&
-			(now || l.src.Time().Sub(time.UnixMicro(d.accepted)) >= l.opts.DeleteWithin/2)
+	if l.isCrowded() {
+		return true, nil
+	}
+	for _, r := range l.deleted.Load().packed {
+		due = due || now || l.src.Time().Sub(time.UnixMicro(r.oldest)) >= l.opts.DeleteWithin/2
 	}
 	// A damaged block leaves deletions behind.
 	return due && (now || l.src.Time().Sub(l.pack.rewritten) >= l.opts.DeleteWithin/4), nil
+}
+
+// isCrowded reports whether deletions take so much memory that blocks are to be rewritten at once. What the last time
+// has had to leave behind is not counted: a damaged block keeps it there.
+func (l *Log) isCrowded() bool {
+	return l.opts.Share.isCrowded(l.deletedBytes()-l.pack.deletedBefore.Load(), l.opts.MaxDeletedBytes)
 }
 
 // expire removes the blocks whose newest event was accepted longer ago than the retention time.
@@ -457,19 +504,18 @@ func (l *Log) remove(old []*block) error {
 		return nil
 	}
 	kept := slices.DeleteFunc(slices.Clone(l.blocks), func(b *block) bool { return slices.Contains(old, b) })
-	if err := l.writeState(kept, l.packed, 0); err != nil {
+	if err := l.writeState(kept, l.deleted.Load().packed, l.packed); err != nil {
 		return err
 	}
 	l.mu.Lock()
 	l.blocks = kept
 	l.mu.Unlock()
+	var paths []string
 	for _, b := range old {
 		countBlock(b.info, -1)
-		if err := l.opts.FS.Remove(b.path); err != nil {
-			return fmt.Errorf("remove %q: %w", b.path, err)
-		}
+		paths = append(paths, b.path)
 	}
-	return durable.SyncDir(l.opts.FS, l.opts.Dir)
+	return l.removeFiles(paths)
 }
 
 // rewrite takes the events of deleted users out of all blocks, and then forgets the deletions. Blocks that are packed
@@ -491,14 +537,18 @@ func (l *Log) rewrite() error {
 			return err
 		}
 	}
-	if err := l.writeState(l.blocks, l.packed, until); err != nil {
+	runs := after(deleted.packed, until)
+	done, err := l.writeRuns(runs)
+	if err != nil {
+		return err
+	}
+	if err := l.writeState(l.blocks, runs, l.packed); err != nil {
 		return err
 	}
 	l.mu.Lock()
-	l.ledger = slices.DeleteFunc(slices.Clone(l.ledger), func(d deletion) bool { return d.position <= until })
-	l.deleted.Store(newDeletedSet(l.ledger))
+	l.learnPacked(runs, l.packed)
 	l.mu.Unlock()
-	return errors.Join(damaged...)
+	return errors.Join(append(damaged, l.removeFiles(done))...)
 }
 
 // clean rewrites a block without the events that are gone, if it has any.
@@ -573,6 +623,8 @@ var (
 	packSeconds      = metrics.NewHistogram("millrace_eventlog_pack_seconds")
 	workSeconds      = metrics.NewFloatCounter("millrace_eventlog_work_seconds_total")
 	backlogPositions = metrics.NewGauge("millrace_eventlog_backlog_positions", nil)
+	deletionsGauge   = metrics.NewGauge("millrace_eventlog_deletions", nil)
+	deletionBytes    = metrics.NewGauge("millrace_eventlog_deletion_bytes", nil)
 	backlogBytes     = metrics.NewGauge("millrace_eventlog_backlog_bytes", nil)
 	expiredBlocks    = metrics.NewCounter("millrace_eventlog_expired_blocks_total")
 	expiredEvents    = metrics.NewCounter("millrace_eventlog_expired_events_total")

@@ -2,6 +2,7 @@ package eventlog
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"millrace/shard/eventlog/blocks"
@@ -13,6 +14,9 @@ import (
 type Share struct {
 	turn chan struct{} // of capacity 1, full while a log has the turn
 	rows blocks.Rows   // memory of the log that has the turn
+
+	logs    atomic.Int64
+	deleted atomic.Int64 // memory of the deletions of all logs that are packed
 }
 
 // NewShare makes a Share for the logs of a node (Options.Share).
@@ -61,4 +65,35 @@ func (s *Share) takeBack(rows *blocks.Rows, hasTurn bool) {
 		s.rows = *rows
 	}
 	*rows = blocks.Rows{}
+}
+
+// join counts a log and the memory of its deletions, and leave ends that.
+func (s *Share) join(deleted int64) {
+	if s != nil {
+		s.logs.Add(1)
+		s.deleted.Add(deleted)
+	}
+}
+
+func (s *Share) leave(deleted int64) {
+	if s != nil {
+		s.logs.Add(-1)
+		s.deleted.Add(-deleted)
+	}
+}
+
+// count counts that the deletions of a log take more memory, or less.
+func (s *Share) count(more int64) {
+	if s != nil {
+		s.deleted.Add(more)
+	}
+}
+
+// isCrowded says whether all deletions together take more than most, and so much of it those of a log whose deletions
+// could be made to take own bytes less that it should see to that.
+func (s *Share) isCrowded(own, most int64) bool {
+	if s == nil {
+		return own >= most
+	}
+	return s.deleted.Load() >= most && own >= most/max(s.logs.Load(), 1)
 }

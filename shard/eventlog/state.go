@@ -10,22 +10,26 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/zeebo/xxh3"
 
-	"millrace/shard/bodies"
 	"millrace/shard/cursor"
 	"millrace/shard/eventlog/blocks"
 )
 
 // state is what the file STATE holds:
 //
-//	magic 8 | packed position u64 | deletions u32 | deletion … | blocks u32 | block … | XXH3 of all before it u64
+//	magic 8 | packed position u64 | runs u32 | run … | blocks u32 | block … | XXH3 of all before it u64
 //
-// A deletion: position u64, ordinal u32, workspace u32, accepted i64, erased u32, then each as in a Delete
-// (bodies.Erased). A block: first u64, last u64, events u64, oldest i64, newest i64. All integers are little endian.
+// A run is a file of deletions: first u64, last u64. A block: first u64, last u64, events u64, oldest i64, newest i64.
+// All integers are little endian.
 type state struct {
-	packed    uint64
-	deletions []deletion
-	blocks    []listed // by position
+	packed uint64
+	runs   []span   // by position
+	blocks []listed // by position
 }
+
+// span is the positions of the first and the last deletion of a run.
+type span struct{ first, last uint64 }
+
+const spanBytes = 2 * 8
 
 // listed is what STATE says of a block, so that a missing block can be described.
 type listed struct {
@@ -47,22 +51,15 @@ func (b listed) String() string {
 		b.first, b.last, b.events, at(b.oldest), at(b.newest))
 }
 
-const stateMagic = "MREVSTA7" // the last character is the version; it rises when that of blocks does
+const stateMagic = "MREVSTA8" // the last character is the version; it rises when that of blocks does
 
 func (s *state) encode() []byte {
 	dst := []byte(stateMagic)
 	dst = binary.LittleEndian.AppendUint64(dst, s.packed)
-	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(s.deletions)))
-	for i := range s.deletions {
-		d := &s.deletions[i]
-		dst = binary.LittleEndian.AppendUint64(dst, d.position)
-		dst = binary.LittleEndian.AppendUint32(dst, d.ordinal)
-		dst = binary.LittleEndian.AppendUint32(dst, d.workspace)
-		dst = binary.LittleEndian.AppendUint64(dst, uint64(d.accepted))
-		dst = binary.LittleEndian.AppendUint32(dst, uint32(len(d.erased)))
-		for _, x := range d.erased {
-			dst = x.Append(dst)
-		}
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(s.runs)))
+	for _, r := range s.runs {
+		dst = binary.LittleEndian.AppendUint64(dst, r.first)
+		dst = binary.LittleEndian.AppendUint64(dst, r.last)
 	}
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(s.blocks)))
 	for _, b := range s.blocks {
@@ -96,11 +93,9 @@ func readState(fs vfs.FS, path string) (s state, known bool, err error) {
 	}
 	c := cursor.Cursor{Rest: body[len(stateMagic):]}
 	s.packed = c.U64()
-	for n := c.U32(); n > 0 && !c.Bad; n-- {
-		d := deletion{position: c.U64(), ordinal: c.U32(), workspace: c.U32(), accepted: int64(c.U64())}
-		erased := c.Take(uint64(c.U32()) * bodies.ErasedBytes)
-		_ = bodies.EachErased(erased, func(x bodies.Erased) { d.erased = append(d.erased, x) }) // it is whole
-		s.deletions = append(s.deletions, d)
+	for list := c.Take(uint64(c.U32()) * spanBytes); len(list) > 0; list = list[spanBytes:] {
+		r := cursor.Cursor{Rest: list[:spanBytes]}
+		s.runs = append(s.runs, span{r.U64(), r.U64()})
 	}
 	for list := c.Take(uint64(c.U32()) * listedBytes); len(list) > 0; list = list[listedBytes:] {
 		b := cursor.Cursor{Rest: list[:listedBytes]}

@@ -16,11 +16,11 @@ import (
 // stretch is a part of the log that has been read.
 type stretch struct {
 	blocks.Rows
-	first, last uint64 // positions
-	newest      int64  // when the newest event was accepted; 0 without events
-	eventBytes  int64  // size of the events in the log
-	bytes       int64  // size of all records
-	deletions   []deletion
+	first, last uint64     // positions
+	newest      int64      // when the newest event was accepted; 0 without events
+	eventBytes  int64      // size of the events in the log
+	bytes       int64      // size of all records
+	deletions   *deletions // nil: nobody asks for them
 	dropped     int
 	notes       notes
 
@@ -131,9 +131,8 @@ func (s *stretch) nameOf(rec *op.Record, i uint32) uint32 {
 
 func (s *stretch) addOp(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) error {
 	if o.Kind() == op.Delete {
-		d, ok, err := newDeletion(position, ordinal, rec, o)
-		if ok && err == nil {
-			s.deletions = append(s.deletions, d)
+		found, err := s.deletions.add(position, ordinal, rec, o)
+		if found && err == nil {
 			s.addDeletion(position, ordinal, stamp, rec, o)
 		}
 		return err

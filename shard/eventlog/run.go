@@ -1,0 +1,308 @@
+package eventlog
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"slices"
+	"sort"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/zeebo/xxh3"
+
+	"millrace/shard/bodies"
+	"millrace/shard/cursor"
+	"millrace/shard/eventlog/blocks"
+	"millrace/shard/profile"
+)
+
+// erasure is what a deletion says of one number: the events under it that are gone.
+type erasure struct {
+	bodies.Erased
+	workspace uint32
+	at        profile.Place // of the Delete
+	leads     bool          // it is the first of its deletion
+}
+
+func compareErasures(a, b *erasure) int {
+	return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.workspace, b.workspace),
+		cmp.Compare(a.at.Position, b.at.Position), cmp.Compare(a.at.Ordinal, b.at.Ordinal), cmp.Compare(a.By, b.By))
+}
+
+// deletedRun is deletions sorted by number and encoded, some 15 bytes for each erasure. It is never changed. An erasure
+// is
+//
+//	number uvarint | form byte | workspace uvarint | position uvarint | ordinal uvarint | since | until
+//
+// The number is what it adds to that of the erasure before it, the position what it adds to first. The form has By and
+// the bits below. since and until are left out when the form says so, and else two uvarints each: how far their
+// position lies before that of the deletion, and their ordinal.
+type deletedRun struct {
+	first, last uint64 // positions of the first and the last deletion
+	oldest      int64
+	deletions   int
+	erasures    int
+	data        []byte
+	groups      []runGroup
+	filter      []uint64 // a Bloom filter of the numbers: each has its bits in one word
+}
+
+// runGroup is where an erasure begins, for each runGroupSize-th one.
+type runGroup struct {
+	before uint64 // number of the erasure before it
+	offset uint32
+}
+
+const (
+	runGroupSize = 16
+	maxRunBytes  = 1 << 30 // so that offsets fit
+
+	formBy        byte = 3      // mask of By
+	formLeads     byte = 1 << 2 // the first of its deletion
+	formEver      byte = 1 << 3 // since is zero
+	formUntilGone byte = 1 << 4 // until is the deletion
+)
+
+// bytesOf is how much memory runs take.
+func bytesOf(runs []*deletedRun) (n int64) {
+	for _, r := range runs {
+		n += int64(cap(r.data) + 16*cap(r.groups) + 8*cap(r.filter))
+	}
+	return n
+}
+
+// filterAt returns the word of the filter that has a number's bits, and these.
+func (r *deletedRun) filterAt(number uint64) (word int, bits uint64) {
+	h := number * 0x9e3779b97f4a7c15 // of some numbers all have the same partition
+	h ^= h >> 32
+	h *= 0x9e3779b97f4a7c15
+	return int(h >> 32 * uint64(len(r.filter)) >> 32), 1<<(h&63) | 1<<(h>>6&63) | 1<<(h>>12&63) | 1<<(h>>18&63)
+}
+
+// runWriter makes a run of erasures that come in order.
+type runWriter struct {
+	deletedRun
+	number uint64
+}
+
+// newRunWriter makes room for a number of erasures, in about so many bytes.
+func newRunWriter(first, last uint64, oldest int64, erasures, bytes int) *runWriter {
+	return &runWriter{deletedRun: deletedRun{first: first, last: last, oldest: oldest, data: make([]byte, 0, bytes),
+		groups: make([]runGroup, 0, erasures/runGroupSize+1), filter: make([]uint64, erasures/6+1)}}
+}
+
+func (w *runWriter) add(x *erasure) {
+	if w.erasures%runGroupSize == 0 {
+		w.groups = append(w.groups, runGroup{w.number, uint32(len(w.data))})
+	}
+	w.erasures++
+	form := byte(x.By) & formBy
+	if x.leads {
+		form |= formLeads
+		w.deletions++
+	}
+	if x.Since == (profile.Place{}) {
+		form |= formEver
+	}
+	if x.Until == x.at {
+		form |= formUntilGone
+	}
+	dst := append(binary.AppendUvarint(w.data, x.Number-w.number), form)
+	for _, v := range [...]uint64{uint64(x.workspace), x.at.Position - w.first, uint64(x.at.Ordinal)} {
+		dst = binary.AppendUvarint(dst, v)
+	}
+	if form&formEver == 0 {
+		dst = binary.AppendUvarint(dst, x.at.Position-x.Since.Position)
+		dst = binary.AppendUvarint(dst, uint64(x.Since.Ordinal))
+	}
+	if form&formUntilGone == 0 {
+		dst = binary.AppendUvarint(dst, x.at.Position-x.Until.Position)
+		dst = binary.AppendUvarint(dst, uint64(x.Until.Ordinal))
+	}
+	w.data, w.number = dst, x.Number
+	word, bits := w.filterAt(x.Number)
+	w.filter[word] |= bits
+}
+
+// runReader yields the erasures of a run.
+type runReader struct {
+	cursor.Cursor
+	first, number uint64
+}
+
+func (r *deletedRun) reader() runReader {
+	return runReader{Cursor: cursor.Cursor{Rest: r.data}, first: r.first}
+}
+
+func (c *runReader) next(x *erasure) bool {
+	if len(c.Rest) == 0 {
+		return false
+	}
+	c.number += c.Uvarint()
+	form := c.Byte()
+	*x = erasure{Erased: bodies.Erased{Number: c.number, By: bodies.ErasedBy(form & formBy)},
+		workspace: uint32(c.Uvarint()), leads: form&formLeads != 0}
+	x.at = profile.Place{Position: c.first + c.Uvarint(), Ordinal: uint32(c.Uvarint())}
+	x.Until = x.at
+	if form&formEver == 0 {
+		x.Since = profile.Place{Position: x.at.Position - c.Uvarint(), Ordinal: uint32(c.Uvarint())}
+	}
+	if form&formUntilGone == 0 {
+		x.Until = profile.Place{Position: x.at.Position - c.Uvarint(), Ordinal: uint32(c.Uvarint())}
+	}
+	return !c.Bad
+}
+
+// newRun sorts and encodes erasures, at least one.
+func newRun(list []erasure, oldest int64) *deletedRun {
+	slices.SortFunc(list, func(a, b erasure) int { return compareErasures(&a, &b) })
+	first, last := list[0].at.Position, uint64(0)
+	for i := range list {
+		first, last = min(first, list[i].at.Position), max(last, list[i].at.Position)
+	}
+	w := newRunWriter(first, last, oldest, len(list), 16*len(list))
+	for i := range list {
+		w.add(&list[i])
+	}
+	return w.finish()
+}
+
+// finish returns the run, in the memory that it needs.
+func (w *runWriter) finish() *deletedRun {
+	if cap(w.data)-len(w.data) > len(w.data)/8 {
+		w.data = slices.Clone(w.data)
+	}
+	return &w.deletedRun
+}
+
+// with returns the erasures of two runs.
+func (r *deletedRun) with(o *deletedRun) *deletedRun {
+	w := newRunWriter(min(r.first, o.first), max(r.last, o.last), min(r.oldest, o.oldest),
+		r.erasures+o.erasures, len(r.data)+len(o.data))
+	var x, y erasure
+	from, other := r.reader(), o.reader()
+	isX, isY := from.next(&x), other.next(&y)
+	for isX || isY {
+		if isX && (!isY || compareErasures(&x, &y) <= 0) {
+			w.add(&x)
+			isX = from.next(&x)
+		} else {
+			w.add(&y)
+			isY = other.next(&y)
+		}
+	}
+	return w.finish()
+}
+
+// after returns the erasures of deletions after a position; nil when there are none.
+func (r *deletedRun) after(position uint64) *deletedRun {
+	if r.first > position {
+		return r
+	} else if r.last <= position {
+		return nil
+	}
+	w := newRunWriter(position+1, r.last, r.oldest, r.erasures, len(r.data))
+	var x erasure
+	for from := r.reader(); from.next(&x); {
+		if x.at.Position > position {
+			w.add(&x)
+		}
+	}
+	return w.finish()
+}
+
+// after returns what runs have of deletions after a position.
+func after(runs []*deletedRun, position uint64) (left []*deletedRun) {
+	for _, r := range runs {
+		if r = r.after(position); r != nil {
+			left = append(left, r)
+		}
+	}
+	return left
+}
+
+// any reports whether f is true for an erasure of a number.
+func (r *deletedRun) any(workspace uint32, number uint64, f func(*erasure) bool) bool {
+	if word, bits := r.filterAt(number); r.filter[word]&bits != bits {
+		return false
+	}
+	g := max(sort.Search(len(r.groups), func(i int) bool { return r.groups[i].before >= number })-1, 0)
+	c := r.reader()
+	c.Rest, c.number = r.data[r.groups[g].offset:], r.groups[g].before
+	var x erasure
+	for c.next(&x) && x.Number <= number {
+		if x.Number == number && x.workspace == workspace && f(&x) {
+			return true
+		}
+	}
+	return false
+}
+
+// addRun adds a run behind others, and merges those at the end that are not much larger than what comes behind them: so
+// there are few, and each erasure is copied a few times. Runs of more than most bytes are left alone. The result shares
+// nothing with list.
+func addRun(list []*deletedRun, r *deletedRun, most int) []*deletedRun {
+	list = slices.Clone(list)
+	for n := len(list); n > 0; n = len(list) {
+		before, size := len(list[n-1].data), len(r.data)
+		if before >= 4*size || before+size > most {
+			break
+		}
+		r, list = list[n-1].with(r), list[:n-1]
+	}
+	return append(list, r)
+}
+
+// A file of a run:
+//
+//	magic 8 | first u64 | last u64 | oldest i64 | erasures u32 | data | XXH3 of all before it u64
+const runMagic = "MREVDEL1" // the last character is the version
+
+const (
+	runHead   = len(runMagic) + 8 + 8 + 8 + 4
+	runSuffix = ".deleted"
+)
+
+func runName(first, last uint64) string { return fmt.Sprintf("%016x-%016x%s", first, last, runSuffix) }
+
+func (r *deletedRun) encode() []byte {
+	dst := append(make([]byte, 0, runHead+len(r.data)+8), runMagic...)
+	for _, v := range [...]uint64{r.first, r.last, uint64(r.oldest)} {
+		dst = binary.LittleEndian.AppendUint64(dst, v)
+	}
+	dst = append(binary.LittleEndian.AppendUint32(dst, uint32(r.erasures)), r.data...)
+	return binary.LittleEndian.AppendUint64(dst, xxh3.Hash(dst))
+}
+
+// readRun reads the file of a run.
+func readRun(fs vfs.FS, path string) (*deletedRun, error) {
+	f, err := fs.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open %q: %w", path, err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(f)
+	if err != nil {
+		return nil, fmt.Errorf("read %q: %w", path, err)
+	}
+	if len(data) < runHead+8 || string(data[:len(runMagic)]) != runMagic {
+		return nil, fmt.Errorf("%w: %q has no deletions of version %c", blocks.ErrCorrupt, path, runMagic[7])
+	}
+	body := data[:len(data)-8]
+	if xxh3.Hash(body) != binary.LittleEndian.Uint64(data[len(body):]) {
+		return nil, fmt.Errorf("%w: %q fails its checksum", blocks.ErrCorrupt, path)
+	}
+	c := cursor.Cursor{Rest: body[len(runMagic):]}
+	first, last, oldest, erasures := c.U64(), c.U64(), int64(c.U64()), int(c.U32())
+	w := newRunWriter(first, last, oldest, min(erasures, len(c.Rest)), len(c.Rest))
+	from := runReader{Cursor: c, first: first}
+	var x erasure
+	for from.next(&x) {
+		w.add(&x)
+	}
+	if from.Bad || w.erasures != erasures {
+		return nil, fmt.Errorf("%w: %q has other deletions than it says", blocks.ErrCorrupt, path)
+	}
+	return w.finish(), nil
+}

@@ -1,0 +1,388 @@
+package eventlog
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
+	"millrace/shard/bodies"
+	"millrace/shard/eventlog/blocks"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// randomDeletion is what a Delete at a position erases: mostly what one of a user without merges does.
+func randomDeletion(r *rand.Rand, position uint64, ordinal uint32) (list []erasure) {
+	at := profile.Place{Position: position, Ordinal: ordinal}
+	x := erasure{workspace: 1 + r.Uint32N(3), at: at, leads: true,
+		Erased: bodies.Erased{Number: r.Uint64() >> r.IntN(2), By: bodies.ByProfile, Until: at}}
+	list = append(list, x)
+	x.leads, x.By, x.Since = false, bodies.ByIdentifier, profile.Place{Position: r.Uint64N(position), Ordinal: r.Uint32N(9)}
+	list = append(list, x)
+	for range r.IntN(20) / 18 {
+		x.Number, x.Until = r.Uint64N(1000), profile.Place{Position: position - r.Uint64N(position), Ordinal: r.Uint32N(9)}
+		list = append(list, x)
+	}
+	return list
+}
+
+// However deletions are learnt, runs say the same of each event as the list of all deletions. They are few, an erasure
+// takes few bytes and is copied a few times, and the files have the same.
+func TestRunsAreExact(t *testing.T) {
+	r := rand.New(rand.NewPCG(testseed.Of(t), 0))
+	n := testsize.Of(40_000, 10_000, 4_000)
+	var all []erasure
+	var runs []*deletedRun
+	copied, position := int64(0), uint64(1000)
+	for done := 0; done < n; {
+		var d deletions
+		for range 1 + r.IntN(50) {
+			position += r.Uint64N(3)
+			d.list = append(d.list, randomDeletion(r, position, uint32(done))...)
+			done++
+		}
+		position++
+		d.oldest = int64(position)
+		all = append(all, slices.Clone(d.list)...)
+		before := runs
+		runs = addRun(runs, newRun(d.list, d.oldest), maxRunBytes)
+		for _, x := range runs {
+			if !slices.Contains(before, x) {
+				copied += bytesOf([]*deletedRun{x})
+			}
+		}
+	}
+	require.Less(t, len(runs), 10)
+	per := float64(bytesOf(runs)) / float64(len(all))
+	t.Logf("%d erasures in %d runs of %.1f B each, copied %.1f times", len(all), len(runs), per,
+		float64(copied)/float64(bytesOf(runs)))
+	require.Less(t, per, 30.0)
+	require.Less(t, float64(copied)/float64(bytesOf(runs)), 25.0)
+
+	fs := vfs.NewMem()
+	check := func(runs []*deletedRun, all []erasure) {
+		set, count := &deletedSet{packed: runs}, 0
+		for _, x := range all {
+			if x.leads {
+				count++
+			}
+		}
+		got, _ := set.count()
+		require.Equal(t, count, got)
+		byNumber := map[uint64][]erasure{}
+		for _, x := range all {
+			byNumber[x.Number] = append(byNumber[x.Number], x)
+		}
+		for range 20_000 {
+			x := all[r.IntN(len(all))]
+			if r.IntN(4) == 0 {
+				x.Number = r.Uint64()
+			}
+			row := blocks.Row{Workspace: 1 + r.Uint32N(3), Number: x.Number, Kind: op.Event, Resolved: r.IntN(2) == 0,
+				Position: x.Until.Position - 2 + r.Uint64N(4), Ordinal: r.Uint32N(9)}
+			if r.IntN(2) == 0 {
+				row.Position, row.Ordinal = x.Since.Position, x.Since.Ordinal
+			}
+			gone, touched, first := false, false, x.Until.Position-1+r.Uint64N(3)
+			for _, x := range byNumber[x.Number] {
+				if x.workspace != row.Workspace {
+					continue
+				}
+				at := profile.Place{Position: row.Position, Ordinal: row.Ordinal}
+				gone = gone || (x.By == bodies.ByProfile) == row.Resolved && !at.Before(x.Since) && at.Before(x.Until)
+				touched = touched || x.Until.Position >= first
+			}
+			require.Equal(t, gone, set.covers(&row))
+			require.Equal(t, touched, set.mayTouch(row.Workspace, row.Number, first))
+		}
+	}
+	check(runs, all)
+	limit := all[len(all)/2].at.Position
+	check(after(runs, limit), slices.DeleteFunc(slices.Clone(all), func(x erasure) bool {
+		return x.at.Position <= limit
+	}))
+	require.Empty(t, after(runs, position))
+	var again []*deletedRun
+	for i, x := range runs {
+		name := fmt.Sprint(i)
+		f, err := fs.Create(name, vfs.WriteCategoryUnspecified)
+		require.NoError(t, err)
+		_, err = f.Write(x.encode())
+		require.NoError(t, err)
+		require.NoError(t, f.Close())
+		got, err := readRun(fs, name)
+		require.NoError(t, err)
+		require.Equal(t, x, got)
+		again = append(again, got)
+	}
+	check(again, all)
+}
+
+// writtenFS adds up the bytes that are written to files.
+type writtenFS struct {
+	vfs.FS
+	bytes *int
+}
+
+func (fs writtenFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := fs.FS.Create(name, c)
+	if strings.Contains(name, blockSuffix) {
+		return f, err
+	}
+	return writtenFile{f, fs.bytes}, err
+}
+
+type writtenFile struct {
+	vfs.File
+	bytes *int
+}
+
+func (f writtenFile) Write(p []byte) (int, error) {
+	*f.bytes += len(p)
+	return f.File.Write(p)
+}
+
+// deleteMore makes users with an event each, packs, and deletes them.
+func (w *world) deleteMore(round, users int) {
+	w.t.Helper()
+	for i := range users {
+		w.track(op.ExternalID, fmt.Sprintf("more %d %d", round, i), 0, "a")
+	}
+	w.pack()
+	for i := range users {
+		w.deleteUser(op.ExternalID, fmt.Sprintf("more %d %d", round, i))
+	}
+}
+
+// What packing writes for deletions doesn't grow with those that are there already.
+func TestDeletionsArePackedOnce(t *testing.T) {
+	testsize.SkipSerial(t)
+	fs, written := vfs.NewMem(), 0
+	o := manual()
+	o.FS = writtenFS{fs, &written}
+	w := newWorld(t, fs, o)
+	const rounds, users = 30, 40
+	for round := range rounds {
+		w.deleteMore(round, users)
+		w.pack()
+	}
+	require.Equal(t, rounds*users, w.l.Stats().Deletions)
+	t.Logf("%d bytes written for each deletion", written/(rounds*users))
+	require.Less(t, written, 300*rounds*users)
+}
+
+// When deletions take too much memory, blocks are rewritten at once. What a damaged block has kept then doesn't make
+// that due again.
+func TestDeletionsAreBounded(t *testing.T) {
+	testsize.SkipSerial(t)
+	w := newWorld(t, vfs.NewMem(), manual())
+	w.commitMore(60, 9)
+	w.deleteMore(0, 30)
+	w.pack()
+	require.Equal(t, 30, w.l.Stats().Deletions)
+	require.NoError(t, w.l.maintain(false))
+	require.Equal(t, 30, w.l.Stats().Deletions, "not due")
+	require.Less(t, w.l.Stats().DeletionBytes, int64(30*100))
+
+	w.l.opts.MaxDeletedBytes = w.l.Stats().DeletionBytes
+	require.NoError(t, w.l.maintain(false))
+	require.Zero(t, w.l.Stats().Deletions)
+	require.NotContains(t, w.onDiskNames(), "a")
+	w.requireExact()
+	files, err := w.fs.List(eventsDir)
+	require.NoError(t, err)
+	require.False(t, slices.ContainsFunc(files, func(name string) bool { return path.Ext(name) == runSuffix }))
+
+	b := w.l.blocks[0]
+	flip(t, w.fs, b.path, b.info.Bytes-20)
+	w.reopen(Options{Interval: time.Hour, BlockBytes: 16 << 10, PackAfter: time.Hour, MaxDeletedBytes: 1})
+	w.deleteMore(1, 5)
+	w.pack()
+	require.True(t, w.l.isCrowded())
+	require.ErrorIs(t, w.l.maintain(false), ErrCorrupt)
+	require.Equal(t, 5, w.l.Stats().Deletions)
+	require.False(t, w.l.isCrowded())
+	w.deleteMore(2, 5)
+	w.pack()
+	require.True(t, w.l.isCrowded())
+}
+
+// The background worker sees to it by itself, between stretches.
+func TestDeletionsAreBoundedByTheWorker(t *testing.T) {
+	testsize.SkipSerial(t)
+	o := busy()
+	o.MaxDeletedBytes = 1
+	w := newWorld(t, vfs.NewMem(), o)
+	w.deleteMore(0, 30)
+	w.checkpoint()
+	require.Eventually(t, func() bool {
+		s := w.l.Stats()
+		return s.BacklogPositions == 0 && s.Deletions == 0
+	}, time.Minute, time.Millisecond)
+	require.Empty(t, w.onDiskNames())
+}
+
+// Of the logs of a node, those see to it that have more than their part.
+func TestDeletionsOfSharedLogs(t *testing.T) {
+	s := NewShare()
+	s.join(100)
+	s.join(20)
+	require.False(t, s.isCrowded(100, 121))
+	require.True(t, s.isCrowded(100, 120))
+	require.False(t, s.isCrowded(20, 120))
+	s.count(30)
+	require.True(t, s.isCrowded(70, 140))
+	s.leave(130)
+	require.False(t, s.isCrowded(20, 21))
+	require.True(t, s.isCrowded(20, 20))
+}
+
+// Power is lost before changes of the file system while deletions are packed in several steps, become part of larger
+// runs, and are done. Nobody who was deleted comes back, and nothing is reported as lost.
+func TestCrashWhileDeletionsArePacked(t *testing.T) {
+	testsize.SkipSerial(t)
+	r := rand.New(rand.NewPCG(testseed.Of(t), 0))
+	type moment struct {
+		disk  *vfs.MemFS
+		acked map[int64]bool
+	}
+	var moments []moment
+	fs, on := vfs.NewCrashableMem(), false
+	var w *world
+	o := manual()
+	o.FS = stepFS{fs, func(string) error {
+		if on {
+			cfg := vfs.CrashCloneCfg{UnsyncedDataPercent: []int{0, 50, 100}[r.IntN(3)], RNG: r}
+			moments = append(moments, moment{fs.CrashClone(cfg), w.snapshot()})
+		}
+		return nil
+	}}
+	w = newWorld(t, fs, o)
+	w.commitMore(60, 9)
+	w.pack()
+	for i := range 5 {
+		w.deleteUser(op.ExternalID, fmt.Sprint("u", i))
+		w.deleteMore(i, 3)
+		w.checkpoint()
+		on = true
+		require.NoError(t, w.l.Pack())
+		on = false
+	}
+	require.Equal(t, 20, w.l.Stats().Deletions)
+	on = true
+	require.NoError(t, w.l.maintain(true))
+	on = false
+	w.requireExactBesides("a")
+	for i := r.IntN(3); i < len(moments); i += testsize.Of(1, 3, 3) {
+		c := &world{t: t, fs: moments[i].disk, clock: w.clock, acked: moments[i].acked}
+		c.open(manual())
+		c.requireExactBesides("a")
+		require.NoError(t, c.l.Pack())
+		require.NoError(t, c.l.maintain(true))
+		c.requireExactBesides("a")
+		require.Zero(t, c.l.Stats().Deletions)
+		c.close()
+	}
+	t.Logf("%d moments", len(moments))
+	require.Greater(t, len(moments), 60)
+}
+
+// requireExactBesides is requireExact, and requires that nobody who was deleted has an event of this name.
+func (w *world) requireExactBesides(name string) {
+	w.t.Helper()
+	w.requireExact()
+	require.NotContains(w.t, w.exportedNames(), name)
+}
+
+// withDeletions is a stopped world that remembers deletions.
+func withDeletions(t *testing.T) (w *world, path string) {
+	t.Helper()
+	w = newWorld(t, vfs.NewCrashableMem(), manual())
+	w.commitMore(30, 9)
+	w.pack()
+	w.deleteUser(op.ExternalID, "u7")
+	w.deleteUser(op.ExternalID, "u8")
+	w.pack()
+	r := w.l.deleted.Load().packed[0]
+	path = w.l.runPath(r.first, r.last)
+	w.close()
+	return w, path
+}
+
+func TestLostDeletions(t *testing.T) {
+	testsize.SkipSerial(t)
+	w, of := withDeletions(t)
+	text := w.read(of)
+	require.NoError(t, w.fs.Remove(of))
+	err := w.openRefused()
+	require.ErrorIs(t, err, ErrLost)
+	require.ErrorContains(t, err, "STATE lists "+path.Base(of)+", which is missing")
+	w.write(of, text)
+	w.open(manual())
+	w.requireExact()
+	w.close()
+	require.NoError(t, w.fs.Remove(of))
+	require.ErrorIs(t, w.openRefused(), ErrLost)
+	w.requireBegunAnew()
+}
+
+func TestDamagedDeletions(t *testing.T) {
+	testsize.SkipSerial(t)
+	w, of := withDeletions(t)
+	for at := range len(w.read(of)) {
+		flip(t, w.fs, of, int64(at))
+		_, err := readRun(w.fs, of)
+		require.ErrorIs(t, err, ErrCorrupt, "byte %d", at)
+		flip(t, w.fs, of, int64(at))
+	}
+	flip(t, w.fs, of, 0)
+	require.ErrorIs(t, w.openRefused(), ErrCorrupt)
+	flip(t, w.fs, of, 0)
+	w.open(manual())
+	w.requireExact()
+}
+
+// Deletions that become part of a larger run, or are done, while an image is made are in the image all the same, or
+// their events are not.
+func TestImageWhileDeletionsAreDone(t *testing.T) {
+	testsize.SkipSerial(t)
+	for _, done := range []bool{false, true} {
+		before := func() {}
+		o := manual()
+		fs := vfs.NewMem()
+		o.FS = linkFS{fs, func() { before() }}
+		w := newWorld(t, fs, o)
+		w.commitMore(60, 9)
+		w.deleteMore(0, 3)
+		w.pack()
+		links := 0
+		before = func() {
+			if links++; links == 1 {
+				w.deleteMore(1, 3)
+				w.pack()
+				if done {
+					require.NoError(t, w.l.maintain(true))
+				}
+			}
+		}
+		packed, err := w.l.Image("image")
+		require.NoError(t, err)
+		require.Equal(t, w.l.Stats().Packed, packed)
+		s, _, err := readState(fs, "image/"+stateName)
+		require.NoError(t, err)
+		require.Len(t, s.runs, map[bool]int{false: 1, true: 0}[done])
+		for _, r := range s.runs {
+			_, err := readRun(fs, "image/"+runName(r.first, r.last))
+			require.NoError(t, err)
+		}
+	}
+}
