@@ -106,7 +106,7 @@ func TestFlagsAreRefused(t *testing.T) {
 		{with("--data", filepath.Join(broken, "data")), "--data: mkdir " + broken},
 		{with("--max-body", "8MiB", "--max-bodies", "4MiB"), "--max-bodies: want --max-body at least"},
 		{with("--memory", "64MiB", "--max-inflight", "33MiB"), "--max-inflight: at most 32 MiB with this --memory"},
-		{with("--memory", "1GiB", "--max-inflight", "64GiB"), "--max-inflight: at most 424 MiB with this --memory"},
+		{with("--memory", "1GiB", "--max-inflight", "64GiB"), "--max-inflight: at most 416 MiB with this --memory"},
 		{with("--event-retention", "9m"), "--event-retention: want --event-pack-after at least"},
 		{with("--event-pack-after", "721h"), "--event-retention: want --event-pack-after at least"},
 		{with("--refused-object", "5MiB"), "--refused-queue: want --refused-object at least"},
