@@ -44,6 +44,8 @@ func (l *Log) Divide(ctx context.Context, d Division) error {
 			return err
 		}
 	}
+	l.pack.borrow(l.opts.Share, false)
+	defer l.pack.giveBack(l.opts.Share, false)
 	parts, done := make([]blocks.Rows, len(d.Dirs)), make([]state, len(d.Dirs))
 	for _, b := range l.blocks { // changes only under work
 		if err := l.divideBlock(ctx, b, &d, parts, done); err != nil {

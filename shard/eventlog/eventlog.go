@@ -97,7 +97,7 @@ type Options struct {
 	PackAfter time.Duration
 	// MaxDuty is the share of one core that background work takes. Default 0.2.
 	MaxDuty float64
-	// Share is common to the logs of a node, whose work then counts together; nil: there are no others.
+	// Share is common to the logs of a node, whose work then counts together. Default: there are no others.
 	Share *Share
 	// MaxBacklogBytes is how much of the log may be unpacked before packing is no longer throttled. Default 8 GiB.
 	MaxBacklogBytes int64
@@ -125,6 +125,9 @@ func (o *Options) EnsureDefaults() {
 	o.DeleteWithin = cmp.Or(o.DeleteWithin, 24*time.Hour)
 	o.MaxDeletedBytes = cmp.Or(o.MaxDeletedBytes, 16<<20)
 	o.Interval = cmp.Or(o.Interval, time.Second)
+	if o.Share == nil {
+		o.Share = NewShare()
+	}
 	o.tailBytes = cmp.Or(o.tailBytes, 16<<20)
 	o.groupRows = cmp.Or(o.groupRows, blocks.DefaultGroupRows)
 	o.Logger = cmp.Or(o.Logger, slog.Default())

@@ -19,9 +19,10 @@ import (
 
 // packer is what the worker needs to pack. It is used under Log.work.
 type packer struct {
-	stretch stretch
-	writer  *blocks.Writer
-	pace    pace
+	stretch   stretch
+	writer    *blocks.Writer // lent, as the memory of stretch's rows is (borrow)
+	groupRows int
+	pace      pace
 	// recordBytes and eventBytes are the recent averages of a record's size and of how much of it was events.
 	recordBytes, eventBytes average
 	oldestAt                uint64 // position of the record
@@ -31,9 +32,30 @@ type packer struct {
 }
 
 func (p *packer) init(o *Options) {
-	p.pace = pace{duty: o.MaxDuty}
-	p.writer = blocks.NewWriter(p.pace.rest)
-	p.writer.GroupRows = o.groupRows
+	p.pace, p.groupRows = pace{duty: o.MaxDuty}, o.groupRows
+}
+
+// borrow gives the packer the memory that packing takes, several times that of the events: with the turn, that of the
+// share. giveBack ends that; without the turn it lets the memory go. Between the two, a log has nothing of its own that
+// grows with the events.
+func (p *packer) borrow(s *Share, hasTurn bool) {
+	if hasTurn {
+		p.stretch.Rows, p.writer = s.rows, s.writer
+		s.rows, s.writer = blocks.Rows{}, nil
+	}
+	if p.writer == nil {
+		p.writer = blocks.NewWriter(nil)
+	}
+	p.writer.Rest, p.writer.GroupRows = p.pace.rest, p.groupRows
+}
+
+func (p *packer) giveBack(s *Share, hasTurn bool) {
+	p.stretch.letGo()
+	p.writer.Rest = nil
+	if hasTurn {
+		s.rows, s.writer = p.stretch.Rows, p.writer
+	}
+	p.stretch.Rows, p.writer = blocks.Rows{}, nil
 }
 
 // average is a number that other goroutines may read.
@@ -132,10 +154,8 @@ func (l *Log) packNext() (packed bool, err error) {
 	}
 	l.work.Lock()
 	defer l.work.Unlock()
-	if hasTurn {
-		l.opts.Share.lend(&l.pack.stretch.Rows)
-	}
-	defer l.opts.Share.takeBack(&l.pack.stretch.Rows, hasTurn)
+	l.pack.borrow(l.opts.Share, hasTurn)
+	defer l.pack.giveBack(l.opts.Share, hasTurn)
 	l.pack.pace.begin(l.stop, !hasTurn || l.isBehind())
 	defer l.pack.pace.end()
 	return l.packOne(false)
@@ -162,7 +182,8 @@ func (l *Log) Pack() error { return l.PackTo(context.Background(), math.MaxUint6
 func (l *Log) PackTo(ctx context.Context, position uint64) error {
 	l.work.Lock()
 	defer l.work.Unlock()
-	defer l.opts.Share.takeBack(&l.pack.stretch.Rows, false)
+	l.pack.borrow(l.opts.Share, false)
+	defer l.pack.giveBack(l.opts.Share, false)
 	for l.packed < position {
 		if err := errors.Join(l.ready(), ctx.Err()); err != nil {
 			return err
@@ -443,6 +464,8 @@ func (l *Log) maintain(now bool) error {
 	if err := l.ready(); err != nil {
 		return err
 	}
+	l.pack.borrow(l.opts.Share, !now)
+	defer l.pack.giveBack(l.opts.Share, !now)
 	l.pack.pace.begin(l.stop, now)
 	defer l.pack.pace.end()
 	l.pack.rewritten = l.src.Time()

@@ -69,6 +69,48 @@ func TestLogsOfANodeWorkInTurns(t *testing.T) {
 	})
 }
 
+// What packing takes is there once for all logs of a node: a log that doesn't pack has none of it, and points to nothing
+// of what it has packed.
+func TestLogsOfANodeHaveOneMemoryToPack(t *testing.T) {
+	o := manual()
+	o.Share = NewShare()
+	for range 2 {
+		w := newWorld(t, vfs.NewMem(), o)
+		w.commitMore(20, 9)
+		w.checkpoint()
+		w.clock.move(2 * time.Hour) // events that are there are due
+		packed, err := w.l.packNext()
+		require.NoError(t, err)
+		require.True(t, packed)
+		lent := o.Share.writer
+		require.NotNil(t, lent)
+		w.commitMore(20, 9)
+		w.checkpoint()
+		require.NoError(t, w.l.Pack())
+		require.NoError(t, w.l.maintain(true))
+		require.Same(t, lent, o.Share.writer, "who works at once without the turn has memory of its own")
+		p := &w.l.pack
+		require.True(t, p.writer == nil)
+		require.Zero(t, p.stretch.Rows)
+		require.Nil(t, p.stretch.recNames)
+	}
+	for _, r := range o.Share.rows.List[:cap(o.Share.rows.List)] {
+		require.Zero(t, r)
+	}
+}
+
+// A log in haste has the turn when nobody else has it.
+func TestWhoIsBehindTakesAFreeTurn(t *testing.T) {
+	share := NewShare()
+	isBehind := func() bool { return true }
+	hasTurn, err := share.take(context.Background(), isBehind)
+	require.NoError(t, err)
+	require.True(t, hasTurn)
+	hasTurn, err = share.take(context.Background(), isBehind)
+	require.NoError(t, err)
+	require.False(t, hasTurn)
+}
+
 func take(t *testing.T, s *Share) {
 	hasTurn, err := s.take(context.Background(), func() bool { return false })
 	require.NoError(t, err)

@@ -35,6 +35,12 @@ func (s *stretch) begin(first, to uint64) {
 		innerNames: s.innerNames, ids: s.ids, scratch: s.scratch, notes: notes{of: s.notes.of, to: to}}
 }
 
+// letGo lets go of what was read.
+func (s *stretch) letGo() {
+	s.Rows.LetGo()
+	s.recNames, s.innerNames = nil, nil
+}
+
 // addRecord adds the events and deletions of a record.
 func (s *stretch) addRecord(position uint64, payload []byte) error {
 	rec, err := op.ParseRecord(payload, s.recNames)

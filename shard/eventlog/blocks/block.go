@@ -97,19 +97,19 @@ func (b *Info) RowsOf(workspace uint32) (n int) {
 	return n
 }
 
-// Writer makes block files. It belongs to one goroutine and reuses its memory.
+// Writer makes block files. It belongs to one goroutine at a time and reuses its memory, but keeps no rows.
 type Writer struct {
 	// GroupRows is how many rows a group has, apart from the rest of its last record.
 	GroupRows int
+	// Rest is called between columns: it may sleep, or stop the work with an error.
+	Rest func() error
 
 	zstd  *zstd.Encoder
 	group groupWriter
 	buf   []byte
-	// rest is called between columns: it may sleep, or stop the work with an error.
-	rest func() error
 }
 
-// NewWriter makes a Writer.
+// NewWriter makes a Writer, with its Rest.
 func NewWriter(rest func() error) *Writer {
 	// The encoder has twice its window in memory, by itself 16 MiB; columns are no smaller for more than this.
 	e, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedDefault),
@@ -118,7 +118,7 @@ func NewWriter(rest func() error) *Writer {
 	if err != nil {
 		panic("BUG: zstd options: " + err.Error())
 	}
-	return &Writer{GroupRows: DefaultGroupRows, zstd: e, rest: rest}
+	return &Writer{GroupRows: DefaultGroupRows, zstd: e, Rest: rest}
 }
 
 // Write makes a block of rows, which it sorts (Rows.Sort), and returns the file's bytes, valid until the next call.
@@ -177,7 +177,7 @@ func (w *Writer) writeGroup(list []Row, n *names) (g GroupInfo, err error) {
 		}
 		c.sum = xxh3.Hash(w.buf[c.offset:])
 		g.chunks = append(g.chunks, c)
-		return w.rest()
+		return w.Rest()
 	})
 	return g, err
 }

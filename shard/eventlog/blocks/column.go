@@ -109,6 +109,7 @@ func (c *valueColumns) addTexts(values []op.Value, n int) {
 	}
 	clear(c.dictionary)
 	c.entries = c.entries[:0]
+	defer func() { clear(c.entries) }() // they point to the rows
 	for _, v := range values {
 		if !hasBytes(v.Tag()) {
 			continue

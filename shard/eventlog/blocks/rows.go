@@ -52,6 +52,14 @@ func (r *Rows) Reset() {
 	r.pages.reset()
 }
 
+// LetGo empties the rows like Reset, and lets go of what they pointed to, of which one page is left.
+func (r *Rows) LetGo() {
+	clear(r.List[:cap(r.List)])
+	clear(r.members[:cap(r.members)])
+	clear(r.names.list[:cap(r.names.list)])
+	r.Reset()
+}
+
 // Adopt adds a copy of a row of another Rows.
 func (r *Rows) Adopt(from *Rows, w *Row) {
 	c := *w
