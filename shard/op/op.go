@@ -361,7 +361,8 @@ func (r *Record) takeGaps() error {
 		return fmt.Errorf("%w: without its gaps", ErrMalformed)
 	}
 	last := len(r.Names) - 1
-	r.Names, r.Gaps = r.Names[:last], r.Names[last]
+	r.Gaps, r.Names[last] = r.Names[last], nil // whoever clears Names is to find them all
+	r.Names = r.Names[:last]
 	rest := r.Gaps
 	for i := range r.Count {
 		v, n := binary.Uvarint(rest)

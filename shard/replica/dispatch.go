@@ -316,8 +316,8 @@ func (v *window) give(c *commit) {
 	v.mu.Lock()
 	v.out--
 	v.bytes -= c.size
-	c.Rec.Ops = nil // so that the record's owner can free its memory
 	clear(c.Rec.Names)
+	c.Rec = op.Record{Names: c.Rec.Names} // so that the record's owner can free its memory
 	v.idle = append(v.idle, c)
 	v.mu.Unlock()
 	v.cond.Signal()

@@ -49,3 +49,29 @@ func TestSmallRecordsAreAppliedAtOnce(t *testing.T) {
 	require.Equal(t, 3, testengine.EventCount(t, e, op.ExternalID, of[0][0], "bought"))
 	require.Equal(t, 1, testengine.EventCount(t, e, op.ExternalID, of[1][0], "bought"))
 }
+
+// A commit that waits for its next record points to nothing of the last one, which is a part of an entry of the log.
+func TestIdleCommitsKeepNoRecord(t *testing.T) {
+	var b op.Builder
+	b.Reset(0)
+	for i := range uint64(3) {
+		start := b.Begin()
+		b.Buf = op.AppendEventBody(b.Buf)
+		op.PutEvent(b.Buf[start+op.OpHeaderBytes:], 1, b.Intern([]byte("bought")), 0)
+		b.End(start, op.Event, op.MakeFlags(0, op.SvcID), 0, i)
+	}
+	parts, err := op.Split(b.Finish(1, 2, 3), func(o op.Op) int { return int(o.Number() % 2) })
+	require.NoError(t, err)
+	var w window
+	w.init(1 << 20)
+	c := w.take(100)
+	c.Rec, err = op.ParseRecord(parts[0].Record, nil)
+	require.NoError(t, err)
+	require.NotEmpty(t, c.Rec.Gaps)
+	w.give(c)
+	require.Nil(t, c.Rec.Ops)
+	require.Nil(t, c.Rec.Gaps)
+	for _, name := range c.Rec.Names[:cap(c.Rec.Names)] {
+		require.Nil(t, name)
+	}
+}
