@@ -53,6 +53,7 @@ func (g *group) open(voters []quorum.Node) (err error) {
 	o := n.opts.Quorum
 	o.Host, o.Group, o.Dir, o.Voters, o.State = n.host, g.id, filepath.Join(g.dir, "log"), voters, g
 	o.MustExist = n.facts.Has(g.id)
+	o.CacheBytes = int(min(max(2*n.opts.Engine.StoreMemTableBytes/n.share(), minLogCache), maxLogCache))
 	o.OnDurable, o.OnLost, o.OnLead, o.OnFollow = g.onDurable, g.onLost, g.onLead, g.onFollow
 	o.OnFailure, o.Logger = g.fail, n.log
 	if g.log, err = quorum.Open(o); err != nil {
@@ -141,6 +142,8 @@ const (
 	minMerges     = 1000
 	minMemTable   = 1 << 20
 	maxMemTable   = 16 << 20
+	minLogCache   = 1 << 20
+	maxLogCache   = 4 << 20
 	minBlock      = 2 << 20
 	minBacklog    = 64 << 20
 

@@ -201,7 +201,7 @@ func (l *Log) create() (err error) {
 }
 
 func (l *Log) openStore() (err error) {
-	l.store, err = store.Open(l.path(logDir), l.opts.SegmentBytes, l.opts.KeepBytes,
+	l.store, err = store.Open(l.path(logDir), l.opts.SegmentBytes, l.opts.KeepBytes, l.opts.CacheBytes,
 		newLogger(l.opts.Logger), l.highWater, l.fail)
 	if err != nil {
 		return err

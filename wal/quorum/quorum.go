@@ -141,7 +141,10 @@ type Options struct {
 	// KeepBytes is how much of the log is kept before the position given to Trim, for nodes that were away for a short
 	// time; for a while it may be twice as much. Default 32 MiB.
 	KeepBytes int64
-	Logger    *slog.Logger // default slog.Default()
+	// CacheBytes is how much of the log's end is kept in memory: each entry is read back for each follower, and when it
+	// is committed. Default 4 MiB.
+	CacheBytes int
+	Logger     *slog.Logger // default slog.Default()
 
 	hooks hooks
 }
@@ -186,6 +189,7 @@ func (o *Options) EnsureDefaults() {
 	o.DiskTimeout = cmp.Or(o.DiskTimeout, 1500*time.Millisecond)
 	o.SegmentBytes = cmp.Or(o.SegmentBytes, 16<<20)
 	o.KeepBytes = cmp.Or(o.KeepBytes, 32<<20)
+	o.CacheBytes = cmp.Or(o.CacheBytes, 4<<20)
 }
 
 // maxRecordBytes leaves room in the 64 MiB of an entry that raft-wal reads back. It would write larger entries.
@@ -202,7 +206,7 @@ func (o *Options) Validate() error {
 		return errors.New("quorum: OnDurable is not set")
 	case o.State == nil:
 		return errors.New("quorum: State is not set")
-	case o.MaxPendingRecords < 1 || o.MaxEntryBytes < 1 || o.KeepBytes < 0 || o.StallAfter < 0:
+	case o.MaxPendingRecords < 1 || o.MaxEntryBytes < 1 || o.KeepBytes < 0 || o.CacheBytes < 0 || o.StallAfter < 0:
 		return errors.New("quorum: a bound is negative")
 	case o.MaxRecordBytes < wal.HeaderBytes || o.MaxRecordBytes > maxRecordBytes || o.MaxEntryBytes > maxRecordBytes:
 		return fmt.Errorf("quorum: MaxRecordBytes %d or MaxEntryBytes %d is above %d",

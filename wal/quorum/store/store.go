@@ -41,6 +41,7 @@ type Store struct {
 	highWater *HighWater
 	fail      func(error) error // reports a final failure, and returns it
 	spacing   uint64            // distance of marks, in bytes
+	cacheable int               // how many bytes of the newest entries stay in memory
 	// Around is called before entries, or term and vote, are written, and the function that it returns after that. May
 	// be nil.
 	Around func(isEntries bool) (after func())
@@ -64,7 +65,6 @@ type mark struct{ index, before uint64 }
 const (
 	entryBytes     = 28 // about what an entry takes besides its data
 	maxMarkSpacing = 256 << 10
-	cacheBytes     = 4 << 20
 )
 
 // metaName is the file with the library's list of segments.
@@ -78,10 +78,11 @@ func Check(dir string) error {
 
 // Open opens or creates the log in an existing directory. The caller checks that the log fits the marker.
 func Open(
-	dir string, segmentBytes int, keepBytes int64, logger hclog.Logger, w *HighWater, fail func(error) error,
+	dir string, segmentBytes int, keepBytes int64, cacheBytes int, logger hclog.Logger, w *HighWater,
+	fail func(error) error,
 ) (*Store, error) {
 	s := &Store{meta: &metadb.BoltMetaDB{}, codec: &codec{}, highWater: w, fail: fail,
-		spacing: uint64(min(maxMarkSpacing, keepBytes/16))}
+		spacing: uint64(min(maxMarkSpacing, keepBytes/16)), cacheable: cacheBytes}
 	err := repairTail(dir, s.meta)
 	if err == nil {
 		s.wal, err = raftwal.Open(dir, raftwal.WithMetaStore(s.meta), raftwal.WithSegmentSize(segmentBytes),
@@ -225,7 +226,7 @@ func (s *Store) remember(logs []*raft.Log) {
 		s.cached += size
 	}
 	drop := 0
-	for s.cached > cacheBytes && drop < len(s.cache) {
+	for s.cached > s.cacheable && drop < len(s.cache) {
 		s.cached -= len(s.cache[drop].Data) + entryBytes
 		drop++
 	}

@@ -38,7 +38,7 @@ func openLogOnDisk(t *testing.T) *logOnDisk {
 
 func (d *logOnDisk) open(w *HighWater) {
 	var err error
-	d.Store, err = Open(d.dir, 64<<10, 1<<20, hclog.NewNullLogger(), w, func(err error) error { return err })
+	d.Store, err = Open(d.dir, 64<<10, 1<<20, 4<<20, hclog.NewNullLogger(), w, func(err error) error { return err })
 	require.NoError(d.t, err)
 }
 
@@ -261,4 +261,20 @@ func TestHighWaterMark(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, text, 0o644))
 	_, err = OpenHighWater(path)
 	require.Error(t, err)
+}
+
+// The newest entries are kept in memory, as many as there is room for; others are read from the disk.
+func TestCacheIsBounded(t *testing.T) {
+	d := openLogOnDisk(t)
+	d.cacheable = 10_000
+	for i := uint64(1); i <= 100; i++ {
+		require.NoError(t, d.StoreLogs([]*raft.Log{{Index: i, Term: 1, Data: bytes.Repeat([]byte{byte(i)}, 1000)}}))
+		require.LessOrEqual(t, d.cached, 10_000)
+	}
+	require.Len(t, d.cache, 9)
+	for i := uint64(1); i <= 100; i++ {
+		var got raft.Log
+		require.NoError(t, d.GetLog(i, &got))
+		require.Equal(t, byte(i), got.Data[0])
+	}
 }
