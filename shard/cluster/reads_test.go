@@ -24,6 +24,7 @@ func TestReadOfAReplicaThatCloses(t *testing.T) {
 			continue
 		}
 		e := g.replica.Load()
+		require.NoError(t, g.events.Load().Close()) // reads the engine
 		require.NoError(t, e.Close())
 		for _, what := range []byte{readEntry, readTrail, readPage} {
 			_, err := c.node(1).readHere(nil, what, p, 1, uint64(p)<<56|1, time.Now().Add(time.Second))
