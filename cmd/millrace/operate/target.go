@@ -18,6 +18,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"millrace/wal/pause"
 )
 
 // Target is the admin listener of a running server, and the proof that one may use it.
@@ -118,14 +120,9 @@ func silence(ctx context.Context) error {
 // whoever waits for its answer hears of it.
 func (c *Target) watch(request context.Context, giveUp context.CancelCauseFunc) {
 	patience := cmp.Or(c.Silence, 5*time.Second)
-	pause := patience / 5
-	for {
-		select {
-		case <-time.After(pause):
-		case <-request.Done():
-			return
-		}
-		asking, cancel := context.WithTimeout(request, patience-pause)
+	interval := patience / 5
+	for pause.For(request, interval) == nil {
+		asking, cancel := context.WithTimeout(request, patience-interval)
 		c.askWhetherAlive(asking)
 		isSilent := errors.Is(asking.Err(), context.DeadlineExceeded)
 		cancel()
