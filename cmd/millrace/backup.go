@@ -49,8 +49,7 @@ const backupStall = time.Minute
 // backupBytesHeader says about how many bytes an archive will have.
 const backupBytesHeader = "X-Backup-Bytes"
 
-// serveBackup is GET /admin/backup: the archive of package backup, uncompressed. If something fails after the answer
-// has begun, the connection is cut.
+// serveBackup is GET /admin/backup: the archive of package backup, uncompressed.
 func (n *node) serveBackup(w http.ResponseWriter, r *http.Request) {
 	if !n.backups.running.TryLock() {
 		answer(w, http.StatusConflict, "another backup is under way")
@@ -77,10 +76,12 @@ func (n *node) serveBackup(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/x-tar")
 	w.Header().Set(backupBytesHeader, strconv.FormatInt(image.bytes, 10))
-	size, err := image.write(ctx, impatient{w, c, ctx})
+	out := &streamed{ResponseWriter: w}
+	size, err := image.write(ctx, impatient{out, c, ctx})
 	if err = errors.Join(err, image.release()); err != nil {
 		n.backups.failed(n.control, by, err)
-		panic(http.ErrAbortHandler)
+		out.fail(err)
+		return
 	}
 	took := time.Since(started)
 	backupsTotal.Inc()

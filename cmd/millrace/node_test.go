@@ -1,10 +1,14 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -14,7 +18,11 @@ import (
 
 	"millrace/api"
 	refusals "millrace/api/refused"
+	"millrace/cmd/millrace/operate"
 	"millrace/shard"
+	"millrace/shard/eventlog"
+	"millrace/shard/eventlog/event"
+	"millrace/shard/op"
 	"millrace/shard/stamp"
 )
 
@@ -36,6 +44,50 @@ func TestEventExportsAreFew(t *testing.T) {
 	require.Equal(t, 409, export())
 	<-n.exports
 	require.Equal(t, 200, export())
+}
+
+// failingEvents yields some events, then an error.
+type failingEvents struct {
+	events
+	yield int
+	err   error
+}
+
+func (x failingEvents) Export(_ context.Context, _ eventlog.Query, f func(*event.Event) error) error {
+	for range x.yield {
+		if err := f(&event.Event{Kind: op.Event, Name: []byte("seen")}); err != nil {
+			return err
+		}
+	}
+	return x.err
+}
+
+// An export that fails before anything of it was sent says why; later the connection is cut. No file is left.
+func TestEventExportThatFails(t *testing.T) {
+	n := openNodeAt(t, t.TempDir(), 0, slog.New(slog.DiscardHandler))
+	defer func() { require.NoError(t, n.close()) }()
+	server := httptest.NewServer(http.HandlerFunc(n.serveEvents))
+	defer server.Close()
+	file := filepath.Join(t.TempDir(), "events")
+	real := n.events
+	for _, format := range []string{"ndjson", "parquet"} {
+		export := func(yield int, err error) error {
+			n.events = failingEvents{real, yield, err}
+			c := operate.Export{Target: operate.Target{Server: server.URL, Token: "t"}, Format: format, Output: file}
+			return c.Run(t.Context(), io.Discard)
+		}
+		require.NoError(t, export(1, nil))
+		require.NoError(t, os.Remove(file))
+		for _, yield := range []int{0, 1} {
+			err := export(yield, fmt.Errorf("events of group 3: %w", shard.ErrUnavailable))
+			require.ErrorContains(t, err, "503 Service Unavailable: events of group 3: "+shard.ErrUnavailable.Error())
+			require.ErrorContains(t, export(yield, errors.New("a block is damaged")), "500 Internal Server Error: a block is damaged")
+		}
+		if format == "ndjson" {
+			require.ErrorIs(t, export(200_000, shard.ErrUnavailable), io.ErrUnexpectedEOF)
+		}
+		require.NoFileExists(t, file)
+	}
 }
 
 // A stop stores when each key was last used. A disk that has no room for it makes that a warning, and the stop still is

@@ -11,9 +11,11 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"time"
 
 	"millrace/api/admin"
+	failures "millrace/api/call"
 	"millrace/api/control"
 	"millrace/api/users"
 	"millrace/ingest/field"
@@ -43,8 +45,7 @@ func (n *node) adminHandlers(phones *field.Phones) map[string]http.HandlerFunc {
 // of rows in memory for as long as its reader takes.
 const maxEventExports = 8
 
-// serveEvents is GET /admin/events?workspace=&user=&since=&until=&name=&kind=&format=. The answer streams; if reading
-// fails after it has begun, the connection is cut, so that nobody takes a part for the whole.
+// serveEvents is GET /admin/events?workspace=&user=&since=&until=&name=&kind=&format=. The answer streams.
 func (n *node) serveEvents(w http.ResponseWriter, r *http.Request) {
 	q, format, err := n.eventQuery(r.URL.Query())
 	if err != nil {
@@ -61,16 +62,38 @@ func (n *node) serveEvents(w http.ResponseWriter, r *http.Request) {
 	if err := n.control.Audit(admin.ActorOf(r), "events exported", r.URL.Query().Get("workspace"),
 		"format", string(format), "since", r.URL.Query().Get("since"),
 		"until", r.URL.Query().Get("until"), "names", len(q.Names)); err != nil {
-		answer(w, http.StatusServiceUnavailable, err.Error())
+		answerFailure(w, err)
 		return
 	}
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // no limit: the reader sets the pace
 	w.Header().Set("Content-Type",
 		map[event.Format]string{event.NDJSON: "application/x-ndjson",
 			event.Parquet: "application/vnd.apache.parquet"}[format])
-	if err := eventlog.Write(r.Context(), n.events, w, format, q, n.engine.AppendSvcID); err != nil {
+	out := &streamed{ResponseWriter: w}
+	if err := eventlog.Write(r.Context(), n.events, out, format, q, n.engine.AppendSvcID); err != nil {
+		out.fail(err)
+	}
+}
+
+// streamed is an answer that is sent while it is made.
+type streamed struct {
+	http.ResponseWriter
+	begun bool
+}
+
+// Write sends a part of the answer.
+func (s *streamed) Write(p []byte) (int, error) {
+	s.begun = true
+	return s.ResponseWriter.Write(p)
+}
+
+// fail answers with err as long as nothing else was sent. Afterwards it cuts the connection, so that nobody takes a
+// part for the whole.
+func (s *streamed) fail(err error) {
+	if s.begun {
 		panic(http.ErrAbortHandler)
 	}
+	answerFailure(s.ResponseWriter, err)
 }
 
 func (n *node) eventQuery(v url.Values) (q eventlog.Query, format event.Format, err error) {
@@ -175,13 +198,13 @@ func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *fi
 			func() error { return n.control.Audit(admin.ActorOf(r), what, ws.ID, details...) })
 	}
 	if err := audit("profile import begun"); err != nil {
-		answer(w, http.StatusServiceUnavailable, err.Error())
+		answerFailure(w, err)
 		return
 	}
 	result, err := n.importLines(ws, r.Body, phones)
 	err = errors.Join(err, audit("profiles imported", "imported", result.Imported, "refused", result.Refused))
 	if err != nil {
-		answer(w, http.StatusInternalServerError, fmt.Sprintf("after %d profiles: %v", result.Imported, err))
+		answerFailure(w, fmt.Errorf("after %d profiles: %w", result.Imported, err))
 		return
 	}
 	result.Message = "success"
@@ -322,6 +345,18 @@ func checkContacts(blob []byte, phones *field.Phones) error {
 		return errors.New("'external_id' must be fewer than 988 bytes")
 	}
 	return nil
+}
+
+// answerFailure answers with an error of the engine, in the engine's own words.
+func answerFailure(w http.ResponseWriter, err error) {
+	status := http.StatusInternalServerError
+	if f := failures.FailureOf(err); f != nil {
+		f.Count()
+		if status = f.Status; f.RetryAfter > 0 {
+			w.Header().Set("Retry-After", strconv.Itoa(f.RetryAfter))
+		}
+	}
+	answer(w, status, err.Error())
 }
 
 func answer(w http.ResponseWriter, status int, message string) {

@@ -15,8 +15,8 @@ type Exporter interface {
 }
 
 // Write writes what x yields to w. svcID may be nil: then no svc_id is written. After an error, what has been written
-// is incomplete, and a caller that has sent it on must make that known. The Parquet file is still completed when a
-// block was skipped (Query.SkipDamaged).
+// is incomplete, and a caller that has sent it on must make that known; nothing is written when the error came soon.
+// The Parquet file is still completed when a block was skipped (Query.SkipDamaged).
 func Write(ctx context.Context, x Exporter, w io.Writer, format event.Format, q Query, svcID event.SvcIDFunc) error {
 	if _, err := event.ParseFormat(string(format)); err != nil {
 		return err
@@ -24,7 +24,7 @@ func Write(ctx context.Context, x Exporter, w io.Writer, format event.Format, q 
 	e := event.NewEncoder(w, format, op.Event, q.Workspace == 0, svcID, nil)
 	err := x.Export(ctx, q, e.Write)
 	if err != nil && !(q.SkipDamaged && errors.Is(err, ErrCorrupt)) {
-		return errors.Join(err, e.Flush())
+		return err
 	}
 	return errors.Join(err, e.Close())
 }
