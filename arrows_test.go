@@ -33,7 +33,7 @@ var arrows = map[string][]string{
 	"api/census":      {"api/peers", "shard", "shard/profile", "wal/pause"},
 	"api/center":      {"api/call", "api/consent", "api/control", "api/preference", "api/ratelimit", "api/store", "api/value", "shard", "shard/op", "shard/profile"},
 	"api/consent":     {"api/call", "api/control", "api/value", "ingest/field", "shard", "shard/op", "shard/profile"},
-	"api/console":     {"api/console/chart", "api/console/rights", "api/console/signin", "api/control", "api/preference", "wal/pause"},
+	"api/console":     {"api/console/chart", "api/console/rights", "api/console/signin", "api/control", "api/preference", "shard/cluster/placement", "wal/pause"}, // of placement its answers' types alone
 	"api/bounded":     {},
 	"api/control":     {"api/keys", "api/ratelimit", "ingest/field"},
 	"api/keys":        {},

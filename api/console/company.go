@@ -23,9 +23,8 @@ type dashboardUser struct {
 
 // scimAccess is how identity providers reach the SCIM API.
 type scimAccess struct {
-	RequestOrigin string      `json:"request_origin"`
-	IPAllowList   []string    `json:"ip_allowlist"`
-	Tokens        []scimToken `json:"tokens"`
+	control.SCIMSettings
+	Tokens []scimToken `json:"tokens"`
 }
 
 type scimToken struct {

@@ -5,6 +5,7 @@ import (
 	"net/url"
 
 	"millrace/api/console/rights"
+	"millrace/api/control"
 	"millrace/api/preference"
 )
 
@@ -17,8 +18,8 @@ const (
 
 type consentData struct {
 	Counts   *consentCounts // nil: nobody counts here
-	Groups   []subscriptionGroup
-	Centers  []center
+	Groups   []control.Group
+	Centers  []control.PreferenceCenter
 	Blocked  []blocked
 	Next     string // where the next page of the block list begins
 	Channels []string
@@ -33,16 +34,6 @@ type blocked struct {
 	Key    string `json:"key_name"`
 }
 
-// center is a preference center.
-type center struct {
-	ID           string `json:"id"`
-	Name         string `json:"name"`
-	Title        string `json:"preference_center_title"`
-	Page         string `json:"preference_center_page_html"`
-	Confirmation string `json:"confirmation_page_html"`
-	State        string `json:"state"`
-}
-
 // showConsent serves GET …/consent: groups, how many are in them, preference centers, block list.
 func (c *Console) showConsent(v *visit) error {
 	data := consentData{Channels: []string{"email", "sms", "whatsapp"}}
@@ -54,7 +45,7 @@ func (c *Console) showConsent(v *visit) error {
 		return err
 	}
 	var centers struct {
-		Centers []center `json:"preference_centers"`
+		Centers []control.PreferenceCenter `json:"preference_centers"`
 	}
 	if err := v.call(http.MethodGet, v.of("preference_centers"), nil, &centers); err != nil {
 		return err
@@ -77,13 +68,13 @@ func (c *Console) showConsent(v *visit) error {
 }
 
 type centerData struct {
-	center
+	control.PreferenceCenter
 	Tag string
 }
 
 // readCenter reads the preference center of the path.
 func (v *visit) readCenter() (data centerData, err error) {
-	err = v.call(http.MethodGet, v.of("preference_centers", v.r.PathValue("center")), nil, &data.center)
+	err = v.call(http.MethodGet, v.of("preference_centers", v.r.PathValue("center")), nil, &data.PreferenceCenter)
 	data.Tag = v.etag
 	return data, err
 }
@@ -95,7 +86,7 @@ func (c *Console) showCenter(v *visit) error {
 		return err
 	}
 	if v.Problem != "" { // so that what the person has written is not lost
-		data.Title, data.Page, data.Confirmation = v.Sent("title"), v.Sent("page"), v.Sent("confirmation")
+		data.Title, data.PageHTML, data.ConfirmationHTML = v.Sent("title"), v.Sent("page"), v.Sent("confirmation")
 	}
 	return v.render("center", data.Name, data)
 }
@@ -112,9 +103,9 @@ func (c *Console) previewCenter(v *visit) error {
 	if err != nil {
 		return err
 	}
-	html := data.Page
+	html := data.PageHTML
 	if v.r.URL.Query().Has("saved") {
-		html = data.Confirmation
+		html = data.ConfirmationHTML
 	}
 	groups, err := v.groups()
 	if err != nil {
@@ -123,7 +114,7 @@ func (c *Console) previewCenter(v *visit) error {
 	s := &preference.Subscriber{Address: "someone@example.com", Email: preference.Subscribed,
 		Groups: map[string]string{}}
 	for _, g := range groups {
-		if !g.IsArchived {
+		if !g.Archived {
 			s.Groups[g.ID] = preference.Unknown
 		}
 	}

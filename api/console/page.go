@@ -9,14 +9,18 @@ import (
 	"fmt"
 	"html/template"
 	"io/fs"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"millrace/api/console/signin"
+	"millrace/api/control"
+	"millrace/shard/cluster/placement"
 )
 
 //go:embed templates/*.html
@@ -52,6 +56,36 @@ var helpers = template.FuncMap{
 	"millis": millis,
 	"short":  short,
 	"join":   strings.Join,
+	"rowsOf": rowsOf,
+	"lastOf": func(g placement.GroupStatus) int { return g.First + g.Count - 1 }, // of a group's partitions
+}
+
+// textRow is one text, in all languages.
+type textRow struct {
+	ID     string
+	Source string
+	Texts  []string // in the order of the message's translations; empty: the text has no such translation
+}
+
+// rowsOf are the texts of a message side by side.
+func rowsOf(m control.Message) (rows []textRow) {
+	ids := map[string]bool{}
+	for id := range m.Source {
+		ids[id] = true
+	}
+	for _, t := range m.Translations {
+		for id := range t.Map {
+			ids[id] = true
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(ids)) {
+		row := textRow{ID: id, Source: m.Source[id]}
+		for _, t := range m.Translations {
+			row.Texts = append(row.Texts, t.Map[id])
+		}
+		rows = append(rows, row)
+	}
+	return rows
 }
 
 // render sends a page.

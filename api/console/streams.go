@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"millrace/api/console/rights"
+	"millrace/api/control"
 )
 
 const (
@@ -13,27 +14,10 @@ const (
 	oneStreamPath = streamsPath + "/{stream}"
 )
 
-// stream says which of the workspace's events go where, and how far the stream has come.
+// stream is a stream, and how far it has come.
 type stream struct {
-	ID          string      `json:"id"`
-	Kinds       []string    `json:"kinds"`
-	Names       []string    `json:"names"`
-	Columns     []string    `json:"columns"`
-	Format      string      `json:"format"`
-	Destination destination `json:"destination"`
-	From        string      `json:"from"`
-	IsPaused    bool        `json:"paused"`
-	Status      *streamStatus
-}
-
-type destination struct {
-	Type    string `json:"type"`
-	Path    string `json:"path"`
-	Bucket  string `json:"bucket"`
-	Prefix  string `json:"prefix"`
-	URL     string `json:"url"`
-	Brokers string `json:"brokers"`
-	Topic   string `json:"topic"`
+	control.Stream
+	Status *streamStatus
 }
 
 // streamStatus is how far a stream has come, as far as this node knows.
@@ -48,13 +32,14 @@ type streamStatus struct {
 }
 
 // Where names the destination in short.
-func (d destination) Where() string {
+func (s stream) Where() string {
+	d := s.Destination
 	switch d.Type {
-	case "s3":
+	case control.DestinationS3:
 		return strings.TrimSuffix(d.Bucket+"/"+d.Prefix, "/")
-	case "http":
+	case control.DestinationHTTP:
 		return d.URL
-	case "kafka":
+	case control.DestinationKafka:
 		return d.Topic + " at " + d.Brokers
 	}
 	return d.Path

@@ -13,6 +13,7 @@ import (
 
 	"millrace/api/console/chart"
 	"millrace/api/console/rights"
+	"millrace/api/control"
 )
 
 const (
@@ -84,15 +85,8 @@ type userData struct {
 
 // groupState is a subscription group with the state of one user in it.
 type groupState struct {
-	subscriptionGroup
+	control.Group
 	State string // subscribed, unsubscribed, unknown
-}
-
-type subscriptionGroup struct {
-	ID         string `json:"id"`
-	Name       string `json:"name"`
-	Channel    string `json:"channel"`
-	IsArchived bool   `json:"archived"`
 }
 
 // consentChange is an entry of a user's consent trail.
@@ -141,7 +135,7 @@ func (c *Console) showUser(v *visit) error {
 		if state == "" {
 			state = "unknown"
 		}
-		if !g.IsArchived || state != "unknown" {
+		if !g.Archived || state != "unknown" {
 			data.Groups = append(data.Groups, groupState{g, state})
 		}
 	}
@@ -158,9 +152,9 @@ func (c *Console) showUser(v *visit) error {
 }
 
 // groups lists the subscription groups of the workspace.
-func (v *visit) groups() ([]subscriptionGroup, error) {
+func (v *visit) groups() ([]control.Group, error) {
 	var list struct {
-		Groups []subscriptionGroup `json:"subscription_groups"`
+		Groups []control.Group `json:"subscription_groups"`
 	}
 	err := v.call(http.MethodGet, v.of("subscription_groups"), nil, &list)
 	return list.Groups, err

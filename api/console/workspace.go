@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"millrace/api/control"
 )
 
 const (
@@ -27,36 +29,17 @@ func (v *visit) Here(segments ...string) string { return v.at(segments...) }
 
 // settingsData is what the page of the settings shows.
 type settingsData struct {
-	settings
+	control.Settings
 	Effective []limit
-	Apps      []app
+	Apps      []control.App
 	Plans     []string
 	Tag       string
-}
-
-// settings are the settings of a workspace, as the admin API has them.
-type settings struct {
-	ID             string            `json:"id"`
-	Name           string            `json:"name"`
-	Plan           string            `json:"plan"`
-	MultiLanguage  bool              `json:"multi_language"`
-	RateLimits     map[string]string `json:"rate_limits"`
-	Currency       string            `json:"currency"`
-	MaxArrayLength int               `json:"max_custom_array_length"`
-	Blocked        []string          `json:"blocked_external_ids"`
-	ProfileIDName  string            `json:"profile_id_name"`
-	Effective      map[string]string `json:"effective_rate_limits"`
 }
 
 // limit is the rate limit of a bucket, and whether the workspace has a limit of its own there.
 type limit struct {
 	Bucket, Limit string
 	IsOwn         bool
-}
-
-type app struct {
-	ID   string `json:"id"`
-	Name string `json:"name"`
 }
 
 // Own lists the limits that are the workspace's own, one a line, as the form has them.
@@ -72,17 +55,21 @@ func (d settingsData) Own() string {
 // showSettings serves GET …/settings.
 func (c *Console) showSettings(v *visit) error {
 	data := settingsData{Plans: []string{"base", "mau"}}
-	if err := v.call(http.MethodGet, v.of(), nil, &data.settings); err != nil {
+	var shown struct {
+		control.Settings
+		Effective map[string]string `json:"effective_rate_limits"`
+	}
+	if err := v.call(http.MethodGet, v.of(), nil, &shown); err != nil {
 		return err
 	}
-	data.Tag = v.etag
-	for bucket, text := range data.settings.Effective {
+	data.Settings, data.Tag = shown.Settings, v.etag
+	for bucket, text := range shown.Effective {
 		_, isOwn := data.RateLimits[bucket]
 		data.Effective = append(data.Effective, limit{bucket, text, isOwn})
 	}
 	slices.SortFunc(data.Effective, func(a, b limit) int { return strings.Compare(a.Bucket, b.Bucket) })
 	var apps struct {
-		Apps []app `json:"apps"`
+		Apps []control.App `json:"apps"`
 	}
 	if err := v.call(http.MethodGet, v.of("apps"), nil, &apps); err != nil {
 		return err
