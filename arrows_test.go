@@ -91,7 +91,7 @@ var arrows = map[string][]string{
 	"wal/durable":             {},
 	"wal/pause":               {},
 	"wal/memlog":              {"wal"}, // nobody but tests
-	"wal/quorum":              {"wal", "wal/durable", "wal/quorum/store"},
+	"wal/quorum":              {"wal", "wal/durable", "wal/pause", "wal/quorum/store"},
 	"wal/quorum/store":        {"wal", "wal/durable"},
 
 	"loadtest":             {"loadtest/body", "wal/durable", "wal/pause"}, // knows the server by HTTP only

@@ -30,7 +30,6 @@ type leadEvent struct {
 
 // listen takes raft's reports at once, because raft waits until they are taken.
 func (l *Log) listen(n *instance) {
-	defer l.listening.Done()
 	for {
 		select {
 		case leads := <-n.notify:
@@ -85,7 +84,6 @@ func (l *Log) notice(leads bool) {
 
 // tellOwner calls OnLead and OnFollow alternately.
 func (l *Log) tellOwner() {
-	defer l.told.Done()
 	led := false
 	for {
 		e, ok := l.nextEvent()

@@ -18,6 +18,7 @@ import (
 
 	"millrace/wal"
 	"millrace/wal/durable"
+	"millrace/wal/pause"
 	"millrace/wal/quorum/store"
 )
 
@@ -60,11 +61,7 @@ type Log struct {
 	swapping   sync.Mutex     // held while one instance replaces another, and during Close
 	proposed   chan struct{}  // closed when the proposer has returned
 	stop       chan struct{}  // closed by Close
-	watches    sync.WaitGroup // waits for the goroutines that watch proposals
-	listening  sync.WaitGroup
-	told       sync.WaitGroup
-	serving    sync.WaitGroup
-	kept       sync.WaitGroup
+	loops      sync.WaitGroup // listen, tellOwner, serve, keep
 	closed     bool
 	election   atomic.Pointer[election] // the last one that Stand has seen
 }
@@ -333,12 +330,9 @@ func (l *Log) Start() error {
 		return fmt.Errorf("start group %d: %w", l.opts.Group, err)
 	}
 	l.host.disk.join(l)
-	l.told.Add(1)
-	go l.tellOwner()
-	l.serving.Add(1)
-	go l.serve(ways.state)
-	l.kept.Add(1)
-	go l.keep()
+	l.loops.Go(l.tellOwner)
+	l.loops.Go(func() { l.serve(ways.state) })
+	l.loops.Go(l.keep)
 	go l.propose()
 	return nil
 }
@@ -374,8 +368,7 @@ func (l *Log) join(from *listener) error {
 		return ok
 	}))
 	l.node.Store(n)
-	l.listening.Add(1)
-	go l.listen(n)
+	l.loops.Go(func() { l.listen(n) })
 	return nil
 }
 
@@ -492,10 +485,7 @@ func (l *Log) depart() {
 	l.wake.Signal()
 	<-l.proposed
 	l.loseAll(raft.ErrRaftShutdown) // proposed too late for raft to see it
-	l.listening.Wait()
-	l.told.Wait()
-	l.serving.Wait()
-	l.kept.Wait()
+	l.loops.Wait()
 	l.metrics.close()
 }
 
@@ -531,15 +521,7 @@ func (l *Log) Err() error { return l.failed() }
 const keepInterval = time.Second
 
 func (l *Log) keep() {
-	defer l.kept.Done()
-	tick := time.NewTicker(keepInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-l.stop:
-			return
-		case <-tick.C:
-		}
+	for range pause.Every(keepInterval, l.stop) {
 		if l.failed() != nil {
 			continue
 		}

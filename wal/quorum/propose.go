@@ -144,9 +144,7 @@ func (l *Log) propose() {
 		node := l.node.Load()
 		future := node.raft.ApplyLog(raft.Log{Data: encodeEntry(l.proposer, p.sequence, p.records)}, 0)
 		l.metrics.proposals.Inc()
-		l.watches.Add(1)
 		go func() {
-			defer l.watches.Done()
 			if err := future.Error(); err != nil {
 				l.lose(p.sequence, err)
 			}

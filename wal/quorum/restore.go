@@ -11,6 +11,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"millrace/wal/pause"
 )
 
 // When a node needs entries that the leader no longer has, raft sends it a snapshot, which here is a locator. With the
@@ -136,7 +138,6 @@ const maxServed = 2
 
 // serve sends the state to the nodes that fetch it.
 func (l *Log) serve(from *listener) {
-	defer l.serving.Done()
 	slots := make(chan struct{}, maxServed)
 	for {
 		conn, err := from.Accept()
@@ -145,7 +146,7 @@ func (l *Log) serve(from *listener) {
 		}
 		select {
 		case slots <- struct{}{}:
-			l.serving.Go(func() {
+			l.loops.Go(func() {
 				defer func() { <-slots }()
 				l.serveState(conn)
 			})
@@ -229,18 +230,11 @@ func newStateWriter(conn net.Conn) *stateWriter {
 }
 
 func (w *stateWriter) stayAlive() {
-	tick := time.NewTicker(aliveInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-w.done:
-			return
-		case <-tick.C:
-			w.mu.Lock()
-			w.number(frameAlive)
-			w.flush()
-			w.mu.Unlock()
-		}
+	for range pause.Every(aliveInterval, w.done) {
+		w.mu.Lock()
+		w.number(frameAlive)
+		w.flush()
+		w.mu.Unlock()
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log"
 	"log/slog"
 	"net"
 	"sync"
@@ -234,29 +233,26 @@ func (s *streams) Close() error {
 // are logged as warnings, once in a while; everything else is logged at debug level. This package itself logs changes
 // of leadership (lead.go).
 type logger struct {
-	to   *slog.Logger
-	name string
-	args []any
-	said *said
-}
-
-type said struct {
+	to *slog.Logger
 	mu sync.Mutex
-	at map[string]time.Time
+	at map[string]time.Time // when errors were last logged as warnings, by message
 }
 
 const sayAgain = 10 * time.Second
 
-func newLogger(to *slog.Logger) *logger {
-	return &logger{to: to, said: &said{at: map[string]time.Time{}}}
+func newLogger(to *slog.Logger) hclog.Logger {
+	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Level: hclog.Off, Output: io.Discard})
+	l.RegisterSink(&logger{to: to, at: map[string]time.Time{}})
+	return l
 }
 
-func (l *logger) Log(level hclog.Level, msg string, args ...any) {
+// Accept takes a message.
+func (l *logger) Accept(_ string, level hclog.Level, msg string, args ...any) {
 	to := slog.LevelDebug
-	if level >= hclog.Error && l.said.due(msg) {
+	if level >= hclog.Error && l.due(msg) {
 		to = slog.LevelWarn
 	}
-	if !l.to.Enabled(context.Background(), to) {
+	if level < hclog.Debug || !l.to.Enabled(context.Background(), to) {
 		return
 	}
 	for i, a := range args {
@@ -264,48 +260,16 @@ func (l *logger) Log(level hclog.Level, msg string, args ...any) {
 			args[i] = fmt.Sprintf(f[0].(string), f[1:]...)
 		}
 	}
-	l.to.Log(context.Background(), to, "raft: "+msg, append(l.args[:len(l.args):len(l.args)], args...)...)
+	l.to.Log(context.Background(), to, "raft: "+msg, args...)
 }
 
-func (s *said) due(msg string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (l *logger) due(msg string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	now := time.Now()
-	if now.Sub(s.at[msg]) < sayAgain {
+	if now.Sub(l.at[msg]) < sayAgain {
 		return false
 	}
-	s.at[msg] = now
+	l.at[msg] = now
 	return true
-}
-
-func (l *logger) Trace(msg string, args ...any) {}
-func (l *logger) Debug(msg string, args ...any) { l.Log(hclog.Debug, msg, args...) }
-func (l *logger) Info(msg string, args ...any)  { l.Log(hclog.Info, msg, args...) }
-func (l *logger) Warn(msg string, args ...any)  { l.Log(hclog.Warn, msg, args...) }
-func (l *logger) Error(msg string, args ...any) { l.Log(hclog.Error, msg, args...) }
-func (l *logger) IsTrace() bool                 { return false }
-func (l *logger) IsDebug() bool                 { return l.to.Enabled(context.Background(), slog.LevelDebug) }
-func (l *logger) IsInfo() bool                  { return l.IsDebug() }
-func (l *logger) IsWarn() bool                  { return l.IsDebug() }
-func (l *logger) IsError() bool                 { return true }
-func (l *logger) ImpliedArgs() []any            { return l.args }
-func (l *logger) Name() string                  { return l.name }
-func (l *logger) SetLevel(hclog.Level)          {}
-func (l *logger) GetLevel() hclog.Level         { return hclog.Debug }
-
-func (l *logger) With(args ...any) hclog.Logger {
-	c := *l
-	c.args = append(l.args[:len(l.args):len(l.args)], args...)
-	return &c
-}
-
-func (l *logger) Named(name string) hclog.Logger      { return l.ResetNamed(name) }
-func (l *logger) ResetNamed(name string) hclog.Logger { c := *l; c.name = name; return &c }
-
-func (l *logger) StandardLogger(*hclog.StandardLoggerOptions) *log.Logger {
-	return slog.NewLogLogger(l.to.Handler(), slog.LevelDebug)
-}
-
-func (l *logger) StandardWriter(o *hclog.StandardLoggerOptions) io.Writer {
-	return l.StandardLogger(o).Writer()
 }
