@@ -15,9 +15,8 @@ import (
 // forgotten must not depend on what is in memory, since all replicas must forget the same. What counts is the entry: an
 // answer that was kept anew since then stays.
 type Answers struct {
-	added  []KeptAnswer
-	saving int        // how many of added are in a batch on its way to the store
-	swept  KeptAnswer // rows up to here are gone; stamps rise, so none is added there
+	pending[KeptAnswer]
+	swept KeptAnswer // rows up to here are gone; stamps rise, so none is added there
 	// unsaved says that the store may still have rows up to swept.
 	unsaved bool
 	// More says that the last sweep has left some for the next one.
@@ -87,15 +86,11 @@ func (x *Answers) before(s *store.Store, partition uint8, oldest int64) (due []K
 }
 
 func (x *Answers) save(partition uint8, batch *pebble.Batch) error {
-	for _, a := range x.added {
-		key := store.AppendBookKey(nil, partition, store.BookAnswers, uint64(a.Stamp), a.Number)
-		if err := batch.Set(key, nil, nil); err != nil {
-			return err
-		}
-	}
-	x.saving = len(x.added)
-	if !x.unsaved {
-		return nil
+	err := x.saveEach(func(a KeptAnswer) error {
+		return batch.Set(store.AppendBookKey(nil, partition, store.BookAnswers, uint64(a.Stamp), a.Number), nil, nil)
+	})
+	if err != nil || !x.unsaved {
+		return err
 	}
 	x.unsaved = false
 	return batch.DeleteRange(store.AppendBookKey(nil, partition, store.BookAnswers), x.behindSwept(partition), nil)
@@ -104,10 +99,4 @@ func (x *Answers) save(partition uint8, batch *pebble.Batch) error {
 // behindSwept is the first key that a row can have which is not swept.
 func (x *Answers) behindSwept(partition uint8) []byte {
 	return append(store.AppendBookKey(nil, partition, store.BookAnswers, uint64(x.swept.Stamp), x.swept.Number), 0)
-}
-
-func (x *Answers) saved() {
-	if x.saving > 0 {
-		x.added, x.saving = append([]KeptAnswer(nil), x.added[x.saving:]...), 0
-	}
 }

@@ -10,10 +10,9 @@ import (
 // because an external id has a row, a profile was there, another entry is in the way, or a profile is very large or a
 // dummy user's. It is loaded at the start. A number stays in it for ever.
 type Apart struct {
+	pending[apartNumber]
 	numbers map[uint64]struct{}
-	added   []apartNumber // since the last checkpoint
-	saving  int           // how many of added are in a batch on its way to the store
-	dummies []uint64      // found by load, until TakeDummies
+	dummies []uint64 // found by load, until TakeDummies
 }
 
 type apartNumber struct {
@@ -72,18 +71,7 @@ func (a *Apart) load(number uint64, value []byte) {
 }
 
 func (a *Apart) save(partition uint8, batch *pebble.Batch) error {
-	for _, x := range a.added {
-		key := store.AppendBookKey(nil, partition, store.BookApart, x.number)
-		if err := batch.Set(key, []byte{byte(x.why)}, nil); err != nil {
-			return err
-		}
-	}
-	a.saving = len(a.added)
-	return nil
-}
-
-func (a *Apart) saved() {
-	if a.saving > 0 {
-		a.added, a.saving = append([]apartNumber(nil), a.added[a.saving:]...), 0
-	}
+	return a.saveEach(func(x apartNumber) error {
+		return batch.Set(store.AppendBookKey(nil, partition, store.BookApart, x.number), []byte{byte(x.why)}, nil)
+	})
 }

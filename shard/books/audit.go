@@ -34,10 +34,9 @@ func (a *AuditEntry) Chain(before [32]byte) [32]byte {
 // Audit is the audit log, a book of partition 0 that is only appended to, and never loaded as a whole. An entry is
 // written in the record of the change that it tells of, so neither exists without the other.
 type Audit struct {
-	seq     uint64 // of the last entry
-	hash    [32]byte
-	pending []AuditEntry // not yet known to be in the store
-	saving  int          // how many of them are in a batch on its way to the store
+	pending[AuditEntry]
+	seq  uint64 // of the last entry
+	hash [32]byte
 }
 
 // Add appends an entry. body is copied.
@@ -46,14 +45,14 @@ func (l *Audit) Add(stamp int64, actor uint32, body []byte) {
 	a := AuditEntry{Seq: l.seq, Time: stamp, Actor: actor, Body: bytes.Clone(body)}
 	a.Hash = a.Chain(l.hash)
 	l.hash = a.Hash
-	l.pending = append(l.pending, a)
+	l.added = append(l.added, a)
 }
 
 // End is the sequence number and the hash of the last entry; 0 and zeros when there is none.
 func (l *Audit) End() (seq uint64, hash [32]byte) { return l.seq, l.hash }
 
 // Pending are the entries that are not yet known to be in the store.
-func (l *Audit) Pending() []AuditEntry { return append([]AuditEntry(nil), l.pending...) }
+func (l *Audit) Pending() []AuditEntry { return append([]AuditEntry(nil), l.added...) }
 
 // AuditPageEntries and AuditPageBytes bound how much of the audit log is in memory at once.
 const (
@@ -98,25 +97,21 @@ func AuditPage(s *store.Store, seq uint64, pending []AuditEntry) (page []AuditEn
 // Save writes what is pending, and the end of the log: without that, missing entries at the end would not be noticed. A
 // row is time i64, actor u32, hash, body.
 func (l *Audit) Save(batch *pebble.Batch) error {
-	for _, a := range l.pending {
+	err := l.saveEach(func(a AuditEntry) error {
 		v := binary.LittleEndian.AppendUint64(nil, uint64(a.Time))
 		v = binary.LittleEndian.AppendUint32(v, a.Actor)
 		v = append(append(v, a.Hash[:]...), a.Body...)
-		if err := batch.Set(store.AppendBookKey(nil, 0, store.BookAudit, a.Seq), v, nil); err != nil {
-			return err
-		}
-	}
-	if l.saving = len(l.pending); l.saving == 0 {
-		return nil
+		return batch.Set(store.AppendBookKey(nil, 0, store.BookAudit, a.Seq), v, nil)
+	})
+	if err != nil || l.saving == 0 {
+		return err
 	}
 	return batch.Set(store.AppendBookKey(nil, 0, store.BookAuditEnd),
 		append(binary.LittleEndian.AppendUint64(nil, l.seq), l.hash[:]...), nil)
 }
 
 // Saved says that what Save has written is in the store.
-func (l *Audit) Saved() {
-	l.pending, l.saving = append([]AuditEntry(nil), l.pending[l.saving:]...), 0
-}
+func (l *Audit) Saved() { l.saved() }
 
 // Load reads the end of the log.
 func (l *Audit) Load(s *store.Store) error {

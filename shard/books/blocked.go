@@ -13,10 +13,7 @@ import (
 // Blocked is the block list: an index of the rows of emails that are marked as hard bounces, by workspace and number.
 // What counts is the row itself: an entry whose row is not marked is ignored. So the index only has to be complete,
 // which it is because one batch writes both.
-type Blocked struct {
-	changes []blockChange
-	saving  int // how many of them are in a batch on its way to the store
-}
+type Blocked struct{ pending[blockChange] }
 
 type blockChange struct {
 	number    uint64 // of the row
@@ -26,12 +23,12 @@ type blockChange struct {
 
 // Set puts the email of a row on the list, or takes it off.
 func (x *Blocked) Set(workspace uint32, number uint64, on bool) {
-	x.changes = append(x.changes, blockChange{number, workspace, on})
+	x.added = append(x.added, blockChange{number, workspace, on})
 }
 
 // Pending are the numbers of a workspace behind after that no checkpoint has written, in any order.
 func (x *Blocked) Pending(workspace uint32, after uint64) (numbers []uint64) {
-	for _, c := range x.changes {
+	for _, c := range x.added {
 		if c.workspace == workspace && c.number > after {
 			numbers = append(numbers, c.number)
 		}
@@ -78,22 +75,11 @@ func BlockedPage(
 
 func (x *Blocked) save(partition uint8, batch *pebble.Batch) error {
 	var key []byte
-	for _, c := range x.changes {
+	return x.saveEach(func(c blockChange) error {
 		key = store.AppendBookKey(key[:0], partition, store.BookBlocked, uint64(c.workspace), c.number)
-		write := func() error { return batch.Delete(key, nil) }
 		if c.on {
-			write = func() error { return batch.Set(key, nil, nil) }
+			return batch.Set(key, nil, nil)
 		}
-		if err := write(); err != nil {
-			return err
-		}
-	}
-	x.saving = len(x.changes)
-	return nil
-}
-
-func (x *Blocked) saved() {
-	if x.saving > 0 {
-		x.changes, x.saving = append([]blockChange(nil), x.changes[x.saving:]...), 0
-	}
+		return batch.Delete(key, nil)
+	})
 }
