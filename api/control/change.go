@@ -91,6 +91,29 @@ func (d *draft) get(key string) []byte {
 	return doc
 }
 
+// read reads a document of JSON; nil when there is none. what names it in an error.
+func read[T any](d *draft, key, what string) (*T, error) {
+	text := d.get(key)
+	if len(text) == 0 {
+		return nil, nil
+	}
+	v := new(T)
+	if err := json.Unmarshal(text, v); err != nil {
+		return nil, fmt.Errorf("%s can't be read: %w", what, err)
+	}
+	return v, nil
+}
+
+// write is set of a document of JSON. It returns how many bytes the document has.
+func (d *draft) write(key string, v any) (size int, err error) {
+	doc, err := encode(v)
+	if err != nil {
+		return 0, fmt.Errorf("encode %s: %w", key, err)
+	}
+	d.set(key, doc)
+	return len(doc), nil
+}
+
 // set sets the new content of a document; empty removes it. It returns what the document was.
 func (d *draft) set(key string, doc []byte) (was []byte) {
 	if was = d.get(key); !bytes.Equal(was, doc) {

@@ -120,12 +120,9 @@ func (l *Collection[T]) Edit(
 	by Actor, workspace, id, what string, edit func(old *T) (*T, error), details ...any,
 ) error {
 	return l.c.do(by, func(d *draft) error {
-		var old *T
-		if text := d.get(joinKey(l.kind, workspace, id)); len(text) > 0 {
-			old = new(T)
-			if err := json.Unmarshal(text, old); err != nil {
-				return fmt.Errorf("%s %q can't be read: %w", l.noun, id, err)
-			}
+		old, err := read[T](d, joinKey(l.kind, workspace, id), l.noun+" "+id)
+		if err != nil {
+			return err
 		}
 		v, err := edit(old)
 		if err != nil {

@@ -1,13 +1,12 @@
 package control
 
 import (
+	"cmp"
 	"encoding/hex"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/goccy/go-json"
 
 	"millrace/api/keys"
 )
@@ -162,12 +161,9 @@ func (d *draft) key(workspace, id string) (k KeyDocument, err error) {
 	if _, err := d.c.workspace(workspace); err != nil {
 		return k, err
 	}
-	text := d.get(joinKey(kindKey, workspace, id))
-	if text == nil {
-		return k, fmt.Errorf("API key %q %w", id, ErrNotFound)
+	found, err := read[KeyDocument](d, joinKey(kindKey, workspace, id), "API key "+id)
+	if found == nil {
+		return k, cmp.Or(err, fmt.Errorf("API key %q %w", id, ErrNotFound))
 	}
-	if err := json.Unmarshal(text, &k); err != nil {
-		return k, fmt.Errorf("API key %q: %w", id, err)
-	}
-	return k, nil
+	return *found, nil
 }

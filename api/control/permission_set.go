@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/goccy/go-json"
 	"github.com/puzpuzpuz/xsync/v3"
 )
 
@@ -157,13 +156,9 @@ func (d *draft) changeMembers(number uint32, members MemberChange) error {
 // setMember makes a user a member, or not. It returns how many bytes have to be stored.
 func (d *draft) setMember(number uint32, id string, is bool) (int, error) {
 	key := joinKey(kindSCIMUser, "", id)
-	text := d.get(key)
-	if len(text) == 0 {
-		return 0, nil
-	}
-	u := new(SCIMUser)
-	if err := json.Unmarshal(text, u); err != nil {
-		return 0, fmt.Errorf("dashboard user can't be read: %w", err)
+	u, err := read[SCIMUser](d, key, "dashboard user")
+	if u == nil {
+		return 0, err
 	}
 	u.PermissionSets = slices.DeleteFunc(u.PermissionSets,
 		func(n uint32) bool { return n == number || d.c.setNumbered(n) == nil })
@@ -171,12 +166,7 @@ func (d *draft) setMember(number uint32, id string, is bool) (int, error) {
 		u.PermissionSets = append(u.PermissionSets, number)
 		slices.Sort(u.PermissionSets)
 	}
-	doc, err := encode(u)
-	if err != nil {
-		return 0, err
-	}
-	d.set(key, doc)
-	return len(doc), nil
+	return d.write(key, u)
 }
 
 func (c *Control) setNumbered(number uint32) *PermissionSet {

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"crypto/subtle"
 	"encoding/hex"
 	"fmt"
@@ -8,8 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/goccy/go-json"
 
 	"millrace/api/keys"
 	"millrace/api/ratelimit"
@@ -141,13 +140,12 @@ func (c *Control) UpdateSCIM(by Actor, edit func(*SCIMSettings) error) error {
 }
 
 func (d *draft) updateSCIM(edit func(*SCIMSettings) error) error {
-	var s SCIMSettings
-	if text := d.get(joinKey(kindSCIM, "", "")); text != nil {
-		if err := json.Unmarshal(text, &s); err != nil {
-			return fmt.Errorf("SCIM access: %w", err)
-		}
+	s, err := read[SCIMSettings](d, joinKey(kindSCIM, "", ""), "SCIM access")
+	if err != nil {
+		return err
 	}
-	if err := edit(&s); err != nil {
+	s = cmp.Or(s, new(SCIMSettings))
+	if err := edit(s); err != nil {
 		return err
 	}
 	if s.DefaultPermissions != nil {
@@ -211,13 +209,9 @@ func (d *draft) createSCIMToken(token string) (t SCIMToken, err error) {
 // RevokeSCIMToken ends a token: from now on requests with it are refused. It can't be undone.
 func (c *Control) RevokeSCIMToken(by Actor, id string) error {
 	return c.do(by, func(d *draft) error {
-		var t SCIMToken
-		text := d.get(joinKey(kindSCIMToken, "", id))
-		if text == nil {
-			return fmt.Errorf("SCIM token %q %w", id, ErrNotFound)
-		}
-		if err := json.Unmarshal(text, &t); err != nil {
-			return fmt.Errorf("SCIM token %q: %w", id, err)
+		t, err := read[SCIMToken](d, joinKey(kindSCIMToken, "", id), "SCIM token "+id)
+		if t == nil {
+			return cmp.Or(err, fmt.Errorf("SCIM token %q %w", id, ErrNotFound))
 		}
 		if t.RevokedAt != 0 {
 			return nil

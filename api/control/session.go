@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-
-	"github.com/goccy/go-json"
 )
 
 // Session is a session of the console: a person who has signed in, in one browser. It is a control document, so it is
@@ -85,19 +83,13 @@ func (c *Control) BeginSession(by Actor, s Session, before string, l SessionLimi
 
 // noteSignIn records the time in the dashboard user's document.
 func (d *draft) noteSignIn(s Session) error {
-	key, u := joinKey(kindSCIMUser, "", s.UserKey), new(SCIMUser)
-	text := d.get(key)
-	if s.UserKey == "" || text == nil {
-		return nil
-	}
-	if err := json.Unmarshal(text, u); err != nil {
-		return fmt.Errorf("dashboard user can't be read: %w", err)
+	key := joinKey(kindSCIMUser, "", s.UserKey)
+	u, err := read[SCIMUser](d, key, "dashboard user")
+	if u == nil {
+		return err
 	}
 	u.SignedInAt = max(u.SignedInAt, s.BeganAt)
-	doc, err := encode(u)
-	if err == nil {
-		d.set(key, doc)
-	}
+	_, err = d.write(key, u)
 	return err
 }
 
@@ -108,15 +100,12 @@ const maxSwept = 100
 func (c *Control) TouchSession(id string, now int64) error {
 	return c.do(Actor{}, func(d *draft) error {
 		key := joinKey(kindSession, "", id)
-		var s Session
-		if text := d.get(key); text == nil || json.Unmarshal(text, &s) != nil {
+		s, err := read[Session](d, key, "session")
+		if s == nil || err != nil {
 			return nil // it has ended
 		}
 		s.SeenAt = max(s.SeenAt, now)
-		doc, err := encode(s)
-		if err == nil {
-			d.set(key, doc)
-		}
+		_, err = d.write(key, s)
 		return err
 	})
 }

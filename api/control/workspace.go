@@ -1,9 +1,8 @@
 package control
 
 import (
+	"cmp"
 	"fmt"
-
-	"github.com/goccy/go-json"
 )
 
 type workspaceDocument struct {
@@ -49,13 +48,9 @@ func (c *Control) UpdateSettings(by Actor, workspace string, edit func(*Settings
 }
 
 func (d *draft) updateSettings(workspace string, edit func(*Settings) error) error {
-	var doc workspaceDocument
-	text := d.get(joinKey(kindWorkspace, workspace, ""))
-	if text == nil {
-		return noWorkspace(workspace)
-	}
-	if err := json.Unmarshal(text, &doc); err != nil {
-		return fmt.Errorf("settings of workspace %q: %w", workspace, err)
+	doc, err := read[workspaceDocument](d, joinKey(kindWorkspace, workspace, ""), "workspace "+workspace)
+	if doc == nil {
+		return cmp.Or(err, noWorkspace(workspace))
 	}
 	doc.ensureDefaults()
 	if err := edit(&doc.Settings); err != nil {
