@@ -16,6 +16,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"path"
 	"slices"
 	"strings"
 )
@@ -47,15 +48,8 @@ const (
 // FormatOf returns the format that a file's name tells, even if the file is packed; "": the name doesn't tell.
 func FormatOf(name string) Format {
 	name, _ = unpackedName(name)
-	_, ending, _ := cutLast(strings.ToLower(name), '.')
-	return map[string]Format{"ndjson": NDJSON, "jsonl": NDJSON, "json": NDJSON, "csv": CSV, "parquet": Parquet}[ending]
-}
-
-func cutLast(s string, separator byte) (before, after string, found bool) {
-	if i := strings.LastIndexByte(s, separator); i >= 0 {
-		return s[:i], s[i+1:], true
-	}
-	return s, "", false
+	return map[string]Format{".ndjson": NDJSON, ".jsonl": NDJSON, ".json": NDJSON, ".csv": CSV,
+		".parquet": Parquet}[strings.ToLower(path.Ext(name))]
 }
 
 // Options of a reader. The zero value of a field means its default.

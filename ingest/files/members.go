@@ -88,16 +88,7 @@ func (w *walk) takeValue() bool {
 	return w.err == nil
 }
 
-func (w *walk) blanks() {
-	for w.at < len(w.text) && w.text[w.at] <= ' ' {
-		switch w.text[w.at] {
-		case ' ', '\t', '\n', '\r':
-			w.at++
-		default:
-			return
-		}
-	}
-}
+func (w *walk) blanks() { w.at = passBlanks(w.text, w.at) }
 
 // skipString skips a string, whose quote is at w.at.
 func (w *walk) skipString() bool {

@@ -170,14 +170,7 @@ func (n *noter) note(line []byte) note {
 }
 
 // kindNumber returns one plus the index of the kind of that name, 0 when there is none.
-func kindNumber(name []byte) uint8 {
-	for i, k := range Kinds {
-		if string(name) == string(k) {
-			return uint8(i + 1)
-		}
-	}
-	return 0
-}
+func kindNumber(name []byte) uint8 { return uint8(slices.Index(Kinds, Kind(name)) + 1) }
 
 // members skips the object at begin and notes its members. The object is the line, or its payload, which is inner.
 func (n *noter) members(text []byte, begin int, inner bool) int {

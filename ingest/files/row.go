@@ -212,10 +212,8 @@ func (r *Row) kind(otherwise Kind) (Kind, string) {
 
 // kindNamed returns the kind of that name, "" when there is none.
 func kindNamed(name []byte) Kind {
-	for _, k := range Kinds {
-		if string(name) == string(k) {
-			return k
-		}
+	if i := slices.Index(Kinds, Kind(name)); i >= 0 {
+		return Kinds[i]
 	}
 	return ""
 }
