@@ -33,7 +33,7 @@ var arrows = map[string][]string{
 	"api/census":      {"api/peers", "shard", "shard/profile", "wal/pause"},
 	"api/center":      {"api/call", "api/consent", "api/control", "api/preference", "api/ratelimit", "api/store", "api/value", "shard", "shard/op", "shard/profile"},
 	"api/consent":     {"api/call", "api/control", "api/value", "ingest/field", "shard", "shard/op", "shard/profile"},
-	"api/console":     {"api/console/chart", "api/console/rights", "api/console/signin", "api/control", "api/preference", "shard/cluster/placement", "wal/pause"}, // of placement its answers' types alone
+	"api/console":     {"api/admin", "api/console/chart", "api/console/rights", "api/console/signin", "api/control", "api/preference", "shard/cluster/placement", "wal/pause"}, // of admin and placement the types of answers alone
 	"api/bounded":     {},
 	"api/control":     {"api/keys", "api/ratelimit", "ingest/field"},
 	"api/keys":        {},
@@ -109,7 +109,7 @@ var arrows = map[string][]string{
 // testArrows are the packages that tests import besides. The tests of all packages may import loadtest/testaddr,
 // loadtest/testbrowser, loadtest/testengine, loadtest/testseed and loadtest/testsize.
 var testArrows = map[string][]string{
-	"api/console":             {"api", "api/admin", "api/census", "api/live", "api/openapi", "api/refused", "api/scim", "api/store", "ingest", "ingest/field", "shard", "shard/op"},
+	"api/console":             {"api", "api/census", "api/live", "api/openapi", "api/refused", "api/scim", "api/store", "ingest", "ingest/field", "shard", "shard/op"},
 	"api":                     {"api/admin", "api/census", "api/live", "ingest", "ingest/field", "shard/bodies", "shard/op", "shard/profile", "shard/cluster", "shard/cluster/facts", "shard/cluster/placement", "wal", "wal/quorum"},
 	"api/stream":              {"ingest", "shard", "shard/bodies", "shard/identity", "shard/profile", "shard/stamp", "wal"},
 	"api/census":              {"shard/op"},

@@ -16,13 +16,21 @@ import (
 
 // The audit log, for reading only: no route changes or removes an entry.
 
-// auditEntry is an entry in the form in which it is shown.
-type auditEntry struct {
+// AuditEntry is an entry in the form in which it is shown.
+type AuditEntry struct {
 	Seq   uint64 `json:"seq"`
 	Time  string `json:"time"`            // to the microsecond
 	Actor uint32 `json:"actor,omitempty"` // number of the API key or SCIM token
 	control.Entry
 	Hash string `json:"hash"` // hash of the chain up to here
+}
+
+// AuditCheck is whether the chain of hashes holds.
+type AuditCheck struct {
+	IsIntact bool   `json:"intact"`
+	Problem  string `json:"problem,omitempty"`
+	Seq      uint64 `json:"seq"`            // this many entries are as they were written
+	Hash     string `json:"hash,omitempty"` // of the last one: note it elsewhere
 }
 
 // Paging of the audit log.
@@ -47,9 +55,9 @@ func (s *Server) listAudit(_ control.Actor, r *http.Request) (any, error) {
 		return nil, err
 	}
 	answer := struct {
-		Entries []auditEntry `json:"entries"`
+		Entries []AuditEntry `json:"entries"`
 		Next    uint64       `json:"next,omitempty"` // where to read on; absent at the end
-	}{Entries: []auditEntry{}}
+	}{Entries: []AuditEntry{}}
 	if !query.Has("from") {
 		answer.Entries, err = s.newestEntries(query, limit)
 		return answer, err
@@ -75,13 +83,13 @@ func (s *Server) listAudit(_ control.Actor, r *http.Request) (any, error) {
 
 // newestEntries returns the last limit entries that match, as far as maxAuditScan entries back. It goes back in steps,
 // each as long as all previous ones together.
-func (s *Server) newestEntries(query url.Values, limit uint64) (found []auditEntry, err error) {
+func (s *Server) newestEntries(query url.Values, limit uint64) (found []AuditEntry, err error) {
 	end, _ := s.common.Store.AuditEnd()
-	found = []auditEntry{}
+	found = []AuditEntry{}
 	for first, step := end+1, limit; first > 1 && uint64(len(found)) < limit && end+1-first < maxAuditScan; step *= 2 {
 		last := first - 1
 		first = max(first, step+1) - step
-		var older []auditEntry
+		var older []AuditEntry
 		if err := s.common.Store.Audit(first, func(e shard.AuditEntry) bool {
 			if e.Seq > last {
 				return false
@@ -99,13 +107,13 @@ func (s *Server) newestEntries(query url.Values, limit uint64) (found []auditEnt
 }
 
 // matches reports whether the query asks for the entry.
-func (e *auditEntry) matches(query url.Values) bool {
+func (e *AuditEntry) matches(query url.Values) bool {
 	is := func(name, value string) bool { return !query.Has(name) || query.Get(name) == value }
 	return is("workspace", e.Workspace) && is("kind", e.Kind) && is("id", e.ID)
 }
 
-func describeEntry(e shard.AuditEntry) auditEntry {
-	shown := auditEntry{Seq: e.Seq, Time: microText(e.Time), Hash: hex.EncodeToString(e.Hash[:])}
+func describeEntry(e shard.AuditEntry) AuditEntry {
+	shown := AuditEntry{Seq: e.Seq, Time: microText(e.Time), Hash: hex.EncodeToString(e.Hash[:])}
 	if e.Actor != control.AdminActor {
 		shown.Actor = e.Actor
 	}
@@ -126,12 +134,7 @@ func (s *Server) verifyAudit(_ control.Actor, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer := struct {
-		IsIntact bool   `json:"intact"`
-		Problem  string `json:"problem,omitempty"`
-		Seq      uint64 `json:"seq"`            // this many entries are as they were written
-		Hash     string `json:"hash,omitempty"` // of the last one: note it elsewhere
-	}{IsIntact: true}
+	answer := AuditCheck{IsIntact: true}
 	answer.Seq, err = s.common.Store.VerifyAudit()
 	if errors.Is(err, shard.ErrAudit) {
 		answer.IsIntact, answer.Problem = false, err.Error()

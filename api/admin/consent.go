@@ -24,8 +24,8 @@ func (s *Server) consentRoutes() []route {
 	}
 }
 
-// consentChange is an entry of a trail: what was set, when, by whom, through what.
-type consentChange struct {
+// ConsentChange is an entry of a trail: what was set, when, by whom, through what.
+type ConsentChange struct {
 	ChangedAt string `json:"changed_at"` // when the state was set, to the microsecond
 	// when it reached this user or address: a user who leaves an address keeps states that were set earlier
 	AppliedAt string `json:"applied_at"`
@@ -34,11 +34,11 @@ type consentChange struct {
 	GroupID   string `json:"subscription_group_id,omitempty"`
 	GroupName string `json:"subscription_group_name,omitempty"`
 	Channel   string `json:"channel,omitempty"`
-	changedBy
+	ChangedBy
 }
 
-// changedBy says who set something, and through which endpoint.
-type changedBy struct {
+// ChangedBy says who set something, and through which endpoint.
+type ChangedBy struct {
 	Source string `json:"source"`           // path of the endpoint, preference center, …
 	Actor  string `json:"actor"`            // api key | admin | server
 	KeyID  string `json:"key_id,omitempty"` // of an API key
@@ -52,7 +52,7 @@ func (s *Server) showTrail(_ control.Actor, r *http.Request, w *control.Workspac
 	if err != nil {
 		return nil, err
 	}
-	show := mapSlice(changes, func(c shard.StateChange) consentChange { return s.describeChange(w, c) })
+	show := mapSlice(changes, func(c shard.StateChange) ConsentChange { return s.describeChange(w, c) })
 	return map[string]any{"changes": show}, nil
 }
 
@@ -75,9 +75,9 @@ func (s *Server) trailOf(w *control.Workspace, query url.Values) ([]shard.StateC
 	return s.common.Store.Trail(w.Number, numbers[0])
 }
 
-func (s *Server) describeChange(w *control.Workspace, c shard.StateChange) consentChange {
-	out := consentChange{ChangedAt: microText(c.Changed), AppliedAt: microText(c.Applied), State: c.Kind.String(),
-		changedBy: describeActor(w, c.Actor, c.Source)}
+func (s *Server) describeChange(w *control.Workspace, c shard.StateChange) ConsentChange {
+	out := ConsentChange{ChangedAt: microText(c.Changed), AppliedAt: microText(c.Applied), State: c.Kind.String(),
+		ChangedBy: describeActor(w, c.Actor, c.Source)}
 	switch c.Kind {
 	case shard.EmailState:
 		if out.Value = c.Value; c.Value == "" {
@@ -99,8 +99,8 @@ func (s *Server) describeChange(w *control.Workspace, c shard.StateChange) conse
 	return out
 }
 
-func describeActor(w *control.Workspace, actor uint32, source op.Source) changedBy {
-	by := changedBy{Source: source.String(), Actor: "server"}
+func describeActor(w *control.Workspace, actor uint32, source op.Source) ChangedBy {
+	by := ChangedBy{Source: source.String(), Actor: "server"}
 	if actor == control.AdminActor {
 		by.Actor = "admin"
 	}
@@ -116,11 +116,11 @@ const (
 	maxBlockedLimit     = 1000
 )
 
-// blockedEmail is an entry of the block list.
-type blockedEmail struct {
+// BlockedEmail is an entry of the block list.
+type BlockedEmail struct {
 	Email string `json:"email"`
 	Since string `json:"since"`
-	changedBy
+	ChangedBy
 }
 
 // listBlocked answers with a page of the block list; next, if there is one, leads to the following page.
@@ -134,11 +134,11 @@ func (s *Server) listBlocked(_ control.Actor, r *http.Request, w *control.Worksp
 	if err != nil {
 		return nil, err
 	}
-	show := mapSlice(list, func(b shard.BlockedAddress) blockedEmail {
-		return blockedEmail{Email: b.Email, Since: microText(b.Since), changedBy: describeActor(w, b.Actor, b.Source)}
+	show := mapSlice(list, func(b shard.BlockedAddress) BlockedEmail {
+		return BlockedEmail{Email: b.Email, Since: microText(b.Since), ChangedBy: describeActor(w, b.Actor, b.Source)}
 	})
 	return struct {
-		Emails []blockedEmail `json:"blocklist"`
+		Emails []BlockedEmail `json:"blocklist"`
 		Next   string         `json:"next,omitempty"`
 	}{show, next}, nil
 }

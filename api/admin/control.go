@@ -303,7 +303,8 @@ func summariseCanvas(c *control.Canvas) any {
 
 // API keys.
 
-type adminKey struct {
+// APIKey is an API key as it is shown.
+type APIKey struct {
 	ID          string   `json:"id"`
 	Name        string   `json:"name"`
 	Hint        string   `json:"hint"`
@@ -314,14 +315,14 @@ type adminKey struct {
 	RevokedAt   string   `json:"revoked_at,omitempty"`
 }
 
-// madeKey is a key with its token, which is shown only this once.
-type madeKey struct {
-	adminKey
+// MadeKey is a key with its token, which is shown only this once.
+type MadeKey struct {
+	APIKey
 	Token string `json:"key"`
 }
 
-func (s *Server) describeKey(k *control.KeyDocument) adminKey {
-	return adminKey{ID: k.ID, Name: k.Name, Hint: k.Hint, Permissions: orEmpty(k.Permissions),
+func (s *Server) describeKey(k *control.KeyDocument) APIKey {
+	return APIKey{ID: k.ID, Name: k.Name, Hint: k.Hint, Permissions: orEmpty(k.Permissions),
 		IPAllowList: orEmpty(k.IPAllowList), CreatedAt: timeText(k.CreatedAt),
 		LastUsedAt: timeText(s.common.Control.LastUsed(k.Number) * 60_000), RevokedAt: timeText(k.RevokedAt)}
 }
@@ -335,7 +336,7 @@ func (s *Server) keyRoutes() []route {
 		})},
 		{"POST " + all, sent(s, func(by control.Actor, r *http.Request, spec control.KeySpec) (any, error) {
 			k, token, err := c.CreateKey(by, r.PathValue("workspace"), spec)
-			return created{madeKey{s.describeKey(&k), token}}, err
+			return created{MadeKey{s.describeKey(&k), token}}, err
 		})},
 		{"GET " + one, s.within(func(_ control.Actor, r *http.Request, w *control.Workspace) (any, error) {
 			for _, k := range w.Keys {
@@ -353,7 +354,7 @@ func (s *Server) keyRoutes() []route {
 		})},
 		{"POST " + one + "/rotate", func(by control.Actor, r *http.Request) (any, error) {
 			k, token, err := c.RotateKey(by, r.PathValue("workspace"), r.PathValue("key"))
-			return created{madeKey{s.describeKey(&k), token}}, err
+			return created{MadeKey{s.describeKey(&k), token}}, err
 		}},
 		{"DELETE " + one, func(by control.Actor, r *http.Request) (any, error) {
 			return success{}, c.RevokeKey(by, r.PathValue("workspace"), r.PathValue("key"))
@@ -363,7 +364,8 @@ func (s *Server) keyRoutes() []route {
 
 // SCIM access of the company.
 
-type adminToken struct {
+// SCIMToken is a token of the SCIM access as it is shown.
+type SCIMToken struct {
 	ID         string `json:"id"`
 	Hint       string `json:"hint"`
 	CreatedAt  string `json:"created_at"`
@@ -371,8 +373,14 @@ type adminToken struct {
 	RevokedAt  string `json:"revoked_at,omitempty"`
 }
 
-func (s *Server) describeToken(t *control.SCIMToken) adminToken {
-	return adminToken{ID: t.ID, Hint: t.Hint, CreatedAt: timeText(t.CreatedAt),
+// MadeToken is a token with its text, which is shown only this once.
+type MadeToken struct {
+	SCIMToken
+	Token string `json:"token"`
+}
+
+func (s *Server) describeToken(t *control.SCIMToken) SCIMToken {
+	return SCIMToken{ID: t.ID, Hint: t.Hint, CreatedAt: timeText(t.CreatedAt),
 		LastUsedAt: timeText(s.common.Control.LastUsed(t.Number) * 60_000), RevokedAt: timeText(t.RevokedAt)}
 }
 
@@ -385,7 +393,7 @@ func (s *Server) scimRoutes() []route {
 		}
 		return struct {
 			control.SCIMSettings
-			Tokens []adminToken `json:"tokens"`
+			Tokens []SCIMToken `json:"tokens"`
 		}{access.SCIMSettings, mapSlice(access.Tokens, s.describeToken)}
 	}
 	return []route{
@@ -399,10 +407,7 @@ func (s *Server) scimRoutes() []route {
 		})},
 		{"POST /admin/scim/tokens", func(by control.Actor, _ *http.Request) (any, error) {
 			t, token, err := c.CreateSCIMToken(by)
-			return created{struct {
-				adminToken
-				Token string `json:"token"`
-			}{s.describeToken(&t), token}}, err
+			return created{MadeToken{s.describeToken(&t), token}}, err
 		}},
 		{"DELETE /admin/scim/tokens/{token}", func(by control.Actor, r *http.Request) (any, error) {
 			return success{}, c.RevokeSCIMToken(by, r.PathValue("token"))

@@ -44,7 +44,7 @@ type liveItem struct {
 	IsCut      bool            `json:"cut,omitempty"` // attributes or properties are too long to be shown
 
 	*liveConsent
-	changedBy
+	ChangedBy
 }
 
 type liveAlias struct {
@@ -210,7 +210,7 @@ func (s *Server) describeLive(i *live.Item) liveItem {
 	ws := snapshot.Workspace(i.Workspace)
 	out := liveItem{At: microText(i.Stamp), Kind: i.Kind.String(), IsCut: i.IsCut}
 	if ws != nil {
-		out.Workspace, out.changedBy = ws.ID, describeActor(ws, i.Actor, i.Source)
+		out.Workspace, out.ChangedBy = ws.ID, describeActor(ws, i.Actor, i.Source)
 	}
 	out.name(i.ID, i.Key)
 	if i.User != 0 {

@@ -31,8 +31,8 @@ func (s *Server) refusedRoutes() []route {
 	}
 }
 
-// refusedEntry is an entry in the form in which it is shown.
-type refusedEntry struct {
+// RefusedEntry is an entry in the form in which it is shown.
+type RefusedEntry struct {
 	ID        string          `json:"id"`
 	At        string          `json:"at"`
 	Key       string          `json:"key_id,omitempty"`
@@ -41,23 +41,24 @@ type refusedEntry struct {
 	Array     string          `json:"input_array,omitempty"` // empty: the request was refused as a whole
 	Index     int             `json:"index"`
 	IsRefused bool            `json:"refused"` // otherwise values were left out, and the object was accepted
-	Reasons   []refusedReason `json:"reasons"`
+	Reasons   []RefusedReason `json:"reasons"`
 	Size      int             `json:"size,omitempty"`   // of the object
 	Object    string          `json:"object,omitempty"` // as it was sent; empty: it is not kept
 }
 
-type refusedReason struct {
+// RefusedReason is a rule that was broken, and how.
+type RefusedReason struct {
 	Rule string `json:"rule"`
 	Text string `json:"text"`
 }
 
-func describeRefused(w *control.Workspace, e *refused.Entry) refusedEntry {
-	out := refusedEntry{ID: e.ID().String(), At: control.Millis(e.At).Text(), RequestID: e.Request,
+func describeRefused(w *control.Workspace, e *refused.Entry) RefusedEntry {
+	out := RefusedEntry{ID: e.ID().String(), At: control.Millis(e.At).Text(), RequestID: e.Request,
 		Array: e.Array, Index: e.Index, IsRefused: e.IsRefused,
-		Size: e.Size, Object: string(e.Object), Reasons: []refusedReason{}}
+		Size: e.Size, Object: string(e.Object), Reasons: []RefusedReason{}}
 	out.Key, out.KeyName = keyNumbered(w, e.Key)
 	for _, f := range e.Faults {
-		out.Reasons = append(out.Reasons, refusedReason(f))
+		out.Reasons = append(out.Reasons, RefusedReason(f))
 	}
 	return out
 }
@@ -142,9 +143,9 @@ func (s *Server) listRefused(_ control.Actor, r *http.Request, w *control.Worksp
 		return nil, err
 	}
 	answer := struct {
-		Refused []refusedEntry `json:"refused"`
+		Refused []RefusedEntry `json:"refused"`
 		Next    string         `json:"next,omitempty"`
-	}{Refused: []refusedEntry{}}
+	}{Refused: []RefusedEntry{}}
 	for i := range list {
 		answer.Refused = append(answer.Refused, describeRefused(w, &list[i]))
 	}
@@ -154,8 +155,8 @@ func (s *Server) listRefused(_ control.Actor, r *http.Request, w *control.Worksp
 	return answer, nil
 }
 
-// refusedCount is the count of one hour.
-type refusedCount struct {
+// RefusedCount is the count of one hour.
+type RefusedCount struct {
 	Hour    string `json:"hour"`
 	Key     string `json:"key_id,omitempty"`
 	KeyName string `json:"key_name,omitempty"`
@@ -170,9 +171,9 @@ func (s *Server) countRefused(_ control.Actor, r *http.Request, w *control.Works
 	if err != nil {
 		return nil, err
 	}
-	list := make([]refusedCount, 0, len(counts))
+	list := make([]RefusedCount, 0, len(counts))
 	for _, c := range counts {
-		one := refusedCount{Hour: timeText(c.Hour), Rule: c.Rule, Refused: c.Refused, LeftOut: c.LeftOut}
+		one := RefusedCount{Hour: timeText(c.Hour), Rule: c.Rule, Refused: c.Refused, LeftOut: c.LeftOut}
 		one.Key, one.KeyName = keyNumbered(w, c.Key)
 		list = append(list, one)
 	}

@@ -40,15 +40,16 @@ type triedRequest struct {
 	Body   string `json:"body"`
 }
 
-// triedAnswer is the door's answer.
-type triedAnswer struct {
+// TriedAnswer is the door's answer.
+type TriedAnswer struct {
 	Status  int           `json:"status"`
-	Headers []triedHeader `json:"headers"`
+	Headers []TriedHeader `json:"headers"`
 	Body    string        `json:"body"`
 	IsCut   bool          `json:"cut,omitempty"` // the text is longer
 }
 
-type triedHeader struct {
+// TriedHeader is a header of a TriedAnswer.
+type TriedHeader struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
@@ -146,10 +147,10 @@ func (s *Server) send(by control.Actor, from string, tried *triedRequest) (any, 
 // triedHost is the Host of a request that did not come through an address of the public door.
 const triedHost = "localhost"
 
-func describeTried(response *fasthttp.Response) triedAnswer {
-	a := triedAnswer{Status: response.StatusCode(), Headers: []triedHeader{}}
+func describeTried(response *fasthttp.Response) TriedAnswer {
+	a := TriedAnswer{Status: response.StatusCode(), Headers: []TriedHeader{}}
 	for name, value := range response.Header.All() {
-		a.Headers = append(a.Headers, triedHeader{string(name), string(value)})
+		a.Headers = append(a.Headers, TriedHeader{string(name), string(value)})
 	}
 	body := response.Body()
 	if a.IsCut = len(body) > maxTriedAnswer; a.IsCut {

@@ -262,8 +262,8 @@ func (c *statesChange) states(w *control.Workspace) (states []shard.State, err e
 	return states, nil
 }
 
-// dashboardUser is a dashboard user as operators see them, with everything that the user may do.
-type dashboardUser struct {
+// DashboardUser is a dashboard user as operators see them, with everything that the user may do.
+type DashboardUser struct {
 	ID             string                  `json:"id"`
 	UserName       string                  `json:"user_name"`
 	Name           string                  `json:"name"`
@@ -276,8 +276,8 @@ type dashboardUser struct {
 // listDashboardUsers answers with the users that SCIM has provisioned.
 func (s *Server) listDashboardUsers(control.Actor, *http.Request) (any, error) {
 	c := s.common.Control
-	return map[string]any{"dashboard_users": mapSlice(c.SCIMUsers.List(""), func(u *control.SCIMUser) dashboardUser {
-		return dashboardUser{ID: u.ID, UserName: u.UserName, Name: strings.TrimSpace(u.GivenName + " " + u.FamilyName),
+	return map[string]any{"dashboard_users": mapSlice(c.SCIMUsers.List(""), func(u *control.SCIMUser) DashboardUser {
+		return DashboardUser{ID: u.ID, UserName: u.UserName, Name: strings.TrimSpace(u.GivenName + " " + u.FamilyName),
 			Department: u.Department, IsActive: !u.Inactive,
 			PermissionSets: mapSlice(c.SetsOf(u), func(p *control.PermissionSet) string { return p.Name }),
 			Permissions:    c.PermissionsOf(u)}

@@ -7,23 +7,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"millrace/api/admin"
 )
 
 // auditEntry is an entry of the audit log.
-type auditEntry struct {
-	Seq       uint64         `json:"seq"`
-	Time      string         `json:"time"`
-	What      string         `json:"what"`
-	Kind      string         `json:"kind"`
-	Workspace string         `json:"workspace"`
-	ID        string         `json:"id"`
-	By        string         `json:"by"`
-	Address   string         `json:"address"`
-	RequestID string         `json:"request_id"`
-	Changed   []string       `json:"changed"`
-	Details   map[string]any `json:"details"`
-	Hash      string         `json:"hash"`
-}
+type auditEntry struct{ admin.AuditEntry }
 
 // Says lists what was changed and the entry's details, in one line.
 func (e *auditEntry) Says() string {
@@ -66,15 +55,7 @@ type auditData struct {
 	auditPage
 	Workspace, Kind string
 	Older           uint64 // where the page before begins
-	Check           *auditCheck
-}
-
-// auditCheck is whether the chain of hashes holds.
-type auditCheck struct {
-	IsIntact bool   `json:"intact"`
-	Problem  string `json:"problem"`
-	Seq      uint64 `json:"seq"`
-	Hash     string `json:"hash"`
+	Check           *admin.AuditCheck
 }
 
 // auditPageSize is how many entries a page has.
@@ -83,7 +64,7 @@ const auditPageSize = 100
 // showAudit serves GET /console/audit.
 func (c *Console) showAudit(v *visit) error { return v.showAudit(nil) }
 
-func (v *visit) showAudit(check *auditCheck) error {
+func (v *visit) showAudit(check *admin.AuditCheck) error {
 	query := v.r.URL.Query()
 	data := auditData{Workspace: query.Get("workspace"), Kind: query.Get("kind"), Check: check}
 	ask := url.Values{"limit": {strconv.Itoa(auditPageSize)}}
@@ -108,7 +89,7 @@ func (c *Console) checkAudit(v *visit) error {
 	case v.form("seq") != "":
 		ask = url.Values{"seq": {v.form("seq")}, "hash": {v.form("hash")}}
 	}
-	check := new(auditCheck)
+	check := new(admin.AuditCheck)
 	if err := v.call(http.MethodGet, "/admin/audit/verify?"+ask.Encode(), nil, check); err != nil {
 		return v.retry(err, c.showAudit)
 	}

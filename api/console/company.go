@@ -3,49 +3,36 @@ package console
 import (
 	"net/http"
 
+	"millrace/api/admin"
 	"millrace/api/console/rights"
 	"millrace/api/control"
 )
 
 const companyPath = "/console/company"
 
-// dashboardUser is a dashboard user as the admin API shows one.
+// dashboardUser is a dashboard user, and where the user has rights.
 type dashboardUser struct {
-	UserName       string                  `json:"user_name"`
-	Name           string                  `json:"name"`
-	Department     string                  `json:"department"`
-	IsActive       bool                    `json:"active"`
-	PermissionSets []string                `json:"permission_sets"`
-	Permissions    control.SCIMPermissions `json:"permissions"`
-	Company        []string                `json:"-"` // rights in the company
-	Workspaces     []string                `json:"-"` // where the user has any
+	admin.DashboardUser
+	Company    []string `json:"-"` // rights in the company
+	Workspaces []string `json:"-"` // where the user has any
 }
 
 // scimAccess is how identity providers reach the SCIM API.
 type scimAccess struct {
 	control.SCIMSettings
-	Tokens []scimToken `json:"tokens"`
-}
-
-type scimToken struct {
-	ID         string `json:"id"`
-	Hint       string `json:"hint"`
-	CreatedAt  string `json:"created_at"`
-	LastUsedAt string `json:"last_used_at"`
-	RevokedAt  string `json:"revoked_at"`
-	Token      string `json:"token"` // only in the answer that makes it
+	Tokens []admin.MadeToken `json:"tokens"`
 }
 
 type companyData struct {
 	Users []dashboardUser
 	SCIM  scimAccess
-	Made  *scimToken
+	Made  *admin.MadeToken
 }
 
 // showCompany serves GET /console/company: dashboard users, and how they are provisioned.
 func (c *Console) showCompany(v *visit) error { return v.showCompany(nil) }
 
-func (v *visit) showCompany(made *scimToken) error {
+func (v *visit) showCompany(made *admin.MadeToken) error {
 	data := companyData{Made: made}
 	var list struct {
 		Users []dashboardUser `json:"dashboard_users"`
@@ -70,7 +57,7 @@ func (v *visit) showCompany(made *scimToken) error {
 
 // makeSCIMToken serves POST /console/scim/tokens. Its answer shows the token, and nothing shows it again.
 func (c *Console) makeSCIMToken(v *visit) error {
-	made := new(scimToken)
+	made := new(admin.MadeToken)
 	if err := v.call(http.MethodPost, "/admin/scim/tokens", nil, made); err != nil {
 		return v.retry(err, c.showCompany)
 	}

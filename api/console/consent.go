@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/url"
 
+	"millrace/api/admin"
 	"millrace/api/console/rights"
 	"millrace/api/control"
 	"millrace/api/preference"
@@ -20,18 +21,9 @@ type consentData struct {
 	Counts   *consentCounts // nil: nobody counts here
 	Groups   []control.Group
 	Centers  []control.PreferenceCenter
-	Blocked  []blocked
+	Blocked  []admin.BlockedEmail
 	Next     string // where the next page of the block list begins
 	Channels []string
-}
-
-// blocked is an entry of the block list.
-type blocked struct {
-	Email  string `json:"email"`
-	Since  string `json:"since"`
-	Source string `json:"source"`
-	Actor  string `json:"actor"`
-	Key    string `json:"key_name"`
 }
 
 // showConsent serves GET …/consent: groups, how many are in them, preference centers, block list.
@@ -51,8 +43,8 @@ func (c *Console) showConsent(v *visit) error {
 		return err
 	}
 	var list struct {
-		Blocked []blocked `json:"blocklist"`
-		Next    string    `json:"next"`
+		Blocked []admin.BlockedEmail `json:"blocklist"`
+		Next    string               `json:"next"`
 	}
 	if err := v.call(http.MethodGet, v.of("blocklist")+"?"+url.Values{"limit": {"50"},
 		"cursor": {v.r.URL.Query().Get("cursor")}}.Encode(), nil, &list); err != nil {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"millrace/api/admin"
 	"millrace/api/console/chart"
 )
 
@@ -18,21 +19,7 @@ const (
 )
 
 // refusal is an object that was refused, or of which values were left out.
-type refusal struct {
-	ID        string `json:"id"`
-	At        string `json:"at"`
-	Key       string `json:"key_name"`
-	RequestID string `json:"request_id"`
-	Array     string `json:"input_array"`
-	Index     int    `json:"index"`
-	IsRefused bool   `json:"refused"`
-	Reasons   []struct {
-		Rule string `json:"rule"`
-		Text string `json:"text"`
-	} `json:"reasons"`
-	Size   int64  `json:"size"`
-	Object string `json:"object"`
-}
+type refusal struct{ admin.RefusedEntry }
 
 // IsSendable says whether it may be sent again: values that were left out of an event or purchase would count twice.
 func (r *refusal) IsSendable() bool { return r.Array == "attributes" || r.Array != "" && r.IsRefused }
@@ -93,26 +80,17 @@ func (c *Console) showRefused(v *visit) error {
 	return v.render("refused", "Refused", &data)
 }
 
-// refusedCount is how often a rule was broken in an hour by requests with a key.
-type refusedCount struct {
-	Hour    string `json:"hour"`
-	Key     string `json:"key_name"`
-	Rule    string `json:"rule"`
-	Refused int    `json:"refused"`
-	LeftOut int    `json:"left_out"`
-}
-
 // countRefused reads the counts, those of the newest hour first.
-func (v *visit) countRefused() ([]refusedCount, error) {
+func (v *visit) countRefused() ([]admin.RefusedCount, error) {
 	var list struct {
-		Counts []refusedCount `json:"counts"`
+		Counts []admin.RefusedCount `json:"counts"`
 	}
 	err := v.call(http.MethodGet, v.of("refused", "counts"), nil, &list)
 	return list.Counts, err
 }
 
 // byRule adds up by rule, the one that was broken most often first.
-func byRule(counts []refusedCount) (list []ruleCount) {
+func byRule(counts []admin.RefusedCount) (list []ruleCount) {
 	at := map[string]int{}
 	for _, c := range counts {
 		i, ok := at[c.Rule]
@@ -123,8 +101,8 @@ func byRule(counts []refusedCount) (list []ruleCount) {
 		}
 		list[i].Refused += c.Refused
 		list[i].LeftOut += c.LeftOut
-		if c.Key != "" && !slices.Contains(list[i].Keys, c.Key) {
-			list[i].Keys = append(list[i].Keys, c.Key)
+		if c.KeyName != "" && !slices.Contains(list[i].Keys, c.KeyName) {
+			list[i].Keys = append(list[i].Keys, c.KeyName)
 		}
 	}
 	slices.SortStableFunc(list, func(a, b ruleCount) int {
@@ -137,7 +115,7 @@ func byRule(counts []refusedCount) (list []ruleCount) {
 const refusedHours = 7 * 24
 
 // refusedChart draws how often a rule was broken in each hour; rule is empty for all.
-func refusedChart(counts []refusedCount, rule string, now int64) chart.Chart {
+func refusedChart(counts []admin.RefusedCount, rule string, now int64) chart.Chart {
 	const hour = int64(time.Hour / time.Millisecond)
 	end := now - now%hour + hour
 	refused := chart.Line{Name: "refused", Class: "b", Values: make([]float64, refusedHours)}

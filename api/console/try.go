@@ -3,6 +3,8 @@ package console
 import (
 	"net/http"
 	"strings"
+
+	"millrace/api/admin"
 )
 
 const tryPath = workspacePath + "/try"
@@ -21,15 +23,7 @@ type operation struct {
 func (o operation) Name() string { return o.Method + " " + o.Path }
 
 // triedAnswer is what the public API has answered.
-type triedAnswer struct {
-	Status  int `json:"status"`
-	Headers []struct {
-		Name  string `json:"name"`
-		Value string `json:"value"`
-	} `json:"headers"`
-	Body  string `json:"body"`
-	IsCut bool   `json:"cut"`
-}
+type triedAnswer struct{ admin.TriedAnswer }
 
 // Text is the text that belongs to the status.
 func (a *triedAnswer) Text() string { return http.StatusText(a.Status) }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"millrace/api/admin"
 	"millrace/api/console/chart"
 	"millrace/api/console/rights"
 	"millrace/api/control"
@@ -90,16 +91,7 @@ type groupState struct {
 }
 
 // consentChange is an entry of a user's consent trail.
-type consentChange struct {
-	ChangedAt string `json:"changed_at"`
-	State     string `json:"state"`
-	Value     string `json:"value"`
-	GroupName string `json:"subscription_group_name"`
-	GroupID   string `json:"subscription_group_id"`
-	Source    string `json:"source"`
-	Actor     string `json:"actor"`
-	KeyName   string `json:"key_name"`
-}
+type consentChange struct{ admin.ConsentChange }
 
 // What names the group whose state was changed, or else the kind of state.
 func (c consentChange) What() string {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"millrace/api/admin"
 	"millrace/api/control"
 )
 
@@ -126,18 +127,8 @@ func (c *Console) addApp(v *visit) error {
 
 const keysPath = workspacePath + "/keys"
 
-// key is an API key as the admin API shows one.
-type key struct {
-	ID          string   `json:"id"`
-	Name        string   `json:"name"`
-	Hint        string   `json:"hint"`
-	Permissions []string `json:"permissions"`
-	IPAllowList []string `json:"ip_allowlist"`
-	CreatedAt   string   `json:"created_at"`
-	LastUsedAt  string   `json:"last_used_at"`
-	RevokedAt   string   `json:"revoked_at"`
-	Token       string   `json:"key"` // only in the answer that makes it
-}
+// key is an API key; its text is only in the answer that makes it.
+type key struct{ admin.MadeKey }
 
 type keysData struct {
 	Keys        []key
