@@ -58,7 +58,7 @@ func (e *Editor) Apply(blob []byte, o op.Op, rec *op.Record, lim *Limits) (out [
 			return blob, Ignored
 		}
 		var isNew bool
-		if out, isNew = e.observe(blob, tagEvent, name, body.Time(), 1, lim); isNew {
+		if out, isNew = e.observe(blob, tagEvent, name, body.Time(), 1); isNew {
 			fresh = tagEvent
 		}
 	case op.Purchase:
@@ -71,7 +71,7 @@ func (e *Editor) Apply(blob []byte, o op.Op, rec *op.Record, lim *Limits) (out [
 			return blob, Ignored
 		}
 		var isNew bool
-		if out, isNew = e.observe(blob, tagProduct, name, body.Time(), max(body.Quantity(), 1), lim); isNew {
+		if out, isNew = e.observe(blob, tagProduct, name, body.Time(), max(body.Quantity(), 1)); isNew {
 			fresh = tagProduct
 		}
 		out = e.addRevenue(out, body.Currency(), body.Total())
@@ -130,7 +130,7 @@ func (e *Editor) applyAttributes(b []byte, o op.Op, rec *op.Record, lim *Limits)
 			continue
 		}
 		if code < op.ReservedCodes {
-			b, next = e.applyReserved(b, next, code, v, rec, lim)
+			b, next = e.applyReserved(b, next, code, v, rec)
 			continue
 		}
 		name, ok := nameAt(rec, code-op.ReservedCodes)
@@ -214,7 +214,7 @@ func behind(b []byte, i int) int {
 }
 
 // applyReserved sets a reserved attribute, which is likely at next, and returns where the attribute after it likely is.
-func (e *Editor) applyReserved(b []byte, next int, code uint32, v op.Value, rec *op.Record, lim *Limits) ([]byte, int) {
+func (e *Editor) applyReserved(b []byte, next int, code uint32, v op.Value, rec *op.Record) ([]byte, int) {
 	switch code {
 	case op.AttrSubscriptionGroups:
 		return e.applyGroups(b, v, rec), fieldsStart(b)
@@ -226,7 +226,7 @@ func (e *Editor) applyReserved(b []byte, next int, code uint32, v op.Value, rec 
 	case op.AttrPushTokens:
 		if v.Tag() == op.Array {
 			s := e.find(b, reservedTag(code))
-			v = e.mergeTokens(content(valueIn(b[s.start:s.end]), op.Array), v.Bytes(), lim)
+			v = e.mergeTokens(content(valueIn(b[s.start:s.end]), op.Array), v.Bytes())
 		}
 	}
 	switch v.Tag() {
@@ -528,13 +528,13 @@ func (e *Editor) appendEdited(dst []byte, element op.Value, edits []ref, merge b
 }
 
 // mergeTokens merges push tokens by app and token. A token that comes again goes to the end, as it came last. The
-// newest MaxPushTokens stay.
-func (e *Editor) mergeTokens(old, add []byte, lim *Limits) op.Value {
+// newest maxPushTokens stay.
+func (e *Editor) mergeTokens(old, add []byte) op.Value {
 	e.refs = e.refs[:0]
 	e.pushTokens(old)
 	e.pushTokens(add)
 	e.kept = e.kept[:0]
-	e.keepNewest(0, len(e.refs), lim.MaxPushTokens, nil, true)
+	e.keepNewest(0, len(e.refs), maxPushTokens, nil, true)
 	e.tmp = e.tmp[:0]
 	for _, r := range e.refs {
 		if r.used {

@@ -68,7 +68,7 @@ func (im *Importer) Import(
 		return dst, im.err
 	}
 	if lim := opt.Limits; overLimit(b, tagEvent, lim) || overLimit(b, tagProduct, lim) ||
-		overLimit(b, tagCustom, lim) || Sessions(b) > uint64(lim.MaxSessions) {
+		overLimit(b, tagCustom, lim) || Sessions(b) > maxSessions {
 		b = im.editor.block(b)
 	}
 	return append(dst, b...), nil
@@ -181,10 +181,10 @@ func (im *Importer) attribute(b []byte, code uint32, v *fastjson.Value, stamp in
 		for _, token := range v.GetArray() {
 			im.value = im.appendPushToken(im.value, token, im.opt.AppID)
 		}
-		if len(v.GetArray()) > im.opt.Limits.MaxPushTokens {
-			im.leave("'%s' has more than %d: only the last ones are imported", name, im.opt.Limits.MaxPushTokens)
+		if len(v.GetArray()) > maxPushTokens {
+			im.leave("'%s' has more than %d: only the last ones are imported", name, maxPushTokens)
 		}
-		im.value = append(im.value[:0], e.mergeTokens(nil, im.value, im.opt.Limits)...)
+		im.value = append(im.value[:0], e.mergeTokens(nil, im.value)...)
 	case op.AttrCurrentLocation, op.AttrFacebook, op.AttrTwitter:
 		if v.Type() != fastjson.TypeObject {
 			im.fail("%s: no object", name)
@@ -295,7 +295,7 @@ func (im *Importer) summaries(b []byte, tag byte, o *fastjson.Object, in string)
 		if count > 1 {
 			e.recent = append(e.recent, seconds(first))
 		}
-		im.value = appendSummary(im.value[:0], tag, name, count, first, last, trimRecent(e.recent, last, im.opt.Limits))
+		im.value = appendSummary(im.value[:0], tag, name, count, first, last, trimRecent(e.recent, last))
 		b = im.append(b, im.value)
 	}
 	return b

@@ -62,7 +62,7 @@ func (e *Editor) Merge(keep, gone []byte, mode MergeMode, stamp int64, lim *Limi
 				break
 			}
 			if tag != tagBlocked {
-				out = e.mergeField(out, tag, keep[i:start], keep[start:end], mode, lim)
+				out = e.mergeField(out, tag, keep[i:start], keep[start:end], mode)
 			}
 			i = end
 		}
@@ -81,7 +81,7 @@ func (e *Editor) Merge(keep, gone []byte, mode MergeMode, stamp int64, lim *Limi
 	touch(out, max(stamp, Updated(gone)))
 	if !Blocked(out) && (overLimit(out, tagEvent, lim) || overLimit(out, tagProduct, lim) ||
 		overLimit(out, tagCustom, lim) ||
-		Sessions(out) > uint64(lim.MaxSessions)) {
+		Sessions(out) > maxSessions) {
 		out = e.block(slices.Grow(out, fieldHeader))
 	}
 	e.spare, e.buf = e.buf, out
@@ -105,7 +105,7 @@ func movesAlone(tag byte, mode MergeMode, email bool) bool {
 
 // mergeField appends keep's field (header and payload) as changed by its counterpart in gone, and marks that one as
 // used.
-func (e *Editor) mergeField(out []byte, tag byte, header, payload []byte, mode MergeMode, lim *Limits) []byte {
+func (e *Editor) mergeField(out []byte, tag byte, header, payload []byte, mode MergeMode) []byte {
 	r := e.goneField(tag, payload)
 	if r != nil {
 		r.used = true
@@ -117,7 +117,7 @@ func (e *Editor) mergeField(out []byte, tag byte, header, payload []byte, mode M
 	case tagEvent, tagProduct, tagApp:
 		name, mine := splitName(payload)
 		_, theirs := splitName(r.value)
-		return e.appendMerged(out, tag, name, mine, theirs, lim)
+		return e.appendMerged(out, tag, name, mine, theirs)
 	case tagRevenue:
 		sum := saturatingAdd(int64(binary.LittleEndian.Uint64(payload[3:])),
 			int64(binary.LittleEndian.Uint64(r.value[3:])))
@@ -127,7 +127,7 @@ func (e *Editor) mergeField(out []byte, tag byte, header, payload []byte, mode M
 		mine, theirs := binary.LittleEndian.Uint64(payload), binary.LittleEndian.Uint64(r.value)
 		return binary.LittleEndian.AppendUint64(append(out, header...), saturatingSum(mine, theirs))
 	case reservedTag(op.AttrPushTokens):
-		tokens := e.mergeTokens(content(valueIn(r.value), op.Array), content(valueIn(payload), op.Array), lim)
+		tokens := e.mergeTokens(content(valueIn(r.value), op.Array), content(valueIn(payload), op.Array))
 		return appendField(out, tag, tokens)
 	case reservedTag(op.AttrDateOfFirstSession), reservedTag(op.AttrDateOfLastSession):
 		mine, theirs := op.Value(payload), op.Value(r.value)
@@ -139,7 +139,7 @@ func (e *Editor) mergeField(out []byte, tag byte, header, payload []byte, mode M
 	return append(append(out, header...), payload...)
 }
 
-func (e *Editor) appendMerged(out []byte, tag byte, name, mine, theirs []byte, lim *Limits) []byte {
+func (e *Editor) appendMerged(out []byte, tag byte, name, mine, theirs []byte) []byte {
 	a, b := readSummary(mine), readSummary(theirs)
 	last := max(a.Last, b.Last)
 	e.recent = e.recent[:0]
@@ -149,7 +149,7 @@ func (e *Editor) appendMerged(out []byte, tag byte, name, mine, theirs []byte, l
 		slices.Sort(e.recent)
 	}
 	return appendSummary(out, tag, name, saturatingSum(a.Count, b.Count), min(a.First, b.First), last,
-		trimRecent(e.recent, last, lim))
+		trimRecent(e.recent, last))
 }
 
 func appendSummary(dst []byte, tag byte, name []byte, count uint64, first, last int64, recent []uint32) []byte {

@@ -19,6 +19,7 @@
 package profile
 
 import (
+	"cmp"
 	"encoding/binary"
 
 	"millrace/shard/op"
@@ -87,40 +88,33 @@ func appendString(dst []byte, tag byte, s []byte) []byte {
 	return append(dst, s...)
 }
 
-// Limits bound a profile. They are settings of the workspace and must be the same on all nodes, since apply depends on
-// them. The zero value of a field means its default.
+// Limits bound a profile. They must be the same on all nodes, since apply depends on them. The zero value of a field
+// means its default.
 type Limits struct {
 	MaxArray int // elements of a custom array; the newest stay. Default 25 (reference.md 3)
 	// bytes of a nested object or array; one that merging would make larger stays as it was. Default 102,400
 	// (reference.md 3)
 	MaxValueBytes   int
-	MaxPushTokens   int // the newest stay. Default 100
 	MaxAttributes   int // custom attributes; more make a dummy user. Default 20,000
 	MaxEventNames   int // distinct event names; more make a dummy user. Default 20,000 (reference.md 1.4)
 	MaxProductNames int // distinct products; more make a dummy user. Default 20,000
-	MaxSessions     int // sessions in all; more make a dummy user. Default 5,000,000
-	RecentMax       int // occurrences kept per event name and product, at most 255. Default 50 (service.md 4.2)
-	RecentDays      int // days before the newest occurrence for which they are kept, at most 10,000. Default 30
 }
+
+// Limits that are always the same.
+const (
+	maxPushTokens = 100       // the newest stay
+	maxSessions   = 5_000_000 // in all; more make a dummy user
+	recentMax     = 50        // occurrences kept per event name and product (service.md 4.2)
+	recentDays    = 30        // days before the newest occurrence for which they are kept
+)
 
 // EnsureDefaults replaces zeros with defaults.
 func (l *Limits) EnsureDefaults() {
-	for _, f := range []struct {
-		value        *int
-		preset, most int
-	}{
-		{&l.MaxArray, 25, 0}, {&l.MaxValueBytes, 100 << 10, 0}, {&l.MaxPushTokens, 100, 0},
-		{&l.MaxAttributes, 20_000, 0},
-		{&l.MaxEventNames, 20_000, 0}, {&l.MaxProductNames, 20_000, 0}, {&l.MaxSessions, 5_000_000, 0},
-		{&l.RecentMax, 50, 255}, {&l.RecentDays, 30, 10_000},
-	} {
-		if *f.value <= 0 {
-			*f.value = f.preset
-		}
-		if f.most > 0 && *f.value > f.most {
-			*f.value = f.most
-		}
-	}
+	l.MaxArray = cmp.Or(max(l.MaxArray, 0), 25)
+	l.MaxValueBytes = cmp.Or(max(l.MaxValueBytes, 0), 100<<10)
+	l.MaxAttributes = cmp.Or(max(l.MaxAttributes, 0), 20_000)
+	l.MaxEventNames = cmp.Or(max(l.MaxEventNames, 0), 20_000)
+	l.MaxProductNames = cmp.Or(max(l.MaxProductNames, 0), 20_000)
 }
 
 // LeastOver is the least number of bytes of a profile that crosses a limit which makes a dummy user.

@@ -94,17 +94,15 @@ func (e *Editor) addRevenue(b []byte, currency [3]byte, minor int64) []byte {
 }
 
 // observe counts so many occurrences at millis. fresh: the name is new.
-func (e *Editor) observe(
-	b []byte, tag byte, name []byte, millis int64, times uint32, lim *Limits,
-) (out []byte, fresh bool) {
+func (e *Editor) observe(b []byte, tag byte, name []byte, millis int64, times uint32) (out []byte, fresh bool) {
 	millis = clampMillis(millis)
 	s := e.findNamed(b, tag, name)
 	if s.none() {
 		e.recent = e.recent[:0]
-		for range min(int(times), lim.RecentMax) - 1 {
+		for range min(int(times), recentMax) - 1 {
 			e.recent = append(e.recent, seconds(millis))
 		}
-		size := 2 + len(name) + summaryFixed + 4*recentRoom(len(e.recent), lim)
+		size := 2 + len(name) + summaryFixed + 4*recentRoom(len(e.recent))
 		b, p := e.resize(b, span{}, tag, size)
 		binary.LittleEndian.PutUint16(b[p:], uint16(len(name)))
 		copy(b[p+2:], name)
@@ -118,47 +116,47 @@ func (e *Editor) observe(
 	}
 	last := getMillis(b[p+12:])
 	if millis >= last && times == 1 {
-		return e.advance(b, s, p, tag, last, millis, lim), false
+		return e.advance(b, s, p, tag, last, millis), false
 	}
 	e.recent = readRecent(e.recent[:0], b[p:s.end])
 	if millis >= last {
 		e.recent = append(e.recent, seconds(last))
-		for range min(int(times), lim.RecentMax) - 1 {
+		for range min(int(times), recentMax) - 1 {
 			e.recent = append(e.recent, seconds(millis))
 		}
 		last = millis
 		put48(b[p+12:], uint64(last))
 	} else {
 		at, _ := slices.BinarySearch(e.recent, seconds(millis))
-		for range min(int(times), lim.RecentMax) {
+		for range min(int(times), recentMax) {
 			e.recent = slices.Insert(e.recent, at, seconds(millis))
 		}
 	}
-	return e.putRecent(b, s, p, tag, trimRecent(e.recent, last, lim), lim), false
+	return e.putRecent(b, s, p, tag, trimRecent(e.recent, last)), false
 }
 
 // advance is the usual case of observe: one occurrence, not older than the last one, which becomes one of the recent
 // ones.
-func (e *Editor) advance(b []byte, s span, p int, tag byte, last, millis int64, lim *Limits) []byte {
+func (e *Editor) advance(b []byte, s span, p int, tag byte, last, millis int64) []byte {
 	put48(b[p+12:], uint64(millis))
 	list, n := b[p+summaryFixed:s.end], int(b[p+18])
-	oldest := cutoff(millis, lim)
+	oldest := cutoff(millis)
 	drop := 0
 	for drop < n && binary.LittleEndian.Uint32(list[4*drop:]) < oldest {
 		drop++
 	}
 	joined := seconds(last)
-	if joined < oldest || lim.RecentMax == 1 { // ascending: when the last one is too old, all are
-		return e.putRecent(b, s, p, tag, nil, lim)
+	if joined < oldest { // ascending: when the last one is too old, all are
+		return e.putRecent(b, s, p, tag, nil)
 	}
-	if drop = max(drop, n+1-(lim.RecentMax-1)); drop > 0 {
+	if drop = max(drop, n+1-(recentMax-1)); drop > 0 {
 		copy(list, list[4*drop:4*n])
 		clear(list[4*(n-drop) : 4*n])
 		n -= drop
 	}
 	room := len(list) / 4
 	if n+1 > room || isWide(room, n+1) {
-		b, p = e.resizeSummary(b, s, p, tag, recentRoom(n+1, lim))
+		b, p = e.resizeSummary(b, s, p, tag, recentRoom(n+1))
 		_, _, end := fieldAt(b, s.at)
 		list = b[p+summaryFixed : end]
 		clear(list[4*n:])
@@ -175,10 +173,10 @@ func (e *Editor) resizeSummary(b []byte, s span, p int, tag byte, room int) (out
 }
 
 // putRecent writes list into the summary at p.
-func (e *Editor) putRecent(b []byte, s span, p int, tag byte, list []uint32, lim *Limits) []byte {
+func (e *Editor) putRecent(b []byte, s span, p int, tag byte, list []uint32) []byte {
 	room := (s.end - p - summaryFixed) / 4
 	if len(list) > room || isWide(room, len(list)) {
-		b, p = e.resizeSummary(b, s, p, tag, recentRoom(len(list), lim))
+		b, p = e.resizeSummary(b, s, p, tag, recentRoom(len(list)))
 	}
 	b[p+18] = byte(len(list))
 	_, _, end := fieldAt(b, s.at)
@@ -196,11 +194,11 @@ func putSeconds(room []byte, list []uint32) {
 
 // trimRecent drops occurrences that are older than the window before last, or too many. list lacks the newest
 // occurrence.
-func trimRecent(list []uint32, last int64, lim *Limits) []uint32 {
-	if extra := len(list) - (lim.RecentMax - 1); extra > 0 {
+func trimRecent(list []uint32, last int64) []uint32 {
+	if extra := len(list) - (recentMax - 1); extra > 0 {
 		list = list[extra:]
 	}
-	oldest := cutoff(last, lim)
+	oldest := cutoff(last)
 	for len(list) > 0 && list[0] < oldest {
 		list = list[1:]
 	}
@@ -226,19 +224,19 @@ func putSummary(p []byte, count uint64, first, last int64, recent []uint32) {
 // recentRoom is the room that a summary gets for n occurrences: 2, 4, 8, 16, …, until there is room for all that are
 // kept. So a growing summary moves what is behind it less and less often. The room depends on n alone, since profiles
 // must be the same on all nodes.
-func recentRoom(n int, lim *Limits) int {
+func recentRoom(n int) int {
 	if n == 0 {
 		return 0
 	}
-	return max(n, min(max(2, 1<<bits.Len(uint(n-1))), lim.RecentMax-1))
+	return max(n, min(max(2, 1<<bits.Len(uint(n-1))), recentMax-1))
 }
 
 // isWide says whether room for so many occurrences is reduced when n are left.
 func isWide(room, n int) bool { return room > 2*n+recentSlack }
 
 // cutoff is the earliest second of the window that ends with the newest occurrence.
-func cutoff(lastMillis int64, lim *Limits) uint32 {
-	return clampSeconds(floorDiv(lastMillis, 1000) - int64(lim.RecentDays)*daySeconds)
+func cutoff(lastMillis int64) uint32 {
+	return clampSeconds(floorDiv(lastMillis, 1000) - recentDays*daySeconds)
 }
 
 func seconds(millis int64) uint32 { return clampSeconds(floorDiv(millis, 1000)) }
