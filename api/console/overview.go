@@ -10,7 +10,6 @@ import (
 
 // overviewData is what the overview shows.
 type overviewData struct {
-	Problem    string // why requests aren't served
 	Figures    []figure
 	Charts     []chart.Chart
 	Workspaces []workspaceRow
