@@ -305,13 +305,7 @@ func TestErasedInOtherGroupsSparesOthers(t *testing.T) {
 func (w *eraseWorld) check(node int, when string) {
 	w.t.Helper()
 	w.CatchUp(w.t)
-	got := map[string]int{}
-	for _, l := range w.logs[node] {
-		require.NoError(w.t, l.Export(context.Background(), eventlog.Query{}, func(e *event.Event) error {
-			got[string(e.Name)]++
-			return nil
-		}))
-	}
+	got := w.exported(node, eventlog.Query{})
 	want := w.m.alive()
 	for _, name := range want {
 		require.Equal(w.t, 1, got[name], "%s: event %s of a user who is there", when, name)
@@ -320,6 +314,26 @@ func (w *eraseWorld) check(node int, when string) {
 		_, found := slices.BinarySearch(want, name)
 		require.True(w.t, found, "%s: event %s of a user who is deleted", when, name)
 	}
+	for _, u := range w.m.users {
+		numbers := append([]uint64{w.number(u)}, u.merged...)
+		of, err := w.Coordinator().EventsOf(1, numbers[w.r.IntN(len(numbers))])
+		require.NoError(w.t, err)
+		his := slices.Sorted(maps.Keys(w.exported(node, eventlog.Query{Of: of})))
+		require.Equal(w.t, slices.Sorted(slices.Values(u.events)), his, "%s: events of %v", when, u.names)
+	}
+}
+
+// exported counts the events that the event logs of a node give out, by name.
+func (w *eraseWorld) exported(node int, q eventlog.Query) map[string]int {
+	w.t.Helper()
+	got := map[string]int{}
+	for _, l := range w.logs[node] {
+		require.NoError(w.t, l.Export(context.Background(), q, func(e *event.Event) error {
+			got[string(e.Name)]++
+			return nil
+		}))
+	}
+	return got
 }
 
 // checkTold requires that streams hear of each user who is gone, in whatever group's log the user's events were, and of

@@ -3,6 +3,7 @@ package shard
 import (
 	"bytes"
 
+	"millrace/shard/bodies"
 	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/op"
@@ -36,6 +37,17 @@ func (c *Coordinator) ViewOwner(e Logged, f func(number uint64, blob []byte)) (g
 		return 0, err
 	}
 	return c.viewBecame(&e, n, f)
+}
+
+// EventsOf returns where the event log has the events of the user with this number, or of the one into whom that user
+// was merged. It is never empty: a user who is gone has no events there.
+func (c *Coordinator) EventsOf(workspace uint32, number uint64) (of []bodies.Erased, err error) {
+	of = []bodies.Erased{{Number: number, By: bodies.ByProfile}}
+	err = c.viewMerged(workspace, number, func(number uint64, blob []byte) {
+		of = of[:0]
+		bodies.EachOfUser(blob, number, c.hasher, func(x bodies.Erased) { of = append(of, x) })
+	})
+	return of, err
 }
 
 // viewMade calls f with the user who had the identifier then, if the walk from n on finds that user.

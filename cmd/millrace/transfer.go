@@ -52,6 +52,20 @@ func (n *node) serveEvents(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusBadRequest, err.Error())
 		return
 	}
+	if svcID := r.URL.Query().Get("user"); svcID != "" {
+		number, ok := n.engine.ParseSvcID(q.Workspace, []byte(svcID))
+		if !ok {
+			answer(w, http.StatusBadRequest, "'user' is not the svc_id of a user of 'workspace'")
+			return
+		}
+		if err = n.engine.Barrier(); err == nil {
+			q.Of, err = n.engine.EventsOf(q.Workspace, number)
+		}
+		if err != nil {
+			answer(w, http.StatusServiceUnavailable, err.Error())
+			return
+		}
+	}
 	select {
 	case n.exports <- struct{}{}:
 		defer func() { <-n.exports }()
@@ -103,13 +117,6 @@ func (n *node) eventQuery(v url.Values) (q eventlog.Query, format event.Format, 
 			return q, "", fmt.Errorf("'workspace' %q does not exist", slug)
 		}
 		q.Workspace = w.Number
-	}
-	if svcID := v.Get("user"); svcID != "" {
-		number, ok := n.engine.ParseSvcID(q.Workspace, []byte(svcID))
-		if !ok {
-			return q, "", fmt.Errorf("'user' is not the svc_id of a user of 'workspace'")
-		}
-		q.Numbers = []uint64{number}
 	}
 	for name, into := range map[string]*time.Time{"since": &q.Since, "until": &q.Until} {
 		if s := v.Get(name); s != "" {

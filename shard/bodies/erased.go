@@ -9,8 +9,9 @@ import (
 	"millrace/shard/profile"
 )
 
-// Erased says which events a Delete tells the event log to erase: those under Number from Since to before Until; a zero
-// Until is the place of the Delete itself.
+// Erased says which events of the log are a user's, for a Delete that tells the log to erase them, or for a reader:
+// those under Number from Since to before Until. A zero Until is the place of the Delete itself; for a reader it is no
+// end.
 type Erased struct {
 	Number       uint64        // that the events have
 	By           ErasedBy      // where they have it from
@@ -55,15 +56,26 @@ func (x Erased) Append(dst []byte) []byte {
 // AppendErased appends where the log has the events of a profile, up to until. In a cluster that is the log of the
 // profile's group; other groups are told by messages (EachFormer).
 func AppendErased(dst, blob []byte, number uint64, until profile.Place, h *identity.Hasher, groups Groups) []byte {
-	dst = Erased{Number: number, By: ByProfile, Until: until}.Append(dst)
+	eachOwn(blob, number, until, h, func(x Erased) { dst = x.Append(dst) })
+	return appendFormers(dst, blob, number, groups)
+}
+
+// EachOfUser calls f with where the logs have the events of a profile.
+func EachOfUser(blob []byte, number uint64, h *identity.Hasher, f func(Erased)) {
+	eachOwn(blob, number, profile.Place{}, h, f)
+	EachFormer(blob, f)
+}
+
+// eachOwn calls f with where there are events of a profile up to until, apart from those of EachFormer.
+func eachOwn(blob []byte, number uint64, until profile.Place, h *identity.Hasher, f func(Erased)) {
+	f(Erased{Number: number, By: ByProfile, Until: until})
 	if id, key := profile.HomeID(blob); id != op.NoID {
 		since, born := profile.Born(blob)
 		if born && id != op.ExternalID { // only the op that made it: later ones were resolved by the directory
 			until = since.Next()
 		}
-		dst = Erased{h.Number(profile.Workspace(blob), id, key), ByIdentifier, since, until}.Append(dst)
+		f(Erased{h.Number(profile.Workspace(blob), id, key), ByIdentifier, since, until})
 	}
-	return appendFormers(dst, blob, number, groups)
 }
 
 // appendFormers appends where the log that has number has events of profiles that were merged into this one, or events

@@ -87,13 +87,16 @@ func (s *deletedSet) covers(r *blocks.Row) bool {
 	if r.Kind == op.Delete {
 		return false
 	}
+	return s.any(r.Workspace, r.Number, func(x *erasure) bool { return names(&x.Erased, r) })
+}
+
+// names reports whether x, which has the row's number, says that the row is the user's.
+func names(x *bodies.Erased, r *blocks.Row) bool {
 	at, by := profile.Place{Position: r.Position, Ordinal: r.Ordinal}, bodies.ByIdentifier
 	if r.Resolved {
 		by = bodies.ByProfile
 	}
-	return s.any(r.Workspace, r.Number, func(x *erasure) bool {
-		return x.By == by && !at.Before(x.Since) && at.Before(x.Until)
-	})
+	return x.By == by && !at.Before(x.Since) && at.Before(x.Until)
 }
 
 // mayTouch reports whether an event of this user at or after a position could be gone.

@@ -14,6 +14,7 @@ import (
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
+	"millrace/shard/bodies"
 	"millrace/shard/books"
 	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
@@ -385,7 +386,7 @@ func TestQuery(t *testing.T) {
 	var number uint64
 	require.NoError(t, w.l.Export(context.Background(), Query{}, func(e *event.Event) error { number = e.Number; return nil }))
 	some := 0
-	require.NoError(t, w.l.Export(context.Background(), Query{Numbers: []uint64{number}}, func(e *event.Event) error {
+	require.NoError(t, w.l.Export(context.Background(), Query{Of: []bodies.Erased{{Number: number, By: bodies.ByProfile}, {Number: number, By: bodies.ByIdentifier}}}, func(e *event.Event) error {
 		require.Equal(t, number, e.Number)
 		some++
 		return nil

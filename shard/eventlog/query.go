@@ -5,9 +5,11 @@ import (
 	"slices"
 	"time"
 
+	"millrace/shard/bodies"
 	"millrace/shard/eventlog/blocks"
 	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
+	"millrace/shard/profile"
 )
 
 // Query chooses events. The zero value of a field means no restriction.
@@ -17,8 +19,8 @@ type Query struct {
 	Since, Until time.Time
 	Names        []string  // event names and product ids; rows of other kinds have none and are not filtered by them
 	Kinds        []op.Kind // none: op.Event, op.Purchase
-	// Numbers are profile and home numbers of one user, and select that user's events.
-	Numbers []uint64
+	// Of says where the events of a user are (shard.Coordinator.EventsOf).
+	Of []bodies.Erased
 	// Fields makes a Follower's events also carry their properties by name, for columns of their own.
 	Fields bool
 	// SkipDamaged skips a block that can't be read; its error is returned when everything else has been passed on.
@@ -40,6 +42,7 @@ type filter struct {
 	query        Query
 	since, until int64 // Unix ms
 	names        map[string]struct{}
+	of           map[uint64][]bodies.Erased // by their number
 }
 
 func newFilter(q Query) *filter {
@@ -54,6 +57,15 @@ func newFilter(q Query) *filter {
 		f.names = make(map[string]struct{}, len(q.Names))
 		for _, n := range q.Names {
 			f.names[n] = struct{}{}
+		}
+	}
+	if len(q.Of) > 0 {
+		f.of = make(map[uint64][]bodies.Erased, len(q.Of))
+		for _, x := range q.Of {
+			if x.Until == (profile.Place{}) {
+				x.Until.Position = math.MaxUint64
+			}
+			f.of[x.Number] = append(f.of[x.Number], x)
 		}
 	}
 	return f
@@ -81,7 +93,10 @@ func (f *filter) wants(rs *blocks.Rows, r *blocks.Row) bool {
 	if r.Time < f.since || r.Time >= f.until || q.Workspace != 0 && r.Workspace != q.Workspace {
 		return false
 	}
-	if !q.wantsKind(r.Kind) || len(q.Numbers) > 0 && !slices.Contains(q.Numbers, r.Number) {
+	if !q.wantsKind(r.Kind) {
+		return false
+	}
+	if f.of != nil && !slices.ContainsFunc(f.of[r.Number], func(x bodies.Erased) bool { return names(&x, r) }) {
 		return false
 	}
 	if f.names != nil && event.IsEvent(r.Kind) {
