@@ -2,9 +2,12 @@ package profile
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"math"
 	"slices"
+
+	"github.com/zeebo/xxh3"
 
 	"millrace/shard/op"
 )
@@ -115,6 +118,10 @@ func overLimit(b []byte, tag byte, lim *Limits) bool {
 
 func (e *Editor) applyAttributes(b []byte, o op.Op, rec *op.Record, lim *Limits) (out []byte, fresh byte) {
 	merge := o.Flags().Has(op.MergeObjects)
+	many := isMany(b, o.Body()) && e.listChanges(o.Body(), rec)
+	if many {
+		b, fresh = e.applyMany(b, o, rec, lim)
+	}
 	// next is behind the field that was set last, since clients send the same attributes in the same order again and
 	// again
 	next := fieldsStart(b)
@@ -134,7 +141,7 @@ func (e *Editor) applyAttributes(b []byte, o op.Op, rec *op.Record, lim *Limits)
 			continue
 		}
 		name, ok := nameAt(rec, code-op.ReservedCodes)
-		if !ok {
+		if !ok || many {
 			continue
 		}
 		s := near(b, next, tagCustom, name)
@@ -167,6 +174,174 @@ func (e *Editor) applyAttributes(b []byte, o op.Op, rec *op.Record, lim *Limits)
 		next = behind(b, e.at)
 	}
 	return b, fresh
+}
+
+// An attributes op is applied field by field, which costs little for the few fields that ops have. An op with very many
+// fields, or one for a very large profile, would walk and move the profile for each of them. Its custom attributes are
+// applied in one pass: the profile is written anew, and each of its fields looks for its change. The bytes that come
+// out are the same.
+const (
+	// manyBytes is the size of profile and op together below which an op is never applied in one pass.
+	manyBytes = 8 << 10
+	// manyWork is how many bytes an op may walk before one pass over the profile costs less: fields times size.
+	manyWork = 1 << 20
+)
+
+// isMany says whether an op is to be applied in one pass.
+func isMany(profile, body []byte) bool {
+	size := len(profile) + len(body)
+	if size < manyBytes {
+		return false
+	}
+	fields := 0
+	op.EachField(body, func(uint32, op.Value) { fields++ })
+	return fields > 1 && fields*size >= manyWork
+}
+
+// listChanges lists the custom attributes of an op in e.changes, by hash. It returns false when a name occurs twice.
+func (e *Editor) listChanges(body []byte, rec *op.Record) bool {
+	e.changes = e.changes[:0]
+	places := uint32(0)
+	for fields := body; len(fields) > 0; {
+		code, v, rest, ok := op.NextField(fields)
+		if !ok {
+			break
+		}
+		at := len(body) - len(fields)
+		fields = rest
+		if code < op.ReservedCodes {
+			continue
+		}
+		if name, ok := nameAt(rec, code-op.ReservedCodes); ok {
+			e.changes = append(e.changes, change{hash: uint32(xxh3.Hash(name)), at: uint32(at), place: places})
+			if isComposite(v) {
+				places++
+			}
+		}
+	}
+	slices.SortFunc(e.changes, func(a, b change) int {
+		if a.hash != b.hash { // without reading the name
+			return cmp.Compare(a.hash, b.hash)
+		}
+		name, _ := b.in(body, rec)
+		return a.compare(b.hash, name, body, rec)
+	})
+	for i := 1; i < len(e.changes); i++ {
+		name, _ := e.changes[i].in(body, rec)
+		if e.changes[i-1].compare(e.changes[i].hash, name, body, rec) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// compare orders changes by hash and, as names may be chosen to have the same one, by name.
+func (c *change) compare(hash uint32, name, body []byte, rec *op.Record) int {
+	if c.hash != hash {
+		return cmp.Compare(c.hash, hash)
+	}
+	own, _ := c.in(body, rec)
+	return bytes.Compare(own, name)
+}
+
+// in is the name and value of a change in its op.
+func (c *change) in(body []byte, rec *op.Record) (name []byte, v op.Value) {
+	code, v, _, _ := op.NextField(body[c.at:])
+	name, _ = nameAt(rec, code-op.ReservedCodes)
+	return name, v
+}
+
+// changeOf returns the change of the attribute with this name and its value, nil when the op has none.
+func (e *Editor) changeOf(name, body []byte, rec *op.Record) (*change, op.Value) {
+	hash := uint32(xxh3.Hash(name))
+	i, ok := slices.BinarySearchFunc(e.changes, name,
+		func(c change, name []byte) int { return c.compare(hash, name, body, rec) })
+	if !ok {
+		return nil, nil
+	}
+	_, v := e.changes[i].in(body, rec)
+	return &e.changes[i], v
+}
+
+// applyMany applies the custom attributes that listChanges has listed.
+func (e *Editor) applyMany(b []byte, o op.Op, rec *op.Record, lim *Limits) (out []byte, fresh byte) {
+	body, merge := o.Body(), o.Flags().Has(op.MergeObjects)
+	out = append(slices.Grow(e.spare[:0], len(b)+2*len(body)), b[:fieldsStart(b)]...)
+	for i := fieldsStart(b); i < len(b); {
+		tag, start, end := fieldAt(b, i)
+		field := b[i:end]
+		i = end
+		if tag != tagCustom {
+			out = append(out, field...)
+			continue
+		}
+		name, old := splitName(b[start:end])
+		c, v := e.changeOf(name, body, rec)
+		if c == nil || c.done {
+			out = append(out, field...)
+			continue
+		}
+		c.done = true
+		if v.Tag() == op.Null {
+			continue
+		}
+		if v = e.combineMany(valueIn(old), v, merge, lim, c.place); v == nil {
+			out = append(out, field...)
+			continue
+		}
+		out = appendCustom(out, name, v, valueRoom(end-start, 2+len(name)+len(v)))
+	}
+	slices.SortFunc(e.changes, func(a, b change) int { return cmp.Compare(a.at, b.at) })
+	for i := range e.changes {
+		c := &e.changes[i]
+		name, v := c.in(body, rec)
+		if c.done || v.Tag() == op.Null {
+			continue
+		}
+		if v = e.combineMany(nil, v, merge, lim, c.place); v != nil {
+			out = appendCustom(out, name, v, 2+len(name)+len(v))
+			fresh = tagCustom
+		}
+	}
+	slices.SortFunc(e.unmet, func(a, b unmet) int { return cmp.Compare(a.place, b.place) })
+	e.spare, e.buf = e.buf, out
+	if cap(e.changes) > maxKeptChanges {
+		e.changes = nil
+	}
+	e.index.on, e.index.list = false, nil
+	return out, fresh
+}
+
+// maxKeptChanges is how many changes an Editor keeps room for.
+const maxKeptChanges = 1 << 12
+
+func isComposite(v op.Value) bool {
+	switch v.Tag() {
+	case op.Array, op.Object, op.Increment, op.Update, op.ArrayEdit:
+		return true
+	}
+	return false
+}
+
+// combineMany returns the new value of an attribute, nil when nothing changes.
+func (e *Editor) combineMany(old, v op.Value, merge bool, lim *Limits, place uint32) op.Value {
+	if !isComposite(v) {
+		return v
+	}
+	made, why := e.combine(old, v, merge, lim)
+	if why != 0 {
+		e.unmet = append(e.unmet, unmet{int(place), why})
+	}
+	return made
+}
+
+// appendCustom appends a custom attribute whose payload has size bytes.
+func appendCustom(dst, name []byte, v op.Value, size int) []byte {
+	dst = appendFieldHeader(dst, tagCustom, size)
+	end := len(dst) + size
+	dst = append(binary.LittleEndian.AppendUint16(dst, uint16(len(name))), name...)
+	dst = append(dst, v...)
+	return append(dst, make([]byte, end-len(dst))...)
 }
 
 // unmet is an operator that could not be applied, named by its place among the composite values.

@@ -324,3 +324,68 @@ func TestApplyInDoesNotAllocate(t *testing.T) {
 		}
 	}))
 }
+
+// TestManyAttributesInOnePass: an op with many fields, applied in one pass, comes to the bytes that its fields come to
+// one by one, and reports the same operators.
+func TestManyAttributesInOnePass(t *testing.T) {
+	rng := testseed.Rand(t)
+	for range 20 {
+		var plain, once Editor
+		want := user("u")
+		for i := range 300 { // in another order than those of the op
+			o, rec := attrsOp(t, 0, fmt.Sprint("name ", rng.IntN(600)), randomValue(rng), fmt.Sprint("kept ", i), i)
+			want, _ = plain.Apply(slices.Clip(want), o, rec, nil)
+		}
+		got := slices.Clone(want)
+		var fields []any
+		for _, i := range rng.Perm(600) {
+			fields = append(fields, fmt.Sprint("name ", i), []any{nil, randomValue(rng), inc(1), randomText(rng)}[rng.IntN(4)])
+		}
+		for i := 0; i < len(fields); i += 2 {
+			o, rec := attrsOp(t, op.MergeObjects, fields[i:i+2]...)
+			want, _ = plain.Apply(slices.Clip(want), o, rec, nil)
+		}
+		o, rec := attrsOp(t, op.MergeObjects, fields...)
+		require.True(t, isMany(got, o.Body()))
+		h := house(got, 0)
+		require.Equal(t, Applied, h.apply(o, rec, nil, 0))
+		require.NoError(t, Check(h.blob()))
+		require.True(t, bytes.Equal(want, h.blob()))
+		got, _ = once.Apply(got, o, rec, nil)
+		require.True(t, bytes.Equal(want, got))
+	}
+}
+
+// TestManyUnmet: operators of an op that is applied in one pass are reported as those of any other.
+func TestManyUnmet(t *testing.T) {
+	var e Editor
+	b := set(t, user("u"), 0, "a text", "x", "z text", "x")
+	fields := []any{"z text", inc(1), "counted", inc(1)}
+	for i := range 2000 {
+		fields = append(fields, fmt.Sprint("name ", i), i)
+	}
+	fields = append(fields, "a text", inc(1), op.AttrOperators, []any{0, 7, 1, 8, 2, 9})
+	o, rec := attrsOp(t, 0, fields...)
+	require.True(t, isMany(b, o.Body()))
+	e.Apply(b, o, rec, nil)
+	require.Equal(t, []Unmet{{7, NotNumber}, {9, NotNumber}}, e.Unmet)
+}
+
+// TestManyAttributesCostOnePass: an op with very many attributes costs as much for each of them as a small one, whether
+// the profile has none of them or all. With a walk for each of them, this takes minutes.
+func TestManyAttributesCostOnePass(t *testing.T) {
+	const n = 200_000
+	fields := make([]any, 0, 2*n)
+	for i := range n {
+		fields = append(fields, fmt.Sprint("name ", i), 1)
+	}
+	o, rec := attrsOp(t, 0, fields...)
+	h := house(user("u"), 0)
+	require.Equal(t, JustBlocked, h.apply(o, rec, nil, 0))
+	fields = fields[:0]
+	for i := range n {
+		fields = append(fields, fmt.Sprint("name ", n-1-i), "longer than it was")
+	}
+	o, rec = attrsOp(t, 0, fields...)
+	require.Equal(t, Applied, h.apply(o, rec, nil, 0))
+}

@@ -141,18 +141,27 @@ type Editor struct {
 	// Unmet are the operators that the last Apply could not apply.
 	Unmet []Unmet
 
-	index  index
-	at     int    // where the field is that was last made or resized
-	buf    []byte // scratch for profiles that have outgrown their memory
-	spare  []byte // the other half of Merge
-	tmp    []byte // values under construction
-	tmp2   []byte // values within them, alternating with tmp3
-	tmp3   []byte
-	recent []uint32 // occurrences under construction
-	refs   []ref    // views of members, elements and edits
-	fields []ref    // views of fields
-	kept   []int    // which of refs are kept
-	unmet  []unmet  // operators that could not be applied
+	index   index
+	at      int    // where the field is that was last made or resized
+	buf     []byte // scratch for profiles that have outgrown their memory
+	spare   []byte // the other half of Merge
+	tmp     []byte // values under construction
+	tmp2    []byte // values within them, alternating with tmp3
+	tmp3    []byte
+	recent  []uint32 // occurrences under construction
+	refs    []ref    // views of members, elements and edits
+	fields  []ref    // views of fields
+	kept    []int    // which of refs are kept
+	changes []change // custom attributes of an op that is applied in one pass
+	unmet   []unmet  // operators that could not be applied
+}
+
+// change is a custom attribute of an op: where it stands in the op's body, by the hash of its name.
+type change struct {
+	hash  uint32
+	at    uint32
+	place uint32 // among the composite values of the op
+	done  bool
 }
 
 // ref is a view of a member, an element, an edit or a field, with what it is found by.
