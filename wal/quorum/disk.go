@@ -2,7 +2,6 @@ package quorum
 
 import (
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -168,7 +167,6 @@ func (l *Log) standDown(n *instance) {
 	l.opts.Logger.Error("the disk hangs; this node gives up the leadership", "group", l.opts.Group, "to", best)
 	n.trans.mute(true)
 	l.notice(false)
-	l.refuseBarriers()
 	if err := n.trans.summon(best); err != nil {
 		l.opts.Logger.Warn("a node was not told to lead instead; it will notice", "group", l.opts.Group, "node", best,
 			"error", err)
@@ -196,21 +194,6 @@ func (l *Log) furthest(n *instance) (best Node) {
 		}
 	}
 	return best
-}
-
-// refuseBarriers refuses all waiting barriers, including those of entries that are under way.
-func (l *Log) refuseBarriers() {
-	l.mu.Lock()
-	barriers := l.queue.barriers
-	l.queue.barriers = nil
-	for _, p := range l.queue.flying {
-		barriers = append(barriers, p.barriers...)
-		p.barriers = nil
-	}
-	l.mu.Unlock()
-	for _, f := range barriers {
-		f <- barrier{err: fmt.Errorf("%w: %w", ErrNotLeader, errDiskHangs)}
-	}
 }
 
 // mute stops sending to the followers, or resumes it.

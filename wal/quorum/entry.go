@@ -8,7 +8,7 @@ import (
 	"millrace/wal"
 )
 
-// An entry of raft holds records that waited together, or no records: then it is a barrier.
+// An entry of raft holds records that waited together.
 //
 //	 0  1  format version
 //	 1  3  zero

@@ -69,7 +69,7 @@ func (l *Log) notice(leads bool) {
 	l.mu.Lock()
 	l.epoch++
 	if !leads {
-		l.leads = false
+		l.endReign()
 	}
 	e := leadEvent{leads: leads, epoch: l.epoch}
 	l.mu.Unlock()
@@ -127,11 +127,18 @@ func (l *Log) nextEvent() (e leadEvent, ok bool) {
 // caughtUp waits until all records of earlier leaders are handed back, which a barrier in the new term shows. Then it
 // opens Append.
 func (l *Log) caughtUp(e leadEvent) bool {
-	barrier := make(chan error, 1)
-	go func() { barrier <- l.node.Load().raft.Barrier(0).Error() }()
+	r := l.node.Load().raft
+	term, index := r.CurrentTerm(), uint64(0)
+	done := make(chan error, 1)
+	go func() {
+		barrier := r.Barrier(0)
+		err := barrier.Error()
+		index = barrier.(raft.IndexFuture).Index()
+		done <- err
+	}()
 	select {
-	case err := <-barrier:
-		if err != nil {
+	case err := <-done:
+		if err != nil || r.CurrentTerm() != term {
 			return false
 		}
 	case <-l.stop:
@@ -139,6 +146,9 @@ func (l *Log) caughtUp(e leadEvent) bool {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.leads = l.epoch == e.epoch && l.failure == nil
-	return l.leads
+	if l.epoch != e.epoch || l.failure != nil {
+		return false
+	}
+	l.leads, l.reign = true, newReign(term, index)
+	return true
 }

@@ -57,7 +57,9 @@ func testLearnEarly(t *testing.T) {
 	defer cancel()
 	for i := range 5 {
 		g.net.hold(leader.node, f.node, true)
-		require.NoError(t, leader.append(fmt.Sprint("late ", i)))
+		text := fmt.Sprint("late ", i)
+		require.NoError(t, leader.append(text))
+		soon(t, text, func() bool { return leader.handedBack(text) })
 		position, err := leader.log.Barrier(ctx)
 		require.NoError(t, err)
 		f.log.Learn(leader.log.Committed())

@@ -50,6 +50,8 @@ type Log struct {
 	wake         sync.Cond  // the proposer waits on it
 	queue        queue
 	leads        bool // Append takes records
+	reign        *reign
+	confirmation confirmation
 	transferring bool
 	epoch        uint64 // number of the latest report of the leadership
 	closing      bool
@@ -61,7 +63,7 @@ type Log struct {
 	swapping   sync.Mutex     // held while one instance replaces another, and during Close
 	proposed   chan struct{}  // closed when the proposer has returned
 	stop       chan struct{}  // closed by Close
-	loops      sync.WaitGroup // listen, tellOwner, serve, keep
+	loops      sync.WaitGroup // listen, tellOwner, serve, keep, confirm
 	closed     bool
 	election   atomic.Pointer[election] // the last one that Stand has seen
 }
@@ -401,7 +403,7 @@ func (l *Log) rejoin(index uint64) {
 	}
 	l.opts.Logger.Warn("the end of the log contradicts the group and is removed", "group", l.opts.Group, "from", index)
 	l.node.Load().leave()
-	l.loseAll(raft.ErrLeadershipLost)
+	l.loseAll()
 	err := l.store.CutEnd(index)
 	if err == nil {
 		err = l.join(ways.raft)
@@ -420,7 +422,7 @@ func (l *Log) fail(cause error) error {
 	}
 	l.failure = fmt.Errorf("%w: %w", wal.ErrFailed, cause)
 	failure := l.failure
-	l.leads = false
+	l.endReign()
 	l.mu.Unlock()
 	failuresTotal.Inc()
 	l.opts.Logger.Error("the log has failed; this node takes no further part in the group", "group", l.opts.Group,
@@ -428,7 +430,7 @@ func (l *Log) fail(cause error) error {
 	go func() {
 		if n := l.node.Load(); n != nil {
 			_ = n.raft.Shutdown().Error()
-			l.loseAll(failure)
+			l.loseAll()
 		}
 	}()
 	l.opts.OnFailure(failure)
@@ -481,10 +483,10 @@ func (l *Log) depart() {
 	l.node.Load().leave()
 	l.swapping.Unlock()
 	l.host.closeGroup(l.opts.Group)
-	l.loseAll(raft.ErrRaftShutdown)
+	l.loseAll()
 	l.wake.Signal()
 	<-l.proposed
-	l.loseAll(raft.ErrRaftShutdown) // proposed too late for raft to see it
+	l.loseAll() // proposed too late for raft to see it
 	l.loops.Wait()
 	l.metrics.close()
 }

@@ -17,7 +17,6 @@ import (
 type machine struct {
 	l       *Log
 	records []*wal.Record // the records of one batch
-	landed  []*proposal
 }
 
 type entryID struct{ index, term uint64 }
@@ -40,7 +39,7 @@ type waiter struct {
 // ApplyBatch hands back committed entries.
 func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 	l := m.l
-	m.records, m.landed = m.records[:0], m.landed[:0]
+	m.records = m.records[:0]
 	last := l.passed.entry()
 	for _, e := range logs {
 		if e.Index <= last.index { // an earlier instance of raft has handed it back
@@ -64,12 +63,6 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 	}
 	clear(m.records)
 	l.pass(last)
-	for _, p := range m.landed {
-		for _, f := range p.barriers {
-			f <- barrier{position: l.passed.position.Load()}
-		}
-	}
-	clear(m.landed)
 	l.settleIn()
 	return make([]any, len(logs))
 }
@@ -86,7 +79,6 @@ func (m *machine) take(e *raft.Log) error {
 				r.Position = position(e.Index, i)
 			}
 			m.records = append(m.records, p.records...)
-			m.landed = append(m.landed, p)
 			return nil
 		}
 	}

@@ -72,7 +72,7 @@ func (l *Log) Transfer(to Node) error {
 		l.mu.Lock()
 		l.transferring = false
 		if err == nil && l.epoch == epoch { // raft has not reported it yet: what is taken until then would be lost
-			l.leads = false
+			l.endReign()
 		}
 		l.mu.Unlock()
 	}()
@@ -95,7 +95,7 @@ func (l *Log) settle(timeout time.Duration) {
 	for time.Now().Before(deadline) {
 		l.mu.Lock()
 		q := &l.queue
-		settled := len(q.flying) == 0 && len(q.records) == 0 && len(q.barriers) == 0
+		settled := len(q.flying) == 0 && len(q.records) == 0
 		l.mu.Unlock()
 		if settled {
 			return

@@ -1,7 +1,6 @@
 package quorum
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -12,13 +11,12 @@ import (
 
 // queue holds what waits for the quorum. Log.mu guards it.
 type queue struct {
-	records  []*wal.Record  // taken, not proposed
-	bytes    int64          // size of records
-	barriers []chan barrier // these wait for the next entry
-	idle     bool           // the proposer waits
-	flying   map[uint64]*proposal
-	next     uint64    // sequence of the next proposal
-	rested   time.Time // until then the proposer rests
+	records []*wal.Record // taken, not proposed
+	bytes   int64         // size of records
+	idle    bool          // the proposer waits
+	flying  map[uint64]*proposal
+	next    uint64    // sequence of the next proposal
+	rested  time.Time // until then the proposer rests
 
 	pendingRecords int // taken, not handed back
 	pendingBytes   int64
@@ -29,13 +27,7 @@ type proposal struct {
 	sequence uint64
 	records  []*wal.Record
 	bytes    int64
-	barriers []chan barrier
 	since    time.Time
-}
-
-type barrier struct {
-	position uint64
-	err      error
 }
 
 // One entry is under way at a time. What comes meanwhile is the next entry, so that the size of entries follows from
@@ -47,9 +39,7 @@ const (
 
 // An entry that takes longer than fastFlight while records wait shows that processors or disks have too much to do. The
 // proposer then rests before the next entry, so that there are fewer and larger ones: restFactor times as long as the
-// entry exceeded fastFlight, and longestRest at most. As soon as a whole entry waits, the rest is over. A barrier goes
-// with the waiting records: a cluster that is so busy always has waiting readers, and an entry for each of them would
-// undo the rest.
+// entry exceeded fastFlight, and longestRest at most. As soon as a whole entry waits, the rest is over.
 const (
 	fastFlight  = 5 * time.Millisecond
 	restFactor  = 2
@@ -109,30 +99,6 @@ func (l *Log) wakeProposer() {
 	}
 }
 
-// Barrier returns a position. Everything in the group that was acknowledged before the call is at or before that
-// position, and OnDurable has had it on this node. On another node, Wait returns once OnDurable there has had it. Only
-// the leader gives barriers; otherwise, or when leadership is lost meanwhile, Barrier returns ErrNotLeader. Waiting
-// barriers share one entry of the log, which takes waiting records along. So a leader that was paused and has been
-// replaced can't give one.
-func (l *Log) Barrier(ctx context.Context) (position uint64, err error) {
-	done := make(chan barrier, 1)
-	l.mu.Lock()
-	if err := l.takes(); err != nil {
-		l.mu.Unlock()
-		return 0, err
-	}
-	l.queue.barriers = append(l.queue.barriers, done)
-	l.wakeProposer()
-	l.mu.Unlock()
-	l.metrics.barriers.Inc()
-	select {
-	case f := <-done:
-		return f.position, f.err
-	case <-ctx.Done():
-		return 0, ctx.Err()
-	}
-}
-
 // propose makes entries of what waits, until the log is closed and nothing waits any more.
 func (l *Log) propose() {
 	defer close(l.proposed)
@@ -145,8 +111,8 @@ func (l *Log) propose() {
 		future := node.raft.ApplyLog(raft.Log{Data: encodeEntry(l.proposer, p.sequence, p.records)}, 0)
 		l.metrics.proposals.Inc()
 		go func() {
-			if err := future.Error(); err != nil {
-				l.lose(p.sequence, err)
+			if future.Error() != nil {
+				l.lose(p.sequence)
 			}
 		}()
 	}
@@ -158,14 +124,14 @@ func (l *Log) nextProposal() *proposal {
 	defer l.mu.Unlock()
 	q := &l.queue
 	for !l.mayPropose() {
-		if l.closing && len(q.records) == 0 && len(q.barriers) == 0 {
+		if l.closing && len(q.records) == 0 {
 			return nil
 		}
 		q.idle = true
 		l.wake.Wait()
 	}
 	q.idle = false
-	p := &proposal{sequence: q.next, barriers: q.barriers, since: time.Now()}
+	p := &proposal{sequence: q.next, since: time.Now()}
 	n, size := 0, entryHeaderBytes
 	for n < len(q.records) && n < maxEntryRecords {
 		if size += entrySize(q.records[n]); n > 0 && size > l.opts.MaxEntryBytes {
@@ -180,7 +146,6 @@ func (l *Log) nextProposal() *proposal {
 		q.records = nil
 	}
 	q.bytes -= p.bytes
-	q.barriers = nil
 	q.next++
 	q.flying[p.sequence] = p
 	return p
@@ -188,10 +153,10 @@ func (l *Log) nextProposal() *proposal {
 
 func (l *Log) mayPropose() bool {
 	q := &l.queue
-	if len(q.records) == 0 && len(q.barriers) == 0 {
+	if len(q.records) == 0 {
 		return false
 	}
-	if len(q.records) > 0 && q.bytes < int64(l.opts.MaxEntryBytes) && time.Now().Before(q.rested) {
+	if q.bytes < int64(l.opts.MaxEntryBytes) && time.Now().Before(q.rested) {
 		return false
 	}
 	return len(q.flying) < smallFlight || q.bytes >= int64(l.opts.MaxEntryBytes) && len(q.flying) < largeFlight
@@ -230,18 +195,15 @@ func (l *Log) rest(took time.Duration) {
 }
 
 // lose reports an entry as lost unless it has been handed back.
-func (l *Log) lose(sequence uint64, cause error) {
+func (l *Log) lose(sequence uint64) {
 	p := l.land(sequence)
 	if p == nil {
 		return
 	}
-	l.loseProposal(p, cause)
+	l.loseProposal(p)
 }
 
-func (l *Log) loseProposal(p *proposal, cause error) {
-	for _, f := range p.barriers {
-		f <- barrier{err: fmt.Errorf("%w: %w", ErrNotLeader, cause)}
-	}
+func (l *Log) loseProposal(p *proposal) {
 	if len(p.records) > 0 {
 		l.metrics.lost.Add(len(p.records))
 		l.opts.OnLost(p.records)
@@ -250,18 +212,18 @@ func (l *Log) loseProposal(p *proposal, cause error) {
 
 // loseAll reports everything that waits or is under way as lost. It is never called while raft may still hand records
 // back.
-func (l *Log) loseAll(cause error) {
+func (l *Log) loseAll() {
 	l.mu.Lock()
 	q := &l.queue
-	lost := []*proposal{{records: q.records, barriers: q.barriers}}
+	lost := []*proposal{{records: q.records}}
 	for _, p := range q.flying {
 		lost = append(lost, p)
 	}
 	clear(q.flying)
-	q.records, q.barriers, q.bytes, q.pendingRecords, q.pendingBytes = nil, nil, 0, 0, 0
+	q.records, q.bytes, q.pendingRecords, q.pendingBytes = nil, 0, 0, 0
 	l.mu.Unlock()
 	for _, p := range lost {
-		l.loseProposal(p, cause)
+		l.loseProposal(p)
 	}
 }
 

@@ -9,8 +9,7 @@ import (
 	"millrace/wal"
 )
 
-// When entries take long, the proposer rests between them, until its time is up or there is enough for a whole entry. A
-// barrier goes with the next entry, or at once when there is no entry to go with.
+// When entries take long, the proposer rests between them, until its time is up or there is enough for a whole entry.
 func TestRest(t *testing.T) {
 	const long = fastFlight + longestRest // rests as long as it may
 	for name, test := range map[string]struct {
@@ -24,12 +23,8 @@ func TestRest(t *testing.T) {
 		"nothing waits":           {took: long},
 		"a slow entry":            {took: long, waiting: 1, rests: true},
 		"the log is being closed": {took: long, waiting: 1, closing: true},
-		"a barrier and a record":  {took: long, waiting: 1, then: func(l *Log) { l.queue.barriers = append(l.queue.barriers, nil) }, rests: true},
-		"a barrier alone": {took: long, waiting: 1, then: func(l *Log) {
-			l.queue.records, l.queue.barriers = nil, append(l.queue.barriers, nil)
-		}},
-		"a whole entry":     {took: long, waiting: 1, then: func(l *Log) { l.queue.bytes = int64(l.opts.MaxEntryBytes) }},
-		"its time has come": {took: long, waiting: 1, then: func(l *Log) { l.queue.rested = l.queue.rested.Add(-longestRest) }},
+		"a whole entry":           {took: long, waiting: 1, then: func(l *Log) { l.queue.bytes = int64(l.opts.MaxEntryBytes) }},
+		"its time has come":       {took: long, waiting: 1, then: func(l *Log) { l.queue.rested = l.queue.rested.Add(-longestRest) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			simulated(t, func(t *testing.T) {

@@ -34,13 +34,15 @@ const (
 // they have the log, and puts this node's own messages to its raft (stand, learn) among the requests of other nodes.
 type transport struct {
 	*raft.NetworkTransport
-	host    *Host
-	rpcs    chan raft.RPC // requests to raft, from other nodes and from this one
-	learned chan struct{} // of capacity 1: there may be something to tell raft
-	done    chan struct{}
-	once    sync.Once
-	raft    atomic.Pointer[raft.Raft] // nil: not yet
-	muted   atomic.Bool
+	host     *Host
+	rpcs     chan raft.RPC // requests to raft, from other nodes and from this one
+	learned  chan struct{} // of capacity 1: there may be something to tell raft
+	done     chan struct{}
+	once     sync.Once
+	raft     atomic.Pointer[raft.Raft] // nil: not yet
+	muted    atomic.Bool
+	sent     atomic.Uint64 // number of the last request, or of a barrier's beginning
+	answered chan struct{} // of capacity 1: a node has answered
 	// abstains says that this node has no say in elections (newcomer.go).
 	abstains *atomic.Bool
 
@@ -54,9 +56,14 @@ type transport struct {
 
 // contact is what a node has last reported.
 type contact struct {
-	index uint64 // of the node's last entry
-	at    time.Time
+	index  uint64 // of the node's last entry
+	at     time.Time
+	latest answer
 }
+
+// answer is the answer to the latest request: the node was in this term, and its log ended there, after the request was
+// sent.
+type answer struct{ term, sent, end uint64 }
 
 // maxAsked is how many requests may wait for raft; beyond that, whoever brings one waits.
 const maxAsked = 16
@@ -65,7 +72,8 @@ func newTransport(h *Host, group uint32, l *listener, abstains *atomic.Bool, log
 	s := &streams{host: h, group: group, from: l, done: make(chan struct{}), conns: map[net.Conn]struct{}{}}
 	t := &transport{
 		host: h, last: map[Node]contact{}, rpcs: make(chan raft.RPC, maxAsked),
-		learned: make(chan struct{}, 1), done: make(chan struct{}), abstains: abstains,
+		answered: make(chan struct{}, 1), learned: make(chan struct{}, 1), done: make(chan struct{}),
+		abstains: abstains,
 	}
 	t.NetworkTransport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: s, MaxPool: poolConns, MaxRPCsInFlight: rpcsInFlight, Timeout: rpcTimeout, Logger: logger,
@@ -128,6 +136,7 @@ func (t *transport) AppendEntries(
 	if t.muted.Load() {
 		return errDiskHangs
 	}
+	sent := t.sent.Add(1)
 	err := t.NetworkTransport.AppendEntries(id, to, req, resp)
 	if err == nil && resp.Term == req.Term {
 		c := contact{index: resp.LastLog, at: time.Now()}
@@ -135,8 +144,16 @@ func (t *transport) AppendEntries(
 			c.index = req.Entries[n-1].Index
 		}
 		t.mu.Lock()
+		c.latest = answer{req.Term, sent, c.index}
+		if last := t.last[nodeOf(id)].latest; last.sent > sent { // answers may overtake one another
+			c.latest = last
+		}
 		t.last[nodeOf(id)] = c
 		t.mu.Unlock()
+		select {
+		case t.answered <- struct{}{}:
+		default:
+		}
 	}
 	return err
 }

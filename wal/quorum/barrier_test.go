@@ -1,0 +1,45 @@
+package quorum
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Only answers to requests that were sent after a barrier was asked for say that nobody had replaced the leader by
+// then: a leader may be paused before it reads an answer.
+func TestAnswersFromBefore(t *testing.T) { simulated(t, testAnswersFromBefore) }
+
+func testAnswersFromBefore(t *testing.T) {
+	g := newGroup(t, 3, nil)
+	g.write(3)
+	leader := g.leader()
+	n := leader.log.node.Load()
+	r := leader.log.reign
+	hold := func(held bool) {
+		for _, f := range others(g, leader.node) {
+			g.net.hold(f, leader.node, held)
+		}
+		synctest.Wait()
+	}
+	hold(true)
+	n.raft.VerifyLeader()
+	synctest.Wait() // heartbeats were sent, and answered
+	since := n.trans.sent.Add(1)
+	hold(false)
+	require.False(t, leader.log.isConfirmed(n, r, since), "the answers are to requests from before")
+	n.raft.VerifyLeader()
+	synctest.Wait()
+	require.True(t, leader.log.isConfirmed(n, r, since))
+	require.False(t, leader.log.isConfirmed(n, newReign(r.term, n.raft.LastIndex()+1), since), "the others lack an entry")
+	require.False(t, leader.log.isConfirmed(n, newReign(r.term+1, r.from), since))
+	require.False(t, leader.log.isConfirmed(n, r, n.trans.sent.Add(1)))
+
+	hold(true)
+	since = n.trans.sent.Add(1)
+	g.net.hold(g.follower().node, leader.node, false)
+	n.raft.VerifyLeader()
+	synctest.Wait()
+	require.True(t, leader.log.isConfirmed(n, r, since), "one follower and the leader are a majority")
+}
