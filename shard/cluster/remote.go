@@ -153,6 +153,9 @@ func (n *Node) report() placement.Report {
 		if seen := r.Seen(); !seen.IsZero() {
 			report.Heard[node] = seen
 		}
+		if r.Up() {
+			report.Reaches = append(report.Reaches, node)
+		}
 		return true
 	})
 	return report

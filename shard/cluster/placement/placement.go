@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"maps"
 	"slices"
 
 	"millrace/shard"
@@ -154,21 +155,22 @@ func (s *clusterView) catchingUp() (count int) {
 }
 
 // handOffs returns transfers off nodes that shall no longer lead. Each node that drains hands over one group at a time.
-// A node whose disk is full takes no writes, so it hands over all its groups at once. When nobody else can lead, a node
-// keeps its groups. Beside other steps there are only transfers off full nodes, for groups without a step.
+// A node that is not fit to lead hands over all its groups at once, because they take no writes as long as it leads, or
+// not all. When nobody else can lead, a node keeps its groups. Beside other steps there are only transfers off such
+// nodes, for groups without a step.
 func (s *clusterView) handOffs(beside []*Step) (steps []*Step) {
 	leads, seen := s.leads(), map[quorum.Node]bool{}
 	for i := range s.groups {
 		g := &s.groups[i]
 		isOf := func(x *Step) bool { return x.Group == g.group }
-		if len(beside) > 0 && (!s.nodes[g.leader].full || slices.ContainsFunc(beside, isOf)) {
+		if len(beside) > 0 && (s.nodes[g.leader].isFit() || slices.ContainsFunc(beside, isOf)) {
 			continue
 		}
 		if g.leader == 0 || s.mayLead(g.leader) || seen[g.leader] || len(g.MadeOf) > 0 {
 			continue
 		}
 		if to := s.successor(g, leads); s.mayLead(to) {
-			seen[g.leader] = !s.nodes[g.leader].full
+			seen[g.leader] = s.nodes[g.leader].isFit()
 			leads[to]++
 			steps = append(steps, g.step(Transfer, to))
 		}
@@ -176,8 +178,33 @@ func (s *clusterView) handOffs(beside []*Step) (steps []*Step) {
 	return steps
 }
 
+// stepAside chooses nodes that shall not lead, until no two of the others are cut off from one another. What a leader
+// has to tell the leader of another group would not arrive. The node with the most cuts steps aside first, of several
+// the one that leads the least. As a node serves nothing of a group whose leader it doesn't reach, it is both nodes
+// when there is just one cut: then all nodes serve all groups.
+func (s *clusterView) stepAside(cuts [][2]quorum.Node) {
+	leads, isOnly := s.leads(), len(cuts) == 1
+	for len(cuts) > 0 {
+		count := map[quorum.Node]int{}
+		for _, p := range cuts {
+			for _, n := range p {
+				count[n]++
+				d := s.nodes[n]
+				d.cut, d.aside = true, d.aside || isOnly
+				s.nodes[n] = d
+			}
+		}
+		worst := leastOf(slices.Sorted(maps.Keys(count)),
+			func(n quorum.Node) (int, bool) { return leads[n] - count[n]<<20, true })
+		d := s.nodes[worst]
+		d.aside = true
+		s.nodes[worst] = d
+		cuts = slices.DeleteFunc(cuts, func(p [2]quorum.Node) bool { return slices.Contains(p[:], worst) })
+	}
+}
+
 // nextTransfer makes the numbers of groups that nodes lead more even. It returns nil when they differ by at most one,
-// or when nothing can be done about it. Nodes that have just come, or just got room, are left alone.
+// or when nothing can be done about it. Nodes that have just come, or just become fit, are left alone.
 func (s *clusterView) nextTransfer() *Step {
 	nodes := slices.DeleteFunc(s.usable(), func(n quorum.Node) bool { return !s.nodes[n].settled })
 	g, to := handOver(nodes, s.leads(), len(s.groups), func(g int) quorum.Node { return s.groups[g].leader },

@@ -154,11 +154,33 @@ func (l *probe) of(group uint32) (leader, latest *ReplicaReport) {
 	return leader, latest
 }
 
+// cuts returns the pairs of nodes that are both there, while one does not reach the other.
+func (l *probe) cuts() (pairs [][2]quorum.Node) {
+	there := map[quorum.Node]bool{}
+	for n, report := range l.reports {
+		there[n] = true
+		for _, other := range report.Reaches {
+			there[other] = true
+		}
+	}
+	for n, report := range l.reports {
+		for other := range there {
+			p := pair(n, other)
+			if n != other && l.directory.Nodes[n].Member() && l.directory.Nodes[other].Member() &&
+				!slices.Contains(report.Reaches, other) && !slices.Contains(pairs, p) {
+				pairs = append(pairs, p)
+			}
+		}
+	}
+	return pairs
+}
+
 // memory is what earlier probes have shown.
 type memory struct {
 	begun    time.Time
 	answered map[quorum.Node]time.Time
-	full     map[quorum.Node]time.Time // when a node's disk was last full
+	unfit    map[quorum.Node]time.Time    // when a node was last not fit to lead
+	cuts     map[[2]quorum.Node]time.Time // since when the nodes of a pair have not reached one another
 	samples  map[uint32]sample
 }
 
@@ -173,7 +195,7 @@ type sample struct {
 
 func newMemory(begun time.Time) *memory {
 	return &memory{begun: begun, answered: map[quorum.Node]time.Time{},
-		full: map[quorum.Node]time.Time{}, samples: map[uint32]sample{}}
+		unfit: map[quorum.Node]time.Time{}, cuts: map[[2]quorum.Node]time.Time{}, samples: map[uint32]sample{}}
 }
 
 // view makes the basis of decisions out of a probe and of what is remembered. Afterwards m remembers this probe, too.
@@ -181,11 +203,8 @@ func (o *Operator) view(l *probe, m *memory) *clusterView {
 	s := &clusterView{replicas: o.Replicas, nodes: map[quorum.Node]nodeView{}}
 	for n, report := range l.reports {
 		m.answered[n] = l.at
-		if report.Full {
-			m.full[n] = l.at
-		}
-		settled := report.Now.Sub(report.Started) >= o.Pace.Settle && l.at.Sub(m.full[n]) >= o.Pace.Settle
-		s.nodes[n] = nodeView{here: true, full: report.Full, settled: settled}
+		s.nodes[n] = nodeView{here: true, full: report.Full,
+			settled: report.Now.Sub(report.Started) >= o.Pace.Settle}
 	}
 	for _, n := range l.directory.numbers() {
 		silent := l.at.Sub(m.begun)
@@ -203,7 +222,34 @@ func (o *Operator) view(l *probe, m *memory) *clusterView {
 		s.groups = append(s.groups, l.group(group, l.directory.Groups[group], m.samples, samples))
 	}
 	m.samples = samples
+	s.stepAside(m.lastingCuts(l))
+	for n, d := range s.nodes {
+		if !d.isFit() {
+			m.unfit[n] = l.at
+		}
+		d.settled = d.settled && l.at.Sub(m.unfit[n]) >= o.Pace.Settle
+		s.nodes[n] = d
+	}
 	return s
+}
+
+// cutFor is how long two nodes must not have reached one another, in all probes, until one of them shall not lead.
+const cutFor = 2 * time.Second
+
+// lastingCuts takes in the cuts of a probe, and returns those that have lasted.
+func (m *memory) lastingCuts(l *probe) (pairs [][2]quorum.Node) {
+	since := m.cuts
+	m.cuts = map[[2]quorum.Node]time.Time{}
+	for _, p := range l.cuts() {
+		m.cuts[p] = l.at
+		if begun, known := since[p]; known {
+			m.cuts[p] = begun
+		}
+		if l.at.Sub(m.cuts[p]) >= cutFor {
+			pairs = append(pairs, p)
+		}
+	}
+	return pairs
 }
 
 func (l *probe) group(group uint32, p GroupDocument, before, now map[uint32]sample) groupView {

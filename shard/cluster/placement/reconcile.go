@@ -32,13 +32,15 @@ type Reconciler struct {
 	transferred time.Time          // when a transfer last made leaderships even
 	problems    map[uint32]problem // by group
 	silent      map[quorum.Node]bool
+	aside       map[quorum.Node]bool
 	metrics     *metrics.Set
 }
 
 // NewReconciler returns a Reconciler that has not probed yet. members make the cluster; the map has their addresses.
 func NewReconciler(o *Operator, members map[quorum.Node]string, audit func(Entry) []byte) *Reconciler {
 	return &Reconciler{Operator: o, members: members, audit: audit, memory: newMemory(o.Now()), transferred: o.Now(),
-		problems: map[uint32]problem{}, silent: map[quorum.Node]bool{}, metrics: metrics.NewSet()}
+		problems: map[uint32]problem{}, silent: map[quorum.Node]bool{}, aside: map[quorum.Node]bool{},
+		metrics: metrics.NewSet()}
 }
 
 // Run works until ctx ends.
@@ -255,6 +257,14 @@ func (r *Reconciler) notice(l *probe, s *clusterView) {
 				r.Logger.Info("cluster: node answers again", "node", n)
 			} else {
 				r.Logger.Warn("cluster: node does not answer", "node", n, "address", d.Address)
+			}
+		}
+		if r.aside[n] != d.aside {
+			r.aside[n] = d.aside
+			if d.aside {
+				r.Logger.Warn("cluster: node shall not lead: it is cut off from another one", "node", n)
+			} else {
+				r.Logger.Info("cluster: node may lead again", "node", n)
 			}
 		}
 		r.gauge(fmt.Sprintf(`millrace_cluster_leads{node="%d"}`, n)).Set(float64(leads[n]))

@@ -356,6 +356,56 @@ func TestFullDisk(t *testing.T) {
 	p.until(400)
 }
 
+// Two nodes that don't reach one another lead nothing, and nothing comes back as long as that lasts, nor soon
+// afterwards. A moment of it, and a node that nobody reaches, change nothing.
+func TestCutOff(t *testing.T) {
+	p := newPlay(t, testseed.Of(t), 3, 12, 1, 2, 3)
+	p.until(40)
+	p.rounds(int(p.Pace.Settle / time.Second)) // all have been there for a while
+	led := func(n quorum.Node) (count int) {
+		for id, g := range p.world.groups {
+			if id != 0 && g.leader == n {
+				count++
+			}
+		}
+		return count
+	}
+	problems := func() (list []string) {
+		status, err := p.Status(context.Background())
+		require.NoError(t, err)
+		for _, n := range status.Nodes {
+			list = append(list, n.Problem)
+		}
+		return list
+	}
+	cut := func(from, to quorum.Node) { p.world.nodes[from].cut = []quorum.Node{to} }
+	cut(2, 3)
+	p.rounds(1)
+	p.world.nodes[2].cut = nil
+	p.rounds(5)
+	require.Equal(t, []int{4, 4, 4}, []int{led(1), led(2), led(3)}, "a moment is nothing")
+
+	cut(2, 3)
+	require.Equal(t, []string{"", "is cut off from node 3", "is cut off from node 2"}, problems())
+	p.rounds(15)
+	before := []int{led(1), led(2), led(3)}
+	require.Equal(t, []int{12, 0, 0}, before)
+	p.rounds(100)
+	require.Equal(t, before, []int{led(1), led(2), led(3)}, "and that stays so")
+	p.world.nodes[2].cut = nil
+	p.rounds(int(p.Pace.Settle/time.Second) - 2)
+	require.Equal(t, before, []int{led(1), led(2), led(3)}, "the cut has only just been mended")
+	require.Equal(t, []string{"", "", ""}, problems())
+	p.until(200)
+
+	p.world.nodes[2].alive = false
+	p.world.nodes[2].cut = []quorum.Node{1, 3}
+	p.rounds(10)
+	require.Equal(t, 12, led(1)+led(3))
+	require.Equal(t, []string{"", "does not answer", ""}, problems(), "that is no cut")
+	require.NotZero(t, led(1)*led(3))
+}
+
 // A move to a node that dies goes elsewhere after a while.
 func TestMoveIsRedirected(t *testing.T) {
 	p := newPlay(t, testseed.Of(t), 3, 4, 1, 2, 3)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"millrace/wal/quorum"
@@ -98,6 +99,18 @@ func (o *Operator) Status(ctx context.Context) (Status, error) {
 	leads, loads := s.leads(), s.loads()
 	for _, n := range s.numbers() {
 		status.Nodes = append(status.Nodes, l.nodeStatus(n, s.nodes[n], leads[n], loads[n]))
+	}
+	cuts := l.cuts()
+	for i := range status.Nodes {
+		n, others := &status.Nodes[i], []string(nil)
+		for _, p := range cuts {
+			if slices.Contains(p[:], n.Node) {
+				others = append(others, fmt.Sprint(p[0]+p[1]-n.Node))
+			}
+		}
+		if slices.Sort(others); len(others) > 0 {
+			n.Problem = strings.TrimPrefix(n.Problem+", is cut off from node "+strings.Join(others, ", "), ", ")
+		}
 	}
 	return status, nil
 }

@@ -66,7 +66,7 @@ func (s *clusterView) nextStep(g *groupView) decision {
 
 // firstLeader hands a new group to the node that is to lead it first, and then records that the group is made.
 func (s *clusterView) firstLeader(g *groupView) decision {
-	if first := g.Replicas[0]; g.leader != first && s.nodes[first].alive && !s.nodes[first].full &&
+	if first := g.Replicas[0]; g.leader != first && s.nodes[first].alive && s.nodes[first].isFit() &&
 		g.votes(first) {
 		if g.fresh[first] {
 			return decision{step: g.step(Transfer, first), doing: fmt.Sprintf("node %d is to lead first", first)}
@@ -114,14 +114,14 @@ func (s *clusterView) handOver(g *groupView, to quorum.Node) decision {
 }
 
 // successor returns the node that shall lead a group instead: a voter that is as far as the leader and leads the fewest
-// groups. Nodes whose disk has room come first, then nodes that stay. It returns 0 when there is none.
+// groups. Nodes that are fit come first, then nodes that stay. It returns 0 when there is none.
 func (s *clusterView) successor(g *groupView, leads map[quorum.Node]int) quorum.Node {
 	return leastOf(g.Replicas, func(n quorum.Node) (int, bool) {
 		cost := leads[n]
 		if !s.stays(n) {
 			cost += 1 << 20
 		}
-		if s.nodes[n].full {
+		if !s.nodes[n].isFit() {
 			cost += 1 << 21
 		}
 		return cost, n != g.leader && g.votes(n) && g.fresh[n]
@@ -226,7 +226,7 @@ func (s *clusterView) controlStep() decision {
 			return s.leave(g, n, Remove, to)
 		}
 	}
-	if !s.mayLead(g.leader) && s.mayLead(to) {
+	if !s.mayLead(g.leader) && s.mayLead(to) || !s.mayPlace(g.leader) && s.mayPlace(to) {
 		return s.handOver(g, to)
 	}
 	for _, n := range g.voters() {
@@ -248,12 +248,18 @@ func WantedVoters(nodes int) int {
 	return min(maxVoters, nodes-1+nodes%2)
 }
 
-// controlSuccessor returns the node that shall lead the control group instead, preferably one whose disk has room; 0
+// mayPlace reports whether the node may lead the control group, if another one could: whoever does has to reach all
+// nodes.
+func (s *clusterView) mayPlace(n quorum.Node) bool { return s.mayLead(n) && !s.nodes[n].cut }
+
+// controlSuccessor returns the node that shall lead the control group instead, preferably one that is fit for it; 0
 // when there is none.
 func (s *clusterView) controlSuccessor(stay []quorum.Node) quorum.Node {
 	return leastOf(stay, func(n quorum.Node) (cost int, _ bool) {
-		if s.nodes[n].full {
-			cost = 1
+		for _, fit := range []bool{s.nodes[n].isFit(), s.mayPlace(n)} {
+			if !fit {
+				cost++
+			}
 		}
 		return cost, n != s.control.leader && s.control.fresh[n]
 	})

@@ -25,7 +25,9 @@ type nodeView struct {
 	alive   bool // has answered this probe, or did a moment ago
 	lost    bool // has not answered for so long that new replicas go elsewhere
 	full    bool // its disk has no room: it takes no writes where it leads, and gets no more replicas
-	settled bool // has been there for a while, with room on its disk: it takes part in balancing leadership
+	cut     bool // it and another node that is there have not reached one another for a while
+	aside   bool // it shall not lead, because it is cut off from others (stepAside)
+	settled bool // has been there for a while, fit to lead: it takes part in balancing leadership
 }
 
 // groupView is a group of a clusterView.
@@ -102,7 +104,10 @@ func (s *clusterView) isUsable(n quorum.Node) bool {
 func (s *clusterView) stays(n quorum.Node) bool { return s.nodes[n].State == Active }
 
 // mayLead reports whether the node may go on leading what it leads.
-func (s *clusterView) mayLead(n quorum.Node) bool { return s.stays(n) && !s.nodes[n].full }
+func (s *clusterView) mayLead(n quorum.Node) bool { return s.stays(n) && s.nodes[n].isFit() }
+
+// isFit reports whether the node can do what a leader has to do.
+func (d nodeView) isFit() bool { return !d.full && !d.aside }
 
 // decides reports whether enough of these voters answer for a majority.
 func (s *clusterView) decides(voters []quorum.Node) bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -254,6 +255,9 @@ func TestControlStep(t *testing.T) {
 		"dead ones are kept":     {states: "aaa", voters: nodes(1, 2, 3), dead: nodes(3), says: "node 3 does not answer"},
 		"too few for a new vote": {states: "aaaaa", voters: nodes(1, 2, 3), others: nodes(4, 5), dead: nodes(2, 3), says: "catches up"},
 		"too few to let go":      {states: "aadaaa", voters: nodes(1, 2, 3, 4, 5, 6), dead: nodes(2, 4, 5), says: "too few voters answer to go on without node 3"},
+		"its leader is cut off":  {states: "aaa", voters: nodes(1, 2, 3), change: func(s *clusterView) { s.stepAside([][2]quorum.Node{{1, 2}}) }, verb: Transfer, node: 3},
+		"another one is cut off": {states: "aaa", voters: nodes(3, 1, 2), change: func(s *clusterView) { s.stepAside([][2]quorum.Node{{1, 2}}) }},
+		"all are cut off":        {states: "aaaa", voters: nodes(1, 2, 3), others: nodes(4), change: func(s *clusterView) { s.stepAside([][2]quorum.Node{{1, 4}, {2, 4}, {3, 4}}) }},
 		"no leader":              {states: "aaa", voters: nodes(1, 2, 3), change: func(s *clusterView) { s.control.leader = 0 }, says: "has no leader"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -337,6 +341,29 @@ func TestHandOffs(t *testing.T) {
 		list = append(list, fmt.Sprintf("%d to %d", step.Group, step.Node))
 	}
 	require.Equal(t, []string{"3 to 4"}, list, "who drains waits for other steps, who is full for none of other groups")
+}
+
+// Who has the most cuts steps aside, then who leads least, until no cut is left between those that lead; both nodes when
+// there is just one cut.
+func TestStepAside(t *testing.T) {
+	for want, cuts := range map[string][][2]quorum.Node{
+		"":     nil,
+		"1, 3": {{1, 3}},
+		"1, 4": {{1, 2}, {4, 5}},
+		"2":    {{1, 2}, {2, 3}},
+		"2, 3": {{1, 2}, {2, 4}, {2, 5}, {3, 4}},
+	} {
+		s := viewOf(3, states("aaaaa"), nodes(1, 2, 3), nodes(2, 1, 3), nodes(2, 1, 3), nodes(4, 5, 3), nodes(5, 1, 2))
+		s.stepAside(slices.Clone(cuts))
+		var aside []string
+		for _, n := range s.numbers() {
+			if s.nodes[n].aside {
+				aside = append(aside, fmt.Sprint(n))
+			}
+			require.Equal(t, slices.ContainsFunc(cuts, func(p [2]quorum.Node) bool { return p[0] == n || p[1] == n }), s.nodes[n].cut, "node %d", n)
+		}
+		require.Equal(t, want, strings.Join(aside, ", "))
+	}
 }
 
 // A replica is fresh when it is as far as the same leader was at the previous probe, in the same term.

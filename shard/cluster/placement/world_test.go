@@ -55,6 +55,7 @@ type worldNode struct {
 	disk    string
 	started time.Time
 	open    map[uint32]*worldReplica
+	cut     []quorum.Node // the others that it doesn't reach; the operator's calls are never cut
 }
 
 type worldReplica struct {
@@ -273,6 +274,11 @@ func (w *world) Report(_ context.Context, n quorum.Node) (Report, error) {
 		return Report{}, errors.New("no answer")
 	}
 	report := Report{Node: n, Disk: node.disk, Now: w.time, Started: node.started, Full: node.full, Heard: map[quorum.Node]time.Time{}}
+	for other, node := range w.nodes {
+		if other != n && node.alive && !slices.Contains(w.nodes[n].cut, other) {
+			report.Reaches = append(report.Reaches, other)
+		}
+	}
 	for id, r := range node.open {
 		s := quorum.Status{Group: id, Role: quorum.Learner, LastIndex: r.index, CommitIndex: r.index, HandedBack: r.index}
 		if g := w.groups[id]; g != nil && r.pending <= 0 {
