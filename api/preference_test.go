@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/api/call"
 	"millrace/api/center"
 	"millrace/api/control"
 )
@@ -226,6 +227,13 @@ func TestPreferenceCenterErrors(t *testing.T) {
 	a := d.call("GET", "/preference_center/v1/main/url/nobody", demoKey, "")
 	require.Equal(t, 404, a.status)
 	require.Equal(t, "User not found", a.json(t)["message"])
+}
+
+// A client that has no room for a document isn't told to try again.
+func TestNoRoomIsNoConflict(t *testing.T) {
+	f := call.FailureOf(fmt.Errorf("%w: all of them", control.ErrNoRoom))
+	require.Equal(t, 400, f.Status)
+	require.Zero(t, f.RetryAfter)
 }
 
 // A workspace is full at some time; changes at once are one after another, each whole.

@@ -28,6 +28,8 @@ type Failure struct {
 var failures = []Failure{
 	{err: shard.ErrBusy, Status: fasthttp.StatusServiceUnavailable, RetryAfter: 1,
 		Text: "The service is busy. Please try again later."},
+	{err: control.ErrNoRoom, Status: fasthttp.StatusBadRequest,
+		Text: "There is no room for this: workspaces, centers and translations take as much memory as they may."},
 	{err: control.ErrConflict, Status: fasthttp.StatusServiceUnavailable, RetryAfter: 1,
 		Text: "The service is busy. Please try again later.", refused: refusedConflict},
 	{err: shard.ErrDiskFull, Status: fasthttp.StatusServiceUnavailable, RetryAfter: 30,

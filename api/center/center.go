@@ -130,6 +130,8 @@ func fail(x *call.Call, err error) {
 			fmt.Sprintf("a workspace may have at most %d preference centers", control.MaxPreferenceCenters))
 	case errors.Is(err, control.ErrNotFound):
 		x.Fail(fasthttp.StatusNotFound, textNoCenter)
+	case errors.Is(err, control.ErrNoRoom):
+		x.FailEngine(err)
 	case errors.Is(err, control.ErrConflict):
 		x.Fail(fasthttp.StatusConflict, "The preference center was changed at the same time. Please try again.")
 	default:

@@ -50,12 +50,15 @@ const (
 // A draft is one administrative change while it is judged. It becomes one record: the documents, each on the condition
 // that it still is what the change was judged by, and the entry of the audit log.
 type draft struct {
-	c     *Control
-	by    Actor
-	seen  map[string][]byte
-	put   []Change
-	last  []Change // counters come last: whoever sees one also sees what was numbered by it
-	entry Entry
+	c    *Control
+	by   Actor
+	seen map[string][]byte
+	put  []Change
+	// the workspace of a document that counts for Options.MaxBytes, if bounded
+	workspace string
+	bounded   bool
+	last      []Change // counters come last: whoever sees one also sees what was numbered by it
+	entry     Entry
 }
 
 // do makes a change. judge reads documents by get, and defines their new content by set and replace. If a change on
@@ -73,7 +76,7 @@ func (c *Control) do(by Actor, judge func(d *draft) error) error {
 			}
 			return err
 		}
-		if err := d.commit(); !errors.Is(err, ErrConflict) || attempt == maxAttempts {
+		if err := d.commit(); !errors.Is(err, ErrConflict) || errors.Is(err, ErrNoRoom) || attempt == maxAttempts {
 			return err
 		}
 	}
@@ -142,6 +145,7 @@ func (d *draft) replace(what, kind, workspace, id string, v any, details ...any)
 				publicKind(kind))
 		}
 	}
+	d.workspace, d.bounded = workspace, isBounded(kind, len(doc)-len(was))
 	d.entry = Entry{What: what, Kind: publicKind(kind), Workspace: workspace, ID: id, Before: sumOf(was),
 		After: sumOf(doc), Changed: changed(was, doc), Details: pairs(details)}
 	if kind == kindWorkspace {
@@ -149,6 +153,21 @@ func (d *draft) replace(what, kind, workspace, id string, v any, details ...any)
 	}
 	return nil
 }
+
+// isBounded says whether a change by which a document grows needs room: not one without which nobody could put things
+// right, such as a sign-in, the end of a key, the archiving of a group, a user who becomes inactive.
+func isBounded(kind string, grown int) bool {
+	switch kind {
+	case kindPreferenceCenter, kindCampaign, kindCanvas:
+		return grown > 0
+	case kindApp, kindGroup, kindStream, kindSCIMUser, kindPermissionSet:
+		return grown > smallGrowth
+	}
+	return false
+}
+
+// smallGrowth is by how much a document may grow that only gets another state.
+const smallGrowth = 128
 
 // number returns the next number of a sequence. Numbers are never given out again, on any node: two changes that take
 // the same number exclude each other. used returns the highest number that is known to be in use.
@@ -165,6 +184,11 @@ func (d *draft) commit() error {
 	changes := append(d.put, d.last...)
 	if len(d.put) == 0 {
 		return nil
+	}
+	if d.bounded {
+		if err := d.c.checkRoom(d.workspace, changes); err != nil {
+			return err
+		}
 	}
 	if d.entry.What == "" {
 		return d.c.put(d.by, changes, nil)

@@ -73,6 +73,9 @@ type Options struct {
 	Permissions []string
 	// Now is the clock, Unix milliseconds. Required.
 	Now func() int64
+	// MaxBytes bounds the size of the documents, since every node holds them in memory. One workspace may take three
+	// quarters of it. Default: 256 MiB.
+	MaxBytes int64
 	// Logger gets an audit line for each change. Default: slog.Default().
 	Logger *slog.Logger
 }
@@ -138,6 +141,8 @@ type Control struct {
 	mu      sync.Mutex // guards the fields below; never held while the store is called
 	started bool
 	docs    map[string]map[string][]byte // workspace ("" for the company) → kind/id → document
+	sizes   map[string]int64             // of the documents, by workspace
+	size    int64                        // of all documents
 	usage   map[uint32]*keys.Usage       // by key number
 	flushed map[uint32]int64             // the minute that is stored
 	windows map[uint32]*ratelimit.Windows
@@ -146,11 +151,12 @@ type Control struct {
 // New makes an empty Control. Pass its Apply to the engine as OnDocument, then call Start with the engine.
 func New(options Options) *Control {
 	options.Logger = cmp.Or(options.Logger, slog.Default())
+	options.MaxBytes = cmp.Or(options.MaxBytes, 256<<20)
 	if options.Prepare == nil {
 		options.Prepare = func(*Workspace) any { return nil }
 	}
-	c := &Control{options: options, docs: map[string]map[string][]byte{}, usage: map[uint32]*keys.Usage{},
-		flushed: map[uint32]int64{}, windows: map[uint32]*ratelimit.Windows{}}
+	c := &Control{options: options, docs: map[string]map[string][]byte{}, sizes: map[string]int64{},
+		usage: map[uint32]*keys.Usage{}, flushed: map[uint32]int64{}, windows: map[uint32]*ratelimit.Windows{}}
 	c.snapshot.Store(&Snapshot{})
 	c.Apps = newCollection[App](c, kindApp, "app")
 	c.Groups = newCollection[Group](c, kindGroup, "subscription group")
@@ -211,6 +217,9 @@ func (c *Control) Apply(key string, doc []byte) {
 		of = map[string][]byte{}
 		c.docs[slug] = of
 	}
+	grown := int64(len(doc) - len(of[kind+"/"+id]))
+	c.sizes[slug] += grown
+	c.size += grown
 	if len(doc) == 0 {
 		delete(of, kind+"/"+id)
 	} else {
@@ -355,6 +364,33 @@ func (c *Control) document(kind, slug, id string) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.docs[slug][kind+"/"+id]
+}
+
+// Bytes returns the size of all documents.
+func (c *Control) Bytes() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.size
+}
+
+// checkRoom refuses changes by which the documents of a workspace outgrow Options.MaxBytes.
+func (c *Control) checkRoom(slug string, changes []Change) error {
+	grown := int64(0)
+	for _, change := range changes {
+		grown += int64(len(change.Doc) - len(change.Was))
+	}
+	c.mu.Lock()
+	size, all := c.sizes[slug]+grown, c.size+grown
+	c.mu.Unlock()
+	switch most := c.options.MaxBytes; {
+	case grown <= 0:
+	case all > most:
+		return fmt.Errorf("%w: all of them would take %d bytes, and may take %d", ErrNoRoom, all, most)
+	case size > most/4*3:
+		return fmt.Errorf("%w: those of one workspace would take %d bytes, and may take %d", ErrNoRoom, size,
+			most/4*3)
+	}
+	return nil
 }
 
 // count returns how many documents of a kind a workspace has.

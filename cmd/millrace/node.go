@@ -74,6 +74,8 @@ type nodeOptions struct {
 	census  *census.Options   // nil: consent is not counted
 	console console.Options
 	cluster *cluster.Options // nil: the server is alone
+	// documents is how many bytes control documents may take; 0: control's default
+	documents int64
 }
 
 // openNode opens all of it. A node of a cluster waits until it belongs to the cluster, or ctx ends.
@@ -90,6 +92,7 @@ func openNode(ctx context.Context, o nodeOptions) (_ *node, err error) {
 		Prepare:     func(w *control.Workspace) any { return forIngest(w) },
 		Permissions: api.Permissions(),
 		Now:         o.nowMillis,
+		MaxBytes:    o.documents,
 		Logger:      o.engine.Logger,
 	})
 	open := n.openAlone
@@ -244,6 +247,7 @@ func (n *node) gauges() {
 			isReady = 1
 		}
 		metrics.WriteGaugeUint64(w, "millrace_ready", isReady)
+		metrics.WriteGaugeUint64(w, "millrace_documents_bytes", uint64(n.control.Bytes()))
 	})
 }
 

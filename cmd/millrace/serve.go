@@ -124,6 +124,7 @@ type serveCommand struct {
 	MaxBody             byteSize      `default:"4MiB" bounds:"1KiB..256MiB" help:"Largest body of a request, after it is decompressed."`
 	MaxBodies           byteSize      `default:"0" bounds:"0|1KiB..6TiB" help:"Memory for the bodies of all requests under way together; beyond that the answer is 503. 0: an eighth of --memory, but at least 128 MiB."`
 	MaxAnswers          byteSize      `default:"0" bounds:"0|1KiB..6TiB" help:"Memory for the answers to all requests under way together; beyond that reads are answered 503. 0: an eighth of --memory, but at least 128 MiB."`
+	MaxDocuments        byteSize      `default:"0" bounds:"0|1KiB..6TiB" help:"Size of all workspaces, preference centers, translations, dashboard users and so on together; beyond that none are taken. 0: an eighth of --memory, but at least 64 MiB."`
 	ReadTimeout         time.Duration `default:"10s" bounds:"10ms..24h" help:"How long a request may take to arrive."`
 	WriteTimeout        time.Duration `default:"10s" bounds:"10ms..24h" help:"How long an answer may take to be sent."`
 	IdleTimeout         time.Duration `default:"60s" bounds:"10ms..24h" help:"How long a connection may be idle between two requests."`
@@ -246,7 +247,11 @@ func (c *serveCommand) nodeOptions(logger *slog.Logger) (o nodeOptions, err erro
 	o = nodeOptions{engine: c.engineOptions(logger), events: c.eventOptions(logger), streams: c.streamOptions(logger),
 		live: c.liveOptions(), census: c.censusOptions(),
 		decoder: ingest.Options{MaxDepth: c.MaxDepth, MaxProperties: c.MaxProperties,
-			MaxPropertiesBytes: c.MaxPropertiesBytes}}
+			MaxPropertiesBytes: c.MaxPropertiesBytes},
+		documents: int64(c.MaxDocuments)}
+	if o.documents == 0 {
+		o.documents = int64(max(c.Memory/8, 64<<20))
+	}
 	if o.refused, err = c.refusedOptions(logger); err != nil {
 		return o, err
 	}
