@@ -159,11 +159,15 @@ func (h *heard) hasEnded() bool { return h.end }
 // arrive is reset, and a client that sends its whole body before it reads would thereby lose the answer.
 func (c *limitConn) linger(patience time.Duration) { c.patience.Store(int64(patience)) }
 
+// maxLinger is how many bytes are read for the sake of such a client: with a fast link, and bodies without an end, it
+// would be gigabytes a second.
+const maxLinger = 64 << 20
+
 func (c *limitConn) Close() error {
 	patience := time.Duration(c.patience.Load())
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && patience > 0 && half.CloseWrite() == nil {
 		_ = c.Conn.SetReadDeadline(time.Now().Add(patience))
-		_, _ = io.Copy(io.Discard, struct{ io.Reader }{c.Conn})
+		_, _ = io.Copy(io.Discard, io.LimitReader(c.Conn, maxLinger))
 	}
 	c.once.Do(func() { c.listener.release(c.ip) })
 	return c.Conn.Close()
