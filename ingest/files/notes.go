@@ -108,7 +108,9 @@ func (p *piece) checkAndNote(n *noter, o Options) bool {
 		if len(line) > o.MaxRowBytes {
 			return false
 		}
-		one := n.note(line)
+		p.notes = append(p.notes, note{})
+		one := &p.notes[len(p.notes)-1]
+		n.note(one, line)
 		if one.form == noteRow && o.Strict && !n.isObject(line) {
 			return false
 		}
@@ -117,7 +119,6 @@ func (p *piece) checkAndNote(n *noter, o Options) bool {
 		}
 		one.from, one.to, one.who, one.next = one.from+uint32(from), one.to+uint32(from), one.who+uint32(from),
 			uint32(next)
-		p.notes = append(p.notes, one)
 		from = next
 	}
 	if cap(p.notes) > len(p.notes)*5/4 {
@@ -133,40 +134,51 @@ func (n *noter) isObject(line []byte) bool {
 	return len(text) > 0 && text[0] == '{' && n.valid(text)
 }
 
-// note makes the note of a line.
-func (n *noter) note(line []byte) note {
+// note makes the note of a line in one, which is empty. A note is filled in where it stays: whoever copies what was
+// just written in parts waits until it has left the processor, which was a tenth of a note.
+func (n *noter) note(one *note, line []byte) {
 	i := passBlanks(line, 0)
 	if i == len(line) || line[i] != '{' && len(bytes.TrimSpace(line)) == 0 {
-		return note{}
+		return
 	}
-	row := note{form: noteRow}
+	one.form = noteRow
 	if line[i] != '{' {
-		return row
+		return
 	}
-	n.facts, n.columns, n.object, n.twice, n.empty = facts{}, [columnCount][]byte{}, nil, false, false
+	n.facts = facts{} // one by one: together they would be copied
+	n.columns = [columnCount][]byte{}
+	n.object, n.twice, n.empty = nil, false, false
 	end := n.members(line, i, false)
 	if end < 0 || passBlanks(line, end) < len(line) {
-		return row
+		return
 	}
-	payload, kind := n.columns[columnPayload], n.columns[columnKind]
+	payload, kind, number := n.columns[columnPayload], n.columns[columnKind], uint8(0)
 	if kind != nil && isString(kind) {
-		row.kind = kindNumber(kind[1 : len(kind)-1])
+		number = kindNumber(kind[1 : len(kind)-1])
 	}
 	if payload == nil {
-		if row.kind != 0 || n.empty || !n.facts.isNamed() {
-			return note{form: noteRow}
+		if number == 0 && !n.empty && n.facts.isNamed() {
+			n.fill(one, line, line[i:end])
 		}
-		return n.fill(row, line, line[i:end])
+		return
 	}
 	alone := n.columns[columnAliasName] == nil && n.columns[columnAliasLabel] == nil &&
 		n.columns[columnEmail] == nil && n.columns[columnPhone] == nil
 	switch {
-	case n.twice || !alone || kind != nil && row.kind == 0:
-		return note{form: noteRow}
+	case n.twice || !alone || kind != nil && number == 0:
+		return
 	case n.object != nil:
-		return n.noteWho(n.fill(row, line, n.object), line)
+		n.fill(one, line, n.object)
+	default:
+		n.fillQuoted(one, line, payload)
 	}
-	return n.noteWho(n.noteQuoted(row, line, payload), line)
+	switch {
+	case one.form == noteRow:
+	case n.noteWho(one, line):
+		one.kind = number
+	default:
+		*one = note{form: noteRow}
+	}
 }
 
 // kindNumber returns one plus the index of the kind of that name, 0 when there is none.
@@ -233,10 +245,10 @@ func (n *noter) members(text []byte, begin int, inner bool) int {
 	}
 }
 
-// fill completes the note of a line with the object in it, whose facts are known.
-func (n *noter) fill(one note, line, object []byte) note {
+// fill completes the note of a line with the object in it, whose facts are known, if it can be noted.
+func (n *noter) fill(one *note, line, object []byte) {
 	if n.facts.mergeAt != 0 {
-		return note{form: noteRow}
+		return
 	}
 	one.form = noteObject
 	one.from = uint32(cap(line) - cap(object))
@@ -254,39 +266,37 @@ func (n *noter) fill(one note, line, object []byte) note {
 	if n.columns[columnUpdatedAt] != nil {
 		one.facts |= noteUpdated
 	}
-	return one
 }
 
-// noteQuoted completes the note of a line whose payload is a string.
-func (n *noter) noteQuoted(one note, line, payload []byte) note {
+// fillQuoted is fill for a line whose payload is a string.
+func (n *noter) fillQuoted(one *note, line, payload []byte) {
 	var err error
 	if n.scratch, err = jsontext.AppendUnquote(n.scratch[:0], payload); err != nil {
-		return note{form: noteRow}
+		return
 	}
 	object := bytes.TrimSpace(n.scratch)
 	if n.facts = (facts{}); len(object) == 0 || object[0] != '{' || n.members(object, 0, true) != len(object) {
-		return note{form: noteRow}
+		return
 	}
-	if one = n.fill(one, line, payload); one.form == noteObject {
+	if n.fill(one, line, payload); one.form == noteObject {
 		one.form = noteQuoted
 	}
-	return one
 }
 
-// noteWho adds the identifier beside the payload.
-func (n *noter) noteWho(one note, line []byte) note {
+// noteWho adds the identifier beside the payload. It returns false when that can't be noted.
+func (n *noter) noteWho(one *note, line []byte) bool {
 	who := columnNone
 	for _, c := range []column{columnExternalID, columnSvcID} {
 		if n.columns[c] == nil {
 			continue
 		}
 		if who != columnNone || len(n.columns[c]) > math.MaxUint16 {
-			return note{form: noteRow}
+			return false
 		}
 		who = c
 	}
-	if who == columnNone || one.form == noteRow {
-		return one
+	if who == columnNone {
+		return true
 	}
 	value := n.columns[who]
 	one.who, one.whoBytes = uint32(cap(line)-cap(value)), uint16(len(value))
@@ -294,7 +304,7 @@ func (n *noter) noteWho(one note, line []byte) note {
 	if who == columnSvcID {
 		one.facts |= noteSvcID
 	}
-	return one
+	return true
 }
 
 // NewReader is the function NewReader for the file that the notes are about.
