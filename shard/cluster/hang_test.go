@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -178,6 +179,16 @@ func TestBarrierOfOneGroup(t *testing.T) {
 func TestReadThatTakesTooLong(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, nil)
+	c.eventually(func() error { // a node without a replica, or with one that isn't open yet, says so
+		for _, n := range c.all() {
+			for group := range n.replicas {
+				if g := n.group(uint32(group)); g == nil || g.replica.Load() == nil {
+					return fmt.Errorf("node %d: group %d is not open", n.self, group)
+				}
+			}
+		}
+		return nil
+	})
 	late := 0
 	for partition := range identity.Partitions {
 		for _, n := range c.all() {
