@@ -111,7 +111,7 @@ func (l *Log) confirmed(r *reign) (position uint64, err error) {
 			return 0, err
 		}
 	}
-	return l.passed.position.Load(), nil
+	return l.passed.handedBack(), nil
 }
 
 // isConfirmed says whether a majority of the voters has answered requests of the reign's term that were sent after

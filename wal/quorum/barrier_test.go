@@ -5,6 +5,8 @@ import (
 	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
+
+	"millrace/wal"
 )
 
 // Only answers to requests that were sent after a barrier was asked for say that nobody had replaced the leader by
@@ -42,4 +44,51 @@ func testAnswersFromBefore(t *testing.T) {
 	n.raft.VerifyLeader()
 	synctest.Wait()
 	require.True(t, leader.log.isConfirmed(n, r, since), "one follower and the leader are a majority")
+}
+
+// A record that OnDurable is just having is behind a barrier that was asked for before it was decided: followers could
+// not be told yet that they may hand it back, too.
+func TestBarrierBeforeOnDurable(t *testing.T) { simulated(t, testBarrierBeforeOnDurable) }
+
+func testBarrierBeforeOnDurable(t *testing.T) {
+	slow, done := make(chan struct{}), make(chan struct{})
+	g := newGroup(t, 3, func(o *Options) {
+		durable := o.OnDurable
+		o.OnDurable = func(records []*wal.Record) {
+			if string(records[0].Data[wal.HeaderBytes:]) == "slow" {
+				<-slow
+			}
+			durable(records)
+		}
+	})
+	g.write(3)
+	leader := g.leader()
+	hold := func(answers, held bool) {
+		for _, f := range others(g, leader.node) {
+			if answers {
+				g.net.hold(f, leader.node, held)
+			} else {
+				g.net.hold(leader.node, f, held)
+			}
+		}
+		synctest.Wait()
+	}
+	hold(true, true)
+	require.NoError(t, leader.append("slow"))
+	hold(false, true) // the followers have it
+	var position uint64
+	var err error
+	go func() {
+		defer close(done)
+		position, err = leader.log.Barrier(t.Context())
+	}()
+	synctest.Wait()
+	hold(true, false) // it is decided
+	hold(false, false)
+	<-done
+	index, _ := leader.log.Committed()
+	close(slow)
+	require.NoError(t, err)
+	require.LessOrEqual(t, indexOf(position), index)
+	soon(t, "slow", func() bool { return leader.handedBack("slow") })
 }

@@ -34,6 +34,10 @@ func testLearn(t *testing.T) {
 		}
 		require.Zero(t, time.Since(begun))
 	}
+	soon(t, "the last record", func() bool { return leader.handedBack("48") })
+	for _, m := range g.members {
+		m.log.Learn(leader.log.Committed())
+	}
 	g.same()
 	f := g.follower()
 	f.stop()

@@ -140,8 +140,11 @@ func (l *Log) open() error {
 	l.newcomer.is.Store(l.identity.Newcomer)
 	m := l.markers.cur
 	l.store.SetMarker(m.Index, m.Term, false)
+	if err := l.findLast(); err != nil {
+		return err
+	}
 	l.pass(m.entry())
-	return l.findLast()
+	return nil
 }
 
 func (l *Log) lockDir() error {

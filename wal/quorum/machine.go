@@ -28,6 +28,7 @@ type passed struct {
 
 	mu      sync.Mutex // guards all fields below
 	last    entryID    // the entry with that index
+	handed  uint64     // position of the last record up to that entry, which OnDurable has had
 	waiters []waiter
 }
 
@@ -112,12 +113,19 @@ func (p *passed) entry() entryID {
 	return p.last
 }
 
+// handedBack returns the position of the last record that OnDurable has had. From then on Committed is not before it.
+func (p *passed) handedBack() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.handed
+}
+
 // pass records that all entries up to e have been handed back.
 func (l *Log) pass(e entryID) {
 	p := &l.passed
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.last = e
+	p.last, p.handed = e, p.position.Load()
 	p.index.Store(e.index)
 	rest := p.waiters[:0]
 	for _, w := range p.waiters {
