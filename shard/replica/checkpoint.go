@@ -172,6 +172,7 @@ func (e *Replica) checkpointSome(first int) (next int, applied uint64, err error
 			return 0, 0, err
 		}
 	}
+	written := batch.Len() // Pebble keeps what is in a large batch, and leaves it empty
 	if err := batch.Commit(pebble.NoSync); err != nil {
 		return 0, 0, fmt.Errorf("%w: %w", store.ErrStore, err)
 	}
@@ -181,7 +182,7 @@ func (e *Replica) checkpointSome(first int) (next int, applied uint64, err error
 		err = errors.Join(err, w.Saved(p))
 		w.Unlock()
 	}
-	checkpointBytes.Add(batch.Len())
+	checkpointBytes.Add(written)
 	return next, applied, err
 }
 

@@ -1,12 +1,14 @@
 package replica
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/wal"
@@ -49,6 +51,21 @@ func TestCheckpointReachesWhatIsApplied(t *testing.T) {
 	applied := w.Applied
 	w.Unlock()
 	require.Equal(t, end, applied)
+}
+
+// Whatever a checkpoint has written is counted, also what Pebble takes over as it is and leaves an empty batch of.
+func TestCheckpointCountsWhatItHasWritten(t *testing.T) {
+	const users, size = 1000, 1500
+	e := openTest(t, testOptions(vfs.NewMem()))
+	b := e.NewBatch(1, 0)
+	for i := range users {
+		testengine.AddAttributes(b, op.ExternalID, fmt.Sprint("user-", i), 0, testengine.LongField(size))
+	}
+	require.NoError(t, b.Commit())
+	b.Release()
+	before := checkpointBytes.Get()
+	require.NoError(t, e.Checkpoint())
+	require.Greater(t, checkpointBytes.Get()-before, uint64(users*size))
 }
 
 // nobody is a Carrier that carries to nobody.
