@@ -18,7 +18,8 @@ import (
 	"millrace/shard/store"
 )
 
-// The trail has a few changes to the letter. Setting a state to its present value makes no entry.
+// The trail has a few changes to the letter. Setting a state to its present value makes no entry when it holds
+// for nobody for whom it didn't hold before.
 func TestTrail(t *testing.T) {
 	fs := vfs.NewMem()
 	e := openTest(t, testOptions(fs))
@@ -76,6 +77,47 @@ func TestTrail(t *testing.T) {
 		text(e.Trail(1, number("cy"))))
 }
 
+// A state that an address hears again, as it was, is an entry when it newly holds for a user who has come since. When it
+// is heard once more, or nobody else has come, it is none.
+func TestTrailHasWhatNewlyHolds(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	const address = "x@example.com"
+	trail := func(user string) (values []string) {
+		for _, c := range first(e.Trail(1, first(e.Find(1, op.ExternalID, []byte(user)))[0].Number)) {
+			_, value := keyOf(c.State)
+			values = append(values, value)
+		}
+		return values
+	}
+	off := emailGroup
+	off.On = false
+	track(t, e, "ann", attrField(op.AttrEmail, address))
+	setUser(t, e, op.ExternalID, "ann", emailGroup)
+	track(t, e, "bob")
+	setUser(t, e, op.ExternalID, "bob", off)
+	track(t, e, "bob", attrField(op.AttrEmail, address))
+	for range 3 {
+		setUser(t, e, op.ExternalID, "ann", emailGroup)
+		setAddress(t, e, op.Email, address, emailGroup)
+		require.Equal(t, []string{"off", "on"}, trail("bob"))
+		require.Equal(t, []string{"on", "on"}, trail("ann"))
+	}
+	// Nothing was said at the address of the email state, so what bob has said elsewhere holds until then.
+	track(t, e, "cy")
+	setUser(t, e, op.ExternalID, "cy", email("unsubscribed"))
+	track(t, e, "cy", attrField(op.AttrEmail, address))
+	for range 3 {
+		setAddress(t, e, op.Email, address, email(""), profile.State{Kind: profile.StateBounce})
+		require.Equal(t, []string{"unsubscribed", ""}, trail("cy"))
+	}
+	// Who is alone at an address says nothing to others.
+	track(t, e, "dan", attrField(op.AttrEmail, "y@example.com"))
+	for range 3 {
+		setUser(t, e, op.ExternalID, "dan", email(""))
+		require.Empty(t, trail("dan"))
+	}
+}
+
 // trailRows counts the trail's rows in the store.
 func trailRows(t *testing.T, e *Engine, number uint64) (n int) {
 	p := identity.Partition(number)
@@ -91,6 +133,8 @@ func TestDeleteErasesTrail(t *testing.T) {
 		e := openTest(t, testOptions(fs))
 		for _, user := range []string{"ann", "bob"} {
 			track(t, e, user, attrField(op.AttrEmail, "x@example.com"))
+		}
+		for _, user := range []string{"ann", "bob"} {
 			setUser(t, e, op.ExternalID, user, email("unsubscribed"), smsGroup)
 		}
 		ann, bob := first(e.Find(1, op.ExternalID, []byte("ann")))[0].Number, first(e.Find(1, op.ExternalID, []byte("bob")))[0].Number
@@ -102,7 +146,7 @@ func TestDeleteErasesTrail(t *testing.T) {
 		commitAs(t, e, op.SourceServer, func(b *Batch) { b.Delete(ann) })
 		for range 3 {
 			require.Empty(t, first(e.Trail(1, ann)))
-			require.Len(t, first(e.Trail(1, bob)), 2)
+			require.Len(t, first(e.Trail(1, bob)), 3, "bob's own, and what ann said at the address")
 			require.Len(t, first(e.AddressTrail(1, op.Email, []byte("x@example.com"))), 1)
 			fs = fs.CrashClone(vfs.CrashCloneCfg{})
 			e = openTest(t, testOptions(fs))

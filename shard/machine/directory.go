@@ -265,15 +265,9 @@ func (w *Worker) setRowState(p *Partition, o op.Op) error {
 		}
 	}
 	w.applying.echoes = number != 0
-	err = w.setStates(p, s, changes)
+	err = w.setStates(p, s, changes, number)
 	w.applying.echoes = false
 	return err
-}
-
-// isAlone says whether a profile is the only one that a row leads to.
-func isAlone(row []byte, number uint64) bool {
-	m := entries.Members(row)
-	return len(m) == 8 && entries.Member(m, 0) == number
 }
 
 // findHome walks from an identifier's home number to the entry that carries the identifier: a profile or a directory

@@ -12,8 +12,9 @@ import (
 	"millrace/shard/profile"
 )
 
-// setStates makes those changes of an address that are later than what it has.
-func (w *Worker) setStates(p *Partition, s *arena.Slot, changes []profile.StateChange) error {
+// setStates makes those changes of an address that are later than what it has, for the user at number from, or for the
+// address itself: 0.
+func (w *Worker) setStates(p *Partition, s *arena.Slot, changes []profile.StateChange, from uint64) error {
 	for _, c := range changes {
 		b := w.entryOf(s)
 		now, known := profile.StateOf(b, c.State)
@@ -24,10 +25,11 @@ func (w *Worker) setStates(p *Partition, s *arena.Slot, changes []profile.StateC
 			entries.Overgrown.Inc()
 			continue
 		}
+		news := differs(now, known, c.State) || newlyHolds(b, now, from)
 		if err := w.update(s, w.ed.SetState(b, c)); err != nil {
 			return err
 		}
-		if differs(now, known, c.State) {
+		if news {
 			w.note(p, s.Number, c)
 		}
 		if c.Kind == profile.StateBounce && now.On != c.On {
@@ -35,6 +37,20 @@ func (w *Worker) setStates(p *Partition, s *arena.Slot, changes []profile.StateC
 		}
 	}
 	return nil
+}
+
+// newlyHolds says whether a state that an address hears again may hold for somebody for whom it didn't: for a user
+// other than from, when the last user has come since it was heard (profile.Joint). Marks hold for whoever has the
+// address.
+func newlyHolds(row []byte, heard profile.StateChange, from uint64) bool {
+	isMark := heard.Kind == profile.StateBounce || heard.Kind == profile.StateSpam
+	return !isMark && heard.Changed <= profile.Updated(row) && len(entries.Members(row)) > 0 && !isAlone(row, from)
+}
+
+// isAlone says whether a profile is the only one that a row leads to.
+func isAlone(row []byte, number uint64) bool {
+	m := entries.Members(row)
+	return len(m) == 8 && entries.Member(m, 0) == number
 }
 
 // stateSlack is more bytes than one state adds to an entry.
