@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testsize"
@@ -357,5 +358,47 @@ func TestImportedDefaultIsNoConsent(t *testing.T) {
 		if i > 0 {
 			require.Equal(t, state, held.Value)
 		}
+	}
+}
+
+// An import counts as coming to the address anew, also for a user who had the same one before: what others say there
+// afterwards holds for the user, also when they repeat it, and the trail says so.
+func TestImportComesAnew(t *testing.T) {
+	for _, tracked := range []bool{true, false} {
+		e := openTest(t, testOptions(vfs.NewMem()))
+		const address = "x@example.com"
+		say := func() {
+			if tracked {
+				track(t, e, "ann", trackFields(map[modelKey]string{{profile.StateGroup, 1}: "on"})...)
+			} else {
+				setUser(t, e, op.ExternalID, "ann", emailGroup)
+			}
+		}
+		for _, user := range []string{"ann", "bob"} {
+			track(t, e, user, attrField(op.AttrEmail, address))
+		}
+		say()
+		var im profile.Importer
+		line := fmt.Sprintf(`{"external_id":"bob","email":%q,"subscription_groups":[{"id":%q,"status":"Unsubscribed"}]}`,
+			address, uuid.UUID(emailGroup.Group))
+		blob, err := im.Import(nil, 1, []byte(line), time.Now().UnixMicro(),
+			profile.ImportOptions{Channel: func([16]byte) byte { return op.ChannelEmail }})
+		require.NoError(t, err)
+		commitAs(t, e, op.SourceImport, func(b *Batch) { b.Import(blob) })
+		held := func() bool {
+			c, said, err := e.HeldState(1, op.ExternalID, []byte("bob"), emailGroup)
+			require.NoError(t, err)
+			require.True(t, said)
+			return c.On
+		}
+		require.False(t, held())
+		for range 3 {
+			say()
+			require.True(t, held())
+			trail := first(e.Trail(1, first(e.Find(1, op.ExternalID, []byte("bob")))[0].Number))
+			require.Len(t, trail, 2)
+			require.True(t, trail[1].On)
+		}
+		require.NoError(t, e.Close())
 	}
 }

@@ -159,22 +159,27 @@ func (w *Worker) addToRow(p *Partition, row uint64, id op.IDKind, key []byte, nu
 		}
 	}
 	m := entries.Members(w.entryOf(s))
-	for i := 0; i < len(m)/8; i++ {
-		if entries.Member(m, i) == number {
-			return nil
-		}
-	}
-	if len(m)/8 >= maxMembers {
+	switch {
+	case isMember(m, number): // imported anew
+	case len(m)/8 >= maxMembers:
 		entries.Overgrown.Inc()
-		return nil
-	}
-	m = binary.LittleEndian.AppendUint64(append(w.members[:0], m...), number)
-	if err := w.setMembers(s, m); err != nil {
-		return err
+	default:
+		if err := w.setMembers(s, binary.LittleEndian.AppendUint64(append(w.members[:0], m...), number)); err != nil {
+			return err
+		}
 	}
 	b := w.entryOf(s)
 	profile.SetUpdated(b, max(profile.Updated(b), w.rec.Stamp)) // when the last user came, by that profile's stamp
-	return nil
+	return w.update(s, b)
+}
+
+func isMember(m []byte, number uint64) bool {
+	for i := 0; i < len(m)/8; i++ {
+		if entries.Member(m, i) == number {
+			return true
+		}
+	}
+	return false
 }
 
 // maxMembers bounds how many profiles share one address. Later ones keep the address but are not found by it.

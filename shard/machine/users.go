@@ -187,7 +187,7 @@ func (w *Worker) putImported(
 		}
 	}
 	for _, k := range after.List {
-		if !before.Has(k) {
+		if isAddress := k.ID == op.Email || k.ID == op.Phone; isAddress || !before.Has(k) {
 			w.tellRow(p, op.RowAdd, 0, k.ID, k.Key, number, nil)
 		}
 		if w.contact.what = bodies.AppendStatesFor(w.contact.what[:0], states, k.ID); len(w.contact.what) > 0 {
