@@ -76,9 +76,14 @@ func NextState(b []byte) (c profile.StateChange, rest []byte) {
 // AppendStatesSet appends the changes that an attributes body makes itself. Of a state that is set twice it appends the
 // last change, since both have one stamp and no order.
 func AppendStatesSet(changes []profile.StateChange, body []byte, rec *op.Record) []profile.StateChange {
+	set := profile.IndexStates(changes)
 	add := func(s profile.State) {
-		changes = SetLast(changes,
-			profile.StateChange{State: s, Changed: rec.Stamp, Actor: rec.Actor, Source: rec.Source})
+		c := profile.StateChange{State: s, Changed: rec.Stamp, Actor: rec.Actor, Source: rec.Source}
+		if last := set.Find(s); last != nil {
+			*last = c
+		} else {
+			set.Add(c)
+		}
 	}
 	for len(body) > 0 {
 		code, v, rest, ok := op.NextField(body)
@@ -99,7 +104,7 @@ func AppendStatesSet(changes []profile.StateChange, body []byte, rec *op.Record)
 			eachGroup(v.Bytes(), func(s profile.State) { add(s) })
 		}
 	}
-	return changes
+	return set.List()
 }
 
 // SetLast appends a change, or puts it in the place of an earlier change of the same thing.
@@ -153,8 +158,9 @@ func Sets(changes []profile.StateChange, s profile.State) bool {
 
 // Missing are the changes of states that blob doesn't have.
 func Missing(blob []byte, changes []profile.StateChange) (fresh []profile.StateChange) {
+	has := profile.IndexStates(StatesOf(blob))
 	for _, c := range changes {
-		if _, known := profile.StateOf(blob, c.State); !known {
+		if has.Find(c.State) == nil {
 			fresh = append(fresh, c)
 		}
 	}

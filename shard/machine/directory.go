@@ -3,7 +3,6 @@ package machine
 import (
 	"bytes"
 	"encoding/binary"
-	"slices"
 
 	"millrace/shard/arena"
 	"millrace/shard/bodies"
@@ -62,12 +61,13 @@ func (w *Worker) changeContact(p *Partition, s *arena.Slot, o op.Op) error {
 // echo is op.Echo when each of the given states that concern addresses of a kind differs from the one that the profile
 // had, else 0.
 func (w *Worker) echo(set []profile.StateChange, id op.IDKind) op.Flags {
+	had := profile.IndexStates(w.contact.had)
 	for _, c := range set {
 		if !c.ForAddress(id) || c.Kind == profile.StateBounce || c.Kind == profile.StateSpam {
 			continue
 		}
-		i := slices.IndexFunc(w.contact.had, func(was profile.StateChange) bool { return was.Is(c.State) })
-		if i >= 0 && w.contact.had[i].Same(c.State) || i < 0 && !differs(profile.StateChange{}, false, c.State) {
+		was := had.Find(c.State)
+		if was != nil && was.Same(c.State) || was == nil && !differs(profile.StateChange{}, false, c.State) {
 			return 0
 		}
 	}

@@ -1,8 +1,6 @@
 package machine
 
 import (
-	"slices"
-
 	"millrace/shard/arena"
 	"millrace/shard/bodies"
 	"millrace/shard/books"
@@ -15,6 +13,10 @@ import (
 // setStates makes those changes of an address that are later than what it has, for the user at number from, or for the
 // address itself: 0.
 func (w *Worker) setStates(p *Partition, s *arena.Slot, changes []profile.StateChange, from uint64) error {
+	if most := s.Size() + len(changes)*groupSlack + stateSlack; len(changes) >= manyStates &&
+		most <= arena.MaxBlockBytes {
+		return w.setManyStates(p, s, changes, from)
+	}
 	for _, c := range changes {
 		b := w.entryOf(s)
 		now, known := profile.StateOf(b, c.State)
@@ -29,14 +31,38 @@ func (w *Worker) setStates(p *Partition, s *arena.Slot, changes []profile.StateC
 		if err := w.update(s, w.ed.SetState(b, c)); err != nil {
 			return err
 		}
-		if news {
-			w.note(p, s.Number, c)
-		}
-		if c.Kind == profile.StateBounce && now.On != c.On {
-			p.Blocked.Set(w.applying.rec.Workspace, s.Number, c.On)
-		}
+		w.noteState(p, s.Number, now, c, news)
 	}
 	return nil
+}
+
+// setManyStates is setStates with one pass over the entry, for which there is room.
+func (w *Worker) setManyStates(p *Partition, s *arena.Slot, changes []profile.StateChange, from uint64) error {
+	b := w.entryOf(s)
+	has, later := profile.IndexStates(bodies.StatesOf(b)), changes[:0]
+	for _, c := range changes {
+		was, known := profile.StateChange{State: profile.State{Kind: c.Kind, Group: c.Group}}, false
+		if now := has.Find(c.State); now == nil {
+			has.Add(c)
+		} else if was, known = *now, true; c.Later(was) {
+			*now = c
+		} else {
+			continue
+		}
+		later = append(later, c)
+		w.noteState(p, s.Number, was, c, differs(was, known, c.State) || newlyHolds(b, was, from))
+	}
+	return w.update(s, w.ed.SetStates(b, later))
+}
+
+// noteState notes a change of the state of an address, which was that; news says whether the trail tells of it.
+func (w *Worker) noteState(p *Partition, number uint64, was, c profile.StateChange, news bool) {
+	if news {
+		w.note(p, number, c)
+	}
+	if c.Kind == profile.StateBounce && was.On != c.On {
+		p.Blocked.Set(w.applying.rec.Workspace, number, c.On)
+	}
 }
 
 // newlyHolds says whether a state that an address hears again may hold for somebody for whom it didn't: for a user
@@ -53,8 +79,11 @@ func isAlone(row []byte, number uint64) bool {
 	return len(m) == 8 && entries.Member(m, 0) == number
 }
 
-// stateSlack is more bytes than one state adds to an entry.
-const stateSlack = 1 << 10
+const (
+	stateSlack = 1 << 10 // more bytes than one state adds to an entry
+	groupSlack = 64      // more bytes than each of many states does, since only groups are many
+	manyStates = 16      // from so many changes on, one pass over the entry costs less than one for each
+)
 
 // TrailOf reads the trail of the entry at number.
 func (m *Machine) TrailOf(number uint64) (books.History, error) {
@@ -101,23 +130,22 @@ func (w *Worker) noteStay(p *Partition, number uint64, s books.Stay) {
 func (w *Worker) noteAll(p *Partition, number uint64, before []profile.StateChange, blob []byte) {
 	rec := w.applying.rec
 	w.contact.now = profile.AppendStates(w.contact.now[:0], blob)
-	after := w.contact.now
+	after, old := profile.IndexStates(w.contact.now), profile.IndexStates(before)
 	for _, was := range before {
 		// The state was left behind with an address.
-		if !bodies.Sets(after, was.State) && differs(was, true, profile.State{Kind: was.Kind}) {
+		if after.Find(was.State) == nil && differs(was, true, profile.State{Kind: was.Kind}) {
 			w.note(p, number, profile.StateChange{
 				State: profile.State{Kind: was.Kind, Group: was.Group}, Changed: rec.Stamp, Actor: rec.Actor,
 				Source: rec.Source,
 			})
 		}
 	}
-	for _, c := range after {
-		i := slices.IndexFunc(before, func(was profile.StateChange) bool { return was.Is(c.State) })
-		was := profile.StateChange{}
-		if i >= 0 {
-			was = before[i]
+	for _, c := range after.List() {
+		was, known := profile.StateChange{}, false
+		if had := old.Find(c.State); had != nil {
+			was, known = *had, true
 		}
-		if differs(was, i >= 0, c.State) {
+		if differs(was, known, c.State) {
 			w.note(p, number, c)
 		}
 	}

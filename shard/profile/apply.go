@@ -180,12 +180,9 @@ func (e *Editor) applyAttributes(b []byte, o op.Op, rec *op.Record, lim *Limits)
 // fields, or one for a very large profile, would walk and move the profile for each of them. Its custom attributes are
 // applied in one pass: the profile is written anew, and each of its fields looks for its change. The bytes that come
 // out are the same.
-const (
-	// manyBytes is the size of profile and op together below which an op is never applied in one pass.
-	manyBytes = 8 << 10
-	// manyWork is how many bytes an op may walk before one pass over the profile costs less: fields times size.
-	manyWork = 1 << 20
-)
+//
+// manyBytes is the size of profile and op together below which an op is never applied in one pass.
+const manyBytes = 8 << 10
 
 // isMany says whether an op is to be applied in one pass.
 func isMany(profile, body []byte) bool {
@@ -420,6 +417,8 @@ func (e *Editor) applyReserved(b []byte, next int, code uint32, v op.Value, rec 
 }
 
 func (e *Editor) applyGroups(b []byte, v op.Value, rec *op.Record) []byte {
+	many := isManyGroups(len(b), len(v)/leastGroup)
+	var groups []StateChange
 	for rest := content(v, op.Array); len(rest) > 0; {
 		id, tail, ok := op.NextValue(rest)
 		if !ok {
@@ -436,11 +435,21 @@ func (e *Editor) applyGroups(b []byte, v op.Value, rec *op.Record) []byte {
 			if len(raw) == 17 {
 				set.Channel = raw[16]
 			}
-			b = e.SetState(b, StateChange{set, rec.Stamp, rec.Actor, rec.Source})
+			if c := (StateChange{set, rec.Stamp, rec.Actor, rec.Source}); many {
+				groups = append(groups, c)
+			} else {
+				b = e.setGroup(b, c)
+			}
 		}
+	}
+	if many {
+		b = e.setManyGroups(b, groups)
 	}
 	return b
 }
+
+// leastGroup is how many bytes a group has in an op, at least: a string of 16 bytes, and whether it is on.
+const leastGroup = 2 + 16 + 1
 
 // combine makes the new value of a custom attribute from the stored one (nil for none) and an array, object or
 // operator. nil means that nothing changes; why says that something should have changed. What adds elements replaces a

@@ -349,6 +349,10 @@ func (e *Editor) removeAll(b []byte, tag byte) []byte {
 	}
 }
 
+// manyWork is how many bytes a verb may walk, for one field after the other, before one pass over the profile costs
+// less: fields times size.
+const manyWork = 1 << 20
+
 // valueRoom is the new size of a payload with a value behind its name, when the value changes: has is the size before,
 // need the size of name and value. A payload that has been longer keeps its room, or each change of a length would move
 // everything behind it.

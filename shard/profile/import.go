@@ -209,6 +209,7 @@ func (im *Importer) attribute(b []byte, code uint32, v *fastjson.Value, stamp in
 }
 
 func (im *Importer) groups(b []byte, list []*fastjson.Value, stamp int64) []byte {
+	var changes []StateChange
 	for _, v := range list {
 		im.element(v, "subscription_groups", "id", "name", "status")
 		var id [16]byte
@@ -223,12 +224,12 @@ func (im *Importer) groups(b []byte, list []*fastjson.Value, stamp int64) []byte
 			if im.opt.Channel != nil {
 				set.Channel = im.opt.Channel(id)
 			}
-			b = im.editor.SetState(b, StateChange{set, stamp, 0, op.SourceImport})
+			changes = append(changes, StateChange{set, stamp, 0, op.SourceImport})
 		default:
 			im.fail("subscription_groups: status %q", state)
 		}
 	}
-	return b
+	return im.editor.SetStates(b, changes)
 }
 
 func (im *Importer) customs(b []byte, v *fastjson.Value) []byte {

@@ -97,7 +97,10 @@ func (e *Editor) ApplyIn(
 	}
 	out, verdict = e.Apply(block[:size:usable], o, rec, lim)
 	if !x.on {
-		return out, &out[0] == &block[0], verdict
+		if inPlace = &out[0] == &block[0]; inPlace {
+			Unindex(block)
+		}
+		return out, inPlace, verdict
 	}
 	x.close(out)
 	return out, x.block != nil, verdict

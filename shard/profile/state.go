@@ -57,6 +57,66 @@ func (c StateChange) Later(than StateChange) bool {
 		cmp.Compare(on(c.State), on(than.State)), cmp.Compare(c.Value, than.Value)) > 0
 }
 
+// StateIndex finds the changes of a list by what they are of. A user may have many thousands of groups, and a list may
+// be as long: then a map finds them.
+type StateIndex struct {
+	list []StateChange
+	at   map[thing]int // nil for a short list
+}
+
+// thing is what a State is a state of.
+type thing struct {
+	kind  StateKind
+	group [16]byte
+}
+
+func (s *State) thing() thing { return thing{s.Kind, s.Group} }
+
+// manyStates is the length from which on a list is not walked to find a state.
+const manyStates = 64
+
+// IndexStates is the index of a list, which it does not copy.
+func IndexStates(list []StateChange) StateIndex {
+	x := StateIndex{list: list}
+	if len(list) >= manyStates {
+		x.at = make(map[thing]int, len(list))
+		for i := range list {
+			if _, ok := x.at[list[i].thing()]; !ok {
+				x.at[list[i].thing()] = i
+			}
+		}
+	}
+	return x
+}
+
+// Find is the first change of the same thing as s; nil: there is none.
+func (x *StateIndex) Find(s State) *StateChange {
+	if x.at != nil {
+		if i, ok := x.at[s.thing()]; ok {
+			return &x.list[i]
+		}
+		return nil
+	}
+	for i := range x.list {
+		if x.list[i].Is(s) {
+			return &x.list[i]
+		}
+	}
+	return nil
+}
+
+// Add appends a change of something that the list has no change of.
+func (x *StateIndex) Add(c StateChange) {
+	if x.list = append(x.list, c); x.at != nil {
+		x.at[c.thing()] = len(x.list) - 1
+	} else if len(x.list) == manyStates {
+		*x = IndexStates(x.list)
+	}
+}
+
+// List is the list with what was added.
+func (x *StateIndex) List() []StateChange { return x.list }
+
 // Is says whether two states are of the same thing.
 func (s State) Is(other State) bool { return s.Kind == other.Kind && s.Group == other.Group }
 
@@ -151,6 +211,82 @@ func (e *Editor) setGroup(blob []byte, c StateChange) []byte {
 	}
 	b, p := e.resize(blob, s, tagGroup, groupBytes)
 	putGroup(b[p:], c)
+	return b
+}
+
+// SetStates is SetState for each of several changes, with one pass over the profile where they set many groups.
+func (e *Editor) SetStates(blob []byte, changes []StateChange) []byte {
+	if !isManyGroups(len(blob), len(changes)) {
+		for i := range changes {
+			blob = e.SetState(blob, changes[i])
+		}
+		return blob
+	}
+	var groups []StateChange
+	for _, c := range changes {
+		if c.Kind == StateGroup {
+			groups = append(groups, c)
+			continue
+		}
+		blob = e.SetState(e.setManyGroups(blob, groups), c) // in this order, as new fields are
+		groups = groups[:0]
+	}
+	return e.setManyGroups(blob, groups)
+}
+
+// isManyGroups says whether so many groups are to be set in one pass over a profile of size bytes.
+func isManyGroups(size, groups int) bool {
+	return groups > 1 && groups*(size+groups*(fieldHeader+groupBytes)) >= manyWork
+}
+
+// setManyGroups sets groups in one pass, to the bytes that setGroup comes to one after the other.
+func (e *Editor) setManyGroups(b []byte, groups []StateChange) []byte {
+	if len(groups) == 0 {
+		return b
+	}
+	set := IndexStates(nil)
+	for _, c := range groups {
+		last := set.Find(c.State)
+		if last == nil {
+			set.Add(c)
+			continue
+		}
+		if c.Channel == 0 {
+			c.Channel = last.Channel
+		}
+		*last = c
+	}
+	fresh, at := len(set.List()), fieldsStart(b)
+	for at < len(b) {
+		tag, start, end := fieldAt(b, at)
+		if rankOf(tag) > rankOther {
+			break
+		}
+		if at = end; tag != tagGroup {
+			continue
+		}
+		c := set.Find(State{Kind: StateGroup, Group: [16]byte(b[start:end])})
+		if c == nil || c.Kind == 0 {
+			continue
+		}
+		if c.Channel == 0 {
+			c.Channel = b[start+16] >> 1
+		}
+		putGroup(b[start:], *c)
+		c.Kind = 0 // done
+		fresh--
+	}
+	if fresh > 0 {
+		e.index.on, e.index.list = false, nil // it takes one new field at a time
+		b = e.splice(b, at, fresh*(fieldHeader+groupBytes))
+		for _, c := range set.List() {
+			if c.Kind != 0 {
+				putFieldHeader(b[at:], tagGroup, groupBytes)
+				putGroup(b[at+fieldHeader:], c)
+				at += fieldHeader + groupBytes
+			}
+		}
+	}
 	return b
 }
 

@@ -1,7 +1,10 @@
 package profile
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -126,4 +129,104 @@ func TestLaterIsAnOrder(t *testing.T) {
 			require.True(t, a.Later(b))
 		}
 	}
+}
+
+// randomGroups are n states of groups as an op has them, of few groups and with and without their channels.
+func randomGroups(rng *rand.Rand, n, of int) (groups []any) {
+	for range n {
+		id := binary.BigEndian.AppendUint64(make([]byte, 8), rng.Uint64N(uint64(of)))
+		if rng.IntN(2) == 0 {
+			id = append(id, byte(rng.IntN(3)))
+		}
+		groups = append(groups, string(id), rng.IntN(2) == 0)
+	}
+	return groups
+}
+
+// TestManyGroupsInOnePass: many groups that are set in one pass come to the bytes that they come to one by one.
+func TestManyGroupsInOnePass(t *testing.T) {
+	rng := testseed.Rand(t)
+	for round := range 20 {
+		var one Editor
+		want := set(t, user("u"), 0, op.AttrEmail, "a@example.com")
+		if round%2 == 0 {
+			want = set(t, want, 0, op.AttrSubscriptionGroups, randomGroups(rng, 50, 400), "a name", 1, "another", "text")
+		}
+		have, several, h := slices.Clone(want), slices.Clone(want), house(want, rng.IntN(2)*30_000)
+		groups := randomGroups(rng, 600, 400)
+		var changes []StateChange
+		for i := 0; i < len(groups); i += 2 {
+			o, rec := attrsOp(t, 0, op.AttrSubscriptionGroups, groups[i:i+2])
+			want, _ = one.Apply(slices.Clip(want), o, rec, nil)
+			id := []byte(groups[i].(string))
+			c := StateChange{State{Kind: StateGroup, Group: [16]byte(id), On: groups[i+1].(bool)}, rec.Stamp, rec.Actor, rec.Source}
+			if len(id) > 16 {
+				c.Channel = id[16]
+			}
+			changes = append(changes, c)
+		}
+		require.True(t, isManyGroups(len(have), len(groups)/2))
+		o, rec := attrsOp(t, 0, op.AttrSubscriptionGroups, groups)
+		require.Equal(t, Applied, h.apply(o, rec, nil, 0))
+		h.checkIndex(t, []byte("absent"))
+		require.True(t, bytes.Equal(want, h.blob()))
+		have, _ = one.Apply(have, o, rec, nil)
+		require.True(t, bytes.Equal(want, have))
+		several = one.SetStates(several, changes)
+		SetUpdated(several, Updated(want))
+		require.True(t, bytes.Equal(want, several))
+		require.NoError(t, Check(have))
+		o, rec = attrsOp(t, 0, "a name", 2, "a third", 3) // the index is as good as before
+		want, _ = one.Apply(slices.Clip(want), o, rec, nil)
+		want = slices.Clone(want)
+		h.apply(o, rec, nil, 0)
+		h.checkIndex(t, []byte("absent"))
+		require.True(t, bytes.Equal(want, h.blob()))
+	}
+}
+
+// TestManyGroupsCostOnePass: many groups that are new to a large profile, then all of them again, and what an address
+// has of them. With a walk for each of them, this takes minutes.
+func TestManyGroupsCostOnePass(t *testing.T) {
+	const n = 100_000
+	groups := make([]any, 0, 2*n)
+	for i := range n {
+		groups = append(groups, string(binary.BigEndian.AppendUint64(make([]byte, 8), uint64(i))), true)
+	}
+	o, rec := attrsOp(t, 0, op.AttrSubscriptionGroups, groups)
+	h := house(set(t, user("u"), 0, "plan", "free"), 0)
+	for range 2 {
+		require.Equal(t, Applied, h.apply(o, rec, nil, 0))
+	}
+	states := AppendStates(nil, h.blob())
+	require.Len(t, states, n)
+	for i := range states {
+		states[i].On, states[i].Changed = false, rec.Stamp+1
+	}
+	require.Equal(t, states, AppendStates(nil, h.e.Join(slices.Clone(h.blob()), op.Email, states)))
+	left := h.e.Settle(h.e.AddLeave(slices.Clone(h.blob()), op.Email, rec.Stamp+2), op.Email, rec.Stamp+2, states)
+	require.Equal(t, states, AppendStates(nil, left))
+}
+
+// TestStateIndex finds in a short and in a long list what a walk finds, also after the list has grown.
+func TestStateIndex(t *testing.T) {
+	rng := testseed.Rand(t)
+	var list []StateChange
+	x := IndexStates(nil)
+	for i := range 3 * manyStates {
+		s := State{Kind: StateKind(1 + rng.IntN(4)), Group: [16]byte{byte(rng.IntN(200))}}
+		at := slices.IndexFunc(list, func(c StateChange) bool { return c.Is(s) })
+		again := IndexStates(list)
+		for _, found := range []*StateChange{x.Find(s), again.Find(s)} {
+			if require.Equal(t, at >= 0, found != nil); found != nil {
+				require.Equal(t, list[at], *found)
+			}
+		}
+		if at < 0 {
+			c := StateChange{State: s, Changed: int64(i)}
+			list = append(list, c)
+			x.Add(c)
+		}
+	}
+	require.Equal(t, list, x.List())
 }

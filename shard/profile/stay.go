@@ -64,7 +64,8 @@ func Joint(own StateChange, said bool, address StateChange, joined int64) StateC
 // reads a profile shows them: groups, email_subscribe, and of an email's marks the hard bounce and
 // marked_email_as_spam_at.
 func (e *Editor) Join(blob []byte, id op.IDKind, address []StateChange) []byte {
-	joined := Joined(blob, id)
+	joined, own := Joined(blob, id), IndexStates(AppendStates(nil, blob))
+	var held []StateChange
 	for _, c := range address {
 		switch c.Kind {
 		case StateBounce:
@@ -79,13 +80,15 @@ func (e *Editor) Join(blob []byte, id op.IDKind, address []StateChange) []byte {
 				blob = e.removeAttr(blob, op.AttrMarkedEmailAsSpamAt)
 			}
 		default:
-			own, said := StateOf(blob, c.State)
-			if c = Joint(own, said, c, joined); !said || c != own {
-				blob = e.SetState(blob, c)
+			said := own.Find(c.State)
+			if said == nil {
+				held = append(held, c)
+			} else if c = Joint(*said, true, c, joined); c != *said {
+				held = append(held, c)
 			}
 		}
 	}
-	return blob
+	return e.SetStates(blob, held)
 }
 
 // A leave is a field from the moment at which a profile leaves an address until it knows what held for it there:
@@ -133,8 +136,10 @@ func (e *Editor) Settle(blob []byte, id op.IDKind, until int64, address []StateC
 // a mark that has no longer been shown since does not show again at another address.
 func (e *Editor) forgetSpam(blob []byte, since, until int64, address []StateChange) []byte {
 	for _, c := range address {
-		_, own := SpamMark(blob)
-		if own && c.Kind == StateSpam && !c.On && c.Changed < until && c.Changed > max(since, spamSet(blob)) {
+		if c.Kind != StateSpam || c.On || c.Changed >= until {
+			continue
+		}
+		if _, own := SpamMark(blob); own && c.Changed > max(since, spamSet(blob)) {
 			return e.removeAttr(blob, op.AttrMarkedEmailAsSpamAt)
 		}
 	}
@@ -167,16 +172,17 @@ func (e *Editor) answer(blob []byte, s span, address []StateChange) []byte {
 // may allow less, but not more than what was said later elsewhere.
 func (e *Editor) takeAlong(blob, leave []byte) []byte {
 	since, until := int64(binary.LittleEndian.Uint64(leave[1:])), leftAt(leave)
+	own := IndexStates(AppendStates(nil, blob))
+	var kept []StateChange
 	for p := leave[leaveBytes:]; len(p) > 0; p = p[groupBytes:] {
 		c := splitGroup(p[:groupBytes])
-		own, said := StateOf(blob, c.State)
-		if said && own.Changed >= until || Joint(own, said, c, since) != c {
+		if said := own.Find(c.State); said != nil && (said.Changed >= until || Joint(*said, true, c, since) != c) {
 			continue
 		}
 		if c.On {
 			c.Changed = min(c.Changed, until)
 		}
-		blob = e.SetState(blob, c)
+		kept = append(kept, c)
 	}
-	return blob
+	return e.SetStates(blob, kept)
 }
