@@ -115,7 +115,7 @@ func (w *Worker) grant(p *Partition, o op.Op) error {
 	case c.Row == bodies.RowDenies && !has: // also when the claimant is gone
 		outcome = effect.Taken
 	case isUser:
-		if outcome, err = w.take(p, s, id, key, c); err != nil {
+		if outcome, err = w.take(p, s, id, key, c, has); err != nil {
 			return err
 		}
 	}
@@ -130,12 +130,11 @@ func (w *Worker) grant(p *Partition, o op.Op) error {
 	return nil
 }
 
-// take changes the profile in s as a claim wants, if possible.
+// take changes the profile in s, which may have the name already, as a claim wants, if possible.
 func (w *Worker) take(
-	p *Partition, s *arena.Slot, id op.IDKind, key []byte, c bodies.Claim,
+	p *Partition, s *arena.Slot, id op.IDKind, key []byte, c bodies.Claim, has bool,
 ) (outcome effect.Outcome, err error) {
 	blob, lost := w.entryOf(s), []byte(nil)
-	has := entries.IsNamed(blob, id, key)
 	if !has && !w.hasRoom(p, s, len(key)) {
 		entries.Overgrown.Inc()
 		return effect.Nobody, nil

@@ -132,11 +132,21 @@ func findAlias(b, label []byte) span { return findNamed(b, tagAlias, label) } //
 // HasAlias says whether the profile has this alias.
 func HasAlias(blob, label, name []byte) bool { return !findExactAlias(blob, label, name).none() }
 
+// findExactAlias compares sizes first: a user may have very many aliases, and each grant of one looks at all of them.
 func findExactAlias(b, label, name []byte) span {
-	return findWhere(b, tagAlias, func(key []byte) bool {
-		l, n, ok := op.SplitAliasKey(key)
-		return ok && bytes.Equal(l, label) && bytes.Equal(n, name)
-	})
+	size := 2 + len(label) + len(name)
+	for i := fieldsStart(b); i < len(b); {
+		tag, start, end := fieldAt(b, i)
+		if tag == tagAlias && end-start == size && string(b[end-len(name):end]) == string(name) &&
+			isNamed(b, start, label) {
+			return span{i, start, end}
+		}
+		if rankOf(tag) > rankOther {
+			break
+		}
+		i = end
+	}
+	return span{}
 }
 
 // AddAlias adds an alias. When the label has a name already, nothing changes and ok says whether that is the same name.
