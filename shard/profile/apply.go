@@ -118,7 +118,7 @@ func overLimit(b []byte, tag byte, lim *Limits) bool {
 
 func (e *Editor) applyAttributes(b []byte, o op.Op, rec *op.Record, lim *Limits) (out []byte, fresh byte) {
 	merge := o.Flags().Has(op.MergeObjects)
-	many := isMany(b, o.Body()) && e.listChanges(o.Body(), rec)
+	many := e.isMany(b, o.Body()) && e.listChanges(o.Body(), rec)
 	if many {
 		b, fresh = e.applyMany(b, o, rec, lim)
 	}
@@ -180,19 +180,26 @@ func (e *Editor) applyAttributes(b []byte, o op.Op, rec *op.Record, lim *Limits)
 // fields, or one for a very large profile, would walk and move the profile for each of them. Its custom attributes are
 // applied in one pass: the profile is written anew, and each of its fields looks for its change. The bytes that come
 // out are the same.
-//
-// manyBytes is the size of profile and op together below which an op is never applied in one pass.
-const manyBytes = 8 << 10
+const (
+	// manyBytes is the size of profile and op together below which an op is never applied in one pass.
+	manyBytes = 8 << 10
+	// indexedWork is manyWork for the custom attributes of a profile with an index: it is not walked, and moved only
+	// for fields that are new or change their size.
+	indexedWork = 64 << 20
+)
 
 // isMany says whether an op is to be applied in one pass.
-func isMany(profile, body []byte) bool {
-	size := len(profile) + len(body)
+func (e *Editor) isMany(profile, body []byte) bool {
+	size, work := len(profile)+len(body), manyWork
 	if size < manyBytes {
 		return false
 	}
+	if e.index.on {
+		work = indexedWork
+	}
 	fields := 0
 	op.EachField(body, func(uint32, op.Value) { fields++ })
-	return fields > 1 && fields*size >= manyWork
+	return fields > 1 && fields*size >= work
 }
 
 // listChanges lists the custom attributes of an op in e.changes, by hash. It returns false when a name occurs twice.

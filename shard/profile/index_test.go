@@ -346,7 +346,7 @@ func TestManyAttributesInOnePass(t *testing.T) {
 			want, _ = plain.Apply(slices.Clip(want), o, rec, nil)
 		}
 		o, rec := attrsOp(t, op.MergeObjects, fields...)
-		require.True(t, isMany(got, o.Body()))
+		require.True(t, once.isMany(got, o.Body()))
 		h := house(got, 0)
 		require.Equal(t, Applied, h.apply(o, rec, nil, 0))
 		require.NoError(t, Check(h.blob()))
@@ -366,7 +366,7 @@ func TestManyUnmet(t *testing.T) {
 	}
 	fields = append(fields, "a text", inc(1), op.AttrOperators, []any{0, 7, 1, 8, 2, 9})
 	o, rec := attrsOp(t, 0, fields...)
-	require.True(t, isMany(b, o.Body()))
+	require.True(t, e.isMany(b, o.Body()))
 	e.Apply(b, o, rec, nil)
 	require.Equal(t, []Unmet{{7, NotNumber}, {9, NotNumber}}, e.Unmet)
 }
@@ -388,4 +388,27 @@ func TestManyAttributesCostOnePass(t *testing.T) {
 	}
 	o, rec = attrsOp(t, 0, fields...)
 	require.Equal(t, Applied, h.apply(o, rec, nil, 0))
+}
+
+// TestFewAttributesOfALargeProfileStayInPlace: an op with few fields for a profile with an index, which finds them at
+// once, does not write the profile anew.
+func TestFewAttributesOfALargeProfileStayInPlace(t *testing.T) {
+	var fields []any
+	for i := range 15_000 {
+		fields = append(fields, fmt.Sprint("name ", i), i)
+	}
+	var e Editor
+	o, rec := attrsOp(t, 0, fields...)
+	blob, _ := e.Apply(user("u"), o, rec, nil)
+	h := house(blob, 0)
+	require.True(t, hasIndex(len(h.block)))
+	for _, n := range []int{2, 20, 100} {
+		fields = fields[:0]
+		for i := range n {
+			fields = append(fields, fmt.Sprint("name ", 37*i), -i)
+		}
+		o, rec := attrsOp(t, 0, fields...)
+		_, inPlace, _ := h.e.ApplyIn(h.block, h.size, o, rec, nil)
+		require.True(t, inPlace, "%d attributes", n)
+	}
 }
