@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api"
+	"millrace/api/control"
 	refusals "millrace/api/refused"
 	"millrace/cmd/millrace/operate"
 	"millrace/shard"
@@ -88,6 +89,19 @@ func TestEventExportThatFails(t *testing.T) {
 		}
 		require.NoFileExists(t, file)
 	}
+}
+
+// Whose events are to be exported can be unknown for a while: the answer says so as everywhere.
+func TestEventExportOfAUserThatFails(t *testing.T) {
+	n := openNodeAt(t, t.TempDir(), 0, slog.New(slog.DiscardHandler))
+	_, err := n.control.CreateWorkspace(control.Actor{Name: "test"}, control.Settings{ID: "w"})
+	require.NoError(t, err)
+	user := n.engine.AppendSvcID(nil, n.control.Snapshot().Lookup("w").Number, 1)
+	require.NoError(t, n.close())
+	w := httptest.NewRecorder()
+	n.serveEvents(w, httptest.NewRequest(http.MethodGet, "/admin/events?workspace=w&user="+string(user), nil))
+	require.Equal(t, 503, w.Code, w.Body)
+	require.Equal(t, "1", w.Header().Get("Retry-After"))
 }
 
 // A stop stores when each key was last used. A disk that has no room for it makes that a warning, and the stop still is

@@ -62,7 +62,7 @@ func (n *node) serveEvents(w http.ResponseWriter, r *http.Request) {
 			q.Of, err = n.engine.EventsOf(q.Workspace, number)
 		}
 		if err != nil {
-			answer(w, http.StatusServiceUnavailable, err.Error())
+			answerFailure(w, err)
 			return
 		}
 	}
