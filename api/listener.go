@@ -23,6 +23,7 @@ import (
 type limitListener struct {
 	net.Listener
 	maxConns, maxPerIP int
+	maxBody            int
 	open               atomic.Int64
 	perIP              *xsync.MapOf[netip.Addr, int]
 	closing            sync.Once
@@ -38,7 +39,7 @@ func (l *limitListener) Close() (err error) {
 
 func (s *Server) limit(ln net.Listener) net.Listener {
 	l := &limitListener{Listener: ln, maxConns: s.options.MaxConns, maxPerIP: s.options.MaxConnsPerIP,
-		perIP: xsync.NewMapOf[netip.Addr, int](), logger: s.options.Logger}
+		perIP: xsync.NewMapOf[netip.Addr, int](), logger: s.options.Logger, maxBody: s.options.MaxBodyBytes}
 	if t, ok := ln.(*tlsListener); ok { // count below TLS, so that a refused connection costs no handshake
 		l.Listener = t.inner
 		return &tlsListener{l, l, t.config}
@@ -159,15 +160,15 @@ func (h *heard) hasEnded() bool { return h.end }
 // arrive is reset, and a client that sends its whole body before it reads would thereby lose the answer.
 func (c *limitConn) linger(patience time.Duration) { c.patience.Store(int64(patience)) }
 
-// maxLinger is how many bytes are read for the sake of such a client: with a fast link, and bodies without an end, it
-// would be gigabytes a second.
+// maxLinger is how many bytes, besides those of the largest body, are read for the sake of such a client: with a fast
+// link, and bodies without an end, it would be gigabytes a second.
 const maxLinger = 64 << 20
 
 func (c *limitConn) Close() error {
 	patience := time.Duration(c.patience.Load())
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && patience > 0 && half.CloseWrite() == nil {
 		_ = c.Conn.SetReadDeadline(time.Now().Add(patience))
-		_, _ = io.Copy(io.Discard, io.LimitReader(c.Conn, maxLinger))
+		_, _ = io.Copy(io.Discard, io.LimitReader(c.Conn, maxLinger+int64(c.listener.maxBody)))
 	}
 	c.once.Do(func() { c.listener.release(c.ip) })
 	return c.Conn.Close()
