@@ -30,7 +30,7 @@ var (
 )
 
 // ErrNoRoom is an ErrConflict: the document has no room beside the others (Options.MaxBytes).
-var ErrNoRoom = fmt.Errorf("%w: there is no room for more documents", ErrConflict)
+var ErrNoRoom = fmt.Errorf("%w: there is no room for more documents (--max-documents)", ErrConflict)
 
 // ErrUnknown is wrapped when a change may have been made: a node of the cluster was lost meanwhile.
 var ErrUnknown = errors.New("whether the change was made is unknown")
