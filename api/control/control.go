@@ -21,6 +21,7 @@ import (
 	"cmp"
 	"encoding/hex"
 	"fmt"
+	"iter"
 	"log/slog"
 	"maps"
 	"math"
@@ -142,6 +143,7 @@ type Control struct {
 	started bool
 	docs    map[string]map[string][]byte // workspace ("" for the company) → kind/id → document
 	sizes   map[string]int64             // of the documents, by workspace
+	counts  map[string]int               // of the documents, by kind/workspace
 	size    int64                        // of all documents
 	usage   map[uint32]*keys.Usage       // by key number
 	flushed map[uint32]int64             // the minute that is stored
@@ -156,7 +158,8 @@ func New(options Options) *Control {
 		options.Prepare = func(*Workspace) any { return nil }
 	}
 	c := &Control{options: options, docs: map[string]map[string][]byte{}, sizes: map[string]int64{},
-		usage: map[uint32]*keys.Usage{}, flushed: map[uint32]int64{}, windows: map[uint32]*ratelimit.Windows{}}
+		counts: map[string]int{}, usage: map[uint32]*keys.Usage{}, flushed: map[uint32]int64{},
+		windows: map[uint32]*ratelimit.Windows{}}
 	c.snapshot.Store(&Snapshot{})
 	c.Apps = newCollection[App](c, kindApp, "app")
 	c.Groups = newCollection[Group](c, kindGroup, "subscription group")
@@ -220,10 +223,14 @@ func (c *Control) Apply(key string, doc []byte) {
 	grown := int64(len(doc) - len(of[kind+"/"+id]))
 	c.sizes[slug] += grown
 	c.size += grown
+	if _, had := of[kind+"/"+id]; had {
+		c.counts[kind+"/"+slug]--
+	}
 	if len(doc) == 0 {
 		delete(of, kind+"/"+id)
 	} else {
 		of[kind+"/"+id] = bytes.Clone(doc)
+		c.counts[kind+"/"+slug]++
 	}
 	if l := c.collections[kind]; l != nil {
 		l.apply(slug, id, of[kind+"/"+id])
@@ -234,11 +241,48 @@ func (c *Control) Apply(key string, doc []byte) {
 	case kindWorkspace, kindApp, kindKey, kindGroup, kindStream, kindSCIM, kindSCIMToken:
 		if c.started {
 			old := c.snapshot.Load()
-			next := &Snapshot{workspaces: maps.Clone(old.workspaces), slugs: maps.Clone(old.slugs), SCIM: old.SCIM}
+			next := &Snapshot{Keys: old.Keys, SCIM: old.SCIM, workspaces: maps.Clone(old.workspaces),
+				slugs: maps.Clone(old.slugs)}
+			if kind == kindApp || kind == kindGroup {
+				c.replacePart(next, kind, slug, id)
+				c.snapshot.Store(next)
+				return
+			}
 			c.rebuild(next, slug)
 			c.publish(next)
 		}
 	}
+}
+
+// replacePart takes an app or a group, of which a workspace may have thousands, into next as it is in its collection.
+// The other parts of the workspace aren't decoded anew, so that the documents of a bootstrap file take no square of
+// their number.
+func (c *Control) replacePart(next *Snapshot, kind, slug, id string) {
+	old := next.slugs[slug]
+	if old == nil {
+		return
+	}
+	w := *old
+	if kind == kindApp {
+		w.Apps = with(old.Apps, id, c.Apps.Get(slug, id))
+	} else {
+		g := c.Groups.Get(slug, id)
+		if g != nil && g.Archived {
+			g = nil
+		}
+		w.Groups = with(old.Groups, id, g)
+	}
+	w.Prepared = c.options.Prepare(&w)
+	next.workspaces[w.Number], next.slugs[slug] = &w, &w
+}
+
+// with returns a copy of m in which v stands under id; nil: nothing does.
+func with[T any](m map[string]*T, id string, v *T) map[string]*T {
+	m = maps.Clone(m)
+	if m[id] = v; v == nil {
+		delete(m, id)
+	}
+	return m
 }
 
 func splitKey(key string) (kind, slug, id string, ok bool) {
@@ -348,16 +392,20 @@ func (c *Control) decode(key string, text []byte, into any) bool {
 
 // publish completes next and swaps it in.
 func (c *Control) publish(next *Snapshot) {
-	var valid []*keys.Key
-	for _, w := range next.Workspaces() {
-		valid = append(valid, w.valid...)
-	}
-	set, err := keys.NewSet(valid)
-	if err != nil { // such a key is refused at creation
+	set, err := keys.NewSet(validKeys(maps.Values(next.workspaces)))
+	if err != nil { // such a key is refused at creation; which one is valid must not depend on the order of a map
+		set, err = keys.NewSet(validKeys(slices.Values(next.Workspaces())))
 		c.options.Logger.Error("API keys", "err", err)
 	}
 	next.Keys = set
 	c.snapshot.Store(next)
+}
+
+func validKeys(workspaces iter.Seq[*Workspace]) (valid []*keys.Key) {
+	for w := range workspaces {
+		valid = append(valid, w.valid...)
+	}
+	return valid
 }
 
 func (c *Control) document(kind, slug, id string) []byte {
@@ -394,15 +442,10 @@ func (c *Control) checkRoom(slug string, changes []Change) error {
 }
 
 // count returns how many documents of a kind a workspace has.
-func (c *Control) count(kind, slug string) (n int) {
+func (c *Control) count(kind, slug string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for name := range c.docs[slug] {
-		if strings.HasPrefix(name, kind+"/") {
-			n++
-		}
-	}
-	return n
+	return c.counts[kind+"/"+slug]
 }
 
 // FlushUsage stores the minutes of last use that have changed, so that they survive a restart. Call it now and then,

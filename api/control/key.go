@@ -37,7 +37,7 @@ func (d *draft) createKey(workspace string, spec KeySpec) (k KeyDocument, token 
 	digest := keys.DigestOf([]byte(token))
 	k = KeyDocument{KeySpec: spec, Digest: hex.EncodeToString(digest[:]), Hint: keys.Hint(token),
 		CreatedAt: d.c.options.Now(), Number: d.keyNumber()}
-	for _, w := range d.c.Snapshot().Workspaces() {
+	for _, w := range d.c.Snapshot().workspaces {
 		for _, other := range w.Keys {
 			if other.Digest == k.Digest {
 				return k, "", invalid("key: workspace %q has a key with this token, %q", w.ID, other.Name)
@@ -57,7 +57,7 @@ const keySequence = "key"
 // keyNumber returns the next number of an API key or SCIM token.
 func (d *draft) keyNumber() uint32 {
 	return d.number(keySequence, func() (used uint32) {
-		for _, w := range d.c.Snapshot().Workspaces() {
+		for _, w := range d.c.Snapshot().workspaces {
 			for _, k := range w.Keys {
 				used = max(used, k.Number)
 			}

@@ -27,7 +27,7 @@ func (d *draft) createWorkspace(s Settings) error {
 		return fmt.Errorf("workspace %q %w", s.ID, ErrExists)
 	}
 	number := d.number("workspace", func() (used uint32) {
-		for _, w := range d.c.Snapshot().Workspaces() {
+		for _, w := range d.c.Snapshot().workspaces {
 			used = max(used, w.Number)
 		}
 		return used

@@ -1,0 +1,90 @@
+package control
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// groupID is the id of the nth group of a test.
+func groupID(n int) string { return fmt.Sprintf("5a3cc8ff-9a0e-4e2a-8a3c-%012d", n) }
+
+// What a change of a group costs doesn't grow with the other groups of the workspace, which aren't decoded anew: a
+// bootstrap file may have thousands.
+func TestChangeCostsNoOtherDocuments(t *testing.T) {
+	cost := func(groups int) float64 {
+		c, _, _ := start(t, map[string]string{})
+		f := &BootstrapFile{Workspaces: []BootstrapWorkspace{{Settings: Settings{ID: "w"}}}}
+		for i := range groups {
+			f.Workspaces[0].Groups = append(f.Workspaces[0].Groups, Group{ID: groupID(i), Name: "g", Channel: "email"})
+		}
+		_, err := c.Bootstrap(tester, f)
+		require.NoError(t, err)
+		require.Len(t, c.Snapshot().Lookup("w").Groups, groups)
+		n := 0
+		return testing.AllocsPerRun(10, func() {
+			n++
+			_, err := c.Groups.Change(tester, "w", groupID(0), func(g *Group) (*Group, error) {
+				g.Name = fmt.Sprint("name ", n)
+				return g, nil
+			})
+			require.NoError(t, err)
+		})
+	}
+	few, many := cost(10), cost(1000)
+	require.Less(t, many, 2*few, "allocations with 10 and with 1000 groups")
+}
+
+// The snapshot that grew with each change is the one that a restart makes of all documents, and so are the counts.
+func TestSnapshotAsAfterRestart(t *testing.T) {
+	c, m, _ := start(t, map[string]string{})
+	same := func() {
+		t.Helper()
+		again, _, _ := start(t, m.docs)
+		require.Equal(t, len(again.Snapshot().Workspaces()), len(c.Snapshot().Workspaces()))
+		for _, want := range again.Snapshot().Workspaces() {
+			got := c.Snapshot().Lookup(want.ID)
+			require.Same(t, got, c.Snapshot().Workspace(want.Number))
+			require.Equal(t, want.Apps, got.Apps)
+			require.Equal(t, want.Groups, got.Groups)
+			require.Equal(t, want.Prepared, got.Prepared)
+			require.Equal(t, want.Keys, got.Keys)
+			require.Equal(t, again.Snapshot().Keys.Len(), c.Snapshot().Keys.Len())
+			for kind := range c.collections {
+				require.Equal(t, again.count(kind, want.ID), c.count(kind, want.ID), kind)
+			}
+		}
+	}
+	m.put("group/w/"+groupID(9), `{"id":"`+groupID(9)+`","name":"before its workspace","channel":"email"}`)
+	for _, w := range []string{"w", "x"} {
+		_, err := c.CreateWorkspace(tester, Settings{ID: w})
+		require.NoError(t, err)
+		same()
+		for i := range 3 {
+			_, err := c.Groups.Create(tester, w, Group{ID: groupID(i), Name: "g", Channel: "sms"})
+			require.NoError(t, err)
+			_, err = c.Apps.Create(tester, w, App{ID: fmt.Sprint("a", i)})
+			require.NoError(t, err)
+			_, _, err = c.CreateKey(tester, w, KeySpec{Name: "k"})
+			require.NoError(t, err)
+			same()
+		}
+	}
+	held := c.Snapshot().Lookup("w")
+	require.NoError(t, c.Groups.Remove(tester, "w", groupID(1), nil))
+	same()
+	require.NoError(t, c.Apps.Remove(tester, "w", "a1", nil))
+	same()
+	require.Len(t, held.Groups, 4, "who has a snapshot keeps it")
+	require.Len(t, held.Apps, 3)
+	m.put("app/w/a2", "not JSON")
+	m.put("group/w/"+groupID(2), "not JSON")
+	same()
+	m.put("app/w/a2", `{"id":"a2"}`)
+	m.put("group/gone/"+groupID(2), `{"id":"`+groupID(2)+`"}`)
+	same()
+	_, err := c.UpdateSettings(tester, "w", func(s *Settings) error { s.Name = "W"; return nil })
+	require.NoError(t, err)
+	same()
+}
