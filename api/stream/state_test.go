@@ -20,7 +20,8 @@ func TestStreamOfStates(t *testing.T) {
 	kinds := []string{"email_subscription", "subscription_group"}
 	group := uuid.MustParse("0b1c2d3e-0000-4000-8000-000000000001")
 	w.track(`{"attributes":[{"external_id":"u2","email":"a@example.com"}]}`)
-	w.track(`{"attributes":[{"external_id":"u1","time_zone":"Europe/Berlin","email":"a@example.com","email_subscribe":"opted_in"}]}`)
+	w.track(`{"attributes":[{"external_id":"u1","time_zone":"Europe/Berlin","email":"a@example.com"}]}`)
+	w.track(`{"attributes":[{"external_id":"u1","email_subscribe":"opted_in"}]}`)
 	w.track(`{"attributes":[{"external_id":"u1","email_subscribe":"opted_in"}]}`)
 	w.change(func(b *shard.Batch) {
 		b.SetSource(op.SourceStatusSet)
