@@ -232,3 +232,27 @@ func TestReadsFollowWhatTheyFind(t *testing.T) {
 		}))
 	}
 }
+
+// A follower that nobody reads hears from pings what its leader has committed, so that it can soon lead instead. The
+// leader itself would not say so for an hour.
+func TestPingsTellOfCommits(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 3, func(o *Options) { o.Quorum.CommitTimeout = time.Hour })
+	users := make([]string, 50)
+	for i := range users {
+		users[i] = fmt.Sprint("user ", i)
+	}
+	c.eventually(func() error { return track(c.node(1).Coordinator(), "e", users...) })
+	c.eventually(func() error {
+		for _, n := range c.all() {
+			for g := range n.groups() {
+				for _, other := range c.all() {
+					if there := other.group(g.id); there == nil || there.log.Status().HandedBack < g.log.Status().HandedBack {
+						return fmt.Errorf("group %d: node %d is not as far as node %d", g.id, other.self, n.self)
+					}
+				}
+			}
+		}
+		return nil
+	})
+}

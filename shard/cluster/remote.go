@@ -122,6 +122,11 @@ func (r *remote) ping(ctx context.Context) error {
 	r.n.recall(report.Said)
 	r.compareClocks(begun, report.Now, r.n.clock.Time())
 	r.n.routes.Learn(&report)
+	for _, there := range report.Replicas { // an idle leader says seldom what is committed
+		if g := r.n.group(there.Group); g != nil {
+			g.log.Learn(there.HandedBack, there.HandedBackTerm)
+		}
+	}
 	return nil
 }
 

@@ -249,10 +249,11 @@ type Status struct {
 	Term        uint64
 	LastIndex   uint64
 	CommitIndex uint64
-	// HandedBack is the index of the last entry that OnDurable has had.
-	HandedBack    uint64
-	SnapshotIndex uint64
-	Members       []Member
+	// HandedBack is the index of the last entry that OnDurable has had, and HandedBackTerm that entry's term. Other
+	// nodes can be told of it (Learn).
+	HandedBack, HandedBackTerm uint64
+	SnapshotIndex              uint64
+	Members                    []Member
 	// Changing says that this node leads and that Members may not be decided yet. If the node were lost now, the
 	// members might turn out to be others.
 	Changing bool
