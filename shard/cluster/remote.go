@@ -122,8 +122,10 @@ func (r *remote) ping(ctx context.Context) error {
 	r.n.recall(report.Said)
 	r.compareClocks(begun, report.Now, r.n.clock.Time())
 	r.n.routes.Learn(&report)
-	for _, there := range report.Replicas { // an idle leader says seldom what is committed
-		if g := r.n.group(there.Group); g != nil {
+	// An idle leader seldom says what is committed. Only while it leads may its followers be told in its name: raft
+	// takes that for a sign of life.
+	for _, there := range report.Replicas {
+		if g := r.n.group(there.Group); g != nil && there.Role == quorum.Leader {
 			g.log.Learn(there.HandedBack, there.HandedBackTerm)
 		}
 	}

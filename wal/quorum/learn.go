@@ -6,7 +6,8 @@ import "github.com/hashicorp/raft"
 // reader on a follower can't wait for that. But the leader has just told such a reader how far the follower must come
 // (Barrier). So the reader brings the news along: Learn tells it to this node's raft, as the leader's next request
 // would. None of that goes over the network. For what nobody reads, such as whether a node is as far as the leader, it
-// is enough that nodes report to one another what they have handed back (Status).
+// is enough that leaders report what they have handed back (Status). A follower must hear it of no one but its leader:
+// to raft it is a sign that the leader lives.
 //
 // This is safe because an entry that is committed anywhere belongs to the group for ever. A follower that has the
 // entry, of the same term, has all entries before it, too. The request repeats the header of the leader's last request.
