@@ -264,12 +264,13 @@ func (b *Batch) SetUserStates(id op.IDKind, key []byte, number uint64, states ..
 func (b *Batch) SetAddressStates(id op.IDKind, key []byte, states ...profile.State) {
 	start := b.Begin()
 	b.Buf = append(b.Buf, 0, 0, 0, 0, 0, 0, 0, 0) // from no profile
-	var changes []profile.StateChange
+	set := profile.IndexStates(nil)
 	for _, s := range states {
 		if s.ForAddress(id) {
-			changes = bodies.SetLast(changes, profile.StateChange{State: s})
+			set.Set(profile.StateChange{State: s})
 		}
 	}
+	changes := set.List()
 	if len(changes) == 0 {
 		b.Abort(start)
 		return

@@ -78,12 +78,7 @@ func NextState(b []byte) (c profile.StateChange, rest []byte) {
 func AppendStatesSet(changes []profile.StateChange, body []byte, rec *op.Record) []profile.StateChange {
 	set := profile.IndexStates(changes)
 	add := func(s profile.State) {
-		c := profile.StateChange{State: s, Changed: rec.Stamp, Actor: rec.Actor, Source: rec.Source}
-		if last := set.Find(s); last != nil {
-			*last = c
-		} else {
-			set.Add(c)
-		}
+		set.Set(profile.StateChange{State: s, Changed: rec.Stamp, Actor: rec.Actor, Source: rec.Source})
 	}
 	for len(body) > 0 {
 		code, v, rest, ok := op.NextField(body)
@@ -105,15 +100,6 @@ func AppendStatesSet(changes []profile.StateChange, body []byte, rec *op.Record)
 		}
 	}
 	return set.List()
-}
-
-// SetLast appends a change, or puts it in the place of an earlier change of the same thing.
-func SetLast(changes []profile.StateChange, c profile.StateChange) []profile.StateChange {
-	if i := slices.IndexFunc(changes, func(other profile.StateChange) bool { return other.Is(c.State) }); i >= 0 {
-		changes[i] = c
-		return changes
-	}
-	return append(changes, c)
 }
 
 // eachGroup calls f for the groups in the content of an op.AttrSubscriptionGroups, and says whether all of it could be

@@ -160,7 +160,7 @@ func (w *Worker) addToRow(p *Partition, row uint64, id op.IDKind, key []byte, nu
 	}
 	m := entries.Members(w.entryOf(s))
 	switch {
-	case isMember(m, number): // imported anew
+	case memberAt(m, number) >= 0: // imported anew
 	case len(m)/8 >= maxMembers:
 		entries.Overgrown.Inc()
 	default:
@@ -173,13 +173,14 @@ func (w *Worker) addToRow(p *Partition, row uint64, id op.IDKind, key []byte, nu
 	return w.update(s, b)
 }
 
-func isMember(m []byte, number uint64) bool {
-	for i := 0; i < len(m)/8; i++ {
+// memberAt is which member of a row a profile is, -1 for none.
+func memberAt(m []byte, number uint64) int {
+	for i := range len(m) / 8 {
 		if entries.Member(m, i) == number {
-			return true
+			return i
 		}
 	}
-	return false
+	return -1
 }
 
 // maxMembers bounds how many profiles share one address. Later ones keep the address but are not found by it.
@@ -211,11 +212,8 @@ func (w *Worker) removeMember(p *Partition, o op.Op) error {
 		return nil
 	}
 	m := append(w.members[:0], entries.Members(w.entryOf(s))...)
-	for i := 0; i < len(m)/8; i++ {
-		if entries.Member(m, i) == number {
-			m = append(m[:8*i], m[8*i+8:]...)
-			break
-		}
+	if i := memberAt(m, number); i >= 0 {
+		m = append(m[:8*i], m[8*i+8:]...)
 	}
 	if len(m) == 0 && !profile.HasStates(w.entryOf(s)) {
 		return w.erase(p, s)

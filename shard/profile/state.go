@@ -114,6 +114,15 @@ func (x *StateIndex) Add(c StateChange) {
 	}
 }
 
+// Set puts a change in the place of the one of the same thing, or appends it.
+func (x *StateIndex) Set(c StateChange) {
+	if last := x.Find(c.State); last != nil {
+		*last = c
+	} else {
+		x.Add(c)
+	}
+}
+
 // List is the list with what was added.
 func (x *StateIndex) List() []StateChange { return x.list }
 
