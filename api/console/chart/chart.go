@@ -128,13 +128,14 @@ func round(v float64) float64 { return math.Round(v*10) / 10 }
 
 func coordinate(v float64) string { return strconv.FormatFloat(round(v), 'f', -1, 64) }
 
-// niceTop is the end of a scale that holds v: 1, 2 or 5, followed by zeros.
+// niceTop is the end of a scale that holds v: 1, 2, 4 or 6, followed by zeros. So half of it, the tick in between, is a
+// whole number from 2 on, as counts are.
 func niceTop(v float64) float64 {
 	if v <= 0 {
 		return 1
 	}
 	power := math.Pow(10, math.Floor(math.Log10(v)))
-	for _, m := range []float64{1, 2, 5, 10} {
+	for _, m := range []float64{1, 2, 4, 6, 10} {
 		if m*power >= v {
 			return m * power
 		}
