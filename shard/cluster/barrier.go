@@ -150,6 +150,8 @@ type readIndex struct {
 	// index and term of a committed entry at or after the position (quorum.Log.Learn)
 	index, term uint64
 	waits       bool // whether to wait for the replica here
+	// vouchers were made since the barrier was asked for: those of who asks, or of other nodes for who asks and leads
+	vouchers []quorum.Voucher
 }
 
 // barrier asks for a barrier of each group, and waits for the replicas here.
@@ -217,11 +219,25 @@ func (n *Node) askMarks(marks []readIndex, deadline time.Time) error {
 			}
 			byLeader[leader] = append(byLeader[leader], m)
 		}
+		// Other nodes vouch for this one as they answer, so that it can then give its own barriers without a round.
+		own := byLeader[n.self]
+		delete(byLeader, n.self)
 		var asking sync.WaitGroup
+		vouching := make(chan []quorum.Voucher, len(byLeader))
 		for leader, list := range byLeader {
-			asking.Go(func() { n.askLeader(leader, list, deadline) })
+			asking.Go(func() { vouching <- n.askLeader(leader, list, own, deadline) })
 		}
 		asking.Wait()
+		close(vouching)
+		for vouchers := range vouching {
+			for i, v := range vouchers {
+				own[i].vouchers = append(own[i].vouchers, v)
+			}
+		}
+		if len(own) > 0 {
+			n.markHere(own, deadline)
+			n.noteLeaders(n.self, own)
+		}
 		if !slices.ContainsFunc(marks, func(m readIndex) bool { return m.code != calls.OK }) {
 			return nil
 		}
@@ -231,16 +247,21 @@ func (n *Node) askMarks(marks []readIndex, deadline time.Time) error {
 	}
 }
 
-func (n *Node) askLeader(leader quorum.Node, marks []*readIndex, deadline time.Time) {
-	if leader == n.self {
-		n.markHere(marks, deadline)
-	} else {
-		n.remote(leader).mark(marks, deadline)
-	}
+// askLeader asks another node, and returns its vouchers for the groups of own.
+func (n *Node) askLeader(
+	leader quorum.Node, marks, own []*readIndex, deadline time.Time,
+) (vouchers []quorum.Voucher) {
+	vouchers = n.remote(leader).mark(marks, own, deadline)
+	n.noteLeaders(leader, marks)
+	return vouchers
+}
+
+// noteLeaders notes where a node that was asked no longer leads.
+func (n *Node) noteLeaders(asked quorum.Node, marks []*readIndex) {
 	for _, m := range marks {
 		if m.code != calls.OK {
 			n.routes.Put(m.group, m.hint)
-			n.routes.Resign(m.group, leader)
+			n.routes.Resign(m.group, asked)
 		}
 	}
 }
@@ -254,7 +275,7 @@ func (n *Node) markHere(marks []*readIndex, deadline time.Time) {
 		if m.code, m.hint = calls.NotLeader, 0; g == nil {
 			return nil
 		}
-		position, err := g.log.Barrier(ctx)
+		position, err := g.log.Barrier(ctx, m.vouchers...)
 		m.index, m.term = g.log.Committed()
 		if m.position, m.code = position, calls.CodeOf(err); m.code == calls.NotLeader {
 			n.routes.LookAt(m.group)
@@ -264,13 +285,19 @@ func (n *Node) markHere(marks []*readIndex, deadline time.Time) {
 	})
 }
 
-// mark asks another node.
+// mark asks another node. It returns vouchers of that node for the groups of own.
 //
-//	body    timeout ms u32, groups u32 each
-//	answer  for each group: code u8, hint u64, position u64, the last committed entry's index u64 and term u64
-func (r *remote) mark(marks []*readIndex, deadline time.Time) {
-	body := calls.NewBody(4 + 4*len(marks)).Millis(deadline)
+//	body    timeout ms u32, number of marks u16, for each mark: group u32 and voucher of who asks, then groups of own
+//	        u32 each
+//	answer  for each mark: code u8, hint u64, position u64, the last committed entry's index u64 and term u64; then
+//	        vouchers. A voucher is term u64 and end u64.
+func (r *remote) mark(marks, own []*readIndex, deadline time.Time) (vouchers []quorum.Voucher) {
+	body := calls.NewBody(6 + 20*len(marks) + 4*len(own)).Millis(deadline).U16(uint16(len(marks)))
 	for _, m := range marks {
+		v := r.n.vouch(m.group)
+		body = body.U32(m.group).U64(v.Term).U64(v.End)
+	}
+	for _, m := range own {
 		body = body.U32(m.group)
 	}
 	err := r.Post(calls.Services, callBarrier, body, deadline.Add(answerTime), func(x *calls.Reader) error {
@@ -285,24 +312,46 @@ func (r *remote) mark(marks []*readIndex, deadline time.Time) {
 				g.log.Learn(m.index, m.term)
 			}
 		}
+		for range own {
+			vouchers = append(vouchers, quorum.Voucher{Node: r.Node, Term: x.U64(), End: x.U64()})
+		}
 		return nil
 	})
 	if err != nil {
 		for _, m := range marks {
 			m.code, m.hint = calls.Unavailable, 0
 		}
+		return nil
 	}
+	return vouchers
 }
 
-func (n *Node) serveBarrier(_ *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
-	timeout := x.Millis()
+// vouch returns this node's voucher for a group.
+func (n *Node) vouch(group uint32) quorum.Voucher {
+	if g := n.group(group); g != nil {
+		return g.log.Vouch()
+	}
+	return quorum.Voucher{}
+}
+
+func (n *Node) serveBarrier(from *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
+	timeout, count := x.Millis(), int(x.U16())
 	var marks []*readIndex
-	for len(x.Rest) > 0 {
+	for len(marks) < count && !x.Bad {
 		m := &readIndex{group: x.U32()}
+		m.vouchers = []quorum.Voucher{{Node: from.Node, Term: x.U64(), End: x.U64()}}
 		if !n.routes.Has(m.group) {
 			return dst, calls.ErrMalformed
 		}
 		marks = append(marks, m)
+	}
+	var vouchers []quorum.Voucher
+	for len(x.Rest) > 0 {
+		group := x.U32()
+		if !n.routes.Has(group) {
+			return dst, calls.ErrMalformed
+		}
+		vouchers = append(vouchers, n.vouch(group))
 	}
 	if err := x.Err(); err != nil {
 		return dst, err
@@ -310,6 +359,9 @@ func (n *Node) serveBarrier(_ *quorum.Conn, dst calls.Body, x *calls.Reader) (ca
 	n.markHere(marks, time.Now().Add(timeout))
 	for _, m := range marks {
 		dst = dst.Byte(byte(m.code)).U64(m.hint).U64(m.position).U64(m.index).U64(m.term)
+	}
+	for _, v := range vouchers {
+		dst = dst.U64(v.Term).U64(v.End)
 	}
 	return dst, nil
 }

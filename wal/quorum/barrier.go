@@ -3,6 +3,8 @@ package quorum
 import (
 	"context"
 	"fmt"
+	"math"
+	"slices"
 
 	"github.com/hashicorp/raft"
 
@@ -12,9 +14,10 @@ import (
 // A barrier is no entry of the log. The leader reads up to where it knows entries to be committed, and makes sure that
 // nobody had replaced it when the barrier was asked for: it waits until a majority of the voters, itself included, was
 // in its term at a later moment. A node was when it has answered a request of that term, entries or a heartbeat, that
-// was sent later. Whoever leads in a newer term has the votes of a majority. One of these voters is among those who
-// answered, and voted after it had, so the newer leader has acknowledged nothing before the barrier was asked for. That
-// holds while members change, too: the majorities before and after one change have a node in common.
+// was sent later, or when it says so itself (Voucher). Whoever leads in a newer term has the votes of a majority. One
+// of these voters is among those who were in the leader's term, and voted after that, so the newer leader has
+// acknowledged nothing before the barrier was asked for. That holds while members change, too: the majorities before
+// and after one change have a node in common.
 //
 // Raft's VerifyLeader counts answers to requests that were sent before. A leader that was paused between request and
 // answer would take itself for the leader although there is another one. So VerifyLeader is used for no more than to
@@ -42,24 +45,53 @@ type barrier struct {
 	err      error
 }
 
-// Barrier returns a position. Everything in the group that was acknowledged before the call is at or before that
-// position, and OnDurable has had it on this node. On another node, Wait returns once OnDurable there has had it. Only
-// the leader gives barriers; otherwise, or when leadership is lost meanwhile, Barrier returns ErrNotLeader. Barriers
-// that are asked for during a round share the next one. A leader that was paused and has been replaced can't give one.
-func (l *Log) Barrier(ctx context.Context) (position uint64, err error) {
-	done := make(chan barrier, 1)
+// Voucher is what a node says of itself: that it is in this term, and where its log ends.
+type Voucher struct {
+	Node      Node
+	Term, End uint64
+}
+
+// Vouch returns this node's voucher, or a zero one when it has none to give.
+func (l *Log) Vouch() Voucher {
+	n := l.node.Load()
+	if n == nil {
+		return Voucher{}
+	}
+	v := Voucher{l.self, n.raft.CurrentTerm(), n.raft.LastIndex()}
+	select {
+	case <-n.trans.done: // another instance may have voted by now
+		return Voucher{}
+	default:
+		return v
+	}
+}
+
+// Barrier returns a position. Everything in the group that was acknowledged before the call, and before any of the
+// vouchers was made, is at or before that position, and OnDurable has had it on this node. On another node, Wait
+// returns once OnDurable there has had it. Only the leader gives barriers; otherwise, or when leadership is lost
+// meanwhile, Barrier returns ErrNotLeader. When the vouchers are not those of a majority, the voters are asked;
+// barriers that are asked for during such a round share the next one. A leader that was paused and has been replaced
+// can't give one.
+func (l *Log) Barrier(ctx context.Context, vouchers ...Voucher) (position uint64, err error) {
 	l.mu.Lock()
 	if err := l.takes(); err != nil {
 		l.mu.Unlock()
 		return 0, err
 	}
-	c := &l.confirmation
-	if c.asked = append(c.asked, done); !c.running {
-		c.running = true
-		l.loops.Go(l.confirm)
+	r, n, done := l.reign, l.node.Load(), make(chan barrier, 1)
+	committed, lasts := r.committed(n)
+	vouched := lasts && l.isConfirmed(n, r, none, vouchers...)
+	if c := &l.confirmation; !vouched {
+		if c.asked = append(c.asked, done); !c.running {
+			c.running = true
+			l.loops.Go(l.confirm)
+		}
 	}
 	l.mu.Unlock()
 	l.metrics.barriers.Inc()
+	if vouched {
+		return l.handedBack(ctx, r, committed)
+	}
 	select {
 	case f := <-done:
 		return f.position, f.err
@@ -93,8 +125,8 @@ func (l *Log) confirm() {
 func (l *Log) confirmed(r *reign) (position uint64, err error) {
 	n := l.node.Load()
 	since := n.trans.sent.Add(1)
-	committed := n.raft.CommitIndex()
-	if n.raft.CurrentTerm() != r.term { // then this node itself may have voted for another leader
+	committed, lasts := r.committed(n)
+	if !lasts {
 		return 0, raft.ErrLeadershipLost
 	}
 	for n.raft.VerifyLeader(); !l.isConfirmed(n, r, since); {
@@ -106,17 +138,33 @@ func (l *Log) confirmed(r *reign) (position uint64, err error) {
 			return 0, wal.ErrClosed
 		}
 	}
+	return l.handedBack(r.ctx, r, committed)
+}
+
+// committed returns how far this node knows entries to be committed, and whether the reign's term lasts: if not, this
+// node itself may have voted for another leader.
+func (r *reign) committed(n *instance) (index uint64, lasts bool) {
+	index = n.raft.CommitIndex()
+	return index, n.raft.CurrentTerm() == r.term
+}
+
+// handedBack returns the barrier when entries up to committed are handed back.
+func (l *Log) handedBack(ctx context.Context, r *reign, committed uint64) (position uint64, err error) {
 	if committed > r.from {
-		if err := l.Wait(r.ctx, endOf(committed)); err != nil {
+		if err := l.Wait(ctx, endOf(committed)); err != nil {
 			return 0, err
 		}
 	}
 	return l.passed.handedBack(), nil
 }
 
-// isConfirmed says whether a majority of the voters has answered requests of the reign's term that were sent after
-// since. A node whose log ends before the reign doesn't count: it may have come anew, without a memory of its votes.
-func (l *Log) isConfirmed(n *instance, r *reign, since uint64) bool {
+// none is a number after which no request was sent.
+const none = math.MaxUint64
+
+// isConfirmed says whether a majority of the voters vouches for the reign's term, or has answered requests of that term
+// that were sent after since. A node whose log ends before the reign doesn't count: it may have come anew, without a
+// memory of its votes.
+func (l *Log) isConfirmed(n *instance, r *reign, since uint64, vouchers ...Voucher) bool {
 	voters, confirm := 0, 0
 	for _, m := range l.members() {
 		if !m.Voter {
@@ -124,7 +172,10 @@ func (l *Log) isConfirmed(n *instance, r *reign, since uint64) bool {
 		}
 		voters++
 		a := n.trans.contact(m.Node).latest
-		if m.Node == l.self || a.term == r.term && a.sent > since && a.end >= r.from {
+		if m.Node == l.self || a.term == r.term && a.sent > since && a.end >= r.from ||
+			slices.ContainsFunc(vouchers, func(v Voucher) bool {
+				return v.Node == m.Node && v.Term == r.term && v.End >= r.from
+			}) {
 			confirm++
 		}
 	}

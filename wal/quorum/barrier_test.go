@@ -1,8 +1,10 @@
 package quorum
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -91,4 +93,43 @@ func testBarrierBeforeOnDurable(t *testing.T) {
 	require.NoError(t, err)
 	require.LessOrEqual(t, indexOf(position), index)
 	soon(t, "slow", func() bool { return leader.handedBack("slow") })
+}
+
+// With the vouchers of a majority a leader gives a barrier without asking anybody; those of other terms, of nodes that
+// have no vote, and of logs that end before the reign don't count. Nobody vouches for a leader who was replaced.
+func TestVouchers(t *testing.T) { simulated(t, testVouchers) }
+
+func testVouchers(t *testing.T) {
+	g := newGroup(t, 3, nil)
+	g.write(3)
+	leader, follower := g.leader(), g.follower()
+	var v Voucher
+	soon(t, "a voucher", func() bool {
+		v = follower.log.Vouch()
+		return v.End >= leader.log.reign.from
+	})
+	require.Equal(t, follower.node, v.Node)
+	g.net.partition([]Node{leader.node}, others(g, leader.node))
+	isGiven := func(vouchers ...Voucher) bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_, err := leader.log.Barrier(ctx, vouchers...)
+		return err == nil
+	}
+	require.True(t, isGiven(v))
+	require.True(t, isGiven(Voucher{}, v))
+	require.False(t, isGiven())
+	require.False(t, isGiven(leader.log.Vouch()), "the leader is no majority")
+	require.False(t, isGiven(Voucher{Node: 9, Term: v.Term, End: v.End}))
+	require.False(t, isGiven(Voucher{Node: v.Node, Term: v.Term - 1, End: v.End}))
+	require.False(t, isGiven(Voucher{Node: v.Node, Term: v.Term, End: leader.log.reign.from - 1}))
+
+	other := g.leader(leader.node)
+	require.Greater(t, other.log.Vouch().Term, v.Term)
+	require.False(t, isGiven(other.log.Vouch(), g.follower(leader.node).log.Vouch()))
+
+	stopped := other.log
+	require.NotZero(t, stopped.Vouch())
+	other.stop()
+	require.Zero(t, stopped.Vouch())
 }
