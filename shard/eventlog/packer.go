@@ -25,6 +25,7 @@ type packer struct {
 	pace      pace
 	// recordBytes and eventBytes are the recent averages of a record's size and of how much of it was events.
 	recordBytes, eventBytes average
+	looked                  uint64 // how many positions these are of; those of a sample are of all there were
 	oldestAt                uint64 // position of the record
 	oldest                  int64  // stamp of the record at oldestAt
 	rewritten               time.Time
@@ -210,6 +211,7 @@ func (l *Log) packOne(all bool) (packed bool, err error) {
 		if _, err := l.gather(from, to, sampleBytes); err != nil {
 			return false, err
 		}
+		l.pack.looked = to - l.packed
 		if due, _, err := l.toPack(false); err != nil || !due {
 			return false, err
 		}
@@ -242,9 +244,13 @@ func (l *Log) toPack(all bool) (due, isOld bool, err error) {
 		return false, false, err
 	}
 	isOld = all || l.src.Time().Sub(time.UnixMicro(oldest)) >= l.opts.PackAfter
-	b := p.eventBytes.load()
-	return isOld || b == 0 || float64(to-l.packed)*b >= float64(l.opts.BlockBytes), isOld, nil
+	b, n := p.eventBytes.load(), to-l.packed
+	return isOld || b == 0 || n/farMore >= p.looked || float64(n)*b >= float64(l.opts.BlockBytes), isOld, nil
 }
+
+// farMore is the factor by which there must be more positions than the averages are of for the log to be looked at
+// again: it may begin with a few control documents, or with nothing but attributes.
+const farMore = 4
 
 // oldestStamp returns when the first record from a position on was accepted; 0 when there is none up to to.
 func (l *Log) oldestStamp(from, to uint64) (int64, error) {
@@ -309,7 +315,8 @@ func (l *Log) gather(from, to uint64, most int64) (full bool, err error) {
 	if !full && !cut {
 		s.last = to // no records follow up to there
 	}
-	n := float64(s.last - s.first + 1)
+	l.pack.looked = s.last - s.first + 1
+	n := float64(l.pack.looked)
 	l.pack.recordBytes.set(float64(s.bytes) / n)
 	l.pack.eventBytes.set(max(float64(s.eventBytes), 1) / n)
 	return full, nil

@@ -67,6 +67,26 @@ func TestWhatIsDueIsLookedAtOnce(t *testing.T) {
 	require.Equal(t, []uint64{first, first}, r.from)
 }
 
+// A log that begins with records without events is looked at again when there is far more of it.
+func TestEventsComeLater(t *testing.T) {
+	o := manual()
+	o.BlockBytes, o.PackAfter = 64<<10, time.Hour
+	w := newWorld(t, vfs.NewMem(), o)
+	w.commitMore(1, 1)
+	w.checkpoint()
+	_, err := w.l.packNext()
+	require.NoError(t, err)
+	w.l.pack.eventBytes.set(1e-9)
+	for w.e.Replica().Stats().LoggedBytes < 4*o.BlockBytes {
+		w.commitMore(10, 5)
+	}
+	w.checkpoint()
+	packed, err := w.l.packNext()
+	require.NoError(t, err)
+	require.True(t, packed)
+	w.requireExact()
+}
+
 // When there are fewer events than estimated, what was read is packed all the same, unless it is less than half a
 // block.
 func TestLessThanEstimatedIsPacked(t *testing.T) {
