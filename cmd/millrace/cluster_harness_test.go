@@ -95,7 +95,7 @@ func newAlone(t *testing.T, flags ...string) *fleet {
 // newCluster starts so many nodes, and waits until all are ready. It has the usual number of groups when there is time,
 // otherwise fewer. disks nil: data are in folders. More flags are for all nodes.
 func newCluster(t *testing.T, nodes int, disks []*disk, more ...string) *fleet {
-	flags := []string{"--groups", "5", "--max-moves", "6", "--raft-timeout", calm}
+	flags := []string{"--groups", "5", "--max-moves", "6", "--raft-timeout", calm, "--commit-timeout", calm}
 	if testsize.Stress() {
 		flags = nil
 	}

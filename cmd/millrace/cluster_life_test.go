@@ -72,7 +72,7 @@ func TestClusterFromTheShell(t *testing.T) {
 		if n <= 3 {
 			members = append(members, fmt.Sprintf("%d=%s", n, raft))
 		}
-		s.flags = []string{"--node", fmt.Sprint(n), "--raft", raft, "--raft-insecure", "--groups", "4", "--raft-timeout", calm}
+		s.flags = []string{"--node", fmt.Sprint(n), "--raft", raft, "--raft-insecure", "--groups", "4", "--raft-timeout", calm, "--commit-timeout", calm}
 		sites = append(sites, s)
 	}
 	var nodes []*process

@@ -89,6 +89,9 @@ func (c *serveCommand) checkCluster() error {
 	case !c.RaftInsecure && (c.RaftCert == "" || c.RaftKey == "" || c.RaftCA == ""):
 		return errors.New("--node: the nodes of a cluster prove to one another who they are: --raft-cert, --raft-key " +
 			"and --raft-ca, or --raft-insecure on loopback")
+	case c.RaftTimeout > c.CommitTimeout:
+		return fmt.Errorf("--commit-timeout: %v is shorter than --raft-timeout, %v: want that at least, or no request "+
+			"waits until a group that has lost its leader has chosen another one", c.CommitTimeout, c.RaftTimeout)
 	}
 	return c.checkAddresses()
 }

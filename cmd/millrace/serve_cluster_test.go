@@ -89,7 +89,7 @@ func TestServeAsNodes(t *testing.T) {
 	for i := range nodes {
 		ca.issue(int64(10+i), file(i, "cert"), file(i, "key"))
 		nodes[i] = &site{dir: filepath.Join(dir, fmt.Sprint("data", i+1)), addr: testaddr.Free(t), admin: testaddr.Free(t), bootstrap: bootstrap, flags: []string{
-			"--node", fmt.Sprint(i + 1), "--raft", raft[i], "--members", strings.Join(members, ","), "--groups", "4", "--raft-timeout", calm,
+			"--node", fmt.Sprint(i + 1), "--raft", raft[i], "--members", strings.Join(members, ","), "--groups", "4", "--raft-timeout", calm, "--commit-timeout", calm,
 			"--raft-cert", file(i, "cert"), "--raft-key", file(i, "key"), "--raft-ca", ca.file,
 		}}
 	}

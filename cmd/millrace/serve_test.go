@@ -139,6 +139,8 @@ func TestFlagsAreRefused(t *testing.T) {
 		{member("--raft-insecure", "--groups", "257"), "--groups"},
 		{member("--raft-insecure", "--replicas", "8"), "--replicas"},
 		{member("--raft-insecure", "--raft-timeout", "1ms"), "--raft-timeout"},
+		{member("--raft-insecure", "--raft-timeout", "3s"), "--commit-timeout: 2.5s is shorter than --raft-timeout, 3s: want that at least"},
+		{member("--raft-insecure", "--commit-timeout", "700ms"), "--commit-timeout: 700ms is shorter than --raft-timeout, 800ms: want that at least"},
 		{of("0=127.0.0.1:7081"), "begin with 1"},
 		{of("x=127.0.0.1:7081"), `--members: "x=127.0.0.1:7081": want NUMBER=HOST:PORT`},
 		{of("1=127.0.0.1:7081,"), `--members: "": want NUMBER=HOST:PORT`},

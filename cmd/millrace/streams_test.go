@@ -383,7 +383,7 @@ func TestStreamsOfACluster(t *testing.T) {
 	for n := 1; n <= 3; n++ {
 		raft := testaddr.Free(t)
 		members = append(members, fmt.Sprintf("%d=%s", n, raft))
-		sites = append(sites, newAdminSite(t, "--node", fmt.Sprint(n), "--raft", raft, "--raft-insecure", "--groups", "3", "--raft-timeout", calm, "--stream-dir", shared,
+		sites = append(sites, newAdminSite(t, "--node", fmt.Sprint(n), "--raft", raft, "--raft-insecure", "--groups", "3", "--raft-timeout", calm, "--commit-timeout", calm, "--stream-dir", shared,
 			"--stream-file-after", "50ms", "--stream-file-bytes", "1KiB"))
 	}
 	nodes := make([]*process, len(sites))
