@@ -357,3 +357,25 @@ func TestClusterOfOne(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2, n)
 }
+
+// A node that waits for the control group can be stopped, however long it may wait for other nodes.
+func TestOpenEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 2, func(o *Options) { o.BarrierTimeout, o.LeaderWait = time.Hour, time.Hour })
+	c.whole()
+	c.stop(2)
+	c.stop(1)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	opened := make(chan error, 1)
+	go func() {
+		_, err := Open(ctx, c.options(1))
+		opened <- err
+	}()
+	select {
+	case err := <-opened:
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	case <-time.After(patience):
+		t.Fatal("the node waits on")
+	}
+}

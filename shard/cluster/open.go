@@ -183,14 +183,22 @@ func (n *Node) watchForTwin() {
 // twinPings is how many pings go by between two looks for a twin.
 const twinPings = 20
 
-// awaitControl returns when this node has all control documents that were acknowledged before the call.
+// awaitControl returns when this node has all control documents that were acknowledged before the call, or when ctx
+// ends.
 func (n *Node) awaitControl(ctx context.Context) error {
 	told := time.Now()
 	for {
 		if n.removed.Load() {
 			return placement.ErrRemoved
 		}
-		err := n.barrierControl(n.opts.BarrierTimeout)
+		asked := make(chan error, 1)
+		n.background.start(func() { asked <- n.barrierControl(n.opts.BarrierTimeout) })
+		var err error
+		select {
+		case err = <-asked:
+		case <-ctx.Done():
+			return fmt.Errorf("the control group is not reached: %w", ctx.Err())
+		}
 		if err == nil {
 			return nil
 		}
