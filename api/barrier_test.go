@@ -405,6 +405,36 @@ func TestAnswersOfACluster(t *testing.T) {
 	}
 }
 
+// A key or a SCIM token that was made while this node was cut off is found behind a barrier, and nobody is told that a
+// credential is wrong by a node that can't know.
+func TestCredentialsMadeElsewhere(t *testing.T) {
+	d, b := openBehind(t)
+	key, token, err := d.control.CreateKey(control.Actor{}, "demo", control.KeySpec{Name: "new", Permissions: []string{"users.track"}})
+	require.NoError(t, err)
+	scimKey, other, err := d.control.CreateSCIMToken(control.Actor{})
+	require.NoError(t, err)
+	sound := b.Store
+	for _, c := range []struct {
+		barrier     error
+		track, scim int
+	}{{shard.ErrUnavailable, 503, 503}, {nil, 201, 200}} {
+		b.Store = sound
+		b.hide([]string{"key/demo/" + key.ID})
+		if c.barrier != nil {
+			b.Store = &failingBarrier{sound, c.barrier, 0}
+		}
+		require.Equal(t, c.track, d.track(token, "a").status)
+		b.Store = sound
+		b.hide([]string{"scim_token//" + scimKey.ID})
+		if c.barrier != nil {
+			b.Store = &failingBarrier{sound, c.barrier, 0}
+		}
+		require.Equal(t, c.scim, d.call("GET", "/scim/v2/Schemas", other, "", "X-Request-Origin", scimOrigin).status)
+	}
+	require.Equal(t, 401, d.track("wrong", "a").status)
+	require.Equal(t, 201, d.track(token, "a").status)
+}
+
 // Overload is shed before the body is decoded.
 func TestShedEarly(t *testing.T) {
 	decoded := 0

@@ -322,35 +322,47 @@ func (s *Server) workspaceOf(token []byte) uint32 {
 // authenticate finds the key, and through it the workspace.
 func (x *exchange) authenticate() bool {
 	token := bearerToken(&x.Ctx.Request.Header)
+	return x.findKey(token) || x.deny(token, "Too many requests with an invalid API key. Please try again later.",
+		textUnauthorized+firstCharacters(token)+"…", func() bool { return x.findKey(token) })
+}
+
+// findKey looks a key up in what this node knows.
+func (x *exchange) findKey(token []byte) bool {
 	snapshot := x.s.options.Control.Snapshot()
 	key := snapshot.Keys.Find(token)
 	if key == nil {
-		return x.denyKey(token)
+		return false
 	}
 	ws := snapshot.Workspace(key.Workspace)
 	if ws == nil {
-		return x.denyKey(token)
+		return false
 	}
 	x.Key, x.Workspace = key, ws
 	key.Usage.Touch(x.Now)
 	return true
 }
 
-// denyKey answers a request without a valid key. All wrong keys are handled in the same way.
-func (x *exchange) denyKey(token []byte) bool {
-	return x.deny(token, "Too many requests with an invalid API key. Please try again later.",
-		textUnauthorized+firstCharacters(token)+"…")
-}
-
 // deny answers a request without a valid credential: with text, or with tooMany when too many such requests come from
-// the address. A request without any credential tries none, and isn't counted.
-func (x *exchange) deny(token []byte, tooMany, text string) bool {
-	badKeyRequests.Inc()
-	if len(token) > 0 && !x.s.badKeys.Allow(x.clientAddr(), x.Now, x.s.options.MaxBadKeysPerMinute) {
-		x.Ctx.Response.Header.SetCanonical(headerRetryAfter, []byte("60"))
-		x.Fail(fasthttp.StatusTooManyRequests, tooMany)
-		return false
+// the address. A request without any credential tries none, and isn't counted. Before it says that a credential is
+// wrong, this node catches up with the others, since it may have been cut off while the credential was made, and find
+// looks once more: then deny returns true.
+func (x *exchange) deny(token []byte, tooMany, text string, find func() bool) bool {
+	if len(token) > 0 {
+		if !x.s.badKeys.Allow(x.clientAddr(), x.Now, x.s.options.MaxBadKeysPerMinute) {
+			badKeyRequests.Inc()
+			x.Ctx.Response.Header.SetCanonical(headerRetryAfter, []byte("60"))
+			x.Fail(fasthttp.StatusTooManyRequests, tooMany)
+			return false
+		}
+		if err := x.s.options.Store.BarrierControl(); err != nil {
+			x.FailEngine(err)
+			return false
+		}
+		if find() {
+			return true
+		}
 	}
+	badKeyRequests.Inc()
 	x.Fail(fasthttp.StatusUnauthorized, text)
 	return false
 }

@@ -31,17 +31,23 @@ func appendSCIMFailure(dst []byte, status int, text string) []byte {
 // the company's rate limit. Every failure gets the same answer, so that it doesn't reveal which of them was right.
 func (x *exchange) authorizeSCIM() bool {
 	h := &x.Ctx.Request.Header
-	snapshot := x.s.options.Control.Snapshot()
 	sent := bearerToken(h)
-	access, token := snapshot.SCIM, snapshot.FindSCIMToken(sent)
-	origins := h.PeekAll(headerRequestOrigin)
-	if token == nil || !access.AllowsOrigin(origins) || !access.AllowsAddr(x.clientAddr()) {
-		h := &x.Ctx.Response.Header
-		h.Set(fasthttp.HeaderWWWAuthenticate, `Bearer realm="scim"`)
-		return x.deny(sent, textSCIMTooMany, textSCIMUnauthorized)
+	var access *control.SCIM
+	find := func() bool {
+		snapshot := x.s.options.Control.Snapshot()
+		token := snapshot.FindSCIMToken(sent)
+		access = snapshot.SCIM
+		if token == nil || !access.AllowsOrigin(h.PeekAll(headerRequestOrigin)) || !access.AllowsAddr(x.clientAddr()) {
+			return false
+		}
+		x.scim = token
+		token.Usage.Touch(x.Now)
+		return true
 	}
-	x.scim = token
-	token.Usage.Touch(x.Now)
+	if !find() && !x.deny(sent, textSCIMTooMany, textSCIMUnauthorized, find) {
+		x.Ctx.Response.Header.Set(fasthttp.HeaderWWWAuthenticate, `Bearer realm="scim"`)
+		return false
+	}
 	return x.take(access.Limits()[x.route.bucket], counted{&x.s.company, 0})
 }
 
