@@ -64,12 +64,14 @@ type carrier struct {
 	chosen   *control.Stream    // what is carried: the stream, or its choice for the pending delivery
 	to       destination        // of chosen; nil: not made yet
 	pace     pace
-	noticed  time.Time // when something after the cursor was first noticed; zero: there is nothing
-	rest     bool      // the last delivery has left something
-	perEvent float64   // average bytes in the last delivery
-	before   uint64    // up to here events had expired when the carrier began
-	expired  uint64    // up to here expired events have been noted
-	behind   time.Time // since when the log has ended before the cursor; zero: it doesn't
+	noticed  time.Time     // when something after the cursor was first noticed; zero: there is nothing
+	rest     bool          // the last delivery has left something
+	lags     bool          // the follower has not been at the end of the log yet, or not when it last read
+	seat     chan struct{} // where the carrier has a seat; nil: it has none
+	perEvent float64       // average bytes in the last delivery
+	before   uint64        // up to here events had expired when the carrier began
+	expired  uint64        // up to here expired events have been noted
+	behind   time.Time     // since when the log has ended before the cursor; zero: it doesn't
 
 	mu     sync.Mutex
 	cursor cursor
@@ -205,16 +207,61 @@ func (k *carrier) turn(ctx context.Context) error {
 		}
 	}
 	k.noteExpired(k.part.Events.Expired())
-	if k.cursor.Pending > k.cursor.Position {
-		return k.resume(ctx)
+	isPending := k.cursor.Pending > k.cursor.Position
+	if !isPending {
+		if err := k.ahead(); err != nil {
+			return err
+		}
+		if !k.due() {
+			return nil
+		}
 	}
-	if err := k.ahead(); err != nil {
+	if err := k.sit(ctx); err != nil {
 		return err
 	}
-	if !k.due() {
-		return nil
+	defer k.stand()
+	if isPending {
+		return k.resume(ctx)
 	}
 	return k.next(ctx)
+}
+
+// sit waits for a seat, unless the carrier needs none. One that has to wait has nothing in memory meanwhile.
+func (k *carrier) sit(ctx context.Context) error {
+	writesFiles := k.to.notes()
+	if !k.lags && !writesFiles {
+		return nil
+	}
+	seats := k.o.seats.messages
+	if k.err != nil {
+		seats = k.o.seats.failing
+	} else if writesFiles {
+		seats = k.o.seats.files
+	}
+	select {
+	case seats <- struct{}{}:
+	default:
+		k.follower.LetGo()
+		select {
+		case seats <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	k.seat = seats
+	return nil
+}
+
+// stand gives back the seat, if the carrier has one. What was read ahead stays only when it is about to be wanted.
+func (k *carrier) stand() {
+	if k.seat == nil {
+		return
+	}
+	if k.follower != nil && (!k.lags || k.to.notes()) {
+		k.follower.LetGo()
+	}
+	<-k.seat
+	k.seat = nil
 }
 
 // load reads the stored cursor. If the cluster was made of a server that was alone, a group continues where that
@@ -255,7 +302,7 @@ func (k *carrier) load(ctx context.Context) error {
 	if err := k.open(ctx); err != nil {
 		return err
 	}
-	k.rest = true // what is there is due
+	k.rest, k.lags = true, true // what is there is due
 	k.follower = k.part.Events.Follow(c.Position,
 		eventlog.Query{Workspace: k.ws.Number, Kinds: kindsOf(k.chosen), Names: k.chosen.Names,
 			Fields: len(k.chosen.Columns) > 0}, since)
@@ -311,7 +358,7 @@ func (k *carrier) next(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, k.keep(d))
 	}
-	k.rest = full
+	k.rest, k.lags = full, full
 	if t.events == 0 {
 		return k.skip(through)
 	}
@@ -374,6 +421,12 @@ func (k *carrier) read(
 
 // deliver brings a delivery to its destination, and moves the cursor to the delivery's end.
 func (k *carrier) deliver(ctx context.Context, d delivery, c cursor, t tally) error {
+	if err := d.finish(); err != nil {
+		return err
+	}
+	if k.to.notes() {
+		k.stand() // an upload takes long, and little memory
+	}
 	if err := d.confirm(ctx, c.Position+1, c.Pending); err != nil {
 		return errors.Join(err, k.keep(d))
 	}

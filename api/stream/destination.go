@@ -36,6 +36,8 @@ type delivery interface {
 	ends(e *event.Event) bool
 	// write takes an event, which is lent for the call and stays as it is.
 	write(ctx context.Context, e *event.Event) error
+	// finish ends the files of the delivery, which then take next to no memory.
+	finish() error
 	// confirm brings everything that was written to its destination. When it returns nil, that is there for good.
 	confirm(ctx context.Context, first, last uint64) error
 	// confirmed is called after confirm or write has failed. It returns the position up to which everything is there

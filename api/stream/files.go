@@ -131,15 +131,21 @@ func (d *filesDelivery) write(_ context.Context, e *event.Event) error {
 	return d.last.encoder.Write(&d.row)
 }
 
-// confirm ends the files and shows them under the names of the delivery's positions.
-func (d *filesDelivery) confirm(ctx context.Context, first, last uint64) error {
-	for key, o := range d.open {
+func (d *filesDelivery) finish() error {
+	for _, o := range d.open {
 		size, err := o.finish()
 		if err != nil {
 			return err
 		}
 		d.done.files++
 		d.done.bytes += size
+	}
+	return nil
+}
+
+// confirm shows the files under the names of the delivery's positions.
+func (d *filesDelivery) confirm(ctx context.Context, first, last uint64) error {
+	for key, o := range d.open {
 		if err := d.to.to.put(ctx, o.path, d.to.layout.name(key, first, last), d.again); err != nil {
 			return err
 		}
@@ -208,6 +214,7 @@ func (o *output) finish() (size int64, err error) {
 	if f, ok := o.file.(interface{ Sync() error }); err == nil && ok {
 		err = f.Sync()
 	}
+	o.encoder, o.zstd, o.buffer = nil, nil, nil
 	return o.counter.n, errors.Join(err, o.file.Close())
 }
 

@@ -152,6 +152,8 @@ func (d *posts) write(ctx context.Context, e *event.Event) error {
 	return nil
 }
 
+func (d *posts) finish() error { return nil }
+
 func (d *posts) confirm(ctx context.Context, _, _ uint64) error { return d.flush(ctx) }
 
 func (d *posts) flush(ctx context.Context) error {

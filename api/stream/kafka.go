@@ -378,6 +378,8 @@ func (d *records) failed() error {
 	return d.err
 }
 
+func (d *records) finish() error { return nil }
+
 // confirm returns when all records are there. Records are sent one by one if they belong to a batch that the broker
 // finds invalid, or that was too large for a topic whose limit isn't known, and if they are larger than a batch. A
 // record that its topic doesn't take even alone is refused for good.

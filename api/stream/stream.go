@@ -82,6 +82,7 @@ type Options struct {
 	RetryAfter, MaxRetryAfter time.Duration
 	Logger                    *slog.Logger // default slog.Default()
 
+	seats     *seats            // default: those of newSeats
 	disk      disk              // default: the machine's
 	transport http.RoundTripper // default: one for each destination
 	kafka     []kgo.Opt         // in addition to those of a stream
@@ -104,6 +105,7 @@ func (o *Options) EnsureDefaults() {
 	if o.HasRoom == nil {
 		o.HasRoom = func(string) error { return nil }
 	}
+	o.seats = cmp.Or(o.seats, newSeats())
 	if o.disk == nil {
 		o.disk = machine{}
 	}

@@ -127,6 +127,16 @@ func (f *Follower) begin() error {
 	return nil
 }
 
+// LetGo lets go of the memory of what was read ahead, some 50 MiB at most. The next Read reads it again.
+func (f *Follower) LetGo() {
+	if f.at < len(f.wanted) {
+		f.next = f.rows.List[f.wanted[f.at]].Position
+	}
+	f.forget()
+	f.inGroup, f.group, f.stretch = false, blocks.Group{}, stretch{}
+	f.event, f.buf = event.Event{}, nil // which point to a page of what was read
+}
+
 // skipDamaged goes on behind the damaged block.
 func (f *Follower) skipDamaged() {
 	f.forget()

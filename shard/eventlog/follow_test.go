@@ -58,6 +58,12 @@ func TestFollowerGoesOn(t *testing.T) {
 		})
 		require.NoError(t, err)
 		got = slices.DeleteFunc(got, func(e followedEvent) bool { return e.position > through }) // they come again
+		if rng.IntN(4) == 0 {
+			f.LetGo()
+			require.Zero(t, f.group)
+			require.Zero(t, f.stretch)
+			require.Zero(t, f.event)
+		}
 		if user := fmt.Sprint("u", rng.IntN(40)); !gone[user] && (len(gone) == 0 || rng.IntN(4) == 0) {
 			w.deleteUser(op.ExternalID, user)
 			gone[user] = true

@@ -1,0 +1,132 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/api/control"
+	"millrace/shard/eventlog"
+)
+
+// crowded is a disk that counts how many files are being written, with a pause to let others come in between.
+type crowded struct {
+	machine
+	now, most *atomic.Int64
+	rename    func(to string)
+}
+
+type crowdedFile struct {
+	*os.File
+	now *atomic.Int64
+}
+
+func (f crowdedFile) Close() error {
+	f.now.Add(-1)
+	return f.File.Close()
+}
+
+func (d crowded) Create(path string) (io.WriteCloser, error) {
+	f, err := d.machine.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	n := d.now.Add(1)
+	for most := d.most.Load(); n > most && !d.most.CompareAndSwap(most, n); {
+		most = d.most.Load()
+	}
+	time.Sleep(5 * time.Millisecond)
+	return crowdedFile{f.(*os.File), d.now}, nil
+}
+
+func (d crowded) Rename(from, to string) error {
+	d.rename(to)
+	return d.machine.Rename(from, to)
+}
+
+// However many streams there are, few of them read and write files at once. Those whose files are on their way to where
+// they are seen keep nobody waiting.
+func TestFewWriteAtOnce(t *testing.T) {
+	w := newWorld(t, 4<<10)
+	const streams = 4 * seatsOfAKind
+	var all []*control.Stream
+	for i := range streams {
+		all = append(all, w.create(control.Stream{ID: fmt.Sprint("s", i), Kinds: []string{"event"}, Format: "ndjson"}))
+	}
+	w.commit(w.ws.Number, 40, 20)
+	w.pack()
+	o := w.options()
+	arrives := make(chan struct{})
+	d := crowded{now: new(atomic.Int64), most: new(atomic.Int64)}
+	d.rename = func(to string) {
+		if !strings.Contains(to, "/s0/") {
+			<-arrives
+		}
+	}
+	o.disk, o.Interval, o.FileBytes = d, time.Millisecond, 1<<20
+	m, err := New(o)
+	require.NoError(t, err)
+	defer m.Close()
+	isDone := func(s *control.Stream) func() bool {
+		return func() bool {
+			v := m.Status("shop", s)
+			return v.State == "running" && v.Events > 0 && v.LagEvents == 0
+		}
+	}
+	require.Eventually(t, isDone(all[0]), time.Minute, time.Millisecond, "all others may hang")
+	close(arrives)
+	for _, s := range all {
+		require.Eventually(t, isDone(s), time.Minute, time.Millisecond)
+	}
+	got, _ := w.written("s1")
+	other, _ := w.written("s2")
+	require.NotEmpty(t, got)
+	require.Equal(t, got, other)
+	require.LessOrEqual(t, d.most.Load(), int64(seatsOfAKind))
+}
+
+// A stream of messages has a seat while it sends what it had not come to yet, and none for what comes when it is at the
+// end of the log. Where its destination has failed, the seat is one of another kind.
+func TestSeatsOfMessages(t *testing.T) {
+	w, sink := newWorld(t, 4<<10), newSink(t)
+	o := w.options()
+	var messages, failing int
+	sink.judge = func(int, []byte) int {
+		messages, failing = len(o.seats.messages), len(o.seats.failing)
+		return 200
+	}
+	k := newCarrier(&o, w.ws, w.hook("all", sink, nil), o.Parts()[0])
+	goOn := func(k *carrier, wantMessages, wantFailing int) {
+		t.Helper()
+		w.commit(w.ws.Number, 5, 5)
+		messages, failing = -1, -1
+		k.carryOn(t)
+		require.Equal(t, len(w.exported(eventlog.Query{})), len(sink.events(t)))
+		require.Equal(t, []int{wantMessages, wantFailing}, []int{messages, failing})
+		require.Empty(t, o.seats.messages)
+		require.Empty(t, o.seats.failing)
+	}
+	goOn(k, 1, 0)
+	goOn(k, 0, 0)
+	k.note(errors.New("its destination has failed"))
+	goOn(k, 0, 1)
+	goOn(k, 0, 0)
+	goOn(newCarrier(&o, w.ws, k.stream, o.Parts()[0]), 1, 0)
+
+	for range seatsOfAKind {
+		o.seats.messages <- struct{}{}
+	}
+	late, cancel := context.WithCancel(context.Background())
+	cancel()
+	k = newCarrier(&o, w.ws, k.stream, o.Parts()[0])
+	w.commit(w.ws.Number, 5, 5)
+	require.ErrorIs(t, k.turn(late), context.Canceled, "a stream that waits for a seat can end")
+}
