@@ -85,7 +85,7 @@ func (c *Console) checkAudit(v *visit) error {
 	ask := url.Values{}
 	switch {
 	case (v.form("seq") == "") != (v.form("hash") == ""):
-		return v.retry(bad("The number of an entry and its hash go together."), c.showAudit)
+		return v.retry(bad("Enter both the entry number and its hash."), c.showAudit)
 	case v.form("seq") != "":
 		ask = url.Values{"seq": {v.form("seq")}, "hash": {v.form("hash")}}
 	}

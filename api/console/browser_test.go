@@ -204,7 +204,7 @@ func TestBrowserSignsIn(t *testing.T) {
 	require.Equal(t, "Bob", b.text("h1"))
 	run(b, chromedp.SetValue(chromedp.CSS("select[name=email_subscribe]"), "unsubscribed"))
 	b.submit("form[action$=consent] button")
-	require.Equal(t, "The consent is changed.", b.text(".done"))
+	require.Equal(t, "Consent saved.", b.text(".done"))
 	require.Contains(t, b.text("main"), "email subscribe unsubscribed")
 	b.shoot("user-consent")
 
@@ -218,7 +218,7 @@ func TestBrowserSignsIn(t *testing.T) {
 	b.open(h.url + demo + "/keys")
 	run(b, chromedp.Click(chromedp.CSS("tbody tr:nth-child(1) .confirm summary")))
 	b.submit("tbody tr:nth-child(1) .danger")
-	require.Contains(t, b.text(".done"), "The key is revoked")
+	require.Contains(t, b.text(".done"), "Key revoked")
 
 	b.open(h.url + demo + "/centers/choose")
 	require.True(t, run(b, chromedp.Evaluate[bool](`document.querySelector("iframe").contentDocument === null`)), "the customer's HTML has an origin of its own")

@@ -33,7 +33,7 @@ const clusterPath = "/console/cluster"
 func (c *Console) addNode(v *visit) error {
 	number, err := strconv.ParseUint(v.form("node"), 10, 32)
 	if err != nil {
-		return v.retry(bad("The node's number must be one from 1 on."), c.showCluster)
+		return v.retry(bad("The node's number must be 1 or higher."), c.showCluster)
 	}
 	body := map[string]any{"node": number, "address": v.form("address")}
 	var answer struct {

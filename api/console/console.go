@@ -114,7 +114,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			}
 			c.options.Logger.Error("panic in the console", "path", r.URL.Path, "panic", fmt.Sprint(p), "stack",
 				string(debug.Stack()))
-			http.Error(w, "The console has failed at this page.", http.StatusInternalServerError)
+			http.Error(w, "The console failed to show this page.", http.StatusInternalServerError)
 		}
 	}()
 	r.Body = http.MaxBytesReader(w, r.Body, maxFormBytes)

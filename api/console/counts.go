@@ -52,7 +52,7 @@ func (s stateCount) Shares() (list []share) {
 	x := 0.0
 	for _, one := range []share{{Class: "optedin", Name: "opted in", N: s.OptedIn},
 		{Class: "yes", Name: "subscribed", N: s.Subscribed}, {Class: "no", Name: "unsubscribed", N: s.Unsubscribed},
-		{Class: "unknown", Name: "never said", N: s.Unknown}} {
+		{Class: "unknown", Name: "no choice", N: s.Unknown}} {
 		if one.N == 0 {
 			continue
 		}

@@ -33,11 +33,11 @@ func TestConsentCounts(t *testing.T) {
 	id := h.provision("counts@example.com", inDemo("manage_subscription_groups"))
 	sees, counts := h.signedInAs("sees@example.com"), h.signedInAs("counts@example.com")
 	p := counts.get(demo + "/consent")
-	require.Contains(t, p.text, "Nobody has counted since the server was started.")
+	require.Contains(t, p.text, "No counts yet. Counting reads every user in the background.")
 	require.Contains(t, p.text, `action="/console/w/demo/consent/count"`)
 	require.Equal(t, 403, sees.post(demo+"/consent/count").status)
 	require.Equal(t, 403, counts.send(demo+"/consent/count").status, "without the form's token")
-	require.Contains(t, counts.get(demo+"/consent").text, "Nobody has counted")
+	require.Contains(t, counts.get(demo+"/consent").text, "No counts yet.")
 	require.Equal(t, 404, counts.post(demo+"/consent/count/stop").status)
 	counts.post(demo+"/groups/"+newsGroup, "name", `"><script>alert(1)</script>`)
 
@@ -55,7 +55,7 @@ func TestConsentCounts(t *testing.T) {
 	for _, c := range cells {
 		got = append(got, c[1])
 	}
-	require.Equal(t, []string{"2", "0", "1", "2", "", "1", "0", "4"}, got, "email: opted in, subscribed, unsubscribed, never said; then the group")
+	require.Equal(t, []string{"2", "0", "1", "2", "", "1", "0", "4"}, got, "email: opted in, subscribed, unsubscribed, no choice; then the group")
 	require.Contains(t, p.text, "<title>opted in: 2, 40 %</title>")
 	require.Contains(t, h.signedIn().get("/console/audit").text, "count of consent begun")
 }

@@ -36,39 +36,39 @@ func TestRefusedPages(t *testing.T) {
 	h := openHouse(t)
 	b := h.signedIn()
 	empty := b.get(demo + "/refused").text
-	require.Contains(t, empty, "Nothing was refused.")
-	require.NotContains(t, empty, "none of this kind", "once is enough")
+	require.Contains(t, empty, "Nothing has been refused.")
+	require.NotContains(t, empty, "No matching objects", "once is enough")
 	h.refuse(`{"events":[{"external_id":"ada","name":"signed_up"},{"external_id":"bob","name":"signed_up"}]}`)
 	h.refuse(`{"attributes":[{"x":1}]}`)
 	h.refuse(`{"attributes":[`)
 	p := b.get(demo + "/refused")
-	for _, text := range []string{"&#39;time&#39; is required", "no-identifier", "the request", "events[1]", "Mend…"} {
+	for _, text := range []string{"&#39;time&#39; is required", "no-identifier", "the request", "events[1]", "Correct…"} {
 		require.Contains(t, p.text, text)
 	}
 	p = b.get(demo + "/refused?rule=required")
 	require.NotContains(t, p.text, "the request")
-	require.Contains(t, p.text, "Send all of required again")
+	require.Contains(t, p.text, "Send all “required” again")
 	entry := demo + "/refused/" + entryLink.FindAllStringSubmatch(p.text, -1)[1][1]
 	p = b.get(entry)
 	require.Contains(t, p.text, `{&#34;external_id&#34;:&#34;ada&#34;,&#34;name&#34;:&#34;signed_up&#34;}`)
 
 	p = b.post(entry+"/send", "object", `{"external_id":"ada"`)
 	require.Equal(t, 400, p.status)
-	require.Contains(t, p.text, "The object is no JSON.")
+	require.Contains(t, p.text, "The object is not valid JSON.")
 	p = b.post(entry+"/send", "object", `{"external_id":"ada","name":"mended"}`)
 	require.Equal(t, 400, p.status)
-	require.Contains(t, p.text, "It is refused again: &#39;time&#39; is required.")
+	require.Contains(t, p.text, "Refused again: &#39;time&#39; is required.")
 	require.Contains(t, p.text, "mended", "nobody has to write it again")
 	p = b.post(entry+"/send", "object", `{"external_id":"ada","name":"mended","time":"2026-01-31T09:30:00Z"}`)
 	require.Equal(t, demo+"/refused?done=sent-again", p.path)
-	require.Contains(t, p.text, "The object is accepted.")
+	require.Contains(t, p.text, "Object accepted.")
 	require.Equal(t, 404, b.get(entry).status)
 	require.Contains(t, h.call(http.MethodPost, "/users/export/ids", `{"external_ids":["ada"]}`), `"mended"`)
 
-	require.Contains(t, b.post(demo+"/refused/send", "rule", "required").text, "0 are accepted, 1 are refused again")
+	require.Contains(t, b.post(demo+"/refused/send", "rule", "required").text, "Accepted: 0. Refused again: 1. Not sent, because the object is not kept: 0.")
 	require.Equal(t, 400, b.post(demo+"/refused/send").status)
 	whole := entryLink.FindStringSubmatch(b.get(demo + "/refused?input_array=request").text)[0]
-	require.Contains(t, b.post(whole+"/remove").text, "It is removed from the list.")
+	require.Contains(t, b.post(whole+"/remove").text, "Removed from the list.")
 	require.NotContains(t, b.get(demo+"/refused").text, "the request</code>")
 }
 
@@ -203,10 +203,10 @@ func TestFeedsInABrowser(t *testing.T) {
 	require.Contains(t, b.text("main"), "'time' is required")
 	b.pictures("refusal")
 	b.submit("main button[form=send]")
-	require.Contains(t, b.text(".problem"), "It is refused again")
+	require.Contains(t, b.text(".problem"), "Refused again")
 	run(b, chromedp.Evaluate[any](`document.querySelector("textarea").value = '{"external_id":"ada","name":"left","time":"2026-01-31T09:30:00Z"}'`))
 	b.submit("main button[form=send]")
-	require.Contains(t, b.text(".done"), "The object is accepted.")
+	require.Contains(t, b.text(".done"), "Object accepted.")
 	require.Contains(t, h.call(http.MethodPost, "/users/export/ids", `{"external_ids":["ada"]}`), `"left"`)
 }
 

@@ -46,7 +46,7 @@ func (c *Console) streamLive(v *visit) error {
 	v.passOn(ask, "kind", "name")
 	if by := query.Get("by"); query.Get("value") != "" {
 		if !slices.ContainsFunc(byOneText, func(i identifierWords) bool { return i.Name == by }) {
-			return bad("Users are found by external_id, email, phone and svc_id.")
+			return bad("Users can be found by external_id, email, phone or svc_id.")
 		}
 		ask.Set(by, query.Get("value"))
 	}

@@ -95,7 +95,7 @@ func (m *month) addHours(counts *eventCounts, titles map[string]string, end int6
 		}
 		m.counts[h.Workspace] = c
 	}
-	m.Chart = chart.Bars("Events and purchases", "a day", "30 days", end, day, events, purchases)
+	m.Chart = chart.Bars("Events and purchases", "per day", "30 days", end, day, events, purchases)
 }
 
 func (m *month) addNames(counts *eventCounts, titles map[string]string) {

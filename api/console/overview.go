@@ -89,17 +89,17 @@ func (d *overviewData) readCluster(v *visit) error {
 
 func figuresOf(s *sample) []figure {
 	g := s.gauges
-	ready := figure{"Serving", "yes", "requests are served"}
+	ready := figure{"Serving", "yes", "accepting requests"}
 	if g["millrace_ready"] == 0 {
 		ready = figure{"Serving", "no", "see /readyz"}
 	}
 	waiting := g["millrace_outbox_messages"] + g["millrace_merges_waiting"] + g["millrace_deferred_waiting_records"]
 	return []figure{
 		ready,
-		{"Profiles", number(g["millrace_entries"]), "with addresses, in memory"},
-		{"Waiting", number(waiting), size(g["millrace_inflight_bytes"]) + " under way"},
+		{"Profiles", number(g["millrace_entries"]), "and addresses, in memory"},
+		{"Waiting", number(waiting), size(g["millrace_inflight_bytes"]) + " in flight"},
 		{"Memory", size(g["process_resident_memory_bytes"]), "of this process"},
-		{"Log", size(g["millrace_log_bytes"]), "to replay after a crash, or to be packed"},
+		{"Log", size(g["millrace_log_bytes"]), "to replay after a crash, or to pack"},
 		{"Events", size(g["millrace_eventlog_bytes"]), "packed, on disk"},
 	}
 }
@@ -130,7 +130,7 @@ func objectChart(samples []*sample, now int64, of func(*sample) objects) chart.C
 		refused.Values = append(refused.Values, d.Refused/seconds)
 		ignored.Values = append(ignored.Values, d.Ignored/seconds)
 	})
-	return chart.OfHour("Objects", "a second", now, times, accepted, refused, ignored)
+	return chart.OfHour("Objects", "per second", now, times, accepted, refused, ignored)
 }
 
 func latencyChart(samples []*sample, now int64) chart.Chart {
@@ -139,5 +139,5 @@ func latencyChart(samples []*sample, now int64) chart.Chart {
 		p50.Values, p99.Values = append(p50.Values, quantile(0.5, from, to)),
 			append(p99.Values, quantile(0.99, from, to))
 	})
-	return chart.OfHour("Answers", "ms", now, times, p50, p99)
+	return chart.OfHour("Response time", "ms", now, times, p50, p99)
 }

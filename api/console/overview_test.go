@@ -16,7 +16,7 @@ func TestOverview(t *testing.T) {
 	h.now.Add(sampleInterval.Milliseconds())
 	h.console.look()
 	p := h.signedIn().get(home)
-	for _, text := range []string{"Objects <small>a second", "Answers <small>ms", "Serving", "Memory"} {
+	for _, text := range []string{"Objects <small>per second", "Response time <small>ms", "Serving", "Memory"} {
 		require.Contains(t, p.text, text)
 	}
 	require.Regexp(t, `(?s)Demo shop.*<td class="n">3</td><td class="n warn">1</td><td class="n">1</td><td class="n">1</td>.*Other.*<td class="n">0</td>`, p.text)
@@ -86,7 +86,7 @@ func TestOverviewOfAMonth(t *testing.T) {
 	require.Regexp(t, `(?s)<span>events</span> <b>4.003</b>.*<span>purchases</span> <b>7</b>`, p.text)
 	require.Regexp(t, `(?s)&lt;b&gt;read&lt;/b&gt;.*book.*rare events`, p.text)
 	require.Regexp(t, `(?s)Demo shop.*<td class="n">4.003</td><td class="n">0</td>.*Other.*<td class="n">0</td><td class="n">7</td>`, p.text)
-	require.Contains(t, p.text, "without the 2 groups")
+	require.Contains(t, p.text, "and the 2 groups that this node has no replica of")
 
 	h.provision("ada@example.com", `{"companyPermissions":[],"appGroup":[{"appGroupId":"other","appGroupPermissions":["basic_access"],"team":[]}]}`)
 	p = h.signedInAs("ada@example.com").get(home)

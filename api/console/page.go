@@ -112,31 +112,31 @@ var doneTexts = map[string]string{
 	"out":        "You are signed out.",
 	"everywhere": "You are signed out everywhere.",
 
-	"consent":         "The consent is changed.",
-	"sent-again":      "The object is accepted.",
-	"refusal-removed": "It is removed from the list.",
-	"settings":        "The settings are changed.",
-	"app-added":       "The app is added.",
-	"app-removed":     "The app is removed. Profiles keep what they have of it.",
-	"workspace-added": "The workspace is added.",
-	"key-revoked":     "The key is revoked: requests with it are refused from now on.",
-	"count-stopped":   "The count is stopped.",
-	"group-added":     "The group is added.",
-	"group-changed":   "The group is changed.",
-	"group-archived":  "The group is archived. Users keep their states in it.",
-	"group-restored":  "The group is there again, with all states.",
-	"block-lifted":    "The block is lifted. The address stays unsubscribed.",
-	"center-added":    "The preference center is added, as a draft.",
-	"center-changed":  "The preference center is changed.",
-	"other-out":       "Signed out everywhere.",
-	"token-revoked":   "The token is revoked.",
-	"stream-paused":   "The stream stays where it is. Events are held for it no longer than they are kept.",
-	"stream-resumed":  "The stream goes on.",
-	"stream-rewound":  "The stream begins anew.",
-	"node-added":      "The node is added.",
-	"node-known":      "The node was known: it has the given address now, and a drain is taken back.",
-	"node-drains":     "The node gives its groups away.",
-	"node-removed":    "The node is removed.",
+	"consent":         "Consent saved.",
+	"sent-again":      "Object accepted.",
+	"refusal-removed": "Removed from the list.",
+	"settings":        "Settings saved.",
+	"app-added":       "App added.",
+	"app-removed":     "App removed. Profiles keep their existing data from it.",
+	"workspace-added": "Workspace added.",
+	"key-revoked":     "Key revoked. Requests that use it are now refused.",
+	"count-stopped":   "Counting stopped.",
+	"group-added":     "Group added.",
+	"group-changed":   "Group renamed.",
+	"group-archived":  "Group archived. Users keep their states in it.",
+	"group-restored":  "Group restored, with all users' states.",
+	"block-lifted":    "Address unblocked. It stays unsubscribed.",
+	"center-added":    "Preference center added as a draft.",
+	"center-changed":  "Preference center saved.",
+	"other-out":       "The user is signed out everywhere.",
+	"token-revoked":   "Token revoked.",
+	"stream-paused":   "Stream paused. Events are kept for it no longer than the retention time.",
+	"stream-resumed":  "Stream resumed.",
+	"stream-rewound":  "Stream rewound.",
+	"node-added":      "Node added.",
+	"node-known":      "The node was already known. Its address is set if one was given; a drain is cancelled.",
+	"node-drains":     "The node is draining: its groups move to other nodes.",
+	"node-removed":    "Node removed.",
 }
 
 // fail answers with a page that says what went wrong. Strangers are led to the sign-in, and from there back.
@@ -148,7 +148,7 @@ func (c *Console) fail(v *visit, err error) {
 		return
 	case !errors.As(err, &f):
 		c.options.Logger.Error("a page of the console failed", "path", v.r.URL.Path, "error", err)
-		f = &fault{http.StatusInternalServerError, "Something went wrong. The log of the server says what."}
+		f = &fault{http.StatusInternalServerError, "Something went wrong. See the server's log for details."}
 	}
 	v.status = f.status
 	if err := v.render("fault", http.StatusText(f.status), f.text); err != nil {

@@ -43,7 +43,7 @@ func TestUsers(t *testing.T) {
 		require.Equal(t, ada, b.find(by, value, ""), by)
 	}
 	require.NotEqual(t, ada, b.find("alias", "7/8", "crm"))
-	require.Contains(t, b.get(demo+"/users?by=external_id&value=nobody").text, "Nobody is found")
+	require.Contains(t, b.get(demo+"/users?by=external_id&value=nobody").text, "No users found")
 	require.Contains(t, b.get(demo+"/users?by=email&value=two@example.com").text, "2 users")
 	p := b.get(demo + "/users?by=phone&value=x")
 	require.Equal(t, 400, p.status)
@@ -56,9 +56,9 @@ func TestUsers(t *testing.T) {
 		require.Contains(t, p.text, text)
 	}
 	p = b.post(ada+"/consent", "email_subscribe", "unsubscribed", "group-"+newsGroup, "subscribed")
-	require.Contains(t, p.text, "The consent is changed.")
+	require.Contains(t, p.text, "Consent saved.")
 	require.Contains(t, p.text, `<span class="tag good">subscribed</span>`)
-	require.Regexp(t, `(?s)Trail.*News.*admin`, p.text)
+	require.Regexp(t, `(?s)Consent trail.*News.*admin`, p.text)
 	require.Equal(t, 400, b.post(ada+"/consent").status, "nothing chosen")
 
 	p = b.get(ada + "/download")
@@ -70,13 +70,13 @@ func TestUsers(t *testing.T) {
 
 	p = b.post(ada + "/delete")
 	require.Equal(t, 200, p.status)
-	require.Contains(t, p.text, "The user is deleted")
+	require.Contains(t, p.text, "User deleted")
 	hash := regexp.MustCompile(`[0-9a-f]{64}`).FindString(p.text[strings.Index(p.text, "Hash"):])
 	require.Contains(t, p.text, id)
 	seq := regexp.MustCompile(`<dt>Entry</dt><dd>(\d+)</dd>`).FindStringSubmatch(p.text)[1]
-	require.Contains(t, b.post("/console/audit/check", "seq", seq, "hash", hash).text, "The chain holds")
-	require.Contains(t, b.post("/console/audit/check", "seq", seq, "hash", strings.Repeat("0", 64)).text, "The chain is broken")
-	require.Contains(t, b.get(demo+"/users?by=external_id&value=ada").text, "Nobody is found")
+	require.Contains(t, b.post("/console/audit/check", "seq", seq, "hash", hash).text, "The hash chain is intact")
+	require.Contains(t, b.post("/console/audit/check", "seq", seq, "hash", strings.Repeat("0", 64)).text, "The hash chain is broken")
+	require.Contains(t, b.get(demo+"/users?by=external_id&value=ada").text, "No users found")
 	require.Equal(t, 404, b.post(ada+"/delete").status)
 }
 
@@ -125,7 +125,7 @@ func TestEventsOfAUser(t *testing.T) {
 	require.Equal(t, maxLines-1, strings.Count(p.text, ">old<"))
 	require.Less(t, strings.Index(p.text, "new"), strings.Index(p.text, "old"), "the newest first")
 	require.Contains(t, p.text, "2 × 1.5 EUR")
-	require.Contains(t, p.text, "The latest 200.")
+	require.Contains(t, p.text, "Only the latest 200 are shown.")
 	require.NotContains(t, p.text, "<b>\"")
 }
 
@@ -144,7 +144,7 @@ func TestConsentPages(t *testing.T) {
 	h := openHouse(t)
 	b := h.signedIn()
 	p := b.post(demo+"/groups", "name", "Offers", "channel", "sms")
-	require.Contains(t, p.text, "The group is added.")
+	require.Contains(t, p.text, "Group added.")
 	require.Contains(t, p.text, "Offers")
 	p = b.post(demo+"/groups", "name", "", "channel", "sms")
 	require.Equal(t, 400, p.status)
@@ -157,7 +157,7 @@ func TestConsentPages(t *testing.T) {
 	tag := regexp.MustCompile(`name="tag" value="([^"]+)"`).FindStringSubmatch(p.text)[1]
 	tag = strings.ReplaceAll(tag, "&#34;", `"`)
 	change := []string{"tag", tag, "title", "T", "state", "active", "page", "<h1>Mine</h1>", "confirmation", "<p>Done</p>"}
-	require.Contains(t, b.post(demo+"/centers/more", change...).text, "The preference center is changed.")
+	require.Contains(t, b.post(demo+"/centers/more", change...).text, "Preference center saved.")
 	change[7] = "<h1>Another</h1>"
 	p = b.post(demo+"/centers/more", change...)
 	require.Equal(t, 412, p.status, "somebody has changed it since the page was read")
@@ -177,8 +177,8 @@ func TestBlockList(t *testing.T) {
 	require.Contains(t, masked.text, mask)
 	b := h.signedIn()
 	require.Contains(t, b.get(demo+"/consent").text, "wrong&#43;1@example.com")
-	require.Contains(t, b.post(demo+"/blocklist/lift", "email", "wrong+1@example.com").text, "The block is lifted.")
-	require.Contains(t, b.get(demo+"/consent").text, "No address is blocked.")
+	require.Contains(t, b.post(demo+"/blocklist/lift", "email", "wrong+1@example.com").text, "Address unblocked.")
+	require.Contains(t, b.get(demo+"/consent").text, "No blocked addresses.")
 }
 
 // A key is made, shown once, rotated, revoked.
@@ -196,7 +196,7 @@ func TestKeys(t *testing.T) {
 	}
 	require.Contains(t, b.post(demo+"/keys/2/rotate").text, `id="secret"`)
 	require.Equal(t, 409, b.post(demo+"/keys/2/rotate").status, "there are two already")
-	require.Contains(t, b.post(demo+"/keys/2/revoke").text, "The key is revoked")
+	require.Contains(t, b.post(demo+"/keys/2/revoke").text, "Key revoked")
 	require.NotZero(t, h.control.Snapshot().Lookup("demo").Keys[1].RevokedAt)
 	p = b.post(demo+"/keys", "name", "none")
 	require.Equal(t, 400, p.status)
@@ -212,15 +212,15 @@ func TestSettingsPage(t *testing.T) {
 	tag := strings.ReplaceAll(regexp.MustCompile(`name="tag" value="([^"]+)"`).FindStringSubmatch(p.text)[1], "&#34;", `"`)
 	change := []string{"tag", tag, "name", "Shop", "plan", "mau", "currency", "EUR", "max_custom_array_length", "30", "rate_limits", "users.track=7/1h\n"}
 	p = b.post(demo+"/settings", change...)
-	require.Contains(t, p.text, "The settings are changed.")
+	require.Contains(t, p.text, "Settings saved.")
 	require.Contains(t, p.text, "7/1h")
 	require.Equal(t, 412, b.post(demo+"/settings", change...).status, "somebody has changed them since")
 	for field, value := range map[string]string{"rate_limits": "users.track", "max_custom_array_length": "many", "currency": "eur"} {
 		require.Equal(t, 400, b.post(demo+"/settings", field, value, "name", "Shop", "plan", "mau", "currency", "EUR", "max_custom_array_length", "30").status, field)
 	}
-	require.Contains(t, b.post(demo+"/apps", "name", "a/b c", "id", "a/b c%").text, "The app is added.")
-	require.Contains(t, b.post(demo+"/apps/a%2Fb%20c%25/remove").text, "The app is removed.")
-	require.Contains(t, b.post("/console/workspaces", "id", "new", "name", "New").text, "The workspace is added.")
+	require.Contains(t, b.post(demo+"/apps", "name", "a/b c", "id", "a/b c%").text, "App added.")
+	require.Contains(t, b.post(demo+"/apps/a%2Fb%20c%25/remove").text, "App removed.")
+	require.Contains(t, b.post("/console/workspaces", "id", "new", "name", "New").text, "Workspace added.")
 	require.Equal(t, 409, b.post("/console/workspaces", "id", "new").status)
 	require.Equal(t, "/console/w/new/users", b.get("/console/w/new").path)
 }
@@ -236,9 +236,9 @@ func TestPeople(t *testing.T) {
 	require.NotContains(t, p.text, `id="secret"`)
 	require.Contains(t, p.text, "bob@example.com")
 	require.Equal(t, home, bob.get(home).path)
-	require.Contains(t, b.post("/console/people/sign-out", "user", "bob@example.com").text, "Signed out everywhere.")
+	require.Contains(t, b.post("/console/people/sign-out", "user", "bob@example.com").text, "The user is signed out everywhere.")
 	require.Contains(t, bob.get(home).path, signInPath)
-	require.Contains(t, b.post("/console/scim/tokens/2/revoke").text, "The token is revoked.")
+	require.Contains(t, b.post("/console/scim/tokens/2/revoke").text, "Token revoked.")
 	require.Equal(t, 404, b.post("/console/scim/tokens/9/revoke").status)
 }
 

@@ -127,7 +127,7 @@ func refusedChart(counts []admin.RefusedCount, rule string, now int64) chart.Cha
 			leftOut.Values[i] += float64(c.LeftOut)
 		}
 	}
-	return chart.Bars("Faults", "an hour", "7 days", end, time.Hour, refused, leftOut)
+	return chart.Bars("Refused objects", "per hour", "7 days", end, time.Hour, refused, leftOut)
 }
 
 // showRefusal serves GET …/refused/{entry}.
@@ -146,7 +146,7 @@ func (c *Console) showRefusal(v *visit) error {
 func (c *Console) sendRefusal(v *visit) error {
 	object := v.r.PostForm.Get("object")
 	if !json.Valid([]byte(object)) {
-		return v.retry(bad("The object is no JSON."), c.showRefusal)
+		return v.retry(bad("The object is not valid JSON."), c.showRefusal)
 	}
 	var again struct {
 		Accepted bool `json:"accepted"`
@@ -163,9 +163,9 @@ func (c *Console) sendRefusal(v *visit) error {
 	if again.Accepted {
 		return v.redirect(v.at("refused"), "sent-again")
 	}
-	text := "It is refused again."
+	text := "Refused again."
 	for _, e := range again.Answer.Errors {
-		text = "It is refused again: " + sentence(e.Type)
+		text = "Refused again: " + sentence(e.Type)
 	}
 	return v.retry(bad("%s", text), c.showRefusal)
 }
@@ -196,10 +196,10 @@ func (c *Console) sendAllRefused(v *visit) error {
 		}
 		accepted, refused, kept = accepted+page.Accepted, refused+page.Refused, kept+page.NotKept
 		if page.Next == "" || time.Since(began) > sendAllTime {
-			v.Done = number(accepted) + " are accepted, " + number(refused) + " are refused again, of " + number(kept) +
-				" there is no object."
+			v.Done = "Accepted: " + number(accepted) + ". Refused again: " + number(refused) +
+				". Not sent, because the object is not kept: " + number(kept) + "."
 			if page.Next != "" {
-				v.Done += " There are more: send them, too."
+				v.Done += " There are more; send again to continue."
 			}
 			return c.showRefused(v)
 		}

@@ -154,9 +154,9 @@ func (h *house) try(b *browser, rt *route, workspace string) string {
 	switch {
 	case p.status == 303 && strings.HasPrefix(p.header.Get("Location"), signInPath+"?next"):
 		return "out"
-	case p.status == 404 && strings.Contains(p.text, "There is no such page."):
+	case p.status == 404 && strings.Contains(p.text, "This page doesn&#39;t exist."):
 		return "not there"
-	case p.status == 403 && strings.Contains(p.text, "You may not do this here."):
+	case p.status == 403 && strings.Contains(p.text, "You don&#39;t have permission to do this."):
 		return "refused"
 	}
 	require.Less(h.t, p.status, 500, "%s %s: %s", rt.method, target, p.text)

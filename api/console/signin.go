@@ -42,7 +42,7 @@ func nextOf(path string) string {
 // signIn serves POST /console/sign-in: a sign-in with the admin token, from this machine.
 func (c *Console) signIn(v *visit) error {
 	if !c.sessions.TakesToken(v.r) {
-		return &fault{http.StatusForbidden, "The admin token signs in from the machine of the server only."}
+		return &fault{http.StatusForbidden, "The admin token works only from the server's own machine."}
 	}
 	if err := c.sessions.ByToken(v.w, v.r, v.form("token")); err != nil {
 		return v.retry(faultOf(err), c.showSignIn)

@@ -39,7 +39,7 @@ func serveStreamStatus(w http.ResponseWriter, r *http.Request) {
 func TestStreams(t *testing.T) {
 	h := openHouse(t)
 	b := h.signedIn()
-	require.Contains(t, b.get(demo+"/streams").text, "There is none.")
+	require.Contains(t, b.get(demo+"/streams").text, "No streams.")
 	h.bootstrap(streamsYAML)
 	p := b.get(demo + "/streams")
 	requireHarmless(t, p.text, "streams")
@@ -47,16 +47,16 @@ func TestStreams(t *testing.T) {
 		require.Contains(t, p.text, text)
 	}
 	p = b.post(demo + "/streams/lake/pause")
-	require.Contains(t, p.text, "The stream stays where it is.")
+	require.Contains(t, p.text, "Stream paused.")
 	require.Contains(t, p.text, "Resume")
 	require.True(t, h.control.Streams.Get("demo", "lake").Paused)
-	require.Contains(t, b.post(demo+"/streams/lake/resume").text, "The stream goes on.")
+	require.Contains(t, b.post(demo+"/streams/lake/resume").text, "Stream resumed.")
 	require.False(t, h.control.Streams.Get("demo", "lake").Paused)
 	p = b.post(demo+"/streams/lake/rewind", "from", "yesterday")
 	require.Equal(t, 400, p.status)
 	require.Contains(t, p.text, "From &#34;yesterday&#34;: want a time")
 	started := h.control.Streams.Get("demo", "lake").StartedAt
-	require.Contains(t, b.post(demo+"/streams/lake/rewind", "from", "beginning").text, "The stream begins anew.")
+	require.Contains(t, b.post(demo+"/streams/lake/rewind", "from", "beginning").text, "Stream rewound.")
 	require.Greater(t, h.control.Streams.Get("demo", "lake").StartedAt, started)
 	require.Equal(t, 404, b.post(demo+"/streams/nobody/pause").status)
 	require.Contains(t, b.get(auditPath).text, "admin token (console)")
@@ -82,7 +82,7 @@ func TestStreamsConceal(t *testing.T) {
 func TestCampaigns(t *testing.T) {
 	h := openHouse(t)
 	b := h.signedIn()
-	require.Contains(t, b.get(demo+"/campaigns").text, "There is none.")
+	require.Contains(t, b.get(demo+"/campaigns").text, "No campaigns.")
 	h.bootstrap(streamsYAML)
 	p := b.get(demo + "/campaigns")
 	require.Contains(t, p.text, `<a href="/console/w/demo/campaigns/welcome">Welcome &lt;b&gt;</a>`)
@@ -90,6 +90,6 @@ func TestCampaigns(t *testing.T) {
 	p = b.get(demo + "/campaigns/welcome")
 	require.Regexp(t, `(?s)es-MX.*bye.*Bye.*missing.*hello.*Hello &lt;i&gt;.*Hola`, p.text)
 	p = b.get(demo + "/canvases/tour")
-	require.Regexp(t, `(?s)First step.*push.*It has no texts`, p.text)
+	require.Regexp(t, `(?s)First step.*push.*No texts to translate`, p.text)
 	require.Equal(t, 404, b.get(demo+"/canvases/nobody").status)
 }

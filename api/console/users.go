@@ -24,8 +24,8 @@ const (
 
 // identifiers are what users are found by, with the words for them.
 var identifiers = []identifierWords{
-	{"external_id", "External id"}, {"email", "Email"}, {"phone", "Phone"}, {"alias", "Alias"},
-	{"svc_id", "Service id"},
+	{"external_id", "External ID"}, {"email", "Email"}, {"phone", "Phone"}, {"alias", "Alias"},
+	{"svc_id", "Service ID"},
 }
 
 type identifierWords struct{ Name, Words string }
@@ -281,7 +281,7 @@ func (t *eventsOverTime) chart(days int) chart.Chart {
 	if days == 1 {
 		span = "day"
 	}
-	return chart.Bars("Events and purchases", "in four hours", span, t.end, eventPeriod,
+	return chart.Bars("Events and purchases", "per four hours", span, t.end, eventPeriod,
 		chart.Line{Name: "events", Class: "a", Values: t.events},
 		chart.Line{Name: "purchases", Class: "c", Values: t.purchases})
 }

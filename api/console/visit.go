@@ -94,7 +94,7 @@ func (v *visit) admit() error {
 	}
 	if !have.Has(v.route.needs) {
 		return &fault{http.StatusForbidden,
-			"You may not do this here. It needs the right to " +
+			"You don't have permission to do this. It needs the right to " +
 				strings.Join((v.route.needs&^have).Names(), " and to ") + "."}
 	}
 	return nil
@@ -107,11 +107,11 @@ func (v *visit) checkForm() error {
 		if errors.As(err, &tooLarge) {
 			return &fault{http.StatusRequestEntityTooLarge, "The form is too large."}
 		}
-		return &fault{http.StatusBadRequest, "The form can't be read."}
+		return &fault{http.StatusBadRequest, "The form could not be read."}
 	}
 	if !signin.IsForm(v.r, v.Person, v.r.PostForm.Get("form")) {
 		return &fault{http.StatusForbidden,
-			"This form is not one of your present session. Go back, load the page anew, and try again."}
+			"This form doesn't belong to your current session. Go back, reload the page, and try again."}
 	}
 	return nil
 }
@@ -216,7 +216,7 @@ func isNotFound(err error) bool {
 	return errors.As(err, &f) && f.status == http.StatusNotFound
 }
 
-func notFound() error { return &fault{http.StatusNotFound, "There is no such page."} }
+func notFound() error { return &fault{http.StatusNotFound, "This page doesn't exist."} }
 
 var errStranger = &fault{http.StatusUnauthorized, "Please sign in."}
 

@@ -88,7 +88,7 @@ func (c *Console) changeSettings(v *visit) error {
 	}
 	length, err := strconv.Atoi(v.form("max_custom_array_length"))
 	if err != nil {
-		return v.retry(bad("The longest array must be a number."), c.showSettings)
+		return v.retry(bad("The maximum array length must be a number."), c.showSettings)
 	}
 	v.ifMatch = v.form("tag")
 	err = v.call(http.MethodPatch, v.of(), map[string]any{"name": v.form("name"), "plan": v.form("plan"),
@@ -109,7 +109,7 @@ func limitsOf(text string) (map[string]string, error) {
 		}
 		bucket, limit, ok := strings.Cut(line, "=")
 		if !ok {
-			return nil, bad("Rate limits: %q: want a line such as users.track=3000/3s.", line)
+			return nil, bad("Rate limits: %q: want one limit per line, such as users.track=3000/3s.", line)
 		}
 		limits[strings.TrimSpace(bucket)] = strings.TrimSpace(limit)
 	}
@@ -156,7 +156,7 @@ func (v *visit) showKeys(made *key) error {
 func (c *Console) makeKey(v *visit) error {
 	permissions := v.r.PostForm["permission"]
 	if len(permissions) == 0 {
-		return v.retry(bad("Choose what the key may do."), c.showKeys)
+		return v.retry(bad("Choose at least one permission."), c.showKeys)
 	}
 	networks := strings.FieldsFunc(v.form("ip_allowlist"), func(r rune) bool {
 		return strings.ContainsRune(" ,\r\n\t",

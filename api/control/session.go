@@ -72,7 +72,7 @@ func (c *Control) BeginSession(by Actor, s Session, before string, l SessionLimi
 			live--
 		}
 		if live >= l.Max {
-			return fmt.Errorf("%w: %d sessions are open, the most that there may be at a time", ErrConflict, live)
+			return fmt.Errorf("%w: %d sessions are open, which is the limit", ErrConflict, live)
 		}
 		if err := d.noteSignIn(s); err != nil {
 			return err

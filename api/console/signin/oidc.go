@@ -138,7 +138,7 @@ func (p *provider) config(now func() int64) (*oauth2.Config, *oidc.IDTokenVerifi
 	defer p.mu.Unlock()
 	if p.found == nil {
 		if time.Since(p.failed) < discoveryPause {
-			return nil, nil, errors.New("the identity provider could not be reached a moment ago")
+			return nil, nil, errors.New("the identity provider could not be reached a moment ago; not asked again yet")
 		}
 		found, err := oidc.NewProvider(p.context(context.Background()), p.Issuer) // it keeps the context, for new keys
 		if err != nil {
@@ -194,7 +194,7 @@ func (p *provider) identify(
 		return "", fmt.Errorf("ID token: %w", err)
 	}
 	if !same(token.Nonce, f.Nonce) {
-		return "", errors.New("the ID token is of another sign-in")
+		return "", errors.New("the ID token belongs to another sign-in")
 	}
 	var claims map[string]any
 	if err := token.Claims(&claims); err != nil {
@@ -208,7 +208,7 @@ func (p *provider) identify(
 			return "", fmt.Errorf("ask for claims: %w", err)
 		}
 		if info.Subject != token.Subject {
-			return "", errors.New("the claims are somebody else's")
+			return "", errors.New("the claims belong to another person")
 		}
 		if err := info.Claims(&claims); err != nil {
 			return "", fmt.Errorf("claims: %w", err)

@@ -154,11 +154,11 @@ func (s *Sessions) TakesToken(r *http.Request) bool { return s.options.AdminToke
 // ByToken signs in by the admin token. Call it only where TakesToken allows it.
 func (s *Sessions) ByToken(w http.ResponseWriter, r *http.Request, token string) error {
 	if !s.tries.take(s.options.Now(), s.options.MaxSignInsPerMinute) {
-		return &Refusal{http.StatusTooManyRequests, "There were too many tries. Wait for a minute."}
+		return &Refusal{http.StatusTooManyRequests, "Too many attempts. Wait a minute."}
 	}
 	if !same(digest(token), digest(s.options.AdminToken)) {
 		return &Refusal{http.StatusUnauthorized,
-			"That is not the admin token. It is in the file admin-token of the data directory."}
+			"That is not the admin token. The token is in the file admin-token in the data directory."}
 	}
 	s.tries.giveBack()
 	return s.Begin(w, r, nil)
@@ -235,7 +235,7 @@ func (s *Sessions) Start(w http.ResponseWriter, next string) (address string, er
 	if address, err = s.oidc.begin(s.options.Now, f); err != nil {
 		s.options.Logger.Error("sign-in", "error", err)
 		return "", &Refusal{http.StatusBadGateway,
-			"The identity provider can't be reached. The log of the server says why."}
+			"The identity provider can't be reached. See the server's log for details."}
 	}
 	return address, f.keep(w)
 }
@@ -246,18 +246,18 @@ func (s *Sessions) Finish(w http.ResponseWriter, r *http.Request) (next string, 
 	query := r.URL.Query()
 	if !s.oidc.isSet() || !ok || !same(query.Get("state"), f.State) {
 		return "", &Refusal{http.StatusBadRequest,
-			"This sign-in was not begun in this browser, or it took too long. Please sign in again."}
+			"This sign-in was not started in this browser, or it took too long. Please sign in again."}
 	}
 	setCookie(w, flowCookie, "", http.SameSiteLaxMode, -1)
 	if code := query.Get("error"); code != "" {
 		return "", &Refusal{http.StatusForbidden,
-			fmt.Sprintf("The identity provider says: %.80s. Please sign in again.", code)}
+			fmt.Sprintf("The identity provider refused the sign-in: %.80s. Please sign in again.", code)}
 	}
 	select {
 	case s.oidc.asking <- struct{}{}:
 	default:
 		return "", &Refusal{http.StatusServiceUnavailable,
-			"Too many people sign in at this moment. Please try again."}
+			"Too many people are signing in right now. Please try again."}
 	}
 	name, err := s.oidc.identify(r.Context(), s.options.Now, query.Get("code"), f)
 	<-s.oidc.asking
@@ -265,7 +265,7 @@ func (s *Sessions) Finish(w http.ResponseWriter, r *http.Request) (next string, 
 		signInsFailed.Inc()
 		s.options.Logger.Warn("sign-in failed", "address", r.RemoteAddr, "error", err)
 		return "", &Refusal{http.StatusForbidden,
-			"The identity provider's answer can't be accepted. The log of the server says why."}
+			"The identity provider's answer can't be accepted. See the server's log for details."}
 	}
 	user, permissions := s.users.Named(name)
 	if user == nil || user.Inactive {
@@ -273,10 +273,10 @@ func (s *Sessions) Finish(w http.ResponseWriter, r *http.Request) (next string, 
 		s.options.Logger.Warn("sign-in refused: no dashboard user, or an inactive one",
 			"address", r.RemoteAddr, "user", name)
 		return "", &Refusal{http.StatusForbidden,
-			fmt.Sprintf("%.200s may not use this console. Ask whoever looks after your accounts.", name)}
+			fmt.Sprintf("%.200s may not use this console. Ask an administrator for access.", name)}
 	}
 	if rights.Of(permissions).IsNothing() {
-		s.options.Logger.Info("somebody without any right here signs in", "user", user.UserName)
+		s.options.Logger.Info("a dashboard user without any rights signed in", "user", user.UserName)
 	}
 	if err := s.Begin(w, r, user); err != nil {
 		return "", err

@@ -74,7 +74,7 @@ if (stream) {
   const what = (i) => {
     if (i.kind === "consent") return [i.state, i.subscription_group_name, i.value].filter(Boolean).join(" · ");
     const rest = i.attributes ?? i.properties;
-    return [i.name, i.product_id, i.price !== undefined ? `${i.quantity} × ${i.price} ${i.currency}` : "", rest ? JSON.stringify(rest) : "", i.cut ? "too long to be shown" : ""].filter(Boolean).join(" ");
+    return [i.name, i.product_id, i.price !== undefined ? `${i.quantity} × ${i.price} ${i.currency}` : "", rest ? JSON.stringify(rest) : "", i.cut ? "(too long to show)" : ""].filter(Boolean).join(" ");
   };
   const show = (i) => {
     const row = document.createElement("tr");
@@ -95,11 +95,11 @@ if (stream) {
     while (rows.childElementCount > most) rows.lastElementChild.remove();
     document.querySelector("#stream-empty").hidden = true;
   };
-  const say = () => { state.textContent = left ? `A sample: about ${left} more were not shown.` : "Watching."; };
+  const say = () => { state.textContent = left ? `Sample only: about ${left} more were not shown.` : "Watching."; };
   const source = new EventSource(stream.dataset.stream);
   source.addEventListener("watching", (e) => {
     say();
-    if (JSON.parse(e.data).part) state.textContent = "Watching what this node of the cluster applies; the others have theirs.";
+    if (JSON.parse(e.data).part) state.textContent = "Watching this node of the cluster only; other nodes apply other changes.";
   });
   source.addEventListener("left_out", (e) => { const n = JSON.parse(e.data); left += n.left_out + n.unseen; say(); });
   source.addEventListener("message", (e) => {
@@ -107,12 +107,12 @@ if (stream) {
     if (paused) { held.push(i); held = held.slice(-most); } else show(i);
   });
   source.addEventListener("error", () => {
-    state.textContent = source.readyState === EventSource.CLOSED ? "The connection has ended, or you watch in as many windows as one person may. Close some, and load the page anew." : "The connection is lost; it is tried again.";
+    state.textContent = source.readyState === EventSource.CLOSED ? "The connection was closed, or you have too many of these windows open. Close some and reload the page." : "Connection lost. Reconnecting…";
   });
   pause.hidden = false;
   pause.addEventListener("click", () => {
     paused = !paused;
-    pause.textContent = paused ? "Go on" : "Pause";
+    pause.textContent = paused ? "Resume" : "Pause";
     if (!paused) { held.forEach(show); held = []; }
   });
 }
