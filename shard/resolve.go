@@ -232,7 +232,7 @@ func (b *Batch) isKnown(start int, gone, number uint64) (known bool, err error) 
 	id, key := o.Flags().ID(), o.Key()
 	err = b.reader.view(number, func(blob []byte) {
 		known = profile.Kind(blob) == profile.KindUser && hasTakenIn(blob, []uint64{gone}) &&
-			(id != op.Alias || entries.IsNamed(blob, id, key))
+			(id != op.Alias || profile.IsNamed(blob, id, key))
 	})
 	return known, err
 }

@@ -183,7 +183,7 @@ func (r *reader) viewNamed(
 			return err
 		}
 		if profile.Workspace(l.Blob) == workspace && profile.Kind(l.Blob) == profile.KindUser &&
-			(entries.IsNamed(l.Blob, id, key) || !hasTakenIn(l.Blob, merged)) {
+			(profile.IsNamed(l.Blob, id, key) || !hasTakenIn(l.Blob, merged)) {
 			l.Show(number, f)
 			return nil
 		}

@@ -7,20 +7,6 @@ import (
 	"millrace/shard/profile"
 )
 
-// IsNamed says whether a profile that the directory names for an identifier has that identifier: the row of an alias or
-// external id is a promise until the profile has taken the name. For an email or phone, which names all who have it,
-// the row's word is enough.
-func IsNamed(blob []byte, id op.IDKind, key []byte) bool {
-	switch id {
-	case op.Alias:
-		label, name, ok := op.SplitAliasKey(key)
-		return ok && profile.HasAlias(blob, label, name)
-	case op.ExternalID:
-		return profile.HasExternalID(blob, key)
-	}
-	return true
-}
-
 // Keys are copies of the directory keys of a profile. They can be reused after Reset.
 type Keys struct {
 	List []Key // in the order in which they were added

@@ -216,7 +216,7 @@ func (w *Worker) applyToNumber(p *Partition, o op.Op) error {
 	if s != nil {
 		b := w.entryOf(s)
 		if profile.Kind(b) == profile.KindUser && profile.Workspace(b) == w.applying.rec.Workspace &&
-			entries.IsNamed(b, o.Flags().ID(), o.Key()) {
+			w.isNamed(s, o.Flags().ID(), o.Key()) {
 			return w.change(p, s, o)
 		}
 		if to, ok := entries.Forward(b); ok && profile.Workspace(b) == w.applying.rec.Workspace {

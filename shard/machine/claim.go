@@ -103,7 +103,7 @@ func (w *Worker) grant(p *Partition, o op.Op) error {
 		}
 	}
 	isUser := blob != nil && profile.Kind(blob) == profile.KindUser && profile.Workspace(blob) == rec.Workspace
-	has := isUser && entries.IsNamed(blob, id, key)
+	has := isUser && w.isNamed(s, id, key)
 	// The profile has lost the name since, and has told the row, which is free by the time the claim comes to it.
 	if isUser && c.Row == bodies.RowConfirms && !has {
 		again := bodies.Claim{Profile: s.Number, Kind: c.Kind, Mode: c.Mode, Ref: c.Ref, Old: c.Old}
@@ -134,62 +134,75 @@ func (w *Worker) grant(p *Partition, o op.Op) error {
 func (w *Worker) take(
 	p *Partition, s *arena.Slot, id op.IDKind, key []byte, c bodies.Claim, has bool,
 ) (outcome effect.Outcome, err error) {
-	blob, lost := w.entryOf(s), []byte(nil)
 	if !has && !w.hasRoom(p, s, len(key)) {
 		entries.Overgrown.Inc()
 		return effect.Nobody, nil
 	}
-	var out []byte
+	blob := w.open(s)
+	out, outcome, err := w.named(blob, key, c, has)
+	if out == nil {
+		w.ed.Close(w.block(s), blob)
+		return outcome, err
+	}
+	// Updated now, not when the claim was made: until now, choices among the users of an address were made without it.
+	profile.SetUpdated(out, max(profile.Updated(out), w.rec.Stamp))
+	if err := w.close(s, out); err != nil {
+		return outcome, err
+	}
+	switch c.Kind {
+	case bodies.ClaimAliasRename:
+		w.tellRow(p, op.RowRemove, 0, id, c.Old, s.Number, nil)
+	case bodies.ClaimIdentify:
+		w.noteIdentify(p, s.Number, key)
+	}
+	return outcome, nil
+}
+
+// named is what the profile in hand becomes when it takes a name as a claim wants; nil: it stays as it is.
+func (w *Worker) named(blob, key []byte, c bodies.Claim, has bool) (out []byte, outcome effect.Outcome, err error) {
 	switch c.Kind {
 	case bodies.ClaimAlias:
 		label, name, ok := op.SplitAliasKey(key)
 		if has || !ok {
-			return effect.Done, nil
+			return nil, effect.Done, nil
 		}
 		if out, ok = w.ed.AddAlias(blob, label, name); !ok {
-			return effect.LabelTaken, nil
+			return nil, effect.LabelTaken, nil
 		}
 	case bodies.ClaimAliasRename:
 		label, old, ok := op.SplitAliasKey(c.Old)
-		if !ok || !profile.HasAlias(blob, label, old) {
-			return effect.Nobody, nil
+		if !ok || !w.ed.IsNamed(blob, op.Alias, c.Old) {
+			return nil, effect.Nobody, nil
 		}
 		_, name, ok := op.SplitAliasKey(key)
 		switch {
 		case !ok || bytes.Equal(c.Old, key):
-			return effect.Done, nil
+			return nil, effect.Done, nil
 		case has: // a merge has left the profile several names under the label
 			out = w.ed.RemoveAlias(blob, label, old)
 		default:
 			out, _ = w.ed.RenameAlias(blob, label, old, name)
 		}
-		lost = c.Old
 	case bodies.ClaimIdentify:
 		if has {
-			return effect.Done, nil
+			return nil, effect.Done, nil
 		}
 		if profile.Identified(blob) {
-			return effect.Identified, nil
+			return nil, effect.Identified, nil
 		}
 		out = w.ed.SetExternalID(blob, key)
-		w.noteIdentify(p, s.Number, key)
 	case bodies.ClaimExternalID:
 		if len(c.Old) == 0 || !bytes.Equal(profile.ExternalID(blob), c.Old) {
-			return effect.Nobody, nil
+			return nil, effect.Nobody, nil
 		}
 		if bytes.Equal(c.Old, key) {
-			return effect.Done, nil
+			return nil, effect.Done, nil
 		}
 		out = w.ed.SetExternalID(blob, key)
 	default:
-		return effect.Nobody, op.ErrMalformed
+		return nil, effect.Nobody, op.ErrMalformed
 	}
-	// Updated now, not when the claim was made: until now, choices among the users of an address were made without it.
-	profile.SetUpdated(out, max(profile.Updated(out), w.rec.Stamp))
-	if lost != nil {
-		w.tellRow(p, op.RowRemove, 0, id, lost, s.Number, nil)
-	}
-	return effect.Done, w.update(s, out)
+	return out, effect.Done, nil
 }
 
 // unname takes a deprecated external id away.
@@ -204,10 +217,12 @@ func (w *Worker) unname(p *Partition, o op.Op) error {
 	}
 	outcome := effect.Nobody
 	if s != nil && profile.Kind(w.entryOf(s)) == profile.KindUser && profile.Workspace(w.entryOf(s)) == rec.Workspace {
-		blob := w.entryOf(s)
+		blob := w.open(s)
 		since, _ := profile.Born(blob)
 		out, wasHome, ok := w.ed.RemoveDeprecatedID(blob, key)
-		if ok {
+		if !ok {
+			w.ed.Close(w.block(s), blob)
+		} else {
 			outcome = effect.Done
 			home := w.m.hasher.Number(rec.Workspace, op.ExternalID, key)
 			if wasHome { // the next user with this id finds nothing here any more, not even in the event log
@@ -217,7 +232,7 @@ func (w *Worker) unname(p *Partition, o op.Op) error {
 				w.tellRow(p, op.RowRemove, 0, op.ExternalID, key, s.Number, nil)
 			}
 			profile.SetUpdated(out, max(profile.Updated(out), w.rec.Stamp))
-			if err := w.update(s, out); err != nil {
+			if err := w.close(s, out); err != nil {
 				return err
 			}
 		}

@@ -31,10 +31,10 @@ func (w *Worker) changeContact(p *Partition, s *arena.Slot, o op.Op) error {
 	before.Reset()
 	before.AddAddresses(email, phone) // a body has no alias and no other external id
 	w.contact.had = profile.AppendStates(w.contact.had[:0], w.entryOf(s))
-	out, verdict := w.ed.Apply(w.entryOf(s), o, w.applying.rec, w.limit())
+	out, verdict := w.ed.Apply(w.open(s), o, w.applying.rec, w.limit())
 	w.judge(number, verdict)
 	if verdict == profile.Ignored {
-		return w.update(s, out)
+		return w.close(s, out)
 	}
 	after.Reset()
 	after.AddAddresses(profile.Addresses(out))
@@ -44,7 +44,7 @@ func (w *Worker) changeContact(p *Partition, s *arena.Slot, o op.Op) error {
 		out = w.ed.ForgetState(out, profile.State{Kind: profile.StateEmail})
 	}
 	w.noteAll(p, number, w.contact.had, out)
-	if err := w.update(s, out); err != nil {
+	if err := w.close(s, out); err != nil {
 		return err
 	}
 	w.tellRows(p, number, before, after)

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/shard/bodies"
+	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -99,4 +101,62 @@ func randomUserOp(t *testing.T, rng *rand.Rand, at int64) (op.Op, *op.Record) {
 	require.NoError(t, err)
 	o, _ := op.Next(rec.Ops)
 	return o, &rec
+}
+
+// TestNamesOfAUserWithManyAskTheIndex: an op that gives a user a name, takes one away or comes by one doesn't walk through
+// the names that the user has, which are garbage here.
+func TestNamesOfAUserWithManyAskTheIndex(t *testing.T) {
+	const many = 3000
+	w := bareWorker(t, 1, 1<<30)
+	w.m.limits.EnsureDefaults()
+	w.m.hasher = identity.NewHasher([32]byte{1})
+	p := w.parts[0]
+	key := func(i int) []byte { return op.AppendAliasKey(nil, fmt.Appendf(nil, "label %d", i), []byte("name")) }
+	var ed profile.Editor
+	blob := profile.New(nil, 3, op.ExternalID, []byte("home"), 1)
+	for i := range many {
+		label, name, _ := op.SplitAliasKey(key(i))
+		blob, _ = ed.AddAlias(blob, label, name)
+		blob = slices.Clip(slices.Clone(blob))
+	}
+	blob = slices.Clone(ed.SetExternalID(blob, []byte("later")))
+	s, err := w.insert(p, 7, blob)
+	require.NoError(t, err)
+	require.True(t, w.isNamed(s, op.Alias, key(many-1))) // makes the index
+	b := w.entryOf(s)
+	from, to := bytes.Index(b, key(0)), bytes.Index(b, key(many-1))-3
+	garbage := bytes.Repeat([]byte{0x84}, to-from)
+	copy(b[from:to], garbage)
+	f := func(kind op.Kind, flags op.Flags, body, key []byte) {
+		t.Helper()
+		var builder op.Builder
+		builder.Reset(0)
+		builder.Append(kind, flags, 7, body, key)
+		rec, err := op.ParseRecord(builder.Finish(3, 1, 1), nil)
+		require.NoError(t, err)
+		o, _ := op.Next(rec.Ops)
+		w.applying = applying{rec: &rec}
+		require.NoError(t, w.applyOp(p, o))
+	}
+	alias, id := op.MakeFlags(0, op.Alias), op.MakeFlags(0, op.ExternalID)
+	claim := bodies.Claim{Profile: 7, Kind: bodies.ClaimAlias}
+	f(op.Grant, alias, claim.Append(nil), key(many))
+	f(op.Grant, alias, claim.Append(nil), key(many-1))
+	claim.Kind, claim.Old = bodies.ClaimAliasRename, key(many)
+	f(op.Grant, alias, claim.Append(nil), op.AppendAliasKey(nil, fmt.Appendf(nil, "label %d", many), []byte("longer name")))
+	claim.Kind, claim.Old = bodies.ClaimExternalID, []byte("later")
+	f(op.Grant, id, claim.Append(nil), []byte("latest"))
+	require.Equal(t, "latest", string(profile.ExternalID(w.entryOf(s))))
+	country := op.AppendString([]byte{op.AttrCountry}, []byte("DE"))
+	f(op.Attributes, op.MakeFlags(op.Resolved, op.Alias), country, key(many-1))
+	f(op.Attributes, op.MakeFlags(op.Resolved|op.Contact, op.ExternalID), op.AppendString([]byte{op.AttrEmail}, []byte("a@b.co")), []byte("later"))
+	f(op.Unname, id, []byte{0, 0}, []byte("later"))
+
+	b = w.entryOf(s)
+	require.True(t, bytes.Contains(b, garbage))
+	require.True(t, w.isNamed(s, op.ExternalID, []byte("home")))
+	require.False(t, w.isNamed(s, op.ExternalID, []byte("later")))
+	email, _ := profile.Addresses(b)
+	require.Equal(t, "a@b.co", string(email.Bytes()))
+	checkArena(t, w)
 }

@@ -134,7 +134,7 @@ func (w *Worker) pin(p *Partition, o op.Op) error {
 	}
 	to := w.forwardOf(s)
 	switch {
-	case identify && !(isUser && profile.HasExternalID(w.entryOf(s), o.Key())):
+	case identify && !(isUser && w.isNamed(s, op.ExternalID, o.Key())):
 		w.claimAgain(p, o, &m, gone)
 	case to == gone && to != 0:
 		w.ended(&m, effect.Done, mergesIdle)

@@ -123,14 +123,30 @@ func (w *Worker) update(s *arena.Slot, blob []byte) error {
 
 // applyIn changes the profile in s by a user op.
 func (w *Worker) applyIn(s *arena.Slot, o op.Op) error {
-	out, inPlace, verdict := w.ed.ApplyIn(w.block(s), s.Size(), o, w.applying.rec, w.limit())
+	out, verdict := w.ed.Apply(w.open(s), o, w.applying.rec, w.limit())
 	w.judge(s.Number, verdict)
-	if !inPlace {
+	return w.close(s, out)
+}
+
+// open takes the profile in s in hand for the editor's verbs, which use and keep its index.
+func (w *Worker) open(s *arena.Slot) []byte { return w.ed.Open(w.block(s), s.Size()) }
+
+// close ends what open began: out is what the profile has become.
+func (w *Worker) close(s *arena.Slot, out []byte) error {
+	if !w.ed.Close(w.block(s), out) {
 		return w.rehouse(s, out, w.ed.Room(out, len(out)/growth), w.ed.Move)
 	}
 	s.Meta |= arena.Dirty
 	s.SetSize(len(out), s.Class())
 	return nil
+}
+
+// isNamed is profile.IsNamed of the profile in s, by its index.
+func (w *Worker) isNamed(s *arena.Slot, id op.IDKind, key []byte) bool {
+	blob := w.open(s)
+	named := w.ed.IsNamed(blob, id, key)
+	w.ed.Close(w.block(s), blob)
+	return named
 }
 
 // growth: an entry that has grown will grow again. A quarter of extra room saves most of the moves.

@@ -264,9 +264,9 @@ func TestExternalIDs(t *testing.T) {
 		DeprecatedIDs(b, func(id []byte) { old = append(old, string(id)) })
 		require.Equal(t, deprecated, old)
 		for _, id := range append(old, current) {
-			require.Equal(t, id != "", HasExternalID(b, []byte(id)), id)
+			require.Equal(t, id != "", IsNamed(b, op.ExternalID, []byte(id)), id)
 		}
-		require.False(t, HasExternalID(b, []byte("nobody's")))
+		require.False(t, IsNamed(b, op.ExternalID, []byte("nobody's")))
 	}
 	id := func(s string) []byte { return []byte(s) }
 	for _, room := range []int{0, 1000} {
@@ -315,7 +315,7 @@ func TestReimport(t *testing.T) {
 	b := e.Reimport(slices.Clone(fresh), old)
 	require.NoError(t, Check(b))
 	kind, _ := HomeID(b)
-	require.Equal(t, []any{op.Alias, "second", true}, []any{kind, string(ExternalID(b)), HasExternalID(b, []byte("first"))})
+	require.Equal(t, []any{op.Alias, "second", true}, []any{kind, string(ExternalID(b)), IsNamed(b, op.ExternalID, []byte("first"))})
 	require.Equal(t, `"Ada"`, attr(t, b, op.AttrFirstName))
 	at, _ := Born(b)
 	require.Equal(t, Place{7, 8}, at)
@@ -341,7 +341,7 @@ func TestIdentifiers(t *testing.T) {
 	require.False(t, ok)
 	name, _ := aliasOf(b, []byte("crm"))
 	require.Equal(t, "1", string(name))
-	require.True(t, HasAlias(b, []byte("cr"), []byte("m1")))
+	require.True(t, hasAlias(b, "cr", "m1"))
 	b, ok = e.RenameAlias(b, []byte("crm"), []byte("1"), []byte("one"))
 	require.True(t, ok)
 	_, ok = e.RenameAlias(b, []byte("crm"), []byte("1"), []byte("x"))
@@ -350,9 +350,9 @@ func TestIdentifiers(t *testing.T) {
 	Aliases(b, func(label, name []byte) { all = append(all, string(label)+"="+string(name)) })
 	require.Equal(t, []string{"crm=one", "cr=m1"}, all)
 	b = e.RemoveAlias(b, []byte("crm"), []byte("1"))
-	require.True(t, HasAlias(b, []byte("crm"), []byte("one")))
+	require.True(t, hasAlias(b, "crm", "one"))
 	b = e.RemoveAlias(b, []byte("crm"), []byte("one"))
-	require.False(t, HasAlias(b, []byte("crm"), []byte("one")))
+	require.False(t, hasAlias(b, "crm", "one"))
 	_, ok = aliasOf(b, []byte("crm"))
 	require.False(t, ok)
 }

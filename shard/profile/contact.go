@@ -32,30 +32,60 @@ func DeprecatedIDs(blob []byte, f func(id []byte)) {
 	each(blob, tagDeprecated, f)
 }
 
-// HasExternalID says whether id is the profile's external id or a deprecated one.
-func HasExternalID(blob, id []byte) bool {
-	if kind, key := HomeID(blob); kind == op.ExternalID && bytes.Equal(key, id) {
-		return true
-	}
-	if s := find(blob, tagExternalID); !s.none() && bytes.Equal(blob[s.start:s.end], id) {
-		return true
-	}
-	return !findDeprecated(blob, id).none()
+// IsNamed says whether a profile that the directory names for an identifier has that identifier: the row of an alias or
+// external id, also a deprecated one, is a promise until the profile has taken the name. For an email or phone, which
+// names all who have it, the row's word is enough.
+func IsNamed(blob []byte, id op.IDKind, key []byte) bool {
+	tag, named := nameTag(blob, id, key)
+	return named || !findWhole(blob, tag, key).none()
 }
 
-func findDeprecated(b, id []byte) span {
-	return findWhere(b, tagDeprecated, func(payload []byte) bool { return bytes.Equal(payload, id) })
+// IsNamed is the function IsNamed, by the index of the profile in hand.
+func (e *Editor) IsNamed(blob []byte, id op.IDKind, key []byte) bool {
+	tag, named := nameTag(blob, id, key)
+	return named || !e.findWhole(blob, tag, key).none()
 }
 
-func findWhere(b []byte, tag byte, is func(payload []byte) bool) span {
+// nameTag is the tag of the field that has the identifier, if the profile is not known to be named so without a search.
+func nameTag(blob []byte, id op.IDKind, key []byte) (tag byte, named bool) {
+	switch id {
+	case op.Alias:
+		return tagAlias, false
+	case op.ExternalID:
+		kind, home := HomeID(blob)
+		now := ExternalID(blob)
+		return tagDeprecated, now != nil && (bytes.Equal(now, key) || kind == op.ExternalID && bytes.Equal(home, key))
+	}
+	return 0, true
+}
+
+// findWhole finds the field with tag and payload.
+func findWhole(b []byte, tag byte, payload []byte) span {
 	for i := fieldsStart(b); i < len(b); {
 		t, start, end := fieldAt(b, i)
-		if t == tag && is(b[start:end]) {
+		if t == tag && string(b[start:end]) == string(payload) {
 			return span{i, start, end}
 		}
 		i = end
 	}
 	return span{}
+}
+
+// findWhole and findLabel of an Editor use the index when the profile in hand has one.
+
+func (e *Editor) findWhole(b []byte, tag byte, payload []byte) span {
+	if !e.index.on {
+		return findWhole(b, tag, payload)
+	}
+	return e.index.find(b, tag, payload)
+}
+
+// findLabel finds the first alias with a label, or any of them.
+func (e *Editor) findLabel(b, label []byte) span {
+	if !e.index.on {
+		return findNamed(b, tagAlias, label) // an alias begins like a named field
+	}
+	return e.index.findLabel(b, label)
 }
 
 // SetExternalID makes id the profile's external id. The one that it had before becomes a deprecated id.
@@ -66,7 +96,7 @@ func (e *Editor) SetExternalID(blob, id []byte) []byte {
 	}
 	home, key := HomeID(blob)
 	wasHome, isHome := home == op.ExternalID && bytes.Equal(key, before), home == op.ExternalID && bytes.Equal(key, id)
-	blob = e.remove(blob, findDeprecated(blob, id))
+	blob = e.remove(blob, e.findWhole(blob, tagDeprecated, id))
 	if isHome {
 		blob = e.remove(blob, find(blob, tagExternalID))
 	} else {
@@ -81,7 +111,7 @@ func (e *Editor) SetExternalID(blob, id []byte) []byte {
 // RemoveDeprecatedID removes a deprecated id; ok is false when the profile doesn't have it. wasHome: it was the home
 // identifier, and the profile has no home identifier now. The caller updates the directory.
 func (e *Editor) RemoveDeprecatedID(blob, id []byte) (out []byte, wasHome, ok bool) {
-	if s := findDeprecated(blob, id); !s.none() {
+	if s := e.findWhole(blob, tagDeprecated, id); !s.none() {
 		return e.remove(blob, s), false, true
 	}
 	if kind, key := HomeID(blob); kind != op.ExternalID || !bytes.Equal(key, id) || find(blob, tagExternalID).none() {
@@ -127,48 +157,36 @@ func Aliases(blob []byte, f func(label, name []byte)) {
 	})
 }
 
-func findAlias(b, label []byte) span { return findNamed(b, tagAlias, label) } // the key begins like a named field
-
-// HasAlias says whether the profile has this alias.
-func HasAlias(blob, label, name []byte) bool { return !findExactAlias(blob, label, name).none() }
-
-// findExactAlias compares sizes first: a user may have very many aliases, and each grant of one looks at all of them.
-func findExactAlias(b, label, name []byte) span {
-	size := 2 + len(label) + len(name)
-	for i := fieldsStart(b); i < len(b); {
-		tag, start, end := fieldAt(b, i)
-		if tag == tagAlias && end-start == size && string(b[end-len(name):end]) == string(name) &&
-			isNamed(b, start, label) {
-			return span{i, start, end}
-		}
-		if rankOf(tag) > rankOther {
-			break
-		}
-		i = end
-	}
-	return span{}
-}
-
 // AddAlias adds an alias. When the label has a name already, nothing changes and ok says whether that is the same name.
 func (e *Editor) AddAlias(blob, label, name []byte) (out []byte, ok bool) {
-	if !findAlias(blob, label).none() {
-		return blob, HasAlias(blob, label, name)
-	}
 	e.tmp = op.AppendAliasKey(e.tmp[:0], label, name)
+	if !e.findLabel(blob, label).none() {
+		return blob, e.IsNamed(blob, op.Alias, e.tmp)
+	}
 	return e.set(blob, span{}, tagAlias, e.tmp), true
 }
 
 // RemoveAlias removes an alias, if the profile has it.
 func (e *Editor) RemoveAlias(blob, label, name []byte) []byte {
-	return e.remove(blob, findExactAlias(blob, label, name))
+	e.tmp = op.AppendAliasKey(e.tmp[:0], label, name)
+	return e.remove(blob, e.findWhole(blob, tagAlias, e.tmp))
 }
 
 // RenameAlias replaces the name of an alias (/users/alias/update); ok is false when the profile doesn't have the alias.
 func (e *Editor) RenameAlias(blob, label, old, name []byte) (out []byte, ok bool) {
-	s := findExactAlias(blob, label, old)
+	e.tmp = op.AppendAliasKey(e.tmp[:0], label, old)
+	s := e.findWhole(blob, tagAlias, e.tmp)
 	if s.none() {
 		return blob, false
 	}
 	e.tmp = op.AppendAliasKey(e.tmp[:0], label, name)
-	return e.set(blob, s, tagAlias, e.tmp), true
+	if !e.index.on {
+		return e.set(blob, s, tagAlias, e.tmp), true
+	}
+	e.index.drop(blob, s.at)
+	out = e.set(blob, s, tagAlias, e.tmp)
+	if e.index.on {
+		e.index.made = s.at
+	}
+	return out, true
 }

@@ -51,6 +51,7 @@ const (
 	markBytes    = 1 + changeBytes
 	placeBytes   = 8 + 4
 	formerBytes  = 8 + 8 + 2*placeBytes + 8
+	takenAt      = formerBytes - 8 // offset of Taken in the payload of a Former
 	joinedBytes  = 1 + 8
 	leaveBytes   = 1 + 8 + 8 + 1 // followed by groups
 )
@@ -67,8 +68,8 @@ const (
 	rankEmail
 	rankPhone
 	rankRevenue
-	rankOther // identifiers, states, reserved attributes, apps
-	rankMany  // custom attributes, events, products
+	rankOther // external id, states, reserved attributes, apps
+	rankMany  // aliases, deprecated external ids, formers; custom attributes, events, products
 )
 
 func rankOf(tag byte) int {
@@ -81,7 +82,7 @@ func rankOf(tag byte) int {
 		return rankPhone
 	case tagRevenue:
 		return rankRevenue
-	case tagCustom, tagEvent, tagProduct:
+	case tagAlias, tagDeprecated, tagFormer, tagCustom, tagEvent, tagProduct:
 		return rankMany
 	}
 	return rankOther

@@ -61,9 +61,6 @@ func (e *Editor) AddFormer(blob []byte, x Former) []byte {
 	return b
 }
 
-// takenAt is the offset of Taken in the payload of a Former.
-const takenAt = formerBytes - 8
-
 // SetTaken notes, in place, when the profile has taken in the merged one with this number.
 func SetTaken(blob []byte, number uint64, stamp int64) {
 	each(blob, tagFormer, func(p []byte) {

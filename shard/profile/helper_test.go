@@ -208,11 +208,15 @@ func customOf(blob, name []byte) (op.Value, bool) {
 
 // aliasOf is the first name under label.
 func aliasOf(blob, label []byte) (name []byte, ok bool) {
-	s := findAlias(blob, label)
+	s := findNamed(blob, tagAlias, label)
 	if s.none() {
 		return nil, false
 	}
 	return blob[s.start+2+len(label) : s.end : s.end], true
+}
+
+func hasAlias(blob []byte, label, name string) bool {
+	return IsNamed(blob, op.Alias, op.AppendAliasKey(nil, []byte(label), []byte(name)))
 }
 
 // occurrences are the recent occurrences (Unix seconds, ascending), the newest included.

@@ -104,11 +104,13 @@ func (im *Importer) alias(v *fastjson.Value) (label, name []byte) {
 }
 
 func (im *Importer) members(b []byte, o *fastjson.Object, stamp int64) []byte {
-	e := &im.editor
+	e, known := &im.editor, make(map[string]bool)
+	Aliases(b, func(label, name []byte) { known[string(op.AppendAliasKey(nil, label, name))] = true }) // its home
 	for _, v := range im.array(o, "user_aliases") {
 		label, name := im.alias(v)
-		if im.err == nil && !HasAlias(b, label, name) {
-			b = e.set(b, span{}, tagAlias, op.AppendAliasKey(nil, label, name))
+		if key := op.AppendAliasKey(nil, label, name); im.err == nil && !known[string(key)] {
+			known[string(key)] = true
+			b = im.append(b, appendField(nil, tagAlias, key))
 		}
 	}
 	if v := o.Get("last_coordinates"); present(v) && !present(o.Get(op.AttrName(op.AttrCurrentLocation))) {

@@ -35,19 +35,27 @@ func blockFor(n int) int { return (n + 15) / 16 * 16 }
 func (h *housed) blob() []byte { return h.block[:h.size] }
 
 // apply applies an op, and moves a profile that outgrows its block into a block with spare bytes.
-func (h *housed) apply(o op.Op, rec *op.Record, lim *Limits, spare int) Verdict {
-	out, inPlace, verdict := h.e.ApplyIn(h.block, h.size, o, rec, lim)
-	if !inPlace {
+func (h *housed) apply(o op.Op, rec *op.Record, lim *Limits, spare int) (verdict Verdict) {
+	h.inHand(spare, func(e *Editor, b []byte) (out []byte) {
+		out, verdict = e.Apply(b, o, rec, lim)
+		return out
+	})
+	return verdict
+}
+
+// inHand changes the profile by verbs that use its index.
+func (h *housed) inHand(spare int, f func(e *Editor, b []byte) []byte) {
+	out := f(&h.e, h.e.Open(h.block, h.size))
+	if !h.e.Close(h.block, out) {
 		block := make([]byte, blockFor(h.e.Room(out, spare)))
 		h.e.Move(block, out)
 		clear(h.block) // somebody else's
 		h.block = block
 	}
 	h.size = len(out)
-	return verdict
 }
 
-// edit changes the profile by a verb that knows nothing of the index.
+// edit changes the profile without its index.
 func (h *housed) edit(f func(e *Editor, b []byte) []byte) {
 	in := h.block[:h.size:Usable(h.block)]
 	out := f(&h.e, in)
@@ -69,16 +77,25 @@ func (h *housed) checkIndex(t testing.TB, absent []byte) {
 	}
 	b := h.blob()
 	list := entriesIn(h.block, int(countIn(h.block)))
-	require.True(t, slices.IsSortedFunc(list, func(a, b uint32) int { return cmp.Compare(a>>offsetBits, b>>offsetBits) }))
+	require.True(t, slices.IsSortedFunc(list, func(a, b uint64) int { return cmp.Compare(a>>offsetBits, b>>offsetBits) }))
 	require.GreaterOrEqual(t, len(h.block)-countBytes-entryBytes*len(list), h.size, "index and profile overlap")
 	x := index{list: list}
 	fields := 0
 	for i := fieldsStart(b); i < len(b); fields++ {
 		tag, start, end := fieldAt(b, i)
 		require.Contains(t, list, entryOf(b, i))
-		if isNamedTag(tag) {
+		switch {
+		case isNamedTag(tag):
 			name, _ := splitName(b[start:end])
 			require.Equal(t, findNamed(b, tag, name), x.find(b, tag, name))
+		case tag == tagAlias, tag == tagDeprecated:
+			require.Equal(t, findWhole(b, tag, b[start:end]), x.find(b, tag, b[start:end]))
+			require.Equal(t, findWhole(b, tag, b[start:end-1]), x.find(b, tag, b[start:end-1]), "it begins like that")
+		}
+		if tag == tagAlias {
+			label, _ := splitName(b[start:end])
+			s := x.findLabel(b, label)
+			require.True(t, b[s.at] == tagAlias && isNamed(b, s.start, label))
 		}
 		i = end
 	}
@@ -86,6 +103,7 @@ func (h *housed) checkIndex(t testing.TB, absent []byte) {
 	for _, tag := range []byte{tagCustom, tagEvent, tagProduct} {
 		require.Equal(t, findNamed(b, tag, absent), x.find(b, tag, absent))
 	}
+	require.Equal(t, span{}, x.findLabel(b, absent))
 	for code := uint32(1); code < op.ReservedCodes; code++ {
 		require.Equal(t, find(b, reservedTag(code)), x.find(b, reservedTag(code), nil))
 	}
@@ -99,20 +117,21 @@ func (h *housed) touch(o op.Op, rec *op.Record) {
 	x.Field()
 }
 
-// indexNames are names for random ops. Some of them have the same key in the index.
+// indexNames are names for random ops. Those in sameKey have the same key in the index, two by two.
 func indexNames() (names []string) {
-	keys := map[uint32]string{}
-	for i := 0; len(names) < 12; i++ {
-		name := fmt.Sprint("name-", i)
-		if other, ok := keys[entryKey(tagEvent, []byte(name))]; ok {
-			names = append(names, name, other)
-		}
-		keys[entryKey(tagEvent, []byte(name))] = name
-	}
+	names = append(names, sameKey...)
 	for i := range 40 {
 		names = append(names, fmt.Sprint("other ", i))
 	}
 	return names
+}
+
+var sameKey = []string{"name-304448", "name-1182436", "name-515312", "name-3200964"}
+
+func TestSameKey(t *testing.T) {
+	for i := 0; i < len(sameKey); i += 2 {
+		require.Equal(t, entryKey(tagEvent, []byte(sameKey[i])), entryKey(tagEvent, []byte(sameKey[i+1])))
+	}
 }
 
 func randomOp(t testing.TB, rng *rand.Rand, names []string) (op.Op, *op.Record) {
@@ -136,6 +155,52 @@ func randomOp(t testing.TB, rng *rand.Rand, names []string) (op.Op, *op.Record) 
 		}
 	}
 	return attrsOp(t, op.MergeObjects, name(), randomValue(rng), op.AttrFirstName, randomText(rng), name(), randomText(rng), name(), inc(1))
+}
+
+// randomVerbs are some verbs of identifiers and of what goes with them. The Editor has the profile in hand for all of
+// them together.
+func randomVerbs(rng *rand.Rand, names []string) func(e *Editor, b []byte) []byte {
+	var verbs []func(e *Editor, b []byte) []byte
+	for range rng.IntN(4) {
+		label, name := []byte(names[rng.IntN(5)]), []byte(names[rng.IntN(len(names))])
+		other, at := []byte(names[rng.IntN(len(names))]), rng.Int64()
+		first := rng.Uint64()
+		verbs = append(verbs, []func(e *Editor, b []byte) []byte{
+			func(e *Editor, b []byte) []byte { b, _ = e.AddAlias(b, name, other); return b },
+			func(e *Editor, b []byte) []byte { b, _ = e.AddAlias(b, label, name); return b },
+			// as a merge leaves them: several under one label
+			func(e *Editor, b []byte) []byte {
+				key := op.AppendAliasKey(nil, label, name)
+				if e.IsNamed(b, op.Alias, key) {
+					return b
+				}
+				return e.set(b, span{}, tagAlias, key)
+			},
+			func(e *Editor, b []byte) []byte {
+				if e.IsNamed(b, op.Alias, op.AppendAliasKey(nil, label, other)) {
+					return b
+				}
+				b, _ = e.RenameAlias(b, label, name, other)
+				return b
+			},
+			func(e *Editor, b []byte) []byte { return e.RemoveAlias(b, label, name) },
+			func(e *Editor, b []byte) []byte { return e.SetExternalID(b, name) },
+			func(e *Editor, b []byte) []byte { b, _, _ = e.RemoveDeprecatedID(b, name); return b },
+			func(e *Editor, b []byte) []byte { return e.AddFormer(b, Former{Number: first, Taken: at}) },
+			func(e *Editor, b []byte) []byte { return e.SetJoined(e.AddLeave(b, op.Email, at), op.Email, at) },
+			func(e *Editor, b []byte) []byte { return e.Settle(b, op.Email, at, nil) },
+			func(e *Editor, b []byte) []byte { return e.ForgetState(b, State{Kind: StateEmail}) },
+			func(e *Editor, b []byte) []byte {
+				return e.Settle(e.AddLeave(b, op.Phone, at), op.Phone, at, []StateChange{{State{Kind: StateGroup, Group: [16]byte{byte(at)}}, at, 1, 1}})
+			},
+		}[rng.IntN(12)])
+	}
+	return func(e *Editor, b []byte) []byte {
+		for _, verb := range verbs {
+			b = verb(e, b)
+		}
+		return b
+	}
 }
 
 // TestIndexChangesNothing: profiles in blocks with much room, little and none, with an index and without, changed by
@@ -162,6 +227,9 @@ func TestIndexChangesNothing(t *testing.T) {
 			if other == 0 {
 				want = slices.Clone(plain.SetState(slices.Clip(want), state))
 			}
+			verbs := randomVerbs(rng, names)
+			want = slices.Clone(verbs(&plain, slices.Clip(want)))
+			require.NoError(t, Check(want))
 			for i, h := range sides {
 				h.touch(o, rec)
 				require.Equal(t, verdict, h.apply(o, rec, lim, spares[i]))
@@ -169,6 +237,8 @@ func TestIndexChangesNothing(t *testing.T) {
 				if other == 0 {
 					h.edit(func(e *Editor, b []byte) []byte { return e.SetState(b, state) })
 				}
+				h.inHand(spares[i], verbs)
+				h.checkIndex(t, []byte("nobody's"))
 				require.True(t, bytes.Equal(want, h.blob()), "step %d, side %d", step, i)
 			}
 		}
@@ -210,7 +280,7 @@ func large(t testing.TB, fields int) *housed {
 	h := house(b, 4000)
 	o, rec := eventOp(t, "event 0", noon)
 	h.apply(o, rec, nil, 0) // makes the index
-	require.NotEqual(t, uint32(missingIndex), countIn(h.block))
+	require.NotEqual(t, uint64(missingIndex), countIn(h.block))
 	return h
 }
 
@@ -244,6 +314,67 @@ func TestIndexIsAsked(t *testing.T) {
 	f("reserved", func() (op.Op, *op.Record) { return attrsOp(t, 0, op.AttrFirstName, "Eva") }, reservedTag(op.AttrFirstName), "")
 }
 
+// TestNamesAskTheIndex: nor do the verbs of identifiers look at other fields among the numerous ones than their own.
+func TestNamesAskTheIndex(t *testing.T) {
+	const garbage = wide | tagCustom // the first byte still ends what has another rank
+	l, n := []byte("label 7"), []byte("name")
+	f := func(name string, own func(b []byte) span, verb func(e *Editor, b []byte) []byte) {
+		t.Helper()
+		h := large(t, 20)
+		h.inHand(10_000, func(e *Editor, b []byte) []byte {
+			for i := range 40 {
+				b, _ = e.AddAlias(b, fmt.Append(nil, "label ", i), n)
+			}
+			return e.SetExternalID(e.SetExternalID(b, []byte("second")), []byte("third"))
+		})
+		h.inHand(10_000, func(_ *Editor, b []byte) []byte { return b })
+		want := slices.Clone(verb(new(Editor), slices.Clone(h.blob())))
+		b := h.blob()
+		s, many := own(b), placeOf(b, tagApp)
+		if s.none() {
+			s = span{len(b), len(b), len(b)}
+		}
+		fill(b[many:s.at], garbage)
+		fill(b[s.end:], garbage)
+		h.inHand(0, func(e *Editor, b []byte) []byte {
+			require.True(t, e.index.on)
+			return verb(e, b)
+		})
+		got := h.blob()
+		require.Len(t, got, len(want), name)
+		at := len(b) - s.end // bytes behind the own field
+		require.Equal(t, want[:placeOf(want, tagApp)], got[:placeOf(want, tagApp)], name)
+		if at > 0 {
+			require.Equal(t, bytes.Repeat([]byte{garbage}, at), got[len(got)-at:], name)
+		} else if fresh := len(b) + placeOf(want, tagApp) - many; len(got) > fresh {
+			require.Equal(t, want[fresh:], got[fresh:], name)
+		}
+	}
+	alias := func(b []byte) span { return findWhole(b, tagAlias, op.AppendAliasKey(nil, l, n)) }
+	second := func(b []byte) span { return findWhole(b, tagDeprecated, []byte("second")) }
+	none := func([]byte) span { return span{} }
+	has := func(is bool, id op.IDKind, key []byte) func(e *Editor, b []byte) []byte {
+		return func(e *Editor, b []byte) []byte {
+			require.Equal(t, is, e.IsNamed(b, id, key))
+			return b
+		}
+	}
+	f("another alias", none, func(e *Editor, b []byte) []byte { b, _ = e.AddAlias(b, n, n); return b })
+	f("a label that is taken", alias, func(e *Editor, b []byte) []byte {
+		b, ok := e.AddAlias(b, l, []byte("other"))
+		require.False(t, ok)
+		return b
+	})
+	f("has it", alias, has(true, op.Alias, op.AppendAliasKey(nil, l, n)))
+	f("has another", none, has(false, op.Alias, op.AppendAliasKey(nil, l, []byte("nam"))))
+	f("has the id", second, has(true, op.ExternalID, []byte("second")))
+	f("has no such id", none, has(false, op.ExternalID, []byte("secon")))
+	f("rename", alias, func(e *Editor, b []byte) []byte { b, _ = e.RenameAlias(b, l, n, []byte("longer name")); return b })
+	f("remove", alias, func(e *Editor, b []byte) []byte { return e.RemoveAlias(b, l, n) })
+	f("external id", none, func(e *Editor, b []byte) []byte { return e.SetExternalID(b, []byte("first")) })
+	f("earlier id", second, func(e *Editor, b []byte) []byte { b, _, _ = e.RemoveDeprecatedID(b, []byte("second")); return b })
+}
+
 func fill(b []byte, c byte) {
 	for i := range b {
 		b[i] = c
@@ -272,7 +403,7 @@ func TestIndexEnds(t *testing.T) {
 	step(10)
 	h = house(want, 0)
 	step(20)
-	require.NotEqual(t, uint32(missingIndex), countIn(h.block))
+	require.NotEqual(t, uint64(missingIndex), countIn(h.block))
 }
 
 // TestRoomIsEnough: an entry of any size gets a block that holds the entry and its index, or has no index.

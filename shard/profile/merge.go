@@ -188,23 +188,3 @@ func (e *Editor) goneField(tag byte, payload []byte) *ref {
 func compareFields(a, b ref) int {
 	return cmp.Or(cmp.Compare(a.tag, b.tag), bytes.Compare(a.key, b.key))
 }
-
-// fieldKey is what distinguishes fields with the same tag.
-func fieldKey(tag byte, payload []byte) []byte {
-	switch tag {
-	case tagCustom, tagEvent, tagProduct, tagApp:
-		name, _ := splitName(payload)
-		return name
-	case tagAlias, tagDeprecated, tagFormer:
-		return payload
-	case tagRevenue:
-		return payload[:3]
-	case tagGroup:
-		return payload[:16]
-	case tagJoined:
-		return payload[:1]
-	case tagLeave:
-		return payload[:leaveBytes]
-	}
-	return nil
-}

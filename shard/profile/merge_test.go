@@ -56,7 +56,7 @@ func TestMergeKeepsWhoItIs(t *testing.T) {
 	gone = slices.Clone(e.SetExternalID(gone, []byte("y")))
 	b = merge(t, keep, gone, MergeUsers)
 	require.Nil(t, ExternalID(b))
-	require.False(t, HasExternalID(b, []byte("x")), "a deprecated one too")
+	require.False(t, IsNamed(b, op.ExternalID, []byte("x")), "a deprecated one too")
 }
 
 // The kept profile gets the places in the log of the events of a merged profile, and of the profiles that were merged

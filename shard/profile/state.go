@@ -168,6 +168,9 @@ func AppendStates(dst []StateChange, blob []byte) []StateChange {
 	}
 	for i := fieldsStart(blob); i < len(blob); {
 		tag, start, end := fieldAt(blob, i)
+		if rankOf(tag) > rankOther {
+			break
+		}
 		switch tag {
 		case tagHardBounce:
 			dst = append(dst, splitMark(StateBounce, blob[start:end]))

@@ -9,7 +9,7 @@ type Touching struct {
 	Rec   *op.Record
 	block []byte
 	size  int
-	key   uint32
+	key   uint64
 }
 
 const (
@@ -43,7 +43,7 @@ func (t *Touching) Index() uint64 {
 	if len(list) == 0 {
 		return 0
 	}
-	return uint64(list[guess(list, t.key)])
+	return list[guess(list, t.key)]
 }
 
 // named is the tag and the name of the op's first field with a name.

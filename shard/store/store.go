@@ -38,8 +38,8 @@ type Store struct {
 	own    *Cache // nil: the store shares one
 }
 
-// version is the version of everything in the store. 11: deltas without a name.
-const version = 11
+// version is the version of everything in the store. 12: aliases stand behind what a profile has once.
+const version = 12
 
 // ErrStore is wrapped by errors that the store's files cause: a damaged block, the version of another program.
 var ErrStore = errors.New("state store")
