@@ -103,8 +103,8 @@ func randomUserOp(t *testing.T, rng *rand.Rand, at int64) (op.Op, *op.Record) {
 	return o, &rec
 }
 
-// TestNamesOfAUserWithManyAskTheIndex: an op that gives a user a name, takes one away or comes by one doesn't walk through
-// the names that the user has, which are garbage here.
+// TestNamesOfAUserWithManyAskTheIndex: an op that gives a user a name, takes one away, comes by one, or brings a small
+// profile along, doesn't walk through the names that the user has, which are garbage here.
 func TestNamesOfAUserWithManyAskTheIndex(t *testing.T) {
 	const many = 3000
 	w := bareWorker(t, 1, 1<<30)
@@ -151,9 +151,13 @@ func TestNamesOfAUserWithManyAskTheIndex(t *testing.T) {
 	f(op.Attributes, op.MakeFlags(op.Resolved, op.Alias), country, key(many-1))
 	f(op.Attributes, op.MakeFlags(op.Resolved|op.Contact, op.ExternalID), op.AppendString([]byte{op.AttrEmail}, []byte("a@b.co")), []byte("later"))
 	f(op.Unname, id, []byte{0, 0}, []byte("later"))
+	gone := profile.New(nil, 3, op.Alias, op.AppendAliasKey(nil, []byte("cookie"), []byte("7")), 1)
+	p.hold(7, 0)
+	f(op.Absorb, op.MakeFlags(0, op.SvcID), append((&bodies.Merge{Other: 8}).Append(nil), gone...), nil)
 
 	b = w.entryOf(s)
 	require.True(t, bytes.Contains(b, garbage))
+	require.True(t, w.isNamed(s, op.Alias, op.AppendAliasKey(nil, []byte("cookie"), []byte("7"))))
 	require.True(t, w.isNamed(s, op.ExternalID, []byte("home")))
 	require.False(t, w.isNamed(s, op.ExternalID, []byte("later")))
 	email, _ := profile.Addresses(b)

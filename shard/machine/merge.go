@@ -238,20 +238,21 @@ func (w *Worker) absorb(p *Partition, o op.Op) error {
 func (w *Worker) takeIn(
 	p *Partition, s *arena.Slot, gone uint64, theirs []byte, rows entries.Keys, mode profile.MergeMode,
 ) error {
-	keep, mine := s.Number, w.entryOf(s)
-	var before, after entries.Keys
-	before.Read(mine)
+	keep, mine := s.Number, w.open(s)
+	var before, after entries.Keys // only addresses: of the other names, keep keeps its own
+	before.AddAddresses(profile.Addresses(mine))
 	// As of now, not of when it was asked for: until now, choices among users of an address were made without it.
-	out := w.ed.Merge(mine, theirs, mode, w.rec.Stamp, w.limit())
-	profile.SetTaken(out, gone, w.rec.Stamp)
-	after.Read(out)
+	w.fresh = append(w.fresh[:0], theirs...)
+	profile.SetTaken(w.fresh, gone, w.rec.Stamp)
+	out := w.ed.Merge(mine, w.fresh, mode, w.rec.Stamp, w.limit())
+	after.AddAddresses(profile.Addresses(out))
 	// What the addresses have heard while the merge was under way counts as heard before keep came.
 	out = w.moveAddresses(p, keep, out, &before, &after, w.rec.Stamp)
 	if profile.Blocked(out) {
 		w.markDummy(p, keep)
 	}
 	w.noteMerge(p, keep, gone, profile.ExternalID(theirs))
-	if err := w.update(s, out); err != nil {
+	if err := w.close(s, out); err != nil {
 		return err
 	}
 	for _, k := range rows.List {

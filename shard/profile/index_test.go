@@ -314,7 +314,8 @@ func TestIndexIsAsked(t *testing.T) {
 	f("reserved", func() (op.Op, *op.Record) { return attrsOp(t, 0, op.AttrFirstName, "Eva") }, reservedTag(op.AttrFirstName), "")
 }
 
-// TestNamesAskTheIndex: nor do the verbs of identifiers look at other fields among the numerous ones than their own.
+// TestNamesAskTheIndex: nor do the verbs of identifiers, and the merge of a small profile, look at other fields among the
+// numerous ones than their own.
 func TestNamesAskTheIndex(t *testing.T) {
 	const garbage = wide | tagCustom // the first byte still ends what has another rank
 	l, n := []byte("label 7"), []byte("name")
@@ -373,6 +374,8 @@ func TestNamesAskTheIndex(t *testing.T) {
 	f("remove", alias, func(e *Editor, b []byte) []byte { return e.RemoveAlias(b, l, n) })
 	f("external id", none, func(e *Editor, b []byte) []byte { return e.SetExternalID(b, []byte("first")) })
 	f("earlier id", second, func(e *Editor, b []byte) []byte { b, _, _ = e.RemoveDeprecatedID(b, []byte("second")); return b })
+	gone, _ := new(Editor).AddAlias(set(t, user("g"), 0, op.AttrCountry, "DE"), n, n)
+	f("merge", none, func(e *Editor, b []byte) []byte { return e.Merge(b, gone, MergeUsers, testStamp, nil) })
 }
 
 func fill(b []byte, c byte) {

@@ -27,8 +27,9 @@ func (m MergeMode) Brings(id op.IDKind) bool {
 }
 
 // Merge merges profile gone into keep, whose home, external id and time of creation stay. out is scratch, whatever room
-// keep has; keep and gone are only read, and may be the out of an earlier call. The caller updates the directory:
-// gone's aliases are keep's now, and so is the phone, and with MergeIdentify the email, where keep had none.
+// keep has; keep and gone are only read, and may be the out of an earlier call. But a keep that the Editor has in hand
+// may be changed in place: see isFew. The caller updates the directory: gone's aliases are keep's now, and so is the
+// phone, and with MergeIdentify the email, where keep had none.
 //
 //   - Attributes: gone's where keep has none. Those that belong to an email (the tracking switches) come only together
 //     with the email itself.
@@ -48,12 +49,28 @@ func (e *Editor) Merge(keep, gone []byte, mode MergeMode, stamp int64, lim *Limi
 		lim = &defaultLimits
 	}
 	e.indexFields(gone)
+	email := mode.Brings(op.Email) && find(keep, tagEmail).none()
+	if e.isFew(keep) {
+		out = e.mergeFew(keep, gone, mode, email)
+	} else {
+		out = e.mergeAll(keep, gone, mode, email)
+	}
+	touch(out, max(stamp, Updated(gone)))
+	if !Blocked(out) && (e.isOver(out, tagEvent, lim) || e.isOver(out, tagProduct, lim) ||
+		e.isOver(out, tagCustom, lim) || Sessions(out) > maxSessions) {
+		out = e.block(out)
+	}
+	clear(e.fields)
+	return out
+}
+
+// mergeAll writes the merged profile anew.
+func (e *Editor) mergeAll(keep, gone []byte, mode MergeMode, email bool) (out []byte) {
 	head := fieldsStart(keep)
 	out = append(slices.Grow(e.spare[:0], len(keep)+len(gone)+64), keep[:head]...)
 	if Blocked(keep) || Blocked(gone) && mode != MergeNone {
 		out = appendFieldHeader(out, tagBlocked, 0)
 	}
-	email := mode.Brings(op.Email) && find(keep, tagEmail).none()
 	i, j := head, fieldsStart(gone)
 	for rank := range rankMany + 1 {
 		for i < len(keep) {
@@ -77,15 +94,46 @@ func (e *Editor) Merge(keep, gone []byte, mode MergeMode, stamp int64, lim *Limi
 			j = end
 		}
 	}
-	clear(e.fields)
-	touch(out, max(stamp, Updated(gone)))
-	if !Blocked(out) && (overLimit(out, tagEvent, lim) || overLimit(out, tagProduct, lim) ||
-		overLimit(out, tagCustom, lim) ||
-		Sessions(out) > maxSessions) {
-		out = e.block(slices.Grow(out, fieldHeader))
-	}
 	e.spare, e.buf = e.buf, out
+	e.index.on, e.index.list = false, nil
 	return out
+}
+
+// isFew says whether the profile in hand has an index, and the one that is merged into it so few fields that finding
+// the place of each, and moving what is behind it, costs less than writing all anew. The bytes that come out are the
+// same.
+func (e *Editor) isFew(keep []byte) bool {
+	return e.index.on && len(e.fields)*len(keep) <= 2*indexedWork
+}
+
+// mergeFew merges the fields of gone into keep one by one.
+func (e *Editor) mergeFew(keep, gone []byte, mode MergeMode, email bool) (out []byte) {
+	out = keep
+	if Blocked(gone) && mode != MergeNone {
+		out = e.block(out)
+	}
+	for j := fieldsStart(gone); j < len(gone); {
+		tag, start, end := fieldAt(gone, j)
+		payload := gone[start:end]
+		j = end
+		switch s := e.findKey(out, tag, fieldKey(tag, payload)); {
+		case tag == tagBlocked:
+		case !s.none():
+			e.spare = e.mergeField(e.spare[:0], tag, out[s.at:s.start], out[s.start:s.end], mode)
+			_, start, end := fieldAt(e.spare, 0)
+			out = e.set(out, s, tag, e.spare[start:end])
+		case movesAlone(tag, mode, email):
+			out = e.set(out, s, tag, payload)
+		}
+	}
+	return out
+}
+
+// isOver says whether a merged profile has more fields with tag than are allowed, some of which may have come by the
+// merge.
+func (e *Editor) isOver(out []byte, tag byte, lim *Limits) bool {
+	came := slices.ContainsFunc(e.fields, func(r ref) bool { return r.tag == tag })
+	return came && overLimit(out, tag, lim)
 }
 
 // movesAlone says whether a field of gone that has no counterpart in keep becomes keep's.
@@ -187,4 +235,15 @@ func (e *Editor) goneField(tag byte, payload []byte) *ref {
 
 func compareFields(a, b ref) int {
 	return cmp.Or(cmp.Compare(a.tag, b.tag), bytes.Compare(a.key, b.key))
+}
+
+// findKey finds the field with tag and key.
+func (e *Editor) findKey(b []byte, tag byte, key []byte) span {
+	switch {
+	case isNamedTag(tag):
+		return e.findNamed(b, tag, key)
+	case tag == tagAlias, tag == tagDeprecated:
+		return e.findWhole(b, tag, key)
+	}
+	return e.findPrefix(b, tag, key)
 }

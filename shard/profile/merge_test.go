@@ -24,6 +24,15 @@ func merge(t testing.TB, keep, gone []byte, mode MergeMode) []byte {
 	require.Equal(t, goneBefore, gone)
 	again := e.Merge(keep, gone, mode, testStamp+1, nil)
 	require.Equal(t, out, again)
+	for _, spare := range []int{unindexed, unindexed + len(gone), 8 * unindexed} { // in place, and outgrowing it
+		h := house(keep, spare)
+		h.inHand(0, func(e *Editor, b []byte) []byte {
+			require.True(t, e.index.on)
+			return e.Merge(b, gone, mode, testStamp+1, nil)
+		})
+		require.Equal(t, out, h.blob(), "what is merged field by field")
+		h.checkIndex(t, []byte("nobody's"))
+	}
 	return out
 }
 
