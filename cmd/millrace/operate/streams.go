@@ -81,14 +81,17 @@ func (c *streamsList) Run(s *session) error {
 	if err != nil {
 		return err
 	}
-	for i, row := range rows {
+	there := rows[:0]
+	for _, row := range rows {
 		status, _, err := s.do(http.MethodGet, inWorkspace(c.Workspace, "streams", row.text("id"), "status"), nil)
-		if err != nil {
+		if isNotFound(err) {
+			continue // it was removed meanwhile
+		} else if err != nil {
 			return err
 		}
-		rows[i] = append(row, status...)
+		there = append(there, append(row, status...))
 	}
-	return s.printRows("streams", rows, column{"ID", "id"}, column{"STATE", "state"},
+	return s.printRows("streams", there, column{"ID", "id"}, column{"STATE", "state"},
 		column{"LAG EVENTS", "lag_events"}, column{"LAG SECONDS", "lag_seconds"}, column{"FORMAT", "format"},
 		column{"DESTINATION", "destination"}, column{"KINDS", "kinds"}, column{"FROM", "from"})
 }

@@ -91,7 +91,24 @@ func (c *Target) Request(
 	if json.Unmarshal(text, &said) == nil && said.Message != "" {
 		text = []byte(said.Message)
 	}
-	return nil, errors.Join(fmt.Errorf("%s %s: %s: %s", method, path, answer.Status, bytes.TrimSpace(text)), err)
+	refused := errRefused{answer.StatusCode,
+		fmt.Sprintf("%s %s: %s: %s", method, path, answer.Status, bytes.TrimSpace(text))}
+	return nil, errors.Join(refused, err)
+}
+
+// errRefused is an answer that isn't a success.
+type errRefused struct {
+	status int
+	text   string
+}
+
+// Error has the request, the status and the server's message.
+func (e errRefused) Error() string { return e.text }
+
+// isNotFound says whether the server has answered that there is no such thing.
+func isNotFound(err error) bool {
+	refused, ok := errors.AsType[errRefused](err)
+	return ok && refused.status == http.StatusNotFound
 }
 
 func (c *Target) url(path string) string { return strings.TrimSuffix(c.Server, "/") + path }
