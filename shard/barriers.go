@@ -22,6 +22,14 @@ type barriers struct {
 	due     map[int]uint8
 }
 
+// allPartitions are the numbers of all partitions.
+var allPartitions = func() (all [identity.Partitions]uint8) {
+	for p := range all {
+		all[p] = uint8(p)
+	}
+	return all
+}()
+
 func (f *barriers) begin() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -102,7 +110,7 @@ func (f *barriers) local(numbers []uint64) (local []uint64) {
 	return local
 }
 
-// all returns behind barriers of all groups.
+// all returns behind barriers of all groups that have users.
 func (f *barriers) all() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -110,7 +118,7 @@ func (f *barriers) all() error {
 		f.done[g] = true
 	}
 	clear(f.due)
-	f.failed = f.Barrier()
+	f.failed = f.BarrierOf(allPartitions[:]...)
 	return f.failed
 }
 

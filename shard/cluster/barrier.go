@@ -62,7 +62,8 @@ func (m mesh) Barrier() error {
 }
 
 // BarrierOf is Barrier for the groups of these partitions; see shard.Nodes. A call for few groups shares rounds with
-// other calls for the same group; a call for many groups asks each leader once.
+// other calls for the same group, one for all groups of users with others for all of them; a call for many groups asks
+// each leader once.
 func (m mesh) BarrierOf(partitions ...uint8) error {
 	groups := make([]uint32, 0, 8)
 	for _, p := range partitions {
@@ -70,10 +71,12 @@ func (m mesh) BarrierOf(partitions ...uint8) error {
 			groups = append(groups, g)
 		}
 	}
-	if len(groups) > fewGroups {
+	switch {
+	case len(groups) > fewGroups && len(groups) == len(m.groupBarriers)-1:
+		return m.barrierTogether(&m.userBarriers, func() error { return m.barrier(groups...) })
+	case len(groups) > fewGroups:
 		return m.barrier(groups...)
-	}
-	if len(groups) == 1 {
+	case len(groups) == 1:
 		return m.barrierGroup(groups[0])
 	}
 	return together(groups, m.barrierGroup)

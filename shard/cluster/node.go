@@ -61,8 +61,9 @@ type Node struct {
 	remotes   *xsync.MapOf[quorum.Node, *remote]
 	owed      *promise.Owed // what this node owes to others
 	barriers  barriers
-	// groupBarriers are the barriers of single groups.
+	// groupBarriers are the barriers of single groups, userBarriers those of all but the control group.
 	groupBarriers []barriers
+	userBarriers  barriers
 	images        *image.Lender
 	cuts          cut.Taker
 
