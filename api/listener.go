@@ -100,7 +100,7 @@ func (l *limitListener) sayLack(err error) {
 		return
 	}
 	l.said = time.Now()
-	l.logger.Error("new connections wait: there is no room for them", "error", err)
+	l.logger.Error("new connections wait: no file descriptors or kernel memory left", "error", err)
 }
 
 func (l *limitListener) register(ip netip.Addr) (ok bool) {

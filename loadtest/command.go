@@ -19,16 +19,16 @@ var ErrNotAsAcknowledged = errors.New("the server does not show what it acknowle
 
 // Command is `millrace loadtest`: flags for kong, and what they do.
 type Command struct {
-	Target      []string `name:"target" help:"Base URL of the server; several, of the nodes of a cluster, get requests in turn." default:"http://127.0.0.1:8080"`
+	Target      []string `name:"target" help:"Base URL of the server; with several (the nodes of a cluster), requests go to each in turn." default:"http://127.0.0.1:8080"`
 	Key         string   `name:"key" required:"" help:"API key with users.track, and users.export.ids to verify."`
-	AllowRemote bool     `name:"allow-remote" help:"Allow a target that is not this machine."`
+	AllowRemote bool     `name:"allow-remote" help:"Allow a target on another machine."`
 
 	Duration    time.Duration `name:"duration" help:"How long to send, after the warm-up." default:"30s"`
-	Warmup      time.Duration `name:"warmup" help:"Send this long first, outside of the figures." default:"0s"`
+	Warmup      time.Duration `name:"warmup" help:"Send this long first, without measuring." default:"0s"`
 	Requests    int64         `name:"requests" help:"Stop after this many requests (0: when the duration is over)." default:"0"`
-	Connections int           `name:"connections" help:"Number of connections, each with one request under way." default:"32"`
+	Connections int           `name:"connections" help:"Number of connections, each with one request at a time." default:"32"`
 	Rate        float64       `name:"rate" help:"Open loop: requests a second, latency from the intended start (0: closed loop)." default:"0"`
-	Backlog     int           `name:"backlog" help:"Open loop: how many intended starts may wait; older ones are missed (0: those of 10 seconds)." default:"0"`
+	Backlog     int           `name:"backlog" help:"Open loop: how many intended starts may wait; older ones are dropped (0: 10 seconds' worth)." default:"0"`
 	Timeout     time.Duration `name:"timeout" help:"How long to wait for the answer to a request." default:"30s"`
 	Gzip        bool          `name:"gzip" help:"Compress bodies."`
 
@@ -42,22 +42,22 @@ type Command struct {
 	JoinEmails   bool    `name:"join-emails" help:"Objects addressed by email reach users that have an external_id too."`
 	ErrorShare   float64 `name:"error-share" help:"Share of objects that must be refused." default:"0"`
 	Properties   int     `name:"properties" help:"Number of properties of an object (-1: none)." default:"4"`
-	UnicodeShare float64 `name:"unicode-share" help:"Share of texts outside of ASCII." default:"0.05"`
+	UnicodeShare float64 `name:"unicode-share" help:"Share of non-ASCII texts." default:"0.05"`
 	EscapeShare  float64 `name:"escape-share" help:"Share of texts with JSON escapes." default:"0.03"`
 	EventNames   int     `name:"event-names" help:"Number of different event names (0: 24; 4 when verified)." default:"0"`
 	Products     int     `name:"products" help:"Number of different product ids (0: 200; 4 when verified)." default:"0"`
-	Prefix       string  `name:"prefix" help:"Begins each user's identifier (default: user; when verified, one of its own for each run)."`
+	Prefix       string  `name:"prefix" help:"Prefix of user identifiers (default: user; with --verify, a different one for each run)."`
 	Pool         int     `name:"pool" help:"Number of different bodies, prepared before the run." default:"128"`
 	Seed         uint64  `name:"seed" help:"Seed of everything random." default:"1"`
 	Corpus       string  `name:"corpus" help:"Send the /users/track bodies of this file of recorded requests instead (JSON lines with path and body)." type:"path"`
 
-	Verify          bool   `name:"verify" help:"Keep account of what is acknowledged and read every user back after the run."`
-	VerifyAtomic    bool   `name:"verify-atomic" help:"Also check that each request is there whole or not at all."`
+	Verify          bool   `name:"verify" help:"Record what is acknowledged, and read every user back after the run."`
+	VerifyAtomic    bool   `name:"verify-atomic" help:"Also check that each request was applied as a whole or not at all."`
 	AtomicUsers     int    `name:"atomic-users" help:"Users in each request of --verify-atomic (0: one for each object of the longest array)." default:"0"`
 	VerifyOnly      bool   `name:"verify-only" help:"Send nothing: check the ledger of an earlier run."`
 	Ledger          string `name:"ledger" help:"File of the ledger: written after the run, read by --verify-only." type:"path"`
-	SurviveRestarts bool   `name:"survive-restarts" help:"Go on while the server cannot be reached."`
-	IdempotencyKeys bool   `name:"idempotency-keys" help:"Send an Idempotency-Key, and requests without an answer again with the same one."`
+	SurviveRestarts bool   `name:"survive-restarts" help:"Keep trying while the server is unreachable."`
+	IdempotencyKeys bool   `name:"idempotency-keys" help:"Send an Idempotency-Key; repeat unanswered requests with the same key."`
 
 	JSON string `name:"json" help:"Write the report as JSON to this file (-: to standard output, instead of the text)."`
 }

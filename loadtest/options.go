@@ -149,7 +149,7 @@ func (o *Options) validateLedger() error {
 	b := &o.Body
 	switch {
 	case len(o.Corpus) > 0:
-		return errors.New("a corpus cannot be verified: nobody knows what its requests add up to")
+		return errors.New("a corpus cannot be verified: the sum of its requests is unknown")
 	case b.JoinEmails:
 		return errors.New("joined emails cannot be verified: which user an object reaches depends on the order " +
 			"of requests")
@@ -197,8 +197,8 @@ func parseTarget(target string, remote bool) (endpoint, error) {
 		return endpoint{}, fmt.Errorf("target %q: want http://HOST:PORT", target)
 	}
 	if ip := net.ParseIP(u.Hostname()); !remote && u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return endpoint{}, fmt.Errorf("target %q is not this machine: a load test can bring a server down, so it "+
-			"must be allowed with --allow-remote", target)
+		return endpoint{}, fmt.Errorf("target %q is not this machine: a load test can bring a server down, so "+
+			"remote targets need --allow-remote", target)
 	}
 	port := u.Port()
 	if port == "" {

@@ -190,7 +190,7 @@ func (v *verifier) compareUser(d *Discrepancies, a *account, p *profile) {
 		switch {
 		case got < uint64(least):
 			d.Lost += uint64(least) - got
-			d.sample("%s: %q is there %d times, %d were acknowledged", id, name, got, least)
+			d.sample("%s: %q is there %d times, but %d were acknowledged", id, name, got, least)
 		case got > most:
 			d.Extra += got - most
 			d.sample("%s: %q is there %d times, %d were sent", id, name, got, most)

@@ -102,7 +102,8 @@ func (l *Log) check(state highWaterState) (last uint64, err error) {
 			tail, tailOffset = i, end
 		}
 		if torn {
-			l.opts.Logger.Info("wal: segment has no clean end", "segment", s.path, "offset", end, "last", s.last)
+			l.opts.Logger.Info("wal: a segment was not closed cleanly", "segment", s.path, "offset", end,
+				"last", s.last)
 		}
 		next = s.last + 1
 	}
@@ -134,8 +135,8 @@ func (l *Log) check(state highWaterState) (last uint64, err error) {
 	if found.torn || found.records > 0 {
 		dropped := max(found.records, 1)
 		tornRecordsTotal.Add(dropped)
-		l.opts.Logger.Warn("wal: dropped a torn tail, never acknowledged", "segment", l.tailName(tail), "last", next-1,
-			"records", dropped)
+		l.opts.Logger.Warn("wal: dropped a torn tail, which was never acknowledged", "segment", l.tailName(tail),
+			"last", next-1, "records", dropped)
 	}
 	return next - 1, nil
 }

@@ -362,7 +362,7 @@ func (s *Server) keyRoutes() []route {
 	}
 }
 
-// SCIM access of the company.
+// SCIM settings and tokens of the company.
 
 // SCIMToken is a token of the SCIM access as it is shown.
 type SCIMToken struct {

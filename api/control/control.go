@@ -210,7 +210,7 @@ func (c *Control) Apply(key string, doc []byte) {
 	}
 	kind, slug, id, ok := splitKey(key)
 	if !ok {
-		c.options.Logger.Error("control document with a strange key", "key", key)
+		c.options.Logger.Error("control document with an unknown kind of key", "key", key)
 		return
 	}
 	c.mu.Lock()

@@ -135,6 +135,6 @@ func (d *debts) payAll(ctx context.Context) {
 			func(p debt) bool { return p.Node == x.Node && p.Since == x.Since && slices.Equal(p.IDs, x.IDs) })
 	})
 	if err := d.save(); err != nil {
-		d.options.Logger.Error("refused objects: what is owed to other nodes can't be written", "error", err)
+		d.options.Logger.Error("refused objects: pending deletions on other nodes can't be saved", "error", err)
 	}
 }

@@ -175,14 +175,14 @@ func (k *carrier) note(err error) {
 	k.mu.Unlock()
 	if err == nil {
 		if had != nil {
-			k.o.Logger.Info("a stream goes on", "workspace", k.ws.ID, "stream", k.stream.ID, "group", k.part.Group)
+			k.o.Logger.Info("a stream has resumed", "workspace", k.ws.ID, "stream", k.stream.ID, "group", k.part.Group)
 		}
 		return
 	}
 	k.follower = nil
 	k.counter("errors").Inc()
 	if had == nil || had.Error() != err.Error() {
-		k.o.Logger.Warn("a stream is held up; it is tried again", "workspace", k.ws.ID, "stream", k.stream.ID,
+		k.o.Logger.Warn("a stream's delivery failed; trying again", "workspace", k.ws.ID, "stream", k.stream.ID,
 			"group", k.part.Group, "error", err)
 	}
 }
@@ -194,7 +194,8 @@ func cleanGone(o *Options, ws *control.Workspace, s *control.Stream) {
 	}
 	none := func(string) bool { return false }
 	if err := newFiles(o, ws, s, Part{}).clean(none); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		o.Logger.Warn("unfinished files of a deleted stream stay", "workspace", ws.ID, "stream", s.ID, "error", err)
+		o.Logger.Warn("can't remove unfinished files of a deleted stream", "workspace", ws.ID, "stream", s.ID,
+			"error", err)
 	}
 }
 

@@ -208,7 +208,7 @@ func (k *topics) goOnUntold(ctx context.Context) (err error) {
 		return fmt.Errorf("the brokers don't answer: %w", err)
 	}
 	if !k.silent {
-		k.o.Logger.Warn("brokers don't say how large a batch topics take; a stream goes on with what is known",
+		k.o.Logger.Warn("the brokers don't tell how large batches may be; the stream uses the last known size",
 			"workspace", k.ws.ID, "stream", k.stream)
 	}
 	k.silent = true

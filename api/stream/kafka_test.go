@@ -335,7 +335,7 @@ func TestKafkaThatDoesNotTellLimits(t *testing.T) {
 				require.Less(t, last[string(rec.Key)], header(rec, "id"))
 				last[string(rec.Key)] = header(rec, "id")
 			}
-			require.Equal(t, 1, strings.Count(said.String(), "brokers don't say"), said.String())
+			require.Equal(t, 1, strings.Count(said.String(), "the brokers don't tell"), said.String())
 		})
 	}
 }

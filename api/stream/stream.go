@@ -175,7 +175,7 @@ func (m *Manager) Close() error {
 	select {
 	case <-m.ended:
 	case <-time.After(closePatience):
-		m.o.Logger.Warn("a stream does not end: its destination hangs")
+		m.o.Logger.Warn("a stream does not stop: its destination hangs")
 	}
 	return nil
 }

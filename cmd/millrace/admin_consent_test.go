@@ -45,7 +45,7 @@ func TestAdminConsent(t *testing.T) {
 		"subscription_groups":[{"subscription_group_id":"5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55","subscription_state":"subscribed"}]}]}`).status)
 	o.has(args("trail test --external-id ada"), "subscription_group subscribed News 5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55 /users/track api key track")
 	o.run(args("trail test --phone +14155552671")...)
-	o.has(args("consent-counts show test"), "nobody has counted since the server was started")
+	o.has(args("consent-counts show test"), "no counts yet")
 	o.has(args("consent-counts start test"), "counting; `consent-counts show test` says how far it is")
 	for !strings.Contains(o.run(args("consent-counts show test")...), "counted at") {
 		time.Sleep(10 * time.Millisecond)

@@ -52,7 +52,7 @@ const backupBytesHeader = "X-Backup-Bytes"
 // serveBackup is GET /admin/backup: the archive of package backup, uncompressed.
 func (n *node) serveBackup(w http.ResponseWriter, r *http.Request) {
 	if !n.backups.running.TryLock() {
-		answer(w, http.StatusConflict, "another backup is under way")
+		answer(w, http.StatusConflict, "another backup is running")
 		return
 	}
 	defer n.backups.running.Unlock()
@@ -65,13 +65,13 @@ func (n *node) serveBackup(w http.ResponseWriter, r *http.Request) {
 	})()
 	started, by := time.Now(), admin.ActorOf(r)
 	if err := untilTaken(ctx, func() error { return n.control.Audit(by, "backup begun", "") }); err != nil {
-		answer(w, http.StatusServiceUnavailable, "no backup is made: "+err.Error())
+		answer(w, http.StatusServiceUnavailable, "no backup was made: "+err.Error())
 		return
 	}
 	image, err := n.takeImage(ctx, started)
 	if err != nil {
 		n.backups.failed(n.control, by, err)
-		answer(w, http.StatusServiceUnavailable, "no backup is made: "+err.Error())
+		answer(w, http.StatusServiceUnavailable, "no backup was made: "+err.Error())
 		return
 	}
 	w.Header().Set("Content-Type", "application/x-tar")
@@ -93,7 +93,7 @@ func (n *node) serveBackup(w http.ResponseWriter, r *http.Request) {
 			"seconds", int64(took.Seconds()))
 	})
 	if err != nil {
-		n.backups.log.Warn("the end of a backup is not in the audit log", "error", err)
+		n.backups.log.Warn("the end of a backup was not recorded in the audit log", "error", err)
 	}
 }
 
@@ -125,7 +125,7 @@ func (b *backups) failed(c *control.Control, by control.Actor, err error) {
 	b.log.Error("backup failed", "error", err)
 	err = untilTaken(b.stop, func() error { return c.Audit(by, "backup failed", "") })
 	if err != nil && !errors.Is(err, shard.ErrClosed) {
-		b.log.Warn("the end of a backup is not in the audit log", "error", err)
+		b.log.Warn("the end of a backup was not recorded in the audit log", "error", err)
 	}
 }
 
@@ -229,7 +229,7 @@ func (c *backupCommand) save(ctx context.Context, w io.Writer, archive io.Reader
 	}
 	about, err = backup.Verify(ctx, io.TeeReader(archive, w))
 	if errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, backup.ErrArchive) {
-		err = fmt.Errorf("the server has given the backup up, its log says why: %w", err)
+		err = fmt.Errorf("the server gave up the backup; see its log for the reason: %w", err)
 	}
 	return about, err
 }
@@ -238,8 +238,8 @@ func (c *backupCommand) save(ctx context.Context, w io.Writer, archive io.Reader
 type restoreCommand struct {
 	File          string `arg:"" help:"What millrace backup has written; - reads standard input."`
 	Data          string `help:"Data directory to make; it must not exist yet, or be empty." placeholder:"DIR"`
-	VerifyOnly    bool   `help:"Read all of it and check every byte; write nothing."`
-	foundingFlags `group:"Of the backup of a cluster:"`
+	VerifyOnly    bool   `help:"Read and check every byte of the backup; write nothing."`
+	foundingFlags `group:"For the backup of a cluster:"`
 }
 
 // Run makes a data directory, or none if something fails.
@@ -275,7 +275,7 @@ func (c *restoreCommand) Run(ctx context.Context, stdout io.Writer) error {
 	}
 	switch {
 	case errors.Is(err, backup.ErrCluster):
-		return fmt.Errorf("%s: %w; --members says where the nodes of the new one will be", c.File, err)
+		return fmt.Errorf("%s: %w; give the addresses of the new cluster's nodes in --members", c.File, err)
 	case err != nil:
 		return fmt.Errorf("%s: %w", c.File, err)
 	}

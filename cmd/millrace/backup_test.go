@@ -355,7 +355,7 @@ func TestBackupEndsEarly(t *testing.T) {
 	slow = s.slow(t, "/admin/backup")
 	require.DirExists(t, image)
 	file := filepath.Join(t.TempDir(), "file")
-	require.Contains(t, refused(t, nil, s.target("backup", file)...), "409 Conflict: another backup is under way")
+	require.Contains(t, refused(t, nil, s.target("backup", file)...), "409 Conflict: another backup is running")
 	require.NoFileExists(t, file)
 	require.NoError(t, slow.Close())
 	require.Eventually(t, func() bool { _, err := os.Stat(image); return os.IsNotExist(err) }, testPatience, 10*time.Millisecond)

@@ -58,20 +58,20 @@ Now start node %d on it, and the other nodes with empty directories; they get th
 			node, n.Members[node], strings.Join(list, ","), data)
 	}
 	_, err := fmt.Fprintf(stdout,
-		"\n`millrace cluster status` shows how far they are. Until each group has its replicas, keep what the data "+
-			"came from.\n")
+		"\n`millrace cluster status` shows their progress. Keep the original data until each group has all its "+
+			"replicas.\n")
 	return err
 }
 
 // clusterCommand is `millrace cluster`: for the cluster of a running server, and for making one.
 type clusterCommand struct {
 	operate.Cluster
-	Import clusterImport `cmd:"" help:"Make a new cluster of the data directory of a node that was alone."`
+	Import clusterImport `cmd:"" help:"Make a new cluster from the data directory of a node without a cluster."`
 }
 
 // clusterImport is `millrace cluster import`.
 type clusterImport struct {
-	From string `arg:"" help:"Data directory of a node that was alone and is stopped. What was under way in it is finished first."`
+	From string `arg:"" help:"Data directory of a stopped node without a cluster. Pending work in it is finished first."`
 	To   string `arg:"" help:"Data directory of the first node of the new cluster; it must not exist yet, or be empty."`
 	foundingFlags
 }
@@ -93,7 +93,7 @@ func (c *clusterImport) Run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	if from == to || strings.HasPrefix(to+"/", from+"/") || strings.HasPrefix(from+"/", to+"/") {
-		return fmt.Errorf("%q and %q: one lies in the other", c.From, c.To)
+		return fmt.Errorf("%q and %q: one is inside the other", c.From, c.To)
 	}
 	unlock, err := lockDir(c.From)
 	if err != nil {
@@ -114,8 +114,8 @@ func (c *clusterImport) Run(ctx context.Context, out io.Writer) error {
 	}
 	stop()
 	if _, err := fmt.Fprintf(out,
-		"imported all that %s had, up to position %d. Don't start a server on it any more: the cluster would not "+
-			"know of what it takes.\n",
+		"imported everything in %s, up to position %d. Don't start a server on it again: the cluster would not "+
+			"get what that server accepts.\n",
 		c.From, founded.Position); err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ func TestFromOneNodeToClusters(t *testing.T) {
 	refused("in use by another server", imports...)
 	p.kill()
 	refused("--members is required", imports[:4]...)
-	refused("one lies in the other", "cluster", "import", s.dir, filepath.Join(s.dir, "inside"), "--members", member)
+	refused("one is inside the other", "cluster", "import", s.dir, filepath.Join(s.dir, "inside"), "--members", member)
 	refused("--groups: 1000 is out of bounds", append(imports[:6:6], "--groups", "1000")...)
 	require.NoDirExists(t, first.dir)
 	require.Contains(t, tool(t, imports...), "serve --node 1 --raft "+member[2:])
@@ -58,7 +58,7 @@ func TestFromOneNodeToClusters(t *testing.T) {
 		return []string{"--node", "1", "--raft", member[2:], "--raft-insecure", "--members", member}
 	}
 	first.flags = flags(member)
-	const ignored = "a flag is ignored: the cluster was made with another value"
+	const ignored = "flag ignored: the cluster was made with another value"
 	q := first.start(t)
 	require.NotContains(t, q.log.String(), ignored)
 	check(first)
@@ -72,7 +72,7 @@ func TestFromOneNodeToClusters(t *testing.T) {
 	q.kill()
 
 	require.Contains(t, tool(t, "restore", file, "--verify-only"), "intact")
-	refused("--members says where", "restore", file, "--data", filepath.Join(t.TempDir(), "alone"))
+	refused("give the addresses of the new cluster's nodes in --members", "restore", file, "--data", filepath.Join(t.TempDir(), "alone"))
 	again := "1=" + testaddr.Free(t)
 	second := &site{dir: filepath.Join(t.TempDir(), "second"), addr: testaddr.Free(t), admin: testaddr.Free(t), bootstrap: s.bootstrap, flags: flags(again)}
 	require.Contains(t, tool(t, "restore", file, "--data", second.dir, "--members", again), "5 groups, 1 replicas")

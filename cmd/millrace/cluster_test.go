@@ -92,7 +92,7 @@ func TestClusterStatusCommand(t *testing.T) {
 	l.status = someStatus()
 	out, err := l.run("status")
 	require.NoError(t, err)
-	require.Equal(t, `cluster c1, 3 replicas of each group; node 1 answers
+	require.Equal(t, `cluster c1, 3 replicas per group; as seen by node 1
 
 NODE  STATE     ALIVE  SEEN  LEADS  HOLDS  ADDRESS             API            VERSION  PROBLEM
 1     active    yes    0s    1      2      10.0.0.1:7000       10.0.0.1:8080  1.4.0    -
@@ -115,7 +115,7 @@ control  -           1       7     1*                       -
 	require.Len(t, v["groups"], 2)
 
 	out, err = l.run("status", "--check")
-	require.EqualError(t, err, "node 2 does not answer; group 1: 1 of 3 replicas are whole: that of node 2 does not answer, that of node 3 has no vote yet, "+
+	require.EqualError(t, err, "node 2 does not answer; group 1: 1 of 3 replicas are in sync: node 2 does not answer, node 3 has no vote yet, "+
 		"node 4 has none yet, node 3 catches up; group 2: has no leader")
 	require.Contains(t, out, "GROUP")
 	l.status.Nodes, l.status.Groups = l.status.Nodes[:1], []placement.GroupStatus{{Group: 1, Leader: 1, Doing: "node 2 is removed, and waits for its turn to be moved"}}
@@ -126,14 +126,14 @@ control  -           1       7     1*                       -
 	require.NoError(t, err)
 	l.status.Nodes = append(l.status.Nodes, placement.NodeStatus{Node: 2, State: placement.Removed, Alive: true})
 	_, err = l.run("status", "--check")
-	require.EqualError(t, err, "group 1: 2 of 3 replicas are whole: node 2 is removed, and waits for its turn to be moved")
+	require.EqualError(t, err, "group 1: 2 of 3 replicas are in sync: node 2 is removed, and waits for its turn to be moved")
 	l.status.Groups = append(l.status.Groups, placement.GroupStatus{Group: 2, Problem: "no node"}, placement.GroupStatus{Group: 3, Problem: "no node"})
 	_, err = l.run("status", "--check")
-	require.EqualError(t, err, "group 1: 2 of 3 replicas are whole: node 2 is removed, and waits for its turn to be moved; groups 2, 3: no node")
+	require.EqualError(t, err, "group 1: 2 of 3 replicas are in sync: node 2 is removed, and waits for its turn to be moved; groups 2, 3: no node")
 	out, err = l.run("remove", "2", "--force")
 	require.NoError(t, err)
-	require.Equal(t, "node 2 is removed\ngroups that lack a replica until another node takes its place: 1. Add one if there is none to spare; "+
-		"millrace cluster status shows how far they are\n", out)
+	require.Equal(t, "node 2 is removed\ngroups that lack a replica until another node takes over: 1. Add a node if there is none to spare; "+
+		"millrace cluster status shows the progress\n", out)
 	out, err = l.run("remove", "5", "--force") // it had none
 	require.NoError(t, err)
 	require.Equal(t, "node 5 is removed\n", out)
@@ -147,11 +147,11 @@ func TestClusterCommands(t *testing.T) {
 	for _, c := range []struct {
 		args, asked, done, says string
 	}{
-		{"add 4 10.0.0.4:7000", `POST /admin/cluster/nodes {"address":"10.0.0.4:7000","node":4}`, "node added", "node 4 is added; start it with --node 4"},
-		{"add 4 10.0.0.4:7000", `POST /admin/cluster/nodes {"address":"10.0.0.4:7000","node":4}`, "node's address changed", "node 4 was known: its address is changed; start it again with --raft 10.0.0.4:7000"},
-		{"add 4", `POST /admin/cluster/nodes {"address":"","node":4}`, "node's drain taken back", "node 4 was known: its drain is taken back"},
-		{"add 4", `POST /admin/cluster/nodes {"address":"","node":4}`, "", "node 4 was known, and nothing has changed"},
-		{"drain 4", `POST /admin/cluster/nodes/4/drain`, "node to be drained", "node 4 drains"},
+		{"add 4 10.0.0.4:7000", `POST /admin/cluster/nodes {"address":"10.0.0.4:7000","node":4}`, "node added", "node 4 is added; start it with --node 4, and the other nodes in --members"},
+		{"add 4 10.0.0.4:7000", `POST /admin/cluster/nodes {"address":"10.0.0.4:7000","node":4}`, "node's address changed", "node 4 was already known: its address is changed; restart it with --raft 10.0.0.4:7000"},
+		{"add 4", `POST /admin/cluster/nodes {"address":"","node":4}`, "node's drain taken back", "node 4 was already known: its drain is cancelled"},
+		{"add 4", `POST /admin/cluster/nodes {"address":"","node":4}`, "", "node 4 was already known; nothing has changed"},
+		{"drain 4", `POST /admin/cluster/nodes/4/drain`, "node to be drained", "node 4 is draining"},
 		{"remove 4", `DELETE /admin/cluster/nodes/4`, "node removed", "node 4 is removed"},
 		{"remove 4 --force", `DELETE /admin/cluster/nodes/4?force=true`, "node removed", "node 4 is removed"},
 	} {
@@ -189,7 +189,7 @@ func TestClusterDrainWaits(t *testing.T) {
 	l.status = placement.Status{Nodes: []placement.NodeStatus{{Node: 3, State: placement.Active}, {Node: 4, State: placement.Drained}}}
 	out, err := l.run("drain", "4", "--wait")
 	require.NoError(t, err)
-	require.Equal(t, "node 4 drains\nnode 4 is drained\n", out)
+	require.Equal(t, "node 4 is draining\nnode 4 is drained\n", out)
 	l.status.Nodes[1].State = placement.Active
 	_, err = l.run("drain", "4", "--wait")
 	require.EqualError(t, err, "node 4 is active")
@@ -210,7 +210,7 @@ func TestClusterDrainWaits(t *testing.T) {
 		return len(p), nil
 	}))
 	require.ErrorIs(t, err, context.Canceled)
-	require.Equal(t, "node 4 drains\nnode 4 is to give away 0 groups\ngroup 2 waits: nobody takes its place\ngroup 4 waits: last\n", said.String())
+	require.Equal(t, "node 4 is draining\nnode 4: 0 groups left to move\ngroup 2 waits: nobody takes its place\ngroup 4 waits: last\n", said.String())
 }
 
 // What the cluster says reaches the admin API with its meaning, and its text.

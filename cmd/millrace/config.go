@@ -24,16 +24,16 @@ type cli struct {
 	Config configFlag `help:"Read flags from this YAML file." placeholder:"FILE"`
 
 	Serve    serveCommand     `cmd:"" help:"Run the server."`
-	Loadtest loadtest.Command `cmd:"" help:"Send load to a server and check what it has acknowledged."`
-	Export   operate.Export   `cmd:"" help:"Write the events and purchases of a running server."`
-	Streams  operate.Streams  `cmd:"" help:"Look at and change the streams of a running server: what goes out, and where to."`
-	Live     operate.Live     `cmd:"" help:"Show what a running server applies, as it applies it."`
-	Refused  operate.Refused  `cmd:"" help:"Look at what a running server has refused, and send it again."`
-	Import   importCommand    `cmd:"" help:"Bring files of users, or of what they do, into a running server."`
-	Backup   backupCommand    `cmd:"" help:"Back a running server up."`
-	Restore  restoreCommand   `cmd:"" help:"Make a data directory of a backup."`
-	Cluster  clusterCommand   `cmd:"" help:"Look at and change the cluster that a running server is a node of."`
-	Admin    operate.Admin    `cmd:"" help:"Look at and change workspaces, keys and all that belongs to them on a running server."`
+	Loadtest loadtest.Command `cmd:"" help:"Send load to a server and verify what it acknowledged."`
+	Export   operate.Export   `cmd:"" help:"Export events and purchases from a running server."`
+	Streams  operate.Streams  `cmd:"" help:"Show and change the streams of a running server: which events are sent where."`
+	Live     operate.Live     `cmd:"" help:"Watch changes as a running server applies them."`
+	Refused  operate.Refused  `cmd:"" help:"Show the objects that a running server refused, and send them again."`
+	Import   importCommand    `cmd:"" help:"Import profiles, or files of attributes, events, purchases and deletions, into a running server."`
+	Backup   backupCommand    `cmd:"" help:"Back up a running server."`
+	Restore  restoreCommand   `cmd:"" help:"Make a data directory from a backup."`
+	Cluster  clusterCommand   `cmd:"" help:"Show and change the cluster that a running server belongs to."`
+	Admin    operate.Admin    `cmd:"" help:"Show and change workspaces, keys and other settings of a running server."`
 	Version  versionCommand   `cmd:"" help:"Print the version."`
 }
 
@@ -258,7 +258,7 @@ func (b *byteSize) UnmarshalText(s []byte) error {
 		"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
 		"tib": 1 << 40}[strings.ToLower(strings.TrimSpace(string(s[len(number):])))]
 	if err != nil || !ok || !(n >= 0 && n*factor < 1<<63) {
-		return fmt.Errorf("%q is no number of bytes: try 4GiB", s)
+		return fmt.Errorf("%q is not a number of bytes, such as 4GiB", s)
 	}
 	*b = byteSize(n * factor)
 	return nil

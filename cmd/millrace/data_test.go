@@ -31,7 +31,7 @@ func TestDataDirectoryIsTheOwnersAlone(t *testing.T) {
 		require.NoError(t, os.Chmod(dir, open))
 		require.NoError(t, makeData(dir, logger))
 		require.Equal(t, open, mode(dir))
-		require.Contains(t, log.String(), "open to others")
+		require.Contains(t, log.String(), "accessible to other users")
 		require.Contains(t, log.String(), dir)
 	}
 

@@ -19,44 +19,44 @@ import (
 
 // importCommand is `millrace import`.
 type importCommand struct {
-	Profiles operate.ImportProfiles `cmd:"" help:"Put whole profiles in place, from an export."`
-	Files    importFiles            `cmd:"" help:"Import rows of NDJSON, CSV or Parquet: attributes, events, purchases, deletions. An import that was interrupted goes on where it was."`
+	Profiles operate.ImportProfiles `cmd:"" help:"Import whole profiles from an export."`
+	Files    importFiles            `cmd:"" help:"Import rows of NDJSON, CSV or Parquet: attributes, events, purchases, deletions. An interrupted import resumes where it stopped."`
 }
 
 // importFiles is `millrace import files`.
 type importFiles struct {
 	Path []string `arg:"" help:"Files; directories, whose files are taken in the order of their names; or s3://BUCKET/PREFIX, whose objects are taken in the order of their keys. .gz and .zst are unpacked."`
 
-	URL    []string     `default:"http://127.0.0.1:8080" help:"Server; several, of the nodes of a cluster, get requests in turn."`
-	Key    string       `required:"" help:"API key with users.track, and users.delete for deletions; on the command line others can see it, so use the environment."`
-	Kind   files.Kind   `env:"-" default:"attributes" enum:"attributes,events,purchases,deletions" help:"Kind of the rows that don't say their kind: ${enum}."`
+	URL    []string     `default:"http://127.0.0.1:8080" help:"Server; with several (the nodes of a cluster), requests go to each in turn."`
+	Key    string       `required:"" help:"API key with users.track, and users.delete for deletions. Prefer the environment: other users of the machine can see the command line."`
+	Kind   files.Kind   `env:"-" default:"attributes" enum:"attributes,events,purchases,deletions" help:"Kind of rows that don't name their kind: ${enum}."`
 	Format files.Format `env:"-" default:"" enum:",ndjson,csv,parquet" help:"Format of the files: ndjson, csv, parquet; default: what their names say (.ndjson, .jsonl, .json, .csv, .parquet)."`
 
-	State              string   `env:"-" help:"Directory that remembers what was taken; default: .millrace-import beside the first path, or in this directory for a bucket." placeholder:"DIR"`
-	RefusedDir         string   `env:"-" help:"Directory for the files of refused rows; default: beside each file, or in --state for the objects of a bucket." placeholder:"DIR"`
+	State              string   `env:"-" help:"Directory that records which rows were imported; default: .millrace-import next to the first path, or in the current directory for a bucket." placeholder:"DIR"`
+	RefusedDir         string   `env:"-" help:"Directory for the files of refused rows; default: next to each file, or in --state for the objects of a bucket." placeholder:"DIR"`
 	Malformed          string   `env:"-" default:"" enum:",file,row" help:"What is refused because of a row that can't be read: the file (default, except for CSV) or the row (default for CSV)."`
-	UpdateExistingOnly bool     `env:"-" help:"Leave out users who don't exist."`
-	CopyBytes          byteSize `env:"-" default:"64GiB" bounds:"1KiB..1000TB" help:"Largest size of an object of a bucket, or of a compressed file when it is unpacked: it is copied to --state."`
-	Late               bool     `env:"-" help:"Go on with files whose import was interrupted a day ago or longer."`
+	UpdateExistingOnly bool     `env:"-" help:"Skip users who don't exist."`
+	CopyBytes          byteSize `env:"-" default:"64GiB" bounds:"1KiB..1000TB" help:"Largest size of a bucket's object, or of a compressed file once it is unpacked; these are copied to --state."`
+	Late               bool     `env:"-" help:"Resume files whose import was interrupted a day ago or longer."`
 	Changed            bool     `env:"-" help:"Import files from their beginning when they have changed since their import was interrupted."`
 
-	S3Endpoint   string `name:"s3-endpoint" env:"-" default:"https://s3.amazonaws.com" help:"URL of the service with the buckets. Credentials are those that the machine has for AWS: environment, file, role."`
+	S3Endpoint   string `name:"s3-endpoint" env:"-" default:"https://s3.amazonaws.com" help:"URL of the S3 service. Credentials are found as by AWS tools: environment, file, role."`
 	S3Region     string `name:"s3-region" env:"-" help:"Region of the buckets; default: the service is asked."`
-	S3Addressing string `name:"s3-addressing" env:"-" default:"" enum:",path,host" help:"Where the bucket stands in URLs: path or host; default: host at AWS, else path."`
+	S3Addressing string `name:"s3-addressing" env:"-" default:"" enum:",path,host" help:"Where URLs name the bucket: path or host; default: host at AWS, else path."`
 
-	Watch  bool          `env:"-" help:"Go on looking for files until interrupted."`
+	Watch  bool          `env:"-" help:"Keep looking for new files until interrupted."`
 	Settle time.Duration `env:"-" default:"10s" bounds:"0s..24h" help:"With --watch: a file is taken when it hasn't changed for this long."`
 	Poll   time.Duration `env:"-" default:"2s" bounds:"10ms..24h" help:"With --watch: how often to look for files."`
 
-	Connections  int           `env:"-" default:"16" bounds:"1..1024" help:"Number of connections, each with one request under way."`
+	Connections  int           `env:"-" default:"16" bounds:"1..1024" help:"Number of connections, each with one request at a time."`
 	Objects      int           `env:"-" default:"75" bounds:"1..100000" help:"Most objects that each array of a request may have."`
-	RequestBytes byteSize      `env:"-" default:"1MiB" bounds:"1KiB..1GiB" help:"Size at which a request is sent, however few objects it has."`
+	RequestBytes byteSize      `env:"-" default:"1MiB" bounds:"1KiB..1GiB" help:"A request that reaches this size is sent, however few objects it has."`
 	RowBytes     byteSize      `env:"-" default:"1MiB" bounds:"16..1GiB" help:"How long a row may be."`
-	NoteBytes    byteSize      `env:"-" default:"64MiB" bounds:"1KiB..64GiB" help:"How much to remember of the rows of NDJSON from the check of a file until it is sent: 32 bytes a row. Rows behind that are taken apart twice."`
+	NoteBytes    byteSize      `env:"-" default:"64MiB" bounds:"1KiB..64GiB" help:"Memory for notes on the rows of an NDJSON file, from its check until it is sent: 32 bytes a row. Rows beyond that are parsed twice."`
 	Columns      int           `env:"-" default:"1000" bounds:"1..1000000" help:"How many columns CSV and Parquet may have."`
 	Rate         float64       `env:"-" bounds:"0..1000000000" help:"Most rows a second; 0: as fast as the server takes them."`
 	Timeout      time.Duration `env:"-" default:"30s" bounds:"10ms..24h" help:"How long to wait for the answer to a request."`
-	Patience     time.Duration `env:"-" default:"10m" bounds:"0s..8760h" help:"How long the server may be out of reach before the import gives up."`
+	Patience     time.Duration `env:"-" default:"10m" bounds:"0s..8760h" help:"How long the server may be unreachable before the import gives up."`
 
 	JSON bool `name:"json" env:"-" help:"Print the report as JSON."`
 }
@@ -82,7 +82,7 @@ func (c *importFiles) Run(ctx context.Context, stdout io.Writer) error {
 		err = errors.Join(c.print(stdout, &report), err)
 	}
 	if errors.Is(err, context.Canceled) {
-		return errors.New("interrupted: the same command goes on")
+		return errors.New("interrupted: run the same command to resume")
 	}
 	return err
 }
@@ -94,12 +94,12 @@ func (c *importFiles) print(stdout io.Writer, r *importer.Report) error {
 	lines := []struct {
 		what string
 		n    int64
-	}{{"files taken", int64(r.Files)}, {"files taken before", int64(r.Before)}, {"files that are bad", int64(r.Bad)},
-		{"files passed over", int64(len(r.Unknown))},
+	}{{"files imported", int64(r.Files)}, {"files imported before", int64(r.Before)},
+		{"files not imported", int64(r.Bad)}, {"files skipped", int64(len(r.Unknown))},
 		{"rows", r.Rows}, {"  of them by earlier runs", r.Rows - r.Sent},
-		{"taken", r.Taken}, {"  of them with a value left out", r.Warned},
-		{"  of them the server had before", r.Replayed},
-		{"  of them of nobody", r.Nobody}, {"users deleted", r.Deleted}, {"refused", r.Refused}}
+		{"accepted", r.Taken}, {"  of them with a value left out", r.Warned},
+		{"  of them the server had already", r.Replayed},
+		{"  of them for nobody", r.Nobody}, {"users deleted", r.Deleted}, {"refused", r.Refused}}
 	for i, l := range lines {
 		if l.n == 0 && i != 0 && l.what != "rows" && l.what != "refused" {
 			continue

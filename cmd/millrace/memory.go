@@ -73,7 +73,7 @@ func (c *serveCommand) checkMemory() error {
 	}
 	workers := int64(cmp.Or(c.Workers, min(runtime.GOMAXPROCS(0), 64)))
 	if c.Node == 0 && c.planMemory().entries > workers*workerMemory {
-		return fmt.Errorf("--memory: at most about %d GiB with %d workers; more --workers can have more",
+		return fmt.Errorf("--memory: at most about %d GiB with %d workers; for more, raise --workers",
 			workers*workerMemory>>30, workers)
 	}
 	return nil

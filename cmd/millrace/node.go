@@ -263,7 +263,7 @@ func (n *node) keepUsage(stop <-chan struct{}) {
 const usageInterval = 5 * time.Minute
 
 func (n *node) warnOfUsage(err error) {
-	n.log.Warn("last use of the API keys is not stored", "error", err)
+	n.log.Warn("the last use of API keys was not stored", "error", err)
 }
 
 // close ends everything in order. The last use of keys is a convenience: if it can't be stored, on a full disk or in

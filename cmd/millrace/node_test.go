@@ -124,7 +124,7 @@ func TestStopWithUsageThatIsNotStored(t *testing.T) {
 	use(n, 2)
 	require.ErrorIs(t, n.control.FlushUsage(), shard.ErrDiskFull)
 	require.NoError(t, n.close())
-	require.Contains(t, log.String(), "last use of the API keys is not stored")
+	require.Contains(t, log.String(), "the last use of API keys was not stored")
 
 	n = open(0)
 	use(n, 4)

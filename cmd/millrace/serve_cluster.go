@@ -68,7 +68,7 @@ var clusterFlags = []string{"raft", "members", "groups", "replicas",
 func (c *serveCommand) AfterApply(command *kong.Context) error {
 	for _, f := range command.Flags() {
 		if c.Node == 0 && slices.Contains(clusterFlags, f.Name) && !hasDefault(f) {
-			return fmt.Errorf("--%s is for a node of a cluster: say which one it is with --node", f.Name)
+			return fmt.Errorf("--%s is for nodes of a cluster and needs --node", f.Name)
 		}
 	}
 	return nil
@@ -85,13 +85,13 @@ func (c *serveCommand) checkCluster() error {
 	}
 	switch {
 	case c.RaftInsecure && secured:
-		return errors.New("--raft-insecure goes without --raft-cert, --raft-key and --raft-ca")
+		return errors.New("--raft-insecure can't be combined with --raft-cert, --raft-key and --raft-ca")
 	case !c.RaftInsecure && (c.RaftCert == "" || c.RaftKey == "" || c.RaftCA == ""):
-		return errors.New("--node: the nodes of a cluster prove to one another who they are: --raft-cert, --raft-key " +
-			"and --raft-ca, or --raft-insecure on loopback")
+		return errors.New("--node: nodes of a cluster authenticate one another; give --raft-cert, --raft-key and " +
+			"--raft-ca, or --raft-insecure on loopback")
 	case c.RaftTimeout > c.CommitTimeout:
-		return fmt.Errorf("--commit-timeout: %v is shorter than --raft-timeout, %v: want that at least, or no request "+
-			"waits until a group that has lost its leader has chosen another one", c.CommitTimeout, c.RaftTimeout)
+		return fmt.Errorf("--commit-timeout %v must be at least --raft-timeout %v, or no request waits until a group "+
+			"without a leader has elected a new one", c.CommitTimeout, c.RaftTimeout)
 	}
 	return c.checkAddresses()
 }
@@ -103,13 +103,13 @@ func (c *serveCommand) checkAddresses() error {
 		host, port, err := net.SplitHostPort(address)
 		switch {
 		case number == 0:
-			return errors.New("--members: the numbers of nodes begin with 1")
+			return errors.New("--members: node numbers start at 1")
 		case err != nil:
 			return fmt.Errorf("--members: node %d: %w", number, err)
 		case port == "" || port == "0":
 			return fmt.Errorf("--members: node %d: %q has no port", number, address)
 		case host == "" || host == "0.0.0.0" || host == "::":
-			return fmt.Errorf("--members: node %d: %q is no address that others reach it at", number, address)
+			return fmt.Errorf("--members: node %d: %q is not an address that other nodes can reach", number, address)
 		}
 		if loopback, _ := isLoopback(address); c.RaftInsecure && !loopback {
 			return fmt.Errorf("--raft-insecure: node %d at %q is not on loopback", number, address)
@@ -120,7 +120,7 @@ func (c *serveCommand) checkAddresses() error {
 		return fmt.Errorf("--raft: %w", err)
 	}
 	if c.RaftInsecure && !loopback {
-		return errors.New("--raft-insecure: another address than loopback needs --raft-cert, --raft-key and --raft-ca")
+		return errors.New("--raft-insecure: an address other than loopback needs --raft-cert, --raft-key and --raft-ca")
 	}
 	return nil
 }
@@ -239,7 +239,7 @@ func (n *node) openMember(ctx context.Context, o *nodeOptions) error {
 // warnOfFixed warns of a flag that asks for something else than what the cluster was made with.
 func warnOfFixed(log *slog.Logger, flag string, asked, fixed int) {
 	if asked != 0 && asked != fixed {
-		log.Warn("a flag is ignored: the cluster was made with another value, which is fixed", "flag", flag,
+		log.Warn("flag ignored: the cluster was made with another value, which is fixed", "flag", flag,
 			"given", asked, "of_the_cluster", fixed)
 	}
 }
@@ -329,7 +329,7 @@ func patiently(ctx context.Context, failed <-chan error, log *slog.Logger, do fu
 		default:
 			return err
 		}
-		log.Warn("the bootstrap file waits for the cluster", "error", err)
+		log.Warn("the bootstrap file is not applied yet: waiting for the cluster", "error", err)
 		select {
 		case <-time.After(patience):
 		case err := <-failed:
@@ -355,7 +355,7 @@ type waitingRoom struct {
 func openWaitingRoom(listener net.Listener, certificate *api.TLS) (*waitingRoom, error) {
 	tcp, ok := listener.(*net.TCPListener)
 	if !ok {
-		return nil, fmt.Errorf("%s is no TCP listener", listener.Addr())
+		return nil, fmt.Errorf("%s is not a TCP listener", listener.Addr())
 	}
 	file, err := tcp.File()
 	if err != nil {

@@ -34,9 +34,9 @@ func (c *serveCommand) checkConsole() error {
 	case c.OIDCIssuer != "" && (c.OIDCClientID == "" || c.ConsoleURL == ""):
 		return errors.New("--oidc-issuer needs --oidc-client-id and --console-url")
 	case c.ConsoleLife < c.ConsoleIdle:
-		return errors.New("--console-life: want --console-idle at least")
+		return errors.New("--console-life must be at least --console-idle")
 	case c.OIDCClientSecret != "" && c.OIDCClientSecretFile != "":
-		return errors.New("--oidc-client-secret and --oidc-client-secret-file: want one of them")
+		return errors.New("--oidc-client-secret and --oidc-client-secret-file: give only one of them")
 	case c.Console == "":
 		return nil
 	}
@@ -45,8 +45,8 @@ func (c *serveCommand) checkConsole() error {
 		return fmt.Errorf("--console: %w", err)
 	}
 	if !loopback && c.TLSCert == "" && !c.InsecureHTTP {
-		return errors.New("--console: another address than loopback needs --tls-cert and --tls-key; or " +
-			"--insecure-http, and a proxy with TLS before it")
+		return errors.New("--console: an address other than loopback needs --tls-cert and --tls-key, or " +
+			"--insecure-http and a TLS proxy in front of it")
 	}
 	return nil
 }

@@ -104,13 +104,13 @@ func TestFlagsAreRefused(t *testing.T) {
 		{with("--bootstrap", filepath.Join(dir, "none.yaml")), "--bootstrap: open " + filepath.Join(dir, "none.yaml")},
 		{with("--bootstrap", broken), "--bootstrap: \"" + broken},
 		{with("--data", filepath.Join(broken, "data")), "--data: mkdir " + broken},
-		{with("--max-body", "8MiB", "--max-bodies", "4MiB"), "--max-bodies: want --max-body at least"},
+		{with("--max-body", "8MiB", "--max-bodies", "4MiB"), "--max-bodies must be at least --max-body"},
 		{with("--memory", "64MiB", "--max-inflight", "33MiB"), "--max-inflight: at most 32 MiB with this --memory"},
 		{with("--memory", "1GiB", "--max-inflight", "64GiB"), "--max-inflight: at most 416 MiB with this --memory"},
-		{with("--event-retention", "9m"), "--event-retention: want --event-pack-after at least"},
-		{with("--event-pack-after", "721h"), "--event-retention: want --event-pack-after at least"},
-		{with("--refused-object", "5MiB"), "--refused-queue: want --refused-object at least"},
-		{with("--console-idle", "2h", "--console-life", "1h"), "--console-life: want --console-idle at least"},
+		{with("--event-retention", "9m"), "--event-retention must be at least --event-pack-after"},
+		{with("--event-pack-after", "721h"), "--event-retention must be at least --event-pack-after"},
+		{with("--refused-object", "5MiB"), "--refused-queue must be at least --refused-object"},
+		{with("--console-idle", "2h", "--console-life", "1h"), "--console-life must be at least --console-idle"},
 		{with("--tls-cert", "", "--tls-key", broken), "--tls-cert and --tls-key go together"},
 		{with("--config", "", "--log-level", "loud"), "--log-level"},
 		{with("--config", broken), "--config: configuration file: "},
@@ -139,8 +139,8 @@ func TestFlagsAreRefused(t *testing.T) {
 		{member("--raft-insecure", "--groups", "257"), "--groups"},
 		{member("--raft-insecure", "--replicas", "8"), "--replicas"},
 		{member("--raft-insecure", "--raft-timeout", "1ms"), "--raft-timeout"},
-		{member("--raft-insecure", "--raft-timeout", "3s"), "--commit-timeout: 2.5s is shorter than --raft-timeout, 3s: want that at least"},
-		{member("--raft-insecure", "--commit-timeout", "700ms"), "--commit-timeout: 700ms is shorter than --raft-timeout, 800ms: want that at least"},
+		{member("--raft-insecure", "--raft-timeout", "3s"), "--commit-timeout 2.5s must be at least --raft-timeout 3s"},
+		{member("--raft-insecure", "--commit-timeout", "700ms"), "--commit-timeout 700ms must be at least --raft-timeout 800ms"},
 		{of("0=127.0.0.1:7081"), "begin with 1"},
 		{of("x=127.0.0.1:7081"), `--members: "x=127.0.0.1:7081": want NUMBER=HOST:PORT`},
 		{of("1=127.0.0.1:7081,"), `--members: "": want NUMBER=HOST:PORT`},
@@ -288,7 +288,7 @@ func TestConfiguration(t *testing.T) {
 	t.Setenv("MILLRACE_MAX_BODYS", "3000")
 	require.NotContains(t, log, "no flag has")
 	require.Equal(t, 3000, largest(), "of the environment")
-	require.Contains(t, log, `"no flag has this environment variable: it is ignored","name":"MILLRACE_MAX_BODYS"`)
+	require.Contains(t, log, `"unknown environment variable ignored: no flag has this name","name":"MILLRACE_MAX_BODYS"`)
 	require.Equal(t, 1200, largest("--max-body", "1200"), "of the command line")
 	require.Contains(t, refused(t, []string{"MILLRACE_MEMORY=much"}, "serve", "--data", dir), "much")
 }

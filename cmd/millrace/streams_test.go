@@ -244,7 +244,7 @@ func TestStreamCommands(t *testing.T) {
 	require.Contains(t, tool(t, s.target("streams", "pause", "test", "orders")...), "paused")
 	require.Eventually(t, func() bool { return s.streamStatus(t, "orders").State == "paused" }, testPatience, 20*time.Millisecond)
 	s.track(t, "two")
-	require.Contains(t, tool(t, s.target("streams", "resume", "test", "orders")...), "goes on")
+	require.Contains(t, tool(t, s.target("streams", "resume", "test", "orders")...), "orders is resumed")
 	require.Eventually(t, func() bool { return count() == 2 }, testPatience, 20*time.Millisecond)
 
 	tool(t, s.target("streams", "rewind", "test", "orders", "--from", "beginning")...)

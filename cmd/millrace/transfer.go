@@ -70,7 +70,7 @@ func (n *node) serveEvents(w http.ResponseWriter, r *http.Request) {
 	case n.exports <- struct{}{}:
 		defer func() { <-n.exports }()
 	default:
-		answer(w, http.StatusConflict, fmt.Sprintf("%d other exports of events are under way", maxEventExports))
+		answer(w, http.StatusConflict, fmt.Sprintf("%d other exports of events are running", maxEventExports))
 		return
 	}
 	if err := n.control.Audit(admin.ActorOf(r), "events exported", r.URL.Query().Get("workspace"),

@@ -48,11 +48,11 @@ func (n *Node) Backup(ctx context.Context, program string, now time.Time) (*Back
 			pause.For(ctx, time.Second) != nil || n.closing.Load() {
 			return nil, err
 		}
-		n.log.Info("a backup is begun anew", "error", err)
+		n.log.Info("a backup starts again", "error", err)
 	}
 }
 
-// leaderlessTime bounds how long a backup is begun anew: by then all groups have leaders, or too many nodes are lost.
+// leaderlessTime bounds how long a backup starts again: by then all groups have leaders, or too many nodes are lost.
 const leaderlessTime = 30 * time.Second
 
 // mayPass reports whether images of all groups could not be taken because of a node that was lost, or of a new leader.

@@ -25,7 +25,7 @@ func (n *Node) observe(stamp int64) error {
 	}
 	if last := n.clockWarned.Load(); time.Since(time.Unix(0, last)) > time.Minute &&
 		n.clockWarned.CompareAndSwap(last, time.Now().UnixNano()) {
-		n.log.Warn("the clocks of the nodes differ: times that are given out are ahead of this node's",
+		n.log.Warn("the clocks of the nodes differ: stamps are ahead of this node's clock",
 			"by", ahead.String(), "refused", err != nil)
 	}
 	if err != nil {

@@ -200,7 +200,7 @@ func (n *Node) onDocument(key string, doc []byte) {
 		return
 	}
 	if err := n.documents.Apply(key, doc); err != nil {
-		n.log.Error("a document of the cluster can't be read; it is left out", "key", key, "error", err)
+		n.log.Error("a document of the cluster can't be read and is ignored", "key", key, "error", err)
 	}
 }
 
@@ -209,7 +209,7 @@ func (g *group) onLost(records []*wal.Record)    { g.last.Load().Lost(records) }
 
 func (g *group) onLead() {
 	g.leads.Store(true)
-	g.n.log.Info("this node leads", "group", g.id)
+	g.n.log.Info("this node leads a group", "group", g.id)
 	if e := g.replica.Load(); e != nil {
 		e.Lead()
 	}
@@ -221,7 +221,7 @@ func (g *group) onLead() {
 
 func (g *group) onFollow() {
 	g.leads.Store(false)
-	g.n.log.Info("this node does not lead any more", "group", g.id)
+	g.n.log.Info("this node no longer leads a group", "group", g.id)
 	if g.id == shard.ControlGroup {
 		g.n.endReconcile()
 	}
@@ -258,10 +258,10 @@ func (g *group) Snapshot(ctx context.Context, position uint64, w io.Writer) erro
 	if e == nil {
 		return replica.ErrClosed
 	}
-	g.n.log.Info("another node gets the state of a group", "group", g.id)
+	g.n.log.Info("sending the state of a group to another node", "group", g.id)
 	err := backup.Send(ctx, e, events, position, w)
 	if err != nil {
-		g.n.log.Warn("another node did not get the state of a group", "group", g.id, "error", err)
+		g.n.log.Warn("sending the state of a group to another node failed", "group", g.id, "error", err)
 		return err
 	}
 	return nil
@@ -270,7 +270,7 @@ func (g *group) Snapshot(ctx context.Context, position uint64, w io.Writer) erro
 // Restore takes in the state of another node (quorum.State). Until that state is complete and on disk, the replica
 // stays as it is.
 func (g *group) Restore(position uint64, r io.Reader) error {
-	g.n.log.Info("this node takes in the state of a group", "group", g.id)
+	g.n.log.Info("receiving the state of a group", "group", g.id)
 	if _, err := backup.Receive(g.context, nil, g.dir, r); err != nil {
 		return err
 	}

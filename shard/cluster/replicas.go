@@ -38,7 +38,7 @@ func (n *Node) openReplicas() error {
 		return err
 	}
 	for _, id := range swept {
-		n.log.Info("removed what was left of a replica", "group", id)
+		n.log.Info("removed the remains of a replica", "group", id)
 	}
 	var voters []quorum.Node
 	if all := n.facts.Get().ControlVoters(); slices.Contains(all, n.self) {
@@ -62,7 +62,7 @@ func (n *Node) keepReplicas() {
 		retry := time.Duration(0)
 		if open, shut := n.toChange(d); len(open)+len(shut) > 0 {
 			if err := n.changeReplicas(); err != nil && n.context.Err() == nil {
-				n.log.Warn("replicas can't be placed as they shall be; trying again", "error", err)
+				n.log.Warn("this node's replicas can't be opened or removed as placed; trying again", "error", err)
 				retry = time.Second
 			}
 		}

@@ -108,7 +108,7 @@ func (n *Node) standFor(lost quorum.Node, groups []*group) {
 	})
 	for i, g := range groups {
 		if g.leader() == lost && n.isNext(g.log.Status().Members, indexes[i]) && g.log.Stand() {
-			n.log.Info("this node stands for election: no leader is reached by a majority",
+			n.log.Info("this node stands for election: a majority can't reach a leader",
 				"group", g.id, "leader", lost)
 		}
 	}

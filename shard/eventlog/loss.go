@@ -116,7 +116,8 @@ func (l *Log) settleLoss(s *state, lost *loss) error {
 	} else if err != nil {
 		return err
 	}
-	l.opts.Logger.Error("event log: events are lost, as was accepted", "directory", l.opts.Dir, "lost", lost.String())
+	l.opts.Logger.Error("event log: events are lost; their loss was accepted", "directory", l.opts.Dir,
+		"lost", lost.String())
 	lostPositions.Add(int(lost.positions()))
 	l.noteExpired(lost.last()) // tells streams that were to have them of the gap
 	if lost.gap {

@@ -65,7 +65,7 @@ func (e *Replica) begin(t *effect.Future) *leadership {
 		w.Unlock()
 	}
 	if resent > 0 {
-		e.opts.Logger.Info("sending again what was under way", "messages", resent)
+		e.opts.Logger.Info("sending messages again that were in flight", "messages", resent)
 	}
 	e.background.Go(func() { l.toLog.run(l.relay) })
 	e.lead.Store(l)

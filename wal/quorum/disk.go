@@ -168,8 +168,8 @@ func (l *Log) standDown(n *instance) {
 	n.trans.mute(true)
 	l.notice(false)
 	if err := n.trans.summon(best); err != nil {
-		l.opts.Logger.Warn("a node was not told to lead instead; it will notice", "group", l.opts.Group, "node", best,
-			"error", err)
+		l.opts.Logger.Warn("a node could not be asked to lead instead; it will notice by itself", "group",
+			l.opts.Group, "node", best, "error", err)
 	}
 }
 

@@ -292,7 +292,7 @@ func (h *Host) warnOf(remote net.Addr, err error) {
 	}
 	h.mu.Unlock()
 	if isSaid {
-		h.opts.Logger.Warn("a connection that is not of this cluster was closed", "remote", remote.String(),
+		h.opts.Logger.Warn("closed a connection that doesn't belong to this cluster", "remote", remote.String(),
 			"error", err, "others_since_last_said", unsaid)
 	}
 }

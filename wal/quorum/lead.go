@@ -99,7 +99,7 @@ func (l *Log) tellOwner() {
 			led = true
 			l.opts.OnLead()
 		case !e.leads && led:
-			l.opts.Logger.Info("this node does not lead the group any more", "group", l.opts.Group,
+			l.opts.Logger.Info("this node no longer leads the group", "group", l.opts.Group,
 				"term", l.node.Load().raft.CurrentTerm())
 			led = false
 			l.opts.OnFollow()

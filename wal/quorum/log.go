@@ -404,7 +404,8 @@ func (l *Log) rejoin(index uint64) {
 	if last, err := l.store.LastIndex(); err != nil || last < index || ways == nil { // already done
 		return
 	}
-	l.opts.Logger.Warn("the end of the log contradicts the group and is removed", "group", l.opts.Group, "from", index)
+	l.opts.Logger.Warn("removing the end of the log, which contradicts the group's", "group", l.opts.Group,
+		"from", index)
 	l.node.Load().leave()
 	l.loseAll()
 	err := l.store.CutEnd(index)
@@ -428,7 +429,7 @@ func (l *Log) fail(cause error) error {
 	l.endReign()
 	l.mu.Unlock()
 	failuresTotal.Inc()
-	l.opts.Logger.Error("the log has failed; this node takes no further part in the group", "group", l.opts.Group,
+	l.opts.Logger.Error("the log has failed; this node no longer takes part in the group", "group", l.opts.Group,
 		"error", cause)
 	go func() {
 		if n := l.node.Load(); n != nil {

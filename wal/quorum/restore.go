@@ -77,11 +77,11 @@ func (l *Log) restore() error {
 		return nil
 	}
 	start := time.Now()
-	l.opts.Logger.Info("the group's state is fetched from the leader", "group", l.opts.Group, "from", from,
+	l.opts.Logger.Info("fetching the group's state from its leader", "group", l.opts.Group, "from", from,
 		"index", m.Index)
 	if err := l.fetch(m, from); err != nil {
 		l.metrics.restoresFailed.Inc()
-		l.opts.Logger.Warn("the group's state was not fetched", "group", l.opts.Group, "from", from, "index", m.Index,
+		l.opts.Logger.Warn("fetching the group's state failed", "group", l.opts.Group, "from", from, "index", m.Index,
 			"error", err)
 		return err
 	}
@@ -189,7 +189,7 @@ func (l *Log) serveState(conn net.Conn) {
 	}
 	if err = w.finish(err); err != nil {
 		l.metrics.snapshotsFailed.Inc()
-		l.opts.Logger.Warn("the group's state was not sent", "group", l.opts.Group, "to", to,
+		l.opts.Logger.Warn("sending the group's state failed", "group", l.opts.Group, "to", to,
 			"index", index, "error", err)
 		return
 	}

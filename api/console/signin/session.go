@@ -219,7 +219,7 @@ func (s *Sessions) WhoIs(r *http.Request, isUse bool) *Person {
 	}
 	if now-one.SeenAt >= s.limits().Step() && isUse {
 		if err := s.options.Control.TouchSession(one.ID, now); err != nil {
-			s.options.Logger.Warn("the last use of a session is not stored", "error", err)
+			s.options.Logger.Warn("the last use of a session was not stored", "error", err)
 		}
 	}
 	return p

@@ -133,7 +133,7 @@ func (b *buckets) open(ctx context.Context, f *found) (io.ReadCloser, error) {
 	case err == nil:
 		return r, nil
 	case code == minio.NoSuchKey || code == minio.PreconditionFailed:
-		return nil, &FileError{f.path, errors.New("it has changed, or is gone, since it was listed")}
+		return nil, &FileError{f.path, errors.New("it was changed or removed since it was listed")}
 	}
 	return nil, b.problem(fmt.Errorf("get %s: %w", f.path, err))
 }

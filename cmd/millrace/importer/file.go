@@ -56,17 +56,17 @@ func (i *importer) file(ctx context.Context, from *found) error {
 }
 
 // errChanged: the rows that were sent may be from the file as it was checked, or as it is now.
-var errChanged = errors.New("the file has changed while it was taken, and a part of it may have been: " +
-	"as it was, it is gone on with; as another one, it is taken whole with --changed")
+var errChanged = errors.New("the file changed during its import, which may be partly done: restore the file as it " +
+	"was to resume, or import all of the changed file with --changed")
 
 // errGrown: somebody is still writing.
-var errGrown = errors.New("the file has grown while it was taken: the rows that were there before were taken; " +
-	"as it is now, it counts as another file, which is taken whole with --changed")
+var errGrown = errors.New("the file grew during its import: the rows that it had before were imported; " +
+	"as it is now, it counts as a new file, which --changed imports as a whole")
 
 // errOther returns the error for a begun file that can't be completed any more.
 func errOther(begun *state) error {
-	return fmt.Errorf("it has changed since %s, when %d of its rows or more were taken, and the rest was left off: "+
-		"as it was, it is gone on with; as it is now, it is taken whole with --changed",
+	return fmt.Errorf("it has changed since %s, when its import stopped after %d or more rows: "+
+		"restore the file as it was to resume, or import all of it as it is now with --changed",
 		begun.Saved.Format(time.RFC3339), begun.Counts.Rows)
 }
 
@@ -92,8 +92,8 @@ func (j *job) checkUnchanged() error {
 		}
 	}
 	if there, err := os.Stat(j.path); err != nil || !os.SameFile(there, now) {
-		j.o.Logger.Warn("the file was replaced since it was begun, and was taken as it was: "+
-			"what is there now counts as another file", "file", j.path)
+		j.o.Logger.Warn("the file was replaced during its import, and was imported as it was: "+
+			"what is there now counts as a new file", "file", j.path)
 	}
 	return nil
 }
@@ -147,7 +147,7 @@ func (j *job) begin(ctx context.Context) error {
 		j.format = files.FormatOf(j.path)
 	}
 	if j.format == "" {
-		return &FileError{j.path, errors.New("its name doesn't say what it is: give a format")}
+		return &FileError{j.path, errors.New("its name doesn't tell its format: give --format")}
 	}
 	hash, err := j.check(ctx)
 	if err != nil {
@@ -174,7 +174,7 @@ func (j *job) begin(ctx context.Context) error {
 		if s.Since = s.since(); s.Settled { // else what was sent then isn't answered by going on
 			s.Since, s.Settled = time.Time{}, false
 		}
-		j.o.Logger.Info("going on with a file", "file", j.path, "row", s.Next.Row)
+		j.o.Logger.Info("resuming a file", "file", j.path, "row", s.Next.Row)
 	}
 	s.Path, s.Size, s.Modified, s.ETag = j.path, j.found.size, j.modified, j.etag()
 	if s.Done {
@@ -319,7 +319,7 @@ func (j *job) log(ctx context.Context) {
 	j.mu.Lock()
 	rows := j.state.Counts.Rows
 	j.mu.Unlock()
-	j.o.Logger.InfoContext(ctx, "on the way", "file", j.path, "rows", rows, "of", j.total)
+	j.o.Logger.InfoContext(ctx, "progress", "file", j.path, "rows", rows, "of", j.total)
 }
 
 // save saves what was answered, once the refused file is on disk up to there.

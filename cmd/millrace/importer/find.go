@@ -90,9 +90,9 @@ func (i *importer) listDirectory(path string) (all []found, err error) {
 			all = append(all, found{path: name})
 		case err != nil: // it is gone
 		case info.IsDir():
-			i.passOver(name, "it leads to a directory")
+			i.passOver(name, "it is a link to a directory")
 		case !info.Mode().IsRegular():
-			i.passOver(name, "it is no file")
+			i.passOver(name, "it is not a regular file")
 		default:
 			all = append(all, found{path: name, size: info.Size(), modified: info.ModTime()})
 		}
@@ -106,7 +106,7 @@ func (i *importer) isOurs(file string) bool {
 	case strings.HasPrefix(name, ".") || strings.HasSuffix(name, refusedEnding):
 		return false
 	case i.o.Format == "" && files.FormatOf(name) == "":
-		i.passOver(file, "the name doesn't say what the file is")
+		i.passOver(file, "its name doesn't tell its format")
 		return false
 	}
 	return true
@@ -117,7 +117,7 @@ func (i *importer) passOver(file, reason string) {
 	name := path.Base(filepath.ToSlash(file))
 	if !slices.Contains(i.report.Unknown, name) && len(i.report.Unknown) < maxUnknown {
 		i.report.Unknown = append(i.report.Unknown, name)
-		i.o.Logger.Warn("passed over: "+reason, "file", file)
+		i.o.Logger.Warn("skipped: "+reason, "file", file)
 	}
 }
 
@@ -163,7 +163,7 @@ func (i *importer) unpack(f *found, file *os.File, as os.FileInfo) (*os.File, er
 }
 
 // errWritten: the copy may be incomplete.
-var errWritten = errors.New("it was written to while it was read: nothing of it was taken")
+var errWritten = errors.New("it was written to while it was read: nothing was imported from it")
 
 // isSame reports whether nobody has written to a file in between. The time of the last change of any kind can't be set
 // back, as that of the last write can.
@@ -237,7 +237,7 @@ func (c *countedReader) blame(f *found, err error) error {
 	case errors.As(err, &disk):
 		return err
 	}
-	return &FileError{f.path, fmt.Errorf("it can't be unpacked, it is damaged or cut short: %w", err)}
+	return &FileError{f.path, fmt.Errorf("it can't be unpacked; it is damaged or truncated: %w", err)}
 }
 
 // watcher knows which files were looked at as they are, and how long others were left alone. It goes by rounds, and

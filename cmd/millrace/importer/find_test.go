@@ -131,7 +131,7 @@ func TestBucket(t *testing.T) {
 
 	o.Paths = []string{"s3://" + testBucket + "/in/d.txt"} // who names an object means it
 	_, err = Run(t.Context(), o)
-	require.ErrorContains(t, err, "d.txt: its name doesn't say what it is")
+	require.ErrorContains(t, err, "d.txt: its name doesn't tell its format")
 	for path, want := range map[string]string{"s3://": "want s3://BUCKET/PREFIX", "s3://other/in/": "list s3://other/in/: The specified bucket does not exist"} {
 		o.Paths = []string{path}
 		_, err = Run(t.Context(), o)
@@ -157,7 +157,7 @@ func TestObjectThatChanges(t *testing.T) {
 	o := d.options(t, "s3://"+testBucket)
 	o.State, o.S3 = t.TempDir(), S3{Endpoint: s.URL}
 	report, err := Run(t.Context(), o)
-	require.ErrorContains(t, err, "b.ndjson: it has changed, or is gone, since it was listed")
+	require.ErrorContains(t, err, "b.ndjson: it was changed or removed since it was listed")
 	require.Equal(t, []int{2, 1}, []int{report.Files, report.Bad})
 	require.Equal(t, []int{0, 2}, d.rows["u"])
 	_, err = Run(t.Context(), o)
@@ -301,9 +301,9 @@ func TestPackedFiles(t *testing.T) {
 			bytes []byte
 			want  string
 		}{
-			"cut short": {whole[:len(whole)/2], "it is damaged or cut short"},
-			"damaged":   {damaged, "it is damaged or cut short"},
-			"no such":   {[]byte(text), "it is damaged or cut short"},
+			"cut short": {whole[:len(whole)/2], "it is damaged or truncated"},
+			"damaged":   {damaged, "it is damaged or truncated"},
+			"no such":   {[]byte(text), "it is damaged or truncated"},
 			"endless":   {packed(t, name, strings.Repeat(text, 2)), "it is longer than 300000 bytes (--copy-bytes)"},
 			"whole":     {whole, ""},
 		} {

@@ -261,7 +261,7 @@ func lockDir(dir string) (*os.File, error) {
 		return nil, err
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("another import works with %q: %w", dir, err), f.Close())
+		return nil, errors.Join(fmt.Errorf("another import is using %q: %w", dir, err), f.Close())
 	}
 	return f, nil
 }
@@ -305,7 +305,7 @@ func (i *importer) round(ctx context.Context, seen *watcher, bad *FileErrors) er
 		var fault *FileError
 		if errors.As(err, &fault) {
 			i.report.Bad++
-			i.o.Logger.Error("the file was not taken", "file", f.path, "reason", fault.Err)
+			i.o.Logger.Error("the file was not imported", "file", f.path, "reason", fault.Err)
 			*bad = append(*bad, fault)
 		} else if err != nil {
 			return err
@@ -339,7 +339,7 @@ func (e FileErrors) Error() string {
 	for _, f := range e {
 		lines = append(lines, f.Error())
 	}
-	return "not taken: " + strings.Join(lines, "\n")
+	return "not imported: " + strings.Join(lines, "\n")
 }
 
 func (e FileErrors) orNil() error {

@@ -359,12 +359,12 @@ func TestEnds(t *testing.T) {
 	require.ErrorContains(t, err, "POST /users/track: 401 Unauthorized: Invalid API key: key…")
 	status = http.StatusUnprocessableEntity
 	_, err = Run(t.Context(), o)
-	require.ErrorContains(t, err, "the server has had this file within the last day")
+	require.ErrorContains(t, err, "an import of this file began within the last day")
 	for want, change := range map[string]func(*Options){
-		"it was begun as events: go on with it so":         func(o *Options) { o.Kind = files.Attributes },
-		"it was begun with another API key":                func(o *Options) { o.Key = "other" },
-		"it was begun with another --update-existing-only": func(o *Options) { o.UpdateExistingOnly = true },
-		"want http://HOST:PORT":                            func(o *Options) { o.URL = []string{"localhost"} },
+		"its import began as events: resume it with the same --kind": func(o *Options) { o.Kind = files.Attributes },
+		"its import began with another API key":                      func(o *Options) { o.Key = "other" },
+		"its import began with another --update-existing-only":       func(o *Options) { o.UpdateExistingOnly = true },
+		"want http://HOST:PORT":                                      func(o *Options) { o.URL = []string{"localhost"} },
 	} {
 		other := o
 		change(&other)
@@ -380,7 +380,7 @@ func TestEnds(t *testing.T) {
 	lock, err := lockDir(filepath.Join(dir, ".millrace-import"))
 	require.NoError(t, err)
 	_, err = Run(t.Context(), o)
-	require.ErrorContains(t, err, "another import works with")
+	require.ErrorContains(t, err, "another import is using")
 	require.NoError(t, lock.Close())
 }
 
@@ -430,7 +430,7 @@ func TestWrongKey(t *testing.T) {
 	_, err = run("right")
 	require.Error(t, err)
 	_, err = run("wrong")
-	require.ErrorContains(t, err, "it was begun with another API key")
+	require.ErrorContains(t, err, "its import began with another API key")
 	// A file without rows is taken whatever the key.
 	write(t, filepath.Join(dir, "b.ndjson"), ``)
 	o.Changed = true
@@ -552,7 +552,7 @@ func TestFileThatChanges(t *testing.T) {
 		o := d.options(t, dir)
 		o.Connections = 1
 		report, err := Run(t.Context(), o)
-		require.ErrorContains(t, err, "a.ndjson: the file has changed while it was taken", name)
+		require.ErrorContains(t, err, "a.ndjson: the file changed during its import", name)
 		require.Equal(t, []int{1, 1}, []int{report.Files, report.Bad}, name)
 		require.Equal(t, []int{1}, d.rows["v"], "the next one is taken")
 		require.Empty(t, refusedRows(t, path), name)
@@ -591,7 +591,7 @@ func TestFileThatGrows(t *testing.T) {
 			require.NoError(t, err, name)
 			continue
 		}
-		require.ErrorContains(t, err, "a.ndjson: the file has grown while it was taken")
+		require.ErrorContains(t, err, "a.ndjson: the file grew during its import")
 		require.Equal(t, []int{0, 1}, []int{report.Files, report.Bad})
 		_, err = Run(t.Context(), o)
 		require.ErrorContains(t, err, "a.ndjson: it has changed since ")

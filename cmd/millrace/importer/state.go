@@ -162,16 +162,16 @@ const keeps = 23 * time.Hour
 func (one *state) resume(o *Options) error {
 	switch {
 	case one.Kind != o.Kind:
-		return fmt.Errorf("it was begun as %s: go on with it so", one.Kind)
+		return fmt.Errorf("its import began as %s: resume it with the same --kind", one.Kind)
 	case one.UpdateExistingOnly != o.UpdateExistingOnly:
-		return errors.New("it was begun with another --update-existing-only")
+		return errors.New("its import began with another --update-existing-only")
 	case one.APIKey != hashOfKey(o.Key):
-		return errors.New("it was begun with another API key, by which alone the server knows what it has had: " +
-			"go on with that one; without it, another --state begins anew, and rows of before may count twice")
+		return errors.New("its import began with another API key, and the server remembers requests by key: resume " +
+			"it with that key; another --state starts from the beginning, and rows imported before may count twice")
 	// Deletions may be done twice; attributes may say `inc`, and events count.
 	case !o.Late && !one.Settled && one.Kind != files.Deletions && time.Since(one.since()) > keeps:
-		return fmt.Errorf("requests of %s were not answered when it was left off: the server may have forgotten "+
-			"them since, and a part of the file could be applied twice; --late goes on all the same",
+		return fmt.Errorf("its import stopped with unanswered requests of %s: the server may have forgotten "+
+			"them since, and part of the file could be applied twice; --late resumes all the same",
 			one.since().Format(time.RFC3339))
 	}
 	return nil

@@ -19,12 +19,12 @@ type Admin struct {
 	PreferenceCenters documentsCommand     `cmd:"" help:"Preference centers of a workspace."`
 	Campaigns         documentsCommand     `cmd:"" help:"Campaigns of a workspace, with messages and translations."`
 	Canvases          documentsCommand     `cmd:"" help:"Canvases of a workspace, with steps, messages and translations."`
-	SCIM              scimCommand          `cmd:"" name:"scim" help:"SCIM access of the company."`
-	PermissionSets    setsCommand          `cmd:"" help:"Permission sets of the company: what the groups of SCIM give their members."`
-	Audit             auditCommand         `cmd:"" help:"Who has changed what."`
+	SCIM              scimCommand          `cmd:"" name:"scim" help:"SCIM settings and tokens of the company."`
+	PermissionSets    setsCommand          `cmd:"" help:"Permission sets of the company: what SCIM groups give their members."`
+	Audit             auditCommand         `cmd:"" help:"Audit log: who changed what."`
 	Blocklist         blocklistCommand     `cmd:"" help:"Email addresses on the block list of a workspace."`
-	Trail             trailCommand         `cmd:"" help:"What became of a user's or an address's subscription states, when and through what."`
-	ConsentCounts     consentCountsCommand `cmd:"" help:"How many users of a workspace have which subscription state."`
+	Trail             trailCommand         `cmd:"" help:"Consent trail of a user or an address: when each subscription state changed, and how."`
+	ConsentCounts     consentCountsCommand `cmd:"" help:"How many users of a workspace have each subscription state."`
 	Bootstrap         bootstrapCommand     `cmd:"" help:"Apply a bootstrap file."`
 	Call              callCommand          `cmd:"" help:"Any call of the admin API."`
 }

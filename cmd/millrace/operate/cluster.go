@@ -21,14 +21,14 @@ import (
 type Cluster struct {
 	caller
 
-	Status clusterStatus `cmd:"" help:"Show nodes and groups: who is there, who leads, who lags, what is being moved."`
-	Add    clusterAdd    `cmd:"" help:"Add a node, change its address, or take a drain back."`
-	Drain  clusterDrain  `cmd:"" help:"Have a node give its groups to others."`
-	Remove clusterRemove `cmd:"" help:"Take a node out for good: its number is not used again."`
+	Status clusterStatus `cmd:"" help:"Show nodes and groups: which are up, lead or lag, and what is being moved."`
+	Add    clusterAdd    `cmd:"" help:"Add a node, change its address, or cancel its drain."`
+	Drain  clusterDrain  `cmd:"" help:"Drain a node: move its groups to other nodes."`
+	Remove clusterRemove `cmd:"" help:"Remove a node for good. Its number is never reused."`
 }
 
 type clusterStatus struct {
-	Check bool `env:"-" help:"End with exit code 1 when a node or a group has a problem or a group lacks a replica, and say which."`
+	Check bool `env:"-" help:"Exit with code 1, and say why, when a node or group has a problem or a group lacks a replica."`
 }
 
 // Run prints the status.
@@ -38,7 +38,7 @@ func (c *clusterStatus) Run(s *session) error {
 		return err
 	}
 	if wasRemoved(status) { // nobody tells it anything any more
-		return fmt.Errorf("node %d, which answers, was removed and knows no more of the cluster: ask another one",
+		return fmt.Errorf("node %d answers, but was removed and no longer knows the cluster: ask another node",
 			status.Node)
 	}
 	if s.JSON {
@@ -121,11 +121,11 @@ func missingReplicas(g placement.GroupStatus, wanted int, removed map[quorum.Nod
 		case r.Role == "coming":
 			why = append(why, fmt.Sprintf("node %d has none yet", r.Node))
 		case !r.Open:
-			why = append(why, fmt.Sprintf("that of node %d does not answer", r.Node))
+			why = append(why, fmt.Sprintf("node %d does not answer", r.Node))
 		case !r.Voter && !isControl:
-			why = append(why, fmt.Sprintf("that of node %d has no vote yet", r.Node))
+			why = append(why, fmt.Sprintf("node %d has no vote yet", r.Node))
 		case behind > maxLag:
-			why = append(why, fmt.Sprintf("that of node %d is %d entries behind", r.Node, behind))
+			why = append(why, fmt.Sprintf("node %d is %d entries behind", r.Node, behind))
 		}
 	}
 	have := len(replicas) - len(why)
@@ -135,7 +135,7 @@ func missingReplicas(g placement.GroupStatus, wanted int, removed map[quorum.Nod
 	if g.Doing != "" {
 		why = append(why, g.Doing)
 	}
-	problem := fmt.Sprintf("%d of %d replicas are whole: %s", have, wanted, strings.Join(why, ", "))
+	problem := fmt.Sprintf("%d of %d replicas are in sync: %s", have, wanted, strings.Join(why, ", "))
 	return strings.TrimSuffix(problem, ": ")
 }
 
@@ -144,8 +144,8 @@ func missingReplicas(g placement.GroupStatus, wanted int, removed map[quorum.Nod
 const maxLag = 1000
 
 type clusterAdd struct {
-	Node    uint32 `arg:"" help:"Its number, from 1 on, which no node has had before."`
-	Address string `arg:"" optional:"" help:"HOST:PORT between nodes (--raft of the new node). May be left out for a node that is known."`
+	Node    uint32 `arg:"" help:"Number of the node, 1 or higher, that no node has had before."`
+	Address string `arg:"" optional:"" help:"HOST:PORT between nodes (--raft of the new node). Optional for a known node."`
 }
 
 // Run adds the node. Of one that is known it says what has become of it.
@@ -154,20 +154,21 @@ func (c *clusterAdd) Run(s *session) error {
 	return s.sayOf(http.MethodPost, path("cluster", "nodes"), body, func(answer members) string {
 		switch answer.text("what") {
 		case placement.NodeAdded:
-			return fmt.Sprintf("node %d is added; start it with --node %d and the others as --members", c.Node, c.Node)
+			return fmt.Sprintf("node %d is added; start it with --node %d, and the other nodes in --members", c.Node,
+				c.Node)
 		case placement.AddressChanged:
-			return fmt.Sprintf("node %d was known: its address is changed; start it again with --raft %s", c.Node,
+			return fmt.Sprintf("node %d was already known: its address is changed; restart it with --raft %s", c.Node,
 				printable(c.Address))
 		case placement.DrainTakenBack:
-			return fmt.Sprintf("node %d was known: its drain is taken back", c.Node)
+			return fmt.Sprintf("node %d was already known: its drain is cancelled", c.Node)
 		}
-		return fmt.Sprintf("node %d was known, and nothing has changed", c.Node)
+		return fmt.Sprintf("node %d was already known; nothing has changed", c.Node)
 	})
 }
 
 type clusterDrain struct {
 	Node uint32 `arg:"" help:"Its number."`
-	Wait bool   `env:"-" help:"Return only when the node has no groups any more."`
+	Wait bool   `env:"-" help:"Wait until the node has no groups left."`
 }
 
 // drainInterval is the time between two checks of a node that drains.
@@ -176,7 +177,7 @@ const drainInterval = 2 * time.Second
 // Run drains the node.
 func (c *clusterDrain) Run(s *session) error {
 	if err := s.say(http.MethodPost, path("cluster", "nodes", strconv.FormatUint(uint64(c.Node), 10), "drain"), nil,
-		"node %d drains", c.Node); err != nil || !c.Wait {
+		"node %d is draining", c.Node); err != nil || !c.Wait {
 		return err
 	}
 	var told []string // what is in the way; many groups say the same
@@ -195,7 +196,7 @@ func (c *clusterDrain) Run(s *session) error {
 				return fmt.Errorf("node %d is %s", c.Node, n.State)
 			case n.Holds != said:
 				said = n.Holds
-				fmt.Fprintf(s.out, "node %d is to give away %d groups\n", c.Node, said)
+				fmt.Fprintf(s.out, "node %d: %d groups left to move\n", c.Node, said)
 			}
 		}
 		for _, g := range status.Groups {
@@ -216,7 +217,7 @@ func holds(g placement.GroupStatus, node quorum.Node) bool {
 
 type clusterRemove struct {
 	Node  uint32 `arg:"" help:"Its number."`
-	Force bool   `env:"-" help:"Remove it although it isn't drained, because it is gone for good. This is refused when the node answers, and when a group would be left without a majority."`
+	Force bool   `env:"-" help:"Remove a lost node that isn't drained. Refused when the node answers, or when a group would be left without a majority."`
 }
 
 // Run removes the node. Of one that had groups it says that they need another node.
@@ -235,15 +236,15 @@ func (c *clusterRemove) Run(s *session) error {
 	short := slices.DeleteFunc(status.Groups,
 		func(g placement.GroupStatus) bool { return !holds(g, quorum.Node(c.Node)) })
 	if len(short) > 0 {
-		_, err = fmt.Fprintf(s.out, "groups that lack a replica until another node takes its place: %d. Add one if "+
-			"there is none to spare; millrace cluster status shows how far they are\n", len(short))
+		_, err = fmt.Fprintf(s.out, "groups that lack a replica until another node takes over: %d. Add a node if "+
+			"there is none to spare; millrace cluster status shows the progress\n", len(short))
 	}
 	return err
 }
 
 // printCluster prints the status for people: a table of nodes, and one of groups.
 func printCluster(out io.Writer, status placement.Status) error {
-	fmt.Fprintf(out, "cluster %s, %d replicas of each group; node %d answers\n\n", printable(status.Cluster),
+	fmt.Fprintf(out, "cluster %s, %d replicas per group; as seen by node %d\n\n", printable(status.Cluster),
 		status.Replicas, status.Node)
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	line := func(cells ...string) {

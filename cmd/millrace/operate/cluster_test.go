@@ -26,13 +26,13 @@ func TestMissingReplicas(t *testing.T) {
 	}{
 		{1, "", []placement.ReplicaStatus{voter(1), voter(2), voter(3)}, ""},
 		{1, "node 4 catches up", []placement.ReplicaStatus{voter(1), voter(2), voter(3), learner}, ""}, // it is moved
-		{1, "", []placement.ReplicaStatus{voter(1), voter(2), silent}, "2 of 3 replicas are whole: that of node 3 does not answer"},
-		{1, "", []placement.ReplicaStatus{voter(1), voter(2), behind}, "2 of 3 replicas are whole: that of node 3 is 1001 entries behind"},
-		{1, "node 4 catches up", []placement.ReplicaStatus{voter(1), voter(2), learner}, "2 of 3 replicas are whole: that of node 4 has no vote yet, node 4 catches up"},
-		{1, "waits for its turn", []placement.ReplicaStatus{voter(1), voter(2)}, "2 of 3 replicas are whole: waits for its turn"},
-		{1, "", nil, "0 of 3 replicas are whole"},
+		{1, "", []placement.ReplicaStatus{voter(1), voter(2), silent}, "2 of 3 replicas are in sync: node 3 does not answer"},
+		{1, "", []placement.ReplicaStatus{voter(1), voter(2), behind}, "2 of 3 replicas are in sync: node 3 is 1001 entries behind"},
+		{1, "node 4 catches up", []placement.ReplicaStatus{voter(1), voter(2), learner}, "2 of 3 replicas are in sync: node 4 has no vote yet, node 4 catches up"},
+		{1, "waits for its turn", []placement.ReplicaStatus{voter(1), voter(2)}, "2 of 3 replicas are in sync: waits for its turn"},
+		{1, "", nil, "0 of 3 replicas are in sync"},
 		{0, "", []placement.ReplicaStatus{voter(1), {Node: 2, Role: "learner", Open: true}}, ""},
-		{0, "", []placement.ReplicaStatus{voter(1), learner}, "1 of 2 replicas are whole: that of node 4 is 70000 entries behind"},
+		{0, "", []placement.ReplicaStatus{voter(1), learner}, "1 of 2 replicas are in sync: node 4 is 70000 entries behind"},
 	} {
 		require.Equal(t, c.want, missingReplicas(placement.GroupStatus{Group: c.group, Doing: c.doing, Replicas: c.replicas}, 3, nil))
 	}

@@ -13,8 +13,8 @@ import (
 type scimCommand struct {
 	Get    scimGet    `cmd:"" help:"Show its settings and tokens, without their secrets."`
 	Set    scimSet    `cmd:"" help:"Change its settings."`
-	Rotate scimRotate `cmd:"" help:"Make a token. It is shown once; an old one is valid until it is revoked."`
-	Revoke scimRevoke `cmd:"" help:"End a token, for good; effective at once."`
+	Rotate scimRotate `cmd:"" help:"Create a token. It is shown only once; existing tokens are valid until they are revoked."`
+	Revoke scimRevoke `cmd:"" help:"Revoke a token for good, effective at once."`
 }
 
 type scimGet struct{}
@@ -38,8 +38,8 @@ func (*scimGet) Run(s *session) error {
 }
 
 type scimSet struct {
-	RequestOrigin *string  `env:"-" help:"What X-Request-Origin must be; empty: it is not checked, which identity providers need."`
-	IPAllowlist   []string `env:"-" help:"All addresses and subnets that SCIM may be used from; empty: it may be used from anywhere." placeholder:"CIDR"`
+	RequestOrigin *string  `env:"-" help:"Required value of X-Request-Origin; empty: not checked, as identity providers need it."`
+	IPAllowlist   []string `env:"-" help:"All addresses and subnets from which SCIM may be used; empty: any." placeholder:"CIDR"`
 	RateLimit     *string  `env:"-" help:"Rate limit of the operations on users: 5000/1d."`
 	Department    *string  `name:"default-department" env:"-" help:"Department of users who are created without one; empty: none."`
 	Permissions   input    `name:"default-permissions" env:"-" help:"Permissions of users who are created without any, as a JSON object; @FILE reads a file, - standard input." placeholder:"JSON"`
@@ -86,7 +86,7 @@ func (c *scimRevoke) Run(s *session) error {
 type setsCommand struct {
 	List   setsList   `cmd:"" help:"List them."`
 	Get    setsGet    `cmd:"" help:"Print one, as JSON."`
-	Put    setsPut    `cmd:"" help:"Create one, or put another in its place. Its members stay."`
+	Put    setsPut    `cmd:"" help:"Create or replace one. Its members stay."`
 	Remove setsRemove `cmd:"" help:"Remove one: its members lose what it gave them."`
 }
 
@@ -129,16 +129,16 @@ func (c *setsRemove) Run(s *session) error {
 
 type auditCommand struct {
 	List   auditList   `cmd:"" help:"List entries, oldest first."`
-	Verify auditVerify `cmd:"" help:"Compute the chain of hashes anew. Exit code 1 when an entry was changed or is missing."`
+	Verify auditVerify `cmd:"" help:"Verify the hash chain. Exit code 1 when an entry was changed or is missing."`
 }
 
 type auditList struct {
-	From      uint64 `env:"-" help:"Sequence number to begin with; default: the newest entries are listed."`
+	From      uint64 `env:"-" help:"Sequence number to start with; default: list the newest entries."`
 	Limit     int    `env:"-" default:"100" help:"How many entries are listed."`
 	All       bool   `env:"-" help:"List all entries, from --from on."`
 	Workspace string `env:"-" help:"Only entries of this workspace."`
 	Kind      string `env:"-" help:"Only entries about this kind: workspace, app, api_key, subscription_group, …"`
-	ID        string `env:"-" help:"Only entries about what has this id."`
+	ID        string `env:"-" help:"Only entries about the object with this id."`
 }
 
 // Run lists entries; with --json one object a line.
@@ -157,8 +157,8 @@ func (c *auditList) Run(s *session) error {
 }
 
 type auditVerify struct {
-	Seq  uint64 `env:"-" help:"Sequence number of an entry whose hash was noted elsewhere."`
-	Hash string `env:"-" help:"The hash that was noted."`
+	Seq  uint64 `env:"-" help:"Sequence number of an entry whose hash you kept elsewhere."`
+	Hash string `env:"-" help:"The hash that you kept."`
 }
 
 // Run verifies the chain.

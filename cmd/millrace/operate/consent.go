@@ -11,7 +11,7 @@ import (
 
 type blocklistCommand struct {
 	List blocklistList `cmd:"" help:"List them."`
-	Lift blocklistLift `cmd:"" help:"Take one off the list, and its hard bounce mark with it."`
+	Lift blocklistLift `cmd:"" help:"Remove one from the list, together with its hard bounce mark."`
 }
 
 type blocklistList struct{ inOne }
@@ -31,8 +31,8 @@ type blocklistLift struct {
 
 // Run takes an address off the block list.
 func (c *blocklistLift) Run(s *session) error {
-	return s.say(http.MethodDelete, inWorkspace(c.Workspace, "blocklist", c.Email), nil, "%s is off the block list",
-		c.Email)
+	return s.say(http.MethodDelete, inWorkspace(c.Workspace, "blocklist", c.Email), nil,
+		"%s is removed from the block list", c.Email)
 }
 
 // trailCommand shows the trail of subscription states.

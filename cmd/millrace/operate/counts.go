@@ -7,7 +7,7 @@ import (
 
 // consentCountsCommand is `millrace admin consent-counts`.
 type consentCountsCommand struct {
-	Show  consentCountsShow  `cmd:"" help:"Show what was counted last, and how far a count is that is under way."`
+	Show  consentCountsShow  `cmd:"" help:"Show the latest counts, and the progress of a running count."`
 	Start consentCountsStart `cmd:"" help:"Count all users of a workspace, in the background."`
 	Stop  consentCountsStop  `cmd:"" help:"Stop a count."`
 }
@@ -32,7 +32,7 @@ func (c *consentCountsShow) Run(s *session) error {
 	if err := answer.read("counts", &counts); err != nil {
 		return err
 	}
-	fmt.Fprintf(s.out, "%s users, counted at %s, which took %s s\n", counts.text("users"), counts.text("counted_at"),
+	fmt.Fprintf(s.out, "%s users, counted at %s in %s s\n", counts.text("users"), counts.text("counted_at"),
 		counts.text("took_seconds"))
 	var email members
 	if err := counts.read("email_subscribe", &email); err != nil {
@@ -59,9 +59,9 @@ func (c *consentCountsShow) say(s *session, answer members) error {
 		if err := answer.read("failed", &failed); err != nil {
 			return err
 		}
-		fmt.Fprintf(s.out, "the count of %s did not come to its end: %s\n", failed.text("at"), failed.text("why"))
+		fmt.Fprintf(s.out, "the count of %s failed: %s\n", failed.text("at"), failed.text("why"))
 	case answer.value("counts") == nil:
-		fmt.Fprintln(s.out, "nobody has counted since the server was started")
+		fmt.Fprintln(s.out, "no counts yet")
 	}
 	return nil
 }
@@ -70,7 +70,7 @@ type consentCountsStart struct{ inOne }
 
 // Run begins a count.
 func (c *consentCountsStart) Run(s *session) error {
-	return s.say(http.MethodPost, countsPath(c.Workspace), nil, "counting; `consent-counts show %s` says how far it is",
+	return s.say(http.MethodPost, countsPath(c.Workspace), nil, "counting; `consent-counts show %s` shows the progress",
 		c.Workspace)
 }
 

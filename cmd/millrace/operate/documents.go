@@ -19,8 +19,8 @@ type documentsCommand struct {
 	List   thingsList      `cmd:"" help:"List them."`
 	Get    documentsGet    `cmd:"" help:"Print one, as JSON."`
 	Create documentsCreate `cmd:"" help:"Create one."`
-	Put    documentsPut    `cmd:"" help:"Create one, or put another in its place."`
-	Edit   documentsEdit   `cmd:"" help:"Change one in $EDITOR. Refused when somebody else has changed it meanwhile."`
+	Put    documentsPut    `cmd:"" help:"Create or replace one."`
+	Edit   documentsEdit   `cmd:"" help:"Edit one in $EDITOR. Refused when somebody else changed it meanwhile."`
 	Remove thingRemove     `cmd:"" help:"Remove one."`
 }
 
@@ -53,7 +53,7 @@ func (c *documentsPut) Run(s *session, k *kong.Context) error {
 
 type documentsEdit struct {
 	oneThing
-	Editor string `default:"vi" env:"VISUAL,EDITOR" help:"Program that changes a file."`
+	Editor string `default:"vi" env:"VISUAL,EDITOR" help:"Program that edits a file."`
 }
 
 // Run lets the operator change a document in an editor.

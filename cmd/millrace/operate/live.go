@@ -15,7 +15,7 @@ import (
 // Live is `millrace live`: GET /admin/live.
 type Live struct {
 	Target
-	JSON bool `name:"json" env:"-" help:"Print each change as a JSON object, as it comes."`
+	JSON bool `name:"json" env:"-" help:"Print each change as a JSON object."`
 
 	Workspace  string   `env:"-" help:"Only changes in this workspace." placeholder:"ID"`
 	Kind       []string `env:"-" help:"Only changes of these kinds: attributes, event, purchase, consent; default: all."`
@@ -91,9 +91,9 @@ func (c *Live) print(out io.Writer, name string, data []byte) error {
 	var err error
 	switch {
 	case name == "left_out" && !c.JSON:
-		_, err = fmt.Fprintf(out, "# left out: %s; not looked at: about %s\n", v.text("left_out"), v.text("unseen"))
+		_, err = fmt.Fprintf(out, "# not shown: %s; not looked at: about %s\n", v.text("left_out"), v.text("unseen"))
 	case name == "watching" && v.text("part") == "true" && !c.JSON:
-		_, err = fmt.Fprintln(out, "# what this node of the cluster applies; see the others, too")
+		_, err = fmt.Fprintln(out, "# changes that this node of the cluster applies; the other nodes show theirs")
 	case name == "":
 		_, err = fmt.Fprintln(out, liveLine(v))
 	}

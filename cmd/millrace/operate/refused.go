@@ -14,17 +14,17 @@ import (
 type Refused struct {
 	caller
 
-	List    refusedList    `cmd:"" help:"List what was refused, newest first, and objects of which values were left out."`
+	List    refusedList    `cmd:"" help:"List refused objects, and objects with values left out, newest first."`
 	Show    thingGet       `cmd:"" help:"Show one, with the object as it was sent."`
 	Counts  refusedCounts  `cmd:"" help:"Count by hour, key and rule."`
-	Send    refusedSend    `cmd:"" help:"Send one again, as it was or mended."`
-	SendAll refusedSendAll `cmd:"" help:"Send all again that broke one rule. Those that are accepted are not listed any more."`
+	Send    refusedSend    `cmd:"" help:"Send one again, unchanged or corrected."`
+	SendAll refusedSendAll `cmd:"" help:"Send all objects again that broke one rule. Accepted ones leave the list."`
 	Delete  thingRemove    `cmd:"" help:"Remove one."`
 }
 
 // refusedChoice chooses some.
 type refusedChoice struct {
-	Key   string `env:"-" help:"Only what was sent with the API key of this id." placeholder:"ID"`
+	Key   string `env:"-" help:"Only what was sent with the API key with this id." placeholder:"ID"`
 	Array string `env:"-" help:"Only objects of this array: attributes, events or purchases; request: requests that were refused as a whole."`
 	Since string `env:"-" help:"Only what was sent at this time or later (ISO 8601)." placeholder:"TIME"`
 	Until string `env:"-" help:"Only what was sent before this time." placeholder:"TIME"`
@@ -64,7 +64,7 @@ func (c *refusedCounts) Run(s *session) error {
 
 type refusedSend struct {
 	oneThing
-	Object input `arg:"" optional:"" help:"The object, mended, as JSON; @FILE reads a file, - standard input."`
+	Object input `arg:"" optional:"" help:"The corrected object, as JSON; @FILE reads a file, - standard input."`
 }
 
 // Run sends an object and prints what the server says of it.
@@ -76,7 +76,7 @@ func (c *refusedSend) Run(s *session, k *kong.Context) error {
 	var body any
 	if len(object) > 0 {
 		if !json.Valid(object) {
-			return errors.New("the object is no JSON")
+			return errors.New("the object is not valid JSON")
 		}
 		body = append(append([]byte(`{"object":`), object...), '}')
 	}

@@ -12,45 +12,45 @@ import (
 type Streams struct {
 	caller
 
-	Create streamsCreate `cmd:"" help:"Make a stream."`
-	List   streamsList   `cmd:"" help:"List the streams of a workspace, and how far each is."`
-	Show   streamsShow   `cmd:"" help:"Show a stream, and how far it is."`
-	Pause  streamsPause  `cmd:"" help:"Have a stream stop where it is. It is held no longer than events are kept."`
-	Resume streamsResume `cmd:"" help:"Have it go on."`
-	Rewind streamsRewind `cmd:"" help:"Have it begin anew. What it sends again has the same ids."`
-	Delete thingRemove   `cmd:"" help:"Remove a stream. What it has written stays."`
+	Create streamsCreate `cmd:"" help:"Create a stream."`
+	List   streamsList   `cmd:"" help:"List the streams of a workspace and their progress."`
+	Show   streamsShow   `cmd:"" help:"Show a stream and its progress."`
+	Pause  streamsPause  `cmd:"" help:"Pause a stream. Events are kept for it no longer than --event-retention."`
+	Resume streamsResume `cmd:"" help:"Resume a stream."`
+	Rewind streamsRewind `cmd:"" help:"Start a stream again from an earlier point. Events sent again have the same ids."`
+	Delete thingRemove   `cmd:"" help:"Remove a stream. Files it has written stay."`
 }
 
 type streamsCreate struct {
 	inOne
-	ID     string   `arg:"" help:"Lower-case letters, digits, - and _: it stands in the names of files."`
-	Kind   []string `env:"-" help:"What goes out: event, purchase, deletion, email_subscription, subscription_group, merge, identify, attributes; default: the first two."`
+	ID     string   `arg:"" help:"Lower-case letters, digits, - and _; part of the names of files."`
+	Kind   []string `env:"-" help:"Kinds of events to send: event, purchase, deletion, email_subscription, subscription_group, merge, identify, attributes; default: the first two."`
 	Name   []string `env:"-" help:"Only events and purchases of these names and products."`
-	Column []string `env:"-" help:"parquet: property that gets a column of its own; TYPE is string, number, boolean or time." placeholder:"NAME:TYPE"`
+	Column []string `env:"-" help:"parquet: property that gets its own column; TYPE is string, number, boolean or time." placeholder:"NAME:TYPE"`
 	Format string   `env:"-" help:"Format of files: parquet (default), ndjson, avro; of messages: currents (default), json, and for Kafka also avro."`
-	From   string   `env:"-" default:"now" help:"Where the stream begins: at what was accepted at this time (ISO 8601) or later; beginning: at the oldest that is kept; or now."`
+	From   string   `env:"-" default:"now" help:"Where the stream starts: with events accepted at this time (ISO 8601) or later; beginning: the oldest that are kept; or now."`
 	destinationFlags
 }
 
 // destinationFlags are the fields of a destination. The server decides which of them belong together.
 type destinationFlags struct {
 	To          string `env:"-" default:"directory" enum:"directory,s3,http,kafka" help:"Kind of destination: ${enum}."`
-	Path        string `env:"-" help:"directory: where the files are put, below the workspace's directory in the server's --stream-dir; default: the id." placeholder:"PATH"`
+	Path        string `env:"-" help:"directory: path of the files, below the workspace's directory in the server's --stream-dir; default: the id." placeholder:"PATH"`
 	Layout      string `env:"-" help:"How files are named: hive (default), currents."`
-	Credentials string `env:"-" help:"Name of the credentials that the server has in --stream-credentials or its environment."`
+	Credentials string `env:"-" help:"Name of credentials in the server's --stream-credentials or environment."`
 	Endpoint    string `env:"-" help:"s3: URL of the service; default: that of AWS." placeholder:"URL"`
 	Bucket      string `env:"-" help:"s3: bucket."`
-	Prefix      string `env:"-" help:"s3: beginning of the names of objects; default: WORKSPACE/ID; .: nothing."`
+	Prefix      string `env:"-" help:"s3: prefix of object names; default: WORKSPACE/ID; .: none."`
 	Region      string `env:"-" help:"s3: region; default: the service is asked."`
-	Addressing  string `env:"-" help:"s3: where the bucket stands in URLs: auto (default), path, host."`
-	Encryption  string `env:"-" help:"s3: how the service encrypts: AES256, or aws:kms with --kms-key; default: as the bucket is set up."`
+	Addressing  string `env:"-" help:"s3: where URLs name the bucket: auto (default), path, host."`
+	Encryption  string `env:"-" help:"s3: server-side encryption: AES256, or aws:kms with --kms-key; default: the bucket's setting."`
 	KMSKey      string `name:"kms-key" env:"-" help:"s3: key for aws:kms."`
 	URL         string `env:"-" help:"http: URL that the events are sent to by POST." placeholder:"URL"`
 	Batch       int    `env:"-" bounds:"0..1000" help:"http: most events in a request; default: 100."`
 	Brokers     string `env:"-" help:"kafka: brokers to connect to first, separated by commas." placeholder:"HOST:PORT,…"`
 	Topic       string `env:"-" help:"kafka: name of the topic, in which {workspace}, {stream} and {kind} are replaced; default: millrace.{workspace}.{kind}."`
-	Security    string `env:"-" help:"kafka: how to connect: plaintext (default), tls."`
-	SASL        string `name:"sasl" env:"-" help:"kafka: how to sign in: plain, scram-sha-256, scram-sha-512, with --credentials; default: none."`
+	Security    string `env:"-" help:"kafka: security of connections: plaintext (default), tls."`
+	SASL        string `name:"sasl" env:"-" help:"kafka: SASL mechanism: plain, scram-sha-256, scram-sha-512, with --credentials; default: none."`
 	Registry    string `env:"-" help:"kafka: URL of the schema registry, for the format avro." placeholder:"URL"`
 }
 
@@ -122,12 +122,12 @@ type streamsResume struct{ oneThing }
 
 // Run resumes a stream.
 func (c *streamsResume) Run(s *session, k *kong.Context) error {
-	return s.say(http.MethodPatch, c.path(k), map[string]any{"paused": false}, "%s goes on", c.ID)
+	return s.say(http.MethodPatch, c.path(k), map[string]any{"paused": false}, "%s is resumed", c.ID)
 }
 
 type streamsRewind struct {
 	oneThing
-	From string `env:"-" help:"Where the stream begins anew: at what was accepted at this time (ISO 8601) or later; beginning: at the oldest that is kept; default: where it began last."`
+	From string `env:"-" help:"Where the stream starts again: with events accepted at this time (ISO 8601) or later; beginning: the oldest that are kept; default: where it last started."`
 }
 
 // Run rewinds a stream.

@@ -26,7 +26,7 @@ type (
 func (m *members) UnmarshalJSON(text []byte) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return fmt.Errorf("%.40q is no JSON object", text)
+		return fmt.Errorf("%.40q is not a JSON object", text)
 	}
 	for d.More() {
 		name, err := d.Token()

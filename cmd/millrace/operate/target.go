@@ -25,9 +25,9 @@ import (
 // Target is the admin listener of a running server, and the proof that one may use it.
 type Target struct {
 	Server  string        `default:"http://127.0.0.1:8081" help:"Admin listener."`
-	Data    string        `help:"Data directory of a server on this machine: its admin token is read there." placeholder:"DIR"`
-	Token   string        `help:"The admin token itself; on the command line others can see it, so use the environment."`
-	Silence time.Duration `default:"5s" bounds:"100ms..1h" help:"Give up when the server has answered nothing for this long, not even that it is alive."`
+	Data    string        `help:"Data directory of a server on this machine, from which its admin token is read." placeholder:"DIR"`
+	Token   string        `help:"The admin token itself. Prefer the environment: other users of the machine can see the command line."`
+	Silence time.Duration `default:"5s" bounds:"100ms..1h" help:"Give up after this long without any sign of life from the server."`
 }
 
 // caller is what commands have in common that call the admin API and print its answers.

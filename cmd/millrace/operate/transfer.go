@@ -14,9 +14,9 @@ import (
 type Export struct {
 	Target
 	What      string   `arg:"" enum:"events" help:"${enum}."`
-	Workspace string   `help:"Only of this workspace."`
-	Since     string   `help:"Only what happened at this time or later (ISO 8601)."`
-	Until     string   `help:"Only what happened before this time (ISO 8601)."`
+	Workspace string   `help:"Only events of this workspace."`
+	Since     string   `help:"Only events that happened at this time or later (ISO 8601)."`
+	Until     string   `help:"Only events that happened before this time (ISO 8601)."`
 	Name      []string `help:"Only these events and products."`
 	Kind      []string `help:"Only this kind: event or purchase; default: both."`
 	Format    string   `default:"ndjson" enum:"ndjson,parquet" help:"Format of the output: ${enum}."`
@@ -46,7 +46,7 @@ func (c *Export) Run(ctx context.Context, stdout io.Writer) (err error) {
 type ImportProfiles struct {
 	Target
 	File      string `arg:"" help:"NDJSON, each line a user in the shape of /users/export/ids; - reads standard input."`
-	Workspace string `required:"" help:"Workspace that the users are put into."`
+	Workspace string `required:"" help:"Workspace to import the users into."`
 }
 
 // Run sends the file and prints how many profiles were taken.

@@ -17,22 +17,22 @@ import (
 type workspacesCommand struct {
 	List   workspacesList   `cmd:"" help:"List them."`
 	Create workspacesCreate `cmd:"" help:"Create one."`
-	Get    workspacesGet    `cmd:"" help:"Show its settings, and the rate limits that are in force."`
-	Update workspacesUpdate `cmd:"" help:"Change the settings that are given; lists and maps as a whole."`
+	Get    workspacesGet    `cmd:"" help:"Show its settings and current rate limits."`
+	Update workspacesUpdate `cmd:"" help:"Change the given settings; lists and maps are replaced as a whole."`
 }
 
 // settings are the settings of a workspace as flags; those that are not given are nil.
 type settings struct {
 	Name                 *string           `env:"-" help:"Name."`
 	Plan                 *string           `env:"-" help:"Plan: base or mau."`
-	MultiLanguage        *bool             `env:"-" negatable:"" help:"Whether there are translations."`
+	MultiLanguage        *bool             `env:"-" negatable:"" help:"Allow translations of messages."`
 	Currency             *string           `env:"-" help:"Currency of total_revenue."`
-	ExchangeRates        map[string]string `env:"-" help:"How many units of that currency one unit of another currency is worth: USD=0.92;JPY=0.0061."`
-	RateLimits           map[string]string `env:"-" help:"Rate limits other than those of the plan: users.track=6000/3s;users.merge=100/1m."`
+	ExchangeRates        map[string]string `env:"-" help:"Value of one unit of other currencies in that currency: USD=0.92;JPY=0.0061."`
+	RateLimits           map[string]string `env:"-" help:"Custom rate limits, instead of the plan's: users.track=6000/3s;users.merge=100/1m."`
 	BlockedExternalIDs   []string          `name:"blocked-external-ids" env:"-" help:"External ids that /users/track refuses." placeholder:"ID"`
-	RequestErrorShape    *string           `env:"-" help:"Form of the errors in answers about a whole request: strings or objects."`
-	ProfileIDName        *string           `name:"profile-id-name" env:"-" help:"What answers call a user's id: svc_id or braze_id."`
-	MaxCustomArrayLength *int              `env:"-" help:"How many elements a custom array keeps."`
+	RequestErrorShape    *string           `env:"-" help:"Form of errors about a whole request: strings or objects."`
+	ProfileIDName        *string           `name:"profile-id-name" env:"-" help:"Name of the profile ID in answers: svc_id or braze_id."`
+	MaxCustomArrayLength *int              `env:"-" help:"Maximum length of array attributes."`
 	Settings             input             `env:"-" help:"Any settings as a JSON object; @FILE reads a file, - standard input. Flags go before it." placeholder:"JSON"`
 }
 
@@ -208,13 +208,13 @@ type appsCommand struct {
 	Create appsCreate  `cmd:"" help:"Create one."`
 	Get    thingGet    `cmd:"" help:"Show one."`
 	Update thingRename `cmd:"" help:"Rename one."`
-	Remove appsRemove  `cmd:"" help:"Remove one. Profiles keep what they have of it."`
+	Remove appsRemove  `cmd:"" help:"Remove one. Profiles keep their existing data from it."`
 }
 
 type appsCreate struct {
 	inOne
 	Name string `arg:"" help:"Name."`
-	ID   string `env:"-" help:"Its id; made when it is not given."`
+	ID   string `env:"-" help:"Its id; default: generated."`
 }
 
 // Run creates an app.
@@ -237,18 +237,18 @@ func (c *appsRemove) Run(s *session, k *kong.Context) error {
 
 type keysCommand struct {
 	List   thingsList `cmd:"" help:"List them, revoked ones too."`
-	Create keysCreate `cmd:"" help:"Make one. It is shown once."`
+	Create keysCreate `cmd:"" help:"Create one. It is shown only once."`
 	Get    thingGet   `cmd:"" help:"Show one, without its secret."`
-	Update keysUpdate `cmd:"" help:"Change its name or rights; effective at once."`
-	Rotate keysRotate `cmd:"" help:"Make another key with the same name and rights. The old one is valid until it is revoked."`
-	Revoke keysRevoke `cmd:"" help:"End one, for good; effective at once."`
+	Update keysUpdate `cmd:"" help:"Change its name, permissions or allowed addresses; effective at once."`
+	Rotate keysRotate `cmd:"" help:"Create another key with the same name and permissions. The old one is valid until it is revoked."`
+	Revoke keysRevoke `cmd:"" help:"Revoke one for good, effective at once."`
 }
 
 type keysCreate struct {
 	inOne
 	Name        string   `arg:"" help:"Name."`
 	Permissions []string `required:"" env:"-" help:"What the key may do, such as users.track,users.merge; * for all." placeholder:"PERMISSION"`
-	IPAllowlist []string `env:"-" help:"Addresses and subnets that the key may be used from; default: it may be used from anywhere." placeholder:"CIDR"`
+	IPAllowlist []string `env:"-" help:"Addresses and subnets from which the key may be used; default: any." placeholder:"CIDR"`
 }
 
 // Run makes a key and prints it.
@@ -276,7 +276,7 @@ type keysUpdate struct {
 	oneThing
 	Name        *string  `env:"-" help:"New name."`
 	Permissions []string `env:"-" help:"All permissions that the key is to have." placeholder:"PERMISSION"`
-	IPAllowlist []string `env:"-" help:"All addresses and subnets that the key may be used from; empty: it may be used from anywhere." placeholder:"CIDR"`
+	IPAllowlist []string `env:"-" help:"All addresses and subnets from which the key may be used; empty: any." placeholder:"CIDR"`
 }
 
 // Run changes a key.
@@ -317,7 +317,7 @@ type groupsCreate struct {
 	inOne
 	Name    string `arg:"" help:"Name."`
 	Channel string `arg:"" help:"email, sms or whatsapp. It can't be changed."`
-	ID      string `env:"-" help:"Its id, a UUID; made when it is not given."`
+	ID      string `env:"-" help:"Its id, a UUID; default: generated."`
 }
 
 // Run creates a group.

@@ -183,7 +183,7 @@ func (p *Peer) heard() {
 	p.answer.Store(now)
 	p.silent.Store(false)
 	if !p.up.Load() && !p.up.Swap(true) {
-		p.o.Logger.Info("node is reached", "node", p.Node)
+		p.o.Logger.Info("node is reachable", "node", p.Node)
 	}
 }
 
@@ -206,7 +206,7 @@ func (p *Peer) failed(begun time.Time, err error) {
 	if !p.up.Swap(false) {
 		return
 	}
-	p.o.Logger.Warn("node is not reached", "node", p.Node, "error", err)
+	p.o.Logger.Warn("node is unreachable", "node", p.Node, "error", err)
 	p.lost()
 	p.CloseIdle()
 	p.ring()

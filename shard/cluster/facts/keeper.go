@@ -216,7 +216,7 @@ func (k *Keeper) take(told *Facts) error {
 	if err := k.replace(&own); err != nil {
 		return err
 	}
-	k.Logger.Info("this node is of the cluster", "cluster", own.Cluster)
+	k.Logger.Info("this node belongs to the cluster", "cluster", own.Cluster)
 	return nil
 }
 

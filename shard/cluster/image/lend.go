@@ -89,7 +89,7 @@ func (l *Lender) takeBack(id uint64) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if err := i.own.Release(); err != nil {
-		l.logger.Warn("the image of a group is not removed", "group", i.group, "error", err)
+		l.logger.Warn("the image of a group could not be removed", "group", i.group, "error", err)
 	}
 }
 

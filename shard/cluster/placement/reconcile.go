@@ -52,7 +52,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 			return
 		}
 	}
-	r.Logger.Info("cluster: this node places the groups now")
+	r.Logger.Info("cluster: this node now places the groups")
 	for {
 		_, changed := r.Documents.Get()
 		interval := r.Pace.Round
@@ -223,7 +223,7 @@ func (r *Reconciler) take(ctx context.Context, s *clusterView, steps []*Step) bo
 			args := []any{"group", step.Group, "node", step.Node, "leader", leader[step.Group]}
 			if err := r.Peers.Step(ctx, leader[step.Group], *step); err != nil {
 				stepFailures.Inc()
-				r.Logger.Warn("cluster: "+step.Verb.String()+": not done, or nobody knows",
+				r.Logger.Warn("cluster: "+step.Verb.String()+": not done, or the outcome is unknown",
 					append(args, "error", err)...)
 				return
 			}
@@ -262,7 +262,7 @@ func (r *Reconciler) notice(l *probe, s *clusterView) {
 		if r.aside[n] != d.aside {
 			r.aside[n] = d.aside
 			if d.aside {
-				r.Logger.Warn("cluster: node shall not lead: it is cut off from another one", "node", n)
+				r.Logger.Warn("cluster: node must not lead: it can't reach another node", "node", n)
 			} else {
 				r.Logger.Info("cluster: node may lead again", "node", n)
 			}

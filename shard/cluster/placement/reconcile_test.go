@@ -225,7 +225,7 @@ func TestTooFewNodes(t *testing.T) {
 	status, err := p.Status(ctx)
 	require.NoError(t, err)
 	for _, g := range status.Groups {
-		require.Equal(t, "node 3 drains, and there is no node to take its place", g.Problem)
+		require.Equal(t, "node 3 is draining, and there is no node to take its place", g.Problem)
 		require.NotEqual(t, quorum.Node(3), g.Leader, "it leads nothing any more")
 	}
 	require.NoError(t, p.Add(ctx, 3, "", entryOf), "it stays after all")

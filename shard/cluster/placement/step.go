@@ -161,7 +161,7 @@ func (s *clusterView) atRest(g *groupView) decision {
 	}
 	for _, n := range g.Replicas {
 		if !s.stays(n) {
-			return lacks(fmt.Sprintf("node %d drains", n))
+			return lacks(fmt.Sprintf("node %d is draining", n))
 		}
 	}
 	if len(g.Replicas) < s.replicas {

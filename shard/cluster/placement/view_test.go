@@ -124,7 +124,7 @@ func TestNextStep(t *testing.T) {
 			s.groups[0].MadeOf = nodes(1, 2, 3)
 			s.kill(1)
 		}, place: &GroupDocument{Replicas: nodes(1, 2, 3)}},
-		"drains, nowhere to go":    {s: viewOf(3, states("aad"), nodes(1, 2, 3)), says: "node 3 drains, and there is no node to take its place"},
+		"drains, nowhere to go":    {s: viewOf(3, states("aad"), nodes(1, 2, 3)), says: "node 3 is draining, and there is no node to take its place"},
 		"drains, waits":            {s: viewOf(3, states("aada"), nodes(1, 2, 3)), says: "waits for its turn"},
 		"removed, nowhere to go":   {s: viewOf(3, states("aar"), nodes(1, 2, 3)), says: "node 3 is removed, and there is no node"},
 		"too few replicas":         {s: viewOf(3, states("aa"), nodes(1, 2)), says: "has 2 of 3 replicas, and there is no node"},
