@@ -1,5 +1,5 @@
-// Package bounded limits what it may cost to ask other servers: how much is read of an answer, since libraries read all
-// of it into memory, however much comes; and how long a connection may be silent.
+// Package bounded limits what requests to other servers may cost: how much of an answer is read, since libraries would
+// read all of it into memory, however large; and how long a connection may be silent.
 package bounded
 
 import (

@@ -1,4 +1,4 @@
-// Package call is a request behind the door and its answer, as handlers see them.
+// Package call represents a request that has passed the door, and its answer, as handlers see them.
 package call
 
 import (

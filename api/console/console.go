@@ -1,5 +1,4 @@
-// Package console is what people see of a running server in a browser: pages that Go renders on the server, and the
-// forms by which people change things.
+// Package console serves the web console of a running server: pages rendered in Go, and the forms that change things.
 //
 // The console reaches data in no way of its own: its pages read through the admin API, in this process, and its verbs
 // are the admin API's, with the person's name in the entry of the audit log. Its own are only who the person is

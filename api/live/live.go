@@ -1,4 +1,4 @@
-// Package live shows people what is applied, as it is applied: attributes, events, purchases and changes of consent
+// Package live shows changes to people as they are applied: attributes, events, purchases and changes of consent
 // (shard.Tap). It is made to look at, not to count: when more comes than can be looked at or shown, it shows a sample,
 // and says of how much.
 //

@@ -1,4 +1,4 @@
-// Package openapi holds the OpenAPI 3.1 document of the public API, as JSON for programs and as a page for people.
+// Package openapi holds the OpenAPI 3.1 document of the public API, as JSON and as a web page.
 //
 // The document is written by hand, as YAML, in the folder document: openapi.yaml has what all endpoints share, and each
 // other file has the paths and schemas of one resource. Both forms are made once, at the first use, and never change

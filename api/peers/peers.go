@@ -1,5 +1,5 @@
-// Package peers is how a part of a node asks its counterparts on the other nodes of a cluster: counts of consent,
-// refused objects. The messages are JSON; the cluster carries them and knows nothing of what they say.
+// Package peers lets a part of a node (counts of consent, refused objects) ask its counterparts on the other nodes of a
+// cluster. The messages are JSON; the cluster carries them and knows nothing of what they say.
 package peers
 
 import (

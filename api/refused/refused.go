@@ -1,4 +1,4 @@
-// Package refused keeps what was refused: each object of /users/track that was refused, or of which a value was left
+// Package refused keeps refused objects: each object of /users/track that was refused, or of which a value was left
 // out, with reason, rule, key, time and, unless that is turned off, the object as it was sent. It is for people who
 // look for the reason why their data don't arrive, and want to repair and resend them; nothing that was acknowledged
 // depends on it.

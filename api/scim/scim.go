@@ -1,7 +1,7 @@
-// Package scim is the protocol of dashboard-user provisioning (service.md 2.13, 4.16 to 4.20): SCIM 2.0, RFC 7643 and
-// RFC 7644, as far as the contract has it. It reads and judges users, parses filters, says what the service can do, and
-// keeps the users in the control data, one document each. The door decides who may ask, how often, and how HTTP carries
-// it; a body comes here after the door has checked its grammar.
+// Package scim implements the protocol of dashboard-user provisioning (service.md 2.13, 4.16 to 4.20): SCIM 2.0, RFC
+// 7643 and RFC 7644, as far as the contract has it. It reads and judges users, parses filters, says what the service
+// can do, and keeps the users in the control data, one document each. The door decides who may ask, how often, and how
+// HTTP carries it; a body comes here after the door has checked its grammar.
 //
 // A user is kept under its userName in lower case, so a name can't occur twice, and is found by its id through a second
 // index.

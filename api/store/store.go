@@ -1,4 +1,5 @@
-// Package store is what the doors have of the engine.
+// Package store gives both doors, the public and the operator's, access to the engine: reads, batches of changes, and
+// changes of control documents.
 package store
 
 import (

@@ -1,6 +1,6 @@
-// Package stream carries events out (docs/streams.md): it continues reading the event log where it was, in the order in
-// which the events were applied, and writes what streams choose to their destinations. Which streams there are, and how
-// far each has come, is in control documents.
+// Package stream exports events (docs/streams.md): it reads the event log from where it stopped, in the order in which
+// the events were applied, and writes the events that streams choose to their destinations. Which streams there are,
+// and how far each has come, is in control documents.
 //
 // Invariants:
 //   - A cursor moves only when the destination has confirmed, so nothing is missing: a file is renamed and its

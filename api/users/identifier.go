@@ -1,4 +1,4 @@
-// Package users has the endpoints that say who is who: export, delete, identify, merge, aliases and external ids.
+// Package users has the endpoints about identity: export, delete, identify, merge, aliases and external ids.
 package users
 
 import (

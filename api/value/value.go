@@ -1,7 +1,7 @@
-// Package value is JSON as requests bring it, read strictly and without building a tree (decisions.md D1). A struct
-// decoder would fold the case of member names and replace invalid UTF-8, both of which can turn two users' ids into
-// one; decoding into `any` takes fifty times the body's memory. Instead, Check proves the grammar once; after that a
-// Value is a piece of the text that is walked without errors.
+// Package value reads the JSON of requests strictly and without building a tree (decisions.md D1). A struct decoder
+// would fold the case of member names and replace invalid UTF-8, both of which can turn two users' ids into one;
+// decoding into `any` takes fifty times the body's memory. Instead, Check proves the grammar once; after that a Value
+// is a piece of the text that is walked without errors.
 package value
 
 import (

@@ -1,4 +1,4 @@
-// Package field holds the value rules of single fields: what counts as a time, an e-mail address, a phone number, a
+// Package field holds the value rules of single fields: what counts as a time, an email address, a phone number, a
 // country, an amount of money. It knows neither HTTP nor JSON nor profiles: the bytes that it gets are those of one
 // decoded JSON string (or, for MinorUnits, of one JSON number), and it says whether they are valid and what they mean.
 //

@@ -1,8 +1,7 @@
-// Package files reads users out of files: NDJSON, CSV and Parquet, in the shapes in which data comes to a
-// customer-engagement platform in bulk. A row is one object of /users/track, or one user to be deleted. It has columns
-// that say whom it is about and a column `payload` with the rest, or it is the object itself: a line of NDJSON, or
-// cells under the names of attributes. The package knows neither HTTP nor requests, nor the rules of objects, which are
-// the server's.
+// Package files reads rows from files: NDJSON, CSV and Parquet, in the shapes of bulk data for a customer-engagement
+// platform. A row is one object of /users/track, or one user to be deleted. It has columns that say whom it is about
+// and a column `payload` with the rest, or it is the object itself: a line of NDJSON, or cells under the names of
+// attributes. The package knows neither HTTP nor requests, nor the rules of objects, which are the server's.
 //
 // Invariants
 //   - What a row becomes depends only on its bytes and on the options: reading a file twice gives the same objects.

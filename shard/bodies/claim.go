@@ -1,5 +1,5 @@
-// Package bodies has the bodies of the ops that the engine itself makes: claims of names, merges, states of addresses,
-// control documents, what a deletion erases. Whoever makes such an op writes its body; apply reads it.
+// Package bodies encodes and decodes the bodies of ops that the engine itself makes: claims of names, merges, states of
+// addresses, control documents, what a deletion erases. Whoever makes such an op writes its body; apply reads it.
 package bodies
 
 import (

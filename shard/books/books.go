@@ -1,6 +1,6 @@
-// Package books has what a partition keeps beside its entries: how far it has applied the log and whose messages it has
-// taken, the records that wait, the trail of consent, the block list, the index of kept answers, the numbers set apart,
-// the events without effect; and the audit log of partition 0.
+// Package books holds what a partition keeps besides its entries: how far it has applied the log and whose messages it
+// has taken, the records that wait, the trail of consent, the block list, the index of kept answers, the numbers set
+// apart, the events without effect; and the audit log of partition 0.
 //
 // All books work in the same way. What is new since the last checkpoint is in memory. Save writes it into the batch
 // that has the partition's entries and its applied position, so a crash takes both or neither, and replay makes again

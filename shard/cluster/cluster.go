@@ -1,4 +1,4 @@
-// Package cluster makes one store of the engines of several nodes.
+// Package cluster combines the engines of several nodes into one store.
 //
 //	request ─▶ coordinator of any node: split by group ─▶ mesh.Take: one call to each node that leads any of them ─▶ Replica.Take: log of the group, apply
 //	                                                                                            messages to other groups ─▶ mesh.Deliver ─▶ …

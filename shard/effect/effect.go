@@ -1,5 +1,5 @@
-// Package effect has what comes of a record beyond the partition that applies it: messages to other partitions, records
-// that wait, outcomes of its elements, and the future that counts them.
+// Package effect describes the effects of a record beyond the partition that applies it: messages to other partitions,
+// records that wait, outcomes of its elements, and the future that counts them.
 //
 // Apply makes them (package machine). A leadership carries them, and tells whoever waits (package replica).
 package effect

@@ -1,6 +1,6 @@
-// Package entries has the forms of what lies at a number, in memory and in the store: directory rows, tombstones, and
-// deltas, which are changes of a user whose profile was not read, with the code that folds them into a profile.
-// Profiles have their own package, whose header all entries have. The package knows bytes, not who keeps them.
+// Package entries defines the formats of entries, in memory and in the store: directory rows, tombstones, and deltas,
+// which are changes of a user whose profile was not read, with the code that folds them into a profile. Profiles have
+// their own package, whose header all entries have. The package knows bytes, not who keeps them.
 package entries
 
 import (

@@ -1,5 +1,5 @@
-// Package op is the form in which a change is logged, replicated and applied. JSON is turned into ops once, by ingest;
-// the same bytes are the log record, the raft entry and the input of apply ("The corridor" in ARCHITECTURE.md).
+// Package op defines the form in which a change is logged, replicated and applied. JSON is turned into ops once, by
+// ingest; the same bytes are the log record, the raft entry and the input of apply ("The corridor" in ARCHITECTURE.md).
 //
 // A record holds all ops of one request, in the request's order, so that after a crash it is there as a whole or not at
 // all:

@@ -1,4 +1,4 @@
-// Package procs lets a process run more goroutines at once while it waits for the disk.
+// Package procs raises GOMAXPROCS while profiles are read from disk, so that more reads reach the disk at once.
 //
 // A goroutine that reads a file keeps one of the GOMAXPROCS places until the runtime takes the place away, which is
 // often later than the disk answers. So a disk that could do many reads at once gets no more of them than there are

@@ -1,6 +1,6 @@
-// Package profile has everything that Millrace knows of one user, as one pointer-free []byte. The same bytes lie in the
-// arena and in the store, so that a profile is loaded, kept and written without being decoded, and the garbage
-// collector sees nothing of it.
+// Package profile reads and edits profiles: all that Millrace knows about one user, as one pointer-free []byte. The
+// same bytes lie in the arena and in the store, so that a profile is loaded, kept and written without being decoded,
+// and the garbage collector sees nothing of it.
 //
 //	header 24 bytes   kind u8 | home kind u8 | home key length u16 | workspace u32 | created i64 µs | updated i64 µs
 //	home key          the first identifier that the profile was made with (op.IDKind tells which)

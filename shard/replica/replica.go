@@ -1,5 +1,5 @@
-// Package replica is the lower side of the engine: a range of partitions on one node, in the state that their log
-// gives.
+// Package replica runs a range of partitions on one node: it appends their records to the log and applies them in log
+// order. It is the lower side of the engine.
 //
 //	Take ─▶ Log.Append … durable ─▶ Dispatch ─▶ workers apply in log order ─▶ future, which Wait waits for
 //	aside, a checkpoint: what is dirty + the applied position of its partition, in one store batch; then the log

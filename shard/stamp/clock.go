@@ -1,4 +1,5 @@
-// Package stamp gives the stamps of a node's records: times that rise, and that are not too far ahead of the clock.
+// Package stamp is the clock of a node: it issues the stamps of records, which strictly rise and are never too far
+// ahead of the system's clock.
 package stamp
 
 import (

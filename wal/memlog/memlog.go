@@ -1,4 +1,4 @@
-// Package memlog is for tests: a group's log in memory, as one node has it. What the log holds was decided elsewhere,
+// Package memlog is a group's log in memory, as one node has it, for tests. What the log holds was decided elsewhere,
 // with gaps between positions; the log's owner hands the records to the replica. Trim drops what nobody holds.
 package memlog
 

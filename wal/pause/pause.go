@@ -1,5 +1,4 @@
-// Package pause is how goroutines wait: once, or between the turns of work that is never done, until they are told to
-// end.
+// Package pause makes goroutines wait, once or between rounds of endless work, until they are told to end.
 package pause
 
 import (

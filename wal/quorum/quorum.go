@@ -1,6 +1,6 @@
-// Package quorum fulfils the contract of package wal over a majority of nodes: one raft group (hashicorp/raft) for each
-// Log, any number of groups on one port (Host). It knows bytes and positions, but not what the records mean. Consensus
-// is the library's; this package is the glue around it.
+// Package quorum implements the contract of package wal over a majority of nodes: one raft group (hashicorp/raft) for
+// each Log, any number of groups on one port (Host). It knows bytes and positions, but not what the records mean.
+// Consensus is the library's; this package is the glue around it.
 //
 // What always holds:
 //   - OnDurable sees a record only after a majority of the voters has it on disk, in the order of positions, from one

@@ -1,5 +1,5 @@
-// Package rights is what a person may do in the console: the words for it, and which permissions of a dashboard user
-// grant it. docs/console.md lists the rights with their pages and verbs.
+// Package rights defines what a person may do in the console: the names of rights, and which permissions of a dashboard
+// user grant them. docs/console.md lists the rights with their pages and verbs.
 package rights
 
 import (

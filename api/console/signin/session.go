@@ -1,5 +1,5 @@
-// Package signin finds out who makes a request of the console: a dashboard user for whom an identity provider vouches,
-// or somebody who has the admin token on this machine.
+// Package signin authenticates requests to the console: a dashboard user for whom an identity provider vouches, or
+// somebody who has the admin token on this machine.
 //
 // Sessions live on the server, as control documents; a browser has a random token, of which the server keeps only the
 // digest. Who is behind a session, and what the person may do, is looked up with each request: a person who is

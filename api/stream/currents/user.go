@@ -1,5 +1,5 @@
-// Package currents is about events in the form of Braze's Currents: which user an event is about, in which words and
-// schemas, as JSON and as Avro. It neither chooses events nor carries them anywhere.
+// Package currents converts events to the form of Braze's Currents: the user of each event, names and schemas, as JSON
+// and as Avro. It neither chooses events nor carries them anywhere.
 package currents
 
 import (

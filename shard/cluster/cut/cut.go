@@ -1,7 +1,7 @@
-// Package cut takes cuts. A cut is a position in the log of each group, such that what the groups have up to there fits
-// together. Of every message between groups it has both ends, or neither, or only the message's cause, and then the
-// message waits in an outbox. Other positions would lose messages, or have them twice: a receiver knows by a number
-// what it has already had of a sender.
+// Package cut takes cuts for backups. A cut is a position in the log of each group, chosen so that the groups' states
+// up to there are consistent with each other. Of every message between groups it has both ends, or neither, or only the
+// message's cause, and then the message waits in an outbox. Other positions would lose messages, or have them twice: a
+// receiver knows by a number what it has already had of a sender.
 //
 //	hold     the leader of each group takes no messages of other groups any more; those that it is about to take are applied
 //	mark     each leader gives a barrier: that is the group's position

@@ -1,5 +1,5 @@
-// Package facts is what a node must know to belong to a cluster: a file in its data directory, and which replicas that
-// directory has.
+// Package facts keeps what a node must know to belong to a cluster: a file in its data directory, and which replicas
+// that directory has.
 //
 //	DIR/CLUSTER                                        facts, and which disk this is
 //	DIR/groups/<group>/{log,state,events,incoming}     the node's replicas; group 0 is the control group

@@ -1,8 +1,8 @@
-// Package founding makes a cluster of existing data: those of a node that was alone (Import), or a backup of another
-// cluster (RestoreBackup). Either makes the data directory of one node. That directory has all groups, each with this
-// node as its only voter, and the groups' logs begin after the positions that the data know. The other nodes begin with
-// empty directories. The cluster's documents list them as nodes that are to come. So they are taken in like nodes that
-// are added, and the reconciler spreads the groups over them.
+// Package founding makes a cluster from existing data: from the data of a node without a cluster (Import), or from a
+// backup of another cluster (RestoreBackup). Either makes the data directory of one node. That directory has all
+// groups, each with this node as its only voter, and the groups' logs begin after the positions that the data know. The
+// other nodes begin with empty directories. The cluster's documents list them as nodes that are to come. So they are
+// taken in like nodes that are added, and the reconciler spreads the groups over them.
 package founding
 
 import (

@@ -1,4 +1,4 @@
-// Package image is about images of groups, as files, from which a backup is made.
+// Package image makes images of groups, as files, for a backup, and lends them to the node that makes it.
 //
 // The image of a group is the state of one of its replicas at one position, taken while the replica goes on
 // (replica.Image). Store and event log are copied first. What the log has after them is added up to that position,

@@ -1,7 +1,7 @@
-// Package promise says what becomes of messages that were delivered to another node: it carries the effects that
-// somebody waits for. Effects that are known when the message is taken go with the answer. For the others the node
-// gives a promise, by an id, and the sender of the message asks what has become of it. Promises are kept in memory:
-// when either node restarts, or the other one is silent for long, they are void.
+// Package promise reports the outcome of messages that were delivered to another node, to requests that wait for their
+// effects. Effects that are known when the message is taken go with the answer. For the others the node gives a
+// promise, by an id, and the sender of the message asks for it later. Promises are kept in memory: when either node
+// restarts, or the other one is silent for long, they are void.
 package promise
 
 import (

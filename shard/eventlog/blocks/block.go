@@ -1,5 +1,6 @@
-// Package blocks is the form of an event log on disk: files of rows, by columns, compressed and checksummed, each
-// written once and read by groups. It knows neither the log that the rows come from nor who asks for them.
+// Package blocks reads and writes the format of an event log on disk: files of rows, by columns, compressed and
+// checksummed, each written once and read by groups. It knows neither the log that the rows come from nor who asks for
+// them.
 package blocks
 
 import (

@@ -1,5 +1,5 @@
-// Package event is an event of any kind as readers of the event log get it, and its external forms: JSON, and files of
-// NDJSON and Parquet. It knows neither the log nor how events are stored in it.
+// Package event defines events of all kinds as readers of the event log get them, and their external forms: JSON, and
+// files of NDJSON and Parquet. It knows neither the log nor how events are stored in it.
 package event
 
 import (

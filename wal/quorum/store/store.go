@@ -1,5 +1,5 @@
-// Package store is raft's log as it lies on disk, its few words of memory (term and vote), and the high-water mark, by
-// which a log that has lost its end is told from one whose last write was torn.
+// Package store keeps raft's state on disk: the log, the term and vote, and the high-water mark, which tells a log that
+// has lost its end from one whose last write was torn.
 package store
 
 import (
