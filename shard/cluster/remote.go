@@ -146,7 +146,7 @@ func (n *Node) report() placement.Report {
 	report := placement.Report{
 		Node: n.self, Disk: n.facts.Get().Disk, API: n.opts.API, Admin: n.opts.Admin, Program: n.opts.Program,
 		Now: n.clock.Time(), Started: n.started,
-		Heard: map[quorum.Node]time.Time{},
+		Heard: map[quorum.Node]time.Time{}, Reaches: []quorum.Node{},
 	}
 	for g := range n.groups() {
 		report.Full = report.Full || g.log.DiskFull()
