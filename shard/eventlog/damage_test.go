@@ -2,11 +2,15 @@ package eventlog
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
+	"github.com/zeebo/xxh3"
 
 	"millrace/loadtest/testsize"
 	"millrace/shard/eventlog/event"
@@ -100,4 +104,19 @@ func TestDamagedState(t *testing.T) {
 		require.ErrorIs(t, err, ErrCorrupt, "byte %d", at)
 		flip(t, w.fs, "data/events/STATE", at)
 	}
+}
+
+// A state of another version is sound, and said to be of that version: who takes it for damaged gives its events up.
+func TestStateOfAnotherVersion(t *testing.T) {
+	fs := vfs.NewMem()
+	text := (&state{packed: 7}).encode()
+	text[len(stateMagic)-1]--
+	text = binary.LittleEndian.AppendUint64(text[:len(text)-8], xxh3.Hash(text[:len(text)-8]))
+	f, err := fs.Create("STATE", vfs.WriteCategoryUnspecified)
+	require.NoError(t, err)
+	_, err = f.Write(text)
+	require.NoError(t, errors.Join(err, f.Close()))
+	_, _, err = readState(fs, "STATE")
+	require.NotErrorIs(t, err, ErrCorrupt)
+	require.ErrorContains(t, err, fmt.Sprintf(`"STATE" has version %c, and this program reads version %s`, text[len(stateMagic)-1], stateMagic[len(stateMagic)-1:]))
 }

@@ -83,13 +83,18 @@ func readState(fs vfs.FS, path string) (s state, known bool, err error) {
 	if err != nil {
 		return s, false, fmt.Errorf("read %q: %w", path, err)
 	}
-	bad := fmt.Errorf("%w: %q is no state of version %c", ErrCorrupt, path, stateMagic[7])
-	if len(data) < len(stateMagic)+8 || string(data[:len(stateMagic)]) != stateMagic {
+	const version = len(stateMagic) - 1
+	bad := fmt.Errorf("%w: %q is no state of an event log", ErrCorrupt, path)
+	if len(data) < len(stateMagic)+8 || string(data[:version]) != stateMagic[:version] {
 		return s, false, bad
 	}
 	body := data[:len(data)-8]
 	if xxh3.Hash(body) != binary.LittleEndian.Uint64(data[len(body):]) {
 		return s, false, fmt.Errorf("%w: %q fails its checksum", ErrCorrupt, path)
+	}
+	if data[version] != stateMagic[version] { // nothing is wrong with the file, so nobody should move it away
+		return s, false, fmt.Errorf("event log: %q has version %c, and this program reads version %c: start the "+
+			"program that wrote it", path, data[version], stateMagic[version])
 	}
 	c := cursor.Cursor{Rest: body[len(stateMagic):]}
 	s.packed = c.U64()
