@@ -35,7 +35,7 @@ func TestAdminConsent(t *testing.T) {
 	require.Regexp(t, `^m\d+@example\.com +20\d\d-\S+Z +/email/blocklist +api key +all$`, strings.TrimSpace(lines[1]))
 	require.Len(t, strings.Split(strings.TrimSpace(o.run(args("blocklist list test --json")...)), "\n"), blocked)
 
-	o.has(args("blocklist lift test M7@example.com"), "M7@example.com is off the block list")
+	o.has(args("blocklist lift test M7@example.com"), "M7@example.com is removed from the block list")
 	require.Contains(t, o.refused("blocklist", "lift", "test", "m7@example.com"), "404 Not Found: blocked address not found")
 	require.NotContains(t, o.run(args("blocklist list test")...), "m7@example.com")
 	o.has(args("audit list"), "block of an email address lifted")
@@ -46,7 +46,7 @@ func TestAdminConsent(t *testing.T) {
 	o.has(args("trail test --external-id ada"), "subscription_group subscribed News 5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55 /users/track api key track")
 	o.run(args("trail test --phone +14155552671")...)
 	o.has(args("consent-counts show test"), "no counts yet")
-	o.has(args("consent-counts start test"), "counting; `consent-counts show test` says how far it is")
+	o.has(args("consent-counts start test"), "counting; `consent-counts show test` shows the progress")
 	for !strings.Contains(o.run(args("consent-counts show test")...), "counted at") {
 		time.Sleep(10 * time.Millisecond)
 	}

@@ -155,7 +155,7 @@ func TestAdminCommands(t *testing.T) {
 	o.has(args("blocklist list test"), "EMAIL SINCE SOURCE BY KEY", "7.7@example.com 20", "/email/blocklist api key all")
 	blocked := func() int { return strings.Count(o.run("blocklist", "list", "test", "--json"), `"email":`) }
 	require.Equal(t, 21*50, blocked())
-	o.has(args("blocklist lift test 7.7@example.com"), "7.7@example.com is off the block list")
+	o.has(args("blocklist lift test 7.7@example.com"), "7.7@example.com is removed from the block list")
 	require.Contains(t, o.refused("blocklist", "lift", "test", "7.7@example.com"), "404 Not Found")
 	require.Equal(t, 21*50-1, blocked())
 	o.has(args("trail test --email 7.7@example.com"), "CHANGED APPLIED STATE VALUE", "hard_bounce marked", "hard_bounce removed")

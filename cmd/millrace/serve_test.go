@@ -66,12 +66,12 @@ func TestFlagsAreRefused(t *testing.T) {
 		{[]string{"serve"}, "--data"},
 		{with("--no-such-flag"), "unknown flag --no-such-flag; see millrace serve --help"},
 		{with("--data", ""), "--data is empty"},
-		{with("--memory", "much"), `"much" is no number of bytes`},
+		{with("--memory", "much"), `"much" is not a number of bytes`},
 		{with("--memory", "0"), "--memory: 0 is out of bounds: want 64KiB to 6TiB"},
 		{with("--memory", "1KB"), "--memory: 1000 is out of bounds: want 64KiB to 6TiB"},
 		{with("--memory", "1000000TB"), "--memory"},
-		{with("--memory", "1000000000TB"), "is no number of bytes"},
-		{with("--memory", "1000GiB", "--workers", "2"), "--memory: at most about 96 GiB with 2 workers; more --workers can have more"},
+		{with("--memory", "1000000000TB"), "is not a number of bytes"},
+		{with("--memory", "1000GiB", "--workers", "2"), "--memory: at most about 96 GiB with 2 workers; for more, raise --workers"},
 		{with("--max-inflight", "1"), "--max-inflight: 1 is out of bounds: want 0, or 64KiB to 64GiB"},
 		{with("--min-free-percent=-1"), "--min-free-percent: -1 is out of bounds: want 0 to 100"},
 		{with("--min-free-percent", "NaN"), "--min-free-percent: NaN is out of bounds"},
@@ -128,27 +128,27 @@ func TestFlagsAreRefused(t *testing.T) {
 		{with("--members", "1=127.0.0.1:7081"), "--node"},
 		{with("--raft", "127.0.0.1:7081"), "--node"},
 		{with("--raft-insecure"), "--node"},
-		{with("--groups", "8"), "--groups is for a node of a cluster: say which one it is with --node"},
-		{with("--replicas", "5"), "--replicas is for a node of a cluster"},
-		{with("--commit-timeout", "1s"), "--commit-timeout is for a node of a cluster"},
+		{with("--groups", "8"), "--groups is for nodes of a cluster and needs --node"},
+		{with("--replicas", "5"), "--replicas is for nodes of a cluster and needs --node"},
+		{with("--commit-timeout", "1s"), "--commit-timeout is for nodes of a cluster and needs --node"},
 		{with("--raft-ca", broken), "--node"},
 		{member(), "--raft-cert"},
 		{member("--raft-cert", broken, "--raft-key", broken), "--raft-ca"},
-		{member("--raft-insecure", "--raft-ca", broken), "--raft-insecure goes without"},
+		{member("--raft-insecure", "--raft-ca", broken), "--raft-insecure can't be combined with"},
 		{member("--raft-cert", broken, "--raft-key", broken, "--raft-ca", broken), "--raft-cert: load certificate"},
 		{member("--raft-insecure", "--groups", "257"), "--groups"},
 		{member("--raft-insecure", "--replicas", "8"), "--replicas"},
 		{member("--raft-insecure", "--raft-timeout", "1ms"), "--raft-timeout"},
 		{member("--raft-insecure", "--raft-timeout", "3s"), "--commit-timeout 2.5s must be at least --raft-timeout 3s"},
 		{member("--raft-insecure", "--commit-timeout", "700ms"), "--commit-timeout 700ms must be at least --raft-timeout 800ms"},
-		{of("0=127.0.0.1:7081"), "begin with 1"},
+		{of("0=127.0.0.1:7081"), "node numbers start at 1"},
 		{of("x=127.0.0.1:7081"), `--members: "x=127.0.0.1:7081": want NUMBER=HOST:PORT`},
 		{of("1=127.0.0.1:7081,"), `--members: "": want NUMBER=HOST:PORT`},
 		{of("1=127.0.0.1:7081,2=127.0.0.1"), "node 2"},
 		{of("1=a:7081,2=A:7081"), `--members: "2=A:7081": nodes 1 and 2 have the same address`},
 		{of("1=127.0.0.1:7081,1=127.0.0.1:7082"), `--members: "1=127.0.0.1:7082": node 1 is given twice, first at "127.0.0.1:7081"`},
 		{of("1=127.0.0.1:7081", "--members", "1=127.0.0.1:7081"), `node 1 is given twice`},
-		{of("1=:7081"), "no address that others reach"},
+		{of("1=:7081"), "is not an address that other nodes can reach"},
 		{of("1=127.0.0.1:0"), "no port"},
 		{of("1=127.0.0.1:7081,2=10.0.0.1:7081"), "node 2"},
 		{config("key.yaml", "memory: 64MiB\nmax_body: 1KiB\n"), `configuration file: line 2: "max_body": there is no such flag`},
@@ -164,7 +164,7 @@ func TestFlagsAreRefused(t *testing.T) {
 	} {
 		require.Contains(t, refusedHere(t, c.args...), c.says, c.args)
 	}
-	require.Contains(t, refused(t, nil, with("--memory", "much")...), `"much" is no number of bytes`)
+	require.Contains(t, refused(t, nil, with("--memory", "much")...), `"much" is not a number of bytes`)
 
 	fresh := filepath.Join(dir, "fresh")
 	refusedHere(t, "serve", "--data", fresh, "--listen", "127.0.0.1:0", "--admin", taken.Addr().String())
