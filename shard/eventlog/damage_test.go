@@ -111,6 +111,7 @@ func TestStateOfAnotherVersion(t *testing.T) {
 	fs := vfs.NewMem()
 	text := (&state{packed: 7}).encode()
 	text[len(stateMagic)-1]--
+	version := text[len(stateMagic)-1]
 	text = binary.LittleEndian.AppendUint64(text[:len(text)-8], xxh3.Hash(text[:len(text)-8]))
 	f, err := fs.Create("STATE", vfs.WriteCategoryUnspecified)
 	require.NoError(t, err)
@@ -118,5 +119,5 @@ func TestStateOfAnotherVersion(t *testing.T) {
 	require.NoError(t, errors.Join(err, f.Close()))
 	_, _, err = readState(fs, "STATE")
 	require.NotErrorIs(t, err, ErrCorrupt)
-	require.ErrorContains(t, err, fmt.Sprintf(`"STATE" has version %c, and this program reads version %s`, text[len(stateMagic)-1], stateMagic[len(stateMagic)-1:]))
+	require.ErrorContains(t, err, fmt.Sprintf(`"STATE" has version %c, and this program reads version %s`, version, stateMagic[len(stateMagic)-1:]))
 }
