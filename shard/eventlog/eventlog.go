@@ -90,8 +90,8 @@ type Options struct {
 	// Retention is how long events are kept, counted from when they were accepted. Default 30 days. Events expire block
 	// by block.
 	Retention time.Duration
-	// BlockBytes is how many bytes of events, in the form of the log, make a block due. Default 32 MiB. Packing and
-	// rewriting take about four times as much memory.
+	// BlockBytes is how many bytes of events, in the form of the log, make a block due; tiny events and new names count
+	// for what they take in memory. Default 32 MiB. Packing and rewriting take about four times as much memory.
 	BlockBytes int64
 	// PackAfter is the age of the oldest unpacked record at which less than a block is packed. Default 10 min.
 	PackAfter time.Duration

@@ -319,7 +319,7 @@ func (f *Follower) gather() error {
 		if err := s.addRecord(position, payload); err != nil {
 			return err
 		}
-		if s.bytes >= f.log.opts.tailBytes {
+		if max(s.bytes, s.size()) >= f.log.opts.tailBytes {
 			return errEnough
 		}
 		return f.ctx.Err()

@@ -66,8 +66,7 @@ func (s *stretch) addAttributes(position uint64, ordinal uint32, stamp int64, re
 	if flags.Has(op.MergeObjects) {
 		s.scratch = s.appendField(s.scratch, "_merge_objects", op.AppendBool(nil, true))
 	}
-	s.eventBytes += int64(len(o))
-	s.List = append(s.List, blocks.Row{Position: position, Ordinal: ordinal, Stamp: stamp, Accepted: rec.Stamp,
+	s.add(o, blocks.Row{Position: position, Ordinal: ordinal, Stamp: stamp, Accepted: rec.Stamp,
 		Time: rec.Stamp / 1000, Workspace: rec.Workspace, Kind: op.Attributes, ID: flags.ID(), Number: o.Number(),
 		Resolved: flags.Has(op.Resolved) || flags.ID() == op.SvcID, Name: s.Intern(nil),
 		Key: s.Keep(o.Key()), Properties: s.Keep(s.scratch)})
@@ -150,8 +149,7 @@ func (s *stretch) addState(position uint64, ordinal uint32, stamp int64, rec *op
 // addKept adds a row with the fields in scratch.
 func (s *stretch) addKept(r blocks.Row) {
 	r.Properties = s.Keep(s.scratch)
-	s.eventBytes += blocks.RowOverhead
-	s.List = append(s.List, r)
+	s.add(nil, r)
 }
 
 // Names of the fields that rows of these kinds have instead of properties.

@@ -23,7 +23,8 @@ type packer struct {
 	writer    *blocks.Writer // lent, as the memory of stretch's rows is (borrow)
 	groupRows int
 	pace      pace
-	// recordBytes and eventBytes are the recent averages of a record's size and of how much of it was events.
+	// recordBytes and eventBytes are the recent averages of a record's size and of how much its events count for
+	// (stretch.size).
 	recordBytes, eventBytes average
 	looked                  uint64 // how many positions these are of; those of a sample are of all there were
 	oldestAt                uint64 // position of the record
@@ -221,7 +222,7 @@ func (l *Log) packOne(all bool) (packed bool, err error) {
 		return false, err
 	}
 	// Even if the estimate was too high, the stretch is packed, unless it has too little.
-	if !full && !isOld && l.pack.stretch.eventBytes < l.opts.BlockBytes/2 {
+	if !full && !isOld && l.pack.stretch.size() < l.opts.BlockBytes/2 {
 		return false, nil
 	}
 	if err := l.commit(); err != nil {
@@ -300,7 +301,7 @@ func (l *Log) gather(from, to uint64, most int64) (full bool, err error) {
 		if err := s.addRecord(position, payload); err != nil {
 			return err
 		}
-		if s.eventBytes >= l.opts.BlockBytes || s.bytes >= maxStretchFactor*l.opts.BlockBytes {
+		if s.size() >= l.opts.BlockBytes || s.bytes >= maxStretchFactor*l.opts.BlockBytes {
 			full = true
 			return errEnough
 		}
@@ -318,7 +319,7 @@ func (l *Log) gather(from, to uint64, most int64) (full bool, err error) {
 	l.pack.looked = s.last - s.first + 1
 	n := float64(l.pack.looked)
 	l.pack.recordBytes.set(float64(s.bytes) / n)
-	l.pack.eventBytes.set(max(float64(s.eventBytes), 1) / n)
+	l.pack.eventBytes.set(max(float64(s.size()), 1) / n)
 	return full, nil
 }
 

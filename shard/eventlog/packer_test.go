@@ -1,11 +1,16 @@
 package eventlog
 
 import (
+	"fmt"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
+
+	"millrace/shard/eventlog/blocks"
+	"millrace/shard/op"
 )
 
 // Records that are not due yet are not read. Before anything was packed, a sample of them tells how many events there
@@ -99,16 +104,51 @@ func TestLessThanEstimatedIsPacked(t *testing.T) {
 	packed, err := w.l.packNext()
 	require.NoError(t, err)
 	require.False(t, packed, "a little")
-	for w.l.pack.stretch.eventBytes < o.BlockBytes*5/8 {
+	for w.l.pack.stretch.size() < o.BlockBytes*5/8 {
 		w.commitMore(10, 5)
 		w.checkpoint()
 		_, err = w.l.gather(w.l.packed+1, w.e.Replica().CheckpointedPosition(), 1<<30)
 		require.NoError(t, err)
 	}
-	require.Less(t, w.l.pack.stretch.eventBytes, o.BlockBytes)
+	require.Less(t, w.l.pack.stretch.size(), o.BlockBytes)
 	w.l.pack.eventBytes.set(1e9)
 	packed, err = w.l.packNext()
 	require.NoError(t, err)
 	require.True(t, packed)
 	w.requireExact()
+}
+
+// Rows and names of a block take little more memory than BlockBytes, however small the events are, and however many
+// names they have.
+func TestTinyEventsTakeBoundedMemory(t *testing.T) {
+	const requests, each, nameBytes = 40, 75, 200
+	for _, name := range []func(n int64) string{
+		func(int64) string { return "e" },
+		func(n int64) string { return fmt.Sprintf("%0*d", nameBytes, n) },
+	} {
+		o := manual()
+		o.BlockBytes, o.PackAfter = 64<<10, time.Hour
+		w := newWorld(t, vfs.NewMem(), o)
+		for request := range int64(requests) {
+			var events []object
+			for i := range int64(each) {
+				events = append(events, object{kind: op.Event, id: op.ExternalID, key: "u", name: name(request*each + i),
+					time: baseTime})
+			}
+			require.NoError(t, w.commit(events...))
+		}
+		w.checkpoint()
+		s := &w.l.pack.stretch
+		w.l.pack.pace.begin(t.Context(), true)
+		full, err := w.l.gather(1, w.e.Replica().CheckpointedPosition(), 1<<30)
+		require.NoError(t, err)
+		require.True(t, full)
+		taken := len(s.List) * int(unsafe.Sizeof(blocks.Row{}))
+		for i := uint32(0); s.Name(i) != nil; i++ {
+			taken += len(s.Name(i))
+		}
+		require.LessOrEqual(t, taken, int(o.BlockBytes)+each*(nameBytes+200), "%d rows", len(s.List))
+		require.NoError(t, w.l.Pack())
+		require.EqualValues(t, requests*each, w.l.Stats().Events)
+	}
 }

@@ -18,7 +18,7 @@ type stretch struct {
 	blocks.Rows
 	first, last uint64     // positions
 	newest      int64      // when the newest event was accepted; 0 without events
-	eventBytes  int64      // size of the events in the log
+	rowBytes    int64      // what the rows count for in size
 	bytes       int64      // size of all records
 	deletions   *deletions // nil: nobody asks for them
 	dropped     int
@@ -33,6 +33,16 @@ func (s *stretch) begin(first, to uint64) {
 	s.Rows.Reset()
 	*s = stretch{Rows: s.Rows, first: first, last: first - 1, recNames: s.recNames,
 		innerNames: s.innerNames, ids: s.ids, scratch: s.scratch, notes: notes{of: s.notes.of, to: to}}
+}
+
+// size is the size of the events in the log, or about what they take in memory where that is far more: a tiny event
+// takes a row, too, and each may bring names, which are in the record but not in its op.
+func (s *stretch) size() int64 { return s.rowBytes + s.NameBytes() }
+
+// add adds a row that comes from an op.
+func (s *stretch) add(o op.Op, r blocks.Row) {
+	s.rowBytes += int64(max(len(o), blocks.RowOverhead))
+	s.List = append(s.List, r)
 }
 
 // letGo lets go of what was read.
@@ -170,8 +180,7 @@ func (s *stretch) addOp(position uint64, ordinal uint32, stamp int64, rec *op.Re
 	}
 	r.Key = s.Keep(o.Key())
 	r.Properties = s.keepProperties(rec, properties)
-	s.eventBytes += int64(len(o))
-	s.List = append(s.List, r)
+	s.add(o, r)
 	return nil
 }
 
@@ -185,11 +194,10 @@ func (s *stretch) addDeletion(position uint64, ordinal uint32, stamp int64, rec 
 		if x.By != bodies.ByProfile || rows > 0 && ordinal >= 1<<mergedShift {
 			return
 		}
-		s.List = append(s.List, blocks.Row{Position: position, Ordinal: ordinal | rows<<mergedShift, Stamp: stamp,
+		s.add(nil, blocks.Row{Position: position, Ordinal: ordinal | rows<<mergedShift, Stamp: stamp,
 			Accepted: rec.Stamp, Time: rec.Stamp / 1000,
 			Workspace: rec.Workspace, Kind: op.Delete, ID: op.SvcID, Resolved: true, Number: x.Number,
 			Name: s.Intern(nil)})
-		s.eventBytes += blocks.RowOverhead
 		rows++
 	})
 }

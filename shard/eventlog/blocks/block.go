@@ -12,6 +12,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"unsafe"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/klauspost/compress/zstd"
@@ -45,8 +46,8 @@ const (
 // DefaultGroupRows is the default of Writer.GroupRows.
 const DefaultGroupRows = 1 << 17
 
-// RowOverhead is about how much memory a row takes besides its bytes.
-const RowOverhead = 64
+// RowOverhead is how much memory a row takes besides its bytes.
+const RowOverhead = int(unsafe.Sizeof(Row{}))
 
 // ErrCorrupt is wrapped by errors about a file that is damaged, or not of this version; they name the file.
 var ErrCorrupt = errors.New("event log: damaged file")

@@ -80,6 +80,9 @@ func (r *Rows) Adopt(from *Rows, w *Row) {
 // Intern returns the index of a name, which it copies.
 func (r *Rows) Intern(name []byte) uint32 { return r.names.intern(&r.pages, name) }
 
+// NameBytes returns about how much memory the names take.
+func (r *Rows) NameBytes() int64 { return r.names.bytes }
+
 // Name returns the name with an index; nil beyond the end.
 func (r *Rows) Name(i uint32) []byte {
 	if int(i) >= len(r.names.list) {
@@ -123,10 +126,14 @@ func (r *Rows) Sort() {
 type names struct {
 	list  [][]byte
 	index map[string]uint32
+	bytes int64 // see Rows.NameBytes
 }
 
+// nameOverhead is about how much memory a name takes besides its bytes: in list, in index, in the counts of a block.
+const nameOverhead = 128
+
 func (n *names) reset() {
-	n.list = n.list[:0]
+	n.list, n.bytes = n.list[:0], 0
 	clear(n.index)
 }
 
@@ -140,6 +147,7 @@ func (n *names) intern(p *pages, name []byte) uint32 {
 	}
 	i := uint32(len(n.list))
 	n.list = append(n.list, p.keep(name))
+	n.bytes += int64(len(name)) + nameOverhead
 	n.index[string(name)] = i
 	return i
 }
