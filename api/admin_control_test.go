@@ -528,3 +528,40 @@ func TestAdminTokenIsNotGuessed(t *testing.T) {
 	require.NotContains(t, d.logged(), "guess-")
 	require.NotContains(t, d.metricsText(t), "guess-")
 }
+
+// fewPuts is a store that is out of reach after its first puts.
+type fewPuts struct {
+	*memoryStore
+	left int
+}
+
+func (f *fewPuts) PutDocuments(actor uint32, changes []control.Change, audit []byte) error {
+	if f.left--; f.left < 0 {
+		return shard.ErrUnavailable
+	}
+	return f.memoryStore.PutDocuments(actor, changes, audit)
+}
+
+// A bootstrap file that is cut short doesn't say that nothing was done, and shows the keys that it has made.
+func TestBootstrapInPart(t *testing.T) {
+	const file = "workspaces: [{id: part, api_keys: [{name: a, permissions: ['users.track']}, {name: b, permissions: ['users.track']}]}]"
+	for puts, c := range map[int]struct {
+		says string
+		made int
+	}{0: {"Nothing was done", 0}, 1: {"in part or whole, is unknown", 0}, 2: {"in part or whole, is unknown", 1}} {
+		d := open(t, nil)
+		d.control.Start(&fewPuts{d.store, puts})
+		status, answer, text := d.admin("POST", "/admin/bootstrap", "admin-token", file)
+		require.Equal(t, 503, status, text)
+		require.Contains(t, answer["message"], c.says)
+		made, _ := answer["made_keys"].([]any)
+		require.Len(t, made, c.made)
+		d.control.Start(d.store)
+		status, again, text := d.admin("POST", "/admin/bootstrap", "admin-token", file)
+		require.Equal(t, 200, status, text)
+		require.Len(t, again["made_keys"], 2-c.made)
+		for _, k := range made {
+			require.Equal(t, 201, d.track(k.(map[string]any)["key"].(string), "u").status)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 
 	"millrace/api/control"
 	"millrace/api/ratelimit"
+	"millrace/shard"
 )
 
 // The admin API of the control data (decisions.md D7). It does what the bootstrap file can do, in the same shapes and
@@ -36,15 +37,29 @@ func (s *Server) routes() []route {
 	)
 }
 
-// bootstrap applies a bootstrap file, YAML, sent as the body; the answer has the keys that were made.
+// bootstrap applies a bootstrap file, YAML, sent as the body; the answer has the keys that were made, also when it is
+// that of an error: nobody can read them again.
 func (s *Server) bootstrap(by control.Actor, _ *http.Request, text []byte) (any, error) {
 	file, err := control.ParseBootstrap(text)
 	if err != nil {
 		return nil, err
 	}
+	before := s.common.Control.Snapshot()
 	made, err := s.common.Control.Bootstrap(by, file)
+	if err != nil && s.common.Control.Snapshot() != before {
+		err = incomplete{fmt.Errorf("%w: %w", shard.ErrUnknown, err), made}
+	}
 	return map[string]any{"made_keys": orEmpty(made)}, err
 }
+
+// incomplete is the error of a request of which a part is done.
+type incomplete struct {
+	error
+	made []control.MadeKey
+}
+
+// Unwrap returns what went wrong.
+func (e incomplete) Unwrap() error { return e.error }
 
 // taking makes a handler of one that takes the body of the request.
 func (s *Server) taking(f func(by control.Actor, r *http.Request, body []byte) (any, error)) handler {

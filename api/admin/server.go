@@ -360,6 +360,8 @@ func (s *Server) serve(handler handler) http.HandlerFunc {
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	status := http.StatusInternalServerError
 	var tooLarge *http.MaxBytesError
+	var part incomplete
+	errors.As(err, &part)
 	switch {
 	case errors.As(err, &tooLarge):
 		status, err = http.StatusRequestEntityTooLarge, failureOf(http.StatusRequestEntityTooLarge)
@@ -384,7 +386,11 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 			w.Header().Set("Retry-After", strconv.Itoa(f.RetryAfter))
 		}
 	}
-	writeAnswer(w, status, failure{err.Error()})
+	if part.made == nil {
+		writeAnswer(w, status, failure{err.Error()})
+		return
+	}
+	writeAnswer(w, status, map[string]any{"message": err.Error(), "made_keys": part.made})
 }
 
 func writeAnswer(w http.ResponseWriter, status int, v any) {

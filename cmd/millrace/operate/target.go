@@ -86,9 +86,10 @@ func (c *Target) Request(
 	defer answer.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(answer.Body, 64<<10))
 	var said struct {
-		Message string `json:"message"`
+		Message string          `json:"message"`
+		Made    json.RawMessage `json:"made_keys"` // of a bootstrap file of which a part is applied: shown once
 	}
-	if json.Unmarshal(text, &said) == nil && said.Message != "" {
+	if json.Unmarshal(text, &said) == nil && said.Message != "" && said.Made == nil {
 		text = []byte(said.Message)
 	}
 	refused := errRefused{answer.StatusCode,

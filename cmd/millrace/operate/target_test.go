@@ -120,6 +120,22 @@ func TestServerThatIsNotThere(t *testing.T) {
 	})
 }
 
+// An error says what the server says; keys that were made all the same are shown with it, since nobody can read them again.
+func TestErrorShowsMadeKeys(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"message":"no"}`: "503 Service Unavailable: no", `{"message":"no","made_keys":[{"key":"k1"}]}`: `"key":"k1"`,
+	} {
+		handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = io.WriteString(w, text)
+		})
+		serveInBubble(t, handler, func(c *Target) {
+			_, err := ask(c, http.MethodPost)
+			require.ErrorContains(t, err, want)
+		})
+	}
+}
+
 func ask(c *Target, method string) (string, error) {
 	body, err := c.call(context.Background(), method, "/admin/x", strings.NewReader(""))
 	if err != nil {
