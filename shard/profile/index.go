@@ -158,7 +158,7 @@ func (x *index) open(block []byte, size int) (usable int) {
 	x.build(block[:size])
 	usable = len(block) - countBytes - entryBytes*len(x.list)
 	if size > usable {
-		return len(block)
+		return len(block) - countBytes // it may stay in place without its index: see setManyGroups
 	}
 	x.block = block
 	copy(entriesIn(block, len(x.list)), x.list)

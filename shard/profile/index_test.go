@@ -546,3 +546,29 @@ func TestFewAttributesOfALargeProfileStayInPlace(t *testing.T) {
 		require.True(t, inPlace, "%d attributes", n)
 	}
 }
+
+// TestGroupsFillTheBlock: a profile that has room in its block, but not for its index, keeps its end when many groups
+// in one object fill the block up to the books of an index.
+func TestGroupsFillTheBlock(t *testing.T) {
+	var list []any
+	for i := range 20 {
+		list = append(list, string(bytes.Repeat([]byte{byte(i)}, 16)), true)
+	}
+	o, rec := attrsOp(t, 0, op.AttrSubscriptionGroups, list)
+	var e Editor
+	start := user("u")
+	for i := range 4000 {
+		start, _ = e.AddAlias(start, fmt.Append(nil, "label ", i), []byte("name"))
+		start = slices.Clip(slices.Clone(start))
+	}
+	for more := range 16 {
+		b, _ := e.AddAlias(slices.Clip(start), []byte("last"), bytes.Repeat([]byte("x"), 1+more))
+		b = slices.Clone(b)
+		want, _ := e.Apply(slices.Clip(slices.Clone(b)), o, rec, nil)
+		want = slices.Clone(want)
+		h := &housed{block: make([]byte, blockFor(len(want))), size: len(b)}
+		Put(h.block, b)
+		h.apply(o, rec, nil, 0)
+		require.True(t, bytes.Equal(want, h.blob()), "more: %d", more)
+	}
+}
