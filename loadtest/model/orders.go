@@ -7,9 +7,9 @@ import (
 )
 
 // When one request changes several users, a cluster may count any of them as the one who was updated last: each of
-// their groups stamps its part of the request (docs/cluster.md). So may a single node when the request merges users:
-// merges are done side by side, and the kept user is updated when one is done (docs/http.md). That shows where the
-// users share an address.
+// their groups stamps its part of the request (docs/cluster.md). So may a single node when the request names or merges
+// users: that is done side by side, and a user is updated when it is done (docs/http.md). It shows where the users
+// share an address.
 
 // maxOrdered is how many of these users are followed in all their orders.
 const maxOrdered = 4

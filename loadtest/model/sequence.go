@@ -179,7 +179,8 @@ func (q *Sequence) advance(r *Request, w *Wire, reply *Reply, wasLost bool) stri
 // do returns the answer to a request, and the states that it may lead to.
 func (q *Sequence) do(s *State, r *Request, w *Wire) (answer Answer, all []*State) {
 	answer, ends := s.do(r.Step, w)
-	if merges := w.Path == "/users/identify" || w.Path == "/users/merge"; !merges && !q.InParts {
+	isNaming := strings.HasPrefix(w.Path, "/users/") && w.Path != "/users/track"
+	if !isNaming && !q.InParts {
 		return answer, ends
 	}
 	for _, e := range ends {
