@@ -97,6 +97,29 @@ func (r *Keys) Has(k Key) bool {
 	return false
 }
 
+// KeySet has keys of a profile that may have very many.
+type KeySet map[setKey]struct{}
+
+type setKey struct {
+	id  op.IDKind
+	key string
+}
+
+// Set is the set of the keys.
+func (r *Keys) Set() KeySet {
+	set := make(KeySet, len(r.List))
+	for _, k := range r.List {
+		set[setKey{k.ID, string(k.Key)}] = struct{}{}
+	}
+	return set
+}
+
+// Has says whether a key is in the set.
+func (s KeySet) Has(k Key) bool {
+	_, ok := s[setKey{k.ID, string(k.Key)}]
+	return ok
+}
+
 func (r *Keys) Of(id op.IDKind) []byte {
 	for _, k := range r.List {
 		if k.ID == id {

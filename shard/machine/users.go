@@ -181,14 +181,19 @@ func (w *Worker) putImported(
 	if err != nil {
 		return err
 	}
+	hadKeys, hasKeys := before.Set(), after.Set()
 	for _, k := range before.List {
-		if !after.Has(k) {
+		if !hasKeys.Has(k) {
 			w.tellRow(p, op.RowRemove, 0, k.ID, k.Key, number, nil)
 		}
 	}
 	for _, k := range after.List {
-		if isAddress := k.ID == op.Email || k.ID == op.Phone; isAddress || !before.Has(k) {
+		isAddress := k.ID == op.Email || k.ID == op.Phone
+		if isAddress || !hadKeys.Has(k) {
 			w.tellRow(p, op.RowAdd, 0, k.ID, k.Key, number, nil)
+		}
+		if !isAddress {
+			continue
 		}
 		if w.contact.what = bodies.AppendStatesFor(w.contact.what[:0], states, k.ID); len(w.contact.what) > 0 {
 			w.tellRow(p, op.RowState, op.Offer, k.ID, k.Key, number, w.contact.what)
