@@ -51,10 +51,11 @@ type Voucher struct {
 	Term, End uint64
 }
 
-// Vouch returns this node's voucher, or a zero one when it has none to give.
+// Vouch returns this node's voucher, or a zero one when it has none to give. A newcomer has none: as it doesn't vote, a
+// newer leader may have been elected without it.
 func (l *Log) Vouch() Voucher {
 	n := l.node.Load()
-	if n == nil {
+	if n == nil || l.newcomer.is.Load() {
 		return Voucher{}
 	}
 	v := Voucher{l.self, n.raft.CurrentTerm(), n.raft.LastIndex()}

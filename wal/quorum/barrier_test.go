@@ -109,6 +109,9 @@ func testVouchers(t *testing.T) {
 		return v.End >= leader.log.reign.from
 	})
 	require.Equal(t, follower.node, v.Node)
+	follower.log.newcomer.is.Store(true)
+	require.Zero(t, follower.log.Vouch())
+	follower.log.newcomer.is.Store(false)
 	g.net.partition([]Node{leader.node}, others(g, leader.node))
 	isGiven := func(vouchers ...Voucher) bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
