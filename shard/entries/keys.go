@@ -88,6 +88,7 @@ func AppendKey(dst []byte, id op.IDKind, key []byte) []byte {
 	return append(dst, key...)
 }
 
+// Has says whether a key is among the keys, which it walks: where there may be very many, ask a Set.
 func (r *Keys) Has(k Key) bool {
 	for _, x := range r.List {
 		if x.ID == k.ID && string(x.Key) == string(k.Key) {

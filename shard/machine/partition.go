@@ -26,7 +26,7 @@ func (w *Worker) entryOf(s *arena.Slot) []byte {
 	return block[:s.Size():profile.Usable(block)]
 }
 
-// block is the block of an entry: the entry, unused room, and the index of a large profile (profile.ApplyIn).
+// block is the block of an entry: the entry, unused room, and the index of a large profile (Editor.Open).
 func (w *Worker) block(s *arena.Slot) []byte { return w.arena.Block(s.Off, s.Class()) }
 
 // lookup finds an entry by number, and reads it back from the store when it may be there. nil: there is no entry.

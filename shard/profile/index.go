@@ -6,8 +6,6 @@ import (
 	"unsafe"
 
 	"github.com/zeebo/xxh3"
-
-	"millrace/shard/op"
 )
 
 // In memory, a large profile has an index of its fields behind it, at the end of its block, so that finding a field
@@ -95,14 +93,6 @@ func (e *Editor) Open(block []byte, size int) (blob []byte) {
 // has outgrown the block: then the caller must put out into a block of Room bytes, by Move, before the Editor's next
 // call.
 func (e *Editor) Close(block, out []byte) (inPlace bool) { return e.index.close(block, out) }
-
-// ApplyIn is Apply for a profile of size bytes at the beginning of its block, between Open and Close.
-func (e *Editor) ApplyIn(
-	block []byte, size int, o op.Op, rec *op.Record, lim *Limits,
-) (out []byte, inPlace bool, verdict Verdict) {
-	out, verdict = e.Apply(e.Open(block, size), o, rec, lim)
-	return out, e.Close(block, out), verdict
-}
 
 // Room is how many bytes a block must have for what Close was given, with spare bytes to grow.
 func (e *Editor) Room(out []byte, spare int) int {

@@ -34,6 +34,12 @@ func blockFor(n int) int { return (n + 15) / 16 * 16 }
 
 func (h *housed) blob() []byte { return h.block[:h.size] }
 
+// applyIn applies an op, and leaves the profile where it is.
+func (h *housed) applyIn(o op.Op, rec *op.Record, lim *Limits) (out []byte, inPlace bool, verdict Verdict) {
+	out, verdict = h.e.Apply(h.e.Open(h.block, h.size), o, rec, lim)
+	return out, h.e.Close(h.block, out), verdict
+}
+
 // apply applies an op, and moves a profile that outgrows its block into a block with spare bytes.
 func (h *housed) apply(o op.Op, rec *op.Record, lim *Limits, spare int) (verdict Verdict) {
 	h.inHand(spare, func(e *Editor, b []byte) (out []byte) {
@@ -451,9 +457,9 @@ func TestApplyInDoesNotAllocate(t *testing.T) {
 		op.PutEvent(eo.Body(), at, 0, 0)
 		binary.LittleEndian.PutUint64(po.Body(), uint64(at))
 		for range 2 {
-			out, _, _ := h.e.ApplyIn(h.block, h.size, eo, eRec, nil)
+			out, _, _ := h.applyIn(eo, eRec, nil)
 			h.size = len(out)
-			out, _, _ = h.e.ApplyIn(h.block, h.size, po, pRec, nil)
+			out, _, _ = h.applyIn(po, pRec, nil)
 			h.size = len(out)
 		}
 	}))
@@ -542,7 +548,7 @@ func TestFewAttributesOfALargeProfileStayInPlace(t *testing.T) {
 			fields = append(fields, fmt.Sprint("name ", 37*i), -i)
 		}
 		o, rec := attrsOp(t, 0, fields...)
-		_, inPlace, _ := h.e.ApplyIn(h.block, h.size, o, rec, nil)
+		_, inPlace, _ := h.applyIn(o, rec, nil)
 		require.True(t, inPlace, "%d attributes", n)
 	}
 }
