@@ -181,7 +181,10 @@ func (w *Worker) putImported(
 	if err != nil {
 		return err
 	}
-	hadKeys, hasKeys := before.Set(), after.Set()
+	var hadKeys, hasKeys entries.KeySet
+	if len(before.List) > 0 { // a new user, as most are, had none
+		hadKeys, hasKeys = before.Set(), after.Set()
+	}
 	for _, k := range before.List {
 		if !hasKeys.Has(k) {
 			w.tellRow(p, op.RowRemove, 0, k.ID, k.Key, number, nil)
