@@ -94,6 +94,6 @@ func allocationsOf(
 		return sendEach(ctx, clients, 50*committers, func(_ int, c *client, t *body.Template) { c.address(t) })
 	})
 	return append(figures,
-		newFigure("the same to users drawn anew: new profiles, addresses, states, "+name, "a request",
+		newFigure("decode, commit, apply with new profiles, addresses and states, "+name, "a request",
 			[]float64{float64(made) / (50 * committers)})), err
 }

@@ -175,7 +175,7 @@ func (n *nodes) untilAnswered(ctx context.Context) error {
 			return err
 		}
 	}
-	return fmt.Errorf("the cluster does not come to serve: %w", last)
+	return fmt.Errorf("the cluster did not become ready: %w", last)
 }
 
 // everyGroup is the body of a request for so many users that every group has some of them.
@@ -235,7 +235,7 @@ func (n *nodes) join(ctx context.Context, load *httpSide) (f Figure, err error) 
 			return f, err
 		}
 		if time.Since(start) > changeTime {
-			return f, errors.New("the cluster moves groups without end")
+			return f, errors.New("the cluster did not stop moving groups")
 		}
 	}
 	took := time.Since(start).Seconds()
@@ -342,7 +342,7 @@ func (n *nodes) rest(ctx context.Context) error {
 			return err
 		}
 	}
-	return errors.New("the cluster does not come to rest")
+	return errors.New("the cluster did not come to rest")
 }
 
 func cpuOf(processes []*process) (seconds float64) {

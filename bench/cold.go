@@ -97,11 +97,11 @@ func cold(ctx context.Context, s *settings) (figures []Figure, err error) {
 		name, side := fmt.Sprintf("state %d × the budget, %s", coldFactor, m.name), sides[i+1]
 		f := newFigure(name+" ÷ all in memory", "", ratios(rates[i+1], rates[0]),
 			Detail{"cold", median(rates[i+1]), "objects/s"}, Detail{"in memory", median(rates[0]), "objects/s"},
-			Detail{"users", float64(o.Users), ""}, Detail{"budget", float64(budget), "bytes"},
+			Detail{"users", float64(o.Users), ""}, Detail{"memory budget", float64(budget), "bytes"},
 			Detail{"state before", float64(state), "bytes"},
-			Detail{"objects unread", median(side.unread), "of one"},
-			Detail{"read back", median(side.read), "of an object"},
-			Detail{"reads of 50 profiles meanwhile, p99", median(side.reads), "ms"})
+			Detail{"share of objects kept unread", median(side.unread), ""},
+			Detail{"entries read from the store", median(side.read), "an object"},
+			Detail{"reads of 50 profiles during the load, p99", median(side.reads), "ms"})
 		if m.least > 0 {
 			f = f.want(atLeast, m.least)
 		}

@@ -174,7 +174,7 @@ func (p *pairs) merged(ctx context.Context, f func() error) (perSecond float64, 
 		case after-before == asked:
 			return asked / took.Seconds(), nil
 		case after-before > asked || took > 10*time.Minute:
-			return 0, fmt.Errorf("%v merges were asked for and %v applied", asked, after-before)
+			return 0, fmt.Errorf("%v merges were requested, but %v were applied", asked, after-before)
 		}
 		if err := pause.For(ctx, 5*time.Millisecond); err != nil {
 			return 0, err

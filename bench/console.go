@@ -142,7 +142,7 @@ func consolePages(ctx context.Context, s *settings) (figures []Figure, err error
 		return nil, err
 	}
 	figures = append(figures,
-		newFigure("a user looked for by any identifier, and his page, p99", "ms", []float64{slowest},
+		newFigure("look-up of a user by any identifier, until the user's page is there, p99", "ms", []float64{slowest},
 			details...).want(atMost, searchTarget))
 	slowest, details = 0, nil
 	for _, page := range []string{"", "w/bench", "w/bench/users", "w/bench/live", "w/bench/refused",
@@ -160,7 +160,7 @@ func consolePages(ctx context.Context, s *settings) (figures []Figure, err error
 		slowest = max(slowest, slices.Max(times))
 	}
 	return append(figures,
-		newFigure("a page of the console with all that it loads, the slowest", "ms", []float64{slowest},
+		newFigure("load of a page of the console, the slowest", "ms", []float64{slowest},
 			details...).want(atMost, paintTarget)), nil
 }
 
@@ -249,7 +249,7 @@ func (b *browser) do(ctx context.Context, method, path string, form url.Values) 
 		}
 		return string(text), nil
 	}
-	return "", fmt.Errorf("%s leads on and on", path)
+	return "", fmt.Errorf("%s has too many redirects", path)
 }
 
 var formToken = regexp.MustCompile(`name="form" value="([^"]*)"`)

@@ -168,7 +168,7 @@ func (h *httpSide) run(ctx context.Context, o loadtest.Options) (*loadtest.Repor
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case r.Acked != r.Requests || r.Objects == 0 || r.Unexpected+r.UnknownRequests+r.Cut+r.Unsent+r.ErrorEntries > 0:
-		return nil, fmt.Errorf("not every answer was right: statuses %v, %d of %d acknowledged, %d unknown, %d cut, "+
+		return nil, fmt.Errorf("some answers were wrong: statuses %v, %d of %d acknowledged, %d unknown, %d cut, "+
 			"%d unsent, %d refused objects, samples %q",
 			r.Statuses, r.Acked, r.Requests, r.UnknownRequests, r.Cut, r.Unsent, r.ErrorEntries, r.UnexpectedSamples)
 	}

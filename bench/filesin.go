@@ -147,7 +147,7 @@ func (r *rowsFile) measure(ctx context.Context, round int) (float64, error) {
 		return 0, err
 	}
 	if report.Taken != int64(r.rows) || report.Replayed != 0 {
-		return 0, fmt.Errorf("not every row was taken: %+v", report)
+		return 0, fmt.Errorf("some rows were not imported: %+v", report)
 	}
 	r.cpu = append(r.cpu, (cpuSeconds(os.Getpid())-own)/float64(r.rows)*1e6)
 	quiet(r.server.pid())

@@ -54,11 +54,11 @@ func inspect(dir string) Machine {
 // warn says what makes the figures of this run less reliable.
 func (m *Machine) warn(out io.Writer) {
 	if m.BusyBefore > 0.1 {
-		fmt.Fprintf(out, "bench: WARNING: something else uses %.0f %% of this machine\n", 100*m.BusyBefore)
+		fmt.Fprintf(out, "bench: WARNING: other programs use %.0f %% of this machine's CPU\n", 100*m.BusyBefore)
 	}
 	if m.FileSystem == "tmpfs" {
 		fmt.Fprintln(out,
-			"bench: WARNING: the data directory is in memory, where fsync costs nothing; choose another with -dir")
+			"bench: WARNING: the temporary directory is in memory, where fsync costs nothing; choose another with -dir")
 	}
 }
 
@@ -153,5 +153,5 @@ func quiet(pid int) {
 		}
 		last = now
 	}
-	note("process %d does not come to rest", pid)
+	note("process %d did not come to rest", pid)
 }

@@ -40,24 +40,24 @@ type part struct {
 
 // parts in the order of the report.
 var parts = []part{
-	{"endtoend", "the server over HTTP against a handler that does nothing", endToEnd},
-	{"sustained", "load that goes on for long", sustained},
-	{"lone", "a request that is alone", lone},
-	{"decoder", "ingest against JSON libraries", decoders},
+	{"endtoend", "the server over HTTP, compared with a handler that does nothing", endToEnd},
+	{"sustained", "a load that goes on for long", sustained},
+	{"lone", "one request at a time", lone},
+	{"decoder", "the decoder, compared with JSON libraries", decoders},
 	{"logbytes", "bytes of the log for each byte of JSON", logBytes},
 	{"allocs", "allocations of a request", allocations},
-	{"memory", "memory of a resident profile, and the collector's time with all of them", memory},
-	{"hot", "one user that takes all traffic against many", hot},
-	{"cold", "a state ten times the memory budget against one in memory", cold},
+	{"memory", "memory of a resident profile, and the time of a full garbage collection", memory},
+	{"hot", "all traffic for one user, compared with many users", hot},
+	{"cold", "a state ten times the memory budget, compared with one in memory", cold},
 	{"shared", "an address that many users share", shared},
-	{"merge", "merges beside the track load", merge},
-	{"filesin", "import of files against the track load", filesIn},
-	{"streams", "streams beside the track load, and how fast the event log goes out",
+	{"merge", "merges beside requests to /users/track", merge},
+	{"filesin", "import of files, compared with requests to /users/track", filesIn},
+	{"streams", "streams beside requests to /users/track, and how fast streams read the event log",
 		oneAfterTheOther(streamBeside, streamOut, streamDelay)},
-	{"status", "reads of subscription states beside the track load", status},
-	{"console", "live viewers beside the track load, and the console's pages",
+	{"status", "reads of subscription states beside requests to /users/track", status},
+	{"console", "live viewers beside requests to /users/track, and the console's pages",
 		oneAfterTheOther(consoleViewers, consolePages)},
-	{"cluster", "three nodes on this machine against one alone", cluster},
+	{"cluster", "three nodes on this machine, compared with one alone", cluster},
 	{"replay", "kill -9 and the time until the server is ready again", replay},
 }
 
@@ -105,7 +105,7 @@ func (s *settings) warmup() time.Duration { return min(s.Duration, 2*time.Second
 func (s *settings) validate() error {
 	for _, name := range s.Parts {
 		if !slices.Contains(partNames(), name) {
-			return fmt.Errorf("-part %q: there are %s", name, strings.Join(partNames(), ", "))
+			return fmt.Errorf("-part: there is no %q; the parts are %s", name, strings.Join(partNames(), ", "))
 		}
 	}
 	switch {
@@ -145,17 +145,17 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	list := flags.String("part", "all", "what to measure, separated by commas: "+strings.Join(partNames(), ", "))
 	flags.DurationVar(&s.Duration, "duration", 10*time.Second,
-		"how long each side runs in each round; the decoder and the engine take a part of it")
-	flags.IntVar(&s.Rounds, "rounds", 3, "rounds in which the sides take turns")
+		"how long each side runs in each round; parts without HTTP run for a part of it")
+	flags.IntVar(&s.Rounds, "rounds", 3, "number of rounds in which the sides take turns")
 	flags.BoolVar(&s.Mixed, "mixed", false,
 		"bodies as `millrace loadtest` sends them: 2 % of objects by email, 2 % by alias, 5 % of texts outside "+
 			"ASCII, 3 % with escapes")
 	flags.IntVar(&s.Profiles, "profiles", 0,
-		"profiles of part memory (0: 10 million when 8 GiB are free, else 2 million)")
-	flags.IntVar(&s.ColdProfiles, "cold-profiles", 2_000_000, "profiles of part cold")
-	flags.Int64Var(&s.ReplayBytes, "replay-bytes", 1_000_000_000, "log to replay")
+		"number of profiles of part memory (0: 10 million when 8 GiB are free, else 2 million)")
+	flags.IntVar(&s.ColdProfiles, "cold-profiles", 2_000_000, "number of profiles of parts cold and console")
+	flags.Int64Var(&s.ReplayBytes, "replay-bytes", 1_000_000_000, "size of the log that part replay replays")
 	flags.IntVar(&s.MaxProcs, "server-gomaxprocs", 0, "GOMAXPROCS of both servers (0: Go's default)")
-	jsonPath := flags.String("json", "", "write the results to this `file` too")
+	jsonPath := flags.String("json", "", "also write the results as JSON to this `file`")
 	flags.StringVar(&s.dir, "dir", "",
 		"where temporary data goes: a `directory` on a real disk (default: the system's, unless that is in memory)")
 	flags.StringVar(&s.server, "server", "", "measure this `binary` instead of building one")
@@ -221,7 +221,7 @@ func measure(ctx context.Context, s *settings, results *Results) error {
 func build(ctx context.Context, dir string, flags ...string) (string, error) {
 	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
 	if err != nil {
-		return "", fmt.Errorf("find the module, within which bench wants to run: %w", err)
+		return "", fmt.Errorf("bench must run within the module, which was not found: %w", err)
 	}
 	binary := filepath.Join(dir, "millrace")
 	args := slices.Concat([]string{"build", "-o", binary}, flags, []string{"./cmd/millrace"})

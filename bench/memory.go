@@ -59,7 +59,8 @@ func memory(ctx context.Context, s *settings) (figures []Figure, err error) {
 		newFigure(fmt.Sprintf("resident memory of a profile of %d bytes, %d of them", profileBytes, n),
 			"bytes", []float64{each},
 			Detail{"process", float64(after), "bytes"}).want(atMost, 300))
-	figures = append(figures, newFigure("full collection with them", "ms", collections(5)).want(atMost, 5))
+	figures = append(figures,
+		newFigure("full garbage collection with these profiles", "ms", collections(5)).want(atMost, 5))
 
 	start := time.Now()
 	if err := e.Replica().Checkpoint(); err != nil {
@@ -67,7 +68,7 @@ func memory(ctx context.Context, s *settings) (figures []Figure, err error) {
 	}
 	took := time.Since(start)
 	each = float64(weigh()-before) / float64(n-first)
-	return append(figures, newFigure("the same after a checkpoint of all, with the store's own memory",
+	return append(figures, newFigure("resident memory of a profile after a checkpoint, with the store's memory",
 		"bytes", []float64{each},
 		Detail{"checkpoint", took.Seconds(), "s"})), nil
 }

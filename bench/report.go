@@ -76,8 +76,8 @@ func (f Figure) want(bound string, value float64) Figure {
 func (r *Results) WriteText(out io.Writer) error {
 	m := &r.Machine
 	_, err := fmt.Fprintf(out,
-		"%s, %d cores, %.0f GiB, Linux %s, %s, %s on %s (fsync %.0f µs), revision %s\n%v a side and round, %d "+
-			"rounds, medians; %.0f %% of the machine busy before\n\n",
+		"%s, %d cores, %.0f GiB, Linux %s, %s, %s on %s (fsync %.0f µs), revision %s\n%v for each side in a round, "+
+			"%d rounds; values are medians. Before the run other programs used %.0f %% of the CPU\n\n",
 		m.CPU, m.Cores, float64(m.MemoryBytes)/(1<<30), m.Kernel, m.Go, m.Arch, m.FileSystem, m.FsyncMicros, m.Revision,
 		r.Settings.Duration, r.Settings.Rounds, 100*m.BusyBefore)
 	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)

@@ -27,7 +27,7 @@ const (
 
 // streamDelay measures how long after its answer an event arrives in Kafka, on a server that does nothing else.
 func streamDelay(ctx context.Context, s *settings) (_ []Figure, err error) {
-	note("streams: acknowledged to in Kafka")
+	note("streams: from the answer until an event is in Kafka")
 	server, err := startServer(ctx, s, "delay")
 	if err != nil {
 		return nil, err
@@ -56,8 +56,8 @@ func streamDelay(ctx context.Context, s *settings) (_ []Figure, err error) {
 	}
 	slices.Sort(millis)
 	p99 := millis[(len(millis)*99-1)/100]
-	return []Figure{newFigure("acknowledged until in Kafka, quiet, p99", "ms", []float64{p99},
-		Detail{"p50", median(millis), "ms"}, Detail{"most", millis[len(millis)-1], "ms"},
+	return []Figure{newFigure("from the answer until an event is in Kafka, quiet server, p99", "ms", []float64{p99},
+		Detail{"p50", median(millis), "ms"}, Detail{"maximum", millis[len(millis)-1], "ms"},
 		Detail{"events", float64(len(millis)), ""}).want(atMost, delayTarget)}, nil
 }
 

@@ -42,7 +42,7 @@ var fileStreams = []struct {
 
 // streamBeside compares requests while a stream writes their events into files with requests alone.
 func streamBeside(ctx context.Context, s *settings) (_ []Figure, err error) {
-	note("streams: beside requests")
+	note("streams: requests beside a stream")
 	var sides []*httpSide
 	for _, name := range []string{"streamed", "alone"} {
 		server, err := startServer(ctx, s, name, "--stream-file-after", "1s")

@@ -51,7 +51,7 @@ func sustained(ctx context.Context, s *settings) (figures []Figure, err error) {
 			Detail{"in all", float64(total), "s"}, Detail{"first quarter", first, "objects/s"},
 			Detail{"second", rates[1], "objects/s"}, Detail{"third", rates[2], "objects/s"},
 			Detail{"fourth", rates[3], "objects/s"},
-			Detail{"p99 of the last", p99[len(p99)-1], "ms"}).want(atLeast, sustainedRate),
+			Detail{"p99 of the last quarter", p99[len(p99)-1], "ms"}).want(atLeast, sustainedRate),
 		newFigure("sustained load: server CPU of an object", "µs",
 			[]float64{(cpuOf(side.processes) - cpu) / objects * 1e6},
 			Detail{"written", (writtenOf(side.processes) - written) / objects, "bytes an object"}).

@@ -220,7 +220,7 @@ func (l *Ledger) read(d *json.Decoder) error {
 		}
 		if len(a.Acked) != slots || len(a.Unknown) != slots || a.Kind >= body.NumKinds || a.Group < -1 ||
 			a.Group >= l.groups {
-			return fmt.Errorf("account %d: not of this ledger", i)
+			return fmt.Errorf("account %d does not belong to this ledger", i)
 		}
 		l.accounts = append(l.accounts, a)
 	}

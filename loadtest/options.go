@@ -127,7 +127,7 @@ func (o *Options) Validate() error {
 	}
 	switch {
 	case o.Key == "":
-		return errors.New("an API key is needed")
+		return errors.New("an API key is required")
 	case o.Duration < 0 || o.Warmup < 0 || o.Timeout < 0 || o.Requests < 0 || o.Backlog < 0:
 		return errors.New("durations and counts cannot be negative")
 	case o.Connections < 1 || o.Connections > 100_000:
@@ -135,7 +135,7 @@ func (o *Options) Validate() error {
 	case !(o.Rate >= 0 && o.Rate <= 10_000_000):
 		return fmt.Errorf("rate %v: want 0 to 10000000 requests a second", o.Rate)
 	case o.Pool < 1:
-		return fmt.Errorf("pool of %d bodies", o.Pool)
+		return fmt.Errorf("a pool of %d bodies: want 1 or more", o.Pool)
 	}
 	if o.Ledger {
 		if err := o.validateLedger(); err != nil {
@@ -156,7 +156,7 @@ func (o *Options) validateLedger() error {
 	case b.EventNames > 64 || b.Products > 64:
 		return fmt.Errorf("%d event names and %d products: a ledger holds up to 64 each", b.EventNames, b.Products)
 	case len(b.Currencies) != 1 || b.MaxQuantity != 1:
-		return errors.New("a ledger wants one currency and a quantity of 1")
+		return errors.New("a ledger needs one currency and a quantity of 1")
 	case o.Atomic && (b.EmailShare > 0 || b.AliasShare > 0):
 		return errors.New("atomic verification addresses users by external_id only")
 	case o.Atomic && (o.AtomicUsers < 1 || o.AtomicUsers > max(b.Mix[0], b.Mix[1], b.Mix[2])):
@@ -175,7 +175,7 @@ type endpoint struct {
 // parseTargets parses all of the targets.
 func parseTargets(targets []string, remote bool) ([]endpoint, error) {
 	if len(targets) == 0 {
-		return nil, errors.New("a target is needed")
+		return nil, errors.New("a target is required")
 	}
 	var endpoints []endpoint
 	for _, t := range targets {

@@ -193,7 +193,7 @@ func (v *verifier) compareUser(d *Discrepancies, a *account, p *profile) {
 			d.sample("%s: %q is there %d times, but %d were acknowledged", id, name, got, least)
 		case got > most:
 			d.Extra += got - most
-			d.sample("%s: %q is there %d times, %d were sent", id, name, got, most)
+			d.sample("%s: %q is there %d times, but only %d were sent", id, name, got, most)
 		}
 	}
 	for name, n := range p.events {
@@ -210,12 +210,12 @@ func (v *verifier) compareUser(d *Discrepancies, a *account, p *profile) {
 	}
 	if p.amount < a.Amount || p.amount > a.Amount+a.AmountUnknown {
 		d.Wrong++
-		d.sample("%s: revenue is %d minor units, acknowledged are %d, unknown %d", id, p.amount,
+		d.sample("%s: the revenue is %d minor units; %d are acknowledged, and %d are unknown", id, p.amount,
 			a.Amount, a.AmountUnknown)
 	}
 	if !v.isPossible(a, p) {
 		d.Wrong++
-		d.sample("%s: the marker is %s, last acknowledged %v", id, p.marker, a.Seqs)
+		d.sample("%s: the marker is %s; the last acknowledged is %v", id, p.marker, a.Seqs)
 	}
 }
 
@@ -273,7 +273,7 @@ func (v *verifier) compareGroup(d *Discrepancies, part []account, shown []profil
 	}
 	d.Halves++
 	first := func(ids []string) string { return strings.Join(ids[:min(1, len(ids))], "") }
-	d.sample("group %d: its last request is there for %d users (%s), not for %d (%s), in part for %d (%s)",
+	d.sample("group %d: its last request was applied for %d users (%s), not for %d (%s), and in part for %d (%s)",
 		part[0].Group, len(after), first(after), len(before),
 		first(before), len(between), first(between))
 }

@@ -385,7 +385,7 @@ func (w *worker) readAnswer(s *source, text []byte, end outcome) answer {
 	clear(w.refused)
 	v, err := w.parser.ParseBytes(text)
 	if err != nil || v.Type() != fastjson.TypeObject {
-		w.figures.differs("answer is not a JSON object: %.100q", text)
+		w.figures.differs("the answer is not a JSON object: %.100q", text)
 		return a
 	}
 	for i, name := range counters {
@@ -429,7 +429,7 @@ func (w *worker) markRefused(entries []*fastjson.Value) {
 			base += n
 		}
 		if !known {
-			w.figures.differs("errors entry names no object: %.200s", e.MarshalTo(nil))
+			w.figures.differs("an entry of errors names no object: %.200s", e.MarshalTo(nil))
 		}
 	}
 }
@@ -444,14 +444,14 @@ func (w *worker) compare(s *source, a answer, end outcome) {
 			left[o.Array]--
 		}
 		if w.refused[i] != o.Refused() {
-			w.figures.differs("%s %d, rule %q: refused is %v", o.Array, o.Index, o.Rule, w.refused[i])
+			w.figures.differs("%s %d (broken rule: %q): refused is %v", o.Array, o.Index, o.Rule, w.refused[i])
 		}
 	}
 	if left != a.accepted {
-		w.figures.differs("counters say %v accepted, errors leave %v", a.accepted, left)
+		w.figures.differs("the counters say that %v were accepted, but errors leave %v", a.accepted, left)
 	}
 	if (end == acked) != (left.Total() > 0) {
-		w.figures.differs("%d objects accepted, and status %d", left.Total(), w.resp.StatusCode())
+		w.figures.differs("%d objects were accepted, but the status is %d", left.Total(), w.resp.StatusCode())
 	}
 }
 
