@@ -175,10 +175,15 @@ func (x *exchange) checkHeaders() bool {
 }
 
 // checkHeaders finds what fasthttp accepts although two servers might read such a request differently (D9):
-// Content-Length beside Transfer-Encoding; a Transfer-Encoding that does not say where the body ends (fasthttp takes
-// identity for no body, and what follows for a request); a header that must occur once occurring twice; invalid names
-// (Content-Length with a blank before the colon is another header to some); folded lines; lines that end in LF alone;
-// too many headers. An empty result means that all is well.
+//   - Content-Length beside Transfer-Encoding
+//   - a Transfer-Encoding that does not say where the body ends (fasthttp takes identity for no body, and what follows
+//     for a request)
+//   - a header twice that must occur only once
+//   - an invalid name (some servers take Content-Length with a blank before the colon for another header)
+//   - a folded line, or a line that ends in LF alone
+//   - too many headers
+//
+// An empty result means that all is well.
 func checkHeaders(raw []byte, maxHeaders int) string {
 	var length, encoding, authorization, contentType, contentEncoding, idempotency int
 	chunked := true

@@ -220,9 +220,10 @@ const (
 	unsent                   // no connection
 )
 
-// deliver sends the prepared request until its end is known, or it is not worth more: a throttled one is sent again
-// after the time that the server asks for (closed loop; in an open loop the next arrival doesn't wait), an unsent one
-// once there is a connection, and one without an answer only under an idempotency key.
+// deliver sends the prepared request until its outcome is known, or until there is no point in another try. A throttled
+// request is sent again after the time that the server asks for, but only in a closed loop: in an open loop the next
+// arrival doesn't wait. A request that couldn't be sent is sent again once there is a connection. A request without an
+// answer is sent again only if it has an Idempotency-Key.
 func (w *worker) deliver(ctx context.Context, s *source, intended time.Time) error {
 	open := w.run.o.Rate > 0
 	for attempt := 0; ; attempt++ {

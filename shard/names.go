@@ -23,7 +23,7 @@ type naming struct {
 	via        uint64 // not 0: ops go there, to a profile merged into that user, who lacks its data or the alias yet
 }
 
-// named is a user whom ops of the batch are for.
+// named is a user whom the batch has ops for.
 type named struct {
 	number     uint64 // 0: there is none
 	rows       [2]uint64

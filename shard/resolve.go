@@ -61,8 +61,8 @@ func (b *Batch) survey() (needed bool) {
 	return b.namesMayMix() || b.Count() > 1 && r.gives && r.tells
 }
 
-// namesMayMix says whether identifiers have to be looked up: there are others than external ids, or several that may be
-// those of one user.
+// namesMayMix says whether identifiers have to be looked up: because some of them are not external ids, or because
+// several of them may belong to one user.
 func (b *Batch) namesMayMix() bool {
 	return b.lookups > 0 || b.Count() > 1 && (b.svcIDs > 0 || b.reader.hasRenamed(b.workspace))
 }
@@ -147,9 +147,9 @@ func (b *Batch) nameUsers() (err error) {
 	return nil
 }
 
-// areNamedOnce says whether it is known, without a look at their profiles, that users are the same only if their
-// numbers are: nobody of them was merged, and the external ids lead to the numbers that are their homes. It is asked
-// when profiles may have to be read; it is not known of users on other nodes.
+// areNamedOnce says whether it is known, without a look at profiles, that two users of the batch are the same only if
+// their numbers are the same. It is known when none of the users was merged, and each external id leads to the number
+// that is its home. It is asked when profiles may have to be read. It is never known of users on other nodes.
 func (b *Batch) areNamedOnce() bool {
 	r, c := &b.routing, b.reader
 	if c.sole == nil || c.sole.AllResident() || c.hasRenamed(b.workspace) {
@@ -224,9 +224,9 @@ func (b *Batch) nameTogether(several bool) error {
 	return nil
 }
 
-// isKnown says whether ops for a merged user can go directly to the user with this number, into whom that one was
-// merged: the user has taken the merged one in, and has the identifier of the op at start. An alias may still be on its
-// way, or may be granted to the merged user later, and then the user may have no use for it.
+// isKnown says whether the op at start, which is for a merged user, can go directly to the user with this number, into
+// whom that one was merged. It can when the user has taken the merged one in, and has the op's identifier. An alias may
+// still be on its way to the user. Or it may be granted to the merged user later, and then the user may never get it.
 func (b *Batch) isKnown(start int, gone, number uint64) (known bool, err error) {
 	o, _ := op.Next(b.Buf[start:])
 	id, key := o.Flags().ID(), o.Key()
@@ -334,8 +334,8 @@ func readdressTo(o op.Op, x *naming) {
 	binary.LittleEndian.PutUint64(o[8:], number)
 }
 
-// parts says whether an op takes another way to the user with this key than the ops before it, which it might then
-// overtake: a merged user's tombstone sends ops on behind what the user is about to be told.
+// parts says whether an op takes another way to the user with this key than the ops before it. It might then overtake
+// them, since a merged user's tombstone sends ops on behind other messages to the user.
 func (r *routing) parts(key, via uint64) bool {
 	before, known := r.ways[key]
 	r.ways[key] = via

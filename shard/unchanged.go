@@ -55,10 +55,10 @@ func (b *Batch) leaveOutUnchanged() (changed bool, err error) {
 	return changed, nil
 }
 
-// isUnchanged says whether an op changes neither addresses nor states of anybody. If it does, its user, and the rows of
-// the user's addresses, count as touched. user is the user whom the op is for, whatever the ops before it do; 0: one
-// whom the op makes. known is false for an op by an address, for the number of a merged user, and when the op's number
-// or the profile is on another node.
+// isUnchanged says whether an op changes no addresses and no states. If the op changes any, its user and the rows of
+// the user's addresses count as touched. user is the user whom the op is for, whatever the ops before it do; it is 0
+// when the op makes the user. known is false for an op by an address, for the number of a merged user, and when the
+// op's number or the profile is on another node.
 func (b *Batch) isUnchanged(o op.Op, before *touched) (user uint64, same, known bool, err error) {
 	e, id := b.reader, o.Flags().ID()
 	if id == op.Email || id == op.Phone || !e.isHere(o.Number()) {

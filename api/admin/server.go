@@ -65,9 +65,9 @@ type Server struct {
 // New makes a Server.
 func New(o Options) *Server { return &Server{options: o, public: o.Public, common: o.Public.Options()} }
 
-// HTTPServer makes the HTTP server of the second listener: health, metrics and the API's documentation for everybody
-// who reaches it; pprof and the admin API for holders of the token (Authorization: Bearer, or as the password of
-// Basic); and the console, which authenticates in its own way; nil: there is none. Serve and shut it down like any
+// HTTPServer makes the HTTP server of the second listener. Everybody who reaches it gets health, metrics and the API's
+// documentation. Holders of the token (Authorization: Bearer, or as the password of Basic) get pprof and the admin API.
+// The console authenticates in its own way; nil means that there is none. Serve and shut the server down like any
 // http.Server.
 func (s *Server) HTTPServer(console http.Handler) *http.Server {
 	mux := http.NewServeMux()

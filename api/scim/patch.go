@@ -16,9 +16,12 @@ import (
 // and judged like the body of a PUT, so a refused PATCH has changed nothing, and a PATCH can make nothing that a PUT
 // couldn't.
 //
-// The dialects: op in any case; with a path, or without one and then with names, dotted names or paths as the members
-// of the value; unknown members, and those that a client can't set, are ignored as in a PUT; null removes; a filter
-// that finds nothing makes the element that it describes.
+// Dialects of identity providers that are understood:
+//   - op may have any case.
+//   - Without a path, the members of the value are names, dotted names or paths.
+//   - Unknown members, and those that a client can't set, are ignored as in a PUT.
+//   - null removes.
+//   - A filter that finds nothing makes the element that it describes.
 type patch struct {
 	schemas []schemaJSON
 	tree    map[string]any

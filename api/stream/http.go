@@ -257,7 +257,8 @@ func (h *endpoint) idOf(batch []post) string {
 	return uuid.NewSHA1(uuid.NameSpaceOID, ids).String()
 }
 
-// isFinal reports whether sending the same again would change nothing: it was taken, or is wrong, or too large.
+// isFinal reports whether sending the same request again would change nothing: it was accepted, is wrong, or is too
+// large.
 func isFinal(status int) bool {
 	return status/100 == 2 || status == http.StatusBadRequest || status == http.StatusRequestEntityTooLarge
 }

@@ -143,8 +143,8 @@ func (k *topics) open(ctx context.Context) error {
 	return k.askLimits(ctx)
 }
 
-// learn records that a topic has refused a batch of at most that many bytes whose records it takes one by one: its
-// limit isn't known, or has become smaller. The next client uses the new limit.
+// learn records that a topic has refused a batch of at most that many bytes, although it takes the records of the batch
+// one by one. So the topic's limit isn't known, or has become smaller. The next client uses the new limit.
 func (k *topics) learn(topic string, bytes int) {
 	k.learned[topic] = max(int32(min(k.limit(topic), bytes)/2), minBatchBytes)
 }
@@ -166,8 +166,8 @@ func (k *topics) askLimits(ctx context.Context) error {
 	return err
 }
 
-// hearLimits asks for the limits, as far as the brokers tell them. It waits for half of ctx's time. In the other half,
-// brokers that answer nothing at all are distinguished from those that only ignore this question.
+// hearLimits asks the brokers for the limits. It waits for half of ctx's time. In the other half the caller finds out
+// whether the brokers answer nothing at all, or ignore only this question.
 func (k *topics) hearLimits(ctx context.Context) error {
 	wait, cancel := context.WithTimeout(ctx, k.o.RequestTimeout/2)
 	defer cancel()

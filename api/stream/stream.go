@@ -5,13 +5,13 @@
 // Invariants:
 //   - A cursor moves only when the destination has confirmed, so nothing is missing: a file is renamed and its
 //     directory synced, or the service has answered.
-//   - Before anything of a delivery shows, the cursor says which positions the delivery has (Pending). What a crash
-//     interrupts is done again with the same positions, so its files have the same names: a directory or bucket has
-//     each event once.
-//   - A cursor is changed on the condition that it is as it was read. Of two nodes that both take themselves for a
-//     group's leader one is refused, and both name the files of a pending delivery alike.
-//   - Nothing of it is on the path of requests: a destination that is down costs only its events' place in the event
-//     log, until they expire there.
+//   - Before any file of a delivery is visible, the cursor says which positions the delivery has (Pending). A delivery
+//     that a crash interrupts is repeated with the same positions, so its files have the same names, and a directory or
+//     bucket has each event once.
+//   - A cursor is changed only if it still is as it was read. When two nodes both take themselves for a group's leader,
+//     the change of one is refused, and both name the files of a pending delivery alike.
+//   - No request waits for a stream. When a destination is down, its events stay in the event log until they expire
+//     there.
 //
 // Ownership: the Manager has a carrier, which is one goroutine, for each stream and each event log that the stream
 // reads. A carrier's fields belong to it, except for its status.

@@ -6,9 +6,10 @@ import (
 	"millrace/shard/store"
 )
 
-// Apart has the numbers that are set apart: those for which it must be known without a look that an op has to look,
-// because an external id has a row, a profile was there, another entry is in the way, or a profile is very large or a
-// dummy user's. It is loaded at the start. A number stays in it for ever.
+// Apart has the numbers that are set apart: an op for such a number has to look at the entry there, and this must be
+// known without a look. A number is set apart because an external id has a row, because a profile was there, because
+// another entry is in the way, or because the profile is very large or a dummy user's. Apart is loaded at the start. A
+// number stays in it for ever.
 type Apart struct {
 	pending[apartNumber]
 	numbers map[uint64]struct{}

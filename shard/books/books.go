@@ -3,11 +3,11 @@
 // apart, the events without effect; and the audit log of partition 0.
 //
 // All books work in the same way. What is new since the last checkpoint is in memory. Save writes it into the batch
-// that has the partition's entries and its applied position, so a crash takes both or neither, and replay makes again
-// just what is missing. Saved removes it from memory once the batch is in the store; what is added in between is left
-// for the next batch. A start loads what must be known without a look (Load). The rest is read when it is asked for:
-// first what is pending, under the lock that guards the partition, then the store, without the lock. So a reader sees a
-// row in one of the two places, or in both, and takes it once.
+// that has the partition's entries and its applied position. So after a crash the store has both or neither, and replay
+// makes exactly what is missing. Saved removes it from memory once the batch is in the store; what is added in between
+// is left for the next batch. A start loads what must be known without a look (Load). The rest is read when it is asked
+// for: first what is pending, under the lock that guards the partition, then the store, without the lock. So a reader
+// sees a row in one of the two places, or in both, and takes it once.
 //
 // Whatever guards the partition guards its books.
 package books

@@ -59,9 +59,10 @@ func isForLog(v []byte) bool {
 
 func isForLogAlone(v []byte) bool { return v[8] >= mergeMark }
 
-// AppendNoted appends what ops with positions between from and to have made in a partition, that from the store first.
-// through is the position up to which that is complete: to, or less where there is much, and always the end of a
-// record. lock guards the partition: it is taken for what is pending. No checkpoint may be under way.
+// AppendNoted appends the entries that ops with positions between from and to have made in a partition. Those in the
+// store come first. The entries are complete up to the position through, which is the end of a record: to, or an
+// earlier position when there are many. lock guards the partition, and is taken to read what is pending. No checkpoint
+// may be under way.
 func (t *Trail) AppendNoted(
 	dst []Noted, s *store.Ranges, partition uint8, from, to uint64, lock sync.Locker,
 ) (_ []Noted, through uint64, err error) {

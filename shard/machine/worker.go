@@ -139,8 +139,8 @@ func (w *Worker) findMissing(items []*Commit) {
 	w.missing = slices.CompactFunc(w.missing, func(a, b missed) bool { return a.number == b.number })
 }
 
-// addMissing lists a number, or the number that resident tombstones lead to, unless it is known what the store has
-// there.
+// addMissing lists a number as missing, unless it is known what the store has there. When resident tombstones lead from
+// the number to another one, it lists that one instead.
 func (w *Worker) addMissing(p *Partition, number uint64) {
 	for range prefetchRounds {
 		s := p.Find(number)
@@ -226,7 +226,7 @@ func (w *Worker) readStore(most int64) error {
 
 var storeReads = metrics.NewFloatCounter("millrace_store_read_seconds_total")
 
-// prefetchRounds is how many tombstones behind one another are read ahead. There are more between an identifier and its
+// prefetchRounds is how many successive tombstones are read ahead. There are more of them between an identifier and its
 // user only when other users have the numbers in between.
 const prefetchRounds = 3
 

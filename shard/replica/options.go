@@ -253,8 +253,8 @@ type Carrier interface {
 type Message struct {
 	Number uint64 // of the entry that it goes to; the highest byte is the partition
 	Body   []byte // of the Message op
-	// Done, when not nil, is called after Deliver has returned nil, or before: when all effects of the message are
-	// visible, with what came of them. err is ErrUnknown when the node that saw to the effects was lost, or no longer
-	// leads: the effects come, but it is unknown when. Only the first call counts.
+	// Done, when not nil, is called once all effects of the message are visible, with what came of them. That may be
+	// before or after Deliver has returned nil. err is ErrUnknown when the node that took care of the effects was lost,
+	// or no longer leads: the effects come, but it is unknown when. Only the first call counts.
 	Done func(effects Effects, err error)
 }

@@ -147,9 +147,9 @@ func (k *Keeper) Join(ctx context.Context, path string, o *calls.Options) error 
 	return nil
 }
 
-// CheckFounder returns an error when this node has founded its cluster on existing data, and those whom it finds at the
-// addresses of the other members are of other clusters: a backup that was restored on several nodes makes as many
-// clusters, and clients of all these nodes would have their changes in one or the other. The host knows its cluster.
+// CheckFounder returns an error when this node has founded its cluster on existing data, and the nodes at the addresses
+// of the other members belong to other clusters. That happens when a backup was restored on several nodes: each of them
+// makes a cluster, and the changes of clients would be in one cluster or another. The host knows its cluster.
 func (k *Keeper) CheckFounder(o *calls.Options) error {
 	f := k.Get()
 	if _, ok := f.Members[k.Plan.Node]; !ok || len(f.Members) > 1 {
