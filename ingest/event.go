@@ -20,11 +20,11 @@ func (d *Decoder) event(i, body int) int {
 		d.owner = d.key
 		switch d.key.class() {
 		case className:
-			i = d.requiredString(i, name)
+			i = d.shortString(i, name)
 		case classTime:
 			i = d.slotValue(i, time)
 		case classAppID:
-			i = d.optionalString(i, app)
+			i = d.shortString(i, app)
 		case classProperties:
 			i = d.properties(i, shapeEventProperties)
 		default:
@@ -63,7 +63,7 @@ func (d *Decoder) purchase(i, body int) int {
 		d.owner = d.key
 		switch d.key.class() {
 		case classProductID:
-			i = d.requiredString(i, product)
+			i = d.shortString(i, product)
 		case classCurrency:
 			i = d.slotValue(i, currency)
 		case classPrice:
@@ -73,7 +73,7 @@ func (d *Decoder) purchase(i, body int) int {
 		case classTime:
 			i = d.slotValue(i, time)
 		case classAppID:
-			i = d.optionalString(i, app)
+			i = d.shortString(i, app)
 		case classProperties:
 			i = d.properties(i, shapePurchaseProperties)
 		default:
@@ -109,9 +109,9 @@ func (d *Decoder) otherMember(i int) int {
 	return d.skip(i, 0)
 }
 
-// requiredString reads a name of 1 to 255 characters. For a product, clients may send an integer, which is taken as its
-// digits.
-func (d *Decoder) requiredString(i int, s *slot) int {
+// shortString reads a string of at most 255 characters, or null. For a product, clients may send an integer, which is
+// taken as its digits.
+func (d *Decoder) shortString(i int, s *slot) int {
 	next := d.slotValue(i, s)
 	switch {
 	case s.kind == slotString:
@@ -120,20 +120,6 @@ func (d *Decoder) requiredString(i int, s *slot) int {
 		}
 	case s.kind == slotInt && d.owner.class() == classProductID, s.kind == slotNull:
 	default:
-		d.refuseNamed(rankValue, i, reasonNotValid, d.owner)
-	}
-	return next
-}
-
-// optionalString reads a string of at most 255 characters, or null.
-func (d *Decoder) optionalString(i int, s *slot) int {
-	next := d.slotValue(i, s)
-	switch {
-	case s.kind == slotString:
-		if !field.Runes255(d.in[s.start:s.end]) {
-			d.refuseNamed(rankValue, i, reasonLong, d.owner)
-		}
-	case s.kind != slotNull:
 		d.refuseNamed(rankValue, i, reasonNotValid, d.owner)
 	}
 	return next
