@@ -1,22 +1,18 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
-	_ "embed"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
-	"strings"
 	"syscall"
 	"time"
 
@@ -24,27 +20,12 @@ import (
 	"golang.org/x/net/netutil"
 
 	"millrace/api"
-	"millrace/api/admin"
-	"millrace/api/control"
-	"millrace/ingest"
-	"millrace/shard"
 	"millrace/shard/cluster/facts"
-	"millrace/shard/eventlog"
-	"millrace/shard/procs"
-	"millrace/shard/stamp"
-	"millrace/wal"
 )
-
-// demo is the workspace of `make run`.
-//
-//go:embed demo.yaml
-var demo []byte
 
 // gcPercent: profiles are outside the Go heap, so the heap is small and may grow fivefold between two collections. GOGC
 // overrides it.
 const gcPercent = 400
-
-const demoKey = "millrace-demo-key"
 
 // serveCommand is `millrace serve`. Every bound of the server is a flag here, with its default.
 type serveCommand struct {
@@ -242,30 +223,6 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer, command *kong.
 	return c.serve(ctx, n, listener, certificate, hup, reload, failed, logger, stdout)
 }
 
-// nodeOptions returns the options of a node that is alone.
-func (c *serveCommand) nodeOptions(logger *slog.Logger) (o nodeOptions, err error) {
-	o = nodeOptions{engine: c.engineOptions(logger), events: c.eventOptions(logger), streams: c.streamOptions(logger),
-		live: c.liveOptions(), census: c.censusOptions(),
-		decoder: ingest.Options{MaxDepth: c.MaxDepth, MaxProperties: c.MaxProperties,
-			MaxPropertiesBytes: c.MaxPropertiesBytes},
-		documents: int64(c.MaxDocuments)}
-	if o.documents == 0 {
-		o.documents = int64(max(c.Memory/8, 64<<20))
-	}
-	if o.refused, err = c.refusedOptions(logger); err != nil {
-		return o, err
-	}
-	c.planMemory().apply(&o.engine, &o.events)
-	if o.door, err = c.doorOptions(logger); err != nil {
-		return o, err
-	}
-	if o.admin.Token, err = c.adminToken(logger); err != nil {
-		return o, err
-	}
-	o.console, err = c.consoleOptions(logger)
-	return o, err
-}
-
 // makeData makes the data directory, for its owner alone, since its files are personal data and contain secrets. An
 // existing directory that is open to others may be meant to be.
 func makeData(dir string, logger *slog.Logger) error {
@@ -285,6 +242,22 @@ func makeData(dir string, logger *slog.Logger) error {
 			"data", dir, "mode", fmt.Sprintf("%#o", info.Mode().Perm()))
 	}
 	return nil
+}
+
+// lockDir keeps a second server off the directory.
+func lockDir(dir string) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(dir, "LOCK"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		if err == syscall.EWOULDBLOCK {
+			return nil, fmt.Errorf("the data directory %q is in use by another server", dir)
+		}
+		return nil, fmt.Errorf("lock the data directory: %w", &os.PathError{Op: "flock", Path: f.Name(), Err: err})
+	}
+	return func() { f.Close() }, nil
 }
 
 // open opens the node and applies the bootstrap file. A node of a cluster may have to wait for others, perhaps for
@@ -461,249 +434,4 @@ func (c *serveCommand) reload(n *node, certificates reloads, logger *slog.Logger
 	if good {
 		logger.Info("reloaded")
 	}
-}
-
-// readBootstrap is the text of the bootstrap file, if there is one, with nothing wrong in it.
-func (c *serveCommand) readBootstrap() ([]byte, error) {
-	if c.Bootstrap == "" {
-		return nil, nil
-	}
-	text, err := os.ReadFile(c.Bootstrap)
-	if err != nil {
-		return nil, fmt.Errorf("--bootstrap: %w", err)
-	}
-	if _, err := control.ParseBootstrap(text); err != nil {
-		return nil, fmt.Errorf("--bootstrap: %q: %w", c.Bootstrap, err)
-	}
-	return text, nil
-}
-
-// bootstrap applies the demo and the text of the bootstrap file.
-func (c *serveCommand) bootstrap(n *node, text []byte, stdout io.Writer) error {
-	if c.Demo {
-		if err := applyBootstrap(n.control, demo, stdout); err != nil {
-			return err
-		}
-	}
-	if c.Bootstrap == "" {
-		return nil
-	}
-	if err := applyBootstrap(n.control, text, stdout); err != nil {
-		return fmt.Errorf("--bootstrap: %q: %w", c.Bootstrap, err)
-	}
-	return nil
-}
-
-// applyBootstrap prints the keys that it makes, since they are never shown again.
-func applyBootstrap(c *control.Control, text []byte, stdout io.Writer) error {
-	f, err := control.ParseBootstrap(text)
-	if err != nil {
-		return err
-	}
-	made, err := c.Bootstrap(control.Actor{Name: "bootstrap file"}, f)
-	for _, k := range made {
-		if k.Workspace == "" {
-			fmt.Fprintf(stdout, "%s token, shown once: %s\n", k.Name, k.Token)
-			continue
-		}
-		fmt.Fprintf(stdout, "API key %q of workspace %q, shown once: %s\n", k.Name, k.Workspace, k.Token)
-	}
-	return err
-}
-
-func (c *serveCommand) greet(stdout io.Writer, address net.Addr, console string) {
-	fmt.Fprintf(stdout, `
-Millrace serves http://%[1]s with the key %[2]s. Try it from another terminal:
-
-  curl -s http://%[1]s/users/track -H 'Authorization: Bearer %[2]s' -H 'Content-Type: application/json' \
-    -d '{"attributes":[{"external_id":"ada","first_name":"Ada","email":"ada@example.com","plan":"pro"}],"events":[{"external_id":"ada","name":"signed_up","time":"2026-01-31T09:30:00Z"}]}'
-  curl -s http://%[1]s/users/export/ids -H 'Authorization: Bearer %[2]s' -H 'Content-Type: application/json' -d '{"external_ids":["ada"]}'
-  curl -s http://%[1]s/preference_center/v1/demo/url/ada -H 'Authorization: Bearer %[2]s'
-
-The last one answers with a link: Ada's preference page, to open in a browser.
-`, address, demoKey)
-	if console != "" {
-		fmt.Fprintf(stdout, `
-The console, with all of it to see: %s
-It asks for the admin token, which is in %s.
-`, console, filepath.Join(c.Data, "admin-token"))
-	}
-	fmt.Fprintln(stdout)
-}
-
-// check refuses settings with surprising effects.
-func (c *serveCommand) check() error {
-	if (c.TLSCert == "") != (c.TLSKey == "") {
-		return errors.New("--tls-cert and --tls-key go together")
-	}
-	loopback, err := isLoopback(c.Listen)
-	if err != nil {
-		return fmt.Errorf("--listen: %w", err)
-	}
-	if !loopback && c.TLSCert == "" && !c.InsecureHTTP {
-		return errors.New("--listen: an address other than loopback needs --tls-cert and --tls-key, or --insecure-http")
-	}
-	if !loopback && c.Demo {
-		return errors.New("--demo works on loopback only, because its key is publicly known")
-	}
-	if err := c.checkMemory(); err != nil {
-		return err
-	}
-	switch {
-	case c.MaxBodies != 0 && c.MaxBodies < c.MaxBody:
-		return errors.New("--max-bodies must be at least --max-body")
-	case c.EventRetention < c.EventPackAfter:
-		return errors.New("--event-retention must be at least --event-pack-after")
-	case c.RefusedQueue < c.RefusedObject:
-		return errors.New("--refused-queue must be at least --refused-object")
-	}
-	if c.Admin != "off" {
-		if loopback, err = isLoopback(c.Admin); err != nil {
-			return fmt.Errorf("--admin: %w", err)
-		}
-		if !loopback && !c.InsecureHTTP {
-			return errors.New("--admin: an address other than loopback needs --insecure-http; put a TLS proxy in " +
-				"front of it")
-		}
-	}
-	if err := api.CheckPublicURL(c.PublicURL); err != nil {
-		return fmt.Errorf("--public-url: %w", err)
-	}
-	if err := api.CheckPublicHosts(c.PublicHosts); err != nil {
-		return fmt.Errorf("--public-hosts: %w", err)
-	}
-	return cmp.Or(c.checkConsole(), c.checkCluster())
-}
-
-func isLoopback(address string) (bool, error) {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return false, err
-	}
-	if host == "localhost" {
-		return true, nil
-	}
-	ip, err := netip.ParseAddr(host)
-	return err == nil && ip.IsLoopback(), nil
-}
-
-func (c *serveCommand) tls() (*api.TLS, error) {
-	if c.TLSCert == "" {
-		return nil, nil
-	}
-	return api.LoadTLS(c.TLSCert, c.TLSKey)
-}
-
-func (c *serveCommand) logger() (*slog.Logger, error) {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(c.LogLevel)); err != nil {
-		return nil, err
-	}
-	return slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level})), nil
-}
-
-func (c *serveCommand) engineOptions(logger *slog.Logger) shard.Options {
-	return shard.Options{
-		Dir: c.Data, Workers: c.Workers, MaxMergesWaiting: c.MaxMergesWaiting,
-		CheckpointBytes: int64(c.CheckpointBytes), CheckpointInterval: c.CheckpointInterval,
-		Clock: &stamp.Clock{MaxOffset: c.MaxClockOffset, Logger: logger}, MaxDeltaChanges: orNone(c.MaxDeltaChanges),
-		Reading: procs.NewReading(c.ReadProcs, c.underWay(c.MaxAnswers, 0)/4),
-		Log: wal.Options{
-			SegmentBytes: int64(c.SegmentBytes), Buffered: c.BufferedLog, StallAfter: c.StallAfter,
-			MinFreeBytes: orNone(int64(c.MinFreeBytes)), MinFreePercent: orNone(c.MinFreePercent),
-		},
-		Logger: logger,
-	}
-}
-
-func (c *serveCommand) eventOptions(logger *slog.Logger) eventlog.Options {
-	return eventlog.Options{
-		Dir: filepath.Join(c.Data, "events"), Retention: c.EventRetention, MaxBacklogBytes: int64(c.EventBacklog),
-		PackAfter: c.EventPackAfter,
-		MaxDuty:   c.EventDuty, DeleteWithin: c.EventDeleteTime, Logger: logger,
-	}
-}
-
-// orNone turns the command line's "no floor" into that of the log.
-func orNone[T int | int64 | float64 | time.Duration](v T) T {
-	if v == 0 {
-		return -1
-	}
-	return v
-}
-
-func (c *serveCommand) doorOptions(logger *slog.Logger) (api.Options, error) {
-	o := api.Options{
-		MaxBodyBytes: int(c.MaxBody), MaxBodiesBytes: c.underWay(c.MaxBodies, 2*c.MaxBody),
-		MaxAnswersBytes: c.underWay(c.MaxAnswers, 0),
-		ReadTimeout:     c.ReadTimeout, WriteTimeout: c.WriteTimeout, IdleTimeout: c.IdleTimeout,
-		MaxHeaderBytes: c.MaxHeaderBytes, MaxHeaders: c.MaxHeaders, MaxConns: c.MaxConns,
-		MaxConnsPerIP: c.MaxConnsPerIP, MaxRequestsPerConn: c.MaxRequestsPerConn,
-		MaxBadKeysPerMinute: c.MaxBadKeysPerMinute,
-		PublicURL:           c.PublicURL, PublicHosts: c.publicHosts(), PreferenceLinkLife: c.PreferenceLinkLife,
-		MaxPagesPerMinute: c.MaxPagesPerMinute,
-		AccessLog:         c.AccessLog, Logger: logger,
-	}
-	for _, p := range c.TrustedProxies {
-		if !strings.Contains(p, "/") {
-			a, err := netip.ParseAddr(p)
-			if err != nil {
-				return o, fmt.Errorf("--trusted-proxies: %w", err)
-			}
-			o.TrustedProxies = append(o.TrustedProxies, netip.PrefixFrom(a, a.BitLen()))
-			continue
-		}
-		prefix, err := netip.ParsePrefix(p)
-		if err != nil {
-			return o, fmt.Errorf("--trusted-proxies: %w", err)
-		}
-		o.TrustedProxies = append(o.TrustedProxies, prefix)
-	}
-	return o, nil
-}
-
-// underWay returns --max-bodies or --max-answers; 0: derived from memory, and at least least.
-func (c *serveCommand) underWay(set, least byteSize) int64 {
-	if set == 0 {
-		return int64(max(c.Memory/8, 128<<20, least))
-	}
-	return int64(set)
-}
-
-// adminToken returns the admin token; empty: there is no listener that would take it.
-func (c *serveCommand) adminToken(logger *slog.Logger) (string, error) {
-	if c.Admin == "off" && c.Console == "" {
-		return "", nil
-	}
-	token, path, err := admin.Token(c.Data)
-	if err != nil {
-		return "", err
-	}
-	logger.Info("the admin token is in this file", "path", path)
-	return token, nil
-}
-
-// publicHosts returns the hosts in the setting, and the host of --listen if that is a name.
-func (c *serveCommand) publicHosts() []string {
-	host, _, err := net.SplitHostPort(c.Listen)
-	if _, notName := netip.ParseAddr(host); err != nil || host == "" || notName == nil {
-		return c.PublicHosts
-	}
-	return append([]string{c.Listen}, c.PublicHosts...)
-}
-
-// lockDir keeps a second server off the directory.
-func lockDir(dir string) (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(dir, "LOCK"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		f.Close()
-		if err == syscall.EWOULDBLOCK {
-			return nil, fmt.Errorf("the data directory %q is in use by another server", dir)
-		}
-		return nil, fmt.Errorf("lock the data directory: %w", &os.PathError{Op: "flock", Path: f.Name(), Err: err})
-	}
-	return func() { f.Close() }, nil
 }

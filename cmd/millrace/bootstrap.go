@@ -1,0 +1,89 @@
+package main
+
+import (
+	_ "embed"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+
+	"millrace/api/control"
+)
+
+// The bootstrap file, and the workspace of --demo.
+
+// demo is the workspace of `make run`.
+//
+//go:embed demo.yaml
+var demo []byte
+
+const demoKey = "millrace-demo-key"
+
+// readBootstrap is the text of the bootstrap file, if there is one, with nothing wrong in it.
+func (c *serveCommand) readBootstrap() ([]byte, error) {
+	if c.Bootstrap == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(c.Bootstrap)
+	if err != nil {
+		return nil, fmt.Errorf("--bootstrap: %w", err)
+	}
+	if _, err := control.ParseBootstrap(text); err != nil {
+		return nil, fmt.Errorf("--bootstrap: %q: %w", c.Bootstrap, err)
+	}
+	return text, nil
+}
+
+// bootstrap applies the demo and the text of the bootstrap file.
+func (c *serveCommand) bootstrap(n *node, text []byte, stdout io.Writer) error {
+	if c.Demo {
+		if err := applyBootstrap(n.control, demo, stdout); err != nil {
+			return err
+		}
+	}
+	if c.Bootstrap == "" {
+		return nil
+	}
+	if err := applyBootstrap(n.control, text, stdout); err != nil {
+		return fmt.Errorf("--bootstrap: %q: %w", c.Bootstrap, err)
+	}
+	return nil
+}
+
+// applyBootstrap prints the keys that it makes, since they are never shown again.
+func applyBootstrap(c *control.Control, text []byte, stdout io.Writer) error {
+	f, err := control.ParseBootstrap(text)
+	if err != nil {
+		return err
+	}
+	made, err := c.Bootstrap(control.Actor{Name: "bootstrap file"}, f)
+	for _, k := range made {
+		if k.Workspace == "" {
+			fmt.Fprintf(stdout, "%s token, shown once: %s\n", k.Name, k.Token)
+			continue
+		}
+		fmt.Fprintf(stdout, "API key %q of workspace %q, shown once: %s\n", k.Name, k.Workspace, k.Token)
+	}
+	return err
+}
+
+func (c *serveCommand) greet(stdout io.Writer, address net.Addr, console string) {
+	fmt.Fprintf(stdout, `
+Millrace serves http://%[1]s with the key %[2]s. Try it from another terminal:
+
+  curl -s http://%[1]s/users/track -H 'Authorization: Bearer %[2]s' -H 'Content-Type: application/json' \
+    -d '{"attributes":[{"external_id":"ada","first_name":"Ada","email":"ada@example.com","plan":"pro"}],"events":[{"external_id":"ada","name":"signed_up","time":"2026-01-31T09:30:00Z"}]}'
+  curl -s http://%[1]s/users/export/ids -H 'Authorization: Bearer %[2]s' -H 'Content-Type: application/json' -d '{"external_ids":["ada"]}'
+  curl -s http://%[1]s/preference_center/v1/demo/url/ada -H 'Authorization: Bearer %[2]s'
+
+The last one answers with a link: Ada's preference page, to open in a browser.
+`, address, demoKey)
+	if console != "" {
+		fmt.Fprintf(stdout, `
+The console, with all of it to see: %s
+It asks for the admin token, which is in %s.
+`, console, filepath.Join(c.Data, "admin-token"))
+	}
+	fmt.Fprintln(stdout)
+}
