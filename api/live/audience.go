@@ -60,9 +60,9 @@ func (a *audience) of(rec *op.Record, objects int) shard.Watcher {
 	a.hub.unseen.Add(uint64(objects))
 	switch {
 	case a.hasName(rec):
-		return (*byName)(a)
+		return byName{a}
 	case a.hasUsers || a.consent:
-		return (*byUser)(a)
+		return byUser{a}
 	}
 	return nil
 }
@@ -99,10 +99,10 @@ func (a *audience) Changed(
 }
 
 // byName is an audience beyond its budget, for a record with a name that some viewer looks for.
-type byName audience
+type byName struct{ *audience }
 
 // Applied implements shard.Watcher.
-func (a *byName) Applied(rec *op.Record, o op.Op, user uint64) {
+func (a byName) Applied(rec *op.Record, o op.Op, user uint64) {
 	if a.hub.narrow.Add(-int64(len(a.narrow))) < 0 {
 		a.hub.missed.Add(1)
 		return
@@ -110,24 +110,14 @@ func (a *byName) Applied(rec *op.Record, o op.Op, user uint64) {
 	show(a.narrow, rec, o, user)
 }
 
-// Changed implements shard.Watcher.
-func (a *byName) Changed(rec *op.Record, isUser bool, number uint64, id op.IDKind, key []byte, c profile.StateChange) {
-	(*audience)(a).Changed(rec, isUser, number, id, key, c)
-}
-
 // byUser is an audience beyond its budget, for any other record.
-type byUser audience
+type byUser struct{ *audience }
 
 // Applied implements shard.Watcher.
-func (a *byUser) Applied(rec *op.Record, o op.Op, user uint64) {
+func (a byUser) Applied(rec *op.Record, o op.Op, user uint64) {
 	if a.hasUsers && (a.users.mayHave(user) || a.users.mayHave(o.Number())) {
-		(*byName)(a).Applied(rec, o, user)
+		byName(a).Applied(rec, o, user)
 	}
-}
-
-// Changed implements shard.Watcher.
-func (a *byUser) Changed(rec *op.Record, isUser bool, number uint64, id op.IDKind, key []byte, c profile.StateChange) {
-	(*audience)(a).Changed(rec, isUser, number, id, key, c)
 }
 
 // show shows an object to the viewers that want it.
