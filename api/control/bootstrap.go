@@ -163,8 +163,7 @@ func (w *BootstrapWorkspace) validateParts(seen set) error {
 				return err
 			}
 			if k.Token != "" {
-				digest := keys.DigestOf([]byte(k.Token))
-				if err := seen.add("token of API key", hex.EncodeToString(digest[:])); err != nil {
+				if err := seen.add("token of API key", keys.DigestOf([]byte(k.Token)).Hex()); err != nil {
 					return invalid("the token of %q stands twice in the file", k.Name)
 				}
 			}
@@ -284,8 +283,7 @@ func (l *Collection[T]) ensure(by Actor, workspace string, v T) error {
 
 // bootstrapKey returns the token if it was made here.
 func (c *Control) bootstrapKey(by Actor, workspace string, spec KeySpec) (made string, err error) {
-	digest := keys.DigestOf([]byte(spec.Token))
-	text := hex.EncodeToString(digest[:])
+	digest := keys.DigestOf([]byte(spec.Token)).Hex()
 	var warning string
 	err = c.do(by, func(d *draft) error {
 		made, warning = "", ""
@@ -295,7 +293,7 @@ func (c *Control) bootstrapKey(by Actor, workspace string, spec KeySpec) (made s
 			return err
 		}
 		for _, old := range w.Keys {
-			if spec.Token != "" && old.Digest == text || spec.Token == "" && old.Name == spec.Name {
+			if spec.Token != "" && old.Digest == digest || spec.Token == "" && old.Name == spec.Name {
 				return d.ensure(workspace, kindKey, old.ID, spec, func() error {
 					if old.RevokedAt != 0 {
 						return nil
@@ -344,13 +342,12 @@ func (c *Control) bootstrapSCIM(by Actor, s SCIM) (made string, err error) {
 	if err != nil {
 		return "", err
 	}
-	digest := keys.DigestOf([]byte(s.Token))
-	text := hex.EncodeToString(digest[:])
-	err = c.ensure(by, "", kindSCIMToken, "", text, func(d *draft) error {
+	digest := keys.DigestOf([]byte(s.Token)).Hex()
+	err = c.ensure(by, "", kindSCIMToken, "", digest, func(d *draft) error {
 		made = ""
 		if present := c.Snapshot().SCIM; present != nil {
 			for _, t := range present.Tokens {
-				if s.Token == "" || t.Digest == text {
+				if s.Token == "" || t.Digest == digest {
 					return nil
 				}
 			}

@@ -2,7 +2,6 @@ package control
 
 import (
 	"cmp"
-	"encoding/hex"
 	"fmt"
 	"slices"
 	"strconv"
@@ -34,8 +33,7 @@ func (d *draft) createKey(workspace string, spec KeySpec) (k KeyDocument, token 
 	if token = spec.Token; token == "" {
 		token = keys.Make(keys.Prefix)
 	}
-	digest := keys.DigestOf([]byte(token))
-	k = KeyDocument{KeySpec: spec, Digest: hex.EncodeToString(digest[:]), Hint: keys.Hint(token),
+	k = KeyDocument{KeySpec: spec, Digest: keys.DigestOf([]byte(token)).Hex(), Hint: keys.Hint(token),
 		CreatedAt: d.c.options.Now(), Number: d.keyNumber()}
 	for _, w := range d.c.Snapshot().workspaces {
 		for _, other := range w.Keys {

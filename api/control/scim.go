@@ -3,7 +3,6 @@ package control
 import (
 	"cmp"
 	"crypto/subtle"
-	"encoding/hex"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -124,10 +123,9 @@ func (s *Snapshot) FindSCIMToken(token []byte) (found *SCIMToken) {
 	if s.SCIM == nil || len(token) == 0 || len(token) > keys.MaxTokenBytes {
 		return nil
 	}
-	digest := keys.DigestOf(token)
-	text := []byte(hex.EncodeToString(digest[:]))
+	digest := []byte(keys.DigestOf(token).Hex())
 	for _, t := range s.SCIM.Tokens {
-		if t.RevokedAt == 0 && subtle.ConstantTimeCompare([]byte(t.Digest), text) == 1 {
+		if t.RevokedAt == 0 && subtle.ConstantTimeCompare([]byte(t.Digest), digest) == 1 {
 			found = t
 		}
 	}
@@ -199,8 +197,7 @@ func (c *Control) checkSCIMTokens() error {
 }
 
 func (d *draft) createSCIMToken(token string) (t SCIMToken, err error) {
-	digest := keys.DigestOf([]byte(token))
-	t = SCIMToken{Number: d.keyNumber(), Digest: hex.EncodeToString(digest[:]), Hint: keys.Hint(token),
+	t = SCIMToken{Number: d.keyNumber(), Digest: keys.DigestOf([]byte(token)).Hex(), Hint: keys.Hint(token),
 		CreatedAt: d.c.options.Now()}
 	t.ID = strconv.FormatUint(uint64(t.Number), 10)
 	return t, d.replace("SCIM token created", kindSCIMToken, "", t.ID, t)

@@ -11,6 +11,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -88,6 +89,9 @@ type Digest [sha256.Size]byte
 
 // DigestOf is the SHA-256 of a token.
 func DigestOf(token []byte) Digest { return sha256.Sum256(token) }
+
+// Hex is the digest in hexadecimal, as documents have it.
+func (d Digest) Hex() string { return hex.EncodeToString(d[:]) }
 
 // Hint returns what may be shown of a token: its first and last four characters, and only if it is long.
 func Hint(token string) string {
