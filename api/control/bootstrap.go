@@ -46,6 +46,14 @@ type MadeKey struct {
 	Token     string `json:"key"`
 }
 
+// String shows the key.
+func (k MadeKey) String() string {
+	if k.Workspace == "" {
+		return fmt.Sprintf("%s token, shown once: %s", k.Name, k.Token)
+	}
+	return fmt.Sprintf("API key %q of workspace %q, shown once: %s", k.Name, k.Workspace, k.Token)
+}
+
 var goType = regexp.MustCompile(` (in|into) (type )?(\[\]|\*)*control\.\w+`)
 
 // ParseBootstrap reads the file strictly: an unknown field, or a value of the wrong type or out of bounds, is an error

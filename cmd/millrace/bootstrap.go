@@ -59,11 +59,7 @@ func applyBootstrap(c *control.Control, text []byte, stdout io.Writer) error {
 	}
 	made, err := c.Bootstrap(control.Actor{Name: "bootstrap file"}, f)
 	for _, k := range made {
-		if k.Workspace == "" {
-			fmt.Fprintf(stdout, "%s token, shown once: %s\n", k.Name, k.Token)
-			continue
-		}
-		fmt.Fprintf(stdout, "API key %q of workspace %q, shown once: %s\n", k.Name, k.Workspace, k.Token)
+		fmt.Fprintln(stdout, k)
 	}
 	return err
 }

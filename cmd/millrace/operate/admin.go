@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/http"
 	"strings"
+
+	"millrace/api/control"
 )
 
 // Admin is `millrace admin`: the admin API of a running server (docs/operations.md), from the shell.
@@ -51,16 +53,14 @@ func (c *bootstrapCommand) Run(s *session) error {
 	if s.JSON {
 		return s.printJSON(answer)
 	}
-	made, err := answer.rows("made_keys")
-	for _, k := range made {
-		if k.text("workspace") == "" {
-			fmt.Fprintf(s.out, "%s token, shown once: %s\n", k.text("name"), k.text("key"))
-			continue
-		}
-		fmt.Fprintf(s.out, "API key %q of workspace %q, shown once: %s\n", k.text("name"),
-			k.text("workspace"), k.text("key"))
+	var made []control.MadeKey
+	if err := answer.read("made_keys", &made); err != nil {
+		return err
 	}
-	return err
+	for _, k := range made {
+		fmt.Fprintln(s.out, printable(k.String()))
+	}
+	return nil
 }
 
 // callCommand is any call, as it is.
