@@ -46,7 +46,7 @@ func (c *bootstrapCommand) Run(s *session) error {
 	if err != nil {
 		return err
 	}
-	answer, _, err := s.do(http.MethodPost, path("bootstrap"), text)
+	answer, err := s.do(http.MethodPost, path("bootstrap"), text)
 	if err != nil {
 		return err
 	}

@@ -54,7 +54,7 @@ func (c *clusterStatus) Run(s *session) error {
 
 // clusterStatus returns the status decoded, and as it was sent.
 func (s *session) clusterStatus() (status placement.Status, text members, err error) {
-	if text, _, err = s.do(http.MethodGet, path("cluster"), nil); err != nil {
+	if text, err = s.do(http.MethodGet, path("cluster"), nil); err != nil {
 		return status, nil, err
 	}
 	if err := json.Unmarshal(text.compact(), &status); err != nil {

@@ -21,7 +21,7 @@ type scimGet struct{}
 
 // Run shows the SCIM access.
 func (*scimGet) Run(s *session) error {
-	answer, _, err := s.do(http.MethodGet, path("scim"), nil)
+	answer, err := s.do(http.MethodGet, path("scim"), nil)
 	if err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func (c *scimSet) Run(s *session) error {
 		}
 		body["default_permissions"] = json.RawMessage(text)
 	}
-	if _, _, err := s.do(http.MethodPatch, path("scim"), body); err != nil {
+	if _, err := s.do(http.MethodPatch, path("scim"), body); err != nil {
 		return err
 	}
 	return (*scimGet)(nil).Run(s)
@@ -167,7 +167,7 @@ func (c *auditVerify) Run(s *session) error {
 	if c.Seq > 0 {
 		query.Set("seq", fmt.Sprint(c.Seq))
 	}
-	answer, _, err := s.do(http.MethodGet, path("audit", "verify")+"?"+query.Encode(), nil)
+	answer, err := s.do(http.MethodGet, path("audit", "verify")+"?"+query.Encode(), nil)
 	if err != nil {
 		return err
 	}

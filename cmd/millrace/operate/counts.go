@@ -18,7 +18,7 @@ type consentCountsShow struct{ inOne }
 
 // Run prints the counts as a table, and other facts as sentences.
 func (c *consentCountsShow) Run(s *session) error {
-	answer, _, err := s.do(http.MethodGet, countsPath(c.Workspace), nil)
+	answer, err := s.do(http.MethodGet, countsPath(c.Workspace), nil)
 	if err != nil {
 		return err
 	}

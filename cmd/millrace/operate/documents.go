@@ -58,7 +58,7 @@ type documentsEdit struct {
 
 // Run lets the operator change a document in an editor.
 func (c *documentsEdit) Run(s *session, k *kong.Context) error {
-	answer, etag, err := s.do(http.MethodGet, c.path(k), nil)
+	answer, etag, err := s.doMatching(http.MethodGet, c.path(k), nil, "")
 	if err != nil {
 		return err
 	}

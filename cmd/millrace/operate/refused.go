@@ -80,7 +80,7 @@ func (c *refusedSend) Run(s *session, k *kong.Context) error {
 		}
 		body = append(append([]byte(`{"object":`), object...), '}')
 	}
-	answer, _, err := s.do(http.MethodPost, c.path(k, "send"), body)
+	answer, err := s.do(http.MethodPost, c.path(k, "send"), body)
 	if err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (c *refusedSendAll) Run(s *session) error {
 	query.Set("limit", "200")
 	var accepted, again, skipped int
 	for next := "more"; next != ""; {
-		answer, _, err := s.do(http.MethodPost, inWorkspace(c.Workspace, "refused", "send")+"?"+query.Encode(), nil)
+		answer, err := s.do(http.MethodPost, inWorkspace(c.Workspace, "refused", "send")+"?"+query.Encode(), nil)
 		if err != nil {
 			return err
 		}

@@ -73,7 +73,7 @@ type streamsList struct{ inOne }
 
 // Run lists streams, each with its status.
 func (c *streamsList) Run(s *session) error {
-	answer, _, err := s.do(http.MethodGet, inWorkspace(c.Workspace, "streams"), nil)
+	answer, err := s.do(http.MethodGet, inWorkspace(c.Workspace, "streams"), nil)
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (c *streamsList) Run(s *session) error {
 	}
 	there := rows[:0]
 	for _, row := range rows {
-		status, _, err := s.do(http.MethodGet, inWorkspace(c.Workspace, "streams", row.text("id"), "status"), nil)
+		status, err := s.do(http.MethodGet, inWorkspace(c.Workspace, "streams", row.text("id"), "status"), nil)
 		if isNotFound(err) {
 			continue // it was removed meanwhile
 		} else if err != nil {
@@ -100,11 +100,11 @@ type streamsShow struct{ oneThing }
 
 // Run shows a stream and its status as one object.
 func (c *streamsShow) Run(s *session, k *kong.Context) error {
-	all, _, err := s.do(http.MethodGet, c.path(k), nil)
+	all, err := s.do(http.MethodGet, c.path(k), nil)
 	if err != nil {
 		return err
 	}
-	status, _, err := s.do(http.MethodGet, c.path(k, "status"), nil)
+	status, err := s.do(http.MethodGet, c.path(k, "status"), nil)
 	if err != nil {
 		return err
 	}

@@ -237,12 +237,14 @@ func given(list ...string) url.Values {
 	return query
 }
 
-// do makes a call and returns the answer, without its message, and its ETag. body is nil, JSON text, or a value to be
-// encoded.
-func (s *session) do(method, path string, body any) (answer members, etag string, err error) {
-	return s.doMatching(method, path, body, "")
+// do makes a call and returns the answer, without its message. body is nil, JSON text, or a value to be encoded.
+func (s *session) do(method, path string, body any) (answer members, err error) {
+	answer, _, err = s.doMatching(method, path, body, "")
+	return answer, err
 }
 
+// doMatching is do for a document, with its ETag: what the call changes must still have the tag match, unless it is
+// empty.
 func (s *session) doMatching(method, path string, body any, match string) (answer members, etag string, err error) {
 	ctx, cancel := context.WithTimeout(s.ctx, callTimeout)
 	defer cancel()
@@ -270,7 +272,7 @@ func (s *session) doMatching(method, path string, body any, match string) (answe
 
 // list prints the objects in a list of the server's answer, one per line.
 func (s *session) list(path, name string, columns ...column) error {
-	answer, _, err := s.do(http.MethodGet, path, nil)
+	answer, err := s.do(http.MethodGet, path, nil)
 	if err != nil {
 		return err
 	}
@@ -282,7 +284,7 @@ func (s *session) list(path, name string, columns ...column) error {
 func (s *session) pages(path string, query url.Values, name, follow string, all bool, columns []column) error {
 	t := s.newTable(columns)
 	for next := "more"; next != ""; {
-		answer, _, err := s.do(http.MethodGet, path+"?"+query.Encode(), nil)
+		answer, err := s.do(http.MethodGet, path+"?"+query.Encode(), nil)
 		if err != nil {
 			return err
 		}
@@ -314,7 +316,7 @@ func (s *session) document(method, path string, body input) error {
 	if err != nil {
 		return err
 	}
-	answer, _, err := s.do(method, path, text)
+	answer, err := s.do(method, path, text)
 	if err != nil {
 		return err
 	}
@@ -323,7 +325,7 @@ func (s *session) document(method, path string, body input) error {
 
 // show makes a call and prints the object in the answer.
 func (s *session) show(method, path string, body any) error {
-	answer, _, err := s.do(method, path, body)
+	answer, err := s.do(method, path, body)
 	if err != nil {
 		return err
 	}
@@ -337,7 +339,7 @@ func (s *session) say(method, path string, body any, format string, args ...any)
 
 // sayOf is say with a sentence that depends on the answer.
 func (s *session) sayOf(method, path string, body any, sentence func(answer members) string) error {
-	answer, _, err := s.do(method, path, body)
+	answer, err := s.do(method, path, body)
 	if err != nil {
 		return err
 	}

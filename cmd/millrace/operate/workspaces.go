@@ -261,7 +261,7 @@ func (c *keysCreate) Run(s *session) error {
 
 // made makes a key or token and prints it.
 func (s *session) made(path string, body any, what, name string) error {
-	answer, _, err := s.do(http.MethodPost, path, body)
+	answer, err := s.do(http.MethodPost, path, body)
 	if err != nil {
 		return err
 	}
