@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"millrace/api/admin"
 	"millrace/api/console/chart"
 )
 
@@ -19,25 +20,10 @@ const (
 	shownNames = 12
 )
 
-// eventCounts is the answer of the admin API.
-type eventCounts struct {
-	Hours []struct {
-		Workspace string `json:"workspace"`
-		Type      string `json:"type"`
-		Hour      string `json:"hour"`
-		Count     int    `json:"count"`
-	} `json:"hours"`
-	Names   []nameCount `json:"names"`
-	Missing int         `json:"missing_groups"`
-}
-
 // nameCount is how many events of a name there were, or purchases of a product.
 type nameCount struct {
-	Workspace string `json:"workspace"`
-	Type      string `json:"type"`
-	Name      string `json:"name"` // empty: all that are rare
-	Count     int    `json:"count"`
-	Title     string `json:"-"` // of the workspace
+	admin.EventName
+	Title string // of the workspace
 }
 
 // month is what came in the last thirty days, in the workspaces that the person may see.
@@ -58,7 +44,7 @@ func (v *visit) readMonth(rows []workspaceRow) (*month, error) {
 	}
 	end := v.Now() - v.Now()%day.Milliseconds() + day.Milliseconds()
 	since := time.UnixMilli(end).Add(-monthDays * day).UTC().Format(time.RFC3339)
-	var counts eventCounts
+	var counts admin.EventCounts
 	err := v.call(http.MethodGet, "/admin/events/counts?"+url.Values{"since": {since}}.Encode(), nil, &counts)
 	switch {
 	case isNotFound(err):
@@ -77,7 +63,7 @@ func (v *visit) readMonth(rows []workspaceRow) (*month, error) {
 }
 
 // addHours draws the days, and counts by workspace.
-func (m *month) addHours(counts *eventCounts, titles map[string]string, end int64) {
+func (m *month) addHours(counts *admin.EventCounts, titles map[string]string, end int64) {
 	events := chart.Line{Name: "events", Class: "a", Values: make([]float64, monthDays)}
 	purchases := chart.Line{Name: "purchases", Class: "c", Values: make([]float64, monthDays)}
 	for _, h := range counts.Hours {
@@ -98,11 +84,10 @@ func (m *month) addHours(counts *eventCounts, titles map[string]string, end int6
 	m.Chart = chart.Bars("Events and purchases", "per day", "30 days", end, day, events, purchases)
 }
 
-func (m *month) addNames(counts *eventCounts, titles map[string]string) {
+func (m *month) addNames(counts *admin.EventCounts, titles map[string]string) {
 	for _, n := range counts.Names {
 		if title, seen := titles[n.Workspace]; seen {
-			n.Title = title
-			m.Names = append(m.Names, n)
+			m.Names = append(m.Names, nameCount{n, title})
 		}
 	}
 	slices.SortStableFunc(m.Names, func(a, b nameCount) int { return cmp.Compare(b.Count, a.Count) })
