@@ -154,18 +154,19 @@ func (r *run) report(now time.Time) *Report {
 	p := &Report{Options: o, Started: r.started, Go: runtime.Version(), CPUs: runtime.NumCPU(),
 		Accepted: map[string]int64{}, Statuses: map[string]int64{},
 		ErrorTexts: map[string]int64{}, MissedSends: r.missed.Load()}
-	latency, rejected := newHistograms(o.Timeout)
+	var all figures
+	all.init(o.Timeout)
 	last := r.measure
 	for _, w := range r.workers {
 		f := &w.figures
-		latency.Merge(f.latency)
-		rejected.Merge(f.rejected)
+		all.latency.Merge(f.latency)
+		all.rejected.Merge(f.rejected)
 		p.add(f)
 		if f.last.After(last) {
 			last = f.last
 		}
 	}
-	p.Latency, p.Rejected = latencyOf(latency), latencyOf(rejected)
+	p.Latency, p.Rejected = latencyOf(all.latency), latencyOf(all.rejected)
 	// The run lasted to its end even when the last answer came before it; it lasted longer when answers came after.
 	if end := r.end; now.After(end) && end.After(last) {
 		last = end
@@ -178,12 +179,6 @@ func (r *run) report(now time.Time) *Report {
 		p.ObjectsPerSecond = float64(p.Objects) / p.Seconds
 	}
 	return p
-}
-
-func newHistograms(timeout time.Duration) (a, b *hdrhistogram.Histogram) {
-	var f figures
-	f.init(timeout)
-	return f.latency, f.rejected
 }
 
 func (p *Report) add(f *figures) {

@@ -14,6 +14,7 @@ package body
 import (
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -410,7 +411,7 @@ func (g *Generator) identify(o *Object) {
 	case "external_id too long":
 		o.ID = NoID
 		g.raw(`"external_id":"`)
-		g.repeat('x', 988)
+		g.raw(strings.Repeat("x", 988))
 		g.raw(`"`)
 		return
 	}
@@ -481,7 +482,7 @@ func (g *Generator) properties(o *Object, shape int) {
 		g.raw(`"nothing":null`)
 	case "long property text":
 		g.raw(`"essay":"`)
-		g.repeat('y', 256)
+		g.raw(strings.Repeat("y", 256))
 		g.raw(`"`)
 	}
 	for i := range g.o.Properties {
@@ -582,12 +583,6 @@ func (g *Generator) decimal(minor int64) {
 	g.integer(int(minor / 100))
 	g.raw(`.`)
 	g.digits(2, uint64(minor%100))
-}
-
-func (g *Generator) repeat(c byte, n int) {
-	for range n {
-		g.dst = append(g.dst, c)
-	}
 }
 
 // key writes a member name, with the comma where one is due.

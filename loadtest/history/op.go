@@ -21,17 +21,14 @@ const (
 	Get                   // through identifier A
 )
 
-// Ref is an identifier: the family's external id or alias of that number, 0 to MaxNames-1.
+// Ref is an identifier: the family's external id or alias of that number.
 type Ref struct {
 	Alias  bool
 	Number uint8
 }
 
-// MaxNames bounds the aliases of a family, MaxEvents the events.
-const (
-	MaxNames  = 16
-	MaxEvents = 64
-)
+// MaxEvents bounds the events of a family.
+const MaxEvents = 64
 
 func (r Ref) String() string {
 	if r.Alias {
