@@ -9,8 +9,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -43,7 +41,7 @@ func consoleViewers(ctx context.Context, s *settings) (_ []Figure, err error) {
 		}
 		sides = append(sides, side)
 	}
-	audience, err := watch(ctx, s, sides[0].processes[0], "watched")
+	audience, err := watch(ctx, sides[0].processes[0])
 	if err != nil {
 		return nil, err
 	}
@@ -74,21 +72,11 @@ type audience struct {
 }
 
 // watch opens the streams of events that the live page shows.
-func watch(ctx context.Context, s *settings, server *process, data string) (*audience, error) {
-	token, err := os.ReadFile(filepath.Join(s.dir, data, "admin-token"))
-	if err != nil {
-		return nil, err
-	}
+func watch(ctx context.Context, server *process) (*audience, error) {
 	a := new(audience)
 	ctx, a.end = context.WithCancel(ctx)
 	for range viewers {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet,
-			"http://"+server.admin+"/admin/live?workspace=bench", nil)
-		if err != nil {
-			return nil, err
-		}
-		r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
-		answer, err := http.DefaultClient.Do(r)
+		answer, err := server.operate(ctx, http.MethodGet, "/admin/live?workspace=bench", nil)
 		if err != nil {
 			return nil, errors.Join(err, a.stop())
 		}
@@ -134,7 +122,7 @@ func consolePages(ctx context.Context, s *settings) (figures []Figure, err error
 		return nil, err
 	}
 	b := &browser{base: "http://" + server.admin, cookies: map[string]string{}}
-	if err := b.signIn(ctx, filepath.Join(s.dir, "people", "admin-token")); err != nil {
+	if err := b.signIn(ctx, server); err != nil {
 		return nil, err
 	}
 	slowest, details, err := b.search(ctx, s.ColdProfiles)
@@ -254,8 +242,8 @@ func (b *browser) do(ctx context.Context, method, path string, form url.Values) 
 
 var formToken = regexp.MustCompile(`name="form" value="([^"]*)"`)
 
-func (b *browser) signIn(ctx context.Context, file string) error {
-	token, err := os.ReadFile(file)
+func (b *browser) signIn(ctx context.Context, server *process) error {
+	token, err := server.adminToken()
 	if err != nil {
 		return err
 	}
@@ -263,7 +251,7 @@ func (b *browser) signIn(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	form := url.Values{"token": {strings.TrimSpace(string(token))}}
+	form := url.Values{"token": {token}}
 	if found := formToken.FindStringSubmatch(page); found != nil {
 		form.Set("form", found[1])
 	}

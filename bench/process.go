@@ -26,6 +26,7 @@ type process struct {
 	cmd       *exec.Cmd
 	address   string // host:port of the API; set once the process serves
 	admin     string // host:port of the admin listener; "" for none
+	data      string // directory of the real server
 	serving   chan struct{}
 	exited    chan struct{} // closed when the process has ended; err says how
 	err       error
@@ -57,9 +58,15 @@ func startServer(ctx context.Context, s *settings, name string, args ...string) 
 	if err := os.WriteFile(file, []byte(bootstrap), 0o600); err != nil {
 		return nil, err
 	}
-	args = append([]string{"serve", "--data", filepath.Join(s.dir, name), "--listen", "127.0.0.1:0", "--admin",
-		"127.0.0.1:0", "--bootstrap", file}, args...)
-	return start(ctx, s, s.server, args...)
+	data := filepath.Join(s.dir, name)
+	args = append([]string{"serve", "--data", data, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--bootstrap",
+		file}, args...)
+	p, err := start(ctx, s, s.server, args...)
+	if err != nil {
+		return nil, err
+	}
+	p.data = data
+	return p, nil
 }
 
 // start starts a program and waits until it serves. The program outlives neither ctx nor this process.
@@ -149,7 +156,7 @@ func (p *process) stop() error {
 
 // metric is the value of a counter in the server's /metrics.
 func (p *process) metric(ctx context.Context, name string) (float64, error) {
-	text, err := get(ctx, "http://"+p.admin+"/metrics", "")
+	text, err := get(ctx, "http://"+p.admin+"/metrics")
 	if err != nil {
 		return 0, err
 	}
@@ -161,23 +168,46 @@ func (p *process) metric(ctx context.Context, name string) (float64, error) {
 	return 0, fmt.Errorf("the server has no metric %s", name)
 }
 
-// get returns the body of a good answer; token may be empty.
-func get(ctx context.Context, url, token string) (string, error) {
+// adminToken is the token of the real server's admin listener.
+func (p *process) adminToken() (string, error) {
+	text, err := os.ReadFile(filepath.Join(p.data, "admin-token"))
+	return strings.TrimSpace(string(text)), err
+}
+
+// operate makes a request of the admin API.
+func (p *process) operate(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
+	token, err := p.adminToken()
+	if err != nil {
+		return nil, err
+	}
+	r, err := http.NewRequestWithContext(ctx, method, "http://"+p.admin+path, body)
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Authorization", "Bearer "+token)
+	r.Header.Set("Content-Type", "application/json")
+	return http.DefaultClient.Do(r)
+}
+
+// get returns the body of a good answer.
+func get(ctx context.Context, url string) (string, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return "", err
-	}
-	if token != "" {
-		r.Header.Set("Authorization", "Bearer "+token)
 	}
 	a, err := http.DefaultClient.Do(r)
 	if err != nil {
 		return "", err
 	}
+	return readGood(a)
+}
+
+// readGood returns the body of an answer, if it is a good one.
+func readGood(a *http.Response) (string, error) {
 	defer a.Body.Close()
 	text, err := io.ReadAll(a.Body)
-	if err == nil && a.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", url, a.Status)
+	if err == nil && a.StatusCode/100 != 2 {
+		err = fmt.Errorf("%s %s: %s %.200s", a.Request.Method, a.Request.URL, a.Status, text)
 	}
 	return string(text), err
 }

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -47,7 +47,7 @@ func profile(ctx context.Context, s *settings, file string) (err error) {
 	// The profile ends together with the load, or a little later.
 	note("profile: %v", 7*s.Duration/2)
 	result := make(chan error, 1)
-	go func() { result <- server.profile(ctx, s, 7*s.Duration/2, file) }()
+	go func() { result <- server.profile(ctx, 7*s.Duration/2, file) }()
 	_, loadErr := large.run(ctx, loadtest.Options{Duration: 2 * s.Duration})
 	if loadErr == nil {
 		_, loadErr = single.run(ctx, loadtest.Options{Duration: s.Duration / 2})
@@ -59,15 +59,15 @@ func profile(ctx context.Context, s *settings, file string) (err error) {
 		})
 	}
 	if loadErr == nil {
-		loadErr = streamAll(ctx, server, filepath.Join(s.dir, "data"), s.Duration/2)
+		loadErr = streamAll(ctx, server, s.Duration/2)
 	}
 	return errors.Join(loadErr, <-result)
 }
 
 // streamAll runs a stream of each format for a while, from the beginning of the event log.
-func streamAll(ctx context.Context, server *process, data string, during time.Duration) error {
+func streamAll(ctx context.Context, server *process, during time.Duration) error {
 	for _, f := range fileStreams {
-		stream := &stream{server: server, data: data, id: f.format}
+		stream := &stream{server: server, id: f.format}
 		if err := stream.create(ctx, control.Stream{Format: f.format, From: control.StreamBeginning}); err != nil {
 			return err
 		}
@@ -76,13 +76,13 @@ func streamAll(ctx context.Context, server *process, data string, during time.Du
 }
 
 // profile writes a CPU profile of the process, taken from now on, to the file.
-func (p *process) profile(ctx context.Context, s *settings, duration time.Duration, file string) error {
-	token, err := os.ReadFile(filepath.Join(s.dir, "data", "admin-token"))
+func (p *process) profile(ctx context.Context, duration time.Duration, file string) error {
+	a, err := p.operate(ctx, http.MethodGet,
+		fmt.Sprintf("/debug/pprof/profile?seconds=%.0f", max(1, duration.Seconds())), nil)
 	if err != nil {
 		return err
 	}
-	url := fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%.0f", p.admin, max(1, duration.Seconds()))
-	text, err := get(ctx, url, strings.TrimSpace(string(token)))
+	text, err := readGood(a)
 	if err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ func replay(ctx context.Context, s *settings) ([]Figure, error) {
 		if err != nil {
 			return nil, err
 		}
-		_, err = get(ctx, "http://"+server.address+"/readyz", "")
+		_, err = get(ctx, "http://"+server.address+"/readyz")
 		took := time.Since(start).Seconds()
 		server.kill()
 		if err != nil {

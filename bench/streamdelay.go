@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -38,7 +37,7 @@ func streamDelay(ctx context.Context, s *settings) (_ []Figure, err error) {
 		return nil, err
 	}
 	defer brokers.Close()
-	t := &stream{server: server, data: filepath.Join(s.dir, "delay"), id: "bus"}
+	t := &stream{server: server, id: "bus"}
 	err = t.create(ctx, control.Stream{Format: "json", Kinds: []string{"event"}, Destination: control.Destination{
 		Type: control.DestinationKafka, Brokers: strings.Join(brokers.ListenAddrs(), ","), Topic: streamTopic}})
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -53,7 +52,7 @@ func streamBeside(ctx context.Context, s *settings) (_ []Figure, err error) {
 		sides = append(sides,
 			&httpSide{s: s, processes: []*process{server}, connections: 128, bodies: s.bodies(mix225)})
 	}
-	stream := &stream{server: sides[0].processes[0], data: filepath.Join(s.dir, "streamed"), id: "lake"}
+	stream := &stream{server: sides[0].processes[0], id: "lake"}
 	if err := stream.create(ctx, control.Stream{Format: "parquet"}); err != nil {
 		return nil, err
 	}
@@ -86,14 +85,13 @@ func streamBeside(ctx context.Context, s *settings) (_ []Figure, err error) {
 // the rate of one core; the rates of destinations that others answer for are taken by the clock.
 func streamOut(ctx context.Context, s *settings) (figures []Figure, err error) {
 	note("streams: out of the event log")
-	const data = "out"
-	server, err := startServer(ctx, s, data, "--event-pack-after", "1s", "--event-duty", "1", "--checkpoint-interval",
+	server, err := startServer(ctx, s, "out", "--event-pack-after", "1s", "--event-duty", "1", "--checkpoint-interval",
 		"500ms") // what isn't checkpointed isn't packed
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, server.stop()) }()
-	out := &out{server: server, data: filepath.Join(s.dir, data)}
+	out := &out{server: server}
 	if err := out.fill(ctx, s); err != nil {
 		return nil, err
 	}
@@ -146,7 +144,6 @@ func streamOut(ctx context.Context, s *settings) (figures []Figure, err error) {
 // out is a server with a packed event log.
 type out struct {
 	server   *process
-	data     string
 	events   int64
 	perEvent float64 // packed bytes
 }
@@ -186,7 +183,7 @@ func (o *out) bucket(ctx context.Context) (*served, error) {
 	if err := backend.CreateBucket(ctx, streamBucket); err != nil {
 		return nil, err
 	}
-	folder := filepath.Join(o.data, "stream-credentials", "bench")
+	folder := filepath.Join(o.server.data, "stream-credentials", "bench")
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, err
 	}
@@ -215,7 +212,7 @@ type outSide struct {
 }
 
 func (o *outSide) measure(ctx context.Context, round int) (float64, error) {
-	stream := &stream{server: o.server, data: o.data, id: fmt.Sprint(o.name, round)}
+	stream := &stream{server: o.server, id: fmt.Sprint(o.name, round)}
 	cpu, start := cpuSeconds(o.server.pid()), time.Now()
 	o.document.From, o.document.Kinds = control.StreamBeginning, []string{"event"}
 	if err := stream.create(ctx, o.document); err != nil {
@@ -235,13 +232,12 @@ func (o *outSide) measure(ctx context.Context, round int) (float64, error) {
 	if o.document.Destination.Type != "" {
 		return float64(o.events) / took, nil
 	}
-	return float64(o.events) / used, os.RemoveAll(filepath.Join(o.data, "streams", "bench", stream.id))
+	return float64(o.events) / used, os.RemoveAll(filepath.Join(o.server.data, "streams", "bench", stream.id))
 }
 
 // stream is a stream of a server.
 type stream struct {
 	server *process
-	data   string
 	id     string
 }
 
@@ -283,31 +279,17 @@ func (t *stream) await(ctx context.Context, events int64) (streamStatus, error) 
 }
 
 func (t *stream) call(ctx context.Context, method, path string, body, answer any) error {
-	token, err := os.ReadFile(filepath.Join(t.data, "admin-token"))
-	if err != nil {
-		return err
-	}
 	text, err := json.Marshal(body)
 	if err != nil {
 		return err
 	}
-	r, err := http.NewRequestWithContext(ctx, method, "http://"+t.server.admin+"/admin/workspaces/bench/streams"+path,
-		bytes.NewReader(text))
+	a, err := t.server.operate(ctx, method, "/admin/workspaces/bench/streams"+path, bytes.NewReader(text))
 	if err != nil {
 		return err
 	}
-	r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
-	r.Header.Set("Content-Type", "application/json")
-	a, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return err
-	}
-	defer a.Body.Close()
-	if text, err = io.ReadAll(a.Body); err == nil && a.StatusCode/100 != 2 {
-		err = fmt.Errorf("%s streams%s: %s %s", method, path, a.Status, text)
-	}
+	good, err := readGood(a)
 	if err != nil || answer == nil {
 		return err
 	}
-	return json.Unmarshal(text, answer)
+	return json.Unmarshal([]byte(good), answer)
 }
