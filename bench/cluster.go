@@ -59,18 +59,13 @@ func cluster(ctx context.Context, s *settings) (figures []Figure, err error) {
 	}
 	figures = append(figures, idle)
 	bodies := s.bodies(mix225)
-	one := &httpSide{s: s, processes: []*process{alone}, connections: 128, bodies: bodies}
-	all := &httpSide{s: s, processes: nodes.processes, connections: 128, bodies: bodies}
+	one := s.side(128, bodies, alone)
+	all := s.side(128, bodies, nodes.processes...)
 	first := &httpSide{s: s, processes: nodes.processes, asked: nodes.processes[:1], connections: 128, bodies: bodies}
-	for _, side := range []*httpSide{one, all, first} {
-		if err := side.warmup(ctx); err != nil {
-			return figures, err
-		}
+	if err := warmUp(ctx, one, all, first); err != nil {
+		return figures, err
 	}
-	rates, err := inTurns(ctx, s.Rounds,
-		func(int) (float64, error) { return one.measure(ctx) },
-		func(int) (float64, error) { return all.measure(ctx) },
-		func(int) (float64, error) { return first.measure(ctx) })
+	rates, err := inTurns(ctx, s.Rounds, one.turn(ctx), all.turn(ctx), first.turn(ctx))
 	if err != nil {
 		return figures, err
 	}

@@ -37,7 +37,7 @@ func merge(ctx context.Context, s *settings) (figures []Figure, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, server.stop()) }()
-	track := &httpSide{s: s, processes: []*process{server}, connections: 64, bodies: s.bodies(mix225)}
+	track := s.side(64, s.bodies(mix225), server)
 	if err := track.warmup(ctx); err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func merge(ctx context.Context, s *settings) (figures []Figure, err error) {
 			merged = append(merged, m)
 			return rate, err
 		},
-		func(int) (float64, error) { return track.measure(ctx) })
+		track.turn(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -190,7 +190,7 @@ func status(ctx context.Context, s *settings) (figures []Figure, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, server.stop()) }()
-	track := &httpSide{s: s, processes: []*process{server}, connections: 64, bodies: s.bodies(mix225)}
+	track := s.side(64, s.bodies(mix225), server)
 	if err := track.warmup(ctx); err != nil {
 		return nil, err
 	}

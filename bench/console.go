@@ -35,7 +35,7 @@ func consoleViewers(ctx context.Context, s *settings) (_ []Figure, err error) {
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, server.stop()) }()
-		side := &httpSide{s: s, processes: []*process{server}, connections: 128, bodies: s.bodies(mix225)}
+		side := s.side(128, s.bodies(mix225), server)
 		if err := side.warmup(ctx); err != nil {
 			return nil, err
 		}
@@ -46,9 +46,7 @@ func consoleViewers(ctx context.Context, s *settings) (_ []Figure, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, audience.stop()) }()
-	rates, err := inTurns(ctx, s.Rounds,
-		func(int) (float64, error) { return sides[0].measure(ctx) },
-		func(int) (float64, error) { return sides[1].measure(ctx) })
+	rates, err := inTurns(ctx, s.Rounds, sides[0].turn(ctx), sides[1].turn(ctx))
 	if err != nil {
 		return nil, err
 	}

@@ -62,20 +62,16 @@ func endToEndCase(ctx context.Context, s *settings, dir string, l load) (figures
 	defer func() { err = errors.Join(err, noop.stop()) }()
 
 	bodies := s.bodies(l.mix)
-	ours := &httpSide{s: s, processes: []*process{server}, connections: l.connections, bodies: bodies}
-	theirs := &httpSide{s: s, processes: []*process{noop}, connections: l.connections, bodies: bodies}
-	for _, side := range []*httpSide{ours, theirs} {
-		if err := side.warmup(ctx); err != nil {
-			return nil, err
-		}
+	ours := s.side(l.connections, bodies, server)
+	theirs := s.side(l.connections, bodies, noop)
+	if err := warmUp(ctx, ours, theirs); err != nil {
+		return nil, err
 	}
 	logBefore, err := server.metric(ctx, walBytes)
 	if err != nil {
 		return nil, err
 	}
-	rates, err := inTurns(ctx, s.Rounds,
-		func(int) (float64, error) { return ours.measure(ctx) },
-		func(int) (float64, error) { return theirs.measure(ctx) })
+	rates, err := inTurns(ctx, s.Rounds, ours.turn(ctx), theirs.turn(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -118,6 +114,26 @@ type httpSide struct {
 	sent          int64 // bytes of JSON, of the measured rounds
 	cpu, p50, p99 []float64
 	written       []float64 // bytes written to disk for an object
+}
+
+// side makes a side that sends bodies over so many connections.
+func (s *settings) side(connections int, bodies body.Options, to ...*process) *httpSide {
+	return &httpSide{s: s, processes: to, connections: connections, bodies: bodies}
+}
+
+// warmUp warms sides up, one after the other.
+func warmUp(ctx context.Context, sides ...*httpSide) error {
+	for _, side := range sides {
+		if err := side.warmup(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// turn is measure as a side of inTurns.
+func (h *httpSide) turn(ctx context.Context) func(int) (float64, error) {
+	return func(int) (float64, error) { return h.measure(ctx) }
 }
 
 func (h *httpSide) warmup(ctx context.Context) error {

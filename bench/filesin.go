@@ -41,7 +41,7 @@ func filesInCase(ctx context.Context, s *settings, dir, name string, mix body.Mi
 		return f, err
 	}
 	defer func() { err = errors.Join(err, server.stop()) }()
-	track := &httpSide{s: s, processes: []*process{server}, connections: filesInConnections, bodies: s.bodies(mix)}
+	track := s.side(filesInConnections, s.bodies(mix), server)
 	if err := track.warmup(ctx); err != nil {
 		return f, err
 	}

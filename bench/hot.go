@@ -45,12 +45,10 @@ func hotServer(ctx context.Context, s *settings) (f Figure, err error) {
 	}
 	defer func() { err = errors.Join(err, server.stop()) }()
 	one, many := s.skewed(mix225)
-	hot := &httpSide{s: s, processes: []*process{server}, connections: 64, bodies: one}
-	uniform := &httpSide{s: s, processes: []*process{server}, connections: 64, bodies: many}
-	for _, side := range []*httpSide{hot, uniform} {
-		if err := side.warmup(ctx); err != nil {
-			return f, err
-		}
+	hot := s.side(64, one, server)
+	uniform := s.side(64, many, server)
+	if err := warmUp(ctx, hot, uniform); err != nil {
+		return f, err
 	}
 	var deferred []float64 // deferrals for each request of the hot side
 	rates, err := inTurns(ctx, s.Rounds,
@@ -68,7 +66,7 @@ func hotServer(ctx context.Context, s *settings) (f Figure, err error) {
 			deferred = append(deferred, (after-before)/float64(hot.requests-requests))
 			return rate, err
 		},
-		func(int) (float64, error) { return uniform.measure(ctx) })
+		uniform.turn(ctx))
 	if err != nil {
 		return f, err
 	}

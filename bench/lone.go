@@ -22,7 +22,7 @@ func lone(ctx context.Context, s *settings) (figures []Figure, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, server.stop()) }()
-	side := &httpSide{s: s, processes: []*process{server}, connections: 1, bodies: s.bodies(mixEvent)}
+	side := s.side(1, s.bodies(mixEvent), server)
 	if err := side.warmup(ctx); err != nil {
 		return nil, err
 	}

@@ -27,8 +27,8 @@ func profile(ctx context.Context, s *settings, file string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, server.stop()) }()
-	large := &httpSide{s: s, processes: []*process{server}, connections: 128, bodies: s.bodies(mix225)}
-	single := &httpSide{s: s, processes: []*process{server}, connections: 64, bodies: s.bodies(mixEvent)}
+	large := s.side(128, s.bodies(mix225), server)
+	single := s.side(64, s.bodies(mixEvent), server)
 	if err := large.warmup(ctx); err != nil {
 		return err
 	}

@@ -53,7 +53,7 @@ func replay(ctx context.Context, s *settings) ([]Figure, error) {
 func fillLog(ctx context.Context, s *settings, server *process) (float64, error) {
 	o := s.bodies(mix225)
 	o.Users = 1_000_000
-	side := &httpSide{s: s, processes: []*process{server}, connections: 64, bodies: o}
+	side := s.side(64, o, server)
 	for requests := int64(64); ; {
 		if _, err := side.run(ctx, loadtest.Options{Duration: time.Hour, Requests: requests}); err != nil {
 			return 0, err

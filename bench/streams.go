@@ -49,21 +49,16 @@ func streamBeside(ctx context.Context, s *settings) (_ []Figure, err error) {
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, server.stop()) }()
-		sides = append(sides,
-			&httpSide{s: s, processes: []*process{server}, connections: 128, bodies: s.bodies(mix225)})
+		sides = append(sides, s.side(128, s.bodies(mix225), server))
 	}
 	stream := &stream{server: sides[0].processes[0], id: "lake"}
 	if err := stream.create(ctx, control.Stream{Format: "parquet"}); err != nil {
 		return nil, err
 	}
-	for _, side := range sides {
-		if err := side.warmup(ctx); err != nil {
-			return nil, err
-		}
+	if err := warmUp(ctx, sides...); err != nil {
+		return nil, err
 	}
-	rates, err := inTurns(ctx, s.Rounds,
-		func(int) (float64, error) { return sides[0].measure(ctx) },
-		func(int) (float64, error) { return sides[1].measure(ctx) })
+	rates, err := inTurns(ctx, s.Rounds, sides[0].turn(ctx), sides[1].turn(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +145,7 @@ type out struct {
 
 // fill sends events and waits until they are packed.
 func (o *out) fill(ctx context.Context, s *settings) error {
-	side := &httpSide{s: s, processes: []*process{o.server}, connections: 64, bodies: s.bodies(mixEvents)}
+	side := s.side(64, s.bodies(mixEvents), o.server)
 	r, err := side.run(ctx, loadtest.Options{Duration: 2 * s.Duration,
 		Requests: maxStreamed / int64(mixEvents.Total())})
 	if err != nil {

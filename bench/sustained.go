@@ -28,7 +28,7 @@ func sustained(ctx context.Context, s *settings) (figures []Figure, err error) {
 	defer func() { err = errors.Join(err, server.stop()) }()
 	bodies := s.bodies(mix225)
 	bodies.EmailShare, bodies.AliasShare, bodies.UnicodeShare, bodies.EscapeShare = 0, 0, 0.05, 0.03
-	side := &httpSide{s: s, processes: []*process{server}, connections: 64, bodies: bodies}
+	side := s.side(64, bodies, server)
 	if err := side.warmup(ctx); err != nil {
 		return nil, err
 	}
