@@ -1,10 +1,8 @@
 package scim
 
 import (
-	"cmp"
 	"errors"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -61,15 +59,8 @@ func (g *Groups) Patch(by control.Actor, id string, body []byte, ifMatch string)
 	return g.change(by, id, ifMatch, false,
 		func(f *form, old *control.PermissionSet, m *memberSet) *control.PermissionSet {
 			p := patch{schemas: groupSchemas, tree: treeOf(describeGroup(old, nil).json), members: m, form: f}
-			before := treeOf(p.tree)["permissions"]
-			if err := p.apply(operations); err != nil {
-				f.err = cmp.Or(f.err, err.(*Error))
+			if _, ok := p.apply(operations); !ok {
 				return nil
-			}
-			if reflect.DeepEqual(before, p.tree["permissions"]) {
-				delete(p.tree, "permissions")
-			} else if p.tree["permissions"] == nil {
-				p.tree["permissions"] = map[string]any{}
 			}
 			return f.group(p.tree, old)
 		})

@@ -2,6 +2,7 @@ package scim
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -67,7 +68,10 @@ func parsePatch(body []byte) ([]operation, error) {
 	return message.Operations, nil
 }
 
-func (p *patch) apply(operations []operation) error {
+// apply carries out the operations and returns the tree as it was before them. When it returns false, the form has a
+// fault. Permissions that are as before are left out of the tree, and removed ones are empty in it.
+func (p *patch) apply(operations []operation) (before map[string]any, ok bool) {
+	before = treeOf(p.tree)
 	for _, o := range operations {
 		var err error
 		if o.Path == "" {
@@ -75,14 +79,19 @@ func (p *patch) apply(operations []operation) error {
 		} else {
 			err = p.at(o, o.Path)
 		}
-		if err == nil && p.form.err != nil {
-			err = p.form.err
-		}
 		if err != nil {
-			return err
+			p.form.err = cmp.Or(p.form.err, err.(*Error))
+		}
+		if p.form.err != nil {
+			return nil, false
 		}
 	}
-	return nil
+	if reflect.DeepEqual(before["permissions"], p.tree["permissions"]) {
+		delete(p.tree, "permissions")
+	} else if p.tree["permissions"] == nil {
+		p.tree["permissions"] = map[string]any{}
+	}
+	return before, true
 }
 
 // spread carries out an operation once for each member of its value, whose name follows prefix.

@@ -1,7 +1,6 @@
 package scim
 
 import (
-	"cmp"
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
@@ -88,17 +87,11 @@ func (u *Users) Patch(by control.Actor, id string, body []byte, ifMatch string) 
 // came.
 func (u *Users) patched(f *form, old *control.SCIMUser, operations []operation) *control.SCIMUser {
 	p := patch{schemas: userSchemas, tree: treeOf(u.describe(old).json), form: f}
-	before := treeOf(p.tree)
-	if err := p.apply(operations); err != nil {
-		f.err = cmp.Or(f.err, err.(*Error))
+	before, ok := p.apply(operations)
+	if !ok {
 		return nil
 	}
 	f.required(p.tree, "", "userName")
-	if reflect.DeepEqual(before["permissions"], p.tree["permissions"]) {
-		delete(p.tree, "permissions")
-	} else if p.tree["permissions"] == nil {
-		p.tree["permissions"] = map[string]any{}
-	}
 	next := f.user(p.tree, old)
 	if p.tree["department"] == nil {
 		next.Department = ""
