@@ -3,7 +3,6 @@ package cluster
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -24,18 +23,12 @@ func (n *Node) Export(ctx context.Context, q eventlog.Query, f func(*event.Event
 	if err := n.coordinator.Barrier(); err != nil {
 		return err
 	}
-	var damaged []error
 	for i := 1; i < len(n.replicas); i++ {
-		err := n.exportGroup(ctx, uint32(i), q, f)
-		if errors.Is(err, eventlog.ErrCorrupt) && q.SkipDamaged {
-			damaged = append(damaged, fmt.Errorf("group %d: %w", i, err))
-			continue
-		}
-		if err != nil {
+		if err := n.exportGroup(ctx, uint32(i), q, f); err != nil {
 			return fmt.Errorf("events of group %d: %w", i, err)
 		}
 	}
-	return errors.Join(damaged...)
+	return nil
 }
 
 // Tally counts the events of all groups that have a replica here.

@@ -2,7 +2,6 @@ package eventlog
 
 import (
 	"context"
-	"errors"
 	"math"
 	"time"
 
@@ -12,22 +11,14 @@ import (
 // Export calls f with every event that q chooses and that was acknowledged before the call, each once, while the server
 // runs: first from the blocks, then from the log, in the order of the log. Events of users deleted before the call are
 // left out; events that are deleted or expire meanwhile may be left out. An error of f, or of ctx, ends the export and
-// is returned. A block that can't be read causes an error that wraps ErrCorrupt, see Query.SkipDamaged.
+// is returned. A block that can't be read causes an error that wraps ErrCorrupt.
 func (l *Log) Export(ctx context.Context, q Query, f func(*event.Event) error) error {
 	end, err := l.settled(ctx)
 	if err != nil {
 		return err
 	}
-	x := l.Follow(0, q, time.Time{})
-	var damaged []error
-	for {
-		_, err := x.read(ctx, end, f)
-		if x.damaged == nil || !q.SkipDamaged || !errors.Is(err, ErrCorrupt) {
-			return errors.Join(append(damaged, err)...)
-		}
-		damaged = append(damaged, err)
-		x.skipDamaged()
-	}
+	_, err = l.Follow(0, q, time.Time{}).read(ctx, end, f)
+	return err
 }
 
 // settled returns a position up to which everything is applied, and after which nothing lies that is acknowledged by

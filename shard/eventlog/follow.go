@@ -35,8 +35,6 @@ type Follower struct {
 	event   event.Event
 	buf     []byte
 
-	block   *block       // what is being read; nil: the log
-	damaged *block       // the one that has ended the last Read, because it can't be read
 	inGroup bool         // group is being read
 	from    uint64       // nothing of the group before this position is passed on
 	ends    uint64       // position at which the group ends
@@ -62,14 +60,13 @@ func (l *Log) Follow(behind uint64, q Query, since time.Time) *Follower {
 // Read calls pass with each event after those that were passed on before, up to the position to, or as far as the
 // engine has applied if that is less. It returns the position up to which everything has been passed on. Events of
 // deleted users are left out. When pass returns an error, Read ends with it, or with nil for Stop; all events of that
-// position come again with the next Read. Other errors are those of Export. After them a new Follower is needed, unless
-// skipDamaged is called.
+// position come again with the next Read. Other errors are those of Export. After them a new Follower is needed.
 func (f *Follower) Read(ctx context.Context, to uint64, pass func(*event.Event) error) (through uint64, err error) {
 	return f.read(ctx, min(to, f.log.Applied()), pass)
 }
 
 func (f *Follower) read(ctx context.Context, to uint64, pass func(*event.Event) error) (through uint64, err error) {
-	f.ctx, f.end, f.damaged = ctx, to, nil
+	f.ctx, f.end = ctx, to
 	if err := f.begin(); err != nil {
 		return 0, err
 	}
@@ -101,7 +98,6 @@ func (f *Follower) read(ctx context.Context, to uint64, pass func(*event.Event) 
 			return 0, err
 		}
 		if err := f.readAhead(); err != nil {
-			f.damaged = f.block
 			return 0, err
 		}
 	}
@@ -135,12 +131,6 @@ func (f *Follower) LetGo() {
 	f.forget()
 	f.inGroup, f.group, f.stretch = false, blocks.Group{}, stretch{}
 	f.event, f.buf = event.Event{}, nil // which point to a page of what was read
-}
-
-// skipDamaged goes on behind the damaged block.
-func (f *Follower) skipDamaged() {
-	f.forget()
-	f.inGroup, f.next = false, f.damaged.last+1
 }
 
 // stepBack goes back to the first event of a position. It is among the current rows, which are whole records.
@@ -183,7 +173,6 @@ func (f *Follower) readAhead() error {
 	// packed, and its events have left the files.
 	f.deleted = f.log.deleted.Load()
 	b := f.log.blockFrom(f.next)
-	f.block = b
 	switch {
 	case b == nil:
 		return f.readTail()

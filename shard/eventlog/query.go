@@ -23,8 +23,6 @@ type Query struct {
 	Of []bodies.Erased
 	// Fields makes a Follower's events also carry their properties by name, for columns of their own.
 	Fields bool
-	// SkipDamaged skips a block that can't be read; its error is returned when everything else has been passed on.
-	SkipDamaged bool
 }
 
 // noted reports whether a query asks for what the engine notes.

@@ -2,7 +2,6 @@ package eventlog
 
 import (
 	"context"
-	"errors"
 	"io"
 
 	"millrace/shard/eventlog/event"
@@ -16,15 +15,13 @@ type Exporter interface {
 
 // Write writes what x yields to w. svcID may be nil: then no svc_id is written. After an error, what has been written
 // is incomplete, and a caller that has sent it on must make that known; nothing is written when the error came soon.
-// The Parquet file is still completed when a block was skipped (Query.SkipDamaged).
 func Write(ctx context.Context, x Exporter, w io.Writer, format event.Format, q Query, svcID event.SvcIDFunc) error {
 	if _, err := event.ParseFormat(string(format)); err != nil {
 		return err
 	}
 	e := event.NewEncoder(w, format, op.Event, q.Workspace == 0, svcID, nil)
-	err := x.Export(ctx, q, e.Write)
-	if err != nil && !(q.SkipDamaged && errors.Is(err, ErrCorrupt)) {
+	if err := x.Export(ctx, q, e.Write); err != nil {
 		return err
 	}
-	return errors.Join(err, e.Close())
+	return e.Close()
 }
