@@ -134,6 +134,13 @@ func (d *Decoder) customAttribute(i int) int {
 		return d.attributeObject(i, undo)
 	case '[':
 		return d.attributeArray(i, undo)
+	}
+	return d.putWordOrNumber(i)
+}
+
+// putWordOrNumber writes true, false, null or a number.
+func (d *Decoder) putWordOrNumber(i int) int {
+	switch d.in[i] {
 	case 't':
 		d.putTag(op.True)
 		return d.literal(i, "true")

@@ -244,17 +244,8 @@ func (d *Decoder) nestedValue(i, level int, inObject bool) int {
 		return d.nestedObject(i, level)
 	case '[':
 		return d.nestedArray(i, level, inObject)
-	case 't':
-		d.putTag(op.True)
-		return d.literal(i, "true")
-	case 'f':
-		d.putTag(op.False)
-		return d.literal(i, "false")
-	case 'n':
-		d.putTag(op.Null)
-		return d.literal(i, "null")
 	}
-	return d.putNumber(i)
+	return d.putWordOrNumber(i)
 }
 
 // operator replaces the Object that begins at at, and was sent at i, by what it stands for, if it has the names of an

@@ -74,17 +74,10 @@ func (d *Decoder) property(i int, c byte) int {
 		return next
 	case '[':
 		return d.propertyArray(i)
-	case 't':
-		d.putTag(op.True)
-		return d.literal(i, "true")
-	case 'f':
-		d.putTag(op.False)
-		return d.literal(i, "false")
 	case 'n':
 		d.refuse(rankProperty, i, reasonPropertyNull)
-		return d.literal(i, "null")
 	}
-	return d.putNumber(i)
+	return d.putWordOrNumber(i)
 }
 
 func (d *Decoder) propertyString(i int) int {
