@@ -51,7 +51,7 @@ func faultsOf(t *testing.T, ws *Workspace, body string) (faults []Fault) {
 }
 
 func TestFaults(t *testing.T) {
-	ws := &Workspace{Groups: map[[16]byte]Channel{testGroup: ChannelEmail}, MaxPurchases: 3, MaxCombined: 20}
+	ws := &Workspace{Groups: map[[16]byte]Channel{testGroup: ChannelEmail}, MaxCombined: 20}
 	f := func(body string, rules ...string) {
 		t.Helper()
 		var got []string
@@ -76,8 +76,9 @@ func TestFaults(t *testing.T) {
 	f(`[1]`, "malformed")
 	f(`{"attributes":{}}`, "malformed")
 	f(`{"attributes":[],"attributes\ud800":1}`, "lone-surrogate")
-	f(`{"purchases":[{},{},{},{}]}`, "too-many-objects")
 	f(`{"attributes":[`+strings.Repeat(`{"external_id":"a"},`, 20)+`{"external_id":"a"}]}`, "too-many-objects")
+	ws = &Workspace{}
+	f(`{"purchases":[`+strings.Repeat(`{},`, 75)+`{}]}`, "too-many-objects")
 }
 
 // Every reason has a rule with a name of its own.

@@ -38,9 +38,7 @@ const (
 // more.
 type Workspace struct {
 	ID uint32
-	// MaxAttributes, MaxEvents and MaxPurchases bound the objects in each array; 0 means 75, a negative value no limit.
-	MaxAttributes, MaxEvents, MaxPurchases int
-	// MaxCombined bounds the objects in a whole request; 0 means no further limit. The plan `mau` has 50.
+	// MaxCombined bounds the objects in a whole request; 0 means no limit but that of each array. The plan `mau` has 50.
 	MaxCombined int
 	// Groups are the channels of the existing subscription groups, by id.
 	Groups map[[16]byte]Channel
@@ -368,13 +366,12 @@ func (d *Decoder) notObject(i int) int {
 // objectsOf reads one of the three arrays, which begins at i.
 func (d *Decoder) objectsOf(a array, i int) int {
 	d.divert(a)
-	limit := d.limit(a)
 	if i = d.space(i + 1); d.in[i] == ']' {
 		return i + 1
 	}
 	for n := 0; ; n++ {
-		if n >= limit {
-			return d.failCount(a, limit)
+		if n >= maxObjects {
+			return d.failCount(a)
 		}
 		if d.ws.MaxCombined > 0 && d.total >= d.ws.MaxCombined {
 			return d.failCombined()
@@ -395,18 +392,8 @@ func (d *Decoder) objectsOf(a array, i int) int {
 	}
 }
 
-func (d *Decoder) limit(a array) int {
-	n := [arrays]int{d.ws.MaxAttributes, d.ws.MaxEvents, d.ws.MaxPurchases}[a]
-	switch {
-	case n == 0:
-		return defaultMaxObjects
-	case n < 0:
-		return math.MaxInt
-	}
-	return n
-}
-
-const defaultMaxObjects = 75
+// maxObjects is how many objects an array may have.
+const maxObjects = 75
 
 // divert decides where the ops of an array go: into the record, if those of all arrays that take effect before it are
 // already there, or aside. (That an array is missing is known only at the end. Reading the text twice would cost more

@@ -131,9 +131,9 @@ func (d *Decoder) failArray(a array) int {
 }
 
 // failCount refuses the request for the number of objects in an array.
-func (d *Decoder) failCount(a array, limit int) int {
+func (d *Decoder) failCount(a array) int {
 	return d.failWith(tooMany, "Max Input Length Exceeded: '", arrayNames[a], "' must hold at most ",
-		strconv.Itoa(limit), " objects")
+		strconv.Itoa(maxObjects), " objects")
 }
 
 // failCombined refuses the request for the number of objects in all arrays.

@@ -654,7 +654,7 @@ func TestLimits(t *testing.T) {
 	bad(t, `{"events":[`+list(76)+`]}`, "Max Input Length Exceeded: 'events' must hold at most 75 objects")
 	bad(t, `{"attributes":[`+strings.Repeat("0,", 1<<20), "Max Input Length Exceeded: 'attributes' must hold at most 75 objects")
 
-	mau := &Workspace{MaxCombined: 50, MaxAttributes: -1}
+	mau := &Workspace{MaxCombined: 50}
 	attributes := strings.Repeat(`{"external_id":"u"},`, 25)
 	_, status, rec = track(t, testDecoder(), mau, `{"events":[`+list(25)+`],"attributes":[`+attributes[:len(attributes)-1]+`]}`)
 	require.Equal(t, 201, status)
