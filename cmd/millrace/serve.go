@@ -51,7 +51,7 @@ type serveCommand struct {
 	RaftCA        string        `name:"raft-ca" help:"Certificate of the authority that signs the certificates of all nodes, PEM." placeholder:"FILE" type:"path"`
 	MaxMoves      int           `default:"2" bounds:"1..256" help:"How many groups are moved to other nodes at the same time. The setting of the control group's leader applies."`
 	RaftTimeout   time.Duration `default:"800ms" bounds:"100ms..1m" help:"After this long without a sign of life, a group's leader is replaced, and nobody waits for a silent node."`
-	DiskTimeout   time.Duration `default:"1500ms" bounds:"0s|10ms..10m" help:"When a write to a group's log takes longer than this, the node gives up its leaderships; 0: never."`
+	DiskTimeout   time.Duration `default:"1500ms" bounds:"0s|10ms..10m" help:"When a write to a group's log takes longer than this, the node gives up its leaderships; 0: never, so what it leads waits as long as the disk."`
 	CommitTimeout time.Duration `default:"2500ms" bounds:"100ms..10m" help:"How long requests wait for other nodes or for a new leader before they are answered 503."`
 
 	PublicURL          string        `help:"Base URL of links to hosted pages; default: the address that the request for the link was sent to." placeholder:"URL"`

@@ -149,7 +149,7 @@ func (n *Node) report() placement.Report {
 		Heard: map[quorum.Node]time.Time{}, Reaches: []quorum.Node{},
 	}
 	for g := range n.groups() {
-		report.Full = report.Full || g.log.DiskFull()
+		report.Full, report.Hangs = report.Full || g.log.DiskFull(), report.Hangs || g.log.DiskHangs()
 		r := placement.ReplicaReport{Status: g.log.Status()}
 		if e := g.replica.Load(); e != nil {
 			r.Applied = indexOf(e.AppliedPosition())

@@ -93,8 +93,8 @@ func freeSpace(dir string) (free, total uint64, err error) {
 
 // deadline watches the writes of one store, of which there is one at a time.
 type deadline struct {
-	disk    *disk
-	timeout time.Duration
+	disk    *disk         // told of a write that takes longer than timeout; nil: nobody is
+	timeout time.Duration // not positive: there is none
 
 	mu     sync.Mutex
 	timer  *time.Timer
@@ -102,29 +102,37 @@ type deadline struct {
 	isLate bool
 }
 
-// begin is called before a write, and end after it. A nil deadline watches nothing.
+// begin is called before a write, and end after it.
 func (d *deadline) begin() {
-	if d == nil {
-		return
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.begun = time.Now()
-	if d.timer == nil {
+	switch {
+	case d.disk == nil || d.timeout <= 0:
+	case d.timer == nil:
 		d.timer = time.AfterFunc(d.timeout, d.passed)
-	} else {
+	default:
 		d.timer.Reset(d.timeout)
 	}
 }
 
-func (d *deadline) end() {
-	if d == nil {
-		return
+// taken returns how long the current write has taken so far; 0 when there is none.
+func (d *deadline) taken() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.begun.IsZero() {
+		return 0
 	}
+	return time.Since(d.begun)
+}
+
+func (d *deadline) end() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.begun = time.Time{}
-	d.timer.Stop()
+	if d.timer != nil {
+		d.timer.Stop()
+	}
 	if d.isLate {
 		d.isLate = false
 		d.disk.late(-1)

@@ -64,6 +64,7 @@ func testLeaderWhoseDiskHangs(t *testing.T) {
 	disks[old.node].hang(true)
 	require.NoError(t, old.append("hangs"))
 	soon(t, "the write waits", func() bool { return disks[old.node].waits.Load() > 0 })
+	soon(t, "it is seen", old.log.DiskHangs)
 	soon(t, "there is no barrier any more", func() bool {
 		_, err := old.log.Barrier(context.Background())
 		return errors.Is(err, ErrNotLeader)
@@ -82,8 +83,28 @@ func testLeaderWhoseDiskHangs(t *testing.T) {
 	soon(t, "the others go on", func() bool { return leader.handedBack("without 19") })
 	disks[old.node].hang(false)
 	soon(t, "the old leader has all", func() bool { return len(old.owner.texts()) >= len(texts) })
+	soon(t, "the disk is as it was", func() bool { return !old.log.DiskHangs() })
 	g.same()
 	require.NotContains(t, leader.owner.texts(), "hangs")
+}
+
+// Without DiskTimeout a leader waits as long as its disk, and says that the disk hangs.
+func TestLeaderThatWaitsForItsDisk(t *testing.T) { simulated(t, testLeaderThatWaitsForItsDisk) }
+
+func testLeaderThatWaitsForItsDisk(t *testing.T) {
+	d := newHangingDisk()
+	g := newGroup(t, 3, func(o *Options) { o.hooks.write, o.DiskTimeout, o.StallAfter = d.write, -1, time.Second })
+	g.write(5)
+	old := g.leader()
+	require.False(t, old.log.DiskHangs())
+	d.hang(true)
+	require.NoError(t, old.append("hangs"))
+	soon(t, "it is seen", old.log.DiskHangs)
+	require.True(t, old.log.Leads())
+	d.hang(false)
+	soon(t, "the record is there", func() bool { return old.handedBack("hangs") })
+	soon(t, "the disk is as it was", func() bool { return !old.log.DiskHangs() })
+	g.same()
 }
 
 // When nobody can take over, the node that stood down leads again once its disk works, and records that were on their

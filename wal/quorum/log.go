@@ -32,6 +32,7 @@ type Log struct {
 	lock      *os.File
 	identity  identity
 	store     *store.Store
+	writing   deadline // of what the store writes
 	highWater *store.HighWater
 	markers   *markers
 	machine   *machine
@@ -208,16 +209,16 @@ func (l *Log) openStore() (err error) {
 	if err != nil {
 		return err
 	}
-	var writing *deadline
-	if l.host != nil && l.opts.DiskTimeout > 0 {
-		writing = &deadline{disk: &l.host.disk, timeout: l.opts.DiskTimeout}
+	l.writing = deadline{timeout: l.opts.DiskTimeout}
+	if l.host != nil {
+		l.writing.disk = &l.host.disk
 	}
 	l.store.Around = func(isEntries bool) (after func()) {
-		writing.begin()
+		l.writing.begin()
 		if isEntries && l.opts.hooks.write != nil {
 			l.opts.hooks.write()
 		}
-		return writing.end
+		return l.writing.end
 	}
 	return nil
 }
@@ -518,6 +519,15 @@ func (l *Log) Stalled() bool {
 
 // DiskFull reports whether Append refuses records for lack of free space on this node.
 func (l *Log) DiskFull() bool { return l.room.IsFull() }
+
+// DiskHangs reports whether a write of this log has taken longer than StallAfter, or than DiskTimeout if that is less.
+func (l *Log) DiskHangs() bool {
+	limit := l.opts.StallAfter
+	if l.opts.DiskTimeout > 0 {
+		limit = min(limit, l.opts.DiskTimeout)
+	}
+	return l.writing.taken() > limit
+}
 
 // Err returns the error that the log has failed with, which wraps wal.ErrFailed, or nil.
 func (l *Log) Err() error { return l.failed() }

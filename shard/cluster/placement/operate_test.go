@@ -216,7 +216,7 @@ func TestStatusOfStrangeNodes(t *testing.T) {
 	p.Operator.Peers = skewed{p.world}
 	status, err := p.Status(context.Background())
 	require.NoError(t, err)
-	require.Equal(t, "its clock is -3s off", status.Nodes[1].Problem)
+	require.Equal(t, "has a clock that is -3s off", status.Nodes[1].Problem)
 	require.False(t, status.Nodes[2].Alive, "that was another node")
 	require.Equal(t, p.world.time.Add(-time.Hour), status.Nodes[2].Seen)
 }

@@ -35,6 +35,7 @@ type Report struct {
 	Now        time.Time // the node's clock
 	Started    time.Time
 	Full       bool            // less of its disk is free than its floor: where it leads, writes are refused
+	Hangs      bool            // its disk has not answered for long
 	Replicas   []ReplicaReport // those that are open, including the control group's
 	// Heard is when the node last got a call or an answer from each other node.
 	Heard map[quorum.Node]time.Time

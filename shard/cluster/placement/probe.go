@@ -182,7 +182,7 @@ func (l *probe) cuts() (pairs [][2]quorum.Node) {
 type memory struct {
 	begun    time.Time
 	answered map[quorum.Node]time.Time
-	unfit    map[quorum.Node]time.Time    // when a node was last not fit to lead
+	unfit    map[quorum.Node]time.Time    // when a node was last not fit to lead, or its disk hung
 	cuts     map[[2]quorum.Node]time.Time // since when the nodes of a pair have not reached one another
 	samples  map[uint32]sample
 }
@@ -206,7 +206,7 @@ func (o *Operator) view(l *probe, m *memory) *clusterView {
 	s := &clusterView{replicas: o.Replicas, nodes: map[quorum.Node]nodeView{}}
 	for n, report := range l.reports {
 		m.answered[n] = l.at
-		s.nodes[n] = nodeView{here: true, full: report.Full,
+		s.nodes[n] = nodeView{here: true, full: report.Full, hangs: report.Hangs,
 			settled: report.Now.Sub(report.Started) >= o.Pace.Settle}
 	}
 	for _, n := range l.directory.numbers() {
@@ -217,7 +217,7 @@ func (o *Operator) view(l *probe, m *memory) *clusterView {
 		}
 		s.nodes[n] = nodeView{NodeDocument: l.directory.Nodes[n], alive: ever && silent < aliveFor,
 			lost: silent >= o.Pace.Lost,
-			here: s.nodes[n].here, full: s.nodes[n].full, settled: s.nodes[n].settled}
+			here: s.nodes[n].here, full: s.nodes[n].full, hangs: s.nodes[n].hangs, settled: s.nodes[n].settled}
 	}
 	samples := map[uint32]sample{}
 	s.control = l.group(0, GroupDocument{}, m.samples, samples)
@@ -227,7 +227,7 @@ func (o *Operator) view(l *probe, m *memory) *clusterView {
 	m.samples = samples
 	s.stepAside(m.lastingCuts(l))
 	for n, d := range s.nodes {
-		if !d.isFit() {
+		if !d.isFit() || d.hangs {
 			m.unfit[n] = l.at
 		}
 		d.settled = d.settled && l.at.Sub(m.unfit[n]) >= o.Pace.Settle

@@ -237,7 +237,7 @@ func (r *Reconciler) take(ctx context.Context, s *clusterView, steps []*Step) bo
 
 // notice logs and counts what a probe has shown.
 func (r *Reconciler) notice(l *probe, s *clusterView) {
-	count, silent, full := map[NodeState]int{}, 0, 0
+	count, silent, full, hanging := map[NodeState]int{}, 0, 0, 0
 	leads, loads := s.leads(), s.loads()
 	for _, n := range s.numbers() {
 		d := s.nodes[n]
@@ -250,6 +250,9 @@ func (r *Reconciler) notice(l *probe, s *clusterView) {
 		}
 		if d.full {
 			full++
+		}
+		if d.hangs {
+			hanging++
 		}
 		if r.silent[n] != !d.alive {
 			r.silent[n] = !d.alive
@@ -286,6 +289,7 @@ func (r *Reconciler) notice(l *probe, s *clusterView) {
 	}
 	r.gauge("millrace_cluster_nodes_silent").Set(float64(silent))
 	r.gauge("millrace_cluster_nodes_full").Set(float64(full))
+	r.gauge("millrace_cluster_nodes_hanging").Set(float64(hanging))
 	r.gauge("millrace_cluster_moves").Set(float64(moves))
 	r.gauge("millrace_cluster_uneven_leads").Set(float64(s.unevenLeads()))
 }

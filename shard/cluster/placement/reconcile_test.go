@@ -330,7 +330,7 @@ func TestFullDisk(t *testing.T) {
 	require.Empty(t, led(1), "nothing comes back")
 	status, err := p.Status(context.Background())
 	require.NoError(t, err)
-	require.Equal(t, "its disk is below the floor of free space", status.Nodes[0].Problem)
+	require.Equal(t, "has a disk below the floor of free space", status.Nodes[0].Problem)
 
 	fill(true, 2, 3)
 	p.rounds(2)
@@ -353,6 +353,51 @@ func TestFullDisk(t *testing.T) {
 		require.False(t, placed.Holds(4), "group %d", id)
 	}
 	fill(false, 4)
+	p.until(400)
+}
+
+// A node whose disk does not answer is a problem that operators see, and gets neither groups to lead nor replicas. Some
+// time after the disk answers again, it has its share.
+func TestHangingDisk(t *testing.T) {
+	p := newPlay(t, testseed.Of(t), 3, 12, 1, 2, 3)
+	p.until(40)
+	problem := func(n int) string {
+		status, err := p.Status(context.Background())
+		require.NoError(t, err)
+		return status.Nodes[n-1].Problem
+	}
+	leads := func(n quorum.Node) (count int) {
+		for _, g := range p.world.groups {
+			if g.leader == n {
+				count++
+			}
+		}
+		return count
+	}
+	require.Empty(t, problem(3))
+	p.world.nodes[3].hangs = true
+	for id, g := range p.world.groups { // it has stood down
+		if g.leader == 3 {
+			require.NoError(t, worldLog{p.world, id, false}.Transfer(2))
+		}
+	}
+	p.rounds(100)
+	require.Zero(t, leads(3), "nothing comes back")
+	require.Equal(t, "has a disk that does not answer", problem(3))
+	p.world.nodes[3].hangs = false
+	p.rounds(int(p.Pace.Settle/time.Second) - 2)
+	require.Zero(t, leads(3), "it has answered for a moment only")
+	p.until(200)
+	require.Empty(t, problem(3))
+	require.NotZero(t, leads(3))
+
+	p.join(4)
+	p.world.nodes[4].hangs = true
+	p.rounds(100)
+	for id, placed := range p.directory().Groups {
+		require.False(t, placed.Holds(4), "group %d", id)
+	}
+	p.world.nodes[4].hangs = false
 	p.until(400)
 }
 

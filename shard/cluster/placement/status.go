@@ -130,9 +130,11 @@ func (l *probe) nodeStatus(n quorum.Node, d nodeView, leads, holds int) NodeStat
 		status.Problem = "has not come yet"
 	case report == nil:
 	case report.Full:
-		status.Problem = "its disk is below the floor of free space"
+		status.Problem = "has a disk below the floor of free space"
+	case report.Hangs:
+		status.Problem = "has a disk that does not answer"
 	case l.skew[n].Abs() > clockSkewLimit:
-		status.Problem = fmt.Sprintf("its clock is %s off", l.skew[n].Round(time.Millisecond))
+		status.Problem = fmt.Sprintf("has a clock that is %s off", l.skew[n].Round(time.Millisecond))
 	}
 	if report != nil {
 		status.Alive, status.Seen = true, l.at

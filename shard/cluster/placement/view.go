@@ -25,6 +25,7 @@ type nodeView struct {
 	alive   bool // has answered this probe, or did a moment ago
 	lost    bool // has not answered for so long that new replicas go elsewhere
 	full    bool // its disk has no room: it takes no writes where it leads, and gets no more replicas
+	hangs   bool // its disk does not answer: it gets nothing more, and gives up by itself what it leads
 	cut     bool // it and another node that is there have not reached one another for a while
 	aside   bool // it shall not lead, because it is cut off from others (stepAside)
 	settled bool // has been there for a while, fit to lead: it takes part in balancing leadership
@@ -97,7 +98,7 @@ func (s *clusterView) usable() []quorum.Node {
 }
 
 func (s *clusterView) isUsable(n quorum.Node) bool {
-	return s.nodes[n].State == Active && s.nodes[n].alive && !s.nodes[n].full
+	return s.nodes[n].State == Active && s.nodes[n].alive && !s.nodes[n].full && !s.nodes[n].hangs
 }
 
 // stays reports whether a replica on the node may stay there.

@@ -52,6 +52,7 @@ type worldNode struct {
 	alive   bool
 	gone    bool // for good
 	full    bool // its disk
+	hangs   bool // its disk
 	disk    string
 	started time.Time
 	open    map[uint32]*worldReplica
@@ -274,7 +275,7 @@ func (w *world) Report(_ context.Context, n quorum.Node) (Report, error) {
 	if node == nil || !node.alive || w.fate("report", n) < w.faults/2 {
 		return Report{}, errors.New("no answer")
 	}
-	report := Report{Node: n, Disk: node.disk, Now: w.time, Started: node.started, Full: node.full, Heard: map[quorum.Node]time.Time{}, Reaches: []quorum.Node{}}
+	report := Report{Node: n, Disk: node.disk, Now: w.time, Started: node.started, Full: node.full, Hangs: node.hangs, Heard: map[quorum.Node]time.Time{}, Reaches: []quorum.Node{}}
 	for other, node := range w.nodes {
 		if other != n && node.alive && !slices.Contains(w.nodes[n].cut, other) {
 			report.Reaches = append(report.Reaches, other)
