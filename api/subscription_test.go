@@ -205,7 +205,8 @@ func TestSetStatusRefusals(t *testing.T) {
 		{set(alertsGroup, "subscribed", `"phone":"+0123456789"`), "'phone' must be a phone number in E.164 format"},
 		{set(alertsGroup, "subscribed", `"phone":"+1234567890123456"`), "'phone' must be a phone number in E.164 format"},
 		{set(alertsGroup, "subscribed", `"phone":"+123"`), "'phone' must be a phone number in E.164 format"},
-		{set(alertsGroup, "subscribed", `"phones":["+14155552671","+11112223333"]`), "'phones' must be a phone number in E.164 format"}, // in no numbering plan
+		{set(alertsGroup, "subscribed", `"phone":"+15556677"`), "'phone' must be a phone number in E.164 format"}, // dialed within an area
+		{set(alertsGroup, "subscribed", `"phones":["+14155552671","+999123456789"]`), "'phones' must be a phone number in E.164 format"},
 		{set(alertsGroup, "subscribed", `"phone":"+"`), "'phone' must be a phone number in E.164 format"},
 		{set(alertsGroup, "subscribed", `"phone":14155552671`), "'phone' must be a string or an array of strings"},
 		{set(newsGroup, "subscribed", `"external_id":""`), "'external_id' must have 1 to 987 bytes"},
@@ -391,6 +392,20 @@ func TestConsentOfLikeAddresses(t *testing.T) {
 		require.Equal(t, f.user, exported[0].(map[string]any)["external_id"])
 		global, _ := exported[0].(map[string]any)["email_subscribe"].(string)
 		require.Equal(t, f.global, global, f.user)
+	}
+}
+
+// The numbers in examples of the public API are in no numbering plan: no user has them, but they are E.164.
+func TestPhonesOfNobody(t *testing.T) {
+	d := openDoor(t)
+	for _, phone := range []string{"+11112223333", "+15556667777"} {
+		require.Equal(t, "Unknown", d.one(t, alertsGroup, "phone", phone))
+		users, _ := d.userStatus(t, "phone="+phone)
+		require.Empty(t, users)
+		for _, s := range bothSets {
+			d.must(t, s.path, s.body(set(alertsGroup, "subscribed", `"phone":"`+phone+`"`)))
+		}
+		require.Equal(t, "Subscribed", d.one(t, alertsGroup, "phone", phone))
 	}
 }
 

@@ -247,7 +247,8 @@ func (c *consent) add(name string, v value.Value, kind op.IDKind, states []shard
 }
 
 // AppendE164 appends the engine's key of a phone number in E.164 form: a plus sign and up to 15 digits, nothing else.
-// The number must be possible for a user, which appendKey decides (Options.AppendPhoneKey).
+// For a number that a user can have, appendKey makes it (Options.AppendPhoneKey). Numbers that nobody has are asked for
+// and set, too, such as those in the examples of the public API: for them the number of digits is enough.
 func AppendE164(
 	dst, phone []byte, appendKey func(dst, phone []byte) (key []byte, ok bool),
 ) (key []byte, ok bool) {
@@ -259,7 +260,10 @@ func AppendE164(
 			return dst, false
 		}
 	}
-	return appendKey(dst, phone)
+	if key, ok = appendKey(dst, phone); ok {
+		return key, true
+	}
+	return field.AppendPossiblePhone(dst, phone)
 }
 
 // commit makes the states durable and answers: 201 even for users and addresses that nobody has (D5).

@@ -103,6 +103,16 @@ func (p *Phones) Parse(dst []byte, b []byte) (e164 []byte, ok bool) {
 	return strconv.AppendUint(append(dst, '+'), number, 10), true
 }
 
+// AppendPossiblePhone appends the E.164 form of a phone number in E.164 that has as many digits as numbers of its
+// country have, in use or not. When there can be no such number, dst comes back as it was.
+func AppendPossiblePhone(dst, phone []byte) (e164 []byte, ok bool) {
+	number, err := phonenumbers.Parse(string(phone), "ZZ")
+	if err != nil || phonenumbers.IsPossibleNumberWithReason(number) != phonenumbers.IS_POSSIBLE {
+		return dst, false
+	}
+	return append(dst, phonenumbers.Format(number, phonenumbers.E164)...), true
+}
+
 // ask returns what validNumber returns, from the cache when it can.
 func (p *Phones) ask(dialed uint64) (e164 uint64) {
 	line := &p.lines[dialed*phoneMix>>p.shift]
