@@ -133,7 +133,7 @@ func TestSmoke(t *testing.T) {
 	var table bytes.Buffer
 	parts := partNames()
 	if !testsize.Stress() {
-		parts = slices.DeleteFunc(parts, func(p string) bool { return p == "cluster" }) // nodes that join and are killed: half a minute
+		parts = slices.DeleteFunc(parts, func(p string) bool { return p == "cluster" }) // nodes that join, are killed and catch up: two minutes
 		testseed.Rand(t).Shuffle(len(parts), func(i, j int) { parts[i], parts[j] = parts[j], parts[i] })
 		parts = parts[:4]
 	}

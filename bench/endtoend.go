@@ -8,6 +8,7 @@ import (
 
 	"millrace/loadtest"
 	"millrace/loadtest/body"
+	"millrace/wal/pause"
 )
 
 // load is what an end-to-end case sends.
@@ -109,6 +110,8 @@ type httpSide struct {
 	asked       []*process // those that get the requests; default: all
 	connections int
 	bodies      body.Options
+	perRound    int64 // requests of a round; default: as many as are answered in the duration
+	catchUp     bool  // a round ends with all that came in it in the stores, and packed
 
 	requests      int64 // all of them
 	sent          int64 // bytes of JSON, of the measured rounds
@@ -140,6 +143,29 @@ func (h *httpSide) warmup(ctx context.Context) error {
 	if _, err := h.run(ctx, loadtest.Options{Duration: h.s.warmup()}); err != nil {
 		return err
 	}
+	return h.comeToRest(ctx)
+}
+
+func (h *httpSide) comeToRest(ctx context.Context) error {
+	for end := time.Now().Add(changeTime); h.catchUp; {
+		done := true
+		for _, p := range h.processes {
+			ok, err := p.hasCaughtUp(ctx)
+			if err != nil {
+				return err
+			}
+			done = done && ok
+		}
+		if done {
+			break
+		}
+		if time.Now().After(end) {
+			return errors.New("the server does not catch up with what it has applied")
+		}
+		if err := pause.For(ctx, time.Second); err != nil {
+			return err
+		}
+	}
 	h.quiet()
 	return nil
 }
@@ -150,15 +176,21 @@ func (h *httpSide) quiet() {
 	}
 }
 
-// measure returns acknowledged objects/s of one round. The processes' CPU counts until they are quiet again, since what
-// they do behind their answers is work, too.
+// measure returns acknowledged objects/s of one round. The processes' CPU counts until they have come to rest, since
+// what they do behind their answers is work, too.
 func (h *httpSide) measure(ctx context.Context) (float64, error) {
 	cpu, written := cpuOf(h.processes), writtenOf(h.processes)
-	r, err := h.run(ctx, loadtest.Options{Duration: h.s.Duration})
+	o := loadtest.Options{Duration: h.s.Duration}
+	if h.perRound > 0 {
+		o.Duration, o.Requests = changeTime, h.perRound
+	}
+	r, err := h.run(ctx, o)
 	if err != nil {
 		return 0, err
 	}
-	h.quiet()
+	if err := h.comeToRest(ctx); err != nil {
+		return 0, err
+	}
 	h.cpu = append(h.cpu, (cpuOf(h.processes)-cpu)/float64(r.Objects)*1e6)
 	h.written = append(h.written, (writtenOf(h.processes)-written)/float64(r.Objects))
 	h.p50, h.p99 = append(h.p50, r.Latency.P50), append(h.p99, r.Latency.P99)

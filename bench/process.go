@@ -168,6 +168,24 @@ func (p *process) metric(ctx context.Context, name string) (float64, error) {
 	return 0, fmt.Errorf("the server has no metric %s", name)
 }
 
+// hasCaughtUp says whether all that the server has applied is in its store, and all events of it are packed.
+func (p *process) hasCaughtUp(ctx context.Context) (bool, error) {
+	text, err := get(ctx, "http://"+p.admin+"/metrics")
+	if err != nil {
+		return false, err
+	}
+	sums := make(map[string]float64) // over all groups of a node
+	for line := range strings.Lines(text) {
+		name, rest, _ := strings.Cut(line, " ")
+		name, _, _ = strings.Cut(name, "{")
+		if v, err := strconv.ParseFloat(strings.TrimSpace(rest), 64); err == nil {
+			sums[name] += v
+		}
+	}
+	return sums["millrace_checkpointed_position"] == sums["millrace_log_applied_position"] &&
+		sums["millrace_eventlog_backlog_positions"] == 0, nil
+}
+
 // adminToken is the token of the real server's admin listener.
 func (p *process) adminToken() (string, error) {
 	text, err := os.ReadFile(filepath.Join(p.data, "admin-token"))
