@@ -38,7 +38,7 @@ const (
 // more.
 type Workspace struct {
 	ID uint32
-	// MaxCombined bounds the objects in a whole request; 0 means no limit but that of each array. The plan `mau` has 50.
+	// MaxCombined bounds the objects in a whole request; 0 means no bound but that of each array. Plan `mau` has 50.
 	MaxCombined int
 	// Groups are the channels of the existing subscription groups, by id.
 	Groups map[[16]byte]Channel
