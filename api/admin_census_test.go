@@ -144,7 +144,7 @@ func TestCensusRefuses(t *testing.T) {
 	}
 	check("GET", "/admin/workspaces/nowhere/consent/counts", 404, `workspace "nowhere" not found`)
 	check("POST", "/admin/workspaces/nowhere/consent/counts", 404, `workspace "nowhere" not found`)
-	check("DELETE", countsPath, 404, "count that is under way not found")
+	check("DELETE", countsPath, 404, "running count not found")
 	for _, d := range append(d.others, d) {
 		require.NoError(t, d.operator.Census.Close())
 	}

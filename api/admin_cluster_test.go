@@ -93,8 +93,8 @@ func TestAdminCluster(t *testing.T) {
 		{"POST", "/cluster/nodes", `{"node":"4"}`, 400, "node: want"},
 		{"POST", "/cluster/nodes", `{"node":-1}`, 400, "node: want"},
 		{"POST", "/cluster/nodes", `{"node":4294967296}`, 400, "node: want"},
-		{"POST", "/cluster/nodes", `{"nod":4}`, 400, "nod is no member"},
-		{"POST", "/cluster/nodes", `{"node":4,"node":5}`, 400, "node stands twice"},
+		{"POST", "/cluster/nodes", `{"nod":4}`, 400, "nod is not a known member"},
+		{"POST", "/cluster/nodes", `{"node":4,"node":5}`, 400, "node appears twice"},
 		{"POST", "/cluster/nodes", `[]`, 400, "want an object"},
 		{"POST", "/cluster/nodes", ``, 400, "malformed JSON"},
 		{"POST", "/cluster/nodes/0/drain", ``, 400, `node "0"`},
@@ -141,7 +141,7 @@ func TestAdminClusterAlone(t *testing.T) {
 		method, path, _ := strings.Cut(c, " ")
 		a := d.administer(t, method, path, "")
 		require.Equal(t, 404, a.status, c)
-		require.Contains(t, a.v["message"], "this server is alone")
+		require.Contains(t, a.v["message"], "this server is not a node of a cluster")
 	}
 	w := httptest.NewRecorder()
 	d.operatorServer().Handler.ServeHTTP(w, httptest.NewRequest("DELETE", "http://admin/admin/cluster/nodes/4", nil))

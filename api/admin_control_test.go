@@ -75,10 +75,10 @@ var nouns = []struct {
 }{
 	{"apps", `{"id":"a1","name":"iOS"}`, "a1", `{"name":"Web"}`, `"name":"Web"`,
 		map[string]string{
-			`{"id":"x","nam":"iOS"}`:                               "invalid: nam is no member",
-			`{"id":"x","Name":"iOS"}`:                              "invalid: Name is no member",
+			`{"id":"x","nam":"iOS"}`:                               "invalid: nam is not a known member",
+			`{"id":"x","Name":"iOS"}`:                              "invalid: Name is not a known member",
 			`{"id":"x","name":7}`:                                  "invalid: name: want a string",
-			`{"id":"x","name":"a","name":"b"}`:                     "invalid: name stands twice",
+			`{"id":"x","name":"a","name":"b"}`:                     "invalid: name appears twice",
 			`{"id":"x","name":"a"} {}`:                             "invalid: malformed JSON at byte 22",
 			`{"id":"x","name":"` + strings.Repeat("a", 256) + `"}`: "want 1 to 255 bytes",
 			`{"id":"` + strings.Repeat("a", 256) + `"}`:            "app id",
@@ -90,7 +90,7 @@ var nouns = []struct {
 			"{\"id\":\"x\",\"name\":\"\xff\"}":                     "malformed JSON at byte 18",
 			`{"id":"x","name":` + strings.Repeat("[", 20_000) + "1}": "invalid",
 		},
-		map[string]string{`{"id":"other"}`: `invalid: id: it is "a1" and can't be changed`, `{"nam":"x"}`: "invalid: nam is no member", `[]`: "want an object"}},
+		map[string]string{`{"id":"other"}`: `invalid: id: it is "a1" and can't be changed`, `{"nam":"x"}`: "invalid: nam is not a known member", `[]`: "want an object"}},
 	{"subscription_groups", `{"id":"5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e66","name":"News","channel":"email"}`, "5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e66", `{"name":"Daily"}`, `"name":"Daily"`,
 		map[string]string{
 			`{"id":"x","name":"n","channel":"email"}`:       "want a UUID",
@@ -105,26 +105,26 @@ var nouns = []struct {
 			`{"id":"x","name":"x"}`:                          "'preference_center_page_html' is required",
 			`{"id":"x","name":"x","created_at":"yesterday"}`: "invalid: created_at: want a time such as",
 			`{"id":"x","name":"x","preference_center_page_html":"a","confirmation_page_html":"b","state":"on"}`:                          "'state' must be",
-			`{"id":"x","name":"x","preference_center_page_html":"a","confirmation_page_html":"b","options":{"viewport":"x"}}`:            "invalid: options.viewport is no member",
+			`{"id":"x","name":"x","preference_center_page_html":"a","confirmation_page_html":"b","options":{"viewport":"x"}}`:            "invalid: options.viewport is not a known member",
 			`{"id":"x","name":"x","preference_center_page_html":"a","confirmation_page_html":"b","options":{"links-tags":[{"href":7}]}}`: "invalid: options.links-tags[0].href: want a string",
 		},
 		map[string]string{`{"name":"Other"}`: "'name' can't be changed"}},
 	{"campaigns", `{"id":"c9","name":"C","messages":[{"id":"m1","channel":"email","multi_language":true,"translations":[{"locale":{"name":"es-MX","country":"MX","language":"es"},"translation_map":{"6f4e8f64-3f36-4a0b-a2a3-d19dd7d8e5b1":"Hola"}}]}]}`,
 		"c9", `{"messages":[{"id":"m2","channel":"email"}]}`, `"id":"m2"`,
 		map[string]string{
-			`{"id":"x","messages":[{"id":"m","channel":"email"},{"id":"n","chanel":"email"}]}`:                    "invalid: messages[1].chanel is no member",
+			`{"id":"x","messages":[{"id":"m","channel":"email"},{"id":"n","chanel":"email"}]}`:                    "invalid: messages[1].chanel is not a known member",
 			`{"id":"x","messages":[{"id":"m"}]}`:                                                                  "messages[0]: invalid: channel is required",
 			`{"id":"x","messages":[{"channel":"email"}]}`:                                                         "messages[0]: invalid: id",
 			`{"id":"x","messages":{}}`:                                                                            "invalid: messages: want an array",
-			`{"id":"x","messages":[{"id":"m","channel":"email"},{"id":"m","channel":"email"}]}`:                   `messages[1]: invalid: message id "m" stands twice`,
+			`{"id":"x","messages":[{"id":"m","channel":"email"},{"id":"m","channel":"email"}]}`:                   `messages[1]: invalid: message id "m" appears twice`,
 			`{"id":"x","messages":[{"id":"m","channel":"email","translations":[{"locale":{"name":"no such"}}]}]}`: "messages[0]: invalid: translations[0]: locale name",
 		},
 		nil},
 	{"canvases", `{"id":"w9","name":"W","steps":[{"id":"s1","messages":[{"id":"m1","channel":"email"}]}]}`, "w9", `{"steps":[]}`, `"steps":[]`,
 		map[string]string{
-			`{"id":"x","steps":[{"id":"s","messages":[{"id":"m","channel":"email","x":1}]}]}`: "invalid: steps[0].messages[0].x is no member",
+			`{"id":"x","steps":[{"id":"s","messages":[{"id":"m","channel":"email","x":1}]}]}`: "invalid: steps[0].messages[0].x is not a known member",
 			`{"id":"x","steps":[{"messages":[]}]}`:                                            "steps[0]: invalid: id",
-			`{"id":"x","steps":[{"id":"s"},{"id":"s"}]}`:                                      `steps[1]: invalid: step id "s" stands twice`,
+			`{"id":"x","steps":[{"id":"s"},{"id":"s"}]}`:                                      `steps[1]: invalid: step id "s" appears twice`,
 			`{"id":"x","steps":[{"id":"s","messages":[{"id":"m"}]}]}`:                         "steps[0]: messages[0]: invalid: channel is required",
 		},
 		nil},
@@ -244,7 +244,7 @@ func TestAdminSettings(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"plan":"pro"}`:                            `plan "pro"`,
 		`{"id":"other"}`:                            `id: it is "demo" and can't be changed`,
-		`{"Plan":"mau"}`:                            "Plan is no member",
+		`{"Plan":"mau"}`:                            "Plan is not a known member",
 		`{"multi_language":"yes"}`:                  "multi_language: want true or false",
 		`{"rate_limits":{"users.track":"x"}}`:       "rate_limits",
 		`{"rate_limits":{"users.trak":"1/1s"}}`:     "rate_limits",
@@ -256,10 +256,10 @@ func TestAdminSettings(t *testing.T) {
 		`{"blocked_external_ids":[7]}`:              "blocked_external_ids[0]: want a string",
 		`{"blocked_external_ids":[""]}`:             "blocked_external_ids",
 		`{"locales":[{"name":"x y"}]}`:              "locales[0]",
-		`{"locales":[{"nam":"x"}]}`:                 "locales[0].nam is no member",
-		`{"locales":[{"name":"es"},{"name":"ES"}]}`: "stands twice",
-		`{"number":7}`:                              "number is no member",
-		`{"effective_rate_limits":{}}`:              "effective_rate_limits is no member",
+		`{"locales":[{"nam":"x"}]}`:                 "locales[0].nam is not a known member",
+		`{"locales":[{"name":"es"},{"name":"ES"}]}`: "appears twice",
+		`{"number":7}`:                              "number is not a known member",
+		`{"effective_rate_limits":{}}`:              "effective_rate_limits is not a known member",
 		`null`:                                      "",
 	} {
 		a := d.administer(t, "PATCH", "/workspaces/demo", text)
@@ -304,7 +304,7 @@ func TestAdminKeys(t *testing.T) {
 	require.Equal(t, 201, d.track(token, "a").status)
 	for text, want := range map[string]string{
 		`{"permissions":["users.*"]}`: `permissions: "users.*"`, `{"permissions":"users.track"}`: "permissions: want an array", `{"ip_allowlist":["here"]}`: "ip_allowlist",
-		`{"name":""}`: "name", `{"key":"mine"}`: "key is no member", `{"sha256":"x"}`: "sha256 is no member", `{"revoked_at":1}`: "revoked_at is no member",
+		`{"name":""}`: "name", `{"key":"mine"}`: "key is not a known member", `{"sha256":"x"}`: "sha256 is not a known member", `{"revoked_at":1}`: "revoked_at is not a known member",
 	} {
 		a := d.administer(t, "PATCH", one, text)
 		require.Equal(t, 400, a.status, text)

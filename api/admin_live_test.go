@@ -117,7 +117,7 @@ func TestLive(t *testing.T) {
 
 	status, v, _ := d.admin("GET", "/admin/audit?limit=1", "admin-token", "")
 	require.Equal(t, 200, status)
-	require.Equal(t, "changes watched", v["entries"].([]any)[0].(map[string]any)["what"])
+	require.Equal(t, "live view opened", v["entries"].([]any)[0].(map[string]any)["what"])
 }
 
 // endingWriter ends the live view as soon as something was written, before anybody has flushed it.

@@ -47,7 +47,7 @@ func TestAdminUsers(t *testing.T) {
 
 	states := "/workspaces/demo/users/" + id + "/states"
 	for body, says := range map[string]string{`{}`: "want email_subscribe or", `{"email_subscribe":"yes"}`: "email_subscribe", `{"subscription_groups":{"x":"subscribed"}}`: "no group",
-		`{"subscription_groups":{"` + newsGroup + `":"on"}}`: "want subscribed or", `{"x":1}`: "no member"} {
+		`{"subscription_groups":{"` + newsGroup + `":"on"}}`: "want subscribed or", `{"x":1}`: "not a known member"} {
 		a := d.administer(t, "PATCH", states, body)
 		require.Equal(t, 400, a.status, body)
 		require.Contains(t, a.v["message"], says)

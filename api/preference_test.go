@@ -134,7 +134,7 @@ func TestPreferenceCenterOfTheBootstrapFile(t *testing.T) {
 	require.Equal(t, "active", now["state"])
 	require.Equal(t, first["created_at"], now["created_at"])
 	require.ErrorContains(t, apply(strings.ReplaceAll(demoYAML, "{id: main,", "{id: main, name: Other,")), "'name' can't be changed: it is main")
-	require.ErrorContains(t, apply(strings.ReplaceAll(demoYAML, "{id: main,", "{id: second, name: main,")), "a preference center of the name \"main\" already exists")
+	require.ErrorContains(t, apply(strings.ReplaceAll(demoYAML, "{id: main,", "{id: second, name: main,")), "a preference center with the name \"main\" already exists")
 }
 
 func TestPreferenceCenterErrors(t *testing.T) {
@@ -270,7 +270,7 @@ func TestPreferenceCenterConcurrency(t *testing.T) {
 	a := d.call("POST", "/preference_center/v1", demoKey, `{"name":"onemore",`+goodCenter+`}`)
 	require.Equal(t, 400, a.status)
 	require.Equal(t, "a workspace may have at most 100 preference centers", a.json(t)["message"])
-	for name, says := range map[string]string{"onemore": "the most that there may be", "n4": `already exists`} {
+	for name, says := range map[string]string{"onemore": "which is the limit", "n4": `already exists`} {
 		a := d.administer(t, "POST", "/workspaces/demo/preference_centers", `{"name":"`+name+`",`+goodCenter+`}`)
 		require.Equal(t, 409, a.status, a.body)
 		require.Contains(t, a.body, says)

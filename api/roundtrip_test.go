@@ -189,7 +189,7 @@ func TestExportIsTakenBack(t *testing.T) {
 	ws, good := d.control.Snapshot().Lookup("demo"), string(list.Users[0])
 	require.NoError(t, d.takenBack(ws, []byte(good)))
 	for old, wrong := range map[string][2]string{
-		`"1990-01-31T00:00:00.000Z"`: {`"1990"`, "dob is no time"},
+		`"1990-01-31T00:00:00.000Z"`: {`"1990"`, "dob is not a time"},
 		`"total_revenue":0.00`:       {`"total_revenue":0.0`, "imported, it is"},
 		`"list":["a",`:               {`"list":["a","a",`, "imported, it is"},
 		`"country":"DE"`:             {`"country":"Germany"`, "tracked, country is"},

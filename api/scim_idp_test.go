@@ -558,7 +558,7 @@ func TestGroupsGivePermissions(t *testing.T) {
 	for body, text := range map[string]string{
 		`{"id":"Editors"}`:                 "lower-case letters",
 		`{"id":"a","name":"editors"}`:      "already exists",
-		`{"id":"a","permissions":{"x":1}}`: "permissions.x is no member",
+		`{"id":"a","permissions":{"x":1}}`: "permissions.x is not a known member",
 		`{"id":"a","permissions":{"appGroup":[{"appGroupId":"nowhere"}]}}`:                                             "nowhere",
 		`{"id":"a","permissions":{"appGroup":[{"appGroupPermissions":[]}]}}`:                                           "permissions.appGroup[0]: an id or a name is required",
 		`{"id":"a","permissions":{"roles":[{}]}}`:                                                                      "roles[0]: an id or a name is required",

@@ -27,7 +27,7 @@ func (c *Coordinator) PutDocuments(actor uint32, changes []bodies.DocumentChange
 		}
 		for _, earlier := range changes[:i] {
 			if earlier.Key == change.Key {
-				return fmt.Errorf("document %q stands there twice", change.Key)
+				return fmt.Errorf("document %q appears twice", change.Key)
 			}
 		}
 	}

@@ -94,7 +94,7 @@ func (s *Server) startCensus(by control.Actor, r *http.Request, w *control.Works
 
 func (s *Server) stopCensus(by control.Actor, r *http.Request, w *control.Workspace) (any, error) {
 	if !s.options.Census.Stop(r.Context(), w.Number) {
-		return nil, fmt.Errorf("count that is under way %w", control.ErrNotFound)
+		return nil, fmt.Errorf("running count %w", control.ErrNotFound)
 	}
 	return success{}, s.common.Control.Audit(by, "count of consent stopped", w.ID)
 }

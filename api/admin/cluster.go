@@ -71,7 +71,7 @@ func (s *Server) clusterRoutes() []route {
 	}
 }
 
-var errAlone = fmt.Errorf("cluster %w: this server is alone, no node of one", control.ErrNotFound)
+var errAlone = fmt.Errorf("cluster %w: this server is not a node of a cluster", control.ErrNotFound)
 
 // clusterChange is the answer to a change: what the audit log says was done; empty when everything was so already.
 type clusterChange struct {

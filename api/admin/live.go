@@ -79,7 +79,7 @@ func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 	watch, err := s.beginLive(r)
 	if err == nil {
 		defer watch.viewer.Close()
-		err = s.common.Control.Audit(ActorOf(r), "changes watched", r.URL.Query().Get("workspace"),
+		err = s.common.Control.Audit(ActorOf(r), "live view opened", r.URL.Query().Get("workspace"),
 			"kinds", r.URL.Query()["kind"], "by_user", watch.byUser)
 	}
 	if err != nil {

@@ -285,12 +285,13 @@ func editedObject(text []byte) ([]byte, error) {
 func isSendable(e *refused.Entry) error {
 	switch {
 	case e.Array == "":
-		return fmt.Errorf("%w: a request that was refused as a whole is not kept: its client must send it again",
+		return fmt.Errorf("%w: a request that was refused as a whole is not kept; its client must send it again",
 			control.ErrConflict)
 	case e.Object == nil:
-		return fmt.Errorf("%w: the object is not kept: send one along", control.ErrConflict)
+		return fmt.Errorf("%w: the object was not kept; give the object to send", control.ErrConflict)
 	case !e.IsRefused && e.Array != "attributes":
-		return fmt.Errorf("%w: the object was accepted but for a value; it would count twice", control.ErrConflict)
+		return fmt.Errorf("%w: the object was accepted, only a value was left out; sent again, it would count twice",
+			control.ErrConflict)
 	}
 	return nil
 }

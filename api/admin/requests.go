@@ -95,10 +95,10 @@ func (s *Server) checkTried(w *control.Workspace, tried *triedRequest) (id strin
 		found = s.common.Control.Snapshot().Keys.Find([]byte(tried.Key))
 	}
 	if found == nil || found.Workspace != w.Number {
-		return "", fmt.Errorf("%w: key: it is no API key of this workspace", control.ErrInvalid)
+		return "", fmt.Errorf("%w: key: it is not an API key of this workspace", control.ErrInvalid)
 	}
 	if s.operationAt(tried) == "" {
-		return "", fmt.Errorf("%w: target: there is no such operation that API keys may be used for",
+		return "", fmt.Errorf("%w: target: no endpoint for API keys has this method and path",
 			control.ErrInvalid)
 	}
 	id, _ = keyNumbered(w, found.Number)
@@ -125,7 +125,7 @@ func isVisible(text string) bool {
 func (s *Server) send(by control.Actor, from string, tried *triedRequest) (any, error) {
 	addr, err := net.ResolveTCPAddr("tcp", from)
 	if err != nil {
-		return nil, fmt.Errorf("address %q of who asks: %w", from, err)
+		return nil, fmt.Errorf("the caller's address %q: %w", from, err)
 	}
 	var text bytes.Buffer
 	fmt.Fprintf(&text, "%s %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nX-Request-Id: %s\r\n", tried.Method,
@@ -139,7 +139,7 @@ func (s *Server) send(by control.Actor, from string, tried *triedRequest) (any, 
 	text.WriteString("\r\n" + tried.Body)
 	var request fasthttp.Request
 	if err := request.Read(bufio.NewReaderSize(&text, text.Len()+1)); err != nil {
-		return nil, fmt.Errorf("%w: it is no HTTP request: %w", control.ErrInvalid, err)
+		return nil, fmt.Errorf("%w: it is not an HTTP request: %w", control.ErrInvalid, err)
 	}
 	return describeTried(s.public.Do(&request, addr)), nil
 }

@@ -48,7 +48,7 @@ func TestCluster(t *testing.T) {
 	require.Contains(t, p.text, "This server is not part of a cluster")
 	p = alone.post("/console/cluster/nodes", "node", "4", "address", "10.0.0.4:7000")
 	require.Equal(t, 404, p.status)
-	require.Contains(t, p.text, "this server is alone")
+	require.Contains(t, p.text, "this server is not a node of a cluster")
 
 	var asked []string
 	h := openHouse(t, pretendCluster(statusOfThree, &asked))

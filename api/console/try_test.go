@@ -40,13 +40,13 @@ func TestTry(t *testing.T) {
 	require.Equal(t, http.StatusOK, p.status, "the page is good, the answer isn't")
 	require.Contains(t, p.text, ">400</span> Bad Request")
 	for _, wrong := range [][3]string{
-		{"none", "/users/track", "Key: it is no API key of this workspace."},
-		{demoKey + "\r\nX: y", "/users/track", "Key: it is no API key of this workspace."},
+		{"none", "/users/track", "Key: it is not an API key of this workspace."},
+		{demoKey + "\r\nX: y", "/users/track", "Key: it is not an API key of this workspace."},
 		{demoKey, "/users/track HTTP/1.1\r\nHost: x", "Target: want a path"},
 		{demoKey, "users/track", "Target: want a path"},
-		{demoKey, "/scim/v2/Users", "Target: there is no such operation"},
-		{demoKey, "/admin/workspaces", "Target: there is no such operation"},
-		{demoKey, "//users/track", "Target: there is no such operation"},
+		{demoKey, "/scim/v2/Users", "Target: no endpoint for API keys has this method and path"},
+		{demoKey, "/admin/workspaces", "Target: no endpoint for API keys has this method and path"},
+		{demoKey, "//users/track", "Target: no endpoint for API keys has this method and path"},
 	} {
 		p = send(wrong[0], "POST /users/track", wrong[1], `{"events":[]}`)
 		require.Equal(t, http.StatusBadRequest, p.status, wrong)

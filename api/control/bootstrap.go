@@ -157,7 +157,7 @@ type set map[string]struct{}
 func (s set) add(parts ...string) error {
 	key := strings.Join(parts, "\x00")
 	if _, twice := s[key]; twice {
-		return invalid("%s %q stands twice in the file", parts[0], parts[len(parts)-1])
+		return invalid("%s %q appears twice in the file", parts[0], parts[len(parts)-1])
 	}
 	s[key] = struct{}{}
 	return nil
@@ -172,7 +172,7 @@ func (w *BootstrapWorkspace) validateParts(seen set) error {
 			}
 			if k.Token != "" {
 				if err := seen.add("token of API key", keys.DigestOf([]byte(k.Token)).Hex()); err != nil {
-					return invalid("the token of %q stands twice in the file", k.Name)
+					return invalid("the token of %q appears twice in the file", k.Name)
 				}
 			}
 			return seen.add("API key", w.ID, k.Name)

@@ -141,7 +141,7 @@ func (d *draft) replace(what, kind, workspace, id string, v any, details ...any)
 	}
 	if was == nil && kind != kindWorkspace {
 		if n := d.c.count(kind, workspace); n >= MaxDocuments {
-			return fmt.Errorf("%w: there are %d documents of kind %s, the most that there may be", ErrConflict, n,
+			return fmt.Errorf("%w: there are %d documents of kind %s, which is the limit", ErrConflict, n,
 				publicKind(kind))
 		}
 	}

@@ -433,9 +433,9 @@ func (c *Control) checkRoom(slug string, changes []Change) error {
 	switch most := c.options.MaxBytes; {
 	case grown <= 0:
 	case all > most:
-		return fmt.Errorf("%w: all of them would take %d bytes, and may take %d", ErrNoRoom, all, most)
+		return fmt.Errorf("%w: all documents would have %d bytes, and %d are allowed", ErrNoRoom, all, most)
 	case size > most/4*3:
-		return fmt.Errorf("%w: those of one workspace would take %d bytes, and may take %d", ErrNoRoom, size,
+		return fmt.Errorf("%w: those of this workspace would have %d bytes, and %d are allowed", ErrNoRoom, size,
 			most/4*3)
 	}
 	return nil

@@ -11,7 +11,7 @@ import (
 )
 
 // DecodeStrict reads an operator's JSON: names are compared exactly; unknown and duplicate members, values of the wrong
-// type and trailing bytes are errors that name the place: "steps[0].messages[1].chanel is no member".
+// type and trailing bytes are errors that name the place: "steps[0].messages[1].chanel is not a known member".
 func DecodeStrict(text []byte, into any) error {
 	err := json.Unmarshal(text, into, json.RejectUnknownMembers(true))
 	var syntactic *jsontext.SyntacticError
@@ -20,11 +20,11 @@ func DecodeStrict(text []byte, into any) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &syntactic) && errors.Is(err, jsontext.ErrDuplicateName):
-		return invalid("%s stands twice", place(syntactic.JSONPointer))
+		return invalid("%s appears twice", place(syntactic.JSONPointer))
 	case errors.As(err, &syntactic):
 		return invalid("malformed JSON at byte %d: %v", syntactic.ByteOffset, syntactic.Err)
 	case errors.As(err, &semantic) && errors.Is(err, json.ErrUnknownName):
-		return invalid("%s is no member", place(semantic.JSONPointer))
+		return invalid("%s is not a known member", place(semantic.JSONPointer))
 	case errors.As(err, &semantic) && semantic.GoType != nil:
 		return invalid("%s: want %s", place(semantic.JSONPointer), wanted(semantic.GoType))
 	}

@@ -180,7 +180,7 @@ func (d *Destination) validate() error {
 		case value == "":
 			continue
 		case !slices.Contains(f.of, d.Type):
-			return invalid("%s: a destination of type %s has none", field, d.Type)
+			return invalid("%s: a destination of type %s can't have it", field, d.Type)
 		case len(value) > maxDestinationBytes || !Printable(value):
 			return invalid("%s: want printable text of at most %d bytes", field, maxDestinationBytes)
 		}
@@ -189,10 +189,10 @@ func (d *Destination) validate() error {
 		}
 	}
 	if d.SASL != "" && d.Credentials == "" {
-		return invalid("destination.credentials: sasl needs some")
+		return invalid("destination.credentials is required with sasl")
 	}
 	if (d.Encryption == EncryptionKMS) != (d.KMSKey != "") {
-		return invalid("destination.kms_key: encryption %s has one, and nothing else", EncryptionKMS)
+		return invalid("destination.kms_key goes with encryption %s: give both or neither", EncryptionKMS)
 	}
 	return nil
 }
@@ -208,7 +208,7 @@ func oneOf(values ...string) func(field, value string) error {
 
 func checkDirectory(field, value string) error {
 	if !isBelow(value) || len(value) > maxIDBytes {
-		return invalid("%s %q: want a relative path without .., such as lake/events: it lies in the workspace's "+
+		return invalid("%s %q: want a relative path without .., such as lake/events, within the workspace's "+
 			"directory below --stream-dir", field, value)
 	}
 	return nil
@@ -216,7 +216,7 @@ func checkDirectory(field, value string) error {
 
 func checkPrefix(field, value string) error {
 	if !isBelow(value) {
-		return invalid("%s %q: want a prefix such as lake/events, without / around it and without ..", field, value)
+		return invalid("%s %q: want a prefix such as lake/events, without / at either end and without ..", field, value)
 	}
 	return nil
 }
@@ -260,7 +260,7 @@ func webURL(value string) *url.URL {
 func checkBrokers(field, value string) error {
 	for broker := range strings.SplitSeq(value, ",") {
 		if host, port, err := net.SplitHostPort(broker); err != nil || host == "" || port == "" {
-			return invalid("%s %q: want host:port, several with commas between them", field, value)
+			return invalid("%s %q: want host:port, or several of them separated by commas", field, value)
 		}
 	}
 	return nil

@@ -158,7 +158,8 @@ func (s *Settings) validate() error {
 		return invalid("max_custom_array_length %d: want 1 to %d", s.MaxArrayLength, maxArrayLength)
 	}
 	if len(s.BlockedExternalIDs) > maxBlocked {
-		return invalid("blocked_external_ids: %d, at most %d", len(s.BlockedExternalIDs), maxBlocked)
+		return invalid("blocked_external_ids: %d are given, at most %d are allowed", len(s.BlockedExternalIDs),
+			maxBlocked)
 	}
 	for _, id := range s.BlockedExternalIDs {
 		if id == "" || len(id) > 987 {
@@ -246,7 +247,7 @@ func (k *KeySpec) validate() error {
 		return err
 	}
 	if len(k.Permissions) > 200 {
-		return invalid("permissions: %d, at most 200", len(k.Permissions))
+		return invalid("permissions: %d are given, at most 200 are allowed", len(k.Permissions))
 	}
 	for _, p := range k.Permissions {
 		if !nameForm.MatchString(p) || p != "*" && strings.Contains(p, "*") {
@@ -254,7 +255,7 @@ func (k *KeySpec) validate() error {
 		}
 	}
 	if len(k.IPAllowList) > maxNetworks {
-		return invalid("ip_allowlist: %d, at most %d", len(k.IPAllowList), maxNetworks)
+		return invalid("ip_allowlist: %d are given, at most %d are allowed", len(k.IPAllowList), maxNetworks)
 	}
 	if _, err := keys.ParseNetworks(k.IPAllowList); err != nil {
 		return invalid("ip_allowlist: %v", err)
@@ -347,7 +348,7 @@ func (c *Canvas) validate() error {
 // once refuses an id that occurs twice in one document.
 func once(seen set, what, id string) error {
 	if seen.add(what, id) != nil {
-		return invalid("%s id %q stands twice", what, id)
+		return invalid("%s id %q appears twice", what, id)
 	}
 	return nil
 }
@@ -382,7 +383,7 @@ func checkID(field, id string) error {
 		return invalid("%s %q: want 1 to %d bytes without control characters", field, id, maxIDBytes)
 	}
 	if id == "." || id == ".." {
-		return invalid("%s %q: a path can't name it", field, id)
+		return invalid("%s %q: it can't be a part of a path", field, id)
 	}
 	return nil
 }

@@ -38,7 +38,7 @@ func (d *draft) createKey(workspace string, spec KeySpec) (k KeyDocument, token 
 	for _, w := range d.c.Snapshot().workspaces {
 		for _, other := range w.Keys {
 			if other.Digest == k.Digest {
-				return k, "", invalid("key: workspace %q has a key with this token, %q", w.ID, other.Name)
+				return k, "", invalid("key: workspace %q already has a key with this token, %q", w.ID, other.Name)
 			}
 		}
 	}

@@ -56,7 +56,7 @@ func checkLocales(field string, list []Locale) error {
 				maxNameBytes)
 		}
 		if _, twice := seen[key]; twice {
-			return invalid("%s[%d]: the locale %s stands twice", field, i, key)
+			return invalid("%s[%d]: the locale %s appears twice", field, i, key)
 		}
 		seen[key] = struct{}{}
 	}

@@ -35,14 +35,14 @@ func TestDescribedLocale(t *testing.T) {
 func TestLocalesOfTheFile(t *testing.T) {
 	for text, want := range map[string]string{
 		`workspaces: [{id: a, locales: [{name: de}, {name: klingon!}]}]`:                                                                                `locales[1]: locale name "klingon!"`,
-		`workspaces: [{id: a, locales: [{name: es-MX}, {name: es_mx}]}]`:                                                                                `locales[1]: the locale es-MX stands twice`,
+		`workspaces: [{id: a, locales: [{name: es-MX}, {name: es_mx}]}]`:                                                                                `locales[1]: the locale es-MX appears twice`,
 		`workspaces: [{id: a, locales: [{name: de, country: "a\nb"}]}]`:                                                                                 `locales[0]: country and language`,
 		`workspaces: [{id: a, campaigns: [{id: c, messages: [{id: m, channel: email, translations: [{locale: {name: xx-YY}}]}]}]}]`:                     `campaigns[0]: messages[0]: invalid: translations[0]: locale name "xx-YY"`,
 		`workspaces: [{id: a, canvases: [{id: c, steps: [{id: s, messages: [{id: m, channel: email, translations: [{}]}]}]}]}]`:                         `canvases[0]: steps[0]: messages[0]: invalid: translations[0]: locale name ""`,
-		`workspaces: [{id: a, campaigns: [{id: c, messages: [{id: m, channel: email, translations: [{locale: {name: de}}, {locale: {name: DE}}]}]}]}]`:  `translations[1]: the locale de stands twice`,
-		`workspaces: [{id: a, campaigns: [{id: c, messages: [{id: m, channel: email}, {id: m, channel: sms}]}]}]`:                                       `message id "m" stands twice`,
-		`workspaces: [{id: a, canvases: [{id: c, steps: [{id: s, messages: [{id: m, channel: email}]}, {id: t, messages: [{id: m, channel: sms}]}]}]}]`: `steps[1]: messages[0]: invalid: message id "m" stands twice`,
-		`workspaces: [{id: a, canvases: [{id: c, steps: [{id: s}, {id: s}]}]}]`:                                                                         `step id "s" stands twice`,
+		`workspaces: [{id: a, campaigns: [{id: c, messages: [{id: m, channel: email, translations: [{locale: {name: de}}, {locale: {name: DE}}]}]}]}]`:  `translations[1]: the locale de appears twice`,
+		`workspaces: [{id: a, campaigns: [{id: c, messages: [{id: m, channel: email}, {id: m, channel: sms}]}]}]`:                                       `message id "m" appears twice`,
+		`workspaces: [{id: a, canvases: [{id: c, steps: [{id: s, messages: [{id: m, channel: email}]}, {id: t, messages: [{id: m, channel: sms}]}]}]}]`: `steps[1]: messages[0]: invalid: message id "m" appears twice`,
+		`workspaces: [{id: a, canvases: [{id: c, steps: [{id: s}, {id: s}]}]}]`:                                                                         `step id "s" appears twice`,
 		`company: {scim: {token: t, rate_limit: often}}`:                                                                                                `scim.rate_limit`,
 	} {
 		_, err := ParseBootstrap([]byte(text))

@@ -24,7 +24,7 @@ func (m *Millis) UnmarshalJSON(value []byte) error {
 	}
 	t, err := time.Parse(time.RFC3339Nano, string(bytes.Trim(value, `"`)))
 	if err != nil {
-		return errors.New("no time")
+		return errors.New("not a time")
 	}
 	*m = Millis(t.UnixMilli())
 	return nil

@@ -82,11 +82,11 @@ func (p *PermissionSet) fits(others []*PermissionSet) error {
 		case o.ID == p.ID:
 			isNew = false
 		case strings.EqualFold(o.Name, p.Name):
-			return fmt.Errorf("a permission set of the name %q %w", p.Name, ErrExists)
+			return fmt.Errorf("a permission set with the name %q %w", p.Name, ErrExists)
 		}
 	}
 	if isNew && len(others) >= MaxPermissionSets {
-		return fmt.Errorf("%w: there are %d permission sets, the most that there may be", ErrConflict, len(others))
+		return fmt.Errorf("%w: there are %d permission sets, which is the limit", ErrConflict, len(others))
 	}
 	return nil
 }
@@ -133,7 +133,7 @@ func (c *Control) EditPermissionSet(
 
 func (d *draft) changeMembers(number uint32, members MemberChange) error {
 	if n := len(members.Add) + len(members.Remove); n > MaxMemberChanges {
-		return invalid("%d members come or go, at most %d may at once", n, MaxMemberChanges)
+		return invalid("%d members are added or removed, at most %d are allowed in one request", n, MaxMemberChanges)
 	} else if n > 0 {
 		d.entry.Details = pairs([]any{"members_added", len(members.Add), "members_removed", len(members.Remove),
 			"added", strings.Join(members.Add, " "), "removed", strings.Join(members.Remove, " ")})
@@ -146,7 +146,7 @@ func (d *draft) changeMembers(number uint32, members MemberChange) error {
 				return err
 			}
 			if bytes += n; bytes > maxMemberBytes {
-				return invalid("the members that come or go are too large to do it at once")
+				return invalid("the members that are added or removed have too much data for one request")
 			}
 		}
 	}

@@ -100,7 +100,7 @@ func TestPermissionSetBounds(t *testing.T) {
 		keys[i] = fmt.Sprintf("big%d@example.com", i)
 	}
 	_, err = addMembers(c, "s", "S", keys[:200]...)
-	require.ErrorContains(t, err, "too large to do it at once")
+	require.ErrorContains(t, err, "too much data for one request")
 
 	for i := 1; i < MaxPermissionSets; i++ {
 		m.put(fmt.Sprintf("permission_set//p%d", i), fmt.Sprintf(`{"id":"p%d","name":"P%d","number":%d}`, i, i, 1000+i))
@@ -159,7 +159,7 @@ func TestBootstrapOfPermissionSets(t *testing.T) {
 	require.Equal(t, keys, namesOf(c.MembersOf(set)))
 	for text, want := range map[string]string{
 		`{company: {permission_sets: [{name: a}]}}`:                                                   "permission_sets[0]: invalid: id is required",
-		`{company: {permission_sets: [{id: a}, {id: a}]}}`:                                            `"a" stands twice`,
+		`{company: {permission_sets: [{id: a}, {id: a}]}}`:                                            `"a" appears twice`,
 		`{company: {permission_sets: [{id: A}]}}`:                                                     "lower-case letters",
 		`{company: {permission_sets: [{id: a, members: [x]}]}}`:                                       "members",
 		`{company: {permission_sets: [{id: a, permissions: {appGroup: [{appGroupName: Nowhere}]}}]}}`: "Nowhere",

@@ -98,10 +98,10 @@ func (s *Snapshot) named(name string) (list []*Workspace) {
 func (p *SCIMPermissions) resolved(s *Snapshot, path string) error {
 	for i, g := range p.AppGroups {
 		if g.ID == "" {
-			return invalid("%s.appGroup[%d]: %q is the name of no workspace, or of more than one", path, i, g.Name)
+			return invalid("%s.appGroup[%d]: no workspace has the name %q, or more than one has it", path, i, g.Name)
 		}
 		if s.Lookup(g.ID) == nil && !strings.HasPrefix(g.ID, derivedPrefix) {
-			return invalid("%s.appGroup[%d]: %q is the id of no workspace", path, i, g.ID)
+			return invalid("%s.appGroup[%d]: there is no workspace %q", path, i, g.ID)
 		}
 	}
 	return nil
@@ -131,7 +131,7 @@ func (p *SCIMPermissions) validate(path string) error {
 			return err
 		}
 		if g.ID != "" && seen.add("workspace", g.ID) != nil {
-			return invalid("%s: workspace %q stands there twice", path, g.ID)
+			return invalid("%s: workspace %q appears twice", path, g.ID)
 		}
 		if g.Permissions != nil && g.PermissionSets != nil {
 			return invalid("%s: want appGroupPermissions or appGroupPermissionSets, not both", path)
@@ -177,7 +177,7 @@ const maxPermissions = 1000
 
 func checkPermissions(path string, names []string) error {
 	if len(names) > maxPermissions {
-		return invalid("%s: %d, at most %d", path, len(names), maxPermissions)
+		return invalid("%s: %d are given, at most %d are allowed", path, len(names), maxPermissions)
 	}
 	for _, name := range names {
 		if err := checkName(path, name); err != nil {

@@ -160,7 +160,8 @@ func (l *LinkTag) validate() error {
 // validatePreferenceCenters judges the preference centers in the bootstrap file.
 func (w *BootstrapWorkspace) validatePreferenceCenters(seen set) error {
 	if len(w.PreferenceCenters) > MaxPreferenceCenters {
-		return invalid("preference_centers: %d, at most %d", len(w.PreferenceCenters), MaxPreferenceCenters)
+		return invalid("preference_centers: %d are given, at most %d are allowed", len(w.PreferenceCenters),
+			MaxPreferenceCenters)
 	}
 	return cmp.Or(eachDocument("preference_centers", w.PreferenceCenters, "preference center", w.ID, seen),
 		each("preference_centers", w.PreferenceCenters,
@@ -176,14 +177,14 @@ func (p *PreferenceCenter) replaces(old *PreferenceCenter) error {
 }
 
 // ErrFull is an ErrConflict: a workspace has as many preference centers as it may.
-var ErrFull = fmt.Errorf("%w: there are %d preference centers, the most that there may be", ErrConflict,
+var ErrFull = fmt.Errorf("%w: there are %d preference centers, which is the limit", ErrConflict,
 	MaxPreferenceCenters)
 
 // fits reports why there is no room for a new one, or its name is taken.
 func (p *PreferenceCenter) fits(others []*PreferenceCenter) error {
 	for _, o := range others {
 		if o.Name == p.Name {
-			return fmt.Errorf("a preference center of the name %q %w", p.Name, ErrExists)
+			return fmt.Errorf("a preference center with the name %q %w", p.Name, ErrExists)
 		}
 	}
 	if len(others) >= MaxPreferenceCenters {

@@ -35,7 +35,7 @@ func TestDocumentsAreBounded(t *testing.T) {
 	puts := m.puts
 	require.ErrorIs(t, put("a", "2", 100_000), ErrNoRoom, "three quarters for one workspace")
 	require.Equal(t, puts, m.puts)
-	require.ErrorContains(t, put("a", "1", 310_000), "may take 300000")
+	require.ErrorContains(t, put("a", "1", 310_000), "300000 are allowed")
 	require.ErrorContains(t, put("a", "1", 310_000), "--max-documents", "it may keep a server from starting")
 	require.NoError(t, put("b", "1", 150_000))
 	require.ErrorIs(t, put("b", "2", 50_000), ErrNoRoom, "all of it")

@@ -64,7 +64,7 @@ func (s *SCIMSettings) validate() error {
 		return invalid("scim.request_origin: want at most %d bytes without control characters", maxNameBytes)
 	}
 	if len(s.IPAllowList) > maxNetworks {
-		return invalid("scim.ip_allowlist: %d, at most %d", len(s.IPAllowList), maxNetworks)
+		return invalid("scim.ip_allowlist: %d are given, at most %d are allowed", len(s.IPAllowList), maxNetworks)
 	}
 	if _, err := keys.ParseNetworks(s.IPAllowList); err != nil {
 		return invalid("scim.ip_allowlist: %v", err)

@@ -78,11 +78,11 @@ func (s *Stream) validate() error {
 			return invalid("kinds[%d] %q: want %s", i, k, strings.Join(StreamKinds, ", "))
 		}
 		if slices.Contains(s.Kinds[:i], k) {
-			return invalid("kinds[%d] %q stands twice", i, k)
+			return invalid("kinds[%d] %q appears twice", i, k)
 		}
 	}
 	if len(s.Names) > maxStreamNames {
-		return invalid("names: %d, at most %d", len(s.Names), maxStreamNames)
+		return invalid("names: %d are given, at most %d are allowed", len(s.Names), maxStreamNames)
 	}
 	for i, n := range s.Names {
 		if err := checkName(fmt.Sprintf("names[%d]", i), n); err != nil {
@@ -104,12 +104,12 @@ func (s *Stream) validate() error {
 	for _, k := range [...]string{"identify", StreamAttributes} {
 		if slices.Contains(s.Kinds, k) &&
 			(s.Format == FormatAvro || s.Format == FormatCurrents || s.Destination.Layout == LayoutCurrents) {
-			return invalid("kinds: Currents, whose words this stream has, has none for %s", k)
+			return invalid("kinds: %s is not possible, since this stream has the schemas of Currents", k)
 		}
 	}
 	avro := s.Destination.Type == DestinationKafka && s.Format == FormatAvro
 	if avro != (s.Destination.Registry != "") {
-		return invalid("destination.registry: the format %s to Kafka has one, and nothing else", FormatAvro)
+		return invalid("destination.registry goes with the format %s to Kafka: give both or neither", FormatAvro)
 	}
 	return nil
 }
@@ -117,22 +117,22 @@ func (s *Stream) validate() error {
 func (s *Stream) validateColumns() error {
 	switch {
 	case len(s.Columns) > 0 && s.Format != FormatParquet:
-		return invalid("columns: the format %s has none, %s has", s.Format, FormatParquet)
+		return invalid("columns: the format %s can't have them, only %s can", s.Format, FormatParquet)
 	case len(s.Columns) > maxStreamColumns:
-		return invalid("columns: %d, at most %d", len(s.Columns), maxStreamColumns)
+		return invalid("columns: %d are given, at most %d are allowed", len(s.Columns), maxStreamColumns)
 	}
 	seen := map[string]bool{}
 	for i, c := range s.Columns {
 		name, of, ok := SplitColumn(c)
 		if !ok || !slices.Contains(ColumnTypes, of) {
-			return invalid("columns[%d] %q: want NAME:TYPE, the type one of %s", i, c, strings.Join(ColumnTypes, ", "))
+			return invalid("columns[%d] %q: want NAME:TYPE, where TYPE is %s", i, c, strings.Join(ColumnTypes, ", "))
 		}
 		if err := checkName(fmt.Sprintf("columns[%d]", i), name); err != nil {
 			return err
 		}
 		folded := strings.ToLower(name)
 		if seen[folded] {
-			return invalid("columns[%d] %q: most readers take it for the column of another one, which differs in "+
+			return invalid("columns[%d] %q: most readers can't tell it from another column, which differs only in "+
 				"case or type", i, c)
 		}
 		seen[folded] = true
@@ -164,7 +164,7 @@ func (s *Stream) replaces(old *Stream) error {
 
 func (s *Stream) fits(others []*Stream) error {
 	if len(others) >= MaxStreams {
-		return fmt.Errorf("%w: there are %d streams, the most that there may be", ErrConflict, len(others))
+		return fmt.Errorf("%w: there are %d streams, which is the limit", ErrConflict, len(others))
 	}
 	return nil
 }
@@ -258,7 +258,7 @@ func (c *Control) MoveStream(workspace, stream, group string, was, next []byte) 
 	return c.do(Actor{}, func(d *draft) error {
 		key := cursorKey(workspace, stream, group)
 		if !bytes.Equal(d.get(key), was) {
-			return fmt.Errorf("%w: another node carries stream %q", ErrConflict, stream)
+			return fmt.Errorf("%w: another node now carries stream %q", ErrConflict, stream)
 		}
 		if c.Streams.Get(workspace, stream) == nil {
 			return fmt.Errorf("%s %q %w", c.Streams.noun, stream, ErrNotFound)

@@ -33,7 +33,7 @@ func (d *draft) createWorkspace(s Settings) error {
 		return used
 	})
 	if n := len(d.c.Snapshot().workspaces); n >= MaxDocuments {
-		return fmt.Errorf("%w: there are %d workspaces, the most that there may be", ErrConflict, n)
+		return fmt.Errorf("%w: there are %d workspaces, which is the limit", ErrConflict, n)
 	}
 	return d.replace("workspace created", kindWorkspace, s.ID, "", workspaceDocument{s, number})
 }

@@ -92,7 +92,7 @@ func TestAdminCommands(t *testing.T) {
 	o.run(args("workspaces update shop --blocked-external-ids= --no-multi-language --plan base")...)
 	require.NotContains(t, o.object("workspaces", "get", "shop"), "blocked_external_ids")
 	require.Contains(t, o.refused("workspaces", "update", "shop", "--plan", "pro"), `plan "pro"`)
-	require.Contains(t, o.refused("workspaces", "update", "shop", "--settings", `{"plam":"mau"}`), "plam is no member")
+	require.Contains(t, o.refused("workspaces", "update", "shop", "--settings", `{"plam":"mau"}`), "plam is not a known member")
 	require.Contains(t, o.refused("workspaces", "get", "nobody"), `404 Not Found: workspace "nobody" not found`)
 
 	app := o.object("apps", "create", "shop", "iOS")["id"].(string)
@@ -178,7 +178,7 @@ func TestAdminCommands(t *testing.T) {
 		updated := regexp.MustCompile(`"updated_at": "[^"]+"`)
 		require.Equal(t, updated.ReplaceAllString(got, ""), updated.ReplaceAllString(put, ""))
 		o.run(noun, "put", "shop", "two", strings.NewReplacer(`"one"`, `"two"`, `"Main"`, `"Other"`).Replace(text))
-		require.Contains(t, o.refused(noun, "put", "shop", "one", strings.Replace(text, `"id"`, `"no_such":1,"id"`, 1)), "no_such is no member")
+		require.Contains(t, o.refused(noun, "put", "shop", "one", strings.Replace(text, `"id"`, `"no_such":1,"id"`, 1)), "no_such is not a known member")
 		c := o.command(noun, "edit", "shop", "one", "--editor", "sed -i "+changed)
 		out, err := c.CombinedOutput()
 		require.NoError(t, err, string(out))

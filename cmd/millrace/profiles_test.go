@@ -53,7 +53,7 @@ func TestImportOfDevices(t *testing.T) {
 		`{"external_id":"bad","devices":[{"ad_tracking_enabled":1}],"campaigns_received":[{}]}`,
 		`{"external_id":"dev3","campaigns_received":[{"name":"c"}],"custom_attributes":{"far":{"t":{"$time":"3001-01-01"}},"near":1}}`)
 	require.Equal(t, importAnswer{Message: "success", Imported: 3, Refused: 1, Warned: 2,
-		Errors: []importError{{3, "not an exported user: devices ad_tracking_enabled: no boolean"}},
+		Errors: []importError{{3, "not an exported user: devices ad_tracking_enabled: not a boolean"}},
 		Warnings: []importWarning{{"'apps.platform' is not imported", 1, 2}, {"'campaigns_received' is not imported", 2, 2},
 			{"'custom_attributes.far' is not valid", 1, 4}}}, a)
 	require.Nil(t, s.user(t, "bad"))

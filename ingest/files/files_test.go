@@ -112,7 +112,7 @@ func TestNDJSON(t *testing.T) {
 	f(`{"external_id":"a","payload":"","Payload":{"k":1}}`, Options{}, `attributes {"external_id":"a","k":1}`)
 	f(`{"external_id":"a","payload":null}`, deletions, `deletionsexternal_ids "a"`)
 	f(`{"external_id":"a","kind":"deletions","payload":""}`, Options{}, `deletionsexternal_ids "a"`)
-	f(`{"external_id":"a","payload":"[1]"}`, Options{}, `- 'payload': it is no JSON object`)
+	f(`{"external_id":"a","payload":"[1]"}`, Options{}, `- 'payload': it is not a JSON object`)
 	f(`{"external_id":"a","payload":"{\"k\":1},{\"external_id\":\"b\"}"}`, Options{}, `- 'payload': text behind the JSON object`)
 	f(`{"external_id":"a","payload":"{\"k\":\"1}"}`, Options{}, `- 'payload': a bracket or a quote is not closed`)
 	f(`{"external_id":"a","payload":"{\"k\":[1}"}`, Options{}, `- 'payload': a bracket or a quote is not closed`)
@@ -128,8 +128,8 @@ func TestNDJSON(t *testing.T) {
 	f(`{"external_id":"a","External_ID":"b"}`, deletions, `- 'External_ID' is there more than once, or under another name`)
 	f(`{"external_id":"a","EXTERNAL_ID":null,"payload":{}}`, Options{}, `attributes {"external_id":"a"}`)
 	f(`{"external_id":"a","EXTERNAL_ID":"b"}`, Options{}, `attributes {"external_id":"a","EXTERNAL_ID":"b"}`)
-	f(`[1]`, Options{}, `- it is no JSON object`)
-	f(`{"a"`, Options{}, `- it is no JSON object`)
+	f(`[1]`, Options{}, `- it is not a JSON object`)
+	f(`{"a"`, Options{}, `- it is not a JSON object`)
 	f(`{`, Options{}, `- a bracket or a quote is not closed`)
 
 	existing := defaults
@@ -254,7 +254,7 @@ func TestHostileFiles(t *testing.T) {
 	f("  {\"a\":1,}", NDJSON, Options{}, "line 1, column 10: invalid character '}' looking for beginning of object key string")
 	f("\r\n{\"a\":1}]", NDJSON, Options{}, "line 2, column 8: invalid character ']' after top-level value")
 	f("{\"a\":\"\n\"}", NDJSON, Options{}, "line 1, column 6: unexpected end of JSON input")
-	f("{\"a\":1}\n\n[{}]", NDJSON, Options{}, "line 3: it is no JSON object")
+	f("{\"a\":1}\n\n[{}]", NDJSON, Options{}, "line 3: it is not a JSON object")
 	f("{}\n{\"é\":\"\xff\"}", NDJSON, Options{}, "line 2, column 8: invalid UTF-8")
 	f("{}\n"+strings.Repeat("x", 30), NDJSON, short, "line 2: the row is longer than 20 bytes")
 	f(strings.Repeat("x", 21), NDJSON, short, "line 1: the row is longer than 20 bytes")

@@ -7,7 +7,7 @@ import (
 )
 
 var (
-	errNotObject = errors.New("it is no JSON object")
+	errNotObject = errors.New("it is not a JSON object")
 	errBehind    = errors.New("text behind the JSON object")
 	errOpen      = errors.New("a bracket or a quote is not closed")
 )

@@ -45,7 +45,7 @@ func Check(blob []byte) error {
 		rank = rankOf(tag)
 		if !repeats(tag) {
 			if seen[tag>>6]&(1<<(tag&63)) != 0 {
-				return fmt.Errorf("%w: field at %d: tag %d stands there twice", ErrInvalid, i, tag)
+				return fmt.Errorf("%w: field at %d: tag %d appears twice", ErrInvalid, i, tag)
 			}
 			seen[tag>>6] |= 1 << (tag & 63)
 		}

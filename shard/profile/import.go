@@ -174,7 +174,7 @@ func (im *Importer) attribute(b []byte, code uint32, v *fastjson.Value, stamp in
 		im.value = op.AppendBool(im.value[:0], im.flag(v, name))
 	case op.AttrPushTokens:
 		if v.Type() != fastjson.TypeArray {
-			im.fail("%s: no array", name)
+			im.fail("%s: not an array", name)
 		}
 		if len(v.GetArray()) == 0 {
 			return b
@@ -189,7 +189,7 @@ func (im *Importer) attribute(b []byte, code uint32, v *fastjson.Value, stamp in
 		im.value = append(im.value[:0], e.mergeTokens(nil, im.value)...)
 	case op.AttrCurrentLocation, op.AttrFacebook, op.AttrTwitter:
 		if v.Type() != fastjson.TypeObject {
-			im.fail("%s: no object", name)
+			im.fail("%s: not an object", name)
 		}
 		var ok bool
 		if im.value, ok = im.appendStored(im.value[:0], v); !ok {
@@ -352,7 +352,7 @@ func (im *Importer) revenue(b []byte, o *fastjson.Object) []byte {
 		im.object(v, "revenue_by_currency").Visit(func(name []byte, v *fastjson.Value) {
 			currency, ok := currencyOf(name)
 			if !ok {
-				im.fail("revenue_by_currency: %.10q is no currency", name)
+				im.fail("revenue_by_currency: %.10q is not a currency", name)
 				return
 			}
 			b = im.editor.addRevenue(b, currency, im.minor(v, x.digits(currency)))

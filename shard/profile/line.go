@@ -43,7 +43,7 @@ func (r *lineReader) read(line []byte) *fastjson.Object {
 	}
 	o, err := root.Object()
 	if err != nil {
-		r.fail("no object")
+		r.fail("not an object")
 	}
 	return o
 }
@@ -88,7 +88,7 @@ func (r *lineReader) element(v *fastjson.Value, in string, names ...string) *fas
 func (r *lineReader) object(v *fastjson.Value, what string) *fastjson.Object {
 	o, err := v.Object()
 	if err != nil {
-		r.fail("%s: no object", what)
+		r.fail("%s: not an object", what)
 		return new(fastjson.Object)
 	}
 	r.distinct(o, what)
@@ -100,7 +100,7 @@ func (r *lineReader) distinct(o *fastjson.Object, what string) {
 	seen := make(map[string]bool, o.Len())
 	o.Visit(func(name []byte, _ *fastjson.Value) {
 		if seen[string(name)] {
-			r.fail("%s: %.40q stands there twice", what, name)
+			r.fail("%s: %.40q appears twice", what, name)
 		}
 		seen[string(name)] = true
 	})
@@ -115,7 +115,7 @@ func (r *lineReader) text(v *fastjson.Value, what string) []byte {
 	}
 	s, err := v.StringBytes()
 	if err != nil {
-		r.fail("%s is no string", what)
+		r.fail("%s is not a string", what)
 	}
 	return s
 }
@@ -132,7 +132,7 @@ func (r *lineReader) short(v *fastjson.Value, what string, most int) []byte {
 // flag reads a boolean.
 func (r *lineReader) flag(v *fastjson.Value, what string) bool {
 	if v.Type() != fastjson.TypeTrue && v.Type() != fastjson.TypeFalse {
-		r.fail("%s: no boolean", what)
+		r.fail("%s: not a boolean", what)
 	}
 	return v.Type() == fastjson.TypeTrue
 }
@@ -144,7 +144,7 @@ func (r *lineReader) array(o *fastjson.Object, name string) []*fastjson.Value {
 	}
 	list, err := v.Array()
 	if err != nil {
-		r.fail("%s is no array", name)
+		r.fail("%s is not an array", name)
 	}
 	return list
 }
@@ -156,7 +156,7 @@ func (r *lineReader) count(v *fastjson.Value, what string) uint64 {
 	}
 	n, err := v.Uint64()
 	if err != nil || n > maxCount {
-		r.fail("%s is no count", what)
+		r.fail("%s is not a count", what)
 	}
 	return n
 }
@@ -177,14 +177,14 @@ func (r *lineReader) instant(v *fastjson.Value, what string) (t time.Time) {
 			return t
 		}
 	}
-	r.fail("%s is no time", what)
+	r.fail("%s is not a time", what)
 	return t
 }
 
 // minor reads a decimal as minor units; digits beyond those of the currency are rounded half away from zero.
 func (r *lineReader) minor(v *fastjson.Value, digits int) int64 {
 	if v.Type() != fastjson.TypeNumber {
-		r.fail("revenue is no number")
+		r.fail("revenue is not a number")
 		return 0
 	}
 	text := v.MarshalTo(nil)

@@ -89,7 +89,7 @@ func (o *Operator) Add(ctx context.Context, node quorum.Node, address string, au
 			switch {
 			case !known:
 				if count := d.members(); count >= maxNodes {
-					return now, "", fmt.Errorf("%w: there are %d nodes, the most that there may be", ErrRefused, count)
+					return now, "", fmt.Errorf("%w: there are %d nodes, which is the limit", ErrRefused, count)
 				}
 				next.State = Joining
 			case now.State == Removed:
@@ -112,7 +112,7 @@ func checkAddress(address string) error {
 	if err == nil {
 		var number uint64
 		if number, err = strconv.ParseUint(port, 10, 16); host == "" || number == 0 || len(address) > maxAddressBytes {
-			err = errors.New("it has none, or is too long")
+			err = errors.New("it has no host or port, or is too long")
 		}
 	}
 	if err != nil {

@@ -98,7 +98,7 @@ func TestTooManyNodes(t *testing.T) {
 	for n := quorum.Node(4); n <= maxNodes; n++ {
 		require.NoError(t, p.world.documents.Apply(NodeKey(n), []byte(fmt.Sprintf(`{"state":"joining","address":"a%d:1"}`, n))))
 	}
-	require.ErrorContains(t, p.Add(context.Background(), 5000, "b:1", entryOf), "the most that there may be")
+	require.ErrorContains(t, p.Add(context.Background(), 5000, "b:1", entryOf), "which is the limit")
 	require.NoError(t, p.Remove(context.Background(), 4, false, entryOf))
 	require.NoError(t, p.Add(context.Background(), 5000, "b:1", entryOf))
 }
