@@ -221,7 +221,9 @@ func TestFaultUnreadableStoreUnderReplay(t *testing.T) {
 			}
 			return nil
 		})))
-		o.Workers, o.MemoryBytes, o.StoreCacheBytes = workers, 4000, 1 // entries are read when apply needs them
+		// Entries are read when apply needs them, and it needs all: otherwise the first one may be in a block that was
+		// read with the books, and changes of the others be kept unread from then on.
+		o.Workers, o.MemoryBytes, o.StoreCacheBytes, o.MaxDeltaChanges = workers, 4000, 1, -1
 		o.Logger = slog.New(whenSaid{slog.DiscardHandler, "state store loaded", func() { broken.Store(true) }})
 		testengine.Within(t, time.Minute, fmt.Sprintf("Open with %d workers", workers), func() { e, err = openEngine(o) })
 		require.ErrorIs(t, err, replica.ErrFailed)
