@@ -40,7 +40,7 @@ func testHost(t *testing.T, where map[Node]string, n Node, cluster string, c *tl
 // talk sends something over a connection for calls, both ways.
 func talk(t *testing.T, from, to *Host) (there *Conn) {
 	t.Helper()
-	c, err := from.DialCalls(to.Node(), time.Second)
+	c, err := from.DialCalls(to.Node(), time.Minute)
 	require.NoError(t, err)
 	defer c.Close()
 	a, err := to.Calls().Accept()
@@ -65,19 +65,19 @@ func TestHost(t *testing.T) {
 	require.EqualValues(t, 1, there.Node)
 	require.Equal(t, "c", there.Cluster)
 	require.Equal(t, two.Addr(), two.Calls().Addr())
-	_, err := one.DialRequests(2, time.Second)
+	_, err := one.DialRequests(2, time.Minute)
 	require.NoError(t, err)
 	_, err = two.Requests().Accept()
 	require.NoError(t, err)
 
-	c, err := one.DialAddress(two.Addr().String(), time.Second)
+	c, err := one.DialAddress(two.Addr().String(), time.Minute)
 	require.NoError(t, err)
 	require.EqualValues(t, 2, c.Node)
-	_, err = one.DialCalls(9, time.Second)
+	_, err = one.DialCalls(9, time.Minute)
 	require.ErrorContains(t, err, "not known")
-	_, err = one.dialNode(2, purposeRaft, 5, time.Second)
+	_, err = one.dialNode(2, purposeRaft, 5, time.Minute)
 	require.ErrorIs(t, err, errAbsent)
-	_, err = one.dialNode(2, 77, 0, time.Second)
+	_, err = one.dialNode(2, 77, 0, time.Minute)
 	require.ErrorIs(t, err, errAbsent)
 
 	require.NoError(t, two.Close())
@@ -88,7 +88,7 @@ func TestHost(t *testing.T) {
 	require.ErrorIs(t, err, net.ErrClosed)
 	_, err = two.openGroup(1)
 	require.ErrorIs(t, err, net.ErrClosed)
-	_, err = one.DialCalls(2, time.Second)
+	_, err = one.DialCalls(2, time.Minute)
 	require.Error(t, err)
 }
 
@@ -114,7 +114,7 @@ func TestHostAtAnotherAddress(t *testing.T) {
 
 	require.NoError(t, two.Close())
 	where[2] = there + " " + three.Addr().String()
-	_, err = one.DialCalls(2, time.Second)
+	_, err = one.DialCalls(2, time.Minute)
 	require.ErrorContains(t, err, there)
 	require.ErrorContains(t, err, three.Addr().String())
 	where[2] = "nowhere"
@@ -146,16 +146,16 @@ func TestHostWithoutCluster(t *testing.T) {
 	require.Equal(t, "c", talk(t, one, fresh).Cluster)
 	_, err := one.openGroup(5)
 	require.NoError(t, err)
-	_, err = fresh.dialNode(1, purposeRaft, 5, time.Second)
+	_, err = fresh.dialNode(1, purposeRaft, 5, time.Minute)
 	require.ErrorIs(t, err, ErrUnauthenticated)
-	_, err = fresh.dialNode(1, purposeRequests, 0, time.Second)
+	_, err = fresh.dialNode(1, purposeRequests, 0, time.Minute)
 	require.ErrorIs(t, err, ErrUnauthenticated)
 	_, err = fresh.openGroup(5)
 	require.NoError(t, err)
-	_, err = one.dialNode(2, purposeRaft, 5, time.Second)
+	_, err = one.dialNode(2, purposeRaft, 5, time.Minute)
 	require.ErrorIs(t, err, ErrUnauthenticated)
 	fresh.SetCluster("c")
-	c, err := fresh.dialNode(1, purposeRaft, 5, time.Second)
+	c, err := fresh.dialNode(1, purposeRaft, 5, time.Minute)
 	require.NoError(t, err)
 	_ = c.Close()
 }
@@ -165,15 +165,15 @@ func TestUnauthenticatedPeers(t *testing.T) {
 	one := testHost(t, where, 1, "c", nil)
 	other := testHost(t, where, 2, "another", nil)
 	before := unauthenticatedTotal.Get()
-	_, err := other.DialCalls(1, time.Second)
+	_, err := other.DialCalls(1, time.Minute)
 	require.ErrorIs(t, err, ErrUnauthenticated)
-	_, err = one.DialCalls(2, time.Second)
+	_, err = one.DialCalls(2, time.Minute)
 	require.ErrorIs(t, err, ErrUnauthenticated)
 
 	// Another node is at the address.
 	where[3] = where[1]
 	friend := testHost(t, where, 4, "c", nil)
-	_, err = friend.DialCalls(3, time.Second)
+	_, err = friend.DialCalls(3, time.Minute)
 	require.ErrorIs(t, err, ErrUnauthenticated)
 
 	for _, text := range []string{"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n", handshakeMagic + "\x09" + string(bytes.Repeat([]byte{0}, 40))} {
@@ -216,7 +216,7 @@ func testSilentPeers(t *testing.T) {
 		require.Empty(t, <-said)
 	}
 	require.Zero(t, time.Since(begun), "those above the bound are refused at once")
-	_, err := two.DialCalls(1, time.Second)
+	_, err := two.DialCalls(1, time.Minute)
 	require.Error(t, err, "there is no room")
 	for range maxHandshakes {
 		require.Empty(t, <-said)
@@ -301,14 +301,14 @@ func TestHostTLS(t *testing.T) {
 	where := map[Node]string{}
 	one, two := testHost(t, where, 1, "c", mine.config(t)), testHost(t, where, 2, "c", mine.config(t))
 	talk(t, one, two)
-	c, err := one.DialCalls(2, time.Second)
+	c, err := one.DialCalls(2, time.Minute)
 	require.NoError(t, err)
 	require.IsType(t, &tls.Conn{}, c.(*Conn).Conn)
 
 	for name, c := range map[string]*tls.Config{"another authority": theirs.config(t), "no certificate": {RootCAs: mine.pool}, "no TLS": nil} {
-		_, err = testHost(t, where, 3, "c", c).DialCalls(1, time.Second)
+		_, err = testHost(t, where, 3, "c", c).DialCalls(1, time.Minute)
 		require.Error(t, err, name)
-		_, err = one.DialCalls(3, time.Second)
+		_, err = one.DialCalls(3, time.Minute)
 		require.Error(t, err, name)
 	}
 	talk(t, two, one)
@@ -347,7 +347,7 @@ func TestClosingDropsCalls(t *testing.T) {
 			drops   bool
 			at      net.Listener
 		}{{purposeCalls, true, two.Calls()}, {purposeRequests, true, two.Requests()}, {purposeRaft, false, group.raft}, {purposeState, false, group.state}} {
-			mine, err := one.dialNode(2, dialed.purpose, 5, time.Second)
+			mine, err := one.dialNode(2, dialed.purpose, 5, time.Minute)
 			require.NoError(t, err)
 			theirs, err := dialed.at.Accept()
 			require.NoError(t, err)
@@ -364,7 +364,7 @@ func TestClosingDropsCalls(t *testing.T) {
 			}
 			_ = theirs.Close()
 		}
-		answered, err := one.DialCalls(2, time.Second)
+		answered, err := one.DialCalls(2, time.Minute)
 		require.NoError(t, err)
 		answers, err := two.Calls().Accept()
 		require.NoError(t, err)
