@@ -442,7 +442,8 @@ func TestAnIndexLeavesOthersAlone(t *testing.T) {
 	Unindex(block)
 	require.True(t, bytes.Equal(before, block))
 	require.Equal(t, len(block), Usable(block))
-	x := Touching{}
+	o, rec := eventOp(t, "an event", noon)
+	x := Touching{Op: o, Rec: rec}
 	x.Ends(block, len(block))
 	require.Zero(t, x.Index()+x.Field())
 }

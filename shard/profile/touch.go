@@ -14,9 +14,20 @@ type Touching struct {
 
 const (
 	cacheLine  = 64
-	touchFront = 512  // bytes at the front of an indexed profile that have most of what the index isn't used for
-	touchWhole = 2048 // bytes of any other entry
+	touchWhole = 2048 // bytes of an entry without an index
 )
+
+// front is how many bytes at the front of an indexed profile have most of what an op of a kind finds without the index:
+// an event the header and the home key, a purchase the revenue, too.
+func front(k op.Kind) int {
+	switch k {
+	case op.Event:
+		return cacheLine
+	case op.Purchase:
+		return 4 * cacheLine
+	}
+	return 8 * cacheLine
+}
 
 // Ends reads the entry of size bytes in block, or, if the entry has an index, its front and the end of the index.
 func (t *Touching) Ends(block []byte, size int) (sum uint64) {
@@ -25,7 +36,7 @@ func (t *Touching) Ends(block []byte, size int) (sum uint64) {
 		t.block = nil
 		return touchLines(block[:min(size, touchWhole)])
 	}
-	return touchLines(block[:touchFront]) + uint64(block[len(block)-1])
+	return touchLines(block[:front(t.Op.Kind())]) + uint64(block[len(block)-1])
 }
 
 // Index reads the place in the index of the field that the op will change, or of the first of several.
