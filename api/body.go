@@ -8,6 +8,7 @@ import (
 
 	"millrace/api/call"
 
+	"github.com/klauspost/compress/flate"
 	"github.com/klauspost/compress/zstd"
 	"github.com/valyala/fasthttp"
 
@@ -268,13 +269,28 @@ func (x *exchange) decode(coding []byte) ([]byte, error) {
 	case bytes.EqualFold(coding, []byte("gzip")) || bytes.EqualFold(coding, []byte("x-gzip")):
 		return x.Ctx.Request.BodyGunzipWithLimit(limit)
 	case bytes.EqualFold(coding, []byte("deflate")):
-		return x.Ctx.Request.BodyInflateWithLimit(limit)
+		return x.inflate(limit)
 	case bytes.EqualFold(coding, []byte("br")):
 		return x.Ctx.Request.BodyUnbrotliWithLimit(limit)
 	case bytes.EqualFold(coding, []byte("zstd")):
 		return x.unzstd(limit)
 	}
 	return nil, fasthttp.ErrContentEncodingUnsupported
+}
+
+// inflate undoes deflate: the format of zlib, or, as many clients send it, without zlib's header (RFC 9110, 8.4.1.2).
+// A compressor's first byte without the header never looks like the header's: the bits that say 8 there, of a stored
+// block, are zeros.
+func (x *exchange) inflate(limit int) ([]byte, error) {
+	body := x.Ctx.Request.Body()
+	if len(body) == 0 || body[0]&15 == 8 {
+		return x.Ctx.Request.BodyInflateWithLimit(limit)
+	}
+	plain, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(body)), int64(limit)+1))
+	if err == nil && len(plain) > limit {
+		err = fasthttp.ErrBodyTooLarge
+	}
+	return plain, err
 }
 
 // zstdWindow is the window that a compressor may use, however short the body is (RFC 9659). The decoder bounds the

@@ -3,6 +3,7 @@ package api
 import (
 	"bufio"
 	"bytes"
+	"compress/flate"
 	"compress/gzip"
 	"compress/zlib"
 	"context"
@@ -246,6 +247,29 @@ func (spaces) Read(p []byte) (int, error) {
 		p[i] = ' '
 	}
 	return len(p), nil
+}
+
+// Many clients send deflate without the header of zlib (RFC 9110, 8.4.1.2).
+func TestBareDeflate(t *testing.T) {
+	d := open(t, nil)
+	deflated := func(plain io.Reader) string {
+		var b bytes.Buffer
+		w, err := flate.NewWriter(&b, flate.BestCompression)
+		require.NoError(t, err)
+		_, err = io.Copy(w, plain)
+		require.NoError(t, err)
+		require.NoError(t, w.Close())
+		return b.String()
+	}
+	for body, status := range map[string]int{
+		deflated(strings.NewReader(goodBody)):                   201,
+		deflated(io.LimitReader(spaces{}, 4<<20)):               400,
+		deflated(io.LimitReader(spaces{}, 4<<20+1)):             413,
+		deflated(strings.NewReader(goodBody))[:len(goodBody)/4]: 400,
+	} {
+		a := d.call("POST", "/users/track", demoKey, body, "Content-Encoding", "deflate")
+		require.Equal(t, status, a.status, "%s", a.body)
+	}
 }
 
 func TestCompressedBodies(t *testing.T) {
