@@ -12,6 +12,7 @@ import (
 	"millrace/shard/eventlog"
 	"millrace/shard/eventlog/event"
 	"millrace/shard/replica"
+	"millrace/wal/quorum"
 )
 
 var _ eventlog.Exporter = (*Node)(nil)
@@ -115,4 +116,54 @@ func (n *Node) serveEvents(x *calls.Reader) (write func(io.Writer) []byte, err e
 	return func(w io.Writer) []byte {
 		return calls.WriteEvents(w, func(f func(*event.Event) error) error { return events.Export(n.context, q, f) })
 	}, nil
+}
+
+// ahead asks the leader's event log, which packs for all replicas of the group, what it has packed.
+//
+//	body    group u32, position u64
+//	answer  last position u64, the block
+func (g *group) ahead(from uint64) (a eventlog.Ahead, err error) {
+	leader := g.n.routes.Reachable(g.id)
+	switch leader {
+	case g.n.self:
+		return a, eventlog.ErrPacks
+	case 0:
+		return a, replica.ErrUnavailable
+	}
+	body := calls.NewBody(12).U32(g.id).U64(from)
+	answer, err := g.n.remote(leader).Ask(callPacked, body, time.Now().Add(aheadTime))
+	if err != nil {
+		return a, err
+	}
+	x := calls.NewReader(answer)
+	if a.Last = x.U64(); len(x.Rest) > 0 {
+		a.Block = x.Rest
+	}
+	return a, x.Err()
+}
+
+// aheadTime bounds the call for a block, during which no other log of the node packs.
+const aheadTime = 5 * time.Second
+
+func (n *Node) servePacked(_ *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
+	group, from := x.U32(), x.U64()
+	if err := x.Err(); err != nil {
+		return dst, err
+	}
+	g := n.group(group)
+	if g == nil {
+		return dst, replica.ErrNotLeader
+	}
+	events := g.events.Load()
+	if events == nil {
+		return dst, replica.ErrNotLeader
+	}
+	a, err := events.AheadFrom(from)
+	if err != nil {
+		return dst, err
+	}
+	if dst = dst.U64(a.Last); len(a.Block) <= n.opts.maxRecordBytes() { // a larger one fits in no answer
+		dst = append(dst, a.Block...)
+	}
+	return dst, nil
 }

@@ -84,7 +84,7 @@ func (g *group) openState() error {
 		// node.
 		o.BlockBytes = max(4*o.BlockBytes/g.n.share(), min(o.BlockBytes, minBlock))
 		o.MaxBacklogBytes = max(o.MaxBacklogBytes/g.n.share(), min(o.MaxBacklogBytes, minBacklog))
-		o.Share = g.n.packing
+		o.Share, o.Ahead = g.n.packing, g.ahead
 		o.Dir, o.Group, o.Logger = filepath.Join(g.dir, "events"), fmt.Sprintf("%02x", g.id),
 			g.n.log.With("group", g.id)
 		events, err := eventlog.Open(e, o)

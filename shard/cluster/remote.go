@@ -22,6 +22,7 @@ const (
 	callBarrier  = "/barrier"  // where logs end (barrier.go)
 	callEntry    = "/entry"    // one entry (reads.go)
 	callEvents   = "/events"   // the events of a group (events.go)
+	callPacked   = "/packed"   // a packed block of a group's events (events.go)
 	callSpread   = "/spread"   // wait for control documents
 	callLost     = "/lost"     // a leader is not reached (succeed.go)
 	callBye      = "/bye"      // the node is about to close (remote.go)

@@ -163,6 +163,7 @@ func (n *Node) newServer() *calls.Server {
 			callFacts: n.facts.Serve, callPing: n.servePing, callLost: n.serveLost, callMessages: n.serveMessages,
 			callEffects: n.owed.Serve, callBarrier: n.serveBarrier, callEntry: n.serveEntry, callSpread: n.serveSpread,
 			callStep: n.serveStep, callBye: n.serveBye, callCut: n.cuts.Serve, callImage: n.images.Serve,
+			callPacked: n.servePacked,
 		},
 		Streams: map[string]calls.StreamHandler{callEvents: n.serveEvents},
 		Admit:   n.admit,

@@ -26,6 +26,8 @@
 //   - A file is written anew, synced and renamed. When it is unknown whether a rename is on disk, nothing more is
 //     packed until the next Open finds out; the engine's log keeps what is not packed.
 //
+// In a group, one of the logs packs, and the others take its blocks (ahead.go).
+//
 // Locks: mu guards the list of blocks and the positions. work is held for packing, expiring and rewriting, one at a
 // time. tail is held for reading while the unpacked tail is read, and for writing while the packer lets the log go. The
 // turn among the logs of a node (Share) is taken before work. Order: turn, work, scan, tail, mu.
@@ -59,6 +61,8 @@ var (
 	ErrFailed = errors.New("event log: the disk has failed")
 	// ErrClosed is returned after Close.
 	ErrClosed = errors.New("event log: closed")
+	// ErrPacks is returned by Options.Ahead to the log that packs for the others.
+	ErrPacks = errors.New("event log: this log packs for the others")
 )
 
 // Source is the replica whose log is packed; *replica.Replica is one. Time is that of its stamps, by which events grow
@@ -99,6 +103,9 @@ type Options struct {
 	MaxDuty float64
 	// Share is common to the logs of a node, whose work then counts together. Default: there are no others.
 	Share *Share
+	// Ahead asks the log that packs for all replicas of the group what it has packed from a position on; ErrPacks: this
+	// is that log. Default: each log packs by itself.
+	Ahead func(from uint64) (Ahead, error)
 	// MaxBacklogBytes is how much of the log may be unpacked before packing is no longer throttled. Default 8 GiB.
 	MaxBacklogBytes int64
 	// DeleteWithin is how soon a deleted user's events leave the disk. Rewriting begins after half of it. Default 24 h.
@@ -112,6 +119,12 @@ type Options struct {
 
 	tailBytes int64 // how much of the log is read at a time; default 16 MiB
 	groupRows int   // for blocks.Writer
+}
+
+// Ahead is what a log has packed from a position on.
+type Ahead struct {
+	Last  uint64 // the stretch from that position on ends here; 0: nothing is packed there
+	Block []byte // its file; nil: it has none, or none of just this stretch
 }
 
 // EnsureDefaults fills in what is not set.

@@ -154,13 +154,14 @@ func (l *Log) packNext() (packed bool, err error) {
 	if hasTurn {
 		defer l.opts.Share.give()
 	}
+	a := l.askAhead() // before work, for which others wait
 	l.work.Lock()
 	defer l.work.Unlock()
 	l.pack.borrow(l.opts.Share, hasTurn)
 	defer l.pack.giveBack(l.opts.Share, hasTurn)
 	l.pack.pace.begin(l.stop, !hasTurn || l.isBehind())
 	defer l.pack.pace.end()
-	return l.packOne(false)
+	return l.packOne(false, a)
 }
 
 // isDue reports whether packOne would probably find something.
@@ -191,7 +192,7 @@ func (l *Log) PackTo(ctx context.Context, position uint64) error {
 			return err
 		}
 		l.pack.pace.begin(l.stop, true)
-		packed, err := l.packOne(true)
+		packed, err := l.packOne(true, nil)
 		l.pack.pace.end()
 		if err != nil || !packed {
 			return err
@@ -200,8 +201,9 @@ func (l *Log) PackTo(ctx context.Context, position uint64) error {
 	return nil
 }
 
-// packOne packs one stretch that is due, if there is one; with all set, it need not be due.
-func (l *Log) packOne(all bool) (packed bool, err error) {
+// packOne packs one stretch that is due, if there is one; with all set, it need not be due. When another log packs for
+// this one, a is what that log has packed.
+func (l *Log) packOne(all bool, a *ahead) (packed bool, err error) {
 	due, isOld, err := l.toPack(all)
 	if err != nil || !due {
 		return false, err
@@ -215,6 +217,16 @@ func (l *Log) packOne(all bool) (packed bool, err error) {
 		l.pack.looked = to - l.packed
 		if due, _, err := l.toPack(false); err != nil || !due {
 			return false, err
+		}
+	}
+	if a != nil {
+		switch followed, err := l.follow(a, from, to); {
+		case err != nil || followed:
+			return followed, err
+		case a.from == from && a.Last >= from && a.Last <= to:
+			to, isOld = a.Last, true // so that from there on this log can have the other one's blocks
+		case !l.hasHaste(from, to):
+			return false, nil
 		}
 	}
 	full, err := l.gather(from, to, math.MaxInt64)
@@ -333,8 +345,29 @@ func (l *Log) commit() error {
 	if err != nil {
 		return err
 	}
-	found := s.deletions.all()
-	l.learn(found, s.last)
+	return l.enter(s.first, s.last, s.deletions.all(), len(dropped) > 0 || s.notes.any, func() (*block, error) {
+		s.finish(dropped, l.deleted.Load())
+		if len(s.List) == 0 || l.hasExpired(s.newest, len(s.List), s.last) {
+			return nil, nil
+		}
+		return l.writeBlock(&s.Rows, s.first, s.last)
+	})
+}
+
+// hasExpired reports whether a stretch has expired before it was packed, and counts its events then.
+func (l *Log) hasExpired(newest int64, events int, last uint64) bool {
+	if !time.UnixMicro(newest).Before(l.src.Time().Add(-l.opts.Retention)) {
+		return false
+	}
+	expiredEvents.Add(events)
+	l.noteExpired(last)
+	return true
+}
+
+// enter makes a stretch that is next a packed one. found are its deletions; write writes its block, if there is one,
+// once these are known; forget says that the engine has noted something of it.
+func (l *Log) enter(first, last uint64, found []*deletedRun, forget bool, write func() (*block, error)) error {
+	l.learn(found, last)
 	runs := l.deleted.Load().packed // changes only under work
 	for _, r := range found {
 		runs = addRun(runs, r, maxRunBytes)
@@ -343,22 +376,15 @@ func (l *Log) commit() error {
 	if err != nil {
 		return err
 	}
-	s.finish(dropped, l.deleted.Load())
-	expired := time.UnixMicro(s.newest).Before(l.src.Time().Add(-l.opts.Retention))
-	var b *block
-	if len(s.List) > 0 && !expired {
-		if b, err = l.writeBlock(&s.Rows, s.first, s.last); err != nil {
-			return err
-		}
-	} else if len(s.List) > 0 {
-		expiredEvents.Add(len(s.List))
-		l.noteExpired(s.last)
+	b, err := write()
+	if err != nil {
+		return err
 	}
 	known := l.blocks // changes only under work
 	if b != nil {
 		known = append(slices.Clip(known), b)
 	}
-	if err := l.writeState(known, runs, s.last); err != nil {
+	if err := l.writeState(known, runs, last); err != nil {
 		if b == nil || errors.Is(err, ErrFailed) {
 			return err // the next Open sees which of the two states is on disk
 		}
@@ -373,10 +399,10 @@ func (l *Log) commit() error {
 		countBlock(b.info, 1)
 		packedEvents.Add(b.info.Rows)
 	}
-	l.blocks, l.packed = known, s.last
-	l.learnPacked(runs, s.last)
+	l.blocks, l.packed = known, last
+	l.learnPacked(runs, last)
 	l.mu.Unlock()
-	return errors.Join(l.letGo(s.last, len(dropped) > 0 || s.notes.any), l.removeFiles(old))
+	return errors.Join(l.letGo(last, forget), l.removeFiles(old))
 }
 
 // letGo gives up the log up to a position, once those who read it there have finished. STATE is on disk by now: what
@@ -394,6 +420,10 @@ func (l *Log) writeBlock(rs *blocks.Rows, first, last uint64) (*block, error) {
 	if err != nil {
 		return nil, err
 	}
+	return l.putBlock(data, info, first, last)
+}
+
+func (l *Log) putBlock(data []byte, info *blocks.Info, first, last uint64) (*block, error) {
 	b := &block{path: l.blockPath(first, last), listed: listedOf(first, last, info), info: info}
 	return b, l.replaceFile(b.path, data)
 }

@@ -4,6 +4,7 @@
 package blocks
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"errors"
@@ -267,7 +268,7 @@ func parseFooter(data []byte, fileBytes int64) (*Info, bool) {
 // Reader reads a block file. A file that is meanwhile replaced by renaming, or removed, stays readable. A Reader
 // belongs to one goroutine.
 type Reader struct {
-	file vfs.File
+	file io.ReaderAt
 	path string
 	Info *Info
 }
@@ -278,26 +279,52 @@ func Open(fs vfs.FS, path string) (*Reader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %q: %w", path, err)
 	}
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("stat %q: %w", path, err), f.Close())
+	}
 	r := &Reader{file: f, path: path}
-	if err := r.readFooter(); err != nil {
+	if err := r.readFooter(fi.Size()); err != nil {
 		_ = f.Close()
 		return nil, err
 	}
 	return r, nil
 }
 
-func (r *Reader) Close() error { return r.file.Close() }
+func (r *Reader) Close() error { return r.file.(io.Closer).Close() }
+
+// Check checks the bytes of a block file, which is to have these positions, by all of its checksums. The error wraps
+// ErrCorrupt and calls the file by name.
+func Check(data []byte, name string, first, last uint64) (*Info, error) {
+	r := &Reader{file: bytes.NewReader(data), path: name}
+	if err := r.readFooter(int64(len(data))); err != nil {
+		return nil, err
+	}
+	if r.Info.First != first || r.Info.last != last {
+		return nil, r.corrupt("it has positions %d to %d", r.Info.First, r.Info.last)
+	}
+	for i := range r.Info.Groups {
+		for _, c := range r.Info.Groups[i].chunks {
+			if err := r.checkChunk(c, data[c.offset:c.offset+c.size]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return r.Info, nil
+}
+
+func (r *Reader) checkChunk(c chunkInfo, raw []byte) error {
+	if xxh3.Hash(raw) != c.sum {
+		return r.corrupt("%d bytes at %d fail their checksum", c.size, c.offset)
+	}
+	return nil
+}
 
 func (r *Reader) corrupt(format string, args ...any) error {
 	return fmt.Errorf("%w: block %q: %s", ErrCorrupt, r.path, fmt.Sprintf(format, args...))
 }
 
-func (r *Reader) readFooter() error {
-	fi, err := r.file.Stat()
-	if err != nil {
-		return fmt.Errorf("stat %q: %w", r.path, err)
-	}
-	size := fi.Size()
+func (r *Reader) readFooter(size int64) error {
 	if size < int64(len(blockMagic)+blockTail) {
 		return r.corrupt("%d bytes", size)
 	}
@@ -403,8 +430,8 @@ func (r *Reader) load(g *Group, want func(column uint32) bool) error {
 		if err := r.readAt(*raw, int64(c.offset)); err != nil {
 			return err
 		}
-		if xxh3.Hash(*raw) != c.sum {
-			return r.corrupt("%d bytes at %d fail their checksum", c.size, c.offset)
+		if err := r.checkChunk(c, *raw); err != nil {
+			return err
 		}
 		if c.size == c.plain {
 			continue
