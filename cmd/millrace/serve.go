@@ -191,9 +191,8 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer, command *kong.
 	} else if err := facts.CheckAlone(c.Data); err != nil {
 		return err
 	}
-	hup := make(chan os.Signal, 1) // before the first answer: whoever has had one may send it
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
+	hup := make(chan os.Signal, 1)     // before the first answer: whoever has had one may send it
+	signal.Notify(hup, syscall.SIGHUP) // until the process ends: one that comes while it stops must not kill it
 	// Listen before recovery, so that a taken port is known at once; connections wait in the backlog until they can be
 	// served.
 	listener, err := net.Listen("tcp", c.Listen)

@@ -426,6 +426,20 @@ func shellWords(line string) (words []string) {
 	return words
 }
 
+// SIGHUP at the end changes nothing: a server that is being stopped ends with 0, however late it comes.
+func TestHangupAtTheEnd(t *testing.T) {
+	testsize.SkipSerial(t)
+	s := newSite(t)
+	for range 3 {
+		p := s.start(t)
+		p.signal(syscall.SIGTERM)
+		for ended := false; !ended; {
+			ended = p.cmd.Process.Signal(syscall.SIGHUP) != nil
+		}
+		require.Zero(t, p.exit(testPatience), p.log.String())
+	}
+}
+
 // SIGHUP reads the bootstrap file again: new keys work, revoked ones stay revoked, a broken file changes nothing.
 func TestReload(t *testing.T) {
 	s := newSite(t)
