@@ -84,7 +84,7 @@ func (l *load) verify(t *testing.T) {
 	require.Positive(t, d.Objects)
 }
 
-// bounds are so small, now and then, that segments, checkpoints and evictions happen all the time.
+// bounds are so small, now and then, that segments, checkpoints, evictions and packing happen all the time.
 func bounds(r *rand.Rand) []string {
 	var flags []string
 	pick := func(name string, values ...string) {
@@ -97,6 +97,7 @@ func bounds(r *rand.Rand) []string {
 	pick("--checkpoint-interval", "", "100ms", "1s")
 	pick("--memory", "", "1MiB", "16MiB")
 	pick("--workers", "", "1", "3")
+	pick("--event-pack-after", "", "100ms")
 	return flags
 }
 

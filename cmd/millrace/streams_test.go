@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -373,6 +374,9 @@ func numberOf(v any) any {
 	return v
 }
 
+// takenBlocks finds that a node has taken blocks that others have packed.
+var takenBlocks = regexp.MustCompile(`(?m)^millrace_eventlog_taken_blocks_total [1-9]`)
+
 // Nodes of a cluster die one after the other, in the middle of files, while users are written. Whoever leads a group
 // next goes on with its part of the stream, so that in the directory that all share each event is once.
 func TestStreamsOfACluster(t *testing.T) {
@@ -384,7 +388,7 @@ func TestStreamsOfACluster(t *testing.T) {
 		raft := testaddr.Free(t)
 		members = append(members, fmt.Sprintf("%d=%s", n, raft))
 		sites = append(sites, newAdminSite(t, "--node", fmt.Sprint(n), "--raft", raft, "--raft-insecure", "--groups", "3", "--raft-timeout", calm, "--commit-timeout", calm, "--stream-dir", shared,
-			"--stream-file-after", "50ms", "--stream-file-bytes", "1KiB"))
+			"--stream-file-after", "50ms", "--stream-file-bytes", "1KiB", "--checkpoint-interval", "100ms", "--event-pack-after", "100ms"))
 	}
 	nodes := make([]*process, len(sites))
 	for i, s := range sites {
@@ -414,6 +418,9 @@ func TestStreamsOfACluster(t *testing.T) {
 		nodes[dies] = startProcess(t, binary, sites[dies].args()...)
 		nodes[dies].waitReady(sites[dies].url("/readyz"))
 	}
+	require.Eventually(t, func() bool {
+		return slices.ContainsFunc(sites, func(s *site) bool { return takenBlocks.MatchString(s.metrics(t)) })
+	}, testPatience, 200*time.Millisecond, "replicas take blocks that others have packed")
 	want := strings.Split(strings.TrimSuffix(tool(t, sites[0].target("export", "events", "--workspace", "test")...), "\n"), "\n")
 	require.Len(t, want, 2*sent)
 	slices.Sort(want)
