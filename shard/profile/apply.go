@@ -312,7 +312,7 @@ func (e *Editor) applyMany(b []byte, o op.Op, rec *op.Record, lim *Limits) (out 
 	if cap(e.changes) > maxKeptChanges {
 		e.changes = nil
 	}
-	e.index.on, e.index.list = false, nil
+	e.index.leave()
 	return out, fresh
 }
 

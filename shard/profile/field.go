@@ -280,7 +280,7 @@ func (e *Editor) spliceWith(b []byte, at, delta, spare int) []byte {
 		return b
 	}
 	if e.index.on {
-		e.index.moveOut(n + delta)
+		e.index.moveOut()
 	}
 	if need := n + delta; cap(e.buf) < need {
 		e.buf = make([]byte, need+need/2+256)

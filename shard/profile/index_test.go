@@ -81,15 +81,23 @@ func (h *housed) checkIndex(t testing.TB, absent []byte) {
 	if !hasIndex(len(h.block)) || countIn(h.block) == missingIndex {
 		return
 	}
+	if isWideBlock(len(h.block)) {
+		checkEntries[uint64](t, h, absent)
+	} else {
+		checkEntries[uint32](t, h, absent)
+	}
+}
+
+func checkEntries[E entry](t testing.TB, h *housed, absent []byte) {
+	t.Helper()
 	b := h.blob()
-	list := entriesIn(h.block, int(countIn(h.block)))
-	require.True(t, slices.IsSortedFunc(list, func(a, b uint64) int { return cmp.Compare(a>>offsetBits, b>>offsetBits) }))
-	require.GreaterOrEqual(t, len(h.block)-countBytes-entryBytes*len(list), h.size, "index and profile overlap")
-	x := index{list: list}
+	x := list[E]{entries: entriesIn[E](h.block, int(countIn(h.block)))}
+	require.True(t, slices.IsSortedFunc(x.entries, func(a, b E) int { return cmp.Compare(keyOf(a), keyOf(b)) }))
+	require.GreaterOrEqual(t, len(h.block)-countBytes-entryBytes[E]()*len(x.entries), h.size, "index and profile overlap")
 	fields := 0
 	for i := fieldsStart(b); i < len(b); fields++ {
 		tag, start, end := fieldAt(b, i)
-		require.Contains(t, list, entryOf(b, i))
+		require.Contains(t, x.entries, entryOf[E](b, i))
 		switch {
 		case isNamedTag(tag):
 			name, _ := splitName(b[start:end])
@@ -105,7 +113,7 @@ func (h *housed) checkIndex(t testing.TB, absent []byte) {
 		}
 		i = end
 	}
-	require.Len(t, list, fields)
+	require.Len(t, x.entries, fields)
 	for _, tag := range []byte{tagCustom, tagEvent, tagProduct} {
 		require.Equal(t, findNamed(b, tag, absent), x.find(b, tag, absent))
 	}
@@ -136,7 +144,8 @@ var sameKey = []string{"name-304448", "name-1182436", "name-515312", "name-32009
 
 func TestSameKey(t *testing.T) {
 	for i := 0; i < len(sameKey); i += 2 {
-		require.Equal(t, entryKey(tagEvent, []byte(sameKey[i])), entryKey(tagEvent, []byte(sameKey[i+1])))
+		require.Equal(t, entryKey[uint64](tagEvent, []byte(sameKey[i])), entryKey[uint64](tagEvent, []byte(sameKey[i+1])))
+		require.Equal(t, entryKey[uint32](tagEvent, []byte(sameKey[i])), entryKey[uint32](tagEvent, []byte(sameKey[i+1])))
 	}
 }
 
@@ -406,13 +415,42 @@ func TestIndexEnds(t *testing.T) {
 	step(10)
 	require.True(t, hasIndex(len(h.block)))
 	step(maxIndexed - 2000)
-	step(maxIndexed - len(want) + maxIndexed - 2000 - countBytes - entryBytes*30)
+	step(maxIndexed - len(want) + maxIndexed - 2000 - countBytes - entryBytes[uint64]()*30)
 	step(maxIndexed)
 	require.False(t, hasIndex(len(h.block)))
 	step(10)
 	h = house(want, 0)
 	step(20)
 	require.NotEqual(t, uint64(missingIndex), countIn(h.block))
+}
+
+// TestOffsetsReachTheEnd: an op whose fields take a profile beyond what the offsets of its index reach, in its block or in
+// scratch, comes to the same bytes as without an index, and the next op has an index again, if there is to be one.
+func TestOffsetsReachTheEnd(t *testing.T) {
+	for _, most := range []int{maxNarrowed, maxIndexed} {
+		for _, spare := range []int{0, 3000, most} {
+			var e Editor
+			h := large(t, 40)
+			size := most - len(h.blob()) - 1500
+			o, rec := attrsOp(t, 0, "filler", string(make([]byte, size)))
+			h.apply(o, rec, nil, 0)
+			h = house(h.blob(), spare)
+			for step := range 5 {
+				want := slices.Clone(h.blob())
+				fields := []any{}
+				for i := range 6 {
+					fields = append(fields, fmt.Sprint("name ", i), string(make([]byte, 200+3000*step)))
+				}
+				fields = append(fields, "plan", fmt.Sprint("plan ", step), "name 3", nil, "name 3", "short")
+				o, rec := attrsOp(t, 0, fields...)
+				want, _ = e.Apply(slices.Clip(want), o, rec, nil)
+				h.apply(o, rec, nil, 0)
+				require.True(t, bytes.Equal(want, h.blob()), "%d, spare %d, step %d", most, spare, step)
+				h.checkIndex(t, []byte("nobody's"))
+			}
+			require.Greater(t, len(h.blob()), most)
+		}
+	}
 }
 
 // TestRoomIsEnough: an entry of any size gets a block that holds the entry and its index, or has no index.
@@ -423,7 +461,7 @@ func TestRoomIsEnough(t *testing.T) {
 		room := Room(b, 0)
 		require.GreaterOrEqual(t, room, len(b))
 		if hasIndex(room) {
-			require.GreaterOrEqual(t, room, len(b)+countBytes+entryBytes)
+			require.GreaterOrEqual(t, room, len(b)+countBytes+entryBytes[uint32]())
 		}
 		row := bytes.Clone(b)
 		row[0] = KindUser + 1

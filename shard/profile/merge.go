@@ -95,7 +95,7 @@ func (e *Editor) mergeAll(keep, gone []byte, mode MergeMode, email bool) (out []
 		}
 	}
 	e.spare, e.buf = e.buf, out
-	e.index.on, e.index.list = false, nil
+	e.index.leave()
 	return out
 }
 

@@ -289,7 +289,7 @@ func (e *Editor) setManyGroups(b []byte, groups []StateChange) []byte {
 		fresh--
 	}
 	if fresh > 0 {
-		e.index.on, e.index.list = false, nil // it takes one new field at a time
+		e.index.leave() // it takes one new field at a time
 		b = e.splice(b, at, fresh*(fieldHeader+groupBytes))
 		for _, c := range set.List() {
 			if c.Kind != 0 {

@@ -9,7 +9,7 @@ type Touching struct {
 	Rec   *op.Record
 	block []byte
 	size  int
-	key   uint64
+	hash  uint64
 }
 
 const (
@@ -46,15 +46,22 @@ func (t *Touching) Index() uint64 {
 		return 0
 	}
 	tag, name := t.named()
-	if t.key = entryKey(tag, name); name == nil {
+	if name == nil {
 		t.block = nil
 		return 0
 	}
-	list := entriesIn(t.block, int(countIn(t.block)))
+	if t.hash = fieldHash(tag, name); isWideBlock(len(t.block)) {
+		return guessed[uint64](t.block, t.hash)
+	}
+	return guessed[uint32](t.block, t.hash)
+}
+
+func guessed[E entry](block []byte, hash uint64) uint64 {
+	list := entriesIn[E](block, int(countIn(block)))
 	if len(list) == 0 {
 		return 0
 	}
-	return list[guess(list, t.key)]
+	return uint64(list[guess(list, E(hash>>(64-keyBits[E]())))])
 }
 
 // named is the tag and the name of the op's first field with a name.
@@ -85,11 +92,22 @@ func (t *Touching) Field() uint64 {
 	if t.block == nil {
 		return 0
 	}
-	list, at := entriesIn(t.block, int(countIn(t.block))), t.size-1
-	if i := searchKey(list, t.key); i < len(list) && list[i]>>offsetBits == t.key {
-		at = int(list[i] & offsetMask)
+	at := t.size - 1
+	if isWideBlock(len(t.block)) {
+		at = foundAt[uint64](t.block, t.hash, at)
+	} else {
+		at = foundAt[uint32](t.block, t.hash, at)
 	}
 	return uint64(t.block[at]) + uint64(t.block[min(at+cacheLine, t.size-1)])
+}
+
+// foundAt is where a field with this hash begins, if there is one.
+func foundAt[E entry](block []byte, hash uint64, otherwise int) int {
+	list, key := entriesIn[E](block, int(countIn(block))), E(hash>>(64-keyBits[E]()))
+	if i := searchKey(list, key); i < len(list) && keyOf(list[i]) == key {
+		return offsetOf(list[i])
+	}
+	return otherwise
 }
 
 // touchLines reads each cache line.
