@@ -88,7 +88,7 @@ func Open(opts Options) (*Store, error) {
 	}
 	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings {
 		c := pebble.DBCompressionFastest
-		for i := range len(c.Levels) - 2 { // tables on these levels are rewritten soon
+		for i := range len(c.Levels) - 1 { // tables on these levels are rewritten soon, and few beside the last
 			c.Levels[i] = sstable.NoCompression
 		}
 		return c
