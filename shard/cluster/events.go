@@ -120,9 +120,9 @@ func (n *Node) serveEvents(x *calls.Reader) (write func(io.Writer) []byte, err e
 
 // ahead asks the leader's event log, which packs for all replicas of the group, what it has packed.
 //
-//	body    group u32, position u64
+//	body    group u32, position u64, up to which position a block can be taken u64
 //	answer  last position u64, the block
-func (g *group) ahead(from uint64) (a eventlog.Ahead, err error) {
+func (g *group) ahead(from, to uint64) (a eventlog.Ahead, err error) {
 	leader := g.n.routes.Reachable(g.id)
 	switch leader {
 	case g.n.self:
@@ -130,7 +130,7 @@ func (g *group) ahead(from uint64) (a eventlog.Ahead, err error) {
 	case 0:
 		return a, replica.ErrUnavailable
 	}
-	body := calls.NewBody(12).U32(g.id).U64(from)
+	body := calls.NewBody(20).U32(g.id).U64(from).U64(to)
 	answer, err := g.n.remote(leader).Ask(callPacked, body, time.Now().Add(aheadTime))
 	if err != nil {
 		return a, err
@@ -146,7 +146,7 @@ func (g *group) ahead(from uint64) (a eventlog.Ahead, err error) {
 const aheadTime = 5 * time.Second
 
 func (n *Node) servePacked(_ *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
-	group, from := x.U32(), x.U64()
+	group, from, to := x.U32(), x.U64(), x.U64()
 	if err := x.Err(); err != nil {
 		return dst, err
 	}
@@ -158,7 +158,7 @@ func (n *Node) servePacked(_ *quorum.Conn, dst calls.Body, x *calls.Reader) (cal
 	if events == nil {
 		return dst, replica.ErrNotLeader
 	}
-	a, err := events.AheadFrom(from)
+	a, err := events.AheadFrom(from, to)
 	if err != nil {
 		return dst, err
 	}

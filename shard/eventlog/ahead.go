@@ -22,12 +22,12 @@ import (
 
 // ahead is what the log that packs for this one has packed.
 type ahead struct {
-	from uint64
+	from, to uint64 // what was asked for
 	Ahead
 }
 
-// AheadFrom returns what is packed from a position on.
-func (l *Log) AheadFrom(from uint64) (a Ahead, err error) {
+// AheadFrom returns what is packed from a position on; the block only if it goes no further than to.
+func (l *Log) AheadFrom(from, to uint64) (a Ahead, err error) {
 	b := l.blockFrom(from)
 	switch {
 	case b == nil:
@@ -39,8 +39,9 @@ func (l *Log) AheadFrom(from uint64) (a Ahead, err error) {
 	case b.first < from:
 		a.Last = b.last
 	default:
-		a.Last = b.last
-		a.Block, err = l.fileOf(b)
+		if a.Last = b.last; b.last <= to {
+			a.Block, err = l.fileOf(b)
+		}
 	}
 	return a, err
 }
@@ -62,9 +63,9 @@ func (l *Log) askAhead() *ahead {
 	if l.opts.Ahead == nil {
 		return nil
 	}
-	a := &ahead{from: l.Stats().Packed + 1}
+	a := &ahead{from: l.Stats().Packed + 1, to: l.src.CheckpointedPosition()}
 	var err error
-	if a.Ahead, err = l.opts.Ahead(a.from); errors.Is(err, ErrPacks) {
+	if a.Ahead, err = l.opts.Ahead(a.from, a.to); errors.Is(err, ErrPacks) {
 		return nil
 	} else if err != nil {
 		l.opts.Logger.Debug("event log: no word of the log that packs", "error", err)

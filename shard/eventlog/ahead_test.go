@@ -45,7 +45,7 @@ func (w *world) other(fs vfs.FS, o Options) *world {
 // follows are options of a log that follows that of w.
 func (w *world) follows() Options {
 	o := manual()
-	o.Ahead = func(from uint64) (Ahead, error) { return w.l.AheadFrom(from) }
+	o.Ahead = func(from, to uint64) (Ahead, error) { return w.l.AheadFrom(from, to) }
 	return o
 }
 
@@ -121,11 +121,11 @@ func TestFollowingLogPacksByItself(t *testing.T) {
 	w := held(t)
 	silent := true
 	o := w.follows()
-	o.Ahead = func(from uint64) (Ahead, error) {
+	o.Ahead = func(from, to uint64) (Ahead, error) {
 		if silent {
 			return Ahead{}, errors.New("it doesn't answer")
 		}
-		return w.l.AheadFrom(from)
+		return w.l.AheadFrom(from, to)
 	}
 	f := w.other(w.fs, o)
 	isDue := func() bool {
@@ -174,11 +174,51 @@ func TestFollowingLogPacksByItself(t *testing.T) {
 	f.requireExact()
 }
 
+// lagging is a replica whose engine has checkpointed less.
+type lagging struct {
+	Source
+	to uint64
+}
+
+func (r *lagging) CheckpointedPosition() uint64 { return min(r.to, r.Source.CheckpointedPosition()) }
+
+// A log asks again and again while its engine has not checkpointed as far as the block goes. It is sent the block once.
+func TestBlockIsSentWhenItCanBeTaken(t *testing.T) {
+	w := held(t)
+	o := w.follows()
+	sent, meanwhile := 0, func() {}
+	ask := o.Ahead
+	o.Ahead = func(from, to uint64) (Ahead, error) {
+		a, err := ask(from, to)
+		if a.Block != nil {
+			sent++
+		}
+		meanwhile()
+		return a, err
+	}
+	f := w.other(w.fs, o)
+	w.commitMore(60, 9)
+	w.checkpoint()
+	w.packDue()
+	r := &lagging{Source: f.l.src, to: w.l.blocks[0].last - 1}
+	f.l.src = r
+	f.l.pack.eventBytes.set(2 * float64(o.BlockBytes) / float64(r.to))
+	for range 5 {
+		f.packDue()
+	}
+	require.Zero(t, sent)
+	meanwhile = func() { r.to = w.l.blocks[0].last } // it is too late for this answer
+	f.packDue()
+	f.packDue()
+	require.Equal(t, 1, sent)
+	require.Equal(t, r.to, f.l.Stats().Packed)
+}
+
 // The log that packs for the others doesn't ask them.
 func TestLogThatPacks(t *testing.T) {
 	w := held(t)
 	o := manual()
-	o.Ahead = func(uint64) (Ahead, error) { return Ahead{}, ErrPacks }
+	o.Ahead = func(uint64, uint64) (Ahead, error) { return Ahead{}, ErrPacks }
 	f := w.other(w.fs, o)
 	w.commitMore(60, 9)
 	w.checkpoint()
@@ -192,8 +232,8 @@ func TestDamagedBlockIsNotTaken(t *testing.T) {
 	w := held(t)
 	o := w.follows()
 	var spoil func(block []byte) []byte
-	o.Ahead = func(from uint64) (Ahead, error) {
-		a, err := w.l.AheadFrom(from)
+	o.Ahead = func(from, to uint64) (Ahead, error) {
+		a, err := w.l.AheadFrom(from, to)
 		if a.Block != nil {
 			a.Block = spoil(a.Block)
 		}

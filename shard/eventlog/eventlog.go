@@ -103,9 +103,9 @@ type Options struct {
 	MaxDuty float64
 	// Share is common to the logs of a node, whose work then counts together. Default: there are no others.
 	Share *Share
-	// Ahead asks the log that packs for all replicas of the group what it has packed from a position on; ErrPacks: this
-	// is that log. Default: each log packs by itself.
-	Ahead func(from uint64) (Ahead, error)
+	// Ahead asks the log that packs for all replicas of the group what it has packed from a position on (AheadFrom);
+	// ErrPacks: this is that log. Default: each log packs by itself.
+	Ahead func(from, to uint64) (Ahead, error)
 	// MaxBacklogBytes is how much of the log may be unpacked before packing is no longer throttled. Default 8 GiB.
 	MaxBacklogBytes int64
 	// DeleteWithin is how soon a deleted user's events leave the disk. Rewriting begins after half of it. Default 24 h.
@@ -124,7 +124,7 @@ type Options struct {
 // Ahead is what a log has packed from a position on.
 type Ahead struct {
 	Last  uint64 // the stretch from that position on ends here; 0: nothing is packed there
-	Block []byte // its file; nil: it has none, or none of just this stretch
+	Block []byte // its file; nil: it has none, or none of just this stretch, or it goes too far
 }
 
 // EnsureDefaults fills in what is not set.

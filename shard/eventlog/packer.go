@@ -223,7 +223,7 @@ func (l *Log) packOne(all bool, a *ahead) (packed bool, err error) {
 		switch followed, err := l.follow(a, from, to); {
 		case err != nil || followed:
 			return followed, err
-		case a.from == from && a.Last >= from && a.Last <= to:
+		case a.from == from && a.Last >= from && a.Last <= a.to:
 			to, isOld = a.Last, true // so that from there on this log can have the other one's blocks
 		case !l.hasHaste(from, to):
 			return false, nil
