@@ -101,14 +101,16 @@ func (l *Log) follow(a *ahead, from, to uint64) (followed bool, err error) {
 		return false, nil
 	}
 	var found deletions
+	var seen volume
 	for at := from; at <= a.Last; {
-		some, last, err := l.readDeletions(at, a.Last)
+		some, read, last, err := l.readDeletions(at, a.Last)
 		if err != nil {
 			return false, err
 		}
 		for _, r := range some.all() {
 			found.runs = addRun(found.runs, r, maxRunBytes)
 		}
+		seen.add(read)
 		at = last + 1
 		if err := l.pack.pace.rest(); err != nil {
 			return false, err
@@ -118,7 +120,7 @@ func (l *Log) follow(a *ahead, from, to uint64) (followed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	l.pack.looked = a.Last - from + 1
+	l.pack.look(a.Last-from+1, seen)
 	return true, l.enter(from, a.Last, found.runs, forget, func() (*block, error) {
 		if l.hasExpired(info.MaxAccepted, info.Rows, a.Last) {
 			return nil, nil

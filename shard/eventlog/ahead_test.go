@@ -214,6 +214,40 @@ func TestBlockIsSentWhenItCanBeTaken(t *testing.T) {
 	require.Equal(t, r.to, f.l.Stats().Packed)
 }
 
+// A log that takes blocks knows how much waits in its own log, however much more comes than when it last packed itself.
+func TestFollowingLogKnowsItsBacklog(t *testing.T) {
+	w := held(t)
+	o := w.follows()
+	silent := false
+	o.Ahead = func(from, to uint64) (Ahead, error) {
+		if silent {
+			return Ahead{}, errors.New("it doesn't answer")
+		}
+		return w.l.AheadFrom(from, to)
+	}
+	f := w.other(w.fs, o)
+	w.commitMore(300, 1)
+	w.checkpoint()
+	w.packDue()
+	f.packDue()
+	for range 50 {
+		w.commitMore(10, 100) // far more in a record
+		w.checkpoint()
+		w.packDue()
+		f.packDue()
+	}
+	silent = true
+	logged := w.e.Replica().Stats().LoggedBytes
+	before := f.l.Stats()
+	w.commitMore(10, 100)
+	w.checkpoint()
+	logged = w.e.Replica().Stats().LoggedBytes - logged
+	require.Greater(t, logged, patienceBlocks*o.BlockBytes)
+	require.InEpsilon(t, logged, f.l.Stats().BacklogBytes-before.BacklogBytes, 0.5)
+	f.packDue()
+	require.Greater(t, f.l.Stats().Packed, before.Packed)
+}
+
 // The log that packs for the others doesn't ask them.
 func TestLogThatPacks(t *testing.T) {
 	w := held(t)

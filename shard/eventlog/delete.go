@@ -54,7 +54,7 @@ func (l *Log) findDeletions(to uint64) error {
 			l.tail.RUnlock()
 			return nil
 		}
-		found, last, err := l.readDeletions(from, to)
+		found, _, last, err := l.readDeletions(from, to)
 		l.tail.RUnlock()
 		if err != nil {
 			return err
@@ -63,9 +63,9 @@ func (l *Log) findDeletions(to uint64) error {
 	}
 }
 
-func (l *Log) readDeletions(from, to uint64) (found deletions, last uint64, err error) {
+// readDeletions finds the deletions in the log, up to the position last: to, or less when there is much.
+func (l *Log) readDeletions(from, to uint64) (found deletions, read volume, last uint64, err error) {
 	var names, innerNames op.Names
-	size := int64(0)
 	last = from - 1
 	err = l.src.ReadLog(from, to, func(position uint64, _ uint32, payload []byte) error {
 		rec, err := op.ParseRecord(payload, names)
@@ -87,14 +87,17 @@ func (l *Log) readDeletions(from, to uint64) (found deletions, last uint64, err 
 				}
 				innerNames, o, of = inner.Names, innerOp, &inner
 			}
-			if o.Kind() == op.Delete {
+			switch o.Kind() {
+			case op.Event, op.Purchase:
+				read.events += rowBytes(o)
+			case op.Delete:
 				if _, err := found.add(position, ordinal, of, o); err != nil {
 					return fmt.Errorf("position %d op %d: %w", position, ordinal, err)
 				}
 			}
 		}
 		last = position
-		if size += int64(len(payload)); size > l.opts.tailBytes {
+		if read.records += int64(len(payload)); read.records > l.opts.tailBytes {
 			return errEnough
 		}
 		return nil
@@ -102,5 +105,5 @@ func (l *Log) readDeletions(from, to uint64) (found deletions, last uint64, err 
 	if err == nil {
 		last = to // no records follow up to there
 	}
-	return found, last, enough(err)
+	return found, read, last, enough(err)
 }

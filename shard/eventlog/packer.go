@@ -328,11 +328,20 @@ func (l *Log) gather(from, to uint64, most int64) (full bool, err error) {
 	if !full && !cut {
 		s.last = to // no records follow up to there
 	}
-	l.pack.looked = s.last - s.first + 1
-	n := float64(l.pack.looked)
-	l.pack.recordBytes.set(float64(s.bytes) / n)
-	l.pack.eventBytes.set(max(float64(s.size()), 1) / n)
+	l.pack.look(s.last-s.first+1, volume{s.bytes, s.size()})
 	return full, nil
+}
+
+// volume is how much a part of the log has: the size of its records, and what its events count for, about.
+type volume struct{ records, events int64 }
+
+func (v *volume) add(o volume) { v.records, v.events = v.records+o.records, v.events+o.events }
+
+// look takes the averages of so many positions.
+func (p *packer) look(positions uint64, v volume) {
+	p.looked = positions
+	p.recordBytes.set(float64(v.records) / float64(positions))
+	p.eventBytes.set(max(float64(v.events), 1) / float64(positions))
 }
 
 // maxStretchFactor times BlockBytes is where a stretch with few events ends.

@@ -41,9 +41,12 @@ func (s *stretch) size() int64 { return s.rowBytes + s.NameBytes() }
 
 // add adds a row that comes from an op.
 func (s *stretch) add(o op.Op, r blocks.Row) {
-	s.rowBytes += int64(max(len(o), blocks.RowOverhead))
+	s.rowBytes += rowBytes(o)
 	s.List = append(s.List, r)
 }
+
+// rowBytes is what the row of an op counts for.
+func rowBytes(o op.Op) int64 { return int64(max(len(o), blocks.RowOverhead)) }
 
 // letGo lets go of what was read.
 func (s *stretch) letGo() {
