@@ -88,6 +88,7 @@ func (e *Replica) runCheckpoints(lastPosition uint64) {
 			e.fail(err)
 			return
 		}
+		lastPosition = min(lastPosition, e.checkpointed.Load()) // what was in the log, but not applied yet, is new
 		close(round)
 	}
 }
