@@ -205,7 +205,8 @@ func TestSetStatusRefusals(t *testing.T) {
 		{set(alertsGroup, "subscribed", `"phone":"+0123456789"`), "'phone' must be a phone number in E.164 format"},
 		{set(alertsGroup, "subscribed", `"phone":"+1234567890123456"`), "'phone' must be a phone number in E.164 format"},
 		{set(alertsGroup, "subscribed", `"phone":"+123"`), "'phone' must be a phone number in E.164 format"},
-		{set(alertsGroup, "subscribed", `"phone":"+15556677"`), "'phone' must be a phone number in E.164 format"}, // dialed within an area
+		{set(alertsGroup, "subscribed", `"phone":"+15556677"`), "'phone' must be a phone number in E.164 format"},      // dialed within an area
+		{set(alertsGroup, "subscribed", `"phone":"+4900528703657"`), "'phone' must be a phone number in E.164 format"}, // zeros of dialing
 		{set(alertsGroup, "subscribed", `"phones":["+14155552671","+999123456789"]`), "'phones' must be a phone number in E.164 format"},
 		{set(alertsGroup, "subscribed", `"phone":"+"`), "'phone' must be a phone number in E.164 format"},
 		{set(alertsGroup, "subscribed", `"phone":14155552671`), "'phone' must be a string or an array of strings"},

@@ -103,14 +103,18 @@ func (p *Phones) Parse(dst []byte, b []byte) (e164 []byte, ok bool) {
 	return strconv.AppendUint(append(dst, '+'), number, 10), true
 }
 
-// AppendPossiblePhone appends the E.164 form of a phone number in E.164 that has as many digits as numbers of its
-// country have, in use or not. When there can be no such number, dst comes back as it was.
+// AppendPossiblePhone appends a phone number in E.164 that has as many digits as numbers of its country have, in use or
+// not. When there can be no such number, or its E.164 form is another one, dst comes back as it was: a number without
+// its prefixes of dialing might still have some, and so have a third form.
 func AppendPossiblePhone(dst, phone []byte) (e164 []byte, ok bool) {
 	number, err := phonenumbers.Parse(string(phone), "ZZ")
 	if err != nil || phonenumbers.IsPossibleNumberWithReason(number) != phonenumbers.IS_POSSIBLE {
 		return dst, false
 	}
-	return append(dst, phonenumbers.Format(number, phonenumbers.E164)...), true
+	if phonenumbers.Format(number, phonenumbers.E164) != string(phone) {
+		return dst, false
+	}
+	return append(dst, phone...), true
 }
 
 // ask returns what validNumber returns, from the cache when it can.
