@@ -542,6 +542,21 @@ func (f *fewPuts) PutDocuments(actor uint32, changes []control.Change, audit []b
 	return f.memoryStore.PutDocuments(actor, changes, audit)
 }
 
+// A wrong bootstrap file of which a part is done says what is wrong, and of no lost node.
+func TestBootstrapWrongInPart(t *testing.T) {
+	d := open(t, nil)
+	const key = "{name: %s, key: the-same-token-0123456789, permissions: ['users.track']}"
+	status, _, text := d.admin("POST", "/admin/bootstrap", "admin-token",
+		fmt.Sprintf("workspaces: [{id: first, api_keys: ["+key+"]}]", "a"))
+	require.Equal(t, 200, status, text)
+	status, answer, text := d.admin("POST", "/admin/bootstrap", "admin-token",
+		fmt.Sprintf("workspaces: [{id: second, api_keys: [{name: b, permissions: ['users.track']}, "+key+"]}]", "c"))
+	require.Equal(t, 400, status, text)
+	require.Equal(t, `workspaces[0] (second): api_keys[1]: invalid: key: workspace "first" already has a key with this token, "a"`,
+		answer["message"])
+	require.Len(t, answer["made_keys"], 1)
+}
+
 // A bootstrap file that is cut short doesn't say that nothing was done, and shows the keys that it has made.
 func TestBootstrapInPart(t *testing.T) {
 	const file = "workspaces: [{id: part, api_keys: [{name: a, permissions: ['users.track']}, {name: b, permissions: ['users.track']}]}]"

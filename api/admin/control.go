@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 
+	"millrace/api/call"
 	"millrace/api/control"
 	"millrace/api/ratelimit"
 	"millrace/shard"
@@ -47,7 +48,10 @@ func (s *Server) bootstrap(by control.Actor, _ *http.Request, text []byte) (any,
 	before := s.common.Control.Snapshot()
 	made, err := s.common.Control.Bootstrap(by, file)
 	if err != nil && s.common.Control.Snapshot() != before {
-		err = incomplete{fmt.Errorf("%w: %w", shard.ErrUnknown, err), made}
+		if call.FailureOf(err) != nil { // its text may be that nothing was done
+			err = fmt.Errorf("%w: %w", shard.ErrUnknown, err)
+		}
+		err = incomplete{err, made}
 	}
 	return map[string]any{"made_keys": orEmpty(made)}, err
 }
