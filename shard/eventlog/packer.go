@@ -111,6 +111,7 @@ func (l *Log) run() {
 		}
 		wait = l.opts.Interval
 		if l.ready() != nil {
+			l.watchBacklog() // it grows now
 			continue
 		}
 		err := l.packDue()
@@ -166,12 +167,19 @@ func (l *Log) packNext() (packed bool, err error) {
 
 // isDue reports whether packOne would probably find something.
 func (l *Log) isDue() (bool, error) {
+	l.watchBacklog()
+	l.work.Lock()
+	defer l.work.Unlock()
+	due, _, err := l.toPack(false)
+	return due, err
+}
+
+// watchBacklog brings the gauges of the backlog up to date.
+func (l *Log) watchBacklog() {
 	l.work.Lock()
 	defer l.work.Unlock()
 	s := l.Stats()
 	l.countBacklog(&s)
-	due, _, err := l.toPack(false)
-	return due, err
 }
 
 // isBehind reports whether so much waits to be packed that packing is no longer throttled.

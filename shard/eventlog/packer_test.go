@@ -1,7 +1,9 @@
 package eventlog
 
 import (
+	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -150,5 +152,31 @@ func TestTinyEventsTakeBoundedMemory(t *testing.T) {
 		require.LessOrEqual(t, taken, int(o.BlockBytes)+each*(nameBytes+200), "%d rows", len(s.List))
 		require.NoError(t, w.l.Pack())
 		require.EqualValues(t, requests*each, w.l.Stats().Events)
+	}
+}
+
+// After a failure that ends packing, the gauges of the backlog show how it grows.
+func TestBacklogGrowsAfterFailure(t *testing.T) {
+	mem := vfs.NewMem()
+	var broken atomic.Bool
+	o := busy()
+	o.FS = stepFS{mem, func(what string) error {
+		if broken.Load() && what == "rename" {
+			return errors.New("broken disk")
+		}
+		return nil
+	}}
+	w := newWorld(t, mem, o)
+	broken.Store(true)
+	w.commitMore(100, 20)
+	w.checkpoint()
+	require.Eventually(t, func() bool { return w.l.Stats().Failed != nil }, time.Minute, time.Millisecond)
+	for range 2 {
+		w.commitMore(100, 20)
+		require.Eventually(t, func() bool {
+			w.l.work.Lock()
+			defer w.l.work.Unlock()
+			return w.l.counted.positions == float64(w.l.Stats().BacklogPositions)
+		}, 10*time.Second, time.Millisecond)
 	}
 }
