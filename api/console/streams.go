@@ -22,7 +22,7 @@ type stream struct {
 
 // streamStatus is how far a stream has come, as far as this node knows.
 type streamStatus struct {
-	State      string  `json:"state"` // running, failing, paused
+	State      string  `json:"state"` // running, failing, slow, waiting, paused
 	Events     int64   `json:"events"`
 	Bytes      int64   `json:"bytes"`
 	Refused    int64   `json:"refused"`

@@ -76,6 +76,8 @@ type carrier struct {
 	mu     sync.Mutex
 	cursor cursor
 	oldest time.Time // when the first undelivered event was accepted, or was noticed
+	began  time.Time // when the attempt under way began; zero: there is none
+	waits  bool      // for a seat
 	err    error
 	errAt  time.Time
 }
@@ -137,10 +139,12 @@ func (k *carrier) run(ctx context.Context) {
 	defer k.close()
 	failures := 0
 	for {
+		k.show(time.Now(), false)
 		err := k.turn(ctx)
 		if ctx.Err() != nil {
 			return
 		}
+		k.show(time.Time{}, false)
 		wait := k.pace.interval
 		if failures++; err == nil {
 			failures = 0
@@ -162,6 +166,13 @@ func (k *carrier) run(ctx context.Context) {
 func (k *carrier) backoff(failures int) time.Duration {
 	d := min(k.o.RetryAfter<<min(failures-1, 20), k.o.MaxRetryAfter)
 	return time.Duration(float64(d) * (0.75 + rand.Float64()/2))
+}
+
+// show makes the status show since when an attempt is under way, and whether it waits for a seat.
+func (k *carrier) show(began time.Time, waits bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.began, k.waits = began, waits
 }
 
 // note keeps and logs the latest failure.
@@ -243,8 +254,10 @@ func (k *carrier) sit(ctx context.Context) error {
 	case seats <- struct{}{}:
 	default:
 		k.follower.LetGo()
+		k.show(time.Now(), true)
 		select {
 		case seats <- struct{}{}:
+			k.show(time.Now(), false)
 		case <-ctx.Done():
 			return ctx.Err()
 		}

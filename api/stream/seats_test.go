@@ -130,3 +130,54 @@ func TestSeatsOfMessages(t *testing.T) {
 	w.commit(w.ws.Number, 5, 5)
 	require.ErrorIs(t, k.turn(late), context.Canceled, "a stream that waits for a seat can end")
 }
+
+// A delivery that does not end, as on a file system that hangs, shows in the state of its stream, and so does that
+// others wait for it.
+func TestHangingDelivery(t *testing.T) {
+	w := newWorld(t, 4<<10)
+	s := w.create(control.Stream{ID: "all", Kinds: []string{"event"}, Format: "ndjson"})
+	w.commit(w.ws.Number, 4, 5)
+	o := w.options()
+	hangs, goesOn := make(chan struct{}), make(chan struct{})
+	d := crowded{now: new(atomic.Int64), most: new(atomic.Int64)}
+	d.rename = func(string) {
+		hangs <- struct{}{}
+		<-goesOn
+	}
+	o.disk = d
+	k := newCarrier(&o, w.ws, s, o.Parts()[0])
+	later := func(d time.Duration) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.began = k.began.Add(-d)
+	}
+	for range seatsOfAKind {
+		o.seats.files <- struct{}{}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer func() {
+		cancel()
+		<-k.ended
+	}()
+	k.start(ctx)
+	state := func() string {
+		p := k.status()
+		return p.state()
+	}
+	require.Eventually(t, func() bool { return k.status().Waits }, time.Minute, time.Millisecond)
+	require.Equal(t, "running", state())
+	later(slowAfter)
+	require.Equal(t, "waiting", state())
+	<-o.seats.files
+	<-hangs
+	require.Equal(t, "running", state(), "it has waited, and begins now")
+	later(slowAfter)
+	require.Equal(t, "slow", state())
+	require.GreaterOrEqual(t, k.status().AttemptSeconds, slowAfter.Seconds())
+	k.mu.Lock()
+	k.err = errors.New("it has failed before")
+	k.mu.Unlock()
+	require.Equal(t, "failing", state())
+	close(goesOn)
+	require.Eventually(t, func() bool { return state() == "running" && k.status().Events > 0 }, time.Minute, time.Millisecond)
+}

@@ -33,13 +33,16 @@ type PartStatus struct {
 	ExpiredAt   *time.Time `json:"expired_at,omitempty"` // when events were found to have expired undelivered
 	LagEvents   int64      `json:"lag_events,omitempty"` // about
 	LagSeconds  float64    `json:"lag_seconds,omitempty"`
-	Error       string     `json:"error,omitempty"`
-	ErrorAt     *time.Time `json:"error_at,omitempty"`
+	// AttemptSeconds is how long the attempt under way has taken or, if it waits, how long it has waited.
+	AttemptSeconds float64    `json:"attempt_seconds,omitempty"`
+	Waits          bool       `json:"waits,omitempty"` // until one of the streams that deliver has finished
+	Error          string     `json:"error,omitempty"`
+	ErrorAt        *time.Time `json:"error_at,omitempty"`
 }
 
 // Status is how far a stream is.
 type Status struct {
-	State  string `json:"state"` // running, failing, paused; of the parts that this node carries
+	State  string `json:"state"` // running, failing, slow, waiting, paused; of the parts that this node carries
 	Events int64  `json:"events"`
 	Files  int64  `json:"files"`
 	Bytes  int64  `json:"bytes"`
@@ -47,10 +50,28 @@ type Status struct {
 	Refused int64 `json:"refused,omitempty"`
 	// LagEvents is about how many events wait, of all kinds and names; LagSeconds is how long the first of them has
 	// waited.
-	LagEvents  int64        `json:"lag_events"`
-	LagSeconds float64      `json:"lag_seconds"`
-	Error      string       `json:"error,omitempty"`
-	Parts      []PartStatus `json:"parts"`
+	LagEvents  int64   `json:"lag_events"`
+	LagSeconds float64 `json:"lag_seconds"`
+	// AttemptSeconds is how long the longest attempt under way has taken or waited.
+	AttemptSeconds float64      `json:"attempt_seconds,omitempty"`
+	Error          string       `json:"error,omitempty"`
+	Parts          []PartStatus `json:"parts"`
+}
+
+// slowAfter is how long an attempt takes that is called slow: a request, a write or a rename may hang.
+const slowAfter = time.Minute
+
+// state is that of a part.
+func (p *PartStatus) state() string {
+	switch {
+	case p.Error != "":
+		return "failing"
+	case p.AttemptSeconds < slowAfter.Seconds():
+		return "running"
+	case p.Waits:
+		return "waiting"
+	}
+	return "slow"
 }
 
 // Status returns how far a stream is, according to what is stored and to what this node carries of it.
@@ -79,14 +100,24 @@ func (m *Manager) Status(workspace string, s *control.Stream) Status {
 		status.Refused += p.Refused
 		status.LagEvents += p.LagEvents
 		status.LagSeconds = max(status.LagSeconds, p.LagSeconds)
+		status.AttemptSeconds = max(status.AttemptSeconds, p.AttemptSeconds)
 		if p.Error != "" {
-			status.State, status.Error = "failing", p.Error
+			status.Error = p.Error
 		}
+		status.State = worse(status.State, p.state())
 	}
 	if s.Paused {
 		status.State = "paused"
 	}
 	return status
+}
+
+// states are those of a part, the worst one last.
+var states = []string{"running", "waiting", "slow", "failing"}
+
+// worse returns that of two states which says more about why a stream does not get on.
+func worse(a, b string) string {
+	return states[max(slices.Index(states, a), slices.Index(states, b))]
 }
 
 // addWaiting adds what waits for a stream that is paused, which nobody carries, in the event logs that this node reads.
@@ -159,6 +190,9 @@ func (k *carrier) status() PartStatus {
 		p.LagSeconds = secondsSince(k.oldest)
 		p.LagEvents = k.waiting(k.cursor.Position)
 	}
+	if !k.began.IsZero() {
+		p.AttemptSeconds, p.Waits = secondsSince(k.began), k.waits
+	}
 	if k.err != nil {
 		p.Error, p.ErrorAt = k.err.Error(), timeOf(k.errAt, 1)
 	}
@@ -185,7 +219,7 @@ func (m *Manager) writeMetrics() {
 			return
 		default:
 		}
-		type lag struct{ events, seconds, failing float64 }
+		type lag struct{ events, seconds, failing, attempt float64 }
 		all := map[string]lag{}
 		for t, k := range m.snapshot() {
 			if k.hasEnded() {
@@ -194,6 +228,7 @@ func (m *Manager) writeMetrics() {
 			s, key := k.status(), t.labels()
 			l := all[key]
 			l.events, l.seconds = l.events+float64(s.LagEvents), max(l.seconds, s.LagSeconds)
+			l.attempt = max(l.attempt, s.AttemptSeconds)
 			if s.Error != "" {
 				l.failing++
 			}
@@ -207,6 +242,7 @@ func (m *Manager) writeMetrics() {
 			{"millrace_stream_lag_events", func(l lag) float64 { return l.events }},
 			{"millrace_stream_lag_seconds", func(l lag) float64 { return l.seconds }},
 			{"millrace_stream_failing", func(l lag) float64 { return l.failing }},
+			{"millrace_stream_attempt_seconds", func(l lag) float64 { return l.attempt }},
 		} {
 			for _, key := range keys {
 				metrics.WriteGaugeFloat64(w, g.name+key, g.value(all[key]))
