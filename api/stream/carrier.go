@@ -271,7 +271,7 @@ func (k *carrier) stand() {
 	if k.seat == nil {
 		return
 	}
-	if k.follower != nil && (!k.lags || k.to.notes()) {
+	if k.follower != nil && (!k.lags || k.to.notes() || !k.to.answers()) {
 		k.follower.LetGo()
 	}
 	<-k.seat
@@ -438,8 +438,8 @@ func (k *carrier) deliver(ctx context.Context, d delivery, c cursor, t tally) er
 	if err := d.finish(); err != nil {
 		return err
 	}
-	if k.to.notes() {
-		k.stand() // an upload takes long, and little memory
+	if k.to.notes() || !k.to.answers() {
+		k.stand() // what is sent now takes long, and little memory
 	}
 	if err := d.confirm(ctx, c.Position+1, c.Pending); err != nil {
 		return errors.Join(err, k.keep(d))

@@ -25,6 +25,9 @@ type destination interface {
 	// looksUp reports whether the destination looks for the users of events.
 	looksUp() bool
 	pace() pace
+	// answers reports whether the destination has taken something since open. Until then only confirm waits for it, not
+	// write: it may take until its time is up.
+	answers() bool
 	// close releases what open has acquired.
 	close()
 }

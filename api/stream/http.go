@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,6 +35,7 @@ type endpoint struct {
 	secret  []byte
 	refused refusedFile
 
+	takes    bool  // it has taken a request since it was opened
 	answered place // of the last event that was taken or refused for good: a new delivery continues after it
 	done     sum   // what has left since sent was last called
 }
@@ -74,6 +76,7 @@ func newEndpoint(o *Options, ws *control.Workspace, s *control.Stream, refused r
 
 func (h *endpoint) notes() bool         { return false }
 func (h *endpoint) looksUp() bool       { return true }
+func (h *endpoint) answers() bool       { return h.takes }
 func (h *endpoint) begin(bool) delivery { return &posts{to: h} }
 func (h *endpoint) close()              { h.client.CloseIdleConnections() }
 func (h *endpoint) pace() pace          { return pace{bytes: h.o.MessageBytes, interval: h.o.MessageInterval} }
@@ -81,6 +84,7 @@ func (h *endpoint) pace() pace          { return pace{bytes: h.o.MessageBytes, i
 // open reads the credentials again, since they may have changed after a failure.
 func (h *endpoint) open(context.Context) (err error) {
 	h.refused.folders.forget()
+	h.takes = false
 	h.known, h.secret = httpCredentials{}, nil
 	if h.to.Credentials == "" {
 		return nil
@@ -119,7 +123,8 @@ type mark struct {
 	tally    tally
 }
 
-func (d *posts) ends(*event.Event) bool     { return false }
+func (d *posts) ends(*event.Event) bool     { return !d.to.takes && d.isFull() }
+func (d *posts) isFull() bool               { return len(d.batch) >= d.to.to.Batch }
 func (d *posts) abort()                     {}
 func (d *posts) confirmed() (uint64, tally) { return d.there.position, d.there.tally }
 
@@ -134,7 +139,7 @@ func (d *posts) write(ctx context.Context, e *event.Event) error {
 		d.whole = d.current
 		d.current.position = e.Position
 	}
-	if len(d.batch) >= d.to.to.Batch {
+	if d.to.takes && d.isFull() {
 		if err := d.flush(ctx); err != nil {
 			return err
 		}
@@ -157,10 +162,15 @@ func (d *posts) finish() error { return nil }
 func (d *posts) confirm(ctx context.Context, _, _ uint64) error { return d.flush(ctx) }
 
 func (d *posts) flush(ctx context.Context) error {
-	if err := d.send(ctx, d.batch); err != nil {
-		return err
+	if len(d.batch) == 0 {
+		return nil
 	}
-	d.batch = d.batch[:0]
+	for part := range slices.Chunk(d.batch, d.to.to.Batch) {
+		if err := d.send(ctx, part); err != nil {
+			return err
+		}
+	}
+	d.batch, d.to.takes = d.batch[:0], true
 	return nil
 }
 

@@ -46,6 +46,7 @@ type topics struct {
 	limits  map[string]int32 // the largest batch that each topic takes, as the client has it
 	told    map[string]int32 // the same, according to the latest answers of brokers
 	learned map[string]int32 // the same, as learned from refusals
+	takes   bool             // the brokers have taken a delivery since they were opened
 	silent  bool             // brokers did not answer when they were last asked
 	spare   memory           // memory of the previous delivery, which nobody uses any more
 }
@@ -80,6 +81,7 @@ func newTopics(o *Options, ws *control.Workspace, s *control.Stream, refused ref
 
 func (k *topics) notes() bool   { return false }
 func (k *topics) looksUp() bool { return true }
+func (k *topics) answers() bool { return k.takes }
 func (k *topics) pace() pace    { return pace{bytes: k.o.MessageBytes, interval: k.o.MessageInterval} }
 
 func (k *topics) begin(bool) delivery {
@@ -98,6 +100,7 @@ func (k *topics) close() {
 // open makes a new producer, with the current credentials. What the previous one has not sent is given up.
 func (k *topics) open(ctx context.Context) error {
 	k.close()
+	k.takes = false
 	k.refused.folders.forget()
 	var c kafkaCredentials
 	if k.to.Credentials != "" {
@@ -398,7 +401,7 @@ func (d *records) confirm(ctx context.Context, _, _ uint64) error {
 	if err := d.sendApart(ctx); err != nil {
 		return err
 	}
-	d.to.spare = d.memory.emptied()
+	d.to.spare, d.to.takes = d.memory.emptied(), true
 	return nil
 }
 

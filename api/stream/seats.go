@@ -4,8 +4,8 @@ package stream
 // has come since a carrier of messages was last at the end of its log is little, and is read without a seat.
 //
 // The kinds of seats keep carriers from waiting for others that are slower than they are: one that sends messages has
-// its seat while its destination answers, and where that was not to be reached, it is likely to take all its time
-// again.
+// its seat while its destination answers. Where the destination has not answered yet, or not since it failed, it may
+// take all its time: the carrier then reads little, and sends that without a seat.
 type seats struct{ files, messages, failing chan struct{} }
 
 // seatsOfAKind is how many seats of each kind there are.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -94,32 +96,33 @@ func TestFewWriteAtOnce(t *testing.T) {
 }
 
 // A stream of messages has a seat while it sends what it had not come to yet, and none for what comes when it is at the
-// end of the log. Where its destination has failed, the seat is one of another kind.
+// end of the log, nor while it waits for the first answer of its destination.
 func TestSeatsOfMessages(t *testing.T) {
 	w, sink := newWorld(t, 4<<10), newSink(t)
 	o := w.options()
-	var messages, failing int
+	var taken [][2]int // seats, at each request
 	sink.judge = func(int, []byte) int {
-		messages, failing = len(o.seats.messages), len(o.seats.failing)
+		taken = append(taken, [2]int{len(o.seats.messages), len(o.seats.failing)})
 		return 200
 	}
-	k := newCarrier(&o, w.ws, w.hook("all", sink, nil), o.Parts()[0])
-	goOn := func(k *carrier, wantMessages, wantFailing int) {
+	k := newCarrier(&o, w.ws, w.hook("all", sink, func(s *control.Stream) { s.Destination.Batch = 5 }), o.Parts()[0])
+	goOn := func(k *carrier, first, last [2]int) {
 		t.Helper()
 		w.commit(w.ws.Number, 5, 5)
-		messages, failing = -1, -1
+		taken = nil
 		k.carryOn(t)
 		require.Equal(t, len(w.exported(eventlog.Query{})), len(sink.events(t)))
-		require.Equal(t, []int{wantMessages, wantFailing}, []int{messages, failing})
+		require.Equal(t, [][2]int{first, last}, [][2]int{taken[0], taken[len(taken)-1]})
 		require.Empty(t, o.seats.messages)
 		require.Empty(t, o.seats.failing)
 	}
-	goOn(k, 1, 0)
-	goOn(k, 0, 0)
+	none, one := [2]int{}, [2]int{1, 0}
+	goOn(k, none, one)
+	goOn(k, none, none)
 	k.note(errors.New("its destination has failed"))
-	goOn(k, 0, 1)
-	goOn(k, 0, 0)
-	goOn(newCarrier(&o, w.ws, k.stream, o.Parts()[0]), 1, 0)
+	goOn(k, none, one)
+	goOn(k, none, none)
+	goOn(newCarrier(&o, w.ws, k.stream, o.Parts()[0]), none, one)
 
 	for range seatsOfAKind {
 		o.seats.messages <- struct{}{}
@@ -180,4 +183,45 @@ func TestHangingDelivery(t *testing.T) {
 	require.Equal(t, "failing", state())
 	close(goesOn)
 	require.Eventually(t, func() bool { return state() == "running" && k.status().Events > 0 }, time.Minute, time.Millisecond)
+}
+
+// Endpoints that hang keep no other stream waiting, neither after a start nor after a failure, however many they are.
+func TestHangingEndpointsKeepNobodyWaiting(t *testing.T) {
+	for name, failure := range map[string]error{"start": nil, "failure": errors.New("it was not to be reached")} {
+		t.Run(name, func(t *testing.T) {
+			w, healthy := newWorld(t, 4<<10), newSink(t)
+			w.commit(w.ws.Number, 20, 5)
+			arrived, goesOn := make(chan struct{}), make(chan struct{})
+			hanging := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+				arrived <- struct{}{}
+				<-goesOn
+			}))
+			defer hanging.Close()
+			ctx, cancel := context.WithCancel(context.Background())
+			o := w.options()
+			var all []*carrier
+			defer func() {
+				cancel()
+				close(goesOn)
+				for _, k := range all {
+					<-k.ended
+				}
+			}()
+			carry := func(id, url string) *carrier {
+				s := w.create(control.Stream{ID: id, Destination: control.Destination{Type: control.DestinationHTTP, URL: url}})
+				k := newCarrier(&o, w.ws, s, o.Parts()[0])
+				k.err = failure
+				all = append(all, k)
+				k.start(ctx)
+				return k
+			}
+			for i := range seatsOfAKind {
+				carry(fmt.Sprint("hangs", i), hanging.URL)
+				<-arrived
+			}
+			k := carry("healthy", healthy.URL)
+			want := int64(len(w.exported(eventlog.Query{})))
+			require.Eventually(t, func() bool { return k.status().Events == want }, time.Minute, time.Millisecond)
+		})
+	}
 }
