@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -516,4 +517,38 @@ type syncs struct {
 func (d syncs) SyncDir(dir string) error {
 	*d.n++
 	return d.faulty.SyncDir(dir)
+}
+
+// Whatever fails when a refused event is kept, the file has whole lines, each once.
+func TestRefusedFileHasWholeLines(t *testing.T) {
+	w := newWorld(t, 4<<10)
+	o := w.options()
+	left := -1
+	o.disk = faulty{ask: func() error {
+		if left--; left == 0 {
+			return syscall.ENOSPC
+		}
+		return nil
+	}}
+	f := refusedFile{folders: newFolders(&o), path: w.dir + "/shop/.refused/all..0.ndjson", limit: 1 << 20}
+	line := func(n int) refusedLine { return refusedLine{Status: 400, Event: fmt.Appendf(nil, `{"n":%d}`, n)} }
+	require.NoError(t, f.add(line(0)))
+	failed := 0
+	for n := 1; ; n++ {
+		left = n
+		err := f.add(line(n))
+		if left > 0 { // there are no more steps
+			break
+		}
+		require.ErrorIs(t, err, syscall.ENOSPC)
+		failed++
+	}
+	data, err := os.ReadFile(f.path)
+	require.NoError(t, err)
+	lines := strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
+	require.Len(t, lines, 2, "the first and the last")
+	for _, l := range lines {
+		require.True(t, json.Valid([]byte(l)), l)
+	}
+	require.GreaterOrEqual(t, failed, 3)
 }

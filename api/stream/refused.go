@@ -31,7 +31,8 @@ type refusedLine struct {
 	Event     json.RawMessage `json:"event"`
 }
 
-// add returns when a line is on disk. It ends an earlier line that a crash has cut off with a line break.
+// add returns when a line is on disk; if it fails, the file stays as it was. It ends an earlier line that a crash has
+// cut off with a line break.
 func (f *refusedFile) add(line refusedLine) (err error) {
 	if err := f.folders.make(filepath.Dir(f.path)); err != nil {
 		return err
@@ -53,6 +54,9 @@ func (f *refusedFile) add(line refusedLine) (err error) {
 		return fmt.Errorf("%s is full of events that were refused: see why, and move it away", f.path)
 	}
 	if err := write(file, append(text, '\n')); err != nil {
+		if f, ok := file.(interface{ Truncate(size int64) error }); ok {
+			_ = f.Truncate(size) // a full disk may have taken a part of the line, which is added again later
+		}
 		return err
 	}
 	if !f.durable || size == 0 { // a file that was moved away is created again
