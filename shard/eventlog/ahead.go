@@ -2,7 +2,6 @@ package eventlog
 
 import (
 	"errors"
-	"io"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
@@ -40,22 +39,13 @@ func (l *Log) AheadFrom(from, to uint64) (a Ahead, err error) {
 		a.Last = b.last
 	default:
 		if a.Last = b.last; b.last <= to {
-			a.Block, err = l.fileOf(b)
+			a.Block, err = readFile(l.opts.FS, b.path)
+		}
+		if oserror.IsNotExist(err) { // it has just gone
+			err = nil
 		}
 	}
 	return a, err
-}
-
-// fileOf returns the file of a block; nil when that has just gone.
-func (l *Log) fileOf(b *block) ([]byte, error) {
-	f, err := l.opts.FS.Open(b.path)
-	if oserror.IsNotExist(err) {
-		return nil, nil
-	} else if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(f)
 }
 
 // askAhead asks the log that packs for this one; nil when this log is to pack.

@@ -99,9 +99,9 @@ func TestFollowingLogTakesBlocks(t *testing.T) {
 	require.Equal(t, w.l.Stats().Blocks, int(takenBlocks.Get()-before))
 	require.Equal(t, w.l.Stats().Packed, f.l.Stats().Packed)
 	for i, b := range w.l.blocks {
-		own, err := w.l.fileOf(b)
+		own, err := readFile(w.l.opts.FS, b.path)
 		require.NoError(t, err)
-		taken, err := f.l.fileOf(f.l.blocks[i])
+		taken, err := readFile(f.l.opts.FS, f.l.blocks[i].path)
 		require.NoError(t, err)
 		require.Equal(t, own, taken)
 	}

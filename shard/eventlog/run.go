@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
-	"io"
 	"slices"
 	"sort"
 
@@ -277,14 +276,9 @@ func (r *deletedRun) encode() []byte {
 
 // readRun reads the file of a run.
 func readRun(fs vfs.FS, path string) (*deletedRun, error) {
-	f, err := fs.Open(path)
+	data, err := readFile(fs, path)
 	if err != nil {
-		return nil, fmt.Errorf("open %q: %w", path, err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(f)
-	if err != nil {
-		return nil, fmt.Errorf("read %q: %w", path, err)
+		return nil, err
 	}
 	if len(data) < runHead+8 || string(data[:len(runMagic)]) != runMagic {
 		return nil, fmt.Errorf("%w: %q has no deletions of version %c", blocks.ErrCorrupt, path, runMagic[7])

@@ -70,18 +70,27 @@ func (s *state) encode() []byte {
 	return binary.LittleEndian.AppendUint64(dst, xxh3.Hash(dst))
 }
 
-// readState reads STATE; known is false when there is none.
-func readState(fs vfs.FS, path string) (s state, known bool, err error) {
+// readFile reads a whole file.
+func readFile(fs vfs.FS, path string) ([]byte, error) {
 	f, err := fs.Open(path)
-	if oserror.IsNotExist(err) {
-		return s, false, nil
-	} else if err != nil {
-		return s, false, fmt.Errorf("open %q: %w", path, err)
+	if err != nil {
+		return nil, fmt.Errorf("open %q: %w", path, err)
 	}
 	defer f.Close()
 	data, err := io.ReadAll(f)
 	if err != nil {
-		return s, false, fmt.Errorf("read %q: %w", path, err)
+		return nil, fmt.Errorf("read %q: %w", path, err)
+	}
+	return data, nil
+}
+
+// readState reads STATE; known is false when there is none.
+func readState(fs vfs.FS, path string) (s state, known bool, err error) {
+	data, err := readFile(fs, path)
+	if oserror.IsNotExist(err) {
+		return s, false, nil
+	} else if err != nil {
+		return s, false, err
 	}
 	const version = len(stateMagic) - 1
 	bad := fmt.Errorf("%w: %q is no state of an event log", ErrCorrupt, path)
