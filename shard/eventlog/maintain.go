@@ -1,0 +1,230 @@
+package eventlog
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"millrace/shard/eventlog/blocks"
+	"millrace/wal/pause"
+)
+
+// run is the background worker.
+func (l *Log) run() {
+	defer close(l.gone)
+	var maintained time.Time
+	for wait := l.opts.Interval; ; {
+		if pause.For(l.stop, wait) != nil {
+			return
+		}
+		wait = l.opts.Interval
+		if l.ready() != nil {
+			l.watchBacklog() // it grows now
+			continue
+		}
+		err := l.packDue()
+		if err == nil && (l.isCrowded() || time.Since(maintained) >= min(maintainInterval, l.opts.DeleteWithin/4)) {
+			maintained = time.Now()
+			err = l.maintain(false)
+		}
+		if err != nil && !errors.Is(err, ErrClosed) {
+			l.opts.Logger.Error("event log: background work", "error", err)
+			retries.Inc()
+			wait = max(wait, retryPause)
+		}
+	}
+}
+
+const (
+	maintainInterval = time.Minute
+	retryPause       = 10 * time.Second
+)
+
+// maintain removes blocks that have expired, and rewrites those that hold events of deleted users: what is due or, with
+// now set, everything.
+func (l *Log) maintain(now bool) error {
+	due, err := l.expireFirst(now)
+	if err != nil || !due {
+		return err
+	}
+	if !now {
+		if _, err := l.opts.Share.take(l.stop, func() bool { return false }); err != nil {
+			return ErrClosed
+		}
+		defer l.opts.Share.give()
+	}
+	l.work.Lock()
+	defer l.work.Unlock()
+	if err := l.ready(); err != nil {
+		return err
+	}
+	l.pack.borrow(l.opts.Share, !now)
+	defer l.pack.giveBack(l.opts.Share, !now)
+	l.pack.pace.begin(l.stop, now)
+	defer l.pack.pace.end()
+	l.pack.rewritten = l.src.Time()
+	defer func() { l.pack.deletedBefore.Store(l.deletedBytes()) }()
+	return l.rewrite()
+}
+
+// expireFirst removes blocks that have expired, and reports whether others are to be rewritten.
+func (l *Log) expireFirst(now bool) (due bool, err error) {
+	l.work.Lock()
+	defer l.work.Unlock()
+	if err := l.ready(); err != nil {
+		return false, err
+	}
+	if err := l.expire(); err != nil {
+		return false, err
+	}
+	if l.isCrowded() {
+		return true, nil
+	}
+	for _, r := range l.deleted.Load().packed {
+		due = due || now || l.src.Time().Sub(time.UnixMicro(r.oldest)) >= l.opts.DeleteWithin/2
+	}
+	// A damaged block leaves deletions behind.
+	return due && (now || l.src.Time().Sub(l.pack.rewritten) >= l.opts.DeleteWithin/4), nil
+}
+
+// expire removes the blocks whose newest event was accepted longer ago than the retention time.
+func (l *Log) expire() error {
+	limit := l.src.Time().Add(-l.opts.Retention)
+	l.mu.Lock()
+	var old []*block
+	for _, b := range l.blocks {
+		if time.UnixMicro(b.newest).Before(limit) {
+			old = append(old, b)
+		}
+	}
+	l.mu.Unlock()
+	for _, b := range old {
+		if b.info != nil {
+			expiredEvents.Add(b.info.Rows)
+		}
+		expiredBlocks.Inc()
+		l.noteExpired(b.last)
+	}
+	return l.remove(old)
+}
+
+// remove takes blocks off STATE, off the list, and off the disk, in this order: whoever misses a block that STATE had
+// looks at the list (Image), and Open removes what STATE doesn't list.
+func (l *Log) remove(old []*block) error {
+	if len(old) == 0 {
+		return nil
+	}
+	kept := slices.DeleteFunc(slices.Clone(l.blocks), func(b *block) bool { return slices.Contains(old, b) })
+	if err := l.writeState(kept, l.deleted.Load().packed, l.packed); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.blocks = kept
+	l.mu.Unlock()
+	var paths []string
+	for _, b := range old {
+		countBlock(b.info, -1)
+		paths = append(paths, b.path)
+	}
+	return l.removeFiles(paths)
+}
+
+// rewrite takes the events of deleted users out of all blocks, and then forgets the deletions. Blocks that are packed
+// meanwhile are clean: a deletion concerns what comes before it, and events before it in its own stretch are left out
+// when the stretch is packed.
+func (l *Log) rewrite() error {
+	l.mu.Lock()
+	blocks, until, deleted := slices.Clone(l.blocks), l.packed, l.deleted.Load()
+	l.mu.Unlock()
+	var damaged []error
+	for _, b := range blocks {
+		err := l.clean(b, deleted)
+		if errors.Is(err, ErrCorrupt) { // nobody can read its events; it must not come back clean
+			damaged = append(damaged, err)
+			until = min(until, b.first-1)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+	}
+	runs := after(deleted.packed, until)
+	done, err := l.writeRuns(runs)
+	if err != nil {
+		return err
+	}
+	if err := l.writeState(l.blocks, runs, l.packed); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.learnPacked(runs, l.packed)
+	l.mu.Unlock()
+	return errors.Join(append(damaged, l.removeFiles(done))...)
+}
+
+// clean rewrites a block without the events that are gone, if it has any.
+func (l *Log) clean(b *block, deleted *deletedSet) error {
+	if b.err != nil {
+		return b.err
+	}
+	r, err := blocks.Open(l.opts.FS, b.path)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	gone := func(workspace uint32, number uint64) bool { return deleted.mayTouch(workspace, number, r.Info.First) }
+	g := new(blocks.Group)
+	for i := range r.Info.Groups {
+		if err := l.pack.pace.rest(); err != nil {
+			return err
+		}
+		if touched, err := r.Touches(i, g, gone); err != nil {
+			return err
+		} else if touched {
+			return l.cleanTouched(b, r, g, deleted)
+		}
+	}
+	return nil
+}
+
+func (l *Log) cleanTouched(b *block, r *blocks.Reader, g *blocks.Group, deleted *deletedSet) error {
+	var kept blocks.Rows
+	for i := range r.Info.Groups {
+		if err := r.Load(i, g); err != nil {
+			return err
+		}
+		err := l.eachRows(g, func(rs *blocks.Rows) error {
+			for k := range rs.List {
+				if w := &rs.List[k]; !deleted.covers(w) {
+					kept.Adopt(rs, w)
+				}
+			}
+			return l.pack.pace.rest()
+		})
+		if err != nil {
+			return err
+		}
+	}
+	removed := r.Info.Rows - len(kept.List)
+	if removed == 0 {
+		return nil
+	}
+	erasedEvents.Add(removed)
+	rewrittenBlocks.Inc()
+	if len(kept.List) == 0 {
+		return l.remove([]*block{b})
+	}
+	fresh, err := l.writeBlock(&kept, b.first, b.last)
+	if err != nil {
+		return err
+	}
+	countBlock(r.Info, -1)
+	countBlock(fresh.info, 1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if i := slices.Index(l.blocks, b); i >= 0 {
+		l.blocks = slices.Clone(l.blocks)
+		l.blocks[i] = fresh
+	}
+	return nil
+}
