@@ -177,6 +177,6 @@ func TestBacklogGrowsAfterFailure(t *testing.T) {
 			w.l.work.Lock()
 			defer w.l.work.Unlock()
 			return w.l.counted.positions == float64(w.l.Stats().BacklogPositions)
-		}, 10*time.Second, time.Millisecond)
+		}, time.Minute, time.Millisecond) // the worker looks again after retryPause
 	}
 }
