@@ -2,20 +2,20 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"millrace/loadtest"
 	"millrace/loadtest/body"
+	"millrace/shard/cluster/placement"
 	"millrace/wal/pause"
 )
 
@@ -122,28 +122,17 @@ func startCluster(ctx context.Context, s *settings) (*nodes, error) {
 		}
 		n.raft = append(n.raft, address)
 	}
-	type started struct {
-		p   *process
-		err error
+	n.processes = make([]*process, clusterNodes)
+	var starts errgroup.Group // nodes wait for one another, so all start at once
+	for i := range n.processes {
+		starts.Go(func() (err error) {
+			n.processes[i], err = n.start(ctx, i)
+			return err
+		})
 	}
-	results := make([]chan started, clusterNodes) // nodes wait for one another, so all start at once
-	for i := range results {
-		results[i] = make(chan started, 1)
-		go func() {
-			p, err := n.start(ctx, i)
-			results[i] <- started{p, err}
-		}()
-	}
-	var failed error
-	for _, r := range results {
-		s := <-r
-		if s.p != nil {
-			n.processes = append(n.processes, s.p)
-		}
-		failed = errors.Join(failed, s.err)
-	}
-	if failed != nil {
-		return nil, errors.Join(failed, n.stop())
+	if err := starts.Wait(); err != nil {
+		n.processes = slices.DeleteFunc(n.processes, func(p *process) bool { return p == nil })
+		return nil, errors.Join(err, n.stop())
 	}
 	return n, n.untilAnswered(ctx)
 }
@@ -154,11 +143,10 @@ func (n *nodes) start(ctx context.Context, i int) (*process, error) {
 	for j, address := range n.raft[:clusterNodes] {
 		members = append(members, fmt.Sprintf("%d=%s", j+1, address))
 	}
-	return startServer(ctx, n.s, nodeDir(i), append([]string{"--node", strconv.Itoa(i + 1), "--raft", n.raft[i],
-		"--raft-insecure", "--members", strings.Join(members, ",")}, clusterFlags...)...)
+	id := strconv.Itoa(i + 1)
+	return startServer(ctx, n.s, "node"+id, append([]string{"--node", id, "--raft", n.raft[i], "--raft-insecure",
+		"--members", strings.Join(members, ",")}, clusterFlags...)...)
 }
-
-func nodeDir(i int) string { return fmt.Sprintf("node%d", i+1) }
 
 func (n *nodes) stop() (err error) {
 	for _, p := range n.processes {
@@ -218,8 +206,8 @@ func (n *nodes) join(ctx context.Context, load *httpSide) (f Figure, err error) 
 	if err != nil {
 		return f, err
 	}
-	id := strconv.Itoa(clusterNodes + 1)
-	if _, err := n.operate(ctx, "add", id, n.raft[clusterNodes]); err != nil {
+	added := map[string]any{"node": clusterNodes + 1, "address": n.raft[clusterNodes]}
+	if err := n.processes[0].ask(ctx, http.MethodPost, "/admin/cluster/nodes", added, nil); err != nil {
 		return f, err
 	}
 	p, err := n.start(ctx, clusterNodes)
@@ -284,55 +272,23 @@ func (n *nodes) failOver(ctx context.Context, s *settings, load *httpSide) (Figu
 		want(atMost, clusterFailTarget), nil
 }
 
-// operate runs a command of the operator on the first node.
-func (n *nodes) operate(ctx context.Context, args ...string) ([]byte, error) {
-	args = append(append([]string{"cluster"}, args...), "--data", filepath.Join(n.s.dir, nodeDir(0)), "--server",
-		"http://"+n.processes[0].admin)
-	c := exec.CommandContext(ctx, n.s.server, args...)
-	c.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MILLRACE_") })
-	out, err := c.Output()
-	if err != nil {
-		var failed *exec.ExitError
-		if errors.As(err, &failed) {
-			err = fmt.Errorf("%w: %s", err, failed.Stderr)
-		}
-		return nil, fmt.Errorf("millrace %s: %w", strings.Join(args, " "), err)
-	}
-	return out, nil
-}
-
 // settled says whether every group has its replicas, all replicas have a vote, and no group moves.
 func (n *nodes) settled(ctx context.Context) (bool, error) {
-	out, err := n.operate(ctx, "status", "--json")
-	if err != nil {
+	var status placement.Status
+	if err := n.processes[0].ask(ctx, http.MethodGet, "/admin/cluster", nil, &status); err != nil {
 		return false, err
 	}
-	var status struct{ Groups []clusterGroup }
-	if err := json.Unmarshal(out, &status); err != nil {
-		return false, fmt.Errorf("cluster status: %w", err)
-	}
 	for _, g := range status.Groups {
-		if !g.settled() {
+		if g.Leader == 0 || g.Doing != "" || g.Problem != "" {
 			return false, nil
+		}
+		for _, r := range g.Replicas {
+			if !r.Voter || r.Leaving || !r.Open {
+				return false, nil
+			}
 		}
 	}
 	return len(status.Groups) > 0, nil
-}
-
-// clusterGroup is a group in the answer of `millrace cluster status --json`.
-type clusterGroup struct {
-	Leader         int
-	Doing, Problem string
-	Replicas       []struct{ Voter, Leaving, Open bool }
-}
-
-func (g *clusterGroup) settled() bool {
-	for _, r := range g.Replicas {
-		if !r.Voter || r.Leaving || !r.Open {
-			return false
-		}
-	}
-	return g.Leader != 0 && g.Doing == "" && g.Problem == ""
 }
 
 // rest waits until no group moves.

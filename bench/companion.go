@@ -147,10 +147,7 @@ func (p *pairs) fill(r *fasthttp.Request) error {
 		text = fmt.Appendf(text,
 			`{"identifier_to_merge":{"external_id":"from-%d"},"identifier_to_keep":{"external_id":"into-%d"}}`, i, i)
 	}
-	r.Header.SetMethod(fasthttp.MethodPost)
-	r.SetRequestURI("http://" + p.server.address + "/users/merge")
-	r.Header.SetContentType("application/json")
-	r.SetBody(append(text, "]}"...))
+	fillPost(r, p.server, "/users/merge", append(text, "]}"...))
 	return nil
 }
 
@@ -346,16 +343,21 @@ func (t *traffic) send(
 	}
 }
 
+// fillPost makes a request that posts a body.
+func fillPost(r *fasthttp.Request, server *process, path string, text []byte) {
+	r.Header.SetMethod(fasthttp.MethodPost)
+	r.SetRequestURI("http://" + server.address + path)
+	r.Header.SetContentType("application/json")
+	r.SetBody(text)
+}
+
 // post sends one request, which is answered 201.
 func post(server *process, path string, text []byte) error {
 	r, a := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
 	defer fasthttp.ReleaseRequest(r)
 	defer fasthttp.ReleaseResponse(a)
-	r.Header.SetMethod(fasthttp.MethodPost)
-	r.SetRequestURI("http://" + server.address + path)
 	r.Header.Set("Authorization", "Bearer "+apiKey)
-	r.Header.SetContentType("application/json")
-	r.SetBody(text)
+	fillPost(r, server, path, text)
 	if err := fasthttp.DoTimeout(r, a, time.Minute); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}

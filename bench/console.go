@@ -15,6 +15,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 const (
@@ -159,19 +161,9 @@ const aliased = 5
 // makePeople makes users who can be found by any identifier.
 func makePeople(ctx context.Context, server *process, users int) error {
 	const each = 75
-	bodies := make(chan []byte, 64)
-	var failed atomic.Pointer[error]
-	var group sync.WaitGroup
-	for range 32 {
-		group.Go(func() {
-			for body := range bodies {
-				if err := post(server, "/users/track", body); err != nil {
-					failed.Store(&err)
-				}
-			}
-		})
-	}
-	for i := 0; i < users && ctx.Err() == nil; {
+	requests, going := errgroup.WithContext(ctx)
+	requests.SetLimit(32)
+	for i := 0; i < users && going.Err() == nil; {
 		text := []byte(`{"attributes":[`)
 		for n := 0; n < each && i < users; n++ {
 			if n > 0 {
@@ -184,14 +176,9 @@ func makePeople(ctx context.Context, server *process, users int) error {
 			text = fmt.Appendf(text, form, i, firstPhone+i)
 			i++
 		}
-		bodies <- append(text, `]}`...)
+		requests.Go(func() error { return post(server, "/users/track", append(text, `]}`...)) })
 	}
-	close(bodies)
-	group.Wait()
-	if err := failed.Load(); err != nil {
-		return *err
-	}
-	return ctx.Err()
+	return errors.Join(requests.Wait(), ctx.Err())
 }
 
 // browser is a person at the console. It handles cookies itself, because they are marked for https, which loopback does

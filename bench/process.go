@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -154,36 +155,42 @@ func (p *process) stop() error {
 	return nil
 }
 
-// metric is the value of a counter in the server's /metrics.
-func (p *process) metric(ctx context.Context, name string) (float64, error) {
+// metrics are the numbers in the server's /metrics. Under a name without its labels is the sum over all labels.
+func (p *process) metrics(ctx context.Context) (map[string]float64, error) {
 	text, err := get(ctx, "http://"+p.admin+"/metrics")
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
+	values := make(map[string]float64)
 	for line := range strings.Lines(text) {
-		if rest, ok := strings.CutPrefix(line, name+" "); ok {
-			return strconv.ParseFloat(strings.TrimSpace(rest), 64)
+		name, rest, _ := strings.Cut(line, " ")
+		v, err := strconv.ParseFloat(strings.TrimSpace(rest), 64)
+		if err != nil {
+			continue
 		}
+		if bare, _, labelled := strings.Cut(name, "{"); labelled {
+			values[bare] += v
+		}
+		values[name] = v
 	}
-	return 0, fmt.Errorf("the server has no metric %s", name)
+	return values, nil
+}
+
+// metric is one of the server's metrics.
+func (p *process) metric(ctx context.Context, name string) (float64, error) {
+	values, err := p.metrics(ctx)
+	v, ok := values[name]
+	if err == nil && !ok {
+		err = fmt.Errorf("the server has no metric %s", name)
+	}
+	return v, err
 }
 
 // hasCaughtUp says whether all that the server has applied is in its store, and all events of it are packed.
 func (p *process) hasCaughtUp(ctx context.Context) (bool, error) {
-	text, err := get(ctx, "http://"+p.admin+"/metrics")
-	if err != nil {
-		return false, err
-	}
-	sums := make(map[string]float64) // over all groups of a node
-	for line := range strings.Lines(text) {
-		name, rest, _ := strings.Cut(line, " ")
-		name, _, _ = strings.Cut(name, "{")
-		if v, err := strconv.ParseFloat(strings.TrimSpace(rest), 64); err == nil {
-			sums[name] += v
-		}
-	}
-	return sums["millrace_checkpointed_position"] == sums["millrace_log_applied_position"] &&
-		sums["millrace_eventlog_backlog_positions"] == 0, nil
+	of, err := p.metrics(ctx)
+	return err == nil && of["millrace_checkpointed_position"] == of["millrace_log_applied_position"] &&
+		of["millrace_eventlog_backlog_positions"] == 0, err
 }
 
 // adminToken is the token of the real server's admin listener.
@@ -205,6 +212,23 @@ func (p *process) operate(ctx context.Context, method, path string, body io.Read
 	r.Header.Set("Authorization", "Bearer "+token)
 	r.Header.Set("Content-Type", "application/json")
 	return http.DefaultClient.Do(r)
+}
+
+// ask is operate for documents: it sends body and, unless answer is nil, decodes the answer into it.
+func (p *process) ask(ctx context.Context, method, path string, body, answer any) error {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	a, err := p.operate(ctx, method, path, bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	good, err := readGood(a)
+	if err != nil || answer == nil {
+		return err
+	}
+	return json.Unmarshal([]byte(good), answer)
 }
 
 // get returns the body of a good answer.

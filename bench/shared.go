@@ -44,10 +44,7 @@ func shared(ctx context.Context, s *settings) (figures []Figure, err error) {
 	next := 0
 	others := &traffic{server: server, connections: 1, perSecond: bystanders, status: fasthttp.StatusCreated,
 		fill: func(r *fasthttp.Request) error {
-			r.Header.SetMethod(fasthttp.MethodPost)
-			r.SetRequestURI("http://" + server.address + "/users/track")
-			r.Header.SetContentType("application/json")
-			r.SetBody(eventsOf(fmt.Sprintf(`"external_id":"bystander-%d"`, next%1000), 1))
+			fillPost(r, server, "/users/track", eventsOf(fmt.Sprintf(`"external_id":"bystander-%d"`, next%1000), 1))
 			next++
 			return nil
 		}}

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -274,17 +272,5 @@ func (t *stream) await(ctx context.Context, events int64) (streamStatus, error) 
 }
 
 func (t *stream) call(ctx context.Context, method, path string, body, answer any) error {
-	text, err := json.Marshal(body)
-	if err != nil {
-		return err
-	}
-	a, err := t.server.operate(ctx, method, "/admin/workspaces/bench/streams"+path, bytes.NewReader(text))
-	if err != nil {
-		return err
-	}
-	good, err := readGood(a)
-	if err != nil || answer == nil {
-		return err
-	}
-	return json.Unmarshal([]byte(good), answer)
+	return t.server.ask(ctx, method, "/admin/workspaces/bench/streams"+path, body, answer)
 }
