@@ -32,9 +32,6 @@ var loads = []load{
 	{"1 event, 64 connections", mixEvent, 64, 0.60},
 }
 
-// maxLogPerJSON is the target of the log's size for full requests.
-const maxLogPerJSON = 0.70
-
 // endToEnd compares acknowledged objects/s of the server with those of a handler that does nothing. Both get the same
 // bodies from the same client and run on the same cores, which they share with the client.
 func endToEnd(ctx context.Context, s *settings) ([]Figure, error) {
@@ -45,20 +42,20 @@ func endToEnd(ctx context.Context, s *settings) ([]Figure, error) {
 		if err != nil {
 			return figures, fmt.Errorf("%s: %w", l.name, err)
 		}
-		figures = append(figures, f...)
+		figures = append(figures, f)
 	}
 	return figures, nil
 }
 
-func endToEndCase(ctx context.Context, s *settings, dir string, l load) (figures []Figure, err error) {
+func endToEndCase(ctx context.Context, s *settings, dir string, l load) (f Figure, err error) {
 	server, err := startServer(ctx, s, dir)
 	if err != nil {
-		return nil, err
+		return f, err
 	}
 	defer func() { err = errors.Join(err, server.stop()) }()
 	noop, err := startNoop(ctx, s, l.mix)
 	if err != nil {
-		return nil, err
+		return f, err
 	}
 	defer func() { err = errors.Join(err, noop.stop()) }()
 
@@ -66,31 +63,19 @@ func endToEndCase(ctx context.Context, s *settings, dir string, l load) (figures
 	ours := s.side(l.connections, bodies, server)
 	theirs := s.side(l.connections, bodies, noop)
 	if err := warmUp(ctx, ours, theirs); err != nil {
-		return nil, err
-	}
-	logBefore, err := server.metric(ctx, walBytes)
-	if err != nil {
-		return nil, err
+		return f, err
 	}
 	rates, err := inTurns(ctx, s.Rounds, ours.turn(ctx), theirs.turn(ctx))
 	if err != nil {
-		return nil, err
+		return f, err
 	}
-	logAfter, err := server.metric(ctx, walBytes)
-	if err != nil {
-		return nil, err
-	}
-	figures = append(figures, newFigure("server ÷ no-op, "+l.name, "", ratios(rates[0], rates[1]),
+	return newFigure("server ÷ no-op, "+l.name, "", ratios(rates[0], rates[1]),
 		Detail{"server", median(rates[0]), "objects/s"}, Detail{"no-op", median(rates[1]), "objects/s"},
 		Detail{"server CPU", median(ours.cpu), "s per million objects"},
 		Detail{"no-op CPU", median(theirs.cpu), "s per million objects"},
 		Detail{"server p50", median(ours.p50), "ms"}, Detail{"p99", median(ours.p99), "ms"},
-		Detail{"no-op p50", median(theirs.p50), "ms"}, Detail{"p99", median(theirs.p99), "ms"}).want(atLeast, l.target))
-	size := newFigure("log ÷ JSON bytes, "+l.name, "", []float64{(logAfter - logBefore) / float64(ours.sent)})
-	if l.mix == mix225 {
-		size = size.want(atMost, maxLogPerJSON)
-	}
-	return append(figures, size), nil
+		Detail{"no-op p50", median(theirs.p50), "ms"}, Detail{"p99", median(theirs.p99), "ms"}).
+		want(atLeast, l.target), nil
 }
 
 // bodies are the options of the bodies in all parts: those of the typical request of package body, or, with s.Mixed, of
@@ -114,7 +99,6 @@ type httpSide struct {
 	catchUp     bool  // a round ends with all that came in it in the stores, and packed
 
 	requests      int64 // all of them
-	sent          int64 // bytes of JSON, of the measured rounds
 	cpu, p50, p99 []float64
 	written       []float64 // bytes written to disk for an object
 }
@@ -194,7 +178,6 @@ func (h *httpSide) measure(ctx context.Context) (float64, error) {
 	h.cpu = append(h.cpu, (cpuOf(h.processes)-cpu)/float64(r.Objects)*1e6)
 	h.written = append(h.written, (writtenOf(h.processes)-written)/float64(r.Objects))
 	h.p50, h.p99 = append(h.p50, r.Latency.P50), append(h.p99, r.Latency.P99)
-	h.sent += r.BytesSent
 	return r.ObjectsPerSecond, nil
 }
 

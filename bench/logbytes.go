@@ -10,6 +10,9 @@ import (
 	"millrace/shard"
 )
 
+// maxLogPerJSON is the target of the log's size for full requests.
+const maxLogPerJSON = 0.70
+
 // logBytes compares the bytes of the log, framing included, with those of the JSON from which they were made.
 func logBytes(ctx context.Context, s *settings) (figures []Figure, err error) {
 	e, err := openEngine(s, "data", shard.Options{})
