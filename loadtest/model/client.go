@@ -57,8 +57,7 @@ func (c *Client) send(w *Wire) (Reply, outcome) {
 }
 
 func failed(err error) outcome {
-	var op *net.OpError
-	if errors.As(err, &op) && op.Op == "dial" {
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
 		return undone
 	}
 	return unknown

@@ -2,8 +2,10 @@ package model
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -153,7 +155,7 @@ func (g *generator) ways(i int) (list []func(map[string]any)) {
 	put := func(name string, v any) {
 		list = append(list, func(o map[string]any) { o[name] = v })
 	}
-	for _, id := range sortedKeys(g.state.names) {
+	for _, id := range slices.Sorted(maps.Keys(g.state.names)) {
 		if g.state.names[id] == i {
 			put("external_id", g.mark(id))
 		}

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"maps"
 	"slices"
 	"strings"
 )
@@ -25,7 +26,7 @@ func (g *generator) aliasUpdate() *Request {
 
 // someExternal returns an external id, mostly one that somebody has.
 func (g *generator) someExternal() string {
-	if known := sortedKeys(g.state.names); len(known) > 0 && g.chance(70) {
+	if known := slices.Sorted(maps.Keys(g.state.names)); len(known) > 0 && g.chance(70) {
 		return g.mark(pick(g, known...))
 	}
 	return g.external()
@@ -135,7 +136,7 @@ func (g *generator) rename() *Request {
 
 func (g *generator) removeIDs() *Request {
 	var deprecated []any
-	for _, id := range sortedKeys(g.state.names) {
+	for _, id := range slices.Sorted(maps.Keys(g.state.names)) {
 		if g.state.users[g.state.names[id]].external != id {
 			deprecated = append(deprecated, g.mark(id))
 		}

@@ -2,7 +2,9 @@ package model
 
 import (
 	"fmt"
+	"maps"
 	"net/url"
+	"slices"
 )
 
 // reads returns requests that read a state: all there is, or the users by their names and something else at random.
@@ -80,7 +82,7 @@ func (g *generator) readStates(all bool) (list []*Request) {
 	for n := range phones {
 		numbers = append(numbers, fmt.Sprintf("phone#%d", n))
 	}
-	for _, group := range sortedKeys(g.setup.Groups) {
+	for _, group := range slices.Sorted(maps.Keys(g.setup.Groups)) {
 		if all || g.chance(40) {
 			list = append(list, &Request{Path: statusPath,
 				Query: url.Values{"subscription_group_id": {group}, "external_id[]": ids}})

@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -143,7 +144,7 @@ func (g *generator) thing() map[string]any {
 	return map[string]any{"id": g.rand.IntN(3), "v": fmt.Sprintf("%d-%d", g.step, g.rand.IntN(1_000_000))}
 }
 
-func (g *generator) group() string { return pick(g, sortedKeys(g.setup.Groups)...) }
+func (g *generator) group() string { return pick(g, slices.Sorted(maps.Keys(g.setup.Groups))...) }
 
 func (g *generator) groupState() string { return pick(g, subscribed, unsubscribed) }
 

@@ -15,29 +15,14 @@ func (s *State) merge(body map[string]any) (Answer, []*State) {
 		}
 	}
 	var ends []*State
-	permute(pairs, func(order []pair) {
+	eachOrder(len(pairs), func(order []int) {
 		end := s.clone()
-		for _, p := range order {
-			end.mergeNow(p)
+		for _, k := range order {
+			end.mergeNow(pairs[k])
 		}
 		ends = append(ends, end)
 	})
 	return Answer{Status: 202}, ends
-}
-
-func permute(pairs []pair, f func([]pair)) {
-	var walk func(n int)
-	walk = func(n int) {
-		if n == len(pairs) {
-			f(pairs)
-		}
-		for i := n; i < len(pairs); i++ {
-			pairs[n], pairs[i] = pairs[i], pairs[n]
-			walk(n + 1)
-			pairs[n], pairs[i] = pairs[i], pairs[n]
-		}
-	}
-	walk(0)
 }
 
 // named returns the user whom an identifier of /users/merge names.

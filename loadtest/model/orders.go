@@ -39,7 +39,7 @@ func (s *State) orders(began int64) []*State {
 		moments = append(moments, s.users[i].touched)
 	}
 	var all []*State
-	each(len(sharing), func(order []int) {
+	eachOrder(len(sharing), func(order []int) {
 		c := s.clone()
 		for k, i := range sharing {
 			c.users[i].touched = moments[order[k]]
@@ -63,8 +63,8 @@ func (s *State) changedTogether(began int64) (list []int) {
 	return list
 }
 
-// each calls f with each order of 0 … n-1.
-func each(n int, f func(order []int)) {
+// eachOrder calls f with each order of 0 … n-1.
+func eachOrder(n int, f func(order []int)) {
 	order := make([]int, 0, n)
 	var extend func()
 	extend = func() {

@@ -27,7 +27,7 @@ func TestOrdersOfOneRequest(t *testing.T) {
 	require.ElementsMatch(t, []int{x, y}, meant(began))
 	for _, n := range []int{1, 3, 4} {
 		orders := 0
-		each(n, func([]int) { orders++ })
+		eachOrder(n, func([]int) { orders++ })
 		require.Equal(t, []int{0, 1, 2, 6, 24}[n], orders)
 	}
 }

@@ -221,10 +221,8 @@ func (s *State) export(i int, areas Areas) map[string]any {
 	u := &s.users[i]
 	out := map[string]any{}
 	maps.Copy(out, u.fields)
-	for _, name := range []string{spamMark} {
-		if out[name] != nil {
-			out[name] = true
-		}
+	if out[spamMark] != nil {
+		out[spamMark] = true
 	}
 	if u.external != "" {
 		out["external_id"] = u.external
@@ -283,7 +281,7 @@ func trimmedAlike(out map[string]any, areas Areas) map[string]any {
 
 func summaries(m map[string]summary) []any {
 	list := []any{}
-	for _, name := range sortedKeys(m) {
+	for _, name := range slices.Sorted(maps.Keys(m)) {
 		list = append(list, map[string]any{"name": name, "first": m[name].first, "last": m[name].last,
 			"count": m[name].count})
 	}

@@ -94,7 +94,7 @@ func (s *shrinker) cutRequests(list []*Request) []*Request {
 // the body has another array: a request for nothing at all is another matter.
 func (s *shrinker) cutObjects(list []*Request) []*Request {
 	for i := range list {
-		for _, array := range sortedKeys(list[i].Body) {
+		for _, array := range slices.Sorted(maps.Keys(list[i].Body)) {
 			for k := len(elements(list[i].Body[array])) - 1; k >= 0; k-- {
 				objects := slices.Delete(slices.Clone(elements(list[i].Body[array])), k, k+1)
 				if len(objects) == 0 && (list[i].Path != "/users/track" || len(list[i].Body) == 1) {
@@ -118,7 +118,7 @@ func (s *shrinker) cutMembers(list []*Request) []*Request {
 	for i := range list {
 		for _, array := range inputs {
 			for k, v := range elements(list[i].Body[array]) {
-				for _, name := range sortedKeys(v.(map[string]any)) {
+				for _, name := range slices.Sorted(maps.Keys(v.(map[string]any))) {
 					if slices.Contains(needed, name) &&
 						(name != "email" && name != "phone" || !isPrimary(v.(map[string]any))) {
 						continue

@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -26,7 +27,7 @@ func (s *State) readStatus(query url.Values, body map[string]any) string {
 			want[address] = shownStates[s.ofAddress(kind, fold(address), group).state]
 		}
 	}
-	for _, name := range sortedKeys(want) {
+	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if status[name] != want[name] {
 			return fmt.Sprintf("status of %q in the %s group is %v, wanted %s", name,
 				s.setup.Groups[group], status[name], want[name])
@@ -73,7 +74,7 @@ func (s *State) readUserStatus(query url.Values, body map[string]any) string {
 func (s *State) userStatus(i int) string {
 	u := &s.users[i]
 	var groups []string
-	for _, g := range sortedKeys(s.setup.Groups) {
+	for _, g := range slices.Sorted(maps.Keys(s.setup.Groups)) {
 		if state := s.holds(i, g); state != "" {
 			groups = append(groups, g+" "+s.setup.Groups[g]+" "+shownStates[state])
 		}

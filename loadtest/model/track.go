@@ -1,7 +1,6 @@
 package model
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 )
@@ -235,14 +234,4 @@ func (u *User) set(name string, v any, merges bool) {
 	case isValidAttribute(name, v.(string)):
 		u.fields[name] = form(v.(string))
 	}
-}
-
-// sortedKeys of a map, so that what is printed or numbered is the same each time.
-func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
-	var keys []K
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }
