@@ -82,8 +82,8 @@ func (x *exchange) scimBody(of scimStore) ([]byte, bool) {
 
 // failSCIM answers a request that package scim or the engine has refused.
 func (x *exchange) failSCIM(err error) {
-	var e *scim.Error
-	if !errors.As(err, &e) {
+	e, ok := errors.AsType[*scim.Error](err)
+	if !ok {
 		x.FailEngine(err)
 		return
 	}

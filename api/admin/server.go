@@ -359,11 +359,10 @@ func (s *Server) serve(handler handler) http.HandlerFunc {
 
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	status := http.StatusInternalServerError
-	var tooLarge *http.MaxBytesError
-	var part incomplete
-	errors.As(err, &part)
+	_, isTooLarge := errors.AsType[*http.MaxBytesError](err)
+	part, _ := errors.AsType[incomplete](err)
 	switch {
-	case errors.As(err, &tooLarge):
+	case isTooLarge:
 		status, err = http.StatusRequestEntityTooLarge, failureOf(http.StatusRequestEntityTooLarge)
 	case errors.Is(err, control.ErrInvalid):
 		status = http.StatusBadRequest

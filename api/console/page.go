@@ -141,12 +141,12 @@ var doneTexts = map[string]string{
 
 // fail answers with a page that says what went wrong. Strangers are led to the sign-in, and from there back.
 func (c *Console) fail(v *visit, err error) {
-	var f *fault
+	f, ok := errors.AsType[*fault](err)
 	switch {
 	case errors.Is(err, errStranger) && v.r.Method == http.MethodGet:
 		http.Redirect(v.w, v.r, signInPath+"?next="+url.QueryEscape(v.r.URL.RequestURI()), http.StatusSeeOther)
 		return
-	case !errors.As(err, &f):
+	case !ok:
 		c.options.Logger.Error("a page of the console failed", "path", v.r.URL.Path, "error", err)
 		f = &fault{http.StatusInternalServerError, "Something went wrong. See the server's log for details."}
 	}

@@ -103,8 +103,7 @@ func (v *visit) admit() error {
 // checkForm refuses a form that no page of this session has shown.
 func (v *visit) checkForm() error {
 	if err := v.r.ParseForm(); err != nil {
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			return &fault{http.StatusRequestEntityTooLarge, "The form is too large."}
 		}
 		return &fault{http.StatusBadRequest, "The form could not be read."}
@@ -178,8 +177,8 @@ func (v *visit) redirect(path, done string) error {
 
 // retry shows the page with the form once more, with what was wrong.
 func (v *visit) retry(err error, page handler) error {
-	var f *fault
-	if !errors.As(err, &f) || f.status >= http.StatusInternalServerError {
+	f, ok := errors.AsType[*fault](err)
+	if !ok || f.status >= http.StatusInternalServerError {
 		return err
 	}
 	v.Problem, v.status = f.text, f.status
@@ -196,9 +195,9 @@ func (f *fault) Error() string { return f.text }
 
 // faultOf makes a fault of what control or a sign-in refuses; it returns other errors as they are.
 func faultOf(err error) error {
-	var refused *signin.Refusal
+	refused, isRefused := errors.AsType[*signin.Refusal](err)
 	switch {
-	case errors.As(err, &refused):
+	case isRefused:
 		return &fault{refused.Status, refused.Text}
 	case errors.Is(err, control.ErrInvalid):
 		return &fault{http.StatusBadRequest, sentence(err.Error())}
@@ -212,8 +211,8 @@ func faultOf(err error) error {
 
 // isNotFound says whether an error means that what was asked for does not exist.
 func isNotFound(err error) bool {
-	var f *fault
-	return errors.As(err, &f) && f.status == http.StatusNotFound
+	f, ok := errors.AsType[*fault](err)
+	return ok && f.status == http.StatusNotFound
 }
 
 func notFound() error { return &fault{http.StatusNotFound, "This page doesn't exist."} }

@@ -74,9 +74,9 @@ func ParseBootstrap(text []byte) (*BootstrapFile, error) {
 // withPlaces returns the text of an error of the YAML decoder, which names lines, with the places of values of the
 // wrong type added.
 func withPlaces(text []byte, err error) string {
-	var wrong *yaml.TypeError
+	wrong, ok := errors.AsType[*yaml.TypeError](err)
 	var document yaml.Node
-	if !errors.As(err, &wrong) || yaml.Unmarshal(text, &document) != nil {
+	if !ok || yaml.Unmarshal(text, &document) != nil {
 		return err.Error()
 	}
 	list := make([]string, len(wrong.Errors))
@@ -120,8 +120,7 @@ func placeOf(document, n *yaml.Node, place, problem string) string {
 
 // countProblem returns how often the decoder has this problem with a document.
 func countProblem(document *yaml.Node, problem string) (count int) {
-	var wrong *yaml.TypeError
-	if errors.As(document.Decode(new(BootstrapFile)), &wrong) {
+	if wrong, ok := errors.AsType[*yaml.TypeError](document.Decode(new(BootstrapFile))); ok {
 		for _, p := range wrong.Errors {
 			if p == problem {
 				count++

@@ -14,18 +14,18 @@ import (
 // type and trailing bytes are errors that name the place: "steps[0].messages[1].chanel is not a known member".
 func DecodeStrict(text []byte, into any) error {
 	err := json.Unmarshal(text, into, json.RejectUnknownMembers(true))
-	var syntactic *jsontext.SyntacticError
-	var semantic *json.SemanticError
+	syntactic, isSyntactic := errors.AsType[*jsontext.SyntacticError](err)
+	semantic, isSemantic := errors.AsType[*json.SemanticError](err)
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &syntactic) && errors.Is(err, jsontext.ErrDuplicateName):
+	case isSyntactic && errors.Is(err, jsontext.ErrDuplicateName):
 		return invalid("%s appears twice", place(syntactic.JSONPointer))
-	case errors.As(err, &syntactic):
+	case isSyntactic:
 		return invalid("malformed JSON at byte %d: %v", syntactic.ByteOffset, syntactic.Err)
-	case errors.As(err, &semantic) && errors.Is(err, json.ErrUnknownName):
+	case isSemantic && errors.Is(err, json.ErrUnknownName):
 		return invalid("%s is not a known member", place(semantic.JSONPointer))
-	case errors.As(err, &semantic) && semantic.GoType != nil:
+	case isSemantic && semantic.GoType != nil:
 		return invalid("%s: want %s", place(semantic.JSONPointer), wanted(semantic.GoType))
 	}
 	return invalid("malformed JSON")

@@ -307,8 +307,7 @@ func retryAfter(text string, now time.Time) time.Duration {
 
 // later returns how long a failed destination has asked to be left alone.
 func later(err error) time.Duration {
-	var e *laterError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*laterError](err); ok {
 		return e.after
 	}
 	return 0

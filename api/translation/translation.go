@@ -81,8 +81,8 @@ func appendRefusal(dst []byte, message, code, text string) []byte {
 
 // fail answers a request that was refused, here or by the engine.
 func fail(x *call.Call, err error) {
-	var e *refusal
-	if !errors.As(err, &e) {
+	e, ok := errors.AsType[*refusal](err)
+	if !ok {
 		x.FailEngine(err)
 		return
 	}

@@ -26,8 +26,7 @@ func main() {
 		return
 	}
 	fmt.Fprintln(os.Stderr, "millrace:", err)
-	var e exitError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[exitError](err); ok {
 		os.Exit(e.code)
 	}
 	os.Exit(1)
@@ -43,8 +42,8 @@ func (e exitError) Unwrap() error { return e.error }
 
 // withHelp says where to read what may be said instead.
 func withHelp(err error) error {
-	var wrong *kong.ParseError
-	if !errors.As(err, &wrong) {
+	wrong, ok := errors.AsType[*kong.ParseError](err)
+	if !ok {
 		return err
 	}
 	command := "millrace"

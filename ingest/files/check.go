@@ -60,7 +60,7 @@ func (l *lines) checkAll(size int, notes *Notes, onWay func(offset int64) error)
 	behind, noting := Position{Row: 1, Line: 1, Offset: l.at}, notes != nil // all before it is known to be good
 	know := func(p *piece) error {
 		<-p.checked
-		if fault := (*Fault)(nil); errors.As(p.err, &fault) && fault.Line > 0 {
+		if fault, ok := errors.AsType[*Fault](p.err); ok && fault.Line > 0 {
 			fault.Line += behind.Line - 1
 		}
 		noting = noting && notes.add(p, behind)

@@ -78,8 +78,7 @@ func (l *lines) read(r *Row, text []byte) error {
 
 // lineFault says where a line stops being JSON.
 func lineFault(r *Row, blanks int) error {
-	var syntax *json.SyntaxError
-	if errors.As(json.Unmarshal(r.Text, new(json.RawMessage)), &syntax) {
+	if syntax, ok := errors.AsType[*json.SyntaxError](json.Unmarshal(r.Text, new(json.RawMessage))); ok {
 		return &Fault{Line: r.Line, Column: int64(blanks) + syntax.Offset, Text: syntax.Error()}
 	}
 	return &Fault{Line: r.Line, Text: errNotObject.Error()}

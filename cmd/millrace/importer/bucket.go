@@ -140,8 +140,7 @@ func (b *buckets) open(ctx context.Context, f *found) (io.ReadCloser, error) {
 
 // problem distinguishes what the service says for good about a request from what may change in a while.
 func (b *buckets) problem(err error) error {
-	var r minio.ErrorResponse
-	if errors.As(err, &r); r.StatusCode >= 400 && r.StatusCode < 500 &&
+	if r, _ := errors.AsType[minio.ErrorResponse](err); r.StatusCode >= 400 && r.StatusCode < 500 &&
 		r.StatusCode != http.StatusTooManyRequests && r.StatusCode != http.StatusRequestTimeout {
 		return err
 	}

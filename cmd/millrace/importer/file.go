@@ -232,8 +232,7 @@ func (j *job) rowOptions(strict bool) files.Options {
 func (j *job) check(ctx context.Context) (hash string, err error) {
 	h := &hashReader{Source: j.source, hash: xxh3.New()}
 	bad := func(err error) error {
-		var fault *files.Fault
-		if errors.As(err, &fault) || errors.Is(err, errChanged) {
+		if _, ok := errors.AsType[*files.Fault](err); ok || errors.Is(err, errChanged) {
 			return &FileError{j.path, err}
 		}
 		return fmt.Errorf("%s: %w", j.path, err)

@@ -227,14 +227,14 @@ func (c *countedReader) Read(p []byte) (int, error) {
 
 // blame says whether a copy failed because of the source, of the file, or of the place to which it was copied.
 func (c *countedReader) blame(f *found, err error) error {
-	var disk *os.PathError
+	_, isOfDisk := errors.AsType[*os.PathError](err)
 	switch {
 	case c.err != nil && c.err != io.EOF:
 		if f.object != nil {
 			return &awayError{fmt.Errorf("%s: %w", f.path, c.err)}
 		}
 		return fmt.Errorf("%s: %w", f.path, c.err)
-	case errors.As(err, &disk):
+	case isOfDisk:
 		return err
 	}
 	return &FileError{f.path, fmt.Errorf("it can't be unpacked; it is damaged or truncated: %w", err)}

@@ -275,9 +275,9 @@ func (i *importer) run(ctx context.Context) error {
 	var bad FileErrors
 	for ctx.Err() == nil {
 		err := i.round(ctx, seen, &bad)
-		var away *awayError
+		_, isAway := errors.AsType[*awayError](err)
 		switch {
-		case i.o.Watch && errors.As(err, &away) && i.patience.away():
+		case i.o.Watch && isAway && i.patience.away():
 			i.o.Logger.Warn("the buckets can't be reached; trying again", "error", err)
 		case err != nil:
 			return err
@@ -302,8 +302,7 @@ func (i *importer) round(ctx context.Context, seen *watcher, bad *FileErrors) er
 	}
 	for _, f := range all {
 		err := i.file(ctx, &f)
-		var fault *FileError
-		if errors.As(err, &fault) {
+		if fault, ok := errors.AsType[*FileError](err); ok {
 			i.report.Bad++
 			i.o.Logger.Error("the file was not imported", "file", f.path, "reason", fault.Err)
 			*bad = append(*bad, fault)

@@ -167,14 +167,14 @@ func (k *Keeper) CheckFounder(o *calls.Options) error {
 		}
 		asking.Go(func() {
 			c, err := o.Host.DialAddress(at, o.DialTimeout)
-			var other *quorum.StrangerError
+			other, isOther := errors.AsType[*quorum.StrangerError](err)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
 			case err == nil:
 				related = related || c.Cluster == f.Cluster
 				_ = c.Close()
-			case errors.As(err, &other) && other.Cluster != "":
+			case isOther && other.Cluster != "":
 				strange = append(strange, fmt.Sprintf("node %d of cluster %s at %s", other.Node, other.Cluster, at))
 			}
 		})
