@@ -180,7 +180,7 @@ func (g objectMaker) object(a array) string {
 			add(50, g.pick(op.AttrName(op.AttrFirstName), "country", "language", "gender", "dob", "date_of_first_session", "email_subscribe",
 				"push_subscribe", "time_zone", "image_url", "email_open_tracking_disabled", "facebook", "twitter", "bio", "alias_name"), text)
 		}
-		add(10, "current_location", wild(`{"longitude":1,"latitude":2.5}`, `{"longitude":"x","latitude":2.5}`, `null`, `[]`, `{"latitude":-0,"longitude":1e2}`))
+		add(10, "current_location", wild(`{"longitude":1,"latitude":2.5}`, `{"longitude":"x","latitude":2.5}`, `{"longitude":"1.5","latitude":"-2e1"}`, `{"longitude":"-0","latitude":"+.5"}`, `{"longitude":1,"latitude":"0x1"}`, `null`, `[]`, `{"latitude":-0,"longitude":1e2}`))
 		add(10, "_merge_objects", wild(`true`, `false`, `null`, `"x"`))
 		add(10, "subscription_groups", wild(`[]`, `null`, `[{"subscription_group_id":"`+testGroupText+`","subscription_state":"unsubscribed"}]`,
 			`[{"subscription_group_id":"x","subscription_state":1}]`, `[5]`, `{}`))

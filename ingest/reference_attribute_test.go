@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +12,27 @@ import (
 )
 
 // This file has the judge's rules for attributes objects.
+
+var decimalText = regexp.MustCompile(`^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$`)
+
+// coordinate returns the number that a place's member is or, as a string, has; else nothing.
+func coordinate(v *value) string {
+	switch {
+	case v == nil:
+		return ""
+	case v.kind == '0':
+		return v.raw
+	case v.kind != '"' || len(v.text) > 1024 || !decimalText.MatchString(v.text):
+		return ""
+	}
+	if _, err := strconv.ParseFloat(v.text, 64); err != nil {
+		return ""
+	}
+	if v.text == "-0" {
+		return "-0.0" // not the integer
+	}
+	return v.text
+}
 
 func (j *judge) attributes(v value, id op.IDKind) (body string, contact bool) {
 	var w strings.Builder
@@ -72,12 +94,12 @@ func (j *judge) attributes(v value, id op.IDKind) (body string, contact bool) {
 		}
 		switch code {
 		case op.AttrCurrentLocation:
-			lon, lat := m.member("longitude"), m.member("latitude")
-			if lon == nil || lat == nil || lon.kind != '0' || lat.kind != '0' {
+			lon, lat := coordinate(m.member("longitude")), coordinate(m.member("latitude"))
+			if lon == "" || lat == "" {
 				no(reasonNotValid)
 				continue
 			}
-			put(fmt.Sprintf(`{"longitude":%s,"latitude":%s}`, asFloat(lon.raw), asFloat(lat.raw)))
+			put(fmt.Sprintf(`{"longitude":%s,"latitude":%s}`, asFloat(lon), asFloat(lat)))
 			continue
 		case op.AttrEmailOpenTrackingOff, op.AttrEmailClickTrackingOff:
 			j.flag(member{name: m.name, at: at, value: m.value})

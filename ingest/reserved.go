@@ -3,6 +3,8 @@ package ingest
 import (
 	"encoding/binary"
 	"math"
+	"strconv"
+	"strings"
 
 	"millrace/ingest/field"
 	"millrace/shard/op"
@@ -59,18 +61,13 @@ func (d *Decoder) location(i int) int {
 	if d.in[i] != '{' {
 		return d.skipRefused(i, 0, reasonNotValid)
 	}
-	var longitude, latitude float64
-	seen := 0
+	longitude, latitude := math.NaN(), math.NaN()
 	i = d.eachMember(i, 0, func(name []byte, i int) int {
-		c := d.in[i]
-		isNumber := c == '-' || c-'0' <= 9
-		switch {
-		case isNumber && string(name) == "longitude":
-			seen |= 1
-			i, longitude = d.float(i)
-		case isNumber && string(name) == "latitude":
-			seen |= 2
-			i, latitude = d.float(i)
+		switch string(name) {
+		case "longitude":
+			i, longitude = d.coordinate(i)
+		case "latitude":
+			i, latitude = d.coordinate(i)
 		default:
 			i = d.skip(i, 1)
 		}
@@ -79,7 +76,7 @@ func (d *Decoder) location(i int) int {
 	if i < 0 {
 		return -1
 	}
-	if seen != 3 {
+	if math.IsNaN(longitude + latitude) {
 		d.refuseNamed(rankValue, begin, reasonNotValid, d.owner)
 		return i
 	}
@@ -91,6 +88,27 @@ func (d *Decoder) location(i int) int {
 	d.putFixed(op.Float, math.Float64bits(latitude))
 	d.closeBlock(at)
 	return i
+}
+
+// coordinate reads a number, or a string that has one: some clients' types of places are strings. Anything else is NaN.
+func (d *Decoder) coordinate(i int) (next int, f float64) {
+	switch c := d.in[i]; {
+	case c == '-' || c-'0' <= 9:
+		return d.float(i)
+	case c != '"':
+		return d.skip(i, 1), math.NaN()
+	}
+	i++
+	end, next := d.text(i)
+	if next < 0 || end-i > maxNumberBytes {
+		return next, math.NaN()
+	}
+	number := d.borrow(i, end)
+	f, err := strconv.ParseFloat(number, 64)
+	if err != nil || strings.Trim(number, "0123456789.+-eE") != "" {
+		return next, math.NaN()
+	}
+	return next, f
 }
 
 // float reads a number, which may be an integer, as a float64.

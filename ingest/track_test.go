@@ -468,6 +468,7 @@ func TestReservedAttributes(t *testing.T) {
 		`attributes external_id="u"+contact "date_of_first_session":t1795219200000 "date_of_last_session":null "marked_email_as_spam_at":t1795234981000`)
 	attrs(t, `"current_location":{"latitude":1,"x":[],"longitude":-2.5},"time_zone":"Eastern Time (US & Canada)"`,
 		`"current_location":{"longitude":f-2.5,"latitude":f1} "time_zone":"America/New_York"`)
+	attrs(t, `"current_location":{"latitude":"41.9","longitude":"-1.25e1"}`, `"current_location":{"longitude":f-12.5,"latitude":f41.9}`)
 	attrs(t, `"email_open_tracking_disabled":true,"email_click_tracking_disabled":false,"push_subscribe":"opted_in","bio":"x","alias_name":1,"alias_label":[]`,
 		`"email_open_tracking_disabled":true "email_click_tracking_disabled":false "push_subscribe":"opted_in"`)
 	attrs(t, `"facebook":{"id":"1","likes":["a"],"num_friends":2},"twitter":{"id":5,"screen_name":"x"}`,
@@ -517,6 +518,10 @@ func TestReservedAttributes(t *testing.T) {
 	no(`"date_of_first_session":"x"`, "'date_of_first_session' is not valid")
 	no(`"current_location":{"longitude":1}`, "'current_location' is not valid")
 	no(`"current_location":"x"`, "'current_location' is not valid")
+	for _, bad := range []string{`""`, `" 1"`, `"1 "`, `"x"`, `"1x"`, `"0x1p4"`, `"inf"`, `"NaN"`, `"1e999"`, `"1,5"`, `null`, `true`, `{}`, `"` + strings.Repeat("1", 2000) + `"`} {
+		no(`"current_location":{"longitude":1,"latitude":`+bad+`}`, "'current_location' is not valid")
+		no(`"current_location":{"longitude":`+bad+`,"latitude":1}`, "'current_location' is not valid")
+	}
 	no(`"email_open_tracking_disabled":"true"`, "'email_open_tracking_disabled' is not valid")
 	no(`"email_subscription_info":{}`, "'email_subscription_info' may not be set")
 	no(`"facebook":5`, "'facebook' is not valid")
