@@ -211,6 +211,7 @@ func TestRateLimit(t *testing.T) {
 	require.Equal(t, "0", a.header.Get("X-RateLimit-Remaining"))
 	require.Equal(t, fmt.Sprint(testClock.Load()/1000+3), a.header.Get("X-RateLimit-Reset"))
 	require.Equal(t, "3", a.header.Get("Retry-After"))
+	require.Equal(t, "3", a.header.Get("X-RateLimit-Retry-After"))
 	require.Equal(t, 403, d.track("demo-none-key-0123456789", "a").status, "a key without the permission is told so")
 	require.Equal(t, 201, d.track(otherKey, "a").status, "another workspace has its own")
 	require.Equal(t, 201, d.call("POST", "/users/export/ids", demoKey, `{"external_ids":["a"]}`).status, "another bucket too")

@@ -421,6 +421,7 @@ func TestBruteForce(t *testing.T) {
 	a := d.track("wrong-key-6", "a")
 	require.Equal(t, 429, a.status)
 	require.Equal(t, "60", a.header.Get("Retry-After"))
+	require.Equal(t, "60", a.header.Get("X-RateLimit-Retry-After"))
 	require.NotEmpty(t, a.json(t)["message"])
 	require.Equal(t, 201, d.track(demoKey, "a").status, "a right key is not affected")
 	require.Equal(t, 401, d.track("", "a").status, "no key is no try")

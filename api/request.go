@@ -27,6 +27,7 @@ var (
 	headerLimit       = []byte("X-RateLimit-Limit")
 	headerRemaining   = []byte("X-RateLimit-Remaining")
 	headerReset       = []byte("X-RateLimit-Reset")
+	headerRateRetry   = []byte("X-RateLimit-Retry-After")
 	headerReplay      = []byte("Idempotent-Replay")
 	headerNoSniff     = []byte("X-Content-Type-Options")
 	headerIdempotency = []byte("Idempotency-Key")
@@ -355,7 +356,7 @@ func (x *exchange) deny(token []byte, tooMany, text string, find func() bool) bo
 	if len(token) > 0 {
 		if !x.s.badKeys.Allow(x.clientAddr(), x.Now, x.s.options.MaxBadKeysPerMinute) {
 			badKeyRequests.Inc()
-			x.Ctx.Response.Header.SetCanonical(headerRetryAfter, []byte("60"))
+			x.setRetry(60)
 			x.Fail(fasthttp.StatusTooManyRequests, tooMany)
 			return false
 		}
@@ -427,8 +428,7 @@ func (x *exchange) take(limit ratelimit.Limit, of counted) bool {
 	x.setRate(state)
 	if !ok {
 		rejectedRate.Inc()
-		x.Ctx.Response.Header.SetCanonical(headerRetryAfter,
-			strconv.AppendInt(x.digits[:0], state.RetryAfterSeconds(x.Now), 10))
+		x.setRetry(state.RetryAfterSeconds(x.Now))
 		name, text := x.route.bucket.String(), limit.String()
 		if state.Burst {
 			name, text = name+" (burst)", limit.BurstString()
@@ -444,6 +444,13 @@ func (x *exchange) setRate(s ratelimit.State) {
 	h.SetCanonical(headerLimit, strconv.AppendUint(x.digits[:0], uint64(s.Limit), 10))
 	h.SetCanonical(headerRemaining, strconv.AppendUint(x.digits[:0], uint64(s.Remaining), 10))
 	h.SetCanonical(headerReset, strconv.AppendInt(x.digits[:0], s.ResetSeconds(), 10))
+}
+
+// setRetry says with a 429 when to try again, under both names that clients read.
+func (x *exchange) setRetry(seconds int64) {
+	h, after := &x.Ctx.Response.Header, strconv.AppendInt(x.digits[:0], seconds, 10)
+	h.SetCanonical(headerRetryAfter, after)
+	h.SetCanonical(headerRateRetry, after)
 }
 
 // clientAddr returns the caller's address: the connection's or, behind trusted proxies, the right-most address of
