@@ -40,7 +40,7 @@ func ReadForm(contentType string, body []byte, s *Subscriber) (c Choices, err er
 	if err != nil {
 		return c, err
 	}
-	if fields["List-Unsubscribe"] == "One-Click" {
+	if strings.TrimSpace(fields["List-Unsubscribe"]) == "One-Click" { // some senders end their body with a line break
 		return Choices{OneClick: true}, nil
 	}
 	c.Groups = map[string]bool{}

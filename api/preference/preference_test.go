@@ -183,6 +183,7 @@ func TestForm(t *testing.T) {
 	require.Equal(t, Choices{Groups: map[string]bool{}}, read("a=b&subscription_group_x=subscribed"))
 	require.Equal(t, Choices{Groups: map[string]bool{}}, read("email_global_state=unchanged&subscription_group_"+news+"=unchanged"))
 	require.Equal(t, Choices{OneClick: true}, read("email_global_state=nonsense&List-Unsubscribe=One-Click"))
+	require.Equal(t, Choices{OneClick: true}, read("List-Unsubscribe=One-Click\r\n"))
 	for body, want := range map[string]error{"email_global_state=&subscription_group_" + news + "=": ErrNoChoice, "a=%": ErrForm, "a;b": ErrForm, strings.Repeat("&", maxFields): ErrForm} {
 		_, err := ReadForm(kind, []byte(body), s)
 		require.ErrorIs(t, err, want, body)
