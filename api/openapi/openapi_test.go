@@ -52,6 +52,13 @@ func TestDocumentIsValid(t *testing.T) {
 	}
 }
 
+// Generators of clients take every $ref that is a string for a reference, in examples too, and look for its file.
+func TestReferencesAreLocal(t *testing.T) {
+	for _, m := range regexp.MustCompile(`"\$ref":\s*"([^"]*)"`).FindAllSubmatch(JSON(), -1) {
+		require.True(t, strings.HasPrefix(string(m[1]), "#/"), "%s", m[1])
+	}
+}
+
 // Every example matches its schema, whether the library looks there or not; and every JSON body has an example.
 func TestExamplesMatchTheirSchemas(t *testing.T) {
 	spec := load(t)
