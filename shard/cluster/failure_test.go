@@ -40,7 +40,7 @@ func TestLeadershipsMoveUnderLoad(t *testing.T) {
 			if g := n.group(group); g.leads.Load() {
 				to := quorum.Node(1 + r.IntN(3))
 				if to != n.self {
-					_ = g.log.Transfer(to) // it may have lost the leadership by itself
+					_ = g.log.Transfer(context.Background(), to) // it may have lost the leadership by itself
 				}
 			}
 		}
@@ -171,7 +171,7 @@ func TestRollingRestart(t *testing.T) {
 	n := c.node(1)
 	c.eventually(func() error {
 		for _, other := range c.all() {
-			_ = other.group(shard.ControlGroup).log.Transfer(n.self) // whoever leads it
+			_ = other.group(shard.ControlGroup).log.Transfer(context.Background(), n.self) // whoever leads it
 		}
 		if !n.group(shard.ControlGroup).leads.Load() {
 			return errors.New("node 1 does not lead the control group yet")

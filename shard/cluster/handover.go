@@ -2,33 +2,35 @@ package cluster
 
 import (
 	"cmp"
+	"context"
 	"slices"
-	"time"
 
 	"millrace/shard/cluster/routes"
+	"millrace/wal/pause"
 	"millrace/wal/quorum"
 )
 
 // handOver gives the leaderships of this node to other nodes, as far as there is time.
 func (n *Node) handOver() {
-	deadline := time.Now().Add(n.opts.CloseTimeout)
+	ctx, cancel := context.WithTimeout(n.context, n.opts.CloseTimeout)
+	defer cancel()
 	_ = together(slices.Collect(n.groups()), func(g *group) error {
-		g.handOver(deadline)
+		g.handOver(ctx)
 		return nil
 	})
 }
 
-func (g *group) handOver(deadline time.Time) {
+func (g *group) handOver(ctx context.Context) {
 	withRoom := true
-	for g.leads.Load() && time.Now().Before(deadline) {
+	for g.leads.Load() && ctx.Err() == nil {
 		best := g.heir(withRoom)
 		if g.log.Status().Role != quorum.Leader || best == 0 {
 			return
 		}
-		if err := g.transfer(best); err != nil {
+		if err := g.transfer(ctx, best); err != nil {
 			g.n.log.Info("leadership is not handed over yet", "group", g.id, "to", best, "error", err)
 			withRoom = !withRoom // the node with room may be far behind
-			time.Sleep(routes.MaxPause)
+			_ = pause.For(ctx, routes.MaxPause)
 		}
 	}
 }
@@ -56,16 +58,16 @@ func (g *group) heir(withRoom bool) (best quorum.Node) {
 
 // transfer hands the leadership to another node, once what was taken here is answered. Requests that come meanwhile
 // wait for the next leader.
-func (g *group) transfer(to quorum.Node) error {
+func (g *group) transfer(ctx context.Context, to quorum.Node) error {
 	e := g.replica.Load()
 	if e == nil {
-		return g.log.Transfer(to)
+		return g.log.Transfer(ctx, to)
 	}
 	resume, err := e.HandOver(g.n.opts.HandOverTimeout)
 	if err != nil {
 		return err
 	}
-	if err := g.log.Transfer(to); err != nil {
+	if err := g.log.Transfer(ctx, to); err != nil {
 		resume()
 		return err
 	}
@@ -78,5 +80,5 @@ type gently struct {
 	g *group
 }
 
-// Transfer hands the leadership to another node.
-func (l gently) Transfer(to quorum.Node) error { return l.g.transfer(to) }
+// Transfer hands the leadership to another node. It ends with the replica.
+func (l gently) Transfer(to quorum.Node) error { return l.g.transfer(l.g.context, to) }

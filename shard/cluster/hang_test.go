@@ -150,7 +150,7 @@ func (c *testCluster) another() (found quorum.Node) {
 		}
 		for _, n := range c.all() {
 			if g := n.group(1); !one && n.self != 1 && g.leads.Load() {
-				return errors.Join(errors.New("node 1 leads nothing"), g.log.Transfer(1))
+				return errors.Join(errors.New("node 1 leads nothing"), g.log.Transfer(context.Background(), 1))
 			}
 		}
 		return errors.New("only node 1 leads")
@@ -275,6 +275,42 @@ func TestStartedNodesFindLeaders(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, 2, count, u)
 		}
+	}
+}
+
+// A node can be closed while one of its leaderships is being handed to a node that falls silent before it has the log.
+// Raft would go on trying for two hours here.
+func TestCloseDuringTransfer(t *testing.T) {
+	t.Parallel()
+	c, f := startInFog(t, func(o *Options) { o.Quorum.HeartbeatTimeout = time.Hour })
+	lost, n := c.another(), c.node(1)
+	var g *group
+	c.eventually(func() error {
+		for i := range n.replicas {
+			if g = n.group(uint32(i)); i > 0 && g != nil && g.leads.Load() {
+				return nil
+			}
+		}
+		return errors.New("node 1 leads nothing")
+	})
+	f.hide(lost)
+	require.NoError(t, g.replica.Load().Sweep()) // which the silent node lacks
+	require.True(t, n.background.start(func() { _ = gently{g.log, g}.Transfer(lost) }))
+	c.eventually(func() error {
+		if g.log.Leads() {
+			return errors.New("it is not being handed over")
+		}
+		return nil
+	})
+	closed := make(chan struct{})
+	go func() {
+		c.kill(1)
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(patience):
+		require.Fail(t, "the node doesn't close")
 	}
 }
 

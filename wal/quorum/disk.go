@@ -209,7 +209,7 @@ func (t *transport) mute(on bool) { t.muted.Store(on) }
 
 // summon tells a node to stand for election at once, and the others to vote although they know a leader.
 func (t *transport) summon(to Node) error {
-	return t.NetworkTransport.TimeoutNow(to.id(), to.address(), t.summons(), &raft.TimeoutNowResponse{})
+	return t.TimeoutNow(to.id(), to.address(), t.summons(), &raft.TimeoutNowResponse{})
 }
 
 // stand does for this node what summon does for another one.

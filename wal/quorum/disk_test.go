@@ -125,7 +125,7 @@ func testDiskThatHangsForALittle(t *testing.T) {
 	}
 	texts := g.write(5)
 	one := g.members[1]
-	require.NoError(t, g.members[2].log.Transfer(1))
+	require.NoError(t, g.members[2].log.Transfer(context.Background(), 1))
 	soon(t, "node 1 leads", one.log.Leads)
 	g.net.partition([]Node{1}, []Node{2})
 	d.hang(true)

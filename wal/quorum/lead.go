@@ -1,10 +1,14 @@
 package quorum
 
 import (
+	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
+
+	"millrace/wal"
 )
 
 // instance is a running raft. It is replaced only when the end of the log had to be removed (rejoin).
@@ -127,21 +131,10 @@ func (l *Log) nextEvent() (e leadEvent, ok bool) {
 // caughtUp waits until all records of earlier leaders are handed back, which a barrier in the new term shows. Then it
 // opens Append.
 func (l *Log) caughtUp(e leadEvent) bool {
-	r := l.node.Load().raft
-	term, index := r.CurrentTerm(), uint64(0)
-	done := make(chan error, 1)
-	go func() {
-		barrier := r.Barrier(0)
-		err := barrier.Error()
-		index = barrier.(raft.IndexFuture).Index()
-		done <- err
-	}()
-	select {
-	case err := <-done:
-		if err != nil || r.CurrentTerm() != term {
-			return false
-		}
-	case <-l.stop:
+	n := l.node.Load()
+	term := n.raft.CurrentTerm()
+	index, err := l.barrier(n)
+	if err != nil || n.raft.CurrentTerm() != term {
 		return false
 	}
 	l.mu.Lock()
@@ -151,4 +144,41 @@ func (l *Log) caughtUp(e leadEvent) bool {
 	}
 	l.leads, l.reign = true, newReign(term, index)
 	return true
+}
+
+// barrier returns the index of an entry that raft makes when it leads: everything before it is handed back. During a
+// transfer of the leadership, and for a moment after one that has failed, raft refuses entries; barrier waits for the
+// end of that.
+func (l *Log) barrier(n *instance) (index uint64, err error) {
+	for {
+		var f raft.Future
+		err := l.await(func() error {
+			f = n.raft.Barrier(0)
+			return f.Error()
+		})
+		switch {
+		case err == nil:
+			return f.(raft.IndexFuture).Index(), nil
+		case !errors.Is(err, raft.ErrLeadershipTransferInProgress):
+			return 0, err
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// await returns what f returns, which waits for raft, or wal.ErrClosed: raft may end without an answer.
+func (l *Log) await(f func() error) error {
+	select {
+	case <-l.stop:
+		return wal.ErrClosed
+	default:
+	}
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	select {
+	case err := <-done:
+		return err
+	case <-l.stop:
+		return wal.ErrClosed
+	}
 }

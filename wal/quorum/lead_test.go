@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -41,7 +42,7 @@ func testPace(t *testing.T) {
 	term := leader.log.Term()
 	time.Sleep(time.Hour)
 	require.Equal(t, term, g.leader().log.Term())
-	require.NoError(t, leader.log.Transfer(f.node))
+	require.NoError(t, leader.log.Transfer(context.Background(), f.node))
 	soon(t, "it leads", f.log.Leads)
 	synctest.Wait()
 	require.Equal(t, leaderPace*timeout, f.log.node.Load().raft.ReloadableConfig().HeartbeatTimeout)
@@ -99,4 +100,46 @@ func testDeafFollower(t *testing.T) {
 	g.net.hold(leader.node, f.node, false)
 	g.same()
 	require.Equal(t, leader, g.leader())
+}
+
+// A leadership that can't be handed over stays as it was: what is taken afterwards is handed back.
+func TestTransferToSilentNode(t *testing.T) { simulated(t, testTransferToSilentNode) }
+
+func testTransferToSilentNode(t *testing.T) {
+	g := newGroup(t, 3, standard)
+	g.write(10)
+	g.same()
+	leader, f := g.leader(), g.follower()
+	g.net.hold(leader.node, f.node, true)
+	require.Error(t, leader.log.Transfer(context.Background(), f.node))
+	soon(t, "it takes records", leader.log.Leads)
+	require.NoError(t, leader.append("later"))
+	soon(t, "it is decided", func() bool { return leader.handedBack("later") || leader.isLost("later") })
+	require.True(t, leader.handedBack("later"))
+	g.net.hold(leader.node, f.node, false)
+	g.same()
+}
+
+// Who hands over a leadership waits no longer than its context lasts, though raft goes on trying. A log can be closed
+// meanwhile.
+func TestTransferWithoutEnd(t *testing.T) { simulated(t, testTransferWithoutEnd) }
+
+func testTransferWithoutEnd(t *testing.T) {
+	g := newGroup(t, 3, func(o *Options) {
+		o.HeartbeatTimeout, o.ElectionTimeout, o.LeaseTimeout = time.Hour, time.Hour, time.Hour
+	})
+	leader := g.members[1]
+	soon(t, "a leader", func() bool { leader.log.Stand(); return leader.log.Leads() })
+	g.write(10)
+	g.same()
+	g.net.hold(1, 2, true)
+	g.write(10)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	begun := time.Now()
+	require.ErrorIs(t, leader.log.Transfer(ctx, 2), context.DeadlineExceeded)
+	require.ErrorIs(t, leader.append("meanwhile"), ErrNotLeader)
+	require.ErrorContains(t, leader.log.Transfer(context.Background(), 3), "under way")
+	leader.stop()
+	require.Less(t, time.Since(begun), 2*time.Minute)
 }

@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -64,7 +65,7 @@ type Log struct {
 	swapping   sync.Mutex     // held while one instance replaces another, and during Close
 	proposed   chan struct{}  // closed when the proposer has returned
 	stop       chan struct{}  // closed by Close
-	loops      sync.WaitGroup // listen, tellOwner, serve, keep, confirm
+	loops      sync.WaitGroup // listen, tellOwner, serve, keep, confirm, transfer
 	closed     bool
 	election   atomic.Pointer[election] // the last one that Stand has seen
 }
@@ -480,7 +481,7 @@ func (l *Log) depart() {
 	l.mu.Unlock()
 	l.wake.Signal()
 	if l.failed() == nil {
-		l.settle(closeTimeout)
+		_ = l.settle(context.Background(), closeTimeout)
 	}
 	close(l.stop)
 	l.host.disk.leave(l)

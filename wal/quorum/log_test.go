@@ -463,7 +463,7 @@ func testMembers(t *testing.T) {
 		return voters == 3 && !slices.ContainsFunc(four.log.Status().Members, func(m Member) bool { return m.Node == f.node })
 	})
 
-	require.NoError(t, leader.log.Transfer(4))
+	require.NoError(t, leader.log.Transfer(context.Background(), 4))
 	soon(t, "4 leads", func() bool { return four.log.Leads() })
 	require.Equal(t, Leader, four.log.Status().Role)
 	g.write(10)
@@ -517,7 +517,7 @@ func TestNothingIsTakenAfterATransfer(t *testing.T) {
 		d.hold.Store(true)
 		leader.log.node.Load().seen <- raft.Observation{Data: raft.LeaderObservation{LeaderID: leader.node.id()}}
 		<-d.reached
-		if handed = leader.log.Transfer(0) == nil; handed { // a busy machine may have deposed it
+		if handed = leader.log.Transfer(context.Background(), 0) == nil; handed { // a busy machine may have deposed it
 			require.ErrorIs(t, leader.append("too late"), ErrNotLeader)
 			_, err := leader.log.Barrier(context.Background())
 			require.ErrorIs(t, err, ErrNotLeader)
@@ -532,7 +532,7 @@ func TestNothingIsTakenAfterATransfer(t *testing.T) {
 			})
 			g.write(10)
 			soon(t, "it leads again", func() bool {
-				_ = g.leader().log.Transfer(leader.node)
+				_ = g.leader().log.Transfer(context.Background(), leader.node)
 				return leader.log.Leads()
 			})
 			g.write(10)

@@ -1,11 +1,14 @@
 package quorum
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"millrace/wal/pause"
 )
 
 // changeTimeout is how long a change of the members waits for the previous one.
@@ -53,54 +56,77 @@ func (l *Log) change(ask func(*raft.Raft) raft.IndexFuture) error {
 }
 
 // Transfer hands leadership to a voter, once everything under way is handed back. With 0 it chooses the voter with most
-// of the log. Append and Barrier return ErrNotLeader meanwhile. After an error this node still leads, if it did before.
-func (l *Log) Transfer(to Node) error {
+// of the log. Append and Barrier return ErrNotLeader until it is known what has come of it. The end of ctx ends only
+// the wait for that. After another error this node still leads, if it did before.
+func (l *Log) Transfer(ctx context.Context, to Node) error {
 	n := l.node.Load()
 	if n == nil || n.raft.State() != raft.Leader {
 		return ErrNotLeader
 	}
+	done := make(chan error, 1)
 	l.mu.Lock()
-	if l.transferring {
-		l.mu.Unlock()
-		return errors.New("quorum: a transfer of the leadership is under way")
+	err := l.takes()
+	switch {
+	case l.transferring:
+		err = errors.New("quorum: a transfer of the leadership is under way")
+	case err == nil:
+		l.transferring = true
+		epoch := l.epoch
+		l.loops.Go(func() { done <- l.transfer(ctx, n, epoch, to) })
 	}
-	l.transferring = true
-	epoch := l.epoch
 	l.mu.Unlock()
-	var err error
-	defer func() {
-		l.mu.Lock()
-		l.transferring = false
-		if err == nil && l.epoch == epoch { // raft has not reported it yet: what is taken until then would be lost
-			l.endReign()
-		}
-		l.mu.Unlock()
-	}()
-	l.settle(l.opts.ElectionTimeout)
-	var future raft.Future
-	if to == 0 {
-		future = n.raft.LeadershipTransfer()
-	} else {
-		future = n.raft.LeadershipTransferToServer(to.id(), to.address())
+	if err != nil {
+		return err
 	}
-	if err = future.Error(); err != nil {
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (l *Log) transfer(ctx context.Context, n *instance, epoch uint64, to Node) error {
+	err := l.settle(ctx, l.opts.ElectionTimeout)
+	if err == nil {
+		if err = l.await(n.transfer(to).Error); err != nil {
+			_, _ = l.barrier(n) // until then raft refuses entries, and they would be lost although this node leads
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.transferring = false
+	if err != nil {
 		return fmt.Errorf("transfer the leadership of group %d to node %d: %w", l.opts.Group, to, err)
+	}
+	if l.epoch == epoch { // raft has not reported it yet: what is taken until then would be lost
+		l.endReign()
 	}
 	return nil
 }
 
+func (n *instance) transfer(to Node) raft.Future {
+	if to == 0 {
+		return n.raft.LeadershipTransfer()
+	}
+	return n.raft.LeadershipTransferToServer(to.id(), to.address())
+}
+
 // settle waits until no record waits or is under way.
-func (l *Log) settle(timeout time.Duration) {
-	deadline := time.Now().Add(timeout)
-	for time.Now().Before(deadline) {
+func (l *Log) settle(ctx context.Context, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for {
 		l.mu.Lock()
 		q := &l.queue
 		settled := len(q.flying) == 0 && len(q.records) == 0
 		l.mu.Unlock()
 		if settled {
-			return
+			return nil
 		}
-		time.Sleep(time.Millisecond)
+		if err := pause.For(ctx, time.Millisecond); err != nil {
+			return fmt.Errorf("records are under way: %w", err)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -54,7 +55,7 @@ func testNewcomerDoesNotVote(t *testing.T) {
 	require.False(t, back.log.Status().Newcomer)
 	gone := g.leader()
 	if gone == back {
-		require.NoError(t, back.log.Transfer(0))
+		require.NoError(t, back.log.Transfer(context.Background(), 0))
 		gone = g.leader(back.node)
 	}
 	gone.kill() // of four voters the other three must agree
@@ -75,7 +76,7 @@ func testNewcomerDoesNotLeadAlone(t *testing.T) {
 		g.same()
 		require.NoError(t, g.leader().log.AddVoter(n))
 	}
-	require.NoError(t, g.members[1].log.Transfer(2))
+	require.NoError(t, g.members[1].log.Transfer(context.Background(), 2))
 	require.Equal(t, Node(2), g.leader(1).node)
 	g.write(20)
 	marked := make(chan struct{})

@@ -87,7 +87,7 @@ func (c *chaos) step() {
 		c.net.partition()
 	case n < 94:
 		if m := c.pick(func(m *member) bool { return up(m) && m.log.Leads() }); m != nil {
-			_ = m.log.Transfer(Node(c.r.IntN(4)))
+			_ = m.log.Transfer(context.Background(), Node(c.r.IntN(4)))
 		}
 	case n < 97:
 		c.barrier()

@@ -17,6 +17,8 @@ import (
 const (
 	// rpcTimeout is how long a call of raft may take. A restore may take longer, see snapshotSize.
 	rpcTimeout = 10 * time.Second
+	// summonTimeout is how long a node that is to lead may take to answer.
+	summonTimeout = time.Second
 	// poolConns is how many connections per node and group are kept open for calls: one for heartbeats, one for
 	// entries.
 	poolConns = 2
@@ -156,6 +158,21 @@ func (t *transport) AppendEntries(
 		}
 	}
 	return err
+}
+
+// TimeoutNow is the library's, which waits for rpcTimeout. During a transfer of the leadership, of which it is a part,
+// nobody can write.
+func (t *transport) TimeoutNow(
+	id raft.ServerID, to raft.ServerAddress, req *raft.TimeoutNowRequest, _ *raft.TimeoutNowResponse,
+) error {
+	done := make(chan error, 1)
+	go func() { done <- t.NetworkTransport.TimeoutNow(id, to, req, &raft.TimeoutNowResponse{}) }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(summonTimeout):
+		return fmt.Errorf("no answer within %v", summonTimeout)
+	}
 }
 
 func (t *transport) contact(n Node) contact {
