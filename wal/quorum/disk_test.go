@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -131,6 +132,7 @@ func testDiskThatHangsForALittle(t *testing.T) {
 	d.hang(true)
 	require.NoError(t, one.append("hangs"))
 	soon(t, "node 1 has stood down", func() bool { return !one.log.Leads() })
+	synctest.Wait() // it has asked node 2 in vain
 	d.hang(false)
 	g.net.partition()
 	soon(t, "node 1 leads again", one.log.Leads)
