@@ -32,8 +32,7 @@ type trial struct {
 	serving  []*family
 	texts    int // messages that are taken
 
-	strange   atomic.Pointer[string] // an answer that nothing explains
-	undecided atomic.Int64           // histories that were not judged in time
+	strange atomic.Pointer[string] // an answer that nothing explains
 }
 
 // The kinds of families.
@@ -391,43 +390,48 @@ func (f *family) models() map[string]history.Model {
 // judgeTime bounds the search for an order: with many requests at once it may take for ever to find that there is none.
 const judgeTime = 5 * time.Second
 
-// judge holds what was recorded against the models, and says what is wrong.
-func (t *trial) judge() (faults []string) {
+// judge holds what was recorded of families against the models, says what is wrong, and which were not judged in time.
+func (t *trial) judge(families []*family, limit time.Duration) (faults []string, undecided []*family) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	work := make(chan *family)
 	for range runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
 			for f := range work {
-				if text := f.judge(f.Entries()); text != "" {
-					mu.Lock()
+				text, isDecided := f.judge(f.Entries(), limit)
+				mu.Lock()
+				if text != "" {
 					faults = append(faults, text)
-					mu.Unlock()
 				}
+				if !isDecided {
+					undecided = append(undecided, f)
+				}
+				mu.Unlock()
 			}
 		})
 	}
-	for _, f := range t.families {
+	for _, f := range families {
 		work <- f
 	}
 	close(work)
 	wg.Wait()
 	slices.Sort(faults)
-	return faults
+	return faults, undecided
 }
 
-// judge says what is wrong, "" when nothing is, or when that was not found out in time.
-func (f *family) judge(entries []history.Entry) string {
+// judge says what is wrong, "" when nothing is, and whether that was found out in time.
+func (f *family) judge(entries []history.Entry, limit time.Duration) (text string, isDecided bool) {
+	isDecided = true
 	for name, m := range f.models() {
-		switch history.Check(m, entries, judgeTime) {
+		switch history.Check(m, entries, limit) {
 		case history.Illegal:
 			return fmt.Sprintf("family %s, %s: no order of the requests explains the answers. Up to the first that can't be explained:\n%s\nall:\n%s", f.name, name,
-				history.Text(history.Shortest(m, entries, judgeTime)), history.Text(entries))
+				history.Text(history.Shortest(m, entries, limit)), history.Text(entries)), true
 		case history.Undecided:
-			f.t.undecided.Add(1)
+			isDecided = false
 		}
 	}
-	return ""
+	return "", isDecided
 }
 
 // require fails the test when anything is wrong, and says how much was judged.
@@ -440,14 +444,16 @@ func (t *trial) require() {
 		answered += f.Recorded() - f.Unknowns()
 	}
 	start := time.Now()
-	faults := t.judge()
-	undecided := t.undecided.Load()
-	t.c.t.Logf("%d families, %d requests, %d answered, %d of unknown outcome; judged in %v, but for %d", len(t.families), requests, answered, unknown, time.Since(start), undecided)
+	faults, undecided := t.judge(t.families, judgeTime)
+	if len(faults) == 0 && 5*len(undecided) > len(t.families) { // the machine has other work
+		faults, undecided = t.judge(undecided, testPatience)
+	}
+	t.c.t.Logf("%d families, %d requests, %d answered, %d of unknown outcome; judged in %v, but for %d", len(t.families), requests, answered, unknown, time.Since(start), len(undecided))
 	if len(faults) > 0 {
 		t.c.t.Fatalf("%d families are not linearizable; the first:\n%s", len(faults), faults[0])
 	}
 	require.Greater(t.c.t, answered, 100)
-	require.LessOrEqual(t.c.t, 5*int(undecided), len(t.families), "too many histories are not judged")
+	require.LessOrEqual(t.c.t, 5*len(undecided), len(t.families), "too many histories are not judged")
 }
 
 // renew has the clients begin anew, with other families.

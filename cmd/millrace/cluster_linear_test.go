@@ -48,9 +48,11 @@ func (t *trial) requireBentIsFound(r *rand.Rand) map[int]int {
 		if bent[f.kind] >= 5 || undecided == 3 || !bend(entries) {
 			continue
 		}
-		before := t.undecided.Load()
-		text := f.judge(entries)
-		if text == "" && t.undecided.Load() > before { // to find that there is no order takes longer than to find one
+		text, isDecided := f.judge(entries, judgeTime)
+		if !isDecided && len(bent) == 0 {
+			text, isDecided = f.judge(entries, testPatience)
+		}
+		if !isDecided { // to find that there is no order takes longer than to find one
 			undecided++
 			continue
 		}

@@ -291,7 +291,7 @@ func TestSyncFails(t *testing.T) {
 		p := startProcess(t, strace, append([]string{"-f", "-y", "-ttt", "-e", "signal=none", "-e", "trace=fsync,fdatasync",
 			"-e", fmt.Sprintf("inject=fsync,fdatasync:error=EIO:when=%d+", k), "-o", trace, binary}, s.args("--checkpoint-interval", "200ms")...)...)
 		acked := 0
-		for start := time.Now(); p.isAlive() && time.Since(start) < 60*time.Second; {
+		for start := time.Now(); p.isAlive() && time.Since(start) < testPatience; {
 			a, err := call(patient, "POST", s.url("/users/track"), allKey, `{"events":[{"external_id":"ann","name":"e","time":"2026-01-31T09:30:00Z"}]}`)
 			if err == nil && a.status == 201 {
 				acked++
@@ -299,7 +299,7 @@ func TestSyncFails(t *testing.T) {
 				require.Equal(t, 503, a.status, a.body)
 			}
 		}
-		code := p.exit(time.Second)
+		code := p.exit(testPatience)
 		if text := p.log.String(); code == 1 && strings.Contains(text, "ptrace") {
 			t.Skipf("strace may not trace here: %s", text)
 		}
@@ -308,7 +308,6 @@ func TestSyncFails(t *testing.T) {
 		goodSyncs, took := readTrace(t, trace)
 		require.LessOrEqual(t, acked, goodSyncs, "run %d: more requests are acknowledged than syncs of the log have succeeded (the %d. of a thread fails)", run, k)
 		t.Logf("run %d: syncs fail from the %d. of a thread on: %d requests acknowledged, %d good syncs of the log, end after %v", run, k, acked, goodSyncs, took)
-		require.Less(t, took, time.Minute)
 		p = s.start(t)
 		require.GreaterOrEqual(t, s.events(t, "ann"), acked)
 		require.LessOrEqual(t, s.events(t, "ann"), acked+1)

@@ -205,7 +205,7 @@ var patient = &http.Client{Timeout: testPatience, Transport: &http.Transport{Dis
 func (p *process) waitReady(url string) time.Duration {
 	p.t.Helper()
 	start := time.Now()
-	for time.Since(start) < 60*time.Second {
+	for time.Since(start) < testPatience {
 		if !p.isAlive() {
 			p.t.Fatalf("the server has ended with %d instead of serving:\n%s", p.code, tail(p.log.String(), 4000))
 		}
@@ -217,7 +217,7 @@ func (p *process) waitReady(url string) time.Duration {
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
-	p.t.Fatalf("not ready after a minute:\n%s", tail(p.log.String(), 4000))
+	p.t.Fatalf("not ready after %v:\n%s", testPatience, tail(p.log.String(), 4000))
 	return 0
 }
 
