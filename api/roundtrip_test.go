@@ -200,3 +200,14 @@ func TestExportIsTakenBack(t *testing.T) {
 		require.ErrorContains(t, d.takenBack(ws, []byte(bad)), wrong[1])
 	}
 }
+
+// The export counts in the minor units that the track function counts in, also of currencies that were replaced.
+func TestRevenueOfEveryCurrency(t *testing.T) {
+	d, close := openEngine(t, t.TempDir())
+	defer close()
+	purchase := func(currency, price string) string {
+		return `{"external_id":"ada","product_id":"p","time":"2026-01-01","currency":"` + currency + `","price":` + price + `}`
+	}
+	d.tracks(t, `{"purchases":[`+purchase("hrk", "12.5")+`,`+purchase("BYR", "1000")+`,`+purchase("BTC", "0.00012345")+`,`+purchase("JPY", "7")+`,`+purchase("KWD", "1.125")+`]}`)
+	require.Equal(t, map[string]any{"HRK": 12.5, "BYR": 1000.0, "BTC": 0.00012345, "JPY": 7.0, "KWD": 1.125}, d.export(t, "ada")["revenue_by_currency"])
+}

@@ -4,13 +4,13 @@ import (
 	"iter"
 	"strconv"
 
-	"github.com/bojanz/currency"
 	"github.com/google/uuid"
 	"github.com/valyala/fasthttp"
 
 	"millrace/api/call"
 	"millrace/api/control"
 	"millrace/api/value"
+	"millrace/ingest/field"
 	"millrace/shard"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -159,7 +159,7 @@ func ExportOf(ws *control.Workspace) profile.Export {
 
 // currencyDigits is how many digits a currency has after the point; the track function counts in the same minor units.
 func currencyDigits(code [3]byte) int {
-	if digits, ok := currency.GetDigits(string(code[:])); ok {
+	if _, digits, ok := field.Currency(code[:]); ok {
 		return int(digits)
 	}
 	return 2

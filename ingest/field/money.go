@@ -9,7 +9,7 @@ import (
 )
 
 // Currency returns an ISO 4217 code in upper case, and how many decimal digits the currency has (2 for USD, 0 for JPY).
-// Lower case is also read (reference.md 1.7).
+// Lower case is also read (reference.md 1.7), and so are moreCurrencies.
 func Currency(b []byte) (code [3]byte, digits uint8, ok bool) {
 	if len(b) != 3 {
 		return code, 0, false
@@ -26,6 +26,14 @@ func Currency(b []byte) (code [3]byte, digits uint8, ok bool) {
 	return code, known - 1, true
 }
 
+// moreCurrencies are those that the public API's own clients take besides the present ones, with their digits: what has
+// been replaced but is still sent with purchases of its time, metals, and some without a code of ISO's.
+var moreCurrencies = map[string]uint8{
+	"ANG": 2, "BGN": 2, "BYR": 0, "CUC": 2, "EEK": 2, "HRK": 2, "LTL": 2, "LVL": 2, "MRO": 2, "MTL": 2, "SLL": 2,
+	"STD": 2, "VEF": 2, "ZMK": 2, "ZWL": 2, "XAG": 2, "XAU": 2, "XDR": 2, "XPD": 2, "XPT": 2, "GGP": 2, "IMP": 2,
+	"JEP": 2, "BTC": 8,
+}
+
 // currencies holds the number of digits of each currency plus one, and 0 for codes that aren't currencies.
 var currencies = sync.OnceValue(func() *[26 * 26 * 26]uint8 {
 	table := new([26 * 26 * 26]uint8)
@@ -37,6 +45,10 @@ var currencies = sync.OnceValue(func() *[26 * 26 * 26]uint8 {
 		if place, ok := currencyPlace([3]byte([]byte(code))); ok {
 			table[place] = digits + 1
 		}
+	}
+	for code, digits := range moreCurrencies {
+		place, _ := currencyPlace([3]byte([]byte(code)))
+		table[place] = digits + 1
 	}
 	return table
 })

@@ -25,7 +25,7 @@ func TestCurrency(t *testing.T) {
 			require.Equal(t, digits, got, in)
 		}
 	}
-	for in, want := range map[string]uint8{"USD": 2, "eur": 2, "JPY": 0, "KWD": 3} {
+	for in, want := range map[string]uint8{"USD": 2, "eur": 2, "JPY": 0, "KWD": 3, "HRK": 2, "bgn": 2, "BYR": 0, "XAU": 2, "BTC": 8} {
 		_, digits, ok := Currency([]byte(in))
 		require.True(t, ok, in)
 		require.Equal(t, want, digits, in)
@@ -51,6 +51,7 @@ func TestMinorUnits(t *testing.T) {
 	minor("12.345", 2, 2, 2469) // rounded once, at the end
 	minor("12.345", 0, 1, 12)
 	minor("12.345", 3, 1, 12345)
+	minor("0.000123455", 8, 2, 24691)
 	minor("1e2", 2, 1, 10000)
 	minor("1E+2", 2, 1, 10000)
 	minor("-3.5", 2, 1, -350)
