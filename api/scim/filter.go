@@ -88,22 +88,16 @@ func parseComparison(text string, schemas []schemaJSON) (c comparison, err error
 }
 
 func parseElementComparison(text string, bracket int, schemas []schemaJSON) (c comparison, err error) {
-	condition, rest := "", text[bracket+1:]
-	end := indexOutside(rest, "]")
-	if end < 0 {
+	condition, more, err := cutBracket(text[bracket+1:])
+	if err != nil {
 		return c, errFilter
 	}
-	condition, rest = rest[:end], rest[end+1:]
 	urn, name, _ := cutURN(text[:bracket], schemas)
 	if c.locate(urn, name, schemas); c.attribute == nil || len(c.attribute.SubAttributes) == 0 {
 		return c, errFilter
 	}
-	if c.elements, err = parseFilter(condition, elementSchemas(c.attribute)); err != nil || rest == "" {
+	if c.elements, err = parseFilter(condition, elementSchemas(c.attribute)); err != nil || more == "" {
 		return c, err
-	}
-	more, dotted := strings.CutPrefix(rest, ".")
-	if !dotted {
-		return c, errFilter
 	}
 	last, err := parseComparison(more, elementSchemas(c.attribute))
 	if err != nil {
@@ -169,16 +163,9 @@ func splitOutside(text, word string) (parts []string) {
 
 // matches reports whether f describes a resource, or an element.
 func (f filter) matches(tree map[string]any) bool {
-	for _, all := range f {
-		every := true
-		for i := range all {
-			every = every && all[i].holds(tree)
-		}
-		if every {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(f, func(all []comparison) bool {
+		return !slices.ContainsFunc(all, func(c comparison) bool { return !c.holds(tree) })
+	})
 }
 
 // equals returns the value that an attribute must have if everything that f describes has the same: the resource can
@@ -236,12 +223,7 @@ func (c *comparison) holds(tree map[string]any) bool {
 }
 
 func (c *comparison) anyIs(values []any, operator parser.CompareOperator) bool {
-	for _, v := range values {
-		if c.is(v, operator) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(values, func(v any) bool { return c.is(v, operator) })
 }
 
 // is compares a value of a resource. Booleans may be compared with texts: Entra ID does that.

@@ -233,11 +233,7 @@ func (e *Replica) Close() error {
 		return nil
 	}
 	// Those who wait for records that come no more may be the engine's own goroutines, for which Close waits.
-	for _, w := range e.workers {
-		w.queue.mu.Lock()
-		w.queue.cond.Broadcast()
-		w.queue.mu.Unlock()
-	}
+	e.wakeAll()
 	e.Follow()
 	if e.opts.ownsLog {
 		e.endOwnLog()

@@ -69,17 +69,22 @@ func (e *Replica) fail(err error) {
 		return
 	}
 	e.stop()
-	for _, w := range e.workers {
-		w.queue.mu.Lock() // whoever waits has either seen the failure, or is woken
-		w.queue.cond.Broadcast()
-		w.queue.mu.Unlock()
-	}
+	e.wakeAll()
 	e.window.end()
 	if l := e.lead.Load(); l != nil {
 		go l.end() // in a goroutine: this may be called by the log, on which callers of Append may wait
 	}
 	e.opts.Logger.Error("engine failed; nothing more is acknowledged", "error", err)
 	e.opts.OnFailure(failure)
+}
+
+// wakeAll has whoever waits for a worker look again at what has changed before the call.
+func (e *Replica) wakeAll() {
+	for _, w := range e.workers {
+		w.queue.mu.Lock() // whoever waits has either seen the change, or is woken
+		w.queue.cond.Broadcast()
+		w.queue.mu.Unlock()
+	}
 }
 
 // Await returns nil when done is closed, or an error when that may never happen: the replica closes or has failed.
