@@ -118,6 +118,42 @@ func eachRows(b *Reader, g *Group, f func(*Rows)) error {
 	return nil
 }
 
+// Each identifier is written once, however similar others are.
+func TestUsersAreWrittenOnce(t *testing.T) {
+	seed := testseed.Of(t)
+	fs := vfs.NewMem()
+	w := newTestWriter()
+	for i := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, i))
+		rs, users := &Rows{}, map[string]bool{}
+		prefix := [...]string{"", "u", "user-00000"}[r.IntN(3)]
+		for k := range 1 + r.IntN(300) {
+			u := Row{Position: 100 + uint64(k), Name: rs.Intern(nil), Kind: op.Event, ID: op.IDKind(1 + r.IntN(2)), Resolved: r.IntN(3) == 0,
+				Workspace: uint32(r.IntN(2)), Number: uint64(r.IntN(2)) << r.IntN(64)}
+			if r.IntN(4) > 0 {
+				u.Key = []byte(prefix)
+			}
+			for range r.IntN(1 + r.IntN(12)) {
+				u.Key = append(u.Key, "\x00a"[r.IntN(2)])
+			}
+			users[fmt.Sprint(u.Workspace, u.ID, u.Resolved, u.Number, u.Key)] = true
+			rs.List = append(rs.List, u)
+		}
+		data, _, err := w.Write(rs, 100, 100+uint64(len(rs.List)))
+		require.NoError(t, err)
+		want := plain(rs)
+		put(t, fs, "b", data)
+		b, err := Open(fs, "b")
+		require.NoError(t, err)
+		var back Group
+		var got []plainRow
+		require.NoError(t, eachRows(b, &back, func(rs *Rows) { got = append(got, plain(rs)...) }))
+		require.Equal(t, want, got)
+		require.Len(t, back.users, len(users))
+		require.NoError(t, b.Close())
+	}
+}
+
 func TestBlockGivesBackItsRows(t *testing.T) {
 	seed := testseed.Of(t)
 	fs := vfs.NewMem()

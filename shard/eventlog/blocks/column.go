@@ -110,31 +110,30 @@ func (c *valueColumns) addTexts(values []op.Value, n int) {
 	clear(c.dictionary)
 	c.entries = c.entries[:0]
 	defer func() { clear(c.entries) }() // they point to the rows
+	refs := len(c.refs)
 	for _, v := range values {
 		if !hasBytes(v.Tag()) {
 			continue
 		}
 		b := v.Bytes()
-		if _, ok := c.dictionary[string(b)]; ok {
-			continue
-		}
-		if len(c.entries) >= n/2 {
+		at, ok := c.dictionary[string(b)]
+		if !ok && len(c.entries) >= n/2 {
+			c.refs = c.refs[:refs]
 			c.addPlain(values)
 			return
 		}
-		c.dictionary[string(b)] = uint32(len(c.entries))
-		c.entries = append(c.entries, b)
+		if !ok {
+			at = uint32(len(c.entries))
+			c.dictionary[string(b)] = at
+			c.entries = append(c.entries, b)
+		}
+		c.refs = binary.AppendUvarint(c.refs, uint64(at))
 	}
 	c.modes = append(c.modes, modeDictionary)
 	c.modes = binary.AppendUvarint(c.modes, uint64(len(c.entries)))
 	for _, b := range c.entries {
 		c.sizes = binary.AppendUvarint(c.sizes, uint64(len(b)))
 		c.text = append(c.text, b...)
-	}
-	for _, v := range values {
-		if hasBytes(v.Tag()) {
-			c.refs = binary.AppendUvarint(c.refs, uint64(c.dictionary[string(v.Bytes())]))
-		}
 	}
 }
 

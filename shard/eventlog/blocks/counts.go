@@ -43,14 +43,27 @@ func countRows(rs *Rows) (list []Count) {
 		kind      op.Kind
 		name      uint32
 	}
-	counts := map[key]int{}
+	counts := map[key]*int{}
+	recent := make([]struct { // what a name was counted as last: mostly, it is the same again
+		key
+		n *int
+	}, len(rs.names.list))
 	for i := range rs.List {
-		if r := &rs.List[i]; event.IsEvent(r.Kind) {
-			counts[key{r.Workspace, HourOf(r.Accepted), r.Kind, r.Name}]++
+		r := &rs.List[i]
+		if !event.IsEvent(r.Kind) {
+			continue
 		}
+		c := &recent[r.Name]
+		if k := (key{r.Workspace, HourOf(r.Accepted), r.Kind, r.Name}); c.n == nil || c.key != k {
+			if counts[k] == nil {
+				counts[k] = new(int)
+			}
+			c.key, c.n = k, counts[k]
+		}
+		*c.n++
 	}
 	for k, n := range counts {
-		list = append(list, Count{k.workspace, k.hour, k.kind, unique.Make(string(rs.Name(k.name))), n})
+		list = append(list, Count{k.workspace, k.hour, k.kind, unique.Make(string(rs.Name(k.name))), *n})
 	}
 	slices.SortFunc(list, func(a, b Count) int { return cmp.Or(cmp.Compare(b.N, a.N), a.compare(&b)) })
 	for i := maxNamedCounts; i < len(list); i++ {

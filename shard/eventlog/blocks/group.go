@@ -19,7 +19,8 @@ const (
 	colTimes    = 3 // unit of times, ms; the first time in units
 	colTime     = 4 // * in units, as a difference to the previous row, zigzag: the lower 32 bits
 	colAccepted = 5 // when it was accepted, as a difference to its record's stamp + ordinal; 0 except for messages
-	// identifiers as they were sent, each once, sorted: n, (workspace as a difference, kind and whether resolved) …
+	// identifiers as they were sent, each once, similar ones together: n, (workspace as a difference, kind and whether
+	// resolved) …
 	colUsers    = 6
 	colNumbers  = 7  // numbers of the identifiers, 8 bytes each
 	colShared   = 8  // how many bytes of its key an identifier shares with the previous one
@@ -67,12 +68,6 @@ type user struct {
 	key       []byte
 }
 
-func compareUsers(a, b *user) int {
-	return cmp.Or(cmp.Compare(a.workspace, b.workspace), cmp.Compare(a.id, b.id),
-		cmp.Compare(flag(a.resolved), flag(b.resolved)),
-		bytes.Compare(a.key, b.key), cmp.Compare(a.number, b.number))
-}
-
 func flag(b bool) byte {
 	if b {
 		return 1
@@ -90,19 +85,24 @@ type groupWriter struct {
 	// The group's names: newName has the new index plus one by old index, oldName the reverse.
 	newName []uint32
 	oldName []uint32
+	counts  []int // of values, by new index
+
+	shapes  []byte
+	shapeAt map[string]uint32
+	ofRow   []uint32 // the shape of each row
 
 	values  valueColumns
 	byName  []op.Value // values of all rows, ordered by name
 	nameEnd []int
-	shapes  map[string]uint32
-	userAt  map[string]uint32
+
+	keys, spare []rowKey
 }
 
 // columns calls emit with each column of the rows, which are in the order of the log. The bytes are valid during the
 // call.
 func (w *groupWriter) columns(list []Row, n *names, emit func(column uint32, b []byte) error) error {
 	w.emit, w.err = emit, nil
-	w.collectNames(list, n)
+	w.collect(list, n)
 	w.records(list)
 	w.times(list)
 	w.users(list)
@@ -187,54 +187,118 @@ func (w *groupWriter) times(list []Row) {
 }
 
 func (w *groupWriter) users(list []Row) {
-	if w.userAt == nil {
-		w.userAt = make(map[string]uint32)
-	}
-	clear(w.userAt)
-	var users []user
 	ofRow := make([]uint32, len(list))
-	var key []byte
-	for i := range list {
-		r := &list[i]
-		key = binary.LittleEndian.AppendUint32(key[:0], r.Workspace)
-		key = append(key, byte(r.ID)|flag(r.Resolved)<<7)
-		key = binary.LittleEndian.AppendUint64(key, r.Number)
-		key = append(key, r.Key...)
-		at, ok := w.userAt[string(key)]
-		if !ok {
-			at = uint32(len(users))
-			w.userAt[string(key)] = at
-			users = append(users, user{r.Workspace, r.ID, r.Resolved, r.Number, r.Key})
-		}
-		ofRow[i] = at
-	}
-	order := make([]uint32, len(users))
-	for i := range order {
-		order[i] = uint32(i)
-	}
-	slices.SortFunc(order, func(a, b uint32) int { return compareUsers(&users[a], &users[b]) })
-	place := make([]uint32, len(users))
 	var numbers, shared, sizes, keys []byte
-	w.u(uint64(len(users)))
-	var last user
-	for i, at := range order {
-		u := users[at]
-		place[at] = uint32(i)
-		w.u(uint64(u.workspace - last.workspace))
-		w.buf = append(w.buf, byte(u.id)|flag(u.resolved)<<7)
-		n := sharedPrefix(last.key, u.key)
-		numbers = binary.LittleEndian.AppendUint64(numbers, u.number)
-		shared = binary.AppendUvarint(shared, uint64(n))
-		sizes = binary.AppendUvarint(sizes, uint64(len(u.key)))
-		keys = append(keys, u.key[n:]...)
-		last = u
+	users, last := uint32(0), user{}
+	for rest := w.sortedByWords(list); len(rest) > 0; {
+		end := 1
+		for end < len(rest) && rest[end].words == rest[0].words {
+			end++
+		}
+		same := rest[:end]
+		rest = rest[end:]
+		sortUsers(list, same)
+		for i, k := range same {
+			if r := &list[k.row]; i == 0 || k.number != last.number || !bytes.Equal(r.Key, last.key) {
+				w.u(uint64(r.Workspace - last.workspace))
+				w.buf = append(w.buf, byte(r.ID)|flag(r.Resolved)<<7)
+				n := sharedPrefix(last.key, r.Key)
+				numbers = binary.LittleEndian.AppendUint64(numbers, r.Number)
+				shared = binary.AppendUvarint(shared, uint64(n))
+				sizes = binary.AppendUvarint(sizes, uint64(len(r.Key)))
+				keys = append(keys, r.Key[n:]...)
+				users++
+				last = user{workspace: r.Workspace, number: r.Number, key: r.Key}
+			}
+			ofRow[k.row] = users - 1
+		}
 	}
-	w.put(colUsers, w.buf)
+	w.put(colUsers, append(binary.AppendUvarint(nil, uint64(users)), w.buf...))
 	w.put(colNumbers, numbers)
 	w.put(colShared, shared)
 	w.put(colKeySizes, sizes)
 	w.put(colKeys, keys)
-	w.putPlanes(colUser, list, func(i int) uint32 { return place[ofRow[i]] })
+	w.putPlanes(colUser, list, func(i int) uint32 { return ofRow[i] })
+}
+
+// rowKey is what a row is sorted by for the identifiers. words are 8 bytes of its own, behind what those of its kind
+// have in common, and its workspace and kind and whether it is resolved.
+type rowKey struct {
+	words  [2]uint64
+	number uint64
+	row    uint32
+}
+
+// sortedByWords returns the keys of all rows, by their words.
+func (w *groupWriter) sortedByWords(list []Row) []rowKey {
+	var first [128]*Row // by kind
+	var common [128]int // bytes that the keys of a kind begin with
+	for i := range list {
+		r := &list[i]
+		id := r.ID & 127
+		if first[id] == nil {
+			first[id], common[id] = r, len(r.Key)
+		}
+		common[id] = sharedPrefix(first[id].Key[:common[id]], r.Key)
+	}
+	keys := slices.Grow(w.keys[:0], len(list))[:len(list)]
+	var differ [2]uint64 // bits
+	for i := range list {
+		r := &list[i]
+		var part [8]byte
+		copy(part[:], r.Key[common[r.ID&127]:])
+		words := [2]uint64{binary.BigEndian.Uint64(part[:]),
+			uint64(r.Workspace)<<8 | uint64(r.ID)<<1 | uint64(flag(r.Resolved))}
+		if len(r.Key) == 0 {
+			words[0] = r.Number
+		}
+		keys[i] = rowKey{words: words, number: r.Number, row: uint32(i)}
+		differ[0] |= words[0] ^ keys[0].words[0]
+		differ[1] |= words[1] ^ keys[0].words[1]
+	}
+	w.keys, w.spare = sortKeys(keys, slices.Grow(w.spare[:0], len(list))[:len(list)], differ)
+	return w.keys
+}
+
+// sortUsers sorts the keys of rows, all with the same words, by the rest of the identifiers.
+func sortUsers(list []Row, keys []rowKey) {
+	key := list[keys[0].row].Key
+	for _, k := range keys[1:] {
+		if k.number != keys[0].number || !bytes.Equal(list[k.row].Key, key) {
+			slices.SortFunc(keys, func(a, b rowKey) int {
+				return cmp.Or(bytes.Compare(list[a.row].Key, list[b.row].Key), cmp.Compare(a.number, b.number))
+			})
+			return
+		}
+	}
+}
+
+// sortKeys sorts keys by their words: byte by byte from the lowest on, except those in which no keys differ. It returns
+// the sorted keys, and what of the two it has not used for them.
+func sortKeys(keys, spare []rowKey, differ [2]uint64) (sorted, unused []rowKey) {
+	for word, bits := range differ {
+		for shift := 0; shift < 64; shift += 8 {
+			if bits>>shift&0xff == 0 {
+				continue
+			}
+			var ends [256]uint32
+			for i := range keys {
+				ends[byte(keys[i].words[word]>>shift)]++
+			}
+			at := uint32(0)
+			for i, n := range ends {
+				ends[i] = at
+				at += n
+			}
+			for i := range keys {
+				at := &ends[byte(keys[i].words[word]>>shift)]
+				spare[*at] = keys[i]
+				*at++
+			}
+			keys, spare = spare, keys
+		}
+	}
+	return keys, spare
 }
 
 func sharedPrefix(a, b []byte) int {
@@ -245,24 +309,46 @@ func sharedPrefix(a, b []byte) int {
 	return n
 }
 
-// collectNames numbers the names that the group uses.
-func (w *groupWriter) collectNames(list []Row, n *names) {
+// collect numbers the names that the group uses and counts their values, and finds the shape of each row.
+func (w *groupWriter) collect(list []Row, n *names) {
 	w.newName = append(w.newName[:0], make([]uint32, len(n.list)+1)...)
-	w.oldName = w.oldName[:0]
+	w.oldName, w.counts, w.ofRow, w.shapes = w.oldName[:0], w.counts[:0], w.ofRow[:0], w.shapes[:0]
+	if w.shapeAt == nil {
+		w.shapeAt = make(map[string]uint32)
+	}
+	clear(w.shapeAt)
+	var shape []byte
 	for i := range list {
 		w.use(list[i].Name)
 		if list[i].App > 0 {
 			w.use(list[i].App - 1)
 		}
-		op.EachField(list[i].Properties, func(name uint32, _ op.Value) { w.use(name) })
+		shape = shape[:0]
+		fields := uint64(0)
+		op.EachField(list[i].Properties, func(name uint32, _ op.Value) {
+			name = w.use(name)
+			w.counts[name]++
+			shape = binary.AppendUvarint(shape, uint64(name))
+			fields++
+		})
+		at, ok := w.shapeAt[string(shape)]
+		if !ok {
+			at = uint32(len(w.shapeAt))
+			w.shapeAt[string(shape)] = at
+			w.shapes = append(binary.AppendUvarint(w.shapes, fields), shape...)
+		}
+		w.ofRow = append(w.ofRow, at)
 	}
 }
 
-func (w *groupWriter) use(name uint32) {
+// use returns the number that a name has in the group.
+func (w *groupWriter) use(name uint32) uint32 {
 	if w.newName[name] == 0 {
 		w.oldName = append(w.oldName, name)
+		w.counts = append(w.counts, 0)
 		w.newName[name] = uint32(len(w.oldName))
 	}
+	return w.newName[name] - 1
 }
 
 func (w *groupWriter) namesAndKinds(list []Row, n *names) {
@@ -342,44 +428,18 @@ func totalOf(mantissa int64, quantity uint32, power int) int64 {
 }
 
 func (w *groupWriter) properties(list []Row) {
-	if w.shapes == nil {
-		w.shapes = make(map[string]uint32)
-	}
-	clear(w.shapes)
-	counts := make([]int, len(w.oldName))
-	ofRow := make([]uint32, len(list))
-	var shapes, shape []byte
-	total := 0
-	for i := range list {
-		shape = shape[:0]
-		n := uint64(0)
-		op.EachField(list[i].Properties, func(name uint32, _ op.Value) {
-			name = w.newName[name] - 1
-			counts[name]++
-			n++
-			shape = binary.AppendUvarint(shape, uint64(name))
-		})
-		total += int(n)
-		at, ok := w.shapes[string(shape)]
-		if !ok {
-			at = uint32(len(w.shapes))
-			w.shapes[string(shape)] = at
-			shapes = append(binary.AppendUvarint(shapes, n), shape...)
-		}
-		ofRow[i] = at
-	}
-	w.u(uint64(len(w.shapes)))
-	w.buf = append(w.buf, shapes...)
+	w.u(uint64(len(w.shapeAt)))
+	w.buf = append(w.buf, w.shapes...)
 	w.put(colShapes, w.buf)
-	w.putPlanes(colShape, list, func(i int) uint32 { return ofRow[i] })
+	w.putPlanes(colShape, list, func(i int) uint32 { return w.ofRow[i] })
 
-	w.byName = slices.Grow(w.byName[:0], total)[:total]
 	w.nameEnd = w.nameEnd[:0]
-	end := 0
-	for _, n := range counts {
-		w.nameEnd = append(w.nameEnd, end)
-		end += n
+	total := 0
+	for _, n := range w.counts {
+		w.nameEnd = append(w.nameEnd, total)
+		total += n
 	}
+	w.byName = slices.Grow(w.byName[:0], total)[:total]
 	for i := range list {
 		op.EachField(list[i].Properties, func(name uint32, v op.Value) {
 			at := &w.nameEnd[w.newName[name]-1]
