@@ -17,6 +17,9 @@ type notes struct {
 	of  func(from, to uint64) ([]books.Noted, uint64, error) // nil: nobody asks for them
 	to  uint64                                               // where the stretch ends
 	got uint64                                               // up to here they have been looked up
+	// atOnce is of how many positions they are looked up at a time: about as many as the engine returns at once, since
+	// it reads those of all further ones in vain. 0: it has returned all so far.
+	atOnce uint64
 	// list has those that are still to come.
 	list []books.Noted
 	any  bool
@@ -27,7 +30,17 @@ func (n *notes) reach(position uint64) (err error) {
 	if n.of == nil || position <= n.got {
 		return nil
 	}
-	n.list, n.got, err = n.of(position, max(n.to, position))
+	to := max(n.to, position)
+	if n.atOnce > 0 {
+		to = min(to, position+n.atOnce-1)
+	}
+	n.list, n.got, err = n.of(position, to)
+	switch {
+	case n.got < to:
+		n.atOnce = n.got - position + 1
+	case to < n.to:
+		n.atOnce *= 2
+	}
 	n.any = n.any || len(n.list) > 0
 	return err
 }

@@ -1,0 +1,34 @@
+package eventlog
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/shard/books"
+)
+
+// What the engine has noted is looked up in parts of about the size that it returns at once, and all of it is found.
+func TestNotedAreLookedUpInParts(t *testing.T) {
+	const last, most = 10_000, 100
+	looked := uint64(0)
+	n := notes{to: last}
+	n.of = func(from, to uint64) (list []books.Noted, through uint64, err error) {
+		require.LessOrEqual(t, to, uint64(last))
+		looked += to - from + 1
+		for p := from; p <= to && len(list) < most; p++ {
+			through = p
+			if p < 4000 || p > 6000 {
+				list = append(list, books.Noted{Position: p})
+			}
+		}
+		return list, through, nil
+	}
+	for p := uint64(1); p <= last; p++ {
+		require.NoError(t, n.reach(p))
+		c := n.next(p, 0)
+		require.Equal(t, p < 4000 || p > 6000, c != nil, "%d", p)
+		require.Nil(t, n.next(p, 0))
+	}
+	require.Less(t, looked, uint64(4*last))
+}
