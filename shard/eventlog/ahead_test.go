@@ -61,7 +61,7 @@ func (w *world) follow() {
 		a := w.l.askAhead()
 		w.l.work.Lock()
 		w.l.pack.borrow(w.l.opts.Share, false)
-		w.l.pack.pace.begin(w.l.stop, true)
+		w.l.pack.pace.begin(w.l.stop, 1)
 		var err error
 		packed, err = w.l.packOne(true, a)
 		w.l.pack.giveBack(w.l.opts.Share, false)

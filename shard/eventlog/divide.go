@@ -98,7 +98,7 @@ func (l *Log) divideBlock(ctx context.Context, b *block, d *Division, parts []bl
 	if err != nil {
 		return err
 	}
-	l.pack.pace.begin(ctx, true)
+	l.pack.pace.begin(ctx, 1)
 	defer l.pack.pace.end()
 	for i, dir := range d.Dirs {
 		if len(parts[i].List) == 0 {

@@ -60,7 +60,11 @@ func (l *Log) maintain(now bool) error {
 	}
 	l.pack.borrow(l.opts.Share, !now)
 	defer l.pack.giveBack(l.opts.Share, !now)
-	l.pack.pace.begin(l.stop, now)
+	duty := l.opts.MaxDuty
+	if now {
+		duty = 1
+	}
+	l.pack.pace.begin(l.stop, duty)
 	defer l.pack.pace.end()
 	l.pack.rewritten = l.src.Time()
 	defer func() { l.pack.deletedBefore.Store(l.deletedBytes()) }()

@@ -34,7 +34,7 @@ type packer struct {
 }
 
 func (p *packer) init(o *Options) {
-	p.pace, p.groupRows = pace{duty: o.MaxDuty}, o.groupRows
+	p.groupRows = o.groupRows
 }
 
 // borrow gives the packer the memory that packing takes, several times that of the events: with the turn, that of the
@@ -69,8 +69,7 @@ func (a *average) set(v float64) { a.bits.Store(math.Float64bits(v)) }
 
 // pace keeps the worker to its share of a core: rest is called throughout the work and sleeps in proportion.
 type pace struct {
-	duty  float64
-	full  bool // don't sleep
+	duty  float64 // 1: don't sleep
 	stop  context.Context
 	began time.Time
 }
@@ -78,8 +77,8 @@ type pace struct {
 // minWork is how long the worker works before it sleeps.
 const minWork = 5 * time.Millisecond
 
-func (p *pace) begin(stop context.Context, full bool) {
-	p.stop, p.full, p.began = stop, full, time.Now()
+func (p *pace) begin(stop context.Context, duty float64) {
+	p.stop, p.duty, p.began = stop, duty, time.Now()
 }
 
 func (p *pace) rest() error {
@@ -87,7 +86,7 @@ func (p *pace) rest() error {
 		return ErrClosed
 	}
 	worked := time.Since(p.began)
-	if p.full || worked < minWork {
+	if p.duty == 1 || worked < minWork {
 		return nil
 	}
 	workSeconds.Add(worked.Seconds())
@@ -135,7 +134,7 @@ func (l *Log) packNext() (packed bool, err error) {
 	defer l.work.Unlock()
 	l.pack.borrow(l.opts.Share, hasTurn)
 	defer l.pack.giveBack(l.opts.Share, hasTurn)
-	l.pack.pace.begin(l.stop, !hasTurn || l.isBehind())
+	l.pack.pace.begin(l.stop, l.opts.duty(l.Stats().BacklogBytes))
 	defer l.pack.pace.end()
 	return l.packOne(false, a)
 }
@@ -160,6 +159,13 @@ func (l *Log) watchBacklog() {
 // isBehind reports whether so much waits to be packed that packing is no longer throttled.
 func (l *Log) isBehind() bool { return l.Stats().BacklogBytes > l.opts.MaxBacklogBytes }
 
+// duty is the share of a core that packing takes when so much waits: above half of MaxBacklogBytes it grows from MaxDuty
+// until packing is no longer throttled, so that it meets somewhere what comes in, and a burst waits until it is over.
+func (o *Options) duty(backlog int64) float64 {
+	beyond := min(max(2*float64(backlog)/float64(o.MaxBacklogBytes)-1, 0), 1)
+	return o.MaxDuty + (1-o.MaxDuty)*beyond
+}
+
 // Pack packs everything that the engine has checkpointed, at once and at full speed.
 func (l *Log) Pack() error { return l.PackTo(context.Background(), math.MaxUint64) }
 
@@ -174,7 +180,7 @@ func (l *Log) PackTo(ctx context.Context, position uint64) error {
 		if err := errors.Join(l.ready(), ctx.Err()); err != nil {
 			return err
 		}
-		l.pack.pace.begin(l.stop, true)
+		l.pack.pace.begin(l.stop, 1)
 		packed, err := l.packOne(true, nil)
 		l.pack.pace.end()
 		if err != nil || !packed {

@@ -141,7 +141,7 @@ func TestTinyEventsTakeBoundedMemory(t *testing.T) {
 		}
 		w.checkpoint()
 		s := &w.l.pack.stretch
-		w.l.pack.pace.begin(t.Context(), true)
+		w.l.pack.pace.begin(t.Context(), 1)
 		full, err := w.l.gather(1, w.e.Replica().CheckpointedPosition(), 1<<30)
 		require.NoError(t, err)
 		require.True(t, full)
@@ -179,4 +179,13 @@ func TestBacklogGrowsAfterFailure(t *testing.T) {
 			return w.l.counted.positions == float64(w.l.Stats().BacklogPositions)
 		}, time.Minute, time.Millisecond) // the worker looks again after retryPause
 	}
+}
+
+// Packing takes more of a core the more waits, until nothing holds it back.
+func TestDutyGrowsWithBacklog(t *testing.T) {
+	o := Options{MaxDuty: 0.2, MaxBacklogBytes: 1000}
+	for _, of := range []struct{ backlog, duty float64 }{{0, 0.2}, {500, 0.2}, {625, 0.4}, {750, 0.6}, {1000, 1}, {5000, 1}} {
+		require.InDelta(t, of.duty, o.duty(int64(of.backlog)), 1e-9, "%v", of.backlog)
+	}
+	require.True(t, o.duty(1000) == 1, "it doesn't sleep")
 }
