@@ -1,6 +1,9 @@
 package main
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"sync/atomic"
@@ -11,7 +14,9 @@ import (
 
 	"millrace/loadtest/body"
 	"millrace/shard"
+	"millrace/shard/eventlog"
 	"millrace/shard/op"
+	"millrace/shard/replica"
 	"millrace/wal"
 )
 
@@ -119,3 +124,49 @@ func BenchmarkRequest(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkPack measures packing of events into the event log at full speed, from a log whose requests all differ.
+func BenchmarkPack(b *testing.B) {
+	dir := b.TempDir()
+	e, err := openEngine(&settings{dir: dir}, "data", shard.Options{Readers: []string{eventlog.HoldName}})
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, e.Close()) })
+	const requests, senders = 6000, 16
+	clients, err := newClients(e, body.Options{}, senders)
+	require.NoError(b, err)
+	for i, c := range clients {
+		o := body.Options{Seed: uint64(i), UnicodeShare: 0.05, EscapeShare: 0.03, Now: time.Now().UTC().Truncate(time.Second)}
+		o.EnsureDefaults()
+		g, err := body.New(o)
+		require.NoError(b, err)
+		c.templates = nil
+		for range requests / senders {
+			c.templates = append(c.templates, g.Template())
+		}
+	}
+	err = sendEach(b.Context(), clients, requests, func(_ int, c *client, t *body.Template) { c.address(t) })
+	require.NoError(b, err)
+	require.NoError(b, e.Replica().Checkpoint())
+	var events, bytes int64
+	cpu := cpuSeconds(os.Getpid())
+	b.ReportAllocs()
+	b.ResetTimer()
+	for i := range b.N {
+		l, err := eventlog.Open(logThatStays{e.Replica()}, eventlog.Options{Dir: filepath.Join(dir, fmt.Sprint(i)),
+			Interval: time.Hour})
+		require.NoError(b, err)
+		require.NoError(b, l.Pack())
+		s := l.Stats()
+		events, bytes = events+s.Events, bytes+s.Bytes
+		require.NoError(b, l.Close())
+	}
+	b.ReportMetric((cpuSeconds(os.Getpid())-cpu)*1e9/float64(events), "ns-cpu/event")
+	b.ReportMetric(float64(bytes)/float64(events), "B/event")
+}
+
+// logThatStays is a replica that lets nothing of its log go, so that all of it can be packed again.
+type logThatStays struct{ *replica.Replica }
+
+func (logThatStays) HoldLog(string, uint64)                {}
+func (logThatStays) NotePacked(uint64, bool) error         { return nil }
+func (logThatStays) PackedPosition() (uint64, bool, error) { return 0, false, nil }
