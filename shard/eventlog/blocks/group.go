@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"math"
+	"math/bits"
 	"slices"
 
 	"millrace/shard/op"
@@ -276,9 +277,9 @@ func sortUsers(list []Row, keys []rowKey) {
 // sortKeys sorts keys by their words: byte by byte from the lowest on, except those in which no keys differ. It returns
 // the sorted keys, and what of the two it has not used for them.
 func sortKeys(keys, spare []rowKey, differ [2]uint64) (sorted, unused []rowKey) {
-	for word, bits := range differ {
+	for word, bit := range differ {
 		for shift := 0; shift < 64; shift += 8 {
-			if bits>>shift&0xff == 0 {
+			if bit>>shift&0xff == 0 {
 				continue
 			}
 			var ends [256]uint32
@@ -303,6 +304,11 @@ func sortKeys(keys, spare []rowKey, differ [2]uint64) (sorted, unused []rowKey) 
 
 func sharedPrefix(a, b []byte) int {
 	n := 0
+	for ; n+8 <= min(len(a), len(b)); n += 8 {
+		if x := binary.LittleEndian.Uint64(a[n:]) ^ binary.LittleEndian.Uint64(b[n:]); x != 0 {
+			return n + bits.TrailingZeros64(x)/8
+		}
+	}
 	for n < len(a) && n < len(b) && a[n] == b[n] {
 		n++
 	}
