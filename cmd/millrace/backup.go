@@ -42,10 +42,6 @@ func newBackups(log *slog.Logger) *backups {
 	return b
 }
 
-// backupStall is how long a client may read nothing of a backup. What a backup holds on the disk grows as long as the
-// backup runs.
-const backupStall = time.Minute
-
 // backupBytesHeader says about how many bytes an archive will have.
 const backupBytesHeader = "X-Backup-Bytes"
 
@@ -77,6 +73,7 @@ func (n *node) serveBackup(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-tar")
 	w.Header().Set(backupBytesHeader, strconv.FormatInt(image.bytes, 10))
 	out := &streamed{ResponseWriter: w}
+	// What a backup holds on the disk grows as long as it runs.
 	size, err := image.write(ctx, impatient{out, c, ctx})
 	if err = errors.Join(err, image.release()); err != nil {
 		n.backups.failed(n.control, by, err)
@@ -127,24 +124,6 @@ func (b *backups) failed(c *control.Control, by control.Actor, err error) {
 	if err != nil && !errors.Is(err, shard.ErrClosed) {
 		b.log.Warn("the end of a backup was not recorded in the audit log", "error", err)
 	}
-}
-
-// impatient gives up on a client that reads nothing for a while.
-type impatient struct {
-	w   io.Writer
-	c   *http.ResponseController
-	ctx context.Context
-}
-
-// Write writes to the client.
-func (i impatient) Write(p []byte) (int, error) {
-	if err := i.c.SetWriteDeadline(time.Now().Add(backupStall)); err != nil {
-		return 0, err
-	}
-	if err := i.ctx.Err(); err != nil { // checked after the deadline is set: whoever ends ctx sets another one
-		return 0, err
-	}
-	return i.w.Write(p)
 }
 
 // backupCommand is `millrace backup`.

@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -46,6 +49,67 @@ func TestEventExportsAreFew(t *testing.T) {
 	<-n.exports
 	require.Equal(t, 200, export())
 }
+
+// A client that reads nothing of its export for a minute makes room for others. One that reads slowly may take hours.
+func TestEventExportThatNobodyReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log buffer
+		n := &node{events: largeEvents{}, log: slog.New(slog.NewTextHandler(&log, nil))}
+		ended := false
+		client, conn := net.Pipe()
+		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			defer func() { ended = true }()
+			n.sendEvents(w, r, eventlog.Query{}, event.NDJSON)
+		})}
+		defer server.Close()
+		listener := &oneConn{conn: conn, closed: make(chan struct{})}
+		go func() { _ = server.Serve(listener) }()
+		_, err := io.WriteString(client, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		require.NoError(t, err)
+		begun, piece := time.Now(), make([]byte, 50_000)
+		for time.Since(begun) < 10*readerStall {
+			time.Sleep(readerStall / 3)
+			_, err = io.ReadFull(client, piece)
+			require.NoError(t, err, log.String())
+		}
+		synctest.Wait()
+		require.False(t, ended, log.String())
+		time.Sleep(2 * readerStall)
+		require.True(t, ended)
+		require.Contains(t, log.String(), "an export of events was broken off")
+	})
+}
+
+// largeEvents yields events of a megabyte.
+type largeEvents struct{ events }
+
+func (largeEvents) Export(_ context.Context, _ eventlog.Query, f func(*event.Event) error) error {
+	properties := fmt.Appendf(nil, `{"long":"%s"}`, strings.Repeat("x", 1<<20))
+	for range 100 {
+		if err := f(&event.Event{Kind: op.Event, Name: []byte("seen"), Properties: properties}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// oneConn is a listener with one connection.
+type oneConn struct {
+	conn   net.Conn
+	closed chan struct{}
+}
+
+func (l *oneConn) Accept() (conn net.Conn, err error) {
+	conn, l.conn = l.conn, nil
+	if conn == nil {
+		<-l.closed
+		err = net.ErrClosed
+	}
+	return conn, err
+}
+
+func (l *oneConn) Close() error   { close(l.closed); return nil }
+func (l *oneConn) Addr() net.Addr { return &net.TCPAddr{} }
 
 // failingEvents yields some events, then an error.
 type failingEvents struct {

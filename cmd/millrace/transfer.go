@@ -79,14 +79,48 @@ func (n *node) serveEvents(w http.ResponseWriter, r *http.Request) {
 		answerFailure(w, err)
 		return
 	}
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // no limit: the reader sets the pace
+	n.sendEvents(w, r, q, format)
+}
+
+func (n *node) sendEvents(w http.ResponseWriter, r *http.Request, q eventlog.Query, format event.Format) {
 	w.Header().Set("Content-Type",
 		map[event.Format]string{event.NDJSON: "application/x-ndjson",
 			event.Parquet: "application/vnd.apache.parquet"}[format])
 	out := &streamed{ResponseWriter: w}
-	if err := eventlog.Write(r.Context(), n.events, out, format, q, n.engine.AppendSvcID); err != nil {
+	to := impatient{out, http.NewResponseController(w), r.Context()} // the others wait for the place of a dead reader
+	if err := eventlog.Write(r.Context(), n.events, to, format, q, n.engine.AppendSvcID); err != nil {
+		if out.begun {
+			n.log.Warn("an export of events was broken off", "error", err)
+		}
 		out.fail(err)
 	}
+}
+
+// readerStall is how long the client may read nothing of an answer that takes as long as the client takes.
+const readerStall = time.Minute
+
+// impatient gives up on a client that reads nothing for readerStall.
+type impatient struct {
+	w   io.Writer
+	c   *http.ResponseController
+	ctx context.Context
+}
+
+// Write writes to the client, in pieces that a slow one can read in time.
+func (i impatient) Write(p []byte) (n int, err error) {
+	for piece := range slices.Chunk(p, 64<<10) {
+		if err := i.c.SetWriteDeadline(time.Now().Add(readerStall)); err != nil {
+			return n, err
+		}
+		if err := i.ctx.Err(); err != nil { // checked after the deadline is set: whoever ends ctx sets another one
+			return n, err
+		}
+		written, err := i.w.Write(piece)
+		if n += written; err != nil {
+			return n, err
+		}
+	}
+	return n, nil
 }
 
 // streamed is an answer that is sent while it is made.
