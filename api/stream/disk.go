@@ -1,10 +1,12 @@
 package stream
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"millrace/wal/durable"
 )
@@ -13,11 +15,14 @@ import (
 type disk interface {
 	// Create begins a file, replacing an existing one. What it returns may have a method Sync() error.
 	Create(path string) (io.WriteCloser, error)
-	// Append opens a file for writing after its last line, creating it if necessary, and returns its size.
+	// Append opens a file for writing after its last whole line, creating it if necessary, and returns its size. What
+	// follows that line was cut off by a crash, and is removed.
 	Append(path string) (f io.WriteCloser, size int64, err error)
 	Rename(from, to string) error
 	Remove(path string) error
 	Exists(path string) bool
+	// FileSystem returns the number of the file system that a directory is in.
+	FileSystem(dir string) (uint64, error)
 	List(dir string) (names []string, err error)
 	Mkdir(dir string) error
 	SyncDir(dir string) error
@@ -52,17 +57,32 @@ func (machine) Append(path string) (io.WriteCloser, int64, error) {
 		return nil, 0, err
 	}
 	size, err := f.Seek(0, io.SeekEnd)
-	last := []byte{'\n'}
-	if err == nil && size > 0 {
-		_, err = f.ReadAt(last, size-1)
-	}
-	if err == nil && last[0] != '\n' { // a crash has left a part of a line
-		_, err = f.Write([]byte{'\n'})
+	if err == nil {
+		whole := int64(0)
+		if whole, err = endOfLines(f, size); err == nil && whole < size {
+			size, err = whole, f.Truncate(whole)
+		}
 	}
 	if err != nil {
 		return nil, 0, errors.Join(err, f.Close())
 	}
 	return f, size, nil
+}
+
+// endOfLines returns where the last whole line of a file ends.
+func endOfLines(f io.ReaderAt, size int64) (int64, error) {
+	buf := make([]byte, 4<<10)
+	for size > 0 {
+		piece := buf[:min(size, int64(len(buf)))]
+		if _, err := f.ReadAt(piece, size-int64(len(piece))); err != nil {
+			return 0, err
+		}
+		if end := bytes.LastIndexByte(piece, '\n'); end >= 0 {
+			return size - int64(len(piece)) + int64(end) + 1, nil
+		}
+		size -= int64(len(piece))
+	}
+	return 0, nil
 }
 
 func (machine) Rename(from, to string) error { return os.Rename(from, to) }
@@ -73,6 +93,14 @@ func (machine) SyncDir(dir string) error     { return durable.SyncDir(nil, dir) 
 func (machine) Exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
+}
+
+func (machine) FileSystem(dir string) (uint64, error) {
+	var s syscall.Stat_t
+	if err := syscall.Stat(dir, &s); err != nil {
+		return 0, &os.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	return s.Dev, nil
 }
 
 func (machine) List(dir string) (names []string, err error) {

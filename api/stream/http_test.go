@@ -317,7 +317,8 @@ func TestRefusedForGood(t *testing.T) {
 	o := w.options()
 	path := filepath.Join(w.dir, "shop", refusedDir, "all..0.ndjson")
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
-	require.NoError(t, os.WriteFile(path, []byte(`{"refused_at":"2026`), 0o600)) // a crash
+	cut := `{"refused_at":"2026` + strings.Repeat("x", 10<<10) // by a crash
+	require.NoError(t, os.WriteFile(path, []byte("{}\n"+cut), 0o600))
 	k := newCarrier(&o, w.ws, stream, o.Parts()[0])
 	refused := k.counter("refused").Get()
 	for k.rest = true; k.rest; {
@@ -331,6 +332,7 @@ func TestRefusedForGood(t *testing.T) {
 	require.NoError(t, err)
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	require.Len(t, lines, 3)
+	require.Equal(t, "{}", lines[0])
 	for i, n := range []string{`"n":33`, `"n":77`} {
 		var v refusedLine
 		require.NoError(t, json.Unmarshal([]byte(lines[i+1]), &v))

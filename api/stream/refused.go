@@ -31,8 +31,8 @@ type refusedLine struct {
 	Event     json.RawMessage `json:"event"`
 }
 
-// add returns when a line is on disk; if it fails, the file stays as it was. It ends an earlier line that a crash has
-// cut off with a line break.
+// add returns when a line is on disk; if it fails, the file stays as it was. A line that a crash has cut off is
+// removed: its event is sent again, and refused again.
 func (f *refusedFile) add(line refusedLine) (err error) {
 	if err := f.folders.make(filepath.Dir(f.path)); err != nil {
 		return err
