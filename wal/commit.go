@@ -3,7 +3,6 @@ package wal
 import (
 	"fmt"
 	"runtime"
-	"time"
 
 	"github.com/VictoriaMetrics/metrics"
 )
@@ -143,7 +142,7 @@ func (l *Log) gather() {
 // write copies the group to the writer.
 func (l *Log) write() error {
 	c := &l.commit
-	l.ioStart.Store(max(int64(time.Since(l.started)), 1))
+	l.begin(&l.ioStart)
 	if c.writer == nil {
 		if err := l.beginSegment(c.group[0].Position); err != nil {
 			return err
@@ -221,7 +220,7 @@ func (l *Log) finishSegment() error {
 	if c.writer == nil {
 		return nil
 	}
-	l.ioStart.Store(max(int64(time.Since(l.started)), 1))
+	l.begin(&l.ioStart)
 	defer l.ioStart.Store(0)
 	err := c.writer.close()
 	c.buf, c.writer = c.writer.buf[:0], nil

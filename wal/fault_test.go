@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -229,11 +230,45 @@ func TestStalledDisk(t *testing.T) {
 			gate.Unlock()
 			require.True(t, h.waitAcked(uint64(5+taken)))
 			h.fill(t, 5, 100)
-			require.False(t, h.Stalled())
+			require.Eventually(t, func() bool { return !h.Stalled() }, time.Minute, time.Millisecond)
 			require.NoError(t, h.Close())
 			require.NoError(t, h.bad)
 		})
 	}
+}
+
+// markFS calls a function before each sync of a segment or of the high-water mark.
+type markFS struct{ syncFS }
+
+func (fs markFS) OpenReadWrite(name string, c vfs.DiskWriteCategory, o ...vfs.OpenOption) (vfs.File, error) {
+	return fs.wrap(fs.FS.OpenReadWrite(name, c, o...))
+}
+
+// A disk that hangs shows although nothing is to be written, and so does that it is back.
+func TestStalledDiskOfAnIdleLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hangs, goesOn := false, make(chan struct{})
+		fs := markFS{syncFS{vfs.NewMem(), func() {
+			if hangs {
+				<-goesOn
+			}
+		}}}
+		h := mustOpen(t, fs, nil)
+		h.fill(t, 5, 100)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		require.False(t, h.Stalled())
+		hangs = true
+		time.Sleep(2*h.opts.StallAfter + 2*h.opts.HighWaterInterval)
+		require.True(t, h.Stalled())
+		hangs = false
+		close(goesOn)
+		synctest.Wait()
+		require.False(t, h.Stalled())
+		h.fill(t, 5, 100)
+		require.NoError(t, h.Close())
+		require.NoError(t, h.bad)
+	})
 }
 
 // When the committer has nothing to do, a record for which its owner waits is made durable by the goroutine that
@@ -253,7 +288,9 @@ func TestWaitingRecords(t *testing.T) {
 		return h.idle
 	}
 	atRest := func() { require.Eventually(t, rests, time.Minute, time.Millisecond) }
-	atDisk := func() { require.Eventually(t, func() bool { return h.atDisk() > 0 }, time.Minute, time.Millisecond) }
+	atDisk := func() {
+		require.Eventually(t, func() bool { return h.ioStart.Load() != 0 }, time.Minute, time.Millisecond)
+	}
 	for id := range uint64(3) {
 		atRest()
 		require.NoError(t, h.Append(waiting(id)))

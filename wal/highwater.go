@@ -77,6 +77,15 @@ func (w *highWater) advance(acked uint64) error {
 func (w *highWater) trim(segment, first uint64) error {
 	w.mu.Lock()
 	w.state.segment, w.state.first = segment, first
+	w.mu.Unlock()
+	return w.renew()
+}
+
+func (w *highWater) sync() error { return w.slots.Sync() }
+
+// renew writes the state and syncs it, also when it is as before.
+func (w *highWater) renew() error {
+	w.mu.Lock()
 	err := w.slots.Write(w.state.append(w.buf[:0]))
 	w.mu.Unlock()
 	if err != nil {
@@ -84,8 +93,6 @@ func (w *highWater) trim(segment, first uint64) error {
 	}
 	return w.slots.Sync()
 }
-
-func (w *highWater) sync() error { return w.slots.Sync() }
 
 // settle writes the exact state to all slots and syncs it.
 func (w *highWater) settle() error {

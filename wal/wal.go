@@ -96,7 +96,8 @@ type Options struct {
 	// Defaults 2 GB and 5; a negative value means no floor.
 	MinFreeBytes   int64
 	MinFreePercent float64
-	// StallAfter is how long the disk may take for one group before Stalled reports true. Default 5 s.
+	// StallAfter is how long the disk may take for one group before Stalled reports true. This often the disk is tried
+	// even when nothing is to be written. Default 5 s.
 	StallAfter time.Duration
 	Logger     *slog.Logger // default slog.Default()
 	// OnDurable gets records that have become durable, in position order, from one goroutine at a time. The slice is
@@ -174,6 +175,7 @@ type Log struct {
 	durable atomic.Uint64
 	room    Room
 	ioStart atomic.Int64 // when the committer began to use the disk, in ns since started; 0: it does not use it
+	keeping atomic.Int64 // the same for the keeper
 
 	segMu    sync.Mutex // guards the list, and the segments in it
 	segments []*segment // by number, without gaps
@@ -294,16 +296,20 @@ func (l *Log) LastPosition() uint64 { return l.last.Load() }
 // DurablePosition is the position up to which all records are on disk.
 func (l *Log) DurablePosition() uint64 { return l.durable.Load() }
 
-// Stalled reports whether the disk has been busy with one group for longer than StallAfter.
-func (l *Log) Stalled() bool { return l.atDisk() > l.opts.StallAfter }
-
-func (l *Log) atDisk() time.Duration {
-	start := l.ioStart.Load()
-	if start == 0 {
-		return 0
+// Stalled reports whether the disk has been busy with one group, or with the high-water mark, for longer than
+// StallAfter.
+func (l *Log) Stalled() bool {
+	now := time.Since(l.started)
+	for _, start := range [...]*atomic.Int64{&l.ioStart, &l.keeping} {
+		if begun := time.Duration(start.Load()); begun != 0 && now-begun > l.opts.StallAfter {
+			return true
+		}
 	}
-	return time.Since(l.started) - time.Duration(start)
+	return false
 }
+
+// begin notes that use of the disk begins; start is one of the fields for that.
+func (l *Log) begin(start *atomic.Int64) { start.Store(max(int64(time.Since(l.started)), 1)) }
 
 // Err returns the error that the log has failed with, which wraps ErrFailed, or nil.
 func (l *Log) Err() error {
@@ -380,9 +386,11 @@ func (l *Log) fail(cause error) {
 	l.opts.OnFailure(failure)
 }
 
-// keep syncs the high-water mark and checks the free space until Close.
+// keep syncs the high-water mark and checks the free space until Close. Every StallAfter it writes the mark even if it
+// is as before: a disk that hangs would otherwise show only to whoever writes next.
 func (l *Log) keep() {
 	defer close(l.kept)
+	renewed := time.Now()
 	mark, disk := time.NewTicker(l.opts.HighWaterInterval), time.NewTicker(l.opts.diskInterval)
 	defer mark.Stop()
 	defer disk.Stop()
@@ -394,12 +402,19 @@ func (l *Log) keep() {
 			if l.Err() != nil {
 				continue
 			}
-			if err := l.highWater.sync(); err != nil {
+			sync := l.highWater.sync
+			if time.Since(renewed) >= l.opts.StallAfter {
+				sync, renewed = l.highWater.renew, time.Now()
+			}
+			l.begin(&l.keeping)
+			if err := sync(); err != nil {
 				l.fail(err)
 			}
 		case <-disk.C:
+			l.begin(&l.keeping)
 			l.checkDisk()
 		}
+		l.keeping.Store(0)
 	}
 }
 

@@ -27,11 +27,13 @@ var errDiskHangs = errors.New("quorum: the disk hangs")
 
 // disk is the disk of a node: all of its groups write there.
 type disk struct {
-	mu      sync.Mutex // guards all fields below
+	mu      sync.Mutex // guards the next fields
 	logs    map[*Log]struct{}
-	hanging int // number of writes that take too long
+	hanging int       // number of writes that take too long
+	tried   time.Time // when the disk was last tried
 
-	free, total uint64 // as of the time looked
+	looking     sync.Mutex // guards the fields below; held while a disk that hangs may not answer
+	free, total uint64     // as of the time looked
 	looked      time.Time
 	unknown     error
 }
@@ -72,11 +74,23 @@ func (d *disk) hangs() bool {
 	return d.hanging > 0
 }
 
+// wantsTry reports whether the caller shall try the disk: one does, every so often.
+func (d *disk) wantsTry(every time.Duration) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	if now.Sub(d.tried) < every {
+		return false
+	}
+	d.tried = now
+	return true
+}
+
 // space returns how much of the disk is free, and how large it is. All groups ask, so the answer may be half a
 // keepInterval old.
 func (d *disk) space(o *Options) (free, total uint64, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.looking.Lock()
+	defer d.looking.Unlock()
 	if now := time.Now(); now.Sub(d.looked) > keepInterval/2 {
 		d.looked = now
 		d.free, d.total, d.unknown = o.FreeSpace(o.Dir)

@@ -108,6 +108,31 @@ func testLeaderThatWaitsForItsDisk(t *testing.T) {
 	g.same()
 }
 
+// A disk that hangs shows although nothing is to be written, and costs its node the leadership.
+func TestIdleNodeWhoseDiskHangs(t *testing.T) { simulated(t, testIdleNodeWhoseDiskHangs) }
+
+func testIdleNodeWhoseDiskHangs(t *testing.T) {
+	disks := map[Node]*hangingDisk{}
+	g := emptyGroup(t)
+	voters := []Node{1, 2, 3}
+	for _, v := range voters {
+		d := newHangingDisk()
+		disks[v] = d
+		g.add(v, func(o *Options) {
+			o.Voters, o.hooks.write, o.DiskTimeout = voters, d.write, 100*time.Millisecond
+		}).start()
+	}
+	g.write(20)
+	old := g.leader()
+	disks[old.node].hang(true)
+	soon(t, "it is seen", old.log.DiskHangs)
+	soon(t, "it does not lead any more", func() bool { return !old.log.Leads() })
+	require.NoError(t, g.leader(old.node).append("goes on"))
+	disks[old.node].hang(false)
+	soon(t, "the disk is as it was", func() bool { return !old.log.DiskHangs() })
+	g.same()
+}
+
 // When nobody can take over, the node that stood down leads again once its disk works, and records that were on their
 // way are there.
 func TestDiskThatHangsForALittle(t *testing.T) { simulated(t, testDiskThatHangsForALittle) }

@@ -34,6 +34,7 @@ type Log struct {
 	identity  identity
 	store     *store.Store
 	writing   deadline // of what the store writes
+	trying    deadline // of what is written to try the disk
 	highWater *store.HighWater
 	markers   *markers
 	machine   *machine
@@ -210,9 +211,9 @@ func (l *Log) openStore() (err error) {
 	if err != nil {
 		return err
 	}
-	l.writing = deadline{timeout: l.opts.DiskTimeout}
+	l.writing, l.trying = deadline{timeout: l.opts.DiskTimeout}, deadline{timeout: l.opts.DiskTimeout}
 	if l.host != nil {
-		l.writing.disk = &l.host.disk
+		l.writing.disk, l.trying.disk = &l.host.disk, &l.host.disk
 	}
 	l.store.Around = func(isEntries bool) (after func()) {
 		l.writing.begin()
@@ -522,12 +523,13 @@ func (l *Log) Stalled() bool {
 func (l *Log) DiskFull() bool { return l.room.IsFull() }
 
 // DiskHangs reports whether a write of this log has taken longer than StallAfter, or than DiskTimeout if that is less.
+// When nothing else is written, one of the node's logs tries the disk every StallAfter.
 func (l *Log) DiskHangs() bool {
 	limit := l.opts.StallAfter
 	if l.opts.DiskTimeout > 0 {
 		limit = min(limit, l.opts.DiskTimeout)
 	}
-	return l.writing.taken() > limit
+	return max(l.writing.taken(), l.trying.taken()) > limit
 }
 
 // Err returns the error that the log has failed with, which wraps wal.ErrFailed, or nil.
@@ -542,13 +544,27 @@ func (l *Log) keep() {
 		if l.failed() != nil {
 			continue
 		}
-		if err := l.highWater.Settle(); err != nil {
+		if err := l.keepMark(); err != nil {
 			_ = l.fail(fmt.Errorf("sync the high-water mark: %w", err))
 		}
 		l.checkDisk()
 		l.compact()
 		l.settleIn()
 	}
+}
+
+// keepMark syncs the high-water mark. If it is this log's turn to try the disk, the mark is written even if it is as
+// before: otherwise only what is written next would show that the disk hangs.
+func (l *Log) keepMark() error {
+	if !l.host.disk.wantsTry(l.opts.StallAfter) {
+		return l.highWater.Settle()
+	}
+	l.trying.begin()
+	defer l.trying.end()
+	if l.opts.hooks.write != nil {
+		l.opts.hooks.write()
+	}
+	return l.highWater.Renew()
 }
 
 func (l *Log) checkDisk() {

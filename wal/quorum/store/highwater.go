@@ -75,6 +75,17 @@ func (w *HighWater) lower(index uint64) error {
 	return w.slots.Sync()
 }
 
+// Renew writes the mark, also when it is as before, and makes it durable.
+func (w *HighWater) Renew() error {
+	w.mu.Lock()
+	err := w.slots.Write(highWaterState(w.index))
+	w.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return w.slots.Sync()
+}
+
 // Settle makes the written mark durable.
 func (w *HighWater) Settle() error { return w.slots.Sync() }
 
