@@ -240,15 +240,18 @@ func (k *carrier) turn(ctx context.Context) error {
 
 // sit waits for a seat, unless the carrier needs none. One that has to wait has nothing in memory meanwhile.
 func (k *carrier) sit(ctx context.Context) error {
-	writesFiles := k.to.notes()
-	if !k.lags && !writesFiles {
-		return nil
-	}
 	seats := k.o.seats.messages
-	if k.err != nil {
+	switch to, writesFiles := k.to.(*files); {
+	case writesFiles:
+		fileSystem, err := k.o.disk.FileSystem(to.spool) // which does not return while that hangs
+		if err != nil {
+			return err
+		}
+		seats = k.o.seats.in(fileSystem)
+	case !k.lags:
+		return nil
+	case k.err != nil:
 		seats = k.o.seats.failing
-	} else if writesFiles {
-		seats = k.o.seats.files
 	}
 	select {
 	case seats <- struct{}{}:

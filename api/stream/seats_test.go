@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -154,8 +156,10 @@ func TestHangingDelivery(t *testing.T) {
 		defer k.mu.Unlock()
 		k.began = k.began.Add(-d)
 	}
+	fileSystem, err := d.FileSystem(w.dir)
+	require.NoError(t, err)
 	for range seatsOfAKind {
-		o.seats.files <- struct{}{}
+		o.seats.in(fileSystem) <- struct{}{}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer func() {
@@ -171,7 +175,7 @@ func TestHangingDelivery(t *testing.T) {
 	require.Equal(t, "running", state())
 	later(slowAfter)
 	require.Equal(t, "waiting", state())
-	<-o.seats.files
+	<-o.seats.in(fileSystem)
 	<-hangs
 	require.Equal(t, "running", state(), "it has waited, and begins now")
 	later(slowAfter)
@@ -183,6 +187,74 @@ func TestHangingDelivery(t *testing.T) {
 	require.Equal(t, "failing", state())
 	close(goesOn)
 	require.Eventually(t, func() bool { return state() == "running" && k.status().Events > 0 }, time.Minute, time.Millisecond)
+}
+
+// mounted is a disk on which each stream's directory is a file system of its own, and those of some streams hang.
+type mounted struct {
+	machine
+	hangs func(path string)
+}
+
+func (d mounted) Create(path string) (io.WriteCloser, error) {
+	d.hangs(path)
+	return d.machine.Create(path)
+}
+
+func (d mounted) FileSystem(dir string) (uint64, error) {
+	return uint64(crc32.ChecksumIEEE([]byte(filepath.Dir(dir)))), nil
+}
+
+// File systems that hang keep no stream waiting that writes elsewhere, neither after a start nor after a failure. Which
+// are known is bounded.
+func TestHangingFileSystemsKeepNobodyWaiting(t *testing.T) {
+	for name, failure := range map[string]error{"start": nil, "failure": errors.New("it has failed")} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 4<<10)
+			w.commit(w.ws.Number, 20, 5)
+			arrived, goesOn := make(chan struct{}), make(chan struct{})
+			ctx, cancel := context.WithCancel(context.Background())
+			o := w.options()
+			o.disk = mounted{hangs: func(path string) {
+				if strings.Contains(path, "/hangs") {
+					select {
+					case arrived <- struct{}{}:
+						<-goesOn
+					case <-goesOn: // of its other file
+					}
+				}
+			}}
+			var all []*carrier
+			defer func() {
+				cancel()
+				close(goesOn)
+				for _, k := range all {
+					<-k.ended
+				}
+			}()
+			carry := func(id string) *carrier {
+				k := newCarrier(&o, w.ws, w.create(control.Stream{ID: id, Format: "ndjson"}), o.Parts()[0])
+				k.err = failure
+				all = append(all, k)
+				k.start(ctx)
+				return k
+			}
+			for i := range 2 * seatsOfAKind {
+				carry(fmt.Sprint("hangs", i))
+				select {
+				case <-arrived:
+				case <-time.After(time.Minute):
+					t.Fatal("it waits for the others")
+				}
+			}
+			k := carry("healthy")
+			want := int64(len(w.exported(eventlog.Query{})))
+			require.Eventually(t, func() bool { return k.status().Events == want }, time.Minute, time.Millisecond)
+			for i := range uint64(100) {
+				o.seats.in(i)
+			}
+			require.Len(t, o.seats.files, 2*seatsOfAKind+1)
+		})
+	}
 }
 
 // Endpoints that hang keep no other stream waiting, neither after a start nor after a failure, however many they are.
