@@ -32,7 +32,8 @@ type stretch struct {
 func (s *stretch) begin(first, to uint64) {
 	s.Rows.Reset()
 	*s = stretch{Rows: s.Rows, first: first, last: first - 1, recNames: s.recNames,
-		innerNames: s.innerNames, ids: s.ids, scratch: s.scratch, notes: notes{of: s.notes.of, to: to, atOnce: s.notes.atOnce}}
+		innerNames: s.innerNames, ids: s.ids, scratch: s.scratch,
+		notes: notes{of: s.notes.of, to: to, atOnce: s.notes.atOnce}}
 }
 
 // size is the size of the events in the log, or about what they take in memory where that is far more: a tiny event
