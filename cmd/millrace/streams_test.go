@@ -93,7 +93,7 @@ func (s *site) awaitStream(t *testing.T, stream string) (want []string) {
 // awaitEvents waits until a stream has delivered that many.
 func (s *site) awaitEvents(t *testing.T, stream string, n int) {
 	t.Helper()
-	require.Eventually(t, func() bool { return s.streamStatus(t, stream).Events >= int64(n) }, testsize.Of(20*time.Minute, time.Minute, time.Minute), 100*time.Millisecond, "%s: %d events", stream, n)
+	require.Eventually(t, func() bool { return s.streamStatus(t, stream).Events >= int64(n) }, testsize.Of(20*time.Minute, testPatience, testPatience), 100*time.Millisecond, "%s: %d events", stream, n)
 }
 
 // The server is killed again and again while requests come and files are written, and destinations fail now and then. In
@@ -519,7 +519,7 @@ func TestAttributesStreamOverKills(t *testing.T) {
 				got = append(got, ndjsonOf(t, f)...)
 			}
 			return len(got) >= rows
-		}, testsize.Of(10*time.Minute, time.Minute, time.Minute), 200*time.Millisecond)
+		}, testsize.Of(10*time.Minute, testPatience, testPatience), 200*time.Millisecond)
 		require.Len(t, got, rows)
 		slices.SortFunc(got, func(a, b string) int { return strings.Compare(idOf(t, a), idOf(t, b)) })
 		return got
