@@ -8,7 +8,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/shard/op"
 	"millrace/shard/store"
+	"millrace/wal"
 )
 
 // A store of another format is refused with an error that says so, since it may have other keys for the same users.
@@ -42,4 +44,20 @@ func TestStoreOfAnotherMerger(t *testing.T) {
 	_, err = openEngine(o)
 	require.ErrorIs(t, err, store.ErrStore)
 	require.ErrorContains(t, err, "for the version that wrote it")
+}
+
+// Before the first checkpoint all that was acknowledged is in the log. A log directory that is empty although there was
+// one, such as a mount that is missing after a restart of the machine, is refused with any state beside it.
+func TestLogThatIsGone(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	o := testOptions(fs)
+	e := openTest(t, o)
+	commitEvent(t, e, op.ExternalID, "user", "event", 0)
+	crashed := fs.CrashClone(vfs.CrashCloneCfg{})
+	require.NoError(t, crashed.RemoveAll(crashed.PathJoin(o.Dir, "log")))
+	for range 2 { // the refusal makes no log that would be taken the next time
+		_, err := openEngine(testOptions(crashed))
+		require.ErrorIs(t, err, wal.ErrMissing)
+		require.ErrorContains(t, err, "although there is a state store")
+	}
 }

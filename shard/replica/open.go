@@ -63,9 +63,17 @@ func openOwnLog(r *Replica) (Log, error) {
 	o.Trusted = r.checkpointed.Load()
 	o.FS, o.Dir, o.Logger = r.opts.FS, r.opts.FS.PathJoin(r.opts.Dir, "log"), r.opts.Logger
 	o.OnDurable, o.OnFailure = r.Dispatch, r.fail
+	if r.store.HasLog && r.opts.MayMake { // before the first checkpoint only the log has what was acknowledged
+		return nil, fmt.Errorf("%w: %q has none, although there is a state store", wal.ErrMissing, o.Dir)
+	}
 	log, err := wal.Open(o)
 	if err != nil {
 		return nil, err
+	}
+	if !r.store.HasLog {
+		if err := r.store.NoteLog(); err != nil {
+			return nil, errors.Join(err, log.Close())
+		}
 	}
 	for _, name := range r.opts.Readers {
 		log.Hold(name, log.FirstPosition())

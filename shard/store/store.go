@@ -2,7 +2,7 @@
 // flushed is in our log. Nothing else opens Pebble or builds its keys. Key space:
 //
 //	s<name>                        facts of the store: format version, secret; stamp of the newest record; how far the
-//	                               event log has been packed
+//	                               event log has been packed; whether there is a log of its own beside it
 //	c<document key>                control documents, owned by partition 0
 //	e<number, big endian>          entries: profiles, directory rows, tombstones, kept answers
 //	e<partition, 0…0><kind><id>    a partition's books: applied position, outbox, inbox, deferred records, trails,
@@ -34,6 +34,7 @@ import (
 type Store struct {
 	DB     *pebble.DB // used for batches, and to copy all files
 	Secret [32]byte   // for the hash that numbers are made with
+	HasLog bool       // NoteLog was called before the store was opened
 	events *events
 	own    *Cache // nil: the store shares one
 }
@@ -168,7 +169,17 @@ func (s *Store) facts(isNew bool, secret [32]byte) error {
 			ErrStore, binary.LittleEndian.Uint32(append(v, 0, 0, 0, 0)), version)
 	}
 	copy(s.Secret[:], v[4:])
-	return nil
+	hasLog, err := s.Get([]byte("slog"))
+	s.HasLog = hasLog != nil
+	return err
+}
+
+// NoteLog notes, durably, that the log beside the store is there. From then on a directory without one has lost it.
+func (s *Store) NoteLog() error {
+	if err := s.DB.Set([]byte("slog"), []byte{1}, pebble.NoSync); err != nil {
+		return fmt.Errorf("%w: %w", ErrStore, err)
+	}
+	return s.Flush()
 }
 
 // Stamp is the latest stamp of records at the last checkpoint, 0 when there was none.
