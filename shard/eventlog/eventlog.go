@@ -99,16 +99,16 @@ type Options struct {
 	BlockBytes int64
 	// PackAfter is the age of the oldest unpacked record at which less than a block is packed. Default 10 min.
 	PackAfter time.Duration
-	// MaxDuty is the share of one core that background work takes while less than half of MaxBacklogBytes is unpacked.
-	// Default 0.2.
+	// MaxDuty is the share of one core that background work takes while less than three quarters of
+	// MaxBacklogBytes are unpacked. Default 0.2.
 	MaxDuty float64
 	// Share is common to the logs of a node, whose work then counts together. Default: there are no others.
 	Share *Share
 	// Ahead asks the log that packs for all replicas of the group what it has packed from a position on (AheadFrom);
 	// ErrPacks: this is that log. Default: each log packs by itself.
 	Ahead func(from, to uint64) (Ahead, error)
-	// MaxBacklogBytes is how much of the log may be unpacked before packing is no longer throttled. From half of it on
-	// packing is throttled less and less. Default 8 GiB.
+	// MaxBacklogBytes is how much of the log may be unpacked before packing is no longer throttled. From three
+	// quarters of it on packing is throttled less and less. Default 8 GiB.
 	MaxBacklogBytes int64
 	// DeleteWithin is how soon a deleted user's events leave the disk. Rewriting begins after half of it. Default 24 h.
 	DeleteWithin time.Duration

@@ -159,11 +159,11 @@ func (l *Log) watchBacklog() {
 // isBehind reports whether so much waits to be packed that packing is no longer throttled.
 func (l *Log) isBehind() bool { return l.Stats().BacklogBytes > l.opts.MaxBacklogBytes }
 
-// duty is the share of a core that packing takes when so much waits: above half of MaxBacklogBytes it grows from
-// MaxDuty until packing is no longer throttled. So under a load that lasts it finds the pace at which events come in,
-// and a burst waits until it is over.
+// duty is the share of a core that packing takes when so much waits: above three quarters of MaxBacklogBytes it grows
+// from MaxDuty until packing is no longer throttled. So under a load that lasts it finds the pace at which events come
+// in, and a burst waits until it is over.
 func (o *Options) duty(backlog int64) float64 {
-	beyond := min(max(2*float64(backlog)/float64(o.MaxBacklogBytes)-1, 0), 1)
+	beyond := min(max(4*float64(backlog)/float64(o.MaxBacklogBytes)-3, 0), 1)
 	return o.MaxDuty + (1-o.MaxDuty)*beyond
 }
 

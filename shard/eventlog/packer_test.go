@@ -184,7 +184,7 @@ func TestBacklogGrowsAfterFailure(t *testing.T) {
 // Packing takes more of a core the more waits, until nothing holds it back.
 func TestDutyGrowsWithBacklog(t *testing.T) {
 	o := Options{MaxDuty: 0.2, MaxBacklogBytes: 1000}
-	for _, of := range []struct{ backlog, duty float64 }{{0, 0.2}, {500, 0.2}, {625, 0.4}, {750, 0.6}, {1000, 1}, {5000, 1}} {
+	for _, of := range []struct{ backlog, duty float64 }{{0, 0.2}, {750, 0.2}, {875, 0.6}, {1000, 1}, {5000, 1}} {
 		require.InDelta(t, of.duty, o.duty(int64(of.backlog)), 1e-9, "%v", of.backlog)
 	}
 	require.True(t, o.duty(1000) == 1, "it doesn't sleep")
