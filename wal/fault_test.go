@@ -247,9 +247,10 @@ func (fs markFS) OpenReadWrite(name string, c vfs.DiskWriteCategory, o ...vfs.Op
 // A disk that hangs shows although nothing is to be written, and so does that it is back.
 func TestStalledDiskOfAnIdleLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hangs, goesOn := false, make(chan struct{})
+		var hangs atomic.Bool
+		goesOn := make(chan struct{})
 		fs := markFS{syncFS{vfs.NewMem(), func() {
-			if hangs {
+			if hangs.Load() {
 				<-goesOn
 			}
 		}}}
@@ -258,10 +259,10 @@ func TestStalledDiskOfAnIdleLog(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		require.False(t, h.Stalled())
-		hangs = true
+		hangs.Store(true)
 		time.Sleep(2*h.opts.StallAfter + 2*h.opts.HighWaterInterval)
 		require.True(t, h.Stalled())
-		hangs = false
+		hangs.Store(false)
 		close(goesOn)
 		synctest.Wait()
 		require.False(t, h.Stalled())
