@@ -34,7 +34,9 @@ func (n *notes) reach(position uint64) (err error) {
 	if n.atOnce > 0 {
 		to = min(to, position+n.atOnce-1)
 	}
-	n.list, n.got, err = n.of(position, to)
+	if n.list, n.got, err = n.of(position, to); err != nil {
+		return err // nothing is known of got
+	}
 	switch {
 	case n.got < to:
 		n.atOnce = n.got - position + 1
@@ -42,7 +44,7 @@ func (n *notes) reach(position uint64) (err error) {
 		n.atOnce *= 2
 	}
 	n.any = n.any || len(n.list) > 0
-	return err
+	return nil
 }
 
 // next removes and returns the next thing that the op at a place has made; nil when there is none.

@@ -1,6 +1,7 @@
 package eventlog
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,4 +32,28 @@ func TestNotedAreLookedUpInParts(t *testing.T) {
 		require.Nil(t, n.next(p, 0))
 	}
 	require.Less(t, looked, uint64(4*last))
+}
+
+// A look-up that fails leaves nothing behind: the next attempt finds everything.
+func TestNotedAreFoundAfterFailure(t *testing.T) {
+	const first, last = 100, 200
+	var s stretch
+	failure := errors.New("no")
+	s.notes.of = func(from, to uint64) (list []books.Noted, through uint64, err error) {
+		if failure != nil {
+			return nil, 0, failure
+		}
+		for p := from; p <= to; p++ {
+			list = append(list, books.Noted{Position: p})
+		}
+		return list, to, nil
+	}
+	s.begin(first, last)
+	require.ErrorIs(t, s.notes.reach(first), failure)
+	failure = nil
+	s.begin(first, last)
+	for p := uint64(first); p <= last; p++ {
+		require.NoError(t, s.notes.reach(p))
+		require.NotNil(t, s.notes.next(p, 0), "%d", p)
+	}
 }
