@@ -280,17 +280,15 @@ func (d *Decoder) operator(at, i int) {
 // update makes an Update of {"add": […], "remove": […]}, of which one may be absent.
 func (d *Decoder) update(at, i int, members []byte) {
 	var add, remove op.Value
-	for rest := members; len(rest) > 0; {
-		name, v, next, ok := op.NextMember(rest)
-		switch {
-		case ok && string(name) == "add":
+	for name, v := range op.Members(members) {
+		switch string(name) {
+		case "add":
 			add = v
-		case ok && string(name) == "remove":
+		case "remove":
 			remove = v
 		default:
 			return // an object with other members is a nested attribute
 		}
-		rest = next
 	}
 	if add != nil && add.Tag() != op.Array || remove != nil && remove.Tag() != op.Array {
 		d.refuseNamed(rankValue, i, reasonNotValid, d.owner)
@@ -333,16 +331,12 @@ func (d *Decoder) arrayEdit(at int, members []byte) {
 			}
 			continue
 		}
-		for rest := v.Bytes(); len(rest) > 0; {
-			element, next, ok := op.NextValue(rest)
-			if !ok {
-				return
-			}
+		for element := range op.Elements(v.Bytes()) {
+			var ok bool
 			if edits, ok = d.appendEdit(edits, element, name == "$update"); !ok {
 				d.nested.bad = true
 				return
 			}
-			rest = next
 		}
 	}
 	if d.scratch = edits; hasOther(members) {
@@ -381,38 +375,26 @@ func scalar(v op.Value) bool {
 }
 
 func allObjects(array op.Value) bool {
-	for rest := array.Bytes(); len(rest) > 0; {
-		v, next, ok := op.NextValue(rest)
-		if !ok || v.Tag() != op.Object {
+	for v := range op.Elements(array.Bytes()) {
+		if v.Tag() != op.Object {
 			return false
 		}
-		rest = next
 	}
 	return true
 }
 
 // memberNamed returns the value of the member with the name, nil when there is none.
 func memberNamed(members []byte, name string) op.Value {
-	for len(members) > 0 {
-		n, v, rest, ok := op.NextMember(members)
-		if !ok {
-			return nil
-		}
+	for n, v := range op.Members(members) {
 		if string(n) == name {
 			return v
 		}
-		members = rest
 	}
 	return nil
 }
 
 func countMembers(members []byte) (n int) {
-	for len(members) > 0 {
-		_, _, rest, ok := op.NextMember(members)
-		if !ok {
-			return n
-		}
-		members = rest
+	for range op.Members(members) {
 		n++
 	}
 	return n
@@ -420,12 +402,10 @@ func countMembers(members []byte) (n int) {
 
 // hasOther reports whether there is a member that doesn't belong to an ArrayEdit.
 func hasOther(members []byte) bool {
-	for len(members) > 0 {
-		name, _, rest, ok := op.NextMember(members)
-		if !ok || string(name) != "$add" && string(name) != "$update" && string(name) != "$remove" {
+	for name := range op.Members(members) {
+		if string(name) != "$add" && string(name) != "$update" && string(name) != "$remove" {
 			return true
 		}
-		members = rest
 	}
 	return false
 }

@@ -70,12 +70,7 @@ func (b *Batch) namesMayMix() bool {
 func (b *Batch) readContact(start int) {
 	r := &b.routing
 	o, _ := op.Next(b.Buf[start:])
-	for body := o.Body(); len(body) > 0; {
-		code, v, rest, ok := op.NextField(body)
-		if !ok {
-			return
-		}
-		body = rest
+	for code, v := range op.Fields(o.Body()) {
 		switch code {
 		case op.AttrEmail, op.AttrPhone:
 			f := contactField{start: start}

@@ -156,16 +156,11 @@ func blankStates(o op.Op) {
 
 // setsStates says whether an attributes body sets a state.
 func setsStates(body []byte) bool {
-	for len(body) > 0 {
-		code, _, rest, ok := op.NextField(body)
-		if !ok {
-			return false
-		}
+	for code := range op.Fields(body) {
 		switch code {
 		case op.AttrEmailSubscribe, op.AttrSubscriptionGroups, op.AttrHardBounce, op.AttrSpam:
 			return true
 		}
-		body = rest
 	}
 	return false
 }

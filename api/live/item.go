@@ -133,12 +133,14 @@ func (i *Item) show(each func(member func(name string, v op.Value))) {
 }
 
 func eachProperty(rec *op.Record, properties []byte, f func(name string, v op.Value)) {
-	op.EachField(properties, func(name uint32, v op.Value) { f(string(rec.Names.At(name)), v) })
+	for name, v := range op.Fields(properties) {
+		f(string(rec.Names.At(name)), v)
+	}
 }
 
 // eachAttribute calls f for each attribute that has a public name.
 func eachAttribute(rec *op.Record, o op.Op, f func(name string, v op.Value)) {
-	op.EachField(o.Body(), func(code uint32, v op.Value) {
+	for code, v := range op.Fields(o.Body()) {
 		name := op.AttrName(code)
 		if code >= op.ReservedCodes {
 			name = string(rec.Names.At(code - op.ReservedCodes))
@@ -146,25 +148,21 @@ func eachAttribute(rec *op.Record, o op.Op, f func(name string, v op.Value)) {
 		if name != "" {
 			f(name, v)
 		}
-	})
+	}
 }
 
 // appendGroups appends the value of subscription_groups: pairs of a group and whether it is subscribed to.
 func appendGroups(dst []byte, v op.Value) []byte {
 	dst = append(dst, '[')
-	for rest, first := v.Bytes(), true; len(rest) > 0; first = false {
-		group, behind, ok := op.NextValue(rest)
-		on, next, also := op.NextValue(behind)
-		if !ok || !also || len(group.Bytes()) < 16 {
-			break
-		}
-		rest = next
+	first := true
+	for group, on := range op.Groups(v.Bytes()) {
 		if !first {
 			dst = append(dst, ',')
 		}
-		dst = append(append(append(dst, `{"subscription_group_id":"`...), groupText([16]byte(group.Bytes()))...),
+		first = false
+		dst = append(append(append(dst, `{"subscription_group_id":"`...), groupText([16]byte(group))...),
 			`","subscription_state":"`...)
-		if on.Tag() == op.True {
+		if on {
 			dst = append(dst, `subscribed"}`...)
 		} else {
 			dst = append(dst, `unsubscribed"}`...)

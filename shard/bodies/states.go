@@ -80,12 +80,7 @@ func AppendStatesSet(changes []profile.StateChange, body []byte, rec *op.Record)
 	add := func(s profile.State) {
 		set.Set(profile.StateChange{State: s, Changed: rec.Stamp, Actor: rec.Actor, Source: rec.Source})
 	}
-	for len(body) > 0 {
-		code, v, rest, ok := op.NextField(body)
-		if !ok {
-			break
-		}
-		body = rest
+	for code, v := range op.Fields(body) {
 		switch {
 		case code == op.AttrEmailSubscribe && v.Tag() == op.String:
 			add(profile.State{Kind: profile.StateEmail, Value: profile.StateName(v.Bytes())})
@@ -96,32 +91,16 @@ func AppendStatesSet(changes []profile.StateChange, body []byte, rec *op.Record)
 		case code == op.AttrSpam:
 			add(profile.State{Kind: profile.StateSpam, On: v.Tag() == op.True})
 		case code == op.AttrSubscriptionGroups && v.Tag() == op.Array:
-			eachGroup(v.Bytes(), func(s profile.State) { add(s) })
+			for id, on := range op.Groups(v.Bytes()) {
+				s := profile.State{Kind: profile.StateGroup, Group: [16]byte(id), On: on}
+				if len(id) > 16 {
+					s.Channel = id[16]
+				}
+				add(s)
+			}
 		}
 	}
 	return set.List()
-}
-
-// eachGroup calls f for the groups in the content of an op.AttrSubscriptionGroups, and says whether all of it could be
-// read.
-func eachGroup(list []byte, f func(profile.State)) bool {
-	for len(list) > 0 {
-		id, after, ok := op.NextValue(list)
-		if !ok || id.Tag() != op.String || len(id.Bytes()) < 16 {
-			return false
-		}
-		on, after, ok := op.NextValue(after)
-		if !ok {
-			return false
-		}
-		s := profile.State{Kind: profile.StateGroup, Group: [16]byte(id.Bytes()), On: on.Tag() == op.True}
-		if b := id.Bytes(); len(b) > 16 {
-			s.Channel = b[16]
-		}
-		f(s)
-		list = after
-	}
-	return true
 }
 
 // StatesOf are the states that a profile or row has.

@@ -68,7 +68,7 @@ func (n *notes) next(position uint64, ordinal uint32) *books.Noted {
 func (s *stretch) addAttributes(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) {
 	flags := o.Flags()
 	s.scratch = s.scratch[:0]
-	op.EachField(o.Body(), func(code uint32, v op.Value) {
+	for code, v := range op.Fields(o.Body()) {
 		switch {
 		case code >= op.ReservedCodes:
 			s.scratch = append(binary.AppendUvarint(s.scratch, uint64(s.nameOf(rec, code-op.ReservedCodes))), v...)
@@ -77,7 +77,7 @@ func (s *stretch) addAttributes(position uint64, ordinal uint32, stamp int64, re
 		case op.AttrName(code) != "":
 			s.scratch = s.appendField(s.scratch, op.AttrName(code), v)
 		}
-	})
+	}
 	if flags.Has(op.MergeObjects) {
 		s.scratch = s.appendField(s.scratch, "_merge_objects", op.AppendBool(nil, true))
 	}
@@ -90,18 +90,12 @@ func (s *stretch) addAttributes(position uint64, ordinal uint32, stamp int64, re
 // groupsAsSent returns the value of subscription_groups in the form in which clients send it.
 func groupsAsSent(v op.Value) []byte {
 	var list, object []byte
-	for rest := v.Bytes(); len(rest) > 0; {
-		group, behind, ok := op.NextValue(rest)
-		on, next, also := op.NextValue(behind)
-		if !ok || !also || len(group.Bytes()) < 16 {
-			break
-		}
-		rest = next
+	for group, on := range op.Groups(v.Bytes()) {
 		state := "unsubscribed"
-		if on.Tag() == op.True {
+		if on {
 			state = "subscribed"
 		}
-		object = appendMember(object[:0], "subscription_group_id", uuid.UUID(group.Bytes()[:16]).String())
+		object = appendMember(object[:0], "subscription_group_id", uuid.UUID(group[:16]).String())
 		list = op.AppendBlock(list, op.Object, appendMember(object, "subscription_state", state))
 	}
 	return op.AppendBlock(nil, op.Array, list)

@@ -212,9 +212,9 @@ const mergedShift = 16
 // keepProperties copies properties, with their names in the stretch's own dictionary.
 func (s *stretch) keepProperties(rec *op.Record, properties []byte) []byte {
 	s.scratch = s.scratch[:0]
-	op.EachField(properties, func(name uint32, v op.Value) {
+	for name, v := range op.Fields(properties) {
 		s.scratch = append(binary.AppendUvarint(s.scratch, uint64(s.nameOf(rec, name))), v...)
-	})
+	}
 	return s.Keep(s.scratch)
 }
 

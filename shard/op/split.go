@@ -136,12 +136,8 @@ func EachName(kind Kind, body []byte, f func(index uint32)) {
 	app := uint32(0)
 	switch kind {
 	case Attributes:
-		for len(body) > 0 {
-			code, _, rest, ok := NextField(body)
-			if !ok {
-				return
-			}
-			if body = rest; code >= ReservedCodes {
+		for code := range Fields(body) {
+			if code >= ReservedCodes {
 				f(code - ReservedCodes)
 			}
 		}
@@ -166,12 +162,7 @@ func EachName(kind Kind, body []byte, f func(index uint32)) {
 	if app > 0 {
 		f(app - 1)
 	}
-	for len(fields) > 0 {
-		index, _, rest, ok := NextField(fields)
-		if !ok {
-			return
-		}
+	for index := range Fields(fields) {
 		f(index)
-		fields = rest
 	}
 }

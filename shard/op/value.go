@@ -2,6 +2,7 @@ package op
 
 import (
 	"encoding/binary"
+	"iter"
 	"math"
 )
 
@@ -148,23 +149,64 @@ func NextField(b []byte) (code uint32, v Value, rest []byte, ok bool) {
 
 // HasOperators says whether the body of an attributes op has AttrOperators.
 func HasOperators(body []byte) bool {
-	for {
-		code, _, rest, ok := NextField(body)
-		if !ok || code == AttrOperators {
-			return ok
+	for code := range Fields(body) {
+		if code == AttrOperators {
+			return true
 		}
-		body = rest
+	}
+	return false
+}
+
+// Fields are the fields (code or index, value) of a list of attributes or properties, as far as they can be read.
+func Fields(list []byte) iter.Seq2[uint32, Value] {
+	return func(yield func(uint32, Value) bool) {
+		for len(list) > 0 {
+			code, v, rest, ok := NextField(list)
+			if !ok || !yield(code, v) {
+				return
+			}
+			list = rest
+		}
 	}
 }
 
-// EachField calls f with the fields of b, as far as these can be read.
-func EachField(b []byte, f func(code uint32, v Value)) {
-	for {
-		code, v, rest, ok := NextField(b)
-		if !ok {
-			return
+// Elements are the values in the content of an Array, as far as they can be read.
+func Elements(list []byte) iter.Seq[Value] {
+	return func(yield func(Value) bool) {
+		for len(list) > 0 {
+			v, rest, ok := NextValue(list)
+			if !ok || !yield(v) {
+				return
+			}
+			list = rest
 		}
-		f(code, v)
-		b = rest
+	}
+}
+
+// Members are the names and values in the content of an Object, as far as they can be read.
+func Members(list []byte) iter.Seq2[[]byte, Value] {
+	return func(yield func([]byte, Value) bool) {
+		for len(list) > 0 {
+			name, v, rest, ok := NextMember(list)
+			if !ok || !yield(name, v) {
+				return
+			}
+			list = rest
+		}
+	}
+}
+
+// Groups are the pairs in the content of an AttrSubscriptionGroups, as far as they can be read: the id of a group in 16
+// bytes, perhaps with its channel behind, and whether the group is subscribed to.
+func Groups(list []byte) iter.Seq2[[]byte, bool] {
+	return func(yield func([]byte, bool) bool) {
+		for len(list) > 0 {
+			id, behind, ok := NextValue(list)
+			on, rest, also := NextValue(behind)
+			if !ok || !also || id.Tag() != String || len(id.Bytes()) < 16 || !yield(id.Bytes(), on.Tag() == True) {
+				return
+			}
+			list = rest
+		}
 	}
 }

@@ -198,7 +198,9 @@ func (e *Editor) isMany(profile, body []byte) bool {
 		work = indexedWork
 	}
 	fields := 0
-	op.EachField(body, func(uint32, op.Value) { fields++ })
+	for range op.Fields(body) {
+		fields++
+	}
 	return fields > 1 && fields*size >= work
 }
 
@@ -581,13 +583,8 @@ func (e *Editor) updateArray(old op.Value, operands []byte, lim *Limits) bool {
 }
 
 func (e *Editor) pushValues(elements []byte) {
-	for len(elements) > 0 {
-		v, rest, ok := op.NextValue(elements)
-		if !ok {
-			return
-		}
+	for v := range op.Elements(elements) {
 		e.refs = append(e.refs, ref{key: v, value: v})
-		elements = rest
 	}
 }
 
@@ -659,24 +656,14 @@ func (e *Editor) editArray(old op.Value, edits []byte, merge bool, lim *Limits) 
 	}
 	e.tmp = e.tmp[:0]
 	list := e.refs
-	for rest := content(old, op.Array); len(rest) > 0; {
-		element, tail, ok := op.NextValue(rest)
-		if !ok {
-			break
-		}
-		rest = tail
+	for element := range op.Elements(content(old, op.Array)) {
 		e.tmp = e.appendEdited(e.tmp, element, list, merge)
 	}
 	for i := range list {
 		if list[i].tag != op.EditAdd {
 			continue
 		}
-		for rest := list[i].value; len(rest) > 0; {
-			element, tail, ok := op.NextValue(rest)
-			if !ok {
-				break
-			}
-			rest = tail
+		for element := range op.Elements(list[i].value) {
 			e.tmp = e.appendClean(e.tmp, element, 1)
 		}
 	}
@@ -738,20 +725,16 @@ func (e *Editor) mergeTokens(old, add []byte) op.Value {
 }
 
 func (e *Editor) pushTokens(elements []byte) {
-	for len(elements) > 0 {
-		v, rest, ok := op.NextValue(elements)
-		if !ok {
-			return
+	for v := range op.Elements(elements) {
+		if v.Tag() != op.Object {
+			continue
 		}
-		if v.Tag() == op.Object {
-			token, _ := member(v.Bytes(), memberToken)
-			app, ok := member(v.Bytes(), memberAppID)
-			if !ok { // imported, with an app that did not exist
-				app, _ = member(v.Bytes(), memberApp)
-			}
-			e.refs = append(e.refs, ref{key: token, extra: app, value: v})
+		token, _ := member(v.Bytes(), memberToken)
+		app, ok := member(v.Bytes(), memberAppID)
+		if !ok { // imported, with an app that did not exist
+			app, _ = member(v.Bytes(), memberApp)
 		}
-		elements = rest
+		e.refs = append(e.refs, ref{key: token, extra: app, value: v})
 	}
 }
 
@@ -773,23 +756,13 @@ const maxDepth = 64
 func (e *Editor) mergeObject(dst, old, add []byte, nulls nullRule, depth int) []byte {
 	mark, base := len(dst), len(e.refs)
 	if len(old) > 0 {
-		for rest := add; len(rest) > 0; {
-			name, v, tail, ok := op.NextMember(rest)
-			if !ok {
-				break
-			}
+		for name, v := range op.Members(add) {
 			e.refs = append(e.refs, ref{key: name, value: v})
-			rest = tail
 		}
 		slices.SortFunc(e.refs[base:], compareKeys)
 	}
 	end := len(e.refs)
-	for rest := old; len(rest) > 0; {
-		name, v, tail, ok := op.NextMember(rest)
-		if !ok {
-			break
-		}
-		rest = tail
+	for name, v := range op.Members(old) {
 		i, found := slices.BinarySearchFunc(e.refs[base:end], name,
 			func(r ref, key []byte) int { return bytes.Compare(r.key, key) })
 		if !found {
@@ -809,12 +782,7 @@ func (e *Editor) mergeObject(dst, old, add []byte, nulls nullRule, depth int) []
 			dst = e.appendClean(appendName(dst, name), given, depth+1)
 		}
 	}
-	for rest := add; len(rest) > 0; {
-		name, v, tail, ok := op.NextMember(rest)
-		if !ok {
-			break
-		}
-		rest = tail
+	for name, v := range op.Members(add) {
 		if v.Tag() == op.Null {
 			continue
 		}
@@ -855,15 +823,10 @@ func closeBlock(dst []byte, mark int, tag op.Tag) []byte {
 
 // member is the value of the member called name.
 func member(members, name []byte) (op.Value, bool) {
-	for len(members) > 0 {
-		n, v, rest, ok := op.NextMember(members)
-		if !ok {
-			return nil, false
-		}
+	for n, v := range op.Members(members) {
 		if bytes.Equal(n, name) {
 			return v, true
 		}
-		members = rest
 	}
 	return nil, false
 }

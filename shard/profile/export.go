@@ -199,12 +199,7 @@ var subscribed = op.Value(op.AppendString(nil, []byte("subscribed")))
 // pushTokens appends the tokens, each also with the name of its app, by which readers of the public API know the app.
 func (w *jsonWriter) pushTokens(v op.Value, nameOf func([]byte) string) {
 	w.dst = append(w.dst, '[')
-	for rest := content(v, op.Array); len(rest) > 0; {
-		token, tail, ok := op.NextValue(rest)
-		if !ok {
-			break
-		}
-		rest = tail
+	for token := range op.Elements(content(v, op.Array)) {
 		w.separate()
 		w.dst = appendJSONValue(w.dst, token)
 		app, _ := member(content(token, op.Object), memberAppID)

@@ -264,12 +264,8 @@ func (im *Importer) customs(b []byte, v *fastjson.Value) []byte {
 // are a list.
 func firsts(array op.Value) op.Value {
 	seen, kept := map[string]bool{}, []byte(nil)
-	for rest := array.Bytes(); len(rest) > 0; {
-		v, after, ok := op.NextValue(rest)
-		if !ok {
-			break
-		}
-		if rest = after; v.Tag() == op.Object || !seen[string(v)] {
+	for v := range op.Elements(array.Bytes()) {
+		if v.Tag() == op.Object || !seen[string(v)] {
 			seen[string(v)] = true
 			kept = append(kept, v...)
 		}

@@ -45,30 +45,20 @@ func appendJSONValue(dst []byte, v op.Value) []byte {
 
 // AppendNested appends an array or an object as JSON, and the values in it by appendValue.
 func AppendNested(dst []byte, v op.Value, appendValue func([]byte, op.Value) []byte) []byte {
-	open, end := byte('['), byte(']')
 	if v.Tag() == op.Object {
-		open, end = '{', '}'
+		w := jsonWriter{append(dst, '{')}
+		for name, value := range op.Members(v.Bytes()) {
+			w.separate()
+			w.dst = appendValue(append(AppendJSONString(w.dst, name), ':'), value)
+		}
+		return append(w.dst, '}')
 	}
-	w := jsonWriter{append(dst, open)}
-	for rest := v.Bytes(); len(rest) > 0; {
-		var name []byte
-		var value op.Value
-		var ok bool
-		if open == '{' {
-			name, value, rest, ok = op.NextMember(rest)
-		} else {
-			value, rest, ok = op.NextValue(rest)
-		}
-		if !ok {
-			break
-		}
+	w := jsonWriter{append(dst, '[')}
+	for value := range op.Elements(v.Bytes()) {
 		w.separate()
-		if open == '{' {
-			w.dst = append(AppendJSONString(w.dst, name), ':')
-		}
 		w.dst = appendValue(w.dst, value)
 	}
-	return append(w.dst, end)
+	return append(w.dst, ']')
 }
 
 // jsonWriter appends members of objects, with a comma before each that doesn't follow an opening bracket.

@@ -73,15 +73,10 @@ func (t *Touching) named() (tag byte, name []byte) {
 	case t.Op.Kind() == op.Purchase && len(body) >= purchaseBytes:
 		return tagProduct, t.Rec.Names.At(op.PurchaseBody(body).Product())
 	case t.Op.Kind() == op.Attributes:
-		for len(body) > 0 {
-			code, _, rest, ok := op.NextField(body)
-			if !ok {
-				break
-			}
+		for code := range op.Fields(body) {
 			if code >= op.ReservedCodes {
 				return tagCustom, t.Rec.Names.At(code - op.ReservedCodes)
 			}
-			body = rest
 		}
 	}
 	return 0, nil

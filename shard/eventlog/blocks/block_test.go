@@ -91,7 +91,9 @@ func plain(rs *Rows) (list []plainRow) {
 		if w.App > 0 {
 			p.app = "+" + string(rs.Name(w.App-1))
 		}
-		op.EachField(w.Properties, func(name uint32, v op.Value) { p.properties += fmt.Sprintf("%q=%x ", rs.Name(name), v) })
+		for name, v := range op.Fields(w.Properties) {
+			p.properties += fmt.Sprintf("%q=%x ", rs.Name(name), v)
+		}
 		p.Row.Key, p.Row.Properties, p.Row.Name, p.Row.App = nil, nil, 0, 0
 		list = append(list, p)
 	}

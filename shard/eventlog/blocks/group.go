@@ -331,12 +331,12 @@ func (w *groupWriter) collect(list []Row, n *names) {
 		}
 		shape = shape[:0]
 		fields := uint64(0)
-		op.EachField(list[i].Properties, func(name uint32, _ op.Value) {
+		for name := range op.Fields(list[i].Properties) {
 			name = w.use(name)
 			w.counts[name]++
 			shape = binary.AppendUvarint(shape, uint64(name))
 			fields++
-		})
+		}
 		at, ok := w.shapeAt[string(shape)]
 		if !ok {
 			at = uint32(len(w.shapeAt))
@@ -447,11 +447,11 @@ func (w *groupWriter) properties(list []Row) {
 	}
 	w.byName = slices.Grow(w.byName[:0], total)[:total]
 	for i := range list {
-		op.EachField(list[i].Properties, func(name uint32, v op.Value) {
+		for name, v := range op.Fields(list[i].Properties) {
 			at := &w.nameEnd[w.newName[name]-1]
 			w.byName[*at] = v
 			*at++
-		})
+		}
 	}
 	c := &w.values
 	c.reset()

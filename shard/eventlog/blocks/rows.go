@@ -69,10 +69,10 @@ func (r *Rows) Adopt(from *Rows, w *Row) {
 	}
 	c.Key = r.Keep(w.Key)
 	var b []byte
-	op.EachField(w.Properties, func(name uint32, v op.Value) {
+	for name, v := range op.Fields(w.Properties) {
 		b = binary.AppendUvarint(b, uint64(r.Intern(from.Name(name))))
 		b = append(b, v...)
-	})
+	}
 	c.Properties = r.Keep(b)
 	r.List = append(r.List, c)
 }

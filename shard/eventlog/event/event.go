@@ -74,7 +74,9 @@ type Fields struct {
 
 // Each calls f with each field. A missing name is nil.
 func (x Fields) Each(f func(name []byte, v op.Value)) {
-	op.EachField(x.Encoded, func(i uint32, v op.Value) { f(x.name(i), v) })
+	for i, v := range op.Fields(x.Encoded) {
+		f(x.name(i), v)
+	}
 }
 
 func (x Fields) name(i uint32) []byte {

@@ -12,12 +12,7 @@ import (
 func (x Fields) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '{')
 	first := true
-	for rest := x.Encoded; ; {
-		i, v, next, ok := op.NextField(rest)
-		if !ok {
-			return append(dst, '}')
-		}
-		rest = next
+	for i, v := range op.Fields(x.Encoded) {
 		if !first {
 			dst = append(dst, ',')
 		}
@@ -29,6 +24,7 @@ func (x Fields) AppendJSON(dst []byte) []byte {
 		}
 		dst = AppendValue(dst, v)
 	}
+	return append(dst, '}')
 }
 
 // AppendMember appends a name in the form that begins a member of a JSON object.
