@@ -11,7 +11,8 @@ import (
 	"millrace/wal"
 )
 
-// instance is a running raft. It is replaced only when the end of the log had to be removed (rejoin).
+// instance is a running raft. It is replaced only when the end of the log had to be removed (rejoin), or when raft has
+// stopped taking entries (renew).
 type instance struct {
 	raft   *raft.Raft
 	trans  *transport
@@ -148,9 +149,9 @@ func (l *Log) caughtUp(e leadEvent) bool {
 
 // barrier returns the index of an entry that raft makes when it leads: everything before it is handed back. During a
 // transfer of the leadership, and for a moment after one that has failed, raft refuses entries; barrier waits for the
-// end of that.
+// end of that. A raft that goes on refusing them is replaced.
 func (l *Log) barrier(n *instance) (index uint64, err error) {
-	for {
+	for begun := time.Now(); ; {
 		var f raft.Future
 		err := l.await(func() error {
 			f = n.raft.Barrier(0)
@@ -161,10 +162,18 @@ func (l *Log) barrier(n *instance) (index uint64, err error) {
 			return f.(raft.IndexFuture).Index(), nil
 		case !errors.Is(err, raft.ErrLeadershipTransferInProgress):
 			return 0, err
+		case time.Since(begun) > stuckAfter:
+			go l.renew(n)
+			return 0, err
 		}
 		time.Sleep(time.Millisecond)
 	}
 }
+
+// stuckAfter is how long raft may refuse entries once a transfer of the leadership has ended. It is over with its last
+// call to the other node, which takes summonTimeout at most. But when the leadership is lost meanwhile, raft can wait
+// for the goroutine that sent entries to that node and has ended, and never says that the transfer is over.
+const stuckAfter = 5 * time.Second
 
 // await returns what f returns, which waits for raft, or wal.ErrClosed: raft may end without an answer.
 func (l *Log) await(f func() error) error {

@@ -3,7 +3,9 @@ package quorum
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -117,6 +119,32 @@ func testTransferToSilentNode(t *testing.T) {
 	soon(t, "it is decided", func() bool { return leader.handedBack("later") || leader.isLost("later") })
 	require.True(t, leader.handedBack("later"))
 	g.net.hold(leader.node, f.node, false)
+	g.same()
+}
+
+// When the leadership is lost in the middle of a transfer, raft can wait for ever for the goroutine that sent entries to
+// the other node. It then refuses all entries whenever it leads again. The group takes records all the same, and the
+// node can lead.
+func TestTransferThatRaftNeverEnds(t *testing.T) { simulated(t, testTransferThatRaftNeverEnds) }
+
+func testTransferThatRaftNeverEnds(t *testing.T) {
+	g := newGroup(t, 3, standard)
+	g.write(10)
+	f := g.follower()
+	// What raft has left behind. It would take a schedule of its goroutines that no test can choose.
+	before := f.log.node.Load()
+	state := reflect.ValueOf(before.raft).Elem().FieldByName("leaderState")
+	atomic.StoreInt32((*int32)(state.FieldByName("leadershipTransferInProgress").Addr().UnsafePointer()), 1)
+	_ = g.leader().log.Transfer(t.Context(), f.node)
+	soon(t, "raft is started anew", func() bool { return f.log.node.Load() != before })
+	g.write(10)
+	soon(t, "it leads", func() bool {
+		if now := g.leader(); now != f {
+			_ = now.log.Transfer(t.Context(), f.node)
+		}
+		return f.log.Leads()
+	})
+	g.write(10)
 	g.same()
 }
 

@@ -394,6 +394,31 @@ func (n *instance) leave() {
 // rejoin removes the entries from index on, which are known to contradict what the group has committed, and starts a
 // new raft with the rest.
 func (l *Log) rejoin(index uint64) {
+	l.swap(func() bool {
+		last, err := l.store.LastIndex()
+		if err != nil || last < index { // already done
+			return false
+		}
+		l.opts.Logger.Warn("removing the end of the log, which contradicts the group's", "group", l.opts.Group,
+			"from", index)
+		return true
+	}, func() error { return l.store.CutEnd(index) })
+}
+
+// renew replaces a raft that refuses all entries because of a transfer that it never ends.
+func (l *Log) renew(n *instance) {
+	l.swap(func() bool {
+		if l.node.Load() != n || l.failed() != nil {
+			return false
+		}
+		l.opts.Logger.Warn("starting raft anew, which doesn't end a transfer of the leadership", "group", l.opts.Group)
+		return true
+	}, func() error { return nil })
+}
+
+// swap ends the running raft, if it is due, and starts a new one with what is on disk. between is called when none
+// runs.
+func (l *Log) swap(due func() bool, between func() error) {
 	l.swapping.Lock()
 	defer l.swapping.Unlock()
 	select {
@@ -404,14 +429,12 @@ func (l *Log) rejoin(index uint64) {
 	l.host.mu.Lock()
 	ways := l.host.groups[l.opts.Group]
 	l.host.mu.Unlock()
-	if last, err := l.store.LastIndex(); err != nil || last < index || ways == nil { // already done
+	if ways == nil || !due() {
 		return
 	}
-	l.opts.Logger.Warn("removing the end of the log, which contradicts the group's", "group", l.opts.Group,
-		"from", index)
 	l.node.Load().leave()
 	l.loseAll()
-	err := l.store.CutEnd(index)
+	err := between()
 	if err == nil {
 		err = l.join(ways.raft)
 	}
