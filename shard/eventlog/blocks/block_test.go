@@ -129,7 +129,7 @@ func TestUsersAreWrittenOnce(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, i))
 		rs, users := &Rows{}, map[string]bool{}
 		prefix := [...]string{"", "u", "user-00000"}[r.IntN(3)]
-		for k := range 1 + r.IntN(300) {
+		for k := range 1 + r.IntN(10*fewKeys>>r.IntN(8)) {
 			u := Row{Position: 100 + uint64(k), Name: rs.Intern(nil), Kind: op.Event, ID: op.IDKind(1 + r.IntN(2)), Resolved: r.IntN(3) == 0,
 				Workspace: uint32(r.IntN(2)), Number: uint64(r.IntN(2)) << r.IntN(64)}
 			if r.IntN(4) > 0 {

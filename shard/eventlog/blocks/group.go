@@ -191,14 +191,8 @@ func (w *groupWriter) users(list []Row) {
 	ofRow := make([]uint32, len(list))
 	var numbers, shared, sizes, keys []byte
 	users, last := uint32(0), user{}
-	for rest := w.sortedByWords(list); len(rest) > 0; {
-		end := 1
-		for end < len(rest) && rest[end].words == rest[0].words {
-			end++
-		}
-		same := rest[:end]
-		rest = rest[end:]
-		sortUsers(list, same)
+	eachRun(w.sortedByWords(list), func(same []rowKey) {
+		sortUsers(list, same, w.spare)
 		for i, k := range same {
 			if r := &list[k.row]; i == 0 || k.number != last.number || !bytes.Equal(r.Key, last.key) {
 				w.u(uint64(r.Workspace - last.workspace))
@@ -213,7 +207,7 @@ func (w *groupWriter) users(list []Row) {
 			}
 			ofRow[k.row] = users - 1
 		}
-	}
+	})
 	w.put(colUsers, append(binary.AppendUvarint(nil, uint64(users)), w.buf...))
 	w.put(colNumbers, numbers)
 	w.put(colShared, shared)
@@ -261,16 +255,51 @@ func (w *groupWriter) sortedByWords(list []Row) []rowKey {
 	return w.keys
 }
 
-// sortUsers sorts the keys of rows, all with the same words, by the rest of the identifiers.
-func sortUsers(list []Row, keys []rowKey) {
-	key := list[keys[0].row].Key
-	for _, k := range keys[1:] {
-		if k.number != keys[0].number || !bytes.Equal(list[k.row].Key, key) {
-			slices.SortFunc(keys, func(a, b rowKey) int {
-				return cmp.Or(bytes.Compare(list[a.row].Key, list[b.row].Key), cmp.Compare(a.number, b.number))
-			})
-			return
+// fewKeys are sorted faster by comparing them than byte by byte.
+const fewKeys = 256
+
+// sortUsers sorts the keys of rows, all with the same words, by the rest of the identifiers. Where many have more in
+// common than those of all rows, as with an odd one among many alike, it takes words from behind that.
+func sortUsers(list []Row, keys, spare []rowKey) {
+	first := list[keys[0].row].Key
+	common, alike := len(first), true
+	for _, k := range keys {
+		key := list[k.row].Key
+		common = sharedPrefix(first[:common], key)
+		alike = alike && common == len(key) && common == len(first) && k.number == keys[0].number
+	}
+	if alike {
+		return
+	}
+	var differ [2]uint64
+	if len(keys) > fewKeys {
+		for i, k := range keys {
+			var part [8]byte
+			copy(part[:], list[k.row].Key[common:])
+			keys[i].words[0] = binary.BigEndian.Uint64(part[:])
+			differ[0] |= keys[i].words[0] ^ keys[0].words[0]
 		}
+	}
+	if differ[0] == 0 {
+		slices.SortFunc(keys, func(a, b rowKey) int {
+			return cmp.Or(bytes.Compare(list[a.row].Key, list[b.row].Key), cmp.Compare(a.number, b.number))
+		})
+		return
+	}
+	sorted, _ := sortKeys(keys, spare[:len(keys)], differ)
+	copy(keys, sorted)
+	eachRun(keys, func(run []rowKey) { sortUsers(list, run, spare) })
+}
+
+// eachRun calls f with each run of keys that have the same words.
+func eachRun(keys []rowKey, f func(run []rowKey)) {
+	for len(keys) > 0 {
+		end := 1
+		for end < len(keys) && keys[end].words == keys[0].words {
+			end++
+		}
+		f(keys[:end])
+		keys = keys[end:]
 	}
 }
 
