@@ -317,7 +317,7 @@ func (d *Decoder) replace(at int, tag op.Tag) {
 func (d *Decoder) arrayEdit(at int, members []byte) {
 	edits := d.scratch[:0]
 	for _, name := range [...]string{"$remove", "$update", "$add"} {
-		v := memberNamed(members, name)
+		v := op.Member(members, []byte(name))
 		if v == nil {
 			continue
 		}
@@ -352,8 +352,9 @@ func (d *Decoder) appendEdit(dst []byte, element op.Value, update bool) ([]byte,
 		return dst, false
 	}
 	members := element.Bytes()
-	key, match, object := memberNamed(members, "$identifier_key"), memberNamed(members, "$identifier_value"),
-		memberNamed(members, "$new_object")
+	key := op.Member(members, []byte("$identifier_key"))
+	match := op.Member(members, []byte("$identifier_value"))
+	object := op.Member(members, []byte("$new_object"))
 	want, code := 2, byte(op.EditRemove)
 	if update {
 		want, code = 3, op.EditUpdate
@@ -381,16 +382,6 @@ func allObjects(array op.Value) bool {
 		}
 	}
 	return true
-}
-
-// memberNamed returns the value of the member with the name, nil when there is none.
-func memberNamed(members []byte, name string) op.Value {
-	for n, v := range op.Members(members) {
-		if string(n) == name {
-			return v
-		}
-	}
-	return nil
 }
 
 func countMembers(members []byte) (n int) {

@@ -1,6 +1,7 @@
 package op
 
 import (
+	"bytes"
 	"encoding/binary"
 	"iter"
 	"math"
@@ -194,6 +195,16 @@ func Members(list []byte) iter.Seq2[[]byte, Value] {
 			list = rest
 		}
 	}
+}
+
+// Member is the value of the member called name in the content of an Object, nil when there is none.
+func Member(list, name []byte) Value {
+	for n, v := range Members(list) {
+		if bytes.Equal(n, name) {
+			return v
+		}
+	}
+	return nil
 }
 
 // Groups are the pairs in the content of an AttrSubscriptionGroups, as far as they can be read: the id of a group in 16

@@ -683,7 +683,7 @@ func (e *Editor) appendEdited(dst []byte, element op.Value, edits []ref, merge b
 		if r.tag == op.EditAdd {
 			continue
 		}
-		if has, ok := member(element.Bytes(), r.key); !ok || !bytes.Equal(has, r.extra) {
+		if has := op.Member(element.Bytes(), r.key); has == nil || !bytes.Equal(has, r.extra) {
 			continue
 		}
 		switch {
@@ -729,10 +729,9 @@ func (e *Editor) pushTokens(elements []byte) {
 		if v.Tag() != op.Object {
 			continue
 		}
-		token, _ := member(v.Bytes(), memberToken)
-		app, ok := member(v.Bytes(), memberAppID)
-		if !ok { // imported, with an app that did not exist
-			app, _ = member(v.Bytes(), memberApp)
+		token, app := op.Member(v.Bytes(), memberToken), op.Member(v.Bytes(), memberAppID)
+		if app == nil { // imported, with an app that did not exist
+			app = op.Member(v.Bytes(), memberApp)
 		}
 		e.refs = append(e.refs, ref{key: token, extra: app, value: v})
 	}
@@ -819,16 +818,6 @@ func closeBlock(dst []byte, mark int, tag op.Tag) []byte {
 	copy(dst[mark+n:], dst[mark:mark+size])
 	copy(dst[mark:], head[:n])
 	return dst
-}
-
-// member is the value of the member called name.
-func member(members, name []byte) (op.Value, bool) {
-	for n, v := range op.Members(members) {
-		if bytes.Equal(n, name) {
-			return v, true
-		}
-	}
-	return nil, false
 }
 
 // content is the content of a value with tag, nil for a value with another tag or for none.

@@ -202,7 +202,7 @@ func (w *jsonWriter) pushTokens(v op.Value, nameOf func([]byte) string) {
 	for token := range op.Elements(content(v, op.Array)) {
 		w.separate()
 		w.dst = appendJSONValue(w.dst, token)
-		app, _ := member(content(token, op.Object), memberAppID)
+		app := op.Member(content(token, op.Object), memberAppID)
 		if id := content(app, op.String); len(id) > 0 && nameOf != nil {
 			if name := nameOf(id); name != "" {
 				w.dst = w.dst[:len(w.dst)-1]
@@ -216,9 +216,9 @@ func (w *jsonWriter) pushTokens(v op.Value, nameOf func([]byte) string) {
 
 // coordinates appends the location once more, in the form that readers of the public API know.
 func (w *jsonWriter) coordinates(location op.Value) {
-	longitude, hasLongitude := member(content(location, op.Object), memberLongitude)
-	latitude, hasLatitude := member(content(location, op.Object), memberLatitude)
-	if !hasLongitude || !hasLatitude {
+	members := content(location, op.Object)
+	longitude, latitude := op.Member(members, memberLongitude), op.Member(members, memberLatitude)
+	if longitude == nil || latitude == nil {
 		return
 	}
 	w.key("last_coordinates")
