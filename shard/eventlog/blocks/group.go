@@ -90,7 +90,7 @@ type groupWriter struct {
 
 	shapes  []byte
 	shapeAt map[string]uint32
-	ofRow   []uint32 // the shape of each row
+	shapeOf []uint32 // by row
 
 	values  valueColumns
 	byName  []op.Value // values of all rows, ordered by name
@@ -188,7 +188,7 @@ func (w *groupWriter) times(list []Row) {
 }
 
 func (w *groupWriter) users(list []Row) {
-	ofRow := make([]uint32, len(list))
+	userOf := make([]uint32, len(list))
 	var numbers, shared, sizes, keys []byte
 	users, last := uint32(0), user{}
 	eachRun(w.sortedByWords(list), func(same []rowKey) {
@@ -205,7 +205,7 @@ func (w *groupWriter) users(list []Row) {
 				users++
 				last = user{workspace: r.Workspace, number: r.Number, key: r.Key}
 			}
-			ofRow[k.row] = users - 1
+			userOf[k.row] = users - 1
 		}
 	})
 	w.put(colUsers, append(binary.AppendUvarint(nil, uint64(users)), w.buf...))
@@ -213,7 +213,7 @@ func (w *groupWriter) users(list []Row) {
 	w.put(colShared, shared)
 	w.put(colKeySizes, sizes)
 	w.put(colKeys, keys)
-	w.putPlanes(colUser, list, func(i int) uint32 { return ofRow[i] })
+	w.putPlanes(colUser, list, func(i int) uint32 { return userOf[i] })
 }
 
 // rowKey is what a row is sorted by for the identifiers. words are 8 bytes of its own, behind what those of its kind
@@ -240,9 +240,7 @@ func (w *groupWriter) sortedByWords(list []Row) []rowKey {
 	var differ [2]uint64 // bits
 	for i := range list {
 		r := &list[i]
-		var part [8]byte
-		copy(part[:], r.Key[common[r.ID&127]:])
-		words := [2]uint64{binary.BigEndian.Uint64(part[:]),
+		words := [2]uint64{wordAt(r.Key, common[r.ID&127]),
 			uint64(r.Workspace)<<8 | uint64(r.ID)<<1 | uint64(flag(r.Resolved))}
 		if len(r.Key) == 0 {
 			words[0] = r.Number
@@ -253,6 +251,13 @@ func (w *groupWriter) sortedByWords(list []Row) []rowKey {
 	}
 	w.keys, w.spare = sortKeys(keys, slices.Grow(w.spare[:0], len(list))[:len(list)], differ)
 	return w.keys
+}
+
+// wordAt is 8 bytes of a key, which sort as those of the key do.
+func wordAt(key []byte, from int) uint64 {
+	var part [8]byte
+	copy(part[:], key[from:])
+	return binary.BigEndian.Uint64(part[:])
 }
 
 // fewKeys are sorted faster by comparing them than byte by byte.
@@ -274,9 +279,7 @@ func sortUsers(list []Row, keys, spare []rowKey) {
 	var differ [2]uint64
 	if len(keys) > fewKeys {
 		for i, k := range keys {
-			var part [8]byte
-			copy(part[:], list[k.row].Key[common:])
-			keys[i].words[0] = binary.BigEndian.Uint64(part[:])
+			keys[i].words[0] = wordAt(list[k.row].Key, common)
 			differ[0] |= keys[i].words[0] ^ keys[0].words[0]
 		}
 	}
@@ -347,7 +350,7 @@ func sharedPrefix(a, b []byte) int {
 // collect numbers the names that the group uses and counts their values, and finds the shape of each row.
 func (w *groupWriter) collect(list []Row, n *names) {
 	w.newName = append(w.newName[:0], make([]uint32, len(n.list)+1)...)
-	w.oldName, w.counts, w.ofRow, w.shapes = w.oldName[:0], w.counts[:0], w.ofRow[:0], w.shapes[:0]
+	w.oldName, w.counts, w.shapeOf, w.shapes = w.oldName[:0], w.counts[:0], w.shapeOf[:0], w.shapes[:0]
 	if w.shapeAt == nil {
 		w.shapeAt = make(map[string]uint32)
 	}
@@ -372,7 +375,7 @@ func (w *groupWriter) collect(list []Row, n *names) {
 			w.shapeAt[string(shape)] = at
 			w.shapes = append(binary.AppendUvarint(w.shapes, fields), shape...)
 		}
-		w.ofRow = append(w.ofRow, at)
+		w.shapeOf = append(w.shapeOf, at)
 	}
 }
 
@@ -466,7 +469,7 @@ func (w *groupWriter) properties(list []Row) {
 	w.u(uint64(len(w.shapeAt)))
 	w.buf = append(w.buf, w.shapes...)
 	w.put(colShapes, w.buf)
-	w.putPlanes(colShape, list, func(i int) uint32 { return w.ofRow[i] })
+	w.putPlanes(colShape, list, func(i int) uint32 { return w.shapeOf[i] })
 
 	w.nameEnd = w.nameEnd[:0]
 	total := 0

@@ -64,15 +64,13 @@ func (w *HighWater) advance(index uint64) error {
 // lower records, durably, that the log will end at index.
 func (w *HighWater) lower(index uint64) error {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	if index >= w.index {
+	isLower := index < w.index
+	w.index = min(w.index, index)
+	w.mu.Unlock()
+	if !isLower {
 		return nil
 	}
-	w.index = index
-	if err := w.slots.Write(highWaterState(index)); err != nil {
-		return err
-	}
-	return w.slots.Sync()
+	return w.Renew()
 }
 
 // Renew writes the mark, also when it is as before, and makes it durable.
