@@ -204,6 +204,27 @@ func (d mounted) FileSystem(dir string) (uint64, error) {
 	return uint64(crc32.ChecksumIEEE([]byte(filepath.Dir(dir)))), nil
 }
 
+// carrying returns a function that starts the carrier of a stream, which has failed before unless failure is nil. At
+// the end of the test goesOn is closed, and all carriers have ended.
+func (w *world) carrying(t *testing.T, o *Options, failure error, goesOn chan struct{}) func(control.Stream) *carrier {
+	ctx, cancel := context.WithCancel(context.Background())
+	var all []*carrier
+	t.Cleanup(func() {
+		cancel()
+		close(goesOn)
+		for _, k := range all {
+			<-k.ended
+		}
+	})
+	return func(s control.Stream) *carrier {
+		k := newCarrier(o, w.ws, w.create(s), o.Parts()[0])
+		k.err = failure
+		all = append(all, k)
+		k.start(ctx)
+		return k
+	}
+}
+
 // File systems that hang keep no stream waiting that writes elsewhere, neither after a start nor after a failure. Which
 // are known is bounded.
 func TestHangingFileSystemsKeepNobodyWaiting(t *testing.T) {
@@ -212,7 +233,6 @@ func TestHangingFileSystemsKeepNobodyWaiting(t *testing.T) {
 			w := newWorld(t, 4<<10)
 			w.commit(w.ws.Number, 20, 5)
 			arrived, goesOn := make(chan struct{}), make(chan struct{})
-			ctx, cancel := context.WithCancel(context.Background())
 			o := w.options()
 			o.disk = mounted{hangs: func(path string) {
 				if strings.Contains(path, "/hangs") {
@@ -223,30 +243,16 @@ func TestHangingFileSystemsKeepNobodyWaiting(t *testing.T) {
 					}
 				}
 			}}
-			var all []*carrier
-			defer func() {
-				cancel()
-				close(goesOn)
-				for _, k := range all {
-					<-k.ended
-				}
-			}()
-			carry := func(id string) *carrier {
-				k := newCarrier(&o, w.ws, w.create(control.Stream{ID: id, Format: "ndjson"}), o.Parts()[0])
-				k.err = failure
-				all = append(all, k)
-				k.start(ctx)
-				return k
-			}
+			carry := w.carrying(t, &o, failure, goesOn)
 			for i := range 2 * seatsOfAKind {
-				carry(fmt.Sprint("hangs", i))
+				carry(control.Stream{ID: fmt.Sprint("hangs", i), Format: "ndjson"})
 				select {
 				case <-arrived:
 				case <-time.After(time.Minute):
 					t.Fatal("it waits for the others")
 				}
 			}
-			k := carry("healthy")
+			k := carry(control.Stream{ID: "healthy", Format: "ndjson"})
 			want := int64(len(w.exported(eventlog.Query{})))
 			require.Eventually(t, func() bool { return k.status().Events == want }, time.Minute, time.Millisecond)
 			for i := range uint64(100) {
@@ -268,30 +274,17 @@ func TestHangingEndpointsKeepNobodyWaiting(t *testing.T) {
 				arrived <- struct{}{}
 				<-goesOn
 			}))
-			defer hanging.Close()
-			ctx, cancel := context.WithCancel(context.Background())
+			t.Cleanup(hanging.Close) // once the carriers have ended
 			o := w.options()
-			var all []*carrier
-			defer func() {
-				cancel()
-				close(goesOn)
-				for _, k := range all {
-					<-k.ended
-				}
-			}()
-			carry := func(id, url string) *carrier {
-				s := w.create(control.Stream{ID: id, Destination: control.Destination{Type: control.DestinationHTTP, URL: url}})
-				k := newCarrier(&o, w.ws, s, o.Parts()[0])
-				k.err = failure
-				all = append(all, k)
-				k.start(ctx)
-				return k
+			carry := w.carrying(t, &o, failure, goesOn)
+			to := func(id, url string) control.Stream {
+				return control.Stream{ID: id, Destination: control.Destination{Type: control.DestinationHTTP, URL: url}}
 			}
 			for i := range seatsOfAKind {
-				carry(fmt.Sprint("hangs", i), hanging.URL)
+				carry(to(fmt.Sprint("hangs", i), hanging.URL))
 				<-arrived
 			}
-			k := carry("healthy", healthy.URL)
+			k := carry(to("healthy", healthy.URL))
 			want := int64(len(w.exported(eventlog.Query{})))
 			require.Eventually(t, func() bool { return k.status().Events == want }, time.Minute, time.Millisecond)
 		})

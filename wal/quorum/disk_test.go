@@ -44,15 +44,9 @@ func (d *hangingDisk) hang(hung bool) {
 	d.cond.Broadcast()
 }
 
-// As far as raft is concerned, a leader whose disk hangs goes on with its heartbeats. It gives up the leadership,
-// requests to it fail at once, and the others go on. When the disk works again, the node follows and has nothing that
-// the others don't have.
-func TestLeaderWhoseDiskHangs(t *testing.T) { simulated(t, testLeaderWhoseDiskHangs) }
-
-func testLeaderWhoseDiskHangs(t *testing.T) {
-	disks := map[Node]*hangingDisk{}
-	g := emptyGroup(t)
-	voters := []Node{1, 2, 3}
+// groupOnDisks is a group of three voters, each with a disk that can hang.
+func groupOnDisks(t *testing.T) (*group, map[Node]*hangingDisk) {
+	g, disks, voters := emptyGroup(t), map[Node]*hangingDisk{}, []Node{1, 2, 3}
 	for _, v := range voters {
 		d := newHangingDisk()
 		disks[v] = d
@@ -60,6 +54,16 @@ func testLeaderWhoseDiskHangs(t *testing.T) {
 			o.Voters, o.hooks.write, o.DiskTimeout = voters, d.write, 100*time.Millisecond
 		}).start()
 	}
+	return g, disks
+}
+
+// As far as raft is concerned, a leader whose disk hangs goes on with its heartbeats. It gives up the leadership,
+// requests to it fail at once, and the others go on. When the disk works again, the node follows and has nothing that
+// the others don't have.
+func TestLeaderWhoseDiskHangs(t *testing.T) { simulated(t, testLeaderWhoseDiskHangs) }
+
+func testLeaderWhoseDiskHangs(t *testing.T) {
+	g, disks := groupOnDisks(t)
 	texts := g.write(20)
 	old := g.leader()
 	disks[old.node].hang(true)
@@ -112,16 +116,7 @@ func testLeaderThatWaitsForItsDisk(t *testing.T) {
 func TestIdleNodeWhoseDiskHangs(t *testing.T) { simulated(t, testIdleNodeWhoseDiskHangs) }
 
 func testIdleNodeWhoseDiskHangs(t *testing.T) {
-	disks := map[Node]*hangingDisk{}
-	g := emptyGroup(t)
-	voters := []Node{1, 2, 3}
-	for _, v := range voters {
-		d := newHangingDisk()
-		disks[v] = d
-		g.add(v, func(o *Options) {
-			o.Voters, o.hooks.write, o.DiskTimeout = voters, d.write, 100*time.Millisecond
-		}).start()
-	}
+	g, disks := groupOnDisks(t)
 	g.write(20)
 	old := g.leader()
 	disks[old.node].hang(true)
