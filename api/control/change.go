@@ -44,7 +44,10 @@ type Store interface {
 const (
 	// MaxDocuments is how many documents of a kind a workspace may have, since every node holds them in memory.
 	MaxDocuments = 10_000
-	maxAttempts  = 10 // at a change that others overtake
+
+	// maxAttempts is how often a change is judged that others overtake. Each node has one change under way, and one of
+	// them wins: of seven nodes that want one document all the time, one in five million loses this often.
+	maxAttempts = 100
 )
 
 // A draft is one administrative change while it is judged. It becomes one record: the documents, each on the condition
