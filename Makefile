@@ -149,8 +149,8 @@ stress: ## the long versions of the tests that have one (hours)
 	$(MAKE) fuzz FUZZTIME=5m
 
 .PHONY: bench
-bench: ## measure on this machine and print the figures of the README
-	$(GO) run -pgo=$(PGO) ./bench
+bench: ## measure on this machine and print the figures of the README; BENCH_FLAGS="-part decoder" measures some of them
+	$(GO) run -pgo=$(PGO) ./bench $(BENCH_FLAGS)
 
 .PHONY: pgo
 pgo: ## profile the server under load for half a minute, into the file that go build takes for what matters

@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,13 +27,14 @@ type Machine struct {
 	FsyncMicros float64 `json:"fsync_micros"` // of 4 KiB appended to a file there, median
 	BusyBefore  float64 `json:"busy_before"`  // share of the machine's CPU that others used in the second before
 	Revision    string  `json:"revision"`     // of the checkout
+	Profiled    bool    `json:"profiled"`     // the bench is compiled by a CPU profile, as the server is
 }
 
 func inspect(dir string) Machine {
 	m := Machine{
 		CPU: "unknown CPU", Cores: runtime.NumCPU(), Arch: runtime.GOARCH, Go: runtime.Version(),
 		MemoryBytes: bytesOf(meminfo().MemTotalBytes), FileSystem: fileSystem(dir), FsyncMicros: fsyncMicros(dir),
-		Revision: "unknown",
+		Revision: "unknown", Profiled: profiled(),
 	}
 	if cpus, err := proc.CPUInfo(); err == nil && len(cpus) > 0 && cpus[0].ModelName != "" {
 		m.CPU = cpus[0].ModelName
@@ -51,10 +54,20 @@ func inspect(dir string) Machine {
 	return m
 }
 
+// profiled reports whether this program was compiled by a CPU profile.
+func profiled() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == "-pgo" })
+}
+
 // warn says what makes the figures of this run less reliable.
 func (m *Machine) warn(out io.Writer) {
 	if m.BusyBefore > 0.1 {
 		fmt.Fprintf(out, "bench: WARNING: other programs use %.0f %% of this machine's CPU\n", 100*m.BusyBefore)
+	}
+	if !m.Profiled {
+		fmt.Fprintln(out, "bench: WARNING: what runs within the bench (decoder, engine, encoders of streams) isn't "+
+			"compiled by the profile that the server is compiled by; `make bench` does that")
 	}
 	if m.FileSystem == "tmpfs" {
 		fmt.Fprintln(out,

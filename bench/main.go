@@ -1,5 +1,5 @@
-// Command bench measures Millrace on the machine that it runs on: `make bench`, or `go run ./bench -part
-// endtoend,replay`.
+// Command bench measures Millrace on the machine that it runs on: `make bench`, or `make bench
+// BENCH_FLAGS="-part endtoend,replay"`.
 //
 // What a machine does in a second says little about another machine and, when the machine is shared, little about the
 // next minute. So every figure that can be a ratio is one: both sides run in turns within one run, the ratio is taken
@@ -185,7 +185,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	defer os.RemoveAll(s.dir)
 	if s.server == "" {
-		if s.server, err = build(ctx, s.dir, "-trimpath"); err != nil {
+		if s.server, err = build(ctx, s.dir, "-trimpath", "-pgo=auto"); err != nil {
 			return err
 		}
 	}
