@@ -19,6 +19,7 @@ type instance struct {
 	notify chan bool // raft reports its leadership here
 	seen   chan raft.Observation
 	done   chan struct{} // closed when the instance is shut down
+	left   sync.Once     // leave may be called again, when no other instance could take this one's place
 }
 
 // leadership carries raft's reports to the owner, in order.

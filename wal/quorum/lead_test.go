@@ -2,6 +2,7 @@ package quorum
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -146,6 +147,19 @@ func testTransferThatRaftNeverEnds(t *testing.T) {
 	})
 	g.write(10)
 	g.same()
+}
+
+// A raft that can't be started anew, because the disk fails meanwhile, ends the log. It can be closed in order.
+func TestRaftIsNotStartedAnew(t *testing.T) { simulated(t, testRaftIsNotStartedAnew) }
+
+func testRaftIsNotStartedAnew(t *testing.T) {
+	g := newGroup(t, 3, nil)
+	g.write(10)
+	m := g.follower()
+	broken := errors.New("broken disk")
+	m.log.swap(func() bool { return true }, func() error { return broken })
+	require.ErrorIs(t, m.log.Err(), broken)
+	require.ErrorIs(t, m.log.Close(), broken)
 }
 
 // Who hands over a leadership waits no longer than its context lasts, though raft goes on trying. A log can be closed

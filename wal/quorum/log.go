@@ -385,10 +385,12 @@ const maxAppendEntries = 64
 
 // leave shuts an instance down.
 func (n *instance) leave() {
-	ended := n.raft.Shutdown()
-	n.trans.close() // raft waits for its requests
-	_ = ended.Error()
-	close(n.done)
+	n.left.Do(func() {
+		ended := n.raft.Shutdown()
+		n.trans.close() // raft waits for its requests
+		_ = ended.Error()
+		close(n.done)
+	})
 }
 
 // rejoin removes the entries from index on, which are known to contradict what the group has committed, and starts a
