@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -127,16 +128,13 @@ func (l *Log) pass(e entryID) {
 	defer p.mu.Unlock()
 	p.last, p.handed = e, p.position.Load()
 	p.index.Store(e.index)
-	rest := p.waiters[:0]
-	for _, w := range p.waiters {
-		if w.index <= e.index {
-			close(w.done)
-		} else {
-			rest = append(rest, w)
+	p.waiters = slices.DeleteFunc(p.waiters, func(w waiter) bool {
+		if w.index > e.index {
+			return false
 		}
-	}
-	clear(p.waiters[len(rest):])
-	p.waiters = rest
+		close(w.done)
+		return true
+	})
 }
 
 // Wait returns when OnDurable on this node has had everything up to position, which must come from Barrier on any node
@@ -170,10 +168,5 @@ func (l *Log) Wait(ctx context.Context, position uint64) error {
 func (p *passed) forget(w waiter) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i := range p.waiters {
-		if p.waiters[i].done == w.done {
-			p.waiters = append(p.waiters[:i], p.waiters[i+1:]...)
-			return
-		}
-	}
+	p.waiters = slices.DeleteFunc(p.waiters, func(x waiter) bool { return x.done == w.done })
 }
