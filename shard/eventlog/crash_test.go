@@ -334,3 +334,29 @@ func TestBlockOfDeletedUserGoes(t *testing.T) {
 	w.reopen(manual())
 	w.requireExact()
 }
+
+// While blocks are rewritten, which may take hours, no more of the log waits to be packed than otherwise. A deletion
+// that is packed meanwhile is done the next time.
+func TestPackingGoesOnWhileBlocksAreRewritten(t *testing.T) {
+	o := manual()
+	o.MaxBacklogBytes = 1
+	w := newWorld(t, vfs.NewMem(), o)
+	w.commitMore(60, 9)
+	w.pack()
+	w.deleteUser(op.ExternalID, "u7")
+	w.pack()
+	packed := w.l.Stats().Packed
+	w.deleteUser(op.ExternalID, "u5")
+	w.commitMore(60, 9)
+	w.checkpoint()
+	require.NoError(t, w.l.maintain(true))
+	require.Greater(t, w.l.Stats().Packed, packed)
+	require.Equal(t, 1, w.l.Stats().Deletions)
+	require.Negative(t, w.l.pack.deletedBefore.Load()-w.l.deletedBytes(), "nothing was left behind")
+	w.requireExact()
+	w.reopen(o)
+	w.requireExact()
+	require.NoError(t, w.l.maintain(true))
+	require.Zero(t, w.l.Stats().Deletions)
+	w.requireExact()
+}

@@ -48,8 +48,11 @@ func (l *Log) maintain(now bool) error {
 		return err
 	}
 	if !now {
-		if _, err := l.opts.Share.take(l.stop, func() bool { return false }); err != nil {
+		hasTurn, err := l.opts.Share.take(l.stop, l.isBehind)
+		if err != nil {
 			return ErrClosed
+		} else if !hasTurn { // packing can't wait for the other logs
+			return nil
 		}
 		defer l.opts.Share.give()
 	}
@@ -67,7 +70,11 @@ func (l *Log) maintain(now bool) error {
 	l.pack.pace.begin(l.stop, duty)
 	defer l.pack.pace.end()
 	l.pack.rewritten = l.src.Time()
-	defer func() { l.pack.deletedBefore.Store(l.deletedBytes()) }()
+	l.pack.deletedBefore.Store(l.deletedBytes())
+	defer func(packed uint64) { // what is packed meanwhile isn't left behind
+		runs := l.deleted.Load().packed
+		l.pack.deletedBefore.Store(bytesOf(runs) - bytesOf(after(runs, packed)))
+	}(l.packed)
 	return l.rewrite()
 }
 
@@ -133,15 +140,19 @@ func (l *Log) remove(old []*block) error {
 	return l.removeFiles(paths)
 }
 
-// rewrite takes the events of deleted users out of all blocks, and then forgets the deletions. Blocks that are packed
-// meanwhile are clean: a deletion concerns what comes before it, and events before it in its own stretch are left out
-// when the stretch is packed.
+// rewrite takes the events of deleted users out of all blocks, and then forgets the deletions. That may take hours, so
+// when too much of the log waits meanwhile, that is packed first. Blocks that are packed meanwhile are clean: a
+// deletion concerns what comes before it, and events before it in its own stretch are left out when the stretch is
+// packed.
 func (l *Log) rewrite() error {
 	l.mu.Lock()
 	blocks, until, deleted := slices.Clone(l.blocks), l.packed, l.deleted.Load()
 	l.mu.Unlock()
 	var damaged []error
 	for _, b := range blocks {
+		if err := l.packBehind(); err != nil {
+			return err
+		}
 		err := l.clean(b, deleted)
 		if errors.Is(err, ErrCorrupt) { // nobody can read its events; it must not come back clean
 			damaged = append(damaged, err)
@@ -152,7 +163,7 @@ func (l *Log) rewrite() error {
 			return err
 		}
 	}
-	runs := after(deleted.packed, until)
+	runs := after(l.deleted.Load().packed, until)
 	done, err := l.writeRuns(runs)
 	if err != nil {
 		return err
@@ -164,6 +175,24 @@ func (l *Log) rewrite() error {
 	l.learnPacked(runs, l.packed)
 	l.mu.Unlock()
 	return errors.Join(append(damaged, l.removeFiles(done))...)
+}
+
+// packBehind packs at full speed what waits beyond the bound of the backlog, until deletions take too much memory.
+func (l *Log) packBehind() error {
+	defer func(duty float64) { l.pack.pace.duty = duty }(l.pack.pace.duty)
+	l.pack.pace.duty = 1
+	for packed := true; packed; {
+		s := l.Stats()
+		l.countBacklog(&s)
+		if s.BacklogBytes <= l.opts.MaxBacklogBytes || l.isCrowded() {
+			return nil
+		}
+		var err error
+		if packed, err = l.packOne(false, l.askAhead()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // clean rewrites a block without the events that are gone, if it has any.

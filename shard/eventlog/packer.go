@@ -30,7 +30,7 @@ type packer struct {
 	oldestAt                uint64 // position of the record
 	oldest                  int64  // stamp of the record at oldestAt
 	rewritten               time.Time
-	deletedBefore           atomic.Int64 // what the deletions took when rewriting had ended
+	deletedBefore           atomic.Int64 // what the deletions took when rewriting began, and then what was left behind
 }
 
 func (p *packer) init(o *Options) {
