@@ -330,19 +330,19 @@ func (c *Control) rebuild(next *Snapshot, slug string) {
 	next.workspaces[w.Number], next.slugs[slug] = w, w
 }
 
+// addPart adds what a document of the workspace says of it. Apps, groups and streams are in their collections already.
 func (c *Control) addPart(w *Workspace, name string, text []byte) {
-	kind, _, _ := strings.Cut(name, "/")
-	switch kind {
+	switch kind, id, _ := strings.Cut(name, "/"); kind {
 	case kindApp:
-		if a := new(App); c.decode(name, text, a) {
-			w.Apps[a.ID] = a
+		if a := c.Apps.Get(w.ID, id); a != nil {
+			w.Apps[id] = a
 		}
 	case kindGroup:
-		if g := new(Group); c.decode(name, text, g) && !g.Archived {
-			w.Groups[g.ID] = g
+		if g := c.Groups.Get(w.ID, id); g != nil && !g.Archived {
+			w.Groups[id] = g
 		}
 	case kindStream:
-		if s := new(Stream); c.decode(name, text, s) {
+		if s := c.Streams.Get(w.ID, id); s != nil {
 			w.StreamsAttributes = w.StreamsAttributes || slices.Contains(s.Kinds, StreamAttributes)
 		}
 	case kindKey:
