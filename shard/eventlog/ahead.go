@@ -111,7 +111,7 @@ func (l *Log) follow(a *ahead, from, to uint64) (followed bool, err error) {
 		return false, err
 	}
 	l.pack.look(a.Last-from+1, seen)
-	return true, l.enter(from, a.Last, found.runs, forget, func() (*block, error) {
+	return true, l.enter(a.Last, found.runs, forget, func() (*block, error) {
 		if l.hasExpired(info.MaxAccepted, info.Rows, a.Last) {
 			return nil, nil
 		}

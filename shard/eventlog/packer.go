@@ -344,7 +344,7 @@ func (l *Log) commit() error {
 	if err != nil {
 		return err
 	}
-	return l.enter(s.first, s.last, s.deletions.all(), len(dropped) > 0 || s.notes.any, func() (*block, error) {
+	return l.enter(s.last, s.deletions.all(), len(dropped) > 0 || s.notes.any, func() (*block, error) {
 		s.finish(dropped, l.deleted.Load())
 		if len(s.List) == 0 || l.hasExpired(s.newest, len(s.List), s.last) {
 			return nil, nil
@@ -363,9 +363,9 @@ func (l *Log) hasExpired(newest int64, events int, last uint64) bool {
 	return true
 }
 
-// enter makes a stretch that is next a packed one. found are its deletions; write writes its block, if there is one,
-// once these are known; forget says that the engine has noted something of it.
-func (l *Log) enter(first, last uint64, found []*deletedRun, forget bool, write func() (*block, error)) error {
+// enter makes the stretch that is next, up to last, a packed one. found are its deletions; write writes its block, if
+// there is one, once these are known; forget says that the engine has noted something of it.
+func (l *Log) enter(last uint64, found []*deletedRun, forget bool, write func() (*block, error)) error {
 	l.learn(found, last)
 	runs := l.deleted.Load().packed // changes only under work
 	for _, r := range found {

@@ -108,8 +108,7 @@ func Listen(o HostOptions) (*Host, error) {
 	}
 	h.port = port
 	h.calls, h.requests = newListener(port.Addr()), newListener(port.Addr())
-	h.loops.Add(1)
-	go h.accept()
+	h.loops.Go(h.accept)
 	return h, nil
 }
 
@@ -229,7 +228,6 @@ func (h *Host) Close() error {
 // accept takes connections until the port is closed. At most maxHandshakes of them are in doubt at a time. When one
 // more comes, either it or another one is closed at once (doubtful).
 func (h *Host) accept() {
-	defer h.loops.Done()
 	for {
 		raw, err := h.port.Accept()
 		if err != nil {

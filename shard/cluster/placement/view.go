@@ -2,6 +2,7 @@ package placement
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"millrace/wal/quorum"
@@ -83,14 +84,7 @@ func (g *groupView) step(verb Verb, n quorum.Node) *Step {
 // The nodes of a clusterView.
 
 // numbers returns all nodes, in order.
-func (s *clusterView) numbers() []quorum.Node {
-	list := make([]quorum.Node, 0, len(s.nodes))
-	for n := range s.nodes {
-		list = append(list, n)
-	}
-	slices.Sort(list)
-	return list
-}
+func (s *clusterView) numbers() []quorum.Node { return slices.Sorted(maps.Keys(s.nodes)) }
 
 // usable returns the nodes that can be given replicas.
 func (s *clusterView) usable() []quorum.Node {
