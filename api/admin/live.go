@@ -97,11 +97,11 @@ func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) failLive(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, live.ErrMany) {
-		writeAnswer(w, http.StatusTooManyRequests, failure{err.Error()})
+		Refuse(w, http.StatusTooManyRequests, err.Error())
 		return
 	}
 	if errors.Is(err, live.ErrFull) || errors.Is(err, live.ErrClosed) {
-		writeAnswer(w, http.StatusServiceUnavailable, failure{err.Error()})
+		Refuse(w, http.StatusServiceUnavailable, err.Error())
 		return
 	}
 	s.fail(w, r, err)

@@ -76,14 +76,14 @@ func (s *Server) HTTPServer(console http.Handler) *http.Server {
 		mux.HandleFunc("GET "+path+"/{$}", handler)
 	}
 	open("/livez", func(w http.ResponseWriter, r *http.Request) {
-		writeAnswer(w, http.StatusOK, success{})
+		Answer(w, http.StatusOK, success{})
 	})
 	open("/readyz", func(w http.ResponseWriter, r *http.Request) {
 		if err := s.public.Ready(); err != nil {
-			writeAnswer(w, http.StatusServiceUnavailable, failure{err.Error()})
+			Refuse(w, http.StatusServiceUnavailable, err.Error())
 			return
 		}
-		writeAnswer(w, http.StatusOK, success{})
+		Answer(w, http.StatusOK, success{})
 	})
 	open("/metrics", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
@@ -124,7 +124,7 @@ func (s *Server) httpServer(handler http.Handler) *http.Server {
 }
 
 func refuseOtherSite(w http.ResponseWriter, _ *http.Request) {
-	writeAnswer(w, http.StatusForbidden, failure{"A page of another site has sent this request"})
+	Refuse(w, http.StatusForbidden, "A page of another site has sent this request")
 }
 
 // errorLog takes what net/http logs. Except for panics it is trouble of connections, which is logged at debug level:
@@ -190,11 +190,11 @@ func withoutSlash(next *http.ServeMux) http.Handler {
 			}
 		}
 		if len(allowed) == 0 {
-			writeAnswer(w, http.StatusNotFound, failureOf(http.StatusNotFound))
+			Answer(w, http.StatusNotFound, failureOf(http.StatusNotFound))
 			return
 		}
 		w.Header().Set("Allow", strings.Join(allowed, ", "))
-		writeAnswer(w, http.StatusMethodNotAllowed, failureOf(http.StatusMethodNotAllowed))
+		Answer(w, http.StatusMethodNotAllowed, failureOf(http.StatusMethodNotAllowed))
 	})
 }
 
@@ -286,12 +286,12 @@ func (s *Server) requireToken(next http.Handler) http.Handler {
 		if addr, err := net.ResolveTCPAddr("tcp", r.RemoteAddr); err == nil && token != "" &&
 			!s.public.AllowsBadKey(addr) {
 			w.Header().Set("Retry-After", "60")
-			writeAnswer(w, http.StatusTooManyRequests,
+			Answer(w, http.StatusTooManyRequests,
 				failure{"Too many requests with an invalid admin token. Please try again later."})
 			return
 		}
 		w.Header().Set("WWW-Authenticate", `Basic realm="millrace admin"`)
-		writeAnswer(w, http.StatusUnauthorized, failure{"Invalid admin token"})
+		Refuse(w, http.StatusUnauthorized, "Invalid admin token")
 	})
 }
 
@@ -335,7 +335,7 @@ func (s *Server) serve(handler handler) http.HandlerFunc {
 				metrics.GetOrCreateCounter(`millrace_http_panics_total`).Inc()
 				s.common.Logger.Error("panic in the admin API", "path", r.Pattern, "panic", fmt.Sprint(p),
 					"stack", string(debug.Stack()))
-				writeAnswer(w, http.StatusInternalServerError, failureOf(http.StatusInternalServerError))
+				Answer(w, http.StatusInternalServerError, failureOf(http.StatusInternalServerError))
 			}
 		}()
 		v, err := handler(ActorOf(r), r)
@@ -353,7 +353,7 @@ func (s *Server) serve(handler handler) http.HandlerFunc {
 				status = http.StatusCreated
 			}
 		}
-		writeAnswer(w, status, v)
+		Answer(w, status, v)
 	}
 }
 
@@ -386,13 +386,17 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 		}
 	}
 	if part.made == nil {
-		writeAnswer(w, status, failure{err.Error()})
+		Refuse(w, status, err.Error())
 		return
 	}
-	writeAnswer(w, status, map[string]any{"message": err.Error(), "made_keys": part.made})
+	Answer(w, status, map[string]any{"message": err.Error(), "made_keys": part.made})
 }
 
-func writeAnswer(w http.ResponseWriter, status int, v any) {
+// Refuse answers with a message.
+func Refuse(w http.ResponseWriter, status int, message string) { Answer(w, status, failure{message}) }
+
+// Answer answers with a value as JSON; to one that is an object, a status of success adds the message.
+func Answer(w http.ResponseWriter, status int, v any) {
 	text, err := json.Marshal(v)
 	if err != nil {
 		status, text = http.StatusInternalServerError, []byte(`{"message":"Internal Server Error"}`)

@@ -48,7 +48,7 @@ const backupBytesHeader = "X-Backup-Bytes"
 // serveBackup is GET /admin/backup: the archive of package backup, uncompressed.
 func (n *node) serveBackup(w http.ResponseWriter, r *http.Request) {
 	if !n.backups.running.TryLock() {
-		answer(w, http.StatusConflict, "another backup is running")
+		admin.Refuse(w, http.StatusConflict, "another backup is running")
 		return
 	}
 	defer n.backups.running.Unlock()
@@ -61,13 +61,13 @@ func (n *node) serveBackup(w http.ResponseWriter, r *http.Request) {
 	})()
 	started, by := time.Now(), admin.ActorOf(r)
 	if err := untilTaken(ctx, func() error { return n.control.Audit(by, "backup begun", "") }); err != nil {
-		answer(w, http.StatusServiceUnavailable, "no backup was made: "+err.Error())
+		admin.Refuse(w, http.StatusServiceUnavailable, "no backup was made: "+err.Error())
 		return
 	}
 	image, err := n.takeImage(ctx, started)
 	if err != nil {
 		n.backups.failed(n.control, by, err)
-		answer(w, http.StatusServiceUnavailable, "no backup was made: "+err.Error())
+		admin.Refuse(w, http.StatusServiceUnavailable, "no backup was made: "+err.Error())
 		return
 	}
 	w.Header().Set("Content-Type", "application/x-tar")

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"net/http"
 	"time"
 
@@ -24,13 +23,12 @@ func (n *node) serveEventCounts(w http.ResponseWriter, r *http.Request) {
 	if text := r.URL.Query().Get("since"); text != "" {
 		millis, ok := field.Time([]byte(text))
 		if !ok {
-			answer(w, http.StatusBadRequest, "'since' is not valid: want ISO 8601")
+			admin.Refuse(w, http.StatusBadRequest, "'since' is not valid: want ISO 8601")
 			return
 		}
 		since = time.UnixMilli(millis)
 	}
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(n.countEvents(since))
+	admin.Answer(w, http.StatusOK, n.countEvents(since))
 }
 
 func (n *node) countEvents(since time.Time) admin.EventCounts {

@@ -52,7 +52,7 @@ func TestImportOfDevices(t *testing.T) {
 		`{"external_id":"dev2","campaigns_received":[{"name":"c"}],"apps":[{"name":"iOS","platform":"ios","sessions":1,"first":"2024-01-01","last":"2024-01-01"}]}`,
 		`{"external_id":"bad","devices":[{"ad_tracking_enabled":1}],"campaigns_received":[{}]}`,
 		`{"external_id":"dev3","campaigns_received":[{"name":"c"}],"custom_attributes":{"far":{"t":{"$time":"3001-01-01"}},"near":1}}`)
-	require.Equal(t, importAnswer{Message: "success", Imported: 3, Refused: 1, Warned: 2,
+	require.Equal(t, importAnswer{Imported: 3, Refused: 1, Warned: 2,
 		Errors: []importError{{3, "not an exported user: devices ad_tracking_enabled: not a boolean"}},
 		Warnings: []importWarning{{"'apps.platform' is not imported", 1, 2}, {"'campaigns_received' is not imported", 2, 2},
 			{"'custom_attributes.far' is not valid", 1, 4}}}, a)
@@ -79,7 +79,7 @@ func TestImportOfDevices(t *testing.T) {
 
 	whole, err := json.Marshal(s.user(t, "dev1"))
 	require.NoError(t, err)
-	require.Equal(t, importAnswer{Message: "success", Imported: 1}, s.importLines(t, strings.Replace(string(whole), `"dev1"`, `"again"`, 1)))
+	require.Equal(t, importAnswer{Imported: 1}, s.importLines(t, strings.Replace(string(whole), `"dev1"`, `"again"`, 1)))
 	has(s, "again")
 
 	file := s.backup(t)
@@ -124,7 +124,7 @@ func TestImportStoresAsTrackDoes(t *testing.T) {
 	lines = append(lines, `{"external_id":"i11","custom_attributes":{"list":`+list+`}}`)
 	objects = append(objects, `{"external_id":"t11","list":`+list+`}`)
 	a := s.importLines(t, lines...)
-	require.Equal(t, importAnswer{Message: "success", Imported: 12, Warned: 4, Warnings: []importWarning{
+	require.Equal(t, importAnswer{Imported: 12, Warned: 4, Warnings: []importWarning{
 		{"'country' is not valid", 1, 3}, {"'time_zone' is not valid", 1, 5}, {"'gender' is not valid", 1, 8}, {"'language' is not valid", 1, 10}}}, a)
 	require.Equal(t, 201, s.post(t, "/users/track", allKey, `{"attributes":[`+strings.Join(objects, ",")+`]}`).status)
 	named := []string{"first_name", "country", "time_zone", "gender", "language", "custom_attributes"}
@@ -143,7 +143,7 @@ func TestImportOfRevenue(t *testing.T) {
 	want := map[string]any{"EUR": 12.5, "HRK": 7.25, "JPY": 300.0}
 	text, err := json.Marshal(want)
 	require.NoError(t, err)
-	require.Equal(t, importAnswer{Message: "success", Imported: 1}, s.importLines(t, `{"external_id":"u1","revenue_by_currency":`+string(text)+`}`))
+	require.Equal(t, importAnswer{Imported: 1}, s.importLines(t, `{"external_id":"u1","revenue_by_currency":`+string(text)+`}`))
 	require.Equal(t, want, s.user(t, "u1")["revenue_by_currency"])
 	(&operator{t, s}).run("workspaces", "update", "test", "--exchange-rates", "HRK=2")
 	require.Equal(t, 14.5, s.user(t, "u1")["total_revenue"])

@@ -2,13 +2,13 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"path/filepath"
 	"time"
 
+	"millrace/api/admin"
 	"millrace/api/stream"
 	"millrace/wal"
 )
@@ -51,12 +51,8 @@ func (n *node) ledParts() (parts []stream.Part) {
 func (n *node) serveStreamStatus(w http.ResponseWriter, r *http.Request) {
 	s := n.control.Streams.Get(r.PathValue("workspace"), r.PathValue("id"))
 	if s == nil {
-		answer(w, http.StatusNotFound, fmt.Sprintf("stream %q not found", r.PathValue("id")))
+		admin.Refuse(w, http.StatusNotFound, fmt.Sprintf("stream %q not found", r.PathValue("id")))
 		return
 	}
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(struct {
-		Message string `json:"message"`
-		stream.Status
-	}{"success", n.streams.Status(r.PathValue("workspace"), s)})
+	admin.Answer(w, http.StatusOK, n.streams.Status(r.PathValue("workspace"), s))
 }

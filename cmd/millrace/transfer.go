@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -49,13 +48,13 @@ const maxEventExports = 8
 func (n *node) serveEvents(w http.ResponseWriter, r *http.Request) {
 	q, format, err := n.eventQuery(r.URL.Query())
 	if err != nil {
-		answer(w, http.StatusBadRequest, err.Error())
+		admin.Refuse(w, http.StatusBadRequest, err.Error())
 		return
 	}
 	if svcID := r.URL.Query().Get("user"); svcID != "" {
 		number, ok := n.engine.ParseSvcID(q.Workspace, []byte(svcID))
 		if !ok {
-			answer(w, http.StatusBadRequest, "'user' is not the svc_id of a user of 'workspace'")
+			admin.Refuse(w, http.StatusBadRequest, "'user' is not the svc_id of a user of 'workspace'")
 			return
 		}
 		if err = n.engine.Barrier(); err == nil {
@@ -70,7 +69,7 @@ func (n *node) serveEvents(w http.ResponseWriter, r *http.Request) {
 	case n.exports <- struct{}{}:
 		defer func() { <-n.exports }()
 	default:
-		answer(w, http.StatusConflict, fmt.Sprintf("%d other exports of events are running", maxEventExports))
+		admin.Refuse(w, http.StatusConflict, fmt.Sprintf("%d other exports of events are running", maxEventExports))
 		return
 	}
 	if err := n.control.Audit(admin.ActorOf(r), "events exported", r.URL.Query().Get("workspace"),
@@ -196,7 +195,6 @@ type importWarning struct {
 }
 
 type importAnswer struct {
-	Message  string          `json:"message"`
 	Imported int             `json:"imported"`
 	Refused  int             `json:"refused"`
 	Warned   int             `json:"warned,omitempty"`   // lines that were imported except for something
@@ -228,7 +226,7 @@ func (a *importAnswer) warn(line int, left []string) {
 func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *field.Phones) {
 	ws := n.control.Snapshot().Lookup(r.PathValue("workspace"))
 	if ws == nil {
-		answer(w, http.StatusNotFound, "the workspace does not exist")
+		admin.Refuse(w, http.StatusNotFound, "the workspace does not exist")
 		return
 	}
 	c := http.NewResponseController(w)
@@ -248,9 +246,7 @@ func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *fi
 		answerFailure(w, fmt.Errorf("after %d profiles: %w", result.Imported, err))
 		return
 	}
-	result.Message = "success"
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(result)
+	admin.Answer(w, http.StatusOK, result)
 }
 
 func (n *node) importLines(
@@ -397,13 +393,5 @@ func answerFailure(w http.ResponseWriter, err error) {
 			w.Header().Set("Retry-After", strconv.Itoa(f.RetryAfter))
 		}
 	}
-	answer(w, status, err.Error())
-}
-
-func answer(w http.ResponseWriter, status int, message string) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(struct {
-		Message string `json:"message"`
-	}{message})
+	admin.Refuse(w, status, err.Error())
 }
