@@ -91,11 +91,18 @@ func (l *Log) expireFirst(now bool) (due bool, err error) {
 	if l.isCrowded() {
 		return true, nil
 	}
-	for _, r := range l.deleted.Load().packed {
-		due = due || now || l.src.Time().Sub(time.UnixMicro(r.oldest)) >= l.opts.DeleteWithin/2
+	if now {
+		return l.waited(0), nil
 	}
 	// A damaged block leaves deletions behind.
-	return due && (now || l.src.Time().Sub(l.pack.rewritten) >= l.opts.DeleteWithin/4), nil
+	return l.waited(l.opts.DeleteWithin/2) && l.src.Time().Sub(l.pack.rewritten) >= l.opts.DeleteWithin/4, nil
+}
+
+// waited reports whether a deletion has waited that long for blocks to be rewritten; any deletion, if it is 0.
+func (l *Log) waited(long time.Duration) bool {
+	return slices.ContainsFunc(l.deleted.Load().packed, func(r *deletedRun) bool {
+		return long == 0 || l.src.Time().Sub(time.UnixMicro(r.oldest)) >= long
+	})
 }
 
 // expire removes the blocks whose newest event was accepted longer ago than the retention time.
@@ -177,14 +184,15 @@ func (l *Log) rewrite() error {
 	return errors.Join(append(damaged, l.removeFiles(done))...)
 }
 
-// packBehind packs at full speed what waits beyond the bound of the backlog, until deletions take too much memory.
+// packBehind packs at full speed what waits beyond the bound of the backlog, while deletions take neither too much
+// memory nor too much of their time: otherwise a load that packing doesn't keep up with would hold them up for ever.
 func (l *Log) packBehind() error {
 	defer func(duty float64) { l.pack.pace.duty = duty }(l.pack.pace.duty)
 	l.pack.pace.duty = 1
 	for packed := true; packed; {
 		s := l.Stats()
 		l.countBacklog(&s)
-		if s.BacklogBytes <= l.opts.MaxBacklogBytes || l.isCrowded() {
+		if s.BacklogBytes <= l.opts.MaxBacklogBytes || l.isCrowded() || l.waited(l.opts.DeleteWithin*3/4) {
 			return nil
 		}
 		var err error
