@@ -21,6 +21,7 @@ import (
 
 	"millrace/api"
 	"millrace/shard/cluster/facts"
+	"millrace/wal/durable"
 )
 
 // gcPercent: profiles are outside the Go heap, so the heap is small and may grow fivefold between two collections. GOGC
@@ -245,16 +246,11 @@ func makeData(dir string, logger *slog.Logger) error {
 
 // lockDir keeps a second server off the directory.
 func lockDir(dir string) (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(dir, "LOCK"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		f.Close()
-		if err == syscall.EWOULDBLOCK {
-			return nil, fmt.Errorf("the data directory %q is in use by another server", dir)
-		}
-		return nil, fmt.Errorf("lock the data directory: %w", &os.PathError{Op: "flock", Path: f.Name(), Err: err})
+	f, err := durable.Lock(filepath.Join(dir, "LOCK"))
+	if errors.Is(err, durable.ErrLocked) {
+		return nil, fmt.Errorf("the data directory %q is in use by another server", dir)
+	} else if err != nil {
+		return nil, fmt.Errorf("lock the data directory: %w", err)
 	}
 	return func() { f.Close() }, nil
 }

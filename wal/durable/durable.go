@@ -1,6 +1,6 @@
 // Package durable writes single files so that neither a crash nor a power loss leaves half a file (ReplaceFile, and
 // WriteFile for files that a person has named). It also overwrites small files so that their last state is never lost
-// (Slots).
+// (Slots), and locks files (Lock).
 package durable
 
 import (

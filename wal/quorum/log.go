@@ -15,7 +15,6 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/hashicorp/raft"
-	"golang.org/x/sys/unix"
 
 	"millrace/wal"
 	"millrace/wal/durable"
@@ -120,11 +119,11 @@ func Open(o Options) (*Log, error) {
 
 func (l *Log) path(name string) string { return filepath.Join(l.opts.Dir, name) }
 
-func (l *Log) open() error {
+func (l *Log) open() (err error) {
 	if err := wal.MakeDir(nil, l.opts.Dir); err != nil {
 		return err
 	}
-	if err := l.lockDir(); err != nil {
+	if l.lock, err = durable.Lock(l.path("LOCK")); err != nil {
 		return err
 	}
 	l.markers = &markers{l: l, path: l.path(markerName), sending: map[uint64]int{}}
@@ -147,18 +146,6 @@ func (l *Log) open() error {
 		return err
 	}
 	l.pass(m.entry())
-	return nil
-}
-
-func (l *Log) lockDir() error {
-	f, err := os.OpenFile(l.path("LOCK"), os.O_RDWR|os.O_CREATE, 0o644)
-	if err != nil {
-		return err
-	}
-	l.lock = f
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return fmt.Errorf("another process has it: %w", err)
-	}
 	return nil
 }
 

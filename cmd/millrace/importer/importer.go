@@ -30,9 +30,8 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"millrace/ingest/files"
+	"millrace/wal/durable"
 	"millrace/wal/pause"
 )
 
@@ -232,8 +231,10 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if err := os.MkdirAll(o.State, 0o700); err != nil {
 		return Report{}, err
 	}
-	lock, err := lockDir(o.State)
-	if err != nil {
+	lock, err := durable.Lock(filepath.Join(o.State, "lock"))
+	if errors.Is(err, durable.ErrLocked) {
+		return Report{}, fmt.Errorf("another import is using %q: %w", o.State, err)
+	} else if err != nil {
 		return Report{}, err
 	}
 	defer lock.Close()
@@ -252,18 +253,6 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	err = i.run(ctx)
 	i.report.Duration = time.Since(begun)
 	return i.report, err
-}
-
-// lockDir reserves a directory for this run, until the file is closed.
-func lockDir(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("another import is using %q: %w", dir, err), f.Close())
-	}
-	return f, nil
 }
 
 // run takes all files that exist and, when watching, those that come.

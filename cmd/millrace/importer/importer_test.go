@@ -377,7 +377,7 @@ func TestEnds(t *testing.T) {
 	require.Equal(t, Counts{Rows: 1, Taken: 1}, report.Counts)
 	require.Equal(t, []string{"b.txt"}, report.Unknown)
 
-	lock, err := lockDir(filepath.Join(dir, ".millrace-import"))
+	lock, err := durable.Lock(filepath.Join(dir, ".millrace-import", "lock"))
 	require.NoError(t, err)
 	_, err = Run(t.Context(), o)
 	require.ErrorContains(t, err, "another import is using")
