@@ -188,7 +188,11 @@ func TestAdminCommands(t *testing.T) {
 		script := filepath.Join(t.TempDir(), "slow-editor")
 		faster := o.command(noun, "put", "shop", "one", "@"+file).Args
 		require.NoError(t, os.WriteFile(script, []byte("#!/bin/sh\n'"+strings.Join(faster, "' '")+"' >&2 && sed -i s/one/one/ $1 && echo >>$1\n"), 0o700))
-		require.Contains(t, o.refused(noun, "edit", "shop", "one", "--editor", script), "412 Precondition Failed: the document has changed since it was read")
+		why := o.refused(noun, "edit", "shop", "one", "--editor", script)
+		require.Contains(t, why, "412 Precondition Failed: the document has changed since it was read")
+		_, written, _ := strings.Cut(why, "; what was written is in ")
+		require.FileExists(t, strings.TrimSpace(written), why)
+		require.NoError(t, os.RemoveAll(filepath.Dir(strings.TrimSpace(written))))
 		o.has([]string{noun, "remove", "shop", "two"}, "two is removed")
 		require.Contains(t, o.refused(noun, "get", "shop", "two"), `"two" not found`)
 	}

@@ -56,7 +56,7 @@ type documentsEdit struct {
 	Editor string `default:"vi" env:"VISUAL,EDITOR" help:"Program that edits a file."`
 }
 
-// Run lets the operator change a document in an editor.
+// Run lets the operator change a document in an editor. What was written stays when the server doesn't take it.
 func (c *documentsEdit) Run(s *session, k *kong.Context) error {
 	answer, etag, err := s.doMatching(http.MethodGet, c.path(k), nil, "")
 	if err != nil {
@@ -66,7 +66,12 @@ func (c *documentsEdit) Run(s *session, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	isRefused := false
+	defer func() {
+		if !isRefused {
+			_ = os.RemoveAll(dir)
+		}
+	}()
 	file := filepath.Join(dir, "document.json")
 	before := append(answer.indented(), '\n')
 	if err := os.WriteFile(file, before, 0o600); err != nil {
@@ -90,7 +95,8 @@ func (c *documentsEdit) Run(s *session, k *kong.Context) error {
 		return err
 	}
 	if answer, _, err = s.doMatching(http.MethodPut, c.path(k), after, etag); err != nil {
-		return err
+		isRefused = true
+		return fmt.Errorf("%w; what was written is in %s", err, file)
 	}
 	return s.printDocument(answer)
 }
