@@ -57,4 +57,3 @@ func (e *Engine) Stats() replica.Stats                     { return e.Coordinato
 func (e *Engine) Document(key string) []byte               { return e.Coordinator.Document(key) }
 func (e *Engine) AuditEnd() (uint64, [32]byte)             { return e.Coordinator.AuditEnd() }
 func (e *Engine) lend(number uint64) (replica.Lent, error) { return e.Coordinator.lend(number) }
-func (e *Engine) now(n int) int64                          { return e.clock.Next(n) }

@@ -81,8 +81,6 @@ type crowd struct {
 	numbers map[uint64]bool
 	sent    int // events that were acknowledged
 	some    int // events that may have been
-	deleted int // events that have gone with their users
-	made    int
 }
 
 const crowdNames = 24

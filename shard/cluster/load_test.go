@@ -178,8 +178,3 @@ func vanish(n *Node) {
 	_ = n.host.Close()
 	_ = n.Close()
 }
-
-// leader is the node that leads a group, as far as the node on knows.
-func (c *testCluster) leader(on quorum.Node, group uint32) quorum.Node {
-	return c.node(on).routes.Leader(group)
-}

@@ -15,10 +15,6 @@ import (
 	"millrace/shard/op"
 )
 
-func mark(e *Editor, b []byte, kind StateKind, on bool, changed int64) []byte {
-	return e.SetState(b, StateChange{State{Kind: kind, On: on}, changed, 7, op.SourceEmailBlocklist})
-}
-
 func group(e *Editor, b []byte, id [16]byte, on bool, changed int64, actor uint32) []byte {
 	return e.SetState(b, StateChange{State{Kind: StateGroup, Group: id, On: on}, changed, actor, 0})
 }

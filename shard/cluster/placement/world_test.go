@@ -42,7 +42,6 @@ type world struct {
 	late      []func()
 	faults    float64 // how often calls fail
 	puts      int
-	entries   []Entry
 	maxMoves  int
 	replicas  int
 	faulty    []string // things that must not happen and have happened
