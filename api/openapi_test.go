@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -29,7 +30,8 @@ import (
 // it does for every schema with a $ref, silently falls back to the validator that it has for 3.0. That one knows what
 // the document uses of 3.1 (lists of types, const); TestWrongAnswersAreCaught is the proof.
 var specification = sync.OnceValues(func() (*openapi3.T, error) {
-	spec, err := openapi3.NewLoader().LoadFromData(openapi.JSON())
+	text := bytes.ReplaceAll(openapi.JSON(), []byte(`"`+openapi.AnyOf+`":`), []byte(`"anyOf":`))
+	spec, err := openapi3.NewLoader().LoadFromData(text)
 	if err != nil {
 		return nil, err
 	}
@@ -91,6 +93,15 @@ func (d *door) documented(request *http.Request, body string, a answer) error {
 	// each.
 	input.Options.ExcludeRequestBody = rt.page
 	input.Request.Body = io.NopCloser(bytes.NewReader([]byte(body)))
+	if rt.scim { // a page that is no number counts as left out, which its type can't say
+		query := input.Request.URL.Query()
+		for _, name := range []string{"startIndex", "count"} {
+			if _, err := strconv.Atoi(query.Get(name)); err != nil {
+				query.Del(name)
+			}
+		}
+		input.Request.URL.RawQuery = query.Encode()
+	}
 	return openapi3filter.ValidateRequest(context.Background(), input)
 }
 

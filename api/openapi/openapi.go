@@ -5,9 +5,12 @@
 // afterwards. The document is checked against the router, against every answer of the tests of package api, and against
 // its own examples.
 //
-// Two extensions say what OpenAPI has no word for: x-permission is the permission that a key needs (an operation
-// without one is open, or needs the SCIM token), and x-rate-limit is the bucket that a request counts in, with its
-// default.
+// Extensions say what OpenAPI has no word for: x-permission is the permission that a key needs (an operation without
+// one is open, or needs the SCIM token), and x-rate-limit is the bucket that a request counts in, with its default.
+// AnyOf says which members of an object are required together, at least one set of them.
+//
+// Generators of clients make code of the document, and some of them take less than OpenAPI allows. So a type has no
+// alternatives but null, which oneOf has, and no name stands for two things: TestGeneratorsCanReadIt.
 package openapi
 
 import (
@@ -30,6 +33,10 @@ var resources = []string{
 	"users.yaml", "subscription.yaml", "email.yaml", "preference_center.yaml", "translations.yaml", "scim.yaml",
 	"service.yaml",
 }
+
+// AnyOf is the extension that has the form and the meaning of anyOf, of which generators of clients would make a union
+// of types without members.
+const AnyOf = "x-any-of"
 
 // JSON returns the document. The bytes are shared and must not be changed.
 func JSON() []byte { return made().json }

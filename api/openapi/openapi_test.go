@@ -8,6 +8,7 @@ import (
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/stretchr/testify/require"
+	"gopkg.in/yaml.v3"
 )
 
 func load(t *testing.T) *openapi3.T {
@@ -56,6 +57,75 @@ func TestDocumentIsValid(t *testing.T) {
 func TestReferencesAreLocal(t *testing.T) {
 	for _, m := range regexp.MustCompile(`"\$ref":\s*"([^"]*)"`).FindAllSubmatch(JSON(), -1) {
 		require.True(t, strings.HasPrefix(string(m[1]), "#/"), "%s", m[1])
+	}
+}
+
+// Generators of Go code (oapi-codegen, ogen) refuse these, or make code of them that doesn't compile or that drops what
+// users send.
+func TestGeneratorsCanReadIt(t *testing.T) {
+	var walk func(n *yaml.Node, where string)
+	walk = func(n *yaml.Node, where string) {
+		var types []string
+		if list := member(n, "type"); list != nil && list.Kind == yaml.SequenceNode {
+			types = texts(n, "type")
+		}
+		require.True(t, types == nil || len(types) == 2 && types[1] == "null", "%s: types %v", where, types)
+		require.False(t, text(n, "type") == "number" && text(n, "format") != "double", "%s: a number that becomes a float32", where)
+		objects := 0
+		for _, e := range elements(n, "oneOf") {
+			if ref, ok := strings.CutPrefix(text(e, "$ref"), "#/"); ok {
+				e = member(made().node, strings.Split(ref, "/")...)
+			}
+			if text(e, "type") == "object" {
+				objects++
+			}
+		}
+		require.LessOrEqual(t, objects, 1, "%s: alternatives of two objects", where)
+		require.False(t, member(n, "oneOf") != nil && member(n, "default") != nil, "%s: a default of alternatives", where)
+		for name, value := range members(n) {
+			if name == "example" || name == "examples" {
+				continue
+			}
+			require.NotContains(t, []string{"anyOf", "allOf", "not", "if"}, name, where)
+			walk(value, where+"/"+name)
+		}
+		if n.Kind == yaml.SequenceNode {
+			for _, e := range n.Content {
+				walk(target(e), where)
+			}
+		}
+	}
+	walk(made().node, "")
+
+	kinds := map[string]string{}
+	for kind, all := range members(member(made().node, "components")) {
+		for name := range members(all) {
+			if other := kinds[name]; name != "Success" { // both do well with this one
+				require.Empty(t, other, "%s in %s", name, kind)
+			}
+			kinds[name] = kind
+		}
+	}
+	letters := regexp.MustCompile(`[^A-Za-z]`)
+	for path, item := range load(t).Paths.Map() {
+		for method, o := range item.Operations() {
+			seen := map[string]bool{}
+			for _, p := range o.Parameters {
+				name := strings.ToLower(letters.ReplaceAllString(p.Value.Name, ""))
+				require.False(t, seen[name], "%s %s: %s", method, path, p.Value.Name)
+				seen[name] = true
+			}
+			for status, r := range o.Responses.Map() { // a field of an answer is named as its header's component
+				refs := map[string]bool{}
+				for name, h := range r.Value.Headers {
+					require.False(t, h.Ref != "" && refs[h.Ref], "%s %s %s: %s", method, path, status, name)
+					refs[h.Ref] = true
+				}
+			}
+		}
+	}
+	for _, name := range []string{"Attributes", "Properties"} {
+		require.Equal(t, "true", text(made().node, "components", "schemas", name, "additionalProperties"), name)
 	}
 }
 

@@ -231,10 +231,8 @@ func appendMembers(rows []field, n *yaml.Node, depth int) []field {
 		rows = append(rows, fieldOf("‹any name›", values, false, depth))
 		rows = appendMembers(rows, values, depth+1)
 	}
-	for _, kind := range []string{"oneOf", "anyOf", "allOf"} {
-		for _, e := range elements(n, kind) {
-			rows = appendMembers(rows, e, depth)
-		}
+	for _, e := range elements(n, "oneOf") {
+		rows = appendMembers(rows, e, depth)
 	}
 	return rows
 }
@@ -265,7 +263,7 @@ func typeOf(n *yaml.Node) string {
 		}
 	}
 	if types == nil {
-		for _, e := range slices.Concat(elements(n, "oneOf"), elements(n, "anyOf")) {
+		for _, e := range elements(n, "oneOf") {
 			types = append(types, typeOf(e))
 		}
 		types = slices.Compact(slices.DeleteFunc(types, func(s string) bool { return s == "any value" }))
@@ -290,17 +288,12 @@ func rulesOf(n *yaml.Node) (rules []string) {
 	if v := texts(n, "enum"); len(v) > 0 {
 		rules = append(rules, "one of "+strings.Join(v, ", "))
 	}
-	for _, rule := range []struct{ keyword, words string }{{"anyOf", "at least one of "},
-		{"oneOf", "exactly one of "}} {
-		var sets []string
-		for _, e := range elements(n, rule.keyword) {
-			if r := texts(e, "required"); len(r) > 0 && member(e, "properties") == nil {
-				sets = append(sets, strings.Join(r, " and "))
-			}
-		}
-		if len(sets) > 0 {
-			rules = append(rules, rule.words+strings.Join(sets, ", "))
-		}
+	var sets []string
+	for _, e := range elements(n, AnyOf) {
+		sets = append(sets, strings.Join(texts(e, "required"), " and "))
+	}
+	if len(sets) > 0 {
+		rules = append(rules, "at least one of "+strings.Join(sets, ", "))
 	}
 	return rules
 }
