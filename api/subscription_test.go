@@ -157,6 +157,23 @@ func TestSetStatusV2(t *testing.T) {
 }
 
 // Each refusal has its text, and no effect, not even of what stands before the fault.
+// Clients with typed requests send all members, and an empty text for those that they don't set.
+func TestSetStatusWithEmptyMembers(t *testing.T) {
+	d := openDoor(t)
+	d.must(t, "/users/track", `{"attributes":[{"external_id":"a"}]}`)
+	for _, s := range bothSets {
+		for i, state := range []string{"subscribed", "unsubscribed"} {
+			d.must(t, s.path, s.body(set(newsGroup, state, `"external_id":"a","email":"","phone":""`)))
+			d.must(t, s.path, s.body(set(newsGroup, state, `"external_id":"","email":"e@example.com","phone":""`)))
+			d.must(t, s.path, s.body(set(alertsGroup, state, `"external_ids":"","emails":"","phones":"+14155552671"`)))
+			want := []string{"Subscribed", "Unsubscribed"}[i]
+			require.Equal(t, want, d.status(t, newsGroup, "external_id=a")["a"])
+			require.Equal(t, want, d.status(t, newsGroup, "email=e@example.com")["e@example.com"])
+			require.Equal(t, want, d.status(t, alertsGroup, "phone=%2B14155552671")["+14155552671"])
+		}
+	}
+}
+
 func TestSetStatusRefusals(t *testing.T) {
 	d := openDoor(t)
 	d.must(t, "/users/track", `{"attributes":[{"external_id":"a","email":"a@example.com","phone":"+14155552671"}]}`)
@@ -210,7 +227,8 @@ func TestSetStatusRefusals(t *testing.T) {
 		{set(alertsGroup, "subscribed", `"phones":["+14155552671","+999123456789"]`), "'phones' must be a phone number in E.164 format"},
 		{set(alertsGroup, "subscribed", `"phone":"+"`), "'phone' must be a phone number in E.164 format"},
 		{set(alertsGroup, "subscribed", `"phone":14155552671`), "'phone' must be a string or an array of strings"},
-		{set(newsGroup, "subscribed", `"external_id":""`), "'external_id' must have 1 to 987 bytes"},
+		{set(newsGroup, "subscribed", `"external_id":"","emails":"","phone":""`), nobody},
+		{set(newsGroup, "subscribed", `"external_id":[""]`), "'external_id' must have 1 to 987 bytes"},
 		{set(newsGroup, "subscribed", `"external_id":"`+strings.Repeat("x", 988)+`"`), "'external_id' must have 1 to 987 bytes"},
 		{set(newsGroup, "subscribed", `"external_id":[null]`), "'external_id' must be a string or an array of strings"},
 		{set(newsGroup, "subscribed", `"external_ids":["a",1.5]`), "'external_ids' must be a string or an array of strings"},

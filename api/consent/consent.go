@@ -84,7 +84,8 @@ func (c *consent) groups(v value.Value) {
 }
 
 // group reads a subscription group reference (service.md 2.12). Each of the two endpoints accepts the member names of
-// both, and one identifier instead of an array: real clients send either.
+// both, and one identifier instead of an array: real clients send either. An empty one counts as missing, as it does in
+// queries: clients send it for what they don't set.
 func (c *consent) group(v value.Value) {
 	var groupID, stateText, optIn value.Value
 	var targets [len(targetMembers)]value.Value
@@ -98,7 +99,7 @@ func (c *consent) group(v value.Value) {
 			optIn = m
 		}
 		for i := range targetMembers {
-			if targetMembers[i].name == name {
+			if text, ok := m.Str(); targetMembers[i].name == name && !(ok && text == "") {
 				targets[i] = m
 			}
 		}

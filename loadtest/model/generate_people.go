@@ -180,6 +180,13 @@ func (g *generator) statusSet() *Request {
 	if n > 4 {
 		body[name] = address
 	}
+	if g.rand.IntN(8) == 0 { // as of a client that sends all members
+		for _, name := range []string{"external_id", "email", "phone"} {
+			if body[name] == nil {
+				body[name] = ""
+			}
+		}
+	}
 	return &Request{Path: "/subscription/status/set", Body: body}
 }
 
@@ -190,7 +197,7 @@ func (g *generator) statusSetV2() *Request {
 		for _, name := range []string{"external_id", "email", "phone"} {
 			if v, ok := o[name]; ok {
 				delete(o, name)
-				if one, isOne := v.(string); isOne {
+				if one, isOne := v.(string); isOne && one != "" {
 					v = []any{one}
 				}
 				o[name+"s"] = v

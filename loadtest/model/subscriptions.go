@@ -29,8 +29,9 @@ func (s *State) setGroup(o map[string]any) {
 	}
 }
 
+// oneOrMany are the identifiers of a member; an empty one counts as missing.
 func oneOrMany(v any) (list []string) {
-	if one, ok := v.(string); ok {
+	if one, ok := v.(string); ok && one != "" {
 		return []string{one}
 	}
 	for _, e := range elements(v) {
