@@ -95,6 +95,7 @@ func (t *transport) forward() {
 			if t.abstains.Load() && t.abstain(r) {
 				continue
 			}
+			t.admit(r)
 			if !t.give(r) {
 				return
 			}
@@ -108,6 +109,29 @@ func (t *transport) forward() {
 		if r := t.commitNotification(); r != nil &&
 			!t.give(raft.RPC{Command: r, RespChan: make(chan raft.RPCResponse, 1)}) {
 			return
+		}
+	}
+}
+
+// admit has raft judge a candidate by its log and term alone. By itself, the library refuses its vote to a node that
+// has none in the newest configuration that it knows. But this node may have missed the configuration that gives the
+// candidate a vote, and when the candidate has most of the log, nobody else can lead: the group would have no leader,
+// although all its nodes answer. Raft allows such votes, since an entry that is committed is on a majority of each
+// configuration that may elect.
+func (t *transport) admit(r raft.RPC) {
+	switch c := r.Command.(type) {
+	case *raft.RequestVoteRequest:
+		c.ID = nil // the library then doesn't look
+	case *raft.RequestPreVoteRequest:
+		n := t.raft.Load()
+		if n == nil {
+			return
+		}
+		for _, s := range n.GetConfiguration().Configuration().Servers {
+			if s.Suffrage == raft.Voter {
+				c.ID = []byte(s.ID) // the library uses it for nothing else
+				return
+			}
 		}
 	}
 }
