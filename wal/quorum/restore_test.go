@@ -47,6 +47,29 @@ func testLearnerGetsTheState(t *testing.T) {
 	require.Zero(t, four.log.metrics.restores.Get(), "it has what it needs")
 }
 
+// A leader whose marker stands at an entry of raft's own, which is no record, gives its state, too. It must: the node
+// that fetches it may be the one that the leader needs to commit anything more.
+func TestStateUpToABarrier(t *testing.T) { simulated(t, testStateUpToABarrier) }
+
+func testStateUpToABarrier(t *testing.T) {
+	g := newGroup(t, 3, nil)
+	g.write(50)
+	away, gone := g.follower(), g.leader()
+	away.kill()
+	g.write(200)
+	require.NoError(t, gone.log.Transfer(t.Context(), 0))
+	leader := g.leader(gone.node)
+	require.Greater(t, leader.log.Status().LastIndex, leader.log.passed.index.Load(), "its last entry is no record")
+	require.NoError(t, leader.owner.checkpoint())
+	require.NoError(t, leader.log.markers.mark())
+	leader.log.compact()
+	gone.kill()
+	away.start()
+	g.write(5)
+	g.same()
+	require.NotZero(t, away.log.metrics.restores.Get())
+}
+
 // A follower that was away gets log when the log reaches far enough back, and otherwise the state.
 func TestFollowerComesBack(t *testing.T) { simulated(t, testFollowerComesBack) }
 
