@@ -1,8 +1,10 @@
 package wal
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"strings"
 	"sync"
@@ -254,22 +256,44 @@ func TestStalledDiskOfAnIdleLog(t *testing.T) {
 				<-goesOn
 			}
 		}}}
-		h := mustOpen(t, fs, nil)
+		var said notes
+		h := mustOpen(t, fs, func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
 		h.fill(t, 5, 100)
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		require.False(t, h.Stalled())
 		hangs.Store(true)
 		time.Sleep(2*h.opts.StallAfter + 2*h.opts.HighWaterInterval)
+		synctest.Wait()
 		require.True(t, h.Stalled())
+		require.Equal(t, 1, said.count("the disk does not answer"))
 		hangs.Store(false)
 		close(goesOn)
 		synctest.Wait()
 		require.False(t, h.Stalled())
+		require.Equal(t, 1, said.count("the disk answers again"))
 		h.fill(t, 5, 100)
 		require.NoError(t, h.Close())
 		require.NoError(t, h.bad)
 	})
+}
+
+// notes are the lines that a log has logged.
+type notes struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (n *notes) Write(p []byte) (int, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.text.Write(p)
+}
+
+func (n *notes) count(what string) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return strings.Count(n.text.String(), what)
 }
 
 // When the committer has nothing to do, a record for which its owner waits is made durable by the goroutine that

@@ -387,7 +387,8 @@ func (l *Log) fail(cause error) {
 }
 
 // keep syncs the high-water mark and checks the free space until Close. Every StallAfter it writes the mark even if it
-// is as before: a disk that hangs would otherwise show only to whoever writes next.
+// is as before: a disk that hangs would otherwise show only to whoever writes next. It logs that the disk hangs, and
+// when it answers again.
 func (l *Log) keep() {
 	defer close(l.kept)
 	renewed := time.Now()
@@ -395,6 +396,7 @@ func (l *Log) keep() {
 	defer mark.Stop()
 	defer disk.Stop()
 	for {
+		use := l.checkDisk
 		select {
 		case <-l.stop:
 			return
@@ -406,15 +408,23 @@ func (l *Log) keep() {
 			if time.Since(renewed) >= l.opts.StallAfter {
 				sync, renewed = l.highWater.renew, time.Now()
 			}
-			l.begin(&l.keeping)
-			if err := sync(); err != nil {
-				l.fail(err)
+			use = func() {
+				if err := sync(); err != nil {
+					l.fail(err)
+				}
 			}
 		case <-disk.C:
-			l.begin(&l.keeping)
-			l.checkDisk()
 		}
+		begun := time.Now()
+		l.begin(&l.keeping)
+		stalls := time.AfterFunc(l.opts.StallAfter, func() {
+			l.opts.Logger.Warn("wal: the disk does not answer", "for", l.opts.StallAfter.String())
+		})
+		use()
 		l.keeping.Store(0)
+		if !stalls.Stop() {
+			l.opts.Logger.Info("wal: the disk answers again", "after", time.Since(begun).String())
+		}
 	}
 }
 
