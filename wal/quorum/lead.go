@@ -154,7 +154,7 @@ func (l *Log) caughtUp(e leadEvent) bool {
 func (l *Log) barrier(n *instance) (index uint64, err error) {
 	for begun := time.Now(); ; {
 		var f raft.Future
-		err := l.await(func() error {
+		err := l.await(n, func() error {
 			f = n.raft.Barrier(0)
 			return f.Error()
 		})
@@ -176,8 +176,8 @@ func (l *Log) barrier(n *instance) (index uint64, err error) {
 // for the goroutine that sent entries to that node and has ended, and never says that the transfer is over.
 const stuckAfter = 5 * time.Second
 
-// await returns what f returns, which waits for raft, or wal.ErrClosed: raft may end without an answer.
-func (l *Log) await(f func() error) error {
+// await returns what f returns, which waits for the instance's raft, or wal.ErrClosed: raft may end without an answer.
+func (l *Log) await(n *instance, f func() error) error {
 	select {
 	case <-l.stop:
 		return wal.ErrClosed
@@ -188,7 +188,8 @@ func (l *Log) await(f func() error) error {
 	select {
 	case err := <-done:
 		return err
+	case <-n.done:
 	case <-l.stop:
-		return wal.ErrClosed
 	}
+	return wal.ErrClosed
 }

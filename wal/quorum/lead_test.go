@@ -185,3 +185,33 @@ func testTransferWithoutEnd(t *testing.T) {
 	leader.stop()
 	require.Less(t, time.Since(begun), 2*time.Minute)
 }
+
+// Raft may end without an answer to a change of the members. The change then ends with it: as long as one is under way,
+// no other is made.
+func TestChangeEndsWithRaft(t *testing.T) { simulated(t, testChangeEndsWithRaft) }
+
+func testChangeEndsWithRaft(t *testing.T) {
+	g := newGroup(t, 3, nil)
+	g.write(5)
+	l := g.leader().log
+	never, done := make(silence), make(chan error, 1)
+	defer close(never)
+	go func() { done <- l.change(func(*raft.Raft) raft.IndexFuture { return never }) }()
+	soon(t, "the change is under way", func() bool { return l.changes.Load() > 0 })
+	l.renew(l.node.Load())
+	select {
+	case err := <-done:
+		require.ErrorIs(t, err, ErrUncertain)
+	case <-time.After(time.Minute):
+		t.Fatal("the change has no end")
+	}
+	require.Zero(t, l.changes.Load())
+	g.write(5)
+	g.same()
+}
+
+// silence is a change without an answer until it is closed.
+type silence chan struct{}
+
+func (s silence) Error() error  { <-s; return nil }
+func (s silence) Index() uint64 { return 0 }

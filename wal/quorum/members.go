@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"millrace/wal"
 	"millrace/wal/pause"
 )
 
@@ -43,11 +44,11 @@ func (l *Log) change(ask func(*raft.Raft) raft.IndexFuture) error {
 	}
 	l.changes.Add(1)
 	defer l.changes.Add(-1)
-	err := ask(n.raft).Error()
+	err := l.await(n, func() error { return ask(n.raft).Error() })
 	switch {
 	case errors.Is(err, raft.ErrNotLeader):
 		return ErrNotLeader
-	case errors.Is(err, raft.ErrLeadershipLost), errors.Is(err, raft.ErrRaftShutdown):
+	case errors.Is(err, raft.ErrLeadershipLost), errors.Is(err, raft.ErrRaftShutdown), errors.Is(err, wal.ErrClosed):
 		return fmt.Errorf("%w: %w", ErrUncertain, err)
 	case err != nil:
 		return fmt.Errorf("change the members of group %d: %w", l.opts.Group, err)
@@ -89,7 +90,7 @@ func (l *Log) Transfer(ctx context.Context, to Node) error {
 func (l *Log) transfer(ctx context.Context, n *instance, epoch uint64, to Node) error {
 	err := l.settle(ctx, l.opts.ElectionTimeout)
 	if err == nil {
-		if err = l.await(n.transfer(to).Error); err != nil {
+		if err = l.await(n, n.transfer(to).Error); err != nil {
 			_, _ = l.barrier(n) // until then raft refuses entries, and they would be lost although this node leads
 		}
 	}
