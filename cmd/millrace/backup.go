@@ -199,11 +199,16 @@ func (c *backupCommand) suffix() string {
 // save writes the archive to w and checks it at the same time.
 func (c *backupCommand) save(ctx context.Context, w io.Writer, archive io.Reader) (about backup.About, err error) {
 	if c.Compression == "zstd" {
-		z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(2))
+		var z *zstd.Encoder
+		z, err = zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(2))
 		if err != nil {
 			return about, err
 		}
-		defer func() { err = errors.Join(err, z.Close()) }()
+		defer func() { // what it still has to write may find the disk full
+			if closed := z.Close(); err == nil {
+				err = closed
+			}
+		}()
 		w = z
 	}
 	about, err = backup.Verify(ctx, io.TeeReader(archive, w))

@@ -520,6 +520,42 @@ func TestRestoreToFullDisk(t *testing.T) {
 	p.stop()
 }
 
+// A backup for which the disk has no room is an error, whichever of its bytes is the first without room.
+func TestBackupToFullDisk(t *testing.T) {
+	s := newAdminSite(t)
+	p := s.start(t)
+	archive, err := os.ReadFile(s.backup(t, "--compression", "none"))
+	require.NoError(t, err)
+	p.stop()
+	for _, compression := range []string{"zstd", "none"} {
+		c := backupCommand{Compression: compression}
+		save := func(w io.Writer) error {
+			_, err := c.save(t.Context(), w, bytes.NewReader(archive))
+			return err
+		}
+		var whole bytes.Buffer
+		require.NoError(t, save(&whole))
+		for room := range whole.Len() {
+			if room%997 < 10 || whole.Len()-room <= 10 {
+				require.ErrorIs(t, save(&full{room}), syscall.ENOSPC, "%s, %d of %d bytes", compression, room, whole.Len())
+			}
+		}
+	}
+}
+
+// full is a disk with room for some bytes.
+type full struct{ room int }
+
+// Write takes what there is room for.
+func (f *full) Write(p []byte) (int, error) {
+	n := min(len(p), f.room)
+	f.room -= n
+	if n < len(p) {
+		return n, syscall.ENOSPC
+	}
+	return n, nil
+}
+
 // What goes to standard output is the backup alone, by any name.
 func TestStandardOutputIsKnown(t *testing.T) {
 	require.True(t, isStdout("/dev/stdout"))
