@@ -339,7 +339,7 @@ const forever = 100 * 365 * 24 * time.Hour
 func (l *Log) join(from *listener) error {
 	log := newLogger(l.opts.Logger).With("group", l.opts.Group)
 	n := &instance{
-		trans:  newTransport(l.host, l.opts.Group, from, &l.newcomer.is, log),
+		trans:  newTransport(l.host, l.opts.Group, from, &l.newcomer.is, l.markers.entry, log),
 		notify: make(chan bool, 16),
 		seen:   make(chan raft.Observation, 16),
 		done:   make(chan struct{}),

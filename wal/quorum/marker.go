@@ -134,6 +134,11 @@ func (s *markers) current() marker {
 	return s.cur
 }
 
+func (s *markers) entry() entryID {
+	m := s.current()
+	return m.entry()
+}
+
 // save replaces the current marker.
 func (s *markers) save(m marker) error {
 	s.mu.Lock()

@@ -47,6 +47,7 @@ type transport struct {
 	answered chan struct{} // of capacity 1: a node has answered
 	// abstains says that this node has no say in elections (newcomer.go).
 	abstains *atomic.Bool
+	marker   func() entryID // of this node
 
 	mu      sync.Mutex // guards all fields below
 	last    map[Node]contact
@@ -70,12 +71,14 @@ type answer struct{ term, sent, end uint64 }
 // maxAsked is how many requests may wait for raft; beyond that, whoever brings one waits.
 const maxAsked = 16
 
-func newTransport(h *Host, group uint32, l *listener, abstains *atomic.Bool, logger hclog.Logger) *transport {
+func newTransport(
+	h *Host, group uint32, l *listener, abstains *atomic.Bool, marker func() entryID, logger hclog.Logger,
+) *transport {
 	s := &streams{host: h, group: group, from: l, done: make(chan struct{}), conns: map[net.Conn]struct{}{}}
 	t := &transport{
 		host: h, last: map[Node]contact{}, rpcs: make(chan raft.RPC, maxAsked),
 		answered: make(chan struct{}, 1), learned: make(chan struct{}, 1), done: make(chan struct{}),
-		abstains: abstains,
+		abstains: abstains, marker: marker,
 	}
 	t.NetworkTransport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: s, MaxPool: poolConns, MaxRPCsInFlight: rpcsInFlight, Timeout: rpcTimeout, Logger: logger,
@@ -96,6 +99,9 @@ func (t *transport) forward() {
 				continue
 			}
 			t.admit(r)
+			if a, ok := r.Command.(*raft.AppendEntriesRequest); ok {
+				t.skip(a)
+			}
 			if !t.give(r) {
 				return
 			}
@@ -134,6 +140,21 @@ func (t *transport) admit(r raft.RPC) {
 			}
 		}
 	}
+}
+
+// skip takes from a leader's request what is before this node's marker. The library refuses entries that follow one
+// which the log no longer has, and the leader then tries ever earlier ones, down to a state that is older than this
+// node's, which is refused, too. That happens after a state that came from another node than this leader. What is
+// before the marker is committed, so each leader has the same there. Raft would take all that it has for committed, as
+// far as the leader says so, and what it has behind the request's entries may be of another leader.
+func (t *transport) skip(a *raft.AppendEntriesRequest) {
+	m := t.marker()
+	if a.PrevLogEntry >= m.index || a.PrevLogEntry == 0 && len(a.Entries) == 0 {
+		return
+	}
+	known := min(m.index-a.PrevLogEntry, uint64(len(a.Entries)))
+	a.PrevLogEntry, a.PrevLogTerm, a.Entries = m.index, m.term, a.Entries[known:]
+	a.LeaderCommitIndex = min(a.LeaderCommitIndex, m.index+uint64(len(a.Entries)))
 }
 
 // give passes a request to raft, and returns false when the transport is closed.

@@ -22,7 +22,7 @@ func testFollowerThatRefuses(t *testing.T) {
 	h.SetCluster(testCluster)
 	ways, err := h.openGroup(7)
 	require.NoError(t, err)
-	tr := newTransport(h, 7, ways.raft, new(atomic.Bool), newLogger(testLogger(t)))
+	tr := newTransport(h, 7, ways.raft, new(atomic.Bool), noMarker, newLogger(testLogger(t)))
 	t.Cleanup(tr.close)
 
 	var refused atomic.Int64
@@ -59,4 +59,71 @@ func testFollowerThatRefuses(t *testing.T) {
 		}
 		return refused.Load() > 200
 	})
+}
+
+func noMarker() entryID { return entryID{} }
+
+// A node whose state is newer than the log that it has takes the entries of a leader that doesn't know that.
+func TestEntriesBeforeTheMarker(t *testing.T) { simulated(t, testEntriesBeforeTheMarker) }
+
+func testEntriesBeforeTheMarker(t *testing.T) {
+	g := newGroup(t, 3, nil)
+	g.write(50)
+	away := g.follower()
+	away.kill()
+	g.write(200)
+	g.trimAll()
+	away.start()
+	soon(t, "the state came", func() bool { return away.log.metrics.restores.Get() > 0 })
+	for range 8 {
+		g.write(1)
+	}
+	g.same()
+
+	leader := g.leader().log
+	n, marker := leader.node.Load(), away.log.markers.entry()
+	entry := func(index uint64) *raft.Log {
+		e := &raft.Log{Index: index} // the leader may have let go what is before the marker
+		if index >= marker.index {
+			require.NoError(t, leader.store.GetLog(index, e))
+		}
+		return e
+	}
+	for from := marker.index - 3; from <= marker.index+1; from++ {
+		for _, count := range []uint64{0, 1, 3, 5} {
+			request := &raft.AppendEntriesRequest{RPCHeader: n.trans.summons().RPCHeader, Term: leader.Term(),
+				Leader: []byte(leader.self.id()), PrevLogEntry: from, PrevLogTerm: entry(from).Term, LeaderCommitIndex: n.raft.CommitIndex()}
+			for i := range count {
+				request.Entries = append(request.Entries, entry(from+1+i))
+			}
+			var answer raft.AppendEntriesResponse
+			require.NoError(t, n.trans.AppendEntries(away.node.id(), away.node.address(), request, &answer))
+			require.True(t, answer.Success, "%d entries after %d, with the marker at %d", count, from, marker.index)
+		}
+	}
+	g.write(5)
+	g.same()
+}
+
+// Of a request that is skipped in part, what isn't in it isn't taken for committed.
+func TestSkip(t *testing.T) {
+	for _, c := range []struct{ before, count, commit, wantBefore, wantCount, wantCommit uint64 }{
+		{before: 0, count: 0, commit: 99, wantBefore: 0, wantCount: 0, wantCommit: 99}, // a heartbeat
+		{before: 0, count: 5, commit: 99, wantBefore: 20, wantCount: 0, wantCommit: 20},
+		{before: 10, count: 5, commit: 12, wantBefore: 20, wantCount: 0, wantCommit: 12},
+		{before: 10, count: 15, commit: 99, wantBefore: 20, wantCount: 5, wantCommit: 25},
+		{before: 20, count: 5, commit: 99, wantBefore: 20, wantCount: 5, wantCommit: 99},
+		{before: 30, count: 5, commit: 99, wantBefore: 30, wantCount: 5, wantCommit: 99},
+	} {
+		a := &raft.AppendEntriesRequest{PrevLogEntry: c.before, PrevLogTerm: 3, LeaderCommitIndex: c.commit}
+		for i := range c.count {
+			a.Entries = append(a.Entries, &raft.Log{Index: c.before + 1 + i, Term: 4})
+		}
+		(&transport{marker: func() entryID { return entryID{index: 20, term: 4} }}).skip(a)
+		require.Equal(t, []uint64{c.wantBefore, c.wantCount, c.wantCommit},
+			[]uint64{a.PrevLogEntry, uint64(len(a.Entries)), a.LeaderCommitIndex}, "%+v", c)
+		if c.wantCount > 0 {
+			require.Equal(t, c.wantBefore+1, a.Entries[0].Index, "%+v", c)
+		}
+	}
 }
