@@ -95,6 +95,27 @@ func TestStampsFromTheFutureAreRefused(t *testing.T) {
 	require.Equal(t, now, n.clock.Last())
 }
 
+// A node whose clock was put back refuses the answers of all others, so it reaches nobody, and ends.
+func TestClockBehindAllOthers(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t, 3, nil)
+	c.start(1, 2, 3)
+	n, first, second := c.node(3), c.node(3).remote(1), c.node(3).remote(2)
+	c.stop(1)
+	c.stop(2)
+	require.Eventually(t, func() bool { return !first.Up() && !second.Up() }, time.Minute, time.Millisecond)
+	later := n.clock.Time().Add(2 * stamp.DefaultMaxClockOffset).UnixMicro()
+	require.ErrorIs(t, first.observe(later), stamp.ErrClock)
+	require.NoError(t, n.checkClock(), "the other one may be wrong")
+	var err error
+	require.Eventually(t, func() bool { // soon after one another
+		_, _ = first.observe(later), second.observe(later)
+		err = n.checkClock()
+		return err != nil
+	}, time.Minute, time.Millisecond)
+	require.ErrorContains(t, err, "behind those of most")
+}
+
 // The majority of nodes decides whose clock is wrong; of two nodes, the clock that is ahead is wrong.
 func TestWhoseClockIsWrong(t *testing.T) {
 	t.Parallel()

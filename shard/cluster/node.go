@@ -102,8 +102,9 @@ type remote struct {
 	succeeding atomic.Bool
 	report     atomic.Pointer[placement.Report]
 	said       said
-	ahead      atomic.Int64    // how far its clock is at least ahead of this node's, ns; negative: behind
-	context    context.Context // ends with this node, and when the other one is let go
+	ahead      atomic.Int64              // how far its clock is at least ahead of this node's, ns; negative: behind
+	refused    atomic.Pointer[time.Time] // when a stamp of it was last refused; nil: never
+	context    context.Context           // ends with this node, and when the other one is let go
 	cancel     context.CancelFunc
 }
 

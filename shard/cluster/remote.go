@@ -8,6 +8,7 @@ import (
 	"millrace/shard/cluster/calls"
 	"millrace/shard/cluster/placement"
 	"millrace/shard/cluster/promise"
+	"millrace/shard/stamp"
 	"millrace/wal/quorum"
 )
 
@@ -45,7 +46,9 @@ func (n *Node) callOptions() *calls.Options {
 func (n *Node) newRemote(node quorum.Node) *remote {
 	r := &remote{n: n}
 	r.context, r.cancel = context.WithCancel(n.context)
-	r.Peer = n.callOptions().NewPeer(node, func() {
+	opts := n.callOptions()
+	opts.Observe = r.observe
+	r.Peer = opts.NewPeer(node, func() {
 		if !r.succeeding.Swap(true) && !n.background.start(r.succeed) {
 			r.succeeding.Store(false)
 		}
@@ -114,6 +117,9 @@ func (r *remote) ping(ctx context.Context) error {
 	})
 	if errors.Is(err, placement.ErrRemoved) {
 		r.n.removed.Store(true)
+	}
+	if errors.Is(err, stamp.ErrClock) {
+		r.n.endIfWrong()
 	}
 	if err != nil {
 		return err
