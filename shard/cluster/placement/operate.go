@@ -172,9 +172,12 @@ func (o *Operator) Remove(ctx context.Context, node quorum.Node, force bool, aud
 				return now, "", nil
 			case now.State == Joining && now.Disk == "", now.State == Drained, force:
 			default:
-				return now, "", fmt.Errorf(
-					"%w: node %d is %s: drain it first, or remove it by force when it is gone for good",
-					ErrRefused, node, now.State)
+				advice := "drain it first"
+				if now.State == Draining {
+					advice = "wait until it is drained"
+				}
+				return now, "", fmt.Errorf("%w: node %d is %s: %s, or remove it by force when it is gone for good",
+					ErrRefused, node, now.State, advice)
 			}
 			if now.Disk != "" {
 				err = o.mayLeave(ctx, node, now.State == Active || now.State == Draining)

@@ -74,6 +74,7 @@ func TestVerbs(t *testing.T) {
 	require.NoError(t, p.Add(ctx, 5, "10.0.0.4:7000", entryOf), "the address is free again")
 	require.NoError(t, p.Drain(ctx, 1, entryOf))
 	require.NoError(t, p.Drain(ctx, 1, entryOf), "again")
+	require.ErrorContains(t, p.Remove(ctx, 1, false, entryOf), "node 1 is draining: wait until it is drained")
 	require.NoError(t, p.Drain(ctx, 2, entryOf))
 	require.ErrorContains(t, p.Drain(ctx, 3, entryOf), "no other node that is active")
 
