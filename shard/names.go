@@ -333,7 +333,9 @@ func (b *Batch) readUser(number uint64, blob []byte) named {
 	if id := profile.ExternalID(blob); len(id) > 0 {
 		n.external[h.Number(b.workspace, op.ExternalID, id)] = number
 	}
-	profile.DeprecatedIDs(blob, func(id []byte) { n.external[h.Number(b.workspace, op.ExternalID, id)] = number })
+	if b.reader.hasRenamed(b.workspace) { // else no profile has any, and the search would walk all of this one
+		profile.DeprecatedIDs(blob, func(id []byte) { n.external[h.Number(b.workspace, op.ExternalID, id)] = number })
+	}
 	return u
 }
 
