@@ -172,6 +172,11 @@ func isUserOp(o op.Op) bool {
 // hands.
 func (b *Batch) nameTogether(several bool) error {
 	r := &b.routing
+	r.numbers = r.numbers[:0]
+	for i := range r.names.list {
+		r.numbers = append(r.numbers, r.names.list[i].number)
+	}
+	b.reader.touchAlone(r.numbers)
 	for i := range r.names.list {
 		x := &r.names.list[i]
 		u, err := b.userOf(x.number)

@@ -32,6 +32,7 @@ func (b *Batch) leaveOutUnchanged() (changed bool, err error) {
 	}
 	before := &b.routing.before
 	before.users, before.rows = before.users[:0], before.rows[:0]
+	b.touchContacts()
 	for _, start := range b.contacts {
 		o, _ := op.Next(b.Buf[start:])
 		user, same, known, err := b.isUnchanged(o, before)
@@ -53,6 +54,17 @@ func (b *Batch) leaveOutUnchanged() (changed bool, err error) {
 		}
 	}
 	return changed, nil
+}
+
+// touchContacts loads the users of the ops that isUnchanged is about to look at.
+func (b *Batch) touchContacts() {
+	r := &b.routing
+	r.numbers = r.numbers[:0]
+	for _, start := range b.contacts {
+		o, _ := op.Next(b.Buf[start:])
+		r.numbers = append(r.numbers, o.Number())
+	}
+	b.reader.touchAlone(r.numbers)
 }
 
 // isUnchanged says whether an op changes no addresses and no states. If the op changes any, its user and the rows of

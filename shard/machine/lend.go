@@ -122,8 +122,8 @@ func (w *Worker) touchAll(numbers []uint64) {
 	}
 	for _, number := range numbers {
 		if s := w.slotOf(number); s != nil {
-			block := w.entryOf(s)
-			w.sink += uint64(block[0]) + uint64(block[len(block)/2])
+			entry := w.entryOf(s)
+			w.sink += profile.TouchFront(entry)
 		}
 	}
 }

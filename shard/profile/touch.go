@@ -15,6 +15,7 @@ type Touching struct {
 const (
 	cacheLine  = 64
 	touchWhole = 2048 // bytes of an entry without an index
+	frontBytes = 5 * cacheLine
 )
 
 // front is how many bytes at the front of an indexed profile have most of what an op of a kind finds without the index:
@@ -104,6 +105,9 @@ func foundAt[E entry](block []byte, hash uint64, otherwise int) int {
 	}
 	return otherwise
 }
+
+// TouchFront reads what most readers ask for: identifiers, addresses and states.
+func TouchFront(entry []byte) uint64 { return touchLines(entry[:min(len(entry), frontBytes)]) }
 
 // touchLines reads each cache line.
 func touchLines(b []byte) (sum uint64) {
