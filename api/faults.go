@@ -37,6 +37,7 @@ var unmetRules = map[shard.Outcome]string{
 	shard.TooLarge:   "operator-too-large",
 	shard.NotArray:   "operator-no-array",
 	shard.NotNumber:  "operator-no-number",
+	shard.NoMatch:    "operator-no-match",
 }
 
 // noteUnmet notes that an operator was not possible.

@@ -80,6 +80,7 @@ var unmetTexts = map[shard.Outcome]string{
 	shard.TooLarge:   "is too large",
 	shard.NotArray:   "is no array",
 	shard.NotNumber:  "is no number",
+	shard.NoMatch:    "has no element to update",
 }
 
 // warnOfUnmet adds a warning to the answer for each operator that apply found impossible. A kept answer gets the

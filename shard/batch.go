@@ -331,8 +331,8 @@ type UnmetOperator struct {
 	Why   replica.Outcome
 }
 
-// Unmet lists the operators that could not be applied, after a Commit that returned nil: OutOfRange, TooLarge, NotArray
-// or NotNumber.
+// Unmet lists the operators that could not be applied, after a Commit that returned nil: OutOfRange, TooLarge,
+// NotArray, NotNumber or NoMatch.
 func (b *Batch) Unmet() (list []UnmetOperator) {
 	for _, o := range b.operators.list {
 		if why := b.Outcome(o.ref); why >= replica.OutOfRange {

@@ -63,6 +63,7 @@ const (
 	TooLarge   = replica.TooLarge
 	NotArray   = replica.NotArray
 	NotNumber  = replica.NotNumber
+	NoMatch    = replica.NoMatch
 )
 
 // Errors of the engine, see package replica.

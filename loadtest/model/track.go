@@ -184,7 +184,7 @@ func (s *State) applyAttributes(i int, o map[string]any) (unmet int) {
 	}
 	merges, _ := o["_merge_objects"].(bool)
 	for name, v := range o {
-		if isCount(v) && !isCountable(s.users[i].custom[name]) {
+		if was := s.users[i].custom[name]; isCount(v) && !isCountable(was) || updatesNothing(was, v) {
 			unmet++
 		}
 		s.users[i].set(name, v, merges)

@@ -172,6 +172,17 @@ func updateObjects(list []any, by map[string]any, merges bool) []any {
 	return list
 }
 
+// updatesNothing says whether v has a $update for which was has no element.
+func updatesNothing(was, v any) bool {
+	if !isOperator(v) {
+		return false
+	}
+	list, _ := was.([]any)
+	return slices.ContainsFunc(elements(v.(map[string]any)["$update"]), func(by any) bool {
+		return !slices.ContainsFunc(list, func(e any) bool { return isNamed(e, by.(map[string]any)) })
+	})
+}
+
 // distinct keeps the first of equal elements.
 func distinct(list []any) []any {
 	out := []any{}

@@ -43,11 +43,12 @@ const (
 	LabelTaken
 	// Identified: the user already has another external id.
 	Identified
-	// OutOfRange, TooLarge, NotArray, NotNumber: an operator could not be applied (profile.Impossible).
+	// OutOfRange, TooLarge, NotArray, NotNumber, NoMatch: an operator could not be applied (profile.Impossible).
 	OutOfRange
 	TooLarge
 	NotArray
 	NotNumber
+	NoMatch
 )
 
 // DeferredRef names a deferred record: one that waits in the partition of its first op.

@@ -627,6 +627,21 @@ func TestUnmet(t *testing.T) {
 	f(nil, "max", inc(-1), "min", inc(1), op.AttrOperators, refs(0, 7, 1, 8))
 	f([]Unmet{{3, NotArray}, {5, NotArray}}, "list", []any{"x"}, "text", remove("x"), "none", remove("x"), "text", edits{{op.EditRemove, "id", 1, nil}}, op.AttrOperators, refs(1, 3, 2, 4, 3, 5))
 	require.Equal(t, `"x"`, custom(t, b, "text"))
+
+	updates := func(ids ...any) (list edits) {
+		for _, id := range ids {
+			list = append(list, edit{op.EditUpdate, "id", id, object{{"id", 9}}})
+		}
+		return list
+	}
+	f(nil, "objects", []any{object{{"id", 1}}, object{{"id", 2}}})
+	f([]Unmet{{1, NoMatch}, {2, NoMatch}, {5, NoMatch}, {6, NotArray}}, "objects", updates(3), "objects", updates(1, 3), "objects", updates(2),
+		"objects", edits{{op.EditRemove, "id", 3, nil}}, "none", updates(1), "text", updates(1), op.AttrOperators, refs(0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6))
+	require.Equal(t, `[{"id":9},{"id":9}]`, custom(t, b, "objects"))
+	f([]Unmet{{1, NoMatch}}, "objects", append(updates(3), edit{op.EditAdd, "", nil, []any{object{{"id", 3}}}}), op.AttrOperators, refs(0, 1))
+	require.Equal(t, `[{"id":9},{"id":9},{"id":3}]`, custom(t, b, "objects"))
+	f(nil, "objects", nil)
+
 	for name, v := range map[string]any{"text": "x", "list": []any{"x"}, "yes": true, "when": time.Unix(1, 0), "o": object{{"a", 1}}} {
 		f(nil, name, v)
 		was := custom(t, b, name)

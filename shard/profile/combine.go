@@ -2,6 +2,7 @@ package profile
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"math"
 	"slices"
@@ -19,6 +20,7 @@ const (
 	TooLarge                         // the value would grow beyond Limits.MaxValueBytes; it stays as it was
 	NotArray                         // the value to be removed from, or updated, is no array; it stays as it was
 	NotNumber                        // the value to be incremented is no number; it stays as it was
+	NoMatch                          // there is no element to be updated; what is new for it is lost
 )
 
 // combine makes the new value of a custom attribute from the stored one (nil for none) and an array, object or
@@ -42,15 +44,16 @@ func (e *Editor) combine(old, v op.Value, merge bool, lim *Limits) (made op.Valu
 			return nil, noArray(old)
 		}
 	case op.ArrayEdit:
-		if !e.editArray(old, v.Bytes(), merge, lim) {
-			return nil, noArray(old)
+		var edited bool
+		if edited, why = e.editArray(old, v.Bytes(), merge, lim); !edited {
+			return nil, why
 		}
 	}
 	clear(e.refs)
 	if len(e.tmp) > lim.MaxValueBytes && len(old) > 0 && len(e.tmp) > len(old) && len(e.tmp) > len(v) {
 		return nil, TooLarge // merging has made it larger than the bound
 	}
-	return e.tmp, 0
+	return e.tmp, why
 }
 
 // noArray says why an array was not changed: when there is none, there is nothing to be removed.
@@ -184,8 +187,9 @@ func findKey(sorted []ref, key []byte) bool {
 }
 
 // editArray does $remove, $update and $add on an array of objects. Removals and updates apply to the elements that were
-// there before, to each element in the order of the edits; added elements go to the end.
-func (e *Editor) editArray(old op.Value, edits []byte, merge bool, lim *Limits) bool {
+// there before, to each element in the order of the edits; added elements go to the end. Whether or not it edits, why
+// says what of the edits is impossible.
+func (e *Editor) editArray(old op.Value, edits []byte, merge bool, lim *Limits) (edited bool, why Impossible) {
 	adds := false
 	for len(edits) > 0 && edits[0] <= op.EditRemove {
 		r := ref{tag: edits[0]}
@@ -212,11 +216,11 @@ func (e *Editor) editArray(old op.Value, edits []byte, merge bool, lim *Limits) 
 		}
 		e.refs = append(e.refs, r)
 	}
+	list := e.refs
 	if !adds && (old == nil || old.Tag() != op.Array) {
-		return false
+		return false, cmp.Or(noArray(old), noMatch(list))
 	}
 	e.tmp = e.tmp[:0]
-	list := e.refs
 	for element := range op.Elements(content(old, op.Array)) {
 		e.tmp = e.appendEdited(e.tmp, element, list, merge)
 	}
@@ -231,10 +235,18 @@ func (e *Editor) editArray(old op.Value, edits []byte, merge bool, lim *Limits) 
 	kept := skipOldest(e.tmp, lim.MaxArray)
 	e.tmp = append(e.tmp[:0], kept...)
 	e.tmp = closeBlock(e.tmp, 0, op.Array)
-	return true
+	return true, noMatch(list)
 }
 
-// appendEdited appends an element as the edits leave it.
+// noMatch says whether one of the edits is a $update that no element matched. A $remove has nothing to lose.
+func noMatch(edits []ref) Impossible {
+	if slices.ContainsFunc(edits, func(r ref) bool { return r.tag == op.EditUpdate && !r.used }) {
+		return NoMatch
+	}
+	return 0
+}
+
+// appendEdited appends an element as the edits leave it, and marks the edits that matched as used.
 func (e *Editor) appendEdited(dst []byte, element op.Value, edits []ref, merge bool) []byte {
 	if element.Tag() != op.Object {
 		return append(dst, element...)
@@ -247,6 +259,7 @@ func (e *Editor) appendEdited(dst []byte, element op.Value, edits []ref, merge b
 		if has := op.Member(element.Bytes(), r.key); has == nil || !bytes.Equal(has, r.extra) {
 			continue
 		}
+		r.used = true
 		switch {
 		case r.tag == op.EditRemove:
 			return dst

@@ -78,6 +78,7 @@ const (
 	TooLarge   = effect.TooLarge
 	NotArray   = effect.NotArray
 	NotNumber  = effect.NotNumber
+	NoMatch    = effect.NoMatch
 )
 
 // AnswerLife is how long an answer is kept (decisions.md D3).
