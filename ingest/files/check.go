@@ -21,7 +21,7 @@ func Check(f Source, size int64, format Format, o Options, notes *Notes, onWay f
 		return 0, err
 	}
 	if l, ok := r.(*lines); ok {
-		return l.checkAll(pieceBytes, notes, onWay)
+		return l.checkAll(min(pieceBytes, toEnd(size)), notes, onWay)
 	}
 	for row := new(Row); ; rows++ {
 		if err := r.Next(row); err == io.EOF {

@@ -25,9 +25,9 @@ type cell struct {
 	json   bool // text is already JSON; nil: null
 }
 
-func newSheet(f Source, at Position, o Options) (Reader, error) {
+func newSheet(f Source, size int64, at Position, o Options) (Reader, error) {
 	s := &sheet{o: o, row: 1}
-	if err := s.open(f, Position{}, o.MaxRowBytes); err != nil {
+	if err := s.open(f, size, Position{}, o.MaxRowBytes); err != nil {
 		return nil, err
 	}
 	if err := s.readHeader(); err != nil {
@@ -35,7 +35,7 @@ func newSheet(f Source, at Position, o Options) (Reader, error) {
 	}
 	if at.Offset > 0 {
 		s.row = at.Row
-		return s, s.open(f, at, o.MaxRowBytes)
+		return s, s.open(f, size, at, o.MaxRowBytes)
 	}
 	return s, nil
 }

@@ -132,9 +132,9 @@ func NewReader(f Source, size int64, format Format, at Position, o Options) (Rea
 	}
 	switch format {
 	case NDJSON:
-		return newLines(f, at, o)
+		return newLines(f, size, at, o)
 	case CSV:
-		return newSheet(f, at, o)
+		return newSheet(f, size, at, o)
 	case Parquet:
 		return newColumns(f, size, at, o)
 	}

@@ -20,9 +20,9 @@ type lines struct {
 	grammar grammar
 }
 
-func newLines(f Source, at Position, o Options) (Reader, error) {
+func newLines(f Source, size int64, at Position, o Options) (Reader, error) {
 	l := &lines{o: o, row: max(at.Row, 1)}
-	return l, l.open(f, at, o.MaxRowBytes)
+	return l, l.open(f, size, at, o.MaxRowBytes)
 }
 
 // Position returns the position of the next row.

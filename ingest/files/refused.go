@@ -65,7 +65,7 @@ func (r *Row) takeText(otherwise Kind) error {
 
 // takeSheet takes the only row below a header.
 func (r *Row) takeSheet(text []byte, kind Kind) error {
-	s, err := newSheet(bytes.NewReader(text), Position{},
+	s, err := newSheet(bytes.NewReader(text), int64(len(text)), Position{},
 		Options{Kind: kind, MaxRowBytes: len(text), MaxColumns: len(text) + 1})
 	if err != nil {
 		return err

@@ -23,9 +23,10 @@ type window struct {
 
 const windowBytes = 256 << 10
 
-// open puts a window at the position of a row. It skips a byte-order mark of UTF-8.
-func (w *window) open(f Source, at Position, maxRow int) error {
-	*w = window{r: f, max: maxRow, buf: make([]byte, min(windowBytes, maxRow+1)), at: at.Offset, line: max(at.Line, 1)}
+// open puts a window at the position of a row in a file of that size. It skips a byte-order mark of UTF-8.
+func (w *window) open(f Source, size int64, at Position, maxRow int) error {
+	*w = window{r: f, max: maxRow, at: at.Offset, line: max(at.Line, 1)}
+	w.buf = make([]byte, min(windowBytes, maxRow+1, toEnd(size-at.Offset)))
 	if _, err := f.Seek(at.Offset, io.SeekStart); err != nil {
 		return err
 	}
@@ -47,6 +48,9 @@ func (w *window) open(f Source, at Position, maxRow int) error {
 	}
 	return nil
 }
+
+// toEnd is the size of a buffer that holds the last bytes of a file, and shows that there are no more.
+func toEnd(bytes int64) int { return int(max(bytes, 0)) + 1 }
 
 func (w *window) rest() []byte { return w.buf[w.from:w.to] }
 
