@@ -157,7 +157,7 @@ func (j *job) begin(ctx context.Context) error {
 	s := j.states.of(name, hash)
 	switch {
 	case s == nil:
-		if begun := j.states.leftOff(j.path); begun != nil && !j.o.Changed {
+		if begun := j.states.leftOff(j.found); begun != nil && !j.o.Changed {
 			return &FileError{j.path, errOther(begun)}
 		}
 		s, j.isNew = j.newState(name, hash), true

@@ -603,6 +603,24 @@ func TestFileThatGrows(t *testing.T) {
 	}
 }
 
+// A file that was left off keeps what is now at its path from being taken, and no file of the same name elsewhere.
+func TestLeftOffAtAnotherPath(t *testing.T) {
+	t.Parallel()
+	one, other := t.TempDir(), t.TempDir()
+	d := newDouble(t, testseed.Rand(t), 0)
+	path := write(t, filepath.Join(one, "a.ndjson"), row(1))
+	d.onAny = sync.OnceFunc(func() { write(t, path, row(1)+row(2)) })
+	o := d.options(t, one)
+	_, err := Run(t.Context(), o)
+	require.ErrorContains(t, err, "a.ndjson: the file grew during its import")
+	write(t, filepath.Join(other, "a.ndjson"), row(3))
+	o.State, o.Paths = filepath.Join(one, ".millrace-import"), []string{one, other}
+	report, err := Run(t.Context(), o)
+	require.ErrorContains(t, err, filepath.Join(one, "a.ndjson")+": it has changed since ")
+	require.Equal(t, []int{1, 1}, []int{report.Files, report.Bad})
+	require.Equal(t, []int{1, 3}, d.rows["u"])
+}
+
 // A packed file that is written to while it is copied may be half there, at the end of one of its parts.
 func TestPackedFileThatGrows(t *testing.T) {
 	t.Parallel()

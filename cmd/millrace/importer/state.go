@@ -115,12 +115,10 @@ func (s *states) of(name, hash string) *state {
 
 // leftOff returns the state of the file that was last begun at a path, if it wasn't completed: some of its rows may be
 // on the server.
-func (s *states) leftOff(path string) (last *state) {
-	for _, all := range s.byName {
-		for _, one := range all {
-			if one.Path == path && (last == nil || one.Saved.After(last.Saved)) {
-				last = one
-			}
+func (s *states) leftOff(f *found) (last *state) {
+	for _, one := range s.byName[f.name()] {
+		if one.Path == f.path && (last == nil || one.Saved.After(last.Saved)) {
+			last = one
 		}
 	}
 	if last == nil || last.Done {
