@@ -135,6 +135,23 @@ func TestImportStoresAsTrackDoes(t *testing.T) {
 	p.stop()
 }
 
+// A line that is too long is refused; those behind it are imported.
+func TestImportOfLongLines(t *testing.T) {
+	t.Parallel()
+	s := newAdminSite(t)
+	p := s.start(t)
+	user := func(id string, size int) string {
+		line := `{"external_id":"` + id + `"`
+		return line + strings.Repeat(" ", max(size-len(line)-1, 0)) + "}"
+	}
+	a := s.importLines(t, user("l1", 0), user("l2", maxImportLine), "", user("l3", maxImportLine-1), user("l4", 3*maxImportLine), user("l5", 0), user("l6", maxImportLine+1))
+	require.Equal(t, importAnswer{Imported: 3, Refused: 3, Errors: []importError{{2, errLongLine.Error()}, {5, errLongLine.Error()}, {7, errLongLine.Error()}}}, a)
+	for id, there := range map[string]bool{"l1": true, "l2": false, "l3": true, "l4": false, "l5": true, "l6": false} {
+		require.Equal(t, there, s.user(t, id, "external_id") != nil, id)
+	}
+	p.stop()
+}
+
 // Revenue goes out and in again as the same amounts, also in a currency that the server doesn't know (any more).
 func TestImportOfRevenue(t *testing.T) {
 	t.Parallel()

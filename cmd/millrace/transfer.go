@@ -269,15 +269,22 @@ func (n *node) importLines(
 		blobs = blobs[:0]
 		return nil
 	}
-	lines := bufio.NewScanner(body)
-	lines.Buffer(make([]byte, 64<<10), maxImportLine)
-	for line := 1; lines.Scan(); line++ {
-		text := bytes.TrimSpace(lines.Bytes())
-		if len(text) == 0 {
+	lines := lineReader{r: bufio.NewReaderSize(body, 64<<10)}
+	for line := 1; ; line++ {
+		text, err := lines.next()
+		if err == io.EOF {
+			return result, commit()
+		} else if err != nil && err != errLongLine {
+			return result, errors.Join(err, commit())
+		}
+		if err == nil && len(text) == 0 {
 			continue
 		}
 		left = left[:0]
-		blob, err := importer.Import(nil, ws.Number, text, time.Now().UnixMicro(), opt)
+		var blob []byte
+		if err == nil {
+			blob, err = importer.Import(nil, ws.Number, text, time.Now().UnixMicro(), opt)
+		}
 		if err == nil {
 			err = checkContacts(blob, phones)
 		}
@@ -295,7 +302,36 @@ func (n *node) importLines(
 			}
 		}
 	}
-	return result, errors.Join(lines.Err(), commit())
+}
+
+// lineReader reads lines of NDJSON.
+type lineReader struct {
+	r    *bufio.Reader
+	text []byte
+}
+
+// errLongLine is returned for a line that is too long.
+var errLongLine = fmt.Errorf("the line is longer than %d bytes", maxImportLine)
+
+// next returns the next line, without the blanks around it. It is valid until the next call. Errors: errLongLine, after
+// which the next line can be read; io.EOF when there are no more.
+func (l *lineReader) next() ([]byte, error) {
+	l.text = l.text[:0]
+	for isLong, any := false, false; ; any = true {
+		part, err := l.r.ReadSlice('\n')
+		if isLong = isLong || len(l.text)+len(part) > maxImportLine; !isLong {
+			l.text = append(l.text, part...)
+		}
+		switch {
+		case err == bufio.ErrBufferFull:
+		case err != nil && (err != io.EOF || !any && len(part) == 0):
+			return nil, err
+		case isLong:
+			return nil, errLongLine
+		default:
+			return bytes.TrimSpace(l.text), nil
+		}
+	}
 }
 
 // importOptionsOf is what an import needs to know of a workspace.
