@@ -346,12 +346,14 @@ func TestPackingGoesOnWhileBlocksAreRewritten(t *testing.T) {
 	w.deleteUser(op.ExternalID, "u7")
 	w.pack()
 	packed := w.l.Stats().Packed
+	w.clock.move(w.l.opts.DeleteWithin * 5 / 8)
 	w.deleteUser(op.ExternalID, "u5")
 	w.commitMore(60, 9)
 	w.checkpoint()
 	require.NoError(t, w.l.maintain(true))
 	require.Greater(t, w.l.Stats().Packed, packed)
 	require.Equal(t, 1, w.l.Stats().Deletions)
+	require.False(t, w.l.waited(w.l.opts.DeleteWithin/2), "it is as old as itself, not as those that are done")
 	require.Negative(t, w.l.pack.deletedBefore.Load()-w.l.deletedBytes(), "nothing was left behind")
 	w.requireExact()
 

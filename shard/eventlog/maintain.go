@@ -48,7 +48,7 @@ func (l *Log) maintain(now bool) error {
 		return err
 	}
 	if !now {
-		hasTurn, err := l.opts.Share.take(l.stop, l.isBehind)
+		hasTurn, err := l.opts.Share.take(l.stop, l.packsFirst)
 		if err != nil {
 			return ErrClosed
 		} else if !hasTurn { // packing can't wait for the other logs
@@ -71,10 +71,12 @@ func (l *Log) maintain(now bool) error {
 	defer l.pack.pace.end()
 	l.pack.rewritten = l.src.Time()
 	l.pack.deletedBefore.Store(l.deletedBytes())
-	defer func(packed uint64) { // what is packed meanwhile isn't left behind
+	l.pack.rewriting = l.packed
+	defer func() { // what is packed meanwhile isn't left behind
 		runs := l.deleted.Load().packed
-		l.pack.deletedBefore.Store(bytesOf(runs) - bytesOf(after(runs, packed)))
-	}(l.packed)
+		l.pack.deletedBefore.Store(bytesOf(runs) - bytesOf(after(runs, l.pack.rewriting)))
+		l.pack.rewriting = 0
+	}()
 	return l.rewrite()
 }
 
@@ -184,19 +186,31 @@ func (l *Log) rewrite() error {
 	return errors.Join(append(damaged, l.removeFiles(done))...)
 }
 
-// packBehind packs at full speed what waits beyond the bound of the backlog, while deletions take neither too much
-// memory nor too much of their time: otherwise a load that packing doesn't keep up with would hold them up for ever.
+// packsFirst reports whether so much waits to be packed that rewriting has to wait: while deletions take neither too
+// much memory nor too much of their time. Otherwise a load that packing doesn't keep up with would hold them up for
+// ever.
+func (l *Log) packsFirst() bool {
+	return l.isBehind() && !l.isCrowded() && !l.waited(l.opts.DeleteWithin*3/4)
+}
+
+// packBehind packs at full speed what waits beyond the bound of the backlog. The pace of rewriting doesn't count that
+// work: a long rest for it would let as much come together again.
 func (l *Log) packBehind() error {
-	defer func(duty float64) { l.pack.pace.duty = duty }(l.pack.pace.duty)
-	l.pack.pace.duty = 1
+	p := &l.pack.pace
 	for packed := true; packed; {
 		s := l.Stats()
 		l.countBacklog(&s)
-		if s.BacklogBytes <= l.opts.MaxBacklogBytes || l.isCrowded() || l.waited(l.opts.DeleteWithin*3/4) {
+		if !l.packsFirst() {
 			return nil
 		}
+		duty := p.duty
+		p.end()
+		p.begin(l.stop, 1)
 		var err error
-		if packed, err = l.packOne(false, l.askAhead()); err != nil {
+		packed, err = l.packOne(false, l.askAhead())
+		p.end()
+		p.begin(l.stop, duty)
+		if err != nil {
 			return err
 		}
 	}

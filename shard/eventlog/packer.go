@@ -30,6 +30,7 @@ type packer struct {
 	oldestAt                uint64 // position of the record
 	oldest                  int64  // stamp of the record at oldestAt
 	rewritten               time.Time
+	rewriting               uint64       // blocks are being rewritten for deletions up to here; 0: for none
 	deletedBefore           atomic.Int64 // what the deletions took when rewriting began, and then what was left behind
 }
 
@@ -368,9 +369,16 @@ func (l *Log) hasExpired(newest int64, events int, last uint64) bool {
 func (l *Log) enter(last uint64, found []*deletedRun, forget bool, write func() (*block, error)) error {
 	l.learn(found, last)
 	runs := l.deleted.Load().packed // changes only under work
-	for _, r := range found {
-		runs = addRun(runs, r, maxRunBytes)
+	// Those for which blocks are being rewritten stay apart: merged with them, later ones would seem to be as old.
+	n := 0
+	for n < len(runs) && runs[n].last <= l.pack.rewriting {
+		n++
 	}
+	later := runs[n:]
+	for _, r := range found {
+		later = addRun(later, r, maxRunBytes)
+	}
+	runs = slices.Concat(runs[:n], later)
 	old, err := l.writeRuns(runs)
 	if err != nil {
 		return err

@@ -9,6 +9,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
+
+	"millrace/shard/op"
 )
 
 // The event logs of a node that work at their own pace work one at a time. A log that works at full speed doesn't wait
@@ -145,5 +147,82 @@ func TestWhoFallsBehindWaitsNoLonger(t *testing.T) {
 		case <-time.After(time.Hour):
 			t.Fatal("it waits still")
 		}
+	})
+}
+
+// slowLog is a replica whose log takes its time.
+type slowLog struct {
+	Source
+	took time.Duration
+}
+
+func (s *slowLog) ReadLog(from, to uint64, f func(position uint64, count uint32, payload []byte) error) error {
+	time.Sleep(time.Minute)
+	s.took += time.Minute
+	return s.Source.ReadLog(from, to, f)
+}
+
+// The time that packing takes between two blocks is not made up for by a rest, in which as much would come together
+// again.
+func TestRewritingDoesNotRestForWhatWasPacked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := manual()
+		o.Interval = 1000 * time.Hour
+		w := newWorld(t, vfs.NewMem(), o)
+		defer func() { require.NoError(t, w.e.Close()) }()
+		w.commitMore(60, 9)
+		w.pack()
+		w.deleteUser(op.ExternalID, "u7")
+		w.pack()
+		w.clock.move(w.l.opts.DeleteWithin * 5 / 8)
+		w.commitMore(60, 9)
+		w.checkpoint()
+		require.NoError(t, w.l.Close())
+
+		src := &slowLog{Source: w.e.Replica()}
+		o.FS, o.Dir, o.Logger, o.MaxBacklogBytes = w.fs, "data/events", quiet(), 1
+		l, err := Open(src, o)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, l.Close()) }()
+		l.pack.recordBytes.set(100) // as it knows after the first stretch
+		packed, begun := l.Stats().Packed, time.Now()
+		require.NoError(t, l.maintain(false))
+		require.Greater(t, l.Stats().Packed, packed)
+		require.Zero(t, l.Stats().Deletions)
+		require.Positive(t, src.took)
+		require.Less(t, time.Since(begun), src.took+time.Minute)
+	})
+}
+
+// A log that is behind doesn't wait for its turn to rewrite blocks, so that it can pack, unless the time of deletions is
+// nearly up.
+func TestWhoIsBehindWaitsToDelete(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := manual()
+		o.Interval, o.Share = 1000*time.Hour, NewShare()
+		w := newWorld(t, vfs.NewMem(), o)
+		defer func() { require.NoError(t, w.e.Close()) }()
+		defer func() { require.NoError(t, w.l.Close()) }()
+		w.commitMore(60, 9)
+		w.pack()
+		w.deleteUser(op.ExternalID, "u7")
+		w.pack()
+		w.l.opts.MaxBacklogBytes = 1
+		w.commitMore(60, 9)
+		take(t, o.Share)
+
+		w.clock.move(w.l.opts.DeleteWithin * 5 / 8)
+		require.NoError(t, w.l.maintain(false))
+		require.Equal(t, 1, w.l.Stats().Deletions)
+
+		w.clock.move(w.l.opts.DeleteWithin / 4)
+		done := make(chan error, 1)
+		go func() { done <- w.l.maintain(false) }()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		require.Empty(t, done, "it waits for its turn")
+		o.Share.give()
+		require.NoError(t, <-done)
+		require.Zero(t, w.l.Stats().Deletions)
 	})
 }
