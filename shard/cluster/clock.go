@@ -46,26 +46,21 @@ func (r *remote) compareClocks(begun, said, ended time.Time) {
 		ahead = said.Sub(begun)
 	}
 	r.ahead.Store(int64(ahead))
-	r.n.endIfWrong()
+	if err := r.n.checkClock(); err != nil {
+		r.n.fail(err)
+	}
 }
 
 // observe is Node.observe for an answer of r. A node whose stamps are refused counts as unreached, and yet its clock
-// must count: when this node's clock is behind, it refuses the stamps of all others, and would go on without them.
+// must count: when this node's clock is behind, it refuses the stamps of all others, and would go on without them. The
+// stamps themselves say nothing about a clock, since they may come from the log of a group that a third node led.
 func (r *remote) observe(stamp int64) error {
 	err := r.n.observe(stamp)
 	if err != nil {
 		now := time.Now()
-		r.ahead.Store(int64(time.UnixMicro(stamp).Sub(r.n.clock.Time())))
 		r.refused.Store(&now)
 	}
 	return err
-}
-
-// endIfWrong ends the node when its clock is wrong.
-func (n *Node) endIfWrong() {
-	if err := n.checkClock(); err != nil {
-		n.fail(err)
-	}
 }
 
 // checkClock applies judgeClock to this node's clock and those of the nodes that it reaches, or whose stamps it has

@@ -8,7 +8,6 @@ import (
 	"millrace/shard/cluster/calls"
 	"millrace/shard/cluster/placement"
 	"millrace/shard/cluster/promise"
-	"millrace/shard/stamp"
 	"millrace/wal/quorum"
 )
 
@@ -118,8 +117,8 @@ func (r *remote) ping(ctx context.Context) error {
 	if errors.Is(err, placement.ErrRemoved) {
 		r.n.removed.Store(true)
 	}
-	if errors.Is(err, stamp.ErrClock) {
-		r.n.endIfWrong()
+	if !report.Now.IsZero() { // perhaps its stamps are refused
+		r.compareClocks(begun, report.Now, r.n.clock.Time())
 	}
 	if err != nil {
 		return err
@@ -127,7 +126,6 @@ func (r *remote) ping(ctx context.Context) error {
 	r.said.hear(&report)
 	r.report.Store(&report)
 	r.n.recall(report.Said)
-	r.compareClocks(begun, report.Now, r.n.clock.Time())
 	r.n.routes.Learn(&report)
 	// An idle leader seldom says what is committed. Only while it leads may its followers be told in its name: raft
 	// takes that for a sign of life.

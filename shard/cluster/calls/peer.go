@@ -138,7 +138,7 @@ func (p *Peer) Post(kind Kind, path string, body Body, deadline time.Time, answe
 	if kind != Pings && p.silent.Load() {
 		return notSent{errSilent}
 	}
-	err := p.o.exchange(p.pools[kind], path, body, deadline, answer)
+	err := p.exchange(kind, path, body, deadline, answer)
 	switch {
 	case err == nil || errors.As(err, &answered{}):
 		p.heard()
@@ -152,6 +152,21 @@ func (p *Peer) Post(kind Kind, path string, body Body, deadline time.Time, answe
 		return err
 	}
 	return fmt.Errorf("%w: call of node %d: %w", replica.ErrUnknown, p.Node, err)
+}
+
+// exchange makes a call. Nodes compare their clocks by pings, so a clock that is wrong must not keep a ping from being
+// answered: it brings no stamp, and its answer is read before the stamp in it is judged.
+func (p *Peer) exchange(kind Kind, path string, body Body, deadline time.Time, answer func(*Reader) error) error {
+	if kind != Pings {
+		return p.o.exchange(p.pools[kind], path, body, deadline, answer)
+	}
+	o, stamp := *p.o, int64(0)
+	o.Stamp = func() int64 { return 0 }
+	o.Observe = func(said int64) error { stamp = said; return nil }
+	if err := o.exchange(p.pools[kind], path, body, deadline, answer); err != nil {
+		return err
+	}
+	return p.o.Observe(stamp)
 }
 
 // Ask is Post with Services, and returns a copy of the answer.

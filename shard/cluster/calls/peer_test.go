@@ -171,13 +171,17 @@ func TestCallsFromBeforeAPause(t *testing.T) {
 }
 
 // A call from a node whose stamps are too far ahead is refused with an error, and its stamp is not taken. Nor is the
-// stamp of an answer of that node.
+// stamp of an answer of that node. But its pings are answered, and what it answers to a ping is read.
 func TestCallsFromTheFutureAreRefused(t *testing.T) {
 	t.Parallel()
 	addresses := map[quorum.Node]string{1: testaddr.Free(t), 2: testaddr.Free(t)}
-	answer := map[string]Handler{"/ping": func(_ *quorum.Conn, dst Body, _ *Reader) (Body, error) { return dst, nil }}
-	ping := func(from *Options, to quorum.Node) error {
-		return from.NewPeer(to, func() {}).Post(Pings, "/ping", NewBody(0), time.Now().Add(patience), nil)
+	answer := map[string]Handler{"/call": func(_ *quorum.Conn, dst Body, _ *Reader) (Body, error) { return dst, nil }}
+	read := 0
+	call := func(from *Options, to quorum.Node, kind Kind) error {
+		return from.NewPeer(to, func() {}).Post(kind, "/call", NewBody(0), time.Now().Add(patience), func(*Reader) error {
+			read++
+			return nil
+		})
 	}
 	node := func(n quorum.Node) (*Options, *stamp.Clock) {
 		o, clock := caller(t, n, addresses, nil, answer), &stamp.Clock{}
@@ -186,12 +190,17 @@ func TestCallsFromTheFutureAreRefused(t *testing.T) {
 	}
 	one, ahead := node(1)
 	two, clock := node(2)
-	require.NoError(t, ping(one, 2))
-	require.NoError(t, ping(two, 1))
+	require.NoError(t, call(one, 2, Services))
+	require.NoError(t, call(two, 1, Services))
 	ahead.Observe(time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro())
-	err := ping(one, 2)
+	read = 0
+	err := call(one, 2, Services)
 	require.ErrorIs(t, err, stamp.ErrClock)
 	require.ErrorContains(t, err, "10m0s are permitted")
-	require.ErrorIs(t, ping(two, 1), stamp.ErrClock)
+	require.ErrorIs(t, call(two, 1, Services), stamp.ErrClock)
+	require.Zero(t, read)
+	require.NoError(t, call(one, 2, Pings))
+	require.ErrorIs(t, call(two, 1, Pings), stamp.ErrClock)
+	require.Equal(t, 2, read)
 	require.Zero(t, clock.Last())
 }
