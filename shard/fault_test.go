@@ -317,9 +317,9 @@ func (fs gateFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) 
 	return fs.wrap(name, f, err)
 }
 
-func (fs gateFS) ReuseForWrite(from, to string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	f, err := fs.FS.ReuseForWrite(from, to, c)
-	return fs.wrap(to, f, err)
+func (fs gateFS) OpenReadWrite(name string, c vfs.DiskWriteCategory, o ...vfs.OpenOption) (vfs.File, error) {
+	f, err := fs.FS.OpenReadWrite(name, c, o...)
+	return fs.wrap(name, f, err)
 }
 
 func (f gateFile) wait() {

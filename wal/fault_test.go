@@ -44,8 +44,12 @@ func (fs syncFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) 
 	return fs.wrap(f, err)
 }
 
-func (fs syncFS) ReuseForWrite(from, to string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	return fs.wrap(fs.FS.ReuseForWrite(from, to, c))
+func (fs syncFS) OpenReadWrite(name string, c vfs.DiskWriteCategory, o ...vfs.OpenOption) (vfs.File, error) {
+	f, err := fs.FS.OpenReadWrite(name, c, o...)
+	if !strings.HasSuffix(name, ".log") {
+		return f, err
+	}
+	return fs.wrap(f, err)
 }
 
 func (f syncHookFile) Sync() error { f.before(); return f.File.Sync() }
