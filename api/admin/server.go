@@ -286,8 +286,8 @@ func (s *Server) requireToken(next http.Handler) http.Handler {
 		if addr, err := net.ResolveTCPAddr("tcp", r.RemoteAddr); err == nil && token != "" &&
 			!s.public.AllowsBadKey(addr) {
 			w.Header().Set("Retry-After", "60")
-			Answer(w, http.StatusTooManyRequests,
-				failure{"Too many requests with an invalid admin token. Please try again later."})
+			Refuse(w, http.StatusTooManyRequests,
+				"Too many requests with an invalid admin token. Please try again later.")
 			return
 		}
 		w.Header().Set("WWW-Authenticate", `Basic realm="millrace admin"`)
