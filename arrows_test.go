@@ -100,6 +100,7 @@ var arrows = map[string][]string{
 	"loadtest/model":       {}, // nobody but tests
 	"loadtest/testaddr":    {}, // nobody but tests
 	"loadtest/testbrowser": {}, // nobody but tests
+	"loadtest/testlog":     {}, // nobody but tests
 	"loadtest/testseed":    {}, // nobody but tests
 	"loadtest/testsize":    {}, // nobody but tests
 
@@ -107,7 +108,7 @@ var arrows = map[string][]string{
 }
 
 // testArrows are the packages that tests import besides. The tests of all packages may import loadtest/testaddr,
-// loadtest/testbrowser, loadtest/testengine, loadtest/testseed and loadtest/testsize.
+// loadtest/testbrowser, loadtest/testengine, loadtest/testlog, loadtest/testseed and loadtest/testsize.
 var testArrows = map[string][]string{
 	"api/console":             {"api", "api/census", "api/live", "api/openapi", "api/refused", "api/scim", "api/store", "ingest", "ingest/field", "shard", "shard/op"},
 	"api":                     {"api/admin", "api/census", "api/live", "ingest", "ingest/field", "shard/bodies", "shard/op", "shard/profile", "shard/cluster", "shard/cluster/facts", "shard/cluster/placement", "wal", "wal/quorum"},
@@ -156,7 +157,7 @@ func TestArrows(t *testing.T) {
 		}
 	}
 	for pkg, imports := range importsOf(t, true) {
-		checkArrows(t, pkg, imports, slices.Concat([]string{pkg, pkg + "/...", "loadtest/testaddr", "loadtest/testbrowser", "loadtest/testengine", "loadtest/testseed", "loadtest/testsize"}, arrows[pkg], testArrows[pkg]))
+		checkArrows(t, pkg, imports, slices.Concat([]string{pkg, pkg + "/...", "loadtest/testaddr", "loadtest/testbrowser", "loadtest/testengine", "loadtest/testlog", "loadtest/testseed", "loadtest/testsize"}, arrows[pkg], testArrows[pkg]))
 	}
 }
 

@@ -1,7 +1,6 @@
 package wal
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"millrace/loadtest/testlog"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
@@ -260,7 +261,7 @@ func TestStalledDiskOfAnIdleLog(t *testing.T) {
 				<-goesOn
 			}
 		}}}
-		var said notes
+		var said testlog.Buffer
 		h := mustOpen(t, fs, func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
 		h.fill(t, 5, 100)
 		time.Sleep(time.Hour)
@@ -270,34 +271,16 @@ func TestStalledDiskOfAnIdleLog(t *testing.T) {
 		time.Sleep(2*h.opts.StallAfter + 2*h.opts.HighWaterInterval)
 		synctest.Wait()
 		require.True(t, h.Stalled())
-		require.Equal(t, 1, said.count("the disk does not answer"))
+		require.Equal(t, 1, strings.Count(said.String(), "the disk does not answer"))
 		hangs.Store(false)
 		close(goesOn)
 		synctest.Wait()
 		require.False(t, h.Stalled())
-		require.Equal(t, 1, said.count("the disk answers again"))
+		require.Equal(t, 1, strings.Count(said.String(), "the disk answers again"))
 		h.fill(t, 5, 100)
 		require.NoError(t, h.Close())
 		require.NoError(t, h.bad)
 	})
-}
-
-// notes are the lines that a log has logged.
-type notes struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (n *notes) Write(p []byte) (int, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.text.Write(p)
-}
-
-func (n *notes) count(what string) int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return strings.Count(n.text.String(), what)
 }
 
 // When the committer has nothing to do, a record for which its owner waits is made durable by the goroutine that

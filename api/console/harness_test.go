@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -34,6 +33,7 @@ import (
 	"millrace/api/store"
 	"millrace/ingest"
 	"millrace/ingest/field"
+	"millrace/loadtest/testlog"
 	"millrace/shard"
 	"millrace/shard/op"
 )
@@ -69,25 +69,8 @@ type house struct {
 	url     string
 	public  string // address of the public API
 	client  *http.Client
-	log     lockedBuffer
+	log     testlog.Buffer
 	counts  string // what the admin API says that the event log has counted; empty: it has none
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) text() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // openHouse starts one, on loopback.

@@ -23,6 +23,7 @@ import (
 	"millrace/api/control"
 	refusals "millrace/api/refused"
 	"millrace/cmd/millrace/operate"
+	"millrace/loadtest/testlog"
 	"millrace/shard"
 	"millrace/shard/eventlog"
 	"millrace/shard/eventlog/event"
@@ -53,7 +54,7 @@ func TestEventExportsAreFew(t *testing.T) {
 // A client that reads nothing of its export for a minute makes room for others. One that reads slowly may take hours.
 func TestEventExportThatNobodyReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log buffer
+		var log testlog.Buffer
 		n := &node{events: largeEvents{}, log: slog.New(slog.NewTextHandler(&log, nil))}
 		ended := false
 		client, conn := net.Pipe()
@@ -171,7 +172,7 @@ func TestEventExportOfAUserThatFails(t *testing.T) {
 // A stop stores when each key was last used. A disk that has no room for it makes that a warning, and the stop still is
 // one in order; what else goes wrong is an error.
 func TestStopWithUsageThatIsNotStored(t *testing.T) {
-	var log buffer
+	var log testlog.Buffer
 	dir := t.TempDir()
 	open := func(minFreeBytes byteSize) *node {
 		return openNodeAt(t, dir, minFreeBytes, slog.New(slog.NewTextHandler(&log, nil)))

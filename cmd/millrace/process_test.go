@@ -14,7 +14,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -22,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testaddr"
+	"millrace/loadtest/testlog"
 )
 
 // binary is what the tests run: built once, from this tree, with the race detector when the tests have it.
@@ -111,27 +111,9 @@ func (s *site) start(t *testing.T, flags ...string) *process {
 type process struct {
 	t        *testing.T
 	cmd      *exec.Cmd
-	out, log buffer
+	out, log testlog.Buffer
 	ended    chan struct{}
 	code     int // valid once ended; -1: killed
-}
-
-// buffer is a bytes.Buffer that may be read meanwhile.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 func startProcess(t *testing.T, program string, args ...string) *process {
