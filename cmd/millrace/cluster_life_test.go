@@ -200,6 +200,7 @@ func TestImportProfilesWhileLeadersDie(t *testing.T) {
 	require.NoError(t, err)
 	var answer importAnswer
 	require.NoError(t, json.Unmarshal(text, &answer), string(text))
+	requireSuccess(t, text)
 	require.Equal(t, importAnswer{Imported: all}, answer)
 	for i := 0; i < all; i += 50 {
 		var ids []string

@@ -20,7 +20,16 @@ func (s *site) importLines(t *testing.T, lines ...string) (a importAnswer) {
 	require.NoError(t, os.WriteFile(file, []byte(strings.Join(lines, "\n")), 0o600))
 	text := tool(t, s.target("import", "profiles", file, "--workspace", "test")...)
 	require.NoError(t, json.Unmarshal([]byte(text), &a), text)
+	requireSuccess(t, []byte(text))
 	return a
+}
+
+// requireSuccess requires an answer of the admin API with the message of a success.
+func requireSuccess(t *testing.T, text []byte) {
+	t.Helper()
+	var answer struct{ Message string }
+	require.NoError(t, json.Unmarshal(text, &answer), string(text))
+	require.Equal(t, "success", answer.Message)
 }
 
 // user is what the export has of one user, nil when there is none.
