@@ -13,9 +13,6 @@ import (
 // The backup of a cluster is an archive like any other: BACKUP says that it is one, and the files of each group are
 // under groups/<group>/. Package cluster, which knows what a cluster is, writes and reads it.
 
-// ErrCluster is returned by Restore for the backup of a cluster.
-var ErrCluster = fmt.Errorf("%w: it is the backup of a cluster", ErrFormat)
-
 // ReadCluster writes the files of a cluster's backup into a directory, under the names that they have in the archive.
 // When it returns nil, they are on disk and as they were written; otherwise they may be anything, so call it in Make.
 // Errors: ErrArchive, ErrFormat, those of r and of the file system. A nil fs is the operating system's.

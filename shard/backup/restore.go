@@ -15,6 +15,9 @@ import (
 	"millrace/wal"
 )
 
+// ErrCluster is returned by Restore for the backup of a cluster.
+var ErrCluster = fmt.Errorf("%w: it is the backup of a cluster", ErrFormat)
+
 // ErrNotEmpty is wrapped by Restore when the directory is not empty. Restore into an empty one.
 var ErrNotEmpty = errors.New("the directory is not empty")
 

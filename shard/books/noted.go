@@ -27,13 +27,6 @@ type Noted struct {
 	ExternalID []byte // of a merge: that of Gone, if it had one; of an identify: the one that was given
 }
 
-// Marks of entries that are for readers of the log only, in the place where a stay has its mark: when i64, the mark,
-// the number of the profile that was merged u64 or 0, the external id that it had, or that the user was given.
-const (
-	mergeMark    = 0xfe
-	identifyMark = 0xff
-)
-
 // AddMerge tells readers of the log that a user was merged into the one at number. It returns the same as AddChange.
 func (t *Trail) AddMerge(at Place, number uint64, stamp int64, gone uint64, externalID []byte) (bytes int64) {
 	return t.addUser(at, number, stamp, mergeMark, gone, externalID)
@@ -51,13 +44,6 @@ func (t *Trail) addUser(at Place, number uint64, stamp int64, mark byte, gone ui
 	t.values = append(binary.LittleEndian.AppendUint64(t.values, gone), externalID...)
 	return t.add(at, number, from)
 }
-
-// isForLog says whether the value of an entry is for readers of the log, isForLogAlone whether it is only for them.
-func isForLog(v []byte) bool {
-	return isForLogAlone(v) || v[8] == byte(profile.StateEmail) || v[8] == byte(profile.StateGroup)
-}
-
-func isForLogAlone(v []byte) bool { return v[8] >= mergeMark }
 
 // AppendNoted appends the entries that ops with positions between from and to have made in a partition. Those in the
 // store come first. The entries are complete up to the position through, which is the end of a record: to, or an

@@ -208,3 +208,17 @@ func (t *Trail) saved() (freed int64) {
 	*t = rest
 	return freed
 }
+
+// isForLog says whether the value of an entry is for readers of the log, isForLogAlone whether it is only for them.
+func isForLog(v []byte) bool {
+	return isForLogAlone(v) || v[8] == byte(profile.StateEmail) || v[8] == byte(profile.StateGroup)
+}
+
+func isForLogAlone(v []byte) bool { return v[8] >= mergeMark }
+
+// Marks of entries that are for readers of the log only, in the place where a stay has its mark: when i64, the mark,
+// the number of the profile that was merged u64 or 0, the external id that it had, or that the user was given.
+const (
+	mergeMark    = 0xfe
+	identifyMark = 0xff
+)

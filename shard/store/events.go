@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -8,6 +9,9 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
+
+// ErrStore is wrapped by errors that the store's files cause: a damaged block, the version of another program.
+var ErrStore = errors.New("state store")
 
 // events sends Pebble's messages to slog, and tells the engine when the store can't be written any more.
 type events struct {

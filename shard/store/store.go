@@ -42,9 +42,6 @@ type Store struct {
 // version is the version of everything in the store. 12: aliases stand behind what a profile has once.
 const version = 12
 
-// ErrStore is wrapped by errors that the store's files cause: a damaged block, the version of another program.
-var ErrStore = errors.New("state store")
-
 // Options are the options for opening a store.
 type Options struct {
 	FS     vfs.FS

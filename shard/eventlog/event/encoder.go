@@ -28,9 +28,6 @@ func ParseFormat(name string) (Format, error) {
 	return "", fmt.Errorf("format %q: want %s or %s", name, NDJSON, Parquet)
 }
 
-// SvcIDFunc appends the svc_id of a profile, as (*shard.Coordinator).AppendSvcID does.
-type SvcIDFunc func(dst []byte, workspace uint32, number uint64) []byte
-
 // Encoder writes events as a file of a format. It belongs to one goroutine.
 type Encoder interface {
 	Write(e *Event) error
@@ -133,21 +130,6 @@ func appendState(dst []byte, e *Event) []byte {
 		dst = profile.AppendJSONString(dst, e.Status)
 	}
 	return profile.AppendJSONString(append(dst, `,"source":`...), []byte(e.Source.String()))
-}
-
-// of returns the number of the user whom a row is about.
-func (e *Event) of() uint64 {
-	if e.Kind == Merged {
-		return e.Gone
-	}
-	return e.Number
-}
-
-func ofWhat(e *Event) string {
-	if e.OfAddress() {
-		return "address"
-	}
-	return "user"
 }
 
 func appendIdentifier(dst []byte, e *Event) []byte {

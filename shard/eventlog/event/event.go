@@ -59,6 +59,24 @@ type Event struct {
 	fields Fields // the properties in the form of the log, for columns; set only where they are asked for
 }
 
+// OfAddress reports whether the event is a change of a state that an address itself has, which names no user.
+func (e *Event) OfAddress() bool { return isState(e.Kind) && !e.Resolved }
+
+// of returns the number of the user whom a row is about.
+func (e *Event) of() uint64 {
+	if e.Kind == Merged {
+		return e.Gone
+	}
+	return e.Number
+}
+
+func ofWhat(e *Event) string {
+	if e.OfAddress() {
+		return "address"
+	}
+	return "user"
+}
+
 // SetProperties sets an event's properties to JSON that it appends to dst, and returns that.
 func (e *Event) SetProperties(dst []byte, fields Fields) []byte {
 	e.fields, e.Properties = fields, fields.AppendJSON(dst)
@@ -77,6 +95,25 @@ func (x Fields) Each(f func(name []byte, v op.Value)) {
 	for i, v := range op.Fields(x.Encoded) {
 		f(x.name(i), v)
 	}
+}
+
+// AppendJSON appends fields as a JSON object, without line breaks.
+func (x Fields) AppendJSON(dst []byte) []byte {
+	dst = append(dst, '{')
+	first := true
+	for i, v := range op.Fields(x.Encoded) {
+		if !first {
+			dst = append(dst, ',')
+		}
+		first = false
+		if int(i) < len(x.Members) {
+			dst = append(dst, x.Members[i]...)
+		} else {
+			dst = AppendMember(dst, x.name(i))
+		}
+		dst = AppendValue(dst, v)
+	}
+	return append(dst, '}')
 }
 
 func (x Fields) name(i uint32) []byte {
@@ -110,3 +147,6 @@ func appendHex(dst []byte, v uint32, width int) []byte {
 	width = max(width, (bits.Len32(v)+3)/4)
 	return append(dst[:start], dst[len(dst)-width:]...)
 }
+
+// SvcIDFunc appends the svc_id of a profile, as (*shard.Coordinator).AppendSvcID does.
+type SvcIDFunc func(dst []byte, workspace uint32, number uint64) []byte

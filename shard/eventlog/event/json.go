@@ -8,25 +8,6 @@ import (
 	"millrace/shard/profile"
 )
 
-// AppendJSON appends fields as a JSON object, without line breaks.
-func (x Fields) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
-	first := true
-	for i, v := range op.Fields(x.Encoded) {
-		if !first {
-			dst = append(dst, ',')
-		}
-		first = false
-		if int(i) < len(x.Members) {
-			dst = append(dst, x.Members[i]...)
-		} else {
-			dst = AppendMember(dst, x.name(i))
-		}
-		dst = AppendValue(dst, v)
-	}
-	return append(dst, '}')
-}
-
 // AppendMember appends a name in the form that begins a member of a JSON object.
 func AppendMember(dst, name []byte) []byte {
 	return append(profile.AppendJSONString(dst, name), ':')

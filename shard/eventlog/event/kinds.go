@@ -58,8 +58,5 @@ func ChannelName(channel byte) string {
 	return ""
 }
 
-// OfAddress reports whether the event is a change of a state that an address itself has, which names no user.
-func (e *Event) OfAddress() bool { return isState(e.Kind) && !e.Resolved }
-
 // IsNoted reports whether the engine notes a kind (shard.Noted).
 func IsNoted(k op.Kind) bool { return k >= EmailState }

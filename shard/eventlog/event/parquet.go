@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"time"
 
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/compress/zstd"
@@ -206,4 +208,47 @@ func (x *parquetEncoder) Close() error {
 		return fmt.Errorf("write parquet: %w", err)
 	}
 	return nil
+}
+
+// parquetSchemaOf returns the schema of a ParquetRow followed by columns of properties, and those columns by name.
+func parquetSchemaOf(properties []Column) (*parquet.Schema, map[string]ownColumn) {
+	if len(properties) == 0 {
+		return parquetSchema, nil
+	}
+	fields, own := slices.Clone(parquetSchema.Fields()), make(map[string]ownColumn, len(properties))
+	for _, c := range properties {
+		own[c.Name] = ownColumn{len(fields), c.Type}
+		fields = append(fields, parquetField{parquet.Optional(c.Type.node()), columnPrefix + c.Name})
+	}
+	return parquet.NewSchema(parquetSchema.Name(), parquetRoot{parquetSchema, fields}), own
+}
+
+// setOwn sets the properties that have columns of their own.
+func (x *parquetEncoder) setOwn(e *Event) {
+	e.fields.Each(func(name []byte, v op.Value) {
+		c, ok := x.own[string(name)]
+		if !ok {
+			return
+		}
+		switch tag := v.Tag(); {
+		case c.of == ColumnString && tag == op.String:
+			x.setText(c.index, v.Bytes())
+		case c.of == ColumnNumber && tag == op.Int:
+			x.set(c.index, parquet.DoubleValue(float64(v.Int())))
+		case c.of == ColumnNumber && tag == op.Float:
+			x.set(c.index, parquet.DoubleValue(v.Float()))
+		case c.of == ColumnBoolean && (tag == op.True || tag == op.False):
+			x.set(c.index, parquet.BooleanValue(tag == op.True))
+		case c.of == ColumnTime && tag == op.String:
+			var at time.Time
+			if at.UnmarshalText(v.Bytes()) == nil {
+				x.set(c.index, parquet.Int64Value(at.UnixMilli()))
+			}
+		case c.of == ColumnTime && tag == op.Time: // of attributes; in the JSON it is a string
+			x.set(c.index, parquet.Int64Value(v.Millis()))
+		case c.of == ColumnString && tag == op.Time:
+			text := appendTime(nil, time.UnixMilli(v.Millis()))
+			x.setText(c.index, text[1:len(text)-1])
+		}
+	})
 }
