@@ -273,49 +273,6 @@ func (w *Worker) setRowState(p *Partition, o op.Op) error {
 	return err
 }
 
-// findHome walks from an identifier's home number to the entry that carries the identifier: a profile or a directory
-// row. If there is none, s is nil and free is the number where it would go.
-func (w *Worker) findHome(
-	p *Partition, home uint64, workspace uint32, id op.IDKind, key []byte,
-) (s *arena.Slot, free uint64, err error) {
-	for n := home; ; n = identity.Next(n) {
-		if s, n, err = w.passTombstones(p, n); s == nil || err != nil {
-			return nil, n, err
-		}
-		if entries.IsOf(w.entryOf(s), workspace, id, key) {
-			return s, n, nil
-		}
-	}
-}
-
-// passTombstones goes from n on to the first number that has no tombstone, and returns the entry there, if there is
-// one.
-func (w *Worker) passTombstones(p *Partition, n uint64) (s *arena.Slot, at uint64, err error) {
-	for at = n; ; {
-		if s, err = w.lookup(p, at); err != nil {
-			return nil, at, err
-		}
-		if s == nil || profile.Kind(w.entryOf(s)) != entries.KindTombstone {
-			break
-		}
-		at = entries.Behind(w.entryOf(s), at)
-	}
-	if at == n {
-		return s, at, nil
-	}
-	return s, at, w.shorten(p, n, at)
-}
-
-// shorten makes the tombstone at n remember that there are only tombstones before to. Slots stay where they are.
-func (w *Worker) shorten(p *Partition, n, to uint64) error {
-	s := p.Find(n)
-	tombstone := w.entryOf(s)
-	if entries.Behind(tombstone, n) == to {
-		return nil
-	}
-	return w.update(s, entries.AppendShortened(nil, tombstone, to))
-}
-
 // freeProfile is a free number for a profile beside the directory row with number row.
 func (w *Worker) freeProfile(p *Partition, row uint64) (uint64, error) {
 	for n := w.m.hasher.Profile(row); ; n = identity.Next(n) {

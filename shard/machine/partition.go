@@ -56,6 +56,49 @@ func (w *Worker) lookup(p *Partition, number uint64) (*arena.Slot, error) {
 	return w.admit(p, number, value)
 }
 
+// findHome walks from an identifier's home number to the entry that carries the identifier: a profile or a directory
+// row. If there is none, s is nil and free is the number where it would go.
+func (w *Worker) findHome(
+	p *Partition, home uint64, workspace uint32, id op.IDKind, key []byte,
+) (s *arena.Slot, free uint64, err error) {
+	for n := home; ; n = identity.Next(n) {
+		if s, n, err = w.passTombstones(p, n); s == nil || err != nil {
+			return nil, n, err
+		}
+		if entries.IsOf(w.entryOf(s), workspace, id, key) {
+			return s, n, nil
+		}
+	}
+}
+
+// passTombstones goes from n on to the first number that has no tombstone, and returns the entry there, if there is
+// one.
+func (w *Worker) passTombstones(p *Partition, n uint64) (s *arena.Slot, at uint64, err error) {
+	for at = n; ; {
+		if s, err = w.lookup(p, at); err != nil {
+			return nil, at, err
+		}
+		if s == nil || profile.Kind(w.entryOf(s)) != entries.KindTombstone {
+			break
+		}
+		at = entries.Behind(w.entryOf(s), at)
+	}
+	if at == n {
+		return s, at, nil
+	}
+	return s, at, w.shorten(p, n, at)
+}
+
+// shorten makes the tombstone at n remember that there are only tombstones before to. Slots stay where they are.
+func (w *Worker) shorten(p *Partition, n, to uint64) error {
+	s := p.Find(n)
+	tombstone := w.entryOf(s)
+	if entries.Behind(tombstone, n) == to {
+		return nil
+	}
+	return w.update(s, entries.AppendShortened(nil, tombstone, to))
+}
+
 // admit makes what the store has at a number resident, as it is there; nil when the only thing there is a delta in
 // memory. Folded with a delta, the entry differs from the store.
 func (w *Worker) admit(p *Partition, number uint64, value []byte) (*arena.Slot, error) {
@@ -236,6 +279,17 @@ func (w *Worker) evict(most int) (freed int64, ended bool, err error) {
 	}
 	w.tables += p.Mapped() - before
 	return freed + before - p.Mapped(), true, nil
+}
+
+// knowEvicted notes a user who is about to leave the memory.
+func (w *Worker) knowEvicted(s *arena.Slot) {
+	if w.known.Bytes() == 0 {
+		return
+	}
+	b := w.entryOf(s)
+	if id, key := profile.HomeID(b); id == op.ExternalID && profile.Kind(b) == profile.KindUser {
+		w.know(s.Number, profile.Workspace(b), key)
+	}
 }
 
 // maxLooks is how many slots are looked at in one hold of a worker's mutex, for which readers wait.

@@ -117,6 +117,18 @@ func (w *Worker) evictExcess() (over int64, err error) {
 	return over, nil
 }
 
+// makeKnown gives known its room, none when too many numbers are set apart. The caller holds the lock.
+func (w *Worker) makeKnown() error {
+	if !w.isAsked {
+		return nil
+	}
+	room := w.share() / knownShare
+	if w.apart+room > w.share()/2 {
+		room = 0
+	}
+	return w.known.Resize(room)
+}
+
 // MemoryBytes is the last value of SetMemoryBytes, or Options.MemoryBytes.
 func (m *Machine) MemoryBytes() int64 { return m.memory.Load() }
 
