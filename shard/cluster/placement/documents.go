@@ -46,6 +46,18 @@ func NodeKey(n quorum.Node) string { return nodePrefix + strconv.FormatUint(uint
 // GroupKey is the key of a user group's document.
 func GroupKey(group uint32) string { return groupPrefix + strconv.FormatUint(uint64(group), 10) }
 
+// NodeState is what an operator wants of a node.
+type NodeState string
+
+// A node is added, serves, gives its groups away, has none any more, and is gone.
+const (
+	Joining  NodeState = "joining" // known, but never heard of
+	Active   NodeState = "active"
+	Draining NodeState = "draining" // gives its groups away
+	Drained  NodeState = "drained"  // has no groups any more
+	Removed  NodeState = "removed"  // its number is not used again
+)
+
 // NodeDocument describes a node of the cluster.
 type NodeDocument struct {
 	State   NodeState `json:"state"`

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"net"
 	"slices"
 	"strconv"
-	"time"
 
 	"millrace/shard"
 	"millrace/shard/bodies"
@@ -52,18 +50,6 @@ const (
 	AddressChanged = "node's address changed"
 	DrainTakenBack = "node's drain taken back"
 )
-
-// Operator does what operators ask for, on any node. All fields are set before it is used.
-type Operator struct {
-	Self             quorum.Node
-	Cluster          string
-	Groups, Replicas int // user groups; replicas of each, as far as there are nodes
-	Documents        *Documents
-	Peers            Peers
-	Pace             Pace // complete
-	Now              func() time.Time
-	Logger           *slog.Logger
-}
 
 // Add adds a node that will be at address, HOST:PORT for other nodes; the node is Joining until it is heard of. For a
 // known node it changes the address, unless address is empty, and a node that drains, or has drained, serves again. The

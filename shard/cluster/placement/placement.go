@@ -238,3 +238,18 @@ func (s *clusterView) unevenLeads() int {
 	}
 	return most - least
 }
+
+// successor returns the node that shall lead a group instead: a voter that is as far as the leader and leads the fewest
+// groups. Nodes that are fit come first, then nodes that stay. It returns 0 when there is none.
+func (s *clusterView) successor(g *groupView, leads map[quorum.Node]int) quorum.Node {
+	return leastOf(g.Replicas, func(n quorum.Node) (int, bool) {
+		cost := leads[n]
+		if !s.stays(n) {
+			cost += 1 << 20
+		}
+		if !s.nodes[n].isFit() {
+			cost += 1 << 21
+		}
+		return cost, n != g.leader && g.votes(n) && g.fresh[n]
+	})
+}

@@ -3,6 +3,7 @@ package placement
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -10,6 +11,18 @@ import (
 
 	"millrace/wal/quorum"
 )
+
+// Operator does what operators ask for, on any node. All fields are set before it is used.
+type Operator struct {
+	Self             quorum.Node
+	Cluster          string
+	Groups, Replicas int // user groups; replicas of each, as far as there are nodes
+	Documents        *Documents
+	Peers            Peers
+	Pace             Pace // complete
+	Now              func() time.Time
+	Logger           *slog.Logger
+}
 
 // probe is what the nodes have said of themselves, all asked at once.
 type probe struct {

@@ -22,18 +22,6 @@ type Status struct {
 	Groups   []GroupStatus `json:"groups"`
 }
 
-// NodeState is what an operator wants of a node.
-type NodeState string
-
-// A node is added, serves, gives its groups away, has none any more, and is gone.
-const (
-	Joining  NodeState = "joining" // known, but never heard of
-	Active   NodeState = "active"
-	Draining NodeState = "draining" // gives its groups away
-	Drained  NodeState = "drained"  // has no groups any more
-	Removed  NodeState = "removed"  // its number is not used again
-)
-
 // NodeStatus is a node as an operator sees it.
 type NodeStatus struct {
 	Node    quorum.Node `json:"node"`
