@@ -20,12 +20,6 @@ const (
 	Ignored                    // nothing done: an op of another kind, or one whose body is not that of an object
 )
 
-// Unmet says that an operator of an attributes object could not be applied, and why.
-type Unmet struct {
-	Ref uint16 // as the op has it (op.AttrOperators)
-	Why Impossible
-}
-
 // Apply applies an op.Attributes, op.Event or op.Purchase of rec to a profile and moves its time of update to rec's
 // stamp. lim has its defaults (EnsureDefaults); nil means all defaults.
 //
@@ -337,12 +331,6 @@ func appendCustom(dst, name []byte, v op.Value, size int) []byte {
 	dst = append(binary.LittleEndian.AppendUint16(dst, uint16(len(name))), name...)
 	dst = append(dst, v...)
 	return append(dst, make([]byte, end-len(dst))...)
-}
-
-// unmet is an operator that could not be applied, named by its place among the composite values.
-type unmet struct {
-	place int
-	why   Impossible
 }
 
 // reportUnmet adds to Unmet those operators of e.unmet that have a reference in an op.AttrOperators.

@@ -12,17 +12,6 @@ import (
 
 // How the new value of a custom attribute is made of the stored one and of what an op brings.
 
-// Impossible says why an operator could not be applied.
-type Impossible uint8
-
-const (
-	OutOfRange Impossible = iota + 1 // the sum is beyond the end of an integer's range, and stays at the end
-	TooLarge                         // the value would grow beyond Limits.MaxValueBytes; it stays as it was
-	NotArray                         // the value to be removed from, or updated, is no array; it stays as it was
-	NotNumber                        // the value to be incremented is no number; it stays as it was
-	NoMatch                          // there is no element to be updated; what is new for it is lost
-)
-
 // combine makes the new value of a custom attribute from the stored one (nil for none) and an array, object or
 // operator. nil means that nothing changes; why says that something should have changed. What adds elements replaces a
 // value of another type; what counts, removes or updates leaves such a value alone. The result is scratch.

@@ -107,8 +107,6 @@ func placeOf(b []byte, tag byte) int {
 
 func reservedTag(code uint32) byte { return tagReserved | byte(code) }
 
-func fieldsStart(b []byte) int { return HeaderBytes + int(binary.LittleEndian.Uint16(b[2:])) }
-
 // fieldAt reads the header of the field at i: its payload is b[start:end], and the next field begins at end.
 func fieldAt(b []byte, i int) (tag byte, start, end int) {
 	if tag = b[i]; tag&wide == 0 {
@@ -188,29 +186,6 @@ func findPrefix(b []byte, tag byte, prefix []byte) span {
 	return span{}
 }
 
-// find, findNamed and findPrefix of an Editor use the index when the profile in hand has one.
-
-func (e *Editor) find(b []byte, tag byte) span {
-	if !e.index.on || rankOf(tag) < rankOther { // near the front: quickly found
-		return find(b, tag)
-	}
-	return e.index.find(b, tag, nil)
-}
-
-func (e *Editor) findNamed(b []byte, tag byte, name []byte) span {
-	if !e.index.on {
-		return findNamed(b, tag, name)
-	}
-	return e.index.find(b, tag, name)
-}
-
-func (e *Editor) findPrefix(b []byte, tag byte, prefix []byte) span {
-	if !e.index.on || rankOf(tag) < rankOther {
-		return findPrefix(b, tag, prefix)
-	}
-	return e.index.find(b, tag, prefix)
-}
-
 // more says whether b has more than limit fields with tag, each of at least size bytes.
 func more(b []byte, tag byte, limit, size int) bool {
 	if len(b) <= limit*size { // true for nearly all profiles
@@ -261,147 +236,14 @@ func headerFor(size int) int {
 	return fieldHeader
 }
 
-// splice moves the bytes from at on by delta: forward to make room, back to close a gap that ends at at.
-func (e *Editor) splice(b []byte, at, delta int) []byte { return e.spliceWith(b, at, delta, 0) }
-
-// spliceWith is splice, but keeps spare bytes behind the profile free: a profile that fits only with them is moved.
-func (e *Editor) spliceWith(b []byte, at, delta, spare int) []byte {
-	n := len(b)
-	if e.index.on {
-		e.index.shift(b, at, delta)
-	}
-	if delta <= cap(b)-n-spare {
-		if delta <= 0 {
-			copy(b[at+delta:], b[at:])
-			return b[:n+delta]
-		}
-		b = b[:n+delta]
-		copy(b[at+delta:], b[at:n])
-		return b
-	}
-	if e.index.on {
-		e.index.moveOut()
-	}
-	if need := n + delta; cap(e.buf) < need {
-		e.buf = make([]byte, need+need/2+256)
-	}
-	out := e.buf[:n+delta]
-	copy(out[at+delta:], b[at:]) // b may be the editor's own scratch, clipped
-	copy(out, b[:at])
-	return out
-}
-
-// resize gives the field at s (or a new one in its place, when s is none) size bytes of payload and returns where the
-// payload starts. As much of the old payload as fits stays.
-func (e *Editor) resize(b []byte, s span, tag byte, size int) (out []byte, start int) {
-	header := headerFor(size)
-	e.at = s.at
-	if s.none() {
-		at, spare := placeOf(b, tag), e.index.spare()
-		b = e.spliceWith(b, at, header+size, spare)
-		putFieldHeader(b[at:], tag, size)
-		e.at = at
-		if e.index.on {
-			e.index.made, b = at, b[:len(b):cap(b)-e.index.spare()]
-		}
-		return b, at + header
-	}
-	if size == s.end-s.start {
-		return b, s.start
-	}
-	start = s.at + header
-	if start < s.start {
-		copy(b[start:s.end], b[s.start:s.end])
-	}
-	b = e.splice(b, s.end, start+size-s.end)
-	if start > s.start {
-		copy(b[start:start+size], b[s.start:s.end])
-	}
-	putFieldHeader(b[s.at:], tag, size)
-	return b, start
-}
-
-// set makes payload the payload of the field at s, or of a new one.
-func (e *Editor) set(b []byte, s span, tag byte, payload []byte) []byte {
-	b, start := e.resize(b, s, tag, len(payload))
-	copy(b[start:], payload)
-	return b
-}
-
-// remove removes the field at s, if there is one.
-func (e *Editor) remove(b []byte, s span) []byte {
-	if s.none() {
-		return b
-	}
-	if e.index.on {
-		e.index.drop(b, s.at)
-	}
-	return e.splice(b, s.end, s.at-s.end)
-}
-
-// removeAll removes every field with tag.
-func (e *Editor) removeAll(b []byte, tag byte) []byte {
-	for {
-		s := find(b, tag)
-		if s.none() {
-			return b
-		}
-		b = e.remove(b, s)
-	}
-}
-
 // manyWork is how many bytes a verb may walk, for one field after the other, before one pass over the profile costs
 // less: fields times size.
 const manyWork = 1 << 20
-
-// valueRoom is the new size of a payload with a value behind its name, when the value changes: has is the size before,
-// need the size of name and value. A payload that has been longer keeps its room, or each change of a length would move
-// everything behind it.
-func valueRoom(has, need int) int {
-	switch {
-	case need > has:
-		return (need + 7) &^ 7
-	case has-need > maxSpare:
-		return need
-	}
-	return has
-}
-
-// maxSpare is how many bytes of unused room a value may have.
-const maxSpare = 32
 
 // valueIn is the value at the beginning of p, without the room behind it.
 func valueIn(p []byte) op.Value {
 	v, _, _ := op.NextValue(p)
 	return v
-}
-
-// setValue makes v the value of the field at s, or of a new one. name is nil for a reserved attribute.
-func (e *Editor) setValue(b []byte, s span, tag byte, name []byte, v op.Value) []byte {
-	head := 0
-	if name != nil {
-		head = 2 + len(name)
-	}
-	size := head + len(v)
-	if !s.none() {
-		size = valueRoom(s.end-s.start, size)
-	}
-	b, start := e.resize(b, s, tag, size)
-	if s.none() && name != nil {
-		binary.LittleEndian.PutUint16(b[start:], uint16(len(name)))
-		copy(b[start+2:], name)
-	}
-	clear(b[start+head+copy(b[start+head:], v) : start+size])
-	return b
-}
-
-// block marks the profile as a dummy user's.
-func (e *Editor) block(b []byte) []byte {
-	if Blocked(b) {
-		return b
-	}
-	b, _ = e.resize(b, span{}, tagBlocked, 0)
-	return b
 }
 
 // Blocked says whether the profile is a dummy user's (reference.md 1.4), whose objects the door refuses.
@@ -452,22 +294,4 @@ func each(b []byte, tag byte, f func(payload []byte)) {
 		}
 		i = end
 	}
-}
-
-// SetAttr sets the reserved attribute with code to v as it is; op.Null removes the attribute. It keeps neither time nor
-// actor: see SetState.
-func (e *Editor) SetAttr(blob []byte, code uint32, v op.Value) []byte {
-	if code == 0 || code >= op.ReservedCodes || code == op.AttrSubscriptionGroups || v.Tag() == op.Null {
-		return e.removeAttr(blob, code)
-	}
-	tag := reservedTag(code)
-	return e.setValue(blob, e.find(blob, tag), tag, nil, v)
-}
-
-// removeAttr removes the reserved attribute with code.
-func (e *Editor) removeAttr(blob []byte, code uint32) []byte {
-	if code == 0 || code >= op.ReservedCodes {
-		return blob
-	}
-	return e.remove(blob, e.find(blob, reservedTag(code)))
 }

@@ -83,33 +83,6 @@ func Usable(block []byte) int {
 	return len(block)
 }
 
-// Open takes the profile of size bytes at the beginning of block in hand, with its index, which verbs use and keep from
-// now on. Until Close, the Editor must not edit another profile.
-func (e *Editor) Open(block []byte, size int) (blob []byte) {
-	return block[:size:e.index.open(block, size)]
-}
-
-// Close ends what Open began; out is what the last verb has returned. inPlace is false when the profile or its index
-// has outgrown the block: then the caller must put out into a block of Room bytes, by Move, before the Editor's next
-// call.
-func (e *Editor) Close(block, out []byte) (inPlace bool) { return e.index.close(block, out) }
-
-// Room is how many bytes a block must have for what Close was given, with spare bytes to grow.
-func (e *Editor) Room(out []byte, spare int) int {
-	if n := e.index.count(); n > 0 {
-		return indexedRoom(len(out)+spare, n)
-	}
-	return Room(out, spare)
-}
-
-// Move puts what Close was given at the beginning of block, and its index at the end.
-func (e *Editor) Move(block, out []byte) {
-	Put(block, out)
-	if x := &e.index; x.count() > 0 && hasIndex(len(block)) && x.isWide == isWideBlock(len(block)) {
-		x.put(block)
-	}
-}
-
 func countIn(block []byte) uint64 { return binary.LittleEndian.Uint64(block[len(block)-countBytes:]) }
 
 func putCount(block []byte, n uint64) {

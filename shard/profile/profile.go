@@ -25,46 +25,6 @@ import (
 	"millrace/shard/op"
 )
 
-// HeaderBytes is the size of the header of every entry; the home key follows it.
-const HeaderBytes = 24
-
-// KindUser is the entry kind of a profile.
-const KindUser = 1
-
-// AppendHeader appends the header of an entry and its key. stamp (Unix µs) becomes both created and updated.
-func AppendHeader(dst []byte, kind byte, id op.IDKind, key []byte, workspace uint32, stamp int64) []byte {
-	dst = append(dst, kind, byte(id))
-	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(key)))
-	dst = binary.LittleEndian.AppendUint32(dst, workspace)
-	dst = binary.LittleEndian.AppendUint64(dst, uint64(stamp))
-	dst = binary.LittleEndian.AppendUint64(dst, uint64(stamp))
-	return append(dst, key...)
-}
-
-// Kind is the kind of an entry.
-func Kind(b []byte) byte { return b[0] }
-
-// HomeID is the identifier that the entry was made with, in the canonical form of op.IDKind.
-func HomeID(b []byte) (op.IDKind, []byte) { return op.IDKind(b[1]), b[HeaderBytes:fieldsStart(b)] }
-
-// Workspace is the number of the workspace that the entry belongs to.
-func Workspace(b []byte) uint32 { return binary.LittleEndian.Uint32(b[4:]) }
-
-// Created is when the entry was made, Updated when it was last updated, in Unix µs.
-func Created(b []byte) int64 { return int64(binary.LittleEndian.Uint64(b[8:])) }
-func Updated(b []byte) int64 { return int64(binary.LittleEndian.Uint64(b[16:])) }
-
-// SetUpdated sets the time of the last update, in place.
-func SetUpdated(b []byte, stamp int64) { binary.LittleEndian.PutUint64(b[16:], uint64(stamp)) }
-
-// touch moves the time of the last update forward. Stamps rise per node, but after a change of leader a stamp may be
-// older than the last one.
-func touch(b []byte, stamp int64) {
-	if stamp > Updated(b) {
-		SetUpdated(b, stamp)
-	}
-}
-
 // New appends a profile made with identifier id. An alias becomes the profile's alias, an email or phone its attribute.
 func New(dst []byte, workspace uint32, id op.IDKind, key []byte, stamp int64) []byte {
 	dst = AppendHeader(dst, KindUser, id, key, workspace, stamp)
@@ -104,8 +64,6 @@ type Limits struct {
 const (
 	maxPushTokens = 100       // the newest stay
 	maxSessions   = 5_000_000 // in all; more make a dummy user
-	recentMax     = 50        // occurrences kept per event name and product (service.md 4.2)
-	recentDays    = 30        // days before the newest occurrence for which they are kept
 )
 
 // EnsureDefaults replaces zeros with defaults.
@@ -128,46 +86,4 @@ func DefaultLimits() *Limits {
 	l := new(Limits)
 	l.EnsureDefaults()
 	return l
-}
-
-// Editor changes profiles. It holds only scratch memory: one per worker, the zero value is ready, not safe for
-// concurrent use.
-//
-// All methods that take a blob and return one have append semantics: len(blob) bytes are the profile, cap(blob) is how
-// far it may grow in place. A result that fits is made in blob's memory, which out then shares; otherwise out is in the
-// Editor's scratch until the Editor's next call, and the caller copies it. Either way blob's old content is gone. out
-// may be passed to the next call as it is. Names, keys and values that are passed in must not be views of blob.
-type Editor struct {
-	// Unmet are the operators that the last Apply could not apply.
-	Unmet []Unmet
-
-	index   index
-	at      int    // where the field is that was last made or resized
-	buf     []byte // scratch for profiles that have outgrown their memory
-	spare   []byte // the other half of Merge
-	tmp     []byte // values under construction
-	tmp2    []byte // values within them, alternating with tmp3
-	tmp3    []byte
-	recent  []uint32 // occurrences under construction
-	refs    []ref    // views of members, elements and edits
-	fields  []ref    // views of fields
-	kept    []int    // which of refs are kept
-	changes []change // custom attributes of an op that is applied in one pass
-	unmet   []unmet  // operators that could not be applied
-}
-
-// change is a custom attribute of an op: where it stands in the op's body, by the hash of its name.
-type change struct {
-	hash  uint32
-	at    uint32
-	place uint32 // among the composite values of the op
-	done  bool
-}
-
-// ref is a view of a member, an element, an edit or a field, with what it is found by.
-type ref struct {
-	key, extra []byte
-	value      []byte
-	tag        byte
-	used       bool
 }

@@ -20,6 +20,9 @@ const (
 	minMillis    = -1 << 47
 	namedMinimum = fieldHeader + 2 // smallest field with a name
 
+	recentMax  = 50 // occurrences kept per event name and product (service.md 4.2)
+	recentDays = 30 // days before the newest occurrence for which they are kept
+
 	daySeconds = 24 * 60 * 60
 )
 
