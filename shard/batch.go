@@ -1,10 +1,14 @@
 package shard
 
 import (
+	"bytes"
 	"encoding/binary"
+
+	"github.com/VictoriaMetrics/metrics"
 
 	"millrace/shard/bodies"
 	"millrace/shard/entries"
+	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 	"millrace/shard/replica"
@@ -87,6 +91,15 @@ func (b *Batch) End(start int, kind op.Kind, flags op.Flags, id op.IDKind, keyLe
 	b.Builder.End(start, kind, op.MakeFlags(flags, id), keyLen, home)
 	b.count(start, flags, id)
 	return true
+}
+
+// kept is the answer that a batch keeps.
+type kept struct {
+	home      uint64
+	key, text []byte
+	ref       int // of the outcome: Taken when an answer is already kept
+	isSet     bool
+	isRelayed bool
 }
 
 // EndNumber completes the op of an object that is addressed by svc_id.
@@ -341,3 +354,36 @@ func (b *Batch) Unmet() (list []UnmetOperator) {
 	}
 	return list
 }
+
+// deferFrom moves the ops from start on into a Deferred op in the partition of number.
+func (b *Batch) deferFrom(start int, number uint64) {
+	var rest op.Builder
+	rest.Reset(0)
+	rest.MaxArray, rest.Source = b.MaxArray, b.Source
+	for i := range b.Names() {
+		rest.Name(b.NameAt(i))
+	}
+	// Ops that wait for nothing, above all a kept answer: once anything of the request is in the log, the answer is
+	// kept.
+	var first [][]byte
+	for tail := b.Buf[start:]; len(tail) > 0; {
+		var o op.Op
+		o, tail = op.Next(tail)
+		b.Dropped()
+		if o.Kind() == op.Document || o.Kind() == op.Idempotency {
+			first = append(first, bytes.Clone(o))
+			continue
+		}
+		rest.AppendOp(o)
+	}
+	record := rest.Finish(b.workspace, b.actor, 0) // stamped when it is released
+	b.Abort(start)
+	b.Append(op.Deferred, 0, number, record, nil)
+	b.restIn = int(identity.Partition(number))
+	for _, o := range first {
+		b.AppendOp(o)
+	}
+	deferrals.Inc()
+}
+
+var deferrals = metrics.NewCounter("millrace_deferred_requests_total")

@@ -10,7 +10,9 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
+	"millrace/shard/bodies"
 	"millrace/shard/identity"
+	"millrace/shard/op"
 	"millrace/shard/replica"
 	"millrace/wal"
 	"millrace/wal/pause"
@@ -20,7 +22,7 @@ import (
 // the replica there; in a cluster it has a part for each group.
 //
 //	look up   whom emails, phones and aliases name, behind barriers; ops that depend on an earlier op are deferred
-//	          (resolve.go, names.go, deferral.go)
+//	          (resolve.go, names.go)
 //	reserve   bytes in flight of this node (MaxInflightBytes): given back when Commit returns
 //	stamp     one stamp for the record, one step for each op
 //	split     a part for each group that the record has ops for; each group has a leader before anything is sent
@@ -86,20 +88,6 @@ func (b *Batch) lookUpAll() error {
 		return b.addressBehindBarriers()
 	}
 	return b.address()
-}
-
-// address addresses each op to where it will take effect, as things stand.
-func (b *Batch) address() error {
-	routed := b.survey()
-	if changed, err := b.leaveOutUnchanged(); err != nil {
-		return err
-	} else if changed {
-		routed = b.survey()
-	}
-	if routed {
-		return b.routeSurveyed()
-	}
-	return nil
 }
 
 // carry carries the batch's record to the leaders of its groups.
@@ -409,3 +397,33 @@ var (
 	commitsUnknown     = metrics.NewCounter("millrace_cluster_commits_unknown_total")
 	commitRetries      = metrics.NewCounter("millrace_cluster_commit_retries_total")
 )
+
+// finish is the batch's record, behind room for the log's header. On a node that is alone, a kept answer is part of the
+// record of its request. In a cluster that record would be split into one for each group, and the loss of a node could
+// leave only some of them in the logs. So the record becomes one op, a Relay, in the key's partition, which keeps the
+// answer and sends the other ops on by messages, each exactly once. A later request with the same key finds the answer,
+// and nothing is done again.
+func (b *Batch) finish() []byte {
+	a, c := &b.answer, b.coordinator
+	stamp := c.clock.Next(b.Count())
+	if !a.isSet {
+		return b.Finish(b.workspace, b.actor, stamp)
+	}
+	if c.sole != nil {
+		a.isSet = false // it is counted with the others
+		b.Append(op.Idempotency, 0, a.home, a.text, a.key)
+		return b.Finish(b.workspace, b.actor, stamp)
+	}
+	a.isRelayed = true
+	inner := b.Finish(b.workspace, b.actor, stamp)[wal.HeaderBytes:]
+	var out op.Builder
+	out.Reset(wal.HeaderBytes)
+	out.MaxArray, out.Source = b.MaxArray, b.Source
+	out.Append(op.Relay, 0, a.home, bodies.AppendRelay(nil, uint16(a.ref), a.text, inner), a.key)
+	return out.Finish(b.workspace, b.actor, stamp)
+}
+
+// ErrKept is returned by Commit in a cluster, for a batch with a kept answer (KeepAnswer), when an answer is already
+// kept under its key: Answer has it. Nothing was done. On a node that is alone, a caller that has asked for the answer
+// before it commits knows that there is none.
+var ErrKept = errors.New("an answer is kept under this key")

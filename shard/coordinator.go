@@ -10,7 +10,6 @@ import (
 
 	"github.com/puzpuzpuz/xsync/v3"
 
-	"millrace/shard/books"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/procs"
@@ -72,24 +71,6 @@ type Coordinator struct {
 	// resumed is closed when everything is visible that was under way when the process before ended; only on a node
 	// that is alone.
 	resumed <-chan struct{}
-}
-
-// NewCoordinator makes the coordinator of a node of a cluster.
-func NewCoordinator(o CoordinatorOptions) *Coordinator {
-	c := newCoordinator(o)
-	c.hasher = identity.NewHasher(o.Secret)
-	c.reads.New = func() any { return c.NewReads(nil) }
-	return c
-}
-
-func newCoordinator(o CoordinatorOptions) *Coordinator {
-	o.EnsureDefaults()
-	c := &Coordinator{
-		reader: reader{nodes: o.Nodes, reading: o.Reading, renamed: xsync.NewMapOf[uint32, struct{}]()},
-		opts:   o, clock: o.Clock, spread: xsync.NewMapOf[uint32, struct{}](),
-	}
-	c.batches.New = func() any { return newBatch(c) }
-	return c
 }
 
 // Close waits, within reason, until all committed requests are answered, and closes the replica below when the node is
@@ -212,64 +193,4 @@ func (c *Coordinator) Admit() error {
 		return replica.ErrBusy
 	}
 	return nil
-}
-
-// Open opens a node that is alone: a coordinator over one replica with all partitions, on the data in Options.Dir. It
-// recovers the store, and then applies the log behind it.
-func Open(o Options) (*Coordinator, error) {
-	if o.Patience <= 0 { // so that coordinator and replica have the same
-		o.Patience = time.Minute
-	}
-	o.EnsureDefaults()
-	co := CoordinatorOptions{
-		Clock: o.Clock, MaxInflightBytes: o.MaxInflightBytes, MaxMergesWaiting: o.MaxMergesWaiting,
-		Reading: o.Reading, Logger: o.Logger,
-	}
-	c := newCoordinator(co)
-	c.nodes = alone{c}
-	onDocument := o.OnDocument
-	o.OnDocument = func(key string, doc []byte) {
-		if !c.TakeDocument(key, doc) {
-			onDocument(key, doc)
-		}
-	}
-	r, err := replica.OpenOwn(replica.Options{
-		EngineOptions: o, Count: identity.Partitions, Carrier: alone{c}, Readdress: c.Readdress,
-		FlushAll: c.FlushAll,
-	})
-	if err != nil {
-		return nil, err
-	}
-	c.sole, c.hasher = r, r.Hasher()
-	c.resumed = r.Resume()
-	return c, nil
-}
-
-// alone is the Nodes of a coordinator over one replica that holds all partitions and always leads. There is no other
-// node to call: whoever would read elsewhere does so because the replica closes.
-type alone struct{ c *Coordinator }
-
-func (a alone) GroupOf(uint8) int                             { return ControlGroup }
-func (a alone) Self() NodeID                                  { return 0 }
-func (a alone) Leader(int, time.Time, bool) (NodeID, error)   { return 0, a.c.ended() }
-func (a alone) Resigned(int, NodeID, uint64)                  {}
-func (a alone) Replica(int) *replica.Replica                  { return a.c.sole }
-func (a alone) Local(uint8) *replica.Replica                  { return a.c.sole }
-func (a alone) Control() *replica.Replica                     { return a.c.sole }
-func (a alone) Barrier() error                                { return nil }
-func (a alone) BarrierOf(...uint8) error                      { return nil }
-func (a alone) BarrierControl() error                         { return nil }
-func (a alone) Spread()                                       {}
-func (a alone) Take(NodeID, []*Part, int, time.Time)          { panic("BUG: there is no other node") }
-func (a alone) Deliver([]replica.Message) error               { panic("BUG: there is no other group") }
-func (a alone) Entry(uint64) ([]byte, error)                  { return nil, replica.ErrClosed }
-func (a alone) TrailOf(uint64) (books.History, error)         { return books.History{}, replica.ErrClosed }
-func (a alone) Flush(_ uint8, owner uint64) ([]uint64, error) { return a.c.sole.Flush(owner, nil) }
-
-func (a alone) Release(NodeID, uint64, time.Time) (replica.Effects, error) {
-	panic("BUG: there is no other node")
-}
-
-func (a alone) BlockedPage(uint32, uint8, uint64) ([]uint64, bool, error) {
-	return nil, false, replica.ErrClosed
 }

@@ -8,30 +8,14 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"millrace/shard/bodies"
 	"millrace/shard/entries"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 	"millrace/shard/replica"
-	"millrace/wal"
 )
 
 // Requests with an Idempotency-Key.
-
-// ErrKept is returned by Commit in a cluster, for a batch with a kept answer (KeepAnswer), when an answer is already
-// kept under its key: Answer has it. Nothing was done. On a node that is alone, a caller that has asked for the answer
-// before it commits knows that there is none.
-var ErrKept = errors.New("an answer is kept under this key")
-
-// kept is the answer that a batch keeps.
-type kept struct {
-	home      uint64
-	key, text []byte
-	ref       int // of the outcome: Taken when an answer is already kept
-	isSet     bool
-	isRelayed bool
-}
 
 // KeepAnswer keeps the answer to this request under its Idempotency-Key; the answer is kept if and only if the
 // request's changes are made (decisions.md D3). It is open if the batch has operators, since the caller may want to add
@@ -56,31 +40,6 @@ func (b *Batch) encodeAnswer(key []byte, bodyHash [32]byte, status int, answer [
 	b.keep = binary.LittleEndian.AppendUint16(b.keep, uint16(status))
 	b.keep = append(b.keep, answer...)
 	return b.coordinator.hasher.Number(b.workspace, op.NoID, key)
-}
-
-// finish is the batch's record, behind room for the log's header. On a node that is alone, a kept answer is part of the
-// record of its request. In a cluster that record would be split into one for each group, and the loss of a node could
-// leave only some of them in the logs. So the record becomes one op, a Relay, in the key's partition, which keeps the
-// answer and sends the other ops on by messages, each exactly once. A later request with the same key finds the answer,
-// and nothing is done again.
-func (b *Batch) finish() []byte {
-	a, c := &b.answer, b.coordinator
-	stamp := c.clock.Next(b.Count())
-	if !a.isSet {
-		return b.Finish(b.workspace, b.actor, stamp)
-	}
-	if c.sole != nil {
-		a.isSet = false // it is counted with the others
-		b.Append(op.Idempotency, 0, a.home, a.text, a.key)
-		return b.Finish(b.workspace, b.actor, stamp)
-	}
-	a.isRelayed = true
-	inner := b.Finish(b.workspace, b.actor, stamp)[wal.HeaderBytes:]
-	var out op.Builder
-	out.Reset(wal.HeaderBytes)
-	out.MaxArray, out.Source = b.MaxArray, b.Source
-	out.Append(op.Relay, 0, a.home, bodies.AppendRelay(nil, uint16(a.ref), a.text, inner), a.key)
-	return out.Finish(b.workspace, b.actor, stamp)
 }
 
 // Answer is a kept answer to a request with an Idempotency-Key.

@@ -149,26 +149,6 @@ func (c *Coordinator) EachUser(
 	return next, nil
 }
 
-// Touch loads the entries at these numbers that this node has in memory, all of one group, together: for a caller that
-// is about to look at each of them.
-func (r *reader) Touch(numbers []uint64) {
-	if len(numbers) == 0 {
-		return
-	}
-	if local := r.nodes.Local(identity.Partition(numbers[0])); local != nil && local.Enter() {
-		defer local.Leave()
-		local.Touch(numbers)
-	}
-}
-
-// touchAlone is Touch on a node that is alone, where all entries are of one group. A few are looked at as fast without
-// it.
-func (r *reader) touchAlone(numbers []uint64) {
-	if r.sole != nil && len(numbers) >= 4 {
-		r.Touch(numbers)
-	}
-}
-
 func (c *Coordinator) numbersHere(partition uint8, after uint64, most int) ([]uint64, error) {
 	r := c.nodes.Local(partition)
 	if r == nil || !r.Enter() {

@@ -108,8 +108,78 @@ func (r *reader) rowOf(workspace uint32, at int, address op.Value) uint64 {
 	return r.hasher.Number(workspace, op.Email, op.AppendEmailKey(canonical[:0], address.Bytes()))
 }
 
+// Renamed external ids. A user may have several external ids once one was renamed: the old ones lead to the user until
+// they are removed. Where that has never happened, a request that names users by external ids only names each user in
+// one way, and nothing has to be looked up. So from its first rename on a workspace has a control document that says
+// so, which every node of a cluster knows.
+
 // hasRenamed says whether an external id was ever renamed in a workspace, as far as this node knows.
 func (r *reader) hasRenamed(workspace uint32) bool {
 	_, ok := r.renamed.Load(workspace)
 	return ok
+}
+
+// Identifier names users, or an address: in the form that Find takes, a svc_id as text.
+type Identifier struct {
+	ID  op.IDKind
+	Key []byte
+}
+
+// The places of the kinds of addresses in lists of two, such as a user's directory rows.
+const (
+	atEmail = 0
+	atPhone = 1
+)
+
+func isAddress(id op.IDKind) bool { return id == op.Email || id == op.Phone }
+
+func placeOf(id op.IDKind) int {
+	if id == op.Phone {
+		return atPhone
+	}
+	return atEmail
+}
+
+// maxStackKey is the length up to which a key needs no memory of its own.
+const maxStackKey = 320
+
+// view calls f with the entry at number, if there is one. The bytes are lent for the call, in which f must not call the
+// engine.
+func (r *reader) view(number uint64, f func(blob []byte)) error {
+	l, err := r.lend(number)
+	return show(l, err, f)
+}
+
+// viewToChange is view for the entry that an op is going to.
+func (r *reader) viewToChange(number uint64, f func(blob []byte)) error {
+	l, err := r.lendFor(replica.ToChange, number)
+	return show(l, err, f)
+}
+
+func show(l replica.Lent, err error, f func(blob []byte)) error {
+	if err == nil && l.Blob != nil {
+		defer l.Back()
+		f(l.Blob)
+	}
+	return err
+}
+
+// Touch loads the entries at these numbers that this node has in memory, all of one group, together: for a caller that
+// is about to look at each of them.
+func (r *reader) Touch(numbers []uint64) {
+	if len(numbers) == 0 {
+		return
+	}
+	if local := r.nodes.Local(identity.Partition(numbers[0])); local != nil && local.Enter() {
+		defer local.Leave()
+		local.Touch(numbers)
+	}
+}
+
+// touchAlone is Touch on a node that is alone, where all entries are of one group. A few are looked at as fast without
+// it.
+func (r *reader) touchAlone(numbers []uint64) {
+	if r.sole != nil && len(numbers) >= 4 {
+		r.Touch(numbers)
+	}
 }

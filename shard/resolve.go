@@ -17,36 +17,6 @@ import (
 // Whom an email or phone names may depend on an earlier op, and so may the states that a user gets with an address.
 // From the first op that depends on an earlier one, the rest of the batch is deferred.
 
-// routing is what a batch has found out about its users.
-type routing struct {
-	names  names
-	starts []int               // of the ops that are for users
-	places []int               // of what each of them names in names.list; -1: by external id, and not looked up
-	fields []contactField      // of all contact ops, in order
-	gives  bool                // some op gives an address to a user, or takes it away
-	tells  bool                // some op sets states of groups, for a user or an address
-	asks   bool                // some op is addressed by email or phone
-	moved  map[uint64]struct{} // directory rows whose users have changed
-	asked  map[uint64]struct{} // directory rows that ops are sent to, since nobody has the address; in a cluster
-	left   map[uint64]uint64   // by directory row: the user who has lost the address, or severalUsers
-	told   map[uint64]uint64   // by directory row: the user who has changed its groups' states, or severalUsers
-	ways   map[uint64]uint64   // naming.via of the last op, by naming.number; only if there are detours
-	// detours: some op goes to the number of a user who was merged.
-	detours bool
-
-	before  touched               // of leaveOutUnchanged
-	keys    entries.Keys          // scratch, like said and numbers
-	said    []profile.StateChange // what an op sets
-	numbers []uint64              // where ops go
-}
-
-// contactField is what an op says about an address, or about states.
-type contactField struct {
-	start int    // of the op
-	at    int    // atEmail, atPhone, or -1 for states
-	row   uint64 // of the address in the directory; 0: taken away
-}
-
 // survey reads what routing needs to know about the batch's ops before anything is looked up. It says whether ops have
 // to be addressed at all.
 func (b *Batch) survey() (needed bool) {
@@ -106,6 +76,20 @@ func (b *Batch) routeSurveyed() error {
 		b.deferFrom(cut, row)
 	}
 	return err
+}
+
+// address addresses each op to where it will take effect, as things stand.
+func (b *Batch) address() error {
+	routed := b.survey()
+	if changed, err := b.leaveOutUnchanged(); err != nil {
+		return err
+	} else if changed {
+		routed = b.survey()
+	}
+	if routed {
+		return b.routeSurveyed()
+	}
+	return nil
 }
 
 // nameUsers looks up the identifiers that have to be looked up.
@@ -273,18 +257,6 @@ func (b *Batch) order() (cut int, row uint64, err error) {
 	return 0, 0, nil
 }
 
-func (r *routing) begin() {
-	if r.moved == nil {
-		r.moved, r.asked = make(map[uint64]struct{}), make(map[uint64]struct{})
-		r.left, r.told, r.ways = make(map[uint64]uint64), make(map[uint64]uint64), make(map[uint64]uint64)
-	}
-	clear(r.moved)
-	clear(r.asked)
-	clear(r.left)
-	clear(r.told)
-	clear(r.ways)
-}
-
 // place addresses an op, whose identifier is at this place of the list of names, and notes what the op changes; or it
 // returns the directory row that the op waits for.
 func (b *Batch) place(o op.Op, place int, fields []contactField) (row uint64, waits bool) {
@@ -332,100 +304,4 @@ func readdressTo(o op.Op, x *naming) {
 	}
 	o[5] = byte(o.Flags() | op.Resolved)
 	binary.LittleEndian.PutUint64(o[8:], number)
-}
-
-// parts says whether an op takes another way to the user with this key than the ops before it. It might then overtake
-// them, since a merged user's tombstone sends ops on behind other messages to the user.
-func (r *routing) parts(key, via uint64) bool {
-	before, known := r.ways[key]
-	r.ways[key] = via
-	return known && before != via
-}
-
-// waits says whether an op of a user has to wait for an earlier op of another user, and for which directory row. It has
-// to when one of the two sets a group's state of an address and the other leaves the address: a user who leaves keeps
-// what held for them there (decisions.md D5), and the row doesn't remember its earlier states. It also has to when the
-// earlier op is for whoever has an address, which is nobody, and this op brings the user to the address: their groups
-// have logs of their own, and the news of who has the address might reach the row first.
-func (r *routing) waits(key uint64, u named, fields []contactField) (row uint64, waits bool) {
-	rows := u.rows
-	for _, f := range fields {
-		if f.at < 0 || f.row == rows[f.at] {
-			continue
-		}
-		if _, asked := r.asked[f.row]; asked {
-			return f.row, true
-		}
-		if byOther(r.told, rows[f.at], key) {
-			return rows[f.at], true
-		}
-		rows[f.at] = f.row
-	}
-	for _, f := range fields {
-		for _, row := range rows {
-			if f.at < 0 && byOther(r.left, row, key) {
-				return row, true
-			}
-		}
-	}
-	return 0, false
-}
-
-// severalUsers stands for several users who have done something with an address: no user has that key.
-const severalUsers = 0
-
-// doneBy notes that the user with this key has done something with the address in a directory row.
-func doneBy(done map[uint64]uint64, row, key uint64) {
-	if byOther(done, row, key) {
-		key = severalUsers
-	}
-	done[row] = key
-}
-
-// byOther says whether another user than the one with this key has done something with the address in a directory row.
-func byOther(done map[uint64]uint64, row, key uint64) bool {
-	who, ok := done[row]
-	return ok && row != 0 && who != key
-}
-
-// note notes what an op of a user does to addresses.
-func (r *routing) note(key uint64, u *named, fields []contactField) {
-	for _, f := range fields {
-		if f.at < 0 || f.row == u.rows[f.at] {
-			continue
-		}
-		r.moved[u.rows[f.at]], r.moved[f.row] = struct{}{}, struct{}{}
-		doneBy(r.left, u.rows[f.at], key)
-		u.rows[f.at] = f.row
-	}
-	for _, f := range fields {
-		if f.at < 0 {
-			doneBy(r.told, u.rows[atEmail], key)
-			doneBy(r.told, u.rows[atPhone], key)
-		}
-	}
-}
-
-// leaves notes that the user is deleted.
-func (r *routing) leaves(u named) {
-	for _, row := range u.rows {
-		r.moved[row] = struct{}{}
-	}
-}
-
-// touch notes that the user is updated: of those who share an address with the user, the user is the one meant from now
-// on, unless only others have an external id.
-func (n *names) touch(u named) {
-	if u.number == 0 {
-		return
-	}
-	for _, row := range u.rows {
-		place, ok := n.byHome[row]
-		if !ok {
-			continue
-		}
-		if x := &n.list[place]; x.several && (u.identified || !x.identified) {
-			x.number, x.identified = u.number, u.identified
-		}
-	}
 }

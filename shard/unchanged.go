@@ -17,11 +17,6 @@ import (
 // time of the look-up, to the value that it has. A state that comes through another endpoint than /users/track is
 // always set, with a time of its own.
 
-// touched is what the earlier ops of a batch may change.
-type touched struct {
-	users, rows []uint64
-}
-
 // leaveOutUnchanged takes states that change nothing out of the batch's ops, and says whether there were any.
 func (b *Batch) leaveOutUnchanged() (changed bool, err error) {
 	if b.Source != op.SourceTrack || b.addressed || !slices.ContainsFunc(b.contacts, func(start int) bool {

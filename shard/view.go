@@ -5,6 +5,7 @@ import (
 	"iter"
 	"slices"
 
+	"millrace/shard/bodies"
 	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -13,7 +14,7 @@ import (
 
 // Reads see what is applied, and everything acknowledged is applied: reads are linearizable.
 
-// User is one profile as a read found it. Blob is a copy, joined with the states of the user's addresses (names.go);
+// User is one profile as a read found it. Blob is a copy, joined with the states of the user's addresses (join);
 // package profile reads it.
 type User struct {
 	Number uint64
@@ -87,6 +88,31 @@ func (r *reader) found(
 		return nil, err
 	}
 	return users, r.join(workspace, users)
+}
+
+// join gives the copies of profiles the states that hold for them by their addresses.
+func (r *reader) join(workspace uint32, users []User) error {
+	var ed profile.Editor
+	for i := range users {
+		u := &users[i]
+		var keys entries.Keys
+		keys.AddAddresses(profile.Addresses(u.Blob))
+		for _, id := range entries.Addresses {
+			key := keys.Of(id)
+			if key == nil {
+				continue
+			}
+			var states []profile.StateChange
+			err := r.ViewAddress(workspace, id, key, func(row []byte) { states = bodies.StatesOf(row) })
+			if err != nil {
+				return err
+			}
+			if len(states) > 0 {
+				u.Blob = append([]byte{}, ed.Join(u.Blob, id, states)...)
+			}
+		}
+	}
+	return nil
 }
 
 // candidates appends the profiles that an identifier names, the one first whom /users/track would update, each user
@@ -335,27 +361,6 @@ func (r *reader) walk(
 	return err
 }
 
-// view calls f with the entry at number, if there is one. The bytes are lent for the call, in which f must not call the
-// engine.
-func (r *reader) view(number uint64, f func(blob []byte)) error {
-	l, err := r.lend(number)
-	return show(l, err, f)
-}
-
-// viewToChange is view for the entry that an op is going to.
-func (r *reader) viewToChange(number uint64, f func(blob []byte)) error {
-	l, err := r.lendFor(replica.ToChange, number)
-	return show(l, err, f)
-}
-
-func show(l replica.Lent, err error, f func(blob []byte)) error {
-	if err == nil && l.Blob != nil {
-		defer l.Back()
-		f(l.Blob)
-	}
-	return err
-}
-
 // lendHome walks from an identifier's home number to its entry, as machine.Worker.findHome does.
 func (r *reader) lendHome(
 	home uint64, workspace uint32, id op.IDKind, key []byte,
@@ -412,9 +417,6 @@ func (r *reader) View(workspace uint32, id op.IDKind, key []byte, f func(number 
 	}
 	return err
 }
-
-// maxStackKey is the length up to which a key needs no memory of its own.
-const maxStackKey = 320
 
 func (r *reader) viewUser(workspace uint32, number uint64, f func(number uint64, blob []byte)) error {
 	l, err := r.lend(number)

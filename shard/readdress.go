@@ -1,46 +1,11 @@
 package shard
 
 import (
-	"bytes"
 	"encoding/binary"
 
-	"github.com/VictoriaMetrics/metrics"
-
-	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/wal"
 )
-
-// deferFrom moves the ops from start on into a Deferred op in the partition of number.
-func (b *Batch) deferFrom(start int, number uint64) {
-	var rest op.Builder
-	rest.Reset(0)
-	rest.MaxArray, rest.Source = b.MaxArray, b.Source
-	for i := range b.Names() {
-		rest.Name(b.NameAt(i))
-	}
-	// Ops that wait for nothing, above all a kept answer: once anything of the request is in the log, the answer is
-	// kept.
-	var first [][]byte
-	for tail := b.Buf[start:]; len(tail) > 0; {
-		var o op.Op
-		o, tail = op.Next(tail)
-		b.Dropped()
-		if o.Kind() == op.Document || o.Kind() == op.Idempotency {
-			first = append(first, bytes.Clone(o))
-			continue
-		}
-		rest.AppendOp(o)
-	}
-	record := rest.Finish(b.workspace, b.actor, 0) // stamped when it is released
-	b.Abort(start)
-	b.Append(op.Deferred, 0, number, record, nil)
-	b.restIn = int(identity.Partition(number))
-	for _, o := range first {
-		b.AppendOp(o)
-	}
-	deferrals.Inc()
-}
 
 // readdress adds an op of a deferred record as if it came from a client.
 func (b *Batch) readdress(o op.Op) {
@@ -64,8 +29,6 @@ func (b *Batch) readdress(o op.Op) {
 	}
 	b.count(start, flags, id)
 }
-
-var deferrals = metrics.NewCounter("millrace_deferred_requests_total")
 
 // Readdress addresses the ops of a deferred record as things stand, behind its own barrier.
 func (c *Coordinator) Readdress(record []byte) (routed []byte, err error) {

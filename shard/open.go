@@ -1,0 +1,164 @@
+// Package shard is the engine: it orders the ops of requests in the log, applies them to the hot state of 256 virtual
+// partitions once they are durable, and keeps that state in a Pebble store behind the log.
+//
+// This package is its upper side. The Coordinator makes a batch of a request, looks up whom it names, carries its parts
+// to the leaders, waits, and answers (commit.go describes the way). Below it is package replica: a range of partitions
+// on one node, which knows no coordinator. Package machine defines what records do to these partitions.
+//
+// A node that is alone (Open) has a coordinator over one replica, which has all partitions and always leads, on a
+// wal.Log. In a cluster (package cluster) each node has a coordinator, and replicas of some groups of partitions, on
+// logs that a majority of nodes has.
+//
+// Invariants of both sides:
+//   - Apply after durable, answer after apply. A reader never sees what a crash could take back, and every reader sees
+//     what was answered.
+//   - Everything that waits is bounded, and reserved before the log is touched; beyond a bound, ErrBusy comes at once.
+//   - A failed write or fsync of the log, or of the store, is final: the engine stops acknowledging and says why.
+package shard
+
+import (
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/puzpuzpuz/xsync/v3"
+
+	"millrace/shard/books"
+	"millrace/shard/identity"
+	"millrace/shard/profile"
+	"millrace/shard/replica"
+)
+
+// Those names of the lower side that callers of the engine need. Packages that hold replicas (backup, cluster,
+// eventlog) use them from there.
+type (
+	// Options configure a node that is alone.
+	Options = replica.EngineOptions
+	// Tap sees what is applied.
+	Tap = replica.Tap
+	// Watcher is a Tap's part for one worker.
+	Watcher = replica.Watcher
+	// Stats are figures for operators.
+	Stats = replica.Stats
+	// Outcome is what became of an element of a request that only apply can judge.
+	Outcome = replica.Outcome
+	// State is one subscription state.
+	State = profile.State
+	// StateChange is one entry of a trail.
+	StateChange = books.StateChange
+	// AuditEntry is a change of a control document.
+	AuditEntry = books.AuditEntry
+)
+
+// The kinds of a State.
+const (
+	EmailState = profile.StateEmail  // email_subscribe
+	GroupState = profile.StateGroup  // membership of a subscription group
+	Bounce     = profile.StateBounce // hard bounce: the address is on the block list (service.md 4.8)
+	Spam       = profile.StateSpam   // marked_email_as_spam_at
+)
+
+// Outcomes, see package replica.
+const (
+	Done       = replica.Done
+	Nobody     = replica.Nobody
+	Taken      = replica.Taken
+	LabelTaken = replica.LabelTaken
+	OutOfRange = replica.OutOfRange
+	TooLarge   = replica.TooLarge
+	NotArray   = replica.NotArray
+	NotNumber  = replica.NotNumber
+	NoMatch    = replica.NoMatch
+)
+
+// Errors of the engine, see package replica.
+var (
+	ErrBusy        = replica.ErrBusy
+	ErrDiskFull    = replica.ErrDiskFull
+	ErrTooLarge    = replica.ErrTooLarge
+	ErrFailed      = replica.ErrFailed
+	ErrNotLeader   = replica.ErrNotLeader
+	ErrUnavailable = replica.ErrUnavailable
+	ErrUnknown     = replica.ErrUnknown
+	ErrClosed      = replica.ErrClosed
+)
+
+// CheckRestored is replica.CheckRestored.
+func CheckRestored(fs vfs.FS, dir string) error { return replica.CheckRestored(fs, dir) }
+
+// NewCoordinator makes the coordinator of a node of a cluster.
+func NewCoordinator(o CoordinatorOptions) *Coordinator {
+	c := newCoordinator(o)
+	c.hasher = identity.NewHasher(o.Secret)
+	c.reads.New = func() any { return c.NewReads(nil) }
+	return c
+}
+
+func newCoordinator(o CoordinatorOptions) *Coordinator {
+	o.EnsureDefaults()
+	c := &Coordinator{
+		reader: reader{nodes: o.Nodes, reading: o.Reading, renamed: xsync.NewMapOf[uint32, struct{}]()},
+		opts:   o, clock: o.Clock, spread: xsync.NewMapOf[uint32, struct{}](),
+	}
+	c.batches.New = func() any { return newBatch(c) }
+	return c
+}
+
+// Open opens a node that is alone: a coordinator over one replica with all partitions, on the data in Options.Dir. It
+// recovers the store, and then applies the log behind it.
+func Open(o Options) (*Coordinator, error) {
+	if o.Patience <= 0 { // so that coordinator and replica have the same
+		o.Patience = time.Minute
+	}
+	o.EnsureDefaults()
+	co := CoordinatorOptions{
+		Clock: o.Clock, MaxInflightBytes: o.MaxInflightBytes, MaxMergesWaiting: o.MaxMergesWaiting,
+		Reading: o.Reading, Logger: o.Logger,
+	}
+	c := newCoordinator(co)
+	c.nodes = alone{c}
+	onDocument := o.OnDocument
+	o.OnDocument = func(key string, doc []byte) {
+		if !c.TakeDocument(key, doc) {
+			onDocument(key, doc)
+		}
+	}
+	r, err := replica.OpenOwn(replica.Options{
+		EngineOptions: o, Count: identity.Partitions, Carrier: alone{c}, Readdress: c.Readdress,
+		FlushAll: c.FlushAll,
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.sole, c.hasher = r, r.Hasher()
+	c.resumed = r.Resume()
+	return c, nil
+}
+
+// alone is the Nodes of a coordinator over one replica that holds all partitions and always leads. There is no other
+// node to call: whoever would read elsewhere does so because the replica closes.
+type alone struct{ c *Coordinator }
+
+func (a alone) GroupOf(uint8) int                             { return ControlGroup }
+func (a alone) Self() NodeID                                  { return 0 }
+func (a alone) Leader(int, time.Time, bool) (NodeID, error)   { return 0, a.c.ended() }
+func (a alone) Resigned(int, NodeID, uint64)                  {}
+func (a alone) Replica(int) *replica.Replica                  { return a.c.sole }
+func (a alone) Local(uint8) *replica.Replica                  { return a.c.sole }
+func (a alone) Control() *replica.Replica                     { return a.c.sole }
+func (a alone) Barrier() error                                { return nil }
+func (a alone) BarrierOf(...uint8) error                      { return nil }
+func (a alone) BarrierControl() error                         { return nil }
+func (a alone) Spread()                                       {}
+func (a alone) Take(NodeID, []*Part, int, time.Time)          { panic("BUG: there is no other node") }
+func (a alone) Deliver([]replica.Message) error               { panic("BUG: there is no other group") }
+func (a alone) Entry(uint64) ([]byte, error)                  { return nil, replica.ErrClosed }
+func (a alone) TrailOf(uint64) (books.History, error)         { return books.History{}, replica.ErrClosed }
+func (a alone) Flush(_ uint8, owner uint64) ([]uint64, error) { return a.c.sole.Flush(owner, nil) }
+
+func (a alone) Release(NodeID, uint64, time.Time) (replica.Effects, error) {
+	panic("BUG: there is no other node")
+}
+
+func (a alone) BlockedPage(uint32, uint8, uint64) ([]uint64, bool, error) {
+	return nil, false, replica.ErrClosed
+}
