@@ -36,11 +36,10 @@ var filesUp = map[string]int{
 	"api/scim":      8,
 	"api/stream":    7,
 
-	"shard":          2,
-	"shard/cluster":  4,
-	"shard/eventlog": 7,
-	"shard/machine":  2,
-	"shard/replica":  9,
+	"shard":         2,
+	"shard/cluster": 4,
+	"shard/machine": 2,
+	"shard/replica": 9,
 }
 
 func TestFilesPointDown(t *testing.T) {

@@ -8,6 +8,8 @@ import (
 	"github.com/cockroachdb/errors/oserror"
 
 	"millrace/shard/eventlog/blocks"
+	"millrace/shard/eventlog/erased"
+	"millrace/wal/durable"
 )
 
 // The logs of a group's replicas have the same positions, so a block that one of them has packed is as good for the
@@ -39,7 +41,7 @@ func (l *Log) AheadFrom(from, to uint64) (a Ahead, err error) {
 		a.Last = b.last
 	default:
 		if a.Last = b.last; b.last <= to {
-			a.Block, err = readFile(l.opts.FS, b.path)
+			a.Block, err = durable.ReadFileOn(l.opts.FS, b.path)
 		}
 		if oserror.IsNotExist(err) { // it has just gone
 			err = nil
@@ -90,15 +92,15 @@ func (l *Log) follow(a *ahead, from, to uint64) (followed bool, err error) {
 		l.opts.Logger.Warn("event log: a block of another node can't be used", "error", err)
 		return false, nil
 	}
-	var found deletions
+	var found []*erased.Run
 	var seen volume
 	for at := from; at <= a.Last; {
 		some, read, last, err := l.readDeletions(at, a.Last)
 		if err != nil {
 			return false, err
 		}
-		for _, r := range some.all() {
-			found.runs = addRun(found.runs, r, maxRunBytes)
+		for _, r := range some.All() {
+			found = erased.Add(found, r, erased.MaxBytes)
 		}
 		seen.add(read)
 		at = last + 1
@@ -111,7 +113,7 @@ func (l *Log) follow(a *ahead, from, to uint64) (followed bool, err error) {
 		return false, err
 	}
 	l.pack.look(a.Last-from+1, seen)
-	return true, l.enter(a.Last, found.runs, forget, func() (*block, error) {
+	return true, l.enter(a.Last, found, forget, func() (*block, error) {
 		if l.hasExpired(info.MaxAccepted, info.Rows, a.Last) {
 			return nil, nil
 		}

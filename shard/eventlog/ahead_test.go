@@ -12,6 +12,7 @@ import (
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/op"
+	"millrace/wal/durable"
 )
 
 // replicaOf is the same log, as another replica of the group has it. It is all there, and what the engine has noted, too.
@@ -99,9 +100,9 @@ func TestFollowingLogTakesBlocks(t *testing.T) {
 	require.Equal(t, w.l.Stats().Blocks, int(takenBlocks.Get()-before))
 	require.Equal(t, w.l.Stats().Packed, f.l.Stats().Packed)
 	for i, b := range w.l.blocks {
-		own, err := readFile(w.l.opts.FS, b.path)
+		own, err := durable.ReadFileOn(w.l.opts.FS, b.path)
 		require.NoError(t, err)
-		taken, err := readFile(f.l.opts.FS, f.l.blocks[i].path)
+		taken, err := durable.ReadFileOn(f.l.opts.FS, f.l.blocks[i].path)
 		require.NoError(t, err)
 		require.Equal(t, own, taken)
 	}

@@ -4,25 +4,23 @@ import (
 	"fmt"
 	"slices"
 
+	"millrace/shard/eventlog/erased"
 	"millrace/shard/op"
 )
 
-// deletedBytes is how much memory the deletions take that are packed. It changes only under work.
-func (l *Log) deletedBytes() int64 { return bytesOf(l.deleted.Load().packed) }
-
 // learn adds the deletions of a part of the log that ends at last. Some of them may be known already.
-func (l *Log) learn(found []*deletedRun, last uint64) {
+func (l *Log) learn(found []*erased.Run, last uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.deleted.Load()
-	tail := s.tail
+	tail := s.Tail
 	for _, r := range found {
-		if r.last > l.scanned {
-			tail = addRun(tail, r, maxTailRun)
+		if r.Last > l.scanned {
+			tail = erased.Add(tail, r, maxTailRun)
 		}
 	}
-	if !slices.Equal(tail, s.tail) {
-		l.deleted.Store(&deletedSet{s.packed, tail})
+	if !slices.Equal(tail, s.Tail) {
+		l.deleted.Store(&erased.Set{Packed: s.Packed, Tail: tail})
 	}
 	l.scanned = max(l.scanned, last)
 }
@@ -32,12 +30,12 @@ const maxTailRun = 1 << 20
 
 // learnPacked replaces the deletions that are packed, which may have been known as those of the tail. The caller holds
 // mu.
-func (l *Log) learnPacked(runs []*deletedRun, packed uint64) {
+func (l *Log) learnPacked(runs []*erased.Run, packed uint64) {
 	s := l.deleted.Load()
-	tail := after(s.tail, packed)
-	l.opts.Share.count(bytesOf(runs) - bytesOf(s.packed))
-	if !slices.Equal(runs, s.packed) || !slices.Equal(tail, s.tail) { // readers look anew at what has changed
-		l.deleted.Store(&deletedSet{runs, tail})
+	tail := erased.After(s.Tail, packed)
+	l.opts.Share.count(erased.Bytes(runs) - erased.Bytes(s.Packed))
+	if !slices.Equal(runs, s.Packed) || !slices.Equal(tail, s.Tail) { // readers look anew at what has changed
+		l.deleted.Store(&erased.Set{Packed: runs, Tail: tail})
 	}
 }
 
@@ -59,12 +57,12 @@ func (l *Log) findDeletions(to uint64) error {
 		if err != nil {
 			return err
 		}
-		l.learn(found.all(), last)
+		l.learn(found.All(), last)
 	}
 }
 
 // readDeletions finds the deletions in the log, up to the position last: to, or less when there is much.
-func (l *Log) readDeletions(from, to uint64) (found deletions, read volume, last uint64, err error) {
+func (l *Log) readDeletions(from, to uint64) (found erased.Collector, read volume, last uint64, err error) {
 	var names, innerNames op.Names
 	last = from - 1
 	err = l.src.ReadLog(from, to, func(position uint64, _ uint32, payload []byte) error {
@@ -91,7 +89,7 @@ func (l *Log) readDeletions(from, to uint64) (found deletions, read volume, last
 			case op.Event, op.Purchase:
 				read.events += rowBytes(o)
 			case op.Delete:
-				if _, err := found.add(position, ordinal, of, o); err != nil {
+				if _, err := found.Add(position, ordinal, of, o); err != nil {
 					return fmt.Errorf("position %d op %d: %w", position, ordinal, err)
 				}
 			}

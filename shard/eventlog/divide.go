@@ -89,7 +89,7 @@ func (l *Log) divideBlock(ctx context.Context, b *block, d *Division, parts []bl
 	deleted := l.deleted.Load()
 	err := l.readBlock(ctx, b, func(rs *blocks.Rows) error {
 		for i := range rs.List {
-			if r := &rs.List[i]; !deleted.covers(r) {
+			if r := &rs.List[i]; !deleted.Covers(r) {
 				parts[d.Of(r.Number)].Adopt(rs, r)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"millrace/shard/eventlog/blocks"
+	"millrace/shard/eventlog/erased"
 	"millrace/shard/eventlog/event"
 )
 
@@ -25,7 +26,7 @@ type Follower struct {
 	ctx     context.Context
 	filter  *filter
 	since   int64 // Unix µs, of the acceptance
-	deleted *deletedSet
+	deleted *erased.Set
 	next    uint64 // everything before it has been read, or passed on
 	end     uint64 // up to here events are passed on
 	missed  uint64 // see Missed
@@ -238,7 +239,7 @@ func (f *Follower) choose(rs *blocks.Rows, from uint64) {
 	f.rows = rs
 	for i := range rs.List {
 		r := &rs.List[i]
-		if r.Position >= from && r.Accepted >= f.since && f.filter.wants(rs, r) && !f.deleted.covers(r) {
+		if r.Position >= from && r.Accepted >= f.since && f.filter.wants(rs, r) && !f.deleted.Covers(r) {
 			f.wanted = append(f.wanted, uint32(i))
 		}
 	}
@@ -326,7 +327,7 @@ func (f *Follower) gather() error {
 	if err != nil {
 		return err
 	}
-	s.finish(dropped, &deletedSet{})
+	s.finish(dropped, &erased.Set{})
 	s.Sort()
 	return nil
 }
@@ -365,9 +366,6 @@ func (l *Log) Applied() uint64 {
 
 // Expired is a position at or below which events have expired since the log was opened; 0 when none have.
 func (l *Log) Expired() uint64 { return l.expired.Load() }
-
-// noteExpired notes that events up to a position have expired. It is called under work.
-func (l *Log) noteExpired(position uint64) { l.expired.Store(max(position, l.expired.Load())) }
 
 // Behind is about how many events of a workspace come after a position and were accepted at since or later (zero: all).
 // Whole blocks count in full, and the block that contains the position in proportion. What isn't packed counts with the

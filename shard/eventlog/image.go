@@ -8,6 +8,7 @@ import (
 	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"millrace/shard/eventlog/erased"
 	"millrace/wal"
 	"millrace/wal/durable"
 )
@@ -64,7 +65,7 @@ func (l *Log) copyRuns(dir string) (s state, err error) {
 func (l *Log) copyRunsOf(s *state, dir string) error {
 	fs := l.opts.FS
 	for _, r := range s.runs {
-		name := runName(r.first, r.last)
+		name := erased.Name(r.first, r.last)
 		err := vfs.LinkOrCopy(fs, fs.PathJoin(l.opts.Dir, name), fs.PathJoin(dir, name))
 		if err != nil && !oserror.IsExist(err) { // the file of a name is always the same
 			return fmt.Errorf("copy %q: %w", name, err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cockroachdb/errors/oserror"
 
+	"millrace/shard/eventlog/erased"
 	"millrace/wal/durable"
 )
 
@@ -50,7 +51,7 @@ func (l *Log) findLoss(s *state, known bool, files []string) (lost loss, err err
 		there[name] = true
 	}
 	for _, r := range s.runs {
-		if name := runName(r.first, r.last); !there[name] && !lost.gap {
+		if name := erased.Name(r.first, r.last); !there[name] && !lost.gap {
 			lost = loss{gap: true, from: 1, to: gone, cause: fmt.Sprintf("lists %s, which is missing", name)}
 		}
 	}

@@ -5,7 +5,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/VictoriaMetrics/metrics"
+
 	"millrace/shard/eventlog/blocks"
+	"millrace/shard/eventlog/erased"
 	"millrace/wal/pause"
 )
 
@@ -73,8 +76,8 @@ func (l *Log) maintain(now bool) error {
 	l.pack.deletedBefore.Store(l.deletedBytes())
 	l.pack.rewriting = l.packed
 	defer func() { // what is packed meanwhile isn't left behind
-		runs := l.deleted.Load().packed
-		l.pack.deletedBefore.Store(bytesOf(runs) - bytesOf(after(runs, l.pack.rewriting)))
+		runs := l.deleted.Load().Packed
+		l.pack.deletedBefore.Store(erased.Bytes(runs) - erased.Bytes(erased.After(runs, l.pack.rewriting)))
 		l.pack.rewriting = 0
 	}()
 	return l.rewrite()
@@ -102,8 +105,8 @@ func (l *Log) expireFirst(now bool) (due bool, err error) {
 
 // waited reports whether a deletion has waited that long for blocks to be rewritten; any deletion, if it is 0.
 func (l *Log) waited(long time.Duration) bool {
-	return slices.ContainsFunc(l.deleted.Load().packed, func(r *deletedRun) bool {
-		return long == 0 || l.src.Time().Sub(time.UnixMicro(r.oldest)) >= long
+	return slices.ContainsFunc(l.deleted.Load().Packed, func(r *erased.Run) bool {
+		return long == 0 || l.src.Time().Sub(time.UnixMicro(r.Oldest)) >= long
 	})
 }
 
@@ -135,7 +138,7 @@ func (l *Log) remove(old []*block) error {
 		return nil
 	}
 	kept := slices.DeleteFunc(slices.Clone(l.blocks), func(b *block) bool { return slices.Contains(old, b) })
-	if err := l.writeState(kept, l.deleted.Load().packed, l.packed); err != nil {
+	if err := l.writeState(kept, l.deleted.Load().Packed, l.packed); err != nil {
 		return err
 	}
 	l.mu.Lock()
@@ -172,7 +175,7 @@ func (l *Log) rewrite() error {
 			return err
 		}
 	}
-	runs := after(l.deleted.Load().packed, until)
+	runs := erased.After(l.deleted.Load().Packed, until)
 	done, err := l.writeRuns(runs)
 	if err != nil {
 		return err
@@ -218,7 +221,7 @@ func (l *Log) packBehind() error {
 }
 
 // clean rewrites a block without the events that are gone, if it has any.
-func (l *Log) clean(b *block, deleted *deletedSet) error {
+func (l *Log) clean(b *block, deleted *erased.Set) error {
 	if b.err != nil {
 		return b.err
 	}
@@ -227,7 +230,7 @@ func (l *Log) clean(b *block, deleted *deletedSet) error {
 		return err
 	}
 	defer r.Close()
-	gone := func(workspace uint32, number uint64) bool { return deleted.mayTouch(workspace, number, r.Info.First) }
+	gone := func(workspace uint32, number uint64) bool { return deleted.MayTouch(workspace, number, r.Info.First) }
 	g := new(blocks.Group)
 	for i := range r.Info.Groups {
 		if err := l.pack.pace.rest(); err != nil {
@@ -242,7 +245,7 @@ func (l *Log) clean(b *block, deleted *deletedSet) error {
 	return nil
 }
 
-func (l *Log) cleanTouched(b *block, r *blocks.Reader, g *blocks.Group, deleted *deletedSet) error {
+func (l *Log) cleanTouched(b *block, r *blocks.Reader, g *blocks.Group, deleted *erased.Set) error {
 	var kept blocks.Rows
 	for i := range r.Info.Groups {
 		if err := r.Load(i, g); err != nil {
@@ -250,7 +253,7 @@ func (l *Log) cleanTouched(b *block, r *blocks.Reader, g *blocks.Group, deleted 
 		}
 		err := l.eachRows(g, func(rs *blocks.Rows) error {
 			for k := range rs.List {
-				if w := &rs.List[k]; !deleted.covers(w) {
+				if w := &rs.List[k]; !deleted.Covers(w) {
 					kept.Adopt(rs, w)
 				}
 			}
@@ -283,3 +286,10 @@ func (l *Log) cleanTouched(b *block, r *blocks.Reader, g *blocks.Group, deleted 
 	}
 	return nil
 }
+
+var (
+	expiredBlocks   = metrics.NewCounter("millrace_eventlog_expired_blocks_total")
+	erasedEvents    = metrics.NewCounter("millrace_eventlog_erased_events_total")
+	rewrittenBlocks = metrics.NewCounter("millrace_eventlog_rewritten_blocks_total")
+	retries         = metrics.NewCounter("millrace_eventlog_retries_total")
+)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"millrace/shard/eventlog/blocks"
+	"millrace/shard/eventlog/erased"
 	"millrace/wal"
 	"millrace/wal/durable"
 )
@@ -23,7 +24,7 @@ func Open(src Source, opts Options) (*Log, error) {
 	}
 	l := &Log{opts: opts, src: src, gone: make(chan struct{})}
 	l.stop, l.end = context.WithCancel(context.Background())
-	l.deleted.Store(&deletedSet{})
+	l.deleted.Store(&erased.Set{})
 	if err := l.open(); err != nil {
 		if l.lock != nil {
 			_ = l.lock.Close()
@@ -42,7 +43,7 @@ func (l *Log) open() (err error) {
 	if l.lock, err = fs.Lock(fs.PathJoin(dir, "LOCK")); err != nil {
 		return fmt.Errorf("lock event log %q: %w", dir, err)
 	}
-	l.pack.init(&l.opts)
+	l.pack.groupRows = l.opts.groupRows
 	s, known, err := readState(fs, l.statePath())
 	if err != nil {
 		return err
@@ -74,9 +75,9 @@ func (l *Log) open() (err error) {
 	if err := errors.Join(l.forgetAcceptance(), l.removeLeftovers(&s), l.firstNote(s.packed)); err != nil {
 		return err
 	}
-	var runs []*deletedRun
+	var runs []*erased.Run
 	for _, x := range s.runs {
-		r, err := readRun(fs, l.runPath(x.first, x.last))
+		r, err := erased.Read(fs, l.runPath(x.first, x.last))
 		if err != nil {
 			return err
 		}
@@ -86,7 +87,7 @@ func (l *Log) open() (err error) {
 		l.blocks = append(l.blocks, l.loadBlock(b))
 	}
 	l.packed, l.scanned = s.packed, s.packed
-	l.deleted.Store(&deletedSet{packed: runs})
+	l.deleted.Store(&erased.Set{Packed: runs})
 	l.src.HoldLog(HoldName, l.packed+1)
 	l.countBlocks(1)
 	l.opts.Share.join(l.deletedBytes())
@@ -96,7 +97,7 @@ func (l *Log) open() (err error) {
 // isListed reports whether a file is one of those that STATE lists.
 func isListed(name string) bool {
 	return strings.HasSuffix(name, blockSuffix) && len(name) == len(blockName(0, 0)) ||
-		strings.HasSuffix(name, runSuffix) && len(name) == len(runName(0, 0))
+		strings.HasSuffix(name, erased.Suffix) && len(name) == len(erased.Name(0, 0))
 }
 
 // removeLeftovers removes what a crash has left: unfinished files, and blocks and runs that STATE doesn't list yet, or
@@ -112,7 +113,7 @@ func (l *Log) removeLeftovers(s *state) error {
 		kept[blockName(b.first, b.last)] = true
 	}
 	for _, r := range s.runs {
-		kept[runName(r.first, r.last)] = true
+		kept[erased.Name(r.first, r.last)] = true
 	}
 	removed := false
 	for _, name := range names {

@@ -7,6 +7,7 @@ import (
 
 	"millrace/shard/bodies"
 	"millrace/shard/eventlog/blocks"
+	"millrace/shard/eventlog/erased"
 	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -94,7 +95,7 @@ func (f *filter) wants(rs *blocks.Rows, r *blocks.Row) bool {
 	if !q.wantsKind(r.Kind) {
 		return false
 	}
-	if f.of != nil && !slices.ContainsFunc(f.of[r.Number], func(x bodies.Erased) bool { return names(&x, r) }) {
+	if f.of != nil && !slices.ContainsFunc(f.of[r.Number], func(x bodies.Erased) bool { return erased.Names(&x, r) }) {
 		return false
 	}
 	if f.names != nil && event.IsEvent(r.Kind) {

@@ -14,118 +14,9 @@ import (
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
-	"millrace/shard/bodies"
-	"millrace/shard/eventlog/blocks"
+	"millrace/shard/eventlog/erased"
 	"millrace/shard/op"
-	"millrace/shard/profile"
 )
-
-// randomDeletion is what a Delete at a position erases: mostly what one of a user without merges does.
-func randomDeletion(r *rand.Rand, position uint64, ordinal uint32) (list []erasure) {
-	at := profile.Place{Position: position, Ordinal: ordinal}
-	x := erasure{workspace: 1 + r.Uint32N(3), at: at, leads: true,
-		Erased: bodies.Erased{Number: r.Uint64() >> r.IntN(2), By: bodies.ByProfile, Until: at}}
-	list = append(list, x)
-	x.leads, x.By, x.Since = false, bodies.ByIdentifier, profile.Place{Position: r.Uint64N(position), Ordinal: r.Uint32N(9)}
-	list = append(list, x)
-	for range r.IntN(20) / 18 {
-		x.Number, x.Until = r.Uint64N(1000), profile.Place{Position: position - r.Uint64N(position), Ordinal: r.Uint32N(9)}
-		list = append(list, x)
-	}
-	return list
-}
-
-// However deletions are learnt, runs say the same of each event as the list of all deletions. They are few, an erasure
-// takes few bytes and is copied a few times, and the files have the same.
-func TestRunsAreExact(t *testing.T) {
-	r := rand.New(rand.NewPCG(testseed.Of(t), 0))
-	n := testsize.Of(40_000, 10_000, 4_000)
-	var all []erasure
-	var runs []*deletedRun
-	copied, position := int64(0), uint64(1000)
-	for done := 0; done < n; {
-		var d deletions
-		for range 1 + r.IntN(50) {
-			position += r.Uint64N(3)
-			d.list = append(d.list, randomDeletion(r, position, uint32(done))...)
-			done++
-		}
-		position++
-		d.oldest = int64(position)
-		all = append(all, slices.Clone(d.list)...)
-		before := runs
-		runs = addRun(runs, newRun(d.list, d.oldest), maxRunBytes)
-		for _, x := range runs {
-			if !slices.Contains(before, x) {
-				copied += bytesOf([]*deletedRun{x})
-			}
-		}
-	}
-	require.Less(t, len(runs), 10)
-	per := float64(bytesOf(runs)) / float64(len(all))
-	t.Logf("%d erasures in %d runs of %.1f B each, copied %.1f times", len(all), len(runs), per,
-		float64(copied)/float64(bytesOf(runs)))
-	require.Less(t, per, 30.0)
-	require.Less(t, float64(copied)/float64(bytesOf(runs)), 25.0)
-
-	fs := vfs.NewMem()
-	check := func(runs []*deletedRun, all []erasure) {
-		set, count := &deletedSet{packed: runs}, 0
-		for _, x := range all {
-			if x.leads {
-				count++
-			}
-		}
-		got, _ := set.count()
-		require.Equal(t, count, got)
-		byNumber := map[uint64][]erasure{}
-		for _, x := range all {
-			byNumber[x.Number] = append(byNumber[x.Number], x)
-		}
-		for range 20_000 {
-			x := all[r.IntN(len(all))]
-			if r.IntN(4) == 0 {
-				x.Number = r.Uint64()
-			}
-			row := blocks.Row{Workspace: 1 + r.Uint32N(3), Number: x.Number, Kind: op.Event, Resolved: r.IntN(2) == 0,
-				Position: x.Until.Position - 2 + r.Uint64N(4), Ordinal: r.Uint32N(9)}
-			if r.IntN(2) == 0 {
-				row.Position, row.Ordinal = x.Since.Position, x.Since.Ordinal
-			}
-			gone, touched, first := false, false, x.Until.Position-1+r.Uint64N(3)
-			for _, x := range byNumber[x.Number] {
-				if x.workspace != row.Workspace {
-					continue
-				}
-				at := profile.Place{Position: row.Position, Ordinal: row.Ordinal}
-				gone = gone || (x.By == bodies.ByProfile) == row.Resolved && !at.Before(x.Since) && at.Before(x.Until)
-				touched = touched || x.Until.Position >= first
-			}
-			require.Equal(t, gone, set.covers(&row))
-			require.Equal(t, touched, set.mayTouch(row.Workspace, row.Number, first))
-		}
-	}
-	check(runs, all)
-	limit := all[len(all)/2].at.Position
-	check(after(runs, limit), slices.DeleteFunc(slices.Clone(all), func(x erasure) bool {
-		return x.at.Position <= limit
-	}))
-	require.Empty(t, after(runs, position))
-	var again []*deletedRun
-	for i, x := range runs {
-		name := fmt.Sprint(i)
-		f, err := fs.Create(name, vfs.WriteCategoryUnspecified)
-		require.NoError(t, err)
-		_, err = f.Write(x.encode())
-		require.NoError(t, err)
-		require.NoError(t, f.Close())
-		got, err := readRun(fs, name)
-		require.NoError(t, err)
-		require.Equal(t, x, got)
-		again = append(again, got)
-	}
-	check(again, all)
-}
 
 // writtenFS adds up the bytes that are written to files.
 type writtenFS struct {
@@ -200,7 +91,7 @@ func TestDeletionsAreBounded(t *testing.T) {
 	w.requireExact()
 	files, err := w.fs.List(eventsDir)
 	require.NoError(t, err)
-	require.False(t, slices.ContainsFunc(files, func(name string) bool { return path.Ext(name) == runSuffix }))
+	require.False(t, slices.ContainsFunc(files, func(name string) bool { return path.Ext(name) == erased.Suffix }))
 
 	b := w.l.blocks[0]
 	flip(t, w.fs, b.path, b.info.Bytes-20)
@@ -312,8 +203,8 @@ func withDeletions(t *testing.T) (w *world, path string) {
 	w.deleteUser(op.ExternalID, "u7")
 	w.deleteUser(op.ExternalID, "u8")
 	w.pack()
-	r := w.l.deleted.Load().packed[0]
-	path = w.l.runPath(r.first, r.last)
+	r := w.l.deleted.Load().Packed[0]
+	path = w.l.runPath(r.First, r.Last)
 	w.close()
 	return w, path
 }
@@ -340,7 +231,7 @@ func TestDamagedDeletions(t *testing.T) {
 	w, of := withDeletions(t)
 	for at := range len(w.read(of)) {
 		flip(t, w.fs, of, int64(at))
-		_, err := readRun(w.fs, of)
+		_, err := erased.Read(w.fs, of)
 		require.ErrorIs(t, err, ErrCorrupt, "byte %d", at)
 		flip(t, w.fs, of, int64(at))
 	}
@@ -381,7 +272,7 @@ func TestImageWhileDeletionsAreDone(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, s.runs, map[bool]int{false: 1, true: 0}[done])
 		for _, r := range s.runs {
-			_, err := readRun(fs, "image/"+runName(r.first, r.last))
+			_, err := erased.Read(fs, "image/"+erased.Name(r.first, r.last))
 			require.NoError(t, err)
 		}
 	}

@@ -3,7 +3,6 @@ package eventlog
 import (
 	"encoding/binary"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/cockroachdb/errors/oserror"
@@ -12,6 +11,7 @@ import (
 
 	"millrace/shard/cursor"
 	"millrace/shard/eventlog/blocks"
+	"millrace/wal/durable"
 )
 
 // state is what the file STATE holds:
@@ -51,6 +51,14 @@ func (b listed) String() string {
 		b.first, b.last, b.events, at(b.oldest), at(b.newest))
 }
 
+const blockSuffix = ".block"
+
+func blockName(first, last uint64) string {
+	return fmt.Sprintf("%016x-%016x%s", first, last, blockSuffix)
+}
+
+const stateName = "STATE"
+
 const stateMagic = "MREVSTA8" // the last character is the version; it rises when that of blocks does
 
 func (s *state) encode() []byte {
@@ -70,36 +78,22 @@ func (s *state) encode() []byte {
 	return binary.LittleEndian.AppendUint64(dst, xxh3.Hash(dst))
 }
 
-// readFile reads a whole file.
-func readFile(fs vfs.FS, path string) ([]byte, error) {
-	f, err := fs.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("open %q: %w", path, err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(f)
-	if err != nil {
-		return nil, fmt.Errorf("read %q: %w", path, err)
-	}
-	return data, nil
-}
-
 // readState reads STATE; known is false when there is none.
 func readState(fs vfs.FS, path string) (s state, known bool, err error) {
-	data, err := readFile(fs, path)
+	data, err := durable.ReadFileOn(fs, path)
 	if oserror.IsNotExist(err) {
 		return s, false, nil
 	} else if err != nil {
 		return s, false, err
 	}
 	const version = len(stateMagic) - 1
-	bad := fmt.Errorf("%w: %q is no state of an event log", ErrCorrupt, path)
+	bad := fmt.Errorf("%w: %q is no state of an event log", blocks.ErrCorrupt, path)
 	if len(data) < len(stateMagic)+8 || string(data[:version]) != stateMagic[:version] {
 		return s, false, bad
 	}
 	body := data[:len(data)-8]
 	if xxh3.Hash(body) != binary.LittleEndian.Uint64(data[len(body):]) {
-		return s, false, fmt.Errorf("%w: %q fails its checksum", ErrCorrupt, path)
+		return s, false, fmt.Errorf("%w: %q fails its checksum", blocks.ErrCorrupt, path)
 	}
 	if data[version] != stateMagic[version] { // nothing is wrong with the file, so nobody should move it away
 		return s, false, fmt.Errorf("event log: %q has version %c, and this program reads version %c: start the "+

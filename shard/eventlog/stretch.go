@@ -1,26 +1,29 @@
 package eventlog
 
 import (
-	"cmp"
 	"encoding/binary"
 	"fmt"
+
+	"github.com/google/uuid"
 
 	"millrace/shard/bodies"
 	"millrace/shard/books"
 	"millrace/shard/effect"
 	"millrace/shard/eventlog/blocks"
+	"millrace/shard/eventlog/erased"
 	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
+	"millrace/shard/profile"
 )
 
 // stretch is a part of the log that has been read.
 type stretch struct {
 	blocks.Rows
-	first, last uint64     // positions
-	newest      int64      // when the newest event was accepted; 0 without events
-	rowBytes    int64      // what the rows count for in size
-	bytes       int64      // size of all records
-	deletions   *deletions // nil: nobody asks for them
+	first, last uint64            // positions
+	newest      int64             // when the newest event was accepted; 0 without events
+	rowBytes    int64             // what the rows count for in size
+	bytes       int64             // size of all records
+	deletions   *erased.Collector // nil: nobody asks for them
 	dropped     int
 	notes       notes
 
@@ -118,6 +121,108 @@ func (s *stretch) addPlace(position uint64, ordinal uint32, stamp int64, rec *op
 	return nil
 }
 
+// addAttributes adds a row for attributes that a stream carries out, in the form in which they were sent.
+func (s *stretch) addAttributes(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) {
+	flags := o.Flags()
+	s.scratch = s.scratch[:0]
+	for code, v := range op.Fields(o.Body()) {
+		switch {
+		case code >= op.ReservedCodes:
+			s.scratch = append(binary.AppendUvarint(s.scratch, uint64(s.nameOf(rec, code-op.ReservedCodes))), v...)
+		case code == op.AttrSubscriptionGroups:
+			s.scratch = s.appendField(s.scratch, op.AttrName(code), groupsAsSent(v))
+		case op.AttrName(code) != "":
+			s.scratch = s.appendField(s.scratch, op.AttrName(code), v)
+		}
+	}
+	if flags.Has(op.MergeObjects) {
+		s.scratch = s.appendField(s.scratch, "_merge_objects", op.AppendBool(nil, true))
+	}
+	s.add(o, blocks.Row{Position: position, Ordinal: ordinal, Stamp: stamp, Accepted: rec.Stamp,
+		Time: rec.Stamp / 1000, Workspace: rec.Workspace, Kind: op.Attributes, ID: flags.ID(), Number: o.Number(),
+		Resolved: flags.Has(op.Resolved) || flags.ID() == op.SvcID, Name: s.Intern(nil),
+		Key: s.Keep(o.Key()), Properties: s.Keep(s.scratch)})
+}
+
+// groupsAsSent returns the value of subscription_groups in the form in which clients send it.
+func groupsAsSent(v op.Value) []byte {
+	var list, object []byte
+	for group, on := range op.Groups(v.Bytes()) {
+		state := "unsubscribed"
+		if on {
+			state = "subscribed"
+		}
+		object = appendMember(object[:0], "subscription_group_id", uuid.UUID(group[:16]).String())
+		list = op.AppendBlock(list, op.Object, appendMember(object, "subscription_state", state))
+	}
+	return op.AppendBlock(nil, op.Array, list)
+}
+
+func appendMember(dst []byte, name, text string) []byte {
+	dst = append(binary.AppendUvarint(dst, uint64(len(name))), name...)
+	return op.AppendString(dst, []byte(text))
+}
+
+// addNoted adds a row for what an op has made.
+func (s *stretch) addNoted(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op, c *books.Noted) {
+	if c.StateChange.Kind != 0 {
+		s.addState(position, ordinal, stamp, rec, o, c)
+		return
+	}
+	r := blocks.Row{Position: position, Ordinal: ordinal, Index: c.Index + 1, Stamp: stamp, Accepted: rec.Stamp,
+		Time: c.Stamp / 1000, Workspace: rec.Workspace, Kind: event.Identified, ID: op.SvcID,
+		Number: c.Number, Resolved: true}
+	if len(c.ExternalID) > 0 {
+		r.ID, r.Key = op.ExternalID, s.Keep(c.ExternalID)
+	}
+	r.Name = s.Intern(nil)
+	s.scratch = s.scratch[:0]
+	if c.Gone != 0 {
+		r.Kind = event.Merged
+		s.scratch = s.appendField(s.scratch, fieldGone, op.AppendInt(nil, int64(c.Gone)))
+	}
+	s.addKept(r)
+}
+
+// addState adds a row for a change that an op has made: to a user who has stated it, or to an address. What users state
+// also applies to their address; that is not a change of its own. Nor is the state that users keep from an address that
+// they leave.
+func (s *stretch) addState(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op, c *books.Noted) {
+	flags := o.Flags()
+	r := blocks.Row{Position: position, Ordinal: ordinal, Index: c.Index + 1, Stamp: stamp, Accepted: rec.Stamp,
+		Time: c.Changed / 1000, Workspace: rec.Workspace, Kind: event.EmailState, ID: flags.ID(),
+		Number: c.Number, Resolved: true}
+	switch {
+	case o.Kind() == op.Left, o.Kind() == op.RowState && (flags.Has(op.Echo) || flags.Has(op.Offer)):
+		return
+	case o.Kind() == op.RowState:
+		r.Resolved = false
+	}
+	status, name := []byte(c.Value), []byte(nil)
+	if c.Kind == profile.StateGroup {
+		r.Kind, name, status = event.GroupState, []byte(uuid.UUID(c.Group).String()), []byte("unsubscribed")
+		if c.On {
+			status = []byte("subscribed")
+		}
+	}
+	r.Name, r.Key = s.Intern(name), s.Keep(o.Key())
+	s.scratch = s.appendField(s.scratch[:0], fieldStatus, op.AppendString(nil, status))
+	s.scratch = s.appendField(s.scratch, fieldSource, op.AppendInt(nil, int64(c.Source)))
+	s.scratch = s.appendField(s.scratch, fieldChannel, op.AppendInt(nil, int64(c.Channel)))
+	s.addKept(r)
+}
+
+// addKept adds a row with the fields in scratch.
+func (s *stretch) addKept(r blocks.Row) {
+	r.Properties = s.Keep(s.scratch)
+	s.add(nil, r)
+}
+
+func (s *stretch) appendField(dst []byte, name string, v []byte) []byte {
+	dst = binary.AppendUvarint(dst, uint64(s.Intern([]byte(name))))
+	return append(dst, v...)
+}
+
 // message opens the record in a Message and returns its only op.
 func message(o op.Op, names op.Names) (rec op.Record, inner op.Op, err error) {
 	body := o.Body()
@@ -151,7 +256,7 @@ func (s *stretch) nameOf(rec *op.Record, i uint32) uint32 {
 
 func (s *stretch) addOp(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) error {
 	if o.Kind() == op.Delete {
-		found, err := s.deletions.add(position, ordinal, rec, o)
+		found, err := s.deletions.Add(position, ordinal, rec, o)
 		if found && err == nil {
 			s.addDeletion(position, ordinal, stamp, rec, o)
 		}
@@ -219,7 +324,7 @@ func (s *stretch) keepProperties(rec *op.Record, properties []byte) []byte {
 }
 
 // finish leaves out what the engine dropped and what was deleted since. dropped is in order, as the rows still are.
-func (s *stretch) finish(dropped []books.DroppedEvent, deleted *deletedSet) {
+func (s *stretch) finish(dropped []books.DroppedEvent, deleted *erased.Set) {
 	kept := s.List[:0]
 	for i := range s.List {
 		r := &s.List[i]
@@ -236,16 +341,11 @@ func (s *stretch) finish(dropped []books.DroppedEvent, deleted *deletedSet) {
 			s.dropped++
 			continue
 		}
-		if deleted.covers(r) {
+		if deleted.Covers(r) {
 			continue
 		}
 		s.newest = max(s.newest, r.Accepted)
 		kept = append(kept, *r)
 	}
 	s.List = kept
-}
-
-// before orders places in the log.
-func before(position uint64, ordinal uint32, otherPosition uint64, otherOrdinal uint32) bool {
-	return cmp.Or(cmp.Compare(position, otherPosition), cmp.Compare(ordinal, otherOrdinal)) < 0
 }

@@ -28,6 +28,20 @@ func ReplaceFile(path string, text []byte, mode fs.FileMode) error {
 	})
 }
 
+// ReadFileOn reads a whole file of any file system.
+func ReadFileOn(on vfs.FS, path string) ([]byte, error) {
+	f, err := on.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open %q: %w", path, err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(f)
+	if err != nil {
+		return nil, fmt.Errorf("read %q: %w", path, err)
+	}
+	return data, nil
+}
+
 // ReplaceFileOn is ReplaceFile on any file system, with that file system's mode for new files. A nil file system is the
 // operating system's.
 func ReplaceFileOn(on vfs.FS, path string, text []byte) error {

@@ -1,4 +1,4 @@
-package eventlog
+package erased
 
 import (
 	"cmp"
@@ -14,6 +14,7 @@ import (
 	"millrace/shard/cursor"
 	"millrace/shard/eventlog/blocks"
 	"millrace/shard/profile"
+	"millrace/wal/durable"
 )
 
 // erasure is what a deletion says of one number: the events under it that are gone.
@@ -29,7 +30,7 @@ func compareErasures(a, b *erasure) int {
 		cmp.Compare(a.at.Position, b.at.Position), cmp.Compare(a.at.Ordinal, b.at.Ordinal), cmp.Compare(a.By, b.By))
 }
 
-// deletedRun is deletions sorted by number and encoded, some 15 bytes for each erasure. It is never changed. An erasure
+// Run is deletions sorted by number and encoded, some 15 bytes for each erasure. It is never changed. An erasure
 // is
 //
 //	number uvarint | form byte | workspace uvarint | position uvarint | ordinal uvarint | since | until
@@ -37,14 +38,15 @@ func compareErasures(a, b *erasure) int {
 // The number is what it adds to that of the erasure before it, the position what it adds to first. The form has By and
 // the bits below. since and until are left out when the form says so, and else two uvarints each: how far their
 // position lies before that of the deletion, and their ordinal.
-type deletedRun struct {
-	first, last uint64 // positions of the first and the last deletion
-	oldest      int64
-	deletions   int
-	erasures    int
-	data        []byte
-	groups      []runGroup
-	filter      []uint64 // a Bloom filter of the numbers: each has its bits in one word
+type Run struct {
+	First, Last uint64 // positions of the first and the last deletion
+	Oldest      int64  // when the first of them was accepted, Unix µs
+
+	deletions, erasures int
+
+	data   []byte
+	groups []runGroup
+	filter []uint64 // a Bloom filter of the numbers: each has its bits in one word
 }
 
 // runGroup is where an erasure begins, for each runGroupSize-th one.
@@ -54,8 +56,9 @@ type runGroup struct {
 }
 
 const (
+	// MaxBytes bounds a run, so that offsets fit.
+	MaxBytes     = 1 << 30
 	runGroupSize = 16
-	maxRunBytes  = 1 << 30 // so that offsets fit
 
 	formBy        byte = 3      // mask of By
 	formLeads     byte = 1 << 2 // the first of its deletion
@@ -63,8 +66,8 @@ const (
 	formUntilGone byte = 1 << 4 // until is the deletion
 )
 
-// bytesOf is how much memory runs take.
-func bytesOf(runs []*deletedRun) (n int64) {
+// Bytes is how much memory runs take.
+func Bytes(runs []*Run) (n int64) {
 	for _, r := range runs {
 		n += int64(cap(r.data) + 16*cap(r.groups) + 8*cap(r.filter))
 	}
@@ -72,7 +75,7 @@ func bytesOf(runs []*deletedRun) (n int64) {
 }
 
 // filterAt returns the word of the filter that has a number's bits, and these.
-func (r *deletedRun) filterAt(number uint64) (word int, bits uint64) {
+func (r *Run) filterAt(number uint64) (word int, bits uint64) {
 	h := number * 0x9e3779b97f4a7c15 // of some numbers all have the same partition
 	h ^= h >> 32
 	h *= 0x9e3779b97f4a7c15
@@ -81,13 +84,13 @@ func (r *deletedRun) filterAt(number uint64) (word int, bits uint64) {
 
 // runWriter makes a run of erasures that come in order.
 type runWriter struct {
-	deletedRun
+	Run
 	number uint64
 }
 
 // newRunWriter makes room for a number of erasures, in about so many bytes.
 func newRunWriter(first, last uint64, oldest int64, erasures, bytes int) *runWriter {
-	return &runWriter{deletedRun: deletedRun{first: first, last: last, oldest: oldest, data: make([]byte, 0, bytes),
+	return &runWriter{Run: Run{First: first, Last: last, Oldest: oldest, data: make([]byte, 0, bytes),
 		groups: make([]runGroup, 0, erasures/runGroupSize+1), filter: make([]uint64, erasures/6+1)}}
 }
 
@@ -108,7 +111,7 @@ func (w *runWriter) add(x *erasure) {
 		form |= formUntilGone
 	}
 	dst := append(binary.AppendUvarint(w.data, x.Number-w.number), form)
-	for _, v := range [...]uint64{uint64(x.workspace), x.at.Position - w.first, uint64(x.at.Ordinal)} {
+	for _, v := range [...]uint64{uint64(x.workspace), x.at.Position - w.First, uint64(x.at.Ordinal)} {
 		dst = binary.AppendUvarint(dst, v)
 	}
 	if form&formEver == 0 {
@@ -130,8 +133,8 @@ type runReader struct {
 	first, number uint64
 }
 
-func (r *deletedRun) reader() runReader {
-	return runReader{Cursor: cursor.Cursor{Rest: r.data}, first: r.first}
+func (r *Run) reader() runReader {
+	return runReader{Cursor: cursor.Cursor{Rest: r.data}, first: r.First}
 }
 
 func (c *runReader) next(x *erasure) bool {
@@ -154,7 +157,7 @@ func (c *runReader) next(x *erasure) bool {
 }
 
 // newRun sorts and encodes erasures, at least one.
-func newRun(list []erasure, oldest int64) *deletedRun {
+func newRun(list []erasure, oldest int64) *Run {
 	slices.SortFunc(list, func(a, b erasure) int { return compareErasures(&a, &b) })
 	first, last := list[0].at.Position, uint64(0)
 	for i := range list {
@@ -168,16 +171,16 @@ func newRun(list []erasure, oldest int64) *deletedRun {
 }
 
 // finish returns the run, in the memory that it needs.
-func (w *runWriter) finish() *deletedRun {
+func (w *runWriter) finish() *Run {
 	if cap(w.data)-len(w.data) > len(w.data)/8 {
 		w.data = slices.Clone(w.data)
 	}
-	return &w.deletedRun
+	return &w.Run
 }
 
 // with returns the erasures of two runs.
-func (r *deletedRun) with(o *deletedRun) *deletedRun {
-	w := newRunWriter(min(r.first, o.first), max(r.last, o.last), min(r.oldest, o.oldest),
+func (r *Run) with(o *Run) *Run {
+	w := newRunWriter(min(r.First, o.First), max(r.Last, o.Last), min(r.Oldest, o.Oldest),
 		r.erasures+o.erasures, len(r.data)+len(o.data))
 	var x, y erasure
 	from, other := r.reader(), o.reader()
@@ -195,13 +198,13 @@ func (r *deletedRun) with(o *deletedRun) *deletedRun {
 }
 
 // after returns the erasures of deletions after a position; nil when there are none.
-func (r *deletedRun) after(position uint64) *deletedRun {
-	if r.first > position {
+func (r *Run) after(position uint64) *Run {
+	if r.First > position {
 		return r
-	} else if r.last <= position {
+	} else if r.Last <= position {
 		return nil
 	}
-	w := newRunWriter(position+1, r.last, r.oldest, r.erasures, len(r.data))
+	w := newRunWriter(position+1, r.Last, r.Oldest, r.erasures, len(r.data))
 	var x erasure
 	for from := r.reader(); from.next(&x); {
 		if x.at.Position > position {
@@ -211,8 +214,8 @@ func (r *deletedRun) after(position uint64) *deletedRun {
 	return w.finish()
 }
 
-// after returns what runs have of deletions after a position.
-func after(runs []*deletedRun, position uint64) (left []*deletedRun) {
+// After returns what runs have of deletions after a position.
+func After(runs []*Run, position uint64) (left []*Run) {
 	for _, r := range runs {
 		if r = r.after(position); r != nil {
 			left = append(left, r)
@@ -222,7 +225,7 @@ func after(runs []*deletedRun, position uint64) (left []*deletedRun) {
 }
 
 // any reports whether f is true for an erasure of a number.
-func (r *deletedRun) any(workspace uint32, number uint64, f func(*erasure) bool) bool {
+func (r *Run) any(workspace uint32, number uint64, f func(*erasure) bool) bool {
 	if word, bits := r.filterAt(number); r.filter[word]&bits != bits {
 		return false
 	}
@@ -238,10 +241,10 @@ func (r *deletedRun) any(workspace uint32, number uint64, f func(*erasure) bool)
 	return false
 }
 
-// addRun adds a run behind others, and merges those at the end that are not much larger than what comes behind them: so
+// Add adds a run behind others, and merges those at the end that are not much larger than what comes behind them: so
 // there are few, and each erasure is copied a few times. Runs of more than most bytes are left alone. The result shares
 // nothing with list.
-func addRun(list []*deletedRun, r *deletedRun, most int) []*deletedRun {
+func Add(list []*Run, r *Run, most int) []*Run {
 	list = slices.Clone(list)
 	for n := len(list); n > 0; n = len(list) {
 		before, size := len(list[n-1].data), len(r.data)
@@ -259,24 +262,27 @@ func addRun(list []*deletedRun, r *deletedRun, most int) []*deletedRun {
 const runMagic = "MREVDEL1" // the last character is the version
 
 const (
-	runHead   = len(runMagic) + 8 + 8 + 8 + 4
-	runSuffix = ".deleted"
+	runHead = len(runMagic) + 8 + 8 + 8 + 4
+	// Suffix ends the names of runs' files.
+	Suffix = ".deleted"
 )
 
-func runName(first, last uint64) string { return fmt.Sprintf("%016x-%016x%s", first, last, runSuffix) }
+// Name is the name of the file of a run.
+func Name(first, last uint64) string { return fmt.Sprintf("%016x-%016x%s", first, last, Suffix) }
 
-func (r *deletedRun) encode() []byte {
+// Encode returns the file of a run.
+func (r *Run) Encode() []byte {
 	dst := append(make([]byte, 0, runHead+len(r.data)+8), runMagic...)
-	for _, v := range [...]uint64{r.first, r.last, uint64(r.oldest)} {
+	for _, v := range [...]uint64{r.First, r.Last, uint64(r.Oldest)} {
 		dst = binary.LittleEndian.AppendUint64(dst, v)
 	}
 	dst = append(binary.LittleEndian.AppendUint32(dst, uint32(r.erasures)), r.data...)
 	return binary.LittleEndian.AppendUint64(dst, xxh3.Hash(dst))
 }
 
-// readRun reads the file of a run.
-func readRun(fs vfs.FS, path string) (*deletedRun, error) {
-	data, err := readFile(fs, path)
+// Read reads the file of a run.
+func Read(fs vfs.FS, path string) (*Run, error) {
+	data, err := durable.ReadFileOn(fs, path)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,159 @@
+package eventlog
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"millrace/shard/eventlog/blocks"
+	"millrace/shard/eventlog/erased"
+	"millrace/wal/durable"
+)
+
+// hasExpired reports whether a stretch has expired before it was packed, and counts its events then.
+func (l *Log) hasExpired(newest int64, events int, last uint64) bool {
+	if !time.UnixMicro(newest).Before(l.src.Time().Add(-l.opts.Retention)) {
+		return false
+	}
+	expiredEvents.Add(events)
+	l.noteExpired(last)
+	return true
+}
+
+// enter makes the stretch that is next, up to last, a packed one. found are its deletions; write writes its block, if
+// there is one, once these are known; forget says that the engine has noted something of it.
+func (l *Log) enter(last uint64, found []*erased.Run, forget bool, write func() (*block, error)) error {
+	l.learn(found, last)
+	runs := l.deleted.Load().Packed // changes only under work
+	// Those for which blocks are being rewritten stay apart: merged with them, later ones would seem to be as old.
+	n := 0
+	for n < len(runs) && runs[n].Last <= l.pack.rewriting {
+		n++
+	}
+	later := runs[n:]
+	for _, r := range found {
+		later = erased.Add(later, r, erased.MaxBytes)
+	}
+	runs = slices.Concat(runs[:n], later)
+	old, err := l.writeRuns(runs)
+	if err != nil {
+		return err
+	}
+	b, err := write()
+	if err != nil {
+		return err
+	}
+	known := l.blocks // changes only under work
+	if b != nil {
+		known = append(slices.Clip(known), b)
+	}
+	if err := l.writeState(known, runs, last); err != nil {
+		if b == nil || errors.Is(err, ErrFailed) {
+			return err // the next Open sees which of the two states is on disk
+		}
+		// The next stretch may have another end, and its block and this one must never both be there.
+		if again := errors.Join(l.opts.FS.Remove(b.path), durable.SyncDir(l.opts.FS, l.opts.Dir)); again != nil {
+			return l.fail(again)
+		}
+		return err
+	}
+	l.mu.Lock()
+	if b != nil {
+		countBlock(b.info, 1)
+		packedEvents.Add(b.info.Rows)
+	}
+	l.blocks, l.packed = known, last
+	l.learnPacked(runs, last)
+	l.mu.Unlock()
+	return errors.Join(l.letGo(last, forget), l.removeFiles(old))
+}
+
+// letGo gives up the log up to a position, once those who read it there have finished. STATE is on disk by now: what
+// the engine notes is never ahead of it.
+func (l *Log) letGo(last uint64, dropped bool) error {
+	l.tail.Lock()
+	defer l.tail.Unlock()
+	l.src.HoldLog(HoldName, last+1)
+	return l.src.NotePacked(last, dropped)
+}
+
+// writeBlock writes a block file, replacing one that has the same positions.
+func (l *Log) writeBlock(rs *blocks.Rows, first, last uint64) (*block, error) {
+	data, info, err := l.pack.writer.Write(rs, first, last)
+	if err != nil {
+		return nil, err
+	}
+	return l.putBlock(data, info, first, last)
+}
+
+func (l *Log) putBlock(data []byte, info *blocks.Info, first, last uint64) (*block, error) {
+	b := &block{path: l.blockPath(first, last), listed: listedOf(first, last, info), info: info}
+	return b, l.replaceFile(b.path, data)
+}
+
+func (l *Log) runPath(first, last uint64) string {
+	return l.opts.FS.PathJoin(l.opts.Dir, erased.Name(first, last))
+}
+
+// writeRuns writes the runs that have no files yet, and returns the files of those that are to be replaced by these.
+func (l *Log) writeRuns(runs []*erased.Run) (old []string, err error) {
+	packed := l.deleted.Load().Packed // changes only under work
+	for _, r := range runs {
+		if !slices.Contains(packed, r) {
+			if err := l.replaceFile(l.runPath(r.First, r.Last), r.Encode()); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, r := range packed {
+		if !slices.Contains(runs, r) {
+			old = append(old, l.runPath(r.First, r.Last))
+		}
+	}
+	return old, nil
+}
+
+// writeState makes STATE say that everything up to packed is packed, in these blocks, and that these deletions are not
+// done.
+func (l *Log) writeState(known []*block, runs []*erased.Run, packed uint64) error {
+	s := state{packed: packed}
+	for _, b := range known {
+		s.blocks = append(s.blocks, b.listed)
+	}
+	for _, r := range runs {
+		s.runs = append(s.runs, span{r.First, r.Last})
+	}
+	return l.replaceFile(l.statePath(), s.encode())
+}
+
+// removeFiles removes files that STATE no longer lists.
+func (l *Log) removeFiles(paths []string) error {
+	for _, path := range paths {
+		if err := l.opts.FS.Remove(path); err != nil {
+			return fmt.Errorf("remove %q: %w", path, err)
+		}
+	}
+	if len(paths) == 0 {
+		return nil
+	}
+	return durable.SyncDir(l.opts.FS, l.opts.Dir)
+}
+
+func (l *Log) replaceFile(path string, data []byte) error {
+	err := durable.ReplaceFileOn(l.opts.FS, path, data)
+	if errors.Is(err, durable.ErrUncertain) {
+		return l.fail(err)
+	}
+	return err
+}
+
+// noteExpired notes that events up to a position have expired. It is called under work.
+func (l *Log) noteExpired(position uint64) { l.expired.Store(max(position, l.expired.Load())) }
+
+var (
+	packedEvents  = metrics.NewCounter("millrace_eventlog_packed_events_total")
+	expiredEvents = metrics.NewCounter("millrace_eventlog_expired_events_total")
+)
