@@ -39,7 +39,7 @@ var filesUp = map[string]int{
 	"shard":         2,
 	"shard/cluster": 4,
 	"shard/machine": 2,
-	"shard/replica": 9,
+	"shard/replica": 6,
 }
 
 func TestFilesPointDown(t *testing.T) {

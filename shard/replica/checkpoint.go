@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
@@ -13,36 +11,6 @@ import (
 
 	"millrace/shard/store"
 )
-
-// checkpoints writes what is dirty to the store now and then, so that replay stays short, memory can be freed and the
-// log can be trimmed. It is lazy on purpose: a profile that changes a hundred times between two checkpoints is written
-// once.
-type checkpoints struct {
-	mu      sync.Mutex
-	request chan struct{}
-	full    chan struct{} // signalled when there is enough log for a round
-	logged  atomic.Int64  // Replica.logged before the last round
-	round   chan struct{} // closed when the round that callers await has ended
-	busy    sync.Mutex    // held during a round, and by readers of the books on disk
-}
-
-func (c *checkpoints) init() {
-	c.request, c.full = make(chan struct{}, 1), make(chan struct{}, 1)
-	c.round = make(chan struct{})
-}
-
-// requestCheckpoint asks for a round and returns a channel that is closed when a round that began after the call has
-// ended.
-func (e *Replica) requestCheckpoint() <-chan struct{} {
-	c := &e.checkpoints
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	select {
-	case c.request <- struct{}{}:
-	default:
-	}
-	return c.round
-}
 
 // countLogged counts bytes that were given to the log, and wakes runCheckpoints when there are enough of them for a
 // round.

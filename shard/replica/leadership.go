@@ -7,6 +7,8 @@ import (
 
 	"millrace/shard/effect"
 	"millrace/shard/identity"
+	"millrace/shard/machine"
+	"millrace/wal"
 )
 
 // leadership is a stretch of time in which a replica leads its group. It carries the messages of the group's outboxes:
@@ -62,6 +64,15 @@ type inFlight struct {
 type arrival struct {
 	sender uint8
 	group  int
+}
+
+// commit is a record on its way through log and workers.
+type commit struct {
+	wal.Record
+	machine.Commit
+	lead   *leadership // of a record of the engine's own: the leadership in which it was appended
+	copied []byte      // the record's bytes, while the log is replayed
+	size   int64       // what it counts in the window
 }
 
 func newLeadership(e *Replica) *leadership {
@@ -259,4 +270,13 @@ func (l *leadership) landedHere(messages []*effect.Message) {
 	l.mu.Lock()
 	l.landed(messages)
 	l.mu.Unlock()
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }

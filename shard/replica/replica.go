@@ -62,6 +62,23 @@ type Replica struct {
 	background  sync.WaitGroup
 }
 
+// checkpoints writes what is dirty to the store now and then, so that replay stays short, memory can be freed and the
+// log can be trimmed. It is lazy on purpose: a profile that changes a hundred times between two checkpoints is written
+// once.
+type checkpoints struct {
+	mu      sync.Mutex
+	request chan struct{}
+	full    chan struct{} // signalled when there is enough log for a round
+	logged  atomic.Int64  // Replica.logged before the last round
+	round   chan struct{} // closed when the round that callers await has ended
+	busy    sync.Mutex    // held during a round, and by readers of the books on disk
+}
+
+func (c *checkpoints) init() {
+	c.request, c.full = make(chan struct{}, 1), make(chan struct{}, 1)
+	c.round = make(chan struct{})
+}
+
 // fail makes the first error final.
 func (e *Replica) fail(err error) {
 	failure := fmt.Errorf("%w: %w", ErrFailed, err)
@@ -85,6 +102,19 @@ func (e *Replica) wakeAll() {
 		w.queue.cond.Broadcast()
 		w.queue.mu.Unlock()
 	}
+}
+
+// requestCheckpoint asks for a round and returns a channel that is closed when a round that began after the call has
+// ended.
+func (e *Replica) requestCheckpoint() <-chan struct{} {
+	c := &e.checkpoints
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case c.request <- struct{}{}:
+	default:
+	}
+	return c.round
 }
 
 // Await returns nil when done is closed, or an error when that may never happen: the replica closes or has failed.
@@ -157,12 +187,3 @@ func (e *Replica) Enter() bool {
 
 // Leave ends what Enter has begun.
 func (e *Replica) Leave() { e.usable.RUnlock() }
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}

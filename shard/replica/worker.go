@@ -4,17 +4,7 @@ import (
 	"sync"
 
 	"millrace/shard/machine"
-	"millrace/wal"
 )
-
-// commit is a record on its way through log and workers.
-type commit struct {
-	wal.Record
-	machine.Commit
-	lead   *leadership // of a record of the engine's own: the leadership in which it was appended
-	copied []byte      // the record's bytes, while the log is replayed
-	size   int64       // what it counts in the window
-}
 
 // worker is a goroutine that applies what Dispatch hands over to its worker of the machine, in log order.
 type worker struct {
