@@ -2,15 +2,14 @@ package profile
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"strconv"
 	"time"
-	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/valyala/fastjson"
 
 	"millrace/shard/op"
@@ -32,7 +31,8 @@ type lineReader struct {
 // read parses a line, which has to be an object. The object is valid until the next line is read.
 func (r *lineReader) read(line []byte) *fastjson.Object {
 	r.err = nil
-	if !utf8.Valid(line) || !json.Valid(line) || loneSurrogate(line) { // the parser below is lenient
+	// The parser below is lenient. Names that occur twice are reported by distinct.
+	if !jsontext.Value(line).IsValid(jsontext.AllowDuplicateNames(true)) {
 		r.fail("no valid JSON")
 		return nil
 	}
@@ -297,37 +297,4 @@ func (r *lineReader) appendNumber(dst, text []byte) []byte {
 		r.fail("number %.40s is out of range", text)
 	}
 	return op.AppendFloat(dst, f)
-}
-
-// loneSurrogate says whether valid JSON has an escape of half a surrogate pair.
-func loneSurrogate(text []byte) bool {
-	for i := 0; i+1 < len(text); i++ {
-		if text[i] != '\\' {
-			continue
-		}
-		i++
-		if text[i] != 'u' {
-			continue
-		}
-		switch unit := hexUnit(text[i+1:]); {
-		case unit >= 0xDC00 && unit <= 0xDFFF:
-			return true
-		case unit >= 0xD800 && unit <= 0xDBFF:
-			rest := text[i+5:]
-			if len(rest) < 6 || rest[0] != '\\' || rest[1] != 'u' {
-				return true
-			}
-			if low := hexUnit(rest[2:]); low < 0xDC00 || low > 0xDFFF {
-				return true
-			}
-			i += 6
-		}
-		i += 4
-	}
-	return false
-}
-
-func hexUnit(digits []byte) uint64 {
-	n, _ := strconv.ParseUint(string(digits[:4]), 16, 32)
-	return n
 }
