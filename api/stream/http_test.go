@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -476,6 +477,26 @@ func TestBackoff(t *testing.T) {
 		pauses[d] = true
 	}
 	require.Greater(t, len(pauses), 90)
+}
+
+// After a failure the host is looked up again: its name may lead to another address by now, while the server at the old
+// one goes on answering with errors.
+func TestHTTPHostThatMoves(t *testing.T) {
+	w, old, next := newWorld(t, 4<<10), newSink(t), newSink(t)
+	stream := w.hook("all", old, func(s *control.Stream) { s.Destination.URL = "http://hook.test/in" })
+	at := old
+	old.judge = func(int, []byte) int { return 503 }
+	o := w.options()
+	o.transport = &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, at.Listener.Addr().String())
+	}}
+	k := newCarrier(&o, w.ws, stream, o.Parts()[0])
+	w.commit(w.ws.Number, 1, 3)
+	k.note(k.turn(t.Context()))
+	require.ErrorContains(t, k.err, "answers 503")
+	at = next
+	k.carryOn(t)
+	require.Len(t, next.events(t), 3)
 }
 
 // An answer that is none takes no event.
