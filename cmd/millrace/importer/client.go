@@ -92,6 +92,9 @@ func (c *client) do(ctx context.Context, call *call, rows int) error {
 			c.taken.Store(true)
 		}
 		c.sayWhetherAway(again, failing, call.problem(err))
+		if c.away.Load() { // its name may lead to another address by now, and what is at the old one still answer
+			c.http.CloseIdleConnections()
+		}
 		switch {
 		case err == nil && call.status == http.StatusTooManyRequests:
 			failing = time.Time{}

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -26,6 +27,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"github.com/valyala/fasthttp"
+	"github.com/valyala/fasthttp/fasthttputil"
 
 	"millrace/ingest/files"
 	"millrace/loadtest/testseed"
@@ -469,6 +472,34 @@ func TestServerOutOfReach(t *testing.T) {
 		c.sayWhetherAway(true, since, syscall.ECONNREFUSED)
 		require.Contains(t, said(), "can't be reached")
 	})
+}
+
+// A server that is away is looked up again: its name may lead to another address by now, while what is at the old one goes
+// on answering with errors.
+func TestServerThatMoves(t *testing.T) {
+	t.Parallel()
+	listen := func(status int) *fasthttputil.InmemoryListener {
+		l := fasthttputil.NewInmemoryListener()
+		go func() {
+			_ = fasthttp.Serve(l, func(ctx *fasthttp.RequestCtx) {
+				ctx.SetStatusCode(status)
+				ctx.SetBodyString(`{"message":"success"}`)
+			})
+		}()
+		t.Cleanup(func() { _ = l.Close() })
+		return l
+	}
+	old, next := listen(http.StatusServiceUnavailable), listen(http.StatusCreated)
+	dials := 0
+	o := Options{URL: []string{"http://server"}, Key: "key", Connections: 1, Patience: time.Minute}
+	o.EnsureDefaults()
+	o.dial = func() (net.Conn, error) {
+		if dials++; dials == 1 {
+			return old.Dial()
+		}
+		return next.Dial()
+	}
+	require.NoError(t, newClient(&o).do(t.Context(), &call{path: "/users/track"}, 1))
 }
 
 // A file is known by name and content: the same is passed over, another one is taken, and a bad one doesn't keep those
