@@ -1,32 +1,12 @@
 package admin
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"strconv"
 
 	"millrace/api/control"
 )
-
-// Cluster is what the admin API needs of the cluster that this server is a node of. Errors wrap control.ErrInvalid,
-// control.ErrNotFound, control.ErrConflict (the change is refused, and the text says why), or are those of a Store.
-// entry makes the entry of the audit log for the changed document; it may be called more than once, and its last result
-// is stored.
-type Cluster interface {
-	// Status is encoded as JSON: an object.
-	Status(ctx context.Context) (any, error)
-	// Add adds a node at HOST:PORT. For a known node it changes the address, unless that is empty, or revokes a drain.
-	Add(ctx context.Context, node uint32, address string, entry ClusterEntry) error
-	// Drain makes a node give away what it has.
-	Drain(ctx context.Context, node uint32, entry ClusterEntry) error
-	// Remove removes a node for good; with force it may be a node that isn't drained.
-	Remove(ctx context.Context, node uint32, force bool, entry ClusterEntry) error
-}
-
-// ClusterEntry makes an encoded entry of the audit log: what was done to the document of that kind and id, whose
-// contents were before and are now after. details are pairs of names and values.
-type ClusterEntry = func(what, kind, id string, before, after []byte, details []any) []byte
 
 func (s *Server) clusterRoutes() []route {
 	return []route{

@@ -3,7 +3,6 @@ package admin
 import (
 	"fmt"
 	"net/http"
-	"slices"
 
 	"millrace/api/call"
 	"millrace/api/control"
@@ -13,30 +12,6 @@ import (
 
 // The admin API of the control data (decisions.md D7). It does what the bootstrap file can do, in the same shapes and
 // by the same verbs of package control.
-
-func (s *Server) routes() []route {
-	c := s.common.Control
-	return slices.Concat(
-		s.workspaceRoutes(),
-		documentRoutes(s, ofWorkspace, "apps", c.Apps, nil),
-		documentRoutes(s, ofWorkspace, "subscription_groups", c.Groups, nil),
-		s.keyRoutes(),
-		documentRoutes(s, ofWorkspace, "preference_centers", c.PreferenceCenters, summariseCenter),
-		documentRoutes(s, ofWorkspace, "campaigns", c.Campaigns, summariseCampaign),
-		documentRoutes(s, ofWorkspace, "canvases", c.Canvases, summariseCanvas),
-		documentRoutes(s, ofWorkspace, "streams", c.Streams, nil),
-		s.streamRoutes(),
-		documentRoutes(s, ofCompany, "permission_sets", c.PermissionSets, summariseSet),
-		s.scimRoutes(),
-		s.userRoutes(),
-		s.consentRoutes(),
-		s.censusRoutes(),
-		s.requestRoutes(),
-		s.auditRoutes(),
-		s.refusedRoutes(),
-		[]route{{"POST /admin/bootstrap", s.taking(s.bootstrap)}},
-	)
-}
 
 // bootstrap applies a bootstrap file, YAML, sent as the body; the answer has the keys that were made, also when it is
 // that of an error: nobody can read them again.
@@ -55,15 +30,6 @@ func (s *Server) bootstrap(by control.Actor, _ *http.Request, text []byte) (any,
 	}
 	return map[string]any{"made_keys": orEmpty(made)}, err
 }
-
-// incomplete is the error of a request of which a part is done.
-type incomplete struct {
-	error
-	made []control.MadeKey
-}
-
-// Unwrap returns what went wrong.
-func (e incomplete) Unwrap() error { return e.error }
 
 // taking makes a handler of one that takes the body of the request.
 func (s *Server) taking(f func(by control.Actor, r *http.Request, body []byte) (any, error)) handler {

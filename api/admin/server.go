@@ -7,7 +7,6 @@
 package admin
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -15,14 +14,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
-	"log/slog"
 	"net"
 	"net/http"
-	"net/http/pprof"
 	"net/url"
 	"runtime/debug"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -36,7 +31,6 @@ import (
 	"millrace/api/control"
 	"millrace/api/keys"
 	"millrace/api/live"
-	"millrace/api/openapi"
 )
 
 // Options of a Server.
@@ -55,6 +49,25 @@ type Options struct {
 	Cluster Cluster
 }
 
+// Cluster is what the admin API needs of the cluster that this server is a node of. Errors wrap control.ErrInvalid,
+// control.ErrNotFound, control.ErrConflict (the change is refused, and the text says why), or are those of a Store.
+// entry makes the entry of the audit log for the changed document; it may be called more than once, and its last result
+// is stored.
+type Cluster interface {
+	// Status is encoded as JSON: an object.
+	Status(ctx context.Context) (any, error)
+	// Add adds a node at HOST:PORT. For a known node it changes the address, unless that is empty, or revokes a drain.
+	Add(ctx context.Context, node uint32, address string, entry ClusterEntry) error
+	// Drain makes a node give away what it has.
+	Drain(ctx context.Context, node uint32, entry ClusterEntry) error
+	// Remove removes a node for good; with force it may be a node that isn't drained.
+	Remove(ctx context.Context, node uint32, force bool, entry ClusterEntry) error
+}
+
+// ClusterEntry makes an encoded entry of the audit log: what was done to the document of that kind and id, whose
+// contents were before and are now after. details are pairs of names and values.
+type ClusterEntry = func(what, kind, id string, before, after []byte, details []any) []byte
+
 // Server is the operator's door. Make it with New.
 type Server struct {
 	options Options
@@ -64,139 +77,6 @@ type Server struct {
 
 // New makes a Server.
 func New(o Options) *Server { return &Server{options: o, public: o.Public, common: o.Public.Options()} }
-
-// HTTPServer makes the HTTP server of the second listener. Everybody who reaches it gets health, metrics and the API's
-// documentation. Holders of the token (Authorization: Bearer, or as the password of Basic) get pprof and the admin API.
-// The console authenticates in its own way; nil means that there is none. Serve and shut the server down like any
-// http.Server.
-func (s *Server) HTTPServer(console http.Handler) *http.Server {
-	mux := http.NewServeMux()
-	open := func(path string, handler http.HandlerFunc) { // like all paths, with and without a trailing slash (D1)
-		mux.HandleFunc("GET "+path, handler)
-		mux.HandleFunc("GET "+path+"/{$}", handler)
-	}
-	open("/livez", func(w http.ResponseWriter, r *http.Request) {
-		Answer(w, http.StatusOK, success{})
-	})
-	open("/readyz", func(w http.ResponseWriter, r *http.Request) {
-		if err := s.public.Ready(); err != nil {
-			Refuse(w, http.StatusServiceUnavailable, err.Error())
-			return
-		}
-		Answer(w, http.StatusOK, success{})
-	})
-	open("/metrics", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		metrics.WritePrometheus(w, true)
-		metrics.WriteFDMetrics(w) // how many files are open, and may be
-	})
-	open("/docs", documentPage)
-	if console != nil {
-		mux.Handle("GET /{$}", console)
-		mux.Handle("/console/", console)
-	}
-	closed := http.NewServeMux()
-	closed.HandleFunc("/debug/pprof/", pprof.Index)
-	closed.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-	closed.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	closed.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-	closed.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	closed.Handle("/", s.API())
-	mux.Handle("/", s.requireToken(closed))
-	return s.httpServer(mux)
-}
-
-// ConsoleServer makes the HTTP server of a listener that serves only the console.
-func (s *Server) ConsoleServer(console http.Handler) *http.Server { return s.httpServer(console) }
-
-func (s *Server) httpServer(handler http.Handler) *http.Server {
-	ownPages := http.NewCrossOriginProtection()
-	ownPages.SetDenyHandler(http.HandlerFunc(refuseOtherSite))
-	return &http.Server{
-		Handler:           ownPages.Handler(handler),
-		ReadHeaderTimeout: s.common.ReadTimeout,
-		ReadTimeout:       s.common.ReadTimeout,
-		WriteTimeout:      5 * time.Minute, // a CPU profile takes its time
-		IdleTimeout:       s.common.IdleTimeout,
-		MaxHeaderBytes:    s.common.MaxHeaderBytes,
-		ErrorLog:          log.New(errorLog{s.common.Logger}, "", 0),
-	}
-}
-
-func refuseOtherSite(w http.ResponseWriter, _ *http.Request) {
-	Refuse(w, http.StatusForbidden, "A page of another site has sent this request")
-}
-
-// errorLog takes what net/http logs. Except for panics it is trouble of connections, which is logged at debug level:
-// otherwise anybody who connects, even a port scanner, would cause a log line.
-type errorLog struct{ to *slog.Logger }
-
-// Write takes one line.
-func (l errorLog) Write(line []byte) (int, error) {
-	level := slog.LevelDebug
-	if bytes.Contains(line, []byte("panic")) {
-		level = slog.LevelError
-	}
-	l.to.Log(context.Background(), level, string(bytes.TrimSpace(line)))
-	return len(line), nil
-}
-
-// API serves the admin API without asking for the token. It is for callers that authenticate in another way, and say by
-// As who asks.
-func (s *Server) API() http.Handler {
-	mux := http.NewServeMux()
-	for _, rt := range s.routes() {
-		mux.HandleFunc(rt.pattern, s.serve(s.behindBarrier(rt.handler)))
-	}
-	for _, rt := range s.clusterRoutes() { // these must work even when the rest doesn't
-		mux.HandleFunc(rt.pattern, s.serve(rt.handler))
-	}
-	mux.HandleFunc("GET /admin/live", s.serveLive)
-	for pattern, handler := range s.options.Handlers {
-		mux.HandleFunc(pattern, handler)
-	}
-	return withoutSlash(mux)
-}
-
-// Patterns returns the routes of the admin API, except for those of Options.Handlers.
-func (s *Server) Patterns() (patterns []string) {
-	for _, rt := range slices.Concat(s.routes(), s.clusterRoutes()) {
-		patterns = append(patterns, rt.pattern)
-	}
-	return patterns
-}
-
-// withoutSlash serves the paths of the admin API with and without one trailing slash. It answers paths for which next
-// has no pattern: with 405 if another method of the path has one.
-func withoutSlash(next *http.ServeMux) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if path := r.URL.EscapedPath(); strings.HasPrefix(path, "/admin/") && strings.HasSuffix(path, "/") &&
-			len(path) > len("/admin/") {
-			u := *r.URL
-			u.Path, u.RawPath = strings.TrimSuffix(u.Path, "/"), strings.TrimSuffix(u.RawPath, "/")
-			r = r.Clone(r.Context())
-			r.URL = &u
-		}
-		if _, pattern := next.Handler(r); pattern != "" {
-			next.ServeHTTP(w, r)
-			return
-		}
-		var allowed []string
-		for _, method := range [...]string{"DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"} {
-			other := r.Clone(r.Context())
-			other.Method = method
-			if _, pattern := next.Handler(other); pattern != "" {
-				allowed = append(allowed, method)
-			}
-		}
-		if len(allowed) == 0 {
-			Answer(w, http.StatusNotFound, failureOf(http.StatusNotFound))
-			return
-		}
-		w.Header().Set("Allow", strings.Join(allowed, ", "))
-		Answer(w, http.StatusMethodNotAllowed, failureOf(http.StatusMethodNotAllowed))
-	})
-}
 
 // route is a line of the admin API; the lines are in routes. What a handler returns is the answer: a struct, a map, or
 // one of the types below.
@@ -293,6 +173,10 @@ func (s *Server) requireToken(next http.Handler) http.Handler {
 		w.Header().Set("WWW-Authenticate", `Basic realm="millrace admin"`)
 		Refuse(w, http.StatusUnauthorized, "Invalid admin token")
 	})
+}
+
+func refuseOtherSite(w http.ResponseWriter, _ *http.Request) {
+	Refuse(w, http.StatusForbidden, "A page of another site has sent this request")
 }
 
 // As returns the request as one made by by, who was authenticated in another way than by the token.
@@ -392,6 +276,15 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	Answer(w, status, map[string]any{"message": err.Error(), "made_keys": part.made})
 }
 
+// incomplete is the error of a request of which a part is done.
+type incomplete struct {
+	error
+	made []control.MadeKey
+}
+
+// Unwrap returns what went wrong.
+func (e incomplete) Unwrap() error { return e.error }
+
 // Refuse answers with a message.
 func Refuse(w http.ResponseWriter, status int, message string) { Answer(w, status, failure{message}) }
 
@@ -456,15 +349,4 @@ func timeText(millis int64) string {
 
 func microText(micros int64) string {
 	return time.UnixMicro(micros).UTC().Format("2006-01-02T15:04:05.000000Z")
-}
-
-// documentPage serves GET /docs. The page has no script, and its policy allows none.
-func documentPage(w http.ResponseWriter, _ *http.Request) {
-	h := w.Header()
-	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy",
-		"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Cache-Control", "no-cache")
-	_, _ = w.Write(openapi.Page())
 }
