@@ -13,29 +13,15 @@ func AppendMember(dst, name []byte) []byte {
 	return append(profile.AppendJSONString(dst, name), ':')
 }
 
-// AppendValue appends a value as JSON.
+// AppendValue appends a value as JSON: JSON that was sent, without white space between its tokens.
 func AppendValue(dst []byte, v op.Value) []byte {
 	switch v.Tag() {
-	case op.False:
-		return append(dst, "false"...)
-	case op.True:
-		return append(dst, "true"...)
-	case op.Int:
-		return strconv.AppendInt(dst, v.Int(), 10)
-	case op.Float:
-		return profile.AppendFloat(dst, v.Float())
-	case op.String:
-		return profile.AppendJSONString(dst, v.Bytes())
-	case op.Time:
-		return appendTime(dst, time.UnixMilli(v.Millis()))
 	case op.JSON:
 		return appendCompact(dst, v.Bytes())
 	case op.Array, op.Object:
 		return profile.AppendNested(dst, v, AppendValue)
-	case op.Increment, op.Update, op.ArrayEdit:
-		return profile.AppendSentValue(dst, v)
 	}
-	return append(dst, "null"...)
+	return profile.AppendSentValue(dst, v)
 }
 
 func appendTime(dst []byte, t time.Time) []byte {
