@@ -42,11 +42,8 @@ type Encoder interface {
 func NewEncoder(
 	w io.Writer, format Format, kind op.Kind, workspace bool, svcID SvcIDFunc, properties []Column,
 ) Encoder {
-	switch {
-	case format == Parquet && kind < EmailState:
-		return newParquetEncoder(w, svcID, properties)
-	case format == Parquet:
-		return newChangeEncoder(w, svcID)
+	if format == Parquet {
+		return newParquetEncoder(w, kind, svcID, properties)
 	}
 	return &ndjsonEncoder{w: bufio.NewWriterSize(w, 64<<10), workspace: workspace, svcID: svcID}
 }

@@ -94,13 +94,17 @@ type parquetEncoder struct {
 	size    int                  // bytes of texts of these rows
 }
 
-func newParquetEncoder(w io.Writer, svcID SvcIDFunc, properties []Column) *parquetEncoder {
-	schema, own := parquetSchemaOf(properties)
-	x := &parquetEncoder{svcID: svcID, own: own,
-		w: parquet.NewWriter(w, append([]parquet.WriterOption{schema, parquet.PageBufferSize(parquetPage),
-			parquet.SkipPageBounds("properties")}, parquetOptions...)...),
-		columns: make([][]parquet.Value, parquetColumns+len(properties)),
-		filled:  make([]bool, parquetColumns+len(properties))}
+// newParquetEncoder makes an encoder of a ParquetRow, or a ParquetChange, for each event.
+func newParquetEncoder(w io.Writer, kind op.Kind, svcID SvcIDFunc, properties []Column) *parquetEncoder {
+	x := &parquetEncoder{svcID: svcID}
+	schema, columns := changeSchema, changeColumns
+	if !IsNoted(kind) {
+		schema, x.own = parquetSchemaOf(properties)
+		columns = parquetColumns + len(properties)
+	}
+	x.w = parquet.NewWriter(w, append([]parquet.WriterOption{schema, parquet.PageBufferSize(parquetPage),
+		parquet.SkipPageBounds("properties")}, parquetOptions...)...)
+	x.columns, x.filled = make([][]parquet.Value, columns), make([]bool, columns)
 	for c := range x.columns {
 		x.columns[c] = make([]parquet.Value, parquetBatch)
 	}
@@ -116,6 +120,19 @@ func (x *parquetEncoder) Write(e *Event) error {
 	x.always(columnTime, parquet.Int64Value(e.Time.UnixMilli()))
 	x.always(columnAcceptedAt, parquet.Int64Value(e.AcceptedAt.UnixMicro()))
 	x.setIdentifier(e)
+	if IsNoted(e.Kind) {
+		x.setChange(e)
+	} else {
+		x.setEvent(e)
+	}
+	if x.rows++; x.rows < parquetBatch {
+		return nil
+	}
+	return x.Flush()
+}
+
+// setEvent sets what a row of another kind has besides what all rows have.
+func (x *parquetEncoder) setEvent(e *Event) {
 	switch e.Kind {
 	case op.Purchase:
 		x.setText(columnProductID, e.Name)
@@ -135,10 +152,6 @@ func (x *parquetEncoder) Write(e *Event) error {
 			x.setOwn(e)
 		}
 	}
-	if x.rows++; x.rows < parquetBatch {
-		return nil
-	}
-	return x.Flush()
 }
 
 func (x *parquetEncoder) setIdentifier(e *Event) {
@@ -156,10 +169,15 @@ func (x *parquetEncoder) setIdentifier(e *Event) {
 		x.setText(columnPhone, e.Key)
 	}
 	if x.svcID != nil && e.Resolved {
-		start := len(x.texts)
-		x.texts = x.svcID(x.texts, e.Workspace, e.Number)
-		x.set(columnSvcID, parquet.ByteArrayValue(x.texts[start:]))
+		x.setSvcID(columnSvcID, e, e.of())
 	}
+}
+
+// setSvcID sets the svc_id of a user of the event's workspace in an optional column.
+func (x *parquetEncoder) setSvcID(column int, e *Event, number uint64) {
+	start := len(x.texts)
+	x.texts = x.svcID(x.texts, e.Workspace, number)
+	x.set(column, parquet.ByteArrayValue(x.texts[start:]))
 }
 
 // always sets a value of the current row in a column that each row has: such a value has no level, and is never null

@@ -1,14 +1,6 @@
 package event
 
-import (
-	"errors"
-	"fmt"
-	"io"
-
-	"github.com/parquet-go/parquet-go"
-
-	"millrace/shard/op"
-)
+import "github.com/parquet-go/parquet-go"
 
 // ParquetChange is a row of a Parquet file of changes of states, of merges or of identifies.
 type ParquetChange struct {
@@ -31,77 +23,39 @@ type ParquetChange struct {
 	AcceptedAt int64   `parquet:"accepted_at,timestamp(microsecond)"`
 }
 
-// changeEncoder writes such rows, which are few compared with events.
-type changeEncoder struct {
-	w     *parquet.GenericWriter[ParquetChange]
-	svcID SvcIDFunc
-	batch []ParquetChange
-}
+// The columns of a ParquetChange that a ParquetRow doesn't have. They are in the same places as others of a ParquetRow,
+// so that what the two have in common is in the same places, too.
+const (
+	columnIntoSvcID = columnName + iota
+	columnOf
+	columnGroupID
+	columnChannel
+	columnStatus
+	columnSource
+	changeColumns = columnAcceptedAt + 1
+)
 
-func newChangeEncoder(w io.Writer, svcID SvcIDFunc) *changeEncoder {
-	return &changeEncoder{svcID: svcID, batch: make([]ParquetChange, 0, parquetBatch),
-		w: parquet.NewGenericWriter[ParquetChange](w,
-			append([]parquet.WriterOption{parquet.MaxRowsPerRowGroup(parquetRowGroup)}, parquetOptions...)...)}
-}
+var changeSchema = parquet.SchemaOf(ParquetChange{})
 
-func (x *changeEncoder) Write(e *Event) error {
-	if x.batch = append(x.batch, changeRow(e, x.svcID)); len(x.batch) < parquetBatch {
-		return nil
-	}
-	return x.Flush()
-}
-
-func (x *changeEncoder) Flush() error {
-	_, err := x.w.Write(x.batch)
-	x.batch = x.batch[:0]
-	if err != nil {
-		return fmt.Errorf("write parquet: %w", err)
-	}
-	return nil
-}
-
-func (x *changeEncoder) Close() error {
-	if err := errors.Join(x.Flush(), x.w.Close()); err != nil {
-		return fmt.Errorf("write parquet: %w", err)
-	}
-	return nil
-}
-
-func changeRow(e *Event, svcID SvcIDFunc) ParquetChange {
-	r := ParquetChange{ID: string(e.AppendID(nil)), Workspace: e.Workspace, Type: KindName(e.Kind),
-		Time: e.Time.UnixMilli(), AcceptedAt: e.AcceptedAt.UnixMicro()}
-	switch e.ID {
-	case op.ExternalID:
-		r.ExternalID = textOf(e.Key)
-	case op.Alias:
-		if label, name, ok := op.SplitAliasKey(e.Key); ok {
-			r.AliasLabel, r.AliasName = textOf(label), textOf(name)
-		}
-	case op.Email:
-		r.Email = textOf(e.Key)
-	case op.Phone:
-		r.Phone = textOf(e.Key)
-	}
-	if svcID != nil && e.Resolved {
-		r.SvcID = textOf(svcID(nil, e.Workspace, e.of()))
-	}
-	if svcID != nil && e.Kind == Merged {
-		r.IntoSvcID = textOf(svcID(nil, e.Workspace, e.Number))
+// setChange sets what a row of a kind that is noted has besides what all rows have.
+func (x *parquetEncoder) setChange(e *Event) {
+	if x.svcID != nil && e.Kind == Merged {
+		x.setSvcID(columnIntoSvcID, e, e.Number)
 	}
 	if isState(e.Kind) {
-		r.Of, r.Status, r.Source = textOf([]byte(ofWhat(e))), textOf(e.Status), textOf([]byte(e.Source.String()))
+		x.setText(columnOf, []byte(ofWhat(e)))
+		x.setSome(columnStatus, e.Status)
+		x.setSome(columnSource, []byte(e.Source.String()))
 	}
 	if e.Kind == GroupState {
-		r.GroupID, r.Channel = textOf(e.Name), textOf([]byte(ChannelName(e.Channel)))
+		x.setSome(columnGroupID, e.Name)
+		x.setSome(columnChannel, []byte(ChannelName(e.Channel)))
 	}
-	return r
 }
 
-// textOf returns nil for empty text.
-func textOf(b []byte) *string {
-	if len(b) == 0 {
-		return nil
+// setSome is setText for text that isn't empty.
+func (x *parquetEncoder) setSome(column int, text []byte) {
+	if len(text) > 0 {
+		x.setText(column, text)
 	}
-	s := string(b)
-	return &s
 }

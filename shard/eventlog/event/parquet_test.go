@@ -56,6 +56,52 @@ func TestParquetRows(t *testing.T) {
 	require.Equal(t, parquetColumns, len(parquetSchema.Columns()))
 }
 
+// Changes of states, merges and identifies are read as they were written, whatever the rows before them had.
+func TestParquetChanges(t *testing.T) {
+	const rows = 2*parquetBatch + 1
+	var out bytes.Buffer
+	kinds := []op.Kind{EmailState, GroupState, Merged, Identified}
+	e := NewEncoder(&out, Parquet, kinds[0], false, func(dst []byte, workspace uint32, number uint64) []byte {
+		return fmt.Append(dst, "svc", workspace, "-", number)
+	}, nil)
+	text := func(s string) *string { return &s }
+	var want []ParquetChange
+	for i := range rows {
+		event := Event{Position: uint64(i), Workspace: 3, Kind: kinds[i%4], Number: uint64(i), Resolved: true, Time: time.UnixMilli(int64(i)), AcceptedAt: time.UnixMicro(int64(i)), Name: []byte("g"), Source: op.SourceAdmin, Channel: op.ChannelSMS}
+		row := ParquetChange{ID: fmt.Sprintf("%016x0000", i), Workspace: 3, Type: KindName(event.Kind), SvcID: text(fmt.Sprint("svc3-", i)), Time: int64(i), AcceptedAt: int64(i)}
+		switch i / 4 % 4 {
+		case 0:
+			event.ID, event.Key, row.ExternalID = op.ExternalID, []byte("u"), text("u")
+		case 1:
+			event.ID, event.Key, row.AliasLabel, row.AliasName = op.Alias, op.AppendAliasKey(nil, []byte("l"), []byte("n")), text("l"), text("n")
+		case 2:
+			event.ID, event.Key, row.Email = op.Email, []byte("e"), text("e")
+		case 3:
+			event.ID, event.Key, row.Phone = op.Phone, []byte("p"), text("p")
+		}
+		switch event.Kind {
+		case EmailState:
+			if event.Resolved = i%8 == 0; !event.Resolved {
+				row.SvcID = nil
+			}
+			row.Of, row.Source = text(map[bool]string{true: "user", false: "address"}[event.Resolved]), text(event.Source.String())
+		case GroupState:
+			event.Status = []byte("subscribed")
+			row.Of, row.Status, row.Source, row.GroupID, row.Channel = text("user"), text("subscribed"), text(event.Source.String()), text("g"), text("sms")
+		case Merged:
+			event.Gone = uint64(i + 1)
+			row.SvcID, row.IntoSvcID = text(fmt.Sprint("svc3-", i+1)), text(fmt.Sprint("svc3-", i))
+		}
+		want = append(want, row)
+		require.NoError(t, e.Write(&event))
+	}
+	require.NoError(t, e.Close())
+	got, err := parquet.Read[ParquetChange](bytes.NewReader(out.Bytes()), int64(out.Len()))
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	require.Equal(t, changeColumns, len(changeSchema.Columns()))
+}
+
 // A row group is written when its texts are large, however few rows it has.
 func TestParquetGroupsOfLargeRows(t *testing.T) {
 	const size, rows = 50_000, 2 * parquetGroupBytes / 50_000
@@ -82,7 +128,7 @@ func equalRows(a, b *ParquetRow) bool {
 
 // Files of all kinds have encodings and pages that every reader knows.
 func TestParquetForEveryReader(t *testing.T) {
-	for _, kind := range []op.Kind{op.Event, op.Purchase, op.Delete, op.Merge} {
+	for _, kind := range []op.Kind{op.Event, op.Purchase, op.Delete, GroupState} {
 		var out bytes.Buffer
 		columns := []Column{{Name: "a", Type: ColumnString}, {Name: "b", Type: ColumnNumber}, {Name: "c", Type: ColumnBoolean}, {Name: "d", Type: ColumnTime}}
 		e := NewEncoder(&out, Parquet, kind, false, func(dst []byte, _ uint32, number uint64) []byte { return fmt.Append(dst, "svc", number) }, columns)
