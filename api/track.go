@@ -2,7 +2,6 @@ package api
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -204,7 +203,7 @@ func (s *Server) trackIdempotent(x *exchange, key []byte) {
 		x.FailEngine(err)
 	case !ok: // it has become too old at this very moment
 		x.FailEngine(shard.ErrBusy)
-	case kept.BodyHash != bodyHash && kept.BodyHash != sha256.Sum256(x.Body): // the former hash
+	case kept.BodyHash != bodyHash:
 		x.Fail(fasthttp.StatusUnprocessableEntity, "This Idempotency-Key was used with another body")
 	default:
 		x.Ctx.Response.Header.SetCanonical(headerReplay, []byte("true"))
