@@ -150,8 +150,7 @@ func (n *Node) servePing(from *quorum.Conn, dst calls.Body, x *calls.Reader) (ca
 func (n *Node) report() placement.Report {
 	report := placement.Report{
 		Node: n.self, Disk: n.facts.Get().Disk, API: n.opts.API, Admin: n.opts.Admin, Program: n.opts.Program,
-		Now: n.clock.Time(), Started: n.started,
-		Heard: map[quorum.Node]time.Time{}, Reaches: []quorum.Node{},
+		Now: n.clock.Time(), Started: n.started, Heard: map[quorum.Node]time.Time{},
 	}
 	for g := range n.groups() {
 		report.Full, report.Hangs = report.Full || g.log.DiskFull(), report.Hangs || g.log.DiskHangs()

@@ -39,8 +39,7 @@ type Report struct {
 	Replicas   []ReplicaReport // those that are open, including the control group's
 	// Heard is when the node last got a call or an answer from each other node.
 	Heard map[quorum.Node]time.Time
-	// Reaches are the other nodes that have answered this node's last call of them; nil: the node is of a version that
-	// doesn't say so.
+	// Reaches are the other nodes that have answered this node's last call of them.
 	Reaches []quorum.Node
 	// Said is up to which entry the asking node had the groups' logs, as far as it has told; sent only when asked for.
 	Said map[uint32]uint64 `json:",omitempty"`

@@ -177,9 +177,6 @@ func (l *probe) cuts() (pairs [][2]quorum.Node) {
 		}
 	}
 	for n, report := range l.reports {
-		if report.Reaches == nil {
-			continue
-		}
 		for other := range there {
 			p := pair(n, other)
 			if n != other && l.directory.Nodes[n].Member() && l.directory.Nodes[other].Member() &&

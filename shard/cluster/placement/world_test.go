@@ -56,7 +56,6 @@ type worldNode struct {
 	started time.Time
 	open    map[uint32]*worldReplica
 	cut     []quorum.Node // the others that it doesn't reach; the operator's calls are never cut
-	former  bool          // its version doesn't say whom it reaches
 }
 
 type worldReplica struct {
@@ -274,14 +273,11 @@ func (w *world) Report(_ context.Context, n quorum.Node) (Report, error) {
 	if node == nil || !node.alive || w.fate("report", n) < w.faults/2 {
 		return Report{}, errors.New("no answer")
 	}
-	report := Report{Node: n, Disk: node.disk, Now: w.time, Started: node.started, Full: node.full, Hangs: node.hangs, Heard: map[quorum.Node]time.Time{}, Reaches: []quorum.Node{}}
+	report := Report{Node: n, Disk: node.disk, Now: w.time, Started: node.started, Full: node.full, Hangs: node.hangs, Heard: map[quorum.Node]time.Time{}}
 	for other, node := range w.nodes {
 		if other != n && node.alive && !slices.Contains(w.nodes[n].cut, other) {
 			report.Reaches = append(report.Reaches, other)
 		}
-	}
-	if w.nodes[n].former {
-		report.Reaches = nil
 	}
 	for id, r := range node.open {
 		s := quorum.Status{Group: id, Role: quorum.Learner, LastIndex: r.index, CommitIndex: r.index, HandedBack: r.index}
