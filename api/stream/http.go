@@ -60,7 +60,10 @@ type httpCredentials struct {
 	Secret string `json:"secret,omitempty"` // base64, with or without the prefix whsec_
 }
 
-const maxAnswerBytes = 1 << 10 // how much of an answer is kept
+const (
+	maxAnswerBytes = 1 << 10     // how much of an answer is kept
+	maxAnswerTime  = time.Second // how long the text of an answer that has taken the events is waited for
+)
 
 func newEndpoint(o *Options, ws *control.Workspace, s *control.Stream, refused refusedFile) *endpoint {
 	transport := o.transport
@@ -231,6 +234,8 @@ func bodyOf(batch []post) []byte {
 
 // post makes a request. If the answer asks to wait, the error says for how long.
 func (h *endpoint) post(ctx context.Context, batch []post, body []byte) (status int, answer string, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.to.URL, bytes.NewReader(body))
 	if err != nil {
 		return 0, "", err
@@ -251,6 +256,9 @@ func (h *endpoint) post(ctx context.Context, batch []post, body []byte) (status 
 		return 0, "", err
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode/100 == 2 { // nothing else matters, but a connection whose answer was read is used again
+		defer time.AfterFunc(maxAnswerTime, cancel).Stop()
+	}
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes)) // the text is for operators
 	answer = string(bytes.ToValidUTF8(bytes.TrimSpace(text), nil))
 	if after := retryAfter(resp.Header.Get("Retry-After"), time.Now()); after > 0 && !isFinal(resp.StatusCode) {

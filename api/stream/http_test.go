@@ -19,6 +19,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -498,6 +499,29 @@ func TestHTTPHostThatMoves(t *testing.T) {
 	k.carryOn(t)
 	require.Len(t, next.events(t), 3)
 }
+
+// An endpoint that has taken events and then doesn't come to the end of its answer is not waited for.
+func TestHTTPAnswerWithoutEnd(t *testing.T) {
+	o := newWorld(t, 4<<10).options()
+	o.EnsureDefaults()
+	synctest.Test(t, func(t *testing.T) {
+		o.transport = roundTrip(func(r *http.Request) (*http.Response, error) {
+			text, never := io.Pipe()
+			context.AfterFunc(r.Context(), func() { _ = never.CloseWithError(r.Context().Err()) })
+			return &http.Response{StatusCode: 200, Body: text}, nil
+		})
+		h := newEndpoint(&o, &control.Workspace{}, &control.Stream{Destination: control.Destination{URL: "http://hook.test/in"}}, refusedFile{})
+		began := time.Now()
+		status, _, err := h.post(t.Context(), nil, nil)
+		require.NoError(t, err)
+		require.Equal(t, 200, status)
+		require.Equal(t, maxAnswerTime, time.Since(began))
+	})
+}
+
+type roundTrip func(r *http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // An answer that is none takes no event.
 func TestHTTPSwitchesNoProtocols(t *testing.T) {
