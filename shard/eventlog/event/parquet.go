@@ -154,6 +154,22 @@ func (x *parquetEncoder) setEvent(e *Event) {
 	}
 }
 
+// setChange sets what a row of a kind that is noted has besides what all rows have.
+func (x *parquetEncoder) setChange(e *Event) {
+	if x.svcID != nil && e.Kind == Merged {
+		x.setSvcID(columnIntoSvcID, e, e.Number)
+	}
+	if isState(e.Kind) {
+		x.setText(columnOf, []byte(ofWhat(e)))
+		x.setSome(columnStatus, e.Status)
+		x.setSome(columnSource, []byte(e.Source.String()))
+	}
+	if e.Kind == GroupState {
+		x.setSome(columnGroupID, e.Name)
+		x.setSome(columnChannel, []byte(ChannelName(e.Channel)))
+	}
+}
+
 func (x *parquetEncoder) setIdentifier(e *Event) {
 	switch e.ID {
 	case op.ExternalID:
@@ -197,6 +213,13 @@ func (x *parquetEncoder) setText(column int, text []byte) {
 	start := len(x.texts)
 	x.texts = append(x.texts, text...)
 	x.set(column, parquet.ByteArrayValue(x.texts[start:]))
+}
+
+// setSome is setText for text that isn't empty.
+func (x *parquetEncoder) setSome(column int, text []byte) {
+	if len(text) > 0 {
+		x.setText(column, text)
+	}
 }
 
 func (x *parquetEncoder) Flush() error {

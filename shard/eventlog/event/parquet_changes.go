@@ -36,26 +36,3 @@ const (
 )
 
 var changeSchema = parquet.SchemaOf(ParquetChange{})
-
-// setChange sets what a row of a kind that is noted has besides what all rows have.
-func (x *parquetEncoder) setChange(e *Event) {
-	if x.svcID != nil && e.Kind == Merged {
-		x.setSvcID(columnIntoSvcID, e, e.Number)
-	}
-	if isState(e.Kind) {
-		x.setText(columnOf, []byte(ofWhat(e)))
-		x.setSome(columnStatus, e.Status)
-		x.setSome(columnSource, []byte(e.Source.String()))
-	}
-	if e.Kind == GroupState {
-		x.setSome(columnGroupID, e.Name)
-		x.setSome(columnChannel, []byte(ChannelName(e.Channel)))
-	}
-}
-
-// setSome is setText for text that isn't empty.
-func (x *parquetEncoder) setSome(column int, text []byte) {
-	if len(text) > 0 {
-		x.setText(column, text)
-	}
-}
