@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
+	"millrace/shard"
 	"millrace/shard/eventlog/blocks"
 	"millrace/shard/op"
 )
@@ -333,6 +335,36 @@ func TestBlockOfDeletedUserGoes(t *testing.T) {
 	w.requireExact()
 	w.reopen(manual())
 	w.requireExact()
+}
+
+// A clock that is put back doesn't put off what is due: neither packing, nor the deletions.
+func TestUpkeepWhenTheClockIsPutBack(t *testing.T) {
+	w := &world{t: t, fs: vfs.NewMem(), clock: &clock{}, acked: map[int64]bool{}}
+	begin, back := time.Now(), atomic.Int64{}
+	eo := engineOptions(w.fs, func() time.Time { return w.clock.now().Add(-time.Duration(back.Load())) })
+	eo.Clock.Steady = func() time.Duration { return w.clock.now().Sub(begin) }
+	var err error
+	w.e, err = shard.Open(eo)
+	require.NoError(t, err)
+	defer w.e.Close()
+	w.openLog(manual())
+	w.commitMore(60, 9)
+	w.pack()
+	w.deleteUser(op.ExternalID, "u7")
+	w.pack()
+	back.Store(int64(w.l.opts.DeleteWithin))
+	w.commitMore(1, 9)
+	w.checkpoint()
+	_, isOld, err := w.l.toPack(false)
+	require.NoError(t, err)
+	require.False(t, isOld)
+	w.clock.move(w.l.opts.DeleteWithin * 5 / 8)
+	_, isOld, err = w.l.toPack(false)
+	require.NoError(t, err)
+	require.True(t, isOld)
+	isDue, err := w.l.expireFirst(false)
+	require.NoError(t, err)
+	require.True(t, isDue)
 }
 
 // While blocks are rewritten, which may take hours, no more of the log waits to be packed than otherwise. A deletion

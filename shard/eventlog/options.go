@@ -26,7 +26,7 @@ var (
 )
 
 // Source is the replica whose log is packed; *replica.Replica is one. Time is that of its stamps, by which events grow
-// old: the system's clock might jump ahead by years, and take with it all that is kept.
+// old: the system's clock might jump ahead by years, and take with it all that is kept, or back, and stop all upkeep.
 type Source interface {
 	Time() time.Time
 	ReadLog(from, to uint64, f func(position uint64, count uint32, payload []byte) error) error

@@ -130,8 +130,8 @@ func (e *Replica) Await(done <-chan struct{}) error {
 // Clock makes the stamps of this node.
 func (e *Replica) Clock() *stamp.Clock { return e.clock }
 
-// Time is the time by which stamps are given; see stamp.Clock.
-func (e *Replica) Time() time.Time { return e.clock.Time() }
+// Time is the time by which what has a stamp ages; see stamp.Clock.
+func (e *Replica) Time() time.Time { return e.clock.Aging() }
 
 // Log is the log that the replica follows. Only its owner may close it, or put anything into it.
 func (e *Replica) Log() Log { return e.log }

@@ -54,7 +54,12 @@ const anchorLife = time.Minute
 
 // Next is a stamp for a record of n ops: each op has its own, counted from the record's.
 func (c *Clock) Next(n int) int64 {
-	t := c.Time().UnixMicro()
+	now, steady := c.times()
+	t := now.UnixMicro()
+	if behind := time.Duration(c.last.Load()-t) * time.Microsecond; behind > c.Bound() {
+		c.warn(steady, "the system's clock is behind the newest change; stamps stand still until it has caught up, "+
+			"and a restart is refused before", behind)
+	}
 	for {
 		last := c.last.Load()
 		t = max(t, last+1)
@@ -114,11 +119,27 @@ func (c *Clock) Bound() time.Duration {
 
 // Time is the system's time, or, when that has jumped too far ahead, what it would be without the jump.
 func (c *Clock) Time() time.Time {
-	t := c.system()
+	t, _ := c.times()
+	return t
+}
+
+// Aging is the time by which what has a stamp ages. It is Time, but while stamps stand still because the system's clock
+// was put back it goes on at the pace of the steady clock.
+func (c *Clock) Aging() time.Time {
+	t, steady := c.times()
+	if t.UnixMicro() < c.last.Load() && steady.After(t) {
+		return steady
+	}
+	return t
+}
+
+// times returns Time, and what the system's time would be had it not jumped since it was last believed.
+func (c *Clock) times() (t, steady time.Time) {
+	t = c.system()
 	anchor := c.anchor.Load()
 	if anchor == nil {
 		c.believe(t)
-		return t
+		return t, t
 	}
 	elapsed := t.Sub(anchor.Time)
 	if c.Steady != nil {
@@ -132,12 +153,12 @@ func (c *Clock) Time() time.Time {
 	}
 	switch {
 	case jump > c.Bound():
-		c.warn(expected, jump)
-		return expected
+		c.warn(expected, "the system's clock has jumped ahead; stamps don't follow it until a restart", jump)
+		return expected, expected
 	case expected.Sub(anchor.Time) > anchorLife && jump >= -c.Bound():
 		c.believe(t)
 	}
-	return t
+	return t, expected
 }
 
 func (c *Clock) system() time.Time {
@@ -167,14 +188,13 @@ func (c *Clock) believe(t time.Time) {
 	c.anchor.Store(a)
 }
 
-// warn logs a jump of the system's clock, at most once a minute.
-func (c *Clock) warn(at time.Time, jump time.Duration) {
+// warn logs what is wrong with the system's clock, at most once a minute.
+func (c *Clock) warn(at time.Time, message string, by time.Duration) {
 	last, now := c.warned.Load(), at.UnixNano()
 	if now-last < int64(time.Minute) || !c.warned.CompareAndSwap(last, now) {
 		return
 	}
 	log := c.Logger
 	log = cmp.Or(log, slog.Default())
-	log.Error("the system's clock has jumped ahead; stamps don't follow it until a restart", "by", jump.String(),
-		"permitted", c.Bound().String())
+	log.Error(message, "by", by.String(), "permitted", c.Bound().String())
 }

@@ -1,7 +1,9 @@
 package stamp
 
 import (
+	"bytes"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,6 +54,44 @@ func TestClockJumps(t *testing.T) {
 	require.Equal(t, 230*time.Second+9*time.Hour, at(), "a machine that was suspended has the right time again")
 	b.jump(8 * time.Hour)
 	require.Equal(t, 230*time.Second+9*time.Hour, at(), "but was not suspended twice")
+}
+
+// While stamps stand still because the clock was put back, what has them goes on aging, and the log says so.
+func TestClockPutBack(t *testing.T) {
+	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	var log bytes.Buffer
+	b := &brokenClock{system: begin}
+	c := &Clock{Now: func() time.Time { return b.system }, MaxOffset: time.Minute, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		Steady: func() time.Duration { return b.steady }, slept: func() time.Duration { return b.slept }}
+	age := func(stamp int64) time.Duration {
+		return c.Aging().Sub(time.UnixMicro(stamp)).Truncate(time.Second)
+	}
+	first := c.Next(1)
+	b.pass(10 * time.Second)
+	require.Equal(t, 10*time.Second, age(first))
+	require.Equal(t, begin.Add(10*time.Second).UnixMicro(), c.Next(1))
+	require.Empty(t, log.String())
+
+	b.jump(-time.Hour)
+	require.Equal(t, 10*time.Second, age(first))
+	b.pass(30 * time.Minute)
+	second := c.Next(1)
+	require.Equal(t, begin.Add(10*time.Second).UnixMicro()+2, second, "stamps stand still")
+	require.Equal(t, 30*time.Minute+10*time.Second, age(first))
+	require.Equal(t, b.system, c.Time())
+	require.Contains(t, log.String(), "is behind the newest change; stamps stand still until it has caught up")
+	require.Contains(t, log.String(), "by=30m0.000001s permitted=1m0s")
+	require.ErrorIs(t, c.Check(), ErrClock)
+	c.Next(1)
+	require.Equal(t, 1, strings.Count(log.String(), "\n"), "once a minute")
+
+	b.pass(30 * time.Minute)
+	log.Reset()
+	b.pass(time.Second)
+	require.Equal(t, b.system, c.Aging(), "it has caught up")
+	require.Equal(t, b.system.UnixMicro(), c.Next(1))
+	require.Empty(t, log.String())
+	require.NoError(t, c.Check())
 }
 
 func TestClockAccepts(t *testing.T) {
