@@ -3,6 +3,7 @@ package census
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -103,7 +104,7 @@ type paperPeers struct {
 	self  uint32
 	all   map[uint32]*Counter
 	leads func(partition uint8) uint32
-	lost  map[uint32]bool
+	lost  *sync.Map // nodes
 }
 
 func (p *paperPeers) Self() uint32                           { return p.self }
@@ -117,7 +118,7 @@ func (p *paperPeers) Nodes() (nodes []uint32) {
 }
 
 func (p *paperPeers) Call(ctx context.Context, node uint32, message []byte) ([]byte, error) {
-	if p.lost[node] {
+	if _, isLost := p.lost.Load(node); isLost {
 		return nil, errors.New("lost")
 	}
 	return p.all[node].Serve(message)
@@ -144,7 +145,7 @@ func (s heldBy) EachUser(_ uint32, partition uint8, _ uint64, _ int, f func(shar
 func TestCountInACluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		user := someUser()
-		all, lost := map[uint32]*Counter{}, map[uint32]bool{}
+		all, lost := map[uint32]*Counter{}, &sync.Map{}
 		leads := func(p uint8) uint32 { // those of both 2 and 3 change their leader each second
 			if p < 64 {
 				return 1
@@ -152,16 +153,19 @@ func TestCountInACluster(t *testing.T) {
 			return 2 + uint32(time.Now().Unix()%2)
 		}
 		for node := uint32(1); node <= 3; node++ {
-			store := heldBy{func(p uint8) bool { return (p < 64) == (node == 1) && !lost[node] }, user}
+			store := heldBy{func(p uint8) bool {
+				_, isLost := lost.Load(node)
+				return (p < 64) == (node == 1) && !isLost
+			}, user}
 			all[node] = newCounter(t, store, &paperPeers{node, all, leads, lost})
 		}
 		require.NoError(t, all[1].Start(t.Context(), 1))
 		time.Sleep(5 * time.Second)
 		require.ErrorIs(t, all[2].Start(t.Context(), 9), ErrBusy)
 		require.NotNil(t, all[3].Status(t.Context(), 1).Running)
-		lost[3] = true
+		lost.Store(uint32(3), true)
 		time.Sleep(30 * time.Second)
-		lost[3] = false
+		lost.Delete(uint32(3))
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
 		for _, c := range all {

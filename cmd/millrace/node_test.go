@@ -56,10 +56,10 @@ func TestEventExportThatNobodyReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log testlog.Buffer
 		n := &node{events: largeEvents{}, log: slog.New(slog.NewTextHandler(&log, nil))}
-		ended := false
+		var ended atomic.Bool
 		client, conn := net.Pipe()
 		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			defer func() { ended = true }()
+			defer ended.Store(true)
 			n.sendEvents(w, r, eventlog.Query{}, event.NDJSON)
 		})}
 		defer server.Close()
@@ -74,9 +74,9 @@ func TestEventExportThatNobodyReads(t *testing.T) {
 			require.NoError(t, err, log.String())
 		}
 		synctest.Wait()
-		require.False(t, ended, log.String())
+		require.False(t, ended.Load(), log.String())
 		time.Sleep(2 * readerStall)
-		require.True(t, ended)
+		require.True(t, ended.Load())
 		require.Contains(t, log.String(), "an export of events was broken off")
 	})
 }
