@@ -4,6 +4,7 @@
 package durable
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -45,7 +46,7 @@ func ReadFileOn(on vfs.FS, path string) ([]byte, error) {
 // ReplaceFileOn is ReplaceFile on any file system, with that file system's mode for new files. A nil file system is the
 // operating system's.
 func ReplaceFileOn(on vfs.FS, path string, text []byte) error {
-	on = orDefault(on)
+	on = cmp.Or(on, vfs.Default)
 	return replace(on, path, text,
 		func(path string) (file, error) { return on.Create(path, vfs.WriteCategoryUnspecified) })
 }
@@ -78,16 +79,9 @@ func replace(on vfs.FS, path string, text []byte, create func(path string) (file
 	return nil
 }
 
-func orDefault(on vfs.FS) vfs.FS {
-	if on == nil {
-		return vfs.Default
-	}
-	return on
-}
-
 // SyncDir makes the names in a directory durable. A nil file system is the operating system's.
 func SyncDir(on vfs.FS, dir string) error {
-	d, err := orDefault(on).OpenDir(dir)
+	d, err := cmp.Or(on, vfs.Default).OpenDir(dir)
 	if err != nil {
 		return fmt.Errorf("open %q: %w", dir, err)
 	}

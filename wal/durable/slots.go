@@ -1,6 +1,7 @@
 package durable
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -81,7 +82,7 @@ func CreateSlots(on vfs.FS, path, magic string, state []byte) (*Slots, error) {
 
 // OpenSlots opens the file and returns its state, which must have the given size.
 func OpenSlots(on vfs.FS, path, magic string, size int) (s *Slots, state []byte, err error) {
-	f, err := orDefault(on).OpenReadWrite(path, vfs.WriteCategoryUnspecified)
+	f, err := cmp.Or(on, vfs.Default).OpenReadWrite(path, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open %q: %w", path, err)
 	}
