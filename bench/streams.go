@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"millrace/api/control"
+	apistream "millrace/api/stream"
 	"millrace/loadtest"
 	"millrace/wal/pause"
 )
@@ -243,20 +244,12 @@ func (t *stream) remove(ctx context.Context) error {
 	return t.call(ctx, http.MethodDelete, "/"+t.id, nil, nil)
 }
 
-// streamStatus is the part of a stream's status that is looked at.
-type streamStatus struct {
-	Error     string `json:"error"`
-	Events    int64  `json:"events"`
-	Bytes     int64  `json:"bytes"`
-	LagEvents int64  `json:"lag_events"`
-}
-
-func (t *stream) status(ctx context.Context) (v streamStatus, err error) {
+func (t *stream) status(ctx context.Context) (v apistream.Status, err error) {
 	return v, t.call(ctx, http.MethodGet, "/"+t.id+"/status", nil, &v)
 }
 
 // await waits until the stream has delivered so many events.
-func (t *stream) await(ctx context.Context, events int64) (streamStatus, error) {
+func (t *stream) await(ctx context.Context, events int64) (apistream.Status, error) {
 	for {
 		status, err := t.status(ctx)
 		if err == nil && status.Error != "" {
