@@ -21,6 +21,7 @@ import (
 // {unique} in a body is another text each time. By method and path of the route.
 var goodRequests = map[string]struct{ target, body string }{
 	"POST /users/track":      {body: goodBody},
+	"POST /users/track/bulk": {body: goodBody},
 	"POST /users/export/ids": {body: `{"external_ids":["a"]}`},
 	"POST /users/delete":     {body: `{"external_ids":["a"]}`},
 

@@ -217,8 +217,8 @@ func openBehind(t *testing.T) (d *door, b *behind) {
 	d, done := openEngine(t, t.TempDir(), func(o *Options) {
 		b.Store, b.control, o.Store = o.Store, o.Control, b
 		track := o.Track
-		o.Track = func(dst, body []byte, ws *control.Workspace, batch store.Batch, now int64, note func(Fault)) ([]byte, int) {
-			return track(dst, body, ws, batch.(*behindBatch).Batch, now, note)
+		o.Track = func(dst, body []byte, ws *control.Workspace, limits Limits, batch store.Batch, now int64, note func(Fault)) ([]byte, int) {
+			return track(dst, body, ws, limits, batch.(*behindBatch).Batch, now, note)
 		}
 	})
 	t.Cleanup(done)
@@ -239,7 +239,7 @@ var lookingRoutes = []string{
 
 // routesWithoutBarrier read nothing that is stored: a write is resolved behind the log, or by the engine.
 var routesWithoutBarrier = []string{
-	"POST /users/track", "POST /subscription/status/set", "POST /v2/subscription/status/set", "POST /email/status", "POST /email/blacklist", "POST /email/blocklist",
+	"POST /users/track", "POST /users/track/bulk", "POST /subscription/status/set", "POST /v2/subscription/status/set", "POST /email/status", "POST /email/blacklist", "POST /email/blocklist",
 	"POST /email/bounce/remove", "POST /email/spam/remove", "GET /scim/v2/ServiceProviderConfig", "GET /scim/v2/ResourceTypes", "GET /scim/v2/ResourceTypes/{id}",
 	"GET /scim/v2/Schemas", "GET /scim/v2/Schemas/{id}", "GET /livez", "GET /readyz", "GET /openapi.json",
 }
@@ -440,9 +440,9 @@ func TestShedEarly(t *testing.T) {
 	decoded := 0
 	d := open(t, func(o *Options) {
 		track := o.Track
-		o.Track = func(dst, body []byte, ws *control.Workspace, batch store.Batch, now int64, note func(Fault)) ([]byte, int) {
+		o.Track = func(dst, body []byte, ws *control.Workspace, limits Limits, batch store.Batch, now int64, note func(Fault)) ([]byte, int) {
 			decoded++
-			return track(dst, body, ws, batch, now, note)
+			return track(dst, body, ws, limits, batch, now, note)
 		}
 	})
 	d.store.full.Store(true)

@@ -250,7 +250,10 @@ func isJSON(contentType []byte) bool {
 func (x *exchange) decompress() (plain []byte, err error) {
 	coding := x.Ctx.Request.Header.ContentEncoding()
 	if len(coding) == 0 || bytes.EqualFold(coding, []byte("identity")) {
-		return x.Ctx.Request.Body(), nil
+		if plain = x.Ctx.Request.Body(); len(plain) > x.maxBody() {
+			err = fasthttp.ErrBodyTooLarge
+		}
+		return plain, err
 	}
 	// The decompressed size is known only at the end. So few are decompressed at a time that it doesn't matter, and
 	// more would be no faster.
@@ -264,7 +267,7 @@ func (x *exchange) decompress() (plain []byte, err error) {
 
 // decode undoes a content coding, within the limit.
 func (x *exchange) decode(coding []byte) ([]byte, error) {
-	limit := x.s.options.MaxBodyBytes
+	limit := x.maxBody()
 	switch {
 	case bytes.EqualFold(coding, []byte("gzip")) || bytes.EqualFold(coding, []byte("x-gzip")):
 		return x.Ctx.Request.BodyGunzipWithLimit(limit)
@@ -276,6 +279,14 @@ func (x *exchange) decode(coding []byte) ([]byte, error) {
 		return x.unzstd(limit)
 	}
 	return nil, fasthttp.ErrContentEncodingUnsupported
+}
+
+// maxBody returns how large a body may be, decompressed.
+func (x *exchange) maxBody() int {
+	if x.route.maxBody > 0 {
+		return min(x.route.maxBody, x.s.options.MaxBodyBytes)
+	}
+	return x.s.options.MaxBodyBytes
 }
 
 // inflate undoes deflate: the format of zlib, or, as many clients send it, without zlib's header (RFC 9110, 8.4.1.2).

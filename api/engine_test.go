@@ -105,12 +105,12 @@ func (d *door) openDoor(engine store.Store, edit []func(*Options)) (served chan 
 	decoders := ingest.NewPool(ingest.Options{})
 	options := Options{Store: engine, Control: d.control, Now: systemClock, Logger: d.logger(), AppendPhoneKey: field.NewPhones(0).Parse,
 		Rules: ingest.Rules(),
-		Track: func(dst, body []byte, ws *control.Workspace, batch store.Batch, nowMillis int64, note func(Fault)) ([]byte, int) {
+		Track: func(dst, body []byte, ws *control.Workspace, limits Limits, batch store.Batch, nowMillis int64, note func(Fault)) ([]byte, int) {
 			decoder := decoders.Get()
 			defer decoders.Put(decoder)
 			b := batch.(*shard.Batch)
 			b.SetSource(op.SourceTrack)
-			return decoder.TrackNoting(dst, body, ws.Prepared.(*ingest.Workspace), &b.Builder, b, nowMillis, func(f ingest.Fault) {
+			return decoder.TrackWithin(ingest.Limits(limits), dst, body, ws.Prepared.(*ingest.Workspace), &b.Builder, b, nowMillis, func(f ingest.Fault) {
 				if note != nil {
 					note(Fault(f))
 				}
@@ -280,7 +280,7 @@ func TestTrackAllocations(t *testing.T) {
 	d := open(t, func(o *Options) {
 		o.AccessLog = false
 		o.Store = nothingStore{o.Store}
-		o.Track = func(dst, _ []byte, _ *control.Workspace, _ store.Batch, _ int64, _ func(Fault)) ([]byte, int) {
+		o.Track = func(dst, _ []byte, _ *control.Workspace, _ Limits, _ store.Batch, _ int64, _ func(Fault)) ([]byte, int) {
 			return append(dst, `{"message":"success"}`...), 201
 		}
 	})
@@ -308,7 +308,7 @@ func BenchmarkDoor(b *testing.B) {
 	d := open(b, func(o *Options) {
 		o.AccessLog, o.Logger = false, slog.New(slog.DiscardHandler)
 		o.Store = nothingStore{o.Store}
-		o.Track = func(dst, _ []byte, _ *control.Workspace, _ store.Batch, _ int64, _ func(Fault)) ([]byte, int) {
+		o.Track = func(dst, _ []byte, _ *control.Workspace, _ Limits, _ store.Batch, _ int64, _ func(Fault)) ([]byte, int) {
 			return append(dst, `{"message":"success"}`...), 201
 		}
 	})

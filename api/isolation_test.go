@@ -72,6 +72,7 @@ func attacks(svcID string) map[string][]attack {
 	}
 	add("POST /users/track", 201, `{"attributes":[{"external_id":"ada-s3cret","first_name":"Mallory"}]}`)
 	add("POST /users/track", 400, `{"attributes":[{"external_id":"mallory","subscription_groups":[{"subscription_group_id":"`+hiddenGroup+`","subscription_state":"subscribed"}]}]}`)
+	all["POST /users/track/bulk"] = all["POST /users/track"]
 	add("POST /users/export/ids", 201, `{"external_ids":["ada-s3cret"]}`, fmt.Sprintf(`{"svc_id":%q}`, svcID), fmt.Sprintf(`{"braze_ids":[%q]}`, svcID), `{"user_aliases":[{`+hiddenAlias+`}]}`,
 		`{"email_address":"`+hiddenEmail+`"}`, `{"phone":"`+hiddenPhone+`"}`)
 	add("POST /users/delete", 201, `{"external_ids":["ada-s3cret"]}`, fmt.Sprintf(`{"svc_ids":[%q]}`, svcID), `{"user_aliases":[{`+hiddenAlias+`}]}`,

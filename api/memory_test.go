@@ -285,7 +285,7 @@ func (b *memoryBatch) Unmet() []shard.UnmetOperator { return nil }
 func (b *memoryBatch) Release() { b.effects = nil }
 
 // memoryTrack accepts {"attributes":[{"external_id":…}, …]} and panics on {"panic":true}.
-func memoryTrack(dst, body []byte, _ *control.Workspace, batch store.Batch, _ int64, _ func(Fault)) ([]byte, int) {
+func memoryTrack(dst, body []byte, _ *control.Workspace, _ Limits, batch store.Batch, _ int64, _ func(Fault)) ([]byte, int) {
 	var request struct {
 		Panic      bool `json:"panic"`
 		Attributes []struct {

@@ -178,7 +178,7 @@ func TestWrongAnswersAreCaught(t *testing.T) {
 		"null":              func(a *answer) { a.body = `{"attributes_processed":null,"message":"success"}` },
 		"fraction":          func(a *answer) { a.body = `{"attributes_processed":1.5,"message":"success"}` },
 		"minimum":           func(a *answer) { a.body = `{"attributes_processed":0,"message":"success"}` },
-		"maximum":           func(a *answer) { a.body = `{"attributes_processed":76,"message":"success"}` },
+		"maximum":           func(a *answer) { a.body = `{"attributes_processed":1001,"message":"success"}` },
 		"minItems":          func(a *answer) { a.body = `{"attributes_processed":1,"message":"success","errors":[]}` },
 		"enum behind $ref": func(a *answer) {
 			a.body = `{"attributes_processed":1,"message":"success","errors":[{"type":"x","input_array":"aliases","index":0}]}`

@@ -66,7 +66,7 @@ func (s *Server) TrackAgain(
 	}
 	batch := s.options.Store.NewBatch(w.Number, control.AdminActor)
 	defer batch.Release()
-	reply, status = s.options.Track(nil, body, w, batch, s.options.Now(), nil)
+	reply, status = s.options.Track(nil, body, w, Limits{}, batch, s.options.Now(), nil)
 	if status != fasthttp.StatusCreated {
 		countsOf(w).count(0, reply)
 		return reply, status, nil

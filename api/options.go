@@ -16,11 +16,14 @@ import (
 	"millrace/api/store"
 )
 
-// TrackFunc decodes a body of /users/track into batch and appends the answer to dst. It neither commits nor keeps body.
-// With a status other than 201 the batch is dropped. note, if not nil, is called for each fault that the answer
-// reports.
-type TrackFunc func(dst, body []byte, ws *control.Workspace, batch store.Batch, nowMillis int64,
+// TrackFunc decodes a body of /users/track, or of a sibling with other limits, into batch and appends the answer to
+// dst. It neither commits nor keeps body. With a status other than 201 the batch is dropped. note, if not nil, is
+// called for each fault that the answer reports.
+type TrackFunc func(dst, body []byte, ws *control.Workspace, limits Limits, batch store.Batch, nowMillis int64,
 	note func(Fault)) (reply []byte, status int)
+
+// Limits bound the objects of a request: see ingest.Limits.
+type Limits struct{ Combined, PerUser int }
 
 // Options of a Server.
 type Options struct {
@@ -43,6 +46,8 @@ type Options struct {
 
 	// MaxBodyBytes bounds a body, decompressed (D1). Default 4 MiB.
 	MaxBodyBytes int
+	// MaxBulkBodyBytes bounds the same for /users/track/bulk, within MaxBodyBytes. Default 2 MiB.
+	MaxBulkBodyBytes int
 	// MaxBodiesBytes bounds the memory of the bodies of all requests under way, as received and decompressed, except
 	// for the first 32 KiB of each; beyond it: 503. Default 256 MiB, or the size of two bodies if that is more.
 	MaxBodiesBytes int64
@@ -98,6 +103,7 @@ type Options struct {
 // EnsureDefaults fills in what is not set.
 func (o *Options) EnsureDefaults() {
 	o.MaxBodyBytes = cmp.Or(o.MaxBodyBytes, 4<<20)
+	o.MaxBulkBodyBytes = cmp.Or(o.MaxBulkBodyBytes, 2<<20)
 	o.MaxBodiesBytes = cmp.Or(o.MaxBodiesBytes, max(256<<20, 2*int64(o.MaxBodyBytes)))
 	o.MaxAnswersBytes = cmp.Or(o.MaxAnswersBytes, 256<<20)
 	o.ReadTimeout = cmp.Or(o.ReadTimeout, 10*time.Second)
@@ -144,6 +150,8 @@ func (o *Options) Validate() error {
 		return errors.New("api: AppendPhoneKey is not set")
 	case o.MaxBodyBytes < 1024 || o.MaxBodyBytes > 256<<20:
 		return fmt.Errorf("api: MaxBodyBytes is %d, want 1 KiB to 256 MiB", o.MaxBodyBytes)
+	case o.MaxBulkBodyBytes < 1024:
+		return fmt.Errorf("api: MaxBulkBodyBytes is %d, want 1 KiB at least", o.MaxBulkBodyBytes)
 	case o.MaxBodiesBytes < int64(o.MaxBodyBytes):
 		return fmt.Errorf("api: MaxBodiesBytes is %d, want that of a body, %d, at least", o.MaxBodiesBytes,
 			o.MaxBodyBytes)

@@ -33,6 +33,8 @@ type route struct {
 	// noBarrier says that the handler reads no control document but its workspace. All other handlers see what any node
 	// has acknowledged before: exchange.barrier
 	noBarrier bool
+	limits    Limits // of objects
+	maxBody   int    // of a body, decompressed, within Options.MaxBodyBytes; 0: that
 	handler   func(*exchange)
 	withBody  func(*call.Call, value.Value) // replaces handler: the body is a JSON object
 
@@ -44,6 +46,9 @@ type route struct {
 func (s *Server) routes() []route {
 	return []route{
 		{method: "POST", path: "/users/track", permission: "users.track", bucket: ratelimit.UsersTrack, noBarrier: true,
+			handler: s.track},
+		{method: "POST", path: "/users/track/bulk", permission: "users.track.bulk", bucket: ratelimit.UsersTrackBulk,
+			noBarrier: true, limits: Limits{Combined: 1_000, PerUser: 100}, maxBody: s.options.MaxBulkBodyBytes,
 			handler: s.track},
 		{method: "POST", path: "/users/export/ids", permission: "users.export.ids", bucket: ratelimit.UsersExportIDs,
 			noBarrier: true, withBody: users.Export},

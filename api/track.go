@@ -16,8 +16,8 @@ import (
 	"millrace/shard"
 )
 
-// track serves POST /users/track. It passes the body with a batch to the track function, commits the batch to the log,
-// and sends the answer, which was written while parsing.
+// track serves POST /users/track and its siblings, which differ in their limits. It passes the body with a batch to the
+// track function, commits the batch to the log, and sends the answer, which was written while parsing.
 func (s *Server) track(x *exchange) {
 	key := x.Ctx.Request.Header.PeekBytes(headerIdempotency)
 	if len(key) == 0 {
@@ -42,7 +42,7 @@ func (x *exchange) trackOnce(key []byte, bodyHash [32]byte) (answered bool) {
 	defer batch.Release()
 	x.faults = x.faults[:0]
 	var status int
-	x.Reply, status = x.s.options.Track(x.Reply[:0], x.Body, x.Workspace, batch, x.Now, x.note)
+	x.Reply, status = x.s.options.Track(x.Reply[:0], x.Body, x.Workspace, x.route.limits, batch, x.Now, x.note)
 	accepted := batch.Count()
 	// Nothing was accepted: there is no effect, and the Idempotency-Key stays free for a corrected body.
 	if status != fasthttp.StatusCreated {

@@ -17,7 +17,7 @@ func faultsOf(t *testing.T, ws *Workspace, body string) (faults []Fault) {
 	var b op.Builder
 	b.Reset(12)
 	r := &fakeRouter{Builder: &b, blocked: map[string]bool{"dummy": true}}
-	reply, _ := NewDecoder(Options{}).TrackNoting(nil, []byte(body), ws, &b, r, testNow, func(f Fault) {
+	reply, _ := NewDecoder(Options{}).TrackWithin(Limits{}, nil, []byte(body), ws, &b, r, testNow, func(f Fault) {
 		f.Object = slices.Clone(f.Object)
 		faults = append(faults, f)
 	})

@@ -1,6 +1,6 @@
-// Package ingest turns the JSON of POST /users/track into ops and an answer, in one pass: it parses, judges each
-// object, and writes it in the form in which it is logged, replicated and applied (package op). It knows JSON and the
-// contract's rules for the objects, but neither HTTP nor profiles.
+// Package ingest turns the JSON of POST /users/track and its siblings into ops and an answer, in one pass: it parses,
+// judges each object, and writes it in the form in which it is logged, replicated and applied (package op). It knows
+// JSON and the contract's rules for the objects, but neither HTTP nor profiles.
 //
 // Invariants
 //   - What is refused has no effect: an object's op is finished only when the whole object has been read and found
@@ -17,7 +17,9 @@ package ingest
 import (
 	"cmp"
 	"fmt"
+	"hash/maphash"
 	"math"
+	"slices"
 	"sync"
 
 	"millrace/ingest/field"
@@ -60,6 +62,15 @@ func (ws *Workspace) profileID() string {
 		return "braze_id"
 	}
 	return "svc_id"
+}
+
+// Limits bound the objects of one request. The zero value has those of /users/track, which depend on the plan.
+type Limits struct {
+	// Combined bounds the objects in a whole request. 0: each array has at most maxObjects, and Workspace.MaxCombined
+	// holds.
+	Combined int
+	// PerUser bounds the objects that name one user by the same identifier; 0: no bound.
+	PerUser int
 }
 
 // Router gives ops their place; *shard.Batch is one and describes End, EndNumber and SvcID. The decoder relies on this:
@@ -158,8 +169,11 @@ type Decoder struct {
 	badWhy reason // 0: not JSON
 	// badRule is the rule that the request as a whole breaks; empty: malformed.
 	badRule string
-	total   int   // objects in all arrays
-	placed  uint8 // a bit for each array whose ops went into the record at once
+	limits  Limits
+	inArray int      // how many objects an array may have
+	total   int      // objects in all arrays
+	users   []uint64 // whom the good objects name, if limits.PerUser bounds them
+	placed  uint8    // a bit for each array whose ops went into the record at once
 	counts  [arrays]int
 	errors  []entry
 	texts   []byte
@@ -244,16 +258,21 @@ func arrayNamed(name []byte) array {
 func (d *Decoder) Track(
 	dst, body []byte, ws *Workspace, b *op.Builder, r Router, nowMillis int64,
 ) (reply []byte, status int) {
-	return d.TrackNoting(dst, body, ws, b, r, nowMillis, nil)
+	return d.TrackWithin(Limits{}, dst, body, ws, b, r, nowMillis, nil)
 }
 
-// TrackNoting is Track, and calls note for each Fault that the answer reports, in the answer's order.
-func (d *Decoder) TrackNoting(
-	dst, body []byte, ws *Workspace, b *op.Builder, r Router, nowMillis int64, note func(Fault),
+// TrackWithin is Track with the limits of another endpoint, and calls note, if not nil, for each Fault that the answer
+// reports, in the answer's order.
+func (d *Decoder) TrackWithin(
+	limits Limits, dst, body []byte, ws *Workspace, b *op.Builder, r Router, nowMillis int64, note func(Fault),
 ) (reply []byte, status int) {
 	long := len(body) > maxBodyBytes
 	if long {
 		body = nil
+	}
+	d.limits, d.inArray, d.users = limits, math.MaxInt, d.users[:0]
+	if limits.Combined == 0 {
+		d.limits.Combined, d.inArray = ws.MaxCombined, maxObjects
 	}
 	d.begin(body, ws, b, r, nowMillis)
 	defer d.end()
@@ -349,6 +368,9 @@ func (d *Decoder) request() int {
 	if noArray != arrays {
 		return d.failArray(noArray)
 	}
+	if d.repeats(d.limits.PerUser) {
+		return d.failPerUser()
+	}
 	return i
 }
 
@@ -370,10 +392,10 @@ func (d *Decoder) objectsOf(a array, i int) int {
 		return i + 1
 	}
 	for n := 0; ; n++ {
-		if n >= maxObjects {
+		if n >= d.inArray {
 			return d.failCount(a)
 		}
-		if d.ws.MaxCombined > 0 && d.total >= d.ws.MaxCombined {
+		if d.limits.Combined > 0 && d.total >= d.limits.Combined {
 			return d.failCombined()
 		}
 		d.total++
@@ -392,8 +414,34 @@ func (d *Decoder) objectsOf(a array, i int) int {
 	}
 }
 
-// maxObjects is how many objects an array may have.
+// maxObjects is how many objects an array of /users/track may have.
 const maxObjects = 75
+
+// noteUser notes whom an object names: the number behind a svc_id, or the kind and the canonical text of another
+// identifier. Nobody knows yet which of them lead to one profile.
+func (d *Decoder) noteUser(key []byte) {
+	user := d.id.number
+	if d.id.resolved != op.SvcID {
+		user = maphash.Bytes(userSeed, key) + uint64(d.id.resolved)
+	}
+	d.users = append(d.users, user)
+}
+
+var userSeed = maphash.MakeSeed()
+
+// repeats reports whether more than limit objects name one user; 0: no limit. It reorders users.
+func (d *Decoder) repeats(limit int) bool {
+	if limit == 0 || len(d.users) <= limit {
+		return false
+	}
+	slices.Sort(d.users)
+	for i := limit; i < len(d.users); i++ {
+		if d.users[i] == d.users[i-limit] {
+			return true
+		}
+	}
+	return false
+}
 
 // divert decides where the ops of an array go: into the record, if those of all arrays that take effect before it are
 // already there, or aside. (That an array is missing is known only at the end. Reading the text twice would cost more

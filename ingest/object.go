@@ -149,6 +149,9 @@ func (d *Decoder) finish(start int, kind op.Kind, flags op.Flags) {
 		d.counts[d.array]++
 		return
 	}
+	if d.limits.PerUser > 0 {
+		d.noteUser(d.out[keyStart:d.o])
+	}
 	if d.deferring {
 		d.pending = append(d.pending,
 			pendingOp{start: start, end: d.o, keyLen: d.o - keyStart, number: id.number, array: d.array,

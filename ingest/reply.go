@@ -138,9 +138,19 @@ func (d *Decoder) failCount(a array) int {
 
 // failCombined refuses the request for the number of objects in all arrays.
 func (d *Decoder) failCombined() int {
+	objects := " objects"
+	if d.limits.Combined == 1 {
+		objects = " object"
+	}
 	return d.failWith(tooMany,
 		"Max Input Length Exceeded: 'attributes', 'events' and 'purchases' together must hold at most ",
-		strconv.Itoa(d.ws.MaxCombined), " objects")
+		strconv.Itoa(d.limits.Combined), objects)
+}
+
+// failPerUser refuses the request for the number of objects that name one user.
+func (d *Decoder) failPerUser() int {
+	return d.failWith(tooMany, "Max Input Length Exceeded: at most ", strconv.Itoa(d.limits.PerUser),
+		" objects may name the same user")
 }
 
 // failWith refuses the request by a rule, with a text of its own.

@@ -39,11 +39,15 @@ func (r *fakeRouter) SvcID(text []byte) (uint64, bool) {
 }
 
 func track(t testing.TB, d *Decoder, ws *Workspace, body string) (reply string, status int, rec op.Record) {
+	return trackWithin(t, Limits{}, d, ws, body)
+}
+
+func trackWithin(t testing.TB, limits Limits, d *Decoder, ws *Workspace, body string) (reply string, status int, rec op.Record) {
 	var b op.Builder
 	b.Reset(12)
 	r := &fakeRouter{Builder: &b}
 	sent := []byte(body)
-	out, status := d.Track([]byte("x"), sent, ws, &b, r, testNow)
+	out, status := d.TrackWithin(limits, []byte("x"), sent, ws, &b, r, testNow, nil)
 	require.Equal(t, body, string(sent), "the body is only read")
 	require.Equal(t, "x", string(out[:1]))
 	data := b.Finish(1, 2, 3)
@@ -839,4 +843,78 @@ func TestReservedNamesWithBlanks(t *testing.T) {
 	attrs(t, `" Email":1," emails ":2," a":3,"b c ":4`, `"~Email":1 "~emails":2 "~a":3 "~b c":4`)
 	// Names elsewhere keep their blanks.
 	event(t, `" name":"f","properties":{" time":1,"event_name ":2}`, `" time":1 "event_name ":2`)
+}
+
+// Limits of other endpoints: of all objects together, whatever the plan, and of those that name one user by the same
+// identifier, however it is written.
+func TestLimitsOfOtherEndpoints(t *testing.T) {
+	bulk := Limits{Combined: 1000, PerUser: 100}
+	list := func(n int, one func(i int) string) string {
+		all := make([]string, n)
+		for i := range all {
+			all[i] = one(i)
+		}
+		return strings.Join(all, ",")
+	}
+	event := func(id string) string { return `{` + id + `,"name":"e","time":"2026-01-02T03:04:05Z"}` }
+	user := func(i int) string { return event(fmt.Sprintf(`"external_id":"u%d"`, i%500)) }
+	ask := func(limits Limits, body string) (string, int) {
+		reply, status, _ := trackWithin(t, limits, testDecoder(), &Workspace{MaxCombined: 50}, body)
+		return reply, status
+	}
+	reply, status := ask(bulk, `{"purchases":[],"events":[`+list(600, user)+`],"attributes":[`+list(400, func(i int) string { return fmt.Sprintf(`{"external_id":"u%d"}`, i) })+`]}`)
+	require.Equal(t, 201, status, reply)
+	require.Equal(t, `{"attributes_processed":400,"events_processed":600,"message":"success"}`, reply)
+	for _, body := range []string{`{"events":[` + list(1001, user) + `]}`, `{"events":[` + list(600, user) + `],"attributes":[` + list(401, user) + `]}`} {
+		reply, status = ask(bulk, body)
+		require.Equal(t, 400, status)
+		require.Contains(t, reply, `"errors":["Max Input Length Exceeded: 'attributes', 'events' and 'purchases' together must hold at most 1000 objects"]`)
+	}
+	_, status = ask(Limits{Combined: 1}, `{"events":[`+user(1)+`]}`)
+	require.Equal(t, 201, status)
+	reply, status = ask(Limits{Combined: 1}, `{"events":[`+user(1)+`],"attributes":[{"external_id":"u"}]}`)
+	require.Equal(t, 400, status)
+	require.Contains(t, reply, "together must hold at most 1 object\"")
+
+	const many = `{"message":"Max Input Length Exceeded: at most 100 objects may name the same user","errors":["Max Input Length Exceeded: at most 100 objects may name the same user"]}`
+	for _, same := range [][2]string{
+		{`"external_id":"7"`, `"external_id":7`}, {`"email":"Ada@example.com"`, `"email":"ada@EXAMPLE.com"`}, {`"phone":"+14155552671"`, `"phone":"+1 (415) 555-2671"`},
+		{`"user_alias":{"alias_name":"n","alias_label":"l"}`, `"user_alias":{"alias_label":"l","alias_name":"\u006e"}`}, {`"svc_id":"known"`, `"braze_id":"known"`},
+	} {
+		either := func(i int) string { return event(same[i%2]) }
+		reply, status = ask(bulk, `{"events":[`+list(60, either)+`],"attributes":[`+list(40, either)+`]}`)
+		require.Equal(t, 201, status, reply)
+		reply, status = ask(bulk, `{"events":[`+list(60, either)+`],"attributes":[`+list(41, either)+`]}`)
+		require.Equal(t, 400, status, same)
+		require.Equal(t, many, reply)
+	}
+	// What isn't the same identifier, names nobody, or is refused.
+	for _, n := range []struct {
+		objects string
+		status  int
+	}{
+		{list(200, func(i int) string {
+			return event([]string{`"external_id":"a@example.com"`, `"email":"a@example.com"`}[i%2])
+		}), 201},
+		{list(101, func(int) string { return event(`"svc_id":"nobody's"`) }), 201},
+		{list(101, func(int) string { return `{"external_id":"u"}` }) + `,` + event(`"external_id":"u"`), 201},
+		{list(101, func(int) string { return `0` }), 400},
+	} {
+		reply, status = ask(bulk, `{"events":[`+n.objects+`]}`)
+		require.Equal(t, n.status, status, reply)
+		require.NotContains(t, reply, "Max Input")
+	}
+
+	// It allocates nothing either.
+	d, ws, body := testDecoder(), &Workspace{}, []byte(`{"attributes":[`+list(1000, func(i int) string { return fmt.Sprintf(`{"external_id":"u%d","plan":"pro"}`, i%10) })+`]}`)
+	var b op.Builder
+	var out []byte
+	r := &fakeRouter{Builder: &b}
+	once := func() {
+		b.Reset(12)
+		out, status = d.TrackWithin(bulk, out[:0], body, ws, &b, r, testNow, nil)
+	}
+	once()
+	require.Equal(t, 201, status)
+	require.Zero(t, testing.AllocsPerRun(5, once))
 }

@@ -130,12 +130,12 @@ func (h *house) openAPI(engine store.Store, logger *slog.Logger) {
 	h.t.Cleanup(func() { require.NoError(h.t, counter.Close()) })
 	h.api, err = api.New(api.Options{Store: engine, Control: h.control, Logger: logger, AppendPhoneKey: field.NewPhones(0).Parse,
 		Refused: kept, Rules: ingest.Rules(),
-		Track: func(dst, body []byte, ws *control.Workspace, batch store.Batch, nowMillis int64, note func(api.Fault)) ([]byte, int) {
+		Track: func(dst, body []byte, ws *control.Workspace, limits api.Limits, batch store.Batch, nowMillis int64, note func(api.Fault)) ([]byte, int) {
 			decoder := decoders.Get()
 			defer decoders.Put(decoder)
 			b := batch.(*shard.Batch)
 			b.SetSource(op.SourceTrack)
-			return decoder.TrackNoting(dst, body, ws.Prepared.(*ingest.Workspace), &b.Builder, b, nowMillis, func(f ingest.Fault) {
+			return decoder.TrackWithin(ingest.Limits(limits), dst, body, ws.Prepared.(*ingest.Workspace), &b.Builder, b, nowMillis, func(f ingest.Fault) {
 				if note != nil {
 					note(api.Fault(f))
 				}

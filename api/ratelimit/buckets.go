@@ -15,6 +15,7 @@ type Bucket uint8
 const (
 	None Bucket = iota
 	UsersTrack
+	UsersTrackBulk
 	UsersMerge // with users.delete, users.alias.new, users.alias.update and users.identify
 	UsersExternalIDsRename
 	UsersExternalIDsRemove
@@ -44,6 +45,7 @@ var buckets = [bucketCount]struct {
 	limit Limit
 }{
 	UsersTrack:                  {"users.track", Limit{Requests: 3_000, Window: 3 * time.Second}},
+	UsersTrackBulk:              {"users.track.bulk", Limit{Requests: 50, Window: time.Second}},
 	UsersMerge:                  {"users.merge", Limit{Requests: 20_000, Window: time.Minute}},
 	UsersExternalIDsRename:      {"users.external_ids.rename", Limit{Requests: 1_000, Window: time.Minute}},
 	UsersExternalIDsRemove:      {"users.external_ids.remove", Limit{Requests: 1_000, Window: time.Minute}},

@@ -123,7 +123,7 @@ func openNode(ctx context.Context, o nodeOptions) (_ *node, err error) {
 	decoders := ingest.NewPool(o.decoder)
 	door := o.door
 	door.Control, door.Refused = n.control, n.refused
-	door.Track = func(dst, body []byte, ws *control.Workspace, batch store.Batch, nowMillis int64,
+	door.Track = func(dst, body []byte, ws *control.Workspace, limits api.Limits, batch store.Batch, nowMillis int64,
 		note func(api.Fault)) ([]byte, int) {
 		d := decoders.Get()
 		b := batch.(*shard.Batch)
@@ -132,7 +132,8 @@ func openNode(ctx context.Context, o nodeOptions) (_ *node, err error) {
 		if note != nil {
 			noteFault = func(f ingest.Fault) { note(api.Fault(f)) }
 		}
-		reply, status := d.TrackNoting(dst, body, ws.Prepared.(*ingest.Workspace), &b.Builder, b, nowMillis, noteFault)
+		reply, status := d.TrackWithin(ingest.Limits(limits), dst, body, ws.Prepared.(*ingest.Workspace), &b.Builder,
+			b, nowMillis, noteFault)
 		decoders.Put(d)
 		return reply, status
 	}

@@ -104,6 +104,7 @@ type serveCommand struct {
 	CountShare float64 `default:"0.25" bounds:"0|0.01..1" help:"Share of one core that a count of consent may use; 0: counting is off."`
 
 	MaxBody             byteSize      `default:"4MiB" bounds:"1KiB..256MiB" help:"Largest body of a request, after it is decompressed."`
+	MaxBulkBody         byteSize      `default:"2MiB" bounds:"1KiB..256MiB" help:"The same for /users/track/bulk, which never takes more than --max-body."`
 	MaxBodies           byteSize      `default:"0" bounds:"0|1KiB..6TiB" help:"Memory for the bodies of all requests in flight together; beyond that, requests are answered 503. 0: an eighth of --memory, but at least 128 MiB."`
 	MaxAnswers          byteSize      `default:"0" bounds:"0|1KiB..6TiB" help:"Memory for the answers to all requests in flight together; beyond that, reads are answered 503. 0: an eighth of --memory, but at least 128 MiB."`
 	MaxDocuments        byteSize      `default:"0" bounds:"0|1KiB..6TiB" help:"Size of all control documents together (workspaces, preference centers, translations, dashboard users, …); beyond that, new ones are refused. 0: an eighth of --memory, but at least 64 MiB."`

@@ -151,7 +151,8 @@ func orNone[T int | int64 | float64 | time.Duration](v T) T {
 
 func (c *serveCommand) doorOptions(logger *slog.Logger) (api.Options, error) {
 	o := api.Options{
-		MaxBodyBytes: int(c.MaxBody), MaxBodiesBytes: c.underWay(c.MaxBodies, 2*c.MaxBody),
+		MaxBodyBytes: int(c.MaxBody), MaxBulkBodyBytes: int(c.MaxBulkBody),
+		MaxBodiesBytes:  c.underWay(c.MaxBodies, 2*c.MaxBody),
 		MaxAnswersBytes: c.underWay(c.MaxAnswers, 0),
 		ReadTimeout:     c.ReadTimeout, WriteTimeout: c.WriteTimeout, IdleTimeout: c.IdleTimeout,
 		MaxHeaderBytes: c.MaxHeaderBytes, MaxHeaders: c.MaxHeaders, MaxConns: c.MaxConns,
