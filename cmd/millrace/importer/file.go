@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -148,6 +149,10 @@ func (j *job) begin(ctx context.Context) error {
 	}
 	if j.format == "" {
 		return &FileError{j.path, errors.New("its name doesn't tell its format: give --format")}
+	}
+	if _, err := os.Lstat(j.refusedPath()); errors.Is(err, syscall.ENAMETOOLONG) {
+		return &FileError{j.path, errors.New("its name is too long for the file of its refused rows, which ends with " +
+			refusedEnding)}
 	}
 	hash, err := j.check(ctx)
 	if err != nil {

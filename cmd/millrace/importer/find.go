@@ -35,7 +35,9 @@ func (f *found) etag() string {
 	return f.object.etag
 }
 
-func (f *found) name() string { return path.Base(filepath.ToSlash(f.path)) }
+func (f *found) name() string { return nameOf(f.path) }
+
+func nameOf(file string) string { return path.Base(filepath.ToSlash(file)) }
 
 // list returns the files to take, in order.
 func (i *importer) list(ctx context.Context, w *watcher) (all []found, err error) {
@@ -102,7 +104,7 @@ func (i *importer) listDirectory(path string) (all []found, err error) {
 
 // isOurs reports whether one of many files is to be taken, by its name.
 func (i *importer) isOurs(file string) bool {
-	switch name := path.Base(filepath.ToSlash(file)); {
+	switch name := nameOf(file); {
 	case strings.HasPrefix(name, ".") || strings.HasSuffix(name, refusedEnding):
 		return false
 	case i.o.Format == "" && files.FormatOf(name) == "":
@@ -114,7 +116,7 @@ func (i *importer) isOurs(file string) bool {
 
 // passOver reports, once, a file among many that is not taken.
 func (i *importer) passOver(file, reason string) {
-	name := path.Base(filepath.ToSlash(file))
+	name := nameOf(file)
 	if !slices.Contains(i.report.Unknown, name) && len(i.report.Unknown) < maxUnknown {
 		i.report.Unknown = append(i.report.Unknown, name)
 		i.o.Logger.Warn("skipped: "+reason, "file", file)

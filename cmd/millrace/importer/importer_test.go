@@ -541,6 +541,25 @@ func TestFiles(t *testing.T) {
 	require.ErrorContains(t, err, "it fails its checksum")
 }
 
+// Files are known by their names also where these are no UTF-8. One with a name so long that it can have no file of
+// refused rows is bad, and doesn't keep those behind it.
+func TestOddNames(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "in\xff")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	d := newDouble(t, testseed.Rand(t), 0)
+	for n, name := range []string{"a\xfe.ndjson", "a\xff.ndjson", "b.ndjson", "c\n.ndjson", strings.Repeat("d", 240) + ".ndjson", "e.ndjson"} {
+		write(t, filepath.Join(dir, name), fmt.Sprintf(`{"external_id":"u","row":%d}`+"\n", n))
+	}
+	report, err := Run(t.Context(), d.options(t, dir))
+	require.ErrorContains(t, err, "its name is too long for the file of its refused rows")
+	require.Equal(t, []int{0, 1, 2, 3, 5}, d.rows["u"])
+	require.Equal(t, []int{5, 1}, []int{report.Files, report.Bad})
+	report, err = Run(t.Context(), d.options(t, dir))
+	require.ErrorContains(t, err, "its name is too long")
+	require.Equal(t, []int{0, 5, 1}, []int{report.Files, report.Before, report.Bad})
+}
+
 // A file that is gone when its turn comes, for whoever brought it took it back, doesn't keep those behind it.
 func TestFileThatIsGone(t *testing.T) {
 	t.Parallel()

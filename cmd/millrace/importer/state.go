@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/zeebo/xxh3"
 
@@ -27,7 +28,8 @@ type state struct {
 	Version int `json:"version"`
 
 	Name     string    `json:"name"`
-	Path     string    `json:"path"` // where it was last found
+	Path     string    `json:"path"`               // where it was last found
+	RawPath  []byte    `json:"raw_path,omitempty"` // Path, if that isn't UTF-8, which JSON can't hold
 	Hash     string    `json:"hash"`
 	Size     int64     `json:"size"`
 	Modified time.Time `json:"modified"`
@@ -87,6 +89,10 @@ func openStates(dir string) (*states, error) {
 			return nil, fmt.Errorf("state %q: it has version %d, this program knows %d",
 				path, one.Version, stateVersion)
 		}
+		if one.RawPath != nil {
+			one.Path = string(one.RawPath)
+			one.Name = nameOf(one.Path)
+		}
 		s.byName[one.Name] = append(s.byName[one.Name], one)
 	}
 	return s, nil
@@ -142,7 +148,10 @@ func (s *states) forget(one *state) error {
 
 // save writes a state durably.
 func (s *states) save(one *state) error {
-	one.Version, one.Saved = stateVersion, time.Now().UTC()
+	one.Version, one.Saved, one.RawPath = stateVersion, time.Now().UTC(), nil
+	if !utf8.ValidString(one.Path) {
+		one.RawPath = []byte(one.Path)
+	}
 	return durable.ReplaceFile(filepath.Join(s.dir, one.fileName()), durable.SealText(one), 0o600)
 }
 
