@@ -115,6 +115,13 @@ func TestSessionsEnd(t *testing.T) {
 	}
 	require.False(t, in(b), "a page that is open reloads itself")
 
+	h.now.Add(24 * time.Hour.Milliseconds())
+	b = h.signedIn()
+	h.now.Add(-7 * time.Minute.Milliseconds())
+	require.True(t, in(b), "the clocks of two nodes may differ")
+	h.now.Add(7*time.Minute.Milliseconds() - 24*time.Hour.Milliseconds())
+	require.False(t, in(b), "the clock was a day ahead")
+
 	first := h.signedIn()
 	h.now.Add(1000)
 	second := h.signedIn()

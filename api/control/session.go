@@ -30,9 +30,11 @@ type SessionLimits struct {
 // Step is how far SeenAt may lag: not each request is worth a record.
 func (l SessionLimits) Step() int64 { return l.Idle / 8 }
 
-// IsOver reports whether a session has ended.
+// IsOver reports whether a session has ended. So has one of a time to come, from before the clock was put back: nobody
+// knows how old it is, and it would end that much too late.
 func (l SessionLimits) IsOver(s *Session, now int64) bool {
-	return now-s.SeenAt >= l.Idle || now-s.BeganAt >= l.Life
+	seen, began := now-s.SeenAt, now-s.BeganAt
+	return max(seen, -seen) >= l.Idle || max(began, -began) >= l.Life
 }
 
 // Session returns the session with this id, nil when there is none.
