@@ -47,8 +47,15 @@ const (
 // FormatOf returns the format that a file's name tells, even if the file is packed; "": the name doesn't tell.
 func FormatOf(name string) Format {
 	name, _ = unpackedName(name)
-	return map[string]Format{".ndjson": NDJSON, ".jsonl": NDJSON, ".json": NDJSON, ".csv": CSV,
-		".parquet": Parquet}[strings.ToLower(path.Ext(name))]
+	switch strings.ToLower(path.Ext(name)) {
+	case ".ndjson", ".jsonl", ".json":
+		return NDJSON
+	case ".csv":
+		return CSV
+	case ".parquet":
+		return Parquet
+	}
+	return ""
 }
 
 // Options of a reader. The zero value of a field means its default.

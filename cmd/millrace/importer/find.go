@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/zeebo/xxh3"
+
 	"millrace/ingest/files"
 )
 
@@ -46,7 +48,7 @@ func (i *importer) list(ctx context.Context, w *watcher) (all []found, err error
 		if isBucket(path) {
 			some, err = i.bucket.list(ctx, path)
 		} else {
-			some, err = i.listDirectory(path)
+			some, err = i.listDirectory(path, w)
 		}
 		if err != nil {
 			return nil, err
@@ -62,8 +64,8 @@ func (i *importer) list(ctx context.Context, w *watcher) (all []found, err error
 }
 
 // listDirectory returns the files of a directory; a file is a directory of itself. A link counts as what it leads to,
-// under its own name; one that leads nowhere is listed, so that opening it reports that.
-func (i *importer) listDirectory(path string) (all []found, err error) {
+// under its own name; one that leads nowhere is listed, so that opening it reports that. Files that rest aren't listed.
+func (i *importer) listDirectory(path string, w *watcher) (all []found, err error) {
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, err
 	}
@@ -81,9 +83,10 @@ func (i *importer) listDirectory(path string) (all []found, err error) {
 	if err != nil {
 		return nil, err
 	}
+	turns := 1 + len(entries)/leftPerRound
 	for _, e := range entries {
 		name := filepath.Join(path, e.Name())
-		if e.IsDir() || !i.isOurs(name) {
+		if w.rests(name, turns) || e.IsDir() || !i.isOurs(name) {
 			continue
 		}
 		info, err := os.Stat(name)
@@ -274,6 +277,21 @@ func (w *watcher) settled(f *found) bool {
 	was.round = w.round
 	w.seen[f.path] = was
 	return !was.left && (f.object != nil || now.Sub(was.since) >= w.settle)
+}
+
+// leftPerRound is about how many files of a directory that were taken, or are bad, are looked at in a round. Where
+// there are more, they take turns: most stay as they are, and to look at each costs more than to list them.
+const leftPerRound = 10_000
+
+// rests reports whether a file need not be looked at in this round, because it was taken and it is the turn of others.
+func (w *watcher) rests(path string, turns int) bool {
+	was := w.seen[path]
+	if !was.left || xxh3.HashString(path)%uint64(turns) == uint64(w.round%turns) {
+		return false
+	}
+	was.round = w.round
+	w.seen[path] = was
+	return true
 }
 
 // forget ends a round: it forgets the files that were not there in it.

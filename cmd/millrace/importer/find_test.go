@@ -323,3 +323,36 @@ func TestPackedFiles(t *testing.T) {
 		}
 	}
 }
+
+// Of many files that were taken each is looked at once in a number of rounds; others are looked at in each of them.
+func TestTurns(t *testing.T) {
+	const turns = 7
+	w := &watcher{}
+	var paths []string
+	for n := range 1000 {
+		paths = append(paths, fmt.Sprint("/landing/", n))
+		require.True(t, w.settled(&found{path: paths[n]}))
+		if n > 10 {
+			w.leave(paths[n])
+		}
+	}
+	w.forget()
+	looked := map[string]int{}
+	for range turns {
+		for _, path := range paths {
+			require.False(t, w.rests(path, 1))
+			if !w.rests(path, turns) {
+				looked[path]++
+				w.settled(&found{path: path})
+			}
+		}
+		require.False(t, w.rests("/landing/new", turns))
+		w.forget()
+		require.Len(t, w.seen, len(paths), "files that rest aren't forgotten")
+	}
+	for n, path := range paths {
+		require.Equal(t, map[bool]int{true: 1, false: turns}[n > 10], looked[path])
+	}
+	w.forget()
+	require.Empty(t, w.seen)
+}
