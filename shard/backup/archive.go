@@ -113,12 +113,27 @@ func (a *Writer) header(name string, size int64) error {
 		Typeflag: tar.TypeReg})
 }
 
-// Add writes a file of this size; it returns an error when r has another size.
-func (a *Writer) Add(name string, size int64, r io.Reader) error {
+// Add writes a file of this size, and closes r; it returns an error when r has another size. It ends early with an
+// error of alive.
+func (a *Writer) Add(name string, size int64, r io.ReadCloser, alive func() error) error {
 	if !isOurs(name) {
 		return fmt.Errorf("BUG: backup: %q has no place in an archive", name)
 	}
-	return a.add(name, size, r)
+	return errors.Join(a.add(name, size, attentive{r, alive}), r.Close())
+}
+
+// attentive is a reader that ends early when there is a reason to.
+type attentive struct {
+	io.Reader
+	alive func() error
+}
+
+// Read reads, unless there is a reason not to.
+func (r attentive) Read(p []byte) (int, error) {
+	if err := r.alive(); err != nil {
+		return 0, err
+	}
+	return r.Reader.Read(p)
 }
 
 func (a *Writer) add(name string, size int64, r io.Reader) error {

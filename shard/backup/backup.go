@@ -15,6 +15,7 @@
 package backup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,8 +76,13 @@ func (i *Image) Write(ctx context.Context, w io.Writer) (int64, error) {
 	if err != nil {
 		return a.Written(), err
 	}
+	alive := func() error { return cmp.Or(ctx.Err(), i.image.Err()) }
 	for _, f := range i.files {
-		if err := i.writeFile(ctx, a, f); err != nil {
+		r, err := f.Open()
+		if err == nil {
+			err = a.Add(f.Name, f.Size, r, alive)
+		}
+		if err != nil {
 			return a.Written(), fmt.Errorf("%s: %w", f.Name, err)
 		}
 	}
@@ -84,31 +90,5 @@ func (i *Image) Write(ctx context.Context, w io.Writer) (int64, error) {
 	return a.Written(), err
 }
 
-func (i *Image) writeFile(ctx context.Context, a *Writer, f wal.File) error {
-	r, err := f.Open()
-	if err != nil {
-		return err
-	}
-	return errors.Join(a.Add(f.Name, f.Size, watched{r, ctx, i.image}), r.Close())
-}
-
 // Release ends the image and frees its disk space.
 func (i *Image) Release() error { return i.image.Release() }
-
-// watched is a reader that ends early when there is a reason to.
-type watched struct {
-	io.Reader
-	ctx   context.Context
-	image *replica.Image
-}
-
-// Read reads, unless the context has ended or the image should be given up.
-func (r watched) Read(p []byte) (int, error) {
-	if err := r.ctx.Err(); err != nil {
-		return 0, err
-	}
-	if err := r.image.Err(); err != nil {
-		return 0, err
-	}
-	return r.Reader.Read(p)
-}

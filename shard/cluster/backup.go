@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -112,10 +113,20 @@ func (b *Backup) Write(ctx context.Context, w io.Writer) (int64, error) {
 	if err != nil {
 		return a.Written(), err
 	}
+	alive := func() error {
+		if b.n.closing.Load() {
+			return cmp.Or(ctx.Err(), replica.ErrClosed)
+		}
+		return ctx.Err()
+	}
 	for group, p := range b.parts {
 		for i, f := range p.Files() {
 			name := path.Join(facts.GroupsDir, strconv.Itoa(group), f.Name)
-			if err := b.writeFile(ctx, a, p, i, name, f.Size); err != nil {
+			r, err := p.Open(i)
+			if err == nil {
+				err = a.Add(name, f.Size, r, alive)
+			}
+			if err != nil {
 				return a.Written(), fmt.Errorf("%s: %w", name, err)
 			}
 		}
@@ -128,16 +139,6 @@ func (b *Backup) Write(ctx context.Context, w io.Writer) (int64, error) {
 	return a.Written(), err
 }
 
-func (b *Backup) writeFile(
-	ctx context.Context, a *backup.Writer, p image.Image, file int, name string, size int64,
-) error {
-	r, err := p.Open(file)
-	if err != nil {
-		return err
-	}
-	return errors.Join(a.Add(name, size, attentive{r, ctx, b.n}), r.Close())
-}
-
 // Release ends the images and frees the space that they take on the disks.
 func (b *Backup) Release() error {
 	var errs []error
@@ -148,24 +149,6 @@ func (b *Backup) Release() error {
 		b.parts[i] = nil
 	}
 	return errors.Join(errs...)
-}
-
-// attentive is a reader that ends when its context or the node does.
-type attentive struct {
-	io.Reader
-	ctx context.Context
-	n   *Node
-}
-
-// Read reads as long as neither has ended.
-func (r attentive) Read(p []byte) (int, error) {
-	if err := r.ctx.Err(); err != nil {
-		return 0, err
-	}
-	if r.n.closing.Load() {
-		return 0, replica.ErrClosed
-	}
-	return r.Reader.Read(p)
 }
 
 // groupImage is an image of a group on this node.
