@@ -22,6 +22,7 @@ import (
 var goodRequests = map[string]struct{ target, body string }{
 	"POST /users/track":      {body: goodBody},
 	"POST /users/track/bulk": {body: goodBody},
+	"POST /users/track/sync": {body: goodBody},
 	"POST /users/export/ids": {body: `{"external_ids":["a"]}`},
 	"POST /users/delete":     {body: `{"external_ids":["a"]}`},
 
@@ -77,7 +78,7 @@ func TestPermissionMatrix(t *testing.T) {
 			permissions[rt.permission] = ""
 		}
 	}
-	permissions["users"], permissions["admin"], permissions["users.track.sync"] = "", "", ""
+	permissions["users"], permissions["admin"], permissions["users.track.more"] = "", "", ""
 	for p := range permissions {
 		_, token, err := d.control.CreateKey(by, "demo", control.KeySpec{Name: p, Permissions: []string{p}})
 		require.NoError(t, err)

@@ -26,14 +26,14 @@ workspaces:
     name: Demo
     multi_language: true
     locales: [{name: es-MX, country: MX, language: es}, {name: de}]
-    rate_limits: {preference_center.update: 100000/1m, users.external_ids.rename: 100000/1m, users.external_ids.remove: 100000/1m}
+    rate_limits: {preference_center.update: 100000/1m, preference_center.list: 100000/1m, users.external_ids.rename: 100000/1m, users.external_ids.remove: 100000/1m}
     subscription_groups: [{id: 0a7a2a4e-9c0b-4d38-8a52-1d3f6a0c9b77, name: Group-s3cret, channel: email}]
     preference_centers: [{id: hidden, name: hidden, preference_center_page_html: page-s3cret, confirmation_page_html: done-s3cret}]
     campaigns: [{id: hidden, messages: [&hidden {id: hm, channel: email, multi_language: true, source: {a: source-s3cret}, translations: [{locale: {name: de}, translation_map: {a: text-s3cret}}]}]}]
     canvases: [{id: hidden, steps: [{id: hs, messages: [{<<: *hidden, id: hn}]}]}]
   - id: other
     multi_language: true
-    rate_limits: {preference_center.update: 100000/1m, users.external_ids.rename: 100000/1m, users.external_ids.remove: 100000/1m}
+    rate_limits: {preference_center.update: 100000/1m, preference_center.list: 100000/1m, users.external_ids.rename: 100000/1m, users.external_ids.remove: 100000/1m}
 `
 	hiddenAlias = `"alias_label":"l-s3cret","alias_name":"n-s3cret"`
 	hiddenEmail = "ada-s3cret@example.com"
@@ -72,7 +72,7 @@ func attacks(svcID string) map[string][]attack {
 	}
 	add("POST /users/track", 201, `{"attributes":[{"external_id":"ada-s3cret","first_name":"Mallory"}]}`)
 	add("POST /users/track", 400, `{"attributes":[{"external_id":"mallory","subscription_groups":[{"subscription_group_id":"`+hiddenGroup+`","subscription_state":"subscribed"}]}]}`)
-	all["POST /users/track/bulk"] = all["POST /users/track"]
+	all["POST /users/track/bulk"], all["POST /users/track/sync"] = all["POST /users/track"], all["POST /users/track"]
 	add("POST /users/export/ids", 201, `{"external_ids":["ada-s3cret"]}`, fmt.Sprintf(`{"svc_id":%q}`, svcID), fmt.Sprintf(`{"braze_ids":[%q]}`, svcID), `{"user_aliases":[{`+hiddenAlias+`}]}`,
 		`{"email_address":"`+hiddenEmail+`"}`, `{"phone":"`+hiddenPhone+`"}`)
 	add("POST /users/delete", 201, `{"external_ids":["ada-s3cret"]}`, fmt.Sprintf(`{"svc_ids":[%q]}`, svcID), `{"user_aliases":[{`+hiddenAlias+`}]}`,

@@ -35,8 +35,10 @@ type route struct {
 	noBarrier bool
 	limits    Limits // of objects
 	maxBody   int    // of a body, decompressed, within Options.MaxBodyBytes; 0: that
-	handler   func(*exchange)
-	withBody  func(*call.Call, value.Value) // replaces handler: the body is a JSON object
+	// answer puts Reply, of a request that was accepted, into the form of the endpoint; nil: it has that form.
+	answer   func(*call.Call)
+	handler  func(*exchange)
+	withBody func(*call.Call, value.Value) // replaces handler: the body is a JSON object
 
 	metrics *routeMetrics
 }
@@ -50,6 +52,8 @@ func (s *Server) routes() []route {
 		{method: "POST", path: "/users/track/bulk", permission: "users.track.bulk", bucket: ratelimit.UsersTrackBulk,
 			noBarrier: true, limits: Limits{Combined: 1_000, PerUser: 100}, maxBody: s.options.MaxBulkBodyBytes,
 			handler: s.track},
+		{method: "POST", path: "/users/track/sync", permission: "users.track.sync", bucket: ratelimit.UsersTrackSync,
+			noBarrier: true, limits: Limits{Combined: 1}, answer: users.AnswerSync, handler: s.track},
 		{method: "POST", path: "/users/export/ids", permission: "users.export.ids", bucket: ratelimit.UsersExportIDs,
 			noBarrier: true, withBody: users.Export},
 		{method: "POST", path: "/users/delete", permission: "users.delete",

@@ -16,8 +16,9 @@ import (
 	"millrace/shard"
 )
 
-// track serves POST /users/track and its siblings, which differ in their limits. It passes the body with a batch to the
-// track function, commits the batch to the log, and sends the answer, which was written while parsing.
+// track serves POST /users/track and its siblings, which differ in their limits and in the form of the answer. It
+// passes the body with a batch to the track function, commits the batch to the log, and sends the answer, which was
+// written while parsing.
 func (s *Server) track(x *exchange) {
 	key := x.Ctx.Request.Header.PeekBytes(headerIdempotency)
 	if len(key) == 0 {
@@ -70,8 +71,16 @@ func (x *exchange) trackOnce(key []byte, bodyHash [32]byte) (answered bool) {
 	}
 	countsOf(x.Workspace).count(accepted, x.Reply)
 	x.keepFaults()
-	x.SendReply(status)
+	x.sendAccepted(status)
 	return true
+}
+
+// sendAccepted sends the answer to a request that was accepted.
+func (x *exchange) sendAccepted(status int) {
+	if x.route.answer != nil {
+		x.route.answer(&x.Call)
+	}
+	x.SendReply(status)
 }
 
 var unmetTexts = map[shard.Outcome]string{
@@ -208,7 +217,7 @@ func (s *Server) trackIdempotent(x *exchange, key []byte) {
 	default:
 		x.Ctx.Response.Header.SetCanonical(headerReplay, []byte("true"))
 		x.Reply = append(x.Reply[:0], kept.Body...)
-		x.SendReply(kept.Status)
+		x.sendAccepted(kept.Status)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"millrace/api/control"
 )
 
 const bulk = "/users/track/bulk"
@@ -81,4 +83,84 @@ func TestIdempotencyOfEndpoints(t *testing.T) {
 		require.Equal(t, "true", again.header.Get("Idempotent-Replay"))
 		require.Equal(t, 422, send(second, `{"attributes":[{"external_id":"other"}]}`, name).status)
 	}
+}
+
+const trackSync = "/users/track/sync"
+
+// The answer has what the one object names, as it is after the request, of the user by the identifier of the request.
+func TestSync(t *testing.T) {
+	d, done := openEngine(t, t.TempDir())
+	defer done()
+	ask := func(status int, body, want string) answer {
+		t.Helper()
+		a := d.call("POST", trackSync, demoKey, body)
+		require.Equal(t, status, a.status, a.body)
+		require.JSONEq(t, want, a.body)
+		return a
+	}
+	user := func(body, user string) { t.Helper(); ask(201, body, `{"users":[`+user+`],"message":"success"}`) }
+
+	d.tracks(t, `{"attributes":[{"external_id":"a","first_name":"Ada","email":"Ada@example.com","phone":"+14155552671","other":1,"visits":7,"tags":["x"]}],
+		"events":[{"external_id":"a","name":"seen","time":"2026-01-02T03:04:05Z"},{"external_id":"a","name":"other","time":"2026-01-02T03:04:05Z"}],
+		"purchases":[{"external_id":"a","product_id":"7","currency":"USD","price":1,"time":"2026-01-02T03:04:05Z"}]}`)
+	d.call("POST", "/users/alias/new", demoKey, `{"user_aliases":[{"external_id":"a","alias_label":"l","alias_name":"n"}]}`)
+	svcID := d.call("POST", "/users/export/ids", demoKey, `{"external_ids":["a"]}`).json(t)["users"].([]any)[0].(map[string]any)["svc_id"].(string)
+
+	user(` {"attributes":[{"external_id":"a","visits":{"inc":1},"tags":{"add":["y"]}," plan ":"pro","first_name":"A","gone":null,"nested":{"a":[1]}}],"events":[]} `,
+		`{"external_id":"a","custom_attributes":{"visits":8,"tags":["x","y"],"plan":"pro","nested":{"a":[1]}}}`)
+	user(`{"attributes":[{"external_id":"a","plan":null,"first_name":"A"}]}`, `{"external_id":"a","custom_attributes":{}}`)
+	user(`{"attributes":[{"external_id":42,"x":"\"errors\":[\"warnings\":["}]}`, `{"external_id":"42","custom_attributes":{"x":"\"errors\":[\"warnings\":["}}`)
+	for count, id := range []string{`"external_id":"a"`, `"user_alias":{"alias_name":"n","alias_label":"l"}`, `"email":"ADA@example.com"`, `"phone":"+1 415 555 2671"`, fmt.Sprintf(`"svc_id":%q`, svcID)} {
+		user(`{"events":[{`+id+`,"name":"seen","time":"2026-01-03T00:00:00Z"}]}`,
+			`{`+id+`,"custom_events":[{"name":"seen","first":"2026-01-02T03:04:05.000Z","last":"2026-01-03T00:00:00.000Z","count":`+fmt.Sprint(count+2)+`}]}`)
+	}
+	user(`{"purchases":[{"external_id":"a","email":"b@example.com","product_id":7,"currency":"USD","price":2.5,"time":"2026-01-03T00:00:00Z"}]}`,
+		`{"external_id":"a","purchase_events":[{"product_id":"7","first":"2026-01-02T03:04:05.000Z","last":"2026-01-03T00:00:00.000Z","count":2}]}`)
+	user(`{"attributes":[{"email":"new@example.com","plan":"basic"}]}`, `{"email":"new@example.com","custom_attributes":{"plan":"basic"}}`)
+
+	// Nobody was changed.
+	for _, id := range []string{`"external_id":"nobody","_update_existing_only":true`, `"svc_id":"nobody's"`, `"user_alias":{"alias_name":"nobody","alias_label":"l"}`} {
+		user(`{"attributes":[{`+id+`,"x":1}]}`, ``)
+	}
+	// What is left out, refused, or more than one object.
+	ask(201, `{"attributes":[{"external_id":"a","dob":"never","tags":{"inc":1}}]}`, `{"users":[{"external_id":"a","custom_attributes":{"tags":["x","y"]}}],"message":"success",
+		"warnings":[{"type":"'dob' is not valid","input_array":"attributes","index":0},{"type":"'tags' is no number","input_array":"attributes","index":0}]}`)
+	ask(400, `{"events":[{"external_id":"a","time":"2026-01-03T00:00:00Z"}]}`, `{"message":"Valid data must be provided in the 'attributes', 'events', or 'purchases' fields.",
+		"errors":[{"type":"'name' is required","input_array":"events","index":0}]}`)
+	for body, text := range map[string]string{
+		`{}`: "Valid data must be provided in the 'attributes', 'events', or 'purchases' fields.",
+		`{"attributes":[{"external_id":"a","late":1}],"events":[{"external_id":"a","name":"late","time":"2026-01-03T00:00:00Z"}]}`: "Max Input Length Exceeded: 'attributes', 'events' and 'purchases' together must hold at most 1 object",
+		`{"attributes":{"external_id":"a","late":1}}`: "'attributes' must be an array",
+	} {
+		ask(400, body, fmt.Sprintf(`{"message":%q,"errors":[%q]}`, text, text))
+	}
+	user(`{"attributes":[{"external_id":"a","late":null}]}`, `{"external_id":"a","custom_attributes":{}}`)
+
+	// Who was merged is changed as the one who was kept; a svc_id has the workspace's name for it.
+	require.Equal(t, 202, d.call("POST", "/users/merge", demoKey, `{"merge_updates":[{"identifier_to_merge":{"external_id":"a"},"identifier_to_keep":{"external_id":"42"}}]}`).status)
+	_, err := d.control.UpdateSettings(control.Actor{}, "demo", func(s *control.Settings) error { return s.Patch([]byte(`{"profile_id_name":"braze_id"}`)) })
+	require.NoError(t, err)
+	user(fmt.Sprintf(`{"attributes":[{"svc_id":%q,"x":2}]}`, svcID), fmt.Sprintf(`{"braze_id":%q,"custom_attributes":{"x":2}}`, svcID))
+}
+
+// A replay has no second effect, and shows the user as he is then, whichever endpoint the request was sent to first.
+func TestSyncReplay(t *testing.T) {
+	d, done := openEngine(t, t.TempDir())
+	defer done()
+	const body = `{"attributes":[{"external_id":"a","visits":{"inc":1}}]}`
+	send := func(path, body, name string) answer {
+		return d.call("POST", path, demoKey, body, "Idempotency-Key", name)
+	}
+	visits := func(n int) string {
+		return fmt.Sprintf(`{"users":[{"external_id":"a","custom_attributes":{"visits":%d}}],"message":"success"}`, n)
+	}
+	require.JSONEq(t, visits(1), send(trackSync, body, "k").body)
+	require.JSONEq(t, visits(1), send(trackSync, body, "k").body)
+	d.tracks(t, `{"attributes":[{"external_id":"a","visits":{"inc":10}}]}`)
+	again := send(trackSync, body, "k")
+	require.Equal(t, "true", again.header.Get("Idempotent-Replay"))
+	require.JSONEq(t, visits(11), again.body)
+	require.JSONEq(t, `{"attributes_processed":1,"message":"success"}`, send("/users/track", body, "k").body)
+	require.JSONEq(t, visits(11), send(trackSync, body, "k").body)
+	require.Equal(t, 422, send(trackSync, `{"attributes":[{"external_id":"b"}]}`, "k").status)
 }

@@ -16,6 +16,7 @@ const (
 	None Bucket = iota
 	UsersTrack
 	UsersTrackBulk
+	UsersTrackSync
 	UsersMerge // with users.delete, users.alias.new, users.alias.update and users.identify
 	UsersExternalIDsRename
 	UsersExternalIDsRemove
@@ -46,6 +47,7 @@ var buckets = [bucketCount]struct {
 }{
 	UsersTrack:                  {"users.track", Limit{Requests: 3_000, Window: 3 * time.Second}},
 	UsersTrackBulk:              {"users.track.bulk", Limit{Requests: 50, Window: time.Second}},
+	UsersTrackSync:              {"users.track.sync", Limit{Requests: 500, Window: time.Minute}},
 	UsersMerge:                  {"users.merge", Limit{Requests: 20_000, Window: time.Minute}},
 	UsersExternalIDsRename:      {"users.external_ids.rename", Limit{Requests: 1_000, Window: time.Minute}},
 	UsersExternalIDsRemove:      {"users.external_ids.remove", Limit{Requests: 1_000, Window: time.Minute}},

@@ -68,6 +68,9 @@ type Export struct {
 	// one unit of a currency in Currency; nil: none is known
 	Rate func(currency [3]byte) (inCurrency float64, ok bool)
 
+	// Only says which custom attributes, events and purchases are shown; nil: all.
+	Only func(name []byte) bool
+
 	GroupName func(id [16]byte) string // of a subscription group, "" for unknown; nil: no names
 	AppName   func(id []byte) string   // the same for apps
 }
@@ -110,13 +113,13 @@ func AppendJSON(dst, blob []byte, fields Fields, x Export) []byte {
 		w.groups(blob, x.GroupName)
 	}
 	if fields.has(fieldCustomAttributes) {
-		w.customs(blob)
+		w.customs(blob, x.Only)
 	}
 	if fields.has(fieldCustomEvents) {
-		w.summaries(blob, tagEvent, "custom_events")
+		w.summaries(blob, tagEvent, "custom_events", x.Only)
 	}
 	if fields.has(fieldPurchases) {
-		w.summaries(blob, tagProduct, "purchases")
+		w.summaries(blob, tagProduct, "purchases", x.Only)
 	}
 	w.revenue(blob, fields, x)
 	if fields.has(fieldApps) {
@@ -250,9 +253,12 @@ func (w *jsonWriter) groups(blob []byte, nameOf func([16]byte) string) {
 	w.close(first)
 }
 
-func (w *jsonWriter) customs(blob []byte) {
+func (w *jsonWriter) customs(blob []byte, only func(name []byte) bool) {
 	first := true
 	Customs(blob, func(name []byte, v op.Value) {
+		if only != nil && !only(name) {
+			return
+		}
 		if first {
 			w.key("custom_attributes")
 			w.dst = append(w.dst, '{')
@@ -267,9 +273,12 @@ func (w *jsonWriter) customs(blob []byte) {
 	}
 }
 
-func (w *jsonWriter) summaries(blob []byte, tag byte, key string) {
+func (w *jsonWriter) summaries(blob []byte, tag byte, key string, only func(name []byte) bool) {
 	first := true
 	eachSummary(blob, tag, func(name []byte, s Summary) {
+		if only != nil && !only(name) {
+			return
+		}
 		w.element(key, &first)
 		w.dst = append(w.dst, '{')
 		w.text("name", name)
