@@ -58,7 +58,7 @@ const at = `"time":"2026-01-02T03:04:05Z"`
 
 func TestRefused(t *testing.T) {
 	c := openClerk(t)
-	c.track(201, `{"attributes":[{"external_id":"ada","n":9223372036854775807,"dob":"never","gender":"x"}, { "first_name" : "\u0041da" },{"external_id":"ada","n":{"inc":1}}],
+	c.track(201, ` {"attributes":[{"external_id":"ada","n":9223372036854775807,"dob":"never","gender":"x"}, { "first_name" : "\u0041da" },{"external_id":"ada","n":{"inc":1}}],
 		"events":[{"external_id":"ada","name":"fine",`+at+`},{"external_id":"ada",`+at+`}]}`)
 	c.track(400, `{"events":[{"external_id":"bob","name":"e"}]}`)
 	c.track(400, `{"events":[{"external_id":"bob"`)

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"bytes"
+
 	"millrace/api/refused"
 	"millrace/api/value"
 	"millrace/shard"
@@ -46,7 +48,7 @@ func (x *exchange) noteUnmet(u shard.UnmetOperator) {
 		return
 	}
 	var object value.Value
-	for i, element := range value.Value(x.Body).Member("attributes").Elements() {
+	for i, element := range value.Value(bytes.TrimSpace(x.Body)).Member("attributes").Elements() {
 		if i == u.Index {
 			object = element
 		}
