@@ -99,8 +99,8 @@ func (l *Log) expireFirst(now bool) (due bool, err error) {
 	if now {
 		return l.waited(0), nil
 	}
-	// A damaged block leaves deletions behind. Where the clock was put back, the last time may lie ahead.
-	return l.waited(l.opts.DeleteWithin/2) && l.src.Time().Sub(l.pack.rewritten).Abs() >= l.opts.DeleteWithin/4, nil
+	// A damaged block leaves deletions behind.
+	return l.waited(l.opts.DeleteWithin/2) && l.src.Time().Sub(l.pack.rewritten) >= l.opts.DeleteWithin/4, nil
 }
 
 // waited reports whether a deletion has waited that long for blocks to be rewritten; any deletion, if it is 0.

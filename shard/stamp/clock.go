@@ -127,7 +127,7 @@ func (c *Clock) Time() time.Time {
 // was put back it goes on at the pace of the steady clock.
 func (c *Clock) Aging() time.Time {
 	t, steady := c.times()
-	if t.UnixMicro() < c.last.Load() && steady.After(t) {
+	if now := t.UnixMicro(); now < c.last.Load() && now < steady.UnixMicro() { // by After, Go's steady clock decides
 		return steady
 	}
 	return t

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 )
@@ -92,6 +93,23 @@ func TestClockPutBack(t *testing.T) {
 	require.Equal(t, b.system.UnixMicro(), c.Next(1))
 	require.Empty(t, log.String())
 	require.NoError(t, c.Check())
+}
+
+// The same with the steady clock that is a part of what time.Now returns.
+func TestClockPutBackBesideGosSteadyClock(t *testing.T) {
+	now, back := time.Now(), time.Duration(0)
+	c := &Clock{Logger: slog.New(slog.DiscardHandler), slept: func() time.Duration { return 0 }, Now: func() time.Time {
+		at := now
+		*(*uint64)(unsafe.Pointer(&at)) -= uint64(back/time.Second) << 30 // where time.Time has its seconds
+		return at
+	}}
+	stamp := c.Next(1)
+	back = time.Hour
+	require.Equal(t, time.UnixMicro(stamp).Add(-time.Hour), time.UnixMicro(c.Time().UnixMicro()))
+	now = now.Add(30 * time.Minute)
+	require.Equal(t, 30*time.Minute, time.UnixMicro(c.Aging().UnixMicro()).Sub(time.UnixMicro(stamp)))
+	now = now.Add(30*time.Minute + time.Second)
+	require.Equal(t, time.Second, time.UnixMicro(c.Aging().UnixMicro()).Sub(time.UnixMicro(stamp)))
 }
 
 func TestClockAccepts(t *testing.T) {
