@@ -26,6 +26,7 @@ import (
 	"millrace/shard/cluster"
 	"millrace/shard/eventlog"
 	"millrace/shard/op"
+	"millrace/shard/stamp"
 	"millrace/wal/pause"
 	"millrace/wal/quorum"
 )
@@ -37,6 +38,7 @@ type node struct {
 	cluster *cluster.Node      // nil: the server is alone
 	self    quorum.Node        // in the cluster; 0: the server is alone
 	events  events             // of the whole cluster
+	clock   *stamp.Clock       // that of the engine
 	control *control.Control
 	server  *api.Server
 	admin   *admin.Server
@@ -85,7 +87,7 @@ func openNode(ctx context.Context, o nodeOptions) (_ *node, err error) {
 		return nil, err
 	}
 	o.setClock()
-	n := &node{backups: newBackups(o.engine.Logger), log: o.engine.Logger,
+	n := &node{clock: o.engine.Clock, backups: newBackups(o.engine.Logger), log: o.engine.Logger,
 		exports: make(chan struct{}, maxEventExports)}
 	n.openLive(&o)
 	n.control = control.New(control.Options{

@@ -28,6 +28,7 @@ import (
 	"millrace/shard/eventlog"
 	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
+	"millrace/shard/profile"
 	"millrace/shard/stamp"
 )
 
@@ -221,6 +222,35 @@ func TestNothingExpiresByAClockThatJumps(t *testing.T) {
 	jump.Store(int64(365 * 24 * time.Hour))
 	refuse("b")
 	require.Equal(t, 2, list())
+}
+
+// What users say after an import counts, also when the system's clock was ahead during the import.
+func TestImportByAClockThatJumps(t *testing.T) {
+	var jump atomic.Int64
+	logger := slog.New(slog.DiscardHandler)
+	n := openNodeAt(t, t.TempDir(), 0, logger, func(o *nodeOptions) {
+		o.engine.Clock = &stamp.Clock{Now: func() time.Time { return time.Now().Add(time.Duration(jump.Load())) },
+			Steady: func() time.Duration { return 0 }, Logger: logger}
+	})
+	defer func() { require.NoError(t, n.close()) }()
+	jump.Store(int64(365 * 24 * time.Hour))
+	_, err := n.control.CreateWorkspace(control.Actor{Name: "test"}, control.Settings{ID: "w"})
+	require.NoError(t, err)
+	const line = `{"external_id":"ada","email_subscribe":"opted_in"}`
+	result, err := n.importLines(n.control.Snapshot().Lookup("w"), strings.NewReader(line), nil)
+	require.NoError(t, err)
+	require.Equal(t, 1, result.Imported)
+	jump.Store(0)
+	b := n.engine.NewBatch(1, 0)
+	defer b.Release()
+	number := n.engine.HomeNumber(1, op.ExternalID, []byte("ada"))
+	b.SetUserStates(op.ExternalID, []byte("ada"), number, profile.State{Kind: profile.StateEmail, Value: "unsubscribed"})
+	require.NoError(t, b.Commit())
+	changes, err := n.engine.Trail(1, number)
+	require.NoError(t, err)
+	require.Len(t, changes, 2)
+	require.Greater(t, changes[1].Changed, changes[0].Changed)
+	require.Equal(t, "unsubscribed", changes[1].Value)
 }
 
 // One clock is behind everything in a node, with the bound that the command line gives.

@@ -282,8 +282,8 @@ func (n *node) importLines(
 		}
 		left = left[:0]
 		var blob []byte
-		if err == nil {
-			blob, err = importer.Import(nil, ws.Number, text, time.Now().UnixMicro(), opt)
+		if err == nil { // with a stamp, so that what users say later has a later one
+			blob, err = importer.Import(nil, ws.Number, text, n.clock.Next(1), opt)
 		}
 		if err == nil {
 			err = checkContacts(blob, phones)

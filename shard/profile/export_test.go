@@ -109,6 +109,16 @@ func TestImportOfDefaults(t *testing.T) {
 	}
 }
 
+// Times to come are taken as now: a bounce that lies ahead couldn't be taken back.
+func TestImportOfTimesToCome(t *testing.T) {
+	b := imported(t, `{"external_id":"u","email":"a@x.co","created_at":"2999-01-01T00:00:00.000Z","email_hard_bounced_at":"2999-01-01T00:00:00.000Z"}`)
+	require.Equal(t, testStamp, Created(b))
+	require.Equal(t, testStamp, Updated(b))
+	c, said := StateOf(b, State{Kind: StateBounce})
+	require.True(t, said)
+	require.Equal(t, testStamp, c.Changed)
+}
+
 func TestExportNames(t *testing.T) {
 	b := imported(t, `{"external_id":"u","subscription_groups":[{"id":"5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55","status":"subscribed"}],
 		"apps":[{"app_id":"a","sessions":0,"first_used":"2024-01-01","last_used":"2024-01-01"}]}`)

@@ -56,7 +56,7 @@ func (im *Importer) Import(
 	im.unknown(object, "", func(name []byte) bool { return exportBits[string(name)] != 0 })
 	created := stamp
 	if v := object.Get("created_at"); present(v) {
-		created = im.time(v, "created_at") * 1000
+		created = im.past(v, "created_at", stamp)
 	}
 	b := im.home(object, workspace, created)
 	if im.err != nil {
@@ -127,8 +127,8 @@ func (im *Importer) members(b []byte, o *fastjson.Object, stamp int64) []byte {
 		b = e.SetAttr(b, op.AttrDevices, im.value)
 	}
 	if v := o.Get("email_hard_bounced_at"); present(v) && !find(b, tagEmail).none() { // the mark belongs to the email
-		b = e.SetState(b, StateChange{State{Kind: StateBounce, On: true}, im.time(v, "email_hard_bounced_at") * 1000, 0,
-			op.SourceImport})
+		at := im.past(v, "email_hard_bounced_at", stamp) // else it couldn't be taken back before that time
+		b = e.SetState(b, StateChange{State{Kind: StateBounce, On: true}, at, 0, op.SourceImport})
 	}
 	b = im.groups(b, im.array(o, "subscription_groups"), stamp)
 	b = im.customs(b, o.Get("custom_attributes"))

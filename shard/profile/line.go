@@ -169,6 +169,11 @@ func (r *lineReader) time(v *fastjson.Value, what string) int64 {
 	return r.instant(v, what).UnixMilli()
 }
 
+// past reads a time in Unix µs; one that is still to come is taken as now.
+func (r *lineReader) past(v *fastjson.Value, what string, now int64) int64 {
+	return min(r.time(v, what)*1000, now)
+}
+
 // instant reads a time and keeps the zone that it was written in.
 func (r *lineReader) instant(v *fastjson.Value, what string) (t time.Time) {
 	s := r.text(v, what)
