@@ -328,6 +328,7 @@ func (l *Log) Start() error {
 	l.loops.Go(l.tellOwner)
 	l.loops.Go(func() { l.serve(ways.state) })
 	l.loops.Go(l.keep)
+	l.loops.Go(l.standWithoutVote)
 	go l.propose()
 	return nil
 }

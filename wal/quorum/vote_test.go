@@ -1,8 +1,12 @@
 package quorum
 
 import (
+	"fmt"
+	"slices"
 	"testing"
+	"time"
 
+	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 )
 
@@ -34,4 +38,80 @@ func testVoteForANewVoter(t *testing.T) {
 	require.Equal(t, Node(4), g.leader().node)
 	g.write(5)
 	g.same(knows.node, away.node, 4)
+}
+
+// The leader is lost when only the node whose vote it takes has the entry that takes it. The others can't do without
+// that node's vote, which it refuses them, because its log has more; so the node itself leads until the entry is
+// decided.
+func TestOnlyTheLeavingNodeKnows(t *testing.T) {
+	for name, leave := range map[string]func(*Log, Node) error{"removed": (*Log).Remove, "demoted": (*Log).Demote} {
+		for _, restarted := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, restarted %v", name, restarted), func(t *testing.T) {
+				simulated(t, func(t *testing.T) { testOnlyTheLeavingNodeKnows(t, leave, restarted) })
+			})
+		}
+	}
+}
+
+func testOnlyTheLeavingNodeKnows(t *testing.T, leave func(*Log, Node) error, restarted bool) {
+	g := newGroup(t, 4, standard)
+	g.write(5)
+	g.same()
+	leader, leaving := g.leader(), g.follower()
+	a := g.follower(leaving.node)
+	b := g.follower(leaving.node, a.node)
+	g.net.partition([]Node{leader.node, leaving.node}, []Node{a.node}, []Node{b.node})
+	changed, log := make(chan error, 1), leader.log
+	go func() { changed <- leave(log, leaving.node) }()
+	soon(t, "the node that leaves has the entry", func() bool { return !votes(leaving) })
+	leader.kill()
+	require.Error(t, <-changed)
+	if restarted {
+		leaving.kill()
+		leaving.start()
+	}
+	g.net.partition()
+	soon(t, "one that stays leads", func() bool { return a.log.Leads() || b.log.Leads() })
+	g.write(5)
+	g.same(a.node, b.node)
+	require.False(t, votes(leaving))
+	term := a.log.Term()
+	time.Sleep(time.Hour)
+	require.Equal(t, term, a.log.Term())
+	require.False(t, leaving.log.Leads())
+}
+
+func votes(m *member) bool {
+	return slices.Contains(m.log.Status().Members, Member{m.node, true})
+}
+
+// A node that has left doesn't know that this is decided. It disturbs the group neither when it comes back nor when the
+// leader is lost.
+func TestWhoHasLeftDisturbsNobody(t *testing.T) { simulated(t, testWhoHasLeftDisturbsNobody) }
+
+func testWhoHasLeftDisturbsNobody(t *testing.T) {
+	g := newGroup(t, 4, standard)
+	g.write(5)
+	g.same()
+	leader, left := g.leader(), g.follower()
+	others := others(g, left.node)
+	away := g.follower(left.node)
+	g.net.partition([]Node{away.node}, []Node{leader.node, left.node, g.follower(left.node, away.node).node})
+	require.NoError(t, leader.log.Remove(left.node))
+	soon(t, "the node that leaves has the entry", func() bool { return !votes(left) })
+	left.kill()
+	g.net.partition()
+	g.same(others...)
+	left.start()
+	term := leader.log.Term()
+	time.Sleep(time.Hour)
+	require.Equal(t, term, leader.log.Term())
+	require.True(t, leader.log.Leads())
+	require.Equal(t, raft.Follower, left.log.node.Load().raft.State())
+
+	leader.kill()
+	for begun := time.Now(); time.Since(begun) < time.Minute; time.Sleep(time.Millisecond) {
+		require.Equal(t, raft.Follower, left.log.node.Load().raft.State())
+	}
+	g.write(5)
 }

@@ -1,0 +1,93 @@
+package quorum
+
+import (
+	"math"
+	"slices"
+
+	"github.com/hashicorp/raft"
+
+	"millrace/wal/pause"
+)
+
+// A leader may be lost when only the node whose vote it takes has got the entry that takes it. The others then still
+// count on that node's vote, and it refuses: its log has more than theirs. By its own log, it has no vote, and raft has
+// only voters stand for election. So nobody would ever lead again.
+//
+// Such a node stands nevertheless, as the paper on raft has it. It is elected by those who vote by its own log, itself
+// not counted, and leads until the entry is decided, which ends its leadership. First it makes sure that it is needed:
+// a majority of these voters know of no leader and don't have the entry. Then the entry isn't decided, so a node that
+// has left a group long ago and comes back disturbs nobody.
+
+// standWithoutVote stands for election when nobody else can lead, until the log is closed.
+func (l *Log) standWithoutVote() {
+	var last, from uint64 // the log ended there when it was searched, and what was found
+	for range pause.Every(l.opts.ElectionTimeout, l.stop) {
+		n := l.node.Load()
+		if n.raft.State() != raft.Follower || l.Leader() != 0 || l.newcomer.is.Load() || l.failed() != nil {
+			continue
+		}
+		voters := slices.DeleteFunc(l.members(), func(m Member) bool { return !m.Voter })
+		if slices.Contains(voters, Member{l.self, true}) {
+			continue
+		}
+		if end := n.raft.LastIndex(); end != last {
+			last, from = end, l.undecidedMembers(n, end)
+		}
+		if from > 0 && l.lack(n, voters, from) {
+			l.opts.Logger.Info("this node stands for election without a vote: no voter can be elected", "group",
+				l.opts.Group, "entry", from)
+			n.trans.stand()
+		}
+	}
+}
+
+// undecidedMembers returns the last entry of the log, up to end, that changes the members; 0 when there is none that
+// may be undecided.
+func (l *Log) undecidedMembers(n *instance, end uint64) uint64 {
+	var e raft.Log
+	for index := end; index > max(n.raft.CommitIndex(), l.markers.current().Index); index-- {
+		if l.store.GetLog(index, &e) != nil {
+			return 0
+		}
+		if e.Type == raft.LogConfiguration {
+			return index
+		}
+	}
+	return 0
+}
+
+// lack reports whether a majority of voters say that they don't have an entry, and that they know of no leader. They
+// say so by what they answer to a candidate whose log ends right before the entry.
+func (l *Log) lack(n *instance, voters []Member, entry uint64) bool {
+	var e raft.Log
+	if l.store.GetLog(entry, &e) != nil {
+		return false
+	}
+	header := n.trans.summons().RPCHeader
+	ask := raft.RequestPreVoteRequest{ // of a term that nobody has seen; unlike a vote, it changes nobody's term
+		RPCHeader: header, Term: math.MaxUint64, LastLogIndex: entry - 1, LastLogTerm: e.Term,
+	}
+	answers := make(chan bool, len(voters))
+	for _, m := range voters {
+		go func() {
+			var answer raft.RequestPreVoteResponse
+			err := n.trans.RequestPreVote(m.Node.id(), m.Node.address(), &ask, &answer)
+			answers <- err == nil && answer.Granted
+		}()
+	}
+	granted := 0
+	for range voters {
+		select {
+		case yes := <-answers:
+			if yes {
+				granted++
+			}
+		case <-l.stop:
+			return false
+		}
+		if 2*granted > len(voters) {
+			return true
+		}
+	}
+	return false
+}
