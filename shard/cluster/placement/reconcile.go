@@ -242,7 +242,15 @@ func (r *Reconciler) notice(l *probe, s *clusterView) {
 	for _, n := range s.numbers() {
 		d := s.nodes[n]
 		count[d.State]++
+		for what, of := range map[string]int{"leads": leads[n], "holds": loads[n]} {
+			if name := gaugeOf(what, n); d.Member() || of > 0 {
+				r.gauge(name).Set(float64(of))
+			} else {
+				r.metrics.UnregisterMetric(name)
+			}
+		}
 		if !d.Member() {
+			r.metrics.UnregisterMetric(gaugeOf("clock_skew_seconds", n))
 			continue
 		}
 		if !d.alive {
@@ -270,10 +278,8 @@ func (r *Reconciler) notice(l *probe, s *clusterView) {
 				r.Logger.Info("cluster: node may lead again", "node", n)
 			}
 		}
-		r.gauge(fmt.Sprintf(`millrace_cluster_leads{node="%d"}`, n)).Set(float64(leads[n]))
-		r.gauge(fmt.Sprintf(`millrace_cluster_holds{node="%d"}`, n)).Set(float64(loads[n]))
 		if _, answered := l.reports[n]; answered {
-			r.gauge(fmt.Sprintf(`millrace_cluster_clock_skew_seconds{node="%d"}`, n)).Set(l.skew[n].Seconds())
+			r.gauge(gaugeOf("clock_skew_seconds", n)).Set(l.skew[n].Seconds())
 		}
 	}
 	for _, state := range []NodeState{Joining, Active, Draining, Drained, Removed} {
@@ -330,6 +336,11 @@ func (r *Reconciler) say(group uint32, text string) {
 }
 
 func (r *Reconciler) gauge(name string) *metrics.Gauge { return r.metrics.GetOrCreateGauge(name, nil) }
+
+// gaugeOf is the name of a gauge that each node has.
+func gaugeOf(what string, n quorum.Node) string {
+	return fmt.Sprintf(`millrace_cluster_%s{node="%d"}`, what, n)
+}
 
 // Metrics of the steps that this process has made leaders take.
 var (

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -196,8 +197,13 @@ func TestGrowDrainReplace(t *testing.T) {
 	require.ErrorIs(t, p.Remove(ctx, 1, false, entryOf), ErrRefused, "it is not drained yet")
 	p.until(400)
 	require.Equal(t, Drained, p.state(1))
+	gauges := func() int {
+		return len(slices.DeleteFunc(p.r.metrics.ListMetricNames(), func(name string) bool { return !strings.Contains(name, `{node="1"}`) }))
+	}
+	require.Equal(t, 3, gauges())
 	require.NoError(t, p.Remove(ctx, 1, false, entryOf))
 	p.until(100)
+	require.Zero(t, gauges(), "of a node that is removed")
 	require.ErrorIs(t, p.Add(ctx, 1, "10.0.0.1:7000", entryOf), ErrRefused)
 
 	p.world.nodes[2].alive = false
