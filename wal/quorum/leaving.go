@@ -3,6 +3,7 @@ package quorum
 import (
 	"math"
 	"slices"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -20,25 +21,35 @@ import (
 
 // standWithoutVote stands for election when nobody else can lead, until the log is closed.
 func (l *Log) standWithoutVote() {
-	var last, from uint64 // the log ended there when it was searched, and what was found
+	var last entryID // the log ended there when it was searched
+	var from uint64  // what was found
 	for range pause.Every(l.opts.ElectionTimeout, l.stop) {
 		n := l.node.Load()
-		if n.raft.State() != raft.Follower || l.Leader() != 0 || l.newcomer.is.Load() || l.failed() != nil {
+		if !l.knowsNoLeader(n) || l.newcomer.is.Load() || l.failed() != nil {
 			continue
 		}
 		voters := slices.DeleteFunc(l.members(), func(m Member) bool { return !m.Voter })
 		if slices.Contains(voters, Member{l.self, true}) {
 			continue
 		}
-		if end := n.raft.LastIndex(); end != last {
-			last, from = end, l.undecidedMembers(n, end)
+		var e raft.Log
+		if l.store.GetLog(n.raft.LastIndex(), &e) != nil {
+			continue
 		}
-		if from > 0 && l.lack(n, voters, from) {
+		if end := (entryID{e.Index, e.Term}); end != last {
+			last, from = end, l.undecidedMembers(n, end.index)
+		}
+		// By then there may be a leader, and the entry may be decided. Nothing would end this node's leadership.
+		if from > 0 && l.lack(n, voters, from) && l.knowsNoLeader(n) && n.raft.CommitIndex() < from {
 			l.opts.Logger.Info("this node stands for election without a vote: no voter can be elected", "group",
 				l.opts.Group, "entry", from)
 			n.trans.stand()
 		}
 	}
+}
+
+func (l *Log) knowsNoLeader(n *instance) bool {
+	return n.raft.State() == raft.Follower && l.Leader() == 0
 }
 
 // undecidedMembers returns the last entry of the log, up to end, that changes the members; 0 when there is none that
@@ -57,7 +68,8 @@ func (l *Log) undecidedMembers(n *instance, end uint64) uint64 {
 }
 
 // lack reports whether a majority of voters say that they don't have an entry, and that they know of no leader. They
-// say so by what they answer to a candidate whose log ends right before the entry.
+// say so by what they answer to a candidate whose log ends right before the entry. When that takes longer than an
+// election, the first ones may know of a leader by now.
 func (l *Log) lack(n *instance, voters []Member, entry uint64) bool {
 	var e raft.Log
 	if l.store.GetLog(entry, &e) != nil {
@@ -67,7 +79,7 @@ func (l *Log) lack(n *instance, voters []Member, entry uint64) bool {
 	ask := raft.RequestPreVoteRequest{ // of a term that nobody has seen; unlike a vote, it changes nobody's term
 		RPCHeader: header, Term: math.MaxUint64, LastLogIndex: entry - 1, LastLogTerm: e.Term,
 	}
-	answers := make(chan bool, len(voters))
+	answers, asked := make(chan bool, len(voters)), time.Now()
 	for _, m := range voters {
 		go func() {
 			var answer raft.RequestPreVoteResponse
@@ -86,7 +98,7 @@ func (l *Log) lack(n *instance, voters []Member, entry uint64) bool {
 			return false
 		}
 		if 2*granted > len(voters) {
-			return true
+			return time.Since(asked) < l.opts.ElectionTimeout
 		}
 	}
 	return false

@@ -3,6 +3,7 @@ package quorum
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -114,4 +115,88 @@ func testWhoHasLeftDisturbsNobody(t *testing.T) {
 		require.Equal(t, raft.Follower, left.log.node.Load().raft.State())
 	}
 	g.write(5)
+}
+
+// A learner has an entry that changes the members, and another leader replaces it by one that doesn't. Then the learner
+// doesn't stand, although nobody else can be elected: nothing would end its leadership.
+func TestLearnerNeverStaysLeader(t *testing.T) { simulated(t, testLearnerNeverStaysLeader) }
+
+func testLearnerNeverStaysLeader(t *testing.T) {
+	var held [5]atomic.Pointer[chan struct{}] // a node that is to write entries waits for this
+	g := newGroup(t, 4, func(o *Options) {
+		standard(o)
+		o.hooks.write = func() {
+			if c := held[o.Host.Node()].Load(); c != nil {
+				<-*c
+			}
+		}
+	})
+	g.write(5)
+	g.same()
+	a, learner := g.leader(), g.follower()
+	require.NoError(t, a.log.Demote(learner.node))
+	g.write(5)
+	g.same()
+	b := g.follower(learner.node)
+	c := g.follower(learner.node, b.node)
+	g.net.partition([]Node{a.node, learner.node}, []Node{b.node}, []Node{c.node})
+	end := learner.log.Status().LastIndex
+	go func(l *Log) { _ = l.AddLearner(5) }(a.log)
+	soon(t, "the learner has the entry", func() bool { return learner.log.Status().LastIndex > end })
+	require.NoError(t, a.append(g.text()))
+	soon(t, "the learner has another one", func() bool { return learner.log.Status().LastIndex == end+2 })
+	a.kill()
+	soon(t, "the learner knows of no leader", func() bool { return learner.log.Leader() == 0 })
+	time.Sleep(5 * time.Second)
+	hold := make(chan struct{})
+	held[b.node].Store(&hold)
+	held[c.node].Store(&hold)
+	g.net.partition([]Node{b.node, c.node})
+	soon(t, "one is elected", func() bool { return c.log.Leader() != 0 && c.log.Leader() == b.log.Leader() })
+	if c.log.Leader() == c.node {
+		b, c = c, b
+	}
+	g.net.partition([]Node{b.node, learner.node})
+	held[b.node].Store(nil)
+	held[c.node].Store(nil)
+	close(hold)
+	soon(t, "the learner has b's entries", func() bool { return len(learner.log.Status().Members) == 4 })
+	soon(t, "its log ends where it did", func() bool { return learner.log.Status().LastIndex == end+2 })
+	b.kill()
+	a.start()
+	g.net.partition([]Node{a.node, learner.node}, []Node{c.node, learner.node})
+	time.Sleep(time.Minute)
+	g.net.partition()
+	time.Sleep(time.Minute)
+	require.Equal(t, raft.Follower, learner.log.node.Load().raft.State())
+	g.write(5)
+}
+
+// A node without a vote asks the others whether it is needed, and before all of them have answered, there is a leader.
+func TestStandsNotBesideALeader(t *testing.T) { simulated(t, testStandsNotBesideALeader) }
+
+func testStandsNotBesideALeader(t *testing.T) {
+	g := newGroup(t, 4, standard)
+	g.write(5)
+	g.same()
+	leader, leaving := g.leader(), g.follower()
+	a := g.follower(leaving.node)
+	b := g.follower(leaving.node, a.node)
+	g.net.partition([]Node{leader.node, leaving.node}, []Node{a.node}, []Node{b.node})
+	go func(l *Log) { _ = l.Demote(leaving.node) }(leader.log)
+	soon(t, "the node that leaves has the entry", func() bool { return !votes(leaving) })
+	g.net.partition([]Node{a.node, leaving.node})
+	time.Sleep(5 * time.Second) // they connect
+	g.net.hold(a.node, leaving.node, true)
+	g.net.partition([]Node{a.node, b.node, leaving.node})
+	time.Sleep(4 * time.Second)
+	g.net.partition()
+	soon(t, "the leader leads again", leader.log.Leads)
+	soon(t, "the node that leaves knows", func() bool { return leaving.log.Leader() == leader.node })
+	term := leader.log.Term()
+	time.Sleep(2 * time.Second)
+	g.net.hold(a.node, leaving.node, false)
+	time.Sleep(time.Hour)
+	require.Equal(t, term, leader.log.Term())
+	require.True(t, leader.log.Leads())
 }
