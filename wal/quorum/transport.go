@@ -124,14 +124,22 @@ func (t *transport) forward() {
 // candidate a vote, and when the candidate has most of the log, nobody else can lead: the group would have no leader,
 // although all its nodes answer. Raft allows such votes, since an entry that is committed is on a majority of each
 // configuration that may elect.
+//
+// Nor does a leader count that this node knows while it stands for election itself. When it was told to stand and hears
+// of another one that has won, it stays a candidate, and the library then knows of that leader for ever.
 func (t *transport) admit(r raft.RPC) {
+	n := t.raft.Load()
+	if n == nil {
+		return
+	}
+	stands := n.State() == raft.Candidate
 	switch c := r.Command.(type) {
 	case *raft.RequestVoteRequest:
 		c.ID = nil // the library then doesn't look
+		c.LeadershipTransfer = c.LeadershipTransfer || stands
 	case *raft.RequestPreVoteRequest:
-		n := t.raft.Load()
-		if n == nil {
-			return
+		if leader, _ := n.LeaderWithID(); stands && leader != "" {
+			c.Addr = []byte(leader) // compared with the leader, and used for nothing else
 		}
 		for _, s := range n.GetConfiguration().Configuration().Servers {
 			if s.Suffrage == raft.Voter {

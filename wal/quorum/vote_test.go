@@ -200,3 +200,28 @@ func testStandsNotBesideALeader(t *testing.T) {
 	require.Equal(t, term, leader.log.Term())
 	require.True(t, leader.log.Leads())
 }
+
+// A node that was told to stand hears that another one leads in the same term, and stays a candidate. Then that leader
+// is lost. The candidate votes for the node with more of the log, although it has heard of a leader.
+func TestCandidateWithALeaderVotes(t *testing.T) { simulated(t, testCandidateWithALeaderVotes) }
+
+func testCandidateWithALeaderVotes(t *testing.T) {
+	g := newGroup(t, 3, standard)
+	g.write(5)
+	g.same()
+	leader, candidate := g.leader(), g.follower()
+	other := g.follower(candidate.node)
+	g.net.partition([]Node{leader.node, other.node})
+	n := candidate.log.node.Load()
+	h, term := leader.log.node.Load().trans.summons().RPCHeader, n.raft.CurrentTerm()+1
+	n.trans.stand()
+	soon(t, "it stands", func() bool { return n.raft.CurrentTerm() == term })
+	n.trans.tell(&raft.AppendEntriesRequest{RPCHeader: h, Term: term})
+	soon(t, "it hears of a leader", func() bool { return candidate.log.Leader() == leader.node })
+	require.Equal(t, raft.Candidate, n.raft.State())
+	g.write(5)
+	g.same(leader.node, other.node)
+	leader.kill()
+	g.net.partition()
+	soon(t, "the other one leads", other.log.Leads)
+}
