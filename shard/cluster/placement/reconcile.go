@@ -242,15 +242,15 @@ func (r *Reconciler) notice(l *probe, s *clusterView) {
 	for _, n := range s.numbers() {
 		d := s.nodes[n]
 		count[d.State]++
-		for what, of := range map[string]int{"leads": leads[n], "holds": loads[n]} {
-			if name := gaugeOf(what, n); d.Member() || of > 0 {
+		for metric, of := range map[string]int{"millrace_cluster_leads": leads[n], "millrace_cluster_holds": loads[n]} {
+			if name := gaugeOf(metric, n); d.Member() || of > 0 {
 				r.gauge(name).Set(float64(of))
 			} else {
 				r.metrics.UnregisterMetric(name)
 			}
 		}
 		if !d.Member() {
-			r.metrics.UnregisterMetric(gaugeOf("clock_skew_seconds", n))
+			r.metrics.UnregisterMetric(gaugeOf("millrace_cluster_clock_skew_seconds", n))
 			continue
 		}
 		if !d.alive {
@@ -279,7 +279,7 @@ func (r *Reconciler) notice(l *probe, s *clusterView) {
 			}
 		}
 		if _, answered := l.reports[n]; answered {
-			r.gauge(gaugeOf("clock_skew_seconds", n)).Set(l.skew[n].Seconds())
+			r.gauge(gaugeOf("millrace_cluster_clock_skew_seconds", n)).Set(l.skew[n].Seconds())
 		}
 	}
 	for _, state := range []NodeState{Joining, Active, Draining, Drained, Removed} {
@@ -338,9 +338,7 @@ func (r *Reconciler) say(group uint32, text string) {
 func (r *Reconciler) gauge(name string) *metrics.Gauge { return r.metrics.GetOrCreateGauge(name, nil) }
 
 // gaugeOf is the name of a gauge that each node has.
-func gaugeOf(what string, n quorum.Node) string {
-	return fmt.Sprintf(`millrace_cluster_%s{node="%d"}`, what, n)
-}
+func gaugeOf(metric string, n quorum.Node) string { return fmt.Sprintf(`%s{node="%d"}`, metric, n) }
 
 // Metrics of the steps that this process has made leaders take.
 var (
