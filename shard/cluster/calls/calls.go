@@ -73,12 +73,12 @@ func clientOf(c net.Conn, maxBytes int) *fasthttp.HostClient {
 	return client(func(string, time.Duration) (net.Conn, error) { return c, nil }, 1, maxBytes)
 }
 
-// notSent is the error of a call of which the other node has seen nothing.
+// notSent is the error of a call that the other node has not seen, or has refused unseen.
 type notSent struct{ error }
 
 func (e notSent) Unwrap() error { return e.error }
 
-// WasNotSent reports whether the other node has seen nothing of the call.
+// WasNotSent reports whether the other node has not seen the call, or has refused it unseen.
 func WasNotSent(err error) bool {
 	return errors.As(err, &notSent{})
 }
@@ -137,7 +137,11 @@ func (o *Options) exchange(
 		if err := o.Observe(stamp); err != nil {
 			return err
 		}
-		if code != OK {
+		switch code {
+		case OK:
+		case Clock: // of the call's stamp
+			return answered{notSent{code.with(x.Rest)}}
+		default:
 			return answered{code.with(x.Rest)}
 		}
 		if answer == nil {

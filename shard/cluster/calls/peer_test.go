@@ -197,6 +197,7 @@ func TestCallsFromTheFutureAreRefused(t *testing.T) {
 	err := call(one, 2, Services)
 	require.ErrorIs(t, err, stamp.ErrClock)
 	require.ErrorContains(t, err, "10m0s are permitted")
+	require.True(t, WasNotSent(err), "a request that needed the call can be tried again, and gets a 503")
 	require.ErrorIs(t, call(two, 1, Services), stamp.ErrClock)
 	require.Zero(t, read)
 	require.NoError(t, call(one, 2, Pings))
