@@ -11,6 +11,7 @@ import (
 
 	"millrace/shard/eventlog/erased"
 	"millrace/shard/op"
+	"millrace/wal/pause"
 )
 
 // packDue packs what is due, stretch by stretch, until deletions take too much memory.
@@ -81,9 +82,13 @@ func (o *Options) duty(backlog int64) float64 {
 func (l *Log) Pack() error { return l.PackTo(context.Background(), math.MaxUint64) }
 
 // PackTo packs at least everything up to a position, as far as the engine has checkpointed it, at once and at full
-// speed.
+// speed. Until ctx ends, it waits for other work, such as rewriting, which may take hours.
 func (l *Log) PackTo(ctx context.Context, position uint64) error {
-	l.work.Lock()
+	for !l.work.TryLock() {
+		if err := pause.For(ctx, workPause); err != nil {
+			return err
+		}
+	}
 	defer l.work.Unlock()
 	l.pack.borrow(l.opts.Share, false)
 	defer l.pack.giveBack(l.opts.Share, false)
@@ -100,6 +105,9 @@ func (l *Log) PackTo(ctx context.Context, position uint64) error {
 	}
 	return nil
 }
+
+// workPause is how long PackTo waits before it looks again whether other work has ended.
+const workPause = 10 * time.Millisecond
 
 // packOne packs one stretch that is due, if there is one; with all set, it need not be due. When another log packs for
 // this one, a is what that log has packed.
