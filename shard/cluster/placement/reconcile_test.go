@@ -275,6 +275,43 @@ func TestRemoveKeepsMajorities(t *testing.T) {
 	require.Contains(t, err.Error(), "has no majority")
 }
 
+// When two of five nodes are lost, neither can be removed while a group has lost its majority with them. But they can be
+// drained: all other groups find nodes in their places. What is left goes on when one of the two is back.
+func TestTwoOfFiveAreLost(t *testing.T) {
+	p := newPlay(t, testseed.Of(t), 3, 20, 1, 2, 3, 4, 5)
+	ctx := context.Background()
+	p.until(40)
+	var stuck []uint32
+	for id, g := range p.directory().Groups {
+		if g.Holds(4) && g.Holds(5) {
+			stuck = append(stuck, id)
+		}
+	}
+	require.NotEmpty(t, stuck)
+	require.Less(t, len(stuck), 20)
+	p.world.nodes[4].alive, p.world.nodes[5].alive = false, false
+	p.rounds(50)
+	for _, n := range []quorum.Node{4, 5} {
+		err := p.Remove(ctx, n, true, entryOf)
+		require.ErrorIs(t, err, ErrRefused)
+		require.ErrorContains(t, err, "has no majority: too few of its nodes answer")
+		require.NoError(t, p.Drain(ctx, n, entryOf))
+	}
+	p.rounds(400)
+	for id, g := range p.directory().Groups {
+		require.Empty(t, g.Leaving, "group %d", id)
+		require.Equal(t, slices.Contains(stuck, id), g.Holds(4) && g.Holds(5), "group %d", id)
+		require.Equal(t, slices.Contains(stuck, id), g.Holds(4) || g.Holds(5), "group %d", id)
+	}
+	p.world.nodes[4].alive = true
+	p.until(400)
+	for _, n := range []quorum.Node{4, 5} {
+		require.Equal(t, Drained, p.state(n))
+		require.NoError(t, p.Remove(ctx, n, false, entryOf))
+	}
+	p.until(100)
+}
+
 func TestOnlyReplicaIsKept(t *testing.T) {
 	p := newPlay(t, testseed.Of(t), 1, 4, 1, 2)
 	p.until(40)
