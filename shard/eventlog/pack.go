@@ -11,7 +11,6 @@ import (
 
 	"millrace/shard/eventlog/erased"
 	"millrace/shard/op"
-	"millrace/wal/pause"
 )
 
 // packDue packs what is due, stretch by stretch, until deletions take too much memory.
@@ -84,10 +83,8 @@ func (l *Log) Pack() error { return l.PackTo(context.Background(), math.MaxUint6
 // PackTo packs at least everything up to a position, as far as the engine has checkpointed it, at once and at full
 // speed. Until ctx ends, it waits for other work, such as rewriting, which may take hours.
 func (l *Log) PackTo(ctx context.Context, position uint64) error {
-	for !l.work.TryLock() {
-		if err := pause.For(ctx, workPause); err != nil {
-			return err
-		}
+	if err := l.beginWork(ctx); err != nil {
+		return err
 	}
 	defer l.work.Unlock()
 	l.pack.borrow(l.opts.Share, false)
@@ -106,8 +103,24 @@ func (l *Log) PackTo(ctx context.Context, position uint64) error {
 	return nil
 }
 
-// workPause is how long PackTo waits before it looks again whether other work has ended.
-const workPause = 10 * time.Millisecond
+// beginWork takes work in its turn, unless ctx ends before.
+func (l *Log) beginWork(ctx context.Context) error {
+	taken := make(chan struct{})
+	go func() {
+		l.work.Lock()
+		select {
+		case taken <- struct{}{}:
+		case <-ctx.Done():
+			l.work.Unlock()
+		}
+	}()
+	select {
+	case <-taken:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
 
 // packOne packs one stretch that is due, if there is one; with all set, it need not be due. When another log packs for
 // this one, a is what that log has packed.
