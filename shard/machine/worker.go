@@ -77,6 +77,9 @@ func (w *Worker) touch(items []*Commit) {
 		sum += ops[i].Ends(block, size)
 	}
 	for i := range ops {
+		ops[i].Hash()
+	}
+	for i := range ops {
 		sum += ops[i].Index()
 	}
 	for i := range ops {

@@ -40,18 +40,28 @@ func (t *Touching) Ends(block []byte, size int) (sum uint64) {
 	return touchLines(block[:front(t.Op.Kind())]) + uint64(block[len(block)-1])
 }
 
-// Index reads the place in the index of the field that the op will change, or of the first of several.
+// Hash notes the hash of the name of the field that the op will change, or of the first of several. It loads nothing by
+// itself: the next stage has its loads overlap the more the less it does besides.
+func (t *Touching) Hash() {
+	if t.block == nil {
+		return
+	}
+	if tag, name := t.named(); name != nil {
+		t.hash = fieldHash(tag, name)
+	} else {
+		t.block = nil
+	}
+}
+
+// Index reads the place in the index of the field whose name Hash has noted.
 func (t *Touching) Index() uint64 {
-	if t.block == nil || Kind(t.block) != KindUser || countIn(t.block) == missingIndex {
+	switch {
+	case t.block == nil:
+		return 0
+	case Kind(t.block) != KindUser || countIn(t.block) == missingIndex:
 		t.block = nil
 		return 0
-	}
-	tag, name := t.named()
-	if name == nil {
-		t.block = nil
-		return 0
-	}
-	if t.hash = fieldHash(tag, name); isWideBlock(len(t.block)) {
+	case isWideBlock(len(t.block)):
 		return guessed[uint64](t.block, t.hash)
 	}
 	return guessed[uint32](t.block, t.hash)
