@@ -74,13 +74,16 @@ func (w *Worker) touch(items []*Commit) {
 		if s := w.m.partitions[ops[i].Op.Partition()].Find(ops[i].Op.Number()); s != nil && s.Number != 0 {
 			block, size = w.block(s), s.Size()
 		}
-		sum += ops[i].Ends(block, size)
+		ops[i].Begin(block, size)
 	}
 	for i := range ops {
-		ops[i].Hash()
+		sum += ops[i].Ends()
 	}
 	for i := range ops {
 		sum += ops[i].Index()
+	}
+	for i := range ops {
+		ops[i].Find()
 	}
 	for i := range ops {
 		sum += ops[i].Field()

@@ -126,8 +126,10 @@ func checkEntries[E entry](t testing.TB, h *housed, absent []byte) {
 // touch loads the profile as a worker does, which changes nothing and doesn't fail.
 func (h *housed) touch(o op.Op, rec *op.Record) {
 	x := Touching{Op: o, Rec: rec}
-	x.Ends(h.block, h.size)
+	x.Begin(h.block, h.size)
+	x.Ends()
 	x.Index()
+	x.Find()
 	x.Field()
 }
 
@@ -482,8 +484,10 @@ func TestAnIndexLeavesOthersAlone(t *testing.T) {
 	require.Equal(t, len(block), Usable(block))
 	o, rec := eventOp(t, "an event", noon)
 	x := Touching{Op: o, Rec: rec}
-	x.Ends(block, len(block))
-	require.Zero(t, x.Index()+x.Field())
+	x.Begin(block, len(block))
+	require.Zero(t, x.Index())
+	x.Find()
+	require.Zero(t, x.Field())
 }
 
 func TestApplyInDoesNotAllocate(t *testing.T) {

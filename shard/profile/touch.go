@@ -3,13 +3,16 @@ package profile
 import "millrace/shard/op"
 
 // Touching is an op whose profile is being loaded for Apply: many of them are loaded together, stage by stage, so that
-// the loads overlap.
+// the loads overlap. Begin and Find prepare the stage behind them: the less there is to do from one load to the next,
+// the more loads are on their way at once.
 type Touching struct {
-	Op    op.Op
-	Rec   *op.Record
-	block []byte
-	size  int
-	hash  uint64
+	Op        op.Op
+	Rec       *op.Record
+	block     []byte
+	size      int
+	isIndexed bool   // the index leads to the field that the op will change, or to the first of several
+	hash      uint64 // of the field
+	at        int    // where the field is, or will be made
 }
 
 const (
@@ -30,36 +33,32 @@ func front(k op.Kind) int {
 	return 8 * cacheLine
 }
 
-// Ends reads the entry of size bytes in block, or, if the entry has an index, its front and the end of the index.
-func (t *Touching) Ends(block []byte, size int) (sum uint64) {
-	t.block, t.size = block, size
+// Begin takes the entry of size bytes in block.
+func (t *Touching) Begin(block []byte, size int) {
+	t.block, t.size, t.isIndexed = block, size, false
 	if !hasIndex(len(block)) {
-		t.block = nil
-		return touchLines(block[:min(size, touchWhole)])
-	}
-	return touchLines(block[:front(t.Op.Kind())]) + uint64(block[len(block)-1])
-}
-
-// Hash notes the hash of the name of the field that the op will change, or of the first of several. It loads nothing by
-// itself: the next stage has its loads overlap the more the less it does besides.
-func (t *Touching) Hash() {
-	if t.block == nil {
 		return
 	}
 	if tag, name := t.named(); name != nil {
-		t.hash = fieldHash(tag, name)
-	} else {
-		t.block = nil
+		t.hash, t.isIndexed = fieldHash(tag, name), true
 	}
 }
 
-// Index reads the place in the index of the field whose name Hash has noted.
+// Ends reads the entry or, if it has an index, its front and the end of the index.
+func (t *Touching) Ends() uint64 {
+	if !hasIndex(len(t.block)) {
+		return touchLines(t.block[:min(t.size, touchWhole)])
+	}
+	return touchLines(t.block[:front(t.Op.Kind())]) + uint64(t.block[len(t.block)-1])
+}
+
+// Index reads the place of the field in the index.
 func (t *Touching) Index() uint64 {
 	switch {
-	case t.block == nil:
+	case !t.isIndexed:
 		return 0
 	case Kind(t.block) != KindUser || countIn(t.block) == missingIndex:
-		t.block = nil
+		t.isIndexed = false
 		return 0
 	case isWideBlock(len(t.block)):
 		return guessed[uint64](t.block, t.hash)
@@ -93,18 +92,23 @@ func (t *Touching) named() (tag byte, name []byte) {
 	return 0, nil
 }
 
-// Field reads the field whose place Index has read, or where that field will be made.
+// Find finds the field in what Index has read.
+func (t *Touching) Find() {
+	switch end := t.size - 1; {
+	case !t.isIndexed:
+	case isWideBlock(len(t.block)):
+		t.at = foundAt[uint64](t.block, t.hash, end)
+	default:
+		t.at = foundAt[uint32](t.block, t.hash, end)
+	}
+}
+
+// Field reads the field, or where it will be made.
 func (t *Touching) Field() uint64 {
-	if t.block == nil {
+	if !t.isIndexed {
 		return 0
 	}
-	at := t.size - 1
-	if isWideBlock(len(t.block)) {
-		at = foundAt[uint64](t.block, t.hash, at)
-	} else {
-		at = foundAt[uint32](t.block, t.hash, at)
-	}
-	return uint64(t.block[at]) + uint64(t.block[min(at+cacheLine, t.size-1)])
+	return uint64(t.block[t.at]) + uint64(t.block[min(t.at+cacheLine, t.size-1)])
 }
 
 // foundAt is where a field with this hash begins, if there is one.
