@@ -53,7 +53,8 @@ func (d *door) takenBack(ws *control.Workspace, user []byte) error {
 	}
 	var importer profile.Importer
 	options := profile.ImportOptions{Digits: users.ExportOf(ws).Digits, Currency: [3]byte([]byte(ws.Currency))}
-	imported, err := importer.Import(nil, ws.Number, user, 1, options)
+	const afterAll = 1 << 52 // Unix µs: times to come would be taken as now
+	imported, err := importer.Import(nil, ws.Number, user, afterAll, options)
 	if err != nil {
 		return err
 	}
