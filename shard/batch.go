@@ -54,6 +54,15 @@ type Batch struct {
 	pending replica.Pending
 }
 
+// kept is the answer that a batch keeps.
+type kept struct {
+	home      uint64
+	key, text []byte
+	ref       int // of the outcome: Taken when an answer is already kept
+	isSet     bool
+	isRelayed bool
+}
+
 // NewBatch begins a batch for a workspace. actor is the number of the API key that the request came with.
 func (c *Coordinator) NewBatch(workspace, actor uint32) *Batch {
 	b := c.batches.Get().(*Batch)
@@ -91,15 +100,6 @@ func (b *Batch) End(start int, kind op.Kind, flags op.Flags, id op.IDKind, keyLe
 	b.Builder.End(start, kind, op.MakeFlags(flags, id), keyLen, home)
 	b.count(start, flags, id)
 	return true
-}
-
-// kept is the answer that a batch keeps.
-type kept struct {
-	home      uint64
-	key, text []byte
-	ref       int // of the outcome: Taken when an answer is already kept
-	isSet     bool
-	isRelayed bool
 }
 
 // EndNumber completes the op of an object that is addressed by svc_id.

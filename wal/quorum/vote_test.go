@@ -56,15 +56,7 @@ func TestOnlyTheLeavingNodeKnows(t *testing.T) {
 
 func testOnlyTheLeavingNodeKnows(t *testing.T, leave func(*Log, Node) error, restarted bool) {
 	g := newGroup(t, 4, standard)
-	g.write(5)
-	g.same()
-	leader, leaving := g.leader(), g.follower()
-	a := g.follower(leaving.node)
-	b := g.follower(leaving.node, a.node)
-	g.net.partition([]Node{leader.node, leaving.node}, []Node{a.node}, []Node{b.node})
-	changed, log := make(chan error, 1), leader.log
-	go func() { changed <- leave(log, leaving.node) }()
-	soon(t, "the node that leaves has the entry", func() bool { return !votes(leaving) })
+	leader, leaving, a, b, changed := takeVoteUnheard(t, g, leave)
 	leader.kill()
 	require.Error(t, <-changed)
 	if restarted {
@@ -80,6 +72,23 @@ func testOnlyTheLeavingNodeKnows(t *testing.T, leave func(*Log, Node) error, res
 	time.Sleep(time.Hour)
 	require.Equal(t, term, a.log.Term())
 	require.False(t, leaving.log.Leads())
+}
+
+// takeVoteUnheard has the leader of four voters take one's vote, of which a and b don't hear. changed gets what becomes
+// of that.
+func takeVoteUnheard(
+	t *testing.T, g *group, leave func(*Log, Node) error,
+) (leader, leaving, a, b *member, changed chan error) {
+	g.write(5)
+	g.same()
+	leader, leaving = g.leader(), g.follower()
+	a = g.follower(leaving.node)
+	b = g.follower(leaving.node, a.node)
+	g.net.partition([]Node{leader.node, leaving.node}, []Node{a.node}, []Node{b.node})
+	changed = make(chan error, 1)
+	go func(l *Log) { changed <- leave(l, leaving.node) }(leader.log)
+	soon(t, "the node that leaves has the entry", func() bool { return !votes(leaving) })
+	return leader, leaving, a, b, changed
 }
 
 func votes(m *member) bool {
@@ -177,14 +186,7 @@ func TestStandsNotBesideALeader(t *testing.T) { simulated(t, testStandsNotBeside
 
 func testStandsNotBesideALeader(t *testing.T) {
 	g := newGroup(t, 4, standard)
-	g.write(5)
-	g.same()
-	leader, leaving := g.leader(), g.follower()
-	a := g.follower(leaving.node)
-	b := g.follower(leaving.node, a.node)
-	g.net.partition([]Node{leader.node, leaving.node}, []Node{a.node}, []Node{b.node})
-	go func(l *Log) { _ = l.Demote(leaving.node) }(leader.log)
-	soon(t, "the node that leaves has the entry", func() bool { return !votes(leaving) })
+	leader, leaving, a, b, _ := takeVoteUnheard(t, g, (*Log).Demote)
 	g.net.partition([]Node{a.node, leaving.node})
 	time.Sleep(5 * time.Second) // they connect
 	g.net.hold(a.node, leaving.node, true)
