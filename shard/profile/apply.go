@@ -90,9 +90,9 @@ func nameAt(rec *op.Record, index uint32) (name []byte, ok bool) {
 func overLimit(b []byte, tag byte, lim *Limits) bool {
 	switch tag {
 	case tagEvent:
-		return more(b, tag, lim.MaxEventNames, namedMinimum+summaryFixed)
+		return more(b, tag, lim.MaxEventNames, namedMinimum+leastSummary)
 	case tagProduct:
-		return more(b, tag, lim.MaxProductNames, namedMinimum+summaryFixed)
+		return more(b, tag, lim.MaxProductNames, namedMinimum+leastSummary)
 	case tagCustom:
 		return more(b, tag, lim.MaxAttributes, namedMinimum+1)
 	}

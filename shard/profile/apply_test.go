@@ -359,7 +359,8 @@ func TestIdentifiers(t *testing.T) {
 
 const (
 	second = int64(1000)
-	day    = 24 * 3600 * second
+	hour   = 3600 * second
+	day    = 24 * hour
 	noon   = int64(1_750_000_000_000)
 )
 
@@ -380,12 +381,12 @@ func TestEvents(t *testing.T) {
 	b = event(t, b, "open", noon-31*day) // counted, but not recent
 	s, _ = Event(b, []byte("open"))
 	require.Equal(t, []any{uint64(5), noon - 31*day, noon + 10*second}, []any{s.Count, s.First, s.Last})
-	at := noon / 1000
-	require.Equal(t, []int64{at - 29*86400, at - 3, at, at + 10}, occurrences(s))
+	at := noon / hour
+	require.Equal(t, []int64{at - 29*24, at, at, at}, occurrences(s))
 	b = event(t, b, "open", noon+20*day) // moves the window
-	require.Equal(t, []int64{at - 3, at, at + 10, at + 20*86400}, recent(b, tagEvent, "open"))
+	require.Equal(t, []int64{at, at, at, at + 20*24}, recent(b, tagEvent, "open"))
 	b = event(t, b, "open", noon+90*day)
-	require.Equal(t, []int64{at + 90*86400}, recent(b, tagEvent, "open"))
+	require.Equal(t, []int64{at + 90*24}, recent(b, tagEvent, "open"))
 	require.Equal(t, testStamp, Updated(b))
 	_, ok = Event(b, []byte("ope"))
 	require.False(t, ok)
@@ -394,34 +395,43 @@ func TestEvents(t *testing.T) {
 }
 
 func TestWindowOfRecent(t *testing.T) {
-	at := noon / 1000
-	b := event(t, event(t, user("u"), "e", noon+999), "e", noon+30*day)
-	require.Equal(t, []int64{at, at + 30*86400}, recent(b, tagEvent, "e"), "30 days to the second")
-	b = event(t, event(t, user("u"), "e", noon), "e", noon+30*day+second)
-	require.Equal(t, []int64{at + 30*86400 + 1}, recent(b, tagEvent, "e"))
-	b = event(t, event(t, user("u"), "e", noon), "e", noon-30*day)
-	require.Equal(t, []int64{at - 30*86400, at}, recent(b, tagEvent, "e"))
-	b = event(t, event(t, user("u"), "e", noon), "e", noon-30*day-second)
-	require.Equal(t, []int64{at}, recent(b, tagEvent, "e"))
+	at := noon / hour
+	begin, end := at*hour, at*hour+hour-1
+	f := func(first, second int64, want ...int64) {
+		t.Helper()
+		require.Equal(t, want, recent(event(t, event(t, user("u"), "e", first), "e", second), tagEvent, "e"))
+	}
+	f(begin, end+30*day, at, at+720)
+	f(end, begin+30*day+hour, at+721)
+	f(end, begin-30*day, at-720, at)
+	f(begin, end-30*day-hour, at)
+	f(begin, begin+1024*hour, at+1024)
+	f(begin, begin-1024*hour, at)
+	f(begin, begin+2048*hour, at+2048)
 }
 
 func TestRecentKeepsFifty(t *testing.T) {
 	b := user("u")
 	var want []int64
 	for i := range int64(120) {
-		b = event(t, b, "e", noon+i*second)
-		want = append(want, noon/1000+i)
+		b = event(t, b, "e", noon+i*hour)
+		want = append(want, noon/hour+i)
 	}
 	require.Equal(t, want[70:], recent(b, tagEvent, "e"))
 	b = event(t, b, "e", noon)
 	require.Equal(t, want[70:], recent(b, tagEvent, "e"), "older than all fifty")
-	b = event(t, b, "e", noon+100*second)
-	want = slices.Insert(want, 101, noon/1000+100)
+	b = event(t, b, "e", noon+100*hour)
+	want = slices.Insert(want, 101, noon/hour+100)
 	require.Equal(t, want[71:], recent(b, tagEvent, "e"))
 	full := len(b)
 	b = event(t, b, "e", noon+100*day)
 	require.Len(t, recent(b, tagEvent, "e"), 1)
-	require.Equal(t, full-4*49, len(b), "room for all but the newest is given back")
+	require.Equal(t, full-2*63, len(b), "room for all but the newest is given back")
+	for range 60 {
+		b = event(t, b, "e", noon+100*day)
+	}
+	require.Equal(t, slices.Repeat([]int64{(noon + 100*day) / hour}, 50), recent(b, tagEvent, "e"))
+	require.Equal(t, full-2*63, len(b), "an hour takes the same however often")
 }
 
 func TestExtremeTimes(t *testing.T) {
@@ -441,8 +451,8 @@ func TestPurchases(t *testing.T) {
 	s, ok := Product(b, []byte("sku"))
 	require.True(t, ok)
 	require.Equal(t, []any{uint64(6), noon, noon + day}, []any{s.Count, s.First, s.Last})
-	at := noon / 1000
-	require.Equal(t, []int64{at, at, at, at + 86400, at + 86400, at + 86400}, occurrences(s))
+	at := noon / hour
+	require.Equal(t, []int64{at, at, at, at + 24, at + 24, at + 24}, occurrences(s))
 	count, first, last := purchases(b)
 	require.Equal(t, []any{uint64(7), noon - day, noon + day}, []any{count, first, last})
 	money := map[string]int64{}

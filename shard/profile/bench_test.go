@@ -62,7 +62,7 @@ func BenchmarkApplyDummy(b *testing.B) {
 	var e Editor
 	blob := user("u")
 	for i := range 20_000 {
-		blob = appendSummary(blob, tagEvent, fmt.Appendf(nil, "event-%d", i), 1, noon, noon, nil)
+		blob = appendSummary(blob, tagEvent, fmt.Appendf(nil, "event-%d", i), Summary{1, noon, noon, firstAndLast(1, noon, noon)})
 	}
 	o, rec := eventOp(b, "event-19999", noon)
 	for b.Loop() {

@@ -136,30 +136,40 @@ func checkPayload(tag byte, p []byte) string {
 }
 
 func checkSummary(tag byte, p []byte) string {
-	if len(p) < summaryFixed {
+	if len(p) < summaryFixed+1 {
 		return "summary is cut short"
 	}
-	n := int(p[18])
-	if len(p)-summaryFixed < 4*n {
-		return "occurrences are cut short"
-	}
-	if !isEmpty(p[summaryFixed+4*n:]) {
-		return "unused room is not empty"
-	}
 	s := readSummary(p)
-	if s.First > s.Last {
+	switch {
+	case s.First > s.Last:
 		return "first is after last"
-	}
-	if tag != tagApp && s.Count < uint64(n)+1 {
+	case tag == tagApp && !isEmpty(s.recent):
+		return "occurrences of an app"
+	case tag == tagApp:
+		return ""
+	case s.Count < uint64(s.recent[0]):
 		return "more occurrences than are counted"
 	}
-	before, newest := uint32(0), seconds(s.Last)
-	for r := s.recent; len(r) > 0; r = r[4:] {
-		v := binary.LittleEndian.Uint32(r)
-		if v < before || v > newest {
-			return "occurrences are out of order"
+	return checkHours(s.recent, hourOf(s.Last))
+}
+
+func checkHours(h hours, newest int64) string {
+	if len(h)%2 == 0 {
+		return "hours are cut short"
+	}
+	n, total, before := h.len(), 0, int64(-1)
+	for i := range n {
+		age := h.age(i, newest)
+		switch {
+		case h.at(i)&hourCount == 0:
+			return "hour without occurrences"
+		case age <= before || age > recentHours || i == 0 && age > 0:
+			return "hours are out of order"
 		}
-		before = v
+		before, total = age, total+int(h.at(i)&hourCount)
+	}
+	if n == 0 || total != int(h[0]) || total > recentMax {
+		return "wrong number of occurrences"
 	}
 	return ""
 }

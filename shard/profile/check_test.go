@@ -2,6 +2,7 @@ package profile
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -23,8 +24,14 @@ func TestCheckFinds(t *testing.T) {
 	field := func(tag byte, payload ...byte) func([]byte) []byte {
 		return func(b []byte) []byte { return appendField(b, tag, payload) }
 	}
-	summary := func(tag byte, count uint64, first, last int64, recent ...uint32) func([]byte) []byte {
-		return func(b []byte) []byte { return appendSummary(b, tag, []byte("n"), count, first, last, recent) }
+	summary := func(tag byte, count uint64, first, last int64, total byte, recent ...uint16) func([]byte) []byte {
+		h := hours{total}
+		for _, x := range recent {
+			h = binary.LittleEndian.AppendUint16(h, x)
+		}
+		return func(b []byte) []byte {
+			return append(appendSummary(b, tag, []byte("n"), Summary{count, first, last, h}), h[1+2*h.len():]...)
+		}
 	}
 	f("bytes", func(b []byte) []byte { return nil })
 	f("bytes", func(b []byte) []byte { return b[:23] })
@@ -62,11 +69,21 @@ func TestCheckFinds(t *testing.T) {
 	f("array is cut short", field(tagCustom, 1, 0, 'x', byte(op.Array), 1, byte(op.Float)))
 	f("object is cut short", field(tagCustom, 1, 0, 'x', byte(op.Object), 2, 5, 'a'))
 	f("summary is cut short", field(tagEvent, 1, 0, 'x', 1))
-	f("first is after last", summary(tagEvent, 1, 5, 4))
-	f("more occurrences than are counted", summary(tagEvent, 1, 5000, 5000, 5))
-	f("out of order", summary(tagEvent, 3, 5000, 9000, 7, 6))
-	f("out of order", summary(tagEvent, 3, 5000, 9000, 7, 10))
-	f("unused room", func(b []byte) []byte { b = summary(tagEvent, 3, 5000, 9000, 7)(b); b[len(b)-5] = 0; return b })
+	f("first is after last", summary(tagEvent, 1, 5, 4, 1, 1))
+	f("occurrences of an app", summary(tagApp, 1, 5, 5, 1, 1))
+	f("more occurrences than are counted", summary(tagEvent, 1, 5000, 5000, 2, 2))
+	at := func(age int64, times uint16) uint16 { return uint16(noon/hour+age)<<countBits | times }
+	f("wrong number", summary(tagEvent, 9, noon, noon, 0))
+	f("wrong number", summary(tagEvent, 9, noon, noon, 2, at(0, 1)))
+	f("wrong number", summary(tagEvent, 90, noon, noon, 51, at(0, 50), at(-1, 1)))
+	f("out of order", summary(tagEvent, 9, noon, noon, 1, at(1, 1)))
+	f("out of order", summary(tagEvent, 9, noon, noon, 1, at(-1, 1)))
+	f("out of order", summary(tagEvent, 9, noon, noon, 2, at(0, 1), at(0, 1)))
+	f("out of order", summary(tagEvent, 9, noon, noon, 3, at(0, 1), at(-2, 1), at(-1, 1)))
+	f("out of order", summary(tagEvent, 9, noon, noon, 2, at(0, 1), at(-721, 1)))
+	f("hour without occurrences", summary(tagEvent, 9, noon, noon, 1, at(0, 1), at(-1, 0)))
+	f("hour without occurrences", summary(tagEvent, 9, noon, noon, 2, at(0, 1), 0, at(-1, 1)))
+	f("cut short", field(tagEvent, append([]byte{1, 0, 'x'}, make([]byte, summaryFixed+2)...)...))
 	f("nested too deep", func(b []byte) []byte {
 		v := val(1)
 		for range 100 {

@@ -119,7 +119,7 @@ func edgeProfile(rng *rand.Rand, size int) []byte {
 		case 3: // of one label
 			b = appendField(b, tagAlias, op.AppendAliasKey(nil, []byte(sameKey[0]), name))
 		default:
-			b = appendSummary(b, tagEvent, name, 1, noon, noon, nil)
+			b = appendSummary(b, tagEvent, name, Summary{1, noon, noon, firstAndLast(1, noon, noon)})
 		}
 	}
 	return b

@@ -24,7 +24,6 @@ type Editor struct {
 	tmp     []byte // values under construction
 	tmp2    []byte // values within them, alternating with tmp3
 	tmp3    []byte
-	recent  []uint32 // occurrences under construction
 	refs    []ref    // views of members, elements and edits
 	fields  []ref    // views of fields
 	kept    []int    // which of refs are kept

@@ -1,7 +1,6 @@
 package profile
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"slices"
 	"testing"
@@ -219,12 +218,16 @@ func hasAlias(blob []byte, label, name string) bool {
 	return IsNamed(blob, op.Alias, op.AppendAliasKey(nil, []byte(label), []byte(name)))
 }
 
-// occurrences are the recent occurrences (Unix seconds, ascending), the newest included.
+// occurrences are the hours of the recent occurrences (since 1970, ascending), each as often as it is counted.
 func occurrences(s Summary) (list []int64) {
-	for r := s.recent; len(r) >= 4; r = r[4:] {
-		list = append(list, int64(binary.LittleEndian.Uint32(r)))
+	newest := hourOf(s.Last)
+	for i := range s.recent.len() {
+		for range s.recent.at(i) & hourCount {
+			list = append(list, newest-s.recent.age(i, newest))
+		}
 	}
-	return append(list, int64(seconds(s.Last)))
+	slices.Reverse(list)
+	return list
 }
 
 // purchases sums up the products: number of purchases, time of the first and the last one (Unix ms; 0 when there is

@@ -274,7 +274,7 @@ func firsts(array op.Value) op.Value {
 }
 
 func (im *Importer) summaries(b []byte, tag byte, o *fastjson.Object, in string) []byte {
-	e, list := &im.editor, im.array(o, in)
+	list := im.array(o, in)
 	known := make(map[string]bool, len(list))
 	for _, v := range list {
 		im.element(v, in, "name", "first", "last", "count")
@@ -290,14 +290,20 @@ func (im *Importer) summaries(b []byte, tag byte, o *fastjson.Object, in string)
 			im.fail("%.40q: count, first and last don't agree", name)
 		}
 		known[string(name)] = true
-		e.recent = e.recent[:0]
-		if count > 1 {
-			e.recent = append(e.recent, seconds(first))
-		}
-		im.value = appendSummary(im.value[:0], tag, name, count, first, last, trimRecent(e.recent, last))
+		im.value = appendSummary(im.value[:0], tag, name, Summary{count, first, last, firstAndLast(count, first, last)})
 		b = im.append(b, im.value)
 	}
 	return b
+}
+
+// firstAndLast are the recent occurrences as far as a line says when they were.
+func firstAndLast(count uint64, first, last int64) hours {
+	h := make(hours, 1+2*2)
+	h.add(hourOf(last), hourOf(last), 1)
+	if count > 1 {
+		h.add(hourOf(last), hourOf(first), 1)
+	}
+	return h
 }
 
 func (im *Importer) apps(b []byte, o *fastjson.Object) []byte {
@@ -322,7 +328,7 @@ func (im *Importer) apps(b []byte, o *fastjson.Object) []byte {
 		}
 		known[string(id)] = true
 		sum = saturatingSum(sum, sessions)
-		im.value = appendSummary(im.value[:0], tagApp, id, sessions, first, last, nil)
+		im.value = appendSummary(im.value[:0], tagApp, id, Summary{sessions, first, last, noHours})
 		_, start, end := fieldAt(im.value, 0)
 		b = im.editor.set(b, span{}, tagApp, im.value[start:end])
 	}

@@ -165,7 +165,7 @@ func (e *Editor) mergeField(out []byte, tag byte, header, payload []byte, mode M
 	case tagEvent, tagProduct, tagApp:
 		name, mine := splitName(payload)
 		_, theirs := splitName(r.value)
-		return e.appendMerged(out, tag, name, mine, theirs)
+		return appendMerged(out, tag, name, mine, theirs)
 	case tagRevenue:
 		sum := saturatingAdd(int64(binary.LittleEndian.Uint64(payload[3:])),
 			int64(binary.LittleEndian.Uint64(r.value[3:])))
@@ -187,27 +187,27 @@ func (e *Editor) mergeField(out []byte, tag byte, header, payload []byte, mode M
 	return append(append(out, header...), payload...)
 }
 
-func (e *Editor) appendMerged(out []byte, tag byte, name, mine, theirs []byte) []byte {
+func appendMerged(out []byte, tag byte, name, mine, theirs []byte) []byte {
 	a, b := readSummary(mine), readSummary(theirs)
-	last := max(a.Last, b.Last)
-	e.recent = e.recent[:0]
-	if tag != tagApp {
-		e.recent = readRecent(readRecent(e.recent, mine), theirs)
-		e.recent = append(e.recent, seconds(min(a.Last, b.Last)))
-		slices.Sort(e.recent)
+	if a.Last < b.Last {
+		a, b = b, a
 	}
-	return appendSummary(out, tag, name, saturatingSum(a.Count, b.Count), min(a.First, b.First), last,
-		trimRecent(e.recent, last))
+	var room [hoursBytes]byte
+	h := hours(room[:])
+	copy(h, a.recent)
+	h.join(hourOf(a.Last), b.recent, hourOf(b.Last))
+	return appendSummary(out, tag, name, Summary{saturatingSum(a.Count, b.Count), min(a.First, b.First), a.Last, h})
 }
 
-func appendSummary(dst []byte, tag byte, name []byte, count uint64, first, last int64, recent []uint32) []byte {
-	size := summaryFixed + 4*len(recent)
-	dst = appendFieldHeader(dst, tag, 2+len(name)+size)
+// appendSummary appends a field with s, without room for more hours.
+func appendSummary(dst []byte, tag byte, name []byte, s Summary) []byte {
+	h := s.recent[:1+2*s.recent.len()]
+	dst = appendFieldHeader(dst, tag, 2+len(name)+summaryFixed+len(h))
 	dst = append(binary.LittleEndian.AppendUint16(dst, uint16(len(name))), name...)
 	at := len(dst)
-	dst = slices.Grow(dst, size)[:at+size]
-	putSummary(dst[at:], count, first, last, recent)
-	return dst
+	dst = slices.Grow(dst, summaryFixed)[:at+summaryFixed]
+	putSummary(dst[at:], s.Count, s.First, s.Last)
+	return append(dst, h...)
 }
 
 func saturatingSum(a, b uint64) uint64 { return min(a+b, maxCount) }

@@ -164,7 +164,7 @@ func TestMergeEvents(t *testing.T) {
 	b := merge(t, keep, gone, MergeUsers)
 	s, _ := Event(b, []byte("both"))
 	require.Equal(t, []any{uint64(4), noon - 40*day, noon + 2*second}, []any{s.Count, s.First, s.Last})
-	require.Equal(t, []int64{noon / 1000, noon/1000 + 1, noon/1000 + 2}, occurrences(s))
+	require.Equal(t, []int64{noon / hour, noon / hour, noon / hour}, occurrences(s))
 	_, ok := Event(b, []byte("mine"))
 	require.True(t, ok)
 	_, ok = Event(b, []byte("theirs"))
@@ -190,12 +190,12 @@ func TestMergeRecent(t *testing.T) {
 	for _, s := range []Summary{e, p} {
 		recent := occurrences(s)
 		require.Equal(t, []any{uint64(80), 50}, []any{s.Count, len(recent)})
-		require.Equal(t, []int64{(noon - 49*day/4) / 1000, noon / 1000}, []int64{recent[0], recent[49]}, "the newest of both, in turn")
-		require.Equal(t, (noon-5*day)/1000, recent[29], "twenty in five days")
+		require.Equal(t, []int64{(noon - 49*day/4) / hour, noon / hour}, []int64{recent[0], recent[49]}, "the newest of both, in turn")
+		require.Equal(t, (noon-5*day)/hour, recent[29], "twenty in five days")
 	}
 	old := event(t, event(t, user("o"), "e", noon-31*day), "e", noon-29*day)
 	e, _ = Event(merge(t, event(t, user("n"), "e", noon), old, MergeUsers), []byte("e"))
-	require.Equal(t, []int64{(noon - 29*day) / 1000, noon / 1000}, occurrences(e))
+	require.Equal(t, []int64{(noon - 29*day) / hour, noon / hour}, occurrences(e))
 	require.EqualValues(t, 3, e.Count)
 }
 
@@ -354,7 +354,7 @@ func TestMergeOfManyIsNotQuadratic(t *testing.T) {
 	keep, gone := user("k"), user("g")
 	build := func(b []byte, prefix string) []byte {
 		for i := range 20_000 {
-			b = appendSummary(b, tagEvent, fmt.Appendf(nil, "%s-%d", prefix, i), 1, noon, noon, nil)
+			b = appendSummary(b, tagEvent, fmt.Appendf(nil, "%s-%d", prefix, i), Summary{1, noon, noon, firstAndLast(1, noon, noon)})
 		}
 		return b
 	}

@@ -325,7 +325,7 @@ func TestModel(t *testing.T) {
 				out, _ = e.Apply(in, o, rec, nil)
 				twin, _ = e2.Apply(twin, o, rec, nil)
 			}
-			at := noon + rng.Int64N(40)*day + rng.Int64N(100)*second + rng.Int64N(1000)
+			at := noon + rng.Int64N(40)*day + rng.Int64N(10)*hour + rng.Int64N(1000)
 			name := fmt.Sprint("name", rng.IntN(4))
 			switch rng.IntN(9) {
 			case 0, 1:
@@ -383,13 +383,13 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// recentOf is the definition of recent occurrences: the newest fifty of those that are at most 30 days older than the
-// newest.
+// recentOf is the definition of recent occurrences: the hours of the newest fifty of those that are at most 720 hours
+// older than the newest.
 func recentOf(all []int64) (out []int64) {
-	newest := slices.Max(all) / 1000
+	newest := slices.Max(all) / hour
 	for _, at := range all {
-		if at/1000 >= newest-30*86400 {
-			out = append(out, at/1000)
+		if at/hour >= newest-30*24 {
+			out = append(out, at/hour)
 		}
 	}
 	slices.Sort(out)

@@ -77,7 +77,7 @@ func (l *Limits) EnsureDefaults() {
 
 // LeastOver is the least number of bytes of a profile that crosses a limit which makes a dummy user.
 func (l *Limits) LeastOver() int {
-	return min(l.MaxEventNames*(namedMinimum+summaryFixed), l.MaxProductNames*(namedMinimum+summaryFixed),
+	return min(l.MaxEventNames*(namedMinimum+leastSummary), l.MaxProductNames*(namedMinimum+leastSummary),
 		l.MaxAttributes*(namedMinimum+1))
 }
 

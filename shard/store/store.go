@@ -39,8 +39,8 @@ type Store struct {
 	own    *Cache // nil: the store shares one
 }
 
-// version is the version of everything in the store. 12: aliases stand behind what a profile has once.
-const version = 12
+// version is the version of everything in the store. 13: recent occurrences are counted by hour.
+const version = 13
 
 // Options are the options for opening a store.
 type Options struct {
