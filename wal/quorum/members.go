@@ -57,8 +57,9 @@ func (l *Log) change(ask func(*raft.Raft) raft.IndexFuture) error {
 }
 
 // Transfer hands leadership to a voter, once everything under way is handed back. With 0 it chooses the voter with most
-// of the log. Append and Barrier return ErrNotLeader until it is known what has come of it. The end of ctx ends only
-// the wait for that. After another error this node still leads, if it did before.
+// of the log. It refuses a node without a vote, whose leadership nothing would end. Append and Barrier return
+// ErrNotLeader until it is known what has come of it. The end of ctx ends only the wait for that. After another error
+// this node still leads, if it did before.
 func (l *Log) Transfer(ctx context.Context, to Node) error {
 	n := l.node.Load()
 	if n == nil || n.raft.State() != raft.Leader {
@@ -70,6 +71,8 @@ func (l *Log) Transfer(ctx context.Context, to Node) error {
 	switch {
 	case l.transferring:
 		err = errors.New("quorum: a transfer of the leadership is under way")
+	case err == nil && to != 0 && !hasVote(n.raft, to):
+		err = fmt.Errorf("quorum: node %d has no vote in group %d and can't lead it", to, l.opts.Group)
 	case err == nil:
 		l.transferring = true
 		epoch := l.epoch
@@ -231,12 +234,13 @@ func (l *Log) Leader() Node {
 }
 
 // Stand makes this node stand for election at once, and makes the others vote although they may know a leader. It is
-// for when a majority is known to have lost the leader. It reports whether raft was told to stand. A node that already
-// stands waits for votes, and stands anew after voteWait: nodes that were asked too early, or whose answers were lost,
-// are not asked again until raft's election timer has run.
+// for when a majority is known to have lost the leader. It reports whether raft was told to stand. A node without a vote
+// isn't: the others would give up their leader for it. A node that already stands waits for votes, and stands anew after
+// voteWait: nodes that were asked too early, or whose answers were lost, are not asked again until raft's election timer
+// has run.
 func (l *Log) Stand() bool {
 	n := l.node.Load()
-	if n == nil || l.newcomer.is.Load() {
+	if n == nil || l.newcomer.is.Load() || !hasVote(n.raft, l.self) {
 		return false
 	}
 	switch n.raft.State() {

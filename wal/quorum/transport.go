@@ -2,10 +2,12 @@ package quorum
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -95,7 +97,7 @@ func (t *transport) forward() {
 	for {
 		select {
 		case r := <-t.NetworkTransport.Consumer():
-			if t.abstains.Load() && t.abstain(r) {
+			if t.abstains.Load() && t.abstain(r) || t.decline(r) {
 				continue
 			}
 			t.admit(r)
@@ -148,6 +150,26 @@ func (t *transport) admit(r raft.RPC) {
 			}
 		}
 	}
+}
+
+// decline refuses to stand for election when this node has no vote; raft would stand. The summons may have come late, when
+// the vote was taken meanwhile. The others would give up their leader for this node.
+func (t *transport) decline(r raft.RPC) bool {
+	n := t.raft.Load()
+	if _, ok := r.Command.(*raft.TimeoutNowRequest); !ok || n == nil || hasVote(n, t.host.Node()) {
+		return false
+	}
+	r.Respond(&raft.TimeoutNowResponse{}, errNoVote)
+	return true
+}
+
+var errNoVote = errors.New("quorum: the node has no vote")
+
+// hasVote reports whether a node has a vote by the newest configuration that a raft has, committed or not.
+func hasVote(r *raft.Raft, n Node) bool {
+	return slices.ContainsFunc(r.GetConfiguration().Configuration().Servers, func(s raft.Server) bool {
+		return s.ID == n.id() && s.Suffrage == raft.Voter
+	})
 }
 
 // skip takes from a leader's request what is before this node's marker. The library refuses entries that follow one

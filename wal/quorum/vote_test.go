@@ -95,6 +95,33 @@ func votes(m *member) bool {
 	return slices.Contains(m.log.Status().Members, Member{m.node, true})
 }
 
+// A node without a vote takes the leadership from nobody, whoever wants it to: it is no heir, it doesn't stand, and it
+// heeds no summons that has come late.
+func TestWithoutAVoteNobodyLeads(t *testing.T) {
+	for name, leave := range map[string]func(*Log, Node) error{"removed": (*Log).Remove, "demoted": (*Log).Demote} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T) { testWithoutAVoteNobodyLeads(t, leave) })
+		})
+	}
+}
+
+func testWithoutAVoteNobodyLeads(t *testing.T, leave func(*Log, Node) error) {
+	g := newGroup(t, 4, standard)
+	g.write(5)
+	g.same()
+	leader, left := g.leader(), g.follower()
+	term := leader.log.Term()
+	require.NoError(t, leave(leader.log, left.node))
+	soon(t, "it has the entry", func() bool { return !votes(left) })
+	require.ErrorContains(t, leader.log.Transfer(t.Context(), left.node), "has no vote")
+	require.False(t, left.log.Stand())
+	require.ErrorContains(t, leader.log.node.Load().trans.summon(left.node), "has no vote")
+	time.Sleep(time.Minute)
+	require.Equal(t, term, leader.log.Term())
+	require.True(t, leader.log.Leads())
+	g.write(5)
+}
+
 // A node that has left doesn't know that this is decided. It disturbs the group neither when it comes back nor when the
 // leader is lost.
 func TestWhoHasLeftDisturbsNobody(t *testing.T) { simulated(t, testWhoHasLeftDisturbsNobody) }
