@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"context"
 	"math"
 	"slices"
 	"time"
@@ -18,20 +19,27 @@ import (
 // not counted, and leads until the entry is decided, which ends its leadership. First it makes sure that it is needed:
 // a majority of these voters know of no leader and don't have the entry. Then the entry isn't decided, so a node that
 // has left a group long ago and comes back disturbs nobody.
+//
+// In the moment between that and its standing, the entry may be decided after all, and this node may hear of it. Then
+// nothing would end its leadership, so it hands the leadership over.
 
-// standWithoutVote stands for election when nobody else can lead, until the log is closed.
+// standWithoutVote stands for election when perhaps nobody else can lead, until the log is closed.
 func (l *Log) standWithoutVote() {
 	var last entryID // the log ended there when it was searched
 	var from uint64  // what was found
 	for range pause.Every(l.opts.ElectionTimeout, l.stop) {
 		n := l.node.Load()
-		if !l.knowsNoLeader(n) || l.newcomer.is.Load() || l.failed() != nil {
+		if hasVote(n.raft, l.self) || l.newcomer.is.Load() || l.failed() != nil {
+			continue
+		}
+		if n.raft.State() == raft.Leader {
+			l.abdicate(n)
+			continue
+		}
+		if !l.knowsNoLeader(n) {
 			continue
 		}
 		voters := slices.DeleteFunc(l.members(), func(m Member) bool { return !m.Voter })
-		if slices.Contains(voters, Member{l.self, true}) {
-			continue
-		}
 		var e raft.Log
 		if l.store.GetLog(n.raft.LastIndex(), &e) != nil {
 			continue
@@ -41,10 +49,21 @@ func (l *Log) standWithoutVote() {
 		}
 		// By then there may be a leader, and the entry may be decided. Nothing would end this node's leadership.
 		if from > 0 && l.lack(n, voters, from) && l.knowsNoLeader(n) && n.raft.CommitIndex() < from {
-			l.opts.Logger.Info("this node stands for election without a vote: no voter can be elected", "group",
-				l.opts.Group, "entry", from)
+			l.opts.Logger.Info("this node stands for election without a vote: most voters know of no leader and lack an entry",
+				"group", l.opts.Group, "entry", from)
 			n.trans.stand()
 		}
+	}
+}
+
+// abdicate gives up a leadership that nothing else ends.
+func (l *Log) abdicate(n *instance) {
+	if l.undecidedMembers(n, n.raft.LastIndex()) > 0 {
+		return
+	}
+	l.opts.Logger.Info("this node leads without a vote, and hands over", "group", l.opts.Group)
+	if err := l.Transfer(context.Background(), 0); err != nil {
+		l.opts.Logger.Info("leadership is not handed over yet", "group", l.opts.Group, "error", err)
 	}
 }
 

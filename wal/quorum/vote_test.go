@@ -122,6 +122,29 @@ func testWithoutAVoteNobodyLeads(t *testing.T, leave func(*Log, Node) error) {
 	g.write(5)
 }
 
+// A node without a vote that leads although nothing is undecided, because it stood in the very moment in which it heard
+// that its vote was taken, hands over.
+func TestLeaderWithoutAVoteHandsOver(t *testing.T) { simulated(t, testLeaderWithoutAVoteHandsOver) }
+
+func testLeaderWithoutAVoteHandsOver(t *testing.T) {
+	g := newGroup(t, 4, standard)
+	g.write(5)
+	g.same()
+	leader, left := g.leader(), g.follower()
+	require.NoError(t, leader.log.Demote(left.node))
+	soon(t, "it knows that this is decided", func() bool {
+		return !votes(left) && left.log.Status().CommitIndex == leader.log.Status().LastIndex
+	})
+	left.log.node.Load().trans.stand()
+	soon(t, "it leads", func() bool { return left.log.node.Load().raft.State() == raft.Leader })
+	soon(t, "another one leads", func() bool { return votes(g.leader()) })
+	term := g.leader().log.Term()
+	time.Sleep(time.Hour)
+	require.Equal(t, term, g.leader().log.Term())
+	g.write(5)
+	g.same()
+}
+
 // A node that has left doesn't know that this is decided. It disturbs the group neither when it comes back nor when the
 // leader is lost.
 func TestWhoHasLeftDisturbsNobody(t *testing.T) { simulated(t, testWhoHasLeftDisturbsNobody) }
