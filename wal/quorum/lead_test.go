@@ -149,6 +149,30 @@ func testTransferThatRaftNeverEnds(t *testing.T) {
 	g.same()
 }
 
+// Whoever tries again and again to hand over to a node that doesn't answer leaves nothing behind in raft. If raft waited
+// for such a node twice, and the leadership were lost meanwhile, it would wait for ever, and this test would panic.
+func TestTransferLeavesNothingBehind(t *testing.T) { simulated(t, testTransferLeavesNothingBehind) }
+
+func testTransferLeavesNothingBehind(t *testing.T) {
+	g := newGroup(t, 3, standard)
+	for range 10 {
+		g.write(5)
+		g.same()
+		leader, f := g.leader(), g.follower()
+		other := g.follower(f.node)
+		g.net.hold(leader.node, f.node, true)
+		g.write(1)
+		require.Error(t, leader.log.Transfer(t.Context(), f.node))
+		soon(t, "it takes records", leader.log.Leads)
+		second := make(chan error, 1)
+		go func() { second <- leader.log.Transfer(t.Context(), f.node) }()
+		time.Sleep(10 * time.Millisecond)
+		soon(t, "another one leads", func() bool { other.log.Stand(); return other.log.Leads() })
+		<-second
+		g.net.hold(leader.node, f.node, false)
+	}
+}
+
 // A raft that can't be started anew, because the disk fails meanwhile, ends the log. It can be closed in order.
 func TestRaftIsNotStartedAnew(t *testing.T) { simulated(t, testRaftIsNotStartedAnew) }
 
@@ -176,6 +200,10 @@ func testTransferWithoutEnd(t *testing.T) {
 	g.same()
 	g.net.hold(1, 2, true)
 	g.write(10)
+	trans := leader.log.node.Load().trans
+	trans.mu.Lock()
+	trans.last[2] = contact{index: leader.log.Status().LastIndex, at: time.Now()} // as if 2 had all, so raft itself tries
+	trans.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	begun := time.Now()

@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,7 +94,10 @@ func (l *Log) Transfer(ctx context.Context, to Node) error {
 func (l *Log) transfer(ctx context.Context, n *instance, epoch uint64, to Node) error {
 	err := l.settle(ctx, l.opts.ElectionTimeout)
 	if err == nil {
-		if err = l.await(n, n.transfer(to).Error); err != nil {
+		to, err = l.heir(ctx, n, to)
+	}
+	if err == nil {
+		if err = l.await(n, n.raft.LeadershipTransferToServer(to.id(), to.address()).Error); err != nil {
 			_, _ = l.barrier(n) // until then raft refuses entries, and they would be lost although this node leads
 		}
 	}
@@ -109,11 +113,32 @@ func (l *Log) transfer(ctx context.Context, n *instance, epoch uint64, to Node) 
 	return nil
 }
 
-func (n *instance) transfer(to Node) raft.Future {
-	if to == 0 {
-		return n.raft.LeadershipTransfer()
+// heir waits until a node is known to have the whole log, and returns it; with 0, the voter with most of the log. Raft
+// waits for that, too, but when it waits for the same node twice and the leadership is lost meanwhile, two of its
+// goroutines never end.
+func (l *Log) heir(ctx context.Context, n *instance, to Node) (Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.opts.ElectionTimeout)
+	defer cancel()
+	for asked := false; ; asked = true {
+		heir := cmp.Or(to, l.furthest(n))
+		if index, ok := l.Progress(heir); ok && index >= n.raft.LastIndex() {
+			return heir, nil
+		}
+		if !asked {
+			n.raft.VerifyLeader() // has the nodes asked at once; what was heard may be old
+		}
+		select {
+		case <-l.stop:
+			return heir, wal.ErrClosed
+		default:
+		}
+		if n.raft.State() != raft.Leader {
+			return heir, ErrNotLeader
+		}
+		if err := pause.For(ctx, time.Millisecond); err != nil {
+			return heir, fmt.Errorf("it isn't known to have the whole log: %w", err)
+		}
 	}
-	return n.raft.LeadershipTransferToServer(to.id(), to.address())
 }
 
 // settle waits until no record waits or is under way.
