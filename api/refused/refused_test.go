@@ -368,6 +368,21 @@ func TestUnfinishedFilesGo(t *testing.T) {
 	require.Equal(t, []string{`{"external_id":"ada"}`}, d.list(Query{}))
 }
 
+// A directory's name is a name, whatever it means in patterns: what is below it is found again after a start.
+func TestDirectoryNamedLikeAPattern(t *testing.T) {
+	d := openDesk(t, func(o *Options) { o.Dir = filepath.Join(t.TempDir(), `node[1]*\?`, "refused") })
+	d.offer("r", `{"external_id":"ada"}`)
+	d.reopen()
+	unfinished := filepath.Join(d.o.Dir, "0"+suffix+durable.Temporary)
+	require.NoError(t, os.WriteFile(unfinished, nil, 0o600))
+	d.reopen()
+	require.NoFileExists(t, unfinished)
+	require.Equal(t, []string{`{"external_id":"ada"}`}, d.list(Query{}))
+	n, err := d.Erase(t.Context(), []uint64{Identifier(1, op.ExternalID, []byte("ada"))})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+}
+
 // A loss of power may leave a file whose length alone has reached the disk. It doesn't keep the server from starting.
 func TestFileOfZeros(t *testing.T) {
 	d := openDesk(t, nil)

@@ -32,7 +32,7 @@ func (s *Store) load() error {
 	if err := os.MkdirAll(s.options.Dir, 0o700); err != nil {
 		return err
 	}
-	unfinished, err := filepath.Glob(filepath.Join(s.options.Dir, "*"+suffix+durable.Temporary))
+	unfinished, err := s.files(suffix + durable.Temporary)
 	if err != nil {
 		return err
 	}
@@ -41,12 +41,11 @@ func (s *Store) load() error {
 			return err
 		}
 	}
-	names, err := filepath.Glob(filepath.Join(s.options.Dir, "*"+suffix))
+	paths, err := s.files(suffix)
 	if err != nil {
 		return err
 	}
-	slices.Sort(names)
-	for _, path := range names {
+	for _, path := range paths {
 		g, err := s.loadSegment(path)
 		if err != nil {
 			return fmt.Errorf("refused objects: %w", err)
@@ -59,6 +58,18 @@ func (s *Store) load() error {
 	}
 	s.measure()
 	return nil
+}
+
+// files returns the paths of the files whose names end so, sorted by name. A directory that can't be read is an error:
+// what is in it would neither expire nor go with its users.
+func (s *Store) files(ending string) (paths []string, err error) {
+	all, err := os.ReadDir(s.options.Dir)
+	for _, f := range all {
+		if strings.HasSuffix(f.Name(), ending) {
+			paths = append(paths, filepath.Join(s.options.Dir, f.Name()))
+		}
+	}
+	return paths, err
 }
 
 func (s *Store) loadSegment(path string) (*segment, error) {
