@@ -441,20 +441,6 @@ func each(t *testing.T, found iter.Seq2[[]User, error]) (list [][]User) {
 	return list
 }
 
-func TestEachAtOnce(t *testing.T) {
-	var calls atomic.Int64
-	require.NoError(t, eachAtOnce(100, func(i int) error { calls.Add(int64(i)); return nil }))
-	require.EqualValues(t, 4950, calls.Load())
-	require.ErrorIs(t, eachAtOnce(100, func(i int) error {
-		if i == 50 {
-			return replica.ErrFailed
-		}
-		return nil
-	}), replica.ErrFailed)
-	require.PanicsWithValue(t, "x", func() { _ = eachAtOnce(1, func(int) error { panic("x") }) })
-	require.NoError(t, eachAtOnce(0, nil))
-}
-
 func first[A, B any](a A, _ B) A { return a }
 
 // A reader that panics leaves no worker locked.

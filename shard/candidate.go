@@ -3,12 +3,10 @@ package shard
 import (
 	"cmp"
 	"slices"
-	"sync/atomic"
-
-	"golang.org/x/sync/errgroup"
 
 	"millrace/shard/entries"
 	"millrace/shard/op"
+	"millrace/shard/procs"
 	"millrace/shard/profile"
 )
 
@@ -132,43 +130,10 @@ func (r *reader) eachCandidate(numbers []uint64, home uint64, id op.IDKind, f fu
 // nodes may have to be asked for them.
 const manySharers = 64
 
-// readersAtOnce is how many users are looked at at the same time: as many as one export names.
-const readersAtOnce = 64
-
-// eachAtOnce calls f for 0 to n-1, several at a time, until a call fails. A panic of f is passed on to the caller, who
-// may have a way of going on.
-func eachAtOnce(n int, f func(i int) error) error {
-	var reading errgroup.Group
-	var panicked atomic.Pointer[any]
-	var next atomic.Int64
-	for range min(n, readersAtOnce) {
-		reading.Go(func() (err error) {
-			defer func() {
-				if p := recover(); p != nil {
-					panicked.Store(&p)
-				}
-			}()
-			for err == nil {
-				i := int(next.Add(1)) - 1
-				if i >= n {
-					break
-				}
-				err = f(i)
-			}
-			return err
-		})
-	}
-	err := reading.Wait()
-	if p := panicked.Load(); p != nil {
-		panic(*p)
-	}
-	return err
-}
-
 // eachRead is eachCandidate, with several looked at at a time.
 func (r *reader) eachRead(numbers []uint64, home uint64, id op.IDKind, f func(x candidate)) error {
 	all, own := make([]candidate, len(numbers)), slices.Clone(numbers) // so that callers' numbers stay on their stacks
-	err := eachAtOnce(len(all), func(i int) (err error) {
+	err := procs.EachAtOnce(len(all), func(i int) (err error) {
 		all[i], err = r.candidate(own[i], home, id)
 		return err
 	})

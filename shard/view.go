@@ -8,6 +8,7 @@ import (
 	"millrace/shard/bodies"
 	"millrace/shard/entries"
 	"millrace/shard/op"
+	"millrace/shard/procs"
 	"millrace/shard/profile"
 	"millrace/shard/replica"
 )
@@ -44,18 +45,18 @@ func (r *reader) Find(workspace uint32, id op.IDKind, key []byte) ([]User, error
 // which is after the first error.
 func (r *reader) FindEach(workspace uint32, list []Identifier) iter.Seq2[[]User, error] {
 	return func(yield func([]User, error) bool) {
-		a := ahead[[]User]{
-			n: len(list), most: r.reading.AtOnce, size: r.reading.Size, hold: r.hold,
-			read: func(i int, hold func(bytes int) error) ([]User, error) {
+		a := procs.Ahead[[]User]{
+			Count: len(list), Most: r.reading.AtOnce, Size: r.reading.Size, Hold: r.hold,
+			Read: func(i int, hold func(bytes int) error) ([]User, error) {
 				return r.found(workspace, hold, func(f func(number uint64, blob []byte)) error {
 					return r.View(workspace, list[i].ID, list[i].Key, f)
 				})
 			},
 		}
 		if r.sole != nil && r.sole.AllResident() {
-			a.most = func() int { return 1 }
+			a.Most = func() int { return 1 }
 		}
-		a.each(yield)
+		a.Each(yield)
 	}
 }
 

@@ -3,7 +3,7 @@
 // A goroutine that reads a file keeps one of the GOMAXPROCS places until the runtime takes the place away, which is
 // often later than the disk answers. So a disk that could do many reads at once gets no more of them than there are
 // cores, and meanwhile nothing else runs. While there are such reads, this package keeps GOMAXPROCS higher. It also
-// bounds how much readers read at once, which has to fit into memory.
+// bounds how much readers read at once, which has to fit into memory, and reads several entries at a time for them.
 package procs
 
 import (

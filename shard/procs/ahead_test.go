@@ -1,15 +1,32 @@
-package shard
+package procs
 
 import (
+	"errors"
 	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
-
-	"millrace/shard/replica"
 )
+
+var errNoRoom, errFailed = errors.New("no room"), errors.New("failed")
+
+// countedRoom counts what is held.
+type countedRoom struct{ taken, limit atomic.Int64 }
+
+func newRoom(limit int64) *countedRoom {
+	r := &countedRoom{}
+	r.limit.Store(limit)
+	return r
+}
+
+func (r *countedRoom) hold(bytes int) error {
+	if r.taken.Add(int64(bytes)) > r.limit.Load() && bytes > 0 {
+		return errNoRoom
+	}
+	return nil
+}
 
 func count(n int) func() int { return func() int { return n } }
 
@@ -22,15 +39,15 @@ func TestAhead(t *testing.T) {
 		goOn := make(chan struct{})
 		most, taken := 4, uint64(0)
 		room := newRoom(1000)
-		a := ahead[[]User]{n: users, most: func() int { return most }, size: count(size), hold: room.Hold}
-		a.read = func(i int, hold func(int) error) ([]User, error) {
+		a := Ahead[[]uint64]{Count: users, Most: func() int { return most }, Size: count(size), Hold: room.hold}
+		a.Read = func(i int, hold func(int) error) ([]uint64, error) {
 			begun.Add(1)
 			<-goOn
-			return []User{{Number: uint64(i)}}, hold(size)
+			return []uint64{uint64(i)}, hold(size)
 		}
-		go a.each(func(found []User, err error) bool {
+		go a.Each(func(found []uint64, err error) bool {
 			require.NoError(t, err)
-			require.Equal(t, taken, found[0].Number)
+			require.Equal(t, taken, found[0])
 			require.LessOrEqual(t, begun.Load(), int64(taken)+int64(max(4, most)))
 			taken++
 			return true
@@ -68,27 +85,27 @@ func TestAhead(t *testing.T) {
 // find less, or nobody, is given back.
 func TestAheadWithoutRoom(t *testing.T) {
 	room := newRoom(0)
-	a := ahead[[]User]{n: 9, most: count(9), size: count(10), hold: room.Hold}
-	a.read = func(i int, hold func(int) error) ([]User, error) {
+	a := Ahead[[]uint64]{Count: 9, Most: count(9), Size: count(10), Hold: room.hold}
+	a.Read = func(i int, hold func(int) error) ([]uint64, error) {
 		if i < 3 {
 			return nil, nil
 		}
 		return nil, hold(i / 6)
 	}
 	taken, failed := 0, 0
-	take := func(_ []User, err error) bool {
+	take := func(_ []uint64, err error) bool {
 		taken++
 		if err != nil {
-			require.ErrorIs(t, err, replica.ErrBusy)
+			require.ErrorIs(t, err, errNoRoom)
 			failed++
 		}
 		return true
 	}
-	a.each(take)
+	a.Each(take)
 	require.Equal(t, []int{7, 1}, []int{taken, failed})
 	require.Zero(t, room.taken.Load())
 	room.limit.Store(1000)
-	a.each(take)
+	a.Each(take)
 	require.Equal(t, []int{7 + 9, 1}, []int{taken, failed})
 	require.Zero(t, room.taken.Load())
 }
@@ -96,14 +113,14 @@ func TestAheadWithoutRoom(t *testing.T) {
 // What ends reading ahead, an error, a panic, or who takes the users, waits for the reads that have begun.
 func TestAheadEnds(t *testing.T) {
 	var reading atomic.Int64
-	read := func(i int, hold func(int) error) ([]User, error) {
+	read := func(i int, hold func(int) error) ([]uint64, error) {
 		reading.Add(1)
 		defer reading.Add(-1)
 		require.NoError(t, hold(2))
 		runtime.Gosched()
 		switch i {
 		case 30:
-			return nil, replica.ErrFailed
+			return nil, errFailed
 		case 40:
 			panic("x")
 		}
@@ -114,20 +131,34 @@ func TestAheadEnds(t *testing.T) {
 		require.Zero(t, reading.Load())
 		require.Zero(t, room.taken.Load())
 	}
-	a := ahead[[]User]{n: 50, most: count(16), size: count(1), hold: room.Hold, read: read}
+	a := Ahead[[]uint64]{Count: 50, Most: count(16), Size: count(1), Hold: room.hold, Read: read}
 	var last error
 	taken := 0
-	a.each(func(_ []User, err error) bool { taken++; last = err; return true })
+	a.Each(func(_ []uint64, err error) bool { taken++; last = err; return true })
 	require.Equal(t, 31, taken)
-	require.ErrorIs(t, last, replica.ErrFailed)
+	require.ErrorIs(t, last, errFailed)
 	ended()
-	a.each(func([]User, error) bool { taken++; return false })
+	a.Each(func([]uint64, error) bool { taken++; return false })
 	require.Equal(t, 32, taken)
 	ended()
-	a.n, a.read = 9, func(i int, hold func(int) error) ([]User, error) { return read(i+33, hold) }
-	require.PanicsWithValue(t, "x", func() { a.each(func([]User, error) bool { taken++; return true }) })
+	a.Count, a.Read = 9, func(i int, hold func(int) error) ([]uint64, error) { return read(i+33, hold) }
+	require.PanicsWithValue(t, "x", func() { a.Each(func([]uint64, error) bool { taken++; return true }) })
 	require.Equal(t, 32+7, taken)
 	ended()
-	a.n = 0
-	a.each(nil)
+	a.Count = 0
+	a.Each(nil)
+}
+
+func TestEachAtOnce(t *testing.T) {
+	var calls atomic.Int64
+	require.NoError(t, EachAtOnce(100, func(i int) error { calls.Add(int64(i)); return nil }))
+	require.EqualValues(t, 4950, calls.Load())
+	require.ErrorIs(t, EachAtOnce(100, func(i int) error {
+		if i == 50 {
+			return errFailed
+		}
+		return nil
+	}), errFailed)
+	require.PanicsWithValue(t, "x", func() { _ = EachAtOnce(1, func(int) error { panic("x") }) })
+	require.NoError(t, EachAtOnce(0, nil))
 }
