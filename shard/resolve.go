@@ -23,18 +23,18 @@ func (b *Batch) survey() (needed bool) {
 	r := &b.routing
 	r.gives, r.tells, r.asks = false, b.addressed, false
 	r.fields = r.fields[:0]
-	if b.Count() > 1 {
+	if b.Builder.Count() > 1 {
 		for _, start := range b.contacts {
 			b.readContact(start)
 		}
 	}
-	return b.namesMayMix() || b.Count() > 1 && r.gives && r.tells
+	return b.namesMayMix() || b.Builder.Count() > 1 && r.gives && r.tells
 }
 
 // namesMayMix says whether identifiers have to be looked up: because some of them are not external ids, or because
 // several of them may belong to one user.
 func (b *Batch) namesMayMix() bool {
-	return b.lookups > 0 || b.Count() > 1 && (b.svcIDs > 0 || b.reader.hasRenamed(b.workspace))
+	return b.lookups > 0 || b.Builder.Count() > 1 && (b.svcIDs > 0 || b.reader.hasRenamed(b.workspace))
 }
 
 func (b *Batch) readContact(start int) {
