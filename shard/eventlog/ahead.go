@@ -95,14 +95,14 @@ func (l *Log) follow(a *ahead, from, to uint64) (followed bool, err error) {
 	var found []*erased.Run
 	var seen volume
 	for at := from; at <= a.Last; {
-		some, read, last, err := l.readDeletions(at, a.Last)
+		some, last, err := l.readDeletions(at, a.Last)
 		if err != nil {
 			return false, err
 		}
-		for _, r := range some.All() {
+		for _, r := range some.Deletions.All() {
 			found = erased.Add(found, r, erased.MaxBytes)
 		}
-		seen.add(read)
+		seen.add(volume{some.Bytes, some.Events})
 		at = last + 1
 		if err := l.pack.pace.rest(); err != nil {
 			return false, err

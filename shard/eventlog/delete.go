@@ -1,11 +1,10 @@
 package eventlog
 
 import (
-	"fmt"
 	"slices"
 
 	"millrace/shard/eventlog/erased"
-	"millrace/shard/op"
+	"millrace/shard/eventlog/stretch"
 )
 
 // learn adds the deletions of a part of the log that ends at last. Some of them may be known already.
@@ -52,50 +51,23 @@ func (l *Log) findDeletions(to uint64) error {
 			l.tail.RUnlock()
 			return nil
 		}
-		found, _, last, err := l.readDeletions(from, to)
+		found, last, err := l.readDeletions(from, to)
 		l.tail.RUnlock()
 		if err != nil {
 			return err
 		}
-		l.learn(found.All(), last)
+		l.learn(found.Deletions.All(), last)
 	}
 }
 
 // readDeletions finds the deletions in the log, up to the position last: to, or less when there is much.
-func (l *Log) readDeletions(from, to uint64) (found erased.Collector, read volume, last uint64, err error) {
-	var names, innerNames op.Names
-	last = from - 1
+func (l *Log) readDeletions(from, to uint64) (found *stretch.Skimmer, last uint64, err error) {
+	found, last = new(stretch.Skimmer), from-1
 	err = l.src.ReadLog(from, to, func(position uint64, _ uint32, payload []byte) error {
-		rec, err := op.ParseRecord(payload, names)
-		if err != nil {
+		if err := found.AddRecord(position, payload); err != nil {
 			return err
 		}
-		names = rec.Names
-		stamp := rec.Stamp
-		ordinal := uint32(0)
-		for rest := rec.Ops; len(rest) > 0; ordinal++ {
-			var o op.Op
-			o, rest = op.Next(rest)
-			of := &rec
-			rec.Stamp = stamp + int64(ordinal)
-			if o.Kind() == op.Message {
-				inner, innerOp, err := message(o, innerNames)
-				if err != nil {
-					return err
-				}
-				innerNames, o, of = inner.Names, innerOp, &inner
-			}
-			switch o.Kind() {
-			case op.Event, op.Purchase:
-				read.events += rowBytes(o)
-			case op.Delete:
-				if _, err := found.Add(position, ordinal, of, o); err != nil {
-					return fmt.Errorf("position %d op %d: %w", position, ordinal, err)
-				}
-			}
-		}
-		last = position
-		if read.records += int64(len(payload)); read.records > l.opts.tailBytes {
+		if last = position; found.Bytes > l.opts.tailBytes {
 			return errEnough
 		}
 		return nil
@@ -103,5 +75,5 @@ func (l *Log) readDeletions(from, to uint64) (found erased.Collector, read volum
 	if err == nil {
 		last = to // no records follow up to there
 	}
-	return found, read, last, enough(err)
+	return found, last, enough(err)
 }

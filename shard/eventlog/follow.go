@@ -10,6 +10,7 @@ import (
 	"millrace/shard/eventlog/blocks"
 	"millrace/shard/eventlog/erased"
 	"millrace/shard/eventlog/event"
+	"millrace/shard/eventlog/stretch"
 )
 
 // Stop, when returned by the function that reads, ends a Follower's Read without an error.
@@ -31,7 +32,7 @@ type Follower struct {
 	end     uint64 // up to here events are passed on
 	missed  uint64 // see Missed
 
-	stretch stretch
+	stretch stretch.Stretch
 	group   blocks.Group
 	event   event.Event
 	buf     []byte
@@ -130,7 +131,7 @@ func (f *Follower) LetGo() {
 		f.next = f.rows.List[f.wanted[f.at]].Position
 	}
 	f.forget()
-	f.inGroup, f.group, f.stretch = false, blocks.Group{}, stretch{}
+	f.inGroup, f.group, f.stretch = false, blocks.Group{}, stretch.Stretch{}
 	f.event, f.buf = event.Event{}, nil // which point to a page of what was read
 }
 
@@ -274,7 +275,7 @@ func (f *Follower) readTail() error {
 	if err := f.gather(); err != nil {
 		return err
 	}
-	f.next = f.stretch.last + 1
+	f.next = f.stretch.Last + 1
 	f.group = blocks.Group{} // beside a stretch it would only take up memory
 	f.choose(&f.stretch.Rows, from)
 	return nil
@@ -299,35 +300,36 @@ const maxApply = 30 * time.Second
 // gather reads the next stretch of the log and sorts its rows. The caller holds tail.
 func (f *Follower) gather() error {
 	s := &f.stretch
-	if s.begin(f.next, f.end); f.filter.query.noted() {
+	if f.filter.query.noted() {
 		if err := f.log.applied(f.ctx, f.end); err != nil {
 			return err
 		}
-		s.notes.of = f.log.src.Noted
+		s.Noted = f.log.src.Noted
 	}
+	s.Begin(f.next, f.end)
 	err := f.log.src.ReadLog(f.next, f.end, func(position uint64, _ uint32, payload []byte) error {
-		if err := s.addRecord(position, payload); err != nil {
+		if err := s.AddRecord(position, payload); err != nil {
 			return err
 		}
-		if max(s.bytes, s.size()) >= f.log.opts.tailBytes {
+		if max(s.Bytes, s.Size()) >= f.log.opts.tailBytes {
 			return errEnough
 		}
 		return f.ctx.Err()
 	})
 	if err == nil {
-		s.last = f.end // no records follow up to there
+		s.Last = f.end // no records follow up to there
 	}
 	if err = enough(err); err != nil {
 		return err
 	}
-	if err := f.log.applied(f.ctx, s.last); err != nil {
+	if err := f.log.applied(f.ctx, s.Last); err != nil {
 		return err
 	}
-	dropped, err := f.log.src.Dropped(s.first, s.last)
+	dropped, err := f.log.src.Dropped(s.First, s.Last)
 	if err != nil {
 		return err
 	}
-	s.finish(dropped, &erased.Set{})
+	s.Finish(dropped, &erased.Set{})
 	s.Sort()
 	return nil
 }
@@ -345,7 +347,7 @@ func (f *Follower) fill(rs *blocks.Rows, r *blocks.Row) {
 	}
 	switch {
 	case !event.HasProperties(r.Kind):
-		fillNoted(&f.event, rs.Fields(r))
+		stretch.FillNoted(&f.event, rs.Fields(r))
 	case rs.JSON:
 		f.event.Properties = r.Properties
 	case len(r.Properties) > 0:
@@ -402,10 +404,10 @@ func (l *Log) behindYoung(position uint64, workspace uint32, since time.Time) in
 	defer l.young.mu.Unlock()
 	l.tail.RLock() // so that the log isn't let go
 	defer l.tail.RUnlock()
-	applied, size, s := l.Applied(), 0, new(stretch)
+	applied, size, s := l.Applied(), 0, new(stretch.Stretch)
 	_ = l.src.ReadLog(l.young.next(l.Stats().Packed), applied, func(position uint64, _ uint32, payload []byte) error {
-		s.begin(position, position)
-		if err := s.addRecord(position, payload); err != nil {
+		s.Begin(position, position)
+		if err := s.AddRecord(position, payload); err != nil {
 			return err
 		}
 		l.young.add(position, s.List)

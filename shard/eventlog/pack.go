@@ -155,7 +155,7 @@ func (l *Log) packOne(all bool, a *ahead) (packed bool, err error) {
 		return false, err
 	}
 	// Even if the estimate was too high, the stretch is packed, unless it has too little.
-	if !full && !isOld && l.pack.stretch.size() < l.opts.BlockBytes/2 {
+	if !full && !isOld && l.pack.stretch.Size() < l.opts.BlockBytes/2 {
 		return false, nil
 	}
 	if err := l.commit(); err != nil {
@@ -215,19 +215,19 @@ const sampleBytes = 1 << 20
 // the log.
 func (l *Log) gather(from, to uint64, most int64) (full bool, err error) {
 	s := &l.pack.stretch
-	s.notes.of = l.src.Noted
-	s.begin(from, to)
-	s.deletions = new(erased.Collector)
+	s.Noted = l.src.Noted
+	s.Begin(from, to)
+	s.Deletions = new(erased.Collector)
 	cut := false
 	err = enough(l.src.ReadLog(from, to, func(position uint64, _ uint32, payload []byte) error {
-		if err := s.addRecord(position, payload); err != nil {
+		if err := s.AddRecord(position, payload); err != nil {
 			return err
 		}
-		if s.size() >= l.opts.BlockBytes || s.bytes >= maxStretchFactor*l.opts.BlockBytes {
+		if s.Size() >= l.opts.BlockBytes || s.Bytes >= maxStretchFactor*l.opts.BlockBytes {
 			full = true
 			return errEnough
 		}
-		if cut = s.bytes >= most; cut {
+		if cut = s.Bytes >= most; cut {
 			return errEnough
 		}
 		return l.pack.pace.rest()
@@ -236,9 +236,9 @@ func (l *Log) gather(from, to uint64, most int64) (full bool, err error) {
 		return false, fmt.Errorf("read the log from %d: %w", from, err)
 	}
 	if !full && !cut {
-		s.last = to // no records follow up to there
+		s.Last = to // no records follow up to there
 	}
-	l.pack.look(s.last-s.first+1, volume{s.bytes, s.size()})
+	l.pack.look(s.Last-s.First+1, volume{s.Bytes, s.Size()})
 	return full, nil
 }
 
@@ -248,16 +248,16 @@ const maxStretchFactor = 8
 // commit makes a block of the gathered stretch, and lets the log go.
 func (l *Log) commit() error {
 	s := &l.pack.stretch
-	dropped, err := l.src.Dropped(s.first, s.last)
+	dropped, err := l.src.Dropped(s.First, s.Last)
 	if err != nil {
 		return err
 	}
-	return l.enter(s.last, s.deletions.All(), len(dropped) > 0 || s.notes.any, func() (*block, error) {
-		s.finish(dropped, l.deleted.Load())
-		if len(s.List) == 0 || l.hasExpired(s.newest, len(s.List), s.last) {
+	return l.enter(s.Last, s.Deletions.All(), len(dropped) > 0 || s.HasNoted(), func() (*block, error) {
+		s.Finish(dropped, l.deleted.Load())
+		if len(s.List) == 0 || l.hasExpired(s.Newest, len(s.List), s.Last) {
 			return nil, nil
 		}
-		return l.writeBlock(&s.Rows, s.first, s.last)
+		return l.writeBlock(&s.Rows, s.First, s.Last)
 	})
 }
 

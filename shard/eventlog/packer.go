@@ -9,17 +9,18 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"millrace/shard/eventlog/blocks"
+	"millrace/shard/eventlog/stretch"
 	"millrace/wal/pause"
 )
 
 // packer is what the worker needs to pack. It is used under Log.work.
 type packer struct {
-	stretch   stretch
+	stretch   stretch.Stretch
 	writer    *blocks.Writer // lent, as the memory of stretch's rows is (borrow)
 	groupRows int
 	pace      pace
 	// recordBytes and eventBytes are the recent averages of a record's size and of how much its events count for
-	// (stretch.size).
+	// (Stretch.Size).
 	recordBytes, eventBytes average
 	looked                  uint64 // how many positions these are of; those of a sample are of all there were
 	oldestAt                uint64 // position of the record
@@ -44,7 +45,7 @@ func (p *packer) borrow(s *Share, hasTurn bool) {
 }
 
 func (p *packer) giveBack(s *Share, hasTurn bool) {
-	p.stretch.letGo()
+	p.stretch.LetGo()
 	p.writer.Rest = nil
 	if hasTurn {
 		s.rows, s.writer = p.stretch.Rows, p.writer

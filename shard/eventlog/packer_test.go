@@ -28,13 +28,13 @@ func TestFirstLookIsASample(t *testing.T) {
 	packed, err := w.l.packNext()
 	require.NoError(t, err)
 	require.False(t, packed)
-	require.Less(t, w.l.pack.stretch.bytes, w.e.Replica().Stats().LoggedBytes*3/4)
+	require.Less(t, w.l.pack.stretch.Bytes, w.e.Replica().Stats().LoggedBytes*3/4)
 	require.NotZero(t, w.l.pack.eventBytes.load())
-	w.l.pack.stretch.bytes = -1
+	w.l.pack.stretch.Bytes = -1
 	packed, err = w.l.packNext()
 	require.NoError(t, err)
 	require.False(t, packed)
-	require.EqualValues(t, -1, w.l.pack.stretch.bytes, "nor is it read again")
+	require.EqualValues(t, -1, w.l.pack.stretch.Bytes, "nor is it read again")
 	for w.e.Replica().Stats().LoggedBytes < 8<<20 { // events take more than half of it
 		w.commitMore(100, 100)
 	}
@@ -106,13 +106,13 @@ func TestLessThanEstimatedIsPacked(t *testing.T) {
 	packed, err := w.l.packNext()
 	require.NoError(t, err)
 	require.False(t, packed, "a little")
-	for w.l.pack.stretch.size() < o.BlockBytes*5/8 {
+	for w.l.pack.stretch.Size() < o.BlockBytes*5/8 {
 		w.commitMore(10, 5)
 		w.checkpoint()
 		_, err = w.l.gather(w.l.packed+1, w.e.Replica().CheckpointedPosition(), 1<<30)
 		require.NoError(t, err)
 	}
-	require.Less(t, w.l.pack.stretch.size(), o.BlockBytes)
+	require.Less(t, w.l.pack.stretch.Size(), o.BlockBytes)
 	w.l.pack.eventBytes.set(1e9)
 	packed, err = w.l.packNext()
 	require.NoError(t, err)

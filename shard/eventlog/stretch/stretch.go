@@ -1,4 +1,10 @@
-package eventlog
+// Package stretch makes rows of the log's records: of events and purchases, alone or in messages, and of what only
+// streams want, namely deletions, attributes with the mark Streamed, and what the engine has noted.
+//
+// A Stretch reads records in their order. Its rows are in the order of the log, and Finish leaves out what had no
+// effect. A Skimmer reads the same records for their deletions alone, without making rows, and counts what the rows
+// would count for. Neither knows where records come from, nor what becomes of the rows.
+package stretch
 
 import (
 	"encoding/binary"
@@ -16,35 +22,43 @@ import (
 	"millrace/shard/profile"
 )
 
-// stretch is a part of the log that has been read.
-type stretch struct {
+// Stretch is a part of the log that has been read. It has its memory again for the next one (Begin).
+type Stretch struct {
 	blocks.Rows
-	first, last uint64            // positions
-	newest      int64             // when the newest event was accepted; 0 without events
-	rowBytes    int64             // what the rows count for in size
-	bytes       int64             // size of all records
-	deletions   *erased.Collector // nil: nobody asks for them
-	dropped     int
-	notes       notes
+	First, Last uint64 // positions
+	Newest      int64  // when the newest event was accepted, Unix µs; known once finished; 0 without events
+	Bytes       int64  // size of all records
+	// Deletions collects what the records have erased; nil: nobody asks for that. Begin resets it.
+	Deletions *erased.Collector
+	// Noted looks up what the engine has noted from one position to another, as far as through; nil: nobody asks for
+	// that. Begin keeps it.
+	Noted func(from, to uint64) (changes []books.Noted, through uint64, err error)
+
+	rowBytes int64 // what the rows count for in Size
+	notes    notes
 
 	recNames, innerNames op.Names
 	ids                  []uint32 // of the current record: index in names plus one
 	scratch              []byte
 }
 
-func (s *stretch) begin(first, to uint64) {
+// Begin begins a stretch that goes no further than to.
+func (s *Stretch) Begin(first, to uint64) {
 	s.Rows.Reset()
-	*s = stretch{Rows: s.Rows, first: first, last: first - 1, recNames: s.recNames,
+	*s = Stretch{Rows: s.Rows, First: first, Last: first - 1, Noted: s.Noted, recNames: s.recNames,
 		innerNames: s.innerNames, ids: s.ids, scratch: s.scratch,
-		notes: notes{of: s.notes.of, to: to, atOnce: s.notes.atOnce}}
+		notes: notes{of: s.Noted, to: to, atOnce: s.notes.atOnce}}
 }
 
-// size is the size of the events in the log, or about what they take in memory where that is far more: a tiny event
+// HasNoted reports whether the engine has noted something of the stretch.
+func (s *Stretch) HasNoted() bool { return s.notes.any }
+
+// Size is the size of the events in the log, or about what they take in memory where that is far more: a tiny event
 // takes a row, too, and each may bring names, which are in the record but not in its op.
-func (s *stretch) size() int64 { return s.rowBytes + s.NameBytes() }
+func (s *Stretch) Size() int64 { return s.rowBytes + s.NameBytes() }
 
 // add adds a row that comes from an op.
-func (s *stretch) add(o op.Op, r blocks.Row) {
+func (s *Stretch) add(o op.Op, r blocks.Row) {
 	s.rowBytes += rowBytes(o)
 	s.List = append(s.List, r)
 }
@@ -52,14 +66,14 @@ func (s *stretch) add(o op.Op, r blocks.Row) {
 // rowBytes is what the row of an op counts for.
 func rowBytes(o op.Op) int64 { return int64(max(len(o), blocks.RowOverhead)) }
 
-// letGo lets go of what was read.
-func (s *stretch) letGo() {
+// LetGo lets go of what was read.
+func (s *Stretch) LetGo() {
 	s.Rows.LetGo()
 	s.recNames, s.innerNames = nil, nil
 }
 
-// addRecord adds the events and deletions of a record.
-func (s *stretch) addRecord(position uint64, payload []byte) error {
+// AddRecord adds the events and deletions of a record.
+func (s *Stretch) AddRecord(position uint64, payload []byte) error {
 	rec, err := op.ParseRecord(payload, s.recNames)
 	if err != nil {
 		return fmt.Errorf("position %d: %w", position, err)
@@ -68,8 +82,8 @@ func (s *stretch) addRecord(position uint64, payload []byte) error {
 	if err := s.notes.reach(position); err != nil {
 		return err
 	}
-	s.last = position
-	s.bytes += int64(len(payload))
+	s.Last = position
+	s.Bytes += int64(len(payload))
 	s.newNames(&rec)
 	stamp, ordinal := rec.Stamp, uint32(0)
 	for rest := rec.Ops; len(rest) > 0; ordinal++ {
@@ -84,7 +98,7 @@ func (s *stretch) addRecord(position uint64, payload []byte) error {
 }
 
 // addPlace adds what the op at a place of the log is, alone or in a message.
-func (s *stretch) addPlace(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) error {
+func (s *Stretch) addPlace(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) error {
 	of := rec
 	switch o.Kind() {
 	case op.Attributes:
@@ -122,7 +136,7 @@ func (s *stretch) addPlace(position uint64, ordinal uint32, stamp int64, rec *op
 }
 
 // addAttributes adds a row for attributes that a stream carries out, in the form in which they were sent.
-func (s *stretch) addAttributes(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) {
+func (s *Stretch) addAttributes(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) {
 	flags := o.Flags()
 	s.scratch = s.scratch[:0]
 	for code, v := range op.Fields(o.Body()) {
@@ -164,7 +178,7 @@ func appendMember(dst []byte, name, text string) []byte {
 }
 
 // addNoted adds a row for what an op has made.
-func (s *stretch) addNoted(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op, c *books.Noted) {
+func (s *Stretch) addNoted(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op, c *books.Noted) {
 	if c.StateChange.Kind != 0 {
 		s.addState(position, ordinal, stamp, rec, o, c)
 		return
@@ -187,7 +201,7 @@ func (s *stretch) addNoted(position uint64, ordinal uint32, stamp int64, rec *op
 // addState adds a row for a change that an op has made: to a user who has stated it, or to an address. What users state
 // also applies to their address; that is not a change of its own. Nor is the state that users keep from an address that
 // they leave.
-func (s *stretch) addState(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op, c *books.Noted) {
+func (s *Stretch) addState(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op, c *books.Noted) {
 	flags := o.Flags()
 	r := blocks.Row{Position: position, Ordinal: ordinal, Index: c.Index + 1, Stamp: stamp, Accepted: rec.Stamp,
 		Time: c.Changed / 1000, Workspace: rec.Workspace, Kind: event.EmailState, ID: flags.ID(),
@@ -213,12 +227,12 @@ func (s *stretch) addState(position uint64, ordinal uint32, stamp int64, rec *op
 }
 
 // addKept adds a row with the fields in scratch.
-func (s *stretch) addKept(r blocks.Row) {
+func (s *Stretch) addKept(r blocks.Row) {
 	r.Properties = s.Keep(s.scratch)
 	s.add(nil, r)
 }
 
-func (s *stretch) appendField(dst []byte, name string, v []byte) []byte {
+func (s *Stretch) appendField(dst []byte, name string, v []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(s.Intern([]byte(name))))
 	return append(dst, v...)
 }
@@ -239,12 +253,12 @@ func message(o op.Op, names op.Names) (rec op.Record, inner op.Op, err error) {
 	return rec, inner, nil
 }
 
-func (s *stretch) newNames(rec *op.Record) {
+func (s *Stretch) newNames(rec *op.Record) {
 	s.ids = append(s.ids[:0], make([]uint32, len(rec.Names))...)
 }
 
 // nameOf returns the index, in names, of a name of the record.
-func (s *stretch) nameOf(rec *op.Record, i uint32) uint32 {
+func (s *Stretch) nameOf(rec *op.Record, i uint32) uint32 {
 	if int(i) >= len(s.ids) {
 		return s.Intern(nil)
 	}
@@ -254,9 +268,9 @@ func (s *stretch) nameOf(rec *op.Record, i uint32) uint32 {
 	return s.ids[i] - 1
 }
 
-func (s *stretch) addOp(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) error {
+func (s *Stretch) addOp(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) error {
 	if o.Kind() == op.Delete {
-		found, err := s.deletions.Add(position, ordinal, rec, o)
+		found, err := s.Deletions.Add(position, ordinal, rec, o)
 		if found && err == nil {
 			s.addDeletion(position, ordinal, stamp, rec, o)
 		}
@@ -297,7 +311,7 @@ func (s *stretch) addOp(position uint64, ordinal uint32, stamp int64, rec *op.Re
 // events went out under their numbers, too. The upper bits of a row's ordinal say how many rows of the deletion precede
 // it. A Delete in a message is for users whose events another group has, or for a user who has changed since the
 // look-up. The latter gets one more row, after what has happened to that user since.
-func (s *stretch) addDeletion(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) {
+func (s *Stretch) addDeletion(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) {
 	rows := uint32(0)
 	_ = bodies.EachErased(o.Body(), func(x bodies.Erased) { // addOp has already read it
 		if x.By != bodies.ByProfile || rows > 0 && ordinal >= 1<<mergedShift {
@@ -315,7 +329,7 @@ func (s *stretch) addDeletion(position uint64, ordinal uint32, stamp int64, rec 
 const mergedShift = 16
 
 // keepProperties copies properties, with their names in the stretch's own dictionary.
-func (s *stretch) keepProperties(rec *op.Record, properties []byte) []byte {
+func (s *Stretch) keepProperties(rec *op.Record, properties []byte) []byte {
 	s.scratch = s.scratch[:0]
 	for name, v := range op.Fields(properties) {
 		s.scratch = append(binary.AppendUvarint(s.scratch, uint64(s.nameOf(rec, name))), v...)
@@ -323,13 +337,13 @@ func (s *stretch) keepProperties(rec *op.Record, properties []byte) []byte {
 	return s.Keep(s.scratch)
 }
 
-// finish leaves out what the engine dropped and what was deleted since. dropped is in order, as the rows still are.
-func (s *stretch) finish(dropped []books.DroppedEvent, deleted *erased.Set) {
+// Finish leaves out what the engine dropped and what was deleted since. dropped is in order, as the rows still are.
+func (s *Stretch) Finish(dropped []books.DroppedEvent, deleted *erased.Set) {
 	kept := s.List[:0]
 	for i := range s.List {
 		r := &s.List[i]
 		if r.Kind == op.Delete {
-			s.newest = max(s.newest, r.Accepted)
+			s.Newest = max(s.Newest, r.Accepted)
 			kept = append(kept, *r)
 			continue
 		}
@@ -338,13 +352,12 @@ func (s *stretch) finish(dropped []books.DroppedEvent, deleted *erased.Set) {
 		}
 		if len(dropped) > 0 && !event.IsNoted(r.Kind) &&
 			dropped[0] == (books.DroppedEvent{Position: r.Position, Ordinal: r.Ordinal}) {
-			s.dropped++
 			continue
 		}
 		if deleted.Covers(r) {
 			continue
 		}
-		s.newest = max(s.newest, r.Accepted)
+		s.Newest = max(s.Newest, r.Accepted)
 		kept = append(kept, *r)
 	}
 	s.List = kept

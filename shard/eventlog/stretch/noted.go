@@ -1,4 +1,4 @@
-package eventlog
+package stretch
 
 import (
 	"cmp"
@@ -68,8 +68,8 @@ const (
 	fieldGone    = "gone"
 )
 
-// fillNoted sets the fields of an event that its row has instead of properties.
-func fillNoted(e *event.Event, fields event.Fields) {
+// FillNoted sets the fields of an event that its row has instead of properties.
+func FillNoted(e *event.Event, fields event.Fields) {
 	fields.Each(func(name []byte, v op.Value) {
 		switch string(name) {
 		case fieldStatus:

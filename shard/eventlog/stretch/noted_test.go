@@ -1,4 +1,4 @@
-package eventlog
+package stretch
 
 import (
 	"errors"
@@ -37,9 +37,9 @@ func TestNotedAreLookedUpInParts(t *testing.T) {
 // A look-up that fails leaves nothing behind: the next attempt finds everything.
 func TestNotedAreFoundAfterFailure(t *testing.T) {
 	const first, last = 100, 200
-	var s stretch
+	var s Stretch
 	failure := errors.New("no")
-	s.notes.of = func(from, to uint64) (list []books.Noted, through uint64, err error) {
+	s.Noted = func(from, to uint64) (list []books.Noted, through uint64, err error) {
 		if failure != nil {
 			return nil, 0, failure
 		}
@@ -48,10 +48,10 @@ func TestNotedAreFoundAfterFailure(t *testing.T) {
 		}
 		return list, to, nil
 	}
-	s.begin(first, last)
+	s.Begin(first, last)
 	require.ErrorIs(t, s.notes.reach(first), failure)
 	failure = nil
-	s.begin(first, last)
+	s.Begin(first, last)
 	for p := uint64(first); p <= last; p++ {
 		require.NoError(t, s.notes.reach(p))
 		require.NotNil(t, s.notes.next(p, 0), "%d", p)
