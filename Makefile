@@ -6,7 +6,7 @@ BIN     := bin/millrace
 # Most tests of clusters wait, for leaders and disks: so many of a package run at once, and so many packages, that the cores have something to do meanwhile.
 AT_ONCE := -p 3 -parallel 4
 
-# The packages in whose tests goroutines meet: not wal/durable, shard/eventlog/{blocks,event,stretch} and shard/cluster/facts, which start none; where
+# The packages in whose tests goroutines meet: not wal/durable, shard/eventlog/{blocks,event,files,stretch} and shard/cluster/facts, which start none; where
 # others use these at once, they are under the race detector as a part of those. Those whose tests run the server as a process of its own (cmd, loadtest),
 # and the console's pages, are under it in `make stress`, as all are. They begin in this order: what takes longest, so that none is left alone in the end.
 RACE_PACKAGES ?= ./shard/cluster ./shard ./api ./shard/eventlog ./shard/backup ./wal ./wal/quorum ./shard/machine ./shard/replica \

@@ -9,6 +9,7 @@ import (
 
 	"millrace/shard/eventlog/blocks"
 	"millrace/shard/eventlog/erased"
+	"millrace/shard/eventlog/files"
 	"millrace/wal/durable"
 )
 
@@ -35,12 +36,12 @@ func (l *Log) AheadFrom(from, to uint64) (a Ahead, err error) {
 		if packed := l.Stats().Packed; packed >= from {
 			a.Last = packed
 		}
-	case b.first > from:
-		a.Last = b.first - 1
-	case b.first < from:
-		a.Last = b.last
+	case b.First > from:
+		a.Last = b.First - 1
+	case b.First < from:
+		a.Last = b.Last
 	default:
-		if a.Last = b.last; b.last <= to {
+		if a.Last = b.Last; b.Last <= to {
 			a.Block, err = durable.ReadFileOn(l.opts.FS, b.path)
 		}
 		if oserror.IsNotExist(err) { // it has just gone
@@ -87,7 +88,7 @@ func (l *Log) follow(a *ahead, from, to uint64) (followed bool, err error) {
 	if a.from != from || a.Block == nil || a.Last > to {
 		return false, nil
 	}
-	info, err := blocks.Check(a.Block, blockName(from, a.Last), from, a.Last)
+	info, err := blocks.Check(a.Block, files.BlockName(from, a.Last), from, a.Last)
 	if err != nil { // of another version, perhaps
 		l.opts.Logger.Warn("event log: a block of another node can't be used", "error", err)
 		return false, nil

@@ -201,14 +201,14 @@ func TestBlockIsSentWhenItCanBeTaken(t *testing.T) {
 	w.commitMore(60, 9)
 	w.checkpoint()
 	w.packDue()
-	r := &lagging{Source: f.l.src, to: w.l.blocks[0].last - 1}
+	r := &lagging{Source: f.l.src, to: w.l.blocks[0].Last - 1}
 	f.l.src = r
 	f.l.pack.eventBytes.set(2 * float64(o.BlockBytes) / float64(r.to))
 	for range 5 {
 		f.packDue()
 	}
 	require.Zero(t, sent)
-	meanwhile = func() { r.to = w.l.blocks[0].last } // it is too late for this answer
+	meanwhile = func() { r.to = w.l.blocks[0].Last } // it is too late for this answer
 	f.packDue()
 	f.packDue()
 	require.Equal(t, 1, sent)

@@ -8,6 +8,7 @@ import (
 	"github.com/cockroachdb/errors/oserror"
 
 	"millrace/shard/eventlog/blocks"
+	"millrace/shard/eventlog/files"
 	"millrace/wal"
 	"millrace/wal/durable"
 )
@@ -46,7 +47,7 @@ func (l *Log) Divide(ctx context.Context, d Division) error {
 	}
 	l.pack.borrow(l.opts.Share, false)
 	defer l.pack.giveBack(l.opts.Share, false)
-	parts, done := make([]blocks.Rows, len(d.Dirs)), make([]state, len(d.Dirs))
+	parts, done := make([]blocks.Rows, len(d.Dirs)), make([]files.State, len(d.Dirs))
 	for _, b := range l.blocks { // changes only under work
 		if err := l.divideBlock(ctx, b, &d, parts, done); err != nil {
 			return err
@@ -56,9 +57,8 @@ func (l *Log) Divide(ctx context.Context, d Division) error {
 		}
 	}
 	for i, dir := range d.Dirs {
-		done[i].packed = d.Packed
-		path := l.opts.FS.PathJoin(dir, stateName)
-		if err := durable.ReplaceFileOn(l.opts.FS, path, done[i].encode()); err != nil {
+		done[i].Packed = d.Packed
+		if err := (files.Dir{FS: l.opts.FS, Path: dir}).Write(&done[i]); err != nil {
 			return err
 		}
 	}
@@ -79,7 +79,7 @@ func (l *Log) prepare(dir string) error {
 
 // divideBlock shares out the events of a block, and lists the blocks that it has made of it. parts only provides
 // memory.
-func (l *Log) divideBlock(ctx context.Context, b *block, d *Division, parts []blocks.Rows, done []state) error {
+func (l *Log) divideBlock(ctx context.Context, b *block, d *Division, parts []blocks.Rows, done []files.State) error {
 	if b.err != nil {
 		return b.err
 	}
@@ -104,15 +104,15 @@ func (l *Log) divideBlock(ctx context.Context, b *block, d *Division, parts []bl
 		if len(parts[i].List) == 0 {
 			continue
 		}
-		data, info, err := l.pack.writer.Write(&parts[i], b.first, b.last)
+		data, info, err := l.pack.writer.Write(&parts[i], b.First, b.Last)
 		if err != nil {
 			return errors.Join(ctx.Err(), err)
 		}
-		if err := durable.ReplaceFileOn(l.opts.FS, l.opts.FS.PathJoin(dir, blockName(b.first, b.last)),
-			data); err != nil {
+		path := files.Dir{FS: l.opts.FS, Path: dir}.BlockPath(b.First, b.Last)
+		if err := durable.ReplaceFileOn(l.opts.FS, path, data); err != nil {
 			return err
 		}
-		done[i].blocks = append(done[i].blocks, listedOf(b.first, b.last, info))
+		done[i].Blocks = append(done[i].Blocks, files.BlockOf(b.First, b.Last, info))
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"millrace/shard/books"
 	"millrace/shard/eventlog/blocks"
 	"millrace/shard/eventlog/event"
+	"millrace/shard/eventlog/files"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 )
@@ -123,6 +124,6 @@ func TestDivideDamaged(t *testing.T) {
 	err := w.l.Divide(context.Background(), Division{Dirs: []string{"part"}, Of: func(uint64) int { return 0 }, Packed: w.e.Replica().AppliedPosition()})
 	require.ErrorIs(t, err, ErrCorrupt)
 	require.ErrorContains(t, err, w.l.blocks[1].path)
-	_, err = fs.Stat("part/" + stateName)
+	_, err = fs.Stat("part/" + files.StateName)
 	require.Error(t, err)
 }

@@ -12,12 +12,10 @@
 //
 // Invariants:
 //   - STATE says up to which position everything is packed and lists the blocks, and the files of deletions. It alone
-//     decides: a file counts when STATE lists it. It is on disk before STATE lists it, and leaves the disk after STATE
-//     no longer lists it; Open removes what a crash has left. The log is let go only after STATE is on disk, and what
-//     was not in STATE is packed again. So no event is lost and none is there twice.
-//   - A file that STATE lists and the directory lacks is a loss. So is a STATE older than what the engine has noted
-//     (NotePacked, after STATE is on disk) or let go. Open refuses a loss, unless an operator has accepted it
-//     (ErrLost).
+//     decides (package files). The log is let go only after STATE is on disk, and what was not in STATE is packed
+//     again. So no event is lost and none is there twice.
+//   - A STATE older than what the engine has noted (NotePacked, after STATE is on disk) or let go is a loss. Open
+//     refuses a loss, unless an operator has accepted it.
 //   - A block covers positions without a gap to the next block, unless what lay between had no events or has expired.
 //     Its file is never changed: taking deleted users out writes a new file and renames it over the old one.
 //   - A deleted user's events are gone for readers as soon as the Delete is applied. They leave the disk when the
@@ -48,6 +46,8 @@ import (
 
 	"millrace/shard/eventlog/blocks"
 	"millrace/shard/eventlog/erased"
+	"millrace/shard/eventlog/files"
+	"millrace/wal"
 )
 
 // errEnough ends a read of the log by a reader that has enough.
@@ -65,6 +65,7 @@ func enough(err error) error {
 type Log struct {
 	opts Options
 	src  Source
+	dir  files.Dir
 	lock io.Closer
 	// counted is what this log has added to the gauges of the backlog and of the deletions.
 	counted struct{ positions, bytes, deletions, deletionBytes float64 }
@@ -93,7 +94,7 @@ type Log struct {
 // block is a file of packed events. Its fields never change: a rewrite replaces the block.
 type block struct {
 	path string
-	listed
+	files.Block
 	info *blocks.Info
 	err  error // why info can't be read; wraps ErrCorrupt
 }
@@ -172,11 +173,37 @@ func (l *Log) Verify(ctx context.Context) error {
 		if b == nil {
 			return errors.Join(errs...)
 		}
-		from = b.last + 1
+		from = b.Last + 1
 		if err := l.readBlock(ctx, b, func(*blocks.Rows) error { return nil }); err != nil {
 			errs = append(errs, err)
 		}
 	}
+}
+
+// Image copies the event log into a directory, by hard links where the file system has them, and returns the position
+// up to which the copy is packed. With the engine's log from the next position on, the copy is what Open would find
+// after a crash (replica.Image).
+//
+// Image waits for nobody. It reads STATE and the deletions first, and these allow for whatever happens to the blocks
+// afterwards. A block that is packed later is left out, and packed again from the log. A block that is rewritten has
+// lost events of users whose deletion is still there, or in the log. A block that has gone had expired, or had only
+// such events; the image's STATE doesn't list it either.
+func (l *Log) Image(dir string) (packed uint64, err error) {
+	if err := wal.MakeDir(l.opts.FS, dir); err != nil {
+		return 0, fmt.Errorf("make %q: %w", dir, err)
+	}
+	s, err := l.dir.Copy(files.Dir{FS: l.opts.FS, Path: dir}, l.lists)
+	if err != nil {
+		return 0, err
+	}
+	return s.Packed, nil
+}
+
+// lists reports whether there is still a block of these positions.
+func (l *Log) lists(of files.Block) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(l.blocks, func(b *block) bool { return b.First == of.First && b.Last == of.Last })
 }
 
 // blockFrom returns the first block that covers a position at or after from, nil when there is none.
@@ -184,7 +211,7 @@ func (l *Log) blockFrom(from uint64) *block {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	i, _ := slices.BinarySearchFunc(l.blocks, from, func(b *block, p uint64) int {
-		if b.last < p {
+		if b.Last < p {
 			return -1
 		}
 		return 1
@@ -316,12 +343,6 @@ func countBlock(info *blocks.Info, sign int) {
 		bytesGauge.Add(float64(sign) * float64(info.Bytes))
 	}
 }
-
-func (l *Log) blockPath(first, last uint64) string {
-	return l.opts.FS.PathJoin(l.opts.Dir, blockName(first, last))
-}
-
-func (l *Log) statePath() string { return l.opts.FS.PathJoin(l.opts.Dir, stateName) }
 
 var (
 	blocksGauge      = metrics.NewGauge("millrace_eventlog_blocks", nil)

@@ -178,14 +178,14 @@ func (f *Follower) readAhead() error {
 	switch {
 	case b == nil:
 		return f.readTail()
-	case b.first > f.end:
+	case b.First > f.end:
 		f.next = f.end + 1
 		return nil
-	case b.first > f.next:
-		f.miss(b.first - 1)
+	case b.First > f.next:
+		f.miss(b.First - 1)
 		return nil
 	case b.err == nil && (!f.filter.wantsBlock(b.info) || b.info.MaxAccepted < f.since):
-		f.next = b.last + 1
+		f.next = b.Last + 1
 		return nil
 	}
 	return f.openGroup(b)
@@ -195,7 +195,7 @@ func (f *Follower) readAhead() error {
 func (f *Follower) openGroup(b *block) error {
 	r, err := f.log.openBlock(b)
 	if err == errGone {
-		f.miss(b.last)
+		f.miss(b.Last)
 		return nil
 	} else if err != nil {
 		return err
@@ -210,13 +210,13 @@ func (f *Follower) openGroup(b *block) error {
 		if err := r.Load(i, &f.group); err != nil {
 			return f.log.noteDamage(err)
 		}
-		f.inGroup, f.from, f.ends = true, f.next, b.last
+		f.inGroup, f.from, f.ends = true, f.next, b.Last
 		if i+1 < len(r.Info.Groups) {
 			f.ends = r.Info.Groups[i+1].First - 1
 		}
 		return f.readRows()
 	}
-	f.next = b.last + 1
+	f.next = b.Last + 1
 	return nil
 }
 
@@ -383,9 +383,9 @@ func (l *Log) Behind(position uint64, workspace uint32, since time.Time) (events
 			continue
 		}
 		n := float64(b.info.RowsOf(workspace))
-		rows, records = rows+n, records+float64(b.last-b.first+1)
-		if b.last > position && !isBefore(b, since) {
-			share := float64(b.last-max(position, b.first-1)) / float64(b.last-b.first+1)
+		rows, records = rows+n, records+float64(b.Last-b.First+1)
+		if b.Last > position && !isBefore(b, since) {
+			share := float64(b.Last-max(position, b.First-1)) / float64(b.Last-b.First+1)
 			events += int64(math.Ceil(n * share))
 		}
 	}
@@ -431,7 +431,7 @@ func (l *Log) Waits(position uint64, workspace uint32, since time.Time) time.Tim
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, b := range l.blocks {
-		if b.last > position && b.err == nil && b.info.RowsOf(workspace) > 0 && !isBefore(b, since) {
+		if b.Last > position && b.err == nil && b.info.RowsOf(workspace) > 0 && !isBefore(b, since) {
 			return time.UnixMicro(max(b.info.MinAccepted, since.UnixMicro()))
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"path"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard"
+	"millrace/shard/eventlog/files"
 	"millrace/shard/op"
 )
 
@@ -52,7 +52,7 @@ func (w *world) openRefused() error {
 	return err
 }
 
-func (w *world) accept() { w.write(path.Join(eventsDir, AcceptLossName), nil) }
+func (w *world) accept() { w.write(path.Join(eventsDir, files.AcceptLossName), nil) }
 
 func (w *world) write(path string, text []byte) {
 	w.t.Helper()
@@ -82,7 +82,7 @@ func (w *world) read(path string) []byte {
 // requireSettled requires that the acceptance is used up, and that the next start reports no loss.
 func (w *world) requireSettled() {
 	w.t.Helper()
-	_, err := w.fs.Stat(path.Join(eventsDir, AcceptLossName))
+	_, err := w.fs.Stat(path.Join(eventsDir, files.AcceptLossName))
 	require.Error(w.t, err)
 	counts, _ := w.exported(Query{})
 	w.reopen(manual())
@@ -97,17 +97,17 @@ func TestLostBlock(t *testing.T) {
 	require.NoError(t, w.fs.Remove(lost.path))
 	for range 2 {
 		err := w.openRefused()
-		require.ErrorIs(t, err, ErrLost)
+		require.ErrorIs(t, err, files.ErrLost)
 		require.ErrorContains(t, err, "1 are missing: "+lost.String())
-		require.ErrorContains(t, err, path.Join(eventsDir, AcceptLossName))
+		require.ErrorContains(t, err, path.Join(eventsDir, files.AcceptLossName))
 	}
 	w.accept()
 	before := lostPositions.Get()
 	w.open(manual())
-	require.EqualValues(t, lost.last-lost.first+1, lostPositions.Get()-before)
-	require.Equal(t, lost.last, w.l.Expired())
+	require.EqualValues(t, lost.Last-lost.First+1, lostPositions.Get()-before)
+	require.Equal(t, lost.Last, w.l.Expired())
 	counts, _ := w.exported(Query{})
-	require.Len(t, counts, len(w.acked)-int(lost.events), "the others are there")
+	require.Len(t, counts, len(w.acked)-int(lost.Events), "the others are there")
 	w.requireSettled()
 
 	// An acceptance holds once, not for ever.
@@ -116,7 +116,7 @@ func TestLostBlock(t *testing.T) {
 	for _, b := range all {
 		require.NoError(t, w.fs.Remove(b.path))
 	}
-	require.ErrorIs(t, w.openRefused(), ErrLost)
+	require.ErrorIs(t, w.openRefused(), files.ErrLost)
 }
 
 // An acceptance when nothing is lost does not accept later losses.
@@ -129,15 +129,6 @@ func TestAcceptanceOfNothing(t *testing.T) {
 	w.requireSettled()
 }
 
-func TestManyLostBlocks(t *testing.T) {
-	s := loss{of: 100}
-	for i := range uint64(40) {
-		s.blocks = append(s.blocks, listed{first: 10 * i, last: 10*i + 9})
-	}
-	require.Equal(t, maxTold, strings.Count(s.String(), ".block"))
-	require.Contains(t, s.String(), "and 30 more")
-}
-
 // The engine knows that there was an event log and how far it was packed.
 func TestLostDirectory(t *testing.T) {
 	testsize.SkipSerial(t)
@@ -146,10 +137,10 @@ func TestLostDirectory(t *testing.T) {
 		if what == "all" {
 			require.NoError(t, w.fs.RemoveAll(eventsDir))
 		} else {
-			require.NoError(t, w.fs.Remove(path.Join(eventsDir, stateName)))
+			require.NoError(t, w.fs.Remove(path.Join(eventsDir, files.StateName)))
 		}
 		err := w.openRefused()
-		require.ErrorIs(t, err, ErrLost)
+		require.ErrorIs(t, err, files.ErrLost)
 		require.ErrorContains(t, err, "STATE is missing")
 		w.requireBegunAnew()
 	}
@@ -161,23 +152,23 @@ func TestOlderState(t *testing.T) {
 	w := newWorld(t, vfs.NewCrashableMem(), manual())
 	w.commitMore(30, 9)
 	w.pack()
-	older := w.read(path.Join(eventsDir, stateName))
+	older := w.read(path.Join(eventsDir, files.StateName))
 	w.deleteUser(op.ExternalID, "u7")
 	w.commitMore(30, 9)
 	w.pack()
 	w.close()
-	newest := w.read(path.Join(eventsDir, stateName))
-	w.write(path.Join(eventsDir, stateName), older)
+	newest := w.read(path.Join(eventsDir, files.StateName))
+	w.write(path.Join(eventsDir, files.StateName), older)
 	err := w.openRefused()
-	require.ErrorIs(t, err, ErrLost)
+	require.ErrorIs(t, err, files.ErrLost)
 	require.ErrorContains(t, err, "STATE ends at position ")
 
-	w.write(path.Join(eventsDir, stateName), newest)
+	w.write(path.Join(eventsDir, files.StateName), newest)
 	w.open(manual())
 	w.requireExact()
 	w.close()
-	w.write(path.Join(eventsDir, stateName), older)
-	require.ErrorIs(t, w.openRefused(), ErrLost)
+	w.write(path.Join(eventsDir, files.StateName), older)
+	require.ErrorIs(t, w.openRefused(), files.ErrLost)
 	w.requireBegunAnew()
 }
 
@@ -278,7 +269,7 @@ func TestCrashWhileLossIsAccepted(t *testing.T) {
 		w := packed(t)
 		gone := w.l.blocks[0].path
 		if what == "STATE" {
-			gone = path.Join(eventsDir, stateName)
+			gone = path.Join(eventsDir, files.StateName)
 		}
 		require.NoError(t, w.fs.Remove(gone))
 		w.accept()
@@ -345,11 +336,11 @@ func TestImageWhileBlocksGo(t *testing.T) {
 			continue
 		}
 		require.NoError(t, err)
-		s, known, err := readState(fs, "image/"+stateName)
+		s, known, err := files.Dir{FS: fs, Path: "image"}.Read()
 		require.NoError(t, err)
 		require.True(t, known)
-		require.Len(t, s.blocks, 1, "the one that was copied before")
-		_, err = fs.Stat("image/" + blockName(s.blocks[0].first, s.blocks[0].last))
+		require.Len(t, s.Blocks, 1, "the one that was copied before")
+		_, err = fs.Stat("image/" + files.BlockName(s.Blocks[0].First, s.Blocks[0].Last))
 		require.NoError(t, err)
 	}
 }

@@ -116,7 +116,7 @@ func (l *Log) expire() error {
 	l.mu.Lock()
 	var old []*block
 	for _, b := range l.blocks {
-		if time.UnixMicro(b.newest).Before(limit) {
+		if time.UnixMicro(b.Newest).Before(limit) {
 			old = append(old, b)
 		}
 	}
@@ -126,7 +126,7 @@ func (l *Log) expire() error {
 			expiredEvents.Add(b.info.Rows)
 		}
 		expiredBlocks.Inc()
-		l.noteExpired(b.last)
+		l.noteExpired(b.Last)
 	}
 	return l.remove(old)
 }
@@ -149,7 +149,7 @@ func (l *Log) remove(old []*block) error {
 		countBlock(b.info, -1)
 		paths = append(paths, b.path)
 	}
-	return l.removeFiles(paths)
+	return l.dir.Remove(paths)
 }
 
 // rewrite takes the events of deleted users out of all blocks, and then forgets the deletions. That may take hours, so
@@ -168,7 +168,7 @@ func (l *Log) rewrite() error {
 		err := l.clean(b, deleted)
 		if errors.Is(err, ErrCorrupt) { // nobody can read its events; it must not come back clean
 			damaged = append(damaged, err)
-			until = min(until, b.first-1)
+			until = min(until, b.First-1)
 			continue
 		}
 		if err != nil {
@@ -186,7 +186,7 @@ func (l *Log) rewrite() error {
 	l.mu.Lock()
 	l.learnPacked(runs, l.packed)
 	l.mu.Unlock()
-	return errors.Join(append(damaged, l.removeFiles(done))...)
+	return errors.Join(append(damaged, l.dir.Remove(done))...)
 }
 
 // packsFirst reports whether so much waits to be packed that rewriting has to wait: while deletions take neither too
@@ -272,7 +272,7 @@ func (l *Log) cleanTouched(b *block, r *blocks.Reader, g *blocks.Group, deleted 
 	if len(kept.List) == 0 {
 		return l.remove([]*block{b})
 	}
-	fresh, err := l.writeBlock(&kept, b.first, b.last)
+	fresh, err := l.writeBlock(&kept, b.First, b.Last)
 	if err != nil {
 		return err
 	}

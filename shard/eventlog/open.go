@@ -4,25 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	"millrace/shard/eventlog/blocks"
 	"millrace/shard/eventlog/erased"
+	"millrace/shard/eventlog/files"
 	"millrace/wal"
-	"millrace/wal/durable"
 )
 
 // Open opens the event log in a directory, or creates it, and begins to work in the background. It holds the engine's
 // log from the first record that isn't packed; until then the engine must hold it (HoldName among
 // replica.Options.Readers). Close the event log before the engine. Errors: ErrCorrupt when STATE is damaged or not of
-// this engine; ErrLost when files are missing. A damaged block is no error here.
+// this engine; files.ErrLost when files are missing. A damaged block is no error here.
 func Open(src Source, opts Options) (*Log, error) {
 	opts.EnsureDefaults()
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	l := &Log{opts: opts, src: src, gone: make(chan struct{})}
+	l := &Log{opts: opts, src: src, dir: files.Dir{FS: opts.FS, Path: opts.Dir}, gone: make(chan struct{})}
 	l.stop, l.end = context.WithCancel(context.Background())
 	l.deleted.Store(&erased.Set{})
 	if err := l.open(); err != nil {
@@ -44,49 +42,25 @@ func (l *Log) open() (err error) {
 		return fmt.Errorf("lock event log %q: %w", dir, err)
 	}
 	l.pack.groupRows = l.opts.groupRows
-	s, known, err := readState(fs, l.statePath())
+	s, err := l.openState()
 	if err != nil {
 		return err
 	}
-	if known && s.packed > l.src.AppliedPosition() && l.opts.Group == "" {
-		return fmt.Errorf("%w: %q is at position %d, the engine at %d: they don't belong together",
-			ErrCorrupt, l.statePath(), s.packed, l.src.AppliedPosition())
-	}
-	names, err := fs.List(dir)
-	if err != nil {
-		return fmt.Errorf("list event log %q: %w", dir, err)
-	}
-	files := slices.DeleteFunc(names, func(name string) bool { return !isListed(name) })
-	lost, err := l.findLoss(&s, known, files)
-	if err != nil {
-		return err
-	}
-	if err := l.settleLoss(&s, &lost); err != nil {
-		return err
-	}
-	if !known && !lost.any() {
-		s.packed = l.src.FirstPosition() - 1
-	}
-	if !known || lost.any() {
-		if err := durable.ReplaceFileOn(fs, l.statePath(), s.encode()); err != nil {
-			return err
-		}
-	}
-	if err := errors.Join(l.forgetAcceptance(), l.removeLeftovers(&s), l.firstNote(s.packed)); err != nil {
+	if err := errors.Join(l.dir.ForgetAcceptance(), l.dir.RemoveLeftovers(&s), l.firstNote(s.Packed)); err != nil {
 		return err
 	}
 	var runs []*erased.Run
-	for _, x := range s.runs {
-		r, err := erased.Read(fs, l.runPath(x.first, x.last))
+	for _, x := range s.Runs {
+		r, err := erased.Read(fs, l.dir.RunPath(x.First, x.Last))
 		if err != nil {
 			return err
 		}
 		runs = append(runs, r)
 	}
-	for _, b := range s.blocks {
+	for _, b := range s.Blocks {
 		l.blocks = append(l.blocks, l.loadBlock(b))
 	}
-	l.packed, l.scanned = s.packed, s.packed
+	l.packed, l.scanned = s.Packed, s.Packed
 	l.deleted.Store(&erased.Set{Packed: runs})
 	l.src.HoldLog(HoldName, l.packed+1)
 	l.countBlocks(1)
@@ -94,42 +68,40 @@ func (l *Log) open() (err error) {
 	return nil
 }
 
-// isListed reports whether a file is one of those that STATE lists.
-func isListed(name string) bool {
-	return strings.HasSuffix(name, blockSuffix) && len(name) == len(blockName(0, 0)) ||
-		strings.HasSuffix(name, erased.Suffix) && len(name) == len(erased.Name(0, 0))
-}
-
-// removeLeftovers removes what a crash has left: unfinished files, and blocks and runs that STATE doesn't list yet, or
-// no longer lists.
-func (l *Log) removeLeftovers(s *state) error {
-	fs, dir := l.opts.FS, l.opts.Dir
-	names, err := fs.List(dir)
+// openState reads STATE, or makes a new one. When files are gone, it is what is left, if their loss was accepted.
+func (l *Log) openState() (s files.State, err error) {
+	s, known, err := l.dir.Read()
 	if err != nil {
-		return fmt.Errorf("list event log %q: %w", dir, err)
+		return s, err
 	}
-	kept := map[string]bool{}
-	for _, b := range s.blocks {
-		kept[blockName(b.first, b.last)] = true
+	if known && s.Packed > l.src.AppliedPosition() && l.opts.Group == "" {
+		return s, fmt.Errorf("%w: %q is at position %d, the engine at %d: they don't belong together",
+			ErrCorrupt, l.dir.StatePath(), s.Packed, l.src.AppliedPosition())
 	}
-	for _, r := range s.runs {
-		kept[erased.Name(r.first, r.last)] = true
+	// The engine never notes more than was on disk here (NotePacked), and gives up no log before that.
+	noted, isNoted, err := l.src.PackedPosition()
+	if err != nil {
+		return s, err
 	}
-	removed := false
-	for _, name := range names {
-		if !strings.HasSuffix(name, durable.Temporary) && (!isListed(name) || kept[name]) {
-			continue
+	lost, err := l.dir.FindLoss(&s, known, max(noted, l.src.FirstPosition()-1), isNoted)
+	if err != nil {
+		return s, err
+	}
+	switch {
+	case lost.Any():
+		if err := l.dir.Accept(&s, &lost); err != nil {
+			return s, err
 		}
-		path := fs.PathJoin(dir, name)
-		if err := fs.Remove(path); err != nil {
-			return fmt.Errorf("remove what a crash left, %q: %w", path, err)
-		}
-		removed = true
+		l.opts.Logger.Error("event log: events are lost; their loss was accepted", "directory", l.opts.Dir,
+			"lost", lost.String())
+		lostPositions.Add(int(lost.Positions()))
+		l.noteExpired(lost.Last()) // tells streams that were to have them of the gap
+	case known:
+		return s, nil
+	default:
+		s.Packed = l.src.FirstPosition() - 1
 	}
-	if removed {
-		return durable.SyncDir(fs, dir)
-	}
-	return nil
+	return s, l.dir.Write(&s)
 }
 
 // firstNote makes the engine know of this event log from now on, so that a removed directory is missed.
@@ -141,8 +113,8 @@ func (l *Log) firstNote(packed uint64) error {
 }
 
 // loadBlock opens an existing block.
-func (l *Log) loadBlock(of listed) *block {
-	b := &block{path: l.blockPath(of.first, of.last), listed: of}
+func (l *Log) loadBlock(of files.Block) *block {
+	b := &block{path: l.dir.BlockPath(of.First, of.Last), Block: of}
 	r, err := blocks.Open(l.opts.FS, b.path)
 	if err != nil {
 		b.err = err
@@ -153,7 +125,7 @@ func (l *Log) loadBlock(of listed) *block {
 		l.opts.Logger.Error("event log: a block can't be read", "error", b.err)
 		return b
 	}
-	b.info, b.listed = r.Info, listedOf(of.first, of.last, r.Info)
+	b.info, b.Block = r.Info, files.BlockOf(of.First, of.Last, r.Info)
 	_ = r.Close() // it was only read
 	return b
 }

@@ -15,6 +15,7 @@ import (
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/eventlog/erased"
+	"millrace/shard/eventlog/files"
 	"millrace/shard/op"
 )
 
@@ -26,7 +27,7 @@ type writtenFS struct {
 
 func (fs writtenFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	f, err := fs.FS.Create(name, c)
-	if strings.Contains(name, blockSuffix) {
+	if strings.Contains(name, files.BlockSuffix) {
 		return f, err
 	}
 	return writtenFile{f, fs.bytes}, err
@@ -204,7 +205,7 @@ func withDeletions(t *testing.T) (w *world, path string) {
 	w.deleteUser(op.ExternalID, "u8")
 	w.pack()
 	r := w.l.deleted.Load().Packed[0]
-	path = w.l.runPath(r.First, r.Last)
+	path = w.l.dir.RunPath(r.First, r.Last)
 	w.close()
 	return w, path
 }
@@ -215,14 +216,14 @@ func TestLostDeletions(t *testing.T) {
 	text := w.read(of)
 	require.NoError(t, w.fs.Remove(of))
 	err := w.openRefused()
-	require.ErrorIs(t, err, ErrLost)
+	require.ErrorIs(t, err, files.ErrLost)
 	require.ErrorContains(t, err, "STATE lists "+path.Base(of)+", which is missing")
 	w.write(of, text)
 	w.open(manual())
 	w.requireExact()
 	w.close()
 	require.NoError(t, w.fs.Remove(of))
-	require.ErrorIs(t, w.openRefused(), ErrLost)
+	require.ErrorIs(t, w.openRefused(), files.ErrLost)
 	w.requireBegunAnew()
 }
 
@@ -268,11 +269,11 @@ func TestImageWhileDeletionsAreDone(t *testing.T) {
 		packed, err := w.l.Image("image")
 		require.NoError(t, err)
 		require.Equal(t, w.l.Stats().Packed, packed)
-		s, _, err := readState(fs, "image/"+stateName)
+		s, _, err := files.Dir{FS: fs, Path: "image"}.Read()
 		require.NoError(t, err)
-		require.Len(t, s.runs, map[bool]int{false: 1, true: 0}[done])
-		for _, r := range s.runs {
-			_, err := erased.Read(fs, "image/"+erased.Name(r.first, r.last))
+		require.Len(t, s.Runs, map[bool]int{false: 1, true: 0}[done])
+		for _, r := range s.Runs {
+			_, err := erased.Read(fs, "image/"+erased.Name(r.First, r.Last))
 			require.NoError(t, err)
 		}
 	}

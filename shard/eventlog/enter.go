@@ -2,7 +2,6 @@ package eventlog
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -10,6 +9,7 @@ import (
 
 	"millrace/shard/eventlog/blocks"
 	"millrace/shard/eventlog/erased"
+	"millrace/shard/eventlog/files"
 	"millrace/wal/durable"
 )
 
@@ -68,7 +68,7 @@ func (l *Log) enter(last uint64, found []*erased.Run, forget bool, write func() 
 	l.blocks, l.packed = known, last
 	l.learnPacked(runs, last)
 	l.mu.Unlock()
-	return errors.Join(l.letGo(last, forget), l.removeFiles(old))
+	return errors.Join(l.letGo(last, forget), l.dir.Remove(old))
 }
 
 // letGo gives up the log up to a position, once those who read it there have finished. STATE is on disk by now: what
@@ -90,12 +90,8 @@ func (l *Log) writeBlock(rs *blocks.Rows, first, last uint64) (*block, error) {
 }
 
 func (l *Log) putBlock(data []byte, info *blocks.Info, first, last uint64) (*block, error) {
-	b := &block{path: l.blockPath(first, last), listed: listedOf(first, last, info), info: info}
-	return b, l.replaceFile(b.path, data)
-}
-
-func (l *Log) runPath(first, last uint64) string {
-	return l.opts.FS.PathJoin(l.opts.Dir, erased.Name(first, last))
+	b := &block{path: l.dir.BlockPath(first, last), Block: files.BlockOf(first, last, info), info: info}
+	return b, l.certain(durable.ReplaceFileOn(l.opts.FS, b.path, data))
 }
 
 // writeRuns writes the runs that have no files yet, and returns the files of those that are to be replaced by these.
@@ -103,14 +99,15 @@ func (l *Log) writeRuns(runs []*erased.Run) (old []string, err error) {
 	packed := l.deleted.Load().Packed // changes only under work
 	for _, r := range runs {
 		if !slices.Contains(packed, r) {
-			if err := l.replaceFile(l.runPath(r.First, r.Last), r.Encode()); err != nil {
+			path := l.dir.RunPath(r.First, r.Last)
+			if err := l.certain(durable.ReplaceFileOn(l.opts.FS, path, r.Encode())); err != nil {
 				return nil, err
 			}
 		}
 	}
 	for _, r := range packed {
 		if !slices.Contains(runs, r) {
-			old = append(old, l.runPath(r.First, r.Last))
+			old = append(old, l.dir.RunPath(r.First, r.Last))
 		}
 	}
 	return old, nil
@@ -119,31 +116,18 @@ func (l *Log) writeRuns(runs []*erased.Run) (old []string, err error) {
 // writeState makes STATE say that everything up to packed is packed, in these blocks, and that these deletions are not
 // done.
 func (l *Log) writeState(known []*block, runs []*erased.Run, packed uint64) error {
-	s := state{packed: packed}
+	s := files.State{Packed: packed}
 	for _, b := range known {
-		s.blocks = append(s.blocks, b.listed)
+		s.Blocks = append(s.Blocks, b.Block)
 	}
 	for _, r := range runs {
-		s.runs = append(s.runs, span{r.First, r.Last})
+		s.Runs = append(s.Runs, files.Run{First: r.First, Last: r.Last})
 	}
-	return l.replaceFile(l.statePath(), s.encode())
+	return l.certain(l.dir.Write(&s))
 }
 
-// removeFiles removes files that STATE no longer lists.
-func (l *Log) removeFiles(paths []string) error {
-	for _, path := range paths {
-		if err := l.opts.FS.Remove(path); err != nil {
-			return fmt.Errorf("remove %q: %w", path, err)
-		}
-	}
-	if len(paths) == 0 {
-		return nil
-	}
-	return durable.SyncDir(l.opts.FS, l.opts.Dir)
-}
-
-func (l *Log) replaceFile(path string, data []byte) error {
-	err := durable.ReplaceFileOn(l.opts.FS, path, data)
+// certain ends packing if it is unknown what is on disk after an error.
+func (l *Log) certain(err error) error {
 	if errors.Is(err, durable.ErrUncertain) {
 		return l.fail(err)
 	}
