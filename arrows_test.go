@@ -70,7 +70,7 @@ var arrows = map[string][]string{
 	"shard/entries":           {"shard/arena", "shard/identity", "shard/op", "shard/profile"},
 	"shard/store":             {"shard/entries", "shard/identity", "shard/profile"},
 	"shard/backup":            {"shard/eventlog", "shard/replica", "wal", "wal/pause"},
-	"shard/cluster":           {"shard", "shard/backup", "shard/bodies", "shard/books", "shard/cluster/calls", "shard/cluster/cut", "shard/cluster/facts", "shard/cluster/image", "shard/cluster/placement", "shard/cluster/promise", "shard/cluster/routes", "shard/eventlog", "shard/eventlog/event", "shard/replica", "shard/stamp", "shard/store", "wal", "wal/pause", "wal/quorum"},
+	"shard/cluster":           {"shard", "shard/backup", "shard/bodies", "shard/books", "shard/cluster/calls", "shard/cluster/cut", "shard/cluster/facts", "shard/cluster/image", "shard/cluster/placement", "shard/cluster/promise", "shard/cluster/routes", "shard/eventlog", "shard/eventlog/event", "shard/replica", "shard/stamp", "shard/store", "wal", "wal/pause", "wal/quorum", "wal/quorum/disk"},
 	"shard/cluster/calls":     {"shard/cluster/placement", "shard/cursor", "shard/eventlog", "shard/eventlog/event", "shard/op", "shard/replica", "shard/stamp", "wal/quorum"},
 	"shard/cluster/cut":       {"shard/cluster/calls", "shard/replica", "wal/quorum"},
 	"shard/cluster/facts":     {"shard/cluster/calls", "shard/cluster/placement", "shard/identity", "shard/replica", "wal/durable", "wal/pause", "wal/quorum"},
@@ -94,7 +94,8 @@ var arrows = map[string][]string{
 	"wal/durable":             {},
 	"wal/pause":               {},
 	"wal/memlog":              {"wal"}, // nobody but tests
-	"wal/quorum":              {"wal", "wal/durable", "wal/pause", "wal/quorum/store"},
+	"wal/quorum":              {"wal", "wal/durable", "wal/pause", "wal/quorum/disk", "wal/quorum/store"},
+	"wal/quorum/disk":         {},
 	"wal/quorum/store":        {"wal", "wal/durable"},
 
 	"loadtest":             {"loadtest/body", "wal/durable", "wal/pause"}, // knows the server by HTTP only

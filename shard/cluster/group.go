@@ -51,8 +51,8 @@ func (g *group) open(voters []quorum.Node) (err error) {
 		return err
 	}
 	o := n.opts.Quorum
-	o.Host, o.Group, o.Dir, o.Voters, o.State = n.host, g.id, filepath.Join(g.dir, "log"), voters, g
-	o.MustExist = n.facts.Has(g.id)
+	o.Host, o.Disk, o.MustExist = n.host, &n.disk, n.facts.Has(g.id)
+	o.Group, o.Dir, o.Voters, o.State = g.id, filepath.Join(g.dir, "log"), voters, g
 	o.CacheBytes = int(min(max(2*n.opts.Engine.StoreMemTableBytes/n.share(), minLogCache), maxLogCache))
 	o.OnDurable, o.OnLost, o.OnLead, o.OnFollow = g.onDurable, g.onLost, g.onLead, g.onFollow
 	o.OnFailure, o.Logger = g.fail, n.log

@@ -27,6 +27,7 @@ import (
 	"millrace/shard/stamp"
 	"millrace/shard/store"
 	"millrace/wal/quorum"
+	"millrace/wal/quorum/disk"
 )
 
 // Node is this node of the cluster.
@@ -38,6 +39,7 @@ type Node struct {
 	epoch       uint64 // of this process, among all processes that have been this node
 	started     time.Time
 	host        *quorum.Host
+	disk        disk.Disk // with the logs of all groups
 	server      *calls.Server
 	coordinator *shard.Coordinator
 	cache       *store.Cache

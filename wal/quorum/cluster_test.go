@@ -23,6 +23,7 @@ import (
 
 	"millrace/wal"
 	"millrace/wal/durable"
+	"millrace/wal/quorum/disk"
 )
 
 // line is a record in the form in which an owner has it.
@@ -302,7 +303,7 @@ func (m *member) open() (err error) {
 	}
 	m.host.SetCluster(testCluster)
 	m.owner = newOwner(filepath.Join(m.dir, "CHECKPOINT"))
-	o := Options{Host: m.host, Group: 7, Dir: filepath.Join(m.dir, "group"), State: m.owner, OnDurable: m.owner.onDurable, OnLost: m.owner.onLost,
+	o := Options{Host: m.host, Disk: new(disk.Disk), Group: 7, Dir: filepath.Join(m.dir, "group"), State: m.owner, OnDurable: m.owner.onDurable, OnLost: m.owner.onLost,
 		OnLead: func() { m.owner.turn(true) }, OnFollow: func() { m.owner.turn(false) }, Logger: testLogger(m.t).With("node", m.node),
 		OnFailure: func(err error) {
 			m.owner.mu.Lock()

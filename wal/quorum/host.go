@@ -48,7 +48,6 @@ type Host struct {
 	doubtful doubtful  // connections whose handshake is under way
 	done     chan struct{}
 	loops    sync.WaitGroup
-	disk     disk // the disk with the logs of all groups
 
 	mu      sync.Mutex
 	closed  bool

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/VictoriaMetrics/metrics"
 	"github.com/hashicorp/raft"
 
 	"millrace/wal"
@@ -193,3 +194,107 @@ func (l *Log) await(n *instance, f func() error) error {
 	}
 	return wal.ErrClosed
 }
+
+// A disk that hangs reports no error. Raft waits for the disk while its heartbeats go on, so a leader whose disk hangs
+// would lead for ever and do nothing. Each write therefore has DiskTimeout. When one takes longer, all groups that this
+// node leads stand down:
+//
+//   - they tell the owner that this node does not lead (OnFollow), and refuse waiting barriers; records that are under
+//     way may or may not end up in the log;
+//   - they send nothing to their followers any more, which makes the followers choose another leader;
+//   - and they tell the voter with most of the log to stand for election at once.
+//
+// Once the disk goes on, raft itself finds that there is another leader, or that it has not heard of its followers for
+// too long. If this node still leads, the owner is told.
+
+// errDiskHangs is why requests to followers and waiting barriers fail while the disk hangs.
+var errDiskHangs = errors.New("quorum: the disk hangs")
+
+// heedDisk stands down or up, as the current state of the disk demands.
+func (l *Log) heedDisk() {
+	l.heeding.Lock()
+	defer l.heeding.Unlock()
+	n := l.node.Load()
+	switch hangs := l.opts.Disk.Hangs(); {
+	case n == nil || hangs == l.stoodDown.Load():
+	case hangs:
+		l.standDown(n)
+	default:
+		l.standUp(n)
+	}
+}
+
+// standDown gives up the leadership, although raft still waits for the disk.
+func (l *Log) standDown(n *instance) {
+	best := l.furthest(n)
+	if n.raft.State() != raft.Leader || best == 0 { // not the leader, or nobody else can lead
+		return
+	}
+	l.stoodDown.Store(true)
+	standDowns.Inc()
+	l.opts.Logger.Error("the disk hangs; this node gives up the leadership", "group", l.opts.Group, "to", best)
+	n.trans.mute(true)
+	l.notice(false)
+	if err := n.trans.summon(best); err != nil {
+		l.opts.Logger.Warn("a node could not be asked to lead instead; it will notice by itself", "group",
+			l.opts.Group, "node", best, "error", err)
+	}
+}
+
+// standUp undoes standDown when the disk goes on.
+func (l *Log) standUp(n *instance) {
+	l.stoodDown.Store(false)
+	n.trans.mute(false)
+	if n.raft.State() == raft.Leader { // nobody has taken over, or raft doesn't know it yet
+		l.notice(true)
+	}
+}
+
+// furthest returns the other voter that is known to have most of the log; 0 when there is none.
+func (l *Log) furthest(n *instance) (best Node) {
+	var most uint64
+	for _, m := range l.members() {
+		if m.Node == l.self || !m.Voter {
+			continue
+		}
+		if c := n.trans.contact(m.Node); best == 0 || c.index > most {
+			best, most = m.Node, c.index
+		}
+	}
+	return best
+}
+
+// mute stops sending to the followers, or resumes it.
+func (t *transport) mute(on bool) { t.muted.Store(on) }
+
+// summon tells a node to stand for election at once, and the others to vote although they know a leader.
+func (t *transport) summon(to Node) error {
+	return t.TimeoutNow(to.id(), to.address(), t.summons(), &raft.TimeoutNowResponse{})
+}
+
+// stand does for this node what summon does for another one.
+func (t *transport) stand() { t.tell(t.summons()) }
+
+// stepDown makes a candidate of an earlier term a follower: raft is asked for a vote, which it refuses.
+func (t *transport) stepDown(term uint64) {
+	h := t.summons().RPCHeader
+	// The candidate in this request claims an empty log, so raft refuses it.
+	t.tell(&raft.RequestVoteRequest{RPCHeader: h, Candidate: h.Addr, Term: term, LeadershipTransfer: true})
+}
+
+// tell passes a request to this node's raft.
+func (t *transport) tell(request any) {
+	select {
+	case t.rpcs <- raft.RPC{Command: request, RespChan: make(chan raft.RPCResponse, 1)}:
+	default: // raft is busy; its own timers do the rest
+	}
+}
+
+func (t *transport) summons() *raft.TimeoutNowRequest {
+	id := []byte(t.host.Node().id())
+	return &raft.TimeoutNowRequest{
+		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: id, Addr: id},
+	}
+}
+
+var standDowns = metrics.NewCounter("millrace_quorum_disk_stand_downs_total")

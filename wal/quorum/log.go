@@ -19,6 +19,7 @@ import (
 	"millrace/wal"
 	"millrace/wal/durable"
 	"millrace/wal/pause"
+	"millrace/wal/quorum/disk"
 	"millrace/wal/quorum/store"
 )
 
@@ -32,8 +33,8 @@ type Log struct {
 	lock      *os.File
 	identity  identity
 	store     *store.Store
-	writing   deadline // of what the store writes
-	trying    deadline // of what is written to try the disk
+	writing   *disk.Watch // of what the store writes
+	trying    *disk.Watch // of what is written to try the disk
 	highWater *store.HighWater
 	markers   *markers
 	machine   *machine
@@ -44,9 +45,10 @@ type Log struct {
 	room     wal.Room
 	newcomer newcomer
 	changes  atomic.Int32 // number of changes of the members that are under way
-	// stoodDown says that the disk hangs and another node shall lead (disk.go).
+	// stoodDown says that the disk hangs and another node shall lead (lead.go).
 	stoodDown atomic.Bool
 	heeding   sync.Mutex
+	leaveDisk func() // ends the calls of heedDisk
 
 	mu           sync.Mutex // guards all fields below
 	wake         sync.Cond  // the proposer waits on it
@@ -198,16 +200,13 @@ func (l *Log) openStore() (err error) {
 	if err != nil {
 		return err
 	}
-	l.writing, l.trying = deadline{timeout: l.opts.DiskTimeout}, deadline{timeout: l.opts.DiskTimeout}
-	if l.host != nil {
-		l.writing.disk, l.trying.disk = &l.host.disk, &l.host.disk
-	}
+	l.writing, l.trying = l.opts.Disk.Watch(l.opts.DiskTimeout), l.opts.Disk.Watch(l.opts.DiskTimeout)
 	l.store.Around = func(isEntries bool) (after func()) {
-		l.writing.begin()
+		l.writing.Begin()
 		if isEntries && l.opts.hooks.write != nil {
 			l.opts.hooks.write()
 		}
-		return l.writing.end
+		return l.writing.End
 	}
 	return nil
 }
@@ -324,7 +323,7 @@ func (l *Log) Start() error {
 		l.metrics = nil
 		return fmt.Errorf("start group %d: %w", l.opts.Group, err)
 	}
-	l.host.disk.join(l)
+	l.leaveDisk = l.opts.Disk.Join(l.heedDisk)
 	l.loops.Go(l.tellOwner)
 	l.loops.Go(func() { l.serve(ways.state) })
 	l.loops.Go(l.keep)
@@ -498,7 +497,7 @@ func (l *Log) depart() {
 		_ = l.settle(context.Background(), closeTimeout)
 	}
 	close(l.stop)
-	l.host.disk.leave(l)
+	l.leaveDisk()
 	l.swapping.Lock()
 	l.node.Load().leave()
 	l.swapping.Unlock()
@@ -542,7 +541,7 @@ func (l *Log) DiskHangs() bool {
 	if l.opts.DiskTimeout > 0 {
 		limit = min(limit, l.opts.DiskTimeout)
 	}
-	return max(l.writing.taken(), l.trying.taken()) > limit
+	return max(l.writing.Taken(), l.trying.Taken()) > limit
 }
 
 // Err returns the error that the log has failed with, which wraps wal.ErrFailed, or nil.
@@ -569,11 +568,11 @@ func (l *Log) keep() {
 // keepMark syncs the high-water mark. If it is this log's turn to try the disk, the mark is written even if it is as
 // before: otherwise only what is written next would show that the disk hangs.
 func (l *Log) keepMark() error {
-	if !l.host.disk.wantsTry(l.opts.StallAfter) {
+	if !l.opts.Disk.WantsTry(l.opts.StallAfter) {
 		return l.highWater.Settle()
 	}
-	l.trying.begin()
-	defer l.trying.end()
+	l.trying.Begin()
+	defer l.trying.End()
 	if l.opts.hooks.write != nil {
 		l.opts.hooks.write()
 	}
@@ -581,7 +580,9 @@ func (l *Log) keepMark() error {
 }
 
 func (l *Log) checkDisk() {
-	free, total, err := l.host.disk.space(&l.opts)
+	free, total, err := l.opts.Disk.Space(keepInterval/2, func() (free, total uint64, err error) {
+		return l.opts.FreeSpace(l.opts.Dir)
+	})
 	if err != nil { // unknown does not mean full; a disk that is gone shows at the next write
 		l.opts.Logger.Debug("free space is unknown", "group", l.opts.Group, "error", err)
 		return

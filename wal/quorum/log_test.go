@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/wal"
+	"millrace/wal/quorum/disk"
 )
 
 func TestRecordsComeInOrderOnAllNodes(t *testing.T) { simulated(t, testRecordsComeInOrderOnAllNodes) }
@@ -603,7 +604,7 @@ func TestOpenRefuses(t *testing.T) {
 	require.NoError(t, err)
 	defer host.Close()
 	good := func() Options {
-		return Options{Host: host, Group: 1, Dir: filepath.Join(t.TempDir(), "g"), State: newOwner(""), OnDurable: func([]*wal.Record) {}, Voters: []Node{1}}
+		return Options{Host: host, Disk: new(disk.Disk), Group: 1, Dir: filepath.Join(t.TempDir(), "g"), State: newOwner(""), OnDurable: func([]*wal.Record) {}, Voters: []Node{1}}
 	}
 	for name, change := range map[string]func(*Options){
 		"no host":       func(o *Options) { o.Host = nil },

@@ -34,6 +34,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"millrace/wal"
+	"millrace/wal/quorum/disk"
 )
 
 // Node is a node's number in its cluster: 1, 2, 3, … A number is never given out again: a node whose disk was replaced
@@ -80,6 +81,7 @@ type State interface {
 // Options configure a Log. The zero value of a field means its default.
 type Options struct {
 	Host  *Host
+	Disk  *disk.Disk // the one that the logs of all groups of the Host write to
 	Group uint32
 	Dir   string // belongs to the log alone; made when absent
 	// MustExist says that this node has had the log before. If Dir has none, it is lost, with everything that it has
@@ -127,13 +129,13 @@ type Options struct {
 	// are not urgent. Defaults 2 GB and 5; a negative value means no floor.
 	MinFreeBytes   int64
 	MinFreePercent float64
-	// FreeSpace returns how much of the disk of a directory is free, and how large that disk is. One group of a Host is
-	// asked for all of them. Default: what the file system says.
+	// FreeSpace returns how much of the disk of a directory is free, and how large that disk is. One group is asked
+	// for all of the Disk. Default: what the file system says.
 	FreeSpace func(dir string) (free, total uint64, err error)
 	// StallAfter is how long the quorum may take to answer before Stalled reports true. Default 5 s.
 	StallAfter time.Duration
-	// DiskTimeout is how long a write may take before all groups that are led on this Host give up their leadership
-	// (disk.go). Default 1.5 s; a negative value means no limit.
+	// DiskTimeout is how long a write may take before all groups of the Disk that are led here give up their
+	// leadership (lead.go). Default 1.5 s; a negative value means no limit.
 	DiskTimeout time.Duration
 	// SegmentBytes is the size in which the log's files are allocated. A file is deleted when nothing in it is needed.
 	// Default 16 MiB.
@@ -167,7 +169,7 @@ func (o *Options) EnsureDefaults() {
 		o.OnFailure = func(error) {}
 	}
 	if o.FreeSpace == nil {
-		o.FreeSpace = freeSpace
+		o.FreeSpace = disk.Free
 	}
 	if o.OnLost == nil {
 		o.OnLost = func([]*wal.Record) {}
@@ -200,6 +202,8 @@ func (o *Options) Validate() error {
 	switch {
 	case o.Host == nil:
 		return errors.New("quorum: Host is not set")
+	case o.Disk == nil:
+		return errors.New("quorum: Disk is not set")
 	case o.Dir == "":
 		return errors.New("quorum: Dir is not set")
 	case o.OnDurable == nil:

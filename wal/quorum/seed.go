@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"millrace/wal/durable"
+	"millrace/wal/quorum/disk"
 )
 
 // Seed creates the log of a new group whose state was made elsewhere, imported or restored from a backup, before there
@@ -22,7 +23,8 @@ func Seed(dir string, group uint32, node Node, base uint64, logger *slog.Logger)
 		return 0, err
 	}
 	// There is a state even if no position was ever given out for it.
-	l := &Log{opts: Options{Group: group, Dir: dir, Voters: []Node{node}, Base: max(base, 1), Logger: logger},
+	l := &Log{opts: Options{Group: group, Dir: dir, Voters: []Node{node}, Base: max(base, 1), Disk: new(disk.Disk),
+		Logger: logger},
 		self: node}
 	l.opts.EnsureDefaults()
 	defer l.release()
