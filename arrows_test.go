@@ -70,14 +70,14 @@ var arrows = map[string][]string{
 	"shard/entries":           {"shard/arena", "shard/identity", "shard/op", "shard/profile"},
 	"shard/store":             {"shard/entries", "shard/identity", "shard/profile"},
 	"shard/backup":            {"shard/eventlog", "shard/replica", "wal", "wal/pause"},
-	"shard/cluster":           {"shard", "shard/backup", "shard/bodies", "shard/books", "shard/cluster/calls", "shard/cluster/cut", "shard/cluster/facts", "shard/cluster/image", "shard/cluster/placement", "shard/cluster/promise", "shard/cluster/routes", "shard/eventlog", "shard/eventlog/event", "shard/replica", "shard/stamp", "shard/store", "wal", "wal/pause", "wal/quorum", "wal/quorum/disk"},
-	"shard/cluster/calls":     {"shard/cluster/placement", "shard/cursor", "shard/eventlog", "shard/eventlog/event", "shard/op", "shard/replica", "shard/stamp", "wal/quorum"},
-	"shard/cluster/cut":       {"shard/cluster/calls", "shard/replica", "wal/quorum"},
-	"shard/cluster/facts":     {"shard/cluster/calls", "shard/cluster/placement", "shard/identity", "shard/replica", "wal/durable", "wal/pause", "wal/quorum"},
+	"shard/cluster":           {"shard", "shard/backup", "shard/bodies", "shard/books", "shard/cluster/calls", "shard/cluster/cut", "shard/cluster/facts", "shard/cluster/image", "shard/cluster/placement", "shard/cluster/promise", "shard/cluster/routes", "shard/eventlog", "shard/eventlog/event", "shard/replica", "shard/stamp", "shard/store", "wal", "wal/pause", "wal/quorum", "wal/quorum/disk", "wal/quorum/host"},
+	"shard/cluster/calls":     {"shard/cluster/placement", "shard/cursor", "shard/eventlog", "shard/eventlog/event", "shard/op", "shard/replica", "shard/stamp", "wal/quorum/host"},
+	"shard/cluster/cut":       {"shard/cluster/calls", "shard/replica", "wal/quorum", "wal/quorum/host"},
+	"shard/cluster/facts":     {"shard/cluster/calls", "shard/cluster/placement", "shard/identity", "shard/replica", "wal/durable", "wal/pause", "wal/quorum/host"},
 	"shard/cluster/founding":  {"shard", "shard/backup", "shard/cluster/facts", "shard/cluster/image", "shard/cluster/placement", "shard/eventlog", "shard/identity", "shard/replica", "wal/durable", "wal/quorum"},
-	"shard/cluster/image":     {"shard/cluster/calls", "shard/replica", "wal", "wal/quorum"},
+	"shard/cluster/image":     {"shard/cluster/calls", "shard/replica", "wal", "wal/quorum/host"},
 	"shard/cluster/placement": {"shard", "shard/bodies", "wal/quorum"},
-	"shard/cluster/promise":   {"shard/cluster/calls", "shard/replica", "wal/pause", "wal/quorum"},
+	"shard/cluster/promise":   {"shard/cluster/calls", "shard/replica", "wal/pause", "wal/quorum/host"},
 	"shard/cluster/routes":    {"shard/cluster/facts", "shard/cluster/placement", "shard/replica", "wal/quorum"},
 	"shard/eventlog":          {"shard/bodies", "shard/books", "shard/eventlog/blocks", "shard/eventlog/erased", "shard/eventlog/event", "shard/eventlog/files", "shard/eventlog/stretch", "shard/op", "shard/profile", "wal", "wal/durable", "wal/pause"},
 	"shard/eventlog/erased":   {"shard/bodies", "shard/cursor", "shard/eventlog/blocks", "shard/op", "shard/profile", "wal/durable"},
@@ -94,8 +94,10 @@ var arrows = map[string][]string{
 	"wal/durable":             {},
 	"wal/pause":               {},
 	"wal/memlog":              {"wal"}, // nobody but tests
-	"wal/quorum":              {"wal", "wal/durable", "wal/pause", "wal/quorum/disk", "wal/quorum/store"},
+	"wal/quorum":              {"wal", "wal/durable", "wal/pause", "wal/quorum/disk", "wal/quorum/host", "wal/quorum/store"},
 	"wal/quorum/disk":         {},
+	"wal/quorum/host":         {},
+	"wal/quorum/host/testnet": {}, // nobody but tests
 	"wal/quorum/store":        {"wal", "wal/durable"},
 
 	"loadtest":             {"loadtest/body", "wal/durable", "wal/pause"}, // knows the server by HTTP only

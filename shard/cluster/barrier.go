@@ -16,6 +16,7 @@ import (
 	"millrace/shard/replica"
 	"millrace/wal/pause"
 	"millrace/wal/quorum"
+	"millrace/wal/quorum/host"
 )
 
 // A barrier of a group is a position in its log: everything that was acknowledged before the barrier was asked for is
@@ -337,7 +338,7 @@ func (n *Node) vouch(group uint32) quorum.Voucher {
 	return quorum.Voucher{}
 }
 
-func (n *Node) serveBarrier(from *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
+func (n *Node) serveBarrier(from *host.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
 	timeout, count := x.Millis(), int(x.U16())
 	var marks []*readIndex
 	for len(marks) < count && !x.Bad {

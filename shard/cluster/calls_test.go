@@ -18,6 +18,7 @@ import (
 	"millrace/shard/cluster/routes"
 	"millrace/shard/replica"
 	"millrace/wal/quorum"
+	"millrace/wal/quorum/host"
 )
 
 // Whatever another node sends, nothing panics.
@@ -39,7 +40,7 @@ func FuzzCalls(f *testing.F) {
 	n.facts.Plan = &facts.Plan{Node: 1, Dir: f.TempDir()}
 	require.NoError(f, n.facts.Open())
 	f.Fuzz(func(t *testing.T, body []byte) {
-		from := &quorum.Conn{Node: 2, Cluster: "c"}
+		from := &host.Conn{Node: 2, Cluster: "c"}
 		for _, h := range []calls.Handler{n.serveCommit, n.serveRelease, n.serveMessages, n.owed.Serve, n.serveBarrier, n.serveEntry, n.serveSpread, n.serveStep, n.facts.Serve,
 			n.cuts.Serve, n.images.Serve, n.serveLost} {
 			_, _ = h(from, nil, calls.NewReader(body))
@@ -53,15 +54,15 @@ func TestCalls(t *testing.T) {
 
 	// A node of another cluster is refused. A node that knows no cluster yet may ask for facts, and for nothing else.
 	t.Run("unauthenticated", func(t *testing.T) {
-		unauthenticated := func(cluster string) *quorum.Host {
-			h, err := quorum.Listen(quorum.HostOptions{Node: 9, Listen: "127.0.0.1:0", Logger: n.log, Resolve: func(quorum.Node) []string { return nil }})
+		unauthenticated := func(cluster string) *host.Host {
+			h, err := host.Listen(host.Options{Node: 9, Listen: "127.0.0.1:0", Logger: n.log, Resolve: func(quorum.Node) []string { return nil }})
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = h.Close() })
 			h.SetCluster(cluster)
 			return h
 		}
 		_, err := unauthenticated("another").DialAddress(c.members[1], patience)
-		require.ErrorIs(t, err, quorum.ErrUnauthenticated)
+		require.ErrorIs(t, err, host.ErrUnauthenticated)
 
 		fresh := unauthenticated("")
 		for path, want := range map[string]string{callFacts: "", callPing: "status 403", callCommit: "status 403", callImage: "status 403", "/nothing": "status 403"} {
@@ -82,7 +83,7 @@ func TestCalls(t *testing.T) {
 		silent, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		defer silent.Close()
-		h, err := quorum.Listen(quorum.HostOptions{Node: 9, Listen: "127.0.0.1:0", Logger: n.log,
+		h, err := host.Listen(host.Options{Node: 9, Listen: "127.0.0.1:0", Logger: n.log,
 			Resolve: func(quorum.Node) []string { return []string{silent.Addr().String()} }})
 		require.NoError(t, err)
 		defer h.Close()
@@ -102,7 +103,7 @@ func TestCalls(t *testing.T) {
 	// An image can be ended once, and an image that was released is not there any more.
 	t.Run("images", func(t *testing.T) {
 		far, err := image.BeginFar(func(body calls.Body, _ time.Time) ([]byte, error) {
-			return n.images.Serve(&quorum.Conn{Node: 2}, nil, calls.NewReader(body[8:]))
+			return n.images.Serve(&host.Conn{Node: 2}, nil, calls.NewReader(body[8:]))
 		}, 1)
 		require.NoError(t, err)
 		positions, err := n.cuts.Take(context.Background(), len(n.replicas))

@@ -9,7 +9,7 @@ import (
 	"millrace/shard/cluster/calls"
 	"millrace/shard/cluster/cut"
 	"millrace/shard/replica"
-	"millrace/wal/quorum"
+	"millrace/wal/quorum/host"
 )
 
 // While a group is held, no message of another group comes in, and requests go on. A token that doesn't hold the group,
@@ -20,7 +20,7 @@ func TestCutHolds(t *testing.T) {
 	require.NoError(t, track(n.Coordinator(), "bought", users("u", 20)...))
 	const hold, mark, confirm, letGo = 1, 2, 3, 4
 	do := func(verb byte, token uint64) (position, term uint64, err error) {
-		out, err := n.cuts.Serve(&quorum.Conn{Node: 2}, nil, calls.NewReader(calls.Body{}.Byte(verb).U64(token).U32(1)))
+		out, err := n.cuts.Serve(&host.Conn{Node: 2}, nil, calls.NewReader(calls.Body{}.Byte(verb).U64(token).U32(1)))
 		x := calls.NewReader(out)
 		return x.U64(), x.U64(), err
 	}

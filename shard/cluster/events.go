@@ -12,7 +12,7 @@ import (
 	"millrace/shard/eventlog"
 	"millrace/shard/eventlog/event"
 	"millrace/shard/replica"
-	"millrace/wal/quorum"
+	"millrace/wal/quorum/host"
 )
 
 var _ eventlog.Exporter = (*Node)(nil)
@@ -145,7 +145,7 @@ func (g *group) ahead(from, to uint64) (a eventlog.Ahead, err error) {
 // aheadTime bounds the call for a block, during which no other log of the node packs.
 const aheadTime = 5 * time.Second
 
-func (n *Node) servePacked(_ *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
+func (n *Node) servePacked(_ *host.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
 	group, from, to := x.U32(), x.U64(), x.U64()
 	if err := x.Err(); err != nil {
 		return dst, err

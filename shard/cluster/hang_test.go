@@ -69,7 +69,7 @@ func (f *fog) before(t *testing.T, node quorum.Node, address, real string) {
 	}()
 }
 
-const greetingBytes = 24 // of who dials; its number stands at 12 (quorum.Host)
+const greetingBytes = 24 // of who dials; its number stands at 12 (host.Host)
 
 func (f *fog) carry(from net.Conn, node quorum.Node, real string) {
 	defer from.Close()

@@ -12,6 +12,7 @@ import (
 	"millrace/shard/cluster/promise"
 	"millrace/shard/replica"
 	"millrace/wal/quorum"
+	"millrace/wal/quorum/host"
 )
 
 // GroupOf returns the user group that holds a partition.
@@ -91,7 +92,7 @@ func unanswered(err error) error {
 	return replica.ErrUnknown
 }
 
-func (n *Node) serveCommit(_ *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
+func (n *Node) serveCommit(_ *host.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
 	timeout, wanted := x.Millis(), int(x.U16())
 	var few [16]shard.Part
 	parts := few[:0]
@@ -137,7 +138,7 @@ func (m mesh) Release(node shard.NodeID, ref uint64, until time.Time) (effects r
 	return effects, err
 }
 
-func (n *Node) serveRelease(_ *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
+func (n *Node) serveRelease(_ *host.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
 	ref, timeout := x.U64(), x.Millis()
 	if err := x.Err(); err != nil {
 		return dst, err
@@ -204,7 +205,7 @@ func (r *remote) deliver(group uint32, messages []replica.Message, deadline time
 	return err
 }
 
-func (n *Node) serveMessages(from *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
+func (n *Node) serveMessages(from *host.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
 	own, group := n.owed.To(from.Node, x.U64()), x.U32()
 	var messages []replica.Message
 	var promised []*promise.Promise

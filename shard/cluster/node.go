@@ -28,6 +28,7 @@ import (
 	"millrace/shard/store"
 	"millrace/wal/quorum"
 	"millrace/wal/quorum/disk"
+	"millrace/wal/quorum/host"
 )
 
 // Node is this node of the cluster.
@@ -38,7 +39,7 @@ type Node struct {
 	clock       *stamp.Clock
 	epoch       uint64 // of this process, among all processes that have been this node
 	started     time.Time
-	host        *quorum.Host
+	host        *host.Host
 	disk        disk.Disk // with the logs of all groups
 	server      *calls.Server
 	coordinator *shard.Coordinator

@@ -22,6 +22,7 @@ import (
 	"millrace/shard/store"
 	"millrace/wal/pause"
 	"millrace/wal/quorum"
+	"millrace/wal/quorum/host"
 )
 
 // Open starts the node and returns when it belongs to the cluster: the control group has a leader and its documents are
@@ -64,7 +65,7 @@ func (n *Node) open(ctx context.Context) (err error) {
 	if err := n.facts.Open(); err != nil {
 		return err
 	}
-	n.host, err = quorum.Listen(quorum.HostOptions{Node: n.self, Listen: n.opts.Listen, TLS: n.opts.TLS,
+	n.host, err = host.Listen(host.Options{Node: n.self, Listen: n.opts.Listen, TLS: n.opts.TLS,
 		Resolve: n.resolve, Logger: n.log})
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"millrace/shard/cluster/calls"
 	"millrace/shard/cluster/placement"
 	"millrace/wal/quorum"
+	"millrace/wal/quorum/host"
 )
 
 // Operator returns the Operator, which does what operators ask for.
@@ -57,7 +58,7 @@ func (n *Node) step(s placement.Step) error {
 	return s.Do(gently{g.log, g})
 }
 
-func (n *Node) serveStep(_ *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
+func (n *Node) serveStep(_ *host.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
 	var s placement.Step
 	if err := x.JSON(&s); err != nil {
 		return dst, err

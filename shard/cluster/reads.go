@@ -10,7 +10,7 @@ import (
 	"millrace/shard/cluster/routes"
 	"millrace/shard/replica"
 	"millrace/wal/pause"
-	"millrace/wal/quorum"
+	"millrace/wal/quorum/host"
 )
 
 // Partitions without a replica here are read at their leader, behind a barrier of its own.
@@ -142,7 +142,7 @@ func (n *Node) readHere(
 	return dst, calls.ErrMalformed
 }
 
-func (n *Node) serveEntry(_ *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
+func (n *Node) serveEntry(_ *host.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
 	what, timeout := x.Byte(), x.Millis()
 	partition, workspace, number := x.Byte(), x.U32(), x.U64()
 	if err := x.Err(); err != nil {

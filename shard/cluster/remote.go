@@ -9,6 +9,7 @@ import (
 	"millrace/shard/cluster/placement"
 	"millrace/shard/cluster/promise"
 	"millrace/wal/quorum"
+	"millrace/wal/quorum/host"
 )
 
 // The calls of a node. The handlers and the callers are in the files named here.
@@ -137,7 +138,7 @@ func (r *remote) ping(ctx context.Context) error {
 	return nil
 }
 
-func (n *Node) servePing(from *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
+func (n *Node) servePing(from *host.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
 	r, report := n.remote(from.Node), n.report()
 	r.See()
 	if len(x.Rest) > 0 && x.Bool() { // other versions send nothing
@@ -185,7 +186,7 @@ func (n *Node) sayBye() {
 // byeTime bounds the good-byes.
 const byeTime = time.Second
 
-func (n *Node) serveBye(from *quorum.Conn, dst calls.Body, _ *calls.Reader) (calls.Body, error) {
+func (n *Node) serveBye(from *host.Conn, dst calls.Body, _ *calls.Reader) (calls.Body, error) {
 	if n.remote(from.Node).Leave() {
 		n.log.Info("node is closing", "node", from.Node)
 	}

@@ -14,6 +14,7 @@ import (
 	"millrace/shard/eventlog"
 	"millrace/shard/replica"
 	"millrace/wal/quorum"
+	"millrace/wal/quorum/host"
 )
 
 // What the rest of the process needs from a node.
@@ -76,7 +77,7 @@ func (n *Node) Spread() {
 // serveSpread waits for control documents.
 //
 //	body    position u64, index and term of an entry that is committed u64 each, timeout ms u32
-func (n *Node) serveSpread(_ *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
+func (n *Node) serveSpread(_ *host.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
 	position, index, term, timeout := x.U64(), x.U64(), x.U64(), x.Millis()
 	g := n.group(shard.ControlGroup)
 	if x.Bad || g == nil {
@@ -174,7 +175,7 @@ func (n *Node) newServer() *calls.Server {
 		},
 	}
 	for name, service := range n.opts.Services {
-		s.Services[callService+name] = func(_ *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
+		s.Services[callService+name] = func(_ *host.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
 			answer, err := service(x.Rest)
 			return append(dst, answer...), err
 		}
@@ -183,7 +184,7 @@ func (n *Node) newServer() *calls.Server {
 }
 
 // admit turns away calls that this node can't serve yet, or no longer.
-func (n *Node) admit(from *quorum.Conn, path string) (status int) {
+func (n *Node) admit(from *host.Conn, path string) (status int) {
 	switch {
 	case path != callFacts && n.isGone(from.Node):
 		return calls.Gone

@@ -10,6 +10,7 @@ import (
 	"millrace/shard/replica"
 	"millrace/wal/pause"
 	"millrace/wal/quorum"
+	"millrace/wal/quorum/host"
 )
 
 // The groups that a node led need other leaders when it is no longer reached. Raft's timers see to that, each by
@@ -136,7 +137,7 @@ func (n *Node) isNext(members []quorum.Member, indexes map[quorum.Node]uint64) b
 	return 2*agree > voters
 }
 
-func (n *Node) serveLost(conn *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
+func (n *Node) serveLost(conn *host.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
 	lost := quorum.Node(x.U32())
 	if x.Bad || lost == n.self {
 		return dst, replica.ErrUnavailable

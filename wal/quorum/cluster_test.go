@@ -24,6 +24,8 @@ import (
 	"millrace/wal"
 	"millrace/wal/durable"
 	"millrace/wal/quorum/disk"
+	"millrace/wal/quorum/host"
+	"millrace/wal/quorum/host/testnet"
 )
 
 // line is a record in the form in which an owner has it.
@@ -216,10 +218,10 @@ func (o *owner) all() []line {
 // member is a node of one group.
 type member struct {
 	t       testing.TB
-	net     *network
+	net     network
 	node    Node
 	dir     string
-	host    *Host
+	host    *host.Host
 	log     *Log
 	owner   *owner
 	options func(*Options)
@@ -229,7 +231,7 @@ type member struct {
 // group is a cluster of one group on loopback.
 type group struct {
 	t       testing.TB
-	net     *network
+	net     network
 	members map[Node]*member
 	names   int
 	unknown map[string]bool // records that were lost
@@ -264,7 +266,7 @@ func newGroup(t testing.TB, n int, options func(*Options)) *group {
 }
 
 func emptyGroup(t testing.TB) *group {
-	return &group{t: t, net: newNetwork(), members: map[Node]*member{}, unknown: map[string]bool{}}
+	return &group{t: t, net: network{testnet.New[Node]()}, members: map[Node]*member{}, unknown: map[string]bool{}}
 }
 
 // add makes a node that is not started.
@@ -297,7 +299,7 @@ func (m *member) tryStart() error {
 
 // open does everything but Start.
 func (m *member) open() (err error) {
-	m.host, err = Listen(HostOptions{Node: m.node, TLS: m.tls, Resolve: m.net.resolve, Logger: testLogger(m.t), sockets: m.net.sockets(m.node)})
+	m.host, err = host.Listen(host.Options{Node: m.node, TLS: m.tls, Resolve: m.net.resolve, Logger: testLogger(m.t), Sockets: m.net.sockets(m.node)})
 	if err != nil {
 		return err
 	}

@@ -269,7 +269,7 @@ func (t *transport) mute(on bool) { t.muted.Store(on) }
 
 // summon tells a node to stand for election at once, and the others to vote although they know a leader.
 func (t *transport) summon(to Node) error {
-	return t.TimeoutNow(to.id(), to.address(), t.summons(), &raft.TimeoutNowResponse{})
+	return t.TimeoutNow(idOf(to), addressOf(to), t.summons(), &raft.TimeoutNowResponse{})
 }
 
 // stand does for this node what summon does for another one.
@@ -291,7 +291,7 @@ func (t *transport) tell(request any) {
 }
 
 func (t *transport) summons() *raft.TimeoutNowRequest {
-	id := []byte(t.host.Node().id())
+	id := []byte(idOf(t.host.Node()))
 	return &raft.TimeoutNowRequest{
 		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: id, Addr: id},
 	}

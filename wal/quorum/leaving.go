@@ -102,7 +102,7 @@ func (l *Log) lack(n *instance, voters []Member, entry uint64) bool {
 	for _, m := range voters {
 		go func() {
 			var answer raft.RequestPreVoteResponse
-			err := n.trans.RequestPreVote(m.Node.id(), m.Node.address(), &ask, &answer)
+			err := n.trans.RequestPreVote(idOf(m.Node), addressOf(m.Node), &ask, &answer)
 			answers <- err == nil && answer.Granted
 		}()
 	}

@@ -20,6 +20,7 @@ import (
 	"millrace/wal/durable"
 	"millrace/wal/pause"
 	"millrace/wal/quorum/disk"
+	"millrace/wal/quorum/host"
 	"millrace/wal/quorum/store"
 )
 
@@ -27,7 +28,8 @@ import (
 // the record's number in the entry. The methods are safe for concurrent use.
 type Log struct {
 	opts      Options
-	host      *Host
+	host      *host.Host
+	ways      *host.Group // those of this group into the host; nil before Start
 	self      Node
 	proposer  uint64 // random number of this Log and process
 	lock      *os.File
@@ -169,7 +171,7 @@ func (l *Log) create() (err error) {
 		}
 		m = marker{Version: markerVersion, Index: id.Base, Term: 1, ConfigurationIndex: id.Base}
 		for _, n := range l.opts.Voters {
-			m.Configuration.Servers = append(m.Configuration.Servers, raft.Server{ID: n.id(), Address: n.address()})
+			m.Configuration.Servers = append(m.Configuration.Servers, raft.Server{ID: idOf(n), Address: addressOf(n)})
 		}
 	}
 	if l.highWater, err = store.CreateHighWater(l.path(store.HighWaterName), m.Index); err != nil {
@@ -309,7 +311,7 @@ func (l *Log) recordsOf(index uint64) (int, error) {
 
 // Start makes this node take part in the group.
 func (l *Log) Start() error {
-	ways, err := l.host.openGroup(l.opts.Group)
+	ways, err := l.host.OpenGroup(l.opts.Group)
 	if err != nil {
 		return err
 	}
@@ -317,15 +319,16 @@ func (l *Log) Start() error {
 	l.metrics = newGroupMetrics(l)
 	l.swapping.Lock()
 	defer l.swapping.Unlock()
-	if err := l.join(ways.raft); err != nil {
-		l.host.closeGroup(l.opts.Group)
+	l.ways = ways
+	if err := l.join(); err != nil {
+		l.host.CloseGroup(l.opts.Group)
 		l.metrics.close()
 		l.metrics = nil
 		return fmt.Errorf("start group %d: %w", l.opts.Group, err)
 	}
 	l.leaveDisk = l.opts.Disk.Join(l.heedDisk)
 	l.loops.Go(l.tellOwner)
-	l.loops.Go(func() { l.serve(ways.state) })
+	l.loops.Go(func() { l.serve(ways.State) })
 	l.loops.Go(l.keep)
 	l.loops.Go(l.standWithoutVote)
 	go l.propose()
@@ -336,16 +339,16 @@ func (l *Log) Start() error {
 const forever = 100 * 365 * 24 * time.Hour
 
 // join starts a raft with what is on disk.
-func (l *Log) join(from *listener) error {
+func (l *Log) join() error {
 	log := newLogger(l.opts.Logger).With("group", l.opts.Group)
 	n := &instance{
-		trans:  newTransport(l.host, l.opts.Group, from, &l.newcomer.is, l.markers.entry, log),
+		trans:  newTransport(l.host, l.opts.Group, l.ways.Raft, &l.newcomer.is, l.markers.entry, log),
 		notify: make(chan bool, 16),
 		seen:   make(chan raft.Observation, 16),
 		done:   make(chan struct{}),
 	}
 	c := raft.DefaultConfig()
-	c.LocalID, c.Logger, c.NotifyCh = l.self.id(), log, n.notify
+	c.LocalID, c.Logger, c.NotifyCh = idOf(l.self), log, n.notify
 	c.HeartbeatTimeout, c.ElectionTimeout = l.timeouts()
 	c.LeaderLeaseTimeout, c.CommitTimeout = l.opts.LeaseTimeout, l.opts.CommitTimeout
 	c.MaxAppendEntries, c.BatchApplyCh = maxAppendEntries, true
@@ -415,17 +418,14 @@ func (l *Log) swap(due func() bool, between func() error) {
 		return
 	default:
 	}
-	l.host.mu.Lock()
-	ways := l.host.groups[l.opts.Group]
-	l.host.mu.Unlock()
-	if ways == nil || !due() {
+	if !due() {
 		return
 	}
 	l.node.Load().leave()
 	l.loseAll()
 	err := between()
 	if err == nil {
-		err = l.join(ways.raft)
+		err = l.join()
 	}
 	if err != nil {
 		_ = l.fail(err)
@@ -501,7 +501,7 @@ func (l *Log) depart() {
 	l.swapping.Lock()
 	l.node.Load().leave()
 	l.swapping.Unlock()
-	l.host.closeGroup(l.opts.Group)
+	l.host.CloseGroup(l.opts.Group)
 	l.loseAll()
 	l.wake.Signal()
 	<-l.proposed

@@ -18,6 +18,7 @@ import (
 
 	"millrace/wal"
 	"millrace/wal/quorum/disk"
+	"millrace/wal/quorum/host"
 )
 
 func TestRecordsComeInOrderOnAllNodes(t *testing.T) { simulated(t, testRecordsComeInOrderOnAllNodes) }
@@ -516,7 +517,7 @@ func TestNothingIsTakenAfterATransfer(t *testing.T) {
 		leader := g.leader()
 		d := ears[leader.node]
 		d.hold.Store(true)
-		leader.log.node.Load().seen <- raft.Observation{Data: raft.LeaderObservation{LeaderID: leader.node.id()}}
+		leader.log.node.Load().seen <- raft.Observation{Data: raft.LeaderObservation{LeaderID: idOf(leader.node)}}
 		<-d.reached
 		if handed = leader.log.Transfer(context.Background(), 0) == nil; handed { // a busy machine may have deposed it
 			require.ErrorIs(t, leader.append("too late"), ErrNotLeader)
@@ -600,7 +601,7 @@ func testBase(t *testing.T) {
 }
 
 func TestOpenRefuses(t *testing.T) {
-	host, err := Listen(HostOptions{Node: 1, Listen: "127.0.0.1:0", Resolve: func(Node) []string { return nil }})
+	host, err := host.Listen(host.Options{Node: 1, Listen: "127.0.0.1:0", Resolve: func(Node) []string { return nil }})
 	require.NoError(t, err)
 	defer host.Close()
 	good := func() Options {

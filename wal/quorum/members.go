@@ -20,22 +20,24 @@ const changeTimeout = 10 * time.Second
 // it, and the call returns when the change is committed. Errors: ErrNotLeader (nothing was done), ErrUncertain, or an
 // error of raft.
 func (l *Log) AddLearner(n Node) error {
-	return l.change(func(r *raft.Raft) raft.IndexFuture { return r.AddNonvoter(n.id(), n.address(), 0, changeTimeout) })
+	return l.change(func(r *raft.Raft) raft.IndexFuture {
+		return r.AddNonvoter(idOf(n), addressOf(n), 0, changeTimeout)
+	})
 }
 
 // AddVoter makes a node, best a learner that has caught up, a voter.
 func (l *Log) AddVoter(n Node) error {
-	return l.change(func(r *raft.Raft) raft.IndexFuture { return r.AddVoter(n.id(), n.address(), 0, changeTimeout) })
+	return l.change(func(r *raft.Raft) raft.IndexFuture { return r.AddVoter(idOf(n), addressOf(n), 0, changeTimeout) })
 }
 
 // Demote makes a voter a learner.
 func (l *Log) Demote(n Node) error {
-	return l.change(func(r *raft.Raft) raft.IndexFuture { return r.DemoteVoter(n.id(), 0, changeTimeout) })
+	return l.change(func(r *raft.Raft) raft.IndexFuture { return r.DemoteVoter(idOf(n), 0, changeTimeout) })
 }
 
 // Remove removes a node from the group.
 func (l *Log) Remove(n Node) error {
-	return l.change(func(r *raft.Raft) raft.IndexFuture { return r.RemoveServer(n.id(), 0, changeTimeout) })
+	return l.change(func(r *raft.Raft) raft.IndexFuture { return r.RemoveServer(idOf(n), 0, changeTimeout) })
 }
 
 func (l *Log) change(ask func(*raft.Raft) raft.IndexFuture) error {
@@ -97,7 +99,7 @@ func (l *Log) transfer(ctx context.Context, n *instance, epoch uint64, to Node) 
 		to, err = l.heir(ctx, n, to)
 	}
 	if err == nil {
-		if err = l.await(n, n.raft.LeadershipTransferToServer(to.id(), to.address()).Error); err != nil {
+		if err = l.await(n, n.raft.LeadershipTransferToServer(idOf(to), addressOf(to)).Error); err != nil {
 			_, _ = l.barrier(n) // until then raft refuses entries, and they would be lost although this node leads
 		}
 	}

@@ -1,6 +1,6 @@
 // Package quorum implements the contract of package wal over a majority of nodes: one raft group (hashicorp/raft) for
-// each Log, any number of groups on one port (Host). It knows bytes and positions, but not what the records mean.
-// Consensus is the library's; this package is the glue around it.
+// each Log, any number of groups on one port (package host). It knows bytes and positions, but not what the records
+// mean. Consensus is the library's; this package is the glue around it.
 //
 // What always holds:
 //   - OnDurable sees a record only after a majority of the voters has it on disk, in the order of positions, from one
@@ -17,8 +17,8 @@
 // disk, is hashicorp/raft-wal with checksums, a high-water mark, and a say in what may be deleted. A snapshot of raft
 // is only a marker (marker.go); a node that lacks too much gets the state itself, as a stream beside raft (restore.go).
 // lead.go tells the owner whether this node leads. Barriers are answered without an entry (barrier.go). Everything else
-// goes through the library's transport, over a few connections for each group and node (transport.go, host.go). Readers
-// on followers bring along what the leader has told them of commits (learn.go).
+// goes through the library's transport, over a few connections for each group and node (transport.go). Readers on
+// followers bring along what the leader has told them of commits (learn.go).
 package quorum
 
 import (
@@ -35,15 +35,15 @@ import (
 
 	"millrace/wal"
 	"millrace/wal/quorum/disk"
+	"millrace/wal/quorum/host"
 )
 
-// Node is a node's number in its cluster: 1, 2, 3, … A number is never given out again: a node whose disk was replaced
-// is a new node.
-type Node uint32
+// Node is a node's number in its cluster.
+type Node = host.Node
 
-// id is what raft knows a node by, both as its id and as its address. Where the node is, Resolve says at each dial.
-func (n Node) id() raft.ServerID           { return raft.ServerID(strconv.FormatUint(uint64(n), 10)) }
-func (n Node) address() raft.ServerAddress { return raft.ServerAddress(n.id()) }
+// idOf and addressOf return what raft knows a node by: its number. Where the node is, the host finds out at each dial.
+func idOf(n Node) raft.ServerID           { return raft.ServerID(strconv.FormatUint(uint64(n), 10)) }
+func addressOf(n Node) raft.ServerAddress { return raft.ServerAddress(idOf(n)) }
 
 // nodeOf returns 0 for what isn't a node's number.
 func nodeOf[T ~string | ~[]byte](id T) Node {
@@ -57,8 +57,6 @@ func nodeOf[T ~string | ~[]byte](id T) Node {
 var (
 	// ErrNotLeader is returned by what only the leader of a group can do. Nothing was done.
 	ErrNotLeader = wal.ErrNotLeader
-	// ErrUnauthenticated is returned for connections to or from a process that is not of this cluster.
-	ErrUnauthenticated = errors.New("quorum: the other side is not of this cluster")
 	// ErrUncertain is returned by changes of the members when leadership was lost meanwhile: the change may or may not
 	// have been made.
 	ErrUncertain = errors.New("quorum: leadership was lost meanwhile")
@@ -80,7 +78,7 @@ type State interface {
 
 // Options configure a Log. The zero value of a field means its default.
 type Options struct {
-	Host  *Host
+	Host  *host.Host
 	Disk  *disk.Disk // the one that the logs of all groups of the Host write to
 	Group uint32
 	Dir   string // belongs to the log alone; made when absent

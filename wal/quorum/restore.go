@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"millrace/wal/pause"
+	"millrace/wal/quorum/host"
 )
 
 // When a node needs entries that the leader no longer has, raft sends it a snapshot, which here is a locator. With the
@@ -92,7 +93,7 @@ func (l *Log) restore() error {
 }
 
 func (l *Log) fetch(m *marker, from Node) error {
-	c, err := l.host.dialNode(from, purposeState, l.opts.Group, rpcTimeout)
+	c, err := l.host.DialState(from, l.opts.Group, rpcTimeout)
 	if err != nil {
 		return err
 	}
@@ -133,11 +134,15 @@ func (l *Log) fetch(m *marker, from Node) error {
 	return nil
 }
 
-// maxServed is how many nodes are served the state of a group at a time.
-const maxServed = 2
+const (
+	// maxServed is how many nodes are served the state of a group at a time.
+	maxServed = 2
+	// requestTimeout is how long a node that has connected may take to say what it wants.
+	requestTimeout = 5 * time.Second
+)
 
 // serve sends the state to the nodes that fetch it.
-func (l *Log) serve(from *listener) {
+func (l *Log) serve(from *host.Listener) {
 	slots := make(chan struct{}, maxServed)
 	for {
 		conn, err := from.Accept()
@@ -159,13 +164,13 @@ func (l *Log) serve(from *listener) {
 func (l *Log) serveState(conn net.Conn) {
 	defer conn.Close()
 	var b [8]byte
-	_ = conn.SetReadDeadline(time.Now().Add(handshakeTimeout))
+	_ = conn.SetReadDeadline(time.Now().Add(requestTimeout))
 	if _, err := io.ReadFull(conn, b[:]); err != nil {
 		return
 	}
 	_ = conn.SetReadDeadline(time.Time{})
 	index := binary.LittleEndian.Uint64(b[:])
-	to := conn.(*Conn).Node
+	to := conn.(*host.Conn).Node
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() { // the receiver sends nothing more: this read ends when it is gone

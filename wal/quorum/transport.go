@@ -14,6 +14,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+
+	"millrace/wal/quorum/host"
 )
 
 const (
@@ -38,7 +40,7 @@ const (
 // they have the log, and puts this node's own messages to its raft (stand, learn) among the requests of other nodes.
 type transport struct {
 	*raft.NetworkTransport
-	host     *Host
+	host     *host.Host
 	rpcs     chan raft.RPC // requests to raft, from other nodes and from this one
 	learned  chan struct{} // of capacity 1: there may be something to tell raft
 	done     chan struct{}
@@ -74,7 +76,7 @@ type answer struct{ term, sent, end uint64 }
 const maxAsked = 16
 
 func newTransport(
-	h *Host, group uint32, l *listener, abstains *atomic.Bool, marker func() entryID, logger hclog.Logger,
+	h *host.Host, group uint32, l *host.Listener, abstains *atomic.Bool, marker func() entryID, logger hclog.Logger,
 ) *transport {
 	s := &streams{host: h, group: group, from: l, done: make(chan struct{}), conns: map[net.Conn]struct{}{}}
 	t := &transport{
@@ -264,9 +266,9 @@ func (t *transport) close() {
 
 // streams holds the connections of one group: those that raft accepts and those that it dials.
 type streams struct {
-	host  *Host
+	host  *host.Host
 	group uint32
-	from  *listener
+	from  *host.Listener
 	done  chan struct{}
 	once  sync.Once
 
@@ -303,18 +305,16 @@ func (s *streams) add(c net.Conn) (net.Conn, error) {
 
 // Accept waits for a connection from another node.
 func (s *streams) Accept() (net.Conn, error) {
-	select {
-	case c := <-s.from.conns:
-		return s.add(c)
-	case <-s.from.done:
-	case <-s.done:
+	c, err := s.from.AcceptUntil(s.done)
+	if err != nil {
+		return nil, err
 	}
-	return nil, net.ErrClosed
+	return s.add(c)
 }
 
 // Dial connects to the same group on another node.
 func (s *streams) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	c, err := s.host.dialNode(nodeOf(to), purposeRaft, s.group, timeout)
+	c, err := s.host.DialRaft(nodeOf(to), s.group, timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -322,7 +322,7 @@ func (s *streams) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, 
 }
 
 // Addr is this node's number.
-func (s *streams) Addr() net.Addr { return nodeAddr(s.host.Node()) }
+func (s *streams) Addr() net.Addr { return s.from.Addr() }
 
 // Close ends all connections that came from Accept and Dial.
 func (s *streams) Close() error {

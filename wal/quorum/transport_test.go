@@ -1,11 +1,15 @@
 package quorum
 
 import (
+	"errors"
 	"sync/atomic"
 	"testing"
 
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
+
+	"millrace/wal/quorum/host"
+	"millrace/wal/quorum/host/testnet"
 )
 
 // A follower that refuses entries now and then, while more of them keep coming, gets them nevertheless.
@@ -16,13 +20,13 @@ func testFollowerThatRefuses(t *testing.T) {
 	for _, n := range []Node{1, 2} {
 		g.add(n, func(o *Options) { o.Voters = []Node{1, 2, 3} }).start()
 	}
-	h, err := Listen(HostOptions{Node: 3, Resolve: g.net.resolve, Logger: testLogger(t), sockets: g.net.sockets(3)})
+	h, err := host.Listen(host.Options{Node: 3, Resolve: g.net.resolve, Logger: testLogger(t), Sockets: g.net.sockets(3)})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = h.Close() })
 	h.SetCluster(testCluster)
-	ways, err := h.openGroup(7)
+	ways, err := h.OpenGroup(7)
 	require.NoError(t, err)
-	tr := newTransport(h, 7, ways.raft, new(atomic.Bool), noMarker, newLogger(testLogger(t)))
+	tr := newTransport(h, 7, ways.Raft, new(atomic.Bool), noMarker, newLogger(testLogger(t)))
 	t.Cleanup(tr.close)
 
 	var refused atomic.Int64
@@ -47,7 +51,7 @@ func testFollowerThatRefuses(t *testing.T) {
 				case *raft.RequestPreVoteRequest:
 					r.Respond(&raft.RequestPreVoteResponse{Term: c.Term}, nil)
 				default:
-					r.Respond(nil, errAbsent)
+					r.Respond(nil, errors.New("not of raft"))
 				}
 			}
 		}
@@ -92,12 +96,12 @@ func testEntriesBeforeTheMarker(t *testing.T) {
 	for from := marker.index - 3; from <= marker.index+1; from++ {
 		for _, count := range []uint64{0, 1, 3, 5} {
 			request := &raft.AppendEntriesRequest{RPCHeader: n.trans.summons().RPCHeader, Term: leader.Term(),
-				Leader: []byte(leader.self.id()), PrevLogEntry: from, PrevLogTerm: entry(from).Term, LeaderCommitIndex: n.raft.CommitIndex()}
+				Leader: []byte(idOf(leader.self)), PrevLogEntry: from, PrevLogTerm: entry(from).Term, LeaderCommitIndex: n.raft.CommitIndex()}
 			for i := range count {
 				request.Entries = append(request.Entries, entry(from+1+i))
 			}
 			var answer raft.AppendEntriesResponse
-			require.NoError(t, n.trans.AppendEntries(away.node.id(), away.node.address(), request, &answer))
+			require.NoError(t, n.trans.AppendEntries(idOf(away.node), addressOf(away.node), request, &answer))
 			require.True(t, answer.Success, "%d entries after %d, with the marker at %d", count, from, marker.index)
 		}
 	}
@@ -126,4 +130,24 @@ func TestSkip(t *testing.T) {
 			require.Equal(t, c.wantBefore+1, a.Entries[0].Index, "%+v", c)
 		}
 	}
+}
+
+func TestGroupOverTLS(t *testing.T) { simulated(t, testGroupOverTLS) }
+
+func testGroupOverTLS(t *testing.T) {
+	a := testnet.NewAuthority(t)
+	g := emptyGroup(t)
+	for n := Node(1); n <= 3; n++ {
+		m := g.add(n, func(o *Options) { o.Voters = []Node{1, 2, 3} })
+		m.tls = a.Config(t)
+		m.start()
+	}
+	g.write(50)
+	f := g.follower()
+	f.kill()
+	g.write(200)
+	g.trimAll()
+	f.start()
+	g.write(20)
+	g.same()
 }

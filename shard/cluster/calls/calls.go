@@ -2,7 +2,7 @@
 // that doesn't answer. Of what calls are about it knows only the errors that callers act on (Code), and how effects and
 // events go over the wire.
 //
-// A call is an HTTP request over a connection of quorum.Host: its method is POST, its path is the name of the call, and
+// A call is an HTTP request over a connection of host.Host: its method is POST, its path is the name of the call, and
 // bodies are bytes in the form that both sides of the call have agreed on (Body, Reader). Each body and each answer
 // begins with the sender's clock (8 bytes). In an answer a code follows (1 byte), and then the result, or the text of
 // the error. All integers are little endian.
@@ -12,7 +12,7 @@
 //   - A call never waits for another call of the same pool of connections, on any node, so a full pool can't come to a
 //     standstill (Peer).
 //   - What had not arrived of a call when it ended does not arrive later, since closing its connection drops it
-//     (quorum.Host).
+//     (host.Host).
 package calls
 
 import (
@@ -29,12 +29,12 @@ import (
 	"millrace/shard/eventlog"
 	"millrace/shard/replica"
 	"millrace/shard/stamp"
-	"millrace/wal/quorum"
+	"millrace/wal/quorum/host"
 )
 
 // Options are what all calls of a node have in common.
 type Options struct {
-	Host *quorum.Host
+	Host *host.Host
 	// Stamp reads this node's clock. Observe takes in the clock of another node; its error refuses the call.
 	Stamp   func() int64
 	Observe func(stamp int64) error

@@ -12,7 +12,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"millrace/shard/replica"
-	"millrace/wal/quorum"
+	"millrace/wal/quorum/host"
 )
 
 // Peer is another node, as its callers know it.
@@ -27,7 +27,7 @@ import (
 // once, and no further ones are made until it has answered a ping. The callers turn to the nodes that lead now. A call
 // that reaches its own, shorter deadline says nothing about the node.
 type Peer struct {
-	Node quorum.Node
+	Node host.Node
 	// Kick receives when a ping is due at once. It has capacity 1.
 	Kick chan struct{}
 
@@ -59,7 +59,7 @@ const (
 const maxPings = 2
 
 // NewPeer makes a Peer. lost is called when the node was reached and is no longer.
-func (o *Options) NewPeer(node quorum.Node, lost func()) *Peer {
+func (o *Options) NewPeer(node host.Node, lost func()) *Peer {
 	p := &Peer{Node: node, o: o, lost: lost, Kick: make(chan struct{}, 1), lines: map[*line]struct{}{}}
 	p.pools = [kinds]*fasthttp.HostClient{
 		Requests: client(p.lineOf(o.Host.DialRequests), o.MaxCalls, o.MaxBytes),
@@ -70,7 +70,7 @@ func (o *Options) NewPeer(node quorum.Node, lost func()) *Peer {
 }
 
 // dialBy connects as dial does. left is the time left for the call; with 0, the call has no deadline.
-func (p *Peer) dialBy(dial func(quorum.Node, time.Duration) (net.Conn, error)) fasthttp.DialFuncWithTimeout {
+func (p *Peer) dialBy(dial func(host.Node, time.Duration) (net.Conn, error)) fasthttp.DialFuncWithTimeout {
 	return func(_ string, left time.Duration) (net.Conn, error) {
 		limit := p.o.DialTimeout
 		if left > 0 {
@@ -99,7 +99,7 @@ func (l *line) Close() error {
 }
 
 // lineOf is dialBy for connections that are lines.
-func (p *Peer) lineOf(dial func(quorum.Node, time.Duration) (net.Conn, error)) fasthttp.DialFuncWithTimeout {
+func (p *Peer) lineOf(dial func(host.Node, time.Duration) (net.Conn, error)) fasthttp.DialFuncWithTimeout {
 	connect := p.dialBy(dial)
 	return func(address string, left time.Duration) (net.Conn, error) {
 		c, err := connect(address, left)

@@ -14,13 +14,13 @@ import (
 	"millrace/loadtest/testaddr"
 	"millrace/shard/replica"
 	"millrace/shard/stamp"
-	"millrace/wal/quorum"
+	"millrace/wal/quorum/host"
 )
 
 // patience is how long tests wait for something that must come.
 const patience = 4 * time.Minute
 
-func testOptions(h *quorum.Host) *Options {
+func testOptions(h *host.Host) *Options {
 	return &Options{
 		Host: h, Stamp: func() int64 { return 0 }, Observe: func(int64) error { return nil }, DialTimeout: patience, PingTimeout: patience,
 		MaxCalls: 8, MaxCallsServed: 8 * 14, MaxBytes: 1 << 20, Logger: slog.New(slog.DiscardHandler),
@@ -29,17 +29,17 @@ func testOptions(h *quorum.Host) *Options {
 
 // testPeer is a node that nobody can reach.
 func testPeer() *Peer {
-	var nowhere *quorum.Host
+	var nowhere *host.Host
 	return testOptions(nowhere).NewPeer(2, func() {})
 }
 
 // caller makes and serves calls.
-func caller(t *testing.T, node quorum.Node, addresses map[quorum.Node]string, requests, services map[string]Handler) *Options {
-	h, err := quorum.Listen(quorum.HostOptions{Node: node, Listen: addresses[node], Logger: slog.New(slog.DiscardHandler),
-		Resolve: func(to quorum.Node) []string { return []string{addresses[to]} }})
+func caller(t *testing.T, node host.Node, addresses map[host.Node]string, requests, services map[string]Handler) *Options {
+	h, err := host.Listen(host.Options{Node: node, Listen: addresses[node], Logger: slog.New(slog.DiscardHandler),
+		Resolve: func(to host.Node) []string { return []string{addresses[to]} }})
 	require.NoError(t, err)
 	h.SetCluster("c")
-	s := &Server{Requests: requests, Services: services, Admit: func(*quorum.Conn, string) int { return 0 }, Failed: func(error) {}}
+	s := &Server{Requests: requests, Services: services, Admit: func(*host.Conn, string) int { return 0 }, Failed: func(error) {}}
 	s.Serve(testOptions(h))
 	t.Cleanup(func() {
 		require.NoError(t, h.Close())
@@ -53,21 +53,21 @@ func caller(t *testing.T, node quorum.Node, addresses map[quorum.Node]string, re
 func TestRequestsOfFifteenNodesLeaveRoom(t *testing.T) {
 	t.Parallel()
 	const nodes = 15
-	addresses := map[quorum.Node]string{}
+	addresses := map[host.Node]string{}
 	for i := range nodes {
-		addresses[quorum.Node(i+1)] = testaddr.Free(t)
+		addresses[host.Node(i+1)] = testaddr.Free(t)
 	}
 	open, parked := make(chan struct{}), make(chan struct{})
-	wait := func(_ *quorum.Conn, dst Body, _ *Reader) (Body, error) {
+	wait := func(_ *host.Conn, dst Body, _ *Reader) (Body, error) {
 		parked <- struct{}{}
 		<-open
 		return dst, nil
 	}
-	answer := func(_ *quorum.Conn, dst Body, _ *Reader) (Body, error) { return dst, nil }
+	answer := func(_ *host.Conn, dst Body, _ *Reader) (Body, error) { return dst, nil }
 	one := caller(t, 1, addresses, map[string]Handler{"/commit": wait}, map[string]Handler{"/barrier": answer, "/messages": answer})
 	var calling sync.WaitGroup
 	var others []*Peer
-	for node := quorum.Node(2); node <= nodes; node++ {
+	for node := host.Node(2); node <= nodes; node++ {
 		r := caller(t, node, addresses, nil, nil).NewPeer(1, func() {})
 		others = append(others, r)
 		for range one.MaxCalls {
@@ -93,15 +93,15 @@ func TestRequestsOfFifteenNodesLeaveRoom(t *testing.T) {
 // fail at once until it answers.
 func TestSilentNodeEndsCalls(t *testing.T) {
 	t.Parallel()
-	addresses := map[quorum.Node]string{1: testaddr.Free(t), 2: testaddr.Free(t)}
+	addresses := map[host.Node]string{1: testaddr.Free(t), 2: testaddr.Free(t)}
 	paused := make(chan struct{})
 	var parked sync.WaitGroup
-	wait := func(_ *quorum.Conn, dst Body, _ *Reader) (Body, error) {
+	wait := func(_ *host.Conn, dst Body, _ *Reader) (Body, error) {
 		parked.Done()
 		<-paused
 		return dst, nil
 	}
-	pong := func(_ *quorum.Conn, dst Body, _ *Reader) (Body, error) {
+	pong := func(_ *host.Conn, dst Body, _ *Reader) (Body, error) {
 		<-paused
 		return append(dst, "{}"...), nil
 	}
@@ -174,16 +174,16 @@ func TestCallsFromBeforeAPause(t *testing.T) {
 // stamp of an answer of that node. But its pings are answered, and what it answers to a ping is read.
 func TestCallsFromTheFutureAreRefused(t *testing.T) {
 	t.Parallel()
-	addresses := map[quorum.Node]string{1: testaddr.Free(t), 2: testaddr.Free(t)}
-	answer := map[string]Handler{"/call": func(_ *quorum.Conn, dst Body, _ *Reader) (Body, error) { return dst, nil }}
+	addresses := map[host.Node]string{1: testaddr.Free(t), 2: testaddr.Free(t)}
+	answer := map[string]Handler{"/call": func(_ *host.Conn, dst Body, _ *Reader) (Body, error) { return dst, nil }}
 	read := 0
-	call := func(from *Options, to quorum.Node, kind Kind) error {
+	call := func(from *Options, to host.Node, kind Kind) error {
 		return from.NewPeer(to, func() {}).Post(kind, "/call", NewBody(0), time.Now().Add(patience), func(*Reader) error {
 			read++
 			return nil
 		})
 	}
-	node := func(n quorum.Node) (*Options, *stamp.Clock) {
+	node := func(n host.Node) (*Options, *stamp.Clock) {
 		o, clock := caller(t, n, addresses, nil, answer), &stamp.Clock{}
 		o.Stamp, o.Observe = clock.Last, clock.Accept
 		return o, clock

@@ -12,11 +12,11 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/valyala/fasthttp"
 
-	"millrace/wal/quorum"
+	"millrace/wal/quorum/host"
 )
 
 // Handler answers a call: it appends the result to dst. dst, and the body that x reads, are lent.
-type Handler func(from *quorum.Conn, dst Body, x *Reader) (Body, error)
+type Handler func(from *host.Conn, dst Body, x *Reader) (Body, error)
 
 // StreamHandler answers a call with a stream. write writes the stream after the answer's header, except for its end,
 // which it returns. An error is the whole answer. The body is lent until the handler returns.
@@ -30,7 +30,7 @@ type Server struct {
 	Streams            map[string]StreamHandler // for Services
 	// Admit returns the status with which a call is turned away, or 0 when it is served. The connection of a refused
 	// call is closed, since the next call may be welcome.
-	Admit func(from *quorum.Conn, path string) (status int)
+	Admit func(from *host.Conn, path string) (status int)
 	// Failed is called when calls are no longer served although the host was not closed.
 	Failed func(error)
 
@@ -89,7 +89,7 @@ func (s *Server) WaitStreams() { s.streaming.Wait() }
 func (s *Server) Wait() { s.serving.Wait() }
 
 func (s *Server) serve(handlers map[string]Handler, streams map[string]StreamHandler, x *fasthttp.RequestCtx) {
-	conn, ok := x.Conn().(*quorum.Conn)
+	conn, ok := x.Conn().(*host.Conn)
 	body := x.PostBody()
 	if !ok || len(body) < headerBytes {
 		x.SetStatusCode(fasthttp.StatusNotFound)

@@ -23,6 +23,7 @@ import (
 	"millrace/shard/cluster/calls"
 	"millrace/shard/replica"
 	"millrace/wal/quorum"
+	"millrace/wal/quorum/host"
 )
 
 // Taker takes cuts, and answers the Takers of other nodes.
@@ -55,7 +56,7 @@ const (
 )
 
 // Serve answers a call that Ask makes.
-func (t *Taker) Serve(_ *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
+func (t *Taker) Serve(_ *host.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
 	verb, token, group := x.Byte(), x.U64(), x.U32()
 	if err := x.Err(); err != nil {
 		return dst, err

@@ -26,7 +26,7 @@ import (
 
 	"millrace/shard/identity"
 	"millrace/wal/durable"
-	"millrace/wal/quorum"
+	"millrace/wal/quorum/host"
 )
 
 const (
@@ -49,9 +49,9 @@ func GroupDir(dir string, group uint32) string {
 // Facts are what the file holds, as JSON. They are made once, by the lowest-numbered of the nodes that are to make the
 // cluster. The other nodes, and nodes that join later, ask for them.
 type Facts struct {
-	Version int         `json:"version"`
-	Node    quorum.Node `json:"node"`
-	Disk    string      `json:"disk"`
+	Version int       `json:"version"`
+	Node    host.Node `json:"node"`
+	Disk    string    `json:"disk"`
 	// The fields below are empty until the node belongs to a cluster. They are the same on all of its nodes, apart from
 	// Here.
 	Cluster  string `json:"cluster,omitempty"`
@@ -59,14 +59,14 @@ type Facts struct {
 	Groups   int    `json:"groups,omitempty"`
 	Replicas int    `json:"replicas,omitempty"`
 	// Members are the nodes that have made the cluster, with their addresses at that time.
-	Members map[quorum.Node]string `json:"members,omitempty"`
-	Disks   map[quorum.Node]string `json:"disks,omitempty"` // disks of Members
+	Members map[host.Node]string `json:"members,omitempty"`
+	Disks   map[host.Node]string `json:"disks,omitempty"` // disks of Members
 	// Here are the groups of which this node has replicas.
 	Here []uint32 `json:"here,omitempty"`
 }
 
 // Begin returns the facts of a node on a new disk that belongs to no cluster yet.
-func Begin(node quorum.Node) *Facts { return &Facts{Version: version, Node: node, Disk: random(16)} }
+func Begin(node host.Node) *Facts { return &Facts{Version: version, Node: node, Disk: random(16)} }
 
 // Make turns the facts into those of a new cluster. With a nil secret, the cluster gets a new one.
 func (f *Facts) Make(secret []byte, p *Plan) {
@@ -74,7 +74,7 @@ func (f *Facts) Make(secret []byte, p *Plan) {
 	if secret == nil {
 		f.Secret = random(secretBytes)
 	}
-	f.Members, f.Disks = maps.Clone(p.Members), map[quorum.Node]string{f.Node: f.Disk}
+	f.Members, f.Disks = maps.Clone(p.Members), map[host.Node]string{f.Node: f.Disk}
 }
 
 func random(n int) string {
@@ -95,7 +95,7 @@ func (f *Facts) SecretKey() (secret [secretBytes]byte, err error) {
 }
 
 // ControlVoters are the nodes that the control group is made of.
-func (f *Facts) ControlVoters() []quorum.Node {
+func (f *Facts) ControlVoters() []host.Node {
 	nodes := slices.Sorted(maps.Keys(f.Members))
 	return nodes[:min(len(nodes), maxControlVoters)]
 }
@@ -139,9 +139,9 @@ func (f *Facts) Write(dir string) error {
 
 // Plan says what a cluster is to be made of, and which of its nodes this one is.
 type Plan struct {
-	Node    quorum.Node
-	Dir     string                 // data directory of this node
-	Members map[quorum.Node]string // addresses of nodes
+	Node    host.Node
+	Dir     string               // data directory of this node
+	Members map[host.Node]string // addresses of nodes
 	// Groups and Replicas are fixed when the cluster is made. Defaults: two groups for each of Members and at least
 	// six; 3 replicas, or as many as there are nodes.
 	Groups, Replicas int

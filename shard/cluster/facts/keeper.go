@@ -18,7 +18,7 @@ import (
 	"millrace/shard/cluster/placement"
 	"millrace/shard/replica"
 	"millrace/wal/pause"
-	"millrace/wal/quorum"
+	"millrace/wal/quorum/host"
 )
 
 // Keeper holds the facts of a node: it finds them out, or makes them, and tells them to other nodes.
@@ -27,7 +27,7 @@ type Keeper struct {
 	Logger *slog.Logger
 	// Claim makes the cluster take in a node, with its disk. Errors: placement.ErrReplaced, placement.ErrRemoved,
 	// placement.ErrNotFound, or the reason why the cluster can't do so now.
-	Claim func(node quorum.Node, disk string) error
+	Claim func(node host.Node, disk string) error
 
 	mu      sync.Mutex // held while the facts are replaced
 	facts   atomic.Pointer[Facts]
@@ -107,17 +107,17 @@ func (k *Keeper) Has(group uint32) bool { return slices.Contains(k.Get().Here, g
 
 // question and answer are the bodies of the call, as JSON.
 type question struct {
-	Disk    string                 `json:"disk"`
-	Members map[quorum.Node]string `json:"members"`
+	Disk    string               `json:"disk"`
+	Members map[host.Node]string `json:"members"`
 }
 
 type answer struct {
-	Node    quorum.Node            `json:"node"`
-	Disk    string                 `json:"disk"`
-	Process string                 `json:"process"`
-	Members map[quorum.Node]string `json:"members"` // those that the node was started with
-	Facts   *Facts                 `json:"facts,omitempty"`
-	Wait    string                 `json:"wait,omitempty"` // why there are no facts, although there is a cluster
+	Node    host.Node            `json:"node"`
+	Disk    string               `json:"disk"`
+	Process string               `json:"process"`
+	Members map[host.Node]string `json:"members"` // those that the node was started with
+	Facts   *Facts               `json:"facts,omitempty"`
+	Wait    string               `json:"wait,omitempty"` // why there are no facts, although there is a cluster
 }
 
 const (
@@ -167,7 +167,7 @@ func (k *Keeper) CheckFounder(o *calls.Options) error {
 		}
 		asking.Go(func() {
 			c, err := o.Host.DialAddress(at, o.DialTimeout)
-			other, isOther := errors.AsType[*quorum.StrangerError](err)
+			other, isOther := errors.AsType[*host.StrangerError](err)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -222,8 +222,8 @@ func (k *Keeper) take(told *Facts) error {
 
 // askAll asks each of the other nodes once. wait says what is missing.
 func (k *Keeper) askAll(ctx context.Context, path string, o *calls.Options) (found *Facts, wait string, err error) {
-	answers := map[quorum.Node]*answer{}
-	var silent, differ []quorum.Node
+	answers := map[host.Node]*answer{}
+	var silent, differ []host.Node
 	nodes := slices.Sorted(maps.Keys(k.Plan.Members))
 	for _, node := range nodes {
 		if node == k.Plan.Node {
@@ -266,7 +266,7 @@ func (k *Keeper) askAll(ctx context.Context, path string, o *calls.Options) (fou
 }
 
 // mint makes new facts.
-func (k *Keeper) mint(answers map[quorum.Node]*answer) *Facts {
+func (k *Keeper) mint(answers map[host.Node]*answer) *Facts {
 	f := *k.Get()
 	f.Make(nil, k.Plan)
 	for node, a := range answers {
@@ -296,7 +296,7 @@ func (k *Keeper) ask(ctx context.Context, path string, o *calls.Options, address
 }
 
 // Serve answers the questions of nodes that Join.
-func (k *Keeper) Serve(from *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
+func (k *Keeper) Serve(from *host.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
 	var q question
 	if err := x.JSON(&q); err != nil {
 		return dst, err
@@ -325,7 +325,7 @@ func isFinal(err error) bool {
 }
 
 // admit decides whether a node may have the facts; if not, wait says what it waits for.
-func (k *Keeper) admit(f *Facts, node quorum.Node, disk string) (wait string, err error) {
+func (k *Keeper) admit(f *Facts, node host.Node, disk string) (wait string, err error) {
 	if known, ok := f.Disks[node]; ok {
 		if known != disk {
 			return "", placement.ErrReplaced

@@ -12,7 +12,7 @@ import (
 	"github.com/puzpuzpuz/xsync/v3"
 
 	"millrace/shard/cluster/calls"
-	"millrace/wal/quorum"
+	"millrace/wal/quorum/host"
 )
 
 const (
@@ -58,7 +58,7 @@ type lent struct {
 }
 
 // Serve is a calls.Handler.
-func (l *Lender) Serve(_ *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
+func (l *Lender) Serve(_ *host.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
 	if verb := x.Byte(); verb != begin {
 		return l.use(dst, verb, x)
 	}

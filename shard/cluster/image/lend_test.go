@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/shard/cluster/calls"
-	"millrace/wal/quorum"
+	"millrace/wal/quorum/host"
 )
 
 // folder is an image of the content of a directory.
@@ -45,7 +45,7 @@ func TestFarImage(t *testing.T) {
 	}
 	lender := NewLender(context.Background(), func(context.Context, uint32) (Image, error) { return &folder{dir: dir}, nil }, slog.New(slog.DiscardHandler))
 	ask := func(body calls.Body, _ time.Time) ([]byte, error) {
-		return lender.Serve(&quorum.Conn{Node: 2}, nil, calls.NewReader(body[len(calls.NewBody(0)):]))
+		return lender.Serve(&host.Conn{Node: 2}, nil, calls.NewReader(body[len(calls.NewBody(0)):]))
 	}
 	i, err := BeginFar(ask, 1)
 	require.NoError(t, err)

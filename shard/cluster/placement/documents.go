@@ -160,7 +160,7 @@ func (d *Documents) Get() (*Directory, <-chan struct{}) {
 	return d.now, d.changed
 }
 
-// Address returns where a node is (quorum.HostOptions.Resolve). A removed node may still have to be reached, because
+// Address returns where a node is (host.Options.Resolve). A removed node may still have to be reached, because
 // its replicas go only once others have taken their place.
 func (n *Directory) Address(node quorum.Node) (string, bool) {
 	d, ok := n.Nodes[node]

@@ -14,7 +14,7 @@ import (
 
 	"millrace/shard/cluster/calls"
 	"millrace/shard/replica"
-	"millrace/wal/quorum"
+	"millrace/wal/quorum/host"
 )
 
 const (
@@ -32,14 +32,14 @@ const (
 type Owed struct {
 	epoch    uint64
 	draining <-chan struct{}
-	accounts *xsync.MapOf[quorum.Node, *Account]
+	accounts *xsync.MapOf[host.Node, *Account]
 	last     atomic.Uint64 // last id given, in whatever account
 }
 
 // NewOwed returns an Owed without promises. epoch is that of this process, among all processes that have been this
 // node. Questions end when draining is closed.
 func NewOwed(epoch uint64, draining <-chan struct{}) *Owed {
-	return &Owed{epoch: epoch, draining: draining, accounts: xsync.NewMapOf[quorum.Node, *Account]()}
+	return &Owed{epoch: epoch, draining: draining, accounts: xsync.NewMapOf[host.Node, *Account]()}
 }
 
 // Account is what this node owes another one.
@@ -66,7 +66,7 @@ type Promise struct {
 
 // To returns the account of another node, in that epoch of it. A call of a process that has ended may come after calls
 // of the next one. It ends that one's account, whose promises are void then; their ids are not given again.
-func (o *Owed) To(node quorum.Node, epoch uint64) *Account {
+func (o *Owed) To(node host.Node, epoch uint64) *Account {
 	a, _ := o.accounts.Compute(node, func(old *Account, loaded bool) (*Account, bool) {
 		if loaded && old.epoch == epoch {
 			return old, false
@@ -130,7 +130,7 @@ func (a *Account) Give(dst calls.Body, list []*Promise) calls.Body {
 //
 //	body    epoch of who asks u64, then ids u64 of those that it was told of
 //	answer  epoch u64, then for each that is kept: id u64, code u8, effects
-func (o *Owed) Serve(from *quorum.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
+func (o *Owed) Serve(from *host.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
 	epoch, told := x.U64(), x.U64s()
 	if err := x.Err(); err != nil {
 		return dst, err
@@ -180,15 +180,15 @@ func (a *Account) kept(dst calls.Body) (calls.Body, bool) {
 
 // WaitUntilTold waits until the nodes that are reached have confirmed what has become of their messages: for groups
 // that are handed over, nothing more will be told. It gives up after patience.
-func (o *Owed) WaitUntilTold(patience time.Duration, reached func(quorum.Node) bool) {
+func (o *Owed) WaitUntilTold(patience time.Duration, reached func(host.Node) bool) {
 	for deadline := time.Now().Add(patience); o.any(reached) && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
 }
 
 // any reports whether nodes that are reached have not confirmed all kept promises yet.
-func (o *Owed) any(reached func(quorum.Node) bool) (any bool) {
-	o.accounts.Range(func(to quorum.Node, a *Account) bool {
+func (o *Owed) any(reached func(host.Node) bool) (any bool) {
+	o.accounts.Range(func(to host.Node, a *Account) bool {
 		a.mu.Lock()
 		any = len(a.ready) > 0 && reached(to)
 		a.mu.Unlock()

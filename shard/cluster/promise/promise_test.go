@@ -9,7 +9,7 @@ import (
 
 	"millrace/shard/cluster/calls"
 	"millrace/shard/replica"
-	"millrace/wal/quorum"
+	"millrace/wal/quorum/host"
 )
 
 // The outcome of the effects of messages is told once it is known, again until it was heard, and to nobody else.
@@ -40,7 +40,7 @@ func testPromises(t *testing.T) {
 	own.Keep(lost, replica.Effects{}, replica.ErrUnknown)
 	ask := func(told ...uint64) (ids []uint64) {
 		body := calls.Body{}.U64(5).U64s(told)
-		out, err := owed.Serve(&quorum.Conn{Node: 2}, nil, calls.NewReader(body))
+		out, err := owed.Serve(&host.Conn{Node: 2}, nil, calls.NewReader(body))
 		require.NoError(t, err)
 		r := calls.NewReader(out)
 		require.EqualValues(t, 77, r.U64())
@@ -71,7 +71,7 @@ func TestWaitUntilTold(t *testing.T) { synctest.Test(t, testWaitUntilTold) }
 func testWaitUntilTold(t *testing.T) {
 	draining := make(chan struct{})
 	owed, reached := NewOwed(77, draining), true
-	reaches := func(quorum.Node) bool { return reached }
+	reaches := func(host.Node) bool { return reached }
 	own, p := owed.To(2, 5), &Promise{}
 	id := calls.NewReader(own.Give(nil, []*Promise{p})[9:]).U64()
 	require.False(t, owed.any(reaches), "nothing is known yet")
@@ -91,7 +91,7 @@ func testWaitUntilTold(t *testing.T) {
 	case <-time.After(time.Minute):
 	}
 	close(draining) // so that the question does not wait for more
-	_, err := owed.Serve(&quorum.Conn{Node: 2}, nil, calls.NewReader(calls.Body{}.U64(5).U64(id)))
+	_, err := owed.Serve(&host.Conn{Node: 2}, nil, calls.NewReader(calls.Body{}.U64(5).U64(id)))
 	require.NoError(t, err)
 	<-told
 	require.False(t, owed.any(reaches))
@@ -145,7 +145,7 @@ func testTwoQuestionsForEffects(t *testing.T) {
 	answers := make(chan []byte, 2)
 	for range cap(answers) {
 		go func() {
-			out, _ := owed.Serve(&quorum.Conn{Node: 2}, nil, calls.NewReader(calls.Body{}.U64(5)))
+			out, _ := owed.Serve(&host.Conn{Node: 2}, nil, calls.NewReader(calls.Body{}.U64(5)))
 			answers <- out
 		}()
 	}

@@ -1,16 +1,10 @@
-package quorum
+package host
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/netip"
 	"slices"
@@ -21,11 +15,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"millrace/wal/quorum/host/testnet"
 )
 
 // testHost listens on loopback. All hosts of a test know the addresses, which are separated by spaces.
 func testHost(t *testing.T, where map[Node]string, n Node, cluster string, c *tls.Config) *Host {
-	h, err := Listen(HostOptions{Node: n, Listen: "127.0.0.1:0", TLS: c, Logger: testLogger(t), Resolve: func(n Node) []string {
+	h, err := Listen(Options{Node: n, Listen: "127.0.0.1:0", TLS: c, Logger: slog.New(slog.DiscardHandler), Resolve: func(n Node) []string {
 		return strings.Fields(where[n])
 	}})
 	require.NoError(t, err)
@@ -86,7 +82,7 @@ func TestHost(t *testing.T) {
 	require.NoError(t, err)
 	_, err = two.Calls().Accept()
 	require.ErrorIs(t, err, net.ErrClosed)
-	_, err = two.openGroup(1)
+	_, err = two.OpenGroup(1)
 	require.ErrorIs(t, err, net.ErrClosed)
 	_, err = one.DialCalls(2, time.Minute)
 	require.Error(t, err)
@@ -125,7 +121,7 @@ func TestHostAtAnotherAddress(t *testing.T) {
 func TestHostSaysSeldomWhoIsNotOfTheCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said bytes.Buffer
-		h := &Host{opts: HostOptions{Logger: slog.New(slog.NewTextHandler(&said, nil))}}
+		h := &Host{opts: Options{Logger: slog.New(slog.NewTextHandler(&said, nil))}}
 		for range 100 {
 			h.warnOf(&net.TCPAddr{}, ErrUnauthenticated)
 		}
@@ -144,13 +140,13 @@ func TestHostWithoutCluster(t *testing.T) {
 	one, fresh := testHost(t, where, 1, "c", nil), testHost(t, where, 2, "", nil)
 	require.Empty(t, talk(t, fresh, one).Cluster)
 	require.Equal(t, "c", talk(t, one, fresh).Cluster)
-	_, err := one.openGroup(5)
+	_, err := one.OpenGroup(5)
 	require.NoError(t, err)
 	_, err = fresh.dialNode(1, purposeRaft, 5, time.Minute)
 	require.ErrorIs(t, err, ErrUnauthenticated)
 	_, err = fresh.dialNode(1, purposeRequests, 0, time.Minute)
 	require.ErrorIs(t, err, ErrUnauthenticated)
-	_, err = fresh.openGroup(5)
+	_, err = fresh.OpenGroup(5)
 	require.NoError(t, err)
 	_, err = one.dialNode(2, purposeRaft, 5, time.Minute)
 	require.ErrorIs(t, err, ErrUnauthenticated)
@@ -184,18 +180,18 @@ func TestUnauthenticatedPeers(t *testing.T) {
 		b, _ := io.ReadAll(c)
 		require.Empty(t, b, "nothing is told")
 	}
-	soon(t, "they are counted", func() bool { return unauthenticatedTotal.Get() >= before+5 })
+	require.Eventually(t, func() bool { return unauthenticatedTotal.Get() >= before+5 }, time.Minute, time.Millisecond, "they are counted")
 	talk(t, friend, one)
 }
 
 // Peers that say nothing are cut off in the end, and the node waits for a bounded number of them. Others come through
 // when there is room again.
-func TestSilentPeers(t *testing.T) { simulated(t, testSilentPeers) }
+func TestSilentPeers(t *testing.T) { testnet.Simulated(t, testSilentPeers) }
 
 func testSilentPeers(t *testing.T) {
-	net := newNetwork()
+	net := testnet.New[Node]()
 	host := func(n Node) *Host {
-		h, err := Listen(HostOptions{Node: n, Resolve: net.resolve, Logger: testLogger(t), sockets: net.sockets(n)})
+		h, err := Listen(Options{Node: n, Resolve: net.Resolve, Logger: slog.New(slog.DiscardHandler), Sockets: &Sockets{net.Listen(n), net.Dialer(n)}})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = h.Close() })
 		h.SetCluster("c")
@@ -205,7 +201,7 @@ func testSilentPeers(t *testing.T) {
 	begun := time.Now()
 	said := make(chan []byte)
 	for range maxHandshakes + 10 {
-		c, err := net.dial(9, 1)
+		c, err := net.Dial(9, 1)
 		require.NoError(t, err)
 		go func() {
 			b, _ := io.ReadAll(c)
@@ -229,8 +225,8 @@ func testSilentPeers(t *testing.T) {
 // the same.
 func TestSilentPeersMakeRoom(t *testing.T) {
 	where := map[Node]string{}
-	authority := newAuthority(t)
-	one, two := testHost(t, where, 1, "c", authority.config(t)), testHost(t, where, 2, "c", authority.config(t))
+	authority := testnet.NewAuthority(t)
+	one, two := testHost(t, where, 1, "c", authority.Config(t)), testHost(t, where, 2, "c", authority.Config(t))
 	elsewhere := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
 	var silent []net.Conn
 	for range maxHandshakes {
@@ -239,11 +235,11 @@ func TestSilentPeersMakeRoom(t *testing.T) {
 		defer c.Close()
 		silent = append(silent, c)
 	}
-	soon(t, "there is no room", func() bool {
+	require.Eventually(t, func() bool {
 		one.doubtful.mu.Lock()
 		defer one.doubtful.mu.Unlock()
 		return one.doubtful.n == maxHandshakes
-	})
+	}, time.Minute, time.Millisecond, "there is no room")
 	refused, err := elsewhere.Dial("tcp", where[1])
 	require.NoError(t, err)
 	defer refused.Close()
@@ -297,15 +293,15 @@ func (c *fromConn) RemoteAddr() net.Addr { return c.from }
 func (c *fromConn) Close() error         { c.closed = true; return nil }
 
 func TestHostTLS(t *testing.T) {
-	mine, theirs := newAuthority(t), newAuthority(t)
+	mine, theirs := testnet.NewAuthority(t), testnet.NewAuthority(t)
 	where := map[Node]string{}
-	one, two := testHost(t, where, 1, "c", mine.config(t)), testHost(t, where, 2, "c", mine.config(t))
+	one, two := testHost(t, where, 1, "c", mine.Config(t)), testHost(t, where, 2, "c", mine.Config(t))
 	talk(t, one, two)
 	c, err := one.DialCalls(2, time.Minute)
 	require.NoError(t, err)
 	require.IsType(t, &tls.Conn{}, c.(*Conn).Conn)
 
-	for name, c := range map[string]*tls.Config{"another authority": theirs.config(t), "no certificate": {RootCAs: mine.pool}, "no TLS": nil} {
+	for name, c := range map[string]*tls.Config{"another authority": theirs.Config(t), "no certificate": {RootCAs: mine.Pool}, "no TLS": nil} {
 		_, err = testHost(t, where, 3, "c", c).DialCalls(1, time.Minute)
 		require.Error(t, err, name)
 		_, err = one.DialCalls(3, time.Minute)
@@ -314,39 +310,19 @@ func TestHostTLS(t *testing.T) {
 	talk(t, two, one)
 }
 
-func TestGroupOverTLS(t *testing.T) { simulated(t, testGroupOverTLS) }
-
-func testGroupOverTLS(t *testing.T) {
-	a := newAuthority(t)
-	g := emptyGroup(t)
-	for n := Node(1); n <= 3; n++ {
-		m := g.add(n, func(o *Options) { o.Voters = []Node{1, 2, 3} })
-		m.tls = a.config(t)
-		m.start()
-	}
-	g.write(50)
-	f := g.follower()
-	f.kill()
-	g.write(200)
-	g.trimAll()
-	f.start()
-	g.write(20)
-	g.same()
-}
-
 // A call that is given up doesn't arrive later: the caller closes its connection, which drops what is on its way.
 // Answers, and everything else that goes between nodes, are sent to the end.
 func TestClosingDropsCalls(t *testing.T) {
-	for name, c := range map[string]*tls.Config{"plain": nil, "TLS": newAuthority(t).config(t)} {
+	for name, c := range map[string]*tls.Config{"plain": nil, "TLS": testnet.NewAuthority(t).Config(t)} {
 		where := map[Node]string{}
 		one, two := testHost(t, where, 1, "c", c), testHost(t, where, 2, "c", c)
-		group, err := two.openGroup(5)
+		group, err := two.OpenGroup(5)
 		require.NoError(t, err)
 		for _, dialed := range []struct {
 			purpose byte
 			drops   bool
 			at      net.Listener
-		}{{purposeCalls, true, two.Calls()}, {purposeRequests, true, two.Requests()}, {purposeRaft, false, group.raft}, {purposeState, false, group.state}} {
+		}{{purposeCalls, true, two.Calls()}, {purposeRequests, true, two.Requests()}, {purposeRaft, false, group.Raft}, {purposeState, false, group.State}} {
 			mine, err := one.dialNode(2, dialed.purpose, 5, time.Minute)
 			require.NoError(t, err)
 			theirs, err := dialed.at.Accept()
@@ -372,39 +348,6 @@ func TestClosingDropsCalls(t *testing.T) {
 		_, err = io.ReadAll(answered)
 		require.NoError(t, err, name)
 	}
-}
-
-// authority signs certificates.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	pool *x509.CertPool
-}
-
-func newAuthority(t *testing.T) *authority {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	require.NoError(t, err)
-	cert, err := x509.ParseCertificate(der)
-	require.NoError(t, err)
-	a := &authority{cert: cert, key: key, pool: x509.NewCertPool()}
-	a.pool.AddCert(cert)
-	return a
-}
-
-// config is the TLS configuration of a node, whose certificate has no name that anybody would look for.
-func (a *authority) config(t *testing.T) *tls.Config {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "node"}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
-	require.NoError(t, err)
-	return &tls.Config{RootCAs: a.pool, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
 }
 
 func FuzzHello(f *testing.F) {

@@ -1,0 +1,68 @@
+package host
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+)
+
+// handshake is the first thing that both sides send:
+//
+//	 0  8  "millrace"
+//	 8  1  version
+//	 9  1  purpose
+//	10  1  status; 0 from the side that dials
+//	11  1  length of the cluster's id
+//	12  4  from, to, group, little endian
+//	24     the cluster's id
+type handshake struct {
+	purpose, status byte
+	from, to        Node
+	group           uint32
+	cluster         string
+}
+
+const (
+	handshakeMagic   = "millrace"
+	handshakeVersion = 4
+	handshakeBytes   = 24
+	maxClusterBytes  = 255
+
+	purposeCalls    = 1
+	purposeRaft     = 2
+	purposeState    = 3
+	purposeRequests = 4
+
+	statusWelcome         = 0
+	statusUnauthenticated = 1
+	statusAbsent          = 2
+)
+
+func (m handshake) append(b []byte) []byte {
+	b = append(b, handshakeMagic...)
+	b = append(b, handshakeVersion, m.purpose, m.status, byte(len(m.cluster)))
+	b = binary.LittleEndian.AppendUint32(b, uint32(m.from))
+	b = binary.LittleEndian.AppendUint32(b, uint32(m.to))
+	b = binary.LittleEndian.AppendUint32(b, m.group)
+	return append(b, m.cluster...)
+}
+
+// readHandshake reads no byte beyond the handshake.
+func readHandshake(r io.Reader) (m handshake, err error) {
+	var b [handshakeBytes + maxClusterBytes]byte
+	if _, err := io.ReadFull(r, b[:handshakeBytes]); err != nil {
+		return m, err
+	}
+	if string(b[:8]) != handshakeMagic || b[8] != handshakeVersion {
+		return m, fmt.Errorf("%w: it doesn't speak version %d", ErrUnauthenticated, handshakeVersion)
+	}
+	m.purpose, m.status = b[9], b[10]
+	m.from, m.to = Node(binary.LittleEndian.Uint32(b[12:])), Node(binary.LittleEndian.Uint32(b[16:]))
+	m.group = binary.LittleEndian.Uint32(b[20:])
+	id := b[handshakeBytes : handshakeBytes+int(b[11])]
+	if _, err := io.ReadFull(r, id); err != nil {
+		return m, err
+	}
+	m.cluster = string(id)
+	return m, nil
+}
