@@ -94,8 +94,9 @@ var arrows = map[string][]string{
 	"wal/durable":             {},
 	"wal/pause":               {},
 	"wal/memlog":              {"wal"}, // nobody but tests
-	"wal/quorum":              {"wal", "wal/durable", "wal/pause", "wal/quorum/disk", "wal/quorum/host", "wal/quorum/store"},
+	"wal/quorum":              {"wal", "wal/durable", "wal/pause", "wal/quorum/disk", "wal/quorum/frames", "wal/quorum/host", "wal/quorum/store"},
 	"wal/quorum/disk":         {},
+	"wal/quorum/frames":       {"wal/pause"},
 	"wal/quorum/host":         {},
 	"wal/quorum/host/testnet": {}, // nobody but tests
 	"wal/quorum/store":        {"wal", "wal/durable"},

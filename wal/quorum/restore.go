@@ -1,18 +1,15 @@
 package quorum
 
 import (
-	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"net"
-	"sync"
 	"time"
 
-	"millrace/wal/pause"
+	"millrace/wal/quorum/frames"
 	"millrace/wal/quorum/host"
 )
 
@@ -113,7 +110,7 @@ func (l *Log) fetch(m *marker, from Node) error {
 	if err := l.opts.hooks.restore("fetching"); err != nil {
 		return err
 	}
-	if err := l.opts.State.Restore(endOf(m.Index), newStateReader(c)); err != nil {
+	if err := l.opts.State.Restore(endOf(m.Index), frames.NewReader(c)); err != nil {
 		return err
 	}
 	if err := l.opts.hooks.restore("restored"); err != nil {
@@ -185,7 +182,7 @@ func (l *Log) serveState(conn net.Conn) {
 		case <-ctx.Done():
 		}
 	}()
-	w := newStateWriter(conn)
+	w := frames.NewWriter(conn)
 	err := error(nil)
 	// The marker doesn't go beyond what is handed back, but may stand at an entry of raft's own, which isn't handed
 	// back, and which no other may ever follow: perhaps only the node that asks can confirm the next one.
@@ -194,194 +191,13 @@ func (l *Log) serveState(conn net.Conn) {
 	} else {
 		err = l.opts.State.Snapshot(ctx, endOf(index), w)
 	}
-	if err = w.finish(err); err != nil {
+	if err = w.Finish(err); err != nil {
 		l.metrics.snapshotsFailed.Inc()
 		l.opts.Logger.Warn("sending the group's state failed", "group", l.opts.Group, "to", to,
 			"index", index, "error", err)
 		return
 	}
 	l.metrics.snapshots.Inc()
-	l.opts.Logger.Info("the group's state was sent", "group", l.opts.Group, "to", to, "index", index, "bytes", w.total)
-}
-
-// The state travels in frames: length u32 and as many bytes. A length of frameEnd is followed by the number of bytes
-// (u64) and their CRC-32C, frameFailed by the length of a text (u32) and the text. frameAlive is followed by nothing:
-// it says that the sender is still at work.
-const (
-	frameEnd    = 1<<32 - 1
-	frameFailed = 1<<32 - 2
-	frameAlive  = 1<<32 - 3
-
-	frameBytes    = 256 << 10
-	aliveInterval = 10 * time.Second
-	frameTimeout  = 60 * time.Second
-	maxReason     = 1 << 10
-)
-
-// stateWriter is what State.Snapshot writes to.
-type stateWriter struct {
-	conn net.Conn
-	done chan struct{}
-
-	mu    sync.Mutex
-	w     *bufio.Writer
-	total uint64
-	sum   uint32
-	err   error
-}
-
-func newStateWriter(conn net.Conn) *stateWriter {
-	w := &stateWriter{conn: conn, w: bufio.NewWriterSize(conn, frameBytes), done: make(chan struct{})}
-	go w.stayAlive()
-	return w
-}
-
-func (w *stateWriter) stayAlive() {
-	for range pause.Every(aliveInterval, w.done) {
-		w.mu.Lock()
-		w.number(frameAlive)
-		w.flush()
-		w.mu.Unlock()
-	}
-}
-
-// Write sends a part of the state.
-func (w *stateWriter) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	n := len(p)
-	w.sum = crc32.Update(w.sum, castagnoli, p)
-	w.total += uint64(n)
-	for len(p) > 0 && w.err == nil {
-		part := p[:min(len(p), frameBytes)]
-		w.number(uint32(len(part)))
-		w.raw(part)
-		p = p[len(part):]
-	}
-	return n, w.err
-}
-
-// finish says that everything was sent, or why not.
-func (w *stateWriter) finish(cause error) error {
-	close(w.done)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if cause != nil {
-		reason := cause.Error()
-		reason = reason[:min(len(reason), maxReason)]
-		w.number(frameFailed)
-		w.number(uint32(len(reason)))
-		w.raw([]byte(reason))
-	} else {
-		w.number(frameEnd)
-		w.raw(binary.LittleEndian.AppendUint64(nil, w.total))
-		w.number(w.sum)
-	}
-	w.flush()
-	return errors.Join(cause, w.err)
-}
-
-func (w *stateWriter) number(v uint32) { w.raw(binary.LittleEndian.AppendUint32(nil, v)) }
-
-func (w *stateWriter) raw(b []byte) {
-	if w.err == nil {
-		_ = w.conn.SetWriteDeadline(time.Now().Add(frameTimeout))
-		_, w.err = w.w.Write(b)
-	}
-}
-
-func (w *stateWriter) flush() {
-	if w.err == nil {
-		_ = w.conn.SetWriteDeadline(time.Now().Add(frameTimeout))
-		w.err = w.w.Flush()
-	}
-}
-
-// stateReader is what State.Restore reads from. It returns io.EOF only after a whole state.
-type stateReader struct {
-	conn  net.Conn
-	r     *bufio.Reader
-	rest  uint32 // what is left of the frame
-	total uint64
-	sum   uint32
-	err   error
-}
-
-func newStateReader(conn net.Conn) *stateReader {
-	return &stateReader{conn: conn, r: bufio.NewReaderSize(conn, frameBytes)}
-}
-
-// Read returns a part of the state.
-func (r *stateReader) Read(p []byte) (int, error) {
-	for r.rest == 0 && r.err == nil {
-		r.err = r.next()
-	}
-	if r.err != nil || len(p) == 0 {
-		return 0, r.err
-	}
-	_ = r.conn.SetReadDeadline(time.Now().Add(frameTimeout))
-	n, err := r.r.Read(p[:min(uint32(min(len(p), frameBytes)), r.rest)])
-	r.sum = crc32.Update(r.sum, castagnoli, p[:n])
-	r.total += uint64(n)
-	r.rest -= uint32(n)
-	if err != nil {
-		r.err = unexpected(err)
-	}
-	return n, r.err
-}
-
-// next reads the head of a frame, and what follows it unless that is a part of the state.
-func (r *stateReader) next() error {
-	n, err := r.number()
-	if err != nil {
-		return err
-	}
-	switch n {
-	case frameAlive:
-		return nil
-	case frameFailed:
-		size, err := r.number()
-		if err != nil {
-			return err
-		}
-		reason := make([]byte, min(size, maxReason))
-		if _, err := io.ReadFull(r.r, reason); err != nil {
-			return unexpected(err)
-		}
-		return fmt.Errorf("the other side: %s", reason)
-	case frameEnd:
-		var total [8]byte
-		if _, err := io.ReadFull(r.r, total[:]); err != nil {
-			return unexpected(err)
-		}
-		sum, err := r.number()
-		if err != nil {
-			return err
-		}
-		if binary.LittleEndian.Uint64(total[:]) != r.total || sum != r.sum {
-			return errors.New("quorum: the state was changed on its way")
-		}
-		return io.EOF
-	}
-	if n > frameBytes {
-		return fmt.Errorf("quorum: a frame of %d bytes", n)
-	}
-	r.rest = n
-	return nil
-}
-
-func (r *stateReader) number() (uint32, error) {
-	var b [4]byte
-	_ = r.conn.SetReadDeadline(time.Now().Add(frameTimeout))
-	if _, err := io.ReadFull(r.r, b[:]); err != nil {
-		return 0, unexpected(err)
-	}
-	return binary.LittleEndian.Uint32(b[:]), nil
-}
-
-func unexpected(err error) error {
-	if err == io.EOF {
-		return io.ErrUnexpectedEOF
-	}
-	return err
+	l.opts.Logger.Info("the group's state was sent", "group", l.opts.Group, "to", to, "index", index,
+		"bytes", w.Bytes())
 }

@@ -1,12 +1,13 @@
 package quorum
 
 import (
+	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/iotest"
 
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
@@ -182,7 +183,7 @@ func testStateBreaksOff(t *testing.T) {
 	before := f.options
 	f.options = func(o *Options) {
 		before(o)
-		o.State = &breaking{owner: f.owner, tries: &tries}
+		o.State = &breaking{owner: f.owner, net: g.net, tries: &tries}
 	}
 	f.start()
 	g.write(20)
@@ -193,65 +194,21 @@ func testStateBreaksOff(t *testing.T) {
 
 type breaking struct {
 	*owner
+	net   network
 	tries *int
 }
 
 // Restore loses the connection first, then finds the state damaged.
 func (b *breaking) Restore(position uint64, r io.Reader) error {
 	*b.tries++
-	s := r.(*stateReader)
 	switch *b.tries {
 	case 1:
-		_ = s.conn.Close()
+		b.net.partition([]Node{})
+		b.net.partition()
 	case 2:
-		s.sum++
+		r = io.MultiReader(r, iotest.ErrReader(errors.New("the state was changed on its way")))
 	}
 	return b.owner.Restore(position, r)
-}
-
-func TestStateStream(t *testing.T) {
-	pipe := func(write func(*stateWriter) error) ([]byte, error) {
-		a, b := net.Pipe()
-		go func() {
-			w := newStateWriter(a)
-			_ = w.finish(write(w))
-			_ = a.Close()
-		}()
-		return io.ReadAll(newStateReader(b))
-	}
-	long := make([]byte, 3*frameBytes+17)
-	for i := range long {
-		long[i] = byte(i * i >> 8)
-	}
-	got, err := pipe(func(w *stateWriter) error {
-		for _, n := range []int{0, 1, 100, frameBytes, frameBytes + 1} {
-			if _, err := w.Write(long[:n]); err != nil {
-				return err
-			}
-		}
-		_, err := w.Write(long)
-		return err
-	})
-	require.NoError(t, err)
-	want := append(append(append(append([]byte{}, long[:1]...), long[:100]...), long[:frameBytes]...), long[:frameBytes+1]...)
-	require.Equal(t, append(want, long...), got)
-	_, err = pipe(func(w *stateWriter) error {
-		_, _ = w.Write(long)
-		return fmt.Errorf("no more")
-	})
-	require.ErrorContains(t, err, "no more")
-	a, b := net.Pipe()
-	go func() {
-		w := newStateWriter(a)
-		_, _ = w.Write(long)
-		w.mu.Lock()
-		w.flush()
-		w.mu.Unlock()
-		_ = a.Close()
-		close(w.done)
-	}()
-	_, err = io.ReadAll(newStateReader(b))
-	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 }
 
 // The end of a follower's log contradicts what the group has committed, and the snapshot that the follower is sent lies
