@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
-	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,7 +14,6 @@ import (
 	"github.com/hashicorp/raft"
 
 	"millrace/wal"
-	"millrace/wal/durable"
 	"millrace/wal/pause"
 	"millrace/wal/quorum/disk"
 	"millrace/wal/quorum/host"
@@ -96,218 +92,6 @@ const (
 	// leaves room for an entry before the first: raft takes index 0 for "none", and 1 for "without any before it".
 	firstBase = 2
 )
-
-// Open opens the log, or creates it, and serves nothing yet: the caller replays (Replay), then calls Start. Errors:
-// wal.ErrCorrupt when something is damaged or missing, or an error of the file system.
-func Open(o Options) (*Log, error) {
-	o.EnsureDefaults()
-	if err := o.Validate(); err != nil {
-		return nil, err
-	}
-	l := &Log{
-		opts: o, host: o.Host, self: o.Host.Node(), proposer: rand.Uint64(),
-		room: wal.Room{Floor: wal.Floor{MinFreeBytes: o.MinFreeBytes, MinFreePercent: o.MinFreePercent},
-			Logger: o.Logger.With("group", o.Group)},
-		holds: map[string]uint64{}, proposed: make(chan struct{}), stop: make(chan struct{}),
-		leadership: leadership{wake: make(chan struct{}, 1)},
-	}
-	l.wake.L = &l.mu
-	l.queue.flying = map[uint64]*proposal{}
-	l.machine = &machine{l: l}
-	if err := l.open(); err != nil {
-		l.release()
-		return nil, fmt.Errorf("open the log of group %d in %q: %w", o.Group, o.Dir, err)
-	}
-	return l, nil
-}
-
-func (l *Log) path(name string) string { return filepath.Join(l.opts.Dir, name) }
-
-func (l *Log) open() (err error) {
-	if err := wal.MakeDir(nil, l.opts.Dir); err != nil {
-		return err
-	}
-	if l.lock, err = durable.Lock(l.path("LOCK")); err != nil {
-		return err
-	}
-	l.markers = &markers{l: l, path: l.path(markerName), sending: map[uint64]int{}}
-	b, err := os.ReadFile(l.path(identityName))
-	switch {
-	case errors.Is(err, fs.ErrNotExist) && l.opts.MustExist:
-		err = corrupt("%w", err)
-	case errors.Is(err, fs.ErrNotExist):
-		err = l.create()
-	case err == nil:
-		err = l.reopen(b)
-	}
-	if err != nil {
-		return err
-	}
-	l.newcomer.is.Store(l.identity.Newcomer)
-	m := l.markers.cur
-	l.store.SetMarker(m.Index, m.Term, false)
-	if err := l.findLast(); err != nil {
-		return err
-	}
-	l.pass(m.entry())
-	return nil
-}
-
-// create makes a new log. It removes what a crash has left of an earlier attempt: nobody has heard of such a log before
-// the file GROUP exists.
-func (l *Log) create() (err error) {
-	if err := os.RemoveAll(l.path(logDir)); err != nil {
-		return err
-	}
-	if err := wal.MakeDir(nil, l.path(logDir)); err != nil {
-		return err
-	}
-	id := identity{Version: identityVersion, Group: l.opts.Group, Node: l.self, Newcomer: len(l.opts.Voters) == 0}
-	var m marker
-	if len(l.opts.Voters) > 0 {
-		id.Base = firstBase
-		if l.opts.Base > 0 {
-			id.Base = max(indexOf(l.opts.Base)+1, firstBase+1)
-		}
-		m = marker{Version: markerVersion, Index: id.Base, Term: 1, ConfigurationIndex: id.Base}
-		for _, n := range l.opts.Voters {
-			m.Configuration.Servers = append(m.Configuration.Servers, raft.Server{ID: idOf(n), Address: addressOf(n)})
-		}
-	}
-	if l.highWater, err = store.CreateHighWater(l.path(store.HighWaterName), m.Index); err != nil {
-		return err
-	}
-	if err := l.openStore(); err != nil {
-		return err
-	}
-	// A group begins as if it had a snapshot of what was before it: of nothing, or of the state that was made
-	// elsewhere.
-	if m.Index > 0 {
-		if err := l.store.SetUint64([]byte("CurrentTerm"), m.Term); err != nil {
-			return err
-		}
-		if err := l.markers.save(m); err != nil {
-			return err
-		}
-	} else if err := os.Remove(l.path(markerName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	l.identity = id
-	return durable.ReplaceFile(l.path(identityName), durable.SealText(id), 0o644)
-}
-
-func (l *Log) openStore() (err error) {
-	l.store, err = store.Open(l.path(logDir), l.opts.SegmentBytes, l.opts.KeepBytes, l.opts.CacheBytes,
-		newLogger(l.opts.Logger), l.highWater, l.fail)
-	if err != nil {
-		return err
-	}
-	l.writing, l.trying = l.opts.Disk.Watch(l.opts.DiskTimeout), l.opts.Disk.Watch(l.opts.DiskTimeout)
-	l.store.Around = func(isEntries bool) (after func()) {
-		l.writing.Begin()
-		if isEntries && l.opts.hooks.write != nil {
-			l.opts.hooks.write()
-		}
-		return l.writing.End
-	}
-	return nil
-}
-
-// reopen opens an existing log, and refuses one that has less than this node has promised.
-func (l *Log) reopen(b []byte) (err error) {
-	if err := durable.UnsealText(b, &l.identity); err != nil {
-		return corrupt("file %s: %w", identityName, err)
-	}
-	switch id := l.identity; {
-	case id.Version != identityVersion:
-		return fmt.Errorf("it has format %d, and this program knows %d", id.Version, identityVersion)
-	case id.Group != l.opts.Group || id.Node != l.self:
-		return fmt.Errorf("it is that of group %d on node %d", id.Group, id.Node)
-	}
-	if err := store.Check(l.path(logDir)); err != nil {
-		return corrupt("%w", err)
-	}
-	if l.highWater, err = store.OpenHighWater(l.path(store.HighWaterName)); err != nil {
-		return corrupt("%w", err)
-	}
-	if l.markers.cur, err = readMarker(l.markers.path); err != nil {
-		return err
-	}
-	if err := l.openStore(); err != nil {
-		return corrupt("%w", err)
-	}
-	return l.check()
-}
-
-func corrupt(format string, args ...any) error {
-	return fmt.Errorf("%w: %w", wal.ErrCorrupt, fmt.Errorf(format, args...))
-}
-
-// check compares marker, log and high-water mark. It finishes what a crash during a restore has left unfinished.
-func (l *Log) check() error {
-	m := l.markers.cur
-	first, err := l.store.FirstIndex()
-	if err != nil {
-		return err
-	}
-	last, err := l.store.LastIndex()
-	if err != nil {
-		return err
-	}
-	if promised := l.highWater.Index(); max(last, m.Index) < promised {
-		return corrupt("the log ends at entry %d, the snapshot at %d, and there were entries up to %d", last, m.Index,
-			promised)
-	}
-	if first > m.Index+1 {
-		return corrupt("the log begins at entry %d, behind the snapshot at %d", first, m.Index)
-	}
-	if last > 0 && last < m.Index {
-		if !m.Restored {
-			return corrupt("the log ends at entry %d, before the marker at %d", last, m.Index)
-		}
-		return l.store.CutFront(last) // the process ended before it could do that
-	}
-	for i := m.Index + 1; i <= last; i++ { // raft will read all of them, and panic on a bad one
-		if err := l.store.GetLog(i, new(raft.Log)); err != nil {
-			return corrupt("%w", err)
-		}
-	}
-	return nil
-}
-
-// findLast finds the last record that Replay gives, so that DurablePosition is the position of a record. When there is
-// no such record, but a state stands for what came before the log, DurablePosition is the end of that state: a barrier
-// must not tell a node that lacks the state that it has everything.
-func (l *Log) findLast() error {
-	m := l.markers.cur
-	first, err := l.store.FirstIndex()
-	if err != nil {
-		return err
-	}
-	for i := m.Index; first > 0 && i >= first; i-- {
-		n, err := l.recordsOf(i)
-		if err != nil {
-			return corrupt("%w", err)
-		}
-		if n > 0 {
-			l.passed.position.Store(position(i, n-1))
-			return nil
-		}
-	}
-	if m.Index > firstBase || m.Restored {
-		l.passed.position.Store(endOf(m.Index))
-	}
-	return nil
-}
-
-func (l *Log) recordsOf(index uint64) (int, error) {
-	var e raft.Log
-	if err := l.store.GetLog(index, &e); err != nil || e.Type != raft.LogCommand {
-		return 0, err
-	}
-	h, err := openEntry(e.Data)
-	return h.records, err
-}
 
 // Start makes this node take part in the group.
 func (l *Log) Start() error {
@@ -546,6 +330,12 @@ func (l *Log) DiskHangs() bool {
 
 // Err returns the error that the log has failed with, which wraps wal.ErrFailed, or nil.
 func (l *Log) Err() error { return l.failed() }
+
+// Image is not for logs that several nodes share: it always returns errors.ErrUnsupported. The state of a replica is
+// taken without its log, and fresh enough to need none (package backup, Send).
+func (l *Log) Image(string, uint64, uint64) ([]wal.File, error) {
+	return nil, fmt.Errorf("quorum: an image of the log: %w", errors.ErrUnsupported)
+}
 
 // keepInterval is how often the high-water mark is synced, the free space is checked, and the part of the log that
 // nobody needs is dropped.
