@@ -94,11 +94,12 @@ var arrows = map[string][]string{
 	"wal/durable":             {},
 	"wal/pause":               {},
 	"wal/memlog":              {"wal"}, // nobody but tests
-	"wal/quorum":              {"wal", "wal/durable", "wal/pause", "wal/quorum/disk", "wal/quorum/frames", "wal/quorum/host", "wal/quorum/store"},
+	"wal/quorum":              {"wal", "wal/durable", "wal/pause", "wal/quorum/disk", "wal/quorum/frames", "wal/quorum/host", "wal/quorum/marker", "wal/quorum/store"},
 	"wal/quorum/disk":         {},
 	"wal/quorum/frames":       {"wal/pause"},
 	"wal/quorum/host":         {},
 	"wal/quorum/host/testnet": {}, // nobody but tests
+	"wal/quorum/marker":       {"wal", "wal/durable", "wal/quorum/host", "wal/quorum/store"},
 	"wal/quorum/store":        {"wal", "wal/durable"},
 
 	"loadtest":             {"loadtest/body", "wal/durable", "wal/pause"}, // knows the server by HTTP only

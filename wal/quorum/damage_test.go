@@ -12,6 +12,7 @@ import (
 	"millrace/loadtest/testseed"
 	"millrace/wal"
 	"millrace/wal/durable"
+	"millrace/wal/quorum/marker"
 	"millrace/wal/quorum/store"
 )
 
@@ -26,7 +27,7 @@ func testOpenFindsDamage(t *testing.T) {
 	g.same()
 	for _, m := range g.members {
 		require.NoError(t, m.owner.checkpoint())
-		require.NoError(t, m.log.markers.mark())
+		require.NoError(t, m.log.mark())
 	}
 	g.trimAll()
 	f := g.follower()
@@ -85,8 +86,8 @@ func testOpenFindsDamage(t *testing.T) {
 				}
 			})
 		},
-		"the marker is gone":      remove(markerName),
-		"the marker is damaged":   flip(markerName),
+		"the marker is gone":      remove(marker.Name),
+		"the marker is damaged":   flip(marker.Name),
 		"the identity is damaged": flip(identityName),
 	} {
 		f.dir = freeze(t, sound)

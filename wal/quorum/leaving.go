@@ -75,7 +75,7 @@ func (l *Log) knowsNoLeader(n *instance) bool {
 // may be undecided.
 func (l *Log) undecidedMembers(n *instance, end uint64) uint64 {
 	var e raft.Log
-	for index := end; index > max(n.raft.CommitIndex(), l.markers.current().Index); index-- {
+	for index := end; index > max(n.raft.CommitIndex(), l.markers.Current().Index); index-- {
 		if l.store.GetLog(index, &e) != nil {
 			return 0
 		}

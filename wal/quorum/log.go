@@ -17,6 +17,7 @@ import (
 	"millrace/wal/pause"
 	"millrace/wal/quorum/disk"
 	"millrace/wal/quorum/host"
+	"millrace/wal/quorum/marker"
 	"millrace/wal/quorum/store"
 )
 
@@ -34,7 +35,7 @@ type Log struct {
 	writing   *disk.Watch // of what the store writes
 	trying    *disk.Watch // of what is written to try the disk
 	highWater *store.HighWater
-	markers   *markers
+	markers   *marker.Store
 	machine   *machine
 	metrics   *groupMetrics
 	node      atomic.Pointer[instance] // nil before Start
@@ -126,7 +127,7 @@ const forever = 100 * 365 * 24 * time.Hour
 func (l *Log) join() error {
 	log := newLogger(l.opts.Logger).With("group", l.opts.Group)
 	n := &instance{
-		trans:  newTransport(l.host, l.opts.Group, l.ways.Raft, &l.newcomer.is, l.markers.entry, log),
+		trans:  newTransport(l.host, l.opts.Group, l.ways.Raft, &l.newcomer.is, l.marked, log),
 		notify: make(chan bool, 16),
 		seen:   make(chan raft.Observation, 16),
 		done:   make(chan struct{}),

@@ -247,7 +247,7 @@ func testRestart(t *testing.T, nodes int) {
 			if round%3 != 2 {
 				m.log.compact()
 			} else {
-				require.NoError(t, m.log.markers.mark())
+				require.NoError(t, m.log.mark())
 			}
 		}
 		texts = append(texts, g.write(20)...)
@@ -305,7 +305,7 @@ func testHoldAndTrim(t *testing.T) {
 	g.write(200)
 	first := m.log.FirstPosition()
 	lines := m.owner.all()
-	require.NoError(t, m.log.markers.mark())
+	require.NoError(t, m.log.mark())
 	m.log.compact()
 	require.Equal(t, first, m.log.FirstPosition(), "nothing was trimmed")
 	m.log.Hold("reader", lines[50].Position)

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"millrace/wal"
+	"millrace/wal/quorum/marker"
 )
 
 // machine is raft's state machine. All it does is hand back what is committed. Raft calls it from one goroutine.
@@ -21,6 +22,12 @@ type machine struct {
 }
 
 type entryID struct{ index, term uint64 }
+
+// marked returns the entry at the marker.
+func (l *Log) marked() entryID {
+	m := l.markers.Current()
+	return entryID{m.Index, m.Term}
+}
 
 // passed says how far entries have been handed back.
 type passed struct {
@@ -98,7 +105,7 @@ type marking struct{}
 
 // Persist has nothing to write.
 func (marking) Persist(s raft.SnapshotSink) error {
-	s.(*sink).own = true
+	marker.Own(s)
 	return nil
 }
 

@@ -190,7 +190,7 @@ func (l *Log) members() []Member {
 
 // Status is the state of the group as this node knows it.
 func (l *Log) Status() Status {
-	s := Status{Group: l.opts.Group, SnapshotIndex: l.markers.current().Index, Role: Gone,
+	s := Status{Group: l.opts.Group, SnapshotIndex: l.markers.Current().Index, Role: Gone,
 		Newcomer: l.newcomer.is.Load()}
 	s.HandedBack, s.HandedBackTerm = l.Committed()
 	node := l.node.Load()

@@ -57,7 +57,7 @@ func newGroupMetrics(l *Log) *groupMetrics {
 	gauge("millrace_quorum_term", func(r *raft.Raft) float64 { return float64(r.CurrentTerm()) })
 	gauge("millrace_quorum_last_index", func(r *raft.Raft) float64 { return float64(r.LastIndex()) })
 	gauge("millrace_quorum_commit_index",
-		func(r *raft.Raft) float64 { return float64(max(r.CommitIndex(), l.markers.current().Index)) })
+		func(r *raft.Raft) float64 { return float64(max(r.CommitIndex(), l.markers.Current().Index)) })
 	gauge("millrace_quorum_handed_back_index", func(*raft.Raft) float64 { return float64(l.passed.index.Load()) })
 	gauge("millrace_quorum_leader_silent_seconds", func(r *raft.Raft) float64 {
 		if last := r.LastContact(); r.State() != raft.Leader && !last.IsZero() {

@@ -61,7 +61,7 @@ func (l *Log) settleIn() {
 
 // hasDecided reports whether the log has the entry e, made and committed by one leader, and so everything before it.
 func (l *Log) hasDecided(e entryID) bool {
-	if last, err := l.store.LastIndex(); err != nil || e.index == 0 || max(last, l.markers.current().Index) < e.index {
+	if last, err := l.store.LastIndex(); err != nil || e.index == 0 || max(last, l.markers.Current().Index) < e.index {
 		return false
 	}
 	var found raft.Log

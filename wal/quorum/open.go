@@ -14,6 +14,7 @@ import (
 	"millrace/wal"
 	"millrace/wal/durable"
 	"millrace/wal/quorum/disk"
+	"millrace/wal/quorum/marker"
 	"millrace/wal/quorum/store"
 )
 
@@ -72,7 +73,6 @@ func (l *Log) open() (err error) {
 	if l.lock, err = durable.Lock(l.path("LOCK")); err != nil {
 		return err
 	}
-	l.markers = &markers{l: l, path: l.path(markerName), sending: map[uint64]int{}}
 	b, err := os.ReadFile(l.path(identityName))
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && l.opts.MustExist:
@@ -86,12 +86,12 @@ func (l *Log) open() (err error) {
 		return err
 	}
 	l.newcomer.is.Store(l.identity.Newcomer)
-	m := l.markers.cur
+	m := l.markers.Current()
 	l.store.SetMarker(m.Index, m.Term, false)
 	if err := l.findLast(); err != nil {
 		return err
 	}
-	l.pass(m.entry())
+	l.pass(l.marked())
 	return nil
 }
 
@@ -105,13 +105,13 @@ func (l *Log) create() (err error) {
 		return err
 	}
 	id := identity{Version: identityVersion, Group: l.opts.Group, Node: l.self, Newcomer: len(l.opts.Voters) == 0}
-	var m marker
+	var m marker.Marker
 	if len(l.opts.Voters) > 0 {
 		id.Base = firstBase
 		if l.opts.Base > 0 {
 			id.Base = max(indexOf(l.opts.Base)+1, firstBase+1)
 		}
-		m = marker{Version: markerVersion, Index: id.Base, Term: 1, ConfigurationIndex: id.Base}
+		m = marker.Marker{Version: marker.Version, Index: id.Base, Term: 1, ConfigurationIndex: id.Base}
 		for _, n := range l.opts.Voters {
 			m.Configuration.Servers = append(m.Configuration.Servers, raft.Server{ID: idOf(n), Address: addressOf(n)})
 		}
@@ -122,16 +122,17 @@ func (l *Log) create() (err error) {
 	if err := l.openStore(); err != nil {
 		return err
 	}
+	l.openMarkers(marker.Marker{})
 	// A group begins as if it had a snapshot of what was before it: of nothing, or of the state that was made
 	// elsewhere.
 	if m.Index > 0 {
 		if err := l.store.SetUint64([]byte("CurrentTerm"), m.Term); err != nil {
 			return err
 		}
-		if err := l.markers.save(m); err != nil {
+		if err := l.markers.Save(m); err != nil {
 			return err
 		}
-	} else if err := os.Remove(l.path(markerName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	} else if err := os.Remove(l.path(marker.Name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	l.identity = id
@@ -155,6 +156,11 @@ func (l *Log) openStore() (err error) {
 	return nil
 }
 
+func (l *Log) openMarkers(cur marker.Marker) {
+	l.markers = marker.NewStore(marker.Options{Path: l.path(marker.Name), Self: l.self, Log: l.store,
+		HandedBack: l.passed.index.Load, Rejoin: l.rejoin, Fail: l.fail}, cur)
+}
+
 // reopen opens an existing log, and refuses one that has less than this node has promised.
 func (l *Log) reopen(b []byte) (err error) {
 	if err := durable.UnsealText(b, &l.identity); err != nil {
@@ -172,12 +178,14 @@ func (l *Log) reopen(b []byte) (err error) {
 	if l.highWater, err = store.OpenHighWater(l.path(store.HighWaterName)); err != nil {
 		return corrupt("%w", err)
 	}
-	if l.markers.cur, err = readMarker(l.markers.path); err != nil {
+	m, err := marker.Read(l.path(marker.Name))
+	if err != nil {
 		return err
 	}
 	if err := l.openStore(); err != nil {
 		return corrupt("%w", err)
 	}
+	l.openMarkers(m)
 	return l.check()
 }
 
@@ -187,7 +195,7 @@ func corrupt(format string, args ...any) error {
 
 // check compares marker, log and high-water mark. It finishes what a crash during a restore has left unfinished.
 func (l *Log) check() error {
-	m := l.markers.cur
+	m := l.markers.Current()
 	first, err := l.store.FirstIndex()
 	if err != nil {
 		return err
@@ -221,7 +229,7 @@ func (l *Log) check() error {
 // no such record, but a state stands for what came before the log, DurablePosition is the end of that state: a barrier
 // must not tell a node that lacks the state that it has everything.
 func (l *Log) findLast() error {
-	m := l.markers.cur
+	m := l.markers.Current()
 	first, err := l.store.FirstIndex()
 	if err != nil {
 		return err

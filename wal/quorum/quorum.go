@@ -15,7 +15,8 @@
 // Who does what: Append queues (propose.go). The proposer packs waiting records into entries (entry.go) and gives them
 // to raft. Raft's goroutine of the state machine hands back what is committed (machine.go). Package store, the log on
 // disk, is hashicorp/raft-wal with checksums, a high-water mark, and a say in what may be deleted. A snapshot of raft
-// is only a marker (marker.go); a node that lacks too much gets the state itself, as a stream beside raft (restore.go).
+// is only a marker (package marker); a node that lacks too much gets the state itself, as a stream beside raft
+// (restore.go).
 // lead.go tells the owner whether this node leads. Barriers are answered without an entry (barrier.go). Everything else
 // goes through the library's transport, over a few connections for each group and node (transport.go). Readers on
 // followers bring along what the leader has told them of commits (learn.go).

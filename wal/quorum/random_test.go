@@ -64,7 +64,7 @@ func (c *chaos) step() {
 			require.NoError(c.t, m.owner.checkpoint())
 			m.log.compact()
 			if c.r.IntN(2) == 0 {
-				_ = m.log.markers.mark() // refused while another is under way
+				_ = m.log.mark() // refused while another is under way
 			}
 		}
 	case n < 63:

@@ -11,6 +11,7 @@ import (
 
 	"millrace/wal/quorum/frames"
 	"millrace/wal/quorum/host"
+	"millrace/wal/quorum/marker"
 )
 
 // When a node needs entries that the leader no longer has, raft sends it a snapshot, which here is a locator. With the
@@ -21,57 +22,14 @@ import (
 // place; then the log before it is deleted. After a crash in between, the state may be newer than the marker says: some
 // records come again, and the owner skips them. Or the log before the marker is still there, and Open removes it.
 
-// locator is the content of a snapshot: it says where the state can be fetched.
-type locator struct {
-	rest  []byte
-	close func()
-}
-
-const locatorMagic = "millfetch1"
-
-func newLocator(from Node) []byte {
-	b := append(make([]byte, 0, snapshotSize), locatorMagic...)
-	b = binary.LittleEndian.AppendUint32(b, uint32(from))
-	return b[:snapshotSize]
-}
-
-func parseLocator(b []byte) (from Node, err error) {
-	if len(b) < len(locatorMagic)+4 || string(b[:len(locatorMagic)]) != locatorMagic {
-		return 0, errors.New("quorum: the leader's snapshot is of another format")
-	}
-	return Node(binary.LittleEndian.Uint32(b[len(locatorMagic):])), nil
-}
-
-// Read returns the bytes of the locator.
-func (t *locator) Read(p []byte) (int, error) {
-	if len(t.rest) == 0 {
-		return 0, io.EOF
-	}
-	n := copy(p, t.rest)
-	t.rest = t.rest[n:]
-	return n, nil
-}
-
-// Close says that the receiver is done with the snapshot.
-func (t *locator) Close() error {
-	if t.close != nil {
-		t.close()
-		t.close = nil
-	}
-	return nil
-}
-
 // restore fetches the state that the incoming marker stands for and puts it in place. Raft waits for it.
 func (l *Log) restore() error {
-	s := l.markers
-	defer s.done()
-	s.mu.Lock()
-	m, from, cur := s.incoming, s.from, s.cur
-	s.mu.Unlock()
+	defer l.markers.Done()
+	m, from := l.markers.Incoming()
 	if m == nil {
 		return errors.New("BUG: quorum: a restore without a snapshot")
 	}
-	if m.entry() == cur.entry() {
+	if cur := l.markers.Current(); m.Is(&cur) {
 		return nil
 	}
 	start := time.Now()
@@ -89,7 +47,7 @@ func (l *Log) restore() error {
 	return nil
 }
 
-func (l *Log) fetch(m *marker, from Node) error {
+func (l *Log) fetch(m *marker.Marker, from Node) error {
 	c, err := l.host.DialState(from, l.opts.Group, rpcTimeout)
 	if err != nil {
 		return err
@@ -118,7 +76,7 @@ func (l *Log) fetch(m *marker, from Node) error {
 	}
 	restored := *m
 	restored.Restored = true
-	if err := l.markers.save(restored); err != nil {
+	if err := l.markers.Save(restored); err != nil {
 		return err
 	}
 	if err := l.opts.hooks.restore("marked"); err != nil {
@@ -127,7 +85,7 @@ func (l *Log) fetch(m *marker, from Node) error {
 	l.store.SetMarker(m.Index, m.Term, true)
 	l.letGo(m.Index)
 	l.passed.position.Store(endOf(m.Index))
-	l.pass(m.entry())
+	l.pass(entryID{m.Index, m.Term})
 	return nil
 }
 
@@ -186,7 +144,7 @@ func (l *Log) serveState(conn net.Conn) {
 	err := error(nil)
 	// The marker doesn't go beyond what is handed back, but may stand at an entry of raft's own, which isn't handed
 	// back, and which no other may ever follow: perhaps only the node that asks can confirm the next one.
-	if passed := max(l.passed.index.Load(), l.markers.current().Index); passed < index {
+	if passed := max(l.passed.index.Load(), l.markers.Current().Index); passed < index {
 		err = fmt.Errorf("%d is handed back here, and %d is wanted", passed, index)
 	} else {
 		err = l.opts.State.Snapshot(ctx, endOf(index), w)

@@ -11,6 +11,8 @@ import (
 
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
+
+	"millrace/wal/quorum/marker"
 )
 
 // trimAll makes the nodes that are up let go of nearly all of their logs.
@@ -62,7 +64,7 @@ func testStateUpToABarrier(t *testing.T) {
 	leader := g.leader(gone.node)
 	require.Greater(t, leader.log.Status().LastIndex, leader.log.passed.index.Load(), "its last entry is no record")
 	require.NoError(t, leader.owner.checkpoint())
-	require.NoError(t, leader.log.markers.mark())
+	require.NoError(t, leader.log.mark())
 	leader.log.compact()
 	gone.kill()
 	away.start()
@@ -240,7 +242,7 @@ func testSnapshotWithinContradictingEnd(t *testing.T) {
 		for _, n := range others(g, old.node) {
 			m := g.members[n]
 			require.NoError(t, m.owner.checkpoint())
-			_ = m.log.markers.mark()
+			_ = m.log.mark()
 			m.log.compact()
 			_ = m.log.store.Release(1 << 40)
 			gone = gone && indexOf(m.log.FirstPosition()) > old.log.Status().HandedBack+1
@@ -274,17 +276,17 @@ func testLateSnapshot(t *testing.T) {
 	for _, index := range []uint64{1, passed - 1, passed} {
 		k, err := m.log.markers.Create(1, index, 1, raft.Configuration{}, 1, nil)
 		require.NoError(t, err)
-		_, err = k.Write(newLocator(1))
+		_, err = k.Write([]byte("refused whatever it is"))
 		require.ErrorContains(t, err, "late")
 		require.NoError(t, k.Cancel())
 	}
-	require.NoError(t, m.log.markers.mark())
-	cur := m.log.markers.current()
+	require.NoError(t, m.log.mark())
+	cur := m.log.markers.Current()
 	require.Equal(t, passed, cur.Index)
-	require.Error(t, m.log.markers.save(marker{Version: 1, Index: cur.Index - 1, Term: cur.Term}))
-	require.Equal(t, cur, m.log.markers.current())
+	require.Error(t, m.log.markers.Save(marker.Marker{Version: 1, Index: cur.Index - 1, Term: cur.Term}))
+	require.Equal(t, cur, m.log.markers.Current())
 	m.stop()
-	read, err := readMarker(filepath.Join(m.dir, "group", markerName))
+	read, err := marker.Read(filepath.Join(m.dir, "group", marker.Name))
 	require.NoError(t, err)
 	require.Equal(t, cur, read)
 }

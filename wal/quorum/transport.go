@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// rpcTimeout is how long a call of raft may take. A restore may take longer, see snapshotSize.
+	// rpcTimeout is how long a call of raft may take. A restore may take longer (package marker).
 	rpcTimeout = 10 * time.Second
 	// summonTimeout is how long a node that is to lead may take to answer.
 	summonTimeout = time.Second
@@ -31,9 +31,6 @@ const (
 	// but no entries as long as this node leads, and Shutdown waits for ever (hashicorp/raft#612). Entries that come
 	// while a request is under way go with the next one.
 	rpcsInFlight = 1
-	// snapshotSize is what raft takes for the size of a snapshot. Raft allows rpcTimeout for each byte, so a restore
-	// may take eleven hours.
-	snapshotSize = 4096
 )
 
 // transport is the library's transport over the host's connections. It learns from the answers of other nodes how far

@@ -85,7 +85,7 @@ func testEntriesBeforeTheMarker(t *testing.T) {
 	g.same()
 
 	leader := g.leader().log
-	n, marker := leader.node.Load(), away.log.markers.entry()
+	n, marker := leader.node.Load(), away.log.marked()
 	entry := func(index uint64) *raft.Log {
 		e := &raft.Log{Index: index} // the leader may have let go what is before the marker
 		if index >= marker.index {

@@ -17,7 +17,7 @@ func (l *Log) Replay(from uint64, f func(position uint64, count uint32, payload 
 	if from == 0 {
 		from = l.FirstPosition()
 	}
-	return l.walk(from, endOf(l.markers.current().Index), f)
+	return l.walk(from, endOf(l.markers.Current().Index), f)
 }
 
 // Read calls f for the records from position from to to that OnDurable has had. Its errors are those of Replay. payload
@@ -114,13 +114,18 @@ func (l *Log) compact() {
 	if first, err := l.store.FirstIndex(); err != nil || keep <= first {
 		return
 	}
-	if l.markers.current().Index < keep {
-		if err := l.markers.mark(); err != nil {
+	if l.markers.Current().Index < keep {
+		if err := l.mark(); err != nil {
 			l.opts.Logger.Debug("no marker now", "group", l.opts.Group, "error", err)
 			return
 		}
 	}
 	_ = l.store.Release(keep - 1) // the store reports a failure itself
+}
+
+// mark makes a marker of what has been handed back.
+func (l *Log) mark() error {
+	return l.markers.Mark(func() error { return l.node.Load().raft.Snapshot().Error() })
 }
 
 // followerBytes bounds the log that the leader keeps for a follower that is there but behind. Beyond it, the follower
@@ -130,7 +135,7 @@ const followerBytes = 512 << 20
 // keptForOthers returns how far the log may be deleted without hurting a node that is being sent the state, or a
 // follower that is there and not too far behind.
 func (l *Log) keptForOthers(keep uint64) uint64 {
-	if index, ok := l.markers.inTransit(); ok {
+	if index, ok := l.markers.InTransit(); ok {
 		keep = min(keep, index+1)
 	}
 	for _, m := range l.members() {
@@ -147,7 +152,7 @@ func (l *Log) FirstPosition() uint64 {
 	if first, err := l.store.FirstIndex(); err == nil && first > 0 {
 		return position(first, 0)
 	}
-	return position(l.markers.current().Index+1, 0)
+	return position(l.markers.Current().Index+1, 0)
 }
 
 // LastPosition is the position up to which this node has the log, decided or not; it need not be a record's.

@@ -1,0 +1,53 @@
+package marker
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+
+	"millrace/wal/quorum/host"
+)
+
+// locator is the content of a snapshot: it says where the state can be fetched.
+type locator struct {
+	rest  []byte
+	close func()
+}
+
+// snapshotBytes is what raft takes for the size of a snapshot. Raft allows ten seconds for each byte, so a restore may
+// take eleven hours.
+const snapshotBytes = 4096
+
+const locatorMagic = "millfetch1"
+
+func newLocator(from host.Node) []byte {
+	b := append(make([]byte, 0, snapshotBytes), locatorMagic...)
+	b = binary.LittleEndian.AppendUint32(b, uint32(from))
+	return b[:snapshotBytes]
+}
+
+func parseLocator(b []byte) (from host.Node, err error) {
+	if len(b) < len(locatorMagic)+4 || string(b[:len(locatorMagic)]) != locatorMagic {
+		return 0, errors.New("quorum: the leader's snapshot is of another format")
+	}
+	return host.Node(binary.LittleEndian.Uint32(b[len(locatorMagic):])), nil
+}
+
+// Read returns the bytes of the locator.
+func (t *locator) Read(p []byte) (int, error) {
+	if len(t.rest) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, t.rest)
+	t.rest = t.rest[n:]
+	return n, nil
+}
+
+// Close says that the receiver is done with the snapshot.
+func (t *locator) Close() error {
+	if t.close != nil {
+		t.close()
+		t.close = nil
+	}
+	return nil
+}
