@@ -167,7 +167,7 @@ var errNoVote = errors.New("quorum: the node has no vote")
 // hasVote reports whether a node has a vote by the newest configuration that a raft has, committed or not.
 func hasVote(r *raft.Raft, n Node) bool {
 	return slices.ContainsFunc(r.GetConfiguration().Configuration().Servers, func(s raft.Server) bool {
-		return s.ID == n.id() && s.Suffrage == raft.Voter
+		return s.ID == idOf(n) && s.Suffrage == raft.Voter
 	})
 }
 
