@@ -128,6 +128,31 @@ func testIdleNodeWhoseDiskHangs(t *testing.T) {
 	g.same()
 }
 
+// The node that is to lead instead of one whose disk hangs, or that hands over, is one that answers, although another
+// one has as much of the log.
+func TestHeirAnswers(t *testing.T) { simulated(t, testHeirAnswers) }
+
+func testHeirAnswers(t *testing.T) {
+	g := newGroup(t, 3, standard)
+	g.write(5)
+	g.same()
+	leader := g.leader()
+	for _, n := range others(g, leader.node) {
+		g.members[n].kill()
+		time.Sleep(2 * time.Second)
+		soon(t, "it leads", leader.log.Leads)
+		heir := g.follower()
+		require.Equal(t, heir.node, leader.log.furthest(leader.log.node.Load()))
+		g.members[n].start()
+		g.write(1)
+		g.same()
+		time.Sleep(2 * time.Second)
+	}
+	g.members[others(g, leader.node)[0]].kill()
+	time.Sleep(2 * time.Second)
+	require.NoError(t, leader.log.Transfer(t.Context(), 0))
+}
+
 // When nobody can take over, the node that stood down leads again once its disk works, and records that were on their
 // way are there.
 func TestDiskThatHangsForALittle(t *testing.T) { simulated(t, testDiskThatHangsForALittle) }

@@ -250,15 +250,18 @@ func (l *Log) standUp(n *instance) {
 	}
 }
 
-// furthest returns the other voter that is known to have most of the log; 0 when there is none.
+// furthest returns the other voter that is known to have most of the log, of those that answer, if any does; 0 when
+// there is none.
 func (l *Log) furthest(n *instance) (best Node) {
-	var most uint64
+	var most contact
 	for _, m := range l.members() {
 		if m.Node == l.self || !m.Voter {
 			continue
 		}
-		if c := n.trans.contact(m.Node); best == 0 || c.index > most {
-			best, most = m.Node, c.index
+		c := n.trans.contact(m.Node)
+		answers, did := c.within(l.opts.ElectionTimeout), most.within(l.opts.ElectionTimeout)
+		if best == 0 || answers && !did || answers == did && c.index > most.index {
+			best, most = m.Node, c
 		}
 	}
 	return best

@@ -172,7 +172,7 @@ func (l *Log) Progress(n Node) (index uint64, ok bool) {
 		return node.raft.LastIndex(), true
 	}
 	c := node.trans.contact(n)
-	return c.index, !c.at.IsZero() && time.Since(c.at) <= l.opts.ElectionTimeout
+	return c.index, c.within(l.opts.ElectionTimeout)
 }
 
 // members returns the members of the newest configuration, committed or not.

@@ -65,6 +65,9 @@ type contact struct {
 	latest answer
 }
 
+// within reports whether the node has reported within a time until now.
+func (c *contact) within(d time.Duration) bool { return !c.at.IsZero() && time.Since(c.at) <= d }
+
 // answer is the answer to the latest request: the node was in this term, and its log ended there, after the request was
 // sent.
 type answer struct{ term, sent, end uint64 }
