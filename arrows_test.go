@@ -59,7 +59,8 @@ var arrows = map[string][]string{
 	"ingest/field": {},
 	"ingest/files": {},
 
-	"shard":                   {"shard/bodies", "shard/books", "shard/entries", "shard/identity", "shard/op", "shard/procs", "shard/profile", "shard/replica", "shard/stamp", "wal", "wal/pause"},
+	"shard":                   {"shard/bodies", "shard/books", "shard/entries", "shard/identity", "shard/lookup", "shard/op", "shard/procs", "shard/profile", "shard/replica", "shard/stamp", "wal", "wal/pause"},
+	"shard/lookup":            {"shard/bodies", "shard/books", "shard/entries", "shard/identity", "shard/op", "shard/procs", "shard/profile", "shard/replica", "shard/stamp", "wal"},
 	"shard/replica":           {"shard/arena", "shard/bodies", "shard/books", "shard/effect", "shard/entries", "shard/identity", "shard/machine", "shard/op", "shard/procs", "shard/profile", "shard/stamp", "shard/store", "wal", "wal/pause"},
 	"shard/machine":           {"shard/arena", "shard/bodies", "shard/books", "shard/effect", "shard/entries", "shard/identity", "shard/op", "shard/procs", "shard/profile", "shard/store"},
 	"shard/arena":             {},

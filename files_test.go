@@ -35,7 +35,7 @@ var filesUp = map[string]int{
 	"api/scim":      8,
 	"api/stream":    7,
 
-	"shard":         2,
+	"shard":         1,
 	"shard/cluster": 4,
 	"shard/machine": 2,
 	"shard/replica": 6,

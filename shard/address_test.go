@@ -322,7 +322,7 @@ func TestViewIsFind(t *testing.T) {
 			require.Len(t, want, q.n)
 			var got []User
 			require.NoError(t, e.View(1, q.id, []byte(q.key), func(number uint64, blob []byte) {
-				got = append(got, User{number, append([]byte{}, blob...)})
+				got = append(got, User{Number: number, Blob: append([]byte{}, blob...)})
 			}))
 			require.Equal(t, append([]User{}, want...), append([]User{}, got...), q.key)
 			require.NoError(t, e.View(2, q.id, []byte(q.key), func(uint64, []byte) { t.Fatal("of another workspace") }))
@@ -351,13 +351,13 @@ func TestFindEachIsFind(t *testing.T) {
 	for i := range 40 {
 		user := fmt.Sprint("u", i)
 		track(t, e, user, attrField(op.AttrEmail, fmt.Sprintf("a%d@example.com", i%7)))
-		list = append(list, Identifier{op.ExternalID, []byte(user)}, Identifier{op.ExternalID, []byte("no " + user)})
+		list = append(list, Identifier{ID: op.ExternalID, Key: []byte(user)}, Identifier{ID: op.ExternalID, Key: []byte("no " + user)})
 	}
 	setAddress(t, e, op.Email, "a3@example.com", emailGroup)
 	alias := op.AppendAliasKey(nil, []byte("l"), []byte("n"))
 	commitAs(t, e, op.SourceTrack, func(b *Batch) { addAttributes(b, op.Alias, string(alias), 0, attrField(op.AttrFirstName, "x")) })
 	svc := e.AppendSvcID(nil, 1, first(e.Find(1, op.ExternalID, []byte("u3")))[0].Number)
-	list = append(list, Identifier{op.Alias, alias}, Identifier{op.SvcID, svc}, Identifier{op.SvcID, []byte("rubbish")})
+	list = append(list, Identifier{ID: op.Alias, Key: alias}, Identifier{ID: op.SvcID, Key: svc}, Identifier{ID: op.SvcID, Key: []byte("rubbish")})
 	for _, tiny := range []bool{false, true} {
 		if tiny { // nothing is resident
 			require.NoError(t, e.Close())

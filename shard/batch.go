@@ -1,14 +1,11 @@
 package shard
 
 import (
-	"bytes"
 	"encoding/binary"
-
-	"github.com/VictoriaMetrics/metrics"
 
 	"millrace/shard/bodies"
 	"millrace/shard/entries"
-	"millrace/shard/identity"
+	"millrace/shard/lookup"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 	"millrace/shard/replica"
@@ -21,19 +18,14 @@ import (
 // The partition of an op that is addressed by external id or svc_id is known at once. An op that is addressed by alias,
 // email or phone is looked up in the directory when the batch is committed, and goes straight to the profile. So does
 // every other op of a user whom the batch names in more than one way, since the contract fixes the order of effect
-// within one request (decisions.md D3). The look-up is a read before the log, so it may be stale by the time of apply;
-// apply then sends the op on (applyToNumber). A look-up may depend on an earlier op of the batch: the rest of the
-// request is then deferred until that op is visible.
+// within one request (decisions.md D3). Package lookup says what becomes of look-ups that are out of date, or that
+// depend on an earlier op.
 type Batch struct {
 	op.Builder
 	coordinator *Coordinator
-	reader      *reader // the coordinator's; while the batch is addressed behind barriers, one that goes through them
+	ops         lookup.Ops // in the Builder
 	workspace   uint32
 	actor       uint32
-	lookups     int   // ops that are addressed through the directory
-	svcIDs      int   // ops that are addressed by svc_id
-	contacts    []int // starts of ops that may set an email, phone or state
-	addressed   bool  // an op sets states of an address
 	keep        []byte
 	merges      int
 	// ops that only delete, and entries of the audit log: a batch of nothing else is taken even when the disk is full
@@ -41,14 +33,12 @@ type Batch struct {
 	renames   bool // an op gives a new external id to a user who has one
 	answer    kept
 	operators operators
-	routing   routing
 
 	// On the way (commit.go).
 	data     []byte // the record, behind room for the log's header
 	urgent   bool
 	outcomes []replica.Outcome // by reference; see Batch.Outcome
 	lost     bool              // the log may still use its bytes
-	restIn   int               // partition of the deferred rest of the batch; -1: nothing was deferred
 	// On a node that is alone: the only part, and what waits for it; reused for each batch.
 	parts   [1]Part
 	pending replica.Pending
@@ -68,15 +58,16 @@ func (c *Coordinator) NewBatch(workspace, actor uint32) *Batch {
 	b := c.batches.Get().(*Batch)
 	b.workspace, b.actor, b.deletes, b.merges, b.renames = workspace, actor, 0, 0, false
 	b.outcomes = b.outcomes[:0]
-	b.addressed, b.restIn = false, -1
-	b.lookups, b.svcIDs, b.contacts = 0, 0, b.contacts[:0]
+	b.ops.Begin(workspace, actor)
 	b.operators.reset()
 	b.Reset(wal.HeaderBytes)
 	return b
 }
 
 func newBatch(c *Coordinator) *Batch {
-	return &Batch{coordinator: c, reader: &c.reader, restIn: -1}
+	b := &Batch{coordinator: c}
+	b.ops = lookup.NewOps(&b.Builder, c.Reader)
+	return b
 }
 
 // Release gives the batch back to the coordinator.
@@ -98,7 +89,7 @@ func (b *Batch) End(start int, kind op.Kind, flags op.Flags, id op.IDKind, keyLe
 		return false
 	}
 	b.Builder.End(start, kind, op.MakeFlags(flags, id), keyLen, home)
-	b.count(start, flags, id)
+	b.ops.Note(start, flags, id)
 	return true
 }
 
@@ -109,22 +100,8 @@ func (b *Batch) EndNumber(start int, kind op.Kind, flags op.Flags, number uint64
 		return false
 	}
 	b.Builder.End(start, kind, op.MakeFlags(flags, op.SvcID), 0, number)
-	b.count(start, flags, op.SvcID)
+	b.ops.Note(start, flags, op.SvcID)
 	return true
-}
-
-// count counts what routing needs to know about an op for a user.
-func (b *Batch) count(start int, flags op.Flags, id op.IDKind) {
-	switch id {
-	case op.ExternalID:
-	case op.SvcID:
-		b.svcIDs++
-	default:
-		b.lookups++
-	}
-	if flags.Has(op.Contact) {
-		b.contacts = append(b.contacts, start)
-	}
 }
 
 // SvcID is the number behind a svc_id; ok is false for a svc_id that this server has not made for this workspace.
@@ -151,13 +128,7 @@ func (b *Batch) Count() int {
 // Delete removes the profile with this number. Outcome Nobody: the profile is gone already, deleted or merged into
 // another one. The op's body tells the event log where the log has the profile's events (Erased).
 func (b *Batch) Delete(number uint64) (ref int) {
-	ref = b.expect()
-	var body []byte
-	_ = b.coordinator.view(number, func(blob []byte) { // not found: the op will have no effect
-		if profile.Kind(blob) == profile.KindUser {
-			body = bodies.AppendErased(nil, blob, number, profile.Place{}, b.coordinator.hasher, b.coordinator.nodes)
-		}
-	})
+	ref, body := b.expect(), b.ops.Erased(number)
 	b.Append(op.Delete, op.MakeFlags(0, op.SvcID), number, body, binary.LittleEndian.AppendUint16(nil, uint16(ref)))
 	b.deletes++
 	return ref
@@ -195,7 +166,7 @@ func (b *Batch) RenameAlias(number uint64, label, old, name []byte) (ref int) {
 	c := bodies.Claim{Profile: number, Kind: bodies.ClaimAliasRename, Old: op.AppendAliasKey(nil, label, old)}
 	// The user may have been merged into this profile a moment ago, and the aliases may still be on their way. A claim
 	// that is sent straight to this profile must not overtake them.
-	c.Profile = b.coordinator.namedBy(b.workspace, op.Alias, c.Old, number)
+	c.Profile = b.ops.NamedBy(op.Alias, c.Old, number)
 	return b.claim(op.Alias, op.AppendAliasKey(nil, label, name), c)
 }
 
@@ -268,7 +239,7 @@ func (b *Batch) SetUserStates(id op.IDKind, key []byte, number uint64, states ..
 		number = b.coordinator.hasher.Number(b.workspace, id, b.Buf[at:])
 	}
 	b.Builder.End(start, op.Attributes, op.MakeFlags(op.UpdateOnly|op.Contact, id), keyLen, number)
-	b.count(start, op.Contact, id)
+	b.ops.Note(start, op.Contact, id)
 }
 
 // SetAddressStates sets states of an address, op.Email or op.Phone (key: see op.IDKind), whether or not a user has the
@@ -293,7 +264,7 @@ func (b *Batch) SetAddressStates(id op.IDKind, key []byte, states ...profile.Sta
 	b.Buf = entries.AppendKey(b.Buf, id, key)
 	home := b.coordinator.hasher.Number(b.workspace, id, b.Buf[at:])
 	b.Builder.End(start, op.RowState, op.MakeFlags(0, id), len(b.Buf)-at, home)
-	b.addressed = true
+	b.ops.NoteAddress()
 }
 
 // SetSource sets the endpoint through which the request came.
@@ -354,36 +325,3 @@ func (b *Batch) Unmet() (list []UnmetOperator) {
 	}
 	return list
 }
-
-// deferFrom moves the ops from start on into a Deferred op in the partition of number.
-func (b *Batch) deferFrom(start int, number uint64) {
-	var rest op.Builder
-	rest.Reset(0)
-	rest.MaxArray, rest.Source = b.MaxArray, b.Source
-	for i := range b.Names() {
-		rest.Name(b.NameAt(i))
-	}
-	// Ops that wait for nothing, above all a kept answer: once anything of the request is in the log, the answer is
-	// kept.
-	var first [][]byte
-	for tail := b.Buf[start:]; len(tail) > 0; {
-		var o op.Op
-		o, tail = op.Next(tail)
-		b.Dropped()
-		if o.Kind() == op.Document || o.Kind() == op.Idempotency {
-			first = append(first, bytes.Clone(o))
-			continue
-		}
-		rest.AppendOp(o)
-	}
-	record := rest.Finish(b.workspace, b.actor, 0) // stamped when it is released
-	b.Abort(start)
-	b.Append(op.Deferred, 0, number, record, nil)
-	b.restIn = int(identity.Partition(number))
-	for _, o := range first {
-		b.AppendOp(o)
-	}
-	deferrals.Inc()
-}
-
-var deferrals = metrics.NewCounter("millrace_deferred_requests_total")

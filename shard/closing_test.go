@@ -27,7 +27,7 @@ func TestReadsAfterClose(t *testing.T) {
 		o.MemoryBytes = memory
 		e = openTest(t, o)
 		reads := e.NewReads(nil)
-		list := []Identifier{{op.ExternalID, []byte("user7")}, {op.Email, []byte("all@example.com")}}
+		list := []Identifier{{ID: op.ExternalID, Key: []byte("user7")}, {ID: op.Email, Key: []byte("all@example.com")}}
 		require.NoError(t, e.Close())
 		_, err := reads.Find(1, list[0].ID, list[0].Key)
 		require.ErrorIs(t, err, replica.ErrClosed)

@@ -22,7 +22,7 @@ import (
 // the replica there; in a cluster it has a part for each group.
 //
 //	look up   whom emails, phones and aliases name, behind barriers; ops that depend on an earlier op are deferred
-//	          (resolve.go, names.go)
+//	          (package lookup)
 //	reserve   bytes in flight of this node (MaxInflightBytes): given back when Commit returns
 //	stamp     one stamp for the record, one step for each op
 //	split     a part for each group that the record has ops for; each group has a leader before anything is sent
@@ -50,10 +50,15 @@ func (b *Batch) Commit() error {
 	if b.Count() == 0 {
 		return nil
 	}
-	if err := b.lookUpAll(); err != nil {
+	c := b.coordinator
+	if b.renames {
+		if err := c.beginRenames(b.workspace); err != nil {
+			return err
+		}
+	}
+	if err := b.ops.LookUp(); err != nil {
 		return err
 	}
-	c := b.coordinator
 	// The replica that takes a part judges its merges. In a cluster this check makes it rare that single parts are
 	// refused.
 	if c.sole == nil && b.merges > 0 && c.mergesWaiting()+int64(b.merges) > c.opts.MaxMergesWaiting {
@@ -74,20 +79,6 @@ func (b *Batch) Commit() error {
 		}
 	}
 	return err
-}
-
-// lookUpAll addresses the batch's ops to the users they are for, takes out states that change nothing, and defers the
-// ops that have to wait.
-func (b *Batch) lookUpAll() error {
-	if b.renames {
-		if err := b.coordinator.beginRenames(b.workspace); err != nil {
-			return err
-		}
-	}
-	if b.coordinator.sole == nil && b.needsBarrier() {
-		return b.addressBehindBarriers()
-	}
-	return b.address()
 }
 
 // carry carries the batch's record to the leaders of its groups.
@@ -336,7 +327,7 @@ func (b *Batch) conclude(parts []Part, until time.Time) error {
 
 // isRest is 1 for a deferred record in the partition of the batch's own rest, else 0.
 func (b *Batch) isRest(ref uint64) int {
-	if int(identity.Partition(ref)) == b.restIn {
+	if int(identity.Partition(ref)) == b.ops.RestIn() {
 		return 1
 	}
 	return 0

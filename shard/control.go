@@ -126,7 +126,7 @@ func (c *Coordinator) TakeDocument(key string, doc []byte) (isOwn bool) {
 		return false
 	}
 	if n, err := strconv.ParseUint(workspace, 10, 32); err == nil {
-		c.renamed.Store(uint32(n), struct{}{})
+		c.renames.Add(uint32(n))
 	}
 	return true
 }
@@ -136,7 +136,7 @@ func (c *Coordinator) beginRenames(workspace uint32) error {
 	if _, known := c.spread.Load(workspace); known {
 		return nil
 	}
-	if !c.hasRenamed(workspace) {
+	if !c.renames.Has(workspace) {
 		err := c.PutDocuments(0, []bodies.DocumentChange{{Key: renamedKey(workspace), Doc: []byte{1}, Check: true}},
 			nil)
 		if err != nil && !errors.Is(err, ErrConflict) {

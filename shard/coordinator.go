@@ -11,6 +11,7 @@ import (
 	"github.com/puzpuzpuz/xsync/v3"
 
 	"millrace/shard/identity"
+	"millrace/shard/lookup"
 	"millrace/shard/op"
 	"millrace/shard/procs"
 	"millrace/shard/replica"
@@ -57,16 +58,19 @@ func (o *CoordinatorOptions) EnsureDefaults() {
 // it, which holds all partitions and always leads; in a cluster (NewCoordinator) there are many, here and on other
 // nodes. All methods are safe for concurrent use.
 type Coordinator struct {
-	reader
+	*lookup.Reader
 	opts    CoordinatorOptions
+	nodes   Nodes
+	sole    *replica.Replica // on a node that is alone: the replica of all partitions; else nil
+	hasher  *identity.Hasher
 	clock   *stamp.Clock
 	batches sync.Pool
-	reads   sync.Pool // of Batch's reads, in a cluster
 
 	inflight atomic.Int64 // bytes between Commit and the answer
 	closing  atomic.Bool
 
-	// spread has the workspaces for which all nodes know that external ids were renamed (reader.renamed).
+	renames *lookup.Renames
+	// spread has the workspaces that are among the renames of all nodes.
 	spread *xsync.MapOf[uint32, struct{}]
 	// resumed is closed when everything is visible that was under way when the process before ended; only on a node
 	// that is alone.

@@ -48,7 +48,7 @@ func TestHeldStatesWhateverIsInMemory(t *testing.T) {
 				b.SetAddressStates(op.Email, []byte(address), emailGroup)
 			}
 		})
-		list = append(list, Identifier{op.ExternalID, []byte(name)}, Identifier{op.Email, []byte(address)})
+		list = append(list, Identifier{ID: op.ExternalID, Key: []byte(name)}, Identifier{ID: op.Email, Key: []byte(address)})
 	}
 	all := requireHeldStates(t, e, 1, list, emailGroup, "in memory")
 	require.NotZero(t, all)

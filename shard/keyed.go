@@ -73,7 +73,7 @@ func (c *Coordinator) Answer(workspace uint32, key []byte) (a Answer, ok bool, e
 // kept is Answer for an answer that may be open.
 func (c *Coordinator) kept(workspace uint32, key []byte) (a Answer, isOpen, ok bool, err error) {
 	oldest := c.clock.Time().UnixMicro() - replica.AnswerLife.Microseconds()
-	err = c.walk(c.hasher.Number(workspace, op.NoID, key), workspace, op.NoID, key, func(_ uint64, blob []byte) {
+	err = c.ViewAnswer(workspace, key, func(blob []byte) {
 		if profile.Kind(blob) != entries.KindAnswer || profile.Created(blob) < oldest {
 			return
 		}

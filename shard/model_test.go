@@ -2,6 +2,7 @@ package shard
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -222,9 +223,8 @@ func dumpEngine(t *testing.T, e *Engine) string {
 		if a, ok := profile.Attr(v, op.AttrEmail); ok {
 			email = string(op.AppendEmailKey(nil, a.Bytes()))
 		}
-		var held holder
-		address := held.seeProfile(v, profile.State{Kind: profile.StateEmail}, nil)
-		c, _, err := e.heldBy(profile.Workspace(v), &held, address, profile.State{Kind: profile.StateEmail})
+		w, number := profile.Workspace(v), binary.BigEndian.Uint64(k[1:])
+		c, _, err := e.HeldState(w, op.SvcID, e.AppendSvcID(nil, w, number), profile.State{Kind: profile.StateEmail})
 		require.NoError(t, err)
 		state = c.Value
 		phone, _ := profile.Attr(v, op.AttrPhone)

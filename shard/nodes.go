@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"millrace/shard/books"
+	"millrace/shard/lookup"
 	"millrace/shard/op"
 	"millrace/shard/replica"
 )
@@ -14,9 +14,7 @@ import (
 // Nodes is how a coordinator reaches the groups that hold the partitions, wherever they are led. Package cluster
 // implements it; on a node that is alone there is one group, here.
 type Nodes interface {
-	// GroupOf is the number of the group that holds a partition. It never changes, and the partitions of a group are
-	// next to one another.
-	GroupOf(partition uint8) int
+	lookup.Nodes
 	// Self is this node.
 	Self() NodeID
 	// Leader is the node that leads a group, after a wait for an election that is under way; until zero: no bound. When
@@ -32,17 +30,11 @@ type Nodes interface {
 	// Release calls Replica.Release on another node. ErrUnavailable: nothing was sent.
 	Release(node NodeID, ref uint64, until time.Time) (replica.Effects, error)
 
-	// Local is this node's replica of the group that holds a partition, if everything is applied in it that Barrier has
-	// promised; nil otherwise, or when there is none.
-	Local(partition uint8) *replica.Replica
 	// Control is this node's replica of the control group. Each node has one.
 	Control() *replica.Replica
 	// Barrier returns when everything that was acknowledged anywhere before the call is applied in all replicas of this
 	// node, and the node's Clock has seen all stamps of it, including those of groups without a replica here.
 	Barrier() error
-	// BarrierOf is Barrier for the groups that hold these partitions only, so that nothing waits for a group that it
-	// does not concern.
-	BarrierOf(partitions ...uint8) error
 	// BarrierControl is Barrier for the control group only: control documents can be changed, and seen, also while
 	// other groups have no leader.
 	BarrierControl() error
@@ -51,12 +43,6 @@ type Nodes interface {
 	Spread()
 	// Flush calls Replica.Flush at the leader of the group that holds a partition.
 	Flush(partition uint8, owner uint64) (waiting []uint64, err error)
-
-	// For partitions without a replica on this node: what the Replica's methods of these names return at the leader of
-	// the group, linearizable.
-	Entry(number uint64) ([]byte, error)
-	TrailOf(number uint64) (books.History, error)
-	BlockedPage(workspace uint32, partition uint8, after uint64) (numbers []uint64, more bool, err error)
 }
 
 // NodeID is the number of a node.

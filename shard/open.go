@@ -1,9 +1,10 @@
 // Package shard is the engine: it orders the ops of requests in the log, applies them to the hot state of 256 virtual
 // partitions once they are durable, and keeps that state in a Pebble store behind the log.
 //
-// This package is its upper side. The Coordinator makes a batch of a request, looks up whom it names, carries its parts
-// to the leaders, waits, and answers (commit.go describes the way). Below it is package replica: a range of partitions
-// on one node, which knows no coordinator. Package machine defines what records do to these partitions.
+// This package is its upper side. The Coordinator makes a batch of a request, has package lookup find whom it names,
+// carries its parts to the leaders, waits, and answers (commit.go describes the way). Below it is package replica: a
+// range of partitions on one node, which knows no coordinator. Package machine defines what records do to these
+// partitions.
 //
 // A node that is alone (Open) has a coordinator over one replica, which has all partitions and always leads, on a
 // wal.Log. In a cluster (package cluster) each node has a coordinator, and replicas of some groups of partitions, on
@@ -24,6 +25,7 @@ import (
 
 	"millrace/shard/books"
 	"millrace/shard/identity"
+	"millrace/shard/lookup"
 	"millrace/shard/profile"
 	"millrace/shard/replica"
 )
@@ -49,6 +51,33 @@ type (
 	AuditEntry = books.AuditEntry
 )
 
+// Names of package lookup that callers need.
+type (
+	// Reads are the reads of one request.
+	Reads = lookup.Reads
+	// Room is where copies of profiles are counted.
+	Room = lookup.Room
+	// Identifier names users, or an address.
+	Identifier = lookup.Identifier
+	// Extent says what is read besides the entries that identifiers lead to.
+	Extent = lookup.Extent
+	// User is one profile as a read found it.
+	User = lookup.User
+	// Sharer is one of the users who share an address.
+	Sharer = lookup.Sharer
+	// BlockedAddress is an entry of the block list.
+	BlockedAddress = lookup.BlockedAddress
+	// Logged is what the event log has of the owner of an event.
+	Logged = lookup.Logged
+)
+
+// What an Extent has.
+const (
+	OfUsers  = lookup.OfUsers
+	OfEmails = lookup.OfEmails
+	OfPhones = lookup.OfPhones
+)
+
 // The kinds of a State.
 const (
 	EmailState = profile.StateEmail  // email_subscribe
@@ -70,7 +99,7 @@ const (
 	NoMatch    = replica.NoMatch
 )
 
-// Errors of the engine, see package replica.
+// Errors of the engine, see packages replica and lookup.
 var (
 	ErrBusy        = replica.ErrBusy
 	ErrDiskFull    = replica.ErrDiskFull
@@ -80,6 +109,7 @@ var (
 	ErrUnavailable = replica.ErrUnavailable
 	ErrUnknown     = replica.ErrUnknown
 	ErrClosed      = replica.ErrClosed
+	ErrCursor      = lookup.ErrCursor
 )
 
 // CheckRestored is replica.CheckRestored.
@@ -88,19 +118,31 @@ func CheckRestored(fs vfs.FS, dir string) error { return replica.CheckRestored(f
 // NewCoordinator makes the coordinator of a node of a cluster.
 func NewCoordinator(o CoordinatorOptions) *Coordinator {
 	c := newCoordinator(o)
-	c.hasher = identity.NewHasher(o.Secret)
-	c.reads.New = func() any { return c.NewReads(nil) }
+	c.nodes, c.hasher = o.Nodes, identity.NewHasher(o.Secret)
+	c.read()
 	return c
 }
 
 func newCoordinator(o CoordinatorOptions) *Coordinator {
 	o.EnsureDefaults()
 	c := &Coordinator{
-		reader: reader{nodes: o.Nodes, reading: o.Reading, renamed: xsync.NewMapOf[uint32, struct{}]()},
-		opts:   o, clock: o.Clock, spread: xsync.NewMapOf[uint32, struct{}](),
+		opts: o, clock: o.Clock, renames: lookup.NewRenames(), spread: xsync.NewMapOf[uint32, struct{}](),
 	}
 	c.batches.New = func() any { return newBatch(c) }
 	return c
+}
+
+// sitOver makes c the coordinator of a node that is alone.
+func (c *Coordinator) sitOver(r *replica.Replica) {
+	c.nodes, c.sole, c.hasher = alone{c}, r, r.Hasher()
+	c.read()
+}
+
+// read gives c what it reads with.
+func (c *Coordinator) read() {
+	c.Reader = lookup.NewReader(lookup.Options{
+		Nodes: c.nodes, Hasher: c.hasher, Sole: c.sole, Reading: c.opts.Reading, Renames: c.renames,
+	})
 }
 
 // Open opens a node that is alone: a coordinator over one replica with all partitions, on the data in Options.Dir. It
@@ -115,7 +157,6 @@ func Open(o Options) (*Coordinator, error) {
 		Reading: o.Reading, Logger: o.Logger,
 	}
 	c := newCoordinator(co)
-	c.nodes = alone{c}
 	onDocument := o.OnDocument
 	o.OnDocument = func(key string, doc []byte) {
 		if !c.TakeDocument(key, doc) {
@@ -129,9 +170,14 @@ func Open(o Options) (*Coordinator, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.sole, c.hasher = r, r.Hasher()
+	c.sitOver(r)
 	c.resumed = r.Resume()
 	return c, nil
+}
+
+// Readdress addresses the ops of a deferred record as things stand, behind its own barrier.
+func (c *Coordinator) Readdress(record []byte) (routed []byte, err error) {
+	return c.Reader.Readdress(record, c.clock)
 }
 
 // alone is the Nodes of a coordinator over one replica that holds all partitions and always leads. There is no other

@@ -91,7 +91,7 @@ func TestOwnerOnTheWay(t *testing.T) {
 		require.NoError(t, err)
 		arrived, err := x.Entry(number("keep"))
 		require.NoError(t, err)
-		if _, forward := entries.Forward(left); forward && !hasTakenIn(arrived, []uint64{number("ann")}) {
+		if _, forward := entries.Forward(left); forward && !hasTakenIn(arrived, number("ann")) {
 			there, gone := owner()
 			require.Zero(t, there)
 			require.Equal(t, number("ann"), gone)

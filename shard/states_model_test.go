@@ -452,16 +452,16 @@ func (m *statesModel) compare(t testing.TB, e *Engine, r *rand.Rand, what string
 // compareTogether asks for a state of many identifiers at once and of each identifier alone, and compares.
 func (m *statesModel) compareTogether(t testing.TB, e *Engine, r *rand.Rand, what string) {
 	t.Helper()
-	list := []Identifier{{op.ExternalID, []byte("nobody")}, {op.Email, []byte("nobody@example.com")}, {op.Phone, []byte("+4930999999")}, {op.SvcID, []byte("none")}}
+	list := []Identifier{{ID: op.ExternalID, Key: []byte("nobody")}, {ID: op.Email, Key: []byte("nobody@example.com")}, {ID: op.Phone, Key: []byte("+4930999999")}, {ID: op.SvcID, Key: []byte("none")}}
 	for name, u := range m.users {
-		list = append(list, Identifier{op.ExternalID, []byte(name)}, Identifier{op.SvcID, e.AppendSvcID(nil, 1, u.number)})
+		list = append(list, Identifier{ID: op.ExternalID, Key: []byte(name)}, Identifier{ID: op.SvcID, Key: e.AppendSvcID(nil, 1, u.number)})
 	}
 	for address := range m.addresses {
 		id := op.Phone
 		if strings.Contains(address, "@") {
 			id, address = op.Email, strings.ToUpper(address)
 		}
-		list = append(list, Identifier{id, []byte(address)})
+		list = append(list, Identifier{ID: id, Key: []byte(address)})
 	}
 	r.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 	for _, k := range modelKeys() {

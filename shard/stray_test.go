@@ -98,8 +98,8 @@ func TestStraysComeBeforeTheRest(t *testing.T) {
 		addAttributes(b, op.Email, email, 0, attrField(op.AttrFirstName, "first"))
 		addAttributes(b, op.ExternalID, is, op.Contact, attrField(op.AttrPhone, phone))
 		addAttributes(b, op.Phone, phone, 0, attrField(op.AttrFirstName, "last"))
-		require.NoError(t, b.lookUpAll())
-		require.GreaterOrEqual(t, b.restIn, 0)
+		require.NoError(t, b.ops.LookUp())
+		require.GreaterOrEqual(t, b.ops.RestIn(), 0)
 		deleteAll(t, coord, op.ExternalID, was) // while the request is on its way
 		set(other, op.AttrEmail, email)
 		set(is, op.AttrEmail, email)

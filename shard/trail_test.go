@@ -199,7 +199,7 @@ func TestBlockedAddresses(t *testing.T) {
 		one := all(1, 10)
 		require.Len(t, one, 1)
 		a := one["ann@example.com"]
-		require.Equal(t, BlockedAddress{"ann@example.com", a.Since, 7, op.SourceEmailStatus}, a)
+		require.Equal(t, BlockedAddress{Email: "ann@example.com", Since: a.Since, Actor: 7, Source: op.SourceEmailStatus}, a)
 		require.Positive(t, a.Since)
 		require.Len(t, all(2, 0), 1)
 		require.Empty(t, all(3, 1))

@@ -192,7 +192,7 @@ func (w *Worker) applyToUser(p *Partition, o op.Op) error {
 		return w.createWithRow(p, s.Number, o)
 	}
 	// Several profiles share the address, and the choice needs their states (service.md 4.1 rule 3), which only the
-	// engine as a whole has. Ordinarily shard/resolve.go made it before the record was logged; the row has changed
+	// engine as a whole has. Ordinarily shard/lookup made it before the record was logged; the row has changed
 	// since.
 	w.applying.dropped = true
 	w.wait(p, singleOp(rec, o, o.Flags(), o.Number()))

@@ -16,7 +16,7 @@ import (
 // The directory: rows that lead from an alias, email, phone, or an external id that a profile got later, to profile
 // numbers. A row lies in the partition of its identifier and is laid out like a profile, so that it can hold an
 // address's subscription states with the same editor. Only the row has these: users who share the address read them
-// there (shard/candidate.go), and none of them is told of a change. An address without a user keeps its states.
+// there (shard/lookup/candidate.go), and none of them is told of a change. An address without a user keeps its states.
 
 // changeContact is change for attribute ops that set email, phone or a subscription state. Such a state is one that the
 // user has said, and it also goes to the addresses that the user has after the op.

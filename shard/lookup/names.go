@@ -1,4 +1,4 @@
-package shard
+package lookup
 
 import (
 	"millrace/shard/entries"
@@ -8,33 +8,33 @@ import (
 )
 
 // lookUp is the place in the list of names of what the identifier of the op at start names.
-func (b *Batch) lookUp(start int) (place int, err error) {
-	n := &b.routing.names
-	o, _ := op.Next(b.Buf[start:])
+func (s *Ops) lookUp(start int) (place int, err error) {
+	n := &s.routing.names
+	o, _ := op.Next(s.Buf[start:])
 	home := o.Number()
-	if place, known := n.byHome[home]; known && b.sameIdentifier(n.list[place].start, o) {
+	if place, known := n.byHome[home]; known && s.sameIdentifier(n.list[place].start, o) {
 		return place, nil
 	}
 	x := naming{start: start}
 	if o.Flags().ID() == op.SvcID {
 		x.number = home
-	} else if err = b.choose(&x, o); err != nil {
+	} else if err = s.choose(&x, o); err != nil {
 		return 0, err
 	}
 	return n.add(x, home), nil
 }
 
-func (b *Batch) sameIdentifier(start int, o op.Op) bool {
-	first, _ := op.Next(b.Buf[start:])
+func (s *Ops) sameIdentifier(start int, o op.Op) bool {
+	first, _ := op.Next(s.Buf[start:])
 	return first.Flags().ID() == o.Flags().ID() && string(first.Key()) == string(o.Key())
 }
 
 // choose finds the user whom the op's identifier names. Of several who share an address it is the one whom service.md
 // 4.1 rule 3 prescribes: a user with an external id first, then the one who was updated last. That needs one look at
 // each of them, and no more.
-func (b *Batch) choose(x *naming, o op.Op) (err error) {
-	n, e := &b.routing.names, b.reader
-	n.members, err = e.numbersFor(replica.ToChange, n.members[:0], o.Number(), b.workspace, o.Flags().ID(),
+func (s *Ops) choose(x *naming, o op.Op) (err error) {
+	n, e := &s.routing.names, s.reader
+	n.members, err = e.numbersFor(replica.ToChange, n.members[:0], o.Number(), s.workspace, o.Flags().ID(),
 		o.Key())
 	if err != nil || len(n.members) == 0 {
 		return err
@@ -57,19 +57,19 @@ func (b *Batch) choose(x *naming, o op.Op) (err error) {
 }
 
 // userOf reads the user with this number, or the user into whom that one was merged.
-func (b *Batch) userOf(number uint64) (u named, err error) {
-	n := &b.routing.names
+func (s *Ops) userOf(number uint64) (u named, err error) {
+	n := &s.routing.names
 	if u, known := n.users[number]; known || number == 0 {
 		return u, nil
 	}
 	at := number
 	for again := true; again && err == nil; {
 		again = false
-		err = b.reader.viewToChange(at, func(blob []byte) {
+		err = s.reader.viewToChange(at, func(blob []byte) {
 			switch {
-			case profile.Workspace(blob) != b.workspace:
+			case profile.Workspace(blob) != s.workspace:
 			case profile.Kind(blob) == profile.KindUser:
-				u = b.readUser(at, blob)
+				u = s.readUser(at, blob)
 			default:
 				at, again = entries.Forward(blob)
 			}
@@ -81,14 +81,14 @@ func (b *Batch) userOf(number uint64) (u named, err error) {
 	return u, err
 }
 
-func (b *Batch) readUser(number uint64, blob []byte) named {
-	n, h := &b.routing.names, b.reader.hasher
-	u := named{number: number, identified: profile.Identified(blob), rows: b.reader.addressRows(b.workspace, blob)}
+func (s *Ops) readUser(number uint64, blob []byte) named {
+	n, h := &s.routing.names, s.reader.hasher
+	u := named{number: number, identified: profile.Identified(blob), rows: s.reader.addressRows(s.workspace, blob)}
 	if id := profile.ExternalID(blob); len(id) > 0 {
-		n.external[h.Number(b.workspace, op.ExternalID, id)] = number
+		n.external[h.Number(s.workspace, op.ExternalID, id)] = number
 	}
-	if b.reader.hasRenamed(b.workspace) { // else no profile has any, and the search would walk all of this one
-		profile.DeprecatedIDs(blob, func(id []byte) { n.external[h.Number(b.workspace, op.ExternalID, id)] = number })
+	if s.reader.renames.Has(s.workspace) { // else no profile has any, and the search would walk all of this one
+		profile.DeprecatedIDs(blob, func(id []byte) { n.external[h.Number(s.workspace, op.ExternalID, id)] = number })
 	}
 	return u
 }

@@ -1,4 +1,4 @@
-package shard
+package lookup
 
 import (
 	"slices"
@@ -18,19 +18,19 @@ import (
 // always set, with a time of its own.
 
 // leaveOutUnchanged takes states that change nothing out of the batch's ops, and says whether there were any.
-func (b *Batch) leaveOutUnchanged() (changed bool, err error) {
-	if b.Source != op.SourceTrack || b.addressed || !slices.ContainsFunc(b.contacts, func(start int) bool {
-		o, _ := op.Next(b.Buf[start:])
+func (s *Ops) leaveOutUnchanged() (changed bool, err error) {
+	if s.Source != op.SourceTrack || s.addressed || !slices.ContainsFunc(s.contacts, func(start int) bool {
+		o, _ := op.Next(s.Buf[start:])
 		return setsStates(o.Body())
 	}) {
 		return false, nil
 	}
-	before := &b.routing.before
+	before := &s.routing.before
 	before.users, before.rows = before.users[:0], before.rows[:0]
-	b.touchContacts()
-	for _, start := range b.contacts {
-		o, _ := op.Next(b.Buf[start:])
-		user, same, known, err := b.isUnchanged(o, before)
+	s.touchContacts()
+	for _, start := range s.contacts {
+		o, _ := op.Next(s.Buf[start:])
+		user, same, known, err := s.isUnchanged(o, before)
 		if err != nil || !known { // the op may be for the same user as any op behind it
 			return changed, err
 		}
@@ -42,7 +42,7 @@ func (b *Batch) leaveOutUnchanged() (changed bool, err error) {
 		if user != 0 { // no other op names a user whom this op makes
 			before.users = append(before.users, user)
 		}
-		for _, f := range b.routing.fields {
+		for _, f := range s.routing.fields {
 			if f.start == start && f.at >= 0 {
 				before.rows = append(before.rows, f.row)
 			}
@@ -52,26 +52,26 @@ func (b *Batch) leaveOutUnchanged() (changed bool, err error) {
 }
 
 // touchContacts loads the users of the ops that isUnchanged is about to look at.
-func (b *Batch) touchContacts() {
-	r := &b.routing
+func (s *Ops) touchContacts() {
+	r := &s.routing
 	r.numbers = r.numbers[:0]
-	for _, start := range b.contacts {
-		o, _ := op.Next(b.Buf[start:])
+	for _, start := range s.contacts {
+		o, _ := op.Next(s.Buf[start:])
 		r.numbers = append(r.numbers, o.Number())
 	}
-	b.reader.touchAlone(r.numbers)
+	s.reader.touchAlone(r.numbers)
 }
 
 // isUnchanged says whether an op changes no addresses and no states. If the op changes any, its user and the rows of
 // the user's addresses count as touched. user is the user whom the op is for, whatever the ops before it do; it is 0
 // when the op makes the user. known is false for an op by an address, for the number of a merged user, and when the
 // op's number or the profile is on another node.
-func (b *Batch) isUnchanged(o op.Op, before *touched) (user uint64, same, known bool, err error) {
-	e, id := b.reader, o.Flags().ID()
+func (s *Ops) isUnchanged(o op.Op, before *touched) (user uint64, same, known bool, err error) {
+	e, id := s.reader, o.Flags().ID()
 	if id == op.Email || id == op.Phone || !e.isHere(o.Number()) {
 		return 0, false, false, nil
 	}
-	user, l, err := b.lendTarget(o)
+	user, l, err := s.lendTarget(o)
 	if err != nil || l.Blob == nil {
 		return 0, false, user == 0, err
 	}
@@ -79,23 +79,23 @@ func (b *Batch) isUnchanged(o op.Op, before *touched) (user uint64, same, known 
 		l.Back()
 		return user, false, known, nil
 	}
-	b.routing.said = bodies.AppendStatesSet(b.routing.said[:0], o.Body(), &op.Record{})
-	said := b.routing.said
+	s.routing.said = bodies.AppendStatesSet(s.routing.said[:0], o.Body(), &op.Record{})
+	said := s.routing.said
 	email, phone := profile.Addresses(l.Blob)
 	same = entries.SameAddresses(email, phone, o.Body()) &&
 		!slices.ContainsFunc(said, func(c profile.StateChange) bool {
 			own, has := profile.StateOf(l.Blob, c.State)
 			return !has || !own.Same(c.State) || own.Channel != c.Channel
 		})
-	keys := &b.routing.keys
+	keys := &s.routing.keys
 	keys.Reset()
 	keys.AddAddresses(email, phone)
 	l.Back()
 	for _, k := range keys.List {
-		home, changes := e.hasher.Number(b.workspace, k.ID, k.Key), bodies.ForAddress(said, k.ID)
+		home, changes := e.hasher.Number(s.workspace, k.ID, k.Key), bodies.ForAddress(said, k.ID)
 		if same && len(changes) > 0 {
 			if same = !slices.Contains(before.rows, home) && e.isHere(home); same {
-				if same, err = e.haveHeard(b.workspace, k.ID, k.Key, changes); err != nil {
+				if same, err = e.haveHeard(s.workspace, k.ID, k.Key, changes); err != nil {
 					return user, false, known, err
 				}
 			}
@@ -109,10 +109,10 @@ func (b *Batch) isUnchanged(o op.Op, before *touched) (user uint64, same, known 
 
 // lendTarget lends the profile that an op goes to as things stand, when the profile is on this node; number is 0 when
 // the op would make a profile. The op's identifier must not be an address.
-func (b *Batch) lendTarget(o op.Op) (number uint64, l replica.Lent, err error) {
-	e, number := b.reader, o.Number()
+func (s *Ops) lendTarget(o op.Op) (number uint64, l replica.Lent, err error) {
+	e, number := s.reader, o.Number()
 	if o.Flags().ID() != op.SvcID {
-		number, l, err = e.lendHomeFor(replica.ToChange, number, b.workspace, o.Flags().ID(), o.Key())
+		number, l, err = e.lendHomeFor(replica.ToChange, number, s.workspace, o.Flags().ID(), o.Key())
 		switch {
 		case err != nil || l.Blob == nil:
 			return 0, l, err
@@ -134,7 +134,7 @@ func (b *Batch) lendTarget(o op.Op) (number uint64, l replica.Lent, err error) {
 }
 
 // haveHeard says whether an address has these states, each of them set since the last user came to the address.
-func (r *reader) haveHeard(
+func (r *Reader) haveHeard(
 	workspace uint32, id op.IDKind, key []byte, states []profile.StateChange,
 ) (all bool, err error) {
 	err = r.ViewAddress(workspace, id, key, func(row []byte) {

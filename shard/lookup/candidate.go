@@ -1,4 +1,4 @@
-package shard
+package lookup
 
 import (
 	"cmp"
@@ -23,7 +23,7 @@ type candidate struct {
 
 // candidate looks up what the number in the row of an identifier, whose home number is home, stands for. The zero
 // candidate: nothing.
-func (r *reader) candidate(number, home uint64, id op.IDKind) (x candidate, err error) {
+func (r *Reader) candidate(number, home uint64, id op.IDKind) (x candidate, err error) {
 	var gone uint64 // the profile merged into the one at number; left says how it left
 	var left entries.Departed
 	for merged := true; merged && err == nil; {
@@ -48,7 +48,7 @@ func (r *reader) candidate(number, home uint64, id op.IDKind) (x candidate, err 
 
 // sharer is the candidate for an address at the user x, whose profile is in blob, when gone was merged into x last (0:
 // none was) and left as left says: gone while x has not taken it in, else x.
-func (r *reader) sharer(
+func (r *Reader) sharer(
 	x candidate, blob []byte, gone uint64, left *entries.Departed, home uint64, at int,
 ) candidate {
 	row, taken := r.addressRow(profile.Workspace(blob), blob, at), takenIn(blob, gone)
@@ -92,7 +92,7 @@ func (c candidate) compare(d candidate) int {
 
 // appendCandidates appends candidates for those of the numbers in an identifier's row that are users, in the numbers'
 // order.
-func (r *reader) appendCandidates(
+func (r *Reader) appendCandidates(
 	dst []candidate, numbers []uint64, home uint64, id op.IDKind,
 ) ([]candidate, error) {
 	dst = slices.Grow(dst, len(numbers))
@@ -102,7 +102,7 @@ func (r *reader) appendCandidates(
 
 // eachCandidate calls f with candidates for those of the numbers in an identifier's row that are users, in the numbers'
 // order.
-func (r *reader) eachCandidate(numbers []uint64, home uint64, id op.IDKind, f func(x candidate)) error {
+func (r *Reader) eachCandidate(numbers []uint64, home uint64, id op.IDKind, f func(x candidate)) error {
 	if r.barriers != nil {
 		if err := r.barriers.ofUsers(nil); err != nil {
 			return err
@@ -131,7 +131,7 @@ func (r *reader) eachCandidate(numbers []uint64, home uint64, id op.IDKind, f fu
 const manySharers = 64
 
 // eachRead is eachCandidate, with several looked at at a time.
-func (r *reader) eachRead(numbers []uint64, home uint64, id op.IDKind, f func(x candidate)) error {
+func (r *Reader) eachRead(numbers []uint64, home uint64, id op.IDKind, f func(x candidate)) error {
 	all, own := make([]candidate, len(numbers)), slices.Clone(numbers) // so that callers' numbers stay on their stacks
 	err := procs.EachAtOnce(len(all), func(i int) (err error) {
 		all[i], err = r.candidate(own[i], home, id)

@@ -1,7 +1,7 @@
-package shard
+package lookup
 
 import (
-	"github.com/puzpuzpuz/xsync/v3"
+	"sync"
 
 	"millrace/shard/identity"
 	"millrace/shard/op"
@@ -10,8 +10,9 @@ import (
 	"millrace/shard/replica"
 )
 
-// reader is what Coordinator and Reads have in common: it looks at users and addresses, on this node and on others.
-type reader struct {
+// Reader looks at users and addresses, on this node and on others. It is safe for concurrent use, unless it is that of
+// Reads.
+type Reader struct {
 	nodes    Nodes
 	barriers *barriers        // what nodes is, for the reads of one request in a cluster; else nil
 	sole     *replica.Replica // on a node that is alone: the replica of all partitions; else nil
@@ -19,8 +20,8 @@ type reader struct {
 	reading  *procs.Reading // says how many users may be read at once
 	room     Room           // where copies are counted; nil: nowhere
 	held     int            // bytes of the copies that the last call has returned, as far as room has counted them
-	// renamed has the workspaces for which this node knows that external ids were renamed.
-	renamed *xsync.MapOf[uint32, struct{}]
+	renames  *Renames
+	pool     *sync.Pool // of Reads for batches, in a cluster
 }
 
 // Room is where copies of profiles are counted: a profile may have megabytes, and many requests may read at once.
@@ -31,7 +32,7 @@ type Room interface {
 }
 
 // hold is the room's Hold, if there is a room.
-func (r *reader) hold(bytes int) error {
+func (r *Reader) hold(bytes int) error {
 	if r.room == nil {
 		return nil
 	}
@@ -39,18 +40,18 @@ func (r *reader) hold(bytes int) error {
 }
 
 // giveBack gives back what the last call has copied.
-func (r *reader) giveBack() {
+func (r *Reader) giveBack() {
 	_ = r.hold(-r.held) // giving back never fails
 	r.held = 0
 }
 
 // lend lends the entry at number, from a replica of this node when it has one that may be read.
-func (r *reader) lend(number uint64) (replica.Lent, error) {
+func (r *Reader) lend(number uint64) (replica.Lent, error) {
 	return r.lendFor(replica.ToRead, number)
 }
 
 // lendFor is lend with what the entry is lent for.
-func (r *reader) lendFor(use replica.Use, number uint64) (replica.Lent, error) {
+func (r *Reader) lendFor(use replica.Use, number uint64) (replica.Lent, error) {
 	if number == 0 { // the number of no entry
 		return replica.Lent{}, nil
 	}
@@ -63,13 +64,13 @@ func (r *reader) lendFor(use replica.Use, number uint64) (replica.Lent, error) {
 }
 
 // isHere says whether an entry can be read without asking another node.
-func (r *reader) isHere(number uint64) bool {
+func (r *Reader) isHere(number uint64) bool {
 	return r.nodes.Local(identity.Partition(number)) != nil
 }
 
 // homeOf is the number at which the search for an identifier begins, 0 for a svc_id that is nobody's. It sets
 // canonical.Key to the canonical key.
-func (r *reader) homeOf(workspace uint32, canonical *Identifier, i Identifier) uint64 {
+func (r *Reader) homeOf(workspace uint32, canonical *Identifier, i Identifier) uint64 {
 	switch i.ID {
 	case op.SvcID:
 		number, _ := r.hasher.ParseSvcID(workspace, i.Key)
@@ -82,7 +83,7 @@ func (r *reader) homeOf(workspace uint32, canonical *Identifier, i Identifier) u
 
 // addressRows are the directory rows of the addresses that a profile has, 0 for none; an entry that is no longer a
 // profile has none.
-func (r *reader) addressRows(workspace uint32, blob []byte) (rows [2]uint64) {
+func (r *Reader) addressRows(workspace uint32, blob []byte) (rows [2]uint64) {
 	if profile.Kind(blob) == profile.KindUser {
 		email, phone := profile.Addresses(blob)
 		rows = [2]uint64{r.rowOf(workspace, atEmail, email), r.rowOf(workspace, atPhone, phone)}
@@ -91,13 +92,13 @@ func (r *reader) addressRows(workspace uint32, blob []byte) (rows [2]uint64) {
 }
 
 // addressRow is the directory row of the address at atEmail or atPhone of a profile.
-func (r *reader) addressRow(workspace uint32, blob []byte, at int) uint64 {
+func (r *Reader) addressRow(workspace uint32, blob []byte, at int) uint64 {
 	email, phone := profile.Addresses(blob)
 	return r.rowOf(workspace, at, [2]op.Value{email, phone}[at])
 }
 
 // rowOf is the directory row of an email or a phone; 0 for nil.
-func (r *reader) rowOf(workspace uint32, at int, address op.Value) uint64 {
+func (r *Reader) rowOf(workspace uint32, at int, address op.Value) uint64 {
 	switch {
 	case address == nil:
 		return 0
@@ -106,17 +107,6 @@ func (r *reader) rowOf(workspace uint32, at int, address op.Value) uint64 {
 	}
 	var canonical [maxStackKey]byte
 	return r.hasher.Number(workspace, op.Email, op.AppendEmailKey(canonical[:0], address.Bytes()))
-}
-
-// Renamed external ids. A user may have several external ids once one was renamed: the old ones lead to the user until
-// they are removed. Where that has never happened, a request that names users by external ids only names each user in
-// one way, and nothing has to be looked up. So from its first rename on a workspace has a control document that says
-// so, which every node of a cluster knows.
-
-// hasRenamed says whether an external id was ever renamed in a workspace, as far as this node knows.
-func (r *reader) hasRenamed(workspace uint32) bool {
-	_, ok := r.renamed.Load(workspace)
-	return ok
 }
 
 // Identifier names users, or an address: in the form that Find takes, a svc_id as text.
@@ -145,13 +135,13 @@ const maxStackKey = 320
 
 // view calls f with the entry at number, if there is one. The bytes are lent for the call, in which f must not call the
 // engine.
-func (r *reader) view(number uint64, f func(blob []byte)) error {
+func (r *Reader) view(number uint64, f func(blob []byte)) error {
 	l, err := r.lend(number)
 	return show(l, err, f)
 }
 
 // viewToChange is view for the entry that an op is going to.
-func (r *reader) viewToChange(number uint64, f func(blob []byte)) error {
+func (r *Reader) viewToChange(number uint64, f func(blob []byte)) error {
 	l, err := r.lendFor(replica.ToChange, number)
 	return show(l, err, f)
 }
@@ -166,7 +156,7 @@ func show(l replica.Lent, err error, f func(blob []byte)) error {
 
 // Touch loads the entries at these numbers that this node has in memory, all of one group, together: for a caller that
 // is about to look at each of them.
-func (r *reader) Touch(numbers []uint64) {
+func (r *Reader) Touch(numbers []uint64) {
 	if len(numbers) == 0 {
 		return
 	}
@@ -178,7 +168,7 @@ func (r *reader) Touch(numbers []uint64) {
 
 // touchAlone is Touch on a node that is alone, where all entries are of one group. A few are looked at as fast without
 // it.
-func (r *reader) touchAlone(numbers []uint64) {
+func (r *Reader) touchAlone(numbers []uint64) {
 	if r.sole != nil && len(numbers) >= 4 {
 		r.Touch(numbers)
 	}

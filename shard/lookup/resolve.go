@@ -1,4 +1,4 @@
-package shard
+package lookup
 
 import (
 	"encoding/binary"
@@ -19,27 +19,27 @@ import (
 
 // survey reads what routing needs to know about the batch's ops before anything is looked up. It says whether ops have
 // to be addressed at all.
-func (b *Batch) survey() (needed bool) {
-	r := &b.routing
-	r.gives, r.tells, r.asks = false, b.addressed, false
+func (s *Ops) survey() (needed bool) {
+	r := &s.routing
+	r.gives, r.tells, r.asks = false, s.addressed, false
 	r.fields = r.fields[:0]
-	if b.Builder.Count() > 1 {
-		for _, start := range b.contacts {
-			b.readContact(start)
+	if s.Count() > 1 {
+		for _, start := range s.contacts {
+			s.readContact(start)
 		}
 	}
-	return b.namesMayMix() || b.Builder.Count() > 1 && r.gives && r.tells
+	return s.namesMayMix() || s.Count() > 1 && r.gives && r.tells
 }
 
 // namesMayMix says whether identifiers have to be looked up: because some of them are not external ids, or because
 // several of them may belong to one user.
-func (b *Batch) namesMayMix() bool {
-	return b.lookups > 0 || b.Builder.Count() > 1 && (b.svcIDs > 0 || b.reader.hasRenamed(b.workspace))
+func (s *Ops) namesMayMix() bool {
+	return s.lookups > 0 || s.Count() > 1 && (s.svcIDs > 0 || s.reader.renames.Has(s.workspace))
 }
 
-func (b *Batch) readContact(start int) {
-	r := &b.routing
-	o, _ := op.Next(b.Buf[start:])
+func (s *Ops) readContact(start int) {
+	r := &s.routing
+	o, _ := op.Next(s.Buf[start:])
 	for code, v := range op.Fields(o.Body()) {
 		switch code {
 		case op.AttrEmail, op.AttrPhone:
@@ -49,8 +49,8 @@ func (b *Batch) readContact(start int) {
 				id, f.at = op.Phone, atPhone
 			}
 			if v.Tag() == op.String {
-				b.keep = entries.AppendKey(b.keep[:0], id, v.Bytes())
-				f.row = b.reader.hasher.Number(b.workspace, id, b.keep)
+				s.keep = entries.AppendKey(s.keep[:0], id, v.Bytes())
+				f.row = s.reader.hasher.Number(s.workspace, id, s.keep)
 			}
 			r.fields, r.gives = append(r.fields, f), true
 		case op.AttrSubscriptionGroups:
@@ -60,52 +60,52 @@ func (b *Batch) readContact(start int) {
 }
 
 // route addresses the batch's ops, and defers those that depend on earlier ops.
-func (b *Batch) route() error {
-	if !b.survey() {
+func (s *Ops) route() error {
+	if !s.survey() {
 		return nil
 	}
-	return b.routeSurveyed()
+	return s.routeSurveyed()
 }
 
-func (b *Batch) routeSurveyed() error {
-	if err := b.nameUsers(); err != nil {
+func (s *Ops) routeSurveyed() error {
+	if err := s.nameUsers(); err != nil {
 		return err
 	}
-	cut, row, err := b.order()
+	cut, row, err := s.order()
 	if err == nil && cut > 0 {
-		b.deferFrom(cut, row)
+		s.deferFrom(cut, row)
 	}
 	return err
 }
 
 // address addresses each op to where it will take effect, as things stand.
-func (b *Batch) address() error {
-	routed := b.survey()
-	if changed, err := b.leaveOutUnchanged(); err != nil {
+func (s *Ops) address() error {
+	routed := s.survey()
+	if changed, err := s.leaveOutUnchanged(); err != nil {
 		return err
 	} else if changed {
-		routed = b.survey()
+		routed = s.survey()
 	}
 	if routed {
-		return b.routeSurveyed()
+		return s.routeSurveyed()
 	}
 	return nil
 }
 
 // nameUsers looks up the identifiers that have to be looked up.
-func (b *Batch) nameUsers() (err error) {
-	r := &b.routing
+func (s *Ops) nameUsers() (err error) {
+	r := &s.routing
 	r.names.reset()
 	r.detours = false
 	r.starts, r.places = r.starts[:0], r.places[:0]
 	mixed, several := false, false
 	var first op.Op
-	for start := wal.HeaderBytes + op.HeaderBytes; start < len(b.Buf); {
-		o, _ := op.Next(b.Buf[start:])
+	for start := wal.HeaderBytes + op.HeaderBytes; start < len(s.Buf); {
+		o, _ := op.Next(s.Buf[start:])
 		if id := o.Flags().ID(); isUserOp(o) && id != op.NoID {
 			place := -1
 			if id != op.ExternalID {
-				if place, err = b.lookUp(start); err != nil {
+				if place, err = s.lookUp(start); err != nil {
 					return err
 				}
 				several = several || r.names.list[place].several
@@ -120,8 +120,8 @@ func (b *Batch) nameUsers() (err error) {
 		}
 		start += len(o)
 	}
-	if contacts := r.gives && (r.asks || r.tells); contacts || mixed && (several || !b.areNamedOnce()) {
-		return b.nameTogether(several)
+	if contacts := r.gives && (r.asks || r.tells); contacts || mixed && (several || !s.areNamedOnce()) {
+		return s.nameTogether(several)
 	}
 	return nil
 }
@@ -129,9 +129,9 @@ func (b *Batch) nameUsers() (err error) {
 // areNamedOnce says whether it is known, without a look at profiles, that two users of the batch are the same only if
 // their numbers are the same. It is known when none of the users was merged, and each external id leads to the number
 // that is its home. It is asked when profiles may have to be read. It is never known of users on other nodes.
-func (b *Batch) areNamedOnce() bool {
-	r, c := &b.routing, b.reader
-	if c.sole == nil || c.sole.AllResident() || c.hasRenamed(b.workspace) {
+func (s *Ops) areNamedOnce() bool {
+	r, c := &s.routing, s.reader
+	if c.sole == nil || c.sole.AllResident() || c.renames.Has(s.workspace) {
 		return false
 	}
 	r.numbers = r.numbers[:0]
@@ -139,7 +139,7 @@ func (b *Batch) areNamedOnce() bool {
 		if place := r.places[i]; place >= 0 {
 			r.numbers = append(r.numbers, r.names.list[place].number)
 		} else {
-			o, _ := op.Next(b.Buf[start:])
+			o, _ := op.Next(s.Buf[start:])
 			r.numbers = append(r.numbers, o.Number())
 		}
 	}
@@ -154,23 +154,23 @@ func isUserOp(o op.Op) bool {
 // nameTogether finds out which of several identifiers name one user. External ids are looked up where a user may have
 // several of them, or where the order of the other ops depends on it: when users share an address, or addresses change
 // hands.
-func (b *Batch) nameTogether(several bool) error {
-	r := &b.routing
+func (s *Ops) nameTogether(several bool) error {
+	r := &s.routing
 	r.numbers = r.numbers[:0]
 	for i := range r.names.list {
 		r.numbers = append(r.numbers, r.names.list[i].number)
 	}
-	b.reader.touchAlone(r.numbers)
+	s.reader.touchAlone(r.numbers)
 	for i := range r.names.list {
 		x := &r.names.list[i]
-		u, err := b.userOf(x.number)
+		u, err := s.userOf(x.number)
 		if err != nil {
 			return err
 		}
 		if u.number == 0 || u.number == x.number {
 			continue
 		}
-		known, err := b.isKnown(x.start, x.number, u.number)
+		known, err := s.isKnown(x.start, x.number, u.number)
 		if err != nil {
 			return err
 		}
@@ -179,13 +179,13 @@ func (b *Batch) nameTogether(several bool) error {
 		}
 		x.number = u.number
 	}
-	all := several || b.reader.hasRenamed(b.workspace)
+	all := several || s.reader.renames.Has(s.workspace)
 	contacts := r.gives && (r.asks || r.tells)
 	for i, start := range r.starts {
 		if r.places[i] >= 0 {
 			continue
 		}
-		o, _ := op.Next(b.Buf[start:])
+		o, _ := op.Next(s.Buf[start:])
 		if number, ok := r.names.external[o.Number()]; ok {
 			r.places[i] = r.names.add(naming{start: start, number: number}, o.Number())
 			continue
@@ -193,13 +193,13 @@ func (b *Batch) nameTogether(several bool) error {
 		if !all && !(contacts && o.Flags().Has(op.Contact)) {
 			continue
 		}
-		place, err := b.lookUp(start)
+		place, err := s.lookUp(start)
 		if err != nil {
 			return err
 		}
 		r.places[i] = place
 		x := &r.names.list[place]
-		if u, err := b.userOf(x.number); err != nil {
+		if u, err := s.userOf(x.number); err != nil {
 			return err
 		} else if u.number != x.number { // merged a moment ago: the external id is nobody's, or will be
 			x.number = 0
@@ -211,10 +211,10 @@ func (b *Batch) nameTogether(several bool) error {
 // isKnown says whether the op at start, which is for a merged user, can go directly to the user with this number, into
 // whom that one was merged. It can when the user has taken the merged one in, and has the op's identifier. An alias may
 // still be on its way to the user. Or it may be granted to the merged user later, and then the user may never get it.
-func (b *Batch) isKnown(start int, gone, number uint64) (known bool, err error) {
-	o, _ := op.Next(b.Buf[start:])
+func (s *Ops) isKnown(start int, gone, number uint64) (known bool, err error) {
+	o, _ := op.Next(s.Buf[start:])
 	id, key := o.Flags().ID(), o.Key()
-	err = b.reader.view(number, func(blob []byte) {
+	err = s.reader.view(number, func(blob []byte) {
 		known = profile.Kind(blob) == profile.KindUser && hasTakenIn(blob, []uint64{gone}) &&
 			(id != op.Alias || profile.IsNamed(blob, id, key))
 	})
@@ -223,12 +223,12 @@ func (b *Batch) isKnown(start int, gone, number uint64) (known bool, err error) 
 
 // order goes through the batch in the order of effect, and addresses its ops. It stops at the first op that has to wait
 // for an earlier one: cut is where that op starts, 0 when there is none, and row the directory row that it waits for.
-func (b *Batch) order() (cut int, row uint64, err error) {
-	r := &b.routing
+func (s *Ops) order() (cut int, row uint64, err error) {
+	r := &s.routing
 	r.begin()
 	fields, next := r.fields, 0
-	for start := wal.HeaderBytes + op.HeaderBytes; start < len(b.Buf); {
-		o, _ := op.Next(b.Buf[start:])
+	for start := wal.HeaderBytes + op.HeaderBytes; start < len(s.Buf); {
+		o, _ := op.Next(s.Buf[start:])
 		switch {
 		case o.Kind() == op.RowState:
 			if _, left := r.left[o.Number()]; left {
@@ -236,7 +236,7 @@ func (b *Batch) order() (cut int, row uint64, err error) {
 			}
 			doneBy(r.told, o.Number(), o.Number())
 		case o.Kind() == op.Delete && r.asks:
-			u, err := b.userOf(o.Number())
+			u, err := s.userOf(o.Number())
 			if err != nil {
 				return 0, 0, err
 			}
@@ -246,7 +246,7 @@ func (b *Batch) order() (cut int, row uint64, err error) {
 			for own < len(fields) && fields[own].start == start {
 				own++
 			}
-			if row, waits := b.place(o, r.places[next], fields[:own]); waits {
+			if row, waits := s.place(o, r.places[next], fields[:own]); waits {
 				return start, row, nil
 			}
 			fields = fields[own:]
@@ -259,8 +259,8 @@ func (b *Batch) order() (cut int, row uint64, err error) {
 
 // place addresses an op, whose identifier is at this place of the list of names, and notes what the op changes; or it
 // returns the directory row that the op waits for.
-func (b *Batch) place(o op.Op, place int, fields []contactField) (row uint64, waits bool) {
-	r, id, home := &b.routing, o.Flags().ID(), o.Number()
+func (s *Ops) place(o op.Op, place int, fields []contactField) (row uint64, waits bool) {
+	r, id, home := &s.routing, o.Flags().ID(), o.Number()
 	if _, moved := r.moved[home]; moved && (id == op.Email || id == op.Phone) {
 		return home, true
 	}
@@ -284,7 +284,7 @@ func (b *Batch) place(o op.Op, place int, fields []contactField) (row uint64, wa
 	if row, waits := r.waits(key, u, fields); waits {
 		return row, true
 	}
-	if key == ^home && (id == op.Email || id == op.Phone) && b.reader.sole == nil {
+	if key == ^home && (id == op.Email || id == op.Phone) && s.reader.sole == nil {
 		r.asked[home] = struct{}{}
 	}
 	if len(fields) > 0 {

@@ -1,4 +1,4 @@
-package shard
+package lookup
 
 import (
 	"bytes"
@@ -25,35 +25,35 @@ type Logged struct {
 // ViewOwner calls f, as View does, with the user to whom a logged event belongs now: the user who had its identifier
 // then, or the one into whom that user was merged. It doesn't call f when that user is gone, or on the way to another
 // one; gone is then the user's number, as far as the tombstones tell.
-func (c *Coordinator) ViewOwner(e Logged, f func(number uint64, blob []byte)) (gone uint64, err error) {
+func (r *Reader) ViewOwner(e Logged, f func(number uint64, blob []byte)) (gone uint64, err error) {
 	if e.Resolved {
-		return e.Number, c.viewMerged(e.Workspace, e.Number, f)
+		return e.Number, r.viewMerged(e.Workspace, e.Number, f)
 	}
 	n := e.Number
 	if e.ID != op.ExternalID { // the row lies there, and behind it the profile that the op has made
-		n = c.hasher.Profile(n)
+		n = r.hasher.Profile(n)
 	}
-	if shown, err := c.viewMade(&e, n, f); shown || err != nil {
+	if shown, err := r.viewMade(&e, n, f); shown || err != nil {
 		return 0, err
 	}
-	return c.viewBecame(&e, n, f)
+	return r.viewBecame(&e, n, f)
 }
 
 // EventsOf returns where the event log has the events of the user with this number, or of the one into whom that user
 // was merged. It is never empty: a user who is gone has no events there.
-func (c *Coordinator) EventsOf(workspace uint32, number uint64) (of []bodies.Erased, err error) {
+func (r *Reader) EventsOf(workspace uint32, number uint64) (of []bodies.Erased, err error) {
 	of = []bodies.Erased{{Number: number, By: bodies.ByProfile}}
-	err = c.viewMerged(workspace, number, func(number uint64, blob []byte) {
+	err = r.viewMerged(workspace, number, func(number uint64, blob []byte) {
 		of = of[:0]
-		bodies.EachOfUser(blob, number, c.hasher, func(x bodies.Erased) { of = append(of, x) })
+		bodies.EachOfUser(blob, number, r.hasher, func(x bodies.Erased) { of = append(of, x) })
 	})
 	return of, err
 }
 
 // viewMade calls f with the user who had the identifier then, if the walk from n on finds that user.
-func (c *Coordinator) viewMade(e *Logged, n uint64, f func(number uint64, blob []byte)) (shown bool, err error) {
+func (r *Reader) viewMade(e *Logged, n uint64, f func(number uint64, blob []byte)) (shown bool, err error) {
 	for {
-		l, err := c.lend(n)
+		l, err := r.lend(n)
 		if err != nil || l.Blob == nil {
 			return false, err
 		}
@@ -70,9 +70,9 @@ func (c *Coordinator) viewMade(e *Logged, n uint64, f func(number uint64, blob [
 // viewBecame calls f with the user into whom the one who had the identifier then was merged. It looks at each tombstone
 // from n on, those that a walk would pass over (entries.Behind) included: they are nobody now, but were somebody then.
 // gone is the number of the last tombstone that isn't among the profiles that another one has taken in.
-func (c *Coordinator) viewBecame(e *Logged, n uint64, f func(number uint64, blob []byte)) (gone uint64, err error) {
+func (r *Reader) viewBecame(e *Logged, n uint64, f func(number uint64, blob []byte)) (gone uint64, err error) {
 	for gone = n; ; n = identity.Next(n) {
-		l, err := c.lend(n)
+		l, err := r.lend(n)
 		if err != nil || l.Blob == nil {
 			return gone, err
 		}
@@ -81,7 +81,7 @@ func (c *Coordinator) viewBecame(e *Logged, n uint64, f func(number uint64, blob
 		l.Back()
 		shown, arrived := false, false
 		if merged {
-			err = c.viewMerged(e.Workspace, n, func(number uint64, blob []byte) {
+			err = r.viewMerged(e.Workspace, n, func(number uint64, blob []byte) {
 				if shown = e.became(n, blob); shown {
 					f(number, blob)
 				}
@@ -125,15 +125,15 @@ func (e *Logged) became(number uint64, blob []byte) (did bool) {
 // Find returns them. It looks at so many entries at most, and returns where to go on: next is 0 at the end. The users
 // are not those of one moment: a user who comes, goes or is merged meanwhile may be among them or not. ErrUnavailable:
 // this node has no replica of the partition that may be read.
-func (c *Coordinator) EachUser(
+func (r *Reader) EachUser(
 	workspace uint32, partition uint8, after uint64, most int, f func(User) error,
 ) (next uint64, err error) {
-	numbers, err := c.numbersHere(partition, after, most)
+	numbers, err := r.numbersHere(partition, after, most)
 	if err != nil {
 		return 0, err
 	}
 	for _, number := range numbers {
-		users, err := c.FindNumber(workspace, number)
+		users, err := r.FindNumber(workspace, number)
 		if err != nil {
 			return 0, err
 		}
@@ -149,11 +149,11 @@ func (c *Coordinator) EachUser(
 	return next, nil
 }
 
-func (c *Coordinator) numbersHere(partition uint8, after uint64, most int) ([]uint64, error) {
-	r := c.nodes.Local(partition)
-	if r == nil || !r.Enter() {
+func (r *Reader) numbersHere(partition uint8, after uint64, most int) ([]uint64, error) {
+	local := r.nodes.Local(partition)
+	if local == nil || !local.Enter() {
 		return nil, replica.ErrUnavailable
 	}
-	defer r.Leave()
-	return r.Numbers(partition, after, most)
+	defer local.Leave()
+	return local.Numbers(partition, after, most)
 }

@@ -1,4 +1,4 @@
-package shard
+package lookup
 
 import (
 	"cmp"
@@ -24,7 +24,7 @@ type User struct {
 
 // Find returns the users that an identifier names: for an external id or alias one or none; for an email or phone all
 // who share it, the one first whom /users/track would update.
-func (r *reader) Find(workspace uint32, id op.IDKind, key []byte) ([]User, error) {
+func (r *Reader) Find(workspace uint32, id op.IDKind, key []byte) ([]User, error) {
 	found, err := r.candidates(nil, r.hasher.Number(workspace, id, key), workspace, id, key)
 	if err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func (r *reader) Find(workspace uint32, id op.IDKind, key []byte) ([]User, error
 // which name one user at most. If the disk or other nodes may have to be asked for them, it reads several ahead. The
 // copies that it yields are to be used before the next. The identifiers must stay as they are until FindEach ends,
 // which is after the first error.
-func (r *reader) FindEach(workspace uint32, list []Identifier) iter.Seq2[[]User, error] {
+func (r *Reader) FindEach(workspace uint32, list []Identifier) iter.Seq2[[]User, error] {
 	return func(yield func([]User, error) bool) {
 		a := procs.Ahead[[]User]{
 			Count: len(list), Most: r.reading.AtOnce, Size: r.reading.Size, Hold: r.hold,
@@ -61,7 +61,7 @@ func (r *reader) FindEach(workspace uint32, list []Identifier) iter.Seq2[[]User,
 }
 
 // copied returns copies of the users that view shows, which are to be used until the next call.
-func (r *reader) copied(workspace uint32, view func(f func(number uint64, blob []byte)) error) ([]User, error) {
+func (r *Reader) copied(workspace uint32, view func(f func(number uint64, blob []byte)) error) ([]User, error) {
 	if r.room == nil { // also for the Coordinator, which belongs to many goroutines
 		return r.found(workspace, r.hold, view)
 	}
@@ -73,7 +73,7 @@ func (r *reader) copied(workspace uint32, view func(f func(number uint64, blob [
 }
 
 // found returns copies of the users that view shows, after hold has counted each.
-func (r *reader) found(
+func (r *Reader) found(
 	workspace uint32, hold func(bytes int) error, view func(f func(number uint64, blob []byte)) error,
 ) (users []User, err error) {
 	var full error
@@ -92,7 +92,7 @@ func (r *reader) found(
 }
 
 // join gives the copies of profiles the states that hold for them by their addresses.
-func (r *reader) join(workspace uint32, users []User) error {
+func (r *Reader) join(workspace uint32, users []User) error {
 	var ed profile.Editor
 	for i := range users {
 		u := &users[i]
@@ -118,7 +118,7 @@ func (r *reader) join(workspace uint32, users []User) error {
 
 // candidates appends the profiles that an identifier names, the one first whom /users/track would update, each user
 // once.
-func (r *reader) candidates(
+func (r *Reader) candidates(
 	dst []candidate, home uint64, workspace uint32, id op.IDKind, key []byte,
 ) ([]candidate, error) {
 	var numbers [8]uint64
@@ -150,7 +150,7 @@ func ranked(list []candidate, key func(candidate) uint64) []candidate {
 
 // viewCandidate calls f with the profile of the candidate at i, unless f had that user before. Call it for one
 // candidate after the other.
-func (r *reader) viewCandidate(
+func (r *Reader) viewCandidate(
 	workspace uint32, id op.IDKind, key []byte, list []candidate, i int, f func(number uint64, blob []byte),
 ) error {
 	x := &list[i]
@@ -200,7 +200,7 @@ func (x *candidate) onlyHere(list []candidate, i int) {
 // promised the name and hasn't got it yet. If it is the only one named, it may have been merged into another profile
 // without the directory having heard of that yet. Then f gets the other profile, unless that one has taken in the
 // profiles that were named, and hasn't got the name with them.
-func (r *reader) viewNamed(
+func (r *Reader) viewNamed(
 	workspace uint32, id op.IDKind, key []byte, number uint64, only bool, f func(number uint64, blob []byte),
 ) error {
 	var merged []uint64
@@ -236,28 +236,6 @@ func hasTakenIn(blob []byte, numbers []uint64) bool {
 	return left <= 0
 }
 
-// namedBy is the number that the directory has for an identifier of the profile at number: that number, or the number
-// of a profile that was merged into it when the directory has not heard of the merge yet.
-func (r *reader) namedBy(workspace uint32, id op.IDKind, key []byte, number uint64) uint64 {
-	named, err := r.numbers(nil, r.hasher.Number(workspace, id, key), workspace, id, key)
-	if err != nil || len(named) != 1 {
-		return number
-	}
-	for at := named[0]; at != number; {
-		l, err := r.lend(at)
-		if err != nil || l.Blob == nil {
-			return number
-		}
-		next, ok := entries.Forward(l.Blob)
-		l.Back()
-		if !ok {
-			return number
-		}
-		at = next
-	}
-	return named[0]
-}
-
 // Sharer is one of the users who share an address, as a choice among them sees this user.
 type Sharer struct {
 	Number     uint64 // while the user is being merged into another one, still the user's own
@@ -268,7 +246,7 @@ type Sharer struct {
 // Sharers returns the users who share an email or phone, the one first whom /users/track would update, and tells no
 // more of them than a choice needs. A user who is being merged is listed as before. If the row names nobody else, it is
 // the user into whom that one is merged who is listed.
-func (r *reader) Sharers(workspace uint32, id op.IDKind, key []byte) ([]Sharer, error) {
+func (r *Reader) Sharers(workspace uint32, id op.IDKind, key []byte) ([]Sharer, error) {
 	home := r.hasher.Number(workspace, id, key)
 	numbers, err := r.numbers(nil, home, workspace, id, key)
 	if err != nil {
@@ -292,7 +270,7 @@ func (r *reader) Sharers(workspace uint32, id op.IDKind, key []byte) ([]Sharer, 
 }
 
 // FindNumber returns the user with this number, or none.
-func (r *reader) FindNumber(workspace uint32, number uint64) ([]User, error) {
+func (r *Reader) FindNumber(workspace uint32, number uint64) ([]User, error) {
 	return r.copied(workspace, func(f func(number uint64, blob []byte)) error {
 		return r.viewUser(workspace, number, f)
 	})
@@ -300,19 +278,19 @@ func (r *reader) FindNumber(workspace uint32, number uint64) ([]User, error) {
 
 // FindMerged returns the user with this number, or else the user into whom that one was merged: what was given out for
 // somebody, such as a link in a mail, stays good for the user that they are now.
-func (r *reader) FindMerged(workspace uint32, number uint64) ([]User, error) {
+func (r *Reader) FindMerged(workspace uint32, number uint64) ([]User, error) {
 	return r.copied(workspace, func(f func(number uint64, blob []byte)) error {
 		return r.viewMerged(workspace, number, f)
 	})
 }
 
 // numbers appends the numbers of the profiles that an identifier names.
-func (r *reader) numbers(dst []uint64, home uint64, workspace uint32, id op.IDKind, key []byte) ([]uint64, error) {
+func (r *Reader) numbers(dst []uint64, home uint64, workspace uint32, id op.IDKind, key []byte) ([]uint64, error) {
 	return r.numbersFor(replica.ToRead, dst, home, workspace, id, key)
 }
 
 // numbersFor is numbers with what the identifier's row is lent for.
-func (r *reader) numbersFor(
+func (r *Reader) numbersFor(
 	use replica.Use, dst []uint64, home uint64, workspace uint32, id op.IDKind, key []byte,
 ) ([]uint64, error) {
 	if id == op.SvcID {
@@ -332,7 +310,7 @@ func (r *reader) numbersFor(
 	return dst, err
 }
 
-func (r *reader) readNumbers(
+func (r *Reader) readNumbers(
 	use replica.Use, dst []uint64, home uint64, workspace uint32, id op.IDKind, key []byte,
 ) ([]uint64, error) {
 	number, l, err := r.lendHomeFor(use, home, workspace, id, key)
@@ -351,26 +329,15 @@ func (r *reader) readNumbers(
 	return dst, nil
 }
 
-// walk finds an identifier's entry as machine.Worker.findHome does and calls f with it, once or not at all.
-func (r *reader) walk(
-	home uint64, workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte),
-) error {
-	number, l, err := r.lendHome(home, workspace, id, key)
-	if err == nil && l.Blob != nil {
-		l.Show(number, f)
-	}
-	return err
-}
-
 // lendHome walks from an identifier's home number to its entry, as machine.Worker.findHome does.
-func (r *reader) lendHome(
+func (r *Reader) lendHome(
 	home uint64, workspace uint32, id op.IDKind, key []byte,
 ) (number uint64, l replica.Lent, err error) {
 	return r.lendHomeFor(replica.ToRead, home, workspace, id, key)
 }
 
 // lendHomeFor is lendHome with what the entries on the way are lent for.
-func (r *reader) lendHomeFor(
+func (r *Reader) lendHomeFor(
 	use replica.Use, home uint64, workspace uint32, id op.IDKind, key []byte,
 ) (number uint64, l replica.Lent, err error) {
 	for n := home; ; {
@@ -387,7 +354,7 @@ func (r *reader) lendHomeFor(
 // View calls f for each user that an identifier names, in the order of Find, without a copy: blob is lent for the call,
 // in which f must not call the engine. Package profile reads it. Of states, blob has only what the user has said
 // (HeldState has what holds). For op.SvcID, key is the svc_id as text.
-func (r *reader) View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error {
+func (r *Reader) View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error {
 	if id == op.SvcID {
 		number, ok := r.hasher.ParseSvcID(workspace, key)
 		if !ok {
@@ -419,7 +386,7 @@ func (r *reader) View(workspace uint32, id op.IDKind, key []byte, f func(number 
 	return err
 }
 
-func (r *reader) viewUser(workspace uint32, number uint64, f func(number uint64, blob []byte)) error {
+func (r *Reader) viewUser(workspace uint32, number uint64, f func(number uint64, blob []byte)) error {
 	l, err := r.lend(number)
 	if err != nil || l.Blob == nil {
 		return err
@@ -433,7 +400,7 @@ func (r *reader) viewUser(workspace uint32, number uint64, f func(number uint64,
 }
 
 // viewMerged calls f with the user with this number, or else with the user into whom that one was merged.
-func (r *reader) viewMerged(workspace uint32, number uint64, f func(number uint64, blob []byte)) error {
+func (r *Reader) viewMerged(workspace uint32, number uint64, f func(number uint64, blob []byte)) error {
 	for {
 		l, err := r.lend(number)
 		if err != nil || l.Blob == nil {
@@ -455,7 +422,7 @@ func (r *reader) viewMerged(workspace uint32, number uint64, f func(number uint6
 
 // ViewAddress calls f with the entry of an address, when the address has a state or a user; as View. The readers of
 // states in package profile work on it (GroupState, ContactState, HardBounce, SpamMark).
-func (r *reader) ViewAddress(workspace uint32, id op.IDKind, key []byte, f func(blob []byte)) error {
+func (r *Reader) ViewAddress(workspace uint32, id op.IDKind, key []byte, f func(blob []byte)) error {
 	var canonical [maxStackKey]byte
 	if id == op.Email {
 		key = op.AppendEmailKey(canonical[:0], key)
@@ -469,4 +436,10 @@ func (r *reader) ViewAddress(workspace uint32, id op.IDKind, key []byte, f func(
 		f(l.Blob)
 	}
 	return nil
+}
+
+// ViewAnswer calls f with the entry of the answer that is kept under an Idempotency-Key, as View.
+func (r *Reader) ViewAnswer(workspace uint32, key []byte, f func(blob []byte)) error {
+	_, l, err := r.lendHome(r.hasher.Number(workspace, op.NoID, key), workspace, op.NoID, key)
+	return show(l, err, f)
 }

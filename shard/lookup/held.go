@@ -1,4 +1,4 @@
-package shard
+package lookup
 
 import (
 	"sync"
@@ -15,7 +15,7 @@ import (
 // HeldStates calls f with what HeldState returns for each of the identifiers, in their order. On a node that is alone,
 // the entries that are in memory are looked at together, first the profiles, then the rows of their addresses: waiting
 // for each entry, and for the lock of each, takes twice as long.
-func (r *reader) HeldStates(
+func (r *Reader) HeldStates(
 	workspace uint32, list []Identifier, s profile.State, f func(held profile.StateChange, ok bool),
 ) error {
 	h := holdings.Get().(*holding)
@@ -68,7 +68,7 @@ func (h *holding) release() {
 }
 
 // lookAhead looks at what is in memory of a node that is alone.
-func (h *holding) lookAhead(r *reader, workspace uint32, list []Identifier, s profile.State) {
+func (h *holding) lookAhead(r *Reader, workspace uint32, list []Identifier, s profile.State) {
 	if r.sole == nil || !r.sole.Enter() {
 		return
 	}
@@ -78,7 +78,7 @@ func (h *holding) lookAhead(r *reader, workspace uint32, list []Identifier, s pr
 }
 
 // lookAtProfiles looks at the profiles that external ids lead to, and at the rows of identifiers that are addresses.
-func (h *holding) lookAtProfiles(c *reader, workspace uint32, list []Identifier, s profile.State) {
+func (h *holding) lookAtProfiles(c *Reader, workspace uint32, list []Identifier, s profile.State) {
 	for _, id := range list {
 		key := id.Key
 		if id.ID == op.Email {
@@ -123,7 +123,7 @@ func (x *holder) seeRow(blob []byte, s profile.State) {
 }
 
 // lookAtRows looks at the rows of the addresses of the profiles that were seen.
-func (h *holding) lookAtRows(c *reader, workspace uint32, s profile.State) {
+func (h *holding) lookAtRows(c *Reader, workspace uint32, s profile.State) {
 	id, _ := addressOf(s)
 	for i := range h.all {
 		h.numbers[i] = 0
@@ -140,7 +140,7 @@ func (h *holding) lookAtRows(c *reader, workspace uint32, s profile.State) {
 
 // held is HeldState of the identifier at i, from what was seen, or by looking.
 func (h *holding) held(
-	c *reader, workspace uint32, i int, id Identifier, s profile.State,
+	c *Reader, workspace uint32, i int, id Identifier, s profile.State,
 ) (held profile.StateChange, ok bool, err error) {
 	switch {
 	case len(h.all) == 0 || h.all[i].step == unseen:
@@ -163,7 +163,7 @@ func addressOf(s profile.State) (id op.IDKind, code uint32) {
 // HeldState is the state of the same thing as s that holds for what an identifier names; ok is false when it was never
 // set. For an email or phone it is the address's state, otherwise the state that holds for the user. A group's channel
 // says which of the user's addresses counts. For op.SvcID, key is the svc_id as text.
-func (r *reader) HeldState(
+func (r *Reader) HeldState(
 	workspace uint32, id op.IDKind, key []byte, s profile.State,
 ) (held profile.StateChange, ok bool, err error) {
 	var canonical [maxStackKey]byte
@@ -196,7 +196,7 @@ func (r *reader) HeldState(
 
 // heldBy is HeldState of a user whose profile was seen. key is the canonical key of the user's address that counts;
 // empty: none does. The row of this address is looked up unless it was seen, too.
-func (r *reader) heldBy(
+func (r *Reader) heldBy(
 	workspace uint32, x *holder, key []byte, s profile.State,
 ) (held profile.StateChange, ok bool, err error) {
 	if x.step == seenProfile && len(key) > 0 {
@@ -212,7 +212,7 @@ func (r *reader) heldBy(
 }
 
 // addressState is the state of an address; key is canonical.
-func (r *reader) addressState(
+func (r *Reader) addressState(
 	workspace uint32, id op.IDKind, key []byte, s profile.State,
 ) (held profile.StateChange, ok bool, err error) {
 	_, l, err := r.lendHome(r.hasher.Number(workspace, id, key), workspace, id, key)

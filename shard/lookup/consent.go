@@ -1,4 +1,4 @@
-package shard
+package lookup
 
 import (
 	"cmp"
@@ -18,10 +18,10 @@ import (
 // Trail is the trail of a user's states, oldest first: what the user has said, what became of the user's addresses
 // while the user has had them, and both for the profiles that were merged into the user. It is empty when there is no
 // such user.
-func (c *Coordinator) Trail(workspace uint32, number uint64) (all []books.StateChange, err error) {
+func (r *Reader) Trail(workspace uint32, number uint64) (all []books.StateChange, err error) {
 	var numbers []uint64
 	var stays []books.Stay
-	err = c.viewUser(workspace, number, func(number uint64, blob []byte) {
+	err = r.viewUser(workspace, number, func(number uint64, blob []byte) {
 		numbers = append(numbers, number)
 		profile.Merged(blob, func(number, _ uint64) { numbers = append(numbers, number) })
 		var keys entries.Keys
@@ -35,12 +35,12 @@ func (c *Coordinator) Trail(workspace uint32, number uint64) (all []books.StateC
 	})
 	for i := 0; i < len(numbers) && err == nil; i++ {
 		var own books.History
-		own, err = c.trailOf(numbers[i])
+		own, err = r.trailOf(numbers[i])
 		all, stays = append(all, own.Changes...), append(stays, own.Stays...)
 	}
 	for i := 0; i < len(stays) && err == nil; i++ {
 		var changes []books.StateChange
-		changes, err = c.AddressTrail(workspace, stays[i].ID, stays[i].Key)
+		changes, err = r.AddressTrail(workspace, stays[i].ID, stays[i].Key)
 		for _, change := range changes {
 			if change.Changed > stays[i].Since && change.Changed <= stays[i].Until {
 				all = append(all, change)
@@ -67,9 +67,9 @@ func oneEach(all []books.StateChange) (each []books.StateChange) {
 }
 
 // AddressTrail is the trail of an address's states, op.Email or op.Phone, oldest first.
-func (c *Coordinator) AddressTrail(workspace uint32, id op.IDKind, key []byte) ([]books.StateChange, error) {
+func (r *Reader) AddressTrail(workspace uint32, id op.IDKind, key []byte) ([]books.StateChange, error) {
 	key = entries.AppendKey(nil, id, key)
-	number, l, err := c.lendHome(c.hasher.Number(workspace, id, key), workspace, id, key)
+	number, l, err := r.lendHome(r.hasher.Number(workspace, id, key), workspace, id, key)
 	if err != nil || l.Blob == nil {
 		return nil, err
 	}
@@ -78,17 +78,17 @@ func (c *Coordinator) AddressTrail(workspace uint32, id op.IDKind, key []byte) (
 	if !isRow {
 		return nil, nil
 	}
-	trail, err := c.trailOf(number)
+	trail, err := r.trailOf(number)
 	return trail.Changes, err
 }
 
 // trailOf is TrailOf for an entry on any node.
-func (c *Coordinator) trailOf(number uint64) (books.History, error) {
-	if r := c.nodes.Local(identity.Partition(number)); r != nil && r.Enter() {
-		defer r.Leave()
-		return r.TrailOf(number)
+func (r *Reader) trailOf(number uint64) (books.History, error) {
+	if local := r.nodes.Local(identity.Partition(number)); local != nil && local.Enter() {
+		defer local.Leave()
+		return local.TrailOf(number)
 	}
-	return c.nodes.TrailOf(number)
+	return r.nodes.TrailOf(number)
 }
 
 // BlockedAddress is an entry of the block list: an email that is marked as a hard bounce.
@@ -105,7 +105,7 @@ var ErrCursor = errors.New("not a cursor")
 // BlockedAddresses lists a workspace's block list in the engine's own order: at most limit entries (at least one)
 // behind cursor ("" for the first), and the cursor for the entries that follow, "" at the end. An address that is on
 // the list from the first call to the last is listed once.
-func (c *Coordinator) BlockedAddresses(
+func (r *Reader) BlockedAddresses(
 	workspace uint32, cursor string, limit int,
 ) (list []BlockedAddress, next string, err error) {
 	after := uint64(0)
@@ -118,12 +118,12 @@ func (c *Coordinator) BlockedAddresses(
 	for i := int(identity.Partition(after)); i < identity.Partitions; i++ {
 		from := max(after, uint64(i)<<56) // never a row's number itself
 		for {
-			numbers, more, err := c.blockedPage(workspace, uint8(i), from)
+			numbers, more, err := r.blockedPage(workspace, uint8(i), from)
 			if err != nil {
 				return nil, "", err
 			}
 			for _, number := range numbers {
-				a, ok, err := c.blockedAddress(workspace, number)
+				a, ok, err := r.blockedAddress(workspace, number)
 				if err != nil {
 					return nil, "", err
 				}
@@ -144,8 +144,8 @@ func (c *Coordinator) BlockedAddresses(
 }
 
 // blockedAddress reads the row at number, which may no longer be marked as a hard bounce.
-func (c *Coordinator) blockedAddress(workspace uint32, number uint64) (a BlockedAddress, ok bool, err error) {
-	l, err := c.lend(number)
+func (r *Reader) blockedAddress(workspace uint32, number uint64) (a BlockedAddress, ok bool, err error) {
+	l, err := r.lend(number)
 	if err != nil || l.Blob == nil {
 		return a, false, err
 	}
@@ -159,12 +159,12 @@ func (c *Coordinator) blockedAddress(workspace uint32, number uint64) (a Blocked
 }
 
 // blockedPage is BlockedPage for a partition on any node.
-func (c *Coordinator) blockedPage(
+func (r *Reader) blockedPage(
 	workspace uint32, partition uint8, after uint64,
 ) (numbers []uint64, more bool, err error) {
-	if r := c.nodes.Local(partition); r != nil && r.Enter() {
-		defer r.Leave()
-		return r.BlockedPage(workspace, partition, after)
+	if local := r.nodes.Local(partition); local != nil && local.Enter() {
+		defer local.Leave()
+		return local.BlockedPage(workspace, partition, after)
 	}
-	return c.nodes.BlockedPage(workspace, partition, after)
+	return r.nodes.BlockedPage(workspace, partition, after)
 }

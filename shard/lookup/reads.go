@@ -1,0 +1,94 @@
+package lookup
+
+// On a node of a cluster a request waits for the groups that it reads, and for no others: while a group has no leader,
+// requests for users of other groups notice nothing. A group is asked for a barrier when its first entry is looked at,
+// after the request has come in. So what is found there has all that was acknowledged before, and so has whatever it
+// leads to: from an address to its users, from a user to the addresses, from a merged user to the one that they are
+// now. Only users who share an address need one more barrier, behind the look at the address's row: a choice among them
+// has to be of one moment.
+
+// Reads are the reads of one request. They belong to one goroutine. The copies of profiles that Find, FindNumber and
+// FindMerged return are to be used until the next of these calls.
+type Reads struct{ *Reader }
+
+// NewReads makes reads that can be used for one request after the other (Begin), and count in room what they copy; nil:
+// nowhere.
+func (r *Reader) NewReads(room Room) *Reads {
+	own := *r
+	own.room = room
+	if r.sole == nil { // else there is nothing to wait for
+		own.barriers = &barriers{Nodes: r.nodes}
+		own.nodes = own.barriers
+	}
+	return &Reads{&own}
+}
+
+// Begin begins another request, or continues one that has changed something: what is read from now on has all that was
+// acknowledged before. What was copied until then is no longer used.
+func (r *Reads) Begin() {
+	r.giveBack()
+	if r.barriers != nil {
+		r.barriers.begin()
+	}
+}
+
+// Extent says what is read besides the entries that identifiers lead to.
+type Extent uint8
+
+const (
+	OfUsers  Extent = 1 << iota // the users whom the identifiers name
+	OfEmails                    // the users' addresses, too
+	OfPhones
+)
+
+// Expect says what will be read, so that groups are asked for barriers together: first the groups that the identifiers
+// lie in, then those of the users, then those of the users' addresses. What it doesn't foresee is asked for when it is
+// read. Without Expect, there would be a round of the quorum between two looks.
+func (r *Reads) Expect(workspace uint32, extent Extent, list ...Identifier) error {
+	f, c := r.barriers, r.Reader
+	if f == nil {
+		return nil
+	}
+	homes := make([]uint64, len(list))
+	for i, named := range list {
+		homes[i] = c.homeOf(workspace, &list[i], named)
+	}
+	if err := f.here(homes); err != nil || extent == 0 {
+		return err
+	}
+	var users []uint64
+	for i, named := range list {
+		if !c.isHere(homes[i]) {
+			continue
+		}
+		var err error
+		if users, err = c.numbers(users, homes[i], workspace, named.ID, named.Key); err != nil {
+			return err
+		}
+	}
+	if err := f.ofUsers(users); err != nil || extent == OfUsers {
+		return err
+	}
+	var rows []uint64
+	for _, number := range users[:min(len(users), maxExpected)] {
+		if !c.isHere(number) {
+			continue
+		}
+		err := c.view(number, func(blob []byte) {
+			of := c.addressRows(workspace, blob)
+			if extent&OfEmails != 0 {
+				rows = append(rows, of[atEmail])
+			}
+			if extent&OfPhones != 0 {
+				rows = append(rows, of[atPhone])
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return f.here(rows)
+}
+
+// maxExpected is how many users Expect looks at: thousands may share an address.
+const maxExpected = 128
