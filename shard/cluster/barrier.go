@@ -39,21 +39,9 @@ const (
 	current
 )
 
-// barriers runs the rounds of this node, for all groups together or for a single one.
-type barriers struct {
-	mu      sync.Mutex
-	running bool
-	next    *barrierRound
-}
-
-type barrierRound struct {
-	done chan struct{}
-	err  error
-}
-
 // Barrier returns when everything that was acknowledged anywhere before the call is visible here; see shard.Nodes.
 func (m mesh) Barrier() error {
-	return m.barrierTogether(&m.barriers, func() error {
+	return m.barriers.next(m.opts.BarrierTimeout, func() error {
 		all := make([]uint32, len(m.replicas))
 		for g := range all {
 			all[g] = uint32(g)
@@ -74,7 +62,7 @@ func (m mesh) BarrierOf(partitions ...uint8) error {
 	}
 	switch {
 	case len(groups) > fewGroups && len(groups) == len(m.groupBarriers)-1:
-		return m.barrierTogether(&m.userBarriers, func() error { return m.barrier(groups...) })
+		return m.userBarriers.next(m.opts.BarrierTimeout, func() error { return m.barrier(groups...) })
 	case len(groups) > fewGroups:
 		return m.barrier(groups...)
 	case len(groups) == 1:
@@ -86,29 +74,7 @@ func (m mesh) BarrierOf(partitions ...uint8) error {
 const fewGroups = 4
 
 func (m mesh) barrierGroup(group uint32) error {
-	return m.barrierTogether(&m.groupBarriers[group], func() error { return m.barrier(group) })
-}
-
-// barrierTogether waits for a round that begins after the call.
-func (n *Node) barrierTogether(f *barriers, ask func() error) error {
-	f.mu.Lock()
-	if f.next == nil {
-		f.next = &barrierRound{done: make(chan struct{})}
-	}
-	mine := f.next
-	if !f.running {
-		f.running = true
-		go f.run(ask)
-	}
-	f.mu.Unlock()
-	timeout := time.NewTimer(n.opts.BarrierTimeout) // the previous round may have taken as long as it could
-	defer timeout.Stop()
-	select {
-	case <-mine.done:
-		return mine.err
-	case <-timeout.C:
-		return replica.ErrUnavailable
-	}
+	return m.groupBarriers[group].next(m.opts.BarrierTimeout, func() error { return m.barrier(group) })
 }
 
 // BarrierControl is Barrier for the control group; see shard.Nodes.
@@ -127,22 +93,6 @@ func (n *Node) barrierControl(timeout time.Duration) error {
 		return err
 	}
 	return n.group(shard.ControlGroup).wait(mark.position, deadline)
-}
-
-func (f *barriers) run(ask func() error) {
-	for {
-		f.mu.Lock()
-		round := f.next
-		f.next = nil
-		if round == nil {
-			f.running = false
-			f.mu.Unlock()
-			return
-		}
-		f.mu.Unlock()
-		round.err = ask()
-		close(round.done)
-	}
 }
 
 // readIndex is a barrier of one group.

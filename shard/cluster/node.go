@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"log/slog"
@@ -63,10 +62,10 @@ type Node struct {
 	documents *placement.Documents
 	remotes   *xsync.MapOf[quorum.Node, *remote]
 	owed      *promise.Owed // what this node owes to others
-	barriers  barriers
+	barriers  rounds        // of all groups
 	// groupBarriers are the barriers of single groups, userBarriers those of all but the control group.
-	groupBarriers []barriers
-	userBarriers  barriers
+	groupBarriers []rounds
+	userBarriers  rounds
 	images        *image.Lender
 	cuts          cut.Taker
 
@@ -130,9 +129,6 @@ func (n *Node) resolve(node quorum.Node) (addresses []string) {
 	return addresses
 }
 
-// reaches reports whether another node is reached now.
-func (n *Node) reaches(node quorum.Node) bool { return n.remote(node).Up() }
-
 // statusOf is what this node's replica of a group knows; nil: there is none.
 func (n *Node) statusOf(group uint32) *quorum.Status {
 	if g := n.group(group); g != nil {
@@ -178,6 +174,12 @@ type group struct {
 	context    context.Context // ends with the replica
 	cancel     context.CancelFunc
 	background background
+}
+
+// disowned is a leadership that its node no longer knows of, because the node was restarted.
+type disowned struct {
+	node quorum.Node
+	term uint64
 }
 
 // group returns this node's replica of a group, or nil when it has none or the cluster has no such group.
@@ -268,42 +270,4 @@ func (n *Node) recall(said map[uint32]uint64) {
 			}
 		}
 	}
-}
-
-// background is a set of goroutines that somebody waits for at the end. Unlike with a plain WaitGroup, start may be
-// called while the end is awaited; it then starts nothing.
-type background struct {
-	mu      sync.Mutex
-	ended   bool
-	running sync.WaitGroup
-}
-
-// start runs f in a goroutine. It returns false when it is too late.
-func (b *background) start(f func()) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ended {
-		return false
-	}
-	b.running.Go(f)
-	return true
-}
-
-// end lets no more goroutines begin, and returns when all have returned.
-func (b *background) end() {
-	b.mu.Lock()
-	b.ended = true
-	b.mu.Unlock()
-	b.running.Wait()
-}
-
-// together calls f with all elements of a list at once, and returns when all calls have returned.
-func together[T any](list []T, f func(T) error) error {
-	errs := make([]error, len(list))
-	var running sync.WaitGroup
-	for i, v := range list {
-		running.Go(func() { errs[i] = f(v) })
-	}
-	running.Wait()
-	return errors.Join(errs...)
 }

@@ -124,7 +124,7 @@ func (n *Node) furnish() error {
 		Reaches: n.reaches, Status: n.statusOf, LeaderWait: n.opts.LeaderWait, Stop: n.context.Done(),
 	})
 	n.replicas = make([]atomic.Pointer[group], f.Groups+1)
-	n.groupBarriers = make([]barriers, f.Groups+1)
+	n.groupBarriers = make([]rounds, f.Groups+1)
 	n.cache = store.NewCache(n.opts.Engine.StoreCacheBytes, n.opts.Engine.StoreMemTableBytes, openFiles)
 	n.packing = eventlog.NewShare()
 	n.coordinator = shard.NewCoordinator(shard.CoordinatorOptions{

@@ -159,12 +159,6 @@ func (n *Node) serveLost(conn *host.Conn, dst calls.Body, x *calls.Reader) (call
 	return dst, x.Err()
 }
 
-// disowned is a leadership that its node no longer knows of, because the node was restarted.
-type disowned struct {
-	node quorum.Node
-	term uint64
-}
-
 // disown takes a node at its word that it doesn't lead in a term. It reports whether this node had believed that it
 // did.
 func (g *group) disown(node quorum.Node, term uint64) bool {
