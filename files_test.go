@@ -36,7 +36,6 @@ var filesUp = map[string]int{
 	"api/stream":    7,
 
 	"shard":         1,
-	"shard/machine": 2,
 	"shard/replica": 6,
 }
 

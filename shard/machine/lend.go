@@ -215,6 +215,14 @@ func (w *Worker) lendRead(p *Partition, x *sought, value []byte, use Use) (l Len
 	return Lent{Blob: bytes.Clone(f.Entry)}, false, nil
 }
 
+// settleAt settles what a reader has found at a number.
+func (w *Worker) settleAt(number uint64) error {
+	w.Lock()
+	defer w.Unlock()
+	_, err := w.lookup(w.m.partitions[identity.Partition(number)], number)
+	return err
+}
+
 // Entry is a copy of the entry at number, which must be in one of this engine's partitions. nil: there is none.
 func (m *Machine) Entry(number uint64) ([]byte, error) {
 	l, err := m.Lend(number, ToRead)

@@ -285,18 +285,26 @@ func (w *Worker) proceed(p *Partition, number uint64) error {
 	list := p.takeWaiting(number)
 	outer, future := w.applying.rec, w.applying.future
 	defer func() { w.applying.rec, w.applying.future = outer, future }()
-	for _, kind := range [...]op.Kind{op.Delete, op.Seal, op.Merge, op.Pin} {
+	for _, next := range [...]struct {
+		kind  op.Kind
+		apply func(*Worker, *Partition, op.Op) error
+	}{
+		{op.Delete, (*Worker).deleteUser},
+		{op.Seal, (*Worker).seal},
+		{op.Merge, (*Worker).merge},
+		{op.Pin, (*Worker).pin},
+	} {
 		for _, x := range list {
 			rec, err := op.ParseRecord(x.record, nil)
 			if err != nil {
 				return err
 			}
 			o, _ := op.Next(rec.Ops)
-			if o.Kind() != kind {
+			if o.Kind() != next.kind {
 				continue
 			}
 			w.applying.rec, w.applying.future = &rec, x.future
-			if err := w.applyOp(p, o); err != nil {
+			if err := next.apply(w, p, o); err != nil {
 				return err
 			}
 			p.tokens.Add(-1) // it waits again, or has gone on

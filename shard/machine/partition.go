@@ -1,7 +1,9 @@
 package machine
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"slices"
 
 	"millrace/shard/arena"
@@ -11,6 +13,7 @@ import (
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/store"
 )
 
 // isDeleted says whether number was erased since the store was last written.
@@ -112,6 +115,96 @@ func (w *Worker) admit(p *Partition, number uint64, value []byte) (*arena.Slot, 
 		p.evictable = true
 	}
 	return s, err
+}
+
+// read makes the entry at number resident: value is what the store has, nil for nothing; s has the delta in memory, nil
+// for none.
+func (w *Worker) read(p *Partition, s *arena.Slot, number uint64, value []byte) (*arena.Slot, error) {
+	f := &w.folder
+	if err := f.Begin(value, &w.m.limits); err != nil {
+		return nil, err
+	}
+	if s != nil {
+		if err := f.Add(w.entryOf(s)); err != nil {
+			return nil, err
+		}
+		w.dropDelta(p, s)
+	}
+	if f.Created {
+		profilesCreated.Inc()
+	}
+	strays := bytes.Clone(f.Strays)
+	s, err := w.insert(p, number, f.Entry)
+	if err != nil {
+		return nil, err
+	}
+	w.consider(p, number, f.Entry)
+	if len(strays) > 0 {
+		if err := w.settle(p, number, strays); err != nil {
+			return nil, err
+		}
+		s = p.Find(number)
+	}
+	return s, nil
+}
+
+// consider takes note of a profile that may have become large, or a dummy user, while it was not read.
+func (w *Worker) consider(p *Partition, number uint64, entry []byte) {
+	if len(entry) > entries.LargeBytes {
+		w.setApart(p, number, books.ApartLarge)
+	}
+	if profile.Kind(entry) == profile.KindUser && profile.Blocked(entry) {
+		w.markDummy(p, number)
+	}
+}
+
+// dropDelta takes a delta out of memory.
+func (w *Worker) dropDelta(p *Partition, s *arena.Slot) {
+	w.deltas -= arena.BlockBytes(s.Class())
+	w.arena.Release(s.Off, s.Class())
+	p.Remove(s)
+}
+
+// settle gives changes to their users when something else lies at the home number of the users' external ids, which was
+// not known when the changes were kept: their 64-bit hashes are the same. The changes go where apply would have sent
+// them: to the next number that is the user's, or free.
+func (w *Worker) settle(p *Partition, home uint64, strays []byte) error {
+	w.setApart(p, home, books.ApartElsewhere)
+	for len(strays) > 0 {
+		d, rest, err := entries.NextDelta(strays)
+		if err != nil {
+			return err
+		}
+		strays = rest
+		id, key := profile.HomeID(d)
+		s, free, err := w.findHome(p, home, profile.Workspace(d), id, key)
+		if err != nil {
+			return err
+		}
+		var entry []byte
+		if s != nil {
+			if entry = w.entryOf(s); !d.IsFor(entry) {
+				return fmt.Errorf("%w: changes of nobody at %016x", store.ErrStore, home)
+			}
+		}
+		f := &w.folder
+		if err = f.Begin(entry, &w.m.limits); err == nil {
+			err = f.AddAll(d, true)
+		}
+		if err != nil {
+			return err
+		}
+		if s != nil {
+			err = w.update(s, f.Entry)
+		} else {
+			profilesCreated.Inc()
+			_, err = w.insert(p, free, f.Entry)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // entryAt is the entry with this number if it is in the record's workspace, and whether it is a profile.
