@@ -22,11 +22,49 @@ import (
 	"sync/atomic"
 	"time"
 
+	"millrace/shard/identity"
 	"millrace/shard/machine"
 	"millrace/shard/stamp"
 	"millrace/shard/store"
 	"millrace/wal"
 )
+
+// Options configure a Replica.
+type Options struct {
+	EngineOptions
+	// First and Count are the partitions that the replica has.
+	First, Count int
+	// Secret is what numbers are made with in a cluster; the store must have the same. Zero: the store has a secret of
+	// its own.
+	Secret [32]byte
+	// MayMake says that the store is made when it doesn't exist.
+	MayMake bool
+	// OpenLog is called when the store is open, before the log behind it is applied. The log's owner calls Dispatch,
+	// Lost, Lead and Follow; the replica closes the log.
+	OpenLog func(*Replica) (Log, error)
+	Carrier Carrier
+	// Readdress addresses the ops of a deferred record as things stand, wherever the users are whom the ops name, so
+	// that they can be released (Coordinator.Readdress).
+	Readdress func(record []byte) (routed []byte, err error)
+	// FlushAll returns nil when everything that is under way anywhere has arrived, or an error when it can't for now
+	// (Coordinator.FlushAll).
+	FlushAll func() error
+
+	// ownsLog says that the log is used by this replica only (OpenOwn). Dispatch may then apply records itself: its
+	// caller has nothing more urgent to do, unlike the goroutine of a group's log.
+	ownsLog bool
+}
+
+// Validate reports the first setting that cannot work.
+func (o *Options) Validate() error {
+	switch {
+	case o.OpenLog == nil || o.Carrier == nil || o.Readdress == nil || o.FlushAll == nil:
+		return errors.New("shard: a replica without a log or a way out")
+	case o.First < 0 || o.Count < 1 || o.First+o.Count > identity.Partitions:
+		return fmt.Errorf("shard: a replica of %d partitions from %d on", o.Count, o.First)
+	}
+	return o.EngineOptions.Validate()
+}
 
 // Replica is the state of a range of partitions on one node: the records of their log, applied. It leads its group, or
 // follows. It knows no request, no other node, and nothing about its callers. All methods are safe for concurrent use.
