@@ -473,6 +473,24 @@ func TestRewritingFails(t *testing.T) {
 	require.Len(t, d.list(Query{}), 2)
 }
 
+// Files that somebody has removed, to make room or for good, keep nobody from being deleted, and later entries are kept.
+func TestDirectoryIsRemoved(t *testing.T) {
+	d := openDesk(t, nil)
+	d.offer("r", `{"external_id":"ada"}`)
+	d.reopen()
+	d.offer("r", `{"external_id":"bob"}`)
+	require.Len(t, d.list(Query{}), 2)
+	require.NoError(t, os.RemoveAll(d.o.Dir))
+	for _, id := range []string{"ada", "bob"} {
+		n, err := d.Erase(t.Context(), []uint64{Identifier(1, op.ExternalID, []byte(id))})
+		require.NoError(t, err)
+		require.Zero(t, n)
+	}
+	require.Zero(t, d.Entries())
+	d.offer("r", `{"external_id":"eve"}`)
+	require.Equal(t, []string{`{"external_id":"eve"}`}, d.list(Query{}))
+}
+
 func TestClosed(t *testing.T) {
 	d := openDesk(t, nil)
 	d.offer("r", "1")

@@ -167,6 +167,9 @@ func (s *Store) openSegment(seq uint64) (*segment, error) {
 	if s.failing != 0 && now-s.failing < retryInterval.Milliseconds() {
 		return nil, errWaiting
 	}
+	if err := os.MkdirAll(s.options.Dir, 0o700); err != nil { // somebody may have removed it
+		return nil, err
+	}
 	path := filepath.Join(s.options.Dir, fmt.Sprintf("%016x%s", seq, suffix))
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600)
 	if err != nil {
@@ -274,7 +277,10 @@ func (s *Store) Entries() int64 { return s.count.Load() }
 func (s *Store) rewrite(at int, matches func(*stored) bool) (taken int, err error) {
 	old := s.ring[at]
 	text, err := os.ReadFile(old.path)
-	if err != nil {
+	if errors.Is(err, os.ErrNotExist) { // somebody has removed it
+		s.put(at, newSegment(old.path))
+		return 0, nil
+	} else if err != nil {
 		return 0, err
 	}
 	g, rest := newSegment(old.path), []byte(magic)
@@ -303,13 +309,18 @@ func (s *Store) rewrite(at int, matches func(*stored) bool) (taken int, err erro
 		}
 		return 0, err
 	}
-	s.ring[at] = g
-	if old.file != nil {
-		_ = old.file.Close() // of a file that no longer exists
+	s.put(at, g)
+	return taken, nil
+}
+
+// put puts g in the place of a segment whose file no longer exists.
+func (s *Store) put(at int, g *segment) {
+	if old := s.ring[at]; old.file != nil {
+		_ = old.file.Close()
 		s.dirty = false
 		g.open()
 	}
-	return taken, nil
+	s.ring[at] = g
 }
 
 // open makes an existing file go on; if it can't, the next entries go into another file.
