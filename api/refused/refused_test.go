@@ -473,6 +473,26 @@ func TestRewritingFails(t *testing.T) {
 	require.Len(t, d.list(Query{}), 2)
 }
 
+// A deletion goes on when the disk is full: a file that has no room for the rest of it goes as a whole.
+func TestRewritingOnAFullDisk(t *testing.T) {
+	d := openDesk(t, nil)
+	d.offer("r", `{"external_id":"first"}`)
+	d.reopen()
+	d.offer("r", `{"external_id":"ada"}`)
+	d.offer("r", `{"external_id":"bob"}`)
+	require.Len(t, d.list(Query{}), 3)
+	files, err := filepath.Glob(filepath.Join(d.o.Dir, "*"))
+	require.NoError(t, err)
+	require.NoError(t, os.Symlink("/dev/full", files[1]+durable.Temporary))
+	n, err := d.Erase(t.Context(), []uint64{Identifier(1, op.ExternalID, []byte("ada"))})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.NoFileExists(t, files[1])
+	require.Equal(t, []string{`{"external_id":"first"}`}, d.list(Query{}))
+	d.offer("r", `{"external_id":"eve"}`)
+	require.Equal(t, []string{`{"external_id":"eve"}`, `{"external_id":"first"}`}, d.list(Query{}))
+}
+
 // Files that somebody has removed, to make room or for good, keep nobody from being deleted, and later entries are kept.
 func TestDirectoryIsRemoved(t *testing.T) {
 	d := openDesk(t, nil)

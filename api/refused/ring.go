@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"millrace/wal/durable"
 )
@@ -298,10 +299,18 @@ func (s *Store) rewrite(at int, matches func(*stored) bool) (taken int, err erro
 	if taken == 0 {
 		return 0, nil
 	}
-	if g.size = int64(len(rest)); g.n == 0 {
-		err = errors.Join(os.Remove(old.path), durable.SyncDir(nil, s.options.Dir))
-	} else {
+	g.size = int64(len(rest))
+	if g.n > 0 {
 		err = durable.ReplaceFile(old.path, rest, 0o600)
+	}
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) { // a deletion counts more than the rest
+		s.options.Logger.Warn("refused objects: the disk has no room for what is left of a file: it is lost",
+			"file", old.path, "entries", g.n, "error", err)
+		dropped.Add(g.n)
+		g = newSegment(old.path)
+	}
+	if g.n == 0 {
+		err = errors.Join(os.Remove(old.path), durable.SyncDir(nil, s.options.Dir))
 	}
 	if err != nil {
 		if old.file != nil {
