@@ -25,17 +25,17 @@ var arrows = map[string][]string{
 	"bench":        {"..."}, // measures any of them, and nobody imports it
 
 	"cmd/millrace/importer": {"api/bounded", "ingest/files", "wal/durable", "wal/pause"},
-	"cmd/millrace/operate":  {"api/control", "shard/cluster/placement", "wal/durable", "wal/pause", "wal/quorum"}, // its answers' types alone
+	"cmd/millrace/operate":  {"api/control", "api/control/document", "shard/cluster/placement", "wal/durable", "wal/pause", "wal/quorum"}, // its answers' types alone
 
-	"api":             {"api/call", "api/center", "api/consent", "api/control", "api/keys", "api/openapi", "api/ratelimit", "api/refused", "api/scim", "api/store", "api/translation", "api/users", "api/value", "shard"},
-	"api/admin":       {"api", "api/call", "api/census", "api/consent", "api/control", "api/keys", "api/live", "api/openapi", "api/ratelimit", "api/refused", "api/store", "api/users", "ingest/field", "shard", "shard/op", "shard/profile", "wal/durable"},
+	"api":             {"api/call", "api/center", "api/consent", "api/control", "api/control/document", "api/keys", "api/openapi", "api/ratelimit", "api/refused", "api/scim", "api/store", "api/translation", "api/users", "api/value", "shard"},
+	"api/admin":       {"api", "api/call", "api/census", "api/consent", "api/control", "api/control/document", "api/keys", "api/live", "api/openapi", "api/ratelimit", "api/refused", "api/store", "api/users", "ingest/field", "shard", "shard/op", "shard/profile", "wal/durable"},
 	"api/call":        {"api/control", "api/keys", "api/refused", "api/store", "shard"},
 	"api/census":      {"api/peers", "shard", "shard/profile", "wal/pause"},
-	"api/center":      {"api/call", "api/consent", "api/control", "api/preference", "api/ratelimit", "api/store", "api/value", "shard", "shard/op", "shard/profile"},
-	"api/consent":     {"api/call", "api/control", "api/value", "ingest/field", "shard", "shard/op", "shard/profile"},
-	"api/console":     {"api/admin", "api/console/chart", "api/console/rights", "api/console/signin", "api/control", "api/preference", "shard/cluster/placement", "wal/pause"}, // of admin and placement the types of answers alone
+	"api/center":      {"api/call", "api/consent", "api/control", "api/control/document", "api/preference", "api/ratelimit", "api/store", "api/value", "shard", "shard/op", "shard/profile"},
+	"api/consent":     {"api/call", "api/control", "api/control/document", "api/value", "ingest/field", "shard", "shard/op", "shard/profile"},
+	"api/console":     {"api/admin", "api/console/chart", "api/console/rights", "api/console/signin", "api/control", "api/control/document", "api/preference", "shard/cluster/placement", "wal/pause"}, // of admin and placement the types of answers alone
 	"api/bounded":     {},
-	"api/control":     {"api/keys", "api/ratelimit", "ingest/field"},
+	"api/control":     {"api/control/document", "api/keys", "api/ratelimit"},
 	"api/keys":        {},
 	"api/live":        {"shard", "shard/op", "shard/profile", "wal/pause"},
 	"api/openapi":     {},
@@ -43,17 +43,18 @@ var arrows = map[string][]string{
 	"api/peers":       {},
 	"api/ratelimit":   {},
 	"api/refused":     {"api/peers", "ingest/field", "shard/cursor", "shard/op", "wal/durable", "wal/pause"},
-	"api/scim":        {"api/control", "shard/op"},
+	"api/scim":        {"api/control", "api/control/document", "shard/op"},
 	"api/store":       {"api/control", "shard", "shard/bodies", "shard/op", "shard/profile"},
-	"api/translation": {"api/call", "api/control", "api/value"},
+	"api/translation": {"api/call", "api/control", "api/control/document", "api/value"},
 	"api/users":       {"api/call", "api/control", "api/refused", "api/store", "api/value", "ingest/field", "shard", "shard/op", "shard/profile"},
 	"api/value":       {"shard/profile"},
-	"api/stream":      {"api/bounded", "api/control", "api/stream/currents", "shard/eventlog", "shard/eventlog/event", "shard/op", "wal/durable", "wal/pause"},
+	"api/stream":      {"api/bounded", "api/control", "api/control/document", "api/stream/currents", "shard/eventlog", "shard/eventlog/event", "shard/op", "wal/durable", "wal/pause"},
 
-	"api/console/chart":   {},
-	"api/console/rights":  {"api/control"},
-	"api/console/signin":  {"api/bounded", "api/console/rights", "api/control", "api/scim"},
-	"api/stream/currents": {"shard", "shard/eventlog/event", "shard/op", "shard/profile"},
+	"api/console/chart":    {},
+	"api/console/rights":   {"api/control", "api/control/document"},
+	"api/console/signin":   {"api/bounded", "api/console/rights", "api/control", "api/control/document", "api/scim"},
+	"api/control/document": {"api/keys", "api/ratelimit", "ingest/field"},
+	"api/stream/currents":  {"shard", "shard/eventlog/event", "shard/op", "shard/profile"},
 
 	"ingest":       {"ingest/field", "shard/op"},
 	"ingest/field": {},

@@ -27,7 +27,7 @@ var filesUp = map[string]int{
 	"api":           13,
 	"api/census":    1,
 	"api/console":   12,
-	"api/control":   15,
+	"api/control":   6,
 	"api/live":      2,
 	"api/openapi":   1,
 	"api/ratelimit": 1,

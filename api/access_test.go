@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/loadtest/testsize"
 )
 
@@ -80,11 +81,11 @@ func TestPermissionMatrix(t *testing.T) {
 	}
 	permissions["users"], permissions["admin"], permissions["users.track.more"] = "", "", ""
 	for p := range permissions {
-		_, token, err := d.control.CreateKey(by, "demo", control.KeySpec{Name: p, Permissions: []string{p}})
+		_, token, err := d.control.CreateKey(by, "demo", document.KeySpec{Name: p, Permissions: []string{p}})
 		require.NoError(t, err)
 		permissions[p] = token
 	}
-	revoked, token, err := d.control.CreateKey(by, "demo", control.KeySpec{Name: "revoked", Permissions: []string{"*"}})
+	revoked, token, err := d.control.CreateKey(by, "demo", document.KeySpec{Name: "revoked", Permissions: []string{"*"}})
 	require.NoError(t, err)
 	require.Equal(t, 201, d.track(token, "a").status)
 	require.Equal(t, 201, d.track(demoKey, "reader").status)
@@ -195,7 +196,7 @@ func TestPatterns(t *testing.T) {
 func TestRateLimit(t *testing.T) {
 	d := open(t, nil)
 	limit := func(text string) {
-		_, err := d.control.UpdateSettings(control.Actor{}, "demo", func(s *control.Settings) error { return s.Patch([]byte(text)) })
+		_, err := d.control.UpdateSettings(control.Actor{}, "demo", func(s *document.Settings) error { return s.Patch([]byte(text)) })
 		require.NoError(t, err)
 	}
 	defer testClock.Store(testClock.Load())

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/store"
 	"millrace/shard"
 	"millrace/shard/bodies"
@@ -119,7 +120,7 @@ func TestAdminCluster(t *testing.T) {
 	}{
 		{fmt.Errorf("%w: group 5 would be left without a majority", control.ErrConflict), 409, "group 5"},
 		{fmt.Errorf("node 4: %w", control.ErrNotFound), 404, "node 4"},
-		{fmt.Errorf("%w: address", control.ErrInvalid), 400, "address"},
+		{fmt.Errorf("%w: address", document.ErrInvalid), 400, "address"},
 		{shard.ErrUnavailable, 503, ""},
 		{shard.ErrUnknown, 503, ""},
 		{errors.New("a secret"), 500, "Internal"},

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/scim"
 	"millrace/api/store"
 	"millrace/shard"
@@ -252,7 +253,7 @@ func TestRoutesBarrierBeforeTheyRead(t *testing.T) {
 	require.Equal(t, 201, d.track(demoKey, "reader").status)
 	require.Equal(t, 201, d.track(demoKey, "a").status)
 	scimUser := d.createUser(t, "hidden@example.com")
-	_, err := d.control.PermissionSets.Create(control.Actor{}, "", control.PermissionSet{ID: "hidden", Name: "Hidden"})
+	_, err := d.control.PermissionSets.Create(control.Actor{}, "", document.PermissionSet{ID: "hidden", Name: "Hidden"})
 	require.NoError(t, err)
 	a := d.call("GET", "/preference_center/v1/main/url/reader", demoKey, "")
 	require.Equal(t, 200, a.status, a.body)
@@ -414,7 +415,7 @@ func TestAnswersOfACluster(t *testing.T) {
 // credential is wrong by a node that can't know.
 func TestCredentialsMadeElsewhere(t *testing.T) {
 	d, b := openBehind(t)
-	key, token, err := d.control.CreateKey(control.Actor{}, "demo", control.KeySpec{Name: "new", Permissions: []string{"users.track"}})
+	key, token, err := d.control.CreateKey(control.Actor{}, "demo", document.KeySpec{Name: "new", Permissions: []string{"users.track"}})
 	require.NoError(t, err)
 	scimKey, other, err := d.control.CreateSCIMToken(control.Actor{})
 	require.NoError(t, err)

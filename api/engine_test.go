@@ -28,6 +28,7 @@ import (
 	"millrace/api/census"
 	"millrace/api/consent"
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/live"
 	"millrace/api/refused"
 	"millrace/api/store"
@@ -93,7 +94,7 @@ func (d *door) logger() *slog.Logger {
 func systemClock() int64 { return time.Now().UnixMilli() }
 
 func (d *door) bootstrap() error {
-	file, err := control.ParseBootstrap([]byte(demoYAML))
+	file, err := document.ParseBootstrap([]byte(demoYAML))
 	if err == nil {
 		_, err = d.control.Bootstrap(control.Actor{Name: "bootstrap file"}, file)
 	}
@@ -284,7 +285,7 @@ func TestTrackAllocations(t *testing.T) {
 			return append(dst, `{"message":"success"}`...), 201
 		}
 	})
-	_, err := d.control.UpdateSettings(control.Actor{}, "demo", func(s *control.Settings) error {
+	_, err := d.control.UpdateSettings(control.Actor{}, "demo", func(s *document.Settings) error {
 		return s.Patch([]byte(`{"rate_limits":{"users.track":"100000000/1s"}}`))
 	})
 	require.NoError(t, err)
@@ -312,7 +313,7 @@ func BenchmarkDoor(b *testing.B) {
 			return append(dst, `{"message":"success"}`...), 201
 		}
 	})
-	_, err := d.control.UpdateSettings(control.Actor{}, "demo", func(s *control.Settings) error {
+	_, err := d.control.UpdateSettings(control.Actor{}, "demo", func(s *document.Settings) error {
 		return s.Patch([]byte(`{"rate_limits":{"users.track":"1000000000/1s"}}`))
 	})
 	require.NoError(b, err)

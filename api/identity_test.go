@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/store"
 	"millrace/shard"
 	"millrace/shard/op"
@@ -179,7 +180,7 @@ func TestNewAliases(t *testing.T) {
 func TestNewAliasRefusals(t *testing.T) {
 	d, done := openEngine(t, t.TempDir())
 	defer done()
-	_, err := d.control.UpdateSettings(control.Actor{}, "demo", func(s *control.Settings) error { return s.Patch([]byte(`{"blocked_external_ids":["blocked"]}`)) })
+	_, err := d.control.UpdateSettings(control.Actor{}, "demo", func(s *document.Settings) error { return s.Patch([]byte(`{"blocked_external_ids":["blocked"]}`)) })
 	require.NoError(t, err)
 	const good = `"alias_label":"l","alias_name":"n"`
 	tooLong := strings.Repeat("x", 237)
@@ -371,7 +372,7 @@ func TestIdentifyByAddress(t *testing.T) {
 func TestIdentifyRefusals(t *testing.T) {
 	d, done := openEngine(t, t.TempDir())
 	defer done()
-	_, err := d.control.UpdateSettings(control.Actor{}, "demo", func(s *control.Settings) error { return s.Patch([]byte(`{"blocked_external_ids":["blocked"]}`)) })
+	_, err := d.control.UpdateSettings(control.Actor{}, "demo", func(s *document.Settings) error { return s.Patch([]byte(`{"blocked_external_ids":["blocked"]}`)) })
 	require.NoError(t, err)
 	const path, alias = "/users/identify", `"user_alias":{"alias_label":"l","alias_name":"n"}`
 	for element, want := range map[string]string{
@@ -484,7 +485,7 @@ func TestIdentityRequests(t *testing.T) {
 func TestExternalIDs(t *testing.T) {
 	d, done := openEngine(t, t.TempDir())
 	defer done()
-	_, err := d.control.UpdateSettings(control.Actor{}, "demo", func(s *control.Settings) error { return s.Patch([]byte(`{"blocked_external_ids":["blocked"]}`)) })
+	_, err := d.control.UpdateSettings(control.Actor{}, "demo", func(s *document.Settings) error { return s.Patch([]byte(`{"blocked_external_ids":["blocked"]}`)) })
 	require.NoError(t, err)
 	const rename, remove = "/users/external_ids/rename", "/users/external_ids/remove"
 	d.tracks(t, `{"attributes":[{"external_id":"abc","x":1},{"external_id":"b","x":2}]}`)

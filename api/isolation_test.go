@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/loadtest/testsize"
 )
 
@@ -144,7 +145,7 @@ func attacks(svcID string) map[string][]attack {
 
 // seed makes what demo has, again and again; it returns the svc_id of its user.
 func (d *door) seed(t *testing.T) (svcID string) {
-	file, err := control.ParseBootstrap([]byte(hiddenYAML))
+	file, err := document.ParseBootstrap([]byte(hiddenYAML))
 	require.NoError(t, err)
 	_, err = d.control.Bootstrap(control.Actor{Name: "test"}, file)
 	require.NoError(t, err)

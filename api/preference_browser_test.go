@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/center"
-	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/loadtest/testbrowser"
 )
 
@@ -139,7 +139,7 @@ func TestBrowserHostilePage(t *testing.T) {
 	h := openHosting(t, "x", func(o *Options) { o.AccessLog = true })
 	h.user("bob", "bob@example.com")
 	bob := h.link("bob")
-	h.change(func(p *control.PreferenceCenter) {
+	h.change(func(p *document.PreferenceCenter) {
 		p.PageHTML = strings.NewReplacer("EVIL", evil.URL, "BOB", bob, "KEY", demoKey).Replace(`<!doctype html><html><head><title>Mail</title>
 <base href="EVIL/base/">
 <meta http-equiv="refresh" content="1;url=EVIL/refresh">

@@ -15,6 +15,7 @@ import (
 
 	"millrace/api/center"
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/preference"
 	"millrace/api/store"
 	"millrace/shard"
@@ -46,9 +47,9 @@ func openHosting(t *testing.T, page string, edit ...func(*Options)) (h hosting) 
 	t.Cleanup(done)
 	h = hosting{d, t}
 	by := control.Actor{Name: "test"}
-	_, err := d.control.Groups.Create(by, "demo", control.Group{ID: offersGroup, Name: "Offers", Channel: "email"})
+	_, err := d.control.Groups.Create(by, "demo", document.Group{ID: offersGroup, Name: "Offers", Channel: "email"})
 	require.NoError(t, err)
-	_, err = d.control.PreferenceCenters.Create(by, "demo", control.PreferenceCenter{ID: "choose", Title: "Choose & save", PageHTML: page,
+	_, err = d.control.PreferenceCenters.Create(by, "demo", document.PreferenceCenter{ID: "choose", Title: "Choose & save", PageHTML: page,
 		ConfirmationHTML: `<p>Saved: {{subscribed_state.${email_global}}}</p>`})
 	require.NoError(t, err)
 	h.user("ada", "Ada+x@example.com")
@@ -62,9 +63,9 @@ func (h hosting) user(id, email string) {
 }
 
 // change edits the center.
-func (h hosting) change(edit func(*control.PreferenceCenter)) {
+func (h hosting) change(edit func(*document.PreferenceCenter)) {
 	h.t.Helper()
-	_, err := h.control.PreferenceCenters.Change(control.Actor{Name: "test"}, "demo", "choose", func(p *control.PreferenceCenter) (*control.PreferenceCenter, error) {
+	_, err := h.control.PreferenceCenters.Change(control.Actor{Name: "test"}, "demo", "choose", func(p *document.PreferenceCenter) (*document.PreferenceCenter, error) {
 		edit(p)
 		return p, nil
 	})
@@ -287,7 +288,7 @@ func TestOneClick(t *testing.T) {
 		require.Equal(t, "opted_in", email, other)
 	}
 	// A draft has no page, but the links that are out still unsubscribe.
-	h.change(func(p *control.PreferenceCenter) { p.State = "draft" })
+	h.change(func(p *document.PreferenceCenter) { p.State = "draft" })
 	checkPage(t, h.call("GET", path, "", ""), 404)
 	checkPage(t, h.call("GET", path+"?saved", "", ""), 404)
 	checkPage(t, h.send(path, "email_global_state=subscribed"), 404)
@@ -349,7 +350,7 @@ func TestLinks(t *testing.T) {
 	checkPage(t, a, 410)
 	require.Contains(t, a.body, "This link has expired")
 	html := `<p>Gone [{{subscribed_state.${email_global}}}{{${email_address}}}{{preference_center_submit_url}}]</p><meta http-equiv="refresh" content="0;url=https://evil.example">`
-	h.change(func(p *control.PreferenceCenter) { p.RedirectHTML = &html })
+	h.change(func(p *document.PreferenceCenter) { p.RedirectHTML = &html })
 	a = h.call("GET", late, "", "")
 	checkPage(t, a, 410)
 	require.Contains(t, a.body, "<p>Gone []</p>")
@@ -497,9 +498,9 @@ func TestHostileHTML(t *testing.T) {
 		`{{ 7*7 }} {% include "/etc/passwd" %} {{preference_center_submit_url|upcase}} {{subscribed_state.${email_global}}`
 	h := openHosting(t, hostile)
 	injection := `</title><script>alert(2)</script>{{subscribed_state.${email_global}}}`
-	h.change(func(p *control.PreferenceCenter) {
+	h.change(func(p *document.PreferenceCenter) {
 		p.Title, p.Options.Viewport = injection, `"><script>alert(3)</script>{{preference_center_submit_url}}`
-		p.Options.Links = []control.LinkTag{{Rel: "icon", Href: `https://e.example/"><script>alert(4)</script>`}}
+		p.Options.Links = []document.LinkTag{{Rel: "icon", Href: `https://e.example/"><script>alert(4)</script>`}}
 	})
 	path := h.link("ada")
 	a := h.call("GET", path, "", "")
@@ -513,7 +514,7 @@ func TestHostileHTML(t *testing.T) {
 	require.NotContains(t, h.call("GET", path, "", "", "Host", "evil.example", "X-Forwarded-Host", "evil.example").body, "evil.example:", "no host from the request")
 
 	// An address is data.
-	h.change(func(p *control.PreferenceCenter) {
+	h.change(func(p *document.PreferenceCenter) {
 		p.PageHTML = `<a title={{${email_address}}}>{{${email_address}}}</a>`
 	})
 	h.user("mallory", `o'mallory&co@example.com`)

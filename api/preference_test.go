@@ -14,13 +14,14 @@ import (
 	"millrace/api/call"
 	"millrace/api/center"
 	"millrace/api/control"
+	"millrace/api/control/document"
 )
 
 const goodCenter = `"preference_center_page_html":"<p>Page</p>","confirmation_page_html":"<p>Saved</p>"`
 
 // unlimited lifts the limit of ten changes a minute.
 func (d *door) unlimited(t *testing.T) {
-	_, err := d.control.UpdateSettings(control.Actor{Name: "test"}, "demo", func(s *control.Settings) error {
+	_, err := d.control.UpdateSettings(control.Actor{Name: "test"}, "demo", func(s *document.Settings) error {
 		return s.Patch([]byte(`{"rate_limits":{"preference_center.update":"100000/1s","preference_center.list":"100000/1s"}}`))
 	})
 	require.NoError(t, err)
@@ -119,7 +120,7 @@ func TestPreferenceCenterOfTheBootstrapFile(t *testing.T) {
 	require.Equal(t, "active", first["state"])
 	require.Equal(t, map[string]any{}, first["preference_center_options"])
 	apply := func(text string) error {
-		file, err := control.ParseBootstrap([]byte(text))
+		file, err := document.ParseBootstrap([]byte(text))
 		require.NoError(t, err)
 		_, err = d.control.Bootstrap(control.Actor{Name: "bootstrap file"}, file)
 		return err
@@ -142,7 +143,7 @@ func TestPreferenceCenterErrors(t *testing.T) {
 	defer done()
 	d.unlimited(t)
 	d.createCenter(t, `{"name":"taken",`+goodCenter+`}`)
-	long := strings.Repeat("x", control.MaxPageBytes)
+	long := strings.Repeat("x", document.MaxPageBytes)
 	links := func(text string) string { return `"options":{"links-tags":[` + text + `]}` }
 	both := map[string]string{ // besides the name
 		``:                                  "'preference_center_page_html' is required",
@@ -152,7 +153,7 @@ func TestPreferenceCenterErrors(t *testing.T) {
 		`"preference_center_page_html":null,"confirmation_page_html":"x"`:                                               "'preference_center_page_html' is required",
 		`"preference_center_page_html":7,"confirmation_page_html":"x"`:                                                  "'preference_center_page_html' must be a string",
 		`"preference_center_page_html":"x","confirmation_page_html":["x"]`:                                              "'confirmation_page_html' must be a string",
-		`"preference_center_page_html":"x` + long + `","confirmation_page_html":"x"`:                                    fmt.Sprintf("'preference_center_page_html' must be at most %d bytes", control.MaxPageBytes),
+		`"preference_center_page_html":"x` + long + `","confirmation_page_html":"x"`:                                    fmt.Sprintf("'preference_center_page_html' must be at most %d bytes", document.MaxPageBytes),
 		`"preference_center_page_html":"x","confirmation_page_html":"\u0000"`:                                           "'confirmation_page_html' must be text without NUL",
 		goodCenter + `,"redirect_page_html":{}`:                                                                         "'redirect_page_html' must be a string",
 		goodCenter + `,"redirect_page_html":""`:                                                                         "'redirect_page_html' is required",
@@ -264,7 +265,7 @@ func TestPreferenceCenterConcurrency(t *testing.T) {
 	}
 	group.Wait()
 	require.Equal(t, map[int]int{201: 4, 400: 28}, statuses)
-	for i := 4; i < control.MaxPreferenceCenters-1; i++ {
+	for i := 4; i < document.MaxPreferenceCenters-1; i++ {
 		d.createCenter(t, fmt.Sprintf(`{"name":"n%d",%s}`, i, goodCenter))
 	}
 	a := d.call("POST", "/preference_center/v1", demoKey, `{"name":"onemore",`+goodCenter+`}`)

@@ -13,6 +13,7 @@ import (
 
 	"millrace/api/call"
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/keys"
 	"millrace/api/ratelimit"
 	"millrace/api/refused"
@@ -46,9 +47,9 @@ type exchange struct {
 	call.Call
 	s     *Server
 	route *route
-	shape *shape             // shape of failures
-	scim  *control.SCIMToken // set on a SCIM route
-	path  []byte             // as it was sent; lent until the handler returns
+	shape *shape              // shape of failures
+	scim  *document.SCIMToken // set on a SCIM route
+	path  []byte              // as it was sent; lent until the handler returns
 
 	requestID []byte
 	lookup    []byte  // scratch for a key

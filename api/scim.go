@@ -7,6 +7,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/scim"
 )
 
@@ -32,7 +33,7 @@ func appendSCIMFailure(dst []byte, status int, text string) []byte {
 func (x *exchange) authorizeSCIM() bool {
 	h := &x.Ctx.Request.Header
 	sent := bearerToken(h)
-	var access *control.SCIM
+	var access *document.SCIM
 	find := func() bool {
 		snapshot := x.s.options.Control.Snapshot()
 		token := snapshot.FindSCIMToken(sent)

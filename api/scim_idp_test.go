@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/scim"
 )
 
@@ -48,7 +49,7 @@ func idp(t *testing.T) *door {
 }
 
 func (d *door) letProvidersIn(t testing.TB) {
-	require.NoError(t, d.control.UpdateSCIM(control.Actor{Name: "test"}, func(s *control.SCIMSettings) error {
+	require.NoError(t, d.control.UpdateSCIM(control.Actor{Name: "test"}, func(s *document.SCIMSettings) error {
 		s.RequestOrigin, s.RateLimit = "", "100000/1d"
 		return nil
 	}))
@@ -489,7 +490,7 @@ func TestDeactivation(t *testing.T) {
 	// always be said.
 	demo := d.createUserBy(t, userBody("demo@example.com", "bi", `{"appGroup":[{"appGroupName":"Demo"}]}`))
 	for workspace, name := range map[string]string{"demo": "Other", "other": "Demo"} {
-		_, err := d.control.UpdateSettings(control.Actor{}, workspace, func(s *control.Settings) error { s.Name = name; return nil })
+		_, err := d.control.UpdateSettings(control.Actor{}, workspace, func(s *document.Settings) error { s.Name = name; return nil })
 		require.NoError(t, err)
 	}
 	a := d.call("PATCH", "/scim/v2/Users/"+demo, scimToken, operations(`{"op":"replace","path":"active","value":false}`))
@@ -526,7 +527,7 @@ func TestGroupsGivePermissions(t *testing.T) {
 	a := d.administer(t, "POST", "/permission_sets", `{"id":"editors","name":"Editors","permissions":{"companyPermissions":["manage_company_settings"],"appGroup":[{"appGroupId":"demo","appGroupPermissions":["basic_access"]}]}}`)
 	require.Equal(t, 201, a.status, a.body)
 	id := d.createUserBy(t, userBody("ada@example.com", "bi", `{"appGroup":[{"appGroupName":"Demo","appGroupPermissions":["view_tags"]}]}`))
-	may := func() control.SCIMPermissions {
+	may := func() document.SCIMPermissions {
 		_, may := d.scim.Named("ada@example.com")
 		return may
 	}

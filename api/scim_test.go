@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/scim"
 )
 
@@ -211,7 +212,7 @@ func TestSCIMUser(t *testing.T) {
 func TestSCIMRefusals(t *testing.T) {
 	d, done := openEngine(t, t.TempDir())
 	defer done()
-	_, err := d.control.UpdateSettings(control.Actor{}, "other", func(s *control.Settings) error { s.Name = "Second"; return nil })
+	_, err := d.control.UpdateSettings(control.Actor{}, "other", func(s *document.Settings) error { s.Name = "Second"; return nil })
 	require.NoError(t, err)
 	id := d.createUser(t, "present@example.com")
 	before := d.provision("GET", "/scim/v2/Users/"+id, "").body
@@ -328,8 +329,8 @@ func TestSCIMDepartmentAndPermissions(t *testing.T) {
 	d, done := openEngine(t, t.TempDir())
 	defer done()
 	by := control.Actor{Name: "test"}
-	set := func(change func(s *control.SCIMSettings)) {
-		require.NoError(t, d.control.UpdateSCIM(by, func(s *control.SCIMSettings) error { change(s); return nil }))
+	set := func(change func(s *document.SCIMSettings)) {
+		require.NoError(t, d.control.UpdateSCIM(by, func(s *document.SCIMSettings) error { change(s); return nil }))
 	}
 	const rights = `"permissions":{"companyPermissions":["admin"]}`
 	n := 0
@@ -370,20 +371,20 @@ func TestSCIMDepartmentAndPermissions(t *testing.T) {
 	require.Equal(t, 200, d.provision("PATCH", "/scim/v2/Users/"+bare, patchBody(`{"op":"add","path":"department","value":"pm"}`)).status)
 	require.Equal(t, 200, d.provision("PATCH", "/scim/v2/Users/"+bare, patchBody(`{"op":"remove","path":"department"}`)).status)
 
-	set(func(s *control.SCIMSettings) { s.DefaultDepartment = "finance" })
+	set(func(s *document.SCIMSettings) { s.DefaultDepartment = "finance" })
 	a := create("," + rights)
 	require.Equal(t, 201, a.status, a.body)
 	require.Equal(t, "finance", a.json(t)["department"])
 	refused("permissions", create(`,"department":"bi"`))
-	set(func(s *control.SCIMSettings) {
-		s.DefaultDepartment, s.DefaultPermissions = "", &control.SCIMPermissions{Company: []string{"admin"}}
+	set(func(s *document.SCIMSettings) {
+		s.DefaultDepartment, s.DefaultPermissions = "", &document.SCIMPermissions{Company: []string{"admin"}}
 	})
 	a = create(`,"department":"bi"`)
 	require.Equal(t, 201, a.status, a.body)
 	require.Equal(t, []any{"admin"}, a.json(t)["permissions"].(map[string]any)["companyPermissions"])
 	refused("department", create(","+rights))
 
-	set(func(s *control.SCIMSettings) { s.DefaultPermissions, s.RequestOrigin = nil, "" })
+	set(func(s *document.SCIMSettings) { s.DefaultPermissions, s.RequestOrigin = nil, "" })
 	require.Equal(t, 201, create(`,"department":"bi"`).status)
 	require.Equal(t, 201, create(","+rights).status)
 	require.Equal(t, 200, replace(id, `,"department":"pm"`).status)
@@ -401,7 +402,7 @@ func TestSCIMWorkspaces(t *testing.T) {
 		return a.json(t)["permissions"].(map[string]any)["appGroup"].([]any)[0].(map[string]any)
 	}
 	rename := func(workspace, name string) {
-		_, err := d.control.UpdateSettings(control.Actor{}, workspace, func(s *control.Settings) error { s.Name = name; return nil })
+		_, err := d.control.UpdateSettings(control.Actor{}, workspace, func(s *document.Settings) error { s.Name = name; return nil })
 		require.NoError(t, err)
 	}
 	elsewhere := put(`{"appGroupName":"Elsewhere","team":[{"teamName":"t"}]}`)
@@ -479,12 +480,12 @@ func TestSCIMAccess(t *testing.T) {
 	denied(twice[0])
 
 	by := control.Actor{Name: "test"}
-	require.NoError(t, d.control.UpdateSCIM(by, func(s *control.SCIMSettings) error { s.IPAllowList = []string{"10.0.0.0/8"}; return nil }))
+	require.NoError(t, d.control.UpdateSCIM(by, func(s *document.SCIMSettings) error { s.IPAllowList = []string{"10.0.0.0/8"}; return nil }))
 	denied(ask(scimToken, "X-Request-Origin", scimOrigin))
 	denied(ask(scimToken, "X-Request-Origin", scimOrigin, "X-Forwarded-For", "11.0.0.1"))
 	require.Equal(t, 200, ask(scimToken, "X-Request-Origin", scimOrigin, "X-Forwarded-For", "10.0.0.1").status)
 
-	require.NoError(t, d.control.UpdateSCIM(by, func(s *control.SCIMSettings) error { s.IPAllowList, s.RequestOrigin = nil, ""; return nil }))
+	require.NoError(t, d.control.UpdateSCIM(by, func(s *document.SCIMSettings) error { s.IPAllowList, s.RequestOrigin = nil, ""; return nil }))
 	require.Equal(t, 200, ask(scimToken).status, "as identity providers ask")
 	require.Equal(t, 200, ask(scimToken, "X-Request-Origin", "anything").status)
 	denied(ask(""))
@@ -529,9 +530,9 @@ func TestSCIMRateLimit(t *testing.T) {
 	d := open(t, nil)
 	defer testClock.Store(testClock.Load())
 	by := control.Actor{Name: "test"}
-	require.Error(t, d.control.UpdateSCIM(by, func(s *control.SCIMSettings) error { s.RateLimit = "many"; return nil }))
-	require.NoError(t, d.control.UpdateSCIM(by, func(s *control.SCIMSettings) error { s.RateLimit = "5/1d"; return nil }))
-	_, err := d.control.UpdateSettings(by, "demo", func(s *control.Settings) error { s.RateLimits = map[string]string{"scim": "9/1d"}; return nil })
+	require.Error(t, d.control.UpdateSCIM(by, func(s *document.SCIMSettings) error { s.RateLimit = "many"; return nil }))
+	require.NoError(t, d.control.UpdateSCIM(by, func(s *document.SCIMSettings) error { s.RateLimit = "5/1d"; return nil }))
+	_, err := d.control.UpdateSettings(by, "demo", func(s *document.Settings) error { s.RateLimits = map[string]string{"scim": "9/1d"}; return nil })
 	require.ErrorContains(t, err, "the company's")
 	testClock.Add(86_400_000)
 

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/live"
 )
 
@@ -120,7 +121,7 @@ func open(t testing.TB, change func(*Options)) *door {
 	d.control = control.New(control.Options{Now: testClock.Load, Logger: log})
 	d.store = newMemoryStore(d.control)
 	d.control.Start(d.store)
-	file, err := control.ParseBootstrap([]byte(demoYAML))
+	file, err := document.ParseBootstrap([]byte(demoYAML))
 	require.NoError(t, err)
 	_, err = d.control.Bootstrap(control.Actor{Name: "bootstrap file"}, file)
 	require.NoError(t, err)

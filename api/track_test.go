@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 )
 
 const bulk = "/users/track/bulk"
@@ -138,7 +139,7 @@ func TestSync(t *testing.T) {
 
 	// Who was merged is changed as the one who was kept; a svc_id has the workspace's name for it.
 	require.Equal(t, 202, d.call("POST", "/users/merge", demoKey, `{"merge_updates":[{"identifier_to_merge":{"external_id":"a"},"identifier_to_keep":{"external_id":"42"}}]}`).status)
-	_, err := d.control.UpdateSettings(control.Actor{}, "demo", func(s *control.Settings) error { return s.Patch([]byte(`{"profile_id_name":"braze_id"}`)) })
+	_, err := d.control.UpdateSettings(control.Actor{}, "demo", func(s *document.Settings) error { return s.Patch([]byte(`{"profile_id_name":"braze_id"}`)) })
 	require.NoError(t, err)
 	user(fmt.Sprintf(`{"attributes":[{"svc_id":%q,"x":2}]}`, svcID), fmt.Sprintf(`{"braze_id":%q,"custom_attributes":{"x":2}}`, svcID))
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/loadtest/testsize"
 )
 
@@ -26,10 +27,10 @@ func TestTranslationRefusals(t *testing.T) {
 	d, done := openEngine(t, t.TempDir())
 	defer done()
 	set := func(workspace string, on bool) {
-		_, err := d.control.UpdateSettings(control.Actor{}, workspace, func(s *control.Settings) error { s.MultiLanguage = on; return nil })
+		_, err := d.control.UpdateSettings(control.Actor{}, workspace, func(s *document.Settings) error { s.MultiLanguage = on; return nil })
 		require.NoError(t, err)
 	}
-	_, err := d.control.Campaigns.Create(control.Actor{}, "other", control.Campaign{ID: "theirs", Messages: []control.Message{{ID: "their-message", Channel: "email", MultiLanguage: true}}})
+	_, err := d.control.Campaigns.Create(control.Actor{}, "other", document.Campaign{ID: "theirs", Messages: []document.Message{{ID: "their-message", Channel: "email", MultiLanguage: true}}})
 	require.NoError(t, err)
 	const noUUID, unknownUUID = "7", "a8a6e14a-7a5f-5ad1-b1d3-2b8ab1a1f1c0"
 	const monolingual = "This message does not support multi-language."
@@ -259,7 +260,7 @@ func TestPutTranslations(t *testing.T) {
 	require.Contains(t, uuidForm.ReplaceAllString(a.body, "UUID"), `{"locale":{"uuid":UUID,"name":"fr","country":"","language":"French","locale_key":"fr"},"translation_map":{"x":"Deux"}}`)
 
 	// Who may read may not write.
-	_, token, err := d.control.CreateKey(control.Actor{}, "demo", control.KeySpec{Name: "reader", Permissions: []string{"campaigns.translations.get"}})
+	_, token, err := d.control.CreateKey(control.Actor{}, "demo", document.KeySpec{Name: "reader", Permissions: []string{"campaigns.translations.get"}})
 	require.NoError(t, err)
 	a = d.call("PUT", "/campaigns/translations", token, `{}`)
 	require.Equal(t, 403, a.status)
@@ -271,11 +272,11 @@ func TestPutTranslations(t *testing.T) {
 func TestConcurrentTranslations(t *testing.T) {
 	d, done := openEngine(t, t.TempDir())
 	defer done()
-	var messages []control.Message
+	var messages []document.Message
 	for i := range 8 {
-		messages = append(messages, control.Message{ID: fmt.Sprint("many", i), Channel: "email", MultiLanguage: true})
+		messages = append(messages, document.Message{ID: fmt.Sprint("many", i), Channel: "email", MultiLanguage: true})
 	}
-	_, err := d.control.Campaigns.Create(control.Actor{}, "demo", control.Campaign{ID: "many", Messages: messages})
+	_, err := d.control.Campaigns.Create(control.Actor{}, "demo", document.Campaign{ID: "many", Messages: messages})
 	require.NoError(t, err)
 	var group sync.WaitGroup
 	for i := range 8 {
@@ -324,7 +325,7 @@ func TestTranslationShape(t *testing.T) {
 	require.Equal(t, translationFailure("NOT_FOUND", "Not Found"), d.call("GET", "/canvas/translations/draft", demoKey, "").body)
 	require.Equal(t, translationFailure("UNSUPPORTED_MEDIA_TYPE", "The Content-Type must be application/json"), d.call("PUT", "/canvas/translations", demoKey, "{}", "Content-Type", "text/csv").body)
 
-	_, err := d.control.UpdateSettings(control.Actor{}, "demo", func(s *control.Settings) error {
+	_, err := d.control.UpdateSettings(control.Actor{}, "demo", func(s *document.Settings) error {
 		s.RateLimits = map[string]string{"canvas.translations.get": "2/1h", "campaigns.translations.update": "1/1h"}
 		return nil
 	})
@@ -349,7 +350,7 @@ func TestTranslationShape(t *testing.T) {
 // it, else as the first translation does that says it.
 func TestLocaleIsCalledTheSame(t *testing.T) {
 	d := open(t, nil)
-	file, err := control.ParseBootstrap([]byte(`
+	file, err := document.ParseBootstrap([]byte(`
 workspaces:
   - id: words
     multi_language: true

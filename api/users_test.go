@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/store"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -112,7 +113,7 @@ func TestProfileIDName(t *testing.T) {
 	}
 	require.Equal(t, id, export(`{"external_ids":["a"]}`)["svc_id"])
 	require.NotContains(t, export(`{"external_ids":["a"]}`), "braze_id")
-	_, err := d.control.UpdateSettings(control.Actor{}, "demo", func(s *control.Settings) error { return s.Patch([]byte(`{"profile_id_name":"braze_id"}`)) })
+	_, err := d.control.UpdateSettings(control.Actor{}, "demo", func(s *document.Settings) error { return s.Patch([]byte(`{"profile_id_name":"braze_id"}`)) })
 	require.NoError(t, err)
 	for _, name := range []string{"svc_id", "braze_id"} {
 		u := export(fmt.Sprintf(`{%q:%q}`, name, id))

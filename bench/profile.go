@@ -12,7 +12,7 @@ import (
 	pprof "github.com/google/pprof/profile"
 	"github.com/valyala/fasthttp"
 
-	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/loadtest"
 	"millrace/wal/pause"
 )
@@ -68,7 +68,7 @@ func profile(ctx context.Context, s *settings, file string) (err error) {
 func streamAll(ctx context.Context, server *process, during time.Duration) error {
 	for _, f := range fileStreams {
 		stream := &stream{server: server, id: f.format}
-		if err := stream.create(ctx, control.Stream{Format: f.format, From: control.StreamBeginning}); err != nil {
+		if err := stream.create(ctx, document.Stream{Format: f.format, From: document.StreamBeginning}); err != nil {
 			return err
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/wal/pause"
 )
 
@@ -38,8 +38,8 @@ func streamDelay(ctx context.Context, s *settings) (_ []Figure, err error) {
 	}
 	defer brokers.Close()
 	t := &stream{server: server, id: "bus"}
-	err = t.create(ctx, control.Stream{Format: "json", Kinds: []string{"event"}, Destination: control.Destination{
-		Type: control.DestinationKafka, Brokers: strings.Join(brokers.ListenAddrs(), ","), Topic: streamTopic}})
+	err = t.create(ctx, document.Stream{Format: "json", Kinds: []string{"event"}, Destination: document.Destination{
+		Type: document.DestinationKafka, Brokers: strings.Join(brokers.ListenAddrs(), ","), Topic: streamTopic}})
 	if err != nil {
 		return nil, err
 	}

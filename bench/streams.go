@@ -15,7 +15,7 @@ import (
 	"github.com/rclone/gofakes3/s3mem"
 	"github.com/twmb/franz-go/pkg/kfake"
 
-	"millrace/api/control"
+	"millrace/api/control/document"
 	apistream "millrace/api/stream"
 	"millrace/loadtest"
 	"millrace/wal/pause"
@@ -51,7 +51,7 @@ func streamBeside(ctx context.Context, s *settings) (_ []Figure, err error) {
 		sides = append(sides, s.side(128, s.bodies(mix225), server))
 	}
 	stream := &stream{server: sides[0].processes[0], id: "lake"}
-	if err := stream.create(ctx, control.Stream{Format: "parquet"}); err != nil {
+	if err := stream.create(ctx, document.Stream{Format: "parquet"}); err != nil {
 		return nil, err
 	}
 	if err := warmUp(ctx, sides...); err != nil {
@@ -102,17 +102,17 @@ func streamOut(ctx context.Context, s *settings) (figures []Figure, err error) {
 
 	var sides []*outSide
 	var measures []func(int) (float64, error)
-	add := func(name string, document control.Stream, target float64) {
+	add := func(name string, document document.Stream, target float64) {
 		side := &outSide{out: out, name: name, document: document, target: target}
 		sides = append(sides, side)
 		measures = append(measures, func(round int) (float64, error) { return side.measure(ctx, round) })
 	}
 	for _, f := range fileStreams {
-		add(f.format, control.Stream{Format: f.format}, f.target)
+		add(f.format, document.Stream{Format: f.format}, f.target)
 	}
-	add("kafka", control.Stream{Format: "json", Destination: control.Destination{Type: control.DestinationKafka,
+	add("kafka", document.Stream{Format: "json", Destination: document.Destination{Type: document.DestinationKafka,
 		Brokers: strings.Join(brokers.ListenAddrs(), ","), Topic: streamTopic}}, kafkaTarget)
-	add("s3", control.Stream{Format: "ndjson", Destination: control.Destination{Type: control.DestinationS3,
+	add("s3", document.Stream{Format: "ndjson", Destination: document.Destination{Type: document.DestinationS3,
 		Endpoint: "http://" + bucket.address, Bucket: streamBucket, Region: "us-east-1", Addressing: "path",
 		Credentials: streamBucket}}, bucketTarget)
 	rates, err := inTurns(ctx, s.Rounds, measures...)
@@ -198,7 +198,7 @@ func (o *out) bucket(ctx context.Context) (*served, error) {
 type outSide struct {
 	*out
 	name     string
-	document control.Stream
+	document document.Stream
 	target   float64
 
 	seconds, cpu []float64 // of a round, and of an event
@@ -208,7 +208,7 @@ type outSide struct {
 func (o *outSide) measure(ctx context.Context, round int) (float64, error) {
 	stream := &stream{server: o.server, id: fmt.Sprint(o.name, round)}
 	cpu, start := cpuSeconds(o.server.pid()), time.Now()
-	o.document.From, o.document.Kinds = control.StreamBeginning, []string{"event"}
+	o.document.From, o.document.Kinds = document.StreamBeginning, []string{"event"}
 	if err := stream.create(ctx, o.document); err != nil {
 		return 0, err
 	}
@@ -235,7 +235,7 @@ type stream struct {
 	id     string
 }
 
-func (t *stream) create(ctx context.Context, document control.Stream) error {
+func (t *stream) create(ctx context.Context, document document.Stream) error {
 	document.ID = t.id
 	return t.call(ctx, http.MethodPost, "", document, nil)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/goccy/go-json"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/shard"
 )
 
@@ -128,7 +129,7 @@ func describeEntry(e shard.AuditEntry) AuditEntry {
 func (s *Server) verifyAudit(_ control.Actor, r *http.Request) (any, error) {
 	query := r.URL.Query()
 	if query.Has("seq") != query.Has("hash") {
-		return nil, fmt.Errorf("%w: seq and hash go together", control.ErrInvalid)
+		return nil, fmt.Errorf("%w: seq and hash go together", document.ErrInvalid)
 	}
 	noted, err := queryNumber(query, "seq", 0, math.MaxInt64)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 )
 
 func (s *Server) clusterRoutes() []route {
@@ -80,7 +81,7 @@ func pathNode(r *http.Request) (uint32, error) {
 	text := r.PathValue("node")
 	n, err := strconv.ParseUint(text, 10, 32)
 	if err != nil || n == 0 || text != strconv.FormatUint(n, 10) {
-		return 0, fmt.Errorf("%w: node %.40q: want its number, from 1 on", control.ErrInvalid, text)
+		return 0, fmt.Errorf("%w: node %.40q: want its number, from 1 on", document.ErrInvalid, text)
 	}
 	return uint32(n), nil
 }
@@ -92,6 +93,6 @@ func queryBool(r *http.Request, name string) (bool, error) {
 	case "true":
 		return true, nil
 	default:
-		return false, fmt.Errorf("%w: %s: want true or false", control.ErrInvalid, name)
+		return false, fmt.Errorf("%w: %s: want true or false", document.ErrInvalid, name)
 	}
 }

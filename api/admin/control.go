@@ -6,6 +6,7 @@ import (
 
 	"millrace/api/call"
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/ratelimit"
 	"millrace/shard"
 )
@@ -16,7 +17,7 @@ import (
 // bootstrap applies a bootstrap file, YAML, sent as the body; the answer has the keys that were made, also when it is
 // that of an error: nobody can read them again.
 func (s *Server) bootstrap(by control.Actor, _ *http.Request, text []byte) (any, error) {
-	file, err := control.ParseBootstrap(text)
+	file, err := document.ParseBootstrap(text)
 	if err != nil {
 		return nil, err
 	}
@@ -58,13 +59,13 @@ func read[T any](s *Server, r *http.Request) (v T, err error) {
 	if err != nil {
 		return v, err
 	}
-	return v, control.DecodeStrict(text, &v)
+	return v, document.DecodeStrict(text, &v)
 }
 
 // Workspaces.
 
 type shownWorkspace struct {
-	control.Settings
+	document.Settings
 	Limits map[string]string `json:"effective_rate_limits"`
 }
 
@@ -73,9 +74,9 @@ func (s *Server) workspaceRoutes() []route {
 	return []route{
 		{"GET /admin/workspaces", func(control.Actor, *http.Request) (any, error) {
 			return map[string]any{"workspaces": mapSlice(c.Snapshot().Workspaces(),
-				func(w *control.Workspace) control.Settings { return w.Settings })}, nil
+				func(w *control.Workspace) document.Settings { return w.Settings })}, nil
 		}},
-		{"POST /admin/workspaces", sent(s, func(by control.Actor, _ *http.Request, v control.Settings) (any, error) {
+		{"POST /admin/workspaces", sent(s, func(by control.Actor, _ *http.Request, v document.Settings) (any, error) {
 			w, err := c.CreateWorkspace(by, v)
 			if err != nil {
 				return nil, err
@@ -88,7 +89,7 @@ func (s *Server) workspaceRoutes() []route {
 			})},
 		{"PATCH /admin/workspaces/{workspace}", s.taking(
 			func(by control.Actor, r *http.Request, text []byte) (any, error) {
-				w, err := c.UpdateSettings(by, r.PathValue("workspace"), func(settings *control.Settings) error {
+				w, err := c.UpdateSettings(by, r.PathValue("workspace"), func(settings *document.Settings) error {
 					if err := checkMatch(r, settings); err != nil {
 						return err
 					}
@@ -194,7 +195,7 @@ func documentRoutes[T any](
 				if err := checkMatch(r, old); err != nil {
 					return nil, err
 				}
-				return old, control.PatchStrict(text, old)
+				return old, document.PatchStrict(text, old)
 			})
 			return documentOf(v, false, err)
 		})},
@@ -214,27 +215,27 @@ func documentOf[T any](v *T, isNew bool, err error) (any, error) {
 }
 
 // shown returns the form in which operators see a document: times are ISO 8601.
-func shown(document any) any {
-	switch d := document.(type) {
-	case *control.PreferenceCenter:
+func shown(v any) any {
+	switch d := v.(type) {
+	case *document.PreferenceCenter:
 		return struct {
-			*control.PreferenceCenter
+			*document.PreferenceCenter
 			CreatedAt string `json:"created_at"`
 			UpdatedAt string `json:"updated_at"`
 		}{d, d.CreatedAt.Text(), d.UpdatedAt.Text()}
-	case *control.PermissionSet:
+	case *document.PermissionSet:
 		return struct {
-			*control.PermissionSet
+			*document.PermissionSet
 			CreatedAt string `json:"created_at"`
 			UpdatedAt string `json:"updated_at"`
 		}{d, d.CreatedAt.Text(), d.UpdatedAt.Text()}
-	case *control.Stream:
+	case *document.Stream:
 		return struct {
-			*control.Stream
+			*document.Stream
 			StartedAt string `json:"started_at"`
 		}{d, d.StartedAt.Text()}
 	}
-	return document
+	return v
 }
 
 // checkWorkspace returns an error when the request's path names a workspace that doesn't exist.
@@ -250,7 +251,7 @@ func notFound[T any](l *control.Collection[T], r *http.Request) error {
 	return fmt.Errorf("%s %q %w", l.Noun(), r.PathValue("id"), control.ErrNotFound)
 }
 
-func summariseCenter(p *control.PreferenceCenter) any {
+func summariseCenter(p *document.PreferenceCenter) any {
 	return struct {
 		ID    string `json:"id"`
 		Name  string `json:"name"`
@@ -258,14 +259,14 @@ func summariseCenter(p *control.PreferenceCenter) any {
 	}{p.ID, p.Name, p.State}
 }
 
-func summariseSet(p *control.PermissionSet) any {
+func summariseSet(p *document.PermissionSet) any {
 	return struct {
 		ID   string `json:"id"`
 		Name string `json:"name"`
 	}{p.ID, p.Name}
 }
 
-func summariseCampaign(c *control.Campaign) any {
+func summariseCampaign(c *document.Campaign) any {
 	return struct {
 		ID       string `json:"id"`
 		Name     string `json:"name,omitempty"`
@@ -273,7 +274,7 @@ func summariseCampaign(c *control.Campaign) any {
 	}{c.ID, c.Name, len(c.Messages)}
 }
 
-func summariseCanvas(c *control.Canvas) any {
+func summariseCanvas(c *document.Canvas) any {
 	messages := 0
 	for _, step := range c.Steps {
 		messages += len(step.Messages)
@@ -306,7 +307,7 @@ type MadeKey struct {
 	Token string `json:"key"`
 }
 
-func (s *Server) describeKey(k *control.KeyDocument) APIKey {
+func (s *Server) describeKey(k *document.Key) APIKey {
 	return APIKey{ID: k.ID, Name: k.Name, Hint: k.Hint, Permissions: orEmpty(k.Permissions),
 		IPAllowList: orEmpty(k.IPAllowList), CreatedAt: timeText(k.CreatedAt),
 		LastUsedAt: timeText(s.common.Control.LastUsed(k.Number) * 60_000), RevokedAt: timeText(k.RevokedAt)}
@@ -319,7 +320,7 @@ func (s *Server) keyRoutes() []route {
 		{"GET " + all, s.within(func(_ control.Actor, _ *http.Request, w *control.Workspace) (any, error) {
 			return map[string]any{"api_keys": mapSlice(w.Keys, s.describeKey)}, nil
 		})},
-		{"POST " + all, sent(s, func(by control.Actor, r *http.Request, spec control.KeySpec) (any, error) {
+		{"POST " + all, sent(s, func(by control.Actor, r *http.Request, spec document.KeySpec) (any, error) {
 			k, token, err := c.CreateKey(by, r.PathValue("workspace"), spec)
 			return created{MadeKey{s.describeKey(&k), token}}, err
 		})},
@@ -332,8 +333,8 @@ func (s *Server) keyRoutes() []route {
 			return nil, fmt.Errorf("API key %q %w", r.PathValue("key"), control.ErrNotFound)
 		})},
 		{"PATCH " + one, s.taking(func(by control.Actor, r *http.Request, text []byte) (any, error) {
-			k, err := c.UpdateKey(by, r.PathValue("workspace"), r.PathValue("key"), func(spec *control.KeySpec) error {
-				return control.PatchStrict(text, spec)
+			k, err := c.UpdateKey(by, r.PathValue("workspace"), r.PathValue("key"), func(spec *document.KeySpec) error {
+				return document.PatchStrict(text, spec)
 			})
 			return s.describeKey(&k), err
 		})},
@@ -364,7 +365,7 @@ type MadeToken struct {
 	Token string `json:"token"`
 }
 
-func (s *Server) describeToken(t *control.SCIMToken) SCIMToken {
+func (s *Server) describeToken(t *document.SCIMToken) SCIMToken {
 	return SCIMToken{ID: t.ID, Hint: t.Hint, CreatedAt: timeText(t.CreatedAt),
 		LastUsedAt: timeText(s.common.Control.LastUsed(t.Number) * 60_000), RevokedAt: timeText(t.RevokedAt)}
 }
@@ -374,18 +375,18 @@ func (s *Server) scimRoutes() []route {
 	describe := func() any {
 		access := c.Snapshot().SCIM
 		if access == nil {
-			access = new(control.SCIM)
+			access = new(document.SCIM)
 		}
 		return struct {
-			control.SCIMSettings
+			document.SCIMSettings
 			Tokens []SCIMToken `json:"tokens"`
 		}{access.SCIMSettings, mapSlice(access.Tokens, s.describeToken)}
 	}
 	return []route{
 		{"GET /admin/scim", func(control.Actor, *http.Request) (any, error) { return describe(), nil }},
 		{"PATCH /admin/scim", s.taking(func(by control.Actor, _ *http.Request, text []byte) (any, error) {
-			if err := c.UpdateSCIM(by,
-				func(settings *control.SCIMSettings) error { return control.PatchStrict(text, settings) }); err != nil {
+			patch := func(settings *document.SCIMSettings) error { return document.PatchStrict(text, settings) }
+			if err := c.UpdateSCIM(by, patch); err != nil {
 				return nil, err
 			}
 			return describe(), nil

@@ -11,6 +11,7 @@ import (
 	"github.com/goccy/go-json"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/live"
 	"millrace/shard"
 	"millrace/shard/op"
@@ -134,7 +135,7 @@ func (s *Server) beginLive(r *http.Request) (watch liveWatch, err error) {
 	for _, name := range query["kind"] {
 		kind, ok := live.KindNamed(name)
 		if !ok {
-			return watch, fmt.Errorf("%w: kind: want attributes, event, purchase or consent", control.ErrInvalid)
+			return watch, fmt.Errorf("%w: kind: want attributes, event, purchase or consent", document.ErrInvalid)
 		}
 		filter.Kinds = filter.Kinds.With(kind)
 	}
@@ -146,7 +147,7 @@ func (s *Server) beginLive(r *http.Request) (watch liveWatch, err error) {
 	}
 	if watch.byUser = slices.ContainsFunc(userParameters, query.Has); watch.byUser {
 		if watch.ws == nil {
-			return watch, fmt.Errorf("%w: workspace is required with a user", control.ErrInvalid)
+			return watch, fmt.Errorf("%w: workspace is required with a user", document.ErrInvalid)
 		}
 		if watch.id, watch.key, err = s.identifierOf(query); err != nil {
 			return watch, err

@@ -13,6 +13,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/refused"
 	"millrace/ingest/field"
 )
@@ -53,7 +54,7 @@ type RefusedReason struct {
 }
 
 func describeRefused(w *control.Workspace, e *refused.Entry) RefusedEntry {
-	out := RefusedEntry{ID: e.ID().String(), At: control.Millis(e.At).Text(), RequestID: e.Request,
+	out := RefusedEntry{ID: e.ID().String(), At: document.Millis(e.At).Text(), RequestID: e.Request,
 		Array: e.Array, Index: e.Index, IsRefused: e.IsRefused,
 		Size: e.Size, Object: string(e.Object), Reasons: []RefusedReason{}}
 	out.Key, out.KeyName = keyNumbered(w, e.Key)
@@ -91,14 +92,14 @@ func (s *Server) refusedQuery(w *control.Workspace, query url.Values) (q refused
 	q = refused.Query{Workspace: w.Number, Rule: query.Get("rule"), Array: query.Get("input_array"),
 		OnlyRefused: query.Get("refused") == "true", Limit: int(limit)}
 	if rules := s.public.Rules(); q.Rule != "" && !slices.Contains(rules, q.Rule) {
-		return q, fmt.Errorf("%w: rule: %q is unknown; there are %s", control.ErrInvalid, q.Rule,
+		return q, fmt.Errorf("%w: rule: %q is unknown; there are %s", document.ErrInvalid, q.Rule,
 			strings.Join(rules, ", "))
 	}
 	if !slices.Contains([]string{"", "attributes", "events", "purchases", refused.Request}, q.Array) {
-		return q, fmt.Errorf("%w: input_array: want attributes, events, purchases or request", control.ErrInvalid)
+		return q, fmt.Errorf("%w: input_array: want attributes, events, purchases or request", document.ErrInvalid)
 	}
 	if id := query.Get("key_id"); id != "" {
-		i := slices.IndexFunc(w.Keys, func(k *control.KeyDocument) bool { return k.ID == id })
+		i := slices.IndexFunc(w.Keys, func(k *document.Key) bool { return k.ID == id })
 		if i < 0 {
 			return q, fmt.Errorf("API key %q %w", id, control.ErrNotFound)
 		}
@@ -108,7 +109,7 @@ func (s *Server) refusedQuery(w *control.Workspace, query url.Values) (q refused
 		if text := query.Get(name); text != "" {
 			millis, ok := field.Time([]byte(text))
 			if !ok {
-				return q, fmt.Errorf("%w: %s: want ISO 8601", control.ErrInvalid, name)
+				return q, fmt.Errorf("%w: %s: want ISO 8601", document.ErrInvalid, name)
 			}
 			*into = millis
 		}
@@ -116,7 +117,7 @@ func (s *Server) refusedQuery(w *control.Workspace, query url.Values) (q refused
 	if text := query.Get("before"); text != "" {
 		id, ok := refused.ParseID(text)
 		if !ok {
-			return q, fmt.Errorf("%w: before: want the id of an entry", control.ErrInvalid)
+			return q, fmt.Errorf("%w: before: want the id of an entry", document.ErrInvalid)
 		}
 		q.Before = id.Seq
 	}
@@ -269,14 +270,14 @@ func editedObject(text []byte) ([]byte, error) {
 	var edited struct {
 		Object json.RawMessage `json:"object"`
 	}
-	if err := control.DecodeStrict(text, &edited); err != nil {
+	if err := document.DecodeStrict(text, &edited); err != nil {
 		return nil, err
 	}
 	if len(edited.Object) == 0 || string(edited.Object) == "null" {
 		return nil, nil
 	}
 	if edited.Object[0] != '{' {
-		return nil, fmt.Errorf("%w: object: want an object", control.ErrInvalid)
+		return nil, fmt.Errorf("%w: object: want an object", document.ErrInvalid)
 	}
 	return edited.Object, nil
 }
@@ -304,7 +305,7 @@ const resendBatch = 50
 // there is one, leads to older ones.
 func (s *Server) sendAllRefused(by control.Actor, r *http.Request, w *control.Workspace, q refused.Query) (any, error) {
 	if q.Rule == "" {
-		return nil, fmt.Errorf("%w: rule is required", control.ErrInvalid)
+		return nil, fmt.Errorf("%w: rule is required", document.ErrInvalid)
 	}
 	q.OnlyRefused = true
 	list, more, err := s.common.Refused.List(r.Context(), q)

@@ -13,6 +13,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/keys"
 	"millrace/api/openapi"
 )
@@ -84,22 +85,22 @@ func (s *Server) checkTried(w *control.Workspace, tried *triedRequest) (id strin
 	switch tried.Method {
 	case fasthttp.MethodGet, fasthttp.MethodPost, fasthttp.MethodPut, fasthttp.MethodPatch, fasthttp.MethodDelete:
 	default:
-		return "", fmt.Errorf("%w: method: want GET, POST, PUT, PATCH or DELETE", control.ErrInvalid)
+		return "", fmt.Errorf("%w: method: want GET, POST, PUT, PATCH or DELETE", document.ErrInvalid)
 	}
 	if len(tried.Target) > maxTriedTarget || !isVisible(tried.Target) || tried.Target[0] != '/' {
 		return "", fmt.Errorf("%w: target: want a path that begins with /, percent-encoded, of at most %d bytes",
-			control.ErrInvalid, maxTriedTarget)
+			document.ErrInvalid, maxTriedTarget)
 	}
 	found := (*keys.Key)(nil)
 	if isVisible(tried.Key) {
 		found = s.common.Control.Snapshot().Keys.Find([]byte(tried.Key))
 	}
 	if found == nil || found.Workspace != w.Number {
-		return "", fmt.Errorf("%w: key: it is not an API key of this workspace", control.ErrInvalid)
+		return "", fmt.Errorf("%w: key: it is not an API key of this workspace", document.ErrInvalid)
 	}
 	if s.operationAt(tried) == "" {
 		return "", fmt.Errorf("%w: target: no endpoint for API keys has this method and path",
-			control.ErrInvalid)
+			document.ErrInvalid)
 	}
 	id, _ = keyNumbered(w, found.Number)
 	return id, nil
@@ -139,7 +140,7 @@ func (s *Server) send(by control.Actor, from string, tried *triedRequest) (any, 
 	text.WriteString("\r\n" + tried.Body)
 	var request fasthttp.Request
 	if err := request.Read(bufio.NewReaderSize(&text, text.Len()+1)); err != nil {
-		return nil, fmt.Errorf("%w: it is not an HTTP request: %w", control.ErrInvalid, err)
+		return nil, fmt.Errorf("%w: it is not an HTTP request: %w", document.ErrInvalid, err)
 	}
 	return describeTried(s.public.Do(&request, addr)), nil
 }

@@ -29,6 +29,7 @@ import (
 	"millrace/api/call"
 	"millrace/api/census"
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/keys"
 	"millrace/api/live"
 )
@@ -49,7 +50,7 @@ type Options struct {
 	Cluster Cluster
 }
 
-// Cluster is what the admin API needs of the cluster that this server is a node of. Errors wrap control.ErrInvalid,
+// Cluster is what the admin API needs of the cluster that this server is a node of. Errors wrap document.ErrInvalid,
 // control.ErrNotFound, control.ErrConflict (the change is refused, and the text says why), or are those of a Store.
 // entry makes the entry of the audit log for the changed document; it may be called more than once, and its last result
 // is stored.
@@ -248,7 +249,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case isTooLarge:
 		status, err = http.StatusRequestEntityTooLarge, failureOf(http.StatusRequestEntityTooLarge)
-	case errors.Is(err, control.ErrInvalid):
+	case errors.Is(err, document.ErrInvalid):
 		status = http.StatusBadRequest
 	case errors.Is(err, control.ErrNotFound):
 		status = http.StatusNotFound
@@ -334,7 +335,7 @@ func queryNumber(query url.Values, name string, otherwise, most uint64) (uint64,
 	}
 	n, err := strconv.ParseUint(query.Get(name), 10, 64)
 	if err != nil || n == 0 || n > most {
-		return 0, fmt.Errorf("%w: %s: want a number from 1 to %d", control.ErrInvalid, name, most)
+		return 0, fmt.Errorf("%w: %s: want a number from 1 to %d", document.ErrInvalid, name, most)
 	}
 	return n, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"millrace/api/consent"
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/store"
 	"millrace/api/users"
 	"millrace/shard"
@@ -56,15 +57,15 @@ func (s *Server) identifierOf(query url.Values) (id op.IDKind, key []byte, err e
 		var ok bool
 		phone := consent.PlusForSpace([]byte(query.Get("phone")))
 		if key, ok = consent.AppendE164(nil, phone, s.common.AppendPhoneKey); !ok {
-			return 0, nil, fmt.Errorf("%w: phone must be in E.164 format", control.ErrInvalid)
+			return 0, nil, fmt.Errorf("%w: phone must be in E.164 format", document.ErrInvalid)
 		}
 		id = op.Phone
 	default:
 		return 0, nil, fmt.Errorf("%w: want one of external_id, svc_id, alias_label with alias_name, email, phone",
-			control.ErrInvalid)
+			document.ErrInvalid)
 	}
 	if len(key) > op.MaxKeyBytes {
-		return 0, nil, fmt.Errorf("%w: %s is too long", control.ErrInvalid, sent[0])
+		return 0, nil, fmt.Errorf("%w: %s is too long", document.ErrInvalid, sent[0])
 	}
 	return id, key, nil
 }
@@ -238,23 +239,23 @@ func (c *statesChange) states(w *control.Workspace) (states []shard.State, err e
 	case "opted_in", "subscribed", "unsubscribed":
 		states = append(states, shard.State{Kind: shard.EmailState, Value: c.Email})
 	default:
-		return nil, fmt.Errorf("%w: email_subscribe %q: want opted_in, subscribed or unsubscribed", control.ErrInvalid,
+		return nil, fmt.Errorf("%w: email_subscribe %q: want opted_in, subscribed or unsubscribed", document.ErrInvalid,
 			c.Email)
 	}
 	for id, state := range c.Groups {
 		g := w.Groups[strings.ToLower(id)]
 		if g == nil {
-			return nil, fmt.Errorf("%w: subscription_groups: there is no group %q", control.ErrInvalid, id)
+			return nil, fmt.Errorf("%w: subscription_groups: there is no group %q", document.ErrInvalid, id)
 		}
 		if state != "subscribed" && state != "unsubscribed" {
 			return nil, fmt.Errorf("%w: subscription_groups: %s: %q: want subscribed or unsubscribed",
-				control.ErrInvalid, id, state)
+				document.ErrInvalid, id, state)
 		}
 		states = append(states, shard.State{Kind: shard.GroupState, Group: uuid.MustParse(g.ID),
 			Channel: consent.ChannelOf(g), On: state == "subscribed"})
 	}
 	if len(states) == 0 {
-		return nil, fmt.Errorf("%w: want email_subscribe or subscription_groups", control.ErrInvalid)
+		return nil, fmt.Errorf("%w: want email_subscribe or subscription_groups", document.ErrInvalid)
 	}
 	slices.SortFunc(states, func(a, b shard.State) int {
 		return strings.Compare(string(a.Group[:]), string(b.Group[:]))
@@ -264,22 +265,22 @@ func (c *statesChange) states(w *control.Workspace) (states []shard.State, err e
 
 // DashboardUser is a dashboard user as operators see them, with everything that the user may do.
 type DashboardUser struct {
-	ID             string                  `json:"id"`
-	UserName       string                  `json:"user_name"`
-	Name           string                  `json:"name"`
-	Department     string                  `json:"department,omitempty"`
-	IsActive       bool                    `json:"active"`
-	PermissionSets []string                `json:"permission_sets"`
-	Permissions    control.SCIMPermissions `json:"permissions"`
+	ID             string                   `json:"id"`
+	UserName       string                   `json:"user_name"`
+	Name           string                   `json:"name"`
+	Department     string                   `json:"department,omitempty"`
+	IsActive       bool                     `json:"active"`
+	PermissionSets []string                 `json:"permission_sets"`
+	Permissions    document.SCIMPermissions `json:"permissions"`
 }
 
 // listDashboardUsers answers with the users that SCIM has provisioned.
 func (s *Server) listDashboardUsers(control.Actor, *http.Request) (any, error) {
 	c := s.common.Control
-	return map[string]any{"dashboard_users": mapSlice(c.SCIMUsers.List(""), func(u *control.SCIMUser) DashboardUser {
+	return map[string]any{"dashboard_users": mapSlice(c.SCIMUsers.List(""), func(u *document.SCIMUser) DashboardUser {
 		return DashboardUser{ID: u.ID, UserName: u.UserName, Name: strings.TrimSpace(u.GivenName + " " + u.FamilyName),
 			Department: u.Department, IsActive: !u.Inactive,
-			PermissionSets: mapSlice(c.SetsOf(u), func(p *control.PermissionSet) string { return p.Name }),
+			PermissionSets: mapSlice(c.SetsOf(u), func(p *document.PermissionSet) string { return p.Name }),
 			Permissions:    c.PermissionsOf(u)}
 	})}, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"millrace/api/call"
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/value"
 	"millrace/shard/profile"
 )
@@ -30,7 +31,7 @@ func List(x *call.Call) {
 }
 
 // appendCenter appends the members that all answers about a center share.
-func appendCenter(dst []byte, p *control.PreferenceCenter) []byte {
+func appendCenter(dst []byte, p *document.PreferenceCenter) []byte {
 	dst = value.AppendQuoted(append(dst, `"preference_center_api_id":`...), p.ID)
 	dst = append(profile.AppendTime(append(dst, `,"created_at":"`...), int64(p.CreatedAt)), '"')
 	return append(profile.AppendTime(append(dst, `,"updated_at":"`...), int64(p.UpdatedAt)), '"')
@@ -93,7 +94,7 @@ func Update(x *call.Call, body value.Value) {
 		return
 	}
 	p, err := x.Control.PreferenceCenters.Change(x.Actor(), x.Workspace.ID, x.Param("{id}"),
-		func(p *control.PreferenceCenter) (*control.PreferenceCenter, error) {
+		func(p *document.PreferenceCenter) (*document.PreferenceCenter, error) {
 			if p == nil {
 				return nil, control.ErrNotFound
 			}
@@ -121,13 +122,13 @@ func Update(x *call.Call, body value.Value) {
 // fail answers with control's error about a change.
 func fail(x *call.Call, err error) {
 	switch {
-	case errors.Is(err, control.ErrInvalid):
+	case errors.Is(err, document.ErrInvalid):
 		x.Fail(fasthttp.StatusBadRequest, reason(err))
 	case errors.Is(err, control.ErrExists):
 		x.Fail(fasthttp.StatusBadRequest, "'name' is in use by another preference center")
 	case errors.Is(err, control.ErrFull): // not a conflict for clients, which would try again
 		x.Fail(fasthttp.StatusBadRequest,
-			fmt.Sprintf("a workspace may have at most %d preference centers", control.MaxPreferenceCenters))
+			fmt.Sprintf("a workspace may have at most %d preference centers", document.MaxPreferenceCenters))
 	case errors.Is(err, control.ErrNotFound):
 		x.Fail(fasthttp.StatusNotFound, textNoCenter)
 	case errors.Is(err, control.ErrNoRoom):
@@ -141,13 +142,13 @@ func fail(x *call.Call, err error) {
 
 // reason returns control's error about a value, in a form for the sender.
 func reason(err error) string {
-	return strings.TrimPrefix(err.Error(), control.ErrInvalid.Error()+": ")
+	return strings.TrimPrefix(err.Error(), document.ErrInvalid.Error()+": ")
 }
 
 // centerRequest is the body of create and update.
 type centerRequest struct {
 	call.Verdict
-	center                  control.PreferenceCenter
+	center                  document.PreferenceCenter
 	hasOptions, hasRedirect bool
 }
 
@@ -235,7 +236,7 @@ func (r *centerRequest) links(field string, v value.Value) {
 			r.Fail("'" + field + "' must be an array of objects")
 			return
 		}
-		var l control.LinkTag
+		var l document.LinkTag
 		for member, m := range e.Members() {
 			switch member {
 			case "rel":

@@ -9,7 +9,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"millrace/api/call"
-	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/preference"
 	"millrace/api/store"
 	"millrace/api/value"
@@ -98,7 +98,7 @@ func viewport(x *call.Call) (content, bad string) {
 			}
 		}
 	}
-	if err := control.CheckViewport(r.center.Options.Viewport); err != nil {
+	if err := document.CheckViewport(r.center.Options.Viewport); err != nil {
 		r.Fail(reason(err))
 	}
 	return r.center.Options.Viewport, r.Bad

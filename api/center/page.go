@@ -16,6 +16,7 @@ import (
 	"millrace/api/call"
 	"millrace/api/consent"
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/preference"
 	"millrace/api/ratelimit"
 	"millrace/api/store"
@@ -82,7 +83,7 @@ type visit struct {
 	link   preference.Link
 	text   string // text of the link
 	ws     *control.Workspace
-	center *control.PreferenceCenter
+	center *document.PreferenceCenter
 	user   store.User
 }
 

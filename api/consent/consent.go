@@ -11,6 +11,7 @@ import (
 
 	"millrace/api/call"
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/value"
 	"millrace/ingest/field"
 	"millrace/shard"
@@ -155,12 +156,12 @@ var targetMembers = [...]struct {
 	{"phone", op.Phone}, {"phones", op.Phone},
 }
 
-func wrongChannel(field string, g *control.Group) string {
+func wrongChannel(field string, g *document.Group) string {
 	return "'" + field + "' can't be used with a subscription group of the channel " + g.Channel
 }
 
 // findGroup returns a workspace's group by its UUID, in either case; nil when there is none.
-func findGroup[T string | []byte](ws *control.Workspace, text T) (id [16]byte, g *control.Group) {
+func findGroup[T string | []byte](ws *control.Workspace, text T) (id [16]byte, g *document.Group) {
 	var lower [36]byte
 	if len(text) != len(lower) {
 		return id, nil
@@ -178,7 +179,7 @@ func findGroup[T string | []byte](ws *control.Workspace, text T) (id [16]byte, g
 }
 
 // ChannelOf returns a group's channel in the form of ops and profiles.
-func ChannelOf(g *control.Group) byte {
+func ChannelOf(g *document.Group) byte {
 	switch g.Channel {
 	case "email":
 		return op.ChannelEmail

@@ -14,6 +14,7 @@ import (
 
 	"millrace/api/call"
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/value"
 	"millrace/shard"
 	"millrace/shard/op"
@@ -361,7 +362,7 @@ func appendUserStatus(dst []byte, ws *control.Workspace, blob []byte) []byte {
 }
 
 type groupState struct {
-	group      *control.Group
+	group      *document.Group
 	subscribed bool
 }
 

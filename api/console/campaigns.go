@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"net/http"
 
-	"millrace/api/control"
+	"millrace/api/control/document"
 )
 
 const (
@@ -35,17 +35,17 @@ func (c *Console) showCampaigns(v *visit) error {
 
 // showCampaign serves GET …/campaigns/{campaign}: its texts and their translations.
 func (c *Console) showCampaign(v *visit) error {
-	var campaign control.Campaign
+	var campaign document.Campaign
 	if err := v.call(http.MethodGet, v.of("campaigns", v.r.PathValue("campaign")), nil, &campaign); err != nil {
 		return err
 	}
 	return v.render("translations", cmp.Or(campaign.Name, campaign.ID),
-		[]control.Step{{Messages: campaign.Messages}})
+		[]document.Step{{Messages: campaign.Messages}})
 }
 
 // showCanvas serves GET …/canvases/{canvas}.
 func (c *Console) showCanvas(v *visit) error {
-	var canvas control.Canvas
+	var canvas document.Canvas
 	if err := v.call(http.MethodGet, v.of("canvases", v.r.PathValue("canvas")), nil, &canvas); err != nil {
 		return err
 	}

@@ -5,7 +5,7 @@ import (
 
 	"millrace/api/admin"
 	"millrace/api/console/rights"
-	"millrace/api/control"
+	"millrace/api/control/document"
 )
 
 const companyPath = "/console/company"
@@ -19,7 +19,7 @@ type dashboardUser struct {
 
 // scimAccess is how identity providers reach the SCIM API.
 type scimAccess struct {
-	control.SCIMSettings
+	document.SCIMSettings
 	Tokens []admin.MadeToken `json:"tokens"`
 }
 

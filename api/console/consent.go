@@ -6,7 +6,7 @@ import (
 
 	"millrace/api/admin"
 	"millrace/api/console/rights"
-	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/preference"
 )
 
@@ -19,8 +19,8 @@ const (
 
 type consentData struct {
 	Counts   *consentCounts // nil: nobody counts here
-	Groups   []control.Group
-	Centers  []control.PreferenceCenter
+	Groups   []document.Group
+	Centers  []document.PreferenceCenter
 	Blocked  []admin.BlockedEmail
 	Next     string // where the next page of the block list begins
 	Channels []string
@@ -37,7 +37,7 @@ func (c *Console) showConsent(v *visit) error {
 		return err
 	}
 	var centers struct {
-		Centers []control.PreferenceCenter `json:"preference_centers"`
+		Centers []document.PreferenceCenter `json:"preference_centers"`
 	}
 	if err := v.call(http.MethodGet, v.of("preference_centers"), nil, &centers); err != nil {
 		return err
@@ -60,7 +60,7 @@ func (c *Console) showConsent(v *visit) error {
 }
 
 type centerData struct {
-	control.PreferenceCenter
+	document.PreferenceCenter
 	Tag string
 }
 

@@ -26,6 +26,7 @@ import (
 	"millrace/api/census"
 	"millrace/api/console/signin"
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/live"
 	"millrace/api/openapi"
 	"millrace/api/refused"
@@ -113,7 +114,7 @@ func openHouse(t testing.TB, edit ...func(*Options)) *house {
 }
 
 func (h *house) bootstrap(text string) {
-	file, err := control.ParseBootstrap([]byte(text))
+	file, err := document.ParseBootstrap([]byte(text))
 	require.NoError(h.t, err)
 	_, err = h.control.Bootstrap(control.Actor{Name: "bootstrap file"}, file)
 	require.NoError(h.t, err)

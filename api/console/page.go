@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"millrace/api/console/signin"
-	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/shard/cluster/placement"
 )
 
@@ -68,7 +68,7 @@ type textRow struct {
 }
 
 // rowsOf are the texts of a message side by side.
-func rowsOf(m control.Message) (rows []textRow) {
+func rowsOf(m document.Message) (rows []textRow) {
 	ids := map[string]bool{}
 	for id := range m.Source {
 		ids[id] = true

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/console/rights"
-	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/loadtest/testsize"
 )
 
@@ -90,11 +90,11 @@ func TestRights(t *testing.T) {
 	}
 	cases := []attempt{{`{"companyPermissions":[],"appGroup":[]}`, 0, 0}, {`{"companyPermissions":["view_pii","Admin"],"appGroup":[]}`, 0, 0}}
 	for _, name := range d.company {
-		r := rights.Of(control.SCIMPermissions{Company: []string{name}})
+		r := rights.Of(document.SCIMPermissions{Company: []string{name}})
 		cases = append(cases, attempt{fmt.Sprintf(`{"companyPermissions":[%q],"appGroup":[]}`, name), r.In(""), r.In("demo")})
 	}
 	for _, name := range d.workspace {
-		r := rights.Of(control.SCIMPermissions{AppGroups: []control.SCIMAppGroup{{ID: "demo", Permissions: []string{name}}}})
+		r := rights.Of(document.SCIMPermissions{AppGroups: []document.SCIMAppGroup{{ID: "demo", Permissions: []string{name}}}})
 		cases = append(cases, attempt{inDemo(name), 0, r.In("demo")})
 	}
 	cases = append(cases, attempt{inDemo("view_campaigns"), 0, 0}, attempt{inDemo("manage_company_settings"), 0, 0},

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 )
 
 const (
@@ -91,7 +92,7 @@ func (c *Console) signOutEverywhere(v *visit) error {
 
 // accountData is what the page of a person's own account shows.
 type accountData struct {
-	Sessions   []*control.Session
+	Sessions   []*document.Session
 	Company    []string
 	Workspaces []workspaceRights
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"millrace/api/console/rights"
-	"millrace/api/control"
+	"millrace/api/control/document"
 )
 
 const (
@@ -16,7 +16,7 @@ const (
 
 // stream is a stream, and how far it has come.
 type stream struct {
-	control.Stream
+	document.Stream
 	Status *streamStatus
 }
 
@@ -35,11 +35,11 @@ type streamStatus struct {
 func (s stream) Where() string {
 	d := s.Destination
 	switch d.Type {
-	case control.DestinationS3:
+	case document.DestinationS3:
 		return strings.TrimSuffix(d.Bucket+"/"+d.Prefix, "/")
-	case control.DestinationHTTP:
+	case document.DestinationHTTP:
 		return d.URL
-	case control.DestinationKafka:
+	case document.DestinationKafka:
 		return d.Topic + " at " + d.Brokers
 	}
 	return d.Path

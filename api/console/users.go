@@ -14,7 +14,7 @@ import (
 	"millrace/api/admin"
 	"millrace/api/console/chart"
 	"millrace/api/console/rights"
-	"millrace/api/control"
+	"millrace/api/control/document"
 )
 
 const (
@@ -86,7 +86,7 @@ type userData struct {
 
 // groupState is a subscription group with the state of one user in it.
 type groupState struct {
-	control.Group
+	document.Group
 	State string // subscribed, unsubscribed, unknown
 }
 
@@ -144,9 +144,9 @@ func (c *Console) showUser(v *visit) error {
 }
 
 // groups lists the subscription groups of the workspace.
-func (v *visit) groups() ([]control.Group, error) {
+func (v *visit) groups() ([]document.Group, error) {
 	var list struct {
-		Groups []control.Group `json:"subscription_groups"`
+		Groups []document.Group `json:"subscription_groups"`
 	}
 	err := v.call(http.MethodGet, v.of("subscription_groups"), nil, &list)
 	return list.Groups, err

@@ -12,6 +12,7 @@ import (
 	"millrace/api/console/rights"
 	"millrace/api/console/signin"
 	"millrace/api/control"
+	"millrace/api/control/document"
 )
 
 // visit is one request of the console while it is served. Templates read it.
@@ -199,7 +200,7 @@ func faultOf(err error) error {
 	switch {
 	case isRefused:
 		return &fault{refused.Status, refused.Text}
-	case errors.Is(err, control.ErrInvalid):
+	case errors.Is(err, document.ErrInvalid):
 		return &fault{http.StatusBadRequest, sentence(err.Error())}
 	case errors.Is(err, control.ErrNotFound):
 		return &fault{http.StatusNotFound, sentence(err.Error())}

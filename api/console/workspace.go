@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"millrace/api/admin"
-	"millrace/api/control"
+	"millrace/api/control/document"
 )
 
 const (
@@ -30,9 +30,9 @@ func (v *visit) Here(segments ...string) string { return v.at(segments...) }
 
 // settingsData is what the page of the settings shows.
 type settingsData struct {
-	control.Settings
+	document.Settings
 	Effective []limit
-	Apps      []control.App
+	Apps      []document.App
 	Plans     []string
 	Tag       string
 }
@@ -57,7 +57,7 @@ func (d settingsData) Own() string {
 func (c *Console) showSettings(v *visit) error {
 	data := settingsData{Plans: []string{"base", "mau"}}
 	var shown struct {
-		control.Settings
+		document.Settings
 		Effective map[string]string `json:"effective_rate_limits"`
 	}
 	if err := v.call(http.MethodGet, v.of(), nil, &shown); err != nil {
@@ -70,7 +70,7 @@ func (c *Console) showSettings(v *visit) error {
 	}
 	slices.SortFunc(data.Effective, func(a, b limit) int { return strings.Compare(a.Bucket, b.Bucket) })
 	var apps struct {
-		Apps []control.App `json:"apps"`
+		Apps []document.App `json:"apps"`
 	}
 	if err := v.call(http.MethodGet, v.of("apps"), nil, &apps); err != nil {
 		return err

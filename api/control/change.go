@@ -12,7 +12,27 @@ import (
 	"strings"
 
 	"github.com/goccy/go-json"
+
+	"millrace/api/control/document"
 )
+
+// ErrExists is wrapped when something is created that already exists, and ErrNotFound when something is changed that
+// does not. ErrConflict is wrapped when a change can't be made as things are: others change the same document all the
+// time, a key is revoked, a limit is reached.
+var (
+	ErrExists   = errors.New("already exists")
+	ErrNotFound = errors.New("not found")
+	ErrConflict = errors.New("conflict")
+)
+
+// ErrNoRoom is an ErrConflict: the document has no room beside the others (Options.MaxBytes).
+var ErrNoRoom = fmt.Errorf("%w: there is no room for more documents (--max-documents)", ErrConflict)
+
+// ErrFull is an ErrConflict: there are as many documents of the kind as there may be.
+var ErrFull = fmt.Errorf("%w", ErrConflict)
+
+// ErrUnknown is wrapped when a change may have been made: a node of the cluster was lost meanwhile.
+var ErrUnknown = errors.New("whether the change was made is unknown")
 
 // Actor is who makes an administrative change, for the audit log.
 type Actor struct {
@@ -112,7 +132,7 @@ func read[T any](d *draft, key, what string) (*T, error) {
 
 // write is set of a document of JSON. It returns how many bytes the document has.
 func (d *draft) write(key string, v any) (size int, err error) {
-	doc, err := encode(v)
+	doc, err := document.Encode(v)
 	if err != nil {
 		return 0, fmt.Errorf("encode %s: %w", key, err)
 	}
@@ -134,7 +154,7 @@ func (d *draft) replace(what, kind, workspace, id string, v any, details ...any)
 	var doc []byte
 	if v != nil {
 		var err error
-		if doc, err = encode(v); err != nil {
+		if doc, err = document.Encode(v); err != nil {
 			return fmt.Errorf("encode %s: %w", joinKey(kind, workspace, id), err)
 		}
 	}
@@ -233,10 +253,6 @@ func (a Actor) number() uint32 {
 	return a.Number
 }
 
-// encode writes a document: members in the order of their fields, those of maps sorted, so that equal values are equal
-// documents.
-func encode(v any) ([]byte, error) { return json.Marshal(v) }
-
 // Audit writes an entry of the audit log about something that is not a document: events were exported, profiles
 // imported. The entry is durable when Audit returns nil. See Entry for the arguments.
 func (c *Control) Audit(by Actor, what, workspace string, details ...any) error {
@@ -292,7 +308,7 @@ type Entry struct {
 
 // Encode returns the entry in its stored form: JSON.
 func (e Entry) Encode() []byte {
-	text, err := encode(e)
+	text, err := document.Encode(e)
 	if err != nil {
 		panic("BUG: " + err.Error()) // details are strings, numbers and booleans
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"millrace/api/control/document"
 )
 
 var tester = Actor{Name: "test", Number: 7, Address: "192.0.2.1", RequestID: "r1"}
@@ -30,7 +32,7 @@ func twoNodes(t *testing.T) (a, b *Control, m *memory) {
 // What another node does between judging and storing is not overwritten: the change is judged anew.
 func TestConflictsAreJudgedAnew(t *testing.T) {
 	a, b, m := twoNodes(t)
-	_, err := a.CreateWorkspace(tester, Settings{ID: "w"})
+	_, err := a.CreateWorkspace(tester, document.Settings{ID: "w"})
 	require.NoError(t, err)
 	overtake := func(f func()) {
 		m.before = func([]Change) {
@@ -40,46 +42,46 @@ func TestConflictsAreJudgedAnew(t *testing.T) {
 	}
 	// Settings: both changes are there.
 	overtake(func() {
-		_, err := b.UpdateSettings(tester, "w", func(s *Settings) error { s.Name = "B"; return nil })
+		_, err := b.UpdateSettings(tester, "w", func(s *document.Settings) error { s.Name = "B"; return nil })
 		require.NoError(t, err)
 	})
 	calls := 0
-	w, err := a.UpdateSettings(tester, "w", func(s *Settings) error { calls++; s.Plan = "mau"; return nil })
+	w, err := a.UpdateSettings(tester, "w", func(s *document.Settings) error { calls++; s.Plan = "mau"; return nil })
 	require.NoError(t, err)
 	require.Equal(t, 2, calls)
 	require.Equal(t, "B", w.Name)
 	require.Equal(t, "mau", w.Plan)
 
 	// Two workspaces at once get two numbers; one of the same id exists.
-	overtake(func() { _, err = b.CreateWorkspace(tester, Settings{ID: "x"}); require.NoError(t, err) })
-	w, err = a.CreateWorkspace(tester, Settings{ID: "y"})
+	overtake(func() { _, err = b.CreateWorkspace(tester, document.Settings{ID: "x"}); require.NoError(t, err) })
+	w, err = a.CreateWorkspace(tester, document.Settings{ID: "y"})
 	require.NoError(t, err)
 	require.Equal(t, uint32(3), w.Number)
-	overtake(func() { _, err = b.CreateWorkspace(tester, Settings{ID: "z"}); require.NoError(t, err) })
-	_, err = a.CreateWorkspace(tester, Settings{ID: "z"})
+	overtake(func() { _, err = b.CreateWorkspace(tester, document.Settings{ID: "z"}); require.NoError(t, err) })
+	_, err = a.CreateWorkspace(tester, document.Settings{ID: "z"})
 	require.ErrorIs(t, err, ErrExists)
 
 	// Two keys at once get two numbers, in whatever workspaces; the same token is refused.
-	overtake(func() { _, _, err = b.CreateKey(tester, "x", KeySpec{Name: "k"}); require.NoError(t, err) })
-	k, _, err := a.CreateKey(tester, "w", KeySpec{Name: "k"})
+	overtake(func() { _, _, err = b.CreateKey(tester, "x", document.KeySpec{Name: "k"}); require.NoError(t, err) })
+	k, _, err := a.CreateKey(tester, "w", document.KeySpec{Name: "k"})
 	require.NoError(t, err)
 	require.Equal(t, uint32(2), k.Number)
 	overtake(func() {
-		_, _, err = b.CreateKey(tester, "x", KeySpec{Name: "t", Token: "token"})
+		_, _, err = b.CreateKey(tester, "x", document.KeySpec{Name: "t", Token: "token"})
 		require.NoError(t, err)
 	})
-	_, _, err = a.CreateKey(tester, "w", KeySpec{Name: "t", Token: "token"})
-	require.ErrorIs(t, err, ErrInvalid)
+	_, _, err = a.CreateKey(tester, "w", document.KeySpec{Name: "t", Token: "token"})
+	require.ErrorIs(t, err, document.ErrInvalid)
 
 	// A document that is edited, and one that is gone meanwhile.
-	_, err = a.Campaigns.Create(tester, "w", Campaign{ID: "c"})
+	_, err = a.Campaigns.Create(tester, "w", document.Campaign{ID: "c"})
 	require.NoError(t, err)
 	overtake(func() {
-		_, err := b.Campaigns.Change(tester, "w", "c", func(c *Campaign) (*Campaign, error) { c.Name = "B"; return c, nil })
+		_, err := b.Campaigns.Change(tester, "w", "c", func(c *document.Campaign) (*document.Campaign, error) { c.Name = "B"; return c, nil })
 		require.NoError(t, err)
 	})
-	require.NoError(t, a.Campaigns.Edit(tester, "w", "c", "edited", func(old *Campaign) (*Campaign, error) {
-		old.Messages = []Message{}
+	require.NoError(t, a.Campaigns.Edit(tester, "w", "c", "edited", func(old *document.Campaign) (*document.Campaign, error) {
+		old.Messages = []document.Message{}
 		return old, nil
 	}))
 	require.JSONEq(t, `{"id":"c","name":"B","messages":[]}`, m.docs["campaign/w/c"])
@@ -88,10 +90,10 @@ func TestConflictsAreJudgedAnew(t *testing.T) {
 
 	// Two preference centers of one name: the second sees the first.
 	overtake(func() {
-		_, err := b.PreferenceCenters.Create(tester, "w", PreferenceCenter{ID: "p1", Name: "N", PageHTML: "x", ConfirmationHTML: "x"})
+		_, err := b.PreferenceCenters.Create(tester, "w", document.PreferenceCenter{ID: "p1", Name: "N", PageHTML: "x", ConfirmationHTML: "x"})
 		require.NoError(t, err)
 	})
-	_, err = a.PreferenceCenters.Create(tester, "w", PreferenceCenter{ID: "p2", Name: "N", PageHTML: "x", ConfirmationHTML: "x"})
+	_, err = a.PreferenceCenters.Create(tester, "w", document.PreferenceCenter{ID: "p2", Name: "N", PageHTML: "x", ConfirmationHTML: "x"})
 	require.ErrorIs(t, err, ErrExists)
 
 	// Whoever is always overtaken gives up.
@@ -100,7 +102,7 @@ func TestConflictsAreJudgedAnew(t *testing.T) {
 		n++
 		m.put("workspace/w/", fmt.Sprintf(`{"id":"w","name":"n%d","number":1}`, n))
 	}
-	_, err = a.UpdateSettings(tester, "w", func(s *Settings) error { s.Plan = "base"; return nil })
+	_, err = a.UpdateSettings(tester, "w", func(s *document.Settings) error { s.Plan = "base"; return nil })
 	require.ErrorIs(t, err, ErrConflict)
 	require.Equal(t, maxAttempts, n)
 }
@@ -108,7 +110,7 @@ func TestConflictsAreJudgedAnew(t *testing.T) {
 // Two nodes apply one bootstrap file at once: everything is there once.
 func TestBootstrapOnTwoNodes(t *testing.T) {
 	a, b, m := twoNodes(t)
-	file, err := ParseBootstrap([]byte(full))
+	file, err := document.ParseBootstrap([]byte(full))
 	require.NoError(t, err)
 	first := true
 	m.before = func([]Change) {
@@ -133,7 +135,7 @@ func TestBootstrapOnTwoNodes(t *testing.T) {
 
 // The same when the other node is done with the file in the middle of judging what is missing, wherever that is.
 func TestBootstrapOvertakenWhileJudging(t *testing.T) {
-	file, err := ParseBootstrap([]byte(full))
+	file, err := document.ParseBootstrap([]byte(full))
 	require.NoError(t, err)
 	for at := 1; ; at++ {
 		a, b, _ := twoNodes(t)
@@ -159,17 +161,17 @@ func TestBootstrapOvertakenWhileJudging(t *testing.T) {
 // Many editors of one node at once: no change is lost.
 func TestConcurrentEditors(t *testing.T) {
 	c, m, _ := start(t, map[string]string{})
-	_, err := c.CreateWorkspace(tester, Settings{ID: "w"})
+	_, err := c.CreateWorkspace(tester, document.Settings{ID: "w"})
 	require.NoError(t, err)
 	var wait sync.WaitGroup
 	for i := range 20 {
 		wait.Go(func() {
-			_, err := c.UpdateSettings(tester, "w", func(s *Settings) error {
+			_, err := c.UpdateSettings(tester, "w", func(s *document.Settings) error {
 				s.BlockedExternalIDs = append(s.BlockedExternalIDs, fmt.Sprint(i))
 				return nil
 			})
 			require.NoError(t, err)
-			_, _, err = c.CreateKey(tester, "w", KeySpec{Name: fmt.Sprint(i)})
+			_, _, err = c.CreateKey(tester, "w", document.KeySpec{Name: fmt.Sprint(i)})
 			require.NoError(t, err)
 		})
 	}
@@ -205,11 +207,11 @@ func TestAuditEntries(t *testing.T) {
 		require.NoError(t, f())
 		require.Equal(t, puts, m.puts)
 	}
-	e := step("workspace created", func() error { _, err := c.CreateWorkspace(tester, Settings{ID: "w"}); return err })
+	e := step("workspace created", func() error { _, err := c.CreateWorkspace(tester, document.Settings{ID: "w"}); return err })
 	require.Equal(t, Entry{What: "workspace created", Kind: "workspace", Workspace: "w", ID: "w", By: "test", Address: "192.0.2.1", RequestID: "r1", After: sumOf([]byte(m.docs["workspace/w/"]))}, e)
 	before := e.After
 	plan := func() error {
-		_, err := c.UpdateSettings(tester, "w", func(s *Settings) error { s.Plan = "mau"; return nil })
+		_, err := c.UpdateSettings(tester, "w", func(s *document.Settings) error { s.Plan = "mau"; return nil })
 		return err
 	}
 	e = step("workspace changed", plan)
@@ -219,13 +221,13 @@ func TestAuditEntries(t *testing.T) {
 
 	var token string
 	e = step("API key created", func() (err error) {
-		_, token, err = c.CreateKey(tester, "w", KeySpec{Name: "k", Permissions: []string{"users.track", "users.merge"}})
+		_, token, err = c.CreateKey(tester, "w", document.KeySpec{Name: "k", Permissions: []string{"users.track", "users.merge"}})
 		return err
 	})
 	require.Equal(t, map[string]any{"name": "k", "permissions": "users.track users.merge"}, e.Details)
 	require.Equal(t, "api_key", e.Kind)
 	e = step("API key changed", func() error {
-		_, err := c.UpdateKey(tester, "w", "1", func(k *KeySpec) error { k.Permissions = nil; return nil })
+		_, err := c.UpdateKey(tester, "w", "1", func(k *document.KeySpec) error { k.Permissions = nil; return nil })
 		return err
 	})
 	require.Equal(t, []string{"permissions"}, e.Changed)
@@ -234,16 +236,16 @@ func TestAuditEntries(t *testing.T) {
 	require.ErrorIs(t, err, ErrConflict, "two are valid")
 	step("API key revoked", func() error { return c.RevokeKey(tester, "w", "1") })
 	nothing(func() error { return c.RevokeKey(tester, "w", "1") })
-	_, err = c.UpdateKey(tester, "w", "1", func(k *KeySpec) error { return nil })
+	_, err = c.UpdateKey(tester, "w", "1", func(k *document.KeySpec) error { return nil })
 	require.ErrorIs(t, err, ErrConflict)
 	_, _, err = c.RotateKey(tester, "w", "1")
 	require.ErrorIs(t, err, ErrConflict)
 
 	step("SCIM access changed", func() error {
-		return c.UpdateSCIM(tester, func(s *SCIMSettings) error { s.RequestOrigin = "o"; return nil })
+		return c.UpdateSCIM(tester, func(s *document.SCIMSettings) error { s.RequestOrigin = "o"; return nil })
 	})
 	var scim string
-	var made SCIMToken
+	var made document.SCIMToken
 	step("SCIM token created", func() (err error) { made, scim, err = c.CreateSCIMToken(tester); return err })
 	require.Equal(t, made.ID, c.Snapshot().FindSCIMToken([]byte(scim)).ID)
 	step("SCIM token created", func() (err error) { _, _, err = c.CreateSCIMToken(tester); return err })
@@ -262,11 +264,11 @@ func TestAuditEntries(t *testing.T) {
 
 	html := "<script>hostile</script>"
 	step("preference center created", func() error {
-		_, err := c.PreferenceCenters.Create(tester, "w", PreferenceCenter{ID: "p", Name: "P", PageHTML: html, ConfirmationHTML: html})
+		_, err := c.PreferenceCenters.Create(tester, "w", document.PreferenceCenter{ID: "p", Name: "P", PageHTML: html, ConfirmationHTML: html})
 		return err
 	})
 	e = step("preference center changed", func() error {
-		_, err := c.PreferenceCenters.Change(tester, "w", "p", func(p *PreferenceCenter) (*PreferenceCenter, error) {
+		_, err := c.PreferenceCenters.Change(tester, "w", "p", func(p *document.PreferenceCenter) (*document.PreferenceCenter, error) {
 			p.PageHTML += "more"
 			return p, nil
 		})
@@ -285,27 +287,14 @@ func TestAuditEntries(t *testing.T) {
 	// An edit that fails, or a store that does, leaves nothing behind.
 	puts := m.puts
 	no := errors.New("no")
-	require.ErrorIs(t, c.Campaigns.Edit(tester, "w", "c", "x", func(*Campaign) (*Campaign, error) { return nil, no }), no)
+	require.ErrorIs(t, c.Campaigns.Edit(tester, "w", "c", "x", func(*document.Campaign) (*document.Campaign, error) { return nil, no }), no)
 	require.Equal(t, puts, m.puts)
 
 	// Numbers go on after a restart, also those of tokens.
 	c2, _, _ := start(t, maps.Clone(m.docs))
-	k, _, err := c2.CreateKey(tester, "w", KeySpec{Name: "k"})
+	k, _, err := c2.CreateKey(tester, "w", document.KeySpec{Name: "k"})
 	require.NoError(t, err)
 	require.Equal(t, uint32(5), k.Number)
-}
-
-// A preference center that is sent as it is isn't changed: neither its times, which a sender may name, nor the audit log
-// say otherwise.
-func TestSamePreferenceCenter(t *testing.T) {
-	old := PreferenceCenter{ID: "p", Name: "P", PageHTML: "x", ConfirmationHTML: "x", CreatedAt: 1, UpdatedAt: 2}
-	same, other := old, old
-	same.CreatedAt, same.UpdatedAt = 7, 8
-	same.stamp(&old, 9)
-	require.Equal(t, old, same)
-	other.Title = "title"
-	other.stamp(&old, 9)
-	require.Equal(t, []Millis{1, 9}, []Millis{other.CreatedAt, other.UpdatedAt})
 }
 
 // A node is lost while a change is under way: when the change is there, it was made, with the key that the answer
@@ -313,15 +302,15 @@ func TestSamePreferenceCenter(t *testing.T) {
 func TestUnknownOutcomes(t *testing.T) {
 	c, m, _ := start(t, map[string]string{})
 	m.unknown = true
-	_, err := c.CreateWorkspace(tester, Settings{ID: "w"})
+	_, err := c.CreateWorkspace(tester, document.Settings{ID: "w"})
 	require.NoError(t, err)
-	_, token, err := c.CreateKey(tester, "w", KeySpec{Name: "k"})
+	_, token, err := c.CreateKey(tester, "w", document.KeySpec{Name: "k"})
 	require.NoError(t, err)
 	require.NotNil(t, c.Snapshot().Keys.Find([]byte(token)))
 	require.ErrorIs(t, c.Audit(tester, "something", "w"), ErrUnknown, "an entry alone can't be looked up")
 
 	m.lost = true
-	_, err = c.UpdateSettings(tester, "w", func(s *Settings) error { s.Name = "X"; return nil })
+	_, err = c.UpdateSettings(tester, "w", func(s *document.Settings) error { s.Name = "X"; return nil })
 	require.ErrorIs(t, err, ErrUnknown)
 	require.NotErrorIs(t, err, ErrConflict)
 	require.Equal(t, "w", c.Snapshot().Lookup("w").Name)

@@ -7,6 +7,8 @@ import (
 
 	"github.com/goccy/go-json"
 	"github.com/puzpuzpuz/xsync/v3"
+
+	"millrace/api/control/document"
 )
 
 // Collection holds the decoded documents of one kind, of all workspaces ("" for the company), for readers without
@@ -19,33 +21,31 @@ type Collection[T any] struct {
 	id         func(*T) *string
 	docs       *xsync.MapOf[string, *T] // workspace/id
 
+	// How a document that is new, or has a new name, is judged against the others, if max is not 0.
+	max       int                    // how many there may be
+	nameOf    func(*T) string        // nil: documents of this kind need no name of their own
+	sameName  func(a, b string) bool // says whether two may not have these names
+	setNumber func(*T, uint32)       // gives a new document its number, if not nil
+
 	// A second way to a document, if byOther is not nil: the document's other id by otherID, which no two documents
 	// share.
 	otherID func(*T) string
 	byOther *xsync.MapOf[string, *T] // workspace/other id
 }
 
-// A document that operators change as a whole.
-type document[T any] interface {
-	*T
-	ensureDefaults()
-	validate() error
-	documentID() *string
-}
-
 // newCollection makes the Collection of a kind of documents that have verbs: Change, Create, Remove.
-func newCollection[T any, D document[T]](c *Control, kind, noun string) *Collection[T] {
+func newCollection[T any, D document.Of[T]](c *Control, kind, noun string) *Collection[T] {
 	return &Collection[T]{kind: kind, noun: noun, c: c, docs: xsync.NewMapOf[string, *T](),
-		complete: func(v *T) { D(v).ensureDefaults() },
+		complete: func(v *T) { D(v).EnsureDefaults() },
 		check: func(old, v *T) error {
-			if r, ok := any(v).(interface{ replaces(old *T) error }); ok && old != nil {
-				if err := r.replaces(old); err != nil {
+			if r, ok := any(v).(interface{ Replaces(old *T) error }); ok && old != nil {
+				if err := r.Replaces(old); err != nil {
 					return err
 				}
 			}
-			return D(v).validate()
+			return D(v).Validate()
 		},
-		id: func(v *T) *string { return D(v).documentID() },
+		id: func(v *T) *string { return D(v).DocumentID() },
 	}
 }
 
@@ -147,8 +147,8 @@ func (l *Collection[T]) Remove(by Actor, workspace, id string, check func(old *T
 				return nil, err
 			}
 		}
-		if a, ok := any(old).(interface{ archive() }); ok {
-			a.archive()
+		if a, ok := any(old).(interface{ Archive() }); ok {
+			a.Archive()
 			return old, nil
 		}
 		return nil, nil
@@ -183,11 +183,11 @@ func (l *Collection[T]) change(d *draft, workspace, id string, edit func(old *T)
 	if err := l.fit(d, workspace, old, v); err != nil {
 		return nil, err
 	}
-	if r, ok := any(v).(interface{ stamp(old *T, now int64) }); ok {
-		r.stamp(old, l.c.options.Now())
+	if r, ok := any(v).(interface{ Stamp(old *T, now int64) }); ok {
+		r.Stamp(old, l.c.options.Now())
 	}
 	if *l.id(v) != id {
-		return nil, invalid("id: it is %q and can't be changed", id)
+		return nil, document.Invalid("id: it is %q and can't be changed", id)
 	}
 	what := l.noun + " changed"
 	if text == nil {
@@ -199,15 +199,24 @@ func (l *Collection[T]) change(d *draft, workspace, id string, edit func(old *T)
 // fit judges a document that is new, or has a new name, against the others. Two such changes at the same time exclude
 // one another by a number that both take, since each must see the other.
 func (l *Collection[T]) fit(d *draft, workspace string, old, v *T) error {
-	r, ok := any(v).(interface{ fits(others []*T) error })
-	if renamed, can := any(v).(interface{ renames(old *T) bool }); !ok || old != nil && !(can && renamed.renames(old)) {
+	if l.max == 0 || old != nil && (l.nameOf == nil || l.nameOf(old) == l.nameOf(v)) {
 		return nil
 	}
 	number := d.number(l.kind+"/"+workspace, func() uint32 { return 0 })
-	if n, ok := any(v).(interface{ setNumber(uint32) }); ok {
-		n.setNumber(number)
+	if l.setNumber != nil {
+		l.setNumber(v, number)
 	}
-	return r.fits(l.List(workspace))
+	others := slices.DeleteFunc(l.List(workspace), func(o *T) bool { return *l.id(o) == *l.id(v) })
+	if l.nameOf != nil {
+		name := l.nameOf(v)
+		if slices.ContainsFunc(others, func(o *T) bool { return l.sameName(l.nameOf(o), name) }) {
+			return fmt.Errorf("a %s with the name %q %w", l.noun, name, ErrExists)
+		}
+	}
+	if old == nil && len(others) >= l.max {
+		return fmt.Errorf("%w: there are %d %ss, which is the limit", ErrFull, len(others), l.noun)
+	}
+	return nil
 }
 
 // decode returns nil when there is no document, or one that can't be read: it may then be replaced.

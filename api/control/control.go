@@ -1,7 +1,7 @@
-// Package control keeps the control data: workspaces, apps, API keys, subscription groups and what later resources add
-// (decisions.md D7).
+// Package control keeps the control documents: workspaces, apps, API keys, subscription groups and what later resources
+// add (decisions.md D7). Package document says what is in them.
 //
-// Each piece is a JSON document in the engine, so it is durable and replicated like everything else. Control never
+// They are JSON documents in the engine, so they are durable and replicated like everything else. Control never
 // reads the engine. The engine hands it each document, at recovery and whenever one is applied (Apply). Control makes
 // one immutable Snapshot of them, swapped in one step, which requests read without locks. Changes go the other way:
 // they are judged here and put into the engine, and they show once the engine has applied them. The bootstrap file, the
@@ -34,6 +34,7 @@ import (
 	"github.com/goccy/go-json"
 	"github.com/puzpuzpuz/xsync/v3"
 
+	"millrace/api/control/document"
 	"millrace/api/keys"
 	"millrace/api/ratelimit"
 )
@@ -83,11 +84,11 @@ type Options struct {
 
 // Workspace is a decoded workspace. It is immutable, apart from the counts that Windows points to.
 type Workspace struct {
-	Settings
+	document.Settings
 	Number  uint32
-	Apps    map[string]*App
-	Groups  map[string]*Group // by id, lower case; without archived ones
-	Keys    []*KeyDocument    // in order of their numbers, including revoked ones
+	Apps    map[string]*document.App
+	Groups  map[string]*document.Group // by id, lower case; without archived ones
+	Keys    []*document.Key            // in order of their numbers, including revoked ones
 	Blocked map[string]struct{}
 	Limits  ratelimit.Limits
 	Windows *ratelimit.Windows
@@ -102,7 +103,7 @@ type Workspace struct {
 // Snapshot is all control data at one time. It is immutable.
 type Snapshot struct {
 	Keys       *keys.Set
-	SCIM       *SCIM // nil: not set up
+	SCIM       *document.SCIM // nil: not set up
 	workspaces map[uint32]*Workspace
 	slugs      map[string]*Workspace
 }
@@ -122,15 +123,15 @@ func (s *Snapshot) Workspaces() []*Workspace {
 
 // Control owns the control data of this process. It is safe for concurrent use.
 type Control struct {
-	Apps              *Collection[App]
-	Groups            *Collection[Group] // including archived ones
-	PreferenceCenters *Collection[PreferenceCenter]
-	Campaigns         *Collection[Campaign]
-	Canvases          *Collection[Canvas]
-	Streams           *Collection[Stream]
-	SCIMUsers         *Collection[SCIMUser]      // of the company; changed by Edit only
-	PermissionSets    *Collection[PermissionSet] // of the company
-	sessions          *Collection[Session]       // of the company
+	Apps              *Collection[document.App]
+	Groups            *Collection[document.Group] // including archived ones
+	PreferenceCenters *Collection[document.PreferenceCenter]
+	Campaigns         *Collection[document.Campaign]
+	Canvases          *Collection[document.Canvas]
+	Streams           *Collection[document.Stream]
+	SCIMUsers         *Collection[document.SCIMUser]      // of the company; changed by Edit only
+	PermissionSets    *Collection[document.PermissionSet] // of the company
+	sessions          *Collection[document.Session]       // of the company
 	collections       map[string]collection
 
 	options  Options
@@ -161,18 +162,23 @@ func New(options Options) *Control {
 		counts: map[string]int{}, usage: map[uint32]*keys.Usage{}, flushed: map[uint32]int64{},
 		windows: map[uint32]*ratelimit.Windows{}}
 	c.snapshot.Store(&Snapshot{})
-	c.Apps = newCollection[App](c, kindApp, "app")
-	c.Groups = newCollection[Group](c, kindGroup, "subscription group")
-	c.PreferenceCenters = newCollection[PreferenceCenter](c, kindPreferenceCenter, "preference center")
-	c.Campaigns = newCollection[Campaign](c, kindCampaign, "campaign")
-	c.Canvases = newCollection[Canvas](c, kindCanvas, "canvas")
-	c.Streams = newCollection[Stream](c, kindStream, "stream")
-	c.SCIMUsers = &Collection[SCIMUser]{kind: kindSCIMUser, noun: "dashboard user", c: c,
-		docs:    xsync.NewMapOf[string, *SCIMUser](),
-		otherID: func(u *SCIMUser) string { return u.ID }, byOther: xsync.NewMapOf[string, *SCIMUser]()}
+	c.Apps = newCollection[document.App](c, kindApp, "app")
+	c.Groups = newCollection[document.Group](c, kindGroup, "subscription group")
+	c.PreferenceCenters = newCollection[document.PreferenceCenter](c, kindPreferenceCenter, "preference center")
+	c.PreferenceCenters.max = document.MaxPreferenceCenters
+	c.PreferenceCenters.nameOf = func(p *document.PreferenceCenter) string { return p.Name }
+	c.PreferenceCenters.sameName = func(a, b string) bool { return a == b }
+	c.Campaigns = newCollection[document.Campaign](c, kindCampaign, "campaign")
+	c.Canvases = newCollection[document.Canvas](c, kindCanvas, "canvas")
+	c.Streams = newCollection[document.Stream](c, kindStream, "stream")
+	c.Streams.max = document.MaxStreams
+	c.SCIMUsers = &Collection[document.SCIMUser]{kind: kindSCIMUser, noun: "dashboard user", c: c,
+		docs:    xsync.NewMapOf[string, *document.SCIMUser](),
+		otherID: func(u *document.SCIMUser) string { return u.ID },
+		byOther: xsync.NewMapOf[string, *document.SCIMUser]()}
 	c.PermissionSets = newPermissionSets(c)
-	c.sessions = &Collection[Session]{kind: kindSession, noun: "session", c: c,
-		docs: xsync.NewMapOf[string, *Session]()}
+	c.sessions = &Collection[document.Session]{kind: kindSession, noun: "session", c: c,
+		docs: xsync.NewMapOf[string, *document.Session]()}
 	c.collections = map[string]collection{kindApp: c.Apps, kindGroup: c.Groups,
 		kindPreferenceCenter: c.PreferenceCenters, kindCampaign: c.Campaigns, kindCanvas: c.Canvases,
 		kindStream: c.Streams, kindSCIMUser: c.SCIMUsers,
@@ -308,9 +314,9 @@ func (c *Control) rebuild(next *Snapshot, slug string) {
 	if text == nil || !c.decode(joinKey(kindWorkspace, slug, ""), text, &doc) {
 		return
 	}
-	w := &Workspace{Settings: doc.Settings, Number: doc.Number, Apps: map[string]*App{}, Groups: map[string]*Group{},
-		Blocked: map[string]struct{}{}}
-	w.ensureDefaults()
+	w := &Workspace{Settings: doc.Settings, Number: doc.Number, Apps: map[string]*document.App{},
+		Groups: map[string]*document.Group{}, Blocked: map[string]struct{}{}}
+	w.EnsureDefaults()
 	for _, id := range w.BlockedExternalIDs {
 		w.Blocked[id] = struct{}{}
 	}
@@ -325,7 +331,7 @@ func (c *Control) rebuild(next *Snapshot, slug string) {
 	for name, text := range c.docs[slug] {
 		c.addPart(w, name, text)
 	}
-	slices.SortFunc(w.Keys, func(a, b *KeyDocument) int { return int(int64(a.Number) - int64(b.Number)) })
+	slices.SortFunc(w.Keys, func(a, b *document.Key) int { return int(int64(a.Number) - int64(b.Number)) })
 	w.Prepared = c.options.Prepare(w)
 	next.workspaces[w.Number], next.slugs[slug] = w, w
 }
@@ -343,10 +349,10 @@ func (c *Control) addPart(w *Workspace, name string, text []byte) {
 		}
 	case kindStream:
 		if s := c.Streams.Get(w.ID, id); s != nil {
-			w.StreamsAttributes = w.StreamsAttributes || slices.Contains(s.Kinds, StreamAttributes)
+			w.StreamsAttributes = w.StreamsAttributes || slices.Contains(s.Kinds, document.StreamAttributes)
 		}
 	case kindKey:
-		d := new(KeyDocument)
+		d := new(document.Key)
 		if !c.decode(name, text, d) {
 			return
 		}
@@ -357,7 +363,7 @@ func (c *Control) addPart(w *Workspace, name string, text []byte) {
 	}
 }
 
-func (c *Control) newKey(w *Workspace, d *KeyDocument) *keys.Key {
+func (c *Control) newKey(w *Workspace, d *document.Key) *keys.Key {
 	k := &keys.Key{ID: d.ID, Name: d.Name, Number: d.Number, Workspace: w.Number, Usage: c.usageOf(d.Number)}
 	n, err := hex.Decode(k.Digest[:], []byte(d.Digest[:min(len(d.Digest), 2*len(k.Digest))]))
 	if err == nil && n != len(k.Digest) {

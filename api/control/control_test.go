@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"millrace/api/control/document"
 )
 
 // memory is a store that applies at once.
@@ -99,7 +101,7 @@ workspaces:
 `
 
 func bootstrap(t *testing.T, c *Control, text string) []MadeKey {
-	f, err := ParseBootstrap([]byte(text))
+	f, err := document.ParseBootstrap([]byte(text))
 	require.NoError(t, err)
 	made, err := c.Bootstrap(Actor{Name: "bootstrap file"}, f)
 	require.NoError(t, err)
@@ -128,17 +130,17 @@ func TestUnknownPermissions(t *testing.T) {
 		require.Equal(t, `workspace=demo name=old permissions="users.trak messages.send"`, warned())
 	}
 	by := Actor{Name: "test"}
-	k, _, err := c.CreateKey(by, "demo", KeySpec{Name: "k", Permissions: []string{"users.track"}})
+	k, _, err := c.CreateKey(by, "demo", document.KeySpec{Name: "k", Permissions: []string{"users.track"}})
 	require.NoError(t, err)
 	require.Empty(t, warned())
-	k, err = c.UpdateKey(by, "demo", k.ID, func(s *KeySpec) error {
+	k, err = c.UpdateKey(by, "demo", k.ID, func(s *document.KeySpec) error {
 		s.Permissions = []string{"users.trak"}
 		return nil
 	})
 	require.NoError(t, err)
 	require.Equal(t, []string{"users.trak"}, k.Permissions)
 	require.Equal(t, "workspace=demo name=k permissions=users.trak", warned())
-	_, _, err = c.CreateKey(by, "demo", KeySpec{Name: "other", Permissions: []string{"messages.send"}})
+	_, _, err = c.CreateKey(by, "demo", document.KeySpec{Name: "other", Permissions: []string{"messages.send"}})
 	require.NoError(t, err)
 	require.Equal(t, "workspace=demo name=other permissions=messages.send", warned())
 }
@@ -154,7 +156,7 @@ func TestBootstrap(t *testing.T) {
 	require.Equal(t, "Demo", w.Name)
 	require.True(t, w.MultiLanguage)
 	require.Contains(t, w.Blocked, "test")
-	require.Equal(t, Decimal("0.0061"), w.ExchangeRates["JPY"])
+	require.Equal(t, document.Decimal("0.0061"), w.ExchangeRates["JPY"])
 	require.Equal(t, "email", w.Groups["5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55"].Channel)
 	require.Equal(t, "iOS", w.Apps["11ae5b4b-2445-4440-a04f-bf537764c9ad"].Name)
 	require.Equal(t, 1, w.Prepared)
@@ -198,9 +200,9 @@ func TestBootstrapAfterChanges(t *testing.T) {
 	by := Actor{Name: "test"}
 
 	// A change through the API stays, until the file says something else.
-	_, err := c.UpdateSettings(by, "demo", func(s *Settings) error { s.Plan = "mau"; return nil })
+	_, err := c.UpdateSettings(by, "demo", func(s *document.Settings) error { s.Plan = "mau"; return nil })
 	require.NoError(t, err)
-	require.NoError(t, c.PreferenceCenters.Edit(by, "demo", "main", "edited", func(p *PreferenceCenter) (*PreferenceCenter, error) {
+	require.NoError(t, c.PreferenceCenters.Edit(by, "demo", "main", "edited", func(p *document.PreferenceCenter) (*document.PreferenceCenter, error) {
 		p.Title = "Edited"
 		return p, nil
 	}))
@@ -213,7 +215,7 @@ func TestBootstrapAfterChanges(t *testing.T) {
 
 	// What the file says anew is so already: noted, but no change, so no entry.
 	entries, puts := len(m.audit), m.puts
-	_, err = c.UpdateSettings(by, "demo", func(s *Settings) error { s.Name = "Newer"; return nil })
+	_, err = c.UpdateSettings(by, "demo", func(s *document.Settings) error { s.Name = "Newer"; return nil })
 	require.NoError(t, err)
 	bootstrap(t, c, strings.Replace(full, "name: Demo", "name: Newer", 1))
 	require.Equal(t, entries+1, len(m.audit))
@@ -231,10 +233,10 @@ func TestBootstrapAfterChanges(t *testing.T) {
 	require.Nil(t, c.Campaigns.Get("demo", "c1"))
 	bootstrap(t, c, strings.NewReplacer("name: News", "name: Daily", "name: iOS", "name: Phone", "channel: email, multi_language: true, tr", "channel: email, tr").Replace(full))
 	require.Empty(t, c.Snapshot().Lookup("demo").Groups)
-	require.Equal(t, Group{ID: news, Name: "Daily", Channel: "email", Archived: true}, *c.Groups.Get("demo", news))
+	require.Equal(t, document.Group{ID: news, Name: "Daily", Channel: "email", Archived: true}, *c.Groups.Get("demo", news))
 	require.Equal(t, "Phone", c.Snapshot().Lookup("demo").Apps[ios].Name)
 	require.NotNil(t, c.Campaigns.Get("demo", "c1"))
-	_, err = c.Groups.Change(by, "demo", news, func(g *Group) (*Group, error) { g.Archived = false; return g, nil })
+	_, err = c.Groups.Change(by, "demo", news, func(g *document.Group) (*document.Group, error) { g.Archived = false; return g, nil })
 	require.NoError(t, err)
 
 	// What the file no longer names stays.
@@ -254,71 +256,24 @@ func TestBootstrapAfterChanges(t *testing.T) {
 	require.Equal(t, uint32(4), c.Snapshot().Keys.Find([]byte("rotated-token-0123456789")).Number)
 }
 
-func TestBootstrapErrors(t *testing.T) {
-	for text, want := range map[string]string{
-		"workspace: []":                                                                                                   "field workspace not found",
-		"workspaces: [{id: demo, plann: base}]":                                                                           "field plann not found",
-		"workspaces: [{id: demo, plan: pro}]":                                                                             `workspaces[0] (demo): invalid: plan "pro"`,
-		"workspaces: [{id: Demo}]":                                                                                        `workspace id "Demo"`,
-		"workspaces: [{name: x}]":                                                                                         `workspace id ""`,
-		"workspaces: [{id: a}, {id: a}]":                                                                                  `workspaces[1] (a): invalid: workspace "a" appears twice`,
-		"workspaces: [{id: a, currency: usd}]":                                                                            `currency "usd"`,
-		"workspaces: [{id: a, currency: USB}]":                                                                            `currency "USB": want a code of ISO 4217`,
-		"workspaces: [{id: a, exchange_rates: {Eur: 1}}]":                                                                 `exchange_rates: currency "Eur"`,
-		"workspaces: [{id: a, exchange_rates: {EUR: x}}]":                                                                 `exchange_rates: EUR: "x"`,
-		"workspaces: [{id: a, exchange_rates: {EUR: 0}}]":                                                                 `exchange_rates: EUR: "0"`,
-		"workspaces: [{id: a, rate_limits: {users.trak: 1/1s}}]":                                                          "rate_limits: rate limit \"users.trak\" is unknown",
-		"workspaces: [{id: a, rate_limits: {users.track: 1}}]":                                                            `rate limit "1"`,
-		"workspaces: [{id: a, max_custom_array_length: 501}]":                                                             "max_custom_array_length 501",
-		"workspaces: [{id: a, profile_id_name: appboy_id}]":                                                               "profile_id_name",
-		"workspaces: [{id: a, request_error_shape: x}]":                                                                   "request_error_shape",
-		"workspaces: [{id: a, apps: [{name: x}]}]":                                                                        "apps[0]: invalid: id is required",
-		"workspaces: [{id: a, apps: [{id: x}, {id: x}]}]":                                                                 "apps[1]: invalid: app \"x\" appears twice",
-		"workspaces: [{id: a, api_keys: [{key: x}]}]":                                                                     "api_keys[0]: invalid: name",
-		"workspaces: [{id: a, api_keys: [{name: x, key: 'a b'}]}]":                                                        "api_keys[0]",
-		"workspaces: [{id: a, api_keys: [{name: x, permissions: [users.*]}]}]":                                            `permissions: "users.*"`,
-		"workspaces: [{id: a, api_keys: [{name: x, ip_allowlist: [here]}]}]":                                              `"here"`,
-		"workspaces: [{id: a, api_keys: [{name: x, key: k1}]}, {id: b, api_keys: [{name: x, key: k1}]}]":                  `workspaces[1] (b): api_keys[0]: invalid: the token of "x" appears twice`,
-		"workspaces: [{id: a, api_keys: [{name: x, key: millrace_live_abc}]}]":                                            "checksum",
-		"workspaces: [{id: a, subscription_groups: [{id: x, name: n, channel: email}]}]":                                  "want a UUID",
-		"workspaces: [{id: a, subscription_groups: [{id: 5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55, name: n, channel: fax}]}]": `channel "fax"`,
-		"workspaces: [{id: a, preference_centers: [{id: m, state: on}]}]":                                                 "preference_centers[0]: invalid: 'state' must be 'active' or 'draft'",
-		"workspaces: [{id: a, campaigns: [{id: c, messages: [{channel: email}]}]}]":                                       "campaigns[0]: messages[0]: invalid: id",
-		"workspaces: [{id: a, canvases: [{id: c, steps: [{messages: []}]}]}]":                                             "canvases[0]: steps[0]: invalid: id",
-		"company: {scim: {token: a b}}":                                                                                   "company: invalid: scim.token",
-		"workspaces: 7":                                                                                                   "workspaces: line 1: cannot unmarshal !!int `7`",
-		"workspaces: [{id: a, multi_language: a}]":                                                                        "invalid: workspaces[0].multi_language: line 1: cannot unmarshal !!str `a` into bool",
-		"workspaces:\n- id: a\n- id: b\n  api_keys:\n  - {name: x, permissions: {a: b}}\n":                                "workspaces[1].api_keys[0].permissions: line 5: cannot unmarshal !!map into []string",
-		"company: {scim: [x]}\nworkspaces: [{id: a, max_custom_array_length: many}, {apps: {}}]":                          "company.scim: line 1: cannot unmarshal !!seq; workspaces[0].max_custom_array_length: line 2: cannot unmarshal !!str `many` into int; workspaces[1].apps: line 2: cannot unmarshal !!map",
-		"a: b\n---\nc: d": "field a not found",
-	} {
-		_, err := ParseBootstrap([]byte(text))
-		require.ErrorIs(t, err, ErrInvalid, text)
-		require.ErrorContains(t, err, want, text)
-		require.NotContains(t, err.Error(), "control.", text)
-	}
-	_, err := ParseBootstrap(nil)
-	require.NoError(t, err)
-}
-
 func TestKeys(t *testing.T) {
 	c, m, _ := start(t, map[string]string{})
 	by := Actor{Name: "test"}
-	_, err := c.CreateWorkspace(by, Settings{ID: "a"})
+	_, err := c.CreateWorkspace(by, document.Settings{ID: "a"})
 	require.NoError(t, err)
-	_, err = c.CreateWorkspace(by, Settings{ID: "a"})
+	_, err = c.CreateWorkspace(by, document.Settings{ID: "a"})
 	require.ErrorIs(t, err, ErrExists)
-	w, err := c.CreateWorkspace(by, Settings{ID: "b"})
+	w, err := c.CreateWorkspace(by, document.Settings{ID: "b"})
 	require.NoError(t, err)
 	require.Equal(t, uint32(2), w.Number)
 
-	_, _, err = c.CreateKey(by, "nobody", KeySpec{Name: "k"})
+	_, _, err = c.CreateKey(by, "nobody", document.KeySpec{Name: "k"})
 	require.ErrorIs(t, err, ErrNotFound)
-	d, token, err := c.CreateKey(by, "a", KeySpec{Name: "k", Permissions: []string{"users.track"}})
+	d, token, err := c.CreateKey(by, "a", document.KeySpec{Name: "k", Permissions: []string{"users.track"}})
 	require.NoError(t, err)
 	require.True(t, strings.HasPrefix(token, "millrace_live_"))
-	_, _, err = c.CreateKey(by, "b", KeySpec{Name: "k", Token: token})
-	require.ErrorIs(t, err, ErrInvalid)
+	_, _, err = c.CreateKey(by, "b", document.KeySpec{Name: "k", Token: token})
+	require.ErrorIs(t, err, document.ErrInvalid)
 
 	key := c.Snapshot().Keys.Find([]byte(token))
 	key.Usage.Touch(1_800_000_060_000)
@@ -333,7 +288,7 @@ func TestKeys(t *testing.T) {
 	require.NoError(t, c.RevokeKey(by, "a", d.ID))
 	require.NoError(t, c.RevokeKey(by, "a", d.ID))
 	require.Nil(t, c.Snapshot().Keys.Find([]byte(token)))
-	d2, _, err := c.CreateKey(by, "b", KeySpec{Name: "k"})
+	d2, _, err := c.CreateKey(by, "b", document.KeySpec{Name: "k"})
 	require.NoError(t, err)
 	require.Equal(t, d.Number+1, d2.Number, "the number of a revoked key is not used again")
 }
@@ -341,11 +296,11 @@ func TestKeys(t *testing.T) {
 func TestSettings(t *testing.T) {
 	c, _, _ := start(t, map[string]string{})
 	by := Actor{Name: "test"}
-	_, err := c.CreateWorkspace(by, Settings{ID: "a", RateLimits: map[string]string{"users.track": "5/1s"}, BlockedExternalIDs: []string{"x"}})
+	_, err := c.CreateWorkspace(by, document.Settings{ID: "a", RateLimits: map[string]string{"users.track": "5/1s"}, BlockedExternalIDs: []string{"x"}})
 	require.NoError(t, err)
 	before := c.Snapshot().Lookup("a")
 	patch := func(text string) (*Workspace, error) {
-		return c.UpdateSettings(by, "a", func(s *Settings) error { return s.Patch([]byte(text)) })
+		return c.UpdateSettings(by, "a", func(s *document.Settings) error { return s.Patch([]byte(text)) })
 	}
 	w, err := patch(`{"rate_limits":{"users.merge":"7/1m"},"plan":"mau"}`)
 	require.NoError(t, err)
@@ -355,7 +310,7 @@ func TestSettings(t *testing.T) {
 	require.Equal(t, before.Number, w.Number)
 	require.Same(t, before.Windows, w.Windows, "counts go on")
 	require.Equal(t, "5/1s", before.RateLimits["users.track"], "a snapshot never changes")
-	_, err = c.UpdateSettings(by, "a", func(s *Settings) error {
+	_, err = c.UpdateSettings(by, "a", func(s *document.Settings) error {
 		s.RateLimits["users.delete"], s.BlockedExternalIDs[0] = "1/1s", "y"
 		return errors.New("no")
 	})
@@ -364,14 +319,14 @@ func TestSettings(t *testing.T) {
 	require.Equal(t, []string{"x"}, w.BlockedExternalIDs)
 	for _, bad := range []string{`{"plan":"x"}`, `{"plann":"x"}`, `{"id":"b"}`, `[]`, `{`, `{} {}`} {
 		_, err := patch(bad)
-		require.ErrorIs(t, err, ErrInvalid, bad)
+		require.ErrorIs(t, err, document.ErrInvalid, bad)
 	}
 
-	g, err := c.Groups.Create(by, "a", Group{Name: "g", Channel: "sms"})
+	g, err := c.Groups.Create(by, "a", document.Group{Name: "g", Channel: "sms"})
 	require.NoError(t, err)
-	_, err = c.Groups.Change(by, "a", g.ID, func(g *Group) (*Group, error) { g.Channel = "email"; return g, nil })
-	require.ErrorIs(t, err, ErrInvalid)
-	a, err := c.Apps.Create(by, "a", App{Name: "x"})
+	_, err = c.Groups.Change(by, "a", g.ID, func(g *document.Group) (*document.Group, error) { g.Channel = "email"; return g, nil })
+	require.ErrorIs(t, err, document.ErrInvalid)
+	a, err := c.Apps.Create(by, "a", document.App{Name: "x"})
 	require.NoError(t, err)
 	require.Equal(t, "x", c.Snapshot().Lookup("a").Apps[a.ID].Name)
 }

@@ -7,11 +7,14 @@ import (
 	"strconv"
 	"strings"
 
+	"millrace/api/control/document"
 	"millrace/api/keys"
 )
 
 // CreateKey makes an API key and returns its token, which can't be read again.
-func (c *Control) CreateKey(by Actor, workspace string, spec KeySpec) (k KeyDocument, token string, err error) {
+func (c *Control) CreateKey(
+	by Actor, workspace string, spec document.KeySpec,
+) (k document.Key, token string, err error) {
 	err = c.do(by, func(d *draft) error {
 		k, token, err = d.createKey(workspace, spec)
 		return err
@@ -22,8 +25,8 @@ func (c *Control) CreateKey(by Actor, workspace string, spec KeySpec) (k KeyDocu
 	return k, token, err
 }
 
-func (d *draft) createKey(workspace string, spec KeySpec) (k KeyDocument, token string, err error) {
-	if err := spec.validate(); err != nil {
+func (d *draft) createKey(workspace string, spec document.KeySpec) (k document.Key, token string, err error) {
+	if err := spec.Validate(); err != nil {
 		return k, "", err
 	}
 	w, err := d.c.workspace(workspace)
@@ -33,12 +36,13 @@ func (d *draft) createKey(workspace string, spec KeySpec) (k KeyDocument, token 
 	if token = spec.Token; token == "" {
 		token = keys.Make(keys.Prefix)
 	}
-	k = KeyDocument{KeySpec: spec, Digest: keys.DigestOf([]byte(token)).Hex(), Hint: keys.Hint(token),
+	k = document.Key{KeySpec: spec, Digest: keys.DigestOf([]byte(token)).Hex(), Hint: keys.Hint(token),
 		CreatedAt: d.c.options.Now(), Number: d.keyNumber()}
 	for _, w := range d.c.Snapshot().workspaces {
 		for _, other := range w.Keys {
 			if other.Digest == k.Digest {
-				return k, "", invalid("key: workspace %q already has a key with this token, %q", w.ID, other.Name)
+				return k, "", document.Invalid("key: workspace %q already has a key with this token, %q", w.ID,
+					other.Name)
 			}
 		}
 	}
@@ -71,7 +75,9 @@ func (d *draft) keyNumber() uint32 {
 
 // UpdateKey changes name, permissions and allow-list of a key: edit gets them and changes some of them. The change
 // takes effect at once.
-func (c *Control) UpdateKey(by Actor, workspace, id string, edit func(*KeySpec) error) (k KeyDocument, err error) {
+func (c *Control) UpdateKey(
+	by Actor, workspace, id string, edit func(*document.KeySpec) error,
+) (k document.Key, err error) {
 	err = c.do(by, func(d *draft) error {
 		k, err = d.updateKey(workspace, id, edit)
 		return err
@@ -85,7 +91,7 @@ func (c *Control) UpdateKey(by Actor, workspace, id string, edit func(*KeySpec) 
 // warnOfPermissions logs which of a key's permissions no endpoint asks for. They may be misspelled, so that the key can
 // do less than is meant; but keys that came from elsewhere have permissions for what isn't served here, so they are no
 // error.
-func (c *Control) warnOfPermissions(workspace string, spec *KeySpec) {
+func (c *Control) warnOfPermissions(workspace string, spec *document.KeySpec) {
 	var unknown []string
 	for _, p := range spec.Permissions {
 		if p != "*" && c.options.Permissions != nil && !slices.Contains(c.options.Permissions, p) {
@@ -98,7 +104,7 @@ func (c *Control) warnOfPermissions(workspace string, spec *KeySpec) {
 	}
 }
 
-func (d *draft) updateKey(workspace, id string, edit func(*KeySpec) error) (k KeyDocument, err error) {
+func (d *draft) updateKey(workspace, id string, edit func(*document.KeySpec) error) (k document.Key, err error) {
 	if k, err = d.key(workspace, id); err != nil {
 		return k, err
 	}
@@ -108,7 +114,7 @@ func (d *draft) updateKey(workspace, id string, edit func(*KeySpec) error) (k Ke
 	if err := edit(&k.KeySpec); err != nil {
 		return k, err
 	}
-	if err := k.KeySpec.validate(); err != nil {
+	if err := k.KeySpec.Validate(); err != nil {
 		return k, err
 	}
 	return k, d.replace("API key changed", kindKey, workspace, id, k, "name", k.Name,
@@ -117,7 +123,7 @@ func (d *draft) updateKey(workspace, id string, edit func(*KeySpec) error) (k Ke
 
 // RotateKey makes a key with the name and rights of another one, and returns its token. Both are valid until the old
 // one is revoked; there can be at most two.
-func (c *Control) RotateKey(by Actor, workspace, id string) (k KeyDocument, token string, err error) {
+func (c *Control) RotateKey(by Actor, workspace, id string) (k document.Key, token string, err error) {
 	err = c.do(by, func(d *draft) error {
 		old, err := d.key(workspace, id)
 		if err != nil {
@@ -127,7 +133,7 @@ func (c *Control) RotateKey(by Actor, workspace, id string) (k KeyDocument, toke
 			return fmt.Errorf("%w: API key %q is revoked", ErrConflict, id)
 		}
 		k, token, err = d.createKey(workspace,
-			KeySpec{Name: old.Name, Permissions: old.Permissions, IPAllowList: old.IPAllowList})
+			document.KeySpec{Name: old.Name, Permissions: old.Permissions, IPAllowList: old.IPAllowList})
 		if err != nil {
 			return err
 		}
@@ -155,11 +161,11 @@ func (c *Control) RevokeKey(by Actor, workspace, id string) error {
 	})
 }
 
-func (d *draft) key(workspace, id string) (k KeyDocument, err error) {
+func (d *draft) key(workspace, id string) (k document.Key, err error) {
 	if _, err := d.c.workspace(workspace); err != nil {
 		return k, err
 	}
-	found, err := read[KeyDocument](d, joinKey(kindKey, workspace, id), "API key "+id)
+	found, err := read[document.Key](d, joinKey(kindKey, workspace, id), "API key "+id)
 	if found == nil {
 		return k, cmp.Or(err, fmt.Errorf("API key %q %w", id, ErrNotFound))
 	}

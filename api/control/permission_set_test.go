@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"millrace/api/control/document"
 )
 
 func putUsers(m *memory, n int) (keys []string) {
@@ -17,7 +19,7 @@ func putUsers(m *memory, n int) (keys []string) {
 	return keys
 }
 
-func namesOf(users []*SCIMUser) (names []string) {
+func namesOf(users []*document.SCIMUser) (names []string) {
 	for _, u := range users {
 		names = append(names, u.UserName)
 	}
@@ -25,10 +27,10 @@ func namesOf(users []*SCIMUser) (names []string) {
 }
 
 // addMembers brings users into a set, which it makes when it isn't there.
-func addMembers(c *Control, id, name string, keys ...string) (*PermissionSet, error) {
-	return c.EditPermissionSet(tester, id, func(old *PermissionSet) (*PermissionSet, MemberChange, error) {
+func addMembers(c *Control, id, name string, keys ...string) (*document.PermissionSet, error) {
+	return c.EditPermissionSet(tester, id, func(old *document.PermissionSet) (*document.PermissionSet, MemberChange, error) {
 		if old == nil {
-			old = &PermissionSet{ID: id, Name: name}
+			old = &document.PermissionSet{ID: id, Name: name}
 		}
 		return old, MemberChange{Add: keys}, nil
 	})
@@ -66,12 +68,15 @@ func TestPermissionSetsOnTwoNodes(t *testing.T) {
 		_, err := addMembers(b, "u", "New name")
 		require.NoError(t, err)
 	})
-	_, err = a.PermissionSets.Change(tester, "", "s", func(old *PermissionSet) (*PermissionSet, error) { old.Name = "new NAME"; return old, nil })
+	_, err = a.PermissionSets.Change(tester, "", "s", func(old *document.PermissionSet) (*document.PermissionSet, error) {
+		old.Name = "new NAME"
+		return old, nil
+	})
 	require.ErrorIs(t, err, ErrExists, "nor by another name")
 
 	// A user who goes meanwhile is passed over, and does not come back.
 	overtake(func() { m.put("scim_user//"+keys[0], "") })
-	_, err = a.EditPermissionSet(tester, "s", func(old *PermissionSet) (*PermissionSet, MemberChange, error) {
+	_, err = a.EditPermissionSet(tester, "s", func(old *document.PermissionSet) (*document.PermissionSet, MemberChange, error) {
 		return old, MemberChange{Remove: keys}, nil
 	})
 	require.NoError(t, err)
@@ -88,7 +93,7 @@ func TestPermissionSetBounds(t *testing.T) {
 	c, m, _ := start(t, map[string]string{})
 	keys := putUsers(m, MaxMemberChanges+1)
 	_, err := addMembers(c, "s", "S", keys...)
-	require.ErrorIs(t, err, ErrInvalid)
+	require.ErrorIs(t, err, document.ErrInvalid)
 	require.Nil(t, c.PermissionSets.Get("", "s"), "nothing is done by half")
 	set, err := addMembers(c, "s", "S", keys[1:]...)
 	require.NoError(t, err)
@@ -102,7 +107,7 @@ func TestPermissionSetBounds(t *testing.T) {
 	_, err = addMembers(c, "s", "S", keys[:200]...)
 	require.ErrorContains(t, err, "too much data for one request")
 
-	for i := 1; i < MaxPermissionSets; i++ {
+	for i := 1; i < document.MaxPermissionSets; i++ {
 		m.put(fmt.Sprintf("permission_set//p%d", i), fmt.Sprintf(`{"id":"p%d","name":"P%d","number":%d}`, i, i, 1000+i))
 	}
 	_, err = addMembers(c, "more", "More")
@@ -126,9 +131,9 @@ workspaces: [{id: w, name: W}, {id: v}]`)
 		require.NoError(t, err)
 	}
 	ada := c.SCIMUsers.Get("", "ada@example.com")
-	want := SCIMPermissions{Company: []string{"y", "z", "x"}, Roles: []SCIMRole{{Name: "r"}}, AppGroups: []SCIMAppGroup{
-		{ID: "w", Name: "W", Permissions: []string{"q", "p"}, PermissionSets: []SCIMPermissionSet{{Name: "s"}}, Teams: []SCIMTeam{{ID: TeamID("w", "t"), Name: "t", Permissions: []string{"m", "n"}}}},
-		{ID: "v", Name: "v", Permissions: []string{}, Teams: []SCIMTeam{}}}}
+	want := document.SCIMPermissions{Company: []string{"y", "z", "x"}, Roles: []document.SCIMRole{{Name: "r"}}, AppGroups: []document.SCIMAppGroup{
+		{ID: "w", Name: "W", Permissions: []string{"q", "p"}, PermissionSets: []document.SCIMPermissionSet{{Name: "s"}}, Teams: []document.SCIMTeam{{ID: TeamID("w", "t"), Name: "t", Permissions: []string{"m", "n"}}}},
+		{ID: "v", Name: "v", Permissions: []string{}, Teams: []document.SCIMTeam{}}}}
 	for range 2 {
 		got := c.PermissionsOf(ada)
 		require.Equal(t, want.Company, got.Company)
@@ -165,7 +170,7 @@ func TestBootstrapOfPermissionSets(t *testing.T) {
 		`{company: {permission_sets: [{id: a, permissions: {appGroup: [{appGroupName: Nowhere}]}}]}}`: "Nowhere",
 		`{company: {scim: {token: t, default_department: kitchen}}}`:                                  "scim.default_department",
 	} {
-		f, err := ParseBootstrap([]byte(text))
+		f, err := document.ParseBootstrap([]byte(text))
 		if err == nil {
 			_, err = c.Bootstrap(tester, f)
 		}

@@ -3,50 +3,15 @@ package control
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"slices"
 	"strings"
+
+	"millrace/api/control/document"
 )
-
-// SCIMPermissions are what a dashboard user may do, in the company and in its workspaces. The names are those of the
-// protocol.
-type SCIMPermissions struct {
-	Company   []string       `json:"companyPermissions" yaml:"companyPermissions"`
-	Roles     []SCIMRole     `json:"roles,omitzero" yaml:"roles"`
-	AppGroups []SCIMAppGroup `json:"appGroup" yaml:"appGroup"`
-}
-
-// SCIMRole is a role, given by its name or its id.
-type SCIMRole struct {
-	ID   string `json:"roleId,omitempty" yaml:"roleId"`
-	Name string `json:"roleName,omitempty" yaml:"roleName"`
-}
-
-// SCIMAppGroup is what a dashboard user may do in one workspace: permissions, or sets of them, and those in teams.
-type SCIMAppGroup struct {
-	ID             string              `json:"appGroupId" yaml:"appGroupId"`
-	Name           string              `json:"appGroupName" yaml:"appGroupName"`
-	Permissions    []string            `json:"appGroupPermissions,omitzero" yaml:"appGroupPermissions"`
-	PermissionSets []SCIMPermissionSet `json:"appGroupPermissionSets,omitzero" yaml:"appGroupPermissionSets"`
-	Teams          []SCIMTeam          `json:"team" yaml:"team"`
-}
-
-// SCIMPermissionSet is a set of permissions, given by its name or its id.
-type SCIMPermissionSet struct {
-	ID   string `json:"appGroupPermissionSetId,omitempty" yaml:"appGroupPermissionSetId"`
-	Name string `json:"appGroupPermissionSetName,omitempty" yaml:"appGroupPermissionSetName"`
-}
-
-// SCIMTeam is what a dashboard user may do in a team of a workspace.
-type SCIMTeam struct {
-	ID          string   `json:"teamId" yaml:"teamId"`
-	Name        string   `json:"teamName,omitempty" yaml:"teamName"`
-	Permissions []string `json:"teamPermissions" yaml:"teamPermissions"`
-}
 
 // resolve fills in what an operator may leave out: the id of a workspace given by name, the name of one given by id,
 // and empty lists.
-func (p *SCIMPermissions) resolve(s *Snapshot) {
+func (s *Snapshot) resolve(p *document.SCIMPermissions) {
 	p.Company = orNone(p.Company)
 	p.AppGroups = slices.Clone(orNone(p.AppGroups))
 	for i := range p.AppGroups {
@@ -95,13 +60,14 @@ func (s *Snapshot) named(name string) (list []*Workspace) {
 
 // resolved returns an error unless every workspace either exists or is a name without a workspace to which package scim
 // has given an id: such ids begin with a capital letter.
-func (p *SCIMPermissions) resolved(s *Snapshot, path string) error {
+func (s *Snapshot) resolved(p *document.SCIMPermissions, path string) error {
 	for i, g := range p.AppGroups {
 		if g.ID == "" {
-			return invalid("%s.appGroup[%d]: no workspace has the name %q, or more than one has it", path, i, g.Name)
+			return document.Invalid("%s.appGroup[%d]: no workspace has the name %q, or more than one has it", path, i,
+				g.Name)
 		}
 		if s.Lookup(g.ID) == nil && !strings.HasPrefix(g.ID, derivedPrefix) {
-			return invalid("%s.appGroup[%d]: there is no workspace %q", path, i, g.ID)
+			return document.Invalid("%s.appGroup[%d]: there is no workspace %q", path, i, g.ID)
 		}
 	}
 	return nil
@@ -114,106 +80,34 @@ func orNone[T any](list []T) []T {
 	return list
 }
 
-// validate judges what an operator gives, except for whether the workspaces exist: see resolved.
-func (p *SCIMPermissions) validate(path string) error {
-	if err := checkPermissions(path+".companyPermissions", p.Company); err != nil {
-		return err
-	}
-	for i, r := range p.Roles {
-		if err := checkReference(fmt.Sprintf("%s.roles[%d]", path, i), r.ID, r.Name); err != nil {
-			return err
-		}
-	}
-	seen := set{}
-	for i, g := range p.AppGroups {
-		path := fmt.Sprintf("%s.appGroup[%d]", path, i)
-		if err := checkReference(path, g.ID, g.Name); err != nil {
-			return err
-		}
-		if g.ID != "" && seen.add("workspace", g.ID) != nil {
-			return invalid("%s: workspace %q appears twice", path, g.ID)
-		}
-		if g.Permissions != nil && g.PermissionSets != nil {
-			return invalid("%s: want appGroupPermissions or appGroupPermissionSets, not both", path)
-		}
-		if err := checkPermissions(path+".appGroupPermissions", g.Permissions); err != nil {
-			return err
-		}
-		for j, s := range g.PermissionSets {
-			if err := checkReference(fmt.Sprintf("%s.appGroupPermissionSets[%d]", path, j), s.ID, s.Name); err != nil {
-				return err
-			}
-		}
-		for j, t := range g.Teams {
-			path := fmt.Sprintf("%s.team[%d]", path, j)
-			if err := checkReference(path, t.ID, t.Name); err != nil {
-				return err
-			}
-			if err := checkPermissions(path+".teamPermissions", t.Permissions); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// checkReference judges an id and a name, of which at least one must be there.
-func checkReference(path, id, name string) error {
-	if id == "" && name == "" {
-		return invalid("%s: an id or a name is required", path)
-	}
-	for _, text := range []string{id, name} {
-		if text != "" {
-			if err := checkName(path, text); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// maxPermissions is how many permissions one list may have.
-const maxPermissions = 1000
-
-func checkPermissions(path string, names []string) error {
-	if len(names) > maxPermissions {
-		return invalid("%s: %d are given, at most %d are allowed", path, len(names), maxPermissions)
-	}
-	for _, name := range names {
-		if err := checkName(path, name); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// join adds the permissions of q.
-func (p *SCIMPermissions) join(q SCIMPermissions) {
+// join adds to p the permissions of q.
+func join(p *document.SCIMPermissions, q document.SCIMPermissions) {
 	p.Company = union(p.Company, q.Company)
 	p.Roles = union(p.Roles, q.Roles)
 	for _, g := range q.AppGroups {
-		i := slices.IndexFunc(p.AppGroups, func(have SCIMAppGroup) bool { return have.ID == g.ID })
+		i := slices.IndexFunc(p.AppGroups, func(have document.SCIMAppGroup) bool { return have.ID == g.ID })
 		if i < 0 {
-			p.AppGroups = append(p.AppGroups, SCIMAppGroup{ID: g.ID, Name: g.Name, Teams: []SCIMTeam{}})
+			p.AppGroups = append(p.AppGroups,
+				document.SCIMAppGroup{ID: g.ID, Name: g.Name, Teams: []document.SCIMTeam{}})
 			i = len(p.AppGroups) - 1
 		}
 		have := &p.AppGroups[i]
 		have.Permissions, have.PermissionSets = union(have.Permissions, g.Permissions),
 			union(have.PermissionSets, g.PermissionSets)
 		for _, t := range g.Teams {
-			have.joinTeam(t)
+			joinTeam(have, t)
 		}
 	}
 }
 
-func (g *SCIMAppGroup) joinTeam(t SCIMTeam) {
+func joinTeam(g *document.SCIMAppGroup, t document.SCIMTeam) {
 	for i := range g.Teams {
 		if g.Teams[i].ID == t.ID && g.Teams[i].Name == t.Name {
 			g.Teams[i].Permissions = union(g.Teams[i].Permissions, t.Permissions)
 			return
 		}
 	}
-	g.Teams = append(g.Teams, SCIMTeam{ID: t.ID, Name: t.Name, Permissions: slices.Clone(t.Permissions)})
+	g.Teams = append(g.Teams, document.SCIMTeam{ID: t.ID, Name: t.Name, Permissions: slices.Clone(t.Permissions)})
 }
 
 // union returns a and whatever b has besides, in memory of its own.
@@ -229,14 +123,14 @@ func union[T comparable](a, b []T) []T {
 
 // PermissionsOf returns what a dashboard user may do: nothing while inactive, else the user's own permissions and those
 // of the permission sets that the user is in.
-func (c *Control) PermissionsOf(u *SCIMUser) SCIMPermissions {
-	p := SCIMPermissions{Company: []string{}, AppGroups: []SCIMAppGroup{}}
+func (c *Control) PermissionsOf(u *document.SCIMUser) document.SCIMPermissions {
+	p := document.SCIMPermissions{Company: []string{}, AppGroups: []document.SCIMAppGroup{}}
 	if u.Inactive {
 		return p
 	}
-	p.join(u.Permissions)
+	join(&p, u.Permissions)
 	for _, set := range c.SetsOf(u) {
-		p.join(set.Permissions)
+		join(&p, set.Permissions)
 	}
 	return p
 }

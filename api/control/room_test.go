@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"millrace/api/control/document"
 )
 
 // TestDocumentsAreBounded: documents that are new or grow are refused when a workspace, or all together, would outgrow
@@ -15,12 +17,12 @@ func TestDocumentsAreBounded(t *testing.T) {
 	c.options.MaxBytes = 400_000
 	by := Actor{Name: "test"}
 	for _, w := range []string{"a", "b"} {
-		_, err := c.CreateWorkspace(by, Settings{ID: w})
+		_, err := c.CreateWorkspace(by, document.Settings{ID: w})
 		require.NoError(t, err)
 	}
 	put := func(workspace, id string, size int) error {
-		_, err := c.Campaigns.Change(by, workspace, id, func(*Campaign) (*Campaign, error) {
-			return &Campaign{ID: id, Messages: []Message{{ID: "m", Channel: "email",
+		_, err := c.Campaigns.Change(by, workspace, id, func(*document.Campaign) (*document.Campaign, error) {
+			return &document.Campaign{ID: id, Messages: []document.Message{{ID: "m", Channel: "email",
 				Source: map[string]string{"x": strings.Repeat("x", size)}}}}, nil
 		})
 		return err
@@ -44,9 +46,9 @@ func TestDocumentsAreBounded(t *testing.T) {
 	require.NoError(t, put("a", "1", 199_000))
 	require.NoError(t, put("b", "1", 199_000))
 	require.ErrorIs(t, put("a", "3", 5_000), ErrNoRoom)
-	_, _, err := c.CreateKey(by, "a", KeySpec{Name: strings.Repeat("k", 200), Permissions: []string{"*"}})
+	_, _, err := c.CreateKey(by, "a", document.KeySpec{Name: strings.Repeat("k", 200), Permissions: []string{"*"}})
 	require.NoError(t, err)
-	_, err = c.UpdateSettings(by, "a", func(s *Settings) error { s.Plan = "mau"; return nil })
+	_, err = c.UpdateSettings(by, "a", func(s *document.Settings) error { s.Plan = "mau"; return nil })
 	require.NoError(t, err)
 	require.NoError(t, c.Campaigns.Remove(by, "b", "1", nil))
 	require.NoError(t, put("a", "3", 5_000))

@@ -4,46 +4,17 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+
+	"millrace/api/control/document"
 )
 
-// Session is a session of the console: a person who has signed in, in one browser. It is a control document, so it is
-// the same on every node and survives a restart. Of its token it has only a digest, which is its id.
-type Session struct {
-	ID       string `json:"id"`                // SHA-256 of the token, hexadecimal
-	UserID   string `json:"user_id,omitempty"` // of the dashboard user; empty: signed in by the admin token
-	UserName string `json:"user_name"`
-	UserKey  string `json:"-"` // of the dashboard user's document, when a session begins
-	// Secret is a digest of the admin token if that opened the session: with another admin token the session is over.
-	Secret  string `json:"secret,omitempty"`
-	Address string `json:"address,omitempty"`
-	BeganAt int64  `json:"began_at"` // Unix ms
-	SeenAt  int64  `json:"seen_at"`  // Unix ms; at most SessionLimits.Step before the last request
-}
-
-// SessionLimits bound sessions.
-type SessionLimits struct {
-	Idle, Life int64 // ms without a request, and in total
-	Max        int   // sessions at a time
-	MaxOfUser  int   // of one person; a new session replaces the one that was unused for longest
-}
-
-// Step is how far SeenAt may lag: not each request is worth a record.
-func (l SessionLimits) Step() int64 { return l.Idle / 8 }
-
-// IsOver reports whether a session has ended. So has one of a time to come, from before the clock was put back: nobody
-// knows how old it is, and it would end that much too late.
-func (l SessionLimits) IsOver(s *Session, now int64) bool {
-	seen, began := now-s.SeenAt, now-s.BeganAt
-	return max(seen, -seen) >= l.Idle || max(began, -began) >= l.Life
-}
-
 // Session returns the session with this id, nil when there is none.
-func (c *Control) Session(id string) *Session { return c.sessions.Get("", id) }
+func (c *Control) Session(id string) *document.Session { return c.sessions.Get("", id) }
 
 // Sessions returns the sessions of a person, the latest first.
-func (c *Control) Sessions(userName string) []*Session {
-	list := slices.DeleteFunc(c.sessions.List(""), func(s *Session) bool { return s.UserName != userName })
-	slices.SortFunc(list, func(a, b *Session) int {
+func (c *Control) Sessions(userName string) []*document.Session {
+	list := slices.DeleteFunc(c.sessions.List(""), func(s *document.Session) bool { return s.UserName != userName })
+	slices.SortFunc(list, func(a, b *document.Session) int {
 		return cmp.Or(cmp.Compare(b.SeenAt, a.SeenAt), cmp.Compare(a.ID,
 			b.ID))
 	})
@@ -52,10 +23,10 @@ func (c *Control) Sessions(userName string) []*Session {
 
 // BeginSession stores a new session; those that are over make room. The one with the id before, empty for none, is not
 // counted: the caller ends it next.
-func (c *Control) BeginSession(by Actor, s Session, before string, l SessionLimits) error {
+func (c *Control) BeginSession(by Actor, s document.Session, before string, l document.SessionLimits) error {
 	return c.do(by, func(d *draft) error {
 		live := 0
-		var own []*Session
+		var own []*document.Session
 		for _, old := range c.sessions.List("") {
 			switch {
 			case old.ID == before:
@@ -69,7 +40,7 @@ func (c *Control) BeginSession(by Actor, s Session, before string, l SessionLimi
 			}
 		}
 		if len(own) >= l.MaxOfUser {
-			oldest := slices.MinFunc(own, func(a, b *Session) int { return cmp.Compare(a.SeenAt, b.SeenAt) })
+			oldest := slices.MinFunc(own, func(a, b *document.Session) int { return cmp.Compare(a.SeenAt, b.SeenAt) })
 			d.set(joinKey(kindSession, "", oldest.ID), nil)
 			live--
 		}
@@ -84,9 +55,9 @@ func (c *Control) BeginSession(by Actor, s Session, before string, l SessionLimi
 }
 
 // noteSignIn records the time in the dashboard user's document.
-func (d *draft) noteSignIn(s Session) error {
+func (d *draft) noteSignIn(s document.Session) error {
 	key := joinKey(kindSCIMUser, "", s.UserKey)
-	u, err := read[SCIMUser](d, key, "dashboard user")
+	u, err := read[document.SCIMUser](d, key, "dashboard user")
 	if u == nil {
 		return err
 	}
@@ -102,7 +73,7 @@ const maxSwept = 100
 func (c *Control) TouchSession(id string, now int64) error {
 	return c.do(Actor{}, func(d *draft) error {
 		key := joinKey(kindSession, "", id)
-		s, err := read[Session](d, key, "session")
+		s, err := read[document.Session](d, key, "session")
 		if s == nil || err != nil {
 			return nil // it has ended
 		}

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"millrace/api/control/document"
 )
 
 const streamsFile = `
@@ -23,7 +25,7 @@ func TestBootstrapStreams(t *testing.T) {
 	lake, orders := c.Streams.Get("shop", "lake"), c.Streams.Get("shop", "orders")
 	require.Equal(t, []string{"event", "purchase"}, lake.Kinds)
 	require.Equal(t, "parquet", lake.Format)
-	require.Equal(t, Destination{Type: DestinationDirectory, Path: "lake", Layout: LayoutHive}, lake.Destination)
+	require.Equal(t, document.Destination{Type: document.DestinationDirectory, Path: "lake", Layout: document.LayoutHive}, lake.Destination)
 	since, err := lake.Since()
 	require.NoError(t, err)
 	require.EqualValues(t, lake.StartedAt, since.UnixMilli(), "now is when it was made")
@@ -32,7 +34,7 @@ func TestBootstrapStreams(t *testing.T) {
 	require.True(t, since.IsZero())
 	require.Equal(t, "lake/orders", orders.Destination.Path)
 
-	_, err = c.Streams.Change(Actor{Name: "test"}, "shop", "lake", func(s *Stream) (*Stream, error) { s.Paused = true; return s, nil })
+	_, err = c.Streams.Change(Actor{Name: "test"}, "shop", "lake", func(s *document.Stream) (*document.Stream, error) { s.Paused = true; return s, nil })
 	require.NoError(t, err)
 	puts := m.puts
 	bootstrap(t, c, streamsFile)
@@ -53,79 +55,79 @@ func TestBootstrapStreams(t *testing.T) {
 func TestStreamErrors(t *testing.T) {
 	c, _, _ := start(t, map[string]string{})
 	bootstrap(t, c, streamsFile)
-	for field, s := range map[string]Stream{
+	for field, s := range map[string]document.Stream{
 		"id": {ID: "a.b"},
 		"kinds[1] \"click\": want event, purchase, deletion, email_": {ID: "a", Kinds: []string{"event", "click"}},
-		"kinds: identify is not possible":                            {ID: "a", Kinds: []string{"identify"}, Format: FormatAvro},
+		"kinds: identify is not possible":                            {ID: "a", Kinds: []string{"identify"}, Format: document.FormatAvro},
 		"kinds[1] \"event\" appears":                                 {ID: "a", Kinds: []string{"event", "event"}},
 		"names[0]":                                                   {ID: "a", Names: []string{""}},
 		"names: 1001":                                                {ID: "a", Names: make([]string, 1001)},
 		"format":                                                     {ID: "a", Format: "csv"},
 		"columns: the format ndjson can't have them":                 {ID: "a", Format: "ndjson", Columns: []string{"a:string"}},
-		"columns: the format currents can't have them":               {ID: "a", Columns: []string{"a:string"}, Destination: Destination{Type: DestinationHTTP, URL: "https://h"}},
+		"columns: the format currents can't have them":               {ID: "a", Columns: []string{"a:string"}, Destination: document.Destination{Type: document.DestinationHTTP, URL: "https://h"}},
 		"columns: 51":                                                {ID: "a", Columns: make([]string, 51)},
 		"columns[0] \"plan\": want NAME:TYPE":                        {ID: "a", Columns: []string{"plan"}},
 		"columns[0] \"a:b:int\": want NAME:TYPE":                     {ID: "a", Columns: []string{"a:b:int"}},
 		"columns[0] \"\": want 1 to":                                 {ID: "a", Columns: []string{":string"}},
 		"columns[1] \"Plan:number\": most readers":                   {ID: "a", Columns: []string{"plan:string", "Plan:number"}},
 		"from":                      {ID: "a", From: "yesterday"},
-		"destination.type":          {ID: "a", Destination: Destination{Type: "ftp"}},
-		"destination.path \"/etc\"": {ID: "a", Destination: Destination{Path: "/etc"}},
-		"destination.path \"../x\"": {ID: "a", Destination: Destination{Path: "../x"}},
-		"destination.path \"a/../b": {ID: "a", Destination: Destination{Path: "a/../b"}},
-		"destination.path \"..\"":   {ID: "a", Destination: Destination{Path: ".."}},
-		"destination.bucket: a destination of type directory": {ID: "a", Destination: Destination{Bucket: "b"}},
-		"destination.layout":                              {ID: "a", Destination: Destination{Layout: "flat"}},
-		"destination.bucket is required":                  {ID: "a", Destination: Destination{Type: DestinationS3}},
-		"destination.bucket \"a/b\"":                      {ID: "a", Destination: Destination{Type: DestinationS3, Bucket: "a/b"}},
-		"destination.path: a destination":                 {ID: "a", Destination: Destination{Type: DestinationS3, Bucket: "b", Path: "p"}},
-		"destination.endpoint \"https://u:p@h\"":          {ID: "a", Destination: Destination{Type: DestinationS3, Bucket: "b", Endpoint: "https://u:p@h"}},
-		"destination.endpoint \"s3.example.com\"":         {ID: "a", Destination: Destination{Type: DestinationS3, Bucket: "b", Endpoint: "s3.example.com"}},
-		"destination.prefix \"/a\"":                       {ID: "a", Destination: Destination{Type: DestinationS3, Bucket: "b", Prefix: "/a"}},
-		"destination.prefix \"a/../..\"":                  {ID: "a", Destination: Destination{Type: DestinationS3, Bucket: "b", Prefix: "a/../.."}},
-		"destination.credentials":                         {ID: "a", Destination: Destination{Type: DestinationS3, Bucket: "b", Credentials: "../secret"}},
-		"destination.addressing":                          {ID: "a", Destination: Destination{Type: DestinationS3, Bucket: "b", Addressing: "dns"}},
-		"destination.encryption":                          {ID: "a", Destination: Destination{Type: DestinationS3, Bucket: "b", Encryption: "rot13"}},
-		"destination.kms_key":                             {ID: "a", Destination: Destination{Type: DestinationS3, Bucket: "b", Encryption: EncryptionKMS}},
-		"destination.registry goes with the format avro":  {ID: "a", Format: FormatAvro, Destination: Destination{Type: DestinationKafka, Brokers: "h:1"}},
-		"destination.registry goes with the format":       {ID: "a", Destination: Destination{Type: DestinationKafka, Brokers: "h:1", Registry: "http://h"}},
-		"destination.registry \"h:1\"":                    {ID: "a", Format: FormatAvro, Destination: Destination{Type: DestinationKafka, Brokers: "h:1", Registry: "h:1"}},
-		"format \"avro\"":                                 {ID: "a", Format: FormatAvro, Destination: Destination{Type: DestinationHTTP, URL: "http://h"}},
-		"destination.url is required":                     {ID: "a", Destination: Destination{Type: DestinationHTTP}},
-		"destination.url \"ftp://h\"":                     {ID: "a", Destination: Destination{Type: DestinationHTTP, URL: "ftp://h"}},
-		"destination.url \"https://u:p@h/x\"":             {ID: "a", Destination: Destination{Type: DestinationHTTP, URL: "https://u:p@h/x"}},
-		"destination.batch 1001":                          {ID: "a", Destination: Destination{Type: DestinationHTTP, URL: "https://h", Batch: 1001}},
-		"destination.batch -1":                            {ID: "a", Destination: Destination{Type: DestinationHTTP, URL: "https://h", Batch: -1}},
-		"destination.batch: a destination":                {ID: "a", Destination: Destination{Batch: 5}},
-		"format \"parquet\": want currents or json":       {ID: "a", Format: "parquet", Destination: Destination{Type: DestinationHTTP, URL: "https://h"}},
+		"destination.type":          {ID: "a", Destination: document.Destination{Type: "ftp"}},
+		"destination.path \"/etc\"": {ID: "a", Destination: document.Destination{Path: "/etc"}},
+		"destination.path \"../x\"": {ID: "a", Destination: document.Destination{Path: "../x"}},
+		"destination.path \"a/../b": {ID: "a", Destination: document.Destination{Path: "a/../b"}},
+		"destination.path \"..\"":   {ID: "a", Destination: document.Destination{Path: ".."}},
+		"destination.bucket: a destination of type directory": {ID: "a", Destination: document.Destination{Bucket: "b"}},
+		"destination.layout":                              {ID: "a", Destination: document.Destination{Layout: "flat"}},
+		"destination.bucket is required":                  {ID: "a", Destination: document.Destination{Type: document.DestinationS3}},
+		"destination.bucket \"a/b\"":                      {ID: "a", Destination: document.Destination{Type: document.DestinationS3, Bucket: "a/b"}},
+		"destination.path: a destination":                 {ID: "a", Destination: document.Destination{Type: document.DestinationS3, Bucket: "b", Path: "p"}},
+		"destination.endpoint \"https://u:p@h\"":          {ID: "a", Destination: document.Destination{Type: document.DestinationS3, Bucket: "b", Endpoint: "https://u:p@h"}},
+		"destination.endpoint \"s3.example.com\"":         {ID: "a", Destination: document.Destination{Type: document.DestinationS3, Bucket: "b", Endpoint: "s3.example.com"}},
+		"destination.prefix \"/a\"":                       {ID: "a", Destination: document.Destination{Type: document.DestinationS3, Bucket: "b", Prefix: "/a"}},
+		"destination.prefix \"a/../..\"":                  {ID: "a", Destination: document.Destination{Type: document.DestinationS3, Bucket: "b", Prefix: "a/../.."}},
+		"destination.credentials":                         {ID: "a", Destination: document.Destination{Type: document.DestinationS3, Bucket: "b", Credentials: "../secret"}},
+		"destination.addressing":                          {ID: "a", Destination: document.Destination{Type: document.DestinationS3, Bucket: "b", Addressing: "dns"}},
+		"destination.encryption":                          {ID: "a", Destination: document.Destination{Type: document.DestinationS3, Bucket: "b", Encryption: "rot13"}},
+		"destination.kms_key":                             {ID: "a", Destination: document.Destination{Type: document.DestinationS3, Bucket: "b", Encryption: document.EncryptionKMS}},
+		"destination.registry goes with the format avro":  {ID: "a", Format: document.FormatAvro, Destination: document.Destination{Type: document.DestinationKafka, Brokers: "h:1"}},
+		"destination.registry goes with the format":       {ID: "a", Destination: document.Destination{Type: document.DestinationKafka, Brokers: "h:1", Registry: "http://h"}},
+		"destination.registry \"h:1\"":                    {ID: "a", Format: document.FormatAvro, Destination: document.Destination{Type: document.DestinationKafka, Brokers: "h:1", Registry: "h:1"}},
+		"format \"avro\"":                                 {ID: "a", Format: document.FormatAvro, Destination: document.Destination{Type: document.DestinationHTTP, URL: "http://h"}},
+		"destination.url is required":                     {ID: "a", Destination: document.Destination{Type: document.DestinationHTTP}},
+		"destination.url \"ftp://h\"":                     {ID: "a", Destination: document.Destination{Type: document.DestinationHTTP, URL: "ftp://h"}},
+		"destination.url \"https://u:p@h/x\"":             {ID: "a", Destination: document.Destination{Type: document.DestinationHTTP, URL: "https://u:p@h/x"}},
+		"destination.batch 1001":                          {ID: "a", Destination: document.Destination{Type: document.DestinationHTTP, URL: "https://h", Batch: 1001}},
+		"destination.batch -1":                            {ID: "a", Destination: document.Destination{Type: document.DestinationHTTP, URL: "https://h", Batch: -1}},
+		"destination.batch: a destination":                {ID: "a", Destination: document.Destination{Batch: 5}},
+		"format \"parquet\": want currents or json":       {ID: "a", Format: "parquet", Destination: document.Destination{Type: document.DestinationHTTP, URL: "https://h"}},
 		"format \"json\": want parquet or ndjson or avro": {ID: "a", Format: "json"},
-		"destination.brokers is required":                 {ID: "a", Destination: Destination{Type: DestinationKafka}},
-		"destination.brokers \"h\"":                       {ID: "a", Destination: Destination{Type: DestinationKafka, Brokers: "h"}},
-		"destination.brokers \"h:1,\"":                    {ID: "a", Destination: Destination{Type: DestinationKafka, Brokers: "h:1,"}},
-		"destination.topic \"a/b\"":                       {ID: "a", Destination: Destination{Type: DestinationKafka, Brokers: "h:1", Topic: "a/b"}},
-		"destination.topic \"{name}\"":                    {ID: "a", Destination: Destination{Type: DestinationKafka, Brokers: "h:1", Topic: "{name}"}},
-		"destination.security":                            {ID: "a", Destination: Destination{Type: DestinationKafka, Brokers: "h:1", Security: "ssl"}},
-		"destination.sasl":                                {ID: "a", Destination: Destination{Type: DestinationKafka, Brokers: "h:1", SASL: "gssapi"}},
-		"destination.credentials is required with sasl":   {ID: "a", Destination: Destination{Type: DestinationKafka, Brokers: "h:1", SASL: SASLPlain}},
-		"destination.region: want printable":              {ID: "a", Destination: Destination{Type: DestinationS3, Bucket: "b", Region: "a\n"}},
-		"destination.prefix: want printable":              {ID: "a", Destination: Destination{Type: DestinationS3, Bucket: "b", Prefix: strings.Repeat("a", 1025)}},
+		"destination.brokers is required":                 {ID: "a", Destination: document.Destination{Type: document.DestinationKafka}},
+		"destination.brokers \"h\"":                       {ID: "a", Destination: document.Destination{Type: document.DestinationKafka, Brokers: "h"}},
+		"destination.brokers \"h:1,\"":                    {ID: "a", Destination: document.Destination{Type: document.DestinationKafka, Brokers: "h:1,"}},
+		"destination.topic \"a/b\"":                       {ID: "a", Destination: document.Destination{Type: document.DestinationKafka, Brokers: "h:1", Topic: "a/b"}},
+		"destination.topic \"{name}\"":                    {ID: "a", Destination: document.Destination{Type: document.DestinationKafka, Brokers: "h:1", Topic: "{name}"}},
+		"destination.security":                            {ID: "a", Destination: document.Destination{Type: document.DestinationKafka, Brokers: "h:1", Security: "ssl"}},
+		"destination.sasl":                                {ID: "a", Destination: document.Destination{Type: document.DestinationKafka, Brokers: "h:1", SASL: "gssapi"}},
+		"destination.credentials is required with sasl":   {ID: "a", Destination: document.Destination{Type: document.DestinationKafka, Brokers: "h:1", SASL: document.SASLPlain}},
+		"destination.region: want printable":              {ID: "a", Destination: document.Destination{Type: document.DestinationS3, Bucket: "b", Region: "a\n"}},
+		"destination.prefix: want printable":              {ID: "a", Destination: document.Destination{Type: document.DestinationS3, Bucket: "b", Prefix: strings.Repeat("a", 1025)}},
 	} {
 		_, err := c.Streams.Create(Actor{Name: "test"}, "shop", s)
-		require.ErrorIs(t, err, ErrInvalid, field)
+		require.ErrorIs(t, err, document.ErrInvalid, field)
 		require.ErrorContains(t, err, field)
 	}
-	for field, edit := range map[string]func(*Stream){"format": func(s *Stream) { s.Format = "ndjson" }, "destination": func(s *Stream) { s.Destination.Path = "other" }} {
-		_, err := c.Streams.Change(Actor{}, "shop", "lake", func(s *Stream) (*Stream, error) { edit(s); return s, nil })
-		require.ErrorIs(t, err, ErrInvalid)
+	for field, edit := range map[string]func(*document.Stream){"format": func(s *document.Stream) { s.Format = "ndjson" }, "destination": func(s *document.Stream) { s.Destination.Path = "other" }} {
+		_, err := c.Streams.Change(Actor{}, "shop", "lake", func(s *document.Stream) (*document.Stream, error) { edit(s); return s, nil })
+		require.ErrorIs(t, err, document.ErrInvalid)
 		require.ErrorContains(t, err, field)
 	}
 	_, err := c.RewindStream(Actor{}, "shop", "nothing", "")
 	require.ErrorIs(t, err, ErrNotFound)
-	for i := range MaxStreams - 2 {
-		_, err := c.Streams.Create(Actor{}, "shop", Stream{ID: strings.Repeat("x", i+1)})
+	for i := range document.MaxStreams - 2 {
+		_, err := c.Streams.Create(Actor{}, "shop", document.Stream{ID: strings.Repeat("x", i+1)})
 		require.NoError(t, err)
 	}
-	_, err = c.Streams.Create(Actor{}, "shop", Stream{ID: "one-more"})
+	_, err = c.Streams.Create(Actor{}, "shop", document.Stream{ID: "one-more"})
 	require.ErrorIs(t, err, ErrConflict)
 }
 
@@ -134,7 +136,7 @@ func TestStreamErrors(t *testing.T) {
 func TestRewindAndCursors(t *testing.T) {
 	c, m, _ := start(t, map[string]string{})
 	bootstrap(t, c, streamsFile)
-	entries, beginnings := len(m.audit), map[Millis]bool{c.Streams.Get("shop", "lake").StartedAt: true}
+	entries, beginnings := len(m.audit), map[document.Millis]bool{c.Streams.Get("shop", "lake").StartedAt: true}
 	for i, from := range []string{"", "", "beginning", "2026-01-31T09:30:00Z"} {
 		v, err := c.RewindStream(Actor{Name: "test"}, "shop", "lake", from)
 		require.NoError(t, err)

@@ -3,24 +3,26 @@ package control
 import (
 	"cmp"
 	"fmt"
+
+	"millrace/api/control/document"
 )
 
 type workspaceDocument struct {
-	Settings
+	document.Settings
 	Number uint32 `json:"number"`
 }
 
 // CreateWorkspace makes a workspace and gives it its number. It can't be removed.
-func (c *Control) CreateWorkspace(by Actor, s Settings) (*Workspace, error) {
+func (c *Control) CreateWorkspace(by Actor, s document.Settings) (*Workspace, error) {
 	if err := c.do(by, func(d *draft) error { return d.createWorkspace(s) }); err != nil {
 		return nil, err
 	}
 	return c.workspace(s.ID)
 }
 
-func (d *draft) createWorkspace(s Settings) error {
-	s.ensureDefaults()
-	if err := s.validate(); err != nil {
+func (d *draft) createWorkspace(s document.Settings) error {
+	s.EnsureDefaults()
+	if err := s.Validate(); err != nil {
 		return err
 	}
 	if d.get(joinKey(kindWorkspace, s.ID, "")) != nil {
@@ -40,27 +42,27 @@ func (d *draft) createWorkspace(s Settings) error {
 
 // UpdateSettings changes a workspace: edit gets the current settings and changes some of them; it is called again when
 // another node was faster. The id can't be changed.
-func (c *Control) UpdateSettings(by Actor, workspace string, edit func(*Settings) error) (*Workspace, error) {
+func (c *Control) UpdateSettings(by Actor, workspace string, edit func(*document.Settings) error) (*Workspace, error) {
 	if err := c.do(by, func(d *draft) error { return d.updateSettings(workspace, edit) }); err != nil {
 		return nil, err
 	}
 	return c.workspace(workspace)
 }
 
-func (d *draft) updateSettings(workspace string, edit func(*Settings) error) error {
+func (d *draft) updateSettings(workspace string, edit func(*document.Settings) error) error {
 	doc, err := read[workspaceDocument](d, joinKey(kindWorkspace, workspace, ""), "workspace "+workspace)
 	if doc == nil {
 		return cmp.Or(err, noWorkspace(workspace))
 	}
-	doc.ensureDefaults()
+	doc.EnsureDefaults()
 	if err := edit(&doc.Settings); err != nil {
 		return err
 	}
 	if doc.ID != workspace {
-		return invalid("id: it is %q and can't be changed", workspace)
+		return document.Invalid("id: it is %q and can't be changed", workspace)
 	}
-	doc.ensureDefaults()
-	if err := doc.Settings.validate(); err != nil {
+	doc.EnsureDefaults()
+	if err := doc.Settings.Validate(); err != nil {
 		return err
 	}
 	return d.replace("workspace changed", kindWorkspace, workspace, "", doc)

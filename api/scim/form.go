@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 )
 
 // Limits of single values. How many there are is bounded by MaxBodyBytes.
@@ -64,8 +65,8 @@ func (f *form) members(body []byte, schemas []schemaJSON) map[string]any {
 
 // user reads a whole user. present is the existing user, nil for a new one. What identity providers don't send
 // (department, permissions and active) stays as it was, or is what the operator has set for new users.
-func (f *form) user(members map[string]any, present *control.SCIMUser) *control.SCIMUser {
-	u := &control.SCIMUser{}
+func (f *form) user(members map[string]any, present *document.SCIMUser) *document.SCIMUser {
+	u := &document.SCIMUser{}
 	if present != nil {
 		u.Inactive = present.Inactive
 	}
@@ -90,7 +91,7 @@ func (f *form) user(members map[string]any, present *control.SCIMUser) *control.
 	case present.Emails == nil && slices.Equal(u.Emails, emailsOf(present)):
 		u.Emails = nil // what is shown when no address was ever sent has been sent back
 	case present.Emails != nil && u.Emails == nil:
-		u.Emails = []control.SCIMEmail{} // removed
+		u.Emails = []document.SCIMEmail{} // removed
 	}
 	f.rights(u, members, present)
 	f.report()
@@ -142,7 +143,7 @@ func isActive(name string) bool {
 
 // active reads whether the user is active, from whatever form of the name. Of several values, false counts: somebody
 // who has left must not be taken for somebody who may sign in.
-func (f *form) active(members map[string]any, u *control.SCIMUser) {
+func (f *form) active(members map[string]any, u *document.SCIMUser) {
 	said := map[bool]bool{}
 	for name, v := range members {
 		if !isActive(name) || v == nil {
@@ -159,7 +160,7 @@ func (f *form) active(members map[string]any, u *control.SCIMUser) {
 	}
 }
 
-func (f *form) userName(v any, present *control.SCIMUser) string {
+func (f *form) userName(v any, present *document.SCIMUser) string {
 	if v == nil {
 		return ""
 	}
@@ -192,7 +193,7 @@ func (f *form) optional(path string, v any) string {
 	return f.text(path, v)
 }
 
-func (f *form) attribute(u *control.SCIMUser, path string, v any) {
+func (f *form) attribute(u *document.SCIMUser, path string, v any) {
 	if text := f.optional(path, v); text != "" {
 		if u.Attributes == nil {
 			u.Attributes = map[string]string{}
@@ -202,7 +203,7 @@ func (f *form) attribute(u *control.SCIMUser, path string, v any) {
 }
 
 // enterprise reads the extension. The manager comes as an object, and from some clients as a list or a bare id.
-func (f *form) enterprise(u *control.SCIMUser, v any) {
+func (f *form) enterprise(u *document.SCIMUser, v any) {
 	members := f.object(EnterpriseSchema, v)
 	for _, a := range enterpriseTexts {
 		f.attribute(u, enterprisePath(a.Name), members[a.Name])
@@ -224,7 +225,7 @@ func (f *form) enterprise(u *control.SCIMUser, v any) {
 const maxEmails = 10
 
 // emails reads the addresses. nil: none were sent. They don't identify the user; two users may have the same.
-func (f *form) emails(v any) (list []control.SCIMEmail) {
+func (f *form) emails(v any) (list []document.SCIMEmail) {
 	elements := f.list("emails", v)
 	if len(elements) > maxEmails {
 		f.fail("emails", "has %d addresses, at most %d", len(elements), maxEmails)
@@ -236,7 +237,7 @@ func (f *form) emails(v any) (list []control.SCIMEmail) {
 			v = map[string]any{"value": text}
 		}
 		members := f.object(path, v)
-		e := control.SCIMEmail{Value: f.optional(path+".value", members["value"]),
+		e := document.SCIMEmail{Value: f.optional(path+".value", members["value"]),
 			Type: f.optional(path+".type", members["type"])}
 		if is, ok := boolOf(members["primary"]); ok {
 			e.Primary = is
@@ -252,9 +253,9 @@ func (f *form) emails(v any) (list []control.SCIMEmail) {
 
 // group reads a whole group, apart from its members. If it has no permissions they stay as they were: identity
 // providers know nothing of them.
-func (f *form) group(members map[string]any, present *control.PermissionSet) *control.PermissionSet {
-	p := &control.PermissionSet{Permissions: control.SCIMPermissions{Company: []string{},
-		AppGroups: []control.SCIMAppGroup{}}}
+func (f *form) group(members map[string]any, present *document.PermissionSet) *document.PermissionSet {
+	p := &document.PermissionSet{Permissions: document.SCIMPermissions{Company: []string{},
+		AppGroups: []document.SCIMAppGroup{}}}
 	if present != nil {
 		*p = *present
 	}
@@ -337,7 +338,7 @@ func (f *form) text(path string, v any) string {
 	switch {
 	case !ok:
 		f.fail(path, "must be a string")
-	case strings.TrimSpace(s) == "" || len(s) > maxTextBytes || !control.Printable(s):
+	case strings.TrimSpace(s) == "" || len(s) > maxTextBytes || !document.Printable(s):
 		f.fail(path, "must have 1 to %d bytes without control characters", maxTextBytes)
 	}
 	return s

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 )
 
 // Groups are the permission sets of the company, and their members. It is safe for concurrent use; reads take no lock.
@@ -24,7 +25,7 @@ var groupSchemas = []schemaJSON{groupSchema}
 // unless body names them: the operator gives them by the admin API.
 func (g *Groups) Create(by control.Actor, body []byte) (*Resource, error) {
 	return g.change(by, newID(), "", true,
-		func(f *form, _ *control.PermissionSet, m *memberSet) *control.PermissionSet {
+		func(f *form, _ *document.PermissionSet, m *memberSet) *document.PermissionSet {
 			return g.read(f, body, nil, m)
 		})
 }
@@ -32,13 +33,13 @@ func (g *Groups) Create(by control.Actor, body []byte) (*Resource, error) {
 // Replace gives a group the name and the members in body. Its permissions stay, unless body has some.
 func (g *Groups) Replace(by control.Actor, id string, body []byte, ifMatch string) (*Resource, error) {
 	return g.change(by, id, ifMatch, false,
-		func(f *form, old *control.PermissionSet, m *memberSet) *control.PermissionSet {
+		func(f *form, old *document.PermissionSet, m *memberSet) *document.PermissionSet {
 			return g.read(f, body, old, m)
 		})
 }
 
 // read reads a whole group. Missing members mean none (RFC 7644 3.5.1).
-func (g *Groups) read(f *form, body []byte, old *control.PermissionSet, m *memberSet) *control.PermissionSet {
+func (g *Groups) read(f *form, body []byte, old *document.PermissionSet, m *memberSet) *document.PermissionSet {
 	members := f.members(body, groupSchemas)
 	if f.err != nil {
 		return nil
@@ -57,7 +58,7 @@ func (g *Groups) Patch(by control.Actor, id string, body []byte, ifMatch string)
 		return nil, err
 	}
 	return g.change(by, id, ifMatch, false,
-		func(f *form, old *control.PermissionSet, m *memberSet) *control.PermissionSet {
+		func(f *form, old *document.PermissionSet, m *memberSet) *document.PermissionSet {
 			p := patch{schemas: groupSchemas, tree: treeOf(describeGroup(old, nil).json), members: m, form: f}
 			if _, ok := p.apply(operations); !ok {
 				return nil
@@ -70,19 +71,19 @@ func (g *Groups) Patch(by control.Actor, id string, body []byte, ifMatch string)
 // in the form.
 func (g *Groups) change(
 	by control.Actor, id, ifMatch string, isNew bool,
-	next func(*form, *control.PermissionSet, *memberSet) *control.PermissionSet,
+	next func(*form, *document.PermissionSet, *memberSet) *document.PermissionSet,
 ) (*Resource, error) {
 	set, err := g.control.EditPermissionSet(by, id,
-		func(old *control.PermissionSet) (*control.PermissionSet, control.MemberChange, error) {
+		func(old *document.PermissionSet) (*document.PermissionSet, control.MemberChange, error) {
 			var change control.MemberChange
 			m := &memberSet{ids: map[string]bool{}}
 			if old == nil && !isNew {
 				return nil, change, errNoGroup
 			}
-			if old == nil && g.control.PermissionSets.Len() >= control.MaxPermissionSets {
+			if old == nil && g.control.PermissionSets.Len() >= document.MaxPermissionSets {
 				return nil, change, errTooManyGroups
 			}
-			var present []*control.SCIMUser
+			var present []*document.SCIMUser
 			if old != nil {
 				if err := checkMatch(ifMatch, version(old)); err != nil {
 					return nil, change, err
@@ -103,7 +104,7 @@ func (g *Groups) change(
 	switch {
 	case errors.Is(err, control.ErrExists):
 		return nil, errTaken
-	case errors.Is(err, control.ErrInvalid):
+	case errors.Is(err, document.ErrInvalid):
 		return nil, &Error{Status: 400, Type: invalidValue, Detail: err.Error()}
 	case err != nil:
 		return nil, err
@@ -113,7 +114,7 @@ func (g *Groups) change(
 
 // difference returns who joins and who leaves, by the ids of their documents. Ids of nobody are ignored: users may
 // disappear while a provider works through its list.
-func (g *Groups) difference(present []*control.SCIMUser, m *memberSet) (c control.MemberChange) {
+func (g *Groups) difference(present []*document.SCIMUser, m *memberSet) (c control.MemberChange) {
 	for _, u := range present {
 		if !m.ids[u.ID] {
 			c.Remove = append(c.Remove, key(u.UserName))
@@ -131,7 +132,7 @@ func (g *Groups) difference(present []*control.SCIMUser, m *memberSet) (c contro
 // Delete removes a group for good, whoever made it: its members lose what it gave them.
 func (g *Groups) Delete(by control.Actor, id, ifMatch string) error {
 	err := g.control.PermissionSets.Remove(by, "", id,
-		func(old *control.PermissionSet) error { return checkMatch(ifMatch, version(old)) })
+		func(old *document.PermissionSet) error { return checkMatch(ifMatch, version(old)) })
 	if errors.Is(err, control.ErrNotFound) {
 		return errNoGroup
 	}
@@ -156,14 +157,14 @@ func (g *Groups) List(p Page) (*List, error) {
 		return nil, err
 	}
 	sets, members := g.control.PermissionSets.List(""), g.control.Members()
-	describe := func(set *control.PermissionSet) *Resource { return describeGroup(set, members[set.Number]) }
+	describe := func(set *document.PermissionSet) *Resource { return describeGroup(set, members[set.Number]) }
 	if name, ok := f.equals("displayName"); ok { // what identity providers ask for
-		sets = slices.DeleteFunc(sets, func(set *control.PermissionSet) bool {
+		sets = slices.DeleteFunc(sets, func(set *document.PermissionSet) bool {
 			return !strings.EqualFold(set.Name, name)
 		})
 	}
 	if f != nil {
-		sets = slices.DeleteFunc(sets, func(set *control.PermissionSet) bool {
+		sets = slices.DeleteFunc(sets, func(set *document.PermissionSet) bool {
 			if f.mentions("members") {
 				return !f.matches(treeOf(describe(set).json))
 			}
@@ -180,6 +181,6 @@ func (g *Groups) List(p Page) (*List, error) {
 	return pageOf(sets, p, describe), nil
 }
 
-func (g *Groups) describe(set *control.PermissionSet) *Resource {
+func (g *Groups) describe(set *document.PermissionSet) *Resource {
 	return describeGroup(set, g.control.MembersOf(set))
 }

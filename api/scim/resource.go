@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"millrace/api/control"
+	"millrace/api/control/document"
 )
 
 // Resource is a user or a group in the form of an answer.
@@ -73,15 +73,15 @@ type userJSON struct {
 	UserName   string   `json:"userName"`
 	Name       nameJSON `json:"name"`
 	textsJSON
-	Active       bool                    `json:"active"`
-	Emails       []control.SCIMEmail     `json:"emails,omitempty"`
-	Groups       []groupRefJSON          `json:"groups,omitempty"`
-	Department   string                  `json:"department,omitempty"`
-	LastSignInAt string                  `json:"lastSignInAt"`
-	CreatedAt    string                  `json:"createdAt"`
-	Permissions  control.SCIMPermissions `json:"permissions"`
-	Enterprise   *enterpriseJSON         `json:"urn:ietf:params:scim:schemas:extension:enterprise:2.0:User,omitempty"`
-	Meta         metaJSON                `json:"meta"`
+	Active       bool                     `json:"active"`
+	Emails       []document.SCIMEmail     `json:"emails,omitempty"`
+	Groups       []groupRefJSON           `json:"groups,omitempty"`
+	Department   string                   `json:"department,omitempty"`
+	LastSignInAt string                   `json:"lastSignInAt"`
+	CreatedAt    string                   `json:"createdAt"`
+	Permissions  document.SCIMPermissions `json:"permissions"`
+	Enterprise   *enterpriseJSON          `json:"urn:ietf:params:scim:schemas:extension:enterprise:2.0:User,omitempty"`
+	Meta         metaJSON                 `json:"meta"`
 }
 
 type nameJSON struct {
@@ -119,7 +119,7 @@ type groupRefJSON struct {
 	Ref     string `json:"$ref"`
 }
 
-// Paths of attributes in control.SCIMUser.Attributes that are not just a name.
+// Paths of attributes in document.SCIMUser.Attributes that are not just a name.
 const (
 	formattedPath = "name.formatted"
 	managerPath   = EnterpriseSchema + ":manager"
@@ -128,7 +128,7 @@ const (
 func enterprisePath(name string) string { return EnterpriseSchema + ":" + name }
 
 // describe returns a user in the form of an answer; sets are those that the user is in.
-func describe(u *control.SCIMUser, sets []*control.PermissionSet) *Resource {
+func describe(u *document.SCIMUser, sets []*document.PermissionSet) *Resource {
 	r := &Resource{ID: u.ID, Location: usersPath + "/" + u.ID, Version: version(u), schemas: userSchemas}
 	at := u.Attributes
 	v := userJSON{
@@ -157,21 +157,21 @@ func describe(u *control.SCIMUser, sets []*control.PermissionSet) *Resource {
 }
 
 // emailsOf returns the addresses that are shown: the userName is one (service.md 2.13), unless others were sent.
-func emailsOf(u *control.SCIMUser) []control.SCIMEmail {
+func emailsOf(u *document.SCIMUser) []document.SCIMEmail {
 	if u.Emails != nil {
 		return u.Emails
 	}
-	return []control.SCIMEmail{{Value: u.UserName, Type: "work", Primary: true}}
+	return []document.SCIMEmail{{Value: u.UserName, Type: "work", Primary: true}}
 }
 
 type groupJSON struct {
-	Schemas     []string                `json:"schemas"`
-	ID          string                  `json:"id"`
-	ExternalID  string                  `json:"externalId,omitempty"`
-	DisplayName string                  `json:"displayName"`
-	Members     []memberJSON            `json:"members"`
-	Permissions control.SCIMPermissions `json:"permissions"`
-	Meta        metaJSON                `json:"meta"`
+	Schemas     []string                 `json:"schemas"`
+	ID          string                   `json:"id"`
+	ExternalID  string                   `json:"externalId,omitempty"`
+	DisplayName string                   `json:"displayName"`
+	Members     []memberJSON             `json:"members"`
+	Permissions document.SCIMPermissions `json:"permissions"`
+	Meta        metaJSON                 `json:"meta"`
 }
 
 type memberJSON struct {
@@ -181,9 +181,9 @@ type memberJSON struct {
 	Ref     string `json:"$ref"`
 }
 
-func groupLocation(p *control.PermissionSet) string { return groupsPath + "/" + p.ID }
+func groupLocation(p *document.PermissionSet) string { return groupsPath + "/" + p.ID }
 
-func describeGroup(p *control.PermissionSet, members []*control.SCIMUser) *Resource {
+func describeGroup(p *document.PermissionSet, members []*document.SCIMUser) *Resource {
 	r := &Resource{ID: p.ID, Location: groupLocation(p), Version: version(p), schemas: groupSchemas}
 	v := groupJSON{Schemas: []string{GroupSchema}, ID: p.ID, ExternalID: p.ExternalID, DisplayName: p.Name,
 		Members: []memberJSON{}, Permissions: p.Permissions,

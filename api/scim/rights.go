@@ -6,12 +6,13 @@ import (
 	"strings"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 )
 
 // What a user or a group may do, as requests state it.
 
 // rights reads department and permissions.
-func (f *form) rights(u *control.SCIMUser, members map[string]any, present *control.SCIMUser) {
+func (f *form) rights(u *document.SCIMUser, members map[string]any, present *document.SCIMUser) {
 	if present != nil {
 		u.Department, u.Permissions = present.Department, present.Permissions
 	} else {
@@ -29,7 +30,7 @@ func (f *form) rights(u *control.SCIMUser, members map[string]any, present *cont
 // in which both are required (service.md 4.16, 4.19). Identity providers send neither, and no X-Request-Origin; where
 // that header is not expected, some may send only one. A substitute for the missing one excuses it: the operator's
 // default for new users, or no department where there was none.
-func (f *form) paired(members map[string]any, present *control.SCIMUser) {
+func (f *form) paired(members map[string]any, present *document.SCIMUser) {
 	s := f.snapshot.SCIM
 	if s == nil || s.RequestOrigin == "" || (members["department"] == nil) == (members["permissions"] == nil) {
 		return
@@ -49,19 +50,19 @@ func (f *form) paired(members map[string]any, present *control.SCIMUser) {
 
 func (f *form) department(v any) string {
 	name, _ := v.(string)
-	if !slices.Contains(control.Departments, name) {
-		f.fail("department", "must be one of %s", strings.Join(control.Departments, ", "))
+	if !slices.Contains(document.Departments, name) {
+		f.fail("department", "must be one of %s", strings.Join(document.Departments, ", "))
 	}
 	return name
 }
 
-func (f *form) permissions(members map[string]any) control.SCIMPermissions {
-	p := control.SCIMPermissions{Company: f.names("permissions.companyPermissions", members["companyPermissions"],
-		isCompanyPermission), AppGroups: []control.SCIMAppGroup{}}
+func (f *form) permissions(members map[string]any) document.SCIMPermissions {
+	p := document.SCIMPermissions{Company: f.names("permissions.companyPermissions", members["companyPermissions"],
+		isCompanyPermission), AppGroups: []document.SCIMAppGroup{}}
 	for i, v := range f.list("permissions.roles", members["roles"]) {
 		path := fmt.Sprintf("permissions.roles[%d]", i)
 		id, name := f.reference(path, f.object(path, v), "roleId", "roleName")
-		p.Roles = append(p.Roles, control.SCIMRole{ID: id, Name: name})
+		p.Roles = append(p.Roles, document.SCIMRole{ID: id, Name: name})
 	}
 	places := map[string]int{}
 	for i, v := range f.list("permissions.appGroup", members["appGroup"]) {
@@ -76,7 +77,7 @@ func (f *form) permissions(members map[string]any) control.SCIMPermissions {
 	return p
 }
 
-func (f *form) appGroup(path string, members map[string]any) (g control.SCIMAppGroup) {
+func (f *form) appGroup(path string, members map[string]any) (g document.SCIMAppGroup) {
 	g.ID, g.Name = f.reference(path, members, "appGroupId", "appGroupName")
 	g.ID, g.Name = f.workspace(path, g.ID, g.Name)
 	permissions, sets := members["appGroupPermissions"], members["appGroupPermissionSets"]
@@ -86,14 +87,14 @@ func (f *form) appGroup(path string, members map[string]any) (g control.SCIMAppG
 	if sets == nil {
 		g.Permissions = f.names(path+".appGroupPermissions", permissions, isAppGroupPermission)
 	} else {
-		g.PermissionSets = []control.SCIMPermissionSet{}
+		g.PermissionSets = []document.SCIMPermissionSet{}
 	}
 	for i, v := range f.list(path+".appGroupPermissionSets", sets) {
 		path := fmt.Sprintf("%s.appGroupPermissionSets[%d]", path, i)
 		id, name := f.reference(path, f.object(path, v), "appGroupPermissionSetId", "appGroupPermissionSetName")
-		g.PermissionSets = append(g.PermissionSets, control.SCIMPermissionSet{ID: id, Name: name})
+		g.PermissionSets = append(g.PermissionSets, document.SCIMPermissionSet{ID: id, Name: name})
 	}
-	g.Teams = []control.SCIMTeam{}
+	g.Teams = []document.SCIMTeam{}
 	for i, v := range f.list(path+".team", members["team"]) {
 		path := fmt.Sprintf("%s.team[%d]", path, i)
 		g.Teams = append(g.Teams, f.team(path, f.object(path, v), g.ID))
@@ -102,12 +103,12 @@ func (f *form) appGroup(path string, members map[string]any) (g control.SCIMAppG
 }
 
 // team: teams are known by their names; the id is made of the name, so it never changes.
-func (f *form) team(path string, members map[string]any, appGroup string) control.SCIMTeam {
+func (f *form) team(path string, members map[string]any, appGroup string) document.SCIMTeam {
 	id, name := f.reference(path, members, "teamId", "teamName")
 	if name != "" {
 		id = control.TeamID(appGroup, name)
 	}
-	return control.SCIMTeam{ID: id, Name: name,
+	return document.SCIMTeam{ID: id, Name: name,
 		Permissions: f.names(path+".teamPermissions", members["teamPermissions"], isTeamPermission)}
 }
 
@@ -158,7 +159,7 @@ func (f *form) reference(path string, members map[string]any, idName, nameName s
 func (f *form) names(path string, v any, known func(string) bool) []string {
 	names := []string{}
 	for _, name := range f.strings(path, v) {
-		if name == "" || len(name) > maxTextBytes || !control.Printable(name) {
+		if name == "" || len(name) > maxTextBytes || !document.Printable(name) {
 			f.fail(path, "must hold names of 1 to %d bytes without control characters", maxTextBytes)
 		}
 		if !known(name) {

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"millrace/api/control"
+	"millrace/api/control/document"
 )
 
 // The schemas (RFC 7643 7): which attributes there are. Clients read them, and PATCH, filters and projections use them.
@@ -91,7 +91,7 @@ var userSchema = schemaJSON{
 					CaseExact: true, Mutability: "readOnly"},
 			}},
 		{Name: "department", Description: "The department that the user belongs to.",
-			CanonicalValues: control.Departments, CaseExact: true},
+			CanonicalValues: document.Departments, CaseExact: true},
 		{Name: "lastSignInAt", Description: "Date of the last sign-in, UTC; the epoch when there was none.",
 			Mutability: "readOnly"},
 		{Name: "createdAt", Description: "Date of creation, UTC.", Mutability: "readOnly"},

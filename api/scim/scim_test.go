@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 )
 
 // The filter of the contract, in all forms that clients write it in, looks one user up.
@@ -60,7 +61,7 @@ func FuzzParseFilter(f *testing.F) {
 	for _, seed := range strangeFilters {
 		f.Add(seed)
 	}
-	user := treeOf(describe(&control.SCIMUser{ID: "1", UserName: "ada@example.com", Attributes: map[string]string{managerPath: "2"}}, nil).json)
+	user := treeOf(describe(&document.SCIMUser{ID: "1", UserName: "ada@example.com", Attributes: map[string]string{managerPath: "2"}}, nil).json)
 	f.Fuzz(func(t *testing.T, text string) {
 		filter, err := parseFilter(text, userSchemas)
 		filter.matches(user)
@@ -182,18 +183,18 @@ func TestDiscoveryDocuments(t *testing.T) {
 			}
 		}
 	}
-	permissions := control.SCIMPermissions{Company: []string{"a"}, Roles: []control.SCIMRole{{ID: "a", Name: "b"}}, AppGroups: []control.SCIMAppGroup{
-		{Permissions: []string{"a"}, PermissionSets: []control.SCIMPermissionSet{{ID: "a", Name: "b"}}, Teams: []control.SCIMTeam{{Name: "x"}}}}}
-	user := &control.SCIMUser{Department: "bi", Permissions: permissions, Attributes: map[string]string{managerPath: "7", formattedPath: "x"}}
+	permissions := document.SCIMPermissions{Company: []string{"a"}, Roles: []document.SCIMRole{{ID: "a", Name: "b"}}, AppGroups: []document.SCIMAppGroup{
+		{Permissions: []string{"a"}, PermissionSets: []document.SCIMPermissionSet{{ID: "a", Name: "b"}}, Teams: []document.SCIMTeam{{Name: "x"}}}}}
+	user := &document.SCIMUser{Department: "bi", Permissions: permissions, Attributes: map[string]string{managerPath: "7", formattedPath: "x"}}
 	for _, a := range userTexts {
 		user.Attributes[a.Name] = "x"
 	}
 	for _, a := range enterpriseTexts {
 		user.Attributes[enterprisePath(a.Name)] = "x"
 	}
-	group := &control.PermissionSet{ID: "g", Permissions: permissions}
-	known("", "", treeOf(describe(user, []*control.PermissionSet{group}).json))
-	known("group.", "group.", treeOf(describeGroup(group, []*control.SCIMUser{user}).json))
+	group := &document.PermissionSet{ID: "g", Permissions: permissions}
+	known("", "", treeOf(describe(user, []*document.PermissionSet{group}).json))
+	known("group.", "group.", treeOf(describeGroup(group, []*document.SCIMUser{user}).json))
 	for path := range paths {
 		require.True(t, seen[path] || strings.Contains(path, "eamName"), "%s is in a schema and never answered", path)
 	}
@@ -319,10 +320,10 @@ func TestNamesInAnyCase(t *testing.T) {
 
 // What is seen at once of a filter says nothing else than the whole of it, and each filter finds whom it describes.
 func TestFilters(t *testing.T) {
-	users := []*control.SCIMUser{
+	users := []*document.SCIMUser{
 		{ID: "0", UserName: "ada@example.com", ExternalID: "E", Attributes: map[string]string{"displayName": "Ada", managerPath: "1"}, CreatedAt: 1_000},
-		{ID: "1", UserName: "bob@example.com", ExternalID: "e", Inactive: true, Emails: []control.SCIMEmail{{Value: "B@x.example", Type: "work"}, {Value: "b@y.example", Type: "home", Primary: true}}},
-		{ID: "2", UserName: "cy@example.com", Department: "bi", Emails: []control.SCIMEmail{}, Attributes: map[string]string{enterprisePath("department"): "R&D"}, CreatedAt: 2_000},
+		{ID: "1", UserName: "bob@example.com", ExternalID: "e", Inactive: true, Emails: []document.SCIMEmail{{Value: "B@x.example", Type: "work"}, {Value: "b@y.example", Type: "home", Primary: true}}},
+		{ID: "2", UserName: "cy@example.com", Department: "bi", Emails: []document.SCIMEmail{}, Attributes: map[string]string{enterprisePath("department"): "R&D"}, CreatedAt: 2_000},
 	}
 	for text, want := range map[string]string{
 		`externalId eq "E"`: "0", `externalId pr`: "01", `externalId eq null`: "2", `externalId ne "E"`: "12", `externalId ne null`: "01",

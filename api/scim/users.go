@@ -11,6 +11,7 @@ import (
 	parser "github.com/scim2/filter-parser/v2"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/shard/op"
 )
 
@@ -47,7 +48,7 @@ func (u *Users) Create(by control.Actor, body []byte) (*Resource, error) {
 		user.DeactivatedAt = user.CreatedAt
 	}
 	err := u.edit(by, key(user.UserName), "SCIM user created", user.ID, f,
-		func(old *control.SCIMUser) (*control.SCIMUser, error) {
+		func(old *document.SCIMUser) (*document.SCIMUser, error) {
 			switch {
 			case old != nil:
 				return nil, errExists
@@ -62,7 +63,7 @@ func (u *Users) Create(by control.Actor, body []byte) (*Resource, error) {
 // Replace gives a user the content of body (service.md 4.19). The userName stays; a body may repeat it. ifMatch is the
 // header of that name, empty without one.
 func (u *Users) Replace(by control.Actor, id string, body []byte, ifMatch string) (*Resource, error) {
-	return u.change(by, id, "SCIM user replaced", ifMatch, func(f *form, old *control.SCIMUser) *control.SCIMUser {
+	return u.change(by, id, "SCIM user replaced", ifMatch, func(f *form, old *document.SCIMUser) *document.SCIMUser {
 		members := f.members(body, userSchemas)
 		if f.err != nil {
 			return nil
@@ -80,12 +81,12 @@ func (u *Users) Patch(by control.Actor, id string, body []byte, ifMatch string) 
 		return nil, err
 	}
 	return u.change(by, id, "SCIM user changed", ifMatch,
-		func(f *form, old *control.SCIMUser) *control.SCIMUser { return u.patched(f, old, operations) })
+		func(f *form, old *document.SCIMUser) *document.SCIMUser { return u.patched(f, old, operations) })
 }
 
 // patched returns the user that the operations make. What they don't touch is taken as it is: it was judged when it
 // came.
-func (u *Users) patched(f *form, old *control.SCIMUser, operations []operation) *control.SCIMUser {
+func (u *Users) patched(f *form, old *document.SCIMUser, operations []operation) *document.SCIMUser {
 	p := patch{schemas: userSchemas, tree: treeOf(u.describe(old).json), form: f}
 	before, ok := p.apply(operations)
 	if !ok {
@@ -100,7 +101,7 @@ func (u *Users) patched(f *form, old *control.SCIMUser, operations []operation) 
 	case reflect.DeepEqual(before["emails"], p.tree["emails"]):
 		next.Emails = old.Emails
 	case next.Emails == nil: // removed, not left out
-		next.Emails = []control.SCIMEmail{}
+		next.Emails = []document.SCIMEmail{}
 	}
 	return next
 }
@@ -108,7 +109,7 @@ func (u *Users) patched(f *form, old *control.SCIMUser, operations []operation) 
 // change changes the user with this id. next returns the new user, or leaves a fault in the form; it is called again
 // only if another change came first. A user that isn't changed stays as it is, including its time of change.
 func (u *Users) change(
-	by control.Actor, id, what, ifMatch string, next func(f *form, old *control.SCIMUser) *control.SCIMUser,
+	by control.Actor, id, what, ifMatch string, next func(f *form, old *document.SCIMUser) *document.SCIMUser,
 ) (*Resource, error) {
 	present := u.control.SCIMUsers.Find("", id)
 	if present == nil {
@@ -128,7 +129,7 @@ func (u *Users) change(
 	case !user.Inactive && present.Inactive:
 		what = "SCIM user activated"
 	}
-	err := u.edit(by, key(present.UserName), what, id, f, func(old *control.SCIMUser) (*control.SCIMUser, error) {
+	err := u.edit(by, key(present.UserName), what, id, f, func(old *document.SCIMUser) (*document.SCIMUser, error) {
 		if old == nil || old.ID != id { // deleted in between
 			return nil, errNotFound
 		}
@@ -165,7 +166,7 @@ func (u *Users) Delete(by control.Actor, id, ifMatch string) error {
 		return errNotFound
 	}
 	return u.edit(by, key(present.UserName), "SCIM user deleted", id, newForm(nil),
-		func(old *control.SCIMUser) (*control.SCIMUser, error) {
+		func(old *document.SCIMUser) (*document.SCIMUser, error) {
 			if old == nil || old.ID != id {
 				return nil, errNotFound
 			}
@@ -186,16 +187,16 @@ func (u *Users) Get(id string) (*Resource, error) {
 
 // Named returns the user with this userName in any case, nil when there is none, and what the user may do: nothing
 // while inactive. Signing in uses it. The user must not be changed.
-func (u *Users) Named(userName string) (*control.SCIMUser, control.SCIMPermissions) {
+func (u *Users) Named(userName string) (*document.SCIMUser, document.SCIMPermissions) {
 	user := u.control.SCIMUsers.Get("", key(userName))
 	if user == nil {
-		return nil, control.SCIMPermissions{}
+		return nil, document.SCIMPermissions{}
 	}
 	return user, u.control.PermissionsOf(user)
 }
 
 // Key returns the key by which the document of a user is found.
-func (u *Users) Key(user *control.SCIMUser) string { return key(user.UserName) }
+func (u *Users) Key(user *document.SCIMUser) string { return key(user.UserName) }
 
 // List returns a page of the users that the filter describes, or of all users without one, in order of their names.
 func (u *Users) List(p Page) (*List, error) {
@@ -206,20 +207,20 @@ func (u *Users) List(p Page) (*List, error) {
 	users := u.candidates(f)
 	if f != nil {
 		users = slices.DeleteFunc(users,
-			func(user *control.SCIMUser) bool { return !f.matches(treeOf(u.describe(user).json)) })
+			func(user *document.SCIMUser) bool { return !f.matches(treeOf(u.describe(user).json)) })
 	}
 	return pageOf(users, p, u.describe), nil
 }
 
 // candidates returns the users that f may describe: f is applied to each, which costs some ten microseconds. A single
 // user is looked up.
-func (u *Users) candidates(f filter) []*control.SCIMUser {
+func (u *Users) candidates(f filter) []*document.SCIMUser {
 	users := u.control.SCIMUsers
-	one := func(user *control.SCIMUser) []*control.SCIMUser {
+	one := func(user *document.SCIMUser) []*document.SCIMUser {
 		if user == nil {
 			return nil
 		}
-		return []*control.SCIMUser{user}
+		return []*document.SCIMUser{user}
 	}
 	if name, ok := f.equals("userName"); ok {
 		return one(users.Get("", key(name)))
@@ -227,12 +228,12 @@ func (u *Users) candidates(f filter) []*control.SCIMUser {
 	if id, ok := f.equals("id"); ok {
 		return one(users.Find("", id))
 	}
-	return slices.DeleteFunc(users.List(""), func(user *control.SCIMUser) bool { return f.excludes(user) })
+	return slices.DeleteFunc(users.List(""), func(user *document.SCIMUser) bool { return f.excludes(user) })
 }
 
 // excludes reports that f doesn't describe user, as far as that can be seen at once: by the attributes that identity
 // providers ask for. What it doesn't exclude is compared completely.
-func (f filter) excludes(user *control.SCIMUser) bool {
+func (f filter) excludes(user *document.SCIMUser) bool {
 	if len(f) != 1 {
 		return false
 	}
@@ -263,18 +264,18 @@ func (f filter) excludes(user *control.SCIMUser) bool {
 	})
 }
 
-func hasEmail(user *control.SCIMUser, address string) bool {
+func hasEmail(user *document.SCIMUser, address string) bool {
 	return slices.ContainsFunc(emailsOf(user),
-		func(e control.SCIMEmail) bool { return strings.EqualFold(e.Value, address) })
+		func(e document.SCIMEmail) bool { return strings.EqualFold(e.Value, address) })
 }
 
-func (u *Users) describe(user *control.SCIMUser) *Resource {
+func (u *Users) describe(user *document.SCIMUser) *Resource {
 	return describe(user, u.control.SetsOf(user))
 }
 
 // edit changes one document. change gets the current user, nil for none, and returns the new one, nil for removed.
 func (u *Users) edit(
-	by control.Actor, key, what, id string, f *form, change func(*control.SCIMUser) (*control.SCIMUser, error),
+	by control.Actor, key, what, id string, f *form, change func(*document.SCIMUser) (*document.SCIMUser, error),
 ) error {
 	return u.control.SCIMUsers.Edit(by, "", key, what, change, "scim_id", id, "unknown_permissions", f.unknown)
 }

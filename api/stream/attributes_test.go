@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/shard/eventlog"
 	"millrace/shard/eventlog/event"
 )
@@ -38,12 +39,12 @@ var sentAttributes = []struct {
 func TestStreamOfAttributes(t *testing.T) {
 	w, s := newWorld(t, 4<<10), newSink(t)
 	w.track(`{"attributes":[{"external_id":"u1","n":"before there was a stream"}]}`)
-	kinds := []string{control.StreamAttributes, "event"}
-	w.create(control.Stream{ID: "lake", Kinds: kinds, Columns: []string{"plan:string"}})
-	w.create(control.Stream{ID: "lines", Kinds: kinds, Format: "ndjson"})
-	w.hook("hook", s, func(s *control.Stream) { s.Kinds, s.Format = kinds, control.FormatJSON })
+	kinds := []string{document.StreamAttributes, "event"}
+	w.create(document.Stream{ID: "lake", Kinds: kinds, Columns: []string{"plan:string"}})
+	w.create(document.Stream{ID: "lines", Kinds: kinds, Format: "ndjson"})
+	w.hook("hook", s, func(s *document.Stream) { s.Kinds, s.Format = kinds, document.FormatJSON })
 	c := newBrokers(t, kfake.SeedTopics(3, "millrace.shop.attributes"))
-	w.topics("topics", c, func(s *control.Stream) { s.Kinds = kinds })
+	w.topics("topics", c, func(s *document.Stream) { s.Kinds = kinds })
 	var want []string
 	for i, sent := range sentAttributes {
 		w.track(`{"attributes":[` + sent.object + `]}`)
@@ -104,13 +105,13 @@ func TestStreamOfAttributes(t *testing.T) {
 	for _, id := range []string{"lines", "hook", "topics"} {
 		require.NoError(t, w.c.Streams.Remove(control.Actor{Name: "test"}, "shop", id, nil))
 	}
-	_, err = w.c.Streams.Change(control.Actor{Name: "test"}, "shop", "lake", func(s *control.Stream) (*control.Stream, error) {
+	_, err = w.c.Streams.Change(control.Actor{Name: "test"}, "shop", "lake", func(s *document.Stream) (*document.Stream, error) {
 		s.Kinds = []string{"event"}
 		return s, nil
 	})
 	require.NoError(t, err)
 	w.track(`{"attributes":[{"external_id":"u1","n":"nobody asks any more"}]}`)
-	require.NoError(t, w.turns(w.options(), w.create(control.Stream{ID: "late", Kinds: kinds, Format: "ndjson"})))
+	require.NoError(t, w.turns(w.options(), w.create(document.Stream{ID: "late", Kinds: kinds, Format: "ndjson"})))
 	late, _ := w.written("late")
 	require.Equal(t, lines, late, "what was kept while one asked")
 }
@@ -118,11 +119,11 @@ func TestStreamOfAttributes(t *testing.T) {
 // Currents has no words for what was sent.
 func TestAttributesHaveNoCurrents(t *testing.T) {
 	w := newWorld(t, 4<<10)
-	for _, s := range []control.Stream{
-		{Format: "avro"}, {Destination: control.Destination{Layout: "currents"}},
-		{Destination: control.Destination{Type: control.DestinationHTTP, URL: "http://127.0.0.1:1/x"}},
+	for _, s := range []document.Stream{
+		{Format: "avro"}, {Destination: document.Destination{Layout: "currents"}},
+		{Destination: document.Destination{Type: document.DestinationHTTP, URL: "http://127.0.0.1:1/x"}},
 	} {
-		s.ID, s.Kinds, s.From = "x", []string{control.StreamAttributes}, control.StreamBeginning
+		s.ID, s.Kinds, s.From = "x", []string{document.StreamAttributes}, document.StreamBeginning
 		_, err := w.c.Streams.Create(control.Actor{Name: "test"}, "shop", s)
 		require.ErrorContains(t, err, "attributes")
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/avro/ocf"
 
-	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/shard"
 	"millrace/shard/op"
 )
@@ -31,8 +31,8 @@ func TestAvro(t *testing.T) {
 	})
 	w.delete("u2")
 	w.merge("u3", "u1")
-	require.NoError(t, w.turns(w.options(), w.create(control.Stream{ID: "files", Format: "avro", Kinds: kinds, Destination: control.Destination{Layout: control.LayoutCurrents}})))
-	require.NoError(t, w.turns(w.options(), w.hook("messages", s, func(s *control.Stream) { s.Kinds = kinds })))
+	require.NoError(t, w.turns(w.options(), w.create(document.Stream{ID: "files", Format: "avro", Kinds: kinds, Destination: document.Destination{Layout: document.LayoutCurrents}})))
+	require.NoError(t, w.turns(w.options(), w.hook("messages", s, func(s *document.Stream) { s.Kinds = kinds })))
 
 	var want []map[string]any // what messages have, as the schemas have it
 	for _, text := range s.events(t) {

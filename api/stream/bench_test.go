@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/shard/op"
 )
 
@@ -20,7 +21,7 @@ func BenchmarkStream(b *testing.B) {
 	const requests, events = 4000, 75
 	for _, format := range []string{"ndjson", "parquet", "avro", "columns"} {
 		b.Run(format, func(b *testing.B) {
-			of := control.Stream{Format: format}
+			of := document.Stream{Format: format}
 			if format == "columns" {
 				of.Format = "parquet"
 				of.Columns = []string{"plan:string", "count:number", "amount:number", "mobile:boolean"}

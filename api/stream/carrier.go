@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/shard/eventlog"
 	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
@@ -21,8 +22,8 @@ import (
 
 // cursor is how far a stream has come in an event log, in the form in which it is stored.
 type cursor struct {
-	StartedAt control.Millis `json:"started_at"` // when the stream was started
-	Position  uint64         `json:"position"`   // everything up to here is delivered
+	StartedAt document.Millis `json:"started_at"` // when the stream was started
+	Position  uint64          `json:"position"`   // everything up to here is delivered
 	// Pending, if greater than Position, is the end of a delivery that is partially done, or about to begin.
 	Pending uint64 `json:"pending,omitempty"`
 	// choice is that of the pending delivery: the stream may choose something else by the time it is repeated.
@@ -44,7 +45,7 @@ type choice struct {
 	Columns []string `json:"columns,omitempty"`
 }
 
-func choiceOf(s *control.Stream) choice { return choice{s.Kinds, s.Names, s.Columns} }
+func choiceOf(s *document.Stream) choice { return choice{s.Kinds, s.Names, s.Columns} }
 
 func (c choice) equals(d choice) bool {
 	return slices.Equal(c.Kinds, d.Kinds) && slices.Equal(c.Names, d.Names) && slices.Equal(c.Columns, d.Columns)
@@ -54,14 +55,14 @@ func (c choice) equals(d choice) bool {
 type carrier struct {
 	o      *Options
 	ws     *control.Workspace
-	stream *control.Stream
+	stream *document.Stream
 	part   Part
 	cancel context.CancelFunc
 	ended  chan struct{}
 
 	follower *eventlog.Follower // nil: start again from the stored cursor
 	stored   []byte             // the cursor in its stored form
-	chosen   *control.Stream    // what is carried: the stream, or its choice for the pending delivery
+	chosen   *document.Stream   // what is carried: the stream, or its choice for the pending delivery
 	to       destination        // of chosen; nil: not made yet
 	pace     pace
 	noticed  time.Time     // when something after the cursor was first noticed; zero: there is nothing
@@ -82,7 +83,7 @@ type carrier struct {
 	errAt  time.Time
 }
 
-func newCarrier(o *Options, ws *control.Workspace, s *control.Stream, p Part) *carrier {
+func newCarrier(o *Options, ws *control.Workspace, s *document.Stream, p Part) *carrier {
 	return &carrier{o: o, ws: ws, stream: s, part: p, ended: make(chan struct{}), before: p.Events.Expired()}
 }
 
@@ -199,8 +200,8 @@ func (k *carrier) note(err error) {
 }
 
 // cleanGone removes what a stream that is gone has left unfinished on this node.
-func cleanGone(o *Options, ws *control.Workspace, s *control.Stream) {
-	if to := s.Destination.Type; to != control.DestinationDirectory && to != control.DestinationS3 {
+func cleanGone(o *Options, ws *control.Workspace, s *document.Stream) {
+	if to := s.Destination.Type; to != document.DestinationDirectory && to != document.DestinationS3 {
 		return
 	}
 	none := func(string) bool { return false }
@@ -329,7 +330,7 @@ func (k *carrier) load(ctx context.Context) error {
 	return nil
 }
 
-func kindsOf(s *control.Stream) (kinds []op.Kind) {
+func kindsOf(s *document.Stream) (kinds []op.Kind) {
 	for _, name := range s.Kinds {
 		if k, ok := event.KindNamed(name); ok {
 			kinds = append(kinds, k)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/shard/op"
 )
 
@@ -18,11 +18,11 @@ import (
 func TestStreamOfDeletions(t *testing.T) {
 	w, s := newWorld(t, 4<<10), newSink(t)
 	kinds := []string{"event", "deletion"}
-	lines := w.create(control.Stream{ID: "lines", Format: "ndjson", Kinds: kinds, Names: []string{"kept"}})
-	columns := w.create(control.Stream{ID: "columns", Format: "parquet", Kinds: kinds})
-	messages := w.hook("messages", s, func(s *control.Stream) { s.Kinds = kinds })
-	without := w.create(control.Stream{ID: "without", Format: "ndjson"})
-	all := []*control.Stream{lines, columns, messages, without}
+	lines := w.create(document.Stream{ID: "lines", Format: "ndjson", Kinds: kinds, Names: []string{"kept"}})
+	columns := w.create(document.Stream{ID: "columns", Format: "parquet", Kinds: kinds})
+	messages := w.hook("messages", s, func(s *document.Stream) { s.Kinds = kinds })
+	without := w.create(document.Stream{ID: "without", Format: "ndjson"})
+	all := []*document.Stream{lines, columns, messages, without}
 	carriers := []*carrier{}
 	o := w.options()
 	for _, s := range all {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/stream/currents"
 	"millrace/shard/eventlog/event"
 )
@@ -79,21 +80,21 @@ type pace struct {
 }
 
 // newDestination makes the destination that a stream's document describes.
-func newDestination(o *Options, ws *control.Workspace, s *control.Stream, p Part) destination {
+func newDestination(o *Options, ws *control.Workspace, s *document.Stream, p Part) destination {
 	own := filepath.Join(o.Dir, ws.ID)
 	refused := refusedFile{folders: newFolders(o), path: filepath.Join(own, refusedDir, ownName(s, p, o)+".ndjson"),
 		limit: o.RefusedBytes}
 	switch s.Destination.Type {
-	case control.DestinationHTTP:
+	case document.DestinationHTTP:
 		return newEndpoint(o, ws, s, refused)
-	case control.DestinationKafka:
+	case document.DestinationKafka:
 		return newTopics(o, ws, s, refused)
 	}
 	return newFiles(o, ws, s, p)
 }
 
 // newFiles makes the destination of a stream that writes files.
-func newFiles(o *Options, ws *control.Workspace, s *control.Stream, p Part) *files {
+func newFiles(o *Options, ws *control.Workspace, s *document.Stream, p Part) *files {
 	own := filepath.Join(o.Dir, ws.ID)
 	f := &files{folders: newFolders(o), format: event.Format(s.Format), svcID: o.SvcID, layout: newLayout(ws, s, p),
 		isLeft:     func(name string) bool { return o.isLeft(ws.ID, name) },
@@ -103,10 +104,10 @@ func newFiles(o *Options, ws *control.Workspace, s *control.Stream, p Part) *fil
 		f.users = currents.NewReader(o.SvcID, o.Users, ws.Number)
 	}
 	switch d := &s.Destination; d.Type {
-	case control.DestinationDirectory:
+	case document.DestinationDirectory:
 		root := filepath.Join(own, filepath.FromSlash(d.Path))
 		f.spool, f.to = filepath.Join(root, unfinishedDir), &directory{folders: f.folders, root: root, room: o.HasRoom}
-	case control.DestinationS3:
+	case document.DestinationS3:
 		f.spool, f.to = filepath.Join(own, unfinishedDir), newBucket(o, ws.ID, s.ID, d)
 	default:
 		panic(fmt.Sprintf("BUG: stream %q has a destination of type %q", s.ID, d.Type))
@@ -115,16 +116,16 @@ func newFiles(o *Options, ws *control.Workspace, s *control.Stream, p Part) *fil
 }
 
 // columnsOf returns the properties that have columns of their own.
-func columnsOf(s *control.Stream) (columns []event.Column) {
+func columnsOf(s *document.Stream) (columns []event.Column) {
 	for _, c := range s.Columns {
-		name, of, _ := control.SplitColumn(c)
+		name, of, _ := document.SplitColumn(c)
 		columns = append(columns, event.Column{Name: name, Type: event.ColumnType(of)})
 	}
 	return columns
 }
 
 // ownName names what belongs to a stream, out of one event log, on one node. No such name begins with another one.
-func ownName(s *control.Stream, p Part, o *Options) string {
+func ownName(s *document.Stream, p Part, o *Options) string {
 	return s.ID + "." + p.Group + "." + o.Node
 }
 

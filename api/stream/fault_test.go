@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/shard/eventlog"
 )
 
@@ -46,7 +46,7 @@ func (d *ledger) SyncDir(dir string) error {
 // made and not brought to disk: one that failed, or a process that was killed.
 func TestDirectoriesAreOnDisk(t *testing.T) {
 	w := newWorld(t, 4<<10)
-	s := w.create(control.Stream{ID: "all", Format: "ndjson", Destination: control.Destination{Path: "a/b"}})
+	s := w.create(document.Stream{ID: "all", Format: "ndjson", Destination: document.Destination{Path: "a/b"}})
 	w.commit(w.ws.Number, 4, 5)
 	d := &ledger{lost: map[string]bool{}}
 	o := w.options()
@@ -84,7 +84,7 @@ func TestExpiredIsNoticedOnce(t *testing.T) {
 	for _, name := range []string{"never delivered", "under way"} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 4<<10)
-			s := w.create(control.Stream{ID: "held", Format: "ndjson"})
+			s := w.create(document.Stream{ID: "held", Format: "ndjson"})
 			o := w.options()
 			failing := true
 			o.disk = faulty{ask: func() error {
@@ -119,7 +119,7 @@ func TestExpiredIsNoticedOnce(t *testing.T) {
 			require.Equal(t, w.exported(eventlog.Query{}), got)
 
 			// What had expired before a stream began is not missing from it.
-			later := newCarrier(&o, w.ws, w.create(control.Stream{ID: "later", Format: "ndjson"}), o.Parts()[0])
+			later := newCarrier(&o, w.ws, w.create(document.Stream{ID: "later", Format: "ndjson"}), o.Parts()[0])
 			require.NoError(t, later.turn(context.Background()))
 			require.Zero(t, later.cursor.ExpiredAt)
 		})
@@ -129,7 +129,7 @@ func TestExpiredIsNoticedOnce(t *testing.T) {
 // A cursor that stays ahead of the log is an error that remains, and no wait until the log has come so far.
 func TestCursorAheadOfTheLog(t *testing.T) {
 	w := newWorld(t, 4<<10)
-	s := w.create(control.Stream{ID: "all", Format: "ndjson"})
+	s := w.create(document.Stream{ID: "all", Format: "ndjson"})
 	w.commit(w.ws.Number, 2, 5)
 	o := w.options()
 	k := newCarrier(&o, w.ws, s, o.Parts()[0])

@@ -19,6 +19,7 @@ import (
 	"github.com/google/uuid"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/shard/eventlog/event"
 )
 
@@ -27,7 +28,7 @@ import (
 // endpoint refuses for good goes into a file instead.
 type endpoint struct {
 	o       *Options
-	to      *control.Destination
+	to      *document.Destination
 	ws      *control.Workspace
 	writer  *writer
 	client  *http.Client
@@ -65,7 +66,7 @@ const (
 	maxAnswerTime  = time.Second // how long the text of an answer that has taken the events is waited for
 )
 
-func newEndpoint(o *Options, ws *control.Workspace, s *control.Stream, refused refusedFile) *endpoint {
+func newEndpoint(o *Options, ws *control.Workspace, s *document.Stream, refused refusedFile) *endpoint {
 	transport := o.transport
 	if transport == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()

@@ -25,6 +25,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/ingest"
 	"millrace/loadtest/testseed"
 	"millrace/shard"
@@ -108,8 +109,8 @@ func (w *world) track(body string) {
 	require.NoError(w.t, b.Commit())
 }
 
-func (w *world) hook(id string, s *sink, edit func(*control.Stream)) *control.Stream {
-	v := control.Stream{ID: id, Destination: control.Destination{Type: control.DestinationHTTP, URL: s.URL + "/in?of=shop"}}
+func (w *world) hook(id string, s *sink, edit func(*document.Stream)) *document.Stream {
+	v := document.Stream{ID: id, Destination: document.Destination{Type: document.DestinationHTTP, URL: s.URL + "/in?of=shop"}}
 	if edit != nil {
 		edit(&v)
 	}
@@ -120,7 +121,7 @@ func (w *world) hook(id string, s *sink, edit func(*control.Stream)) *control.St
 func TestHTTPIsTheExport(t *testing.T) {
 	w, s := newWorld(t, 4<<10), newSink(t)
 	r := testseed.Rand(t)
-	stream := w.hook("all", s, func(s *control.Stream) { s.Format, s.Destination.Batch = control.FormatJSON, 9 })
+	stream := w.hook("all", s, func(s *document.Stream) { s.Format, s.Destination.Batch = document.FormatJSON, 9 })
 	s.judge = func(int, []byte) int {
 		return []int{200, 200, 200, 204, 500, 429, 503, 302, 404, 401, 1204}[r.IntN(11)]
 	}
@@ -158,7 +159,7 @@ func (k *carrier) carryOn(t *testing.T) {
 // What was answered before a failure is not sent again.
 func TestHTTPGoesOnWhereItWas(t *testing.T) {
 	w, s := newWorld(t, 4<<10), newSink(t)
-	stream := w.hook("all", s, func(s *control.Stream) { s.Destination.Batch = 5 })
+	stream := w.hook("all", s, func(s *document.Stream) { s.Destination.Batch = 5 })
 	w.commit(w.ws.Number, 10, 5)
 	count := 0
 	s.judge = func(int, []byte) int {
@@ -178,8 +179,8 @@ func TestHTTPGoesOnWhereItWas(t *testing.T) {
 // when it refuses a batch and is asked about each event of it.
 func TestHTTPGetsOnWithinAPosition(t *testing.T) {
 	w, s := newWorld(t, 4<<10), newSink(t)
-	single := w.hook("single", s, func(s *control.Stream) { s.Destination.Batch = 1 })
-	batch := w.hook("batch", s, func(s *control.Stream) { s.Destination.Batch = 50 })
+	single := w.hook("single", s, func(s *document.Stream) { s.Destination.Batch = 1 })
+	batch := w.hook("batch", s, func(s *document.Stream) { s.Destination.Batch = 50 })
 	w.commit(w.ws.Number, 2, 30)
 	count := 0
 	s.judge = func(_ int, body []byte) int {
@@ -191,7 +192,7 @@ func TestHTTPGetsOnWithinAPosition(t *testing.T) {
 		}
 		return http.StatusOK
 	}
-	for _, stream := range []*control.Stream{single, batch} {
+	for _, stream := range []*document.Stream{single, batch} {
 		s.posts = nil
 		o := w.options()
 		k := newCarrier(&o, w.ws, stream, o.Parts()[0])
@@ -370,7 +371,7 @@ func (w *world) lostOf(t *testing.T, s *sink, path string) (lost []string) {
 // Requests bear the token, and are signed as Standard Webhooks has it; credentials are read anew after a failure.
 func TestHTTPCredentials(t *testing.T) {
 	w, s := newWorld(t, 4<<10), newSink(t)
-	stream := w.hook("all", s, func(s *control.Stream) { s.Destination.Credentials = "hook" })
+	stream := w.hook("all", s, func(s *document.Stream) { s.Destination.Credentials = "hook" })
 	w.commit(w.ws.Number, 1, 5)
 	secret := []byte("0123456789abcdef0123456789abcdef")
 	set := func(text string) { t.Setenv("MILLRACE_STREAM_CREDENTIALS_SHOP_HOOK", text) }
@@ -412,8 +413,8 @@ func TestHTTPCredentials(t *testing.T) {
 // events, because a user was deleted meanwhile, has another id.
 func TestWebhookIDs(t *testing.T) {
 	w, s := newWorld(t, 4<<10), newSink(t)
-	stream := w.hook("all", s, func(s *control.Stream) {
-		s.Format, s.Destination.Batch, s.Destination.Credentials = control.FormatJSON, 3, "hook"
+	stream := w.hook("all", s, func(s *document.Stream) {
+		s.Format, s.Destination.Batch, s.Destination.Credentials = document.FormatJSON, 3, "hook"
 	})
 	t.Setenv("MILLRACE_STREAM_CREDENTIALS_SHOP_HOOK", `{"secret":"c2VjcmV0"}`)
 	for i := range 4 {
@@ -484,7 +485,7 @@ func TestBackoff(t *testing.T) {
 // one goes on answering with errors.
 func TestHTTPHostThatMoves(t *testing.T) {
 	w, old, next := newWorld(t, 4<<10), newSink(t), newSink(t)
-	stream := w.hook("all", old, func(s *control.Stream) { s.Destination.URL = "http://hook.test/in" })
+	stream := w.hook("all", old, func(s *document.Stream) { s.Destination.URL = "http://hook.test/in" })
 	at := old
 	old.judge = func(int, []byte) int { return 503 }
 	o := w.options()
@@ -510,7 +511,7 @@ func TestHTTPAnswerWithoutEnd(t *testing.T) {
 			context.AfterFunc(r.Context(), func() { _ = never.CloseWithError(r.Context().Err()) })
 			return &http.Response{StatusCode: 200, Body: text}, nil
 		})
-		h := newEndpoint(&o, &control.Workspace{}, &control.Stream{Destination: control.Destination{URL: "http://hook.test/in"}}, refusedFile{})
+		h := newEndpoint(&o, &control.Workspace{}, &document.Stream{Destination: document.Destination{URL: "http://hook.test/in"}}, refusedFile{})
 		began := time.Now()
 		status, _, err := h.post(t.Context(), nil, nil)
 		require.NoError(t, err)

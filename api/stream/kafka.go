@@ -25,6 +25,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/stream/currents"
 	"millrace/shard/eventlog/event"
 )
@@ -34,7 +35,7 @@ import (
 // there is a new producer, and records of the delivery may come once more, with the same ids.
 type topics struct {
 	o       *Options
-	to      *control.Destination
+	to      *document.Destination
 	ws      *control.Workspace
 	stream  string
 	writer  *writer
@@ -64,7 +65,7 @@ type kafkaCredentials struct {
 	RegistryToken    string `json:"registry_token,omitempty"`
 }
 
-func newTopics(o *Options, ws *control.Workspace, s *control.Stream, refused refusedFile) *topics {
+func newTopics(o *Options, ws *control.Workspace, s *document.Stream, refused refusedFile) *topics {
 	k := &topics{o: o, to: &s.Destination, ws: ws, stream: s.ID, writer: newWriter(o, ws, s),
 		names: map[string]string{}, refused: refused, told: map[string]int32{},
 		learned: map[string]int32{}}
@@ -72,7 +73,7 @@ func newTopics(o *Options, ws *control.Workspace, s *control.Stream, refused ref
 		k.names[kind] = strings.NewReplacer("{workspace}", ws.ID, "{stream}", s.ID,
 			"{kind}", kind).Replace(s.Destination.Topic)
 	}
-	if s.Format == control.FormatAvro {
+	if s.Format == document.FormatAvro {
 		k.schemas = &schemas{url: s.Destination.Registry, timeout: o.RequestTimeout, topics: k.names,
 			rows: currents.NewRows(k.writer.Reader, ws.ID)}
 	}
@@ -120,7 +121,7 @@ func (k *topics) open(ctx context.Context) error {
 	} else if m != nil {
 		options = append(options, kgo.SASL(m))
 	}
-	if k.to.Security == control.SecurityTLS {
+	if k.to.Security == document.SecurityTLS {
 		config, err := c.tls()
 		if err != nil {
 			return fmt.Errorf("credentials %q: %w", k.to.Credentials, err)
@@ -233,11 +234,11 @@ func (c *kafkaCredentials) mechanism(name string) (sasl.Mechanism, error) {
 		return nil, errors.New("user is missing")
 	}
 	switch name {
-	case control.SASLPlain:
+	case document.SASLPlain:
 		return plain.Auth{User: c.User, Pass: c.Password}.AsMechanism(), nil
-	case control.SASLScram256:
+	case document.SASLScram256:
 		return scram.Auth{User: c.User, Pass: c.Password}.AsSha256Mechanism(), nil
-	case control.SASLScram512:
+	case document.SASLScram512:
 		return scram.Auth{User: c.User, Pass: c.Password}.AsSha512Mechanism(), nil
 	}
 	return nil, nil

@@ -29,7 +29,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/loadtest/testseed"
 	"millrace/shard/eventlog"
 )
@@ -88,8 +88,8 @@ func header(r *kgo.Record, name string) string {
 	return ""
 }
 
-func (w *world) topics(id string, c *kfake.Cluster, edit func(*control.Stream)) *control.Stream {
-	v := control.Stream{ID: id, Format: control.FormatJSON, Destination: control.Destination{Type: control.DestinationKafka, Brokers: brokersOf(c)}}
+func (w *world) topics(id string, c *kfake.Cluster, edit func(*document.Stream)) *document.Stream {
+	v := document.Stream{ID: id, Format: document.FormatJSON, Destination: document.Destination{Type: document.DestinationKafka, Brokers: brokersOf(c)}}
 	if edit != nil {
 		edit(&v)
 	}
@@ -163,8 +163,8 @@ func TestKafkaRefusesRecords(t *testing.T) {
 
 func testRefusedRecords(t *testing.T, why *kerr.Error) {
 	w, c := newWorld(t, 4<<10), newBrokers(t)
-	stream := w.topics("all", c, func(s *control.Stream) {
-		s.Format, s.Destination.Topic = control.FormatCurrents, "millrace.{workspace}.event"
+	stream := w.topics("all", c, func(s *document.Stream) {
+		s.Format, s.Destination.Topic = document.FormatCurrents, "millrace.{workspace}.event"
 	})
 	c.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
@@ -253,7 +253,7 @@ func TestKafkaKeepsToTheLimitOfATopic(t *testing.T) {
 		}
 		return nil, nil, false
 	})
-	stream := w.topics("all", c, func(s *control.Stream) { s.Destination.Topic = "small" })
+	stream := w.topics("all", c, func(s *document.Stream) { s.Destination.Topic = "small" })
 	w.commit(w.ws.Number, 10, 7)
 	o := w.options()
 	o.kafka = []kgo.Opt{kgo.ProducerBatchCompression(kgo.NoCompression())}
@@ -308,7 +308,7 @@ func TestKafkaThatDoesNotTellLimits(t *testing.T) {
 				}
 				return nil, nil, false
 			})
-			stream := w.topics("all", c, func(s *control.Stream) { s.Destination.Topic = "topic" })
+			stream := w.topics("all", c, func(s *document.Stream) { s.Destination.Topic = "topic" })
 			o := w.options()
 			var said bytes.Buffer
 			o.Logger = slog.New(slog.NewTextHandler(&said, nil))
@@ -383,8 +383,8 @@ func TestKafkaWhoseLimitShrinks(t *testing.T) {
 // An event that is larger than a batch usually is, and not than its topic takes, is there, in its place.
 func TestKafkaLargerThanBatches(t *testing.T) {
 	w, c := newWorld(t, 4<<10), limitedTopic(t, "large", 16<<20)
-	stream := w.topics("all", c, func(s *control.Stream) {
-		s.Kinds, s.Destination.Topic = []string{control.StreamAttributes}, "large"
+	stream := w.topics("all", c, func(s *document.Stream) {
+		s.Kinds, s.Destination.Topic = []string{document.StreamAttributes}, "large"
 	})
 	var attributes strings.Builder
 	for i := range 12_000 {
@@ -444,10 +444,10 @@ func TestKafkaCredentials(t *testing.T) {
 		require.NoError(t, err)
 		t.Setenv("MILLRACE_STREAM_CREDENTIALS_SHOP_KAFKA", string(text))
 	}
-	for i, mechanism := range []string{control.SASLPlain, control.SASLScram256, control.SASLScram512} {
+	for i, mechanism := range []string{document.SASLPlain, document.SASLScram256, document.SASLScram512} {
 		c := newBrokers(t, kfake.EnableSASL(), kfake.Superuser(strings.ToUpper(mechanism), "millrace", "hidden"), kfake.TLS(&tls.Config{Certificates: []tls.Certificate{certificate}}))
-		stream := w.topics(mechanism, c, func(s *control.Stream) {
-			s.Destination.SASL, s.Destination.Security, s.Destination.Credentials = mechanism, control.SecurityTLS, "kafka"
+		stream := w.topics(mechanism, c, func(s *document.Stream) {
+			s.Destination.SASL, s.Destination.Security, s.Destination.Credentials = mechanism, document.SecurityTLS, "kafka"
 		})
 		if i == 0 {
 			set(kafkaCredentials{Password: "hidden"})

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/stream/currents"
 	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
@@ -24,10 +25,10 @@ type layout struct {
 	currents, shared                          bool
 }
 
-func newLayout(ws *control.Workspace, s *control.Stream, p Part) layout {
+func newLayout(ws *control.Workspace, s *document.Stream, p Part) layout {
 	return layout{workspace: ws.ID, stream: s.ID,
 		started: time.UnixMilli(int64(s.StartedAt)).UTC().Format("20060102T150405.000Z"), group: p.Group,
-		suffix: suffixOf(event.Format(s.Format)), currents: s.Destination.Layout == control.LayoutCurrents,
+		suffix: suffixOf(event.Format(s.Format)), currents: s.Destination.Layout == document.LayoutCurrents,
 		shared: s.Destination.Prefix != ""}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/shard"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -50,17 +51,17 @@ func TestStreamOfMerges(t *testing.T) {
 		want := []string{fmt.Sprintln("merge", "u2", gone, keep), fmt.Sprintln("identify", "u3", alias, nil)}
 		require.ElementsMatch(t, slices.Repeat(want, times), got)
 	}
-	w.create(control.Stream{ID: "lines", Format: "ndjson", Kinds: kinds})
+	w.create(document.Stream{ID: "lines", Format: "ndjson", Kinds: kinds})
 	check(1)
 	w.pack()
 	_, err := w.c.RewindStream(control.Actor{Name: "test"}, "shop", "lines", "")
 	require.NoError(t, err)
 	check(2)
-	require.NoError(t, w.turns(w.options(), w.hook("rows", s, func(s *control.Stream) { s.Kinds, s.Format = kinds, "json" })))
+	require.NoError(t, w.turns(w.options(), w.hook("rows", s, func(s *document.Stream) { s.Kinds, s.Format = kinds, "json" })))
 	for _, text := range s.events(t) {
 		require.Contains(t, text, `"svc_id"`)
 	}
-	require.NoError(t, w.turns(w.options(), w.hook("messages", s, func(s *control.Stream) { s.Kinds = kinds[:1] })))
+	require.NoError(t, w.turns(w.options(), w.hook("messages", s, func(s *document.Stream) { s.Kinds = kinds[:1] })))
 	sent := s.events(t)
 	var v struct {
 		ID   string
@@ -71,7 +72,7 @@ func TestStreamOfMerges(t *testing.T) {
 	require.Equal(t, fmt.Sprintf(`{"event_type":"users.UserOrphan","id":"%s","time":%d,"user":{"user_id":"%s","external_user_id":"u2"},"properties":{"app_group_id":"shop","orphaned_by_id":"%s"}}`, v.ID, v.Time, gone, keep), last)
 
 	w.delete("u1")
-	require.NoError(t, w.turns(w.options(), w.create(control.Stream{ID: "later", Format: "ndjson", Kinds: kinds, From: "beginning"})))
+	require.NoError(t, w.turns(w.options(), w.create(document.Stream{ID: "later", Format: "ndjson", Kinds: kinds, From: "beginning"})))
 	lines, _ := w.written("later")
 	require.Len(t, lines, 1)
 	require.Contains(t, lines[0], `"identify"`)

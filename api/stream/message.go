@@ -2,6 +2,7 @@ package stream
 
 import (
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/stream/currents"
 	"millrace/shard/eventlog/event"
 )
@@ -15,9 +16,9 @@ type writer struct {
 	currents    bool // the ids are those of Currents, and so are the messages, unless they are Avro
 }
 
-func newWriter(o *Options, ws *control.Workspace, s *control.Stream) *writer {
+func newWriter(o *Options, ws *control.Workspace, s *document.Stream) *writer {
 	return &writer{Reader: currents.NewReader(o.SvcID, o.Users, ws.Number), appendSvcID: o.SvcID,
-		workspace: ws.ID, currents: s.Format != control.FormatJSON}
+		workspace: ws.ID, currents: s.Format != document.FormatJSON}
 }
 
 // appendID appends the id of the event that was last read, as it is in the message itself.

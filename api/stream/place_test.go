@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"millrace/api/control"
+	"millrace/api/control/document"
 )
 
 // An endpoint that takes few requests at a time gets everything that one object of a request has made, and all who were
@@ -25,7 +25,7 @@ func TestHTTPGetsAllOfOnePlace(t *testing.T) {
 		}
 		return http.StatusOK
 	}
-	w.hook("steady", s, func(s *control.Stream) { s.Kinds, s.Format = all, control.FormatJSON })
+	w.hook("steady", s, func(s *document.Stream) { s.Kinds, s.Format = all, document.FormatJSON })
 	w.track(fmt.Sprintf(`{"attributes":[{"external_id":"u1","email":"a@example.com","email_subscribe":"opted_in",`+
 		`"subscription_groups":[{"subscription_group_id":%q,"subscription_state":"subscribed"}]},{"external_id":"u3","n":1}]}`, group))
 	w.track(fmt.Sprintf(`{"attributes":[{"external_id":"stays","email":"b@example.com","email_subscribe":"opted_in",`+
@@ -38,8 +38,8 @@ func TestHTTPGetsAllOfOnePlace(t *testing.T) {
 		s.posts, fails = nil, id != "steady"
 		stream := w.c.Streams.Get("shop", id)
 		if stream == nil {
-			stream = w.hook(id, s, func(s *control.Stream) {
-				s.Kinds, s.Format, s.Destination.Batch = all, control.FormatJSON, batch
+			stream = w.hook(id, s, func(s *document.Stream) {
+				s.Kinds, s.Format, s.Destination.Batch = all, document.FormatJSON, batch
 			})
 		}
 		o := w.options()

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/shard/eventlog"
 	"millrace/wal"
 )
@@ -18,7 +18,7 @@ import (
 // That room goes while a file is written makes no difference.
 func TestDirectoryWithoutRoom(t *testing.T) {
 	w := newWorld(t, 4<<10)
-	s := w.create(control.Stream{ID: "all", Format: "ndjson"})
+	s := w.create(document.Stream{ID: "all", Format: "ndjson"})
 	w.commit(w.ws.Number, 40, 50)
 	o := w.options()
 	o.FileBytes = 1 << 20

@@ -12,7 +12,7 @@ import (
 	"github.com/minio/minio-go/v7/pkg/encrypt"
 
 	"millrace/api/bounded"
-	"millrace/api/control"
+	"millrace/api/control/document"
 )
 
 // bucket is a shelf at a service that speaks S3. An object is there as a whole or not at all, whatever its size: it is
@@ -20,7 +20,7 @@ import (
 type bucket struct {
 	o         *Options
 	disk      disk
-	to        *control.Destination
+	to        *document.Destination
 	workspace string
 	prefix    string
 	client    *minio.Client
@@ -37,7 +37,7 @@ type s3Credentials struct {
 // s3Tries is how often a request is tried before the stream is held up and waits like any other.
 const s3Tries = 3
 
-func newBucket(o *Options, workspace, stream string, d *control.Destination) *bucket {
+func newBucket(o *Options, workspace, stream string, d *document.Destination) *bucket {
 	b := &bucket{o: o, disk: o.disk, to: d, workspace: workspace, prefix: d.Prefix}
 	if b.prefix == "" {
 		b.prefix = workspace + "/" + stream
@@ -65,8 +65,8 @@ func (b *bucket) open(context.Context) error {
 	if err != nil {
 		return err
 	}
-	lookup := map[string]minio.BucketLookupType{control.AddressingPath: minio.BucketLookupPath,
-		control.AddressingHost: minio.BucketLookupDNS}[b.to.Addressing]
+	lookup := map[string]minio.BucketLookupType{document.AddressingPath: minio.BucketLookupPath,
+		document.AddressingHost: minio.BucketLookupDNS}[b.to.Addressing]
 	b.client, err = minio.New(u.Host,
 		&minio.Options{Creds: creds, Secure: u.Scheme == "https", Region: b.to.Region, BucketLookup: lookup,
 			Transport:  transport,
@@ -76,9 +76,9 @@ func (b *bucket) open(context.Context) error {
 	}
 	b.uploads = minio.PutObjectOptions{ContentType: "application/octet-stream", PartSize: b.o.partBytes}
 	switch b.to.Encryption {
-	case control.EncryptionS3:
+	case document.EncryptionS3:
 		b.uploads.ServerSideEncryption = encrypt.NewSSE()
-	case control.EncryptionKMS:
+	case document.EncryptionKMS:
 		b.uploads.ServerSideEncryption, err = encrypt.NewSSEKMS(b.to.KMSKey, nil)
 	}
 	return err

@@ -25,6 +25,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/loadtest/testseed"
 	"millrace/shard/eventlog"
 	"millrace/shard/op"
@@ -92,8 +93,8 @@ func (s *service) options(w *world) Options {
 	return o
 }
 
-func (s *service) destination() control.Destination {
-	return control.Destination{Type: control.DestinationS3, Endpoint: s.URL, Bucket: testBucket, Region: "us-east-1", Credentials: "lake"}
+func (s *service) destination() document.Destination {
+	return document.Destination{Type: document.DestinationS3, Endpoint: s.URL, Bucket: testBucket, Region: "us-east-1", Credentials: "lake"}
 }
 
 // objects are what lies in the bucket, by name.
@@ -139,7 +140,7 @@ func TestS3IsTheExport(t *testing.T) {
 		return r.IntN(n)
 	}
 	for round := range 8 {
-		stream := w.create(control.Stream{ID: fmt.Sprint("s", round), Format: "ndjson", Destination: s.destination()})
+		stream := w.create(document.Stream{ID: fmt.Sprint("s", round), Format: "ndjson", Destination: s.destination()})
 		w.commit(w.ws.Number, 12, 7)
 		fail := func(w http.ResponseWriter, req *http.Request) bool {
 			if req.Method != http.MethodPut || draw(3) > 0 {
@@ -236,15 +237,15 @@ func TestS3Settings(t *testing.T) {
 	w.commit(w.ws.Number, 2, 5)
 	o := s.options(w)
 	for name, c := range map[string]struct {
-		edit func(*control.Destination)
+		edit func(*document.Destination)
 		want string // of each object
 		host string
 		head string
 	}{
-		"path": {func(d *control.Destination) { d.Addressing, d.Prefix = control.AddressingPath, "a/b" }, `^a/b/event_type=`, "127.0.0.1", ""},
-		"host": {func(d *control.Destination) { d.Endpoint, d.Addressing = "http://s3.test", control.AddressingHost }, `^shop/host/event_type=`, "lake.s3.test", ""},
-		"none": {func(d *control.Destination) { d.Prefix, d.Encryption = ".", control.EncryptionS3 }, `^event_type=`, "127.0.0.1", "AES256"},
-		"layout": {func(d *control.Destination) { d.Prefix, d.Layout = "currents", control.LayoutCurrents },
+		"path": {func(d *document.Destination) { d.Addressing, d.Prefix = document.AddressingPath, "a/b" }, `^a/b/event_type=`, "127.0.0.1", ""},
+		"host": {func(d *document.Destination) { d.Endpoint, d.Addressing = "http://s3.test", document.AddressingHost }, `^shop/host/event_type=`, "lake.s3.test", ""},
+		"none": {func(d *document.Destination) { d.Prefix, d.Encryption = ".", document.EncryptionS3 }, `^event_type=`, "127.0.0.1", "AES256"},
+		"layout": {func(d *document.Destination) { d.Prefix, d.Layout = "currents", document.LayoutCurrents },
 			`^currents/dataexport\.millrace\.S3\.integration\.shop\.layout/event_type=users\.behaviors\.(CustomEvent|Purchase)/date=\d{4}-\d\d-\d\d-\d\d/1/[0-9TZ.]+/` +
 				`dataexport\.millrace\.S3\.integration\.shop\.layout\+0\+\d+\.ndjson\.zst$`, "127.0.0.1", ""},
 	} {
@@ -253,7 +254,7 @@ func TestS3Settings(t *testing.T) {
 			c.edit(&d)
 			before := s.objects()
 			s.heads, s.hosts = nil, map[string]bool{}
-			require.NoError(t, w.turns(o, w.create(control.Stream{ID: name, Format: "ndjson", Destination: d})))
+			require.NoError(t, w.turns(o, w.create(document.Stream{ID: name, Format: "ndjson", Destination: d})))
 			made := 0
 			for object := range s.objects() {
 				if _, was := before[object]; !was {
@@ -272,12 +273,12 @@ func TestS3Settings(t *testing.T) {
 
 // Streams of one name of two workspaces, which began at once and go to one place, have no object of one name.
 func TestS3PlaceOfTwoWorkspaces(t *testing.T) {
-	for _, layout := range []string{control.LayoutHive, control.LayoutCurrents} {
-		s := &control.Stream{ID: "lake", Format: "ndjson", StartedAt: 1,
-			Destination: control.Destination{Type: control.DestinationS3, Prefix: "events", Layout: layout}}
+	for _, layout := range []string{document.LayoutHive, document.LayoutCurrents} {
+		s := &document.Stream{ID: "lake", Format: "ndjson", StartedAt: 1,
+			Destination: document.Destination{Type: document.DestinationS3, Prefix: "events", Layout: layout}}
 		seen := map[string]bool{}
 		for _, workspace := range []string{"shop", "other"} {
-			l := newLayout(&control.Workspace{Settings: control.Settings{ID: workspace}}, s, Part{})
+			l := newLayout(&control.Workspace{Settings: document.Settings{ID: workspace}}, s, Part{})
 			seen[l.name(fileKey{op.Event, 1}, 1, 9)] = true
 		}
 		require.Len(t, seen, 2)
@@ -287,7 +288,7 @@ func TestS3PlaceOfTwoWorkspaces(t *testing.T) {
 // Credentials are read anew after each failure; what is wrong with them is said without them.
 func TestCredentials(t *testing.T) {
 	w, s := newWorld(t, 4<<10), newService(t)
-	stream := w.create(control.Stream{ID: "all", Format: "ndjson", Destination: s.destination()})
+	stream := w.create(document.Stream{ID: "all", Format: "ndjson", Destination: s.destination()})
 	w.commit(w.ws.Number, 2, 5)
 	o := s.options(w)
 	file := filepath.Join(o.CredentialsDir, "shop", "lake.json")
@@ -318,11 +319,11 @@ func TestVariablesOfOthers(t *testing.T) {
 	t.Setenv("MILLRACE_STREAM_CREDENTIALS_SHOP_EU_LAKE", `{"token":"hidden"}`)
 	read := func(workspace, name string) error { return o.credentials(workspace, name, new(httpCredentials)) }
 	require.NoError(t, read("shop", "eu-lake"))
-	_, err := w.c.CreateWorkspace(control.Actor{Name: "test"}, control.Settings{ID: "shop-eu"})
+	_, err := w.c.CreateWorkspace(control.Actor{Name: "test"}, document.Settings{ID: "shop-eu"})
 	require.NoError(t, err)
 	require.ErrorContains(t, read("shop", "eu-lake"), `workspace "shop-eu"`)
 	require.NoError(t, read("shop-eu", "lake"))
-	_, err = w.c.CreateWorkspace(control.Actor{Name: "test"}, control.Settings{ID: "shop_eu"})
+	_, err = w.c.CreateWorkspace(control.Actor{Name: "test"}, document.Settings{ID: "shop_eu"})
 	require.NoError(t, err)
 	require.ErrorContains(t, read("shop-eu", "lake"), `workspace "shop_eu"`)
 	require.ErrorContains(t, read("shop_eu", "lake"), `workspace "shop-eu"`)
@@ -343,8 +344,8 @@ func TestS3ServiceThatHangs(t *testing.T) {
 		require.NoError(t, err)
 		return true
 	}
-	v := control.Stream{ID: "all", Format: "ndjson", Destination: service.destination()}
-	v.Destination.Addressing = control.AddressingPath
+	v := document.Stream{ID: "all", Format: "ndjson", Destination: service.destination()}
+	v.Destination.Addressing = document.AddressingPath
 	s := w.create(v)
 	w.commit(w.ws.Number, 2, 5)
 	o := service.options(w)
@@ -366,7 +367,7 @@ func TestS3CredentialsThatHang(t *testing.T) {
 	}
 	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", filepath.Join(t.TempDir(), "none"))
 	t.Setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", hanging.URL)
-	v := control.Stream{ID: "all", Format: "ndjson", Destination: service.destination()}
+	v := document.Stream{ID: "all", Format: "ndjson", Destination: service.destination()}
 	v.Destination.Credentials = ""
 	s := w.create(v)
 	w.commit(w.ws.Number, 2, 5)

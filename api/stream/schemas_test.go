@@ -17,7 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sr"
 	"github.com/twmb/franz-go/pkg/sr/srfake"
 
-	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/stream/currents"
 	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
@@ -94,8 +94,8 @@ func TestSchemaRegistry(t *testing.T) {
 		"":                           {"millrace.shop.event-value", "millrace.shop.purchase-value"},
 		"millrace.{workspace}.event": {"millrace.shop.event-dataexport.S3.inner.users.behaviors.CustomEvent", "millrace.shop.event-dataexport.S3.inner.users.behaviors.Purchase"},
 	} {
-		stream := w.topics("avro"+strings.NewReplacer("{workspace}", "", ".", "").Replace(topic), c, func(s *control.Stream) {
-			s.Format, s.Destination.Registry, s.Destination.Credentials, s.Destination.Topic = control.FormatAvro, registry.URL(), "registry", topic
+		stream := w.topics("avro"+strings.NewReplacer("{workspace}", "", ".", "").Replace(topic), c, func(s *document.Stream) {
+			s.Format, s.Destination.Registry, s.Destination.Credentials, s.Destination.Topic = document.FormatAvro, registry.URL(), "registry", topic
 		})
 		set(kafkaCredentials{RegistryUser: "millrace", RegistryPassword: "wrong-one"})
 		err := w.turns(w.options(), stream)
@@ -135,7 +135,7 @@ func TestSchemaRegistryThatFails(t *testing.T) {
 	c := newBrokers(t)
 	registry := srfake.New()
 	defer registry.Close()
-	stream := w.topics("avro", c, func(s *control.Stream) { s.Format, s.Destination.Registry = control.FormatAvro, registry.URL() })
+	stream := w.topics("avro", c, func(s *document.Stream) { s.Format, s.Destination.Registry = document.FormatAvro, registry.URL() })
 	registry.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
 		w.WriteHeader(http.StatusConflict)
 		_, _ = w.Write([]byte(`{"error_code":409,"message":"incompatible with an earlier schema"}`))
@@ -170,7 +170,7 @@ func TestRefusedRecordsAreReadable(t *testing.T) {
 // Files of Avro are read by another library.
 func TestAvroFilesForOthers(t *testing.T) {
 	w, want := currentsWorld(t)
-	require.NoError(t, w.turns(w.options(), w.create(control.Stream{ID: "files", Format: "avro"})))
+	require.NoError(t, w.turns(w.options(), w.create(document.Stream{ID: "files", Format: "avro"})))
 	files := 0
 	require.NoError(t, filepath.WalkDir(filepath.Join(w.dir, "shop", "files"), func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

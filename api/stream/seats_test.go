@@ -17,7 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/shard/eventlog"
 )
 
@@ -61,9 +61,9 @@ func (d crowded) Rename(from, to string) error {
 func TestFewWriteAtOnce(t *testing.T) {
 	w := newWorld(t, 4<<10)
 	const streams = 4 * seatsOfAKind
-	var all []*control.Stream
+	var all []*document.Stream
 	for i := range streams {
-		all = append(all, w.create(control.Stream{ID: fmt.Sprint("s", i), Kinds: []string{"event"}, Format: "ndjson"}))
+		all = append(all, w.create(document.Stream{ID: fmt.Sprint("s", i), Kinds: []string{"event"}, Format: "ndjson"}))
 	}
 	w.commit(w.ws.Number, 40, 20)
 	w.pack()
@@ -79,7 +79,7 @@ func TestFewWriteAtOnce(t *testing.T) {
 	m, err := New(o)
 	require.NoError(t, err)
 	defer m.Close()
-	isDone := func(s *control.Stream) func() bool {
+	isDone := func(s *document.Stream) func() bool {
 		return func() bool {
 			v := m.Status("shop", s)
 			return v.State == "running" && v.Events > 0 && v.LagEvents == 0
@@ -107,7 +107,7 @@ func TestSeatsOfMessages(t *testing.T) {
 		taken = append(taken, [2]int{len(o.seats.messages), len(o.seats.failing)})
 		return 200
 	}
-	k := newCarrier(&o, w.ws, w.hook("all", sink, func(s *control.Stream) { s.Destination.Batch = 5 }), o.Parts()[0])
+	k := newCarrier(&o, w.ws, w.hook("all", sink, func(s *document.Stream) { s.Destination.Batch = 5 }), o.Parts()[0])
 	goOn := func(k *carrier, first, last [2]int) {
 		t.Helper()
 		w.commit(w.ws.Number, 5, 5)
@@ -140,7 +140,7 @@ func TestSeatsOfMessages(t *testing.T) {
 // others wait for it.
 func TestHangingDelivery(t *testing.T) {
 	w := newWorld(t, 4<<10)
-	s := w.create(control.Stream{ID: "all", Kinds: []string{"event"}, Format: "ndjson"})
+	s := w.create(document.Stream{ID: "all", Kinds: []string{"event"}, Format: "ndjson"})
 	w.commit(w.ws.Number, 4, 5)
 	o := w.options()
 	hangs, goesOn := make(chan struct{}), make(chan struct{})
@@ -206,7 +206,7 @@ func (d mounted) FileSystem(dir string) (uint64, error) {
 
 // carrying returns a function that starts the carrier of a stream, which has failed before unless failure is nil. At
 // the end of the test goesOn is closed, and all carriers have ended.
-func (w *world) carrying(t *testing.T, o *Options, failure error, goesOn chan struct{}) func(control.Stream) *carrier {
+func (w *world) carrying(t *testing.T, o *Options, failure error, goesOn chan struct{}) func(document.Stream) *carrier {
 	ctx, cancel := context.WithCancel(context.Background())
 	var all []*carrier
 	t.Cleanup(func() {
@@ -216,7 +216,7 @@ func (w *world) carrying(t *testing.T, o *Options, failure error, goesOn chan st
 			<-k.ended
 		}
 	})
-	return func(s control.Stream) *carrier {
+	return func(s document.Stream) *carrier {
 		k := newCarrier(o, w.ws, w.create(s), o.Parts()[0])
 		k.err = failure
 		all = append(all, k)
@@ -245,14 +245,14 @@ func TestHangingFileSystemsKeepNobodyWaiting(t *testing.T) {
 			}}
 			carry := w.carrying(t, &o, failure, goesOn)
 			for i := range 2 * seatsOfAKind {
-				carry(control.Stream{ID: fmt.Sprint("hangs", i), Format: "ndjson"})
+				carry(document.Stream{ID: fmt.Sprint("hangs", i), Format: "ndjson"})
 				select {
 				case <-arrived:
 				case <-time.After(time.Minute):
 					t.Fatal("it waits for the others")
 				}
 			}
-			k := carry(control.Stream{ID: "healthy", Format: "ndjson"})
+			k := carry(document.Stream{ID: "healthy", Format: "ndjson"})
 			want := int64(len(w.exported(eventlog.Query{})))
 			require.Eventually(t, func() bool { return k.status().Events == want }, time.Minute, time.Millisecond)
 			for i := range uint64(100) {
@@ -277,8 +277,8 @@ func TestHangingEndpointsKeepNobodyWaiting(t *testing.T) {
 			t.Cleanup(hanging.Close) // once the carriers have ended
 			o := w.options()
 			carry := w.carrying(t, &o, failure, goesOn)
-			to := func(id, url string) control.Stream {
-				return control.Stream{ID: id, Destination: control.Destination{Type: control.DestinationHTTP, URL: url}}
+			to := func(id, url string) document.Stream {
+				return document.Stream{ID: id, Destination: document.Destination{Type: document.DestinationHTTP, URL: url}}
 			}
 			for i := range seatsOfAKind {
 				carry(to(fmt.Sprint("hangs", i), hanging.URL))

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/shard/eventlog"
 	"millrace/shard/op"
 )
@@ -21,7 +22,7 @@ func TestChangedWhileDelivering(t *testing.T) {
 	for _, to := range []string{"directory", "bucket"} {
 		t.Run(to, func(t *testing.T) {
 			w := newWorld(t, 4<<10)
-			o, v := w.options(), control.Stream{ID: "all", Format: "ndjson", Names: []string{"event 0", `sku "1"`}}
+			o, v := w.options(), document.Stream{ID: "all", Format: "ndjson", Names: []string{"event 0", `sku "1"`}}
 			lines := func() []string { got, _ := w.written("all"); return got }
 			if to == "bucket" {
 				service := newService(t)
@@ -43,7 +44,7 @@ func TestChangedWhileDelivering(t *testing.T) {
 			begun := lines()
 			require.Equal(t, w.exported(eventlog.Query{Names: s.Names}), begun)
 
-			_, err := w.c.Streams.Change(control.Actor{Name: "test"}, "shop", "all", func(s *control.Stream) (*control.Stream, error) {
+			_, err := w.c.Streams.Change(control.Actor{Name: "test"}, "shop", "all", func(s *document.Stream) (*document.Stream, error) {
 				s.Names, s.Kinds = []string{"event 1"}, []string{"event"}
 				return s, nil
 			})
@@ -70,7 +71,7 @@ func TestChangedWhileDelivering(t *testing.T) {
 func TestColumnsChangedWhileDelivering(t *testing.T) {
 	w, service := newWorld(t, 4<<10), newService(t)
 	o := service.options(w)
-	s := w.create(control.Stream{ID: "all", Columns: []string{"k:number"}, Destination: service.destination()})
+	s := w.create(document.Stream{ID: "all", Columns: []string{"k:number"}, Destination: service.destination()})
 	w.commit(w.ws.Number, 10, 7)
 	moves := 0
 	w.puts = func() error { // of the delivery the beginning is stored, and its end isn't
@@ -83,7 +84,7 @@ func TestColumnsChangedWhileDelivering(t *testing.T) {
 	w.puts = nil
 	begun := service.objects()
 	require.NotEmpty(t, begun)
-	_, err := w.c.Streams.Change(control.Actor{Name: "test"}, "shop", "all", func(s *control.Stream) (*control.Stream, error) {
+	_, err := w.c.Streams.Change(control.Actor{Name: "test"}, "shop", "all", func(s *document.Stream) (*document.Stream, error) {
 		s.Columns = []string{"k:string"}
 		return s, nil
 	})
@@ -100,7 +101,7 @@ func TestColumnsChangedWhileDelivering(t *testing.T) {
 // Of a stream that can't begin it is known how far it is, and how long something has waited.
 func TestStatusOfWhatDoesNotOpen(t *testing.T) {
 	w := newWorld(t, 4<<10)
-	s := w.create(control.Stream{ID: "all", Format: "ndjson"})
+	s := w.create(document.Stream{ID: "all", Format: "ndjson"})
 	w.commit(w.ws.Number, 3, 5)
 	require.NoError(t, w.turns(w.options(), s))
 	o := w.options()
@@ -125,7 +126,7 @@ func TestStatusOfWhatDoesNotOpen(t *testing.T) {
 		require.Less(t, status.LagSeconds, time.Since(started).Seconds()+60)
 		require.Contains(t, status.Error, "read-only")
 	}
-	other := w.create(control.Stream{ID: "late", Format: "ndjson"})
+	other := w.create(document.Stream{ID: "late", Format: "ndjson"})
 	k = newCarrier(&o, w.ws, other, o.Parts()[0])
 	require.Error(t, k.turn(context.Background()))
 	delivered := *before.LastEventAt
@@ -135,7 +136,7 @@ func TestStatusOfWhatDoesNotOpen(t *testing.T) {
 // Events that expire while a delivery reads are missed, although the cursor never stood before them.
 func TestExpiredWhileReading(t *testing.T) {
 	w := newWorld(t, 4<<10)
-	s := w.create(control.Stream{ID: "all", Format: "ndjson"})
+	s := w.create(document.Stream{ID: "all", Format: "ndjson"})
 	w.commit(w.ws.Number, 5, 7)
 	w.pack()
 	packed := w.exported(eventlog.Query{})

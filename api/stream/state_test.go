@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/shard"
 	"millrace/shard/op"
 )
@@ -31,7 +32,7 @@ func TestStreamOfStates(t *testing.T) {
 	})
 
 	check := func() {
-		require.NoError(t, w.turns(w.options(), w.create(control.Stream{ID: "lines", Format: "ndjson", Kinds: kinds})))
+		require.NoError(t, w.turns(w.options(), w.create(document.Stream{ID: "lines", Format: "ndjson", Kinds: kinds})))
 		svcID := w.svcID(w.number(op.ExternalID, "u1"))
 		lines, files := w.written("lines")
 		require.Len(t, files, 2)
@@ -58,8 +59,8 @@ func TestStreamOfStates(t *testing.T) {
 	require.NoError(t, w.turns(w.options(), w.c.Streams.Get("shop", "lines")))
 	after, _ := w.written("lines")
 	require.ElementsMatch(t, append(before, before...), after, "from blocks the same, with the same ids")
-	require.NoError(t, w.turns(w.options(), w.create(control.Stream{ID: "columns", Format: "parquet", Kinds: kinds})))
-	require.NoError(t, w.turns(w.options(), w.hook("messages", s, func(s *control.Stream) { s.Kinds = kinds })))
+	require.NoError(t, w.turns(w.options(), w.create(document.Stream{ID: "columns", Format: "parquet", Kinds: kinds})))
+	require.NoError(t, w.turns(w.options(), w.hook("messages", s, func(s *document.Stream) { s.Kinds = kinds })))
 	svcID := w.svcID(w.number(op.ExternalID, "u1"))
 	sent := s.events(t)
 	require.Len(t, sent, 3)

@@ -13,6 +13,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/shard/eventlog"
 	"millrace/shard/eventlog/event"
 )
@@ -75,7 +76,7 @@ func (p *PartStatus) state() string {
 }
 
 // Status returns how far a stream is, according to what is stored and to what this node carries of it.
-func (m *Manager) Status(workspace string, s *control.Stream) Status {
+func (m *Manager) Status(workspace string, s *document.Stream) Status {
 	all, status := map[string]PartStatus{}, Status{State: "running", Parts: []PartStatus{}}
 	for group, doc := range m.o.Control.StreamCursors(workspace, s.ID) {
 		var c cursor
@@ -121,7 +122,7 @@ func worse(a, b string) string {
 }
 
 // addWaiting adds what waits for a stream that is paused, which nobody carries, in the event logs that this node reads.
-func (m *Manager) addWaiting(workspace string, s *control.Stream, all map[string]PartStatus) {
+func (m *Manager) addWaiting(workspace string, s *document.Stream, all map[string]PartStatus) {
 	ws := m.o.Control.Snapshot().Lookup(workspace)
 	since, err := s.Since()
 	if ws == nil || err != nil {
@@ -143,7 +144,7 @@ func (m *Manager) addWaiting(workspace string, s *control.Stream, all map[string
 // firstWaiting returns when the first event of a stream behind a position was accepted; zero: there is none. When it
 // can't be found quickly, it is estimated.
 func firstWaiting(
-	l *eventlog.Log, position uint64, ws *control.Workspace, s *control.Stream, since time.Time,
+	l *eventlog.Log, position uint64, ws *control.Workspace, s *document.Stream, since time.Time,
 ) time.Time {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

@@ -31,6 +31,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/stream/currents"
 	"millrace/shard/eventlog"
 	"millrace/shard/eventlog/event"
@@ -147,7 +148,7 @@ type Manager struct {
 // known is a stream that there was when the Manager last looked.
 type known struct {
 	workspace *control.Workspace
-	stream    *control.Stream
+	stream    *document.Stream
 }
 
 // task is the task of one carrier.

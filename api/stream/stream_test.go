@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/loadtest/testsize"
 	"millrace/shard"
 	"millrace/shard/bodies"
@@ -63,9 +64,9 @@ func newWorld(t testing.TB, blockBytes int64) *world {
 	require.NoError(t, err)
 	t.Cleanup(func() { w.events.Close(); w.e.Close() })
 	w.c.Start(w)
-	w.ws, err = w.c.CreateWorkspace(control.Actor{Name: "test"}, control.Settings{ID: "shop"})
+	w.ws, err = w.c.CreateWorkspace(control.Actor{Name: "test"}, document.Settings{ID: "shop"})
 	require.NoError(t, err)
-	_, err = w.c.CreateWorkspace(control.Actor{Name: "test"}, control.Settings{ID: "other"})
+	_, err = w.c.CreateWorkspace(control.Actor{Name: "test"}, document.Settings{ID: "other"})
 	require.NoError(t, err)
 	return w
 }
@@ -158,10 +159,10 @@ func (w *world) delete(externalIDs ...string) {
 	})
 }
 
-func (w *world) create(s control.Stream) *control.Stream {
+func (w *world) create(s document.Stream) *document.Stream {
 	w.t.Helper()
 	if s.From == "" {
-		s.From = control.StreamBeginning
+		s.From = document.StreamBeginning
 	}
 	v, err := w.c.Streams.Create(control.Actor{Name: "test"}, "shop", s)
 	require.NoError(w.t, err)
@@ -177,7 +178,7 @@ func (w *world) options() Options {
 }
 
 // turns has a carrier do what there is to do.
-func (w *world) turns(o Options, s *control.Stream) error {
+func (w *world) turns(o Options, s *document.Stream) error {
 	k := newCarrier(&o, w.ws, s, o.Parts()[0])
 	for range 10_000 {
 		if err := k.turn(context.Background()); err != nil {
@@ -246,7 +247,7 @@ func (w *world) written(stream string) (lines []string, files []string) {
 // A stream has what the export has, from blocks and from the log, of its workspace alone; and goes on where it was.
 func TestStreamIsTheExport(t *testing.T) {
 	w := newWorld(t, 4<<10)
-	s := w.create(control.Stream{ID: "all", Format: "ndjson"})
+	s := w.create(document.Stream{ID: "all", Format: "ndjson"})
 	for range 3 {
 		w.commit(w.ws.Number, 20, 7)
 		w.commit(w.ws.Number+1, 3, 5)
@@ -276,9 +277,9 @@ func TestPeriodsOfFolders(t *testing.T) {
 	}
 	o := w.options()
 	o.FileBytes = 1 << 30
-	for layout, period := range map[string]string{control.LayoutHive: time.DateOnly, control.LayoutCurrents: "2006-01-02-15"} {
-		destination := control.Destination{Type: control.DestinationDirectory, Layout: layout}
-		require.NoError(t, w.turns(o, w.create(control.Stream{ID: layout, Format: "ndjson", Destination: destination})))
+	for layout, period := range map[string]string{document.LayoutHive: time.DateOnly, document.LayoutCurrents: "2006-01-02-15"} {
+		destination := document.Destination{Type: document.DestinationDirectory, Layout: layout}
+		require.NoError(t, w.turns(o, w.create(document.Stream{ID: layout, Format: "ndjson", Destination: destination})))
 		got, files := w.written(layout)
 		require.Equal(t, w.exported(eventlog.Query{}), got, layout)
 		folders := map[string]bool{}
@@ -314,14 +315,14 @@ func TestPeriodsOfFolders(t *testing.T) {
 // A stream has the kinds and the names that it chooses, in the format that it chooses.
 func TestWhatIsChosen(t *testing.T) {
 	w := newWorld(t, 4<<10)
-	purchases := w.create(control.Stream{ID: "purchases", Format: "ndjson", Kinds: []string{"purchase"}})
-	named := w.create(control.Stream{ID: "named", Format: "parquet", Names: []string{"event 1"}})
+	purchases := w.create(document.Stream{ID: "purchases", Format: "ndjson", Kinds: []string{"purchase"}})
+	named := w.create(document.Stream{ID: "named", Format: "parquet", Names: []string{"event 1"}})
 	w.commit(w.ws.Number, 30, 7)
 	w.pack()
 	w.commit(w.ws.Number, 10, 7)
 	time.Sleep(5 * time.Millisecond) // a stream begins at the millisecond
-	later := w.create(control.Stream{ID: "later", Format: "ndjson", From: "now"})
-	for _, s := range []*control.Stream{purchases, named, later} {
+	later := w.create(document.Stream{ID: "later", Format: "ndjson", From: "now"})
+	for _, s := range []*document.Stream{purchases, named, later} {
 		require.NoError(t, w.turns(w.options(), s))
 	}
 	got, _ := w.written("purchases")
@@ -347,7 +348,7 @@ func TestWhatIsChosen(t *testing.T) {
 // files from then on, and begins nothing anew.
 func TestColumns(t *testing.T) {
 	w := newWorld(t, 4<<10)
-	s := w.create(control.Stream{ID: "lake", Columns: []string{"plan:string", "n:number", "on:boolean", "at:time"}})
+	s := w.create(document.Stream{ID: "lake", Columns: []string{"plan:string", "n:number", "on:boolean", "at:time"}})
 	for _, pack := range []bool{true, false} {
 		w.track(`{"events":[{"external_id":"u1","name":"e","time":"2026-01-31T09:30:00Z","properties":{"plan":"p","n":2,"on":true,"at":"2026-01-31T10:30:00+01:00","x":{"y":1}}}]}`)
 		w.track(`{"events":[{"external_id":"u1","name":"e","time":"2026-01-31T09:30:00Z","properties":{"plan":1,"n":"2","on":"true","at":"yesterday"}}]}`)
@@ -382,7 +383,7 @@ func TestColumns(t *testing.T) {
 	}
 	require.Equal(t, slices.Concat(want, want), got)
 
-	_, err := w.c.Streams.Change(control.Actor{Name: "test"}, "shop", "lake", func(s *control.Stream) (*control.Stream, error) { s.Columns = []string{"x:string"}; return s, nil })
+	_, err := w.c.Streams.Change(control.Actor{Name: "test"}, "shop", "lake", func(s *document.Stream) (*document.Stream, error) { s.Columns = []string{"x:string"}; return s, nil })
 	require.NoError(t, err)
 	next := w.c.Streams.Get("shop", "lake")
 	require.Equal(t, s.StartedAt, next.StartedAt)
@@ -477,7 +478,7 @@ func TestEveryFault(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			w := newWorld(t, 4<<10)
 			for at, done := 0, false; !done; at += testsize.Short(1, 7) {
-				s := w.create(control.Stream{ID: fmt.Sprint("s", at), Format: []string{"ndjson", "parquet"}[at%2]})
+				s := w.create(document.Stream{ID: fmt.Sprint("s", at), Format: []string{"ndjson", "parquet"}[at%2]})
 				w.commit(w.ws.Number, 4, 5)
 				count, failed := 0, false
 				ask := func() error {
@@ -525,7 +526,7 @@ func TestEveryFault(t *testing.T) {
 // Of two that carry a stream at once, one is refused, and what both have written is there once.
 func TestTwoCarryOneStream(t *testing.T) {
 	w := newWorld(t, 4<<10)
-	s := w.create(control.Stream{ID: "all", Format: "ndjson"})
+	s := w.create(document.Stream{ID: "all", Format: "ndjson"})
 	w.commit(w.ws.Number, 20, 7)
 	o := w.options()
 	first, second := newCarrier(&o, w.ws, s, o.Parts()[0]), newCarrier(&o, w.ws, s, o.Parts()[0])
@@ -548,7 +549,7 @@ func TestTwoCarryOneStream(t *testing.T) {
 // then to end.
 func TestCarriersThatAreWantedAgain(t *testing.T) {
 	w := newWorld(t, 4<<10)
-	s := w.create(control.Stream{ID: "all", Format: "ndjson"})
+	s := w.create(document.Stream{ID: "all", Format: "ndjson"})
 	w.commit(w.ws.Number, 1, 1)
 	o := w.options()
 	asked, answer := make(chan struct{}, 1), make(chan struct{})
@@ -586,7 +587,7 @@ func TestCarriersThatAreWantedAgain(t *testing.T) {
 // Events of deleted users are not streamed, also when they were read ahead before the deletion.
 func TestDeletedUsersAreNotStreamed(t *testing.T) {
 	w := newWorld(t, 4<<10)
-	s := w.create(control.Stream{ID: "all", Format: "ndjson"})
+	s := w.create(document.Stream{ID: "all", Format: "ndjson"})
 	w.commit(w.ws.Number, 20, 7)
 	w.pack()
 	o := w.options()
@@ -610,7 +611,7 @@ func TestDestinationThatFails(t *testing.T) {
 	w := newWorld(t, 4<<10)
 	blocked := filepath.Join(w.dir, "shop")
 	require.NoError(t, os.WriteFile(blocked, []byte("a file where a directory shall be"), 0o600))
-	s := w.create(control.Stream{ID: "all", Format: "ndjson"})
+	s := w.create(document.Stream{ID: "all", Format: "ndjson"})
 	o := w.options()
 	o.disk = machine{}
 	o.Interval, o.RetryAfter, o.MaxRetryAfter = time.Millisecond, time.Millisecond, 5*time.Millisecond
@@ -630,7 +631,7 @@ func TestDestinationThatFails(t *testing.T) {
 	got, _ := w.written("all")
 	require.Equal(t, want, got)
 
-	_, err = w.c.Streams.Change(control.Actor{}, "shop", "all", func(s *control.Stream) (*control.Stream, error) { s.Paused = true; return s, nil })
+	_, err = w.c.Streams.Change(control.Actor{}, "shop", "all", func(s *document.Stream) (*document.Stream, error) { s.Paused = true; return s, nil })
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return len(m.snapshot()) == 0 }, time.Minute, time.Millisecond)
 	status := m.Status("shop", w.c.Streams.Get("shop", "all"))
@@ -650,7 +651,7 @@ func TestDestinationThatFails(t *testing.T) {
 // so.
 func TestExpiredBeforeDelivered(t *testing.T) {
 	w := newWorld(t, 4<<10)
-	s := w.create(control.Stream{ID: "all", Format: "ndjson"})
+	s := w.create(document.Stream{ID: "all", Format: "ndjson"})
 	w.commit(w.ws.Number, 2, 5)
 	require.NoError(t, w.turns(w.options(), s))
 	delivered, _ := w.written("all")
@@ -672,7 +673,7 @@ func TestExpiredBeforeDelivered(t *testing.T) {
 // stream opens the directory that both share. What other nodes have there, and streams that are there, stays.
 func TestLeftoversOfDeletedStreams(t *testing.T) {
 	w := newWorld(t, 4<<10)
-	paused := w.create(control.Stream{ID: "paused", Format: "ndjson", Paused: true})
+	paused := w.create(document.Stream{ID: "paused", Format: "ndjson", Paused: true})
 	spool := filepath.Join(w.dir, "shop", "paused", unfinishedDir)
 	require.NoError(t, os.MkdirAll(spool, 0o755))
 	left := func(names ...string) {
@@ -697,8 +698,8 @@ func TestLeftoversOfDeletedStreams(t *testing.T) {
 	m.clean()
 	require.Eventually(t, func() bool { return slices.Equal(is(), []string{"paused.7.1.1.20000"}) }, time.Minute, time.Millisecond)
 
-	heir := w.create(control.Stream{ID: "heir", Format: "ndjson", Destination: control.Destination{Path: "paused"}})
-	other := w.create(control.Stream{ID: "other", Format: "ndjson", Paused: true})
+	heir := w.create(document.Stream{ID: "heir", Format: "ndjson", Destination: document.Destination{Path: "paused"}})
+	other := w.create(document.Stream{ID: "other", Format: "ndjson", Paused: true})
 	left("paused.7.0.1.20000", other.ID+".7.0.1.20000")
 	require.NoError(t, w.turns(o, heir))
 	require.Equal(t, []string{"other.7.0.1.20000", "paused.7.1.1.20000"}, is())

@@ -9,7 +9,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"millrace/api/call"
-	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/value"
 )
 
@@ -27,13 +27,13 @@ func Canvas(x *call.Call) {
 }
 
 func answerTranslations(x *call.Call, p *place, err error) {
-	var shown []control.Message
+	var shown []document.Message
 	if err == nil {
 		shown, err = p.shown(x)
 	}
 	only := ""
 	if err == nil && p.localeID != "" {
-		var l control.Locale
+		var l document.Locale
 		l, err = p.locale(x)
 		only = localeKey(l)
 	}
@@ -59,7 +59,7 @@ func answerTranslations(x *call.Call, p *place, err error) {
 }
 
 // shown returns the messages whose translations the place asks for.
-func (p *place) shown(x *call.Call) ([]control.Message, error) {
+func (p *place) shown(x *call.Call) ([]document.Message, error) {
 	messages, err := p.messages(x)
 	if err != nil {
 		return nil, err
@@ -69,9 +69,9 @@ func (p *place) shown(x *call.Call) ([]control.Message, error) {
 		if err != nil {
 			return nil, err
 		}
-		return []control.Message{*m}, nil
+		return []document.Message{*m}, nil
 	}
-	var shown []control.Message
+	var shown []document.Message
 	for i := range messages {
 		refused := translatable(&messages[i])
 		if refused == nil {
@@ -87,7 +87,7 @@ func (p *place) shown(x *call.Call) ([]control.Message, error) {
 }
 
 // appendTranslation appends a translation to the reply; if there are several messages, it says of which one.
-func appendTranslation(x *call.Call, p *place, m *control.Message, t control.Translation) {
+func appendTranslation(x *call.Call, p *place, m *document.Message, t document.Translation) {
 	l := t.Locale
 	b := append(x.Reply, `{"locale":{"uuid":`...)
 	b = value.AppendQuoted(b, localeID(x, l).String())
@@ -125,7 +125,7 @@ func CanvasSource(x *call.Call) {
 }
 
 func answerSource(x *call.Call, p *place, err error) {
-	var shown []control.Message
+	var shown []document.Message
 	if err == nil {
 		shown, err = p.shown(x)
 	}

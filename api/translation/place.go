@@ -7,7 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"millrace/api/call"
-	"millrace/api/control"
+	"millrace/api/control/document"
 )
 
 // place identifies a message: in a campaign, or in a step of a canvas. It reads and changes the document that contains
@@ -78,7 +78,7 @@ func (p *place) checkCanvas() error {
 }
 
 // messages returns the current messages of the campaign or of the step; they must not be changed.
-func (p *place) messages(x *call.Call) ([]control.Message, error) {
+func (p *place) messages(x *call.Call) ([]document.Message, error) {
 	if !x.Workspace.MultiLanguage {
 		return nil, errMultiLanguage
 	}
@@ -88,18 +88,18 @@ func (p *place) messages(x *call.Call) ([]control.Message, error) {
 	return p.canvasMessages(x.Control.Canvases.Get(x.Workspace.ID, p.canvas))
 }
 
-func campaignMessages(c *control.Campaign) ([]control.Message, error) {
+func campaignMessages(c *document.Campaign) ([]document.Message, error) {
 	if c == nil {
 		return nil, errCampaign
 	}
 	return c.Messages, nil
 }
 
-func (p *place) canvasMessages(c *control.Canvas) ([]control.Message, error) {
+func (p *place) canvasMessages(c *document.Canvas) ([]document.Message, error) {
 	if c == nil {
 		return nil, errCanvas
 	}
-	i := slices.IndexFunc(c.Steps, func(s control.Step) bool { return s.ID == p.step })
+	i := slices.IndexFunc(c.Steps, func(s document.Step) bool { return s.ID == p.step })
 	if i < 0 {
 		return nil, errStep
 	}
@@ -107,8 +107,8 @@ func (p *place) canvasMessages(c *control.Canvas) ([]control.Message, error) {
 }
 
 // find returns the message of the place among messages.
-func (p *place) find(x *call.Call, messages []control.Message) (*control.Message, error) {
-	i := slices.IndexFunc(messages, func(m control.Message) bool { return m.ID == p.variation })
+func (p *place) find(x *call.Call, messages []document.Message) (*document.Message, error) {
+	i := slices.IndexFunc(messages, func(m document.Message) bool { return m.ID == p.variation })
 	switch {
 	case i >= 0:
 		return &messages[i], translatable(&messages[i])
@@ -118,7 +118,7 @@ func (p *place) find(x *call.Call, messages []control.Message) (*control.Message
 	return nil, errVariation
 }
 
-func translatable(m *control.Message) error {
+func translatable(m *document.Message) error {
 	switch {
 	case m.Channel != "email":
 		return errChannel
@@ -131,7 +131,7 @@ func translatable(m *control.Message) error {
 // hasMessage reports whether any campaign or step of the workspace has a message with this id.
 func hasMessage(x *call.Call, id string) bool {
 	found := false
-	eachMessage(x, func(m *control.Message) bool {
+	eachMessage(x, func(m *document.Message) bool {
 		found = m.ID == id
 		return !found
 	})
@@ -139,8 +139,8 @@ func hasMessage(x *call.Call, id string) bool {
 }
 
 // eachMessage calls f for the messages of the workspace until f returns false.
-func eachMessage(x *call.Call, f func(*control.Message) bool) {
-	each := func(messages []control.Message) bool {
+func eachMessage(x *call.Call, f func(*document.Message) bool) {
+	each := func(messages []document.Message) bool {
 		for i := range messages {
 			if !f(&messages[i]) {
 				return false
@@ -163,41 +163,41 @@ func eachMessage(x *call.Call, f func(*control.Message) bool) {
 }
 
 // locale returns the locale that the request names, one of the workspace.
-func (p *place) locale(x *call.Call) (control.Locale, error) {
+func (p *place) locale(x *call.Call) (document.Locale, error) {
 	if p.localeID == "" {
-		if key, ok := control.LocaleKey(p.localeName); ok {
+		if key, ok := document.LocaleKey(p.localeName); ok {
 			if l, ok := localesOf(x)[key]; ok {
 				return l, nil
 			}
 		}
-		return control.Locale{}, errLocale
+		return document.Locale{}, errLocale
 	}
 	id, err := uuid.Parse(p.localeID)
 	if err != nil {
-		return control.Locale{}, errLocaleID
+		return document.Locale{}, errLocaleID
 	}
 	for _, l := range localesOf(x) {
 		if localeID(x, l) == id {
 			return l, nil
 		}
 	}
-	return control.Locale{}, errLocale
+	return document.Locale{}, errLocale
 }
 
 // localesOf returns the locales of the workspace by their keys: those of its settings and of all its translations. A
 // locale has the same name wherever it is shown: the one in the settings, else that of the first translation that has
 // one, in the order of campaigns, canvases and their messages.
-func localesOf(x *call.Call) map[string]control.Locale {
-	found := map[string]control.Locale{}
+func localesOf(x *call.Call) map[string]document.Locale {
+	found := map[string]document.Locale{}
 	keys := map[string]string{} // of names, which are parsed once
-	add := func(l control.Locale) {
+	add := func(l document.Locale) {
 		key, ok := keys[l.Name]
 		if !ok {
 			key = localeKey(l)
 			keys[l.Name] = key
 		}
 		if first, ok := found[key]; ok {
-			l = control.Locale{Name: first.Name, Country: cmp.Or(first.Country, l.Country),
+			l = document.Locale{Name: first.Name, Country: cmp.Or(first.Country, l.Country),
 				Language: cmp.Or(first.Language, l.Language)}
 		}
 		found[key] = l
@@ -205,7 +205,7 @@ func localesOf(x *call.Call) map[string]control.Locale {
 	for _, l := range x.Workspace.Locales {
 		add(l)
 	}
-	eachMessage(x, func(m *control.Message) bool {
+	eachMessage(x, func(m *document.Message) bool {
 		for i := range m.Translations {
 			add(m.Translations[i].Locale)
 		}
@@ -214,8 +214,8 @@ func localesOf(x *call.Call) map[string]control.Locale {
 	return found
 }
 
-func localeKey(l control.Locale) string {
-	if key, ok := control.LocaleKey(l.Name); ok {
+func localeKey(l document.Locale) string {
+	if key, ok := document.LocaleKey(l.Name); ok {
 		return key
 	}
 	return l.Name // from before names were checked
@@ -225,6 +225,6 @@ func localeKey(l control.Locale) string {
 var localeSpace = uuid.MustParse("5b1d5a52-7a3b-4c7e-9a53-0f6d1d7b2e94")
 
 // localeID is derived from the workspace and the code, so it is the same whenever and wherever it is asked for.
-func localeID(x *call.Call, l control.Locale) uuid.UUID {
+func localeID(x *call.Call, l document.Locale) uuid.UUID {
 	return uuid.NewSHA1(localeSpace, []byte(x.Workspace.ID+"/"+localeKey(l)))
 }

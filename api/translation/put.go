@@ -9,6 +9,7 @@ import (
 
 	"millrace/api/call"
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/value"
 )
 
@@ -72,14 +73,14 @@ func written(x *call.Call, body value.Value, check func(*place) error) (p place,
 // now, and once more by the document that it changes, which nobody else changes meanwhile.
 func putTranslation[T any](
 	x *call.Call, p *place, texts value.Value, l *control.Collection[T], id string,
-	messagesOf func(*T) ([]control.Message, error),
+	messagesOf func(*T) ([]document.Message, error),
 ) {
 	messages, err := p.messages(x)
-	var m *control.Message
+	var m *document.Message
 	if err == nil {
 		m, err = p.find(x, messages)
 	}
-	var locale control.Locale
+	var locale document.Locale
 	if err == nil {
 		locale, err = p.locale(x)
 	}
@@ -94,8 +95,8 @@ func putTranslation[T any](
 		fail(x, err)
 		return
 	}
-	err = l.Edit(x.Actor(), x.Workspace.ID, id, "translation put", func(document *T) (*T, error) {
-		messages, err := messagesOf(document)
+	err = l.Edit(x.Actor(), x.Workspace.ID, id, "translation put", func(v *T) (*T, error) {
+		messages, err := messagesOf(v)
 		if err != nil {
 			return nil, err
 		}
@@ -106,8 +107,8 @@ func putTranslation[T any](
 		if err := complete(m, translated); err != nil {
 			return nil, err
 		}
-		m.Translations = withTranslation(m.Translations, control.Translation{Locale: locale, Map: translated})
-		return document, nil
+		m.Translations = withTranslation(m.Translations, document.Translation{Locale: locale, Map: translated})
+		return v, nil
 	}, "message", p.variation, "locale", locale.Name)
 	if err != nil {
 		fail(x, err)
@@ -117,9 +118,9 @@ func putTranslation[T any](
 }
 
 // withTranslation replaces the translation into the same locale by t, or appends t.
-func withTranslation(list []control.Translation, t control.Translation) []control.Translation {
+func withTranslation(list []document.Translation, t document.Translation) []document.Translation {
 	i := slices.IndexFunc(list,
-		func(other control.Translation) bool { return localeKey(other.Locale) == localeKey(t.Locale) })
+		func(other document.Translation) bool { return localeKey(other.Locale) == localeKey(t.Locale) })
 	if i < 0 {
 		return append(list, t)
 	}
@@ -153,7 +154,7 @@ func readTexts(v value.Value) (map[string]string, error) {
 
 // complete returns which ids of the message's source the texts leave out. Ids that the source doesn't have are kept: a
 // message may have no source here.
-func complete(m *control.Message, texts map[string]string) error {
+func complete(m *document.Message, texts map[string]string) error {
 	var missing []string
 	for _, id := range slices.Sorted(maps.Keys(m.Source)) {
 		if _, there := texts[id]; !there {

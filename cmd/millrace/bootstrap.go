@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 )
 
 // The bootstrap file, and the workspace of --demo.
@@ -29,7 +30,7 @@ func (c *serveCommand) readBootstrap() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--bootstrap: %w", err)
 	}
-	if _, err := control.ParseBootstrap(text); err != nil {
+	if _, err := document.ParseBootstrap(text); err != nil {
 		return nil, fmt.Errorf("--bootstrap: %q: %w", c.Bootstrap, err)
 	}
 	return text, nil
@@ -53,7 +54,7 @@ func (c *serveCommand) bootstrap(n *node, text []byte, stdout io.Writer) error {
 
 // applyBootstrap prints the keys that it makes, since they are never shown again.
 func applyBootstrap(c *control.Control, text []byte, stdout io.Writer) error {
-	f, err := control.ParseBootstrap(text)
+	f, err := document.ParseBootstrap(text)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"millrace/api/admin"
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/shard/cluster"
 	"millrace/shard/cluster/placement"
 	"millrace/wal/quorum"
@@ -55,7 +56,7 @@ func (e saidError) Unwrap() []error { return []error{e.error, e.meaning} }
 
 // clusterError gives an error of package cluster the meaning that the admin API knows.
 func clusterError(err error) error {
-	for from, to := range map[error]error{placement.ErrInvalid: control.ErrInvalid,
+	for from, to := range map[error]error{placement.ErrInvalid: document.ErrInvalid,
 		placement.ErrNotFound: control.ErrNotFound, placement.ErrRefused: control.ErrConflict} {
 		if errors.Is(err, from) {
 			return saidError{err, to}

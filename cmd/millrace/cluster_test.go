@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/shard"
 	"millrace/shard/cluster/placement"
 	"millrace/wal/quorum"
@@ -215,7 +216,7 @@ func TestClusterDrainWaits(t *testing.T) {
 
 // What the cluster says reaches the admin API with its meaning, and its text.
 func TestClusterErrors(t *testing.T) {
-	for from, to := range map[error]error{placement.ErrInvalid: control.ErrInvalid, placement.ErrNotFound: control.ErrNotFound, placement.ErrRefused: control.ErrConflict} {
+	for from, to := range map[error]error{placement.ErrInvalid: document.ErrInvalid, placement.ErrNotFound: control.ErrNotFound, placement.ErrRefused: control.ErrConflict} {
 		err := clusterError(fmt.Errorf("node %d: %w", quorum.Node(4), from))
 		require.ErrorIs(t, err, to)
 		require.ErrorIs(t, err, from)

@@ -21,6 +21,7 @@ import (
 
 	"millrace/api"
 	"millrace/api/control"
+	"millrace/api/control/document"
 	refusals "millrace/api/refused"
 	"millrace/cmd/millrace/operate"
 	"millrace/loadtest/testlog"
@@ -160,7 +161,7 @@ func TestEventExportThatFails(t *testing.T) {
 // Whose events are to be exported can be unknown for a while: the answer says so as everywhere.
 func TestEventExportOfAUserThatFails(t *testing.T) {
 	n := openNodeAt(t, t.TempDir(), 0, slog.New(slog.DiscardHandler))
-	_, err := n.control.CreateWorkspace(control.Actor{Name: "test"}, control.Settings{ID: "w"})
+	_, err := n.control.CreateWorkspace(control.Actor{Name: "test"}, document.Settings{ID: "w"})
 	require.NoError(t, err)
 	user := n.engine.AppendSvcID(nil, n.control.Snapshot().Lookup("w").Number, 1)
 	require.NoError(t, n.close())
@@ -234,7 +235,7 @@ func TestImportByAClockThatJumps(t *testing.T) {
 	})
 	defer func() { require.NoError(t, n.close()) }()
 	jump.Store(int64(365 * 24 * time.Hour))
-	_, err := n.control.CreateWorkspace(control.Actor{Name: "test"}, control.Settings{ID: "w"})
+	_, err := n.control.CreateWorkspace(control.Actor{Name: "test"}, document.Settings{ID: "w"})
 	require.NoError(t, err)
 	const line = `{"external_id":"ada","email_subscribe":"opted_in"}`
 	result, err := n.importLines(n.control.Snapshot().Lookup("w"), strings.NewReader(line), nil)

@@ -25,6 +25,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/loadtest/testaddr"
 	"millrace/shard"
 )
@@ -280,7 +281,7 @@ func TestPatiently(t *testing.T) {
 	for _, c := range []struct {
 		err   error
 		calls int
-	}{{shard.ErrUnavailable, 2}, {fmt.Errorf("x: %w", shard.ErrNotLeader), 2}, {shard.ErrUnknown, 2}, {control.ErrConflict, 2}, {control.ErrInvalid, 1}, {shard.ErrDiskFull, 1}} {
+	}{{shard.ErrUnavailable, 2}, {fmt.Errorf("x: %w", shard.ErrNotLeader), 2}, {shard.ErrUnknown, 2}, {control.ErrConflict, 2}, {document.ErrInvalid, 1}, {shard.ErrDiskFull, 1}} {
 		calls := 0
 		err := patiently(t.Context(), nil, log, func() error {
 			if calls++; calls == 1 {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 )
 
 // Right is a set of things that a person may do, in a workspace or in the company.
@@ -97,7 +98,7 @@ type Rights struct {
 }
 
 // Of returns the rights that permissions grant.
-func Of(p control.SCIMPermissions) Rights {
+func Of(p document.SCIMPermissions) Rights {
 	r := Rights{workspaces: map[string]Right{}}
 	for _, name := range p.Company {
 		r.company |= companyGrants[name]

@@ -22,6 +22,7 @@ import (
 
 	"millrace/api/console/rights"
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/scim"
 )
 
@@ -100,9 +101,9 @@ func (r *Refusal) Error() string { return r.Text }
 type Person struct {
 	// Rights are what the person may do.
 	Rights  rights.Rights
-	session *control.Session
-	user    *control.SCIMUser // nil: by the admin token
-	form    string            // what forms carry
+	session *document.Session
+	user    *document.SCIMUser // nil: by the admin token
+	form    string             // what forms carry
 }
 
 // Name is what pages call the person.
@@ -140,8 +141,8 @@ func (p *Person) Actor(r *http.Request) control.Actor {
 		RequestID: "console-" + randomText()[:16]}
 }
 
-func (s *Sessions) limits() control.SessionLimits {
-	return control.SessionLimits{Idle: s.options.Idle.Milliseconds(), Life: s.options.Life.Milliseconds(),
+func (s *Sessions) limits() document.SessionLimits {
+	return document.SessionLimits{Idle: s.options.Idle.Milliseconds(), Life: s.options.Life.Milliseconds(),
 		Max: s.options.MaxSessions, MaxOfUser: s.options.MaxSessionsOfUser}
 }
 
@@ -166,10 +167,10 @@ func (s *Sessions) ByToken(w http.ResponseWriter, r *http.Request, token string)
 
 // Begin makes a session of a dashboard user (nil: of the admin token), and gives the browser its token. A session that
 // the browser already had ends.
-func (s *Sessions) Begin(w http.ResponseWriter, r *http.Request, user *control.SCIMUser) error {
+func (s *Sessions) Begin(w http.ResponseWriter, r *http.Request, user *document.SCIMUser) error {
 	token := randomText()
 	now := s.options.Now()
-	one := control.Session{ID: digest(token), UserName: adminTokenName, Address: r.RemoteAddr, BeganAt: now,
+	one := document.Session{ID: digest(token), UserName: adminTokenName, Address: r.RemoteAddr, BeganAt: now,
 		SeenAt: now}
 	p := Person{session: &one, user: user}
 	if user == nil {
@@ -286,7 +287,7 @@ func (s *Sessions) Finish(w http.ResponseWriter, r *http.Request) (next string, 
 }
 
 // Of lists a person's sessions.
-func (s *Sessions) Of(p *Person) []*control.Session {
+func (s *Sessions) Of(p *Person) []*document.Session {
 	return s.options.Control.Sessions(p.session.UserName)
 }
 

@@ -5,7 +5,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"millrace/api/control"
+	"millrace/api/control/document"
 )
 
 // Streams is `millrace streams`: the routes of the admin API below streams.
@@ -54,8 +54,8 @@ type destinationFlags struct {
 	Registry    string `env:"-" help:"kafka: URL of the schema registry, for the format avro." placeholder:"URL"`
 }
 
-func (f *destinationFlags) destination() control.Destination {
-	return control.Destination{Type: f.To, Path: f.Path, Layout: f.Layout, Credentials: f.Credentials,
+func (f *destinationFlags) destination() document.Destination {
+	return document.Destination{Type: f.To, Path: f.Path, Layout: f.Layout, Credentials: f.Credentials,
 		Endpoint: f.Endpoint, Bucket: f.Bucket, Prefix: f.Prefix,
 		Region: f.Region, Addressing: f.Addressing, Encryption: f.Encryption, KMSKey: f.KMSKey,
 		URL: f.URL, Batch: f.Batch, Brokers: f.Brokers, Topic: f.Topic, Security: f.Security, SASL: f.SASL,
@@ -65,7 +65,7 @@ func (f *destinationFlags) destination() control.Destination {
 // Run makes a stream.
 func (c *streamsCreate) Run(s *session) error {
 	return s.show(http.MethodPost, inWorkspace(c.Workspace, "streams"),
-		control.Stream{ID: c.ID, Kinds: c.Kind, Names: c.Name, Columns: c.Column, Format: c.Format,
+		document.Stream{ID: c.ID, Kinds: c.Kind, Names: c.Name, Columns: c.Column, Format: c.Format,
 			Destination: c.destination(), From: c.From})
 }
 

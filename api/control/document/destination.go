@@ -1,4 +1,4 @@
-package control
+package document
 
 import (
 	"maps"
@@ -169,30 +169,30 @@ var destinationFormats = map[string][]string{
 func (d *Destination) validate() error {
 	needs, known := destinationNeeds[d.Type]
 	if !known {
-		return invalid("destination.type %q: want %s", d.Type,
+		return Invalid("destination.type %q: want %s", d.Type,
 			strings.Join(slices.Sorted(maps.Keys(destinationNeeds)), " or "))
 	}
 	for _, f := range destinationFields {
 		field, value := "destination."+f.name, f.value(d)
 		switch {
 		case value == "" && slices.Contains(needs, f.name):
-			return invalid("%s is required", field)
+			return Invalid("%s is required", field)
 		case value == "":
 			continue
 		case !slices.Contains(f.of, d.Type):
-			return invalid("%s: a destination of type %s can't have it", field, d.Type)
+			return Invalid("%s: a destination of type %s can't have it", field, d.Type)
 		case len(value) > maxDestinationBytes || !Printable(value):
-			return invalid("%s: want printable text of at most %d bytes", field, maxDestinationBytes)
+			return Invalid("%s: want printable text of at most %d bytes", field, maxDestinationBytes)
 		}
 		if err := f.check(field, value); err != nil {
 			return err
 		}
 	}
 	if d.SASL != "" && d.Credentials == "" {
-		return invalid("destination.credentials is required with sasl")
+		return Invalid("destination.credentials is required with sasl")
 	}
 	if (d.Encryption == EncryptionKMS) != (d.KMSKey != "") {
-		return invalid("destination.kms_key goes with encryption %s: give both or neither", EncryptionKMS)
+		return Invalid("destination.kms_key goes with encryption %s: give both or neither", EncryptionKMS)
 	}
 	return nil
 }
@@ -200,7 +200,7 @@ func (d *Destination) validate() error {
 func oneOf(values ...string) func(field, value string) error {
 	return func(field, value string) error {
 		if !slices.Contains(values, value) {
-			return invalid("%s %q: want %s", field, value, strings.Join(values, " or "))
+			return Invalid("%s %q: want %s", field, value, strings.Join(values, " or "))
 		}
 		return nil
 	}
@@ -208,7 +208,7 @@ func oneOf(values ...string) func(field, value string) error {
 
 func checkDirectory(field, value string) error {
 	if !isBelow(value) || len(value) > maxIDBytes {
-		return invalid("%s %q: want a relative path without .., such as lake/events, within the workspace's "+
+		return Invalid("%s %q: want a relative path without .., such as lake/events, within the workspace's "+
 			"directory below --stream-dir", field, value)
 	}
 	return nil
@@ -216,7 +216,7 @@ func checkDirectory(field, value string) error {
 
 func checkPrefix(field, value string) error {
 	if !isBelow(value) {
-		return invalid("%s %q: want a prefix such as lake/events, without / at either end and without ..", field, value)
+		return Invalid("%s %q: want a prefix such as lake/events, without / at either end and without ..", field, value)
 	}
 	return nil
 }
@@ -228,21 +228,21 @@ func isBelow(p string) bool {
 
 func checkSlug(field, value string) error {
 	if !slugForm.MatchString(value) {
-		return invalid("%s %q: want a name in lower-case letters, digits, - and _, at most 63", field, value)
+		return Invalid("%s %q: want a name in lower-case letters, digits, - and _, at most 63", field, value)
 	}
 	return nil
 }
 
 func checkWord(field, value string) error {
 	if strings.ContainsAny(value, " /\\") {
-		return invalid("%s %q: want a name without spaces and slashes", field, value)
+		return Invalid("%s %q: want a name without spaces and slashes", field, value)
 	}
 	return nil
 }
 
 func checkURL(field, value string) error {
 	if webURL(value) == nil {
-		return invalid("%s %q: want a URL such as https://example.com/events", field, value)
+		return Invalid("%s %q: want a URL such as https://example.com/events", field, value)
 	}
 	return nil
 }
@@ -260,7 +260,7 @@ func webURL(value string) *url.URL {
 func checkBrokers(field, value string) error {
 	for broker := range strings.SplitSeq(value, ",") {
 		if host, port, err := net.SplitHostPort(broker); err != nil || host == "" || port == "" {
-			return invalid("%s %q: want host:port, or several of them separated by commas", field, value)
+			return Invalid("%s %q: want host:port, or several of them separated by commas", field, value)
 		}
 	}
 	return nil
@@ -273,7 +273,7 @@ const maxTopicBytes = 100
 
 func checkTopic(field, value string) error {
 	if !topicForm.MatchString(value) || len(value) > maxTopicBytes || value == "." || value == ".." {
-		return invalid("%s %q: want letters, digits, ., _, - and {workspace}, {stream}, {kind}, at most %d", field,
+		return Invalid("%s %q: want letters, digits, ., _, - and {workspace}, {stream}, {kind}, at most %d", field,
 			value, maxTopicBytes)
 	}
 	return nil
@@ -289,7 +289,7 @@ func number(n int) string {
 
 func checkBatch(field, value string) error {
 	if n, err := strconv.Atoi(value); err != nil || n < 1 || n > maxBatch {
-		return invalid("%s %s: want 1 to %d", field, value, maxBatch)
+		return Invalid("%s %s: want 1 to %d", field, value, maxBatch)
 	}
 	return nil
 }
@@ -297,7 +297,7 @@ func checkBatch(field, value string) error {
 // checkRegistry permits a path, below which some services have theirs.
 func checkRegistry(field, value string) error {
 	if u := webURL(value); u == nil || u.RawQuery != "" {
-		return invalid("%s %q: want a URL such as https://registry.example.com", field, value)
+		return Invalid("%s %q: want a URL such as https://registry.example.com", field, value)
 	}
 	return nil
 }
@@ -305,7 +305,7 @@ func checkRegistry(field, value string) error {
 // checkHost wants a URL that is no more than a scheme and a host.
 func checkHost(field, value string) error {
 	if u := webURL(value); u == nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
-		return invalid("%s %q: want a URL such as https://s3.example.com", field, value)
+		return Invalid("%s %q: want a URL such as https://s3.example.com", field, value)
 	}
 	return nil
 }

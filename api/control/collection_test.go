@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"millrace/api/control/document"
 )
 
 // groupID is the id of the nth group of a test.
@@ -15,9 +17,9 @@ func groupID(n int) string { return fmt.Sprintf("5a3cc8ff-9a0e-4e2a-8a3c-%012d",
 func TestChangeCostsNoOtherDocuments(t *testing.T) {
 	cost := func(groups int) float64 {
 		c, _, _ := start(t, map[string]string{})
-		f := &BootstrapFile{Workspaces: []BootstrapWorkspace{{Settings: Settings{ID: "w"}}}}
+		f := &document.BootstrapFile{Workspaces: []document.BootstrapWorkspace{{Settings: document.Settings{ID: "w"}}}}
 		for i := range groups {
-			f.Workspaces[0].Groups = append(f.Workspaces[0].Groups, Group{ID: groupID(i), Name: "g", Channel: "email"})
+			f.Workspaces[0].Groups = append(f.Workspaces[0].Groups, document.Group{ID: groupID(i), Name: "g", Channel: "email"})
 		}
 		_, err := c.Bootstrap(tester, f)
 		require.NoError(t, err)
@@ -25,7 +27,7 @@ func TestChangeCostsNoOtherDocuments(t *testing.T) {
 		n := 0
 		return testing.AllocsPerRun(10, func() {
 			n++
-			_, err := c.Groups.Change(tester, "w", groupID(0), func(g *Group) (*Group, error) {
+			_, err := c.Groups.Change(tester, "w", groupID(0), func(g *document.Group) (*document.Group, error) {
 				g.Name = fmt.Sprint("name ", n)
 				return g, nil
 			})
@@ -58,15 +60,15 @@ func TestSnapshotAsAfterRestart(t *testing.T) {
 	}
 	m.put("group/w/"+groupID(9), `{"id":"`+groupID(9)+`","name":"before its workspace","channel":"email"}`)
 	for _, w := range []string{"w", "x"} {
-		_, err := c.CreateWorkspace(tester, Settings{ID: w})
+		_, err := c.CreateWorkspace(tester, document.Settings{ID: w})
 		require.NoError(t, err)
 		same()
 		for i := range 3 {
-			_, err := c.Groups.Create(tester, w, Group{ID: groupID(i), Name: "g", Channel: "sms"})
+			_, err := c.Groups.Create(tester, w, document.Group{ID: groupID(i), Name: "g", Channel: "sms"})
 			require.NoError(t, err)
-			_, err = c.Apps.Create(tester, w, App{ID: fmt.Sprint("a", i)})
+			_, err = c.Apps.Create(tester, w, document.App{ID: fmt.Sprint("a", i)})
 			require.NoError(t, err)
-			_, _, err = c.CreateKey(tester, w, KeySpec{Name: "k"})
+			_, _, err = c.CreateKey(tester, w, document.KeySpec{Name: "k"})
 			require.NoError(t, err)
 			same()
 		}
@@ -84,7 +86,30 @@ func TestSnapshotAsAfterRestart(t *testing.T) {
 	m.put("app/w/a2", `{"id":"a2"}`)
 	m.put("group/gone/"+groupID(2), `{"id":"`+groupID(2)+`"}`)
 	same()
-	_, err := c.UpdateSettings(tester, "w", func(s *Settings) error { s.Name = "W"; return nil })
+	_, err := c.UpdateSettings(tester, "w", func(s *document.Settings) error { s.Name = "W"; return nil })
 	require.NoError(t, err)
 	same()
+}
+
+// The second way to a document follows its changes and its end, and a document under another key does not take it over.
+func TestCollectionByOtherID(t *testing.T) {
+	c, _, _ := start(t, map[string]string{})
+	users := c.SCIMUsers
+	c.Apply("scim_user//a@example.com", []byte(`{"id":"1","userName":"A"}`))
+	c.Apply("scim_user//b@example.com", []byte(`{"id":"2","userName":"B"}`))
+	require.Equal(t, "A", users.Find("", "1").UserName)
+	require.Equal(t, "B", users.Find("", "2").UserName)
+	require.Equal(t, 2, users.Len())
+	c.Apply("scim_user//a@example.com", []byte(`{"id":"1","userName":"AA"}`))
+	require.Equal(t, "AA", users.Find("", "1").UserName)
+	require.Same(t, users.Get("", "a@example.com"), users.Find("", "1"))
+	c.Apply("scim_user//a@example.com", []byte(`{"id":"3","userName":"A"}`))
+	require.Nil(t, users.Find("", "1"))
+	require.Equal(t, "A", users.Find("", "3").UserName)
+	c.Apply("scim_user//b@example.com", []byte(`{"id":`))
+	require.Nil(t, users.Find("", "2"), "what can't be read is not there")
+	c.Apply("scim_user//a@example.com", nil)
+	require.Nil(t, users.Find("", "3"))
+	require.Zero(t, users.Len())
+	require.Nil(t, users.Find("x", "3"))
 }

@@ -1,4 +1,4 @@
-package control
+package document
 
 import (
 	"cmp"
@@ -69,9 +69,11 @@ var (
 	linkColorForm  = regexp.MustCompile(`^(#[0-9A-Fa-f]{3,8}|[A-Za-z]{1,32})$`)
 )
 
-func (p *PreferenceCenter) documentID() *string { return &p.ID }
+// DocumentID implements Of.
+func (p *PreferenceCenter) DocumentID() *string { return &p.ID }
 
-func (p *PreferenceCenter) ensureDefaults() {
+// EnsureDefaults implements Of.
+func (p *PreferenceCenter) EnsureDefaults() {
 	ensureID(&p.ID)
 	p.Name = cmp.Or(p.Name, p.ID)
 	p.Title = cmp.Or(p.Title, defaultTitle)
@@ -79,17 +81,17 @@ func (p *PreferenceCenter) ensureDefaults() {
 }
 
 // validate names the first wrong field, in the words of the API.
-func (p *PreferenceCenter) validate() error {
+func (p *PreferenceCenter) Validate() error {
 	switch {
 	case !centerIDForm.MatchString(p.ID) || p.ID == "list":
-		return invalid("'id' must be 1 to 100 letters, digits, dots, hyphens and underscores, a letter or digit " +
+		return Invalid("'id' must be 1 to 100 letters, digits, dots, hyphens and underscores, a letter or digit " +
 			"first, and not \"list\"")
 	case !centerNameForm.MatchString(p.Name):
-		return invalid("'name' must be 1 to 100 letters, digits, hyphens and underscores")
+		return Invalid("'name' must be 1 to 100 letters, digits, hyphens and underscores")
 	case utf8.RuneCountInString(p.Title) > maxTitle || !Printable(p.Title):
-		return invalid("'preference_center_title' must be a string of at most %d characters", maxTitle)
+		return Invalid("'preference_center_title' must be a string of at most %d characters", maxTitle)
 	case p.State != "active" && p.State != "draft":
-		return invalid("'state' must be 'active' or 'draft'")
+		return Invalid("'state' must be 'active' or 'draft'")
 	}
 	if err := checkPage("preference_center_page_html", p.PageHTML); err != nil {
 		return err
@@ -108,11 +110,11 @@ func (p *PreferenceCenter) validate() error {
 func checkPage(field, html string) error {
 	switch {
 	case html == "":
-		return invalid("'%s' is required", field)
+		return Invalid("'%s' is required", field)
 	case len(html) > MaxPageBytes:
-		return invalid("'%s' must be at most %d bytes", field, MaxPageBytes)
+		return Invalid("'%s' must be at most %d bytes", field, MaxPageBytes)
 	case !utf8.ValidString(html) || strings.ContainsRune(html, 0):
-		return invalid("'%s' must be text without NUL", field)
+		return Invalid("'%s' must be text without NUL", field)
 	}
 	return nil
 }
@@ -122,7 +124,7 @@ func (o *PreferenceOptions) validate() error {
 		return err
 	}
 	if len(o.Links) > maxLinks {
-		return invalid("'links-tags' must hold at most %d objects", maxLinks)
+		return Invalid("'links-tags' must hold at most %d objects", maxLinks)
 	}
 	for i, l := range o.Links {
 		if err := l.validate(); err != nil {
@@ -135,7 +137,7 @@ func (o *PreferenceOptions) validate() error {
 // CheckViewport judges the content of a viewport meta tag.
 func CheckViewport(content string) error {
 	if len(content) > MaxViewportBytes || !Printable(content) {
-		return invalid("'meta-viewport-content' must be a string of at most %d bytes", MaxViewportBytes)
+		return Invalid("'meta-viewport-content' must be a string of at most %d bytes", MaxViewportBytes)
 	}
 	return nil
 }
@@ -144,57 +146,29 @@ func (l *LinkTag) validate() error {
 	u, err := url.Parse(l.Href)
 	switch {
 	case l.Rel != "icon" && l.Rel != "shortcut icon" && l.Rel != "apple-touch-icon":
-		return invalid("'rel' must be 'icon', 'shortcut icon' or 'apple-touch-icon'")
+		return Invalid("'rel' must be 'icon', 'shortcut icon' or 'apple-touch-icon'")
 	case l.Type != "" && !linkTypeForm.MatchString(l.Type):
-		return invalid("'type' is not valid")
+		return Invalid("'type' is not valid")
 	case l.Sizes != "" && !linkSizesForm.MatchString(l.Sizes):
-		return invalid("'sizes' is not valid")
+		return Invalid("'sizes' is not valid")
 	case l.Color != "" && !linkColorForm.MatchString(l.Color):
-		return invalid("'color' is not valid")
+		return Invalid("'color' is not valid")
 	case err != nil || u.Scheme != "https" || u.Host == "" || len(l.Href) > maxHrefBytes || !Printable(l.Href):
-		return invalid("'href' must be an https URL")
+		return Invalid("'href' must be an https URL")
 	}
 	return nil
 }
 
-// validatePreferenceCenters judges the preference centers in the bootstrap file.
-func (w *BootstrapWorkspace) validatePreferenceCenters(seen set) error {
-	if len(w.PreferenceCenters) > MaxPreferenceCenters {
-		return invalid("preference_centers: %d are given, at most %d are allowed", len(w.PreferenceCenters),
-			MaxPreferenceCenters)
-	}
-	return cmp.Or(eachDocument("preference_centers", w.PreferenceCenters, "preference center", w.ID, seen),
-		each("preference_centers", w.PreferenceCenters,
-			func(p *PreferenceCenter) error { return seen.add("name of a preference center", w.ID, p.Name) }))
-}
-
-// replaces refuses another name, because links and messages contain it.
-func (p *PreferenceCenter) replaces(old *PreferenceCenter) error {
+// Replaces refuses another name, because links and messages contain it.
+func (p *PreferenceCenter) Replaces(old *PreferenceCenter) error {
 	if p.Name != old.Name {
-		return invalid("'name' can't be changed: it is %s", old.Name)
+		return Invalid("'name' can't be changed: it is %s", old.Name)
 	}
 	return nil
 }
 
-// ErrFull is an ErrConflict: a workspace has as many preference centers as it may.
-var ErrFull = fmt.Errorf("%w: there are %d preference centers, which is the limit", ErrConflict,
-	MaxPreferenceCenters)
-
-// fits reports why there is no room for a new one, or its name is taken.
-func (p *PreferenceCenter) fits(others []*PreferenceCenter) error {
-	for _, o := range others {
-		if o.Name == p.Name {
-			return fmt.Errorf("a preference center with the name %q %w", p.Name, ErrExists)
-		}
-	}
-	if len(others) >= MaxPreferenceCenters {
-		return ErrFull
-	}
-	return nil
-}
-
-// stamp sets the times, which are the server's, whatever a change says. What changes nothing else is no update.
-func (p *PreferenceCenter) stamp(old *PreferenceCenter, now int64) {
+// Stamp sets the times, which are the server's, whatever a change says. What changes nothing else is no update.
+func (p *PreferenceCenter) Stamp(old *PreferenceCenter, now int64) {
 	if old == nil {
 		p.CreatedAt, p.UpdatedAt = Millis(now), Millis(now)
 		return

@@ -1,10 +1,12 @@
-package control
+package document
 
 import (
+	"bytes"
 	"errors"
 	"reflect"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -20,15 +22,15 @@ func DecodeStrict(text []byte, into any) error {
 	case err == nil:
 		return nil
 	case isSyntactic && errors.Is(err, jsontext.ErrDuplicateName):
-		return invalid("%s appears twice", place(syntactic.JSONPointer))
+		return Invalid("%s appears twice", place(syntactic.JSONPointer))
 	case isSyntactic:
-		return invalid("malformed JSON at byte %d: %v", syntactic.ByteOffset, syntactic.Err)
+		return Invalid("malformed JSON at byte %d: %v", syntactic.ByteOffset, syntactic.Err)
 	case isSemantic && errors.Is(err, json.ErrUnknownName):
-		return invalid("%s is not a known member", place(semantic.JSONPointer))
+		return Invalid("%s is not a known member", place(semantic.JSONPointer))
 	case isSemantic && semantic.GoType != nil:
-		return invalid("%s: want %s", place(semantic.JSONPointer), wanted(semantic.GoType))
+		return Invalid("%s: want %s", place(semantic.JSONPointer), wanted(semantic.GoType))
 	}
-	return invalid("malformed JSON")
+	return Invalid("malformed JSON")
 }
 
 // PatchStrict changes the members of into, a pointer to a struct, that are named by text, a JSON object. Each is
@@ -38,7 +40,7 @@ func PatchStrict[T any](text []byte, into *T) error {
 	if err := DecodeStrict(text, &members); err != nil {
 		return err
 	}
-	present, err := encode(into)
+	present, err := Encode(into)
 	if err != nil {
 		return err
 	}
@@ -103,4 +105,27 @@ func wanted(t reflect.Type) string {
 		return "an object"
 	}
 	return "a string"
+}
+
+// Millis is a time in a document that operators see, Unix ms, which is how it is stored. Operators are shown Text, and
+// may send that back.
+type Millis int64
+
+// Text is the time in ISO 8601.
+func (m Millis) Text() string {
+	return time.UnixMilli(int64(m)).UTC().Format("2006-01-02T15:04:05.000Z")
+}
+
+// UnmarshalJSON reads what is stored, or Text.
+func (m *Millis) UnmarshalJSON(value []byte) error {
+	if n, err := strconv.ParseInt(string(value), 10, 64); err == nil {
+		*m = Millis(n)
+		return nil
+	}
+	t, err := time.Parse(time.RFC3339Nano, string(bytes.Trim(value, `"`)))
+	if err != nil {
+		return errors.New("not a time")
+	}
+	*m = Millis(t.UnixMilli())
+	return nil
 }

@@ -1,4 +1,4 @@
-package control
+package document
 
 // SCIMUser is a dashboard user (service.md 2.13) in its stored form, under its userName in lower case. Package scim
 // makes the ids in it.
@@ -39,3 +39,34 @@ type SCIMEmail struct {
 
 // Departments are all departments.
 var Departments = []string{"agency", "bi", "c_suite", "engineering", "finance", "marketing", "pm"}
+
+// Session is a session of the console: a person who has signed in, in one browser. It is a control document, so it is
+// the same on every node and survives a restart. Of its token it has only a digest, which is its id.
+type Session struct {
+	ID       string `json:"id"`                // SHA-256 of the token, hexadecimal
+	UserID   string `json:"user_id,omitempty"` // of the dashboard user; empty: signed in by the admin token
+	UserName string `json:"user_name"`
+	UserKey  string `json:"-"` // of the dashboard user's document, when a session begins
+	// Secret is a digest of the admin token if that opened the session: with another admin token the session is over.
+	Secret  string `json:"secret,omitempty"`
+	Address string `json:"address,omitempty"`
+	BeganAt int64  `json:"began_at"` // Unix ms
+	SeenAt  int64  `json:"seen_at"`  // Unix ms; at most SessionLimits.Step before the last request
+}
+
+// SessionLimits bound sessions.
+type SessionLimits struct {
+	Idle, Life int64 // ms without a request, and in total
+	Max        int   // sessions at a time
+	MaxOfUser  int   // of one person; a new session replaces the one that was unused for longest
+}
+
+// Step is how far SeenAt may lag: not each request is worth a record.
+func (l SessionLimits) Step() int64 { return l.Idle / 8 }
+
+// IsOver reports whether a session has ended. So has one of a time to come, from before the clock was put back: nobody
+// knows how old it is, and it would end that much too late.
+func (l SessionLimits) IsOver(s *Session, now int64) bool {
+	seen, began := now-s.SeenAt, now-s.BeganAt
+	return max(seen, -seen) >= l.Idle || max(began, -began) >= l.Life
+}

@@ -1,0 +1,76 @@
+package document
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestBootstrapErrors(t *testing.T) {
+	for text, want := range map[string]string{
+		"workspace: []":                                                                                                   "field workspace not found",
+		"workspaces: [{id: demo, plann: base}]":                                                                           "field plann not found",
+		"workspaces: [{id: demo, plan: pro}]":                                                                             `workspaces[0] (demo): invalid: plan "pro"`,
+		"workspaces: [{id: Demo}]":                                                                                        `workspace id "Demo"`,
+		"workspaces: [{name: x}]":                                                                                         `workspace id ""`,
+		"workspaces: [{id: a}, {id: a}]":                                                                                  `workspaces[1] (a): invalid: workspace "a" appears twice`,
+		"workspaces: [{id: a, currency: usd}]":                                                                            `currency "usd"`,
+		"workspaces: [{id: a, currency: USB}]":                                                                            `currency "USB": want a code of ISO 4217`,
+		"workspaces: [{id: a, exchange_rates: {Eur: 1}}]":                                                                 `exchange_rates: currency "Eur"`,
+		"workspaces: [{id: a, exchange_rates: {EUR: x}}]":                                                                 `exchange_rates: EUR: "x"`,
+		"workspaces: [{id: a, exchange_rates: {EUR: 0}}]":                                                                 `exchange_rates: EUR: "0"`,
+		"workspaces: [{id: a, rate_limits: {users.trak: 1/1s}}]":                                                          "rate_limits: rate limit \"users.trak\" is unknown",
+		"workspaces: [{id: a, rate_limits: {users.track: 1}}]":                                                            `rate limit "1"`,
+		"workspaces: [{id: a, max_custom_array_length: 501}]":                                                             "max_custom_array_length 501",
+		"workspaces: [{id: a, profile_id_name: appboy_id}]":                                                               "profile_id_name",
+		"workspaces: [{id: a, request_error_shape: x}]":                                                                   "request_error_shape",
+		"workspaces: [{id: a, apps: [{name: x}]}]":                                                                        "apps[0]: invalid: id is required",
+		"workspaces: [{id: a, apps: [{id: x}, {id: x}]}]":                                                                 "apps[1]: invalid: app \"x\" appears twice",
+		"workspaces: [{id: a, api_keys: [{key: x}]}]":                                                                     "api_keys[0]: invalid: name",
+		"workspaces: [{id: a, api_keys: [{name: x, key: 'a b'}]}]":                                                        "api_keys[0]",
+		"workspaces: [{id: a, api_keys: [{name: x, permissions: [users.*]}]}]":                                            `permissions: "users.*"`,
+		"workspaces: [{id: a, api_keys: [{name: x, ip_allowlist: [here]}]}]":                                              `"here"`,
+		"workspaces: [{id: a, api_keys: [{name: x, key: k1}]}, {id: b, api_keys: [{name: x, key: k1}]}]":                  `workspaces[1] (b): api_keys[0]: invalid: the token of "x" appears twice`,
+		"workspaces: [{id: a, api_keys: [{name: x, key: millrace_live_abc}]}]":                                            "checksum",
+		"workspaces: [{id: a, subscription_groups: [{id: x, name: n, channel: email}]}]":                                  "want a UUID",
+		"workspaces: [{id: a, subscription_groups: [{id: 5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55, name: n, channel: fax}]}]": `channel "fax"`,
+		"workspaces: [{id: a, preference_centers: [{id: m, state: on}]}]":                                                 "preference_centers[0]: invalid: 'state' must be 'active' or 'draft'",
+		"workspaces: [{id: a, campaigns: [{id: c, messages: [{channel: email}]}]}]":                                       "campaigns[0]: messages[0]: invalid: id",
+		"workspaces: [{id: a, canvases: [{id: c, steps: [{messages: []}]}]}]":                                             "canvases[0]: steps[0]: invalid: id",
+		"company: {scim: {token: a b}}":                                                                                   "company: invalid: scim.token",
+		"workspaces: 7":                                                                                                   "workspaces: line 1: cannot unmarshal !!int `7`",
+		"workspaces: [{id: a, multi_language: a}]":                                                                        "invalid: workspaces[0].multi_language: line 1: cannot unmarshal !!str `a` into bool",
+		"workspaces:\n- id: a\n- id: b\n  api_keys:\n  - {name: x, permissions: {a: b}}\n":                                "workspaces[1].api_keys[0].permissions: line 5: cannot unmarshal !!map into []string",
+		"company: {scim: [x]}\nworkspaces: [{id: a, max_custom_array_length: many}, {apps: {}}]":                          "company.scim: line 1: cannot unmarshal !!seq; workspaces[0].max_custom_array_length: line 2: cannot unmarshal !!str `many` into int; workspaces[1].apps: line 2: cannot unmarshal !!map",
+		"a: b\n---\nc: d": "field a not found",
+	} {
+		_, err := ParseBootstrap([]byte(text))
+		require.ErrorIs(t, err, ErrInvalid, text)
+		require.ErrorContains(t, err, want, text)
+		require.NotContains(t, err.Error(), "document.", text)
+	}
+	_, err := ParseBootstrap(nil)
+	require.NoError(t, err)
+}
+
+// Locales are judged wherever an operator writes them.
+func TestLocalesOfTheFile(t *testing.T) {
+	for text, want := range map[string]string{
+		`workspaces: [{id: a, locales: [{name: de}, {name: klingon!}]}]`:                                                                                `locales[1]: locale name "klingon!"`,
+		`workspaces: [{id: a, locales: [{name: es-MX}, {name: es_mx}]}]`:                                                                                `locales[1]: the locale es-MX appears twice`,
+		`workspaces: [{id: a, locales: [{name: de, country: "a\nb"}]}]`:                                                                                 `locales[0]: country and language`,
+		`workspaces: [{id: a, campaigns: [{id: c, messages: [{id: m, channel: email, translations: [{locale: {name: xx-YY}}]}]}]}]`:                     `campaigns[0]: messages[0]: invalid: translations[0]: locale name "xx-YY"`,
+		`workspaces: [{id: a, canvases: [{id: c, steps: [{id: s, messages: [{id: m, channel: email, translations: [{}]}]}]}]}]`:                         `canvases[0]: steps[0]: messages[0]: invalid: translations[0]: locale name ""`,
+		`workspaces: [{id: a, campaigns: [{id: c, messages: [{id: m, channel: email, translations: [{locale: {name: de}}, {locale: {name: DE}}]}]}]}]`:  `translations[1]: the locale de appears twice`,
+		`workspaces: [{id: a, campaigns: [{id: c, messages: [{id: m, channel: email}, {id: m, channel: sms}]}]}]`:                                       `message id "m" appears twice`,
+		`workspaces: [{id: a, canvases: [{id: c, steps: [{id: s, messages: [{id: m, channel: email}]}, {id: t, messages: [{id: m, channel: sms}]}]}]}]`: `steps[1]: messages[0]: invalid: message id "m" appears twice`,
+		`workspaces: [{id: a, canvases: [{id: c, steps: [{id: s}, {id: s}]}]}]`:                                                                         `step id "s" appears twice`,
+		`company: {scim: {token: t, rate_limit: often}}`:                                                                                                `scim.rate_limit`,
+	} {
+		_, err := ParseBootstrap([]byte(text))
+		require.ErrorIs(t, err, ErrInvalid, text)
+		require.ErrorContains(t, err, want, text)
+	}
+	_, err := ParseBootstrap([]byte(`workspaces: [{id: a, locales: [{name: de}, {name: de-AT}], campaigns: [{id: c, messages: [{id: m, channel: email, source: {a: b}, translations: [{locale: {name: de}}]}]}]}]`))
+	require.NoError(t, err)
+}
