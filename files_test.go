@@ -32,7 +32,7 @@ var filesUp = map[string]int{
 	"api/openapi":   1,
 	"api/ratelimit": 1,
 	"api/refused":   3,
-	"api/scim":      8,
+	"api/scim":      1,
 	"api/stream":    7,
 
 	"shard":         1,

@@ -19,8 +19,6 @@ type Groups struct {
 // NewGroups keeps groups in c.
 func NewGroups(c *control.Control) *Groups { return &Groups{control: c} }
 
-var groupSchemas = []schemaJSON{groupSchema}
-
 // Create makes the group that body, a JSON object, describes, with the members that are users. It gives no permissions
 // unless body names them: the operator gives them by the admin API.
 func (g *Groups) Create(by control.Actor, body []byte) (*Resource, error) {

@@ -180,3 +180,18 @@ func indexOutside(text, word string) int {
 	}
 	return -1
 }
+
+// elementsOf returns the objects of a complex attribute, one or many.
+func elementsOf(v any) (list []map[string]any) {
+	switch v := v.(type) {
+	case map[string]any:
+		list = append(list, v)
+	case []any:
+		for _, e := range v {
+			if object, ok := e.(map[string]any); ok {
+				list = append(list, object)
+			}
+		}
+	}
+	return list
+}

@@ -8,32 +8,32 @@ type Projection struct{ Attributes, ExcludedAttributes string }
 // maxProjected is how many names in a list of attributes are read.
 const maxProjected = 100
 
-// of returns what the projection leaves. If both lists are given, the first counts. id and schemas are always included;
-// unknown names are ignored.
-func (p Projection) of(r *Resource) any {
+// of returns what the projection leaves of a resource with these schemas. If both lists are given, the first counts. id
+// and schemas are always included; unknown names are ignored.
+func (p Projection) of(v any, schemas []schemaJSON) any {
 	if p.Attributes == "" && p.ExcludedAttributes == "" {
-		return r.json
+		return v
 	}
-	tree := treeOf(r.json)
+	tree := treeOf(v)
 	if p.Attributes == "" {
-		for _, t := range p.targets(r, p.ExcludedAttributes) {
+		for _, t := range p.targets(schemas, p.ExcludedAttributes) {
 			t.drop(tree)
 		}
 		return tree
 	}
 	shown := map[string]any{"schemas": tree["schemas"], "id": tree["id"]}
-	for _, t := range p.targets(r, p.Attributes) {
+	for _, t := range p.targets(schemas, p.Attributes) {
 		t.copy(shown, tree)
 	}
 	return shown
 }
 
-func (p Projection) targets(r *Resource, list string) (targets []target) {
+func (p Projection) targets(schemas []schemaJSON, list string) (targets []target) {
 	for i, path := range strings.Split(list, ",") {
 		if i == maxProjected {
 			break
 		}
-		t, err := parsePath(strings.TrimSpace(path), r.schemas)
+		t, err := parsePath(strings.TrimSpace(path), schemas)
 		if err != nil || t.filter != nil || t.attribute == nil && !t.isExtension() {
 			continue
 		}
@@ -97,19 +97,4 @@ func (t *target) copy(to, from map[string]any) {
 			had[i][t.sub.Name] = v
 		}
 	}
-}
-
-// elementsOf returns the objects of a complex attribute, one or many.
-func elementsOf(v any) (list []map[string]any) {
-	switch v := v.(type) {
-	case map[string]any:
-		list = append(list, v)
-	case []any:
-		for _, e := range v {
-			if object, ok := e.(map[string]any); ok {
-				list = append(list, object)
-			}
-		}
-	}
-	return list
 }

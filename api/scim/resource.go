@@ -3,7 +3,6 @@ package scim
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"strings"
 	"time"
 
@@ -20,7 +19,9 @@ type Resource struct {
 }
 
 // Append appends the resource, or what the projection leaves of it.
-func (r *Resource) Append(dst []byte, p Projection) []byte { return appendJSON(dst, p.of(r)) }
+func (r *Resource) Append(dst []byte, p Projection) []byte {
+	return appendJSON(dst, p.of(r.json, r.schemas))
+}
 
 // version returns the weak ETag of a document, which changes when anything in the document does.
 func version(document any) string {
@@ -46,19 +47,6 @@ func Matches(list, version string) bool {
 		}
 	}
 	return false
-}
-
-type metaJSON struct {
-	ResourceType string `json:"resourceType"`
-	Created      string `json:"created,omitempty"`
-	LastModified string `json:"lastModified,omitempty"`
-	Location     string `json:"location"`
-	Version      string `json:"version,omitempty"`
-}
-
-func metaOf(kind string, created, updated int64, location, version string) metaJSON {
-	form := func(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339Nano) }
-	return metaJSON{kind, form(created), form(updated), location, version}
 }
 
 // signInForm is the form of lastSignInAt and createdAt, in UTC. The epoch stands for never.
@@ -195,14 +183,6 @@ func describeGroup(p *document.PermissionSet, members []*document.SCIMUser) *Res
 	return r
 }
 
-// treeOf returns v, whose type is one of this package's, as maps and lists.
-func treeOf(v any) (tree map[string]any) {
-	if err := json.Unmarshal(appendJSON(nil, v), &tree); err != nil {
-		panic("BUG: " + err.Error())
-	}
-	return tree
-}
-
 type listJSON[T any] struct {
 	Schemas      []string `json:"schemas"`
 	TotalResults int      `json:"totalResults"`
@@ -247,7 +227,7 @@ func (l *List) Append(dst []byte, p Projection) []byte {
 	v := listJSON[any]{Schemas: []string{listSchema}, TotalResults: l.total, StartIndex: l.start,
 		ItemsPerPage: len(l.resources), Resources: []any{}}
 	for _, r := range l.resources {
-		v.Resources = append(v.Resources, p.of(r))
+		v.Resources = append(v.Resources, p.of(r.json, r.schemas))
 	}
 	return appendJSON(dst, v)
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"millrace/api/control/document"
 )
@@ -202,4 +203,20 @@ func rename(v any, attributes []attribute) {
 		members[a.Name] = of
 		rename(of, a.SubAttributes)
 	}
+}
+
+var userSchemas = []schemaJSON{userSchema, enterpriseSchema}
+var groupSchemas = []schemaJSON{groupSchema}
+
+type metaJSON struct {
+	ResourceType string `json:"resourceType"`
+	Created      string `json:"created,omitempty"`
+	LastModified string `json:"lastModified,omitempty"`
+	Location     string `json:"location"`
+	Version      string `json:"version,omitempty"`
+}
+
+func metaOf(kind string, created, updated int64, location, version string) metaJSON {
+	form := func(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339Nano) }
+	return metaJSON{kind, form(created), form(updated), location, version}
 }

@@ -10,6 +10,8 @@ package scim
 import (
 	"bytes"
 	"encoding/json"
+
+	"millrace/shard/op"
 )
 
 // URNs of RFC 7643 and RFC 7644.
@@ -111,4 +113,15 @@ func appendJSON(dst []byte, v any) []byte {
 		panic("BUG: " + err.Error())
 	}
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}
+
+// key returns the form in which userNames are compared: as the addresses that they are.
+func key(userName string) string { return string(op.AppendEmailKey(nil, []byte(userName))) }
+
+// treeOf returns v, whose type is one of this package's, as maps and lists.
+func treeOf(v any) (tree map[string]any) {
+	if err := json.Unmarshal(appendJSON(nil, v), &tree); err != nil {
+		panic("BUG: " + err.Error())
+	}
+	return tree
 }

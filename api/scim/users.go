@@ -12,7 +12,6 @@ import (
 
 	"millrace/api/control"
 	"millrace/api/control/document"
-	"millrace/shard/op"
 )
 
 // Users are the dashboard users of the company. It is safe for concurrent use; reads take no lock. An error that is an
@@ -29,7 +28,6 @@ func NewUsers(c *control.Control, now func() int64) *Users {
 }
 
 // Schemas of a user: its own, and the extension.
-var userSchemas = []schemaJSON{userSchema, enterpriseSchema}
 
 // Create makes the user that body, a JSON object, describes. body is only read.
 func (u *Users) Create(by control.Actor, body []byte) (*Resource, error) {
@@ -279,9 +277,6 @@ func (u *Users) edit(
 ) error {
 	return u.control.SCIMUsers.Edit(by, "", key, what, change, "scim_id", id, "unknown_permissions", f.unknown)
 }
-
-// key returns the form in which userNames are compared: as the addresses that they are.
-func key(userName string) string { return string(op.AppendEmailKey(nil, []byte(userName))) }
 
 // newID makes an id in the form that clients know: four times eight hexadecimal digits.
 func newID() string {
