@@ -49,8 +49,8 @@ func (l *Log) standWithoutVote() {
 		}
 		// By then there may be a leader, and the entry may be decided. Nothing would end this node's leadership.
 		if from > 0 && l.lack(n, voters, from) && l.knowsNoLeader(n) && n.raft.CommitIndex() < from {
-			l.opts.Logger.Info("this node stands for election without a vote: most voters know of no leader and lack an entry",
-				"group", l.opts.Group, "entry", from)
+			l.opts.Logger.Info("this node stands for election without a vote: most voters know of no leader "+
+				"and lack an entry", "group", l.opts.Group, "entry", from)
 			n.trans.stand()
 		}
 	}

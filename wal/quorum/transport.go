@@ -154,8 +154,8 @@ func (t *transport) admit(r raft.RPC) {
 	}
 }
 
-// decline refuses to stand for election when this node has no vote; raft would stand. The summons may have come late, when
-// the vote was taken meanwhile. The others would give up their leader for this node.
+// decline refuses to stand for election when this node has no vote; raft would stand. The summons may have come late,
+// when the vote was taken meanwhile. The others would give up their leader for this node.
 func (t *transport) decline(r raft.RPC) bool {
 	n := t.raft.Load()
 	if _, ok := r.Command.(*raft.TimeoutNowRequest); !ok || n == nil || hasVote(n, t.host.Node()) {
