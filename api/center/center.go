@@ -14,7 +14,7 @@ import (
 	"millrace/api/control"
 	"millrace/api/control/document"
 	"millrace/api/value"
-	"millrace/shard/profile"
+	"millrace/shard/jsonvalue"
 )
 
 const textNoCenter = "Preference center not found"
@@ -33,8 +33,8 @@ func List(x *call.Call) {
 // appendCenter appends the members that all answers about a center share.
 func appendCenter(dst []byte, p *document.PreferenceCenter) []byte {
 	dst = value.AppendQuoted(append(dst, `"preference_center_api_id":`...), p.ID)
-	dst = append(profile.AppendTime(append(dst, `,"created_at":"`...), int64(p.CreatedAt)), '"')
-	return append(profile.AppendTime(append(dst, `,"updated_at":"`...), int64(p.UpdatedAt)), '"')
+	dst = append(jsonvalue.AppendTime(append(dst, `,"created_at":"`...), int64(p.CreatedAt)), '"')
+	return append(jsonvalue.AppendTime(append(dst, `,"updated_at":"`...), int64(p.UpdatedAt)), '"')
 }
 
 // Get serves GET /preference_center/v1/{id}.
@@ -79,7 +79,7 @@ func Create(x *call.Call, body value.Value) {
 		return
 	}
 	x.Reply = value.AppendQuoted(append(x.Reply[:0], `{"preference_center_api_id":`...), p.ID)
-	x.Reply = append(profile.AppendTime(append(x.Reply, `,"created_at":"`...), int64(p.CreatedAt)), '"')
+	x.Reply = append(jsonvalue.AppendTime(append(x.Reply, `,"created_at":"`...), int64(p.CreatedAt)), '"')
 	x.Reply = value.AppendQuoted(append(x.Reply, `,"liquid_tag":`...), "{{preference_center.${"+p.Name+"}}}")
 	x.Reply = append(x.Reply, `,"message":"success"}`...)
 	x.Send(fasthttp.StatusCreated, x.Reply)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"millrace/shard/jsonvalue"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -120,11 +121,11 @@ func (i *Item) show(each func(member func(name string, v op.Value))) {
 		if len(b) > 1 {
 			b = append(b, ',')
 		}
-		b = append(profile.AppendJSONString(b, name), ':')
+		b = append(jsonvalue.AppendString(b, name), ':')
 		if name == op.AttrName(op.AttrSubscriptionGroups) && i.Kind == Attributes {
 			b = appendGroups(b, v)
 		} else {
-			b = profile.AppendSentValue(b, v)
+			b = jsonvalue.AppendSent(b, v)
 		}
 	})
 	if len(b) > 1 {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"millrace/shard/profile"
+	"millrace/shard/jsonvalue"
 )
 
 // maxNesting is how deep an object may be nested (D1); grammarNesting is how deep the scanner goes before it refuses
@@ -186,7 +186,7 @@ func (v Value) inspect(c checker) string {
 
 // AppendQuoted appends text as a JSON string. Invalid UTF-8 becomes U+FFFD.
 func AppendQuoted[T []byte | string](dst []byte, text T) []byte {
-	return profile.AppendJSONString(dst, text)
+	return jsonvalue.AppendString(dst, text)
 }
 
 // WithComma appends a comma if something precedes in the array or object that dst ends in.

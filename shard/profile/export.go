@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"millrace/shard/jsonvalue"
 	"millrace/shard/op"
 )
 
@@ -86,11 +87,11 @@ func AppendJSON(dst, blob []byte, fields Fields, x Export) []byte {
 	w := jsonWriter{dst: append(dst, '{')}
 	if fields.has(fieldCreatedAt) {
 		w.key("created_at")
-		w.dst = appendTimeString(w.dst, floorDiv(Created(blob), 1000))
+		w.dst = jsonvalue.AppendTimeString(w.dst, floorDiv(Created(blob), 1000))
 	}
 	if id := ExternalID(blob); id != nil && fields.has(fieldExternalID) {
 		w.key("external_id")
-		w.dst = AppendJSONString(w.dst, id)
+		w.dst = jsonvalue.AppendString(w.dst, id)
 	}
 	if fields.has(fieldUserAliases) {
 		w.aliases(blob)
@@ -103,11 +104,11 @@ func AppendJSON(dst, blob []byte, fields Fields, x Export) []byte {
 	w.attributes(blob, fields, x.AppName)
 	if v, ok := Attr(blob, op.AttrDevices); ok && fields.has(1<<op.AttrDevices) {
 		w.key("devices")
-		w.dst = appendJSONValue(w.dst, v)
+		w.dst = jsonvalue.Append(w.dst, v)
 	}
 	if at, ok := HardBounce(blob); ok && fields.has(fieldEmailHardBouncedAt) {
 		w.key("email_hard_bounced_at")
-		w.dst = appendTimeString(w.dst, floorDiv(at, 1000))
+		w.dst = jsonvalue.AppendTimeString(w.dst, floorDiv(at, 1000))
 	}
 	if fields.has(fieldSubscriptionGroups) {
 		w.groups(blob, x.GroupName)
@@ -190,7 +191,7 @@ func (w *jsonWriter) attributes(blob []byte, fields Fields, appName func([]byte)
 			w.pushTokens(v, appName)
 			continue
 		}
-		if w.dst = appendJSONValue(w.dst, v); code == op.AttrDateOfBirth && len(v.Bytes()) == len(time.DateOnly) {
+		if w.dst = jsonvalue.Append(w.dst, v); code == op.AttrDateOfBirth && len(v.Bytes()) == len(time.DateOnly) {
 			w.dst = append(w.dst[:len(w.dst)-1], `T00:00:00.000Z"`...)
 		}
 	}
@@ -204,7 +205,7 @@ func (w *jsonWriter) pushTokens(v op.Value, nameOf func([]byte) string) {
 	w.dst = append(w.dst, '[')
 	for token := range op.Elements(content(v, op.Array)) {
 		w.separate()
-		w.dst = appendJSONValue(w.dst, token)
+		w.dst = jsonvalue.Append(w.dst, token)
 		app := op.Member(content(token, op.Object), memberAppID)
 		if id := content(app, op.String); len(id) > 0 && nameOf != nil {
 			if name := nameOf(id); name != "" {
@@ -225,8 +226,8 @@ func (w *jsonWriter) coordinates(location op.Value) {
 		return
 	}
 	w.key("last_coordinates")
-	w.dst = append(appendJSONValue(append(w.dst, '['), longitude), ',')
-	w.dst = append(appendJSONValue(w.dst, latitude), ']')
+	w.dst = append(jsonvalue.Append(append(w.dst, '['), longitude), ',')
+	w.dst = append(jsonvalue.Append(w.dst, latitude), ']')
 }
 
 var memberLongitude, memberLatitude = []byte("longitude"), []byte("latitude")
@@ -237,7 +238,7 @@ func (w *jsonWriter) groups(blob []byte, nameOf func([16]byte) string) {
 		w.element("subscription_groups", &first)
 		w.dst = append(w.dst, '{')
 		w.key("id")
-		w.dst = append(AppendUUID(append(w.dst, '"'), id), '"')
+		w.dst = append(jsonvalue.AppendUUID(append(w.dst, '"'), id), '"')
 		if nameOf != nil {
 			if name := nameOf(id); name != "" {
 				w.text("name", []byte(name))
@@ -265,8 +266,8 @@ func (w *jsonWriter) customs(blob []byte, only func(name []byte) bool) {
 			first = false
 		}
 		w.separate()
-		w.dst = append(AppendJSONString(w.dst, name), ':')
-		w.dst = appendJSONValue(w.dst, v)
+		w.dst = append(jsonvalue.AppendString(w.dst, name), ':')
+		w.dst = jsonvalue.Append(w.dst, v)
 	})
 	if !first {
 		w.dst = append(w.dst, '}')
@@ -327,7 +328,7 @@ func (w *jsonWriter) revenue(blob []byte, fields Fields, x Export) {
 	w.dst = append(w.dst, '{')
 	Revenue(blob, func(currency [3]byte, minor int64) {
 		w.separate()
-		w.dst = append(AppendJSONString(w.dst, currency[:]), ':')
+		w.dst = append(jsonvalue.AppendString(w.dst, currency[:]), ':')
 		w.dst = appendAmount(w.dst, minor, x.digits(currency))
 	})
 	w.dst = append(w.dst, '}')
@@ -399,4 +400,41 @@ func appendAmount(dst []byte, minor int64, digits int) []byte {
 		dst = append(dst, '0')
 	}
 	return append(dst, text...)
+}
+
+// jsonWriter appends members of objects, with a comma before each that doesn't follow an opening bracket.
+type jsonWriter struct{ dst []byte }
+
+func (w *jsonWriter) separate() { w.dst = jsonvalue.AppendComma(w.dst) }
+
+func (w *jsonWriter) key(name string) {
+	w.separate()
+	w.dst = append(append(append(w.dst, '"'), name...), '"', ':')
+}
+
+// element begins an element of an array, and with the first element the array, too; close ends the array.
+func (w *jsonWriter) element(name string, first *bool) {
+	if *first {
+		w.key(name)
+		w.dst = append(w.dst, '[')
+		*first = false
+		return
+	}
+	w.dst = append(w.dst, ',')
+}
+
+func (w *jsonWriter) close(first bool) {
+	if !first {
+		w.dst = append(w.dst, ']')
+	}
+}
+
+func (w *jsonWriter) text(name string, s []byte) {
+	w.key(name)
+	w.dst = jsonvalue.AppendString(w.dst, s)
+}
+
+func (w *jsonWriter) time(name string, millis int64) {
+	w.key(name)
+	w.dst = jsonvalue.AppendTimeString(w.dst, millis)
 }

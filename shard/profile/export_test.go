@@ -1,7 +1,6 @@
 package profile
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -160,39 +159,6 @@ func TestAmounts(t *testing.T) {
 	f(math.MinInt64, 2, "-92233720368547758.08")
 	f(math.MinInt64, 18, "-9.223372036854775808")
 	f(1, 18, "0.000000000000000001")
-}
-
-func TestJSONStrings(t *testing.T) {
-	f := func(s, want string) {
-		t.Helper()
-		require.Equal(t, want, string(AppendJSONString(nil, []byte(s))))
-	}
-	f("", `""`)
-	f("a\x00\x1f\"\\\n\r\t/\x7f", `"a\u0000\u001f\"\\\n\r\t/`+"\x7f"+`"`)
-	f("ü\u2028😀�", "\"ü\u2028😀�\"")
-	f("a\xffb\xc3", "\"a�b�\"")
-	for c := range 256 { // wherever it stands, also as text
-		for at := range 20 {
-			text := []byte("01234567890123456789")
-			text[at] = byte(c)
-			got := AppendJSONString(nil, text)
-			require.Equal(t, got, AppendJSONString(nil, string(text)))
-			var back string
-			require.NoError(t, json.Unmarshal(got, &back))
-			require.Equal(t, strings.ToValidUTF8(string(text), "\uFFFD"), back)
-			require.Equal(t, c < 0x20 || c == '"' || c == '\\' || c >= 0x80, len(got) > len(text)+2)
-		}
-	}
-}
-
-func TestTextKeptAsJSONStaysOnOneLine(t *testing.T) {
-	f := func(text, want string) {
-		t.Helper()
-		require.Equal(t, want, string(appendJSONValue(nil, val(jsonText(text)))))
-	}
-	f("[1,\r\n\t 2]", `[1, 2]`)
-	f("[1,", `"[1,"`)
-	f("[\"\xff\"]", "\"[\\\"�\\\"]\"")
 }
 
 func TestRandomBucket(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/shard/jsonvalue"
 	"millrace/shard/op"
 )
 
@@ -251,7 +252,7 @@ func custom(t testing.TB, blob []byte, name string) string {
 	if !ok {
 		return ""
 	}
-	return string(appendJSONValue(nil, v))
+	return string(jsonvalue.Append(nil, v))
 }
 
 func attr(t testing.TB, blob []byte, code uint32) string {
@@ -260,7 +261,7 @@ func attr(t testing.TB, blob []byte, code uint32) string {
 	if !ok {
 		return ""
 	}
-	return string(appendJSONValue(nil, v))
+	return string(jsonvalue.Append(nil, v))
 }
 
 func export(t testing.TB, blob []byte, x Export) string {

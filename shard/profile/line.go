@@ -12,6 +12,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/valyala/fastjson"
 
+	"millrace/shard/jsonvalue"
 	"millrace/shard/op"
 )
 
@@ -162,8 +163,10 @@ func (r *lineReader) count(v *fastjson.Value, what string) uint64 {
 }
 
 // timeLayouts are the forms of times in exports: ours, which is tried first, and those of others.
-var timeLayouts = []string{timeLayout, time.RFC3339Nano, "2006-01-02 15:04:05.999 UTC", "2006-01-02 15:04:05 -0700",
-	"2006-01-02T15:04:05", "2006-01-02"}
+var timeLayouts = []string{
+	jsonvalue.TimeLayout, time.RFC3339Nano, "2006-01-02 15:04:05.999 UTC", "2006-01-02 15:04:05 -0700",
+	"2006-01-02T15:04:05", "2006-01-02",
+}
 
 func (r *lineReader) time(v *fastjson.Value, what string) int64 {
 	return r.instant(v, what).UnixMilli()
@@ -255,8 +258,8 @@ func (r *lineReader) appendValue(dst []byte, v *fastjson.Value, depth int, inArr
 		return r.appendNumber(dst, v.MarshalTo(nil))
 	case fastjson.TypeString:
 		s := v.GetStringBytes()
-		if len(s) == len(timeLayout) {
-			if t, err := time.Parse(timeLayout, string(s)); err == nil && t.UnixMilli() < afterYear3000 {
+		if len(s) == len(jsonvalue.TimeLayout) {
+			if t, err := time.Parse(jsonvalue.TimeLayout, string(s)); err == nil && t.UnixMilli() < afterYear3000 {
 				return op.AppendTime(dst, t.UnixMilli())
 			}
 		}

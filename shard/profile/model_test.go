@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/shard/jsonvalue"
 	"millrace/shard/op"
 )
 
@@ -148,7 +149,7 @@ func mergeMaps(old map[string]any, add object, nullDeletes bool) map[string]any 
 
 // json is the export of the model, with lists of named things as maps.
 func (m *model) json() map[string]any {
-	out := map[string]any{"created_at": string(AppendTime(nil, (testStamp-1000)/1000)), "external_id": "u", "user_aliases": map[string]any{},
+	out := map[string]any{"created_at": string(jsonvalue.AppendTime(nil, (testStamp-1000)/1000)), "external_id": "u", "user_aliases": map[string]any{},
 		"email_subscribe": "subscribed", "push_subscribe": "subscribed", "total_revenue": json.Number("0.0"),
 		"revenue_by_currency": map[string]any{}}
 	for name, v := range m.reserved {
@@ -161,7 +162,7 @@ func (m *model) json() map[string]any {
 		named := map[string]any{}
 		for name, at := range lists {
 			named[name] = map[string]any{"name": name, "count": json.Number(strconv.Itoa(len(at))),
-				"first": string(AppendTime(nil, slices.Min(at))), "last": string(AppendTime(nil, slices.Max(at)))}
+				"first": string(jsonvalue.AppendTime(nil, slices.Min(at))), "last": string(jsonvalue.AppendTime(nil, slices.Max(at)))}
 		}
 		if len(named) > 0 {
 			out[key] = named

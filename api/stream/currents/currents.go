@@ -4,8 +4,8 @@ import (
 	"strconv"
 
 	"millrace/shard/eventlog/event"
+	"millrace/shard/jsonvalue"
 	"millrace/shard/op"
-	"millrace/shard/profile"
 )
 
 // Append appends an event in the form in which the HTTP connector of Braze's Currents sends it. What is missing is left
@@ -25,12 +25,12 @@ func Append(dst []byte, e *event.Event, r *Reader, workspace string) []byte {
 	dst = strconv.AppendInt(dst, e.Time.Unix(), 10)
 	dst = append(append(append(dst, `,"user":{"user_id":"`...), r.svcID...), '"')
 	if len(r.externalID) > 0 {
-		dst = profile.AppendJSONString(append(dst, `,"external_user_id":`...), r.externalID)
+		dst = jsonvalue.AppendString(append(dst, `,"external_user_id":`...), r.externalID)
 	}
 	if len(r.timeZone) > 0 && (e.Kind == op.Event || isState(e.Kind)) {
-		dst = profile.AppendJSONString(append(dst, `,"timezone":`...), r.timeZone)
+		dst = jsonvalue.AppendString(append(dst, `,"timezone":`...), r.timeZone)
 	}
-	dst = profile.AppendJSONString(append(dst, `},"properties":{"app_group_id":`...), workspace)
+	dst = jsonvalue.AppendString(append(dst, `},"properties":{"app_group_id":`...), workspace)
 	switch e.Kind {
 	case op.Delete:
 		return append(dst, "}}"...)
@@ -42,14 +42,14 @@ func Append(dst []byte, e *event.Event, r *Reader, workspace string) []byte {
 		return append(appendChange(dst, e), "}}"...)
 	}
 	if len(e.App) > 0 {
-		dst = profile.AppendJSONString(append(dst, `,"app_id":`...), e.App)
+		dst = jsonvalue.AppendString(append(dst, `,"app_id":`...), e.App)
 	}
 	if e.Kind == op.Event {
-		dst = profile.AppendJSONString(append(dst, `,"name":`...), e.Name)
+		dst = jsonvalue.AppendString(append(dst, `,"name":`...), e.Name)
 		return append(appendProperties(append(dst, `,"custom_properties":`...), e), "}}"...)
 	}
-	dst = profile.AppendJSONString(append(dst, `,"product_id":`...), e.Name)
-	dst = profile.AppendJSONString(append(dst, `,"currency":`...), e.Currency[:])
+	dst = jsonvalue.AppendString(append(dst, `,"product_id":`...), e.Name)
+	dst = jsonvalue.AppendString(append(dst, `,"currency":`...), e.Currency[:])
 	dst = strconv.AppendFloat(append(dst, `,"price":`...), e.Price, 'f', -1, 64)
 	return append(appendProperties(append(dst, `,"purchase_properties":`...), e), "}}"...)
 }
@@ -112,10 +112,10 @@ func changeOf(e *event.Event) (c change) {
 
 func appendChange(dst []byte, e *event.Event) []byte {
 	c := changeOf(e)
-	dst = profile.AppendJSONString(append(dst, `,"subscription_status":`...), []byte(c.status))
-	dst = profile.AppendJSONString(append(dst, `,"state_change_source":`...), []byte(c.source))
+	dst = jsonvalue.AppendString(append(dst, `,"subscription_status":`...), []byte(c.status))
+	dst = jsonvalue.AppendString(append(dst, `,"state_change_source":`...), []byte(c.source))
 	if e.Kind == event.GroupState {
-		dst = profile.AppendJSONString(append(dst, `,"subscription_group_id":`...), e.Name)
+		dst = jsonvalue.AppendString(append(dst, `,"subscription_group_id":`...), e.Name)
 	}
 	for _, f := range [...]struct {
 		name  string
@@ -124,7 +124,7 @@ func appendChange(dst []byte, e *event.Event) []byte {
 		{"channel_identifier", c.address}} {
 		if len(f.value) > 0 {
 			dst = append(append(append(dst, `,"`...), f.name...), `":`...)
-			dst = profile.AppendJSONString(dst, f.value)
+			dst = jsonvalue.AppendString(dst, f.value)
 		}
 	}
 	return dst

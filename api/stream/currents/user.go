@@ -9,6 +9,7 @@ import (
 
 	"millrace/shard"
 	"millrace/shard/eventlog/event"
+	"millrace/shard/jsonvalue"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -98,7 +99,7 @@ func (r *Reader) AppendUUID(dst []byte, e *event.Event) []byte {
 		sum := sha1.Sum(r.scratch)
 		id := [16]byte(sum[:16])
 		id[6], id[8] = id[6]&0x0f|0x50, id[8]&0x3f|0x80 // version and variant
-		r.uuid = profile.AppendUUID(r.uuid, id)
+		r.uuid = jsonvalue.AppendUUID(r.uuid, id)
 	}
 	return append(dst, r.uuid...)
 }

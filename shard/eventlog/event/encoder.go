@@ -6,8 +6,8 @@ import (
 	"io"
 	"strconv"
 
+	"millrace/shard/jsonvalue"
 	"millrace/shard/op"
-	"millrace/shard/profile"
 )
 
 // Format is a file format of Write.
@@ -90,20 +90,20 @@ func AppendJSON(dst []byte, e *Event, workspace bool, svcID SvcIDFunc) []byte {
 		dst = append(svcID(append(dst, `,"into_svc_id":"`...), e.Workspace, e.Number), '"')
 	}
 	if e.Kind == op.Purchase {
-		dst = profile.AppendJSONString(append(dst, `,"product_id":`...), e.Name)
-		dst = profile.AppendJSONString(append(dst, `,"currency":`...), e.Currency[:])
-		dst = profile.AppendFloat(append(dst, `,"price":`...), e.Price)
+		dst = jsonvalue.AppendString(append(dst, `,"product_id":`...), e.Name)
+		dst = jsonvalue.AppendString(append(dst, `,"currency":`...), e.Currency[:])
+		dst = jsonvalue.AppendFloat(append(dst, `,"price":`...), e.Price)
 		dst = strconv.AppendUint(append(dst, `,"quantity":`...), uint64(e.Quantity), 10)
 		dst = strconv.AppendInt(append(dst, `,"total_minor":`...), e.Total, 10)
 	} else if e.Kind == op.Event {
-		dst = profile.AppendJSONString(append(dst, `,"name":`...), e.Name)
+		dst = jsonvalue.AppendString(append(dst, `,"name":`...), e.Name)
 	} else if isState(e.Kind) {
 		dst = appendState(dst, e)
 	}
 	dst = appendTime(append(dst, `,"time":`...), e.Time)
 	dst = appendTime(append(dst, `,"accepted_at":`...), e.AcceptedAt)
 	if len(e.App) > 0 {
-		dst = profile.AppendJSONString(append(dst, `,"app_id":`...), e.App)
+		dst = jsonvalue.AppendString(append(dst, `,"app_id":`...), e.App)
 	}
 	if e.Properties != nil {
 		dst = append(append(dst, `,"properties":`...), e.Properties...)
@@ -115,7 +115,7 @@ func AppendJSON(dst []byte, e *Event, workspace bool, svcID SvcIDFunc) []byte {
 func appendState(dst []byte, e *Event) []byte {
 	dst = append(append(append(dst, `,"of":"`...), ofWhat(e)...), '"')
 	if e.Kind == GroupState {
-		dst = profile.AppendJSONString(append(dst, `,"subscription_group_id":`...), e.Name)
+		dst = jsonvalue.AppendString(append(dst, `,"subscription_group_id":`...), e.Name)
 		if channel := ChannelName(e.Channel); channel != "" {
 			dst = append(append(append(dst, `,"channel":"`...), channel...), '"')
 		}
@@ -124,20 +124,20 @@ func appendState(dst []byte, e *Event) []byte {
 	if len(e.Status) == 0 {
 		dst = append(dst, "null"...)
 	} else {
-		dst = profile.AppendJSONString(dst, e.Status)
+		dst = jsonvalue.AppendString(dst, e.Status)
 	}
-	return profile.AppendJSONString(append(dst, `,"source":`...), []byte(e.Source.String()))
+	return jsonvalue.AppendString(append(dst, `,"source":`...), []byte(e.Source.String()))
 }
 
 func appendIdentifier(dst []byte, e *Event) []byte {
 	switch e.ID {
 	case op.ExternalID, op.Email, op.Phone:
 		dst = append(append(append(dst, `,"`...), e.ID.String()...), `":`...)
-		return profile.AppendJSONString(dst, e.Key)
+		return jsonvalue.AppendString(dst, e.Key)
 	case op.Alias:
 		if label, name, ok := op.SplitAliasKey(e.Key); ok {
-			dst = profile.AppendJSONString(append(dst, `,"user_alias":{"alias_name":`...), name)
-			dst = profile.AppendJSONString(append(dst, `,"alias_label":`...), label)
+			dst = jsonvalue.AppendString(append(dst, `,"user_alias":{"alias_name":`...), name)
+			dst = jsonvalue.AppendString(append(dst, `,"alias_label":`...), label)
 			dst = append(dst, '}')
 		}
 	}

@@ -6,8 +6,8 @@ import (
 	"math/bits"
 	"time"
 
+	"millrace/shard/jsonvalue"
 	"millrace/shard/op"
-	"millrace/shard/profile"
 )
 
 // Event is an event or purchase, or something else that has happened to a user or an address (KindName). Its bytes are
@@ -137,13 +137,13 @@ func (e *Event) AppendID(dst []byte) []byte {
 }
 
 func appendID(dst []byte, position uint64, ordinal uint32) []byte {
-	return appendHex(profile.AppendHex(profile.AppendHex(dst, uint32(position>>32)), uint32(position)), ordinal, 4)
+	return appendHex(jsonvalue.AppendHex(jsonvalue.AppendHex(dst, uint32(position>>32)), uint32(position)), ordinal, 4)
 }
 
 // appendHex appends width hexadecimal digits, or more if v needs them.
 func appendHex(dst []byte, v uint32, width int) []byte {
 	start := len(dst)
-	dst = profile.AppendHex(dst, v)
+	dst = jsonvalue.AppendHex(dst, v)
 	width = max(width, (bits.Len32(v)+3)/4)
 	return append(dst[:start], dst[len(dst)-width:]...)
 }

@@ -4,13 +4,13 @@ import (
 	"strconv"
 	"time"
 
+	"millrace/shard/jsonvalue"
 	"millrace/shard/op"
-	"millrace/shard/profile"
 )
 
 // AppendMember appends a name in the form that begins a member of a JSON object.
 func AppendMember(dst, name []byte) []byte {
-	return append(profile.AppendJSONString(dst, name), ':')
+	return append(jsonvalue.AppendString(dst, name), ':')
 }
 
 // AppendValue appends a value as JSON: JSON that was sent, without white space between its tokens.
@@ -19,13 +19,13 @@ func AppendValue(dst []byte, v op.Value) []byte {
 	case op.JSON:
 		return appendCompact(dst, v.Bytes())
 	case op.Array, op.Object:
-		return profile.AppendNested(dst, v, AppendValue)
+		return jsonvalue.AppendNested(dst, v, AppendValue)
 	}
-	return profile.AppendSentValue(dst, v)
+	return jsonvalue.AppendSent(dst, v)
 }
 
 func appendTime(dst []byte, t time.Time) []byte {
-	return append(profile.AppendInstant(append(dst, '"'), t), '"')
+	return append(jsonvalue.AppendInstant(append(dst, '"'), t), '"')
 }
 
 // Tens are the powers of ten that decimals are divided by, up to the largest scale in blocks of the event log.
@@ -41,7 +41,7 @@ func AppendDecimal(dst []byte, m int64, scale int) []byte {
 		m /= 10
 	}
 	if m <= -exactDecimal || m >= exactDecimal {
-		return profile.AppendFloat(dst, float64(m)/Tens[scale])
+		return jsonvalue.AppendFloat(dst, float64(m)/Tens[scale])
 	}
 	if m < 0 {
 		dst, m = append(dst, '-'), -m

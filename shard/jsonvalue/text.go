@@ -1,106 +1,12 @@
-package profile
+package jsonvalue
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"math"
 	"strconv"
 	"time"
 	"unicode/utf8"
-
-	"millrace/shard/op"
 )
-
-// appendJSONValue appends a stored value as JSON. Times are ISO 8601 strings, floats always have a point or an
-// exponent, and text that was kept as JSON is that JSON.
-func appendJSONValue(dst []byte, v op.Value) []byte {
-	switch v.Tag() {
-	case op.False:
-		return append(dst, "false"...)
-	case op.True:
-		return append(dst, "true"...)
-	case op.Int:
-		return strconv.AppendInt(dst, v.Int(), 10)
-	case op.Float:
-		return AppendFloat(dst, v.Float())
-	case op.String:
-		return AppendJSONString(dst, v.Bytes())
-	case op.Time:
-		return appendTimeString(dst, v.Millis())
-	case op.JSON:
-		if text := v.Bytes(); json.Valid(text) && utf8.Valid(text) {
-			for _, c := range text {
-				if c >= 0x20 { // a line break between tokens would cut a line of the export in two
-					dst = append(dst, c)
-				}
-			}
-			return dst
-		}
-		return AppendJSONString(dst, v.Bytes())
-	case op.Array, op.Object:
-		return AppendNested(dst, v, appendJSONValue)
-	}
-	return append(dst, "null"...)
-}
-
-// AppendNested appends an array or an object as JSON, and the values in it by appendValue.
-func AppendNested(dst []byte, v op.Value, appendValue func([]byte, op.Value) []byte) []byte {
-	if v.Tag() == op.Object {
-		w := jsonWriter{append(dst, '{')}
-		for name, value := range op.Members(v.Bytes()) {
-			w.separate()
-			w.dst = appendValue(append(AppendJSONString(w.dst, name), ':'), value)
-		}
-		return append(w.dst, '}')
-	}
-	w := jsonWriter{append(dst, '[')}
-	for value := range op.Elements(v.Bytes()) {
-		w.separate()
-		w.dst = appendValue(w.dst, value)
-	}
-	return append(w.dst, ']')
-}
-
-// jsonWriter appends members of objects, with a comma before each that doesn't follow an opening bracket.
-type jsonWriter struct{ dst []byte }
-
-func (w *jsonWriter) separate() {
-	if last := w.dst[len(w.dst)-1]; last != '{' && last != '[' {
-		w.dst = append(w.dst, ',')
-	}
-}
-
-func (w *jsonWriter) key(name string) {
-	w.separate()
-	w.dst = append(append(append(w.dst, '"'), name...), '"', ':')
-}
-
-// element begins an element of an array, and with the first element the array, too; close ends the array.
-func (w *jsonWriter) element(name string, first *bool) {
-	if *first {
-		w.key(name)
-		w.dst = append(w.dst, '[')
-		*first = false
-		return
-	}
-	w.dst = append(w.dst, ',')
-}
-
-func (w *jsonWriter) close(first bool) {
-	if !first {
-		w.dst = append(w.dst, ']')
-	}
-}
-
-func (w *jsonWriter) text(name string, s []byte) {
-	w.key(name)
-	w.dst = AppendJSONString(w.dst, s)
-}
-
-func (w *jsonWriter) time(name string, millis int64) {
-	w.key(name)
-	w.dst = appendTimeString(w.dst, millis)
-}
 
 // AppendFloat appends a double as JSON that is read as a double again: with a fraction or an exponent.
 func AppendFloat(dst []byte, f float64) []byte {
@@ -121,7 +27,8 @@ func AppendFloat(dst []byte, f float64) []byte {
 	return append(dst, '.', '0')
 }
 
-const timeLayout = "2006-01-02T15:04:05.000Z"
+// TimeLayout is the form of times, as in package time.
+const TimeLayout = "2006-01-02T15:04:05.000Z"
 
 // AppendTime appends Unix ms as ISO 8601 in UTC with milliseconds.
 func AppendTime(dst []byte, millis int64) []byte { return AppendInstant(dst, time.UnixMilli(millis)) }
@@ -132,11 +39,11 @@ func AppendInstant(dst []byte, t time.Time) []byte {
 	t = t.UTC()
 	year, month, day := t.Date()
 	if year < 0 || year > 9999 {
-		return t.AppendFormat(dst, timeLayout)
+		return t.AppendFormat(dst, TimeLayout)
 	}
 	hour, minute, second := t.Clock()
 	start := len(dst)
-	dst = append(dst, timeLayout...)
+	dst = append(dst, TimeLayout...)
 	b := dst[start:]
 	pair := func(at, n int) { copy(b[at:at+2], digitPairs[2*n:2*n+2]) }
 	pair(0, year/100)
@@ -157,7 +64,8 @@ const digitPairs = "00010203040506070809" + "10111213141516171819" + "2021222324
 	"40414243444546474849" + "50515253545556575859" + "60616263646566676869" + "70717273747576777879" +
 	"80818283848586878889" + "90919293949596979899"
 
-func appendTimeString(dst []byte, millis int64) []byte {
+// AppendTimeString is AppendTime as a JSON string.
+func AppendTimeString(dst []byte, millis int64) []byte {
 	return append(AppendTime(append(dst, '"'), millis), '"')
 }
 
@@ -197,8 +105,8 @@ func hexDigits(v uint32) uint64 {
 	return x + '0'*ones + letters*('a'-'0'-10)
 }
 
-// AppendJSONString appends a JSON string. Bytes that are no UTF-8 become U+FFFD.
-func AppendJSONString[T []byte | string](dst []byte, s T) []byte {
+// AppendString appends a JSON string. Bytes that are no UTF-8 become U+FFFD.
+func AppendString[T []byte | string](dst []byte, s T) []byte {
 	const digits = "0123456789abcdef"
 	dst = append(dst, '"')
 	start := 0
