@@ -62,7 +62,7 @@ var arrows = map[string][]string{
 
 	"shard":                   {"shard/bodies", "shard/books", "shard/entries", "shard/identity", "shard/lookup", "shard/op", "shard/procs", "shard/profile", "shard/replica", "shard/stamp", "wal", "wal/pause"},
 	"shard/lookup":            {"shard/bodies", "shard/books", "shard/entries", "shard/identity", "shard/op", "shard/procs", "shard/profile", "shard/replica", "shard/stamp", "wal"},
-	"shard/replica":           {"shard/arena", "shard/bodies", "shard/books", "shard/effect", "shard/entries", "shard/identity", "shard/machine", "shard/op", "shard/procs", "shard/profile", "shard/stamp", "shard/store", "wal", "wal/pause"},
+	"shard/replica":           {"shard/arena", "shard/bodies", "shard/books", "shard/effect", "shard/entries", "shard/identity", "shard/machine", "shard/op", "shard/outgoing", "shard/procs", "shard/profile", "shard/stamp", "shard/store", "wal", "wal/pause"},
 	"shard/machine":           {"shard/arena", "shard/bodies", "shard/books", "shard/effect", "shard/entries", "shard/identity", "shard/op", "shard/procs", "shard/profile", "shard/store"},
 	"shard/arena":             {},
 	"shard/bodies":            {"shard/identity", "shard/op", "shard/profile"},
@@ -89,6 +89,7 @@ var arrows = map[string][]string{
 	"shard/eventlog/stretch":  {"shard/bodies", "shard/books", "shard/effect", "shard/eventlog/blocks", "shard/eventlog/erased", "shard/eventlog/event", "shard/op", "shard/profile"},
 	"shard/identity":          {"shard/op"},
 	"shard/op":                {},
+	"shard/outgoing":          {"shard/effect", "shard/identity"},
 	"shard/procs":             {},
 	"shard/jsonvalue":         {"shard/op"},
 	"shard/profile":           {"shard/jsonvalue", "shard/op"},

@@ -36,7 +36,7 @@ var filesUp = map[string]int{
 	"api/stream":    7,
 
 	"shard":         1,
-	"shard/replica": 4,
+	"shard/replica": 2,
 }
 
 func TestFilesPointDown(t *testing.T) {

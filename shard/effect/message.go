@@ -22,7 +22,7 @@ type Message struct {
 	Body    []byte // sender, seq, owner, a record of one op: the body of the Message op that delivers it
 	Stored  bool   // a checkpoint has written it
 	Token   bool   // it is the token of a merge
-	Last    bool   // it is sent when everything that its partition has sent before is applied; see leadership
+	Last    bool   // it is sent when everything that its partition has sent before is applied; see package outgoing
 	Applied atomic.Bool
 	Future  *Future // of whoever waits for it; nil after a restart
 	next    *Message

@@ -143,7 +143,7 @@ type Stats struct {
 func (e *Replica) Stats() (s Stats) {
 	s.Stats = e.Machine.Stats()
 	if l := e.lead.Load(); l != nil {
-		s.UndeliveredBytes = l.backlog.Load()
+		s.UndeliveredBytes = l.messages.Backlog()
 	}
 	s.InflightBytes, s.LogBytes, s.LoggedBytes = e.inflight.Load(), e.log.Bytes(), e.logged.Load()
 	s.DurablePosition, s.AppliedPosition, s.CheckpointedPosition = e.log.DurablePosition(), e.AppliedPosition(),

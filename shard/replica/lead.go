@@ -11,9 +11,9 @@ import (
 
 	"millrace/shard/books"
 	"millrace/shard/effect"
-	"millrace/shard/identity"
 	"millrace/shard/machine"
 	"millrace/shard/op"
+	"millrace/shard/outgoing"
 	"millrace/shard/store"
 	"millrace/wal"
 	"millrace/wal/pause"
@@ -76,12 +76,24 @@ func (e *Replica) begin(t *effect.Future) *leadership {
 	if resent > 0 {
 		e.opts.Logger.Info("sending messages again that were in flight", "messages", resent)
 	}
-	e.background.Go(func() { l.toLog.run(l.relay) })
+	e.background.Go(l.messages.RunRelay)
 	e.lead.Store(l)
 	if e.Failed() != nil {
 		l.end()
 	}
 	t.Finish()
+	return l
+}
+
+func newLeadership(e *Replica) *leadership {
+	l := &leadership{
+		e: e, ended: make(chan struct{}), received: make(map[*effect.Future]struct{}),
+		kept: make(map[effect.DeferredRef]time.Time),
+	}
+	l.messages = outgoing.New(outgoing.Options{
+		IsOwn: func(partition uint8) bool { return e.Owner(partition) != nil }, GroupOf: e.opts.Carrier.GroupOf,
+		Relay: l.relay, Deliver: l.deliver, Start: e.background.Go, Ended: l.ended, Tend: e.requestTending,
+	})
 	return l
 }
 
@@ -93,7 +105,7 @@ func (l *leadership) resend(p *machine.Partition, t *effect.Future) (resent int)
 		if p.Outbox[i].Applied.Load() {
 			m.Applied.Store(true)
 			if p.IsFar(m) { // no replica has been told that it is applied
-				l.noteApplied(m)
+				l.messages.NoteArrived(m)
 			}
 		} else {
 			if o := op.Op(effect.MessageRecord(m.Body)[op.HeaderBytes:]); t != nil && !m.Token && o.Kind() != op.Unpin {
@@ -102,22 +114,12 @@ func (l *leadership) resend(p *machine.Partition, t *effect.Future) (resent int)
 			}
 			var one effect.List
 			one.Add(m)
-			l.send(one)
+			l.messages.Send(one)
 			resent++
 		}
 		p.Outbox[i] = m
 	}
 	return resent
-}
-
-// noteApplied notes that a message of an earlier leadership is applied in its group. Senders of this leadership may be
-// under way already.
-func (l *leadership) noteApplied(m *effect.Message) {
-	at := arrival{m.Sender, l.groupOf[identity.Partition(m.Number)]}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.arrived[at] = max(l.arrived[at], m.Seq)
-	l.rows++
 }
 
 // Follow says that this node doesn't lead any more: whoever waits gets ErrUnknown. The first call comes after Lead.

@@ -1,53 +1,33 @@
 package replica
 
 import (
+	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"millrace/shard/effect"
-	"millrace/shard/identity"
 	"millrace/shard/machine"
+	"millrace/shard/outgoing"
 	"millrace/wal"
 )
 
-// leadership is a stretch of time in which a replica leads its group. It carries the messages of the group's outboxes:
-// those to the group itself through the log, by a relay; the others by a sender for each group. When it ends, whoever
-// waits for it is told.
+// leadership is a stretch of time in which a replica leads its group. It carries the messages of the group's outboxes.
+// When it ends, whoever waits for it is told.
 //
-// A receiver keeps the last sequence of each sender, so nothing that goes from one partition to another may ever be
-// overtaken. Therefore everything in an outbox is queued in order, by Lead, before any worker sends by itself; a sender
-// goes on only when it knows that its messages are applied; and after end nothing is appended any more.
-//
-// In one log a message also stays behind everything that was sent before its cause. Between groups it need not: of two
-// messages of one partition, the later may arrive first, and its effects may reach a place before the earlier message
-// does. That matters where a profile leaves for another one, which from then on speaks of the same names and addresses:
-// so an Absorb waits until everything that its partition has sent before is applied.
+// So that no message is overtaken (package outgoing), everything in an outbox is sent in order, by Lead, before any
+// worker sends by itself; and after end nothing is appended any more.
 type leadership struct {
-	e       *Replica
-	toLog   messageQueue // the relay's queue
-	ended   chan struct{}
-	ending  sync.Once
-	groupOf [identity.Partitions]int
-	backlog atomic.Int64 // bytes of messages on their way to other groups
+	e        *Replica
+	messages *outgoing.Messages
+	ended    chan struct{}
+	ending   sync.Once
 
 	appending sync.Mutex // held while a record of the engine's own is appended
 
 	mu       sync.Mutex // guards what follows
-	senders  map[int]*sender
 	inFlight inFlight
 	received map[*effect.Future]struct{}      // of applied messages of other groups whose effects are on their way
 	kept     map[effect.DeferredRef]time.Time // deferred records that wait for their coordinators, and until when
-	outgoing [identity.Partitions]outgoing
-	arrived  map[arrival]uint64 // messages up to this sequence are applied elsewhere, and no replica has been told yet
-	rows     int                // how many messages these are
-}
-
-// outgoing is what a partition of the group has under way.
-type outgoing struct {
-	flying int               // messages on their way
-	far    int               // how many of them go to other groups
-	held   []*effect.Message // those that wait: the first of them waits until no others are on their way
 }
 
 // inFlight is what a leadership has taken and not yet answered. What is open when the leadership ends gets ErrUnknown,
@@ -60,12 +40,6 @@ type inFlight struct {
 	settled     chan struct{} // during a hand-over: closed when nothing is in flight; from then on nothing is taken
 }
 
-// arrival names the partition that has sent messages, and the group that they went to.
-type arrival struct {
-	sender uint8
-	group  int
-}
-
 // commit is a record on its way through log and workers.
 type commit struct {
 	wal.Record
@@ -73,18 +47,6 @@ type commit struct {
 	lead   *leadership // of a record of the engine's own: the leadership in which it was appended
 	copied []byte      // the record's bytes, while the log is replayed
 	size   int64       // what it counts in the window
-}
-
-func newLeadership(e *Replica) *leadership {
-	l := &leadership{
-		e: e, ended: make(chan struct{}), senders: make(map[int]*sender), received: make(map[*effect.Future]struct{}),
-		kept: make(map[effect.DeferredRef]time.Time), arrived: make(map[arrival]uint64),
-	}
-	l.toLog.begin()
-	for p := range l.groupOf {
-		l.groupOf[p] = e.opts.Carrier.GroupOf(uint8(p))
-	}
-	return l
 }
 
 func (l *leadership) hasEnded() bool {
@@ -97,12 +59,9 @@ func (l *leadership) end() {
 		close(l.ended)
 		l.appending.Lock() // a caller that was about to append has done so, or sees the end
 		l.appending.Unlock()
-		l.toLog.close()
+		l.messages.End()
 		var replies []func(Effects, error)
 		l.mu.Lock()
-		for _, c := range l.senders {
-			c.close()
-		}
 		for t := range l.received {
 			replies = append(replies, t.Reply)
 			t.Reply = nil
@@ -184,92 +143,11 @@ func (l *leadership) Complete(t *effect.Future) {
 	}
 }
 
-// submit is Replica.submit for a record of the engine's own: none is appended when the leadership has ended, even if
-// the log takes records again.
-func (l *leadership) submit(c *commit, data []byte) error {
-	l.appending.Lock()
-	defer l.appending.Unlock()
-	if l.hasEnded() {
-		return ErrNotLeader
-	}
-	c.lead = l
-	return l.e.submit(c, data)
-}
-
-// send queues messages, each sender's in order. It never waits.
-func (l *leadership) send(messages effect.List) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.hasEnded() {
-		return
-	}
-	for m := range messages.All() {
-		if l.e.Owner(identity.Partition(m.Number)) == nil {
-			l.backlog.Add(int64(len(m.Body)))
-		}
-		if s := &l.outgoing[m.Sender]; len(s.held) > 0 || l.isHeld(m) {
-			s.held = append(s.held, m)
-		} else {
-			l.queue(m)
-		}
-	}
-}
-
 func (e *Replica) requestTending() {
 	select {
 	case e.tending <- struct{}{}:
 	default:
 	}
-}
-
-// isHeld says whether a message has to wait for others of its sender. In one log it stays behind them anyway. The
-// caller holds mu.
-func (l *leadership) isHeld(m *effect.Message) bool {
-	s := &l.outgoing[m.Sender]
-	return m.Last && (s.far > 0 || s.flying > 0 && l.e.Owner(identity.Partition(m.Number)) == nil)
-}
-
-// queue puts a message on its way. The caller holds mu.
-func (l *leadership) queue(m *effect.Message) {
-	l.outgoing[m.Sender].flying++
-	to := identity.Partition(m.Number)
-	if l.e.Owner(to) != nil {
-		l.toLog.send(m)
-		return
-	}
-	l.outgoing[m.Sender].far++
-	group := l.groupOf[to]
-	c := l.senders[group]
-	if c == nil {
-		c = &sender{l: l, group: group}
-		c.begin()
-		l.senders[group] = c
-		l.e.background.Go(func() { c.run(c.deliver) })
-	}
-	c.send(m)
-}
-
-// landed notes that messages are applied, and sends those that waited for them. The caller holds mu.
-func (l *leadership) landed(messages []*effect.Message) {
-	for _, m := range messages {
-		s := &l.outgoing[m.Sender]
-		s.flying--
-		if l.e.Owner(identity.Partition(m.Number)) == nil {
-			s.far--
-		}
-		for len(s.held) > 0 && !l.isHeld(s.held[0]) && !l.hasEnded() {
-			next := s.held[0]
-			s.held = s.held[1:]
-			l.queue(next)
-		}
-	}
-}
-
-// landedHere is landed for messages to partitions of this engine.
-func (l *leadership) landedHere(messages []*effect.Message) {
-	l.mu.Lock()
-	l.landed(messages)
-	l.mu.Unlock()
 }
 
 func isClosed(c <-chan struct{}) bool {
@@ -280,3 +158,72 @@ func isClosed(c <-chan struct{}) bool {
 		return false
 	}
 }
+
+// ErrHandingOver is returned by HandOver when another hand-over is under way.
+var ErrHandingOver = errors.New("shard: the leadership is being handed over already")
+
+// HandOver says that another node is to lead the group soon. From now on Take refuses requests, which go to the next
+// leader. HandOver returns when everything that was taken is answered, and nothing is taken any more; or after timeout,
+// and then the replica still takes what others need to come to an end. resume undoes the hand-over, when no other node
+// leads the group after all. Error: ErrHandingOver.
+func (e *Replica) HandOver(timeout time.Duration) (resume func(), err error) {
+	l := e.lead.Load()
+	if l == nil {
+		return func() {}, nil
+	}
+	l.mu.Lock()
+	if l.inFlight.handingOver {
+		l.mu.Unlock()
+		return nil, ErrHandingOver
+	}
+	settled := make(chan struct{})
+	l.inFlight.handingOver, l.inFlight.settled = true, settled
+	l.settle()
+	l.mu.Unlock()
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case <-settled:
+	case <-timer.C:
+	case <-l.ended:
+	}
+	return func() {
+		l.mu.Lock()
+		l.inFlight.handingOver, l.inFlight.settled = false, nil
+		l.mu.Unlock()
+	}, nil
+}
+
+// Flush returns when all messages have been applied that this group had under way at the call, except those of merges,
+// which may wait for one another. waiting are references to the deferred records of an owner (applying.owner); for
+// owner 0 there are none. Only the leader flushes, behind a barrier of its own. Errors: ErrNotLeader; ErrBusy when end
+// was closed first.
+func (e *Replica) Flush(owner uint64, end <-chan struct{}) (waiting []uint64, err error) {
+	l := e.lead.Load()
+	if l == nil {
+		return nil, ErrNotLeader
+	}
+	under, waiting := e.UnderWay(owner)
+	for _, m := range under {
+		if err := l.awaits(m.Applied.Load, end); err != nil {
+			return nil, err
+		}
+	}
+	return waiting, nil
+}
+
+// awaits returns when isDone says so. Errors: those of Flush.
+func (l *leadership) awaits(isDone func() bool, end <-chan struct{}) error {
+	for !isDone() {
+		select {
+		case <-l.ended:
+			return ErrNotLeader
+		case <-end:
+			return ErrBusy
+		case <-time.After(flushPause):
+		}
+	}
+	return nil
+}
+
+const flushPause = 200 * time.Microsecond

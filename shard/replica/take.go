@@ -89,7 +89,7 @@ func (e *Replica) take(p *Pending, data []byte, merges int) error {
 
 // admit reserves what a record takes until it is applied: bytes in flight, and its merges.
 func (e *Replica) admit(l *leadership, merges, bytes int) error {
-	if l.backlog.Load() > e.opts.MaxInflightBytes {
+	if l.messages.Backlog() > e.opts.MaxInflightBytes {
 		RefusedBusy.Inc()
 		return ErrBusy
 	}
@@ -173,6 +173,18 @@ func (e *Replica) submit(c *commit, data []byte) error {
 	}
 	c.Rec = rec
 	return e.give(c, data)
+}
+
+// submit is Replica.submit for a record of the engine's own: none is appended when the leadership has ended, even if
+// the log takes records again.
+func (l *leadership) submit(c *commit, data []byte) error {
+	l.appending.Lock()
+	defer l.appending.Unlock()
+	if l.hasEnded() {
+		return ErrNotLeader
+	}
+	c.lead = l
+	return l.e.submit(c, data)
 }
 
 // give is submit for a record that is parsed already.

@@ -124,7 +124,7 @@ func (w *worker) doLocked(items []*machine.Commit) (isCrowded bool, err error) {
 		return isCrowded, err
 	}
 	if !sent.IsEmpty() {
-		lead.send(sent)
+		lead.messages.Send(sent)
 	}
 	for _, c := range items {
 		future, finished := c.Future, c.Finished // c is its owner's again as soon as it is counted down
