@@ -278,6 +278,14 @@ func TestExternalIDsAloneAreNotLookedUp(t *testing.T) {
 	rename := func(b *Batch) int { return b.RenameExternalID(number, []byte("a"), []byte("c")) }
 	require.Equal(t, replica.Done, outcome(t, e, rename))
 	require.True(t, routed())
+
+	b := e.NewBatch(1, 0)
+	defer b.Release()
+	addEvent(b, op.ExternalID, "b", "e", 0)
+	b.KeepAnswer([]byte("key"), [32]byte{}, 201, []byte("{}"))
+	before := nodes.asked.Load()
+	require.NoError(t, b.Commit())
+	require.Equal(t, before, nodes.asked.Load(), "a single object can't mean anybody else's user")
 }
 
 // A state that one object sets for an address holds for a user who leaves the address in a later object, and not for a
