@@ -33,7 +33,6 @@ var filesUp = map[string]int{
 	"api/ratelimit": 1,
 	"api/refused":   3,
 	"api/scim":      1,
-	"api/stream":    7,
 
 	"shard":         1,
 	"shard/replica": 2,

@@ -8,48 +8,17 @@ import (
 	"io/fs"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
+
+	"github.com/VictoriaMetrics/metrics"
 
 	"millrace/api/control"
 	"millrace/api/control/document"
 	"millrace/shard/eventlog"
 	"millrace/shard/eventlog/event"
-	"millrace/shard/op"
 	"millrace/wal/pause"
 )
-
-// cursor is how far a stream has come in an event log, in the form in which it is stored.
-type cursor struct {
-	StartedAt document.Millis `json:"started_at"` // when the stream was started
-	Position  uint64          `json:"position"`   // everything up to here is delivered
-	// Pending, if greater than Position, is the end of a delivery that is partially done, or about to begin.
-	Pending uint64 `json:"pending,omitempty"`
-	// choice is that of the pending delivery: the stream may choose something else by the time it is repeated.
-	choice
-	Events      int64 `json:"events"`
-	Files       int64 `json:"files"`
-	Bytes       int64 `json:"bytes"`
-	Refused     int64 `json:"refused,omitempty"`       // how many of the events the destination has refused for good
-	LastEventAt int64 `json:"last_event_at,omitempty"` // when the last event delivered was accepted, Unix µs
-	MovedAt     int64 `json:"moved_at,omitempty"`      // Unix ms
-	// ExpiredAt is when events were last found to have expired before they were delivered, Unix ms.
-	ExpiredAt int64 `json:"expired_at,omitempty"`
-}
-
-// choice is what a stream chooses, and may choose otherwise later.
-type choice struct {
-	Kinds   []string `json:"kinds,omitempty"`
-	Names   []string `json:"names,omitempty"`
-	Columns []string `json:"columns,omitempty"`
-}
-
-func choiceOf(s *document.Stream) choice { return choice{s.Kinds, s.Names, s.Columns} }
-
-func (c choice) equals(d choice) bool {
-	return slices.Equal(c.Kinds, d.Kinds) && slices.Equal(c.Names, d.Names) && slices.Equal(c.Columns, d.Columns)
-}
 
 // carrier carries one stream out of one event log.
 type carrier struct {
@@ -330,15 +299,6 @@ func (k *carrier) load(ctx context.Context) error {
 	return nil
 }
 
-func kindsOf(s *document.Stream) (kinds []op.Kind) {
-	for _, name := range s.Kinds {
-		if k, ok := event.KindNamed(name); ok {
-			kinds = append(kinds, k)
-		}
-	}
-	return kinds
-}
-
 // due reports whether there is enough for a file, or something has waited long enough.
 func (k *carrier) due() bool {
 	c := &k.cursor
@@ -564,4 +524,39 @@ func (k *carrier) ahead() error {
 		k.behind = time.Now()
 	}
 	return nil
+}
+
+func (k *carrier) status() PartStatus {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	p := describe(k.part.Group, &k.cursor)
+	p.Here = true
+	if !k.oldest.IsZero() {
+		p.LagSeconds = secondsSince(k.oldest)
+		p.LagEvents = k.waiting(k.cursor.Position)
+	}
+	if !k.began.IsZero() {
+		p.AttemptSeconds, p.Waits = secondsSince(k.began), k.waits
+	}
+	if k.err != nil {
+		p.Error, p.ErrorAt = k.err.Error(), timeOf(k.errAt, 1)
+	}
+	return p
+}
+
+// task is the task of one carrier.
+type task struct {
+	workspace, stream, group string
+}
+
+// labels returns the labels of a stream's metrics. A workspace and a stream have no characters that would need quoting.
+func (t task) labels() string { return fmt.Sprintf(`{workspace=%q,stream=%q}`, t.workspace, t.stream) }
+
+// counter counts what a stream does on this node.
+func (k *carrier) counter(what string) *metrics.Counter {
+	name := map[string]string{"events": "millrace_stream_events_total", "files": "millrace_stream_files_total",
+		"bytes":  "millrace_stream_bytes_total",
+		"errors": "millrace_stream_errors_total", "gaps": "millrace_stream_gaps_total",
+		"refused": "millrace_stream_refused_total"}[what]
+	return metrics.GetOrCreateCounter(name + task{k.ws.ID, k.stream.ID, ""}.labels())
 }

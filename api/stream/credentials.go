@@ -2,6 +2,8 @@ package stream
 
 import (
 	"bytes"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +11,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"millrace/api/control/document"
 )
 
 // CredentialsVariable is the prefix of environment variables with credentials.
@@ -58,4 +66,50 @@ func (o *Options) claimant(variable, workspace string) string {
 		}
 	}
 	return ""
+}
+
+// kafkaCredentials is the form of credentials for Kafka: for SASL, and for TLS, in PEM.
+type kafkaCredentials struct {
+	User        string `json:"user,omitempty"`
+	Password    string `json:"password,omitempty"`
+	CA          string `json:"ca,omitempty"` // whom to trust instead of the machine's authorities
+	Certificate string `json:"certificate,omitempty"`
+	Key         string `json:"key,omitempty"`
+	// For the schema registry: a user, or a token.
+	RegistryUser     string `json:"registry_user,omitempty"`
+	RegistryPassword string `json:"registry_password,omitempty"`
+	RegistryToken    string `json:"registry_token,omitempty"`
+}
+
+func (c *kafkaCredentials) mechanism(name string) (sasl.Mechanism, error) {
+	if name != "" && c.User == "" {
+		return nil, errors.New("user is missing")
+	}
+	switch name {
+	case document.SASLPlain:
+		return plain.Auth{User: c.User, Pass: c.Password}.AsMechanism(), nil
+	case document.SASLScram256:
+		return scram.Auth{User: c.User, Pass: c.Password}.AsSha256Mechanism(), nil
+	case document.SASLScram512:
+		return scram.Auth{User: c.User, Pass: c.Password}.AsSha512Mechanism(), nil
+	}
+	return nil, nil
+}
+
+func (c *kafkaCredentials) tls() (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.CA != "" {
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM([]byte(c.CA)) {
+			return nil, errors.New("ca has no certificate in PEM")
+		}
+	}
+	if c.Certificate != "" || c.Key != "" {
+		pair, err := tls.X509KeyPair([]byte(c.Certificate), []byte(c.Key))
+		if err != nil {
+			return nil, errors.New("certificate and key are no pair in PEM")
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
 }

@@ -542,7 +542,7 @@ func TestRefusedFileMovedAway(t *testing.T) {
 	synced := 0
 	o := w.options()
 	o.disk = syncs{faulty{ask: func() error { return nil }}, &synced}
-	f := refusedFile{folders: newFolders(&o), path: w.dir + "/shop/.refused/all..0.ndjson", limit: 1 << 20}
+	f := refusedFile{folders: o.folders(), path: w.dir + "/shop/.refused/all..0.ndjson", limit: 1 << 20}
 	for i, moved := range []bool{false, false, true, false} {
 		if moved {
 			require.NoError(t, machine{}.Rename(f.path, f.path+".old"))
@@ -551,7 +551,7 @@ func TestRefusedFileMovedAway(t *testing.T) {
 		require.NoError(t, f.add(refusedLine{Status: 400, Event: []byte(`{}`)}))
 		require.Equal(t, i == 0 || moved, synced > before, i)
 	}
-	small := refusedFile{folders: newFolders(&o), path: w.dir + "/shop/.refused/small..0.ndjson", limit: 10}
+	small := refusedFile{folders: o.folders(), path: w.dir + "/shop/.refused/small..0.ndjson", limit: 10}
 	require.NoError(t, small.add(refusedLine{Event: []byte(`{"one":"has room"}`)}))
 	require.ErrorContains(t, small.add(refusedLine{Event: []byte(`{}`)}), "full")
 }
@@ -578,7 +578,7 @@ func TestRefusedFileHasWholeLines(t *testing.T) {
 		}
 		return nil
 	}}
-	f := refusedFile{folders: newFolders(&o), path: w.dir + "/shop/.refused/all..0.ndjson", limit: 1 << 20}
+	f := refusedFile{folders: o.folders(), path: w.dir + "/shop/.refused/all..0.ndjson", limit: 1 << 20}
 	line := func(n int) refusedLine { return refusedLine{Status: 400, Event: fmt.Appendf(nil, `{"n":%d}`, n)} }
 	require.NoError(t, f.add(line(0)))
 	failed := 0

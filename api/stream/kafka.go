@@ -3,8 +3,6 @@ package stream
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,9 +18,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
-	"github.com/twmb/franz-go/pkg/sasl"
-	"github.com/twmb/franz-go/pkg/sasl/plain"
-	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"millrace/api/control"
 	"millrace/api/control/document"
@@ -50,19 +45,6 @@ type topics struct {
 	takes   bool             // the brokers have taken a delivery since they were opened
 	silent  bool             // brokers did not answer when they were last asked
 	spare   memory           // memory of the previous delivery, which nobody uses any more
-}
-
-// kafkaCredentials is the form of credentials for Kafka: for SASL, and for TLS, in PEM.
-type kafkaCredentials struct {
-	User        string `json:"user,omitempty"`
-	Password    string `json:"password,omitempty"`
-	CA          string `json:"ca,omitempty"` // whom to trust instead of the machine's authorities
-	Certificate string `json:"certificate,omitempty"`
-	Key         string `json:"key,omitempty"`
-	// For the schema registry: a user, or a token.
-	RegistryUser     string `json:"registry_user,omitempty"`
-	RegistryPassword string `json:"registry_password,omitempty"`
-	RegistryToken    string `json:"registry_token,omitempty"`
 }
 
 func newTopics(o *Options, ws *control.Workspace, s *document.Stream, refused refusedFile) *topics {
@@ -228,39 +210,6 @@ const (
 
 // maxRecordBytes is more than any event can have, and less than brokers take as one request.
 const maxRecordBytes = 64 << 20
-
-func (c *kafkaCredentials) mechanism(name string) (sasl.Mechanism, error) {
-	if name != "" && c.User == "" {
-		return nil, errors.New("user is missing")
-	}
-	switch name {
-	case document.SASLPlain:
-		return plain.Auth{User: c.User, Pass: c.Password}.AsMechanism(), nil
-	case document.SASLScram256:
-		return scram.Auth{User: c.User, Pass: c.Password}.AsSha256Mechanism(), nil
-	case document.SASLScram512:
-		return scram.Auth{User: c.User, Pass: c.Password}.AsSha512Mechanism(), nil
-	}
-	return nil, nil
-}
-
-func (c *kafkaCredentials) tls() (*tls.Config, error) {
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if c.CA != "" {
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM([]byte(c.CA)) {
-			return nil, errors.New("ca has no certificate in PEM")
-		}
-	}
-	if c.Certificate != "" || c.Key != "" {
-		pair, err := tls.X509KeyPair([]byte(c.Certificate), []byte(c.Key))
-		if err != nil {
-			return nil, errors.New("certificate and key are no pair in PEM")
-		}
-		config.Certificates = []tls.Certificate{pair}
-	}
-	return config, nil
-}
 
 // memory holds the records of a delivery. The producer uses it until it has reported what became of each. When it
 // grows, it is copied, and records that are under way stay where they are.
