@@ -15,28 +15,11 @@ package openapi
 
 import (
 	"crypto/sha256"
-	"embed"
 	"encoding/hex"
-	"fmt"
 	"sync"
 
 	"gopkg.in/yaml.v3"
 )
-
-//go:embed document
-var files embed.FS
-
-// root is the file to which the others are added, in this order, which is also the order of the page.
-const root = "openapi.yaml"
-
-var resources = []string{
-	"users.yaml", "subscription.yaml", "email.yaml", "preference_center.yaml", "translations.yaml", "scim.yaml",
-	"service.yaml",
-}
-
-// AnyOf is the extension that has the form and the meaning of anyOf, of which generators of clients would make a union
-// of types without members.
-const AnyOf = "x-any-of"
 
 // JSON returns the document. The bytes are shared and must not be changed.
 func JSON() []byte { return made().json }
@@ -61,39 +44,3 @@ var made = sync.OnceValue(func() document {
 	d.etag = `"` + hex.EncodeToString(sum[:12]) + `"`
 	return d
 })
-
-// read joins the files. They are part of the program, so a fault in them is a bug.
-func read() *yaml.Node {
-	whole := parse(root)
-	for _, name := range resources {
-		join(whole, parse(name), name)
-	}
-	return whole
-}
-
-func parse(name string) *yaml.Node {
-	text, err := files.ReadFile("document/" + name)
-	if err != nil {
-		panic(fmt.Sprintf("BUG: %v", err))
-	}
-	var d yaml.Node
-	if err := yaml.Unmarshal(text, &d); err != nil || len(d.Content) != 1 || d.Content[0].Kind != yaml.MappingNode {
-		panic(fmt.Sprintf("BUG: %s is no YAML mapping: %v", name, err))
-	}
-	return d.Content[0]
-}
-
-// join adds the members of from to those of into, recursively where both have a mapping. Nothing is overwritten.
-func join(into, from *yaml.Node, where string) {
-	for key, value := range members(from) {
-		have := member(into, key)
-		switch {
-		case have == nil:
-			into.Content = append(into.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: key}, value)
-		case have.Kind == yaml.MappingNode && value.Kind == yaml.MappingNode:
-			join(have, value, where+" "+key)
-		default:
-			panic(fmt.Sprintf("BUG: %s has %q, which is there already", where, key))
-		}
-	}
-}

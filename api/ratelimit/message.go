@@ -1,9 +1,12 @@
 package ratelimit
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"maps"
+
+	"github.com/zeebo/xxh3"
 )
 
 // message is what Limiters tell one another about a window, and what they answer; on the wire it is JSON.
@@ -63,4 +66,21 @@ func (t *tally) join(other tally) {
 	for node, granted := range other {
 		(*t)[node] = max((*t)[node], granted)
 	}
+}
+
+// windowKey identifies what a Window counts in a single process; workspace 0 is the company.
+type windowKey struct {
+	Workspace uint32 `json:"workspace"`
+	Bucket    Bucket `json:"bucket"`
+	Burst     bool   `json:"burst,omitempty"`
+}
+
+// partition says where a window belongs: its owner leads the group of this partition. All nodes must agree on it,
+// whatever their version.
+func (k windowKey) partition() uint8 {
+	b := append(binary.LittleEndian.AppendUint32(nil, k.Workspace), byte(k.Bucket), 0)
+	if k.Burst {
+		b[5] = 1
+	}
+	return uint8(xxh3.Hash(b) >> 56)
 }

@@ -2,7 +2,6 @@ package ratelimit
 
 import (
 	"context"
-	"encoding/binary"
 	"maps"
 	"slices"
 	"sync"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/puzpuzpuz/xsync/v3"
-	"github.com/zeebo/xxh3"
 )
 
 // Shared limits: the windows of a workspace hold for all nodes of a cluster together.
@@ -75,23 +73,6 @@ type Limiter struct {
 // NewLimiter makes the part of the node peers.Self(). now is the clock, Unix ms.
 func NewLimiter(peers Peers, now func() int64) *Limiter {
 	return &Limiter{peers: peers, now: now, accounts: xsync.NewMapOf[windowKey, *account]()}
-}
-
-// windowKey identifies what a Window counts in a single process; workspace 0 is the company.
-type windowKey struct {
-	Workspace uint32 `json:"workspace"`
-	Bucket    Bucket `json:"bucket"`
-	Burst     bool   `json:"burst,omitempty"`
-}
-
-// partition says where a window belongs: its owner leads the group of this partition. All nodes must agree on it,
-// whatever their version.
-func (k windowKey) partition() uint8 {
-	b := append(binary.LittleEndian.AppendUint32(nil, k.Workspace), byte(k.Bucket), 0)
-	if k.Burst {
-		b[5] = 1
-	}
-	return uint8(xxh3.Hash(b) >> 56)
 }
 
 // Take counts one request, as Window.Take does.

@@ -1,40 +1,11 @@
 package refused
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"os"
 	"slices"
-	"time"
 )
-
-// Query chooses entries. Zero values choose all.
-type Query struct {
-	Workspace    uint32
-	Key          uint32
-	Rule         string
-	Array        string // attributes, events, purchases; request: requests that were refused as a whole
-	OnlyRefused  bool   // without entries about values that were left out
-	Since, Until int64  // Unix ms; Until is exclusive
-	Before       uint64 // Seq; only older ones
-	Limit        int
-}
-
-// Request is the Array of a Query for requests that were refused as a whole.
-const Request = "request"
-
-func (q *Query) matches(e *Entry) bool {
-	array := e.Array
-	if array == "" {
-		array = Request
-	}
-	return (q.Workspace == 0 || q.Workspace == e.Workspace) && (q.Key == 0 || q.Key == e.Key) &&
-		(q.Array == "" || q.Array == array) &&
-		(!q.OnlyRefused || e.IsRefused) && e.At >= q.Since && (q.Until == 0 || e.At < q.Until) &&
-		(q.Before == 0 || e.Seq < q.Before) &&
-		(q.Rule == "" || slices.ContainsFunc(e.Faults, func(f Fault) bool { return f.Rule == q.Rule }))
-}
 
 // List returns the entries that a query chooses, newest first, including everything that was offered before; more says
 // that others may follow the last one.
@@ -142,43 +113,6 @@ func (s *Store) Erase(_ context.Context, ids []uint64) (n int, err error) {
 	return n, err
 }
 
-// Count is how many faults there were in one hour, by one key, of one rule.
-type Count struct {
-	Hour      int64 // Unix ms at which it began
-	Workspace uint32
-	Key       uint32
-	Rule      string
-	Refused   int // objects, and requests, that were refused
-	LeftOut   int // values that were left out
-}
-
-type countKey struct {
-	hour           int64
-	workspace, key uint32
-	rule           string
-}
-
-func (c *Count) key() countKey { return countKey{c.Hour, c.Workspace, c.Key, c.Rule} }
-
-// add counts a fault.
-func (g *segment) add(e *Entry, rule string) {
-	c := Count{Hour: e.At - e.At%time.Hour.Milliseconds(), Workspace: e.Workspace, Key: e.Key, Rule: rule, LeftOut: 1}
-	if e.IsRefused {
-		c.Refused, c.LeftOut = 1, 0
-	}
-	addCount(g.counts, &c)
-}
-
-func addCount(counts map[countKey]*Count, c *Count) {
-	sum := counts[c.key()]
-	if sum == nil {
-		sum = &Count{Hour: c.Hour, Workspace: c.Workspace, Key: c.Key, Rule: c.Rule}
-		counts[c.key()] = sum
-	}
-	sum.Refused += c.Refused
-	sum.LeftOut += c.LeftOut
-}
-
 // Counts counts the kept faults that a query chooses by workspace, key, rule and time. The counts are by hour, key and
 // rule, newest first.
 func (s *Store) Counts(_ context.Context, q Query) (list []Count, err error) {
@@ -194,23 +128,4 @@ func (s *Store) Counts(_ context.Context, q Query) (list []Count, err error) {
 		return nil
 	})
 	return sortedCounts(counts), err
-}
-
-func sortedCounts(counts map[countKey]*Count) (list []Count) {
-	for _, c := range counts {
-		list = append(list, *c)
-	}
-	slices.SortFunc(list, func(a, b Count) int {
-		return cmp.Or(cmp.Compare(b.Hour, a.Hour), cmp.Compare(a.Workspace, b.Workspace), cmp.Compare(a.Key, b.Key),
-			cmp.Compare(a.Rule, b.Rule))
-	})
-	return list
-}
-
-// counts reports whether the query chooses an hour's count.
-func (q *Query) counts(c *Count) bool {
-	return (q.Workspace == 0 || q.Workspace == c.Workspace) && (q.Key == 0 || q.Key == c.Key) &&
-		(q.Rule == "" || q.Rule == c.Rule) &&
-		c.Hour+time.Hour.Milliseconds() > q.Since && (q.Until == 0 || c.Hour < q.Until) &&
-		!(q.OnlyRefused && c.Refused == 0)
 }

@@ -85,27 +85,6 @@ const maxFaults = 100
 // segments is the least number of files in a full ring: one of them is removed at a time.
 const segments = 32
 
-// Fault is one thing that was wrong.
-type Fault struct {
-	Rule, Text string
-}
-
-// Entry is an object that was refused, or of which values were left out; or a request that was refused as a whole.
-type Entry struct {
-	Node      uint32 // in a cluster, the node that has it; 0: this one
-	Seq       uint64 // identifies the entry in this store; later entries have greater ones
-	At        int64  // Unix ms
-	Workspace uint32
-	Key       uint32 // number of the API key
-	Request   string // id of the request
-	Array     string // attributes, events, purchases; empty: it is a request
-	Index     int    // in its array
-	IsRefused bool   // otherwise values were left out, and the object was accepted
-	Faults    []Fault
-	Size      int    // of the object
-	Object    []byte // as it was sent; nil: it is not kept
-}
-
 // Store keeps entries.
 type Store struct {
 	options Options
@@ -191,18 +170,6 @@ func (s *Store) Offer(entries ...Entry) {
 // keeps reports whether the object of an entry is kept.
 func (s *Store) keeps(e *Entry) bool {
 	return !s.options.WithoutObjects && e.Array != "" && len(e.Object) <= s.options.MaxObjectBytes
-}
-
-// memory is about what an entry takes while it waits.
-func (e *Entry) memory(withObject bool) int64 {
-	n := int64(200 + len(e.Request))
-	for _, f := range e.Faults {
-		n += int64(32 + len(f.Rule) + len(f.Text))
-	}
-	if withObject {
-		n += int64(len(e.Object))
-	}
-	return n
 }
 
 // do makes the writer call f, after everything that was offered before, and waits for it.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"millrace/wal/durable"
 )
@@ -370,4 +371,13 @@ func (s *Store) paths() (list []string) {
 func seqOf(path string) (seq uint64) {
 	_, _ = fmt.Sscanf(strings.TrimSuffix(filepath.Base(path), suffix), "%x", &seq)
 	return seq
+}
+
+// add counts a fault.
+func (g *segment) add(e *Entry, rule string) {
+	c := Count{Hour: e.At - e.At%time.Hour.Milliseconds(), Workspace: e.Workspace, Key: e.Key, Rule: rule, LeftOut: 1}
+	if e.IsRefused {
+		c.Refused, c.LeftOut = 1, 0
+	}
+	addCount(g.counts, &c)
 }
