@@ -33,7 +33,7 @@ var arrows = map[string][]string{
 	"api/census":      {"api/peers", "shard", "shard/profile", "wal/pause"},
 	"api/center":      {"api/call", "api/consent", "api/control", "api/control/document", "api/preference", "api/ratelimit", "api/store", "api/value", "shard", "shard/jsonvalue", "shard/op", "shard/profile"},
 	"api/consent":     {"api/call", "api/control", "api/control/document", "api/value", "ingest/field", "shard", "shard/op", "shard/profile"},
-	"api/console":     {"api/admin", "api/console/chart", "api/console/rights", "api/console/signin", "api/control", "api/control/document", "api/preference", "shard/cluster/placement", "wal/pause"}, // of admin and placement the types of answers alone
+	"api/console":     {"api/admin", "api/console/chart", "api/console/figures", "api/console/rights", "api/console/signin", "api/control", "api/control/document", "api/preference", "shard/cluster/placement", "wal/pause"}, // of admin and placement the types of answers alone
 	"api/bounded":     {},
 	"api/control":     {"api/control/document", "api/keys", "api/ratelimit"},
 	"api/keys":        {},
@@ -51,6 +51,7 @@ var arrows = map[string][]string{
 	"api/stream":      {"api/bounded", "api/control", "api/control/document", "api/stream/currents", "shard/eventlog", "shard/eventlog/event", "shard/op", "wal/durable", "wal/pause"},
 
 	"api/console/chart":    {},
+	"api/console/figures":  {},
 	"api/console/rights":   {"api/control", "api/control/document"},
 	"api/console/signin":   {"api/bounded", "api/console/rights", "api/control", "api/control/document", "api/scim"},
 	"api/control/document": {"api/keys", "api/ratelimit", "ingest/field"},

@@ -15,6 +15,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
+	"millrace/api/console/figures"
 	"millrace/api/control"
 	"millrace/loadtest/testbrowser"
 )
@@ -92,11 +93,11 @@ func (b tab) pictures(name string) {
 
 // pretend has the overview show an hour of traffic.
 func (h *house) pretend() {
-	h.console.ring.kept = nil
+	h.console.samples = figures.Ring{}
 	accepted, refused := 0.0, 0.0
 	buckets := [3]float64{}
-	for i := range maxSamples {
-		x := float64(i) / float64(maxSamples)
+	for i := range figures.MaxSamples {
+		x := float64(i) / float64(figures.MaxSamples)
 		accepted += 10 * (900 + 500*math.Sin(9*x) + 60*math.Sin(140*x))
 		refused += 10 * max(0, 40*math.Sin(5*x))
 		for j, n := range []float64{400, 60, 4 + 10*max(0, math.Sin(12*x))} {
@@ -107,7 +108,8 @@ func (h *house) pretend() {
 			text += fmt.Sprintf("millrace_http_request_seconds_bucket{route=\"/users/track\",vmrange=%q} %f\n", seconds, buckets[j])
 		}
 		text += "millrace_ready 1\nmillrace_entries 1204311\nmillrace_log_bytes 734003200\nmillrace_eventlog_bytes 9234003200\nprocess_resident_memory_bytes 1834003200\nmillrace_inflight_bytes 90112\n"
-		h.console.ring.add(readSample(h.now.Load()-int64(maxSamples-1-i)*sampleInterval.Milliseconds(), []byte(text)))
+		at := h.now.Load() - int64(figures.MaxSamples-1-i)*figures.Interval.Milliseconds()
+		h.console.samples.Add(figures.Read(at, []byte(text)))
 	}
 }
 

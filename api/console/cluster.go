@@ -15,16 +15,29 @@ func (s *clusterStatus) All() []placement.GroupStatus {
 	return append([]placement.GroupStatus{s.Control}, s.Groups...)
 }
 
+// readCluster asks for it; nil: the server is alone.
+func (v *visit) readCluster() (*clusterStatus, error) {
+	status := new(clusterStatus)
+	err := v.call(http.MethodGet, "/admin/cluster", nil, status)
+	switch {
+	case isNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return status, nil
+}
+
 // showCluster serves GET /console/cluster.
 func (c *Console) showCluster(v *visit) error {
-	var data overviewData
-	if err := data.readCluster(v); err != nil {
+	status, err := v.readCluster()
+	switch {
+	case err != nil:
 		return err
-	}
-	if data.Cluster == nil {
+	case status == nil:
 		return v.render("cluster", "Cluster", nil)
 	}
-	return v.render("cluster", "Cluster", data.Cluster)
+	return v.render("cluster", "Cluster", status)
 }
 
 const clusterPath = "/console/cluster"

@@ -18,6 +18,8 @@ import (
 	"net/url"
 	"runtime/debug"
 
+	"millrace/api/console/figures"
+	"millrace/api/console/rights"
 	"millrace/api/console/signin"
 	"millrace/api/control"
 )
@@ -49,38 +51,11 @@ func (o *Options) Validate() error {
 type Console struct {
 	options  Options
 	sessions *signin.Sessions
+	needs    map[string]rights.Right // of each route, by "GET /console/account"
 	mux      *http.ServeMux
-	ring     ring
+	samples  figures.Ring
 	stop     context.CancelFunc
 	done     chan struct{}
-}
-
-// New makes a Console, which collects figures from now on.
-func New(options Options) (*Console, error) {
-	options.EnsureDefaults()
-	if err := options.Validate(); err != nil {
-		return nil, err
-	}
-	c := &Console{options: options, sessions: signin.New(options.Options), done: make(chan struct{})}
-	c.mux = http.NewServeMux()
-	for _, rt := range c.routes() {
-		c.mux.HandleFunc(rt.method+" "+rt.path, c.serve(rt))
-	}
-	c.mux.HandleFunc("GET /console/static/{file}", serveStatic)
-	c.mux.Handle("GET /{$}", http.RedirectHandler(home, http.StatusSeeOther))
-	c.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { c.fail(c.stranger(w, r), notFound()) })
-	c.look()
-	ctx, cancel := context.WithCancel(context.Background())
-	c.stop = cancel
-	go c.watch(ctx)
-	return c, nil
-}
-
-// Close ends the console.
-func (c *Console) Close() error {
-	c.stop()
-	<-c.done
-	return nil
 }
 
 // home is the page behind /.

@@ -10,10 +10,7 @@ import (
 	"millrace/wal/pause"
 )
 
-const (
-	livePath   = workspacePath + "/live"
-	streamPath = livePath + "/stream"
-)
+const livePath = workspacePath + "/live"
 
 // liveData is what the page of what is applied shows.
 type liveData struct {

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"millrace/api/console/figures"
 )
 
 // What comes in is on the overview, by workspace, for those who may see that workspace.
@@ -13,7 +15,7 @@ func TestOverview(t *testing.T) {
 	h := openHouse(t)
 	h.track(`{"attributes":[{"external_id":"a"},{"external_id":"b"}]}`)
 	h.call("POST", "/users/track", `{"attributes":[{"external_id":"a","dob":"never"},{"x":1}]}`)
-	h.now.Add(sampleInterval.Milliseconds())
+	h.now.Add(figures.Interval.Milliseconds())
 	h.console.look()
 	p := h.signedIn().get(home)
 	for _, text := range []string{"Objects <small>per second", "Response time <small>ms", "Serving", "Memory"} {
@@ -26,42 +28,6 @@ func TestOverview(t *testing.T) {
 	require.NotContains(t, p.text, "Demo shop")
 	require.NotContains(t, p.text, "Memory", "the company's")
 	require.Contains(t, p.text, "Nothing in the last hour")
-}
-
-// The lines of the metrics that the overview reads, whatever a workspace is called.
-func TestReadSample(t *testing.T) {
-	s := readSample(7, []byte(`# HELP x
-millrace_objects_total{workspace="a\"},b=",result="accepted"} 5
-millrace_objects_total{workspace="a\"},b=",result="refused"} 2
-millrace_objects_total{workspace="c",result="ignored"} 1
-millrace_http_request_seconds_bucket{route="/a",vmrange="1.0e-3...2.0e-3"} 3
-millrace_http_request_seconds_bucket{route="/b",vmrange="1.0e-3...2.0e-3"} 4
-millrace_http_request_seconds_bucket{route="/b",vmrange="2.0e-3...8.0e-3"} 1
-millrace_log_bytes{group="1"} 10
-millrace_log_bytes{group="2"} 20
-millrace_broken{a="b} 1
-millrace_no_number x
-go_goroutines 5
-`))
-	require.Equal(t, map[string]objects{`a"},b=`: {5, 2, 0}, "c": {0, 0, 1}}, s.objects)
-	require.Equal(t, []bucket{{0.002, 7}, {0.008, 1}}, s.buckets)
-	require.Equal(t, map[string]float64{"millrace_log_bytes": 30}, s.gauges)
-	none := &sample{}
-	require.Equal(t, 2.0, quantile(0.5, none, s))
-	require.Equal(t, 8.0, quantile(0.99, none, s))
-	require.Zero(t, quantile(0.5, s, s))
-}
-
-// The ring has an hour, and no more.
-func TestRing(t *testing.T) {
-	var r ring
-	for i := range 2 * maxSamples {
-		r.add(&sample{at: int64(i)})
-	}
-	all := r.all()
-	require.Len(t, all, maxSamples)
-	require.Equal(t, int64(2*maxSamples-1), all[len(all)-1].at)
-	require.Equal(t, time.Hour.Milliseconds(), (all[len(all)-1].at-all[0].at)*sampleInterval.Milliseconds())
 }
 
 func TestWords(t *testing.T) {

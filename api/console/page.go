@@ -139,6 +139,9 @@ var doneTexts = map[string]string{
 	"node-removed":    "Node removed.",
 }
 
+// signInPath is where strangers are led.
+const signInPath = "/console/sign-in"
+
 // fail answers with a page that says what went wrong. Strangers are led to the sign-in, and from there back.
 func (c *Console) fail(v *visit, err error) {
 	f, ok := errors.AsType[*fault](err)
@@ -259,4 +262,18 @@ func short(most int, text string) string {
 		return text
 	}
 	return strings.ToValidUTF8(text[:most], "") + "…"
+}
+
+// download has the browser save what follows, and never show it. Unusual characters of the name are replaced.
+func (v *visit) download(contentType, name string) {
+	name = strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '.' {
+			return r
+		}
+		return '_'
+	}, name)
+	h := v.w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("Content-Disposition", `attachment; filename="`+name+`"`)
+	h.Set("Content-Security-Policy", "sandbox; default-src 'none'")
 }

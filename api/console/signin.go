@@ -8,10 +8,7 @@ import (
 	"millrace/api/control/document"
 )
 
-const (
-	signInPath = "/console/sign-in"
-	oidcPath   = signInPath + "/oidc"
-)
+const oidcPath = signInPath + "/oidc"
 
 // signInData is what the page of the sign-in shows.
 type signInData struct {

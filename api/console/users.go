@@ -169,20 +169,6 @@ func (c *Console) downloadUser(v *visit) error {
 	return nil
 }
 
-// download has the browser save what follows, and never show it. Unusual characters of the name are replaced.
-func (v *visit) download(contentType, name string) {
-	name = strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '.' {
-			return r
-		}
-		return '_'
-	}, name)
-	h := v.w.Header()
-	h.Set("Content-Type", contentType)
-	h.Set("Content-Disposition", `attachment; filename="`+name+`"`)
-	h.Set("Content-Security-Policy", "sandbox; default-src 'none'")
-}
-
 // changeConsent serves POST …/users/{user}/consent.
 func (c *Console) changeConsent(v *visit) error {
 	change := struct {

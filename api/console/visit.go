@@ -43,6 +43,12 @@ func (v *visit) by() control.Actor {
 	return *v.actor
 }
 
+// workspacePath is the path of a workspace, below which its pages are.
+const workspacePath = "/console/w/{workspace}"
+
+// streamPath is where the live view gets what it shows.
+const streamPath = workspacePath + "/live/stream"
+
 // reloadHeader marks requests that a page makes by itself: an open page is no use of a session.
 const reloadHeader = "X-Reload"
 
@@ -57,20 +63,19 @@ func (c *Console) whoIs(r *http.Request) *signin.Person { return c.sessions.WhoI
 // handler serves a route. An error that it returns becomes a page that says what went wrong.
 type handler func(v *visit) error
 
-// serve does what comes before a route's handler: it finds out who makes the request, and checks the right that the
-// route needs and, when the route changes something, the token of the form.
-func (c *Console) serve(rt *route) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		v := &visit{c: c, w: w, r: r, route: rt, status: http.StatusOK, Person: c.whoIs(r)}
-		err := v.admit()
-		if err == nil {
-			err = rt.handler(v)
-		}
-		if err != nil {
-			c.fail(v, err)
-		}
-	}
+// route is a page or a verb. Nothing is served that isn't in the table of routes, and each line says which right the
+// person must have: in the workspace that the path names, or else in the company.
+type route struct {
+	method, path string
+	needs        rights.Right
+	handler      handler
 }
+
+// What a route may need in place of rights.
+const (
+	anyPerson rights.Right = 0       // whoever is signed in
+	anybody   rights.Right = 1 << 31 // strangers, too
+)
 
 // admit returns an error when the request may not go on.
 func (v *visit) admit() error {
@@ -127,12 +132,11 @@ func (v *visit) may(needs rights.Right) bool {
 
 // May says, for templates, whether the person may send a form or open a page, by its route's path.
 func (v *visit) May(method, path string) bool {
-	for _, rt := range v.c.routes() {
-		if rt.method == method && rt.path == path {
-			return rt.needs == anybody || v.Person != nil && (rt.needs == anyPerson || v.may(rt.needs))
-		}
+	needs, ok := v.c.needs[method+" "+path]
+	if !ok {
+		panic("BUG: there is no route " + method + " " + path)
 	}
-	panic("BUG: there is no route " + method + " " + path)
+	return needs == anybody || v.Person != nil && (needs == anyPerson || v.may(needs))
 }
 
 // Form is the hidden field that every form has.
@@ -331,4 +335,9 @@ func path(segments ...string) string {
 // of returns a path of the admin API below the workspace of the visit.
 func (v *visit) of(segments ...string) string {
 	return path(append([]string{"admin", "workspaces", v.At.ID}, segments...)...)
+}
+
+// at returns a path of the workspace's pages.
+func (v *visit) at(segments ...string) string {
+	return path(append([]string{"console", "w", v.At.ID}, segments...)...)
 }

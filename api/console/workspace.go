@@ -12,18 +12,9 @@ import (
 )
 
 const (
-	workspacePath = "/console/w/{workspace}"
-	settingsPath  = workspacePath + "/settings"
-	appsPath      = workspacePath + "/apps"
+	settingsPath = workspacePath + "/settings"
+	appsPath     = workspacePath + "/apps"
 )
-
-// showWorkspace serves GET /console/w/{workspace}: it leads to the first page that the person may open.
-func (c *Console) showWorkspace(v *visit) error { return v.redirect(v.Tabs()[0].Path, "") }
-
-// at returns a path of the workspace's pages.
-func (v *visit) at(segments ...string) string {
-	return path(append([]string{"console", "w", v.At.ID}, segments...)...)
-}
 
 // Here returns a path of the workspace's pages, for templates.
 func (v *visit) Here(segments ...string) string { return v.at(segments...) }

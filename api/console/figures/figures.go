@@ -1,41 +1,40 @@
-package console
+// Package figures keeps what the metrics of a process have said in the last hour, which is what the overview shows. It
+// reads the text of the metrics, and knows nothing of pages.
+package figures
 
 import (
 	"bytes"
-	"context"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
-
-	"millrace/wal/pause"
 )
 
-// The figures of the overview are those of /metrics, looked at every ten seconds and kept for an hour.
+// Interval is how long after another a sample is to be added to a Ring, so that it has those of an hour.
+const Interval = 10 * time.Second
 
-const (
-	sampleInterval = 10 * time.Second
-	maxSamples     = int(time.Hour/sampleInterval) + 1
-)
+// MaxSamples is how many samples a Ring keeps.
+const MaxSamples = int(time.Hour/Interval) + 1
 
-// objects are counts of objects of /users/track.
-type objects struct{ Accepted, Refused, Ignored float64 }
+// Objects are counts of objects of /users/track.
+type Objects struct{ Accepted, Refused, Ignored float64 }
 
-func (o objects) minus(p objects) objects {
-	return objects{o.Accepted - p.Accepted, o.Refused - p.Refused, o.Ignored - p.Ignored}
+// Minus is what has come since p.
+func (o Objects) Minus(p Objects) Objects {
+	return Objects{o.Accepted - p.Accepted, o.Refused - p.Refused, o.Ignored - p.Ignored}
 }
 
 // bucket counts requests that took up to so many seconds.
 type bucket struct{ seconds, count float64 }
 
-// sample is what the metrics said at one time. Immutable.
-type sample struct {
-	at      int64              // Unix ms
-	objects map[string]objects // by workspace, since the start
+// Sample is what the metrics said at one time. Immutable.
+type Sample struct {
+	At      int64              // Unix ms
+	Objects map[string]Objects // by workspace, since the start
+	Gauges  map[string]float64 // by name, over all labels
 	buckets []bucket           // of requests since the start, rising
-	gauges  map[string]float64 // by name, over all labels
 }
 
 // shownGauges are those of the metrics that the overview shows as they are.
@@ -43,40 +42,32 @@ var shownGauges = []string{"millrace_ready", "millrace_entries", "millrace_outbo
 	"millrace_deferred_waiting_records", "millrace_inflight_bytes", "millrace_log_bytes", "millrace_eventlog_bytes",
 	"process_resident_memory_bytes"}
 
-// ring keeps the samples of the last hour.
-type ring struct {
+// Ring keeps the samples of the last hour. It is safe for concurrent use.
+type Ring struct {
 	mu   sync.Mutex
-	kept []*sample // in order of time
+	kept []*Sample // in order of time
 }
 
-func (r *ring) add(s *sample) {
+// Add adds the latest sample.
+func (r *Ring) Add(s *Sample) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.kept) == maxSamples {
+	if len(r.kept) == MaxSamples {
 		r.kept = slices.Delete(r.kept, 0, 1)
 	}
 	r.kept = append(r.kept, s)
 }
 
-func (r *ring) all() []*sample {
+// All returns the samples in order of time.
+func (r *Ring) All() []*Sample {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.kept)
 }
 
-// watch adds a sample now and then, until ctx ends.
-func (c *Console) watch(ctx context.Context) {
-	defer close(c.done)
-	for range pause.Every(sampleInterval, ctx.Done()) {
-		c.look()
-	}
-}
-
-func (c *Console) look() { c.ring.add(readSample(c.options.Now(), c.options.Figures(nil))) }
-
-// readSample reads the text of the metrics. Lines that the overview has no use for are passed over.
-func readSample(now int64, text []byte) *sample {
-	s := &sample{at: now, objects: map[string]objects{}, gauges: map[string]float64{}}
+// Read reads the text of the metrics. Lines that the overview has no use for are passed over.
+func Read(now int64, text []byte) *Sample {
+	s := &Sample{At: now, Objects: map[string]Objects{}, Gauges: map[string]float64{}}
 	buckets := map[float64]float64{}
 	for line := range bytes.Lines(text) {
 		name, labels, value, ok := readLine(string(line))
@@ -93,7 +84,7 @@ func readSample(now int64, text []byte) *sample {
 				buckets[seconds] += value
 			}
 		case slices.Contains(shownGauges, name):
-			s.gauges[name] += value
+			s.Gauges[name] += value
 		}
 	}
 	for _, seconds := range slices.Sorted(maps.Keys(buckets)) {
@@ -102,8 +93,8 @@ func readSample(now int64, text []byte) *sample {
 	return s
 }
 
-func (s *sample) addObjects(labels map[string]string, n float64) {
-	o := s.objects[labels["workspace"]]
+func (s *Sample) addObjects(labels map[string]string, n float64) {
+	o := s.Objects[labels["workspace"]]
 	switch labels["result"] {
 	case "accepted":
 		o.Accepted += n
@@ -112,7 +103,7 @@ func (s *sample) addObjects(labels map[string]string, n float64) {
 	case "ignored":
 		o.Ignored += n
 	}
-	s.objects[labels["workspace"]] = o
+	s.Objects[labels["workspace"]] = o
 }
 
 // readLine reads name{a="b",c="d"} value; ok is false for what the overview has no use for.
@@ -147,8 +138,8 @@ func cutLast(s string, separator byte) (before, after string, ok bool) {
 	return s[:i], s[i+1:], true
 }
 
-// quantile is the time that a share of the requests between two samples took at most, in milliseconds; 0 without any.
-func quantile(share float64, from, to *sample) float64 {
+// Quantile is the time that a share of the requests between two samples took at most, in milliseconds; 0 without any.
+func Quantile(share float64, from, to *Sample) float64 {
 	before := map[float64]float64{}
 	for _, b := range from.buckets {
 		before[b.seconds] = b.count
