@@ -26,7 +26,6 @@ import (
 var filesUp = map[string]int{
 	"api":         13,
 	"api/census":  1,
-	"api/control": 6,
 	"api/live":    2,
 	"api/refused": 1,
 	"api/scim":    1,

@@ -196,7 +196,7 @@ func (c *Control) bootstrapSCIM(by Actor, s document.SCIM) (made string, err err
 }
 
 // ensure calls apply unless the file has said the same about this document before.
-func (c *Control) ensure(by Actor, workspace, kind, id string, said any, apply func(d *draft) error) error {
+func (c *documents) ensure(by Actor, workspace, kind, id string, said any, apply func(d *draft) error) error {
 	return c.do(by, func(d *draft) error {
 		return d.ensure(workspace, kind, id, said, func() error { return apply(d) })
 	})

@@ -2,63 +2,14 @@ package control
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/goccy/go-json"
 
 	"millrace/api/control/document"
 )
-
-// ErrExists is wrapped when something is created that already exists, and ErrNotFound when something is changed that
-// does not. ErrConflict is wrapped when a change can't be made as things are: others change the same document all the
-// time, a key is revoked, a limit is reached.
-var (
-	ErrExists   = errors.New("already exists")
-	ErrNotFound = errors.New("not found")
-	ErrConflict = errors.New("conflict")
-)
-
-// ErrNoRoom is an ErrConflict: the document has no room beside the others (Options.MaxBytes).
-var ErrNoRoom = fmt.Errorf("%w: there is no room for more documents (--max-documents)", ErrConflict)
-
-// ErrFull is an ErrConflict: there are as many documents of the kind as there may be.
-var ErrFull = fmt.Errorf("%w", ErrConflict)
-
-// ErrUnknown is wrapped when a change may have been made: a node of the cluster was lost meanwhile.
-var ErrUnknown = errors.New("whether the change was made is unknown")
-
-// Actor is who makes an administrative change, for the audit log.
-type Actor struct {
-	Name      string // "admin token", "bootstrap file", "API key 7 (server)", "SCIM token 3"
-	Number    uint32 // of the API key or SCIM token; AdminActor, or 0, when there is none
-	Address   string // of the caller; empty if there is none
-	RequestID string // empty if there is none
-}
-
-// Change is the new content of a document.
-type Change struct {
-	Key string
-	Doc []byte // empty: removed
-	// Check makes the change conditional: the document must still be Was (nil: there must be none).
-	Check bool
-	Was   []byte
-}
-
-// Store is what Control needs of the engine.
-type Store interface {
-	// PutDocuments stores documents and, unless it is empty, an entry of the audit log: all or nothing. When it returns
-	// nil, everything is durable and applied (Apply has been called). The error wraps ErrConflict when a document is
-	// not what a change takes it for; nothing was done then. It wraps ErrUnknown when the change may have been made;
-	// whatever has been made by then is applied.
-	PutDocuments(actor uint32, changes []Change, audit []byte) error
-}
 
 // Limits of changes.
 const (
@@ -73,7 +24,7 @@ const (
 // A draft is one administrative change while it is judged. It becomes one record: the documents, each on the condition
 // that it still is what the change was judged by, and the entry of the audit log.
 type draft struct {
-	c    *Control
+	c    *documents
 	by   Actor
 	seen map[string][]byte
 	put  []Change
@@ -88,7 +39,7 @@ type draft struct {
 // another node has changed one of the documents in between, the change is judged anew; after maxAttempts do returns
 // ErrConflict. A change that was refused while anything changed is also judged anew, since it may have been judged
 // partially by the old and partially by the new state. A change that changes nothing stores nothing.
-func (c *Control) do(by Actor, judge func(d *draft) error) error {
+func (c *documents) do(by Actor, judge func(d *draft) error) error {
 	c.change.Lock()
 	defer c.change.Unlock()
 	for attempt := 1; ; attempt++ {
@@ -220,7 +171,7 @@ func (d *draft) commit() error {
 }
 
 // put stores changes. If it is unknown whether that has happened, the documents tell.
-func (c *Control) put(by Actor, changes []Change, audit []byte) error {
+func (c *documents) put(by Actor, changes []Change, audit []byte) error {
 	err := c.store.PutDocuments(by.number(), changes, audit)
 	if !errors.Is(err, ErrUnknown) || len(changes) == 0 {
 		return err
@@ -237,7 +188,7 @@ func (c *Control) put(by Actor, changes []Change, audit []byte) error {
 }
 
 // record stores changes with their entry of the audit log, and logs the entry.
-func (c *Control) record(by Actor, changes []Change, e Entry) error {
+func (c *documents) record(by Actor, changes []Change, e Entry) error {
 	e.By, e.Address, e.RequestID = by.Name, by.Address, by.RequestID
 	if err := c.put(by, changes, e.Encode()); err != nil {
 		return err
@@ -246,131 +197,8 @@ func (c *Control) record(by Actor, changes []Change, e Entry) error {
 	return nil
 }
 
-func (a Actor) number() uint32 {
-	if a.Number == 0 {
-		return AdminActor
-	}
-	return a.Number
-}
-
 // Audit writes an entry of the audit log about something that is not a document: events were exported, profiles
 // imported. The entry is durable when Audit returns nil. See Entry for the arguments.
-func (c *Control) Audit(by Actor, what, workspace string, details ...any) error {
+func (c *documents) Audit(by Actor, what, workspace string, details ...any) error {
 	return c.record(by, nil, c.Entry(by, what, workspace, details...))
-}
-
-// Entry makes an entry for a caller that writes it in a record of its own and then logs it with Log. workspace is empty
-// for the company; details are pairs of names and values, without secrets and personal data.
-func (c *Control) Entry(by Actor, what, workspace string, details ...any) Entry {
-	return Entry{What: what, Workspace: workspace, Details: pairs(details), By: by.Name, Address: by.Address,
-		RequestID: by.RequestID}
-}
-
-// DocumentEntry makes an entry about a document that the caller stores together with the entry, in the same record. The
-// caller then logs it with Log. before and after are the document; empty when there is none.
-func (c *Control) DocumentEntry(by Actor, what, kind, id string, before, after []byte, details ...any) Entry {
-	e := c.Entry(by, what, "", details...)
-	e.Kind, e.ID, e.Before, e.After, e.Changed = kind, id, sumOf(before), sumOf(after), changed(before, after)
-	return e
-}
-
-// Log logs an entry that is in the audit log.
-func (c *Control) Log(e Entry) {
-	var args []any
-	for _, name := range slices.Sorted(maps.Keys(e.Details)) {
-		args = append(args, name, e.Details[name])
-	}
-	for _, a := range []struct{ name, value string }{{"workspace", e.Workspace}, {"kind", e.Kind}, {"id", e.ID},
-		{"by", e.By}, {"address", e.Address}, {"request_id", e.RequestID}} {
-		if a.value != "" {
-			args = append(args, a.name, a.value)
-		}
-	}
-	c.options.Logger.Info("audit: "+e.What, args...)
-}
-
-// Entry is the content of an entry of the audit log, apart from its place and time, which the engine adds: what was
-// done to what, by whom, from where. It has no secrets and no contents.
-type Entry struct {
-	What      string `json:"what"`
-	Kind      string `json:"kind,omitempty"` // workspace, app, api_key, subscription_group, …
-	Workspace string `json:"workspace,omitempty"`
-	ID        string `json:"id,omitempty"`
-	By        string `json:"by"`
-	Address   string `json:"address,omitempty"`
-	RequestID string `json:"request_id,omitempty"`
-	// Before and After are the SHA-256 of the document, hexadecimal: empty when there was none, or no longer is one.
-	Before  string         `json:"before,omitempty"`
-	After   string         `json:"after,omitempty"`
-	Changed []string       `json:"changed,omitempty"` // names of the members that have changed
-	Details map[string]any `json:"details,omitempty"`
-}
-
-// Encode returns the entry in its stored form: JSON.
-func (e Entry) Encode() []byte {
-	text, err := document.Encode(e)
-	if err != nil {
-		panic("BUG: " + err.Error()) // details are strings, numbers and booleans
-	}
-	return text
-}
-
-func publicKind(kind string) string {
-	switch kind {
-	case kindKey:
-		return "api_key"
-	case kindGroup:
-		return "subscription_group"
-	}
-	return kind
-}
-
-func sumOf(doc []byte) string {
-	if len(doc) == 0 {
-		return ""
-	}
-	sum := sha256.Sum256(doc)
-	return hex.EncodeToString(sum[:])
-}
-
-// changed returns the names of the members that differ, if both documents exist.
-func changed(was, doc []byte) (names []string) {
-	var a, b map[string]json.RawMessage
-	if len(was) == 0 || len(doc) == 0 || json.Unmarshal(was, &a) != nil || json.Unmarshal(doc, &b) != nil {
-		return nil
-	}
-	for name := range a {
-		if !bytes.Equal(a[name], b[name]) {
-			names = append(names, name)
-		}
-	}
-	for name := range b {
-		if _, both := a[name]; !both {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
-}
-
-// maxDetailBytes bounds a value in an entry of the audit log.
-const maxDetailBytes = 1000
-
-func pairs(list []any) map[string]any {
-	if len(list) < 2 {
-		return nil
-	}
-	m := map[string]any{}
-	for i := 0; i+1 < len(list); i += 2 {
-		name, ok := list[i].(string)
-		if !ok {
-			panic(fmt.Sprintf("BUG: %v is no name of a detail", list[i]))
-		}
-		v := list[i+1]
-		if s, ok := v.(string); ok && len(s) > maxDetailBytes {
-			v = strings.ToValidUTF8(s[:maxDetailBytes], "") + "…"
-		}
-		m[name] = v
-	}
-	return m
 }

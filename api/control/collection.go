@@ -15,11 +15,13 @@ import (
 // locks. Values that it returns are never changed; a change of a document replaces the value.
 type Collection[T any] struct {
 	kind, noun string
-	c          *Control
+	c          *documents
 	complete   func(*T)              // fills in what was left out
 	check      func(old, v *T) error // judges v, which replaces old (nil: there is none)
 	id         func(*T) *string
 	docs       *xsync.MapOf[string, *T] // workspace/id
+
+	parts string // if not empty, the kind of documents that are removed with one of these: their ids are <its id>.…
 
 	// How a document that is new, or has a new name, is judged against the others, if max is not 0.
 	max       int                    // how many there may be
@@ -34,7 +36,7 @@ type Collection[T any] struct {
 }
 
 // newCollection makes the Collection of a kind of documents that have verbs: Change, Create, Remove.
-func newCollection[T any, D document.Of[T]](c *Control, kind, noun string) *Collection[T] {
+func newCollection[T any, D document.Of[T]](c *documents, kind, noun string) *Collection[T] {
 	return &Collection[T]{kind: kind, noun: noun, c: c, docs: xsync.NewMapOf[string, *T](),
 		complete: func(v *T) { D(v).EnsureDefaults() },
 		check: func(old, v *T) error {
@@ -170,8 +172,10 @@ func (l *Collection[T]) change(d *draft, workspace, id string, edit func(old *T)
 	case v == nil && text == nil:
 		return nil, fmt.Errorf("%s %q %w", l.noun, id, ErrNotFound)
 	case v == nil:
-		if l.kind == kindStream {
-			d.removeCursors(workspace, id)
+		if l.parts != "" {
+			for part := range l.c.partsOf(l.parts, workspace, id) {
+				d.set(joinKey(l.parts, workspace, id+"."+part), nil)
+			}
 		}
 		return nil, d.replace(l.noun+" removed", l.kind, workspace, id, nil)
 	}

@@ -17,109 +17,21 @@
 package control
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/hex"
 	"fmt"
 	"iter"
 	"log/slog"
 	"maps"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 
-	"github.com/goccy/go-json"
 	"github.com/puzpuzpuz/xsync/v3"
 
 	"millrace/api/control/document"
 	"millrace/api/keys"
 	"millrace/api/ratelimit"
 )
-
-// AdminActor is the actor of changes that were not made with an API key.
-const AdminActor uint32 = math.MaxUint32
-
-// Kinds of documents.
-const (
-	kindWorkspace        = "workspace"
-	kindApp              = "app"
-	kindKey              = "key"
-	kindGroup            = "group"
-	kindUsed             = "key_used"
-	kindBootstrap        = "bootstrap" // digest of what the bootstrap file last said about a document
-	kindSCIM             = "scim"
-	kindSCIMToken        = "scim_token"
-	kindNumber           = "number" // counters, of the company
-	kindSecret           = "secret" // of the company: see Secret
-	kindPreferenceCenter = "preference_center"
-	kindCampaign         = "campaign"
-	kindCanvas           = "canvas"
-	kindStream           = "stream"
-	kindStreamCursor     = "stream_cursor" // by stream, a dot and the group: how far the stream has come
-	// of the company; by user name in lower case, so that a name can't occur twice
-	kindSCIMUser      = "scim_user"
-	kindPermissionSet = "permission_set" // of the company
-	kindSession       = "session"        // of the company; by the digest of its token
-)
-
-// Options of a Control.
-type Options struct {
-	// Prepare makes what the track function needs out of a workspace's settings, once per change; the result is kept in
-	// Workspace.Prepared.
-	Prepare func(*Workspace) any
-	// Permissions are those that an endpoint asks for. A key with others is kept, and the log has a warning. nil: all
-	// permissions count as known.
-	Permissions []string
-	// Now is the clock, Unix milliseconds. Required.
-	Now func() int64
-	// MaxBytes bounds the size of the documents, since every node holds them in memory. One workspace may take three
-	// quarters of it. Default: 256 MiB.
-	MaxBytes int64
-	// Logger gets an audit line for each change. Default: slog.Default().
-	Logger *slog.Logger
-}
-
-// Workspace is a decoded workspace. It is immutable, apart from the counts that Windows points to.
-type Workspace struct {
-	document.Settings
-	Number  uint32
-	Apps    map[string]*document.App
-	Groups  map[string]*document.Group // by id, lower case; without archived ones
-	Keys    []*document.Key            // in order of their numbers, including revoked ones
-	Blocked map[string]struct{}
-	Limits  ratelimit.Limits
-	Windows *ratelimit.Windows
-	// StreamsAttributes says that a stream carries attributes out.
-	StreamsAttributes bool
-	// Prepared is the result of Options.Prepare.
-	Prepared any
-
-	valid []*keys.Key
-}
-
-// Snapshot is all control data at one time. It is immutable.
-type Snapshot struct {
-	Keys       *keys.Set
-	SCIM       *document.SCIM // nil: not set up
-	workspaces map[uint32]*Workspace
-	slugs      map[string]*Workspace
-}
-
-// Workspace returns a workspace by its number, nil when there is none.
-func (s *Snapshot) Workspace(number uint32) *Workspace { return s.workspaces[number] }
-
-// Lookup returns a workspace by its id, nil when there is none.
-func (s *Snapshot) Lookup(id string) *Workspace { return s.slugs[id] }
-
-// Workspaces returns all workspaces, in order of their ids.
-func (s *Snapshot) Workspaces() []*Workspace {
-	return slices.SortedFunc(maps.Values(s.workspaces), func(a, b *Workspace) int {
-		return strings.Compare(a.ID, b.ID)
-	})
-}
 
 // Control owns the control data of this process. It is safe for concurrent use.
 type Control struct {
@@ -134,21 +46,7 @@ type Control struct {
 	sessions          *Collection[document.Session]       // of the company
 	collections       map[string]collection
 
-	options  Options
-	snapshot atomic.Pointer[Snapshot]
-	// held by a change, from being judged to being applied, so that changes of one node don't overtake each other
-	change sync.Mutex
-	store  Store // set once, by Start
-
-	mu      sync.Mutex // guards the fields below; never held while the store is called
-	started bool
-	docs    map[string]map[string][]byte // workspace ("" for the company) → kind/id → document
-	sizes   map[string]int64             // of the documents, by workspace
-	counts  map[string]int               // of the documents, by kind/workspace
-	size    int64                        // of all documents
-	usage   map[uint32]*keys.Usage       // by key number
-	flushed map[uint32]int64             // the minute that is stored
-	windows map[uint32]*ratelimit.Windows
+	documents
 }
 
 // New makes an empty Control. Pass its Apply to the engine as OnDocument, then call Start with the engine.
@@ -158,32 +56,49 @@ func New(options Options) *Control {
 	if options.Prepare == nil {
 		options.Prepare = func(*Workspace) any { return nil }
 	}
-	c := &Control{options: options, docs: map[string]map[string][]byte{}, sizes: map[string]int64{},
-		counts: map[string]int{}, usage: map[uint32]*keys.Usage{}, flushed: map[uint32]int64{},
-		windows: map[uint32]*ratelimit.Windows{}}
-	c.snapshot.Store(&Snapshot{})
-	c.Apps = newCollection[document.App](c, kindApp, "app")
-	c.Groups = newCollection[document.Group](c, kindGroup, "subscription group")
-	c.PreferenceCenters = newCollection[document.PreferenceCenter](c, kindPreferenceCenter, "preference center")
+	c := &Control{documents: documents{options: options, docs: map[string]map[string][]byte{},
+		sizes: map[string]int64{}, counts: map[string]int{}, usage: map[uint32]*keys.Usage{},
+		flushed: map[uint32]int64{}, windows: map[uint32]*ratelimit.Windows{}}}
+	all := &c.documents
+	all.snapshot.Store(&Snapshot{})
+	c.Apps = newCollection[document.App](all, kindApp, "app")
+	c.Groups = newCollection[document.Group](all, kindGroup, "subscription group")
+	c.PreferenceCenters = newCollection[document.PreferenceCenter](all, kindPreferenceCenter, "preference center")
 	c.PreferenceCenters.max = document.MaxPreferenceCenters
 	c.PreferenceCenters.nameOf = func(p *document.PreferenceCenter) string { return p.Name }
 	c.PreferenceCenters.sameName = func(a, b string) bool { return a == b }
-	c.Campaigns = newCollection[document.Campaign](c, kindCampaign, "campaign")
-	c.Canvases = newCollection[document.Canvas](c, kindCanvas, "canvas")
-	c.Streams = newCollection[document.Stream](c, kindStream, "stream")
-	c.Streams.max = document.MaxStreams
-	c.SCIMUsers = &Collection[document.SCIMUser]{kind: kindSCIMUser, noun: "dashboard user", c: c,
+	c.Campaigns = newCollection[document.Campaign](all, kindCampaign, "campaign")
+	c.Canvases = newCollection[document.Canvas](all, kindCanvas, "canvas")
+	c.Streams = newCollection[document.Stream](all, kindStream, "stream")
+	c.Streams.max, c.Streams.parts = document.MaxStreams, kindStreamCursor
+	c.SCIMUsers = &Collection[document.SCIMUser]{kind: kindSCIMUser, noun: "dashboard user", c: all,
 		docs:    xsync.NewMapOf[string, *document.SCIMUser](),
 		otherID: func(u *document.SCIMUser) string { return u.ID },
 		byOther: xsync.NewMapOf[string, *document.SCIMUser]()}
-	c.PermissionSets = newPermissionSets(c)
-	c.sessions = &Collection[document.Session]{kind: kindSession, noun: "session", c: c,
+	c.PermissionSets = newPermissionSets(all)
+	c.sessions = &Collection[document.Session]{kind: kindSession, noun: "session", c: all,
 		docs: xsync.NewMapOf[string, *document.Session]()}
 	c.collections = map[string]collection{kindApp: c.Apps, kindGroup: c.Groups,
 		kindPreferenceCenter: c.PreferenceCenters, kindCampaign: c.Campaigns, kindCanvas: c.Canvases,
 		kindStream: c.Streams, kindSCIMUser: c.SCIMUsers,
 		kindPermissionSet: c.PermissionSets, kindSession: c.sessions}
 	return c
+}
+
+func newPermissionSets(c *documents) *Collection[document.PermissionSet] {
+	l := newCollection[document.PermissionSet](c, kindPermissionSet, "permission set")
+	l.otherID = func(p *document.PermissionSet) string { return reference(p.Number) }
+	l.byOther = xsync.NewMapOf[string, *document.PermissionSet]()
+	l.complete = func(p *document.PermissionSet) {
+		p.EnsureDefaults()
+		c.Snapshot().resolve(&p.Permissions)
+	}
+	l.check = func(_, p *document.PermissionSet) error {
+		return cmp.Or(p.Validate(), c.Snapshot().resolved(&p.Permissions, "permissions"))
+	}
+	l.max, l.setNumber = document.MaxPermissionSets, func(p *document.PermissionSet, n uint32) { p.Number = n }
+	l.nameOf, l.sameName = func(p *document.PermissionSet) string { return p.Name }, strings.EqualFold
+	return l
 }
 
 // Start makes the first Snapshot, of all documents that recovery has brought. From then on changes are possible.
@@ -200,9 +115,6 @@ func (c *Control) Start(store Store) {
 	}
 	c.publish(next)
 }
-
-// Snapshot returns the current state.
-func (c *Control) Snapshot() *Snapshot { return c.snapshot.Load() }
 
 // clusterPrefix is the prefix of keys of documents that don't belong to control: a cluster keeps its nodes and the
 // placement of its groups in the same place.
@@ -221,25 +133,9 @@ func (c *Control) Apply(key string, doc []byte) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	of := c.docs[slug]
-	if of == nil {
-		of = map[string][]byte{}
-		c.docs[slug] = of
-	}
-	grown := int64(len(doc) - len(of[kind+"/"+id]))
-	c.sizes[slug] += grown
-	c.size += grown
-	if _, had := of[kind+"/"+id]; had {
-		c.counts[kind+"/"+slug]--
-	}
-	if len(doc) == 0 {
-		delete(of, kind+"/"+id)
-	} else {
-		of[kind+"/"+id] = bytes.Clone(doc)
-		c.counts[kind+"/"+slug]++
-	}
+	doc = c.take(kind, slug, id, doc)
 	if l := c.collections[kind]; l != nil {
-		l.apply(slug, id, of[kind+"/"+id])
+		l.apply(slug, id, doc)
 	}
 	switch kind {
 	case kindUsed:
@@ -290,17 +186,6 @@ func with[T any](m map[string]*T, id string, v *T) map[string]*T {
 	}
 	return m
 }
-
-func splitKey(key string) (kind, slug, id string, ok bool) {
-	kind, rest, ok := strings.Cut(key, "/")
-	if !ok {
-		return "", "", "", false
-	}
-	slug, id, ok = strings.Cut(rest, "/")
-	return kind, slug, id, ok
-}
-
-func joinKey(kind, slug, id string) string { return kind + "/" + slug + "/" + id }
 
 // rebuild decodes the workspace with this slug anew into next. A document that can't be read is logged and left out;
 // the others are not affected.
@@ -379,23 +264,6 @@ func (c *Control) newKey(w *Workspace, d *document.Key) *keys.Key {
 	return k
 }
 
-func (c *Control) usageOf(number uint32) *keys.Usage {
-	u := c.usage[number]
-	if u == nil {
-		u = new(keys.Usage)
-		c.usage[number] = u
-	}
-	return u
-}
-
-func (c *Control) decode(key string, text []byte, into any) bool {
-	if err := json.Unmarshal(text, into); err != nil {
-		c.options.Logger.Error("control document can't be read", "key", key, "err", err)
-		return false
-	}
-	return true
-}
-
 // publish completes next and swaps it in.
 func (c *Control) publish(next *Snapshot) {
 	set, err := keys.NewSet(validKeys(maps.Values(next.workspaces)))
@@ -414,93 +282,24 @@ func validKeys(workspaces iter.Seq[*Workspace]) (valid []*keys.Key) {
 	return valid
 }
 
-func (c *Control) document(kind, slug, id string) []byte {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.docs[slug][kind+"/"+id]
-}
-
-// Bytes returns the size of all documents.
-func (c *Control) Bytes() int64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.size
-}
-
-// checkRoom refuses changes by which the documents of a workspace outgrow Options.MaxBytes.
-func (c *Control) checkRoom(slug string, changes []Change) error {
-	grown := int64(0)
-	for _, change := range changes {
-		grown += int64(len(change.Doc) - len(change.Was))
-	}
-	c.mu.Lock()
-	size, all := c.sizes[slug]+grown, c.size+grown
-	c.mu.Unlock()
-	switch most := c.options.MaxBytes; {
-	case grown <= 0:
-	case all > most:
-		return fmt.Errorf("%w: all documents would have %d bytes, and %d are allowed", ErrNoRoom, all, most)
-	case size > most/4*3:
-		return fmt.Errorf("%w: those of this workspace would have %d bytes, and %d are allowed", ErrNoRoom, size,
-			most/4*3)
-	}
-	return nil
-}
-
-// count returns how many documents of a kind a workspace has.
-func (c *Control) count(kind, slug string) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.counts[kind+"/"+slug]
-}
-
-// FlushUsage stores the minutes of last use that have changed, so that they survive a restart. Call it now and then,
-// and at the end.
-func (c *Control) FlushUsage() error {
-	var changes []Change
-	add := func(slug string, number uint32) {
-		if minute := c.usageOf(number).Minute(); minute > c.flushed[number] {
-			changes = append(changes,
-				Change{Key: joinKey(kindUsed, slug, strconv.FormatUint(uint64(number), 10)),
-					Doc: strconv.AppendInt(nil, minute, 10)})
+// rebuildSCIM decodes the company's SCIM access into next. The caller holds c.mu.
+func (c *Control) rebuildSCIM(next *Snapshot) {
+	s, isSetUp := new(document.SCIM), false
+	for name, text := range c.docs[""] {
+		switch kind, _, _ := strings.Cut(name, "/"); kind {
+		case kindSCIM:
+			isSetUp = c.decode(joinKey(kind, "", ""), text, &s.SCIMSettings) || isSetUp
+		case kindSCIMToken:
+			if t := new(document.SCIMToken); c.decode(name, text, t) {
+				t.Usage = c.usageOf(t.Number)
+				s.Tokens, isSetUp = append(s.Tokens, t), true
+			}
 		}
 	}
-	c.mu.Lock()
-	s := c.snapshot.Load()
-	for _, w := range s.Workspaces() {
-		for _, d := range w.Keys {
-			add(w.ID, d.Number)
-		}
+	next.SCIM = nil
+	if !isSetUp {
+		return
 	}
-	if s.SCIM != nil {
-		for _, t := range s.SCIM.Tokens {
-			add("", t.Number)
-		}
-	}
-	c.mu.Unlock()
-	for part := range slices.Chunk(changes, maxChanges) {
-		if err := c.store.PutDocuments(AdminActor, part, nil); err != nil {
-			return fmt.Errorf("store the last use of keys: %w", err)
-		}
-	}
-	return nil
-}
-
-// maxChanges is how many documents go into one record if they need not be stored together.
-const maxChanges = 1000
-
-func (c *Control) applyUsed(id string, doc []byte) {
-	number, err := strconv.ParseUint(id, 10, 32)
-	minute, err2 := strconv.ParseInt(string(doc), 10, 64)
-	if err == nil && err2 == nil {
-		c.usageOf(uint32(number)).Touch(minute * 60_000)
-		c.flushed[uint32(number)] = minute
-	}
-}
-
-// LastUsed returns the Unix minute of a key's last use, 0 for never.
-func (c *Control) LastUsed(number uint32) int64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.usageOf(number).Minute()
+	slices.SortFunc(s.Tokens, func(a, b *document.SCIMToken) int { return int(int64(a.Number) - int64(b.Number)) })
+	next.SCIM = s
 }

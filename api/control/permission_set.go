@@ -1,34 +1,11 @@
 package control
 
 import (
-	"cmp"
 	"slices"
-	"strconv"
 	"strings"
-
-	"github.com/puzpuzpuz/xsync/v3"
 
 	"millrace/api/control/document"
 )
-
-func newPermissionSets(c *Control) *Collection[document.PermissionSet] {
-	l := newCollection[document.PermissionSet](c, kindPermissionSet, "permission set")
-	l.otherID = func(p *document.PermissionSet) string { return reference(p.Number) }
-	l.byOther = xsync.NewMapOf[string, *document.PermissionSet]()
-	l.complete = func(p *document.PermissionSet) {
-		p.EnsureDefaults()
-		c.Snapshot().resolve(&p.Permissions)
-	}
-	l.check = func(_, p *document.PermissionSet) error {
-		return cmp.Or(p.Validate(), c.Snapshot().resolved(&p.Permissions, "permissions"))
-	}
-	l.max, l.setNumber = document.MaxPermissionSets, func(p *document.PermissionSet, n uint32) { p.Number = n }
-	l.nameOf, l.sameName = func(p *document.PermissionSet) string { return p.Name }, strings.EqualFold
-	return l
-}
-
-// reference is the id by which users name a permission set.
-func reference(number uint32) string { return strconv.FormatUint(uint64(number), 10) }
 
 // Limits of changes of members.
 const (
@@ -58,12 +35,12 @@ func (c *Control) EditPermissionSet(
 		if err != nil {
 			return err
 		}
-		return d.changeMembers(p.Number, members)
+		return c.changeMembers(d, p.Number, members)
 	})
 	return p, err
 }
 
-func (d *draft) changeMembers(number uint32, members MemberChange) error {
+func (c *Control) changeMembers(d *draft, number uint32, members MemberChange) error {
 	if n := len(members.Add) + len(members.Remove); n > MaxMemberChanges {
 		return document.Invalid("%d members are added or removed, at most %d are allowed in one request", n,
 			MaxMemberChanges)
@@ -74,7 +51,7 @@ func (d *draft) changeMembers(number uint32, members MemberChange) error {
 	bytes := 0
 	for i, list := range [][]string{members.Add, members.Remove} {
 		for _, id := range list {
-			n, err := d.setMember(number, id, i == 0)
+			n, err := c.setMember(d, number, id, i == 0)
 			if err != nil {
 				return err
 			}
@@ -87,14 +64,14 @@ func (d *draft) changeMembers(number uint32, members MemberChange) error {
 }
 
 // setMember makes a user a member, or not. It returns how many bytes have to be stored.
-func (d *draft) setMember(number uint32, id string, is bool) (int, error) {
+func (c *Control) setMember(d *draft, number uint32, id string, is bool) (int, error) {
 	key := joinKey(kindSCIMUser, "", id)
 	u, err := read[document.SCIMUser](d, key, "dashboard user")
 	if u == nil {
 		return 0, err
 	}
 	u.PermissionSets = slices.DeleteFunc(u.PermissionSets,
-		func(n uint32) bool { return n == number || d.c.setNumbered(n) == nil })
+		func(n uint32) bool { return n == number || c.setNumbered(n) == nil })
 	if is {
 		u.PermissionSets = append(u.PermissionSets, number)
 		slices.Sort(u.PermissionSets)
@@ -145,4 +122,59 @@ func (c *Control) Members() map[uint32][]*document.SCIMUser {
 
 func sortByName(users []*document.SCIMUser) {
 	slices.SortFunc(users, func(a, b *document.SCIMUser) int { return strings.Compare(a.UserName, b.UserName) })
+}
+
+// join adds to p the permissions of q.
+func join(p *document.SCIMPermissions, q document.SCIMPermissions) {
+	p.Company = union(p.Company, q.Company)
+	p.Roles = union(p.Roles, q.Roles)
+	for _, g := range q.AppGroups {
+		i := slices.IndexFunc(p.AppGroups, func(have document.SCIMAppGroup) bool { return have.ID == g.ID })
+		if i < 0 {
+			p.AppGroups = append(p.AppGroups,
+				document.SCIMAppGroup{ID: g.ID, Name: g.Name, Teams: []document.SCIMTeam{}})
+			i = len(p.AppGroups) - 1
+		}
+		have := &p.AppGroups[i]
+		have.Permissions, have.PermissionSets = union(have.Permissions, g.Permissions),
+			union(have.PermissionSets, g.PermissionSets)
+		for _, t := range g.Teams {
+			joinTeam(have, t)
+		}
+	}
+}
+
+func joinTeam(g *document.SCIMAppGroup, t document.SCIMTeam) {
+	for i := range g.Teams {
+		if g.Teams[i].ID == t.ID && g.Teams[i].Name == t.Name {
+			g.Teams[i].Permissions = union(g.Teams[i].Permissions, t.Permissions)
+			return
+		}
+	}
+	g.Teams = append(g.Teams, document.SCIMTeam{ID: t.ID, Name: t.Name, Permissions: slices.Clone(t.Permissions)})
+}
+
+// union returns a and whatever b has besides, in memory of its own.
+func union[T comparable](a, b []T) []T {
+	all := slices.Clone(a)
+	for _, v := range b {
+		if !slices.Contains(all, v) {
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
+// PermissionsOf returns what a dashboard user may do: nothing while inactive, else the user's own permissions and those
+// of the permission sets that the user is in.
+func (c *Control) PermissionsOf(u *document.SCIMUser) document.SCIMPermissions {
+	p := document.SCIMPermissions{Company: []string{}, AppGroups: []document.SCIMAppGroup{}}
+	if u.Inactive {
+		return p
+	}
+	join(&p, u.Permissions)
+	for _, set := range c.SetsOf(u) {
+		join(&p, set.Permissions)
+	}
+	return p
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"slices"
+	"strconv"
 	"strings"
 
 	"millrace/api/control/document"
@@ -80,57 +81,5 @@ func orNone[T any](list []T) []T {
 	return list
 }
 
-// join adds to p the permissions of q.
-func join(p *document.SCIMPermissions, q document.SCIMPermissions) {
-	p.Company = union(p.Company, q.Company)
-	p.Roles = union(p.Roles, q.Roles)
-	for _, g := range q.AppGroups {
-		i := slices.IndexFunc(p.AppGroups, func(have document.SCIMAppGroup) bool { return have.ID == g.ID })
-		if i < 0 {
-			p.AppGroups = append(p.AppGroups,
-				document.SCIMAppGroup{ID: g.ID, Name: g.Name, Teams: []document.SCIMTeam{}})
-			i = len(p.AppGroups) - 1
-		}
-		have := &p.AppGroups[i]
-		have.Permissions, have.PermissionSets = union(have.Permissions, g.Permissions),
-			union(have.PermissionSets, g.PermissionSets)
-		for _, t := range g.Teams {
-			joinTeam(have, t)
-		}
-	}
-}
-
-func joinTeam(g *document.SCIMAppGroup, t document.SCIMTeam) {
-	for i := range g.Teams {
-		if g.Teams[i].ID == t.ID && g.Teams[i].Name == t.Name {
-			g.Teams[i].Permissions = union(g.Teams[i].Permissions, t.Permissions)
-			return
-		}
-	}
-	g.Teams = append(g.Teams, document.SCIMTeam{ID: t.ID, Name: t.Name, Permissions: slices.Clone(t.Permissions)})
-}
-
-// union returns a and whatever b has besides, in memory of its own.
-func union[T comparable](a, b []T) []T {
-	all := slices.Clone(a)
-	for _, v := range b {
-		if !slices.Contains(all, v) {
-			all = append(all, v)
-		}
-	}
-	return all
-}
-
-// PermissionsOf returns what a dashboard user may do: nothing while inactive, else the user's own permissions and those
-// of the permission sets that the user is in.
-func (c *Control) PermissionsOf(u *document.SCIMUser) document.SCIMPermissions {
-	p := document.SCIMPermissions{Company: []string{}, AppGroups: []document.SCIMAppGroup{}}
-	if u.Inactive {
-		return p
-	}
-	join(&p, u.Permissions)
-	for _, set := range c.SetsOf(u) {
-		join(&p, set.Permissions)
-	}
-	return p
-}
+// reference is the id by which users name a permission set.
+func reference(number uint32) string { return strconv.FormatUint(uint64(number), 10) }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/subtle"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -68,7 +67,7 @@ func (c *Control) CreateSCIMToken(by Actor) (t document.SCIMToken, token string,
 		token = keys.Make(keys.SCIMPrefix)
 		t, err = d.createSCIMToken(token)
 		if err == nil {
-			err = d.c.checkSCIMTokens()
+			err = c.checkSCIMTokens()
 		}
 		return err
 	})
@@ -113,26 +112,4 @@ func (c *Control) RevokeSCIMToken(by Actor, id string) error {
 		t.RevokedAt = c.options.Now()
 		return d.replace("SCIM token revoked", kindSCIMToken, "", id, t)
 	})
-}
-
-// rebuildSCIM decodes the company's SCIM access into next. The caller holds c.mu.
-func (c *Control) rebuildSCIM(next *Snapshot) {
-	s, isSetUp := new(document.SCIM), false
-	for name, text := range c.docs[""] {
-		switch kind, _, _ := strings.Cut(name, "/"); kind {
-		case kindSCIM:
-			isSetUp = c.decode(joinKey(kind, "", ""), text, &s.SCIMSettings) || isSetUp
-		case kindSCIMToken:
-			if t := new(document.SCIMToken); c.decode(name, text, t) {
-				t.Usage = c.usageOf(t.Number)
-				s.Tokens, isSetUp = append(s.Tokens, t), true
-			}
-		}
-	}
-	next.SCIM = nil
-	if !isSetUp {
-		return
-	}
-	slices.SortFunc(s.Tokens, func(a, b *document.SCIMToken) int { return int(int64(a.Number) - int64(b.Number)) })
-	next.SCIM = s
 }

@@ -3,7 +3,6 @@ package control
 import (
 	"bytes"
 	"fmt"
-	"strings"
 
 	"github.com/goccy/go-json"
 
@@ -40,15 +39,7 @@ func (c *Control) StreamCursor(workspace, stream, group string) []byte {
 
 // StreamCursors returns all cursors of a stream, by group.
 func (c *Control) StreamCursors(workspace, stream string) map[string][]byte {
-	all := map[string][]byte{}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for name, doc := range c.docs[workspace] {
-		if group, ok := strings.CutPrefix(name, kindStreamCursor+"/"+stream+"."); ok {
-			all[group] = doc
-		}
-	}
-	return all
+	return c.partsOf(kindStreamCursor, workspace, stream)
 }
 
 // MoveStream stores a cursor, JSON, replacing was. It returns ErrConflict if the stored cursor is no longer was:
@@ -68,11 +59,4 @@ func (c *Control) MoveStream(workspace, stream, group string, was, next []byte) 
 		d.set(key, next)
 		return nil
 	})
-}
-
-// removeCursors removes the cursors in the record that removes the stream.
-func (d *draft) removeCursors(workspace, stream string) {
-	for group := range d.c.StreamCursors(workspace, stream) {
-		d.set(cursorKey(workspace, stream, group), nil)
-	}
 }

@@ -7,11 +7,6 @@ import (
 	"millrace/api/control/document"
 )
 
-type workspaceDocument struct {
-	document.Settings
-	Number uint32 `json:"number"`
-}
-
 // CreateWorkspace makes a workspace and gives it its number. It can't be removed.
 func (c *Control) CreateWorkspace(by Actor, s document.Settings) (*Workspace, error) {
 	if err := c.do(by, func(d *draft) error { return d.createWorkspace(s) }); err != nil {
@@ -67,12 +62,3 @@ func (d *draft) updateSettings(workspace string, edit func(*document.Settings) e
 	}
 	return d.replace("workspace changed", kindWorkspace, workspace, "", doc)
 }
-
-func (c *Control) workspace(id string) (*Workspace, error) {
-	if w := c.Snapshot().Lookup(id); w != nil {
-		return w, nil
-	}
-	return nil, noWorkspace(id)
-}
-
-func noWorkspace(id string) error { return fmt.Errorf("workspace %q %w", id, ErrNotFound) }
