@@ -96,7 +96,7 @@ func systemClock() int64 { return time.Now().UnixMilli() }
 func (d *door) bootstrap() error {
 	file, err := document.ParseBootstrap([]byte(demoYAML))
 	if err == nil {
-		_, err = d.control.Bootstrap(control.Actor{Name: "bootstrap file"}, file)
+		_, err = d.control.Bootstrap(context.Background(), control.Actor{Name: "bootstrap file"}, file)
 	}
 	return err
 }

@@ -147,7 +147,7 @@ func attacks(svcID string) map[string][]attack {
 func (d *door) seed(t *testing.T) (svcID string) {
 	file, err := document.ParseBootstrap([]byte(hiddenYAML))
 	require.NoError(t, err)
-	_, err = d.control.Bootstrap(control.Actor{Name: "test"}, file)
+	_, err = d.control.Bootstrap(t.Context(), control.Actor{Name: "test"}, file)
 	require.NoError(t, err)
 	must := func(path, body string) answer {
 		a := d.call("POST", path, demoKey, body)

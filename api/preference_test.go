@@ -122,7 +122,7 @@ func TestPreferenceCenterOfTheBootstrapFile(t *testing.T) {
 	apply := func(text string) error {
 		file, err := document.ParseBootstrap([]byte(text))
 		require.NoError(t, err)
-		_, err = d.control.Bootstrap(control.Actor{Name: "bootstrap file"}, file)
+		_, err = d.control.Bootstrap(t.Context(), control.Actor{Name: "bootstrap file"}, file)
 		return err
 	}
 	require.Equal(t, 200, d.call("PUT", "/preference_center/v1/main", demoKey, `{`+goodCenter+`,"state":"draft"}`).status)

@@ -123,7 +123,7 @@ func open(t testing.TB, change func(*Options)) *door {
 	d.control.Start(d.store)
 	file, err := document.ParseBootstrap([]byte(demoYAML))
 	require.NoError(t, err)
-	_, err = d.control.Bootstrap(control.Actor{Name: "bootstrap file"}, file)
+	_, err = d.control.Bootstrap(t.Context(), control.Actor{Name: "bootstrap file"}, file)
 	require.NoError(t, err)
 	options := Options{Store: d.store, Control: d.control, Track: memoryTrack, Now: testClock.Load, Logger: log, AccessLog: true,
 		AppendPhoneKey: func(dst, phone []byte) ([]byte, bool) {

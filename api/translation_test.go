@@ -368,7 +368,7 @@ workspaces:
           {locale: {name: fr, language: French, country: France}, translation_map: {}}]}]}]}
 `))
 	require.NoError(t, err)
-	_, err = d.control.Bootstrap(control.Actor{Name: "test"}, file)
+	_, err = d.control.Bootstrap(t.Context(), control.Actor{Name: "test"}, file)
 	require.NoError(t, err)
 	const key = "words-all-key-0123456789"
 	for _, name := range []string{"de", "it-CH", "fr", "es-MX"} {

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 
@@ -22,7 +23,7 @@ func (s *Server) bootstrap(by control.Actor, _ *http.Request, text []byte) (any,
 		return nil, err
 	}
 	before := s.common.Control.Snapshot()
-	made, err := s.common.Control.Bootstrap(by, file)
+	made, err := s.common.Control.Bootstrap(context.Background(), by, file) // also when the client goes
 	if err != nil && s.common.Control.Snapshot() != before {
 		if call.FailureOf(err) != nil { // its text may be that nothing was done
 			err = fmt.Errorf("%w: %w", shard.ErrUnknown, err)

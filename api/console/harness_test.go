@@ -116,7 +116,7 @@ func openHouse(t testing.TB, edit ...func(*Options)) *house {
 func (h *house) bootstrap(text string) {
 	file, err := document.ParseBootstrap([]byte(text))
 	require.NoError(h.t, err)
-	_, err = h.control.Bootstrap(control.Actor{Name: "bootstrap file"}, file)
+	_, err = h.control.Bootstrap(h.t.Context(), control.Actor{Name: "bootstrap file"}, file)
 	require.NoError(h.t, err)
 }
 

@@ -2,6 +2,7 @@ package control
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -36,9 +37,11 @@ func (k MadeKey) String() string {
 // A revoked key or SCIM token stays revoked, and an archived group stays archived. Another token under the same name
 // makes a second key: the first is valid until it is revoked. A removed app, preference center, campaign, canvas or
 // stream comes back when the file says something new of it.
-func (c *Control) Bootstrap(by Actor, f *document.BootstrapFile) (made []MadeKey, err error) {
+//
+// When ctx ends, so does Bootstrap, with what it has made so far: to make the keys of a file may take long.
+func (c *Control) Bootstrap(ctx context.Context, by Actor, f *document.BootstrapFile) (made []MadeKey, err error) {
 	for i := range f.Workspaces {
-		keys, err := c.bootstrapWorkspace(by, &f.Workspaces[i])
+		keys, err := c.bootstrapWorkspace(ctx, by, &f.Workspaces[i])
 		made = append(made, keys...)
 		if err != nil {
 			return made, fmt.Errorf("workspaces[%d] (%s): %w", i, f.Workspaces[i].ID, err)
@@ -60,7 +63,10 @@ func (c *Control) Bootstrap(by Actor, f *document.BootstrapFile) (made []MadeKey
 	return made, nil
 }
 
-func (c *Control) bootstrapWorkspace(by Actor, w *document.BootstrapWorkspace) (made []MadeKey, err error) {
+func (c *Control) bootstrapWorkspace(ctx context.Context, by Actor, w *document.BootstrapWorkspace) (made []MadeKey, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	err = c.ensure(by, w.ID, kindWorkspace, "", w.Settings, func(d *draft) error {
 		if d.get(joinKey(kindWorkspace, w.ID, "")) == nil {
 			return d.createWorkspace(w.Settings)
@@ -74,6 +80,9 @@ func (c *Control) bootstrapWorkspace(by Actor, w *document.BootstrapWorkspace) (
 		return nil, err
 	}
 	err = document.Each("api_keys", w.Keys, func(k *document.KeySpec) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		token, err := c.bootstrapKey(by, w.ID, *k)
 		if token != "" && err == nil {
 			made = append(made, MadeKey{Workspace: w.ID, Name: k.Name, Token: token})

@@ -116,11 +116,11 @@ func TestBootstrapOnTwoNodes(t *testing.T) {
 	m.before = func([]Change) {
 		if first {
 			first = false
-			_, err := b.Bootstrap(Actor{Name: "bootstrap file"}, file)
+			_, err := b.Bootstrap(t.Context(), Actor{Name: "bootstrap file"}, file)
 			require.NoError(t, err)
 		}
 	}
-	made, err := a.Bootstrap(Actor{Name: "bootstrap file"}, file)
+	made, err := a.Bootstrap(t.Context(), Actor{Name: "bootstrap file"}, file)
 	require.NoError(t, err)
 	require.Empty(t, made, "b has made the key")
 	require.Equal(t, 2, a.Snapshot().Keys.Len())
@@ -142,12 +142,12 @@ func TestBootstrapOvertakenWhileJudging(t *testing.T) {
 		now, calls := a.options.Now, 0
 		a.options.Now = func() int64 {
 			if calls++; calls == at {
-				_, err := b.Bootstrap(Actor{Name: "bootstrap file"}, file)
+				_, err := b.Bootstrap(t.Context(), Actor{Name: "bootstrap file"}, file)
 				require.NoError(t, err)
 			}
 			return now()
 		}
-		_, err := a.Bootstrap(Actor{Name: "bootstrap file"}, file)
+		_, err := a.Bootstrap(t.Context(), Actor{Name: "bootstrap file"}, file)
 		if calls < at {
 			require.Greater(t, at, 3, "keys and tokens have the time of their making")
 			return

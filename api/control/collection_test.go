@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
@@ -21,7 +22,7 @@ func TestChangeCostsNoOtherDocuments(t *testing.T) {
 		for i := range groups {
 			f.Workspaces[0].Groups = append(f.Workspaces[0].Groups, document.Group{ID: groupID(i), Name: "g", Channel: "email"})
 		}
-		_, err := c.Bootstrap(tester, f)
+		_, err := c.Bootstrap(t.Context(), tester, f)
 		require.NoError(t, err)
 		require.Len(t, c.Snapshot().Lookup("w").Groups, groups)
 		n := 0
@@ -112,4 +113,31 @@ func TestCollectionByOtherID(t *testing.T) {
 	require.Nil(t, users.Find("", "3"))
 	require.Zero(t, users.Len())
 	require.Nil(t, users.Find("x", "3"))
+}
+
+// A bootstrap file that takes long ends when the server does, and what it has made so far is known: a key is never
+// shown again.
+func TestBootstrapIsInterrupted(t *testing.T) {
+	c, _, _ := start(t, map[string]string{})
+	f := new(document.BootstrapFile)
+	for _, id := range []string{"a", "b", "c"} {
+		f.Workspaces = append(f.Workspaces, document.BootstrapWorkspace{Settings: document.Settings{ID: id}, Keys: []document.KeySpec{{Name: "k"}, {Name: "l"}}})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	now, made := c.options.Now, 0
+	c.options.Now = func() int64 { // for each key
+		if made++; made == 3 {
+			cancel()
+		}
+		return now()
+	}
+	keys, err := c.Bootstrap(ctx, tester, f)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Len(t, keys, 3)
+	require.Len(t, c.Snapshot().Lookup("b").Keys, 1)
+	require.Nil(t, c.Snapshot().Lookup("c"))
+
+	keys, err = c.Bootstrap(t.Context(), tester, f)
+	require.NoError(t, err)
+	require.Len(t, keys, 3)
 }

@@ -103,7 +103,7 @@ workspaces:
 func bootstrap(t *testing.T, c *Control, text string) []MadeKey {
 	f, err := document.ParseBootstrap([]byte(text))
 	require.NoError(t, err)
-	made, err := c.Bootstrap(Actor{Name: "bootstrap file"}, f)
+	made, err := c.Bootstrap(t.Context(), Actor{Name: "bootstrap file"}, f)
 	require.NoError(t, err)
 	return made
 }

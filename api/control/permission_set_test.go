@@ -172,7 +172,7 @@ func TestBootstrapOfPermissionSets(t *testing.T) {
 	} {
 		f, err := document.ParseBootstrap([]byte(text))
 		if err == nil {
-			_, err = c.Bootstrap(tester, f)
+			_, err = c.Bootstrap(t.Context(), tester, f)
 		}
 		require.ErrorContains(t, err, want, text)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	_ "embed"
 	"fmt"
 	"io"
@@ -37,28 +38,28 @@ func (c *serveCommand) readBootstrap() ([]byte, error) {
 }
 
 // bootstrap applies the demo and the text of the bootstrap file.
-func (c *serveCommand) bootstrap(n *node, text []byte, stdout io.Writer) error {
+func (c *serveCommand) bootstrap(ctx context.Context, n *node, text []byte, stdout io.Writer) error {
 	if c.Demo {
-		if err := applyBootstrap(n.control, demo, stdout); err != nil {
+		if err := applyBootstrap(ctx, n.control, demo, stdout); err != nil {
 			return err
 		}
 	}
 	if c.Bootstrap == "" {
 		return nil
 	}
-	if err := applyBootstrap(n.control, text, stdout); err != nil {
+	if err := applyBootstrap(ctx, n.control, text, stdout); err != nil {
 		return fmt.Errorf("--bootstrap: %q: %w", c.Bootstrap, err)
 	}
 	return nil
 }
 
 // applyBootstrap prints the keys that it makes, since they are never shown again.
-func applyBootstrap(c *control.Control, text []byte, stdout io.Writer) error {
+func applyBootstrap(ctx context.Context, c *control.Control, text []byte, stdout io.Writer) error {
 	f, err := document.ParseBootstrap(text)
 	if err != nil {
 		return err
 	}
-	made, err := c.Bootstrap(control.Actor{Name: "bootstrap file"}, f)
+	made, err := c.Bootstrap(ctx, control.Actor{Name: "bootstrap file"}, f)
 	for _, k := range made {
 		fmt.Fprintln(stdout, k)
 	}

@@ -183,7 +183,7 @@ func TestStopWithUsageThatIsNotStored(t *testing.T) {
 		n.control.Snapshot().Keys.Find([]byte(allKey)).Usage.Touch(time.Now().Add(time.Duration(minutes) * time.Minute).UnixMilli())
 	}
 	n := open(0)
-	require.NoError(t, applyBootstrap(n.control, []byte(bootstrapText), io.Discard))
+	require.NoError(t, applyBootstrap(t.Context(), n.control, []byte(bootstrapText), io.Discard))
 	require.NoError(t, n.close())
 
 	n = open(1 << 60)

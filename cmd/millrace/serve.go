@@ -212,7 +212,7 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer, command *kong.
 	c.warnOfFewFiles(logger)
 	n, err := c.open(ctx, o, listener, certificate, bootstrap, failed, stdout)
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		logger.Info("stopped while the node was waiting for its cluster")
+		logger.Info("stopped before the server was ready")
 		return nil
 	}
 	if err != nil {
@@ -267,7 +267,7 @@ func (c *serveCommand) open(
 		if err != nil {
 			return nil, err
 		}
-		if err := c.bootstrap(n, bootstrap, stdout); err != nil {
+		if err := c.bootstrap(ctx, n, bootstrap, stdout); err != nil {
 			return nil, errors.Join(err, n.close())
 		}
 		return n, nil
@@ -281,7 +281,7 @@ func (c *serveCommand) open(
 	if err != nil {
 		return nil, err
 	}
-	apply := func() error { return c.bootstrap(n, bootstrap, stdout) }
+	apply := func() error { return c.bootstrap(ctx, n, bootstrap, stdout) }
 	if err := patiently(ctx, failed, o.engine.Logger, apply); err != nil {
 		return nil, errors.Join(err, n.close())
 	}
@@ -308,7 +308,7 @@ func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener
 	for {
 		select {
 		case <-hup:
-			c.reload(n, reload, logger, stdout)
+			c.reload(ctx, n, reload, logger, stdout)
 			continue
 		case err := <-ended:
 			return errors.Join(fmt.Errorf("listener: %w", err), n.close())
@@ -409,7 +409,9 @@ type reloads []*api.TLS
 
 // reload is done on SIGHUP: certificates and bootstrap file are read again. What is wrong with them is logged, and the
 // old state stays.
-func (c *serveCommand) reload(n *node, certificates reloads, logger *slog.Logger, stdout io.Writer) {
+func (c *serveCommand) reload(
+	ctx context.Context, n *node, certificates reloads, logger *slog.Logger, stdout io.Writer,
+) {
 	good := true
 	note := func(err error) {
 		if err != nil {
@@ -424,7 +426,7 @@ func (c *serveCommand) reload(n *node, certificates reloads, logger *slog.Logger
 	}
 	text, err := c.readBootstrap()
 	if err == nil {
-		err = c.bootstrap(n, text, stdout)
+		err = c.bootstrap(ctx, n, text, stdout)
 	}
 	note(err)
 	if good {
