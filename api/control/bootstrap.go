@@ -63,7 +63,9 @@ func (c *Control) Bootstrap(ctx context.Context, by Actor, f *document.Bootstrap
 	return made, nil
 }
 
-func (c *Control) bootstrapWorkspace(ctx context.Context, by Actor, w *document.BootstrapWorkspace) (made []MadeKey, err error) {
+func (c *Control) bootstrapWorkspace(
+	ctx context.Context, by Actor, w *document.BootstrapWorkspace,
+) (made []MadeKey, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
