@@ -31,7 +31,7 @@ func TestEachChangeCountsOnce(t *testing.T) {
 	o := testOptions(fs)
 	o.MemoryBytes = 4000
 	e := openTest(t, o)
-	const users, clients = 60, 3
+	const users, clients = 120, 3
 	var sent, acked [users]atomic.Int64
 	before := changesUnread.Get()
 	stop := make(chan struct{})
