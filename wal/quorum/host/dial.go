@@ -36,8 +36,6 @@ func (h *Host) DialState(to Node, group uint32, timeout time.Duration) (net.Conn
 	return h.dialNode(to, purposeState, group, timeout)
 }
 
-var errAbsent = errors.New("quorum: the node does not have this group")
-
 func (h *Host) dialNode(to Node, purpose byte, group uint32, timeout time.Duration) (*Conn, error) {
 	addresses := h.addressesOf(to)
 	if len(addresses) == 0 {
@@ -97,7 +95,7 @@ func (h *Host) dial(address string, out handshake, deadline time.Time) (*Conn, e
 	if h.client != nil {
 		raw = tls.Client(raw, h.client)
 	}
-	c := &Conn{Conn: raw, host: h}
+	c := &Conn{Conn: raw}
 	if !h.track(c) {
 		return nil, net.ErrClosed
 	}
@@ -135,17 +133,3 @@ func (h *Host) introduce(c *Conn, out handshake) error {
 	c.Node, c.Cluster = in.from, in.cluster
 	return nil
 }
-
-// StrangerError says who was found at an address instead of whoever was looked for. It is an ErrUnauthenticated.
-type StrangerError struct {
-	Node    Node
-	Cluster string // empty: of none yet
-}
-
-// Error names the node and its cluster.
-func (e *StrangerError) Error() string {
-	return fmt.Sprintf("%v: node %d of %q is there", ErrUnauthenticated, e.Node, e.Cluster)
-}
-
-// Unwrap returns ErrUnauthenticated.
-func (e *StrangerError) Unwrap() error { return ErrUnauthenticated }

@@ -17,6 +17,8 @@ type doubtful struct {
 	of map[netip.Addr][]net.Conn // by origin, the oldest first
 }
 
+const maxHandshakes = 64
+
 // enter adds a connection. It returns false when there is no room for it.
 func (d *doubtful) enter(c net.Conn) bool {
 	from := originOf(c)

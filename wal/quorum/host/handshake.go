@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"time"
 )
 
 // handshake is the first thing that both sides send:
@@ -23,6 +24,8 @@ type handshake struct {
 }
 
 const (
+	handshakeTimeout = 5 * time.Second
+
 	handshakeMagic   = "millrace"
 	handshakeVersion = 4
 	handshakeBytes   = 24

@@ -20,13 +20,6 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 )
 
-// Node is a node's number in its cluster: 1, 2, 3, … A number is never given out again: a node whose disk was replaced
-// is a new node.
-type Node uint32
-
-// ErrUnauthenticated is returned for connections to or from a process that is not of this cluster.
-var ErrUnauthenticated = errors.New("quorum: the other side is not of this cluster")
-
 // Options configure a Host.
 type Options struct {
 	Node   Node
@@ -66,31 +59,6 @@ type Host struct {
 	warned  time.Time       // when a connection that is not of this cluster was last logged
 	unsaid  int             // how many have not been logged since then
 }
-
-// Group accepts the connections of one group.
-type Group struct{ Raft, State *Listener }
-
-// Conn is a connection between nodes.
-type Conn struct {
-	net.Conn
-	Node    Node   // the other side
-	Cluster string // as the other side knows it; empty: it doesn't know yet
-	host    *Host
-}
-
-// Close closes the connection.
-func (c *Conn) Close() error {
-	c.host.mu.Lock()
-	delete(c.host.conns, c)
-	c.host.mu.Unlock()
-	return c.Conn.Close()
-}
-
-const (
-	handshakeTimeout = 5 * time.Second
-	maxHandshakes    = 64
-	keepAlive        = 5 * time.Second // a node that is gone without a word is noticed after four times as long
-)
 
 // Listen opens the port.
 func Listen(o Options) (*Host, error) {
@@ -226,7 +194,7 @@ func (h *Host) welcome(raw net.Conn) {
 	if h.server != nil {
 		raw = tls.Server(raw, h.server)
 	}
-	c := &Conn{Conn: raw, host: h}
+	c := &Conn{Conn: raw}
 	if !h.track(c) {
 		return
 	}
@@ -274,6 +242,11 @@ func (h *Host) track(c *Conn) bool {
 		return false
 	}
 	h.conns[c] = struct{}{}
+	c.gone = func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.conns, c)
+	}
 	return true
 }
 

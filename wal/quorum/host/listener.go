@@ -2,10 +2,12 @@ package host
 
 import (
 	"net"
-	"strconv"
 	"sync"
 	"time"
 )
+
+// Group accepts the connections of one group.
+type Group struct{ Raft, State *Listener }
 
 // Listener is a net.Listener to which connections are offered.
 type Listener struct {
@@ -65,9 +67,3 @@ func (d *Listener) Close() error {
 		}
 	}
 }
-
-// nodeAddr is the address of a node as its groups see it.
-type nodeAddr Node
-
-func (nodeAddr) Network() string  { return "node" }
-func (a nodeAddr) String() string { return strconv.FormatUint(uint64(a), 10) }

@@ -12,6 +12,9 @@ type Sockets struct {
 	Dial   func(address string, deadline time.Time) (net.Conn, error)
 }
 
+// keepAlive: a node that is gone without a word is noticed after four times as long.
+const keepAlive = 5 * time.Second
+
 var (
 	tcp = &Sockets{
 		Listen: func(address string) (net.Listener, error) {
