@@ -157,3 +157,10 @@ func shapeOf(path []byte) *shape {
 func appendMessage(dst []byte, text string) []byte {
 	return append(value.AppendQuoted(append(dst, `{"message":`...), text), '}')
 }
+
+// scimPrefix is what the paths of SCIM begin with, whose failures have a form of their own.
+var scimPrefix = []byte("/scim/")
+
+func appendSCIMFailure(dst []byte, status int, text string) []byte {
+	return scim.AppendError(dst, &scim.Error{Status: status, Detail: text})
+}

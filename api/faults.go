@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"fmt"
 
 	"millrace/api/refused"
 	"millrace/api/value"
@@ -10,15 +11,6 @@ import (
 
 // What is wrong with the objects of a request is noted while the request is answered, and kept (package refused) once
 // it is certain that this answer will be sent. A request without faults costs nothing of this.
-
-// Fault is something that the answer to /users/track reports: see ingest.Fault.
-type Fault struct {
-	Array      string
-	Index      int
-	Object     []byte // lent, as long as the body is
-	Rule, Text string
-	IsRefused  bool
-}
 
 // noteFault notes a fault, together with the previous one if it is about the same object.
 func (x *exchange) noteFault(f Fault) {
@@ -63,4 +55,16 @@ func (x *exchange) keepFaults() {
 		clear(x.faults)
 		x.faults = x.faults[:0]
 	}
+}
+
+var unmetTexts = map[shard.Outcome]string{
+	shard.OutOfRange: "is at the end of the range of 64-bit integers",
+	shard.TooLarge:   "is too large",
+	shard.NotArray:   "is no array",
+	shard.NotNumber:  "is no number",
+	shard.NoMatch:    "has no element to update",
+}
+
+func unmetText(u shard.UnmetOperator) string {
+	return fmt.Sprintf("'%s' %s", value.ShortName(u.Name), unmetTexts[u.Why])
 }

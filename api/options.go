@@ -25,6 +25,15 @@ type TrackFunc func(dst, body []byte, ws *control.Workspace, limits Limits, batc
 // Limits bound the objects of a request: see ingest.Limits.
 type Limits struct{ Combined, PerUser int }
 
+// Fault is something that the answer to /users/track reports: see ingest.Fault.
+type Fault struct {
+	Array      string
+	Index      int
+	Object     []byte // lent, as long as the body is
+	Rule, Text string
+	IsRefused  bool
+}
+
 // Options of a Server.
 type Options struct {
 	// Store is the engine. Required.

@@ -528,3 +528,10 @@ func (x *exchange) object() (value.Value, bool) {
 	}
 	return v, true
 }
+
+func (x *exchange) routeName() string {
+	if x.route == nil {
+		return unknownRoute.name
+	}
+	return x.route.path
+}

@@ -19,14 +19,7 @@ const (
 	textSCIMTooMany      = "Too many requests with an invalid SCIM token. Please try again later."
 )
 
-var (
-	scimPrefix          = []byte("/scim/")
-	headerRequestOrigin = "X-Request-Origin"
-)
-
-func appendSCIMFailure(dst []byte, status int, text string) []byte {
-	return scim.AppendError(dst, &scim.Error{Status: status, Detail: text})
-}
+const headerRequestOrigin = "X-Request-Origin"
 
 // authorizeSCIM checks the token of the company, where the request claims to come from and where it does come from, and
 // the company's rate limit. Every failure gets the same answer, so that it doesn't reveal which of them was right.

@@ -83,14 +83,6 @@ func (x *exchange) sendAccepted(status int) {
 	x.SendReply(status)
 }
 
-var unmetTexts = map[shard.Outcome]string{
-	shard.OutOfRange: "is at the end of the range of 64-bit integers",
-	shard.TooLarge:   "is too large",
-	shard.NotArray:   "is no array",
-	shard.NotNumber:  "is no number",
-	shard.NoMatch:    "has no element to update",
-}
-
 // warnOfUnmet adds a warning to the answer for each operator that apply found impossible. A kept answer gets the
 // warnings too, by a record of its own, since the record with the answer and the operators must exist before anybody
 // knows the outcome. If that record is not written, or another node has given the kept answer to somebody before, the
@@ -141,10 +133,6 @@ func appendUnmet(answer []byte, unmet []shard.UnmetOperator) []byte {
 		warnings = append(strconv.AppendInt(warnings, int64(u.Index), 10), '}')
 	}
 	return appendWarnings(answer, warnings)
-}
-
-func unmetText(u shard.UnmetOperator) string {
-	return fmt.Sprintf("'%s' %s", value.ShortName(u.Name), unmetTexts[u.Why])
 }
 
 // appendWarnings returns a copy of an answer, whose last member may be its warnings, with more of them.

@@ -8,7 +8,7 @@ import (
 	"millrace/api/openapi"
 )
 
-// The OpenAPI document: GET /openapi.json, for everybody.
+// What the service says of itself, to everybody: its OpenAPI document, and whether it serves.
 
 var (
 	headerETag         = []byte(fasthttp.HeaderETag)
@@ -29,4 +29,16 @@ func (s *Server) openAPI(x *exchange) {
 		return
 	}
 	x.Ctx.Response.SetBodyRaw(openapi.JSON()) // not copied: it never changes
+}
+
+// livez says that the process answers.
+func (s *Server) livez(x *exchange) { x.Succeed(fasthttp.StatusOK) }
+
+// readyz says whether requests are served.
+func (s *Server) readyz(x *exchange) {
+	if err := s.Ready(); err != nil {
+		x.Fail(fasthttp.StatusServiceUnavailable, err.Error())
+		return
+	}
+	x.Succeed(fasthttp.StatusOK)
 }
