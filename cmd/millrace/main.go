@@ -10,6 +10,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"syscall"
 
@@ -97,5 +99,24 @@ func withExitCode(err error) error {
 	if slices.ContainsFunc(diskFailures, func(failure error) bool { return errors.Is(err, failure) }) {
 		return exitError{fmt.Errorf("the disk has failed or is full: %w", err), exitDiskFailed}
 	}
+	return err
+}
+
+// version is set by the Makefile.
+var version = "dev"
+
+type versionCommand struct{}
+
+// Run prints version, revision and Go version.
+func (versionCommand) Run(stdout io.Writer) error {
+	revision := "unknown"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				revision = s.Value
+			}
+		}
+	}
+	_, err := fmt.Fprintf(stdout, "millrace %s (%s, %s)\n", version, revision, runtime.Version())
 	return err
 }
