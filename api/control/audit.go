@@ -14,6 +14,32 @@ import (
 	"millrace/api/control/document"
 )
 
+// Entry is the content of an entry of the audit log, apart from its place and time, which the engine adds: what was
+// done to what, by whom, from where. It has no secrets and no contents.
+type Entry struct {
+	What      string `json:"what"`
+	Kind      string `json:"kind,omitempty"` // workspace, app, api_key, subscription_group, …
+	Workspace string `json:"workspace,omitempty"`
+	ID        string `json:"id,omitempty"`
+	By        string `json:"by"`
+	Address   string `json:"address,omitempty"`
+	RequestID string `json:"request_id,omitempty"`
+	// Before and After are the SHA-256 of the document, hexadecimal: empty when there was none, or no longer is one.
+	Before  string         `json:"before,omitempty"`
+	After   string         `json:"after,omitempty"`
+	Changed []string       `json:"changed,omitempty"` // names of the members that have changed
+	Details map[string]any `json:"details,omitempty"`
+}
+
+// Encode returns the entry in its stored form: JSON.
+func (e Entry) Encode() []byte {
+	text, err := document.Encode(e)
+	if err != nil {
+		panic("BUG: " + err.Error()) // details are strings, numbers and booleans
+	}
+	return text
+}
+
 // Entry makes an entry for a caller that writes it in a record of its own and then logs it with Log. workspace is empty
 // for the company; details are pairs of names and values, without secrets and personal data.
 func (c *documents) Entry(by Actor, what, workspace string, details ...any) Entry {
@@ -42,32 +68,6 @@ func (c *documents) Log(e Entry) {
 		}
 	}
 	c.options.Logger.Info("audit: "+e.What, args...)
-}
-
-// Entry is the content of an entry of the audit log, apart from its place and time, which the engine adds: what was
-// done to what, by whom, from where. It has no secrets and no contents.
-type Entry struct {
-	What      string `json:"what"`
-	Kind      string `json:"kind,omitempty"` // workspace, app, api_key, subscription_group, …
-	Workspace string `json:"workspace,omitempty"`
-	ID        string `json:"id,omitempty"`
-	By        string `json:"by"`
-	Address   string `json:"address,omitempty"`
-	RequestID string `json:"request_id,omitempty"`
-	// Before and After are the SHA-256 of the document, hexadecimal: empty when there was none, or no longer is one.
-	Before  string         `json:"before,omitempty"`
-	After   string         `json:"after,omitempty"`
-	Changed []string       `json:"changed,omitempty"` // names of the members that have changed
-	Details map[string]any `json:"details,omitempty"`
-}
-
-// Encode returns the entry in its stored form: JSON.
-func (e Entry) Encode() []byte {
-	text, err := document.Encode(e)
-	if err != nil {
-		panic("BUG: " + err.Error()) // details are strings, numbers and booleans
-	}
-	return text
 }
 
 func publicKind(kind string) string {

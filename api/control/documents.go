@@ -81,6 +81,13 @@ type Actor struct {
 	RequestID string // empty if there is none
 }
 
+func (a Actor) number() uint32 {
+	if a.Number == 0 {
+		return AdminActor
+	}
+	return a.Number
+}
+
 // Change is the new content of a document.
 type Change struct {
 	Key string
@@ -97,13 +104,6 @@ type Store interface {
 	// not what a change takes it for; nothing was done then. It wraps ErrUnknown when the change may have been made;
 	// whatever has been made by then is applied.
 	PutDocuments(actor uint32, changes []Change, audit []byte) error
-}
-
-func (a Actor) number() uint32 {
-	if a.Number == 0 {
-		return AdminActor
-	}
-	return a.Number
 }
 
 // Options of a Control.

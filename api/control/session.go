@@ -15,8 +15,7 @@ func (c *Control) Session(id string) *document.Session { return c.sessions.Get("
 func (c *Control) Sessions(userName string) []*document.Session {
 	list := slices.DeleteFunc(c.sessions.List(""), func(s *document.Session) bool { return s.UserName != userName })
 	slices.SortFunc(list, func(a, b *document.Session) int {
-		return cmp.Or(cmp.Compare(b.SeenAt, a.SeenAt), cmp.Compare(a.ID,
-			b.ID))
+		return cmp.Or(cmp.Compare(b.SeenAt, a.SeenAt), cmp.Compare(a.ID, b.ID))
 	})
 	return list
 }
