@@ -305,18 +305,24 @@ func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener
 	stop := make(chan struct{})
 	defer close(stop)
 	go n.keepUsage(stop)
-	for {
-		select {
-		case <-hup:
-			c.reload(ctx, n, reload, logger, stdout)
-			continue
-		case err := <-ended:
-			return errors.Join(fmt.Errorf("listener: %w", err), n.close())
-		case err := <-failed:
-			return exitError{err, exitDiskFailed} // nothing is closed in order any more: the next start recovers
-		case <-ctx.Done():
+	reloaded := make(chan struct{})
+	go func() {
+		defer close(reloaded)
+		for {
+			select {
+			case <-hup:
+				c.reload(ctx, n, reload, logger, stdout)
+			case <-ctx.Done():
+				return
+			}
 		}
-		break
+	}()
+	select {
+	case err := <-ended:
+		return errors.Join(fmt.Errorf("listener: %w", err), n.close())
+	case err := <-failed:
+		return exitError{err, exitDiskFailed} // nothing is closed in order any more: the next start recovers
+	case <-ctx.Done():
 	}
 	logger.Info("stopping")
 	drain, cancel := context.WithTimeout(context.Background(), c.DrainTimeout)
@@ -327,6 +333,11 @@ func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener
 	}
 	if err != nil {
 		logger.Warn("not all requests finished in time", "error", err)
+	}
+	select {
+	case <-reloaded:
+	case <-drain.Done(): // a pipe that nobody writes into, or a file system that hangs
+		logger.Warn("SIGHUP: a file could not be read in time")
 	}
 	if err := n.close(); err != nil {
 		return err
