@@ -172,7 +172,7 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer, command *kong.
 	}
 	defer unlock()
 
-	certificate, err := c.tls()
+	certificate, err := c.tls(logger)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"cmp"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -104,11 +106,29 @@ func (c *serveCommand) nodeOptions(logger *slog.Logger) (o nodeOptions, err erro
 	return o, err
 }
 
-func (c *serveCommand) tls() (*api.TLS, error) {
+// tls returns the certificate of the API, nil for none. One that clients refuse, because it has expired for instance,
+// doesn't keep the server from starting, since there is no other one; but it never takes the place of another one.
+func (c *serveCommand) tls(logger *slog.Logger) (*api.TLS, error) {
 	if c.TLSCert == "" {
 		return nil, nil
 	}
-	return api.LoadTLS(c.TLSCert, c.TLSKey)
+	t, err := api.LoadTLS(c.TLSCert, c.TLSKey)
+	if err != nil {
+		return nil, fmt.Errorf("--tls-cert: %w", err)
+	}
+	if err := t.Require(checkUse); err != nil {
+		logger.Warn("--tls-cert: clients refuse this certificate", "error", err)
+	}
+	return t, nil
+}
+
+// checkUse returns an error when no client would accept a certificate, whomever it trusts: it has expired, isn't valid
+// yet, or isn't for servers.
+func checkUse(own *tls.Certificate) error {
+	trusted := x509.NewCertPool()
+	trusted.AddCert(own.Leaf)
+	_, err := own.Leaf.Verify(x509.VerifyOptions{Roots: trusted})
+	return err
 }
 
 func (c *serveCommand) logger() (*slog.Logger, error) {

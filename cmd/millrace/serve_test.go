@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
@@ -26,7 +27,9 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/stretchr/testify/require"
 
+	"millrace/api"
 	"millrace/loadtest/testaddr"
+	"millrace/loadtest/testlog"
 	"millrace/loadtest/testsize"
 )
 
@@ -598,6 +601,42 @@ func TestTLS(t *testing.T) {
 	require.Equal(t, 201, a.status)
 	p.stop()
 	require.Equal(t, 1, strings.Count(p.log.String(), `"reloaded"`), "the broken one was not")
+}
+
+// A certificate that no client accepts never takes the place of another one. A server that has no other one starts with
+// it, and says so.
+func TestCertificateThatClientsRefuse(t *testing.T) {
+	dir := t.TempDir()
+	authority := newAuthority(t, dir, "own")
+	c := serveCommand{TLSCert: filepath.Join(dir, "cert.pem"), TLSKey: filepath.Join(dir, "key.pem")}
+	start := func() (*api.TLS, string) {
+		log := new(testlog.Buffer)
+		certificate, err := c.tls(slog.New(slog.NewTextHandler(log, nil)))
+		require.NoError(t, err)
+		return certificate, log.String()
+	}
+	authority.issue(2, c.TLSCert, c.TLSKey)
+	used, logged := start()
+	require.Empty(t, logged)
+	good := used.Certificate()
+	for says, edit := range map[string]func(*x509.Certificate){
+		"expired":       func(c *x509.Certificate) { c.NotAfter = c.NotBefore.Add(time.Minute) },
+		"not yet valid": func(c *x509.Certificate) { c.NotBefore = c.NotAfter.Add(-time.Minute) },
+		"key usage":     func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} },
+	} {
+		authority.issue(3, c.TLSCert, c.TLSKey, edit)
+		require.ErrorContains(t, used.Reload(), says)
+		require.Same(t, good, used.Certificate())
+		alone, logged := start()
+		require.Contains(t, logged, "clients refuse this certificate")
+		require.Contains(t, logged, says)
+		require.NotNil(t, alone.Certificate())
+		authority.issue(4, c.TLSCert, c.TLSKey)
+		require.NoError(t, alone.Reload())
+	}
+	require.NoError(t, os.Remove(c.TLSCert))
+	_, err := c.tls(slog.New(slog.DiscardHandler))
+	require.ErrorContains(t, err, "--tls-cert: ")
 }
 
 // The second listener: health and metrics for all, the rest for holders of the token.
