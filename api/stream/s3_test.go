@@ -231,6 +231,34 @@ func TestS3InParts(t *testing.T) {
 	require.NoFileExists(t, file)
 }
 
+// An answer of 200 that isn't the service's, like the page of a proxy, doesn't say that the object is there.
+func TestS3AnswersOfOthers(t *testing.T) {
+	w, s := newWorld(t, 4<<10), newService(t)
+	o, d := s.options(w), s.destination()
+	o.partBytes = 5 << 20
+	b := newBucket(&o, "shop", "s", &d)
+	require.NoError(t, b.open(context.Background()))
+	for _, size := range []int{10, 6 << 20} { // by one request, and in parts
+		file := filepath.Join(t.TempDir(), "file")
+		require.NoError(t, os.WriteFile(file, make([]byte, size), 0o600))
+		s.before = func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method == http.MethodPost && !r.URL.Query().Has("uploads") || r.Method == http.MethodPut {
+				_, _ = io.Copy(io.Discard, r.Body)
+				fmt.Fprint(w, "<html>Please sign in to this network.</html>")
+				return true
+			}
+			return false
+		}
+		require.ErrorContains(t, b.put(context.Background(), file, "x", false), "put lake/shop/s/x")
+		require.Empty(t, s.objects())
+		require.FileExists(t, file)
+		s.before = nil
+		require.NoError(t, b.put(context.Background(), file, "x", true))
+		require.Len(t, s.objects()["shop/s/x"], size)
+		require.NoError(t, b.client.RemoveObject(context.Background(), testBucket, "shop/s/x", minio.RemoveObjectOptions{}))
+	}
+}
+
 // What a destination says decides where objects lie and how they are asked for.
 func TestS3Settings(t *testing.T) {
 	w, s := newWorld(t, 4<<10), newService(t)
