@@ -63,6 +63,7 @@ type httpCredentials struct {
 
 const (
 	maxAnswerBytes = 1 << 10     // how much of an answer is kept
+	maxHeaderBytes = 64 << 10    // of an answer; the library would hold 10 MiB several times over
 	maxAnswerTime  = time.Second // how long the text of an answer that has taken the events is waited for
 )
 
@@ -70,7 +71,7 @@ func newEndpoint(o *Options, ws *control.Workspace, s *document.Stream, refused 
 	transport := o.transport
 	if transport == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()
-		t.MaxIdleConnsPerHost = 1
+		t.MaxIdleConnsPerHost, t.MaxResponseHeaderBytes = 1, maxHeaderBytes
 		transport = t
 	}
 	return &endpoint{o: o, to: &s.Destination, ws: ws, writer: newWriter(o, ws, s), refused: refused,

@@ -524,6 +524,29 @@ type roundTrip func(r *http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
+// An answer whose headers have no end costs little memory, and takes no event.
+func TestHTTPHeadersWithoutEnd(t *testing.T) {
+	o := newWorld(t, 4<<10).options()
+	o.EnsureDefaults()
+	many := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for i := range many {
+			w.Header().Set(fmt.Sprint("X-", i), strings.Repeat("x", 1<<10))
+		}
+	}))
+	defer server.Close()
+	h := newEndpoint(&o, &control.Workspace{}, &control.Stream{Destination: control.Destination{URL: server.URL}}, refusedFile{})
+	defer h.close()
+	for _, many = range []int{40, 100} {
+		_, _, err := h.post(t.Context(), nil, nil)
+		if many < 64 {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, "server response headers exceeded 65536 bytes")
+		}
+	}
+}
+
 // An answer that is none takes no event.
 func TestHTTPSwitchesNoProtocols(t *testing.T) {
 	w, s := newWorld(t, 4<<10), newSink(t)

@@ -34,7 +34,7 @@ func (s *schemas) open(ctx context.Context, c *kafkaCredentials) error {
 		return err
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.TLSClientConfig = config
+	transport.TLSClientConfig, transport.MaxResponseHeaderBytes = config, maxHeaderBytes
 	defer transport.CloseIdleConnections()
 	options := []sr.ClientOpt{sr.URLs(s.url), sr.UserAgent("millrace"),
 		sr.HTTPClient(&http.Client{Transport: bounded.Transport{Base: transport, Bytes: maxRegistryAnswer},
