@@ -142,14 +142,7 @@ func (l *probe) groupStatus(g *groupView, next decision) GroupStatus {
 	if leader != nil {
 		status.Term = leader.Term
 	}
-	nodes := map[quorum.Node]struct{}{}
-	for _, n := range slices.Concat(g.Replicas, g.Leaving) {
-		nodes[n] = struct{}{}
-	}
-	for _, m := range g.members {
-		nodes[m.Node] = struct{}{}
-	}
-	for _, n := range slices.Sorted(maps.Keys(nodes)) {
+	for _, n := range g.shown() {
 		m, isMember := g.member(n)
 		r := ReplicaStatus{Node: n, Role: "learner", Voter: m.Voter, Leaving: slices.Contains(g.Leaving, n)}
 		switch {
@@ -169,6 +162,24 @@ func (l *probe) groupStatus(g *groupView, next decision) GroupStatus {
 		status.Replicas = append(status.Replicas, r)
 	}
 	return status
+}
+
+// shown returns the nodes that have a replica of a group or shall have one. A node that was to leave, and has left, has
+// none, so those that are to leave count only while nobody says who the members are.
+func (g *groupView) shown() []quorum.Node {
+	nodes := map[quorum.Node]struct{}{}
+	for _, n := range g.Replicas {
+		nodes[n] = struct{}{}
+	}
+	for _, m := range g.members {
+		nodes[m.Node] = struct{}{}
+	}
+	if len(g.members) == 0 {
+		for _, n := range g.Leaving {
+			nodes[n] = struct{}{}
+		}
+	}
+	return slices.Sorted(maps.Keys(nodes))
 }
 
 // lag returns how many entries the leader of a group has in its log and this replica lacks, and how many the leader has

@@ -445,3 +445,24 @@ func TestRemoveOneOfTwo(t *testing.T) {
 	require.ErrorIs(t, err, ErrRefused)
 	require.ErrorContains(t, err, "has no majority")
 }
+
+// The status of a group that moves lists who has a replica or shall have one. A node that has left is not among them,
+// although the move isn't over: it would look like one that comes.
+func TestStatusOfWhoHasLeft(t *testing.T) {
+	g := &groupView{group: 1}
+	g.Replicas, g.Leaving = nodes(1, 2, 4), nodes(3)
+	roles := func() (list []string) {
+		for _, r := range new(probe).groupStatus(g, decision{}).Replicas {
+			list = append(list, fmt.Sprint(r.Node, " ", r.Role, " ", r.Leaving))
+		}
+		return list
+	}
+	for _, n := range nodes(1, 2, 3) {
+		g.members = append(g.members, quorum.Member{Node: n, Voter: true})
+	}
+	require.Equal(t, []string{"1 voter false", "2 voter false", "3 voter true", "4 coming false"}, roles())
+	g.members[2].Node = 4
+	require.Equal(t, []string{"1 voter false", "2 voter false", "4 voter false"}, roles())
+	g.members = nil // nobody answers
+	require.Equal(t, []string{"1 coming false", "2 coming false", "3 coming true", "4 coming false"}, roles())
+}
