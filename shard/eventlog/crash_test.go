@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"millrace/loadtest/testsize"
 	"millrace/shard"
 	"millrace/shard/eventlog/blocks"
+	"millrace/shard/eventlog/erased"
 	"millrace/shard/op"
 )
 
@@ -174,17 +177,18 @@ func TestCrashWhileBlockGoes(t *testing.T) {
 	}
 }
 
-// Every change of the file system fails once. Readers are not disturbed, and afterwards, or at the latest after a
-// restart, everything is packed.
+// Every change of the file system fails once. Readers are not disturbed, no files of deletions are left behind that
+// nobody needs, and afterwards, or at the latest after a restart, everything is packed.
 func TestEveryStepFails(t *testing.T) {
 	testsize.SkipSerial(t)
 	broken := errors.New("broken disk")
 	share := testsize.Of(1, 3, 3) // one step of so many
 	for k := 1 + testseed.Rand(t).IntN(share); ; k += share {
-		n, armed := 0, false
-		w := filled(t, func(*world, string) error {
+		n, armed, failed := 0, false, ""
+		w := filled(t, func(_ *world, what string) error {
 			if armed {
 				if n++; n == k {
+					failed = what
 					return broken
 				}
 			}
@@ -205,6 +209,8 @@ func TestEveryStepFails(t *testing.T) {
 			require.Error(t, w.l.Stats().Failed)
 			w.reopen(manual())
 			w.requireExact()
+		} else if failed != "remove" {
+			w.requireNoMoreRuns()
 		}
 		require.NoError(t, w.l.Pack())
 		require.NoError(t, w.l.maintain(true))
@@ -214,6 +220,20 @@ func TestEveryStepFails(t *testing.T) {
 		w.requireExact()
 		require.NoError(t, w.l.Close())
 		require.NoError(t, w.e.Close())
+	}
+}
+
+// requireNoMoreRuns requires that there are no files of runs but those that STATE lists.
+func (w *world) requireNoMoreRuns() {
+	w.t.Helper()
+	names, err := w.l.opts.FS.List(w.l.opts.Dir)
+	require.NoError(w.t, err)
+	for _, name := range names {
+		if strings.HasSuffix(name, erased.Suffix) {
+			require.True(w.t, slices.ContainsFunc(w.l.deleted.Load().Packed, func(r *erased.Run) bool {
+				return erased.Name(r.First, r.Last) == name
+			}), name)
+		}
 	}
 }
 

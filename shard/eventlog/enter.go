@@ -40,25 +40,18 @@ func (l *Log) enter(last uint64, found []*erased.Run, forget bool, write func() 
 	runs = slices.Concat(runs[:n], later)
 	old, err := l.writeRuns(runs)
 	if err != nil {
-		return err
+		return l.undo(err, runs, nil)
 	}
 	b, err := write()
 	if err != nil {
-		return err
+		return l.undo(err, runs, nil)
 	}
 	known := l.blocks // changes only under work
 	if b != nil {
 		known = append(slices.Clip(known), b)
 	}
 	if err := l.writeState(known, runs, last); err != nil {
-		if b == nil || errors.Is(err, ErrFailed) {
-			return err // the next Open sees which of the two states is on disk
-		}
-		// The next stretch may have another end, and its block and this one must never both be there.
-		if again := errors.Join(l.opts.FS.Remove(b.path), durable.SyncDir(l.opts.FS, l.opts.Dir)); again != nil {
-			return l.fail(again)
-		}
-		return err
+		return l.undo(err, runs, b)
 	}
 	l.mu.Lock()
 	if b != nil {
@@ -69,6 +62,27 @@ func (l *Log) enter(last uint64, found []*erased.Run, forget bool, write func() 
 	l.learnPacked(runs, last)
 	l.mu.Unlock()
 	return errors.Join(l.letGo(last, forget), l.dir.Remove(old))
+}
+
+// undo removes what was written for a state that is not to be: the files of runs, and a block or nil. It returns the
+// cause.
+func (l *Log) undo(cause error, runs []*erased.Run, b *block) error {
+	if errors.Is(cause, ErrFailed) {
+		return cause // the next Open sees which of the two states is on disk
+	}
+	for _, r := range runs {
+		if !slices.Contains(l.deleted.Load().Packed, r) {
+			_ = l.opts.FS.Remove(l.runPath(r.First, r.Last)) // it may not be there; what stays, the next Open removes
+		}
+	}
+	if b == nil {
+		return cause
+	}
+	// The next stretch may have another end, and its block and this one must never both be there.
+	if again := errors.Join(l.opts.FS.Remove(b.path), durable.SyncDir(l.opts.FS, l.opts.Dir)); again != nil {
+		return l.fail(again)
+	}
+	return cause
 }
 
 // letGo gives up the log up to a position, once those who read it there have finished. STATE is on disk by now: what

@@ -177,11 +177,11 @@ func (l *Log) rewrite() error {
 	}
 	runs := erased.After(l.deleted.Load().Packed, until)
 	done, err := l.writeRuns(runs)
-	if err != nil {
-		return err
+	if err == nil {
+		err = l.writeState(l.blocks, runs, l.packed)
 	}
-	if err := l.writeState(l.blocks, runs, l.packed); err != nil {
-		return err
+	if err != nil {
+		return l.undo(err, runs, nil)
 	}
 	l.mu.Lock()
 	l.learnPacked(runs, l.packed)
