@@ -140,10 +140,7 @@ func (l *Log) Stats() Stats {
 	defer l.mu.Unlock()
 	s := Stats{Blocks: len(l.blocks), Packed: l.packed, Failed: l.failure}
 	s.Deletions, s.DeletionBytes = l.deleted.Load().Count()
-	if applied > l.packed {
-		s.BacklogPositions = applied - l.packed
-		s.BacklogBytes = int64(float64(s.BacklogPositions) * l.pack.recordBytes.load())
-	}
+	s.BacklogPositions, s.BacklogBytes = l.backlog(applied)
 	for _, b := range l.blocks {
 		if b.err != nil {
 			s.Damaged++
@@ -158,8 +155,20 @@ func (l *Log) Stats() Stats {
 	return s
 }
 
+// backlog returns how much of what is applied waits to be packed. The caller holds mu.
+func (l *Log) backlog(applied uint64) (positions uint64, bytes int64) {
+	positions = max(applied, l.packed) - l.packed
+	return positions, int64(float64(positions) * l.pack.recordBytes.load())
+}
+
 // isBehind reports whether so much waits to be packed that packing is no longer throttled.
-func (l *Log) isBehind() bool { return l.Stats().BacklogBytes > l.opts.MaxBacklogBytes }
+func (l *Log) isBehind() bool {
+	applied := l.src.AppliedPosition()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, bytes := l.backlog(applied)
+	return bytes > l.opts.MaxBacklogBytes
+}
 
 // Verify reads every block in full and checks it. It returns the errors of all damaged blocks, joined; each wraps
 // ErrCorrupt and names the file.
