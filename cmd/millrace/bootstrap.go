@@ -37,6 +37,23 @@ func (c *serveCommand) readBootstrap() ([]byte, error) {
 	return text, nil
 }
 
+// awaitBootstrap is readBootstrap, but doesn't wait beyond the end of ctx for a pipe that nobody writes into.
+func (c *serveCommand) awaitBootstrap(ctx context.Context) ([]byte, error) {
+	var text []byte
+	read := make(chan error, 1)
+	go func() {
+		var err error
+		text, err = c.readBootstrap()
+		read <- err
+	}()
+	select {
+	case err := <-read:
+		return text, err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // bootstrap applies the demo and the text of the bootstrap file.
 func (c *serveCommand) bootstrap(ctx context.Context, n *node, text []byte, stdout io.Writer) error {
 	if c.Demo {

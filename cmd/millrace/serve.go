@@ -205,12 +205,12 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer, command *kong.
 	if err := c.tryInner(); err != nil {
 		return err
 	}
-	bootstrap, err := c.readBootstrap() // once, since it may be a pipe
-	if err != nil {
-		return err
-	}
 	c.warnOfFewFiles(logger)
-	n, err := c.open(ctx, o, listener, certificate, bootstrap, failed, stdout)
+	bootstrap, err := c.awaitBootstrap(ctx) // once, since it may be a pipe
+	var n *node
+	if err == nil {
+		n, err = c.open(ctx, o, listener, certificate, bootstrap, failed, stdout)
+	}
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		logger.Info("stopped before the server was ready")
 		return nil

@@ -503,23 +503,29 @@ func TestReload(t *testing.T) {
 	require.Equal(t, 4, func() int { p = s.start(t); defer p.stop(); return s.events(t, "ann") }())
 }
 
-// A SIGHUP whose files can't be read, like a pipe that nobody writes into, keeps nobody waiting: the server serves, and
-// stops when it is told to.
-func TestReloadOfAFileThatHangs(t *testing.T) {
+// A bootstrap file that can't be read, like a pipe that nobody writes into, keeps nobody waiting: on SIGHUP the server
+// goes on, and it stops when it is told to, also at its start.
+func TestBootstrapFileThatHangs(t *testing.T) {
 	s := newSite(t)
+	isRead := func() { // until the server has opened the pipe, it can't be opened for writing without waiting
+		require.Eventually(t, func() bool {
+			f, err := os.OpenFile(s.bootstrap, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+			if err == nil {
+				t.Cleanup(func() { f.Close() }) // the server waits for what never comes
+			}
+			return err == nil
+		}, testPatience, time.Millisecond)
+	}
 	p := s.start(t, "--drain-timeout", "100ms")
 	require.NoError(t, os.Remove(s.bootstrap))
 	require.NoError(t, syscall.Mkfifo(s.bootstrap, 0o600))
 	p.signal(syscall.SIGHUP)
-	// The server opens the pipe for reading: until then it can't be opened for writing without waiting.
-	require.Eventually(t, func() bool {
-		f, err := os.OpenFile(s.bootstrap, os.O_WRONLY|syscall.O_NONBLOCK, 0)
-		if err == nil {
-			t.Cleanup(func() { f.Close() }) // the server waits for what never comes
-		}
-		return err == nil
-	}, testPatience, time.Millisecond)
+	isRead()
 	require.Equal(t, 201, s.track(t, "ann").status)
+	p.stop()
+
+	p = startProcess(t, binary, s.args()...)
+	isRead()
 	p.stop()
 }
 
