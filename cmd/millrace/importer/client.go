@@ -91,7 +91,10 @@ func (c *client) do(ctx context.Context, call *call, rows int) error {
 		if again || !isAboutKey(call.status) {
 			c.taken.Store(true)
 		}
-		c.sayWhetherAway(again, failing, call.problem(err))
+		if again {
+			err = call.problem(err)
+		}
+		c.sayWhetherAway(again, failing, err)
 		if c.away.Load() { // its name may lead to another address by now, and what is at the old one still answer
 			c.http.CloseIdleConnections()
 		}
@@ -103,7 +106,7 @@ func (c *client) do(ctx context.Context, call *call, rows int) error {
 				failing = time.Now()
 			}
 			if time.Since(failing) > c.patience {
-				return fmt.Errorf("the server can't be reached or is busy for %v: %w", c.patience, call.problem(err))
+				return fmt.Errorf("the server can't be reached or is busy for %v: %w", c.patience, err)
 			}
 		case isAboutRows(call.status):
 			return nil
