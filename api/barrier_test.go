@@ -97,6 +97,11 @@ func (r behindReads) HeldStates(workspace uint32, list []shard.Identifier, s sha
 	return r.Store.HeldStates(workspace, list, s, f)
 }
 
+func (r behindReads) Suppressed(workspace uint32, q shard.SuppressionQuery) ([]shard.SuppressedAddress, error) {
+	r.note("look")
+	return r.Store.Suppressed(workspace, q)
+}
+
 func (b *behind) BarrierAnswer(uint32, []byte) error { return b.Barrier() }
 
 func (b *behind) Barrier() error {
@@ -182,9 +187,9 @@ func (b *behind) AddressTrail(workspace uint32, id op.IDKind, key []byte) ([]sha
 	return b.Store.AddressTrail(workspace, id, key)
 }
 
-func (b *behind) BlockedAddresses(workspace uint32, cursor string, limit int) ([]shard.BlockedAddress, string, error) {
+func (b *behind) Suppressed(workspace uint32, q shard.SuppressionQuery) ([]shard.SuppressedAddress, error) {
 	b.note("read")
-	return b.Store.BlockedAddresses(workspace, cursor, limit)
+	return b.Store.Suppressed(workspace, q)
 }
 
 func (b *behind) Audit(seq uint64, f func(shard.AuditEntry) bool) error {

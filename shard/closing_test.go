@@ -2,6 +2,7 @@ package shard
 
 import (
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -40,7 +41,7 @@ func TestReadsAfterClose(t *testing.T) {
 		require.ErrorIs(t, err, replica.ErrClosed)
 		_, err = e.Trail(1, 7<<56|7)
 		require.ErrorIs(t, err, replica.ErrClosed)
-		_, _, err = e.BlockedAddresses(1, "", 9)
+		_, err = e.Suppressed(1, SuppressionQuery{Kind: profile.StateBounce, Until: math.MaxInt64, Most: 9})
 		require.ErrorIs(t, err, replica.ErrClosed)
 		reads.Touch([]uint64{7<<56 | 7})
 		e = openTest(t, o)

@@ -280,10 +280,10 @@ func (m *testMesh) TrailOf(number uint64) (all books.History, err error) {
 	return all, err
 }
 
-func (m *testMesh) BlockedPage(workspace uint32, partition uint8, after uint64) (numbers []uint64, more bool, err error) {
+func (m *testMesh) SuppressedPage(partition uint8, q books.SuppressedQuery) (page []books.Suppression, next books.Suppression, err error) {
 	err = m.read(partition, func(e *replica.Replica) (err error) {
-		numbers, more, err = e.BlockedPage(workspace, partition, after)
+		page, next, err = e.SuppressedPage(partition, q)
 		return err
 	})
-	return numbers, more, err
+	return page, next, err
 }

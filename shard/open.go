@@ -65,8 +65,12 @@ type (
 	User = lookup.User
 	// Sharer is one of the users who share an address.
 	Sharer = lookup.Sharer
-	// BlockedAddress is an entry of the block list.
-	BlockedAddress = lookup.BlockedAddress
+	// SuppressionQuery asks for a part of a suppression list.
+	SuppressionQuery = lookup.SuppressionQuery
+	// Suppression is the place of an entry in its list.
+	Suppression = lookup.Suppression
+	// SuppressedAddress is an entry of a suppression list.
+	SuppressedAddress = lookup.SuppressedAddress
 	// Logged is what the event log has of the owner of an event.
 	Logged = lookup.Logged
 )
@@ -99,7 +103,7 @@ const (
 	NoMatch    = replica.NoMatch
 )
 
-// Errors of the engine, see packages replica and lookup.
+// Errors of the engine, see package replica.
 var (
 	ErrBusy        = replica.ErrBusy
 	ErrDiskFull    = replica.ErrDiskFull
@@ -109,7 +113,6 @@ var (
 	ErrUnavailable = replica.ErrUnavailable
 	ErrUnknown     = replica.ErrUnknown
 	ErrClosed      = replica.ErrClosed
-	ErrCursor      = lookup.ErrCursor
 )
 
 // CheckRestored is replica.CheckRestored.
@@ -205,6 +208,6 @@ func (a alone) Release(NodeID, uint64, time.Time) (replica.Effects, error) {
 	panic("BUG: there is no other node")
 }
 
-func (a alone) BlockedPage(uint32, uint8, uint64) ([]uint64, bool, error) {
-	return nil, false, replica.ErrClosed
+func (a alone) SuppressedPage(uint8, books.SuppressedQuery) ([]books.Suppression, books.Suppression, error) {
+	return nil, books.Suppression{}, replica.ErrClosed
 }

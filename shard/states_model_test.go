@@ -506,11 +506,11 @@ func (m *statesModel) compareEach(t testing.TB, e *Engine, r *rand.Rand, what st
 
 func (m *statesModel) compareAddresses(t testing.TB, e *Engine, r *rand.Rand, what string) {
 	t.Helper()
-	blocked := map[string]string{}
+	blocked, emails := map[string]string{}, []string(nil)
 	for address, a := range m.addresses {
 		id := op.Phone
 		if strings.Contains(address, "@") {
-			id = op.Email
+			id, emails = op.Email, append(emails, address)
 		}
 		got, want := map[modelKey]modelState{}, map[modelKey]modelState{}
 		require.NoError(t, e.ViewAddress(1, id, []byte(address), func(blob []byte) {
@@ -537,19 +537,11 @@ func (m *statesModel) compareAddresses(t testing.TB, e *Engine, r *rand.Rand, wh
 			blocked[address] = fmt.Sprint(s.step, s.actor, s.source)
 		}
 	}
-	got, cursor := map[string]string{}, ""
-	for limit := 1 + r.IntN(5); ; {
-		list, next, err := e.BlockedAddresses(1, cursor, limit)
-		require.NoError(t, err)
-		require.LessOrEqual(t, len(list), limit)
-		for _, b := range list {
-			require.NotContains(t, got, b.Email)
-			got[b.Email] = fmt.Sprint(b.Since/1e6, b.Actor, b.Source)
-		}
-		if cursor = next; next == "" {
-			break
-		}
-		require.Len(t, list, limit)
+	requireSuppressed(t, e, r, emails, what)
+	got := map[string]string{}
+	for _, b := range suppressed(t, e, 1, SuppressionQuery{Kind: profile.StateBounce, Until: math.MaxInt64, Most: 100}) {
+		require.NotContains(t, got, b.Email)
+		got[b.Email] = fmt.Sprint(b.Since/1e6, b.Actor, b.Source)
 	}
 	require.Equal(t, blocked, got, what)
 }

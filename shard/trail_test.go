@@ -2,6 +2,7 @@ package shard
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -160,90 +161,6 @@ func TestDeleteErasesTrail(t *testing.T) {
 	}
 }
 
-// The block list is read by workspace and in pages, also when it is longer than what is read at once. It is right when
-// users come and go, and when marks are taken back.
-func TestBlockedAddresses(t *testing.T) {
-	testsize.SkipSerial(t)
-	fs := vfs.NewMem()
-	e := openTest(t, testOptions(fs))
-	on, off := profile.State{Kind: profile.StateBounce, On: true}, profile.State{Kind: profile.StateBounce}
-	all := func(workspace uint32, limit int) (emails map[string]BlockedAddress) {
-		emails = map[string]BlockedAddress{}
-		for cursor, next := "", ""; ; cursor = next {
-			var list []BlockedAddress
-			var err error
-			list, next, err = e.BlockedAddresses(workspace, cursor, limit)
-			require.NoError(t, err)
-			require.LessOrEqual(t, len(list), max(limit, 1))
-			for _, a := range list {
-				_, twice := emails[a.Email]
-				require.False(t, twice)
-				emails[a.Email] = a
-			}
-			if next == "" {
-				return emails
-			}
-		}
-	}
-	track(t, e, "ann", attrField(op.AttrEmail, "ann@example.com"))
-	setAddress(t, e, op.Email, "Ann@example.com", on)
-	setAddress(t, e, op.Email, "lifted@example.com", on)
-	setAddress(t, e, op.Email, "lifted@example.com", off)
-	setAddress(t, e, op.Email, "never@example.com", off)
-	b := e.NewBatch(2, 9)
-	b.SetAddressStates(op.Email, []byte("two@example.com"), on)
-	require.NoError(t, b.Commit())
-	b.Release()
-	commitAs(t, e, op.SourceServer, func(b *Batch) { b.Delete(first(e.Find(1, op.ExternalID, []byte("ann")))[0].Number) })
-	for range 3 {
-		one := all(1, 10)
-		require.Len(t, one, 1)
-		a := one["ann@example.com"]
-		require.Equal(t, BlockedAddress{Email: "ann@example.com", Since: a.Since, Actor: 7, Source: op.SourceEmailStatus}, a)
-		require.Positive(t, a.Since)
-		require.Len(t, all(2, 0), 1)
-		require.Empty(t, all(3, 1))
-		require.NoError(t, e.Close())
-		e = openTest(t, testOptions(fs))
-	}
-	setAddress(t, e, op.Email, "ann@example.com", off)
-	require.Empty(t, all(1, 10))
-	require.NoError(t, e.Checkpoint())
-	rows := 0
-	for i := range identity.Partitions {
-		require.NoError(t, e.Store().Scan(store.AppendBookKey(nil, uint8(i), store.BookBlocked), store.AppendBookKey(nil, uint8(i), store.BookBlocked+1), func(_, _ []byte) error {
-			rows++
-			return nil
-		}))
-	}
-	require.Equal(t, 1, rows, "what was taken back leaves the index")
-	for _, cursor := range []string{"x", "1", "00000000000000zz", "00000000000000001"} {
-		_, _, err := e.BlockedAddresses(1, cursor, 1)
-		require.ErrorIs(t, err, ErrCursor)
-	}
-	list, next, err := e.BlockedAddresses(2, "ffffffffffffffff", 1)
-	require.NoError(t, err)
-	require.Empty(t, list)
-	require.Empty(t, next)
-
-	const many = 300 * books.BlockedPageNumbers
-	for i := 0; i < many; {
-		commitAs(t, e, op.SourceEmailBlocklist, func(b *Batch) {
-			for range 1000 {
-				b.SetAddressStates(op.Email, fmt.Append(nil, "m", i, "@example.com"), on)
-				i++
-			}
-		})
-		if i == many/2000*1000 {
-			require.NoError(t, e.Checkpoint())
-		}
-	}
-	total := len(all(1, 777))
-	require.GreaterOrEqual(t, total, many)
-	require.NoError(t, e.Checkpoint())
-	require.Len(t, all(1, 1000), total)
-}
-
 // A merged profile's trail is part of the kept one's, and goes with it.
 func TestTrailOfMerged(t *testing.T) {
 	fs := vfs.NewCrashableMem()
@@ -316,7 +233,7 @@ func TestReadersDuringCheckpoints(t *testing.T) {
 		for range 3 {
 			require.Len(t, first(e.Trail(1, number)), i+1)
 			require.Len(t, first(e.AddressTrail(1, op.Email, []byte("x@example.com"))), i+1)
-			list, _, err := e.BlockedAddresses(1, "", 1000)
+			list, err := e.Suppressed(1, SuppressionQuery{Kind: profile.StateBounce, Until: math.MaxInt64, Most: 1000})
 			require.NoError(t, err)
 			require.Len(t, list, i+1+(i+1)%2)
 			require.Len(t, auditOf(t, e, 1), i+1)

@@ -1,13 +1,17 @@
 package admin
 
 import (
+	"encoding/binary"
+	"encoding/hex"
 	"fmt"
+	"math"
 	"net/http"
 	"net/url"
 
 	"github.com/google/uuid"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/shard"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -123,24 +127,55 @@ type BlockedEmail struct {
 	ChangedBy
 }
 
-// listBlocked answers with a page of the block list; next, if there is one, leads to the following page.
+// listBlocked answers with a page of the block list, oldest first; next, if there is one, leads to the following page.
+// An address that is on the list from the first page to the last is on one of them; when it is blocked again meanwhile,
+// also on a later one.
 func (s *Server) listBlocked(_ control.Actor, r *http.Request, w *control.Workspace) (any, error) {
 	query := r.URL.Query()
 	limit, err := queryNumber(query, "limit", defaultBlockedLimit, maxBlockedLimit)
 	if err != nil {
 		return nil, err
 	}
-	list, next, err := s.common.Store.BlockedAddresses(w.Number, query.Get("cursor"), int(limit))
+	after, err := parseBlockedCursor(query.Get("cursor"))
 	if err != nil {
 		return nil, err
 	}
-	show := mapSlice(list, func(b shard.BlockedAddress) BlockedEmail {
+	list, err := s.common.Store.Suppressed(w.Number, shard.SuppressionQuery{
+		Kind: shard.Bounce, Until: math.MaxInt64, After: after, Most: int(limit) + 1, // one more shows whether there is
+	})
+	if err != nil {
+		return nil, err
+	}
+	next := ""
+	if len(list) > int(limit) {
+		list = list[:limit]
+		next = blockedCursor(list[limit-1].Place)
+	}
+	show := mapSlice(list, func(b shard.SuppressedAddress) BlockedEmail {
 		return BlockedEmail{Email: b.Email, Since: microText(b.Since), ChangedBy: describeActor(w, b.Actor, b.Source)}
 	})
 	return struct {
 		Emails []BlockedEmail `json:"blocklist"`
 		Next   string         `json:"next,omitempty"`
 	}{show, next}, nil
+}
+
+// A cursor is the place of the last entry of a page.
+func blockedCursor(s shard.Suppression) string {
+	return fmt.Sprintf("%016x%016x", uint64(s.Since), s.Number)
+}
+
+func parseBlockedCursor(text string) (s shard.Suppression, err error) {
+	if text == "" {
+		return s, nil
+	}
+	place, err := hex.DecodeString(text)
+	if err != nil || len(place) != 16 {
+		return s, fmt.Errorf("%w: cursor: want the next of an earlier page", document.ErrInvalid)
+	}
+	return shard.Suppression{
+		Since: int64(binary.BigEndian.Uint64(place)), Number: binary.BigEndian.Uint64(place[8:]),
+	}, nil
 }
 
 // liftBlock removes an address from the block list. The address stays unsubscribed: consent doesn't come back by

@@ -33,6 +33,8 @@ type Finder interface {
 	View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error
 	HeldStates(workspace uint32, list []shard.Identifier, s shard.State,
 		f func(held profile.StateChange, ok bool)) error
+	// Suppressed returns a part of a suppression list: of the block list, or of the addresses that are unsubscribed.
+	Suppressed(workspace uint32, q shard.SuppressionQuery) ([]shard.SuppressedAddress, error)
 }
 
 // Reads are the reads of one request after the other. A read sees everything that any node has acknowledged before
@@ -77,8 +79,7 @@ type Store interface {
 	ViewAddress(workspace uint32, id op.IDKind, key []byte, f func(blob []byte)) error
 	Trail(workspace uint32, number uint64) ([]shard.StateChange, error)
 	AddressTrail(workspace uint32, id op.IDKind, key []byte) ([]shard.StateChange, error)
-	// BlockedAddresses lists the block list; Audit reads the audit log. See shard.Coordinator.
-	BlockedAddresses(workspace uint32, cursor string, limit int) (list []shard.BlockedAddress, next string, err error)
+	// Audit reads the audit log. See shard.Coordinator.
 	Audit(seq uint64, f func(shard.AuditEntry) bool) error
 	AuditEnd() (seq uint64, hash [32]byte)
 	VerifyAudit() (entries uint64, err error)

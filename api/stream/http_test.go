@@ -535,7 +535,7 @@ func TestHTTPHeadersWithoutEnd(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	h := newEndpoint(&o, &control.Workspace{}, &control.Stream{Destination: control.Destination{URL: server.URL}}, refusedFile{})
+	h := newEndpoint(&o, &control.Workspace{}, &document.Stream{Destination: document.Destination{URL: server.URL}}, refusedFile{})
 	defer h.close()
 	for _, many = range []int{40, 100} {
 		_, _, err := h.post(t.Context(), nil, nil)

@@ -1,6 +1,6 @@
 // Package books holds what a partition keeps besides its entries: how far it has applied the log and whose messages it
-// has taken, the records that wait, the trail of consent, the block list, the index of kept answers, the numbers set
-// apart, the events without effect; and the audit log of partition 0.
+// has taken, the records that wait, the trail of consent, the suppression lists, the index of kept answers, the
+// numbers set apart, the events without effect; and the audit log of partition 0.
 //
 // All books work in the same way. What is new since the last checkpoint is in memory. Save writes it into the batch
 // that has the partition's entries and its applied position. So after a crash the store has both or neither, and replay
@@ -31,12 +31,12 @@ type Books struct {
 	inbox    [identity.Partitions]uint64 // last sequence taken from each sender
 	inboxNew bool
 
-	Deferred Deferred
-	Dropped  Dropped
-	Trail    Trail
-	Blocked  Blocked
-	Answers  Answers
-	Apart    Apart
+	Deferred   Deferred
+	Dropped    Dropped
+	Trail      Trail
+	Suppressed Suppressed
+	Answers    Answers
+	Apart      Apart
 }
 
 // Positions are how far a partition has come.
@@ -58,7 +58,7 @@ func (b *Books) Taken() [identity.Partitions]uint64 { return b.inbox }
 // Save writes what is new.
 func (b *Books) Save(batch *pebble.Batch) error {
 	if err := errors.Join(b.Deferred.save(b.ID, batch), b.Dropped.save(b.ID, batch), b.Trail.save(b.ID, batch),
-		b.Blocked.save(b.ID, batch), b.Answers.save(b.ID, batch), b.Apart.save(b.ID, batch)); err != nil {
+		b.Suppressed.save(b.ID, batch), b.Answers.save(b.ID, batch), b.Apart.save(b.ID, batch)); err != nil {
 		return err
 	}
 	if b.inboxNew {
@@ -70,12 +70,12 @@ func (b *Books) Save(batch *pebble.Batch) error {
 	return batch.Set(store.AppendBookKey(nil, b.ID, store.BookApplied), b.Positions.Encode(), nil)
 }
 
-// Saved says that what Save has written is in the store. It returns how many bytes of the trail are freed.
+// Saved says that what Save has written is in the store. It returns how many bytes of memory are freed
+// that the trail and the suppression lists have taken.
 func (b *Books) Saved() (freed int64) {
 	b.Apart.saved()
-	b.Blocked.saved()
 	b.Answers.saved()
-	return b.Trail.saved()
+	return b.Trail.saved() + b.Suppressed.saved()
 }
 
 // Load takes a row of the store: its kind, and the numbers behind it in its key. known: the row is one of these books'.

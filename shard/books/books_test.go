@@ -3,6 +3,8 @@ package books
 import (
 	"io"
 	"log/slog"
+	"math"
+	"slices"
 	"sync"
 	"testing"
 
@@ -10,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testseed"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 	"millrace/shard/store"
@@ -58,6 +61,13 @@ func optedIn(changed int64) profile.StateChange {
 	return profile.StateChange{State: profile.State{Kind: profile.StateEmail, Value: "opted_in"}, Changed: changed,
 		Actor: 3, Source: op.SourceTrack}
 }
+
+func bounced(changed int64) profile.StateChange {
+	return profile.StateChange{State: profile.State{Kind: profile.StateBounce, On: true}, Changed: changed}
+}
+
+// bounces asks for the whole block list of workspace 1.
+var bounces = SuppressedQuery{Workspace: 1, Kind: profile.StateBounce, Below: Suppression{Since: math.MaxInt64}, Most: 100}
 
 // A start reads what must be known without a look, and nothing else.
 func TestLoad(t *testing.T) {
@@ -112,7 +122,7 @@ func TestBetweenSaveAndSaved(t *testing.T) {
 	bytes := int64(0)
 	add := func(n uint64) {
 		bytes += b.Trail.AddChange(Place{n, 0}, number(1), optedIn(int64(n)), int64(n))
-		b.Blocked.Set(1, number(n), true)
+		bytes += b.Suppressed.Move(1, number(n), profile.StateChange{}, bounced(int64(n)))
 		b.Answers.Add(KeptAnswer{int64(n), number(n)})
 		b.Dropped.Add(DroppedEvent{n, 0})
 		audit.Add(int64(n), 1, []byte("entry"))
@@ -125,9 +135,9 @@ func TestBetweenSaveAndSaved(t *testing.T) {
 		for i, c := range h.Changes {
 			require.Equal(t, StateChange{optedIn(0).State, int64(i + 1), 3, op.SourceTrack, int64(i + 1)}, c)
 		}
-		blocked, more, err := BlockedPage(s, partition, 1, 0, b.Blocked.Pending(1, 0))
+		blocked, next, err := SuppressedPage(s, partition, bounces, b.Suppressed.Pending(bounces))
 		require.NoError(t, err)
-		require.False(t, more)
+		require.Zero(t, next)
 		require.Len(t, blocked, n)
 		page, err := AuditPage(s, 1, audit.Pending())
 		require.NoError(t, err)
@@ -155,7 +165,7 @@ func TestBetweenSaveAndSaved(t *testing.T) {
 	audit.Saved()
 	require3(3)
 	require.Len(t, b.Trail.Pending(number(1)), 1)
-	require.Len(t, b.Blocked.Pending(1, 0), 1)
+	require.Len(t, b.Suppressed.Pending(bounces), 1)
 	require.Len(t, audit.Pending(), 1)
 	require.Equal(t, []DroppedEvent{{3, 0}}, b.Dropped.AppendPending(nil, 0, 9))
 	require.Zero(t, b.Saved(), "not written yet")
@@ -168,14 +178,14 @@ func TestBetweenSaveAndSaved(t *testing.T) {
 	require.Equal(t, []DroppedEvent{{2, 0}, {3, 0}}, dropped)
 
 	b.Trail.Erase(number(1))
-	b.Blocked.Set(1, number(2), false)
+	b.Suppressed.Move(1, number(2), bounced(2), profile.StateChange{State: profile.State{Kind: profile.StateBounce}, Changed: 4})
 	saving(t, s, b)()
 	h, err := HistoryOf(s, number(1), b.Trail.Pending(number(1)))
 	require.NoError(t, err)
 	require.Empty(t, h)
-	blocked, _, err := BlockedPage(s, partition, 1, number(1), nil)
+	blocked, _, err := SuppressedPage(s, partition, bounces.Behind(Suppression{1, number(1)}), nil)
 	require.NoError(t, err)
-	require.Equal(t, []uint64{number(3)}, blocked)
+	require.Equal(t, []Suppression{{3, number(3)}}, blocked)
 
 	end := Audit{}
 	require.NoError(t, end.Load(s))
@@ -259,4 +269,46 @@ func ranges(t *testing.T, s *store.Store) *store.Ranges {
 	r := s.Ranges()
 	t.Cleanup(r.Close)
 	return r
+}
+
+// A list is read in pages of any size, in both directions, between any two entries, whatever part of it is in the store;
+// and it is what is left of all changes.
+func TestSuppressedPages(t *testing.T) {
+	s := openStore(t)
+	b := &Books{ID: partition}
+	rng := testseed.Rand(t)
+	now := map[uint64]profile.StateChange{}
+	states := []profile.State{{Kind: profile.StateEmail, Value: "unsubscribed"}, {Kind: profile.StateEmail, Value: "opted_in"}, {Kind: profile.StateEmail}}
+	for round := range 200 {
+		for range rng.IntN(20) {
+			n := number(1 + rng.Uint64N(30))
+			c := profile.StateChange{State: states[rng.IntN(len(states))], Changed: rng.Int64N(40) - 10}
+			b.Suppressed.Move(1+uint32(n)%2, n, now[n], c)
+			now[n] = c
+		}
+		if rng.IntN(3) == 0 {
+			saving(t, s, b)()
+		}
+		q := SuppressedQuery{Workspace: 1, Kind: profile.StateEmail, Above: Suppression{rng.Int64N(20) - 15, rng.Uint64N(2) * number(15)},
+			Below: Suppression{Since: 10 + rng.Int64N(25)}, Down: round%2 == 0, Most: 1 + rng.IntN(7)}
+		var want, got []Suppression
+		for n, c := range now {
+			at := Suppression{c.Changed, n}
+			if n%2 == 0 && c.Suppresses() && at.Compare(q.Above) > 0 && at.Compare(q.Below) < 0 {
+				want = append(want, at)
+			}
+		}
+		slices.SortFunc(want, q.Compare)
+		for rest := q; ; {
+			page, next, err := SuppressedPage(s, partition, rest, b.Suppressed.Pending(rest))
+			require.NoError(t, err)
+			require.LessOrEqual(t, len(page), q.Most)
+			got = append(got, page...)
+			if next.Number == 0 {
+				break
+			}
+			rest = rest.Behind(next)
+		}
+		require.Equal(t, want, got, "%+v", q)
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -223,14 +224,11 @@ func (c *crowd) view(e *shard.Coordinator, events eventlog.Exporter) map[string]
 			all[fmt.Sprintf("number %x", number)] += fmt.Sprintf(" %x", u.Blob)
 		}
 	}
-	for cursor := ""; ; {
-		list, next, err := e.BlockedAddresses(testWorkspace, cursor, 100)
+	for _, kind := range []profile.StateKind{profile.StateBounce, profile.StateEmail} {
+		list, err := e.Suppressed(testWorkspace, shard.SuppressionQuery{Kind: kind, Until: math.MaxInt64, Most: 1000})
 		require.NoError(t, err)
-		for _, b := range list {
-			all[fmt.Sprint("blocked ", b)] = ""
-		}
-		if cursor = next; next == "" {
-			break
+		for _, a := range list {
+			all[fmt.Sprint("suppressed ", kind, a)] = ""
 		}
 	}
 	var lines []string

@@ -239,18 +239,18 @@ var groupMessagesSent = metrics.NewCounter("millrace_cluster_messages_sent_total
 
 // Partitions without a replica here are read at their leader, behind a barrier of its own.
 //
-//	body    what u8, timeout ms u32, partition u8, workspace u32, number u64
-//	answer  entry: 1 u8, the bytes, or nothing; trail: JSON; page: more u8, numbers u64 each
+//	body    what u8, timeout ms u32, partition u8, number u64; page: the query as JSON
+//	answer  entry: 1 u8, the bytes, or nothing; trail: JSON; page: next, then its entries, each time u64, number u64
 const (
 	readEntry byte = 'e'
 	readTrail byte = 't'
-	readPage  byte = 'b'
+	readPage  byte = 's'
 	readFlush byte = 'f' // number is the owner; answer: references u64 each
 )
 
 // Entry returns the entry at number; see shard.Nodes.
 func (m mesh) Entry(number uint64) (blob []byte, err error) {
-	err = m.read(readEntry, uint8(number>>56), 0, number, func(x *calls.Reader) error {
+	err = m.read(readEntry, uint8(number>>56), number, nil, func(x *calls.Reader) error {
 		if len(x.Rest) > 0 {
 			x.Byte()
 			blob = append([]byte{}, x.Rest...)
@@ -262,25 +262,43 @@ func (m mesh) Entry(number uint64) (blob []byte, err error) {
 
 // TrailOf returns the trail of the entry at number; see shard.Nodes.
 func (m mesh) TrailOf(number uint64) (trail books.History, err error) {
-	err = m.read(readTrail, uint8(number>>56), 0, number, func(x *calls.Reader) error {
+	err = m.read(readTrail, uint8(number>>56), number, nil, func(x *calls.Reader) error {
 		trail = books.History{}
 		return x.JSON(&trail)
 	})
 	return trail, err
 }
 
-// BlockedPage returns a part of the block list; see shard.Nodes.
-func (m mesh) BlockedPage(workspace uint32, partition uint8, after uint64) (numbers []uint64, more bool, err error) {
-	err = m.read(readPage, partition, workspace, after, func(x *calls.Reader) error {
-		more, numbers = x.Bool(), x.U64s()
-		return nil
+// SuppressedPage returns a part of a suppression list; see shard.Nodes.
+func (m mesh) SuppressedPage(
+	partition uint8, q books.SuppressedQuery,
+) (page []books.Suppression, next books.Suppression, err error) {
+	query, err := calls.Body(nil).JSON(q)
+	if err != nil {
+		return nil, next, err
+	}
+	err = m.read(readPage, partition, 0, query, func(x *calls.Reader) error {
+		entry := func() books.Suppression { return books.Suppression{Since: int64(x.U64()), Number: x.U64()} }
+		page, next = nil, entry()
+		for len(x.Rest) > 0 && x.Err() == nil {
+			page = append(page, entry())
+		}
+		return x.Err()
 	})
-	return numbers, more, err
+	return page, next, err
+}
+
+func appendPage(dst calls.Body, page []books.Suppression, next books.Suppression) calls.Body {
+	dst = dst.U64(uint64(next.Since)).U64(next.Number)
+	for _, s := range page {
+		dst = dst.U64(uint64(s.Since)).U64(s.Number)
+	}
+	return dst
 }
 
 // Flush returns when what the group of a partition had under way has arrived; see shard.Nodes.
 func (m mesh) Flush(partition uint8, owner uint64) (waiting []uint64, err error) {
-	err = m.read(readFlush, partition, 0, owner, func(x *calls.Reader) error {
+	err = m.read(readFlush, partition, owner, nil, func(x *calls.Reader) error {
 		waiting = x.U64s()
 		return nil
 	})
@@ -289,7 +307,7 @@ func (m mesh) Flush(partition uint8, owner uint64) (waiting []uint64, err error)
 
 // read asks the leader of a partition's group, and the next leader when it has changed.
 func (n *Node) read(
-	what byte, partition uint8, workspace uint32, number uint64, answer func(*calls.Reader) error,
+	what byte, partition uint8, number uint64, query []byte, answer func(*calls.Reader) error,
 ) error {
 	group := n.routes.GroupOf(partition)
 	deadline := time.Now().Add(n.opts.BarrierTimeout)
@@ -300,11 +318,11 @@ func (n *Node) read(
 		}
 		if leader == n.self {
 			var out []byte
-			if out, err = n.readHere(nil, what, partition, workspace, number, deadline); err == nil {
+			if out, err = n.readHere(nil, what, partition, number, query, deadline); err == nil {
 				return answer(calls.NewReader(out))
 			}
 		} else {
-			body := calls.NewBody(32).Byte(what).Millis(deadline).Byte(partition).U32(workspace).U64(number)
+			body := append(calls.NewBody(32).Byte(what).Millis(deadline).Byte(partition).U64(number), query...)
 			r := n.remote(leader)
 			if err = r.Post(calls.Services, callEntry, body, deadline.Add(answerTime), answer); err == nil {
 				return nil
@@ -323,7 +341,7 @@ func (n *Node) read(
 }
 
 func (n *Node) readHere(
-	dst calls.Body, what byte, partition uint8, workspace uint32, number uint64, deadline time.Time,
+	dst calls.Body, what byte, partition uint8, number uint64, query []byte, deadline time.Time,
 ) (calls.Body, error) {
 	g := n.group(n.routes.GroupOf(partition))
 	if g == nil {
@@ -360,17 +378,21 @@ func (n *Node) readHere(
 		}
 		return dst.JSON(trail)
 	case readPage:
-		numbers, more, err := e.BlockedPage(workspace, partition, number)
-		return dst.Bool(more).U64s(numbers), err
+		var q books.SuppressedQuery
+		if err := calls.NewReader(query).JSON(&q); err != nil {
+			return dst, err
+		}
+		page, next, err := e.SuppressedPage(partition, q)
+		return appendPage(dst, page, next), err
 	}
 	return dst, calls.ErrMalformed
 }
 
 func (n *Node) serveEntry(_ *host.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
 	what, timeout := x.Byte(), x.Millis()
-	partition, workspace, number := x.Byte(), x.U32(), x.U64()
+	partition, number := x.Byte(), x.U64()
 	if err := x.Err(); err != nil {
 		return dst, err
 	}
-	return n.readHere(dst, what, partition, workspace, number, time.Now().Add(timeout))
+	return n.readHere(dst, what, partition, number, x.Rest, time.Now().Add(timeout))
 }

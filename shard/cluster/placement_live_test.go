@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -93,17 +94,16 @@ func TestFewerReplicasThanNodes(t *testing.T) {
 			}
 		}
 		var blocked []string
-		for cursor := ""; ; {
-			var list []shard.BlockedAddress
-			var next string
+		for skip := 0; ; skip += 4 {
+			var list []shard.SuppressedAddress
 			c.eventually(func() (err error) {
-				list, next, err = n.Coordinator().BlockedAddresses(testWorkspace, cursor, 4)
+				list, err = n.Coordinator().Suppressed(testWorkspace, shard.SuppressionQuery{Kind: profile.StateBounce, Until: math.MaxInt64, Skip: skip, Most: 4})
 				return err
 			})
 			for _, a := range list {
 				blocked = append(blocked, a.Email)
 			}
-			if cursor = next; cursor == "" {
+			if len(list) < 4 {
 				break
 			}
 		}

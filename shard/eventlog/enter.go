@@ -72,7 +72,8 @@ func (l *Log) undo(cause error, runs []*erased.Run, b *block) error {
 	}
 	for _, r := range runs {
 		if !slices.Contains(l.deleted.Load().Packed, r) {
-			_ = l.opts.FS.Remove(l.dir.RunPath(r.First, r.Last)) // it may not be there; what stays, the next Open removes
+			// It may not be there. What stays, the next Open removes.
+			_ = l.opts.FS.Remove(l.dir.RunPath(r.First, r.Last))
 		}
 	}
 	if b == nil {

@@ -2,11 +2,8 @@ package lookup
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"math"
 	"slices"
-	"strconv"
 
 	"millrace/shard/books"
 	"millrace/shard/entries"
@@ -89,82 +86,4 @@ func (r *Reader) trailOf(number uint64) (books.History, error) {
 		return local.TrailOf(number)
 	}
 	return r.nodes.TrailOf(number)
-}
-
-// BlockedAddress is an entry of the block list: an email that is marked as a hard bounce.
-type BlockedAddress struct {
-	Email  string // as the directory has it: lower-cased
-	Since  int64  // Unix µs
-	Actor  uint32 // number of the API key
-	Source op.Source
-}
-
-// ErrCursor is returned by BlockedAddresses for a cursor that it has not made.
-var ErrCursor = errors.New("not a cursor")
-
-// BlockedAddresses lists a workspace's block list in the engine's own order: at most limit entries (at least one)
-// behind cursor ("" for the first), and the cursor for the entries that follow, "" at the end. An address that is on
-// the list from the first call to the last is listed once.
-func (r *Reader) BlockedAddresses(
-	workspace uint32, cursor string, limit int,
-) (list []BlockedAddress, next string, err error) {
-	after := uint64(0)
-	if cursor != "" {
-		if after, err = strconv.ParseUint(cursor, 16, 64); err != nil || len(cursor) != 16 {
-			return nil, "", fmt.Errorf("%w: %q", ErrCursor, cursor)
-		}
-	}
-	limit = max(limit, 1)
-	for i := int(identity.Partition(after)); i < identity.Partitions; i++ {
-		from := max(after, uint64(i)<<56) // never a row's number itself
-		for {
-			numbers, more, err := r.blockedPage(workspace, uint8(i), from)
-			if err != nil {
-				return nil, "", err
-			}
-			for _, number := range numbers {
-				a, ok, err := r.blockedAddress(workspace, number)
-				if err != nil {
-					return nil, "", err
-				}
-				if ok && len(list) == limit {
-					return list, fmt.Sprintf("%016x", after), nil
-				}
-				if ok {
-					list, after = append(list, a), number
-				}
-			}
-			if !more {
-				break
-			}
-			from = numbers[len(numbers)-1]
-		}
-	}
-	return list, "", nil
-}
-
-// blockedAddress reads the row at number, which may no longer be marked as a hard bounce.
-func (r *Reader) blockedAddress(workspace uint32, number uint64) (a BlockedAddress, ok bool, err error) {
-	l, err := r.lend(number)
-	if err != nil || l.Blob == nil {
-		return a, false, err
-	}
-	defer l.Back()
-	if profile.Kind(l.Blob) != entries.KindRow || profile.Workspace(l.Blob) != workspace {
-		return a, false, nil
-	}
-	s, _ := profile.StateOf(l.Blob, profile.State{Kind: profile.StateBounce})
-	_, key := profile.HomeID(l.Blob)
-	return BlockedAddress{string(key), s.Changed, s.Actor, s.Source}, s.On, nil
-}
-
-// blockedPage is BlockedPage for a partition on any node.
-func (r *Reader) blockedPage(
-	workspace uint32, partition uint8, after uint64,
-) (numbers []uint64, more bool, err error) {
-	if local := r.nodes.Local(partition); local != nil && local.Enter() {
-		defer local.Leave()
-		return local.BlockedPage(workspace, partition, after)
-	}
-	return r.nodes.BlockedPage(workspace, partition, after)
 }

@@ -22,5 +22,6 @@ type Nodes interface {
 	// the group, linearizable.
 	Entry(number uint64) ([]byte, error)
 	TrailOf(number uint64) (books.History, error)
-	BlockedPage(workspace uint32, partition uint8, after uint64) (numbers []uint64, more bool, err error)
+	SuppressedPage(partition uint8, q books.SuppressedQuery) (page []books.Suppression, next books.Suppression,
+		err error)
 }

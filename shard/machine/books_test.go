@@ -54,7 +54,7 @@ func TestBooksAreLoaded(t *testing.T) {
 	p.Outbox = []*effect.Message{effect.NewMessage(new(op.Builder), p.ID, 6, 0, &rec, op.RowRemove, 0, 1<<56|1, []byte("12345678"), nil, false)}
 	p.Deferred.Add(7, 0, []byte("record"))
 	p.Dropped.Add(books.DroppedEvent{Position: 1, Ordinal: 2})
-	p.Blocked.Set(1, 1, true)
+	p.Suppressed.Move(1, 1, profile.StateChange{}, profile.StateChange{State: profile.State{Kind: profile.StateBounce, On: true}})
 	batch := e.store.DB.NewBatch()
 	defer batch.Close()
 	require.NoError(t, p.saveBooks(batch))
@@ -69,7 +69,7 @@ func TestBooksAreLoaded(t *testing.T) {
 	require.Equal(t, p.Deferred.All(), q.Deferred.All())
 	require.Empty(t, q.Dropped)
 	require.NoError(t, e.store.Scan(store.AppendBookKey(nil, p.ID, store.BookLazy), store.AppendEntryKey(nil, uint64(p.ID)<<56|1), func(k, _ []byte) error {
-		require.Contains(t, []byte{store.BookTrail, store.BookAudit, store.BookBlocked, store.BookDropped, store.BookNoted}, k[9])
+		require.Contains(t, []byte{store.BookTrail, store.BookAudit, store.BookSuppressed, store.BookDropped, store.BookNoted}, k[9])
 		return nil
 	}))
 }

@@ -40,7 +40,7 @@ import (
 type Options struct {
 	First, Count    int // the partitions
 	Workers         int
-	MemoryBytes     int64 // bounds hot entries, the tables that find them and unwritten trails in memory
+	MemoryBytes     int64 // bounds hot entries, the tables that find them and unwritten books in memory
 	Addressable     int64 // how much memory a worker can address, in bytes
 	MaxDeltaChanges int   // how many changes of a user who isn't in memory are kept unread; negative: none
 	Limits          profile.Limits
@@ -104,8 +104,8 @@ type Worker struct {
 	sync.Mutex // guards what follows
 	parts      []*Partition
 	arena      arena.Arena
-	// unwritten is the size of what the trails of parts hold until the next checkpoint, in bytes; it counts to the
-	// budget.
+	// unwritten is the size of what the trails and suppression lists of parts hold until the next checkpoint, in bytes;
+	// it counts to the budget.
 	unwritten  int64
 	deltas     int64       // bytes of blocks that hold deltas
 	isTight    bool        // something had to be evicted: from now on, a user not in memory is read only if needed

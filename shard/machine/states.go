@@ -60,9 +60,7 @@ func (w *Worker) noteState(p *Partition, number uint64, was, c profile.StateChan
 	if news {
 		w.note(p, number, c)
 	}
-	if c.Kind == profile.StateBounce && was.On != c.On {
-		p.Blocked.Set(w.applying.rec.Workspace, number, c.On)
-	}
+	w.unwritten += p.Suppressed.Move(w.applying.rec.Workspace, number, was, c)
 }
 
 // newlyHolds says whether a state that an address hears again may hold for somebody for whom it didn't: for a user
@@ -172,18 +170,15 @@ func (w *Worker) forget(p *Partition, o op.Op) error {
 	return nil
 }
 
-// BlockedPage returns some numbers of a partition's block list behind after, in order, and whether there may be more.
-func (m *Machine) BlockedPage(
-	workspace uint32, partition uint8, after uint64,
-) (numbers []uint64, more bool, err error) {
-	if after == ^uint64(0) {
-		return nil, false, nil
-	}
+// SuppressedPage is a page of a partition's suppression list, and where the rest begins; see books.SuppressedPage.
+func (m *Machine) SuppressedPage(
+	partition uint8, q books.SuppressedQuery,
+) (page []books.Suppression, next books.Suppression, err error) {
 	p, w := m.partitions[partition], m.owner[partition]
 	w.Lock()
-	pending := p.Blocked.Pending(workspace, after)
+	pending := p.Suppressed.Pending(q)
 	w.Unlock()
-	return books.BlockedPage(m.store, partition, workspace, after, pending)
+	return books.SuppressedPage(m.store, partition, q, pending)
 }
 
 // showChange shows a change of a state of the entry at number.

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"encoding/binary"
+	"math"
 	"slices"
 	"testing"
 
@@ -10,15 +11,16 @@ import (
 
 	"millrace/loadtest/testengine"
 	"millrace/loadtest/testseed"
+	"millrace/shard/books"
 	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
 
-// TestManyStatesInOnePass: many changes of an address come to the entry, the trail and the block list that they come to
+// TestManyStatesInOnePass: many changes of an address come to the entry, the trail and the suppression lists that they come to
 // one by one.
 func TestManyStatesInOnePass(t *testing.T) {
-	rng := testseed.Rand(t)
+	rng, listed := testseed.Rand(t), 0
 	for range 20 {
 		var changes []profile.StateChange
 		for range 600 {
@@ -26,7 +28,7 @@ func TestManyStatesInOnePass(t *testing.T) {
 			c.Kind, c.On = profile.StateKind(1+rng.IntN(4)), rng.IntN(2) == 0
 			switch c.Kind {
 			case profile.StateEmail:
-				c.On, c.Value = false, []string{"", "subscribed", "opted_in"}[rng.IntN(3)]
+				c.On, c.Value = false, []string{"", "subscribed", "unsubscribed", "opted_in"}[rng.IntN(4)]
 			default:
 				if rng.IntN(20) == 0 {
 					break
@@ -57,8 +59,13 @@ func TestManyStatesInOnePass(t *testing.T) {
 		require.Equal(t, workers[0].entryOf(one.Find(7)), workers[1].entryOf(all.Find(7)))
 		require.NotEmpty(t, all.Trail.Pending(7))
 		require.Equal(t, one.Trail.Pending(7), all.Trail.Pending(7))
-		require.Equal(t, one.Blocked.Pending(0, 0), all.Blocked.Pending(0, 0))
+		for _, kind := range []profile.StateKind{profile.StateEmail, profile.StateBounce} {
+			q := books.SuppressedQuery{Workspace: 0, Kind: kind, Above: books.Suppression{Since: math.MinInt64}, Below: books.Suppression{Since: math.MaxInt64}}
+			listed += len(all.Suppressed.Pending(q))
+			require.Equal(t, one.Suppressed.Pending(q), all.Suppressed.Pending(q))
+		}
 	}
+	require.NotZero(t, listed)
 }
 
 // TestManyStatesCostOnePass: an object sets very many groups of a user and of the user's address, who then leaves the

@@ -126,6 +126,11 @@ func (x *StateIndex) Set(c StateChange) {
 // List is the list with what was added.
 func (x *StateIndex) List() []StateChange { return x.list }
 
+// Suppresses says whether the state keeps an address from being mailed: it is a hard bounce, or unsubscribed.
+func (s State) Suppresses() bool {
+	return s.Kind == StateBounce && s.On || s.Kind == StateEmail && s.Value == "unsubscribed"
+}
+
 // Is says whether two states are of the same thing.
 func (s State) Is(other State) bool { return s.Kind == other.Kind && s.Group == other.Group }
 

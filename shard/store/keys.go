@@ -17,12 +17,12 @@ const (
 	BookApart    = 'n' // + number: one that is set apart
 	BookAuditEnd = 'h' // of partition 0: sequence and hash of the last entry of the audit log
 	// From BookLazy on, books may be large: they are read when they are asked for.
-	BookLazy    = 't'
-	BookTrail   = 't' // + number, position, ordinal and index: a change of a state of that profile or row
-	BookAudit   = 'u' // of partition 0, + sequence: an entry of the audit log
-	BookBlocked = 'v' // + workspace, number: an email that is on the block list
-	BookAnswers = 'w' // + stamp, number: an answer that was kept there
-	BookDropped = 'x' // + position, ordinal: an event of the log that had no effect
+	BookLazy       = 't'
+	BookTrail      = 't' // + number, position, ordinal and index: a change of a state of that profile or row
+	BookAudit      = 'u' // of partition 0, + sequence: an entry of the audit log
+	BookSuppressed = 'v' // + workspace and list, time, number: an email that is on that suppression list
+	BookAnswers    = 'w' // + stamp, number: an answer that was kept there
+	BookDropped    = 'x' // + position, ordinal: an event of the log that had no effect
 	// + position, ordinal and index: for the event log, what BookTrail got there about states; value: number,
 	// BookTrail's
 	BookNoted = 'y'

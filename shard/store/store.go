@@ -39,8 +39,8 @@ type Store struct {
 	own    *Cache // nil: the store shares one
 }
 
-// version is the version of everything in the store. 13: recent occurrences are counted by hour.
-const version = 13
+// version is the version of everything in the store. 14: suppression lists by time.
+const version = 14
 
 // Options are the options for opening a store.
 type Options struct {
@@ -333,13 +333,24 @@ type Ranges struct {
 func (s *Store) Ranges() *Ranges { return &Ranges{store: s} }
 
 // Scan is Store.Scan.
-func (r *Ranges) Scan(lower, upper []byte, f func(key, value []byte) error) (err error) {
+func (r *Ranges) Scan(lower, upper []byte, f func(key, value []byte) error) error {
+	return r.scan(lower, upper, (*pebble.Iterator).First, (*pebble.Iterator).Next, f)
+}
+
+// ScanDown is Scan from the last key down to the first.
+func (r *Ranges) ScanDown(lower, upper []byte, f func(key, value []byte) error) error {
+	return r.scan(lower, upper, (*pebble.Iterator).Last, (*pebble.Iterator).Prev, f)
+}
+
+func (r *Ranges) scan(
+	lower, upper []byte, first, next func(*pebble.Iterator) bool, f func(key, value []byte) error,
+) (err error) {
 	if r.it != nil {
 		r.it.SetBounds(lower, upper)
 	} else if r.it, err = r.store.DB.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper}); err != nil {
 		return failed("scan", err)
 	}
-	for ok := r.it.First(); ok; ok = r.it.Next() {
+	for ok := first(r.it); ok; ok = next(r.it) {
 		v, err := r.it.ValueAndErr()
 		if err != nil {
 			return failed("scan", err)
