@@ -41,6 +41,8 @@ var goodRequests = map[string]struct{ target, body string }{
 	"POST /email/status":               {body: `{"email":"ada@example.com","subscription_state":"opted_in"}`},
 	"POST /email/blacklist":            {body: `{"email":"bob@example.com"}`},
 	"POST /email/blocklist":            {body: `{"email":"bob@example.com"}`},
+	"GET /email/hard_bounces":          {target: "/email/hard_bounces?start_date=2020-01-01&end_date=2099-01-01"},
+	"GET /email/unsubscribes":          {target: "/email/unsubscribes?start_date=2020-01-01&end_date=2099-01-01"},
 	"POST /email/bounce/remove":        {body: `{"email":"bob@example.com"}`},
 	"POST /email/spam/remove":          {body: `{"email":"bob@example.com"}`},
 

@@ -240,7 +240,7 @@ var controlDocuments = []string{
 // lookingRoutes read users and addresses, and no control documents.
 var lookingRoutes = []string{
 	"POST /users/export/ids", "POST /users/delete", "POST /users/alias/new", "POST /users/alias/update", "POST /users/identify", "POST /users/merge",
-	"POST /users/external_ids/rename", "POST /users/external_ids/remove", "GET /subscription/status/get", "GET /subscription/user/status",
+	"POST /users/external_ids/rename", "POST /users/external_ids/remove", "GET /subscription/status/get", "GET /subscription/user/status", "GET /email/hard_bounces", "GET /email/unsubscribes",
 	"POST /users/track/sync",
 }
 

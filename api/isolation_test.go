@@ -107,6 +107,11 @@ func attacks(svcID string) map[string][]attack {
 	for _, route := range []string{"POST /email/blocklist", "POST /email/blacklist", "POST /email/bounce/remove", "POST /email/spam/remove"} {
 		add(route, 201, `{"email":"`+hiddenEmail+`"}`)
 	}
+	for _, path := range []string{"/email/hard_bounces", "/email/unsubscribes"} {
+		for _, query := range []string{"start_date=2020-01-01&end_date=2099-01-01&sort_direction=asc&limit=500", "email=" + url.QueryEscape("blocked-"+hiddenEmail)} {
+			get("GET "+path, 200, path+"?"+query)
+		}
+	}
 
 	const center = `{"preference_center_page_html":"mine","confirmation_page_html":"mine"}`
 	all["GET /preference_center/v1/list"] = []attack{{"", "", 200, `{"preference_centers":[{"name":"main"`}}
@@ -162,6 +167,7 @@ func (d *door) seed(t *testing.T) (svcID string) {
 	must("/users/external_ids/rename", `{"external_id_renames":[{"current_external_id":"former-s3cret","new_external_id":"ada-s3cret"}]}`)
 	must("/users/alias/new", `{"user_aliases":[{"external_id":"ada-s3cret",`+hiddenAlias+`}]}`)
 	must("/email/blocklist", `{"email":"`+hiddenEmail+`"}`)
+	must("/email/blocklist", `{"email":"blocked-`+hiddenEmail+`"}`)
 	must("/email/status", `{"email":"`+hiddenEmail+`","subscription_state":"opted_in"}`)
 	for _, group := range []string{newsGroup, hiddenGroup} {
 		must("/subscription/status/set", `{"subscription_group_id":"`+group+`","subscription_state":"subscribed","external_id":"ada-s3cret"}`)

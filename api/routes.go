@@ -91,6 +91,10 @@ func (s *Server) routes() []route {
 			bucket: ratelimit.EmailBounceRemove, noBarrier: true, withBody: consent.RemoveBounces},
 		{method: "POST", path: "/email/spam/remove", permission: "email.spam.remove", bucket: ratelimit.EmailSpamRemove,
 			noBarrier: true, withBody: consent.RemoveSpamMarks},
+		{method: "GET", path: "/email/hard_bounces", permission: "email.hard_bounces",
+			bucket: ratelimit.EmailHardBounces, noBarrier: true, handler: called(consent.HardBounces)},
+		{method: "GET", path: "/email/unsubscribes", permission: "email.unsubscribe",
+			bucket: ratelimit.EmailUnsubscribe, noBarrier: true, handler: called(consent.Unsubscribes)},
 
 		{method: "GET", path: "/campaigns/translations", permission: "campaigns.translations.get",
 			bucket: ratelimit.CampaignsTranslationsGet, handler: called(translation.Campaign)},

@@ -28,6 +28,8 @@ const (
 	EmailBlacklist // both spellings of the path
 	EmailBounceRemove
 	EmailSpamRemove
+	EmailHardBounces
+	EmailUnsubscribe
 	CanvasTranslationsGet
 	CanvasTranslationsUpdate
 	CampaignsTranslationsGet
@@ -59,6 +61,8 @@ var buckets = [bucketCount]struct {
 	EmailBlacklist:              {"email.blacklist", Limit{Requests: 250_000, Window: time.Hour}},
 	EmailBounceRemove:           {"email.bounce.remove", Limit{Requests: 250_000, Window: time.Hour}},
 	EmailSpamRemove:             {"email.spam.remove", Limit{Requests: 250_000, Window: time.Hour}},
+	EmailHardBounces:            {"email.hard_bounces", Limit{Requests: 250_000, Window: time.Hour}},
+	EmailUnsubscribe:            {"email.unsubscribe", Limit{Requests: 250_000, Window: time.Hour}},
 	CanvasTranslationsGet:       {"canvas.translations.get", Limit{Requests: 250_000, Window: time.Hour}},
 	CampaignsTranslationsGet:    {"campaigns.translations.get", Limit{Requests: 250_000, Window: time.Hour}},
 	CanvasTranslationsUpdate:    {"canvas.translations.update", Limit{Requests: 250_000, Window: time.Hour}},
