@@ -34,7 +34,7 @@ func modelBootstrap() string {
 	for i := range modelWorkspaces {
 		fmt.Fprintf(&b, "  - id: model%d\n    name: Model %d\n    rate_limits: {", i, i)
 		for k, bucket := range []string{"users.track", "users.export.ids", "users.merge", "users.external_ids.rename", "users.external_ids.remove", "subscription.status.set",
-			"subscription.status.get", "subscription.groups.get", "email.status", "email.blacklist", "email.bounce.remove", "email.spam.remove"} {
+			"subscription.status.get", "subscription.groups.get", "email.status", "email.blacklist", "email.bounce.remove", "email.spam.remove", "email.hard_bounces", "email.unsubscribe"} {
 			fmt.Fprintf(&b, "%s%s: 1000000/1s", strings.Repeat(", ", min(k, 1)), bucket)
 		}
 		b.WriteString("}\n    api_keys:\n")

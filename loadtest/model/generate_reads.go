@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/url"
 	"slices"
+	"strconv"
 )
 
 // reads returns requests that read a state: all there is, or the users by their names and something else at random.
@@ -100,6 +101,13 @@ func (g *generator) readStates(all bool) (list []*Request) {
 	}
 	if all || g.chance(20) {
 		list = append(list, &Request{Path: userStatusPath, Query: url.Values{"email": {pick(g, emails...)}}})
+	}
+	for _, path := range []string{bouncesPath, optOutsPath} {
+		if all || g.chance(15) {
+			list = append(list, &Request{Path: path, Query: pick(g, url.Values{"email": {pick(g, emails...)}},
+				url.Values{"start_date": {"2020-01-01"}, "end_date": {"2099-01-01"},
+					"limit": {strconv.Itoa(maxSuppressed)}})})
+		}
 	}
 	return list
 }

@@ -13,6 +13,8 @@ const (
 	exportPath     = "/users/export/ids"
 	statusPath     = "/subscription/status/get"
 	userStatusPath = "/subscription/user/status"
+	bouncesPath    = "/email/hard_bounces"
+	optOutsPath    = "/email/unsubscribes"
 )
 
 // read says how the answer to a read differs from what this state has, "" when it doesn't. It takes over svc_ids that
@@ -32,6 +34,8 @@ func (s *State) read(w *Wire, r Reply, areas Areas) string {
 		return s.readExport(w.Body, body, areas)
 	case statusPath:
 		return s.readStatus(w.Query, body)
+	case bouncesPath, optOutsPath:
+		return s.readSuppressed(w.Path, w.Query, body)
 	}
 	return s.readUserStatus(w.Query, body)
 }

@@ -39,6 +39,34 @@ func (s *State) readStatus(query url.Values, body map[string]any) string {
 	return ""
 }
 
+// readSuppressed is the answer of /email/hard_bounces or /email/unsubscribes: about one address, or about all, among
+// which are those of other populations.
+func (s *State) readSuppressed(path string, query url.Values, body map[string]any) string {
+	seen := map[string]bool{}
+	for _, v := range elements(body["emails"]) {
+		o, _ := v.(map[string]any)
+		seen[text(o, "email")] = true
+	}
+	if len(elements(body["emails"])) != len(seen) {
+		return fmt.Sprintf("an address is listed twice: %v", body["emails"])
+	}
+	isWhole := query.Has("email") || len(seen) < maxSuppressed
+	for at, p := range s.addresses {
+		asked := !query.Has("email") || fold(query.Get("email")) == at.address
+		want := p.bounced
+		if path == optOutsPath {
+			want = p.states[global].state == unsubscribed
+		}
+		if at.kind == email && (seen[at.address] != (want && asked)) && (isWhole || seen[at.address]) {
+			return fmt.Sprintf("%q is listed: %v, wanted %v", at.address, seen[at.address], want && asked)
+		}
+	}
+	return ""
+}
+
+// maxSuppressed is how many addresses a request asks for.
+const maxSuppressed = 500
+
 // readUserStatus is the answer of /subscription/user/status.
 func (s *State) readUserStatus(query url.Values, body map[string]any) string {
 	var list []int
