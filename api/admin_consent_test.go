@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -192,6 +193,11 @@ func TestBlocklistOfTheOperator(t *testing.T) {
 		status, v, _ := d.admin("GET", "/admin/workspaces/demo/blocklist?"+query, "admin-token", "")
 		require.Equal(t, 400, status)
 		require.Contains(t, v["message"], "limit")
+	}
+	for _, cursor := range []string{"x", "00", strings.Repeat("g", 32)} {
+		status, v, _ := d.admin("GET", "/admin/workspaces/demo/blocklist?cursor="+cursor, "admin-token", "")
+		require.Equal(t, 400, status)
+		require.Contains(t, v["message"], "cursor")
 	}
 	status, v, _ := d.admin("GET", "/admin/workspaces/other/blocklist", "admin-token", "")
 	require.Equal(t, 200, status)

@@ -97,7 +97,11 @@ func (r behindReads) HeldStates(workspace uint32, list []shard.Identifier, s sha
 	return r.Store.HeldStates(workspace, list, s, f)
 }
 
+// Suppressed asks for barriers of all groups by itself.
 func (r behindReads) Suppressed(workspace uint32, q shard.SuppressionQuery) ([]shard.SuppressedAddress, error) {
+	if err := r.Expect(workspace, 0); err != nil {
+		return nil, err
+	}
 	r.note("look")
 	return r.Store.Suppressed(workspace, q)
 }
