@@ -11,9 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testsize"
+	"millrace/shard/books"
 	"millrace/shard/identity"
+	"millrace/shard/lookup"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/replica"
 	"millrace/shard/store"
 )
 
@@ -146,6 +149,46 @@ func requireSuppressed(t testing.TB, e *Engine, r *rand.Rand, emails []string, w
 		for _, a := range all {
 			c := want[a.Email]
 			require.Equal(t, SuppressedAddress{Email: a.Email, Since: c.Changed, Actor: c.Actor, Source: c.Source, Place: a.Place}, a, what)
+		}
+	}
+}
+
+// changing is the Nodes of a reader that reads a node from elsewhere; between its look at a list and its looks at rows
+// something changes.
+type changing struct {
+	alone
+	change func()
+}
+
+func (n changing) Local(uint8) *replica.Replica        { return nil }
+func (n changing) Entry(number uint64) ([]byte, error) { return n.c.sole.Entry(number) }
+
+func (n changing) SuppressedPage(
+	partition uint8, q books.SuppressedQuery,
+) (page []books.Suppression, next books.Suppression, err error) {
+	page, next, err = n.c.sole.SuppressedPage(partition, q)
+	if len(page) > 0 {
+		n.change()
+	}
+	return page, next, err
+}
+
+// An address that is set again while a list is read is on it, once; one that leaves the list meanwhile isn't.
+func TestSuppressedMeanwhile(t *testing.T) {
+	testsize.SkipSerial(t)
+	e := openTest(t, testOptions(vfs.NewMem()))
+	setAddress(t, e, op.Email, "ann@example.com", email("unsubscribed"))
+	all := SuppressionQuery{Kind: profile.StateEmail, Until: math.MaxInt64, Most: 3}
+	for _, down := range []bool{false, true} {
+		for state, want := range map[string][]string{"unsubscribed": {"ann@example.com"}, "subscribed": nil} {
+			setAddress(t, e, op.Email, "ann@example.com", email("unsubscribed"))
+			nodes := changing{alone{e.Coordinator}, func() { setAddress(t, e, op.Email, "ann@example.com", email(state)) }}
+			r := lookup.NewReader(lookup.Options{Nodes: nodes, Hasher: e.hasher})
+			q := all
+			q.Down = down
+			list, err := r.Suppressed(1, q)
+			require.NoError(t, err)
+			require.Equal(t, want, emailsOf(list), "%s", state)
 		}
 	}
 }

@@ -30,14 +30,15 @@ type Suppression = books.Suppression
 
 // SuppressedAddress is an entry of a list.
 type SuppressedAddress struct {
-	Email  string // as the directory has it: lower-cased
-	Since  int64  // Unix µs
-	Actor  uint32 // number of the API key
-	Source op.Source
+	Email  string    // as the directory has it: lower-cased
+	Since  int64     // Unix µs
+	Actor  uint32    // number of the API key, and
+	Source op.Source // the endpoint, of the last change
 	Place  Suppression
 }
 
-// Suppressed returns a part of a workspace's list. An entry that changes meanwhile is in it as it was or as it is.
+// Suppressed returns a part of a workspace's list. An address that is set again meanwhile is in it, as it was or as it
+// is, and not twice.
 func (r *Reader) Suppressed(workspace uint32, q SuppressionQuery) (list []SuppressedAddress, err error) {
 	m := suppressedMerge{reader: r, query: pagesOf(workspace, q)}
 	bytes := identity.Partitions * m.query.Most * suppressionBytes
@@ -53,6 +54,7 @@ func (r *Reader) Suppressed(workspace uint32, q SuppressionQuery) (list []Suppre
 			return nil, err
 		}
 	}
+	listed := map[uint64]bool{}
 	for len(list) < q.Most {
 		places, err := m.some(q.Most - len(list))
 		if err != nil || len(places) == 0 {
@@ -62,7 +64,12 @@ func (r *Reader) Suppressed(workspace uint32, q SuppressionQuery) (list []Suppre
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, found...)
+		for _, a := range found {
+			if a.Place.Number != 0 && !listed[a.Place.Number] {
+				listed[a.Place.Number] = true
+				list = append(list, a)
+			}
+		}
 	}
 	return list, nil
 }
@@ -86,25 +93,21 @@ func pagesOf(workspace uint32, q SuppressionQuery) books.SuppressedQuery {
 	return pages
 }
 
-// suppressedAt reads the addresses at these places of a list, and leaves out those that have left them by now.
+// suppressedAt reads the addresses at these places of a list. Those that have left the list by now are empty. One that
+// was set again since the place was read stays there: it has never left, and its new place may not be among these.
 func (r *Reader) suppressedAt(
 	workspace uint32, kind profile.StateKind, places []Suppression,
 ) (list []SuppressedAddress, err error) {
-	found := make([]SuppressedAddress, len(places))
+	list = make([]SuppressedAddress, len(places))
 	err = r.each(len(places), func(i int) error {
 		return r.view(places[i].Number, func(row []byte) {
 			s, _ := profile.StateOf(row, profile.State{Kind: kind})
 			isThere := profile.Kind(row) == entries.KindRow && profile.Workspace(row) == workspace
-			if _, key := profile.HomeID(row); isThere && s.Suppresses() && s.Changed == places[i].Since {
-				found[i] = SuppressedAddress{string(key), s.Changed, s.Actor, s.Source, places[i]}
+			if _, key := profile.HomeID(row); isThere && s.Suppresses() {
+				list[i] = SuppressedAddress{string(key), places[i].Since, s.Actor, s.Source, places[i]}
 			}
 		})
 	})
-	for _, a := range found {
-		if a.Place.Number != 0 {
-			list = append(list, a)
-		}
-	}
 	return list, err
 }
 
