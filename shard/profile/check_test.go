@@ -100,6 +100,7 @@ func FuzzCheck(f *testing.F) {
 	f.Add(full)
 	f.Add(user("u"))
 	f.Add(New(nil, 1, op.Alias, op.AppendAliasKey(nil, []byte("l"), []byte("n")), 1))
+	f.Add(set(f, user("u"), 0, op.AttrDateOfBirth, object{{"a", "a day."}})) // not a string, and as long as a date
 	for i := 1; i < len(full); i += 37 {
 		f.Add(full[:i])
 	}

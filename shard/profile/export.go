@@ -191,7 +191,8 @@ func (w *jsonWriter) attributes(blob []byte, fields Fields, appName func([]byte)
 			w.pushTokens(v, appName)
 			continue
 		}
-		if w.dst = jsonvalue.Append(w.dst, v); code == op.AttrDateOfBirth && len(v.Bytes()) == len(time.DateOnly) {
+		if w.dst = jsonvalue.Append(w.dst, v); code == op.AttrDateOfBirth && v.Tag() == op.String &&
+			len(v.Bytes()) == len(time.DateOnly) {
 			w.dst = append(w.dst[:len(w.dst)-1], `T00:00:00.000Z"`...)
 		}
 	}
