@@ -272,7 +272,7 @@ func ranges(t *testing.T, s *store.Store) *store.Ranges {
 }
 
 // A list is read in pages of any size, in both directions, between any two entries, whatever part of it is in the store;
-// and it is what is left of all changes.
+// and it is what is left of all changes. A page takes the memory of a page, however much is pending.
 func TestSuppressedPages(t *testing.T) {
 	s := openStore(t)
 	b := &Books{ID: partition}
@@ -303,6 +303,7 @@ func TestSuppressedPages(t *testing.T) {
 			page, next, err := SuppressedPage(s, partition, rest, b.Suppressed.Pending(rest))
 			require.NoError(t, err)
 			require.LessOrEqual(t, len(page), q.Most)
+			require.LessOrEqual(t, cap(page), 2*q.Most)
 			got = append(got, page...)
 			if next.Number == 0 {
 				break

@@ -117,7 +117,7 @@ func SuppressedPage(
 	}
 	slices.SortFunc(page, q.Compare)
 	if len(page) > q.Most {
-		page = page[:q.Most]
+		page = slices.Clone(page[:q.Most]) // what was pending may be many times as much
 		next = page[q.Most-1]
 	}
 	return page, next, nil
