@@ -123,6 +123,19 @@ func testTransferToSilentNode(t *testing.T) {
 	g.same()
 }
 
+// Where nobody else has a vote, a transfer fails at once: nothing is refused while it would wait for somebody.
+func TestTransferToNobody(t *testing.T) { simulated(t, testTransferToNobody) }
+
+func testTransferToNobody(t *testing.T) {
+	g := newGroup(t, 1, standard)
+	g.write(10)
+	leader := g.leader()
+	begun := time.Now()
+	require.ErrorContains(t, leader.log.Transfer(t.Context(), 0), "nobody else has a vote")
+	require.Less(t, time.Since(begun), leader.log.opts.ElectionTimeout/10)
+	g.write(10)
+}
+
 // When the leadership is lost in the middle of a transfer, raft can wait for ever for the goroutine that sent entries to
 // the other node. It then refuses all entries whenever it leads again. The group takes records all the same, and the
 // node can lead.

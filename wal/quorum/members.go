@@ -123,6 +123,9 @@ func (l *Log) heir(ctx context.Context, n *instance, to Node) (Node, error) {
 	defer cancel()
 	for asked := false; ; asked = true {
 		heir := cmp.Or(to, l.furthest(n))
+		if heir == 0 {
+			return 0, errors.New("nobody else has a vote")
+		}
 		if index, ok := l.Progress(heir); ok && index >= n.raft.LastIndex() {
 			return heir, nil
 		}
