@@ -9,7 +9,7 @@ AT_ONCE := -p 3 -parallel 4
 # The packages in whose tests goroutines meet: not wal/durable, shard/eventlog/{blocks,event,files,stretch} and shard/cluster/facts, which start none; where
 # others use these at once, they are under the race detector as a part of those. Those whose tests run the server as a process of its own (cmd, loadtest),
 # and the console's pages, are under it in `make stress`, as all are. They begin in this order: what takes longest, so that none is left alone in the end.
-RACE_PACKAGES ?= ./shard/cluster ./shard ./api ./shard/eventlog ./shard/backup ./wal ./wal/quorum $(addprefix ./wal/quorum/,disk frames host) ./shard/machine ./shard/outgoing ./shard/replica \
+RACE_PACKAGES ?= ./shard/cluster ./shard ./api ./shard/eventlog ./shard/backup ./wal ./wal/quorum $(addprefix ./wal/quorum/,disk frames host) ./shard/machine ./shard/outgoing ./shard/procs ./shard/replica \
 	$(addprefix ./shard/cluster/,calls cut image placement promise routes) ./api/control ./api/keys ./api/ratelimit
 # Those of them that `make test` leaves to the race detector: nothing is left out there, and what is slow in it is waiting.
 RACE_ALONE := ./wal/quorum $(addprefix ./wal/quorum/,disk frames host) ./shard/cluster $(addprefix ./shard/cluster/,calls cut image promise routes) ./api/control ./api/keys
