@@ -80,7 +80,7 @@ func (p *PreferenceCenter) EnsureDefaults() {
 	p.State = cmp.Or(p.State, "active")
 }
 
-// validate names the first wrong field, in the words of the API.
+// Validate names the first wrong field, in the words of the API.
 func (p *PreferenceCenter) Validate() error {
 	switch {
 	case !centerIDForm.MatchString(p.ID) || p.ID == "list":
