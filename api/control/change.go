@@ -144,12 +144,12 @@ func isBounded(kind string, grown int) bool {
 const smallGrowth = 128
 
 // number returns the next number of a sequence. Numbers are never given out again, on any node: two changes that take
-// the same number exclude each other. used returns the highest number that is known to be in use.
-func (d *draft) number(sequence string, used func() uint32) uint32 {
+// the same number exclude each other. used is the highest number that is known to be in use.
+func (d *draft) number(sequence string, used uint32) uint32 {
 	key := joinKey(kindNumber, "", sequence)
 	was := d.get(key)
 	n, _ := strconv.ParseUint(string(was), 10, 32) // 0 for the first one
-	next := max(uint32(n), used()) + 1
+	next := max(uint32(n), used) + 1
 	d.last = append(d.last, Change{Key: key, Doc: strconv.AppendUint(nil, uint64(next), 10), Check: true, Was: was})
 	return next
 }

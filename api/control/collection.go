@@ -206,7 +206,7 @@ func (l *Collection[T]) fit(d *draft, workspace string, old, v *T) error {
 	if l.max == 0 || old != nil && (l.nameOf == nil || l.nameOf(old) == l.nameOf(v)) {
 		return nil
 	}
-	number := d.number(l.kind+"/"+workspace, func() uint32 { return 0 })
+	number := d.number(l.kind+"/"+workspace, 0)
 	if l.setNumber != nil {
 		l.setNumber(v, number)
 	}

@@ -3,6 +3,8 @@ package control
 import (
 	"context"
 	"fmt"
+	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -37,6 +39,46 @@ func TestChangeCostsNoOtherDocuments(t *testing.T) {
 	}
 	few, many := cost(10), cost(1000)
 	require.Less(t, many, 2*few, "allocations with 10 and with 1000 groups")
+}
+
+// What one more key costs, and one more workspace, doesn't grow with the keys and workspaces that there are: a bootstrap
+// file may have thousands.
+func TestKeyCostsNoOtherKeys(t *testing.T) {
+	cost := func(workspaces int) (key, workspace uint64) {
+		c, _, _ := start(t, map[string]string{})
+		f := new(document.BootstrapFile)
+		for i := range workspaces {
+			f.Workspaces = append(f.Workspaces, document.BootstrapWorkspace{
+				Settings: document.Settings{ID: fmt.Sprint("w", i)}, Keys: []document.KeySpec{{Name: "k"}, {Name: "l"}}})
+		}
+		_, err := c.Bootstrap(t.Context(), tester, f)
+		require.NoError(t, err)
+		require.Equal(t, 2*workspaces, c.Snapshot().Keys.Len())
+		n := 0
+		return allocated(func() {
+				_, _, err := c.CreateKey(tester, "w0", document.KeySpec{Name: "another"})
+				require.NoError(t, err)
+			}), allocated(func() {
+				n++
+				_, err := c.CreateWorkspace(tester, document.Settings{ID: fmt.Sprint("x", n)})
+				require.NoError(t, err)
+			})
+	}
+	fewKey, fewWorkspace := cost(20)
+	manyKey, manyWorkspace := cost(1000)
+	require.Less(t, manyKey, 2*fewKey, "bytes allocated with 40 and with 2000 keys")
+	require.Less(t, manyWorkspace, 2*fewWorkspace, "bytes allocated with 20 and with 1000 workspaces")
+}
+
+// allocated returns how many bytes 20 calls allocate.
+func allocated(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range 20 {
+		f()
+	}
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
 }
 
 // The snapshot that grew with each change is the one that a restart makes of all documents, and so are the counts.
@@ -75,6 +117,15 @@ func TestSnapshotAsAfterRestart(t *testing.T) {
 		}
 	}
 	held := c.Snapshot().Lookup("w")
+	_, err := c.UpdateKey(tester, "w", "2", func(s *document.KeySpec) error { s.Permissions = []string{"*"}; return nil })
+	require.NoError(t, err)
+	require.NoError(t, c.RevokeKey(tester, "x", "4"))
+	same()
+	require.Equal(t, 5, c.Snapshot().Keys.Len())
+	m.put("key/w/1", "not JSON")
+	same()
+	require.Equal(t, 4, c.Snapshot().Keys.Len())
+	require.Len(t, held.Keys, 3, "who has a snapshot keeps it")
 	require.NoError(t, c.Groups.Remove(tester, "w", groupID(1), nil))
 	same()
 	require.NoError(t, c.Apps.Remove(tester, "w", "a1", nil))
@@ -87,9 +138,39 @@ func TestSnapshotAsAfterRestart(t *testing.T) {
 	m.put("app/w/a2", `{"id":"a2"}`)
 	m.put("group/gone/"+groupID(2), `{"id":"`+groupID(2)+`"}`)
 	same()
-	_, err := c.UpdateSettings(tester, "w", func(s *document.Settings) error { s.Name = "W"; return nil })
+	_, err = c.UpdateSettings(tester, "w", func(s *document.Settings) error { s.Name = "W"; return nil })
 	require.NoError(t, err)
 	same()
+}
+
+// Of two keys with one token, which no verb makes, the older one is valid, whatever came first, and the log says so. The
+// token of a revoked key is never taken again, and a lost counter gives no number out twice.
+func TestKeysWithOneToken(t *testing.T) {
+	c, m, log := start(t, map[string]string{})
+	for _, w := range []string{"a", "b"} {
+		_, err := c.CreateWorkspace(tester, document.Settings{ID: w})
+		require.NoError(t, err)
+	}
+	_, token, err := c.CreateKey(tester, "b", document.KeySpec{Name: "older"})
+	require.NoError(t, err)
+	_, _, err = c.CreateKey(tester, "a", document.KeySpec{Name: "newer"})
+	require.NoError(t, err)
+	m.put("key/a/2", strings.NewReplacer(`"number":1`, `"number":2`, `"id":"1"`, `"id":"2"`).Replace(m.docs["key/b/1"]))
+	require.Equal(t, uint32(1), c.Snapshot().Keys.Find([]byte(token)).Number)
+	require.Contains(t, log.String(), "two API keys have the same token")
+	again, _, _ := start(t, m.docs)
+	require.Equal(t, uint32(1), again.Snapshot().Keys.Find([]byte(token)).Number)
+
+	require.NoError(t, c.RevokeKey(tester, "b", "1"))
+	require.Equal(t, uint32(2), c.Snapshot().Keys.Find([]byte(token)).Number)
+	require.NoError(t, c.RevokeKey(tester, "a", "2"))
+	require.Nil(t, c.Snapshot().Keys.Find([]byte(token)))
+	m.put("number//key", "")
+	_, _, err = c.CreateKey(tester, "a", document.KeySpec{Name: "k", Token: token})
+	require.ErrorContains(t, err, `already has a key with this token, "older"`)
+	k, _, err := c.CreateKey(tester, "a", document.KeySpec{Name: "k"})
+	require.NoError(t, err)
+	require.Equal(t, uint32(3), k.Number)
 }
 
 // The second way to a document follows its changes and its end, and a document under another key does not take it over.

@@ -20,7 +20,6 @@ import (
 	"cmp"
 	"encoding/hex"
 	"fmt"
-	"iter"
 	"log/slog"
 	"maps"
 	"slices"
@@ -43,6 +42,7 @@ type Control struct {
 	Streams           *Collection[document.Stream]
 	SCIMUsers         *Collection[document.SCIMUser]      // of the company; changed by Edit only
 	PermissionSets    *Collection[document.PermissionSet] // of the company
+	apiKeys           *Collection[document.Key]           // including revoked ones; changed by the verbs of key.go
 	sessions          *Collection[document.Session]       // of the company
 	collections       map[string]collection
 
@@ -76,12 +76,14 @@ func New(options Options) *Control {
 		otherID: func(u *document.SCIMUser) string { return u.ID },
 		byOther: xsync.NewMapOf[string, *document.SCIMUser]()}
 	c.PermissionSets = newPermissionSets(all)
+	c.apiKeys = &Collection[document.Key]{kind: kindKey, noun: "API key", c: all,
+		docs: xsync.NewMapOf[string, *document.Key]()}
 	c.sessions = &Collection[document.Session]{kind: kindSession, noun: "session", c: all,
 		docs: xsync.NewMapOf[string, *document.Session]()}
 	c.collections = map[string]collection{kindApp: c.Apps, kindGroup: c.Groups,
 		kindPreferenceCenter: c.PreferenceCenters, kindCampaign: c.Campaigns, kindCanvas: c.Canvases,
 		kindStream: c.Streams, kindSCIMUser: c.SCIMUsers,
-		kindPermissionSet: c.PermissionSets, kindSession: c.sessions}
+		kindPermissionSet: c.PermissionSets, kindKey: c.apiKeys, kindSession: c.sessions}
 	return c
 }
 
@@ -109,11 +111,11 @@ func (c *Control) Start(store Store) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.started = true
-	next := &Snapshot{workspaces: map[uint32]*Workspace{}, slugs: map[string]*Workspace{}}
+	next := new(Snapshot)
 	for slug := range c.docs {
 		c.rebuild(next, slug)
 	}
-	c.publish(next)
+	c.snapshot.Store(next)
 }
 
 // clusterPrefix is the prefix of keys of documents that don't belong to control: a cluster keeps its nodes and the
@@ -142,40 +144,42 @@ func (c *Control) Apply(key string, doc []byte) {
 		c.applyUsed(id, doc)
 	case kindWorkspace, kindApp, kindKey, kindGroup, kindStream, kindSCIM, kindSCIMToken:
 		if c.started {
-			old := c.snapshot.Load()
-			next := &Snapshot{Keys: old.Keys, SCIM: old.SCIM, workspaces: maps.Clone(old.workspaces),
-				slugs: maps.Clone(old.slugs)}
-			if kind == kindApp || kind == kindGroup {
-				c.replacePart(next, kind, slug, id)
-				c.snapshot.Store(next)
-				return
+			next := *c.snapshot.Load()
+			if kind == kindApp || kind == kindGroup || kind == kindKey {
+				c.replacePart(&next, kind, slug, id)
+			} else {
+				c.rebuild(&next, slug)
 			}
-			c.rebuild(next, slug)
-			c.publish(next)
+			c.snapshot.Store(&next)
 		}
 	}
 }
 
-// replacePart takes an app or a group, of which a workspace may have thousands, into next as it is in its collection.
-// The other parts of the workspace aren't decoded anew, so that the documents of a bootstrap file take no square of
-// their number.
+// replacePart takes an app, a group or a key, of which a workspace may have thousands, into next as it is in its
+// collection. The other parts of the workspace aren't decoded anew, so that the documents of a bootstrap file take no
+// square of their number.
 func (c *Control) replacePart(next *Snapshot, kind, slug, id string) {
-	old := next.slugs[slug]
+	old := next.Lookup(slug)
 	if old == nil {
 		return
 	}
 	w := *old
-	if kind == kindApp {
+	switch kind {
+	case kindApp:
 		w.Apps = with(old.Apps, id, c.Apps.Get(slug, id))
-	} else {
+	case kindGroup:
 		g := c.Groups.Get(slug, id)
 		if g != nil && g.Archived {
 			g = nil
 		}
 		w.Groups = with(old.Groups, id, g)
+	case kindKey:
+		c.replaceKey(next, &w, id)
 	}
-	w.Prepared = c.options.Prepare(&w)
-	next.workspaces[w.Number], next.slugs[slug] = &w, &w
+	if kind != kindKey {
+		w.Prepared = c.options.Prepare(&w)
+	}
+	next.set(slug, &w)
 }
 
 // with returns a copy of m in which v stands under id; nil: nothing does.
@@ -213,16 +217,23 @@ func (c *Control) rebuild(next *Snapshot, slug string) {
 		w.Windows = new(ratelimit.Windows)
 		c.windows[w.Number] = w.Windows
 	}
-	for name, text := range c.docs[slug] {
-		c.addPart(w, name, text)
+	for name := range c.docs[slug] {
+		c.addPart(w, name)
 	}
-	slices.SortFunc(w.Keys, func(a, b *document.Key) int { return int(int64(a.Number) - int64(b.Number)) })
+	slices.SortFunc(w.Keys, byNumber)
 	w.Prepared = c.options.Prepare(w)
-	next.workspaces[w.Number], next.slugs[slug] = w, w
+	if next.Lookup(slug) == nil {
+		for _, d := range w.Keys {
+			c.addKey(next, w, d)
+		}
+	}
+	next.set(slug, w)
 }
 
-// addPart adds what a document of the workspace says of it. Apps, groups and streams are in their collections already.
-func (c *Control) addPart(w *Workspace, name string, text []byte) {
+func byNumber(a, b *document.Key) int { return cmp.Compare(a.Number, b.Number) }
+
+// addPart adds what a document of the workspace says of it. All of them are in their collections already.
+func (c *Control) addPart(w *Workspace, name string) {
 	switch kind, id, _ := strings.Cut(name, "/"); kind {
 	case kindApp:
 		if a := c.Apps.Get(w.ID, id); a != nil {
@@ -237,49 +248,59 @@ func (c *Control) addPart(w *Workspace, name string, text []byte) {
 			w.StreamsAttributes = w.StreamsAttributes || slices.Contains(s.Kinds, document.StreamAttributes)
 		}
 	case kindKey:
-		d := new(document.Key)
-		if !c.decode(name, text, d) {
-			return
-		}
-		w.Keys = append(w.Keys, d)
-		if k := c.newKey(w, d); k != nil && d.RevokedAt == 0 {
-			w.valid = append(w.valid, k)
+		if d := c.apiKeys.Get(w.ID, id); d != nil {
+			w.Keys = append(w.Keys, d)
 		}
 	}
 }
 
-func (c *Control) newKey(w *Workspace, d *document.Key) *keys.Key {
+// replaceKey takes a key into w and next as it is in its collection.
+func (c *Control) replaceKey(next *Snapshot, w *Workspace, id string) {
+	w.Keys = slices.Clone(w.Keys)
+	if i := slices.IndexFunc(w.Keys, func(d *document.Key) bool { return d.ID == id }); i >= 0 {
+		if digest, err := digestOfKey(w.Keys[i]); err == nil {
+			next.Keys = next.Keys.Without(digest, w.Keys[i].Number)
+		}
+		w.Keys = slices.Delete(w.Keys, i, i+1)
+	}
+	if d := c.apiKeys.Get(w.ID, id); d != nil {
+		i, _ := slices.BinarySearchFunc(w.Keys, d, byNumber)
+		w.Keys = slices.Insert(w.Keys, i, d)
+		c.addKey(next, w, d)
+	}
+}
+
+// addKey makes a key of w known to requests. One that is revoked, or can't be read, only keeps its token and number.
+func (c *Control) addKey(next *Snapshot, w *Workspace, d *document.Key) {
+	next.lastKey = max(next.lastKey, d.Number)
 	k := &keys.Key{ID: d.ID, Name: d.Name, Number: d.Number, Workspace: w.Number, Usage: c.usageOf(d.Number)}
-	n, err := hex.Decode(k.Digest[:], []byte(d.Digest[:min(len(d.Digest), 2*len(k.Digest))]))
-	if err == nil && n != len(k.Digest) {
+	var err error
+	if k.Digest, err = digestOfKey(d); err != nil {
+		c.unreadable(w, d, err)
+		return
+	}
+	if err := k.SetRights(d.Permissions, d.IPAllowList); err != nil {
+		c.unreadable(w, d, err)
+		k.Invalid = true
+	}
+	k.Invalid = k.Invalid || d.RevokedAt != 0
+	if other := next.Keys.Holder(k.Digest); other != nil && !other.Invalid && !k.Invalid { // refused at creation
+		c.options.Logger.Error("two API keys have the same token; the older one is valid", "key", k.ID,
+			"other", other.ID)
+	}
+	next.Keys = next.Keys.With(k)
+}
+
+func (c *Control) unreadable(w *Workspace, d *document.Key, err error) {
+	c.options.Logger.Error("API key can't be read and is not valid", "workspace", w.ID, "key", d.ID, "err", err)
+}
+
+func digestOfKey(d *document.Key) (digest keys.Digest, err error) {
+	n, err := hex.Decode(digest[:], []byte(d.Digest[:min(len(d.Digest), 2*len(digest))]))
+	if err == nil && n != len(digest) {
 		err = fmt.Errorf("digest of %d bytes", n)
 	}
-	if err == nil {
-		err = k.SetRights(d.Permissions, d.IPAllowList)
-	}
-	if err != nil {
-		c.options.Logger.Error("API key can't be read and is not valid", "workspace", w.ID, "key", d.ID, "err", err)
-		return nil
-	}
-	return k
-}
-
-// publish completes next and swaps it in.
-func (c *Control) publish(next *Snapshot) {
-	set, err := keys.NewSet(validKeys(maps.Values(next.workspaces)))
-	if err != nil { // such a key is refused at creation; which one is valid must not depend on the order of a map
-		set, err = keys.NewSet(validKeys(slices.Values(next.Workspaces())))
-		c.options.Logger.Error("API keys", "err", err)
-	}
-	next.Keys = set
-	c.snapshot.Store(next)
-}
-
-func validKeys(workspaces iter.Seq[*Workspace]) (valid []*keys.Key) {
-	for w := range workspaces {
-		valid = append(valid, w.valid...)
-	}
-	return valid
+	return digest, err
 }
 
 // rebuildSCIM decodes the company's SCIM access into next. The caller holds c.mu.
@@ -299,6 +320,9 @@ func (c *Control) rebuildSCIM(next *Snapshot) {
 	next.SCIM = nil
 	if !isSetUp {
 		return
+	}
+	for _, t := range s.Tokens {
+		next.lastKey = max(next.lastKey, t.Number)
 	}
 	slices.SortFunc(s.Tokens, func(a, b *document.SCIMToken) int { return int(int64(a.Number) - int64(b.Number)) })
 	next.SCIM = s

@@ -36,15 +36,13 @@ func (d *draft) createKey(workspace string, spec document.KeySpec) (k document.K
 	if token = spec.Token; token == "" {
 		token = keys.Make(keys.Prefix)
 	}
-	k = document.Key{KeySpec: spec, Digest: keys.DigestOf([]byte(token)).Hex(), Hint: keys.Hint(token),
-		CreatedAt: d.c.options.Now(), Number: d.keyNumber()}
-	for _, w := range d.c.Snapshot().workspaces {
-		for _, other := range w.Keys {
-			if other.Digest == k.Digest {
-				return k, "", document.Invalid("key: workspace %q already has a key with this token, %q", w.ID,
-					other.Name)
-			}
-		}
+	digest := keys.DigestOf([]byte(token))
+	k = document.Key{KeySpec: spec, Digest: digest.Hex(), Hint: keys.Hint(token), CreatedAt: d.c.options.Now(),
+		Number: d.keyNumber()}
+	if s := d.c.Snapshot(); s.Keys.Holder(digest) != nil { // read after the number, which excludes other new keys
+		other := s.Keys.Holder(digest)
+		return k, "", document.Invalid("key: workspace %q already has a key with this token, %q",
+			s.Workspace(other.Workspace).ID, other.Name)
 	}
 	k.ID = strconv.FormatUint(uint64(k.Number), 10)
 	return k, token, d.replace("API key created", kindKey, w.ID, k.ID, k, "name", k.Name,
@@ -57,21 +55,7 @@ var keyNumbers = joinKey(kindNumber, "", keySequence)
 const keySequence = "key"
 
 // keyNumber returns the next number of an API key or SCIM token.
-func (d *draft) keyNumber() uint32 {
-	return d.number(keySequence, func() (used uint32) {
-		for _, w := range d.c.Snapshot().workspaces {
-			for _, k := range w.Keys {
-				used = max(used, k.Number)
-			}
-		}
-		if s := d.c.Snapshot().SCIM; s != nil {
-			for _, t := range s.Tokens {
-				used = max(used, t.Number)
-			}
-		}
-		return used
-	})
-}
+func (d *draft) keyNumber() uint32 { return d.number(keySequence, d.c.Snapshot().lastKey) }
 
 // UpdateKey changes name, permissions and allow-list of a key: edit gets them and changes some of them. The change
 // takes effect at once.

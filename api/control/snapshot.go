@@ -1,12 +1,12 @@
 package control
 
 import (
-	"maps"
 	"slices"
 	"strings"
 
 	"millrace/api/control/document"
 	"millrace/api/keys"
+	"millrace/api/persistent"
 	"millrace/api/ratelimit"
 )
 
@@ -24,29 +24,48 @@ type Workspace struct {
 	StreamsAttributes bool
 	// Prepared is the result of Options.Prepare.
 	Prepared any
-
-	valid []*keys.Key
 }
 
-// Snapshot is all control data at one time. It is immutable.
+// Snapshot is all control data at one time. It is immutable; the next one shares with it what stays the same.
 type Snapshot struct {
-	Keys       *keys.Set
+	Keys       keys.Set
 	SCIM       *document.SCIM // nil: not set up
-	workspaces map[uint32]*Workspace
-	slugs      map[string]*Workspace
+	workspaces persistent.Map[uint32, *Workspace]
+	slugs      persistent.Map[string, *Workspace]
+	count      int // of workspaces
+
+	// The highest numbers in use: of a workspace, of an API key or SCIM token.
+	lastWorkspace, lastKey uint32
 }
 
 // Workspace returns a workspace by its number, nil when there is none.
-func (s *Snapshot) Workspace(number uint32) *Workspace { return s.workspaces[number] }
+func (s *Snapshot) Workspace(number uint32) *Workspace {
+	w, _ := s.workspaces.Get(number)
+	return w
+}
 
 // Lookup returns a workspace by its id, nil when there is none.
-func (s *Snapshot) Lookup(id string) *Workspace { return s.slugs[id] }
+func (s *Snapshot) Lookup(id string) *Workspace {
+	w, _ := s.slugs.Get(id)
+	return w
+}
 
 // Workspaces returns all workspaces, in order of their ids.
-func (s *Snapshot) Workspaces() []*Workspace {
-	return slices.SortedFunc(maps.Values(s.workspaces), func(a, b *Workspace) int {
-		return strings.Compare(a.ID, b.ID)
-	})
+func (s *Snapshot) Workspaces() (list []*Workspace) {
+	for _, w := range s.workspaces.All() {
+		list = append(list, w)
+	}
+	slices.SortFunc(list, func(a, b *Workspace) int { return strings.Compare(a.ID, b.ID) })
+	return list
+}
+
+// set sets the workspace with this slug in a Snapshot that is being made.
+func (s *Snapshot) set(slug string, w *Workspace) {
+	if s.Lookup(slug) == nil {
+		s.count++
+	}
+	s.workspaces, s.slugs = s.workspaces.With(w.Number, w), s.slugs.With(slug, w)
+	s.lastWorkspace = max(s.lastWorkspace, w.Number)
 }
 
 type workspaceDocument struct {

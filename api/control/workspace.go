@@ -23,13 +23,8 @@ func (d *draft) createWorkspace(s document.Settings) error {
 	if d.get(joinKey(kindWorkspace, s.ID, "")) != nil {
 		return fmt.Errorf("workspace %q %w", s.ID, ErrExists)
 	}
-	number := d.number("workspace", func() (used uint32) {
-		for _, w := range d.c.Snapshot().workspaces {
-			used = max(used, w.Number)
-		}
-		return used
-	})
-	if n := len(d.c.Snapshot().workspaces); n >= MaxDocuments {
+	number := d.number("workspace", d.c.Snapshot().lastWorkspace)
+	if n := d.c.Snapshot().count; n >= MaxDocuments {
 		return fmt.Errorf("%w: there are %d workspaces, which is the limit", ErrConflict, n)
 	}
 	return d.replace("workspace created", kindWorkspace, s.ID, "", workspaceDocument{s, number})

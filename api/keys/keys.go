@@ -3,21 +3,23 @@
 //
 // A token that we make is 190 bits of randomness and a checksum, so a plain SHA-256 is enough and cheap: a request's
 // token is hashed, looked up in an immutable Set, and compared in constant time. A Key and a Set never change after
-// they were made, apart from a key's Usage; the holder of the documents (package control) builds a new Set and swaps it
-// in.
+// they were made, apart from a key's Usage; the holder of the documents (package control) makes a Set with another key
+// of the one before, and swaps it in.
 package keys
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"hash/crc32"
 	"net/netip"
 	"slices"
 	"sync/atomic"
+
+	"millrace/api/persistent"
 )
 
 // A token that we make: Prefix or SCIMPrefix, randomDigits digits of base 62, and checksumDigits digits of base 62 that
@@ -123,6 +125,7 @@ type Key struct {
 	Number    uint32 // the actor in records; never reused
 	Workspace uint32
 	Digest    Digest
+	Invalid   bool // revoked, or can't be read: no request may use it
 	Usage     *Usage
 
 	all         bool
@@ -176,44 +179,62 @@ func ParseNetworks(list []string) (networks []netip.Prefix, err error) {
 	return networks, nil
 }
 
-// ErrDuplicate is returned by NewSet when two keys have the same token, since a request could not tell which one it
-// uses.
-var ErrDuplicate = errors.New("two API keys have the same token")
-
-// Set finds keys by their tokens. It is immutable; the nil Set is empty.
-type Set struct{ byDigest map[Digest]*Key }
-
-// NewSet makes the Set of the valid keys; the caller leaves out revoked ones. Of two keys with the same token the Set
-// has the first, and NewSet returns the Set together with an error.
-func NewSet(valid []*Key) (s *Set, err error) {
-	s = &Set{byDigest: make(map[Digest]*Key, len(valid))}
-	for _, k := range valid {
-		if other, taken := s.byDigest[k.Digest]; taken {
-			err = fmt.Errorf("%w: %q and %q", ErrDuplicate, other.Name, k.Name)
-			continue
-		}
-		s.byDigest[k.Digest] = k
-	}
-	return s, err
+// Set finds keys by their tokens. It is immutable; the zero Set is empty.
+type Set struct {
+	// One key a token, but for revoked ones and what other means than ours have stored; in order of their numbers.
+	byDigest persistent.Map[Digest, []*Key]
 }
 
-// Find returns the key of a token, or nil. The token is only read.
-func (s *Set) Find(token []byte) *Key {
-	if s == nil || len(token) == 0 || len(token) > MaxTokenBytes || !WellFormed(token) {
+// With returns a Set that has k as well.
+func (s Set) With(k *Key) Set {
+	same, _ := s.byDigest.Get(k.Digest)
+	i, _ := slices.BinarySearchFunc(same, k.Number, func(o *Key, n uint32) int { return cmp.Compare(o.Number, n) })
+	return Set{s.byDigest.With(k.Digest, slices.Insert(slices.Clone(same), i, k))}
+}
+
+// Without returns a Set that doesn't have the key with this digest and number.
+func (s Set) Without(d Digest, number uint32) Set {
+	same, _ := s.byDigest.Get(d)
+	same = slices.DeleteFunc(slices.Clone(same), func(k *Key) bool { return k.Number == number })
+	if len(same) == 0 {
+		return Set{s.byDigest.Without(d)}
+	}
+	return Set{s.byDigest.With(d, same)}
+}
+
+// Find returns the key of a token, or nil. The token is only read. Of two valid keys with the same token it is the one
+// with the lower number.
+func (s Set) Find(token []byte) *Key {
+	if len(token) == 0 || len(token) > MaxTokenBytes || !WellFormed(token) {
 		return nil
 	}
 	d := DigestOf(token)
-	k := s.byDigest[d]
-	if k == nil || subtle.ConstantTimeCompare(k.Digest[:], d[:]) != 1 {
-		return nil
+	if k := s.Holder(d); k != nil && !k.Invalid && subtle.ConstantTimeCompare(k.Digest[:], d[:]) == 1 {
+		return k
 	}
-	return k
+	return nil
 }
 
-// Len is the number of keys.
-func (s *Set) Len() int {
-	if s == nil {
-		return 0
+// Holder returns the key that has the token with this digest: the valid one, or one that was, or nil.
+func (s Set) Holder(d Digest) (holder *Key) {
+	same, _ := s.byDigest.Get(d)
+	for _, k := range same {
+		if !k.Invalid {
+			return k
+		}
+		holder = k
 	}
-	return len(s.byDigest)
+	return holder
+}
+
+// Len is the number of valid keys, which it counts.
+func (s Set) Len() (n int) {
+	for _, same := range s.byDigest.All() {
+		for _, k := range same {
+			if !k.Invalid {
+				n++
+			}
+		}
+	}
+	return n
 }

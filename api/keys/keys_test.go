@@ -46,20 +46,42 @@ func newKey(t *testing.T, token string, permissions, networks []string) *Key {
 func TestFind(t *testing.T) {
 	made := Make(Prefix)
 	a, b := newKey(t, "token-a", nil, nil), newKey(t, made, nil, nil)
-	s, err := NewSet([]*Key{a, b})
-	require.NoError(t, err)
+	a.Number, b.Number = 2, 3
+	s := Set{}.With(a).With(b)
 	require.Same(t, a, s.Find([]byte("token-a")))
 	require.Same(t, b, s.Find([]byte(made)))
 	for _, unknown := range []string{"", "token-", "token-b", "TOKEN-A", made[:len(made)-1], strings.Repeat("a", MaxTokenBytes+1)} {
 		require.Nil(t, s.Find([]byte(unknown)), unknown)
 	}
-	require.Nil(t, (*Set)(nil).Find([]byte("token-a")))
-	s, err = NewSet([]*Key{a, b, newKey(t, "token-a", nil, nil)})
-	require.ErrorIs(t, err, ErrDuplicate)
-	require.Same(t, a, s.Find([]byte("token-a")), "the first one stays")
+	require.Nil(t, Set{}.Find([]byte("token-a")))
 	require.Equal(t, 2, s.Len())
 	token := []byte(made)
 	require.Zero(t, testing.AllocsPerRun(100, func() { s.Find(token) }))
+}
+
+// Of two keys with one token the older one is found, in whichever order they came; a key that is invalid never is, but
+// its token stays taken.
+func TestSameToken(t *testing.T) {
+	first, second := newKey(t, "token", nil, nil), newKey(t, "token", nil, nil)
+	first.Number, second.Number = 1, 2
+	for _, s := range []Set{Set{}.With(first).With(second), Set{}.With(second).With(first)} {
+		require.Same(t, first, s.Find([]byte("token")))
+		require.Equal(t, 2, s.Len())
+		require.Same(t, second, s.Without(first.Digest, 1).Find([]byte("token")))
+		require.Same(t, first, s.Without(first.Digest, 2).Find([]byte("token")))
+		none := s.Without(first.Digest, 1).Without(first.Digest, 2)
+		require.Nil(t, none.Holder(first.Digest))
+		require.Same(t, first, s.Find([]byte("token")), "a Set never changes")
+
+		revoked := *first
+		revoked.Invalid = true
+		s = s.Without(first.Digest, 1).With(&revoked)
+		require.Same(t, second, s.Find([]byte("token")))
+		s = s.Without(first.Digest, 2)
+		require.Nil(t, s.Find([]byte("token")))
+		require.Same(t, &revoked, s.Holder(first.Digest))
+		require.Zero(t, s.Len())
+	}
 }
 
 func TestRights(t *testing.T) {
@@ -94,7 +116,7 @@ func TestUsage(t *testing.T) {
 
 func BenchmarkFind(b *testing.B) {
 	token := []byte(Make(Prefix))
-	s, _ := NewSet([]*Key{{Digest: DigestOf(token)}})
+	s := Set{}.With(&Key{Digest: DigestOf(token)})
 	b.ReportAllocs()
 	for b.Loop() {
 		s.Find(token)
