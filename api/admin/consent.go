@@ -141,7 +141,8 @@ func (s *Server) listBlocked(_ control.Actor, r *http.Request, w *control.Worksp
 		return nil, err
 	}
 	list, err := s.common.Store.Suppressed(w.Number, shard.SuppressionQuery{
-		Kind: shard.Bounce, Until: math.MaxInt64, After: after, Most: int(limit) + 1, // one more shows whether there is
+		Kind: shard.Bounce, From: math.MinInt64, Until: math.MaxInt64, After: after,
+		Most: int(limit) + 1, // one more shows whether there is
 	})
 	if err != nil {
 		return nil, err

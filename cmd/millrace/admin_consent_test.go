@@ -55,5 +55,8 @@ func TestAdminConsent(t *testing.T) {
 	require.Contains(t, o.refused("consent-counts", "stop", "test"), "404 Not Found")
 	require.Contains(t, o.refused("trail", "test", "--external-id", "nobody"), "404 Not Found: user not found")
 	require.Contains(t, o.refused("trail", "test", "--phone", "4155552671"), "phone must be in E.164 format")
+
+	s.importLines(t, `{"external_id":"old","email":"old@example.com","email_hard_bounced_at":"1969-12-31T23:00:00Z"}`)
+	require.Regexp(t, `\nold@example\.com +1969-12-31T23:00:00`, o.run(args("blocklist list test")...))
 	p.stop()
 }
