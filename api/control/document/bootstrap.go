@@ -49,7 +49,40 @@ func ParseBootstrap(text []byte) (*BootstrapFile, error) {
 	if err := d.Decode(new(any)); !errors.Is(err, io.EOF) {
 		return nil, Invalid("more than one YAML document")
 	}
+	var document yaml.Node
+	if err := yaml.Unmarshal(text, &document); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if place := nullIn(&document, ""); place != "" {
+		return nil, Invalid("%s: an element of a list can't be null", place)
+	}
 	return f, f.validate()
+}
+
+// nullIn returns the place, below n, of an element of a list that is null, which the decoder would take for an empty
+// value; "" means that there is none.
+func nullIn(n *yaml.Node, place string) string {
+	for i, child := range n.Content {
+		below, isElement := placeBelow(n, i, place)
+		if isElement && (child.ShortTag() == "!!null" || child.Alias != nil && child.Alias.ShortTag() == "!!null") {
+			return below
+		}
+		if found := nullIn(child, below); found != "" {
+			return found
+		}
+	}
+	return ""
+}
+
+// placeBelow returns the place of the child i of a node that has this place, and whether it is an element of a list.
+func placeBelow(n *yaml.Node, i int, place string) (below string, isElement bool) {
+	switch {
+	case n.Kind == yaml.SequenceNode:
+		return fmt.Sprintf("%s[%d]", place, i), true
+	case n.Kind == yaml.MappingNode && i%2 == 1:
+		return strings.TrimPrefix(place+"."+n.Content[i-1].Value, "."), false
+	}
+	return place, false
 }
 
 // withPlaces returns the text of an error of the YAML decoder, which names lines, with the places of values of the
@@ -74,15 +107,10 @@ func withPlaces(text []byte, err error) string {
 // problem disappears. "" means that there is none.
 func placeOf(document, n *yaml.Node, place, problem string) string {
 	for i, child := range n.Content {
-		below := place
-		switch {
-		case n.Kind == yaml.SequenceNode:
-			below = fmt.Sprintf("%s[%d]", place, i)
-		case n.Kind == yaml.MappingNode && i%2 == 0:
+		if n.Kind == yaml.MappingNode && i%2 == 0 {
 			continue
-		case n.Kind == yaml.MappingNode:
-			below = strings.TrimPrefix(place+"."+n.Content[i-1].Value, ".")
 		}
+		below, _ := placeBelow(n, i, place)
 		if found := placeOf(document, child, below, problem); found != "" {
 			return found
 		}

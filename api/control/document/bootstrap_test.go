@@ -1,12 +1,14 @@
 package document
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
 func TestBootstrapErrors(t *testing.T) {
+	long := strings.Repeat("n", 256)
 	for text, want := range map[string]string{
 		"workspace: []":                                                                                                   "field workspace not found",
 		"workspaces: [{id: demo, plann: base}]":                                                                           "field plann not found",
@@ -42,7 +44,20 @@ func TestBootstrapErrors(t *testing.T) {
 		"workspaces: [{id: a, multi_language: a}]":                                                                        "invalid: workspaces[0].multi_language: line 1: cannot unmarshal !!str `a` into bool",
 		"workspaces:\n- id: a\n- id: b\n  api_keys:\n  - {name: x, permissions: {a: b}}\n":                                "workspaces[1].api_keys[0].permissions: line 5: cannot unmarshal !!map into []string",
 		"company: {scim: [x]}\nworkspaces: [{id: a, max_custom_array_length: many}, {apps: {}}]":                          "company.scim: line 1: cannot unmarshal !!seq; workspaces[0].max_custom_array_length: line 2: cannot unmarshal !!str `many` into int; workspaces[1].apps: line 2: cannot unmarshal !!map",
-		"a: b\n---\nc: d": "field a not found",
+		"a: b\n---\nc: d":         "field a not found",
+		"workspaces: [null]":      "invalid: workspaces[0]: an element of a list can't be null",
+		"workspaces:\n- id: a\n-": "invalid: workspaces[1]: an element",
+		"workspaces: [{id: a, api_keys: [{name: x, permissions: [users.track, ~]}]}]":                          "workspaces[0].api_keys[0].permissions[1]: an element",
+		"workspaces: [{id: a, blocked_external_ids: [null]}]":                                                  "workspaces[0].blocked_external_ids[0]: an element",
+		"workspaces: [{id: a, name: &n null, apps: [*n]}]":                                                     "workspaces[0].apps[0]: an element",
+		"company: {permission_sets: [null]}":                                                                   "company.permission_sets[0]: an element",
+		"workspaces: [{id: a, name: " + long + "}]":                                                            `invalid: name "` + long[:40] + `…": want 1 to 255 bytes`,
+		"workspaces: [{id: a, campaigns: [{id: c, name: " + long + "}]}]":                                      `campaigns[0]: invalid: name "` + long[:40] + `…": want 1`,
+		"workspaces: [{id: a, campaigns: [{id: c, messages: [{id: m, channel: email, name: " + long + "}]}]}]": `messages[0]: invalid: name "`,
+		"workspaces: [{id: a, campaigns: [{id: c, messages: [{id: m, channel: " + long + "}]}]}]":              `messages[0]: invalid: channel "`,
+		"workspaces: [{id: a, canvases: [{id: c, name: " + long + "}]}]":                                       `canvases[0]: invalid: name "`,
+		"workspaces: [{id: a, canvases: [{id: c, steps: [{id: s, name: " + long + "}]}]}]":                     `steps[0]: invalid: name "`,
+		"workspaces: [{id: a, campaigns: [{id: " + long + "}]}]":                                               `campaigns[0]: invalid: id "` + long[:40] + `…"`,
 	} {
 		_, err := ParseBootstrap([]byte(text))
 		require.ErrorIs(t, err, ErrInvalid, text)

@@ -49,7 +49,7 @@ var (
 
 // Limits on control data: it is small by nature, and every node holds it in memory.
 const (
-	maxNameBytes = 255
+	maxNameBytes = 255 // of every name, but for those of preference centers, which the API bounds
 	maxIDBytes   = 255
 	maxNetworks  = 1000
 )
@@ -62,7 +62,7 @@ func ensureID(id *string) {
 
 func checkID(field, id string) error {
 	if id == "" || len(id) > maxIDBytes || !Printable(id) {
-		return Invalid("%s %q: want 1 to %d bytes without control characters", field, id, maxIDBytes)
+		return Invalid("%s %q: want 1 to %d bytes without control characters", field, beginning(id), maxIDBytes)
 	}
 	if id == "." || id == ".." {
 		return Invalid("%s %q: it can't be a part of a path", field, id)
@@ -72,9 +72,25 @@ func checkID(field, id string) error {
 
 func checkName(field, name string) error {
 	if name == "" || len(name) > maxNameBytes || !Printable(name) {
-		return Invalid("%s %q: want 1 to %d bytes without control characters", field, name, maxNameBytes)
+		return Invalid("%s %q: want 1 to %d bytes without control characters", field, beginning(name), maxNameBytes)
 	}
 	return nil
+}
+
+// checkOptionalName takes an empty name, too.
+func checkOptionalName(field, name string) error {
+	if name == "" {
+		return nil
+	}
+	return checkName(field, name)
+}
+
+// beginning is what an error shows of a value that may be very long.
+func beginning(value string) string {
+	if len(value) <= maxNameBytes {
+		return value
+	}
+	return strings.ToValidUTF8(value[:40], "") + "…"
 }
 
 // Printable says whether a text has no control characters, and is UTF-8.

@@ -53,7 +53,7 @@ func (c *Campaign) DocumentID() *string { return &c.ID }
 
 // Validate implements Of.
 func (c *Campaign) Validate() error {
-	return cmp.Or(checkID("id", c.ID), checkMessages(c.Messages, set{}))
+	return cmp.Or(checkID("id", c.ID), checkOptionalName("name", c.Name), checkMessages(c.Messages, set{}))
 }
 
 // EnsureDefaults implements Of.
@@ -64,12 +64,13 @@ func (c *Canvas) DocumentID() *string { return &c.ID }
 
 // Validate implements Of.
 func (c *Canvas) Validate() error {
-	if err := checkID("id", c.ID); err != nil {
+	if err := cmp.Or(checkID("id", c.ID), checkOptionalName("name", c.Name)); err != nil {
 		return err
 	}
 	seen := set{}
 	for i, s := range c.Steps {
-		if err := cmp.Or(checkID("id", s.ID), once(seen, "step", s.ID)); err != nil {
+		err := cmp.Or(checkID("id", s.ID), once(seen, "step", s.ID), checkOptionalName("name", s.Name))
+		if err != nil {
 			return fmt.Errorf("steps[%d]: %w", i, err)
 		}
 		if err := checkMessages(s.Messages, seen); err != nil {
@@ -89,7 +90,9 @@ func once(seen set, what, id string) error {
 
 func checkMessages(messages []Message, seen set) error {
 	for i, m := range messages {
-		if err := cmp.Or(checkID("id", m.ID), once(seen, "message", m.ID)); err != nil {
+		err := cmp.Or(checkID("id", m.ID), once(seen, "message", m.ID), checkOptionalName("name", m.Name),
+			checkOptionalName("channel", m.Channel))
+		if err != nil {
 			return fmt.Errorf("messages[%d]: %w", i, err)
 		}
 		if m.Channel == "" {
