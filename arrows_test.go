@@ -35,11 +35,10 @@ var arrows = map[string][]string{
 	"api/consent":     {"api/call", "api/control", "api/control/document", "api/value", "ingest/field", "shard", "shard/op", "shard/profile"},
 	"api/console":     {"api/admin", "api/console/chart", "api/console/figures", "api/console/rights", "api/console/signin", "api/control", "api/control/document", "api/preference", "shard/cluster/placement", "wal/pause"}, // of admin and placement the types of answers alone
 	"api/bounded":     {},
-	"api/control":     {"api/control/document", "api/keys", "api/persistent", "api/ratelimit"},
-	"api/keys":        {"api/persistent"},
+	"api/control":     {"api/control/document", "api/keys", "api/ratelimit"},
+	"api/keys":        {},
 	"api/live":        {"shard", "shard/jsonvalue", "shard/op", "shard/profile", "wal/pause"},
 	"api/openapi":     {},
-	"api/persistent":  {},
 	"api/preference":  {},
 	"api/peers":       {},
 	"api/ratelimit":   {},
@@ -177,7 +176,7 @@ func TestArrows(t *testing.T) {
 
 // TestArrowsPointDown finds cycles in the table. The code has none, since Go refuses them.
 func TestArrowsPointDown(t *testing.T) {
-	for _, leaf := range []string{"wal/durable", "shard/op", "ingest/field", "api/persistent", "api/ratelimit", "loadtest/body"} {
+	for _, leaf := range []string{"wal/durable", "shard/op", "ingest/field", "api/ratelimit", "loadtest/body"} {
 		require.Empty(t, arrows[leaf], "%s stands alone", leaf)
 	}
 	require.False(t, matches(arrows["api"], "ingest"), "cmd hands api the track function")

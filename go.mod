@@ -8,6 +8,7 @@ require (
 	github.com/alecthomas/kong v1.16.1
 	github.com/andybalholm/brotli v1.2.8
 	github.com/anishathalye/porcupine v1.3.0
+	github.com/benbjohnson/immutable v0.4.3
 	github.com/bojanz/currency v1.4.2
 	github.com/bytedance/sonic v1.15.5
 	github.com/chromedp/cdproto v0.159.0
@@ -58,7 +59,6 @@ require (
 	github.com/RaduBerinde/axisds v0.1.0 // indirect
 	github.com/RaduBerinde/btreemap v0.0.0-20250419174037-3d62b7205d54 // indirect
 	github.com/armon/go-metrics v0.4.1 // indirect
-	github.com/benbjohnson/immutable v0.4.0 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/bmatcuk/doublestar/v4 v4.10.4 // indirect
 	github.com/bytedance/gopkg v0.1.3 // indirect

@@ -4,9 +4,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/benbjohnson/immutable"
+
 	"millrace/api/control/document"
 	"millrace/api/keys"
-	"millrace/api/persistent"
 	"millrace/api/ratelimit"
 )
 
@@ -30,9 +31,8 @@ type Workspace struct {
 type Snapshot struct {
 	Keys       keys.Set
 	SCIM       *document.SCIM // nil: not set up
-	workspaces persistent.Map[uint32, *Workspace]
-	slugs      persistent.Map[string, *Workspace]
-	count      int // of workspaces
+	workspaces immutable.Map[uint32, *Workspace]
+	slugs      immutable.Map[string, *Workspace]
 
 	// The highest numbers in use: of a workspace, of an API key or SCIM token.
 	lastWorkspace, lastKey uint32
@@ -52,7 +52,8 @@ func (s *Snapshot) Lookup(id string) *Workspace {
 
 // Workspaces returns all workspaces, in order of their ids.
 func (s *Snapshot) Workspaces() (list []*Workspace) {
-	for _, w := range s.workspaces.All() {
+	for i := s.workspaces.Iterator(); !i.Done(); {
+		_, w, _ := i.Next()
 		list = append(list, w)
 	}
 	slices.SortFunc(list, func(a, b *Workspace) int { return strings.Compare(a.ID, b.ID) })
@@ -61,10 +62,7 @@ func (s *Snapshot) Workspaces() (list []*Workspace) {
 
 // set sets the workspace with this slug in a Snapshot that is being made.
 func (s *Snapshot) set(slug string, w *Workspace) {
-	if s.Lookup(slug) == nil {
-		s.count++
-	}
-	s.workspaces, s.slugs = s.workspaces.With(w.Number, w), s.slugs.With(slug, w)
+	s.workspaces, s.slugs = *s.workspaces.Set(w.Number, w), *s.slugs.Set(slug, w)
 	s.lastWorkspace = max(s.lastWorkspace, w.Number)
 }
 

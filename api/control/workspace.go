@@ -24,7 +24,7 @@ func (d *draft) createWorkspace(s document.Settings) error {
 		return fmt.Errorf("workspace %q %w", s.ID, ErrExists)
 	}
 	number := d.number("workspace", d.c.Snapshot().lastWorkspace)
-	if n := d.c.Snapshot().count; n >= MaxDocuments {
+	if n := d.c.Snapshot().workspaces.Len(); n >= MaxDocuments {
 		return fmt.Errorf("%w: there are %d workspaces, which is the limit", ErrConflict, n)
 	}
 	return d.replace("workspace created", kindWorkspace, s.ID, "", workspaceDocument{s, number})

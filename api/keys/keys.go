@@ -12,6 +12,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"hash/crc32"
@@ -19,7 +20,7 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"millrace/api/persistent"
+	"github.com/benbjohnson/immutable"
 )
 
 // A token that we make: Prefix or SCIMPrefix, randomDigits digits of base 62, and checksumDigits digits of base 62 that
@@ -94,6 +95,9 @@ func DigestOf(token []byte) Digest { return sha256.Sum256(token) }
 
 // Hex is the digest in hexadecimal, as documents have it.
 func (d Digest) Hex() string { return hex.EncodeToString(d[:]) }
+
+// prefix is the beginning of the digest as a number.
+func (d *Digest) prefix() uint64 { return binary.LittleEndian.Uint64(d[:]) }
 
 // Hint returns what may be shown of a token: its first and last four characters, and only if it is long.
 func Hint(token string) string {
@@ -179,27 +183,34 @@ func ParseNetworks(list []string) (networks []netip.Prefix, err error) {
 	return networks, nil
 }
 
-// Set finds keys by their tokens. It is immutable; the zero Set is empty.
+// Set finds keys by their tokens. It is immutable; the zero Set is empty. The next one shares with it all but a path of
+// nodes.
 type Set struct {
-	// One key a token, but for revoked ones and what other means than ours have stored; in order of their numbers.
-	byDigest persistent.Map[Digest, []*Key]
+	// By the beginning of the digest. One key a token, but for revoked ones and what other means than ours have stored;
+	// in order of their numbers.
+	byDigest immutable.Map[uint64, []*Key]
 }
 
 // With returns a Set that has k as well.
 func (s Set) With(k *Key) Set {
-	same, _ := s.byDigest.Get(k.Digest)
+	same := s.near(k.Digest)
 	i, _ := slices.BinarySearchFunc(same, k.Number, func(o *Key, n uint32) int { return cmp.Compare(o.Number, n) })
-	return Set{s.byDigest.With(k.Digest, slices.Insert(slices.Clone(same), i, k))}
+	return Set{*s.byDigest.Set(k.Digest.prefix(), slices.Insert(slices.Clone(same), i, k))}
 }
 
 // Without returns a Set that doesn't have the key with this digest and number.
 func (s Set) Without(d Digest, number uint32) Set {
-	same, _ := s.byDigest.Get(d)
-	same = slices.DeleteFunc(slices.Clone(same), func(k *Key) bool { return k.Number == number })
-	if len(same) == 0 {
-		return Set{s.byDigest.Without(d)}
+	left := slices.DeleteFunc(slices.Clone(s.near(d)), func(k *Key) bool { return k.Digest == d && k.Number == number })
+	if len(left) == 0 {
+		return Set{*s.byDigest.Delete(d.prefix())}
 	}
-	return Set{s.byDigest.With(d, same)}
+	return Set{*s.byDigest.Set(d.prefix(), left)}
+}
+
+// near returns the keys whose digests begin like d.
+func (s Set) near(d Digest) []*Key {
+	list, _ := s.byDigest.Get(d.prefix())
+	return list
 }
 
 // Find returns the key of a token, or nil. The token is only read. Of two valid keys with the same token it is the one
@@ -217,20 +228,23 @@ func (s Set) Find(token []byte) *Key {
 
 // Holder returns the key that has the token with this digest: the valid one, or one that was, or nil.
 func (s Set) Holder(d Digest) (holder *Key) {
-	same, _ := s.byDigest.Get(d)
-	for _, k := range same {
-		if !k.Invalid {
+	for _, k := range s.near(d) {
+		switch {
+		case k.Digest != d:
+		case !k.Invalid:
 			return k
+		default:
+			holder = k
 		}
-		holder = k
 	}
 	return holder
 }
 
 // Len is the number of valid keys, which it counts.
 func (s Set) Len() (n int) {
-	for _, same := range s.byDigest.All() {
-		for _, k := range same {
+	for i := s.byDigest.Iterator(); !i.Done(); {
+		_, list, _ := i.Next()
+		for _, k := range list {
 			if !k.Invalid {
 				n++
 			}
