@@ -80,7 +80,7 @@ func (l *Log) undo(cause error, runs []*erased.Run, b *block) error {
 		return cause
 	}
 	// The next stretch may have another end, and its block and this one must never both be there.
-	if again := errors.Join(l.opts.FS.Remove(b.path), durable.SyncDir(l.opts.FS, l.opts.Dir)); again != nil {
+	if again := l.dir.Remove([]string{b.path}); again != nil {
 		return l.fail(again)
 	}
 	return cause

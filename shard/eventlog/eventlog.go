@@ -162,12 +162,15 @@ func (l *Log) backlog(applied uint64) (positions uint64, bytes int64) {
 }
 
 // isBehind reports whether so much waits to be packed that packing is no longer throttled.
-func (l *Log) isBehind() bool {
+func (l *Log) isBehind() bool { return l.backlogBytes() > l.opts.MaxBacklogBytes }
+
+// backlogBytes returns how many bytes of the log wait to be packed.
+func (l *Log) backlogBytes() int64 {
 	applied := l.src.AppliedPosition()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	_, bytes := l.backlog(applied)
-	return bytes > l.opts.MaxBacklogBytes
+	return bytes
 }
 
 // Verify reads every block in full and checks it. It returns the errors of all damaged blocks, joined; each wraps

@@ -47,7 +47,7 @@ func (l *Log) packNext() (packed bool, err error) {
 	defer l.work.Unlock()
 	l.pack.borrow(l.opts.Share, hasTurn)
 	defer l.pack.giveBack(l.opts.Share, hasTurn)
-	l.pack.pace.begin(l.stop, l.opts.duty(l.Stats().BacklogBytes))
+	l.pack.pace.begin(l.stop, l.opts.duty(l.backlogBytes()))
 	defer l.pack.pace.end()
 	return l.packOne(false, a)
 }

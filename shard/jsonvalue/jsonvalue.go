@@ -71,8 +71,7 @@ func AppendComma(dst []byte) []byte {
 func AppendSent(dst []byte, v op.Value) []byte {
 	switch v.Tag() {
 	case op.Increment:
-		number := op.AppendInt(nil, v.Int())
-		return append(Append(append(dst, `{"inc":`...), number), '}')
+		return append(strconv.AppendInt(append(dst, `{"inc":`...), v.Int(), 10), '}')
 	case op.Update:
 		add, rest, ok := op.NextValue(v.Bytes())
 		remove, _, also := op.NextValue(rest)
@@ -89,7 +88,7 @@ func AppendSent(dst []byte, v op.Value) []byte {
 
 // appendEdits appends the edits of an array of objects as members, one for each edit.
 func appendEdits(dst, edits []byte) []byte {
-	for first := true; len(edits) > 0; first = false {
+	for len(edits) > 0 {
 		kind, rest := edits[0], edits[1:]
 		var values [3]op.Value
 		n, ok := map[byte]int{op.EditAdd: 1, op.EditUpdate: 3, op.EditRemove: 2}[kind]
@@ -101,10 +100,7 @@ func appendEdits(dst, edits []byte) []byte {
 				return dst
 			}
 		}
-		edits = rest
-		if !first {
-			dst = append(dst, ',')
-		}
+		edits, dst = rest, AppendComma(dst)
 		if kind == op.EditAdd {
 			dst = Append(append(dst, `"$add":`...), values[0])
 			continue

@@ -115,7 +115,7 @@ func (s *Ops) nameUsers() (err error) {
 			}
 			// The home of an external id may also be the number in a svc_id.
 			mixed = mixed || o.Number() != first.Number() || id != first.Flags().ID()
-			r.asks = r.asks || id == op.Email || id == op.Phone
+			r.asks = r.asks || isAddress(id)
 			r.starts, r.places = append(r.starts, start), append(r.places, place)
 		}
 		start += len(o)
@@ -261,11 +261,11 @@ func (s *Ops) order() (cut int, row uint64, err error) {
 // returns the directory row that the op waits for.
 func (s *Ops) place(o op.Op, place int, fields []contactField) (row uint64, waits bool) {
 	r, id, home := &s.routing, o.Flags().ID(), o.Number()
-	if _, moved := r.moved[home]; moved && (id == op.Email || id == op.Phone) {
+	if _, moved := r.moved[home]; moved && isAddress(id) {
 		return home, true
 	}
 	key, u := home, named{}
-	if id == op.Email || id == op.Phone { // in case there is no such user yet
+	if isAddress(id) { // in case there is no such user yet
 		u.rows[placeOf(id)] = home
 	}
 	if place >= 0 {
@@ -284,7 +284,7 @@ func (s *Ops) place(o op.Op, place int, fields []contactField) (row uint64, wait
 	if row, waits := r.waits(key, u, fields); waits {
 		return row, true
 	}
-	if key == ^home && (id == op.Email || id == op.Phone) && s.reader.sole == nil {
+	if key == ^home && isAddress(id) && s.reader.sole == nil {
 		r.asked[home] = struct{}{}
 	}
 	if len(fields) > 0 {

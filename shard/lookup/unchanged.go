@@ -68,7 +68,7 @@ func (s *Ops) touchContacts() {
 // op's number or the profile is on another node.
 func (s *Ops) isUnchanged(o op.Op, before *touched) (user uint64, same, known bool, err error) {
 	e, id := s.reader, o.Flags().ID()
-	if id == op.Email || id == op.Phone || !e.isHere(o.Number()) {
+	if isAddress(id) || !e.isHere(o.Number()) {
 		return 0, false, false, nil
 	}
 	user, l, err := s.lendTarget(o)

@@ -27,7 +27,7 @@ type Options struct {
 	// and return how many; 0 when no more can be carried. Deliver returns when these are applied; of those that Relay
 	// has carried, Landed is told.
 	Relay   func(messages []*effect.Message) (n int)
-	Deliver func(group int, messages []*effect.Message) (n int)
+	Deliver func(messages []*effect.Message) (n int)
 	Start   func(f func())  // starts a goroutine
 	Ended   <-chan struct{} // closed when nothing is sent any more; End follows
 	// Tend is called when so many messages have arrived that the other replicas should be told.
@@ -142,7 +142,7 @@ func (l *Messages) queue(m *effect.Message) {
 
 // deliver has a sender's messages delivered, and notes that they are applied.
 func (l *Messages) deliver(group int, messages []*effect.Message) (n int) {
-	n = l.opts.Deliver(group, messages[:min(len(messages), maxMessages)])
+	n = l.opts.Deliver(messages[:min(len(messages), maxMessages)])
 	delivered, bytes := messages[:n], 0
 	for _, m := range delivered {
 		bytes += len(m.Body)

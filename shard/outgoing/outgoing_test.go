@@ -37,7 +37,7 @@ func openPost() *post {
 		IsOwn:   func(partition uint8) bool { return partition < 128 },
 		GroupOf: func(partition uint8) int { return 1 + int(partition)/128 },
 		Relay:   func(messages []*effect.Message) int { return note(&p.relayed, messages) },
-		Deliver: func(_ int, messages []*effect.Message) int {
+		Deliver: func(messages []*effect.Message) int {
 			select {
 			case <-p.gate:
 				return note(&p.far, messages)

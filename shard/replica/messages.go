@@ -72,7 +72,7 @@ func (e *Replica) again(err error, pause time.Duration, end <-chan struct{}) boo
 
 // deliver carries the first of the messages, by one call of the Carrier, and returns how many; 0 when the leadership
 // has ended.
-func (l *leadership) deliver(_ int, messages []*effect.Message) (n int) {
+func (l *leadership) deliver(messages []*effect.Message) (n int) {
 	e, size := l.e, 0
 	var call []Message
 	for _, m := range messages {

@@ -3,7 +3,6 @@ package placement
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -167,19 +166,15 @@ func (l *probe) groupStatus(g *groupView, next decision) GroupStatus {
 // shown returns the nodes that have a replica of a group or shall have one. A node that was to leave, and has left, has
 // none, so those that are to leave count only while nobody says who the members are.
 func (g *groupView) shown() []quorum.Node {
-	nodes := map[quorum.Node]struct{}{}
-	for _, n := range g.Replicas {
-		nodes[n] = struct{}{}
-	}
+	nodes := slices.Clone(g.Replicas)
 	for _, m := range g.members {
-		nodes[m.Node] = struct{}{}
+		nodes = append(nodes, m.Node)
 	}
 	if len(g.members) == 0 {
-		for _, n := range g.Leaving {
-			nodes[n] = struct{}{}
-		}
+		nodes = append(nodes, g.Leaving...)
 	}
-	return slices.Sorted(maps.Keys(nodes))
+	slices.Sort(nodes)
+	return slices.Compact(nodes)
 }
 
 // lag returns how many entries the leader of a group has in its log and this replica lacks, and how many the leader has

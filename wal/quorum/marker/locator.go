@@ -10,8 +10,8 @@ import (
 
 // locator is the content of a snapshot: it says where the state can be fetched.
 type locator struct {
-	rest  []byte
-	close func()
+	io.Reader
+	close func() // may be called again
 }
 
 // snapshotBytes is what raft takes for the size of a snapshot. Raft allows ten seconds for each byte, so a restore may
@@ -33,21 +33,8 @@ func parseLocator(b []byte) (from host.Node, err error) {
 	return host.Node(binary.LittleEndian.Uint32(b[len(locatorMagic):])), nil
 }
 
-// Read returns the bytes of the locator.
-func (t *locator) Read(p []byte) (int, error) {
-	if len(t.rest) == 0 {
-		return 0, io.EOF
-	}
-	n := copy(p, t.rest)
-	t.rest = t.rest[n:]
-	return n, nil
-}
-
 // Close says that the receiver is done with the snapshot.
 func (t *locator) Close() error {
-	if t.close != nil {
-		t.close()
-		t.close = nil
-	}
+	t.close()
 	return nil
 }

@@ -1,6 +1,7 @@
 package marker
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -69,20 +70,20 @@ func (s *Store) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.incoming != nil && id == incomingID(s.incoming) {
-		return s.incoming.meta(id), io.NopCloser(&locator{}), nil
+		return s.incoming.meta(id), io.NopCloser(bytes.NewReader(nil)), nil
 	}
 	if id != s.cur.id() {
 		return nil, nil, fmt.Errorf("quorum: snapshot %s is superseded", id)
 	}
 	index := s.cur.Index
 	s.sending[index]++
-	return s.cur.meta(id), &locator{rest: newLocator(s.opts.Self), close: func() {
+	return s.cur.meta(id), &locator{bytes.NewReader(newLocator(s.opts.Self)), sync.OnceFunc(func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.sending[index]--; s.sending[index] == 0 {
 			delete(s.sending, index)
 		}
-	}}, nil
+	})}, nil
 }
 
 func incomingID(m *Marker) string { return "from-leader-" + m.id() }
