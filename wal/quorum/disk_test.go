@@ -151,6 +151,7 @@ func testHeirAnswers(t *testing.T) {
 	g.members[others(g, leader.node)[0]].kill()
 	time.Sleep(2 * time.Second)
 	require.NoError(t, leader.log.Transfer(t.Context(), 0))
+	require.NoError(t, g.leader(leader.node).append("goes on")) // it leads before the group ends
 }
 
 // When nobody can take over, the node that stood down leads again once its disk works, and records that were on their
