@@ -254,12 +254,8 @@ func statusMember(subscribed, known bool) string {
 	return `:"Unsubscribed"`
 }
 
-// Paging of GET /subscription/user/status (reference.md 5). A larger offset is taken for the largest one, which is past
-// the last user anyway.
-const (
-	maxStatusUsers  = 100 // and the default
-	maxStatusOffset = 1 << 31
-)
+// maxStatusUsers is the largest page of GET /subscription/user/status (reference.md 5), and the default.
+const maxStatusUsers = 100
 
 // UserStatus serves GET /subscription/user/status: the groups in which users have a state, with one entry per user.
 func UserStatus(x *call.Call) {
@@ -269,18 +265,30 @@ func UserStatus(x *call.Call) {
 		return
 	}
 	q.narrow()
-	limit, limitOK := parseUpTo(q.limit, maxStatusUsers+1, maxStatusUsers)
-	offset, offsetOK := parseUpTo(q.offset, maxStatusOffset, 0)
-	switch {
-	case len(q.ids) == 0:
-		x.Fail(fasthttp.StatusBadRequest, textNoTarget)
-	case !limitOK || limit < 1 || limit > maxStatusUsers:
-		x.Fail(fasthttp.StatusBadRequest, "'limit' must be an integer from 1 to 100")
-	case !offsetOK:
-		x.Fail(fasthttp.StatusBadRequest, "'offset' must be an integer of 0 or more")
-	default:
-		q.answerUsers(x, limit, offset)
+	if len(q.ids) == 0 {
+		q.Fail(textNoTarget)
 	}
+	limit, offset := q.page(maxStatusUsers, maxStatusUsers)
+	if q.Bad != "" {
+		x.Fail(fasthttp.StatusBadRequest, q.Bad)
+		return
+	}
+	q.answerUsers(x, limit, offset)
+}
+
+// maxOffset is taken for any larger offset: it is past the end of every list.
+const maxOffset = 1 << 31
+
+// page judges limit, up to most, and offset.
+func (q *query) page(most, absent int) (limit, offset int) {
+	var ok bool
+	if limit, ok = parseUpTo(q.limit, most+1, absent); !ok || limit < 1 || limit > most {
+		q.Fail("'limit' must be an integer from 1 to " + strconv.Itoa(most))
+	}
+	if offset, ok = parseUpTo(q.offset, maxOffset, 0); !ok {
+		q.Fail("'offset' must be an integer of 0 or more")
+	}
+	return limit, offset
 }
 
 // parseUpTo reads a number; a number above high is read as high, and missing text as absent.

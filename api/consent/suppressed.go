@@ -21,11 +21,10 @@ func HardBounces(x *call.Call) { listSuppressed(x, shard.Bounce, `,"hard_bounced
 // Unsubscribes serves GET /email/unsubscribes.
 func Unsubscribes(x *call.Call) { listSuppressed(x, shard.EmailState, `,"unsubscribed_at":"`) }
 
-// Paging of the lists. A larger offset is taken for the largest one.
+// Paging of the lists.
 const (
-	defaultSuppressed   = 100
-	maxSuppressed       = 500
-	maxSuppressedOffset = 1 << 31
+	defaultSuppressed = 100
+	maxSuppressed     = 500
 )
 
 // suppressedQuery has the parameters, as views of the request's memory.
@@ -98,14 +97,7 @@ func (q *suppressedQuery) parse(kind profile.StateKind) (of shard.SuppressionQue
 	if q.direction != nil && of.Down && string(q.direction) != "desc" {
 		q.Fail("'sort_direction' must be 'asc' or 'desc'")
 	}
-	var ok bool
-	if of.Most, ok = parseUpTo(q.limit, maxSuppressed+1, defaultSuppressed); !ok || of.Most < 1 ||
-		of.Most > maxSuppressed {
-		q.Fail("'limit' must be an integer from 1 to 500")
-	}
-	if of.Skip, ok = parseUpTo(q.offset, maxSuppressedOffset, 0); !ok {
-		q.Fail("'offset' must be an integer of 0 or more")
-	}
+	of.Most, of.Skip = q.page(maxSuppressed, defaultSuppressed)
 	if q.email != nil {
 		return of
 	}

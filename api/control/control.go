@@ -279,11 +279,10 @@ func (c *Control) addKey(next *Snapshot, w *Workspace, d *document.Key) {
 		c.unreadable(w, d, err)
 		return
 	}
-	if err := k.SetRights(d.Permissions, d.IPAllowList); err != nil {
+	if err = k.SetRights(d.Permissions, d.IPAllowList); err != nil {
 		c.unreadable(w, d, err)
-		k.Invalid = true
 	}
-	k.Invalid = k.Invalid || d.RevokedAt != 0
+	k.Invalid = err != nil || d.RevokedAt != 0
 	if other := next.Keys.Holder(k.Digest); other != nil && !other.Invalid && !k.Invalid { // refused at creation
 		c.options.Logger.Error("two API keys have the same token; the older one is valid", "key", k.ID,
 			"other", other.ID)
@@ -314,15 +313,13 @@ func (c *Control) rebuildSCIM(next *Snapshot) {
 			if t := new(document.SCIMToken); c.decode(name, text, t) {
 				t.Usage = c.usageOf(t.Number)
 				s.Tokens, isSetUp = append(s.Tokens, t), true
+				next.lastKey = max(next.lastKey, t.Number)
 			}
 		}
 	}
 	next.SCIM = nil
 	if !isSetUp {
 		return
-	}
-	for _, t := range s.Tokens {
-		next.lastKey = max(next.lastKey, t.Number)
 	}
 	slices.SortFunc(s.Tokens, func(a, b *document.SCIMToken) int { return int(int64(a.Number) - int64(b.Number)) })
 	next.SCIM = s

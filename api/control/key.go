@@ -39,8 +39,8 @@ func (d *draft) createKey(workspace string, spec document.KeySpec) (k document.K
 	digest := keys.DigestOf([]byte(token))
 	k = document.Key{KeySpec: spec, Digest: digest.Hex(), Hint: keys.Hint(token), CreatedAt: d.c.options.Now(),
 		Number: d.keyNumber()}
-	if s := d.c.Snapshot(); s.Keys.Holder(digest) != nil { // read after the number, which excludes other new keys
-		other := s.Keys.Holder(digest)
+	s := d.c.Snapshot() // read after the number, which excludes other new keys
+	if other := s.Keys.Holder(digest); other != nil {
 		return k, "", document.Invalid("key: workspace %q already has a key with this token, %q",
 			s.Workspace(other.Workspace).ID, other.Name)
 	}

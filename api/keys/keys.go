@@ -219,8 +219,7 @@ func (s Set) Find(token []byte) *Key {
 	if len(token) == 0 || len(token) > MaxTokenBytes || !WellFormed(token) {
 		return nil
 	}
-	d := DigestOf(token)
-	if k := s.Holder(d); k != nil && !k.Invalid && subtle.ConstantTimeCompare(k.Digest[:], d[:]) == 1 {
+	if k := s.Holder(DigestOf(token)); k != nil && !k.Invalid {
 		return k
 	}
 	return nil
@@ -230,7 +229,7 @@ func (s Set) Find(token []byte) *Key {
 func (s Set) Holder(d Digest) (holder *Key) {
 	for _, k := range s.near(d) {
 		switch {
-		case k.Digest != d:
+		case subtle.ConstantTimeCompare(k.Digest[:], d[:]) != 1:
 		case !k.Invalid:
 			return k
 		default:

@@ -22,8 +22,8 @@ var demo []byte
 
 const demoKey = "millrace-demo-key"
 
-// readBootstrap is the text of the bootstrap file, if there is one, with nothing wrong in it.
-func (c *serveCommand) readBootstrap() ([]byte, error) {
+// readBootstrap reads the bootstrap file, nil if there is none.
+func (c *serveCommand) readBootstrap() (*document.BootstrapFile, error) {
 	if c.Bootstrap == "" {
 		return nil, nil
 	}
@@ -31,51 +31,56 @@ func (c *serveCommand) readBootstrap() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--bootstrap: %w", err)
 	}
-	if _, err := document.ParseBootstrap(text); err != nil {
+	f, err := document.ParseBootstrap(text)
+	if err != nil {
 		return nil, fmt.Errorf("--bootstrap: %q: %w", c.Bootstrap, err)
 	}
-	return text, nil
+	return f, nil
 }
 
 // awaitBootstrap is readBootstrap, but doesn't wait beyond the end of ctx for a pipe that nobody writes into.
-func (c *serveCommand) awaitBootstrap(ctx context.Context) ([]byte, error) {
-	var text []byte
+func (c *serveCommand) awaitBootstrap(ctx context.Context) (*document.BootstrapFile, error) {
+	var f *document.BootstrapFile
 	read := make(chan error, 1)
 	go func() {
 		var err error
-		text, err = c.readBootstrap()
+		f, err = c.readBootstrap()
 		read <- err
 	}()
 	select {
 	case err := <-read:
-		return text, err
+		return f, err
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
 
-// bootstrap applies the demo and the text of the bootstrap file.
-func (c *serveCommand) bootstrap(ctx context.Context, n *node, text []byte, stdout io.Writer) error {
+// bootstrap applies the demo and the bootstrap file, if there is one.
+func (c *serveCommand) bootstrap(
+	ctx context.Context, n *node, f *document.BootstrapFile, stdout io.Writer,
+) error {
 	if c.Demo {
-		if err := applyBootstrap(ctx, n.control, demo, stdout); err != nil {
+		d, err := document.ParseBootstrap(demo)
+		if err != nil {
+			return err
+		}
+		if err := applyBootstrap(ctx, n.control, d, stdout); err != nil {
 			return err
 		}
 	}
-	if c.Bootstrap == "" {
+	if f == nil {
 		return nil
 	}
-	if err := applyBootstrap(ctx, n.control, text, stdout); err != nil {
+	if err := applyBootstrap(ctx, n.control, f, stdout); err != nil {
 		return fmt.Errorf("--bootstrap: %q: %w", c.Bootstrap, err)
 	}
 	return nil
 }
 
 // applyBootstrap prints the keys that it makes, since they are never shown again.
-func applyBootstrap(ctx context.Context, c *control.Control, text []byte, stdout io.Writer) error {
-	f, err := document.ParseBootstrap(text)
-	if err != nil {
-		return err
-	}
+func applyBootstrap(
+	ctx context.Context, c *control.Control, f *document.BootstrapFile, stdout io.Writer,
+) error {
 	made, err := c.Bootstrap(ctx, control.Actor{Name: "bootstrap file"}, f)
 	for _, k := range made {
 		fmt.Fprintln(stdout, k)

@@ -183,7 +183,9 @@ func TestStopWithUsageThatIsNotStored(t *testing.T) {
 		n.control.Snapshot().Keys.Find([]byte(allKey)).Usage.Touch(time.Now().Add(time.Duration(minutes) * time.Minute).UnixMilli())
 	}
 	n := open(0)
-	require.NoError(t, applyBootstrap(t.Context(), n.control, []byte(bootstrapText), io.Discard))
+	file, err := document.ParseBootstrap([]byte(bootstrapText))
+	require.NoError(t, err)
+	require.NoError(t, applyBootstrap(t.Context(), n.control, file, io.Discard))
 	require.NoError(t, n.close())
 
 	n = open(1 << 60)

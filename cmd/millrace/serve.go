@@ -20,6 +20,7 @@ import (
 	"golang.org/x/net/netutil"
 
 	"millrace/api"
+	"millrace/api/control/document"
 	"millrace/shard/cluster/facts"
 	"millrace/wal/durable"
 )
@@ -259,7 +260,7 @@ func lockDir(dir string) (unlock func(), err error) {
 // open opens the node and applies the bootstrap file. A node of a cluster may have to wait for others, perhaps for
 // long; clients that come meanwhile are told so.
 func (c *serveCommand) open(
-	ctx context.Context, o nodeOptions, listener net.Listener, certificate *api.TLS, bootstrap []byte,
+	ctx context.Context, o nodeOptions, listener net.Listener, certificate *api.TLS, bootstrap *document.BootstrapFile,
 	failed <-chan error, stdout io.Writer,
 ) (*node, error) {
 	if o.cluster == nil {
@@ -435,9 +436,9 @@ func (c *serveCommand) reload(
 			note(certificate.Reload())
 		}
 	}
-	text, err := c.readBootstrap()
+	f, err := c.readBootstrap()
 	if err == nil {
-		err = c.bootstrap(ctx, n, text, stdout)
+		err = c.bootstrap(ctx, n, f, stdout)
 	}
 	note(err)
 	if good {

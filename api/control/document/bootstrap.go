@@ -40,18 +40,18 @@ var goType = regexp.MustCompile(` (in|into) (type )?(\[\]|\*)*document\.\w+`)
 // ParseBootstrap reads the file strictly: an unknown field, or a value of the wrong type or out of bounds, is an error
 // that names its place.
 func ParseBootstrap(text []byte) (*BootstrapFile, error) {
+	var document yaml.Node
+	if err := yaml.Unmarshal(text, &document); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
 	f := new(BootstrapFile)
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)
 	if err := d.Decode(f); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%w: %s", ErrInvalid, goType.ReplaceAllString(withPlaces(text, err), ""))
+		return nil, fmt.Errorf("%w: %s", ErrInvalid, goType.ReplaceAllString(withPlaces(&document, err), ""))
 	}
 	if err := d.Decode(new(any)); !errors.Is(err, io.EOF) {
 		return nil, Invalid("more than one YAML document")
-	}
-	var document yaml.Node
-	if err := yaml.Unmarshal(text, &document); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	if place := nullIn(&document, ""); place != "" {
 		return nil, Invalid("%s: an element of a list can't be null", place)
@@ -87,16 +87,15 @@ func placeBelow(n *yaml.Node, i int, place string) (below string, isElement bool
 
 // withPlaces returns the text of an error of the YAML decoder, which names lines, with the places of values of the
 // wrong type added.
-func withPlaces(text []byte, err error) string {
+func withPlaces(document *yaml.Node, err error) string {
 	wrong, ok := errors.AsType[*yaml.TypeError](err)
-	var document yaml.Node
-	if !ok || yaml.Unmarshal(text, &document) != nil {
+	if !ok {
 		return err.Error()
 	}
 	list := make([]string, len(wrong.Errors))
 	for i, problem := range wrong.Errors {
 		list[i] = problem
-		if place := placeOf(&document, &document, "", problem); place != "" {
+		if place := placeOf(document, document, "", problem); place != "" {
 			list[i] = place + ": " + problem
 		}
 	}
