@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
+	"golang.org/x/sys/unix"
 )
 
 // Disk is the disk of a node. The zero value is ready for use.
@@ -91,6 +91,7 @@ func (d *Disk) Space(old time.Duration, look func() (free, total uint64, err err
 
 // Free is what the file system says of the space on the disk of a directory.
 func Free(dir string) (free, total uint64, err error) {
-	u, err := vfs.Default.GetDiskUsage(dir)
-	return u.AvailBytes, u.TotalBytes, err
+	var u unix.Statfs_t
+	err = unix.Statfs(dir, &u)
+	return u.Bavail * uint64(u.Bsize), u.Blocks * uint64(u.Bsize), err
 }
