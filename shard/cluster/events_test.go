@@ -25,7 +25,11 @@ func TestOneReplicaPacks(t *testing.T) {
 	packed := func() error {
 		for _, n := range c.all() {
 			for i := 1; i < len(n.replicas); i++ {
-				if s := n.group(uint32(i)).events.Load().Stats(); s.Events == 0 || s.BacklogPositions > 0 {
+				events := n.group(uint32(i)).events.Load()
+				if events == nil {
+					return fmt.Errorf("node %d, group %d: the replica takes a newer state", n.self, i)
+				}
+				if s := events.Stats(); s.Events == 0 || s.BacklogPositions > 0 {
 					return fmt.Errorf("node %d, group %d: %d events are packed, and %d positions are not", n.self, i,
 						s.Events, s.BacklogPositions)
 				}
