@@ -58,8 +58,12 @@ func TestSvcID(t *testing.T) {
 	require.EqualValues(t, 0x1234567890ABCDEF, n)
 	_, ok = h.ParseSvcID(8, id)
 	require.False(t, ok, "of another workspace")
-	_, ok = NewHasher([32]byte{5}).ParseSvcID(7, id)
-	require.False(t, ok, "of another store")
+	for _, at := range []int{8, 16} {
+		other := [32]byte{4}
+		other[at] = 1
+		_, ok = NewHasher(other).ParseSvcID(7, id)
+		require.False(t, ok, "of another store")
+	}
 	for i := range id {
 		bad := append([]byte{}, id...)
 		bad[i] ^= 1

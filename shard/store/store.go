@@ -39,8 +39,8 @@ type Store struct {
 	own    *Cache // nil: the store shares one
 }
 
-// version is the version of everything in the store. 14: suppression lists by time.
-const version = 14
+// version is the version of everything in the store. 15: tags of svc_ids by SipHash.
+const version = 15
 
 // Options are the options for opening a store.
 type Options struct {
