@@ -33,7 +33,7 @@ type client struct {
 	away     atomic.Bool  // it was said that the server is
 	answered atomic.Int64 // when it has answered last, Unix ns
 
-	taken atomic.Bool // a request was not turned away for its key alone: rows may have taken effect by it
+	taken atomic.Bool // a request for the file was not turned away for its key alone: rows may have taken effect by it
 }
 
 func newClient(o *Options) *client {

@@ -40,6 +40,7 @@ func (i *importer) file(ctx context.Context, from *found) error {
 		return err
 	}
 	before := j.state.Counts.Rows
+	i.client.taken.Store(false)
 	err = j.send(ctx)
 	if err != nil && j.isNew && !i.client.taken.Load() {
 		err = errors.Join(err, j.forget()) // so that it may be begun with another key

@@ -392,8 +392,10 @@ func TestWrongKey(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	status := http.StatusCreated
+	var left atomic.Int64 // requests until a key is revoked
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Authorization") != "Bearer right" {
+		key := r.Header.Get("Authorization")
+		if key != "Bearer right" && (key != "Bearer revoked" || left.Add(-1) < 0) {
 			w.WriteHeader(http.StatusUnauthorized)
 			_, _ = w.Write([]byte(`{"message":"Invalid API key: wron…"}`))
 			return
@@ -426,8 +428,19 @@ func TestWrongKey(t *testing.T) {
 	require.Equal(t, Counts{Rows: 5, Taken: 1, Refused: 4}, report.Counts)
 	require.Len(t, refusedRows(t, path), 4)
 
-	// What another key may have done something with stays that key's.
+	// Nor has a key that was turned away only after other files of the run.
 	require.NoError(t, os.Remove(path))
+	left.Store(1)
+	first := write(t, filepath.Join(dir, "d1.ndjson"), `{"external_id":"u","k":1}`)
+	second := write(t, filepath.Join(dir, "d2.ndjson"), `{"external_id":"u","k":1}`)
+	_, err = run("revoked")
+	require.ErrorContains(t, err, "d2.ndjson")
+	report, err = run("right")
+	require.NoError(t, err)
+	require.Equal(t, [2]int{1, 1}, [2]int{report.Before, report.Files})
+
+	// What another key may have done something with stays that key's.
+	require.NoError(t, errors.Join(os.Remove(first), os.Remove(second)))
 	write(t, filepath.Join(dir, "b.ndjson"), `{"external_id":"u","k":2}`)
 	status = http.StatusUnprocessableEntity
 	_, err = run("right")
