@@ -36,7 +36,6 @@ import (
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
-	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"millrace/wal/durable"
@@ -437,35 +436,8 @@ func (l *Log) checkDisk() {
 	l.room.Note(u.AvailBytes, u.TotalBytes)
 }
 
-// MakeDir creates a directory and its missing parents, accessible to the owner alone, and syncs the parents of each
-// directory that it created: a loss of power must not lose a file because its directory is gone. A nil fs is the
-// operating system's.
-func MakeDir(fs vfs.FS, dir string) error {
-	fs = cmp.Or(fs, vfs.Default)
-	var parents []string
-	for d := dir; ; {
-		if _, err := fs.Stat(d); err == nil {
-			break
-		} else if !oserror.IsNotExist(err) {
-			return err
-		}
-		parent := fs.PathDir(d)
-		parents = append(parents, parent)
-		if parent == d {
-			break
-		}
-		d = parent
-	}
-	if err := fs.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	for _, p := range parents {
-		if err := durable.SyncDir(fs, p); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+// MakeDir is durable.MakeDir for a directory of the owner alone.
+func MakeDir(fs vfs.FS, dir string) error { return durable.MakeDir(fs, dir, 0o700) }
 
 var (
 	rejectedTotal = metrics.NewCounter("millrace_wal_rejected_total")

@@ -229,10 +229,11 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer, command *kong.
 // existing directory that is open to others may be meant to be.
 func makeData(dir string, logger *slog.Logger) error {
 	dir = filepath.Clean(dir) // the parent of "data/" would be data
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		return err
+	err := durable.MakeDir(nil, filepath.Dir(dir), 0o755)
+	if err == nil {
+		err = durable.MakeDir(nil, dir, 0o700)
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err != nil {
 		return err
 	}
 	info, err := os.Stat(dir)

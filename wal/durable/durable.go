@@ -1,6 +1,6 @@
 // Package durable writes single files so that neither a crash nor a power loss leaves half a file (ReplaceFile, and
 // WriteFile for files that a person has named). It also overwrites small files so that their last state is never lost
-// (Slots), and locks files (Lock).
+// (Slots), makes directories (MakeDir), and locks files (Lock).
 package durable
 
 import (
@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
@@ -87,6 +88,36 @@ func SyncDir(on vfs.FS, dir string) error {
 	}
 	if err := errors.Join(d.Sync(), d.Close()); err != nil {
 		return fmt.Errorf("sync %q: %w", dir, err)
+	}
+	return nil
+}
+
+// MakeDir creates a directory and its missing parents with this mode, and syncs the parent of each directory that it
+// creates: a loss of power must not lose a file because its directory is gone. A nil file system is the operating
+// system's.
+func MakeDir(on vfs.FS, dir string, mode fs.FileMode) error {
+	on = cmp.Or(on, vfs.Default)
+	var parents []string
+	for d := dir; ; {
+		if _, err := on.Stat(d); err == nil {
+			break
+		} else if !oserror.IsNotExist(err) {
+			return err
+		}
+		parent := on.PathDir(d)
+		parents = append(parents, parent)
+		if parent == d {
+			break
+		}
+		d = parent
+	}
+	if err := on.MkdirAll(dir, mode); err != nil {
+		return err
+	}
+	for _, p := range parents {
+		if err := SyncDir(on, p); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 )
 
@@ -31,6 +32,27 @@ func TestReplaceFile(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "before", string(got))
 	require.ErrorIs(t, ReplaceFile(filepath.Join(path, "below"), nil, 0o600), syscall.ENOTDIR)
+}
+
+// A directory that was made is there after a loss of power, and so is each parent that was missing.
+func TestMakeDir(t *testing.T) {
+	disk := vfs.NewCrashableMem()
+	for _, dir := range []string{"/data", "/srv/millrace/1", "/srv/millrace/2"} {
+		require.NoError(t, MakeDir(disk, dir, 0o700))
+		after := disk.CrashClone(vfs.CrashCloneCfg{})
+		_, err := after.Stat(dir)
+		require.NoError(t, err)
+	}
+
+	at := filepath.Join(t.TempDir(), "srv", "millrace")
+	for range 2 {
+		require.NoError(t, MakeDir(nil, at, 0o750))
+	}
+	info, err := os.Stat(filepath.Dir(at))
+	require.NoError(t, err)
+	require.Equal(t, fs.FileMode(0o750), info.Mode().Perm())
+	require.NoError(t, os.WriteFile(filepath.Join(at, "file"), nil, 0o600))
+	require.ErrorIs(t, MakeDir(nil, filepath.Join(at, "file", "below"), 0o750), syscall.ENOTDIR)
 }
 
 // A text in which any bit is changed, or any byte is missing, is refused.
