@@ -47,7 +47,7 @@ type Options struct {
 	// S3 says how buckets are reached.
 	S3 S3
 	// State is the directory that remembers what was taken (default: .millrace-import in the directory of the first
-	// path, for a bucket in the working directory).
+	// path, for a bucket in the working directory). It is made when absent, and so is Refused.
 	State string
 	// Refused is the directory of the refused files (default: beside each file, for objects the one in State).
 	Refused string
@@ -228,7 +228,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if err := o.Validate(); err != nil {
 		return Report{}, err
 	}
-	if err := os.MkdirAll(o.State, 0o700); err != nil {
+	if err := o.makeDirs(); err != nil {
 		return Report{}, err
 	}
 	lock, err := durable.Lock(filepath.Join(o.State, "lock"))
@@ -253,6 +253,16 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	err = i.run(ctx)
 	i.report.Duration = time.Since(begun)
 	return i.report, err
+}
+
+// makeDirs makes the directories that the import writes into and that are its own.
+func (o *Options) makeDirs() error {
+	if o.Refused != "" {
+		if err := durable.MakeDir(nil, o.Refused, 0o700); err != nil {
+			return err
+		}
+	}
+	return durable.MakeDir(nil, o.State, 0o700)
 }
 
 // run takes all files that exist and, when watching, those that come.

@@ -741,6 +741,20 @@ func TestLinks(t *testing.T) {
 	require.ErrorContains(t, err, "e.ndjson: it is neither a file nor a directory")
 }
 
+// The directory for refused files is made, so that an import doesn't end at the first refused row.
+func TestRefusedDirIsMade(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	d := newDouble(t, testseed.Rand(t), 0)
+	write(t, filepath.Join(dir, "a.ndjson"), `{"external_id":"u","payload":"no"}`)
+	o := d.options(t, dir)
+	o.Refused = filepath.Join(t.TempDir(), "refused", "rows")
+	report, err := Run(t.Context(), o)
+	require.NoError(t, err)
+	require.Equal(t, Counts{Rows: 1, Refused: 1}, report.Counts)
+	require.FileExists(t, filepath.Join(o.Refused, "a.ndjson"+refusedEnding))
+}
+
 // What another file of the same name has left of refused rows stays when the one before it comes back.
 func TestRefusedOfTwo(t *testing.T) {
 	t.Parallel()
