@@ -11,11 +11,11 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"millrace/api"
 	"millrace/api/admin"
+	"millrace/api/keys"
 	"millrace/ingest"
 	"millrace/shard"
 	"millrace/shard/eventlog"
@@ -182,20 +182,9 @@ func (c *serveCommand) doorOptions(logger *slog.Logger) (api.Options, error) {
 		MaxPagesPerMinute: c.MaxPagesPerMinute,
 		AccessLog:         c.AccessLog, Logger: logger,
 	}
-	for _, p := range c.TrustedProxies {
-		if !strings.Contains(p, "/") {
-			a, err := netip.ParseAddr(p)
-			if err != nil {
-				return o, fmt.Errorf("--trusted-proxies: %w", err)
-			}
-			o.TrustedProxies = append(o.TrustedProxies, netip.PrefixFrom(a, a.BitLen()))
-			continue
-		}
-		prefix, err := netip.ParsePrefix(p)
-		if err != nil {
-			return o, fmt.Errorf("--trusted-proxies: %w", err)
-		}
-		o.TrustedProxies = append(o.TrustedProxies, prefix)
+	var err error
+	if o.TrustedProxies, err = keys.ParseNetworks(c.TrustedProxies); err != nil {
+		return o, fmt.Errorf("--trusted-proxies: %w", err)
 	}
 	return o, nil
 }

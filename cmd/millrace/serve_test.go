@@ -15,6 +15,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,6 +33,15 @@ import (
 	"millrace/loadtest/testlog"
 	"millrace/loadtest/testsize"
 )
+
+// An address of IPv4 in the form of IPv6 is that address: callers' addresses are compared in the form of IPv4.
+func TestTrustedProxiesAreNetworks(t *testing.T) {
+	c := serveCommand{TrustedProxies: []string{"::ffff:10.0.0.7", "10.1.2.3/16", "2001:db8::1"}}
+	o, err := c.doorOptions(slog.Default())
+	require.NoError(t, err)
+	require.Equal(t, []netip.Prefix{netip.MustParsePrefix("10.0.0.7/32"), netip.MustParsePrefix("10.1.0.0/16"),
+		netip.MustParsePrefix("2001:db8::1/128")}, o.TrustedProxies)
+}
 
 // What cannot be meant is refused before anything is opened, and the text says what to do.
 func TestFlagsAreRefused(t *testing.T) {
@@ -103,7 +113,8 @@ func TestFlagsAreRefused(t *testing.T) {
 		{with("--max-sessions", "-1"), "--max-sessions"},
 		{with("--tls-cert", "cert.pem"), "--tls-key"},
 		{with("--tls-cert", broken, "--tls-key", broken), "certificate"},
-		{with("--trusted-proxies", "proxy"), "--trusted-proxies"},
+		{with("--trusted-proxies", "proxy"), `--trusted-proxies: "proxy" is neither an IP address nor a subnet`},
+		{with("--trusted-proxies", "::ffff:10.0.0.0/104"), "--trusted-proxies: write the subnet"},
 		{with("--bootstrap", filepath.Join(dir, "none.yaml")), "--bootstrap: open " + filepath.Join(dir, "none.yaml")},
 		{with("--bootstrap", broken), "--bootstrap: \"" + broken},
 		{with("--data", filepath.Join(broken, "data")), "--data: mkdir " + broken},
