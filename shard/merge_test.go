@@ -333,3 +333,26 @@ func TestMergeOfBlocked(t *testing.T) {
 	require.False(t, taken("keep"))
 	require.True(t, taken("gone"))
 }
+
+// An imported profile may be a dummy user's, and the one that is imported in its place need not be.
+func TestImportOfBlocked(t *testing.T) {
+	o := testOptions(vfs.NewMem())
+	e := openTest(t, o)
+	var im profile.Importer
+	for i, sessions := range []int{5_000_000, 5_000_001, 5_000_000} {
+		line := fmt.Appendf(nil, `{"external_id":"u","session_count":%d}`, sessions)
+		blob, err := im.Import(nil, 1, line, time.Now().UnixMicro(), profile.ImportOptions{})
+		require.NoError(t, err)
+		b := e.NewBatch(1, 0)
+		b.Import(blob)
+		require.NoError(t, b.Commit())
+		b.Release()
+		for range 2 { // as it is now, and after a restart
+			b := e.NewBatch(1, 0)
+			require.Equal(t, sessions <= 5_000_000, addEvent(b, op.ExternalID, "u", "x", 0), i)
+			b.Release()
+			require.NoError(t, e.Close())
+			e = openTest(t, o)
+		}
+	}
+}

@@ -64,3 +64,13 @@ func (w *Worker) markDummy(p *Partition, number uint64) {
 	w.m.block(number)
 	w.setApart(p, number, books.ApartDummy)
 }
+
+// noteDummy notes whether the profile, which takes the place of another one or of none, is a dummy user's.
+func (w *Worker) noteDummy(p *Partition, number uint64, isDummy bool) {
+	if isDummy {
+		w.markDummy(p, number)
+	} else if w.m.IsBlocked(number) {
+		w.m.unblock(number)
+		w.setApart(p, number, books.ApartElsewhere) // in place of the note in the book, which a restart would believe
+	}
+}

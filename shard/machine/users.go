@@ -173,6 +173,7 @@ func (w *Worker) putImported(
 	}
 	w.keep(w.ed.ForgetState(w.fresh, profile.State{Kind: profile.StateBounce}))
 	w.noteAll(p, number, had, w.fresh)
+	w.noteDummy(p, number, profile.Blocked(w.fresh))
 	if s != nil {
 		err = w.update(s, w.fresh)
 	} else if _, err = w.insert(p, number, w.fresh); err == nil {
