@@ -301,6 +301,33 @@ func TestFifty(t *testing.T) {
 	}
 }
 
+// Fifty users may be set in each of several groups, and in one group twice.
+func TestFiftyInSeveralGroups(t *testing.T) {
+	d := openDoor(t)
+	d.must(t, "/users/track", `{"attributes":[{"external_id":"u0"},{"external_id":"u49"}]}`)
+	users := func(group, state string, from, n int) string {
+		var ids []string
+		for i := range n {
+			ids = append(ids, fmt.Sprintf(`"u%d"`, from+i))
+		}
+		return set(group, state, `"external_ids":[`+strings.Join(ids, ",")+`]`)
+	}
+	send := func(elements ...string) answer {
+		return d.call("POST", "/v2/subscription/status/set", demoKey, `{"subscription_groups":[`+strings.Join(elements, ",")+`]}`)
+	}
+	all := []string{users(newsGroup, "unsubscribed", 0, 50), users(newsGroup, "subscribed", 0, 25), users(alertsGroup, "unsubscribed", 0, 50)}
+	require.Equal(t, 201, send(all...).status)
+	require.Equal(t, "Subscribed", d.one(t, newsGroup, "external_id", "u0"), "in their order")
+	require.Equal(t, "Unsubscribed", d.one(t, newsGroup, "external_id", "u49"))
+	require.Equal(t, "Unsubscribed", d.one(t, alertsGroup, "external_id", "u49"))
+	for _, more := range []string{users(chatGroup, "subscribed", 50, 1), set(newsGroup, "subscribed", `"emails":["u0@example.com"]`)} {
+		a := send(users(newsGroup, "subscribed", 0, 50), more)
+		require.Equal(t, 400, a.status, more)
+		require.Equal(t, "The max number of ids per request was exceeded", a.json(t)["message"])
+	}
+	require.Equal(t, "Unsubscribed", d.one(t, newsGroup, "external_id", "u49"))
+}
+
 // What an address has, all have who share it, however it was set: by a set of each kind, by /users/track, by
 // /email/status.
 func TestOneState(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 	"millrace/shard/op"
 )
 
-// maxIDs is how many users and addresses a request may name.
+// maxIDs is how many users and addresses a request may name, in each of its groups, and how many groups.
 const maxIDs = 50
 
 // Texts of the subscription and email endpoints. The first three are those of the public API.
@@ -33,7 +33,8 @@ const (
 type consent struct {
 	call.Verdict
 	x       *call.Call
-	targets []target
+	targets []target // a user or an address that is named in two groups is two of them
+	first   int      // index of the first target of the group that is read
 }
 
 // target is one user or address, and the new values of its states.
@@ -57,7 +58,7 @@ func SetStatusV2(x *call.Call, body value.Value) {
 	c.commit(op.SourceStatusSetV2)
 }
 
-// groups reads subscription_groups. More elements than maxIDs can't be valid, since each names somebody.
+// groups reads subscription_groups.
 func (c *consent) groups(v value.Value) {
 	const wrong = "'subscription_groups' must be an array of objects"
 	switch n := v.Count(maxIDs); {
@@ -82,6 +83,22 @@ func (c *consent) groups(v value.Value) {
 		}
 		c.group(e)
 	}
+	if len(c.targets) > maxIDs && c.named() > maxIDs {
+		c.Fail(textTooManyIDs)
+	}
+}
+
+// named is how many users and addresses the request names, in whatever number of groups.
+func (c *consent) named() int {
+	type name struct {
+		kind op.IDKind
+		key  string
+	}
+	names := make(map[name]struct{}, 2*maxIDs)
+	for _, t := range c.targets {
+		names[name{t.kind, string(t.key)}] = struct{}{}
+	}
+	return len(names)
 }
 
 // group reads a subscription group reference (service.md 2.12). Each of the two endpoints accepts the member names of
@@ -141,6 +158,7 @@ func (c *consent) group(v value.Value) {
 		c.Fail(textNoTarget)
 	}
 	states := []shard.State{state}
+	c.first = len(c.targets)
 	for i, m := range targetMembers {
 		c.each(m.name, targets[i], m.kind, states)
 	}
@@ -224,7 +242,7 @@ func (c *consent) add(name string, v value.Value, kind op.IDKind, states []shard
 		c.Fail("'" + name + "' must be a string or an array of strings")
 		return
 	}
-	if len(c.targets) == maxIDs {
+	if len(c.targets)-c.first == maxIDs {
 		c.Fail(textTooManyIDs)
 		return
 	}
