@@ -183,17 +183,24 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer, command *kong.
 		return err
 	}
 	o.engine.OnFailure = func(err error) { failed <- err }
-	reload := reloads{certificate}
+	var inUse certificates
+	if certificate != nil {
+		inUse = append(inUse, usedCertificate{"api", certificate, nil})
+	}
 	if c.Node != 0 {
 		link, config, err := c.linkTLS()
 		if err != nil {
 			return err
 		}
-		reload = append(reload, link)
+		if link != nil {
+			inUse = append(inUse, usedCertificate{"nodes", link, config.RootCAs})
+		}
 		o.cluster = c.clusterOptions(config, logger)
 	} else if err := facts.CheckAlone(c.Data); err != nil {
 		return err
 	}
+	inUse.gauges()
+	inUse.warnOfExpiry(logger)
 	hup := make(chan os.Signal, 1)     // before the first answer: whoever has had one may send it
 	signal.Notify(hup, syscall.SIGHUP) // until the process ends: one that comes while it stops must not kill it
 	// Listen before recovery, so that a taken port is known at once; connections wait in the backlog until they can be
@@ -222,7 +229,7 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer, command *kong.
 	if certificate != nil {
 		listener = certificate.Listener(listener)
 	}
-	return c.serve(ctx, n, listener, certificate, hup, reload, failed, logger, stdout)
+	return c.serve(ctx, n, listener, certificate, hup, inUse, failed, logger, stdout)
 }
 
 // makeData makes the data directory, for its owner alone, since its files are personal data and contain secrets. An
@@ -292,7 +299,7 @@ func (c *serveCommand) open(
 
 // serve runs the listeners until the end and closes everything in order.
 func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener, certificate *api.TLS,
-	hup <-chan os.Signal, reload reloads, failed <-chan error,
+	hup <-chan os.Signal, inUse certificates, failed <-chan error,
 	logger *slog.Logger, stdout io.Writer) error {
 	ended := make(chan error, 3)
 	inner, err := c.serveInner(n, certificate, ended, logger) // first: it is there once the API is ready
@@ -307,13 +314,14 @@ func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener
 	stop := make(chan struct{})
 	defer close(stop)
 	go n.keepUsage(stop)
+	go inUse.watchExpiry(stop, logger)
 	reloaded := make(chan struct{})
 	go func() {
 		defer close(reloaded)
 		for {
 			select {
 			case <-hup:
-				c.reload(ctx, n, reload, logger, stdout)
+				c.reload(ctx, n, inUse, logger, stdout)
 			case <-ctx.Done():
 				return
 			}
@@ -417,13 +425,10 @@ func (c *serveCommand) serveInner(
 	return servers, nil
 }
 
-// reloads are the certificates in use; nil ones are ignored.
-type reloads []*api.TLS
-
 // reload is done on SIGHUP: certificates and bootstrap file are read again. What is wrong with them is logged, and the
 // old state stays.
 func (c *serveCommand) reload(
-	ctx context.Context, n *node, certificates reloads, logger *slog.Logger, stdout io.Writer,
+	ctx context.Context, n *node, inUse certificates, logger *slog.Logger, stdout io.Writer,
 ) {
 	good := true
 	note := func(err error) {
@@ -432,11 +437,10 @@ func (c *serveCommand) reload(
 			logger.Error("reload", "error", err)
 		}
 	}
-	for _, certificate := range certificates {
-		if certificate != nil {
-			note(certificate.Reload())
-		}
+	for _, certificate := range inUse {
+		note(certificate.Reload())
 	}
+	inUse.warnOfExpiry(logger)
 	f, err := c.readBootstrap()
 	if err == nil {
 		err = c.bootstrap(ctx, n, f, stdout)

@@ -165,16 +165,8 @@ func (c *serveCommand) linkTLS() (*api.TLS, *tls.Config, error) {
 // checkProof returns an error when other nodes would turn this node's certificate away: then it would wait at their
 // doors for ever.
 func checkProof(own *tls.Certificate, authority *x509.CertPool) error {
-	intermediates := x509.NewCertPool()
-	for _, der := range own.Certificate[1:] {
-		if c, err := x509.ParseCertificate(der); err == nil {
-			intermediates.AddCert(c)
-		}
-	}
 	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
-		_, err := own.Leaf.Verify(x509.VerifyOptions{Roots: authority, Intermediates: intermediates,
-			KeyUsages: []x509.ExtKeyUsage{usage}})
-		if err != nil {
+		if _, err := prove(own, authority, usage); err != nil {
 			return fmt.Errorf("the other nodes would refuse it by --raft-ca: it must be valid, for servers and for "+
 				"clients: %w", err)
 		}

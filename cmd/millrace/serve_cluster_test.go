@@ -43,14 +43,20 @@ func newAuthority(t *testing.T, dir, name string) *authority {
 	var err error
 	a.key, err = ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
 	require.NoError(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	a.renew(time.Now().Add(time.Hour))
+	return a
+}
+
+// renew makes a certificate of the authority, which proves what it has issued and will issue.
+func (a *authority) renew(expiry time.Time) {
+	name := strings.TrimSuffix(filepath.Base(a.file), ".pem")
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: expiry,
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
 	der, err := x509.CreateCertificate(crand.Reader, template, template, &a.key.PublicKey, a.key)
-	require.NoError(t, err)
+	require.NoError(a.t, err)
 	a.cert, err = x509.ParseCertificate(der)
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(a.file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
-	return a
+	require.NoError(a.t, err)
+	require.NoError(a.t, os.WriteFile(a.file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
 }
 
 // issue writes a certificate and its key.
@@ -192,7 +198,7 @@ func TestServeAsNodes(t *testing.T) {
 		metrics = admin(1, http.MethodGet, "/metrics", "").body
 		return strings.Contains(metrics, "\nmillrace_ready 1\n")
 	}, testPatience, 50*time.Millisecond)
-	for _, line := range []string{"\nmillrace_entries{group=\"0\"} ", "\nmillrace_entries{group=\"4\"} ", "\nmillrace_inflight_bytes{group=\"coordinator\"} 0\n"} {
+	for _, line := range []string{"\nmillrace_entries{group=\"0\"} ", "\nmillrace_entries{group=\"4\"} ", "\nmillrace_inflight_bytes{group=\"coordinator\"} 0\n", "\nmillrace_certificate_expiry_time_seconds{use=\"nodes\"} "} {
 		require.Contains(t, metrics, line)
 	}
 

@@ -565,6 +565,7 @@ func makeCertificate(t *testing.T, name, addr, certFile, keyFile string) *x509.C
 // refuses what is outdated.
 func TestTLS(t *testing.T) {
 	s := newSite(t)
+	s.admin = testaddr.Free(t)
 	dir := t.TempDir()
 	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	first := makeCertificate(t, "first", s.addr, certFile, keyFile)
@@ -609,6 +610,8 @@ func TestTLS(t *testing.T) {
 	require.Eventually(t, func() bool { a, err := post(client(second, nil)); return err == nil && a.status == 201 }, testPatience, 5*time.Millisecond)
 	_, err = post(client(first, nil))
 	require.Error(t, err)
+	expiry := fmt.Sprintf("\nmillrace_certificate_expiry_time_seconds{use=\"api\"} %d\n", second.NotAfter.Unix())
+	require.Eventually(t, func() bool { return strings.Contains(s.metrics(t), expiry) }, testPatience, 50*time.Millisecond)
 
 	require.NoError(t, os.WriteFile(certFile, []byte("rubbish"), 0o600))
 	p.signal(syscall.SIGHUP)
@@ -618,6 +621,7 @@ func TestTLS(t *testing.T) {
 	require.Equal(t, 201, a.status)
 	p.stop()
 	require.Equal(t, 1, strings.Count(p.log.String(), `"reloaded"`), "the broken one was not")
+	require.Equal(t, 3, strings.Count(p.log.String(), "a certificate in use expires"), "at the start and on each SIGHUP")
 }
 
 // A certificate that no client accepts never takes the place of another one. A server that has no other one starts with
