@@ -138,7 +138,7 @@ var destinationFields = []destinationField{
 		oneOf(AddressingAuto, AddressingPath, AddressingHost)},
 	{"encryption", func(d *Destination) string { return d.Encryption }, []string{DestinationS3},
 		oneOf(EncryptionS3, EncryptionKMS)},
-	{"kms_key", func(d *Destination) string { return d.KMSKey }, []string{DestinationS3}, checkWord},
+	{"kms_key", func(d *Destination) string { return d.KMSKey }, []string{DestinationS3}, checkKMSKey},
 	{"url", func(d *Destination) string { return d.URL }, []string{DestinationHTTP}, checkURL},
 	{"batch", func(d *Destination) string { return number(d.Batch) }, []string{DestinationHTTP}, checkBatch},
 	{"brokers", func(d *Destination) string { return d.Brokers }, []string{DestinationKafka}, checkBrokers},
@@ -236,6 +236,14 @@ func checkSlug(field, value string) error {
 func checkWord(field, value string) error {
 	if strings.ContainsAny(value, " /\\") {
 		return Invalid("%s %q: want a name without spaces and slashes", field, value)
+	}
+	return nil
+}
+
+// checkKMSKey permits slashes, which ARNs and aliases of keys have.
+func checkKMSKey(field, value string) error {
+	if strings.Contains(value, " ") {
+		return Invalid("%s %q: want the id, alias or ARN of a key", field, value)
 	}
 	return nil
 }
