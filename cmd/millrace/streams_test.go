@@ -217,7 +217,7 @@ func TestStreamCommands(t *testing.T) {
 	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "x", "--to", "s3")...), "destination.bucket is required")
 	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "x", "--to", "http", "--url", "http://127.0.0.1:1/x", "--format", "ndjson")...), "want currents or json")
 	require.Contains(t, tool(t, s.target("streams", "create", "test", "hook", "--to", "http", "--url", "http://127.0.0.1:1/x", "--batch", "7", "--from", "beginning")...), "currents")
-	require.Contains(t, tool(t, s.target("streams", "create", "test", "bucket", "--to", "s3", "--bucket", "b", "--credentials", "c-1", "--prefix", "a/b", "--layout", "currents")...), "a/b")
+	require.Contains(t, tool(t, s.target("streams", "create", "test", "bucket", "--to", "s3", "--bucket", "lake", "--credentials", "c-1", "--prefix", "a/b", "--layout", "currents")...), "a/b")
 	require.Eventually(t, func() bool { return s.streamStatus(t, "bucket").State == "failing" }, testPatience, 20*time.Millisecond)
 	shown := tool(t, s.target("streams", "show", "test", "bucket")...)
 	require.Contains(t, shown, "MILLRACE_STREAM_CREDENTIALS_TEST_C_1")

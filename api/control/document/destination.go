@@ -131,9 +131,9 @@ var destinationFields = []destinationField{
 	{"credentials", func(d *Destination) string { return d.Credentials },
 		[]string{DestinationS3, DestinationHTTP, DestinationKafka}, checkSlug},
 	{"endpoint", func(d *Destination) string { return d.Endpoint }, []string{DestinationS3}, checkHost},
-	{"bucket", func(d *Destination) string { return d.Bucket }, []string{DestinationS3}, checkWord},
+	{"bucket", func(d *Destination) string { return d.Bucket }, []string{DestinationS3}, checkBucket},
 	{"prefix", func(d *Destination) string { return d.Prefix }, []string{DestinationS3}, checkPrefix},
-	{"region", func(d *Destination) string { return d.Region }, []string{DestinationS3}, checkWord},
+	{"region", func(d *Destination) string { return d.Region }, []string{DestinationS3}, checkRegion},
 	{"addressing", func(d *Destination) string { return d.Addressing }, []string{DestinationS3},
 		oneOf(AddressingAuto, AddressingPath, AddressingHost)},
 	{"encryption", func(d *Destination) string { return d.Encryption }, []string{DestinationS3},
@@ -194,6 +194,27 @@ func (d *Destination) validate() error {
 	if (d.Encryption == EncryptionKMS) != (d.KMSKey != "") {
 		return Invalid("destination.kms_key goes with encryption %s: give both or neither", EncryptionKMS)
 	}
+	if d.Type == DestinationS3 {
+		return d.checkAddressing()
+	}
+	return nil
+}
+
+// checkAddressing refuses a bucket in the host of URLs where no such host can exist.
+func (d *Destination) checkAddressing() error {
+	host := webURL(d.Endpoint).Hostname()
+	isAWS := strings.HasSuffix(host, ".amazonaws.com")
+	if d.Addressing != AddressingHost && (d.Addressing != AddressingAuto || !isAWS) {
+		return nil
+	}
+	if net.ParseIP(host) != nil {
+		return Invalid("destination.addressing %s: %s has no hosts below it; want %s", AddressingHost, d.Endpoint,
+			AddressingPath)
+	}
+	if !bucketOfHostForm.MatchString(d.Bucket) {
+		return Invalid("destination.bucket %q: want lower-case letters, digits, . and -, since the bucket is part of "+
+			"the host; or addressing %s", d.Bucket, AddressingPath)
+	}
 	return nil
 }
 
@@ -214,9 +235,38 @@ func checkDirectory(field, value string) error {
 	return nil
 }
 
+// maxPrefixBytes leaves room for the names of files: an object's key has at most 1024 bytes, and the longest name, that
+// of the layout currents, has less than 500.
+const maxPrefixBytes = 512
+
 func checkPrefix(field, value string) error {
-	if !isBelow(value) {
-		return Invalid("%s %q: want a prefix such as lake/events, without / at either end and without ..", field, value)
+	if !isBelow(value) || len(value) > maxPrefixBytes {
+		return Invalid("%s %q: want a prefix such as lake/events, without / at either end and without .., of at most "+
+			"%d bytes", field, value, maxPrefixBytes)
+	}
+	return nil
+}
+
+var (
+	// bucketForm is that of S3, and what some other services permit in paths.
+	bucketForm       = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._:-]{1,61}[a-zA-Z0-9]$`)
+	bucketOfHostForm = regexp.MustCompile(`^[a-z0-9.-]+$`)
+	badInBucket      = regexp.MustCompile(`\.\.|\.-|-\.`)
+)
+
+func checkBucket(field, value string) error {
+	if !bucketForm.MatchString(value) || badInBucket.MatchString(value) || net.ParseIP(value) != nil {
+		return Invalid("%s %q: want the name of a bucket: 3 to 63 lower-case letters, digits, . and -, not an address",
+			field, value)
+	}
+	return nil
+}
+
+var regionForm = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,63}$`)
+
+func checkRegion(field, value string) error {
+	if !regionForm.MatchString(value) {
+		return Invalid("%s %q: want a region such as eu-central-1", field, value)
 	}
 	return nil
 }
@@ -229,13 +279,6 @@ func isBelow(p string) bool {
 func checkSlug(field, value string) error {
 	if !slugForm.MatchString(value) {
 		return Invalid("%s %q: want a name in lower-case letters, digits, - and _, at most 63", field, value)
-	}
-	return nil
-}
-
-func checkWord(field, value string) error {
-	if strings.ContainsAny(value, " /\\") {
-		return Invalid("%s %q: want a name without spaces and slashes", field, value)
 	}
 	return nil
 }
@@ -259,15 +302,22 @@ func checkURL(field, value string) error {
 // stream.
 func webURL(value string) *url.URL {
 	u, err := url.Parse(value)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.Fragment != "" {
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil ||
+		u.Fragment != "" || strings.HasSuffix(u.Host, ":") || u.Port() != "" && !isPort(u.Port()) {
 		return nil
 	}
 	return u
 }
 
+func isPort(s string) bool {
+	n, err := strconv.ParseUint(s, 10, 16)
+	return err == nil && n > 0
+}
+
 func checkBrokers(field, value string) error {
 	for broker := range strings.SplitSeq(value, ",") {
-		if host, port, err := net.SplitHostPort(broker); err != nil || host == "" || port == "" {
+		host, port, err := net.SplitHostPort(broker)
+		if err != nil || host == "" || strings.ContainsAny(host, " /@") || !isPort(port) {
 			return Invalid("%s %q: want host:port, or several of them separated by commas", field, value)
 		}
 	}
@@ -276,13 +326,19 @@ func checkBrokers(field, value string) error {
 
 var topicForm = regexp.MustCompile(`^([a-zA-Z0-9._-]|\{workspace\}|\{stream\}|\{kind\})+$`)
 
-// maxTopicBytes leaves room for what replaces {workspace} and the like: a topic has at most 249 bytes.
-const maxTopicBytes = 100
+// maxTopicBytes is Kafka's. What replaces {workspace} and the like is counted at its longest.
+const maxTopicBytes = 249
+
+var longestInTopic = strings.NewReplacer("{workspace}", strings.Repeat("w", maxSlugBytes),
+	"{stream}", strings.Repeat("s", maxSlugBytes), "{kind}", strings.Repeat("k", len("email_subscription")))
 
 func checkTopic(field, value string) error {
-	if !topicForm.MatchString(value) || len(value) > maxTopicBytes || value == "." || value == ".." {
-		return Invalid("%s %q: want letters, digits, ., _, - and {workspace}, {stream}, {kind}, at most %d", field,
-			value, maxTopicBytes)
+	if !topicForm.MatchString(value) || value == "." || value == ".." {
+		return Invalid("%s %q: want letters, digits, ., _, - and {workspace}, {stream}, {kind}", field, value)
+	}
+	if n := len(longestInTopic.Replace(value)); n > maxTopicBytes {
+		return Invalid("%s %q: names of topics would have up to %d bytes, at most %d are allowed", field, value, n,
+			maxTopicBytes)
 	}
 	return nil
 }

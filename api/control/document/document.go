@@ -43,14 +43,15 @@ func Invalid(format string, args ...any) error {
 }
 
 var (
-	slugForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`)
-	nameForm = regexp.MustCompile(`^[a-z0-9_.*]{1,64}$`) // of a permission
+	slugForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`) // at most maxSlugBytes
+	nameForm = regexp.MustCompile(`^[a-z0-9_.*]{1,64}$`)        // of a permission
 )
 
 // Limits on control data: it is small by nature, and every node holds it in memory.
 const (
 	maxNameBytes = 255 // of every name, but for those of preference centers, which the API bounds
 	maxIDBytes   = 255
+	maxSlugBytes = 63 // of ids that are in names of files and topics
 	maxNetworks  = 1000
 )
 
