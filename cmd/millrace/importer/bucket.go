@@ -6,14 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
+	"github.com/minio/minio-go/v7/pkg/s3utils"
 
 	"millrace/api/bounded"
 )
@@ -40,8 +43,15 @@ func (s *S3) validate() error {
 		return fmt.Errorf("S3.Addressing %q: want path or host", s.Addressing)
 	}
 	u, err := url.Parse(s.Endpoint)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil ||
+		strings.Trim(u.Path, "/")+u.RawQuery+u.Fragment != "" {
 		return fmt.Errorf("S3.Endpoint %q: want http://HOST:PORT or https://HOST", s.Endpoint)
+	}
+	if _, err := strconv.ParseUint(cmp.Or(u.Port(), "443"), 10, 16); err != nil {
+		return fmt.Errorf("S3.Endpoint %q: no machine has such a port", s.Endpoint)
+	}
+	if s.Addressing == "host" && net.ParseIP(u.Hostname()) != nil {
+		return fmt.Errorf("S3.Addressing host: %s has no hosts below it; want path", s.Endpoint)
 	}
 	return nil
 }
@@ -55,6 +65,19 @@ func isBucket(path string) bool { return strings.HasPrefix(path, bucketScheme) }
 func partsOf(path string) (bucket, prefix string) {
 	bucket, prefix, _ = strings.Cut(strings.TrimPrefix(path, bucketScheme), "/")
 	return bucket, prefix
+}
+
+// checkBucket refuses a path of a bucket that can't exist: a watching import would look for it in vain.
+func checkBucket(path string) error {
+	if !isBucket(path) {
+		return nil
+	}
+	if bucket, _ := partsOf(path); bucket == "" {
+		return fmt.Errorf("path %q: want s3://BUCKET/PREFIX", path)
+	} else if err := s3utils.CheckValidBucketName(bucket); err != nil {
+		return fmt.Errorf("path %q: %w", path, err)
+	}
+	return nil
 }
 
 // buckets gives access to the buckets of a service that speaks S3.

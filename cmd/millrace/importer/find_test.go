@@ -146,6 +146,27 @@ func TestBucket(t *testing.T) {
 	require.ErrorContains(t, err, `S3.Addressing "dns": want path or host`)
 }
 
+// What can't be reached at any time is refused at once, also by an import that would wait for what can't be reached now.
+func TestBucketsThatCannotBe(t *testing.T) {
+	d := newDouble(t, testseed.Rand(t), 0)
+	for want, set := range map[string]S3{
+		`path "s3://ab/in": Bucket name cannot be shorter`: {},
+		`S3.Endpoint "http://u:p@h": want http`:            {Endpoint: "http://u:p@h"},
+		`S3.Endpoint "http://h/?a=b": want http`:           {Endpoint: "http://h/?a=b"},
+		`S3.Endpoint "http://:9000": want http`:            {Endpoint: "http://:9000"},
+		`S3.Endpoint "http://h:99999": no machine`:         {Endpoint: "http://h:99999"},
+		"S3.Addressing host: http://127.0.0.1:9 has no":    {Endpoint: "http://127.0.0.1:9", Addressing: "host"},
+	} {
+		o := d.options(t, "s3://ab/in")
+		if set != (S3{}) {
+			o.Paths[0] = "s3://landing/in"
+		}
+		o.State, o.S3, o.Watch, o.Patience = t.TempDir(), set, true, time.Millisecond
+		_, err := Run(t.Context(), o)
+		require.ErrorContains(t, err, want)
+	}
+}
+
 // An object that changes between the list and its turn isn't taken by half, and doesn't keep those behind it.
 func TestObjectThatChanges(t *testing.T) {
 	t.Parallel()

@@ -144,8 +144,8 @@ func (o *Options) Validate() error {
 		}
 	}
 	for _, p := range o.Paths {
-		if bucket, _ := partsOf(p); isBucket(p) && bucket == "" {
-			return fmt.Errorf("path %q: want s3://BUCKET/PREFIX", p)
+		if err := checkBucket(p); err != nil {
+			return err
 		}
 	}
 	if err := o.S3.validate(); err != nil {
