@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -159,6 +160,19 @@ func TestEachAtOnce(t *testing.T) {
 		}
 		return nil
 	}), errFailed)
+	// After a failure nothing more begins.
+	synctest.Test(t, func(t *testing.T) {
+		var begun atomic.Int64
+		require.ErrorIs(t, EachAtOnce(10*maxEntries, func(i int) error {
+			begun.Add(1)
+			if i == 0 {
+				return errFailed
+			}
+			time.Sleep(time.Second)
+			return nil
+		}), errFailed)
+		require.LessOrEqual(t, begun.Load(), int64(maxEntries))
+	})
 	require.PanicsWithValue(t, "x", func() { _ = EachAtOnce(1, func(int) error { panic("x") }) })
 	require.NoError(t, EachAtOnce(0, nil))
 }

@@ -18,6 +18,7 @@ func EachAtOnce(n int, f func(i int) error) error {
 				if p := recover(); p != nil {
 					panicked.Store(&p)
 				}
+				next.Store(int64(n)) // when this call has failed, nothing more begins
 			}()
 			for err == nil {
 				i := int(next.Add(1)) - 1
