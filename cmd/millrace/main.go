@@ -1,5 +1,4 @@
-// Command millrace is the server and its tools in one binary: serve, loadtest, export, import, backup, restore,
-// cluster, admin, version.
+// Command millrace is the server and its tools in one binary. Type cli has the commands.
 package main
 
 import (
@@ -34,7 +33,7 @@ func main() {
 	os.Exit(1)
 }
 
-// exitError carries an exit code with a meaning of its own; see README.
+// exitError carries an exit code with a meaning of its own; see docs/operations.md.
 type exitError struct {
 	error
 	code int

@@ -40,18 +40,18 @@ const defaultEndpoint = "https://s3.amazonaws.com"
 
 func (s *S3) validate() error {
 	if _, known := addressings[s.Addressing]; !known {
-		return fmt.Errorf("S3.Addressing %q: want path or host", s.Addressing)
+		return fmt.Errorf("--s3-addressing %q: want path or host", s.Addressing)
 	}
 	u, err := url.Parse(s.Endpoint)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil ||
 		strings.Trim(u.Path, "/")+u.RawQuery+u.Fragment != "" {
-		return fmt.Errorf("S3.Endpoint %q: want http://HOST:PORT or https://HOST", s.Endpoint)
+		return fmt.Errorf("--s3-endpoint %q: want http://HOST:PORT or https://HOST", s.Endpoint)
 	}
 	if _, err := strconv.ParseUint(cmp.Or(u.Port(), "443"), 10, 16); err != nil {
-		return fmt.Errorf("S3.Endpoint %q: no machine has such a port", s.Endpoint)
+		return fmt.Errorf("--s3-endpoint %q: no machine has such a port", s.Endpoint)
 	}
 	if s.Addressing == "host" && net.ParseIP(u.Hostname()) != nil {
-		return fmt.Errorf("S3.Addressing host: %s has no hosts below it; want path", s.Endpoint)
+		return fmt.Errorf("--s3-addressing host: %s has no hosts below it; want path", s.Endpoint)
 	}
 	return nil
 }

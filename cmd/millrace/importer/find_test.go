@@ -140,7 +140,7 @@ func TestBucket(t *testing.T) {
 	o.Paths = []string{"s3://" + testBucket}
 	o.S3.Endpoint = "landing"
 	_, err = Run(t.Context(), o)
-	require.ErrorContains(t, err, `S3.Endpoint "landing": want http`)
+	require.ErrorContains(t, err, `--s3-endpoint "landing": want http`)
 	o.S3 = S3{Endpoint: s.URL, Addressing: "dns"}
 	_, err = Run(t.Context(), o)
 	require.ErrorContains(t, err, `S3.Addressing "dns": want path or host`)

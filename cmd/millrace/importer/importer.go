@@ -140,7 +140,7 @@ func directoryOf(path string) string {
 func (o *Options) Validate() error {
 	for _, u := range o.URL {
 		if p, err := url.Parse(u); err != nil || p.Scheme != "http" && p.Scheme != "https" || p.Host == "" {
-			return fmt.Errorf("URL %q: want http://HOST:PORT or https://HOST", u)
+			return fmt.Errorf("--url %q: want http://HOST:PORT or https://HOST", u)
 		}
 	}
 	for _, p := range o.Paths {
