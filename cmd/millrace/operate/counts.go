@@ -50,11 +50,15 @@ func (c *consentCountsShow) say(s *session, answer members) error {
 	var running, failed members
 	switch {
 	case answer.value("running") != nil:
+		var done float64
 		if err := answer.read("running", &running); err != nil {
 			return err
 		}
-		fmt.Fprintf(s.out, "counting since %s: %s users, %s of the work is done\n", running.text("began_at"),
-			running.text("users"), running.text("done"))
+		if err := running.read("done", &done); err != nil {
+			return err
+		}
+		fmt.Fprintf(s.out, "counting since %s: %s users, %.0f %% of the work is done\n", running.text("began_at"),
+			running.text("users"), 100*done)
 	case answer.value("failed") != nil:
 		if err := answer.read("failed", &failed); err != nil {
 			return err
