@@ -6,12 +6,11 @@ import (
 	"io"
 	"sync"
 
-	"millrace/api/call"
-
 	"github.com/klauspost/compress/flate"
 	"github.com/klauspost/compress/zstd"
 	"github.com/valyala/fasthttp"
 
+	"millrace/api/call"
 	"millrace/shard"
 )
 

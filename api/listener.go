@@ -13,9 +13,9 @@ import (
 	"syscall"
 	"time"
 
-	"millrace/api/ratelimit"
-
 	"github.com/puzpuzpuz/xsync/v3"
+
+	"millrace/api/ratelimit"
 )
 
 // limitListener bounds connections, in all and per address. fasthttp could do that, but it answers in plain text and

@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"fmt"
 
-	"millrace/api/control"
-
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/puzpuzpuz/xsync/v3"
+
+	"millrace/api/control"
 )
 
 // objectCounts count the objects of /users/track of one workspace.

@@ -13,6 +13,7 @@ package api
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -22,7 +23,6 @@ import (
 	"github.com/puzpuzpuz/xsync/v3"
 	"github.com/valyala/fasthttp"
 
-	"errors"
 	"millrace/api/center"
 	"millrace/api/ratelimit"
 	"millrace/api/scim"

@@ -11,12 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/wal/durable"
-
-	"github.com/cockroachdb/pebble/v2/vfs"
-	"github.com/stretchr/testify/require"
 )
 
 // F2: power is lost under 8 writers, and anything between none and all of what was not synced is on disk. Every

@@ -7,12 +7,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/wal/durable"
-
-	"github.com/cockroachdb/pebble/v2/vfs"
-	"github.com/stretchr/testify/require"
 )
 
 // image is the files of a log directory, which tests damage and open.

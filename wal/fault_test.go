@@ -12,11 +12,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"millrace/loadtest/testlog"
-
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testlog"
 )
 
 // syncFS calls a function before each sync of a segment.

@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"millrace/loadtest/testseed"
-
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testseed"
 )
 
 // harness is an open log that remembers its acknowledgements.

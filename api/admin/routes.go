@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"millrace/api/openapi"
-
 	"github.com/VictoriaMetrics/metrics"
+
+	"millrace/api/openapi"
 )
 
 // HTTPServer makes the HTTP server of the second listener. Everybody who reaches it gets health, metrics and the API's

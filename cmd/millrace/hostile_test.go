@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
-
-	"github.com/stretchr/testify/require"
 )
 
 // Slow clients and garbage, while a good client works: its requests all succeed, the process lives, and its memory

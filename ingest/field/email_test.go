@@ -8,10 +8,10 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"millrace/loadtest/testseed"
-
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/publicsuffix"
+
+	"millrace/loadtest/testseed"
 )
 
 func TestEmailAccepts(t *testing.T) {

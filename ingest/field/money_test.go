@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"millrace/loadtest/testseed"
-
 	"github.com/bojanz/currency"
 	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testseed"
 )
 
 func TestCurrency(t *testing.T) {

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"millrace/loadtest/testseed"
-
 	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testseed"
 )
 
 func TestTimeShapes(t *testing.T) {
