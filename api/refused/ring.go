@@ -31,7 +31,7 @@ const suffix = ".refused"
 
 // load reads all files. A file that is torn at its end is cut there.
 func (s *Store) load() error {
-	if err := os.MkdirAll(s.options.Dir, 0o700); err != nil {
+	if err := durable.MakeDir(nil, s.options.Dir, 0o700); err != nil {
 		return err
 	}
 	unfinished, err := s.files(suffix + durable.Temporary)
@@ -169,7 +169,7 @@ func (s *Store) openSegment(seq uint64) (*segment, error) {
 	if s.failing != 0 && now-s.failing < retryInterval.Milliseconds() {
 		return nil, errWaiting
 	}
-	if err := os.MkdirAll(s.options.Dir, 0o700); err != nil { // somebody may have removed it
+	if err := durable.MakeDir(nil, s.options.Dir, 0o700); err != nil { // somebody may have removed it
 		return nil, err
 	}
 	path := filepath.Join(s.options.Dir, fmt.Sprintf("%016x%s", seq, suffix))
