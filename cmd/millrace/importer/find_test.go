@@ -143,7 +143,7 @@ func TestBucket(t *testing.T) {
 	require.ErrorContains(t, err, `--s3-endpoint "landing": want http`)
 	o.S3 = S3{Endpoint: s.URL, Addressing: "dns"}
 	_, err = Run(t.Context(), o)
-	require.ErrorContains(t, err, `S3.Addressing "dns": want path or host`)
+	require.ErrorContains(t, err, `--s3-addressing "dns": want path or host`)
 }
 
 // What can't be reached at any time is refused at once, also by an import that would wait for what can't be reached now.
@@ -151,11 +151,11 @@ func TestBucketsThatCannotBe(t *testing.T) {
 	d := newDouble(t, testseed.Rand(t), 0)
 	for want, set := range map[string]S3{
 		`path "s3://ab/in": Bucket name cannot be shorter`: {},
-		`S3.Endpoint "http://u:p@h": want http`:            {Endpoint: "http://u:p@h"},
-		`S3.Endpoint "http://h/?a=b": want http`:           {Endpoint: "http://h/?a=b"},
-		`S3.Endpoint "http://:9000": want http`:            {Endpoint: "http://:9000"},
-		`S3.Endpoint "http://h:99999": no machine`:         {Endpoint: "http://h:99999"},
-		"S3.Addressing host: http://127.0.0.1:9 has no":    {Endpoint: "http://127.0.0.1:9", Addressing: "host"},
+		`--s3-endpoint "http://u:p@h": want http`:            {Endpoint: "http://u:p@h"},
+		`--s3-endpoint "http://h/?a=b": want http`:           {Endpoint: "http://h/?a=b"},
+		`--s3-endpoint "http://:9000": want http`:            {Endpoint: "http://:9000"},
+		`--s3-endpoint "http://h:99999": no machine`:         {Endpoint: "http://h:99999"},
+		"--s3-addressing host: http://127.0.0.1:9 has no":    {Endpoint: "http://127.0.0.1:9", Addressing: "host"},
 	} {
 		o := d.options(t, "s3://ab/in")
 		if set != (S3{}) {
