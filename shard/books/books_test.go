@@ -300,7 +300,9 @@ func TestSuppressedPages(t *testing.T) {
 		}
 		slices.SortFunc(want, q.Compare)
 		for rest := q; ; {
-			page, next, err := SuppressedPage(s, partition, rest, b.Suppressed.Pending(rest))
+			pending := b.Suppressed.Pending(rest)
+			require.LessOrEqual(t, len(pending), q.Most)
+			page, next, err := SuppressedPage(s, partition, rest, pending)
 			require.NoError(t, err)
 			require.LessOrEqual(t, len(page), q.Most)
 			require.LessOrEqual(t, cap(page), 2*q.Most)

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"encoding/binary"
 	"errors"
-	"slices"
 
+	"github.com/RaduBerinde/btreemap"
 	"github.com/cockroachdb/pebble/v2"
 
 	"millrace/shard/profile"
@@ -15,11 +15,30 @@ import (
 // Suppressed is the suppression lists of all workspaces: indexes, by time, of the rows of emails that must not be
 // mailed, because they are marked as hard bounces (the block list) or are unsubscribed. One batch writes a row and its
 // entries, so a list has exactly the rows that say so, each at the time at which that was set.
-type Suppressed struct{ pending[SuppressedChange] }
+type Suppressed struct {
+	pending *btreemap.BTreeMap[place, change] // what no checkpoint has written; nil: nothing
+	round   uint32                            // counts calls of save
+}
 
-// SuppressedChange is that an entry came to a list, or went.
-type SuppressedChange struct {
+// place is where an entry is in the lists.
+type place struct {
 	list list
+	Suppression
+}
+
+func (p place) compare(other place) int {
+	return cmp.Or(cmp.Compare(p.list.workspace, other.list.workspace), cmp.Compare(p.list.kind, other.list.kind),
+		p.Compare(other.Suppression))
+}
+
+// change is the last one of a place: an entry came there, or went.
+type change struct {
+	on    bool
+	round uint32 // that of save in which it was made
+}
+
+// SuppressedChange is that an entry of the list that a query asks for came, or went.
+type SuppressedChange struct {
 	Suppression
 	on bool
 }
@@ -42,19 +61,28 @@ func (s Suppression) Compare(other Suppression) int {
 	return cmp.Or(cmp.Compare(s.Since, other.Since), cmp.Compare(s.Number, other.Number))
 }
 
-// suppressedBytes is what a change takes in memory until a checkpoint.
-const suppressedBytes = 32
+// suppressedBytes is what a change takes in memory until a checkpoint: nodes of the tree may be half full.
+const suppressedBytes = 64
+
+// pendingDegree makes nodes of 31 changes, a KiB.
+const pendingDegree = 16
 
 // Move takes a row off the list that its state has it on, and puts it on the one that its new state wants it on. It
 // returns how many bytes of memory that takes until a checkpoint.
 func (x *Suppressed) Move(workspace uint32, number uint64, was, now profile.StateChange) (bytes int64) {
-	before := len(x.added)
 	for i, c := range [...]profile.StateChange{was, now} {
-		if c.Suppresses() {
-			x.added = append(x.added, SuppressedChange{list{workspace, c.Kind}, Suppression{c.Changed, number}, i == 1})
+		if !c.Suppresses() {
+			continue
+		}
+		if x.pending == nil {
+			x.pending = btreemap.New[place, change](pendingDegree, place.compare)
+		}
+		at := place{list{workspace, c.Kind}, Suppression{c.Changed, number}}
+		if _, _, replaced := x.pending.ReplaceOrInsert(at, change{i == 1, x.round}); !replaced {
+			bytes += suppressedBytes
 		}
 	}
-	return suppressedBytes * int64(len(x.added)-before)
+	return bytes
 }
 
 // SuppressedQuery asks for entries of a list between two entries, which need not exist and are left out: the oldest
@@ -85,11 +113,20 @@ func (q *SuppressedQuery) Compare(a, b Suppression) int {
 	return a.Compare(b)
 }
 
-// Pending are the changes that no checkpoint has written, as far as a query asks for them.
+// Pending are the first changes that a query asks for, as many as a page has, of those that no checkpoint has written.
 func (x *Suppressed) Pending(q SuppressedQuery) (changes []SuppressedChange) {
-	for _, c := range x.added {
-		if c.list == (list{q.Workspace, q.Kind}) && c.Compare(q.Above) > 0 && c.Compare(q.Below) < 0 {
-			changes = append(changes, c)
+	if x.pending == nil {
+		return nil
+	}
+	of := list{q.Workspace, q.Kind}
+	above, below := place{of, q.Above}, place{of, q.Below}
+	inOrder := x.pending.Ascend(btreemap.GT(above), btreemap.LT(below))
+	if q.Down {
+		inOrder = x.pending.Descend(btreemap.LT(below), btreemap.GT(above))
+	}
+	for at, c := range inOrder {
+		if changes = append(changes, SuppressedChange{at.Suppression, c.on}); len(changes) == q.Most {
+			break
 		}
 	}
 	return changes
@@ -100,25 +137,34 @@ func (x *Suppressed) Pending(q SuppressedQuery) (changes []SuppressedChange) {
 func SuppressedPage(
 	s *store.Store, partition uint8, q SuppressedQuery, pending []SuppressedChange,
 ) (page []Suppression, next Suppression, err error) {
-	if page, next, err = storedPage(s, partition, q); err != nil {
+	stored, next, err := storedPage(s, partition, q)
+	if err != nil {
 		return nil, next, err
 	}
-	last := map[Suppression]bool{}
-	for _, c := range pending {
-		if next.Number == 0 || q.Compare(c.Suppression, next) <= 0 {
-			last[c.Suppression] = c.on
+	if len(pending) == q.Most { // there may be more
+		if last := pending[q.Most-1].Suppression; next.Number == 0 || q.Compare(last, next) < 0 {
+			next = last
 		}
 	}
-	page = slices.DeleteFunc(page, func(s Suppression) bool { _, changed := last[s]; return changed })
-	for s, on := range last {
-		if on {
-			page = append(page, s)
+	for len(stored)+len(pending) > 0 {
+		var first SuppressedChange
+		if len(pending) == 0 || len(stored) > 0 && q.Compare(stored[0], pending[0].Suppression) < 0 {
+			first, stored = SuppressedChange{stored[0], true}, stored[1:]
+		} else {
+			first, pending = pending[0], pending[1:]
+			if len(stored) > 0 && stored[0] == first.Suppression {
+				stored = stored[1:]
+			}
 		}
-	}
-	slices.SortFunc(page, q.Compare)
-	if len(page) > q.Most {
-		page = slices.Clone(page[:q.Most]) // what was pending may be many times as much
-		next = page[q.Most-1]
+		if next.Number != 0 && q.Compare(first.Suppression, next) > 0 {
+			break
+		}
+		if first.on {
+			page = append(page, first.Suppression)
+		}
+		if len(page) == q.Most && len(stored)+len(pending) > 0 {
+			return page, first.Suppression, nil
+		}
 	}
 	return page, next, nil
 }
@@ -160,19 +206,42 @@ func timeKey(t int64) uint64 { return uint64(t) ^ 1<<63 }
 func timeOf(k uint64) int64  { return int64(k ^ 1<<63) }
 
 func (x *Suppressed) save(partition uint8, batch *pebble.Batch) error {
+	if x.pending == nil {
+		return nil
+	}
 	var key []byte
-	return x.saveEach(func(c SuppressedChange) error {
-		key = suppressedKey(key[:0], partition, c.list.workspace, c.list.kind, c.Suppression)
+	for at, c := range x.pending.Ascend(btreemap.Min[place](), btreemap.Max[place]()) {
+		key = suppressedKey(key[:0], partition, at.list.workspace, at.list.kind, at.Suppression)
+		err := error(nil)
 		if c.on {
-			return batch.Set(key, nil, nil)
+			err = batch.Set(key, nil, nil)
+		} else {
+			err = batch.Delete(key, nil)
 		}
-		return batch.Delete(key, nil)
-	})
+		if err != nil {
+			return err
+		}
+	}
+	x.round++
+	return nil
 }
 
-// saved is pending's, and returns how many bytes of memory are freed.
+// saved removes from memory what is in the store. It returns how many bytes that frees.
 func (x *Suppressed) saved() (freed int64) {
-	freed = suppressedBytes * int64(x.saving)
-	x.pending.saved()
+	if x.pending == nil {
+		return 0
+	}
+	all := x.pending
+	x.pending = nil
+	for at, c := range all.Ascend(btreemap.Min[place](), btreemap.Max[place]()) {
+		if c.round != x.round {
+			freed += suppressedBytes
+			continue
+		}
+		if x.pending == nil {
+			x.pending = btreemap.New[place, change](pendingDegree, place.compare)
+		}
+		x.pending.ReplaceOrInsert(at, c)
+	}
 	return freed
 }
