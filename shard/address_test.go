@@ -293,6 +293,33 @@ func TestDummyUserOfACluster(t *testing.T) {
 	}
 }
 
+// A node that hasn't heard yet of the deletion of a dummy user doesn't refuse the next user with the same external id.
+func TestDummyUserIsGoneEverywhere(t *testing.T) {
+	c := openCluster(t, 1, clusterOptions{nodes: 3, replicas: 3, groups: 2,
+		engine: func(o *replica.EngineOptions) { o.Limits.MaxEventNames = 1 }})
+	n := c.nodes[1]
+	for _, name := range []string{"a", "b"} {
+		commitEvent(t, c.nodes[0].coord, op.ExternalID, "d", name, 0)
+	}
+	isTaken := func() bool {
+		b := n.coord.NewBatch(1, 0)
+		defer b.Release()
+		return addEvent(b, op.ExternalID, "d", "c", 0)
+	}
+	require.NoError(t, n.coord.Barrier())
+	require.False(t, isTaken())
+	n.behind.Store(true)
+	b := c.nodes[0].coord.NewBatch(1, 0)
+	b.Delete(first(c.nodes[0].coord.Find(1, op.ExternalID, []byte("d")))[0].Number)
+	require.NoError(t, b.Commit())
+	b.Release()
+	taken := make(chan bool)
+	go func() { taken <- isTaken() }()
+	require.Eventually(t, func() bool { return n.asking.Load() > 0 }, time.Minute, time.Millisecond)
+	n.behind.Store(false)
+	require.True(t, <-taken)
+}
+
 func TestViewIsFind(t *testing.T) {
 	fs := vfs.NewMem()
 	e := openTest(t, testOptions(fs))

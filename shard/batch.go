@@ -31,6 +31,7 @@ type Batch struct {
 	// ops that only delete, and entries of the audit log: a batch of nothing else is taken even when the disk is full
 	deletes   int
 	renames   bool // an op gives a new external id to a user who has one
+	current   bool // this node has heard of what was acknowledged before the batch asked; see isDummy
 	answer    kept
 	operators operators
 
@@ -57,6 +58,7 @@ type kept struct {
 func (c *Coordinator) NewBatch(workspace, actor uint32) *Batch {
 	b := c.batches.Get().(*Batch)
 	b.workspace, b.actor, b.deletes, b.merges, b.renames = workspace, actor, 0, 0, false
+	b.current = false
 	b.outcomes = b.outcomes[:0]
 	b.ops.Begin(workspace, actor)
 	b.operators.reset()
@@ -84,7 +86,7 @@ const maxPooledBytes = 1 << 20
 // false.
 func (b *Batch) End(start int, kind op.Kind, flags op.Flags, id op.IDKind, keyLen int) (accepted bool) {
 	home := b.coordinator.hasher.Number(b.workspace, id, b.Buf[len(b.Buf)-keyLen:])
-	if b.coordinator.isBlocked(home) {
+	if b.isDummy(home) {
 		b.Abort(start)
 		return false
 	}
@@ -95,13 +97,23 @@ func (b *Batch) End(start int, kind op.Kind, flags op.Flags, id op.IDKind, keyLe
 
 // EndNumber completes the op of an object that is addressed by svc_id.
 func (b *Batch) EndNumber(start int, kind op.Kind, flags op.Flags, number uint64) (accepted bool) {
-	if b.coordinator.isBlocked(number) {
+	if b.isDummy(number) {
 		b.Abort(start)
 		return false
 	}
 	b.Builder.End(start, kind, op.MakeFlags(flags, op.SvcID), 0, number)
 	b.ops.Note(start, flags, op.SvcID)
 	return true
+}
+
+// isDummy says whether the profile at number is known to be a dummy user. This node may be behind, and not know yet that
+// the user is gone. When that can't be found out, the object is taken, and Commit says what is wrong.
+func (b *Batch) isDummy(number uint64) bool {
+	if !b.coordinator.isBlocked(number) {
+		return false
+	}
+	b.current = b.current || b.coordinator.Barrier() == nil
+	return b.current && b.coordinator.isBlocked(number)
 }
 
 // SvcID is the number behind a svc_id; ok is false for a svc_id that this server has not made for this workspace.
