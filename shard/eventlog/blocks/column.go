@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 	"math/bits"
+	"slices"
 	"strconv"
 
 	"millrace/shard/cursor"
@@ -12,19 +13,20 @@ import (
 )
 
 // planesOf splits numbers into their bytes, all lowest ones first. The higher bytes of small numbers then compress to
-// nothing, and don't spoil the statistics of the others.
-func planesOf(v []uint32, emit func(plane int, b []byte)) {
+// nothing, and don't spoil the statistics of the others. buf only provides memory, and is returned.
+func planesOf(v []uint32, buf []byte, emit func(plane int, b []byte)) []byte {
 	var all uint32
 	for _, x := range v {
 		all |= x
 	}
+	buf = slices.Grow(buf[:0], len(v))[:len(v)]
 	for plane := range (bits.Len32(all) + 7) / 8 {
-		b := make([]byte, len(v))
 		for i, x := range v {
-			b[i] = byte(x >> (8 * plane))
+			buf[i] = byte(x >> (8 * plane))
 		}
-		emit(plane, b)
+		emit(plane, buf)
 	}
+	return buf
 }
 
 // decimal finds m and scale with exactly m / 10^scale == f: prices have few digits and many bits.

@@ -1,11 +1,8 @@
 package blocks
 
 import (
-	"bytes"
-	"cmp"
 	"encoding/binary"
 	"math"
-	"math/bits"
 	"slices"
 
 	"millrace/shard/op"
@@ -60,56 +57,60 @@ const (
 // isUserColumn reports whether a column is needed to know the users of a group.
 func isUserColumn(column uint32) bool { return column >= colUsers && column <= colKeys }
 
-// user is an identifier with the number that it stood for.
-type user struct {
-	workspace uint32
-	id        op.IDKind
-	resolved  bool
-	number    uint64
-	key       []byte
-}
-
-func flag(b bool) byte {
-	if b {
-		return 1
-	}
-	return 0
-}
-
 // groupWriter turns rows into columns. It reuses its memory from group to group.
 type groupWriter struct {
-	buf    []byte
-	planes []uint32
-	emit   func(column uint32, b []byte) error
-	err    error
+	buf  []byte
+	emit func(column uint32, b []byte) error
+	err  error
+
+	// What collect has found: of each row, and the columns that need nothing of other columns. It goes over the rows
+	// once, since those of a group take more memory than the processor's caches have.
+	times                                    []int64
+	ordinals, indexes, events, apps, shapeOf []uint32
+	records, accepted, kinds                 []byte
+	purchases                                purchaseColumns
+	fields                                   []field // of all rows, in the order of rows
 
 	// The group's names: newName has the new index plus one by old index, oldName the reverse.
 	newName []uint32
 	oldName []uint32
 	counts  []int // of values, by new index
 
-	shapes  []byte
-	shapeAt map[string]uint32
-	shapeOf []uint32 // by row
+	shapes      []byte
+	shapeAt     map[string]uint32
+	shapeFields []int  // how many fields a shape has
+	shape       []byte // scratch
 
 	values  valueColumns
 	byName  []op.Value // values of all rows, ordered by name
 	nameEnd []int
 
-	keys, spare []rowKey
+	users userColumns
+
+	low, high []uint32 // scratch
+	plane     []byte
 }
+
+// field is where the value of a name is in the properties of its row.
+type field struct{ name, begin, end uint32 }
 
 // columns calls emit with each column of the rows, which are in the order of the log. The bytes are valid during the
 // call.
 func (w *groupWriter) columns(list []Row, n *names, emit func(column uint32, b []byte) error) error {
 	w.emit, w.err = emit, nil
 	w.collect(list, n)
-	w.records(list)
-	w.times(list)
-	w.users(list)
-	w.namesAndKinds(list, n)
-	w.purchases(list)
-	w.properties(list)
+	w.put(colRecords, w.records)
+	w.putPlanes(colOrdinal, w.ordinals)
+	w.putPlanes(colIndex, w.indexes)
+	w.put(colAccepted, w.accepted)
+	w.putTimes()
+	w.putUsers(list)
+	w.putNames(n)
+	w.putPlanes(colName, w.events)
+	w.putPlanes(colApp, w.apps)
+	w.put(colKind, w.kinds)
+	w.putPurchases()
+	w.putProperties(list)
 	return w.err
 }
 
@@ -121,41 +122,59 @@ func (w *groupWriter) put(column uint32, b []byte) {
 }
 
 // putPlanes writes one number for each row.
-func (w *groupWriter) putPlanes(column uint32, list []Row, of func(i int) uint32) {
-	w.planes = w.planes[:0]
-	for i := range list {
-		w.planes = append(w.planes, of(i))
-	}
-	planesOf(w.planes, func(plane int, b []byte) { w.put(column+256*uint32(plane), b) })
+func (w *groupWriter) putPlanes(column uint32, v []uint32) {
+	w.plane = planesOf(v, w.plane, func(plane int, b []byte) { w.put(column+256*uint32(plane), b) })
 }
 
 func (w *groupWriter) u(v uint64) { w.buf = binary.AppendUvarint(w.buf, v) }
 func (w *groupWriter) i(v int64)  { w.buf = binary.AppendVarint(w.buf, v) }
 
-// records writes what rows have in common with the other rows of their record. Rows are in the log's order, so each
-// record is written once, with the number of its rows.
-func (w *groupWriter) records(list []Row) {
+// collect goes over the rows.
+func (w *groupWriter) collect(list []Row, n *names) {
+	w.reset(n)
 	var position uint64
 	var stamp int64
-	for rest := list; len(rest) > 0; {
-		n := recordEnd(rest, 0)
-		w.u(rest[0].Position - position)
-		w.i(rest[0].Stamp - stamp)
-		w.u(uint64(n))
-		position, stamp, rest = rest[0].Position, rest[0].Stamp, rest[n:]
-	}
-	w.put(colRecords, w.buf)
-	w.putPlanes(colOrdinal, list, func(i int) uint32 {
-		if i > 0 && list[i].Position == list[i-1].Position {
-			return list[i].Ordinal - list[i-1].Ordinal
-		}
-		return list[i].Ordinal
-	})
-	w.putPlanes(colIndex, list, func(i int) uint32 { return list[i].Index })
 	for i := range list {
-		w.i(list[i].Accepted - list[i].Stamp - int64(list[i].Ordinal))
+		r := &list[i]
+		ordinal := r.Ordinal
+		if i > 0 && r.Position == position {
+			ordinal -= list[i-1].Ordinal
+		} else {
+			w.records = binary.AppendUvarint(w.records, r.Position-position)
+			w.records = binary.AppendVarint(w.records, r.Stamp-stamp)
+			w.records = binary.AppendUvarint(w.records, uint64(recordEnd(list, i)-i))
+			position, stamp = r.Position, r.Stamp
+		}
+		w.ordinals = append(w.ordinals, ordinal)
+		w.indexes = append(w.indexes, r.Index)
+		w.accepted = binary.AppendVarint(w.accepted, r.Accepted-r.Stamp-int64(r.Ordinal))
+		w.times = append(w.times, r.Time)
+		w.events = append(w.events, w.use(r.Name))
+		app := uint32(0)
+		if r.App > 0 {
+			app = w.use(r.App-1) + 1
+		}
+		w.apps = append(w.apps, app)
+		w.kinds = append(w.kinds, byte(r.Kind))
+		if r.Kind == op.Purchase {
+			w.purchases.add(r)
+		}
+		w.shapeOf = append(w.shapeOf, w.shapeIn(r.Properties))
 	}
-	w.put(colAccepted, w.buf)
+}
+
+func (w *groupWriter) reset(n *names) {
+	w.times, w.ordinals, w.indexes, w.events = w.times[:0], w.ordinals[:0], w.indexes[:0], w.events[:0]
+	w.apps, w.shapeOf = w.apps[:0], w.shapeOf[:0]
+	w.records, w.accepted, w.kinds, w.fields = w.records[:0], w.accepted[:0], w.kinds[:0], w.fields[:0]
+	w.purchases.reset()
+	w.newName = append(w.newName[:0], make([]uint32, len(n.list)+1)...)
+	w.oldName, w.counts = w.oldName[:0], w.counts[:0]
+	if w.shapeAt == nil {
+		w.shapeAt = make(map[string]uint32)
+	}
+	clear(w.shapeAt)
+	w.shapes, w.shapeFields = w.shapes[:0], w.shapeFields[:0]
 }
 
 // recordEnd returns where the rows of the i-th row's record end.
@@ -165,218 +184,6 @@ func recordEnd(list []Row, i int) int {
 		end++
 	}
 	return end
-}
-
-// times writes when events happened: in whole seconds if all times are such.
-func (w *groupWriter) times(list []Row) {
-	unit := int64(1000)
-	for i := range list {
-		if list[i].Time%unit != 0 {
-			unit = 1
-			break
-		}
-	}
-	w.u(uint64(unit))
-	w.i(list[0].Time / unit)
-	w.put(colTimes, w.buf)
-	later := func(i int) uint64 {
-		d := list[i].Time/unit - list[max(i-1, 0)].Time/unit
-		return uint64(d)<<1 ^ uint64(d>>63)
-	}
-	w.putPlanes(colTime, list, func(i int) uint32 { return uint32(later(i)) })
-	w.putPlanes(colTimeHigh, list, func(i int) uint32 { return uint32(later(i) >> 32) })
-}
-
-func (w *groupWriter) users(list []Row) {
-	userOf := make([]uint32, len(list))
-	var numbers, shared, sizes, keys []byte
-	users, last := uint32(0), user{}
-	eachRun(w.sortedByWords(list), func(same []rowKey) {
-		sortUsers(list, same, w.spare)
-		for i, k := range same {
-			if r := &list[k.row]; i == 0 || k.number != last.number || !bytes.Equal(r.Key, last.key) {
-				w.u(uint64(r.Workspace - last.workspace))
-				w.buf = append(w.buf, byte(r.ID)|flag(r.Resolved)<<7)
-				n := sharedPrefix(last.key, r.Key)
-				numbers = binary.LittleEndian.AppendUint64(numbers, r.Number)
-				shared = binary.AppendUvarint(shared, uint64(n))
-				sizes = binary.AppendUvarint(sizes, uint64(len(r.Key)))
-				keys = append(keys, r.Key[n:]...)
-				users++
-				last = user{workspace: r.Workspace, number: r.Number, key: r.Key}
-			}
-			userOf[k.row] = users - 1
-		}
-	})
-	w.put(colUsers, append(binary.AppendUvarint(nil, uint64(users)), w.buf...))
-	w.put(colNumbers, numbers)
-	w.put(colShared, shared)
-	w.put(colKeySizes, sizes)
-	w.put(colKeys, keys)
-	w.putPlanes(colUser, list, func(i int) uint32 { return userOf[i] })
-}
-
-// rowKey is what a row is sorted by for the identifiers. words are 8 bytes of its own, behind what those of its kind
-// have in common, and its workspace and kind and whether it is resolved.
-type rowKey struct {
-	words  [2]uint64
-	number uint64
-	row    uint32
-}
-
-// sortedByWords returns the keys of all rows, by their words.
-func (w *groupWriter) sortedByWords(list []Row) []rowKey {
-	var first [128]*Row // by kind
-	var common [128]int // bytes that the keys of a kind begin with
-	for i := range list {
-		r := &list[i]
-		id := r.ID & 127
-		if first[id] == nil {
-			first[id], common[id] = r, len(r.Key)
-		}
-		common[id] = sharedPrefix(first[id].Key[:common[id]], r.Key)
-	}
-	keys := slices.Grow(w.keys[:0], len(list))[:len(list)]
-	var differ [2]uint64 // bits
-	for i := range list {
-		r := &list[i]
-		words := [2]uint64{wordAt(r.Key, common[r.ID&127]),
-			uint64(r.Workspace)<<8 | uint64(r.ID)<<1 | uint64(flag(r.Resolved))}
-		if len(r.Key) == 0 {
-			words[0] = r.Number
-		}
-		keys[i] = rowKey{words: words, number: r.Number, row: uint32(i)}
-		differ[0] |= words[0] ^ keys[0].words[0]
-		differ[1] |= words[1] ^ keys[0].words[1]
-	}
-	w.keys, w.spare = sortKeys(keys, slices.Grow(w.spare[:0], len(list))[:len(list)], differ)
-	return w.keys
-}
-
-// wordAt is 8 bytes of a key, which sort as those of the key do.
-func wordAt(key []byte, from int) uint64 {
-	var part [8]byte
-	copy(part[:], key[from:])
-	return binary.BigEndian.Uint64(part[:])
-}
-
-// fewKeys are sorted faster by comparing them than byte by byte.
-const fewKeys = 256
-
-// sortUsers sorts the keys of rows, all with the same words, by the rest of the identifiers. Where many have more in
-// common than those of all rows, as with an odd one among many alike, it takes words from behind that.
-func sortUsers(list []Row, keys, spare []rowKey) {
-	first := list[keys[0].row].Key
-	common, alike := len(first), true
-	for _, k := range keys {
-		key := list[k.row].Key
-		common = sharedPrefix(first[:common], key)
-		alike = alike && common == len(key) && common == len(first) && k.number == keys[0].number
-	}
-	if alike {
-		return
-	}
-	var differ [2]uint64
-	if len(keys) > fewKeys {
-		for i, k := range keys {
-			keys[i].words[0] = wordAt(list[k.row].Key, common)
-			differ[0] |= keys[i].words[0] ^ keys[0].words[0]
-		}
-	}
-	if differ[0] == 0 {
-		slices.SortFunc(keys, func(a, b rowKey) int {
-			return cmp.Or(bytes.Compare(list[a.row].Key, list[b.row].Key), cmp.Compare(a.number, b.number))
-		})
-		return
-	}
-	sorted, _ := sortKeys(keys, spare[:len(keys)], differ)
-	copy(keys, sorted)
-	eachRun(keys, func(run []rowKey) { sortUsers(list, run, spare) })
-}
-
-// eachRun calls f with each run of keys that have the same words.
-func eachRun(keys []rowKey, f func(run []rowKey)) {
-	for len(keys) > 0 {
-		end := 1
-		for end < len(keys) && keys[end].words == keys[0].words {
-			end++
-		}
-		f(keys[:end])
-		keys = keys[end:]
-	}
-}
-
-// sortKeys sorts keys by their words: byte by byte from the lowest on, except those in which no keys differ. It returns
-// the sorted keys, and what of the two it has not used for them.
-func sortKeys(keys, spare []rowKey, differ [2]uint64) (sorted, unused []rowKey) {
-	for word, bit := range differ {
-		for shift := 0; shift < 64; shift += 8 {
-			if bit>>shift&0xff == 0 {
-				continue
-			}
-			var ends [256]uint32
-			for i := range keys {
-				ends[byte(keys[i].words[word]>>shift)]++
-			}
-			at := uint32(0)
-			for i, n := range ends {
-				ends[i] = at
-				at += n
-			}
-			for i := range keys {
-				at := &ends[byte(keys[i].words[word]>>shift)]
-				spare[*at] = keys[i]
-				*at++
-			}
-			keys, spare = spare, keys
-		}
-	}
-	return keys, spare
-}
-
-func sharedPrefix(a, b []byte) int {
-	n := 0
-	for ; n+8 <= min(len(a), len(b)); n += 8 {
-		if x := binary.LittleEndian.Uint64(a[n:]) ^ binary.LittleEndian.Uint64(b[n:]); x != 0 {
-			return n + bits.TrailingZeros64(x)/8
-		}
-	}
-	for n < len(a) && n < len(b) && a[n] == b[n] {
-		n++
-	}
-	return n
-}
-
-// collect numbers the names that the group uses and counts their values, and finds the shape of each row.
-func (w *groupWriter) collect(list []Row, n *names) {
-	w.newName = append(w.newName[:0], make([]uint32, len(n.list)+1)...)
-	w.oldName, w.counts, w.shapeOf, w.shapes = w.oldName[:0], w.counts[:0], w.shapeOf[:0], w.shapes[:0]
-	if w.shapeAt == nil {
-		w.shapeAt = make(map[string]uint32)
-	}
-	clear(w.shapeAt)
-	var shape []byte
-	for i := range list {
-		w.use(list[i].Name)
-		if list[i].App > 0 {
-			w.use(list[i].App - 1)
-		}
-		shape = shape[:0]
-		fields := uint64(0)
-		for name := range op.Fields(list[i].Properties) {
-			name = w.use(name)
-			w.counts[name]++
-			shape = binary.AppendUvarint(shape, uint64(name))
-			fields++
-		}
-		at, ok := w.shapeAt[string(shape)]
-		if !ok {
-			at = uint32(len(w.shapeAt))
-			w.shapeAt[string(shape)] = at
-			w.shapes = append(binary.AppendUvarint(w.shapes, fields), shape...)
-		}
-		w.shapeOf = append(w.shapeOf, at)
-	}
 }
 
 // use returns the number that a name has in the group.
@@ -389,7 +196,67 @@ func (w *groupWriter) use(name uint32) uint32 {
 	return w.newName[name] - 1
 }
 
-func (w *groupWriter) namesAndKinds(list []Row, n *names) {
+// shapeIn notes the fields of properties, and returns the number of their shape.
+func (w *groupWriter) shapeIn(properties []byte) uint32 {
+	shape, fields := w.shape[:0], len(w.fields)
+	for rest := properties; len(rest) > 0; {
+		name, v, behind, ok := op.NextField(rest)
+		if !ok {
+			break
+		}
+		rest = behind
+		name = w.use(name)
+		w.counts[name]++
+		shape = binary.AppendUvarint(shape, uint64(name))
+		end := len(properties) - len(rest)
+		w.fields = append(w.fields, field{name, uint32(end - len(v)), uint32(end)})
+	}
+	w.shape = shape
+	at, ok := w.shapeAt[string(shape)]
+	if !ok {
+		at = uint32(len(w.shapeAt))
+		w.shapeAt[string(shape)] = at
+		w.shapeFields = append(w.shapeFields, len(w.fields)-fields)
+		w.shapes = append(binary.AppendUvarint(w.shapes, uint64(len(w.fields)-fields)), shape...)
+	}
+	return at
+}
+
+// putTimes writes when events happened: in whole seconds if all times are such.
+func (w *groupWriter) putTimes() {
+	unit := int64(1000)
+	if slices.ContainsFunc(w.times, func(t int64) bool { return t%1000 != 0 }) {
+		unit = 1
+	}
+	last := w.times[0] / unit
+	w.u(uint64(unit))
+	w.i(last)
+	w.put(colTimes, w.buf)
+	w.low, w.high = w.low[:0], w.high[:0]
+	for _, t := range w.times {
+		t /= unit
+		later := uint64(t-last)<<1 ^ uint64((t-last)>>63)
+		w.low, w.high = append(w.low, uint32(later)), append(w.high, uint32(later>>32))
+		last = t
+	}
+	w.putPlanes(colTime, w.low)
+	w.putPlanes(colTimeHigh, w.high)
+}
+
+func (w *groupWriter) putUsers(list []Row) {
+	c := &w.users
+	c.gather(list)
+	w.u(uint64(c.n))
+	w.buf = append(w.buf, c.kinds...)
+	w.put(colUsers, w.buf)
+	w.put(colNumbers, c.numbers)
+	w.put(colShared, c.shared)
+	w.put(colKeySizes, c.sizes)
+	w.put(colKeys, c.keys)
+	w.putPlanes(colUser, c.of)
+}
+
+func (w *groupWriter) putNames(n *names) {
 	var text []byte
 	w.u(uint64(len(w.oldName)))
 	for _, i := range w.oldName {
@@ -398,17 +265,6 @@ func (w *groupWriter) namesAndKinds(list []Row, n *names) {
 	}
 	w.put(colNames, w.buf)
 	w.put(colNameText, text)
-	w.putPlanes(colName, list, func(i int) uint32 { return w.newName[list[i].Name] - 1 })
-	w.putPlanes(colApp, list, func(i int) uint32 {
-		if list[i].App == 0 {
-			return 0
-		}
-		return w.newName[list[i].App-1]
-	})
-	for i := range list {
-		w.buf = append(w.buf, byte(list[i].Kind))
-	}
-	w.put(colKind, w.buf)
 }
 
 // How a purchase's price and total are written: the lowest 3 bits are the price's scale when it is a decimal; the next
@@ -420,40 +276,35 @@ const (
 	maxMoneyPower = 4
 )
 
-func (w *groupWriter) purchases(list []Row) {
-	var modes, prices, totals, quantities []byte
-	for i := range list {
-		r := &list[i]
-		if r.Kind != op.Purchase {
-			continue
-		}
-		w.buf = append(w.buf, r.Currency[:]...)
-		quantities = binary.AppendUvarint(quantities, uint64(r.Quantity))
-		m, scale, ok := decimal(math.Float64frombits(r.Price))
-		if !ok {
-			modes = append(modes, moneyRaw|moneyTotal)
-			prices = binary.LittleEndian.AppendUint64(prices, r.Price)
-			totals = binary.AppendVarint(totals, r.Total)
-			continue
-		}
-		prices = binary.AppendVarint(prices, m)
-		mode := byte(moneyTotal)
-		for power := range maxMoneyPower + 1 {
-			if totalOf(m, r.Quantity, power) == r.Total {
-				mode = byte(power) << moneyFactor
-				break
-			}
-		}
-		if mode == moneyTotal {
-			totals = binary.AppendVarint(totals, r.Total)
-		}
-		modes = append(modes, mode|byte(scale))
+// purchaseColumns are the columns that only purchases have.
+type purchaseColumns struct{ currencies, modes, prices, totals, quantities []byte }
+
+func (c *purchaseColumns) reset() {
+	*c = purchaseColumns{c.currencies[:0], c.modes[:0], c.prices[:0], c.totals[:0], c.quantities[:0]}
+}
+
+func (c *purchaseColumns) add(r *Row) {
+	c.currencies = append(c.currencies, r.Currency[:]...)
+	c.quantities = binary.AppendUvarint(c.quantities, uint64(r.Quantity))
+	m, scale, ok := decimal(math.Float64frombits(r.Price))
+	if !ok {
+		c.modes = append(c.modes, moneyRaw|moneyTotal)
+		c.prices = binary.LittleEndian.AppendUint64(c.prices, r.Price)
+		c.totals = binary.AppendVarint(c.totals, r.Total)
+		return
 	}
-	w.put(colCurrency, w.buf)
-	w.put(colMoney, modes)
-	w.put(colPrice, prices)
-	w.put(colTotal, totals)
-	w.put(colQuantity, quantities)
+	c.prices = binary.AppendVarint(c.prices, m)
+	mode := byte(moneyTotal)
+	for power := range maxMoneyPower + 1 {
+		if totalOf(m, r.Quantity, power) == r.Total {
+			mode = byte(power) << moneyFactor
+			break
+		}
+	}
+	if mode == moneyTotal {
+		c.totals = binary.AppendVarint(c.totals, r.Total)
+	}
+	c.modes = append(c.modes, mode|byte(scale))
 }
 
 // totalOf is mantissa × quantity × 10^power. It may overflow, in the same way on writing and on reading.
@@ -465,26 +316,22 @@ func totalOf(mantissa int64, quantity uint32, power int) int64 {
 	return total
 }
 
-func (w *groupWriter) properties(list []Row) {
+func (w *groupWriter) putPurchases() {
+	c := &w.purchases
+	w.put(colCurrency, c.currencies)
+	w.put(colMoney, c.modes)
+	w.put(colPrice, c.prices)
+	w.put(colTotal, c.totals)
+	w.put(colQuantity, c.quantities)
+}
+
+func (w *groupWriter) putProperties(list []Row) {
 	w.u(uint64(len(w.shapeAt)))
 	w.buf = append(w.buf, w.shapes...)
 	w.put(colShapes, w.buf)
-	w.putPlanes(colShape, list, func(i int) uint32 { return w.shapeOf[i] })
+	w.putPlanes(colShape, w.shapeOf)
 
-	w.nameEnd = w.nameEnd[:0]
-	total := 0
-	for _, n := range w.counts {
-		w.nameEnd = append(w.nameEnd, total)
-		total += n
-	}
-	w.byName = slices.Grow(w.byName[:0], total)[:total]
-	for i := range list {
-		for name, v := range op.Fields(list[i].Properties) {
-			at := &w.nameEnd[w.newName[name]-1]
-			w.byName[*at] = v
-			*at++
-		}
-	}
+	w.sortValues(list)
 	c := &w.values
 	c.reset()
 	start := 0
@@ -495,5 +342,26 @@ func (w *groupWriter) properties(list []Row) {
 	clear(w.byName)
 	for i, b := range [...][]byte{c.tags, c.modes, c.ints, c.raws, c.sizes, c.text, c.refs} {
 		w.put(colTags+uint32(i), b)
+	}
+}
+
+// sortValues orders the values of all rows by name.
+func (w *groupWriter) sortValues(list []Row) {
+	w.nameEnd = w.nameEnd[:0]
+	total := 0
+	for _, n := range w.counts {
+		w.nameEnd = append(w.nameEnd, total)
+		total += n
+	}
+	w.byName = slices.Grow(w.byName[:0], total)[:total]
+	rest := w.fields
+	for i := range list {
+		n := w.shapeFields[w.shapeOf[i]]
+		for _, f := range rest[:n] {
+			at := &w.nameEnd[f.name]
+			w.byName[*at] = list[i].Properties[f.begin:f.end]
+			*at++
+		}
+		rest = rest[n:]
 	}
 }

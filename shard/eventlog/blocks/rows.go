@@ -113,13 +113,17 @@ func (r *Rows) isText(k op.Kind) bool { return r.JSON && event.HasProperties(k) 
 // Sort puts the rows into the order of the log. Nearly all are in it already, except that the rows of users who were
 // deleted as one come after the whole request.
 func (r *Rows) Sort() {
-	byPlace := func(a, b Row) int {
-		return cmp.Or(cmp.Compare(a.Position, b.Position), cmp.Compare(a.Ordinal, b.Ordinal),
-			cmp.Compare(a.Index, b.Index))
+	for i := 1; i < len(r.List); i++ {
+		if comparePlaces(&r.List[i-1], &r.List[i]) > 0 {
+			slices.SortFunc(r.List, func(a, b Row) int { return comparePlaces(&a, &b) })
+			return
+		}
 	}
-	if !slices.IsSortedFunc(r.List, byPlace) {
-		slices.SortFunc(r.List, byPlace)
-	}
+}
+
+func comparePlaces(a, b *Row) int {
+	return cmp.Or(cmp.Compare(a.Position, b.Position), cmp.Compare(a.Ordinal, b.Ordinal),
+		cmp.Compare(a.Index, b.Index))
 }
 
 // names is a dictionary that has each name once.
