@@ -113,6 +113,7 @@ func (t *Table) resize(n int) error {
 			t.raw = oldRaw
 			return err
 		}
+		populate(raw)
 		t.raw = raw
 		t.Slots = unsafe.Slice((*Slot)(unsafe.Pointer(unsafe.SliceData(raw))), n) // page-aligned, pointer-free
 	} else {
