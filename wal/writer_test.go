@@ -14,8 +14,8 @@ import (
 )
 
 // TestWriterAgainstPebble: a segment has the same bytes that Pebble's writer makes of the same records, whatever their
-// sizes and whenever they are synced, through the page cache, past it and in memory. Behind these bytes the last page
-// is zeros.
+// sizes and whenever they are synced, through the page cache, past it and in memory. Behind these bytes there are zeros,
+// up to the end of a page.
 func TestWriterAgainstPebble(t *testing.T) {
 	rng := testseed.Rand(t)
 	for i := range 9 {
@@ -54,8 +54,37 @@ func TestWriterAgainstPebble(t *testing.T) {
 		require.NoError(t, err)
 		text, err := io.ReadAll(file)
 		require.NoError(t, err)
-		padding := -theirs.Len() & (pageBytes - 1)
-		theirs.Write(make([]byte, padding))
-		require.True(t, bytes.Equal(theirs.Bytes(), text), "%d bytes of Pebble's, %d of ours", theirs.Len(), len(text))
+		zeros := len(text) - theirs.Len()
+		require.True(t, zeros >= 0 && zeros < marginBytes && len(text)%pageBytes == 0, "%d zeros", zeros)
+		theirs.Write(make([]byte, zeros))
+		require.True(t, bytes.Equal(theirs.Bytes(), text), "the bytes of Pebble's writer and ours differ")
 	}
+}
+
+// TestZerosAhead: a file grows by whole margins where little is written at a time, by pages where much is or where the
+// segment ends, and not at all where it was used before.
+func TestZerosAhead(t *testing.T) {
+	fs := vfs.NewMem()
+	file, err := fs.Create("segment", writeCategory)
+	require.NoError(t, err)
+	w := &writer{file: file, num: 7, buf: pagesOf(writeBytes)[:0], segmentBytes: 3*marginBytes - pageBytes}
+	write := func(n int) (size int64) {
+		require.NoError(t, w.append(make([]byte, n)))
+		require.NoError(t, w.sync())
+		info, err := file.Stat()
+		require.NoError(t, err)
+		return info.Size()
+	}
+	require.EqualValues(t, marginBytes, write(100))
+	require.EqualValues(t, marginBytes, write(9000), "what was written ahead is enough")
+	require.EqualValues(t, marginBytes+30*pageBytes, write(marginBytes+29*pageBytes-9100), "much")
+	require.EqualValues(t, 2*marginBytes, write(2*pageBytes))
+	require.EqualValues(t, 2*marginBytes, write(30*pageBytes), "much, but there is room")
+	for w.end() <= 2*marginBytes-pageBytes {
+		require.EqualValues(t, 2*marginBytes, write(pageBytes/2))
+	}
+	require.EqualValues(t, 2*marginBytes+pageBytes, write(pageBytes), "a margin would go past the segment's end")
+
+	w.filled = 10 * marginBytes
+	require.EqualValues(t, 2*marginBytes+2*pageBytes, write(pageBytes), "used before")
 }
