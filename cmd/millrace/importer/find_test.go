@@ -151,11 +151,11 @@ func TestBucketsThatCannotBe(t *testing.T) {
 	d := newDouble(t, testseed.Rand(t), 0)
 	for want, set := range map[string]S3{
 		`path "s3://ab/in": Bucket name cannot be shorter`: {},
-		`--s3-endpoint "http://u:p@h": want http`:            {Endpoint: "http://u:p@h"},
-		`--s3-endpoint "http://h/?a=b": want http`:           {Endpoint: "http://h/?a=b"},
-		`--s3-endpoint "http://:9000": want http`:            {Endpoint: "http://:9000"},
-		`--s3-endpoint "http://h:99999": no machine`:         {Endpoint: "http://h:99999"},
-		"--s3-addressing host: http://127.0.0.1:9 has no":    {Endpoint: "http://127.0.0.1:9", Addressing: "host"},
+		`--s3-endpoint "http://u:p@h": want http`:          {Endpoint: "http://u:p@h"},
+		`--s3-endpoint "http://h/?a=b": want http`:         {Endpoint: "http://h/?a=b"},
+		`--s3-endpoint "http://:9000": want http`:          {Endpoint: "http://:9000"},
+		`--s3-endpoint "http://h:99999": no machine`:       {Endpoint: "http://h:99999"},
+		"--s3-addressing host: http://127.0.0.1:9 has no":  {Endpoint: "http://127.0.0.1:9", Addressing: "host"},
 	} {
 		o := d.options(t, "s3://ab/in")
 		if set != (S3{}) {
