@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"syscall"
 
 	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -92,32 +93,29 @@ func SyncDir(on vfs.FS, dir string) error {
 	return nil
 }
 
-// MakeDir creates a directory and its missing parents with this mode, and syncs the parent of each directory that it
-// creates: a loss of power must not lose a file because its directory is gone. A nil file system is the operating
-// system's.
+// MakeDir creates a directory and its missing parents with this mode. When it returns nil, their names are on disk: a
+// loss of power must not lose a file because its directory is gone. That of an existing directory is synced as well,
+// since a process that was killed may have just made it. A nil file system is the operating system's.
 func MakeDir(on vfs.FS, dir string, mode fs.FileMode) error {
 	on = cmp.Or(on, vfs.Default)
-	var parents []string
-	for d := dir; ; {
-		if _, err := on.Stat(d); err == nil {
-			break
-		} else if !oserror.IsNotExist(err) {
-			return err
+	parent := on.PathDir(dir)
+	if parent == dir {
+		return nil
+	}
+	if _, err := on.Stat(dir); err == nil {
+		err := SyncDir(on, parent)
+		if oserror.IsPermission(err) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.EINVAL) {
+			return nil // no process like this one has made a directory there
 		}
-		parent := on.PathDir(d)
-		parents = append(parents, parent)
-		if parent == d {
-			break
-		}
-		d = parent
+		return err
+	} else if !oserror.IsNotExist(err) {
+		return err
+	}
+	if err := MakeDir(on, parent, mode); err != nil {
+		return err
 	}
 	if err := on.MkdirAll(dir, mode); err != nil {
 		return err
 	}
-	for _, p := range parents {
-		if err := SyncDir(on, p); err != nil {
-			return err
-		}
-	}
-	return nil
+	return SyncDir(on, parent)
 }

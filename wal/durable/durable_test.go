@@ -43,6 +43,10 @@ func TestMakeDir(t *testing.T) {
 		_, err := after.Stat(dir)
 		require.NoError(t, err)
 	}
+	require.NoError(t, disk.MkdirAll("/killed", 0o700)) // before it could sync the name
+	require.NoError(t, MakeDir(disk, "/killed", 0o700))
+	_, err := disk.CrashClone(vfs.CrashCloneCfg{}).Stat("/killed")
+	require.NoError(t, err)
 
 	at := filepath.Join(t.TempDir(), "srv", "millrace")
 	for range 2 {
