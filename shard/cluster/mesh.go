@@ -204,7 +204,9 @@ func (r *remote) deliver(group uint32, messages []replica.Message, deadline time
 		return r.effects.Take(x, messages)
 	})
 	calls.GiveBuffer(buf, b)
-	groupMessagesSent.Add(len(messages))
+	if err == nil {
+		messagesSent.Add(len(messages))
+	}
 	return err
 }
 
@@ -235,7 +237,7 @@ func (n *Node) serveMessages(from *host.Conn, dst calls.Body, x *calls.Reader) (
 	return own.Give(dst, promised), nil
 }
 
-var groupMessagesSent = metrics.NewCounter("millrace_cluster_messages_sent_total")
+var messagesSent = metrics.NewCounter("millrace_cluster_messages_sent_total")
 
 // Partitions without a replica here are read at their leader, behind a barrier of its own.
 //
