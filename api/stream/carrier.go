@@ -528,18 +528,18 @@ func (k *carrier) ahead() error {
 
 func (k *carrier) status() PartStatus {
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	p := describe(k.part.Group, &k.cursor)
+	p, position := describe(k.part.Group, &k.cursor), k.cursor.Position
 	p.Here = true
-	if !k.oldest.IsZero() {
-		p.LagSeconds = secondsSince(k.oldest)
-		p.LagEvents = k.waiting(k.cursor.Position)
-	}
+	oldest := k.oldest
 	if !k.began.IsZero() {
 		p.AttemptSeconds, p.Waits = secondsSince(k.began), k.waits
 	}
 	if k.err != nil {
 		p.Error, p.ErrorAt = k.err.Error(), timeOf(k.errAt, 1)
+	}
+	k.mu.Unlock()
+	if !oldest.IsZero() { // waiting may read the log: a disk that hangs must not hold up the carrier, too
+		p.LagSeconds, p.LagEvents = secondsSince(oldest), k.waiting(position)
 	}
 	return p
 }
