@@ -107,7 +107,16 @@ func (l *Log) readSegment(s *segment, from, to uint64, f func(uint64, uint32, []
 		return err
 	}
 	defer r.close()
-	return r.walk(from, to, f)
+	marked := start
+	return r.walk(from, to, func(position uint64, count uint32, payload []byte) error {
+		if r.offset-marked >= markInterval {
+			marked = r.offset
+			l.segMu.Lock()
+			s.note(position, marked)
+			l.segMu.Unlock()
+		}
+		return f(position, count, payload)
+	})
 }
 
 // walk calls f for the records from from to to, which must be there.

@@ -82,15 +82,17 @@ func (l *Log) list(files pebblewal.Logs, state highWaterState) (obsolete []strin
 	return obsolete, nil
 }
 
-// check reads all segments and returns the position at which the log ends. A segment may end in an invalid record when
-// the next segment continues right after its last valid one: there was a crash, and then another process. At the end of
-// the log an invalid record is acceptable when nothing says that it was ever acknowledged.
+// check finds out which records each segment has, and returns the position at which the log ends. It reads the last
+// segment that has records, and those that no readable record follows; of any other one, the next segment says where it
+// ends. A segment may end in an invalid record when the next one continues right after its last valid one: there was a
+// crash, and then another process. At the end of the log an invalid record is acceptable when nothing says that it was
+// ever acknowledged.
 func (l *Log) check(state highWaterState) (last uint64, err error) {
 	next := state.first
 	tail, tailOffset := 0, int64(0) // the segment with the last record, and where that record ends
 	for i, s := range l.segments {
 		s.first = next
-		if l.trust(i) {
+		if l.isFollowed(i) {
 			next = s.last + 1
 			continue
 		}
@@ -141,16 +143,16 @@ func (l *Log) check(state highWaterState) (last uint64, err error) {
 	return next - 1, nil
 }
 
-// trust reports whether segment i need not be read now (Options.Trusted). If so, it sets the segment's last position
-// from the segment that follows.
-func (l *Log) trust(i int) bool {
+// isFollowed reports whether segment i and the one after it begin with readable records, in order. If so, it sets the
+// segment's last position, and its records are checked when they are read.
+func (l *Log) isFollowed(i int) bool {
 	if i+1 >= len(l.segments) {
 		return false
 	}
 	s := l.segments[i]
 	begins, ok := l.begins(s)
 	follows, followed := l.begins(l.segments[i+1])
-	if !ok || !followed || begins != s.first || follows <= begins || follows-1 > l.opts.Trusted {
+	if !ok || !followed || begins != s.first || follows <= begins {
 		return false
 	}
 	s.last = follows - 1

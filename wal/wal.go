@@ -5,9 +5,10 @@
 //   - Positions are 1, 2, 3, … without gaps, across restarts too. Append gives a record its position, and records are
 //     on disk in that order.
 //   - OnDurable sees a record only after the fsync that covers it, in position order, from one goroutine at a time.
-//   - A record that OnDurable has seen is there after the next Open, or Open refuses: it returns ErrMissing when the
-//     log ends too early, and ErrCorrupt when the log is damaged. Open drops only what was never acknowledged, and
-//     counts it.
+//   - A record that OnDurable has seen is there after the next Open, or the log refuses: Open returns ErrMissing when
+//     the log ends too early, and ErrCorrupt when its last segment is damaged; Replay and Read return ErrCorrupt when
+//     an earlier one is. Open drops only what was never acknowledged, and counts it.
+//   - So whoever opens a log replays it from where they have everything themselves, before anything is appended.
 //   - A failed write or fsync is final. Nothing is acknowledged after it, and the file is not tried again: after a
 //     failed fsync the kernel may have dropped the pages, and a second fsync would report success.
 //   - Whatever waits is bounded. Append waits for the disk only when its record asks for that (Record.Waits).
@@ -84,10 +85,6 @@ type Options struct {
 	MaxPendingBytes   int64
 	// MaxRecordBytes bounds len(Record.Data). Default 64 MiB.
 	MaxRecordBytes int
-	// Trusted says that the caller holds the effects of all records up to this position elsewhere, durably. In segments
-	// that hold only such records, Open looks only at the first record; the others are checked when they are read.
-	// Default 0: everything is read.
-	Trusted uint64
 	// HighWaterInterval is how often the high-water mark is synced. It bounds how much of the newest log could go
 	// missing unnoticed when a loss of power coincides with damage to the log. Default 1 s.
 	HighWaterInterval time.Duration
@@ -192,9 +189,9 @@ type Log struct {
 	started time.Time
 }
 
-// Open opens the log in a directory, or creates it. It reads and checks the log except for what Options.Trusted lets it
-// skip, drops a torn tail, and replays nothing. It returns ErrCorrupt, ErrMissing, or an error of the file system; the
-// directory then stays as it was.
+// Open opens the log in a directory, or creates it. It checks that the log is complete, reads the last segment, drops a
+// torn tail, and replays nothing. The records of the other segments are checked when they are read. Open returns
+// ErrCorrupt, ErrMissing, or an error of the file system; the directory then stays as it was.
 func Open(opts Options) (*Log, error) {
 	opts.EnsureDefaults()
 	if err := opts.Validate(); err != nil {

@@ -60,7 +60,6 @@ func (o *Options) findLog() error {
 // openOwnLog opens the log of a replica that has one of its own.
 func openOwnLog(r *Replica) (Log, error) {
 	o := r.opts.Log
-	o.Trusted = r.checkpointed.Load()
 	o.FS, o.Dir, o.Logger = r.opts.FS, r.opts.FS.PathJoin(r.opts.Dir, "log"), r.opts.Logger
 	o.OnDurable, o.OnFailure = r.Dispatch, r.fail
 	if r.store.HasLog && r.opts.MayMake { // before the first checkpoint only the log has what was acknowledged
