@@ -308,9 +308,9 @@ func (k *carrier) due() bool {
 		return false
 	}
 	if k.noticed.IsZero() {
-		k.notice(time.Now())
+		k.notice(k.o.Now())
 	}
-	return k.rest || time.Since(k.noticed) >= k.pace.after ||
+	return k.rest || k.o.Now().Sub(k.noticed) >= k.pace.after ||
 		k.perEvent > 0 && k.perEvent*float64(k.waiting(c.Position)) >= float64(k.pace.bytes)
 }
 
@@ -532,14 +532,14 @@ func (k *carrier) status() PartStatus {
 	p.Here = true
 	oldest := k.oldest
 	if !k.began.IsZero() {
-		p.AttemptSeconds, p.Waits = secondsSince(k.began), k.waits
+		p.AttemptSeconds, p.Waits = seconds(time.Since(k.began)), k.waits
 	}
 	if k.err != nil {
 		p.Error, p.ErrorAt = k.err.Error(), timeOf(k.errAt, 1)
 	}
 	k.mu.Unlock()
 	if !oldest.IsZero() { // waiting may read the log: a disk that hangs must not hold up the carrier, too
-		p.LagSeconds, p.LagEvents = secondsSince(oldest), k.waiting(position)
+		p.LagSeconds, p.LagEvents = seconds(k.o.Now().Sub(oldest)), k.waiting(position)
 	}
 	return p
 }

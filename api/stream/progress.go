@@ -96,10 +96,8 @@ func describe(group string, c *cursor) PartStatus {
 		ExpiredAt:   timeOf(time.UnixMilli(c.ExpiredAt), c.ExpiredAt)}
 }
 
-// secondsSince is never less than 0, and a whole number of milliseconds.
-func secondsSince(at time.Time) float64 {
-	return float64(max(0, time.Since(at).Milliseconds())) / 1000
-}
+// seconds is never less than 0, and a whole number of milliseconds.
+func seconds(d time.Duration) float64 { return float64(max(0, d.Milliseconds())) / 1000 }
 
 // timeOf returns nil for a missing time.
 func timeOf(t time.Time, is int64) *time.Time {

@@ -133,6 +133,21 @@ func TestStatusOfWhatDoesNotOpen(t *testing.T) {
 	require.GreaterOrEqual(t, k.status().LagSeconds, started.Sub(delivered).Seconds(), "since the first of the block was accepted")
 }
 
+// How long events have waited goes by the clock that they were accepted by, not by the system's.
+func TestLagByTheClockOfEvents(t *testing.T) {
+	w := newWorld(t, 4<<10)
+	s := w.create(document.Stream{ID: "all", Format: "ndjson"})
+	w.commit(w.ws.Number, 3, 5)
+	w.pack()
+	for _, off := range []time.Duration{-time.Hour, time.Hour} {
+		o := w.options()
+		o.Now = func() time.Time { return time.Now().Add(off) }
+		k := newCarrier(&o, w.ws, s, o.Parts()[0])
+		require.NoError(t, k.load(context.Background()))
+		require.Equal(t, off > 0, k.status().LagSeconds >= 3600)
+	}
+}
+
 // Events that expire while a delivery reads are missed, although the cursor never stood before them.
 func TestExpiredWhileReading(t *testing.T) {
 	w := newWorld(t, 4<<10)

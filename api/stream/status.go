@@ -91,7 +91,7 @@ func (m *Manager) addWaiting(workspace string, s *document.Stream, all map[strin
 			continue
 		}
 		if at := firstWaiting(part.Events, p.Position, ws, s, since); !at.IsZero() {
-			p.Group, p.LagSeconds = part.Group, secondsSince(at)
+			p.Group, p.LagSeconds = part.Group, seconds(m.o.Now().Sub(at))
 			p.LagEvents = max(1, part.Events.Behind(p.Position, ws.Number, since))
 			all[part.Group] = p
 		}

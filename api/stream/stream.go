@@ -76,7 +76,9 @@ type Options struct {
 	// RetryAfter is how long a carrier waits after a first failure. The wait doubles with each further one, up to
 	// MaxRetryAfter. Defaults 1 s, 1 min.
 	RetryAfter, MaxRetryAfter time.Duration
-	Logger                    *slog.Logger // default slog.Default()
+	// Now is the time by which accepted events age. Default time.Now.
+	Now    func() time.Time
+	Logger *slog.Logger // default slog.Default()
 
 	seats     *seats            // default: those of newSeats
 	disk      disk              // default: the machine's
@@ -98,6 +100,9 @@ func (o *Options) EnsureDefaults() {
 	o.MaxRetryAfter = cmp.Or(o.MaxRetryAfter, time.Minute)
 	o.Node = cmp.Or(o.Node, "0")
 	o.Logger = cmp.Or(o.Logger, slog.Default())
+	if o.Now == nil {
+		o.Now = time.Now
+	}
 	if o.HasRoom == nil {
 		o.HasRoom = func(string) error { return nil }
 	}

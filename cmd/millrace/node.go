@@ -156,7 +156,7 @@ func openNode(ctx context.Context, o nodeOptions) (_ *node, err error) {
 // setClock gives all rooms the engine's clock, so that none follows a jump of the system's clock and takes what it
 // keeps for expired.
 func (o *nodeOptions) setClock() {
-	o.door.Now, o.console.Now = o.nowMillis, o.nowMillis
+	o.door.Now, o.console.Now, o.streams.Now = o.nowMillis, o.nowMillis, o.engine.Clock.Aging
 	if o.refused != nil {
 		o.refused.Now = o.nowMillis
 	}

@@ -267,6 +267,7 @@ func TestNodeHasOneClock(t *testing.T) {
 	for _, now := range []func() int64{o.door.Now, o.console.Now, o.refused.Now} {
 		require.Equal(t, int64(1_900_000_000_000), now())
 	}
+	require.Equal(t, int64(1_900_000_000), o.streams.Now().Unix())
 }
 
 // openNodeAt opens a node that is alone on a data directory.
