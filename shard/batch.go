@@ -106,8 +106,8 @@ func (b *Batch) EndNumber(start int, kind op.Kind, flags op.Flags, number uint64
 	return true
 }
 
-// isDummy says whether the profile at number is known to be a dummy user. This node may be behind, and not know yet that
-// the user is gone. When that can't be found out, the object is taken, and Commit says what is wrong.
+// isDummy says whether the profile at number is known to be a dummy user. This node may be behind, and not know yet
+// that the user is gone. When that can't be found out, the object is taken, and Commit says what is wrong.
 func (b *Batch) isDummy(number uint64) bool {
 	if !b.coordinator.isBlocked(number) {
 		return false
