@@ -102,20 +102,18 @@ func MakeDir(on vfs.FS, dir string, mode fs.FileMode) error {
 	if parent == dir {
 		return nil
 	}
-	if _, err := on.Stat(dir); err == nil {
-		err := SyncDir(on, parent)
-		if oserror.IsPermission(err) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.EINVAL) {
-			return nil // no process like this one has made a directory there
+	_, missing := on.Stat(dir)
+	if missing != nil {
+		if err := MakeDir(on, parent, mode); err != nil {
+			return err
 		}
-		return err
-	} else if !oserror.IsNotExist(err) {
-		return err
-	}
-	if err := MakeDir(on, parent, mode); err != nil {
-		return err
 	}
 	if err := on.MkdirAll(dir, mode); err != nil {
 		return err
 	}
-	return SyncDir(on, parent)
+	err := SyncDir(on, parent)
+	if missing == nil && (oserror.IsPermission(err) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.EINVAL)) {
+		return nil // no process like this one has made a directory there
+	}
+	return err
 }

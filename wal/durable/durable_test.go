@@ -56,7 +56,9 @@ func TestMakeDir(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, fs.FileMode(0o750), info.Mode().Perm())
 	require.NoError(t, os.WriteFile(filepath.Join(at, "file"), nil, 0o600))
-	require.ErrorIs(t, MakeDir(nil, filepath.Join(at, "file", "below"), 0o750), syscall.ENOTDIR)
+	for _, dir := range []string{"file", "file/below", "file/below/it"} {
+		require.ErrorIs(t, MakeDir(nil, filepath.Join(at, dir), 0o750), syscall.ENOTDIR)
+	}
 }
 
 // A text in which any bit is changed, or any byte is missing, is refused.
