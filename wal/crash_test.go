@@ -150,6 +150,44 @@ func (h *harness) checkClone(fs *vfs.MemFS, acked uint64, rng *rand.Rand) error 
 	return nil
 }
 
+// A record that begins in the last 11 to 18 bytes of a block begins in one page and ends in the next. When only the next
+// one gets to the disk, zeros are in its place, which Pebble's reader skips as if no chunk fitted there. That is a torn
+// tail like any other, unless something says that the record was durable.
+func TestLostPageAtTheEndOfABlock(t *testing.T) {
+	for room := chunkHeaderBytes; room < 20; room++ {
+		fs := vfs.NewMem()
+		var h *harness
+		var before image
+		h = mustOpen(t, syncFS{fs, func() {
+			if before != nil {
+				return
+			}
+			before = takeImage(t, fs) // with the first record; the others are the next group
+			for id := range uint64(3) {
+				require.NoError(t, h.Append(newRecord(id, 100)))
+			}
+		}}, nil)
+		h.fill(t, 1, blockBytes-room-chunkHeaderBytes-HeaderBytes)
+		require.True(t, h.waitAcked(4))
+		name := before.segments()[0]
+		lost := func() image {
+			m := takeImage(t, fs)
+			copy(m[name][blockBytes-pageBytes:blockBytes], before[name][blockBytes-pageBytes:])
+			return m
+		}
+		old := oldHighWater(h, 1)
+		ids, err := lost().with(highWaterName, old).open()
+		require.NoError(t, err, "%d bytes", room)
+		require.Len(t, ids, 1)
+		_, err = lost().open()
+		require.ErrorIs(t, err, ErrCorrupt, "the high-water mark says that the records were durable")
+		h.fill(t, 1, 100)
+		_, err = lost().with(highWaterName, old).open()
+		require.ErrorIs(t, err, ErrCorrupt, "the last record says so")
+		require.NoError(t, h.Close())
+	}
+}
+
 // killedFS lets a second process in, as after a kill, since its locks don't hold.
 type killedFS struct{ vfs.FS }
 

@@ -193,6 +193,8 @@ func (l *Log) checkSegment(s *segment) (end int64, torn bool, err error) {
 			return r.offset, err == errTorn, nil
 		case err != nil:
 			return 0, false, err
+		case h.position > s.last+1: // Pebble's reader has skipped the zeros of a lost page at the end of a block
+			return r.offset, true, nil
 		case h.position != s.last+1:
 			return 0, false, fmt.Errorf("%w: record %d follows record %d in segment %q at %d",
 				ErrCorrupt, h.position, s.last, s.path, r.offset)
