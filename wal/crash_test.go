@@ -27,8 +27,11 @@ func TestPowerLoss(t *testing.T) {
 	seed := testseed.Of(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	fs := vfs.NewCrashableMem()
-	slow := syncFS{fs, func() { time.Sleep(300 * time.Microsecond) }} // so that there is something to lose
-	h := mustOpen(t, slow, func(o *Options) { o.HighWaterInterval = 5 * time.Millisecond; o.MaxRecycled = 2 })
+	slow := syncFS{fs, func() { time.Sleep(300 * time.Microsecond) }}    // so that there is something to lose
+	segmentBytes := []int64{64 << 10, marginBytes + 40_000}[rng.IntN(2)] // without and with zeros ahead
+	h := mustOpen(t, slow, func(o *Options) {
+		o.HighWaterInterval, o.MaxRecycled, o.SegmentBytes = 5*time.Millisecond, 2, segmentBytes
+	})
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	for w := range uint64(8) {
@@ -67,7 +70,7 @@ func TestPowerLoss(t *testing.T) {
 	wg.Wait()
 	require.NoError(t, h.bad)
 	require.NoError(t, h.Close())
-	t.Logf("%d records, %d of %d clones had a torn tail", h.LastPosition(), torn, i)
+	t.Logf("%d records in segments of %d, %d of %d clones had a torn tail", h.LastPosition(), segmentBytes, torn, i)
 	require.Greater(t, torn, clones/10, "the test no longer makes torn tails")
 }
 
