@@ -328,6 +328,30 @@ func testDummyUserIsGoneEverywhere(t *testing.T) {
 	w.close()
 }
 
+// Where leaders can't be reached, a batch waits for them once, however many of its objects are for dummy users.
+func TestDummyUserIsAskedForOnce(t *testing.T) { synctest.Test(t, testDummyUserIsAskedForOnce) }
+
+func testDummyUserIsAskedForOnce(t *testing.T) {
+	w := smallCluster(t, func(o *clusterOptions) {
+		o.engine = func(o *replica.EngineOptions) { o.Limits.MaxEventNames = 1 }
+	})
+	w.leadFirst()
+	n := w.nodes[0]
+	for _, name := range []string{"a", "b"} {
+		commitEvent(t, n.coord, op.ExternalID, "d", name, 0)
+	}
+	n.alone.Store(true)
+	before := n.asked.Load()
+	b := n.coord.NewBatch(1, 0)
+	for range 3 {
+		require.True(t, addEvent(b, op.ExternalID, "d", "c", 0))
+	}
+	b.Release()
+	require.Equal(t, before+1, n.asked.Load())
+	n.alone.Store(false)
+	w.close()
+}
+
 func TestViewIsFind(t *testing.T) {
 	fs := vfs.NewMem()
 	e := openTest(t, testOptions(fs))

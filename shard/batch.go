@@ -31,7 +31,8 @@ type Batch struct {
 	// ops that only delete, and entries of the audit log: a batch of nothing else is taken even when the disk is full
 	deletes   int
 	renames   bool // an op gives a new external id to a user who has one
-	current   bool // this node has heard of what was acknowledged before the batch asked; see isDummy
+	asked     bool // for what was acknowledged before; see isDummy
+	current   bool // this node has heard of it
 	answer    kept
 	operators operators
 
@@ -58,7 +59,7 @@ type kept struct {
 func (c *Coordinator) NewBatch(workspace, actor uint32) *Batch {
 	b := c.batches.Get().(*Batch)
 	b.workspace, b.actor, b.deletes, b.merges, b.renames = workspace, actor, 0, 0, false
-	b.current = false
+	b.asked, b.current = false, false
 	b.outcomes = b.outcomes[:0]
 	b.ops.Begin(workspace, actor)
 	b.operators.reset()
@@ -107,12 +108,15 @@ func (b *Batch) EndNumber(start int, kind op.Kind, flags op.Flags, number uint64
 }
 
 // isDummy says whether the profile at number is known to be a dummy user. This node may be behind, and not know yet
-// that the user is gone. When that can't be found out, the object is taken, and Commit says what is wrong.
+// that the user is gone. When that can't be found out, the object is taken, and Commit says what is wrong. A batch asks
+// once, because waiting for a group without a leader takes seconds.
 func (b *Batch) isDummy(number uint64) bool {
 	if !b.coordinator.isBlocked(number) {
 		return false
 	}
-	b.current = b.current || b.coordinator.Barrier() == nil
+	if !b.asked {
+		b.asked, b.current = true, b.coordinator.Barrier() == nil
+	}
 	return b.current && b.coordinator.isBlocked(number)
 }
 

@@ -55,6 +55,7 @@ type testNode struct {
 	behind atomic.Bool  // its replicas get nothing
 	asking atomic.Int32 // barriers that wait
 	asked  atomic.Int32 // barriers there were
+	alone  atomic.Bool  // its barriers fail
 	// behindBarrier is called once, when a barrier of all groups has been given. A test sets it before that.
 	behindBarrier func()
 }

@@ -217,6 +217,9 @@ func (m *testMesh) barrier(groups []*testGroup) error {
 	m.asked.Add(1)
 	m.asking.Add(1)
 	defer m.asking.Add(-1)
+	if m.alone.Load() {
+		return replica.ErrUnavailable
+	}
 	for _, g := range groups {
 		g.mu.Lock()
 		position := g.position
