@@ -112,7 +112,8 @@ func MakeDir(on vfs.FS, dir string, mode fs.FileMode) error {
 		return err
 	}
 	err := SyncDir(on, parent)
-	if missing == nil && (oserror.IsPermission(err) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.EINVAL)) {
+	mayNot := oserror.IsPermission(err) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.EINVAL)
+	if missing == nil && mayNot {
 		return nil // no process like this one has made a directory there
 	}
 	return err
