@@ -272,25 +272,43 @@ func ranges(t *testing.T, s *store.Store) *store.Ranges {
 }
 
 // A list is read in pages of any size, in both directions, between any two entries, whatever part of it is in the store;
-// and it is what is left of all changes. A page takes the memory of a page, however much is pending.
+// and it is what is left of all changes. A page takes the memory of a page, however much is pending. What changes take
+// in memory is counted, and freed when they are in the store.
 func TestSuppressedPages(t *testing.T) {
 	s := openStore(t)
 	b := &Books{ID: partition}
 	rng := testseed.Rand(t)
 	now := map[uint64]profile.StateChange{}
 	states := []profile.State{{Kind: profile.StateEmail, Value: "unsubscribed"}, {Kind: profile.StateEmail, Value: "opted_in"}, {Kind: profile.StateEmail}}
-	for round := range 200 {
+	held := int64(0)
+	move := func() {
 		for range rng.IntN(20) {
 			n := number(1 + rng.Uint64N(30))
 			c := profile.StateChange{State: states[rng.IntN(len(states))], Changed: rng.Int64N(40) - 10}
-			b.Suppressed.Move(1+uint32(n)%2, n, now[n], c)
+			held += b.Suppressed.Move(1+uint32(n)%2, n, now[n], c)
 			now[n] = c
 		}
-		if rng.IntN(3) == 0 {
-			saving(t, s, b)()
+	}
+	for round := range 200 {
+		move()
+		switch rng.IntN(6) {
+		case 0:
+			held -= saving(t, s, b)()
+			require.Zero(t, held)
+		case 1: // changes between the two are pending
+			saved := saving(t, s, b)
+			move()
+			held -= saved()
+		case 2: // a checkpoint that fails
+			batch := s.DB.NewBatch()
+			require.NoError(t, b.Save(batch))
+			require.NoError(t, batch.Close())
 		}
 		q := SuppressedQuery{Workspace: 1, Kind: profile.StateEmail, Above: Suppression{rng.Int64N(20) - 15, rng.Uint64N(2) * number(15)},
 			Below: Suppression{Since: 10 + rng.Int64N(25)}, Down: round%2 == 0, Most: 1 + rng.IntN(7)}
+		if b.Suppressed.pending != nil {
+			require.EqualValues(t, held, suppressedBytes*b.Suppressed.pending.Len())
+		}
 		var want, got []Suppression
 		for n, c := range now {
 			at := Suppression{c.Changed, n}
