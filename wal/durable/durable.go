@@ -98,6 +98,7 @@ func SyncDir(on vfs.FS, dir string) error {
 // since a process that was killed may have just made it. A nil file system is the operating system's.
 func MakeDir(on vfs.FS, dir string, mode fs.FileMode) error {
 	on = cmp.Or(on, vfs.Default)
+	dir = on.PathJoin(dir) // without a slash at its end, behind which PathDir would take it for the parent
 	parent := on.PathDir(dir)
 	if parent == dir {
 		return nil

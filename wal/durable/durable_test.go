@@ -43,10 +43,12 @@ func TestMakeDir(t *testing.T) {
 		_, err := after.Stat(dir)
 		require.NoError(t, err)
 	}
-	require.NoError(t, disk.MkdirAll("/killed", 0o700)) // before it could sync the name
-	require.NoError(t, MakeDir(disk, "/killed", 0o700))
-	_, err := disk.CrashClone(vfs.CrashCloneCfg{}).Stat("/killed")
-	require.NoError(t, err)
+	for _, dir := range []string{"/killed", "/killed-too/"} {
+		require.NoError(t, disk.MkdirAll(dir, 0o700)) // before it could sync the name
+		require.NoError(t, MakeDir(disk, dir, 0o700))
+		_, err := disk.CrashClone(vfs.CrashCloneCfg{}).Stat(dir)
+		require.NoError(t, err)
+	}
 
 	at := filepath.Join(t.TempDir(), "srv", "millrace")
 	for range 2 {
