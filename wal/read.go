@@ -115,11 +115,14 @@ func (l *Log) readSegment(s *segment, from, to uint64, f func(uint64, uint32, []
 			s.note(position, marked)
 			l.segMu.Unlock()
 		}
+		if position < from { // marks must begin at the segment's start, or those who read there later find none
+			return nil
+		}
 		return f(position, count, payload)
 	})
 }
 
-// walk calls f for the records from from to to, which must be there.
+// walk calls f for the records up to to, of which those from from on must be there.
 func (r *segmentReader) walk(from, to uint64, f func(uint64, uint32, []byte) error) error {
 	for next := uint64(0); next <= to; {
 		h, payload, err := r.next()
@@ -134,9 +137,6 @@ func (r *segmentReader) walk(from, to uint64, f func(uint64, uint32, []byte) err
 				max(next, from), r.path, r.offset)
 		}
 		next = h.position + 1
-		if h.position < from {
-			continue
-		}
 		if err := f(h.position, h.count, payload); err != nil {
 			return err
 		}

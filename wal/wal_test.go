@@ -389,6 +389,12 @@ func TestReadStartsAtMark(t *testing.T) {
 	require.NoError(t, err)
 	check()
 	require.NoError(t, h.Close())
+
+	// So does a replay of a part, also for those who read what lies before it in the same segment.
+	h = mustOpen(t, fs, change)
+	require.NoError(t, h.Replay(800, skip))
+	check()
+	require.NoError(t, h.Close())
 }
 
 func TestAppendDoesNotAllocate(t *testing.T) {
