@@ -65,8 +65,8 @@ func (m image) flip(name string, at int, mask byte) image {
 // errByReplay is wrapped when Open finds no fault with an image, and Replay does.
 var errByReplay = errors.New("Open was fine, Replay not")
 
-// open opens an image and reads all of it back.
-func (m image) open() (ids map[uint64]uint64, err error) {
+// onDisk puts the files on a disk of their own.
+func (m image) onDisk() (*vfs.MemFS, error) {
 	fs := vfs.NewMem()
 	if err := fs.MkdirAll(testDir, 0o755); err != nil {
 		return nil, err
@@ -80,6 +80,15 @@ func (m image) open() (ids map[uint64]uint64, err error) {
 			return nil, err
 		}
 		_ = f.Close()
+	}
+	return fs, nil
+}
+
+// open opens an image and reads all of it back.
+func (m image) open() (ids map[uint64]uint64, err error) {
+	fs, err := m.onDisk()
+	if err != nil {
+		return nil, err
 	}
 	h, err := openHarness(fs, nil)
 	if err != nil {

@@ -116,7 +116,7 @@ func skip(uint64, uint32, []byte) error { return nil }
 // openSpan opens a span after it has checked the span's records, so that nobody keeps a copy that can't be opened.
 func (l *Log) openSpan(hold string, s span) (io.ReadCloser, error) {
 	if s.last >= s.first {
-		if err := l.readSegment(s.segment, s.first, s.last, skip); err != nil {
+		if err := l.readSegment(s.segment, s.first, s.last, false, skip); err != nil {
 			return nil, err
 		}
 	}

@@ -52,20 +52,24 @@ func (l *Log) Replay(from uint64, f func(position uint64, count uint32, payload 
 	if from-1 > last {
 		return fmt.Errorf("%w: the log ends at position %d, but %d was applied", ErrMissing, last, from-1)
 	}
-	return l.Read(from, last, f)
+	return l.read(from, last, true, f)
 }
 
 // Read calls f for the durable records at the positions from to to, both included, in order; a to beyond the durable
 // position means that position. It may run beside Append and Trim. It returns ErrMissing when from is trimmed. The
 // payload is valid during the call. An error of f ends the reading and is returned.
 func (l *Log) Read(from, to uint64, f func(position uint64, count uint32, payload []byte) error) error {
-	for to = min(to, l.durable.Load()); from <= to; {
+	return l.read(from, min(to, l.durable.Load()), false, f)
+}
+
+func (l *Log) read(from, to uint64, isReplay bool, f func(uint64, uint32, []byte) error) error {
+	for from <= to {
 		s, last, err := l.pin(from)
 		if err != nil {
 			return err
 		}
 		last = min(last, to)
-		err = l.readSegment(s, from, last, f)
+		err = l.readSegment(s, from, last, isReplay, f)
 		l.unpin(s)
 		if err != nil {
 			return err
@@ -98,7 +102,8 @@ func (l *Log) unpin(s *segment) {
 	s.pins--
 }
 
-func (l *Log) readSegment(s *segment, from, to uint64, f func(uint64, uint32, []byte) error) error {
+// readSegment calls f for the records from from to to. With isLast no other record may follow in the segment.
+func (l *Log) readSegment(s *segment, from, to uint64, isLast bool, f func(uint64, uint32, []byte) error) error {
 	l.segMu.Lock()
 	start := s.startOf(from)
 	l.segMu.Unlock()
@@ -108,7 +113,7 @@ func (l *Log) readSegment(s *segment, from, to uint64, f func(uint64, uint32, []
 	}
 	defer r.close()
 	marked := start
-	return r.walk(from, to, func(position uint64, count uint32, payload []byte) error {
+	err = r.walk(from, to, func(position uint64, count uint32, payload []byte) error {
 		if r.offset-marked >= markInterval {
 			marked = r.offset
 			l.segMu.Lock()
@@ -120,6 +125,10 @@ func (l *Log) readSegment(s *segment, from, to uint64, f func(uint64, uint32, []
 		}
 		return f(position, count, payload)
 	})
+	if err == nil && isLast {
+		err = r.end(to)
+	}
+	return err
 }
 
 // walk calls f for the records up to to, of which those from from on must be there.
@@ -142,6 +151,19 @@ func (r *segmentReader) walk(from, to uint64, f func(uint64, uint32, []byte) err
 		}
 	}
 	return nil
+}
+
+// end checks that no record follows the last one. A torn record may.
+func (r *segmentReader) end(last uint64) error {
+	h, _, err := r.next()
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, errTorn):
+		return nil
+	case err != nil:
+		return err
+	}
+	return fmt.Errorf("%w: record %d follows in segment %q at %d, but the next segment has what follows record %d",
+		ErrCorrupt, h.position, r.path, r.offset, last)
 }
 
 // Hold keeps the records from a position on for a named reader, until it is called again with a higher position;

@@ -45,6 +45,30 @@ func TestDamageOfAFirstRecord(t *testing.T) {
 	require.ErrorIs(t, err, ErrCorrupt)
 }
 
+// Where a segment goes on although the next one has begun, files of different times are mixed.
+func TestSegmentsOverlap(t *testing.T) {
+	fs := vfs.NewMem()
+	h := mustOpen(t, fs, nil)
+	h.fill(t, 3, 100)
+	early := takeImage(t, fs) // as after a kill
+	h.fill(t, 2, 100)
+	require.NoError(t, h.Close())
+	late := takeImage(t, fs)
+
+	fs, err := early.onDisk()
+	require.NoError(t, err)
+	h = mustOpen(t, fs, nil)
+	h.fill(t, 4, 100)
+	require.NoError(t, h.Close())
+	m := takeImage(t, fs)
+	require.Len(t, m.segments(), 2)
+	ids, err := m.open()
+	require.NoError(t, err)
+	require.Len(t, ids, 7)
+	_, err = m.with("000001.log", late["000001.log"]).open()
+	require.ErrorIs(t, err, ErrCorrupt)
+}
+
 // flip changes a byte in the middle of a file.
 func flip(t *testing.T, fs vfs.FS, path string) {
 	t.Helper()
