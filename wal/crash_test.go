@@ -181,7 +181,7 @@ func TestLostPageAtTheEndOfABlock(t *testing.T) {
 		old := oldHighWater(h, 1)
 		ids, err := lost().with(highWaterName, old).open()
 		require.NoError(t, err, "%d bytes", room)
-		require.Len(t, ids, 1)
+		require.Len(t, ids, 1, "%d bytes", room)
 		_, err = lost().open()
 		require.ErrorIs(t, err, ErrCorrupt, "the high-water mark says that the records were durable")
 		h.fill(t, 1, 100)

@@ -153,7 +153,8 @@ func (r *segmentReader) walk(from, to uint64, f func(uint64, uint32, []byte) err
 	return nil
 }
 
-// end checks that no record follows the last one. A torn record may.
+// end checks that no record follows the last one. A torn record may, and what is behind a lost page, as in
+// checkSegment.
 func (r *segmentReader) end(last uint64) error {
 	h, _, err := r.next()
 	switch {
@@ -161,6 +162,8 @@ func (r *segmentReader) end(last uint64) error {
 		return nil
 	case err != nil:
 		return err
+	case h.position > last+1:
+		return nil
 	}
 	return fmt.Errorf("%w: record %d follows in segment %q at %d, but the next segment has what follows record %d",
 		ErrCorrupt, h.position, r.path, r.offset, last)
