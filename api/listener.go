@@ -134,9 +134,32 @@ type limitConn struct {
 	once     sync.Once
 	patience atomic.Int64 // how long Close waits for what the client still sends; a time.Duration
 	heard
+	wanted           time.Time // the deadline for the next Read; the reader's
+	reading, writing deadline
 }
 
-func (c *limitConn) Read(p []byte) (int, error) { return c.note(c.Conn.Read(p)) }
+func (c *limitConn) Read(p []byte) (int, error) {
+	if err := c.reading.ask(c.wanted, c.Conn.SetReadDeadline); err != nil {
+		return 0, err
+	}
+	return c.note(c.Conn.Read(p))
+}
+
+// SetReadDeadline belongs to the connection's reader, as Read does: of the deadlines that are set between two of its
+// Reads, only the last counts.
+func (c *limitConn) SetReadDeadline(at time.Time) error {
+	c.wanted = at
+	return nil
+}
+
+func (c *limitConn) SetWriteDeadline(at time.Time) error {
+	return c.writing.ask(at, c.Conn.SetWriteDeadline)
+}
+
+func (c *limitConn) SetDeadline(at time.Time) error {
+	_ = c.SetReadDeadline(at)
+	return c.SetWriteDeadline(at)
+}
 
 // heard knows whether the client has sent anything, and whether it has ended a connection. It belongs to the
 // connection's reader.

@@ -65,7 +65,8 @@ type Options struct {
 	// profiles that are read for answers may take half as much besides. Default 256 MiB.
 	MaxAnswersBytes int64
 	// ReadTimeout bounds the time for a whole request to arrive, WriteTimeout the time for its answer to leave, and
-	// IdleTimeout the time between requests of a connection. Defaults 10 s, 10 s, 60 s.
+	// IdleTimeout the time between requests of a connection. Each may end an eighth later, at most a second. Defaults
+	// 10 s, 10 s, 60 s.
 	ReadTimeout, WriteTimeout, IdleTimeout time.Duration
 	// MaxHeaderBytes bounds request line and headers together; beyond it: 431. Default 8192.
 	MaxHeaderBytes int
