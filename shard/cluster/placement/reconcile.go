@@ -262,22 +262,7 @@ func (r *Reconciler) notice(l *probe, s *clusterView) {
 		if d.hangs {
 			hanging++
 		}
-		if r.silent[n] != !d.alive {
-			r.silent[n] = !d.alive
-			if d.alive {
-				r.Logger.Info("cluster: node answers again", "node", n)
-			} else {
-				r.Logger.Warn("cluster: node does not answer", "node", n, "address", d.Address)
-			}
-		}
-		if r.aside[n] != d.aside {
-			r.aside[n] = d.aside
-			if d.aside {
-				r.Logger.Warn("cluster: node must not lead: it can't reach another node", "node", n)
-			} else {
-				r.Logger.Info("cluster: node may lead again", "node", n)
-			}
-		}
+		r.sayOfNode(n, &d)
 		if _, answered := l.reports[n]; answered {
 			r.gauge(gaugeOf("millrace_cluster_clock_skew_seconds", n)).Set(l.skew[n].Seconds())
 		}
@@ -298,6 +283,26 @@ func (r *Reconciler) notice(l *probe, s *clusterView) {
 	r.gauge("millrace_cluster_nodes_hanging").Set(float64(hanging))
 	r.gauge("millrace_cluster_moves").Set(float64(moves))
 	r.gauge("millrace_cluster_uneven_leads").Set(float64(s.unevenLeads()))
+}
+
+// sayOfNode logs when a node begins or ceases to be silent, or to be kept from leading.
+func (r *Reconciler) sayOfNode(n quorum.Node, d *nodeView) {
+	if r.silent[n] != !d.alive {
+		r.silent[n] = !d.alive
+		if d.alive {
+			r.Logger.Info("cluster: node answers again", "node", n)
+		} else {
+			r.Logger.Warn("cluster: node does not answer", "node", n, "address", d.Address)
+		}
+	}
+	if r.aside[n] != d.aside {
+		r.aside[n] = d.aside
+		if d.aside {
+			r.Logger.Warn("cluster: node must not lead: it can't reach another node", "node", n)
+		} else {
+			r.Logger.Info("cluster: node may lead again", "node", n)
+		}
+	}
 }
 
 func (r *Reconciler) noticeLag(l *probe, g *groupView) {

@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -157,64 +158,105 @@ func (s *clusterView) atRest(g *groupView) decision {
 
 // controlStep is the next step for the control group: each node is a member of it, a few of them vote.
 func (s *clusterView) controlStep() decision {
-	g := &s.control
-	if g.leader == 0 {
+	switch g := &s.control; {
+	case g.leader == 0:
 		return decision{problem: s.leaderless(g)}
-	}
-	if g.changing {
+	case g.changing:
 		return decision{doing: "its members are being changed"}
 	}
-	// voters that stay, voters that drain, learners that may get a vote, and members that are removed
-	var stay, drain, candidates, gone []quorum.Node
-	for _, m := range sortedMembers(g.members) {
+	m := s.controlMembers()
+	return cmp.Or(s.nextLearner(), s.nextVote(&m), s.nextGone(&m), s.nextControlLeader(&m), s.silentVoter())
+}
+
+// controlMembers are the members of the control group by what becomes of them.
+type controlMembers struct {
+	stay, drain []quorum.Node // voters
+	candidates  []quorum.Node // learners that may get a vote
+	gone        []quorum.Node // of removed nodes
+	successor   quorum.Node   // who can lead instead of the leader; 0: nobody
+}
+
+func (s *clusterView) controlMembers() (c controlMembers) {
+	for _, m := range sortedMembers(s.control.members) {
 		switch d := s.nodes[m.Node]; {
 		case !d.Member():
-			gone = append(gone, m.Node)
+			c.gone = append(c.gone, m.Node)
 		case m.Voter && d.State == Active:
-			stay = append(stay, m.Node)
+			c.stay = append(c.stay, m.Node)
 		case m.Voter:
-			drain = append(drain, m.Node)
+			c.drain = append(c.drain, m.Node)
 		case s.isUsable(m.Node):
-			candidates = append(candidates, m.Node)
+			c.candidates = append(c.candidates, m.Node)
 		}
 	}
+	c.successor = s.controlSuccessor(c.stay)
+	return c
+}
+
+// nextLearner makes each node a member of the control group. One that was removed by force, and comes back while groups
+// still need it, must hear of changes, too: it serves clients, by keys that may have been revoked.
+func (s *clusterView) nextLearner() decision {
+	g := &s.control
 	for _, n := range s.numbers() {
-		// One that was removed by force, and comes back while groups still need it, must hear of changes, too: it
-		// serves clients, by keys that may have been revoked.
 		isWanted := s.nodes[n].Member() || s.nodes[n].alive && s.holdsAny(n)
 		if _, isMember := g.member(n); !isMember && isWanted && g.open[n] {
 			return decision{step: g.step(AddLearner, n), doing: fmt.Sprintf("node %d gets a replica", n)}
 		}
 	}
-	wanted, to := WantedVoters(len(stay)+len(drain)+len(candidates)), s.controlSuccessor(stay)
+	return decision{}
+}
+
+// nextVote takes a vote away where there are too many, and gives one where there are too few.
+func (s *clusterView) nextVote(c *controlMembers) decision {
+	g := &s.control
+	wanted := WantedVoters(len(c.stay) + len(c.drain) + len(c.candidates))
 	if len(g.voters()) > wanted {
-		for _, n := range gone {
-			if g.votes(n) {
-				return s.leave(g, n, Demote, to)
-			}
-		}
-		if len(drain) > 0 {
-			return s.leave(g, drain[len(drain)-1], Demote, to)
-		}
-		return s.leave(g, s.leastVoter(stay), Demote, to)
+		return s.leave(g, s.nextToDemote(c), Demote, c.successor)
 	}
-	if len(stay) < wanted && len(candidates) > 0 {
-		for _, n := range candidates {
-			if g.fresh[n] && s.decides(append(g.voters(), n)) {
-				return decision{step: g.step(AddVoter, n), doing: fmt.Sprintf("node %d gets a vote", n)}
-			}
-		}
-		return decision{doing: fmt.Sprintf("node %d catches up", candidates[0])}
+	if len(c.stay) >= wanted || len(c.candidates) == 0 {
+		return decision{}
 	}
-	for _, n := range gone {
-		if !s.nodes[n].alive || !s.holdsAny(n) { // a node with groups has to learn where they go
-			return s.leave(g, n, Remove, to)
+	for _, n := range c.candidates {
+		if g.fresh[n] && s.decides(append(g.voters(), n)) {
+			return decision{step: g.step(AddVoter, n), doing: fmt.Sprintf("node %d gets a vote", n)}
 		}
 	}
-	if !s.mayLead(g.leader) && s.mayLead(to) || !s.mayPlace(g.leader) && s.mayPlace(to) {
-		return s.handOver(g, to)
+	return decision{doing: fmt.Sprintf("node %d catches up", c.candidates[0])}
+}
+
+// nextToDemote returns the voter that is missed least.
+func (s *clusterView) nextToDemote(c *controlMembers) quorum.Node {
+	if i := slices.IndexFunc(c.gone, s.control.votes); i >= 0 {
+		return c.gone[i]
 	}
-	for _, n := range g.voters() {
+	if n := len(c.drain); n > 0 {
+		return c.drain[n-1]
+	}
+	return s.leastVoter(c.stay)
+}
+
+// nextGone removes a removed node from the group. One that still has groups has to learn where they go.
+func (s *clusterView) nextGone(c *controlMembers) decision {
+	for _, n := range c.gone {
+		if !s.nodes[n].alive || !s.holdsAny(n) {
+			return s.leave(&s.control, n, Remove, c.successor)
+		}
+	}
+	return decision{}
+}
+
+// nextControlLeader hands over when the leader shouldn't lead and another node may.
+func (s *clusterView) nextControlLeader(c *controlMembers) decision {
+	leader, to := s.control.leader, c.successor
+	if !s.mayLead(leader) && s.mayLead(to) || !s.mayPlace(leader) && s.mayPlace(to) {
+		return s.handOver(&s.control, to)
+	}
+	return decision{}
+}
+
+// silentVoter says which voter of the control group doesn't answer.
+func (s *clusterView) silentVoter() decision {
+	for _, n := range s.control.voters() {
 		if !s.nodes[n].alive {
 			return decision{problem: fmt.Sprintf("node %d does not answer", n)}
 		}
