@@ -82,65 +82,64 @@ func (l *Log) list(files pebblewal.Logs, state highWaterState) (obsolete []strin
 	return obsolete, nil
 }
 
-// check finds out which records each segment has, and returns the position at which the log ends. It reads the last
-// segment that has records, and those that no readable record follows; of any other one, the next segment says where it
-// ends. A segment may end in an invalid record when the next one continues right after its last valid one: there was a
-// crash, and then another process. At the end of the log an invalid record is acceptable when nothing says that it was
-// ever acknowledged.
+// check finds out which records each segment has, and returns the position at which the log ends. At the end of the log
+// an invalid record is acceptable when nothing says that it was ever acknowledged.
 func (l *Log) check(state highWaterState) (last uint64, err error) {
-	next := state.first
-	tail, tailOffset := 0, int64(0) // the segment with the last record, and where that record ends
-	for i, s := range l.segments {
-		s.first = next
-		if l.isFollowed(i) {
-			next = s.last + 1
-			continue
-		}
-		end, torn, err := l.checkSegment(s)
-		if err != nil {
-			return 0, err
-		}
-		if s.last >= s.first || i == 0 {
-			tail, tailOffset = i, end
-		}
-		if torn {
-			l.opts.Logger.Info("wal: a segment was not closed cleanly", "segment", s.path, "offset", end,
-				"last", s.last)
-		}
-		next = s.last + 1
+	last, tail, offset, err := l.findEnd(state.first)
+	if err != nil {
+		return 0, err
 	}
 	var found remains
 	for i := tail; i < len(l.segments); i++ {
-		r, err := l.salvage(l.segments[i], tailOffset)
-		if err != nil {
+		if err := l.salvage(l.segments[i], offset, &found); err != nil {
 			return 0, err
 		}
-		found.records += r.records
-		found.highest = max(found.highest, r.highest)
-		found.durable = max(found.durable, r.durable)
-		found.torn = found.torn || r.torn
-		tailOffset = 0
+		offset = 0
 	}
-	if found.durable >= next {
+	next, name, isTorn := last+1, l.tailName(tail), found.torn || found.records > 0
+	switch {
+	case found.durable >= next:
 		return 0, fmt.Errorf("%w: record %d at the end of %s can't be read, "+
-			"but a later one (up to %d) says that %d was durable",
-			ErrCorrupt, next, l.tailName(tail), found.highest, found.durable)
-	}
-	if state.acked >= next && (found.torn || found.records > 0) {
+			"but a later one (up to %d) says that %d was durable", ErrCorrupt, next, name, found.highest, found.durable)
+	case state.acked >= next && isTorn:
 		return 0, fmt.Errorf("%w: record %d at the end of %s can't be read, but %d was acknowledged",
-			ErrCorrupt, next, l.tailName(tail), state.acked)
-	}
-	if state.acked >= next {
+			ErrCorrupt, next, name, state.acked)
+	case state.acked >= next:
 		return 0, fmt.Errorf("%w: the log ends at position %d, in %s, but %d was acknowledged",
-			ErrMissing, next-1, l.tailName(tail), state.acked)
-	}
-	if found.torn || found.records > 0 {
+			ErrMissing, last, name, state.acked)
+	case isTorn:
 		dropped := max(found.records, 1)
 		tornRecordsTotal.Add(dropped)
-		l.opts.Logger.Warn("wal: dropped a torn tail, which was never acknowledged", "segment", l.tailName(tail),
-			"last", next-1, "records", dropped)
+		l.opts.Logger.Warn("wal: dropped a torn tail, which was never acknowledged", "segment", name,
+			"last", last, "records", dropped)
 	}
-	return next - 1, nil
+	return last, nil
+}
+
+// findEnd says which record is the last one, in which segment it is, and at which offset it ends there. It reads the
+// last segment that has records, and those that no readable record follows; of any other one, the next segment says
+// where it ends. A segment may end in an invalid record when the next one continues right after its last valid one:
+// there was a crash, and then another process.
+func (l *Log) findEnd(first uint64) (last uint64, tail int, offset int64, err error) {
+	last = first - 1
+	for i, s := range l.segments {
+		s.first = last + 1
+		if !l.isFollowed(i) {
+			end, torn, err := l.checkSegment(s)
+			if err != nil {
+				return 0, 0, 0, err
+			}
+			if s.last >= s.first || i == 0 {
+				tail, offset = i, end
+			}
+			if torn {
+				l.opts.Logger.Info("wal: a segment was not closed cleanly", "segment", s.path, "offset", end,
+					"last", s.last)
+			}
+		}
+		last = s.last
+	}
+	return last, tail, offset, nil
 }
 
 // isFollowed reports whether segment i and the one after it begin with readable records, in order. If so, it sets the

@@ -184,13 +184,13 @@ type remains struct {
 }
 
 // salvage searches a segment, from an offset on, for records that Pebble's reader doesn't reach because it stops at the
-// first bad chunk. A chunk is recognized by its type, the segment's number and its checksum, so the previous content of
-// a recycled file is not taken for a chunk. A record is recognized by the log's seal, so what a client sent is not
-// taken for a record.
-func (l *Log) salvage(s *segment, offset int64) (found remains, err error) {
+// first bad chunk, and adds them to found. A chunk is recognized by its type, the segment's number and its checksum, so
+// the previous content of a recycled file is not taken for a chunk. A record is recognized by the log's seal, so what a
+// client sent is not taken for a record.
+func (l *Log) salvage(s *segment, offset int64, found *remains) error {
 	f, err := l.opts.FS.Open(s.path)
 	if err != nil {
-		return found, fmt.Errorf("open segment %q: %w", s.path, err)
+		return fmt.Errorf("open segment %q: %w", s.path, err)
 	}
 	defer f.Close()
 	block := make([]byte, blockBytes)
@@ -198,16 +198,16 @@ func (l *Log) salvage(s *segment, offset int64) (found remains, err error) {
 	for at := offset - int64(skip); ; at += blockBytes {
 		n, err := f.ReadAt(block, at)
 		if err != nil && !errors.Is(err, io.EOF) {
-			return found, fmt.Errorf("read segment %q at %d: %w", s.path, at, err)
+			return fmt.Errorf("read segment %q at %d: %w", s.path, at, err)
 		}
 		if at <= offset && n-skip >= chunkHeaderBytes && isChunk(block[skip:n], uint32(s.num)) {
 			found.torn = true
 		}
 		if skip < n {
-			salvageBlock(block[skip:n], uint32(s.num), l.salt, &found)
+			salvageBlock(block[skip:n], uint32(s.num), l.salt, found)
 		}
 		if n < blockBytes {
-			return found, nil
+			return nil
 		}
 		skip = 0
 	}
