@@ -1,7 +1,6 @@
 package scim
 
 import (
-	"cmp"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -246,12 +245,7 @@ func (c *comparison) is(v any, operator parser.CompareOperator) bool {
 	case !exact:
 		have, want = strings.ToLower(have), strings.ToLower(want)
 	}
-	order := strings.Compare(have, want)
-	if t, err := time.Parse(time.RFC3339, strings.ToUpper(have)); err == nil && c.attribute.Name == "meta" {
-		if u, err := time.Parse(time.RFC3339, strings.ToUpper(want)); err == nil {
-			order = cmp.Compare(t.UnixNano(), u.UnixNano())
-		}
-	}
+	order := c.order(have, want)
 	switch operator {
 	case parser.EQ:
 		return order == 0
@@ -271,6 +265,18 @@ func (c *comparison) is(v any, operator parser.CompareOperator) bool {
 		return order <= 0
 	}
 	return false
+}
+
+// order compares texts; those of meta are times, if they can be.
+func (c *comparison) order(have, want string) int {
+	if c.attribute.Name == "meta" {
+		t, err := time.Parse(time.RFC3339, strings.ToUpper(have))
+		u, wrong := time.Parse(time.RFC3339, strings.ToUpper(want))
+		if err == nil && wrong == nil {
+			return t.Compare(u)
+		}
+	}
+	return strings.Compare(have, want)
 }
 
 // boolOf reads a boolean, which some identity providers send as a text.

@@ -335,7 +335,7 @@ func TestFilters(t *testing.T) {
 		`emails[type eq "work" and value co "x."]`: "1", `emails[primary eq true].value eq "b@y.example"`: "1", `emails[type eq "home" or type eq "x"].value sw "B"`: "1",
 		`manager eq "1"`: "0", `manager.value eq "1"`: "0", EnterpriseSchema + `:manager eq "1"`: "0", EnterpriseSchema + `:department eq "R&D"`: "2", `department eq "bi"`: "2", `department eq "R&D"`: "",
 		`id eq "0" and manager eq "1"`: "0", `id eq "0" and manager eq "2"`: "", `name.givenName pr`: "012",
-		`meta.created gt "1970-01-01T00:00:01+00:00"`: "2", `meta.created eq "1970-01-01T00:00:01.000Z"`: "0", `meta.resourceType eq "user"`: "012", `schemas eq "` + EnterpriseSchema + `"`: "02",
+		`meta.created gt "1970-01-01T00:00:01+00:00"`: "2", `meta.created eq "1970-01-01T00:00:01.000Z"`: "0", `meta.created lt "9999-12-31T00:00:00Z"`: "012", `meta.resourceType eq "user"`: "012", `schemas eq "` + EnterpriseSchema + `"`: "02",
 		`externalId eq "a and b or \"c\" ]"`: "",
 	} {
 		f, err := parseFilter(text, userSchemas)
