@@ -101,66 +101,81 @@ func (c *consent) named() int {
 	return len(names)
 }
 
-// group reads a subscription group reference (service.md 2.12). Each of the two endpoints accepts the member names of
-// both, and one identifier instead of an array: real clients send either. An empty one counts as missing, as it does in
-// queries: clients send it for what they don't set.
+// group reads a subscription group reference.
 func (c *consent) group(v value.Value) {
-	var groupID, stateText, optIn value.Value
-	var targets [len(targetMembers)]value.Value
-	for name, m := range v.Members() {
-		switch name {
-		case "subscription_group_id":
-			groupID = m
-		case "subscription_state":
-			stateText = m
-		case "use_double_opt_in_logic":
-			optIn = m
-		}
-		for i := range targetMembers {
-			if text, ok := m.Str(); targetMembers[i].name == name && !(ok && text == "") {
-				targets[i] = m
-			}
-		}
-	}
-	id, g := findGroup(c.x.Workspace, c.required("subscription_group_id", groupID))
+	r := readReference(v)
+	id, g := findGroup(c.x.Workspace, c.required("subscription_group_id", r.group))
 	if g == nil {
 		c.Fail(textInvalidGroup)
 	}
-	state := shard.State{Kind: shard.GroupState, Group: id}
-	switch text := c.required("subscription_state", stateText); text {
-	case "subscribed", "unsubscribed":
-		state.On = text == "subscribed"
-	default:
-		c.Fail("'subscription_state' must be 'subscribed' or 'unsubscribed'")
-	}
-	// The opt-in by a second message is up to the sender; this endpoint sets the state in any case.
-	if _, ok := optIn.Bool(); !ok && !optIn.Absent() {
-		c.Fail("'use_double_opt_in_logic' must be a boolean")
-	}
+	isOn := c.isOn(&r)
 	if c.Bad != "" {
 		return
 	}
-	state.Channel = ChannelOf(g)
+	c.checkTargets(&r, g)
+	states := []shard.State{{Kind: shard.GroupState, Group: id, Channel: ChannelOf(g), On: isOn}}
+	c.first = len(c.targets)
+	for i, m := range targetMembers {
+		c.each(m.name, r.targets[i], m.kind, states)
+	}
+}
+
+// reference is a subscription group reference (service.md 2.12) as it was sent. Each of the two endpoints accepts the
+// member names of both, and one identifier instead of an array: real clients send either. An empty one counts as
+// missing, as it does in queries: clients send it for what they don't set.
+type reference struct {
+	group, state, optIn value.Value
+	targets             [len(targetMembers)]value.Value
+}
+
+func readReference(v value.Value) (r reference) {
+	for name, m := range v.Members() {
+		switch name {
+		case "subscription_group_id":
+			r.group = m
+		case "subscription_state":
+			r.state = m
+		case "use_double_opt_in_logic":
+			r.optIn = m
+		}
+		for i := range targetMembers {
+			if text, ok := m.Str(); targetMembers[i].name == name && !(ok && text == "") {
+				r.targets[i] = m
+			}
+		}
+	}
+	return r
+}
+
+// isOn reads the state. The opt-in by a second message is up to the sender; this endpoint sets the state in any case.
+func (c *consent) isOn(r *reference) bool {
+	text := c.required("subscription_state", r.state)
+	if text != "subscribed" && text != "unsubscribed" {
+		c.Fail("'subscription_state' must be 'subscribed' or 'unsubscribed'")
+	}
+	if _, ok := r.optIn.Bool(); !ok && !r.optIn.Absent() {
+		c.Fail("'use_double_opt_in_logic' must be a boolean")
+	}
+	return text == "subscribed"
+}
+
+// checkTargets checks that somebody is named, and by nothing but external ids and addresses of the group's channel.
+func (c *consent) checkTargets(r *reference, g *document.Group) {
 	var has [op.Phone + 1]bool
 	for i, m := range targetMembers {
-		if targets[i].Some() {
+		if r.targets[i].Some() {
 			has[m.kind] = true
 		}
 	}
 	switch {
 	case has[op.Email] && has[op.Phone]:
 		c.Fail(textBothKinds)
-	case has[op.Email] && state.Channel != op.ChannelEmail:
+	case has[op.Email] && g.Channel != "email":
 		c.Fail(wrongChannel("email", g))
-	case has[op.Phone] && state.Channel == op.ChannelEmail:
+	case has[op.Phone] && g.Channel == "email":
 		c.Fail(wrongChannel("phone", g))
 	case !has[op.ExternalID] && !has[op.Email] && !has[op.Phone]:
 		c.Fail(textNoTarget)
-	}
-	states := []shard.State{state}
-	c.first = len(c.targets)
-	for i, m := range targetMembers {
-		c.each(m.name, targets[i], m.kind, states)
 	}
 }
 
