@@ -154,18 +154,10 @@ func (im *Importer) coordinates(v *fastjson.Value) op.Value {
 }
 
 func (im *Importer) attribute(b []byte, code uint32, v *fastjson.Value, stamp int64) []byte {
-	e, name := &im.editor, op.AttrName(code)
+	name := op.AttrName(code)
 	switch code {
 	case op.AttrEmailSubscribe, op.AttrPushSubscribe:
-		state := im.text(v, name)
-		if s := string(state); im.err == nil && s != "opted_in" && s != "subscribed" && s != "unsubscribed" {
-			im.fail("%s: %q", name, s)
-		}
-		// An export has this state for a user who has said nothing.
-		if code == op.AttrEmailSubscribe && string(state) == "subscribed" {
-			return b
-		}
-		return e.setContactState(b, code, state, stamp, 0, op.SourceImport)
+		return im.contactState(b, code, v, stamp)
 	case op.AttrDateOfBirth:
 		im.value = op.AppendString(im.value[:0], im.instant(v, name).AppendFormat(nil, time.DateOnly))
 	case op.AttrDateOfFirstSession, op.AttrDateOfLastSession, op.AttrMarkedEmailAsSpamAt:
@@ -173,20 +165,9 @@ func (im *Importer) attribute(b []byte, code uint32, v *fastjson.Value, stamp in
 	case op.AttrEmailOpenTrackingOff, op.AttrEmailClickTrackingOff:
 		im.value = op.AppendBool(im.value[:0], im.flag(v, name))
 	case op.AttrPushTokens:
-		if v.Type() != fastjson.TypeArray {
-			im.fail("%s: not an array", name)
-		}
-		if len(v.GetArray()) == 0 {
+		if !im.pushTokens(v, name) {
 			return b
 		}
-		im.value = im.value[:0]
-		for _, token := range v.GetArray() {
-			im.value = im.appendPushToken(im.value, token, im.opt.AppID)
-		}
-		if len(v.GetArray()) > maxPushTokens {
-			im.leave("'%s' has more than %d: only the last ones are imported", name, maxPushTokens)
-		}
-		im.value = append(im.value[:0], e.mergeTokens(nil, im.value)...)
 	case op.AttrCurrentLocation, op.AttrFacebook, op.AttrTwitter:
 		if v.Type() != fastjson.TypeObject {
 			im.fail("%s: not an object", name)
@@ -207,7 +188,41 @@ func (im *Importer) attribute(b []byte, code uint32, v *fastjson.Value, stamp in
 		}
 		im.value = op.AppendString(im.value[:0], text)
 	}
-	return e.SetAttr(b, code, im.value)
+	return im.editor.SetAttr(b, code, im.value)
+}
+
+func (im *Importer) contactState(b []byte, code uint32, v *fastjson.Value, stamp int64) []byte {
+	state := im.text(v, op.AttrName(code))
+	switch string(state) {
+	case "subscribed":
+		if code == op.AttrEmailSubscribe { // an export has this state for a user who has said nothing
+			return b
+		}
+	case "opted_in", "unsubscribed":
+	default:
+		im.fail("%s: %q", op.AttrName(code), state)
+	}
+	return im.editor.setContactState(b, code, state, stamp, 0, op.SourceImport)
+}
+
+// pushTokens reads push tokens into im.value. It returns false when there are none.
+func (im *Importer) pushTokens(v *fastjson.Value, name string) bool {
+	if v.Type() != fastjson.TypeArray {
+		im.fail("%s: not an array", name)
+	}
+	list := v.GetArray()
+	if len(list) == 0 {
+		return false
+	}
+	im.value = im.value[:0]
+	for _, token := range list {
+		im.value = im.appendPushToken(im.value, token, im.opt.AppID)
+	}
+	if len(list) > maxPushTokens {
+		im.leave("'%s' has more than %d: only the last ones are imported", name, maxPushTokens)
+	}
+	im.value = append(im.value[:0], im.editor.mergeTokens(nil, im.value)...)
+	return true
 }
 
 func (im *Importer) groups(b []byte, list []*fastjson.Value, stamp int64) []byte {
