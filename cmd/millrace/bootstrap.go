@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 
@@ -56,23 +55,21 @@ func (c *serveCommand) awaitBootstrap(ctx context.Context) (*document.BootstrapF
 }
 
 // bootstrap applies the demo and the bootstrap file, if there is one.
-func (c *serveCommand) bootstrap(
-	ctx context.Context, n *node, f *document.BootstrapFile, stdout io.Writer,
-) error {
-	if c.Demo {
+func (s *serving) bootstrap(ctx context.Context, f *document.BootstrapFile) error {
+	if s.Demo {
 		d, err := document.ParseBootstrap(demo)
 		if err != nil {
 			return err
 		}
-		if err := applyBootstrap(ctx, n.control, d, stdout); err != nil {
+		if err := applyBootstrap(ctx, s.node.control, d, s.stdout); err != nil {
 			return err
 		}
 	}
 	if f == nil {
 		return nil
 	}
-	if err := applyBootstrap(ctx, n.control, f, stdout); err != nil {
-		return fmt.Errorf("--bootstrap: %q: %w", c.Bootstrap, err)
+	if err := applyBootstrap(ctx, s.node.control, f, s.stdout); err != nil {
+		return fmt.Errorf("--bootstrap: %q: %w", s.Bootstrap, err)
 	}
 	return nil
 }
@@ -88,8 +85,8 @@ func applyBootstrap(
 	return err
 }
 
-func (c *serveCommand) greet(stdout io.Writer, address net.Addr, console string) {
-	fmt.Fprintf(stdout, `
+func (s *serving) greet() {
+	fmt.Fprintf(s.stdout, `
 Millrace serves http://%[1]s with the key %[2]s. Try it from another terminal:
 
   curl -s http://%[1]s/users/track -H 'Authorization: Bearer %[2]s' -H 'Content-Type: application/json' \
@@ -98,12 +95,12 @@ Millrace serves http://%[1]s with the key %[2]s. Try it from another terminal:
   curl -s http://%[1]s/preference_center/v1/demo/url/ada -H 'Authorization: Bearer %[2]s'
 
 The last one answers with a link: Ada's preference page, to open in a browser.
-`, address, demoKey)
-	if console != "" {
-		fmt.Fprintf(stdout, `
+`, s.listener.Addr(), demoKey)
+	if s.node.consoleAddress != "" {
+		fmt.Fprintf(s.stdout, `
 The console, with all of it to see: %s
 It asks for the admin token, which is in %s.
-`, console, filepath.Join(c.Data, "admin-token"))
+`, s.node.consoleAddress, filepath.Join(s.Data, "admin-token"))
 	}
-	fmt.Fprintln(stdout)
+	fmt.Fprintln(s.stdout)
 }

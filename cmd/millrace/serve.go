@@ -2,26 +2,17 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
-	"net/http"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"runtime/debug"
-	"syscall"
 	"time"
 
 	"github.com/alecthomas/kong"
-	"golang.org/x/net/netutil"
 
-	"millrace/api"
-	"millrace/api/control/document"
-	"millrace/shard/cluster/facts"
 	"millrace/wal/durable"
 )
 
@@ -155,6 +146,21 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer, command *kong.
 	if err := c.check(); err != nil {
 		return err
 	}
+	c.boundHeap(ctx)
+	if err := makeData(c.Data, logger); err != nil {
+		return fmt.Errorf("--data: %w", err)
+	}
+	unlock, err := lockDir(c.Data)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	s := &serving{serveCommand: c, logger: logger, stdout: stdout, failed: make(chan error, 1)}
+	return s.run(ctx)
+}
+
+// boundHeap sets when the Go heap is collected, as far as the environment doesn't.
+func (c *serveCommand) boundHeap(ctx context.Context) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
@@ -164,72 +170,6 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer, command *kong.
 	case os.Getenv("GOMEMLIMIT") == "":
 		go steerHeap(ctx, int64(c.Memory)+int64(c.StoreCache)+overhead*2/3)
 	}
-	if err := makeData(c.Data, logger); err != nil {
-		return fmt.Errorf("--data: %w", err)
-	}
-	unlock, err := lockDir(c.Data)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-
-	certificate, err := c.tls(logger)
-	if err != nil {
-		return err
-	}
-	failed := make(chan error, 1)
-	o, err := c.nodeOptions(logger)
-	if err != nil {
-		return err
-	}
-	o.engine.OnFailure = func(err error) { failed <- err }
-	var inUse certificates
-	if certificate != nil {
-		inUse = append(inUse, usedCertificate{"api", certificate, nil})
-	}
-	if c.Node != 0 {
-		link, config, err := c.linkTLS()
-		if err != nil {
-			return err
-		}
-		if link != nil {
-			inUse = append(inUse, usedCertificate{"nodes", link, config.RootCAs})
-		}
-		o.cluster = c.clusterOptions(config, logger)
-	} else if err := facts.CheckAlone(c.Data); err != nil {
-		return err
-	}
-	inUse.gauges()
-	inUse.warnOfExpiry(logger)
-	hup := make(chan os.Signal, 1)     // before the first answer: whoever has had one may send it
-	signal.Notify(hup, syscall.SIGHUP) // until the process ends: one that comes while it stops must not kill it
-	// Listen before recovery, so that a taken port is known at once; connections wait in the backlog until they can be
-	// served.
-	listener, err := net.Listen("tcp", c.Listen)
-	if err != nil {
-		return fmt.Errorf("--listen: %w", err)
-	}
-	defer listener.Close()
-	if err := c.tryInner(); err != nil {
-		return err
-	}
-	c.warnOfFewFiles(logger)
-	bootstrap, err := c.awaitBootstrap(ctx) // once, since it may be a pipe
-	var n *node
-	if err == nil {
-		n, err = c.open(ctx, o, listener, certificate, bootstrap, failed, stdout)
-	}
-	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		logger.Info("stopped before the server was ready")
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if certificate != nil {
-		listener = certificate.Listener(listener)
-	}
-	return c.serve(ctx, n, listener, certificate, hup, inUse, failed, logger, stdout)
 }
 
 // makeData makes the data directory, for its owner alone, since its files are personal data and contain secrets. An
@@ -263,190 +203,4 @@ func lockDir(dir string) (unlock func(), err error) {
 		return nil, fmt.Errorf("lock the data directory: %w", err)
 	}
 	return func() { f.Close() }, nil
-}
-
-// open opens the node and applies the bootstrap file. A node of a cluster may have to wait for others, perhaps for
-// long; clients that come meanwhile are told so.
-func (c *serveCommand) open(
-	ctx context.Context, o nodeOptions, listener net.Listener, certificate *api.TLS, bootstrap *document.BootstrapFile,
-	failed <-chan error, stdout io.Writer,
-) (*node, error) {
-	if o.cluster == nil {
-		n, err := openNode(ctx, o)
-		if err != nil {
-			return nil, err
-		}
-		if err := c.bootstrap(ctx, n, bootstrap, stdout); err != nil {
-			return nil, errors.Join(err, n.close())
-		}
-		return n, nil
-	}
-	room, err := openWaitingRoom(listener, certificate)
-	if err != nil {
-		return nil, err
-	}
-	defer room.close()
-	n, err := openNode(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	apply := func() error { return c.bootstrap(ctx, n, bootstrap, stdout) }
-	if err := patiently(ctx, failed, o.engine.Logger, apply); err != nil {
-		return nil, errors.Join(err, n.close())
-	}
-	return n, nil
-}
-
-// serve runs the listeners until the end and closes everything in order.
-func (c *serveCommand) serve(ctx context.Context, n *node, listener net.Listener, certificate *api.TLS,
-	hup <-chan os.Signal, inUse certificates, failed <-chan error,
-	logger *slog.Logger, stdout io.Writer) error {
-	ended := make(chan error, 3)
-	inner, err := c.serveInner(n, certificate, ended, logger) // first: it is there once the API is ready
-	if err != nil {
-		return errors.Join(err, n.close())
-	}
-	go func() { ended <- n.server.Serve(listener) }()
-	logger.Info("serving", "address", listener.Addr().String(), "data", c.Data)
-	if c.Demo && c.greets() {
-		c.greet(stdout, listener.Addr(), n.consoleAddress)
-	}
-	stop := make(chan struct{})
-	defer close(stop)
-	go n.keepUsage(stop)
-	go inUse.watchExpiry(stop, logger)
-	reloaded := make(chan struct{})
-	go func() {
-		defer close(reloaded)
-		for {
-			select {
-			case <-hup:
-				c.reload(ctx, n, inUse, logger, stdout)
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	select {
-	case err := <-ended:
-		return errors.Join(fmt.Errorf("listener: %w", err), n.close())
-	case err := <-failed:
-		return exitError{err, exitDiskFailed} // nothing is closed in order any more: the next start recovers
-	case <-ctx.Done():
-	}
-	logger.Info("stopping")
-	drain, cancel := context.WithTimeout(context.Background(), c.DrainTimeout)
-	defer cancel()
-	err = n.server.Shutdown(drain)
-	for _, server := range inner {
-		err = errors.Join(err, server.Shutdown(drain))
-	}
-	if err != nil {
-		logger.Warn("not all requests finished in time", "error", err)
-	}
-	select {
-	case <-reloaded:
-	case <-drain.Done(): // a pipe that nobody writes into, or a file system that hangs
-		logger.Warn("SIGHUP: a file could not be read in time")
-	}
-	if err := n.close(); err != nil {
-		return err
-	}
-	logger.Info("stopped")
-	return nil
-}
-
-// tryInner finds out whether the ports of the other listeners are free, for the same reason. It closes them again:
-// until there is something to show, a connection to them shall be refused, not kept waiting.
-func (c *serveCommand) tryInner() error {
-	for _, of := range []struct{ flag, address string }{{"--admin", c.Admin}, {"--console", c.Console}} {
-		if of.address == "" || of.address == "off" {
-			continue
-		}
-		l, err := net.Listen("tcp", of.address)
-		if err != nil {
-			return fmt.Errorf("%s: %w", of.flag, err)
-		}
-		defer l.Close() // when all are tried: two may be one
-	}
-	return nil
-}
-
-// filesBesides is how many files the server may have open besides its connections: log, store, events, streams.
-const filesBesides = 1024
-
-// warnOfFewFiles logs a warning when the limit of open files is too low for --max-conns. Connections beyond the limit
-// wait, and when the log or the store can't open a file, the engine fails.
-func (c *serveCommand) warnOfFewFiles(logger *slog.Logger) {
-	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		return
-	}
-	if want := uint64(c.MaxConns) + filesBesides; limit.Cur < want {
-		logger.Warn("the limit of open files is low: raise it (ulimit -n, LimitNOFILE=), or lower --max-conns",
-			"limit", limit.Cur, "max_conns", c.MaxConns, "want", want)
-	}
-}
-
-// serveInner runs the operators' listeners: the admin listener, and the console's own.
-func (c *serveCommand) serveInner(
-	n *node, certificate *api.TLS, ended chan<- error, logger *slog.Logger,
-) (servers []*http.Server, err error) {
-	serve := func(name, address string, server *http.Server, secure bool) error {
-		l, err := net.Listen("tcp", address)
-		if err != nil {
-			return fmt.Errorf("--%s: %w", name, err)
-		}
-		l = netutil.LimitListener(l, c.MaxConns)
-		scheme := "http"
-		if secure {
-			l, scheme = tls.NewListener(l, certificate.Config()), "https"
-		}
-		servers, n.consoleAddress = append(servers, server), scheme+"://"+l.Addr().String()+"/"
-		go func() { ended <- server.Serve(l) }()
-		logger.Info(name+" listener", "address", l.Addr().String())
-		return nil
-	}
-	if c.Admin != "off" {
-		server := n.admin.HTTPServer(n.console)
-		server.RegisterOnShutdown(n.backups.end) // a backup may take hours
-		server.RegisterOnShutdown(n.endLive)
-		if err := serve("admin", c.Admin, server, false); err != nil {
-			return nil, err
-		}
-	}
-	if c.Console != "" {
-		server := n.admin.ConsoleServer(n.console)
-		server.RegisterOnShutdown(n.endLive)
-		if err := serve("console", c.Console, server, certificate != nil); err != nil {
-			return servers, err
-		}
-	}
-	return servers, nil
-}
-
-// reload is done on SIGHUP: certificates and bootstrap file are read again. What is wrong with them is logged, and the
-// old state stays.
-func (c *serveCommand) reload(
-	ctx context.Context, n *node, inUse certificates, logger *slog.Logger, stdout io.Writer,
-) {
-	good := true
-	note := func(err error) {
-		if err != nil {
-			good = false
-			logger.Error("reload", "error", err)
-		}
-	}
-	for _, certificate := range inUse {
-		note(certificate.Reload())
-	}
-	inUse.warnOfExpiry(logger)
-	f, err := c.readBootstrap()
-	if err == nil {
-		err = c.bootstrap(ctx, n, f, stdout)
-	}
-	note(err)
-	if good {
-		logger.Info("reloaded")
-	}
 }

@@ -1,0 +1,282 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/net/netutil"
+
+	"millrace/api"
+	"millrace/shard/cluster/facts"
+)
+
+// serving is one run of the server, from its certificates to its end.
+type serving struct {
+	*serveCommand
+	logger      *slog.Logger
+	stdout      io.Writer
+	certificate *api.TLS     // of the API; nil: without TLS
+	inUse       certificates // which SIGHUP reads again
+	failed      chan error   // the engine's failure
+	hup         chan os.Signal
+	listener    net.Listener // of the API
+	node        *node
+}
+
+// run opens the node and serves.
+func (s *serving) run(ctx context.Context) error {
+	o, err := s.options()
+	if err != nil {
+		return err
+	}
+	s.hup = make(chan os.Signal, 1)      // before the first answer: whoever has had one may send it
+	signal.Notify(s.hup, syscall.SIGHUP) // until the process ends: one that comes while it stops must not kill it
+	// Listen before recovery, so that a taken port is known at once; connections wait in the backlog until they can be
+	// served.
+	if s.listener, err = net.Listen("tcp", s.Listen); err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	defer s.listener.Close()
+	if err := s.tryInner(); err != nil {
+		return err
+	}
+	s.warnOfFewFiles()
+	err = s.open(ctx, o)
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		s.logger.Info("stopped before the server was ready")
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return s.serve(ctx)
+}
+
+// options reads the certificates and returns the options of the node.
+func (s *serving) options() (o nodeOptions, err error) {
+	if s.certificate, err = s.tls(s.logger); err != nil {
+		return o, err
+	}
+	if o, err = s.nodeOptions(s.logger); err != nil {
+		return o, err
+	}
+	o.engine.OnFailure = func(err error) { s.failed <- err }
+	if s.certificate != nil {
+		s.inUse = append(s.inUse, usedCertificate{"api", s.certificate, nil})
+	}
+	if s.Node != 0 {
+		link, config, err := s.linkTLS()
+		if err != nil {
+			return o, err
+		}
+		if link != nil {
+			s.inUse = append(s.inUse, usedCertificate{"nodes", link, config.RootCAs})
+		}
+		o.cluster = s.clusterOptions(config, s.logger)
+	} else if err := facts.CheckAlone(s.Data); err != nil {
+		return o, err
+	}
+	s.inUse.gauges()
+	s.inUse.warnOfExpiry(s.logger)
+	return o, nil
+}
+
+// tryInner finds out whether the ports of the other listeners are free, for the same reason. It closes them again:
+// until there is something to show, a connection to them shall be refused, not kept waiting.
+func (s *serving) tryInner() error {
+	for _, of := range []struct{ flag, address string }{{"--admin", s.Admin}, {"--console", s.Console}} {
+		if of.address == "" || of.address == "off" {
+			continue
+		}
+		l, err := net.Listen("tcp", of.address)
+		if err != nil {
+			return fmt.Errorf("%s: %w", of.flag, err)
+		}
+		defer l.Close() // when all are tried: two may be one
+	}
+	return nil
+}
+
+// filesBesides is how many files the server may have open besides its connections: log, store, events, streams.
+const filesBesides = 1024
+
+// warnOfFewFiles logs a warning when the limit of open files is too low for --max-conns. Connections beyond the limit
+// wait, and when the log or the store can't open a file, the engine fails.
+func (s *serving) warnOfFewFiles() {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return
+	}
+	if want := uint64(s.MaxConns) + filesBesides; limit.Cur < want {
+		s.logger.Warn("the limit of open files is low: raise it (ulimit -n, LimitNOFILE=), or lower --max-conns",
+			"limit", limit.Cur, "max_conns", s.MaxConns, "want", want)
+	}
+}
+
+// open opens the node and applies the bootstrap file. A node of a cluster may have to wait for others, perhaps for
+// long; clients that come meanwhile are told so.
+func (s *serving) open(ctx context.Context, o nodeOptions) error {
+	f, err := s.awaitBootstrap(ctx) // once, since it may be a pipe
+	if err != nil {
+		return err
+	}
+	if o.cluster != nil {
+		room, err := openWaitingRoom(s.listener, s.certificate)
+		if err != nil {
+			return err
+		}
+		defer room.close()
+	}
+	if s.node, err = openNode(ctx, o); err != nil {
+		return err
+	}
+	apply := func() error { return s.bootstrap(ctx, f) }
+	if o.cluster != nil {
+		err = patiently(ctx, s.failed, s.logger, apply)
+	} else {
+		err = apply()
+	}
+	if err != nil {
+		return errors.Join(err, s.node.close())
+	}
+	return nil
+}
+
+// serve runs the listeners until the end and closes everything in order.
+func (s *serving) serve(ctx context.Context) error {
+	n, ended := s.node, make(chan error, 3)
+	inner, err := s.serveInner(ended) // first: it is there once the API is ready
+	if err != nil {
+		return errors.Join(err, n.close())
+	}
+	listener := s.listener
+	if s.certificate != nil {
+		listener = s.certificate.Listener(listener)
+	}
+	go func() { ended <- n.server.Serve(listener) }()
+	s.logger.Info("serving", "address", listener.Addr().String(), "data", s.Data)
+	if s.Demo && s.greets() {
+		s.greet()
+	}
+	stop := make(chan struct{})
+	defer close(stop)
+	go n.keepUsage(stop)
+	go s.inUse.watchExpiry(stop, s.logger)
+	reloaded := make(chan struct{})
+	go func() {
+		defer close(reloaded)
+		s.reloadOnHUP(ctx)
+	}()
+	select {
+	case err := <-ended:
+		return errors.Join(fmt.Errorf("listener: %w", err), n.close())
+	case err := <-s.failed:
+		return exitError{err, exitDiskFailed} // nothing is closed in order any more: the next start recovers
+	case <-ctx.Done():
+	}
+	return s.stop(inner, reloaded)
+}
+
+// stop lets requests in flight finish and closes everything in order.
+func (s *serving) stop(inner []*http.Server, reloaded <-chan struct{}) error {
+	s.logger.Info("stopping")
+	drain, cancel := context.WithTimeout(context.Background(), s.DrainTimeout)
+	defer cancel()
+	err := s.node.server.Shutdown(drain)
+	for _, server := range inner {
+		err = errors.Join(err, server.Shutdown(drain))
+	}
+	if err != nil {
+		s.logger.Warn("not all requests finished in time", "error", err)
+	}
+	select {
+	case <-reloaded:
+	case <-drain.Done(): // a pipe that nobody writes into, or a file system that hangs
+		s.logger.Warn("SIGHUP: a file could not be read in time")
+	}
+	if err := s.node.close(); err != nil {
+		return err
+	}
+	s.logger.Info("stopped")
+	return nil
+}
+
+// serveInner runs the operators' listeners: the admin listener, and the console's own.
+func (s *serving) serveInner(ended chan<- error) (servers []*http.Server, err error) {
+	n := s.node
+	serve := func(name, address string, server *http.Server, secure bool) error {
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			return fmt.Errorf("--%s: %w", name, err)
+		}
+		l = netutil.LimitListener(l, s.MaxConns)
+		scheme := "http"
+		if secure {
+			l, scheme = tls.NewListener(l, s.certificate.Config()), "https"
+		}
+		servers, n.consoleAddress = append(servers, server), scheme+"://"+l.Addr().String()+"/"
+		go func() { ended <- server.Serve(l) }()
+		s.logger.Info(name+" listener", "address", l.Addr().String())
+		return nil
+	}
+	if s.Admin != "off" {
+		server := n.admin.HTTPServer(n.console)
+		server.RegisterOnShutdown(n.backups.end) // a backup may take hours
+		server.RegisterOnShutdown(n.endLive)
+		if err := serve("admin", s.Admin, server, false); err != nil {
+			return nil, err
+		}
+	}
+	if s.Console != "" {
+		server := n.admin.ConsoleServer(n.console)
+		server.RegisterOnShutdown(n.endLive)
+		if err := serve("console", s.Console, server, s.certificate != nil); err != nil {
+			return servers, err
+		}
+	}
+	return servers, nil
+}
+
+// reloadOnHUP reads certificates and bootstrap file again whenever SIGHUP comes, until ctx ends.
+func (s *serving) reloadOnHUP(ctx context.Context) {
+	for {
+		select {
+		case <-s.hup:
+			s.reload(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// reload reads certificates and bootstrap file again. What is wrong with them is logged, and the old state stays.
+func (s *serving) reload(ctx context.Context) {
+	good := true
+	note := func(err error) {
+		if err != nil {
+			good = false
+			s.logger.Error("reload", "error", err)
+		}
+	}
+	for _, certificate := range s.inUse {
+		note(certificate.Reload())
+	}
+	s.inUse.warnOfExpiry(s.logger)
+	f, err := s.readBootstrap()
+	if err == nil {
+		err = s.bootstrap(ctx, f)
+	}
+	note(err)
+	if good {
+		s.logger.Info("reloaded")
+	}
+}
