@@ -122,10 +122,23 @@ func openNode(ctx context.Context, o nodeOptions) (_ *node, err error) {
 	if err := n.openStreams(o.streams); err != nil {
 		return nil, err
 	}
-	decoders := ingest.NewPool(o.decoder)
-	door := o.door
-	door.Control, door.Refused = n.control, n.refused
-	door.Track = func(dst, body []byte, ws *control.Workspace, limits api.Limits, batch store.Batch, nowMillis int64,
+	if err := n.openDoor(o.door, o.decoder); err != nil {
+		return nil, err
+	}
+	o.admin.Public, o.admin.Live, o.admin.Census = n.server, n.live, n.census
+	o.admin.Handlers = n.adminHandlers(o.decoder.Phones)
+	n.admin = admin.New(o.admin)
+	if err := n.openConsole(o.console, o.admin.Token); err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+// openDoor joins api and ingest.
+func (n *node) openDoor(o api.Options, decoder ingest.Options) (err error) {
+	decoders := ingest.NewPool(decoder)
+	o.Control, o.Refused, o.Rules, o.AppendPhoneKey = n.control, n.refused, ingest.Rules(), decoder.Phones.Parse
+	o.Track = func(dst, body []byte, ws *control.Workspace, limits api.Limits, batch store.Batch, nowMillis int64,
 		note func(api.Fault)) ([]byte, int) {
 		d := decoders.Get()
 		b := batch.(*shard.Batch)
@@ -139,18 +152,8 @@ func openNode(ctx context.Context, o nodeOptions) (_ *node, err error) {
 		decoders.Put(d)
 		return reply, status
 	}
-	door.Rules = ingest.Rules()
-	door.AppendPhoneKey = o.decoder.Phones.Parse
-	if n.server, err = api.New(door); err != nil {
-		return nil, err
-	}
-	o.admin.Public, o.admin.Live, o.admin.Census = n.server, n.live, n.census
-	o.admin.Handlers = n.adminHandlers(o.decoder.Phones)
-	n.admin = admin.New(o.admin)
-	if err := n.openConsole(o.console, o.admin.Token); err != nil {
-		return nil, err
-	}
-	return n, nil
+	n.server, err = api.New(o)
+	return err
 }
 
 // setClock gives all rooms the engine's clock, so that none follows a jump of the system's clock and takes what it
