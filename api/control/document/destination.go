@@ -218,15 +218,6 @@ func (d *Destination) checkAddressing() error {
 	return nil
 }
 
-func oneOf(values ...string) func(field, value string) error {
-	return func(field, value string) error {
-		if !slices.Contains(values, value) {
-			return Invalid("%s %q: want %s", field, value, strings.Join(values, " or "))
-		}
-		return nil
-	}
-}
-
 func checkDirectory(field, value string) error {
 	if !isBelow(value) || len(value) > maxIDBytes {
 		return Invalid("%s %q: want a relative path without .., such as lake/events, within the workspace's "+

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -84,6 +85,16 @@ func checkOptionalName(field, name string) error {
 		return nil
 	}
 	return checkName(field, name)
+}
+
+// oneOf returns a check of a field that has one of a few values.
+func oneOf(values ...string) func(field, value string) error {
+	return func(field, value string) error {
+		if !slices.Contains(values, value) {
+			return Invalid("%s %q: want %s", field, value, strings.Join(values, " or "))
+		}
+		return nil
+	}
 }
 
 // beginning is what an error shows of a value that may be very long.

@@ -99,18 +99,13 @@ func (s *Settings) Validate() error {
 	if !slugForm.MatchString(s.ID) {
 		return Invalid("workspace id %q: want lower-case letters, digits, - and _, at most 63", s.ID)
 	}
-	if err := checkName("name", s.Name); err != nil {
-		return err
-	}
-	if s.Plan != "base" && s.Plan != "mau" {
-		return Invalid("plan %q: want base or mau", s.Plan)
-	}
-	if s.RequestErrorShape != "strings" && s.RequestErrorShape != "objects" {
-		return Invalid("request_error_shape %q: want strings or objects", s.RequestErrorShape)
-	}
-	if s.ProfileIDName != "svc_id" && s.ProfileIDName != "braze_id" {
-		return Invalid("profile_id_name %q: want svc_id or braze_id", s.ProfileIDName)
-	}
+	return cmp.Or(checkName("name", s.Name), oneOf("base", "mau")("plan", s.Plan),
+		oneOf("strings", "objects")("request_error_shape", s.RequestErrorShape),
+		oneOf("svc_id", "braze_id")("profile_id_name", s.ProfileIDName),
+		s.validateMoney(), s.validateLimits(), checkLocales("locales", s.Locales))
+}
+
+func (s *Settings) validateMoney() error {
 	if !isCurrency(s.Currency) {
 		return Invalid("currency %q: want a code of ISO 4217 in capital letters, such as USD", s.Currency)
 	}
@@ -123,6 +118,10 @@ func (s *Settings) Validate() error {
 			return Invalid("exchange_rates: %s: %q is not a positive decimal number", code, string(rate))
 		}
 	}
+	return nil
+}
+
+func (s *Settings) validateLimits() error {
 	if s.MaxArrayLength < 1 || s.MaxArrayLength > maxArrayLength {
 		return Invalid("max_custom_array_length %d: want 1 to %d", s.MaxArrayLength, maxArrayLength)
 	}
@@ -138,7 +137,7 @@ func (s *Settings) Validate() error {
 	if _, err := ratelimit.ParseLimits(s.Plan == "mau", s.RateLimits); err != nil {
 		return Invalid("rate_limits: %v", err)
 	}
-	return checkLocales("locales", s.Locales)
+	return nil
 }
 
 // App is an app of a workspace, named by app_id in events and purchases.
