@@ -171,12 +171,15 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("api: MaxHeaderBytes is %d, want 1 KiB to 1 MiB", o.MaxHeaderBytes)
 	case o.PreferenceLinkLife < time.Minute || o.PreferenceLinkLife > 10*365*24*time.Hour:
 		return fmt.Errorf("api: PreferenceLinkLife is %v, want a minute to ten years", o.PreferenceLinkLife)
-	case o.MaxPagesPerMinute < 1:
-		return errors.New("api: MaxPagesPerMinute is not positive")
-	case o.MaxHeaders < 1 || o.MaxConns < 1 || o.MaxRequestsPerConn < 0 || o.MaxBadKeysPerMinute < 1:
-		return errors.New("api: a bound is not positive")
+	case o.MaxHeaders < 1 || o.MaxConns < 1 || o.MaxRequestsPerConn < 0:
+		return fmt.Errorf("api: MaxHeaders %d, MaxConns %d or MaxRequestsPerConn %d is too small", o.MaxHeaders,
+			o.MaxConns, o.MaxRequestsPerConn)
+	case o.MaxBadKeysPerMinute < 1 || o.MaxPagesPerMinute < 1:
+		return fmt.Errorf("api: MaxBadKeysPerMinute %d or MaxPagesPerMinute %d is not positive", o.MaxBadKeysPerMinute,
+			o.MaxPagesPerMinute)
 	case o.ReadTimeout < 0 || o.WriteTimeout < 0 || o.IdleTimeout < 0:
-		return errors.New("api: a timeout is negative")
+		return fmt.Errorf("api: ReadTimeout %v, WriteTimeout %v or IdleTimeout %v is negative", o.ReadTimeout,
+			o.WriteTimeout, o.IdleTimeout)
 	}
 	return nil
 }

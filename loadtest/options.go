@@ -129,7 +129,8 @@ func (o *Options) Validate() error {
 	case o.Key == "":
 		return errors.New("an API key is required")
 	case o.Duration < 0 || o.Warmup < 0 || o.Timeout < 0 || o.Requests < 0 || o.Backlog < 0:
-		return errors.New("durations and counts cannot be negative")
+		return fmt.Errorf("duration %v, warmup %v, timeout %v, requests %d or backlog %d is negative", o.Duration,
+			o.Warmup, o.Timeout, o.Requests, o.Backlog)
 	case o.Connections < 1 || o.Connections > 100_000:
 		return fmt.Errorf("%d connections: want 1 to 100000", o.Connections)
 	case !(o.Rate >= 0 && o.Rate <= 10_000_000):

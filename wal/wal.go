@@ -135,9 +135,12 @@ func (o *Options) Validate() error {
 		return errors.New("wal: OnDurable is not set")
 	case o.SegmentBytes < blockBytes:
 		return fmt.Errorf("wal: SegmentBytes %d is below %d", o.SegmentBytes, blockBytes)
-	case o.MaxPendingRecords < 1 || o.MaxRecordBytes < HeaderBytes || o.HighWaterInterval < 0 || o.StallAfter < 0 ||
-		o.diskInterval < 0:
-		return errors.New("wal: a bound is negative")
+	case o.MaxPendingRecords < 1:
+		return fmt.Errorf("wal: MaxPendingRecords %d is below 1", o.MaxPendingRecords)
+	case o.MaxRecordBytes < HeaderBytes:
+		return fmt.Errorf("wal: MaxRecordBytes %d is below %d", o.MaxRecordBytes, HeaderBytes)
+	case o.HighWaterInterval < 0 || o.StallAfter < 0 || o.diskInterval < 0:
+		return fmt.Errorf("wal: HighWaterInterval %v or StallAfter %v is negative", o.HighWaterInterval, o.StallAfter)
 	case o.MaxPendingBytes < int64(o.MaxRecordBytes):
 		return fmt.Errorf("wal: MaxPendingBytes %d is below MaxRecordBytes %d: such a record would never be taken",
 			o.MaxPendingBytes, o.MaxRecordBytes)

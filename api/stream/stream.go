@@ -128,7 +128,9 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("stream: FileBytes %d: want 1 KiB to 16 GiB", o.FileBytes)
 	case o.MessageInterval < 0 || o.RequestTimeout < 0 || o.FileAfter < 0 || o.Interval < 0 || o.RetryAfter < 0 ||
 		o.MaxRetryAfter < o.RetryAfter:
-		return errors.New("stream: a time is negative, or MaxRetryAfter is less than RetryAfter")
+		return fmt.Errorf("stream: MessageInterval %v, RequestTimeout %v, FileAfter %v, Interval %v or RetryAfter %v "+
+			"is negative, or MaxRetryAfter %v less than RetryAfter", o.MessageInterval, o.RequestTimeout, o.FileAfter,
+			o.Interval, o.RetryAfter, o.MaxRetryAfter)
 	}
 	return nil
 }

@@ -107,9 +107,12 @@ func (o *Options) Validate() error {
 	switch {
 	case o.Dir == "":
 		return errors.New("eventlog: Dir is not set")
-	case o.Retention < 0 || o.PackAfter < 0 || o.DeleteWithin < 0 || o.Interval < 0 || o.MaxBacklogBytes < 0 ||
-		o.MaxDeletedBytes < 0:
-		return errors.New("eventlog: a bound is negative")
+	case o.Retention < 0 || o.PackAfter < 0 || o.DeleteWithin < 0 || o.Interval < 0:
+		return fmt.Errorf("eventlog: Retention %v, PackAfter %v, DeleteWithin %v or Interval %v is negative",
+			o.Retention, o.PackAfter, o.DeleteWithin, o.Interval)
+	case o.MaxBacklogBytes < 0 || o.MaxDeletedBytes < 0:
+		return fmt.Errorf("eventlog: MaxBacklogBytes %d or MaxDeletedBytes %d is negative", o.MaxBacklogBytes,
+			o.MaxDeletedBytes)
 	case o.BlockBytes < 1 || o.BlockBytes > 256<<20:
 		return fmt.Errorf("eventlog: BlockBytes %d: must be 1 to 256 MiB", o.BlockBytes)
 	case !(o.MaxDuty > 0 && o.MaxDuty <= 1):

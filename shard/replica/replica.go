@@ -59,7 +59,7 @@ type Options struct {
 func (o *Options) Validate() error {
 	switch {
 	case o.OpenLog == nil || o.Carrier == nil || o.Readdress == nil || o.FlushAll == nil:
-		return errors.New("shard: a replica without a log or a way out")
+		return errors.New("shard: a replica needs OpenLog, Carrier, Readdress and FlushAll")
 	case o.First < 0 || o.Count < 1 || o.First+o.Count > identity.Partitions:
 		return fmt.Errorf("shard: a replica of %d partitions from %d on", o.Count, o.First)
 	}

@@ -209,8 +209,12 @@ func (o *Options) Validate() error {
 		return errors.New("quorum: OnDurable is not set")
 	case o.State == nil:
 		return errors.New("quorum: State is not set")
-	case o.MaxPendingRecords < 1 || o.MaxEntryBytes < 1 || o.KeepBytes < 0 || o.CacheBytes < 0 || o.StallAfter < 0:
-		return errors.New("quorum: a bound is negative")
+	case o.MaxPendingRecords < 1 || o.MaxEntryBytes < 1:
+		return fmt.Errorf("quorum: MaxPendingRecords %d or MaxEntryBytes %d is below 1", o.MaxPendingRecords,
+			o.MaxEntryBytes)
+	case o.KeepBytes < 0 || o.CacheBytes < 0 || o.StallAfter < 0:
+		return fmt.Errorf("quorum: KeepBytes %d, CacheBytes %d or StallAfter %v is negative", o.KeepBytes,
+			o.CacheBytes, o.StallAfter)
 	case o.MaxRecordBytes < wal.HeaderBytes || o.MaxRecordBytes > maxRecordBytes || o.MaxEntryBytes > maxRecordBytes:
 		return fmt.Errorf("quorum: MaxRecordBytes %d or MaxEntryBytes %d is above %d",
 			o.MaxRecordBytes, o.MaxEntryBytes, maxRecordBytes)

@@ -65,12 +65,12 @@ func (o *Options) Validate() error {
 	case o.Control == nil:
 		return errors.New("console: Control is not set")
 	case o.Idle < time.Minute || o.Life < o.Idle || o.Life > 30*24*time.Hour:
-		return errors.New("console: want an idle time of a minute or more, and a life of at least that and at " +
-			"most 30 days")
+		return fmt.Errorf("console: Idle is %v and Life %v, want a minute or more, and of Life at least Idle and at "+
+			"most 30 days", o.Idle, o.Life)
 	case o.MaxSessions < 1 || o.MaxSessions > control.MaxDocuments || o.MaxSessionsOfUser < 1 ||
 		o.MaxSignInsPerMinute < 1:
-		return fmt.Errorf("console: want 1 to %d sessions, at least 1 of a person, and at least 1 try a minute",
-			control.MaxDocuments)
+		return fmt.Errorf("console: MaxSessions is %d, want 1 to %d; MaxSessionsOfUser %d and MaxSignInsPerMinute %d, "+
+			"want at least 1", o.MaxSessions, control.MaxDocuments, o.MaxSessionsOfUser, o.MaxSignInsPerMinute)
 	}
 	return o.Provider.validate()
 }
