@@ -68,7 +68,7 @@ func (f *folders) forget() { f.durable = map[string]bool{} }
 func (f *folders) make(dir string) error {
 	switch {
 	case dir == f.base:
-		return makeDir(f.disk, dir)
+		return durable.MakeDirOn(f.disk, dir)
 	case f.durable[dir]:
 		return nil
 	}
@@ -101,23 +101,6 @@ type disk interface {
 	List(dir string) (names []string, err error)
 	Mkdir(dir string) error
 	SyncDir(dir string) error
-}
-
-// makeDir makes a directory and its parents, durably. An existing one is taken to be on disk.
-func makeDir(d disk, dir string) error {
-	if d.Exists(dir) {
-		return nil
-	}
-	parent := filepath.Dir(dir)
-	if parent != dir {
-		if err := makeDir(d, parent); err != nil {
-			return err
-		}
-	}
-	if err := d.Mkdir(dir); err != nil && !errors.Is(err, os.ErrExist) {
-		return err
-	}
-	return d.SyncDir(parent)
 }
 
 type machine struct{}

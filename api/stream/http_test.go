@@ -562,7 +562,7 @@ func TestHTTPSwitchesNoProtocols(t *testing.T) {
 // A refused file that somebody moves away is on disk again before the stream goes on.
 func TestRefusedFileMovedAway(t *testing.T) {
 	w := newWorld(t, 4<<10)
-	synced := 0
+	var synced []string
 	o := w.options()
 	o.disk = syncs{faulty{ask: func() error { return nil }}, &synced}
 	f := refusedFile{folders: o.folders(), path: w.dir + "/shop/.refused/all..0.ndjson", limit: 1 << 20}
@@ -570,23 +570,23 @@ func TestRefusedFileMovedAway(t *testing.T) {
 		if moved {
 			require.NoError(t, machine{}.Rename(f.path, f.path+".old"))
 		}
-		before := synced
+		before := len(synced)
 		require.NoError(t, f.add(refusedLine{Status: 400, Event: []byte(`{}`)}))
-		require.Equal(t, i == 0 || moved, synced > before, i)
+		require.Equal(t, i == 0 || moved, len(synced) > before, i)
 	}
 	small := refusedFile{folders: o.folders(), path: w.dir + "/shop/.refused/small..0.ndjson", limit: 10}
 	require.NoError(t, small.add(refusedLine{Event: []byte(`{"one":"has room"}`)}))
 	require.ErrorContains(t, small.add(refusedLine{Event: []byte(`{}`)}), "full")
 }
 
-// syncs counts directories that are brought to disk.
+// syncs notes the directories that are brought to disk.
 type syncs struct {
 	faulty
-	n *int
+	dirs *[]string
 }
 
 func (d syncs) SyncDir(dir string) error {
-	*d.n++
+	*d.dirs = append(*d.dirs, dir)
 	return d.faulty.SyncDir(dir)
 }
 

@@ -470,6 +470,19 @@ func (d faulty) Mkdir(dir string) error {
 
 func (d faulty) SyncDir(string) error { return d.ask() }
 
+// The name of a directory that is there is brought to disk: the process that made it may have been killed before it
+// could do so.
+func TestDirectoryOfAKilledProcess(t *testing.T) {
+	w := newWorld(t, 4<<10)
+	var synced []string
+	o := w.options()
+	o.Dir = filepath.Join(w.dir, "srv", "streams")
+	o.disk = syncs{faulty{ask: func() error { return nil }}, &synced}
+	require.NoError(t, os.MkdirAll(filepath.Join(o.Dir, "shop", "all"), 0o755))
+	require.NoError(t, o.folders().make(filepath.Join(o.Dir, "shop", "all", unfinishedDir)))
+	require.Equal(t, []string{filepath.Dir(o.Dir), o.Dir, filepath.Join(o.Dir, "shop"), filepath.Join(o.Dir, "shop", "all")}, synced)
+}
+
 // Whatever operation of the destination or change of the cursor fails, once or from there on (a crash), before or after
 // it has had its effect: in the end each event is there once, while more come, the log is packed, and files have other
 // bounds.

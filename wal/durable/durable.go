@@ -1,6 +1,6 @@
 // Package durable writes single files so that neither a crash nor a power loss leaves half a file (ReplaceFile, and
 // WriteFile for files that a person has named). It also overwrites small files so that their last state is never lost
-// (Slots), makes directories (MakeDir), and locks files (Lock).
+// (Slots), makes directories (MakeDir, MakeDirOn), and locks files (Lock).
 package durable
 
 import (
@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 
 	"github.com/cockroachdb/errors/oserror"
@@ -97,25 +98,52 @@ func SyncDir(on vfs.FS, dir string) error {
 // loss of power must not lose a file because its directory is gone. That of an existing directory is synced as well,
 // since a process that was killed may have just made it. A nil file system is the operating system's.
 func MakeDir(on vfs.FS, dir string, mode fs.FileMode) error {
-	on = cmp.Or(on, vfs.Default)
-	dir = on.PathJoin(dir) // without a slash at its end, behind which PathDir would take it for the parent
-	parent := on.PathDir(dir)
+	return MakeDirOn(dirs{cmp.Or(on, vfs.Default), mode}, dir)
+}
+
+// Dirs is what MakeDirOn needs from a disk.
+type Dirs interface {
+	Exists(path string) bool
+	// Mkdir makes a directory whose parent exists. For one that is there, it returns nil or an fs.ErrExist.
+	Mkdir(dir string) error
+	// SyncDir makes the names in a directory durable.
+	SyncDir(dir string) error
+}
+
+// MakeDirOn is MakeDir on any disk.
+func MakeDirOn(on Dirs, dir string) error {
+	dir = filepath.Clean(dir) // without a slash at its end, behind which Dir would take it for the parent
+	parent := filepath.Dir(dir)
 	if parent == dir {
 		return nil
 	}
-	_, missing := on.Stat(dir)
-	if missing != nil {
-		if err := MakeDir(on, parent, mode); err != nil {
+	exists := on.Exists(dir)
+	if !exists {
+		if err := MakeDirOn(on, parent); err != nil {
 			return err
 		}
 	}
-	if err := on.MkdirAll(dir, mode); err != nil {
+	if err := on.Mkdir(dir); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	err := SyncDir(on, parent)
+	err := on.SyncDir(parent)
 	mayNot := oserror.IsPermission(err) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.EINVAL)
-	if missing == nil && mayNot {
+	if exists && mayNot {
 		return nil // no process like this one has made a directory there
 	}
 	return err
 }
+
+// dirs makes the directories of a file system, with a mode.
+type dirs struct {
+	vfs.FS
+	mode fs.FileMode
+}
+
+func (d dirs) Exists(path string) bool {
+	_, err := d.Stat(path)
+	return err == nil
+}
+
+func (d dirs) Mkdir(dir string) error   { return d.MkdirAll(dir, d.mode) }
+func (d dirs) SyncDir(dir string) error { return SyncDir(d.FS, dir) }
