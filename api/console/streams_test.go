@@ -16,6 +16,7 @@ workspaces:
     name: Demo shop
     streams:
       - {id: lake, from: "2026-11-01T00:00:00Z", columns: ["plan<b>:string", "n:number"], destination: {type: directory, path: lake}}
+      - {id: plain, kinds: [deletion], format: avro, compression: none}
       - {id: hooks, kinds: [deletion], destination: {type: http, url: "https://example.com/<b>hook"}}
     campaigns:
       - id: welcome
@@ -43,7 +44,7 @@ func TestStreams(t *testing.T) {
 	h.bootstrap(streamsYAML)
 	p := b.get(demo + "/streams")
 	requireHarmless(t, p.text, "streams")
-	for _, text := range []string{"lake", "event, purchase, as parquet, with columns of plan&lt;b&gt;:string, n:number", "deletion, as currents", "https://example.com/&lt;b&gt;hook", "failing", "5 events, 1m1s", "&lt;script&gt;refused"} {
+	for _, text := range []string{"lake", "event, purchase, as parquet (zstd), with columns of plan&lt;b&gt;:string, n:number", "deletion, as currents</dd>", "deletion, as avro (not compressed)", "https://example.com/&lt;b&gt;hook", "failing", "5 events, 1m1s", "&lt;script&gt;refused"} {
 		require.Contains(t, p.text, text)
 	}
 	p = b.post(demo + "/streams/lake/pause")

@@ -14,7 +14,7 @@ workspaces:
   - id: shop
     streams:
       - {id: lake}
-      - {id: orders, kinds: [purchase], names: [sku-1], format: ndjson, from: beginning, destination: {type: directory, path: lake/orders}}
+      - {id: orders, kinds: [purchase], names: [sku-1], format: ndjson, compression: gzip, from: beginning, destination: {type: directory, path: lake/orders}}
 `
 
 // The bootstrap file makes streams, with defaults for what it doesn't say, and leaves alone what was done to them
@@ -24,7 +24,8 @@ func TestBootstrapStreams(t *testing.T) {
 	bootstrap(t, c, streamsFile)
 	lake, orders := c.Streams.Get("shop", "lake"), c.Streams.Get("shop", "orders")
 	require.Equal(t, []string{"event", "purchase"}, lake.Kinds)
-	require.Equal(t, "parquet", lake.Format)
+	require.Equal(t, []string{"parquet", "zstd"}, []string{lake.Format, lake.Compression})
+	require.Equal(t, "gzip", orders.Compression)
 	require.Equal(t, document.Destination{Type: document.DestinationDirectory, Path: "lake", Layout: document.LayoutHive}, lake.Destination)
 	since, err := lake.Since()
 	require.NoError(t, err)
@@ -63,13 +64,18 @@ func TestStreamErrors(t *testing.T) {
 		"names[0]":                                                   {ID: "a", Names: []string{""}},
 		"names: 1001":                                                {ID: "a", Names: make([]string, 1001)},
 		"format":                                                     {ID: "a", Format: "csv"},
-		"columns: the format ndjson can't have them":                 {ID: "a", Format: "ndjson", Columns: []string{"a:string"}},
-		"columns: the format currents can't have them":               {ID: "a", Columns: []string{"a:string"}, Destination: document.Destination{Type: document.DestinationHTTP, URL: "https://h"}},
-		"columns: 51":                                                {ID: "a", Columns: make([]string, 51)},
-		"columns[0] \"plan\": want NAME:TYPE":                        {ID: "a", Columns: []string{"plan"}},
-		"columns[0] \"a:b:int\": want NAME:TYPE":                     {ID: "a", Columns: []string{"a:b:int"}},
-		"columns[0] \"\": want 1 to":                                 {ID: "a", Columns: []string{":string"}},
-		"columns[1] \"Plan:number\": most readers":                   {ID: "a", Columns: []string{"plan:string", "Plan:number"}},
+		"compression \"snappy\": want zstd, which the format parquet": {ID: "a", Compression: "snappy"},
+		"compression \"deflate\": want zstd or gzip or none, which":   {ID: "a", Format: "ndjson", Compression: "deflate"},
+		"compression \"zstd\": want deflate or none, which":           {ID: "a", Format: "avro", Compression: "zstd"},
+		"compression: a destination of type http can't have it":       {ID: "a", Compression: "none", Destination: document.Destination{Type: document.DestinationHTTP, URL: "https://h"}},
+		"compression: a destination of type kafka can't have it":      {ID: "a", Format: "avro", Compression: "none", Destination: document.Destination{Type: document.DestinationKafka, Brokers: "h:1", Registry: "http://h"}},
+		"columns: the format ndjson can't have them":                  {ID: "a", Format: "ndjson", Columns: []string{"a:string"}},
+		"columns: the format currents can't have them":                {ID: "a", Columns: []string{"a:string"}, Destination: document.Destination{Type: document.DestinationHTTP, URL: "https://h"}},
+		"columns: 51":                              {ID: "a", Columns: make([]string, 51)},
+		"columns[0] \"plan\": want NAME:TYPE":      {ID: "a", Columns: []string{"plan"}},
+		"columns[0] \"a:b:int\": want NAME:TYPE":   {ID: "a", Columns: []string{"a:b:int"}},
+		"columns[0] \"\": want 1 to":               {ID: "a", Columns: []string{":string"}},
+		"columns[1] \"Plan:number\": most readers": {ID: "a", Columns: []string{"plan:string", "Plan:number"}},
 		"from":                      {ID: "a", From: "yesterday"},
 		"destination.type":          {ID: "a", Destination: document.Destination{Type: "ftp"}},
 		"destination.path \"/etc\"": {ID: "a", Destination: document.Destination{Path: "/etc"}},

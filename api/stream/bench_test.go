@@ -2,6 +2,7 @@ package stream
 
 import (
 	"fmt"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -14,14 +15,16 @@ import (
 )
 
 // BenchmarkStream reads packed events out of the event log and writes the files of a stream, on one core with -cpu 1.
-// The events have an external id, an app, and four properties, as in bench; columns is Parquet with a column for each.
+// The events have an external id, an app, and four properties, as in bench; columns is Parquet with a column for each,
+// and of "x none" the files are not compressed.
 // ns/event is all of it, cpu-ns/event what it has taken of processors, by which a busy machine is judged; B/event is what
 // lies on the disk.
 func BenchmarkStream(b *testing.B) {
 	const requests, events = 4000, 75
-	for _, format := range []string{"ndjson", "parquet", "avro", "columns"} {
+	for _, format := range []string{"ndjson", "ndjson gzip", "ndjson none", "parquet", "avro", "avro none", "columns"} {
 		b.Run(format, func(b *testing.B) {
-			of := document.Stream{Format: format}
+			of := document.Stream{}
+			of.Format, of.Compression, _ = strings.Cut(format, " ")
 			if format == "columns" {
 				of.Format = "parquet"
 				of.Columns = []string{"plan:string", "count:number", "amount:number", "mobile:boolean"}

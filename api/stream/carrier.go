@@ -78,7 +78,7 @@ func (k *carrier) choose(c *cursor) {
 	next := k.stream
 	if c.Pending > c.Position && len(c.Kinds) > 0 && !c.equals(choiceOf(k.stream)) {
 		was := *k.stream
-		was.Kinds, was.Names, was.Columns = c.Kinds, c.Names, c.Columns
+		was.Kinds, was.Names, was.Columns, was.Compression = c.Kinds, c.Names, c.Columns, c.Compression
 		next = &was
 	}
 	if k.chosen != nil && next != k.chosen {

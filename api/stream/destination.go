@@ -29,8 +29,8 @@ func newDestination(o *Options, ws *control.Workspace, s *document.Stream, p Par
 // newFiles makes the destination of a stream that writes files.
 func newFiles(o *Options, ws *control.Workspace, s *document.Stream, p Part) *files {
 	own := filepath.Join(o.Dir, ws.ID)
-	f := &files{folders: o.folders(), format: event.Format(s.Format), svcID: o.SvcID, layout: newLayout(ws, s, p),
-		isLeft:     func(name string) bool { return o.isLeft(ws.ID, name) },
+	f := &files{folders: o.folders(), format: event.Format(s.Format), compression: s.Compression, svcID: o.SvcID,
+		layout: newLayout(ws, s, p), isLeft: func(name string) bool { return o.isLeft(ws.ID, name) },
 		unfinished: ownName(s, p, o) + ".", every: pace{o.FileBytes, o.FileAfter, o.Interval}, columns: columnsOf(s)}
 	if f.format == currents.Avro || slices.Contains(s.Kinds, "deletion") || slices.Contains(s.Kinds, "merge") {
 		// Such rows have only a svc_id, so the other rows must have one too.

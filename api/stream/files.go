@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 
 	"millrace/api/control"
@@ -23,17 +24,18 @@ import (
 // files is a destination that gets files. The files of a delivery are written into a directory of unfinished files, and
 // are put on the shelf when they are complete.
 type files struct {
-	folders    *folders
-	spool      string                 // the directory of unfinished files
-	unfinished string                 // prefix of their names
-	isLeft     func(name string) bool // whether one of another stream is left that no carrier removes
-	format     event.Format
-	layout     layout
-	svcID      event.SvcIDFunc
-	columns    []event.Column
-	users      *currents.Reader // nil: rows have the svc_id if the event log knows it
-	every      pace
-	to         shelf
+	folders     *folders
+	spool       string                 // the directory of unfinished files
+	unfinished  string                 // prefix of their names
+	isLeft      func(name string) bool // whether one of another stream is left that no carrier removes
+	format      event.Format
+	compression string // empty in streams of earlier builds: the default
+	layout      layout
+	svcID       event.SvcIDFunc
+	columns     []event.Column
+	users       *currents.Reader // nil: rows have the svc_id if the event log knows it
+	every       pace
+	to          shelf
 }
 
 // shelf is where finished files are seen.
@@ -171,12 +173,12 @@ func (d *filesDelivery) abort() {
 
 // output is a file that is being written.
 type output struct {
-	path    string
-	file    io.WriteCloser
-	buffer  *bufio.Writer
-	counter *counter
-	zstd    *zstd.Encoder // nil: the format compresses by itself
-	encoder event.Encoder
+	path       string
+	file       io.WriteCloser
+	buffer     *bufio.Writer
+	counter    *counter
+	compressor io.WriteCloser // nil: the file as a whole isn't compressed
+	encoder    event.Encoder
 }
 
 func (f *files) create(key fileKey) (*output, error) {
@@ -191,28 +193,40 @@ func (f *files) create(key fileKey) (*output, error) {
 	o.counter = &counter{w: o.file, hasRoom: f.to.hasRoom}
 	o.buffer = bufio.NewWriterSize(o.counter, 256<<10)
 	w := io.Writer(o.buffer)
-	if f.format == event.NDJSON {
-		if o.zstd, err = zstd.NewWriter(w, zstd.WithEncoderConcurrency(1),
-			zstd.WithEncoderLevel(zstd.SpeedFastest)); err != nil {
-			panic("BUG: zstd options: " + err.Error())
-		}
-		w = o.zstd
-	}
 	if f.format == currents.Avro {
-		if o.encoder, err = currents.NewEncoder(w, key.kind, f.users, f.layout.workspace); err != nil {
+		plain := f.compression == document.CompressionNone
+		if o.encoder, err = currents.NewEncoder(w, key.kind, f.users, f.layout.workspace, plain); err != nil {
 			return nil, errors.Join(err, o.file.Close())
 		}
 		return o, nil
+	}
+	if f.format == event.NDJSON && f.compression != document.CompressionNone {
+		o.compressor = newCompressor(w, f.compression)
+		w = o.compressor
 	}
 	o.encoder = event.NewEncoder(w, f.format, key.kind, false, f.svcID, f.columns)
 	return o, nil
 }
 
+// newCompressor returns a compressor that makes more bytes rather than taking more time.
+func newCompressor(w io.Writer, compression string) (c io.WriteCloser) {
+	var err error
+	if compression == document.CompressionGzip {
+		c, err = gzip.NewWriterLevel(w, gzip.BestSpeed)
+	} else {
+		c, err = zstd.NewWriter(w, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest))
+	}
+	if err != nil {
+		panic("BUG: options of a compressor: " + err.Error())
+	}
+	return c
+}
+
 // finish ends the file and syncs it to disk, under its unfinished name.
 func (o *output) finish() (size int64, err error) {
 	err = o.encoder.Close()
-	if err == nil && o.zstd != nil {
-		err = o.zstd.Close()
+	if err == nil && o.compressor != nil {
+		err = o.compressor.Close()
 	}
 	if err == nil {
 		err = o.buffer.Flush()
@@ -220,7 +234,7 @@ func (o *output) finish() (size int64, err error) {
 	if f, ok := o.file.(interface{ Sync() error }); err == nil && ok {
 		err = f.Sync()
 	}
-	o.encoder, o.zstd, o.buffer = nil, nil, nil
+	o.encoder, o.compressor, o.buffer = nil, nil, nil
 	return o.counter.n, errors.Join(err, o.file.Close())
 }
 
@@ -257,16 +271,19 @@ type layout struct {
 func newLayout(ws *control.Workspace, s *document.Stream, p Part) layout {
 	return layout{workspace: ws.ID, stream: s.ID,
 		started: time.UnixMilli(int64(s.StartedAt)).UTC().Format("20060102T150405.000Z"), group: p.Group,
-		suffix: suffixOf(event.Format(s.Format)), currents: s.Destination.Layout == document.LayoutCurrents,
+		suffix: suffixOf(s), currents: s.Destination.Layout == document.LayoutCurrents,
 		shared: s.Destination.Prefix != ""}
 }
 
-func suffixOf(f event.Format) string {
-	switch f {
-	case event.Parquet:
-		return ".parquet"
-	case currents.Avro:
-		return ".avro"
+// suffixOf returns the end of the names of a stream's files. It tells readers how a file as a whole is compressed.
+func suffixOf(s *document.Stream) string {
+	switch {
+	case s.Format != document.FormatNDJSON:
+		return "." + s.Format
+	case s.Compression == document.CompressionNone:
+		return ".ndjson"
+	case s.Compression == document.CompressionGzip:
+		return ".ndjson.gz"
 	}
 	return ".ndjson.zst"
 }

@@ -29,15 +29,17 @@ type cursor struct {
 
 // choice is what a stream chooses, and may choose otherwise later.
 type choice struct {
-	Kinds   []string `json:"kinds,omitempty"`
-	Names   []string `json:"names,omitempty"`
-	Columns []string `json:"columns,omitempty"`
+	Kinds       []string `json:"kinds,omitempty"`
+	Names       []string `json:"names,omitempty"`
+	Columns     []string `json:"columns,omitempty"`
+	Compression string   `json:"compression,omitempty"`
 }
 
-func choiceOf(s *document.Stream) choice { return choice{s.Kinds, s.Names, s.Columns} }
+func choiceOf(s *document.Stream) choice { return choice{s.Kinds, s.Names, s.Columns, s.Compression} }
 
 func (c choice) equals(d choice) bool {
-	return slices.Equal(c.Kinds, d.Kinds) && slices.Equal(c.Names, d.Names) && slices.Equal(c.Columns, d.Columns)
+	return slices.Equal(c.Kinds, d.Kinds) && slices.Equal(c.Names, d.Names) && slices.Equal(c.Columns, d.Columns) &&
+		c.Compression == d.Compression
 }
 
 func kindsOf(s *document.Stream) (kinds []op.Kind) {

@@ -167,26 +167,31 @@ func TestRefusedRecordsAreReadable(t *testing.T) {
 	require.Equal(t, []any{"sku", "EUR", 2.5, "svc"}, []any{row["product_id"], row["currency"], row["price"], row["user_id"]})
 }
 
-// Files of Avro are read by another library.
+// Files of Avro are read by another library, compressed or not.
 func TestAvroFilesForOthers(t *testing.T) {
 	w, want := currentsWorld(t)
-	require.NoError(t, w.turns(w.options(), w.create(document.Stream{ID: "files", Format: "avro"})))
-	files := 0
-	require.NoError(t, filepath.WalkDir(filepath.Join(w.dir, "shop", "files"), func(path string, d os.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		require.NoError(t, err)
-		r, err := ocf.NewDecoder(bytes.NewReader(text))
-		require.NoError(t, err)
-		for r.HasNext() {
-			var row map[string]any
-			require.NoError(t, r.Decode(&row))
-			require.Equal(t, want[row["id"].(string)], plainRow(t, row))
-			files++
-		}
-		return r.Error()
-	}))
-	require.Equal(t, 2, files)
+	for compression, codec := range map[string]string{"": "deflate", "deflate": "deflate", "none": ""} {
+		id := "files" + compression
+		require.NoError(t, w.turns(w.options(), w.create(document.Stream{ID: id, Format: "avro", Compression: compression})))
+		files := 0
+		require.NoError(t, filepath.WalkDir(filepath.Join(w.dir, "shop", id), func(path string, d os.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			require.Equal(t, ".avro", filepath.Ext(path))
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			r, err := ocf.NewDecoder(bytes.NewReader(text))
+			require.NoError(t, err)
+			require.Equal(t, codec, string(r.Metadata()["avro.codec"]))
+			for r.HasNext() {
+				var row map[string]any
+				require.NoError(t, r.Decode(&row))
+				require.Equal(t, want[row["id"].(string)], plainRow(t, row))
+				files++
+			}
+			return r.Error()
+		}))
+		require.Equal(t, 2, files)
+	}
 }

@@ -67,11 +67,26 @@ func TestChangedWhileDelivering(t *testing.T) {
 	}
 }
 
-// So do its columns: an object that goes up again is the same.
-func TestColumnsChangedWhileDelivering(t *testing.T) {
+// So do its columns and its compression: an object that goes up again is the same, under the same name.
+func TestFormChangedWhileDelivering(t *testing.T) {
+	for name, c := range map[string]struct {
+		begun  document.Stream
+		change func(*document.Stream)
+	}{
+		"columns": {document.Stream{Columns: []string{"k:number"}}, func(s *document.Stream) { s.Columns = []string{"k:string"} }},
+		"ndjson":  {document.Stream{Format: "ndjson"}, func(s *document.Stream) { s.Compression = "none" }},
+		"default": {document.Stream{Format: "ndjson", Compression: "gzip"}, func(s *document.Stream) { s.Compression = "" }},
+	} {
+		t.Run(name, func(t *testing.T) { formChangesWhileDelivering(t, c.begun, c.change) })
+	}
+}
+
+func formChangesWhileDelivering(t *testing.T, v document.Stream, change func(*document.Stream)) {
 	w, service := newWorld(t, 4<<10), newService(t)
 	o := service.options(w)
-	s := w.create(document.Stream{ID: "all", Columns: []string{"k:number"}, Destination: service.destination()})
+	o.FileBytes = 1 << 20
+	v.ID, v.Destination = "all", service.destination()
+	s := w.create(v)
 	w.commit(w.ws.Number, 10, 7)
 	moves := 0
 	w.puts = func() error { // of the delivery the beginning is stored, and its end isn't
@@ -85,14 +100,14 @@ func TestColumnsChangedWhileDelivering(t *testing.T) {
 	begun := service.objects()
 	require.NotEmpty(t, begun)
 	_, err := w.c.Streams.Change(control.Actor{Name: "test"}, "shop", "all", func(s *document.Stream) (*document.Stream, error) {
-		s.Columns = []string{"k:string"}
+		change(s)
 		return s, nil
 	})
 	require.NoError(t, err)
 	w.commit(w.ws.Number, 10, 7)
 	require.NoError(t, w.turns(o, w.c.Streams.Get("shop", "all")))
 	all := service.objects()
-	require.Greater(t, len(all), len(begun))
+	require.Len(t, all, 2*len(begun))
 	for name, text := range begun {
 		require.True(t, bytes.Equal(text, all[name]), name)
 	}

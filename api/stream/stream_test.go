@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -19,6 +20,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 	"github.com/parquet-go/parquet-go"
 	"github.com/stretchr/testify/require"
@@ -213,6 +215,23 @@ func linesOf(t testing.TB, r io.Reader) (lines []string) {
 	return lines
 }
 
+// plainOf is the text of a file of NDJSON, decompressed as its name says.
+func plainOf(t testing.TB, name string, text []byte) (r io.Reader) {
+	t.Helper()
+	var err error
+	switch in := bytes.NewReader(text); filepath.Ext(name) {
+	case ".zst":
+		r, err = zstd.NewReader(in, zstd.WithDecoderConcurrency(1))
+	case ".gz":
+		r, err = gzip.NewReader(in)
+	default:
+		require.Equal(t, ".ndjson", filepath.Ext(name))
+		r = in
+	}
+	require.NoError(t, err)
+	return r
+}
+
 // written is what lies in a stream's directory, sorted, and in how many files.
 func (w *world) written(stream string) (lines []string, files []string) {
 	w.t.Helper()
@@ -232,10 +251,7 @@ func (w *world) written(stream string) (lines []string, files []string) {
 			}
 			return nil
 		}
-		z, err := zstd.NewReader(bytes.NewReader(text))
-		require.NoError(w.t, err)
-		defer z.Close()
-		of := linesOf(w.t, z)
+		of := linesOf(w.t, plainOf(w.t, path, text))
 		require.True(w.t, slices.IsSorted(of), "in the order of the log, as their ids are")
 		lines = append(lines, of...)
 		return nil
@@ -291,16 +307,13 @@ func TestPeriodsOfFolders(t *testing.T) {
 			date, _, _ = strings.Cut(date, "/")
 			text, err := os.ReadFile(filepath.Join(w.dir, "shop", layout, f))
 			require.NoError(t, err)
-			z, err := zstd.NewReader(bytes.NewReader(text))
-			require.NoError(t, err)
-			for _, line := range linesOf(t, z) {
+			for _, line := range linesOf(t, plainOf(t, f, text)) {
 				var row struct {
 					AcceptedAt time.Time `json:"accepted_at"`
 				}
 				require.NoError(t, json.Unmarshal([]byte(line), &row))
 				require.Equal(t, date, row.AcceptedAt.Format(period), f)
 			}
-			z.Close()
 		}
 		positions := map[string]string{} // of a delivery, by its first and last position: its period
 		for _, f := range files {
@@ -401,6 +414,38 @@ func TestColumns(t *testing.T) {
 		_, isOld := file.Schema().Lookup("property_plan")
 		require.Equal(t, slices.Contains(files, f), isOld, f)
 		require.NoError(t, in.Close())
+	}
+}
+
+// Files of NDJSON are compressed as the stream says, and their names say it, too; another compression holds for the
+// files from then on, and begins nothing anew.
+func TestCompression(t *testing.T) {
+	w := newWorld(t, 4<<10)
+	s := w.create(document.Stream{ID: "lines", Format: "ndjson", Compression: "gzip"})
+	before := map[string]bool{}
+	for _, next := range []struct{ compression, ending string }{{"gzip", ".ndjson.gz"}, {"none", ".ndjson"}, {"", ".ndjson.zst"}} {
+		_, err := w.c.Streams.Change(control.Actor{Name: "test"}, "shop", "lines", func(s *document.Stream) (*document.Stream, error) {
+			s.Compression = next.compression
+			return s, nil
+		})
+		require.NoError(t, err)
+		now := w.c.Streams.Get("shop", "lines")
+		require.Equal(t, s.StartedAt, now.StartedAt)
+		w.commit(w.ws.Number, 20, 7)
+		w.pack()
+		w.commit(w.ws.Number, 20, 7)
+		require.NoError(t, w.turns(w.options(), now))
+		got, files := w.written("lines")
+		require.Equal(t, w.exported(eventlog.Query{}), got)
+		more := 0
+		for _, f := range files {
+			if !before[f] {
+				require.Regexp(t, `-[0-9a-f]{16}`+regexp.QuoteMeta(next.ending)+"$", f)
+				before[f] = true
+				more++
+			}
+		}
+		require.Greater(t, more, 3)
 	}
 }
 

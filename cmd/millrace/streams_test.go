@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -49,10 +50,14 @@ func ndjsonOf(t *testing.T, file string) (lines []string) {
 	f, err := os.Open(file)
 	require.NoError(t, err)
 	defer f.Close()
-	z, err := zstd.NewReader(f)
-	require.NoError(t, err)
-	defer z.Close()
-	in := bufio.NewScanner(z)
+	var r io.Reader = f
+	if filepath.Ext(file) == ".zst" {
+		z, err := zstd.NewReader(f)
+		require.NoError(t, err)
+		defer z.Close()
+		r = z
+	}
+	in := bufio.NewScanner(r)
 	in.Buffer(nil, 1<<20)
 	for in.Scan() {
 		lines = append(lines, in.Text())
@@ -207,12 +212,13 @@ func TestStreamCommands(t *testing.T) {
 	s := newAdminSite(t, "--stream-file-after", "20ms")
 	p := s.start(t)
 	s.track(t, "before")
-	tool(t, s.target("streams", "create", "test", "orders", "--kind", "purchase", "--kind", "event", "--name", "e", "--format", "ndjson")...)
+	tool(t, s.target("streams", "create", "test", "orders", "--kind", "purchase", "--kind", "event", "--name", "e", "--format", "ndjson", "--compression", "none")...)
 	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "orders")...), "already exists")
 	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "up", "--path", "../../etc")...), "destination.path")
 	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "x", "--kind", "click")...), "kinds[0]")
 	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "x", "--from", "yesterday")...), "from")
 	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "x", "--column", "n:int")...), "want NAME:TYPE")
+	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "x", "--format", "avro", "--compression", "zstd")...), "want deflate or none")
 	require.Contains(t, refused(t, nil, s.target("streams", "pause", "test", "nothing")...), "not found")
 	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "x", "--to", "s3")...), "destination.bucket is required")
 	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "x", "--to", "http", "--url", "http://127.0.0.1:1/x", "--format", "ndjson")...), "want currents or json")
@@ -223,7 +229,7 @@ func TestStreamCommands(t *testing.T) {
 	require.Contains(t, shown, "MILLRACE_STREAM_CREDENTIALS_TEST_C_1")
 	require.Regexp(t, `\nstarted_at +20\d\d-\d\d-\d\dT\S+Z\n`, shown)
 	count := func() (n int) {
-		for _, f := range s.streamFiles(t, "orders", ".ndjson.zst") {
+		for _, f := range s.streamFiles(t, "orders", ".ndjson") {
 			n += len(ndjsonOf(t, f))
 		}
 		return n
@@ -251,7 +257,7 @@ func TestStreamCommands(t *testing.T) {
 	tool(t, s.target("streams", "rewind", "test", "orders", "--from", "beginning")...)
 	require.Eventually(t, func() bool { return count() == 2+3 }, testPatience, 20*time.Millisecond, "all that is kept once more, in files of their own")
 	ids := map[string]int{}
-	for _, f := range s.streamFiles(t, "orders", ".ndjson.zst") {
+	for _, f := range s.streamFiles(t, "orders", ".ndjson") {
 		for _, line := range ndjsonOf(t, f) {
 			ids[idOf(t, line)]++
 		}
@@ -282,6 +288,8 @@ func TestClientsReadStreams(t *testing.T) {
 	p := s.start(t)
 	tool(t, s.target("streams", "create", "test", "parquet", "--column", "n:number,text:string", "--column", "f:boolean", "--column", "at:time")...)
 	tool(t, s.target("streams", "create", "test", "ndjson", "--format", "ndjson")...)
+	tool(t, s.target("streams", "create", "test", "gzip", "--format", "ndjson", "--compression", "gzip")...)
+	tool(t, s.target("streams", "create", "test", "plain", "--format", "ndjson", "--compression", "none")...)
 	for i := range 3 {
 		require.Equal(t, 201, s.post(t, "/users/track", allKey, strings.ReplaceAll(`{"events":[{"external_id":"ann","name":"e \"1\" é\n","time":"2026-01-31T09:30:00.123Z",
 			"app_id":"11ae5b4b-2445-4440-a04f-bf537764c9ad","properties":{"n":#,"f":1.5,"text":"a'b\\c","at":"2026-01-31T10:30:00.5+01:00","nested":{"a":"deep"},"list":[1,"2"]}},{"external_id":"bob","name":"plain","time":"2013-07-16T19:20:30+01:00"}],
@@ -292,10 +300,10 @@ func TestClientsReadStreams(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.MkdirAll(filepath.Dir(installed), 0o700))
 	require.NoError(t, os.WriteFile(installed, source, 0o600))
-	for _, format := range []string{"parquet", "ndjson"} {
-		want := s.awaitStream(t, format)
+	for stream, ending := range map[string]string{"parquet": "parquet", "ndjson": "ndjson.zst", "gzip": "ndjson.gz", "plain": "ndjson"} {
+		want := s.awaitStream(t, stream)
 		require.Len(t, want, 9)
-		out, err := exec.Command("node", installed, format, filepath.Join(s.dir, "streams", "test", format)).CombinedOutput()
+		out, err := exec.Command("node", installed, ending, filepath.Join(s.dir, "streams", "test", stream)).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		got := strings.Split(strings.TrimSpace(string(out)), "\n")
 		require.Len(t, got, len(want), "%s", out)
@@ -305,7 +313,7 @@ func TestClientsReadStreams(t *testing.T) {
 		}
 		for _, row := range got {
 			requireSameEvent(t, byID[idOf(t, row)], row)
-			if format == "parquet" {
+			if ending == "parquet" {
 				requireOwnColumns(t, byID[idOf(t, row)], row)
 			}
 		}

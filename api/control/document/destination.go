@@ -65,13 +65,20 @@ const (
 	AddressingPath = "path"
 	AddressingHost = "host"
 
-	// FormatParquet is the format of files that has columns.
+	// Formats of files; Parquet is the one that has columns.
 	FormatParquet = "parquet"
+	FormatNDJSON  = "ndjson"
 
-	// Formats of messages: the bodies of Currents, or the rows of files; for Kafka also records of Avro.
+	// Formats of messages: the bodies of Currents, or the rows of files; for Kafka also records of Avro, which is a
+	// format of files, too.
 	FormatCurrents = "currents"
 	FormatJSON     = "json"
 	FormatAvro     = "avro"
+
+	CompressionDeflate = "deflate"
+	CompressionGzip    = "gzip"
+	CompressionNone    = "none"
+	CompressionZstd    = "zstd"
 
 	EncryptionS3  = "AES256"
 	EncryptionKMS = "aws:kms"
@@ -160,10 +167,18 @@ var destinationNeeds = map[string][]string{
 
 // destinationFormats are the formats in which a type's events can be written; the first is the default.
 var destinationFormats = map[string][]string{
-	DestinationDirectory: {FormatParquet, "ndjson", FormatAvro},
-	DestinationS3:        {FormatParquet, "ndjson", FormatAvro},
+	DestinationDirectory: {FormatParquet, FormatNDJSON, FormatAvro},
+	DestinationS3:        {FormatParquet, FormatNDJSON, FormatAvro},
 	DestinationHTTP:      {FormatCurrents, FormatJSON},
 	DestinationKafka:     {FormatCurrents, FormatJSON, FormatAvro},
+}
+
+// formatCompressions are how files of a format can be compressed; the first is the default. Every reader of Parquet
+// knows zstd; some that take NDJSON know only gzip.
+var formatCompressions = map[string][]string{
+	FormatParquet: {CompressionZstd},
+	FormatNDJSON:  {CompressionZstd, CompressionGzip, CompressionNone},
+	FormatAvro:    {CompressionDeflate, CompressionNone},
 }
 
 func (d *Destination) validate() error {

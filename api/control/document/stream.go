@@ -15,6 +15,9 @@ type Stream struct {
 	Names []string `json:"names,omitempty" yaml:"names"` // only these event names and product ids
 	// parquet (default) | ndjson | avro, for files; currents (default) | json, for messages; can't be changed
 	Format string `json:"format" yaml:"format"`
+	// Compression of files, which depends on the format: zstd (default for parquet and ndjson) | gzip | deflate
+	// (default for avro) | none.
+	Compression string `json:"compression,omitempty" yaml:"compression"`
 	// Columns are properties, NAME:TYPE with one of ColumnTypes, that have a column of their own in Parquet.
 	Columns     []string    `json:"columns,omitempty" yaml:"columns"`
 	Destination Destination `json:"destination" yaml:"destination"`
@@ -66,6 +69,9 @@ func (s *Stream) EnsureDefaults() {
 	if formats := destinationFormats[s.Destination.Type]; s.Format == "" && len(formats) > 0 {
 		s.Format = formats[0]
 	}
+	if possible := s.compressions(); s.Compression == "" && len(possible) > 0 {
+		s.Compression = possible[0]
+	}
 }
 
 // Validate implements Of.
@@ -101,6 +107,9 @@ func (s *Stream) Validate() error {
 	if err := oneOf(destinationFormats[s.Destination.Type]...)("format", s.Format); err != nil {
 		return err
 	}
+	if err := s.validateCompression(); err != nil {
+		return err
+	}
 	for _, k := range [...]string{"identify", StreamAttributes} {
 		if slices.Contains(s.Kinds, k) &&
 			(s.Format == FormatAvro || s.Format == FormatCurrents || s.Destination.Layout == LayoutCurrents) {
@@ -112,6 +121,27 @@ func (s *Stream) Validate() error {
 		return Invalid("destination.registry goes with the format %s to Kafka: give both or neither", FormatAvro)
 	}
 	return nil
+}
+
+// compressions are how the stream's files can be compressed, the default first. A stream of messages has none.
+func (s *Stream) compressions() []string {
+	if to := s.Destination.Type; to != DestinationDirectory && to != DestinationS3 {
+		return nil
+	}
+	return formatCompressions[s.Format]
+}
+
+func (s *Stream) validateCompression() error {
+	possible := s.compressions()
+	switch {
+	case s.Compression == "" || slices.Contains(possible, s.Compression):
+		return nil
+	case len(possible) == 0:
+		return Invalid("compression: a destination of type %s can't have it, since it gets no files",
+			s.Destination.Type)
+	}
+	return Invalid("compression %q: want %s, which the format %s can have", s.Compression,
+		strings.Join(possible, " or "), s.Format)
 }
 
 func (s *Stream) validateColumns() error {

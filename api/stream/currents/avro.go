@@ -222,9 +222,14 @@ type Encoder struct {
 	buf  []byte
 }
 
-// NewEncoder writes a file of events of one kind, each of which users must have read before.
-func NewEncoder(w io.Writer, kind op.Kind, users *Reader, workspace string) (*Encoder, error) {
-	o, err := ocf.NewWriter(w, records[kind].schema, ocf.WithCodec(newDeflate()), ocf.WithBlockBytes(blockBytes))
+// NewEncoder writes a file of events of one kind, each of which users must have read before. A plain one isn't
+// compressed, as those of Braze aren't.
+func NewEncoder(w io.Writer, kind op.Kind, users *Reader, workspace string, plain bool) (*Encoder, error) {
+	options := []ocf.WriterOpt{ocf.WithBlockBytes(blockBytes)}
+	if !plain {
+		options = append(options, ocf.WithCodec(newDeflate()))
+	}
+	o, err := ocf.NewWriter(w, records[kind].schema, options...)
 	if err != nil {
 		return nil, fmt.Errorf("write avro: %w", err)
 	}

@@ -23,12 +23,13 @@ type Streams struct {
 
 type streamsCreate struct {
 	inOne
-	ID     string   `arg:"" help:"Lower-case letters, digits, - and _; part of the names of files."`
-	Kind   []string `env:"-" help:"Kinds of events to send: event, purchase, deletion, email_subscription, subscription_group, merge, identify, attributes; default: the first two."`
-	Name   []string `env:"-" help:"Only events and purchases of these names and products."`
-	Column []string `env:"-" help:"parquet: property that gets its own column; TYPE is string, number, boolean or time." placeholder:"NAME:TYPE"`
-	Format string   `env:"-" help:"Format of files: parquet (default), ndjson, avro; of messages: currents (default), json, and for Kafka also avro."`
-	From   string   `env:"-" default:"now" help:"Where the stream starts: with events accepted at this time (ISO 8601) or later; beginning: the oldest that are kept; or now."`
+	ID          string   `arg:"" help:"Lower-case letters, digits, - and _; part of the names of files."`
+	Kind        []string `env:"-" help:"Kinds of events to send: event, purchase, deletion, email_subscription, subscription_group, merge, identify, attributes; default: the first two."`
+	Name        []string `env:"-" help:"Only events and purchases of these names and products."`
+	Column      []string `env:"-" help:"parquet: property that gets its own column; TYPE is string, number, boolean or time." placeholder:"NAME:TYPE"`
+	Format      string   `env:"-" help:"Format of files: parquet (default), ndjson, avro; of messages: currents (default), json, and for Kafka also avro."`
+	Compression string   `env:"-" help:"Compression of files: of ndjson zstd (default), gzip, none; of avro deflate (default), none; of parquet zstd."`
+	From        string   `env:"-" default:"now" help:"Where the stream starts: with events accepted at this time (ISO 8601) or later; beginning: the oldest that are kept; or now."`
 	destinationFlags
 }
 
@@ -66,7 +67,7 @@ func (f *destinationFlags) destination() document.Destination {
 func (c *streamsCreate) Run(s *session) error {
 	return s.show(http.MethodPost, inWorkspace(c.Workspace, "streams"),
 		document.Stream{ID: c.ID, Kinds: c.Kind, Names: c.Name, Columns: c.Column, Format: c.Format,
-			Destination: c.destination(), From: c.From})
+			Compression: c.Compression, Destination: c.destination(), From: c.From})
 }
 
 type streamsList struct{ inOne }

@@ -1,15 +1,16 @@
 // Reads what streams have written with DuckDB, as docs/streams.md shows it, and prints a row a line, in the shape of `millrace export events`.
 //
-// node duckdb.js parquet|ndjson DIRECTORY, with the package installed: make test-clients.
+// node duckdb.js parquet|ndjson.zst|ndjson.gz|ndjson DIRECTORY, with the package installed: make test-clients.
 'use strict'
 
 const { DuckDBInstance } = require('@duckdb/node-api')
 
-const [format, directory] = process.argv.slice(2)
+const [ending, directory] = process.argv.slice(2)
+const format = ending.split('.')[0]
 const quoted = (text) => `'${text.replaceAll("'", "''")}'`
 const source = {
   parquet: `read_parquet(${quoted(directory + '/event_type=*/date=*/*.parquet')}, hive_partitioning = true)`,
-  ndjson: `read_json(${quoted(directory + '/event_type=*/date=*/*.ndjson.zst')}, hive_partitioning = true, union_by_name = true,
+  ndjson: `read_json(${quoted(directory + '/event_type=*/date=*/*.' + ending)}, hive_partitioning = true, union_by_name = true,
     columns = {id: 'VARCHAR', type: 'VARCHAR', external_id: 'VARCHAR', name: 'VARCHAR', product_id: 'VARCHAR', currency: 'VARCHAR', price: 'DOUBLE',
       quantity: 'BIGINT', total_minor: 'BIGINT', time: 'TIMESTAMP', accepted_at: 'TIMESTAMP', app_id: 'VARCHAR', properties: 'JSON'})`,
 }[format]
