@@ -64,11 +64,12 @@ func profile(ctx context.Context, s *settings, file string) (err error) {
 	return errors.Join(loadErr, <-result)
 }
 
-// streamAll runs a stream of each format for a while, from the beginning of the event log.
+// streamAll runs a stream of each kind of files for a while, from the beginning of the event log.
 func streamAll(ctx context.Context, server *process, during time.Duration) error {
 	for _, f := range fileStreams {
-		stream := &stream{server: server, id: f.format}
-		if err := stream.create(ctx, document.Stream{Format: f.format, From: document.StreamBeginning}); err != nil {
+		stream := &stream{server: server, id: f.id}
+		f.of.From = document.StreamBeginning
+		if err := stream.create(ctx, f.of); err != nil {
 			return err
 		}
 	}
