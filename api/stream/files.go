@@ -131,7 +131,7 @@ func (d *filesDelivery) write(_ context.Context, e *event.Event) error {
 	if err := d.to.users.Read(e); err != nil {
 		return err
 	}
-	if e.OfAddress() || e.Kind == event.Merged {
+	if d.to.format == currents.Avro || e.OfAddress() || e.Kind == event.Merged { // which have no use for the number
 		return d.last.encoder.Write(e)
 	}
 	d.row = *e
@@ -175,7 +175,7 @@ func (d *filesDelivery) abort() {
 type output struct {
 	path       string
 	file       io.WriteCloser
-	buffer     *bufio.Writer
+	buffer     *bufio.Writer // nil: the encoder writes large pieces
 	counter    *counter
 	compressor io.WriteCloser // nil: the file as a whole isn't compressed
 	encoder    event.Encoder
@@ -191,15 +191,15 @@ func (f *files) create(key fileKey) (*output, error) {
 		return nil, err
 	}
 	o.counter = &counter{w: o.file, hasRoom: f.to.hasRoom}
-	o.buffer = bufio.NewWriterSize(o.counter, 256<<10)
-	w := io.Writer(o.buffer)
 	if f.format == currents.Avro {
 		plain := f.compression == document.CompressionNone
-		if o.encoder, err = currents.NewEncoder(w, key.kind, f.users, f.layout.workspace, plain); err != nil {
+		if o.encoder, err = currents.NewEncoder(o.counter, key.kind, f.users, f.layout.workspace, plain); err != nil {
 			return nil, errors.Join(err, o.file.Close())
 		}
 		return o, nil
 	}
+	o.buffer = bufio.NewWriterSize(o.counter, 256<<10)
+	w := io.Writer(o.buffer)
 	if f.format == event.NDJSON && f.compression != document.CompressionNone {
 		o.compressor = newCompressor(w, f.compression)
 		w = o.compressor
@@ -228,7 +228,7 @@ func (o *output) finish() (size int64, err error) {
 	if err == nil && o.compressor != nil {
 		err = o.compressor.Close()
 	}
-	if err == nil {
+	if err == nil && o.buffer != nil {
 		err = o.buffer.Flush()
 	}
 	if f, ok := o.file.(interface{ Sync() error }); err == nil && ok {
@@ -238,7 +238,7 @@ func (o *output) finish() (size int64, err error) {
 	return o.counter.n, errors.Join(err, o.file.Close())
 }
 
-// counter counts what passes from a file's buffer to the file.
+// counter counts what is written to a file.
 type counter struct {
 	w       io.Writer
 	n       int64

@@ -24,6 +24,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/parquet-go/parquet-go"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/avro/ocf"
 
 	"millrace/api/control"
 	"millrace/api/control/document"
@@ -250,6 +251,18 @@ func (w *world) written(stream string) (lines []string, files []string) {
 				lines = append(lines, r.ID)
 			}
 			return nil
+		}
+		if strings.HasSuffix(path, ".avro") {
+			r, err := ocf.NewReader(bytes.NewReader(text))
+			require.NoError(w.t, err)
+			for {
+				var row map[string]any
+				if err = r.Decode(&row); err == io.EOF {
+					return nil
+				}
+				require.NoError(w.t, err)
+				lines = append(lines, row["id"].(string))
+			}
 		}
 		of := linesOf(w.t, plainOf(w.t, path, text))
 		require.True(w.t, slices.IsSorted(of), "in the order of the log, as their ids are")
@@ -536,7 +549,7 @@ func TestEveryFault(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			w := newWorld(t, 4<<10)
 			for at, done := 0, false; !done; at += testsize.Short(1, 7) {
-				s := w.create(document.Stream{ID: fmt.Sprint("s", at), Format: []string{"ndjson", "parquet"}[at%2]})
+				s := w.create(document.Stream{ID: fmt.Sprint("s", at), Format: []string{"ndjson", "parquet", "avro"}[at%3]})
 				w.commit(w.ws.Number, 4, 5)
 				count, failed := 0, false
 				ask := func() error {
@@ -560,7 +573,7 @@ func TestEveryFault(t *testing.T) {
 					require.ErrorIs(t, err, syscall.ENOSPC)
 				}
 				w.commit(w.ws.Number, 2, 3) // so that a delivery without its end kept would end elsewhere
-				if at%3 == 0 {
+				if at%4 == 0 {
 					w.pack()
 				}
 				o = w.options()

@@ -2,6 +2,7 @@ package currents
 
 import (
 	"bytes"
+	"crypto/rand"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -22,7 +23,7 @@ const Avro event.Format = "avro"
 
 // records are the Avro records of events, by kind: fields in order, with "?" after those that may be null, and ":" and
 // a type where it isn't string.
-var records = map[op.Kind]record{
+var records = [256]record{
 	op.Event: recordOf("users.behaviors", "CustomEvent",
 		"id user_id external_user_id? app_id? time:int timezone? platform? os_version? device_model? device_id? "+
 			"name properties ad_id? ad_id_type? ad_tracking_enabled?:boolean app_group_id?"),
@@ -215,65 +216,85 @@ func seconds(e *event.Event) int32 {
 // blockBytes is how much of a file is compressed at a time: that takes a little less room than smaller blocks.
 const blockBytes = 256 << 10
 
-// Encoder writes a file of events of one kind.
+// blockHead is the room for what comes before the rows of a block: their number and size.
+const blockHead = 2 * binary.MaxVarintLen64
+
+// Encoder writes a file of events of one kind. It makes the blocks of the file itself: rows are appended where they are
+// compressed from, or written from, which in files that aren't compressed saves a sixth of the CPU time.
 type Encoder struct {
-	w    *ocf.Writer
-	rows *Rows
-	buf  []byte
+	w          io.Writer
+	rows       *Rows
+	count      int
+	block      []byte        // blockHead bytes, and the rows of a block
+	compressor *flate.Writer // nil: blocks are not compressed
+	packed     bytes.Buffer
+	sync       [16]byte // marks the ends of the header and of blocks
 }
 
 // NewEncoder writes a file of events of one kind, each of which users must have read before. A plain one isn't
-// compressed, as those of Braze aren't.
+// compressed, as those of Braze aren't; others are by deflate, which every reader of Avro knows. Writes to w have a
+// block each.
 func NewEncoder(w io.Writer, kind op.Kind, users *Reader, workspace string, plain bool) (*Encoder, error) {
-	options := []ocf.WriterOpt{ocf.WithBlockBytes(blockBytes)}
+	x := &Encoder{w: w, rows: NewRows(users, workspace), block: make([]byte, blockHead, blockBytes+blockBytes/4)}
+	rand.Read(x.sync[:])
+	options := []ocf.WriterOpt{ocf.WithSyncMarker(x.sync)}
 	if !plain {
-		options = append(options, ocf.WithCodec(newDeflate()))
+		var err error
+		if x.compressor, err = flate.NewWriter(nil, flate.BestSpeed); err != nil {
+			panic("BUG: deflate options: " + err.Error())
+		}
+		options = append(options, ocf.WithCodec(ocf.DeflateCodec(flate.BestSpeed)))
 	}
-	o, err := ocf.NewWriter(w, records[kind].schema, options...)
-	if err != nil {
+	if _, err := ocf.NewWriter(w, records[kind].schema, options...); err != nil { // which writes the header
 		return nil, fmt.Errorf("write avro: %w", err)
 	}
-	return &Encoder{w: o, rows: NewRows(users, workspace)}, nil
+	return x, nil
 }
 
 // Write writes the event that was last read.
 func (x *Encoder) Write(e *event.Event) error {
-	x.buf = x.rows.Append(x.buf[:0], e)
-	if _, err := x.w.Write(x.buf); err != nil {
+	x.block = x.rows.Append(x.block, e)
+	if x.count++; len(x.block) < blockBytes {
+		return nil
+	}
+	return x.Flush()
+}
+
+// Flush writes a block of what is buffered.
+func (x *Encoder) Flush() error {
+	if x.count == 0 {
+		return nil
+	}
+	block, err := x.pack()
+	if err != nil {
+		return fmt.Errorf("compress avro: %w", err)
+	}
+	var head [blockHead]byte
+	size := binary.PutVarint(head[:], int64(x.count))
+	size += binary.PutVarint(head[size:], int64(len(block)-blockHead))
+	block = append(block[blockHead-size:], x.sync[:]...)
+	copy(block, head[:size])
+	if _, err := x.w.Write(block); err != nil {
 		return fmt.Errorf("write avro: %w", err)
 	}
+	x.block, x.count = x.block[:blockHead], 0
 	return nil
 }
 
-// Flush writes what is buffered.
-func (x *Encoder) Flush() error { return x.w.Flush() }
-
-// Close ends the file.
-func (x *Encoder) Close() error { return x.w.Close() }
-
-// deflate is the codec of that name, which every reader of Avro knows. It is the library's codec except for Compress,
-// since that one makes a compressor for each block.
-type deflate struct {
-	ocf.Codec
-	compressor *flate.Writer
-	out        bytes.Buffer
-}
-
-func newDeflate() *deflate {
-	w, err := flate.NewWriter(nil, flate.BestSpeed)
-	if err != nil {
-		panic("BUG: deflate options: " + err.Error())
+// pack returns the block as it is written, without its head and its end.
+func (x *Encoder) pack() ([]byte, error) {
+	if x.compressor == nil {
+		return x.block, nil
 	}
-	return &deflate{Codec: ocf.DeflateCodec(flate.BestSpeed), compressor: w}
-}
-
-// Compress returns bytes that are valid until the next call.
-func (d *deflate) Compress(src []byte) ([]byte, error) {
-	d.out.Reset()
-	d.compressor.Reset(&d.out)
-	if _, err := d.compressor.Write(src); err != nil {
+	x.packed.Reset()
+	x.packed.Write(x.block[:blockHead])
+	x.compressor.Reset(&x.packed)
+	if _, err := x.compressor.Write(x.block[blockHead:]); err != nil {
 		return nil, err
 	}
-	err := d.compressor.Close()
-	return d.out.Bytes(), err
+	err := x.compressor.Close()
+	return x.packed.Bytes(), err
 }
+
+// Close ends the file.
+func (x *Encoder) Close() error { return x.Flush() }
