@@ -88,7 +88,7 @@ func (l *Log) follow(a *ahead, from, to uint64) (followed bool, err error) {
 	if a.from != from || a.Block == nil || a.Last > to {
 		return false, nil
 	}
-	info, err := blocks.Check(a.Block, files.BlockName(from, a.Last), from, a.Last)
+	info, err := blocks.Check(a.Block, files.BlockName(from, a.Last), l.src.Hasher(), from, a.Last)
 	if err != nil { // of another version, perhaps
 		l.opts.Logger.Warn("event log: a block of another node can't be used", "error", err)
 		return false, nil

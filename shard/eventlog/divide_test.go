@@ -20,10 +20,14 @@ import (
 )
 
 // still is an engine whose log begins behind a position and has nothing yet.
-type still struct{ at uint64 }
+type still struct {
+	at     uint64
+	hasher *identity.Hasher
+}
 
 func (s still) Time() time.Time                                                  { return time.Now() }
 func (s still) ReadLog(uint64, uint64, func(uint64, uint32, []byte) error) error { return nil }
+func (s still) Hasher() *identity.Hasher                                         { return s.hasher }
 func (s still) HoldLog(string, uint64)                                           {}
 func (s still) FirstPosition() uint64                                            { return s.at + 1 }
 func (s still) AppliedPosition() uint64                                          { return s.at }
@@ -34,11 +38,11 @@ func (s still) PackedPosition() (uint64, bool, error)                           
 func (s still) NotePacked(uint64, bool) error                                    { return nil }
 
 // openStill opens an event log that Divide has made.
-func openStill(t *testing.T, fs vfs.FS, dir string, at uint64) *Log {
+func openStill(t *testing.T, fs vfs.FS, dir string, at uint64, h *identity.Hasher) *Log {
 	o := manual()
 	o.FS, o.Dir, o.Group, o.Logger = fs, dir, "1", quiet()
 	lost := lostPositions.Get()
-	l, err := Open(still{at}, o)
+	l, err := Open(still{at, h}, o)
 	require.NoError(t, err)
 	require.Equal(t, lost, lostPositions.Get(), "log and engine join")
 	t.Cleanup(func() { l.Close() })
@@ -82,7 +86,7 @@ func TestDivide(t *testing.T) {
 	fs = fs.CrashClone(vfs.CrashCloneCfg{})
 	got := map[int64]string{}
 	for g, dir := range d.Dirs {
-		l := openStill(t, fs, dir, d.Packed)
+		l := openStill(t, fs, dir, d.Packed, w.e.Replica().Hasher())
 		require.NoError(t, l.Verify(context.Background()))
 		require.NotZero(t, l.Stats().Events)
 		require.NoError(t, l.Export(context.Background(), Query{}, func(e *event.Event) error {
@@ -92,7 +96,7 @@ func TestDivide(t *testing.T) {
 			require.NotEqual(t, gone, e.Number)
 			place := *e
 			place.Group = "" // which stands before the place in an id of a cluster
-			got[n] = string(place.AppendID(nil))
+			got[n] = idOf(&place)
 			return nil
 		}))
 		require.Zero(t, l.Stats().Deletions)

@@ -290,7 +290,7 @@ func (l *Log) openBlock(b *block) (*blocks.Reader, error) {
 	if b.err != nil {
 		return nil, b.err
 	}
-	r, err := blocks.Open(l.opts.FS, b.path)
+	r, err := blocks.Open(l.opts.FS, b.path, l.src.Hasher())
 	if err != nil {
 		if oserror.IsNotExist(err) && !l.has(b) {
 			return nil, errGone

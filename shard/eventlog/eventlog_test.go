@@ -35,7 +35,7 @@ func TestEverythingOnceBeforeAndAfterPacking(t *testing.T) {
 	require.Equal(t, w.e.Replica().CheckpointedPosition(), w.l.Stats().Packed)
 	w.requireExact()
 	_, packed := w.exported(Query{})
-	require.Equal(t, ids, packed, "ids are the same for ever")
+	require.Equal(t, ids, packed, "ids and numbers are the same for ever")
 	w.commitMore(40, 9)
 	w.requireExact()
 	w.reopen(manual())

@@ -318,18 +318,22 @@ func (w *world) snapshot() map[int64]bool {
 	return s
 }
 
-// exported reads everything and judges each event by its number. It returns how often each event came, and the ids.
+// exported reads everything and judges each event by its number. It returns how often each event came, and the ids
+// (idOf).
 func (w *world) exported(q Query) (counts map[int64]int, ids map[int64]string) {
 	w.t.Helper()
 	counts, ids = map[int64]int{}, map[int64]string{}
 	require.NoError(w.t, w.l.Export(context.Background(), q, func(e *event.Event) error {
 		n := judge(w.t, e)
 		counts[n]++
-		ids[n] = string(e.AppendID(nil))
+		ids[n] = idOf(e)
 		return nil
 	}))
 	return counts, ids
 }
+
+// idOf is an event's id and the number that it came under.
+func idOf(e *event.Event) string { return fmt.Sprintf("%s of %x", e.AppendID(nil), e.Number) }
 
 // judge compares an event with the object that it must be and returns its number.
 func judge(t *testing.T, e *event.Event) int64 {

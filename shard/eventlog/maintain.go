@@ -225,7 +225,7 @@ func (l *Log) clean(b *block, deleted *erased.Set) error {
 	if b.err != nil {
 		return b.err
 	}
-	r, err := blocks.Open(l.opts.FS, b.path)
+	r, err := blocks.Open(l.opts.FS, b.path, l.src.Hasher())
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ func (l *Log) open() (err error) {
 	if l.lock, err = fs.Lock(fs.PathJoin(dir, "LOCK")); err != nil {
 		return fmt.Errorf("lock event log %q: %w", dir, err)
 	}
-	l.pack.groupRows = l.opts.groupRows
+	l.pack.groupRows, l.pack.hasher = l.opts.groupRows, l.src.Hasher()
 	s, err := l.openState()
 	if err != nil {
 		return err
@@ -115,7 +115,7 @@ func (l *Log) firstNote(packed uint64) error {
 // loadBlock opens an existing block.
 func (l *Log) loadBlock(of files.Block) *block {
 	b := &block{path: l.dir.BlockPath(of.First, of.Last), Block: of}
-	r, err := blocks.Open(l.opts.FS, b.path)
+	r, err := blocks.Open(l.opts.FS, b.path, l.src.Hasher())
 	if err != nil {
 		b.err = err
 		if !errors.Is(err, ErrCorrupt) {

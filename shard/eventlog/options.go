@@ -11,6 +11,7 @@ import (
 
 	"millrace/shard/books"
 	"millrace/shard/eventlog/blocks"
+	"millrace/shard/identity"
 )
 
 var (
@@ -29,6 +30,7 @@ var (
 // old: the system's clock might jump ahead by years, and take with it all that is kept, or back, and stop all upkeep.
 type Source interface {
 	Time() time.Time
+	Hasher() *identity.Hasher
 	ReadLog(from, to uint64, f func(position uint64, count uint32, payload []byte) error) error
 	HoldLog(name string, from uint64)
 	FirstPosition() uint64

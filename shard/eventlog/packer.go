@@ -10,6 +10,7 @@ import (
 
 	"millrace/shard/eventlog/blocks"
 	"millrace/shard/eventlog/stretch"
+	"millrace/shard/identity"
 	"millrace/wal/pause"
 )
 
@@ -18,6 +19,7 @@ type packer struct {
 	stretch   stretch.Stretch
 	writer    *blocks.Writer // lent, as the memory of stretch's rows is (borrow)
 	groupRows int
+	hasher    *identity.Hasher
 	pace      pace
 	// recordBytes and eventBytes are the recent averages of a record's size and of how much its events count for
 	// (Stretch.Size).
@@ -39,14 +41,14 @@ func (p *packer) borrow(s *Share, hasTurn bool) {
 		s.rows, s.writer = blocks.Rows{}, nil
 	}
 	if p.writer == nil {
-		p.writer = blocks.NewWriter(nil)
+		p.writer = blocks.NewWriter(nil, nil)
 	}
-	p.writer.Rest, p.writer.GroupRows = p.pace.rest, p.groupRows
+	p.writer.Hasher, p.writer.Rest, p.writer.GroupRows = p.hasher, p.pace.rest, p.groupRows
 }
 
 func (p *packer) giveBack(s *Share, hasTurn bool) {
 	p.stretch.LetGo()
-	p.writer.Rest = nil
+	p.writer.Hasher, p.writer.Rest = nil, nil
 	if hasTurn {
 		s.rows, s.writer = p.stretch.Rows, p.writer
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/shard/eventlog/blocks"
+	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/wal/durable"
 )
@@ -40,11 +41,12 @@ func TestBlockCounts(t *testing.T) {
 	for i := range 2 * named {
 		add(3, op.Event, fmt.Sprintf("rare %03d", i), 0)
 	}
-	data, info, err := blocks.NewWriter(func() error { return nil }).Write(rs, 1, 9)
+	h := identity.NewHasher([32]byte{})
+	data, info, err := blocks.NewWriter(h, func() error { return nil }).Write(rs, 1, 9)
 	require.NoError(t, err)
 	fs := vfs.NewMem()
 	require.NoError(t, durable.ReplaceFileOn(fs, "a block", data))
-	b, err := blocks.Open(fs, "a block")
+	b, err := blocks.Open(fs, "a block", h)
 	require.NoError(t, err)
 	defer b.Close()
 	counts := b.Info.Counts

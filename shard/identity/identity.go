@@ -60,6 +60,11 @@ func (h *Hasher) Profile(row uint64) uint64 {
 	return Next(row&^numberMask | m>>8)
 }
 
+// Fingerprint tells the stores apart whose numbers are made with different secrets. It reveals nothing of the secret.
+func (h *Hasher) Fingerprint() uint64 {
+	return siphash.Hash(h.tagKey[0], h.tagKey[1], binary.LittleEndian.AppendUint64(nil, h.seed))
+}
+
 // Partition is the partition of a number.
 func Partition(n uint64) uint8 { return uint8(n >> 56) }
 

@@ -49,6 +49,17 @@ func TestNextStaysInPartition(t *testing.T) {
 	}
 }
 
+// Whatever of the secret numbers and tags are made with shows in the fingerprint.
+func TestFingerprint(t *testing.T) {
+	h := NewHasher([32]byte{5})
+	require.Equal(t, h.Fingerprint(), NewHasher([32]byte{5}).Fingerprint())
+	for i := range 24 {
+		secret := [32]byte{5}
+		secret[i] ^= 1
+		require.NotEqual(t, h.Fingerprint(), NewHasher(secret).Fingerprint(), i)
+	}
+}
+
 func TestSvcID(t *testing.T) {
 	h := NewHasher([32]byte{4})
 	id := h.AppendSvcID(nil, 7, 0x1234567890ABCDEF)

@@ -17,10 +17,12 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/klauspost/compress/zstd"
 	"github.com/zeebo/xxh3"
+
+	"millrace/shard/identity"
 )
 
-// A block file, version 5 (1 had no deletions, 2 no counts, 3 no changes of states, merges and identifies, 4 had rows
-// in the order of time):
+// A block file, version 6 (1 had no deletions, 2 no counts, 3 no changes of states, merges and identifies, 4 had rows
+// in the order of time, 5 had the numbers of all identifiers):
 //
 //	magic 8 | chunk … | footer | footer length u32 | XXH3 of footer and length u64 | magic 8
 //
@@ -29,9 +31,12 @@ import (
 // has a checksum of each chunk in the form in which it is in the file, so every byte is covered by one, and the
 // description of the whole. All numbers in it are uvarints, signed ones zigzag.
 //
-//	first, last position | workspaces: n, (number, events) … | groups: n, group … | counts (counts.go)
+// Most numbers of identifiers are not in the file: readers hash the identifiers. So a block can be read only with the
+// secret of its store, of which the footer has the fingerprint.
+//
+//	fingerprint u64 | first, last position | workspaces: n, (number, events) … | groups: n, group … | counts (counts.go)
 //	group: rows, first position, least and greatest time (ms), least and greatest acceptance (µs), chunks: n, (column, offset, length, plain length, XXH3 u64) …
-const blockMagic = "MREVBLK5" // the last character is the version
+const blockMagic = "MREVBLK6" // the last character is the version
 
 const (
 	blockTail  = 4 + 8 + len(blockMagic)
@@ -49,6 +54,8 @@ const RowOverhead = int(unsafe.Sizeof(Row{}))
 type Writer struct {
 	// GroupRows is how many rows a group has, apart from the rest of its last record.
 	GroupRows int
+	// Hasher is that of the store whose rows are written.
+	Hasher *identity.Hasher
 	// Rest is called between columns: it may sleep, or stop the work with an error.
 	Rest func() error
 
@@ -57,8 +64,8 @@ type Writer struct {
 	buf   []byte
 }
 
-// NewWriter makes a Writer, with its Rest.
-func NewWriter(rest func() error) *Writer {
+// NewWriter makes a Writer, with its Hasher and its Rest.
+func NewWriter(h *identity.Hasher, rest func() error) *Writer {
 	// The encoder has twice its window in memory, by itself 16 MiB; columns are no smaller for more than this.
 	e, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedDefault),
 		zstd.WithEncoderCRC(false), zstd.WithWindowSize(1<<20),
@@ -66,14 +73,15 @@ func NewWriter(rest func() error) *Writer {
 	if err != nil {
 		panic("BUG: zstd options: " + err.Error())
 	}
-	return &Writer{GroupRows: DefaultGroupRows, zstd: e, Rest: rest}
+	return &Writer{GroupRows: DefaultGroupRows, Hasher: h, zstd: e, Rest: rest}
 }
 
 // Write makes a block of rows, which it sorts (Rows.Sort), and returns the file's bytes, valid until the next call.
 func (w *Writer) Write(rs *Rows, first, last uint64) ([]byte, *Info, error) {
 	rs.Sort()
-	info := &Info{First: first, last: last, Rows: len(rs.List), MinTime: math.MaxInt64, MaxTime: math.MinInt64,
-		MinAccepted: math.MaxInt64, MaxAccepted: math.MinInt64}
+	info := &Info{fingerprint: w.Hasher.Fingerprint(), First: first, last: last, Rows: len(rs.List),
+		MinTime: math.MaxInt64, MaxTime: math.MinInt64, MinAccepted: math.MaxInt64, MaxAccepted: math.MinInt64}
+	w.group.users.hasher = w.Hasher
 	w.buf = append(w.buf[:0], blockMagic...)
 	for rest := rs.List; len(rest) > 0; {
 		n := w.groupEnd(rest)
@@ -133,13 +141,14 @@ func (w *Writer) writeGroup(list []Row, n *names) (g GroupInfo, err error) {
 // Reader reads a block file. A file that is meanwhile replaced by renaming, or removed, stays readable. A Reader
 // belongs to one goroutine.
 type Reader struct {
-	file io.ReaderAt
-	path string
-	Info *Info
+	file   io.ReaderAt
+	path   string
+	hasher *identity.Hasher
+	Info   *Info
 }
 
-// Open opens a block and reads its footer. Errors that wrap ErrCorrupt name the file.
-func Open(fs vfs.FS, path string) (*Reader, error) {
+// Open opens a block of the store that h is of, and reads its footer. Errors that wrap ErrCorrupt name the file.
+func Open(fs vfs.FS, path string, h *identity.Hasher) (*Reader, error) {
 	f, err := fs.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("open %q: %w", path, err)
@@ -148,7 +157,7 @@ func Open(fs vfs.FS, path string) (*Reader, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("stat %q: %w", path, err), f.Close())
 	}
-	r := &Reader{file: f, path: path}
+	r := &Reader{file: f, path: path, hasher: h}
 	if err := r.readFooter(fi.Size()); err != nil {
 		_ = f.Close()
 		return nil, err
@@ -158,10 +167,10 @@ func Open(fs vfs.FS, path string) (*Reader, error) {
 
 func (r *Reader) Close() error { return r.file.(io.Closer).Close() }
 
-// Check checks the bytes of a block file, which is to have these positions, by all of its checksums. The error wraps
-// ErrCorrupt and calls the file by name.
-func Check(data []byte, name string, first, last uint64) (*Info, error) {
-	r := &Reader{file: bytes.NewReader(data), path: name}
+// Check checks the bytes of a block file, which is to have these positions and be of the store that h is of, by all of
+// its checksums. The error wraps ErrCorrupt and calls the file by name.
+func Check(data []byte, name string, h *identity.Hasher, first, last uint64) (*Info, error) {
+	r := &Reader{file: bytes.NewReader(data), path: name, hasher: h}
 	if err := r.readFooter(int64(len(data))); err != nil {
 		return nil, err
 	}
@@ -217,6 +226,9 @@ func (r *Reader) readFooter(size int64) error {
 	if !ok {
 		return r.corrupt("the footer makes no sense")
 	}
+	if info.fingerprint != r.hasher.Fingerprint() {
+		return r.corrupt("it is of another store")
+	}
 	// Chunks follow one another from the magic to the footer, so that every byte is covered by a checksum.
 	next := uint64(len(blockMagic))
 	for i := range info.Groups {
@@ -247,7 +259,7 @@ func (r *Reader) readAt(p []byte, offset int64) error {
 // Load makes g begin with the rows of a group. The reader isn't needed for them any more. Errors wrap ErrCorrupt and
 // name the file.
 func (r *Reader) Load(group int, g *Group) error {
-	g.begin(r.path, r.Info, &r.Info.Groups[group])
+	g.begin(r.path, r.hasher, r.Info, &r.Info.Groups[group])
 	if err := r.load(g, func(uint32) bool { return true }); err != nil {
 		return err
 	}
@@ -256,7 +268,7 @@ func (r *Reader) Load(group int, g *Group) error {
 
 // Touches reports whether a group has events of a user for whom gone returns true. g only provides memory.
 func (r *Reader) Touches(group int, g *Group, gone func(workspace uint32, number uint64) bool) (bool, error) {
-	g.begin(r.path, r.Info, &r.Info.Groups[group])
+	g.begin(r.path, r.hasher, r.Info, &r.Info.Groups[group])
 	if err := r.load(g, isUserColumn); err != nil {
 		return false, err
 	}

@@ -13,11 +13,14 @@ import (
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/eventlog/event"
+	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/wal/durable"
 )
 
-func newTestWriter() *Writer { return NewWriter(func() error { return nil }) }
+var testHasher = identity.NewHasher([32]byte{1})
+
+func newTestWriter() *Writer { return NewWriter(testHasher, func() error { return nil }) }
 
 func put(t *testing.T, fs vfs.FS, path string, data []byte) {
 	t.Helper()
@@ -40,6 +43,9 @@ func randomRows(r *rand.Rand, n int) *Rows {
 			Position: 100 + r.Uint64N(uint64(n)/4+1), Time: int64(number()), Number: number(), Ordinal: uint32(r.IntN(1 << r.IntN(20))), Workspace: uint32(number()),
 			Name: rs.Intern(text()), Kind: op.Event, ID: op.IDKind(r.IntN(6)), Resolved: r.IntN(2) == 0, Key: text(),
 		}
+		if r.IntN(2) == 0 {
+			w.Number = usual(&w)
+		}
 		w.Stamp = int64(w.Position) * 1000 // one for each position
 		w.Accepted = w.Stamp + int64(w.Ordinal)
 		if r.IntN(4) == 0 {
@@ -61,6 +67,15 @@ func randomRows(r *rand.Rand, n int) *Rows {
 		rs.List = append(rs.List, w)
 	}
 	return rs
+}
+
+// usual is the number that takes no bytes.
+func usual(w *Row) uint64 {
+	n := testHasher.Number(w.Workspace, w.ID, w.Key)
+	if w.Resolved && w.ID != op.ExternalID {
+		return testHasher.Profile(n)
+	}
+	return n
 }
 
 func randomValue(r *rand.Rand, dst []byte, text func() []byte) []byte {
@@ -138,6 +153,9 @@ func TestUsersAreWrittenOnce(t *testing.T) {
 			for range r.IntN(1 + r.IntN(12)) {
 				u.Key = append(u.Key, "\x00a"[r.IntN(2)])
 			}
+			if r.IntN(2) == 0 {
+				u.Number = usual(&u)
+			}
 			users[fmt.Sprint(u.Workspace, u.ID, u.Resolved, u.Number, u.Key)] = true
 			rs.List = append(rs.List, u)
 		}
@@ -145,7 +163,7 @@ func TestUsersAreWrittenOnce(t *testing.T) {
 		require.NoError(t, err)
 		want := plain(rs)
 		put(t, fs, "b", data)
-		b, err := Open(fs, "b")
+		b, err := Open(fs, "b", testHasher)
 		require.NoError(t, err)
 		var back Group
 		var got []plainRow
@@ -170,7 +188,7 @@ func TestBlockGivesBackItsRows(t *testing.T) {
 		require.NoError(t, err)
 		want := plain(rs)
 		put(t, fs, "b", data)
-		b, err := Open(fs, "b")
+		b, err := Open(fs, "b", testHasher)
 		require.NoError(t, err)
 		require.Equal(t, info, b.Info)
 		var got []plainRow
@@ -202,7 +220,7 @@ func TestRowsAsJSON(t *testing.T) {
 		data, _, err := w.Write(rs, 100, 100+uint64(n))
 		require.NoError(t, err)
 		put(t, fs, "b", data)
-		b, err := Open(fs, "b")
+		b, err := Open(fs, "b", testHasher)
 		require.NoError(t, err)
 		for i := range b.Info.Groups {
 			require.NoError(t, b.Load(i, &fields))
@@ -245,7 +263,7 @@ func TestNameTwice(t *testing.T) {
 	data, _, err := newTestWriter().Write(rs, 100, 110)
 	require.NoError(t, err)
 	put(t, fs, "b", data)
-	b, err := Open(fs, "b")
+	b, err := Open(fs, "b", testHasher)
 	require.NoError(t, err)
 	defer b.Close()
 	require.NoError(t, eachRows(b, new(Group), func(back *Rows) { require.Equal(t, plain(rs), plain(back)) }))
@@ -254,6 +272,66 @@ func TestNameTwice(t *testing.T) {
 			require.Equal(t, rs.Fields(&rs.List[i]).AppendJSON(nil), back.List[i].Properties)
 		}
 	}))
+}
+
+// A number that follows from its identifier takes no bytes; any other takes 8, once for an identifier.
+func TestUsualNumbersAreNotStored(t *testing.T) {
+	fs, w := vfs.NewMem(), newTestWriter()
+	rs := &Rows{}
+	for i := range 3300 {
+		of := i % 3000 // the first 300 come again
+		u := Row{Position: 100 + uint64(i), Name: rs.Intern(nil), Kind: op.Event, ID: []op.IDKind{op.ExternalID, op.Alias, op.Email}[of%3],
+			Workspace: 1 + uint32(of/3%2), Resolved: of/6%2 == 0, Key: fmt.Appendf(nil, "user-%d", of/3)}
+		u.Number = usual(&u)
+		rs.List = append(rs.List, u)
+	}
+	var g Group
+	write := func(own int) *Reader {
+		data, _, err := w.Write(rs, 100, 3400)
+		require.NoError(t, err)
+		want := plain(rs)
+		put(t, fs, "b", data)
+		b, err := Open(fs, "b", testHasher)
+		require.NoError(t, err)
+		var got []plainRow
+		require.NoError(t, eachRows(b, &g, func(rs *Rows) { got = append(got, plain(rs)...) }))
+		require.Equal(t, want, got)
+		require.Len(t, g.columns[colNumbers][0], 8*(1+own))
+		return b
+	}
+	b := write(0)
+	require.NoError(t, b.Close())
+	for _, i := range []int{7, 3007, 10, 500} {
+		rs.List[i].Number ^= 1
+	}
+	b = write(3)
+	defer b.Close()
+	for i, usualToo := range map[int]bool{7: false, 10: true, 500: false} {
+		u := &rs.List[i]
+		for number, want := range map[uint64]bool{u.Number: true, u.Number ^ 1: usualToo, u.Number ^ 2: false} {
+			has, err := b.Touches(0, &g, func(workspace uint32, n uint64) bool { return workspace == u.Workspace && n == number })
+			require.NoError(t, err)
+			require.Equal(t, want, has, "%d: %d", i, number^u.Number)
+		}
+	}
+}
+
+// A block is read only with the secret that its numbers are made with: any other would make others of them.
+func TestBlockOfAnotherStore(t *testing.T) {
+	fs := vfs.NewMem()
+	data, info, err := newTestWriter().Write(randomRows(rand.New(rand.NewPCG(1, 2)), 50), 100, 200)
+	require.NoError(t, err)
+	back, err := Check(data, "the file", testHasher, 100, 200)
+	require.NoError(t, err)
+	require.Equal(t, info, back)
+	put(t, fs, "the file", data)
+	other := identity.NewHasher([32]byte{2})
+	_, err = Open(fs, "the file", other)
+	require.ErrorIs(t, err, ErrCorrupt)
+	require.ErrorContains(t, err, `"the file": it is of another store`)
+	_, err = Check(data, "the file", other, 100, 200)
+	require.ErrorIs(t, err, ErrCorrupt)
+	require.ErrorContains(t, err, "another store")
 }
 
 // Whatever bit is flipped and wherever the file is cut, there is an error that names the file, and never another row.
@@ -265,7 +343,7 @@ func TestDamageIsFound(t *testing.T) {
 	data, _, err := newTestWriter().Write(randomRows(r, 150), 100, 500)
 	require.NoError(t, err)
 	readAll := func() error {
-		b, err := Open(fs, "the file")
+		b, err := Open(fs, "the file", testHasher)
 		if err != nil {
 			return err
 		}
@@ -288,6 +366,40 @@ func TestDamageIsFound(t *testing.T) {
 	}
 }
 
+// Nobody gets another number when an identifier or its marks were changed, however the checksums are.
+func TestForgedNumbers(t *testing.T) {
+	r := rand.New(rand.NewPCG(testseed.Of(t), 0))
+	rs := randomRows(r, 200)
+	load := func() *Group {
+		g := &Group{}
+		g.begin("forged", testHasher, &Info{}, &GroupInfo{rows: len(rs.List)})
+		w := groupWriter{users: userColumns{hasher: testHasher}, emit: func(id uint32, b []byte) error {
+			*g.column(id) = append([]byte{}, b...)
+			return nil
+		}}
+		w.putUsers(rs.List)
+		return g
+	}
+	g := load()
+	g.readUsers()
+	require.True(t, g.ok)
+	users := g.users
+	require.NotEmpty(t, users)
+	for column := colUsers; column <= colKeys; column++ {
+		for at := range g.columns[column][0] {
+			g := load()
+			g.columns[column][0][at] ^= 1 << r.IntN(8)
+			if g.readUsers(); !g.ok {
+				continue
+			}
+			require.Len(t, g.users, len(users))
+			for i := range users {
+				require.Equal(t, users[i].number, g.users[i].number, "byte %d of column %d", at, column)
+			}
+		}
+	}
+}
+
 // A block that was changed by somebody who also repaired the checksums is refused or read, but nothing panics.
 func TestForgedBlocks(t *testing.T) {
 	testsize.SkipSerial(t)
@@ -300,7 +412,7 @@ func TestForgedBlocks(t *testing.T) {
 		b  []byte
 	}
 	var columns []column
-	var w groupWriter
+	w := groupWriter{users: userColumns{hasher: testHasher}}
 	require.NoError(t, w.columns(rs.List, &rs.names, func(id uint32, b []byte) error {
 		columns = append(columns, column{id, append([]byte{}, b...)})
 		return nil
@@ -308,7 +420,7 @@ func TestForgedBlocks(t *testing.T) {
 	refused := 0
 	for range 1500 {
 		g := Group{JSON: r.IntN(2) == 0}
-		g.begin("forged", &Info{First: 0, last: math.MaxUint64}, &GroupInfo{rows: len(rs.List), First: rs.List[0].Position})
+		g.begin("forged", testHasher, &Info{First: 0, last: math.MaxUint64}, &GroupInfo{rows: len(rs.List), First: rs.List[0].Position})
 		hit := r.IntN(len(columns))
 		for i, c := range columns {
 			b := append([]byte{}, c.b...)

@@ -20,6 +20,7 @@ var ErrCorrupt = errors.New("event log: damaged file")
 
 // Info is the content of a block's footer.
 type Info struct {
+	fingerprint              uint64 // identity.Hasher.Fingerprint
 	First, last              uint64
 	Rows                     int
 	MinTime, MaxTime         int64 // Unix ms, of the events
@@ -96,6 +97,7 @@ func (b *Info) add(list []Row, g GroupInfo) {
 func (b *Info) append(dst []byte) []byte {
 	u := func(v uint64) { dst = binary.AppendUvarint(dst, v) }
 	i := func(v int64) { dst = binary.AppendVarint(dst, v) }
+	dst = binary.LittleEndian.AppendUint64(dst, b.fingerprint)
 	u(b.First)
 	u(b.last)
 	u(uint64(len(b.workspaces)))
@@ -126,9 +128,8 @@ func (b *Info) append(dst []byte) []byte {
 
 func parseFooter(data []byte, fileBytes int64) (*Info, bool) {
 	c := cursor.Cursor{Rest: data}
-	b := &Info{First: c.Uvarint(), last: c.Uvarint(), Bytes: fileBytes, MinTime: math.MaxInt64,
-		MaxTime:     math.MinInt64,
-		MinAccepted: math.MaxInt64, MaxAccepted: math.MinInt64}
+	b := &Info{fingerprint: c.U64(), First: c.Uvarint(), last: c.Uvarint(), Bytes: fileBytes,
+		MinTime: math.MaxInt64, MaxTime: math.MinInt64, MinAccepted: math.MaxInt64, MaxAccepted: math.MinInt64}
 	for n := c.Uvarint(); n > 0 && !c.Bad; n-- {
 		b.workspaces = append(b.workspaces, workspaceRows{uint32(c.Uvarint()), int(c.Uvarint())})
 	}

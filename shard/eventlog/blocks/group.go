@@ -17,10 +17,9 @@ const (
 	colTimes    = 3 // unit of times, ms; the first time in units
 	colTime     = 4 // * in units, as a difference to the previous row, zigzag: the lower 32 bits
 	colAccepted = 5 // when it was accepted, as a difference to its record's stamp + ordinal; 0 except for messages
-	// identifiers as they were sent, each once, similar ones together: n, (workspace as a difference, kind and whether
-	// resolved) …
+	// identifiers as they were sent, each once, similar ones together: n, (workspace as a difference, kind and marks) …
 	colUsers    = 6
-	colNumbers  = 7  // numbers of the identifiers, 8 bytes each
+	colNumbers  = 7  // sum of all their numbers; numbers of those with the mark ownNumber: 8 bytes each
 	colShared   = 8  // how many bytes of its key an identifier shares with the previous one
 	colKeySizes = 9  // length of the whole key
 	colKeys     = 10 // the rest of the key
@@ -249,7 +248,8 @@ func (w *groupWriter) putUsers(list []Row) {
 	w.u(uint64(c.n))
 	w.buf = append(w.buf, c.kinds...)
 	w.put(colUsers, w.buf)
-	w.put(colNumbers, c.numbers)
+	w.buf = append(binary.LittleEndian.AppendUint64(w.buf, c.sum), c.numbers...)
+	w.put(colNumbers, w.buf)
 	w.put(colShared, c.shared)
 	w.put(colKeySizes, c.sizes)
 	w.put(colKeys, c.keys)

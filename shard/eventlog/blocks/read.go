@@ -8,6 +8,7 @@ import (
 
 	"millrace/shard/cursor"
 	"millrace/shard/eventlog/event"
+	"millrace/shard/identity"
 	"millrace/shard/op"
 )
 
@@ -20,6 +21,7 @@ type Group struct {
 	JSON bool
 
 	path    string
+	hasher  *identity.Hasher
 	block   *Info
 	info    *GroupInfo
 	ok      bool
@@ -48,8 +50,8 @@ type Group struct {
 // rowsAtOnce is how many rows Next makes, apart from the rest of the last record.
 const rowsAtOnce = 512
 
-func (g *Group) begin(path string, block *Info, info *GroupInfo) {
-	g.path, g.block, g.info, g.ok, g.made = path, block, info, true, 0
+func (g *Group) begin(path string, h *identity.Hasher, block *Info, info *GroupInfo) {
+	g.path, g.hasher, g.block, g.info, g.ok, g.made = path, h, block, info, true, 0
 	for i := range g.columns {
 		for plane, b := range g.columns[i] {
 			g.columns[i][plane] = b[:0]
@@ -142,23 +144,30 @@ func (g *Group) readUsers() {
 	n := g.count(&c)
 	g.users = slices.Grow(g.users[:0], n)[:n]
 	var key []byte
-	workspace := uint32(0)
+	workspace, sum := uint32(0), numbers.U64()
 	for i := range g.users {
 		workspace += uint32(c.Uvarint())
-		flags := c.Byte()
+		marks := c.Byte()
 		n, size := shared.Uvarint(), sizes.Uvarint()
 		if n > uint64(len(key)) || size < n {
 			g.ok = false
 			return
 		}
 		key = append(key[:n], keys.Take(size-n)...)
-		g.users[i] = user{workspace: workspace, id: op.IDKind(flags & 0x7f), resolved: flags>>7 == 1,
-			number: numbers.U64(), key: g.kept.keep(key)}
+		u := user{workspace: workspace, id: op.IDKind(marks & kindBits), resolved: marks&resolved != 0,
+			key: g.kept.keep(key)}
+		if marks&ownNumber != 0 {
+			u.number = numbers.U64()
+		} else {
+			u.number = usualNumber(g.hasher, workspace, marks, key)
+		}
+		g.users[i] = u
+		sum -= u.number
 	}
 	for _, c := range [...]*cursor.Cursor{&c, &numbers, &shared, &sizes, &keys} {
 		g.end(c)
 	}
-	g.ok = g.ok && len(g.users) > 0
+	g.ok = g.ok && len(g.users) > 0 && sum == 0
 }
 
 func (g *Group) readNames() {

@@ -7,8 +7,27 @@ import (
 	"math/bits"
 	"slices"
 
+	"millrace/shard/identity"
 	"millrace/shard/op"
 )
+
+// Marks of an identifier, beside its kind, for which an op has 3 bits.
+const (
+	kindBits  = 0x3f
+	ownNumber = 0x40 // its number isn't the usual one, and so is in colNumbers
+	resolved  = 0x80 // Row.Resolved
+)
+
+// usualNumber is the number of an identifier with these marks, unless the profile had another identifier before this
+// one, or another entry had that number.
+func usualNumber(h *identity.Hasher, workspace uint32, marks byte, key []byte) uint64 {
+	id := op.IDKind(marks & kindBits)
+	n := h.Number(workspace, id, key)
+	if marks&resolved != 0 && id != op.ExternalID { // the profile lies beside its directory row
+		n = h.Profile(n)
+	}
+	return n
+}
 
 // user is an identifier with the number that it stood for.
 type user struct {
@@ -28,7 +47,10 @@ func flag(b bool) byte {
 
 // userColumns are the columns of the identifiers of a group's rows. They reuse their memory.
 type userColumns struct {
+	hasher *identity.Hasher
+
 	n                                   uint32 // how many identifiers there are
+	sum                                 uint64 // of their numbers
 	kinds, numbers, shared, sizes, keys []byte
 	of                                  []uint32 // index of the row's identifier, by row
 	last                                user     // identifier
@@ -41,7 +63,7 @@ type userColumns struct {
 
 // gather makes the columns of rows.
 func (c *userColumns) gather(list []Row) {
-	c.n, c.last = 0, user{}
+	c.n, c.sum, c.last = 0, 0, user{}
 	c.kinds, c.numbers, c.shared, c.sizes, c.keys = c.kinds[:0], c.numbers[:0], c.shared[:0], c.sizes[:0], c.keys[:0]
 	c.of = slices.Grow(c.of[:0], len(list))[:len(list)]
 	c.sort(list)
@@ -69,15 +91,17 @@ func (c *userColumns) gather(list []Row) {
 }
 
 func (c *userColumns) add(k *rowKey, key []byte) {
-	workspace := uint32(k.words[1] >> 8)
-	c.kinds = binary.AppendUvarint(c.kinds, uint64(workspace-c.last.workspace))
-	c.kinds = append(c.kinds, byte(k.words[1])>>1|byte(k.words[1])<<7)
-	c.numbers = binary.LittleEndian.AppendUint64(c.numbers, k.number)
+	workspace, marks := uint32(k.words[1]>>8), byte(k.id())|byte(k.words[1])<<7
+	if k.number != usualNumber(c.hasher, workspace, marks, key) {
+		marks |= ownNumber
+		c.numbers = binary.LittleEndian.AppendUint64(c.numbers, k.number)
+	}
+	c.kinds = append(binary.AppendUvarint(c.kinds, uint64(workspace-c.last.workspace)), marks)
 	n := sharedPrefix(c.last.key, key)
 	c.shared = binary.AppendUvarint(c.shared, uint64(n))
 	c.sizes = binary.AppendUvarint(c.sizes, uint64(len(key)))
 	c.keys = append(c.keys, key[n:]...)
-	c.n++
+	c.n, c.sum = c.n+1, c.sum+k.number
 	c.last = user{workspace: workspace, number: k.number, key: key}
 }
 

@@ -78,7 +78,7 @@ func isListed(name string) bool {
 // StateName is the name of the file STATE.
 const StateName = "STATE"
 
-const stateMagic = "MREVSTA8" // the last character is the version; it rises when that of blocks does
+const stateMagic = "MREVSTA9" // the last character is the version; it rises when that of blocks does
 
 func (s *State) encode() []byte {
 	dst := []byte(stateMagic)
