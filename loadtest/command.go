@@ -98,7 +98,7 @@ func (c *Command) verifyOnly(ctx context.Context, stdout io.Writer) error {
 	if c.Ledger == "" {
 		return errors.New("--verify-only needs --ledger")
 	}
-	ledger, err := ReadLedger(c.Ledger)
+	ledger, err := readLedger(c.Ledger)
 	if err != nil {
 		return err
 	}

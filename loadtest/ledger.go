@@ -187,8 +187,8 @@ func (l *Ledger) write(out io.Writer) error {
 	return nil
 }
 
-// ReadLedger reads a file that WriteFile has written.
-func ReadLedger(path string) (*Ledger, error) {
+// readLedger reads a file that WriteFile has written.
+func readLedger(path string) (*Ledger, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("read ledger: %w", err)

@@ -401,7 +401,7 @@ func TestLedgerFile(t *testing.T) {
 	ledger.settling = 0
 	path := filepath.Join(t.TempDir(), "ledger")
 	require.NoError(t, ledger.WriteFile(path))
-	read, err := ReadLedger(path)
+	read, err := readLedger(path)
 	require.NoError(t, err)
 	require.Equal(t, ledger.Objects(), read.Objects())
 	read.settling = 0
@@ -414,7 +414,7 @@ func TestLedgerFile(t *testing.T) {
 	require.NoError(t, err)
 	for _, bad := range []string{"", `{"format":"other"}`, string(whole[:len(whole)*2/3]), strings.Replace(string(whole), `"a":[`, `"a":[1,`, 1)} {
 		require.NoError(t, os.WriteFile(path, []byte(bad), 0o600))
-		_, err := ReadLedger(path)
+		_, err := readLedger(path)
 		require.Error(t, err, "%.60s", bad)
 	}
 }

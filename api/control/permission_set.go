@@ -9,8 +9,8 @@ import (
 
 // Limits of changes of members.
 const (
-	// MaxMemberChanges is how many members one change may add or remove.
-	MaxMemberChanges = 5000
+	// maxMemberChanges is how many members one change may add or remove.
+	maxMemberChanges = 5000
 	maxMemberBytes   = 16 << 20 // size of their documents
 )
 
@@ -41,9 +41,9 @@ func (c *Control) EditPermissionSet(
 }
 
 func (c *Control) changeMembers(d *draft, number uint32, members MemberChange) error {
-	if n := len(members.Add) + len(members.Remove); n > MaxMemberChanges {
+	if n := len(members.Add) + len(members.Remove); n > maxMemberChanges {
 		return document.Invalid("%d members are added or removed, at most %d are allowed in one request", n,
-			MaxMemberChanges)
+			maxMemberChanges)
 	} else if n > 0 {
 		d.entry.Details = pairs([]any{"members_added", len(members.Add), "members_removed", len(members.Remove),
 			"added", strings.Join(members.Add, " "), "removed", strings.Join(members.Remove, " ")})

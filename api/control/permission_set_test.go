@@ -91,13 +91,13 @@ func TestPermissionSetsOnTwoNodes(t *testing.T) {
 
 func TestPermissionSetBounds(t *testing.T) {
 	c, m, _ := start(t, map[string]string{})
-	keys := putUsers(m, MaxMemberChanges+1)
+	keys := putUsers(m, maxMemberChanges+1)
 	_, err := addMembers(c, "s", "S", keys...)
 	require.ErrorIs(t, err, document.ErrInvalid)
 	require.Nil(t, c.PermissionSets.Get("", "s"), "nothing is done by half")
 	set, err := addMembers(c, "s", "S", keys[1:]...)
 	require.NoError(t, err)
-	require.Len(t, c.MembersOf(set), MaxMemberChanges)
+	require.Len(t, c.MembersOf(set), maxMemberChanges)
 
 	large := strings.Repeat(`"`+strings.Repeat("x", 200)+`",`, 500)
 	for i := range 200 {

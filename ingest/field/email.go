@@ -13,8 +13,8 @@ import (
 
 // Limits of an address in bytes, from RFC 5321.
 const (
-	MaxEmailBytes      = 254
-	MaxEmailLocalBytes = 64
+	maxEmailBytes      = 254
+	maxEmailLocalBytes = 64
 	maxLabelBytes      = 63
 )
 
@@ -23,7 +23,7 @@ const (
 // Gmail addresses. Nothing is trimmed. The compiled-in public suffix list stands for ICANN's list of top-level domains.
 func Email(b []byte) bool {
 	at := bytes.IndexByte(b, '@')
-	if at < 1 || at > MaxEmailLocalBytes || len(b) > MaxEmailBytes {
+	if at < 1 || at > maxEmailLocalBytes || len(b) > maxEmailBytes {
 		return false
 	}
 	local, host := b[:at], b[at+1:]

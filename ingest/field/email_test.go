@@ -44,7 +44,7 @@ func TestEmailRefuses(t *testing.T) {
 	} {
 		require.False(t, Email([]byte(in)), in)
 	}
-	require.Len(t, "abc"+"@"+strings.Repeat("b.", 124)+"com", MaxEmailBytes+1)
+	require.Len(t, "abc"+"@"+strings.Repeat("b.", 124)+"com", maxEmailBytes+1)
 	require.True(t, Email([]byte("ab"+"@"+strings.Repeat("b.", 124)+"com")))
 }
 

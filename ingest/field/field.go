@@ -24,8 +24,8 @@ const (
 	MaxStringChars     = 255 // strings, event, product, attribute and property names (service.md 2.7)
 	MaxExternalIDBytes = 987 // reference.md 1.4
 	MaxAliasBytes      = 236 // alias_name and alias_label, each (reference.md 1.4)
-	MinDeviceIDBytes   = 8   // reference.md 1.3, BAD_DEVICE_ID
-	MaxDeviceIDBytes   = 255
+	minDeviceIDBytes   = 8   // reference.md 1.3, BAD_DEVICE_ID
+	maxDeviceIDBytes   = 255
 )
 
 // Runes255 reports whether b has at most 255 characters.
@@ -71,7 +71,7 @@ func Alias(b []byte) bool {
 
 // DeviceID reports whether b has the length of a device_id: 8 to 255 bytes.
 func DeviceID(b []byte) bool {
-	return len(b) >= MinDeviceIDBytes && len(b) <= MaxDeviceIDBytes
+	return len(b) >= minDeviceIDBytes && len(b) <= maxDeviceIDBytes
 }
 
 // Gender returns the letter of a gender, which is sent as M, F, O, N or P or as the words for these (decisions.md D9),

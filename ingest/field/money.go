@@ -58,8 +58,8 @@ func currencyPlace(code [3]byte) (place int, ok bool) {
 	return int(x)*26*26 + int(y)*26 + int(z), x < 26 && y < 26 && z < 26
 }
 
-// MaxPriceBytes bounds the text of a price.
-const MaxPriceBytes = 1024
+// maxPriceBytes bounds the text of a price.
+const maxPriceBytes = 1024
 
 // maxPriceDigits is how many digits of a price count, from the first non-zero one on. The digits after them are below
 // 10⁻⁴⁵ of a minor unit of any product that fits.
@@ -68,7 +68,7 @@ const maxPriceDigits = 64
 // MinorUnits multiplies a price, given as the text of a JSON number (12.345, 1e2, -3.5), by a quantity, and returns the
 // product in minor units: with digits 2, a price of 12.34 is 1234. The arithmetic is exact for maxPriceDigits; the
 // product is rounded once, at the end, half away from zero. ok is false for a text that is not a JSON number or longer
-// than MaxPriceBytes, and for a product that doesn't fit into 64 bits.
+// than maxPriceBytes, and for a product that doesn't fit into 64 bits.
 func MinorUnits(priceText []byte, digits uint8, quantity int64) (minor int64, ok bool) {
 	if minor, ok = plainPrice(priceText, digits, quantity); ok {
 		return minor, true
@@ -135,12 +135,12 @@ func magnitude(n int64) uint64 {
 	return uint64(n)
 }
 
-// maxExponent is where exponents are cut: beyond it every number of MaxPriceBytes is practically infinite, or zero.
-const maxExponent = 10 * MaxPriceBytes
+// maxExponent is where exponents are cut: beyond it every number of maxPriceBytes is practically infinite, or zero.
+const maxExponent = 10 * maxPriceBytes
 
 // decimal reads a JSON number as ±coefficient·10^exponent. The coefficient has at most maxPriceDigits, 213 bits.
 func decimal(b []byte) (negative bool, coefficient wide, exponent int, ok bool) {
-	if len(b) > MaxPriceBytes {
+	if len(b) > maxPriceBytes {
 		return false, wide{}, 0, false
 	}
 	if len(b) > 0 && b[0] == '-' {

@@ -146,7 +146,7 @@ func TestMinorUnitsAgreesWithRat(t *testing.T) {
 	for range 60_000 {
 		price, digits := randomPrice(random), uint8(random.IntN(5))
 		quantity := []int64{1, int64(random.IntN(101)), -int64(random.IntN(101)), int64(random.Uint64())}[random.IntN(4)]
-		if len(price) > MaxPriceBytes {
+		if len(price) > maxPriceBytes {
 			continue
 		}
 		want, fits := minorByRat(price, digits, quantity)
@@ -167,7 +167,7 @@ func FuzzMinorUnits(f *testing.F) {
 	f.Fuzz(func(t *testing.T, price string, digits uint8, quantity int64) {
 		got, ok := MinorUnits([]byte(price), digits, quantity)
 		var number json.Number
-		isNumber := json.Unmarshal([]byte(price), &number) == nil && string(number) == price && price != "" && len(price) <= MaxPriceBytes
+		isNumber := json.Unmarshal([]byte(price), &number) == nil && string(number) == price && price != "" && len(price) <= maxPriceBytes
 		if !isNumber {
 			if ok {
 				t.Fatalf("%q is no number", price)

@@ -198,12 +198,12 @@ func (g *Generator) Options() Options { return g.o }
 
 // Next writes a body into memory of its own.
 func (g *Generator) Next() Body {
-	b, objects := g.AppendTo(make([]byte, 0, g.o.Mix.Total()*300), nil)
+	b, objects := g.appendTo(make([]byte, 0, g.o.Mix.Total()*300), nil)
 	return Body{Bytes: b, Objects: objects}
 }
 
-// AppendTo appends the next body to dst, and its objects to objects.
-func (g *Generator) AppendTo(dst []byte, objects []Object) ([]byte, []Object) {
+// appendTo appends the next body to dst, and its objects to objects.
+func (g *Generator) appendTo(dst []byte, objects []Object) ([]byte, []Object) {
 	g.dst, g.start, g.objects, g.slots = dst, len(dst), objects, g.slots[:0]
 	g.raw(`{`)
 	for a, n := range g.o.Mix {

@@ -201,7 +201,7 @@ func TestSeedFixesTheBytes(t *testing.T) {
 		g := generator(t, o)
 		var all []byte
 		for range 5 {
-			all, _ = g.AppendTo(all, nil)
+			all, _ = g.appendTo(all, nil)
 		}
 		return all
 	}
@@ -212,7 +212,7 @@ func TestSeedFixesTheBytes(t *testing.T) {
 func TestAppendToKeepsWhatIsThere(t *testing.T) {
 	o := everything()
 	g, twin := generator(t, o), generator(t, o)
-	dst, objects := g.AppendTo([]byte("before"), []Object{{Name: "mine"}})
+	dst, objects := g.appendTo([]byte("before"), []Object{{Name: "mine"}})
 	b := twin.Next()
 	require.Equal(t, "before"+string(b.Bytes), string(dst))
 	require.Equal(t, append([]Object{{Name: "mine"}}, b.Objects...), objects)
@@ -402,10 +402,10 @@ func BenchmarkNext(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	dst, objects := g.AppendTo(nil, nil)
+	dst, objects := g.appendTo(nil, nil)
 	b.SetBytes(int64(len(dst)))
 	for b.Loop() {
-		dst, objects = g.AppendTo(dst[:0], objects[:0])
+		dst, objects = g.appendTo(dst[:0], objects[:0])
 	}
 }
 

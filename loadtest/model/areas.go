@@ -27,8 +27,8 @@ type Areas struct {
 	Case        bool // addresses in upper case
 }
 
-// AllAreas includes everything.
-func AllAreas() Areas {
+// allAreas includes everything.
+func allAreas() Areas {
 	var a Areas
 	v := reflect.ValueOf(&a).Elem()
 	for _, field := range v.Fields() {
@@ -39,7 +39,7 @@ func AllAreas() Areas {
 
 // ParseAreas reads "-consent,-order" (all but these) or "merge,export" (these alone).
 func ParseAreas(s string) (Areas, error) {
-	a := AllAreas()
+	a := allAreas()
 	if s == "" {
 		return a, nil
 	}

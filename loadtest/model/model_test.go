@@ -171,7 +171,7 @@ func TestGenerate(t *testing.T) {
 	pop := &Population{Prefix: "m1-", Number: 1, Keys: []string{"k", "l"}}
 	run := func() (lines []string) {
 		s := New(testSetup)
-		g := &generator{rand: rand.New(rand.NewPCG(seed, 0)), areas: AllAreas(), setup: testSetup, pop: pop}
+		g := &generator{rand: rand.New(rand.NewPCG(seed, 0)), areas: allAreas(), setup: testSetup, pop: pop}
 		for step := 1; step <= 500; step++ {
 			r := g.next(s, step)
 			lines = append(lines, r.String())

@@ -59,10 +59,10 @@ type page struct {
 
 const (
 	arenaUnit     = 16
-	PageBytes     = 64 << 10
-	pageUnits     = PageBytes / arenaUnit
+	pageBytes     = 64 << 10
+	pageUnits     = pageBytes / arenaUnit
 	chunkPages    = 64 // so that a word has a bit for each page
-	arenaChunk    = chunkPages * PageBytes
+	arenaChunk    = chunkPages * pageBytes
 	chunkUnits    = arenaChunk / arenaUnit
 	maxChunks     = (math.MaxUint32 + 1) / chunkUnits
 	MaxBytes      = maxChunks * arenaChunk // what offsets can address
@@ -105,9 +105,9 @@ func ClassFor(size int) uint8 {
 var classes = func() (list [arenaClasses]struct{ blocks, pages, share int }) {
 	for c := range list {
 		x, size := &list[c], classSize(uint8(c))
-		x.blocks = max(PageBytes/size, 1)
-		x.pages = (size + PageBytes - 1) / PageBytes
-		x.share = x.pages * PageBytes / x.blocks
+		x.blocks = max(pageBytes/size, 1)
+		x.pages = (size + pageBytes - 1) / pageBytes
+		x.share = x.pages * pageBytes / x.blocks
 	}
 	return list
 }()
@@ -211,10 +211,10 @@ func (a *Arena) openPage(c uint8) (i uint32, err error) {
 		return 0, err
 	}
 	at, mask := i/chunkPages, pageMask(i, n)
-	a.Idle -= int64(bits.OnesCount64(a.warm[at]&mask)) * PageBytes
+	a.Idle -= int64(bits.OnesCount64(a.warm[at]&mask)) * pageBytes
 	a.free[at] &^= mask
 	a.warm[at] |= mask
-	a.Held += int64(n) * PageBytes
+	a.Held += int64(n) * pageBytes
 	p := a.page(i)
 	*p = page{class: c}
 	a.list(i, p)
@@ -227,8 +227,8 @@ func (a *Arena) closePage(i uint32) {
 	n := classes[p.class].pages
 	*p = page{}
 	a.free[i/chunkPages] |= pageMask(i, n)
-	a.Held -= int64(n) * PageBytes
-	a.Idle += int64(n) * PageBytes
+	a.Held -= int64(n) * pageBytes
+	a.Idle += int64(n) * pageBytes
 }
 
 // pageMask has the bits of n pages from i on.
@@ -238,7 +238,7 @@ func pageMask(i uint32, n int) uint64 {
 
 // findPages finds n free pages in a row: resident ones if there are any, in the first chunk that has them.
 func (a *Arena) findPages(n int) (i uint32, err error) {
-	if a.Idle >= int64(n)*PageBytes {
+	if a.Idle >= int64(n)*pageBytes {
 		for at, free := range a.free {
 			if run := runOf(free&a.warm[at], n); run >= 0 {
 				return uint32(at*chunkPages + run), nil
@@ -359,7 +359,7 @@ func (a *Arena) GiveBack(keep int64) {
 			_ = unix.Madvise(a.memory[at], unix.MADV_NOHUGEPAGE)
 			a.dropPages(at, idle)
 		}
-		a.Idle -= int64(bits.OnesCount64(idle)) * PageBytes
+		a.Idle -= int64(bits.OnesCount64(idle)) * pageBytes
 		a.warm[at] &^= idle
 	}
 }
@@ -369,7 +369,7 @@ func (a *Arena) dropPages(at int, set uint64) {
 	for set != 0 {
 		from := bits.TrailingZeros64(set)
 		n := bits.TrailingZeros64(^(set >> from))
-		_ = unix.Madvise(a.memory[at][from*PageBytes:(from+n)*PageBytes], unix.MADV_DONTNEED)
+		_ = unix.Madvise(a.memory[at][from*pageBytes:(from+n)*pageBytes], unix.MADV_DONTNEED)
 		set &^= pageMask(uint32(from), n)
 	}
 }

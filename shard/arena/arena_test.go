@@ -85,7 +85,7 @@ func (s *entries) check(t *testing.T) {
 
 // compact empties sparse pages and returns how much it has moved.
 func (s *entries) compact(t *testing.T) (moved int64) {
-	if !s.Choose(64 * PageBytes) {
+	if !s.Choose(64 * pageBytes) {
 		return 0
 	}
 	for i := range s.tables {

@@ -13,8 +13,8 @@ func (a *Arena) Check(tables ...*Table) error {
 		if a.chunks[at].kind != paged {
 			continue
 		}
-		idle += int64(bits.OnesCount64(a.free[at]&a.warm[at])) * PageBytes
-		held += int64(chunkPages-bits.OnesCount64(a.free[at])) * PageBytes
+		idle += int64(bits.OnesCount64(a.free[at]&a.warm[at])) * pageBytes
+		held += int64(chunkPages-bits.OnesCount64(a.free[at])) * pageBytes
 		for i := range a.chunks[at].pages {
 			n := uint32(at*chunkPages + i)
 			if live[n] != int(a.page(n).live) {

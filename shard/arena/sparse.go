@@ -18,7 +18,7 @@ func (a *Arena) Choose(want int64) bool {
 		p := a.page(sparse[n])
 		a.unlist(p)
 		p.leaving = true
-		want -= PageBytes
+		want -= pageBytes
 		n++
 	}
 	return n > 0

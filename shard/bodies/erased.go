@@ -26,18 +26,18 @@ const (
 	ByIdentifier ErasedBy = 2 // the op's number is the home number of the identifier that was sent
 )
 
-// ErasedBytes is the size of one entry.
-const ErasedBytes = 8 + 1 + 2*(8+4)
+// erasedBytes is the size of one entry.
+const erasedBytes = 8 + 1 + 2*(8+4)
 
 // EachErased calls f for each entry of a Delete's body.
 func EachErased(body []byte, f func(Erased)) error {
-	if len(body)%ErasedBytes != 0 {
+	if len(body)%erasedBytes != 0 {
 		return fmt.Errorf("%w: delete of %d bytes", op.ErrMalformed, len(body))
 	}
 	place := func(b []byte) profile.Place {
 		return profile.Place{Position: binary.LittleEndian.Uint64(b), Ordinal: binary.LittleEndian.Uint32(b[8:])}
 	}
-	for ; len(body) > 0; body = body[ErasedBytes:] {
+	for ; len(body) > 0; body = body[erasedBytes:] {
 		f(Erased{binary.LittleEndian.Uint64(body), ErasedBy(body[8]), place(body[9:]), place(body[21:])})
 	}
 	return nil

@@ -65,11 +65,11 @@ func AppendDelta(dst []byte, workspace uint32, id op.IDKind, key []byte) []byte 
 // NextDelta splits the first delta off.
 func NextDelta(all []byte) (d Delta, rest []byte, err error) {
 	if len(all) < profile.HeaderBytes || all[0] != KindDelta {
-		return nil, nil, fmt.Errorf("%w: no delta", ErrDamaged)
+		return nil, nil, fmt.Errorf("%w: no delta", errDamaged)
 	}
 	d = Delta(all)
 	if d.size() > len(all) || d.size() < d.Start() {
-		return nil, nil, fmt.Errorf("%w: delta of %d bytes", ErrDamaged, d.size())
+		return nil, nil, fmt.Errorf("%w: delta of %d bytes", errDamaged, d.size())
 	}
 	return d[:d.size():d.size()], all[d.size():], nil
 }
@@ -170,7 +170,7 @@ func (c *changeNames) appendAttributes(dst, body []byte) (out []byte, ok bool) {
 
 // next reads the first of changes, which are those of d or the last ones of them, into c and returns the others.
 func (c *change) next(d Delta, changes []byte) (rest []byte, err error) {
-	bad := func() ([]byte, error) { return nil, fmt.Errorf("%w: delta is cut short", ErrDamaged) }
+	bad := func() ([]byte, error) { return nil, fmt.Errorf("%w: delta is cut short", errDamaged) }
 	if len(changes) < op.OpHeaderBytes {
 		return bad()
 	}

@@ -41,14 +41,14 @@ func IsOpen(entry, key []byte) bool {
 		binary.LittleEndian.Uint16(entry[at:])&AnswerIsOpen != 0
 }
 
-// ErrDamaged is wrapped by errors about bytes that are no entry.
-var ErrDamaged = errors.New("damaged entry")
+// errDamaged is wrapped by errors about bytes that are no entry.
+var errDamaged = errors.New("damaged entry")
 
 // Overgrown counts ops that would have made an entry larger than a block can be.
 var Overgrown = metrics.NewCounter("millrace_ops_dropped_overgrown_total")
 
-// Nobodys counts changes without a name that were folded where no user is: it stays 0, unless the server has a fault.
-var Nobodys = metrics.NewCounter("millrace_changes_of_nobody_total")
+// nobodys counts changes without a name that were folded where no user is: it stays 0, unless the server has a fault.
+var nobodys = metrics.NewCounter("millrace_changes_of_nobody_total")
 
 // ProfileSlack is more bytes than one op can add to the bookkeeping of a profile.
 const ProfileSlack = 64 << 10

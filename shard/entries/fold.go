@@ -42,7 +42,7 @@ func splitValue(value []byte) (entry, strays []byte, err error) {
 		n = int(binary.LittleEndian.Uint32(value[4:]))
 	}
 	if n < profile.HeaderBytes || n > len(value)-mixedHeader {
-		return nil, nil, fmt.Errorf("%w: value is cut short", ErrDamaged)
+		return nil, nil, fmt.Errorf("%w: value is cut short", errDamaged)
 	}
 	return value[mixedHeader : mixedHeader+n], value[mixedHeader+n:], nil
 }
@@ -70,7 +70,7 @@ func (f *Folder) Add(deltas []byte) (err error) {
 		case len(f.Entry) > 0 && d.IsFor(f.Entry), len(f.Entry) == 0 && id != op.NoID:
 			err = f.AddAll(d, false)
 		case id == op.NoID:
-			Nobodys.Inc() // an error would end the store's compactions, and the process, for good
+			nobodys.Inc() // an error would end the store's compactions, and the process, for good
 		default:
 			f.Strays, err = AppendJoined(f.Strays, d)
 		}

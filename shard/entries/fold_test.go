@@ -27,23 +27,23 @@ func TestFoldRefusesWhatIsNoDelta(t *testing.T) {
 	var f Folder
 	for n := 1; n < len(whole); n++ {
 		require.NoError(t, f.Begin(nil, profile.DefaultLimits()))
-		require.ErrorIs(t, f.Add(whole[:n]), ErrDamaged, "%d bytes", n)
+		require.ErrorIs(t, f.Add(whole[:n]), errDamaged, "%d bytes", n)
 		if d := slices.Clone(whole[:n]); n > profile.HeaderBytes+2 {
 			Delta(d).SetSize(1)
 			require.NoError(t, f.Begin(nil, profile.DefaultLimits()))
-			require.ErrorIs(t, f.Add(d), ErrDamaged, "%d bytes, and its size says so", n)
+			require.ErrorIs(t, f.Add(d), errDamaged, "%d bytes, and its size says so", n)
 		}
 	}
 	nameless, ok := AppendChange(AppendDelta(nil, 1, op.NoID, nil), o, &rec, profile.Place{})
 	require.True(t, ok)
 	Delta(nameless).SetSize(1)
-	before := Nobodys.Get()
+	before := nobodys.Get()
 	require.NoError(t, f.Begin(nil, profile.DefaultLimits()))
 	require.NoError(t, f.Add(nameless))
-	require.Equal(t, before+1, Nobodys.Get())
+	require.Equal(t, before+1, nobodys.Get())
 	require.NoError(t, f.Add(slices.Concat(whole, nameless)))
-	require.Equal(t, before+1, Nobodys.Get(), "there is a user by now")
+	require.Equal(t, before+1, nobodys.Get(), "there is a user by now")
 	count, _ := profile.Event(f.Entry, []byte("bought"))
 	require.EqualValues(t, 2, count.Count)
-	require.ErrorIs(t, f.Begin([]byte{KindMixed, 0, 0, 0, 200, 0, 0, 0}, nil), ErrDamaged)
+	require.ErrorIs(t, f.Begin([]byte{KindMixed, 0, 0, 0, 200, 0, 0, 0}, nil), errDamaged)
 }

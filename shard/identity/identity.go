@@ -68,8 +68,8 @@ func (h *Hasher) Fingerprint() uint64 {
 // Partition is the partition of a number.
 func Partition(n uint64) uint8 { return uint8(n >> 56) }
 
-// SvcIDBytes is the length of a svc_id: hexadecimal digits.
-const SvcIDBytes = 24
+// svcIDBytes is the length of a svc_id: hexadecimal digits.
+const svcIDBytes = 24
 
 // AppendSvcID appends the public form of a profile's number: 16 digits of number and 8 of a tag that proves that this
 // store has made it for this workspace.
@@ -83,7 +83,7 @@ func (h *Hasher) AppendSvcID(dst []byte, workspace uint32, number uint64) []byte
 // ParseSvcID is the reverse of AppendSvcID; ok is false for any string that this store has not made for this workspace.
 func (h *Hasher) ParseSvcID(workspace uint32, s []byte) (number uint64, ok bool) {
 	var raw [12]byte
-	if len(s) != SvcIDBytes {
+	if len(s) != svcIDBytes {
 		return 0, false
 	}
 	if _, err := hex.Decode(raw[:], s); err != nil {

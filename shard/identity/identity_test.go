@@ -63,7 +63,7 @@ func TestFingerprint(t *testing.T) {
 func TestSvcID(t *testing.T) {
 	h := NewHasher([32]byte{4})
 	id := h.AppendSvcID(nil, 7, 0x1234567890ABCDEF)
-	require.Len(t, id, SvcIDBytes)
+	require.Len(t, id, svcIDBytes)
 	n, ok := h.ParseSvcID(7, id)
 	require.True(t, ok)
 	require.EqualValues(t, 0x1234567890ABCDEF, n)

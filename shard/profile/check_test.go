@@ -141,7 +141,7 @@ func FuzzImport(f *testing.F) {
 	f.Fuzz(func(t *testing.T, line []byte) {
 		b, err := new(Importer).Import(nil, 1, line, testStamp, ImportOptions{})
 		if err != nil {
-			require.ErrorIs(t, err, ErrImport)
+			require.ErrorIs(t, err, errImport)
 			return
 		}
 		require.NoError(t, Check(b))

@@ -61,7 +61,7 @@ func TestImportRefusesDevices(t *testing.T) {
 	f := func(members, why string) {
 		t.Helper()
 		_, err := new(Importer).Import(nil, 3, []byte(`{"external_id":"x",`+members+`}`), testStamp, ImportOptions{})
-		require.ErrorIs(t, err, ErrImport)
+		require.ErrorIs(t, err, errImport)
 		require.ErrorContains(t, err, why)
 	}
 	f(`"devices":{}`, "devices is not an array")

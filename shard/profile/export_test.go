@@ -209,7 +209,7 @@ func TestImportRefuses(t *testing.T) {
 		t.Helper()
 		var im Importer
 		out, err := im.Import([]byte("x"), 3, []byte(line), testStamp, ImportOptions{})
-		require.ErrorIs(t, err, ErrImport)
+		require.ErrorIs(t, err, errImport)
 		require.ErrorContains(t, err, why)
 		require.Equal(t, "x", string(out))
 	}

@@ -16,9 +16,9 @@ import (
 	"millrace/shard/op"
 )
 
-// ErrImport is wrapped by Import when a line is not a user in the shape of the export; the text says which member is
+// errImport is wrapped by Import when a line is not a user in the shape of the export; the text says which member is
 // wrong and why.
-var ErrImport = errors.New("not an exported user")
+var errImport = errors.New("not an exported user")
 
 // lineReader reads a line that is imported. Each method reads a value as the type that is wanted in its place. The
 // first error stays in err, and what is read after it means nothing.
@@ -52,7 +52,7 @@ func (r *lineReader) read(line []byte) *fastjson.Object {
 // fail sets err, unless there was an error before.
 func (r *lineReader) fail(format string, args ...any) {
 	if r.err == nil {
-		r.err = fmt.Errorf("%w: %s", ErrImport, fmt.Sprintf(format, args...))
+		r.err = fmt.Errorf("%w: %s", errImport, fmt.Sprintf(format, args...))
 	}
 }
 

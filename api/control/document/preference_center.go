@@ -52,8 +52,8 @@ const (
 	MaxPreferenceCenters = 100
 	// MaxPageBytes bounds the HTML of one page.
 	MaxPageBytes = 256 << 10
-	// MaxViewportBytes bounds meta-viewport-content.
-	MaxViewportBytes = 255
+	// maxViewportBytes bounds meta-viewport-content.
+	maxViewportBytes = 255
 
 	maxTitle     = 255 // characters
 	maxLinks     = 10
@@ -136,8 +136,8 @@ func (o *PreferenceOptions) validate() error {
 
 // CheckViewport judges the content of a viewport meta tag.
 func CheckViewport(content string) error {
-	if len(content) > MaxViewportBytes || !Printable(content) {
-		return Invalid("'meta-viewport-content' must be a string of at most %d bytes", MaxViewportBytes)
+	if len(content) > maxViewportBytes || !Printable(content) {
+		return Invalid("'meta-viewport-content' must be a string of at most %d bytes", maxViewportBytes)
 	}
 	return nil
 }

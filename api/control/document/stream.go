@@ -11,14 +11,14 @@ import (
 // its cursors.
 type Stream struct {
 	ID    string   `json:"id" yaml:"id"`                 // in names of files: lower-case letters, digits, - and _
-	Kinds []string `json:"kinds" yaml:"kinds"`           // of StreamKinds; default: the first two
+	Kinds []string `json:"kinds" yaml:"kinds"`           // of streamKinds; default: the first two
 	Names []string `json:"names,omitempty" yaml:"names"` // only these event names and product ids
 	// parquet (default) | ndjson | avro, for files; currents (default) | json, for messages; can't be changed
 	Format string `json:"format" yaml:"format"`
 	// Compression of files, which depends on the format: zstd (default for parquet and ndjson) | gzip | deflate
 	// (default for avro) | none.
 	Compression string `json:"compression,omitempty" yaml:"compression"`
-	// Columns are properties, NAME:TYPE with one of ColumnTypes, that have a column of their own in Parquet.
+	// Columns are properties, NAME:TYPE with one of columnTypes, that have a column of their own in Parquet.
 	Columns     []string    `json:"columns,omitempty" yaml:"columns"`
 	Destination Destination `json:"destination" yaml:"destination"`
 	// From is the earliest acceptance of an event that goes out: a time (RFC 3339), "beginning" for everything that is
@@ -41,12 +41,12 @@ const (
 // Rewound, as StartedAt of a Stream's new content, makes the stream begin anew at its From.
 const Rewound = -1
 
-// StreamKinds are the kinds that a Stream may have.
-var StreamKinds = []string{"event", "purchase", "deletion", "email_subscription", "subscription_group",
+// streamKinds are the kinds that a Stream may have.
+var streamKinds = []string{"event", "purchase", "deletion", "email_subscription", "subscription_group",
 	"merge", "identify", StreamAttributes}
 
-// ColumnTypes are the types that a column of a Stream may have.
-var ColumnTypes = []string{"string", "number", "boolean", "time"}
+// columnTypes are the types that a column of a Stream may have.
+var columnTypes = []string{"string", "number", "boolean", "time"}
 
 const (
 	// MaxStreams is how many a workspace can have: each reads the event log by itself.
@@ -80,8 +80,8 @@ func (s *Stream) Validate() error {
 		return Invalid("id %q: want lower-case letters, digits, - and _, at most 63", s.ID)
 	}
 	for i, k := range s.Kinds {
-		if !slices.Contains(StreamKinds, k) {
-			return Invalid("kinds[%d] %q: want %s", i, k, strings.Join(StreamKinds, ", "))
+		if !slices.Contains(streamKinds, k) {
+			return Invalid("kinds[%d] %q: want %s", i, k, strings.Join(streamKinds, ", "))
 		}
 		if slices.Contains(s.Kinds[:i], k) {
 			return Invalid("kinds[%d] %q appears twice", i, k)
@@ -154,8 +154,8 @@ func (s *Stream) validateColumns() error {
 	seen := map[string]bool{}
 	for i, c := range s.Columns {
 		name, of, ok := SplitColumn(c)
-		if !ok || !slices.Contains(ColumnTypes, of) {
-			return Invalid("columns[%d] %q: want NAME:TYPE, where TYPE is %s", i, c, strings.Join(ColumnTypes, ", "))
+		if !ok || !slices.Contains(columnTypes, of) {
+			return Invalid("columns[%d] %q: want NAME:TYPE, where TYPE is %s", i, c, strings.Join(columnTypes, ", "))
 		}
 		if err := checkName(fmt.Sprintf("columns[%d]", i), name); err != nil {
 			return err

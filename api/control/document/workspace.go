@@ -42,10 +42,10 @@ type Settings struct {
 const (
 	maxBlocked     = 10_000
 	maxArrayLength = 500
-	// DefaultMaxArrayLength is how many elements a custom array keeps (D9).
-	DefaultMaxArrayLength = 25
-	// DefaultCurrency is the currency of total_revenue (D9).
-	DefaultCurrency = "USD"
+	// defaultMaxArrayLength is how many elements a custom array keeps (D9).
+	defaultMaxArrayLength = 25
+	// defaultCurrency is the currency of total_revenue (D9).
+	defaultCurrency = "USD"
 )
 
 // Braze reports whether answers call a user's id braze_id.
@@ -84,8 +84,8 @@ func (s *Settings) EnsureDefaults() {
 	s.Plan = cmp.Or(s.Plan, "base")
 	s.RequestErrorShape = cmp.Or(s.RequestErrorShape, "strings")
 	s.ProfileIDName = cmp.Or(s.ProfileIDName, "svc_id")
-	s.Currency = cmp.Or(s.Currency, DefaultCurrency)
-	s.MaxArrayLength = cmp.Or(s.MaxArrayLength, DefaultMaxArrayLength)
+	s.Currency = cmp.Or(s.Currency, defaultCurrency)
+	s.MaxArrayLength = cmp.Or(s.MaxArrayLength, defaultMaxArrayLength)
 }
 
 // isCurrency says whether purchases can have the currency: of those in another one total_revenue would be 0.

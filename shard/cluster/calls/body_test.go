@@ -27,7 +27,7 @@ func TestErrorsCrossNodes(t *testing.T) {
 	}
 	require.NoError(t, CodeOf(nil).Err())
 	err := CodeOf(errors.New("the moon is full")).with([]byte("the moon is full"))
-	require.ErrorIs(t, err, ErrRemote)
+	require.ErrorIs(t, err, errRemote)
 	require.ErrorContains(t, err, "the moon is full")
 	require.Equal(t, Unavailable, CodeOf(replica.ErrClosed), "a replica that closes has done nothing")
 }

@@ -119,7 +119,7 @@ func (o *Options) send(
 	case Gone:
 		return notSent{placement.ErrRemoved}
 	default:
-		return notSent{fmt.Errorf("%w: status %d to the call %s", ErrRemote, status, path)}
+		return notSent{fmt.Errorf("%w: status %d to the call %s", errRemote, status, path)}
 	}
 }
 
@@ -222,16 +222,16 @@ func (c Code) Err() error {
 			return known.err
 		}
 	}
-	return ErrRemote
+	return errRemote
 }
 
-// ErrRemote is wrapped by errors of another node that have no code of their own.
-var ErrRemote = errors.New("cluster: the other node says")
+// errRemote is wrapped by errors of another node that have no code of their own.
+var errRemote = errors.New("cluster: the other node says")
 
 // with returns the error with which another node has answered.
 func (c Code) with(text []byte) error {
 	err := c.Err()
-	if err == ErrRemote || c == Damaged || c == Clock { // the text names the file, or says by how much
+	if err == errRemote || c == Damaged || c == Clock { // the text names the file, or says by how much
 		return fmt.Errorf("%w: %s", err, text)
 	}
 	return err
