@@ -55,14 +55,7 @@ type account struct {
 	SeqUnknown    uint64      `json:"sn,omitempty"` // atomic runs only
 }
 
-// Objects is the number of acknowledged objects, Users the number of users that were written to, and UnknownRequests
-// the number of requests whose outcome is not known.
-func (l *Ledger) Objects() uint64 { return l.head.Objects }
-
-// Users is described at Objects.
-func (l *Ledger) Users() int { return len(l.accounts) }
-
-// UnknownRequests is described at Objects.
+// UnknownRequests is the number of requests whose outcome is not known. It is for tests.
 func (l *Ledger) UnknownRequests() int { return len(l.unknown) }
 
 // ledger collects the books of the workers, and takes over their tables.

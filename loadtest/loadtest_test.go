@@ -77,13 +77,13 @@ func TestLedgerOfAServerThatKeepsEverything(t *testing.T) {
 		require.EqualValues(t, 60, report.Requests, name)
 		require.EqualValues(t, map[string]int64{"201": 60}, report.Statuses, name)
 		require.Zero(t, report.Unexpected, "%s: %v", name, report.UnexpectedSamples)
-		require.EqualValues(t, report.Objects, ledger.Objects(), name)
+		require.EqualValues(t, report.Objects, ledger.head.Objects, name)
 		d := verify(t, s, ledger)
 		require.True(t, d.OK(), "%s: %v", name, d)
-		require.Equal(t, ledger.Users(), d.Users, name)
+		require.Equal(t, len(ledger.accounts), d.Users, name)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		require.LessOrEqual(t, ledger.Users(), len(s.users), name) // users of refused objects are in neither
+		require.LessOrEqual(t, len(ledger.accounts), len(s.users), name) // users of refused objects are in neither
 	}
 	f("plain", func(o *Options) {})
 	f("zipf", func(o *Options) { o.Body.Skew = body.Zipf })
@@ -202,7 +202,7 @@ func TestIdempotencyKeysLeaveNothingUnknown(t *testing.T) {
 	o.IdempotencyKeys = true
 	report, ledger := run1(t, o)
 	require.Zero(t, report.UnknownRequests)
-	require.EqualValues(t, 60*30, ledger.Objects())
+	require.EqualValues(t, 60*30, ledger.head.Objects)
 	d := verify(t, s, ledger)
 	require.True(t, d.OK(), "%v %v", d, d.Samples)
 }
@@ -403,7 +403,7 @@ func TestLedgerFile(t *testing.T) {
 	require.NoError(t, ledger.WriteFile(path))
 	read, err := readLedger(path)
 	require.NoError(t, err)
-	require.Equal(t, ledger.Objects(), read.Objects())
+	require.Equal(t, ledger.head.Objects, read.head.Objects)
 	read.settling = 0
 	want, got := verify(t, s, ledger), verify(t, s, read)
 	slices.Sort(want.Samples)

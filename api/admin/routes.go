@@ -116,7 +116,7 @@ func documentPage(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(openapi.Page())
 }
 
-// Patterns returns the routes of the admin API, except for those of Options.Handlers.
+// Patterns returns the routes of the admin API, except for those of Options.Handlers. It is for tests.
 func (s *Server) Patterns() (patterns []string) {
 	for _, rt := range slices.Concat(s.routes(), s.clusterRoutes()) {
 		patterns = append(patterns, rt.pattern)

@@ -9,12 +9,12 @@ import (
 	"millrace/shard/op"
 )
 
-// ErrInvalid is wrapped by Check: the bytes are no profile of this version. They come from a newer version, from
-// damage, or from a fault of ours, and must not be served.
+// ErrInvalid is wrapped by Check: the bytes are no profile of this version.
 var ErrInvalid = errors.New("invalid profile")
 
 // Check reads a profile from end to end and says whether every function of this package may be used on it. It never
-// panics, allocates only to report, and takes one pass. It does not check whether a name occurs twice.
+// panics. It does not check whether a name occurs twice. It is for the tests of this package and of the engine: what
+// the server reads has the checksums of log and store.
 func Check(blob []byte) error {
 	if len(blob) < HeaderBytes {
 		return fmt.Errorf("%w: %d bytes", ErrInvalid, len(blob))
