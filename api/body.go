@@ -37,6 +37,7 @@ var headerOversize = []byte("X-Millrace-Oversize")
 var (
 	expectName = []byte(fasthttp.HeaderExpect)
 	goOn       = []byte("100-continue")
+	noMore     = []byte("close")
 )
 
 // headReceived is called when a head is there. A body whose declared length is too large is not waited for.
@@ -48,7 +49,21 @@ func (s *Server) headReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfig 
 		h.Del(fasthttp.HeaderExpect) // a client that asks before sending must not be told to go on
 	}
 	readExpectation(h)
+	readConnection(h)
 	return fasthttp.RequestConfig{}
+}
+
+// readConnection makes fasthttp end the connection when the client says so among other options, or in another case
+// (RFC 9110, 7.6.1). By itself it knows "close" alone, and would keep such a client waiting for the end.
+func readConnection(h *fasthttp.RequestHeader) {
+	for _, options := range h.PeekAll(fasthttp.HeaderConnection) {
+		for option := range bytes.SplitSeq(options, []byte{','}) {
+			if bytes.EqualFold(bytes.TrimSpace(option), noMore) {
+				h.SetConnectionClose()
+				return
+			}
+		}
+	}
 }
 
 // readExpectation makes fasthttp treat Expect as RFC 9110, 10.1.1, says. Its value is compared without regard to case:

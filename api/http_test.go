@@ -501,6 +501,20 @@ func TestPipelining(t *testing.T) {
 	}
 }
 
+// A client that reads until the end of the connection gets that end, however it has asked for it.
+func TestConnectionClose(t *testing.T) {
+	d := open(t, nil)
+	for options, want := range map[string]bool{
+		"close": true, "Close": true, "TE, close": true, "CLOSE ,x": true, "x\r\nConnection: close": true, "x\r\nConnection: y, Close": true,
+		"keep-alive": false, "closed": false, "x, clo se": false, "TE": false, "": false,
+	} {
+		one := withLength(goodHead+"Connection: "+options+"\r\n", goodBody)
+		responses, closed := d.raw(t, 2, one+one)
+		require.Equal(t, want, closed, options)
+		require.Len(t, responses, map[bool]int{true: 1, false: 2}[want], options)
+	}
+}
+
 func TestConnectionLimits(t *testing.T) {
 	for _, test := range []struct {
 		change func(*Options)
