@@ -77,7 +77,7 @@ func (i *importer) listDirectory(path string, w *watcher) (all []found, err erro
 		return nil, fmt.Errorf("%s: it is neither a file nor a directory", path)
 	}
 	if !info.IsDir() {
-		return []found{{path: path, size: info.Size(), modified: info.ModTime()}}, nil
+		return []found{{path: path, size: info.Size(), modified: modified(info)}}, nil
 	}
 	entries, err := os.ReadDir(path) // sorted
 	if err != nil {
@@ -99,10 +99,20 @@ func (i *importer) listDirectory(path string, w *watcher) (all []found, err erro
 		case !info.Mode().IsRegular():
 			i.passOver(name, "it is not a regular file")
 		default:
-			all = append(all, found{path: name, size: info.Size(), modified: info.ModTime()})
+			all = append(all, found{path: name, size: info.Size(), modified: modified(info)})
 		}
 	}
 	return all, nil
+}
+
+// modified returns when a file was last written to. Some file systems keep times that JSON, and so a state, can't hold:
+// another time, which changes as they do, stands for one of them.
+func modified(info os.FileInfo) time.Time {
+	t := info.ModTime()
+	if year := t.Year(); year < 0 || year > 9999 {
+		t = time.Unix(int64(uint64(t.Unix())%(1<<37)), int64(t.Nanosecond()))
+	}
+	return t
 }
 
 // isOurs reports whether one of many files is to be taken, by its name.
@@ -139,7 +149,8 @@ func (i *importer) open(ctx context.Context, f *found) (*os.File, error) {
 		defer r.Close()
 		return i.copyOf(f, r)
 	}
-	file, err := os.Open(f.path)
+	// Without O_NONBLOCK a pipe that has come instead of the file would wait for somebody who writes into it.
+	file, err := os.OpenFile(f.path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil { // it has gone since the directory was read, or is not ours to read
 		return nil, &FileError{f.path, err}
 	}
@@ -147,7 +158,10 @@ func (i *importer) open(ctx context.Context, f *found) (*os.File, error) {
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	f.size, f.modified = info.Size(), info.ModTime()
+	if !info.Mode().IsRegular() { // it is no longer what was listed
+		return nil, errors.Join(&FileError{f.path, errNoFile}, file.Close())
+	}
+	f.size, f.modified = info.Size(), modified(info)
 	if !files.IsPacked(f.path) {
 		return file, nil
 	}
@@ -166,6 +180,8 @@ func (i *importer) unpack(f *found, file *os.File, as os.FileInfo) (*os.File, er
 	}
 	return copied, nil
 }
+
+var errNoFile = errors.New("it is not a regular file")
 
 // errWritten: the copy may be incomplete.
 var errWritten = errors.New("it was written to while it was read: nothing was imported from it")

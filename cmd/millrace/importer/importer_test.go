@@ -588,6 +588,48 @@ func TestFileThatIsGone(t *testing.T) {
 	require.Equal(t, []int{2, 1}, []int{report.Files, report.Bad})
 }
 
+// A file that is no file any more when its turn comes doesn't keep those behind it either: above all, nobody waits until
+// somebody writes into a pipe.
+func TestFileThatIsAnother(t *testing.T) {
+	t.Parallel()
+	for what, put := range map[string]func(path string) error{
+		"directory": func(path string) error { return os.Mkdir(path, 0o700) },
+		"pipe":      func(path string) error { return syscall.Mkfifo(path, 0o600) },
+	} {
+		for _, name := range []string{"b.ndjson", "b.ndjson.gz"} {
+			dir := t.TempDir()
+			d := newDouble(t, testseed.Rand(t), 0)
+			for n, name := range []string{"a.ndjson", name, "c.ndjson"} {
+				write(t, filepath.Join(dir, name), row(n))
+			}
+			path := filepath.Join(dir, name)
+			d.onAny = sync.OnceFunc(func() { assert.NoError(t, errors.Join(os.Remove(path), put(path))) })
+			report, err := Run(t.Context(), d.options(t, dir))
+			require.ErrorContains(t, err, name+": it is not a regular file", what)
+			require.Equal(t, []int{0, 2}, d.rows["u"])
+			require.Equal(t, []int{2, 1}, []int{report.Files, report.Bad})
+		}
+	}
+}
+
+// fileTime is the time of a file, which some file systems keep in 64 bits.
+type fileTime struct {
+	os.FileInfo
+	time.Time
+}
+
+func (f fileTime) ModTime() time.Time { return f.Time }
+
+func TestTimesThatNoStateHolds(t *testing.T) {
+	s := &states{dir: t.TempDir(), byName: map[string][]*state{}}
+	for unix, want := range map[int64]bool{0: true, 253402128000: true, 300000000000: false, -100000000000: false} {
+		at := modified(fileTime{Time: time.Unix(unix, 5)})
+		require.Equal(t, want, at.Equal(time.Unix(unix, 5)), unix)
+		require.False(t, at.Equal(modified(fileTime{Time: time.Unix(unix+1, 5)})), "a change is seen")
+		require.NoError(t, s.save(&state{Name: "a", Modified: at}))
+	}
+}
+
 // Who writes into a file while it is taken is told so, and what was in it before is gone on with when it is there again:
 // one that was copied once more over itself has all its rows taken, each once.
 func TestFileThatChanges(t *testing.T) {
