@@ -88,7 +88,7 @@ func (s *sheet) Next(r *Row) error {
 			}
 			return nil
 		}
-		s.table.fill(r, s.cells)
+		r.untaken, r.cells = s.table, s.cells
 		return nil
 	}
 }

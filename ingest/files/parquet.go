@@ -252,8 +252,7 @@ func (c *columns) Next(r *Row) (err error) {
 	if err := c.read(values); err != nil {
 		return err
 	}
-	r.table, r.cells = c.table, c.cells
-	c.table.fill(r, c.cells)
+	r.table, r.untaken, r.cells = c.table, c.table, c.cells
 	return nil
 }
 

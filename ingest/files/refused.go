@@ -75,7 +75,7 @@ func (r *Row) takeSheet(text []byte, kind Kind) error {
 		return errors.New("'text' is neither an object nor a row below its header")
 	case err != nil:
 		return err
-	case r.Fault != "":
+	case r.takeCells() != "":
 		return errors.New(r.Fault)
 	}
 	if s.Next(new(Row)) != io.EOF {

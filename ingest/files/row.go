@@ -92,7 +92,8 @@ type Row struct {
 
 	kindOfText Kind   // of a row that a text has become, when it doesn't say one itself
 	header     []byte // of CSV
-	table      *table // of Parquet, with its cells
+	table      *table // of Parquet
+	untaken    *table // of CSV and Parquet, until AppendObject takes the cells, which a mere check doesn't need
 	cells      []cell
 
 	noted *note  // what is known of the line in its piece; nil: nothing
@@ -104,7 +105,7 @@ func (r *Row) reset(at Position, text []byte) {
 	r.Position, r.Fault, r.Text = at, "", text
 	r.line, r.payload, r.object, r.scratch, r.known, r.other = nil, nil, nil, r.scratch[:0], false, nil
 	r.byAlias, r.empty = false, false
-	r.text, r.kindOfText, r.header, r.table, r.cells = nil, "", nil, nil, nil
+	r.text, r.kindOfText, r.header, r.table, r.untaken, r.cells = nil, "", nil, nil, nil, nil
 	r.columns = [columnCount][]byte{}
 	r.noted = nil
 }
@@ -146,8 +147,8 @@ func (r *Row) MakeObject(o *Object, options *ObjectOptions) (fault string) {
 
 // AppendObject appends what the row becomes to Text of o. fault says why it becomes nothing; then nothing was appended.
 func (r *Row) AppendObject(o *Object, options *ObjectOptions) (fault string) {
-	if r.Fault != "" {
-		return r.Fault
+	if fault = r.takeCells(); fault != "" {
+		return fault
 	}
 	if r.noted != nil {
 		r.reset(r.Position, r.Text)

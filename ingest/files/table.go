@@ -174,6 +174,15 @@ func (t *table) besidesDeletions() string {
 // skips reports whether the cells of a column have no meaning: they are beside a payload.
 func (t *table) skips(i int) bool { return t.payload && t.columns[i].known == columnNone }
 
+// takeCells makes a row of its cells, if it has some. It returns its fault.
+func (r *Row) takeCells() (fault string) {
+	if r.untaken != nil {
+		r.untaken.fill(r, r.cells)
+		r.untaken = nil
+	}
+	return r.Fault
+}
+
 // fill makes a row of the cells.
 func (t *table) fill(r *Row, cells []cell) {
 	if t.payload || t.kind == Deletions {
