@@ -50,6 +50,7 @@ type importFiles struct {
 
 	Connections  int           `env:"-" default:"16" bounds:"1..1024" help:"Number of connections, each with one request at a time."`
 	Objects      int           `env:"-" default:"75" bounds:"1..100000" help:"Most objects that each array of a request may have."`
+	Bulk         bool          `env:"-" help:"Send rows to /users/track/bulk, up to 1000 in a request, of which 100 may be about one user. The key needs users.track.bulk. --objects then counts for deletions alone."`
 	RequestBytes byteSize      `env:"-" default:"1MiB" bounds:"1KiB..1GiB" help:"A request that reaches this size is sent, however few objects it has."`
 	RowBytes     byteSize      `env:"-" default:"1MiB" bounds:"16..1GiB" help:"How long a row may be."`
 	NoteBytes    byteSize      `env:"-" default:"64MiB" bounds:"1KiB..64GiB" help:"Memory for notes on the rows of an NDJSON file, from its check until it is sent: 32 bytes a row. Rows beyond that are parsed twice."`
@@ -67,7 +68,7 @@ func (c *importFiles) Run(ctx context.Context, stdout io.Writer) error {
 		Format: c.Format, Malformed: c.Malformed,
 		MaxRowBytes: int(c.RowBytes), MaxColumns: c.Columns, NoteBytes: int(c.NoteBytes),
 		UpdateExistingOnly: c.UpdateExistingOnly,
-		Connections:        c.Connections, Objects: c.Objects,
+		Connections:        c.Connections, Objects: c.Objects, Bulk: c.Bulk,
 		RequestBytes: int(c.RequestBytes), Rate: c.Rate, Timeout: c.Timeout, Patience: c.Patience, Late: c.Late,
 		Changed: c.Changed,
 		Watch:   c.Watch, Settle: c.Settle, Poll: c.Poll, MaxCopyBytes: int64(c.CopyBytes),

@@ -126,6 +126,9 @@ func TestImportOverKills(t *testing.T) {
 		write(t, filepath.Join(dir, fmt.Sprint(f, ".ndjson")), text.String())
 	}
 	args := s.importArgs("--kind", "events", "--objects", fmt.Sprint(1+r.IntN(20)), "--connections", fmt.Sprint(1+r.IntN(8)), "--rate", fmt.Sprint(8000), dir)
+	if r.IntN(2) == 0 {
+		args = append(args, "--bulk")
+	}
 	for range kills {
 		i := startProcess(t, binary, args...)
 		time.Sleep(time.Duration(100+r.IntN(900)) * time.Millisecond)

@@ -40,7 +40,7 @@ func (j *job) deliver(ctx context.Context, lane int, rows []sent, o *outcome) er
 	if c.reset(); deletes {
 		c.path, c.body = "/users/delete", o.appendDelete(c.body, rows)
 	} else {
-		c.path, c.body = "/users/track", o.appendTrack(c.body, rows)
+		c.path, c.body = j.state.trackPath(), o.appendTrack(c.body, rows)
 		c.key = j.keyHead + "-" + strconv.Itoa(lane) + "-" + strconv.FormatInt(rows[0].row, 10) + "-" +
 			strconv.Itoa(len(rows))
 	}
@@ -56,6 +56,13 @@ func (j *job) deliver(ctx context.Context, lane int, rows []sent, o *outcome) er
 		return nil
 	}
 	return j.deliverParts(ctx, lane, rows, o, c.message())
+}
+
+func (one *state) trackPath() string {
+	if one.Bulk {
+		return "/users/track/bulk"
+	}
+	return "/users/track"
 }
 
 // deliverParts sends rows again that were refused together, for that reason: without those that are not JSON or, if

@@ -205,7 +205,7 @@ func (j *job) forget() error {
 func (j *job) newState(name, hash string) *state {
 	return &state{Name: name, Hash: hash, Begun: time.Now().UTC().Truncate(time.Millisecond), Kind: j.o.Kind,
 		Format: j.format,
-		Lanes:  j.o.Connections, Objects: j.o.Objects, RequestBytes: j.o.RequestBytes,
+		Lanes:  j.o.Connections, Objects: j.o.Objects, RequestBytes: j.o.RequestBytes, Bulk: j.o.Bulk,
 		UpdateExistingOnly: j.o.UpdateExistingOnly, APIKey: hashOfKey(j.o.Key), Acked: make([]int64, j.o.Connections),
 		Refused: -1}
 }
@@ -215,6 +215,9 @@ func (j *job) newState(name, hash string) *state {
 func (one *state) keyHead() string {
 	text := fmt.Sprint(one.Name, "\x00", one.Hash, one.Kind, one.Format, one.Lanes, one.Objects, one.RequestBytes,
 		one.UpdateExistingOnly)
+	if one.Bulk {
+		text += "\x00bulk"
+	}
 	return "import-" + hashText(xxh3.HashString128(text))
 }
 

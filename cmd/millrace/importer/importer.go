@@ -39,7 +39,8 @@ import (
 type Options struct {
 	// URL of the server. The nodes of a cluster get requests in turn if several are given. Required.
 	URL []string
-	// Key is the API key, with the permission users.track, and users.delete for deletions. Required.
+	// Key is the API key, with the permission users.track or, with Bulk, users.track.bulk, and users.delete for
+	// deletions. Required.
 	Key string
 	// Paths are files, directories whose files are taken in the order of their names, and s3://BUCKET/PREFIX, whose
 	// objects are taken in the order of their keys. Required.
@@ -74,6 +75,9 @@ type Options struct {
 	Connections int
 	// Objects bounds the objects of each array in a request (default 75).
 	Objects int
+	// Bulk sends rows to /users/track/bulk, up to 1,000 in a request, and Objects counts for deletions alone. The key
+	// needs the permission users.track.bulk.
+	Bulk bool
 	// RequestBytes is the size at which a request is full, whatever it has (default 1 MiB).
 	RequestBytes int
 	// Rate bounds the rows that are sent in a second; 0: as fast as they are taken.

@@ -51,10 +51,12 @@ type double struct {
 	ofKind  map[string][]int // of each user and kind
 	deleted []string
 	most    int // objects in a request
+	ofUser  int // most objects of one user in a request
+	paths   map[string]bool
 }
 
 func newDouble(t *testing.T, r *rand.Rand, fails float64) *double {
-	d := &double{fails: fails, r: r, kept: map[string]string{}, bodies: map[string]string{}, rows: map[string][]int{}, ofKind: map[string][]int{}}
+	d := &double{fails: fails, r: r, kept: map[string]string{}, bodies: map[string]string{}, rows: map[string][]int{}, ofKind: map[string][]int{}, paths: map[string]bool{}}
 	d.Server = httptest.NewServer(d)
 	t.Cleanup(d.Close)
 	return d
@@ -79,6 +81,7 @@ func (d *double) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		d.delete(w, raw)
 		return
 	}
+	d.paths[r.URL.Path] = true
 	if err := json.Unmarshal(raw, &body); err != nil {
 		answer400(w, `["Malformed JSON at byte 1"]`)
 		return
@@ -135,7 +138,7 @@ func (d *double) fail(w http.ResponseWriter) {
 // apply takes objects with a row; "!" and the errors when there are none.
 func (d *double) apply(body map[string][]map[string]any) string {
 	var refused []string
-	n, taken := 0, 0
+	n, taken, ofUser := 0, 0, map[string]int{}
 	for _, array := range []string{"attributes", "events", "purchases"} {
 		for index, o := range body[array] {
 			n++
@@ -148,6 +151,8 @@ func (d *double) apply(body map[string][]map[string]any) string {
 			d.rows[user] = append(d.rows[user], int(row))
 			d.ofKind[user+array] = append(d.ofKind[user+array], int(row))
 			taken++
+			ofUser[user]++
+			d.ofUser = max(d.ofUser, ofUser[user])
 		}
 	}
 	d.most = max(d.most, n)
@@ -250,8 +255,12 @@ func TestEachRowOnce(t *testing.T) {
 			}
 		}
 		o := d.options(t, dir)
-		path := bring(t, r, &o, text.String())
-		o.Connections, o.NoteBytes = 1+r.IntN(8), 1<<r.IntN(20)
+		file := bring(t, r, &o, text.String())
+		o.Connections, o.NoteBytes, o.Bulk = 1+r.IntN(8), 1<<r.IntN(20), r.IntN(2) == 0
+		path, most := "/users/track", 30
+		if o.Bulk {
+			path, most = "/users/track/bulk", 1000
+		}
 		var report Report
 		sent := int64(0)
 		for range 5 {
@@ -270,7 +279,7 @@ func TestEachRowOnce(t *testing.T) {
 			}
 			cancel()
 			sent += report.Sent
-			o.Connections = 1 + r.IntN(8) // the file's stays what it was
+			o.Connections, o.Bulk = 1+r.IntN(8), r.IntN(2) == 0 // the file's stay what they were
 		}
 		d.onAny = nil
 		if again, err := Run(t.Context(), o); again.Files > 0 {
@@ -284,7 +293,7 @@ func TestEachRowOnce(t *testing.T) {
 			require.Equal(t, want, d.ofKind)
 		}
 		got := map[int64]string{}
-		for _, l := range refusedRows(t, path) {
+		for _, l := range refusedRows(t, file) {
 			require.NotContains(t, got, l.Row)
 			got[l.Row] = l.Reason
 		}
@@ -295,7 +304,9 @@ func TestEachRowOnce(t *testing.T) {
 			report.Replayed = 0
 			require.Equal(t, Counts{Rows: int64(rows), Taken: int64(rows - len(got)), Refused: int64(len(got))}, report.Counts)
 		}
-		require.LessOrEqual(t, d.most, 30)
+		require.LessOrEqual(t, d.most, most)
+		require.LessOrEqual(t, d.ofUser, 100)
+		require.Equal(t, map[string]bool{path: true}, d.paths)
 	}
 }
 
@@ -1181,4 +1192,28 @@ func TestRequestTakes(t *testing.T) {
 	f(false, deletion("svc_ids"), deletion("external_ids"))
 	f(false, deletion("svc_ids"), deletion("svc_ids"), deletion("svc_ids"), deletion("svc_ids"))
 	f(false, event, deletion("svc_ids"))
+}
+
+// TestBulkRequestTakes is TestRequestTakes for /users/track/bulk.
+func TestBulkRequestTakes(t *testing.T) {
+	s, r := &state{Bulk: true, Objects: 3, RequestBytes: 1 << 20}, new(request)
+	of := func(kind int, user uint64) *files.Object { return &files.Object{Kind: files.Kinds[kind], User: user} }
+	add := func(o *files.Object) {
+		t.Helper()
+		require.True(t, r.takes(o, false, s))
+		r.add(new(files.Row), o, "")
+	}
+	const hot = 1 << 63
+	for n := range 100 {
+		add(of(n%3, hot))
+	}
+	require.False(t, r.takes(of(0, hot), false, s))
+	for n := range 900 {
+		require.True(t, r.takes(nil, true, s))
+		add(of(n%3, uint64(n)<<53))
+	}
+	for n := range 64 {
+		require.False(t, r.takes(of(0, uint64(n)<<58), false, s))
+	}
+	require.False(t, r.takes(nil, true, s))
 }

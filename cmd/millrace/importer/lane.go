@@ -59,8 +59,9 @@ type request struct {
 	texts       [texts][]byte
 	bytes       int // size of all texts, without commas
 	rows        []sent
-	call        call   // belongs to its sender
-	counts      [4]int // by the number of the kind
+	call        call      // belongs to its sender
+	counts      [4]int    // by the number of the kind
+	ofUsers     [64]uint8 // objects by the group of their users
 	faults      int
 	identifiers string // for deletions
 	// conditional says that one of the rows is conditional.
@@ -96,7 +97,7 @@ func kindNumber(k files.Kind) uint8 { return uint8(slices.Index(files.Kinds, k))
 // several kinds change different parts of the user.
 func (r *request) takes(o *files.Object, isFaulty bool, s *state) bool {
 	if isFaulty {
-		return len(r.rows) < 3*s.Objects
+		return len(r.rows) < s.mostRows()
 	}
 	n := kindNumber(o.Kind)
 	switch {
@@ -104,7 +105,7 @@ func (r *request) takes(o *files.Object, isFaulty bool, s *state) bool {
 		return false
 	case o.Kind == files.Deletions:
 		return r.takesDeletion(o, min(s.Objects, maxDeletions))
-	case r.counts[deletions] > 0 || r.counts[n] == s.Objects:
+	case r.counts[deletions] > 0 || r.isFull(n, o.User, s):
 		return false
 	}
 	if slices.Max(r.counts[n+1:]) == 0 {
@@ -117,6 +118,28 @@ func (r *request) takes(o *files.Object, isFaulty bool, s *state) bool {
 		return other.user == o.User && other.kind > n && other.fault == "" && (o.IsConditional || other.conditional)
 	})
 }
+
+// maxBulk is how many objects a request to /users/track/bulk may have, and maxOfUser how many of them for one user.
+const maxBulk, maxOfUser = 1000, 100
+
+func (one *state) mostRows() int {
+	if one.Bulk {
+		return maxBulk
+	}
+	return 3 * one.Objects
+}
+
+// isFull reports whether the request has as many objects as it may before one more of a kind and a user.
+func (r *request) isFull(kind uint8, user uint64, s *state) bool {
+	if s.Bulk {
+		return len(r.rows) >= maxBulk || r.ofUsers[groupOf(user)] == maxOfUser
+	}
+	return r.counts[kind] == s.Objects
+}
+
+// groupOf divides users into groups, whose rows are counted in place of each user's: no user has more rows than the
+// group. The lower bits are the same in all rows of a lane.
+func groupOf(user uint64) uint8 { return uint8(user >> 58) }
 
 func (r *request) takesDeletion(o *files.Object, most int) bool {
 	if r.counts[deletions] == 0 {
@@ -134,6 +157,7 @@ func (r *request) add(row *files.Row, o *files.Object, fault string) {
 	} else {
 		r.identifiers = o.Identifiers
 		r.counts[one.kind]++
+		r.ofUsers[groupOf(o.User)]++
 		one.conditional = o.IsConditional
 		r.conditional = r.conditional || one.conditional
 	}

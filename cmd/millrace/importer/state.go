@@ -42,6 +42,7 @@ type state struct {
 	Lanes              int          `json:"lanes"`
 	Objects            int          `json:"objects"`
 	RequestBytes       int          `json:"request_bytes"`
+	Bulk               bool         `json:"bulk,omitempty"`
 	UpdateExistingOnly bool         `json:"update_existing_only"`
 	APIKey             string       `json:"api_key"` // a hash: kept answers belong to a key
 
