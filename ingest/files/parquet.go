@@ -260,11 +260,12 @@ func (c *columns) broken(why any) error {
 	return &Fault{Line: c.row, Text: fmt.Sprintf("the row can't be read: %v", why)}
 }
 
-// read makes cells of the values of a row.
+// read makes cells of the values of a row. It looks at values where they are: copying a copy of one at once waits until
+// the first copy has left the processor.
 func (c *columns) read(values parquet.Row) error {
 	size := 0
-	for _, v := range values {
-		if k := v.Kind(); k == parquet.ByteArray {
+	for n := range values {
+		if v := &values[n]; v.Kind() == parquet.ByteArray {
 			size += len(v.ByteArray())
 		}
 	}
@@ -273,13 +274,14 @@ func (c *columns) read(values parquet.Row) error {
 	}
 	c.text = c.text[:0]
 	clear(c.cells)
-	for _, v := range values {
+	for n := range values {
+		v := &values[n]
 		k := v.Column()
 		if k < 0 || k >= len(c.leaves) || c.leaves[k].cell < 0 || v.IsNull() {
 			continue
 		}
 		i, from := c.leaves[k].cell, len(c.text)
-		c.text = c.leaves[k].form(c.text, v)
+		c.text = c.leaves[k].form(c.text, *v)
 		raw := c.leaves[k].isRaw
 		c.cells[i] = cell{text: c.text[from:len(c.text):len(c.text)], quoted: !raw, json: raw}
 		if !raw {

@@ -204,8 +204,8 @@ func (t *table) fill(r *Row, cells []cell) {
 // fillColumns makes a row of columns that say whom it is about, and a payload.
 func (t *table) fillColumns(r *Row, cells []cell) {
 	var ends [columnCount][2]int
-	for i, c := range t.columns {
-		text := cells[i].text
+	for i := range t.columns {
+		c, text := &t.columns[i], cells[i].text
 		switch {
 		case c.known == columnNone || len(text) == 0:
 		case c.known == columnPayload:
