@@ -23,7 +23,8 @@ const (
 // filesIn compares rows/s of `millrace import files`, from the first look at a file to the report, with objects/s of
 // the load test with the same objects, requests and connections. The import also reads the file, checks it and takes
 // notes, on the cores that the server needs; the load test has its bodies ready. So the first figure is about both
-// programs, and the second about what is the same on both sides: the server's part.
+// programs, and the second about what is the same on both sides: the server's part. The others are about the same
+// import through /users/track/bulk, whose requests are larger than those of the load test.
 func filesIn(ctx context.Context, s *settings) (figures []Figure, err error) {
 	for i, l := range cases[:2] {
 		note("filesin: %s", l.name)
@@ -54,30 +55,40 @@ func filesInCase(ctx context.Context, s *settings, dir, name string, mix body.Mi
 	if err := file.write(min(int(rate*s.Duration.Seconds())+mix.Total(), maxFilesInRows)); err != nil {
 		return f, err
 	}
+	plain, bulk := &imports{rowsFile: file}, &imports{rowsFile: file, bulk: true}
 	var loadCPU []float64
 	track.cpu = nil // drops that of the warm-up
-	rates, err := inTurns(ctx, s.Rounds,
-		func(round int) (float64, error) { return file.measure(ctx, round) },
+	rates, err := inTurns(ctx, s.Rounds, plain.turn(ctx),
 		func(int) (float64, error) {
 			own := cpuSeconds(os.Getpid())
 			rate, err := track.measure(ctx)
 			loadCPU = append(loadCPU, (cpuSeconds(os.Getpid())-own)/(rate*s.Duration.Seconds())*1e6)
 			return rate, err
-		})
+		}, bulk.turn(ctx))
 	if err != nil {
 		return f, err
 	}
 	of := fmt.Sprintf("%s, %d connections", name, filesInConnections)
-	whole := newFigure("import of files ÷ /users/track, "+of, "", ratios(rates[0], rates[1]),
-		Detail{"import", median(rates[0]), "rows/s"}, Detail{"track", median(rates[1]), "objects/s"},
-		Detail{"import's CPU", median(file.cpu), "s per million rows"},
-		Detail{"loadtest's CPU", median(loadCPU), "s per million objects"},
-		Detail{"rows", float64(file.rows), ""}, Detail{"file", float64(file.bytes) / 1e6, "MB"})
-	part := newFigure("the server's CPU for a row of it ÷ for an object of /users/track, "+of, "",
-		ratios(file.serverCPU, track.cpu),
-		Detail{"for the import", median(file.serverCPU), "s per million rows"},
-		Detail{"for the load test", median(track.cpu), "s per million objects"})
-	return []Figure{whole.want(atLeast, filesInTarget), part}, nil
+	load := &loadFigures{rates: rates[1], cpu: loadCPU, serverCPU: track.cpu}
+	return append(plain.figures("import of files", of, rates[0], load),
+		bulk.figures("import of files with --bulk", of, rates[2], load)...), nil
+}
+
+// loadFigures are what the load test has come to, round by round.
+type loadFigures struct{ rates, cpu, serverCPU []float64 }
+
+// figures compares an import with the load test.
+func (r *imports) figures(what, of string, rates []float64, load *loadFigures) []Figure {
+	whole := newFigure(what+" ÷ /users/track, "+of, "", ratios(rates, load.rates),
+		Detail{"import", median(rates), "rows/s"}, Detail{"track", median(load.rates), "objects/s"},
+		Detail{"import's CPU", median(r.cpu), "s per million rows"},
+		Detail{"loadtest's CPU", median(load.cpu), "s per million objects"},
+		Detail{"rows", float64(r.rows), ""}, Detail{"file", float64(r.bytes) / 1e6, "MB"})
+	part := newFigure(what+": the server's CPU for a row ÷ for an object of /users/track, "+of, "",
+		ratios(r.serverCPU, load.serverCPU),
+		Detail{"for the import", median(r.serverCPU), "s per million rows"},
+		Detail{"for the load test", median(load.serverCPU), "s per million objects"})
+	return []Figure{whole.want(atLeast, filesInTarget), part}
 }
 
 // rowsFile is the file that is imported. It has another name in each round, since the import takes no file twice.
@@ -88,7 +99,12 @@ type rowsFile struct {
 	mix    body.Mix
 	rows   int
 	bytes  int64
+}
 
+// imports is one way in which the file is imported.
+type imports struct {
+	*rowsFile
+	bulk           bool
 	cpu, serverCPU []float64 // of a million rows
 }
 
@@ -135,16 +151,22 @@ func (r *rowsFile) writeBody(w *bufio.Writer, text []byte) error {
 	return nil
 }
 
+// turn is measure as a side of inTurns.
+func (r *imports) turn(ctx context.Context) func(int) (float64, error) {
+	return func(round int) (float64, error) { return r.measure(ctx, round) }
+}
+
 // measure imports the file and returns rows/s.
-func (r *rowsFile) measure(ctx context.Context, round int) (float64, error) {
-	path := filepath.Join(r.dir, fmt.Sprint("rows", round, ".ndjson"))
+func (r *imports) measure(ctx context.Context, round int) (float64, error) {
+	path := filepath.Join(r.dir, fmt.Sprint("rows", round, r.bulk, ".ndjson"))
 	if err := os.Link(r.path(), path); err != nil {
 		return 0, err
 	}
 	own, server := cpuSeconds(os.Getpid()), cpuSeconds(r.server.pid())
 	report, err := importer.Run(ctx,
 		importer.Options{URL: []string{"http://" + r.server.address}, Key: apiKey, Paths: []string{path},
-			State: filepath.Join(r.dir, "state"), Connections: filesInConnections, Timeout: time.Minute})
+			State: filepath.Join(r.dir, "state"), Connections: filesInConnections, Bulk: r.bulk,
+			Timeout: time.Minute})
 	if err != nil {
 		return 0, err
 	}

@@ -43,10 +43,10 @@ const (
 	bootstrap = `workspaces:
   - id: bench
     name: Bench
-    rate_limits: {users.track: 1000000000/1s, users.merge: 1000000000/1s, subscription.status.get: 1000000000/1s, subscription.status.set: 1000000000/1s}
+    rate_limits: {users.track: 1000000000/1s, users.track.bulk: 1000000000/1s, users.merge: 1000000000/1s, subscription.status.get: 1000000000/1s, subscription.status.set: 1000000000/1s}
     apps: [{id: 11ae5b4b-2445-4440-a04f-bf537764c9ad, name: iOS}]
     api_keys:
-      - {name: bench, key: ` + apiKey + `, permissions: [users.track, users.merge, subscription.status.set, subscription.status.get]}
+      - {name: bench, key: ` + apiKey + `, permissions: [users.track, users.track.bulk, users.merge, subscription.status.set, subscription.status.get]}
     subscription_groups:
       - {id: ` + groupID + `, name: News, channel: email}
 `
