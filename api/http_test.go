@@ -457,11 +457,14 @@ func TestPanicInAHandler(t *testing.T) {
 
 // B17: a connection that dawdles is cut. Here each has sent what it ever sends when the server takes it.
 func TestSlowRequestsAreCut(t *testing.T) {
-	d := open(t, func(o *Options) { o.ReadTimeout, o.IdleTimeout = time.Second, 1500*time.Millisecond })
+	d := open(t, func(o *Options) {
+		o.ReadTimeout, o.WriteTimeout, o.IdleTimeout = time.Second, time.Second, 1500*time.Millisecond
+	})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	open := map[string]net.Conn{}
-	for name, text := range map[string]string{"nothing": "", "half a head": "POST /users/track HTT", "half a body": goodHead + "Content-Length: 36\r\n\r\n{", "idle": withLength(goodHead, goodBody)} {
+	for name, text := range map[string]string{"nothing": "", "half a head": "POST /users/track HTT", "half a body": goodHead + "Content-Length: 36\r\n\r\n{",
+		"half a body behind a request": withLength(goodHead, goodBody) + goodHead + "Content-Length: 36\r\n\r\n{", "idle": withLength(goodHead, goodBody)} {
 		c, err := net.Dial("tcp", ln.Addr().String())
 		require.NoError(t, err)
 		defer c.Close()
@@ -477,6 +480,9 @@ func TestSlowRequestsAreCut(t *testing.T) {
 		switch name {
 		case "nothing":
 			require.Empty(t, string(all), "nothing was asked")
+		case "half a body behind a request":
+			require.Contains(t, string(all), "HTTP/1.1 201", name)
+			require.Contains(t, string(all), "HTTP/1.1 408", name)
 		case "idle":
 			require.Contains(t, string(all), "HTTP/1.1 201", name)
 		default:

@@ -24,6 +24,7 @@ type limitListener struct {
 	net.Listener
 	maxConns, maxPerIP int
 	maxBody            int
+	writeTimeout       time.Duration // as in Options
 	open               atomic.Int64
 	perIP              *xsync.MapOf[netip.Addr, int]
 	closing            sync.Once
@@ -39,7 +40,8 @@ func (l *limitListener) Close() (err error) {
 
 func (s *Server) limit(ln net.Listener) net.Listener {
 	l := &limitListener{Listener: ln, maxConns: s.options.MaxConns, maxPerIP: s.options.MaxConnsPerIP,
-		perIP: xsync.NewMapOf[netip.Addr, int](), logger: s.options.Logger, maxBody: s.options.MaxBodyBytes}
+		perIP: xsync.NewMapOf[netip.Addr, int](), logger: s.options.Logger, maxBody: s.options.MaxBodyBytes,
+		writeTimeout: s.options.WriteTimeout}
 	if t, ok := ln.(*tlsListener); ok { // count below TLS, so that a refused connection costs no handshake
 		l.Listener = t.inner
 		return &tlsListener{l, l, t.config}
@@ -136,9 +138,11 @@ type limitConn struct {
 	heard
 	wanted           time.Time // the deadline for the next Read; the reader's
 	reading, writing deadline
+	isOld            atomic.Bool // whether something was read since the deadline for writing was set
 }
 
 func (c *limitConn) Read(p []byte) (int, error) {
+	c.isOld.Store(true)
 	if err := c.reading.ask(c.wanted, c.Conn.SetReadDeadline); err != nil {
 		return 0, err
 	}
@@ -152,7 +156,19 @@ func (c *limitConn) SetReadDeadline(at time.Time) error {
 	return nil
 }
 
+// Write gives what is written after a Read a time of its own. fasthttp gives it to answers of handlers alone: 100
+// Continue, and the answer to a request that came too late, would be written by the deadline of the answer before.
+func (c *limitConn) Write(p []byte) (int, error) {
+	if t := c.listener.writeTimeout; t > 0 && c.isOld.Load() {
+		if err := c.SetWriteDeadline(time.Now().Add(t)); err != nil {
+			return 0, err
+		}
+	}
+	return c.Conn.Write(p)
+}
+
 func (c *limitConn) SetWriteDeadline(at time.Time) error {
+	c.isOld.Store(false)
 	return c.writing.ask(at, c.Conn.SetWriteDeadline)
 }
 

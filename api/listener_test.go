@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/puzpuzpuz/xsync/v3"
 	"github.com/stretchr/testify/require"
@@ -54,5 +55,35 @@ func TestAcceptWithoutRoom(t *testing.T) {
 		require.Contains(t, log.String(), "too many open files")
 		_, err = l.Accept()
 		require.ErrorIs(t, err, net.ErrClosed)
+	})
+}
+
+// An answer has its time to leave, however often something is written of it. What is written after something was read
+// has a time of its own, whoever sets it or doesn't.
+func TestTimeToWrite(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		defer theirs.Close()
+		c := &limitConn{Conn: ours, listener: &limitListener{writeTimeout: 8 * time.Second}}
+		write := func() error {
+			go func() { _, _ = theirs.Read(make([]byte, 1)) }()
+			_, err := c.Write([]byte("1"))
+			return err
+		}
+		require.NoError(t, c.SetWriteDeadline(time.Now().Add(8*time.Second)))
+		require.NoError(t, write())
+		time.Sleep(8 * time.Second)
+		require.NoError(t, write(), "slightly late")
+		time.Sleep(2 * time.Second)
+		require.ErrorIs(t, write(), os.ErrDeadlineExceeded)
+		go func() { _, _ = theirs.Write([]byte("1")) }()
+		_, err := c.Read(make([]byte, 1))
+		require.NoError(t, err)
+		require.NoError(t, write())
+		time.Sleep(7 * time.Second)
+		require.NoError(t, write())
+		time.Sleep(3 * time.Second)
+		require.ErrorIs(t, write(), os.ErrDeadlineExceeded)
 	})
 }
