@@ -119,15 +119,17 @@ func (c *testCluster) ready(node quorum.Node) {
 	c.eventually(func() error { return c.node(node).Ready() })
 }
 
-// whole waits until each node has its replica of every group, in a cluster in which every node has all groups. A node
-// that serves a group may still be opening its own replica of it.
+// whole waits until each node has its replica of every group, with a vote, in a cluster in which every node has all
+// groups. A node that serves a group may still be opening its own replica of it; and while that is a newcomer, the group
+// has no leader when another one of three nodes is down.
 func (c *testCluster) whole() {
 	c.t.Helper()
 	c.eventually(func() error {
 		for _, n := range c.all() {
 			for i := range n.replicas {
-				if n.group(uint32(i)) == nil {
-					return fmt.Errorf("node %d has no replica of group %d yet", n.self, i)
+				g := n.group(uint32(i))
+				if g == nil || g.log.Status().Newcomer {
+					return fmt.Errorf("node %d has no replica of group %d yet that votes", n.self, i)
 				}
 			}
 		}

@@ -195,6 +195,7 @@ func TestNodesVanish(t *testing.T) {
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	c := startCluster(t, 3, nil)
+	c.whole()
 	l := startLoad(c, seed, 6, 40)
 	for range testsize.Of(6, 3, 2) {
 		l.more(20)
@@ -222,6 +223,7 @@ func TestMinorityRefuses(t *testing.T) {
 		o.Quorum.HeartbeatTimeout, o.PingTimeout = time.Second, time.Second
 		o.LeaderWait, o.BarrierTimeout, o.CommitTimeout = 200*time.Millisecond, time.Second, 2*time.Second
 	})
+	c.whole()
 	all := users("m", 20)
 	c.eventually(func() error { return track(c.node(1).Coordinator(), "bought", all...) }) // on a busy machine a leader may be lost
 	c.kill(2)

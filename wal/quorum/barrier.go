@@ -29,9 +29,7 @@ type reign struct {
 	ctx  context.Context // done when the time has ended
 	end  context.CancelFunc
 	term uint64
-	// from is the entry by which earlier leaders' entries were known to be handed back. Of the entries behind it raft
-	// hands back each.
-	from uint64
+	from uint64 // the entry by which earlier leaders' entries were known to be handed back
 }
 
 // confirmation makes barriers. Log.mu guards it.
@@ -91,7 +89,7 @@ func (l *Log) Barrier(ctx context.Context, vouchers ...Voucher) (position uint64
 	l.mu.Unlock()
 	l.metrics.barriers.Inc()
 	if vouched {
-		return l.handedBack(ctx, r, committed)
+		return l.handedBack(ctx, committed)
 	}
 	select {
 	case f := <-done:
@@ -139,7 +137,7 @@ func (l *Log) confirmed(r *reign) (position uint64, err error) {
 			return 0, wal.ErrClosed
 		}
 	}
-	return l.handedBack(r.ctx, r, committed)
+	return l.handedBack(r.ctx, committed)
 }
 
 // committed returns how far this node knows entries to be committed, and whether the reign's term lasts: if not, this
@@ -150,11 +148,9 @@ func (r *reign) committed(n *instance) (index uint64, lasts bool) {
 }
 
 // handedBack returns the barrier when entries up to committed are handed back.
-func (l *Log) handedBack(ctx context.Context, r *reign, committed uint64) (position uint64, err error) {
-	if committed > r.from {
-		if err := l.Wait(ctx, endOf(committed)); err != nil {
-			return 0, err
-		}
+func (l *Log) handedBack(ctx context.Context, committed uint64) (position uint64, err error) {
+	if err := l.Wait(ctx, endOf(committed)); err != nil {
+		return 0, err
 	}
 	return l.passed.handedBack(), nil
 }

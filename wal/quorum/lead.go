@@ -161,7 +161,9 @@ func (l *Log) barrier(n *instance) (index uint64, err error) {
 		})
 		switch {
 		case err == nil:
-			return f.(raft.IndexFuture).Index(), nil
+			index := f.(raft.IndexFuture).Index()
+			l.passBarrier(index)
+			return index, nil
 		case !errors.Is(err, raft.ErrLeadershipTransferInProgress):
 			return 0, err
 		case time.Since(begun) > stuckAfter:

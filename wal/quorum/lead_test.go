@@ -105,7 +105,8 @@ func testDeafFollower(t *testing.T) {
 	require.Equal(t, leader, g.leader())
 }
 
-// A leadership that can't be handed over stays as it was: what is taken afterwards is handed back.
+// A leadership that can't be handed over stays as it was: it gives barriers, though nothing is taken afterwards, and
+// what is taken is handed back.
 func TestTransferToSilentNode(t *testing.T) { simulated(t, testTransferToSilentNode) }
 
 func testTransferToSilentNode(t *testing.T) {
@@ -116,6 +117,12 @@ func testTransferToSilentNode(t *testing.T) {
 	g.net.hold(leader.node, f.node, true)
 	require.Error(t, leader.log.Transfer(context.Background(), f.node))
 	soon(t, "it takes records", leader.log.Leads)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for _, vouchers := range [][]Voucher{{g.follower(f.node).log.Vouch()}, nil} {
+		_, err := leader.log.Barrier(ctx, vouchers...)
+		require.NoError(t, err)
+	}
 	require.NoError(t, leader.append("later"))
 	soon(t, "it is decided", func() bool { return leader.handedBack("later") || leader.isLost("later") })
 	require.True(t, leader.handedBack("later"))

@@ -31,7 +31,7 @@ func (l *Log) marked() entryID {
 
 // passed says how far entries have been handed back.
 type passed struct {
-	index    atomic.Uint64 // of the last entry handed back
+	index    atomic.Uint64 // up to which entries have been handed back, as far as they are to be
 	position atomic.Uint64 // of the last record; stored before OnDurable is called
 
 	mu      sync.Mutex // guards all fields below
@@ -134,9 +134,26 @@ func (l *Log) pass(e entryID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.last, p.handed = e, p.position.Load()
-	p.index.Store(e.index)
+	p.reach(e.index)
+}
+
+// passBarrier records that raft has come to an entry that is a barrier of its own. That one isn't handed back, so
+// whoever waits for it would wait until the next record.
+func (l *Log) passBarrier(index uint64) {
+	p := &l.passed
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reach(index)
+}
+
+// reach ends the waiting for entries up to index. The caller holds mu.
+func (p *passed) reach(index uint64) {
+	if index <= p.index.Load() {
+		return
+	}
+	p.index.Store(index)
 	p.waiters = slices.DeleteFunc(p.waiters, func(w waiter) bool {
-		if w.index > e.index {
+		if w.index > index {
 			return false
 		}
 		close(w.done)

@@ -62,7 +62,7 @@ func testStateUpToABarrier(t *testing.T) {
 	g.write(200)
 	require.NoError(t, gone.log.Transfer(t.Context(), 0))
 	leader := g.leader(gone.node)
-	require.Greater(t, leader.log.Status().LastIndex, leader.log.passed.index.Load(), "its last entry is no record")
+	require.Greater(t, leader.log.Status().LastIndex, leader.log.passed.entry().index, "its last entry is no record")
 	require.NoError(t, leader.owner.checkpoint())
 	require.NoError(t, leader.log.mark())
 	leader.log.compact()
