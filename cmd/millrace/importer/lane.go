@@ -88,21 +88,8 @@ const (
 	texts  = faulty + 1
 )
 
-// kindNumber is the index in files.Kinds, or 255 for other kinds, which faulty rows may have. Each row asks
-// twice: a search of the list is a few percent of what the command does.
-func kindNumber(k files.Kind) uint8 {
-	switch k {
-	case files.Attributes:
-		return 0
-	case files.Events:
-		return 1
-	case files.Purchases:
-		return 2
-	case files.Deletions:
-		return deletions
-	}
-	return 255
-}
+// kindNumber is the index in files.Kinds, or 255 for other kinds, which faulty rows may have.
+func kindNumber(k files.Kind) uint8 { return uint8(slices.Index(files.Kinds, k)) }
 
 // takes reports whether a row may go with the rows of the request. There must be no more than the server takes at once.
 // And it must not matter that the row would overtake another row of its user, since a request has attributes first,
