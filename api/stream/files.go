@@ -29,7 +29,7 @@ type files struct {
 	unfinished  string                 // prefix of their names
 	isLeft      func(name string) bool // whether one of another stream is left that no carrier removes
 	format      event.Format
-	compression string // empty in streams of earlier builds: the default
+	compression string // empty: the default
 	layout      layout
 	svcID       event.SvcIDFunc
 	columns     []event.Column

@@ -41,7 +41,7 @@ func (p *packer) borrow(s *Share, hasTurn bool) {
 		s.rows, s.writer = blocks.Rows{}, nil
 	}
 	if p.writer == nil {
-		p.writer = blocks.NewWriter(nil, nil)
+		p.writer = blocks.NewWriter()
 	}
 	p.writer.Hasher, p.writer.Rest, p.writer.GroupRows = p.hasher, p.pace.rest, p.groupRows
 }

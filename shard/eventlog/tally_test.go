@@ -42,7 +42,9 @@ func TestBlockCounts(t *testing.T) {
 		add(3, op.Event, fmt.Sprintf("rare %03d", i), 0)
 	}
 	h := identity.NewHasher([32]byte{})
-	data, info, err := blocks.NewWriter(h, func() error { return nil }).Write(rs, 1, 9)
+	w := blocks.NewWriter()
+	w.Hasher, w.Rest = h, func() error { return nil }
+	data, info, err := w.Write(rs, 1, 9)
 	require.NoError(t, err)
 	fs := vfs.NewMem()
 	require.NoError(t, durable.ReplaceFileOn(fs, "a block", data))

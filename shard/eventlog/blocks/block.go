@@ -64,8 +64,8 @@ type Writer struct {
 	buf   []byte
 }
 
-// NewWriter makes a Writer, with its Hasher and its Rest.
-func NewWriter(h *identity.Hasher, rest func() error) *Writer {
+// NewWriter makes a Writer, whose Hasher and Rest are to be set.
+func NewWriter() *Writer {
 	// The encoder has twice its window in memory, by itself 16 MiB; columns are no smaller for more than this.
 	e, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedDefault),
 		zstd.WithEncoderCRC(false), zstd.WithWindowSize(1<<20),
@@ -73,7 +73,7 @@ func NewWriter(h *identity.Hasher, rest func() error) *Writer {
 	if err != nil {
 		panic("BUG: zstd options: " + err.Error())
 	}
-	return &Writer{GroupRows: DefaultGroupRows, Hasher: h, zstd: e, Rest: rest}
+	return &Writer{GroupRows: DefaultGroupRows, zstd: e}
 }
 
 // Write makes a block of rows, which it sorts (Rows.Sort), and returns the file's bytes, valid until the next call.

@@ -20,7 +20,11 @@ import (
 
 var testHasher = identity.NewHasher([32]byte{1})
 
-func newTestWriter() *Writer { return NewWriter(testHasher, func() error { return nil }) }
+func newTestWriter() *Writer {
+	w := NewWriter()
+	w.Hasher, w.Rest = testHasher, func() error { return nil }
+	return w
+}
 
 func put(t *testing.T, fs vfs.FS, path string, data []byte) {
 	t.Helper()
