@@ -238,7 +238,7 @@ func TestCurrentsBodies(t *testing.T) {
 	for i, line := range got {
 		var v struct{ ID string }
 		require.NoError(t, json.Unmarshal([]byte(line), &v))
-		require.Regexp(t, `^[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`, v.ID)
+		require.Regexp(t, `^[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`, v.ID)
 		require.Equal(t, fmt.Sprintf(want[i], v.ID), line)
 	}
 	require.Equal(t, "1", s.heads[0].Get("Braze-Currents-Version"))

@@ -78,6 +78,13 @@ func newService(t testing.TB) *service {
 	return s
 }
 
+// setBefore sets what sees each request first; requests that a client has given up may still be on their way.
+func (s *service) setBefore(f func(w http.ResponseWriter, r *http.Request) (answered bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.before = f
+}
+
 // options have the credentials that the service knows under the name "lake", and reach it under any name.
 func (s *service) options(w *world) Options {
 	o := w.options()
@@ -155,9 +162,7 @@ func TestS3IsTheExport(t *testing.T) {
 			}
 			return true
 		}
-		s.mu.Lock()
-		s.before = fail
-		s.mu.Unlock()
+		s.setBefore(fail)
 		if round%2 == 1 {
 			failures := 0
 			w.puts = func() error { // and cursors fail
@@ -173,9 +178,7 @@ func TestS3IsTheExport(t *testing.T) {
 			}
 			w.commit(w.ws.Number, 1, 3)
 		}
-		s.mu.Lock()
-		s.before = nil
-		s.mu.Unlock()
+		s.setBefore(nil)
 		w.puts = nil
 		require.NoError(t, w.turns(o, stream))
 		require.Equal(t, w.exported(eventlog.Query{}), s.lines("shop/"+stream.ID+"/event_type="))
@@ -203,7 +206,7 @@ func TestS3InParts(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, text, 0o600))
 	parts := 0
-	s.before = func(w http.ResponseWriter, r *http.Request) bool {
+	s.setBefore(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Query().Get("partNumber") == "" {
 			return false
 		}
@@ -216,11 +219,11 @@ func TestS3InParts(t *testing.T) {
 			return true
 		}
 		return false
-	}
+	})
 	require.ErrorContains(t, b.put(context.Background(), file, "x", false), "put lake/shop/parts/x")
 	require.Empty(t, s.objects())
 	require.FileExists(t, file)
-	s.before = nil
+	s.setBefore(nil)
 	require.NoError(t, b.put(context.Background(), file, "x", true))
 	require.Equal(t, map[string][]byte{"shop/parts/x": text}, s.objects())
 	require.NoFileExists(t, file)
@@ -236,18 +239,18 @@ func TestS3AnswersOfOthers(t *testing.T) {
 	for _, size := range []int{10, 6 << 20} { // by one request, and in parts
 		file := filepath.Join(t.TempDir(), "file")
 		require.NoError(t, os.WriteFile(file, make([]byte, size), 0o600))
-		s.before = func(w http.ResponseWriter, r *http.Request) bool {
+		s.setBefore(func(w http.ResponseWriter, r *http.Request) bool {
 			if r.Method == http.MethodPost && !r.URL.Query().Has("uploads") || r.Method == http.MethodPut {
 				_, _ = io.Copy(io.Discard, r.Body)
 				fmt.Fprint(w, "<html>Please sign in to this network.</html>")
 				return true
 			}
 			return false
-		}
+		})
 		require.ErrorContains(t, b.put(context.Background(), file, "x", false), "put lake/shop/s/x")
 		require.Empty(t, s.objects())
 		require.FileExists(t, file)
-		s.before = nil
+		s.setBefore(nil)
 		require.NoError(t, b.put(context.Background(), file, "x", true))
 		require.Len(t, s.objects()["shop/s/x"], size)
 		require.NoError(t, b.client.RemoveObject(context.Background(), testBucket, "shop/s/x", minio.RemoveObjectOptions{}))
@@ -356,7 +359,7 @@ func TestVariablesOfOthers(t *testing.T) {
 func TestS3ServiceThatHangs(t *testing.T) {
 	w, service := newWorld(t, 4<<10), newService(t)
 	hang := true
-	service.before = func(rw http.ResponseWriter, r *http.Request) bool {
+	service.setBefore(func(rw http.ResponseWriter, r *http.Request) bool {
 		if r.Method != http.MethodPut || !hang {
 			return false
 		}
@@ -366,7 +369,7 @@ func TestS3ServiceThatHangs(t *testing.T) {
 		_, err = conn.Write([]byte("HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\nContent-Length: 1000\r\n\r\n<Error>"))
 		require.NoError(t, err)
 		return true
-	}
+	})
 	v := document.Stream{ID: "all", Format: "ndjson", Destination: service.destination()}
 	v.Destination.Addressing = document.AddressingPath
 	s := w.create(v)

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/avro/ocf"
 
@@ -73,8 +72,7 @@ func TestRows(t *testing.T) {
 
 // requireRow compares what a row must have, whatever kind it is of, and what its kind has besides.
 func requireRow(t *testing.T, row map[string]any, e *event.Event, r *Reader) {
-	space := uuid.NewSHA1(uuid.NameSpaceOID, testSvcID(nil, 1, 0))
-	require.Equal(t, uuid.NewSHA1(space, e.AppendID(nil)).String(), row["id"])
+	require.Equal(t, r.idOf(e).String(), row["id"])
 	require.Equal(t, string(r.SvcID()), row["user_id"])
 	require.Equal(t, "shop", row["app_group_id"])
 	require.EqualValues(t, min(max(e.Time.Unix(), math.MinInt32), math.MaxInt32), row["time"])

@@ -3,7 +3,8 @@
 package currents
 
 import (
-	"crypto/sha1"
+	"encoding/binary"
+	"strconv"
 
 	"github.com/google/uuid"
 
@@ -26,6 +27,9 @@ type Reader struct {
 	appendID event.SvcIDFunc
 	users    Users
 	space    uuid.UUID // name space of the ids of events; it differs from store to store
+	group    string    // the group of the event whose id was made last, and its number; 0: none, the engine is alone
+	groupID  uint16
+	numbered bool // the group has a number that fits
 
 	workspace uint32
 	found     func(number uint64, blob []byte) // the method see
@@ -42,7 +46,7 @@ type Reader struct {
 // NewReader makes a Reader of events of a workspace.
 func NewReader(svcID event.SvcIDFunc, users Users, workspace uint32) *Reader {
 	r := &Reader{appendID: svcID, users: users, workspace: workspace,
-		space: uuid.NewSHA1(uuid.NameSpaceOID, svcID(nil, workspace, 0))}
+		space: uuid.NewSHA1(uuid.NameSpaceOID, svcID(nil, workspace, 0)), numbered: true}
 	r.found = r.see
 	return r
 }
@@ -91,17 +95,35 @@ func (r *Reader) see(number uint64, blob []byte) {
 	}
 }
 
-// AppendUUID appends the id of the event that was last read as the text of a UUID that never changes: that of its name
-// in space (RFC 9562, version 5).
+// AppendUUID appends the id of the event that was last read as the text of a UUID that never changes.
 func (r *Reader) AppendUUID(dst []byte, e *event.Event) []byte {
 	if len(r.uuid) == 0 {
-		r.scratch = e.AppendID(append(r.scratch[:0], r.space[:]...))
-		sum := sha1.Sum(r.scratch)
-		id := [16]byte(sum[:16])
-		id[6], id[8] = id[6]&0x0f|0x50, id[8]&0x3f|0x80 // version and variant
-		r.uuid = jsonvalue.AppendUUID(r.uuid, id)
+		r.uuid = jsonvalue.AppendUUID(r.uuid, r.idOf(e))
 	}
 	return append(dst, r.uuid...)
+}
+
+// idOf returns a UUID that has the event's place in it (RFC 9562, version 8), so that ids cost little and hardly differ
+// from one event to the next. After four bytes of the name space (s) come the digits of group, position, ordinal and
+// index:
+//
+//	ssssssss-gggg-8ppp-8ppp-ppppppooooii
+//
+// A place that needs more digits has the UUID of its name in the name space (version 5).
+func (r *Reader) idOf(e *event.Event) (id uuid.UUID) {
+	if e.Group != r.group {
+		n, err := strconv.ParseUint(e.Group, 16, 16)
+		r.group, r.groupID, r.numbered = e.Group, uint16(n), err == nil || e.Group == ""
+	}
+	if !r.numbered || e.Position >= 1<<48 || e.Ordinal >= 1<<16 || e.Index >= 1<<8 {
+		r.scratch = e.AppendID(r.scratch[:0])
+		return uuid.NewSHA1(r.space, r.scratch)
+	}
+	copy(id[:], r.space[:4])
+	binary.BigEndian.PutUint16(id[4:], r.groupID)
+	binary.BigEndian.PutUint16(id[6:], 0x8000|uint16(e.Position>>36))
+	binary.BigEndian.PutUint64(id[8:], 0x8<<60|e.Position<<28>>4|uint64(e.Ordinal)<<8|uint64(e.Index))
+	return id
 }
 
 // SvcID returns the svc_id of the user of the event that was last read; it is valid until the next Read.
