@@ -3,6 +3,7 @@ package quorum
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 	"time"
 
@@ -155,9 +156,9 @@ func (l *Log) caughtUp(e leadEvent) bool {
 func (l *Log) barrier(n *instance) (index uint64, err error) {
 	for begun := time.Now(); ; {
 		var f raft.Future
-		err := l.await(n, func() error {
+		err := l.await(n, func() raft.Future {
 			f = n.raft.Barrier(0)
-			return f.Error()
+			return f
 		})
 		switch {
 		case err == nil:
@@ -179,15 +180,19 @@ func (l *Log) barrier(n *instance) (index uint64, err error) {
 // for the goroutine that sent entries to that node and has ended, and never says that the transfer is over.
 const stuckAfter = 5 * time.Second
 
-// await returns what f returns, which waits for the instance's raft, or wal.ErrClosed: raft may end without an answer.
-func (l *Log) await(n *instance, f func() error) error {
+// await returns the error of what is asked of the instance's raft, or wal.ErrClosed: raft may end without an answer.
+func (l *Log) await(n *instance, ask func() raft.Future) error {
 	select {
 	case <-l.stop:
 		return wal.ErrClosed
 	default:
 	}
 	done := make(chan error, 1)
-	go func() { done <- f() }()
+	go func() {
+		f := ask()
+		n.endWith(f)
+		done <- f.Error()
+	}()
 	select {
 	case err := <-done:
 		return err
@@ -195,6 +200,16 @@ func (l *Log) await(n *instance, f func() error) error {
 	case <-l.stop:
 	}
 	return wal.ErrClosed
+}
+
+// endWith ends the wait for a future when the instance is shut down, if not before. Raft has a channel for that in each
+// future, but sets that of few, and drops entries that are still on their way through it then.
+func (n *instance) endWith(f raft.Future) {
+	if v := reflect.ValueOf(f); v.Kind() == reflect.Pointer { // else it has ended
+		if at := v.Elem().FieldByName("ShutdownCh"); at.IsValid() {
+			at.Set(reflect.ValueOf(n.done))
+		}
+	}
 }
 
 // A disk that hangs reports no error. Raft waits for the disk while its heartbeats go on, so a leader whose disk hangs

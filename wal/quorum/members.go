@@ -47,7 +47,7 @@ func (l *Log) change(ask func(*raft.Raft) raft.IndexFuture) error {
 	}
 	l.changes.Add(1)
 	defer l.changes.Add(-1)
-	err := l.await(n, func() error { return ask(n.raft).Error() })
+	err := l.await(n, func() raft.Future { return ask(n.raft) })
 	switch {
 	case errors.Is(err, raft.ErrNotLeader):
 		return ErrNotLeader
@@ -99,7 +99,8 @@ func (l *Log) transfer(ctx context.Context, n *instance, epoch uint64, to Node) 
 		to, err = l.heir(ctx, n, to)
 	}
 	if err == nil {
-		if err = l.await(n, n.raft.LeadershipTransferToServer(idOf(to), addressOf(to)).Error); err != nil {
+		err = l.await(n, func() raft.Future { return n.raft.LeadershipTransferToServer(idOf(to), addressOf(to)) })
+		if err != nil {
 			_, _ = l.barrier(n) // until then raft refuses entries, and they would be lost although this node leads
 		}
 	}
