@@ -13,6 +13,8 @@ import (
 
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
+
+	"millrace/wal"
 )
 
 // standard are the timers that a group has by default.
@@ -256,6 +258,29 @@ func testChangeEndsWithRaft(t *testing.T) {
 	require.Zero(t, l.changes.Load())
 	g.write(5)
 	g.same()
+}
+
+// Raft drops entries that it has committed and not yet handed back when it is shut down. Who waits for one of them, in a
+// goroutine of its own, ends all the same; otherwise this test would panic.
+func TestNobodyWaitsForDroppedEntries(t *testing.T) { simulated(t, testNobodyWaitsForDroppedEntries) }
+
+func testNobodyWaitsForDroppedEntries(t *testing.T) {
+	busy := make(chan struct{})
+	g := newGroup(t, 1, func(o *Options) {
+		handBack := o.OnDurable
+		o.OnDurable = func(records []*wal.Record) { handBack(records); <-busy }
+	})
+	leader := g.leader()
+	require.NoError(t, leader.append("it takes the owner long"))
+	soon(t, "it is handed back", func() bool { return leader.handedBack("it takes the owner long") })
+	n := leader.log.node.Load()
+	for range 20 {
+		go func() { _ = leader.log.await(n, func() raft.Future { return n.raft.Barrier(0) }) }()
+		synctest.Wait()
+	}
+	go leader.stop()
+	synctest.Wait()
+	close(busy)
 }
 
 // silence is a change without an answer until it is closed.
