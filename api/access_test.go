@@ -71,8 +71,7 @@ var goodRequests = map[string]struct{ target, body string }{
 // workspace, the SCIM token.
 func TestPermissionMatrix(t *testing.T) {
 	testsize.SkipSerial(t)
-	d, done := openEngine(t, t.TempDir(), func(o *Options) { o.MaxBadKeysPerMinute = 100_000 })
-	defer done()
+	d := openEngine(t, t.TempDir(), func(o *Options) { o.MaxBadKeysPerMinute = 100_000 })
 	by := control.Actor{Name: "test"}
 	permissions := map[string]string{} // permission → token
 	routes := d.routes()

@@ -70,8 +70,7 @@ func (d *door) randomConsent(t *testing.T, r *rand.Rand, users int) {
 // A count is what reading each user says: users who share addresses, states by address, in a cluster whose nodes don't
 // hold everything.
 func TestCensus(t *testing.T) {
-	d, end := openEngine(t, t.TempDir())
-	defer end()
+	d := openEngine(t, t.TempDir())
 	status, v, body := d.admin("GET", countsPath, "admin-token", "")
 	require.Equal(t, 200, status, body)
 	require.Equal(t, map[string]any{"message": "success"}, v)
@@ -134,8 +133,7 @@ func TestCensus(t *testing.T) {
 }
 
 func TestCensusRefuses(t *testing.T) {
-	d, end := openEngine(t, t.TempDir())
-	defer end()
+	d := openEngine(t, t.TempDir())
 	check := func(method, path string, status int, text string) {
 		t.Helper()
 		got, v, body := d.admin(method, path, "admin-token", "")

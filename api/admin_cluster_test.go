@@ -58,9 +58,8 @@ func (c *clusterStub) Remove(_ context.Context, node uint32, force bool, entry c
 func TestAdminCluster(t *testing.T) {
 	aloneOnly(t)
 	stub := &clusterStub{}
-	d, stop := openEngine(t, t.TempDir(), func(o *Options) { stub.store = o.Store })
+	d := openEngine(t, t.TempDir(), func(o *Options) { stub.store = o.Store })
 	d.operator.Cluster = stub
-	defer stop()
 	status := d.administer(t, "GET", "/cluster", "")
 	require.Equal(t, 200, status.status)
 	require.Equal(t, "c1", status.v["cluster"])

@@ -132,8 +132,7 @@ var nouns = []struct {
 
 // Create, list, read, replace, change, remove; by the API alone, each effect read back.
 func TestAdminDocuments(t *testing.T) {
-	d, stop := openEngine(t, t.TempDir())
-	defer stop()
+	d := openEngine(t, t.TempDir())
 	for _, n := range nouns {
 		t.Run(n.name, func(t *testing.T) {
 			all, one := "/workspaces/demo/"+n.name, "/workspaces/demo/"+n.name+"/"+n.id
@@ -286,8 +285,7 @@ func TestAdminSettings(t *testing.T) {
 
 // Keys: rights, rotation, revocation; effective at once, and never shown again.
 func TestAdminKeys(t *testing.T) {
-	d, stop := openEngine(t, t.TempDir())
-	defer stop()
+	d := openEngine(t, t.TempDir())
 	const all = "/workspaces/demo/api_keys"
 	made := d.administer(t, "POST", all, `{"name":"server","permissions":["users.track"],"ip_allowlist":["127.0.0.1"]}`)
 	require.Equal(t, 201, made.status, made.body)
@@ -349,7 +347,7 @@ func control32(d *door, token string) string {
 // Many operators at once: no change is lost, and the audit log has each, in order, also after a restart.
 func TestAuditLog(t *testing.T) {
 	dir := t.TempDir()
-	d, stop := openEngine(t, dir)
+	d := openEngine(t, dir)
 	var wait sync.WaitGroup
 	for i := range 8 {
 		wait.Go(func() {
@@ -423,9 +421,8 @@ func TestAuditLog(t *testing.T) {
 	verified := d.administer(t, "GET", "/audit/verify", "")
 	require.Equal(t, true, verified.v["intact"])
 	require.Equal(t, e["hash"], verified.v["hash"])
-	stop()
-	d, stop = openEngine(t, dir)
-	defer stop()
+	d.end()
+	d = openEngine(t, dir)
 	again, _ = read("?limit=1")
 	require.Equal(t, newest, again, "the bootstrap file says nothing new")
 	require.Equal(t, verified.v, d.administer(t, "GET", "/audit/verify", "").v)
@@ -475,8 +472,7 @@ func TestAdminOnAFailingStore(t *testing.T) {
 
 // Changes that come by the API are in the audit log too: by which key or token, on what, without contents.
 func TestAuditOfTheAPI(t *testing.T) {
-	d, stop := openEngine(t, t.TempDir())
-	defer stop()
+	d := openEngine(t, t.TempDir())
 	for _, c := range []struct {
 		what, kind, workspace, id, by string
 		do                            func() answer

@@ -65,8 +65,7 @@ func TestLive(t *testing.T) {
 	if members > 1 {
 		t.Skip("a node shows what it applies itself")
 	}
-	d, end := openEngine(t, t.TempDir())
-	defer end()
+	d := openEngine(t, t.TempDir())
 	all, ada := d.watch(t, "workspace=demo&kind=event&kind=purchase&kind=attributes"), d.watch(t, "workspace=demo&alias_label=crm&alias_name=7")
 	track := func(body string) {
 		t.Helper()
@@ -135,8 +134,7 @@ func (w endingWriter) SetWriteDeadline(time.Time) error { return nil }
 
 // Who watches is told so at once, and not when there is something to show.
 func TestLiveBeginsAtOnce(t *testing.T) {
-	d, end := openEngine(t, t.TempDir())
-	defer end()
+	d := openEngine(t, t.TempDir())
 	w := endingWriter{httptest.NewRecorder(), d.live.Close}
 	r := httptest.NewRequest("GET", "/admin/live", nil)
 	r.Header.Set("Authorization", "Bearer "+d.operator.Token)
@@ -146,8 +144,7 @@ func TestLiveBeginsAtOnce(t *testing.T) {
 }
 
 func TestLiveRefuses(t *testing.T) {
-	d, end := openEngine(t, t.TempDir())
-	defer end()
+	d := openEngine(t, t.TempDir())
 	check := func(query string, status int, text string) {
 		t.Helper()
 		got, v, body := d.admin("GET", "/admin/live?"+query, "admin-token", "")

@@ -19,8 +19,7 @@ func openClerk(t *testing.T) clerk {
 	if members > 1 {
 		t.Skip("each node keeps what it refuses; cmd has the tests of a cluster")
 	}
-	d, end := openEngine(t, t.TempDir())
-	t.Cleanup(end)
+	d := openEngine(t, t.TempDir())
 	return clerk{t, d}
 }
 

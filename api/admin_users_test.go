@@ -10,8 +10,7 @@ import (
 
 // An operator finds users by each of their identifiers, sees the states that hold, and removes one.
 func TestAdminUsers(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	require.Equal(t, 201, d.call("POST", "/users/track", demoKey, `{"attributes":[{"external_id":"a/b c","first_name":"Ada","email":"Ada+x@example.com","phone":"+14155552671"},
 		{"external_id":"b","email":"ada+x@example.com"}]}`).status)
 	require.Equal(t, 201, d.call("POST", "/users/alias/new", demoKey, `{"user_aliases":[{"external_id":"a/b c","alias_label":"l","alias_name":"n"}]}`).status)

@@ -224,14 +224,13 @@ func (b *behindBatch) Commit() error {
 func openBehind(t *testing.T) (d *door, b *behind) {
 	aloneOnly(t)
 	b = &behind{}
-	d, done := openEngine(t, t.TempDir(), func(o *Options) {
+	d = openEngine(t, t.TempDir(), func(o *Options) {
 		b.Store, b.control, o.Store = o.Store, o.Control, b
 		track := o.Track
 		o.Track = func(dst, body []byte, ws *control.Workspace, limits Limits, batch store.Batch, now int64, note func(Fault)) ([]byte, int) {
 			return track(dst, body, ws, limits, batch.(*behindBatch).Batch, now, note)
 		}
 	})
-	t.Cleanup(done)
 	return d, b
 }
 

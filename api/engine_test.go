@@ -39,12 +39,12 @@ import (
 )
 
 // openEngine starts the whole corridor on dir: door, decoder, engine, disk; or, when members says so, as many nodes of
-// a cluster. close ends it as a SIGTERM does.
-func openEngine(t *testing.T, dir string, edit ...func(*Options)) (d *door, close func()) {
+// a cluster. It ends with the test, or before by the door's end.
+func openEngine(t *testing.T, dir string, edit ...func(*Options)) *door {
 	if members > 1 {
 		return openCluster(t, dir, edit)
 	}
-	d = newDoor(t)
+	d := newDoor(t)
 	kept, err := refused.Open(refused.Options{Dir: filepath.Join(dir, "refused"), Now: systemClock, Logger: d.logger()})
 	require.NoError(t, err)
 	edit = append([]func(*Options){func(o *Options) { o.Refused = kept }}, edit...)
@@ -57,13 +57,20 @@ func openEngine(t *testing.T, dir string, edit ...func(*Options)) (d *door, clos
 	require.NoError(t, err)
 	d.operator.Census = counter
 	served := d.openDoor(store.Engine(engine), edit)
-	return d, func() {
+	d.endBy(func() {
 		d.closeDoor(served)
 		require.NoError(t, counter.Close())
 		require.NoError(t, d.control.FlushUsage())
 		require.NoError(t, engine.Close())
 		require.NoError(t, kept.Close())
-	}
+	})
+	return d
+}
+
+// endBy says how to end what is behind the door as a SIGTERM does.
+func (d *door) endBy(end func()) {
+	d.end = sync.OnceFunc(end)
+	d.t.Cleanup(d.end)
 }
 
 // newDoor is a door with nothing behind it.
@@ -139,7 +146,7 @@ func (d *door) closeDoor(served chan error) {
 
 func TestEndToEnd(t *testing.T) {
 	dir := t.TempDir()
-	d, close := openEngine(t, dir)
+	d := openEngine(t, dir)
 	a := d.call("POST", "/users/track", demoKey, `{"attributes":[{"external_id":"a","first_name":"Ada","email":"Ada@Example.com","points":7},{"user_alias":{"alias_label":"l","alias_name":"n"},"_update_existing_only":false,"x":true},
 		{"phone":"+14155552671","y":1}],
 		"events":[{"external_id":"a","name":"seen","time":"2026-01-02T03:04:05Z"},{"external_id":"a","time":"2026-01-02T03:04:05Z"}],
@@ -175,8 +182,8 @@ func TestEndToEnd(t *testing.T) {
 	check()
 	require.Equal(t, 422, d.track(demoKey, "a", "Idempotency-Key", "k").status)
 
-	close()
-	d, close = openEngine(t, dir) // everything is there after a restart, the kept answer and the keys' use too
+	d.end()
+	d = openEngine(t, dir) // everything is there after a restart, the kept answer and the keys' use too
 	check()
 	require.NotZero(t, d.control.LastUsed(1))
 	require.Equal(t, 422, d.track(demoKey, "a", "Idempotency-Key", "k").status)
@@ -185,13 +192,12 @@ func TestEndToEnd(t *testing.T) {
 	require.Equal(t, `{"deleted":1,"invalid_user_ids":["b"],"message":"success"}`, deleted.body)
 	require.Empty(t, export(`{"external_ids":["a"]}`))
 	require.Empty(t, export(`{"email_address":"ada@example.com"}`))
-	close()
+	d.end()
 }
 
 // A body that goes bad at its end has no effect, though its beginning was decoded.
 func TestRefusedBodiesHaveNoEffect(t *testing.T) {
-	d, close := openEngine(t, t.TempDir())
-	defer close()
+	d := openEngine(t, t.TempDir())
 	for _, body := range []string{`{"attributes":[{"external_id":"a","x":1}]`, `{"attributes":[{"external_id":"a","x":1}]}x`, `{"attributes":[{"external_id":"a","x":1}],"events":7}`} {
 		a := d.call("POST", "/users/track", demoKey, body)
 		require.Equal(t, 400, a.status, body)
@@ -204,7 +210,7 @@ func TestRefusedBodiesHaveNoEffect(t *testing.T) {
 // an error.
 func TestUnmetOperators(t *testing.T) {
 	dir := t.TempDir()
-	d, close := openEngine(t, dir)
+	d := openEngine(t, dir)
 	ask := func(attributes string, headers ...string) string {
 		a := d.call("POST", "/users/track", demoKey, `{"attributes":[`+attributes+`]}`, headers...)
 		require.Equal(t, 201, a.status, a.body)
@@ -227,9 +233,8 @@ func TestUnmetOperators(t *testing.T) {
 	require.Equal(t, `{"attributes_processed":2,"message":"success","errors":[{"type":"'external_id', 'svc_id', 'user_alias', 'email' or 'phone' is required","input_array":"attributes","index":1}],`+
 		`"warnings":[`+warning("dob", "is not valid", 2)+`,`+warning("s", "is no array", 2)+`,`+warning("n", "is at the end of the range of 64-bit integers", 2)+`]}`, first)
 	require.Equal(t, first, ask(body, "Idempotency-Key", "k"))
-	close()
-	d, close = openEngine(t, dir)
-	defer close()
+	d.end()
+	d = openEngine(t, dir)
 	require.Equal(t, first, ask(body, "Idempotency-Key", "k"))
 	require.Equal(t, map[string]any{"n": 9223372036854775807.0, "l": []any{"x", "y", "z"}, "s": "text", "objects": []any{map[string]any{"id": 1.0}, map[string]any{"id": 2.0}},
 		"m": 5.0, "o": map[string]any{"x": 3.0}, "list": []any{"i"}, "s\"2": 1.0, "n2": 1.0}, d.user(t, byID("a"))["custom_attributes"])
@@ -245,8 +250,7 @@ func TestUnmetOperators(t *testing.T) {
 // Requests with one key at once, on the real engine: one effect. Who has waited for the others for long
 // (maxIdempotencyWait, which a busy machine needs) is told to try again, and does.
 func TestIdempotencyOnTheEngine(t *testing.T) {
-	d, close := openEngine(t, t.TempDir())
-	defer close()
+	d := openEngine(t, t.TempDir())
 	var group sync.WaitGroup
 	for range 16 {
 		group.Go(func() {

@@ -103,8 +103,7 @@ func processed(n int) string { return fmt.Sprintf(`{"aliases_processed":%d,"mess
 func message(text string) string { return fmt.Sprintf(`{"message":%q}`, text) }
 
 func TestNewAliases(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	const path = "/users/alias/new"
 	d.tracks(t, `{"attributes":[{"external_id":"a","x":1},{"external_id":"7","x":1}]}`)
 
@@ -178,8 +177,7 @@ func TestNewAliases(t *testing.T) {
 }
 
 func TestNewAliasRefusals(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	_, err := d.control.UpdateSettings(control.Actor{}, "demo", func(s *document.Settings) error { return s.Patch([]byte(`{"blocked_external_ids":["blocked"]}`)) })
 	require.NoError(t, err)
 	const good = `"alias_label":"l","alias_name":"n"`
@@ -209,8 +207,7 @@ func TestNewAliasRefusals(t *testing.T) {
 }
 
 func TestUpdateAliases(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	const path = "/users/alias/update"
 	update := func(label, from, to string) string {
 		return fmt.Sprintf(`{"alias_label":%q,"old_alias_name":%q,"new_alias_name":%q}`, label, from, to)
@@ -258,8 +255,7 @@ func toIdentify(label, name, id, more string) string {
 }
 
 func TestIdentify(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	const path = "/users/identify"
 	aliasOnly := func(name, more string) {
 		t.Helper()
@@ -328,8 +324,7 @@ func TestIdentify(t *testing.T) {
 
 // Users by an address that several share: the prioritization chooses one, or nothing happens.
 func TestIdentifyByAddress(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	const path = "/users/identify"
 	identify := func(email, id, prioritization string) string {
 		return fmt.Sprintf(`{"emails_to_identify":[{"external_id":%q,"email":%q,"prioritization":%s}]}`, id, email, prioritization)
@@ -370,8 +365,7 @@ func TestIdentifyByAddress(t *testing.T) {
 }
 
 func TestIdentifyRefusals(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	_, err := d.control.UpdateSettings(control.Actor{}, "demo", func(s *document.Settings) error { return s.Patch([]byte(`{"blocked_external_ids":["blocked"]}`)) })
 	require.NoError(t, err)
 	const path, alias = "/users/identify", `"user_alias":{"alias_label":"l","alias_name":"n"}`
@@ -427,8 +421,7 @@ func TestIdentifyRefusals(t *testing.T) {
 // The requests of all six: wrong array, wrong method, trailing slash, unknown members, compressed bodies, unsafe JSON,
 // limits of their buckets.
 func TestIdentityRequests(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	d.tracks(t, `{"attributes":[{"external_id":"a","x":1}]}`)
 	for path, c := range map[string]struct {
 		array, good, required string
@@ -483,8 +476,7 @@ func TestIdentityRequests(t *testing.T) {
 }
 
 func TestExternalIDs(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	_, err := d.control.UpdateSettings(control.Actor{}, "demo", func(s *document.Settings) error { return s.Patch([]byte(`{"blocked_external_ids":["blocked"]}`)) })
 	require.NoError(t, err)
 	const rename, remove = "/users/external_ids/rename", "/users/external_ids/remove"
@@ -550,8 +542,7 @@ func TestExternalIDs(t *testing.T) {
 
 // Many ask for the same alias at once: one has it, and each answer is true.
 func TestOneAliasForMany(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	const clients, rounds = 16, 20
 	d.tracks(t, `{"attributes":[`+many(clients, `{"external_id":"u#","x":1}`)+`]}`)
 	for round := range rounds {
@@ -585,8 +576,7 @@ func TestOneAliasForMany(t *testing.T) {
 
 // Users are identified while their events come in, by alias and by external id: nothing is lost.
 func TestIdentifyWhileTracking(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	const users, events = 8, 40
 	var group sync.WaitGroup
 	d.answers(t, "/users/alias/new", `{"user_aliases":[`+many(users, `{"alias_label":"l","alias_name":"n#"}`)+`]}`, 201, processed(users))
@@ -649,11 +639,10 @@ func (b brokenBatch) Commit() error {
 func TestElementsThatTheEngineRefuses(t *testing.T) {
 	aloneOnly(t)
 	var broken *brokenStore
-	d, done := openEngine(t, t.TempDir(), func(o *Options) {
+	d := openEngine(t, t.TempDir(), func(o *Options) {
 		broken = &brokenStore{Store: o.Store}
 		o.Store = broken
 	})
-	defer done()
 	const body = `{"user_aliases":[{"alias_label":"l","alias_name":"%d"},{"alias_label":"l","alias_name":"%[1]d"},{"alias_label":"l","alias_name":"%[1]d-2"}]}`
 	busy, full := "The service is busy. Please try again later.", "The service can't store more data at the moment. Please try again later."
 	for i, c := range []struct {
@@ -719,11 +708,10 @@ func (r findingReads) Sharers(workspace uint32, id op.IDKind, key []byte) ([]sha
 func TestElementsAreLookedUpAsOften(t *testing.T) {
 	aloneOnly(t)
 	var store *findingStore
-	d, done := openEngine(t, t.TempDir(), func(o *Options) {
+	d := openEngine(t, t.TempDir(), func(o *Options) {
 		store = &findingStore{Store: o.Store}
 		o.Store = store
 	})
-	defer done()
 	const sharing = 30
 	d.tracks(t, `{"attributes":[`+many(sharing, `{"external_id":"u#","email":"x@example.com"}`)+`]}`)
 	d.answers(t, "/users/alias/new", `{"user_aliases":[`+many(50, `{"alias_label":"l","alias_name":"n#"}`)+`]}`, 201, processed(50))

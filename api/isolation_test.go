@@ -198,8 +198,7 @@ func (d *door) view(t *testing.T, svcID string) string {
 
 func TestWorkspacesAreIsolated(t *testing.T) {
 	testsize.SkipSerial(t)
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	svcID := d.seed(t)
 	require.Equal(t, 201, d.track(otherKey, "reader").status)
 	before := d.view(t, svcID)

@@ -96,7 +96,7 @@ func addressesOf(t *testing.T, dir string) map[quorum.Node]string {
 }
 
 // openCluster is openEngine of several nodes.
-func openCluster(t *testing.T, dir string, edit []func(*Options)) (*door, func()) {
+func openCluster(t *testing.T, dir string, edit []func(*Options)) *door {
 	addresses := addressesOf(t, dir)
 	doors, nodes, errs := make([]*door, members), make([]*cluster.Node, members), make([]error, members)
 	served, edits := make([]chan error, members), make([][]func(*Options), members)
@@ -168,7 +168,7 @@ func openCluster(t *testing.T, dir string, edit []func(*Options)) (*door, func()
 	}
 	first := doors[0]
 	first.others = doors[1:]
-	return first, func() {
+	first.endBy(func() {
 		for i, d := range doors {
 			group.Go(func() { d.closeDoor(served[i]) })
 		}
@@ -180,7 +180,8 @@ func openCluster(t *testing.T, dir string, edit []func(*Options)) (*door, func()
 			}
 		}
 		closing()
-	}
+	})
+	return first
 }
 
 func eventually(f func() error) (err error) {

@@ -36,8 +36,7 @@ func (d *door) isGone(t *testing.T, body string) {
 }
 
 func TestMergeUsers(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	event := func(id string) string {
 		return fmt.Sprintf(`{"events":[{"external_id":%q,"name":"e","time":"2026-01-02T03:04:05Z"}]}`, id)
 	}
@@ -98,8 +97,7 @@ func TestMergeUsers(t *testing.T) {
 
 // Each kind of identifier, on both sides.
 func TestMergeIdentifiers(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	kinds := map[string]struct {
 		track, object, export string
 	}{
@@ -147,8 +145,7 @@ func TestMergeIdentifiers(t *testing.T) {
 
 // The texts are those of service.md 7, letter by letter; a request with one fault does nothing at all.
 func TestMergeRefusals(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	d.tracks(t, `{"attributes":[{"external_id":"a","x":1},{"external_id":"b","x":1}]}`)
 	const (
 		array      = "'merge_updates' must be an array of objects"
@@ -188,8 +185,7 @@ func TestMergeRefusals(t *testing.T) {
 
 // Merges in circles and against one another, while their users are tracked: events and aliases are conserved.
 func TestMergeWhileTracking(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	const users, clients, rounds = 12, 6, 15
 	d.tracks(t, `{"attributes":[`+many(users, `{"external_id":"u#","x":1}`)+`]}`)
 	d.answers(t, "/users/alias/new", `{"user_aliases":[`+many(users, `{"external_id":"u#","alias_label":"l#","alias_name":"n"}`)+`]}`, 201, processed(users))

@@ -8,8 +8,7 @@ import (
 
 // The counts of objects are those of the answers: whole refusals, single ones, values left out.
 func TestObjectsAreCounted(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	counts := countsOf(d.control.Snapshot().Lookup("demo"))
 	accepted, refused, ignored := counts.accepted.Get(), counts.refused.Get(), counts.ignored.Get()
 	for _, body := range []string{

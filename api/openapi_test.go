@@ -216,8 +216,7 @@ func TestWrongAnswersAreCaught(t *testing.T) {
 func TestRequestExamplesWork(t *testing.T) {
 	spec, err := specification()
 	require.NoError(t, err)
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	made := map[string]string{} // what the server has made and a path needs, by the name of the parameter
 	for _, path := range documentedPaths(t) {
 		item := spec.Paths.Value(path)

@@ -43,8 +43,7 @@ type hosting struct {
 }
 
 func openHosting(t *testing.T, page string, edit ...func(*Options)) (h hosting) {
-	d, done := openEngine(t, t.TempDir(), edit...)
-	t.Cleanup(done)
+	d := openEngine(t, t.TempDir(), edit...)
 	h = hosting{d, t}
 	by := control.Actor{Name: "test"}
 	_, err := d.control.Groups.Create(by, "demo", document.Group{ID: offersGroup, Name: "Offers", Channel: "email"})
@@ -397,14 +396,13 @@ func TestLinkOfAMergedUser(t *testing.T) {
 // The secret stays through a restart, and nothing shows it.
 func TestLinksAfterARestart(t *testing.T) {
 	dir := t.TempDir()
-	d, done := openEngine(t, dir)
+	d := openEngine(t, dir)
 	d.track(demoKey, "ada")
 	path := strings.TrimPrefix(d.call("GET", "/preference_center/v1/main/url/ada", demoKey, "").json(t)["preference_center_url"].(string), "http://"+d.addr)
 	secret, _ := d.control.Secret(linkSecret)
 	require.NotContains(t, d.logged(), fmt.Sprintf("%x", secret))
-	done()
-	d, done = openEngine(t, dir)
-	defer done()
+	d.end()
+	d = openEngine(t, dir)
 	checkPage(t, d.call("GET", path, "", ""), 200)
 	again, ok := d.control.Secret(linkSecret)
 	require.True(t, ok)

@@ -36,7 +36,7 @@ func (d *door) createCenter(t *testing.T, body string) (id string) {
 // Created, listed, read, updated by PUT and POST, and all of it still there after a restart.
 func TestPreferenceCenters(t *testing.T) {
 	dir := t.TempDir()
-	d, done := openEngine(t, dir)
+	d := openEngine(t, dir)
 	a := d.call("POST", "/preference_center/v1/", demoKey, `{"name":"News_and-More2","preference_center_title":"Your <choices>","preference_center_page_html":"<p>\u00e9 \"x\"</p>",
 		"confirmation_page_html":"<p>ok</p>","state":"draft","options":{"meta-viewport-content":"width=device-width","other":7,
 		"link-tags":[{"rel":"shortcut icon","type":"image/svg+xml","sizes":"16x16 any","color":"#ff0000","href":"https://example.com/i.svg?a=1&b=2"}]},"unknown":[1]}`)
@@ -103,16 +103,14 @@ func TestPreferenceCenters(t *testing.T) {
 	require.Contains(t, d.logged(), "audit: preference center changed")
 	require.NotContains(t, d.logged(), "<p>ok", "no contents")
 
-	done()
-	d, done = openEngine(t, dir) // and the bootstrap file, applied again, has not undone a thing
-	defer done()
+	d.end()
+	d = openEngine(t, dir) // and the bootstrap file, applied again, has not undone a thing
 	require.Equal(t, want, read())
 }
 
 // The bootstrap file gives what it says, once: a change by the API since stays until the file says something new.
 func TestPreferenceCenterOfTheBootstrapFile(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	read := func() map[string]any { return d.call("GET", "/preference_center/v1/main", demoKey, "").json(t) }
 	first := read()
 	require.Equal(t, "main", first["name"])
@@ -139,8 +137,7 @@ func TestPreferenceCenterOfTheBootstrapFile(t *testing.T) {
 }
 
 func TestPreferenceCenterErrors(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	d.unlimited(t)
 	d.createCenter(t, `{"name":"taken",`+goodCenter+`}`)
 	long := strings.Repeat("x", document.MaxPageBytes)
@@ -239,8 +236,7 @@ func TestNoRoomIsNoConflict(t *testing.T) {
 
 // A workspace is full at some time; changes at once are one after another, each whole.
 func TestPreferenceCenterConcurrency(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	d.unlimited(t)
 	var group sync.WaitGroup
 	var mu sync.Mutex
@@ -279,8 +275,7 @@ func TestPreferenceCenterConcurrency(t *testing.T) {
 }
 
 func TestPreferenceCenterRateLimits(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	require.Equal(t, "1000", d.call("GET", "/preference_center/v1/list", demoKey, "").header.Get("X-RateLimit-Limit"))
 	require.Equal(t, "1000", d.call("GET", "/preference_center/v1/main", demoKey, "").header.Get("X-RateLimit-Limit"))
 	require.Equal(t, "1000", d.call("GET", "/preference_center/v1/main/url/a", demoKey, "").header.Get("X-RateLimit-Limit"))
@@ -289,8 +284,7 @@ func TestPreferenceCenterRateLimits(t *testing.T) {
 
 // The link: who it is for, how long, where to.
 func TestPreferenceURL(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	ask := func(d *door, method, target, body string, headers ...string) string {
 		a := d.call(method, target, demoKey, body, headers...)
 		require.Equal(t, 200, a.status, a.body)
@@ -347,8 +341,7 @@ func TestPreferenceURL(t *testing.T) {
 	require.Equal(t, 400, d.call("POST", "/preference_center/v1/main/url/ada", demoKey, "{").status)
 
 	// Where to: the setting goes before whatever Host the caller names.
-	d2, done2 := openEngine(t, t.TempDir(), func(o *Options) { o.PublicURL = "https://mail.example.com/pc/" })
-	defer done2()
+	d2 := openEngine(t, t.TempDir(), func(o *Options) { o.PublicURL = "https://mail.example.com/pc/" })
 	d2.track(demoKey, "ada")
 	link := ask(d2, "GET", "/preference_center/v1/main/url/ada", "")
 	require.Regexp(t, "^https://mail.example.com/pc/preferences/[A-Za-z0-9_-]+$", link)
@@ -360,10 +353,9 @@ func TestPreferenceURL(t *testing.T) {
 // Without the setting a link begins with the address that is listened at, or with a Host of the list; a Host that the
 // caller has made up stands in none.
 func TestPreferenceURLHosts(t *testing.T) {
-	d, done := openEngine(t, t.TempDir(), func(o *Options) {
+	d := openEngine(t, t.TempDir(), func(o *Options) {
 		o.PublicHosts = []string{"Links.example.com", "mail.example.com:8443", "[::1]:8080", "plain.example.com:80"}
 	})
-	defer done()
 	require.Equal(t, 201, d.track(demoKey, "ada").status)
 	_, port, err := net.SplitHostPort(d.addr)
 	require.NoError(t, err)

@@ -166,8 +166,7 @@ func equal(a, b any) bool {
 
 // TestExportIsTakenBack has a user with something of everything; the other tests have theirs.
 func TestExportIsTakenBack(t *testing.T) {
-	d, close := openEngine(t, t.TempDir())
-	defer close()
+	d := openEngine(t, t.TempDir())
 	body := `{"attributes":[{"external_id":"a","first_name":"Ada","last_name":"","home_city":"Köln","image_url":"https://example.com/a.png","country":"DE","language":"de","gender":"female",` +
 		`"dob":"01/31/1990","date_of_first_session":"2026-01-01","date_of_last_session":"2026-01-02T03:04:05.678+01:00","current_location":{"longitude":6.96,"latitude":50},` +
 		`"email":"Ada@Example.com","email_subscribe":"opted_in","push_subscribe":"unsubscribed","email_open_tracking_disabled":true,"phone":"+14155552671","time_zone":"Europe/Berlin",` +
@@ -204,8 +203,7 @@ func TestExportIsTakenBack(t *testing.T) {
 
 // The export counts in the minor units that the track function counts in, also of currencies that were replaced.
 func TestRevenueOfEveryCurrency(t *testing.T) {
-	d, close := openEngine(t, t.TempDir())
-	defer close()
+	d := openEngine(t, t.TempDir())
 	purchase := func(currency, price string) string {
 		return `{"external_id":"ada","product_id":"p","time":"2026-01-01","currency":"` + currency + `","price":` + price + `}`
 	}

@@ -42,8 +42,7 @@ type step struct {
 
 // idp is a door whose company has no origin, as identity providers need it.
 func idp(t *testing.T) *door {
-	d, done := openEngine(t, t.TempDir())
-	t.Cleanup(done)
+	d := openEngine(t, t.TempDir())
 	d.letProvidersIn(t)
 	return d
 }

@@ -111,7 +111,7 @@ var scimUsersMade atomic.Int64
 // The life of a user, each effect read back another way, and all of it again after a restart.
 func TestSCIMUser(t *testing.T) {
 	dir := t.TempDir()
-	d, done := openEngine(t, dir)
+	d := openEngine(t, dir)
 	created := d.provision("POST", "/scim/v2/Users/", userBody("Ada@Example.com", "finance", fullPermissions), "Content-Type", "application/scim+json; charset=utf-8")
 	require.Equal(t, 201, created.status, created.body)
 	require.Equal(t, "application/scim+json", created.header.Get("Content-Type"))
@@ -156,8 +156,8 @@ func TestSCIMUser(t *testing.T) {
 		require.Equal(t, "application/scim+json", a.header.Get("Content-Type"))
 	}
 	check()
-	done()
-	d, done = openEngine(t, dir)
+	d.end()
+	d = openEngine(t, dir)
 	check()
 
 	// What the service says can be sent back: ids, times, schemas and meta are passed over.
@@ -200,9 +200,8 @@ func TestSCIMUser(t *testing.T) {
 		require.Equal(t, `{"schemas":["urn:ietf:params:scim:api:messages:2.0:ListResponse"],"totalResults":0,"startIndex":1,"itemsPerPage":0,"Resources":[]}`, find(`userName eq "ada@example.com"`).body)
 	}
 	nobody()
-	done()
-	d, done = openEngine(t, dir)
-	defer done()
+	d.end()
+	d = openEngine(t, dir)
 	nobody()
 	require.NotEqual(t, id, d.createUser(t, "ada@example.com"), "a name is free again, an id is not")
 	require.Equal(t, 404, d.provision("GET", "/scim/v2/Users/"+id, "").status)
@@ -210,8 +209,7 @@ func TestSCIMUser(t *testing.T) {
 
 // Everything that is wrong with a user has its own text, and no effect.
 func TestSCIMRefusals(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	_, err := d.control.UpdateSettings(control.Actor{}, "other", func(s *document.Settings) error { s.Name = "Second"; return nil })
 	require.NoError(t, err)
 	id := d.createUser(t, "present@example.com")
@@ -326,8 +324,7 @@ func TestSCIMRefusals(t *testing.T) {
 // Who sends one of department and permissions must send the other, as the contract has it; identity providers send
 // neither, or no X-Request-Origin. What there is besides the request stands in for what is missing.
 func TestSCIMDepartmentAndPermissions(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	by := control.Actor{Name: "test"}
 	set := func(change func(s *document.SCIMSettings)) {
 		require.NoError(t, d.control.UpdateSCIM(by, func(s *document.SCIMSettings) error { change(s); return nil }))
@@ -393,8 +390,7 @@ func TestSCIMDepartmentAndPermissions(t *testing.T) {
 // Workspaces are found by name and by id, and stay the same when their name changes; a name that is no workspace's
 // never becomes one's.
 func TestSCIMWorkspaces(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	id := d.createUser(t, "a@example.com")
 	put := func(group string) map[string]any {
 		a := d.provision("PUT", "/scim/v2/Users/"+id, userBody("a@example.com", "bi", `{"appGroup":[`+group+`]}`))
@@ -422,8 +418,7 @@ func TestSCIMWorkspaces(t *testing.T) {
 }
 
 func TestSCIMFilter(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	d.createUser(t, "a+b@example.com")
 	total := func(query string) float64 {
 		a := d.provision("GET", "/scim/v2/Users?"+query, "")
@@ -595,8 +590,7 @@ func TestSCIMShape(t *testing.T) {
 
 // 16 clients create the same user at once: one does, and all know of it afterwards.
 func TestSCIMConcurrentCreation(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	for round := range 5 {
 		var group sync.WaitGroup
 		var statuses [16]int

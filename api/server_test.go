@@ -99,6 +99,7 @@ type door struct {
 	log     *bytes.Buffer
 	t       testing.TB
 	others  []*door // of the other nodes: a request goes to any
+	end     func()
 
 	operator OperatorOptions
 }

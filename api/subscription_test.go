@@ -15,8 +15,7 @@ import (
 
 // openDoor is openEngine for tests that need no restart.
 func openDoor(t *testing.T) *door {
-	d, done := openEngine(t, t.TempDir())
-	t.Cleanup(done)
+	d := openEngine(t, t.TempDir())
 	return d
 }
 
@@ -362,7 +361,7 @@ func TestOneState(t *testing.T) {
 // What was set ahead of a user is what the user gets with the address, also after a restart in between.
 func TestStatesAheadOfTheUser(t *testing.T) {
 	dir := t.TempDir()
-	d, done := openEngine(t, dir)
+	d := openEngine(t, dir)
 	d.must(t, "/subscription/status/set", set(newsGroup, "subscribed", `"email":["New@example.com"]`))
 	d.must(t, "/subscription/status/set", set(alertsGroup, "unsubscribed", `"phone":"+14155552671"`))
 	d.must(t, "/email/status", `{"email":["new@example.com"],"subscription_state":"opted_in"}`)
@@ -372,9 +371,8 @@ func TestStatesAheadOfTheUser(t *testing.T) {
 	users, total := d.userStatus(t, "email=new@example.com&phone=%2B14155552671")
 	require.Empty(t, users, "an address is no user")
 	require.Zero(t, total)
-	done()
-	d, done = openEngine(t, dir)
-	defer done()
+	d.end()
+	d = openEngine(t, dir)
 	require.Equal(t, "Subscribed", d.one(t, newsGroup, "email", "new@example.com"))
 	d.must(t, "/users/track", `{"attributes":[{"external_id":"a","email":"new@example.com","phone":"+14155552671"},{"external_id":"b","email":"blocked@example.com"}]}`)
 	require.Equal(t, "Subscribed", d.one(t, newsGroup, "external_id", "a"))

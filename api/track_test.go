@@ -15,8 +15,7 @@ const bulk = "/users/track/bulk"
 
 // Everything is as for /users/track, and the limits are others.
 func TestBulk(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	list := func(n int, object string) string { return `[` + many(n, object) + `]` }
 	const event = `{"external_id":"u#","name":"seen","time":"2026-01-02T03:04:05Z"}`
 
@@ -71,8 +70,7 @@ func TestBulkBody(t *testing.T) {
 
 // An Idempotency-Key belongs to the API key, whichever endpoint it was sent to first.
 func TestIdempotencyOfEndpoints(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	send := func(path, body, name string) answer {
 		return d.call("POST", path, demoKey, body, "Idempotency-Key", name)
 	}
@@ -90,8 +88,7 @@ const trackSync = "/users/track/sync"
 
 // The answer has what the one object names, as it is after the request, of the user by the identifier of the request.
 func TestSync(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	ask := func(status int, body, want string) answer {
 		t.Helper()
 		a := d.call("POST", trackSync, demoKey, body)
@@ -146,8 +143,7 @@ func TestSync(t *testing.T) {
 
 // A replay has no second effect, and shows the user as he is then, whichever endpoint the request was sent to first.
 func TestSyncReplay(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	const body = `{"attributes":[{"external_id":"a","visits":{"inc":1}}]}`
 	send := func(path, body, name string) answer {
 		return d.call("POST", path, demoKey, body, "Idempotency-Key", name)

@@ -24,8 +24,7 @@ var uuidForm = regexp.MustCompile(`"[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[89ab][
 // Everything that can be wrong with a request for translations, in both spellings of the path, with and without a
 // slash.
 func TestTranslationRefusals(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	set := func(workspace string, on bool) {
 		_, err := d.control.UpdateSettings(control.Actor{}, workspace, func(s *document.Settings) error { s.MultiLanguage = on; return nil })
 		require.NoError(t, err)
@@ -151,8 +150,7 @@ func TestTranslationRefusals(t *testing.T) {
 }
 
 func TestTranslations(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	get := func(target string) answer {
 		a := d.call("GET", target, demoKey, "")
 		require.Equal(t, 200, a.status, "%s: %s", target, a.body)
@@ -198,7 +196,7 @@ func TestTranslations(t *testing.T) {
 // What is written is read back, by the other spelling, in one workspace, after a restart too.
 func TestPutTranslations(t *testing.T) {
 	dir := t.TempDir()
-	d, done := openEngine(t, dir)
+	d := openEngine(t, dir)
 	put := func(path, body string) {
 		t.Helper()
 		a := d.call("PUT", path, demoKey, body)
@@ -234,9 +232,8 @@ func TestPutTranslations(t *testing.T) {
 		require.Equal(t, before, translations(otherKey, "/campaigns/translations"+campaign), "another workspace keeps its own")
 	}
 	check()
-	done()
-	d, done = openEngine(t, dir) // the bootstrap file is applied again and does not undo it
-	defer done()
+	d.end()
+	d = openEngine(t, dir) // the bootstrap file is applied again and does not undo it
 	check()
 
 	// By id; the whole map is replaced.
@@ -270,8 +267,7 @@ func TestPutTranslations(t *testing.T) {
 
 // Writers of one campaign at once lose nothing of one another.
 func TestConcurrentTranslations(t *testing.T) {
-	d, done := openEngine(t, t.TempDir())
-	defer done()
+	d := openEngine(t, t.TempDir())
 	var messages []document.Message
 	for i := range 8 {
 		messages = append(messages, document.Message{ID: fmt.Sprint("many", i), Channel: "email", MultiLanguage: true})
