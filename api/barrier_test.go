@@ -25,13 +25,17 @@ import (
 // behind is a Store on a node that lags: control documents of others come in with a barrier, and it writes down what is
 // asked of it.
 type behind struct {
-	store.Store
+	finder
+	unseen
 	control *control.Control
 
 	mu     sync.Mutex
 	calls  []string
 	hidden map[string][]byte // documents that this node hasn't seen yet
 }
+
+// unseen has what behind passes on as it is.
+type unseen struct{ store.Store }
 
 func (b *behind) note(what string) {
 	b.mu.Lock()
@@ -50,10 +54,15 @@ func (b *behind) asked() []string {
 
 func (b *behind) BarrierControl() error { return b.Barrier() }
 
-func (b *behind) NewReads(shard.Room) store.Reads { return behindReads{b} }
+func (b *behind) NewReads(shard.Room) store.Reads {
+	return behindReads{b, finder{b.Store, func() { b.note("look") }}}
+}
 
 // behindReads are what a request reads of users: they wait for what it says that it will read, and don't go past it.
-type behindReads struct{ *behind }
+type behindReads struct {
+	*behind
+	finder
+}
 
 func (r behindReads) Begin() { r.note("begin") }
 
@@ -62,48 +71,12 @@ func (r behindReads) Expect(uint32, shard.Extent, ...shard.Identifier) error {
 	return r.Store.Barrier()
 }
 
-func (r behindReads) Find(workspace uint32, id op.IDKind, key []byte) ([]store.User, error) {
-	r.note("look")
-	return r.Store.Find(workspace, id, key)
-}
-
-func (r behindReads) FindEach(workspace uint32, list []shard.Identifier) iter.Seq2[[]store.User, error] {
-	r.note("look")
-	return r.Store.FindEach(workspace, list)
-}
-
-func (r behindReads) FindNumber(workspace uint32, number uint64) ([]store.User, error) {
-	r.note("look")
-	return r.Store.FindNumber(workspace, number)
-}
-
-func (r behindReads) FindMerged(workspace uint32, number uint64) ([]store.User, error) {
-	r.note("look")
-	return r.Store.FindMerged(workspace, number)
-}
-
-func (r behindReads) Sharers(workspace uint32, id op.IDKind, key []byte) ([]shard.Sharer, error) {
-	r.note("look")
-	return r.Store.Sharers(workspace, id, key)
-}
-
-func (r behindReads) View(workspace uint32, id op.IDKind, key []byte, f func(uint64, []byte)) error {
-	r.note("look")
-	return r.Store.View(workspace, id, key, f)
-}
-
-func (r behindReads) HeldStates(workspace uint32, list []shard.Identifier, s shard.State, f func(profile.StateChange, bool)) error {
-	r.note("look")
-	return r.Store.HeldStates(workspace, list, s, f)
-}
-
 // Suppressed asks for barriers of all groups by itself.
 func (r behindReads) Suppressed(workspace uint32, q shard.SuppressionQuery) ([]shard.SuppressedAddress, error) {
 	if err := r.Expect(workspace, 0); err != nil {
 		return nil, err
 	}
-	r.note("look")
-	return r.Store.Suppressed(workspace, q)
+	return r.finder.Suppressed(workspace, q)
 }
 
 func (b *behind) BarrierAnswer(uint32, []byte) error { return b.Barrier() }
@@ -141,44 +114,9 @@ func (b *behind) Answer(workspace uint32, key []byte) (store.Answer, bool, error
 	return b.Store.Answer(workspace, key)
 }
 
-func (b *behind) Find(workspace uint32, id op.IDKind, key []byte) ([]store.User, error) {
-	b.note("read")
-	return b.Store.Find(workspace, id, key)
-}
-
-func (b *behind) FindEach(workspace uint32, list []shard.Identifier) iter.Seq2[[]store.User, error] {
-	b.note("read")
-	return b.Store.FindEach(workspace, list)
-}
-
-func (b *behind) FindNumber(workspace uint32, number uint64) ([]store.User, error) {
-	b.note("read")
-	return b.Store.FindNumber(workspace, number)
-}
-
-func (b *behind) FindMerged(workspace uint32, number uint64) ([]store.User, error) {
-	b.note("read")
-	return b.Store.FindMerged(workspace, number)
-}
-
-func (b *behind) Sharers(workspace uint32, id op.IDKind, key []byte) ([]shard.Sharer, error) {
-	b.note("read")
-	return b.Store.Sharers(workspace, id, key)
-}
-
-func (b *behind) View(workspace uint32, id op.IDKind, key []byte, f func(uint64, []byte)) error {
-	b.note("read")
-	return b.Store.View(workspace, id, key, f)
-}
-
 func (b *behind) ViewAddress(workspace uint32, id op.IDKind, key []byte, f func([]byte)) error {
 	b.note("read")
 	return b.Store.ViewAddress(workspace, id, key, f)
-}
-
-func (b *behind) HeldStates(workspace uint32, list []shard.Identifier, s shard.State, f func(profile.StateChange, bool)) error {
-	b.note("read")
-	return b.Store.HeldStates(workspace, list, s, f)
 }
 
 func (b *behind) Trail(workspace uint32, number uint64) ([]shard.StateChange, error) {
@@ -189,11 +127,6 @@ func (b *behind) Trail(workspace uint32, number uint64) ([]shard.StateChange, er
 func (b *behind) AddressTrail(workspace uint32, id op.IDKind, key []byte) ([]shard.StateChange, error) {
 	b.note("read")
 	return b.Store.AddressTrail(workspace, id, key)
-}
-
-func (b *behind) Suppressed(workspace uint32, q shard.SuppressionQuery) ([]shard.SuppressedAddress, error) {
-	b.note("read")
-	return b.Store.Suppressed(workspace, q)
 }
 
 func (b *behind) Audit(seq uint64, f func(shard.AuditEntry) bool) error {
@@ -211,6 +144,52 @@ func (b *behind) VerifyAudit() (uint64, error) {
 	return b.Store.VerifyAudit()
 }
 
+// finder has the reads of users and addresses, and says so each time.
+type finder struct {
+	of     store.Finder
+	onRead func()
+}
+
+func (f finder) Find(workspace uint32, id op.IDKind, key []byte) ([]store.User, error) {
+	f.onRead()
+	return f.of.Find(workspace, id, key)
+}
+
+func (f finder) FindEach(workspace uint32, list []shard.Identifier) iter.Seq2[[]store.User, error] {
+	f.onRead()
+	return f.of.FindEach(workspace, list)
+}
+
+func (f finder) FindNumber(workspace uint32, number uint64) ([]store.User, error) {
+	f.onRead()
+	return f.of.FindNumber(workspace, number)
+}
+
+func (f finder) FindMerged(workspace uint32, number uint64) ([]store.User, error) {
+	f.onRead()
+	return f.of.FindMerged(workspace, number)
+}
+
+func (f finder) Sharers(workspace uint32, id op.IDKind, key []byte) ([]shard.Sharer, error) {
+	f.onRead()
+	return f.of.Sharers(workspace, id, key)
+}
+
+func (f finder) View(workspace uint32, id op.IDKind, key []byte, see func(uint64, []byte)) error {
+	f.onRead()
+	return f.of.View(workspace, id, key, see)
+}
+
+func (f finder) HeldStates(workspace uint32, list []shard.Identifier, s shard.State, see func(profile.StateChange, bool)) error {
+	f.onRead()
+	return f.of.HeldStates(workspace, list, s, see)
+}
+
+func (f finder) Suppressed(workspace uint32, q shard.SuppressionQuery) ([]shard.SuppressedAddress, error) {
+	f.onRead()
+	return f.of.Suppressed(workspace, q)
+}
+
 type behindBatch struct {
 	store.Batch
 	b *behind
@@ -226,6 +205,7 @@ func openBehind(t *testing.T) (d *door, b *behind) {
 	b = &behind{}
 	d = openEngine(t, t.TempDir(), func(o *Options) {
 		b.Store, b.control, o.Store = o.Store, o.Control, b
+		b.finder = finder{b.Store, func() { b.note("read") }}
 		track := o.Track
 		o.Track = func(dst, body []byte, ws *control.Workspace, limits Limits, batch store.Batch, now int64, note func(Fault)) ([]byte, int) {
 			return track(dst, body, ws, limits, batch.(*behindBatch).Batch, now, note)
