@@ -32,12 +32,11 @@ func deleteAll(t *testing.T, e *Engine, id op.IDKind, key string) {
 	t.Helper()
 	users, err := e.Find(1, id, []byte(key))
 	require.NoError(t, err)
-	b := e.NewBatch(1, 0)
-	for _, u := range users {
-		b.Delete(u.Number)
-	}
-	require.NoError(t, b.Commit())
-	b.Release()
+	request(t, e, func(b *Batch) {
+		for _, u := range users {
+			b.Delete(u.Number)
+		}
+	})
 }
 
 // commitAs commits what f writes, as a request with key 7 through an endpoint.

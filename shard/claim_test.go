@@ -115,10 +115,7 @@ func TestAddAlias(t *testing.T) {
 		require.Zero(t, numberOf(t, e, op.Alias, aliasKey("crm", "uno")))
 	})
 	require.Equal(t, replica.Done, add(0, "crm", "1"), "the old name is free")
-	b := e.NewBatch(1, 0)
-	b.Delete(ada)
-	require.NoError(t, b.Commit())
-	b.Release()
+	request(t, e, func(b *Batch) { b.Delete(ada) })
 	require.Zero(t, numberOf(t, e, op.Alias, aliasKey("crm", "one")))
 	require.Equal(t, replica.Done, add(bob, "web", "1"))
 }
@@ -227,10 +224,7 @@ func TestRenameAndRemoveExternalID(t *testing.T) {
 			require.NotContains(t, []uint64{0, ada, bob}, fresh)
 			leads(e, fresh, "old", "old")
 
-			b := e.NewBatch(1, 0)
-			b.Delete(ada)
-			require.NoError(t, b.Commit())
-			b.Release()
+			request(t, e, func(b *Batch) { b.Delete(ada) })
 			e = twice(t, fs, e, func(e *Engine) {
 				for _, id := range []string{"new", "newer"} {
 					require.Zero(t, numberOf(t, e, op.ExternalID, id))

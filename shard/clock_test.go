@@ -50,10 +50,7 @@ func TestAnswersOutliveAClockThatJumps(t *testing.T) {
 	o, now := testOptions(vfs.NewMem()), time.Now()
 	o.Clock = &stamp.Clock{Now: func() time.Time { return now }, Steady: func() time.Duration { return 0 }}
 	e := openTest(t, o)
-	b := e.NewBatch(1, 0)
-	b.KeepAnswer([]byte("key"), [32]byte{}, 201, []byte("done"))
-	require.NoError(t, b.Commit())
-	b.Release()
+	request(t, e, func(b *Batch) { b.KeepAnswer([]byte("key"), [32]byte{}, 201, []byte("done")) })
 	now = now.Add(365 * 24 * time.Hour)
 	require.NoError(t, e.Sweep())
 	a, ok, err := e.Answer(1, []byte("key"))

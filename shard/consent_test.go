@@ -232,10 +232,7 @@ func TestUnchangedBehindOtherNames(t *testing.T) {
 		})
 	}
 	gone, kept := makeUser(t, e, "gone"), numberOf(t, e, op.ExternalID, "a")
-	b := e.NewBatch(1, 0)
-	b.Merge(gone, kept)
-	require.NoError(t, b.Commit())
-	b.Release()
+	merge(t, e, gone, kept)
 	settle(t, e)
 	for name, other := range map[string]func(b *Batch){
 		"svc_id behind the external id that is free again": func(b *Batch) {

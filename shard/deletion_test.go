@@ -48,10 +48,7 @@ func TestDeletionSaysWhetherItWas(t *testing.T) {
 		b.Release()
 	}
 	first, second := begin(c.ada, c.eve), begin(c.eve, c.bob)
-	merge := e.NewBatch(1, 0)
-	merge.Merge(c.ada, c.bob)
-	require.NoError(t, merge.Commit())
-	merge.Release()
+	request(t, e, func(merge *Batch) { merge.Merge(c.ada, c.bob) })
 	settle(t, e)
 	commit(first, Nobody, Done) // ada is bob's by now
 	commit(second, Nobody, Done)

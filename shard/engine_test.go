@@ -49,10 +49,7 @@ var attrField = testengine.AttrField
 
 func commitEvent(t *testing.T, e *Engine, id op.IDKind, key, name string, flags op.Flags) {
 	t.Helper()
-	b := e.NewBatch(1, 0)
-	require.True(t, addEvent(b, id, key, name, flags))
-	require.NoError(t, b.Commit())
-	b.Release()
+	request(t, e, func(b *Batch) { require.True(t, addEvent(b, id, key, name, flags)) })
 }
 
 func eventCount(t *testing.T, e *Engine, id op.IDKind, key, name string) int {
@@ -104,10 +101,9 @@ func TestCrashIsReplayed(t *testing.T) {
 func TestAddressesLeadToProfiles(t *testing.T) {
 	fs := vfs.NewMem()
 	e := openTest(t, testOptions(fs))
-	b := e.NewBatch(1, 0)
-	addAttributes(b, op.ExternalID, "ann", op.Contact, attrField(op.AttrEmail, "Ann@Example.com"), attrField(op.AttrPhone, "+4930123456"))
-	require.NoError(t, b.Commit())
-	b.Release()
+	request(t, e, func(b *Batch) {
+		addAttributes(b, op.ExternalID, "ann", op.Contact, attrField(op.AttrEmail, "Ann@Example.com"), attrField(op.AttrPhone, "+4930123456"))
+	})
 
 	commitEvent(t, e, op.Email, "ann@example.com", "opened", 0)
 	commitEvent(t, e, op.Phone, "+4930123456", "opened", 0)
@@ -126,10 +122,9 @@ func TestAddressesLeadToProfiles(t *testing.T) {
 	require.Equal(t, 2, eventCount(t, e, op.Alias, alias, "opened"))
 
 	// Changing the address moves the row.
-	b = e.NewBatch(1, 0)
-	addAttributes(b, op.ExternalID, "ann", op.Contact, attrField(op.AttrEmail, "ann@other.com"))
-	require.NoError(t, b.Commit())
-	b.Release()
+	request(t, e, func(b *Batch) {
+		addAttributes(b, op.ExternalID, "ann", op.Contact, attrField(op.AttrEmail, "ann@other.com"))
+	})
 	require.Equal(t, -1, eventCount(t, e, op.Email, "ann@example.com", "opened"))
 	require.Equal(t, 2, eventCount(t, e, op.Email, "ann@other.com", "opened"))
 }
@@ -159,10 +154,7 @@ func TestOrderWithinRequest(t *testing.T) {
 func TestSharedEmail(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	set := func(id op.IDKind, key string) {
-		b := e.NewBatch(1, 0)
-		addAttributes(b, id, key, op.Contact, attrField(op.AttrEmail, "x@example.com"))
-		require.NoError(t, b.Commit())
-		b.Release()
+		request(t, e, func(b *Batch) { addAttributes(b, id, key, op.Contact, attrField(op.AttrEmail, "x@example.com")) })
 	}
 	set(op.Alias, string(op.AppendAliasKey(nil, []byte("l"), []byte("n"))))
 	set(op.ExternalID, "a")
@@ -217,10 +209,7 @@ func TestSharedEmail(t *testing.T) {
 func TestStateOfAddressIsShared(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	set := func(key string, fields ...[]byte) {
-		b := e.NewBatch(1, 0)
-		addAttributes(b, op.ExternalID, key, op.Contact, fields...)
-		require.NoError(t, b.Commit())
-		b.Release()
+		request(t, e, func(b *Batch) { addAttributes(b, op.ExternalID, key, op.Contact, fields...) })
 	}
 	state := func(key string) string {
 		users, err := e.Find(1, op.ExternalID, []byte(key))
@@ -245,16 +234,12 @@ func TestStateOfAddressIsShared(t *testing.T) {
 func TestDelete(t *testing.T) {
 	fs := vfs.NewMem()
 	e := openTest(t, testOptions(fs))
-	b := e.NewBatch(1, 0)
-	addAttributes(b, op.ExternalID, "ann", op.Contact, attrField(op.AttrEmail, "ann@example.com"))
-	require.NoError(t, b.Commit())
-	b.Release()
+	request(t, e, func(b *Batch) {
+		addAttributes(b, op.ExternalID, "ann", op.Contact, attrField(op.AttrEmail, "ann@example.com"))
+	})
 	users, err := e.Find(1, op.ExternalID, []byte("ann"))
 	require.NoError(t, err)
-	b = e.NewBatch(1, 0)
-	b.Delete(users[0].Number)
-	require.NoError(t, b.Commit())
-	b.Release()
+	request(t, e, func(b *Batch) { b.Delete(users[0].Number) })
 	for range 2 {
 		require.Equal(t, -1, eventCount(t, e, op.ExternalID, "ann", "x"))
 		require.Equal(t, -1, eventCount(t, e, op.Email, "ann@example.com", "x"))
@@ -287,10 +272,7 @@ func TestDocuments(t *testing.T) {
 func TestKeptAnswer(t *testing.T) {
 	fs := vfs.NewMem()
 	e := openTest(t, testOptions(fs))
-	b := e.NewBatch(1, 0)
-	b.KeepAnswer([]byte("key"), [32]byte{1}, 201, []byte("done"))
-	require.NoError(t, b.Commit())
-	b.Release()
+	request(t, e, func(b *Batch) { b.KeepAnswer([]byte("key"), [32]byte{1}, 201, []byte("done")) })
 	for range 2 {
 		a, ok, err := e.Answer(1, []byte("key"))
 		require.NoError(t, err)

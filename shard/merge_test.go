@@ -343,10 +343,7 @@ func TestImportOfBlocked(t *testing.T) {
 		line := fmt.Appendf(nil, `{"external_id":"u","session_count":%d}`, sessions)
 		blob, err := im.Import(nil, 1, line, time.Now().UnixMicro(), profile.ImportOptions{})
 		require.NoError(t, err)
-		b := e.NewBatch(1, 0)
-		b.Import(blob)
-		require.NoError(t, b.Commit())
-		b.Release()
+		request(t, e, func(b *Batch) { b.Import(blob) })
 		for range 2 { // as it is now, and after a restart
 			b := e.NewBatch(1, 0)
 			require.Equal(t, sessions <= 5_000_000, addEvent(b, op.ExternalID, "u", "x", 0), i)

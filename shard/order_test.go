@@ -66,15 +66,11 @@ func manyNames(t *testing.T, e *Engine, user string, identified bool, renamed re
 		require.Equal(t, replica.Done, outcome(t, e, back))
 	}
 	gone := makeUser(t, e, key("-gone"))
-	b := e.NewBatch(1, 0)
-	b.Merge(gone, kept)
-	require.NoError(t, b.Commit())
-	b.Release()
+	merge(t, e, gone, kept)
 	settle(t, e)
-	b = e.NewBatch(1, 0)
-	attributesNumber(b, kept, op.Contact, attrField(op.AttrEmail, email), attrField(op.AttrPhone, phone))
-	require.NoError(t, b.Commit())
-	b.Release()
+	request(t, e, func(b *Batch) {
+		attributesNumber(b, kept, op.Contact, attrField(op.AttrEmail, email), attrField(op.AttrPhone, phone))
+	})
 	return append(ids, identifier{"alias", op.Alias, aliasKey("l", key("-alias")), 0},
 		identifier{"email", op.Email, email, 0}, identifier{"phone", op.Phone, phone, 0},
 		identifier{"svc_id", op.SvcID, "", kept}, identifier{"svc_id of the merged user", op.SvcID, "", gone})
@@ -212,14 +208,11 @@ func TestFreedExternalIDBesideOldSvcID(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	track(t, e, "kept", attrField(op.AttrEmail, "x@example.com"))
 	gone, kept := makeUser(t, e, "gone"), numberOf(t, e, op.ExternalID, "kept")
-	b := e.NewBatch(1, 0)
-	b.Merge(gone, kept)
-	require.NoError(t, b.Commit())
-	b.Release()
+	merge(t, e, gone, kept)
 	settle(t, e)
 	track(t, e, "latest", attrField(op.AttrEmail, "x@example.com"))
 
-	b = e.NewBatch(1, 0)
+	b := e.NewBatch(1, 0)
 	addAttributes(b, op.ExternalID, "gone", 0, attrField(op.AttrFirstName, "New"))
 	addEvent(b, op.Email, "x@example.com", "e", 0)
 	attributesNumber(b, gone, 0, attrField(op.AttrFirstName, "Old"))
@@ -449,10 +442,7 @@ func testPromisedAliasOfAUserWhoWasMerged(t *testing.T) {
 	e := w.nodes[0].coord
 	gone, kept := makeUser(t, e, userIn(1, 0)), makeUser(t, e, userIn(2, 0))
 	require.Equal(t, replica.Done, outcome(t, e, func(b *Batch) int { return b.AddAlias(kept, []byte("crm"), []byte("own")) }))
-	m := e.NewBatch(1, 0)
-	m.Merge(gone, kept)
-	require.NoError(t, m.Commit())
-	m.Release()
+	merge(t, e, gone, kept)
 	settle(t, e)
 	alias := aliasKey("crm", "0")
 	home := func() uint64 { return e.hasher.Number(1, op.Alias, []byte(alias)) }

@@ -40,10 +40,7 @@ func TestOwnerAmongTombstones(t *testing.T) {
 		deleteAll(t, e, id, name)
 
 		first, merged := event()
-		b := e.NewBatch(1, 0)
-		b.Merge(merged, keep)
-		require.NoError(t, b.Commit())
-		b.Release()
+		merge(t, e, merged, keep)
 		settle(t, e)
 		there, _ := owner(first)
 		require.Equal(t, keep, there)
@@ -80,10 +77,7 @@ func TestOwnerOnTheWay(t *testing.T) {
 	there, _ := owner()
 	require.Equal(t, number("ann"), there)
 	done := x.begin(t, func(t *testing.T, e *Engine) {
-		b := e.NewBatch(1, 0)
-		b.Merge(number("ann"), number("keep"))
-		require.NoError(t, b.Commit())
-		b.Release()
+		merge(t, e, number("ann"), number("keep"))
 	})
 	onTheWay := 0
 	for ; x.waiting(); x.step() {

@@ -82,8 +82,14 @@ func LongField(size int) []byte { return AttrField(op.AttrFirstName, strings.Rep
 // CommitEvent commits one event.
 func CommitEvent(t *testing.T, e Engine, id op.IDKind, key, name string, flags op.Flags) {
 	t.Helper()
+	Commit(t, e, func(b *Batch) { require.True(t, AddEvent(b, id, key, name, flags)) })
+}
+
+// Commit commits what f writes.
+func Commit(t testing.TB, e Engine, f func(b *Batch)) {
+	t.Helper()
 	b := e.NewBatch(1, 0)
-	require.True(t, AddEvent(b, id, key, name, flags))
+	f(b)
 	require.NoError(t, b.Commit())
 	b.Release()
 }
@@ -93,12 +99,11 @@ func DeleteAll(t *testing.T, e Engine, id op.IDKind, key string) {
 	t.Helper()
 	users, err := e.Find(1, id, []byte(key))
 	require.NoError(t, err)
-	b := e.NewBatch(1, 0)
-	for _, u := range users {
-		b.Delete(u.Number)
-	}
-	require.NoError(t, b.Commit())
-	b.Release()
+	Commit(t, e, func(b *Batch) {
+		for _, u := range users {
+			b.Delete(u.Number)
+		}
+	})
 }
 
 // EventCount is how often a user has had an event; -1: there is no such user.

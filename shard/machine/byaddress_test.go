@@ -15,10 +15,9 @@ import (
 func giveEmail(t *testing.T, e *Engine, emails map[string]string) {
 	t.Helper()
 	for user, email := range emails {
-		b := e.NewBatch(1, 0)
-		testengine.AddAttributes(b, op.ExternalID, user, op.Contact, testengine.AttrField(op.AttrEmail, email))
-		require.NoError(t, b.Commit())
-		b.Release()
+		testengine.Commit(t, e, func(b *testengine.Batch) {
+			testengine.AddAttributes(b, op.ExternalID, user, op.Contact, testengine.AttrField(op.AttrEmail, email))
+		})
 	}
 	settle(t, e)
 }
@@ -138,10 +137,9 @@ func TestByAddressOfNobody(t *testing.T) {
 	start := testengine.BeginEvent(&inner, "e")
 	inner.Buf = append(inner.Buf, key...)
 	inner.End(start, op.Event, op.MakeFlags(op.Resolved, op.Email), len(key), e.hasher.Profile(row))
-	b := e.NewBatch(1, 0)
-	b.Append(op.Relay, 0, e.hasher.Number(1, op.NoID, []byte("k")), bodies.AppendRelay(nil, 0, nil, inner.Finish(1, 0, 1)), []byte("k"))
-	require.NoError(t, b.Commit())
-	b.Release()
+	testengine.Commit(t, e, func(b *testengine.Batch) {
+		b.Append(op.Relay, 0, e.hasher.Number(1, op.NoID, []byte("k")), bodies.AppendRelay(nil, 0, nil, inner.Finish(1, 0, 1)), []byte("k"))
+	})
 	settle(t, e)
 	for range 2 {
 		require.Equal(t, 1, testengine.EventCount(t, e, op.Email, string(key), "e"))

@@ -64,10 +64,7 @@ func TestWhoHasLeftIsNotThere(t *testing.T) {
 	require.NoError(t, b.Commit())
 	b.Release()
 	settle(t, e)
-	b = e.NewBatch(1, 0)
-	b.RemoveExternalID(home("renamed"), []byte("renamed"))
-	require.NoError(t, b.Commit())
-	b.Release()
+	testengine.Commit(t, e, func(b *testengine.Batch) { b.RemoveExternalID(home("renamed"), []byte("renamed")) })
 	settle(t, e)
 	evictAll(t, e)
 	for _, user := range users {

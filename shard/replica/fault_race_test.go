@@ -32,10 +32,9 @@ func TestFaultManyClientsOneSetOfUsers(t *testing.T) {
 	email := func(i int) string { return fmt.Sprintf("u%d@example.com", i) }
 	alias := func(i int) string { return string(op.AppendAliasKey(nil, []byte("l"), fmt.Append(nil, "a", i))) }
 	for i := range users { // from here on it is known who has which email
-		b := e.NewBatch(1, 0)
-		testengine.AddAttributes(b, op.ExternalID, external(i), op.Contact, testengine.AttrField(op.AttrEmail, email(i)))
-		require.NoError(t, b.Commit())
-		b.Release()
+		testengine.Commit(t, e, func(b *testengine.Batch) {
+			testengine.AddAttributes(b, op.ExternalID, external(i), op.Contact, testengine.AttrField(op.AttrEmail, email(i)))
+		})
 	}
 
 	var acked [2][users]atomic.Int64 // by external id or email; by alias

@@ -8,6 +8,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/shard/books"
 	"millrace/shard/op"
 	"millrace/shard/stamp"
@@ -30,10 +31,7 @@ func TestSweepIsBounded(t *testing.T) {
 	}
 	for i := 0; i < len(keys); i += each {
 		for _, key := range keys[i:min(i+each, len(keys))] {
-			b := e.NewBatch(1, 0)
-			b.KeepAnswer(key, [32]byte{}, 200, nil)
-			require.NoError(t, b.Commit())
-			b.Release()
+			testengine.Commit(t, e, func(b *testengine.Batch) { b.KeepAnswer(key, [32]byte{}, 200, nil) })
 		}
 		if i == len(keys)/2/each*each {
 			require.NoError(t, e.Checkpoint())
