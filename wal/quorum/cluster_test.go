@@ -481,6 +481,13 @@ func (g *group) same(nodes ...Node) []line {
 	return want
 }
 
+// agree commits n records and waits until all nodes that run have them.
+func (g *group) agree(n int) {
+	g.t.Helper()
+	g.write(n)
+	g.same()
+}
+
 // whole requires that no owner has seen anything that must not happen.
 func (g *group) whole() {
 	g.t.Helper()

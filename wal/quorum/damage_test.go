@@ -23,8 +23,7 @@ func TestOpenFindsDamage(t *testing.T) { simulated(t, testOpenFindsDamage) }
 func testOpenFindsDamage(t *testing.T) {
 	r := testseed.Rand(t)
 	g := newGroup(t, 3, nil)
-	g.write(150)
-	g.same()
+	g.agree(150)
 	for _, m := range g.members {
 		require.NoError(t, m.owner.checkpoint())
 		require.NoError(t, m.log.mark())
@@ -40,8 +39,7 @@ func testOpenFindsDamage(t *testing.T) {
 	newest := func() string { return segments()[len(segments())-1] }
 	g.write(60)
 	soon(t, "the newest segment has something to lose", func() bool {
-		g.write(1)
-		g.same()
+		g.agree(1)
 		b, err := os.ReadFile(newest())
 		require.NoError(t, err)
 		return len(bytes.TrimRight(b, "\x00")) > 1000

@@ -134,8 +134,7 @@ func TestHeirAnswers(t *testing.T) { simulated(t, testHeirAnswers) }
 
 func testHeirAnswers(t *testing.T) {
 	g := newGroup(t, 3, standard)
-	g.write(5)
-	g.same()
+	g.agree(5)
 	leader := g.leader()
 	for _, n := range others(g, leader.node) {
 		g.members[n].kill()
@@ -144,8 +143,7 @@ func testHeirAnswers(t *testing.T) {
 		heir := g.follower()
 		require.Equal(t, heir.node, leader.log.furthest(leader.log.node.Load()))
 		g.members[n].start()
-		g.write(1)
-		g.same()
+		g.agree(1)
 		time.Sleep(2 * time.Second)
 	}
 	g.members[others(g, leader.node)[0]].kill()
@@ -219,6 +217,5 @@ func testStandAnew(t *testing.T) {
 	g.net.partition()
 	soon(t, "it leads", func() bool { one.log.Stand(); return one.log.Leads() })
 	require.Greater(t, one.log.Term(), term)
-	g.write(10)
-	g.same()
+	g.agree(10)
 }

@@ -113,8 +113,7 @@ func TestTransferToSilentNode(t *testing.T) { simulated(t, testTransferToSilentN
 
 func testTransferToSilentNode(t *testing.T) {
 	g := newGroup(t, 3, standard)
-	g.write(10)
-	g.same()
+	g.agree(10)
 	leader, f := g.leader(), g.follower()
 	g.net.hold(leader.node, f.node, true)
 	require.Error(t, leader.log.Transfer(context.Background(), f.node))
@@ -167,8 +166,7 @@ func testTransferThatRaftNeverEnds(t *testing.T) {
 		}
 		return f.log.Leads()
 	})
-	g.write(10)
-	g.same()
+	g.agree(10)
 }
 
 // Whoever tries again and again to hand over to a node that doesn't answer leaves nothing behind in raft. If raft waited
@@ -178,8 +176,7 @@ func TestTransferLeavesNothingBehind(t *testing.T) { simulated(t, testTransferLe
 func testTransferLeavesNothingBehind(t *testing.T) {
 	g := newGroup(t, 3, standard)
 	for range 10 {
-		g.write(5)
-		g.same()
+		g.agree(5)
 		leader, f := g.leader(), g.follower()
 		other := g.follower(f.node)
 		g.net.hold(leader.node, f.node, true)
@@ -218,8 +215,7 @@ func testTransferWithoutEnd(t *testing.T) {
 	})
 	leader := g.members[1]
 	soon(t, "a leader", func() bool { leader.log.Stand(); return leader.log.Leads() })
-	g.write(10)
-	g.same()
+	g.agree(10)
 	g.net.hold(1, 2, true)
 	g.write(10)
 	trans := leader.log.node.Load().trans
@@ -256,8 +252,7 @@ func testChangeEndsWithRaft(t *testing.T) {
 		t.Fatal("the change has no end")
 	}
 	require.Zero(t, l.changes.Load())
-	g.write(5)
-	g.same()
+	g.agree(5)
 }
 
 // Raft drops entries that it has committed and not yet handed back when it is shut down. Who waits for one of them, in a

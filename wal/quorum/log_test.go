@@ -537,8 +537,7 @@ func TestNothingIsTakenAfterATransfer(t *testing.T) {
 				_ = g.leader().log.Transfer(context.Background(), leader.node)
 				return leader.log.Leads()
 			})
-			g.write(10)
-			g.same()
+			g.agree(10)
 		}
 	}
 }
@@ -596,8 +595,7 @@ func testBase(t *testing.T) {
 	require.NoError(t, m.open())
 	require.NoError(t, m.log.Replay(base+1, func(uint64, uint32, []byte) error { return nil }))
 	require.NoError(t, m.log.Start())
-	g.write(5)
-	g.same()
+	g.agree(5)
 }
 
 func TestOpenRefuses(t *testing.T) {

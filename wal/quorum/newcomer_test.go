@@ -24,8 +24,7 @@ func TestNewcomerDoesNotVote(t *testing.T) { simulated(t, testNewcomerDoesNotVot
 
 func testNewcomerDoesNotVote(t *testing.T) {
 	g := newGroup(t, 3, nil)
-	g.write(20)
-	g.same()
+	g.agree(20)
 	away, leaves := g.follower(), g.follower(g.follower().node)
 	away.kill()
 	g.add(4, nil).start()
@@ -45,8 +44,7 @@ func testNewcomerDoesNotVote(t *testing.T) {
 	g.write(20)
 	require.NoError(t, g.leader().log.AddLearner(leaves.node))
 	require.NoError(t, g.leader().log.AddVoter(leaves.node))
-	g.write(5)
-	g.same()
+	g.agree(5)
 
 	// From then on its vote counts, also after a start.
 	soon(t, "it has all", func() bool { return !back.log.Status().Newcomer })
@@ -59,8 +57,7 @@ func testNewcomerDoesNotVote(t *testing.T) {
 		gone = g.leader(back.node)
 	}
 	gone.kill() // of four voters the other three must agree
-	g.write(5)
-	g.same()
+	g.agree(5)
 }
 
 // A node that comes again learns that the group was founded by that node alone before it learns what the group has
@@ -97,8 +94,7 @@ func testNewcomerDoesNotLeadAlone(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 	}
 	g.net.partition()
-	g.write(5)
-	g.same()
+	g.agree(5)
 }
 
 // As long as a change of members is not decided, the leader that knows of it says so.

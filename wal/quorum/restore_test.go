@@ -34,19 +34,16 @@ func TestLearnerGetsTheState(t *testing.T) { simulated(t, testLearnerGetsTheStat
 
 func testLearnerGetsTheState(t *testing.T) {
 	g := newGroup(t, 3, nil)
-	g.write(200)
-	g.same()
+	g.agree(200)
 	g.trimAll()
 	four := g.add(4, nil)
 	four.start()
 	require.NoError(t, g.leader().log.AddLearner(4))
-	g.write(20)
-	g.same()
+	g.agree(20)
 	soon(t, "the state came", func() bool { return four.log.metrics.restores.Get() == 1 })
 	four.stop()
 	four.start()
-	g.write(20)
-	g.same()
+	g.agree(20)
 	require.Zero(t, four.log.metrics.restores.Get(), "it has what it needs")
 }
 
@@ -68,8 +65,7 @@ func testStateUpToABarrier(t *testing.T) {
 	leader.log.compact()
 	gone.kill()
 	away.start()
-	g.write(5)
-	g.same()
+	g.agree(5)
 	require.NotZero(t, away.log.metrics.restores.Get())
 }
 
@@ -78,8 +74,7 @@ func TestFollowerComesBack(t *testing.T) { simulated(t, testFollowerComesBack) }
 
 func testFollowerComesBack(t *testing.T) {
 	g := newGroup(t, 3, nil)
-	g.write(50)
-	g.same()
+	g.agree(50)
 	f := g.follower()
 	f.kill()
 	g.write(20)
@@ -90,8 +85,7 @@ func testFollowerComesBack(t *testing.T) {
 	g.write(200)
 	g.trimAll()
 	f.start()
-	g.write(20)
-	g.same()
+	g.agree(20)
 	soon(t, "the state came", func() bool { return f.log.metrics.restores.Get() > 0 })
 	for _, m := range g.members {
 		m.stop()
@@ -99,8 +93,7 @@ func testFollowerComesBack(t *testing.T) {
 	for _, m := range g.members {
 		m.start()
 	}
-	g.write(5)
-	g.same()
+	g.agree(5)
 }
 
 // A process that ends anywhere in a restore leaves a disk from which the next process can go on. The disk is copied at
@@ -113,8 +106,7 @@ func TestCrashInRestore(t *testing.T) {
 
 func testCrashInRestore(t *testing.T, step string) {
 	g := newGroup(t, 3, nil)
-	g.write(50)
-	g.same()
+	g.agree(50)
 	f := g.follower()
 	f.kill()
 	g.write(200)
@@ -140,12 +132,10 @@ func testCrashInRestore(t *testing.T, step string) {
 	f.dir, f.options = copied, before
 	g.write(50)
 	f.start()
-	g.write(20)
-	g.same()
+	g.agree(20)
 	f.stop()
 	f.start()
-	g.write(5)
-	g.same()
+	g.agree(5)
 }
 
 // interrupted is an owner that stops in the middle of a restore.
@@ -175,8 +165,7 @@ func TestStateBreaksOff(t *testing.T) { simulated(t, testStateBreaksOff) }
 
 func testStateBreaksOff(t *testing.T) {
 	g := newGroup(t, 3, nil)
-	g.write(50)
-	g.same()
+	g.agree(50)
 	f := g.follower()
 	f.kill()
 	g.write(200)
@@ -188,8 +177,7 @@ func testStateBreaksOff(t *testing.T) {
 		o.State = &breaking{owner: f.owner, net: g.net, tries: &tries}
 	}
 	f.start()
-	g.write(20)
-	g.same()
+	g.agree(20)
 	require.Equal(t, 3, tries)
 	require.EqualValues(t, 2, f.log.metrics.restoresFailed.Get())
 }
@@ -222,8 +210,7 @@ func TestSnapshotWithinContradictingEnd(t *testing.T) {
 
 func testSnapshotWithinContradictingEnd(t *testing.T) {
 	g := newGroup(t, 3, func(o *Options) { o.KeepBytes, o.MaxEntryBytes = 1, 64 })
-	g.write(30)
-	g.same()
+	g.agree(30)
 	old := g.leader()
 	for n := range g.members {
 		require.NoError(t, g.members[n].owner.checkpoint())
@@ -254,15 +241,13 @@ func testSnapshotWithinContradictingEnd(t *testing.T) {
 	}
 	g.net.partition()
 	soon(t, "the old leader has the state", func() bool { return old.log.metrics.restores.Get() > 0 })
-	g.write(20)
-	g.same()
+	g.agree(20)
 	for _, text := range old.owner.texts() {
 		require.NotContains(t, text, "contradiction")
 	}
 	old.stop()
 	old.start()
-	g.write(5)
-	g.same()
+	g.agree(5)
 }
 
 // Snapshots that come late are refused, since they would undo records that were handed back.

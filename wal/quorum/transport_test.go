@@ -105,8 +105,7 @@ func testEntriesBeforeTheMarker(t *testing.T) {
 			require.True(t, answer.Success, "%d entries after %d, with the marker at %d", count, from, marker.index)
 		}
 	}
-	g.write(5)
-	g.same()
+	g.agree(5)
 }
 
 // Of a request that is skipped in part, what isn't in it isn't taken for committed.
@@ -148,6 +147,5 @@ func testGroupOverTLS(t *testing.T) {
 	g.write(200)
 	g.trimAll()
 	f.start()
-	g.write(20)
-	g.same()
+	g.agree(20)
 }

@@ -17,8 +17,7 @@ func TestVoteForANewVoter(t *testing.T) { simulated(t, testVoteForANewVoter) }
 
 func testVoteForANewVoter(t *testing.T) {
 	g := newGroup(t, 3, nil)
-	g.write(5)
-	g.same()
+	g.agree(5)
 	leader, knows := g.leader(), g.follower()
 	away := g.follower(knows.node)
 	four := g.add(4, nil)
@@ -79,8 +78,7 @@ func testOnlyTheLeavingNodeKnows(t *testing.T, leave func(*Log, Node) error, res
 func takeVoteUnheard(
 	t *testing.T, g *group, leave func(*Log, Node) error,
 ) (leader, leaving, a, b *member, changed chan error) {
-	g.write(5)
-	g.same()
+	g.agree(5)
 	leader, leaving = g.leader(), g.follower()
 	a = g.follower(leaving.node)
 	b = g.follower(leaving.node, a.node)
@@ -107,8 +105,7 @@ func TestWithoutAVoteNobodyLeads(t *testing.T) {
 
 func testWithoutAVoteNobodyLeads(t *testing.T, leave func(*Log, Node) error) {
 	g := newGroup(t, 4, standard)
-	g.write(5)
-	g.same()
+	g.agree(5)
 	leader, left := g.leader(), g.follower()
 	term := leader.log.Term()
 	require.NoError(t, leave(leader.log, left.node))
@@ -128,8 +125,7 @@ func TestLeaderWithoutAVoteHandsOver(t *testing.T) { simulated(t, testLeaderWith
 
 func testLeaderWithoutAVoteHandsOver(t *testing.T) {
 	g := newGroup(t, 4, standard)
-	g.write(5)
-	g.same()
+	g.agree(5)
 	leader, left := g.leader(), g.follower()
 	require.NoError(t, leader.log.Demote(left.node))
 	soon(t, "it knows that this is decided", func() bool {
@@ -141,8 +137,7 @@ func testLeaderWithoutAVoteHandsOver(t *testing.T) {
 	term := g.leader().log.Term()
 	time.Sleep(time.Hour)
 	require.Equal(t, term, g.leader().log.Term())
-	g.write(5)
-	g.same()
+	g.agree(5)
 }
 
 // A node that has left doesn't know that this is decided. It disturbs the group neither when it comes back nor when the
@@ -151,8 +146,7 @@ func TestWhoHasLeftDisturbsNobody(t *testing.T) { simulated(t, testWhoHasLeftDis
 
 func testWhoHasLeftDisturbsNobody(t *testing.T) {
 	g := newGroup(t, 4, standard)
-	g.write(5)
-	g.same()
+	g.agree(5)
 	leader, left := g.leader(), g.follower()
 	others := others(g, left.node)
 	away := g.follower(left.node)
@@ -190,12 +184,10 @@ func testLearnerNeverStaysLeader(t *testing.T) {
 			}
 		}
 	})
-	g.write(5)
-	g.same()
+	g.agree(5)
 	a, learner := g.leader(), g.follower()
 	require.NoError(t, a.log.Demote(learner.node))
-	g.write(5)
-	g.same()
+	g.agree(5)
 	b := g.follower(learner.node)
 	c := g.follower(learner.node, b.node)
 	g.net.partition([]Node{a.node, learner.node}, []Node{b.node}, []Node{c.node})
@@ -259,8 +251,7 @@ func TestCandidateWithALeaderVotes(t *testing.T) { simulated(t, testCandidateWit
 
 func testCandidateWithALeaderVotes(t *testing.T) {
 	g := newGroup(t, 3, standard)
-	g.write(5)
-	g.same()
+	g.agree(5)
 	leader, candidate := g.leader(), g.follower()
 	other := g.follower(candidate.node)
 	g.net.partition([]Node{leader.node, other.node})
