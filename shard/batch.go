@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"millrace/shard/bodies"
+	"millrace/shard/effect"
 	"millrace/shard/entries"
 	"millrace/shard/lookup"
 	"millrace/shard/op"
@@ -39,8 +40,8 @@ type Batch struct {
 	// On the way (commit.go).
 	data     []byte // the record, behind room for the log's header
 	urgent   bool
-	outcomes []replica.Outcome // by reference; see Batch.Outcome
-	lost     bool              // the log may still use its bytes
+	outcomes []effect.Outcome // by reference; see Batch.Outcome
+	lost     bool             // the log may still use its bytes
 	// On a node that is alone: the only part, and what waits for it; reused for each batch.
 	parts   [1]Part
 	pending replica.Pending
@@ -127,7 +128,7 @@ func (b *Batch) SvcID(text []byte) (number uint64, ok bool) {
 
 // expect makes a reference under which an outcome will be reported. Until then the outcome is Nobody.
 func (b *Batch) expect() (ref int) {
-	b.outcomes = append(b.outcomes, replica.Nobody)
+	b.outcomes = append(b.outcomes, effect.Nobody)
 	return len(b.outcomes) - 1
 }
 
@@ -167,7 +168,7 @@ func (b *Batch) Merge(gone, keep uint64) {
 
 // Outcome is the outcome of the element with this reference (AddAlias, RenameAlias, Identify, RenameExternalID,
 // RemoveExternalID), after a Commit that returned nil.
-func (b *Batch) Outcome(ref int) replica.Outcome { return b.outcomes[ref] }
+func (b *Batch) Outcome(ref int) effect.Outcome { return b.outcomes[ref] }
 
 // AddAlias gives an alias to the profile with this number (service.md 4.9). Number 0 makes an alias-only user; when
 // another user has the alias already, the outcome is Taken.
@@ -328,14 +329,14 @@ func (b *Batch) Operator(index int, name []byte) (ref int) {
 type UnmetOperator struct {
 	Index int    // of the attributes object
 	Name  string // of the attribute
-	Why   replica.Outcome
+	Why   effect.Outcome
 }
 
 // Unmet lists the operators that could not be applied, after a Commit that returned nil: OutOfRange, TooLarge,
 // NotArray, NotNumber or NoMatch.
 func (b *Batch) Unmet() (list []UnmetOperator) {
 	for _, o := range b.operators.list {
-		if why := b.Outcome(o.ref); why >= replica.OutOfRange {
+		if why := b.Outcome(o.ref); why >= effect.OutOfRange {
 			list = append(list, UnmetOperator{o.index, string(b.operators.names[o.nameStart:o.nameEnd]), why})
 		}
 	}

@@ -9,13 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testsize"
+	"millrace/shard/effect"
 	"millrace/shard/op"
 	"millrace/shard/profile"
-	"millrace/shard/replica"
 )
 
 // outcomes commits a batch of one or more claims and returns their outcomes.
-func outcomes(t *testing.T, e *Engine, fill func(b *Batch) []int) (all []replica.Outcome) {
+func outcomes(t *testing.T, e *Engine, fill func(b *Batch) []int) (all []effect.Outcome) {
 	t.Helper()
 	b := e.NewBatch(1, 0)
 	refs := fill(b)
@@ -27,7 +27,7 @@ func outcomes(t *testing.T, e *Engine, fill func(b *Batch) []int) (all []replica
 	return all
 }
 
-func outcome(t *testing.T, e *Engine, fill func(b *Batch) int) replica.Outcome {
+func outcome(t *testing.T, e *Engine, fill func(b *Batch) int) effect.Outcome {
 	t.Helper()
 	return outcomes(t, e, func(b *Batch) []int { return []int{fill(b)} })[0]
 }
@@ -74,19 +74,19 @@ func TestAddAlias(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	e := openTest(t, testOptions(fs))
 	ada, bob := makeUser(t, e, "ada"), makeUser(t, e, "bob")
-	add := func(number uint64, label, name string) replica.Outcome {
+	add := func(number uint64, label, name string) effect.Outcome {
 		return outcome(t, e, func(b *Batch) int { return b.AddAlias(number, []byte(label), []byte(name)) })
 	}
-	require.Equal(t, replica.Done, add(ada, "crm", "1"))
-	require.Equal(t, replica.Done, add(ada, "crm", "1"), "it has it already")
-	require.Equal(t, replica.LabelTaken, add(ada, "crm", "2"))
-	require.Equal(t, replica.Taken, add(bob, "crm", "1"))
-	require.Equal(t, replica.Done, add(bob, "crm", "2"), "the refused claim has left nothing")
-	require.Equal(t, replica.Done, add(ada, "web", "1"))
-	require.Equal(t, replica.Nobody, add(ada+1, "web", "2"))
-	require.Equal(t, replica.Done, add(0, "web", "2"), "the claim of nobody has left nothing")
-	require.Equal(t, replica.Taken, add(0, "web", "2"))
-	require.Equal(t, replica.Taken, add(0, "crm", "1"))
+	require.Equal(t, effect.Done, add(ada, "crm", "1"))
+	require.Equal(t, effect.Done, add(ada, "crm", "1"), "it has it already")
+	require.Equal(t, effect.LabelTaken, add(ada, "crm", "2"))
+	require.Equal(t, effect.Taken, add(bob, "crm", "1"))
+	require.Equal(t, effect.Done, add(bob, "crm", "2"), "the refused claim has left nothing")
+	require.Equal(t, effect.Done, add(ada, "web", "1"))
+	require.Equal(t, effect.Nobody, add(ada+1, "web", "2"))
+	require.Equal(t, effect.Done, add(0, "web", "2"), "the claim of nobody has left nothing")
+	require.Equal(t, effect.Taken, add(0, "web", "2"))
+	require.Equal(t, effect.Taken, add(0, "crm", "1"))
 	e = twice(t, fs, e, func(e *Engine) {
 		require.Equal(t, ada, numberOf(t, e, op.Alias, aliasKey("crm", "1")))
 		require.Equal(t, bob, numberOf(t, e, op.Alias, aliasKey("crm", "2")))
@@ -100,53 +100,53 @@ func TestAddAlias(t *testing.T) {
 		require.Equal(t, 0, eventCount(t, e, op.ExternalID, "bob", "x"))
 	})
 
-	rename := func(number uint64, label, old, name string) replica.Outcome {
+	rename := func(number uint64, label, old, name string) effect.Outcome {
 		return outcome(t, e, func(b *Batch) int { return b.RenameAlias(number, []byte(label), []byte(old), []byte(name)) })
 	}
-	require.Equal(t, replica.Done, rename(ada, "crm", "1", "one"))
-	require.Equal(t, replica.Nobody, rename(ada, "crm", "1", "uno"), "it is called one now")
-	require.Equal(t, replica.Taken, rename(ada, "crm", "one", "2"))
-	require.Equal(t, replica.Done, rename(ada, "crm", "one", "one"))
-	require.Equal(t, replica.Nobody, rename(bob, "crm", "one", "x"))
-	require.Equal(t, replica.Done, add(0, "crm", "x"))
+	require.Equal(t, effect.Done, rename(ada, "crm", "1", "one"))
+	require.Equal(t, effect.Nobody, rename(ada, "crm", "1", "uno"), "it is called one now")
+	require.Equal(t, effect.Taken, rename(ada, "crm", "one", "2"))
+	require.Equal(t, effect.Done, rename(ada, "crm", "one", "one"))
+	require.Equal(t, effect.Nobody, rename(bob, "crm", "one", "x"))
+	require.Equal(t, effect.Done, add(0, "crm", "x"))
 	e = twice(t, fs, e, func(e *Engine) {
 		require.Equal(t, ada, numberOf(t, e, op.Alias, aliasKey("crm", "one")))
 		require.Zero(t, numberOf(t, e, op.Alias, aliasKey("crm", "1")))
 		require.Zero(t, numberOf(t, e, op.Alias, aliasKey("crm", "uno")))
 	})
-	require.Equal(t, replica.Done, add(0, "crm", "1"), "the old name is free")
+	require.Equal(t, effect.Done, add(0, "crm", "1"), "the old name is free")
 	request(t, e, func(b *Batch) { b.Delete(ada) })
 	require.Zero(t, numberOf(t, e, op.Alias, aliasKey("crm", "one")))
-	require.Equal(t, replica.Done, add(bob, "web", "1"))
+	require.Equal(t, effect.Done, add(bob, "web", "1"))
 }
 
 func TestIdentify(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	e := openTest(t, testOptions(fs))
 	only := func(name string) uint64 {
-		require.Equal(t, replica.Done, outcome(t, e, func(b *Batch) int { return b.AddAlias(0, []byte("l"), []byte(name)) }))
+		require.Equal(t, effect.Done, outcome(t, e, func(b *Batch) int { return b.AddAlias(0, []byte("l"), []byte(name)) }))
 		commitEvent(t, e, op.Alias, aliasKey("l", name), "e", op.UpdateOnly)
 		return numberOf(t, e, op.Alias, aliasKey("l", name))
 	}
-	identify := func(number uint64, id string, mode profile.MergeMode) replica.Outcome {
+	identify := func(number uint64, id string, mode profile.MergeMode) effect.Outcome {
 		return outcome(t, e, func(b *Batch) int { return b.Identify(number, []byte(id), mode) })
 	}
 	// Nobody has the id: the alias-only user gets it.
 	a := only("a")
-	require.Equal(t, replica.Done, identify(a, "ada", profile.MergeIdentify))
-	require.Equal(t, replica.Done, identify(a, "ada", profile.MergeIdentify), "it has it already")
-	require.Equal(t, replica.Identified, identify(a, "eve", profile.MergeIdentify))
+	require.Equal(t, effect.Done, identify(a, "ada", profile.MergeIdentify))
+	require.Equal(t, effect.Done, identify(a, "ada", profile.MergeIdentify), "it has it already")
+	require.Equal(t, effect.Identified, identify(a, "eve", profile.MergeIdentify))
 	require.Zero(t, numberOf(t, e, op.ExternalID, "eve"), "the refused claim has left nothing")
-	require.Equal(t, replica.Nobody, identify(a+1, "eve", profile.MergeIdentify))
+	require.Equal(t, effect.Nobody, identify(a+1, "eve", profile.MergeIdentify))
 	// Somebody has the id: the alias-only user is merged into that user.
 	b, c := only("b"), only("c")
-	require.Equal(t, replica.Done, identify(b, "ada", profile.MergeIdentify))
-	require.Equal(t, replica.Done, identify(c, "ada", profile.MergeNone))
-	require.Equal(t, replica.Done, identify(b, "ada", profile.MergeIdentify), "it is in there")
-	require.Equal(t, replica.Identified, identify(b, "eve", profile.MergeIdentify), "who it was merged into has another one")
+	require.Equal(t, effect.Done, identify(b, "ada", profile.MergeIdentify))
+	require.Equal(t, effect.Done, identify(c, "ada", profile.MergeNone))
+	require.Equal(t, effect.Done, identify(b, "ada", profile.MergeIdentify), "it is in there")
+	require.Equal(t, effect.Identified, identify(b, "eve", profile.MergeIdentify), "who it was merged into has another one")
 	bob := makeUser(t, e, "bob")
-	require.Equal(t, replica.Identified, identify(bob, "ada", profile.MergeIdentify))
-	require.Equal(t, replica.Identified, identify(bob, "carl", profile.MergeIdentify))
+	require.Equal(t, effect.Identified, identify(bob, "ada", profile.MergeIdentify))
+	require.Equal(t, effect.Identified, identify(bob, "carl", profile.MergeIdentify))
 	commitEvent(t, e, op.ExternalID, "carl", "e", op.UpdateOnly)
 	require.Equal(t, -1, eventCount(t, e, op.ExternalID, "carl", "e"))
 	e = twice(t, fs, e, func(e *Engine) {
@@ -172,7 +172,7 @@ func TestRenameAndRemoveExternalID(t *testing.T) {
 		"identified later": func(t *testing.T, e *Engine) uint64 {
 			commitEvent(t, e, op.Alias, aliasKey("l", "n"), "made", 0)
 			number := numberOf(t, e, op.Alias, aliasKey("l", "n"))
-			require.Equal(t, replica.Done, outcome(t, e, func(b *Batch) int { return b.Identify(number, []byte("old"), profile.MergeIdentify) }))
+			require.Equal(t, effect.Done, outcome(t, e, func(b *Batch) int { return b.Identify(number, []byte("old"), profile.MergeIdentify) }))
 			return number
 		},
 	} {
@@ -180,10 +180,10 @@ func TestRenameAndRemoveExternalID(t *testing.T) {
 			fs := vfs.NewCrashableMem()
 			e := openTest(t, testOptions(fs))
 			ada, bob := makeFirst(t, e), makeUser(t, e, "bob")
-			rename := func(number uint64, current, id string) replica.Outcome {
+			rename := func(number uint64, current, id string) effect.Outcome {
 				return outcome(t, e, func(b *Batch) int { return b.RenameExternalID(number, []byte(current), []byte(id)) })
 			}
-			remove := func(number uint64, id string) replica.Outcome {
+			remove := func(number uint64, id string) effect.Outcome {
 				return outcome(t, e, func(b *Batch) int { return b.RemoveExternalID(number, []byte(id)) })
 			}
 			leads := func(e *Engine, want uint64, current string, ids ...string) {
@@ -198,23 +198,23 @@ func TestRenameAndRemoveExternalID(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, current, string(profile.ExternalID(users[0].Blob)))
 			}
-			require.Equal(t, replica.Nobody, remove(ada, "old"), "it is not deprecated")
-			require.Equal(t, replica.Taken, rename(ada, "old", "bob"))
-			require.Equal(t, replica.Nobody, rename(ada, "no such", "new"))
-			require.Equal(t, replica.Done, rename(ada, "old", "new"))
+			require.Equal(t, effect.Nobody, remove(ada, "old"), "it is not deprecated")
+			require.Equal(t, effect.Taken, rename(ada, "old", "bob"))
+			require.Equal(t, effect.Nobody, rename(ada, "no such", "new"))
+			require.Equal(t, effect.Done, rename(ada, "old", "new"))
 			e = twice(t, fs, e, func(e *Engine) { leads(e, ada, "new", "old", "new") })
-			require.Equal(t, replica.Taken, rename(bob, "bob", "old"), "a deprecated id is not free")
-			require.Equal(t, replica.Nobody, rename(ada, "old", "x"), "it is not the current one")
-			require.Equal(t, replica.Done, rename(ada, "new", "newer"))
+			require.Equal(t, effect.Taken, rename(bob, "bob", "old"), "a deprecated id is not free")
+			require.Equal(t, effect.Nobody, rename(ada, "old", "x"), "it is not the current one")
+			require.Equal(t, effect.Done, rename(ada, "new", "newer"))
 			e = twice(t, fs, e, func(e *Engine) { leads(e, ada, "newer", "old", "new", "newer") })
-			require.Equal(t, replica.Done, rename(ada, "newer", "old"), "back again")
+			require.Equal(t, effect.Done, rename(ada, "newer", "old"), "back again")
 			leads(e, ada, "old", "old", "new", "newer")
-			require.Equal(t, replica.Done, rename(ada, "old", "newer"))
+			require.Equal(t, effect.Done, rename(ada, "old", "newer"))
 
-			require.Equal(t, replica.Nobody, remove(ada, "newer"), "it is the current one")
-			require.Equal(t, replica.Nobody, remove(bob, "old"))
-			require.Equal(t, replica.Done, remove(ada, "old"))
-			require.Equal(t, replica.Nobody, remove(ada, "old"))
+			require.Equal(t, effect.Nobody, remove(ada, "newer"), "it is the current one")
+			require.Equal(t, effect.Nobody, remove(bob, "old"))
+			require.Equal(t, effect.Done, remove(ada, "old"))
+			require.Equal(t, effect.Nobody, remove(ada, "old"))
 			e = twice(t, fs, e, func(e *Engine) {
 				leads(e, ada, "newer", "new", "newer")
 				require.NotEqual(t, ada, numberOf(t, e, op.ExternalID, "old"))
@@ -231,7 +231,7 @@ func TestRenameAndRemoveExternalID(t *testing.T) {
 				}
 				leads(e, fresh, "old", "old")
 			})
-			require.Equal(t, replica.Done, rename(bob, "bob", "new"), "the ids of a deleted user are free")
+			require.Equal(t, effect.Done, rename(bob, "bob", "new"), "the ids of a deleted user are free")
 			leads(e, bob, "new", "bob", "new")
 		})
 	}

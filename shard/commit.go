@@ -11,6 +11,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"millrace/shard/bodies"
+	"millrace/shard/effect"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/replica"
@@ -73,7 +74,7 @@ func (b *Batch) Commit() error {
 	}
 	defer c.inflight.Add(-size)
 	err := b.carry()
-	if err == nil && b.answer.isRelayed && b.outcomes[b.answer.ref] == replica.Taken {
+	if err == nil && b.answer.isRelayed && b.outcomes[b.answer.ref] == effect.Taken {
 		if err = c.nodes.BarrierOf(identity.Partition(b.answer.home)); err == nil { // so that Answer has it
 			err = ErrKept
 		}
@@ -302,7 +303,7 @@ func (c *Coordinator) sleep(d time.Duration, until time.Time) bool {
 // deferred by a release is released after the others.
 func (b *Batch) conclude(parts []Part, until time.Time) error {
 	var deferred []uint64
-	hear := func(x *replica.Effects) {
+	hear := func(x *effect.Effects) {
 		for _, o := range x.Outcomes {
 			if int(o.Ref) < len(b.outcomes) {
 				b.outcomes[o.Ref] = o.Outcome
@@ -335,7 +336,7 @@ func (b *Batch) isRest(ref uint64) int {
 
 // release releases a deferred record. Part of its request is done by then, so any failure leaves the request's fate
 // unknown.
-func (c *Coordinator) release(ref uint64, until time.Time) (effects replica.Effects, err error) {
+func (c *Coordinator) release(ref uint64, until time.Time) (effects effect.Effects, err error) {
 	group := c.nodes.GroupOf(identity.Partition(ref))
 	for wait := time.Millisecond; ; wait = min(2*wait, maxCommitPause) {
 		leader, err := c.nodes.Leader(group, until, true)
@@ -363,9 +364,9 @@ func (c *Coordinator) release(ref uint64, until time.Time) (effects replica.Effe
 	}
 }
 
-func releaseAt(r *replica.Replica, ref uint64, end <-chan struct{}) (replica.Effects, error) {
+func releaseAt(r *replica.Replica, ref uint64, end <-chan struct{}) (effect.Effects, error) {
 	if r == nil {
-		return replica.Effects{}, replica.ErrNotLeader
+		return effect.Effects{}, replica.ErrNotLeader
 	}
 	return r.Release(ref, end)
 }

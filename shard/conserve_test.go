@@ -19,6 +19,7 @@ import (
 	"millrace/loadtest/testengine"
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
+	"millrace/shard/effect"
 	"millrace/shard/entries"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -442,7 +443,7 @@ func (x *mergeClient) addAlias() error {
 	if errors.Is(err, replica.ErrUnknown) {
 		x.note(func() { x.doubtful[key] = true })
 	}
-	if err == nil && o == replica.Done {
+	if err == nil && o == effect.Done {
 		x.note(func() { x.aliases[key] = true })
 		if label[0] == 'r' {
 			x.mine = append(x.mine, key)
@@ -451,7 +452,7 @@ func (x *mergeClient) addAlias() error {
 	return err
 }
 
-func (x *mergeClient) claim(fill func(b *Batch) int) (o replica.Outcome, err error) {
+func (x *mergeClient) claim(fill func(b *Batch) int) (o effect.Outcome, err error) {
 	b := x.e.NewBatch(1, 0)
 	defer b.Release()
 	ref := fill(b)
@@ -470,7 +471,7 @@ func (x *mergeClient) identify() error {
 		number = users[0].Number
 	}
 	o, err := x.claim(func(b *Batch) int { return b.Identify(number, []byte(x.external()), profile.MergeIdentify) })
-	if err == nil && (o == replica.Taken || o == replica.LabelTaken) {
+	if err == nil && (o == effect.Taken || o == effect.LabelTaken) {
 		return fmt.Errorf("identify: outcome %d", o)
 	}
 	return err
@@ -517,7 +518,7 @@ func (x *mergeClient) renameAlias() error {
 	if err != nil {
 		return err
 	}
-	if o != replica.Done {
+	if o != effect.Done {
 		return fmt.Errorf("alias %q is not renamed: outcome %d", x.mine[i], o)
 	}
 	x.note(func() {

@@ -8,6 +8,7 @@ import (
 
 	"millrace/shard/bodies"
 	"millrace/shard/books"
+	"millrace/shard/effect"
 	"millrace/shard/op"
 	"millrace/shard/replica"
 )
@@ -48,7 +49,7 @@ func (c *Coordinator) PutDocuments(actor uint32, changes []bodies.DocumentChange
 	if err := c.nodes.BarrierControl(); err != nil {
 		return fmt.Errorf("%w: %w", replica.ErrUnknown, err)
 	}
-	if len(changes) > 0 && b.outcomes[ref] != replica.Done {
+	if len(changes) > 0 && b.outcomes[ref] != effect.Done {
 		return ErrConflict
 	}
 	return nil

@@ -137,7 +137,7 @@ func testFollowEndsWhatWaits(t *testing.T) {
 	}()
 	message := replica.Message{Number: 5, Body: messageBody(200, 1, 5)}
 	done := make(chan error, 1)
-	message.Done = func(_ replica.Effects, err error) { done <- err }
+	message.Done = func(_ effect.Effects, err error) { done <- err }
 	go func() { waited <- e.Receive([]replica.Message{message}) }()
 	eventually(t, "the message is taken", func() bool { g.mu.Lock(); defer g.mu.Unlock(); return len(g.pending) == 2 })
 	g.mu.Lock()
@@ -211,7 +211,7 @@ func testHandOver(t *testing.T) {
 	receive := func() error {
 		seq++
 		message := replica.Message{Number: 5, Body: messageBody(200, seq, 5)}
-		message.Done = func(_ replica.Effects, err error) { told <- err }
+		message.Done = func(_ effect.Effects, err error) { told <- err }
 		return e.Receive([]replica.Message{message})
 	}
 	require.NoError(t, receive(), "others may need that to come to an end")
@@ -291,7 +291,7 @@ func testMessageThatComesTwice(t *testing.T) {
 	results, effects := make(chan error, 2), make(chan error, 2)
 	for n := 1; n <= 2; n++ {
 		go func() {
-			results <- e.Receive([]replica.Message{{Number: 5, Body: body, Done: func(_ replica.Effects, err error) { effects <- err }}})
+			results <- e.Receive([]replica.Message{{Number: 5, Body: body, Done: func(_ effect.Effects, err error) { effects <- err }}})
 		}()
 		eventually(t, "it is in the log", func() bool {
 			g.mu.Lock()
@@ -861,9 +861,9 @@ func testRenameAliasOfAUserWhoIsBeingMerged(t *testing.T, isOwn bool) {
 	from, to := makeUser(t, e, leaving), makeUser(t, e, staying)
 	label, old, _ := op.SplitAliasKey([]byte(in(1, op.Alias, aliasKey("crm", "old%d"))))
 	_, name, _ := op.SplitAliasKey([]byte(in(2, op.Alias, aliasKey("crm", "new%d"))))
-	require.Equal(t, replica.Done, outcome(t, e, func(b *Batch) int { return b.AddAlias(from, label, old) }))
+	require.Equal(t, effect.Done, outcome(t, e, func(b *Batch) int { return b.AddAlias(from, label, old) }))
 	if isOwn {
-		require.Equal(t, replica.Done, outcome(t, e, func(b *Batch) int { return b.AddAlias(to, label, name) }))
+		require.Equal(t, effect.Done, outcome(t, e, func(b *Batch) int { return b.AddAlias(to, label, name) }))
 	}
 
 	w.groups[3].frozen.Store(true)
@@ -894,7 +894,7 @@ func testRenameAliasOfAUserWhoIsBeingMerged(t *testing.T, isOwn bool) {
 		return users[0].Number
 	}
 	eventually(t, "the alias leads to who stays", func() bool { return find(old) == to })
-	renamed := make(chan replica.Outcome, 1)
+	renamed := make(chan effect.Outcome, 1)
 	go func() {
 		b := e.NewBatch(1, 0)
 		defer b.Release()
@@ -908,7 +908,7 @@ func testRenameAliasOfAUserWhoIsBeingMerged(t *testing.T, isOwn bool) {
 	case <-time.After(50 * time.Millisecond):
 	}
 	w.groups[3].frozen.Store(false)
-	require.Equal(t, replica.Done, <-renamed)
+	require.Equal(t, effect.Done, <-renamed)
 	asking.Wait()
 	settle(t, e)
 	require.Equal(t, to, find(name))

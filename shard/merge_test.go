@@ -12,6 +12,7 @@ import (
 
 	"millrace/loadtest/testengine"
 	"millrace/loadtest/testsize"
+	"millrace/shard/effect"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 	"millrace/shard/replica"
@@ -212,7 +213,7 @@ func TestMergeOfNobody(t *testing.T) {
 		"rename to itself": func(b *Batch) int { return b.RenameExternalID(0, []byte("a"), []byte("a")) },
 		"remove id":        func(b *Batch) int { return b.RemoveExternalID(0, []byte("a")) },
 	} {
-		require.Equal(t, replica.Nobody, outcome(t, e, do), name)
+		require.Equal(t, effect.Nobody, outcome(t, e, do), name)
 	}
 	require.Equal(t, 1, eventCount(t, e, op.ExternalID, "a", "made"))
 	require.Len(t, checkDirectory(t, e), 1)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"millrace/shard/books"
+	"millrace/shard/effect"
 	"millrace/shard/identity"
 	"millrace/shard/replica"
 )
@@ -65,9 +66,9 @@ func (m *testMesh) Take(node NodeID, parts []*Part, wanted int, until time.Time)
 	}
 }
 
-func (m *testMesh) Release(node NodeID, ref uint64, _ time.Time) (replica.Effects, error) {
+func (m *testMesh) Release(node NodeID, ref uint64, _ time.Time) (effect.Effects, error) {
 	if m.c.faulty.Load() && m.c.chance(3) {
-		return replica.Effects{}, replica.ErrUnknown // the coordinator is gone
+		return effect.Effects{}, replica.ErrUnknown // the coordinator is gone
 	}
 	m.c.lag(100 * time.Microsecond)
 	return releaseAt((&testMesh{m.c.nodes[node]}).Replica(m.GroupOf(identity.Partition(ref))), ref, nil)
@@ -108,9 +109,9 @@ func (m *testMesh) Deliver(messages []replica.Message) error {
 		arrived[i] = replica.Message{Number: l.Number, Body: slices.Clone(l.Body)}
 		if l.Done != nil {
 			lost := m.c.faulty.Load() && m.c.chance(1)
-			arrived[i].Done = func(x replica.Effects, err error) {
+			arrived[i].Done = func(x effect.Effects, err error) {
 				if lost {
-					x, err = replica.Effects{}, replica.ErrUnknown
+					x, err = effect.Effects{}, replica.ErrUnknown
 				}
 				go l.Done(x, err)
 			}

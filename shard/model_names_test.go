@@ -9,90 +9,90 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/shard/effect"
 	"millrace/shard/op"
 	"millrace/shard/profile"
-	"millrace/shard/replica"
 )
 
 // This part of the model has names and merges (service.md 4.2, 4.9, 4.10; decisions.md D4).
 
-func (m *model) addAlias(u *modelUser, name string) replica.Outcome {
+func (m *model) addAlias(u *modelUser, name string) effect.Outcome {
 	switch holder := m.find(op.Alias, name); {
 	case holder != nil && holder == u:
-		return replica.Done
+		return effect.Done
 	case holder != nil:
-		return replica.Taken
+		return effect.Taken
 	case len(u.aliases) > 0: // all aliases are under one label
-		return replica.LabelTaken
+		return effect.LabelTaken
 	}
 	u.aliases, u.updated = append(u.aliases, name), m.clock
-	return replica.Done
+	return effect.Done
 }
 
-func (m *model) addAliasOnly(name string) replica.Outcome {
+func (m *model) addAliasOnly(name string) effect.Outcome {
 	if m.find(op.Alias, name) != nil {
-		return replica.Taken
+		return effect.Taken
 	}
 	m.users = append(m.users, &modelUser{aliases: []string{name}, events: map[string]int{}, updated: m.clock})
-	return replica.Done
+	return effect.Done
 }
 
-func (m *model) renameAlias(u *modelUser, old, name string) replica.Outcome {
+func (m *model) renameAlias(u *modelUser, old, name string) effect.Outcome {
 	holder := m.find(op.Alias, name)
 	if holder != nil && holder != u {
-		return replica.Taken
+		return effect.Taken
 	}
 	if u == nil || !slices.Contains(u.aliases, old) {
-		return replica.Nobody
+		return effect.Nobody
 	}
 	if old == name {
-		return replica.Done
+		return effect.Done
 	}
 	u.aliases = slices.DeleteFunc(u.aliases, func(s string) bool { return s == old || s == name })
 	u.aliases, u.updated = append(u.aliases, name), m.clock
-	return replica.Done
+	return effect.Done
 }
 
-func (m *model) identify(u *modelUser, id string, mode profile.MergeMode) replica.Outcome {
+func (m *model) identify(u *modelUser, id string, mode profile.MergeMode) effect.Outcome {
 	holder := m.find(op.ExternalID, id)
 	switch {
 	case u == nil:
-		return replica.Nobody
+		return effect.Nobody
 	case holder == u:
-		return replica.Done
+		return effect.Done
 	case u.external != "":
-		return replica.Identified
+		return effect.Identified
 	case holder == nil:
 		u.external, u.updated = id, m.clock
-		return replica.Done
+		return effect.Done
 	}
 	m.merge(u, holder, mode)
-	return replica.Done
+	return effect.Done
 }
 
-func (m *model) renameID(u *modelUser, current, id string) replica.Outcome {
+func (m *model) renameID(u *modelUser, current, id string) effect.Outcome {
 	holder := m.find(op.ExternalID, id)
 	switch {
 	case holder != nil && holder != u:
-		return replica.Taken
+		return effect.Taken
 	case u == nil || u.external != current:
-		return replica.Nobody
+		return effect.Nobody
 	case current == id:
-		return replica.Done
+		return effect.Done
 	}
 	u.deprecated = slices.DeleteFunc(u.deprecated, func(s string) bool { return s == id })
 	u.deprecated = append(u.deprecated, current)
 	u.external, u.updated = id, m.clock
-	return replica.Done
+	return effect.Done
 }
 
-func (m *model) removeID(u *modelUser, id string) replica.Outcome {
+func (m *model) removeID(u *modelUser, id string) effect.Outcome {
 	if u == nil || !slices.Contains(u.deprecated, id) {
-		return replica.Nobody
+		return effect.Nobody
 	}
 	u.deprecated = slices.DeleteFunc(u.deprecated, func(s string) bool { return s == id })
 	u.updated = m.clock
-	return replica.Done
+	return effect.Done
 }
 
 func (m *model) merge(gone, keep *modelUser, mode profile.MergeMode) {
@@ -139,7 +139,7 @@ func (m *model) rename(t *testing.T, r *rand.Rand, e *Engine) (what string) {
 		mode = profile.MergeNone
 	}
 	label := []byte("label")
-	var want replica.Outcome
+	var want effect.Outcome
 	var do func(b *Batch) int
 	switch r.IntN(8) {
 	case 0:
@@ -148,8 +148,8 @@ func (m *model) rename(t *testing.T, r *rand.Rand, e *Engine) (what string) {
 		do = func(b *Batch) int { return b.AddAlias(0, label, []byte(name)) }
 	case 1:
 		if name = alias(); u == nil {
-			if want = replica.Nobody; m.find(op.Alias, name) != nil {
-				want = replica.Taken
+			if want = effect.Nobody; m.find(op.Alias, name) != nil {
+				want = effect.Taken
 			}
 		} else {
 			want = m.addAlias(u, name)
@@ -167,7 +167,7 @@ func (m *model) rename(t *testing.T, r *rand.Rand, e *Engine) (what string) {
 	case 3, 4:
 		name = external()
 		if what, want = fmt.Sprint("identify, mode ", mode), m.identify(u, name, mode); u == nil {
-			want = replica.Nobody
+			want = effect.Nobody
 		}
 		do = func(b *Batch) int { return b.Identify(number, []byte(name), mode) }
 	case 5:

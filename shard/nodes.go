@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"millrace/shard/effect"
 	"millrace/shard/lookup"
 	"millrace/shard/op"
 	"millrace/shard/replica"
@@ -28,7 +29,7 @@ type Nodes interface {
 	// became of each. ErrUnavailable: nothing was sent.
 	Take(node NodeID, parts []*Part, wanted int, until time.Time)
 	// Release calls Replica.Release on another node. ErrUnavailable: nothing was sent.
-	Release(node NodeID, ref uint64, until time.Time) (replica.Effects, error)
+	Release(node NodeID, ref uint64, until time.Time) (effect.Effects, error)
 
 	// Control is this node's replica of the control group. Each node has one.
 	Control() *replica.Replica
@@ -59,7 +60,7 @@ type Part struct {
 	// done
 	Err     error
 	Hint    uint64 // of ErrNotLeader: the leader that the node that was asked knows of (Nodes.Resigned)
-	Effects replica.Effects
+	Effects effect.Effects
 
 	to      NodeID
 	tried   bool

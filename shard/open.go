@@ -24,6 +24,7 @@ import (
 	"github.com/puzpuzpuz/xsync/v3"
 
 	"millrace/shard/books"
+	"millrace/shard/effect"
 	"millrace/shard/identity"
 	"millrace/shard/lookup"
 	"millrace/shard/profile"
@@ -42,7 +43,7 @@ type (
 	// Stats are figures for operators.
 	Stats = replica.Stats
 	// Outcome is what became of an element of a request that only apply can judge.
-	Outcome = replica.Outcome
+	Outcome = effect.Outcome
 	// State is one subscription state.
 	State = profile.State
 	// StateChange is one entry of a trail.
@@ -90,17 +91,17 @@ const (
 	Spam       = profile.StateSpam   // marked_email_as_spam_at
 )
 
-// Outcomes, see package replica.
+// Outcomes, see package effect.
 const (
-	Done       = replica.Done
-	Nobody     = replica.Nobody
-	Taken      = replica.Taken
-	LabelTaken = replica.LabelTaken
-	OutOfRange = replica.OutOfRange
-	TooLarge   = replica.TooLarge
-	NotArray   = replica.NotArray
-	NotNumber  = replica.NotNumber
-	NoMatch    = replica.NoMatch
+	Done       = effect.Done
+	Nobody     = effect.Nobody
+	Taken      = effect.Taken
+	LabelTaken = effect.LabelTaken
+	OutOfRange = effect.OutOfRange
+	TooLarge   = effect.TooLarge
+	NotArray   = effect.NotArray
+	NotNumber  = effect.NotNumber
+	NoMatch    = effect.NoMatch
 )
 
 // Errors of the engine, see package replica.
@@ -204,7 +205,7 @@ func (a alone) Entry(uint64) ([]byte, error)                  { return nil, repl
 func (a alone) TrailOf(uint64) (books.History, error)         { return books.History{}, replica.ErrClosed }
 func (a alone) Flush(_ uint8, owner uint64) ([]uint64, error) { return a.c.sole.Flush(owner, nil) }
 
-func (a alone) Release(NodeID, uint64, time.Time) (replica.Effects, error) {
+func (a alone) Release(NodeID, uint64, time.Time) (effect.Effects, error) {
 	panic("BUG: there is no other node")
 }
 

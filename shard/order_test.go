@@ -16,6 +16,7 @@ import (
 	"millrace/loadtest/testengine"
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
+	"millrace/shard/effect"
 	"millrace/shard/identity"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -50,20 +51,20 @@ func manyNames(t *testing.T, e *Engine, user string, identified bool, renamed re
 		makeUser(t, e, key("-first"))
 	}
 	identify := func(b *Batch) int { return b.Identify(number, []byte(key("-first")), profile.MergeIdentify) }
-	require.Equal(t, replica.Done, outcome(t, e, identify))
+	require.Equal(t, effect.Done, outcome(t, e, identify))
 	kept := numberOf(t, e, op.ExternalID, key("-first"))
 	ids = append(ids, identifier{"external id", op.ExternalID, key("-first"), 0})
 	for i, to := range []string{key("-second"), key("-third")} {
 		if renamed != notRenamed {
 			do := func(b *Batch) int { return b.RenameExternalID(kept, []byte(ids[i].key), []byte(to)) }
-			require.Equal(t, replica.Done, outcome(t, e, do))
+			require.Equal(t, effect.Done, outcome(t, e, do))
 			ids = append(ids, identifier{fmt.Sprint("new external id ", i), op.ExternalID, to, 0})
 		}
 	}
 	if renamed == thereAndBack {
-		require.Equal(t, replica.Done, outcome(t, e, func(b *Batch) int { return b.RemoveExternalID(kept, []byte(ids[0].key)) }))
+		require.Equal(t, effect.Done, outcome(t, e, func(b *Batch) int { return b.RemoveExternalID(kept, []byte(ids[0].key)) }))
 		back := func(b *Batch) int { return b.RenameExternalID(kept, []byte(ids[2].key), []byte(ids[0].key)) }
-		require.Equal(t, replica.Done, outcome(t, e, back))
+		require.Equal(t, effect.Done, outcome(t, e, back))
 	}
 	gone := makeUser(t, e, key("-gone"))
 	merge(t, e, gone, kept)
@@ -269,7 +270,7 @@ func TestExternalIDsAloneAreNotLookedUp(t *testing.T) {
 	require.False(t, routed())
 	number := numberOf(t, e, op.ExternalID, "a")
 	rename := func(b *Batch) int { return b.RenameExternalID(number, []byte("a"), []byte("c")) }
-	require.Equal(t, replica.Done, outcome(t, e, rename))
+	require.Equal(t, effect.Done, outcome(t, e, rename))
 	require.True(t, routed())
 
 	b := e.NewBatch(1, 0)
@@ -441,7 +442,7 @@ func testPromisedAliasOfAUserWhoWasMerged(t *testing.T) {
 	w := smallCluster(t, nil)
 	e := w.nodes[0].coord
 	gone, kept := makeUser(t, e, userIn(1, 0)), makeUser(t, e, userIn(2, 0))
-	require.Equal(t, replica.Done, outcome(t, e, func(b *Batch) int { return b.AddAlias(kept, []byte("crm"), []byte("own")) }))
+	require.Equal(t, effect.Done, outcome(t, e, func(b *Batch) int { return b.AddAlias(kept, []byte("crm"), []byte("own")) }))
 	merge(t, e, gone, kept)
 	settle(t, e)
 	alias := aliasKey("crm", "0")
@@ -452,7 +453,7 @@ func testPromisedAliasOfAUserWhoWasMerged(t *testing.T) {
 
 	w.groups[2].frozen.Store(true)
 	defer w.groups[2].frozen.Store(false)
-	added := make(chan replica.Outcome, 1)
+	added := make(chan effect.Outcome, 1)
 	go func() {
 		b := e.NewBatch(1, 0)
 		defer b.Release()
@@ -474,7 +475,7 @@ func testPromisedAliasOfAUserWhoWasMerged(t *testing.T) {
 	eventNumber(b, kept, "his")
 	require.NoError(t, b.ops.LookUp())
 	w.groups[2].frozen.Store(false)
-	require.Equal(t, replica.LabelTaken, <-added)
+	require.Equal(t, effect.LabelTaken, <-added)
 	settle(t, e)
 
 	parts, err := split(finished(b), &testMesh{w.nodes[0]})

@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testengine"
+	"millrace/shard/effect"
 	"millrace/shard/op"
 	"millrace/shard/profile"
-	"millrace/shard/replica"
 )
 
 // keyed are requests with an Idempotency-Key, each for one user. All count one event "e" for the user whom id and key
@@ -88,9 +88,9 @@ func TestFaultRetryByKey(t *testing.T) {
 			stage(t, e)
 			c := castOf(t, e)
 			rename := func(b *Batch) int { return b.RenameExternalID(c.bob, []byte("bob"), []byte("robert")) }
-			require.Equal(t, replica.Done, outcome(t, e, rename))
+			require.Equal(t, effect.Done, outcome(t, e, rename))
 			identify := func(b *Batch) int { return b.Identify(c.al, []byte("al"), profile.MergeIdentify) }
-			require.Equal(t, replica.Done, outcome(t, e, identify))
+			require.Equal(t, effect.Done, outcome(t, e, identify))
 		})
 		var images []*vfs.MemFS
 		testengine.Within(t, time.Minute, keyed[i].what, func() {

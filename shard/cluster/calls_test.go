@@ -16,7 +16,7 @@ import (
 	"millrace/shard/cluster/image"
 	"millrace/shard/cluster/promise"
 	"millrace/shard/cluster/routes"
-	"millrace/shard/replica"
+	"millrace/shard/effect"
 	"millrace/wal/quorum"
 	"millrace/wal/quorum/host"
 )
@@ -24,7 +24,7 @@ import (
 // Whatever another node sends, nothing panics.
 func FuzzCalls(f *testing.F) {
 	f.Add([]byte{1, 2, 3})
-	f.Add([]byte(calls.Body{}.Effects(replica.Effects{Deferred: []uint64{1}})))
+	f.Add([]byte(calls.Body{}.Effects(effect.Effects{Deferred: []uint64{1}})))
 	f.Add([]byte(calls.Body{}.U32(3).Sized([]byte("record"))))
 	f.Add(append([]byte(`{"disk":"x"}`), 0))
 	f.Add([]byte(calls.Body{}.U32(1).U16(1).U32(0).Sized(nil))) // a part for a group that there is

@@ -12,6 +12,7 @@ import (
 	"millrace/shard/cluster/calls"
 	"millrace/shard/cluster/promise"
 	"millrace/shard/cluster/routes"
+	"millrace/shard/effect"
 	"millrace/shard/replica"
 	"millrace/wal/pause"
 	"millrace/wal/quorum"
@@ -128,7 +129,7 @@ func (n *Node) serveCommit(_ *host.Conn, dst calls.Body, x *calls.Reader) (calls
 //
 //	body    reference u64, timeout ms u32
 //	answer  effects
-func (m mesh) Release(node shard.NodeID, ref uint64, until time.Time) (effects replica.Effects, err error) {
+func (m mesh) Release(node shard.NodeID, ref uint64, until time.Time) (effects effect.Effects, err error) {
 	body := calls.NewBody(12).U64(ref).Millis(until)
 	r := m.remote(quorum.Node(node))
 	err = r.Post(calls.Requests, callRelease, body, until.Add(answerTime), func(x *calls.Reader) error {
@@ -221,7 +222,7 @@ func (n *Node) serveMessages(from *host.Conn, dst calls.Body, x *calls.Reader) (
 		if wanted {
 			p := &promise.Promise{}
 			promised = append(promised, p)
-			l.Done = func(e replica.Effects, err error) { own.Keep(p, e, err) }
+			l.Done = func(e effect.Effects, err error) { own.Keep(p, e, err) }
 		}
 		messages = append(messages, l)
 	}

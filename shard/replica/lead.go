@@ -246,7 +246,7 @@ func (l *leadership) claim(ref effect.DeferredRef) bool {
 }
 
 // release releases a deferred record that the caller has claimed.
-func (l *leadership) release(ref effect.DeferredRef, end <-chan struct{}) (x Effects, err error) {
+func (l *leadership) release(ref effect.DeferredRef, end <-chan struct{}) (x effect.Effects, err error) {
 	e := l.e
 	d := e.deferredAt(ref)
 	if d == nil {
@@ -339,7 +339,7 @@ func (l *leadership) claimAll(refs []effect.DeferredRef) []effect.DeferredRef {
 // releases. Errors: ErrNotLeader when nothing was done and another leader is to release the record; ErrUnknown as in
 // Wait, and when the record is gone already: it was released by another call, and it is unknown whether all its effects
 // are visible.
-func (e *Replica) Release(ref uint64, end <-chan struct{}) (effects Effects, err error) {
+func (e *Replica) Release(ref uint64, end <-chan struct{}) (effects effect.Effects, err error) {
 	r := effect.RefOf(ref)
 	if e.Owner(r.Partition) == nil {
 		return effects, fmt.Errorf("%w: a reference to partition %d, which is not of this group", op.ErrMalformed,

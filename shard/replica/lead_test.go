@@ -25,7 +25,7 @@ func testAppliedAfterTheEnd(t *testing.T) {
 		futures[i].Expect(1)
 	}
 	futures[1].IsMessage = true
-	futures[1].Reply = func(Effects, error) { t.Error("nobody knows what has become of the message") } // the message is not among l.received yet
+	futures[1].Reply = func(effect.Effects, error) { t.Error("nobody knows what has become of the message") } // the message is not among l.received yet
 	futures[2].Finish()
 	require.Len(t, futures[2].Done, 1)
 	e.Follow()
@@ -45,7 +45,7 @@ func testHandOverWaitsForMessages(t *testing.T) {
 	message := l.newFuture()
 	message.Expect(1)
 	message.IsMessage = true
-	message.Reply = func(Effects, error) { <-told }
+	message.Reply = func(effect.Effects, error) { <-told }
 	l.mu.Lock()
 	l.received[message] = struct{}{}
 	l.mu.Unlock()

@@ -60,7 +60,7 @@ func (l *leadership) end() {
 		l.appending.Lock() // a caller that was about to append has done so, or sees the end
 		l.appending.Unlock()
 		l.messages.End()
-		var replies []func(Effects, error)
+		var replies []func(effect.Effects, error)
 		l.mu.Lock()
 		for t := range l.received {
 			replies = append(replies, t.Reply)
@@ -69,7 +69,7 @@ func (l *leadership) end() {
 		clear(l.received)
 		l.mu.Unlock()
 		for _, reply := range replies {
-			reply(Effects{}, ErrUnknown)
+			reply(effect.Effects{}, ErrUnknown)
 		}
 	})
 }

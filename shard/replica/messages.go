@@ -179,7 +179,7 @@ func (e *Replica) Receive(messages []Message) error {
 	// The message is applied, but it is unknown who has seen to its effects, and whether they are visible.
 	for _, message := range again {
 		if message.Done != nil {
-			message.Done(Effects{}, ErrUnknown)
+			message.Done(effect.Effects{}, ErrUnknown)
 		}
 	}
 	return nil
@@ -201,7 +201,7 @@ func (e *Replica) receive(l *leadership, c *commit, b *op.Builder) error {
 			}
 		}
 	}
-	var replies []func(Effects, error)
+	var replies []func(effect.Effects, error)
 	l.mu.Lock()
 	for _, m := range c.Messages {
 		switch t := m.Future; {
@@ -217,7 +217,7 @@ func (e *Replica) receive(l *leadership, c *commit, b *op.Builder) error {
 	}
 	l.mu.Unlock()
 	for _, reply := range replies {
-		reply(Effects{}, ErrUnknown)
+		reply(effect.Effects{}, ErrUnknown)
 	}
 	return err
 }

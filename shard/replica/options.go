@@ -44,12 +44,6 @@ var (
 
 // What callers of a replica need of the packages below.
 type (
-	// Effects are what came of a record, or of a message, besides what is visible.
-	Effects = effect.Effects
-	// ReportedOutcome is an Outcome with the reference by which the batch knows it.
-	ReportedOutcome = effect.ReportedOutcome
-	// Outcome says what became of an element of a request whose fate is known only where it is applied.
-	Outcome = effect.Outcome
 	// Lent is an entry that is lent to a reader, who gives it back.
 	Lent = machine.Lent
 	// Use is what an entry is lent for.
@@ -64,20 +58,6 @@ type (
 const (
 	ToRead   = machine.ToRead
 	ToChange = machine.ToChange
-)
-
-// Outcomes, see package effect.
-const (
-	Done       = effect.Done
-	Nobody     = effect.Nobody
-	Taken      = effect.Taken
-	LabelTaken = effect.LabelTaken
-	Identified = effect.Identified
-	OutOfRange = effect.OutOfRange
-	TooLarge   = effect.TooLarge
-	NotArray   = effect.NotArray
-	NotNumber  = effect.NotNumber
-	NoMatch    = effect.NoMatch
 )
 
 // AnswerLife is how long an answer is kept (decisions.md D3).
@@ -219,5 +199,5 @@ type Message struct {
 	// Done, when not nil, is called once all effects of the message are visible, with what came of them. That may be
 	// before or after Deliver has returned nil. err is ErrUnknown when the node that took care of the effects was lost,
 	// or no longer leads: the effects come, but it is unknown when. Only the first call counts.
-	Done func(effects Effects, err error)
+	Done func(effects effect.Effects, err error)
 }

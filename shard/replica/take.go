@@ -133,7 +133,7 @@ func (p *Pending) applied() {
 // releases that when the other parts of the same request are visible, too. end ends the wait; nil: nothing does.
 // Errors: ErrUnknown when leadership was lost meanwhile, when an effect's Message.Done has had an error, or when end
 // was closed; ErrFailed.
-func (p *Pending) Wait(end <-chan struct{}) (effects Effects, err error) {
+func (p *Pending) Wait(end <-chan struct{}) (effects effect.Effects, err error) {
 	if p.inFlight {
 		p.inFlight = false
 		defer p.commit.lead.answered()
@@ -141,7 +141,7 @@ func (p *Pending) Wait(end <-chan struct{}) (effects Effects, err error) {
 	select {
 	case <-p.future.Done:
 		effects, err = p.future.Effects()
-		effects.Outcomes = slices.DeleteFunc(effects.Outcomes, func(o ReportedOutcome) bool {
+		effects.Outcomes = slices.DeleteFunc(effects.Outcomes, func(o effect.ReportedOutcome) bool {
 			return int(o.Ref) >= p.wanted
 		})
 		return effects, err
@@ -149,9 +149,9 @@ func (p *Pending) Wait(end <-chan struct{}) (effects Effects, err error) {
 	case <-end:
 	}
 	if err := p.engine.Failed(); err != nil {
-		return Effects{}, err
+		return effect.Effects{}, err
 	}
-	return Effects{}, ErrUnknown
+	return effect.Effects{}, ErrUnknown
 }
 
 // translate turns an error of the log into the engine's.

@@ -9,7 +9,7 @@ import (
 	"github.com/goccy/go-json"
 
 	"millrace/shard/cursor"
-	"millrace/shard/replica"
+	"millrace/shard/effect"
 )
 
 const (
@@ -56,7 +56,7 @@ func (b Body) Millis(until time.Time) Body {
 
 // Effects appends the number of references u16 and the references u64; the number of outcomes u16, then for each of
 // them: reference u16, outcome u8.
-func (b Body) Effects(e replica.Effects) Body {
+func (b Body) Effects(e effect.Effects) Body {
 	b = b.U16(uint16(len(e.Deferred))).U64s(e.Deferred).U16(uint16(len(e.Outcomes)))
 	for _, o := range e.Outcomes {
 		b = b.U16(o.Ref).Byte(byte(o.Outcome))
@@ -97,12 +97,12 @@ func (r *Reader) Millis() time.Duration { return min(time.Duration(r.U32())*time
 const MaxWait = 5 * time.Minute
 
 // Effects reads what Body.Effects has written.
-func (r *Reader) Effects() (e replica.Effects) {
+func (r *Reader) Effects() (e effect.Effects) {
 	for n := r.U16(); n > 0 && !r.Bad; n-- {
 		e.Deferred = append(e.Deferred, r.U64())
 	}
 	for n := r.U16(); n > 0 && !r.Bad; n-- {
-		e.Outcomes = append(e.Outcomes, replica.ReportedOutcome{Ref: r.U16(), Outcome: replica.Outcome(r.Byte())})
+		e.Outcomes = append(e.Outcomes, effect.ReportedOutcome{Ref: r.U16(), Outcome: effect.Outcome(r.Byte())})
 	}
 	return e
 }

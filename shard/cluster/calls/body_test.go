@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/shard/effect"
 	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 	"millrace/shard/replica"
@@ -33,11 +34,11 @@ func TestErrorsCrossNodes(t *testing.T) {
 }
 
 func TestEffectsCrossNodes(t *testing.T) {
-	for _, e := range []replica.Effects{
+	for _, e := range []effect.Effects{
 		{},
 		{Deferred: []uint64{7 << 56, 1}},
-		{Outcomes: []replica.ReportedOutcome{{Ref: 3, Outcome: replica.Taken}, {Ref: 65535, Outcome: replica.Done}}},
-		{Deferred: []uint64{1}, Outcomes: []replica.ReportedOutcome{{}}},
+		{Outcomes: []effect.ReportedOutcome{{Ref: 3, Outcome: effect.Taken}, {Ref: 65535, Outcome: effect.Done}}},
+		{Deferred: []uint64{1}, Outcomes: []effect.ReportedOutcome{{}}},
 	} {
 		b := Body{}.Effects(e)
 		r := NewReader(append(b[:len(b):len(b)], 9))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"millrace/shard/cluster/calls"
+	"millrace/shard/effect"
 	"millrace/shard/replica"
 	"millrace/wal/pause"
 )
@@ -30,13 +31,13 @@ type Expected struct {
 type promiseID struct{ epoch, id uint64 }
 
 type waiter struct {
-	done  func(replica.Effects, error)
+	done  func(effect.Effects, error)
 	since time.Time
 }
 
 // kept is what has become of a promise.
 type kept struct {
-	effects replica.Effects
+	effects effect.Effects
 	err     error
 	since   time.Time
 }
@@ -65,7 +66,7 @@ func (x *Expected) Take(a *calls.Reader, messages []replica.Message) error {
 	return nil
 }
 
-func (x *Expected) expect(epoch, id uint64, done func(replica.Effects, error)) {
+func (x *Expected) expect(epoch, id uint64, done func(effect.Effects, error)) {
 	p := promiseID{epoch, id}
 	x.mu.Lock()
 	k, early := x.early[p]
@@ -87,7 +88,7 @@ func (x *Expected) expect(epoch, id uint64, done func(replica.Effects, error)) {
 }
 
 // hear takes in what has become of a promise.
-func (x *Expected) hear(epoch, id uint64, e replica.Effects, err error) {
+func (x *Expected) hear(epoch, id uint64, e effect.Effects, err error) {
 	p := promiseID{epoch, id}
 	x.mu.Lock()
 	w, ok := x.waiting[p]
@@ -169,7 +170,7 @@ func (x *Expected) lose(which func(promiseID, waiter) bool) {
 }
 
 // take removes and returns the chosen waiters. The caller holds x.mu.
-func (x *Expected) take(which func(promiseID, waiter) bool) (list []func(replica.Effects, error)) {
+func (x *Expected) take(which func(promiseID, waiter) bool) (list []func(effect.Effects, error)) {
 	for p, w := range x.waiting {
 		if which(p, w) {
 			list = append(list, w.done)
@@ -179,8 +180,8 @@ func (x *Expected) take(which func(promiseID, waiter) bool) (list []func(replica
 	return list
 }
 
-func fail(list []func(replica.Effects, error)) {
+func fail(list []func(effect.Effects, error)) {
 	for _, done := range list {
-		done(replica.Effects{}, replica.ErrUnknown)
+		done(effect.Effects{}, replica.ErrUnknown)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/puzpuzpuz/xsync/v3"
 
 	"millrace/shard/cluster/calls"
-	"millrace/shard/replica"
+	"millrace/shard/effect"
 	"millrace/wal/quorum/host"
 )
 
@@ -61,7 +61,7 @@ type Promise struct {
 	id      uint64 // 0: not given yet
 	kept    bool
 	code    calls.Code
-	effects replica.Effects
+	effects effect.Effects
 }
 
 // To returns the account of another node, in that epoch of it. A call of a process that has ended may come after calls
@@ -77,7 +77,7 @@ func (o *Owed) To(node host.Node, epoch uint64) *Account {
 }
 
 // Keep keeps a promise; it is for replica.Message.Done.
-func (a *Account) Keep(p *Promise, e replica.Effects, err error) {
+func (a *Account) Keep(p *Promise, e effect.Effects, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if p.kept {

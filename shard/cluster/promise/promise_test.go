@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/shard/cluster/calls"
+	"millrace/shard/effect"
 	"millrace/shard/replica"
 	"millrace/wal/quorum/host"
 )
@@ -22,7 +23,7 @@ func testPromises(t *testing.T) {
 	require.Same(t, own, owed.To(2, 5))
 
 	kept, later, lost := &Promise{}, &Promise{}, &Promise{}
-	done := replica.Effects{Outcomes: []replica.ReportedOutcome{{Ref: 4, Outcome: replica.Nobody}}}
+	done := effect.Effects{Outcomes: []effect.ReportedOutcome{{Ref: 4, Outcome: effect.Nobody}}}
 	own.Keep(kept, done, nil)
 	r := calls.NewReader(own.Give(nil, []*Promise{kept, later, lost}))
 	require.EqualValues(t, 77, r.U64())
@@ -36,8 +37,8 @@ func testPromises(t *testing.T) {
 	require.Empty(t, r.Rest)
 
 	own.Keep(later, done, nil)
-	own.Keep(later, replica.Effects{}, replica.ErrUnknown) // too late
-	own.Keep(lost, replica.Effects{}, replica.ErrUnknown)
+	own.Keep(later, effect.Effects{}, replica.ErrUnknown) // too late
+	own.Keep(lost, effect.Effects{}, replica.ErrUnknown)
 	ask := func(told ...uint64) (ids []uint64) {
 		body := calls.Body{}.U64(5).U64s(told)
 		out, err := owed.Serve(&host.Conn{Node: 2}, nil, calls.NewReader(body))
@@ -75,7 +76,7 @@ func testWaitUntilTold(t *testing.T) {
 	own, p := owed.To(2, 5), &Promise{}
 	id := calls.NewReader(own.Give(nil, []*Promise{p})[9:]).U64()
 	require.False(t, owed.any(reaches), "nothing is known yet")
-	own.Keep(p, replica.Effects{}, replica.ErrUnknown)
+	own.Keep(p, effect.Effects{}, replica.ErrUnknown)
 	require.True(t, owed.any(reaches))
 	reached = false
 	require.False(t, owed.any(reaches), "it can't be told")
@@ -105,23 +106,23 @@ func TestPromiseIsKeptBeforeItIsHeardOf(t *testing.T) {
 func testPromiseIsKeptBeforeItIsHeardOf(t *testing.T) {
 	var x Expected
 	x.Start = func(func()) bool { return true } // needs no other node
-	done := replica.Effects{Deferred: []uint64{8}}
+	done := effect.Effects{Deferred: []uint64{8}}
 	x.hear(77, 1, done, nil)
-	x.hear(77, 2, replica.Effects{}, replica.ErrUnknown)
+	x.hear(77, 2, effect.Effects{}, replica.ErrUnknown)
 	heard := 0
-	x.expect(77, 1, func(e replica.Effects, err error) {
+	x.expect(77, 1, func(e effect.Effects, err error) {
 		heard++
 		require.NoError(t, err)
 		require.Equal(t, done, e)
 	})
-	x.expect(77, 2, func(_ replica.Effects, err error) {
+	x.expect(77, 2, func(_ effect.Effects, err error) {
 		heard++
 		require.ErrorIs(t, err, replica.ErrUnknown)
 	})
 	require.Equal(t, 2, heard)
 	require.Empty(t, x.early)
 
-	x.expect(77, 3, func(replica.Effects, error) { heard++ })
+	x.expect(77, 3, func(effect.Effects, error) { heard++ })
 	x.hear(77, 3, done, nil)
 	require.Equal(t, 3, heard)
 	x.hear(77, 3, done, nil) // again
@@ -150,7 +151,7 @@ func testTwoQuestionsForEffects(t *testing.T) {
 		}()
 	}
 	synctest.Wait() // both wait
-	own.Keep(p, replica.Effects{}, nil)
+	own.Keep(p, effect.Effects{}, nil)
 	for range cap(answers) {
 		select {
 		case out := <-answers:
