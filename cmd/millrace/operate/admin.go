@@ -46,21 +46,16 @@ func (c *bootstrapCommand) Run(s *session) error {
 	if err != nil {
 		return err
 	}
-	answer, err := s.do(http.MethodPost, path("bootstrap"), text)
-	if err != nil {
-		return err
-	}
-	if s.JSON {
-		return s.printJSON(answer)
-	}
-	var made []control.MadeKey
-	if err := answer.read("made_keys", &made); err != nil {
-		return err
-	}
-	for _, k := range made {
-		fmt.Fprintln(s.out, printable(k.String()))
-	}
-	return nil
+	return s.answered(http.MethodPost, path("bootstrap"), text, func(answer members) error {
+		var made []control.MadeKey
+		if err := answer.read("made_keys", &made); err != nil {
+			return err
+		}
+		for _, k := range made {
+			fmt.Fprintln(s.out, printable(k.String()))
+		}
+		return nil
+	})
 }
 
 // callCommand is any call, as it is.

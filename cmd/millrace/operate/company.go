@@ -21,20 +21,15 @@ type scimGet struct{}
 
 // Run shows the SCIM access.
 func (*scimGet) Run(s *session) error {
-	answer, err := s.do(http.MethodGet, path("scim"), nil)
-	if err != nil {
-		return err
-	}
-	if s.JSON {
-		return s.printJSON(answer)
-	}
-	tokens := members{{Name: "tokens", Value: answer.remove("tokens")}}
-	if err := s.printObject(answer); err != nil {
-		return err
-	}
-	fmt.Fprintln(s.out)
-	return s.printList(tokens, "tokens", column{"ID", "id"}, column{"TOKEN", "hint"}, column{"CREATED", "created_at"},
-		column{"LAST USED", "last_used_at"}, column{"REVOKED", "revoked_at"})
+	return s.answered(http.MethodGet, path("scim"), nil, func(answer members) error {
+		tokens := members{{Name: "tokens", Value: answer.remove("tokens")}}
+		if err := s.printObject(answer); err != nil {
+			return err
+		}
+		fmt.Fprintln(s.out)
+		return s.printList(tokens, "tokens", column{"ID", "id"}, column{"TOKEN", "hint"},
+			column{"CREATED", "created_at"}, column{"LAST USED", "last_used_at"}, column{"REVOKED", "revoked_at"})
+	})
 }
 
 type scimSet struct {

@@ -18,13 +18,12 @@ type consentCountsShow struct{ inOne }
 
 // Run prints the counts as a table, and other facts as sentences.
 func (c *consentCountsShow) Run(s *session) error {
-	answer, err := s.do(http.MethodGet, countsPath(c.Workspace), nil)
-	if err != nil {
-		return err
-	}
-	if s.JSON {
-		return s.printJSON(answer)
-	}
+	return s.answered(http.MethodGet, countsPath(c.Workspace), nil, func(answer members) error {
+		return c.print(s, answer)
+	})
+}
+
+func (c *consentCountsShow) print(s *session, answer members) error {
 	if err := c.say(s, answer); err != nil || answer.value("counts") == nil {
 		return err
 	}

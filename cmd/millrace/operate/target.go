@@ -316,20 +316,24 @@ func (s *session) document(method, path string, body input) error {
 	if err != nil {
 		return err
 	}
-	answer, err := s.do(method, path, text)
-	if err != nil {
-		return err
-	}
-	return s.printDocument(answer)
+	return s.answered(method, path, text, s.printDocument)
 }
 
 // show makes a call and prints the object in the answer.
 func (s *session) show(method, path string, body any) error {
+	return s.answered(method, path, body, s.printObject)
+}
+
+// answered makes a call and prints the answer: as it is with --json, otherwise by print.
+func (s *session) answered(method, path string, body any, print func(answer members) error) error {
 	answer, err := s.do(method, path, body)
 	if err != nil {
 		return err
 	}
-	return s.printObject(answer)
+	if s.JSON {
+		return s.printJSON(answer)
+	}
+	return print(answer)
 }
 
 // say makes a call and prints a sentence, or with --json the answer.
@@ -339,15 +343,10 @@ func (s *session) say(method, path string, body any, format string, args ...any)
 
 // sayOf is say with a sentence that depends on the answer.
 func (s *session) sayOf(method, path string, body any, sentence func(answer members) string) error {
-	answer, err := s.do(method, path, body)
-	if err != nil {
+	return s.answered(method, path, body, func(answer members) error {
+		_, err := fmt.Fprintln(s.out, sentence(answer))
 		return err
-	}
-	if s.JSON {
-		return s.printJSON(answer)
-	}
-	_, err = fmt.Fprintln(s.out, sentence(answer))
-	return err
+	})
 }
 
 // input is an argument that is JSON or YAML text, @FILE, or - for standard input.

@@ -261,15 +261,9 @@ func (c *keysCreate) Run(s *session) error {
 
 // made makes a key or token and prints it.
 func (s *session) made(path string, body any, what, name string) error {
-	answer, err := s.do(http.MethodPost, path, body)
-	if err != nil {
-		return err
-	}
-	if s.JSON {
-		return s.printJSON(answer)
-	}
-	_, err = fmt.Fprintf(s.out, "%s %s, shown once: %s\n", what, answer.text("id"), answer.text(name))
-	return err
+	return s.sayOf(http.MethodPost, path, body, func(answer members) string {
+		return fmt.Sprintf("%s %s, shown once: %s", what, answer.text("id"), answer.text(name))
+	})
 }
 
 type keysUpdate struct {
