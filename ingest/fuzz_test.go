@@ -82,8 +82,7 @@ func FuzzTrack(f *testing.F) {
 
 // Track and the judge agree about good bodies in which bytes were changed at random.
 func TestMutations(t *testing.T) {
-	seed := testseed.Of(t)
-	r := rand.New(rand.NewPCG(seed, 1))
+	r := testseed.Rand(t)
 	learned, never := testDecoder(), unlearned()
 	all := seeds()
 	bodies, _ := bodies225(t, 1)

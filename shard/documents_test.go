@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -122,8 +121,7 @@ func TestPutDocumentsConcurrently(t *testing.T) {
 // map has them.
 func TestDocumentsModel(t *testing.T) {
 	testsize.SkipSerial(t)
-	seed := testseed.Of(t)
-	r := rand.New(rand.NewPCG(seed, 1))
+	r := testseed.Rand(t)
 	fs := vfs.NewCrashableMem()
 	e := openTest(t, testOptions(fs))
 	model := map[string]string{}

@@ -133,8 +133,7 @@ func rewrite(t *testing.T, fs vfs.FS, name string, change func([]byte) []byte) {
 // to the log.)
 func TestFaultDamagedStore(t *testing.T) {
 	testsize.SkipSerial(t)
-	seed := testseed.Of(t)
-	r := rand.New(rand.NewPCG(seed, 4))
+	r := testseed.Rand(t)
 	disks := []*damaged{damagedEngine(t, false), damagedEngine(t, true)}
 	flips := testsize.Of(10_000, 150, 150)
 	found, harmless := map[string]int{}, map[string]int{}

@@ -440,8 +440,7 @@ func TestFaultFullDisk(t *testing.T) {
 // what came later counts as later.
 func TestFaultClockJumps(t *testing.T) {
 	testsize.SkipSerial(t)
-	seed := testseed.Of(t)
-	r := rand.New(rand.NewPCG(seed, 11))
+	r := testseed.Rand(t)
 	var clock atomic.Int64
 	clock.Store(time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC).UnixMicro())
 	fs := vfs.NewCrashableMem()

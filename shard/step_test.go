@@ -3,7 +3,6 @@ package shard
 import (
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -253,8 +252,7 @@ func seen(t *testing.T, e *Engine) string {
 // other, and the directory agrees with the profiles.
 func TestClaimsAndMergesAreSerial(t *testing.T) {
 	testsize.SkipSerial(t)
-	seed := testseed.Of(t)
-	r := rand.New(rand.NewPCG(seed, 3))
+	r := testseed.Rand(t)
 	n := len(deeds(cast{}))
 	share := testsize.Of(1, 40, 40) // one in so many pairs
 	always := map[string]string{    // pairs for which the rules were made

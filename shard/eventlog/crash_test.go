@@ -104,8 +104,7 @@ func filled(t *testing.T, step func(w *world, what string) error) *world {
 // events are there, each once.
 func TestCrashAtEveryStep(t *testing.T) {
 	testsize.SkipSerial(t)
-	seed := testseed.Of(t)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := testseed.Rand(t)
 	var clones []*vfs.MemFS
 	on := false
 	w := filled(t, func(w *world, _ string) error {
@@ -141,8 +140,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 // A block that goes as a whole doesn't come back once its deletion is forgotten.
 func TestCrashWhileBlockGoes(t *testing.T) {
 	testsize.SkipSerial(t)
-	seed := testseed.Of(t)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := testseed.Rand(t)
 	var clones []*vfs.MemFS
 	on := false
 	fs := vfs.NewCrashableMem()

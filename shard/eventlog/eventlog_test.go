@@ -3,7 +3,6 @@ package eventlog
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -225,8 +224,7 @@ func TestExportWaitsForTheEngine(t *testing.T) {
 
 // After a loss of power at any moment, everything that was acknowledged is there once.
 func TestCrash(t *testing.T) {
-	seed := testseed.Of(t)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := testseed.Rand(t)
 	w := newWorld(t, vfs.NewCrashableMem(), busy())
 	for range testsize.Short(12, 3) {
 		stop := make(chan struct{})

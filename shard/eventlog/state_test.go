@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -127,8 +126,7 @@ func TestStatesArePassedOn(t *testing.T) {
 // states are what they were before, under the same ids.
 func TestStatesOverCrashes(t *testing.T) {
 	testsize.SkipSerial(t)
-	seed := testseed.Of(t)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := testseed.Rand(t)
 	fs, on := vfs.NewCrashableMem(), false
 	var clones []*vfs.MemFS
 	o := manual()

@@ -124,8 +124,7 @@ func TestFaultManyClientsOneSetOfUsers(t *testing.T) {
 // With a state many times the memory budget, counters are right and memory stays near the budget.
 func TestFaultMemoryBudget(t *testing.T) {
 	testsize.SkipSerial(t)
-	seed := testseed.Of(t)
-	r := rand.New(rand.NewPCG(seed, 17))
+	r := testseed.Rand(t)
 	const passes, perRequest = 3, 75
 	users := 6000
 	o := testOptions(vfs.NewMem())

@@ -341,8 +341,7 @@ func TestBlockOfAnotherStore(t *testing.T) {
 // Whatever bit is flipped and wherever the file is cut, there is an error that names the file, and never another row.
 func TestDamageIsFound(t *testing.T) {
 	testsize.SkipSerial(t)
-	seed := testseed.Of(t)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := testseed.Rand(t)
 	fs := vfs.NewMem()
 	data, _, err := newTestWriter().Write(randomRows(r, 150), 100, 500)
 	require.NoError(t, err)
@@ -407,8 +406,7 @@ func TestForgedNumbers(t *testing.T) {
 // A block that was changed by somebody who also repaired the checksums is refused or read, but nothing panics.
 func TestForgedBlocks(t *testing.T) {
 	testsize.SkipSerial(t)
-	seed := testseed.Of(t)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := testseed.Rand(t)
 	rs := randomRows(r, 200)
 	rs.Sort()
 	type column struct {
