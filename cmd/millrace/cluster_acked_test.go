@@ -27,9 +27,7 @@ import (
 // once more when all of them are over. Chance chooses some parts; the long versions have all.
 func TestClusterKeepsWhatItAcknowledged(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("clusters of processes are for the long run")
-	}
+	skipShort(t)
 	r := testseed.Rand(t)
 	rounds := testsize.Of(10, 1, 1)
 	var disks []*disk
@@ -195,9 +193,7 @@ func (c *fleet) led(than *peer) time.Duration {
 // it does not arrive later, when the network is whole again.
 func TestWhatWasGivenUpDoesNotArriveLater(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("clusters of processes are for the long run")
-	}
+	skipShort(t)
 	c := newCluster(t, 3, nil, "--groups", "1") // one leader, which no other has to be evened out with
 	if !c.net.canCut() {
 		t.Skip("the network can't be cut here")
@@ -326,9 +322,7 @@ func (c *fleet) replaceDisk() {
 // more. Clients see nothing of it but answers that tell them to try again, and everything is there once.
 func TestRollingRestartOfCluster(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("clusters of processes are for the long run")
-	}
+	skipShort(t)
 	r := testseed.Rand(t)
 	rounds := testsize.Of(20, 1, 1)
 	c := newCluster(t, 3, nil)

@@ -18,9 +18,7 @@ import (
 // doesn't need any more; then it has everything.
 func TestClusterWithADamagedDisk(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("clusters of processes are for the long run")
-	}
+	skipShort(t)
 	r := testseed.Rand(t)
 	c := newCluster(t, 3, nil)
 	l := c.load(nil)

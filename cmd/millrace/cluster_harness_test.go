@@ -27,6 +27,14 @@ import (
 // spareNodes can be added to each cluster later.
 const spareNodes = 1
 
+// skipShort leaves a test of a fleet out of -short.
+func skipShort(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("clusters of processes are for the long run")
+	}
+}
+
 // fleet is the nodes of a cluster as processes, with what lies between them. With net == nil it is one node alone,
 // which is held to the same.
 type fleet struct {

@@ -153,9 +153,7 @@ func TestClusterFromTheShell(t *testing.T) {
 // another node makes waits for the next leader.
 func TestCommandsWhileANodeHangs(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("clusters of processes are for the long run")
-	}
+	skipShort(t)
 	c := newCluster(t, 3, nil)
 	status := clusterOperator{t, c.nodes[0].site}.status()
 	hangs, other := c.nodes[status.Control.Leader-1], c.nodes[status.Control.Leader%3]
@@ -173,9 +171,7 @@ func TestCommandsWhileANodeHangs(t *testing.T) {
 // again, and all are there.
 func TestImportProfilesWhileLeadersDie(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("clusters of processes are for the long run")
-	}
+	skipShort(t)
 	c := newCluster(t, 3, nil)
 	token, err := os.ReadFile(filepath.Join(c.nodes[0].dir, "admin-token"))
 	require.NoError(t, err)

@@ -113,9 +113,7 @@ func TestOutcomesAreToldApart(t *testing.T) {
 // other, whichever node is asked. Each run has another seed; the runs share out the kinds of faults.
 func TestLinearizable(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("clusters of processes are for the long run")
-	}
+	skipShort(t)
 	seed := testseed.Of(t)
 	runs, faults := testsize.Of(50, 2, 2), testsize.Of(10, 3, 3)
 	answered, bent := map[history.Kind]int{}, 0

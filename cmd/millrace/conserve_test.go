@@ -322,9 +322,7 @@ func TestMergesConserve(t *testing.T) {
 // leader.
 func TestMergesConserveInCluster(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("clusters of processes are for the long run")
-	}
+	skipShort(t)
 	r := testseed.Rand(t)
 	merges, users, kills := testsize.Of[int64](100_000, 600, 600), testsize.Of(2000, 200, 200), testsize.Of(100, 1, 1)
 	f := newCluster(t, 3, nil)
