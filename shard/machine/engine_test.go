@@ -54,6 +54,14 @@ func openTest(t *testing.T, o EngineOptions) *Engine {
 	return &Engine{m, above}
 }
 
+// openSingle opens a machine with one worker.
+func openSingle(t *testing.T) *Engine {
+	t.Helper()
+	o := testOptions(vfs.NewMem())
+	o.Workers = 1
+	return openTest(t, o)
+}
+
 // settle waits until nothing is under way.
 func settle(t *testing.T, e *Engine) {
 	t.Helper()

@@ -3,7 +3,6 @@ package machine
 import (
 	"testing"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testengine"
@@ -14,9 +13,7 @@ import (
 // openAsked is an engine whose worker has room for marks of who is there.
 func openAsked(t *testing.T) (*Engine, *Worker) {
 	t.Helper()
-	o := testOptions(vfs.NewMem())
-	o.Workers = 1
-	e := openTest(t, o)
+	e := openSingle(t)
 	w := e.workers[0]
 	w.Lock()
 	defer w.Unlock()

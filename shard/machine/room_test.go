@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testengine"
@@ -17,9 +16,7 @@ import (
 // goes on where the step before has ended. All steps together evict everything that can be evicted.
 func TestEvictingIsDoneInSteps(t *testing.T) {
 	testsize.SkipSerial(t)
-	o := testOptions(vfs.NewMem())
-	o.Workers = 1
-	e := openTest(t, o)
+	e := openSingle(t)
 	const users, most = 3000, 5
 	b := e.NewBatch(1, 0)
 	for i := range users {
@@ -59,9 +56,7 @@ func TestEvictingIsDoneInSteps(t *testing.T) {
 // read back.
 func TestEvictingLeavesOutWhatIsDirty(t *testing.T) {
 	testsize.SkipSerial(t)
-	o := testOptions(vfs.NewMem())
-	o.Workers = 1
-	e := openTest(t, o)
+	e := openSingle(t)
 	const users = 3000
 	change := func() {
 		b := e.NewBatch(1, 0)
@@ -116,9 +111,7 @@ func TestEvictingLeavesOutWhatIsDirty(t *testing.T) {
 // A table that has lost its entries gives back all its memory, a half at a time, though there is nothing left to be
 // evicted.
 func TestEvictingShrinksTables(t *testing.T) {
-	o := testOptions(vfs.NewMem())
-	o.Workers = 1
-	e := openTest(t, o)
+	e := openSingle(t)
 	w := e.workers[0]
 	p := w.parts[5]
 	w.Lock()

@@ -168,9 +168,7 @@ func TestChangesOnTheirWayCountOnce(t *testing.T) {
 // A checkpoint may come between finding what has to be read and reading it. Each change counts once then, too.
 func TestCheckpointWhileReading(t *testing.T) {
 	open := func() (*Engine, *Worker) {
-		o := testOptions(vfs.NewMem())
-		o.Workers = 1
-		e := openTest(t, o)
+		e := openSingle(t)
 		for n := range 3 {
 			b := e.NewBatch(1, 0)
 			testengine.AddEvent(b, op.ExternalID, "ann", "e", 0)
@@ -237,9 +235,7 @@ func TestCheckpointWhileReading(t *testing.T) {
 // What was read for an op that is about to come stays in memory, as far as there is room; what was read for a reader
 // doesn't.
 func TestWhatIsLentToChangeStays(t *testing.T) {
-	o := testOptions(vfs.NewMem())
-	o.Workers = 1
-	e := openTest(t, o)
+	e := openSingle(t)
 	number := e.hasher.Number(1, op.ExternalID, []byte("ann"))
 	resident := func() (is bool) {
 		e.Resident([]uint64{number}, func(int, []byte) { is = true })
@@ -324,9 +320,7 @@ func TestReadAheadReadsForManyRecords(t *testing.T) {
 
 // Ops with operators need the profile, since their outcomes are answered. So these profiles are read ahead like others.
 func TestReadAheadReadsForOperators(t *testing.T) {
-	o := testOptions(vfs.NewMem())
-	o.Workers = 1
-	e := openTest(t, o)
+	e := openSingle(t)
 	b := e.NewBatch(1, 0)
 	for i := range 8 {
 		testengine.AddEvent(b, op.ExternalID, fmt.Sprint("user", i), "e", 0)
