@@ -76,6 +76,10 @@ func readQuery(x *call.Call) (q *query, ok bool) {
 	if q.Bad != "" {
 		x.Fail(fasthttp.StatusBadRequest, q.Bad)
 	}
+	if q.count[op.ExternalID] > 0 { // then only the external ids say whose state is asked for
+		q.ids = slices.DeleteFunc(q.ids, func(id queried) bool { return id.kind != op.ExternalID })
+		q.count[op.Email], q.count[op.Phone] = 0, 0
+	}
 	return q, q.Bad == ""
 }
 
@@ -123,14 +127,6 @@ func (q *query) once(field string, into *[]byte, text []byte) {
 	*into = text
 }
 
-// narrow drops addresses beside external ids: then only the external ids say whose state is asked for.
-func (q *query) narrow() {
-	if q.count[op.ExternalID] > 0 {
-		q.ids = slices.DeleteFunc(q.ids, func(id queried) bool { return id.kind != op.ExternalID })
-		q.count[op.Email], q.count[op.Phone] = 0, 0
-	}
-}
-
 // Status serves GET /subscription/status/get: the states of up to 50 users or addresses in one group.
 func Status(x *call.Call) {
 	q, ok := readQuery(x)
@@ -138,7 +134,6 @@ func Status(x *call.Call) {
 	if !ok {
 		return
 	}
-	q.narrow()
 	id, g := findGroup(x.Workspace, q.group)
 	bad := ""
 	switch {
@@ -264,7 +259,6 @@ func UserStatus(x *call.Call) {
 	if !ok {
 		return
 	}
-	q.narrow()
 	if len(q.ids) == 0 {
 		q.Fail(textNoTarget)
 	}
