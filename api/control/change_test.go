@@ -29,19 +29,21 @@ func twoNodes(t *testing.T) (a, b *Control, m *memory) {
 	return a, b, m
 }
 
+// overtake calls f before the next record.
+func (m *memory) overtake(f func()) {
+	m.before = func([]Change) {
+		m.before = nil
+		f()
+	}
+}
+
 // What another node does between judging and storing is not overwritten: the change is judged anew.
 func TestConflictsAreJudgedAnew(t *testing.T) {
 	a, b, m := twoNodes(t)
 	_, err := a.CreateWorkspace(tester, document.Settings{ID: "w"})
 	require.NoError(t, err)
-	overtake := func(f func()) {
-		m.before = func([]Change) {
-			m.before = nil
-			f()
-		}
-	}
 	// Settings: both changes are there.
-	overtake(func() {
+	m.overtake(func() {
 		_, err := b.UpdateSettings(tester, "w", func(s *document.Settings) error { s.Name = "B"; return nil })
 		require.NoError(t, err)
 	})
@@ -53,20 +55,20 @@ func TestConflictsAreJudgedAnew(t *testing.T) {
 	require.Equal(t, "mau", w.Plan)
 
 	// Two workspaces at once get two numbers; one of the same id exists.
-	overtake(func() { _, err = b.CreateWorkspace(tester, document.Settings{ID: "x"}); require.NoError(t, err) })
+	m.overtake(func() { _, err = b.CreateWorkspace(tester, document.Settings{ID: "x"}); require.NoError(t, err) })
 	w, err = a.CreateWorkspace(tester, document.Settings{ID: "y"})
 	require.NoError(t, err)
 	require.Equal(t, uint32(3), w.Number)
-	overtake(func() { _, err = b.CreateWorkspace(tester, document.Settings{ID: "z"}); require.NoError(t, err) })
+	m.overtake(func() { _, err = b.CreateWorkspace(tester, document.Settings{ID: "z"}); require.NoError(t, err) })
 	_, err = a.CreateWorkspace(tester, document.Settings{ID: "z"})
 	require.ErrorIs(t, err, ErrExists)
 
 	// Two keys at once get two numbers, in whatever workspaces; the same token is refused.
-	overtake(func() { _, _, err = b.CreateKey(tester, "x", document.KeySpec{Name: "k"}); require.NoError(t, err) })
+	m.overtake(func() { _, _, err = b.CreateKey(tester, "x", document.KeySpec{Name: "k"}); require.NoError(t, err) })
 	k, _, err := a.CreateKey(tester, "w", document.KeySpec{Name: "k"})
 	require.NoError(t, err)
 	require.Equal(t, uint32(2), k.Number)
-	overtake(func() {
+	m.overtake(func() {
 		_, _, err = b.CreateKey(tester, "x", document.KeySpec{Name: "t", Token: "token"})
 		require.NoError(t, err)
 	})
@@ -76,7 +78,7 @@ func TestConflictsAreJudgedAnew(t *testing.T) {
 	// A document that is edited, and one that is gone meanwhile.
 	_, err = a.Campaigns.Create(tester, "w", document.Campaign{ID: "c"})
 	require.NoError(t, err)
-	overtake(func() {
+	m.overtake(func() {
 		_, err := b.Campaigns.Change(tester, "w", "c", func(c *document.Campaign) (*document.Campaign, error) { c.Name = "B"; return c, nil })
 		require.NoError(t, err)
 	})
@@ -85,11 +87,11 @@ func TestConflictsAreJudgedAnew(t *testing.T) {
 		return old, nil
 	}))
 	require.JSONEq(t, `{"id":"c","name":"B","messages":[]}`, m.docs["campaign/w/c"])
-	overtake(func() { require.NoError(t, b.Campaigns.Remove(tester, "w", "c", nil)) })
+	m.overtake(func() { require.NoError(t, b.Campaigns.Remove(tester, "w", "c", nil)) })
 	require.ErrorIs(t, a.Campaigns.Remove(tester, "w", "c", nil), ErrNotFound)
 
 	// Two preference centers of one name: the second sees the first.
-	overtake(func() {
+	m.overtake(func() {
 		_, err := b.PreferenceCenters.Create(tester, "w", document.PreferenceCenter{ID: "p1", Name: "N", PageHTML: "x", ConfirmationHTML: "x"})
 		require.NoError(t, err)
 	})

@@ -43,13 +43,7 @@ func TestPermissionSetsOnTwoNodes(t *testing.T) {
 	keys := putUsers(m, 3)
 	_, err := addMembers(a, "s", "S", keys[0])
 	require.NoError(t, err)
-	overtake := func(f func()) {
-		m.before = func([]Change) {
-			m.before = nil
-			f()
-		}
-	}
-	overtake(func() {
+	m.overtake(func() {
 		_, err := addMembers(b, "s", "S", keys[1])
 		require.NoError(t, err)
 	})
@@ -58,13 +52,13 @@ func TestPermissionSetsOnTwoNodes(t *testing.T) {
 	require.Equal(t, keys, namesOf(b.MembersOf(set)))
 	require.Equal(t, uint64(3), b.PermissionSets.Get("", "s").Revision)
 
-	overtake(func() {
+	m.overtake(func() {
 		_, err := addMembers(b, "t2", "Twin")
 		require.NoError(t, err)
 	})
 	_, err = addMembers(a, "t1", "TWIN")
 	require.ErrorIs(t, err, ErrExists)
-	overtake(func() {
+	m.overtake(func() {
 		_, err := addMembers(b, "u", "New name")
 		require.NoError(t, err)
 	})
@@ -75,7 +69,7 @@ func TestPermissionSetsOnTwoNodes(t *testing.T) {
 	require.ErrorIs(t, err, ErrExists, "nor by another name")
 
 	// A user who goes meanwhile is passed over, and does not come back.
-	overtake(func() { m.put("scim_user//"+keys[0], "") })
+	m.overtake(func() { m.put("scim_user//"+keys[0], "") })
 	_, err = a.EditPermissionSet(tester, "s", func(old *document.PermissionSet) (*document.PermissionSet, MemberChange, error) {
 		return old, MemberChange{Remove: keys}, nil
 	})
