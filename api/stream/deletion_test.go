@@ -61,12 +61,8 @@ func TestStreamOfDeletions(t *testing.T) {
 
 	sent := s.events(t)
 	require.Len(t, sent, 3)
-	var v struct {
-		ID   string
-		Time int64
-	}
-	require.NoError(t, json.Unmarshal([]byte(sent[2]), &v))
-	require.Equal(t, fmt.Sprintf(`{"event_type":"users.UserDeleteRequest","id":"%s","time":%d,"user":{"user_id":"%s"},"properties":{"app_group_id":"shop"}}`, v.ID, v.Time, svcID), sent[2])
+	id, at := idAndTime(t, sent[2])
+	require.Equal(t, fmt.Sprintf(`{"event_type":"users.UserDeleteRequest","id":"%s","time":%d,"user":{"user_id":"%s"},"properties":{"app_group_id":"shop"}}`, id, at, svcID), sent[2])
 
 	got, _ = w.written("without")
 	require.Len(t, got, 2)

@@ -78,6 +78,16 @@ func newSink(t testing.TB) *sink {
 	return s
 }
 
+// idAndTime are what the expected text of a message takes from it.
+func idAndTime(t testing.TB, message string) (id string, at int64) {
+	var v struct {
+		ID   string
+		Time int64
+	}
+	require.NoError(t, json.Unmarshal([]byte(message), &v))
+	return v.ID, v.Time
+}
+
 // events are those that were taken, each once, in the order of their first coming.
 func (s *sink) events(t testing.TB) (all []string) {
 	seen := map[string]string{}

@@ -260,11 +260,16 @@ func TestKafkaKeepsToTheLimitOfATopic(t *testing.T) {
 	require.NoError(t, w.turns(o, stream))
 	require.Greater(t, largest, limit/2)
 	require.LessOrEqual(t, largest, limit)
+	w.requireInOrder(consumed(t, c, "small"))
+}
+
+// requireInOrder requires each event once, and those with one key in their order.
+func (w *world) requireInOrder(all []*kgo.Record) {
+	w.t.Helper()
 	last := map[string]string{}
-	all := consumed(t, c, "small")
-	require.Len(t, all, len(w.exported(eventlog.Query{})))
+	require.Len(w.t, all, len(w.exported(eventlog.Query{})))
 	for _, rec := range all {
-		require.Less(t, last[string(rec.Key)], header(rec, "id"))
+		require.Less(w.t, last[string(rec.Key)], header(rec, "id"))
 		last[string(rec.Key)] = header(rec, "id")
 	}
 }
@@ -328,13 +333,7 @@ func TestKafkaThatDoesNotTellLimits(t *testing.T) {
 			}
 			require.Greater(t, largest.Load(), int64(1024))
 			require.LessOrEqual(t, largest.Load(), int64(limit))
-			last := map[string]string{}
-			all := consumed(t, c, "topic")
-			require.Len(t, all, len(w.exported(eventlog.Query{})))
-			for _, rec := range all {
-				require.Less(t, last[string(rec.Key)], header(rec, "id"))
-				last[string(rec.Key)] = header(rec, "id")
-			}
+			w.requireInOrder(consumed(t, c, "topic"))
 			require.Equal(t, 1, strings.Count(said.String(), "the brokers don't tell"), said.String())
 		})
 	}

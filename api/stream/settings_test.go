@@ -32,15 +32,7 @@ func TestChangedWhileDelivering(t *testing.T) {
 			o.FileBytes = 1 << 20
 			s := w.create(v)
 			w.commit(w.ws.Number, 10, 7)
-			moves := 0
-			w.puts = func() error { // of the delivery the beginning is stored, and its end isn't
-				if moves++; moves == 2 {
-					return syscall.EIO
-				}
-				return nil
-			}
-			require.ErrorIs(t, w.turns(o, s), syscall.EIO)
-			w.puts = nil
+			w.deliverHalf(o, s)
 			begun := lines()
 			require.Equal(t, w.exported(eventlog.Query{Names: s.Names}), begun)
 
@@ -67,6 +59,20 @@ func TestChangedWhileDelivering(t *testing.T) {
 	}
 }
 
+// deliverHalf makes a delivery of which the beginning is stored, and the end isn't.
+func (w *world) deliverHalf(o Options, s *document.Stream) {
+	w.t.Helper()
+	moves := 0
+	w.puts = func() error {
+		if moves++; moves == 2 {
+			return syscall.EIO
+		}
+		return nil
+	}
+	require.ErrorIs(w.t, w.turns(o, s), syscall.EIO)
+	w.puts = nil
+}
+
 // So do its columns and its compression: an object that goes up again is the same, under the same name.
 func TestFormChangedWhileDelivering(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -88,15 +94,7 @@ func formChangesWhileDelivering(t *testing.T, v document.Stream, change func(*do
 	v.ID, v.Destination = "all", service.destination()
 	s := w.create(v)
 	w.commit(w.ws.Number, 10, 7)
-	moves := 0
-	w.puts = func() error { // of the delivery the beginning is stored, and its end isn't
-		if moves++; moves == 2 {
-			return syscall.EIO
-		}
-		return nil
-	}
-	require.ErrorIs(t, w.turns(o, s), syscall.EIO)
-	w.puts = nil
+	w.deliverHalf(o, s)
 	begun := service.objects()
 	require.NotEmpty(t, begun)
 	_, err := w.c.Streams.Change(control.Actor{Name: "test"}, "shop", "all", func(s *document.Stream) (*document.Stream, error) {

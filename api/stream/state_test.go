@@ -64,12 +64,8 @@ func TestStreamOfStates(t *testing.T) {
 	svcID := w.svcID(w.number(op.ExternalID, "u1"))
 	sent := s.events(t)
 	require.Len(t, sent, 3)
-	var v struct {
-		ID   string
-		Time int64
-	}
-	require.NoError(t, json.Unmarshal([]byte(sent[0]), &v))
-	require.Equal(t, fmt.Sprintf(`{"event_type":"users.behaviors.subscription.GlobalStateChange","id":"%s","time":%d,"user":{"user_id":"%s","external_user_id":"u1","timezone":"Europe/Berlin"},"properties":{"app_group_id":"shop","subscription_status":"Opted In","state_change_source":"REST API","channel":"email"}}`, v.ID, v.Time, svcID), sent[0])
+	id, at := idAndTime(t, sent[0])
+	require.Equal(t, fmt.Sprintf(`{"event_type":"users.behaviors.subscription.GlobalStateChange","id":"%s","time":%d,"user":{"user_id":"%s","external_user_id":"u1","timezone":"Europe/Berlin"},"properties":{"app_group_id":"shop","subscription_status":"Opted In","state_change_source":"REST API","channel":"email"}}`, id, at, svcID), sent[0])
 	of := map[string]string{}
 	for _, text := range sent[1:] {
 		var m struct {
