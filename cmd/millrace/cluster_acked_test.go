@@ -30,16 +30,7 @@ func TestClusterKeepsWhatItAcknowledged(t *testing.T) {
 	skipShort(t)
 	r := testseed.Rand(t)
 	rounds := testsize.Of(10, 1, 1)
-	var disks []*disk
-	for range 3 {
-		d, err := newDisk(t)
-		if err != nil {
-			t.Logf("no file systems in files, so the power is never cut here: %v", err)
-			disks = nil
-			break
-		}
-		disks = append(disks, d)
-	}
+	disks := threeDisks(t)
 	c := newCluster(t, 3, disks)
 	l := loads{c: c}
 	parts := []func(){func() {

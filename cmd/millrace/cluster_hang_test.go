@@ -265,16 +265,7 @@ func TestNodeThatHangsIsAsGoodAsDead(t *testing.T) {
 	if !testsize.Stress() {
 		t.Skip("it measures time")
 	}
-	var disks []*disk
-	for range 3 {
-		d, err := newDisk(t)
-		if err != nil {
-			t.Logf("no file systems in files, so no disk hangs here: %v", err)
-			disks = nil
-			break
-		}
-		disks = append(disks, d)
-	}
+	disks := threeDisks(t)
 	c := newCluster(t, 3, disks)
 	t.Cleanup(func() {
 		for _, d := range disks {

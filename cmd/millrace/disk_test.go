@@ -22,6 +22,19 @@ type disk struct {
 	dir   string // where it is mounted
 }
 
+// threeDisks are for a cluster of three; nil when they can't be made here, and then nothing happens to disks.
+func threeDisks(t *testing.T) (disks []*disk) {
+	for range 3 {
+		d, err := newDisk(t)
+		if err != nil {
+			t.Logf("no file systems in files, so nothing happens to disks: %v", err)
+			return nil
+		}
+		disks = append(disks, d)
+	}
+	return disks
+}
+
 const diskBytes = 8 << 30 // most of it is a hole
 
 // newDisk makes and mounts one. An error says that it can't be done here; nothing is left behind then.
