@@ -257,21 +257,23 @@ func TestReplacedDisk(t *testing.T) {
 	c := startCluster(t, 3, nil)
 	require.NoError(t, track(c.node(1).Coordinator(), "bought", users("w", 20)...))
 	c.stop(3)
-	dir := c.options(3).Dir
-	require.NoError(t, os.Rename(dir, dir+".kept"))
-	_, err := c.open(3)
-	require.ErrorIs(t, err, placement.ErrReplaced)
-	require.NoError(t, os.RemoveAll(dir))
-	require.NoError(t, os.Rename(dir+".kept", dir))
+	require.ErrorIs(t, c.openWithout(3, c.options(3).Dir), placement.ErrReplaced)
 
 	// Only the data of one group is missing.
-	lost := c.options(3).Dir + "/groups/2"
-	require.NoError(t, os.Rename(lost, lost+".kept"))
-	_, err = c.open(3)
+	err := c.openWithout(3, c.options(3).Dir+"/groups/2")
 	require.ErrorIs(t, err, placement.ErrReplaced)
 	require.ErrorContains(t, err, "group 2")
-	require.NoError(t, os.Rename(lost+".kept", lost))
 	c.start(3)
+}
+
+// openWithout is the error of opening a node while a directory of it is away.
+func (c *testCluster) openWithout(node quorum.Node, dir string) error {
+	c.t.Helper()
+	require.NoError(c.t, os.Rename(dir, dir+".kept"))
+	_, err := c.open(node)
+	require.NoError(c.t, os.RemoveAll(dir))
+	require.NoError(c.t, os.Rename(dir+".kept", dir))
+	return err
 }
 
 // The first start needs all members, and the same list of members everywhere. It goes on when all are there.

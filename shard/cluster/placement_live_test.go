@@ -294,11 +294,7 @@ func TestNodeJoinsAndLeaves(t *testing.T) {
 	// The node's number belongs to its disk now.
 	c.stop(4)
 	dir := c.options(4).Dir
-	require.NoError(t, os.Rename(dir, dir+".kept"))
-	_, err := c.open(4)
-	require.ErrorIs(t, err, placement.ErrReplaced)
-	require.NoError(t, os.RemoveAll(dir))
-	require.NoError(t, os.Rename(dir+".kept", dir))
+	require.ErrorIs(t, c.openWithout(4, dir), placement.ErrReplaced)
 	c.start(4)
 
 	require.NoError(t, c.node(2).Operator().Drain(context.Background(), 4, nil))
