@@ -93,6 +93,19 @@ func finished(b *Batch) []byte {
 	return append([]byte{}, b.Finish(b.workspace, b.actor, b.coordinator.clock.Next(b.Builder.Count()))[wal.HeaderBytes:]...)
 }
 
+// takeAll has the leaders take the parts of a request, and returns the records that wait.
+func (w clusterWorld) takeAll(t *testing.T, parts []op.Part) (refs []uint64) {
+	t.Helper()
+	for _, p := range parts {
+		pending, err := w.leader(p.Group).Take(p.Record, 0)
+		require.NoError(t, err)
+		x, err := pending.Wait(nil)
+		require.NoError(t, err)
+		refs = append(refs, x.Deferred...)
+	}
+	return refs
+}
+
 // messageBody is the body of a message with an op that changes nothing.
 func messageBody(sender uint8, seq, number uint64) []byte {
 	var b op.Builder
@@ -328,14 +341,7 @@ func testDeferredRecordOfALostCoordinator(t *testing.T, moved bool) {
 	require.Equal(t, 2, b.Builder.Count())
 	parts, err := split(finished(b), &testMesh{w.nodes[0]})
 	require.NoError(t, err)
-	var refs []uint64
-	for _, p := range parts {
-		pending, err := w.leader(p.Group).Take(p.Record, 0)
-		require.NoError(t, err)
-		x, err := pending.Wait(nil)
-		require.NoError(t, err)
-		refs = append(refs, x.Deferred...)
-	}
+	refs := w.takeAll(t, parts)
 	require.Len(t, refs, 1)
 	group := w.groupOf(identity.Partition(refs[0])).number
 	require.Equal(t, -1, eventCountBehindBarrier(t, coord, user, "late"))

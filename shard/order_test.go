@@ -413,14 +413,7 @@ func testAddressIsAskedForBeforeItIsGiven(t *testing.T) {
 	parts, err := split(finished(b), &testMesh{w.nodes[0]})
 	require.NoError(t, err)
 	slices.SortFunc(parts, func(a, b op.Part) int { return a.Group - b.Group }) // the user's first
-	var refs []uint64
-	for _, p := range parts {
-		pending, err := w.leader(p.Group).Take(p.Record, 0)
-		require.NoError(t, err)
-		x, err := pending.Wait(nil)
-		require.NoError(t, err)
-		refs = append(refs, x.Deferred...)
-	}
+	refs := w.takeAll(t, parts)
 	for len(refs) > 0 {
 		x, err := coord.release(refs[0], time.Now().Add(patient))
 		require.NoError(t, err)
