@@ -215,7 +215,12 @@ func failed(doing string, err error) error {
 
 // Get is a copy of the value of a key; nil when there is none.
 func (s *Store) Get(key []byte) ([]byte, error) {
-	v, closer, err := s.DB.Get(key)
+	return appendValue(s.DB, []byte{}, key)
+}
+
+// appendValue appends the value of a key; nil when there is none.
+func appendValue(from pebble.Reader, dst, key []byte) ([]byte, error) {
+	v, closer, err := from.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
 		return nil, nil
 	}
@@ -223,7 +228,7 @@ func (s *Store) Get(key []byte) ([]byte, error) {
 		return nil, failed("read", err)
 	}
 	defer closer.Close()
-	return append([]byte{}, v...), nil
+	return append(dst, v...), nil
 }
 
 // Entry appends the value at a number to dst, operands folded: an entry, or a mixed value; nil when there is none. A v
@@ -239,15 +244,7 @@ func (s *Store) Entry(v *View, dst []byte, number uint64) ([]byte, error) {
 		reader = v.snapshot
 	}
 	var k [9]byte
-	value, closer, err := reader.Get(AppendEntryKey(k[:0], number))
-	if errors.Is(err, pebble.ErrNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, failed("read entry", err)
-	}
-	defer closer.Close()
-	return append(dst, value...), nil
+	return appendValue(reader, dst, AppendEntryKey(k[:0], number))
 }
 
 // View is the store as it was before a checkpoint's batch. A reader that holds changes which are in the batch reads the
