@@ -73,8 +73,8 @@ func (d *double) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	body := map[string][]map[string]any{}
-	raw := make([]byte, r.ContentLength)
-	if _, err := readFull(r, raw); err != nil {
+	raw, err := io.ReadAll(r.Body)
+	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
 	if r.URL.Path == "/users/delete" {
@@ -103,20 +103,12 @@ func (d *double) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		d.fail(w)
 		return
 	}
-	w.WriteHeader(http.StatusCreated)
-	_, _ = w.Write([]byte(said))
+	respond(w, http.StatusCreated, said)
 }
 
-func readFull(r *http.Request, into []byte) (n int, err error) {
-	for n < len(into) && err == nil {
-		var k int
-		k, err = r.Body.Read(into[n:])
-		n += k
-	}
-	if n == len(into) {
-		err = nil
-	}
-	return n, err
+func respond(w http.ResponseWriter, status int, body string) {
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(body))
 }
 
 func answer400(w http.ResponseWriter, list string) {
@@ -334,15 +326,12 @@ func TestRequestThatIsTooLarge(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		raw := make([]byte, r.ContentLength)
-		_, _ = readFull(r, raw)
+		raw, _ := io.ReadAll(r.Body)
 		if strings.Contains(string(raw), "large") {
-			w.WriteHeader(http.StatusRequestEntityTooLarge)
-			_, _ = w.Write([]byte(`{"message":"too large"}`))
+			respond(w, http.StatusRequestEntityTooLarge, `{"message":"too large"}`)
 			return
 		}
-		w.WriteHeader(http.StatusCreated)
-		_, _ = w.Write([]byte(`{"message":"success","warnings":[{"type":"'phone' is not valid","input_array":"attributes","index":0}]}`))
+		respond(w, http.StatusCreated, `{"message":"success","warnings":[{"type":"'phone' is not valid","input_array":"attributes","index":0}]}`)
 	}))
 	t.Cleanup(server.Close)
 	path := write(t, filepath.Join(dir, "a.ndjson"), strings.Repeat(`{"external_id":"u","k":1}`+"\n", 7)+`{"external_id":"u","k":"large"}`+"\n"+`{"external_id":"u","k":1}`)
@@ -362,8 +351,7 @@ func TestEnds(t *testing.T) {
 	dir := t.TempDir()
 	status := http.StatusUnauthorized
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.WriteHeader(status)
-		_, _ = w.Write([]byte(`{"message":"Invalid API key: key…"}`))
+		respond(w, status, `{"message":"Invalid API key: key…"}`)
 	}))
 	t.Cleanup(server.Close)
 	write(t, filepath.Join(dir, "a.ndjson"), `{"external_id":"u","name":"e"}`)
@@ -407,12 +395,10 @@ func TestWrongKey(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key := r.Header.Get("Authorization")
 		if key != "Bearer right" && (key != "Bearer revoked" || left.Add(-1) < 0) {
-			w.WriteHeader(http.StatusUnauthorized)
-			_, _ = w.Write([]byte(`{"message":"Invalid API key: wron…"}`))
+			respond(w, http.StatusUnauthorized, `{"message":"Invalid API key: wron…"}`)
 			return
 		}
-		w.WriteHeader(status)
-		_, _ = w.Write([]byte(`{"message":"success"}`))
+		respond(w, status, `{"message":"success"}`)
 	}))
 	t.Cleanup(server.Close)
 	path := write(t, filepath.Join(dir, "a.ndjson"), `{"external_id":"u","k":1}`)
@@ -940,6 +926,16 @@ func age(t *testing.T, dir string, by time.Duration) {
 	}
 }
 
+// runUntil imports events, one a request, unless cancel is called.
+func runUntil(t *testing.T, cancel *context.CancelFunc, o Options) error {
+	var ctx context.Context
+	ctx, *cancel = context.WithCancel(t.Context())
+	defer (*cancel)()
+	o.Key, o.Kind, o.Objects = "key", files.Events, 1
+	_, err := Run(ctx, o)
+	return err
+}
+
 // A request whose answer was lost is as old as it is, however often the file was tried to be gone on with since, and
 // though others were answered.
 func TestLateAfterAnotherTry(t *testing.T) {
@@ -949,11 +945,9 @@ func TestLateAfterAnotherTry(t *testing.T) {
 	var answered sync.Once
 	var cancel context.CancelFunc
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		raw := make([]byte, r.ContentLength)
-		_, _ = readFull(r, raw)
+		raw, _ := io.ReadAll(r.Body)
 		if others != nil && !strings.Contains(string(raw), "lost") {
-			w.WriteHeader(http.StatusCreated)
-			_, _ = w.Write([]byte(`{"message":"success"}`))
+			respond(w, http.StatusCreated, `{"message":"success"}`)
 			answered.Do(func() { close(others) })
 			return
 		}
@@ -970,12 +964,7 @@ func TestLateAfterAnotherTry(t *testing.T) {
 	}
 	write(t, filepath.Join(dir, "a.ndjson"), text)
 	run := func() error {
-		var ctx context.Context
-		ctx, cancel = context.WithCancel(t.Context())
-		defer cancel()
-		_, err := Run(ctx, Options{URL: []string{server.URL}, Key: "key", Paths: []string{dir}, Kind: files.Events,
-			Connections: 4, Objects: 1})
-		return err
+		return runUntil(t, &cancel, Options{URL: []string{server.URL}, Paths: []string{dir}, Connections: 4})
 	}
 	require.ErrorIs(t, run(), context.Canceled)
 	age(t, filepath.Join(dir, ".millrace-import"), keeps-time.Hour)
@@ -994,8 +983,7 @@ func TestNotLateWhenAllIsAnswered(t *testing.T) {
 	var cancel context.CancelFunc
 	var rows atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		raw := make([]byte, r.ContentLength)
-		_, _ = readFull(r, raw)
+		_, _ = io.Copy(io.Discard, r.Body)
 		all, err := openStates(states)
 		if err != nil || all.byName["a.ndjson"][0].Settled {
 			w.WriteHeader(http.StatusUnauthorized)
@@ -1004,8 +992,7 @@ func TestNotLateWhenAllIsAnswered(t *testing.T) {
 		if rows.Add(1) == 3 {
 			cancel()
 		}
-		w.WriteHeader(http.StatusCreated)
-		_, _ = w.Write([]byte(`{"message":"success"}`))
+		respond(w, http.StatusCreated, `{"message":"success"}`)
 	}))
 	t.Cleanup(server.Close)
 	text := ""
@@ -1014,12 +1001,7 @@ func TestNotLateWhenAllIsAnswered(t *testing.T) {
 	}
 	write(t, filepath.Join(dir, "a.ndjson"), text)
 	run := func() error {
-		var ctx context.Context
-		ctx, cancel = context.WithCancel(t.Context())
-		defer cancel()
-		_, err := Run(ctx, Options{URL: []string{server.URL}, Key: "key", Paths: []string{dir}, Kind: files.Events,
-			Connections: 1, Objects: 1})
-		return err
+		return runUntil(t, &cancel, Options{URL: []string{server.URL}, Paths: []string{dir}, Connections: 1})
 	}
 	require.ErrorIs(t, run(), context.Canceled)
 	age(t, states, keeps+time.Hour)
@@ -1039,8 +1021,7 @@ func TestLateWhenAKillLostAnswers(t *testing.T) {
 		var cancel context.CancelFunc
 		var requests, most atomic.Int64
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			raw := make([]byte, r.ContentLength)
-			_, _ = readFull(r, raw)
+			_, _ = io.Copy(io.Discard, r.Body)
 			if begun == "" {
 				all, err := filepath.Glob(filepath.Join(states, "*"+stateEnding))
 				if assert.NoError(t, err) && assert.Len(t, all, 1) {
@@ -1055,20 +1036,14 @@ func TestLateWhenAKillLostAnswers(t *testing.T) {
 			if requests.Add(1) == most.Load() {
 				cancel()
 			}
-			w.WriteHeader(http.StatusCreated)
-			_, _ = w.Write([]byte(`{"message":"success"}`))
+			respond(w, http.StatusCreated, `{"message":"success"}`)
 		}))
 		t.Cleanup(server.Close)
 		write(t, filepath.Join(dir, "a.ndjson"), strings.Repeat(`{"external_id":"u","name":"e"}`+"\n", 9))
 		run := func(n int64) error {
-			var ctx context.Context
-			ctx, cancel = context.WithCancel(t.Context())
-			defer cancel()
 			requests.Store(0)
 			most.Store(n)
-			_, err := Run(ctx, Options{URL: []string{server.URL}, Key: "key", Paths: []string{dir}, Kind: files.Events,
-				Connections: 1, Objects: 1})
-			return err
+			return runUntil(t, &cancel, Options{URL: []string{server.URL}, Paths: []string{dir}, Connections: 1})
 		}
 		require.ErrorIs(t, run(3), context.Canceled)
 		require.NoError(t, os.WriteFile(begun, text, 0o600))
