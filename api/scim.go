@@ -3,6 +3,7 @@ package api
 import (
 	"errors"
 	"strconv"
+	"strings"
 
 	"github.com/valyala/fasthttp"
 
@@ -200,14 +201,9 @@ func (x *exchange) sendNothing(status int) {
 	x.Ctx.SetStatusCode(status)
 }
 
-func (s *Server) scimConfig(x *exchange)        { x.sendDiscovery(scim.ServiceProviderConfig()) }
-func (s *Server) scimResourceTypes(x *exchange) { x.sendDiscovery(scim.ResourceTypes()) }
-func (s *Server) scimResourceType(x *exchange)  { x.sendDiscovery(scim.ResourceType(x.Param("{id}"))) }
-func (s *Server) scimSchemas(x *exchange)       { x.sendDiscovery(scim.Schemas()) }
-func (s *Server) scimSchema(x *exchange)        { x.sendDiscovery(scim.Schema(x.Param("{id}"))) }
-
-// sendDiscovery answers with a document; nil means that there is none.
-func (x *exchange) sendDiscovery(document []byte) {
+// discoverSCIM answers with the document that the path names.
+func (s *Server) discoverSCIM(x *exchange) {
+	document := scim.Discovery(strings.Replace(x.route.path, "{id}", x.Param("{id}"), 1))
 	switch {
 	case x.Ctx.QueryArgs().Has("filter"):
 		x.failSCIM(scim.ErrDiscoveryFilter)

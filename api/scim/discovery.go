@@ -1,33 +1,19 @@
 package scim
 
-// The documents that identity providers read to learn what the service can do (RFC 7643 5 to 7, RFC 7644 4). They are
-// the same for everybody and are made once.
+// Discovery is the document under a path that identity providers read to learn what the service can do (RFC 7643 5 to
+// 7, RFC 7644 4); nil when there is none. Documents are the same for everybody and are made once.
+func Discovery(path string) []byte { return discovery[path] }
 
-// ServiceProviderConfig is the answer to GET /scim/v2/ServiceProviderConfig.
-func ServiceProviderConfig() []byte { return configDocument }
-
-// ResourceTypes is the answer to GET /scim/v2/ResourceTypes.
-func ResourceTypes() []byte { return typesDocument }
-
-// ResourceType returns one of them, by its name; nil for an unknown one.
-func ResourceType(id string) []byte { return typeDocuments[id] }
-
-// Schemas is the answer to GET /scim/v2/Schemas.
-func Schemas() []byte { return schemasDocument }
-
-// Schema returns one of them, by its URN; nil for an unknown one.
-func Schema(id string) []byte { return schemaDocuments[id] }
-
-var (
-	configDocument = appendJSON(nil, providerConfig)
-	typesDocument  = appendJSON(nil, listOf(userType, groupType))
-	typeDocuments  = map[string][]byte{userType.ID: appendJSON(nil, userType),
-		groupType.ID: appendJSON(nil, groupType)}
-	schemasDocument = appendJSON(nil, listOf(userSchema, enterpriseSchema, groupSchema))
-	schemaDocuments = map[string][]byte{userSchema.ID: appendJSON(nil, userSchema),
-		enterpriseSchema.ID: appendJSON(nil, enterpriseSchema),
-		groupSchema.ID:      appendJSON(nil, groupSchema)}
-)
+var discovery = map[string][]byte{
+	providerConfig.Meta.Location:   appendJSON(nil, providerConfig),
+	base + "/ResourceTypes":        appendJSON(nil, listOf(userType, groupType)),
+	userType.Meta.Location:         appendJSON(nil, userType),
+	groupType.Meta.Location:        appendJSON(nil, groupType),
+	base + "/Schemas":              appendJSON(nil, listOf(userSchema, enterpriseSchema, groupSchema)),
+	userSchema.Meta.Location:       appendJSON(nil, userSchema),
+	enterpriseSchema.Meta.Location: appendJSON(nil, enterpriseSchema),
+	groupSchema.Meta.Location:      appendJSON(nil, groupSchema),
+}
 
 func listOf[T any](all ...T) listJSON[T] {
 	return listJSON[T]{Schemas: []string{listSchema}, TotalResults: len(all), StartIndex: 1, ItemsPerPage: len(all),

@@ -89,7 +89,7 @@ func TestDiscoveryDocuments(t *testing.T) {
 	}
 	object := func(v any) map[string]any { m, _ := v.(map[string]any); return m }
 
-	config := read(ServiceProviderConfig()) // RFC 7643 5
+	config := read(Discovery(base + "/ServiceProviderConfig")) // RFC 7643 5
 	require.Equal(t, []any{configSchema}, config["schemas"])
 	for feature, is := range map[string]bool{"patch": true, "bulk": false, "changePassword": false, "sort": false, "etag": true} {
 		require.Equal(t, is, object(config[feature])["supported"], feature)
@@ -114,21 +114,21 @@ func TestDiscoveryDocuments(t *testing.T) {
 		require.Equal(t, float64(len(list)), v["totalResults"])
 		return list
 	}
-	kinds := list(ResourceTypes()) // RFC 7643 6
+	kinds := list(Discovery(base + "/ResourceTypes")) // RFC 7643 6
 	for i, want := range []map[string]any{
 		{"name": "User", "endpoint": "/Users", "schema": UserSchema, "id": "User", "schemaExtensions": []any{map[string]any{"schema": EnterpriseSchema, "required": false}}},
 		{"name": "Group", "endpoint": "/Groups", "schema": GroupSchema, "id": "Group"},
 	} {
-		require.Equal(t, read(ResourceType(want["id"].(string))), kinds[i])
+		require.Equal(t, read(Discovery(base+"/ResourceTypes/"+want["id"].(string))), kinds[i])
 		require.Equal(t, []any{typeSchema}, kinds[i]["schemas"])
 		for member, v := range want {
 			require.Equal(t, v, kinds[i][member])
 		}
 	}
-	require.Nil(t, ResourceType("user"))
+	require.Nil(t, Discovery(base+"/ResourceTypes/user"))
 
-	schemas := list(Schemas()) // RFC 7643 7
-	require.Nil(t, Schema("User"))
+	schemas := list(Discovery(base + "/Schemas")) // RFC 7643 7
+	require.Nil(t, Discovery(base+"/Schemas/User"))
 	var walk func(path string, attributes []any)
 	paths := map[string]map[string]any{}
 	walk = func(path string, attributes []any) {
@@ -150,7 +150,7 @@ func TestDiscoveryDocuments(t *testing.T) {
 		}
 	}
 	for i, id := range []string{UserSchema, EnterpriseSchema, GroupSchema} {
-		require.Equal(t, read(Schema(id)), schemas[i])
+		require.Equal(t, read(Discovery(base+"/Schemas/"+id)), schemas[i])
 		require.Equal(t, id, schemas[i]["id"])
 		prefix := map[string]string{UserSchema: "", EnterpriseSchema: EnterpriseSchema + ".", GroupSchema: "group."}[id]
 		walk(prefix, schemas[i]["attributes"].([]any))
