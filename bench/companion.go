@@ -32,15 +32,11 @@ const (
 // merge measures what is left of the track rate while 3,000 users a second are merged, each into another user. A merge
 // counts when it has been applied, not when it is accepted.
 func merge(ctx context.Context, s *settings) (figures []Figure, err error) {
-	server, err := startServer(ctx, s, "data")
+	server, track, err := s.startWarm(ctx, "data", 64, s.bodies(mix225))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, server.stop()) }()
-	track := s.side(64, s.bodies(mix225), server)
-	if err := track.warmup(ctx); err != nil {
-		return nil, err
-	}
 	pairs := &pairs{server: server}
 	beside := &traffic{server: server, connections: 8, perSecond: mergesPerSecond / mergesPerRequest, fill: pairs.fill,
 		status: fasthttp.StatusAccepted}
@@ -182,15 +178,11 @@ func (p *pairs) merged(ctx context.Context, f func() error) (perSecond float64, 
 // status measures reads of the subscription states of 50 users a request, alone and while the track load runs at half
 // of its rate.
 func status(ctx context.Context, s *settings) (figures []Figure, err error) {
-	server, err := startServer(ctx, s, "data")
+	server, track, err := s.startWarm(ctx, "data", 64, s.bodies(mix225))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, server.stop()) }()
-	track := s.side(64, s.bodies(mix225), server)
-	if err := track.warmup(ctx); err != nil {
-		return nil, err
-	}
 	full, err := track.measure(ctx)
 	if err != nil {
 		return nil, err

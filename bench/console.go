@@ -32,15 +32,11 @@ func consoleViewers(ctx context.Context, s *settings) (_ []Figure, err error) {
 	note("console: %d viewers beside requests", viewers)
 	var sides []*httpSide
 	for _, name := range []string{"watched", "alone"} {
-		server, err := startServer(ctx, s, name)
+		server, side, err := s.startWarm(ctx, name, 128, s.bodies(mix225))
 		if err != nil {
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, server.stop()) }()
-		side := s.side(128, s.bodies(mix225), server)
-		if err := side.warmup(ctx); err != nil {
-			return nil, err
-		}
 		sides = append(sides, side)
 	}
 	audience, err := watch(ctx, sides[0].processes[0])

@@ -108,6 +108,21 @@ func (s *settings) side(connections int, bodies body.Options, to ...*process) *h
 	return &httpSide{s: s, processes: to, connections: connections, bodies: bodies}
 }
 
+// startWarm starts a server and warms it up by a side.
+func (s *settings) startWarm(
+	ctx context.Context, name string, connections int, bodies body.Options,
+) (*process, *httpSide, error) {
+	server, err := startServer(ctx, s, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	side := s.side(connections, bodies, server)
+	if err := side.warmup(ctx); err != nil {
+		return nil, nil, errors.Join(err, server.stop())
+	}
+	return server, side, nil
+}
+
 // warmUp warms sides up, one after the other.
 func warmUp(ctx context.Context, sides ...*httpSide) error {
 	for _, side := range sides {

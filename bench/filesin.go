@@ -38,15 +38,11 @@ func filesIn(ctx context.Context, s *settings) (figures []Figure, err error) {
 }
 
 func filesInCase(ctx context.Context, s *settings, dir, name string, mix body.Mix) (f []Figure, err error) {
-	server, err := startServer(ctx, s, dir)
+	server, track, err := s.startWarm(ctx, dir, filesInConnections, s.bodies(mix))
 	if err != nil {
 		return f, err
 	}
 	defer func() { err = errors.Join(err, server.stop()) }()
-	track := s.side(filesInConnections, s.bodies(mix), server)
-	if err := track.warmup(ctx); err != nil {
-		return f, err
-	}
 	rate, err := track.measure(ctx)
 	if err != nil {
 		return f, err

@@ -17,15 +17,11 @@ const (
 // lone measures what a request that is alone on the machine costs besides the sync that it has to wait for: its median
 // latency less the median time of a sync of 4 KB on the same disk.
 func lone(ctx context.Context, s *settings) (figures []Figure, err error) {
-	server, err := startServer(ctx, s, "data")
+	server, side, err := s.startWarm(ctx, "data", 1, s.bodies(mixEvent))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, server.stop()) }()
-	side := s.side(1, s.bodies(mixEvent), server)
-	if err := side.warmup(ctx); err != nil {
-		return nil, err
-	}
 	sides, err := inTurns(ctx, s.Rounds,
 		func(int) (float64, error) {
 			_, err := side.measure(ctx)

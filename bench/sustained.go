@@ -21,17 +21,13 @@ const (
 // and compaction have become part of the work. It measures what is left of the first quarter's rate in the second half,
 // and the CPU of an object with everything that is done behind the answers.
 func sustained(ctx context.Context, s *settings) (figures []Figure, err error) {
-	server, err := startServer(ctx, s, "data")
+	bodies := s.bodies(mix225)
+	bodies.EmailShare, bodies.AliasShare, bodies.UnicodeShare, bodies.EscapeShare = 0, 0, 0.05, 0.03
+	server, side, err := s.startWarm(ctx, "data", 64, bodies)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, server.stop()) }()
-	bodies := s.bodies(mix225)
-	bodies.EmailShare, bodies.AliasShare, bodies.UnicodeShare, bodies.EscapeShare = 0, 0, 0.05, 0.03
-	side := s.side(64, bodies, server)
-	if err := side.warmup(ctx); err != nil {
-		return nil, err
-	}
 	var rates, p99 []float64
 	objects, cpu, written := 0.0, cpuOf(side.processes), writtenOf(side.processes)
 	for range sustainedLegs {
