@@ -36,15 +36,12 @@ func (d *draft) createKey(workspace string, spec document.KeySpec) (k document.K
 	if token = spec.Token; token == "" {
 		token = keys.Make(keys.Prefix)
 	}
-	digest := keys.DigestOf([]byte(token))
-	k = document.Key{KeySpec: spec, Digest: digest.Hex(), Hint: keys.Hint(token), CreatedAt: d.c.options.Now(),
-		Number: d.keyNumber()}
+	k = document.Key{KeySpec: spec, Issued: d.issued(token)}
 	s := d.c.Snapshot() // read after the number, which excludes other new keys
-	if other := s.Keys.Holder(digest); other != nil {
+	if other := s.Keys.Holder(keys.DigestOf([]byte(token))); other != nil {
 		return k, "", document.Invalid("key: workspace %q already has a key with this token, %q",
 			s.Workspace(other.Workspace).ID, other.Name)
 	}
-	k.ID = strconv.FormatUint(uint64(k.Number), 10)
 	return k, token, d.replace("API key created", kindKey, w.ID, k.ID, k, "name", k.Name,
 		"permissions", strings.Join(k.Permissions, " "))
 }
@@ -54,8 +51,12 @@ var keyNumbers = joinKey(kindNumber, "", keySequence)
 
 const keySequence = "key"
 
-// keyNumber returns the next number of an API key or SCIM token.
-func (d *draft) keyNumber() uint32 { return d.number(keySequence, d.c.Snapshot().lastKey) }
+// issued is what is kept of a new API key or SCIM token, which gets the next number.
+func (d *draft) issued(token string) document.Issued {
+	number := d.number(keySequence, d.c.Snapshot().lastKey)
+	return document.Issued{ID: strconv.FormatUint(uint64(number), 10), Number: number,
+		Digest: keys.DigestOf([]byte(token)).Hex(), Hint: keys.Hint(token), CreatedAt: d.c.options.Now()}
+}
 
 // UpdateKey changes name, permissions and allow-list of a key: edit gets them and changes some of them. The change
 // takes effect at once.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/subtle"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"millrace/api/control/document"
@@ -93,9 +92,7 @@ func (c *Control) checkSCIMTokens() error {
 }
 
 func (d *draft) createSCIMToken(token string) (t document.SCIMToken, err error) {
-	t = document.SCIMToken{Number: d.keyNumber(), Digest: keys.DigestOf([]byte(token)).Hex(), Hint: keys.Hint(token),
-		CreatedAt: d.c.options.Now()}
-	t.ID = strconv.FormatUint(uint64(t.Number), 10)
+	t = document.SCIMToken{Issued: d.issued(token)}
 	return t, d.replace("SCIM token created", kindSCIMToken, "", t.ID, t)
 }
 

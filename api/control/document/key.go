@@ -44,6 +44,11 @@ func (k *KeySpec) Validate() error {
 // Key is a key in its stored form.
 type Key struct {
 	KeySpec
+	Issued
+}
+
+// Issued is what is kept of a token that was given out: of an API key, or of the SCIM access.
+type Issued struct {
 	ID        string `json:"id"`
 	Number    uint32 `json:"number"` // the actor of records; never reused
 	Digest    string `json:"sha256"` // of the token, hexadecimal

@@ -33,12 +33,7 @@ type SCIM struct {
 
 // SCIMToken is a token of the company's SCIM access, in its stored form.
 type SCIMToken struct {
-	ID        string `json:"id"`
-	Number    uint32 `json:"number"` // the actor of records; from the sequence of the API keys
-	Digest    string `json:"sha256"` // of the token, hexadecimal
-	Hint      string `json:"hint"`   // first and last characters
-	CreatedAt int64  `json:"created_at"`
-	RevokedAt int64  `json:"revoked_at,omitempty"` // Unix ms
+	Issued
 
 	// Usage records when the token was last used. In a Snapshot only.
 	Usage *keys.Usage `json:"-"`
