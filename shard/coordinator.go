@@ -136,7 +136,7 @@ func (c *Coordinator) mergesWaiting() (n int64) {
 	var last *replica.Replica
 	for p := range identity.Partitions { // the partitions of a group are next to one another
 		if r := c.nodes.Local(uint8(p)); r != nil && r != last {
-			n += r.MergesWaiting()
+			n += r.Merges.Load()
 			last = r
 		}
 	}

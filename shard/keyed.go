@@ -87,16 +87,11 @@ func (c *Coordinator) kept(workspace uint32, key []byte) (a Answer, isOpen, ok b
 	switch {
 	case !ok || err != nil:
 	case c.sole != nil: // requests that began in this process see to the rest themselves
-		err = c.waitResumed()
+		err = c.sole.Await(c.resumed) // then all is visible that a crash has interrupted
 	default:
 		err = c.settleOwner(c.hasher.Number(workspace, op.NoID, key))
 	}
 	return a, isOpen, ok, err
-}
-
-// waitResumed returns when everything that a crash has interrupted is visible.
-func (c *Coordinator) waitResumed() error {
-	return c.sole.Await(c.resumed)
 }
 
 // In a cluster a kept answer says that the changes of its request are in the log of its key's group. From there they go

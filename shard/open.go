@@ -20,7 +20,6 @@ package shard
 import (
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/puzpuzpuz/xsync/v3"
 
 	"millrace/shard/books"
@@ -115,9 +114,6 @@ var (
 	ErrUnknown     = replica.ErrUnknown
 	ErrClosed      = replica.ErrClosed
 )
-
-// CheckRestored is replica.CheckRestored.
-func CheckRestored(fs vfs.FS, dir string) error { return replica.CheckRestored(fs, dir) }
 
 // NewCoordinator makes the coordinator of a node of a cluster.
 func NewCoordinator(o CoordinatorOptions) *Coordinator {

@@ -18,7 +18,7 @@ import (
 	"millrace/api/live"
 	refusals "millrace/api/refused" // tests have a function refused
 	"millrace/api/stream"
-	"millrace/shard"
+	"millrace/shard/replica"
 	"millrace/wal"
 )
 
@@ -92,7 +92,7 @@ func (n *node) openRefused(o *refusals.Options) (err error) {
 	if o == nil {
 		return nil
 	}
-	if err := shard.CheckRestored(nil, filepath.Dir(o.Dir)); err != nil {
+	if err := replica.CheckRestored(nil, filepath.Dir(o.Dir)); err != nil {
 		return err
 	}
 	kept, err := refusals.Open(*o)

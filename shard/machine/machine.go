@@ -292,9 +292,6 @@ func (m *Machine) Partition(id uint8) *Partition { return m.partitions[id] }
 // Held are the partitions that are held here, in order.
 func (m *Machine) Held() []*Partition { return m.held }
 
-// MergesWaiting is how many merges have begun here and not ended.
-func (m *Machine) MergesWaiting() int64 { return m.Merges.Load() }
-
 // Note notes that changes of the user with this number had better not go unread from now on.
 func (m *Machine) Note(number uint64) {
 	if w := m.owner[identity.Partition(number)]; w != nil {
