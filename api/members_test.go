@@ -147,8 +147,8 @@ func openCluster(t *testing.T, dir string, edit []func(*Options)) *door {
 				return
 			}
 			nodes[i] = n
-			limiter.Store(ratelimit.NewLimiter(testPeers{n, uint32(self), "ratelimit"}, systemClock))
-			c, err := census.New(census.Options{Store: n.Coordinator(), Share: 1, Peers: testPeers{n, uint32(self), "census"}, Logger: d.logger()})
+			limiter.Store(ratelimit.NewLimiter(n.Service("ratelimit"), systemClock))
+			c, err := census.New(census.Options{Store: n.Coordinator(), Share: 1, Peers: n.Service("census"), Logger: d.logger()})
 			counter.Store(c)
 			d.control.Start(store.Control(n.Coordinator(), n.Spread))
 			errs[i] = eventually(func() error { return errors.Join(err, settled(n), d.bootstrap()) })
@@ -215,28 +215,3 @@ type memberStore struct {
 }
 
 func (s memberStore) Ready() error { return s.node.Ready() }
-
-// testPeers are the nodes of the cluster as a limiter or a census sees them.
-type testPeers struct {
-	*cluster.Node
-	self    uint32
-	service string
-}
-
-func (p testPeers) Self() uint32 { return p.self }
-
-func (p testPeers) Nodes() (numbers []uint32) {
-	for _, node := range p.Node.Nodes() {
-		numbers = append(numbers, uint32(node))
-	}
-	return numbers
-}
-
-func (p testPeers) Owner(partition uint8) (node uint32, term uint64) {
-	leader, term := p.Leader(partition)
-	return uint32(leader), term
-}
-
-func (p testPeers) Call(ctx context.Context, node uint32, message []byte) ([]byte, error) {
-	return p.Node.Call(ctx, quorum.Node(node), p.service, message)
-}

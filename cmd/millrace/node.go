@@ -28,7 +28,6 @@ import (
 	"millrace/shard/op"
 	"millrace/shard/stamp"
 	"millrace/wal/pause"
-	"millrace/wal/quorum"
 )
 
 // node joins the rooms: api hands bodies to ingest, ingest writes into batches of shard, shard tells control of applied
@@ -36,7 +35,6 @@ import (
 type node struct {
 	engine  *shard.Coordinator // in a cluster, that of the node
 	cluster *cluster.Node      // nil: the server is alone
-	self    quorum.Node        // in the cluster; 0: the server is alone
 	events  events             // of the whole cluster
 	clock   *stamp.Clock       // that of the engine
 	control *control.Control

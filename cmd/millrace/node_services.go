@@ -110,7 +110,7 @@ func (n *node) joinRefused() error {
 	if n.kept == nil || n.cluster == nil {
 		return nil
 	}
-	c, err := refusals.NewCluster(n.kept, members{n.cluster, n.self, refusedService})
+	c, err := refusals.NewCluster(n.kept, n.cluster.Service(refusedService))
 	if err != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func (n *node) openCensus(o *nodeOptions) error {
 	options := *o.census
 	options.Store, options.Logger = n.engine, n.log
 	if n.cluster != nil {
-		options.Peers = members{n.cluster, n.self, censusService}
+		options.Peers = n.cluster.Service(censusService)
 	}
 	var err error
 	if n.census, err = census.New(options); err != nil {

@@ -217,8 +217,7 @@ func (n *node) openMember(ctx context.Context, o *nodeOptions) error {
 	made := n.cluster.Operator()
 	warnOfFixed(options.Logger, "--groups", options.Groups, made.Groups)
 	warnOfFixed(options.Logger, "--replicas", options.Replicas, made.Replicas)
-	n.self = options.Node
-	limiter := ratelimit.NewLimiter(members{n.cluster, options.Node, limitService}, o.nowMillis)
+	limiter := ratelimit.NewLimiter(n.cluster.Service(limitService), o.nowMillis)
 	n.parts.open(limitService, limiter)
 	n.engine, n.events, n.ends = n.cluster.Coordinator(), n.cluster, append(n.ends, n.cluster.Close)
 	n.control.Start(store.Control(n.engine, n.cluster.Spread))
@@ -271,35 +270,6 @@ func (p *parts) service(name string) func([]byte) ([]byte, error) {
 }
 
 var errOpening = errors.New("the node is opening")
-
-// members are the nodes of the cluster as a part of this node sees them, through its service.
-type members struct {
-	*cluster.Node
-	self    quorum.Node
-	service string
-}
-
-// Self is this node's number.
-func (m members) Self() uint32 { return uint32(m.self) }
-
-// Nodes returns all nodes of the cluster.
-func (m members) Nodes() (numbers []uint32) {
-	for _, node := range m.Node.Nodes() {
-		numbers = append(numbers, uint32(node))
-	}
-	return numbers
-}
-
-// Owner returns the leader of a partition's group.
-func (m members) Owner(partition uint8) (node uint32, term uint64) {
-	leader, term := m.Leader(partition)
-	return uint32(leader), term
-}
-
-// Call asks another node.
-func (m members) Call(ctx context.Context, node uint32, message []byte) ([]byte, error) {
-	return m.Node.Call(ctx, quorum.Node(node), m.service, message)
-}
 
 // isPassing reports whether an error of the engine will pass: it is too busy, or nodes of the cluster are missing.
 func isPassing(err error) bool {

@@ -326,7 +326,7 @@ func TestNodeJoinsAndLeaves(t *testing.T) {
 	for node := quorum.Node(1); node <= 3; node++ {
 		l.verify(node)
 	}
-	require.NotContains(t, c.node(1).Nodes(), quorum.Node(4))
+	require.NotContains(t, c.node(1).Service("").Nodes(), uint32(4))
 	t.Logf("%d requests acknowledged, %d unknown, %d refused", l.acked, l.unknown, l.refused)
 }
 

@@ -87,41 +87,60 @@ func (n *Node) serveSpread(_ *host.Conn, dst calls.Body, x *calls.Reader) (calls
 	return dst, g.wait(position, time.Now().Add(timeout))
 }
 
-// Call asks the service of that name (Options.Services) of another node. The answer belongs to the caller. After any
-// error it is unknown whether the service was called; a service's own error comes as text.
-func (n *Node) Call(ctx context.Context, to quorum.Node, service string, body []byte) (answer []byte, err error) {
+// Service is one of Options.Services as the part of this node sees it that has counterparts on the others. Such a part
+// knows no cluster, so nodes are plain numbers.
+type Service struct {
+	n    *Node
+	name string
+}
+
+// Service returns the service of that name.
+func (n *Node) Service(name string) Service { return Service{n, name} }
+
+// Self is this node.
+func (s Service) Self() uint32 { return uint32(s.n.self) }
+
+// Call asks the service of another node. The answer belongs to the caller. After any error it is unknown whether the
+// service was called; a service's own error comes as text.
+func (s Service) Call(ctx context.Context, node uint32, body []byte) (answer []byte, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if to == n.self {
-		serve := n.opts.Services[service]
+	if node == s.Self() {
+		serve := s.n.opts.Services[s.name]
 		if serve == nil {
-			return nil, fmt.Errorf("there is no service %q", service)
+			return nil, fmt.Errorf("there is no service %q", s.name)
 		}
 		answer, err := serve(body)
 		return append([]byte{}, answer...), err
 	}
-	return n.remote(to).Ask(callService+service, append(calls.NewBody(len(body)), body...), n.deadline(ctx))
+	return s.n.remote(quorum.Node(node)).Ask(callService+s.name, append(calls.NewBody(len(body)), body...),
+		s.n.deadline(ctx))
 }
 
 // Nodes returns all nodes that belong to the cluster (Active, Draining or Drained), in order, this one included. The
 // slice belongs to the caller.
-func (n *Node) Nodes() []quorum.Node {
-	d, _ := n.documents.Get()
-	nodes := []quorum.Node{n.self}
+func (s Service) Nodes() []uint32 {
+	d, _ := s.n.documents.Get()
+	nodes := []uint32{s.Self()}
 	for node, document := range d.Nodes {
-		if node != n.self && (document.State == placement.Active || document.State == placement.Draining ||
+		if node != s.n.self && (document.State == placement.Active || document.State == placement.Draining ||
 			document.State == placement.Drained) {
-			nodes = append(nodes, node)
+			nodes = append(nodes, uint32(node))
 		}
 	}
 	slices.Sort(nodes)
 	return nodes
 }
 
-// Leader returns the leader of a partition's group and the leader's term; 0 when there is none, or this node doesn't
+// Owner returns the leader of a partition's group and the leader's term; 0 when there is none, or this node doesn't
 // reach it.
-func (n *Node) Leader(partition uint8) (leader quorum.Node, term uint64) {
+func (s Service) Owner(partition uint8) (node uint32, term uint64) {
+	leader, term := s.n.leader(partition)
+	return uint32(leader), term
+}
+
+func (n *Node) leader(partition uint8) (leader quorum.Node, term uint64) {
 	group := n.routes.GroupOf(partition)
 	if g := n.group(group); g != nil && g.log.Leads() {
 		return n.self, g.log.Term()
