@@ -71,8 +71,7 @@ func TestEngineStampsByTheClockOfTheNode(t *testing.T) {
 
 // When a clock was ahead by less than the bound, the engine goes on, and stamps rise from where they were.
 func TestClockWasAheadByLittle(t *testing.T) {
-	fs := vfs.NewMem()
-	o := testOptions(fs)
+	o := testOptions(vfs.NewMem())
 	now := time.Now()
 	o.Clock = &stamp.Clock{Now: func() time.Time { return now.Add(stamp.DefaultMaxClockOffset - time.Minute) }}
 	e := openTest(t, o)

@@ -17,8 +17,7 @@ import (
 // request may outlast the time that it has to end when the server stops.
 func TestReadsAfterClose(t *testing.T) {
 	const users = 300
-	fs := vfs.NewMem()
-	o := testOptions(fs)
+	o := testOptions(vfs.NewMem())
 	e := openTest(t, o)
 	for i := range users {
 		track(t, e, fmt.Sprint("user", i), attrField(op.AttrEmail, "all@example.com"))

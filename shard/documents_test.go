@@ -29,8 +29,7 @@ func auditOf(t testing.TB, e *Engine, seq uint64) (entries []books.AuditEntry) {
 }
 
 func TestPutDocuments(t *testing.T) {
-	fs := vfs.NewMem()
-	o := testOptions(fs)
+	o := testOptions(vfs.NewMem())
 	seen := map[string]string{}
 	o.OnDocument = func(key string, doc []byte) { seen[key] = string(doc) }
 	e := openTest(t, o)
@@ -194,8 +193,7 @@ func TestDocumentsModel(t *testing.T) {
 // page has.
 func TestVerifyAudit(t *testing.T) {
 	const entries = books.AuditPageEntries + 40
-	fs := vfs.NewMem()
-	e := openTest(t, testOptions(fs))
+	e := openTest(t, testOptions(vfs.NewMem()))
 	for i := range entries {
 		require.NoError(t, e.PutDocuments(1, nil, []byte(fmt.Sprint("entry ", i))))
 	}

@@ -99,8 +99,7 @@ func TestCrashIsReplayed(t *testing.T) {
 }
 
 func TestAddressesLeadToProfiles(t *testing.T) {
-	fs := vfs.NewMem()
-	e := openTest(t, testOptions(fs))
+	e := openTest(t, testOptions(vfs.NewMem()))
 	request(t, e, func(b *Batch) {
 		addAttributes(b, op.ExternalID, "ann", op.Contact, attrField(op.AttrEmail, "Ann@Example.com"), attrField(op.AttrPhone, "+4930123456"))
 	})
@@ -132,8 +131,7 @@ func TestAddressesLeadToProfiles(t *testing.T) {
 // Within one request, an object addressed by an email that an object before it sets goes to that user (decisions.md
 // D3).
 func TestOrderWithinRequest(t *testing.T) {
-	fs := vfs.NewMem()
-	e := openTest(t, testOptions(fs))
+	e := openTest(t, testOptions(vfs.NewMem()))
 	b := e.NewBatch(1, 0)
 	addAttributes(b, op.ExternalID, "ann", op.Contact, attrField(op.AttrEmail, "ann@example.com"))
 	addEvent(b, op.Email, "ann@example.com", "opened", 0)

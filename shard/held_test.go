@@ -33,8 +33,7 @@ func requireHeldStates(t testing.TB, e *Engine, workspace uint32, list []Identif
 // deltas.
 func TestHeldStatesWhateverIsInMemory(t *testing.T) {
 	const users = 300
-	fs := vfs.NewMem()
-	o := testOptions(fs)
+	o := testOptions(vfs.NewMem())
 	e := openTest(t, o)
 	var list []Identifier
 	for i := range users {

@@ -283,8 +283,7 @@ func TestKafkaThatDoesNotKnowLimits(t *testing.T) {
 	})
 	stream := w.topics("all", c, nil)
 	w.commit(w.ws.Number, 3, 7)
-	o := w.options()
-	require.NoError(t, w.turns(o, stream))
+	require.NoError(t, w.turns(w.options(), stream))
 	require.Len(t, consumed(t, c, testTopics...), 21)
 }
 

@@ -27,8 +27,7 @@ import (
 // profile, and after a restart.
 func TestEachChangeCountsOnce(t *testing.T) {
 	seed := testseed.Of(t)
-	fs := vfs.NewMem()
-	o := testOptions(fs)
+	o := testOptions(vfs.NewMem())
 	o.MemoryBytes = 4000
 	e := openTest(t, o)
 	const users, clients = 120, 3
@@ -105,8 +104,7 @@ func TestChangesOnTheirWayCountOnce(t *testing.T) {
 	for step := range 5 {
 		for users := 1; users <= 2; users++ { // one is looked up, two are read ahead
 			t.Run(fmt.Sprintf("step %d, %d users", step, users), func(t *testing.T) {
-				fs := vfs.NewMem()
-				o := testOptions(fs)
+				o := testOptions(vfs.NewMem())
 				o.Workers = 1
 				e := openTest(t, o)
 				w, want := e.workers[0], 0
@@ -423,8 +421,7 @@ func evictAll(t *testing.T, e *Engine) {
 
 // The numbers at which an op is sent on, or at which a user was, are known without a look, also after a restart.
 func TestNumbersSetApart(t *testing.T) {
-	fs := vfs.NewMem()
-	o := testOptions(fs)
+	o := testOptions(vfs.NewMem())
 	e := openTest(t, o)
 	home := func(key string) uint64 { return e.hasher.Number(1, op.ExternalID, []byte(key)) }
 	for _, user := range []string{"deleted", "gone", "kept"} {
@@ -461,8 +458,7 @@ func TestNumbersSetApart(t *testing.T) {
 
 // After a restart the door knows the dummy users who are not in memory, and takes nobody else for one.
 func TestDummyUsersAreKnownUnread(t *testing.T) {
-	fs := vfs.NewMem()
-	o := testOptions(fs)
+	o := testOptions(vfs.NewMem())
 	o.Limits.MaxEventNames = 3
 	e := openTest(t, o)
 	for i := range 5 {
