@@ -14,6 +14,7 @@ import (
 	"millrace/api"
 	"millrace/api/admin"
 	"millrace/api/census"
+	"millrace/api/consent"
 	"millrace/api/console"
 	"millrace/api/control"
 	"millrace/api/live"
@@ -195,11 +196,9 @@ func forIngest(w *control.Workspace) *ingest.Workspace {
 	for id := range w.Apps {
 		i.Apps[id] = struct{}{}
 	}
-	channels := map[string]ingest.Channel{"email": ingest.ChannelEmail, "sms": ingest.ChannelSMS,
-		"whatsapp": ingest.ChannelWhatsApp}
 	for id, g := range w.Groups {
 		if raw, ok := field.UUID([]byte(id)); ok {
-			i.Groups[raw] = channels[g.Channel]
+			i.Groups[raw] = ingest.Channel(consent.ChannelOf(g))
 		}
 	}
 	return i
