@@ -152,14 +152,25 @@ func (b *buckets) open(ctx context.Context, f *found) (io.ReadCloser, error) {
 	if err == nil {
 		_, err = r.Stat() // this makes the request
 	}
-	switch code := minio.ToErrorResponse(err).Code; {
-	case err == nil:
-		return r, nil
-	case code == minio.NoSuchKey || code == minio.PreconditionFailed:
-		return nil, &FileError{f.path, errors.New("it was changed or removed since it was listed")}
+	if err != nil {
+		return nil, b.objectProblem(f, err)
 	}
-	return nil, b.problem(fmt.Errorf("get %s: %w", f.path, err))
+	return r, nil
 }
+
+// objectProblem distinguishes what is wrong with an object from what is wrong with the request, or with the service as
+// it is now. Its answer may begin well and the object be replaced, or not be readable at all.
+func (b *buckets) objectProblem(f *found, err error) error {
+	switch minio.ToErrorResponse(err).Code {
+	case minio.NoSuchKey, minio.PreconditionFailed:
+		return &FileError{f.path, errReplaced}
+	case minio.InvalidObjectState: // it is archived
+		return &FileError{f.path, err}
+	}
+	return b.problem(fmt.Errorf("get %s: %w", f.path, err))
+}
+
+var errReplaced = errors.New("it was changed or removed since it was listed")
 
 // problem distinguishes what the service says for good about a request from what may change in a while.
 func (b *buckets) problem(err error) error {

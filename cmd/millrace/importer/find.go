@@ -215,7 +215,7 @@ func (i *importer) copyOf(f *found, r io.Reader) (to *os.File, err error) {
 	if files.IsPacked(f.path) {
 		packed, err := files.Unpack(f.path, source)
 		if err != nil {
-			return to, source.blame(f, err)
+			return to, i.blame(f, source.err, err)
 		}
 		defer packed.Close()
 		from = packed
@@ -223,7 +223,7 @@ func (i *importer) copyOf(f *found, r io.Reader) (to *os.File, err error) {
 	n, err := io.Copy(to, io.LimitReader(from, i.o.MaxCopyBytes+1))
 	switch {
 	case err != nil:
-		return to, source.blame(f, err)
+		return to, i.blame(f, source.err, err)
 	case n > i.o.MaxCopyBytes:
 		return to, &FileError{f.path, fmt.Errorf("it is longer than %d bytes (--copy-bytes)", i.o.MaxCopyBytes)}
 	}
@@ -246,15 +246,15 @@ func (c *countedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// blame says whether a copy failed because of the source, of the file, or of the place to which it was copied.
-func (c *countedReader) blame(f *found, err error) error {
+// blame says whether a copy failed because of its source, of the file, or of the place to which it was copied.
+func (i *importer) blame(f *found, ofSource, err error) error {
 	_, isOfDisk := errors.AsType[*os.PathError](err)
 	switch {
-	case c.err != nil && c.err != io.EOF:
+	case ofSource != nil && ofSource != io.EOF:
 		if f.object != nil {
-			return &awayError{fmt.Errorf("%s: %w", f.path, c.err)}
+			return i.bucket.objectProblem(f, ofSource)
 		}
-		return fmt.Errorf("%s: %w", f.path, c.err)
+		return fmt.Errorf("%s: %w", f.path, ofSource)
 	case isOfDisk:
 		return err
 	}

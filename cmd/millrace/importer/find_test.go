@@ -186,6 +186,38 @@ func TestObjectThatChanges(t *testing.T) {
 	require.Equal(t, []int{0, 2, 7}, d.rows["u"])
 }
 
+// An object that is replaced when its answer is about to begin, or can't be read because it is archived, doesn't keep
+// those behind it either.
+func TestObjectThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	for want, get := range map[string]func(s *service, w http.ResponseWriter) (answered bool){
+		"it was changed or removed since it was listed": func(s *service, _ http.ResponseWriter) bool {
+			s.put("b.ndjson", row(7))
+			return false
+		},
+		"The operation is not valid for the object's storage class": func(_ *service, w http.ResponseWriter) bool {
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = io.WriteString(w, `<Error><Code>InvalidObjectState</Code>`+
+				`<Message>The operation is not valid for the object's storage class</Message></Error>`)
+			return true
+		},
+	} {
+		d, s := newDouble(t, testseed.Rand(t), 0), newService(t)
+		for n, key := range []string{"a.ndjson", "b.ndjson", "c.ndjson"} {
+			s.put(key, row(n))
+		}
+		s.intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			return r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "b.ndjson") && get(s, w)
+		})
+		o := d.options(t, "s3://"+testBucket)
+		o.State, o.S3 = t.TempDir(), S3{Endpoint: s.URL}
+		report, err := Run(t.Context(), o)
+		require.ErrorContains(t, err, "b.ndjson: "+want)
+		require.Equal(t, []int{2, 1}, []int{report.Files, report.Bad})
+		require.Equal(t, []int{0, 2}, d.rows["u"])
+	}
+}
+
 // A bucket is watched: what comes is taken, also when the service was away meanwhile, in the middle of an object too.
 func TestWatchedBucket(t *testing.T) {
 	t.Parallel()
