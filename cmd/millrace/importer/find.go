@@ -226,20 +226,24 @@ func (i *importer) copyOf(f *found, r io.Reader) (to *os.File, err error) {
 		return to, i.blame(f, source.err, err)
 	case n > i.o.MaxCopyBytes:
 		return to, &FileError{f.path, fmt.Errorf("it is longer than %d bytes (--copy-bytes)", i.o.MaxCopyBytes)}
+	case f.object != nil && source.n != f.size: // its service may not know conditions, or something between has cut it
+		return to, &FileError{f.path, fmt.Errorf("it was listed with %d bytes and has %d", f.size, source.n)}
 	}
 	return to, nil
 }
 
-// countedReader remembers why its source ended.
+// countedReader remembers how much its source had, and why it ended.
 type countedReader struct {
 	io.Reader
 	count func(n int)
+	n     int64
 	err   error
 }
 
 func (c *countedReader) Read(p []byte) (int, error) {
 	n, err := c.Reader.Read(p)
 	c.count(n)
+	c.n += int64(n)
 	if err != nil {
 		c.err = err
 	}

@@ -218,6 +218,31 @@ func TestObjectThatCannotBeRead(t *testing.T) {
 	}
 }
 
+// Of an object that has other bytes than it was listed with nothing is taken, though its answer is complete.
+func TestObjectOfAnotherSize(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int{1, 3} {
+		d, s := newDouble(t, testseed.Rand(t), 0), newService(t)
+		s.put("a.ndjson", row(1)+row(2))
+		s.put("b.ndjson", row(3))
+		s.intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method != http.MethodGet || !strings.HasSuffix(r.URL.Path, "a.ndjson") {
+				return false
+			}
+			w.Header().Set("ETag", `"e"`)
+			w.Header().Set("Last-Modified", time.Now().UTC().Format(http.TimeFormat))
+			_, _ = io.WriteString(w, strings.Repeat(row(1), size))
+			return true
+		})
+		o := d.options(t, "s3://"+testBucket)
+		o.State, o.S3 = t.TempDir(), S3{Endpoint: s.URL}
+		report, err := Run(t.Context(), o)
+		require.ErrorContains(t, err, fmt.Sprintf("a.ndjson: it was listed with %d bytes and has ", 2*len(row(1))))
+		require.Equal(t, []int{1, 1}, []int{report.Files, report.Bad})
+		require.Equal(t, []int{3}, d.rows["u"])
+	}
+}
+
 // A bucket is watched: what comes is taken, also when the service was away meanwhile, in the middle of an object too.
 func TestWatchedBucket(t *testing.T) {
 	t.Parallel()
