@@ -1,6 +1,8 @@
 package importer
 
 import (
+	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -106,7 +108,7 @@ func newBuckets(o *S3, patience time.Duration, isOurs func(name string) bool) (*
 		&credentials.FileAWSCredentials{},
 		&credentials.IAM{Client: &http.Client{Transport: http.DefaultTransport, Timeout: patience}}})
 	client, err := minio.New(u.Host, &minio.Options{Creds: creds, Secure: u.Scheme == "https", Region: o.Region,
-		BucketLookup: addressings[o.Addressing], Transport: transport})
+		BucketLookup: addressings[o.Addressing], Transport: lists{transport}})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", o.Endpoint, err)
 	}
@@ -141,6 +143,39 @@ func (b *buckets) list(ctx context.Context, path string) (all []found, err error
 	slices.SortFunc(all, func(a, b found) int { return cmp.Compare(a.path, b.path) })
 	return all, ctx.Err()
 }
+
+// lists refuses what is answered to a request for a list and is none: minio would find no objects in the page of a
+// proxy, or in an error that comes with 200.
+type lists struct{ http.RoundTripper }
+
+// RoundTrip makes reading such an answer an error.
+func (l lists) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := l.RoundTripper.RoundTrip(r)
+	if err != nil || resp.StatusCode != http.StatusOK || !r.URL.Query().Has("list-type") {
+		return resp, err
+	}
+	body := bufio.NewReader(resp.Body)
+	head, err := body.Peek(listHead) // or less: a short answer is one, too
+	if bytes.Contains(head, []byte("ListBucketResult")) || err != nil && err != io.EOF {
+		resp.Body = struct {
+			io.Reader
+			io.Closer
+		}{body, resp.Body}
+	} else {
+		resp.Body = noList{resp.Body}
+	}
+	return resp, nil
+}
+
+// listHead is within how many bytes a list says that it is one.
+const listHead = 512
+
+// noList is the body of an answer that is no list.
+type noList struct{ io.Closer }
+
+func (noList) Read([]byte) (int, error) { return 0, errNoList }
+
+var errNoList = errors.New("the answer is no list of objects, so it is not that of a service that speaks S3")
 
 // open reads an object as it was found.
 func (b *buckets) open(ctx context.Context, f *found) (io.ReadCloser, error) {

@@ -243,6 +243,28 @@ func TestObjectOfAnotherSize(t *testing.T) {
 	}
 }
 
+// An answer of 200 that is no list of objects is not an empty bucket.
+func TestListOfOthers(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"<html><body>Sign in</body></html>", "", "<Error><Code>InternalError</Code></Error>"} {
+		for _, param := range []string{"list-type", ""} { // what answers may do so to all requests
+			d, s := newDouble(t, testseed.Rand(t), 0), newService(t)
+			s.put("a.ndjson", row(1))
+			s.intercept(func(w http.ResponseWriter, r *http.Request) bool {
+				if param != "" && !r.URL.Query().Has(param) {
+					return false
+				}
+				_, _ = io.WriteString(w, text)
+				return true
+			})
+			o := d.options(t, "s3://"+testBucket)
+			o.State, o.S3 = t.TempDir(), S3{Endpoint: s.URL}
+			_, err := Run(t.Context(), o)
+			require.ErrorContains(t, err, "list s3://"+testBucket, text)
+		}
+	}
+}
+
 // A bucket is watched: what comes is taken, also when the service was away meanwhile, in the middle of an object too.
 func TestWatchedBucket(t *testing.T) {
 	t.Parallel()
