@@ -147,7 +147,11 @@ func (i *importer) open(ctx context.Context, f *found) (*os.File, error) {
 			return nil, err
 		}
 		defer r.Close()
-		return i.copyOf(f, r)
+		copied, err := i.copyOf(f, r)
+		if err == nil {
+			i.patience.since = time.Time{} // the service is there, whatever it did before
+		}
+		return copied, err
 	}
 	// Without O_NONBLOCK a pipe that has come instead of the file would wait for somebody who writes into it.
 	file, err := os.OpenFile(f.path, os.O_RDONLY|syscall.O_NONBLOCK, 0)

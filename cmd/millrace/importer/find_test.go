@@ -372,6 +372,35 @@ func TestWatchedBucketInterrupted(t *testing.T) {
 	require.ErrorIs(t, i.round(ctx, &watcher{}, &FileErrors{}), context.Canceled)
 }
 
+// A watching import goes on with a service that often fails, as long as it gives something in between.
+func TestWatchedBucketThatFailsOften(t *testing.T) {
+	t.Parallel()
+	d, s := newDouble(t, testseed.Rand(t), 0), newService(t)
+	s.put("a.ndjson", row(1))
+	s.put("b.ndjson", row(2))
+	i := &importer{o: d.options(t, "s3://"+testBucket), bar: newBar(nil), patience: patience{most: time.Hour}}
+	i.o.Watch, i.o.S3, i.o.State = true, S3{Endpoint: s.URL}, t.TempDir()
+	i.o.EnsureDefaults()
+	i.client = newClient(&i.o)
+	var err error
+	i.bucket, err = newBuckets(&i.o.S3, time.Minute, i.isOurs)
+	require.NoError(t, err)
+	i.states, err = openStates(i.o.State)
+	require.NoError(t, err)
+	s.intercept(func(w http.ResponseWriter, r *http.Request) bool {
+		if strings.HasSuffix(r.URL.Path, "b.ndjson") {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return true
+		}
+		return false
+	})
+	i.patience.since = time.Now().Add(-time.Minute)
+	require.ErrorAs(t, i.round(t.Context(), &watcher{}, &FileErrors{}), new(*awayError))
+	require.Equal(t, []int{1}, d.rows["u"])
+	require.True(t, i.patience.away())
+	require.Less(t, time.Since(i.patience.since), time.Minute)
+}
+
 // What a service says for good ends also a watching import, and so does one that is away for too long.
 func TestWatchedBucketEnds(t *testing.T) {
 	t.Parallel()
