@@ -151,9 +151,12 @@ func (j *job) begin(ctx context.Context) error {
 	if j.format == "" {
 		return &FileError{j.path, errors.New("its name doesn't tell its format: give --format")}
 	}
-	if _, err := os.Lstat(j.refusedPath()); errors.Is(err, syscall.ENAMETOOLONG) {
+	switch _, err := os.Lstat(j.refusedPath()); {
+	case errors.Is(err, syscall.ENAMETOOLONG):
 		return &FileError{j.path, errors.New("its name is too long for the file of its refused rows, which ends with " +
 			refusedEnding)}
+	case errors.Is(err, syscall.EINVAL): // only an object can have a NUL in its name
+		return &FileError{j.path, errors.New("no file can have its name, so there is none for its refused rows")}
 	}
 	hash, err := j.check(ctx)
 	if err != nil {

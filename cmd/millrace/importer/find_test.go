@@ -265,6 +265,21 @@ func TestListOfOthers(t *testing.T) {
 	}
 }
 
+// Objects may have any name. One that no file can have doesn't keep those behind it.
+func TestOddKeys(t *testing.T) {
+	t.Parallel()
+	d, s := newDouble(t, testseed.Rand(t), 0), newService(t)
+	for n, key := range []string{"a\nb.ndjson", "a b+%20?x=1#y.ndjson", "back\\slash.ndjson", "n\x00.ndjson", "z&<ü😀.ndjson"} {
+		s.put("in/"+key, row(n))
+	}
+	o := d.options(t, "s3://"+testBucket+"/in/")
+	o.State, o.S3 = t.TempDir(), S3{Endpoint: s.URL}
+	report, err := Run(t.Context(), o)
+	require.ErrorContains(t, err, "no file can have its name")
+	require.Equal(t, []int{4, 1}, []int{report.Files, report.Bad})
+	require.ElementsMatch(t, []int{0, 1, 2, 4}, d.rows["u"])
+}
+
 // A bucket is watched: what comes is taken, also when the service was away meanwhile, in the middle of an object too.
 func TestWatchedBucket(t *testing.T) {
 	t.Parallel()
