@@ -207,9 +207,10 @@ func (b *buckets) objectProblem(f *found, err error) error {
 
 var errReplaced = errors.New("it was changed or removed since it was listed")
 
-// problem distinguishes what the service says for good about a request from what may change in a while.
+// problem distinguishes what the service says for good about a request from what may change in a while. A redirect says
+// that the bucket is elsewhere, and minio has followed those that it can follow.
 func (b *buckets) problem(err error) error {
-	if r, _ := errors.AsType[minio.ErrorResponse](err); r.StatusCode >= 400 && r.StatusCode < 500 &&
+	if r, _ := errors.AsType[minio.ErrorResponse](err); r.StatusCode >= 300 && r.StatusCode < 500 &&
 		r.StatusCode != http.StatusTooManyRequests && r.StatusCode != http.StatusRequestTimeout {
 		return err
 	}

@@ -425,6 +425,15 @@ func TestWatchedBucketEnds(t *testing.T) {
 	_, err := Run(t.Context(), o)
 	require.ErrorContains(t, err, "The specified bucket does not exist")
 	s.intercept(func(w http.ResponseWriter, _ *http.Request) bool {
+		w.WriteHeader(http.StatusMovedPermanently)
+		_, _ = io.WriteString(w, `<Error><Code>PermanentRedirect</Code><Message>It is elsewhere</Message></Error>`)
+		return true
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // far from its patience
+	defer cancel()
+	_, err = Run(ctx, o)
+	require.ErrorContains(t, err, "It is elsewhere")
+	s.intercept(func(w http.ResponseWriter, _ *http.Request) bool {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return true
 	})
