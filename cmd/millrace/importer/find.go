@@ -147,7 +147,7 @@ func (i *importer) open(ctx context.Context, f *found) (*os.File, error) {
 			return nil, err
 		}
 		defer r.Close()
-		copied, err := i.copyOf(f, r)
+		copied, err := i.copyOf(ctx, f, r)
 		if err == nil {
 			i.patience.since = time.Time{} // the service is there, whatever it did before
 		}
@@ -170,12 +170,12 @@ func (i *importer) open(ctx context.Context, f *found) (*os.File, error) {
 		return file, nil
 	}
 	defer file.Close()
-	return i.unpack(f, file, info)
+	return i.unpack(ctx, f, file, info)
 }
 
 // unpack copies a packed file, in the state in which it was opened.
-func (i *importer) unpack(f *found, file *os.File, as os.FileInfo) (*os.File, error) {
-	copied, err := i.copyOf(f, file)
+func (i *importer) unpack(ctx context.Context, f *found, file *os.File, as os.FileInfo) (*os.File, error) {
+	copied, err := i.copyOf(ctx, f, file)
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +201,7 @@ func isSame(before, after os.FileInfo) bool {
 func (f *found) isCopied() bool { return f.object != nil || files.IsPacked(f.path) }
 
 // copyOf copies a file, unpacked, into a file in the State directory that has no name: it disappears with the process.
-func (i *importer) copyOf(f *found, r io.Reader) (to *os.File, err error) {
+func (i *importer) copyOf(ctx context.Context, f *found, r io.Reader) (to *os.File, err error) {
 	if to, err = os.CreateTemp(i.o.State, "copy-"); err != nil {
 		return nil, err
 	}
@@ -214,7 +214,7 @@ func (i *importer) copyOf(f *found, r io.Reader) (to *os.File, err error) {
 		return to, err
 	}
 	i.bar.begin("copying "+f.name(), f.size, "bytes")
-	source := &countedReader{Reader: r, count: i.bar.add}
+	source := &countedReader{Reader: r, ctx: ctx, count: i.bar.add}
 	from := io.Reader(source)
 	if files.IsPacked(f.path) {
 		packed, err := files.Unpack(f.path, source)
@@ -239,13 +239,17 @@ func (i *importer) copyOf(f *found, r io.Reader) (to *os.File, err error) {
 // countedReader remembers how much its source had, and why it ended.
 type countedReader struct {
 	io.Reader
+	ctx   context.Context // ends it, too
 	count func(n int)
 	n     int64
 	err   error
 }
 
 func (c *countedReader) Read(p []byte) (int, error) {
-	n, err := c.Reader.Read(p)
+	n, err := 0, c.ctx.Err()
+	if err == nil {
+		n, err = c.Reader.Read(p)
+	}
 	c.count(n)
 	c.n += int64(n)
 	if err != nil {

@@ -416,6 +416,18 @@ func TestWatchedBucketThatFailsOften(t *testing.T) {
 	require.Less(t, time.Since(i.patience.since), time.Minute)
 }
 
+// Copying ends when the import is interrupted, however much there is still to copy.
+func TestInterruptedCopy(t *testing.T) {
+	t.Parallel()
+	path := write(t, filepath.Join(t.TempDir(), "a.ndjson.gz"), string(packed(t, "a.gz", row(1))))
+	i := &importer{o: Options{State: t.TempDir(), MaxCopyBytes: 1 << 20}, bar: newBar(nil)}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := i.open(ctx, &found{path: path})
+	require.ErrorIs(t, err, context.Canceled)
+	require.NotErrorAs(t, err, new(*FileError))
+}
+
 // What a service says for good ends also a watching import, and so does one that is away for too long.
 func TestWatchedBucketEnds(t *testing.T) {
 	t.Parallel()

@@ -280,7 +280,7 @@ func (i *importer) run(ctx context.Context) error {
 		err := i.round(ctx, seen, &bad)
 		_, isAway := errors.AsType[*awayError](err)
 		switch {
-		case i.o.Watch && isAway && i.patience.away():
+		case i.o.Watch && isAway && ctx.Err() == nil && i.patience.away():
 			i.o.Logger.Warn("the buckets can't be reached; trying again", "error", err)
 		case err != nil:
 			return err
