@@ -306,9 +306,9 @@ func (e *laterError) Unwrap() error { return e.error }
 // maxLater bounds the wait that a destination may ask for.
 const maxLater = time.Hour
 
-// retryAfter reads the value of Retry-After: seconds, or a time.
+// retryAfter reads the value of Retry-After: seconds, however many, or a time.
 func retryAfter(text string, now time.Time) time.Duration {
-	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
+	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil || errors.Is(err, strconv.ErrRange) {
 		return min(time.Duration(seconds)*time.Second, maxLater)
 	}
 	if at, err := http.ParseTime(text); err == nil {
