@@ -533,6 +533,8 @@ func TestBootstrapFileThatHangs(t *testing.T) {
 	p.signal(syscall.SIGHUP)
 	isRead()
 	require.Equal(t, 201, s.track(t, "ann").status)
+	require.Eventually(t, func() bool { return strings.Contains(p.log.String(), "SIGHUP: a file can't be read; until") },
+		testPatience, time.Millisecond)
 	p.stop()
 
 	p = startProcess(t, binary, s.args()...)

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"golang.org/x/net/netutil"
 
@@ -246,12 +247,19 @@ func (s *serving) serveInner(ended chan<- error) (servers []*http.Server, err er
 	return servers, nil
 }
 
+// reloadPatience is how long reading the files again takes until it is said: further signals wait for it.
+const reloadPatience = 2 * time.Second
+
 // reloadOnHUP reads certificates and bootstrap file again whenever SIGHUP comes, until ctx ends.
 func (s *serving) reloadOnHUP(ctx context.Context) {
 	for {
 		select {
 		case <-s.hup:
+			late := time.AfterFunc(reloadPatience, func() {
+				s.logger.Warn("SIGHUP: a file can't be read; until it can, nothing is reloaded")
+			})
 			s.reload(ctx)
+			late.Stop()
 		case <-ctx.Done():
 			return
 		}
