@@ -26,7 +26,8 @@ type found struct {
 	path     string // absolute; for an object s3://BUCKET/KEY
 	size     int64
 	modified time.Time
-	object   *object // nil: it is a file of this machine
+	changed  syscall.Timespec // of a file: also when somebody was permitted to read it
+	object   *object          // nil: it is a file of this machine
 }
 
 // etag returns the etag of an object, "" for a file.
@@ -77,7 +78,7 @@ func (i *importer) listDirectory(path string, w *watcher) (all []found, err erro
 		return nil, fmt.Errorf("%s: it is neither a file nor a directory", path)
 	}
 	if !info.IsDir() {
-		return []found{{path: path, size: info.Size(), modified: modified(info)}}, nil
+		return []found{{path: path, size: info.Size(), modified: modified(info), changed: changed(info)}}, nil
 	}
 	entries, err := os.ReadDir(path) // sorted
 	if err != nil {
@@ -99,7 +100,7 @@ func (i *importer) listDirectory(path string, w *watcher) (all []found, err erro
 		case !info.Mode().IsRegular():
 			i.passOver(name, "it is not a regular file")
 		default:
-			all = append(all, found{path: name, size: info.Size(), modified: modified(info)})
+			all = append(all, found{path: name, size: info.Size(), modified: modified(info), changed: changed(info)})
 		}
 	}
 	return all, nil
@@ -190,10 +191,11 @@ var errNoFile = errors.New("it is not a regular file")
 // errWritten: the copy may be incomplete.
 var errWritten = errors.New("it was written to while it was read: nothing was imported from it")
 
-// isSame reports whether nobody has written to a file in between. The time of the last change of any kind can't be set
-// back, as that of the last write can.
+// changed returns when a file last changed in any way. That can't be set back, as the time of the last write can.
+func changed(info os.FileInfo) syscall.Timespec { return info.Sys().(*syscall.Stat_t).Ctim }
+
+// isSame reports whether nobody has written to a file in between.
 func isSame(before, after os.FileInfo) bool {
-	changed := func(info os.FileInfo) syscall.Timespec { return info.Sys().(*syscall.Stat_t).Ctim }
 	return before.Size() == after.Size() && before.ModTime().Equal(after.ModTime()) && changed(before) == changed(after)
 }
 
@@ -285,6 +287,7 @@ type watcher struct {
 type look struct {
 	size     int64
 	modified time.Time
+	changed  syscall.Timespec
 	etag     string
 	since    time.Time
 	left     bool // taken, or bad
@@ -296,8 +299,9 @@ type look struct {
 func (w *watcher) settled(f *found) bool {
 	now := time.Now()
 	was, known := w.seen[f.path]
-	if !known || was.size != f.size || !was.modified.Equal(f.modified) || was.etag != f.etag() {
-		was = look{size: f.size, modified: f.modified, etag: f.etag(), since: now}
+	if !known || was.size != f.size || !was.modified.Equal(f.modified) || was.changed != f.changed ||
+		was.etag != f.etag() {
+		was = look{size: f.size, modified: f.modified, changed: f.changed, etag: f.etag(), since: now}
 		if w.seen == nil {
 			w.seen = map[string]look{}
 		}

@@ -871,6 +871,27 @@ func TestSettle(t *testing.T) {
 	})
 }
 
+// A file that couldn't be opened is looked at again when its mode has changed, which no other time of it tells.
+func TestFileThatMayBeRead(t *testing.T) {
+	path := write(t, filepath.Join(t.TempDir(), "a.ndjson"), row(1))
+	i, w := new(importer), new(watcher)
+	looks := func() (settled bool) {
+		all, err := i.listDirectory(filepath.Dir(path), w)
+		require.NoError(t, err)
+		require.Len(t, all, 1)
+		return w.settled(&all[0])
+	}
+	require.True(t, looks())
+	w.leave(path)
+	require.False(t, looks())
+	mode := os.FileMode(0o600)
+	require.Eventually(t, func() bool { // the clock of the file system may stand still for some milliseconds
+		mode ^= 0o040
+		require.NoError(t, os.Chmod(path, mode))
+		return looks()
+	}, time.Minute, time.Millisecond)
+}
+
 func TestPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := pace{rate: 100}
