@@ -43,9 +43,10 @@ func (w *world) other(fs vfs.FS, o Options) *world {
 	return f
 }
 
-// follows are options of a log that follows that of w.
+// follows are options of a log that follows that of w, and doesn't rest.
 func (w *world) follows() Options {
 	o := manual()
+	o.MaxDuty = 1
 	o.Ahead = func(from, to uint64) (Ahead, error) { return w.l.AheadFrom(from, to) }
 	return o
 }
@@ -71,9 +72,11 @@ func (w *world) follow() {
 	}
 }
 
-// held is a world whose log keeps everything, for those that follow.
+// held is a world whose log keeps everything, for those that follow, and doesn't rest.
 func held(t *testing.T) *world {
-	w := newWorld(t, vfs.NewMem(), manual())
+	o := manual()
+	o.MaxDuty = 1
+	w := newWorld(t, vfs.NewMem(), o)
 	w.l.src = &replicaOf{Source: w.l.src}
 	return w
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unsafe"
 
@@ -157,28 +158,33 @@ func TestTinyEventsTakeBoundedMemory(t *testing.T) {
 
 // After a failure that ends packing, the gauges of the backlog show how it grows.
 func TestBacklogGrowsAfterFailure(t *testing.T) {
-	mem := vfs.NewMem()
-	var broken atomic.Bool
-	o := busy()
-	o.FS = stepFS{mem, func(what string) error {
-		if broken.Load() && what == "rename" {
-			return errors.New("broken disk")
-		}
-		return nil
-	}}
-	w := newWorld(t, mem, o)
-	broken.Store(true)
-	w.commitMore(100, 20)
-	w.checkpoint()
-	require.Eventually(t, func() bool { return w.l.Stats().Failed != nil }, time.Minute, time.Millisecond)
-	for range 2 {
+	synctest.Test(t, func(t *testing.T) {
+		mem := vfs.NewMem()
+		var broken atomic.Bool
+		o := busy()
+		o.FS = stepFS{mem, func(what string) error {
+			if broken.Load() && what == "rename" {
+				return errors.New("broken disk")
+			}
+			return nil
+		}}
+		w := newWorld(t, mem, o)
+		defer func() { require.NoError(t, w.e.Close()) }()
+		defer func() { require.NoError(t, w.l.Close()) }()
+		broken.Store(true)
 		w.commitMore(100, 20)
-		require.Eventually(t, func() bool {
+		w.checkpoint()
+		time.Sleep(time.Second)
+		require.Error(t, w.l.Stats().Failed)
+		for range 2 {
+			w.commitMore(100, 20)
+			time.Sleep(2 * retryPause) // the worker looks again
 			w.l.work.Lock()
-			defer w.l.work.Unlock()
-			return w.l.counted.positions == float64(w.l.Stats().BacklogPositions)
-		}, time.Minute, time.Millisecond) // the worker looks again after retryPause
-	}
+			counted := w.l.counted.positions
+			w.l.work.Unlock()
+			require.EqualValues(t, w.l.Stats().BacklogPositions, counted)
+		}
+	})
 }
 
 // Packing takes more of a core the more waits, until nothing holds it back.
