@@ -7,6 +7,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testsize"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -32,6 +33,7 @@ func requireHeldStates(t testing.TB, e *Engine, workspace uint32, list []Identif
 // HeldStates agrees with HeldState about users and rows that are in memory, that are not, and that are there only as
 // deltas.
 func TestHeldStatesWhateverIsInMemory(t *testing.T) {
+	testsize.SkipSerial(t)
 	const users = 300
 	o := testOptions(vfs.NewMem())
 	e := openTest(t, o)

@@ -97,7 +97,7 @@ func TestMerge(t *testing.T) {
 // Rings and crossing pairs of merges in one request all come to an end, and all their users become one.
 func TestMergeRings(t *testing.T) {
 	for n := 2; n < 9; n++ {
-		for round := range 6 {
+		for round := range testsize.Short(6, 2) {
 			e := openTest(t, testOptions(vfs.NewMem()))
 			var users, pairs []uint64
 			for i := range n {

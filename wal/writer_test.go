@@ -11,12 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 )
 
 // TestWriterAgainstPebble: a segment has the same bytes that Pebble's writer makes of the same records, whatever their
 // sizes and whenever they are synced, through the page cache, past it and in memory. Behind these bytes there are zeros,
 // up to the end of a page.
 func TestWriterAgainstPebble(t *testing.T) {
+	testsize.SkipSerial(t)
 	rng := testseed.Rand(t)
 	for i := range 9 {
 		fs, path := vfs.Default, filepath.Join(t.TempDir(), "segment")

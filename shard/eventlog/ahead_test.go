@@ -83,6 +83,7 @@ func held(t *testing.T) *world {
 
 // A log that follows has the same blocks as the one that packs, and the same deletions.
 func TestFollowingLogTakesBlocks(t *testing.T) {
+	testsize.SkipSerial(t)
 	w := held(t)
 	f := w.other(w.fs, w.follows())
 	w.commitMore(60, 9)
@@ -122,6 +123,7 @@ func TestFollowingLogTakesBlocks(t *testing.T) {
 // A log that hears nothing of the one that packs for it packs by itself, but later. When it hears of it again, it packs
 // up to the end of the block that it is in, and takes those that follow.
 func TestFollowingLogPacksByItself(t *testing.T) {
+	testsize.SkipSerial(t)
 	w := held(t)
 	silent := true
 	o := w.follows()
@@ -220,6 +222,7 @@ func TestBlockIsSentWhenItCanBeTaken(t *testing.T) {
 
 // A log that takes blocks knows how much waits in its own log, however much more comes than when it last packed itself.
 func TestFollowingLogKnowsItsBacklog(t *testing.T) {
+	testsize.SkipSerial(t)
 	w := held(t)
 	o := w.follows()
 	silent := false
@@ -267,6 +270,7 @@ func TestLogThatPacks(t *testing.T) {
 
 // A block that is damaged, cut off, or of other positions is not taken: the log packs its stretch by itself.
 func TestDamagedBlockIsNotTaken(t *testing.T) {
+	testsize.SkipSerial(t)
 	w := held(t)
 	o := w.follows()
 	var spoil func(block []byte) []byte

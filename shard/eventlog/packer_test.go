@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testsize"
 	"millrace/shard/eventlog/blocks"
 	"millrace/shard/op"
 )
@@ -19,6 +20,7 @@ import (
 // Records that are not due yet are not read. Before anything was packed, a sample of them tells how many events there
 // are.
 func TestFirstLookIsASample(t *testing.T) {
+	testsize.SkipSerial(t)
 	o := manual()
 	o.BlockBytes = 4 << 20
 	w := newWorld(t, vfs.NewMem(), o)
@@ -98,6 +100,7 @@ func TestEventsComeLater(t *testing.T) {
 // When there are fewer events than estimated, what was read is packed all the same, unless it is less than half a
 // block.
 func TestLessThanEstimatedIsPacked(t *testing.T) {
+	testsize.SkipSerial(t)
 	o := manual()
 	o.BlockBytes, o.PackAfter = 64<<10, time.Hour
 	w := newWorld(t, vfs.NewMem(), o)

@@ -11,6 +11,7 @@ import (
 
 	"millrace/loadtest/testengine"
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 	"millrace/shard/books"
 	"millrace/shard/entries"
 	"millrace/shard/op"
@@ -71,6 +72,7 @@ func TestManyStatesInOnePass(t *testing.T) {
 // TestManyStatesCostOnePass: an object sets very many groups of a user and of the user's address, who then leaves the
 // address. With a walk for each group, this takes minutes.
 func TestManyStatesCostOnePass(t *testing.T) {
+	testsize.SkipSerial(t)
 	e := openTest(t, testOptions(vfs.NewMem()))
 	const n = 100_000
 	for _, email := range []string{"a@example.com", "a@example.com", "b@example.com"} {
