@@ -9,13 +9,15 @@ AT_ONCE := -p 3 -parallel 4
 # The packages in whose tests goroutines meet: not wal/durable, shard/eventlog/{blocks,event,files,stretch} and shard/cluster/facts, which start none; where
 # others use these at once, they are under the race detector as a part of those. Those whose tests run the server as a process of its own (cmd, loadtest),
 # and the console's pages, are under it in `make stress`, as all are. They begin in this order: what takes longest, so that none is left alone in the end.
-RACE_PACKAGES ?= ./shard/cluster ./shard ./api ./shard/eventlog ./shard/backup ./wal ./wal/quorum $(addprefix ./wal/quorum/,disk frames host) ./shard/machine ./shard/outgoing ./shard/procs ./shard/replica \
+RACE_PACKAGES ?= ./shard/cluster ./wal/quorum ./shard ./api ./shard/eventlog ./wal ./shard/replica ./shard/machine ./shard/backup $(addprefix ./wal/quorum/,disk frames host) ./shard/outgoing ./shard/procs \
 	$(addprefix ./shard/cluster/,calls cut image placement promise routes) ./api/control ./api/keys ./api/ratelimit
 # Those of them that `make test` leaves to the race detector: nothing is left out there, and what is slow in it is waiting.
 RACE_ALONE := ./wal/quorum $(addprefix ./wal/quorum/,disk frames host) ./shard/cluster $(addprefix ./shard/cluster/,calls cut image promise routes) ./api/control ./api/keys
 HAS_RACE = [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) env CC) >/dev/null
+# What takes longest of the rest, to begin with.
+FIRST := ./cmd/millrace ./shard/eventlog ./shard ./api ./bench ./loadtest
 UNIT_PACKAGES ?= ./...
-test: UNIT_PACKAGES = $(shell $(HAS_RACE) && left='$(RACE_ALONE:.%=-e millrace%)' || left='-e -'; $(GO) list ./cmd/millrace ./... | grep -vxF $$left)
+test: UNIT_PACKAGES = $(shell $(HAS_RACE) && left='$(RACE_ALONE:.%=-e millrace%)' || left='-e -'; $(GO) list $(FIRST) ./... | grep -vxF $$left)
 # -short leaves out what has no more than one thing at a time, and repeats the rest less often; `make stress` has all of it.
 RACE_FLAGS    ?= -short -timeout 30m
 # What go build takes for what matters: it builds everything anew for that, so that tests go without.
@@ -36,6 +38,9 @@ FUZZTIME      ?= 1000x
 # Whose branches guide the choice of inputs: those of all packages, which are all compiled once more for that, or of this module's.
 FUZZ_GUIDE    ?= -fuzz .
 test: FUZZ_GUIDE := -gcflags=millrace/...=-d=libfuzzer
+# go test takes -fuzz for one package only; otherwise it builds all at once, each with its own last name.
+FUZZ_BUILDS   ?= -n 1
+test: FUZZ_BUILDS :=
 # How often a failed test is tried again. CI says 1, and one that passes then is printed as FLAKY: a fault to be found in `make stress`.
 RERUNS        ?= 0
 STATICCHECK   ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -104,10 +109,10 @@ race: ## the tests of the concurrent packages under the race detector (needs a C
 
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME (make fuzz FUZZTIME=1m)
-	@cache=$$($(GO) env GOCACHE)/fuzz/millrace; \
-	git grep --untracked -l '^func Fuzz' -- '*_test.go' | xargs -n 1 dirname | sort -u | while read -r folder; do \
-		binary=$(CURDIR)/bin/fuzz/$$(echo $$folder | tr / -); \
-		$(GO) test -c -vet=off $(FUZZ_GUIDE) -ldflags '-s -w' -o $$binary ./$$folder || exit 1; \
+	@cache=$$($(GO) env GOCACHE)/fuzz/millrace; folders=$$(git grep --untracked -l '^func Fuzz' -- '*_test.go' | xargs -n 1 dirname | sort -u | sed 's|^|./|'); \
+	echo $$folders | GOGC=400 xargs $(FUZZ_BUILDS) $(GO) test -c -vet=off $(FUZZ_GUIDE) -ldflags '-s -w' -o $(CURDIR)/bin/fuzz/ || exit 1; \
+	for folder in $$folders; do \
+		binary=$(CURDIR)/bin/fuzz/$$(basename $$folder).test; \
 		for name in $$(cd $$folder && $$binary -test.list '^Fuzz'); do \
 			echo "fuzz $$folder $$name"; \
 			(cd $$folder && $$binary -test.run '^$$' -test.fuzz "^$$name\$$" -test.fuzztime $(FUZZTIME) -test.fuzzminimizetime 100x \
