@@ -21,6 +21,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testsize"
 	"millrace/wal"
 	"millrace/wal/durable"
 	"millrace/wal/quorum/disk"
@@ -400,6 +401,10 @@ func soon(t testing.TB, what string, f func() bool) {
 		time.Sleep(5 * time.Millisecond)
 	}
 }
+
+// lookOn waits while nothing should happen, for hundreds of the times after which a node would stand for election. Each
+// heartbeat of that time takes CPU, though the clock doesn't.
+func lookOn() { time.Sleep(testsize.Of(time.Hour, 10*time.Minute, 10*time.Minute)) }
 
 // leader waits for a leader among the nodes that are up.
 func (g *group) leader(but ...Node) *member {

@@ -68,7 +68,7 @@ func testOnlyTheLeavingNodeKnows(t *testing.T, leave func(*Log, Node) error, res
 	g.same(a.node, b.node)
 	require.False(t, votes(leaving))
 	term := a.log.Term()
-	time.Sleep(time.Hour)
+	lookOn()
 	require.Equal(t, term, a.log.Term())
 	require.False(t, leaving.log.Leads())
 }
@@ -135,7 +135,7 @@ func testLeaderWithoutAVoteHandsOver(t *testing.T) {
 	soon(t, "it leads", func() bool { return left.log.node.Load().raft.State() == raft.Leader })
 	soon(t, "another one leads", func() bool { return votes(g.leader()) })
 	term := g.leader().log.Term()
-	time.Sleep(time.Hour)
+	lookOn()
 	require.Equal(t, term, g.leader().log.Term())
 	g.agree(5)
 }
@@ -158,7 +158,7 @@ func testWhoHasLeftDisturbsNobody(t *testing.T) {
 	g.same(others...)
 	left.start()
 	term := leader.log.Term()
-	time.Sleep(time.Hour)
+	lookOn()
 	require.Equal(t, term, leader.log.Term())
 	require.True(t, leader.log.Leads())
 	require.Equal(t, raft.Follower, left.log.node.Load().raft.State())
@@ -240,7 +240,7 @@ func testStandsNotBesideALeader(t *testing.T) {
 	term := leader.log.Term()
 	time.Sleep(2 * time.Second)
 	g.net.hold(a.node, leaving.node, false)
-	time.Sleep(time.Hour)
+	lookOn()
 	require.Equal(t, term, leader.log.Term())
 	require.True(t, leader.log.Leads())
 }
