@@ -9,6 +9,7 @@ import (
 
 	"millrace/api/control"
 	"millrace/api/control/document"
+	"millrace/loadtest/testsize"
 )
 
 const bulk = "/users/track/bulk"
@@ -51,6 +52,7 @@ func TestBulk(t *testing.T) {
 
 // A body is smaller than those of /users/track, as sent and decompressed, and never larger than any body may be.
 func TestBulkBody(t *testing.T) {
+	testsize.SkipSerial(t)
 	sized := func(n int) string { return goodBody + strings.Repeat(" ", n-len(goodBody)) }
 	d := open(t, nil)
 	require.Equal(t, 201, d.call("POST", bulk, demoKey, sized(2<<20)).status)

@@ -12,6 +12,7 @@ import (
 	"millrace/api/control"
 	"millrace/api/control/document"
 	"millrace/api/store"
+	"millrace/loadtest/testsize"
 	"millrace/shard/op"
 	"millrace/shard/profile"
 )
@@ -130,6 +131,7 @@ func TestProfileIDName(t *testing.T) {
 
 // An address may be that of very many users: the answer is bounded.
 func TestExportBound(t *testing.T) {
+	testsize.SkipSerial(t)
 	const maxExportBytes = 64 << 20
 	d := open(t, nil)
 	blob := profile.New(nil, 1, op.ExternalID, bytes.Repeat([]byte("x"), 60_000), 1)
