@@ -337,7 +337,7 @@ func TestNothingExpiresByAClockThatJumps(t *testing.T) {
 
 func TestWorkerPacksWhenItIsDue(t *testing.T) {
 	o := busy()
-	o.BlockBytes, o.PackAfter = testsize.Short[int64](1<<20, 1<<18), time.Minute
+	o.BlockBytes, o.PackAfter = 1<<18, time.Minute
 	w := newWorld(t, vfs.NewMem(), o)
 	w.commitMore(10, 9)
 	w.checkpoint()
