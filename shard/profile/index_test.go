@@ -88,16 +88,20 @@ func (h *housed) checkIndex(t testing.TB, absent []byte) {
 	}
 }
 
+func isSorted[E entry](entries []E) bool {
+	return slices.IsSortedFunc(entries, func(a, b E) int { return cmp.Compare(keyOf(a), keyOf(b)) })
+}
+
 func checkEntries[E entry](t testing.TB, h *housed, absent []byte) {
 	t.Helper()
 	b := h.blob()
 	x := list[E]{entries: entriesIn[E](h.block, int(countIn(h.block)))}
-	require.True(t, slices.IsSortedFunc(x.entries, func(a, b E) int { return cmp.Compare(keyOf(a), keyOf(b)) }))
+	require.True(t, isSorted(x.entries))
 	require.GreaterOrEqual(t, len(h.block)-countBytes-entryBytes[E]()*len(x.entries), h.size, "index and profile overlap")
 	fields := 0
 	for i := fieldsStart(b); i < len(b); fields++ {
 		tag, start, end := fieldAt(b, i)
-		require.Contains(t, x.entries, entryOf[E](b, i))
+		require.True(t, slices.Contains(x.entries, entryOf[E](b, i)))
 		switch {
 		case isNamedTag(tag):
 			name, _ := splitName(b[start:end])
