@@ -314,7 +314,7 @@ func endOf(r paperRecord) uint64 { return r.position | 0xffff }
 // both come to the same state.
 func TestSendUnderLoad(t *testing.T) {
 	r := testseed.Rand(t)
-	records := paperRecords(r, testsize.Short(3000, 600))
+	records := paperRecords(r, testsize.Short(1500, 600))
 	n := len(records)
 	sender := mustOpenReplica(t, vfs.NewMem(), 1, 0)
 	receiver := mustOpenReplica(t, vfs.NewMem(), 1, 0)
