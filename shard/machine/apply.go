@@ -22,8 +22,10 @@ func (w *Worker) apply(c *Commit) error {
 	*a = applying{position: c.At, rec: &w.rec, live: w.lead != nil, future: c.Future}
 	w.watch(c)
 	stamp, gaps := c.Rec.Stamp, c.Rec.Gaps
+	touched := GroupOps // how many of the ops ahead are loaded
 	for rest := c.Rec.Ops; len(rest) > 0; a.ordinal++ {
 		var o op.Op
+		here := rest
 		o, rest = op.Next(rest)
 		if gaps != nil {
 			stamp += op.NextGap(&gaps)
@@ -32,6 +34,11 @@ func (w *Worker) apply(c *Commit) error {
 		if w.m.owner[o.Partition()] != w || c.At <= p.Applied {
 			continue
 		}
+		if touched == 0 {
+			touched = w.touchSlots(0, here, &c.Rec)
+			w.touchEntries(touched)
+		}
+		touched--
 		a.dropped, a.noted, a.owner = false, 0, 0
 		w.rec.Stamp = stamp + int64(a.ordinal)
 		if c.Messages != nil {

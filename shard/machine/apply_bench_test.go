@@ -20,14 +20,20 @@ type benchShape struct {
 	ops                          int // of each user, before the measurement
 }
 
-// BenchmarkApplyRecords measures touching and applying records of 225 objects for random users, without log and
+// BenchmarkApplyRecords measures touching and applying records of 225 and 1,000 objects for random users, without log and
 // look-ups. The users' profiles together don't fit the CPU's caches.
 //
 //	go test ./shard/machine -run '^$' -bench ApplyRecords -cpu 1 -benchtime 1000x
 func BenchmarkApplyRecords(b *testing.B) {
+	for _, objects := range []int{225, 1000} {
+		b.Run(fmt.Sprintf("%dobjects", objects), func(b *testing.B) { benchApply(b, objects) })
+	}
+}
+
+func benchApply(b *testing.B, objects int) {
 	for _, shape := range []benchShape{{4, 4, 6, 12}, {24, 200, 12, 120}, {24, 200, 12, 400}, {24, 16, 12, 360}} {
 		b.Run(fmt.Sprintf("%dproducts%dops", shape.products, shape.ops), func(b *testing.B) {
-			const users, records, objects = 40_000, 200, 225
+			const users, records = 40_000, 200
 			w := benchWorker(b)
 			size := fill(b, w, &shape, users)
 			commits := make([]*Commit, records)
@@ -63,7 +69,7 @@ func BenchmarkApplyRecords(b *testing.B) {
 				do(commits[i%records])
 			}
 			b.StopTimer()
-			b.ReportMetric(float64(cpuNanos(b)-before)/float64(b.N)/objects, "cpu-ns/object")
+			b.ReportMetric(float64(cpuNanos(b)-before)/float64(b.N)/float64(objects), "cpu-ns/object")
 			b.ReportMetric(float64(size), "B/profile")
 			b.ReportMetric(float64(w.arena.Used)/users, "B/block")
 		})
@@ -90,7 +96,7 @@ func cpuNanos(b *testing.B) int64 {
 const benchNow = int64(1_793_000_000_000)
 
 // benchWorker is a worker that has partition 0 and all of its entries.
-func benchWorker(b *testing.B) *Worker {
+func benchWorker(b testing.TB) *Worker {
 	m := New(Options{Count: 1, Workers: 1, MemoryBytes: 8 << 30, Addressable: 48 << 30, Limits: *profile.DefaultLimits()})
 	b.Cleanup(m.Free)
 	m.workers[0].parts[0].complete = true
@@ -102,7 +108,7 @@ func benchNumber(user int) uint64 { return uint64(user)*0x9E3779B97F4A7C15>>8 | 
 
 // fill makes the users and returns the size of their profiles. The users share a few contents, since making one for
 // each would take long.
-func fill(b *testing.B, w *Worker, shape *benchShape, users int) (size int) {
+func fill(b testing.TB, w *Worker, shape *benchShape, users int) (size int) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	var made [64][]byte
 	for i := range made {
@@ -130,7 +136,7 @@ func fill(b *testing.B, w *Worker, shape *benchShape, users int) (size int) {
 func benchKey(user int) []byte { return fmt.Appendf(nil, "user-%09d", user) }
 
 // record makes a record of n objects, a third of each kind, 1 ms apart.
-func (x *benchShape) record(b *testing.B, rng *rand.Rand, n, users int, at *int64) *Commit {
+func (x *benchShape) record(b testing.TB, rng *rand.Rand, n, users int, at *int64) *Commit {
 	var build op.Builder
 	build.Reset(0)
 	for i := range n {
