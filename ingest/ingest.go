@@ -431,7 +431,7 @@ var userSeed = maphash.MakeSeed()
 
 // repeats reports whether more than limit objects name one user; 0: no limit. It reorders users.
 func (d *Decoder) repeats(limit int) bool {
-	if limit == 0 || len(d.users) <= limit {
+	if limit == 0 || len(d.users) <= limit || !d.mayRepeat(limit) {
 		return false
 	}
 	slices.Sort(d.users)
@@ -441,6 +441,18 @@ func (d *Decoder) repeats(limit int) bool {
 		}
 	}
 	return false
+}
+
+// mayRepeat returns false when it takes no sorting to know that repeats would be false: all users whose numbers end
+// alike are counted as one.
+func (d *Decoder) mayRepeat(limit int) bool {
+	var alike [256]int32
+	most := int32(0)
+	for _, u := range d.users {
+		alike[uint8(u)]++
+		most = max(most, alike[uint8(u)])
+	}
+	return int(most) > limit
 }
 
 // divert decides where the ops of an array go: into the record, if those of all arrays that take effect before it are

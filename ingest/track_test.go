@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -904,6 +905,17 @@ func TestLimitsOfOtherEndpoints(t *testing.T) {
 		require.Equal(t, n.status, status, reply)
 		require.NotContains(t, reply, "Max Input")
 	}
+
+	// Users whose numbers end alike, which are counted together at first.
+	users := make([]uint64, 300)
+	for i := range users {
+		users[i] = uint64(i)<<8 | 7
+	}
+	require.False(t, (&Decoder{users: slices.Clone(users)}).repeats(100))
+	copy(users[100:], slices.Repeat([]uint64{1<<50 | 7}, 100))
+	require.False(t, (&Decoder{users: slices.Clone(users)}).repeats(100))
+	users[0] = 1<<50 | 7
+	require.True(t, (&Decoder{users: users}).repeats(100))
 
 	// It allocates nothing either.
 	d, ws, body := testDecoder(), &Workspace{}, []byte(`{"attributes":[`+list(1000, func(i int) string { return fmt.Sprintf(`{"external_id":"u%d","plan":"pro"}`, i%10) })+`]}`)
