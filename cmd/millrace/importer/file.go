@@ -136,6 +136,7 @@ type job struct {
 	isNew   bool   // this run has begun it
 	keyHead string // of Idempotency-Keys
 	refused *refusedFile
+	sizes   sizes // of requests; the reader's
 
 	mu    sync.Mutex
 	lanes []lane
@@ -420,12 +421,12 @@ func (j *job) put(ctx context.Context, n int, row *files.Row, object *files.Obje
 		object.Kind = cmp.Or(object.Kind, j.state.Kind) // the refused file may be given as one of another kind
 	}
 	if l.open != nil && !l.open.takes(object, fault != "", j.state) {
-		if err := l.flush(ctx); err != nil {
+		if err := j.flushLane(ctx, l); err != nil {
 			return err
 		}
 	}
 	if l.open == nil {
-		l.open = l.newRequest()
+		l.open = l.newRequest(&j.sizes)
 		j.mu.Lock()
 		l.pending = append(l.pending, row.Position)
 		j.begun = row.Position
@@ -439,7 +440,7 @@ func (j *job) put(ctx context.Context, n int, row *files.Row, object *files.Obje
 func (j *job) flush(ctx context.Context) error {
 	for n := range j.lanes {
 		if j.lanes[n].open != nil {
-			if err := j.lanes[n].flush(ctx); err != nil {
+			if err := j.flushLane(ctx, &j.lanes[n]); err != nil {
 				return err
 			}
 		}

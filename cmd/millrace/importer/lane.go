@@ -28,7 +28,7 @@ type lane struct {
 	before time.Time
 }
 
-func (l *lane) newRequest() *request {
+func (l *lane) newRequest(like *sizes) *request {
 	select {
 	case r := <-l.free:
 		for k := range r.texts {
@@ -37,12 +37,37 @@ func (l *lane) newRequest() *request {
 		*r = request{texts: r.texts, rows: r.rows[:0], call: r.call}
 		return r
 	default:
-		return new(request)
+		return like.newRequest()
 	}
 }
 
-// flush gives the open request to the sender.
-func (l *lane) flush(ctx context.Context) error {
+// sizes are the largest that requests of a file have had so far. Memory for a further one is taken at once: text that
+// grows while rows are added would be copied several times, into memory that nobody has used yet.
+type sizes struct {
+	texts [texts]int
+	rows  int
+}
+
+func (s *sizes) newRequest() *request {
+	r := &request{rows: make([]sent, 0, s.rows)}
+	for k, size := range s.texts {
+		if size > 0 {
+			r.texts[k] = make([]byte, 0, size+size/8)
+		}
+	}
+	return r
+}
+
+func (s *sizes) note(r *request) {
+	for k := range r.texts {
+		s.texts[k] = max(s.texts[k], len(r.texts[k]))
+	}
+	s.rows = max(s.rows, len(r.rows))
+}
+
+// flush gives the open request of a lane to its sender.
+func (j *job) flushLane(ctx context.Context, l *lane) error {
+	j.sizes.note(l.open)
 	select {
 	case l.queue <- l.open:
 		l.open = nil
