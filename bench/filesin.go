@@ -17,6 +17,7 @@ import (
 const (
 	filesInTarget      = 1.0
 	filesInConnections = 64
+	bulkConnections    = 16 // the command's default: with requests of 1,000 rows, more of them only take more memory
 	maxFilesInRows     = 2_000_000
 )
 
@@ -24,7 +25,7 @@ const (
 // the load test with the same objects, requests and connections. The import also reads the file, checks it and takes
 // notes, on the cores that the server needs; the load test has its bodies ready. So the first figure is about both
 // programs, and the second about what is the same on both sides: the server's part. The others are about the same
-// import through /users/track/bulk, whose requests are larger than those of the load test.
+// import through /users/track/bulk, whose requests are larger than those of the load test, and fewer at a time.
 func filesIn(ctx context.Context, s *settings) (figures []Figure, err error) {
 	for i, l := range cases[:2] {
 		note("filesin: %s", l.name)
@@ -51,7 +52,8 @@ func filesInCase(ctx context.Context, s *settings, dir, name string, mix body.Mi
 	if err := file.write(min(int(rate*s.Duration.Seconds())+mix.Total(), maxFilesInRows)); err != nil {
 		return f, err
 	}
-	plain, bulk := &imports{rowsFile: file}, &imports{rowsFile: file, bulk: true}
+	plain := &imports{rowsFile: file, connections: filesInConnections}
+	bulk := &imports{rowsFile: file, connections: bulkConnections, bulk: true}
 	var loadCPU []float64
 	track.cpu = nil // drops that of the warm-up
 	rates, err := inTurns(ctx, s.Rounds, plain.turn(ctx),
@@ -66,8 +68,9 @@ func filesInCase(ctx context.Context, s *settings, dir, name string, mix body.Mi
 	}
 	of := fmt.Sprintf("%s, %d connections", name, filesInConnections)
 	load := &loadFigures{rates: rates[1], cpu: loadCPU, serverCPU: track.cpu}
+	withBulk := fmt.Sprintf("import of files with --bulk (%d connections)", bulkConnections)
 	return append(plain.figures("import of files", of, rates[0], load),
-		bulk.figures("import of files with --bulk", of, rates[2], load)...), nil
+		bulk.figures(withBulk, of, rates[2], load)...), nil
 }
 
 // loadFigures are what the load test has come to, round by round.
@@ -100,6 +103,7 @@ type rowsFile struct {
 // imports is one way in which the file is imported.
 type imports struct {
 	*rowsFile
+	connections    int
 	bulk           bool
 	cpu, serverCPU []float64 // of a million rows
 }
@@ -161,7 +165,7 @@ func (r *imports) measure(ctx context.Context, round int) (float64, error) {
 	own, server := cpuSeconds(os.Getpid()), cpuSeconds(r.server.pid())
 	report, err := importer.Run(ctx,
 		importer.Options{URL: []string{"http://" + r.server.address}, Key: apiKey, Paths: []string{path},
-			State: filepath.Join(r.dir, "state"), Connections: filesInConnections, Bulk: r.bulk,
+			State: filepath.Join(r.dir, "state"), Connections: r.connections, Bulk: r.bulk,
 			Timeout: time.Minute})
 	if err != nil {
 		return 0, err
