@@ -65,7 +65,7 @@ func (s *sizes) note(r *request) {
 	s.rows = max(s.rows, len(r.rows))
 }
 
-// flush gives the open request of a lane to its sender.
+// flushLane gives the open request of a lane to its sender.
 func (j *job) flushLane(ctx context.Context, l *lane) error {
 	j.sizes.note(l.open)
 	select {
