@@ -40,8 +40,9 @@ type Peer struct {
 
 	up     atomic.Bool  // the last call was answered
 	silent atomic.Bool  // the node has answered neither a ping nor anything else since
-	seen   atomic.Int64 // when a call or an answer of the node last came, Unix ns
-	answer atomic.Int64 // when an answer of the node last came, Unix ns
+	seen   atomic.Int64 // when a call or an answer of the node last came, as a time of the method now; 0: never
+	answer atomic.Int64 // when an answer of the node last came, likewise
+	epoch  time.Time
 }
 
 // Kind is the kind of a call. It decides which connections the call uses.
@@ -60,7 +61,8 @@ const maxPings = 2
 
 // NewPeer makes a Peer. lost is called when the node was reached and is no longer.
 func (o *Options) NewPeer(node host.Node, lost func()) *Peer {
-	p := &Peer{Node: node, o: o, lost: lost, Kick: make(chan struct{}, 1), lines: map[*line]struct{}{}}
+	p := &Peer{Node: node, o: o, lost: lost, Kick: make(chan struct{}, 1), lines: map[*line]struct{}{},
+		epoch: time.Now().Add(-time.Hour)}
 	p.pools = [kinds]*fasthttp.HostClient{
 		Requests: client(p.lineOf(o.Host.DialRequests), o.MaxCalls, o.MaxBytes),
 		Services: client(p.lineOf(o.Host.DialCalls), o.MaxCalls, o.MaxBytes),
@@ -182,18 +184,21 @@ func (p *Peer) Ask(path string, body Body, deadline time.Time) (out []byte, err 
 func (p *Peer) Up() bool { return p.up.Load() }
 
 // See notes that a call from the node has come.
-func (p *Peer) See() { p.seen.Store(time.Now().UnixNano()) }
+func (p *Peer) See() { p.seen.Store(p.now()) }
+
+// now is the time in ns by a clock that isn't set back, unlike the system's. 0 is long ago.
+func (p *Peer) now() int64 { return int64(time.Since(p.epoch)) }
 
 // Seen returns when a call or an answer of the node last came; the zero time means never.
 func (p *Peer) Seen() (at time.Time) {
 	if ns := p.seen.Load(); ns != 0 {
-		at = time.Unix(0, ns)
+		at = time.Now().Add(time.Duration(ns - p.now()))
 	}
 	return at
 }
 
 func (p *Peer) heard() {
-	now := time.Now().UnixNano()
+	now := p.now()
 	p.seen.Store(now)
 	p.answer.Store(now)
 	p.silent.Store(false)
@@ -206,7 +211,7 @@ func (p *Peer) heard() {
 // that began before the last answer shows nothing: calls that were under way when a node was paused reach their
 // deadlines one by one, long after it goes on. Nor does a call that had less time than a ping has.
 func (p *Peer) failed(begun time.Time, err error) {
-	if begun.UnixNano() < p.answer.Load() {
+	if int64(begun.Sub(p.epoch)) < p.answer.Load() {
 		return
 	}
 	late := isLate(err)

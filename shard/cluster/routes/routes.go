@@ -19,9 +19,10 @@ type Routes struct {
 	// leaders has the leader by group: term, 40 bits, and node, 24 bits. Knowledge of a later term wins; within a term
 	// there is one leader.
 	leaders []atomic.Uint64
-	// missing is since when no leader of a group is reached, Unix ns, as far as anybody has looked; 0: one is reached.
-	// looked is when this node's own replica was last asked.
+	// missing is since when no leader of a group is reached, as far as anybody has looked; 0: one is reached. looked is
+	// when this node's own replica was last asked. Both are times of the method now.
 	missing, looked []atomic.Int64
+	epoch           time.Time
 }
 
 // Node is what the routes need from their node.
@@ -44,8 +45,12 @@ const (
 // New returns routes that know no leader yet, for the given number of user groups and the control group.
 func New(self quorum.Node, groups int, n Node) *Routes {
 	return &Routes{self: self, n: n, leaders: make([]atomic.Uint64, groups+1),
-		missing: make([]atomic.Int64, groups+1), looked: make([]atomic.Int64, groups+1)}
+		missing: make([]atomic.Int64, groups+1), looked: make([]atomic.Int64, groups+1),
+		epoch: time.Now().Add(-time.Hour)}
 }
+
+// now is the time in ns by a clock that isn't set back, unlike the system's. 0 is long ago.
+func (r *Routes) now() int64 { return int64(time.Since(r.epoch)) }
 
 // Has reports whether there is such a group.
 func (r *Routes) Has(group uint32) bool { return int(group) < len(r.leaders) }
@@ -130,7 +135,7 @@ func (r *Routes) Reachable(group uint32) quorum.Node {
 		return leader
 	}
 	r.Resign(group, leader) // it can't say that it no longer leads: whoever knows another leader is believed
-	r.missing[group].CompareAndSwap(0, time.Now().UnixNano())
+	r.missing[group].CompareAndSwap(0, r.now())
 	return 0
 }
 
@@ -142,17 +147,16 @@ func (r *Routes) Await(group uint32, deadline time.Time, patient bool) (quorum.N
 		if leader := r.Reachable(group); leader != 0 {
 			return leader, nil
 		}
-		now := time.Now()
-		if last := r.looked[group].Load(); now.UnixNano()-last > int64(lookInterval) &&
-			r.looked[group].CompareAndSwap(last, now.UnixNano()) {
+		now := r.now()
+		if last := r.looked[group].Load(); now-last > int64(lookInterval) && r.looked[group].CompareAndSwap(last, now) {
 			r.LookAt(group)
 			if leader := r.Reachable(group); leader != 0 {
 				return leader, nil
 			}
 		}
-		left := deadline.Sub(now)
+		left := time.Until(deadline)
 		missing := r.missing[group].Load()
-		if left <= 0 || !patient && missing != 0 && now.UnixNano()-missing > int64(hopelessAfter*r.n.LeaderWait) {
+		if left <= 0 || !patient && missing != 0 && now-missing > int64(hopelessAfter*r.n.LeaderWait) {
 			return 0, replica.ErrUnavailable
 		}
 		select {

@@ -61,7 +61,7 @@ func TestLeaderThatIsNotReached(t *testing.T) {
 // Where others have waited in vain for long, nobody waits, except a caller that owes the rest of a request.
 func TestNobodyWaitsInVain(t *testing.T) {
 	r := New(1, 2, Node{Status: func(uint32) *quorum.Status { return nil }, LeaderWait: 2 * time.Second})
-	r.missing[1].Store(time.Now().Add(-time.Hour).UnixNano())
+	r.missing[1].Store(1)
 	_, err := r.Await(1, time.Now().Add(time.Hour), false)
 	require.ErrorIs(t, err, replica.ErrUnavailable)
 
