@@ -188,7 +188,8 @@ func TestServeAsNodes(t *testing.T) {
 	require.InDelta(t, 60, accepted, 6)
 
 	// What the operator's side has of a cluster: events of all groups, figures by group, a backup.
-	require.Equal(t, 3, strings.Count(admin(2, http.MethodGet, "/admin/events?workspace=test", "").body, `"name":"e"`))
+	events := admin(2, http.MethodGet, "/admin/events?workspace=test", "")
+	require.Equal(t, 3, strings.Count(events.body, `"name":"e"`), "%d %s", events.status, events.body)
 	counts := admin(2, http.MethodGet, "/admin/events/counts", "")
 	require.Contains(t, counts.body, `"hours":[`)
 	require.NotContains(t, counts.body, "missing_groups", "it has a replica of each")
