@@ -20,8 +20,8 @@ type benchShape struct {
 	ops                          int // of each user, before the measurement
 }
 
-// BenchmarkApplyRecords measures touching and applying records of 225 and 1,000 objects for random users, without log and
-// look-ups. The users' profiles together don't fit the CPU's caches.
+// BenchmarkApplyRecords measures touching and applying records of 225 and 1,000 objects for random users, without log
+// and look-ups. The users' profiles together don't fit the CPU's caches.
 //
 //	go test ./shard/machine -run '^$' -bench ApplyRecords -cpu 1 -benchtime 1000x
 func BenchmarkApplyRecords(b *testing.B) {

@@ -254,8 +254,8 @@ func testChangeEndsWithRaft(t *testing.T) {
 	g.agree(5)
 }
 
-// Raft drops entries that it has committed and not yet handed back when it is shut down. Who waits for one of them, in a
-// goroutine of its own, ends all the same; otherwise this test would panic.
+// Raft drops entries that it has committed and not yet handed back when it is shut down. Who waits for one of them, in
+// a goroutine of its own, ends all the same; otherwise this test would panic.
 func TestNobodyWaitsForDroppedEntries(t *testing.T) { simulated(t, testNobodyWaitsForDroppedEntries) }
 
 func testNobodyWaitsForDroppedEntries(t *testing.T) {

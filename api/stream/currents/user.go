@@ -27,9 +27,6 @@ type Reader struct {
 	appendID event.SvcIDFunc
 	users    Users
 	space    uuid.UUID // name space of the ids of events; it differs from store to store
-	group    string    // the group of the event whose id was made last, and its number; 0: none, the engine is alone
-	groupID  uint16
-	numbered bool // the group has a number that fits
 
 	workspace uint32
 	found     func(number uint64, blob []byte) // the method see
@@ -39,14 +36,13 @@ type Reader struct {
 	svcID      []byte
 	externalID []byte // empty: there is none
 	timeZone   []byte // likewise
-	uuid       []byte // empty: not asked for yet
 	scratch    []byte
 }
 
 // NewReader makes a Reader of events of a workspace.
 func NewReader(svcID event.SvcIDFunc, users Users, workspace uint32) *Reader {
 	r := &Reader{appendID: svcID, users: users, workspace: workspace,
-		space: uuid.NewSHA1(uuid.NameSpaceOID, svcID(nil, workspace, 0)), numbered: true}
+		space: uuid.NewSHA1(uuid.NameSpaceOID, svcID(nil, workspace, 0))}
 	r.found = r.see
 	return r
 }
@@ -56,7 +52,7 @@ func NewReader(svcID event.SvcIDFunc, users Users, workspace uint32) *Reader {
 // only what the event itself says is used.
 func (r *Reader) Read(e *event.Event) error {
 	r.svcID, r.externalID, r.timeZone = r.svcID[:0], r.externalID[:0], r.timeZone[:0]
-	r.number, r.uuid = e.Number, r.uuid[:0]
+	r.number = e.Number
 	switch e.Kind {
 	case op.Delete:
 		r.svcID = r.appendID(r.svcID, e.Workspace, e.Number)
@@ -95,12 +91,9 @@ func (r *Reader) see(number uint64, blob []byte) {
 	}
 }
 
-// AppendUUID appends the id of the event that was last read as the text of a UUID that never changes.
+// AppendUUID appends the id of an event as the text of a UUID that never changes.
 func (r *Reader) AppendUUID(dst []byte, e *event.Event) []byte {
-	if len(r.uuid) == 0 {
-		r.uuid = jsonvalue.AppendUUID(r.uuid, r.idOf(e))
-	}
-	return append(dst, r.uuid...)
+	return jsonvalue.AppendUUID(dst, r.idOf(e))
 }
 
 // idOf returns a UUID that has the event's place in it (RFC 9562, version 8), so that ids cost little and hardly differ
@@ -111,16 +104,16 @@ func (r *Reader) AppendUUID(dst []byte, e *event.Event) []byte {
 //
 // A place that needs more digits has the UUID of its name in the name space (version 5).
 func (r *Reader) idOf(e *event.Event) (id uuid.UUID) {
-	if e.Group != r.group {
-		n, err := strconv.ParseUint(e.Group, 16, 16)
-		r.group, r.groupID, r.numbered = e.Group, uint16(n), err == nil || e.Group == ""
+	group, err := uint64(0), error(nil) // 0: the engine is alone
+	if e.Group != "" {
+		group, err = strconv.ParseUint(e.Group, 16, 16)
 	}
-	if !r.numbered || e.Position >= 1<<48 || e.Ordinal >= 1<<16 || e.Index >= 1<<8 {
+	if err != nil || e.Position >= 1<<48 || e.Ordinal >= 1<<16 || e.Index >= 1<<8 {
 		r.scratch = e.AppendID(r.scratch[:0])
 		return uuid.NewSHA1(r.space, r.scratch)
 	}
 	copy(id[:], r.space[:4])
-	binary.BigEndian.PutUint16(id[4:], r.groupID)
+	binary.BigEndian.PutUint16(id[4:], uint16(group))
 	binary.BigEndian.PutUint16(id[6:], 0x8000|uint16(e.Position>>36))
 	binary.BigEndian.PutUint64(id[8:], 0x8<<60|e.Position<<28>>4|uint64(e.Ordinal)<<8|uint64(e.Index))
 	return id
