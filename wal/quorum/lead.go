@@ -295,19 +295,24 @@ func (t *transport) summon(to Node) error {
 // stand does for this node what summon does for another one.
 func (t *transport) stand() { t.tell(t.summons()) }
 
-// stepDown makes a candidate of an earlier term a follower: raft is asked for a vote, which it refuses.
-func (t *transport) stepDown(term uint64) {
+// dismissal makes a candidate of an earlier term a follower: raft is asked for a vote, which it refuses, because the
+// candidate in this request claims an empty log.
+func (t *transport) dismissal(term uint64) *raft.RequestVoteRequest {
 	h := t.summons().RPCHeader
-	// The candidate in this request claims an empty log, so raft refuses it.
-	t.tell(&raft.RequestVoteRequest{RPCHeader: h, Candidate: h.Addr, Term: term, LeadershipTransfer: true})
+	return &raft.RequestVoteRequest{RPCHeader: h, Candidate: h.Addr, Term: term, LeadershipTransfer: true}
 }
 
 // tell passes a request to this node's raft.
 func (t *transport) tell(request any) {
 	select {
-	case t.rpcs <- raft.RPC{Command: request, RespChan: make(chan raft.RPCResponse, 1)}:
+	case t.rpcs <- own(request):
 	default: // raft is busy; its own timers do the rest
 	}
+}
+
+// own is a request of this node to its raft, whose answer nobody reads.
+func own(request any) raft.RPC {
+	return raft.RPC{Command: request, RespChan: make(chan raft.RPCResponse, 1)}
 }
 
 func (t *transport) summons() *raft.TimeoutNowRequest {

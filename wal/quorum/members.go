@@ -284,7 +284,7 @@ func (l *Log) Stand() bool {
 		} else if e.since.Sub(seen.since) < voteWait {
 			return false
 		}
-		n.trans.stepDown(e.term + 1)
+		n.trans.tell(n.trans.dismissal(e.term + 1))
 	default:
 		return false
 	}

@@ -116,8 +116,7 @@ func (t *transport) forward() {
 		case <-t.done:
 			return
 		}
-		if r := t.commitNotification(); r != nil &&
-			!t.give(raft.RPC{Command: r, RespChan: make(chan raft.RPCResponse, 1)}) {
+		if r := t.commitNotification(); r != nil && !t.give(own(r)) {
 			return
 		}
 	}
@@ -130,7 +129,9 @@ func (t *transport) forward() {
 // configuration that may elect.
 //
 // Nor does a leader count that this node knows while it stands for election itself. When it was told to stand and hears
-// of another one that has won, it stays a candidate, and the library then knows of that leader for ever.
+// of another one that has won, it stays a candidate, and the library then knows of that leader for ever. When that
+// leader hands over to it, it would still wait for the votes of its old election, and nobody could write meanwhile; so
+// it stands anew.
 func (t *transport) admit(r raft.RPC) {
 	n := t.raft.Load()
 	if n == nil {
@@ -138,6 +139,10 @@ func (t *transport) admit(r raft.RPC) {
 	}
 	stands := n.State() == raft.Candidate
 	switch c := r.Command.(type) {
+	case *raft.TimeoutNowRequest:
+		if stands {
+			t.give(own(t.dismissal(n.CurrentTerm() + 1)))
+		}
 	case *raft.RequestVoteRequest:
 		c.ID = nil // the library then doesn't look
 		c.LeadershipTransfer = c.LeadershipTransfer || stands

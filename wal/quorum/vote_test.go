@@ -268,3 +268,28 @@ func testCandidateWithALeaderVotes(t *testing.T) {
 	g.net.partition()
 	soon(t, "the other one leads", other.log.Leads)
 }
+
+// A node that was told to stand hears that another one leads in the same term, and stays a candidate. When that leader
+// hands over to it, it leads at once, and not only when it has waited for votes in vain.
+func TestCandidateWithALeaderTakesOver(t *testing.T) { simulated(t, testCandidateWithALeaderTakesOver) }
+
+func testCandidateWithALeaderTakesOver(t *testing.T) {
+	g := newGroup(t, 3, func(o *Options) { o.HeartbeatTimeout, o.ElectionTimeout = time.Hour, time.Hour })
+	first, other, candidate := g.members[1], g.members[2], g.members[3]
+	soon(t, "the first leads", func() bool { first.log.Stand(); return first.log.Leads() })
+	g.agree(5)
+	g.net.partition([]Node{first.node, other.node})
+	require.True(t, candidate.log.Stand())
+	require.True(t, other.log.Stand())
+	soon(t, "the other one leads", other.log.Leads)
+	require.Equal(t, candidate.log.Term(), other.log.Term())
+	g.net.partition()
+	g.write(5)
+	soon(t, "the candidate hears of it", func() bool { return candidate.log.Leader() == other.node })
+	require.Equal(t, Candidate, candidate.log.Status().Role)
+	begun := time.Now()
+	require.NoError(t, other.log.Transfer(t.Context(), candidate.node))
+	soon(t, "the candidate leads", candidate.log.Leads)
+	require.Less(t, time.Since(begun), time.Minute)
+	g.agree(5)
+}
