@@ -15,9 +15,11 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"hash"
 	"hash/crc32"
 	"net/netip"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/benbjohnson/immutable"
@@ -90,8 +92,23 @@ func appendChecksum(dst, token []byte) []byte {
 // Digest is what is kept of a token.
 type Digest [sha256.Size]byte
 
-// DigestOf is the SHA-256 of a token.
-func DigestOf(token []byte) Digest { return sha256.Sum256(token) }
+// DigestOf is the SHA-256 of a token. It is sha256.Sum256, which allocates in a build by profile: the only thing that a
+// small request allocates, at a twentieth of its CPU.
+func DigestOf(token []byte) Digest {
+	h := hashers.Get().(*hasher)
+	defer hashers.Put(h)
+	h.Reset()
+	_, _ = h.Write(token)
+	h.Sum(h.digest[:0])
+	return h.digest
+}
+
+type hasher struct {
+	hash.Hash
+	digest Digest
+}
+
+var hashers = sync.Pool{New: func() any { return &hasher{Hash: sha256.New()} }}
 
 // Hex is the digest in hexadecimal, as documents have it.
 func (d Digest) Hex() string { return hex.EncodeToString(d[:]) }
