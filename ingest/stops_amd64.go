@@ -2,10 +2,14 @@ package ingest
 
 import "golang.org/x/sys/cpu"
 
+// wideFrom is from how many blocks on wide instructions are worth it: a CPU that hasn't used any for a while runs the
+// first ones several times slower.
+const wideFrom = 2048 / blockBytes
+
 // markStops copies blocks of blockBytes from src to dst, which may be the same, and writes a bit for each of their
 // bytes to stops: whether a string stops there. It reads and writes only these blocks and their bits.
 func markStops(dst, src, stops *byte, blocks int) {
-	if cpu.X86.HasAVX2 {
+	if cpu.X86.HasAVX2 && blocks >= wideFrom {
 		markStopsAVX2(dst, src, stops, blocks)
 	} else {
 		markStopsSSE2(dst, src, stops, blocks)
