@@ -87,7 +87,7 @@ type segmentReader struct {
 // openSegment opens a segment of the log for reading, starting at the offset of a block.
 func (l *Log) openSegment(path string, offset int64) (*segmentReader, error) {
 	var files pebblewal.FileAccumulator
-	ok, err := files.MaybeAccumulate(offsetFS{l.opts.FS, offset}, path)
+	ok, err := files.MaybeAccumulate(offsetFS{l.opts.FS, offset, l.opts.Buffered}, path)
 	if err != nil || !ok {
 		return nil, fmt.Errorf("open segment %q: not a segment (%v)", path, err)
 	}
@@ -127,7 +127,8 @@ func (r *segmentReader) close() { _ = r.reader.Close() }
 // offsetFS opens files such that they seem to begin at offset, because Pebble's reader always starts at the beginning.
 type offsetFS struct {
 	vfs.FS
-	offset int64
+	offset   int64
+	buffered bool // Options.Buffered
 }
 
 func (fs offsetFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
@@ -135,31 +136,49 @@ func (fs offsetFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !fs.buffered && hasWholePages(f) {
+		passCache(f)
+	}
 	return &offsetFile{File: f, next: fs.offset}, nil
 }
 
-// offsetFile reads ahead, because Pebble's reader asks for one block at a time.
+// hasWholePages says whether a file ends with a page, so that all of it can be read past the page cache.
+func hasWholePages(f vfs.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Size()%pageBytes == 0
+}
+
+// offsetFile reads ahead, because Pebble's reader asks for one block at a time: little at first, as many want only a
+// few records, and much from then on. Its buffer is page-aligned, and it reads whole pages, until the file ends.
 type offsetFile struct {
 	vfs.File
 	next   int64
+	ahead  int // how many bytes were read last
 	unread []byte
-	buf    *[readAhead]byte // nil before the first Read and after Close
+	buf    *[]byte // nil before the first Read and after Close
 }
 
-const readAhead = 4 * blockBytes
+const (
+	firstAhead = 4 * blockBytes
+	readAhead  = 16 * blockBytes
+)
 
-var readBuffers = sync.Pool{New: func() any { return new([readAhead]byte) }}
+var readBuffers = sync.Pool{New: func() any {
+	b := pagesOf(readAhead)
+	return &b
+}}
 
 func (f *offsetFile) Read(p []byte) (int, error) {
 	if len(f.unread) == 0 {
 		if f.buf == nil {
-			f.buf = readBuffers.Get().(*[readAhead]byte)
+			f.buf = readBuffers.Get().(*[]byte)
 		}
-		n, err := f.File.ReadAt(f.buf[:], f.next)
+		f.ahead = min(max(2*f.ahead, firstAhead), readAhead)
+		n, err := f.File.ReadAt((*f.buf)[:f.ahead], f.next)
 		if n == 0 {
 			return 0, err
 		}
-		f.unread = f.buf[:n]
+		f.unread = (*f.buf)[:n]
 		f.next += int64(n)
 	}
 	n := copy(p, f.unread)

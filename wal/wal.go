@@ -76,8 +76,8 @@ type Options struct {
 	// MaxRecycled is how many trimmed segments are kept to be overwritten, which is cheaper to sync than a new file.
 	// Default 4; a negative value means none.
 	MaxRecycled int
-	// Buffered makes the log write segments through the page cache. Otherwise it does so only where the file system
-	// can't bypass the page cache.
+	// Buffered makes the log write and read segments through the page cache. Otherwise it does so only where the file
+	// system can't bypass the page cache.
 	Buffered bool
 	// MaxPendingRecords and MaxPendingBytes bound the records that wait for the disk. Beyond either, Append returns
 	// ErrBusy. Defaults 4096, 256 MiB.

@@ -1,12 +1,14 @@
 package wal
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"math"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -395,6 +397,39 @@ func TestReadStartsAtMark(t *testing.T) {
 	require.NoError(t, h.Replay(800, skip))
 	check()
 	require.NoError(t, h.Close())
+}
+
+// TestReadOfFiles: a log on disk reads the same past the page cache and through it, also where the last segment doesn't
+// end with a page, as after a copy that left out its zeros.
+func TestReadOfFiles(t *testing.T) {
+	dir := t.TempDir()
+	open := func(buffered bool) *harness {
+		return mustOpen(t, vfs.Default, func(o *Options) {
+			o.Dir, o.SegmentBytes, o.Buffered = dir, 3*readAhead, buffered
+		})
+	}
+	h := open(false)
+	for range 10 { // so that no group of records takes a whole segment
+		h.fill(t, 20, 20_000)
+	}
+	require.NoError(t, h.Close())
+	require.Len(t, h.ids, 200)
+	require.Greater(t, len(h.segments), 1)
+	written, last := h.ids, h.segments[len(h.segments)-1].path
+	for i := range 4 {
+		if i == 2 {
+			text, err := os.ReadFile(last)
+			require.NoError(t, err)
+			size := len(bytes.TrimRight(text, "\x00")) + 3 // the segment's end has a number, which ends with zeros
+			require.NotZero(t, size%pageBytes)
+			require.NoError(t, os.Truncate(last, int64(size)))
+		}
+		h = open(i%2 == 1)
+		read, err := h.content()
+		require.NoError(t, err, i)
+		require.Equal(t, written, read, i)
+		require.NoError(t, h.Close())
+	}
 }
 
 func TestAppendDoesNotAllocate(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 // a group is one or a few writes and one sync, done by the goroutine that waits for them. That saves two goroutine
 // switches, and more than half of the CPU for a large record (docs/decisions/2026-11-23-log-writer.md).
 //
-// The writer writes whole pages from page-aligned memory, so that they can bypass the page cache (writeDirect). The
+// The writer writes whole pages from page-aligned memory, so that they can bypass the page cache (passCache). The
 // last page is filled up with zeros, and written once more together with what comes next. For small groups, zeros are
 // written further ahead (padding).
 type writer struct {
@@ -182,7 +182,7 @@ func (l *Log) create(num uint64) (w *writer, path string, size int64, err error)
 		_ = file.Close()
 		return nil, path, 0, err
 	}
-	direct := !l.opts.Buffered && writeDirect(file)
+	direct := !l.opts.Buffered && passCache(file)
 	isDirect := 0.0
 	if direct {
 		isDirect = 1
@@ -196,9 +196,10 @@ func (l *Log) create(num uint64) (w *writer, path string, size int64, err error)
 		segmentBytes: l.opts.SegmentBytes}, path, old.size, nil
 }
 
-// writeDirect makes writes to a file bypass the page cache, which costs less than half of the CPU beside load that
-// needs the memory. It returns false where the file system can't do that page by page, or is in memory.
-func writeDirect(file vfs.File) bool {
+// passCache makes what is written to a file and read from it bypass the page cache, which costs less than half of the
+// CPU beside load that needs the memory. It returns false where the file system can't do that page by page, or is in
+// memory.
+func passCache(file vfs.File) bool {
 	fd := file.Fd()
 	if fd == vfs.InvalidFd {
 		return false

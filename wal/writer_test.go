@@ -28,7 +28,7 @@ func TestWriterAgainstPebble(t *testing.T) {
 		}
 		file, err := fs.Create(path, writeCategory)
 		require.NoError(t, err)
-		if i%3 == 1 && !writeDirect(file) {
+		if i%3 == 1 && !passCache(file) {
 			t.Log("this file system has no writes past the page cache")
 		}
 		ours := &writer{file: file, num: 7, buf: pagesOf(writeBytes)[:0], segmentBytes: 1 << 30}

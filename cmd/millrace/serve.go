@@ -61,7 +61,7 @@ type serveCommand struct {
 	CheckpointBytes    byteSize      `default:"1GiB" bounds:"1KiB..1000TB" help:"Changed profiles are written to the store after this much log; this bounds the replay after a crash."`
 	CheckpointInterval time.Duration `default:"5m" bounds:"10ms..8760h" help:"Changed profiles are written to the store at least this often."`
 	SegmentBytes       byteSize      `default:"128MiB" bounds:"64KiB..16GiB" help:"Size of a log segment."`
-	BufferedLog        bool          `help:"Write the log through the page cache, even where the file system supports direct I/O."`
+	BufferedLog        bool          `help:"Write and read the log through the page cache, even where the file system supports direct I/O."`
 	MinFreeBytes       byteSize      `default:"2GB" bounds:"0..1000TB" help:"Writes are refused when less disk space than this is free."`
 	MinFreePercent     float64       `default:"5" bounds:"0..100" help:"Writes are refused when less than this percentage of the disk is free."`
 	StallAfter         time.Duration `default:"5s" bounds:"10ms..1h" help:"/readyz fails when an fsync takes longer than this."`
