@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/ingest/stops"
 	"millrace/loadtest/body"
 	"millrace/loadtest/testseed"
 	"millrace/shard/op"
@@ -423,7 +424,7 @@ func TestCollidingNames(t *testing.T) {
 			}
 			difference := first ^ binary.LittleEndian.Uint64(half[:]) ^ uint64(mine^its)<<tagShift
 			need := (second*hashSecond ^ difference) * inverse
-			if need>>56 != 0 || stopBits(need|'x'<<56) != 0 {
+			if need>>56 != 0 || stops.Bits(need|'x'<<56) != 0 {
 				continue
 			}
 			text := binary.LittleEndian.AppendUint64(half[:], need)

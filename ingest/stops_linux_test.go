@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/ingest/stops"
 	"millrace/shard/op"
 )
 
@@ -31,7 +32,7 @@ func TestNothingOutsideOfTheBodyIsRead(t *testing.T) {
 	body := []byte(`{"events":[{"external_id":"u`)
 	text := bytes.Repeat([]byte("x"), os.Getpagesize())
 	atStart := fenced(t, append(body, text...))
-	for cut := range 3 * blockBytes {
+	for cut := range 3 * stops.BlockBytes {
 		whole := append(bytes.Clone(text[:cut]), tail...)
 		whole = append(append([]byte{}, body...), whole...)
 		atEnd := fenced(t, append(bytes.Repeat([]byte(" "), os.Getpagesize()-len(whole)), whole...))

@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"unicode/utf8"
 )
 
 // Check reads a file from beginning to end and returns how many rows it has. Its errors are those of a Reader. It takes
@@ -141,7 +140,7 @@ func (p *piece) fill(r io.Reader, before []byte, size, maxRow int) (rest []byte,
 
 // check finds the first fault of a piece, and takes notes of a piece that has none.
 func (p *piece) check(n *noter, o Options) {
-	if p.noting && utf8.Valid(p.text) && p.checkAndNote(n, o) {
+	if p.noting && p.checkAndNote(n, o) {
 		return
 	}
 	p.notes = nil

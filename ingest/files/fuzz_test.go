@@ -8,6 +8,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 )
@@ -17,6 +18,8 @@ import (
 func FuzzRows(f *testing.F) {
 	for _, text := range []string{
 		"{\"external_id\":\"a\",\"payload\":\"{\\\"k\\\":1}\"}\n{\"external_id\":\"b\"}\r\n\n{",
+		"{\"external_id\":\"a\",\"k\":\"\\n\xff\"}\n", "{\"external_id\":\"a\",\"\xff\":1}\n{}", "{\"external_id\":\"a\"}\xff",
+		"{\"external_id\":\"a\",\"payload\":\"{\\\"k\\\":\\\"é\xff\\\"}\"}", "\xff\n{}", "\u00a0\n{\"external_id\":\"é\"}", "{\"a\":\xff}",
 		"external_id,payload\na,\"{\"\"k\"\":1}\"\n\"b\n\",{}\n",
 		"external_id,name,e.properties.n,subscription_group_id,subscription_state\na,e,1,g,subscribed\nb,\"'1'\",,,\n",
 		"\xef\xbb\xbfEMAIL,PAYLOAD,KIND\nx,{},deletions", "alias_name,alias_label,k\n,,\n", "{\"payload\":{\"external_id\":\"a\",\"time\":\"t\",\"n\":[{}]},\"kind\":\"events\"}\n\n {\"svc_id\":\"b\",\"payload\":{\"k\":1}} \r\n\n{",
@@ -152,7 +155,8 @@ func requireOneValue(t *testing.T, text []byte) {
 	}
 }
 
-// FuzzGrammar compares the check of lines with encoding/json, which has a bound for the depth.
+// FuzzGrammar compares the check of lines with encoding/json, which has a bound for the depth, and takes strings that
+// aren't UTF-8, as the check of an unmarked text does.
 func FuzzGrammar(f *testing.F) {
 	for _, text := range []string{
 		`{}`, ` [ ] `, `{"a" : [1,-0.5e+7,"\u00eF\"\\",{"b":{}},[[]]] , "c":null}`, `[true,false,null]`, `"12345678\n12345678"`, ``,
@@ -162,10 +166,20 @@ func FuzzGrammar(f *testing.F) {
 	} {
 		f.Add(text)
 	}
-	var g grammar
+	long := strings.Repeat("x", 56)
+	for _, end := range []string{"", "x", "xx", "\xff", `\"`, `\"é`, "\\\"\xff", "\x1f"} { // near the last bit that is looked at
+		for n := range 9 {
+			f.Add(`["` + long + end + `"]` + strings.Repeat(" ", n))
+			f.Add(`[` + strings.Repeat(" ", n) + `"` + long + end + `","`)
+		}
+	}
+	var g, marked grammar
 	f.Fuzz(func(t *testing.T, text string) {
 		if strings.Count(text, "[")+strings.Count(text, "{") < 10_000 {
-			require.Equal(t, json.Valid([]byte(text)), g.valid([]byte(text)), "%q", text)
+			want := json.Valid([]byte(text))
+			require.Equal(t, want, g.valid([]byte(text)), "%q", text)
+			marked.mark([]byte(text))
+			require.Equal(t, want && utf8.ValidString(text), marked.valid([]byte(text)), "%q", text)
 		}
 	})
 }

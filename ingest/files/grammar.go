@@ -3,12 +3,48 @@ package files
 import (
 	"encoding/binary"
 	"math/bits"
+	"unicode/utf8"
+
+	"millrace/ingest/stops"
 )
 
-// grammar checks that a text is one JSON value according to RFC 8259, except for UTF-8, which is checked elsewhere. It
-// accepts any depth.
+// grammar checks that a text is one JSON value according to RFC 8259. It accepts any depth. UTF-8 is checked elsewhere,
+// unless the text is marked: then few strings need a look at it.
 type grammar struct {
-	open []byte // the brackets that close what is open
+	open  []byte // the brackets that close what is open
+	stops []byte // a bit for each byte of a marked text: whether a string stops there
+}
+
+// mark determines where the strings of a text stop, before it is passed. It writes to the text what is there.
+func (g *grammar) mark(text []byte) {
+	whole, rest := len(text)/stops.BlockBytes, [stops.BlockBytes]byte{}
+	if need := (whole + 2) * stops.BlockBytes / 8; cap(g.stops) < need { // a word may be read behind the last one
+		g.stops = make([]byte, need, need+need/4)
+	} else {
+		g.stops = g.stops[:need]
+	}
+	if whole > 0 {
+		stops.Mark(&text[0], &text[0], &g.stops[0], whole)
+	}
+	copy(rest[:], text[whole*stops.BlockBytes:])
+	stops.Mark(&rest[0], &rest[0], &g.stops[whole*stops.BlockBytes/8], 1)
+}
+
+// passString is the function passString, which goes on where a string doesn't end at its first stop, and also checks
+// UTF-8 if the text is marked.
+func (g *grammar) passString(text []byte, i int) int {
+	if first := i + 1; first>>3+8 <= len(g.stops) && first < len(text) && text[i] == '"' {
+		// At least the first 57 of the bits are there. With none of them set, the index is only a guess.
+		stop := first + bits.TrailingZeros64(binary.LittleEndian.Uint64(g.stops[first>>3:])>>(first&7)|1<<57)
+		if stop < len(text) && text[stop] == '"' {
+			return stop + 1
+		}
+		if stop = passString(text, i); stop > 0 && !utf8.Valid(text[i:stop]) {
+			return -1
+		}
+		return stop
+	}
+	return passString(text, i)
 }
 
 // valid reports whether text is one value, possibly between blanks.
@@ -35,7 +71,7 @@ func (g *grammar) pass(text []byte, i int) int {
 				return -1
 			case text[i] == ',':
 				if i, more = passBlanks(text, i+1), true; g.open[len(g.open)-1] == '}' {
-					if i = passName(text, i); i < 0 {
+					if i = g.passName(text, i); i < 0 {
 						return -1
 					}
 				}
@@ -57,13 +93,13 @@ func (g *grammar) value(text []byte, i int) (next int, more bool) {
 	}
 	switch c := text[i]; c {
 	case '"':
-		return passString(text, i), false
+		return g.passString(text, i), false
 	case '{':
 		if i = passBlanks(text, i+1); i < len(text) && text[i] == '}' {
 			return i + 1, false
 		}
 		g.open = append(g.open, '}')
-		return passName(text, i), true
+		return g.passName(text, i), true
 	case '[':
 		if i = passBlanks(text, i+1); i < len(text) && text[i] == ']' {
 			return i + 1, false
@@ -97,8 +133,8 @@ func passWord(text []byte, i int, word string) int {
 }
 
 // passName skips the name at i and its colon.
-func passName(text []byte, i int) int {
-	if i = passString(text, i); i < 0 {
+func (g *grammar) passName(text []byte, i int) int {
+	if i = g.passString(text, i); i < 0 {
 		return -1
 	}
 	if i = passBlanks(text, i); i == len(text) || text[i] != ':' {

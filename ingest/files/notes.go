@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"sort"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/zeebo/xxh3"
@@ -82,7 +83,8 @@ func (n *Notes) add(p *piece, at Position) bool {
 
 // noter makes notes of lines.
 type noter struct {
-	grammar
+	grammar                     // of the piece
+	other   grammar             // of other texts
 	facts   facts               // of the object, wherever it is
 	columns [columnCount][]byte // of the line
 	object  []byte              // of the column payload; nil: it is not an object
@@ -96,6 +98,7 @@ func (p *piece) checkAndNote(n *noter, o Options) bool {
 	if len(p.text) > math.MaxUint32 {
 		return false
 	}
+	n.mark(p.text)
 	p.notes = make([]note, 0, 16+len(p.text)/p.lineBytes*17/16)
 	p.rows, p.lines = 0, 0
 	for from := 0; from < len(p.text); {
@@ -104,21 +107,19 @@ func (p *piece) checkAndNote(n *noter, o Options) bool {
 			end, next = from+k, from+k+1
 			p.lines++
 		}
-		line := p.text[from:end]
-		if len(line) > o.MaxRowBytes {
+		if end-from > o.MaxRowBytes {
 			return false
 		}
 		p.notes = append(p.notes, note{})
 		one := &p.notes[len(p.notes)-1]
-		n.note(one, line)
-		if one.form == noteRow && o.Strict && !n.isObject(line) {
+		n.note(one, p.text[:end], from)
+		if one.form == noteRow && !n.isReadable(p.text[from:end], o.Strict) {
 			return false
 		}
 		if one.form != noteBlank {
 			p.rows++
 		}
-		one.from, one.to, one.who, one.next = one.from+uint32(from), one.to+uint32(from), one.who+uint32(from),
-			uint32(next)
+		one.next = uint32(next)
 		from = next
 	}
 	if cap(p.notes) > len(p.notes)*5/4 {
@@ -128,28 +129,29 @@ func (p *piece) checkAndNote(n *noter, o Options) bool {
 	return true
 }
 
-// isObject reports whether a line that isn't plain is an object at all.
-func (n *noter) isObject(line []byte) bool {
+// isReadable reports whether a line that isn't plain is UTF-8 and, if that is asked for, an object.
+func (n *noter) isReadable(line []byte, strict bool) bool {
 	text := bytes.TrimSpace(line)
-	return len(text) > 0 && text[0] == '{' && n.valid(text)
+	return utf8.Valid(text) && (!strict || len(text) > 0 && text[0] == '{' && n.other.valid(text))
 }
 
-// note makes the note of a line in one, which is empty. A note is filled in where it stays: whoever copies what was
-// just written in parts waits until it has left the processor, which was a tenth of a note.
-func (n *noter) note(one *note, line []byte) {
-	i := passBlanks(line, 0)
-	if i == len(line) || line[i] != '{' && len(bytes.TrimSpace(line)) == 0 {
+// note makes the note of a line, which goes from an index of its piece to the end of text, in one, which is empty. A
+// note is filled in where it stays: whoever copies what was just written in parts waits until it has left the
+// processor, which was a tenth of a note.
+func (n *noter) note(one *note, text []byte, from int) {
+	i := passBlanks(text, from)
+	if i == len(text) || text[i] != '{' && len(bytes.TrimSpace(text[i:])) == 0 {
 		return
 	}
 	one.form = noteRow
-	if line[i] != '{' {
+	if text[i] != '{' {
 		return
 	}
 	n.facts = facts{} // one by one: together they would be copied
 	n.columns = [columnCount][]byte{}
 	n.object, n.twice, n.empty = nil, false, false
-	end := n.members(line, i, false)
-	if end < 0 || passBlanks(line, end) < len(line) {
+	end := n.members(text, i, false)
+	if end < 0 || passBlanks(text, end) < len(text) {
 		return
 	}
 	payload, kind, number := n.columns[columnPayload], n.columns[columnKind], uint8(0)
@@ -158,7 +160,7 @@ func (n *noter) note(one *note, line []byte) {
 	}
 	if payload == nil {
 		if number == 0 && !n.empty && n.facts.isNamed() {
-			n.fill(one, line, line[i:end])
+			n.fill(one, text, text[i:end])
 		}
 		return
 	}
@@ -168,13 +170,13 @@ func (n *noter) note(one *note, line []byte) {
 	case n.twice || !alone || kind != nil && number == 0:
 		return
 	case n.object != nil:
-		n.fill(one, line, n.object)
+		n.fill(one, text, n.object)
 	default:
-		n.fillQuoted(one, line, payload)
+		n.fillQuoted(one, text, payload)
 	}
 	switch {
 	case one.form == noteRow:
-	case n.noteWho(one, line):
+	case n.noteWho(one, text):
 		one.kind = number
 	default:
 		*one = note{form: noteRow}
@@ -192,7 +194,7 @@ func (n *noter) members(text []byte, begin int, inner bool) int {
 	}
 	for {
 		from := i
-		if i = passString(text, i); i < 0 {
+		if i = n.passString(text, i); i < 0 {
 			return -1
 		}
 		name := text[from+1 : i-1]
@@ -208,7 +210,9 @@ func (n *noter) members(text []byte, begin int, inner bool) int {
 		case i == len(text):
 			return -1
 		case text[i] == '"':
-			i = passString(text, i)
+			i = n.passString(text, i)
+		case text[i] <= '9':
+			i = passNumber(text, i)
 		case text[i] == '{' && c == columnPayload && n.object == nil:
 			n.facts = facts{}
 			if i = n.members(text, i, true); i > 0 {
@@ -246,12 +250,12 @@ func (n *noter) members(text []byte, begin int, inner bool) int {
 }
 
 // fill completes the note of a line with the object in it, whose facts are known, if it can be noted.
-func (n *noter) fill(one *note, line, object []byte) {
+func (n *noter) fill(one *note, text, object []byte) {
 	if n.facts.mergeAt != 0 {
 		return
 	}
 	one.form = noteObject
-	one.from = uint32(cap(line) - cap(object))
+	one.from = uint32(cap(text) - cap(object))
 	one.to = one.from + uint32(len(object))
 	one.user = n.facts.user()
 	if n.facts.members {
@@ -269,22 +273,26 @@ func (n *noter) fill(one *note, line, object []byte) {
 }
 
 // fillQuoted is fill for a line whose payload is a string.
-func (n *noter) fillQuoted(one *note, line, payload []byte) {
+func (n *noter) fillQuoted(one *note, text, payload []byte) {
 	var err error
 	if n.scratch, err = jsontext.AppendUnquote(n.scratch[:0], payload); err != nil {
 		return
 	}
 	object := bytes.TrimSpace(n.scratch)
-	if n.facts = (facts{}); len(object) == 0 || object[0] != '{' || n.members(object, 0, true) != len(object) {
+	stops := n.stops
+	n.stops = nil // they are the piece's
+	n.facts = facts{}
+	ok := len(object) > 0 && object[0] == '{' && n.members(object, 0, true) == len(object)
+	if n.stops = stops; !ok {
 		return
 	}
-	if n.fill(one, line, payload); one.form == noteObject {
+	if n.fill(one, text, payload); one.form == noteObject {
 		one.form = noteQuoted
 	}
 }
 
 // noteWho adds the identifier beside the payload. It returns false when that can't be noted.
-func (n *noter) noteWho(one *note, line []byte) bool {
+func (n *noter) noteWho(one *note, text []byte) bool {
 	who := columnNone
 	for _, c := range []column{columnExternalID, columnSvcID} {
 		if n.columns[c] == nil {
@@ -299,7 +307,7 @@ func (n *noter) noteWho(one *note, line []byte) bool {
 		return true
 	}
 	value := n.columns[who]
-	one.who, one.whoBytes = uint32(cap(line)-cap(value)), uint16(len(value))
+	one.who, one.whoBytes = uint32(cap(text)-cap(value)), uint16(len(value))
 	one.user = hashOf(who, value)
 	if who == columnSvcID {
 		one.facts |= noteSvcID

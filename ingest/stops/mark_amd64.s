@@ -3,8 +3,8 @@
 // A string stops at a quote, a backslash, a control character, and at what is not ASCII. The last two are one
 // comparison: taken as signed, both are less than a blank.
 
-// func markStopsAVX2(dst, src, stops *byte, blocks int)
-TEXT ·markStopsAVX2(SB), NOSPLIT, $0-32
+// func markAVX2(dst, src, stops *byte, blocks int)
+TEXT ·markAVX2(SB), NOSPLIT, $0-32
 	MOVQ         dst+0(FP), DI
 	MOVQ         src+8(FP), SI
 	MOVQ         stops+16(FP), DX
@@ -64,8 +64,8 @@ end:
 	POR      X3, X4     \
 	PMOVMSKB X4, reg
 
-// func markStopsSSE2(dst, src, stops *byte, blocks int)
-TEXT ·markStopsSSE2(SB), NOSPLIT, $0-32
+// func markSSE2(dst, src, stops *byte, blocks int)
+TEXT ·markSSE2(SB), NOSPLIT, $0-32
 	MOVQ       dst+0(FP), DI
 	MOVQ       src+8(FP), SI
 	MOVQ       stops+16(FP), DX
