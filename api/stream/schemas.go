@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"time"
 
@@ -53,13 +54,32 @@ func (s *schemas) open(ctx context.Context, c *kafkaCredentials) error {
 	for kind := range s.topics {
 		k, _ := event.KindNamed(kind)
 		subject := s.subject(kind)
-		s.ids[k], err = client.RegisterSchema(ctx, subject,
+		id, err := client.RegisterSchema(ctx, subject,
 			sr.Schema{Schema: currents.SchemaOf(k).String(), Type: sr.TypeAvro},
 			-1, -1)
+		if err == nil {
+			err = s.number(k, id)
+		}
 		if err != nil {
 			return fmt.Errorf("schema registry: register subject %q: %w", subject, err)
 		}
 	}
+	return nil
+}
+
+// number notes the number of a kind's schema. An answer with one that can't be is not that of a registry: whoever reads
+// the records would find no schema, or a wrong one.
+func (s *schemas) number(k op.Kind, id int) error {
+	if id < 1 || id > math.MaxInt32 {
+		return fmt.Errorf("the answer has the number %d for the schema: want 1 to %d", id, math.MaxInt32)
+	}
+	for other, of := range s.ids {
+		if of == id {
+			return fmt.Errorf("the answer has the number %d, which the schema of kind %q has, too", id,
+				event.KindName(other))
+		}
+	}
+	s.ids[k] = id
 	return nil
 }
 

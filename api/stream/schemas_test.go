@@ -151,6 +151,20 @@ func TestSchemaRegistryThatFails(t *testing.T) {
 		return true
 	})
 	require.ErrorContains(t, w.turns(w.options(), stream), "the answer has more than")
+	for answer, says := range map[string]string{ // of somebody else, such as a proxy
+		`{}`:                "the number 0",
+		`{"id":-5}`:         "the number -5",
+		`{"id":4294967297}`: "the number 4294967297",
+		`{"id":7}`:          `the number 7, which the schema of kind "`,
+	} {
+		registry.ClearInterceptors()
+		registry.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			_, _ = w.Write([]byte(answer))
+			return true
+		})
+		require.ErrorContains(t, w.turns(w.options(), stream), says)
+		require.Empty(t, consumed(t, c, testTopics...))
+	}
 	registry.ClearInterceptors()
 	require.NoError(t, w.turns(w.options(), stream))
 	require.Len(t, consumed(t, c, testTopics...), len(want))
