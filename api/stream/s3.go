@@ -35,6 +35,10 @@ type s3Credentials struct {
 	SessionToken    string `json:"session_token,omitempty"`
 }
 
+// maxServiceAnswer bounds an answer. A stream reads no objects: the largest answers are lists of unfinished uploads of
+// one object.
+const maxServiceAnswer = 1 << 20
+
 // s3Tries is how often a request is tried before the stream is held up and waits like any other.
 const s3Tries = 3
 
@@ -60,6 +64,7 @@ func (b *bucket) open(context.Context) error {
 		}
 		own.DialContext = bounded.Dial(b.o.RequestTimeout, b.o.maxSilence())
 		own.IdleConnTimeout = b.o.RequestTimeout // idle is not silent
+		own.MaxResponseHeaderBytes = maxHeaderBytes
 		transport = own
 	}
 	creds, err := b.credentials()
@@ -70,7 +75,7 @@ func (b *bucket) open(context.Context) error {
 		document.AddressingHost: minio.BucketLookupDNS}[b.to.Addressing]
 	b.client, err = minio.New(u.Host,
 		&minio.Options{Creds: creds, Secure: u.Scheme == "https", Region: b.to.Region, BucketLookup: lookup,
-			Transport:  transport,
+			Transport:  bounded.Transport{Base: transport, Bytes: maxServiceAnswer},
 			MaxRetries: s3Tries})
 	if err != nil {
 		return err

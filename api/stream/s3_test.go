@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -255,6 +256,47 @@ func TestS3AnswersOfOthers(t *testing.T) {
 		require.Len(t, s.objects()["shop/s/x"], size)
 		require.NoError(t, b.client.RemoveObject(context.Background(), testBucket, "shop/s/x", minio.RemoveObjectOptions{}))
 	}
+}
+
+// An answer or headers without end, whatever they answer, hold the stream up, and neither is kept.
+func TestS3AnswersWithoutEnd(t *testing.T) {
+	w, s := newWorld(t, 4<<10), newService(t)
+	o, d := s.options(w), s.destination()
+	o.transport, d.Addressing, d.Region = nil, document.AddressingPath, ""
+	o.partBytes = 5 << 20
+	b := newBucket(&o, "shop", "s", &d)
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, make([]byte, 6<<20), 0o600))
+	for _, ask := range []string{"location", "uploads", "partNumber", "uploadId"} { // in this order; the last one joins the parts
+		for _, begins := range []string{"HTTP/1.1 200 OK\r\n\r\n<?xml version='1.0'?><Error><Code>", "HTTP/1.1 200 OK\r\nX: "} {
+			var isTaken atomic.Bool // 256 MiB of it
+			s.setBefore(func(w http.ResponseWriter, r *http.Request) bool {
+				if q := r.URL.Query(); !q.Has(ask) || ask == "uploadId" && r.Method != http.MethodPost {
+					return false
+				}
+				_, _ = io.Copy(io.Discard, r.Body)
+				conn, _, err := w.(http.Hijacker).Hijack()
+				assert.NoError(t, err)
+				defer conn.Close()
+				_, err = io.WriteString(conn, begins)
+				for range 4096 {
+					if err == nil {
+						_, err = io.WriteString(conn, strings.Repeat("x", 64<<10))
+					}
+				}
+				if err == nil {
+					isTaken.Store(true)
+				}
+				return true
+			})
+			require.NoError(t, b.open(context.Background()))
+			err := b.put(context.Background(), file, "x", false)
+			require.ErrorContains(t, err, "put lake/shop/s/x")
+			require.False(t, isTaken.Load(), "%s: %v", ask, err)
+			require.FileExists(t, file)
+		}
+	}
+	require.Empty(t, s.objects())
 }
 
 // What a destination says decides where objects lie and how they are asked for.
