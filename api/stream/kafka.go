@@ -247,6 +247,8 @@ type records struct {
 	mu    sync.Mutex
 	apart []refusedRecord // from batches that were refused, because of one record or of all together
 	err   error           // the first error of another kind
+	// untold is the record that the error is about, if its time was up and the producer doesn't tell why.
+	untold *kgo.Record
 }
 
 type refusedRecord struct {
@@ -286,7 +288,7 @@ func (d *records) write(ctx context.Context, e *event.Event) error {
 	*r = kgo.Record{Topic: d.to.names[kind], Key: m.texts[start:id:id], Value: m.texts[value:end:end],
 		Headers: m.headers[first:len(m.headers):len(m.headers)]}
 	d.to.client.Produce(ctx, r, d.noted)
-	return d.failed()
+	return d.failed(ctx)
 }
 
 // appendValue appends the record of the event that the writer has last read.
@@ -316,6 +318,9 @@ func (d *records) note(r *kgo.Record, err error) {
 		d.apart = append(d.apart, refusedRecord{r, err})
 	case d.err == nil:
 		d.err = fmt.Errorf("produce to topic %q: %w", r.Topic, err)
+		if err == kgo.ErrRecordTimeout { // by itself; what the producer knows is wrapped with it
+			d.untold = r
+		}
 	}
 }
 
@@ -325,10 +330,24 @@ func isOfRecords(err error) bool {
 	return errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.InvalidRecord)
 }
 
-func (d *records) failed() error {
+// failed returns the first error. The brokers may have answered each attempt with an error that may pass, such as too
+// few replicas in sync, which the producer keeps to itself.
+func (d *records) failed(ctx context.Context) error {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.err
+	err, untold := d.err, d.untold
+	d.mu.Unlock()
+	if untold == nil {
+		return err
+	}
+	client, failed := kgo.NewClient(append(slices.Clip(d.to.options), kgo.RecordRetries(0))...)
+	if failed != nil {
+		return err
+	}
+	defer client.Close()
+	if why := d.to.alone(ctx, client, untold); why != nil {
+		return fmt.Errorf("%w: %w", err, why)
+	}
+	return err // the record is there now, and comes once more
 }
 
 func (d *records) finish() error { return nil }
@@ -343,9 +362,9 @@ func (d *records) confirm(ctx context.Context, _, _ uint64) error {
 	wait, cancel := d.to.patience(ctx)
 	defer cancel()
 	if err := d.to.client.Flush(wait); err != nil {
-		return fmt.Errorf("the brokers don't answer: %w", err)
+		return fmt.Errorf("the brokers don't answer, or only with errors that may pass: %w", err)
 	}
-	if err := d.failed(); err != nil {
+	if err := d.failed(ctx); err != nil {
 		return err
 	}
 	if err := d.sendApart(ctx); err != nil {
@@ -366,7 +385,7 @@ func (d *records) sendApart(ctx context.Context) error {
 	defer client.Close()
 	tooLarge := map[string]int{} // by topic: size of batches that were too large as a whole
 	for _, r := range d.apart {
-		err := d.to.alone(ctx, client, &kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: r.Headers})
+		err := d.to.alone(ctx, client, r.Record)
 		if limit := d.to.limit(r.Topic); err == nil && errors.Is(r.why, kerr.MessageTooLarge) &&
 			limit > minBatchBytes && len(r.Value) < limit/2 {
 			tooLarge[r.Topic] += len(r.Value)
@@ -390,12 +409,13 @@ func (d *records) sendApart(ctx context.Context) error {
 	return nil
 }
 
-// alone returns when a record, sent by itself, is there.
+// alone returns when the copy of a record, sent by itself, is there.
 func (k *topics) alone(ctx context.Context, client *kgo.Client, r *kgo.Record) error {
 	wait, cancel := k.patience(ctx)
 	defer cancel()
 	sent := make(chan error, 1)
-	client.Produce(wait, r, func(_ *kgo.Record, err error) { sent <- err })
+	again := kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: r.Headers}
+	client.Produce(wait, &again, func(_ *kgo.Record, err error) { sent <- err })
 	select {
 	case err := <-sent:
 		return err

@@ -431,6 +431,24 @@ func TestKafkaThatHangs(t *testing.T) {
 	require.GreaterOrEqual(t, len(consumed(t, c, testTopics...)), 21)
 }
 
+// What brokers answer until the time of records is up is in the error.
+func TestKafkaSaysWhyTimeIsUp(t *testing.T) {
+	w, c := newWorld(t, 4<<10), newBrokers(t)
+	stream := w.topics("all", c, nil)
+	c.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		return refusal(req.(*kmsg.ProduceRequest), kerr.NotEnoughReplicas), nil, true
+	})
+	w.commit(w.ws.Number, 3, 7)
+	o := w.options()
+	o.kafka = []kgo.Opt{kgo.RecordDeliveryTimeout(time.Second), kgo.MetadataMinAge(10 * time.Millisecond),
+		kgo.RetryBackoffFn(func(int) time.Duration { return 10 * time.Millisecond })}
+	err := w.turns(o, stream)
+	require.ErrorIs(t, err, kgo.ErrRecordTimeout)
+	require.ErrorIs(t, err, kerr.NotEnoughReplicas)
+	require.Empty(t, consumed(t, c, testTopics...))
+}
+
 // SASL and TLS with what the operator has given; what is wrong is said without it.
 func TestKafkaCredentials(t *testing.T) {
 	w := newWorld(t, 4<<10)
