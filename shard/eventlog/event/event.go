@@ -77,10 +77,12 @@ func ofWhat(e *Event) string {
 	return "user"
 }
 
-// SetProperties sets an event's properties to JSON that it appends to dst, and returns that.
+// SetProperties sets an event's properties to JSON that it appends to dst, and returns dst with it.
 func (e *Event) SetProperties(dst []byte, fields Fields) []byte {
-	e.fields, e.Properties = fields, fields.AppendJSON(dst)
-	return e.Properties
+	begin := len(dst)
+	dst = fields.AppendJSON(dst)
+	e.fields, e.Properties = fields, dst[begin:]
+	return dst
 }
 
 // Fields are names with values, in the form of the log.
