@@ -15,10 +15,10 @@ import (
 
 const (
 	parquetBatch    = 1 << 8
-	parquetRowGroup = 1 << 16
+	parquetRowGroup = 1 << 17 // as in the event log: a dictionary serves a whole row group
 	// parquetGroupBytes bounds a row group, which lies in memory until it is written: properties may have 50 KB.
 	parquetGroupBytes = 32 << 20
-	parquetPage       = 1 << 20
+	parquetPage       = 2 << 20
 )
 
 // parquetOptions are the options of all files. Dictionaries have removed most repetition, so on the events of bench the
