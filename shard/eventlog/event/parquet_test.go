@@ -121,6 +121,22 @@ func TestParquetGroupsOfLargeRows(t *testing.T) {
 	}
 }
 
+// Texts that repeat take hardly any memory, and end no row group.
+func TestParquetGroupsOfEqualTexts(t *testing.T) {
+	var out bytes.Buffer
+	e := NewEncoder(&out, Parquet, op.Event, false, nil, nil)
+	properties := []byte(`{"a":"` + strings.Repeat("x", 1000) + `"}`)
+	const rows = 3 * parquetGroupBytes / 1000
+	for i := range rows {
+		require.NoError(t, e.Write(&Event{Position: uint64(i), Workspace: 3, Kind: op.Event, ID: op.ExternalID, Key: []byte("u"), Name: []byte("n"), Properties: properties}))
+	}
+	require.NoError(t, e.Close())
+	file, err := parquet.OpenFile(bytes.NewReader(out.Bytes()), int64(out.Len()))
+	require.NoError(t, err)
+	require.Len(t, file.RowGroups(), 1)
+	require.EqualValues(t, rows, file.NumRows())
+}
+
 // equalRows compares rows. It is quicker than a comparison that explains the difference.
 func equalRows(a, b *ParquetRow) bool {
 	return parquetSchema.Deconstruct(nil, a).Equal(parquetSchema.Deconstruct(nil, b))
