@@ -107,6 +107,7 @@ func (k *carrier) run(ctx context.Context) {
 	defer close(k.ended)
 	defer k.cancel()
 	defer k.close()
+	k.showCounters()
 	failures := 0
 	for {
 		k.show(time.Now(), false)
@@ -550,11 +551,22 @@ type task struct {
 // labels returns the labels of a stream's metrics. A workspace and a stream have no characters that would need quoting.
 func (t task) labels() string { return fmt.Sprintf(`{workspace=%q,stream=%q}`, t.workspace, t.stream) }
 
+// counters are the names of what is counted of each stream.
+var counters = map[string]string{
+	"events": "millrace_stream_events_total", "files": "millrace_stream_files_total",
+	"bytes":  "millrace_stream_bytes_total",
+	"errors": "millrace_stream_errors_total", "gaps": "millrace_stream_gaps_total",
+	"refused": "millrace_stream_refused_total",
+}
+
 // counter counts what a stream does on this node.
 func (k *carrier) counter(what string) *metrics.Counter {
-	name := map[string]string{"events": "millrace_stream_events_total", "files": "millrace_stream_files_total",
-		"bytes":  "millrace_stream_bytes_total",
-		"errors": "millrace_stream_errors_total", "gaps": "millrace_stream_gaps_total",
-		"refused": "millrace_stream_refused_total"}[what]
-	return metrics.GetOrCreateCounter(name + task{k.ws.ID, k.stream.ID, ""}.labels())
+	return metrics.GetOrCreateCounter(counters[what] + task{k.ws.ID, k.stream.ID, ""}.labels())
+}
+
+// showCounters makes all counters exist: an alert that one rises doesn't see a counter that begins at 1.
+func (k *carrier) showCounters() {
+	for what := range counters {
+		k.counter(what)
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/VictoriaMetrics/metrics"
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
@@ -144,6 +145,21 @@ func TestStatusOfWhatDoesNotOpen(t *testing.T) {
 	require.Error(t, k.turn(context.Background()))
 	delivered := *before.LastEventAt
 	require.GreaterOrEqual(t, k.status().LagSeconds, started.Sub(delivered).Seconds(), "since the first of the block was accepted")
+}
+
+// An alert that a counter rises sees the first time only when the counter was there before, as 0.
+func TestCountersAreThereFromTheStart(t *testing.T) {
+	w := newWorld(t, 4<<10)
+	o := w.options()
+	k := newCarrier(&o, w.ws, w.create(document.Stream{ID: "counted", Format: "ndjson"}), o.Parts()[0])
+	k.start(t.Context())
+	k.end()
+	<-k.ended
+	var text bytes.Buffer
+	metrics.WritePrometheus(&text, false)
+	for _, name := range counters {
+		require.Contains(t, text.String(), name+`{workspace="`+w.ws.ID+`",stream="counted"} 0`)
+	}
 }
 
 // How long events have waited goes by the clock that they were accepted by, not by the system's.
