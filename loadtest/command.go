@@ -17,6 +17,12 @@ import (
 // what differs.
 var ErrNotAsAcknowledged = errors.New("the server does not show what it acknowledged")
 
+// errNotVerified and errNotAnswered are of runs that must not pass for good ones, though nothing speaks against them.
+var (
+	errNotVerified = errors.New("interrupted: nothing was verified")
+	errNotAnswered = errors.New("no request was answered: is this the address of a server that runs?")
+)
+
 // Command is `millrace loadtest`: flags for kong, and what they do.
 type Command struct {
 	Target      []string `name:"target" help:"Base URL of the server; with several (the nodes of a cluster), requests go to each in turn." default:"http://127.0.0.1:8080"`
@@ -80,13 +86,19 @@ func (c *Command) Run(ctx context.Context, stdout io.Writer) error {
 	if ledger != nil && c.Ledger != "" {
 		err = errors.Join(err, ledger.WriteFile(c.Ledger))
 	}
-	if ledger != nil && (c.Verify || c.VerifyAtomic) && ctx.Err() == nil {
+	switch interrupted := ctx.Err() != nil; {
+	case ledger != nil && (c.Verify || c.VerifyAtomic) && interrupted:
+		err = errors.Join(err, errNotVerified)
+	case ledger != nil && (c.Verify || c.VerifyAtomic):
 		d, verifyErr := ledger.Verify(ctx, c.Target, c.Key)
 		report.Verification = &d
 		err = errors.Join(err, verifyErr)
 		if !d.OK() {
 			err = errors.Join(err, ErrNotAsAcknowledged)
 		}
+	}
+	if err == nil && report.Requests == 0 && report.Unsent > 0 {
+		err = errNotAnswered
 	}
 	return errors.Join(err, c.write(report, stdout))
 }

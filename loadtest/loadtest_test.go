@@ -545,6 +545,22 @@ func TestCommand(t *testing.T) {
 	}
 }
 
+// A run that was ended before it could verify, and one that reached nobody, are no success.
+func TestCommandsThatProveNothing(t *testing.T) {
+	s := newServer(t)
+	flags := []string{"--target", s.url, "--key", testKey, "--connections=2", "--objects=30", "--users=100"}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	s.fault = func(int64) fault { cancel(); return none }
+	var out bytes.Buffer
+	require.ErrorIs(t, command(t, append(flags, "--verify")...).Run(ctx, &out), errNotVerified)
+	require.Contains(t, out.String(), "status 201")
+
+	s.stop()
+	require.ErrorIs(t, command(t, append(flags, "--duration=1s")...).Run(t.Context(), &out), errNotAnswered)
+	require.Contains(t, out.String(), "attempts without a connection")
+}
+
 // TestTheLoopDoesNotAllocate compares a short and a long run against a server that only answers, and doesn't allocate
 // either.
 func TestTheLoopDoesNotAllocate(t *testing.T) {
