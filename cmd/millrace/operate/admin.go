@@ -60,8 +60,8 @@ func (c *bootstrapCommand) Run(s *session) error {
 
 // callCommand is any call, as it is.
 type callCommand struct {
-	Method string `arg:"" enum:"get,post,put,patch,delete" help:"${enum}."`
-	Path   string `arg:"" help:"Below /admin/: workspaces, workspaces/demo, workspaces/demo/api_keys, …"`
+	Method method `arg:"" help:"get, post, put, patch or delete, in lower or upper case."`
+	Path   string `arg:"" help:"Below /admin/, which may be left out: workspaces, workspaces/demo/api_keys, …"`
 	Body   input  `arg:"" optional:"" help:"JSON; @FILE reads a file, - standard input."`
 }
 
@@ -71,11 +71,25 @@ func (c *callCommand) Run(s *session) error {
 	if err != nil {
 		return err
 	}
-	answer, err := s.call(s.ctx, strings.ToUpper(c.Method), "/admin/"+strings.Trim(c.Path, "/"), bytes.NewReader(body))
+	below := strings.TrimPrefix(strings.Trim(c.Path, "/"), "admin/") // the documents write paths with it
+	answer, err := s.call(s.ctx, string(c.Method), "/admin/"+below, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
 	defer answer.Close()
 	_, err = io.Copy(s.out, answer)
 	return err
+}
+
+// method is an HTTP method that the admin API has.
+type method string
+
+// UnmarshalText takes a method as the documents write it, and as it is typed.
+func (m *method) UnmarshalText(text []byte) error {
+	*m = method(strings.ToUpper(string(text)))
+	switch *m {
+	case http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete:
+		return nil
+	}
+	return fmt.Errorf("%q: want get, post, put, patch or delete", text)
 }
