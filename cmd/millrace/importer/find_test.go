@@ -521,3 +521,13 @@ func TestTurns(t *testing.T) {
 	w.forget()
 	require.Empty(t, w.seen)
 }
+
+// A directory that isn't there stays so: it must not be made for the state, be found empty, and pass for imported.
+func TestMissingDirectory(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing")
+	for _, path := range []string{missing, missing + "/"} {
+		o := Options{Paths: []string{path}}
+		o.EnsureDefaults()
+		require.Equal(t, filepath.Join(filepath.Dir(missing), ".millrace-import"), o.State, path)
+	}
+}

@@ -137,7 +137,7 @@ func directoryOf(path string) string {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return path
 	}
-	return filepath.Dir(path)
+	return filepath.Dir(filepath.Clean(path))
 }
 
 // Validate reports what is wrong with the options.
