@@ -16,19 +16,20 @@ import (
 
 const (
 	parquetBatch    = 1 << 8
-	parquetRowGroup = 1 << 17 // as in the event log: a dictionary serves a whole row group
+	parquetRowGroup = 1 << 19 // a dictionary serves one: large ones repeat little
 	// parquetGroupBytes bounds the texts of a row group, each counted once: its dictionaries lie in memory until it is
 	// written, and a few times then. Properties may have 50 KB.
 	parquetGroupBytes = 10 << 20
+	parquetSample     = 8 // of the texts, one in so many is looked at, by its hash
 	parquetPage       = 2 << 20
 )
 
-// parquetOptions are the options of all files. The default level makes a tenth fewer bytes of the events of bench than
-// the fastest one, in hardly more time, since dictionaries have removed most repetition before. Where properties all
-// differ, it makes a fifteenth fewer bytes, and the encoder takes up to a third more time. Pages are of version 1,
-// which all readers know. Their bounds are in the column index alone.
+// parquetOptions are the options of all files. Dictionaries have removed most repetition, so on the events of bench the
+// fastest level makes only a tenth more bytes than the default one, and of properties that all differ a fifteenth. That
+// would cost the encoder up to a third of its time. Pages are of version 1, which all readers know. Their bounds are in
+// the column index alone.
 var parquetOptions = []parquet.WriterOption{
-	parquet.Compression(&zstd.Codec{Level: zstd.SpeedDefault}),
+	parquet.Compression(&zstd.Codec{Level: zstd.SpeedFastest}),
 	parquet.DataPageVersion(1),
 	parquet.DataPageStatistics(false),
 }
@@ -43,14 +44,16 @@ type parquetEncoder struct {
 	own     map[string]ownColumn // columns of properties
 	texts   []byte               // bytes that values of the batch point to
 	rows    int                  // number of rows in the batch
+	most    int                  // number of rows in a row group
 	grouped int                  // number of rows in the row group, without the batch
-	size    int                  // bytes of the texts of the row group that are new to it
-	known   [1 << 16]uint64      // a bit for the hash of each of these texts
+	size    int                  // bytes of the texts of the row group that differ, by the sample
+	known   [1 << 13]uint64      // a bit for the hash of each text of the sample
 }
 
 // newParquetEncoder makes an encoder of a ParquetRow, or a ParquetChange, for each event.
 func newParquetEncoder(w io.Writer, kind op.Kind, svcID SvcIDFunc, properties []Column) *parquetEncoder {
-	x := &parquetEncoder{svcID: svcID}
+	most := parquetRowGroup / (1 + len(properties)/4) // a column takes memory for each row
+	x := &parquetEncoder{svcID: svcID, most: most}
 	schema, columns := changeSchema, changeColumns
 	if !IsNoted(kind) {
 		schema, x.own = parquetSchemaOf(properties)
@@ -68,7 +71,7 @@ func newParquetEncoder(w io.Writer, kind op.Kind, svcID SvcIDFunc, properties []
 func (x *parquetEncoder) Write(e *Event) error {
 	start := len(x.texts)
 	x.texts = e.AppendID(x.texts)
-	x.always(columnID, x.text(start))
+	x.always(columnID, parquet.ByteArrayValue(x.texts[start:]))
 	x.always(columnWorkspace, parquet.Int32Value(int32(e.Workspace)))
 	x.always(columnType, parquet.ByteArrayValue(kindTexts[e.Kind]))
 	x.always(columnTime, parquet.Int64Value(e.Time.UnixMilli()))
@@ -154,9 +157,12 @@ func (x *parquetEncoder) setSvcID(column int, e *Event, number uint64) {
 func (x *parquetEncoder) text(start int) parquet.Value {
 	text := x.texts[start:]
 	h := xxh3.Hash(text)
-	if word, bit := &x.known[h>>6%uint64(len(x.known))], uint64(1)<<(h&63); *word&bit == 0 {
-		*word |= bit
-		x.size += len(text)
+	if h%parquetSample == 0 {
+		h /= parquetSample
+		if word, bit := &x.known[h>>6%uint64(len(x.known))], uint64(1)<<(h&63); *word&bit == 0 {
+			*word |= bit
+			x.size += parquetSample * len(text)
+		}
 	}
 	return parquet.ByteArrayValue(text)
 }
@@ -199,7 +205,7 @@ func (x *parquetEncoder) Flush() error {
 	}
 	x.grouped += x.rows
 	x.rows, x.texts = 0, x.texts[:0]
-	if x.grouped < parquetRowGroup && x.size < parquetGroupBytes {
+	if x.grouped < x.most && x.size < parquetGroupBytes {
 		return nil
 	}
 	x.grouped, x.size = 0, 0

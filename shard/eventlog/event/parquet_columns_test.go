@@ -45,7 +45,9 @@ func TestParquetColumns(t *testing.T) {
 	for _, c := range columns {
 		names = append(names, []byte(c.Name))
 	}
-	const rows = parquetRowGroup + parquetBatch + 1
+	const group = 1 << 16
+	const rows = group + parquetBatch + 1
+	e.(*parquetEncoder).most = group
 	for i := range rows {
 		event := Event{Position: uint64(i), Kind: op.Event, Name: []byte("n")}
 		if i%10 < len(values) {

@@ -16,9 +16,11 @@ import (
 
 // Rows are read as they were written, across the bounds of batches and row groups, whatever the rows before them had.
 func TestParquetRows(t *testing.T) {
-	const rows = parquetRowGroup + parquetBatch + 1
+	const group = 1 << 16
+	const rows = group + parquetBatch + 1
 	var out bytes.Buffer
 	e := NewEncoder(&out, Parquet, op.Event, false, func(dst []byte, _ uint32, number uint64) []byte { return fmt.Append(dst, "svc", number) }, nil)
+	e.(*parquetEncoder).most = group
 	kinds := []op.Kind{op.Event, op.Purchase, op.Delete}
 	for i := range rows {
 		require.NoError(t, e.Write(&Event{Position: uint64(i), Workspace: 3, Kind: kinds[i%3], ID: op.ExternalID, Key: fmt.Append(nil, "u", i%1000), Number: uint64(i), Resolved: i%7 == 0,
@@ -29,7 +31,7 @@ func TestParquetRows(t *testing.T) {
 	file, err := parquet.OpenFile(bytes.NewReader(out.Bytes()), int64(out.Len()))
 	require.NoError(t, err)
 	require.Len(t, file.RowGroups(), 2)
-	require.EqualValues(t, parquetRowGroup, file.RowGroups()[0].NumRows())
+	require.EqualValues(t, group, file.RowGroups()[0].NumRows())
 	got, err := parquet.Read[ParquetRow](bytes.NewReader(out.Bytes()), int64(out.Len()))
 	require.NoError(t, err)
 	require.Len(t, got, rows)
