@@ -144,7 +144,7 @@ func (f *Follower) stepBack(position uint64) {
 func (f *Follower) forget() { f.rows, f.wanted, f.at, f.filled = nil, f.wanted[:0], 0, 0 }
 
 // filledAtOnce is how many events are filled together.
-const filledAtOnce = 64
+const filledAtOnce = 32
 
 // fillNext fills the next events, and reads their keys. These loads then overlap instead of each waiting for the
 // previous one: keys lie anywhere in memory.
