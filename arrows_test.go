@@ -89,7 +89,7 @@ var arrows = map[string][]string{
 	"shard/eventlog/event":    {"shard/jsonvalue", "shard/op"},
 	"shard/eventlog/files":    {"shard/cursor", "shard/eventlog/blocks", "shard/eventlog/erased", "wal/durable"},
 	"shard/eventlog/stretch":  {"shard/bodies", "shard/books", "shard/effect", "shard/eventlog/blocks", "shard/eventlog/erased", "shard/eventlog/event", "shard/op", "shard/profile"},
-	"shard/identity":          {"shard/jsonvalue", "shard/op"},
+	"shard/identity":          {"shard/op"},
 	"shard/op":                {},
 	"shard/outgoing":          {"shard/effect", "shard/identity"},
 	"shard/procs":             {},

@@ -15,7 +15,6 @@ import (
 	"github.com/dchest/siphash"
 	"github.com/zeebo/xxh3"
 
-	"millrace/shard/jsonvalue"
 	"millrace/shard/op"
 )
 
@@ -75,8 +74,10 @@ const svcIDBytes = 24
 // AppendSvcID appends the public form of a profile's number: 16 digits of number and 8 of a tag that proves that this
 // store has made it for this workspace.
 func (h *Hasher) AppendSvcID(dst []byte, workspace uint32, number uint64) []byte {
-	dst = jsonvalue.AppendHex(jsonvalue.AppendHex(dst, uint32(number>>32)), uint32(number))
-	return jsonvalue.AppendHex(dst, h.tag(workspace, number))
+	var raw [12]byte
+	binary.BigEndian.PutUint64(raw[:], number)
+	binary.BigEndian.PutUint32(raw[8:], h.tag(workspace, number))
+	return hex.AppendEncode(dst, raw[:])
 }
 
 // ParseSvcID is the reverse of AppendSvcID; ok is false for any string that this store has not made for this workspace.
