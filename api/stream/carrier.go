@@ -294,7 +294,9 @@ func (k *carrier) load(ctx context.Context) error {
 	k.follower = k.part.Events.Follow(c.Position,
 		eventlog.Query{Workspace: k.ws.Number, Kinds: kindsOf(k.chosen), Names: k.chosen.Names,
 			Fields: len(k.chosen.Columns) > 0}, since)
-	k.follower.Ahead = k.to.ahead()
+	if k.to.looksUp() {
+		k.follower.Ahead = k.o.Users.Touch
+	}
 	return nil
 }
 

@@ -18,8 +18,8 @@ type destination interface {
 	begin(again bool) delivery
 	// notes reports whether the cursor must record where a delivery ends before anything of the delivery shows.
 	notes() bool
-	// ahead looks at the users of the next events together, which are lent for the call; nil: it needs no users.
-	ahead() func(next []event.Event)
+	// looksUp reports whether the destination looks for the users of events.
+	looksUp() bool
 	pace() pace
 	// answers reports whether the destination has taken something since open. Until then only confirm waits for it, not
 	// write: it may take until its time is up.

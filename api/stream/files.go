@@ -55,15 +55,9 @@ const unfinishedDir = ".millrace"
 
 func (f *files) pace() pace    { return f.every }
 func (f *files) notes() bool   { return true }
+func (f *files) looksUp() bool { return f.users != nil }
 func (f *files) answers() bool { return true }
 func (f *files) close()        {}
-
-func (f *files) ahead() func([]event.Event) {
-	if f.users == nil {
-		return nil
-	}
-	return f.users.Ahead
-}
 
 // open removes what a crash has left unfinished, also of streams that are gone.
 func (f *files) open(ctx context.Context) error {

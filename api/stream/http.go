@@ -79,12 +79,12 @@ func newEndpoint(o *Options, ws *control.Workspace, s *document.Stream, refused 
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
-func (h *endpoint) notes() bool                { return false }
-func (h *endpoint) ahead() func([]event.Event) { return h.writer.Ahead }
-func (h *endpoint) answers() bool              { return h.takes }
-func (h *endpoint) begin(bool) delivery        { return &posts{to: h} }
-func (h *endpoint) close()                     { h.client.CloseIdleConnections() }
-func (h *endpoint) pace() pace                 { return pace{bytes: h.o.MessageBytes, interval: h.o.MessageInterval} }
+func (h *endpoint) notes() bool         { return false }
+func (h *endpoint) looksUp() bool       { return true }
+func (h *endpoint) answers() bool       { return h.takes }
+func (h *endpoint) begin(bool) delivery { return &posts{to: h} }
+func (h *endpoint) close()              { h.client.CloseIdleConnections() }
+func (h *endpoint) pace() pace          { return pace{bytes: h.o.MessageBytes, interval: h.o.MessageInterval} }
 
 // open reads the credentials again, since they may have changed after a failure. So may the address of the host: what
 // answers at the old one may answer with errors for as long as a connection to it is used.

@@ -62,10 +62,10 @@ func newTopics(o *Options, ws *control.Workspace, s *document.Stream, refused re
 	return k
 }
 
-func (k *topics) notes() bool                { return false }
-func (k *topics) ahead() func([]event.Event) { return k.writer.Ahead }
-func (k *topics) answers() bool              { return k.takes }
-func (k *topics) pace() pace                 { return pace{bytes: k.o.MessageBytes, interval: k.o.MessageInterval} }
+func (k *topics) notes() bool   { return false }
+func (k *topics) looksUp() bool { return true }
+func (k *topics) answers() bool { return k.takes }
+func (k *topics) pace() pace    { return pace{bytes: k.o.MessageBytes, interval: k.o.MessageInterval} }
 
 func (k *topics) begin(bool) delivery {
 	d := &records{to: k, memory: k.spare}

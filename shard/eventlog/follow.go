@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"millrace/shard/eventlog/blocks"
@@ -20,9 +19,9 @@ var Stop = errors.New("stop")
 // Follower passes events on in the order in which they were applied, call by call, while more are added: it is what
 // streams and exports read. It keeps what it has read ahead. It belongs to one goroutine and needs no closing.
 type Follower struct {
-	// Ahead, if set, is lent the next events before these are passed on, so that their users can be looked at together.
-	// The first of them is passed on next; some may not be passed on before they are lent again.
-	Ahead func(next []event.Event)
+	// Ahead, if set, is told the numbers of the users of the next events before these are passed on, so that the users
+	// can be loaded together.
+	Ahead func(numbers []uint64)
 
 	log     *Log
 	ctx     context.Context
@@ -35,8 +34,8 @@ type Follower struct {
 
 	stretch stretch.Stretch
 	group   blocks.Group
-	events  []event.Event // the next of wanted
-	buf     []byte        // has properties of events
+	event   event.Event
+	buf     []byte
 
 	inGroup bool         // group is being read
 	from    uint64       // nothing of the group before this position is passed on
@@ -44,8 +43,10 @@ type Follower struct {
 	rows    *blocks.Rows // current rows: some of the group's, or of the log
 	wanted  []uint32     // indexes of those that are passed on
 	at      int          // how many of wanted have been passed on
-	filled  int          // how many of wanted events has, or had
-	sink    uint64       // keeps alive what fillNext reads
+	told    int          // how many of wanted Ahead was told of
+
+	numbers []uint64 // memory of tell
+	sink    uint64   // keeps alive what tell reads
 }
 
 // Follow begins after a position. q chooses as it does for Export; of the chosen events, only those that were accepted
@@ -73,19 +74,20 @@ func (f *Follower) read(ctx context.Context, to uint64, pass func(*event.Event) 
 	}
 	for {
 		for ; f.at < len(f.wanted); f.at++ {
-			if position := f.rows.List[f.wanted[f.at]].Position; position > f.end {
+			r := &f.rows.List[f.wanted[f.at]]
+			if r.Position > f.end {
 				return f.end, nil
 			}
-			if f.at >= f.filled {
-				f.fillNext()
+			if f.at >= f.told {
+				f.tell()
 			}
-			e := &f.events[f.at-(f.filled-len(f.events))]
-			if err := pass(e); err != nil {
-				f.stepBack(e.Position)
+			f.fill(f.rows, r)
+			if err := pass(&f.event); err != nil {
+				f.stepBack(r.Position)
 				if err == Stop {
 					err = nil
 				}
-				return e.Position - 1, err
+				return r.Position - 1, err
 			}
 		}
 		if f.next > f.end {
@@ -107,7 +109,6 @@ func (f *Follower) read(ctx context.Context, to uint64, pass func(*event.Event) 
 // because the log may have forgotten the deletion by the time they would be passed on.
 func (f *Follower) begin() error {
 	l := f.log
-	f.filled = f.at // users may have changed
 	if err := l.findDeletions(f.end); err != nil {
 		return err
 	}
@@ -131,7 +132,7 @@ func (f *Follower) LetGo() {
 	}
 	f.forget()
 	f.inGroup, f.group, f.stretch = false, blocks.Group{}, stretch.Stretch{}
-	f.events, f.buf = nil, nil // which point to pages of what was read
+	f.event, f.buf = event.Event{}, nil // which point to a page of what was read
 }
 
 // stepBack goes back to the first event of a position. It is among the current rows, which are whole records.
@@ -141,27 +142,27 @@ func (f *Follower) stepBack(position uint64) {
 	}
 }
 
-func (f *Follower) forget() { f.rows, f.wanted, f.at, f.filled = nil, f.wanted[:0], 0, 0 }
+func (f *Follower) forget() { f.rows, f.wanted, f.at, f.told = nil, f.wanted[:0], 0, 0 }
 
-// filledAtOnce is how many events are filled together.
-const filledAtOnce = 32
+// toldAtOnce is how many rows Ahead is told of together.
+const toldAtOnce = 32
 
-// fillNext fills the next events, and reads their keys. These loads then overlap instead of each waiting for the
-// previous one: keys lie anywhere in memory.
-func (f *Follower) fillNext() {
-	next := f.wanted[f.at:min(f.at+filledAtOnce, len(f.wanted))]
-	f.events, f.buf = slices.Grow(f.events[:0], len(next))[:len(next)], f.buf[:0]
-	for i, row := range next {
-		r := &f.rows.List[row]
+// tell tells Ahead of the next rows, and reads their keys. These loads then overlap instead of each waiting for the
+// previous one: users lie anywhere in memory.
+func (f *Follower) tell() {
+	next := f.wanted[f.at:min(f.at+toldAtOnce, len(f.wanted))]
+	f.numbers = f.numbers[:0]
+	for _, i := range next {
+		r := &f.rows.List[i]
+		f.numbers = append(f.numbers, r.Number)
 		if len(r.Key) > 0 {
 			f.sink += uint64(r.Key[0])
 		}
-		f.fill(&f.events[i], f.rows, r)
 	}
 	if f.Ahead != nil {
-		f.Ahead(f.events)
+		f.Ahead(f.numbers)
 	}
-	f.filled = f.at + len(next)
+	f.told = f.at + len(next)
 }
 
 // readAhead reads some records of the current group, or begins a group of a block or a stretch of the log at next.
@@ -333,8 +334,8 @@ func (f *Follower) gather() error {
 	return nil
 }
 
-func (f *Follower) fill(e *event.Event, rs *blocks.Rows, r *blocks.Row) {
-	*e = event.Event{
+func (f *Follower) fill(rs *blocks.Rows, r *blocks.Row) {
+	f.event = event.Event{
 		Group: f.log.opts.Group, Position: r.Position, Ordinal: r.Ordinal, Index: r.Index,
 		Workspace: r.Workspace, Kind: r.Kind,
 		Time: time.UnixMilli(r.Time).UTC(), AcceptedAt: time.UnixMicro(r.Accepted).UTC(),
@@ -342,15 +343,15 @@ func (f *Follower) fill(e *event.Event, rs *blocks.Rows, r *blocks.Row) {
 		Currency: r.Currency, Price: math.Float64frombits(r.Price), Quantity: r.Quantity, Total: r.Total,
 	}
 	if r.App > 0 {
-		e.App = rs.Name(r.App - 1)
+		f.event.App = rs.Name(r.App - 1)
 	}
 	switch {
 	case !event.HasProperties(r.Kind):
-		stretch.FillNoted(e, rs.Fields(r))
+		stretch.FillNoted(&f.event, rs.Fields(r))
 	case rs.JSON:
-		e.Properties = r.Properties
+		f.event.Properties = r.Properties
 	case len(r.Properties) > 0:
-		f.buf = e.SetProperties(f.buf, rs.Fields(r))
+		f.buf = f.event.SetProperties(f.buf[:0], rs.Fields(r))
 	}
 }
 

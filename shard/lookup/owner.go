@@ -29,52 +29,14 @@ func (r *Reader) ViewOwner(e Logged, f func(number uint64, blob []byte)) (gone u
 	if e.Resolved {
 		return e.Number, r.viewMerged(e.Workspace, e.Number, f)
 	}
-	n := r.firstOf(&e)
+	n := e.Number
+	if e.ID != op.ExternalID { // the row lies there, and behind it the profile that the op has made
+		n = r.hasher.Profile(n)
+	}
 	if shown, err := r.viewMade(&e, n, f); shown || err != nil {
 		return 0, err
 	}
 	return r.viewBecame(&e, n, f)
-}
-
-// OwnersHere calls f with users whom ViewOwner would show for logged events of one group, and with the indexes of these
-// events: with those users who are in this node's memory where they are looked for first, as nearly all are. They are
-// looked at together, which takes little more than half the time. The bytes are lent for the call, in which f must not
-// call the engine.
-func (r *Reader) OwnersHere(list []Logged, f func(i int, number uint64, blob []byte)) {
-	var room [64]uint64
-	numbers := room[:0]
-	for i := range list {
-		numbers = append(numbers, r.firstOf(&list[i]))
-	}
-	if len(list) == 0 {
-		return
-	}
-	local := r.nodes.Local(identity.Partition(numbers[0]))
-	if local == nil || !local.Enter() {
-		return
-	}
-	defer local.Leave()
-	local.Resident(numbers, func(i int, blob []byte) {
-		if e := &list[i]; e.owns(blob) {
-			f(i, numbers[i], blob)
-		}
-	})
-}
-
-// firstOf is the number at which the user to whom a logged event belongs is looked for first.
-func (r *Reader) firstOf(e *Logged) uint64 {
-	if e.Resolved || e.ID == op.ExternalID {
-		return e.Number
-	}
-	return r.hasher.Profile(e.Number) // the row lies at Number, and behind it the profile that the op has made
-}
-
-// owns says whether the entry that lies where a logged event's user is looked for first is that user.
-func (e *Logged) owns(blob []byte) bool {
-	if e.Resolved {
-		return profile.Kind(blob) == profile.KindUser && profile.Workspace(blob) == e.Workspace
-	}
-	return e.made(blob)
 }
 
 // EventsOf returns where the event log has the events of the user with this number, or of the one into whom that user

@@ -23,7 +23,7 @@ type nobody struct{}
 
 func (nobody) ViewOwner(e shard.Logged, _ func(uint64, []byte)) (uint64, error) { return e.Number, nil }
 func (nobody) View(uint32, op.IDKind, []byte, func(uint64, []byte)) error       { return nil }
-func (nobody) OwnersHere([]shard.Logged, func(int, uint64, []byte))             {}
+func (nobody) Touch([]uint64)                                                   {}
 
 func testSvcID(dst []byte, workspace uint32, number uint64) []byte {
 	return fmt.Appendf(dst, "%08x%016x", workspace, number)

@@ -4,7 +4,6 @@ package currents
 
 import (
 	"encoding/binary"
-	"slices"
 	"strconv"
 
 	"github.com/google/uuid"
@@ -19,8 +18,8 @@ import (
 // Users finds users; *shard.Coordinator is one.
 type Users interface {
 	ViewOwner(e shard.Logged, f func(number uint64, blob []byte)) (gone uint64, err error)
-	OwnersHere(list []shard.Logged, f func(i int, number uint64, blob []byte))
 	View(workspace uint32, id op.IDKind, key []byte, f func(number uint64, blob []byte)) error
+	Touch(numbers []uint64)
 }
 
 // Reader finds out which user an event is about, and the id of a message about it. It belongs to one goroutine.
@@ -29,132 +28,67 @@ type Reader struct {
 	users    Users
 	space    uuid.UUID // name space of the ids of events; it differs from store to store
 
-	found     func(number uint64, blob []byte)        // the method see
-	foundHere func(i int, number uint64, blob []byte) // the method seeHere
+	workspace uint32
+	found     func(number uint64, blob []byte) // the method see
 
-	// Events whose users Ahead has looked for, and these users, as far as they were here.
-	ahead []shard.Logged
-	here  []user
-	at    int    // of the event that is likely to be read next
-	texts []byte // of these users
-
-	user    // of the event that was last read
-	svcID   []byte
-	own     []byte // texts of that user, unless Ahead has found them
-	scratch []byte
-}
-
-// user is what messages have of a user.
-type user struct {
-	number     uint64 // 0: not found
+	// About the event that was last read.
+	number     uint64
+	svcID      []byte
 	externalID []byte // empty: there is none
 	timeZone   []byte // likewise
+	scratch    []byte
 }
 
 // NewReader makes a Reader of events of a workspace.
 func NewReader(svcID event.SvcIDFunc, users Users, workspace uint32) *Reader {
-	r := &Reader{appendID: svcID, users: users,
+	r := &Reader{appendID: svcID, users: users, workspace: workspace,
 		space: uuid.NewSHA1(uuid.NameSpaceOID, svcID(nil, workspace, 0))}
-	r.found, r.foundHere = r.see, r.seeHere
+	r.found = r.see
 	return r
-}
-
-// Ahead looks together for the users of events that are about to be read, in their order.
-func (r *Reader) Ahead(next []event.Event) {
-	r.ahead, r.at, r.texts = r.ahead[:0], 0, r.texts[:0]
-	for i := range next {
-		if e := &next[i]; hasOwner(e) {
-			r.ahead = append(r.ahead, loggedOf(e))
-		}
-	}
-	r.here = slices.Grow(r.here[:0], len(r.ahead))[:len(r.ahead)]
-	clear(r.here)
-	r.users.OwnersHere(r.ahead, r.foundHere)
-}
-
-// hasOwner says whether an event is about a user who has been one since before.
-func hasOwner(e *event.Event) bool {
-	return e.Kind != op.Delete && e.Kind != event.Merged && !e.OfAddress()
-}
-
-func loggedOf(e *event.Event) shard.Logged {
-	return shard.Logged{Workspace: e.Workspace, At: placeOf(e), ID: e.ID, Key: e.Key, Number: e.Number,
-		Resolved: e.Resolved}
-}
-
-func placeOf(e *event.Event) profile.Place {
-	return profile.Place{Position: e.Position, Ordinal: e.Ordinal}
 }
 
 // Read finds the user of an event. For a change of an address's state that is the user whom the address names now; if
 // it names several, the one whom /users/track would update. For a user who is gone, and for an address that nobody has,
 // only what the event itself says is used.
 func (r *Reader) Read(e *event.Event) error {
-	err := r.find(e)
-	r.svcID = r.appendID(r.svcID[:0], e.Workspace, r.number)
-	return err
-}
-
-// find finds the user of an event.
-func (r *Reader) find(e *event.Event) (err error) {
-	r.user = user{}
-	gone := e.Number
-	switch {
-	case e.Kind == op.Delete:
-		r.number = e.Number
+	r.svcID, r.externalID, r.timeZone = r.svcID[:0], r.externalID[:0], r.timeZone[:0]
+	r.number = e.Number
+	switch e.Kind {
+	case op.Delete:
+		r.svcID = r.appendID(r.svcID, e.Workspace, e.Number)
 		return nil
-	case e.Kind == event.Merged: // about somebody who is no longer a user
-		r.number, r.externalID = e.Gone, e.Key
+	case event.Merged: // about somebody who is no longer a user
+		r.svcID, r.externalID = r.appendID(r.svcID, e.Workspace, e.Gone), append(r.externalID, e.Key...)
 		return nil
-	case e.OfAddress():
+	}
+	gone, err := e.Number, error(nil)
+	if e.OfAddress() {
 		err = r.users.View(e.Workspace, e.ID, e.Key, r.found)
-	case !r.wasFound(e):
-		gone, err = r.users.ViewOwner(loggedOf(e), r.found)
+	} else {
+		gone, err = r.users.ViewOwner(shard.Logged{Workspace: e.Workspace,
+			At: profile.Place{Position: e.Position, Ordinal: e.Ordinal}, ID: e.ID, Key: e.Key, Number: e.Number,
+			Resolved: e.Resolved}, r.found)
 	}
-	if err == nil && r.number == 0 {
-		r.number = gone
-		if e.ID == op.ExternalID {
-			r.externalID = e.Key
-		}
+	if err != nil || len(r.svcID) > 0 {
+		return err
 	}
-	return err
-}
-
-// wasFound says whether Ahead has found the user of an event.
-func (r *Reader) wasFound(e *event.Event) bool {
-	for ; r.at < len(r.ahead); r.at++ {
-		x := &r.ahead[r.at]
-		if x.At == placeOf(e) && x.Number == e.Number && x.Resolved == e.Resolved {
-			r.user = r.here[r.at]
-			return r.number > 0
-		}
+	r.number, r.svcID = gone, r.appendID(r.svcID, e.Workspace, gone)
+	if e.ID == op.ExternalID {
+		r.externalID = append(r.externalID, e.Key...)
 	}
-	return false
+	return nil
 }
 
 // see records who the user is.
 func (r *Reader) see(number uint64, blob []byte) {
-	if r.number > 0 { // another user with the same address
+	if len(r.svcID) > 0 { // another user with the same address
 		return
 	}
-	r.user, r.own = userOf(number, blob, r.own[:0])
-}
-
-// seeHere records who the user of one of the next events is.
-func (r *Reader) seeHere(i int, number uint64, blob []byte) {
-	r.here[i], r.texts = userOf(number, blob, r.texts)
-}
-
-// userOf returns what is said of a user, with texts that it appends to memory.
-func userOf(number uint64, blob, memory []byte) (user, []byte) {
-	x, begin := user{number: number}, len(memory)
-	memory = append(memory, profile.ExternalID(blob)...)
-	x.externalID, begin = memory[begin:], len(memory)
+	r.number, r.svcID = number, r.appendID(r.svcID, r.workspace, number)
+	r.externalID = append(r.externalID, profile.ExternalID(blob)...)
 	if v, ok := profile.Attr(blob, op.AttrTimeZone); ok && v.Tag() == op.String {
-		memory = append(memory, v.Bytes()...)
+		r.timeZone = append(r.timeZone, v.Bytes()...)
 	}
-	x.timeZone = memory[begin:]
-	return x, memory
 }
 
 // AppendUUID appends the id of an event as the text of a UUID that never changes.

@@ -77,12 +77,10 @@ func ofWhat(e *Event) string {
 	return "user"
 }
 
-// SetProperties sets an event's properties to JSON that it appends to dst, and returns dst with it.
+// SetProperties sets an event's properties to JSON that it appends to dst, and returns that.
 func (e *Event) SetProperties(dst []byte, fields Fields) []byte {
-	begin := len(dst)
-	dst = fields.AppendJSON(dst)
-	e.fields, e.Properties = fields, dst[begin:]
-	return dst
+	e.fields, e.Properties = fields, fields.AppendJSON(dst)
+	return e.Properties
 }
 
 // Fields are names with values, in the form of the log.
