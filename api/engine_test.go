@@ -282,6 +282,9 @@ func (nothingBatch) Release()                            {}
 
 // The track path allocates at most twice per request (corridor), fasthttp included.
 func TestTrackAllocations(t *testing.T) {
+	if underRace {
+		t.Skip("the race detector drops what is pooled")
+	}
 	d := open(t, func(o *Options) {
 		o.AccessLog = false
 		o.Store = nothingStore{o.Store}
