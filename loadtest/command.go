@@ -86,21 +86,26 @@ func (c *Command) Run(ctx context.Context, stdout io.Writer) error {
 	if ledger != nil && c.Ledger != "" {
 		err = errors.Join(err, ledger.WriteFile(c.Ledger))
 	}
-	switch interrupted := ctx.Err() != nil; {
-	case ledger != nil && (c.Verify || c.VerifyAtomic) && interrupted:
-		err = errors.Join(err, errNotVerified)
-	case ledger != nil && (c.Verify || c.VerifyAtomic):
-		d, verifyErr := ledger.Verify(ctx, c.Target, c.Key)
-		report.Verification = &d
-		err = errors.Join(err, verifyErr)
-		if !d.OK() {
-			err = errors.Join(err, ErrNotAsAcknowledged)
-		}
+	if ledger != nil && (c.Verify || c.VerifyAtomic) {
+		err = errors.Join(err, c.verify(ctx, ledger, report))
 	}
 	if err == nil && report.Requests == 0 && report.Unsent > 0 {
 		err = errNotAnswered
 	}
 	return errors.Join(err, c.write(report, stdout))
+}
+
+// verify compares the ledger with what the server shows, and puts what differs into the report.
+func (c *Command) verify(ctx context.Context, ledger *Ledger, report *Report) error {
+	if ctx.Err() != nil {
+		return errNotVerified
+	}
+	d, err := ledger.Verify(ctx, c.Target, c.Key)
+	report.Verification = &d
+	if !d.OK() {
+		err = errors.Join(err, ErrNotAsAcknowledged)
+	}
+	return err
 }
 
 func (c *Command) verifyOnly(ctx context.Context, stdout io.Writer) error {
