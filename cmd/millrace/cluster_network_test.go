@@ -154,15 +154,20 @@ func (n *namespaces) build() error {
 			return err
 		}
 	}
-	wiring := fmt.Sprintf("link add switch type bridge forward_delay 0\nlink set switch up\n"+
-		"link add clients type veth peer name %s netns %d\nlink set clients master switch up\n", n.name, os.Getpid())
+	wiring := "link add switch type bridge forward_delay 0\nlink set switch up\n"
 	for node := 1; node <= n.nodes; node++ {
 		wiring += fmt.Sprintf("link add port%d type veth peer name node address %s netns %s\nlink set port%d master switch up\n", node, ethernet(node), n.space(node), node)
 	}
 	if err := ip(wiring, "-n", n.space(switchSpace)); err != nil {
 		return err
 	}
-	if err := ip(fmt.Sprintf("addr add %s/24 dev %s\nlink set %s up\n", n.address(testHost), n.name, n.name)); err != nil {
+	// Made from here: the namespace of the process is that of its first thread, which a listener of another test may have
+	// taken elsewhere (socket).
+	if err := ip(fmt.Sprintf("link add %s type veth peer name clients netns %s\naddr add %s/24 dev %s\nlink set %s up\n",
+		n.name, n.space(switchSpace), n.address(testHost), n.name, n.name)); err != nil {
+		return err
+	}
+	if err := ip("link set clients master switch up\n", "-n", n.space(switchSpace)); err != nil {
 		return err
 	}
 	for node := 1; node <= n.nodes; node++ {
