@@ -283,6 +283,16 @@ func TestAdminSettings(t *testing.T) {
 	require.Equal(t, "demo", a.v["name"], "the default")
 }
 
+// A list of addresses that was never set, or was taken back, is an empty one.
+func TestAdminSCIMAllowList(t *testing.T) {
+	d := openEngine(t, t.TempDir())
+	require.Equal(t, []any{}, d.administer(t, "GET", "/scim", "").v["ip_allowlist"])
+	a := d.administer(t, "PATCH", "/scim", `{"ip_allowlist":["10.0.0.0/8"]}`)
+	require.Equal(t, []any{"10.0.0.0/8"}, a.v["ip_allowlist"], a.body)
+	a = d.administer(t, "PATCH", "/scim", `{"ip_allowlist":null}`)
+	require.Equal(t, []any{}, a.v["ip_allowlist"], a.body)
+}
+
 // Keys: rights, rotation, revocation; effective at once, and never shown again.
 func TestAdminKeys(t *testing.T) {
 	d := openEngine(t, t.TempDir())

@@ -378,10 +378,12 @@ func (s *Server) scimRoutes() []route {
 		if access == nil {
 			access = new(document.SCIM)
 		}
+		settings := access.SCIMSettings
+		settings.IPAllowList = orEmpty(settings.IPAllowList)
 		return struct {
 			document.SCIMSettings
 			Tokens []SCIMToken `json:"tokens"`
-		}{access.SCIMSettings, mapSlice(access.Tokens, s.describeToken)}
+		}{settings, mapSlice(access.Tokens, s.describeToken)}
 	}
 	return []route{
 		{"GET /admin/scim", func(control.Actor, *http.Request) (any, error) { return describe(), nil }},
