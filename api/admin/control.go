@@ -106,7 +106,7 @@ func (s *Server) workspaceRoutes() []route {
 
 func describeWorkspace(w *control.Workspace, isNew bool) tagged {
 	limits := map[string]string{}
-	for b := ratelimit.None + 1; int(b) < len(w.Limits); b++ {
+	for b := ratelimit.None + 1; !b.OfCompany(); b++ {
 		limits[b.String()] = w.Limits[b].String()
 		if w.Limits[b].Burst != 0 {
 			limits[b.String()+".burst"] = w.Limits[b].BurstString()

@@ -36,7 +36,7 @@ const (
 	CampaignsTranslationsUpdate
 	PreferenceCenterList // with preference_center.get
 	PreferenceCenterUpdate
-	// The last three are per company.
+	// The last three are per company: OfCompany.
 	SCIM // the operations on users that are in the contract
 	SCIMDiscovery
 	SCIMProvisioning // groups, and PATCH of users
@@ -83,6 +83,9 @@ const burstSuffix = ".burst"
 
 func (b Bucket) String() string { return buckets[b].name }
 
+// OfCompany reports whether b counts the requests of the company rather than those of each workspace.
+func (b Bucket) OfCompany() bool { return b >= SCIM }
+
 func named(name string) Bucket {
 	for b := None + 1; b < bucketCount; b++ {
 		if b.String() == name {
@@ -113,12 +116,12 @@ func ParseLimits(mau bool, overrides map[string]string) (Limits, error) {
 	for name, text := range overrides {
 		base, isBurst := strings.CutSuffix(name, burstSuffix)
 		b := named(base)
-		if b >= SCIM {
+		if b.OfCompany() {
 			return l, fmt.Errorf("rate limit %q is not a workspace's but the company's", name)
 		}
 		if b == None {
 			var known []string
-			for b := None + 1; b < bucketCount; b++ {
+			for b := None + 1; !b.OfCompany(); b++ {
 				known = append(known, b.String())
 			}
 			slices.Sort(known)

@@ -38,6 +38,9 @@ func TestOverrides(t *testing.T) {
 
 	_, err = ParseLimits(false, map[string]string{"users.trak": "1/1s"})
 	require.ErrorContains(t, err, "users.trak")
+	require.NotContains(t, err.Error(), "scim", "no workspace can have it")
+	_, err = ParseLimits(false, map[string]string{"scim.provisioning": "1/1s"})
+	require.ErrorContains(t, err, "the company's")
 	_, err = ParseLimits(false, map[string]string{"": "1/1s"})
 	require.Error(t, err)
 	for b := None + 1; b < bucketCount; b++ {
