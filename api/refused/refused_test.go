@@ -473,6 +473,31 @@ func TestRewritingFails(t *testing.T) {
 	require.Len(t, d.list(Query{}), 2)
 }
 
+// What a damaged file has behind the damage can't be read any more, and goes with the next deletion that reads the file:
+// it may be about whoever is deleted.
+func TestErasingBehindDamage(t *testing.T) {
+	d := openDesk(t, nil)
+	for _, id := range []string{"bob", "eve", "ada"} {
+		d.offer("r", fmt.Sprintf(`{"external_id":%q}`, id))
+	}
+	require.Len(t, d.list(Query{}), 3)
+	files, err := filepath.Glob(filepath.Join(d.o.Dir, "*"))
+	require.NoError(t, err)
+	text, err := os.ReadFile(files[0])
+	require.NoError(t, err)
+	text[strings.Index(string(text), "eve")] ^= 0x40
+	require.NoError(t, os.WriteFile(files[0], text, 0o600))
+	_, err = d.Erase(t.Context(), []uint64{Identifier(1, op.ExternalID, []byte("ada"))})
+	require.NoError(t, err)
+	text, err = os.ReadFile(files[0])
+	require.NoError(t, err)
+	require.NotContains(t, string(text), "ada")
+	require.Equal(t, []string{`{"external_id":"bob"}`}, d.list(Query{}))
+	require.EqualValues(t, 1, d.Entries())
+	d.offer("r", "more")
+	require.Equal(t, []string{"more", `{"external_id":"bob"}`}, d.list(Query{}))
+}
+
 // A deletion goes on when the disk is full: a file that has no room for the rest of it goes as a whole.
 func TestRewritingOnAFullDisk(t *testing.T) {
 	d := openDesk(t, nil)

@@ -274,8 +274,9 @@ func (s *Store) measure() {
 func (s *Store) Bytes() int64   { return s.bytes.Load() }
 func (s *Store) Entries() int64 { return s.count.Load() }
 
-// rewrite removes the matching entries from a file, durably, and returns how many there were. The newest file goes on
-// with what is left: otherwise there would be as many files as deletions.
+// rewrite removes the matching entries from a file, durably, and returns how many there were. What is behind damage
+// goes with them, since it may match. The newest file goes on with what is left: otherwise there would be as many files
+// as deletions.
 func (s *Store) rewrite(at int, matches func(*stored) bool) (taken int, err error) {
 	old := s.ring[at]
 	text, err := os.ReadFile(old.path)
@@ -286,7 +287,7 @@ func (s *Store) rewrite(at int, matches func(*stored) bool) (taken int, err erro
 		return 0, err
 	}
 	g, rest := newSegment(old.path), []byte(magic)
-	if _, err := eachFrame(text, func(e *stored) bool {
+	_, damage := eachFrame(text, func(e *stored) bool {
 		if matches(e) {
 			taken++
 			return true
@@ -294,10 +295,11 @@ func (s *Store) rewrite(at int, matches func(*stored) bool) (taken int, err erro
 		g.note(e)
 		rest = append(rest, e.frame...)
 		return true
-	}); err != nil {
+	})
+	switch {
+	case damage != nil:
 		s.options.Logger.Warn("refused objects: the end of a file is lost", "file", old.path)
-	}
-	if taken == 0 {
+	case taken == 0:
 		return 0, nil
 	}
 	g.size = int64(len(rest))
