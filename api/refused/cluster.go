@@ -25,7 +25,7 @@ type Cluster struct {
 func NewCluster(own *Store, nodes peers.Peers) (*Cluster, error) {
 	c := &Cluster{own: own, peers: nodes}
 	var err error
-	c.debts, err = openDebts(own, func(ctx context.Context, node uint32, ids []uint64) error {
+	c.debts, err = openDebts(own, nodes.Nodes, func(ctx context.Context, node uint32, ids []uint64) error {
 		_, err := c.call(ctx, node, request{Verb: verbErase, IDs: ids})
 		return err
 	})

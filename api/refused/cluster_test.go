@@ -18,6 +18,7 @@ type net struct {
 	mu       sync.Mutex
 	clusters map[uint32]*Cluster
 	down     map[uint32]bool
+	removed  uint32
 }
 
 type seat struct {
@@ -25,8 +26,11 @@ type seat struct {
 	self uint32
 }
 
-func (s seat) Self() uint32    { return s.self }
-func (s seat) Nodes() []uint32 { return []uint32{1, 2, 3} }
+func (s seat) Self() uint32 { return s.self }
+
+func (s seat) Nodes() []uint32 {
+	return slices.DeleteFunc([]uint32{1, 2, 3}, func(node uint32) bool { return node == s.removed })
+}
 
 func (s seat) Call(ctx context.Context, node uint32, message []byte) ([]byte, error) {
 	s.mu.Lock()
@@ -139,6 +143,25 @@ func TestDebts(t *testing.T) {
 	again.debts.payAll(t.Context())
 	require.Empty(t, again.debts.owed, "nothing there is as old")
 	_, err = again.Erase(t.Context(), make([]uint64, maxDebts+1))
+	require.ErrorIs(t, err, errTooMany)
+}
+
+// Deletions that wait for a node that is out of reach have a bound. Removing the node from the cluster makes room for
+// further ones, as the error says.
+func TestDebtsOfARemovedNode(t *testing.T) {
+	n, _ := openNet(t)
+	c := n.clusters[1]
+	n.down[3] = true
+	_, err := c.Erase(t.Context(), make([]uint64, maxDebts))
+	require.NoError(t, err)
+	n.down[2] = true
+	_, err = c.Erase(t.Context(), []uint64{1})
+	require.ErrorIs(t, err, errTooMany)
+	n.removed = 3
+	_, err = c.Erase(t.Context(), []uint64{1})
+	require.NoError(t, err)
+	require.Len(t, c.debts.owed, 2, "what the node had is owed until it is too old")
+	_, err = c.Erase(t.Context(), make([]uint64, maxDebts))
 	require.ErrorIs(t, err, errTooMany)
 }
 

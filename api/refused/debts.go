@@ -19,6 +19,7 @@ import (
 type debts struct {
 	path    string
 	options *Options
+	nodes   func() []uint32 // of the cluster
 	pay     func(ctx context.Context, node uint32, ids []uint64) error
 
 	mu   sync.Mutex // guards owed and the file
@@ -37,15 +38,17 @@ type debt struct {
 const (
 	payInterval = 5 * time.Second
 	payTimeout  = 5 * time.Second
-	maxDebts    = 100_000 // number of identifiers
+	maxDebts    = 100_000 // number of identifiers, for nodes of the cluster
 )
 
 // errTooMany is returned when so much is owed that no more can be added.
 var errTooMany = errors.New("too many deletions wait for a node that can't be reached: remove it from the cluster, " +
 	"or bring it back")
 
-func openDebts(own *Store, pay func(context.Context, uint32, []uint64) error) (*debts, error) {
-	d := &debts{path: filepath.Join(own.options.Dir, "OWED"), options: &own.options, pay: pay,
+func openDebts(
+	own *Store, nodes func() []uint32, pay func(context.Context, uint32, []uint64) error,
+) (*debts, error) {
+	d := &debts{path: filepath.Join(own.options.Dir, "OWED"), options: &own.options, nodes: nodes, pay: pay,
 		ended: make(chan struct{})}
 	text, err := os.ReadFile(d.path)
 	if err == nil {
@@ -73,9 +76,11 @@ func (d *debts) add(nodes []uint32, ids []uint64) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	n := len(nodes) * len(ids)
-	for _, x := range d.owed {
-		n += len(x.IDs)
+	n, known := len(nodes)*len(ids), d.nodes()
+	for _, x := range d.owed { // those of removed nodes are not forgotten: this node may be behind with its documents
+		if slices.Contains(known, x.Node) {
+			n += len(x.IDs)
+		}
 	}
 	if n > maxDebts {
 		return errTooMany
