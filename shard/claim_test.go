@@ -120,6 +120,39 @@ func TestAddAlias(t *testing.T) {
 	require.Equal(t, effect.Done, add(bob, "web", "1"))
 }
 
+// A user who gets or loses a name is the last one who was updated, of those who share an address; one whom it is refused
+// isn't.
+func TestNamesAreUpdates(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	const address = "x@example.com"
+	ada, bob := makeUser(t, e, "ada"), makeUser(t, e, "bob")
+	for _, user := range []string{"bob", "ada"} {
+		track(t, e, user, attrField(op.AttrEmail, address))
+	}
+	label, one, two := []byte("crm"), []byte("1"), []byte("2")
+	require.Equal(t, effect.Done, outcome(t, e, func(b *Batch) int { return b.AddAlias(ada, []byte("web"), one) }))
+	for i, c := range []struct {
+		claim func(b *Batch) int
+		want  effect.Outcome
+	}{
+		{func(b *Batch) int { return b.AddAlias(bob, label, one) }, effect.Done},
+		{func(b *Batch) int { return b.AddAlias(bob, label, two) }, effect.LabelTaken},
+		{func(b *Batch) int { return b.AddAlias(bob, []byte("web"), one) }, effect.Taken},
+		{func(b *Batch) int { return b.RenameAlias(bob, label, one, two) }, effect.Done},
+		{func(b *Batch) int { return b.RenameExternalID(bob, []byte("bob"), []byte("bo")) }, effect.Done},
+		{func(b *Batch) int { return b.RemoveExternalID(bob, []byte("bob")) }, effect.Done},
+		{func(b *Batch) int { return b.RemoveExternalID(bob, []byte("bob")) }, effect.Nobody},
+	} {
+		require.Equal(t, ada, chosen(t, e, op.Email, address))
+		require.Equal(t, c.want, outcome(t, e, c.claim), i)
+		settle(t, e)
+		if c.want == effect.Done {
+			require.Equal(t, bob, chosen(t, e, op.Email, address), i)
+		}
+		commitEvent(t, e, op.ExternalID, "ada", "touch", 0)
+	}
+}
+
 func TestIdentify(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	e := openTest(t, testOptions(fs))

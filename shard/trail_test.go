@@ -111,6 +111,16 @@ func TestTrailHasWhatNewlyHolds(t *testing.T) {
 		setAddress(t, e, op.Email, address, email(""), profile.State{Kind: profile.StateBounce})
 		require.Equal(t, []string{"unsubscribed", ""}, trail("cy"))
 	}
+	// A user who takes in another one of the address has had it before: nobody has come.
+	eve, fay := makeUser(t, e, "eve"), makeUser(t, e, "fay")
+	for _, user := range []string{"eve", "fay"} {
+		track(t, e, user, attrField(op.AttrEmail, "z@example.com"))
+	}
+	setAddress(t, e, op.Email, "z@example.com", emailGroup)
+	merge(t, e, fay, eve)
+	settle(t, e)
+	setAddress(t, e, op.Email, "z@example.com", emailGroup)
+	require.Equal(t, []string{"on"}, trail("eve"))
 	// Who is alone at an address says nothing to others.
 	track(t, e, "dan", attrField(op.AttrEmail, "y@example.com"))
 	for range 3 {
