@@ -61,3 +61,39 @@ func TestLogThatIsGone(t *testing.T) {
 		require.ErrorContains(t, err, "although there is a state store")
 	}
 }
+
+// A log of another server is refused, such as one whose mount was mixed up: its records may follow on those that the
+// store has, and would be applied to whichever users have their numbers here. A server's own log is found to be that
+// also by a store that has only noted that there is one.
+func TestLogOfAnotherServer(t *testing.T) {
+	fs := vfs.NewMem()
+	own, other := testOptions(fs), testOptions(fs)
+	own.Dir, other.Dir = "own", "other"
+	for i, o := range []Options{own, other} {
+		e := openTest(t, o)
+		for range i + 1 {
+			commitEvent(t, e, op.ExternalID, "user", "event", 0)
+		}
+		require.NoError(t, e.Close())
+	}
+	require.NoError(t, fs.Rename("own/log", "kept"))
+	require.NoError(t, fs.Rename("other/log", "own/log"))
+	for range 2 {
+		_, err := openEngine(own)
+		require.ErrorIs(t, err, wal.ErrMissing)
+		require.ErrorContains(t, err, "of different servers")
+	}
+	require.NoError(t, fs.Rename("own/log", "other/log"))
+	require.NoError(t, fs.Rename("kept", "own/log"))
+	e := openTest(t, own)
+	require.NoError(t, e.Store().DB.Set([]byte("slog"), []byte{1}, pebble.NoSync))
+	require.NoError(t, e.Store().Flush())
+	require.NoError(t, e.Close())
+	for range 2 {
+		e := openTest(t, own)
+		id, err := e.Store().Get([]byte("slog"))
+		require.NoError(t, err)
+		require.Len(t, id, 8)
+		require.NoError(t, e.Close())
+	}
+}

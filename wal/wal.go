@@ -240,6 +240,9 @@ func (l *Log) open() (err error) {
 	return nil
 }
 
+// ID is that of this log and of its images. It never changes, and no other log has it.
+func (l *Log) ID() uint64 { return l.salt.id() }
+
 // Append gives the record its position and queues it. OnDurable hands the record back. Append waits for the disk only
 // when the record says so (Record.Waits). After an error the record still belongs to the caller and has got no
 // position. Errors: ErrBusy, ErrDiskFull, ErrFailed, ErrClosed, ErrRecordTooLarge.

@@ -69,15 +69,25 @@ func openOwnLog(r *Replica) (Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !r.store.HasLog {
-		if err := r.store.NoteLog(); err != nil {
-			return nil, errors.Join(err, log.Close())
-		}
+	if err := r.noteLog(log.ID()); err != nil {
+		return nil, errors.Join(err, log.Close())
 	}
 	for _, name := range r.opts.Readers {
 		log.Hold(name, log.FirstPosition())
 	}
 	return log, nil
+}
+
+// noteLog has the store remember its log. Another server's log may have records at the same positions, and their ops
+// would be applied to whatever has their numbers here.
+func (r *Replica) noteLog(id uint64) error {
+	switch r.store.LogID {
+	case id:
+		return nil
+	case 0:
+		return r.store.NoteLog(id)
+	}
+	return fmt.Errorf("%w: the log and the state store in %q are of different servers", wal.ErrMissing, r.opts.Dir)
 }
 
 func newReplica(o Options) *Replica {

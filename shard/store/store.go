@@ -35,6 +35,7 @@ type Store struct {
 	DB     *pebble.DB // used for batches, and to copy all files
 	Secret [32]byte   // for the hash that numbers are made with
 	HasLog bool       // NoteLog was called before the store was opened
+	LogID  uint64     // what it was called with; 0 if it noted only that there is a log
 	events *events
 	own    *Cache // nil: the store shares one
 }
@@ -166,14 +167,17 @@ func (s *Store) facts(isNew bool, secret [32]byte) error {
 			ErrStore, binary.LittleEndian.Uint32(append(v, 0, 0, 0, 0)), version)
 	}
 	copy(s.Secret[:], v[4:])
-	hasLog, err := s.Get([]byte("slog"))
-	s.HasLog = hasLog != nil
+	log, err := s.Get([]byte("slog"))
+	s.HasLog = log != nil
+	if len(log) == 8 { // a single byte said that there is a log, before logs had ids
+		s.LogID = binary.LittleEndian.Uint64(log)
+	}
 	return err
 }
 
-// NoteLog notes, durably, that the log beside the store is there. From then on a directory without one has lost it.
-func (s *Store) NoteLog() error {
-	if err := s.DB.Set([]byte("slog"), []byte{1}, pebble.NoSync); err != nil {
+// NoteLog notes, durably, which log is beside the store. From then on a directory without it has lost it.
+func (s *Store) NoteLog(id uint64) error {
+	if err := s.DB.Set([]byte("slog"), binary.LittleEndian.AppendUint64(nil, id), pebble.NoSync); err != nil {
 		return fmt.Errorf("%w: %w", ErrStore, err)
 	}
 	return s.Flush()
