@@ -93,6 +93,7 @@ func (k *topics) open(ctx context.Context) error {
 	}
 	options := []kgo.Opt{kgo.SeedBrokers(strings.Split(k.to.Brokers, ",")...),
 		kgo.ClientID("millrace-" + k.ws.ID + "-" + k.stream),
+		kgo.AllowAutoTopicCreation(), // where the brokers do so: a client has to ask for it
 		kgo.RecordDeliveryTimeout(k.o.RequestTimeout),
 		kgo.ProducerLinger(0),                 // events leave while the rest of a delivery is read
 		kgo.MaxBufferedRecords(math.MaxInt32), // a delivery bounds them, and waits for them in confirm

@@ -153,6 +153,24 @@ func TestKafkaIsTheExport(t *testing.T) {
 	require.Len(t, seen, len(want))
 }
 
+// Brokers that create topics on demand create those of a stream.
+func TestKafkaTopicsAreCreated(t *testing.T) {
+	w := newWorld(t, 4<<10)
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.AllowAutoTopicCreation(), kfake.DefaultNumPartitions(3))
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	stream := w.topics("all", c, nil)
+	w.commit(w.ws.Number, 2, 7)
+	o := w.options()
+	o.kafka = []kgo.Opt{kgo.MetadataMinAge(10 * time.Millisecond), kgo.RetryBackoffFn(func(int) time.Duration { return time.Millisecond })}
+	k := newCarrier(&o, w.ws, stream, o.Parts()[0])
+	defer k.close()
+	for k.rest = true; k.rest; {
+		require.NoError(t, k.turn(context.Background()))
+	}
+	require.Len(t, consumed(t, c, testTopics...), len(w.exported(eventlog.Query{})))
+}
+
 // An event that is too large for its topic, or that the broker finds invalid, is refused for good, alone; those beside it
 // are there.
 func TestKafkaRefusesRecords(t *testing.T) {
