@@ -67,6 +67,21 @@ func anchors(markdown string) (list []string) {
 	return list
 }
 
+// Each decision has its context, the choice and what was given up, and a line in the list of decisions.
+func TestDecisions(t *testing.T) {
+	list := text(t, "docs/decisions/README.md")
+	walk(t, ".md", func(file, content string) {
+		name, is := strings.CutPrefix(file, "docs/decisions/2")
+		if !is {
+			return
+		}
+		for _, part := range []string{"# ", "\n**Context.** ", "\n**Choice.**", "\n**Given up.**"} {
+			require.Contains(t, content, part, file)
+		}
+		require.Contains(t, list, "](2"+name+") | ", "docs/decisions/README.md lacks %s", file)
+	})
+}
+
 // TestColumns checks that lines of product code end at 120 columns, with a tab counted as four. Text that can't be
 // broken may be longer: text and tags in backquotes, and parts of comments behind a tab, such as tables.
 func TestColumns(t *testing.T) {
