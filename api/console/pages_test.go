@@ -103,12 +103,15 @@ func TestMasks(t *testing.T) {
 	require.Equal(t, 1, strings.Count(p.text, "secret@example.com"), "what was asked for")
 }
 
-// events pretends the admin route of events, which the program adds.
+// pretendEvents stands for the admin route of events, which the program adds. Like that, it gives each write a deadline.
 func pretendEvents(text string) func(*Options) {
 	return func(o *Options) {
 		real := o.API
 		o.API = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/admin/events" {
+				if http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute)) != nil {
+					w.WriteHeader(http.StatusInternalServerError)
+				}
 				_, _ = io.WriteString(w, text)
 				return
 			}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"millrace/api/console/rights"
 	"millrace/api/console/signin"
@@ -290,6 +291,9 @@ func (a *answer) Write(p []byte) (int, error) {
 	a.WriteHeader(http.StatusOK)
 	return a.body.Write(p)
 }
+
+// SetWriteDeadline does nothing: nobody keeps this answer waiting. Routes that write to slow clients ask for it.
+func (a *answer) SetWriteDeadline(time.Time) error { return nil }
 
 // fault is what the answer says is wrong. A redirect is wrong, too: the request was made with a name that doesn't
 // exist.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -76,5 +77,42 @@ func TestEventsOfAUser(t *testing.T) {
 	require.Eventually(t, func() bool { return len(events(ada)) == 3 }, testPatience, 10*time.Millisecond)
 	require.ElementsMatch(t, []string{"before", "renamed", "again"}, events(ada))
 	require.Equal(t, events(ada), events(third))
+
+	page := s.consolePage(t, strings.TrimSpace(string(token)), "/console/w/test/users/"+ada+"/events")
+	require.Contains(t, page, "Events")
+	require.NotContains(t, page, "again", "it happened more than 30 days ago")
+	post("/users/track", `{"events":[{"external_id":"ada2","name":"of_late","time":"`+time.Now().UTC().Format(time.RFC3339)+`"}]}`)
+	require.Contains(t, s.consolePage(t, strings.TrimSpace(string(token)), "/console/w/test/users/"+ada+"/events"), "of_late")
 	p.stop()
+}
+
+// consolePage is a page of the console for a person who signs in with the admin token.
+func (s *site) consolePage(t *testing.T, token, path string) string {
+	t.Helper()
+	browser := &http.Client{Timeout: testPatience, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	var cookies []*http.Cookie
+	visit := func(method, path string, form url.Values) (status int, text string) {
+		t.Helper()
+		r, err := http.NewRequest(method, "http://"+s.admin+path, strings.NewReader(form.Encode()))
+		require.NoError(t, err)
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		for _, c := range cookies {
+			r.AddCookie(c)
+		}
+		a, err := browser.Do(r)
+		require.NoError(t, err)
+		defer a.Body.Close()
+		cookies = append(cookies, a.Cookies()...)
+		body, err := io.ReadAll(a.Body)
+		require.NoError(t, err)
+		return a.StatusCode, string(body)
+	}
+	_, signIn := visit(http.MethodGet, "/console/sign-in", nil)
+	form := regexp.MustCompile(`name="form" value="(\w+)"`).FindStringSubmatch(signIn)
+	require.NotNil(t, form, signIn)
+	status, text := visit(http.MethodPost, "/console/sign-in", url.Values{"form": {form[1]}, "token": {token}})
+	require.Equal(t, http.StatusSeeOther, status, text)
+	status, text = visit(http.MethodGet, path, nil)
+	require.Equal(t, http.StatusOK, status, text)
+	return text
 }
