@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"fmt"
 	"net/http"
 
 	"github.com/alecthomas/kong"
@@ -99,7 +100,7 @@ func (c *streamsList) Run(s *session) error {
 
 type streamsShow struct{ oneThing }
 
-// Run shows a stream and its status as one object.
+// Run shows a stream and its status as one object, and how far it is in each event log as a table.
 func (c *streamsShow) Run(s *session, k *kong.Context) error {
 	all, err := s.do(http.MethodGet, c.path(k), nil)
 	if err != nil {
@@ -109,7 +110,25 @@ func (c *streamsShow) Run(s *session, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.printObject(append(all, status...))
+	if s.JSON {
+		return s.printJSON(append(all, status...))
+	}
+	parts, err := status.rows("parts")
+	if err != nil {
+		return err
+	}
+	status.remove("parts")
+	if err := s.printObject(append(all, status...)); err != nil || len(parts) == 0 {
+		return err
+	}
+	fmt.Fprintln(s.out)
+	return s.printRows("parts", parts, column{"GROUP", "group"}, column{"HERE", "here"},
+		column{"POSITION", "position"}, column{"PENDING", "pending"}, column{"EVENTS", "events"},
+		column{"FILES", "files"}, column{"BYTES", "bytes"}, column{"REFUSED", "refused"},
+		column{"LAG EVENTS", "lag_events"}, column{"LAG SECONDS", "lag_seconds"},
+		column{"ATTEMPT SECONDS", "attempt_seconds"}, column{"LAST EVENT AT", "last_event_at"},
+		column{"MOVED AT", "moved_at"}, column{"EXPIRED AT", "expired_at"}, column{"ERROR AT", "error_at"},
+		column{"ERROR", "error"})
 }
 
 type streamsPause struct{ oneThing }
