@@ -32,7 +32,7 @@ type importFiles struct {
 	Kind   files.Kind   `env:"-" default:"attributes" enum:"attributes,events,purchases,deletions" help:"Kind of rows that don't name their kind: ${enum}."`
 	Format files.Format `env:"-" default:"" enum:",ndjson,csv,parquet" help:"Format of the files: ndjson, csv, parquet; default: what their names say (.ndjson, .jsonl, .json, .csv, .parquet)."`
 
-	State              string   `env:"-" help:"Directory that records which rows were imported; default: .millrace-import next to the first path, or in the current directory for a bucket." placeholder:"DIR"`
+	State              string   `env:"-" help:"Directory that records which rows were imported; default: .millrace-import in the directory of the first path, or in the current directory for a bucket." placeholder:"DIR"`
 	RefusedDir         string   `env:"-" help:"Directory for the files of refused rows; default: next to each file, or in --state for the objects of a bucket." placeholder:"DIR"`
 	Malformed          string   `env:"-" default:"" enum:",file,row" help:"What is refused because of a row that can't be read: the file (default, except for CSV) or the row (default for CSV)."`
 	UpdateExistingOnly bool     `env:"-" help:"Skip users who don't exist."`
