@@ -173,7 +173,7 @@ func (d *Decoder) quantity(i int) (next int, quantity int64) {
 		return d.literal(i, "null"), 1
 	case c == '-' || c-'0' <= 9:
 		next, kind, v := d.number(i)
-		if n := int64(v); kind == numberInt && n >= 1 && n <= maxQuantity {
+		if n, ok := whole(kind, v); ok && n >= 1 && n <= maxQuantity {
 			return next, n
 		}
 		d.refuse(rankValue, i, reasonNotValid)

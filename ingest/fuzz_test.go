@@ -198,7 +198,7 @@ func (g objectMaker) object(a array) string {
 		add(95, "product_id", wild(`"p"`, `7`, `"é"`, `"q"`, `"r"`, `""`, `1.5`, `null`))
 		add(95, "currency", wild(`"USD"`, `"jpy"`, `"EUR"`, `"CHF"`, `"XXXX"`, `""`, `5`))
 		add(95, "price", wild(`1`, `12.345`, `-0`, `1e2`, `-1.5`, `7`, `"1"`, `""`, `1e300`, `null`))
-		add(50, "quantity", wild(`1`, `100`, `101`, `0`, `1.0`, `null`, `"1"`))
+		add(50, "quantity", wild(`1`, `100`, `101`, `0`, `1.0`, `1e2`, `1.5`, `null`, `"1"`))
 		add(95, "time", times)
 		add(40, "properties", func() string { return g.properties() })
 		add(40, "app_id", wild(`"a"`, `null`))

@@ -169,6 +169,20 @@ func (d *Decoder) number(i int) (next int, kind numberKind, value uint64) {
 	return i, numberFloat, math.Float64bits(f)
 }
 
+// whole returns the integer that a number has as its value, however it is written: programs whose only numbers are
+// doubles send 2.0.
+func whole(kind numberKind, value uint64) (n int64, ok bool) {
+	if kind != numberFloat {
+		return int64(value), kind == numberInt
+	}
+	f := math.Float64frombits(value)
+	if f < -1<<63 || f >= 1<<63 {
+		return 0, false
+	}
+	n = int64(f)
+	return n, float64(n) == f
+}
+
 // wideInt reads an integer of more than 18 digits.
 func (d *Decoder) wideInt(start, end int, value *uint64) numberKind {
 	if end-start > maxIntBytes {

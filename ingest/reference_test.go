@@ -562,11 +562,11 @@ func (j *judge) purchase(v value, id op.IDKind, key, flags string) string {
 				j.no(rankValue, m.value.at, "'price' is not valid")
 			}
 		case "quantity":
-			n, err := strconv.ParseInt(m.raw, 10, 64)
-			if m.kind != 'n' && (m.kind != '0' || err != nil || n < 1 || n > 100) {
+			f, err := strconv.ParseFloat(m.raw, 64)
+			if m.kind != 'n' && (m.kind != '0' || err != nil || f < 1 || f > 100 || f != math.Trunc(f) || len(m.raw) > 1024) {
 				j.no(rankValue, m.value.at, "'quantity' is not valid")
 			} else if m.kind == '0' {
-				quantity = n
+				quantity = int64(f)
 			}
 		case "_update_existing_only":
 			j.flag(member{name: m.name, at: m.value.at, value: m.value})

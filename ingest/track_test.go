@@ -389,10 +389,13 @@ func TestPurchases(t *testing.T) {
 	no(`"currency":"USD","price":"1"`+rest, "'price' is not valid")
 	no(`"price":"1","currency":"XX"`+rest, "'price' is not valid")
 	no(`"price":1e300,"currency":"USD"`+rest, "'price' is not valid")
-	for _, q := range []string{"0", "-1", "101", "1.0", `"1"`, "true", "99999999999999999999"} {
+	for _, q := range []string{"0", "-1", "101", "1.5", "100.5", "0.0", "-1.0", "101.0", "1e3", "1e300", "1e999", `"1"`, "true", "99999999999999999999"} {
 		no(`"currency":"USD","price":1,"quantity":`+q+rest, "'quantity' is not valid")
 	}
-	one(`"product_id":"p","currency":"USD","price":1,"quantity":100`, `"p" app=- time=1795219200000 USD 10000 3ff0000000000000 x100`)
+	for _, q := range []string{"100", "100.0", "1e2", "1E+2", "10000e-2", "100." + strings.Repeat("0", 1000)} {
+		one(`"product_id":"p","currency":"USD","price":1,"quantity":`+q, `"p" app=- time=1795219200000 USD 10000 3ff0000000000000 x100`)
+	}
+	no(`"currency":"USD","price":1,"quantity":1.`+strings.Repeat("0", 1100)+rest, "'quantity' is not valid")
 	for _, name := range []string{"time", "product_id", "quantity", "event_name", "price", "currency"} {
 		no(`"currency":"USD","price":1,"properties":{"`+name+`":1}`+rest, "Invalid 'properties' field")
 	}
