@@ -251,7 +251,7 @@ func (g objectMaker) value(level int) string {
 		}
 		return `"` + strings.Repeat("é", g.IntN(255)) + `"`
 	case 10:
-		return g.pick(`{"inc":1}`, `{"inc":1.5}`, `{"add":["a"]}`, `{"remove":["a"],"add":[1]}`, `{"add":5}`, `{"$time":"2026-11-21"}`, `{"$time":5}`)
+		return g.pick(`{"inc":1}`, `{"inc":2.0}`, `{"inc":1.5}`, `{"add":["a"]}`, `{"remove":["a"],"add":[1]}`, `{"add":5}`, `{"$time":"2026-11-21"}`, `{"$time":5}`)
 	case 11:
 		return g.pick(`{"$add":[{"a":1}]}`, `{"$add":[{"$time":"2026-11-21"}]}`, `{"$remove":[{"$identifier_key":"a","$identifier_value":1}],"$add":[]}`,
 			`{"$update":[{"$identifier_key":"a","$identifier_value":"x","$new_object":{"b":[1]}}]}`, `{"$update":[{"$identifier_key":"a","$identifier_value":"x"}]}`,

@@ -14,7 +14,7 @@ func usualBodies() (bodies []string) {
 	texts := []string{`"x"`, `""`, `"2026-11-21T04:23:01.123Z"`, `"2026-11-21"`, `"1 and more"`, `"abc defghijklmnopqrstuvw"`, `"Sat 11 21 04:23:01.Z 2026"`,
 		`"é"`, `"a\"b"`, `"` + strings.Repeat("x", maxNear) + `"`, `"` + strings.Repeat("x", maxNear+1) + `"`, `"` + strings.Repeat("x", 256) + `"`,
 		`0`, `-0`, `-1`, `63`, `64`, `8191`, `8192`, `1234567`, `12345678`, `01`, `1.5`, `0.10`, `1234567.7654321`, `1.12345678`, `1.`, `1e2`, `1.5E2`,
-		`true`, `false`, `truth`, `falsy`, `nulls`, `null`, `{"inc":1}`, `{"inc":1.5}`, `{"inc":-1}`, `{"inc":1 }`, `{"inc":1,"a":2}`, `[]`, `{}`}
+		`true`, `false`, `truth`, `falsy`, `nulls`, `null`, `{"inc":1}`, `{"inc":1.0}`, `{"inc":1.5}`, `{"inc":-1}`, `{"inc":1 }`, `{"inc":1,"a":2}`, `[]`, `{}`}
 	for _, v := range texts {
 		for _, name := range []string{"a", "first_name", "country", "email", "email_subscribe", "time_zone", "name_of_16_bytes", "name_of_17_bytes_", "$a", ""} {
 			member := `"` + name + `":`

@@ -1,6 +1,8 @@
 package ingest
 
 import (
+	"math"
+
 	"millrace/ingest/field"
 	"millrace/shard/op"
 )
@@ -264,17 +266,30 @@ func (d *Decoder) operator(at, i int) {
 		if len(rest) > 0 {
 			return
 		}
-		if first.Tag() != op.Int {
+		n, ok := increment(first)
+		if !ok {
 			d.refuseNamed(rankValue, i, reasonNotValid, d.owner)
 			return
 		}
+		d.need(11)
+		d.o = d.putInt(at, n)
 		d.out[at] = byte(op.Increment)
-		d.o = at + copy(d.out[at+1:], first[1:]) + 1
 	case "add", "remove":
 		d.update(at, i, v.Bytes())
 	case "$add", "$update", "$remove":
 		d.arrayEdit(at, v.Bytes())
 	}
+}
+
+// increment returns the integer that {"inc": v} adds.
+func increment(v op.Value) (n int64, ok bool) {
+	switch v.Tag() {
+	case op.Int:
+		return v.Int(), true
+	case op.Float:
+		return whole(numberFloat, math.Float64bits(v.Float()))
+	}
+	return 0, false
 }
 
 // update makes an Update of {"add": […], "remove": […]}, of which one may be absent.

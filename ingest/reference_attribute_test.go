@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -405,8 +406,12 @@ func (j *judge) operator(m member, ok *bool) (text string, is bool) {
 	}
 	switch {
 	case only(" inc "):
-		text, isInt := number(m.members[0].raw)
-		if m.members[0].kind != '0' || !isInt || text[0] == 'f' {
+		text, isNumber := number(m.members[0].raw)
+		isInt := isNumber && text[0] != 'f'
+		if f, _ := strconv.ParseFloat(m.members[0].raw, 64); isNumber && !isInt && f == math.Trunc(f) && f >= -1<<63 && f < 1<<63 {
+			text, isInt = strconv.FormatInt(int64(f), 10), true
+		}
+		if m.members[0].kind != '0' || !isInt {
 			var ignored bool
 			j.tree(m, m.value, false, false, &ignored)
 			j.no(rankValue, m.value.at, notValid)

@@ -407,6 +407,8 @@ func TestCustomAttributes(t *testing.T) {
 	attrs(t, `" a b ":1," a b":2`, `"~a b":1 "~a b":2`)
 	attrs(t, `"d":"3001-01-01","w":"Sat 11 21 04:23:01.UTC 2026","m":"Saturday"`, `"~d":"3001-01-01" "~w":t1795234981000 "~m":"Saturday"`)
 	attrs(t, `"i":{"inc":-3}`, `"~i":inc(-3)`)
+	attrs(t, `"i":{"inc":-3.0},"j":{"inc":1e2},"k":{"inc":-0.0}`, `"~i":inc(-3) "~j":inc(100) "~k":inc(0)`)
+	attrs(t, `"i":{"inc":-9223372036854775808.0},"j":{"inc":1e18}`, `"~i":inc(-9223372036854775808) "~j":inc(1000000000000000000)`)
 	attrs(t, `"i":{"inc":3,"x":"y"}`, `"~i":{"inc":3,"x":"y"}`)
 	attrs(t, `"a":[1,"x",{"b":[1,[2]]},[ 3 ],null,true]`, `"~a":[1,"x",{"b":[1,json<[2]>]},json<[ 3 ]>,null,true]`)
 	attrs(t, `"a":{"add":["x"]},"r":{"remove":[1],"add":[2]},"n":{"add":["x"],"y":1}`, `"~a":update(["x"],[]) "~r":update([2],[1]) "~n":{"add":["x"],"y":1}`)
@@ -436,7 +438,9 @@ func TestCustomAttributes(t *testing.T) {
 	no(`"a":["`+long+`x"]`, "'a' must be at most 255 characters")
 	no(`"`+long+`x":1`, "the attribute name '"+strings.Repeat("é", 32)+"…' must have 1 to 255 characters")
 	no(`" ":1`, "the attribute name ' ' must have 1 to 255 characters")
-	no(`"a":{"inc":1.5}`, "'a' is not valid")
+	for _, n := range []string{"1.5", "9223372036854775808.0", "-1e19", "1e300", `"1"`, "true", "null"} {
+		no(`"a":{"inc":`+n+`}`, "'a' is not valid")
+	}
 	no(`"a":{"add":1}`, "'a' is not valid")
 	no(`"a":{"b":[{"c":1e400}]}`, "'a' has an integer outside the signed 64-bit range or a number that is no finite double")
 	no(`"a":-9223372036854775809`, "'a' has an integer outside the signed 64-bit range or a number that is no finite double")
