@@ -260,6 +260,9 @@ func (c *restoreCommand) Run(ctx context.Context, stdout io.Writer) error {
 	switch {
 	case errors.Is(err, backup.ErrCluster):
 		return fmt.Errorf("%s: %w; give the addresses of the new cluster's nodes in --members", c.File, err)
+	case errors.Is(err, backup.ErrAlone):
+		return fmt.Errorf("%s: %w; restore it without --members, and make a cluster of that by millrace cluster import",
+			c.File, err)
 	case err != nil:
 		return fmt.Errorf("%s: %w", c.File, err)
 	}

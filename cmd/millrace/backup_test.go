@@ -416,6 +416,7 @@ func TestRestoreRefuses(t *testing.T) {
 	require.Contains(t, refused(t, nil, "restore", good), "--data or --verify-only is required")
 	require.Contains(t, refused(t, nil, "restore", filepath.Join(dir, "none"), "--data", dir), "no such file")
 	require.Contains(t, refused(t, nil, "restore", good, "--data", s.dir), "the directory is not empty")
+	require.Contains(t, refused(t, nil, "restore", good, "--data", filepath.Join(dir, "cluster"), "--members", "1=127.0.0.1:7000"), "restore it without --members")
 	locked := newSite(t)
 	p = locked.start(t)
 	require.Contains(t, refused(t, nil, "restore", good, "--data", locked.dir), "in use by another server")

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -15,19 +14,18 @@ import (
 
 // ReadCluster writes the files of a cluster's backup into a directory, under the names that they have in the archive.
 // When it returns nil, they are on disk and as they were written; otherwise they may be anything, so call it in Make.
-// Errors: ErrArchive, ErrFormat, those of r and of the file system. A nil fs is the operating system's.
+// Errors: ErrArchive, ErrFormat, ErrAlone, those of r and of the file system. A nil fs is the operating system's.
 func ReadCluster(ctx context.Context, fs vfs.FS, dir string, r io.Reader) (about About, err error) {
 	fs = cmp.Or(fs, vfs.Default)
 	s := &restore{fs: fs, dir: dir}
-	alone := fmt.Errorf("%w: it is not the backup of a cluster", ErrFormat)
 	about, err = read(ctx, r, func(name string) (io.WriteCloser, error) {
 		if !isOfGroup(name) {
-			return nil, alone
+			return nil, ErrAlone
 		}
 		return s.create(name)
 	})
 	if err == nil && (about.Cluster == nil || about.Replica) {
-		err = alone
+		err = ErrAlone
 	}
 	if err != nil {
 		return about, err

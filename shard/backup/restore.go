@@ -18,6 +18,9 @@ import (
 // ErrCluster is returned by Restore for the backup of a cluster.
 var ErrCluster = fmt.Errorf("%w: it is the backup of a cluster", ErrFormat)
 
+// ErrAlone is returned by ReadCluster for any other backup.
+var ErrAlone = fmt.Errorf("%w: it is not the backup of a cluster", ErrFormat)
+
 // ErrNotEmpty is wrapped by Restore when the directory is not empty. Restore into an empty one.
 var ErrNotEmpty = errors.New("the directory is not empty")
 
