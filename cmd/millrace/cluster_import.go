@@ -23,8 +23,8 @@ import (
 type foundingFlags struct {
 	Node     uint32        `default:"1" env:"-" bounds:"1..16777215" help:"The node that will have the directory."`
 	Members  nodeAddresses `env:"-" help:"The nodes of the new cluster, including this one, with the addresses that they will have as --raft." placeholder:"1=HOST:PORT,…"`
-	Groups   int           `default:"0" env:"-" bounds:"0..256" help:"Groups that the users are divided into, fixed for ever. 0: two for each of --members, but at least six, or as many as the backup has."`
-	Replicas int           `default:"0" env:"-" bounds:"0..7" help:"Number of nodes that hold the data of each group, fixed for ever. 0: 3, or as many as the backup has."`
+	Groups   int           `default:"0" env:"-" bounds:"0..256" help:"Groups that the users are divided into, fixed for ever. 0: as many as the backup has; without one, two for each of --members, but at least six."`
+	Replicas int           `default:"0" env:"-" bounds:"0..7" help:"Number of nodes that hold the data of each group, fixed for ever. 0: as many as the backup has; without one, 3."`
 }
 
 func (n *foundingFlags) options(dir string) founding.Options {
