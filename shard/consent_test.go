@@ -251,6 +251,61 @@ func TestUnchangedBehindOtherNames(t *testing.T) {
 	}
 }
 
+// A state that by itself would change nothing does change something behind an op of the same request that brings its
+// user to another address, or somebody else to the user's, and behind another state of the address. Behind one that
+// takes somebody else away it changes nothing.
+func TestUnchangedBehindOthersOfTheAddress(t *testing.T) {
+	bring := func(user, address string) func(b *Batch) {
+		return func(b *Batch) { addAttributes(b, op.ExternalID, user, op.Contact, withEmail(address)) }
+	}
+	deny := func(id op.IDKind, key string) func(b *Batch) {
+		return func(b *Batch) {
+			addAttributes(b, op.ExternalID, "a", op.Contact, attrField(op.AttrPhone, "+12122000001"))
+			addAttributes(b, id, key, op.Contact, statesField(ungrouped()))
+		}
+	}
+	for name, c := range map[string]struct {
+		other  string // address of b
+		before func(b *Batch)
+		who    string // says yes once more
+		y      string
+	}{
+		"the user moves":             {"y@example.com", bring("a", "y@example.com"), "a", "on"},
+		"somebody comes":             {"y@example.com", bring("b", "x@example.com"), "a", "off"},
+		"somebody leaves":            {"x@example.com", bring("b", "y@example.com"), "a", "-"},
+		"nobody moves":               {"x@example.com", bring("b", "x@example.com"), "a", "-"},
+		"the user says no":           {"x@example.com", deny(op.ExternalID, "a"), "a", "-"},
+		"somebody says no":           {"x@example.com", deny(op.ExternalID, "a"), "b", "-"},
+		"somebody says no, by alias": {"x@example.com", deny(op.Alias, aliasKey("l", "a")), "b", "-"},
+	} {
+		for _, id := range []op.IDKind{op.ExternalID, op.Alias} {
+			t.Run(fmt.Sprint(name, ", by ", id), func(t *testing.T) {
+				e := openTest(t, testOptions(vfs.NewMem()))
+				say := func(id op.IDKind, user string, state profile.State) func(b *Batch) {
+					key := map[op.IDKind]string{op.ExternalID: user, op.Alias: aliasKey("l", user)}[id]
+					return func(b *Batch) { addAttributes(b, id, key, op.Contact, statesField(state)) }
+				}
+				for user, address := range map[string]string{"a": "x@example.com", "b": c.other} {
+					key := aliasKey("l", user) // so the user's number is not the home of the external id
+					commitAs(t, e, op.SourceTrack, func(b *Batch) { addAttributes(b, op.Alias, key, op.Contact, withEmail(address)) })
+					number := numberOf(t, e, op.Alias, key)
+					commitAs(t, e, op.SourceTrack, func(b *Batch) { b.Identify(number, []byte(user), profile.MergeNone) })
+				}
+				commitAs(t, e, op.SourceTrack, say(op.ExternalID, "b", ungrouped()))
+				for range 2 {
+					commitAs(t, e, op.SourceTrack, say(op.ExternalID, c.who, emailGroup))
+					commitAs(t, e, op.SourceTrack, say(op.ExternalID, "a", emailGroup))
+				}
+				commitAs(t, e, op.SourceTrack, func(b *Batch) {
+					c.before(b)
+					say(id, c.who, emailGroup)(b)
+				})
+				require.Equal(t, []string{"on", "on", "on", c.y}, consents(t, e, "a", "b", "x@example.com", "y@example.com"))
+			})
+		}
+	}
+}
+
 func statesField(states ...profile.State) []byte {
 	set := map[modelKey]string{}
 	for _, s := range states {
