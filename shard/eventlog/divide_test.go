@@ -131,3 +131,72 @@ func TestDivideDamaged(t *testing.T) {
 	_, err = fs.Stat("part/" + files.StateName)
 	require.Error(t, err)
 }
+
+// sparse is an engine whose log has three records, further apart than those of the log that was divided.
+type sparse struct {
+	still
+	record []byte
+}
+
+const sparseGap = 1 << 16
+
+func (s sparse) AppliedPosition() uint64 { return s.at + 3*sparseGap }
+
+func (s sparse) ReadLog(from, to uint64, f func(uint64, uint32, []byte) error) error {
+	for at := s.at + sparseGap; at <= s.AppliedPosition(); at += sparseGap {
+		if at >= from && at <= to {
+			if err := f(at, 1, s.record); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// What waits in the log of a group that was made of a node's data doesn't count by how far apart the node's records were.
+func TestBehindAfterADivision(t *testing.T) {
+	fs := vfs.NewMem()
+	w := newWorld(t, fs, manual())
+	w.commitMore(10, 20)
+	require.NoError(t, w.e.Replica().Settle(context.Background()))
+	w.pack()
+	w.commitMore(1, 20)
+	require.NoError(t, w.e.Replica().Settle(context.Background()))
+	var record []byte
+	last := w.e.Replica().AppliedPosition()
+	require.NoError(t, w.e.Replica().ReadLog(w.l.Stats().Packed+1, last, func(_ uint64, _ uint32, payload []byte) error {
+		record = append(record[:0], payload...)
+		return nil
+	}))
+	w.pack()
+	d := Division{Dirs: []string{"part"}, Of: func(uint64) int { return 0 }, Packed: last + 1000}
+	require.NoError(t, w.l.Divide(context.Background(), d))
+
+	o := manual()
+	o.FS, o.Dir, o.Group, o.Logger = fs, "part", "1", quiet()
+	l, err := Open(sparse{still{d.Packed, w.e.Replica().Hasher()}, record}, o)
+	require.NoError(t, err)
+	defer l.Close()
+	require.EqualValues(t, 60, l.Behind(d.Packed, 1, time.Time{}))
+	require.EqualValues(t, 60+l.Stats().Events, l.Behind(0, 1, time.Time{}))
+}
+
+// Blocks before a gap don't tell how many events there are where nothing is packed yet.
+func TestBehindGoesByTheBlocksBehindAGap(t *testing.T) {
+	w := newWorld(t, vfs.NewMem(), manual())
+	for range 2 {
+		w.commitMore(10, 20)
+		require.NoError(t, w.e.Replica().Settle(context.Background()))
+		w.pack()
+	}
+	w.commitMore(10, 20)
+	packed := w.l.Stats().Packed
+	want := w.l.Behind(packed, 1, time.Time{})
+	require.NotZero(t, want)
+	w.l.mu.Lock()
+	for _, b := range w.l.blocks[:len(w.l.blocks)-1] {
+		b.Last = b.First // as if each position had had many events
+	}
+	w.l.mu.Unlock()
+	require.InDelta(t, want, w.l.Behind(packed, 1, time.Time{}), float64(want)/4)
+}

@@ -371,19 +371,23 @@ func (l *Log) Expired() uint64 { return l.expired.Load() }
 
 // Behind is about how many events of a workspace come after a position and were accepted at since or later (zero: all).
 // Whole blocks count in full, and the block that contains the position in proportion. What isn't packed counts with the
-// average number of events per record in the blocks, or is counted when there are none.
+// average number of events per position in the blocks, or is counted when there are none. Blocks before a gap don't
+// tell: a cluster that was made of a node's data counts on from a gap, and a group's positions are further apart.
 func (l *Log) Behind(position uint64, workspace uint32, since time.Time) (events int64) {
 	applied := l.Applied()
 	l.mu.Lock()
 	known, tail := l.blocks, max(position, l.packed)
 	l.mu.Unlock()
-	rows, records := 0.0, 0.0
+	rows, positions, next := 0.0, 0.0, uint64(0)
 	for _, b := range known {
-		if b.err != nil {
+		if b.First != next {
+			rows, positions = 0, 0
+		}
+		if next = b.Last + 1; b.err != nil {
 			continue
 		}
 		n := float64(b.info.RowsOf(workspace))
-		rows, records = rows+n, records+float64(b.Last-b.First+1)
+		rows, positions = rows+n, positions+float64(b.Last-b.First+1)
 		if b.Last > position && !isBefore(b, since) {
 			share := float64(b.Last-max(position, b.First-1)) / float64(b.Last-b.First+1)
 			events += int64(math.Ceil(n * share))
@@ -392,13 +396,14 @@ func (l *Log) Behind(position uint64, workspace uint32, since time.Time) (events
 	switch {
 	case applied <= tail:
 		return events
-	case records == 0:
-		return l.behindYoung(tail, workspace, since)
+	case positions == 0, next < l.src.FirstPosition(): // the log has no block, or none of its own
+		return events + l.behindYoung(tail, workspace, since)
 	}
-	return events + int64(float64(applied-tail)*rows/records)
+	return events + int64(float64(applied-tail)*rows/positions)
 }
 
-// behindYoung is Behind for a log without blocks. What can't be read is met, and reported, by those who need it.
+// behindYoung is Behind for a log without blocks of its own. What can't be read is met, and reported, by those who need
+// it.
 func (l *Log) behindYoung(position uint64, workspace uint32, since time.Time) int64 {
 	l.young.mu.Lock()
 	defer l.young.mu.Unlock()
