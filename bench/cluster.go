@@ -25,7 +25,7 @@ import (
 const (
 	clusterNodes = 3
 
-	clusterCPUTarget    = 1.2  // CPU of an object on all nodes ÷ (nodes × that on one node alone)
+	clusterCPUTarget    = 1.15 // CPU of an object on all nodes ÷ (nodes × that on one node alone)
 	clusterBytesTarget  = 4    // bytes written for an object on all nodes ÷ those on one node alone
 	clusterSkewTarget   = 0.7  // rate with all load sent to one node ÷ rate with the load spread over all
 	clusterFailTarget   = 3    // seconds without a leader after kill -9

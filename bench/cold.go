@@ -36,9 +36,9 @@ var coldMixes = []struct {
 	least  float64 // target: this part of the rate in memory
 	cpu    float64 // target: at most so many µs for an object; 0: none
 }{
-	{"by external id", func(*body.Options) {}, 0.25, 8},
-	{"one in ten by email", func(o *body.Options) { o.EmailShare = 0.1 }, 0.1, 0},
-	{"one in ten update-only", func(o *body.Options) { o.UpdateShare = 0.1 }, 0.1, 0},
+	{"by external id", func(*body.Options) {}, 0.5, 5},
+	{"one in ten by email", func(o *body.Options) { o.EmailShare = 0.1 }, 0.2, 0},
+	{"one in ten update-only", func(o *body.Options) { o.UpdateShare = 0.1 }, 0.2, 0},
 	{"with operators and addresses", func(o *body.Options) { o.Plain = false }, 0, 0},
 }
 

@@ -76,8 +76,8 @@ func decoders(ctx context.Context, s *settings) (figures []Figure, err error) {
 			}
 			return err
 		}},
-		{name: "goccy/go-json", target: 5, decode: complete(goccy.Unmarshal)},
-		{name: "bytedance/sonic", target: 5, decode: complete(sonic.Unmarshal)},
+		{name: "goccy/go-json", target: 4, decode: complete(goccy.Unmarshal)},
+		{name: "bytedance/sonic", target: 3, decode: complete(sonic.Unmarshal)},
 		{name: "valyala/fastjson (tree only)", decode: func(text []byte) error {
 			v, err := parser.ParseBytes(text)
 			if err == nil && len(v.GetArray("events")) == 0 {

@@ -26,8 +26,8 @@ var (
 )
 
 var loads = []load{
-	{"225 objects, 128 connections", mix225, 128, 0.25},
-	{"225 objects, 32 connections", mix225, 32, 0.18},
+	{"225 objects, 128 connections", mix225, 128, 0.16},
+	{"225 objects, 32 connections", mix225, 32, 0.15},
 	{"75 events, 64 connections", mixEvents, 64, 0.28},
 	{"1 event, 64 connections", mixEvent, 64, 0.60},
 }

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	hotTarget        = 0.5
+	hotTarget        = 0.9
 	deferredRequests = "millrace_deferred_requests_total"
 )
 

@@ -11,7 +11,7 @@ import (
 )
 
 // maxLogPerJSON is the target of the log's size for full requests.
-const maxLogPerJSON = 0.70
+const maxLogPerJSON = 0.50
 
 // logBytes compares the bytes of the log, framing included, with those of the JSON from which they were made.
 func logBytes(ctx context.Context, s *settings) (figures []Figure, err error) {

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	loneTarget = 100 // µs
+	loneTarget = 60  // µs
 	loneSyncs  = 200 // a round
 )
 

@@ -58,7 +58,7 @@ func memory(ctx context.Context, s *settings) (figures []Figure, err error) {
 	figures = append(figures,
 		newFigure(fmt.Sprintf("resident memory of a profile of %d bytes, %d of them", profileBytes, n),
 			"bytes", []float64{each},
-			Detail{"process", float64(after), "bytes"}).want(atMost, 300))
+			Detail{"process", float64(after), "bytes"}).want(atMost, 220))
 	figures = append(figures,
 		newFigure("full garbage collection with these profiles", "ms", collections(5)).want(atMost, 5))
 

@@ -46,7 +46,7 @@ func replay(ctx context.Context, s *settings) ([]Figure, error) {
 		seconds, perGB = append(seconds, took), append(perGB, took/logged*1e9)
 	}
 	return []Figure{newFigure("kill -9 until ready, for each GB of log", "s", perGB,
-		Detail{"took", median(seconds), "s"}, Detail{"log", logged, "bytes"}).want(atMost, 5)}, nil
+		Detail{"took", median(seconds), "s"}, Detail{"log", logged, "bytes"}).want(atMost, 2.5)}, nil
 }
 
 // fillLog sends load until the log has s.ReplayBytes, and returns the bytes that it has.

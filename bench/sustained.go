@@ -13,8 +13,8 @@ const (
 	sustainedLegs  = 4
 	sustainedTurns = 5
 
-	sustainedRate = 0.85
-	sustainedCPU  = 2.0 // µs of an object
+	sustainedRate = 0.95
+	sustainedCPU  = 1.3 // µs of an object
 )
 
 // sustained keeps one server under load, without a pause, until profiles have grown and checkpoints, packing of events
