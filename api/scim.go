@@ -48,31 +48,32 @@ func (x *exchange) authorizeSCIM() bool {
 
 // scimStore is one of the types of SCIM resources here: scim.Users, scim.Groups.
 type scimStore interface {
-	Create(by control.Actor, body []byte) (*scim.Resource, error)
+	Create(r scim.Sent) (*scim.Resource, error)
 	Get(id string) (*scim.Resource, error)
 	List(p scim.Page) (*scim.List, error)
-	Replace(by control.Actor, id string, body []byte, ifMatch string) (*scim.Resource, error)
-	Patch(by control.Actor, id string, body []byte, ifMatch string) (*scim.Resource, error)
+	Replace(id string, r scim.Sent) (*scim.Resource, error)
+	Patch(id string, r scim.Sent) (*scim.Resource, error)
 	Delete(by control.Actor, id, ifMatch string) error
 	MaxBodyBytes() int
 }
 
-// scimBody returns the request's body if it is a JSON object, sound throughout, and small enough for a resource;
-// otherwise it answers the request.
-func (x *exchange) scimBody(of scimStore) ([]byte, bool) {
+// sentSCIM returns what the request brings, if its body is a JSON object, sound throughout, and small enough for a
+// resource; otherwise it answers the request.
+func (x *exchange) sentSCIM(of scimStore) (r scim.Sent, ok bool) {
 	if len(x.Body) > of.MaxBodyBytes() {
 		x.failSCIM(scim.ErrTooLarge)
-		return nil, false
+		return r, false
 	}
 	body, ok := x.object()
 	if !ok {
-		return nil, false
+		return r, false
 	}
 	if what := body.Unsafe(); what != "" {
 		x.Fail(fasthttp.StatusBadRequest, "Invalid JSON: "+what)
-		return nil, false
+		return r, false
 	}
-	return body, true
+	return scim.Sent{By: x.Actor(), Body: body, IfMatch: x.ifMatch(),
+		WithOrigin: len(x.Ctx.Request.Header.Peek(headerRequestOrigin)) > 0}, true
 }
 
 // failSCIM answers a request that package scim or the engine has refused.
@@ -88,11 +89,11 @@ func (x *exchange) failSCIM(err error) {
 
 func (s *Server) createSCIM(of scimStore) func(*exchange) {
 	return func(x *exchange) {
-		body, ok := x.scimBody(of)
+		sent, ok := x.sentSCIM(of)
 		if !ok {
 			return
 		}
-		resource, err := of.Create(x.Actor(), body)
+		resource, err := of.Create(sent)
 		if err == nil {
 			x.Ctx.Response.Header.Set(fasthttp.HeaderLocation, resource.Location)
 		}
@@ -117,14 +118,14 @@ func (s *Server) replaceSCIM(of scimStore) func(*exchange) { return s.changeSCIM
 func (s *Server) patchSCIM(of scimStore) func(*exchange)   { return s.changeSCIM(of, of.Patch) }
 
 func (s *Server) changeSCIM(
-	of scimStore, change func(by control.Actor, id string, body []byte, ifMatch string) (*scim.Resource, error),
+	of scimStore, change func(id string, r scim.Sent) (*scim.Resource, error),
 ) func(*exchange) {
 	return func(x *exchange) {
-		body, ok := x.scimBody(of)
+		sent, ok := x.sentSCIM(of)
 		if !ok {
 			return
 		}
-		resource, err := change(x.Actor(), x.Param("{id}"), body, x.ifMatch())
+		resource, err := change(x.Param("{id}"), sent)
 		x.sendSCIM(fasthttp.StatusOK, resource, err)
 	}
 }

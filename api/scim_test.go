@@ -382,9 +382,12 @@ func TestSCIMDepartmentAndPermissions(t *testing.T) {
 	refused("department", create(","+rights))
 
 	set(func(s *document.SCIMSettings) { s.DefaultPermissions, s.RequestOrigin = nil, "" })
-	require.Equal(t, 201, create(`,"department":"bi"`).status)
-	require.Equal(t, 201, create(","+rights).status)
-	require.Equal(t, 200, replace(id, `,"department":"pm"`).status)
+	refused("permissions", create(`,"department":"bi"`)) // the request has an origin, although none is expected
+	refused("department", create(","+rights))
+	refused("permissions", replace(id, `,"department":"pm"`))
+	require.Equal(t, 201, d.call("POST", "/scim/v2/Users", scimToken, body(`,"department":"bi"`)).status)
+	require.Equal(t, 201, d.call("POST", "/scim/v2/Users", scimToken, body(","+rights)).status)
+	require.Equal(t, 200, d.call("PUT", "/scim/v2/Users/"+id, scimToken, strings.Replace(body(`,"department":"pm"`), "userName", "x", 1)).status)
 }
 
 // Workspaces are found by name and by id, and stay the same when their name changes; a name that is no workspace's

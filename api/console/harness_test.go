@@ -207,7 +207,7 @@ func (h *house) provision(userName, permissions string) (id string) {
 	h.t.Helper()
 	body := fmt.Sprintf(`{"schemas":["urn:ietf:params:scim:schemas:core:2.0:User"],"userName":%q,"name":{"givenName":"Ada","familyName":"Lovelace"},"department":"bi","permissions":%s}`,
 		userName, permissions)
-	_, err := h.users.Create(control.Actor{Name: "SCIM token"}, []byte(body))
+	_, err := h.users.Create(scim.Sent{By: control.Actor{Name: "SCIM token"}, Body: []byte(body)})
 	require.NoError(h.t, err)
 	user, _ := h.users.Named(userName)
 	return user.ID

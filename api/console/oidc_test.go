@@ -22,6 +22,7 @@ import (
 
 	"millrace/api/console/signin"
 	"millrace/api/control"
+	"millrace/api/scim"
 )
 
 // people are the users of the identity provider.
@@ -81,7 +82,7 @@ func TestSignInByProvider(t *testing.T) {
 	h.provision("Ada@Example.com", everything)
 	h.provision("bob@example.com", everything)
 	id := h.provision("ivy@example.com", everything)
-	_, err := h.users.Patch(control.Actor{Name: "SCIM token"}, id, []byte(`{"schemas":["urn:ietf:params:scim:api:messages:2.0:PatchOp"],"Operations":[{"op":"replace","path":"active","value":false}]}`), "")
+	_, err := h.users.Patch(id, scim.Sent{By: control.Actor{Name: "SCIM token"}, Body: []byte(`{"schemas":["urn:ietf:params:scim:api:messages:2.0:PatchOp"],"Operations":[{"op":"replace","path":"active","value":false}]}`)})
 	require.NoError(t, err)
 
 	b := h.browser()

@@ -172,7 +172,7 @@ func TestDeprovisioningEndsSessions(t *testing.T) {
 	id := h.provision("ada@example.com", everything)
 	active := func(yes string) {
 		h.now.Add(1000)
-		_, err := h.users.Patch(by, id, []byte(`{"schemas":["urn:ietf:params:scim:api:messages:2.0:PatchOp"],"Operations":[{"op":"replace","path":"active","value":`+yes+`}]}`), "")
+		_, err := h.users.Patch(id, scim.Sent{By: by, Body: []byte(`{"schemas":["urn:ietf:params:scim:api:messages:2.0:PatchOp"],"Operations":[{"op":"replace","path":"active","value":` + yes + `}]}`)})
 		require.NoError(t, err)
 	}
 	b := h.signedInAs("ada@example.com")

@@ -19,20 +19,20 @@ type Groups struct {
 // NewGroups keeps groups in c.
 func NewGroups(c *control.Control) *Groups { return &Groups{control: c} }
 
-// Create makes the group that body, a JSON object, describes, with the members that are users. It gives no permissions
-// unless body names them: the operator gives them by the admin API.
-func (g *Groups) Create(by control.Actor, body []byte) (*Resource, error) {
-	return g.change(by, newID(), "", true,
+// Create makes the group that the body describes, with the members that are users. It gives no permissions unless the
+// body names them: the operator gives them by the admin API.
+func (g *Groups) Create(r Sent) (*Resource, error) {
+	return g.change(newID(), r, true,
 		func(f *form, _ *document.PermissionSet, m *memberSet) *document.PermissionSet {
-			return g.read(f, body, nil, m)
+			return g.read(f, r.Body, nil, m)
 		})
 }
 
-// Replace gives a group the name and the members in body. Its permissions stay, unless body has some.
-func (g *Groups) Replace(by control.Actor, id string, body []byte, ifMatch string) (*Resource, error) {
-	return g.change(by, id, ifMatch, false,
+// Replace gives a group the name and the members in the body. Its permissions stay, unless the body has some.
+func (g *Groups) Replace(id string, r Sent) (*Resource, error) {
+	return g.change(id, r, false,
 		func(f *form, old *document.PermissionSet, m *memberSet) *document.PermissionSet {
-			return g.read(f, body, old, m)
+			return g.read(f, r.Body, old, m)
 		})
 }
 
@@ -49,13 +49,13 @@ func (g *Groups) read(f *form, body []byte, old *document.PermissionSet, m *memb
 	return f.group(members, old)
 }
 
-// Patch carries out the operations of body, all of them or none.
-func (g *Groups) Patch(by control.Actor, id string, body []byte, ifMatch string) (*Resource, error) {
-	operations, err := parsePatch(body)
+// Patch carries out the operations of the body, all of them or none.
+func (g *Groups) Patch(id string, r Sent) (*Resource, error) {
+	operations, err := parsePatch(r.Body)
 	if err != nil {
 		return nil, err
 	}
-	return g.change(by, id, ifMatch, false,
+	return g.change(id, r, false,
 		func(f *form, old *document.PermissionSet, m *memberSet) *document.PermissionSet {
 			p := patch{schemas: groupSchemas, tree: treeOf(describeGroup(old, nil).json), members: m, form: f}
 			if _, ok := p.apply(operations); !ok {
@@ -68,10 +68,10 @@ func (g *Groups) Patch(by control.Actor, id string, body []byte, ifMatch string)
 // change changes or makes the group with this id. next says what the group shall be and who is in it, or leaves a fault
 // in the form.
 func (g *Groups) change(
-	by control.Actor, id, ifMatch string, isNew bool,
+	id string, r Sent, isNew bool,
 	next func(*form, *document.PermissionSet, *memberSet) *document.PermissionSet,
 ) (*Resource, error) {
-	set, err := g.control.EditPermissionSet(by, id,
+	set, err := g.control.EditPermissionSet(r.By, id,
 		func(old *document.PermissionSet) (*document.PermissionSet, control.MemberChange, error) {
 			var change control.MemberChange
 			m := &memberSet{ids: map[string]bool{}}
@@ -83,7 +83,7 @@ func (g *Groups) change(
 			}
 			var present []*document.SCIMUser
 			if old != nil {
-				if err := checkMatch(ifMatch, version(old)); err != nil {
+				if err := checkMatch(r.IfMatch, version(old)); err != nil {
 					return nil, change, err
 				}
 				present = g.control.MembersOf(old)

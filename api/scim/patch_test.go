@@ -78,10 +78,10 @@ func TestPatch(t *testing.T) {
 		{`{"op":"replace","path":"favouriteColour","value":"x"},{"op":"remove","path":"name.middleName"},{"op":"add","path":"urn:x:y:z.a","value":1}`, "externalId", `e`},
 	} {
 		control, u, _ := newTestUsers(t)
-		made, err := u.Create(controlActor, []byte(adaBody))
+		made, err := u.Create(Sent{By: controlActor, Body: []byte(adaBody)})
 		require.NoError(t, err)
 		before := treeOf(made.json)
-		got, err := u.Patch(controlActor, made.ID, patchOf(c.operations), "")
+		got, err := u.Patch(made.ID, Sent{By: controlActor, Body: patchOf(c.operations)})
 		require.NoError(t, err, c.operations)
 		after := treeOf(got.json)
 		require.Equal(t, c.want, fmt.Sprint(after[c.path]), c.operations)
@@ -102,11 +102,11 @@ var controlActor = control.Actor{Name: "test"}
 // What is wrong with a PATCH has its kind and its text, and no effect, whatever stands before it.
 func TestPatchRefusals(t *testing.T) {
 	c, u, g := newTestUsers(t)
-	user, err := u.Create(controlActor, []byte(adaBody))
+	user, err := u.Create(Sent{By: controlActor, Body: []byte(adaBody)})
 	require.NoError(t, err)
-	group, err := g.Create(controlActor, []byte(`{"schemas":["`+GroupSchema+`"],"displayName":"G","members":[{"value":"`+user.ID+`"}]}`))
+	group, err := g.Create(Sent{By: controlActor, Body: []byte(`{"schemas":["` + GroupSchema + `"],"displayName":"G","members":[{"value":"` + user.ID + `"}]}`)})
 	require.NoError(t, err)
-	_, err = g.Create(controlActor, []byte(`{"schemas":["`+GroupSchema+`"],"displayName":"Other"}`))
+	_, err = g.Create(Sent{By: controlActor, Body: []byte(`{"schemas":["` + GroupSchema + `"],"displayName":"Other"}`)})
 	require.NoError(t, err)
 	user, err = u.Get(user.ID)
 	require.NoError(t, err)
@@ -148,7 +148,7 @@ func TestPatchRefusals(t *testing.T) {
 		`{"Operations":[null]}`: invalidSyntax,
 		`[]`:                    invalidSyntax,
 	} {
-		_, err := u.Patch(controlActor, user.ID, []byte(body), "")
+		_, err := u.Patch(user.ID, Sent{By: controlActor, Body: []byte(body)})
 		var e *Error
 		require.True(t, errors.As(err, &e), "%s: %v", body, err)
 		require.Equal(t, []any{400, kind}, []any{e.Status, e.Type}, "%s: %s", body, e.Detail)
@@ -169,7 +169,7 @@ func TestPatchRefusals(t *testing.T) {
 		`{"op":"replace","path":"displayName","value":" "}`:                            invalidValue,
 		`{"op":"replace","path":"permissions","value":{"companyPermissions":"admin"}}`: invalidValue,
 	} {
-		_, err := g.Patch(controlActor, group.ID, patchOf(good+`{"op":"remove","path":"members"},`+operations), "")
+		_, err := g.Patch(group.ID, Sent{By: controlActor, Body: patchOf(good + `{"op":"remove","path":"members"},` + operations)})
 		var e *Error
 		require.True(t, errors.As(err, &e), "%s: %v", operations, err)
 		require.Equal(t, kind, e.Type, "%s: %s", operations, e.Detail)
@@ -177,9 +177,9 @@ func TestPatchRefusals(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, group, now, operations)
 	}
-	_, err = u.Patch(controlActor, "nobody", patchOf(strings.TrimSuffix(good, ",")), "")
+	_, err = u.Patch("nobody", Sent{By: controlActor, Body: patchOf(strings.TrimSuffix(good, ","))})
 	require.Equal(t, errNotFound, err)
-	_, err = g.Patch(controlActor, "nothing", patchOf(strings.TrimSuffix(good, ",")), "")
+	_, err = g.Patch("nothing", Sent{By: controlActor, Body: patchOf(strings.TrimSuffix(good, ","))})
 	require.Equal(t, errNoGroup, err)
 	require.Equal(t, 2, c.PermissionSets.Len())
 }
@@ -189,11 +189,11 @@ func TestPatchMembers(t *testing.T) {
 	c, u, g := newTestUsers(t)
 	var ids []string
 	for i := range 4 {
-		user, err := u.Create(controlActor, []byte(strings.Replace(adaBody, "ada@", fmt.Sprintf("%d@", i), 1)))
+		user, err := u.Create(Sent{By: controlActor, Body: []byte(strings.Replace(adaBody, "ada@", fmt.Sprintf("%d@", i), 1))})
 		require.NoError(t, err)
 		ids = append(ids, user.ID)
 	}
-	group, err := g.Create(controlActor, []byte(`{"schemas":["`+GroupSchema+`"],"displayName":"G"}`))
+	group, err := g.Create(Sent{By: controlActor, Body: []byte(`{"schemas":["` + GroupSchema + `"],"displayName":"G"}`)})
 	require.NoError(t, err)
 	numbered := strings.NewReplacer("{0}", ids[0], "{1}", ids[1], "{2}", ids[2], "{3}", ids[3])
 	before, _ := u.Get(ids[0])
@@ -210,7 +210,7 @@ func TestPatchMembers(t *testing.T) {
 		{`{"op":"replace","path":"members","value":null}`, ""},
 		{`{"op":"add","path":"members","value":["{0}"]}`, "0"},
 	} {
-		got, err := g.Patch(controlActor, group.ID, patchOf(numbered.Replace(step.operations)), "")
+		got, err := g.Patch(group.ID, Sent{By: controlActor, Body: patchOf(numbered.Replace(step.operations))})
 		require.NoError(t, err, step.operations)
 		members := ""
 		for _, m := range got.json.(groupJSON).Members {
@@ -234,7 +234,7 @@ func TestPatchMembers(t *testing.T) {
 func TestGroupPages(t *testing.T) {
 	c, _, g := newTestUsers(t)
 	for i := range 3 {
-		_, err := g.Create(controlActor, []byte(fmt.Sprintf(`{"schemas":["%s"],"displayName":"%d"}`, GroupSchema, i)))
+		_, err := g.Create(Sent{By: controlActor, Body: []byte(fmt.Sprintf(`{"schemas":["%s"],"displayName":"%d"}`, GroupSchema, i))})
 		require.NoError(t, err)
 	}
 	for i := range maxPageMembers {
@@ -269,18 +269,18 @@ func FuzzPatch(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		c, u, g := newTestUsers(t)
-		user, err := u.Create(controlActor, []byte(adaBody))
+		user, err := u.Create(Sent{By: controlActor, Body: []byte(adaBody)})
 		require.NoError(t, err)
-		group, err := g.Create(controlActor, []byte(`{"schemas":["`+GroupSchema+`"],"displayName":"G","members":["`+user.ID+`"]}`))
+		group, err := g.Create(Sent{By: controlActor, Body: []byte(`{"schemas":["` + GroupSchema + `"],"displayName":"G","members":["` + user.ID + `"]}`)})
 		require.NoError(t, err)
 		user, err = u.Get(user.ID)
 		require.NoError(t, err)
 		for _, of := range []struct {
 			before         *Resource
 			get            func(string) (*Resource, error)
-			patch, replace func(control.Actor, string, []byte, string) (*Resource, error)
+			patch, replace func(string, Sent) (*Resource, error)
 		}{{user, u.Get, u.Patch, u.Replace}, {group, g.Get, g.Patch, g.Replace}} {
-			got, err := of.patch(controlActor, of.before.ID, body, "")
+			got, err := of.patch(of.before.ID, Sent{By: controlActor, Body: body})
 			now, err2 := of.get(of.before.ID)
 			require.NoError(t, err2)
 			if err != nil {
@@ -290,7 +290,7 @@ func FuzzPatch(f *testing.F) {
 				continue
 			}
 			require.Equal(t, treeOf(now.json), treeOf(got.json))
-			again, err := of.replace(controlActor, of.before.ID, got.Append(nil, Projection{}), "")
+			again, err := of.replace(of.before.ID, Sent{By: controlActor, Body: got.Append(nil, Projection{})})
 			require.NoError(t, err)
 			require.Equal(t, now.Version, again.Version, "%s", got.Append(nil, Projection{}))
 		}

@@ -27,12 +27,12 @@ func (f *form) rights(u *document.SCIMUser, members map[string]any, present *doc
 }
 
 // paired notes department or permissions that are missing beside the other. A client that sends one knows the contract,
-// in which both are required (service.md 4.16, 4.19). Identity providers send neither, and no X-Request-Origin; where
-// that header is not expected, some may send only one. A substitute for the missing one excuses it: the operator's
-// default for new users, or no department where there was none.
-func (f *form) paired(members map[string]any, present *document.SCIMUser) {
+// in which both are required (service.md 4.16, 4.19), and an X-Request-Origin too. Identity providers send neither as a
+// rule, and never that header; so without it, one may be sent alone. A substitute for the missing one excuses it: the
+// operator's default for new users, or no department where there was none.
+func (f *form) paired(members map[string]any, present *document.SCIMUser, withOrigin bool) {
 	s := f.snapshot.SCIM
-	if s == nil || s.RequestOrigin == "" || (members["department"] == nil) == (members["permissions"] == nil) {
+	if s == nil || !withOrigin || (members["department"] == nil) == (members["permissions"] == nil) {
 		return
 	}
 	without := s.DefaultDepartment != ""

@@ -11,6 +11,7 @@ import (
 	"bytes"
 	"encoding/json"
 
+	"millrace/api/control"
 	"millrace/shard/op"
 )
 
@@ -52,6 +53,16 @@ const (
 	// maxPageMembers ends a page of groups early: with that many members in it, plus those of one more group.
 	maxPageMembers = 10_000
 )
+
+// Sent is what a request brings that makes or changes a user or a group.
+type Sent struct {
+	By      control.Actor
+	Body    []byte // a JSON object; it is only read
+	IfMatch string // the header of that name, empty without one
+	// WithOrigin says that the request has an X-Request-Origin: clients of the contract send one, identity providers
+	// don't.
+	WithOrigin bool
+}
 
 // Error is an answer that is not a success, in the shape of RFC 7644 3.12.
 type Error struct {

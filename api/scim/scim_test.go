@@ -256,19 +256,19 @@ func TestUserBound(t *testing.T) {
 	}
 	var last *Resource
 	for i := range 3 {
-		user, err := u.Create(control.Actor{}, body(i))
+		user, err := u.Create(Sent{Body: body(i)})
 		require.NoError(t, err)
 		last = user
 	}
-	_, err := u.Create(control.Actor{}, body(3))
+	_, err := u.Create(Sent{Body: body(3)})
 	require.Equal(t, errTooMany, err)
-	_, err = u.Create(control.Actor{}, body(2))
+	_, err = u.Create(Sent{Body: body(2)})
 	require.Equal(t, errExists, err)
 	require.NoError(t, u.Delete(control.Actor{}, last.ID, ""))
 	require.Equal(t, errNotFound, u.Delete(control.Actor{}, last.ID, ""))
-	_, err = u.Create(control.Actor{}, body(3))
+	_, err = u.Create(Sent{Body: body(3)})
 	require.NoError(t, err)
-	_, err = u.Create(control.Actor{}, []byte(`[`))
+	_, err = u.Create(Sent{Body: []byte(`[`)})
 	require.Equal(t, invalidSyntax, err.(*Error).Type)
 }
 
@@ -290,16 +290,16 @@ func TestNamesInAnyCase(t *testing.T) {
 		}
 		return tree
 	}
-	first, err := users.Create(control.Actor{}, []byte(body("ada", "")))
+	first, err := users.Create(Sent{Body: []byte(body("ada", ""))})
 	want := seen(first, err)
 	require.Equal(t, "North", want["permissions"].(map[string]any)["appGroup"].([]any)[0].(map[string]any)["team"].([]any)[0].(map[string]any)["teamName"])
-	second, err := users.Create(control.Actor{}, shout(body("bob", "")))
+	second, err := users.Create(Sent{Body: shout(body("bob", ""))})
 	require.Equal(t, want, seen(second, err))
-	require.Equal(t, want, seen(users.Replace(control.Actor{}, second.ID, shout(body("bob", "")), "")))
-	nested, err := users.Create(control.Actor{}, shout(`{"schemas":["`+UserSchema+`"],"`+UserSchema+`":`+body("cy", "")+`}`))
+	require.Equal(t, want, seen(users.Replace(second.ID, Sent{Body: shout(body("bob", ""))})))
+	nested, err := users.Create(Sent{Body: shout(`{"schemas":["` + UserSchema + `"],"` + UserSchema + `":` + body("cy", "") + `}`)})
 	require.Equal(t, want, seen(nested, err))
 	// Of two, the very name counts, unless it has nothing.
-	both := seen(users.Replace(control.Actor{}, first.ID, []byte(body("ada", `,"DisplayName":"Eve","title":null,"TITLE":"Dr"`)), ""))
+	both := seen(users.Replace(first.ID, Sent{Body: []byte(body("ada", `,"DisplayName":"Eve","title":null,"TITLE":"Dr"`))}))
 	require.Equal(t, "Countess", both["displayName"])
 	require.Equal(t, "Dr", both["title"])
 
@@ -309,11 +309,11 @@ func TestNamesInAnyCase(t *testing.T) {
 		`{"op":"replace","path":"permissions.appGroup","value":[` + string(shout(north)) + `]}`,
 		`{"op":"replace","value":` + string(shout(`{"permissions":{"appGroup":[`+north+`]}}`)) + `}`,
 	} {
-		require.Equal(t, want, seen(users.Patch(control.Actor{}, second.ID, patchOf(operation), "")), operation)
+		require.Equal(t, want, seen(users.Patch(second.ID, Sent{Body: patchOf(operation)})), operation)
 	}
 
 	group := `{"schemas":["` + GroupSchema + `"],"displayName":"Editors","members":[{"value":"` + first.ID + `"}]}`
-	made, err := groups.Create(control.Actor{}, shout(group))
+	made, err := groups.Create(Sent{Body: shout(group)})
 	require.NoError(t, err)
 	require.Equal(t, first.ID, treeOf(made.json)["members"].([]any)[0].(map[string]any)["value"])
 }

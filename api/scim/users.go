@@ -29,15 +29,15 @@ func NewUsers(c *control.Control, now func() int64) *Users {
 
 // Schemas of a user: its own, and the extension.
 
-// Create makes the user that body, a JSON object, describes. body is only read.
-func (u *Users) Create(by control.Actor, body []byte) (*Resource, error) {
+// Create makes the user whom the body describes.
+func (u *Users) Create(r Sent) (*Resource, error) {
 	f := newForm(u.control.Snapshot())
-	members := f.members(body, userSchemas)
+	members := f.members(r.Body, userSchemas)
 	if f.err != nil {
 		return nil, f.err
 	}
 	user := f.user(members, nil)
-	f.paired(members, nil)
+	f.paired(members, nil, r.WithOrigin)
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -45,7 +45,7 @@ func (u *Users) Create(by control.Actor, body []byte) (*Resource, error) {
 	if user.Inactive {
 		user.DeactivatedAt = user.CreatedAt
 	}
-	err := u.edit(by, key(user.UserName), "SCIM user created", user.ID, f,
+	err := u.edit(r.By, key(user.UserName), "SCIM user created", user.ID, f,
 		func(old *document.SCIMUser) (*document.SCIMUser, error) {
 			switch {
 			case old != nil:
@@ -58,27 +58,26 @@ func (u *Users) Create(by control.Actor, body []byte) (*Resource, error) {
 	return u.describe(user), err
 }
 
-// Replace gives a user the content of body (service.md 4.19). The userName stays; a body may repeat it. ifMatch is the
-// header of that name, empty without one.
-func (u *Users) Replace(by control.Actor, id string, body []byte, ifMatch string) (*Resource, error) {
-	return u.change(by, id, "SCIM user replaced", ifMatch, func(f *form, old *document.SCIMUser) *document.SCIMUser {
-		members := f.members(body, userSchemas)
+// Replace gives a user the content of the body (service.md 4.19). The userName stays; a body may repeat it.
+func (u *Users) Replace(id string, r Sent) (*Resource, error) {
+	return u.change(id, r, "SCIM user replaced", func(f *form, old *document.SCIMUser) *document.SCIMUser {
+		members := f.members(r.Body, userSchemas)
 		if f.err != nil {
 			return nil
 		}
 		user := f.user(members, old)
-		f.paired(members, old)
+		f.paired(members, old, r.WithOrigin)
 		return user
 	})
 }
 
-// Patch carries out the operations of body, all of them or none.
-func (u *Users) Patch(by control.Actor, id string, body []byte, ifMatch string) (*Resource, error) {
-	operations, err := parsePatch(body)
+// Patch carries out the operations of the body, all of them or none.
+func (u *Users) Patch(id string, r Sent) (*Resource, error) {
+	operations, err := parsePatch(r.Body)
 	if err != nil {
 		return nil, err
 	}
-	return u.change(by, id, "SCIM user changed", ifMatch,
+	return u.change(id, r, "SCIM user changed",
 		func(f *form, old *document.SCIMUser) *document.SCIMUser { return u.patched(f, old, operations) })
 }
 
@@ -107,13 +106,13 @@ func (u *Users) patched(f *form, old *document.SCIMUser, operations []operation)
 // change changes the user with this id. next returns the new user, or leaves a fault in the form; it is called again
 // only if another change came first. A user that isn't changed stays as it is, including its time of change.
 func (u *Users) change(
-	by control.Actor, id, what, ifMatch string, next func(f *form, old *document.SCIMUser) *document.SCIMUser,
+	id string, r Sent, what string, next func(f *form, old *document.SCIMUser) *document.SCIMUser,
 ) (*Resource, error) {
 	present := u.control.SCIMUsers.Find("", id)
 	if present == nil {
 		return nil, errNotFound
 	}
-	if err := checkMatch(ifMatch, version(present)); err != nil {
+	if err := checkMatch(r.IfMatch, version(present)); err != nil {
 		return nil, err
 	}
 	f := newForm(u.control.Snapshot())
@@ -127,11 +126,11 @@ func (u *Users) change(
 	case !user.Inactive && present.Inactive:
 		what = "SCIM user activated"
 	}
-	err := u.edit(by, key(present.UserName), what, id, f, func(old *document.SCIMUser) (*document.SCIMUser, error) {
+	err := u.edit(r.By, key(present.UserName), what, id, f, func(old *document.SCIMUser) (*document.SCIMUser, error) {
 		if old == nil || old.ID != id { // deleted in between
 			return nil, errNotFound
 		}
-		if err := checkMatch(ifMatch, version(old)); err != nil {
+		if err := checkMatch(r.IfMatch, version(old)); err != nil {
 			return nil, err
 		}
 		if version(old) != version(present) {
