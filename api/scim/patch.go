@@ -126,8 +126,7 @@ func (p *patch) at(o operation, path string) error {
 	case p.members != nil && t.attribute.Name == "members":
 		return p.members.patch(o, t, p.form)
 	case o.Op == "remove" || o.Value == nil:
-		p.remove(o, t)
-		return nil
+		return p.remove(o, t)
 	case t.attribute.MultiValued:
 		return p.setElements(o, t)
 	case t.filter != nil:
@@ -331,7 +330,7 @@ func onePrimary(list []any, keep int) []any {
 }
 
 // remove removes an attribute, a part of it, or the elements that the filter finds or the value names.
-func (p *patch) remove(o operation, t target) {
+func (p *patch) remove(o operation, t target) error {
 	of := t.container(p.tree, false)
 	switch {
 	case of == nil:
@@ -340,10 +339,49 @@ func (p *patch) remove(o operation, t target) {
 	case t.sub == nil:
 		delete(of, t.attribute.Name)
 	default:
-		if object, ok := of[t.attribute.Name].(map[string]any); ok {
-			delete(object, t.sub.Name)
+		object, _ := of[t.attribute.Name].(map[string]any)
+		list, ok := object[t.sub.Name].([]any)
+		if ok && o.Op == "remove" && o.Value != nil {
+			left, err := without(list, o.Value)
+			object[t.sub.Name] = left
+			return err
+		}
+		delete(object, t.sub.Name)
+	}
+	return nil
+}
+
+// without returns what is left of a list when those that v lists, or the one that it is, are taken out.
+func without(list []any, v any) ([]any, error) {
+	gone, ok := v.([]any)
+	if !ok {
+		gone = []any{v}
+	}
+	if len(gone) > maxListed {
+		return nil, errLong
+	}
+	left := []any{}
+	for _, element := range list {
+		if !slices.ContainsFunc(gone, func(v any) bool { return isNamed(element, v) }) {
+			left = append(left, element)
 		}
 	}
+	return left, nil
+}
+
+// isNamed reports whether v names the element: it is the same, or an object that has some of its members.
+func isNamed(element, v any) bool {
+	members, ok := v.(map[string]any)
+	of, both := element.(map[string]any)
+	if !ok || !both {
+		return reflect.DeepEqual(element, v)
+	}
+	for name, member := range members {
+		if !reflect.DeepEqual(of[name], member) {
+			return false
+		}
+	}
+	return len(members) > 0
 }
 
 func (p *patch) removeElements(of map[string]any, o operation, t target) {

@@ -73,6 +73,12 @@ func TestPatch(t *testing.T) {
 		{`{"op":"add","path":"permissions.companyPermissions","value":["x","admin"]}`, "permissions", `map[appGroup:[] companyPermissions:[admin x]]`},
 		{`{"op":"replace","path":"permissions.companyPermissions","value":["x"]}`, "permissions", `map[appGroup:[] companyPermissions:[x]]`},
 		{`{"op":"remove","path":"permissions"}`, "permissions", `map[appGroup:[] companyPermissions:[]]`},
+		{`{"op":"add","path":"permissions.companyPermissions","value":["x","y"]},{"op":"remove","path":"permissions.companyPermissions","value":["admin","y","z"]}`, "permissions", `map[appGroup:[] companyPermissions:[x]]`},
+		{`{"op":"remove","path":"permissions.companyPermissions","value":"x"}`, "permissions", `map[appGroup:[] companyPermissions:[admin]]`},
+		{`{"op":"remove","path":"permissions.companyPermissions"}`, "permissions", `map[appGroup:[] companyPermissions:[]]`},
+		{`{"op":"replace","path":"permissions","value":{"appGroup":[{"appGroupName":"A"},{"appGroupName":"B"}]}},{"op":"remove","path":"permissions.appGroup","value":[{"APPGROUPNAME":"A"},{}]},` +
+			`{"op":"replace","path":"permissions.companyPermissions","value":null}`, "permissions",
+			`map[appGroup:[map[appGroupId:` + control.UnknownWorkspaceID("B") + ` appGroupName:B appGroupPermissions:[] team:[]]] companyPermissions:[]]`},
 		{`{"op":"remove","path":"department"}`, "department", `<nil>`},
 		{`{"op":"replace","path":"department","value":"pm"}`, "department", `pm`},
 		{`{"op":"replace","path":"favouriteColour","value":"x"},{"op":"remove","path":"name.middleName"},{"op":"add","path":"urn:x:y:z.a","value":1}`, "externalId", `e`},
