@@ -54,8 +54,8 @@ func (s *Ops) leaveOutUnchanged() (changed bool, err error) {
 
 // listLooks lists the ops whose users have to be looked at, and says whether any of them sets states. Of the ops before
 // one that does, only the users and the new addresses matter: a user who leaves an address takes along what holds
-// there, which a state that changes nothing doesn't change. The new addresses are in the op, and so is the user when the
-// op names one by external id.
+// there, which a state that changes nothing doesn't change. The new addresses are in the op, and so is the user when
+// the op names one by external id.
 func (s *Ops) listLooks() (found bool) {
 	r := &s.routing
 	r.looks = r.looks[:0]
