@@ -165,6 +165,90 @@ func TestEveryWriteFails(t *testing.T) {
 	}
 }
 
+// The same at the start: whatever fails while what was found is made durable, the log doesn't open. It opens when the
+// disk works again.
+func TestEveryWriteOfAStartFails(t *testing.T) {
+	killed := vfs.NewCrashableMem()
+	h := mustOpen(t, killed, nil)
+	h.fill(t, 30, 8000)
+	begun := killed.CrashClone(vfs.CrashCloneCfg{})
+	require.NoError(t, h.Close())
+	open := func(fail int64) (failed bool) {
+		var syncs atomic.Int64
+		fs := errorfs.Wrap(begun, errorfs.InjectorFunc(func(op errorfs.Op) error {
+			isSync := op.Kind == errorfs.OpFileSync || op.Kind == errorfs.OpFileSyncData
+			if isSync && syncs.Add(1) == fail {
+				return errorfs.ErrInjected
+			}
+			return nil
+		}))
+		log, err := openHarness(fs, func(o *Options) { o.HighWaterInterval = time.Hour })
+		if syncs.Load() >= fail {
+			require.ErrorIs(t, err, errorfs.ErrInjected, "sync %d", fail)
+			return true
+		}
+		syncs.Store(fail) // closing doesn't fail
+		require.NoError(t, err)
+		ids, err := log.content()
+		require.NoError(t, err)
+		require.Equal(t, h.ids, ids)
+		require.NoError(t, log.Close())
+		return false
+	}
+	k := int64(1)
+	for open(k) {
+		k++
+	}
+	require.Greater(t, k, int64(4), "there are several segments")
+}
+
+// failFS fails the syncs of the high-water mark when it is told to.
+type failFS struct {
+	syncFS
+	fails *atomic.Bool
+}
+
+type failFile struct {
+	vfs.File
+	fails *atomic.Bool
+}
+
+func (fs failFS) OpenReadWrite(name string, c vfs.DiskWriteCategory, o ...vfs.OpenOption) (vfs.File, error) {
+	f, err := fs.FS.OpenReadWrite(name, c, o...)
+	return failFile{f, fs.fails}, err
+}
+
+func (f failFile) SyncData() error {
+	if f.fails.Load() {
+		return errorfs.ErrInjected
+	}
+	return f.File.SyncData()
+}
+
+// When the high-water mark can't be synced, nothing is acknowledged any more, not even what was on its way to the disk.
+func TestHighWaterMarkCannotBeSynced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var hangs, fails atomic.Bool
+		goesOn := make(chan struct{})
+		fs := failFS{syncFS{vfs.NewMem(), func() {
+			if hangs.Load() {
+				<-goesOn
+			}
+		}}, &fails}
+		h := mustOpen(t, fs, nil)
+		h.fill(t, 5, 100)
+		hangs.Store(true)
+		require.NoError(t, h.Append(newRecord(6, 100)))
+		fails.Store(true)
+		time.Sleep(2 * h.opts.StallAfter)
+		synctest.Wait()
+		require.ErrorIs(t, h.Err(), errorfs.ErrInjected)
+		close(goesOn)
+		require.ErrorIs(t, h.Close(), ErrFailed)
+		require.EqualValues(t, 5, h.ackedPosition())
+	})
+}
+
 // F7: when free space is below the floor, records are refused at once. When space is back, records are taken again
 // without a restart.
 func TestDiskFull(t *testing.T) {

@@ -61,6 +61,33 @@ func TestForgedTestimony(t *testing.T) {
 	require.Len(t, ids, 3)
 }
 
+// A damaged record that was acknowledged isn't taken for a torn tail because its payload looks like the beginning of a
+// chunk that reaches over the records behind it, which testify for it.
+func TestHiddenTestimony(t *testing.T) {
+	fs := vfs.NewMem()
+	h := mustOpen(t, fs, nil)
+	h.fill(t, 3, 100)
+	acked := takeImage(t, fs)[highWaterName]
+	hiding := make([]byte, chunkHeaderBytes)
+	binary.LittleEndian.PutUint16(hiding[4:], 2000)
+	hiding[6] = chunkFull
+	binary.LittleEndian.PutUint32(hiding[7:], uint32(h.segments[0].num))
+	hostile := newRecord(4, 4000)
+	copy(hostile.Data[len(hostile.Data)-len(hiding):], hiding)
+	require.NoError(t, h.Append(hostile))
+	require.True(t, h.waitAcked(4))
+	h.fill(t, 1, 100)
+	h.fill(t, 1, 100)
+	m := takeImage(t, fs).with(highWaterName, acked)
+	require.NoError(t, h.Close())
+	name := m.segments()[0]
+	at := bytes.Index(m[name], hostile.Data[HeaderBytes:])
+	require.Positive(t, at)
+	m[name][at-HeaderBytes-chunkHeaderBytes+6] ^= 0xaa // it isn't known any more where the chunk ends
+	_, err := m.open()
+	require.ErrorIs(t, err, ErrCorrupt)
+}
+
 // The error for a log of another format differs from that for a damaged log.
 func TestOtherFormat(t *testing.T) {
 	fs := vfs.NewMem()
