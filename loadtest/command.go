@@ -100,11 +100,8 @@ func (c *Command) verify(ctx context.Context, ledger *Ledger, report *Report) er
 	if ctx.Err() != nil {
 		return errNotVerified
 	}
-	d, err := ledger.Verify(ctx, c.Target, c.Key)
+	d, err := c.compare(ctx, ledger)
 	report.Verification = &d
-	if !d.OK() {
-		err = errors.Join(err, ErrNotAsAcknowledged)
-	}
 	return err
 }
 
@@ -119,13 +116,19 @@ func (c *Command) verifyOnly(ctx context.Context, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	d, err := ledger.Verify(ctx, c.Target, c.Key)
+	d, err := c.compare(ctx, ledger)
 	t := &textWriter{out: stdout}
 	t.verification(&d)
-	if err = errors.Join(err, t.err); err == nil && !d.OK() {
-		err = ErrNotAsAcknowledged
+	return errors.Join(err, t.err)
+}
+
+// compare compares the ledger with what the server shows. What differs is an error, also when not all could be read.
+func (c *Command) compare(ctx context.Context, ledger *Ledger) (Discrepancies, error) {
+	d, err := ledger.Verify(ctx, c.Target, c.Key)
+	if !d.OK() {
+		err = errors.Join(err, ErrNotAsAcknowledged)
 	}
-	return err
+	return d, err
 }
 
 func (c *Command) options() (Options, error) {

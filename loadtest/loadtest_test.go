@@ -531,6 +531,13 @@ func TestCommand(t *testing.T) {
 	out.Reset()
 	require.ErrorIs(t, command(t, check...).Run(t.Context(), &out), ErrNotAsAcknowledged)
 	require.Contains(t, out.String(), "NOT AS ACKNOWLEDGED")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	s.onExport = cancel // it is interrupted, and has read enough
+	err = command(t, check...).Run(ctx, &out)
+	s.onExport = nil
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, err, ErrNotAsAcknowledged)
 	out.Reset()
 	require.ErrorContains(t, command(t, append(check, "--key=other")...).Run(t.Context(), &out), "401")
 	require.Contains(t, out.String(), "NOT ALL READ BACK: 0 users")

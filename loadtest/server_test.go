@@ -44,6 +44,7 @@ type server struct {
 	t        *testing.T
 	url      string
 	fault    func(n int64) fault // by number of the request, from 1
+	onExport func()              // called for each export that is about to be answered; nil: nothing is
 	requests atomic.Int64
 	gate     sync.RWMutex // held by a stall
 	late     sync.WaitGroup
@@ -102,6 +103,9 @@ func (s *server) handle(ctx *fasthttp.RequestCtx) {
 		s.track(ctx)
 	case "/users/export/ids":
 		s.export(ctx)
+		if s.onExport != nil && ctx.Response.StatusCode() < 300 {
+			s.onExport()
+		}
 	default:
 		reply(ctx, 404, map[string]any{"message": "Not Found"})
 	}
