@@ -56,12 +56,6 @@ func (s *Ops) Note(start int, flags op.Flags, id op.IDKind) {
 // NoteAddress notes that an op sets states of an address.
 func (s *Ops) NoteAddress() { s.addressed = true }
 
-// namesMayMix says whether identifiers have to be looked up: because some of them are not external ids, or because
-// several of them may belong to one user.
-func (s *Ops) namesMayMix() bool {
-	return s.lookups > 0 || s.Count() > 1 && (s.svcIDs > 0 || s.reader.renames.Has(s.workspace))
-}
-
 // RestIn is the partition of the deferred rest of the batch, after LookUp; -1: nothing was deferred.
 func (s *Ops) RestIn() int { return s.restIn }
 

@@ -31,6 +31,12 @@ func (s *Ops) survey() (needed bool) {
 	return s.namesMayMix() || s.Count() > 1 && r.gives && r.tells
 }
 
+// namesMayMix says whether identifiers have to be looked up: because some of them are not external ids, or because
+// several of them may belong to one user.
+func (s *Ops) namesMayMix() bool {
+	return s.lookups > 0 || s.Count() > 1 && (s.svcIDs > 0 || s.reader.renames.Has(s.workspace))
+}
+
 func (s *Ops) readContact(start int) {
 	r := &s.routing
 	o, _ := op.Next(s.Buf[start:])
@@ -236,11 +242,14 @@ func (s *Ops) order() (cut int, row uint64, err error) {
 			}
 			r.leaves(u)
 		case next < len(r.starts) && r.starts[next] == start:
-			own := ownFields(fields, start)
-			if row, waits := s.place(o, r.places[next], own); waits {
+			own := 0
+			for own < len(fields) && fields[own].start == start {
+				own++
+			}
+			if row, waits := s.place(o, r.places[next], fields[:own]); waits {
 				return start, row, nil
 			}
-			fields = fields[len(own):]
+			fields = fields[own:]
 			next++
 		}
 		start += len(o)

@@ -1,10 +1,7 @@
 package lookup
 
 import (
-	"slices"
-
 	"millrace/shard/entries"
-	"millrace/shard/op"
 	"millrace/shard/profile"
 )
 
@@ -25,7 +22,6 @@ type routing struct {
 	// detours: some op goes to the number of a user who was merged.
 	detours bool
 
-	looks   []int                 // starts of the ops whose users leaveOutUnchanged looks at
 	before  touched               // of leaveOutUnchanged
 	keys    entries.Keys          // scratch, like said and numbers
 	said    []profile.StateChange // what an op sets
@@ -39,38 +35,9 @@ type contactField struct {
 	row   uint64 // of the address in the directory; 0: taken away
 }
 
-// ownFields are those at the front of fields that are of the op at start.
-func ownFields(fields []contactField, start int) []contactField {
-	own := 0
-	for own < len(fields) && fields[own].start == start {
-		own++
-	}
-	return fields[:own]
-}
-
-// touched is what the earlier ops of a batch may change: users by their numbers, or by the homes of their external ids,
-// and the rows of addresses.
+// touched is what the earlier ops of a batch may change.
 type touched struct {
 	users, rows []uint64
-	unseen      bool // some of the users are known by the homes alone
-}
-
-// add adds what an op changes: this user, and where the op's fields bring the user.
-func (t *touched) add(user uint64, fields []contactField) {
-	t.users = append(t.users, user)
-	for _, f := range fields {
-		if f.at >= 0 {
-			t.rows = append(t.rows, f.row)
-		}
-	}
-}
-
-// has says whether a user, whom an op is for, may be among the touched ones.
-func (t *touched) has(user uint64, o op.Op) bool {
-	if t.unseen && (o.Flags().ID() != op.ExternalID || slices.Contains(t.users, o.Number())) {
-		return true
-	}
-	return slices.Contains(t.users, user)
 }
 
 // naming is what one identifier of a batch names. Each identifier is looked up once, however many ops have it.

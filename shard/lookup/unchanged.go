@@ -19,25 +19,17 @@ import (
 
 // leaveOutUnchanged takes states that change nothing out of the batch's ops, and says whether there were any.
 func (s *Ops) leaveOutUnchanged() (changed bool, err error) {
-	if s.Source != op.SourceTrack || s.addressed || !s.listLooks() {
+	if s.Source != op.SourceTrack || s.addressed || !slices.ContainsFunc(s.contacts, func(start int) bool {
+		o, _ := op.Next(s.Buf[start:])
+		return setsStates(o.Body())
+	}) {
 		return false, nil
 	}
-	before, fields, looks := &s.routing.before, s.routing.fields, s.routing.looks
-	before.users, before.rows, before.unseen = before.users[:0], before.rows[:0], false
-	s.touchLooks()
+	before := &s.routing.before
+	before.users, before.rows = before.users[:0], before.rows[:0]
+	s.touchContacts()
 	for _, start := range s.contacts {
-		if len(looks) == 0 {
-			break
-		}
 		o, _ := op.Next(s.Buf[start:])
-		own := ownFields(fields, start)
-		fields = fields[len(own):]
-		if looks[0] != start {
-			before.add(o.Number(), own)
-			before.unseen = true
-			continue
-		}
-		looks = looks[1:]
 		user, same, known, err := s.isUnchanged(o, before)
 		if err != nil || !known { // the op may be for the same user as any op behind it
 			return changed, err
@@ -47,35 +39,23 @@ func (s *Ops) leaveOutUnchanged() (changed bool, err error) {
 			changed = true
 			continue
 		}
-		before.add(user, own)
+		if user != 0 { // no other op names a user whom this op makes
+			before.users = append(before.users, user)
+		}
+		for _, f := range s.routing.fields {
+			if f.start == start && f.at >= 0 {
+				before.rows = append(before.rows, f.row)
+			}
+		}
 	}
 	return changed, nil
 }
 
-// listLooks lists the ops whose users have to be looked at, and says whether any of them sets states. Of the ops before
-// one that does, only the users and the new addresses matter: a user who leaves an address takes along what holds
-// there, which a state that changes nothing doesn't change. The new addresses are in the op, and so is the user when
-// the op names one by external id.
-func (s *Ops) listLooks() (found bool) {
-	r := &s.routing
-	r.looks = r.looks[:0]
-	renames := s.reader.renames.Has(s.workspace)
-	for _, start := range s.contacts {
-		o, _ := op.Next(s.Buf[start:])
-		sets := setsStates(o.Body())
-		if sets || renames || o.Flags().ID() != op.ExternalID {
-			r.looks = append(r.looks, start)
-		}
-		found = found || sets
-	}
-	return found
-}
-
-// touchLooks loads the users of the ops that isUnchanged is about to look at.
-func (s *Ops) touchLooks() {
+// touchContacts loads the users of the ops that isUnchanged is about to look at.
+func (s *Ops) touchContacts() {
 	r := &s.routing
 	r.numbers = r.numbers[:0]
-	for _, start := range r.looks {
+	for _, start := range s.contacts {
 		o, _ := op.Next(s.Buf[start:])
 		r.numbers = append(r.numbers, o.Number())
 	}
@@ -95,14 +75,14 @@ func (s *Ops) isUnchanged(o op.Op, before *touched) (user uint64, same, known bo
 	if err != nil || l.Blob == nil {
 		return 0, false, user == 0, err
 	}
-	if profile.Kind(l.Blob) != profile.KindUser {
+	if known = profile.Kind(l.Blob) == profile.KindUser; !known || slices.Contains(before.users, user) {
 		l.Back()
-		return user, false, false, nil
+		return user, false, known, nil
 	}
 	s.routing.said = bodies.AppendStatesSet(s.routing.said[:0], o.Body(), &op.Record{})
 	said := s.routing.said
 	email, phone := profile.Addresses(l.Blob)
-	same = !before.has(user, o) && entries.SameAddresses(email, phone, o.Body()) &&
+	same = entries.SameAddresses(email, phone, o.Body()) &&
 		!slices.ContainsFunc(said, func(c profile.StateChange) bool {
 			own, has := profile.StateOf(l.Blob, c.State)
 			return !has || !own.Same(c.State) || own.Channel != c.Channel
@@ -116,7 +96,7 @@ func (s *Ops) isUnchanged(o op.Op, before *touched) (user uint64, same, known bo
 		if same && len(changes) > 0 {
 			if same = !slices.Contains(before.rows, home) && e.isHere(home); same {
 				if same, err = e.haveHeard(s.workspace, k.ID, k.Key, changes); err != nil {
-					return user, false, true, err
+					return user, false, known, err
 				}
 			}
 		}
@@ -124,7 +104,7 @@ func (s *Ops) isUnchanged(o op.Op, before *touched) (user uint64, same, known bo
 			before.rows = append(before.rows, home)
 		}
 	}
-	return user, same, true, nil
+	return user, same, known, nil
 }
 
 // lendTarget lends the profile that an op goes to as things stand, when the profile is on this node; number is 0 when
