@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+	"golang.org/x/net/netutil"
 
 	"millrace/api"
 	"millrace/api/control"
@@ -314,7 +315,7 @@ type waitingRoom struct {
 }
 
 // openWaitingRoom serves the listener's socket through a second descriptor; the listener stays as it is.
-func openWaitingRoom(listener net.Listener, certificate *api.TLS) (*waitingRoom, error) {
+func openWaitingRoom(listener net.Listener, maxConns int, certificate *api.TLS) (*waitingRoom, error) {
 	tcp, ok := listener.(*net.TCPListener)
 	if !ok {
 		return nil, fmt.Errorf("%s is not a TCP listener", listener.Addr())
@@ -328,6 +329,7 @@ func openWaitingRoom(listener net.Listener, certificate *api.TLS) (*waitingRoom,
 	if err != nil {
 		return nil, err
 	}
+	own = netutil.LimitListener(own, maxConns)
 	if certificate != nil {
 		own = tls.NewListener(own, certificate.Config())
 	}

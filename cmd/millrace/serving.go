@@ -31,10 +31,15 @@ type serving struct {
 	hup         chan os.Signal
 	listener    net.Listener // of the API
 	node        *node
+
+	operatorConns int // most connections to each of the operators' listeners
 }
 
 // run opens the node and serves.
 func (s *serving) run(ctx context.Context) error {
+	if err := s.boundConns(); err != nil {
+		return err
+	}
 	o, err := s.options()
 	if err != nil {
 		return err
@@ -50,7 +55,6 @@ func (s *serving) run(ctx context.Context) error {
 	if err := s.tryInner(); err != nil {
 		return err
 	}
-	s.warnOfFewFiles()
 	err = s.open(ctx, o)
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		s.logger.Info("stopped before the server was ready")
@@ -107,22 +111,6 @@ func (s *serving) tryInner() error {
 	return nil
 }
 
-// filesBesides is how many files the server may have open besides its connections: log, store, events, streams.
-const filesBesides = 1024
-
-// warnOfFewFiles logs a warning when the limit of open files is too low for --max-conns. Connections beyond the limit
-// wait, and when the log or the store can't open a file, the engine fails.
-func (s *serving) warnOfFewFiles() {
-	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		return
-	}
-	if want := uint64(s.MaxConns) + filesBesides; limit.Cur < want {
-		s.logger.Warn("the limit of open files is low: raise it (ulimit -n, LimitNOFILE=), or lower --max-conns",
-			"limit", limit.Cur, "max_conns", s.MaxConns, "want", want)
-	}
-}
-
 // open opens the node and applies the bootstrap file. A node of a cluster may have to wait for others, perhaps for
 // long; clients that come meanwhile are told so.
 func (s *serving) open(ctx context.Context, o nodeOptions) error {
@@ -131,7 +119,7 @@ func (s *serving) open(ctx context.Context, o nodeOptions) error {
 		return err
 	}
 	if o.cluster != nil {
-		room, err := openWaitingRoom(s.listener, s.certificate)
+		room, err := openWaitingRoom(s.listener, s.MaxConns, s.certificate)
 		if err != nil {
 			return err
 		}
@@ -219,7 +207,7 @@ func (s *serving) serveInner(ended chan<- error) (servers []*http.Server, err er
 		if err != nil {
 			return fmt.Errorf("--%s: %w", name, err)
 		}
-		l = netutil.LimitListener(l, s.MaxConns)
+		l = netutil.LimitListener(l, s.operatorConns)
 		scheme := "http"
 		if secure {
 			l, scheme = tls.NewListener(l, s.certificate.Config()), "https"

@@ -1,9 +1,11 @@
 package store
 
 import (
+	"math"
 	"runtime"
 	"slices"
 	"sync"
+	"syscall"
 
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/cockroachdb/pebble/v2"
@@ -16,12 +18,13 @@ type Cache struct {
 	files  *pebble.FileCache
 }
 
-// NewCache makes a cache of so many bytes of blocks, and of so many open files, for stores whose memtables take
-// maxMemTables times so many bytes together. Pebble takes the memtables that there are out of the size of the cache;
-// they have memory of their own here, so what they may take is added.
+// NewCache makes a cache of so many bytes of blocks, and of so many open files, or of a quarter of those that the
+// process may open, for stores whose memtables take maxMemTables times so many bytes together. Pebble takes the
+// memtables that there are out of the size of the cache; they have memory of their own here, so what they may take is
+// added.
 func NewCache(bytes, memTable int64, files int) *Cache {
 	c := &Cache{pebble.NewCache(bytes + maxMemTables*memTable),
-		pebble.NewFileCache(min(runtime.GOMAXPROCS(0), maxFileShards), max(files, minOpenFiles))}
+		pebble.NewFileCache(min(runtime.GOMAXPROCS(0), maxFileShards), max(min(files, processFiles()/4), minOpenFiles))}
 	caches.add(c)
 	return c
 }
@@ -35,6 +38,15 @@ const (
 	minOpenFiles  = 64
 	maxOpenFiles  = 1 << 12 // of a store with a cache of its own
 )
+
+// processFiles is how many files the process may open.
+func processFiles() int {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return math.MaxInt
+	}
+	return int(min(limit.Cur, math.MaxInt))
+}
 
 // Close frees the cache once no engine uses it. It does nothing without a cache.
 func (c *Cache) Close() {

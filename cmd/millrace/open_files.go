@@ -1,0 +1,49 @@
+package main
+
+import (
+	"fmt"
+	"syscall"
+)
+
+// The limit of open files is divided at the start. The engine fails when it can't open a file, and how many connections
+// there are is up to clients; so connections get a part, and never what the engine may need.
+
+const (
+	// leastFiles is the limit below which a server doesn't start, and leastOfNode that of a cluster's node, whose
+	// groups have a log and a store each.
+	leastFiles, leastOfNode = 256, 1024
+	// engineFiles is what log, store, events and streams may have open, most of it tables of the store; nodeFiles is
+	// the same for a node that has a replica of every group.
+	engineFiles, nodeFiles = 5 << 10, 9 << 10
+)
+
+// boundConns lowers --max-conns to what the limit of open files leaves.
+func (s *serving) boundConns() error {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return fmt.Errorf("limit of open files: %w", err)
+	}
+	least, engine := uint64(leastFiles), uint64(engineFiles)
+	if s.Node != 0 {
+		least, engine = leastOfNode, nodeFiles
+	}
+	if limit.Cur < least {
+		return fmt.Errorf("the limit of open files is %d, and at least %d are needed: raise it "+
+			"(ulimit -n, LimitNOFILE=)", limit.Cur, least)
+	}
+	public, operators := divideConns(limit.Cur, engine)
+	s.operatorConns = min(s.MaxConns, operators)
+	if public < s.MaxConns {
+		s.logger.Warn("the limit of open files allows fewer connections than --max-conns: raise it "+
+			"(ulimit -n, LimitNOFILE=)", "limit", limit.Cur, "max_conns", s.MaxConns, "allowed", public)
+		s.MaxConns = public
+	}
+	return nil
+}
+
+// divideConns returns how many connections may be open to the API, and to each of the operators' two listeners. They
+// have shares of their own, so that a server whose clients take all they can get still shows what it does.
+func divideConns(limit, engine uint64) (public, operators int) {
+	all := limit - min(engine, limit/2)
+	return int(min(all-all/8, 1<<30)), int(min(all/16, 1<<30))
+}
