@@ -12,12 +12,14 @@ import (
 type Transport struct {
 	Base  http.RoundTripper
 	Bytes int64
+	// Free says which answers may be of any size; nil: none.
+	Free func(*http.Response) bool
 }
 
 // RoundTrip does what Base does, and bounds the answer.
 func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := t.Base.RoundTrip(r)
-	if err == nil {
+	if err == nil && (t.Free == nil || !t.Free(resp)) {
 		resp.Body = &body{resp.Body, t.Bytes, t.Bytes}
 	}
 	return resp, err

@@ -26,7 +26,7 @@ func TestTransport(t *testing.T) {
 		_, _ = io.WriteString(w, text)
 	}))
 	defer server.Close()
-	client := &http.Client{Transport: Transport{http.DefaultTransport, most}}
+	client := &http.Client{Transport: Transport{Base: http.DefaultTransport, Bytes: most}}
 	for _, path := range []string{"/", "/gzip"} {
 		for _, length = range []int{0, 1, most - 1, most, most + 1, 100 * most} {
 			resp, err := client.Get(server.URL + path)

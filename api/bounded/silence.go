@@ -3,8 +3,18 @@ package bounded
 import (
 	"context"
 	"net"
+	"net/http"
 	"time"
 )
+
+// HeaderBytes is how much of the headers of an answer is read; http.Transport would hold 10 MiB several times over.
+const HeaderBytes = 64 << 10
+
+// Limit bounds what requests of a transport cost: their connections (Dial), and the headers of their answers.
+func Limit(t *http.Transport, patience, silence time.Duration) {
+	t.DialContext, t.MaxResponseHeaderBytes = Dial(patience, silence), HeaderBytes
+	t.IdleConnTimeout = silence / 2 // idle is not silent
+}
 
 // Dial dials for an http.Transport, connections that end when nothing has come or gone for a time: what is carried is
 // of any size, so no time bounds a request, and a service that hangs in the middle of one would be waited for without

@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"millrace/api/bounded"
 	"millrace/api/control"
 	"millrace/api/control/document"
 	"millrace/shard/eventlog/event"
@@ -63,7 +64,6 @@ type httpCredentials struct {
 
 const (
 	maxAnswerBytes = 1 << 10     // how much of an answer is kept
-	maxHeaderBytes = 64 << 10    // of an answer; the library would hold 10 MiB several times over
 	maxAnswerTime  = time.Second // how long the text of an answer that has taken the events is waited for
 )
 
@@ -71,7 +71,7 @@ func newEndpoint(o *Options, ws *control.Workspace, s *document.Stream, refused 
 	transport := o.transport
 	if transport == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()
-		t.MaxIdleConnsPerHost, t.MaxResponseHeaderBytes = 1, maxHeaderBytes
+		t.MaxIdleConnsPerHost, t.MaxResponseHeaderBytes = 1, bounded.HeaderBytes
 		transport = t
 	}
 	return &endpoint{o: o, to: &s.Destination, ws: ws, writer: newWriter(o, ws, s), refused: refused,

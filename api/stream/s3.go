@@ -62,9 +62,7 @@ func (b *bucket) open(context.Context) error {
 		if err != nil {
 			return err
 		}
-		own.DialContext = bounded.Dial(b.o.RequestTimeout, b.o.maxSilence())
-		own.IdleConnTimeout = b.o.RequestTimeout // idle is not silent
-		own.MaxResponseHeaderBytes = maxHeaderBytes
+		bounded.Limit(own, b.o.RequestTimeout, b.o.maxSilence())
 		transport = own
 	}
 	creds, err := b.credentials()

@@ -35,7 +35,7 @@ func (s *schemas) open(ctx context.Context, c *kafkaCredentials) error {
 		return err
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.TLSClientConfig, transport.MaxResponseHeaderBytes = config, maxHeaderBytes
+	transport.TLSClientConfig, transport.MaxResponseHeaderBytes = config, bounded.HeaderBytes
 	defer transport.CloseIdleConnections()
 	options := []sr.ClientOpt{sr.URLs(s.url), sr.UserAgent("millrace"),
 		sr.HTTPClient(&http.Client{Transport: bounded.Transport{Base: transport, Bytes: maxRegistryAnswer},

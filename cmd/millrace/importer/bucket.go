@@ -102,18 +102,27 @@ func newBuckets(o *S3, patience time.Duration, isOurs func(name string) bool) (*
 	if err != nil {
 		return nil, err
 	}
-	transport.DialContext = bounded.Dial(patience, patience)
-	transport.IdleConnTimeout = patience / 2 // idle is not silent
+	bounded.Limit(transport, patience, patience)
 	creds := credentials.NewChainCredentials([]credentials.Provider{&credentials.EnvAWS{},
 		&credentials.FileAWSCredentials{},
-		&credentials.IAM{Client: &http.Client{Transport: http.DefaultTransport, Timeout: patience}}})
+		&credentials.IAM{Client: &http.Client{Timeout: patience,
+			Transport: bounded.Transport{Base: http.DefaultTransport, Bytes: maxServiceAnswer}}}})
 	client, err := minio.New(u.Host, &minio.Options{Creds: creds, Secure: u.Scheme == "https", Region: o.Region,
-		BucketLookup: addressings[o.Addressing], Transport: lists{transport}})
+		BucketLookup: addressings[o.Addressing], Transport: lists{bounded.Transport{
+			Base: transport, Bytes: maxServiceAnswer, Free: isObject}}})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", o.Endpoint, err)
 	}
 	return &buckets{client: client, isOurs: isOurs}, nil
 }
+
+// maxServiceAnswer bounds answers that are not objects. The largest are lists, of 1,000 keys of up to 1,024 bytes, each
+// of which may take three characters.
+const maxServiceAnswer = 8 << 20
+
+// isObject reports whether an answer is an object, which may be of any size: everything else is asked for with
+// parameters, or is an error.
+func isObject(r *http.Response) bool { return r.StatusCode < 300 && r.Request.URL.RawQuery == "" }
 
 // awayError is the error of a service that can't be reached, or not now.
 type awayError struct{ err error }

@@ -531,3 +531,45 @@ func TestMissingDirectory(t *testing.T) {
 		require.Equal(t, filepath.Join(filepath.Dir(missing), ".millrace-import"), o.State, path)
 	}
 }
+
+// A service whose answers never end is not read for ever: an error, a list, an object's key, the headers.
+func TestAnswersWithoutEnd(t *testing.T) {
+	t.Parallel()
+	const list, object = "list", "object"
+	for _, test := range []struct {
+		of, begin, repeat string
+		status            int
+	}{
+		{list, "<Error>", "<Code>NoSuchBucket</Code>", http.StatusNotFound},
+		{list, "<ListBucketResult>", "<Contents><Key>k</Key></Contents>", http.StatusOK},
+		{list, "<ListBucketResult><Contents><Key>", "kkkkkkkkkkkkkkkkkkkk", http.StatusOK},
+		{list, "", "", http.StatusOK},
+		{object, "<Error>", "<Code>InternalError</Code>", http.StatusForbidden},
+		{object, "", "", http.StatusOK},
+	} {
+		d, s := newDouble(t, testseed.Rand(t), 0), newService(t)
+		s.put("a.ndjson", row(1))
+		s.intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method != http.MethodGet || r.URL.Query().Has("list-type") != (test.of == list) || r.URL.Query().Has("location") {
+				return false
+			}
+			if test.repeat == "" {
+				w.Header().Set("X-Long", strings.Repeat("x", 1<<20))
+			}
+			w.WriteHeader(test.status)
+			_, err := io.WriteString(w, test.begin)
+			for text, n := strings.Repeat(test.repeat, 1000), 0; err == nil && text != "" && n < 256<<20; n += len(text) {
+				_, err = io.WriteString(w, text)
+			}
+			if err == nil && test.repeat != "" {
+				t.Errorf("all of %d %s%s… was read", test.status, test.begin, test.repeat)
+			}
+			return true
+		})
+		o := d.options(t, "s3://"+testBucket)
+		o.State, o.S3 = t.TempDir(), S3{Endpoint: s.URL}
+		_, err := Run(t.Context(), o)
+		require.Error(t, err, test)
+		require.Empty(t, d.rows)
+	}
+}
