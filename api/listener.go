@@ -15,6 +15,7 @@ import (
 
 	"github.com/puzpuzpuz/xsync/v3"
 
+	"millrace/api/bounded"
 	"millrace/api/ratelimit"
 )
 
@@ -228,7 +229,7 @@ func LoadTLS(certFile, keyFile string) (*TLS, error) {
 
 // Reload reads the files again (on SIGHUP); new connections get the new certificate. After an error the old one stays.
 func (t *TLS) Reload() error {
-	pair, err := tls.LoadX509KeyPair(t.certFile, t.keyFile)
+	pair, err := readPair(t.certFile, t.keyFile)
 	if err != nil {
 		return fmt.Errorf("load certificate %q: %w", t.certFile, err)
 	}
@@ -239,6 +240,18 @@ func (t *TLS) Reload() error {
 	}
 	t.certificate.Store(&pair)
 	return nil
+}
+
+func readPair(certFile, keyFile string) (pair tls.Certificate, err error) {
+	cert, err := bounded.ReadFile(certFile, bounded.SmallFile)
+	if err != nil {
+		return pair, err
+	}
+	key, err := bounded.ReadFile(keyFile, bounded.SmallFile)
+	if err != nil {
+		return pair, err
+	}
+	return tls.X509KeyPair(cert, key)
 }
 
 // Require reads the files again, and takes only certificates that pass check, now and later. It is called before the

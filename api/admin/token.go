@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"millrace/api/bounded"
 	"millrace/wal/durable"
 )
 
@@ -19,7 +20,7 @@ const tokenFile = "admin-token"
 // read. Callers may print path, but never the token.
 func Token(dir string) (token, path string, err error) {
 	path = filepath.Join(dir, tokenFile)
-	text, err := os.ReadFile(path)
+	text, err := bounded.ReadFile(path, bounded.SmallFile)
 	if errors.Is(err, os.ErrNotExist) {
 		return makeToken(path)
 	}

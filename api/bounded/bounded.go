@@ -1,5 +1,6 @@
 // Package bounded limits what requests to other servers may cost: how much of an answer is read, since libraries would
-// read all of it into memory, however large; and how long a connection may be silent.
+// read all of it into memory, however large; and how long a connection may be silent. It also limits how much is read
+// of files that operators name.
 package bounded
 
 import (

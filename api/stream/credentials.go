@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
+	"millrace/api/bounded"
 	"millrace/api/control/document"
 )
 
@@ -28,7 +29,7 @@ const CredentialsVariable = "MILLRACE_STREAM_CREDENTIALS_"
 func (o *Options) credentials(workspace, name string, into any) error {
 	file := filepath.Join(o.CredentialsDir, workspace, name+".json")
 	variable := variableOf(workspace, name)
-	text, err := os.ReadFile(file)
+	text, err := bounded.ReadFile(file, bounded.SmallFile)
 	if errors.Is(err, os.ErrNotExist) {
 		if other := o.claimant(variable, workspace); other != "" {
 			return fmt.Errorf("credentials %q: there is no file %s, and the variable %s is of workspace %q, too", name,

@@ -5,9 +5,9 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 
+	"millrace/api/bounded"
 	"millrace/api/control"
 	"millrace/api/control/document"
 )
@@ -21,12 +21,15 @@ var demo []byte
 
 const demoKey = "millrace-demo-key"
 
+// maxBootstrap is the size of a bootstrap file that sets up thousands of workspaces.
+const maxBootstrap = 64 << 20
+
 // readBootstrap reads the bootstrap file, nil if there is none.
 func (c *serveCommand) readBootstrap() (*document.BootstrapFile, error) {
 	if c.Bootstrap == "" {
 		return nil, nil
 	}
-	text, err := os.ReadFile(c.Bootstrap)
+	text, err := bounded.ReadFile(c.Bootstrap, maxBootstrap)
 	if err != nil {
 		return nil, fmt.Errorf("--bootstrap: %w", err)
 	}

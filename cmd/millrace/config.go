@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"github.com/alecthomas/kong"
 	"gopkg.in/yaml.v3"
 
+	"millrace/api/bounded"
 	"millrace/api/stream"
 	"millrace/cmd/millrace/operate"
 	"millrace/loadtest"
@@ -77,8 +79,12 @@ type configFile struct {
 
 func yamlConfig(r io.Reader) (kong.Resolver, error) {
 	c := &configFile{}
-	decoder := yaml.NewDecoder(r)
-	err := decoder.Decode(&c.document)
+	text, err := bounded.ReadAll(r, "it", bounded.SmallFile)
+	if err != nil {
+		return nil, fmt.Errorf("configuration file: %w", err)
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	err = decoder.Decode(&c.document)
 	if err == io.EOF {
 		return c, nil
 	}

@@ -11,7 +11,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,6 +21,7 @@ import (
 	"golang.org/x/net/netutil"
 
 	"millrace/api"
+	"millrace/api/bounded"
 	"millrace/api/control"
 	"millrace/api/ratelimit"
 	"millrace/api/store"
@@ -141,7 +141,7 @@ func (c *serveCommand) linkTLS() (*api.TLS, *tls.Config, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("--raft-cert: %w", err)
 	}
-	text, err := os.ReadFile(c.RaftCA)
+	text, err := bounded.ReadFile(c.RaftCA, bounded.SmallFile)
 	if err != nil {
 		return nil, nil, fmt.Errorf("--raft-ca: %w", err)
 	}

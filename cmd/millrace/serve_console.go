@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"strings"
 
 	"github.com/VictoriaMetrics/metrics"
 
 	"millrace/api"
 	"millrace/api/admin"
+	"millrace/api/bounded"
 	"millrace/api/console"
 	"millrace/api/console/signin"
 	"millrace/api/openapi"
@@ -57,7 +57,7 @@ func (c *serveCommand) consoleOptions(logger *slog.Logger) (console.Options, err
 		Logger: logger, Provider: signin.Provider{Issuer: c.OIDCIssuer, ClientID: c.OIDCClientID,
 			ClientSecret: c.OIDCClientSecret, Claim: c.OIDCClaim, URL: strings.TrimSuffix(c.ConsoleURL, "/")}}}
 	if c.OIDCClientSecretFile != "" {
-		text, err := os.ReadFile(c.OIDCClientSecretFile)
+		text, err := bounded.ReadFile(c.OIDCClientSecretFile, bounded.SmallFile)
 		if err != nil {
 			return o, fmt.Errorf("--oidc-client-secret-file: %w", err)
 		}

@@ -51,6 +51,10 @@ func TestFlagsAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	broken := filepath.Join(dir, "broken.yaml")
 	require.NoError(t, os.WriteFile(broken, []byte("a: [b"), 0o600))
+	// a file that is longer than any, as /dev/zero is; it takes no room
+	huge := filepath.Join(dir, "huge")
+	require.NoError(t, os.WriteFile(huge, nil, 0o600))
+	require.NoError(t, os.Truncate(huge, maxBootstrap+1))
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer taken.Close()
@@ -175,6 +179,9 @@ func TestFlagsAreRefused(t *testing.T) {
 		{config("members.yaml", "serve:\n  members: {1: 127.0.0.1:7081, 2: 127.0.0.1:7081}\n"), "nodes 1 and 2 have the same address"},
 		{member("--raft-insecure", "--raft", "0.0.0.0:7081"), "--raft-insecure"},
 		{member("--raft-insecure", "--raft", "7081"), "--raft:"},
+		{with("--bootstrap", huge), "--bootstrap: " + huge + " has more than 67108864 bytes"},
+		{with("--config", huge), "--config: configuration file: it has more than 1048576 bytes"},
+		{with("--tls-cert", huge, "--tls-key", huge), "load certificate \"" + huge + "\": " + huge + " has more than"},
 	} {
 		require.Contains(t, refusedHere(t, c.args...), c.says, c.args)
 	}

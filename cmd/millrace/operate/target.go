@@ -19,6 +19,7 @@ import (
 	"strings"
 	"time"
 
+	"millrace/api/bounded"
 	"millrace/wal/pause"
 )
 
@@ -193,7 +194,7 @@ func (c *Target) token() (string, error) {
 	if c.Data == "" {
 		return "", errors.New("--data or --token is required: whose admin token?")
 	}
-	text, err := os.ReadFile(filepath.Join(c.Data, "admin-token"))
+	text, err := bounded.ReadFile(filepath.Join(c.Data, "admin-token"), bounded.SmallFile)
 	if err != nil {
 		return "", err
 	}
@@ -352,12 +353,15 @@ func (s *session) sayOf(method, path string, body any, sentence func(answer memb
 // input is an argument that is JSON or YAML text, @FILE, or - for standard input.
 type input string
 
+// maxInput is as much as a bootstrap file may have.
+const maxInput = 64 << 20
+
 func (i input) read() ([]byte, error) {
 	switch file, isFile := strings.CutPrefix(string(i), "@"); {
 	case i == "-":
-		return io.ReadAll(os.Stdin)
+		return bounded.ReadAll(os.Stdin, "standard input", maxInput)
 	case isFile:
-		return os.ReadFile(file)
+		return bounded.ReadFile(file, maxInput)
 	}
 	return []byte(i), nil
 }
