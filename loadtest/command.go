@@ -29,18 +29,18 @@ type Command struct {
 	Key         string   `name:"key" required:"" help:"API key with users.track, and users.export.ids to verify."`
 	AllowRemote bool     `name:"allow-remote" help:"Allow a target on another machine."`
 
-	Duration    time.Duration `name:"duration" help:"How long to send, after the warm-up." default:"30s"`
+	Duration    time.Duration `name:"duration" help:"How long to send, after the warm-up." default:"30s" bounds:"1ms..8760h"`
 	Warmup      time.Duration `name:"warmup" help:"Send this long first, without measuring." default:"0s"`
 	Requests    int64         `name:"requests" help:"Stop after this many requests (0: when the duration is over)." default:"0"`
-	Connections int           `name:"connections" help:"Number of connections, each with one request at a time." default:"32"`
+	Connections int           `name:"connections" help:"Number of connections, each with one request at a time." default:"32" bounds:"1..100000"`
 	Rate        float64       `name:"rate" help:"Open loop: requests a second, latency from the intended start (0: closed loop)." default:"0"`
 	Backlog     int           `name:"backlog" help:"Open loop: how many intended starts may wait; older ones are dropped (0: 10 seconds' worth)." default:"0"`
-	Timeout     time.Duration `name:"timeout" help:"How long to wait for the answer to a request." default:"30s"`
+	Timeout     time.Duration `name:"timeout" help:"How long to wait for the answer to a request." default:"30s" bounds:"1ms..24h"`
 	Gzip        bool          `name:"gzip" help:"Compress bodies."`
 
 	Objects      int     `name:"objects" help:"Number of objects in a request (0: 75 in each array of the mix)." default:"0"`
 	Mix          string  `name:"mix" help:"Arrays to fill, with weights if wanted: events=3,purchases=1." default:"attributes,events,purchases"`
-	Users        int     `name:"users" help:"Number of users to draw from." default:"100000"`
+	Users        int     `name:"users" help:"Number of users to draw from." default:"100000" bounds:"1..1000000000"`
 	Skew         string  `name:"skew" help:"How users are drawn: ${enum}." enum:"uniform,zipf,hot" default:"uniform"`
 	ZipfExponent float64 `name:"zipf-exponent" help:"Exponent of --skew zipf." default:"0.99"`
 	EmailShare   float64 `name:"email-share" help:"Share of objects addressed by email." default:"0.02"`
@@ -53,7 +53,7 @@ type Command struct {
 	EventNames   int     `name:"event-names" help:"Number of different event names (0: 24; 4 when verified)." default:"0"`
 	Products     int     `name:"products" help:"Number of different product ids (0: 200; 4 when verified)." default:"0"`
 	Prefix       string  `name:"prefix" help:"Prefix of user identifiers (default: user; with --verify, a different one for each run)."`
-	Pool         int     `name:"pool" help:"Number of different bodies, prepared before the run." default:"128"`
+	Pool         int     `name:"pool" help:"Number of different bodies, prepared before the run." default:"128" bounds:"1..1000000"`
 	Seed         uint64  `name:"seed" help:"Seed of everything random." default:"1"`
 	Corpus       string  `name:"corpus" help:"Send the /users/track bodies of this file of recorded requests instead (JSON lines with path and body)." type:"path"`
 

@@ -182,6 +182,11 @@ func TestFlagsAreRefused(t *testing.T) {
 		{with("--bootstrap", huge), "--bootstrap: " + huge + " has more than 67108864 bytes"},
 		{with("--config", huge), "--config: configuration file: it has more than 1048576 bytes"},
 		{with("--tls-cert", huge, "--tls-key", huge), "load certificate \"" + huge + "\": " + huge + " has more than"},
+		{[]string{"loadtest", "--key", "k", "--duration", "0s"}, "--duration: 0s is out of bounds: want 1ms to 8760h"},
+		{[]string{"loadtest", "--key", "k", "--connections", "0"}, "--connections: 0 is out of bounds: want 1 to 100000"},
+		{[]string{"loadtest", "--key", "k", "--timeout", "0s"}, "--timeout: 0s is out of bounds"},
+		{[]string{"loadtest", "--key", "k", "--users", "0"}, "--users: 0 is out of bounds"},
+		{[]string{"loadtest", "--key", "k", "--pool", "0"}, "--pool: 0 is out of bounds"},
 	} {
 		require.Contains(t, refusedHere(t, c.args...), c.says, c.args)
 	}
