@@ -107,6 +107,20 @@ func chosen(t *testing.T, e *Engine, id op.IDKind, key string) uint64 {
 	return o.Number()
 }
 
+// found is the users whom readers find by an address, by name.
+func found(t *testing.T, e *Engine, c map[string]uint64, id op.IDKind, key string) string {
+	users, err := e.NewReads(nil).Find(1, id, []byte(key))
+	require.NoError(t, err)
+	var names []string
+	for name, n := range c {
+		if slices.ContainsFunc(users, func(u User) bool { return u.Number == n }) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ")
+}
+
 func meantBy(t *testing.T, e *Engine, c map[string]uint64) meant {
 	name := func(id op.IDKind, key string) string {
 		number := chosen(t, e, id, key)
@@ -138,7 +152,8 @@ func haveEvent(t *testing.T, e *Engine) string {
 }
 
 // At each step of two concurrent requests, the address means a user whom it would mean if the requests were done one
-// after the other, each in one step. What is sent to the address is where it would be then.
+// after the other, each in one step, and readers find those by it whom they would find at some time then. What is sent
+// to the address is where it would be then.
 func TestChoiceAmongSharersIsSerial(t *testing.T) {
 	testsize.SkipSerial(t)
 	r := rand.New(rand.NewPCG(testseed.Of(t), 5))
@@ -152,6 +167,7 @@ func TestChoiceAmongSharersIsSerial(t *testing.T) {
 		"merge ada into al":                 "track eve",
 		"merge ada into ian":                "merge ian into bob",
 		"merge eve into ada":                "delete ada",
+		"ada leaves the email":              "merge eve into ada",
 		"identify al as bob, data orphaned": "track bob",
 	}
 	for i := range names {
@@ -171,6 +187,8 @@ func TestChoiceAmongSharersIsSerial(t *testing.T) {
 				ways := [][]meant{first.meant, second.meant}
 				require.True(t, goesSome(ways, seen.meant), "%s: meant were %v, one after the other are %v",
 					what, slices.Compact(seen.meant), ways)
+				require.Subset(t, slices.Concat(first.byEmail, second.byEmail), seen.byEmail, what)
+				require.Subset(t, slices.Concat(first.byPhone, second.byPhone), seen.byPhone, what)
 			}
 		}
 	}
@@ -178,8 +196,15 @@ func TestChoiceAmongSharersIsSerial(t *testing.T) {
 
 // sharersPlay is what was seen while two deeds were done.
 type sharersPlay struct {
-	meant  []meant // at each moment
-	events string  // users who have the event in the end
+	meant            []meant  // at each moment
+	byEmail, byPhone []string // found at each moment
+	events           string   // users who have the event in the end
+}
+
+func (s *sharersPlay) look(t *testing.T, e *Engine, c map[string]uint64) {
+	s.meant = append(s.meant, meantBy(t, e, c))
+	s.byEmail = append(s.byEmail, found(t, e, c, op.Email, sharedEmail))
+	s.byPhone = append(s.byPhone, found(t, e, c, op.Phone, sharedPhone))
 }
 
 // goesSome says whether what was seen follows one of the ways, from its beginning to its end, without a step back.
@@ -210,11 +235,11 @@ func playSharers(t *testing.T, deeds ...int) (seen sharersPlay) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	stageSharers(t, e)
 	c := castOfSharers(t, e)
-	seen.meant = append(seen.meant, meantBy(t, e, c))
+	seen.look(t, e, c)
 	for _, which := range deeds {
 		deedsOfSharers(c)[which].do(t, e)
 		settle(t, e)
-		seen.meant = append(seen.meant, meantBy(t, e, c))
+		seen.look(t, e, c)
 	}
 	seen.events = haveEvent(t, e)
 	require.NoError(t, e.Close())
@@ -230,7 +255,7 @@ func stepSharers(t *testing.T, i, k, at int) (seen sharersPlay, steps int) {
 		c = castOfSharers(t, e)
 	})
 	all := deedsOfSharers(c)
-	look := func() { seen.meant = append(seen.meant, meantBy(t, x.Engine, c)) }
+	look := func() { seen.look(t, x.Engine, c) }
 	testengine.Within(t, time.Minute, all[i].name+", "+all[k].name, func() {
 		look()
 		first := x.begin(t, all[i].do)
