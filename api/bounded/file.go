@@ -6,8 +6,12 @@ import (
 	"os"
 )
 
-// SmallFile is how many bytes a certificate, a secret or a configuration may have.
-const SmallFile = 1 << 20
+// SmallFile is how many bytes a certificate, a secret or a configuration may have; LargeFile how many a bootstrap file
+// may have, which sets up thousands of workspaces, and other input of commands.
+const (
+	SmallFile = 1 << 20
+	LargeFile = 64 << 20
+)
 
 // ReadFile reads a file that somebody has named: it may turn out to be a device without an end.
 func ReadFile(path string, most int) ([]byte, error) {

@@ -21,15 +21,12 @@ var demo []byte
 
 const demoKey = "millrace-demo-key"
 
-// maxBootstrap is the size of a bootstrap file that sets up thousands of workspaces.
-const maxBootstrap = 64 << 20
-
 // readBootstrap reads the bootstrap file, nil if there is none.
 func (c *serveCommand) readBootstrap() (*document.BootstrapFile, error) {
 	if c.Bootstrap == "" {
 		return nil, nil
 	}
-	text, err := bounded.ReadFile(c.Bootstrap, maxBootstrap)
+	text, err := bounded.ReadFile(c.Bootstrap, bounded.LargeFile)
 	if err != nil {
 		return nil, fmt.Errorf("--bootstrap: %w", err)
 	}

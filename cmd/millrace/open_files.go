@@ -2,7 +2,8 @@ package main
 
 import (
 	"fmt"
-	"syscall"
+
+	"millrace/shard/store"
 )
 
 // The limit of open files is divided at the start. The engine fails when it can't open a file, and how many connections
@@ -19,23 +20,19 @@ const (
 
 // boundConns lowers --max-conns to what the limit of open files leaves.
 func (s *serving) boundConns() error {
-	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		return fmt.Errorf("limit of open files: %w", err)
-	}
-	least, engine := uint64(leastFiles), uint64(engineFiles)
+	limit, least, engine := store.ProcessFiles(), leastFiles, engineFiles
 	if s.Node != 0 {
 		least, engine = leastOfNode, nodeFiles
 	}
-	if limit.Cur < least {
+	if limit < least {
 		return fmt.Errorf("the limit of open files is %d, and at least %d are needed: raise it "+
-			"(ulimit -n, LimitNOFILE=)", limit.Cur, least)
+			"(ulimit -n, LimitNOFILE=)", limit, least)
 	}
-	public, operators := divideConns(limit.Cur, engine)
+	public, operators := divideConns(limit, engine)
 	s.operatorConns = min(s.MaxConns, operators)
 	if public < s.MaxConns {
 		s.logger.Warn("the limit of open files allows fewer connections than --max-conns: raise it "+
-			"(ulimit -n, LimitNOFILE=)", "limit", limit.Cur, "max_conns", s.MaxConns, "allowed", public)
+			"(ulimit -n, LimitNOFILE=)", "limit", limit, "max_conns", s.MaxConns, "allowed", public)
 		s.MaxConns = public
 	}
 	return nil
@@ -43,7 +40,7 @@ func (s *serving) boundConns() error {
 
 // divideConns returns how many connections may be open to the API, and to each of the operators' two listeners. They
 // have shares of their own, so that a server whose clients take all they can get still shows what it does.
-func divideConns(limit, engine uint64) (public, operators int) {
+func divideConns(limit, engine int) (public, operators int) {
 	all := limit - min(engine, limit/2)
-	return int(min(all-all/8, 1<<30)), int(min(all/16, 1<<30))
+	return min(all-all/8, 1<<30), min(all/16, 1<<30)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"strings"
@@ -56,11 +57,11 @@ func TestTooFewFiles(t *testing.T) {
 
 func TestDivideConns(t *testing.T) {
 	for _, test := range []struct {
-		limit             uint64
+		limit             int
 		public, operators int
-	}{{256, 112, 8}, {1024, 448, 32}, {20_000, 13_020, 930}, {32_768, 24_192, 1728}, {1 << 63, 1 << 30, 1 << 30}} {
+	}{{256, 112, 8}, {1024, 448, 32}, {20_000, 13_020, 930}, {32_768, 24_192, 1728}, {math.MaxInt, 1 << 30, 1 << 30}} {
 		public, operators := divideConns(test.limit, engineFiles)
 		require.Equal(t, []int{test.public, test.operators}, []int{public, operators}, test.limit)
-		require.LessOrEqual(t, uint64(public+2*operators)+min(engineFiles, test.limit/2), test.limit)
+		require.LessOrEqual(t, public+2*operators+min(engineFiles, test.limit/2), test.limit)
 	}
 }

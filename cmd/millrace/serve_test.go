@@ -29,6 +29,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api"
+	"millrace/api/bounded"
 	"millrace/loadtest/testaddr"
 	"millrace/loadtest/testlog"
 	"millrace/loadtest/testsize"
@@ -54,7 +55,7 @@ func TestFlagsAreRefused(t *testing.T) {
 	// a file that is longer than any, as /dev/zero is; it takes no room
 	huge := filepath.Join(dir, "huge")
 	require.NoError(t, os.WriteFile(huge, nil, 0o600))
-	require.NoError(t, os.Truncate(huge, maxBootstrap+1))
+	require.NoError(t, os.Truncate(huge, bounded.LargeFile+1))
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer taken.Close()

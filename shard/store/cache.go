@@ -24,7 +24,7 @@ type Cache struct {
 // added.
 func NewCache(bytes, memTable int64, files int) *Cache {
 	c := &Cache{pebble.NewCache(bytes + maxMemTables*memTable),
-		pebble.NewFileCache(min(runtime.GOMAXPROCS(0), maxFileShards), max(min(files, processFiles()/4), minOpenFiles))}
+		pebble.NewFileCache(min(runtime.GOMAXPROCS(0), maxFileShards), max(min(files, ProcessFiles()/4), minOpenFiles))}
 	caches.add(c)
 	return c
 }
@@ -39,8 +39,8 @@ const (
 	maxOpenFiles  = 1 << 12 // of a store with a cache of its own
 )
 
-// processFiles is how many files the process may open.
-func processFiles() int {
+// ProcessFiles is how many files the process may open.
+func ProcessFiles() int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return math.MaxInt

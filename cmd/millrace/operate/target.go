@@ -353,15 +353,12 @@ func (s *session) sayOf(method, path string, body any, sentence func(answer memb
 // input is an argument that is JSON or YAML text, @FILE, or - for standard input.
 type input string
 
-// maxInput is as much as a bootstrap file may have.
-const maxInput = 64 << 20
-
 func (i input) read() ([]byte, error) {
 	switch file, isFile := strings.CutPrefix(string(i), "@"); {
 	case i == "-":
-		return bounded.ReadAll(os.Stdin, "standard input", maxInput)
+		return bounded.ReadAll(os.Stdin, "standard input", bounded.LargeFile)
 	case isFile:
-		return bounded.ReadFile(file, maxInput)
+		return bounded.ReadFile(file, bounded.LargeFile)
 	}
 	return []byte(i), nil
 }
