@@ -369,12 +369,13 @@ func without(list []any, v any) ([]any, error) {
 	return left, nil
 }
 
-// isNamed reports whether v names the element: it is the same, or an object that has some of its members.
+// isNamed reports whether v names the element: it is the same, or an object that has some of its members. Clients that
+// know only lists of objects name a text as the value of one.
 func isNamed(element, v any) bool {
 	members, ok := v.(map[string]any)
 	of, both := element.(map[string]any)
 	if !ok || !both {
-		return reflect.DeepEqual(element, v)
+		return reflect.DeepEqual(element, v) || len(members) == 1 && reflect.DeepEqual(element, members["value"])
 	}
 	for name, member := range members {
 		if !reflect.DeepEqual(of[name], member) {

@@ -75,6 +75,7 @@ func TestPatch(t *testing.T) {
 		{`{"op":"remove","path":"permissions"}`, "permissions", `map[appGroup:[] companyPermissions:[]]`},
 		{`{"op":"add","path":"permissions.companyPermissions","value":["x","y"]},{"op":"remove","path":"permissions.companyPermissions","value":["admin","y","z"]}`, "permissions", `map[appGroup:[] companyPermissions:[x]]`},
 		{`{"op":"remove","path":"permissions.companyPermissions","value":"x"}`, "permissions", `map[appGroup:[] companyPermissions:[admin]]`},
+		{`{"op":"remove","path":"permissions.companyPermissions","value":[{"value":"admin"}]}`, "permissions", `map[appGroup:[] companyPermissions:[]]`},
 		{`{"op":"remove","path":"permissions.companyPermissions"}`, "permissions", `map[appGroup:[] companyPermissions:[]]`},
 		{`{"op":"replace","path":"permissions","value":{"appGroup":[{"appGroupName":"A"},{"appGroupName":"B"}]}},{"op":"remove","path":"permissions.appGroup","value":[{"APPGROUPNAME":"A"},{}]},` +
 			`{"op":"replace","path":"permissions.companyPermissions","value":null}`, "permissions",
