@@ -240,7 +240,8 @@ func (l *Log) open() (err error) {
 	return nil
 }
 
-// ID is that of this log and of its images. It never changes, and no other log has it.
+// ID is that of this log and of its images, and so of the log that a restore makes of one. It never changes, and no log
+// of another origin has it.
 func (l *Log) ID() uint64 { return l.salt.id() }
 
 // Append gives the record its position and queues it. OnDurable hands the record back. Append waits for the disk only
