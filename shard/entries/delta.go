@@ -137,16 +137,18 @@ func (c *changeNames) appendBody(dst []byte, o op.Op) (out []byte, ok bool) {
 	body, at := o.Body(), len(dst)
 	switch o.Kind() {
 	case op.Event:
-		if dst = op.AppendEventBody(dst); len(body) < len(dst)-at {
+		b := op.EventBody(body)
+		if !b.IsWhole() {
 			return dst, false
 		}
-		b := op.EventBody(body)
+		dst = op.AppendEventBody(dst)
 		op.PutEvent(dst[at:], b.Time(), c.add(b.Name()), 0)
 	case op.Purchase:
-		if dst = op.AppendPurchaseBody(dst); len(body) < len(dst)-at {
+		b := op.PurchaseBody(body)
+		if !b.IsWhole() {
 			return dst, false
 		}
-		b := op.PurchaseBody(body)
+		dst = op.AppendPurchaseBody(dst)
 		op.PutPurchase(dst[at:], b.Time(), b.Total(), b.PriceBits(), b.Quantity(), c.add(b.Product()), 0, b.Currency())
 	default:
 		return c.appendAttributes(dst, body)

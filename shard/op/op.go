@@ -29,7 +29,7 @@ import (
 )
 
 // Version is the version of the record format; a reader refuses any other.
-const Version = 5
+const Version = 6
 
 // HeaderBytes is the size of a record's header, OpHeaderBytes that of an op's, MaxKeyBytes the largest size of a key.
 const (
@@ -217,41 +217,54 @@ func SplitAliasKey(key []byte) (label, name []byte, ok bool) {
 
 // Sizes of the fixed parts of bodies. What follows a fixed part, up to the key, is a list of fields.
 const (
-	eventFixed    = 16
-	purchaseFixed = 40
+	eventFixed    = 13
+	purchaseFixed = 36
 )
 
-// EventBody is the body of an Event: time i64 (Unix ms), name u32, app u32, then properties. name is an index into
-// Names; app is an index plus one, 0 for none. A property is a uvarint index and a value (value.go).
+// EventBody is the body of an Event: time i56 (Unix ms; the year 9999 takes 49 bits), name u24, app u24, then
+// properties. name is an index into Names; app is an index plus one, 0 for none. A property is a uvarint index and a
+// value (value.go).
 type EventBody []byte
 
-func (b EventBody) Time() int64        { return int64(binary.LittleEndian.Uint64(b)) }
-func (b EventBody) Name() uint32       { return binary.LittleEndian.Uint32(b[8:]) }
-func (b EventBody) App() uint32        { return binary.LittleEndian.Uint32(b[12:]) }
+// IsWhole says that the fixed part is there. Without it the op has no effect, and the other methods mustn't be called.
+func (b EventBody) IsWhole() bool { return len(b) >= eventFixed }
+
+func (b EventBody) Time() int64        { return int56(b) }
+func (b EventBody) Name() uint32       { return uint24(b[7:]) }
+func (b EventBody) App() uint32        { return uint24(b[10:]) }
 func (b EventBody) Properties() []byte { return b[eventFixed:] }
+
+// int56 and uint24 are what the first 7 and 3 bytes of b say; int56 reads one more.
+func int56(b []byte) int64   { return int64(binary.LittleEndian.Uint64(b)<<8) >> 8 }
+func uint24(b []byte) uint32 { return uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 }
 
 // AppendEventBody appends the fixed part with zeros; PutEvent fills it in when the object has been read.
 func AppendEventBody(dst []byte) []byte { return append(dst, make([]byte, eventFixed)...) }
 
 // PutEvent fills the fixed part at the start of body.
 func PutEvent(body []byte, timeMillis int64, name, app uint32) {
-	binary.LittleEndian.PutUint64(body, uint64(timeMillis))
-	binary.LittleEndian.PutUint32(body[8:], name)
-	binary.LittleEndian.PutUint32(body[12:], app)
+	binary.LittleEndian.PutUint64(body, uint64(timeMillis)) // its highest byte gives way to the name
+	putUint24(body[7:], name)
+	putUint24(body[10:], app)
 }
 
-// PurchaseBody is the body of a Purchase: time i64 (Unix ms), total i64 (price × quantity in minor units of the
-// currency), price f64 (as sent, per unit), quantity u32, product u32 (index), app u32 (index plus one), currency 3
-// bytes, 1 byte of zero, then properties.
+func putUint24(b []byte, v uint32) { b[0], b[1], b[2] = byte(v), byte(v>>8), byte(v>>16) }
+
+// PurchaseBody is the body of a Purchase: time i56 (Unix ms), product u24 (index), app u24 (index plus one), total i64
+// (price × quantity in minor units of the currency), price f64 (as sent, per unit), quantity u32, currency 3 bytes, then
+// properties.
 type PurchaseBody []byte
 
-func (b PurchaseBody) Time() int64           { return int64(binary.LittleEndian.Uint64(b)) }
-func (b PurchaseBody) Total() int64          { return int64(binary.LittleEndian.Uint64(b[8:])) }
-func (b PurchaseBody) PriceBits() uint64     { return binary.LittleEndian.Uint64(b[16:]) }
-func (b PurchaseBody) Quantity() uint32      { return binary.LittleEndian.Uint32(b[24:]) }
-func (b PurchaseBody) Product() uint32       { return binary.LittleEndian.Uint32(b[28:]) }
-func (b PurchaseBody) App() uint32           { return binary.LittleEndian.Uint32(b[32:]) }
-func (b PurchaseBody) Currency() (c [3]byte) { return [3]byte(b[36:39]) }
+// IsWhole is EventBody.IsWhole.
+func (b PurchaseBody) IsWhole() bool { return len(b) >= purchaseFixed }
+
+func (b PurchaseBody) Time() int64           { return int56(b) }
+func (b PurchaseBody) Product() uint32       { return uint24(b[7:]) }
+func (b PurchaseBody) App() uint32           { return uint24(b[10:]) }
+func (b PurchaseBody) Total() int64          { return int64(binary.LittleEndian.Uint64(b[13:])) }
+func (b PurchaseBody) PriceBits() uint64     { return binary.LittleEndian.Uint64(b[21:]) }
+func (b PurchaseBody) Quantity() uint32      { return binary.LittleEndian.Uint32(b[29:]) }
+func (b PurchaseBody) Currency() (c [3]byte) { return [3]byte(b[33:36]) }
 func (b PurchaseBody) Properties() []byte    { return b[purchaseFixed:] }
 
 // AppendPurchaseBody appends the fixed part with zeros; PutPurchase fills it in.
@@ -261,13 +274,11 @@ func AppendPurchaseBody(dst []byte) []byte { return append(dst, make([]byte, pur
 func PutPurchase(
 	body []byte, timeMillis, total int64, priceBits uint64, quantity, product, app uint32, currency [3]byte,
 ) {
-	binary.LittleEndian.PutUint64(body, uint64(timeMillis))
-	binary.LittleEndian.PutUint64(body[8:], uint64(total))
-	binary.LittleEndian.PutUint64(body[16:], priceBits)
-	binary.LittleEndian.PutUint32(body[24:], quantity)
-	binary.LittleEndian.PutUint32(body[28:], product)
-	binary.LittleEndian.PutUint32(body[32:], app)
-	copy(body[36:39], currency[:])
+	PutEvent(body, timeMillis, product, app) // these three lie as in an event
+	binary.LittleEndian.PutUint64(body[13:], uint64(total))
+	binary.LittleEndian.PutUint64(body[21:], priceBits)
+	binary.LittleEndian.PutUint32(body[29:], quantity)
+	copy(body[33:36], currency[:])
 }
 
 // The body of an Attributes op is a list of fields: uvarint code, value. A code below ReservedCodes is a reserved

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -58,6 +59,29 @@ func TestRecordRoundTrip(t *testing.T) {
 		require.Equal(t, "body key", string(o.Body())+" "+string(o.Key()))
 		require.Empty(t, rest)
 		require.Nil(t, r.Names.At(4))
+	}
+}
+
+// All times that ingest takes, and all indices that a record has room for, come back; an object's fixed part ends where
+// it says.
+func TestFixedParts(t *testing.T) {
+	first := time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
+	last := time.Date(9999, 12, 31, 23, 59, 59, 999_000_000, time.UTC).UnixMilli()
+	for _, at := range []int64{first, -1, 0, 1, last} {
+		for _, index := range []uint32{0, 255, 256, 65536, maxNames} {
+			e := EventBody(append(AppendEventBody(nil), 0xEE))
+			PutEvent(e, at, index, index+1)
+			require.Equal(t, []any{at, index, index + 1, []byte{0xEE}}, []any{e.Time(), e.Name(), e.App(), e.Properties()})
+			require.True(t, e[:len(e)-1].IsWhole())
+			require.False(t, e[:len(e)-2].IsWhole())
+
+			p := PurchaseBody(append(AppendPurchaseBody(nil), 0xEE))
+			PutPurchase(p, at, math.MinInt64, math.MaxUint64, math.MaxUint32, index, index+1, [3]byte{'E', 'U', 'R'})
+			require.Equal(t, []any{at, int64(math.MinInt64), uint64(math.MaxUint64), uint32(math.MaxUint32), index, index + 1, [3]byte{'E', 'U', 'R'},
+				[]byte{0xEE}}, []any{p.Time(), p.Total(), p.PriceBits(), p.Quantity(), p.Product(), p.App(), p.Currency(), p.Properties()})
+			require.True(t, p[:len(p)-1].IsWhole())
+			require.False(t, p[:len(p)-2].IsWhole())
+		}
 	}
 }
 

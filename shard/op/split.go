@@ -143,17 +143,17 @@ func EachName(kind Kind, body []byte, f func(index uint32)) {
 		}
 		return
 	case Event:
-		if len(body) < eventFixed {
+		b := EventBody(body)
+		if !b.IsWhole() {
 			return
 		}
-		b := EventBody(body)
 		f(b.Name())
 		app, fields = b.App(), b.Properties()
 	case Purchase:
-		if len(body) < purchaseFixed {
+		b := PurchaseBody(body)
+		if !b.IsWhole() {
 			return
 		}
-		b := PurchaseBody(body)
 		f(b.Product())
 		app, fields = b.App(), b.Properties()
 	default:

@@ -36,7 +36,7 @@ func (e *Editor) Apply(blob []byte, o op.Op, rec *op.Record, lim *Limits) (out [
 	switch o.Kind() {
 	case op.Event:
 		body := op.EventBody(o.Body())
-		if len(body) < eventBytes {
+		if !body.IsWhole() {
 			return blob, Ignored
 		}
 		name, ok := nameAt(rec, body.Name())
@@ -49,7 +49,7 @@ func (e *Editor) Apply(blob []byte, o op.Op, rec *op.Record, lim *Limits) (out [
 		}
 	case op.Purchase:
 		body := op.PurchaseBody(o.Body())
-		if len(body) < purchaseBytes {
+		if !body.IsWhole() {
 			return blob, Ignored
 		}
 		name, ok := nameAt(rec, body.Product())
@@ -73,12 +73,8 @@ func (e *Editor) Apply(blob []byte, o op.Op, rec *op.Record, lim *Limits) (out [
 	return out, Applied
 }
 
-// Sizes of the fixed parts of bodies, and the longest name a field can carry.
-const (
-	eventBytes    = 16
-	purchaseBytes = 40
-	maxNameBytes  = 1<<16 - 1
-)
+// maxNameBytes is the longest name a field can carry.
+const maxNameBytes = 1<<16 - 1
 
 var defaultLimits = *DefaultLimits()
 

@@ -434,11 +434,12 @@ func TestRecentKeepsFifty(t *testing.T) {
 	require.Equal(t, full-2*63, len(b), "an hour takes the same however often")
 }
 
+// An op has room for times that a profile hasn't.
 func TestExtremeTimes(t *testing.T) {
-	b := event(t, user("u"), "e", math.MinInt64)
+	b := event(t, user("u"), "e", -1<<55)
 	b = event(t, b, "e", -62135596800000) // year 1
 	b = event(t, b, "e", -1)
-	b = event(t, b, "e", math.MaxInt64)
+	b = event(t, b, "e", 1<<55-1)
 	s, _ := Event(b, []byte("e"))
 	require.Equal(t, []any{uint64(4), int64(-1 << 47), int64(1<<47 - 1)}, []any{s.Count, s.First, s.Last})
 }
@@ -512,9 +513,10 @@ func TestIgnoresWhatIsNoObject(t *testing.T) {
 		require.Equal(t, before, out)
 	}
 	f(op.Event, nil)
-	f(op.Event, make([]byte, 16)) // the dictionary is empty
-	f(op.Purchase, make([]byte, 39))
-	f(op.Purchase, make([]byte, 40))
+	f(op.Event, op.AppendEventBody(nil)[1:])
+	f(op.Event, op.AppendEventBody(nil)) // the dictionary is empty
+	f(op.Purchase, op.AppendPurchaseBody(nil)[1:])
+	f(op.Purchase, op.AppendPurchaseBody(nil))
 	f(op.Delete, nil)
 	o, rec := one(t, testStamp, func(b *op.Builder) (op.Kind, op.Flags) {
 		b.Buf = append(b.Buf, 1, byte(op.True), 200, 200, 200)

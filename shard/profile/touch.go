@@ -78,9 +78,9 @@ func guessed[E entry](block []byte, hash uint64) uint64 {
 func (t *Touching) named() (tag byte, name []byte) {
 	body := t.Op.Body()
 	switch {
-	case t.Op.Kind() == op.Event && len(body) >= eventBytes:
+	case t.Op.Kind() == op.Event && op.EventBody(body).IsWhole():
 		return tagEvent, t.Rec.Names.At(op.EventBody(body).Name())
-	case t.Op.Kind() == op.Purchase && len(body) >= purchaseBytes:
+	case t.Op.Kind() == op.Purchase && op.PurchaseBody(body).IsWhole():
 		return tagProduct, t.Rec.Names.At(op.PurchaseBody(body).Product())
 	case t.Op.Kind() == op.Attributes:
 		for code := range op.Fields(body) {

@@ -40,8 +40,9 @@ type Store struct {
 	own    *Cache // nil: the store shares one
 }
 
-// version is the version of everything in the store. 15: tags of svc_ids by SipHash.
-const version = 15
+// version is the version of everything in the store. 16: changes of users who aren't in memory are ops of record
+// version 6.
+const version = 16
 
 // Options are the options for opening a store.
 type Options struct {

@@ -286,13 +286,13 @@ func (s *Stretch) addOp(position uint64, ordinal uint32, stamp int64, rec *op.Re
 	var properties []byte
 	if r.Kind == op.Event {
 		b := op.EventBody(body)
-		if len(b) < 16 {
+		if !b.IsWhole() {
 			return nil // the engine has ignored it
 		}
 		r.Time, r.Name, app, properties = b.Time(), s.nameOf(rec, b.Name()), b.App(), b.Properties()
 	} else {
 		b := op.PurchaseBody(body)
-		if len(b) < 40 {
+		if !b.IsWhole() {
 			return nil
 		}
 		r.Time, r.Name, app, properties = b.Time(), s.nameOf(rec, b.Product()), b.App(), b.Properties()

@@ -27,7 +27,7 @@ const (
 	handshakeTimeout = 5 * time.Second
 
 	handshakeMagic   = "millrace"
-	handshakeVersion = 4
+	handshakeVersion = 5
 	handshakeBytes   = 24
 	maxClusterBytes  = 255
 
