@@ -58,7 +58,7 @@ func cluster(ctx context.Context, s *settings) (figures []Figure, err error) {
 	}
 	defer func() { err = errors.Join(err, nodes.stop()) }()
 
-	idle, err := nodes.idle(ctx, s)
+	idle, err := nodes.idle(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -98,12 +98,12 @@ func cluster(ctx context.Context, s *settings) (figures []Figure, err error) {
 			clusterSkewTarget))
 
 	load := s.side(128, bodies, nodes.processes...)
-	joined, err := nodes.join(ctx, s, load)
+	joined, err := nodes.join(ctx, load)
 	if err != nil {
 		return figures, err
 	}
 	figures = append(figures, joined...)
-	failed, err := nodes.failOver(ctx, s, load)
+	failed, err := nodes.failOver(ctx, load)
 	return append(figures, failed), err
 }
 
@@ -180,7 +180,7 @@ func everyGroup() []byte {
 }
 
 // idle measures the CPU that a node takes when nobody asks it anything.
-func (n *nodes) idle(ctx context.Context, s *settings) (Figure, error) {
+func (n *nodes) idle(ctx context.Context) (Figure, error) {
 	if err := n.rest(ctx); err != nil {
 		return Figure{}, err
 	}
@@ -190,13 +190,13 @@ func (n *nodes) idle(ctx context.Context, s *settings) (Figure, error) {
 	for _, p := range n.processes {
 		quiet(p.pid())
 	}
-	rounds := make([]float64, s.Rounds)
+	rounds := make([]float64, n.s.Rounds)
 	for i := range rounds {
 		before := cpuOf(n.processes)
-		if err := pause.For(ctx, s.Duration); err != nil {
+		if err := pause.For(ctx, n.s.Duration); err != nil {
 			return Figure{}, err
 		}
-		rounds[i] = (cpuOf(n.processes) - before) / s.Duration.Seconds() / float64(len(n.processes))
+		rounds[i] = (cpuOf(n.processes) - before) / n.s.Duration.Seconds() / float64(len(n.processes))
 	}
 	return newFigure("CPU of a node of an idle cluster", "cores", rounds).want(atMost, clusterIdleTarget), nil
 }
@@ -204,8 +204,8 @@ func (n *nodes) idle(ctx context.Context, s *settings) (Figure, error) {
 // join measures the rate, round by round, while a fourth node joins under load and takes over its share of the groups.
 // It is compared with the rate of the three nodes before, and with that of the four afterwards: the fourth one has no
 // cores of its own here, so the first figure has also what it costs that the node is there at all.
-func (n *nodes) join(ctx context.Context, s *settings, load *httpSide) ([]Figure, error) {
-	before, err := inTurns(ctx, s.Rounds, load.turn(ctx))
+func (n *nodes) join(ctx context.Context, load *httpSide) ([]Figure, error) {
+	before, err := inTurns(ctx, n.s.Rounds, load.turn(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -236,11 +236,11 @@ func (n *nodes) join(ctx context.Context, s *settings, load *httpSide) ([]Figure
 	if err := pause.For(ctx, spreadTime); err != nil {
 		return nil, err
 	}
-	after, err := inTurns(ctx, s.Rounds, load.turn(ctx))
+	after, err := inTurns(ctx, n.s.Rounds, load.turn(ctx))
 	if err != nil {
 		return nil, err
 	}
-	during := slices.Repeat([]float64{worst}, s.Rounds)
+	during := slices.Repeat([]float64{worst}, n.s.Rounds)
 	return []Figure{
 		newFigure("rate in the worst round while a fourth node joins ÷ before", "", ratios(during, before[0]),
 			Detail{"worst", worst, "objects/s"}, Detail{"three nodes before", median(before[0]), "objects/s"},
@@ -251,9 +251,9 @@ func (n *nodes) join(ctx context.Context, s *settings, load *httpSide) ([]Figure
 }
 
 // failOver kills a node under load and measures the time until a request that concerns every group is answered.
-func (n *nodes) failOver(ctx context.Context, s *settings, load *httpSide) (Figure, error) {
-	rounds := make([]float64, 0, s.Rounds)
-	for i := range s.Rounds {
+func (n *nodes) failOver(ctx context.Context, load *httpSide) (Figure, error) {
+	rounds := make([]float64, 0, n.s.Rounds)
+	for i := range n.s.Rounds {
 		victim := 1 + i%(len(n.processes)-1) // not the first one, which is asked
 		loading, end := context.WithCancel(ctx)
 		ended := make(chan struct{})
@@ -262,7 +262,7 @@ func (n *nodes) failOver(ctx context.Context, s *settings, load *httpSide) (Figu
 			// Some requests fail, because a node is killed meanwhile.
 			_, _ = load.run(loading, loadtest.Options{Duration: changeTime})
 		}()
-		if err := pause.For(ctx, s.Duration); err != nil {
+		if err := pause.For(ctx, n.s.Duration); err != nil {
 			end()
 			return Figure{}, err
 		}

@@ -108,13 +108,9 @@ func decoders(ctx context.Context, s *settings) (figures []Figure, err error) {
 		Detail{"body", float64(size) / float64(len(texts)), "bytes"}))
 	for i, side := range sides[1:] {
 		times := rounds[i+1]
-		f := newFigure("speed of ingest ÷ "+side.name, "", ratios(times, rounds[0]),
+		figures = append(figures, newFigure("speed of ingest ÷ "+side.name, "", ratios(times, rounds[0]),
 			Detail{side.name, median(times), "ns/object"},
-			Detail{"allocations", side.allocs, "a body"})
-		if side.target > 0 {
-			f = f.want(atLeast, side.target)
-		}
-		figures = append(figures, f)
+			Detail{"allocations", side.allocs, "a body"}).want(atLeast, side.target))
 	}
 	return figures, nil
 }

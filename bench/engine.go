@@ -28,6 +28,9 @@ var cases = []struct {
 // committers is how many requests are under way at once in this process.
 const committers = 64
 
+// unbounded is more memory than any part needs.
+const unbounded = 48 << 30
+
 // openEngine opens an engine below s.dir.
 func openEngine(s *settings, name string, o shard.Options) (*shard.Coordinator, error) {
 	o.Dir = filepath.Join(s.dir, name)

@@ -24,7 +24,7 @@ type Machine struct {
 	Arch        string  `json:"arch"`
 	Go          string  `json:"go"`
 	FileSystem  string  `json:"file_system"`  // of the data directories
-	FsyncMicros float64 `json:"fsync_micros"` // of 4 KiB appended to a file there, median
+	FsyncMicros float64 `json:"fsync_micros"` // of 4 KiB appended to a file there, median; it bounds every rate of few connections
 	BusyBefore  float64 `json:"busy_before"`  // share of the machine's CPU that others used in the second before
 	Revision    string  `json:"revision"`     // of the checkout
 	Profiled    bool    `json:"profiled"`     // the bench is compiled by a CPU profile, as the server is
@@ -33,9 +33,10 @@ type Machine struct {
 func inspect(dir string) Machine {
 	m := Machine{
 		CPU: "unknown CPU", Cores: runtime.NumCPU(), Arch: runtime.GOARCH, Go: runtime.Version(),
-		MemoryBytes: bytesOf(meminfo().MemTotalBytes), FileSystem: fileSystem(dir), FsyncMicros: fsyncMicros(dir),
-		Revision: "unknown", Profiled: profiled(),
+		MemoryBytes: bytesOf(meminfo().MemTotalBytes), FileSystem: fileSystem(dir), Revision: "unknown",
+		Profiled: profiled(),
 	}
+	m.FsyncMicros, _ = syncTime(dir, 50)
 	if cpus, err := proc.CPUInfo(); err == nil && len(cpus) > 0 && cpus[0].ModelName != "" {
 		m.CPU = cpus[0].ModelName
 	}
@@ -103,12 +104,6 @@ func fileSystem(dir string) string {
 		return "overlay"
 	}
 	return fmt.Sprintf("%#x", s.Type)
-}
-
-// fsyncMicros is how long the disk takes for one small durable write. It bounds every rate of few connections.
-func fsyncMicros(dir string) float64 {
-	micros, _ := syncTime(dir, 50)
-	return micros
 }
 
 // proc is /proc. Values that can't be read there are 0.

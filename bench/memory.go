@@ -27,7 +27,6 @@ func memory(ctx context.Context, s *settings) (figures []Figure, err error) {
 			n = 10_000_000
 		}
 	}
-	const unbounded = 48 << 30
 	e, err := openEngine(s, "data",
 		shard.Options{MemoryBytes: unbounded, CheckpointBytes: unbounded, CheckpointInterval: 1000 * time.Hour})
 	if err != nil {

@@ -62,8 +62,11 @@ func newFigure(name, unit string, rounds []float64, details ...Detail) Figure {
 	return Figure{Name: name, Unit: unit, Value: median(rounds), Rounds: rounds, Details: details}
 }
 
-// want sets the target and notes whether the value keeps it.
+// want sets the target and notes whether the value keeps it. 0 is no target.
 func (f Figure) want(bound string, value float64) Figure {
+	if value == 0 {
+		return f
+	}
 	reached := f.Value >= value
 	if bound == atMost {
 		reached = f.Value <= value

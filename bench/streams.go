@@ -119,26 +119,22 @@ func streamOut(ctx context.Context, s *settings) (figures []Figure, err error) {
 	add("kafka", document.Stream{Format: "json", Destination: document.Destination{Type: document.DestinationKafka,
 		Brokers: strings.Join(brokers.ListenAddrs(), ","), Topic: streamTopic}}, kafkaTarget)
 	add("s3", document.Stream{Format: "ndjson", Destination: document.Destination{Type: document.DestinationS3,
-		Endpoint: "http://" + bucket.address, Bucket: streamBucket, Region: "us-east-1", Addressing: "path",
+		Endpoint: "http://" + bucket.Addr().String(), Bucket: streamBucket, Region: "us-east-1", Addressing: "path",
 		Credentials: streamBucket}}, bucketTarget)
 	rates, err := inTurns(ctx, s.Rounds, measures...)
 	if err != nil {
 		return nil, err
 	}
 	for i, side := range sides {
-		name, unit := "event log → "+side.name+" files, one core", "events/s"
+		name := "event log → " + side.name + " files, one core"
 		if i >= len(fileStreams) {
 			name = "event log → " + side.name
 		}
-		figure := newFigure(name, unit, rates[i],
+		figures = append(figures, newFigure(name, "events/s", rates[i],
 			Detail{"took", median(side.seconds), "s"},
 			Detail{"CPU of the server", median(side.cpu) * 1e6, "µs an event"},
 			Detail{"bytes", side.perEvent, "an event"},
-			Detail{"events", float64(out.events), ""})
-		if side.target > 0 {
-			figure = figure.want(atLeast, side.target)
-		}
-		figures = append(figures, figure)
+			Detail{"events", float64(out.events), ""}).want(atLeast, side.target))
 	}
 	return append(figures, newFigure("bytes of an event in Parquet ÷ in the event log", "",
 		[]float64{sides[0].perEvent / out.perEvent}, Detail{"Parquet", sides[0].perEvent, "bytes"},
@@ -174,14 +170,8 @@ func (o *out) fill(ctx context.Context, s *settings) error {
 	return err
 }
 
-// served is a server in this process.
-type served struct {
-	net.Listener
-	address string
-}
-
-// bucket serves a bucket in memory. The measured server has the bucket's key.
-func (o *out) bucket(ctx context.Context) (*served, error) {
+// bucket serves a bucket in memory, until the listener is closed. The measured server has the bucket's key.
+func (o *out) bucket(ctx context.Context) (net.Listener, error) {
 	const id, secret = "AKIDBENCH", "bench-secret"
 	backend := s3mem.New()
 	if err := backend.CreateBucket(ctx, streamBucket); err != nil {
@@ -200,8 +190,8 @@ func (o *out) bucket(ctx context.Context) (*served, error) {
 		return nil, err
 	}
 	handler := gofakes3.New(backend, gofakes3.WithV4Auth(map[string]string{id: secret})).Server()
-	go func() { _ = http.Serve(l, handler) }() // returns when the listener is closed
-	return &served{l, l.Addr().String()}, nil
+	go func() { _ = http.Serve(l, handler) }()
+	return l, nil
 }
 
 // outSide is one destination. It gets a stream of its own in each round.
