@@ -102,11 +102,7 @@ func (x *exchange) serve() {
 		return
 	}
 	x.Reads.Begin()
-	if x.route.handler != nil {
-		x.route.handler(x)
-	} else if body, ok := x.object(); ok {
-		x.route.withBody(&x.Call, body)
-	}
+	x.route.handler(x)
 }
 
 // barrier waits until all control documents that any node has acknowledged before are visible here. Users and addresses

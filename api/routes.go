@@ -36,9 +36,8 @@ type route struct {
 	limits    Limits // of objects
 	maxBody   int    // of a body, decompressed, within Options.MaxBodyBytes; 0: that
 	// answer puts Reply, of a request that was accepted, into the form of the endpoint; nil: it has that form.
-	answer   func(*call.Call)
-	handler  func(*exchange)
-	withBody func(*call.Call, value.Value) // replaces handler: the body is a JSON object
+	answer  func(*call.Call)
+	handler func(*exchange)
 
 	metrics *routeMetrics
 }
@@ -46,6 +45,19 @@ type route struct {
 // routes is the whole public surface. A resource of the companion API is a file with handlers, in the package of its
 // family, and its lines here.
 func (s *Server) routes() []route {
+	return slices.Concat(s.keyRoutes(), scimRoutes("/scim/v2/Users", s.scim, ratelimit.SCIM),
+		scimRoutes("/scim/v2/Groups", s.scimGroups, ratelimit.SCIMProvisioning), discoveryRoutes(), []route{
+			{method: "GET", path: "/preferences/{token}", open: true, page: true, handler: called(s.pages.Show)},
+			{method: "POST", path: "/preferences/{token}", open: true, page: true, handler: called(s.pages.SendForm)},
+
+			{method: "GET", path: "/livez", open: true, noBarrier: true, handler: s.livez},
+			{method: "GET", path: "/readyz", open: true, noBarrier: true, handler: s.readyz},
+			{method: "GET", path: "/openapi.json", open: true, noBarrier: true, handler: s.openAPI},
+		})
+}
+
+// keyRoutes are the routes for holders of API keys.
+func (s *Server) keyRoutes() []route {
 	return []route{
 		{method: "POST", path: "/users/track", permission: "users.track", bucket: ratelimit.UsersTrack, noBarrier: true,
 			handler: s.track},
@@ -55,42 +67,42 @@ func (s *Server) routes() []route {
 		{method: "POST", path: "/users/track/sync", permission: "users.track.sync", bucket: ratelimit.UsersTrackSync,
 			noBarrier: true, limits: Limits{Combined: 1}, answer: users.AnswerSync, handler: s.track},
 		{method: "POST", path: "/users/export/ids", permission: "users.export.ids", bucket: ratelimit.UsersExportIDs,
-			noBarrier: true, withBody: users.Export},
+			noBarrier: true, handler: withBody(users.Export)},
 		{method: "POST", path: "/users/delete", permission: "users.delete",
-			bucket: ratelimit.UsersMerge, noBarrier: true, withBody: users.Delete},
+			bucket: ratelimit.UsersMerge, noBarrier: true, handler: withBody(users.Delete)},
 		{method: "POST", path: "/users/alias/new", permission: "users.alias.new", bucket: ratelimit.UsersMerge,
-			noBarrier: true, withBody: users.NewAliases},
+			noBarrier: true, handler: withBody(users.NewAliases)},
 		{method: "POST", path: "/users/alias/update", permission: "users.alias.update", bucket: ratelimit.UsersMerge,
-			noBarrier: true, withBody: users.UpdateAliases},
+			noBarrier: true, handler: withBody(users.UpdateAliases)},
 		{method: "POST", path: "/users/identify", permission: "users.identify",
-			bucket: ratelimit.UsersMerge, noBarrier: true, withBody: users.Identify},
+			bucket: ratelimit.UsersMerge, noBarrier: true, handler: withBody(users.Identify)},
 		{method: "POST", path: "/users/merge", permission: "users.merge", bucket: ratelimit.UsersMerge, noBarrier: true,
-			withBody: users.Merge},
+			handler: withBody(users.Merge)},
 		{method: "POST", path: "/users/external_ids/rename", permission: "users.external_ids.rename",
 			bucket: ratelimit.UsersExternalIDsRename, noBarrier: true,
-			withBody: users.RenameExternalIDs},
+			handler: withBody(users.RenameExternalIDs)},
 		{method: "POST", path: "/users/external_ids/remove", permission: "users.external_ids.remove",
 			bucket: ratelimit.UsersExternalIDsRemove, noBarrier: true,
-			withBody: users.RemoveExternalIDs},
+			handler: withBody(users.RemoveExternalIDs)},
 
 		{method: "POST", path: "/subscription/status/set", permission: "subscription.status.set",
-			bucket: ratelimit.SubscriptionStatusSet, noBarrier: true, withBody: consent.SetStatus},
+			bucket: ratelimit.SubscriptionStatusSet, noBarrier: true, handler: withBody(consent.SetStatus)},
 		{method: "POST", path: "/v2/subscription/status/set", permission: "subscription.status.set",
-			bucket: ratelimit.SubscriptionStatusSet, noBarrier: true, withBody: consent.SetStatusV2},
+			bucket: ratelimit.SubscriptionStatusSet, noBarrier: true, handler: withBody(consent.SetStatusV2)},
 		{method: "GET", path: "/subscription/status/get", permission: "subscription.status.get",
 			bucket: ratelimit.SubscriptionStatusGet, noBarrier: true, handler: called(consent.Status)},
 		{method: "GET", path: "/subscription/user/status", permission: "subscription.groups.get",
 			bucket: ratelimit.SubscriptionGroupsGet, noBarrier: true, handler: called(consent.UserStatus)},
 		{method: "POST", path: "/email/status", permission: "email.status",
-			bucket: ratelimit.EmailStatus, noBarrier: true, withBody: consent.EmailStatus},
+			bucket: ratelimit.EmailStatus, noBarrier: true, handler: withBody(consent.EmailStatus)},
 		{method: "POST", path: "/email/blacklist", permission: "email.blacklist", bucket: ratelimit.EmailBlacklist,
-			noBarrier: true, withBody: consent.BlockEmails},
+			noBarrier: true, handler: withBody(consent.BlockEmails)},
 		{method: "POST", path: "/email/blocklist", permission: "email.blacklist", bucket: ratelimit.EmailBlacklist,
-			noBarrier: true, withBody: consent.BlockEmails},
+			noBarrier: true, handler: withBody(consent.BlockEmails)},
 		{method: "POST", path: "/email/bounce/remove", permission: "email.bounce.remove",
-			bucket: ratelimit.EmailBounceRemove, noBarrier: true, withBody: consent.RemoveBounces},
+			bucket: ratelimit.EmailBounceRemove, noBarrier: true, handler: withBody(consent.RemoveBounces)},
 		{method: "POST", path: "/email/spam/remove", permission: "email.spam.remove", bucket: ratelimit.EmailSpamRemove,
-			noBarrier: true, withBody: consent.RemoveSpamMarks},
+			noBarrier: true, handler: withBody(consent.RemoveSpamMarks)},
 		{method: "GET", path: "/email/hard_bounces", permission: "email.hard_bounces",
 			bucket: ratelimit.EmailHardBounces, noBarrier: true, handler: called(consent.HardBounces)},
 		{method: "GET", path: "/email/unsubscribes", permission: "email.unsubscribe",
@@ -101,9 +113,9 @@ func (s *Server) routes() []route {
 		{method: "GET", path: "/campaign/translations", permission: "campaigns.translations.get",
 			bucket: ratelimit.CampaignsTranslationsGet, handler: called(translation.Campaign)},
 		{method: "PUT", path: "/campaigns/translations", permission: "campaigns.translations.update",
-			bucket: ratelimit.CampaignsTranslationsUpdate, withBody: translation.PutCampaign},
+			bucket: ratelimit.CampaignsTranslationsUpdate, handler: withBody(translation.PutCampaign)},
 		{method: "PUT", path: "/campaign/translations", permission: "campaigns.translations.update",
-			bucket: ratelimit.CampaignsTranslationsUpdate, withBody: translation.PutCampaign},
+			bucket: ratelimit.CampaignsTranslationsUpdate, handler: withBody(translation.PutCampaign)},
 		{method: "GET", path: "/campaigns/translations/source", permission: "campaigns.translations.get",
 			bucket: ratelimit.CampaignsTranslationsGet, handler: called(translation.CampaignSource)},
 		{method: "GET", path: "/campaign/translations/source", permission: "campaigns.translations.get",
@@ -113,73 +125,67 @@ func (s *Server) routes() []route {
 		{method: "GET", path: "/canvas/translations", permission: "canvas.translations.get",
 			bucket: ratelimit.CanvasTranslationsGet, handler: called(translation.Canvas)},
 		{method: "PUT", path: "/canvases/translations", permission: "canvas.translations.update",
-			bucket: ratelimit.CanvasTranslationsUpdate, withBody: translation.PutCanvas},
+			bucket: ratelimit.CanvasTranslationsUpdate, handler: withBody(translation.PutCanvas)},
 		{method: "PUT", path: "/canvas/translations", permission: "canvas.translations.update",
-			bucket: ratelimit.CanvasTranslationsUpdate, withBody: translation.PutCanvas},
+			bucket: ratelimit.CanvasTranslationsUpdate, handler: withBody(translation.PutCanvas)},
 		{method: "GET", path: "/canvases/translations/source", permission: "canvas.translations.get",
 			bucket: ratelimit.CanvasTranslationsGet, handler: called(translation.CanvasSource)},
 		{method: "GET", path: "/canvas/translations/source", permission: "canvas.translations.get",
 			bucket: ratelimit.CanvasTranslationsGet, handler: called(translation.CanvasSource)},
 
-		{method: "GET", path: "/scim/v2/Users", scim: true, bucket: ratelimit.SCIM, handler: s.listSCIM(s.scim)},
-		{method: "POST", path: "/scim/v2/Users", scim: true, bucket: ratelimit.SCIM, handler: s.createSCIM(s.scim)},
-		{method: "GET", path: "/scim/v2/Users/{id}", scim: true, bucket: ratelimit.SCIM, handler: s.getSCIM(s.scim)},
-		{method: "PUT", path: "/scim/v2/Users/{id}", scim: true, bucket: ratelimit.SCIM,
-			handler: s.replaceSCIM(s.scim)},
-		{method: "PATCH", path: "/scim/v2/Users/{id}", scim: true, bucket: ratelimit.SCIMProvisioning,
-			handler: s.patchSCIM(s.scim)},
-		{method: "DELETE", path: "/scim/v2/Users/{id}", scim: true, bucket: ratelimit.SCIM,
-			handler: s.deleteSCIM(s.scim)},
-		{method: "GET", path: "/scim/v2/Groups", scim: true, bucket: ratelimit.SCIMProvisioning,
-			handler: s.listSCIM(s.scimGroups)},
-		{method: "POST", path: "/scim/v2/Groups", scim: true, bucket: ratelimit.SCIMProvisioning,
-			handler: s.createSCIM(s.scimGroups)},
-		{method: "GET", path: "/scim/v2/Groups/{id}", scim: true, bucket: ratelimit.SCIMProvisioning,
-			handler: s.getSCIM(s.scimGroups)},
-		{method: "PUT", path: "/scim/v2/Groups/{id}", scim: true, bucket: ratelimit.SCIMProvisioning,
-			handler: s.replaceSCIM(s.scimGroups)},
-		{method: "PATCH", path: "/scim/v2/Groups/{id}", scim: true, bucket: ratelimit.SCIMProvisioning,
-			handler: s.patchSCIM(s.scimGroups)},
-		{method: "DELETE", path: "/scim/v2/Groups/{id}", scim: true, bucket: ratelimit.SCIMProvisioning,
-			handler: s.deleteSCIM(s.scimGroups)},
-		{method: "GET", path: "/scim/v2/ServiceProviderConfig", scim: true,
-			bucket: ratelimit.SCIMDiscovery, noBarrier: true, handler: s.discoverSCIM},
-		{method: "GET", path: "/scim/v2/ResourceTypes", scim: true, bucket: ratelimit.SCIMDiscovery, noBarrier: true,
-			handler: s.discoverSCIM},
-		{method: "GET", path: "/scim/v2/ResourceTypes/{id}", scim: true,
-			bucket: ratelimit.SCIMDiscovery, noBarrier: true, handler: s.discoverSCIM},
-		{method: "GET", path: "/scim/v2/Schemas", scim: true, bucket: ratelimit.SCIMDiscovery, noBarrier: true,
-			handler: s.discoverSCIM},
-		{method: "GET", path: "/scim/v2/Schemas/{id}", scim: true, bucket: ratelimit.SCIMDiscovery, noBarrier: true,
-			handler: s.discoverSCIM},
-
 		{method: "GET", path: "/preference_center/v1/list", permission: "preference_center.list",
 			bucket: ratelimit.PreferenceCenterList, handler: called(center.List)},
 		{method: "POST", path: "/preference_center/v1", permission: "preference_center.update",
-			bucket: ratelimit.PreferenceCenterUpdate, withBody: center.Create},
+			bucket: ratelimit.PreferenceCenterUpdate, handler: withBody(center.Create)},
 		{method: "GET", path: "/preference_center/v1/{id}", permission: "preference_center.get",
 			bucket: ratelimit.PreferenceCenterList, handler: called(center.Get)},
 		{method: "PUT", path: "/preference_center/v1/{id}", permission: "preference_center.update",
-			bucket: ratelimit.PreferenceCenterUpdate, withBody: center.Update},
+			bucket: ratelimit.PreferenceCenterUpdate, handler: withBody(center.Update)},
 		{method: "POST", path: "/preference_center/v1/{id}", permission: "preference_center.update",
-			bucket: ratelimit.PreferenceCenterUpdate, withBody: center.Update},
+			bucket: ratelimit.PreferenceCenterUpdate, handler: withBody(center.Update)},
 		{method: "GET", path: "/preference_center/v1/{id}/url/{user}", rest: true,
 			permission: "preference_center.user.get", bucket: ratelimit.PreferenceCenterList,
 			handler: called(s.pages.Link)},
 		{method: "POST", path: "/preference_center/v1/{id}/url/{user}", rest: true,
 			permission: "preference_center.user.get", bucket: ratelimit.PreferenceCenterList,
 			handler: called(s.pages.Link)},
-		{method: "GET", path: "/preferences/{token}", open: true, page: true, handler: called(s.pages.Show)},
-		{method: "POST", path: "/preferences/{token}", open: true, page: true, handler: called(s.pages.SendForm)},
-
-		{method: "GET", path: "/livez", open: true, noBarrier: true, handler: s.livez},
-		{method: "GET", path: "/readyz", open: true, noBarrier: true, handler: s.readyz},
-		{method: "GET", path: "/openapi.json", open: true, noBarrier: true, handler: s.openAPI},
 	}
+}
+
+// scimRoutes are the routes of a type; bucket is that of all but PATCH.
+func scimRoutes(path string, of scimStore, bucket ratelimit.Bucket) []route {
+	one := path + "/{id}"
+	return []route{
+		{method: "GET", path: path, scim: true, bucket: bucket, handler: listSCIM(of)},
+		{method: "POST", path: path, scim: true, bucket: bucket, handler: createSCIM(of)},
+		{method: "GET", path: one, scim: true, bucket: bucket, handler: getSCIM(of)},
+		{method: "PUT", path: one, scim: true, bucket: bucket, handler: changeSCIM(of, of.Replace)},
+		{method: "PATCH", path: one, scim: true, bucket: ratelimit.SCIMProvisioning, handler: changeSCIM(of, of.Patch)},
+		{method: "DELETE", path: one, scim: true, bucket: bucket, handler: deleteSCIM(of)},
+	}
+}
+
+// discoveryRoutes are the routes of documents that never change.
+func discoveryRoutes() (list []route) {
+	for _, name := range []string{"ServiceProviderConfig", "ResourceTypes", "ResourceTypes/{id}", "Schemas",
+		"Schemas/{id}"} {
+		list = append(list, route{method: "GET", path: "/scim/v2/" + name, scim: true, bucket: ratelimit.SCIMDiscovery,
+			noBarrier: true, handler: discoverSCIM})
+	}
+	return list
 }
 
 // called makes a handler of a function that needs only the call.
 func called(handler func(*call.Call)) func(*exchange) { return func(x *exchange) { handler(&x.Call) } }
+
+// withBody makes a handler of a function that also needs the body, a JSON object.
+func withBody(handler func(*call.Call, value.Value)) func(*exchange) {
+	return func(x *exchange) {
+		if body, ok := x.object(); ok {
+			handler(&x.Call, body)
+		}
+	}
+}
 
 // router finds routes. It is immutable.
 type router struct {
@@ -200,7 +206,7 @@ func newRouter(routes []route) *router {
 	for i := range routes {
 		rt := &routes[i]
 		if rt.credentials() != 1 || rt.page && !rt.open || rt.open != (rt.bucket == ratelimit.None) ||
-			(rt.handler == nil) == (rt.withBody == nil) || !strings.HasPrefix(rt.path, "/") {
+			rt.handler == nil || !strings.HasPrefix(rt.path, "/") {
 			panic(fmt.Sprintf("BUG: route %s %s must have a permission or want the SCIM token, and have a bucket, "+
 				"or be open",
 				rt.method, rt.path))

@@ -87,7 +87,7 @@ func (x *exchange) failSCIM(err error) {
 	x.Send(e.Status, x.Reply)
 }
 
-func (s *Server) createSCIM(of scimStore) func(*exchange) {
+func createSCIM(of scimStore) func(*exchange) {
 	return func(x *exchange) {
 		sent, ok := x.sentSCIM(of)
 		if !ok {
@@ -101,7 +101,7 @@ func (s *Server) createSCIM(of scimStore) func(*exchange) {
 	}
 }
 
-func (s *Server) getSCIM(of scimStore) func(*exchange) {
+func getSCIM(of scimStore) func(*exchange) {
 	return func(x *exchange) {
 		resource, err := of.Get(x.Param("{id}"))
 		if have := x.Ctx.Request.Header.Peek(fasthttp.HeaderIfNoneMatch); err == nil && len(have) > 0 &&
@@ -114,10 +114,7 @@ func (s *Server) getSCIM(of scimStore) func(*exchange) {
 	}
 }
 
-func (s *Server) replaceSCIM(of scimStore) func(*exchange) { return s.changeSCIM(of, of.Replace) }
-func (s *Server) patchSCIM(of scimStore) func(*exchange)   { return s.changeSCIM(of, of.Patch) }
-
-func (s *Server) changeSCIM(
+func changeSCIM(
 	of scimStore, change func(id string, r scim.Sent) (*scim.Resource, error),
 ) func(*exchange) {
 	return func(x *exchange) {
@@ -130,7 +127,7 @@ func (s *Server) changeSCIM(
 	}
 }
 
-func (s *Server) deleteSCIM(of scimStore) func(*exchange) {
+func deleteSCIM(of scimStore) func(*exchange) {
 	return func(x *exchange) {
 		if err := of.Delete(x.Actor(), x.Param("{id}"), x.ifMatch()); err != nil {
 			x.failSCIM(err)
@@ -141,7 +138,7 @@ func (s *Server) deleteSCIM(of scimStore) func(*exchange) {
 }
 
 // listSCIM serves a page of the resources that match a filter, or of all resources without one.
-func (s *Server) listSCIM(of scimStore) func(*exchange) {
+func listSCIM(of scimStore) func(*exchange) {
 	return func(x *exchange) {
 		query := x.Ctx.QueryArgs()
 		page := scim.Page{StartIndex: queryInt(query, "startIndex", 1),
@@ -203,7 +200,7 @@ func (x *exchange) sendNothing(status int) {
 }
 
 // discoverSCIM answers with the document that the path names.
-func (s *Server) discoverSCIM(x *exchange) {
+func discoverSCIM(x *exchange) {
 	document := scim.Discovery(strings.Replace(x.route.path, "{id}", x.Param("{id}"), 1))
 	switch {
 	case x.Ctx.QueryArgs().Has("filter"):
