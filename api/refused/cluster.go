@@ -132,7 +132,7 @@ func (c *Cluster) List(ctx context.Context, q Query) (list []Entry, more bool, e
 
 // Counts adds up the counts of all nodes that can be reached.
 func (c *Cluster) Counts(ctx context.Context, q Query) ([]Count, error) {
-	counts := map[countKey]*Count{}
+	counts := map[counted]*Count{}
 	for _, a := range c.ask(ctx, request{Verb: verbCounts, Query: q}) {
 		if a.Err != nil {
 			if a.Node == c.peers.Self() {

@@ -103,21 +103,18 @@ func (q *Query) matches(e *Entry) bool {
 
 // Count is how many faults there were in one hour, by one key, of one rule.
 type Count struct {
+	counted
+	Refused int // objects, and requests, that were refused
+	LeftOut int // values that were left out
+}
+
+// counted is what a Count is of.
+type counted struct {
 	Hour      int64 // Unix ms at which it began
 	Workspace uint32
 	Key       uint32
 	Rule      string
-	Refused   int // objects, and requests, that were refused
-	LeftOut   int // values that were left out
 }
-
-type countKey struct {
-	hour           int64
-	workspace, key uint32
-	rule           string
-}
-
-func (c *Count) key() countKey { return countKey{c.Hour, c.Workspace, c.Key, c.Rule} }
 
 // counts reports whether the query chooses an hour's count.
 func (q *Query) counts(c *Count) bool {
@@ -127,17 +124,17 @@ func (q *Query) counts(c *Count) bool {
 		!(q.OnlyRefused && c.Refused == 0)
 }
 
-func addCount(counts map[countKey]*Count, c *Count) {
-	sum := counts[c.key()]
+func addCount(counts map[counted]*Count, c *Count) {
+	sum := counts[c.counted]
 	if sum == nil {
-		sum = &Count{Hour: c.Hour, Workspace: c.Workspace, Key: c.Key, Rule: c.Rule}
-		counts[c.key()] = sum
+		sum = &Count{counted: c.counted}
+		counts[c.counted] = sum
 	}
 	sum.Refused += c.Refused
 	sum.LeftOut += c.LeftOut
 }
 
-func sortedCounts(counts map[countKey]*Count) (list []Count) {
+func sortedCounts(counts map[counted]*Count) (list []Count) {
 	for _, c := range counts {
 		list = append(list, *c)
 	}

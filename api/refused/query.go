@@ -116,7 +116,7 @@ func (s *Store) Erase(_ context.Context, ids []uint64) (n int, err error) {
 // Counts counts the kept faults that a query chooses by workspace, key, rule and time. The counts are by hour, key and
 // rule, newest first.
 func (s *Store) Counts(_ context.Context, q Query) (list []Count, err error) {
-	counts := map[countKey]*Count{}
+	counts := map[counted]*Count{}
 	err = s.do(func() error {
 		for _, g := range s.ring {
 			for _, c := range g.counts {

@@ -23,7 +23,7 @@ type segment struct {
 	first  int64 // when its oldest and its newest entry came, Unix ms
 	newest int64
 	ids    []uint64 // of the identifiers that its objects name
-	counts map[countKey]*Count
+	counts map[counted]*Count
 	n      int // entries
 }
 
@@ -100,7 +100,7 @@ func (s *Store) loadSegment(path string) (*segment, error) {
 }
 
 func newSegment(path string) *segment {
-	return &segment{path: path, size: int64(len(magic)), counts: map[countKey]*Count{}}
+	return &segment{path: path, size: int64(len(magic)), counts: map[counted]*Count{}}
 }
 
 // note records an entry that is in the file.
@@ -159,8 +159,7 @@ func (s *Store) next(at int64) uint64 { return max(s.last+1, uint64(max(at, 0))<
 // again.
 func (s *Store) openSegment(seq uint64) (*segment, error) {
 	now := s.options.Now()
-	if n := len(s.ring); n > 0 && s.ring[n-1].file != nil {
-		g := s.ring[n-1]
+	if g := s.open(); g != nil {
 		if now-g.first < s.options.Retention.Milliseconds()/segments {
 			return g, nil
 		}
@@ -190,24 +189,31 @@ func (s *Store) openSegment(seq uint64) (*segment, error) {
 // errWaiting says that writing has failed a moment ago.
 var errWaiting = errors.New("writing has failed a moment ago")
 
+// open returns the newest file while entries are added to it, else nil.
+func (s *Store) open() *segment {
+	if n := len(s.ring); n > 0 && s.ring[n-1].file != nil {
+		return s.ring[n-1]
+	}
+	return nil
+}
+
 // flush syncs what was written.
 func (s *Store) flush() error {
-	if n := len(s.ring); n == 0 || s.ring[n-1].file == nil || !s.dirty {
+	g := s.open()
+	if g == nil || !s.dirty {
 		return nil
 	}
 	s.dirty = false
-	return s.ring[len(s.ring)-1].file.Sync()
+	return g.file.Sync()
 }
 
 // seal ends the newest file.
 func (s *Store) seal() {
-	n := len(s.ring)
-	if n == 0 || s.ring[n-1].file == nil {
+	g := s.open()
+	if g == nil {
 		return
 	}
-	err := s.flush()
-	g := s.ring[n-1]
-	err = errors.Join(err, g.file.Close())
+	err := errors.Join(s.flush(), g.file.Close())
 	if g.file = nil; err != nil {
 		s.fail(err, 0)
 	}
@@ -215,11 +221,10 @@ func (s *Store) seal() {
 
 // abandon ends the newest file as it is, after a failure: what is complete in it stays.
 func (s *Store) abandon() {
-	n := len(s.ring)
-	if n == 0 || s.ring[n-1].file == nil {
+	g := s.open()
+	if g == nil {
 		return
 	}
-	g := s.ring[n-1]
 	_ = g.file.Close()
 	g.file, s.dirty = nil, false
 	if text, err := os.ReadFile(g.path); err == nil {
@@ -227,10 +232,10 @@ func (s *Store) abandon() {
 			_ = os.Truncate(g.path, int64(end))
 		}
 	}
+	s.ring = s.ring[:len(s.ring)-1]
 	if again, err := s.loadSegment(g.path); err == nil && again.n > 0 {
-		s.ring[n-1] = again
+		s.ring = append(s.ring, again)
 	} else {
-		s.ring = s.ring[:n-1]
 		_ = os.Remove(g.path)
 	}
 	s.measure()
@@ -377,7 +382,8 @@ func seqOf(path string) (seq uint64) {
 
 // add counts a fault.
 func (g *segment) add(e *Entry, rule string) {
-	c := Count{Hour: e.At - e.At%time.Hour.Milliseconds(), Workspace: e.Workspace, Key: e.Key, Rule: rule, LeftOut: 1}
+	of := counted{Hour: e.At - e.At%time.Hour.Milliseconds(), Workspace: e.Workspace, Key: e.Key, Rule: rule}
+	c := Count{counted: of, LeftOut: 1}
 	if e.IsRefused {
 		c.Refused, c.LeftOut = 1, 0
 	}
