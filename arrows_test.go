@@ -33,7 +33,7 @@ var arrows = map[string][]string{
 	"api/census":      {"api/peers", "shard", "shard/profile", "wal/pause"},
 	"api/center":      {"api/call", "api/consent", "api/control", "api/control/document", "api/preference", "api/ratelimit", "api/store", "api/value", "shard", "shard/jsonvalue", "shard/op", "shard/profile"},
 	"api/consent":     {"api/call", "api/control", "api/control/document", "api/value", "ingest/field", "shard", "shard/op", "shard/profile"},
-	"api/console":     {"api/admin", "api/console/chart", "api/console/figures", "api/console/rights", "api/console/signin", "api/control", "api/control/document", "api/preference", "shard/cluster/placement", "wal/pause"}, // of admin and placement the types of answers alone
+	"api/console":     {"api/admin", "api/console/chart", "api/console/figures", "api/console/rights", "api/console/signin", "api/control", "api/control/document", "api/openapi", "api/preference", "shard/cluster/placement", "wal/pause"}, // of admin, openapi and placement the types of answers alone
 	"api/bounded":     {},
 	"api/control":     {"api/control/document", "api/keys", "api/ratelimit"},
 	"api/keys":        {},
@@ -124,7 +124,7 @@ var arrows = map[string][]string{
 // testArrows are the packages that tests import besides. The tests of all packages may import loadtest/testaddr,
 // loadtest/testbrowser, loadtest/testengine, loadtest/testlog, loadtest/testseed and loadtest/testsize.
 var testArrows = map[string][]string{
-	"api/console":             {"api", "api/census", "api/live", "api/openapi", "api/refused", "api/scim", "api/store", "ingest", "ingest/field", "shard", "shard/op"},
+	"api/console":             {"api", "api/census", "api/live", "api/refused", "api/scim", "api/store", "ingest", "ingest/field", "shard", "shard/op"},
 	"api":                     {"api/admin", "api/census", "api/live", "ingest", "ingest/field", "shard/bodies", "shard/op", "shard/profile", "shard/cluster", "shard/cluster/facts", "shard/cluster/placement", "wal", "wal/quorum"},
 	"api/stream":              {"ingest", "shard", "shard/bodies", "shard/identity", "shard/profile", "shard/stamp", "wal"},
 	"api/census":              {"shard/op"},

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"millrace/api/admin"
+	"millrace/api/openapi"
 )
 
 // documentPath is where the page about the public API is, for the frame that shows it.
@@ -33,14 +34,7 @@ func (c *Console) showDocument(v *visit) error {
 const tryPath = workspacePath + "/try"
 
 // operation is an operation of the public API, ready to be tried.
-type operation struct {
-	Method     string `json:"method"`
-	Path       string `json:"path"`
-	Summary    string `json:"summary"`
-	Permission string `json:"permission"`
-	Target     string `json:"target"`
-	Example    string `json:"example"`
-}
+type operation struct{ openapi.Operation }
 
 // Name is what the list of operations calls it.
 func (o operation) Name() string { return o.Method + " " + o.Path }
