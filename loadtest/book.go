@@ -21,7 +21,7 @@ type book struct {
 	objects   uint64             // acknowledged
 	oneHot    bool
 	workers   int
-	perWorker [body.NumKinds]int
+	perWorker [body.NumKinds]int // users of each kind
 }
 
 // group is a set of users that all requests of a worker write together, until one of these requests gets no answer:
@@ -59,11 +59,9 @@ func newBook(r *run, worker int) *book {
 	total := 0
 	for kind := range b.perWorker {
 		users := r.generate.Population(body.IDKind(kind))
-		switch {
-		case b.oneHot:
+		b.perWorker[kind] = (users + b.workers - 1) / b.workers
+		if b.oneHot {
 			b.perWorker[kind] = 1
-		default:
-			b.perWorker[kind] = (users + b.workers - 1) / b.workers
 		}
 		b.firstRow[kind] = total
 		total += b.perWorker[kind]
@@ -73,9 +71,6 @@ func newBook(r *run, worker int) *book {
 	}
 	return b
 }
-
-// rowsOf is how many users of a kind the worker has.
-func (b *book) rowsOf(kind body.IDKind) int { return b.perWorker[kind] }
 
 // user returns the number of the user in a row of a kind.
 func (b *book) user(row int) int {

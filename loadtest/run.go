@@ -1,10 +1,10 @@
 // Package loadtest drives a running server over HTTP as its clients do: it measures what the server can take, and
 // checks that the server keeps what it acknowledged.
 //
-// The package knows the server by its contract only and imports nothing of it. The client shares its machine with the
-// server more often than not, so its loop is spare: bodies are finished before the run and get their users in place,
-// and each connection has its own request, response, histogram and ledger, which only its goroutine touches until the
-// run is over.
+// The package knows the server by its contract only, and shares with it no code but that of writing files and waiting.
+// The client shares its machine with the server more often than not, so its loop is spare: bodies are finished before
+// the run and get their users in place, and each connection has its own request, response, histogram and ledger, which
+// only its goroutine touches until the run is over.
 //
 // In a closed loop each connection sends the next request when it has its answer; a latency is that of one exchange. In
 // an open loop starts are intended at a fixed rate, whatever the server does, and latency counts from the intended

@@ -95,7 +95,7 @@ func (w *worker) makeSources() error {
 	for kind := range w.pickers {
 		users := o.Population(body.IDKind(kind))
 		if w.book != nil {
-			users = w.book.rowsOf(body.IDKind(kind))
+			users = w.book.perWorker[kind]
 		}
 		w.pickers[kind] = body.NewPicker(o.Skew, o.Exponent, users, o.Seed, uint64(kind)+101)
 	}
