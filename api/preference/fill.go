@@ -1,6 +1,7 @@
 package preference
 
 import (
+	"slices"
 	"strings"
 
 	"golang.org/x/net/html"
@@ -158,24 +159,17 @@ func attr(t html.Token, name string) string {
 
 // put sets the value of an attribute.
 func put(t *html.Token, name, value string) {
-	for i := range t.Attr {
-		if t.Attr[i].Key == name {
-			t.Attr[i].Val = value
-			return
-		}
+	if i := slices.IndexFunc(t.Attr, func(a html.Attribute) bool { return a.Key == name }); i >= 0 {
+		t.Attr[i].Val = value
+		return
 	}
 	t.Attr = append(t.Attr, html.Attribute{Key: name, Val: value})
 }
 
 // set adds or removes an attribute without a value.
 func set(t *html.Token, name string, there bool) {
-	kept := t.Attr[:0]
-	for _, a := range t.Attr {
-		if a.Key != name {
-			kept = append(kept, a)
-		}
-	}
-	if t.Attr = kept; there {
+	t.Attr = slices.DeleteFunc(t.Attr, func(a html.Attribute) bool { return a.Key == name })
+	if there {
 		t.Attr = append(t.Attr, html.Attribute{Key: name})
 	}
 }

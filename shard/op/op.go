@@ -18,7 +18,6 @@
 // The key (the identifier as the client sent it, in canonical form) comes last because clients may send it last. All
 // integers are little endian. Reading never copies and never panics on a well-formed record; ParseRecord checks what
 // the log's checksum can't.
-// the log's checksum can't.
 package op
 
 import (
