@@ -33,12 +33,17 @@ type ConsentChange struct {
 	ChangedAt string `json:"changed_at"` // when the state was set, to the microsecond
 	// when it reached this user or address: a user who leaves an address keeps states that were set earlier
 	AppliedAt string `json:"applied_at"`
+	ConsentState
+	ChangedBy
+}
+
+// ConsentState is a state that was set, with its value.
+type ConsentState struct {
 	State     string `json:"state"` // email_subscribe | subscription_group | hard_bounce | email_spam
 	Value     string `json:"value"` // opted_in, subscribed, unsubscribed | marked | removed
 	GroupID   string `json:"subscription_group_id,omitempty"`
 	GroupName string `json:"subscription_group_name,omitempty"`
 	Channel   string `json:"channel,omitempty"`
-	ChangedBy
 }
 
 // ChangedBy says who set something, and through which endpoint.
@@ -80,8 +85,8 @@ func (s *Server) trailOf(w *control.Workspace, query url.Values) ([]shard.StateC
 }
 
 func (s *Server) describeChange(w *control.Workspace, c shard.StateChange) ConsentChange {
-	out := ConsentChange{ChangedAt: microText(c.Changed), AppliedAt: microText(c.Applied), State: c.Kind.String(),
-		ChangedBy: describeActor(w, c.Actor, c.Source)}
+	out := ConsentChange{ChangedAt: microText(c.Changed), AppliedAt: microText(c.Applied),
+		ConsentState: ConsentState{State: c.Kind.String()}, ChangedBy: describeActor(w, c.Actor, c.Source)}
 	switch c.Kind {
 	case shard.EmailState:
 		if out.Value = c.Value; c.Value == "" {

@@ -44,22 +44,13 @@ type liveItem struct {
 	Properties json.RawMessage `json:"properties,omitempty"`
 	IsCut      bool            `json:"cut,omitempty"` // attributes or properties are too long to be shown
 
-	*liveConsent
+	*ConsentState
 	ChangedBy
 }
 
 type liveAlias struct {
 	Name  string `json:"alias_name"`
 	Label string `json:"alias_label"`
-}
-
-// liveConsent is the part of an item that is about a change of consent.
-type liveConsent struct {
-	State     string `json:"state"`
-	Value     string `json:"value"`
-	GroupID   string `json:"subscription_group_id,omitempty"`
-	GroupName string `json:"subscription_group_name,omitempty"`
-	Channel   string `json:"channel,omitempty"`
 }
 
 // liveLeft is what was not shown.
@@ -91,7 +82,8 @@ func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Accel-Buffering", "no") // makes proxies pass each event on at once
 	out := liveWriter{w: w, c: http.NewResponseController(w)}
-	out.send("watching", s.liveNode())
+	// part: what other nodes of the cluster apply is not shown
+	out.send("watching", map[string]bool{"part": s.options.Cluster != nil})
 	out.flush() // it may be long until there is more to send
 	s.watchLive(r.Context(), watch, &out)
 }
@@ -106,15 +98,6 @@ func (s *Server) failLive(w http.ResponseWriter, r *http.Request, err error) {
 		return
 	}
 	s.fail(w, r, err)
-}
-
-// liveNode says whose changes are shown.
-func (s *Server) liveNode() any {
-	var node struct {
-		IsPart bool `json:"part"` // what other nodes of the cluster apply is not shown
-	}
-	node.IsPart = s.options.Cluster != nil
-	return node
 }
 
 // liveWatch is one watching client.
@@ -228,7 +211,7 @@ func (s *Server) describeLive(i *live.Item) liveItem {
 	case live.Consent:
 		if ws != nil {
 			c := s.describeChange(ws, shard.StateChange{State: i.Change.State})
-			out.liveConsent = &liveConsent{c.State, c.Value, c.GroupID, c.GroupName, c.Channel}
+			out.ConsentState = &c.ConsentState
 		}
 	}
 	return out
