@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -134,19 +135,10 @@ func (s Step) doAt(now time.Time, log members) error {
 	return errors.New("cluster: unknown step")
 }
 
-func sameMembers(a, b []quorum.Member) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	of := map[quorum.Node]quorum.Member{}
-	for _, m := range a {
-		of[m.Node] = m
-	}
-	for _, m := range b {
-		if was, ok := of[m.Node]; !ok || was != m {
-			return false
-		}
-		delete(of, m.Node)
-	}
-	return true
+func sameMembers(a, b []quorum.Member) bool { return slices.Equal(sortedMembers(a), sortedMembers(b)) }
+
+func sortedMembers(members []quorum.Member) []quorum.Member {
+	return slices.SortedFunc(slices.Values(members), func(a, b quorum.Member) int {
+		return cmp.Compare(a.Node, b.Node)
+	})
 }

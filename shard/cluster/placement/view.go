@@ -1,7 +1,6 @@
 package placement
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 
@@ -144,10 +143,4 @@ func (s *clusterView) holdsAny(n quorum.Node) bool {
 
 func without(list []quorum.Node, n quorum.Node) []quorum.Node {
 	return slices.DeleteFunc(slices.Clone(list), func(other quorum.Node) bool { return other == n })
-}
-
-func sortedMembers(members []quorum.Member) []quorum.Member {
-	return slices.SortedFunc(slices.Values(members), func(a, b quorum.Member) int {
-		return cmp.Compare(a.Node, b.Node)
-	})
 }
