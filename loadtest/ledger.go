@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"time"
@@ -164,10 +165,7 @@ func (l *Ledger) WriteFile(path string) error {
 func (l *Ledger) write(out io.Writer) error {
 	head := l.head
 	head.Accounts, head.Groups = len(l.accounts), l.groups
-	for seq := range l.unknown {
-		head.Unknown = append(head.Unknown, seq)
-	}
-	slices.Sort(head.Unknown)
+	head.Unknown = slices.Sorted(maps.Keys(l.unknown))
 	e := json.NewEncoder(out)
 	if err := e.Encode(head); err != nil {
 		return err

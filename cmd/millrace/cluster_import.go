@@ -102,7 +102,7 @@ func (c *clusterImport) Run(ctx context.Context, out io.Writer) error {
 	defer unlock()
 	f := c.options(c.To)
 	f.Engine.Log = wal.Options{MinFreeBytes: -1, MinFreePercent: -1} // what is under way must be completed
-	show, stop := progress("import")
+	show, stop := progress()
 	defer stop()
 	f.Progress = show
 	var founded *founding.Founded
@@ -147,8 +147,8 @@ func inEmptyDir(dir string, fill func() error) error {
 }
 
 // progress draws a bar of bytes on a terminal. stop removes it; it may be called twice.
-func progress(what string) (show func(done, total int64), stop func()) {
-	bar, stop := newBar(-1, what)
+func progress() (show func(done, total int64), stop func()) {
+	bar, stop := newBar(-1, "import")
 	if bar == nil {
 		return nil, stop
 	}

@@ -71,13 +71,11 @@ func wasRemoved(status placement.Status) bool {
 }
 
 func clusterProblems(status placement.Status) (list []string) {
+	removed := map[quorum.Node]bool{}
 	for _, n := range status.Nodes {
 		if n.Problem != "" {
 			list = append(list, fmt.Sprintf("node %d %s", n.Node, n.Problem))
 		}
-	}
-	removed := map[quorum.Node]bool{}
-	for _, n := range status.Nodes {
 		removed[n.Node] = n.State == placement.Removed
 	}
 	groups := map[string][]string{} // by their problem, which is often the same for many

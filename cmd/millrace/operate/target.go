@@ -305,9 +305,6 @@ func (s *session) pages(path string, query url.Values, name, follow string, all 
 		}
 		query.Set(follow, next)
 	}
-	if s.JSON {
-		return nil
-	}
 	return t.flush()
 }
 
