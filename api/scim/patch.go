@@ -439,12 +439,10 @@ func (m *memberSet) patch(o operation, t target, f *form) error {
 		for _, id := range ids {
 			delete(m.ids, id)
 		}
-	case o.Op == "add":
-		for _, id := range ids {
-			m.ids[id] = true
+	default:
+		if o.Op != "add" { // replace; remove all
+			m.ids = map[string]bool{}
 		}
-	default: // replace; remove all
-		m.ids = map[string]bool{}
 		for _, id := range ids {
 			m.ids[id] = true
 		}
