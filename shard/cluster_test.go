@@ -199,9 +199,9 @@ func (r *testReplica) open() {
 		return r.node.coordinator.Load().Readdress(record)
 	}
 	o.FlushAll = func() error { return r.node.coordinator.Load().FlushAll() }
-	o.OnDocument = func(key string, doc []byte) {
+	o.OnDocument = func(key string, _ []byte) {
 		if c := r.node.coordinator.Load(); c != nil {
-			c.TakeDocument(key, doc)
+			c.TakeDocument(key)
 		}
 	}
 	o.TendInterval, o.Patience = 2*time.Millisecond, 300*time.Millisecond

@@ -119,9 +119,9 @@ func renamedKey(workspace uint32) string {
 	return renamedPrefix + strconv.FormatUint(uint64(workspace), 10)
 }
 
-// TakeDocument takes in the present version of a control document, when it is one of the coordinator's own. Whoever
-// opens the replica that has these documents passes them on (Options.OnDocument).
-func (c *Coordinator) TakeDocument(key string, doc []byte) (isOwn bool) {
+// TakeDocument notes that there is a control document, when it is one of the coordinator's own. Whoever opens the
+// replica that has these documents passes them on (Options.OnDocument).
+func (c *Coordinator) TakeDocument(key string) (isOwn bool) {
 	workspace, isOwn := strings.CutPrefix(key, renamedPrefix)
 	if !isOwn {
 		return false

@@ -159,7 +159,7 @@ func Open(o Options) (*Coordinator, error) {
 	c := newCoordinator(co)
 	onDocument := o.OnDocument
 	o.OnDocument = func(key string, doc []byte) {
-		if !c.TakeDocument(key, doc) {
+		if !c.TakeDocument(key) {
 			onDocument(key, doc)
 		}
 	}

@@ -192,7 +192,7 @@ func (n *Node) share() int64 {
 
 // onDocument takes in a control document that was applied here.
 func (n *Node) onDocument(key string, doc []byte) {
-	if n.coordinator.TakeDocument(key, doc) {
+	if n.coordinator.TakeDocument(key) {
 		return
 	}
 	if !strings.HasPrefix(key, placement.DocumentPrefix) {
