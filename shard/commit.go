@@ -403,7 +403,7 @@ func (b *Batch) finish() []byte {
 	}
 	if c.sole != nil {
 		a.isSet = false // it is counted with the others
-		b.Append(op.Idempotency, 0, a.home, a.text, a.key)
+		b.Append(op.KeptAnswer, 0, a.home, a.text, a.key)
 		return b.Finish(b.workspace, b.actor, stamp)
 	}
 	a.isRelayed = true

@@ -32,7 +32,7 @@ func (b *Batch) KeepAnswer(key []byte, bodyHash [32]byte, status int, answer []b
 // somebody may have been given it through another node. Answer has the one that stays.
 func (b *Batch) SettleAnswer(key []byte, bodyHash [32]byte, status int, answer []byte) {
 	home := b.encodeAnswer(key, bodyHash, status, answer)
-	b.Append(op.Idempotency, op.Settling, home, b.keep, key)
+	b.Append(op.KeptAnswer, op.Settling, home, b.keep, key)
 }
 
 func (b *Batch) encodeAnswer(key []byte, bodyHash [32]byte, status int, answer []byte) (home uint64) {

@@ -109,7 +109,7 @@ func (s *Ops) deferFrom(start int, number uint64) {
 		var o op.Op
 		o, tail = op.Next(tail)
 		s.Dropped()
-		if o.Kind() == op.Document || o.Kind() == op.Idempotency {
+		if o.Kind() == op.Document || o.Kind() == op.KeptAnswer {
 			first = append(first, bytes.Clone(o))
 			continue
 		}

@@ -133,7 +133,7 @@ func (w *Worker) applyOp(p *Partition, o op.Op) error {
 		return w.left(p, o)
 	case op.Delete:
 		return w.deleteUser(p, o)
-	case op.Idempotency:
+	case op.KeptAnswer:
 		return w.keepAnswer(p, o)
 	case op.Import:
 		return w.importUser(p, o)

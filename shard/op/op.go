@@ -43,11 +43,11 @@ type Kind uint8
 // Kinds. The first three are the objects of /users/track; their bodies are described below, before Record and at
 // EventBody and PurchaseBody.
 const (
-	Attributes  Kind = 1
-	Event       Kind = 2
-	Purchase    Kind = 3
-	Delete      Kind = 4 // removes the profile; body bodies.Erased, key reference u16 of the outcome
-	Idempotency Kind = 5 // keeps the answer to a keyed request; body: hash of the request's body, status u16, answer
+	Attributes Kind = 1
+	Event      Kind = 2
+	Purchase   Kind = 3
+	Delete     Kind = 4 // removes the profile; body bodies.Erased, key reference u16 of the outcome
+	KeptAnswer Kind = 5 // keeps the answer to a keyed request; body: hash of the request's body, status u16, answer
 	// delivers an effect of another partition; body: sender u8, sequence u64, owner u64, a record of one op
 	Message   Kind = 6
 	Deferred  Kind = 7  // ops of a request that wait for the ops before them; body: a record

@@ -244,7 +244,7 @@ func (e *Replica) checkTaken(rec *op.Record) (merges int, urgent bool, err error
 				return 0, false, err
 			}
 			urgent = urgent && len(changes) == 0
-		case op.Attributes, op.Event, op.Purchase, op.Idempotency, op.Deferred, op.Import, op.Claim,
+		case op.Attributes, op.Event, op.Purchase, op.KeptAnswer, op.Deferred, op.Import, op.Claim,
 			op.Unname, op.RowState, op.Relay:
 			urgent = false
 		default:
