@@ -250,8 +250,8 @@ func PutEvent(body []byte, timeMillis int64, name, app uint32) {
 func putUint24(b []byte, v uint32) { b[0], b[1], b[2] = byte(v), byte(v>>8), byte(v>>16) }
 
 // PurchaseBody is the body of a Purchase: time i56 (Unix ms), product u24 (index), app u24 (index plus one), total i64
-// (price × quantity in minor units of the currency), price f64 (as sent, per unit), quantity u32, currency 3 bytes, then
-// properties.
+// (price × quantity in minor units of the currency), price f64 (as sent, per unit), quantity u32, currency 3 bytes,
+// then properties.
 type PurchaseBody []byte
 
 // IsWhole is EventBody.IsWhole.
