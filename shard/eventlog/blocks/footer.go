@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 
@@ -17,6 +18,13 @@ const (
 
 // ErrCorrupt is wrapped by errors about a file that is damaged, or not of this version; they name the file.
 var ErrCorrupt = errors.New("event log: damaged file")
+
+// OtherVersion is the error for a file that is sound, but of another version: nothing is wrong with it, so nobody
+// should move it away.
+func OtherVersion(path string, has, reads byte) error {
+	return fmt.Errorf("event log: %q has version %c, and this program reads version %c: start the program that wrote "+
+		"it", path, has, reads)
+}
 
 // Info is the content of a block's footer.
 type Info struct {

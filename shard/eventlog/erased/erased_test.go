@@ -1,6 +1,7 @@
 package erased
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
+	"github.com/zeebo/xxh3"
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
@@ -15,6 +17,7 @@ import (
 	"millrace/shard/eventlog/blocks"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/wal/durable"
 )
 
 // randomDeletion is what a Delete at a position erases: mostly what one of a user without merges does.
@@ -30,6 +33,18 @@ func randomDeletion(r *rand.Rand, position uint64, ordinal uint32) (list []erasu
 		list = append(list, x)
 	}
 	return list
+}
+
+// A run of another version is sound, and said to be of that version: who takes it for damaged gives all events up.
+func TestRunOfAnotherVersion(t *testing.T) {
+	fs := vfs.NewMem()
+	text := newRunWriter(1, 2, 3, 0, 0).finish().Encode()
+	text[len(runMagic)-1]++
+	text = binary.LittleEndian.AppendUint64(text[:len(text)-8], xxh3.Hash(text[:len(text)-8]))
+	require.NoError(t, durable.ReplaceFileOn(fs, "run", text))
+	_, err := Read(fs, "run")
+	require.NotErrorIs(t, err, blocks.ErrCorrupt)
+	require.ErrorContains(t, err, `"run" has version 2, and this program reads version 1`)
 }
 
 // However deletions are learnt, runs say the same of each event as the list of all deletions. They are few, an erasure

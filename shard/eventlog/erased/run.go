@@ -286,12 +286,16 @@ func Read(fs vfs.FS, path string) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(data) < runHead+8 || string(data[:len(runMagic)]) != runMagic {
-		return nil, fmt.Errorf("%w: %q has no deletions of version %c", blocks.ErrCorrupt, path, runMagic[7])
+	const version = len(runMagic) - 1
+	if len(data) < runHead+8 || string(data[:version]) != runMagic[:version] {
+		return nil, fmt.Errorf("%w: %q is no file of deletions", blocks.ErrCorrupt, path)
 	}
 	body := data[:len(data)-8]
 	if xxh3.Hash(body) != binary.LittleEndian.Uint64(data[len(body):]) {
 		return nil, fmt.Errorf("%w: %q fails its checksum", blocks.ErrCorrupt, path)
+	}
+	if data[version] != runMagic[version] {
+		return nil, blocks.OtherVersion(path, data[version], runMagic[version])
 	}
 	c := cursor.Cursor{Rest: body[len(runMagic):]}
 	first, last, oldest, erasures := c.U64(), c.U64(), int64(c.U64()), int(c.U32())

@@ -143,9 +143,8 @@ func (d Dir) Read() (s State, known bool, err error) {
 	if xxh3.Hash(body) != binary.LittleEndian.Uint64(data[len(body):]) {
 		return s, false, fmt.Errorf("%w: %q fails its checksum", blocks.ErrCorrupt, path)
 	}
-	if data[version] != stateMagic[version] { // nothing is wrong with the file, so nobody should move it away
-		return s, false, fmt.Errorf("event log: %q has version %c, and this program reads version %c: start the "+
-			"program that wrote it", path, data[version], stateMagic[version])
+	if data[version] != stateMagic[version] {
+		return s, false, blocks.OtherVersion(path, data[version], stateMagic[version])
 	}
 	c := cursor.Cursor{Rest: body[len(stateMagic):]}
 	s.Packed = c.U64()
