@@ -42,8 +42,12 @@ const (
 	slotSum  = 4
 )
 
-// ErrNoSlot is wrapped by errors of OpenSlots when no slot is readable.
-var ErrNoSlot = errors.New("no slot is readable")
+// ErrNoSlot and ErrFormat are wrapped by errors of OpenSlots: no slot is readable, or what is there has another format
+// and may be sound.
+var (
+	ErrNoSlot = errors.New("no slot is readable")
+	ErrFormat = errors.New("another format")
+)
 
 // SlotsText is the content of a file that has the given state in every slot.
 func SlotsText(magic string, state []byte) []byte {
@@ -120,7 +124,8 @@ func (s *Slots) unreadable() error {
 	version := len(magic) - 1
 	if _, err := s.file.ReadAt(magic, 0); err == nil && string(magic[:version]) == s.magic[:version] &&
 		magic[version] != s.magic[version] {
-		return fmt.Errorf("it is of log format %c, this program has format %c", magic[version], s.magic[version])
+		return fmt.Errorf("%w: it is of log format %c, this program has format %c", ErrFormat, magic[version],
+			s.magic[version])
 	}
 	return ErrNoSlot
 }

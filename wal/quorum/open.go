@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/hashicorp/raft"
 
@@ -173,17 +174,17 @@ func (l *Log) reopen(b []byte) (err error) {
 		return fmt.Errorf("it is that of group %d on node %d", id.Group, id.Node)
 	}
 	if err := store.Check(l.path(logDir)); err != nil {
-		return corrupt("%w", err)
+		return unreadable(err)
 	}
 	if l.highWater, err = store.OpenHighWater(l.path(store.HighWaterName)); err != nil {
-		return corrupt("%w", err)
+		return unreadable(err)
 	}
 	m, err := marker.Read(l.path(marker.Name))
 	if err != nil {
 		return err
 	}
 	if err := l.openStore(); err != nil {
-		return corrupt("%w", err)
+		return unreadable(err)
 	}
 	l.openMarkers(m)
 	return l.check()
@@ -191,6 +192,17 @@ func (l *Log) reopen(b []byte) (err error) {
 
 func corrupt(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", wal.ErrCorrupt, fmt.Errorf(format, args...))
+}
+
+// unreadable is the error for a part of the log that can't be read. It is damaged, unless another version has written
+// it, or the system doesn't let this process open it: who takes such a log for damaged gives up one that is sound.
+func unreadable(err error) error {
+	for _, sound := range []error{durable.ErrFormat, syscall.EMFILE, syscall.ENFILE, fs.ErrPermission} {
+		if errors.Is(err, sound) {
+			return err
+		}
+	}
+	return corrupt("%w", err)
 }
 
 // check compares marker, log and high-water mark. It finishes what a crash during a restore has left unfinished.

@@ -2,10 +2,19 @@ package quorum
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"millrace/wal"
+	"millrace/wal/durable"
+	"millrace/wal/quorum/store"
 )
 
 // A log that was made before there was a node is the log of a group with one voter. The group begins behind what was
@@ -54,5 +63,35 @@ func TestSeedOfAnother(t *testing.T) {
 		_, err := Seed(filepath.Join(m.dir, "group"), group, 1, 5, testLogger(t))
 		require.NoError(t, err)
 		require.ErrorContains(t, m.open(), "it is that of group")
+	}
+}
+
+// A log of another version is sound, and said to be of that version: who takes it for damaged gives the node up.
+func TestOpenOfAnotherVersion(t *testing.T) {
+	m := emptyGroup(t).add(1, nil)
+	dir := filepath.Join(m.dir, "group")
+	_, err := Seed(dir, 7, 1, 5, testLogger(t))
+	require.NoError(t, err)
+	path := filepath.Join(dir, store.HighWaterName)
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for i := range durable.SlotCount {
+		text[i*durable.SlotSpacing+len("millquo")]++
+	}
+	require.NoError(t, os.WriteFile(path, text, 0o600))
+	err = m.open()
+	require.NotErrorIs(t, err, wal.ErrCorrupt)
+	require.ErrorContains(t, err, "WITNESS\": another format: it is of log format 3, this program has format 2")
+}
+
+// What the system doesn't let a process open may be sound; what is missing or can't be read is damaged.
+func TestUnreadable(t *testing.T) {
+	for err, isDamaged := range map[error]bool{
+		syscall.ENOENT: true, syscall.EIO: true, durable.ErrNoSlot: true,
+		syscall.EMFILE: false, syscall.ENFILE: false, fs.ErrPermission: false, durable.ErrFormat: false,
+	} {
+		wrapped := unreadable(fmt.Errorf("open %q: %w", "wal-meta.db", err))
+		require.ErrorIs(t, wrapped, err)
+		require.Equal(t, isDamaged, errors.Is(wrapped, wal.ErrCorrupt), err)
 	}
 }
