@@ -56,8 +56,12 @@ func readHandshake(r io.Reader) (m handshake, err error) {
 	if _, err := io.ReadFull(r, b[:handshakeBytes]); err != nil {
 		return m, err
 	}
-	if string(b[:8]) != handshakeMagic || b[8] != handshakeVersion {
-		return m, fmt.Errorf("%w: it doesn't speak version %d", ErrUnauthenticated, handshakeVersion)
+	switch {
+	case string(b[:8]) != handshakeMagic:
+		return m, fmt.Errorf("%w: it is no node", ErrUnauthenticated)
+	case b[8] != handshakeVersion:
+		return m, fmt.Errorf("%w: it speaks version %d of the protocol between nodes, and this program speaks version "+
+			"%d", ErrUnauthenticated, b[8], handshakeVersion)
 	}
 	m.purpose, m.status = b[9], b[10]
 	m.from, m.to = Node(binary.LittleEndian.Uint32(b[12:])), Node(binary.LittleEndian.Uint32(b[16:]))

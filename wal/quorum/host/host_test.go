@@ -3,6 +3,7 @@ package host
 import (
 	"bytes"
 	"crypto/tls"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -182,6 +183,15 @@ func TestUnauthenticatedPeers(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return unauthenticatedTotal.Get() >= before+5 }, time.Minute, time.Millisecond, "they are counted")
 	talk(t, friend, one)
+}
+
+// A node of another version is told from a stranger, with both versions: in a rolling upgrade this is all that is said.
+func TestHandshakeOfAnotherVersion(t *testing.T) {
+	b := handshake{from: 1, to: 2, cluster: "c"}.append(nil)
+	b[len(handshakeMagic)]++
+	_, err := readHandshake(bytes.NewReader(b))
+	require.ErrorIs(t, err, ErrUnauthenticated)
+	require.ErrorContains(t, err, fmt.Sprintf("it speaks version %d of the protocol between nodes, and this program speaks version %d", handshakeVersion+1, handshakeVersion))
 }
 
 // Peers that say nothing are cut off in the end, and the node waits for a bounded number of them. Others come through
