@@ -146,6 +146,7 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer, command *kong.
 	if err := c.check(); err != nil {
 		return err
 	}
+	c.warnOfMemory(os.DirFS("/"), logger)
 	c.boundHeap(ctx)
 	if err := makeData(c.Data, logger); err != nil {
 		return fmt.Errorf("--data: %w", err)
