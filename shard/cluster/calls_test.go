@@ -17,6 +17,7 @@ import (
 	"millrace/shard/cluster/promise"
 	"millrace/shard/cluster/routes"
 	"millrace/shard/effect"
+	"millrace/shard/op"
 	"millrace/wal/quorum"
 	"millrace/wal/quorum/host"
 )
@@ -55,7 +56,7 @@ func TestCalls(t *testing.T) {
 	// A node of another cluster is refused. A node that knows no cluster yet may ask for facts, and for nothing else.
 	t.Run("unauthenticated", func(t *testing.T) {
 		unauthenticated := func(cluster string) *host.Host {
-			h, err := host.Listen(host.Options{Node: 9, Listen: "127.0.0.1:0", Logger: n.log, Resolve: func(quorum.Node) []string { return nil }})
+			h, err := host.Listen(host.Options{Node: 9, Listen: "127.0.0.1:0", Records: op.Version, Logger: n.log, Resolve: func(quorum.Node) []string { return nil }})
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = h.Close() })
 			h.SetCluster(cluster)
@@ -83,7 +84,7 @@ func TestCalls(t *testing.T) {
 		silent, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		defer silent.Close()
-		h, err := host.Listen(host.Options{Node: 9, Listen: "127.0.0.1:0", Logger: n.log,
+		h, err := host.Listen(host.Options{Node: 9, Listen: "127.0.0.1:0", Records: op.Version, Logger: n.log,
 			Resolve: func(quorum.Node) []string { return []string{silent.Addr().String()} }})
 		require.NoError(t, err)
 		defer h.Close()

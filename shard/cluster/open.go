@@ -19,6 +19,7 @@ import (
 	"millrace/shard/cluster/promise"
 	"millrace/shard/cluster/routes"
 	"millrace/shard/eventlog"
+	"millrace/shard/op"
 	"millrace/shard/store"
 	"millrace/wal/pause"
 	"millrace/wal/quorum"
@@ -66,7 +67,7 @@ func (n *Node) open(ctx context.Context) (err error) {
 		return err
 	}
 	n.host, err = host.Listen(host.Options{Node: n.self, Listen: n.opts.Listen, TLS: n.opts.TLS,
-		Resolve: n.resolve, Logger: n.log})
+		Records: op.Version, Resolve: n.resolve, Logger: n.log})
 	if err != nil {
 		return err
 	}

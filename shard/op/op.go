@@ -27,7 +27,8 @@ import (
 	"slices"
 )
 
-// Version is the version of the record format; a reader refuses any other.
+// Version is the version of the record format; a reader refuses any other, and so does a node that meets one of another
+// version.
 const Version = 6
 
 // HeaderBytes is the size of a record's header, OpHeaderBytes that of an op's, MaxKeyBytes the largest size of a key.

@@ -25,7 +25,7 @@ type entryHeader struct {
 }
 
 const (
-	entryVersion      = 1
+	entryVersion      = 1 // when it rises, so must the version that nodes tell each other (package host)
 	entryHeaderBytes  = 28
 	recordHeaderBytes = 8
 )

@@ -117,11 +117,11 @@ func discardOnClose(c net.Conn) {
 }
 
 func (h *Host) introduce(c *Conn, out handshake) error {
-	out.from, out.cluster = h.opts.Node, h.clusterID()
+	out.from, out.cluster, out.records = h.opts.Node, h.clusterID(), h.opts.Records
 	if _, err := c.Conn.Write(out.append(nil)); err != nil {
 		return err
 	}
-	in, err := readHandshake(c.Conn)
+	in, err := h.read(c.Conn)
 	switch {
 	case err != nil:
 		return err

@@ -14,12 +14,12 @@ import (
 //	 9  1  purpose
 //	10  1  status; 0 from the side that dials
 //	11  1  length of the cluster's id
-//	12  4  from, to, group, little endian
-//	24     the cluster's id
+//	12  4  from, to, group, version of records, little endian
+//	28     the cluster's id
 type handshake struct {
 	purpose, status byte
 	from, to        Node
-	group           uint32
+	group, records  uint32
 	cluster         string
 }
 
@@ -28,7 +28,7 @@ const (
 
 	handshakeMagic   = "millrace"
 	handshakeVersion = 5
-	handshakeBytes   = 24
+	handshakeBytes   = 28
 	maxClusterBytes  = 255
 
 	purposeCalls    = 1
@@ -47,6 +47,7 @@ func (m handshake) append(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(m.from))
 	b = binary.LittleEndian.AppendUint32(b, uint32(m.to))
 	b = binary.LittleEndian.AppendUint32(b, m.group)
+	b = binary.LittleEndian.AppendUint32(b, m.records)
 	return append(b, m.cluster...)
 }
 
@@ -65,11 +66,21 @@ func readHandshake(r io.Reader) (m handshake, err error) {
 	}
 	m.purpose, m.status = b[9], b[10]
 	m.from, m.to = Node(binary.LittleEndian.Uint32(b[12:])), Node(binary.LittleEndian.Uint32(b[16:]))
-	m.group = binary.LittleEndian.Uint32(b[20:])
+	m.group, m.records = binary.LittleEndian.Uint32(b[20:]), binary.LittleEndian.Uint32(b[24:])
 	id := b[handshakeBytes : handshakeBytes+int(b[11])]
 	if _, err := io.ReadFull(r, id); err != nil {
 		return m, err
 	}
 	m.cluster = string(id)
 	return m, nil
+}
+
+// read reads the handshake of the other side, which must have records of the same version.
+func (h *Host) read(r io.Reader) (handshake, error) {
+	in, err := readHandshake(r)
+	if err == nil && in.records != h.opts.Records {
+		err = fmt.Errorf("%w: node %d has records of version %d, and this program reads version %d",
+			ErrUnauthenticated, in.from, in.records, h.opts.Records)
+	}
+	return in, err
 }

@@ -28,6 +28,9 @@ type Options struct {
 	// certificates of all nodes. Names in certificates don't count unless ServerName is set. nil means plain TCP, for
 	// loopback and for networks that are trusted as much.
 	TLS *tls.Config
+	// Records is the version of the records in the logs of groups. Nodes with records of another version are refused:
+	// neither side could apply what the other one has appended, and would fail, however many nodes there are of it.
+	Records uint32
 	// Resolve returns the addresses where a node may be, the likeliest first, or none when that is not known. It is
 	// called whenever a connection is made. The addresses are tried one after the other, beginning with the one where
 	// the node was last reached.
@@ -251,12 +254,13 @@ func (h *Host) track(c *Conn) bool {
 }
 
 func (h *Host) admit(c *Conn) (*Listener, error) {
-	in, err := readHandshake(c.Conn)
+	in, err := h.read(c.Conn)
 	if err != nil {
 		return nil, err
 	}
 	mine := h.clusterID()
-	answer := handshake{from: h.opts.Node, to: in.from, cluster: mine, purpose: in.purpose, group: in.group}
+	answer := handshake{from: h.opts.Node, to: in.from, cluster: mine, purpose: in.purpose, group: in.group,
+		records: h.opts.Records}
 	var to *Listener
 	switch {
 	case in.to != 0 && in.to != h.opts.Node, !h.related(in, mine):

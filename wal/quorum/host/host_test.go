@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testlog"
 	"millrace/wal/quorum/host/testnet"
 )
 
@@ -192,6 +193,31 @@ func TestHandshakeOfAnotherVersion(t *testing.T) {
 	_, err := readHandshake(bytes.NewReader(b))
 	require.ErrorIs(t, err, ErrUnauthenticated)
 	require.ErrorContains(t, err, fmt.Sprintf("it speaks version %d of the protocol between nodes, and this program speaks version %d", handshakeVersion+1, handshakeVersion))
+}
+
+// Nodes with records of different versions don't meet, whoever dials: what one of them appends, the other can't apply.
+func TestRecordsOfAnotherVersion(t *testing.T) {
+	where := map[Node]string{}
+	var log testlog.Buffer
+	host := func(n Node, records uint32) *Host {
+		h, err := Listen(Options{Node: n, Listen: "127.0.0.1:0", Records: records, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Resolve: func(n Node) []string { return []string{where[n]} }})
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = h.Close() })
+		h.SetCluster("c")
+		where[n] = h.Addr().String()
+		return h
+	}
+	one, two, three := host(1, 5), host(2, 6), host(3, 5)
+	_, err := one.DialCalls(2, time.Minute)
+	require.Error(t, err)
+	_, err = two.DialRequests(1, time.Minute)
+	require.Error(t, err)
+	require.Eventually(t, func() bool {
+		return strings.Contains(log.String(), "node 1 has records of version 5, and this program reads version 6") &&
+			strings.Contains(log.String(), "node 2 has records of version 6, and this program reads version 5")
+	}, time.Minute, time.Millisecond)
+	talk(t, one, three)
 }
 
 // Peers that say nothing are cut off in the end, and the node waits for a bounded number of them. Others come through
