@@ -16,9 +16,12 @@ const (
 	// engineFiles is what log, store, events and streams may have open, most of it tables of the store; nodeFiles is
 	// the same for a node that has a replica of every group.
 	engineFiles, nodeFiles = 5 << 10, 9 << 10
+	// maxCallConns is how many connections between nodes take the place of clients' connections.
+	maxCallConns = 4 << 10
 )
 
-// boundConns lowers --max-conns to what the limit of open files leaves.
+// boundConns lowers --max-conns to what the limit of open files leaves, and says how many connections there may be
+// between this node and others.
 func (s *serving) boundConns() error {
 	limit, least, engine := store.ProcessFiles(), leastFiles, engineFiles
 	if s.Node != 0 {
@@ -30,6 +33,9 @@ func (s *serving) boundConns() error {
 	}
 	public, operators := divideConns(limit, engine)
 	s.operatorConns = min(s.MaxConns, operators)
+	if s.Node != 0 {
+		public, s.callConns = divideCalls(public, s.MaxConns)
+	}
 	if public < s.MaxConns {
 		s.logger.Warn("the limit of open files allows fewer connections than --max-conns: raise it "+
 			"(ulimit -n, LimitNOFILE=)", "limit", limit, "max_conns", s.MaxConns, "allowed", public)
@@ -43,4 +49,11 @@ func (s *serving) boundConns() error {
 func divideConns(limit, engine int) (public, operators int) {
 	all := limit - min(engine, limit/2)
 	return min(all-all/8, 1<<30), min(all/16, 1<<30)
+}
+
+// divideCalls takes the connections between nodes out of those to the API: two sevenths, and what is left of them by
+// --max-conns. Each request of a client may cause calls to all other nodes, but these are over sooner.
+func divideCalls(conns, maxConns int) (public, calls int) {
+	public = conns - min(conns*2/7, maxCallConns)
+	return public, conns - min(public, maxConns)
 }

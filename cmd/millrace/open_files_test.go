@@ -65,3 +65,15 @@ func TestDivideConns(t *testing.T) {
 		require.LessOrEqual(t, public+2*operators+min(engineFiles, test.limit/2), test.limit)
 	}
 }
+
+// Neither --max-conns nor anything else adds to what connections may take.
+func TestDivideCalls(t *testing.T) {
+	for _, test := range []struct{ limit, maxConns, public, calls int }{
+		{1024, 16384, 320, 128}, {1024, 100, 320, 348}, {32_768, 16384, 16512, 4224}, {65_536, 16384, 45184, 32896},
+	} {
+		conns, operators := divideConns(test.limit, nodeFiles)
+		public, calls := divideCalls(conns, test.maxConns)
+		require.Equal(t, []int{test.public, test.calls}, []int{public, calls}, test.limit)
+		require.LessOrEqual(t, min(public, test.maxConns)+calls+2*operators+min(nodeFiles, test.limit/2), test.limit)
+	}
+}

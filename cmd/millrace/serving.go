@@ -33,6 +33,7 @@ type serving struct {
 	node        *node
 
 	operatorConns int // most connections to each of the operators' listeners
+	callConns     int // most connections for calls between this node and others
 }
 
 // run opens the node and serves.
@@ -87,6 +88,7 @@ func (s *serving) options() (o nodeOptions, err error) {
 			s.inUse = append(s.inUse, usedCertificate{"nodes", link, config.RootCAs})
 		}
 		o.cluster = s.clusterOptions(config, s.logger)
+		o.cluster.CallConns = s.callConns
 	} else if err := facts.CheckAlone(s.Data); err != nil {
 		return o, err
 	}

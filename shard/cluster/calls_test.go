@@ -5,6 +5,8 @@ import (
 	"io"
 	"net"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -125,4 +127,45 @@ func TestCalls(t *testing.T) {
 		_, err = io.ReadAll(f)
 		require.ErrorIs(t, err, image.ErrGone)
 	})
+}
+
+// All calls together stay within their part of the connections, until nodes are so many that each has the least.
+func TestConnectionsAreDividedAmongNodes(t *testing.T) {
+	o := Options{CallConns: 128}
+	o.EnsureDefaults()
+	require.Equal(t, 128/4+spareCalls, o.MaxCallsServed)
+	for peers, calls := range map[int]int{0: 32, 1: 32, 2: 16, 3: 10, 4: 8, 5: leastCalls, 100: leastCalls} {
+		require.Equal(t, calls, o.callsTo(peers), peers)
+		if calls > leastCalls {
+			require.LessOrEqual(t, 4*peers*calls, o.CallConns)
+		}
+	}
+	o.CallConns = 1 << 20
+	require.Equal(t, o.MaxCalls, o.callsTo(2))
+	o.CallConns = 0
+	require.Equal(t, o.MaxCalls, o.callsTo(100))
+}
+
+// However much there is to ask, a node has no more calls under way to another one than the connections allow.
+func TestCallsAreBoundedByConnections(t *testing.T) {
+	var served, most atomic.Int64
+	c := startCluster(t, 3, func(o *Options) {
+		o.CallConns = 4 * 2 * leastCalls
+		o.Services = map[string]func([]byte) ([]byte, error){"slow": func([]byte) ([]byte, error) {
+			defer served.Add(-1)
+			if n := served.Add(1); n > most.Load() {
+				most.Store(n)
+			}
+			time.Sleep(10 * time.Millisecond) // others would come
+			return nil, nil
+		}}
+	})
+	slow := c.node(1).Service("slow")
+	var calling sync.WaitGroup
+	for range 16 * leastCalls {
+		calling.Go(func() { _, _ = slow.Call(t.Context(), 2, nil) }) // some are refused on a busy machine
+	}
+	calling.Wait()
+	require.Positive(t, most.Load())
+	require.LessOrEqual(t, most.Load(), int64(leastCalls))
 }

@@ -81,6 +81,9 @@ type Options struct {
 	// own. Further calls wait, and are refused after a while. MaxCallsServed bounds the calls of all nodes together,
 	// for each kind. Defaults 1024, 16384.
 	MaxCalls, MaxCallsServed int
+	// CallConns is how many connections calls may take in all, to other nodes and from them. It lowers MaxCalls as more
+	// nodes join, though never below leastCalls, and MaxCallsServed. Default 0: no such bound.
+	CallConns int
 
 	Logger *slog.Logger // default slog.Default()
 }
@@ -101,6 +104,9 @@ func (o *Options) EnsureDefaults() {
 	o.DialTimeout = cmp.Or(max(o.DialTimeout, 0), time.Second)
 	o.MaxCalls = cmp.Or(max(o.MaxCalls, 0), 1024)
 	o.MaxCallsServed = cmp.Or(max(o.MaxCallsServed, 0), 16384)
+	if o.CallConns > 0 {
+		o.MaxCallsServed = min(o.MaxCallsServed, o.CallConns/4+spareCalls)
+	}
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	if o.OnDocument == nil {
 		o.OnDocument = func(string, []byte) {}
@@ -113,6 +119,23 @@ func (o *Options) EnsureDefaults() {
 	}
 	o.Engine.EnsureDefaults()
 	o.Pace.EnsureDefaults()
+}
+
+// leastCalls is how many calls of a kind may be under way to a node even with few files. One of them may be a question
+// that stays open while effects are waited for, and others may wait for calls that they have caused.
+const leastCalls = 8
+
+// spareCalls is how many connections each kind of calls from other nodes may have beyond its part of CallConns: pings
+// and streams have some of their own.
+const spareCalls = 64
+
+// callsTo is how many calls of each kind may be under way to each of so many other nodes: connections are of two kinds,
+// and go both ways.
+func (o *Options) callsTo(peers int) int {
+	if o.CallConns <= 0 {
+		return o.MaxCalls
+	}
+	return min(max(o.CallConns/(4*max(peers, 1)), leastCalls), o.MaxCalls)
 }
 
 // callExtra is the size of what a call carries besides records.

@@ -61,6 +61,7 @@ type Node struct {
 	control   atomic.Pointer[group]   // the control group's, once it is open
 	documents *placement.Documents
 	remotes   *xsync.MapOf[quorum.Node, *remote]
+	dividing  sync.Mutex    // held while connections are divided among remotes
 	owed      *promise.Owed // what this node owes to others
 	barriers  rounds        // of all groups
 	// groupBarriers are the barriers of single groups, userBarriers those of all but the control group.

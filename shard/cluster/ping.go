@@ -38,6 +38,7 @@ func (n *Node) remote(node quorum.Node) *remote {
 	}
 	r, loaded := n.remotes.LoadOrCompute(node, func() *remote { return n.newRemote(node) })
 	if !loaded {
+		n.divideCalls()
 		n.background.start(r.keepInTouch)
 	}
 	return r

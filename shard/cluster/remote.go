@@ -51,10 +51,22 @@ func (n *Node) askAll(ask func(*remote) error) {
 	_ = together(up, ask)
 }
 
+// divideCalls divides the connections for calls among the nodes that there are now.
+func (n *Node) divideCalls() {
+	n.dividing.Lock()
+	defer n.dividing.Unlock()
+	calls := n.opts.callsTo(n.remotes.Size())
+	n.remotes.Range(func(_ quorum.Node, r *remote) bool {
+		r.Bound(calls)
+		return true
+	})
+}
+
 // letGo ends what is kept for a node that no longer belongs to the cluster.
 func (r *remote) letGo() {
 	r.cancel()
 	r.n.remotes.Delete(r.Node)
+	r.n.divideCalls()
 	r.CloseIdle()
 }
 

@@ -71,6 +71,13 @@ func (o *Options) NewPeer(node host.Node, lost func()) *Peer {
 	return p
 }
 
+// Bound sets how many calls of each kind but pings may be under way from now on. Connections beyond it end when they
+// have been idle for a while.
+func (p *Peer) Bound(calls int) {
+	p.pools[Requests].SetMaxConns(calls)
+	p.pools[Services].SetMaxConns(calls)
+}
+
 // dialBy connects as dial does. left is the time left for the call; with 0, the call has no deadline.
 func (p *Peer) dialBy(dial func(host.Node, time.Duration) (net.Conn, error)) fasthttp.DialFuncWithTimeout {
 	return func(_ string, left time.Duration) (net.Conn, error) {

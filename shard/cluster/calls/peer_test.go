@@ -1,9 +1,11 @@
 package calls
 
 import (
+	"errors"
 	"io"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -46,6 +48,34 @@ func caller(t *testing.T, node host.Node, addresses map[host.Node]string, reques
 		s.Wait()
 	})
 	return s.Options
+}
+
+// Calls beyond a bound that was lowered wait, or are refused.
+func TestCallsAreBounded(t *testing.T) {
+	t.Parallel()
+	addresses := map[host.Node]string{1: testaddr.Free(t), 2: testaddr.Free(t)}
+	const bound = 2
+	var served atomic.Int64
+	serve := func(_ *host.Conn, dst Body, _ *Reader) (Body, error) {
+		defer served.Add(-1)
+		assert.LessOrEqual(t, served.Add(1), int64(bound))
+		time.Sleep(10 * time.Millisecond) // others would come
+		return dst, nil
+	}
+	handlers := map[string]Handler{"/call": serve}
+	caller(t, 1, addresses, handlers, handlers)
+	r := caller(t, 2, addresses, nil, nil).NewPeer(1, func() {})
+	r.Bound(bound)
+	for _, kind := range []Kind{Requests, Services} {
+		var calling sync.WaitGroup
+		for range 4 * bound {
+			calling.Go(func() {
+				err := r.Post(kind, "/call", NewBody(0), time.Now().Add(patience), nil)
+				assert.True(t, err == nil || errors.Is(err, replica.ErrBusy), "%v", err)
+			})
+		}
+		calling.Wait()
+	}
 }
 
 // Fourteen of fifteen nodes have as many requests under way at the fifteenth as they may, and all of these wait.
