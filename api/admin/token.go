@@ -16,6 +16,9 @@ import (
 // tokenFile is the file of the admin token in the data directory.
 const tokenFile = "admin-token"
 
+// leastToken is how many characters a token has that an operator has chosen. The server's own have 64.
+const leastToken = 16
+
 // Token reads the admin token of a data directory, or makes it at the first start, in a file that only its owner may
 // read. Callers may print path, but never the token.
 func Token(dir string) (token, path string, err error) {
@@ -27,8 +30,9 @@ func Token(dir string) (token, path string, err error) {
 	if err != nil {
 		return "", path, fmt.Errorf("read the admin token: %w", err)
 	}
-	if token = strings.TrimSpace(string(text)); len(token) < 16 {
-		return "", path, fmt.Errorf("the admin token in %q has fewer than 16 characters", path)
+	if token = strings.TrimSpace(string(text)); len(token) < leastToken {
+		return "", path, fmt.Errorf("the admin token in %q has fewer than %d characters: put one of your own there, "+
+			"or remove the file, and the server makes a new one", path, leastToken)
 	}
 	return token, path, nil
 }

@@ -20,5 +20,8 @@ func TestToken(t *testing.T) {
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 	require.NoError(t, os.WriteFile(path, []byte("short\n"), 0o600))
 	_, _, err = Token(dir)
-	require.Error(t, err)
+	require.ErrorContains(t, err, "remove the file")
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	_, _, err = Token(dir)
+	require.ErrorContains(t, err, "remove the file")
 }
