@@ -20,6 +20,9 @@ import (
 )
 
 func main() {
+	if slices.Contains(os.Args[1:], "serve") {
+		signal.Ignore(syscall.SIGHUP) // until the server is about to read what SIGHUP has it read again
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	err := run(ctx, os.Args[1:], os.Stdout)

@@ -555,6 +555,24 @@ func TestBootstrapFileThatHangs(t *testing.T) {
 	p.stop()
 }
 
+// A SIGHUP that comes before the server has read its settings does no harm.
+func TestEarlySIGHUP(t *testing.T) {
+	s := newSite(t)
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	require.NoError(t, syscall.Mkfifo(config, 0o600))
+	p := startProcess(t, binary, s.args("--config", config)...)
+	var f *os.File
+	require.Eventually(t, func() (open bool) {
+		var err error
+		f, err = os.OpenFile(config, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+		return err == nil
+	}, testPatience, time.Millisecond)
+	p.signal(syscall.SIGHUP)
+	require.NoError(t, f.Close())
+	p.waitReady(s.url("/readyz"))
+	p.stop()
+}
+
 // makeCertificate writes a self-signed one for an address and returns it for a client to trust.
 func makeCertificate(t *testing.T, name, addr, certFile, keyFile string) *x509.Certificate {
 	host, _, err := net.SplitHostPort(addr)

@@ -41,12 +41,12 @@ func (s *serving) run(ctx context.Context) error {
 	if err := s.boundConns(); err != nil {
 		return err
 	}
+	s.hup = make(chan os.Signal, 1)      // before the files are read: one that comes later has them read again
+	signal.Notify(s.hup, syscall.SIGHUP) // until the process ends: one that comes while it stops must not kill it
 	o, err := s.options()
 	if err != nil {
 		return err
 	}
-	s.hup = make(chan os.Signal, 1)      // before the first answer: whoever has had one may send it
-	signal.Notify(s.hup, syscall.SIGHUP) // until the process ends: one that comes while it stops must not kill it
 	// Listen before recovery, so that a taken port is known at once; connections wait in the backlog until they can be
 	// served.
 	if s.listener, err = net.Listen("tcp", s.Listen); err != nil {
