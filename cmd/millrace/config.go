@@ -44,12 +44,16 @@ type cli struct {
 type configFlag kong.ConfigFlag
 
 // BeforeResolve has flags come from the file, too.
-func (configFlag) BeforeResolve(k *kong.Kong, ctx *kong.Context, trace *kong.Path) error {
+func (configFlag) BeforeResolve(ctx *kong.Context, trace *kong.Path) error {
 	path := string(ctx.FlagValue(trace.Flag).(configFlag))
 	if path == "" {
 		return nil
 	}
-	resolver, err := k.LoadConfig(path)
+	text, err := bounded.ReadFile(kong.ExpandPath(path), bounded.SmallFile)
+	if err != nil {
+		return fmt.Errorf("--config: %w", err)
+	}
+	resolver, err := yamlConfig(text)
 	if err != nil {
 		return fmt.Errorf("--config: %w", err)
 	}
@@ -77,14 +81,10 @@ type configFile struct {
 	values   map[string]any
 }
 
-func yamlConfig(r io.Reader) (kong.Resolver, error) {
+func yamlConfig(text []byte) (kong.Resolver, error) {
 	c := &configFile{}
-	text, err := bounded.ReadAll(r, "it", bounded.SmallFile)
-	if err != nil {
-		return nil, fmt.Errorf("configuration file: %w", err)
-	}
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
-	err = decoder.Decode(&c.document)
+	err := decoder.Decode(&c.document)
 	if err == io.EOF {
 		return c, nil
 	}

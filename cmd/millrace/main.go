@@ -65,7 +65,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	exited := errors.New("exit")
 	parser, err := kong.New(&cli, kong.Name("millrace"),
 		kong.Description("A server for bulk user data: acknowledged, durable and queryable in one step."),
-		kong.DefaultEnvars("MILLRACE"), kong.Configuration(yamlConfig), kong.UsageOnError(),
+		kong.DefaultEnvars("MILLRACE"), kong.UsageOnError(),
 		kong.Writers(stdout, os.Stderr), kong.Exit(func(int) { panic(exited) }),
 		kong.NamedMapper("path", kong.MapperFunc(readPath)),
 		kong.BindTo(ctx, (*context.Context)(nil)), kong.BindTo(stdout, (*io.Writer)(nil)))

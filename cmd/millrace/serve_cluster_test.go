@@ -307,7 +307,7 @@ func TestPatiently(t *testing.T) {
 
 // Members may stand in the file of --config, too.
 func TestMembersOfTheConfigurationFile(t *testing.T) {
-	resolver, err := yamlConfig(strings.NewReader("serve:\n  node: 2\n  members: {1: 10.0.0.1:7081, 2: 10.0.0.2:7081}\n"))
+	resolver, err := yamlConfig([]byte("serve:\n  node: 2\n  members: {1: 10.0.0.1:7081, 2: 10.0.0.2:7081}\n"))
 	require.NoError(t, err)
 	require.NotNil(t, resolver)
 	require.Equal(t, "1=10.0.0.1:7081,2=10.0.0.2:7081", text(map[any]any{2: "10.0.0.2:7081", 1: "10.0.0.1:7081"}))

@@ -181,7 +181,7 @@ func TestFlagsAreRefused(t *testing.T) {
 		{member("--raft-insecure", "--raft", "0.0.0.0:7081"), "--raft-insecure"},
 		{member("--raft-insecure", "--raft", "7081"), "--raft:"},
 		{with("--bootstrap", huge), "--bootstrap: " + huge + " has more than 67108864 bytes"},
-		{with("--config", huge), "--config: configuration file: it has more than 1048576 bytes"},
+		{with("--config", huge), "--config: " + huge + " has more than 1048576 bytes"},
 		{with("--tls-cert", huge, "--tls-key", huge), "load certificate \"" + huge + "\": " + huge + " has more than"},
 		{[]string{"loadtest", "--key", "k", "--duration", "0s"}, "--duration: 0s is out of bounds: want 1ms to 8760h"},
 		{[]string{"loadtest", "--key", "k", "--connections", "0"}, "--connections: 0 is out of bounds: want 1 to 100000"},
