@@ -86,7 +86,11 @@ func checkBucket(path string) error {
 type buckets struct {
 	client *minio.Client
 	isOurs func(name string) bool
+	most   int // keys in a list
 }
+
+// maxKeys bounds a list, of which each key takes up to about 1 KiB until its object is imported.
+const maxKeys = 1_000_000
 
 // object is what is needed to read an object as it was found.
 type object struct{ bucket, key, etag string }
@@ -113,7 +117,7 @@ func newBuckets(o *S3, patience time.Duration, isOurs func(name string) bool) (*
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", o.Endpoint, err)
 	}
-	return &buckets{client: client, isOurs: isOurs}, nil
+	return &buckets{client: client, isOurs: isOurs, most: maxKeys}, nil
 }
 
 // maxServiceAnswer bounds answers that are not objects. The largest are lists, of 1,000 keys of up to 1,024 bytes, each
@@ -138,9 +142,14 @@ func (b *buckets) list(ctx context.Context, path string) (all []found, err error
 	ctx, cancel := context.WithCancel(ctx) // so that minio ends when an error does
 	defer cancel()
 	options := minio.ListObjectsOptions{Prefix: prefix}
+	keys := 0
 	for o := range b.client.ListObjects(ctx, bucket, options) {
 		if o.Err != nil {
 			return nil, b.problem(fmt.Errorf("list %s: %w", path, o.Err))
+		}
+		if keys++; keys > b.most {
+			return nil, fmt.Errorf("list %s: there are more than %d objects and folders: give a longer prefix", path,
+				b.most)
 		}
 		f := found{path: bucketScheme + bucket + "/" + o.Key, size: o.Size, modified: o.LastModified.UTC(),
 			object: &object{bucket, o.Key, o.ETag}}
@@ -188,6 +197,9 @@ var errNoList = errors.New("the answer is no list of objects, so it is not that 
 
 // open reads an object as it was found.
 func (b *buckets) open(ctx context.Context, f *found) (io.ReadCloser, error) {
+	if f.object.etag == "" {
+		return nil, &FileError{f.path, errNoETag}
+	}
 	var options minio.GetObjectOptions
 	if err := options.SetMatchETag(f.object.etag); err != nil {
 		return nil, err
@@ -213,6 +225,8 @@ func (b *buckets) objectProblem(f *found, err error) error {
 	}
 	return b.problem(fmt.Errorf("get %s: %w", f.path, err))
 }
+
+var errNoETag = errors.New("the service lists it without an ETag, by which it would be known when it is replaced")
 
 var errReplaced = errors.New("it was changed or removed since it was listed")
 

@@ -3,12 +3,15 @@ package importer
 import (
 	"bytes"
 	"context"
+	"crypto/md5"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -530,6 +533,56 @@ func TestMissingDirectory(t *testing.T) {
 		o.EnsureDefaults()
 		require.Equal(t, filepath.Join(filepath.Dir(missing), ".millrace-import"), o.State, path)
 	}
+}
+
+// listed is an answer of a service to the question for a list.
+func listed(next string, objects ...string) string {
+	return "<ListBucketResult><IsTruncated>" + strconv.FormatBool(next != "") + "</IsTruncated><NextContinuationToken>" + next +
+		"</NextContinuationToken>" + strings.Join(objects, "") + "</ListBucketResult>"
+}
+
+// A list of many keys, or without an end, is not read to its end, whether or not the keys are of objects to import.
+func TestListsAreBounded(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	for _, key := range []string{"a.ndjson", "a.txt"} {
+		s.intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			object := "<Contents><Key>" + key + "</Key></Contents>"
+			_, _ = io.WriteString(w, listed("more", object, object))
+			return true
+		})
+		b, err := newBuckets(&S3{Endpoint: s.URL, Region: "x"}, time.Minute, func(name string) bool { return name != "a.txt" })
+		require.NoError(t, err)
+		require.Equal(t, maxKeys, b.most)
+		b.most = 5
+		_, err = b.list(t.Context(), "s3://"+testBucket)
+		require.ErrorContains(t, err, "list s3://"+testBucket+": there are more than 5 objects")
+		_, isAway := errors.AsType[*awayError](err)
+		require.False(t, isAway, "it will not pass")
+	}
+}
+
+// An object that is listed without an ETag could be replaced unseen: it is a bad file, and the others are imported.
+func TestObjectWithoutETag(t *testing.T) {
+	t.Parallel()
+	d, s := newDouble(t, testseed.Rand(t), 0), newService(t)
+	s.put("a.ndjson", row(1))
+	s.put("b.ndjson", row(2))
+	etag := fmt.Sprintf("<ETag>%x</ETag>", md5.Sum([]byte(row(2))))
+	s.intercept(func(w http.ResponseWriter, r *http.Request) bool {
+		if !r.URL.Query().Has("list-type") {
+			return false
+		}
+		_, _ = io.WriteString(w, listed("", "<Contents><Key>a.ndjson</Key></Contents>",
+			fmt.Sprintf("<Contents><Key>b.ndjson</Key><Size>%d</Size>%s</Contents>", len(row(2)), etag)))
+		return true
+	})
+	o := d.options(t, "s3://"+testBucket)
+	o.State, o.S3 = t.TempDir(), S3{Endpoint: s.URL}
+	report, err := Run(t.Context(), o)
+	require.ErrorContains(t, err, "s3://"+testBucket+"/a.ndjson: the service lists it without an ETag")
+	require.Equal(t, []int{1, 1}, []int{report.Bad, report.Files}, "%v", err)
+	require.Equal(t, []int{2}, d.rows["u"])
 }
 
 // A service whose answers never end is not read for ever: an error, a list, an object's key, the headers.

@@ -183,10 +183,10 @@ func (o *Options) Validate() error {
 
 // Report is what an import has done.
 type Report struct {
-	Files    int           `json:"files"`   // taken to their ends
-	Before   int           `json:"before"`  // taken by an earlier run
-	Unknown  []string      `json:"unknown"` // skipped: names don't say what the files are, or they aren't files
-	Bad      int           `json:"bad"`     // of these nothing was taken, or they changed meanwhile
+	Files    int           `json:"files"`             // taken to their ends
+	Before   int           `json:"before"`            // taken by an earlier run
+	Unknown  []string      `json:"unknown,omitempty"` // skipped: names don't say what the files are, or they aren't files
+	Bad      int           `json:"bad"`               // of these nothing was taken, or they changed meanwhile
 	Counts                 // of the rows of this run and, for a resumed file, of earlier ones
 	Sent     int64         `json:"sent"` // rows of this run
 	Duration time.Duration `json:"duration_ns"`
