@@ -2,6 +2,7 @@ package eventlog
 
 import (
 	"context"
+	"log/slog"
 	"math"
 	"testing"
 	"time"
@@ -9,9 +10,11 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testlog"
 	"millrace/loadtest/testsize"
 	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
+	"millrace/wal"
 )
 
 func TestDamagedBlockStopsNobodyElse(t *testing.T) {
@@ -71,6 +74,23 @@ func TestDamagedBlockStopsNobodyElse(t *testing.T) {
 	require.NoError(t, w.l.maintain(true))
 	require.Zero(t, w.l.Stats().Deletions)
 	require.Zero(t, w.l.Stats().Blocks)
+}
+
+// A damaged segment of the engine's log is counted and named by those who meet it.
+func TestDamagedLogIsNoted(t *testing.T) {
+	w := newWorld(t, vfs.NewMem(), manual())
+	w.commitMore(80, 9)
+	w.checkpoint()
+	flip(t, w.fs, "data/engine/log/000001.log", 1000)
+	said := &testlog.Buffer{}
+	w.l.opts.Logger = slog.New(slog.NewTextHandler(said, nil))
+	before := damagedReads.Get()
+	require.ErrorIs(t, w.l.Pack(), wal.ErrCorrupt)
+	require.Greater(t, damagedReads.Get(), before)
+	require.Contains(t, said.String(), "000001.log")
+	before = damagedReads.Get()
+	require.ErrorIs(t, w.l.Export(t.Context(), Query{}, func(*event.Event) error { return nil }), wal.ErrCorrupt)
+	require.Greater(t, damagedReads.Get(), before)
 }
 
 func flip(t *testing.T, fs vfs.FS, path string, at int64) {

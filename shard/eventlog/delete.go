@@ -63,7 +63,7 @@ func (l *Log) findDeletions(to uint64) error {
 // readDeletions finds the deletions in the log, up to the position last: to, or less when there is much.
 func (l *Log) readDeletions(from, to uint64) (found *stretch.Skimmer, last uint64, err error) {
 	found, last = new(stretch.Skimmer), from-1
-	err = l.src.ReadLog(from, to, func(position uint64, _ uint32, payload []byte) error {
+	err = l.readLog(from, to, func(position uint64, _ uint32, payload []byte) error {
 		if err := found.AddRecord(position, payload); err != nil {
 			return err
 		}

@@ -302,8 +302,19 @@ func (l *Log) openBlock(b *block) (*blocks.Reader, error) {
 
 func (l *Log) noteDamage(err error) error {
 	if errors.Is(err, ErrCorrupt) {
-		damagedBlocks.Inc()
+		damagedReads.Inc()
 		l.opts.Logger.Error("event log: a block can't be read", "error", err)
+	}
+	return err
+}
+
+// readLog reads the engine's log. A start reads only what is to be replayed, so damage before that shows here first.
+func (l *Log) readLog(from, to uint64, f func(position uint64, count uint32, payload []byte) error) error {
+	err := l.src.ReadLog(from, to, f)
+	if errors.Is(err, wal.ErrCorrupt) {
+		damagedReads.Inc()
+		l.opts.Logger.Error("event log: the log can't be read: events from there on are neither packed nor exported",
+			"from", from, "error", err)
 	}
 	return err
 }
@@ -363,7 +374,7 @@ var (
 	backlogBytes     = metrics.NewGauge("millrace_eventlog_backlog_bytes", nil)
 	deletionsGauge   = metrics.NewGauge("millrace_eventlog_deletions", nil)
 	deletionBytes    = metrics.NewGauge("millrace_eventlog_deletion_bytes", nil)
-	damagedBlocks    = metrics.NewCounter("millrace_eventlog_damaged_reads_total")
+	damagedReads     = metrics.NewCounter("millrace_eventlog_damaged_reads_total")
 	lostPositions    = metrics.NewCounter("millrace_eventlog_lost_positions_total")
 	failures         = metrics.NewCounter("millrace_eventlog_failures_total")
 )

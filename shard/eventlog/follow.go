@@ -307,7 +307,7 @@ func (f *Follower) gather() error {
 		s.Noted = f.log.src.Noted
 	}
 	s.Begin(f.next, f.end)
-	err := f.log.src.ReadLog(f.next, f.end, func(position uint64, _ uint32, payload []byte) error {
+	err := f.log.readLog(f.next, f.end, func(position uint64, _ uint32, payload []byte) error {
 		if err := s.AddRecord(position, payload); err != nil {
 			return err
 		}

@@ -121,7 +121,7 @@ func (l *Log) loadBlock(of files.Block) *block {
 		if !errors.Is(err, ErrCorrupt) {
 			b.err = fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}
-		damagedBlocks.Inc()
+		damagedReads.Inc()
 		l.opts.Logger.Error("event log: a block can't be read", "error", b.err)
 		return b
 	}

@@ -193,7 +193,7 @@ func (l *Log) oldestStamp(from, to uint64) (int64, error) {
 		return p.oldest, nil
 	}
 	oldest := int64(0)
-	err := enough(l.src.ReadLog(from, to, func(_ uint64, _ uint32, payload []byte) error {
+	err := enough(l.readLog(from, to, func(_ uint64, _ uint32, payload []byte) error {
 		rec, err := op.ParseRecord(payload, nil)
 		if err != nil {
 			return err
@@ -219,7 +219,7 @@ func (l *Log) gather(from, to uint64, most int64) (full bool, err error) {
 	s.Begin(from, to)
 	s.Deletions = new(erased.Collector)
 	cut := false
-	err = enough(l.src.ReadLog(from, to, func(position uint64, _ uint32, payload []byte) error {
+	err = enough(l.readLog(from, to, func(position uint64, _ uint32, payload []byte) error {
 		if err := s.AddRecord(position, payload); err != nil {
 			return err
 		}
