@@ -3,9 +3,11 @@ package api
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -204,6 +206,24 @@ func TestSendAgain(t *testing.T) {
 	status, audit, _ := c.admin("GET", "/admin/audit?limit=2", "admin-token", "")
 	require.Equal(t, 200, status)
 	require.Equal(t, "refused objects sent again", audit["entries"].([]any)[0].(map[string]any)["what"])
+}
+
+// An object that several requests send again at the same time, as a double click does, is taken once.
+func TestSendAgainOnce(t *testing.T) {
+	c := openClerk(t)
+	c.track(400, `{"events":[{"external_id":"ada","name":"e"}]}`)
+	_, ids := c.list("")
+	var clicks sync.WaitGroup
+	for range 16 {
+		clicks.Go(func() {
+			status, _, text := c.admin("POST", "/admin/workspaces/demo/refused/"+ids[0]+"/send", "admin-token",
+				`{"object":{"external_id":"ada","name":"e","time":"2026-01-31T09:30:00Z"}}`)
+			assert.Contains(t, []int{200, 404}, status, text)
+		})
+	}
+	clicks.Wait()
+	events := c.call("POST", "/users/export/ids", demoKey, `{"external_ids":["ada"]}`).json(t)["users"].([]any)[0].(map[string]any)["custom_events"]
+	require.EqualValues(t, 1, events.([]any)[0].(map[string]any)["count"])
 }
 
 // Who is deleted takes along what was refused of him, by whichever identifier; also who never came to be.

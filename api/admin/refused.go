@@ -229,11 +229,16 @@ type sentAgain struct {
 // sendRefused sends an object again, as it was or as the body has it: {"object": …}. If it is accepted, the entry is
 // removed.
 func (s *Server) sendRefused(by control.Actor, r *http.Request) (any, error) {
-	w, e, err := s.refusedAt(r)
+	text, err := s.readAll(r)
 	if err != nil {
 		return nil, err
 	}
-	text, err := s.readAll(r)
+	done, err := s.beginSending(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	w, e, err := s.refusedAt(r)
 	if err != nil {
 		return nil, err
 	}
@@ -260,6 +265,18 @@ func (s *Server) sendRefused(by control.Actor, r *http.Request) (any, error) {
 		_, err = s.common.Refused.Remove(r.Context(), w.Number, e.ID())
 	}
 	return again, err
+}
+
+// beginSending waits until no other request of this server sends objects again: an entry is in the list until its
+// object is accepted, and two requests that found it there (a double click, two people) would have an event counted
+// twice.
+func (s *Server) beginSending(ctx context.Context) (done func(), err error) {
+	select {
+	case s.sending <- struct{}{}:
+		return func() { <-s.sending }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // editedObject returns the object in a body, with its bytes as they were sent; nil: there is none.
@@ -307,6 +324,11 @@ func (s *Server) sendAllRefused(by control.Actor, r *http.Request, w *control.Wo
 	if q.Rule == "" {
 		return nil, fmt.Errorf("%w: rule is required", document.ErrInvalid)
 	}
+	done, err := s.beginSending(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	q.OnlyRefused = true
 	list, more, err := s.common.Refused.List(r.Context(), q)
 	if err != nil {

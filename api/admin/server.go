@@ -73,11 +73,14 @@ type ClusterEntry = func(what, kind, id string, before, after []byte, details []
 type Server struct {
 	options Options
 	public  *api.Server
-	common  *api.Options // of the public door
+	common  *api.Options  // of the public door
+	sending chan struct{} // one element while a request sends refused objects again
 }
 
 // New makes a Server.
-func New(o Options) *Server { return &Server{options: o, public: o.Public, common: o.Public.Options()} }
+func New(o Options) *Server {
+	return &Server{options: o, public: o.Public, common: o.Public.Options(), sending: make(chan struct{}, 1)}
+}
 
 // route is a line of the admin API; the lines are in routes. What a handler returns is the answer: a struct, a map, or
 // one of the types below.
