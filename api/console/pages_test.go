@@ -84,15 +84,16 @@ func TestUsers(t *testing.T) {
 func TestMasks(t *testing.T) {
 	h := openHouse(t)
 	h.track(`{"attributes":[{"external_id":"secret-id","first_name":"Secretname","dob":"1815-12-10","email":"secret@example.com","phone":"+14155552671","plan":"secret-plan","n":424242424242,"home":{"city":"secret-city"}}],
-		"events":[{"external_id":"secret-id","name":"signed_up","time":"2026-01-31T09:30:00Z"}]}`)
+		"events":[` + strings.Repeat(`{"external_id":"secret-id","name":"signed_up","time":"2026-01-31T09:30:00Z"},`, 2) + `{"external_id":"secret-id","name":"signed_up","time":"2026-01-31T09:30:00Z"}],
+		"purchases":[{"external_id":"secret-id","product_id":"book","currency":"EUR","price":9.5,"quantity":1,"time":"2026-01-31T09:30:00Z"}]}`)
 	h.provision("ada@example.com", inDemo("view_user_profile"))
 	b := h.signedInAs("ada@example.com")
 	user := b.find("external_id", "secret-id", "")
 	p := b.get(user)
-	for _, secret := range []string{"secret", "Secret", "1815-12", "4155552671", "424242424242"} { // no times or tokens
+	for _, secret := range []string{"secret", "Secret", "1815-12", "4155552671", "424242424242", "2026-01-31", ">3<"} { // no tokens
 		require.NotContains(t, p.text, secret)
 	}
-	for _, open := range []string{"first_name", "plan", "signed_up", "subscribed", mask} {
+	for _, open := range []string{"first_name", "plan", "signed_up", "book", "subscribed", mask} {
 		require.Contains(t, p.text, open)
 	}
 	require.NotContains(t, p.text, "/download", "what one may not do isn't offered")

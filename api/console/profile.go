@@ -39,6 +39,15 @@ type summary struct {
 	Last     time.Time `json:"last"`
 	Count    int64     `json:"count"`
 	Sessions int64     `json:"sessions"`
+	isMasked bool
+}
+
+// Show is one of the summary's counts as the page shows it.
+func (s summary) Show(n int64) string {
+	if s.isMasked {
+		return mask
+	}
+	return number(n)
 }
 
 // mask stands for what a person may not see. It doesn't tell how long that is.
@@ -99,6 +108,13 @@ func readProfile(text []byte, personal bool) (*profile, error) {
 	}
 	for _, g := range groups {
 		p.groups[g.ID] = g.Status
+	}
+	if p.IsMasked { // what it is called stays, how often and when it was doesn't
+		for _, list := range [][]summary{p.Events, p.Purchases, p.Apps} {
+			for i := range list {
+				list[i] = summary{Name: list[i].Name, AppID: list[i].AppID, isMasked: true}
+			}
+		}
 	}
 	delete(members, "total_revenue")
 	p.Reserved, p.Custom, p.Revenue = attributes(members, show), attributes(custom, show), attributes(revenue, show)
