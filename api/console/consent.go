@@ -121,6 +121,9 @@ func (c *Console) previewCenter(v *visit) error {
 
 // addCenter serves POST …/centers.
 func (c *Console) addCenter(v *visit) error {
+	if v.form("id") == "" { // the admin API would make one up
+		return v.retry(bad("Enter a name."), c.showConsent)
+	}
 	body := map[string]string{"id": v.form("id"), "name": v.form("id"), "state": "draft",
 		"preference_center_page_html": firstPage, "confirmation_page_html": firstConfirmation}
 	return v.change(http.MethodPost, v.of("preference_centers"), body, c.showConsent, v.at("centers", v.form("id")),

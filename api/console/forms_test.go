@@ -61,3 +61,59 @@ func TestLinksOfAnswers(t *testing.T) {
 		}
 	}
 }
+
+// What was written in a form that was refused is in it again, and the form is in sight.
+func TestRefusedFormsKeepWhatWasWritten(t *testing.T) {
+	h := openHouse(t)
+	h.bootstrap(streamsYAML)
+	b := h.signedIn()
+	for _, c := range []struct {
+		path   string
+		fields []string
+		want   []string
+	}{
+		{"/console/workspaces", []string{"id", "A B", "name", "Mine"}, []string{`<details class="more" open><summary>Add a workspace`, `value="A B"`, `value="Mine"`}},
+		{demo + "/groups", []string{"name", "\x01", "channel", "sms"}, []string{`open><summary>Add a subscription group`, `<option selected>sms`}},
+		{demo + "/groups/" + newsGroup, []string{"name", ""}, []string{`<details class="confirm" open><summary class="calm">Edit`}},
+		{demo + "/centers", []string{"id", "a b"}, []string{`open><summary>Add a preference center`, `value="a b"`}},
+		{demo + "/centers", []string{"id", " "}, []string{`Enter a name.`, `open><summary>Add a preference center`}},
+		{demo + "/apps", []string{"name", "\x01", "id", "mine"}, []string{`open><summary>Add an app`, `value="mine"`, `name="name" required maxlength="255" value="Demo shop"`}},
+		{demo + "/keys", []string{"name", "Mine", "permission", "users.track", "ip_allowlist", "nowhere"},
+			[]string{`open><summary>Create an API key`, `value="Mine"`, `value="nowhere"`, `value="users.track" checked`}},
+		{demo + "/settings", []string{"name", "Mine", "plan", "mau", "currency", "eur", "max_custom_array_length", "30", "multi_language", "true", "rate_limits", "users.track=7/1h"},
+			[]string{`value="Mine"`, `<option selected>mau`, `value="eur"`, `value="30"`, `value="true" checked`, `users.track=7/1h</textarea>`}},
+		{demo + "/settings", []string{"name", "Mine", "max_custom_array_length", "many"}, []string{`value="many"`}},
+		{demo + "/settings", []string{"name", "Mine", "max_custom_array_length", "30", "tag", `"old"`}, []string{`value="Mine"`, "your changes were not saved"}},
+		{demo + "/streams/lake/rewind", []string{"from", "yesterday"}, []string{`<details class="confirm left" open>`, `value="yesterday"`}},
+		{auditPath + "/check", []string{"seq", "7"}, []string{`<details class="more" open><summary>Verify`, `value="7"`}},
+	} {
+		p := b.post(c.path, c.fields...)
+		require.GreaterOrEqual(t, p.status, 400, c.path)
+		for _, text := range c.want {
+			require.Contains(t, p.text, text, c.path)
+		}
+	}
+}
+
+// A form that comes after the session's end says so, and the sign-in leads back to where it was; what was done before
+// isn't said again where something went wrong.
+func TestFormsOfStrangers(t *testing.T) {
+	h := openHouse(t)
+	b := h.browser()
+	r, err := http.NewRequest(http.MethodPost, h.url+demo+"/settings", strings.NewReader("name=x"))
+	require.NoError(t, err)
+	for from, back := range map[string]string{h.url + demo + "/settings?x=1": signInPath + "?next=" + url.QueryEscape(demo+"/settings?x=1"), "http://elsewhere.example/console/": signInPath, "": signInPath} {
+		r.Header.Set("Referer", from)
+		r.Body, err = r.GetBody()
+		require.NoError(t, err)
+		answer, err := b.Do(r)
+		require.NoError(t, err)
+		p := b.read(answer)
+		require.Equal(t, 401, p.status)
+		require.Contains(t, p.text, "your session has ended. Nothing was done.")
+		require.Contains(t, p.text, `<a href="`+html.EscapeString(back)+`">Sign in</a>`)
+	}
+	s := h.signedIn()
+	require.NotContains(t, s.get(demo+"/centers/nothing?done=center-added").text, "added as a draft")
+	require.NotContains(t, s.post(demo+"/users/nobody/delete").text, `class="problem"`, "once is enough")
+}

@@ -91,7 +91,7 @@ func rowsOf(m document.Message) (rows []textRow) {
 // render sends a page.
 func (v *visit) render(name, title string, data any) error {
 	v.Title, v.Data = title, data
-	if v.Done == "" {
+	if v.Done == "" && v.status < http.StatusBadRequest {
 		v.Done = doneTexts[v.r.URL.Query().Get("done")]
 	}
 	if v.Person == nil && v.formToken == "" {
@@ -147,17 +147,29 @@ func (c *Console) fail(v *visit, err error) {
 	f, ok := errors.AsType[*fault](err)
 	switch {
 	case errors.Is(err, errStranger) && v.r.Method == http.MethodGet:
-		http.Redirect(v.w, v.r, signInPath+"?next="+url.QueryEscape(v.r.URL.RequestURI()), http.StatusSeeOther)
+		http.Redirect(v.w, v.r, signInTo(v.r.URL.RequestURI()), http.StatusSeeOther)
 		return
 	case !ok:
 		c.options.Logger.Error("a page of the console failed", "path", v.r.URL.Path, "error", err)
 		f = &fault{http.StatusInternalServerError, "Something went wrong. See the server's log for details."}
 	}
-	v.status = f.status
+	v.status, v.Problem, v.Done = f.status, "", "" // the page says what went wrong, and nothing else
 	if err := v.render("fault", http.StatusText(f.status), f.text); err != nil {
 		c.options.Logger.Error("a page of the console failed", "path", v.r.URL.Path, "error", err)
 		http.Error(v.w, f.text, f.status)
 	}
+}
+
+// signInTo is the path of the sign-in that leads to a page.
+func signInTo(next string) string { return signInPath + "?next=" + url.QueryEscape(next) }
+
+// Back is, for a stranger, the path of the sign-in that leads back to the page with the form that was sent.
+func (v *visit) Back() string {
+	from, err := url.Parse(v.r.Referer())
+	if err != nil || v.r.Method == http.MethodGet || from.Host != v.r.Host {
+		return signInPath
+	}
+	return signInTo(from.RequestURI())
 }
 
 // stranger is a visit outside of the table of routes.

@@ -43,10 +43,15 @@ func (c *Console) showUsers(v *visit) error {
 	query := v.r.URL.Query()
 	data := usersData{Identifiers: identifiers, By: query.Get("by"), Value: strings.TrimSpace(query.Get("value")),
 		Label: strings.TrimSpace(query.Get("label"))}
+	show := func(v *visit) error { return v.render("users", "Users", data) }
 	if data.Value != "" {
 		data.IsAsked = true
 		ask := url.Values{data.By: {data.Value}}
 		if data.By == "alias" {
+			if data.Label == "" {
+				data.IsAsked = false
+				return v.retry(bad("Enter the alias label, too."), show)
+			}
 			ask = url.Values{"alias_label": {data.Label}, "alias_name": {data.Value}}
 		}
 		var found struct {
@@ -55,7 +60,7 @@ func (c *Console) showUsers(v *visit) error {
 		}
 		if err := v.call(http.MethodGet, v.of("users")+"?"+ask.Encode(), nil, &found); err != nil {
 			data.IsAsked = false
-			return v.retry(err, func(v *visit) error { return v.render("users", "Users", data) })
+			return v.retry(err, show)
 		}
 		data.Count = found.Count
 		for _, text := range found.Users {
@@ -69,7 +74,7 @@ func (c *Console) showUsers(v *visit) error {
 			return v.redirect(v.pathOf(data.Users[0].SvcID), "")
 		}
 	}
-	return v.render("users", "Users", data)
+	return show(v)
 }
 
 // pathOf is the path of a user's page.
@@ -179,6 +184,9 @@ func (c *Console) changeConsent(v *visit) error {
 		if id, ok := strings.CutPrefix(name, "group-"); ok && v.form(name) != "" {
 			change.Groups[id] = v.form(name)
 		}
+	}
+	if change.Email == "" && len(change.Groups) == 0 {
+		return v.retry(bad("Choose at least one change."), c.showUser)
 	}
 	return v.change(http.MethodPatch, v.of("users", v.r.PathValue("user"), "states"), change, c.showUser,
 		v.pathOf(v.r.PathValue("user")), "consent")

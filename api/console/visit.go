@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -151,6 +152,14 @@ func (v *visit) Form() string {
 // Sent is the value of a field in a form that was refused, so that nobody has to write it again.
 func (v *visit) Sent(name string) string { return v.r.PostForm.Get(name) }
 
+// Tried says whether the page answers a form that was sent to a path, and refused.
+func (v *visit) Tried(path string) bool { return v.Problem != "" && v.r.URL.EscapedPath() == path }
+
+// Chose says whether a form that was refused had this value of a field.
+func (v *visit) Chose(name, value string) bool {
+	return v.Problem != "" && slices.Contains(v.r.PostForm[name], value)
+}
+
 // form is the value of a form's field, without spaces around it.
 func (v *visit) form(name string) string { return strings.TrimSpace(v.r.PostForm.Get(name)) }
 
@@ -188,6 +197,10 @@ func (v *visit) retry(err error, page handler) error {
 		return err
 	}
 	v.Problem, v.status = f.text, f.status
+	if f.status == http.StatusPreconditionFailed { // only forms that keep what was written have a tag
+		v.Problem = "Somebody has saved something else since you opened this page, so your changes were not saved. " +
+			"They are still below; saving them now replaces the other version."
+	}
 	return page(v)
 }
 
@@ -223,7 +236,7 @@ func isNotFound(err error) bool {
 
 func notFound() error { return &fault{http.StatusNotFound, "This page doesn't exist."} }
 
-var errStranger = &fault{http.StatusUnauthorized, "Please sign in."}
+var errStranger = &fault{http.StatusUnauthorized, "You are not signed in, or your session has ended. Nothing was done."}
 
 func bad(format string, args ...any) error {
 	return &fault{http.StatusBadRequest, fmt.Sprintf(format, args...)}

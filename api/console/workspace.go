@@ -22,10 +22,11 @@ func (v *visit) Here(segments ...string) string { return v.at(segments...) }
 // settingsData is what the page of the settings shows.
 type settingsData struct {
 	document.Settings
-	Effective []limit
-	Apps      []document.App
-	Plans     []string
-	Tag       string
+	Length, Limits string // as the form has them: of arrays at most; the workspace's own rate limits, one a line
+	Effective      []limit
+	Apps           []document.App
+	Plans          []string
+	Tag            string
 }
 
 // limit is the rate limit of a bucket, and whether the workspace has a limit of its own there.
@@ -34,14 +35,20 @@ type limit struct {
 	IsOwn         bool
 }
 
-// Own lists the limits that are the workspace's own, one a line, as the form has them.
-func (d settingsData) Own() string {
+// fill fills in what the form has: what the settings are, or else what the person has sent and could not be saved.
+func (d *settingsData) fill(v *visit) {
+	if v.Tried(v.at("settings")) {
+		d.Name, d.Plan, d.Currency = v.Sent("name"), v.Sent("plan"), v.Sent("currency")
+		d.MultiLanguage = v.Sent("multi_language") != ""
+		d.Length, d.Limits = v.Sent("max_custom_array_length"), v.Sent("rate_limits")
+		return
+	}
 	var lines []string
 	for bucket, limit := range d.RateLimits {
 		lines = append(lines, bucket+"="+limit)
 	}
 	slices.Sort(lines)
-	return strings.Join(lines, "\n")
+	d.Length, d.Limits = strconv.Itoa(d.MaxArrayLength), strings.Join(lines, "\n")
 }
 
 // showSettings serves GET …/settings.
@@ -55,6 +62,7 @@ func (c *Console) showSettings(v *visit) error {
 		return err
 	}
 	data.Settings, data.Tag = shown.Settings, v.etag
+	data.fill(v)
 	for bucket, text := range shown.Effective {
 		_, isOwn := data.RateLimits[bucket]
 		data.Effective = append(data.Effective, limit{bucket, text, isOwn})
