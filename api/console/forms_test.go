@@ -6,9 +6,13 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/html"
+
+	"millrace/api/control"
 )
 
 // addresses are where the links of a page lead, and the forms that look for something.
@@ -116,4 +120,38 @@ func TestFormsOfStrangers(t *testing.T) {
 	s := h.signedIn()
 	require.NotContains(t, s.get(demo+"/centers/nothing?done=center-added").text, "added as a draft")
 	require.NotContains(t, s.post(demo+"/users/nobody/delete").text, `class="problem"`, "once is enough")
+}
+
+// What the code of the pages adds: a double click sends a form once, what was done is not said again, and a page whose
+// figures can't be fetched says so.
+func TestBrowserForms(t *testing.T) {
+	b := openBrowser(t)
+	h := openHouse(t)
+	b.open(h.url + "/")
+	b.fill(`input[name=token]`, adminToken)
+	b.submit("button")
+	require.Equal(t, "false true", run(b, chromedp.Evaluate[string](`[1, 2].map(() => {
+		const sent = new SubmitEvent("submit", { bubbles: true, cancelable: true });
+		document.querySelector("form[method=post]").dispatchEvent(sent);
+		return sent.defaultPrevented;
+	}).join(" ")`)))
+	b.open(h.url + demo + "/settings?done=settings")
+	require.Equal(t, "Settings saved.", b.text(".done"))
+	require.Equal(t, h.url+demo+"/settings", run(b, chromedp.Location()))
+
+	b.open(h.url + demo + "/live")
+	b.await("#stream-state", "Watching.")
+	_, err := h.control.EndSessions(control.Actor{Name: "SCIM token"}, "admin token")
+	require.NoError(t, err)
+	b.await("#stream-state", "You are signed out.")
+
+	b.open(h.url + "/")
+	b.fill(`input[name=token]`, adminToken)
+	b.submit("button")
+	look := func() { run(b, chromedp.Evaluate[any](`document.dispatchEvent(new Event("visibilitychange"))`)) }
+	look()
+	_, err = h.control.EndSessions(control.Actor{Name: "SCIM token"}, "admin token")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { look(); return strings.Contains(b.text("main"), "Not updated since") }, time.Minute, 20*time.Millisecond)
+	require.Contains(t, b.text(".problem"), "You are signed out.")
 }

@@ -13,23 +13,61 @@ function showTimes(root) {
 }
 showTimes(document);
 
-// Parts that show what goes on are fetched again, while somebody looks at them.
+// What the server answers to a page that asks by itself, or why there is no such answer.
+const signedOut = "You are signed out. Reload the page to sign in.";
+async function ask(path) {
+  const answer = await fetch(path, { redirect: "manual", headers: { "X-Reload": "1" }, signal: AbortSignal.timeout(10000) });
+  if (answer.type === "opaqueredirect") throw new Error(signedOut); // it leads to the sign-in
+  if (!answer.ok) throw new Error((await answer.json().catch(() => ({}))).message ?? `The server answered ${answer.status}.`);
+  return answer;
+}
+const reason = (e) => e instanceof TypeError || e.name === "TimeoutError" ? "The server doesn't answer." : e.message;
+
+// Parts that show what goes on are fetched again, while somebody looks at them. When they can't be, the page says so.
 const live = document.querySelector("[data-reload]");
 if (live) {
-  const kept = live.id ? "#" + live.id : "[data-reload]";
-  const timer = setInterval(async () => {
-    if (document.hidden) return;
+  const kept = live.id ? "#" + live.id : "[data-reload]", notice = document.createElement("p");
+  notice.className = "problem";
+  notice.setAttribute("role", "status");
+  let fresh = new Date(), busy = false;
+  const reload = async () => {
+    if (document.hidden || busy) return;
+    busy = true;
     try {
-      const answer = await fetch(location.href, { redirect: "error", headers: { "X-Reload": "1" } });
-      if (!answer.ok) return;
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const page = new DOMParser().parseFromString(await (await ask(live.dataset.page)).text(), "text/html");
       for (const name of [kept, ".figures"]) {
         const old = document.querySelector(name), next = page.querySelector(name);
         if (old && next) { showTimes(next); old.replaceWith(next); }
       }
+      fresh = new Date();
+      notice.remove();
       if (!document.querySelector("[data-reload]")) clearInterval(timer); // it has come to its end
-    } catch { /* the server stops, or the session is over: the next click tells */ }
-  }, 1000 * (live.dataset.reload || 10));
+    } catch (e) {
+      notice.textContent = `Not updated since ${full.format(fresh)}. ${reason(e)}`;
+      document.querySelector("main").prepend(notice);
+    }
+    busy = false;
+  };
+  const timer = setInterval(reload, 1000 * live.dataset.reload);
+  document.addEventListener("visibilitychange", () => { if (document.querySelector("[data-reload]")) reload(); });
+}
+
+// What was done is said once, not again when the page is reloaded.
+if (new URLSearchParams(location.search).has("done")) history.replaceState(null, "", location.pathname);
+
+// A form that changes something is sent once, however often one clicks.
+document.addEventListener("submit", (e) => {
+  const form = e.target;
+  if (form.method !== "post") return;
+  if (form.dataset.sent) e.preventDefault();
+  form.dataset.sent = "yes";
+});
+addEventListener("pageshow", () => { for (const form of document.forms) delete form.dataset.sent; }); // also when one comes back
+
+// In a narrow window, the entry of a navigation that one is at is in sight.
+for (const here of document.querySelectorAll("nav [aria-current]")) {
+  const over = here.getBoundingClientRect().right - here.parentElement.getBoundingClientRect().right;
+  if (over > 0) here.parentElement.scrollLeft += over;
 }
 
 // A menu closes when one clicks elsewhere, or by Escape.
@@ -63,7 +101,7 @@ const stream = document.querySelector("[data-stream]");
 if (stream) {
   const rows = document.querySelector("#stream"), state = document.querySelector("#stream-state"), pause = document.querySelector("#pause");
   const most = 200;
-  let left = 0, paused = false, held = [];
+  let left = 0, part = false, gap = false, paused = false, held = [], source, timer;
   const cell = (row, text, className) => {
     const td = document.createElement("td");
     td.textContent = text;
@@ -95,20 +133,44 @@ if (stream) {
     while (rows.childElementCount > most) rows.lastElementChild.remove();
     document.querySelector("#stream-empty").hidden = true;
   };
-  const say = () => { state.textContent = left ? `Sample only: about ${left} more were not shown.` : "Watching."; };
-  const source = new EventSource(stream.dataset.stream);
-  source.addEventListener("watching", (e) => {
-    say();
-    if (JSON.parse(e.data).part) state.textContent = "Watching this node of the cluster only; other nodes apply other changes.";
-  });
-  source.addEventListener("left_out", (e) => { const n = JSON.parse(e.data); left += n.left_out + n.unseen; say(); });
-  source.addEventListener("message", (e) => {
-    const i = JSON.parse(e.data);
-    if (paused) { held.push(i); held = held.slice(-most); } else show(i);
-  });
-  source.addEventListener("error", () => {
-    state.textContent = source.readyState === EventSource.CLOSED ? "The connection was closed, or you have too many of these windows open. Close some and reload the page." : "Connection lost. Reconnecting…";
-  });
+  const say = () => {
+    state.textContent = [part ? "Watching this node of the cluster only; other nodes apply other changes." : "Watching.",
+      left ? `Sample only: about ${left} more were not shown.` : "", gap ? "There is a gap: for a while, this page was not connected." : ""].join(" ").trim();
+  };
+  const watch = () => {
+    source = new EventSource(stream.dataset.stream);
+    source.addEventListener("watching", (e) => { part = JSON.parse(e.data).part; say(); });
+    source.addEventListener("left_out", (e) => { const n = JSON.parse(e.data); left += n.left_out + n.unseen; say(); });
+    source.addEventListener("message", (e) => {
+      const i = JSON.parse(e.data);
+      if (paused) { held.push(i); held = held.slice(-most); } else show(i);
+    });
+    source.addEventListener("error", () => {
+      gap = true;
+      if (source.readyState === EventSource.CLOSED) refused(); else state.textContent = "Connection lost. Reconnecting…";
+    });
+  };
+  const leave = () => { gap = true; source?.close(); source = null; };
+  // A refused stream doesn't say why; and when it was refused for another reason than the session, it is tried again.
+  const refused = async () => {
+    leave();
+    state.textContent = "Connection lost. Reconnecting…";
+    try {
+      await (await ask(stream.dataset.stream)).body.cancel();
+    } catch (e) {
+      state.textContent = reason(e);
+      if (e.message === signedOut) return;
+    }
+    timer = setTimeout(() => { if (!source && !document.hidden) watch(); }, 10000);
+  };
+  // A browser has few connections to a server: a tab in the background gives its own back after a minute.
+  const look = () => {
+    clearTimeout(timer);
+    if (document.hidden) timer = setTimeout(leave, 60000); else if (!source) watch();
+  };
+  document.addEventListener("visibilitychange", look);
+  watch();
+  look();
   pause.hidden = false;
   pause.addEventListener("click", () => {
     paused = !paused;
