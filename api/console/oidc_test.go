@@ -109,6 +109,7 @@ type liar struct {
 	claims func(claims map[string]any) // changes them
 	signer *ecdsa.PrivateKey           // nil: key
 	forms  []url.Values                // what the token endpoint was sent
+	fault  func(http.ResponseWriter)   // nil, or what the token endpoint does instead
 }
 
 func openLiar(t *testing.T) (*liar, *house) {
@@ -133,6 +134,10 @@ func openLiar(t *testing.T) (*liar, *house) {
 		_ = json.NewEncoder(w).Encode(map[string]any{"sub": "another", "email": "ada@example.com", "email_verified": true})
 	})
 	mux.HandleFunc("/token", func(w http.ResponseWriter, r *http.Request) {
+		if l.fault != nil {
+			l.fault(w)
+			return
+		}
 		_ = r.ParseForm()
 		l.forms = append(l.forms, r.PostForm)
 		w.Header().Set("Content-Type", "application/json")
@@ -224,6 +229,15 @@ func TestSignInFaults(t *testing.T) {
 	require.Equal(t, 403, p.status)
 	require.Contains(t, p.text, "access_denied&lt;b&gt;")
 	require.False(t, in(b))
+
+	for _, fault := range []func(http.ResponseWriter){func(w http.ResponseWriter) { w.WriteHeader(503) }, func(http.ResponseWriter) { panic(http.ErrAbortHandler) }} {
+		l.fault = fault
+		state = l.start(b).Get("state")
+		p = finish(b, state)
+		require.Equal(t, 502, p.status, "the provider is out of reach when the code is exchanged")
+		require.Contains(t, p.text, "can&#39;t be reached")
+		require.False(t, in(b))
+	}
 }
 
 func TestProviderIsOutOfReach(t *testing.T) {

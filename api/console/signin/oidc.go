@@ -217,6 +217,15 @@ func (p *provider) identify(
 	return userNameOf(claims, p.claim())
 }
 
+// isOutOfReach says whether the provider didn't answer, or answered that it can't, as far as an error shows it.
+func isOutOfReach(err error) bool {
+	if _, ok := errors.AsType[*url.Error](err); ok {
+		return true
+	}
+	answer, ok := errors.AsType[*oauth2.RetrieveError](err)
+	return ok && answer.Response != nil && answer.Response.StatusCode >= http.StatusInternalServerError
+}
+
 // userNameOf returns the claim that names the dashboard user. An email address that the provider has not verified may
 // be anybody's.
 func userNameOf(claims map[string]any, claim string) (string, error) {

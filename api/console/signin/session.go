@@ -97,6 +97,9 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return r.Text }
 
+var outOfReach = &Refusal{http.StatusBadGateway,
+	"The identity provider can't be reached. See the server's log for details."}
+
 // Person is who makes a request.
 type Person struct {
 	// Rights are what the person may do.
@@ -235,8 +238,7 @@ func (s *Sessions) Start(w http.ResponseWriter, next string) (address string, er
 	f := newFlow(next)
 	if address, err = s.oidc.begin(s.options.Now, f); err != nil {
 		s.options.Logger.Error("sign-in", "error", err)
-		return "", &Refusal{http.StatusBadGateway,
-			"The identity provider can't be reached. See the server's log for details."}
+		return "", outOfReach
 	}
 	return address, f.keep(w)
 }
@@ -265,6 +267,9 @@ func (s *Sessions) Finish(w http.ResponseWriter, r *http.Request) (next string, 
 	if err != nil {
 		signInsFailed.Inc()
 		s.options.Logger.Warn("sign-in failed", "address", r.RemoteAddr, "error", err)
+		if isOutOfReach(err) {
+			return "", outOfReach
+		}
 		return "", &Refusal{http.StatusForbidden,
 			"The identity provider's answer can't be accepted. See the server's log for details."}
 	}
