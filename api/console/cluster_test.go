@@ -67,6 +67,6 @@ func TestCluster(t *testing.T) {
 	require.Contains(t, b.post("/console/cluster/nodes/2/remove", "force", "true").text, "Node removed.")
 	p = b.post("/console/cluster/nodes/1/remove")
 	require.Equal(t, 409, p.status)
-	require.Contains(t, p.text, "node 1 is not drained")
+	require.Contains(t, p.text, "Node 1 is not drained")
 	require.Equal(t, []string{`POST /admin/cluster/nodes {"address":"10.0.0.4:7000","node":4}`, `POST /admin/cluster/nodes {"address":"","node":2}`, "POST /admin/cluster/nodes/2/drain ", "DELETE /admin/cluster/nodes/2?force=true "}, asked)
 }

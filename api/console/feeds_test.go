@@ -45,6 +45,11 @@ func TestRefusedPages(t *testing.T) {
 	for _, text := range []string{"&#39;time&#39; is required", "no-identifier", "the request", "events[1]", "Correct…"} {
 		require.Contains(t, p.text, text)
 	}
+	p = b.get(demo + "/refused?rule=nope")
+	require.Equal(t, 400, p.status)
+	require.Contains(t, p.text, "is unknown; there are")
+	require.Contains(t, p.text, `name="rule" value="nope"`, "so that it can be put right")
+	require.Contains(t, p.text, "No matching objects.")
 	p = b.get(demo + "/refused?rule=required")
 	require.NotContains(t, p.text, "the request")
 	require.Contains(t, p.text, "Send all “required” again")

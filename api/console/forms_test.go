@@ -79,14 +79,17 @@ func TestRefusedFormsKeepWhatWasWritten(t *testing.T) {
 		{"/console/workspaces", []string{"id", "A B", "name", "Mine"}, []string{`<details class="more" open><summary>Add a workspace`, `value="A B"`, `value="Mine"`}},
 		{demo + "/groups", []string{"name", "\x01", "channel", "sms"}, []string{`open><summary>Add a subscription group`, `<option selected>sms`}},
 		{demo + "/groups/" + newsGroup, []string{"name", ""}, []string{`<details class="confirm" open><summary class="calm">Edit`}},
-		{demo + "/centers", []string{"id", "a b"}, []string{`open><summary>Add a preference center`, `value="a b"`}},
+		{demo + "/centers", []string{"id", "a b"}, []string{`open><summary>Add a preference center`, `value="a b"`, `>The name must be 1 to 100`}},
 		{demo + "/centers", []string{"id", " "}, []string{`Enter a name.`, `open><summary>Add a preference center`}},
 		{demo + "/apps", []string{"name", "\x01", "id", "mine"}, []string{`open><summary>Add an app`, `value="mine"`, `name="name" required maxlength="255" value="Demo shop"`}},
 		{demo + "/keys", []string{"name", "Mine", "permission", "users.track", "ip_allowlist", "nowhere"},
-			[]string{`open><summary>Create an API key`, `value="Mine"`, `value="nowhere"`, `value="users.track" checked`}},
+			[]string{`open><summary>Create an API key`, `value="Mine"`, `value="nowhere"`, `value="users.track" checked`, `>Allowed addresses: `}},
 		{demo + "/settings", []string{"name", "Mine", "plan", "mau", "currency", "eur", "max_custom_array_length", "30", "multi_language", "true", "rate_limits", "users.track=7/1h"},
 			[]string{`value="Mine"`, `<option selected>mau`, `value="eur"`, `value="30"`, `value="true" checked`, `users.track=7/1h</textarea>`}},
 		{demo + "/settings", []string{"name", "Mine", "max_custom_array_length", "many"}, []string{`value="many"`}},
+		{demo + "/settings", []string{"name", "Mine", "max_custom_array_length", "-1"}, []string{`>Maximum length of array attributes -1: want`}},
+		{demo + "/centers/choose", []string{"title", "Mine", "state", "active"}, []string{`>Page is required.`, `value="Mine"`}},
+		{demo + "/consent/count/stop", nil, []string{`>Running count not found.`}},
 		{demo + "/settings", []string{"name", "Mine", "max_custom_array_length", "30", "tag", `"old"`}, []string{`value="Mine"`, "your changes were not saved"}},
 		{demo + "/streams/lake/rewind", []string{"from", "yesterday"}, []string{`<details class="confirm left" open>`, `value="yesterday"`}},
 		{auditPath + "/check", []string{"seq", "7"}, []string{`<details class="more" open><summary>Verify`, `value="7"`}},
@@ -139,6 +142,8 @@ func TestBrowserForms(t *testing.T) {
 	require.Equal(t, "Settings saved.", b.text(".done"))
 	require.Equal(t, h.url+demo+"/settings", run(b, chromedp.Location()))
 
+	b.open(h.url + demo + "/live?by=phone&value=abc")
+	b.await("#stream-state", "phone must be in E.164 format")
 	b.open(h.url + demo + "/live")
 	b.await("#stream-state", "Watching.")
 	_, err := h.control.EndSessions(control.Actor{Name: "SCIM token"}, "admin token")

@@ -35,6 +35,9 @@ func TestWords(t *testing.T) {
 		require.Equal(t, want, number(n), fmt.Sprint(n))
 	}
 	require.Equal(t, "1.5 KiB", size(1536))
+	for text, want := range map[string]string{"conflict: it is revoked": "It is revoked.", "invalid: ip_allowlist: x": "Ip_allowlist: x.", "Done.": "Done."} {
+		require.Equal(t, want, sentence(text))
+	}
 }
 
 // The last month is what the event log has counted, in the workspaces that one may see.

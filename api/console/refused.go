@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -64,11 +65,15 @@ func (c *Console) showRefused(v *visit) error {
 		Refused []refusal `json:"refused"`
 		Next    string    `json:"next"`
 	}
-	if err := v.call(http.MethodGet, v.of("refused")+"?"+ask.Encode(), nil, &page); err != nil {
-		if isNotFound(err) {
-			data.IsOff = true
-			return v.render("refused", "Refused", &data)
-		}
+	err := v.call(http.MethodGet, v.of("refused")+"?"+ask.Encode(), nil, &page)
+	f, _ := errors.AsType[*fault](err)
+	switch {
+	case isNotFound(err):
+		data.IsOff = true
+		return v.render("refused", "Refused", &data)
+	case f != nil && f.status == http.StatusBadRequest: // a rule that there isn't: nothing matches
+		v.Problem, v.status = f.text, f.status
+	case err != nil:
 		return err
 	}
 	data.Entries, data.Next = page.Refused, page.Next

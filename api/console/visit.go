@@ -320,12 +320,18 @@ func (a *answer) fault() error {
 	if json.Unmarshal(a.body.Bytes(), &said) != nil || said.Message == "" {
 		said.Message = http.StatusText(a.status)
 	}
-	return &fault{a.status, sentence(said.Message)}
+	return &fault{a.status, sentence(formWords.Replace(said.Message))}
 }
+
+// formWords has the members that the admin API names in its answers called as the forms call them.
+var formWords = strings.NewReplacer("max_custom_array_length", "maximum length of array attributes",
+	"ip_allowlist:", "allowed addresses:", "rate_limits:", "custom rate limits:",
+	"'preference_center_title'", "title", "'preference_center_page_html'", "page",
+	"'confirmation_page_html'", "confirmation", "'id' must be 1 to 100", "the name must be 1 to 100")
 
 // sentence makes a sentence of text: with a capital letter, and a full stop.
 func sentence(text string) string {
-	text = strings.TrimPrefix(text, "invalid: ")
+	text = strings.TrimPrefix(strings.TrimPrefix(text, "invalid: "), "conflict: ")
 	if text != "" && text[0] >= 'a' && text[0] <= 'z' {
 		text = string(text[0]-'a'+'A') + text[1:]
 	}

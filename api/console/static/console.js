@@ -14,12 +14,12 @@ function showTimes(root) {
 showTimes(document);
 
 // What the server answers to a page that asks by itself, or why there is no such answer.
-const signedOut = "You are signed out. Reload the page to sign in.";
 async function ask(path) {
   const answer = await fetch(path, { redirect: "manual", headers: { "X-Reload": "1" }, signal: AbortSignal.timeout(10000) });
-  if (answer.type === "opaqueredirect") throw new Error(signedOut); // it leads to the sign-in
-  if (!answer.ok) throw new Error((await answer.json().catch(() => ({}))).message ?? `The server answered ${answer.status}.`);
-  return answer;
+  if (answer.type === "opaqueredirect") throw Object.assign(new Error("You are signed out. Reload the page to sign in."), { final: true }); // it leads to the sign-in
+  if (answer.ok) return answer;
+  const said = (await answer.json().catch(() => ({}))).message?.replace(/^invalid: /, "");
+  throw Object.assign(new Error(said ?? `The server answered ${answer.status}.`), { final: answer.status < 500 && answer.status !== 429 });
 }
 const reason = (e) => e instanceof TypeError || e.name === "TimeoutError" ? "The server doesn't answer." : e.message;
 
@@ -151,7 +151,7 @@ if (stream) {
     });
   };
   const leave = () => { gap = true; source?.close(); source = null; };
-  // A refused stream doesn't say why; and when it was refused for another reason than the session, it is tried again.
+  // A refused stream doesn't say why. It is tried again, unless it would be refused again.
   const refused = async () => {
     leave();
     state.textContent = "Connection lost. Reconnecting…";
@@ -159,7 +159,7 @@ if (stream) {
       await (await ask(stream.dataset.stream)).body.cancel();
     } catch (e) {
       state.textContent = reason(e);
-      if (e.message === signedOut) return;
+      if (e.final) return;
     }
     timer = setTimeout(() => { if (!source && !document.hidden) watch(); }, 10000);
   };
