@@ -9,6 +9,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/cockroachdb/pebble/v2"
 
+	"millrace/shard/books"
 	"millrace/shard/store"
 )
 
@@ -91,9 +92,9 @@ func (e *Replica) checkpointAll() error {
 		return err
 	}
 	start := time.Now()
-	applied := uint64(math.MaxUint64)
+	applied, toForget := uint64(math.MaxUint64), e.checkpoints.toForget.Swap(0)
 	for i := 0; i < len(e.Held()); {
-		next, at, err := e.checkpointSome(i)
+		next, at, err := e.checkpointSome(i, toForget)
 		if err != nil {
 			return fmt.Errorf("checkpoint from partition %d on: %w", e.Held()[i].ID, err)
 		}
@@ -118,8 +119,9 @@ func (e *Replica) checkpointAll() error {
 
 // checkpointSome saves held partitions, from the one with this index on, in one batch. It returns the index of the next
 // partition and the position up to which those that it saved had applied the log. The batch is in key order, and larger
-// than half a memtable: Pebble takes such a batch as it is, instead of inserting it key by key.
-func (e *Replica) checkpointSome(first int) (next int, applied uint64, err error) {
+// than half a memtable: Pebble takes such a batch as it is, instead of inserting it key by key. What readers of the log
+// were told up to the position toForget is deleted.
+func (e *Replica) checkpointSome(first int, toForget uint64) (next int, applied uint64, err error) {
 	enough := int(e.opts.StoreMemTableBytes/2 + e.opts.StoreMemTableBytes/8)
 	batch := e.store.DB.NewBatchWithSize(enough + enough/4)
 	defer batch.Close()
@@ -132,6 +134,9 @@ func (e *Replica) checkpointSome(first int) (next int, applied uint64, err error
 		w.Lock()
 		w.catchUp()
 		err = w.Save(p, batch, before)
+		if toForget > 0 && err == nil {
+			err = books.ForgetLogged(batch, p.ID, toForget)
+		}
 		applied = min(applied, p.Applied)
 		if next == 0 && err == nil {
 			err = e.saveStamp(batch)

@@ -110,19 +110,18 @@ const maxNoted = 8 << 10
 // PackedPosition is the last position that NotePacked has noted; ok is false when it has noted none.
 func (e *Replica) PackedPosition() (position uint64, ok bool, err error) { return e.store.Packed() }
 
-// NotePacked notes that the event log has on disk what it wants of the log up to a position. With forget, what Dropped
-// and Noted know up to there is deleted, together with the note or not at all. The note is on disk some time later.
+// NotePacked notes that the event log has on disk what it wants of the log up to a position. The note is on disk some
+// time later. With forget, the next checkpoint deletes what Dropped and Noted know up to there, which is on disk no
+// earlier than the note. It isn't deleted here: until a checkpoint has the store write out what it has in memory, all
+// that is deleted makes each read slower and larger, by the square of the number of calls.
 func (e *Replica) NotePacked(position uint64, forget bool) error {
 	batch := e.store.DB.NewBatch()
 	defer batch.Close()
-	err := store.SavePacked(batch, position)
-	if forget {
-		for _, p := range e.Held() {
-			err = errors.Join(err, books.ForgetLogged(batch, p.ID, position))
-		}
-	}
-	if err = errors.Join(err, batch.Commit(pebble.NoSync)); err != nil {
+	if err := errors.Join(store.SavePacked(batch, position), batch.Commit(pebble.NoSync)); err != nil {
 		return fmt.Errorf("%w: %w", store.ErrStore, err)
+	}
+	if forget {
+		e.checkpoints.toForget.Store(position)
 	}
 	return nil
 }

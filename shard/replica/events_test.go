@@ -2,6 +2,7 @@ package replica
 
 import (
 	"math/rand/v2"
+	"runtime"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -50,4 +51,36 @@ func TestNotedIsBounded(t *testing.T) {
 	for position, left := range in {
 		require.Zero(t, left, "record %d", position)
 	}
+}
+
+// However often something was packed since the last checkpoint, a read of the store takes as much memory. The checkpoint
+// then deletes what readers of the log were told of what is packed, and only that.
+func TestNotePackedOften(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	const packs = 100
+	p := e.Partition(7)
+	e.Owner(p.ID).Lock()
+	for position := range uint64(packs + 1) {
+		p.Trail.AddIdentify(books.Place{Position: 1 + position}, uint64(p.ID)<<56|1, 1, nil)
+	}
+	e.Owner(p.ID).Unlock()
+	require.NoError(t, e.Checkpoint())
+	for position := range uint64(packs) {
+		require.NoError(t, e.NotePacked(1+position, true))
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := e.store.Entry(nil, nil, uint64(p.ID)<<56|2)
+	require.NoError(t, err)
+	runtime.ReadMemStats(&after)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
+
+	noted := func() int {
+		all, _, err := e.Noted(1, packs+1)
+		require.NoError(t, err)
+		return len(all)
+	}
+	require.Equal(t, packs+1, noted())
+	require.NoError(t, e.Checkpoint())
+	require.Equal(t, 1, noted())
 }

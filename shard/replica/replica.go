@@ -110,6 +110,8 @@ type checkpoints struct {
 	logged  atomic.Int64  // Replica.logged before the last round
 	round   chan struct{} // closed when the round that callers await has ended
 	busy    sync.Mutex    // held during a round, and by readers of the books on disk
+	// up to which position the next round deletes what readers of the log were told; 0: nothing
+	toForget atomic.Uint64
 }
 
 func (c *checkpoints) init() {
