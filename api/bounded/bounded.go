@@ -1,19 +1,22 @@
 // Package bounded limits what requests to other servers may cost: how much of an answer is read, since libraries would
-// read all of it into memory, however large; and how long a connection may be silent. It also limits how much is read
-// of files that operators name.
+// read all of it into memory, however large, and for how long; and how long a connection may be silent. It also limits
+// how much is read of files that operators name.
 package bounded
 
 import (
 	"fmt"
 	"io"
 	"net/http"
+	"time"
 )
 
 // Transport is Base with answers of at most Bytes, counted decompressed; reading further is an error.
 type Transport struct {
 	Base  http.RoundTripper
 	Bytes int64
-	// Free says which answers may be of any size; nil: none.
+	// Time is how long reading an answer may take, besides the last wait for more of it; 0: any time.
+	Time time.Duration
+	// Free says which answers may be of any size and take any time; nil: none.
 	Free func(*http.Response) bool
 }
 
@@ -21,21 +24,26 @@ type Transport struct {
 func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := t.Base.RoundTrip(r)
 	if err == nil && (t.Free == nil || !t.Free(resp)) {
-		resp.Body = &body{resp.Body, t.Bytes, t.Bytes}
+		resp.Body = &body{ReadCloser: resp.Body, left: t.Bytes, since: time.Now(), bounds: t}
 	}
 	return resp, err
 }
 
 type body struct {
 	io.ReadCloser
-	left, all int64
+	left   int64
+	since  time.Time
+	bounds Transport
 }
 
 // Read reads one byte more than is allowed, to find out whether there is one.
 func (b *body) Read(p []byte) (int, error) {
+	if b.bounds.Time > 0 && time.Since(b.since) > b.bounds.Time {
+		return 0, fmt.Errorf("the answer takes longer than %v", b.bounds.Time)
+	}
 	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left+1)])
 	if int64(n) > b.left {
-		n, err = int(b.left), fmt.Errorf("the answer has more than %d bytes", b.all)
+		n, err = int(b.left), fmt.Errorf("the answer has more than %d bytes", b.bounds.Bytes)
 	}
 	b.left -= int64(n)
 	return n, err

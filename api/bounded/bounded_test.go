@@ -7,6 +7,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -40,5 +42,38 @@ func TestTransport(t *testing.T) {
 				require.NoError(t, err)
 			}
 		}
+	}
+}
+
+// drip is a body that gives a byte a second, without end.
+type drip struct{}
+
+func (drip) Read(p []byte) (int, error) {
+	time.Sleep(time.Second)
+	return copy(p, "x"), nil
+}
+
+func (drip) Close() error { return nil }
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// An answer that comes byte by byte is never silent, and takes its time all the same.
+func TestTransportTime(t *testing.T) {
+	base := roundTrip(func(*http.Request) (*http.Response, error) { return &http.Response{Body: drip{}}, nil })
+	for _, most := range []time.Duration{0, time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			resp, err := Transport{Base: base, Bytes: 1000, Time: most}.RoundTrip(nil)
+			require.NoError(t, err)
+			text, err := io.ReadAll(resp.Body)
+			if most == 0 {
+				require.EqualError(t, err, "the answer has more than 1000 bytes")
+				require.Len(t, text, 1000)
+			} else {
+				require.EqualError(t, err, "the answer takes longer than 1m0s")
+				require.Len(t, text, 61)
+			}
+		})
 	}
 }
