@@ -4,16 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
 	"path"
 
 	"github.com/minio/minio-go/v7"
-	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/minio/minio-go/v7/pkg/encrypt"
 
-	"millrace/api/bounded"
 	"millrace/api/control/document"
+	"millrace/api/s3"
 )
 
 // bucket is a shelf at a service that speaks S3. An object is there as a whole or not at all, whatever its size: it is
@@ -28,17 +25,6 @@ type bucket struct {
 	uploads   minio.PutObjectOptions
 }
 
-// s3Credentials is the form of credentials for S3.
-type s3Credentials struct {
-	AccessKeyID     string `json:"access_key_id"`
-	SecretAccessKey string `json:"secret_access_key"`
-	SessionToken    string `json:"session_token,omitempty"`
-}
-
-// maxServiceAnswer bounds an answer. A stream reads no objects: the largest answers are lists of unfinished uploads of
-// one object.
-const maxServiceAnswer = 1 << 20
-
 // s3Tries is how often a request is tried before the stream is held up and waits like any other.
 const s3Tries = 3
 
@@ -50,32 +36,18 @@ func newBucket(o *Options, workspace, stream string, d *document.Destination) *b
 	return b
 }
 
-// open reads the credentials again, since they may have changed after a failure.
-func (b *bucket) open(context.Context) error {
-	u, err := url.Parse(b.to.Endpoint)
-	if err != nil {
-		return err
-	}
-	transport := b.o.transport
-	if transport == nil {
-		own, err := minio.DefaultTransport(u.Scheme == "https")
-		if err != nil {
+// open reads the credentials again, since they may have changed after a failure. A stream that names none has those of
+// the machine.
+func (b *bucket) open(context.Context) (err error) {
+	service := s3.Service{Endpoint: b.to.Endpoint, Region: b.to.Region, Addressing: b.to.Addressing, Tries: s3Tries,
+		Patience: b.o.RequestTimeout, Silence: b.o.maxSilence(), Transport: b.o.transport}
+	if b.to.Credentials != "" {
+		service.Credentials = new(s3.Credentials)
+		if err := b.o.credentials(b.workspace, b.to.Credentials, service.Credentials); err != nil {
 			return err
 		}
-		bounded.Limit(own, b.o.RequestTimeout, b.o.maxSilence())
-		transport = own
 	}
-	creds, err := b.credentials()
-	if err != nil {
-		return err
-	}
-	lookup := map[string]minio.BucketLookupType{document.AddressingPath: minio.BucketLookupPath,
-		document.AddressingHost: minio.BucketLookupDNS}[b.to.Addressing]
-	b.client, err = minio.New(u.Host,
-		&minio.Options{Creds: creds, Secure: u.Scheme == "https", Region: b.to.Region, BucketLookup: lookup,
-			Transport:  bounded.Transport{Base: transport, Bytes: maxServiceAnswer},
-			MaxRetries: s3Tries})
-	if err != nil {
+	if b.client, err = service.Client(); err != nil {
 		return err
 	}
 	b.uploads = minio.PutObjectOptions{ContentType: "application/octet-stream", PartSize: b.o.partBytes}
@@ -86,21 +58,6 @@ func (b *bucket) open(context.Context) error {
 		b.uploads.ServerSideEncryption, err = encrypt.NewSSEKMS(b.to.KMSKey, nil)
 	}
 	return err
-}
-
-// credentials returns the credentials that the stream names, or else what the machine has for AWS: environment, file,
-// role.
-func (b *bucket) credentials() (*credentials.Credentials, error) {
-	if b.to.Credentials == "" {
-		return credentials.NewChainCredentials([]credentials.Provider{&credentials.EnvAWS{},
-			&credentials.FileAWSCredentials{},
-			&credentials.IAM{Client: &http.Client{Transport: http.DefaultTransport, Timeout: b.o.RequestTimeout}}}), nil
-	}
-	var c s3Credentials
-	if err := b.o.credentials(b.workspace, b.to.Credentials, &c); err != nil {
-		return nil, err
-	}
-	return credentials.NewStaticV4(c.AccessKeyID, c.SecretAccessKey, c.SessionToken), nil
 }
 
 // hasRoom never fails: a local file is removed once its object is there, and the log's floor is larger than one such

@@ -1,8 +1,6 @@
 package importer
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -17,10 +15,9 @@ import (
 	"time"
 
 	"github.com/minio/minio-go/v7"
-	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/minio/minio-go/v7/pkg/s3utils"
 
-	"millrace/api/bounded"
+	"millrace/api/s3"
 )
 
 // S3 says how buckets are reached. The zero value of a field means its default.
@@ -33,15 +30,10 @@ type S3 struct {
 	Addressing string
 }
 
-// addressings are the ways of addressing buckets.
-var addressings = map[string]minio.BucketLookupType{
-	"": minio.BucketLookupAuto, "path": minio.BucketLookupPath, "host": minio.BucketLookupDNS,
-}
-
 const defaultEndpoint = "https://s3.amazonaws.com"
 
 func (s *S3) validate() error {
-	if _, known := addressings[s.Addressing]; !known {
+	if s.Addressing != "" && s.Addressing != s3.ByPath && s.Addressing != s3.ByHost {
 		return fmt.Errorf("--s3-addressing %q: want path or host", s.Addressing)
 	}
 	u, err := url.Parse(s.Endpoint)
@@ -52,7 +44,7 @@ func (s *S3) validate() error {
 	if _, err := strconv.ParseUint(cmp.Or(u.Port(), "443"), 10, 16); err != nil {
 		return fmt.Errorf("--s3-endpoint %q: no machine has such a port", s.Endpoint)
 	}
-	if s.Addressing == "host" && net.ParseIP(u.Hostname()) != nil {
+	if s.Addressing == s3.ByHost && net.ParseIP(u.Hostname()) != nil {
 		return fmt.Errorf("--s3-addressing host: %s has no hosts below it; want path", s.Endpoint)
 	}
 	return nil
@@ -95,38 +87,17 @@ const maxKeys = 1_000_000
 // object is what is needed to read an object as it was found.
 type object struct{ bucket, key, etag string }
 
-// newBuckets uses the credentials that the machine has for AWS: environment, file, role. A service of buckets or of
-// credentials that is silent for as long as patience counts as one that cannot be reached.
+// newBuckets uses the credentials that the machine has for AWS. A service of buckets or of credentials that is silent
+// for as long as patience counts as one that cannot be reached.
 func newBuckets(o *S3, patience time.Duration, isOurs func(name string) bool) (*buckets, error) {
-	u, err := url.Parse(o.Endpoint)
+	service := s3.Service{Endpoint: o.Endpoint, Region: o.Region, Addressing: o.Addressing,
+		Patience: patience, Silence: patience}
+	client, err := service.Client()
 	if err != nil {
 		return nil, err
-	}
-	transport, err := minio.DefaultTransport(u.Scheme == "https")
-	if err != nil {
-		return nil, err
-	}
-	bounded.Limit(transport, patience, patience)
-	creds := credentials.NewChainCredentials([]credentials.Provider{&credentials.EnvAWS{},
-		&credentials.FileAWSCredentials{},
-		&credentials.IAM{Client: &http.Client{Timeout: patience,
-			Transport: bounded.Transport{Base: http.DefaultTransport, Bytes: maxServiceAnswer}}}})
-	client, err := minio.New(u.Host, &minio.Options{Creds: creds, Secure: u.Scheme == "https", Region: o.Region,
-		BucketLookup: addressings[o.Addressing], Transport: lists{bounded.Transport{
-			Base: transport, Bytes: maxServiceAnswer, Free: isObject}}})
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", o.Endpoint, err)
 	}
 	return &buckets{client: client, isOurs: isOurs, most: maxKeys}, nil
 }
-
-// maxServiceAnswer bounds answers that are not objects. The largest are lists, of 1,000 keys of up to 1,024 bytes, each
-// of which may take three characters.
-const maxServiceAnswer = 8 << 20
-
-// isObject reports whether an answer is an object, which may be of any size: everything else is asked for with
-// parameters, or is an error.
-func isObject(r *http.Response) bool { return r.StatusCode < 300 && r.Request.URL.RawQuery == "" }
 
 // awayError is the error of a service that can't be reached, or not now.
 type awayError struct{ err error }
@@ -161,39 +132,6 @@ func (b *buckets) list(ctx context.Context, path string) (all []found, err error
 	slices.SortFunc(all, func(a, b found) int { return cmp.Compare(a.path, b.path) })
 	return all, ctx.Err()
 }
-
-// lists refuses what is answered to a request for a list and is none: minio would find no objects in the page of a
-// proxy, or in an error that comes with 200.
-type lists struct{ http.RoundTripper }
-
-// RoundTrip makes reading such an answer an error.
-func (l lists) RoundTrip(r *http.Request) (*http.Response, error) {
-	resp, err := l.RoundTripper.RoundTrip(r)
-	if err != nil || resp.StatusCode != http.StatusOK || !r.URL.Query().Has("list-type") {
-		return resp, err
-	}
-	body := bufio.NewReader(resp.Body)
-	head, err := body.Peek(listHead) // or less: a short answer is one, too
-	if bytes.Contains(head, []byte("ListBucketResult")) || err != nil && err != io.EOF {
-		resp.Body = struct {
-			io.Reader
-			io.Closer
-		}{body, resp.Body}
-	} else {
-		resp.Body = noList{resp.Body}
-	}
-	return resp, nil
-}
-
-// listHead is within how many bytes a list says that it is one.
-const listHead = 512
-
-// noList is the body of an answer that is no list.
-type noList struct{ io.Closer }
-
-func (noList) Read([]byte) (int, error) { return 0, errNoList }
-
-var errNoList = errors.New("the answer is no list of objects, so it is not that of a service that speaks S3")
 
 // open reads an object as it was found.
 func (b *buckets) open(ctx context.Context, f *found) (io.ReadCloser, error) {
