@@ -3,7 +3,6 @@ package control
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -11,24 +10,24 @@ import (
 )
 
 // resolve fills in what an operator may leave out: the id of a workspace given by name, the name of one given by id,
-// and empty lists.
+// and empty lists. It changes copies of the lists.
 func (s *Snapshot) resolve(p *document.SCIMPermissions) {
-	p.Company = orNone(p.Company)
-	p.AppGroups = slices.Clone(orNone(p.AppGroups))
+	p.Company = append([]string{}, p.Company...)
+	p.AppGroups = append([]document.SCIMAppGroup{}, p.AppGroups...)
 	for i := range p.AppGroups {
 		g := &p.AppGroups[i]
 		if g.PermissionSets == nil {
-			g.Permissions = orNone(g.Permissions)
+			g.Permissions = append([]string{}, g.Permissions...)
 		}
 		if w := s.Lookup(g.ID); w != nil {
 			g.Name = w.Name
 		} else if named := s.named(g.Name); g.ID == "" && len(named) == 1 {
 			g.ID = named[0].ID
 		}
-		g.Teams = slices.Clone(orNone(g.Teams))
+		g.Teams = append([]document.SCIMTeam{}, g.Teams...)
 		for j := range g.Teams {
 			t := &g.Teams[j]
-			if t.Permissions = orNone(t.Permissions); t.Name != "" {
+			if t.Permissions = append([]string{}, t.Permissions...); t.Name != "" {
 				t.ID = TeamID(g.ID, t.Name)
 			}
 		}
@@ -72,13 +71,6 @@ func (s *Snapshot) resolved(p *document.SCIMPermissions, path string) error {
 		}
 	}
 	return nil
-}
-
-func orNone[T any](list []T) []T {
-	if list == nil {
-		return []T{}
-	}
-	return list
 }
 
 // reference is the id by which users name a permission set.
