@@ -22,11 +22,11 @@ type Choices struct {
 var (
 	// ErrMediaType is returned for a media type that no form has.
 	ErrMediaType = errors.New("the form must be sent as application/x-www-form-urlencoded or multipart/form-data")
-	// ErrForm is returned for a body that can't be read.
-	ErrForm = errors.New("the form can't be read")
-	// ErrNoChoice is returned when there are fields of preferences but none says anything: such a page needs a script
+	// errForm is returned for a body that can't be read.
+	errForm = errors.New("the form can't be read")
+	// errNoChoice is returned when there are fields of preferences but none says anything: such a page needs a script
 	// to fill them in.
-	ErrNoChoice = errors.New("the form says nothing about preferences")
+	errNoChoice = errors.New("the form says nothing about preferences")
 )
 
 // maxFields bounds the fields of a form.
@@ -63,7 +63,7 @@ func ReadForm(contentType string, body []byte, s *Subscriber) (c Choices, err er
 		}
 	}
 	if empty > 0 && c.Email == "" && len(c.Groups) == 0 {
-		return Choices{}, ErrNoChoice
+		return Choices{}, errNoChoice
 	}
 	return c, nil
 }
@@ -85,11 +85,11 @@ func readFields(contentType string, body []byte) (map[string]string, error) {
 
 func readURLEncoded(body string) (map[string]string, error) {
 	if strings.Count(body, "&") >= maxFields {
-		return nil, ErrForm
+		return nil, errForm
 	}
 	values, err := url.ParseQuery(body)
 	if err != nil {
-		return nil, ErrForm
+		return nil, errForm
 	}
 	fields := map[string]string{}
 	for name, list := range values {
@@ -103,7 +103,7 @@ func readMultipart(body []byte, boundary string) (map[string]string, error) {
 	fields := map[string]string{}
 	// The reader takes some truncated forms for complete.
 	if boundary == "" || !bytes.Contains(body, []byte("--"+boundary+"--")) {
-		return nil, ErrForm
+		return nil, errForm
 	}
 	r := multipart.NewReader(bytes.NewReader(body), boundary)
 	for range maxFields {
@@ -112,15 +112,15 @@ func readMultipart(body []byte, boundary string) (map[string]string, error) {
 			return fields, nil
 		}
 		if err != nil {
-			return nil, ErrForm
+			return nil, errForm
 		}
 		value, err := io.ReadAll(part)
 		if err != nil {
-			return nil, ErrForm
+			return nil, errForm
 		}
 		if part.FileName() == "" {
 			fields[part.FormName()] = string(value)
 		}
 	}
-	return nil, ErrForm
+	return nil, errForm
 }

@@ -24,8 +24,8 @@ var (
 	// ErrForged is returned for a text that Sign has not made with this secret. Tell the caller only that there is no
 	// such page.
 	ErrForged = errors.New("the link is not genuine")
-	// ErrExpired is returned, with the Link, for a link that has expired.
-	ErrExpired = errors.New("the link has expired")
+	// errExpired is returned, with the Link, for a link that has expired.
+	errExpired = errors.New("the link has expired")
 )
 
 const (
@@ -74,7 +74,7 @@ func Open(secret *[32]byte, text string, nowSeconds int64) (Link, error) {
 	}
 	l.Center, l.Viewport = string(center[:b[linkFixed-1]]), string(center[b[linkFixed-1]:])
 	if nowSeconds >= l.Expires {
-		return l, ErrExpired
+		return l, errExpired
 	}
 	return l, nil
 }

@@ -36,7 +36,7 @@ func TestLink(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, l, got)
 		got, err = Open(&secret, text, l.Expires)
-		require.ErrorIs(t, err, ErrExpired)
+		require.ErrorIs(t, err, errExpired)
 		require.Equal(t, l, got)
 
 		raw, err := linkEncoding.DecodeString(text)
@@ -184,7 +184,7 @@ func TestForm(t *testing.T) {
 	require.Equal(t, Choices{Groups: map[string]bool{}}, read("email_global_state=unchanged&subscription_group_"+news+"=unchanged"))
 	require.Equal(t, Choices{OneClick: true}, read("email_global_state=nonsense&List-Unsubscribe=One-Click"))
 	require.Equal(t, Choices{OneClick: true}, read("List-Unsubscribe=One-Click\r\n"))
-	for body, want := range map[string]error{"email_global_state=&subscription_group_" + news + "=": ErrNoChoice, "a=%": ErrForm, "a;b": ErrForm, strings.Repeat("&", maxFields): ErrForm} {
+	for body, want := range map[string]error{"email_global_state=&subscription_group_" + news + "=": errNoChoice, "a=%": errForm, "a;b": errForm, strings.Repeat("&", maxFields): errForm} {
 		_, err := ReadForm(kind, []byte(body), s)
 		require.ErrorIs(t, err, want, body)
 	}
@@ -206,10 +206,10 @@ func TestForm(t *testing.T) {
 	require.Equal(t, Choices{Email: Subscribed, Groups: map[string]bool{}}, c, "files are no fields")
 	for _, cut := range []int{8, 40, 120, body.Len()} {
 		_, err = ReadForm(w.FormDataContentType(), []byte(body.String()[:body.Len()-cut]), s)
-		require.ErrorIs(t, err, ErrForm, cut)
+		require.ErrorIs(t, err, errForm, cut)
 	}
 	_, err = ReadForm("multipart/form-data", nil, s)
-	require.ErrorIs(t, err, ErrForm)
+	require.ErrorIs(t, err, errForm)
 }
 
 // Our own pages are escaped, and good to look at in any browser (see the screenshot that TestBrowser takes on demand).
@@ -277,5 +277,5 @@ func FuzzOpen(f *testing.F) {
 func TestFormOfAScriptedPage(t *testing.T) {
 	fields := url.Values{"email_global_state": {""}, "subscription_group_" + news: {""}}
 	_, err := ReadForm("application/x-www-form-urlencoded", []byte(fields.Encode()), someone(Subscribed, Subscribed))
-	require.ErrorIs(t, err, ErrNoChoice)
+	require.ErrorIs(t, err, errNoChoice)
 }
