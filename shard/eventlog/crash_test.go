@@ -202,8 +202,8 @@ func TestEveryStepFails(t *testing.T) {
 			return
 		}
 		require.ErrorIs(t, err, broken, "step %d", k)
-		if errors.Is(err, ErrFailed) {
-			require.ErrorIs(t, w.l.Pack(), ErrFailed)
+		if errors.Is(err, errFailed) {
+			require.ErrorIs(t, w.l.Pack(), errFailed)
 			require.Error(t, w.l.Stats().Failed)
 			w.reopen(manual())
 			w.requireExact()

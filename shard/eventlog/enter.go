@@ -67,7 +67,7 @@ func (l *Log) enter(last uint64, found []*erased.Run, forget bool, write func() 
 // undo removes what was written for a state that is not to be: the files of runs, and a block or nil. It returns the
 // cause.
 func (l *Log) undo(cause error, runs []*erased.Run, b *block) error {
-	if errors.Is(cause, ErrFailed) {
+	if errors.Is(cause, errFailed) {
 		return cause // the next Open sees which of the two states is on disk
 	}
 	for _, r := range runs {

@@ -74,7 +74,7 @@ type Log struct {
 	blocks  []*block // by position
 	packed  uint64   // everything up to here is in blocks, or has gone
 	scanned uint64   // the deletions up to here are known; never below packed
-	failure error    // wraps ErrFailed
+	failure error    // wraps errFailed
 
 	deleted atomic.Pointer[erased.Set] // replaced under mu, never changed; what is packed, under work, too
 	expired atomic.Uint64              // up to here events have expired since Open
@@ -324,7 +324,7 @@ func (l *Log) fail(cause error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.failure == nil {
-		l.failure = fmt.Errorf("%w: %w", ErrFailed, cause)
+		l.failure = fmt.Errorf("%w: %w", errFailed, cause)
 		failures.Inc()
 		l.opts.Logger.Error("event log: nothing more is packed until the next start", "error", cause)
 	}
@@ -334,7 +334,7 @@ func (l *Log) fail(cause error) error {
 // ready returns nil, or why no work may be done.
 func (l *Log) ready() error {
 	if l.stop.Err() != nil {
-		return ErrClosed
+		return errClosed
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

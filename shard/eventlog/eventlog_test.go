@@ -400,6 +400,6 @@ func TestClosed(t *testing.T) {
 	w := newWorld(t, vfs.NewMem(), manual())
 	require.NoError(t, w.l.Close())
 	require.NoError(t, w.l.Close())
-	require.ErrorIs(t, w.l.Pack(), ErrClosed)
-	require.ErrorIs(t, w.l.maintain(true), ErrClosed)
+	require.ErrorIs(t, w.l.Pack(), errClosed)
+	require.ErrorIs(t, w.l.maintain(true), errClosed)
 }

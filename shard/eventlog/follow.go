@@ -448,7 +448,7 @@ func (l *Log) Waits(position uint64, workspace uint32, since time.Time) time.Tim
 
 func (l *Log) stopped() error {
 	if l.stop.Err() != nil {
-		return ErrClosed
+		return errClosed
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ func (l *Log) run() {
 			maintained = time.Now()
 			err = l.maintain(false)
 		}
-		if err != nil && !errors.Is(err, ErrClosed) {
+		if err != nil && !errors.Is(err, errClosed) {
 			l.opts.Logger.Error("event log: background work", "error", err)
 			retries.Inc()
 			wait = max(wait, retryPause)
@@ -53,7 +53,7 @@ func (l *Log) maintain(now bool) error {
 	if !now {
 		hasTurn, err := l.opts.Share.take(l.stop, l.packsFirst)
 		if err != nil {
-			return ErrClosed
+			return errClosed
 		} else if !hasTurn { // packing can't wait for the other logs
 			return nil
 		}

@@ -18,10 +18,10 @@ var (
 	// ErrCorrupt is wrapped by errors about a damaged or foreign file, which they name. If the file is a block, only
 	// that block is affected. Restore the file, or wait until it expires.
 	ErrCorrupt = blocks.ErrCorrupt
-	// ErrFailed is returned by Pack after the disk has failed. Reads go on; packing resumes after the next Open.
-	ErrFailed = errors.New("event log: the disk has failed")
-	// ErrClosed is returned after Close.
-	ErrClosed = errors.New("event log: closed")
+	// errFailed is returned by Pack after the disk has failed. Reads go on; packing resumes after the next Open.
+	errFailed = errors.New("event log: the disk has failed")
+	// errClosed is returned after Close.
+	errClosed = errors.New("event log: closed")
 	// ErrPacks is returned by Options.Ahead to the log that packs for the others.
 	ErrPacks = errors.New("event log: this log packs for the others")
 )

@@ -37,7 +37,7 @@ func (l *Log) packNext() (packed bool, err error) {
 	}
 	hasTurn, err := l.opts.Share.take(l.stop, l.isBehind)
 	if err != nil {
-		return false, ErrClosed
+		return false, errClosed
 	}
 	if hasTurn {
 		defer l.opts.Share.give()

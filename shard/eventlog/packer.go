@@ -90,7 +90,7 @@ func (p *pace) begin(stop context.Context, duty float64) {
 
 func (p *pace) rest() error {
 	if err := p.stop.Err(); err != nil {
-		return ErrClosed
+		return errClosed
 	}
 	worked := time.Since(p.began)
 	if p.duty == 1 || worked < minWork {
@@ -98,7 +98,7 @@ func (p *pace) rest() error {
 	}
 	workSeconds.Add(worked.Seconds())
 	if pause.For(p.stop, time.Duration(float64(worked)*(1-p.duty)/p.duty)) != nil {
-		return ErrClosed
+		return errClosed
 	}
 	p.began = time.Now()
 	return nil

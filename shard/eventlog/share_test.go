@@ -65,7 +65,7 @@ func TestLogsOfANodeWorkInTurns(t *testing.T) {
 		more()
 		done = packNext()
 		require.NoError(t, w.l.Close())
-		require.ErrorIs(t, <-done, ErrClosed, "a log that waits for its turn can be closed")
+		require.ErrorIs(t, <-done, errClosed, "a log that waits for its turn can be closed")
 		share.give()
 		take(t, share) // nobody has the turn any more
 	})
