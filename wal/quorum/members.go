@@ -17,8 +17,8 @@ import (
 const changeTimeout = 10 * time.Second
 
 // AddLearner adds a node that gets the log and has no vote. As with all changes of the members, only the leader can do
-// it, and the call returns when the change is committed. Errors: ErrNotLeader (nothing was done), ErrUncertain, or an
-// error of raft.
+// it, and the call returns when the change is committed. Errors: ErrNotLeader (nothing was done), or any other, after
+// which it may or may not have been made.
 func (l *Log) AddLearner(n Node) error {
 	return l.change(func(r *raft.Raft) raft.IndexFuture {
 		return r.AddNonvoter(idOf(n), addressOf(n), 0, changeTimeout)
@@ -52,7 +52,7 @@ func (l *Log) change(ask func(*raft.Raft) raft.IndexFuture) error {
 	case errors.Is(err, raft.ErrNotLeader):
 		return ErrNotLeader
 	case errors.Is(err, raft.ErrLeadershipLost), errors.Is(err, raft.ErrRaftShutdown), errors.Is(err, wal.ErrClosed):
-		return fmt.Errorf("%w: %w", ErrUncertain, err)
+		return fmt.Errorf("%w: %w", errUncertain, err)
 	case err != nil:
 		return fmt.Errorf("change the members of group %d: %w", l.opts.Group, err)
 	}

@@ -58,9 +58,9 @@ func nodeOf[T ~string | ~[]byte](id T) Node {
 var (
 	// ErrNotLeader is returned by what only the leader of a group can do. Nothing was done.
 	ErrNotLeader = wal.ErrNotLeader
-	// ErrUncertain is returned by changes of the members when leadership was lost meanwhile: the change may or may not
+	// errUncertain is returned by changes of the members when leadership was lost meanwhile: the change may or may not
 	// have been made.
-	ErrUncertain = errors.New("quorum: leadership was lost meanwhile")
+	errUncertain = errors.New("quorum: leadership was lost meanwhile")
 )
 
 // State is the state that a group's records build up, for a node that lacks so much of the log that it needs the state
