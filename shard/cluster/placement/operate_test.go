@@ -234,8 +234,8 @@ func TestStepConditions(t *testing.T) {
 		{Step{Group: 1, Verb: Demote, Node: 1, Members: members[:2], Until: soon}, ErrMembers},
 		{Step{Group: 1, Verb: Demote, Node: 1, Members: append(members[:2:2], members[1]), Until: soon}, ErrMembers},
 		{Step{Group: 1, Verb: Demote, Node: 1, Members: append(members[:2:2], quorum.Member{Node: members[2].Node}), Until: soon}, ErrMembers},
-		{Step{Group: 1, Verb: Demote, Node: 1, Members: members, Until: time.Now().Add(-time.Second)}, ErrLate},
-		{Step{Group: 1, Verb: Demote, Node: 1, Members: members}, ErrLate},
+		{Step{Group: 1, Verb: Demote, Node: 1, Members: members, Until: time.Now().Add(-time.Second)}, errLate},
+		{Step{Group: 1, Verb: Demote, Node: 1, Members: members}, errLate},
 	} {
 		require.ErrorIs(t, c.step.Do(log), c.err)
 	}
@@ -325,9 +325,9 @@ func TestStepStands(t *testing.T) {
 	d := &Directory{Groups: map[uint32]GroupDocument{5: {Replicas: nodes(1, 2), Leaving: nodes(7)}}}
 	for step, want := range map[*Step]error{
 		{Group: 5, Verb: AddLearner, Node: 1}: nil,
-		{Group: 5, Verb: AddLearner, Node: 7}: ErrPlaced,
-		{Group: 5, Verb: AddLearner, Node: 8}: ErrPlaced,
-		{Group: 6, Verb: AddLearner, Node: 1}: ErrPlaced,
+		{Group: 5, Verb: AddLearner, Node: 7}: errPlaced,
+		{Group: 5, Verb: AddLearner, Node: 8}: errPlaced,
+		{Group: 6, Verb: AddLearner, Node: 1}: errPlaced,
 		{Group: 5, Verb: Remove, Node: 7}:     nil,
 		{Group: 0, Verb: AddLearner, Node: 8}: nil,
 	} {

@@ -17,8 +17,8 @@ type Peers interface {
 	// Report asks a node, which may be this one, how it is.
 	Report(ctx context.Context, node quorum.Node) (Report, error)
 	// Step makes node, which leads a group, change the group's members or hand it over, and returns when that is done.
-	// Errors: quorum.ErrNotLeader, ErrMembers, ErrPlaced, that the node can't be reached, or that the outcome is
-	// unknown: the next probe will tell.
+	// Errors: quorum.ErrNotLeader, ErrMembers, that the step is out of date, that the node can't be reached, or that
+	// the outcome is unknown: the next probe will tell.
 	Step(ctx context.Context, node quorum.Node, s Step) error
 	// Barrier returns when everything that was acknowledged in the control group before the call is applied in this
 	// node's replica, its documents included.
@@ -87,15 +87,15 @@ func (v Verb) String() string {
 // The errors of Step when nothing was done.
 var (
 	ErrMembers = errors.New("cluster: the group's members have changed")
-	ErrLate    = errors.New("cluster: the step comes too late, or clocks differ")
-	ErrPlaced  = errors.New("cluster: the group is placed elsewhere by now")
+	errLate    = errors.New("cluster: the step comes too late, or clocks differ")
+	errPlaced  = errors.New("cluster: the group is placed elsewhere by now")
 )
 
-// Stands returns nil when the documents still want the step, else ErrPlaced. A node deletes its replica of a group that
+// Stands returns nil when the documents still want the step. A node deletes its replica of a group that
 // is placed elsewhere, so a step that was long under way must not make it a member then.
 func (s Step) Stands(d *Directory) error {
 	if s.Verb == AddLearner && s.Group != controlGroup && !slices.Contains(d.Groups[s.Group].Replicas, s.Node) {
-		return ErrPlaced
+		return errPlaced
 	}
 	return nil
 }
@@ -115,7 +115,7 @@ func (s Step) Do(log members) error { return s.doAt(time.Now(), log) }
 
 func (s Step) doAt(now time.Time, log members) error {
 	if now.After(s.Until) {
-		return ErrLate
+		return errLate
 	}
 	if !sameMembers(log.Status().Members, s.Members) {
 		return ErrMembers
