@@ -73,8 +73,8 @@ const (
 	minHuge       = 64 << 20 // a worker with less gets no huge pages: it might use only a few bytes of each
 )
 
-// ErrFull is returned when offsets can address no more memory.
-var ErrFull = errors.New("the entries of a worker take all the memory that it can address: it takes more workers")
+// errFull is returned when offsets can address no more memory.
+var errFull = errors.New("the entries of a worker take all the memory that it can address: it takes more workers")
 
 // classSize is the size in bytes of blocks of class c: steps of 16 up to 512, then two per doubling.
 func classSize(c uint8) int {
@@ -284,7 +284,7 @@ func (a *Arena) mapChunks(n, size int) (first int, err error) {
 		limit = maxChunks
 	}
 	if first+n > limit {
-		return 0, ErrFull
+		return 0, errFull
 	}
 	b, err := offHeap(size)
 	if err != nil {

@@ -196,7 +196,7 @@ func fill(t *testing.T, a *Arena, class uint8) map[uint32]bool {
 	for {
 		off, err := a.Alloc(class)
 		if err != nil {
-			require.ErrorIs(t, err, ErrFull)
+			require.ErrorIs(t, err, errFull)
 			return seen
 		}
 		require.False(t, seen[off], "%d is handed out twice", off)
