@@ -24,7 +24,7 @@ var arrows = map[string][]string{
 	"cmd/millrace": {"..."}, // joins the rooms, and is alone in that
 	"bench":        {"..."}, // measures any of them, and nobody imports it
 
-	"cmd/millrace/importer": {"api/s3", "ingest/files", "wal/durable", "wal/pause"},
+	"cmd/millrace/importer": {"api/bounded", "api/s3", "ingest/files", "wal/durable", "wal/pause"},
 	"cmd/millrace/operate":  {"api/bounded", "api/control", "api/control/document", "shard/cluster/placement", "wal/durable", "wal/pause", "wal/quorum"}, // its answers' types alone
 
 	"api":             {"api/bounded", "api/call", "api/center", "api/consent", "api/control", "api/control/document", "api/keys", "api/openapi", "api/ratelimit", "api/refused", "api/scim", "api/store", "api/translation", "api/users", "api/value", "shard"},
@@ -109,7 +109,7 @@ var arrows = map[string][]string{
 	"wal/quorum/marker":       {"wal", "wal/durable", "wal/quorum/host", "wal/quorum/store"},
 	"wal/quorum/store":        {"wal", "wal/durable"},
 
-	"loadtest":             {"loadtest/body", "wal/durable", "wal/pause"}, // knows the server by HTTP only
+	"loadtest":             {"api/bounded", "loadtest/body", "wal/durable", "wal/pause"}, // knows the server by HTTP only
 	"loadtest/body":        {},
 	"loadtest/history":     {}, // nobody but tests
 	"loadtest/model":       {}, // nobody but tests

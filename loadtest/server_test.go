@@ -373,7 +373,7 @@ func (s *server) export(ctx *fasthttp.RequestCtx) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.exports++; s.exports%7 == 3 {
-		ctx.Response.Header.Set("Retry-After", "0.01")
+		ctx.Response.Header.Set("Retry-After", "0")
 		reply(ctx, 429, map[string]any{"message": "limit"})
 		return
 	}

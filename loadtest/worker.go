@@ -12,6 +12,7 @@ import (
 	"github.com/valyala/fasthttp"
 	"github.com/valyala/fastjson"
 
+	"millrace/api/bounded"
 	"millrace/loadtest/body"
 )
 
@@ -320,14 +321,7 @@ func (w *worker) wait(err error, attempt int) time.Duration {
 
 // retryAfter is the time that an answer asks to wait for, 0 when it says nothing that makes sense.
 func retryAfter(resp *fasthttp.Response) time.Duration {
-	after := resp.Header.Peek("Retry-After")
-	if seconds, err := strconv.ParseFloat(string(after), 64); err == nil && seconds >= 0 && seconds <= 3600 {
-		return time.Duration(seconds * float64(time.Second))
-	}
-	if at, err := fasthttp.ParseHTTPDate(after); err == nil {
-		return min(max(0, time.Until(at)), time.Hour)
-	}
-	return 0
+	return bounded.RetryAfter(string(resp.Header.Peek("Retry-After")), time.Now())
 }
 
 // exchange sends the request once, reads the answer and records both. The error is that of the connection, nil when

@@ -1,6 +1,6 @@
 // Package bounded limits what requests to other servers may cost: how much of an answer is read, since libraries would
-// read all of it into memory, however large, and for how long; and how long a connection may be silent. It also limits
-// how much is read of files that operators name.
+// read all of it into memory, however large, and for how long; how long a connection may be silent; and how long a
+// server may ask to be left alone. It also limits how much is read of files that operators name.
 package bounded
 
 import (

@@ -263,7 +263,7 @@ func (h *endpoint) post(ctx context.Context, batch []post, body []byte) (status 
 	}
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes)) // the text is for operators
 	answer = string(bytes.ToValidUTF8(bytes.TrimSpace(text), nil))
-	if after := retryAfter(resp.Header.Get("Retry-After"), time.Now()); after > 0 && !isFinal(resp.StatusCode) {
+	if after := bounded.RetryAfter(resp.Header.Get("Retry-After"), time.Now()); after > 0 && !isFinal(resp.StatusCode) {
 		return 0, "", &laterError{fmt.Errorf("%s answers %d: %s", h.to.URL, resp.StatusCode, answer), after}
 	}
 	return resp.StatusCode, answer, nil
@@ -302,20 +302,6 @@ type laterError struct {
 }
 
 func (e *laterError) Unwrap() error { return e.error }
-
-// maxLater bounds the wait that a destination may ask for.
-const maxLater = time.Hour
-
-// retryAfter reads the value of Retry-After: seconds, however many, or a time.
-func retryAfter(text string, now time.Time) time.Duration {
-	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil || errors.Is(err, strconv.ErrRange) {
-		return min(time.Duration(seconds)*time.Second, maxLater)
-	}
-	if at, err := http.ParseTime(text); err == nil {
-		return min(max(at.Sub(now), 0), maxLater)
-	}
-	return 0
-}
 
 // later returns how long a failed destination has asked to be left alone.
 func later(err error) time.Duration {

@@ -24,6 +24,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/api/bounded"
 	"millrace/api/control"
 	"millrace/api/control/document"
 	"millrace/ingest"
@@ -464,9 +465,9 @@ func TestBackoff(t *testing.T) {
 	}{
 		{429, "120", 2 * time.Minute},
 		{503, time.Now().Add(30 * time.Minute).UTC().Format(http.TimeFormat), 28 * time.Minute},
-		{503, "999999", maxLater},
-		{503, "99999999999", maxLater},
-		{503, strings.Repeat("9", 30), maxLater},
+		{503, "999999", bounded.MaxLater},
+		{503, "99999999999", bounded.MaxLater},
+		{503, strings.Repeat("9", 30), bounded.MaxLater},
 		{500, "soon", 0},
 		{500, "-1", 0},
 		{500, time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat), 0},

@@ -16,6 +16,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"millrace/api/bounded"
 	"millrace/wal/pause"
 )
 
@@ -187,14 +188,9 @@ func (c *client) once(call *call) error {
 	call.status = response.StatusCode()
 	call.answer = append(call.answer[:0], response.Body()...)
 	call.replayed = string(response.Header.Peek("Idempotent-Replay")) == "true"
-	if seconds, err := strconv.Atoi(string(response.Header.Peek("Retry-After"))); err == nil && seconds > 0 {
-		call.after = min(time.Duration(seconds)*time.Second, maxRetryAfter)
-	}
+	call.after = bounded.RetryAfter(string(response.Header.Peek("Retry-After")), time.Now())
 	return nil
 }
-
-// maxRetryAfter is the longest wait that a server may ask for: a window of an hour.
-const maxRetryAfter = time.Hour
 
 // maxLate is how much time that rows came too late a pace makes up for: timers fire late, and a few milliseconds hold
 // more requests than there are connections when the rate is high.
