@@ -1,7 +1,9 @@
 package api
 
 import (
+	"context"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
@@ -10,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"millrace/api/refused"
 )
 
 // clerk looks after refused objects.
@@ -32,6 +36,15 @@ func (c clerk) ask(status int, method, path, body string) map[string]any {
 	got, v, text := c.admin(method, "/admin/workspaces/demo/refused"+path, "admin-token", body)
 	require.Equal(c.t, status, got, text)
 	return v
+}
+
+// send posts to a server of the admin API for a client who waits as long as ctx lasts.
+func (c clerk) send(ctx context.Context, server *http.Server, path, body string) *httptest.ResponseRecorder {
+	r := httptest.NewRequestWithContext(ctx, "POST", "/admin/workspaces/demo/refused"+path, strings.NewReader(body))
+	r.Header.Set("Authorization", "Bearer admin-token")
+	w := httptest.NewRecorder()
+	server.Handler.ServeHTTP(w, r)
+	return w
 }
 
 // list is what a query lists: array, index, rules.
@@ -214,21 +227,59 @@ func TestSendAgainOnce(t *testing.T) {
 	c := openClerk(t)
 	c.track(400, `{"events":[{"external_id":"ada","name":"e"}]}`)
 	_, ids := c.list("")
-	server := c.operatorServer().Handler // one for all: it is the server that lets one after the other send
 	var clicks sync.WaitGroup
+	server := c.operatorServer() // one: each admin.Server knows its own requests alone
 	for range 16 {
 		clicks.Go(func() {
-			r := httptest.NewRequest("POST", "http://admin/admin/workspaces/demo/refused/"+ids[0]+"/send",
-				strings.NewReader(`{"object":{"external_id":"ada","name":"e","time":"2026-01-31T09:30:00Z"}}`))
-			r.Header.Set("Authorization", "Bearer admin-token")
-			w := httptest.NewRecorder()
-			server.ServeHTTP(w, r)
-			assert.Contains(t, []int{200, 404}, w.Code, w.Body.String())
+			w := c.send(t.Context(), server, "/"+ids[0]+"/send", `{"object":{"external_id":"ada","name":"e",`+at+`}}`)
+			assert.Contains(t, []int{200, 404}, w.Code, w.Body)
 		})
 	}
 	clicks.Wait()
 	events := c.call("POST", "/users/export/ids", demoKey, `{"external_ids":["ada"]}`).json(t)["users"].([]any)[0].(map[string]any)["custom_events"]
 	require.EqualValues(t, 1, events.([]any)[0].(map[string]any)["count"])
+}
+
+// leaver is a Feed whose entries other nodes have, and a client who leaves as soon as one was found.
+type leaver struct {
+	refused.Feed
+	leave func()
+}
+
+func (f leaver) Get(ctx context.Context, workspace uint32, id refused.ID) (refused.Entry, bool, error) {
+	defer f.leave()
+	return f.Feed.Get(ctx, workspace, id)
+}
+
+func (f leaver) List(ctx context.Context, q refused.Query) ([]refused.Entry, bool, error) {
+	defer f.leave()
+	return f.Feed.List(ctx, q)
+}
+
+func (f leaver) Remove(ctx context.Context, workspace uint32, ids ...refused.ID) (int, error) {
+	if err := ctx.Err(); err != nil { // the other node isn't asked
+		return 0, err
+	}
+	return f.Feed.Remove(ctx, workspace, ids...)
+}
+
+// An object that was accepted goes although whoever sent it again doesn't wait for the answer, or it would be sent once
+// more.
+func TestSendAgainAndLeave(t *testing.T) {
+	c := openClerk(t)
+	c.track(400, `{"events":[{"external_id":"ada","name":"e"},{"external_id":"bob","name":"e"}]}`)
+	_, ids := c.list("")
+	feed := c.options.Refused
+	for _, path := range []string{"/" + ids[0] + "/send", "/send?rule=required"} {
+		body := `{"object":{"external_id":"ada","name":"e",` + at + `}}`
+		ctx, cancel := context.WithCancel(t.Context())
+		c.options.Refused = leaver{feed, cancel}
+		c.send(ctx, c.operatorServer(), path, body)
+		require.Error(t, ctx.Err())
+		c.options.Refused = feed
+		_, left := c.list("")
+		require.Equal(t, ids[1:], left)
+	}
 }
 
 // Who is deleted takes along what was refused of him, by whichever identifier; also who never came to be.

@@ -262,9 +262,16 @@ func (s *Server) sendRefused(by control.Actor, r *http.Request) (any, error) {
 	}
 	again := sentAgain{Status: status, Accepted: status == fasthttp.StatusCreated, Answer: reply}
 	if again.Accepted {
-		_, err = s.common.Refused.Remove(r.Context(), w.Number, e.ID())
+		err = s.removeSent(r.Context(), w, e.ID())
 	}
 	return again, err
+}
+
+// removeSent removes entries whose objects were accepted, even when nobody waits for the answer any more: the second of
+// two clicks has the browser give up the first one's request, and would find the entry still there.
+func (s *Server) removeSent(ctx context.Context, w *control.Workspace, ids ...refused.ID) error {
+	_, err := s.common.Refused.Remove(context.WithoutCancel(ctx), w.Number, ids...)
+	return err
 }
 
 // beginSending waits until no other request of this server sends objects again: an entry is in the list until its
@@ -390,6 +397,5 @@ func (s *Server) sendTogether(ctx context.Context, w *control.Workspace,
 			ids = append(ids, list[i].ID())
 		}
 	}
-	_, err = s.common.Refused.Remove(ctx, w.Number, ids...)
-	return len(ids), err
+	return len(ids), s.removeSent(ctx, w, ids...)
 }
