@@ -78,6 +78,7 @@ type Log struct {
 
 	deleted atomic.Pointer[erased.Set] // replaced under mu, never changed; what is packed, under work, too
 	expired atomic.Uint64              // up to here events have expired since Open
+	said    atomic.Value               // the text of the error about damage that was logged last
 
 	work sync.Mutex
 	pack packer // guarded by work
@@ -302,8 +303,7 @@ func (l *Log) openBlock(b *block) (*blocks.Reader, error) {
 
 func (l *Log) noteDamage(err error) error {
 	if errors.Is(err, ErrCorrupt) {
-		damagedReads.Inc()
-		l.opts.Logger.Error("event log: a block can't be read", "error", err)
+		l.sayDamage(err, "event log: a block can't be read")
 	}
 	return err
 }
@@ -312,11 +312,19 @@ func (l *Log) noteDamage(err error) error {
 func (l *Log) readLog(from, to uint64, f func(position uint64, count uint32, payload []byte) error) error {
 	err := l.src.ReadLog(from, to, f)
 	if errors.Is(err, wal.ErrCorrupt) {
-		damagedReads.Inc()
-		l.opts.Logger.Error("event log: the log can't be read: events from there on are neither packed nor exported",
-			"from", from, "error", err)
+		l.sayDamage(err, "event log: the log can't be read: events from there on are neither packed nor exported",
+			"from", from)
 	}
 	return err
+}
+
+// sayDamage counts a read that met damage. It is logged once, as long as it is the same: each stream tries again and
+// again.
+func (l *Log) sayDamage(err error, message string, about ...any) {
+	damagedReads.Inc()
+	if text := err.Error(); l.said.Swap(text) != text {
+		l.opts.Logger.Error(message, append(about, "error", err)...)
+	}
 }
 
 // fail ends packing. The first cause is kept.
