@@ -256,6 +256,10 @@ func (h *Host) track(c *Conn) bool {
 func (h *Host) admit(c *Conn) (*Listener, error) {
 	in, err := h.read(c.Conn)
 	if err != nil {
+		if in.from != 0 { // a node with other records: its log should say so, too
+			_, _ = c.Conn.Write(handshake{from: h.opts.Node, to: in.from, records: h.opts.Records,
+				status: statusUnauthenticated}.append(nil))
+		}
 		return nil, err
 	}
 	mine := h.clusterID()

@@ -210,9 +210,9 @@ func TestRecordsOfAnotherVersion(t *testing.T) {
 	}
 	one, two, three := host(1, 5), host(2, 6), host(3, 5)
 	_, err := one.DialCalls(2, time.Minute)
-	require.Error(t, err)
+	require.ErrorContains(t, err, "node 2 has records of version 6, and this program reads version 5")
 	_, err = two.DialRequests(1, time.Minute)
-	require.Error(t, err)
+	require.ErrorContains(t, err, "node 1 has records of version 5, and this program reads version 6")
 	require.Eventually(t, func() bool {
 		return strings.Contains(log.String(), "node 1 has records of version 5, and this program reads version 6") &&
 			strings.Contains(log.String(), "node 2 has records of version 6, and this program reads version 5")
