@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -22,6 +23,7 @@ import (
 	"millrace/shard/cluster/placement"
 	"millrace/shard/op"
 	"millrace/wal/quorum"
+	"millrace/wal/quorum/host"
 )
 
 // Leaderships move from node to node under load. Nothing acknowledged is missing, nothing is there twice, and the moves
@@ -274,6 +276,28 @@ func (c *testCluster) openWithout(node quorum.Node, dir string) error {
 	require.NoError(c.t, os.RemoveAll(dir))
 	require.NoError(c.t, os.Rename(dir+".kept", dir))
 	return err
+}
+
+// A node that joins nodes of another version says so, not that they don't answer.
+func TestJoinNodesOfAnotherVersion(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t, 2, nil)
+	o := c.options(1)
+	h, err := host.Listen(host.Options{Node: 2, Listen: o.Members[2], Records: op.Version + 1, Logger: slog.New(slog.DiscardHandler),
+		Resolve: func(quorum.Node) []string { return nil }})
+	require.NoError(t, err)
+	defer h.Close()
+	const want = "node 2 has records of version"
+	for patience := 100 * time.Millisecond; ; patience *= 3 {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		_, err := Open(ctx, o)
+		cancel()
+		if patience < time.Minute && !strings.Contains(fmt.Sprint(err), want) { // the machine is busy
+			continue
+		}
+		require.ErrorContains(t, err, want)
+		return
+	}
 }
 
 // The first start needs all members, and the same list of members everywhere. It goes on when all are there.

@@ -233,6 +233,9 @@ func (k *Keeper) askAll(ctx context.Context, path string, o *calls.Options) (fou
 		switch {
 		case isFinal(err):
 			return nil, "", err
+		case errors.Is(err, host.ErrUnauthenticated): // it is there, perhaps of another version
+			wait = fmt.Sprintf("node %d can't be asked: %v", node, err)
+			continue
 		case err != nil:
 			k.Logger.Debug("a node does not answer", "node", node, "error", err)
 			silent = append(silent, node)
