@@ -97,6 +97,7 @@ func TestDroppedEventsAreLeftOut(t *testing.T) {
 	check()
 	w.pack()
 	check()
+	require.NoError(t, w.e.Replica().Checkpoint())
 	dropped, err := w.e.Replica().Dropped(0, ^uint64(0)-1)
 	require.NoError(t, err)
 	require.Empty(t, dropped, "what is packed is forgotten")
