@@ -161,9 +161,11 @@ func TestCallsAreBoundedByConnections(t *testing.T) {
 		}}
 	})
 	slow := c.node(1).Service("slow")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a call that is given up is still served
+	defer cancel()
 	var calling sync.WaitGroup
 	for range 16 * leastCalls {
-		calling.Go(func() { _, _ = slow.Call(t.Context(), 2, nil) }) // some are refused on a busy machine
+		calling.Go(func() { _, _ = slow.Call(ctx, 2, nil) }) // some are refused on a busy machine
 	}
 	calling.Wait()
 	require.Positive(t, most.Load())
