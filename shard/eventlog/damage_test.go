@@ -97,6 +97,28 @@ func TestDamagedLogIsNoted(t *testing.T) {
 	require.Equal(t, 1, strings.Count(said.String(), "the log can't be read"), said.String())
 }
 
+// Each of several damages is named once, however often streams meet the one and the other.
+func TestDamagesAreNamedOnce(t *testing.T) {
+	w := newWorld(t, vfs.NewMem(), manual())
+	w.commitMore(80, 9)
+	w.pack()
+	require.Greater(t, len(w.l.blocks), 2)
+	said := &testlog.Buffer{}
+	w.l.opts.Logger = slog.New(slog.NewTextHandler(said, nil))
+	damaged := w.l.blocks[:2]
+	for _, b := range damaged {
+		flip(t, w.fs, b.path, 20)
+	}
+	for range 3 {
+		for _, b := range damaged {
+			_, err := w.l.Follow(b.First-1, Query{}, time.Time{}).Read(t.Context(), math.MaxUint64,
+				func(*event.Event) error { return nil })
+			require.ErrorContains(t, err, b.path)
+		}
+	}
+	require.Equal(t, len(damaged), strings.Count(said.String(), "a block can't be read"), said.String())
+}
+
 func flip(t *testing.T, fs vfs.FS, path string, at int64) {
 	t.Helper()
 	f, err := fs.OpenReadWrite(path, vfs.WriteCategoryUnspecified)

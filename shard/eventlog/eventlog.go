@@ -78,7 +78,7 @@ type Log struct {
 
 	deleted atomic.Pointer[erased.Set] // replaced under mu, never changed; what is packed, under work, too
 	expired atomic.Uint64              // up to here events have expired since Open
-	said    atomic.Value               // the text of the error about damage that was logged last
+	said    sync.Map                   // the texts of the errors about damage that were logged
 
 	work sync.Mutex
 	pack packer // guarded by work
@@ -318,11 +318,10 @@ func (l *Log) readLog(from, to uint64, f func(position uint64, count uint32, pay
 	return err
 }
 
-// sayDamage counts a read that met damage. It is logged once, as long as it is the same: each stream tries again and
-// again.
+// sayDamage counts a read that met damage. Each damage is logged once: streams try again and again, each where it is.
 func (l *Log) sayDamage(err error, message string, about ...any) {
 	damagedReads.Inc()
-	if text := err.Error(); l.said.Swap(text) != text {
+	if _, known := l.said.LoadOrStore(err.Error(), nil); !known {
 		l.opts.Logger.Error(message, append(about, "error", err)...)
 	}
 }
