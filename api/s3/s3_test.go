@@ -248,6 +248,54 @@ func TestAnswerByDrips(t *testing.T) {
 	})
 }
 
+// slow carries objects, a KiB in a minute, either way.
+type slow struct{}
+
+func (slow) RoundTrip(r *http.Request) (*http.Response, error) {
+	const size = 1 << 10
+	answer := http.Header{"Etag": {`"e"`}, "Last-Modified": {time.Now().UTC().Format(http.TimeFormat)}}
+	resp := &http.Response{StatusCode: 200, Header: answer, Body: http.NoBody, Request: r}
+	if r.Body != nil {
+		_, err := io.Copy(io.Discard, slowly{r.Body})
+		return resp, err
+	}
+	resp.ContentLength = 60 * size
+	answer.Set("Content-Length", fmt.Sprint(resp.ContentLength))
+	resp.Body = io.NopCloser(slowly{strings.NewReader(strings.Repeat("x", 60*size))})
+	return resp, nil
+}
+
+type slowly struct{ io.Reader }
+
+func (s slowly) Read(p []byte) (int, error) {
+	time.Sleep(time.Minute)
+	return s.Reader.Read(p[:min(len(p), 1<<10)])
+}
+
+// What is carried may take any time, as long as something comes or goes.
+func TestObjectsTakeTheirTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := Service{Endpoint: "http://s3.test", Region: "r", Credentials: &Credentials{AccessKeyID: "a", SecretAccessKey: "s"},
+			Silence: time.Minute, Transport: slow{}, Tries: 1}
+		client, err := s.Client()
+		require.NoError(t, err)
+		const size = 60 << 10
+		begin := time.Now()
+		_, err = client.PutObject(t.Context(), "bucket", "key", strings.NewReader(strings.Repeat("x", size)), size,
+			minio.PutObjectOptions{})
+		require.NoError(t, err)
+		require.Greater(t, time.Since(begin), maxSilences*s.Silence)
+		begin = time.Now()
+		o, err := client.GetObject(t.Context(), "bucket", "key", minio.GetObjectOptions{})
+		require.NoError(t, err)
+		defer o.Close()
+		text, err := io.ReadAll(o)
+		require.NoError(t, err)
+		require.Len(t, text, size)
+		require.Greater(t, time.Since(begin), maxSilences*s.Silence)
+	})
+}
+
 // more is what an error says of an answer that has more than the bound.
 func more(most int) string { return fmt.Sprintf("the answer has more than %d bytes", most) }
 
