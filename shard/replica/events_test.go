@@ -84,3 +84,25 @@ func TestNotePackedOften(t *testing.T) {
 	require.NoError(t, e.Checkpoint())
 	require.Equal(t, 1, noted())
 }
+
+// What a crash has kept a checkpoint from deleting, the first one after the next start deletes.
+func TestForgetAfterCrash(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	e := openTest(t, testOptions(fs))
+	p := e.Partition(7)
+	e.Owner(p.ID).Lock()
+	for position := range uint64(3) {
+		p.Trail.AddIdentify(books.Place{Position: 1 + position}, uint64(p.ID)<<56|1, 1, nil)
+	}
+	e.Owner(p.ID).Unlock()
+	require.NoError(t, e.Checkpoint())
+	require.NoError(t, e.NotePacked(2, true))
+	require.NoError(t, e.store.Flush())
+
+	e = openTest(t, testOptions(fs.CrashClone(vfs.CrashCloneCfg{})))
+	require.NoError(t, e.Checkpoint())
+	all, _, err := e.Noted(1, 3)
+	require.NoError(t, err)
+	require.Len(t, all, 1)
+	require.EqualValues(t, 3, all[0].Position)
+}

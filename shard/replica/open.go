@@ -171,6 +171,11 @@ func (e *Replica) loadStore() error {
 		from = min(from, p.Applied)
 	}
 	e.checkpointed.Store(from)
+	packed, _, err := e.store.Packed()
+	if err != nil {
+		return err
+	}
+	e.checkpoints.toForget.Store(packed) // a crash may have come before the checkpoint that was to delete it
 	e.opts.Logger.Info("state store loaded", "position", from, "ms", time.Since(start).Milliseconds())
 	return nil
 }
