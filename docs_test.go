@@ -13,7 +13,7 @@ import (
 )
 
 // The documents name what the code has: docs/operations.md each metric and each flag of the server, docs/http.md each
-// route and each rule. The metrics, flags and rules that they name are in the code.
+// rule. The metrics, flags and rules that they name are in the code.
 func TestDocuments(t *testing.T) {
 	operations, protocol := text(t, "docs/operations.md"), text(t, "docs/http.md")
 	same(t, "metrics", metricsOf(t), names(`\bmillrace_[a-z_]+[a-z]\b`, operations))
@@ -25,11 +25,6 @@ func TestDocuments(t *testing.T) {
 		rules[name] = true
 	}
 	same(t, "rules", rules, names("`([a-z]+(?:-[a-z]+)*)`", firstColumn(section(t, protocol, "### Rules", "### Idempotency-Key"))))
-	routes := names(`path: "(/[^"]+)"`, text(t, "api/routes.go"))
-	require.NotEmpty(t, routes)
-	for route := range routes {
-		require.True(t, strings.Contains(protocol, route), "docs/http.md lacks %s", route)
-	}
 	require.Contains(t, text(t, ".ci/run"), "make test")
 	require.True(t, strings.Contains(text(t, "README.md"), "\nmake test "), "the README names the command of .ci/run")
 }

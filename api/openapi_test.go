@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -341,13 +342,17 @@ func firstSuccess(operation *openapi3.Operation, example string) int {
 }
 
 // Every route is in the document with its permission and its bucket, and everything in the document is a route.
+// docs/http.md names every route too.
 func TestDocumentAndRouter(t *testing.T) {
+	protocol, err := os.ReadFile("../docs/http.md")
+	require.NoError(t, err)
 	spec, err := specification()
 	require.NoError(t, err)
 	d := open(t, nil)
 	routes := map[string]route{}
 	for _, rt := range d.routes() {
 		routes[rt.method+" "+rt.path] = rt
+		require.True(t, strings.Contains(string(protocol), rt.path), "docs/http.md lacks %s", rt.path)
 	}
 	for path, item := range spec.Paths.Map() {
 		for method, operation := range item.Operations() {
