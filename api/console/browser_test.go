@@ -56,9 +56,16 @@ func (b tab) submit(selector string) {
 	require.NoError(b.t, err)
 }
 
+// text waits for an element and reads it in one step: pages replace what they show.
 func (b tab) text(selector string) string {
 	b.t.Helper()
-	return strings.TrimSpace(run(b, chromedp.TextContent(chromedp.CSS(selector))))
+	script := fmt.Sprintf(`document.querySelector(%q)?.textContent`, selector)
+	for {
+		if text := run(b, chromedp.Evaluate[*string](script)); text != nil {
+			return strings.TrimSpace(*text)
+		}
+		run(b, chromedp.Sleep(20*time.Millisecond))
+	}
 }
 
 func (b tab) shoot(name string) {
