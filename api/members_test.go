@@ -164,7 +164,7 @@ func openCluster(t *testing.T, dir string, edit []func(*Options)) *door {
 		if i > 0 { // requests have the first one's Host, whomever they are sent to, so that links do
 			edits[i] = append(edits[i], func(o *Options) { o.PublicHosts = append(slices.Clip(o.PublicHosts), doors[0].addr) })
 		}
-		served[i] = d.openDoor(memberStore{store.Engine(nodes[i].Coordinator()), nodes[i]}, edits[i])
+		served[i] = d.openDoor(store.Engine(nodes[i].Coordinator()), edits[i])
 	}
 	first := doors[0]
 	first.others = doors[1:]
@@ -207,11 +207,3 @@ func settled(n *cluster.Node) error {
 	}
 	return err
 }
-
-// memberStore is a node's store: ready when the node is.
-type memberStore struct {
-	store.Store
-	node *cluster.Node
-}
-
-func (s memberStore) Ready() error { return s.node.Ready() }

@@ -110,13 +110,13 @@ func (c *Coordinator) ended() error {
 	return c.Failed()
 }
 
-// Ready is nil when writes are served, or says why they aren't: the engine has failed, is closing, or its disk stalls
-// or is full.
+// Ready is nil when all requests are served, or says why they aren't: the engine has failed, is closing, or its disk
+// stalls or is full; in a cluster, a group has no leader that this node reaches.
 func (c *Coordinator) Ready() error {
-	if err := c.ended(); err != nil || c.sole == nil {
+	if err := c.ended(); err != nil {
 		return err
 	}
-	return c.sole.Ready()
+	return c.nodes.Ready()
 }
 
 // Replica is the replica below the coordinator of a node that is alone, else nil.

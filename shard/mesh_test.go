@@ -28,6 +28,8 @@ var errLink = errors.New("the connection is gone")
 
 func (m *testMesh) Self() NodeID { return NodeID(m.i) }
 
+func (m *testMesh) Ready() error { return nil }
+
 func (m *testMesh) Leader(group int, until time.Time, _ bool) (NodeID, error) {
 	g := m.c.groups[group]
 	r := g.leads(time.Now().Add(time.Nanosecond)) // a leader that is there is found, however late it is

@@ -18,6 +18,8 @@ type Nodes interface {
 	lookup.Nodes
 	// Self is this node.
 	Self() NodeID
+	// Ready is nil when this node can carry out what is asked of it, or says why it can't.
+	Ready() error
 	// Leader is the node that leads a group, after a wait for an election that is under way; until zero: no bound. When
 	// others have waited for long in vain, only patient callers wait. ErrUnavailable: there is no leader.
 	Leader(group int, until time.Time, patient bool) (NodeID, error)

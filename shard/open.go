@@ -186,6 +186,7 @@ type alone struct{ c *Coordinator }
 
 func (a alone) GroupOf(uint8) int                             { return ControlGroup }
 func (a alone) Self() NodeID                                  { return 0 }
+func (a alone) Ready() error                                  { return a.c.sole.Ready() }
 func (a alone) Leader(int, time.Time, bool) (NodeID, error)   { return 0, a.c.ended() }
 func (a alone) Resigned(int, NodeID, uint64)                  {}
 func (a alone) Replica(int) *replica.Replica                  { return a.c.sole }

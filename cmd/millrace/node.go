@@ -121,6 +121,7 @@ func openNode(ctx context.Context, o nodeOptions) (_ *node, err error) {
 	if err := n.openStreams(o.streams); err != nil {
 		return nil, err
 	}
+	o.door.Store = store.Engine(n.engine)
 	if err := n.openDoor(o.door, o.decoder); err != nil {
 		return nil, err
 	}
@@ -180,7 +181,6 @@ func (n *node) openAlone(_ context.Context, o *nodeOptions) error {
 	n.events, n.ends = events, append(n.ends, n.engine.Close, events.Close)
 	o.streams.Parts = func() []stream.Part { return []stream.Part{{Events: events}} }
 	n.control.Start(store.Control(n.engine, nil))
-	o.door.Store = store.Engine(n.engine)
 	return nil
 }
 
@@ -229,10 +229,10 @@ const inflightGauge = "millrace_inflight_bytes"
 // they come and go with the replicas.
 func (n *node) gauges() {
 	metrics.RegisterMetricsWriter(func(w io.Writer) {
-		ready, stats := n.engine.Ready, n.engine.Stats()
+		stats := n.engine.Stats()
 		labels, all := []string{""}, []shard.Stats{stats}
 		if n.cluster != nil {
-			ready, labels, all = n.cluster.Ready, nil, nil
+			labels, all = nil, nil
 			for _, r := range n.cluster.Replicas() {
 				labels, all = append(labels, fmt.Sprintf(`{group="%d"}`, r.Group)), append(all, r.Engine.Stats())
 			}
@@ -246,7 +246,7 @@ func (n *node) gauges() {
 			}
 		}
 		isReady := uint64(0)
-		if ready() == nil {
+		if n.engine.Ready() == nil {
 			isReady = 1
 		}
 		metrics.WriteGaugeUint64(w, "millrace_ready", isReady)

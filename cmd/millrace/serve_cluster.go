@@ -222,8 +222,7 @@ func (n *node) openMember(ctx context.Context, o *nodeOptions) error {
 	n.parts.open(limitService, limiter)
 	n.engine, n.events, n.ends = n.cluster.Coordinator(), n.cluster, append(n.ends, n.cluster.Close)
 	n.control.Start(store.Control(n.engine, n.cluster.Spread))
-	o.door.Store, o.door.Limiter, o.admin.Cluster = memberStore{store.Engine(n.engine), n.cluster}, limiter,
-		clusterDoor{n.cluster}
+	o.door.Limiter, o.admin.Cluster = limiter, clusterDoor{n.cluster}
 	o.streams.Node, o.streams.Parts = strconv.FormatUint(uint64(options.Node), 10), n.ledParts
 	return nil
 }
@@ -235,14 +234,6 @@ func warnOfFixed(log *slog.Logger, flag string, asked, fixed int) {
 			"given", asked, "of_the_cluster", fixed)
 	}
 }
-
-// memberStore is the store of a node of a cluster: it is ready when all groups are.
-type memberStore struct {
-	store.Store
-	node *cluster.Node
-}
-
-func (s memberStore) Ready() error { return s.node.Ready() }
 
 // Names of the calls between nodes about rate limits, counts of consent and refused objects.
 const (
