@@ -51,7 +51,7 @@ func openEngine(t *testing.T, dir string, edit ...func(*Options)) *door {
 	engine, err := shard.Open(shard.Options{Dir: dir, MemoryBytes: 16 << 20, StoreCacheBytes: 8 << 20, StoreMemTableBytes: 1 << 20, OnDocument: d.control.Apply, Tap: d.live,
 		Logger: d.logger()})
 	require.NoError(t, err)
-	d.control.Start(store.Control(engine, nil))
+	d.control.Start(store.Control(engine))
 	require.NoError(t, d.bootstrap())
 	counter, err := census.New(census.Options{Store: engine, Share: 1, Logger: d.logger()})
 	require.NoError(t, err)

@@ -150,7 +150,7 @@ func openCluster(t *testing.T, dir string, edit []func(*Options)) *door {
 			limiter.Store(ratelimit.NewLimiter(n.Service("ratelimit"), systemClock))
 			c, err := census.New(census.Options{Store: n.Coordinator(), Share: 1, Peers: n.Service("census"), Logger: d.logger()})
 			counter.Store(c)
-			d.control.Start(store.Control(n.Coordinator(), n.Spread))
+			d.control.Start(store.Control(n.Coordinator()))
 			errs[i] = eventually(func() error { return errors.Join(err, settled(n), d.bootstrap()) })
 		})
 		edits[i] = append([]func(*Options){func(o *Options) { o.Limiter, d.operator.Census = limiter.Load(), counter.Load() }}, edit...)

@@ -20,7 +20,8 @@ var ErrConflict = errors.New("the document has changed")
 
 // PutDocuments stores control documents and, when audit is not empty, an entry of the audit log, all or nothing:
 // durable and visible when it returns nil. Conditions are judged where changes are applied, so when two callers change
-// the same document at once, exactly one gets ErrConflict. Errors as Batch.Commit; no key may occur twice in changes.
+// the same document at once, exactly one gets ErrConflict, and sees what the other has done. Errors as Batch.Commit; no
+// key may occur twice in changes.
 func (c *Coordinator) PutDocuments(actor uint32, changes []bodies.DocumentChange, audit []byte) error {
 	for i, change := range changes {
 		if change.Key == "" || len(change.Key) > op.MaxKeyBytes {

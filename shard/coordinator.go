@@ -166,6 +166,10 @@ func (c *Coordinator) Barrier() error { return c.nodes.Barrier() }
 // BarrierControl is Barrier for control documents only.
 func (c *Coordinator) BarrierControl() error { return c.nodes.BarrierControl() }
 
+// Spread returns when all nodes that can be reached know the control documents that are acknowledged by now, or after a
+// while. On a node that is alone it returns at once.
+func (c *Coordinator) Spread() { c.nodes.Spread() }
+
 // BarrierAnswer is Barrier for the answer that is kept under a key (Answer).
 func (c *Coordinator) BarrierAnswer(workspace uint32, key []byte) error {
 	return c.nodes.BarrierOf(identity.Partition(c.hasher.Number(workspace, op.NoID, key)))

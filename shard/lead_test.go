@@ -777,6 +777,38 @@ func testDocumentsInCluster(t *testing.T) {
 	w.close()
 }
 
+// Whoever changes a document, or is told that somebody else has, sees the document as it is now, however far the node
+// was behind.
+func TestDocumentsOfANodeThatIsBehind(t *testing.T) {
+	synctest.Test(t, testDocumentsOfANodeThatIsBehind)
+}
+
+func testDocumentsOfANodeThatIsBehind(t *testing.T) {
+	w := smallCluster(t, nil)
+	w.leadFirst()
+	ahead, late := w.nodes[0].coord, w.nodes[2]
+	put := func(e *Engine, doc, was string) error {
+		change := bodies.DocumentChange{Key: "d", Doc: []byte(doc), Check: true, Was: []byte(was)}
+		return e.PutDocuments(0, []bodies.DocumentChange{change}, nil)
+	}
+	for _, x := range []struct {
+		was, is string
+		want    error
+	}{{"", "first", ErrConflict}, {"first", "late", nil}} {
+		late.behind.Store(true)
+		if x.want != nil {
+			require.NoError(t, put(ahead, "first", ""))
+		}
+		done := make(chan error, 1)
+		go func() { done <- put(late.coord, "late", x.was) }()
+		testengine.NotYet(t, done, "the node is behind")
+		late.behind.Store(false)
+		require.ErrorIs(t, <-done, x.want)
+		require.Equal(t, x.is, string(late.coord.Document("d")))
+	}
+	w.close()
+}
+
 // A coordinator that is closed takes nothing and says so; one that is open tells its state.
 func TestCoordinatorOnItsOwn(t *testing.T) { synctest.Test(t, testCoordinatorOnItsOwn) }
 

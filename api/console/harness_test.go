@@ -87,7 +87,7 @@ func openHouse(t testing.TB, edit ...func(*Options)) *house {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, engine.Close()) })
 	h.engine = engine
-	h.control.Start(store.Control(engine, nil))
+	h.control.Start(store.Control(engine))
 	h.bootstrap(demoYAML)
 	h.openAPI(store.Engine(engine), logger)
 	h.users = scim.NewUsers(h.control, h.now.Load)

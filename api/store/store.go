@@ -139,48 +139,35 @@ func (e engine) NewBatch(workspace, actor uint32) Batch {
 // NewReads returns the reads as the interface.
 func (e engine) NewReads(room shard.Room) Reads { return e.Coordinator.NewReads(room) }
 
-// Control returns the control.Store of an engine. spread is for a cluster: it returns when the other nodes, too, know
-// the control documents that are acknowledged by now (cluster.Node.Spread), so that a key works on every node once the
-// answer that shows it is out. nil: the server is alone.
-func Control(e *shard.Coordinator, spread func()) control.Store { return controlStore{e, spread} }
+// Control returns the control.Store of an engine.
+func Control(e *shard.Coordinator) control.Store { return controlStore{e} }
 
-type controlStore struct {
-	engine *shard.Coordinator
-	spread func()
+type controlStore struct{ engine documents }
+
+// documents is what a controlStore needs of the engine; see shard.Coordinator.
+type documents interface {
+	PutDocuments(actor uint32, changes []bodies.DocumentChange, audit []byte) error
+	BarrierControl() error
+	Spread()
 }
 
 // PutDocuments passes changes on, because control doesn't know the engine. Control judges by what this node has
-// applied, so in a cluster the node catches up with the leader before control goes on, whatever has become of the
-// change.
+// applied, which has the change, or what it conflicts with, when the engine returns. In a cluster the other nodes, too,
+// know of the change then, so that a key works on every node once the answer that shows it is out.
 func (s controlStore) PutDocuments(actor uint32, changes []control.Change, audit []byte) error {
 	of := make([]bodies.DocumentChange, len(changes))
 	for i, c := range changes {
 		of[i] = bodies.DocumentChange(c)
 	}
-	err := s.engine.PutDocuments(actor, of, audit)
-	return afterPut(err, s.engine.BarrierControl, s.spread)
-}
-
-func afterPut(err error, barrier func() error, spread func()) error {
-	switch {
+	switch err := s.engine.PutDocuments(actor, of, audit); {
 	case err == nil:
-		if err := barrier(); err != nil {
-			return fmt.Errorf("%w: %w", shard.ErrUnknown, err) // it is done, but not visible here
-		}
-		if spread != nil {
-			spread()
-		}
+		s.engine.Spread()
 		return nil
 	case errors.Is(err, shard.ErrConflict):
-		if barrierErr := barrier(); barrierErr != nil {
-			return barrierErr
-		}
 		return fmt.Errorf("%w: %w", control.ErrConflict, err)
-	case errors.Is(err, shard.ErrUnknown):
-		if barrier() != nil {
-			return err
-		}
+	case errors.Is(err, shard.ErrUnknown) && s.engine.BarrierControl() == nil: // now it shows what has become of it
 		return fmt.Errorf("%w: %w", control.ErrUnknown, err)
+	default:
+		return err
 	}
-	return err
 }

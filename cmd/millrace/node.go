@@ -180,7 +180,7 @@ func (n *node) openAlone(_ context.Context, o *nodeOptions) error {
 	}
 	n.events, n.ends = events, append(n.ends, n.engine.Close, events.Close)
 	o.streams.Parts = func() []stream.Part { return []stream.Part{{Events: events}} }
-	n.control.Start(store.Control(n.engine, nil))
+	n.control.Start(store.Control(n.engine))
 	return nil
 }
 

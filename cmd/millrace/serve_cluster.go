@@ -221,7 +221,7 @@ func (n *node) openMember(ctx context.Context, o *nodeOptions) error {
 	limiter := ratelimit.NewLimiter(n.cluster.Service(limitService), o.nowMillis)
 	n.parts.open(limitService, limiter)
 	n.engine, n.events, n.ends = n.cluster.Coordinator(), n.cluster, append(n.ends, n.cluster.Close)
-	n.control.Start(store.Control(n.engine, n.cluster.Spread))
+	n.control.Start(store.Control(n.engine))
 	o.door.Limiter, o.admin.Cluster = limiter, clusterDoor{n.cluster}
 	o.streams.Node, o.streams.Parts = strconv.FormatUint(uint64(options.Node), 10), n.ledParts
 	return nil
