@@ -343,13 +343,7 @@ func (c *Coordinator) release(ref uint64, until time.Time) (effects effect.Effec
 		if err != nil {
 			return effects, replica.ErrUnknown
 		}
-		if leader == c.nodes.Self() {
-			end, cancel := c.end(until)
-			effects, err = releaseAt(c.nodes.Replica(group), ref, end)
-			cancel()
-		} else {
-			effects, err = c.nodes.Release(leader, ref, until)
-		}
+		effects, err = c.nodes.Release(leader, ref, until)
 		switch {
 		case err == nil:
 			return effects, nil
@@ -362,13 +356,6 @@ func (c *Coordinator) release(ref uint64, until time.Time) (effects effect.Effec
 			return effects, replica.ErrUnknown
 		}
 	}
-}
-
-func releaseAt(r *replica.Replica, ref uint64, end <-chan struct{}) (effect.Effects, error) {
-	if r == nil {
-		return effect.Effects{}, replica.ErrNotLeader
-	}
-	return r.Release(ref, end)
 }
 
 // reserve counts n bytes as in flight, or returns ErrBusy when that would exceed the bound.

@@ -68,12 +68,23 @@ func (m *testMesh) Take(node NodeID, parts []*Part, wanted int, until time.Time)
 	}
 }
 
-func (m *testMesh) Release(node NodeID, ref uint64, _ time.Time) (effect.Effects, error) {
-	if m.c.faulty.Load() && m.c.chance(3) {
-		return effect.Effects{}, replica.ErrUnknown // the coordinator is gone
+func (m *testMesh) Release(node NodeID, ref uint64, until time.Time) (effects effect.Effects, err error) {
+	end := (<-chan struct{})(nil)
+	if node == m.Self() {
+		ctx, cancel := context.WithDeadline(context.Background(), until)
+		defer cancel()
+		end = ctx.Done()
+	} else {
+		if m.c.faulty.Load() && m.c.chance(3) {
+			return effects, replica.ErrUnknown // the coordinator is gone
+		}
+		m.c.lag(100 * time.Microsecond)
 	}
-	m.c.lag(100 * time.Microsecond)
-	return releaseAt((&testMesh{m.c.nodes[node]}).Replica(m.GroupOf(identity.Partition(ref))), ref, nil)
+	r := (&testMesh{m.c.nodes[node]}).Replica(m.GroupOf(identity.Partition(ref)))
+	if r == nil {
+		return effects, replica.ErrNotLeader
+	}
+	return r.Release(ref, end)
 }
 
 // retry does something with a leader, and does it again while the replica says that it doesn't lead or is closed.

@@ -30,7 +30,7 @@ type Nodes interface {
 	// Take has another node take parts for groups that it leads (Part.Take, Part.Wait), by one call, and fills in what
 	// became of each. ErrUnavailable: nothing was sent.
 	Take(node NodeID, parts []*Part, wanted int, until time.Time)
-	// Release calls Replica.Release on another node. ErrUnavailable: nothing was sent.
+	// Release calls Replica.Release on a node, this one or another. ErrUnavailable: nothing was sent.
 	Release(node NodeID, ref uint64, until time.Time) (effect.Effects, error)
 
 	// Control is this node's replica of the control group. Each node has one.

@@ -202,8 +202,8 @@ func (a alone) Entry(uint64) ([]byte, error)                  { return nil, repl
 func (a alone) TrailOf(uint64) (books.History, error)         { return books.History{}, replica.ErrClosed }
 func (a alone) Flush(_ uint8, owner uint64) ([]uint64, error) { return a.c.sole.Flush(owner, nil) }
 
-func (a alone) Release(NodeID, uint64, time.Time) (effect.Effects, error) {
-	panic("BUG: there is no other node")
+func (a alone) Release(_ NodeID, ref uint64, _ time.Time) (effect.Effects, error) {
+	return a.c.sole.Release(ref, nil)
 }
 
 func (a alone) SuppressedPage(uint8, books.SuppressedQuery) ([]books.Suppression, books.Suppression, error) {

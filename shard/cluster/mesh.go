@@ -125,11 +125,14 @@ func (n *Node) serveCommit(_ *host.Conn, dst calls.Body, x *calls.Reader) (calls
 	return dst, nil
 }
 
-// Release makes another node release a deferred record; see shard.Nodes.
+// Release makes a node release a deferred record; see shard.Nodes.
 //
 //	body    reference u64, timeout ms u32
 //	answer  effects
 func (m mesh) Release(node shard.NodeID, ref uint64, until time.Time) (effects effect.Effects, err error) {
+	if quorum.Node(node) == m.self {
+		return m.releaseHere(ref, until)
+	}
 	body := calls.NewBody(12).U64(ref).Millis(until)
 	r := m.remote(quorum.Node(node))
 	err = r.Post(calls.Requests, callRelease, body, until.Add(answerTime), func(x *calls.Reader) error {
@@ -147,14 +150,19 @@ func (n *Node) serveRelease(_ *host.Conn, dst calls.Body, x *calls.Reader) (call
 	if err := x.Err(); err != nil {
 		return dst, err
 	}
-	end, cancel := context.WithTimeout(n.context, timeout)
-	defer cancel()
-	r := mesh{n}.Replica(int(n.routes.GroupOf(uint8(ref >> 56))))
-	if r == nil {
-		return dst, replica.ErrNotLeader
-	}
-	effects, err := r.Release(ref, end.Done())
+	effects, err := n.releaseHere(ref, time.Now().Add(timeout))
 	return dst.Effects(effects), err
+}
+
+// releaseHere releases a deferred record of a group that this node leads.
+func (n *Node) releaseHere(ref uint64, until time.Time) (effect.Effects, error) {
+	end, cancel := context.WithDeadline(n.context, until)
+	defer cancel()
+	e := mesh{n}.Replica(int(n.routes.GroupOf(uint8(ref >> 56))))
+	if e == nil {
+		return effect.Effects{}, replica.ErrNotLeader
+	}
+	return e.Release(ref, end.Done())
 }
 
 // Deliver carries messages to another group; see replica.Carrier. It tries once, since the sender tries again.
