@@ -39,10 +39,8 @@ func (m mesh) Resigned(group int, node shard.NodeID, hint uint64) {
 
 // Replica returns this node's replica of a group, or nil while it has none.
 func (m mesh) Replica(group int) *replica.Replica {
-	if g := m.group(uint32(group)); g != nil {
-		return g.replica.Load()
-	}
-	return nil
+	_, e, _ := m.engine(uint32(group))
+	return e
 }
 
 // Local returns the replica of a partition that reads may use, or nil when there is none.
@@ -158,9 +156,9 @@ func (n *Node) serveRelease(_ *host.Conn, dst calls.Body, x *calls.Reader) (call
 func (n *Node) releaseHere(ref uint64, until time.Time) (effect.Effects, error) {
 	end, cancel := context.WithDeadline(n.context, until)
 	defer cancel()
-	e := mesh{n}.Replica(int(n.routes.GroupOf(uint8(ref >> 56))))
-	if e == nil {
-		return effect.Effects{}, replica.ErrNotLeader
+	_, e, err := n.engine(n.routes.GroupOf(uint8(ref >> 56)))
+	if err != nil {
+		return effect.Effects{}, err
 	}
 	return e.Release(ref, end.Done())
 }
@@ -188,13 +186,9 @@ func (m mesh) Deliver(messages []replica.Message) error {
 }
 
 func (n *Node) receive(group uint32, messages []replica.Message) error {
-	g := n.group(group)
-	if g == nil {
-		return replica.ErrNotLeader
-	}
-	e := g.replica.Load()
-	if e == nil {
-		return replica.ErrNotLeader
+	g, e, err := n.engine(group)
+	if err != nil {
+		return err
 	}
 	if !g.gate.Enter() {
 		return replica.ErrBusy
@@ -354,13 +348,9 @@ func (n *Node) read(
 func (n *Node) readHere(
 	dst calls.Body, what byte, partition uint8, number uint64, query []byte, deadline time.Time,
 ) (calls.Body, error) {
-	g := n.group(n.routes.GroupOf(partition))
-	if g == nil {
-		return dst, replica.ErrNotLeader
-	}
-	e := g.replica.Load()
-	if e == nil {
-		return dst, replica.ErrNotLeader
+	g, e, err := n.engine(n.routes.GroupOf(partition))
+	if err != nil {
+		return dst, err
 	}
 	ctx, cancel := context.WithDeadline(n.context, deadline)
 	defer cancel()

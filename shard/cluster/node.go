@@ -191,6 +191,20 @@ func (n *Node) group(group uint32) *group {
 	return n.replicas[group].Load()
 }
 
+// engine returns this node's replica of a group with its engine. Error: ErrNotLeader when there is none, also while a
+// state is taken in.
+func (n *Node) engine(group uint32) (*group, *replica.Replica, error) {
+	g := n.group(group)
+	if g == nil {
+		return nil, nil, replica.ErrNotLeader
+	}
+	e := g.replica.Load()
+	if e == nil {
+		return nil, nil, replica.ErrNotLeader
+	}
+	return g, e, nil
+}
+
 // groups yields this node's replicas, in the order of their groups.
 func (n *Node) groups() iter.Seq[*group] {
 	return func(yield func(*group) bool) {
