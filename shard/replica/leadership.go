@@ -81,6 +81,21 @@ func (l *leadership) newFuture() *effect.Future {
 	return t
 }
 
+// waitFor returns what came of everything that a future has counted, once all of it is visible. Errors: those of
+// Pending.Wait.
+func (l *leadership) waitFor(t *effect.Future, end <-chan struct{}) (effect.Effects, error) {
+	select {
+	case <-t.Done:
+		return t.Effects()
+	case <-l.ended:
+	case <-end:
+	}
+	if err := l.e.Failed(); err != nil {
+		return effect.Effects{}, err
+	}
+	return effect.Effects{}, ErrUnknown
+}
+
 // takes says whether something may be taken, and counts it until answered.
 func (l *leadership) takes(request bool) bool {
 	l.mu.Lock()

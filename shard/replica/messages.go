@@ -192,14 +192,7 @@ func (e *Replica) receive(l *leadership, c *commit, b *op.Builder) error {
 	c.Finished = func() { e.observe(stamp + int64(len(c.Messages))) }
 	err := translate(e.submit(c, b.Finish(0, 0, stamp)))
 	if err == nil {
-		select {
-		case <-c.Future.Done:
-			_, err = c.Future.Effects()
-		case <-l.ended:
-			if err = e.Failed(); err == nil {
-				err = ErrUnknown
-			}
-		}
+		_, err = l.waitFor(c.Future, nil)
 	}
 	var replies []func(effect.Effects, error)
 	l.mu.Lock()

@@ -138,20 +138,11 @@ func (p *Pending) Wait(end <-chan struct{}) (effects effect.Effects, err error) 
 		p.inFlight = false
 		defer p.commit.lead.answered()
 	}
-	select {
-	case <-p.future.Done:
-		effects, err = p.future.Effects()
-		effects.Outcomes = slices.DeleteFunc(effects.Outcomes, func(o effect.ReportedOutcome) bool {
-			return int(o.Ref) >= p.wanted
-		})
-		return effects, err
-	case <-p.commit.lead.ended:
-	case <-end:
-	}
-	if err := p.engine.Failed(); err != nil {
-		return effect.Effects{}, err
-	}
-	return effect.Effects{}, ErrUnknown
+	effects, err = p.commit.lead.waitFor(&p.future, end)
+	effects.Outcomes = slices.DeleteFunc(effects.Outcomes, func(o effect.ReportedOutcome) bool {
+		return int(o.Ref) >= p.wanted
+	})
+	return effects, err
 }
 
 // translate turns an error of the log into the engine's.
