@@ -154,7 +154,7 @@ func (w *worker) releaseQueue(last uint64) {
 	}
 }
 
-// dispatched is the position up to which everything has been dispatched.
+// dispatched is the position up to which everything has been dispatched: the first worker is told before the others.
 func (e *Replica) dispatched() uint64 {
 	q := &e.workers[0].queue
 	q.mu.Lock()

@@ -351,7 +351,7 @@ func (e *Replica) Release(ref uint64, end <-chan struct{}) (effects effect.Effec
 	}
 	defer l.answered()
 	if !l.claim(r) {
-		if err := e.waitDispatched(); err != nil { // a leader that is new may not have applied the record yet
+		if err := e.WaitApplied(e.dispatched()); err != nil { // a new leader may not have applied the record yet
 			return effects, err
 		}
 		if !l.claim(r) {
@@ -359,15 +359,4 @@ func (e *Replica) Release(ref uint64, end <-chan struct{}) (effects effect.Effec
 		}
 	}
 	return l.release(r, end)
-}
-
-// waitDispatched returns when everything that is dispatched by now is applied.
-func (e *Replica) waitDispatched() error {
-	last := uint64(0)
-	for _, w := range e.workers {
-		w.queue.mu.Lock()
-		last = max(last, w.queue.upTo)
-		w.queue.mu.Unlock()
-	}
-	return e.WaitApplied(last)
 }
