@@ -138,43 +138,12 @@ func (e *Replica) Receive(messages []Message) error {
 	if e.closing.Load() {
 		return ErrClosed
 	}
-	var b op.Builder
-	b.Reset(wal.HeaderBytes)
-	c := &commit{lead: l, Commit: machine.Commit{Future: l.newFuture()}}
-	c.Context, c.Urgent = c, true
-	var again []Message
-	latest := int64(0)
-	for _, message := range messages {
-		m, err := effect.ParseMessage(message.Body)
-		if err != nil {
-			return err
-		}
-		w := e.Owner(identity.Partition(m.Number))
-		if w == nil || e.Owner(m.Sender) != nil {
-			return fmt.Errorf("%w: a message from partition %d to %d", op.ErrMalformed, m.Sender,
-				identity.Partition(m.Number))
-		}
-		latest = max(latest, op.StampOf(effect.MessageRecord(message.Body)))
-		w.Lock()
-		had := e.Partition(identity.Partition(m.Number)).HasTaken(m.Sender, m.Seq)
-		w.Unlock()
-		if had {
-			again = append(again, message)
-			continue
-		}
-		b.Append(op.Message, 0, m.Number, m.Body, nil)
-		if message.Done != nil {
-			m.Future = l.newFuture()
-			m.Future.IsMessage, m.Future.Reply = true, message.Done
-			m.Future.Expect(1)
-		}
-		c.Messages = append(c.Messages, m)
+	news, again, err := e.sift(l, messages)
+	if err == nil && len(news) > 0 {
+		err = e.receive(l, news)
 	}
-	e.clock.Observe(latest)
-	if len(c.Messages) > 0 {
-		if err := e.receive(l, c, &b); err != nil {
-			return err
-		}
+	if err != nil {
+		return err
 	}
 	// The message is applied, but it is unknown who has seen to its effects, and whether they are visible.
 	for _, message := range again {
@@ -185,18 +154,57 @@ func (e *Replica) Receive(messages []Message) error {
 	return nil
 }
 
-// receive puts a record of messages of other groups into the log and waits until it is applied. From then on the
-// messages answer when leadership ends; until then, their senders try again.
-func (e *Replica) receive(l *leadership, c *commit, b *op.Builder) error {
-	stamp := e.clock.Next(len(c.Messages))
-	c.Finished = func() { e.observe(stamp + int64(len(c.Messages))) }
+// sift tells messages that are new to the group from those that it has had before.
+func (e *Replica) sift(l *leadership, messages []Message) (news []*effect.Message, again []Message, err error) {
+	latest := int64(0)
+	for _, message := range messages {
+		m, err := effect.ParseMessage(message.Body)
+		if err != nil {
+			return nil, nil, err
+		}
+		to := identity.Partition(m.Number)
+		w := e.Owner(to)
+		if w == nil || e.Owner(m.Sender) != nil {
+			return nil, nil, fmt.Errorf("%w: a message from partition %d to %d", op.ErrMalformed, m.Sender, to)
+		}
+		latest = max(latest, op.StampOf(effect.MessageRecord(message.Body)))
+		w.Lock()
+		had := e.Partition(to).HasTaken(m.Sender, m.Seq)
+		w.Unlock()
+		if had {
+			again = append(again, message)
+			continue
+		}
+		if message.Done != nil {
+			m.Future = l.newFuture()
+			m.Future.IsMessage, m.Future.Reply = true, message.Done
+			m.Future.Expect(1)
+		}
+		news = append(news, m)
+	}
+	e.clock.Observe(latest)
+	return news, again, nil
+}
+
+// receive puts messages of other groups into the log and waits until they are applied. From then on they answer when
+// leadership ends; until then, their senders try again.
+func (e *Replica) receive(l *leadership, messages []*effect.Message) error {
+	var b op.Builder
+	b.Reset(wal.HeaderBytes)
+	for _, m := range messages {
+		b.Append(op.Message, 0, m.Number, m.Body, nil)
+	}
+	c := &commit{lead: l, Commit: machine.Commit{Future: l.newFuture(), Messages: messages}}
+	c.Context, c.Urgent = c, true
+	stamp := e.clock.Next(len(messages))
+	c.Finished = func() { e.observe(stamp + int64(len(messages))) }
 	err := translate(e.submit(c, b.Finish(0, 0, stamp)))
 	if err == nil {
 		_, err = l.waitFor(c.Future, nil)
 	}
 	var replies []func(effect.Effects, error)
 	l.mu.Lock()
-	for _, m := range c.Messages {
+	for _, m := range messages {
 		switch t := m.Future; {
 		case t == nil || t.Reply == nil:
 		case err != nil:
