@@ -108,11 +108,11 @@ func (r *Reader) eachCandidate(numbers []uint64, home uint64, id op.IDKind, f fu
 			return err
 		}
 	}
-	if len(numbers) >= manySharers && !(r.sole != nil && r.sole.AllResident()) {
+	if len(numbers) >= manySharers && !r.allInMemory() {
 		return r.eachRead(numbers, home, id, f)
 	}
 	for i, number := range numbers {
-		if r.sole != nil && len(numbers) >= manySharers && i%manySharers == 0 {
+		if len(numbers) >= manySharers && i%manySharers == 0 {
 			r.Touch(numbers[i:min(i+manySharers, len(numbers))])
 		}
 		x, err := r.candidate(number, home, id)

@@ -70,6 +70,10 @@ func (r *Reader) isHere(number uint64) bool {
 	return r.nodes.Local(identity.Partition(number)) != nil
 }
 
+// allInMemory says whether all entries are in this node's memory, so that neither the disk nor other nodes have to be
+// asked.
+func (r *Reader) allInMemory() bool { return r.sole != nil && r.sole.AllResident() }
+
 // homeOf is the number at which the search for an identifier begins, 0 for a svc_id that is nobody's. It sets
 // canonical.Key to the canonical key.
 func (r *Reader) homeOf(workspace uint32, canonical *Identifier, i Identifier) uint64 {

@@ -113,7 +113,7 @@ func (r *Reader) suppressedAt(
 
 // each calls f for 0 to n-1: several at a time, if the disk or other nodes may have to be asked.
 func (r *Reader) each(n int, f func(i int) error) error {
-	if r.sole == nil || !r.sole.AllResident() {
+	if !r.allInMemory() {
 		return procs.EachAtOnce(n, f)
 	}
 	for i := range n {

@@ -53,7 +53,7 @@ func (r *Reader) FindEach(workspace uint32, list []Identifier) iter.Seq2[[]User,
 				})
 			},
 		}
-		if r.sole != nil && r.sole.AllResident() {
+		if r.allInMemory() {
 			a.Most = func() int { return 1 }
 		}
 		a.Each(yield)
