@@ -77,17 +77,47 @@ func (s *Ops) barrier(f *barriers) error {
 			return err
 		}
 	}
-	var homes, rows []uint64
-	var ops []op.Op // those that lead to users
+	homes, ops := s.identified()
+	if err := f.of(append(f.local(homes), s.rowsGiven()...)...); err != nil {
+		return err
+	}
+	users, concerned, all, err := s.usersNamed(ops, all)
+	switch {
+	case err != nil:
+		return err
+	case all: // after all rows were read, lest each shared address asks for barriers of its own
+		return f.again()
+	}
+	if err := f.ofUsers(users); err != nil {
+		return err
+	}
+	rows, err := s.rowsOf(concerned)
+	if err != nil {
+		return err
+	}
+	return f.of(rows...)
+}
+
+// identified are the homes of the identifiers in the batch's ops, and those of its ops whose users have to be looked up
+// there.
+func (s *Ops) identified() (homes []uint64, ops []op.Op) {
 	for start := wal.HeaderBytes + op.HeaderBytes; start < len(s.Buf); {
 		o, _ := op.Next(s.Buf[start:])
 		start += len(o)
-		if id := o.Flags().ID(); !isUserOp(o) || id == op.NoID {
+		id := o.Flags().ID()
+		if !isUserOp(o) || id == op.NoID {
 			continue
-		} else if homes = append(homes, o.Number()); id != op.ExternalID || o.Flags().Has(op.Contact) {
+		}
+		homes = append(homes, o.Number())
+		if id != op.ExternalID || o.Flags().Has(op.Contact) {
 			ops = append(ops, o)
 		}
 	}
+	return homes, ops
+}
+
+// rowsGiven are the directory rows of the addresses that the batch gives to users.
+func (s *Ops) rowsGiven() (rows []uint64) {
 	s.routing.fields = s.routing.fields[:0]
 	for _, start := range s.contacts {
 		s.readContact(start)
@@ -95,18 +125,20 @@ func (s *Ops) barrier(f *barriers) error {
 	for _, field := range s.routing.fields {
 		rows = append(rows, field.row)
 	}
-	if err := f.of(append(f.local(homes), rows...)...); err != nil {
-		return err
-	}
-	var users, concerned []uint64
+	return rows
+}
+
+// usersNamed are the users whom ops name, and those of them whose addresses or states change. needsAll says whether
+// barriers of all groups are needed; when they are, users who are not named by an address are left out.
+func (s *Ops) usersNamed(ops []op.Op, all bool) (users, concerned []uint64, needsAll bool, err error) {
 	for _, o := range ops {
 		if all && !isAddress(o.Flags().ID()) {
 			continue
 		}
 		before := len(users)
-		var err error
-		if users, err = s.reader.numbers(users, o.Number(), s.workspace, o.Flags().ID(), o.Key()); err != nil {
-			return err
+		users, err = s.reader.numbers(users, o.Number(), s.workspace, o.Flags().ID(), o.Key())
+		if err != nil {
+			return nil, nil, false, err
 		}
 		switch contact := o.Flags().Has(op.Contact); {
 		case contact && len(users) > before+1: // the choice among them may change
@@ -115,22 +147,20 @@ func (s *Ops) barrier(f *barriers) error {
 			concerned = append(concerned, users[before:]...)
 		}
 	}
-	if all { // after all rows were read, lest each shared address asks for barriers of its own
-		return f.again()
-	}
-	if err := f.ofUsers(users); err != nil {
-		return err
-	}
-	rows = rows[:0]
+	return users, concerned, all, nil
+}
+
+// rowsOf are the directory rows of the addresses that users have.
+func (s *Ops) rowsOf(users []uint64) (rows []uint64, err error) {
 	s.routing.names.reset()
-	for _, number := range concerned {
+	for _, number := range users {
 		u, err := s.userOf(number)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		rows = append(rows, u.rows[:]...)
 	}
-	return f.of(rows...)
+	return rows, nil
 }
 
 // maxOwnBarriers is up to how many objects of a batch may change addresses and states without all groups being asked
