@@ -88,15 +88,17 @@ type entry struct {
 type Writer struct {
 	out     *summed
 	tar     *tar.Writer
+	alive   func() error
 	created time.Time
 	files   []entry
 	buf     []byte
 }
 
-// NewWriter begins an archive. It sets about.Format.
-func NewWriter(w io.Writer, about About) (*Writer, error) {
+// NewWriter begins an archive. It sets about.Format. An error of alive ends the writing of files early.
+func NewWriter(w io.Writer, about About, alive func() error) (*Writer, error) {
 	about.Format = formatVersion
-	a := &Writer{out: &summed{w: w, sum: xxh3.New128()}, created: about.Created, buf: make([]byte, copyBytes)}
+	a := &Writer{out: &summed{w: w, sum: xxh3.New128()}, alive: alive, created: about.Created,
+		buf: make([]byte, copyBytes)}
 	a.tar = tar.NewWriter(a.out)
 	text, err := json.Marshal(about)
 	if err != nil {
@@ -113,13 +115,19 @@ func (a *Writer) header(name string, size int64) error {
 		Typeflag: tar.TypeReg})
 }
 
-// Add writes a file of this size, and closes r; it returns an error when r has another size. It ends early with an
-// error of alive.
-func (a *Writer) Add(name string, size int64, r io.ReadCloser, alive func() error) error {
+// Add writes the file that open opens. It returns an error when the file has another size.
+func (a *Writer) Add(name string, size int64, open func() (io.ReadCloser, error)) error {
 	if !isOurs(name) {
 		return fmt.Errorf("BUG: backup: %q has no place in an archive", name)
 	}
-	return errors.Join(a.add(name, size, attentive{r, alive}), r.Close())
+	r, err := open()
+	if err == nil {
+		err = errors.Join(a.add(name, size, attentive{r, a.alive}), r.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
 }
 
 // attentive is a reader that ends early when there is a reason to.

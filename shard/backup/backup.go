@@ -18,7 +18,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"time"
 
@@ -72,18 +71,13 @@ func (i *Image) take(events *eventlog.Log) error {
 // Write writes the archive and returns how many bytes it has. It ends early with the error of ctx, or when the image
 // should be given up (replica.Image.Err).
 func (i *Image) Write(ctx context.Context, w io.Writer) (int64, error) {
-	a, err := NewWriter(w, i.About)
+	a, err := NewWriter(w, i.About, func() error { return cmp.Or(ctx.Err(), i.image.Err()) })
 	if err != nil {
 		return a.Written(), err
 	}
-	alive := func() error { return cmp.Or(ctx.Err(), i.image.Err()) }
 	for _, f := range i.files {
-		r, err := f.Open()
-		if err == nil {
-			err = a.Add(f.Name, f.Size, r, alive)
-		}
-		if err != nil {
-			return a.Written(), fmt.Errorf("%s: %w", f.Name, err)
+		if err := a.Add(f.Name, f.Size, f.Open); err != nil {
+			return a.Written(), err
 		}
 	}
 	err = a.Close()

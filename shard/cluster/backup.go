@@ -109,25 +109,21 @@ func (n *Node) imageOf(ctx context.Context, group uint32) (image.Image, error) {
 // Write writes the archive and returns its size in bytes. It ends early with the error of ctx, or when a node is better
 // off without the image.
 func (b *Backup) Write(ctx context.Context, w io.Writer) (int64, error) {
-	a, err := backup.NewWriter(w, b.About)
-	if err != nil {
-		return a.Written(), err
-	}
-	alive := func() error {
+	a, err := backup.NewWriter(w, b.About, func() error {
 		if b.n.closing.Load() {
 			return cmp.Or(ctx.Err(), replica.ErrClosed)
 		}
 		return ctx.Err()
+	})
+	if err != nil {
+		return a.Written(), err
 	}
 	for group, p := range b.parts {
 		for i, f := range p.Files() {
 			name := path.Join(facts.GroupsDir, strconv.Itoa(group), f.Name)
-			r, err := p.Open(i)
-			if err == nil {
-				err = a.Add(name, f.Size, r, alive)
-			}
+			err := a.Add(name, f.Size, func() (io.ReadCloser, error) { return p.Open(i) })
 			if err != nil {
-				return a.Written(), fmt.Errorf("%s: %w", name, err)
+				return a.Written(), err
 			}
 		}
 		b.parts[group] = nil
