@@ -67,19 +67,11 @@ func (n *Node) stand(lost quorum.Node, timer time.Duration, isLost func() bool) 
 // followed returns the groups that a node leads, as far as this node knows, and in which this node has a vote.
 func (n *Node) followed(leader quorum.Node) (groups []*group) {
 	for g := range n.groups() {
-		if g.leader() == leader && g.votes() {
+		if g.leader() == leader && g.log.Votes() {
 			groups = append(groups, g)
 		}
 	}
 	return groups
-}
-
-// votes reports whether this node has a vote.
-func (g *group) votes() bool {
-	s := g.log.Status()
-	return !s.Newcomer && slices.ContainsFunc(s.Members, func(m quorum.Member) bool {
-		return m.Node == g.n.self && m.Voter
-	})
 }
 
 // standFor stands for election in those of a lost leader's groups in which it is this node's turn.
@@ -188,7 +180,7 @@ func (n *Node) voterIndex(group uint32, lost quorum.Node) uint64 {
 	if leader := g.leader(); leader != 0 && leader != lost {
 		return led
 	}
-	if !g.votes() {
+	if !g.log.Votes() {
 		return 0
 	}
 	return g.log.Status().LastIndex

@@ -264,16 +264,22 @@ func (l *Log) Leader() Node {
 	return nodeOf(id)
 }
 
+// Votes reports whether this node votes: it has a vote by the newest configuration that it knows, and is no newcomer.
+func (l *Log) Votes() bool {
+	n := l.node.Load()
+	return n != nil && !l.newcomer.is.Load() && hasVote(n.raft, l.self)
+}
+
 // Stand makes this node stand for election at once, and makes the others vote although they may know a leader. It is
 // for when a majority is known to have lost the leader. It reports whether raft was told to stand. A node without a
 // vote isn't: the others would give up their leader for it. A node that already stands waits for votes, and stands anew
 // after voteWait: nodes that were asked too early, or whose answers were lost, are not asked again until raft's
 // election timer has run.
 func (l *Log) Stand() bool {
-	n := l.node.Load()
-	if n == nil || l.newcomer.is.Load() || !hasVote(n.raft, l.self) {
+	if !l.Votes() {
 		return false
 	}
+	n := l.node.Load()
 	switch n.raft.State() {
 	case raft.Follower:
 	case raft.Candidate:
