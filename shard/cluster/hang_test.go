@@ -193,7 +193,7 @@ func TestReadThatTakesTooLong(t *testing.T) {
 		late := 0
 		for partition := range identity.Partitions {
 			for _, n := range c.all() {
-				_, err := n.readHere(nil, readEntry, uint8(partition), uint64(partition)<<56|1, nil, time.Now())
+				_, err := n.readHere(nil, question{readEntry, uint8(partition), uint64(partition)<<56 | 1, nil}, time.Now())
 				if err != nil {
 					require.ErrorIs(t, err, replica.ErrUnavailable)
 				}

@@ -253,9 +253,17 @@ const (
 	readFlush byte = 'f' // number is the owner; answer: references u64 each
 )
 
+// question is what such a leader is asked.
+type question struct {
+	what      byte
+	partition uint8
+	number    uint64
+	query     []byte // of a page, as JSON
+}
+
 // Entry returns the entry at number; see shard.Nodes.
 func (m mesh) Entry(number uint64) (blob []byte, err error) {
-	err = m.read(readEntry, uint8(number>>56), number, nil, func(x *calls.Reader) error {
+	err = m.read(question{readEntry, uint8(number >> 56), number, nil}, func(x *calls.Reader) error {
 		if len(x.Rest) > 0 {
 			x.Byte()
 			blob = append([]byte{}, x.Rest...)
@@ -267,7 +275,7 @@ func (m mesh) Entry(number uint64) (blob []byte, err error) {
 
 // TrailOf returns the trail of the entry at number; see shard.Nodes.
 func (m mesh) TrailOf(number uint64) (trail books.History, err error) {
-	err = m.read(readTrail, uint8(number>>56), number, nil, func(x *calls.Reader) error {
+	err = m.read(question{readTrail, uint8(number >> 56), number, nil}, func(x *calls.Reader) error {
 		trail = books.History{}
 		return x.JSON(&trail)
 	})
@@ -282,7 +290,7 @@ func (m mesh) SuppressedPage(
 	if err != nil {
 		return nil, next, err
 	}
-	err = m.read(readPage, partition, 0, query, func(x *calls.Reader) error {
+	err = m.read(question{readPage, partition, 0, query}, func(x *calls.Reader) error {
 		entry := func() books.Suppression { return books.Suppression{Since: int64(x.U64()), Number: x.U64()} }
 		page, next = nil, entry()
 		for len(x.Rest) > 0 && x.Err() == nil {
@@ -303,7 +311,7 @@ func appendPage(dst calls.Body, page []books.Suppression, next books.Suppression
 
 // Flush returns when what the group of a partition had under way has arrived; see shard.Nodes.
 func (m mesh) Flush(partition uint8, owner uint64) (waiting []uint64, err error) {
-	err = m.read(readFlush, partition, owner, nil, func(x *calls.Reader) error {
+	err = m.read(question{readFlush, partition, owner, nil}, func(x *calls.Reader) error {
 		waiting = x.U64s()
 		return nil
 	})
@@ -311,10 +319,8 @@ func (m mesh) Flush(partition uint8, owner uint64) (waiting []uint64, err error)
 }
 
 // read asks the leader of a partition's group, and the next leader when it has changed.
-func (n *Node) read(
-	what byte, partition uint8, number uint64, query []byte, answer func(*calls.Reader) error,
-) error {
-	group := n.routes.GroupOf(partition)
+func (n *Node) read(q question, answer func(*calls.Reader) error) error {
+	group := n.routes.GroupOf(q.partition)
 	deadline := time.Now().Add(n.opts.BarrierTimeout)
 	for wait := time.Millisecond; ; wait = min(2*wait, routes.MaxPause) {
 		leader, err := n.routes.Soon(group, deadline)
@@ -323,11 +329,11 @@ func (n *Node) read(
 		}
 		if leader == n.self {
 			var out []byte
-			if out, err = n.readHere(nil, what, partition, number, query, deadline); err == nil {
+			if out, err = n.readHere(nil, q, deadline); err == nil {
 				return answer(calls.NewReader(out))
 			}
 		} else {
-			body := append(calls.NewBody(32).Byte(what).Millis(deadline).Byte(partition).U64(number), query...)
+			body := append(calls.NewBody(32).Byte(q.what).Millis(deadline).Byte(q.partition).U64(q.number), q.query...)
 			r := n.remote(leader)
 			if err = r.Post(calls.Services, callEntry, body, deadline.Add(answerTime), answer); err == nil {
 				return nil
@@ -345,10 +351,9 @@ func (n *Node) read(
 	}
 }
 
-func (n *Node) readHere(
-	dst calls.Body, what byte, partition uint8, number uint64, query []byte, deadline time.Time,
-) (calls.Body, error) {
-	g, e, err := n.engine(n.routes.GroupOf(partition))
+// readHere appends the answer of a group that this node leads.
+func (n *Node) readHere(dst calls.Body, q question, deadline time.Time) (calls.Body, error) {
+	g, e, err := n.engine(n.routes.GroupOf(q.partition))
 	if err != nil {
 		return dst, err
 	}
@@ -357,43 +362,50 @@ func (n *Node) readHere(
 	if err := g.barrier(ctx, deadline); err != nil {
 		return dst, err
 	}
-	if what == readFlush {
-		waiting, err := e.Flush(number, ctx.Done())
+	if q.what == readFlush {
+		waiting, err := e.Flush(q.number, ctx.Done())
 		return dst.U64s(waiting), err
 	}
 	if !e.Enter() { // the replica has begun to close: the group moves, or the node ends
 		return dst, replica.ErrNotLeader
 	}
 	defer e.Leave()
-	switch what {
+	return q.appendAnswer(dst, e)
+}
+
+// appendAnswer appends what an engine has, which the caller has entered.
+func (q *question) appendAnswer(dst calls.Body, e *replica.Replica) (calls.Body, error) {
+	switch q.what {
 	case readEntry:
-		blob, err := e.Entry(number)
+		blob, err := e.Entry(q.number)
 		if blob != nil {
 			dst = append(append(dst, 1), blob...)
 		}
 		return dst, err
 	case readTrail:
-		trail, err := e.TrailOf(number)
+		trail, err := e.TrailOf(q.number)
 		if err != nil {
 			return dst, err
 		}
 		return dst.JSON(trail)
 	case readPage:
-		var q books.SuppressedQuery
-		if err := calls.NewReader(query).JSON(&q); err != nil {
+		var query books.SuppressedQuery
+		if err := calls.NewReader(q.query).JSON(&query); err != nil {
 			return dst, err
 		}
-		page, next, err := e.SuppressedPage(partition, q)
+		page, next, err := e.SuppressedPage(q.partition, query)
 		return appendPage(dst, page, next), err
 	}
 	return dst, calls.ErrMalformed
 }
 
 func (n *Node) serveEntry(_ *host.Conn, dst calls.Body, x *calls.Reader) (calls.Body, error) {
-	what, timeout := x.Byte(), x.Millis()
-	partition, number := x.Byte(), x.U64()
+	q := question{what: x.Byte()}
+	timeout := x.Millis()
+	q.partition, q.number = x.Byte(), x.U64()
 	if err := x.Err(); err != nil {
 		return dst, err
 	}
-	return n.readHere(dst, what, partition, number, x.Rest, time.Now().Add(timeout))
+	q.query = x.Rest
+	return n.readHere(dst, q, time.Now().Add(timeout))
 }

@@ -27,7 +27,7 @@ func TestReadOfAReplicaThatCloses(t *testing.T) {
 		require.NoError(t, g.events.Load().Close()) // reads the engine
 		require.NoError(t, e.Close())
 		for _, what := range []byte{readEntry, readTrail, readPage} {
-			_, err := c.node(1).readHere(nil, what, p, uint64(p)<<56|1, nil, time.Now().Add(time.Second))
+			_, err := c.node(1).readHere(nil, question{what, p, uint64(p)<<56 | 1, nil}, time.Now().Add(time.Second))
 			require.ErrorIs(t, err, replica.ErrNotLeader)
 		}
 		return
