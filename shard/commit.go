@@ -35,7 +35,7 @@ import (
 //	          the record, in the log's order
 //	apply     by the workers whose partitions the record concerns (replica/worker.go); the last of them gives back
 //	          the bytes and merges that were reserved for the part
-//	wait      the future (replica/take.go) counts workers and the effects on other partitions, which go through the
+//	wait      the future (package effect) counts workers and the effects on other partitions, which go through the
 //	          outbox (package outgoing); at zero the part is visible, and no longer in flight
 //	release   once all parts are visible: the deferred records, one after the other, each looked up anew
 //
