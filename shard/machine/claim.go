@@ -210,35 +210,36 @@ func (w *Worker) unname(p *Partition, o op.Op) error {
 	if len(o.Body()) < 2 {
 		return op.ErrMalformed
 	}
-	ref, rec, key := binary.LittleEndian.Uint16(o.Body()), w.applying.rec, o.Key()
-	s, err := w.lookup(p, o.Number())
+	outcome := effect.Nobody
+	s, isUser, err := w.entryAt(p, o.Number())
+	if isUser {
+		outcome, err = w.loseName(p, s, o.Key())
+	}
 	if err != nil {
 		return err
 	}
-	outcome := effect.Nobody
-	if s != nil && profile.Kind(w.entryOf(s)) == profile.KindUser && profile.Workspace(w.entryOf(s)) == rec.Workspace {
-		blob := w.open(s)
-		since, _ := profile.Born(blob)
-		out, wasHome, ok := w.ed.RemoveDeprecatedID(blob, key)
-		if !ok {
-			w.ed.Close(w.block(s), blob)
-		} else {
-			outcome = effect.Done
-			home := w.m.hasher.Number(rec.Workspace, op.ExternalID, key)
-			if wasHome { // the next user with this id finds nothing here any more, not even in the event log
-				w.setApart(p, home, books.ApartElsewhere)
-				out = w.ed.AddFormer(out, profile.Former{Home: home, Since: since, Until: w.place()})
-			} else {
-				w.tellRow(p, op.RowRemove, 0, op.ExternalID, key, s.Number, nil)
-			}
-			profile.SetUpdated(out, max(profile.Updated(out), w.rec.Stamp))
-			if err := w.close(s, out); err != nil {
-				return err
-			}
-		}
-	}
-	w.applying.future.Report(ref, outcome)
+	w.applying.future.Report(binary.LittleEndian.Uint16(o.Body()), outcome)
 	return nil
+}
+
+// loseName takes a deprecated external id away from the profile in s, if the profile has it.
+func (w *Worker) loseName(p *Partition, s *arena.Slot, key []byte) (effect.Outcome, error) {
+	blob := w.open(s)
+	since, _ := profile.Born(blob)
+	out, wasHome, ok := w.ed.RemoveDeprecatedID(blob, key)
+	if !ok {
+		w.ed.Close(w.block(s), blob)
+		return effect.Nobody, nil
+	}
+	if wasHome { // the next user with this id finds nothing here any more, not even in the event log
+		home := w.m.hasher.Number(w.applying.rec.Workspace, op.ExternalID, key)
+		w.setApart(p, home, books.ApartElsewhere)
+		out = w.ed.AddFormer(out, profile.Former{Home: home, Since: since, Until: w.place()})
+	} else {
+		w.tellRow(p, op.RowRemove, 0, op.ExternalID, key, s.Number, nil)
+	}
+	profile.SetUpdated(out, max(profile.Updated(out), w.rec.Stamp))
+	return effect.Done, w.close(s, out)
 }
 
 // moveMember makes a name lead to another profile. A name that doesn't lead to the first profile any more stays as it

@@ -33,15 +33,11 @@ func (w *Worker) deleteUser(p *Partition, o op.Op) error {
 // remove leaves a tombstone in place of a profile, so that its number is never given again, and tells its directory
 // rows. Nobody: there is no profile any more, because it was deleted or merged into another one.
 func (w *Worker) remove(p *Partition, o op.Op) (effect.Outcome, error) {
-	s, err := w.lookup(p, o.Number())
-	if s == nil || err != nil {
+	s, isUser, err := w.entryAt(p, o.Number())
+	if !isUser || err != nil {
 		return effect.Nobody, err
 	}
-	b := w.entryOf(s)
-	if profile.Kind(b) != profile.KindUser || profile.Workspace(b) != w.applying.rec.Workspace {
-		return effect.Nobody, nil
-	}
-	rec := w.applying.rec
+	b, rec := w.entryOf(s), w.applying.rec
 	p.Trail.Erase(s.Number)
 	w.forgetMerged(p, b)
 	if !bytes.Equal(o.Body(), w.appendErased(b, s.Number, profile.Place{})) {
