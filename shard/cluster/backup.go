@@ -91,7 +91,7 @@ func (b *Backup) take(ctx context.Context) error {
 }
 
 func (n *Node) imageOf(ctx context.Context, group uint32) (image.Image, error) {
-	if g := n.group(group); g != nil && g.phase.Load() == current {
+	if n.readable(group) != nil {
 		return n.beginImage(ctx, group)
 	}
 	leader, err := n.routes.Soon(group, time.Time{})

@@ -39,6 +39,14 @@ const (
 	current
 )
 
+// readable returns this node's replica of a group if reads may use it, else nil.
+func (n *Node) readable(group uint32) *group {
+	if g := n.group(group); g != nil && g.phase.Load() == current {
+		return g
+	}
+	return nil
+}
+
 // Barrier returns when everything that was acknowledged anywhere before the call is visible here; see shard.Nodes.
 func (m mesh) Barrier() error {
 	return m.barriers.next(m.opts.BarrierTimeout, func() error {

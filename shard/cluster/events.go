@@ -45,7 +45,7 @@ func (n *Node) Tally(t *eventlog.Tally) {
 
 // eventsHere returns the events of a group as the replica here has them; nil when there is no replica, or it is behind.
 func (n *Node) eventsHere(group uint32) *eventlog.Log {
-	if g := n.group(group); g != nil && g.phase.Load() == current {
+	if g := n.readable(group); g != nil {
 		return g.events.Load()
 	}
 	return nil

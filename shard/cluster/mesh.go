@@ -45,11 +45,10 @@ func (m mesh) Replica(group int) *replica.Replica {
 
 // Local returns the replica of a partition that reads may use, or nil when there is none.
 func (m mesh) Local(partition uint8) *replica.Replica {
-	g := m.group(m.routes.GroupOf(partition))
-	if g == nil || g.phase.Load() != current {
-		return nil
+	if g := m.readable(m.routes.GroupOf(partition)); g != nil {
+		return g.replica.Load()
 	}
-	return g.replica.Load()
+	return nil
 }
 
 // Control returns the replica of the control group; while a state is taken in, the previous one.
