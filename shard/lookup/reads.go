@@ -45,37 +45,55 @@ const (
 // lie in, then those of the users, then those of the users' addresses. What it doesn't foresee is asked for when it is
 // read. Without Expect, there would be a round of the quorum between two looks.
 func (r *Reads) Expect(workspace uint32, extent Extent, list ...Identifier) error {
-	f, c := r.barriers, r.Reader
+	f := r.barriers
 	if f == nil {
 		return nil
 	}
 	homes := make([]uint64, len(list))
 	for i, named := range list {
-		homes[i] = c.homeOf(workspace, &list[i], named)
+		homes[i] = r.homeOf(workspace, &list[i], named)
 	}
 	if err := f.here(homes); err != nil || extent == 0 {
 		return err
 	}
-	var users []uint64
-	for i, named := range list {
-		if !c.isHere(homes[i]) {
-			continue
-		}
-		var err error
-		if users, err = c.numbers(users, homes[i], workspace, named.ID, named.Key); err != nil {
-			return err
-		}
+	users, err := r.usersHere(workspace, homes, list)
+	if err == nil {
+		err = f.ofUsers(users)
 	}
-	if err := f.ofUsers(users); err != nil || extent == OfUsers {
+	if err != nil || extent == OfUsers {
 		return err
 	}
-	var rows []uint64
-	for _, number := range users[:min(len(users), maxExpected)] {
-		if !c.isHere(number) {
+	rows, err := r.rowsHere(workspace, extent, users[:min(len(users), maxExpected)])
+	if err != nil {
+		return err
+	}
+	return f.here(rows)
+}
+
+// maxExpected is how many users Expect looks at: thousands may share an address.
+const maxExpected = 128
+
+// usersHere are the users whom identifiers with these homes name, as far as this node can tell by itself.
+func (r *Reader) usersHere(workspace uint32, homes []uint64, list []Identifier) (users []uint64, err error) {
+	for i, named := range list {
+		if !r.isHere(homes[i]) {
 			continue
 		}
-		err := c.view(number, func(blob []byte) {
-			of := c.addressRows(workspace, blob)
+		if users, err = r.numbers(users, homes[i], workspace, named.ID, named.Key); err != nil {
+			return nil, err
+		}
+	}
+	return users, nil
+}
+
+// rowsHere are the directory rows of the addresses that users have, as far as this node can tell by itself.
+func (r *Reader) rowsHere(workspace uint32, extent Extent, users []uint64) (rows []uint64, err error) {
+	for _, number := range users {
+		if !r.isHere(number) {
+			continue
+		}
+		err := r.view(number, func(blob []byte) {
+			of := r.addressRows(workspace, blob)
 			if extent&OfEmails != 0 {
 				rows = append(rows, of[atEmail])
 			}
@@ -84,11 +102,8 @@ func (r *Reads) Expect(workspace uint32, extent Extent, list ...Identifier) erro
 			}
 		})
 		if err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return f.here(rows)
+	return rows, nil
 }
-
-// maxExpected is how many users Expect looks at: thousands may share an address.
-const maxExpected = 128
