@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 )
 
 // FirstPosition is the position of the oldest record that the log still holds, or would hold if it were not empty.
@@ -175,11 +174,7 @@ func (r *segmentReader) end(last uint64) error {
 func (l *Log) Hold(name string, from uint64) {
 	l.segMu.Lock()
 	defer l.segMu.Unlock()
-	if from == math.MaxUint64 {
-		delete(l.holds, name)
-	} else {
-		l.holds[name] = from
-	}
+	l.holds.Set(name, from)
 }
 
 // Trim gives up the segments that hold only records before a position, except those that a reader holds or is reading
@@ -218,9 +213,7 @@ func (l *Log) Trim(before uint64) error {
 func (l *Log) cut(before uint64) (trimmed []*segment, state highWaterState) {
 	l.segMu.Lock()
 	defer l.segMu.Unlock()
-	for _, from := range l.holds {
-		before = min(before, from)
-	}
+	before = l.holds.Before(before)
 	n := 0
 	for n < len(l.segments) && l.segments[n].last < before && l.segments[n].pins == 0 && !l.segments[n].open {
 		n++

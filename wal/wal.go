@@ -180,7 +180,7 @@ type Log struct {
 	segments []*segment // by number, without gaps
 	nextNum  uint64
 	recycled []recycledFile
-	holds    map[string]uint64
+	holds    Holds
 	trimMu   sync.Mutex // one Trim at a time; before segMu
 
 	commit  committer
@@ -204,7 +204,6 @@ func Open(opts Options) (*Log, error) {
 		opts:    opts,
 		room:    Room{Floor: Floor{opts.MinFreeBytes, opts.MinFreePercent}, Logger: opts.Logger},
 		ring:    make([]*Record, opts.MaxPendingRecords),
-		holds:   map[string]uint64{},
 		done:    make(chan struct{}),
 		stop:    make(chan struct{}),
 		kept:    make(chan struct{}),

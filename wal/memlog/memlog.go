@@ -27,7 +27,7 @@ type Log struct {
 	records []Record
 	trimmed uint64 // the position that Trim was called with
 	durable uint64
-	holds   map[string]uint64
+	holds   wal.Holds
 }
 
 // Add appends a record that was decided elsewhere.
@@ -89,19 +89,14 @@ func (l *Log) Read(from, to uint64, f func(uint64, uint32, []byte) error) error 
 func (l *Log) Hold(name string, from uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.holds == nil {
-		l.holds = make(map[string]uint64)
-	}
-	l.holds[name] = from
+	l.holds.Set(name, from)
 }
 
 // Trim drops the records before a position that nobody holds.
 func (l *Log) Trim(before uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, from := range l.holds {
-		before = min(before, from)
-	}
+	before = l.holds.Before(before)
 	l.trimmed = max(l.trimmed, before)
 	l.records = slices.DeleteFunc(l.records, func(r Record) bool { return r.Position < before })
 	return nil

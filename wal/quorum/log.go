@@ -60,7 +60,7 @@ type Log struct {
 	closing      bool
 	failure      error // wraps wal.ErrFailed
 	trimmed      uint64
-	holds        map[string]uint64
+	holds        wal.Holds
 
 	leadership leadership
 	swapping   sync.Mutex     // held while one instance replaces another, and during Close

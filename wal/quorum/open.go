@@ -30,7 +30,7 @@ func Open(o Options) (*Log, error) {
 		opts: o, host: o.Host, self: o.Host.Node(), proposer: rand.Uint64(),
 		room: wal.Room{Floor: wal.Floor{MinFreeBytes: o.MinFreeBytes, MinFreePercent: o.MinFreePercent},
 			Logger: o.Logger.With("group", o.Group)},
-		holds: map[string]uint64{}, proposed: make(chan struct{}), stop: make(chan struct{}),
+		proposed: make(chan struct{}), stop: make(chan struct{}),
 		leadership: leadership{wake: make(chan struct{}, 1)},
 	}
 	l.wake.L = &l.mu

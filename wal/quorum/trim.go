@@ -2,7 +2,6 @@ package quorum
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/hashicorp/raft"
 
@@ -68,11 +67,7 @@ func (l *Log) walk(from, to uint64, f func(position uint64, count uint32, payloa
 func (l *Log) Hold(name string, from uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if from == math.MaxUint64 {
-		delete(l.holds, name)
-		return
-	}
-	l.holds[name] = from
+	l.holds.Set(name, from)
 }
 
 // Trim says that records before this position are no longer needed. They are deleted some time later, except for what
@@ -95,11 +90,7 @@ func (l *Log) letGo(index uint64) {
 func (l *Log) needed() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := l.trimmed
-	for _, from := range l.holds {
-		p = min(p, from)
-	}
-	return indexOf(p)
+	return indexOf(l.holds.Before(l.trimmed))
 }
 
 // compact deletes log that nobody needs, when there is enough of it. If need be, it moves the marker forward first.
