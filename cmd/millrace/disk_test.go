@@ -163,3 +163,15 @@ func TestStartOnAFullDisk(t *testing.T) {
 	require.ErrorIs(t, withExitCode(syscall.EROFS), syscall.EROFS)
 	require.NotErrorAs(t, withExitCode(syscall.ENOENT), new(exitError))
 }
+
+// A server whose data directory is gone when it stops ends with the exit code for that, and says so in a few lines.
+func TestStopWithoutItsDirectory(t *testing.T) {
+	s := newSite(t)
+	p := s.start(t)
+	require.Equal(t, 201, s.track(t, "ann").status)
+	require.NoError(t, os.RemoveAll(s.dir))
+	p.signal(syscall.SIGTERM)
+	require.Equal(t, exitDiskFailed, p.exit(testPatience), p.log.String())
+	require.Contains(t, p.log.String(), "no such file or directory")
+	require.Less(t, len(p.log.String()), 64<<10)
+}

@@ -75,7 +75,7 @@ func (s *serving) options() (o nodeOptions, err error) {
 	if o, err = s.nodeOptions(s.logger); err != nil {
 		return o, err
 	}
-	o.engine.OnFailure = func(err error) { s.failed <- err }
+	o.engine.OnFailure = s.fail
 	if s.certificate != nil {
 		s.inUse = append(s.inUse, usedCertificate{"api", s.certificate, nil})
 	}
@@ -174,7 +174,22 @@ func (s *serving) serve(ctx context.Context) error {
 		return exitError{err, exitDiskFailed} // nothing is closed in order any more: the next start recovers
 	case <-ctx.Done():
 	}
-	return s.stop(inner, reloaded)
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.stop(inner, reloaded) }()
+	select {
+	case err := <-stopped:
+		return err
+	case err := <-s.failed: // as above: parts that have failed may never end
+		return exitError{err, exitDiskFailed}
+	}
+}
+
+// fail is told that the engine has failed. The first failure ends the process.
+func (s *serving) fail(err error) {
+	select {
+	case s.failed <- err:
+	default:
+	}
 }
 
 // stop lets requests in flight finish and closes everything in order.

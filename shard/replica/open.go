@@ -249,7 +249,7 @@ func (e *Replica) drain() {
 }
 
 // Close ends leadership, applies what was dispatched, writes a checkpoint and closes store and log. Later calls get
-// ErrClosed.
+// ErrClosed. Errors: ErrFailed, when what it wrote did not reach the disk.
 func (e *Replica) Close() error {
 	if e.closing.Swap(true) {
 		return nil
@@ -270,7 +270,9 @@ func (e *Replica) Close() error {
 		e.drain()
 		err = e.checkpoint()
 	}
-	err = errors.Join(err, e.log.Close())
+	if err = errors.Join(err, e.log.Close()); err != nil && !errors.Is(err, ErrFailed) {
+		err = fmt.Errorf("%w: %w", ErrFailed, err)
+	}
 	for _, w := range e.workers {
 		w.retire()
 	}

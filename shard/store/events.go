@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -15,12 +16,19 @@ var ErrStore = errors.New("state store")
 
 // events sends Pebble's messages to slog, and tells the engine when the store can't be written any more.
 type events struct {
-	log       *slog.Logger
-	onFailure func(error)
-	once, die sync.Once
-	err       error         // set before failed is closed
-	failed    chan struct{} // the store can't be written any more
-	dead      chan struct{} // closed by Fatalf: Pebble's goroutines are stopped for good
+	log             *slog.Logger
+	errors, damages seldom
+	onFailure       func(error)
+	once, die       sync.Once
+	err             error         // set before failed is closed
+	failed          chan struct{} // the store can't be written any more
+	closing         chan struct{} // closed by Store.Close
+	dead            chan struct{} // closed by Fatalf: Pebble's goroutines are stopped for good
+}
+
+func newEvents(log *slog.Logger, onFailure func(error)) *events {
+	return &events{log: log, errors: seldom{log: log}, damages: seldom{log: log}, onFailure: onFailure,
+		failed: make(chan struct{}), closing: make(chan struct{}), dead: make(chan struct{})}
 }
 
 // fail makes the first error final.
@@ -33,7 +41,19 @@ func (l *events) fail(err error) {
 }
 
 func (l *events) Infof(f string, a ...any)  { l.log.Debug("state store: " + fmt.Sprintf(f, a...)) }
-func (l *events) Errorf(f string, a ...any) { l.log.Error("state store: " + fmt.Sprintf(f, a...)) }
+func (l *events) Errorf(f string, a ...any) { l.errors.error("state store: " + fmt.Sprintf(f, a...)) }
+
+// damaged is told of each read that has met a damaged block.
+func (l *events) damaged(i pebble.DataCorruptionInfo) {
+	l.damages.error("state store: damaged block", "detail", i.String())
+}
+
+// end is called when the store is about to be closed.
+func (l *events) end() {
+	close(l.closing)
+	l.errors.end()
+	l.damages.end()
+}
 
 // Fatalf is called when Pebble can't go on, most often for want of a manifest, and must not return. The process has to
 // end, but in the engine's way: with its reason and exit code.
@@ -62,6 +82,7 @@ func (f fatal) Unwrap() (causes []error) {
 }
 
 // syncedFS calls Fatalf for a directory that can't be synced: otherwise Pebble would panic, on a goroutine of its own.
+// When the store has failed, it makes files slowly.
 type syncedFS struct {
 	vfs.FS
 	events *events
@@ -74,6 +95,23 @@ type syncedDir struct {
 
 // Unwrap is for Pebble, which looks below wrappers.
 func (fs syncedFS) Unwrap() vfs.FS { return fs.FS }
+
+// retryPause is how long Pebble waits before it tries again what has failed.
+const retryPause = time.Second
+
+// Create makes a file. Pebble begins a flush by that, and tries one that has failed again at once and without end:
+// until the process ends, that would be all that it does. Pebble holds none of the locks that readers need.
+func (fs syncedFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	select {
+	case <-fs.events.failed:
+		select {
+		case <-time.After(retryPause):
+		case <-fs.events.closing:
+		}
+	default:
+	}
+	return fs.FS.Create(name, category)
+}
 
 // OpenDir opens a directory to sync it.
 func (fs syncedFS) OpenDir(name string) (vfs.File, error) {

@@ -67,8 +67,7 @@ type Options struct {
 
 // Open opens a store, or makes one.
 func Open(opts Options) (*Store, error) {
-	events := &events{log: opts.Logger, onFailure: opts.OnFailure, failed: make(chan struct{}),
-		dead: make(chan struct{})}
+	events := newEvents(opts.Logger, opts.OnFailure)
 	o := &pebble.Options{
 		FS: syncedFS{tableFS{opts.FS}, events}, DisableWAL: true, FormatMajorVersion: pebble.FormatNewest,
 		MemTableSize: uint64(opts.MemTableBytes), MemTableStopWritesThreshold: maxMemTables, L0CompactionThreshold: 8,
@@ -99,9 +98,7 @@ func Open(opts Options) (*Store, error) {
 		WriteStallEnd: l.WriteStallEnd,
 		// Pebble's own listener ends the process: one bad block must not keep the server from starting.
 		// The read that met the block fails instead.
-		DataCorruption: func(i pebble.DataCorruptionInfo) {
-			opts.Logger.Error("state store: damaged block", "detail", i.String())
-		},
+		DataCorruption: events.damaged,
 	}
 	o.EventListener = &quiet
 	o.EnsureDefaults()
@@ -296,6 +293,7 @@ func (s *Store) Dead() <-chan struct{} { return s.events.dead }
 // Close closes the database, as far as that is possible.
 func (s *Store) Close() error {
 	defer s.own.Close()
+	s.events.end()
 	closed := make(chan error, 1)
 	go func() { closed <- s.DB.Close() }()
 	select {
