@@ -255,6 +255,33 @@ func TestOpenLoopDropsThrottledRequests(t *testing.T) {
 	require.True(t, d.OK(), "%v", d)
 }
 
+// A 503 that says that nothing was done is a refusal for now; one that leaves it open is not.
+func TestTurnedAwayIsNotUnknown(t *testing.T) {
+	run := func(rate float64, keys bool, faults map[int64]fault) *Report {
+		s := newServer(t)
+		s.fault = func(n int64) fault { return faults[n] }
+		o := small(s, 6)
+		o.Connections, o.Rate, o.IdempotencyKeys = 1, rate, keys
+		report, ledger := run1(t, o)
+		require.EqualValues(t, report.UnknownRequests, ledger.UnknownRequests())
+		d := verify(t, s, ledger)
+		require.True(t, d.OK(), "%v", d)
+		return report
+	}
+	report := run(0, false, map[int64]fault{3: turnAway, 4: turnAway, 6: leaveOpen})
+	require.EqualValues(t, map[string]int64{"201": 5, "503": 3}, report.Statuses)
+	require.EqualValues(t, 2, report.TurnedAway)
+	require.EqualValues(t, 1, report.UnknownRequests)
+
+	report = run(400, false, map[int64]fault{3: turnAway}) // an open loop doesn't wait
+	require.EqualValues(t, map[string]int64{"201": 5, "503": 1}, report.Statuses)
+	require.Zero(t, report.UnknownRequests)
+
+	report = run(400, true, map[int64]fault{3: cutBefore, 4: turnAway}) // the first attempt may have been done
+	require.EqualValues(t, 1, report.TurnedAway)
+	require.EqualValues(t, 1, report.UnknownRequests)
+}
+
 func TestOpenLoopShowsAStall(t *testing.T) {
 	f := func(rate float64) *Report {
 		s := newServer(t)

@@ -33,8 +33,9 @@ type Report struct {
 	Objects           int64            `json:"objects"`      // sum of Accepted
 	ObjectsPerSecond  float64          `json:"objects_per_second"`
 	Statuses          map[string]int64 `json:"statuses"`
-	Unsent            int64            `json:"unsent"` // attempts without a connection
-	Cut               int64            `json:"cut"`    // attempts without an answer
+	TurnedAway        int64            `json:"turned_away"` // attempts answered 503 that had no effect, as it says
+	Unsent            int64            `json:"unsent"`      // attempts without a connection
+	Cut               int64            `json:"cut"`         // attempts without an answer
 	// open loop: intended, dropped because the backlog was full
 	MissedSends   int64            `json:"missed_sends"`
 	ErrorEntries  int64            `json:"error_entries"`
@@ -45,7 +46,7 @@ type Report struct {
 	Latency  Latency `json:"latency_ms"`          // of acknowledged requests
 	Rejected Latency `json:"rejected_latency_ms"` // of other answers
 
-	UnknownRequests   int64    `json:"unknown_requests"` // given up without an answer, or answered 5xx
+	UnknownRequests   int64    `json:"unknown_requests"` // given up without an answer, or answered 5xx that leaves it open
 	Unexpected        int64    `json:"unexpected"`       // answers that differ from what the bodies call for
 	UnexpectedSamples []string `json:"unexpected_samples,omitempty"`
 
@@ -81,6 +82,7 @@ type figures struct {
 	requests, acked   int64
 	accepted          body.Mix
 	unsent, cut       int64
+	turnedAway        int64
 	errors            int64
 	texts             map[string]int64
 	sent, received    int64
@@ -111,6 +113,9 @@ func (f *figures) answered(status int, end outcome, took time.Duration, now time
 	f.received += int64(received)
 	f.errors += int64(a.errors)
 	h := f.rejected
+	if end == turnedAway {
+		f.turnedAway++
+	}
 	if end == acked {
 		h = f.latency
 		f.acked++
@@ -184,6 +189,7 @@ func (r *run) report(now time.Time) *Report {
 func (p *Report) add(f *figures) {
 	p.Requests += f.requests
 	p.Acked += f.acked
+	p.TurnedAway += f.turnedAway
 	p.Unsent += f.unsent
 	p.Cut += f.cut
 	p.ErrorEntries += f.errors
@@ -243,6 +249,7 @@ func (p *Report) WriteText(out io.Writer) error {
 	for _, text := range slices.Sorted(maps.Keys(p.ErrorTexts)) {
 		t.line("", "%d × %s", p.ErrorTexts[text], text)
 	}
+	t.count("turned away", p.TurnedAway, "attempts that had no effect (503)")
 	t.count("unsent", p.Unsent, "attempts without a connection")
 	t.count("cut", p.Cut, "attempts without an answer")
 	t.count("unknown", p.UnknownRequests, "requests whose outcome is not known")

@@ -11,8 +11,8 @@
 // start, so that a stall shows in every request that it delayed (no coordinated omission).
 //
 // A request ends in one of four ways, and the ledger tells them apart: acknowledged (2xx: it must be there for ever),
-// refused (4xx: no effect), unsent (no connection: no effect), unknown (5xx, or the connection broke after it was made:
-// it may be there, whole or not at all).
+// refused (4xx, or a 503 that says that nothing was done: no effect), unsent (no connection: no effect), unknown (other
+// 5xx, or the connection broke after it was made: it may be there, whole or not at all).
 package loadtest
 
 import (

@@ -37,6 +37,8 @@ const (
 	throttle               // 429 with Retry-After
 	stall                  // 201 after 500 ms, during which nobody else gets in
 	acceptEverything       // 201, refuses no object
+	turnAway               // 503 that says that nothing was done
+	leaveOpen              // 503 that doesn't, and nothing is stored
 )
 
 // server keeps counts in memory, behind a real socket.
@@ -146,6 +148,11 @@ func (s *server) track(ctx *fasthttp.RequestCtx) {
 	case throttle:
 		ctx.Response.Header.Set("Retry-After", "1")
 		reply(ctx, 429, map[string]any{"message": "limit"})
+	case turnAway:
+		text := []string{"The service is busy. Please try again later.", "The node is starting. Nothing was done; please try again later."}
+		reply(ctx, 503, map[string]any{"message": text[n%2]})
+	case leaveOpen:
+		reply(ctx, 503, map[string]any{"message": "Whether the request was done is unknown; please try again later."})
 	case cutBefore:
 		cut(ctx)
 	case failBefore:

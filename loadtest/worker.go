@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"time"
 
@@ -214,19 +215,21 @@ func (w *worker) setIdempotencyKey() {
 type outcome uint8
 
 const (
-	acked     outcome = iota // 2xx
-	refused                  // 4xx
-	throttled                // 429
-	unknown                  // 5xx, or no answer
-	unsent                   // no connection
+	acked      outcome = iota // 2xx
+	refused                   // 4xx
+	throttled                 // 429
+	turnedAway                // 503 that says that nothing was done
+	unknown                   // other 5xx, or no answer
+	unsent                    // no connection
 )
 
-// deliver sends the prepared request until its outcome is known, or until there is no point in another try. A throttled
-// request is sent again after the time that the server asks for, but only in a closed loop: in an open loop the next
-// arrival doesn't wait. A request that couldn't be sent is sent again once there is a connection. A request without an
-// answer is sent again only if it has an Idempotency-Key.
+// deliver sends the prepared request until its outcome is known, or until there is no point in another try. A request
+// that was throttled or turned away is sent again after the time that the server asks for, but only in a closed loop:
+// in an open loop the next arrival doesn't wait. A request that couldn't be sent is sent again once there is a
+// connection. A request without an answer is sent again only if it has an Idempotency-Key; what becomes of it stays
+// unknown when it is turned away then.
 func (w *worker) deliver(ctx context.Context, s *source, intended time.Time) error {
-	open := w.run.o.Rate > 0
+	open, isUnknown := w.run.o.Rate > 0, false
 	for attempt := 0; ; attempt++ {
 		from := intended
 		if attempt > 0 && !open {
@@ -246,8 +249,9 @@ func (w *worker) deliver(ctx context.Context, s *source, intended time.Time) err
 				return fmt.Errorf("the server answers %d: %.200s", status, w.resp.Body())
 			}
 			return nil
-		case throttled:
+		case throttled, turnedAway:
 			if open {
+				w.giveUp(s, isUnknown)
 				return nil
 			}
 			again = true
@@ -255,13 +259,14 @@ func (w *worker) deliver(ctx context.Context, s *source, intended time.Time) err
 			if again = w.run.o.IdempotencyKeys; !again {
 				w.settle(s, end)
 			}
+			isUnknown = again
 		case unsent:
 			again = true
 		}
 		if err != nil {
 			w.failures++
 			if !w.run.o.SurviveRestarts && w.failures >= maxFailures {
-				w.giveUp(s, end, again)
+				w.giveUp(s, isUnknown)
 				return fmt.Errorf("%d failures in a row: %w", w.failures, err)
 			}
 		}
@@ -270,7 +275,7 @@ func (w *worker) deliver(ctx context.Context, s *source, intended time.Time) err
 			wait = 0
 		}
 		if !w.run.pause(ctx, wait) {
-			w.giveUp(s, end, again)
+			w.giveUp(s, isUnknown)
 			return nil
 		}
 		if !again {
@@ -279,10 +284,10 @@ func (w *worker) deliver(ctx context.Context, s *source, intended time.Time) err
 	}
 }
 
-// giveUp settles a request that would have been sent again.
-func (w *worker) giveUp(s *source, end outcome, again bool) {
-	if again && end == unknown {
-		w.settle(s, end)
+// giveUp settles a request that would have been sent again, and of which an earlier attempt may have been done.
+func (w *worker) giveUp(s *source, isUnknown bool) {
+	if isUnknown {
+		w.settle(s, unknown)
 	}
 }
 
@@ -340,7 +345,7 @@ func (w *worker) exchange(s *source, from time.Time) (outcome, int, error) {
 		return end, 0, err
 	}
 	status := w.resp.StatusCode()
-	end := outcomeOf(status)
+	end := outcomeOf(status, w.resp.Body())
 	var a answer
 	if end == acked || status == fasthttp.StatusBadRequest {
 		a = w.readAnswer(s, w.resp.Body(), end)
@@ -353,12 +358,21 @@ func (w *worker) exchange(s *source, from time.Time) (outcome, int, error) {
 	return end, status, nil
 }
 
-func outcomeOf(status int) outcome {
+// nothingDone are what a 503 may begin with, or say, that means that the request had no effect.
+var nothingDone = [][]byte{
+	[]byte("The service is busy."), []byte("The service can't store more data"), []byte("The service is stopping."),
+	[]byte("There are too many connections"), []byte("Nothing was done"),
+}
+
+func outcomeOf(status int, body []byte) outcome {
 	switch {
 	case status >= 200 && status < 300:
 		return acked
 	case status == fasthttp.StatusTooManyRequests:
 		return throttled
+	case status == fasthttp.StatusServiceUnavailable &&
+		slices.ContainsFunc(nothingDone, func(text []byte) bool { return bytes.Contains(body, text) }):
+		return turnedAway
 	case status >= 500:
 		return unknown
 	}
