@@ -110,7 +110,11 @@ func (o *Options) send(
 	} else {
 		err = pool.DoDeadline(req, resp, deadline)
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case errors.Is(err, fasthttp.ErrTimeout) && resp.RemoteAddr() == nil: // there was no connection until the deadline
+		return notSent{fasthttp.ErrNoFreeConns}
+	default:
 		return err
 	}
 	switch status := resp.StatusCode(); status {

@@ -78,6 +78,38 @@ func TestCallsAreBounded(t *testing.T) {
 	}
 }
 
+// A call whose time is over while it waits for a connection was not sent, and says nothing about the node.
+func TestCallThatGetsNoConnection(t *testing.T) {
+	t.Parallel()
+	addresses := map[host.Node]string{1: testaddr.Free(t), 2: testaddr.Free(t)}
+	parked, open := make(chan struct{}), make(chan struct{})
+	var served atomic.Int64
+	wait := func(_ *host.Conn, dst Body, _ *Reader) (Body, error) {
+		served.Add(1)
+		parked <- struct{}{}
+		<-open
+		return dst, nil
+	}
+	caller(t, 1, addresses, map[string]Handler{"/commit": wait}, nil)
+	n := caller(t, 2, addresses, nil, nil)
+	n.PingTimeout = time.Millisecond
+	r := n.NewPeer(1, func() {})
+	r.Bound(1)
+	r.heard()
+	first := make(chan error, 1)
+	go func() { first <- r.Post(Requests, "/commit", NewBody(0), time.Now().Add(patience), nil) }()
+	<-parked
+	for _, left := range []time.Duration{50 * time.Millisecond, -time.Second} {
+		err := r.Post(Requests, "/commit", NewBody(0), time.Now().Add(left), nil)
+		require.True(t, WasNotSent(err), "%v", err)
+		require.ErrorIs(t, err, replica.ErrBusy)
+		require.False(t, r.silent.Load())
+	}
+	close(open)
+	require.NoError(t, <-first)
+	require.EqualValues(t, 1, served.Load())
+}
+
 // Fourteen of fifteen nodes have as many requests under way at the fifteenth as they may, and all of these wait.
 // Messages and barriers, for which the requests wait, come through all the same.
 func TestRequestsOfFifteenNodesLeaveRoom(t *testing.T) {
