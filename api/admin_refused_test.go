@@ -240,6 +240,34 @@ func TestSendAgainOnce(t *testing.T) {
 	require.EqualValues(t, 1, events.([]any)[0].(map[string]any)["count"])
 }
 
+// cutOff is a Feed of a cluster of which node 7 does not answer.
+type cutOff struct{ refused.Feed }
+
+func (f cutOff) List(ctx context.Context, q refused.Query) ([]refused.Entry, bool, error) {
+	*q.Missing = append(*q.Missing, 7)
+	return f.Feed.List(ctx, q)
+}
+
+func (f cutOff) Counts(ctx context.Context, q refused.Query) ([]refused.Count, error) {
+	*q.Missing = append(*q.Missing, 7)
+	return f.Feed.Counts(ctx, q)
+}
+
+// Answers say which nodes' entries are missing, when there are such nodes.
+func TestRefusedOfNodesThatDoNotAnswer(t *testing.T) {
+	c := openClerk(t)
+	ask := func() (answers []map[string]any) {
+		return append(answers, c.ask(200, "GET", "", ""), c.ask(200, "GET", "/counts", ""), c.ask(200, "POST", "/send?rule=required", ""))
+	}
+	for _, answer := range ask() {
+		require.NotContains(t, answer, "missing_nodes")
+	}
+	c.options.Refused = cutOff{c.options.Refused}
+	for _, answer := range ask() {
+		require.Equal(t, []any{7.0}, answer["missing_nodes"])
+	}
+}
+
 // leaver is a Feed whose entries other nodes have, and a client who leaves as soon as one was found.
 type leaver struct {
 	refused.Feed

@@ -139,14 +139,16 @@ func (s *Server) ofRefused(
 
 // listRefused answers with a page of entries, newest first; next, if there is one, is the before of the following page.
 func (s *Server) listRefused(_ control.Actor, r *http.Request, w *control.Workspace, q refused.Query) (any, error) {
+	answer := struct {
+		Refused []RefusedEntry `json:"refused"`
+		Next    string         `json:"next,omitempty"`
+		Missing []uint32       `json:"missing_nodes,omitempty"`
+	}{Refused: []RefusedEntry{}}
+	q.Missing = &answer.Missing
 	list, more, err := s.common.Refused.List(r.Context(), q)
 	if err != nil {
 		return nil, err
 	}
-	answer := struct {
-		Refused []RefusedEntry `json:"refused"`
-		Next    string         `json:"next,omitempty"`
-	}{Refused: []RefusedEntry{}}
 	for i := range list {
 		answer.Refused = append(answer.Refused, describeRefused(w, &list[i]))
 	}
@@ -168,6 +170,8 @@ type RefusedCount struct {
 
 // countRefused answers with counts by hour, key and rule, newest first.
 func (s *Server) countRefused(_ control.Actor, r *http.Request, w *control.Workspace, q refused.Query) (any, error) {
+	var missing []uint32
+	q.Missing = &missing
 	counts, err := s.common.Refused.Counts(r.Context(), q)
 	if err != nil {
 		return nil, err
@@ -178,7 +182,11 @@ func (s *Server) countRefused(_ control.Actor, r *http.Request, w *control.Works
 		one.Key, one.KeyName = keyNumbered(w, c.Key)
 		list = append(list, one)
 	}
-	return map[string]any{"counts": list}, nil
+	answer := map[string]any{"counts": list}
+	if len(missing) > 0 {
+		answer["missing_nodes"] = missing
+	}
+	return answer, nil
 }
 
 // refusedAt returns the entry that the path names, and its workspace.
@@ -336,17 +344,18 @@ func (s *Server) sendAllRefused(by control.Actor, r *http.Request, w *control.Wo
 		return nil, err
 	}
 	defer done()
-	q.OnlyRefused = true
+	answer := struct {
+		Accepted int      `json:"accepted"`
+		Refused  int      `json:"refused"`  // again
+		Skipped  int      `json:"not_kept"` // there is no object to send
+		Next     string   `json:"next,omitempty"`
+		Missing  []uint32 `json:"missing_nodes,omitempty"`
+	}{}
+	q.OnlyRefused, q.Missing = true, &answer.Missing
 	list, more, err := s.common.Refused.List(r.Context(), q)
 	if err != nil {
 		return nil, err
 	}
-	answer := struct {
-		Accepted int    `json:"accepted"`
-		Refused  int    `json:"refused"`  // again
-		Skipped  int    `json:"not_kept"` // there is no object to send
-		Next     string `json:"next,omitempty"`
-	}{}
 	if more {
 		answer.Next = list[len(list)-1].ID().String()
 	}

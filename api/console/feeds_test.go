@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -219,4 +220,23 @@ func TestFeedsInABrowser(t *testing.T) {
 func (b tab) await(selector, text string) {
 	b.t.Helper()
 	require.Eventually(b.t, func() bool { return strings.Contains(b.text(selector), text) }, time.Minute, 20*time.Millisecond, "%s: %s", selector, text)
+}
+
+// The page says which nodes' entries are missing in its list or in its counts.
+func TestRefusedOfNodesThatDoNotAnswer(t *testing.T) {
+	h := openHouse(t, func(o *Options) {
+		api := o.API
+		o.API = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case strings.HasSuffix(r.URL.Path, "/refused"):
+				fmt.Fprint(w, `{"refused":[],"missing_nodes":[3]}`)
+			case strings.HasSuffix(r.URL.Path, "/refused/counts"):
+				fmt.Fprint(w, `{"counts":[],"missing_nodes":[2,3]}`)
+			default:
+				api.ServeHTTP(w, r)
+			}
+		})
+	})
+	require.Contains(t, h.signedIn().get(demo+"/refused").text, "No answer from node 2, 3: what was refused there is missing here.")
+	require.NotContains(t, openHouse(t).signedIn().get(demo+"/refused").text, "No answer")
 }

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"millrace/api/admin"
@@ -48,6 +50,7 @@ type refusedData struct {
 	Chart       chart.Chart
 	Entries     []refusal
 	Next        string // where the next page begins
+	Missing     string // nodes that did not answer
 	IsOff       bool
 }
 
@@ -64,6 +67,7 @@ func (c *Console) showRefused(v *visit) error {
 	var page struct {
 		Refused []refusal `json:"refused"`
 		Next    string    `json:"next"`
+		Missing []int     `json:"missing_nodes"`
 	}
 	err := v.call(http.MethodGet, v.of("refused")+"?"+ask.Encode(), nil, &page)
 	f, _ := errors.AsType[*fault](err)
@@ -77,21 +81,33 @@ func (c *Console) showRefused(v *visit) error {
 		return err
 	}
 	data.Entries, data.Next = page.Refused, page.Next
-	counts, err := v.countRefused()
+	counts, missing, err := v.countRefused()
 	if err != nil {
 		return err
 	}
+	data.Missing = nodesText(append(page.Missing, missing...))
 	data.Counts, data.Chart = byRule(counts), refusedChart(counts, data.Rule, c.options.Now())
 	return v.render("refused", "Refused", &data)
 }
 
-// countRefused reads the counts, those of the newest hour first.
-func (v *visit) countRefused() ([]admin.RefusedCount, error) {
+// countRefused reads the counts, those of the newest hour first; missing are the nodes that did not answer.
+func (v *visit) countRefused() (counts []admin.RefusedCount, missing []int, err error) {
 	var list struct {
-		Counts []admin.RefusedCount `json:"counts"`
+		Counts  []admin.RefusedCount `json:"counts"`
+		Missing []int                `json:"missing_nodes"`
 	}
-	err := v.call(http.MethodGet, v.of("refused", "counts"), nil, &list)
-	return list.Counts, err
+	err = v.call(http.MethodGet, v.of("refused", "counts"), nil, &list)
+	return list.Counts, list.Missing, err
+}
+
+// nodesText names nodes, each once.
+func nodesText(nodes []int) string {
+	slices.Sort(nodes)
+	var names []string
+	for _, node := range slices.Compact(nodes) {
+		names = append(names, strconv.Itoa(node))
+	}
+	return strings.Join(names, ", ")
 }
 
 // byRule adds up by rule, the one that was broken most often first.

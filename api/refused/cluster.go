@@ -109,6 +109,7 @@ func (c *Cluster) List(ctx context.Context, q Query) (list []Entry, more bool, e
 				return nil, false, a.Err
 			}
 			c.own.options.Logger.Warn("refused objects of a node can't be listed", "node", a.Node, "error", a.Err)
+			q.miss(a.Node)
 			continue
 		}
 		more = more || a.Reply.More
@@ -139,6 +140,7 @@ func (c *Cluster) Counts(ctx context.Context, q Query) ([]Count, error) {
 				return nil, a.Err
 			}
 			c.own.options.Logger.Warn("refused objects of a node can't be counted", "node", a.Node, "error", a.Err)
+			q.miss(a.Node)
 		}
 		for i := range a.Reply.Counts {
 			addCount(counts, &a.Reply.Counts[i])

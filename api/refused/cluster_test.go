@@ -100,9 +100,13 @@ func TestCluster(t *testing.T) {
 	require.Equal(t, 3, removed)
 
 	n.down[3] = true
-	list, _, err := c.List(t.Context(), Query{Limit: 100})
+	var missing []uint32
+	list, _, err := c.List(t.Context(), Query{Limit: 100, Missing: &missing})
 	require.NoError(t, err)
 	require.NotEmpty(t, list)
+	_, err = c.Counts(t.Context(), Query{Missing: &missing})
+	require.NoError(t, err)
+	require.Equal(t, []uint32{3, 3}, missing)
 	require.False(t, slices.ContainsFunc(list, func(e Entry) bool { return e.Node == 3 }))
 	_, err = c.Serve([]byte(`{"verb":"x"}`))
 	require.Error(t, err)

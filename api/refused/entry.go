@@ -84,6 +84,14 @@ type Query struct {
 	Since, Until int64  // Unix ms; Until is exclusive
 	Before       uint64 // Seq; only older ones
 	Limit        int
+	// Missing, if it isn't nil, gets the nodes of a cluster that did not answer: what they have is left out.
+	Missing *[]uint32 `json:"-"`
+}
+
+func (q *Query) miss(node uint32) {
+	if q.Missing != nil {
+		*q.Missing = append(*q.Missing, node)
+	}
 }
 
 // Request is the Array of a Query for requests that were refused as a whole.

@@ -106,6 +106,7 @@ func (c *refusedSendAll) Run(s *session) error {
 		if err != nil {
 			return err
 		}
+		s.noteMissing(answer)
 		for name, sum := range map[string]*int{"accepted": &accepted, "refused": &again, "not_kept": &skipped} {
 			var n int
 			if err := answer.read(name, &n); err != nil {

@@ -204,13 +204,14 @@ func (c *Target) token() (string, error) {
 // session is one run of a command: where it calls and where it prints.
 type session struct {
 	*caller
-	ctx context.Context
-	out io.Writer
+	ctx   context.Context
+	out   io.Writer
+	notes io.Writer // what isn't the answer itself
 }
 
 // ProvideSession is called by kong for the commands below.
 func (c *caller) ProvideSession(ctx context.Context, out io.Writer) (*session, error) {
-	return &session{caller: c, ctx: ctx, out: out}, nil
+	return &session{caller: c, ctx: ctx, out: out, notes: os.Stderr}, nil
 }
 
 // path joins segments into a path of the admin API; segments may contain any character.
@@ -277,7 +278,15 @@ func (s *session) list(path, name string, columns ...column) error {
 	if err != nil {
 		return err
 	}
+	s.noteMissing(answer)
 	return s.printList(answer, name, columns...)
+}
+
+// noteMissing names the nodes of a cluster whose part of an answer is missing.
+func (s *session) noteMissing(answer members) {
+	if nodes := answer.text("missing_nodes"); nodes != "" {
+		fmt.Fprintf(s.notes, "no answer from node %s: what is there is missing here\n", nodes)
+	}
 }
 
 // pages is list for a list that comes in pages: all of them, or the first. The parameter follow asks for the next page.
@@ -289,6 +298,7 @@ func (s *session) pages(path string, query url.Values, name, follow string, all 
 		if err != nil {
 			return err
 		}
+		s.noteMissing(answer)
 		rows, err := answer.rows(name)
 		if err != nil {
 			return err
