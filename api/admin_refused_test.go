@@ -222,22 +222,63 @@ func TestSendAgain(t *testing.T) {
 	require.Equal(t, "refused objects sent again", audit["entries"].([]any)[0].(map[string]any)["what"])
 }
 
-// An object that several requests send again at the same time, as a double click does, is taken once.
+// An object that several requests send again at the same time, as a double click does, is taken once; also when they
+// come to different servers, as in a cluster.
 func TestSendAgainOnce(t *testing.T) {
 	c := openClerk(t)
 	c.track(400, `{"events":[{"external_id":"ada","name":"e"}]}`)
 	_, ids := c.list("")
 	var clicks sync.WaitGroup
-	server := c.operatorServer() // one: each admin.Server knows its own requests alone
-	for range 16 {
+	servers := []*http.Server{c.operatorServer(), c.operatorServer(), c.operatorServer()}
+	for i := range 48 {
 		clicks.Go(func() {
-			w := c.send(t.Context(), server, "/"+ids[0]+"/send", `{"object":{"external_id":"ada","name":"e",`+at+`}}`)
-			assert.Contains(t, []int{200, 404}, w.Code, w.Body)
+			w := c.send(t.Context(), servers[i%3], "/"+ids[0]+"/send", `{"object":{"external_id":"ada","name":"e",`+at+`}}`)
+			assert.Contains(t, []int{200, 404, 409}, w.Code, w.Body)
 		})
 	}
 	clicks.Wait()
 	events := c.call("POST", "/users/export/ids", demoKey, `{"external_ids":["ada"]}`).json(t)["users"].([]any)[0].(map[string]any)["custom_events"]
 	require.EqualValues(t, 1, events.([]any)[0].(map[string]any)["count"])
+}
+
+// overtaken is a Feed of which somebody else changes what was listed first.
+type overtaken struct {
+	refused.Feed
+	overtake *sync.Once
+	by       func()
+}
+
+func (f overtaken) List(ctx context.Context, q refused.Query) ([]refused.Entry, bool, error) {
+	list, more, err := f.Feed.List(ctx, q)
+	f.overtake.Do(f.by)
+	return list, more, err
+}
+
+// Of all objects that are sent again those are left alone that another server sends at this moment, or has sent since
+// they were listed.
+func TestSendAllAgainOnce(t *testing.T) {
+	c := openClerk(t)
+	const group = `"subscription_groups":[{"subscription_group_id":"7b51c5d1-9c0b-4a3c-8a53-6a0f58a0b9a7","subscription_state":"subscribed"}]`
+	c.track(400, `{"attributes":[{"external_id":"ada",`+group+`},{"external_id":"bob",`+group+`}]}`)
+	status, _, text := c.admin("POST", "/admin/workspaces/demo/subscription_groups", "admin-token", `{"id":"7b51c5d1-9c0b-4a3c-8a53-6a0f58a0b9a7","name":"Late","channel":"email"}`)
+	require.Equal(t, 201, status, text)
+	const path = "/send?rule=subscription-group-id"
+	_, ids := c.list("")
+	first, ok := refused.ParseID(ids[0])
+	require.True(t, ok)
+	feed := c.options.Refused
+	_, err := feed.Claim(t.Context(), first)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, c.ask(200, "POST", path, "")["accepted"])
+	_, left := c.list("")
+	require.Equal(t, ids[:1], left)
+	require.NoError(t, feed.Release(t.Context(), first))
+
+	c.options.Refused = overtaken{feed, new(sync.Once), func() {
+		c.options.Refused = feed
+		require.EqualValues(t, 1, c.ask(200, "POST", path, "")["accepted"])
+	}}
+	require.EqualValues(t, 0, c.ask(200, "POST", path, "")["accepted"])
 }
 
 // cutOff is a Feed of a cluster of which node 7 does not answer.

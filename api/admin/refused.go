@@ -246,6 +246,16 @@ func (s *Server) sendRefused(by control.Actor, r *http.Request) (any, error) {
 		return nil, err
 	}
 	defer done()
+	if id, ok := refused.ParseID(r.PathValue("id")); ok && s.common.Refused != nil {
+		claimed, err := s.common.Refused.Claim(r.Context(), id)
+		if err != nil {
+			return nil, err
+		}
+		defer s.release(r.Context(), claimed)
+		if len(claimed) == 0 {
+			return nil, fmt.Errorf("%w: the object is being sent again at this moment", control.ErrConflict)
+		}
+	}
 	w, e, err := s.refusedAt(r)
 	if err != nil {
 		return nil, err
@@ -282,9 +292,30 @@ func (s *Server) removeSent(ctx context.Context, w *control.Workspace, ids ...re
 	return err
 }
 
-// beginSending waits until no other request of this server sends objects again: an entry is in the list until its
-// object is accepted, and two requests that found it there (a double click, two people) would have an event counted
-// twice.
+// release ends claims, also when nobody waits for the answer any more. Those on a node that is gone end by themselves.
+func (s *Server) release(ctx context.Context, claimed []refused.ID) {
+	if len(claimed) > 0 {
+		_ = s.common.Refused.Release(context.WithoutCancel(ctx), claimed...)
+	}
+}
+
+// claimPage claims the entries of a page and returns those that it could claim and that are there since: others may
+// have sent some of them again before, or be at it. Those of a node that doesn't answer any more are left alone.
+func (s *Server) claimPage(ctx context.Context, q refused.Query, page []refused.Entry) (
+	mine []refused.Entry, claimed []refused.ID, err error,
+) {
+	if len(page) == 0 {
+		return nil, nil, nil
+	}
+	claimed, _ = s.common.Refused.Claim(ctx, mapSlice(page, func(e refused.Entry) refused.ID { return e.ID() })...)
+	q.Before, q.Missing = page[0].Seq+1, nil // those that are missing are known
+	mine, _, err = s.common.Refused.List(ctx, q)
+	mine = slices.DeleteFunc(mine, func(e refused.Entry) bool { return !slices.Contains(claimed, e.ID()) })
+	return mine, claimed, err
+}
+
+// beginSending waits until no other request of this server sends objects again, so that the second of two clicks finds
+// what became of the first. Requests to other nodes find the entries claimed.
 func (s *Server) beginSending(ctx context.Context) (done func(), err error) {
 	select {
 	case s.sending <- struct{}{}:
@@ -358,6 +389,11 @@ func (s *Server) sendAllRefused(by control.Actor, r *http.Request, w *control.Wo
 	}
 	if more {
 		answer.Next = list[len(list)-1].ID().String()
+	}
+	list, claimed, err := s.claimPage(r.Context(), q, list)
+	defer s.release(r.Context(), claimed)
+	if err != nil {
+		return nil, err
 	}
 	if err := s.common.Control.Audit(by, "refused objects sent again", w.ID, "rule", q.Rule,
 		"count", len(list)); err != nil {

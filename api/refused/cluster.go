@@ -45,18 +45,30 @@ type (
 		IDs       []uint64 `json:"ids,omitempty"`
 	}
 	reply struct {
-		Entries []Entry `json:"entries,omitempty"`
-		More    bool    `json:"more,omitempty"`
-		Counts  []Count `json:"counts,omitempty"`
-		N       int     `json:"n,omitempty"`
+		Entries []Entry  `json:"entries,omitempty"`
+		More    bool     `json:"more,omitempty"`
+		Counts  []Count  `json:"counts,omitempty"`
+		Seqs    []uint64 `json:"seqs,omitempty"`
+		N       int      `json:"n,omitempty"`
 	}
 )
 
+// entries are the entries that the request names, by the ids that the node knows them by.
+func (q *request) entries() []ID {
+	ids := make([]ID, len(q.Seqs))
+	for i, seq := range q.Seqs {
+		ids[i].Seq = seq
+	}
+	return ids
+}
+
 const (
-	verbList   = "list"
-	verbCounts = "counts"
-	verbRemove = "remove"
-	verbErase  = "erase"
+	verbList    = "list"
+	verbCounts  = "counts"
+	verbRemove  = "remove"
+	verbClaim   = "claim"
+	verbRelease = "release"
+	verbErase   = "erase"
 )
 
 // Serve answers another node.
@@ -71,11 +83,15 @@ func (c *Cluster) serve(ctx context.Context, q request) (r reply, err error) {
 	case verbCounts:
 		r.Counts, err = c.own.Counts(ctx, q.Query)
 	case verbRemove:
-		ids := make([]ID, len(q.Seqs))
-		for i := range q.Seqs {
-			ids[i].Seq = q.Seqs[i]
+		r.N, err = c.own.Remove(ctx, q.Workspace, q.entries()...)
+	case verbClaim:
+		var claimed []ID
+		claimed, err = c.own.Claim(ctx, q.entries()...)
+		for _, id := range claimed {
+			r.Seqs = append(r.Seqs, id.Seq)
 		}
-		r.N, err = c.own.Remove(ctx, q.Workspace, ids...)
+	case verbRelease:
+		err = c.own.Release(ctx, q.entries()...)
 	case verbErase:
 		r.N, err = c.own.Erase(ctx, q.IDs)
 	default:
@@ -166,15 +182,46 @@ func (c *Cluster) Get(ctx context.Context, workspace uint32, id ID) (e Entry, ok
 
 // Remove removes entries, each on the node that has it.
 func (c *Cluster) Remove(ctx context.Context, workspace uint32, ids ...ID) (n int, err error) {
-	of := map[uint32][]uint64{}
-	for _, id := range ids {
-		of[id.Node] = append(of[id.Node], id.Seq)
-	}
-	for node, seqs := range of {
+	for node, seqs := range seqsOf(ids) {
 		r, failure := c.call(ctx, node, request{Verb: verbRemove, Workspace: workspace, Seqs: seqs})
 		n, err = n+r.N, errors.Join(err, failure)
 	}
 	return n, err
+}
+
+// Claim claims entries, each on the node that has it. What a node has that can't be reached is not claimed, and the
+// error says so. Of a node that there isn't, anything can be claimed: nobody will find it.
+func (c *Cluster) Claim(ctx context.Context, ids ...ID) (claimed []ID, err error) {
+	nodes := c.peers.Nodes()
+	for node, seqs := range seqsOf(ids) {
+		r, failure := reply{Seqs: seqs}, error(nil)
+		if slices.Contains(nodes, node) {
+			r, failure = c.call(ctx, node, request{Verb: verbClaim, Seqs: seqs})
+		}
+		for _, seq := range r.Seqs {
+			claimed = append(claimed, ID{node, seq})
+		}
+		err = errors.Join(err, failure)
+	}
+	return claimed, err
+}
+
+// Release ends claims, each on the node that has the entry.
+func (c *Cluster) Release(ctx context.Context, ids ...ID) (err error) {
+	for node, seqs := range seqsOf(ids) {
+		_, failure := c.call(ctx, node, request{Verb: verbRelease, Seqs: seqs})
+		err = errors.Join(err, failure)
+	}
+	return err
+}
+
+// seqsOf says which entries each node has.
+func seqsOf(ids []ID) map[uint32][]uint64 {
+	of := map[uint32][]uint64{}
+	for _, id := range ids {
+		of[id.Node] = append(of[id.Node], id.Seq)
+	}
+	return of
 }
 
 // Erase makes all nodes remove what names one of the identifiers. It returns when the nodes that can be reached have

@@ -114,6 +114,42 @@ func TestCluster(t *testing.T) {
 	require.Error(t, err)
 }
 
+// Of all who are about to send an entry again one gets it: the node that has the entry decides.
+func TestClaims(t *testing.T) {
+	n, desks := openNet(t)
+	for node := uint32(1); node <= 3; node++ {
+		desks[node].offer("r", `{"external_id":"ada"}`)
+	}
+	list, _, err := n.clusters[1].List(t.Context(), Query{Limit: 10})
+	require.NoError(t, err)
+	require.Len(t, list, 3)
+	var ids []ID
+	for _, e := range list {
+		ids = append(ids, e.ID())
+	}
+	claim := func(node uint32, wanted ...ID) []ID {
+		claimed, err := n.clusters[node].Claim(t.Context(), wanted...)
+		require.NoError(t, err)
+		return claimed
+	}
+	require.Equal(t, ids[:1], claim(1, ids[0]))
+	require.Empty(t, claim(2, ids[0]))
+	require.ElementsMatch(t, ids[1:], claim(3, ids...))
+	require.Empty(t, claim(1, ids...))
+	require.NoError(t, n.clusters[2].Release(t.Context(), ids[1]))
+	require.Equal(t, ids[1:2], claim(2, ids...))
+	for _, d := range desks {
+		d.now.Add(claimLife.Milliseconds())
+	}
+	require.ElementsMatch(t, ids, claim(1, ids...), "whoever had them is gone")
+	require.NoError(t, n.clusters[1].Release(t.Context(), ids...))
+	require.Equal(t, []ID{{9, 1}}, claim(1, ID{9, 1}), "a request for it shall find out that it is not there")
+	n.down[3] = true
+	claimed, err := n.clusters[1].Claim(t.Context(), ids...)
+	require.Error(t, err)
+	require.Len(t, claimed, 2)
+}
+
 // A node that can't be reached when a user is deleted is told later, also by a process that has started since; what it
 // has after its retention time is older than that.
 func TestDebts(t *testing.T) {

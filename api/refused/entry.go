@@ -160,5 +160,7 @@ type Feed interface {
 	Counts(ctx context.Context, q Query) ([]Count, error)
 	Get(ctx context.Context, workspace uint32, id ID) (e Entry, ok bool, err error)
 	Remove(ctx context.Context, workspace uint32, ids ...ID) (n int, err error)
+	Claim(ctx context.Context, ids ...ID) (claimed []ID, err error)
+	Release(ctx context.Context, ids ...ID) error
 	Erase(ctx context.Context, identifiers []uint64) (n int, err error)
 }

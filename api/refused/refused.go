@@ -99,6 +99,7 @@ type Store struct {
 	last    uint64     // Seq
 	failing int64      // Unix ms of the last failure to write; 0: none
 	dirty   bool
+	claims  map[uint64]int64 // by Seq: Unix ms until which
 
 	bytes atomic.Int64 // of all files
 	count atomic.Int64 // entries in them
@@ -117,7 +118,8 @@ func Open(o Options) (*Store, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Store{options: o, queue: make(chan item, 1024), closing: make(chan struct{}), ended: make(chan struct{})}
+	s := &Store{options: o, queue: make(chan item, 1024), closing: make(chan struct{}), ended: make(chan struct{}),
+		claims: map[uint64]int64{}}
 	if err := s.load(); err != nil {
 		return nil, err
 	}
