@@ -62,8 +62,23 @@ func sealEntry(b []byte) []byte {
 	return b
 }
 
+// laterFormat is the error for an entry that is sound, but of a later format. Nothing can be made of it, as of one that
+// is damaged (wal.ErrCorrupt), but nobody should look for damage.
+type laterFormat uint32
+
+func (f laterFormat) Error() string {
+	return fmt.Sprintf("the log has an entry of format %d, and this program reads format %d: start the program that "+
+		"wrote it", uint32(f), entryVersion)
+}
+
+func (laterFormat) Is(target error) bool { return target == wal.ErrCorrupt }
+
 // openEntry reads the header of an entry and checks the whole entry: its records are as they were proposed.
 func openEntry(data []byte) (h entryHeader, err error) {
+	if len(data) >= 8 && binary.LittleEndian.Uint32(data) > entryVersion &&
+		crc32.Checksum(data[8:], castagnoli) == binary.LittleEndian.Uint32(data[4:]) {
+		return h, laterFormat(binary.LittleEndian.Uint32(data))
+	}
 	if len(data) < entryHeaderBytes || binary.LittleEndian.Uint32(data) != entryVersion {
 		return h, fmt.Errorf("%w: %d bytes that aren't an entry of format %d", wal.ErrCorrupt, len(data), entryVersion)
 	}

@@ -84,3 +84,15 @@ func FuzzEntry(f *testing.F) {
 		require.Equal(t, encodeEntry(h.proposer, h.sequence, records), b)
 	})
 }
+
+// An entry of a later format is sound, and its error says which format it has.
+func TestEntryOfALaterFormat(t *testing.T) {
+	b := encodeEntry(1, 2, randomRecords(testseed.Rand(t)))
+	b[0] = entryVersion + 1
+	_, err := openEntry(b)
+	require.ErrorIs(t, err, wal.ErrCorrupt)
+	require.EqualError(t, err, "the log has an entry of format 2, and this program reads format 1: start the program that wrote it")
+	b[len(b)-1]++
+	_, err = openEntry(b)
+	require.ErrorContains(t, err, "aren't an entry of format 1")
+}

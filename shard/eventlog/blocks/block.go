@@ -207,6 +207,11 @@ func (r *Reader) readFooter(size int64) error {
 	if err := errors.Join(r.readAt(head, 0), r.readAt(tail, size-int64(blockTail))); err != nil {
 		return err
 	}
+	const version = len(blockMagic) - 1
+	if has := head[version]; has != blockMagic[version] && string(head[:version]) == blockMagic[:version] &&
+		string(head) == string(tail[12:]) {
+		return sound{OtherVersion(r.path, has, blockMagic[version])}
+	}
 	if string(head) != blockMagic || string(tail[12:]) != blockMagic {
 		return r.corrupt("not a block of version %c", blockMagic[7])
 	}

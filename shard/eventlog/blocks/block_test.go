@@ -338,6 +338,23 @@ func TestBlockOfAnotherStore(t *testing.T) {
 	require.ErrorContains(t, err, "another store")
 }
 
+// A block of a later version is sound, and its error says which version it has.
+func TestBlockOfALaterVersion(t *testing.T) {
+	fs := vfs.NewMem()
+	data, _, err := newTestWriter().Write(randomRows(rand.New(rand.NewPCG(1, 2)), 50), 100, 200)
+	require.NoError(t, err)
+	version := len(blockMagic) - 1
+	data[version]++
+	put(t, fs, "the file", data)
+	_, err = Open(fs, "the file", testHasher)
+	require.ErrorContains(t, err, `not a block of version 6`, "its end has another one")
+	data[len(data)-1]++
+	put(t, fs, "the file", data)
+	_, err = Open(fs, "the file", testHasher)
+	require.ErrorIs(t, err, ErrCorrupt)
+	require.EqualError(t, err, `event log: "the file" has version 7, and this program reads version 6: start the program that wrote it`)
+}
+
 // Whatever bit is flipped and wherever the file is cut, there is an error that names the file, and never another row.
 func TestDamageIsFound(t *testing.T) {
 	testsize.SkipSerial(t)

@@ -26,6 +26,11 @@ func OtherVersion(path string, has, reads byte) error {
 		"it", path, has, reads)
 }
 
+// sound is the error of a block that can't be read, as a damaged one (ErrCorrupt), but is not damaged.
+type sound struct{ error }
+
+func (sound) Is(target error) bool { return target == ErrCorrupt }
+
 // Info is the content of a block's footer.
 type Info struct {
 	fingerprint              uint64 // identity.Hasher.Fingerprint
