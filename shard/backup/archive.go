@@ -20,6 +20,9 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/zeebo/xxh3"
+
+	"millrace/shard/eventlog"
+	"millrace/shard/replica"
 )
 
 // An archive is a tar, which may be compressed as a whole with zstd. Its first file is BACKUP (About, as JSON), its
@@ -57,6 +60,11 @@ type About struct {
 	Program  string    `json:"program"` // version of the server that wrote it
 	Created  time.Time `json:"created"`
 	Position uint64    `json:"position"` // of the last record in the archive
+	// The versions of store, records and event log, of which a program reads only its own. 0: the archive is of a build
+	// that did not say.
+	Store   int `json:"store_version,omitempty"`
+	Records int `json:"record_version,omitempty"`
+	Events  int `json:"event_log_version,omitempty"`
 	// Replica: it is the state of a group's replica up to Position, without a log.
 	Replica bool `json:"replica,omitempty"`
 	// Cluster: it is the state of all groups of a cluster. Position is the greatest of theirs.
@@ -94,9 +102,11 @@ type Writer struct {
 	buf     []byte
 }
 
-// NewWriter begins an archive. It sets about.Format. An error of alive ends the writing of files early.
+// NewWriter begins an archive. It sets about.Format and the other versions. An error of alive ends the writing of files
+// early.
 func NewWriter(w io.Writer, about About, alive func() error) (*Writer, error) {
 	about.Format = formatVersion
+	about.Store, about.Records, about.Events = replica.StoreVersion, replica.RecordVersion, eventlog.Version()
 	a := &Writer{out: &summed{w: w, sum: xxh3.New128()}, alive: alive, created: about.Created,
 		buf: make([]byte, copyBytes)}
 	a.tar = tar.NewWriter(a.out)
@@ -339,6 +349,23 @@ func (a *reader) begin(about *About) error {
 	}
 	if about.Format != formatVersion {
 		return fmt.Errorf("%w: version %d, this program reads version %d", ErrFormat, about.Format, formatVersion)
+	}
+	return about.isReadable()
+}
+
+// isReadable refuses what a server couldn't start from.
+func (a *About) isReadable() error {
+	for _, of := range []struct {
+		what       string
+		has, reads int
+	}{
+		{"state store", a.Store, replica.StoreVersion}, {"log of records", a.Records, replica.RecordVersion},
+		{"event log", a.Events, eventlog.Version()},
+	} {
+		if of.has != 0 && of.has != of.reads {
+			return fmt.Errorf("%w: its %s has version %d, this program reads version %d: restore it with the "+
+				"version that wrote it, %q", ErrFormat, of.what, of.has, of.reads, a.Program)
+		}
 	}
 	return nil
 }

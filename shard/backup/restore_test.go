@@ -22,6 +22,7 @@ import (
 
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
+	"millrace/shard/eventlog"
 	"millrace/shard/replica"
 )
 
@@ -172,6 +173,14 @@ func TestForeign(t *testing.T) {
 			return f(h, text)
 		})
 	}
+	otherVersion := func(name string, own int) []byte { // the archive of an earlier build
+		return rewritten(t, archive, func(h *tar.Header, text []byte) ([]byte, bool) {
+			if h.Name == "BACKUP" {
+				text = bytes.Replace(text, fmt.Appendf(nil, "%q:%d", name, own), fmt.Appendf(nil, "%q:%d", name, own-1), 1)
+			}
+			return text, true
+		})
+	}
 	for _, c := range []struct {
 		archive []byte
 		is      error
@@ -184,6 +193,9 @@ func TestForeign(t *testing.T) {
 		{only("BACKUP", func(h *tar.Header, text []byte) ([]byte, bool) {
 			return []byte(`{"format":2,"news":["unheard of"]}`), true
 		}), ErrFormat, "version 2, this program reads version 1"},
+		{otherVersion("store_version", replica.StoreVersion), ErrFormat, fmt.Sprintf("its state store has version %d, this program reads version %d", replica.StoreVersion-1, replica.StoreVersion)},
+		{otherVersion("record_version", replica.RecordVersion), ErrFormat, fmt.Sprintf("its log of records has version %d, this program reads version %d", replica.RecordVersion-1, replica.RecordVersion)},
+		{otherVersion("event_log_version", eventlog.Version()), ErrFormat, fmt.Sprintf("its event log has version %d, this program reads version %d", eventlog.Version()-1, eventlog.Version())},
 		{only("BACKUP", func(h *tar.Header, text []byte) ([]byte, bool) { return []byte(`{}`), true }), ErrArchive, "BACKUP can't be read"},
 		{only("BACKUP", func(h *tar.Header, text []byte) ([]byte, bool) {
 			return bytes.Replace(text, []byte(`"test"`), []byte(`"Test"`), 1), true

@@ -11,6 +11,7 @@ import (
 
 	"millrace/shard/books"
 	"millrace/shard/eventlog/blocks"
+	"millrace/shard/eventlog/files"
 	"millrace/shard/identity"
 )
 
@@ -128,3 +129,6 @@ type Ahead struct {
 	Last  uint64 // the stretch from that position on ends here; 0: nothing is packed there
 	Block []byte // its file; nil: it has none, or none of just this stretch, or it goes too far
 }
+
+// Version is the version of the files of an event log. A program reads only its own.
+func Version() int { return files.Version() }

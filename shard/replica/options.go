@@ -14,6 +14,7 @@ import (
 	"millrace/shard/effect"
 	"millrace/shard/entries"
 	"millrace/shard/machine"
+	"millrace/shard/op"
 	"millrace/shard/procs"
 	"millrace/shard/profile"
 	"millrace/shard/stamp"
@@ -159,6 +160,12 @@ func (o *EngineOptions) EnsureDefaults() {
 		o.Clock = &stamp.Clock{Logger: o.Logger}
 	}
 }
+
+// The versions of what a replica has on disk: its store, and the records in its log. A program reads only these.
+const (
+	StoreVersion  = store.Version
+	RecordVersion = op.Version
+)
 
 // Validate reports the first setting that cannot work.
 func (o *EngineOptions) Validate() error {

@@ -40,9 +40,9 @@ type Store struct {
 	own    *Cache // nil: the store shares one
 }
 
-// version is the version of everything in the store. 16: changes of users who aren't in memory are ops of record
+// Version is the version of everything in the store. 16: changes of users who aren't in memory are ops of record
 // version 6.
-const version = 16
+const Version = 16
 
 // Options are the options for opening a store.
 type Options struct {
@@ -154,15 +154,15 @@ func (s *Store) facts(isNew bool, secret [32]byte) error {
 	}
 	if v == nil {
 		s.Secret = secret
-		v = binary.LittleEndian.AppendUint32(nil, version)
+		v = binary.LittleEndian.AppendUint32(nil, Version)
 		if err := s.DB.Set([]byte("sfacts"), append(v, secret[:]...), pebble.NoSync); err != nil {
 			return fmt.Errorf("%w: %w", ErrStore, err)
 		}
 		return s.Flush()
 	}
-	if len(v) != 4+len(secret) || binary.LittleEndian.Uint32(v) != version {
+	if len(v) != 4+len(secret) || binary.LittleEndian.Uint32(v) != Version {
 		return fmt.Errorf("%w: its format is version %d, this program reads %d: it is for the version that wrote it",
-			ErrStore, binary.LittleEndian.Uint32(append(v, 0, 0, 0, 0)), version)
+			ErrStore, binary.LittleEndian.Uint32(append(v, 0, 0, 0, 0)), Version)
 	}
 	copy(s.Secret[:], v[4:])
 	log, err := s.Get([]byte("slog"))

@@ -80,6 +80,9 @@ const StateName = "STATE"
 
 const stateMagic = "MREVSTA9" // the last character is the version; it rises when that of blocks does
 
+// Version is the version of all files of an event log. A program reads only its own.
+func Version() int { return int(stateMagic[len(stateMagic)-1] - '0') }
+
 func (s *State) encode() []byte {
 	dst := []byte(stateMagic)
 	dst = binary.LittleEndian.AppendUint64(dst, s.Packed)
