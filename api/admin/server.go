@@ -160,12 +160,15 @@ func (s *Server) requireToken(next http.Handler) http.Handler {
 		have := keys.DigestOf([]byte(token))
 		r.Header.Set("X-Request-Id", s.public.RequestID(r.Header.Get("X-Request-Id")))
 		w.Header().Set("X-Request-Id", r.Header.Get("X-Request-Id"))
-		if s.options.Token != "" && subtle.ConstantTimeCompare(have[:], want[:]) == 1 {
+		isAllowed := s.options.Token != "" && subtle.ConstantTimeCompare(have[:], want[:]) == 1
+		if isAllowed {
 			next.ServeHTTP(w, r)
-			return
 		}
 		if r.Header.Get("Expect") == "" { // such a client reads before it sends its body
-			drain(r)
+			drain(r) // which most routes don't read
+		}
+		if isAllowed {
+			return
 		}
 		if addr, err := net.ResolveTCPAddr("tcp", r.RemoteAddr); err == nil && token != "" &&
 			!s.public.AllowsBadKey(addr) {
