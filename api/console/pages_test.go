@@ -43,6 +43,10 @@ func TestUsers(t *testing.T) {
 		require.Equal(t, ada, b.find(by, value, ""), by)
 	}
 	require.NotEqual(t, ada, b.find("alias", "7/8", "crm"))
+	h.track(`{"attributes":[{"external_id":" ada","x":1},{"user_alias":{"alias_label":"crm ","alias_name":" 7"},"_update_existing_only":false,"x":1}]}`)
+	require.NotEqual(t, ada, b.find("external_id", " ada", ""), "a space belongs to the id")
+	b.find("alias", " 7", "crm ")
+	require.Equal(t, ada, b.find("email", " ada+x@example.com ", ""))
 	require.Contains(t, b.get(demo+"/users?by=external_id&value=nobody").text, "No users found")
 	require.Contains(t, b.get(demo+"/users?by=email&value=two@example.com").text, "2 users")
 	p := b.get(demo + "/users?by=phone&value=x")

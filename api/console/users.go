@@ -41,8 +41,11 @@ type usersData struct {
 // showUsers serves GET …/users: finds users by any of their identifiers.
 func (c *Console) showUsers(v *visit) error {
 	query := v.r.URL.Query()
-	data := usersData{Identifiers: identifiers, By: query.Get("by"), Value: strings.TrimSpace(query.Get("value")),
-		Label: strings.TrimSpace(query.Get("label"))}
+	data := usersData{Identifiers: identifiers, By: query.Get("by"), Value: query.Get("value"),
+		Label: query.Get("label")}
+	if isOwn := data.By == "external_id" || data.By == "alias"; !isOwn || strings.TrimSpace(data.Value) == "" {
+		data.Value = strings.TrimSpace(data.Value) // what customers make up may begin with a space
+	}
 	show := func(v *visit) error { return v.render("users", "Users", data) }
 	if data.Value != "" {
 		data.IsAsked = true
