@@ -51,7 +51,7 @@ type shelf interface {
 	settle() error
 }
 
-const unfinishedDir = ".millrace"
+const unfinishedDir = document.UnfinishedDir
 
 func (f *files) pace() pace    { return f.every }
 func (f *files) notes() bool   { return true }

@@ -238,8 +238,15 @@ func checkDirectory(field, value string) error {
 		return Invalid("%s %q: want a relative path without .., such as lake/events, within the workspace's "+
 			"directory below --stream-dir", field, value)
 	}
+	if slices.Contains(strings.Split(value, "/"), UnfinishedDir) {
+		return Invalid("%s %q: in %s a stream has its unfinished files", field, value, UnfinishedDir)
+	}
 	return nil
 }
+
+// UnfinishedDir is the directory in which a stream has files until they are shown. What a crash has left there is
+// removed.
+const UnfinishedDir = ".millrace"
 
 // maxPrefixBytes leaves room for the names of files: an object's key has at most 1024 bytes, and the longest name, that
 // of the layout currents, has less than 500.
