@@ -290,6 +290,7 @@ func TestSCIMRefusals(t *testing.T) {
 		`{"schemas":[`: "Invalid JSON at byte 12: a value is expected",
 		`[]`:           "the body must be an object",
 		``:             "Invalid JSON at byte 0: a value is expected",
+		"\ufeff{}":     "Invalid JSON at byte 0: a byte order mark",
 		with(`{"schemas"`, `{"userName":"a@example.com","schemas"`):                                  "Invalid JSON: member 'userName' is there more than once",
 		group(`{"appGroupName":"Demo","appGroupPermissions":["a"],"appGroupPermissions":["admin"]}`): "Invalid JSON: member 'appGroupPermissions' is there more than once",
 		with(`"Ada"`, `"\ud800"`):                            "Invalid JSON: a lone surrogate in a string",

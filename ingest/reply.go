@@ -113,12 +113,18 @@ func (d *Decoder) replyBad(dst []byte) []byte {
 	return d.appendFailure(dst, d.badText())
 }
 
+// byteOrderMark is what some editors put before a text. JSON has none (RFC 8259, section 8.1).
+const byteOrderMark = "\ufeff"
+
 // badText returns what is wrong with the request as a whole.
 func (d *Decoder) badText() string {
 	if d.badAt < 0 {
 		return string(d.texts)
 	}
 	text := "Malformed JSON at byte " + strconv.Itoa(d.badAt)
+	if d.badAt == 0 && bytes.HasPrefix(d.body, []byte(byteOrderMark)) {
+		return text + ": a byte order mark"
+	}
 	if d.badWhy != 0 {
 		text += ": " + string(appendText(nil, d.badWhy, d.nameOf(d.key)))
 	}

@@ -642,7 +642,7 @@ func TestBadRequests(t *testing.T) {
 	f(`{a:1}`, 1)
 	f(`{"a":[1,]}`, 8)
 	f(`{"a":[1 2]}`, 8)
-	f("\xef\xbb\xbf{}", 0)
+	bad(t, "\xef\xbb\xbf{}", "Malformed JSON at byte 0: a byte order mark")
 	bad(t, `{"attributes":[],"attributes":[]}`, "Malformed JSON at byte 18: member 'attributes' is there more than once")
 	bad(t, `{"x":{"y":1,"y":1}}`, "Malformed JSON at byte 13: member 'y' is there more than once")
 	bad(t, `{"x":"\ud800"}`, "Malformed JSON at byte 6: a string has an escaped surrogate without its other half")

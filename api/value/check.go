@@ -78,6 +78,9 @@ func (c *checker) value(i, depth int) int {
 			return i + len(word)
 		}
 	}
+	if i == 0 && bytes.HasPrefix(c.text, []byte("\ufeff")) {
+		return c.fail(i, "a byte order mark")
+	}
 	return c.fail(i, "a value is expected")
 }
 

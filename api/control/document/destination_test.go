@@ -31,3 +31,9 @@ func TestDestinationsThatWork(t *testing.T) {
 		require.NoError(t, s.Validate(), "%+v", d)
 	}
 }
+
+// Whoever saves JSON in an editor that begins texts with a byte order mark is told so.
+func TestByteOrderMark(t *testing.T) {
+	var into map[string]any
+	require.ErrorContains(t, DecodeStrict([]byte("\ufeff{}"), &into), "malformed JSON at byte 0: a byte order mark")
+}

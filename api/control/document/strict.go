@@ -23,6 +23,8 @@ func DecodeStrict(text []byte, into any) error {
 		return nil
 	case isSyntactic && errors.Is(err, jsontext.ErrDuplicateName):
 		return Invalid("%s appears twice", place(syntactic.JSONPointer))
+	case isSyntactic && syntactic.ByteOffset == 0 && bytes.HasPrefix(text, []byte("\ufeff")):
+		return Invalid("malformed JSON at byte 0: a byte order mark")
 	case isSyntactic:
 		return Invalid("malformed JSON at byte %d: %v", syntactic.ByteOffset, syntactic.Err)
 	case isSemantic && errors.Is(err, json.ErrUnknownName):
