@@ -96,7 +96,8 @@ func (c *Console) checkAudit(v *visit) error {
 	return v.showAudit(check)
 }
 
-// downloadAudit serves GET /console/audit/download: all entries, one JSON object a line.
+// downloadAudit serves GET /console/audit/download: all entries, one JSON object a line. For HEAD, reading some of them
+// is enough.
 func (c *Console) downloadAudit(v *visit) error {
 	for from := uint64(1); from != 0; {
 		var page struct {
@@ -112,6 +113,9 @@ func (c *Console) downloadAudit(v *visit) error {
 		}
 		if from == 1 {
 			v.download("application/x-ndjson", "audit.ndjson")
+		}
+		if v.r.Method == http.MethodHead {
+			return nil
 		}
 		for _, e := range page.Entries {
 			if _, err := v.w.Write(append(e, '\n')); err != nil {

@@ -388,3 +388,28 @@ func TestSize(t *testing.T) {
 	require.Positive(t, size)
 	require.LessOrEqual(t, size, 250_000)
 }
+
+// Whoever asks for the head of the audit log's download doesn't have all of it read.
+func TestHeadOfTheAuditLog(t *testing.T) {
+	pages := 0
+	h := openHouse(t, func(o *Options) {
+		api := o.API
+		o.API = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/admin/audit" {
+				api.ServeHTTP(w, r)
+				return
+			}
+			pages++
+			next := map[string]int{"1": 2, "2": 3}[r.URL.Query().Get("from")]
+			fmt.Fprintf(w, `{"entries":[{"seq":7}],"next":%d}`, next)
+		})
+	})
+	b := h.signedIn()
+	require.Equal(t, strings.Repeat("{\"seq\":7}\n", 3), b.get(auditPath+"/download").text)
+	require.Equal(t, 3, pages)
+	answer, err := b.Head(h.url + auditPath + "/download")
+	require.NoError(t, err)
+	require.NoError(t, answer.Body.Close())
+	require.Equal(t, "application/x-ndjson", answer.Header.Get("Content-Type"))
+	require.Equal(t, 4, pages)
+}
