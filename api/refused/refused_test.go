@@ -350,6 +350,12 @@ func TestFailure(t *testing.T) {
 	d.now.Add(11_000)
 	d.offer("r", "4")
 	require.Equal(t, []string{"4", "1"}, d.list(Query{}))
+	require.NoError(t, d.do(func() error { return d.ring[len(d.ring)-1].file.Close() }))
+	d.offer("r", "5")
+	require.Equal(t, []string{"4", "1"}, d.list(Query{}))
+	d.now.Add(-time.Hour.Milliseconds())
+	d.offer("r", "6")
+	require.Equal(t, []string{"6", "4", "1"}, d.list(Query{}), "a clock that is put back doesn't make it wait for an hour")
 }
 
 // What an interrupted rewriting has left behind has objects of people who may be deleted by now: it goes.

@@ -156,7 +156,7 @@ const seqBits = 12
 func (s *Store) next(at int64) uint64 { return max(s.last+1, uint64(max(at, 0))<<seqBits) }
 
 // openSegment returns the file to which entries from this number on are added. Some time after a failure it tries
-// again.
+// again, and at once when the clock was put back, which would make that time longer.
 func (s *Store) openSegment(seq uint64) (*segment, error) {
 	now := s.options.Now()
 	if g := s.open(); g != nil {
@@ -165,7 +165,7 @@ func (s *Store) openSegment(seq uint64) (*segment, error) {
 		}
 		s.seal() // so that old entries expire on time, and not with those that came days later
 	}
-	if s.failing != 0 && now-s.failing < retryInterval.Milliseconds() {
+	if since := now - s.failing; s.failing != 0 && 0 <= since && since < retryInterval.Milliseconds() {
 		return nil, errWaiting
 	}
 	if err := durable.MakeDir(nil, s.options.Dir, 0o700); err != nil { // somebody may have removed it
