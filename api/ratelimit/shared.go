@@ -118,7 +118,7 @@ func (l *Limiter) take(key windowKey, limit uint32, window time.Duration, nowMil
 			}
 			return a.state(limit, nowMillis), true
 		}
-		if a.known.total() >= uint64(limit) || nowMillis < a.dryUntil || round >= maxRounds && nowMillis > until {
+		if a.known.total() >= uint64(limit) || a.isDry(nowMillis) || round >= maxRounds && nowMillis > until {
 			s := a.state(limit, nowMillis)
 			s.Remaining = 0
 			return s, false
@@ -175,6 +175,12 @@ func (a *account) turn(millis, nowMillis int64) {
 
 func (a *account) begin(millis, index int64) {
 	a.millis, a.index, a.known, a.told, a.tokens, a.dryUntil = millis, index, nil, 0, 0, 0
+}
+
+// isDry reports whether there is nothing to get. A clock that was put back doesn't make that last longer. The caller
+// holds a.mu.
+func (a *account) isDry(nowMillis int64) bool {
+	return nowMillis < a.dryUntil && a.dryUntil <= nowMillis+dryFor.Milliseconds()
 }
 
 // state returns what the response to a request says: what nobody has taken, and what this node has at hand. The caller

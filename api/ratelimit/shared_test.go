@@ -612,6 +612,31 @@ func TestSharedClockJumps(t *testing.T) {
 	}
 }
 
+// A node on its own has used up its share when its clock is put back: once the others are there again it asks them, and
+// does not go on refusing for as long as the clock was put back.
+func TestClockPutBackWithoutAnOwner(t *testing.T) {
+	rng := testseed.Rand(t)
+	limit := Limit{Requests: 9, Window: time.Hour}
+	inBubble(t, func(t *testing.T) {
+		n := newNetwork(rand.New(rand.NewPCG(rng.Uint64(), 4)), 3, 0)
+		off := n.owner(UsersTrack)%3 + 1
+		time.Sleep(30 * time.Minute)
+		n.sever(off)
+		time.Sleep(time.Minute)
+		take := func() bool {
+			_, ok := n.limiters[off].Take(7, UsersTrack, limit, n.clock(off))
+			return ok
+		}
+		for i := range 4 {
+			require.Equal(t, i < 3, take())
+		}
+		n.skew[off].Add(-10 * time.Minute.Milliseconds())
+		n.heal(off)
+		time.Sleep(time.Minute)
+		require.True(t, take())
+	})
+}
+
 // Windows are spread over the partitions, and all nodes agree where.
 func TestPartitionOfWindow(t *testing.T) {
 	var owned [16]int
