@@ -190,6 +190,28 @@ func TestDeprovisioningEndsSessions(t *testing.T) {
 	require.Contains(t, b.get(home).path, signInPath, "another person of that name")
 }
 
+// The clock is set right while somebody is inactive, or a moment before: a session from before stays over, and a new
+// one is one.
+func TestDeactivationWhileTheClockIsPutBack(t *testing.T) {
+	h := openHouse(t)
+	id := h.provision("ada@example.com", everything)
+	active := func(yes string) {
+		_, err := h.users.Patch(id, scim.Sent{By: control.Actor{Name: "SCIM token"}, Body: []byte(`{"schemas":["urn:ietf:params:scim:api:messages:2.0:PatchOp"],"Operations":[{"op":"replace","path":"active","value":` + yes + `}]}`)})
+		require.NoError(t, err)
+	}
+	old := h.signedInAs("ada@example.com")
+	h.now.Add(-10 * time.Minute.Milliseconds())
+	require.Equal(t, home, old.get(home).path)
+	for range 2 {
+		active("false")
+		active("true")
+		require.Contains(t, old.get(home).path, signInPath, "what was begun before is over")
+		h.now.Add(-time.Minute.Milliseconds())
+		old = h.signedInAs("ada@example.com")
+		require.Equal(t, home, old.get(home).path, "what begins now is not")
+	}
+}
+
 // A form that no page of the session has shown changes nothing; nor does one that another site sends.
 func TestFormsNeedTheirToken(t *testing.T) {
 	h := openHouse(t)

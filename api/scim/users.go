@@ -143,7 +143,7 @@ func (u *Users) change(
 			old.UpdatedAt, old.PermissionSets
 		user.SignedInAt = old.SignedInAt
 		if user.DeactivatedAt = old.DeactivatedAt; user.Inactive && !old.Inactive {
-			user.DeactivatedAt = u.now()
+			user.DeactivatedAt = max(u.now(), old.DeactivatedAt+1)
 		}
 		if !reflect.DeepEqual(user, old) {
 			user.UpdatedAt = max(u.now(), old.UpdatedAt)

@@ -180,6 +180,7 @@ func (s *Sessions) Begin(w http.ResponseWriter, r *http.Request, user *document.
 		one.Secret = digest(one.ID + s.options.AdminToken)
 	} else {
 		one.UserID, one.UserName, one.UserKey = user.ID, user.UserName, s.users.Key(user)
+		one.DeactivatedAt = user.DeactivatedAt
 	}
 	before, beforeID := s.WhoIs(r, false), ""
 	if before != nil {
@@ -216,7 +217,7 @@ func (s *Sessions) WhoIs(r *http.Request, isUse bool) *Person {
 		p.Rights = rights.OfAdmin()
 	} else {
 		user, permissions := s.users.Named(one.UserName)
-		if user == nil || user.ID != one.UserID || user.Inactive || one.BeganAt <= user.DeactivatedAt {
+		if user == nil || user.ID != one.UserID || user.Inactive || one.DeactivatedAt != user.DeactivatedAt {
 			return nil
 		}
 		p.user, p.Rights = user, rights.Of(permissions)

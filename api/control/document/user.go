@@ -12,8 +12,8 @@ type SCIMUser struct {
 	Permissions SCIMPermissions `json:"permissions"`
 	// Inactive users are kept, and may do nothing.
 	Inactive bool `json:"inactive,omitempty"`
-	// DeactivatedAt is when the user last became inactive, Unix ms; 0: never. Sessions begun before then are over for
-	// good.
+	// DeactivatedAt is when the user last became inactive, Unix ms; 0: never. Each time it is another number, and a
+	// session that began under another one is over for good.
 	DeactivatedAt int64 `json:"deactivated_at,omitempty"`
 	// SignedInAt is when the user last signed in, Unix ms; 0: never.
 	SignedInAt int64 `json:"signed_in_at,omitempty"`
@@ -47,6 +47,9 @@ type Session struct {
 	UserID   string `json:"user_id,omitempty"` // of the dashboard user; empty: signed in by the admin token
 	UserName string `json:"user_name"`
 	UserKey  string `json:"-"` // of the dashboard user's document, when a session begins
+	// DeactivatedAt is the dashboard user's, when the session began. Whether a session is older than that can't be told
+	// by its own time: the clock may have been put back in between.
+	DeactivatedAt int64 `json:"deactivated_at,omitempty"`
 	// Secret is a digest of the admin token if that opened the session: with another admin token the session is over.
 	Secret  string `json:"secret,omitempty"`
 	Address string `json:"address,omitempty"`
