@@ -79,6 +79,8 @@ type buckets struct {
 	client *minio.Client
 	isOurs func(name string) bool
 	most   int // keys in a list
+	// patience is how long the pages of a list may bring no key: a service may answer with empty ones for ever.
+	patience time.Duration
 }
 
 // maxKeys bounds a list, of which each key takes up to about 1 KiB until its object is imported.
@@ -96,7 +98,7 @@ func newBuckets(o *S3, patience time.Duration, isOurs func(name string) bool) (*
 	if err != nil {
 		return nil, err
 	}
-	return &buckets{client: client, isOurs: isOurs, most: maxKeys}, nil
+	return &buckets{client: client, isOurs: isOurs, most: maxKeys, patience: patience}, nil
 }
 
 // awayError is the error of a service that can't be reached, or not now.
@@ -110,14 +112,17 @@ func (e *awayError) Unwrap() error { return e.err }
 // list returns the objects whose keys begin as a path says, in the order of their keys, without those in folders below.
 func (b *buckets) list(ctx context.Context, path string) (all []found, err error) {
 	bucket, prefix := partsOf(path)
-	ctx, cancel := context.WithCancel(ctx) // so that minio ends when an error does
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx) // so that minio ends when an error does
+	defer cancel(nil)
+	idle := time.AfterFunc(b.patience, func() { cancel(errOnlyEmptyPages) })
+	defer idle.Stop()
 	options := minio.ListObjectsOptions{Prefix: prefix}
 	keys := 0
 	for o := range b.client.ListObjects(ctx, bucket, options) {
 		if o.Err != nil {
-			return nil, b.problem(fmt.Errorf("list %s: %w", path, o.Err))
+			return nil, b.problem(fmt.Errorf("list %s: %w", path, cmp.Or(context.Cause(ctx), o.Err)))
 		}
+		idle.Reset(b.patience)
 		if keys++; keys > b.most {
 			return nil, fmt.Errorf("list %s: there are more than %d objects and folders: give a longer prefix", path,
 				b.most)
@@ -129,9 +134,14 @@ func (b *buckets) list(ctx context.Context, path string) (all []found, err error
 		}
 		all = append(all, f)
 	}
+	if err := context.Cause(ctx); err != nil {
+		return nil, b.problem(fmt.Errorf("list %s: %w", path, err))
+	}
 	slices.SortFunc(all, func(a, b found) int { return cmp.Compare(a.path, b.path) })
-	return all, ctx.Err()
+	return all, nil
 }
+
+var errOnlyEmptyPages = errors.New("the service sends one empty page after the other")
 
 // open reads an object as it was found.
 func (b *buckets) open(ctx context.Context, f *found) (io.ReadCloser, error) {

@@ -562,6 +562,28 @@ func TestListsAreBounded(t *testing.T) {
 	}
 }
 
+// Nor is one that goes on for ever with pages that have no keys, whether or not there were keys before.
+func TestListOfEmptyPages(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	for _, before := range []string{"", "<Contents><Key>a.ndjson</Key></Contents>"} {
+		first := before
+		s.intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			_, _ = io.WriteString(w, listed("more", first))
+			first = ""
+			return true
+		})
+		b, err := newBuckets(&S3{Endpoint: s.URL, Region: "x"}, time.Minute, func(string) bool { return true })
+		require.NoError(t, err)
+		require.Equal(t, time.Minute, b.patience)
+		b.patience = 50 * time.Millisecond
+		_, err = b.list(t.Context(), "s3://"+testBucket)
+		require.ErrorContains(t, err, "list s3://"+testBucket+": the service sends one empty page after the other")
+		_, isAway := errors.AsType[*awayError](err)
+		require.True(t, isAway, "it may be over in a while")
+	}
+}
+
 // An object that is listed without an ETag could be replaced unseen: it is a bad file, and the others are imported.
 func TestObjectWithoutETag(t *testing.T) {
 	t.Parallel()
