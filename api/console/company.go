@@ -1,10 +1,13 @@
 package console
 
 import (
+	"fmt"
 	"net/http"
+	"strings"
 
 	"millrace/api/admin"
 	"millrace/api/console/rights"
+	"millrace/api/control"
 	"millrace/api/control/document"
 )
 
@@ -14,7 +17,24 @@ const companyPath = "/console/company"
 type dashboardUser struct {
 	admin.DashboardUser
 	Company    []string `json:"-"` // rights in the company
-	Workspaces []string `json:"-"` // where the user has any
+	Workspaces string   `json:"-"` // where the user has any
+}
+
+// shownWorkspaces is how many workspaces of a user are named: there may be thousands of both.
+const shownWorkspaces = 20
+
+func namesOf(r rights.Rights, s *control.Snapshot) string {
+	if r.SeesAll() {
+		return "all"
+	}
+	list, names := r.Workspaces(s), []string(nil)
+	for _, w := range list[:min(len(list), shownWorkspaces)] {
+		names = append(names, w.Name)
+	}
+	if more := len(list) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(names, ", ")
 }
 
 // scimAccess is how identity providers reach the SCIM API.
@@ -43,10 +63,7 @@ func (v *visit) showCompany(made *admin.MadeToken) error {
 	for i := range list.Users {
 		u := &list.Users[i]
 		r := rights.Of(u.Permissions)
-		u.Company = r.InCompany()
-		for _, w := range r.Workspaces(v.c.options.Control.Snapshot()) {
-			u.Workspaces = append(u.Workspaces, w.Name)
-		}
+		u.Company, u.Workspaces = r.InCompany(), namesOf(r, v.c.options.Control.Snapshot())
 	}
 	data.Users = list.Users
 	if err := v.call(http.MethodGet, "/admin/scim", nil, &data.SCIM); err != nil {

@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/html"
 
+	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/loadtest/testsize"
 )
 
@@ -248,6 +250,26 @@ func TestPeople(t *testing.T) {
 	require.Contains(t, bob.get(home).path, signInPath)
 	require.Contains(t, b.post("/console/scim/tokens/2/revoke").text, "Token revoked.")
 	require.Equal(t, 404, b.post("/console/scim/tokens/9/revoke").status)
+}
+
+// Where people may go is said in few words, however many workspaces there are.
+func TestPeopleOfManyWorkspaces(t *testing.T) {
+	h := openHouse(t)
+	by, in := control.Actor{Name: "test"}, []string(nil)
+	for i := range 25 {
+		id := fmt.Sprintf("w%02d", i)
+		_, err := h.control.CreateWorkspace(by, document.Settings{ID: id, Name: "Name of " + id})
+		require.NoError(t, err)
+		in = append(in, fmt.Sprintf(`{"appGroupId":%q,"appGroupPermissions":["basic_access"],"team":[]}`, id))
+	}
+	h.provision("ada@example.com", everything)
+	h.provision("bob@example.com", `{"companyPermissions":[],"appGroup":[`+strings.Join(in, ",")+`]}`)
+	cells := regexp.MustCompile(`(?s)(\w+)@example\.com</div>(?:.*?<td){3} class="name">([^<]*)<`).FindAllStringSubmatch(
+		h.signedIn().get(companyPath).text, -1)
+	require.Len(t, cells, 2)
+	require.Equal(t, []string{"ada", "all"}, cells[0][1:])
+	require.Equal(t, "bob", cells[1][1])
+	require.Regexp(t, `^Name of w00, .*, Name of w19, and 5 more$`, cells[1][2])
 }
 
 // The log is shown, paged, downloaded; what is done in the console stands in it with the person's name.

@@ -4,6 +4,7 @@ package rights
 
 import (
 	"slices"
+	"strings"
 
 	"millrace/api/control"
 	"millrace/api/control/document"
@@ -128,7 +129,19 @@ func (r Rights) InCompany() []string { return (r.company &^ inWorkspace).Names()
 // IsNothing says whether the person has no right at all.
 func (r Rights) IsNothing() bool { return r.company == 0 && len(r.workspaces) == 0 }
 
-// Workspaces lists the workspaces that the person may see.
-func (r Rights) Workspaces(s *control.Snapshot) []*control.Workspace {
-	return slices.DeleteFunc(s.Workspaces(), func(w *control.Workspace) bool { return !r.In(w.ID).Has(See) })
+// SeesAll says whether the person may see all workspaces.
+func (r Rights) SeesAll() bool { return r.company.Has(See) }
+
+// Workspaces lists the workspaces that the person may see, in order of their ids.
+func (r Rights) Workspaces(s *control.Snapshot) (list []*control.Workspace) {
+	if r.SeesAll() {
+		return s.Workspaces()
+	}
+	for id, right := range r.workspaces {
+		if w := s.Lookup(id); w != nil && right.Has(See) {
+			list = append(list, w)
+		}
+	}
+	slices.SortFunc(list, func(a, b *control.Workspace) int { return strings.Compare(a.ID, b.ID) })
+	return list
 }
