@@ -70,7 +70,8 @@ func (c *Console) showTry(v *visit) error {
 // tryData makes the form of an operation; an empty or unknown name stands for the first one.
 func (v *visit) tryData(name string) (*tryData, error) {
 	var data tryData
-	if err := v.call(http.MethodGet, "/admin/operations", nil, &data); err != nil {
+	var err error
+	if data.Operations, err = listOf[operation](v, "/admin/operations"); err != nil {
 		return nil, err
 	}
 	for i, o := range data.Operations {

@@ -21,14 +21,13 @@ type named struct {
 
 // showCampaigns serves GET …/campaigns: campaigns and canvases.
 func (c *Console) showCampaigns(v *visit) error {
-	var data struct {
-		Campaigns []named `json:"campaigns"`
-		Canvases  []named `json:"canvases"`
+	var data struct{ Campaigns, Canvases []named }
+	var err error
+	if data.Campaigns, err = listOf[named](v, v.of("campaigns")); err != nil {
+		return err
 	}
-	for _, name := range []string{"campaigns", "canvases"} {
-		if err := v.call(http.MethodGet, v.of(name), nil, &data); err != nil {
-			return err
-		}
+	if data.Canvases, err = listOf[named](v, v.of("canvases")); err != nil {
+		return err
 	}
 	return v.render("campaigns", "Campaigns", data)
 }

@@ -54,18 +54,15 @@ func (c *Console) showCompany(v *visit) error { return v.showCompany(nil) }
 
 func (v *visit) showCompany(made *admin.MadeToken) error {
 	data := companyData{Made: made}
-	var list struct {
-		Users []dashboardUser `json:"dashboard_users"`
-	}
-	if err := v.call(http.MethodGet, "/admin/dashboard_users", nil, &list); err != nil {
+	var err error
+	if data.Users, err = listOf[dashboardUser](v, "/admin/dashboard_users"); err != nil {
 		return err
 	}
-	for i := range list.Users {
-		u := &list.Users[i]
+	for i := range data.Users {
+		u := &data.Users[i]
 		r := rights.Of(u.Permissions)
 		u.Company, u.Workspaces = r.InCompany(), namesOf(r, v.c.options.Control.Snapshot())
 	}
-	data.Users = list.Users
 	if err := v.call(http.MethodGet, "/admin/scim", nil, &data.SCIM); err != nil {
 		return err
 	}

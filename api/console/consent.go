@@ -37,10 +37,7 @@ func (c *Console) showConsent(v *visit) error {
 	if data.Counts, err = v.consentCounts(); err != nil {
 		return err
 	}
-	var centers struct {
-		Centers []document.PreferenceCenter `json:"preference_centers"`
-	}
-	if err := v.call(http.MethodGet, v.of("preference_centers"), nil, &centers); err != nil {
+	if data.Centers, err = listOf[document.PreferenceCenter](v, v.of("preference_centers")); err != nil {
 		return err
 	}
 	var list struct {
@@ -51,7 +48,7 @@ func (c *Console) showConsent(v *visit) error {
 		"cursor": {v.r.URL.Query().Get("cursor")}}.Encode(), nil, &list); err != nil {
 		return err
 	}
-	data.Centers, data.Blocked, data.Next = centers.Centers, list.Blocked, list.Next
+	data.Blocked, data.Next = list.Blocked, list.Next
 	if !v.may(rights.SeePersonal) {
 		for i := range data.Blocked {
 			data.Blocked[i].Email = mask

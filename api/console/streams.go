@@ -55,14 +55,12 @@ func (s *streamStatus) Lag() string {
 
 // showStreams serves GET …/streams.
 func (c *Console) showStreams(v *visit) error {
-	var list struct {
-		Streams []stream `json:"streams"`
-	}
-	if err := v.call(http.MethodGet, v.of("streams"), nil, &list); err != nil {
+	list, err := listOf[stream](v, v.of("streams"))
+	if err != nil {
 		return err
 	}
-	for i := range list.Streams {
-		s := &list.Streams[i]
+	for i := range list {
+		s := &list[i]
 		status := new(streamStatus)
 		switch err := v.call(http.MethodGet, v.of("streams", s.ID, "status"), nil, status); {
 		case err == nil:
@@ -75,7 +73,7 @@ func (c *Console) showStreams(v *visit) error {
 			s.conceal()
 		}
 	}
-	return v.render("streams", "Streams", list.Streams)
+	return v.render("streams", "Streams", list)
 }
 
 // conceal takes out what not everybody who sees the workspace may see: the query of a URL may hold a key to it, and a

@@ -153,11 +153,7 @@ func (c *Console) showUser(v *visit) error {
 
 // groups lists the subscription groups of the workspace.
 func (v *visit) groups() ([]document.Group, error) {
-	var list struct {
-		Groups []document.Group `json:"subscription_groups"`
-	}
-	err := v.call(http.MethodGet, v.of("subscription_groups"), nil, &list)
-	return list.Groups, err
+	return listOf[document.Group](v, v.of("subscription_groups"))
 }
 
 // downloadUser serves GET …/users/{user}/download: the profile as an export has it.

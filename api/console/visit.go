@@ -269,6 +269,19 @@ func (v *visit) call(method, path string, body, into any) error {
 	return nil
 }
 
+// listOf reads a list of the admin API: the member of the answer that is named like the end of the path.
+func listOf[T any](v *visit, at string) (list []T, err error) {
+	var members map[string]json.RawMessage
+	if err := v.call(http.MethodGet, at, nil, &members); err != nil {
+		return nil, err
+	}
+	name := at[strings.LastIndexByte(at, '/')+1:]
+	if err := json.Unmarshal(members[name], &list); err != nil {
+		return nil, fmt.Errorf("the answer of GET %s can't be read: %w", at, err)
+	}
+	return list, nil
+}
+
 // pass makes a request of the admin API that answers to w.
 func (v *visit) pass(w http.ResponseWriter, method, path string, body []byte) error {
 	r, err := http.NewRequestWithContext(v.r.Context(), method, path, bytes.NewReader(body))

@@ -68,13 +68,10 @@ func (c *Console) showSettings(v *visit) error {
 		data.Effective = append(data.Effective, limit{bucket, text, isOwn})
 	}
 	slices.SortFunc(data.Effective, func(a, b limit) int { return strings.Compare(a.Bucket, b.Bucket) })
-	var apps struct {
-		Apps []document.App `json:"apps"`
-	}
-	if err := v.call(http.MethodGet, v.of("apps"), nil, &apps); err != nil {
+	var err error
+	if data.Apps, err = listOf[document.App](v, v.of("apps")); err != nil {
 		return err
 	}
-	data.Apps = apps.Apps
 	return v.render("settings", "Settings", data)
 }
 
@@ -139,16 +136,14 @@ type keysData struct {
 func (c *Console) showKeys(v *visit) error { return v.showKeys(nil) }
 
 func (v *visit) showKeys(made *key) error {
-	var list struct {
-		Keys []key `json:"api_keys"`
-	}
-	if err := v.call(http.MethodGet, v.of("api_keys"), nil, &list); err != nil {
+	list, err := listOf[key](v, v.of("api_keys"))
+	if err != nil {
 		return err
 	}
-	slices.SortStableFunc(list.Keys, func(a, b key) int { // those that are valid first
+	slices.SortStableFunc(list, func(a, b key) int { // those that are valid first
 		return strings.Compare(b.CreatedAt, a.CreatedAt) + 2*(len(a.RevokedAt)-len(b.RevokedAt))
 	})
-	return v.render("keys", "API keys", keysData{list.Keys, v.c.options.Permissions, made})
+	return v.render("keys", "API keys", keysData{list, v.c.options.Permissions, made})
 }
 
 // makeKey serves POST …/keys. Its answer shows the key, and nothing shows it again.
