@@ -28,12 +28,12 @@ var arrows = map[string][]string{
 	"cmd/millrace/operate":  {"api/bounded", "api/control", "api/control/document", "shard/cluster/placement", "wal/durable", "wal/pause", "wal/quorum"}, // its answers' types alone
 
 	"api":             {"api/bounded", "api/call", "api/center", "api/consent", "api/control", "api/control/document", "api/keys", "api/openapi", "api/ratelimit", "api/refused", "api/scim", "api/store", "api/translation", "api/users", "api/value", "shard"},
-	"api/admin":       {"api", "api/bounded", "api/call", "api/census", "api/consent", "api/control", "api/control/document", "api/keys", "api/live", "api/openapi", "api/ratelimit", "api/refused", "api/store", "api/users", "ingest/field", "shard", "shard/op", "shard/profile", "wal/durable"},
+	"api/admin":       {"api", "api/admin/answers", "api/bounded", "api/call", "api/census", "api/consent", "api/control", "api/control/document", "api/keys", "api/live", "api/openapi", "api/ratelimit", "api/refused", "api/store", "api/users", "ingest/field", "shard", "shard/op", "shard/profile", "wal/durable"},
 	"api/call":        {"api/control", "api/keys", "api/refused", "api/store", "shard"},
 	"api/census":      {"api/peers", "shard", "shard/profile", "wal/pause"},
 	"api/center":      {"api/call", "api/consent", "api/control", "api/control/document", "api/preference", "api/ratelimit", "api/store", "api/value", "shard", "shard/jsonvalue", "shard/op", "shard/profile"},
 	"api/consent":     {"api/call", "api/control", "api/control/document", "api/value", "ingest/field", "shard", "shard/op", "shard/profile"},
-	"api/console":     {"api/admin", "api/console/chart", "api/console/figures", "api/console/rights", "api/console/signin", "api/control", "api/control/document", "api/openapi", "api/preference", "shard/cluster/placement", "wal/pause"}, // of admin, openapi and placement the types of answers alone
+	"api/console":     {"api/admin/answers", "api/console/chart", "api/console/figures", "api/console/rights", "api/console/signin", "api/control", "api/control/document", "api/openapi", "api/preference", "shard/cluster/placement", "wal/pause"}, // of openapi and placement the types of answers alone
 	"api/bounded":     {},
 	"api/control":     {"api/control/document", "api/keys", "api/ratelimit"},
 	"api/keys":        {},
@@ -51,6 +51,7 @@ var arrows = map[string][]string{
 	"api/value":       {"shard/jsonvalue"},
 	"api/stream":      {"api/bounded", "api/control", "api/control/document", "api/s3", "api/stream/currents", "shard/eventlog", "shard/eventlog/event", "shard/op", "wal/durable", "wal/pause"},
 
+	"api/admin/answers":    {"api/control", "api/control/document"},
 	"api/console/chart":    {},
 	"api/console/figures":  {},
 	"api/console/rights":   {"api/control", "api/control/document"},
@@ -125,7 +126,7 @@ var arrows = map[string][]string{
 // testArrows are the packages that tests import besides. The tests of all packages may import loadtest/testaddr,
 // loadtest/testbrowser, loadtest/testengine, loadtest/testlog, loadtest/testseed and loadtest/testsize.
 var testArrows = map[string][]string{
-	"api/console":             {"api", "api/census", "api/live", "api/refused", "api/scim", "api/store", "ingest", "ingest/field", "shard", "shard/op"},
+	"api/console":             {"api", "api/admin", "api/census", "api/live", "api/refused", "api/scim", "api/store", "ingest", "ingest/field", "shard", "shard/op"},
 	"api":                     {"api/admin", "api/census", "api/live", "ingest", "ingest/field", "shard/bodies", "shard/op", "shard/profile", "shard/cluster", "shard/cluster/facts", "shard/cluster/placement", "wal", "wal/quorum"},
 	"api/stream":              {"ingest", "shard", "shard/bodies", "shard/identity", "shard/profile", "shard/stamp", "wal"},
 	"api/census":              {"shard/op"},

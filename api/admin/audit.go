@@ -10,29 +10,13 @@ import (
 
 	"github.com/goccy/go-json"
 
+	"millrace/api/admin/answers"
 	"millrace/api/control"
 	"millrace/api/control/document"
 	"millrace/shard"
 )
 
 // The audit log, for reading only: no route changes or removes an entry.
-
-// AuditEntry is an entry in the form in which it is shown.
-type AuditEntry struct {
-	Seq   uint64 `json:"seq"`
-	Time  string `json:"time"`            // to the microsecond
-	Actor uint32 `json:"actor,omitempty"` // number of the API key or SCIM token
-	control.Entry
-	Hash string `json:"hash"` // hash of the chain up to here
-}
-
-// AuditCheck is whether the chain of hashes holds.
-type AuditCheck struct {
-	IsIntact bool   `json:"intact"`
-	Problem  string `json:"problem,omitempty"`
-	Seq      uint64 `json:"seq"`            // this many entries are as they were written
-	Hash     string `json:"hash,omitempty"` // of the last one: note it elsewhere
-}
 
 // Paging of the audit log.
 const (
@@ -55,10 +39,7 @@ func (s *Server) listAudit(_ control.Actor, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer := struct {
-		Entries []AuditEntry `json:"entries"`
-		Next    uint64       `json:"next,omitempty"` // where to read on; absent at the end
-	}{Entries: []AuditEntry{}}
+	answer := answers.AuditPage{Entries: []answers.AuditEntry{}}
 	if !query.Has("from") {
 		answer.Entries, err = s.newestEntries(query, limit)
 		return answer, err
@@ -74,7 +55,7 @@ func (s *Server) listAudit(_ control.Actor, r *http.Request) (any, error) {
 			return false
 		}
 		scanned++
-		if shown := describeEntry(e); shown.matches(query) {
+		if shown := describeEntry(e); matches(&shown, query) {
 			answer.Entries = append(answer.Entries, shown)
 		}
 		return true
@@ -84,18 +65,18 @@ func (s *Server) listAudit(_ control.Actor, r *http.Request) (any, error) {
 
 // newestEntries returns the last limit entries that match, as far as maxAuditScan entries back. It goes back in steps,
 // each as long as all previous ones together.
-func (s *Server) newestEntries(query url.Values, limit uint64) (found []AuditEntry, err error) {
+func (s *Server) newestEntries(query url.Values, limit uint64) (found []answers.AuditEntry, err error) {
 	end, _ := s.common.Store.AuditEnd()
-	found = []AuditEntry{}
+	found = []answers.AuditEntry{}
 	for first, step := end+1, limit; first > 1 && uint64(len(found)) < limit && end+1-first < maxAuditScan; step *= 2 {
 		last := first - 1
 		first = max(first, step+1) - step
-		var older []AuditEntry
+		var older []answers.AuditEntry
 		if err := s.common.Store.Audit(first, func(e shard.AuditEntry) bool {
 			if e.Seq > last {
 				return false
 			}
-			if shown := describeEntry(e); shown.matches(query) {
+			if shown := describeEntry(e); matches(&shown, query) {
 				older = append(older, shown)
 			}
 			return true
@@ -108,13 +89,13 @@ func (s *Server) newestEntries(query url.Values, limit uint64) (found []AuditEnt
 }
 
 // matches reports whether the query asks for the entry.
-func (e *AuditEntry) matches(query url.Values) bool {
+func matches(e *answers.AuditEntry, query url.Values) bool {
 	is := func(name, value string) bool { return !query.Has(name) || query.Get(name) == value }
 	return is("workspace", e.Workspace) && is("kind", e.Kind) && is("id", e.ID)
 }
 
-func describeEntry(e shard.AuditEntry) AuditEntry {
-	shown := AuditEntry{Seq: e.Seq, Time: microText(e.Time), Hash: hex.EncodeToString(e.Hash[:])}
+func describeEntry(e shard.AuditEntry) answers.AuditEntry {
+	shown := answers.AuditEntry{Seq: e.Seq, Time: microText(e.Time), Hash: hex.EncodeToString(e.Hash[:])}
 	if e.Actor != control.AdminActor {
 		shown.Actor = e.Actor
 	}
@@ -135,7 +116,7 @@ func (s *Server) verifyAudit(_ control.Actor, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer := AuditCheck{IsIntact: true}
+	answer := answers.AuditCheck{IsIntact: true}
 	answer.Seq, err = s.common.Store.VerifyAudit()
 	if errors.Is(err, shard.ErrAudit) {
 		answer.IsIntact, answer.Problem = false, err.Error()

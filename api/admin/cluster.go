@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"millrace/api/admin/answers"
 	"millrace/api/control"
 	"millrace/api/control/document"
 )
@@ -54,11 +55,6 @@ func (s *Server) clusterRoutes() []route {
 
 var errAlone = fmt.Errorf("cluster %w: this server is not a node of a cluster", control.ErrNotFound)
 
-// clusterChange is the answer to a change: what the audit log says was done; empty when everything was so already.
-type clusterChange struct {
-	What string `json:"what,omitempty"`
-}
-
 // changeCluster makes a change with its entry of the audit log, and logs the entry once the change is made.
 func (s *Server) changeCluster(by control.Actor, do func(Cluster, ClusterEntry) error) (any, error) {
 	if s.options.Cluster == nil {
@@ -71,10 +67,10 @@ func (s *Server) changeCluster(by control.Actor, do func(Cluster, ClusterEntry) 
 		return e.Encode()
 	})
 	if err != nil || entry == nil {
-		return clusterChange{}, err
+		return answers.ClusterChange{}, err
 	}
 	s.common.Control.Log(*entry)
-	return clusterChange{entry.What}, nil
+	return answers.ClusterChange{What: entry.What}, nil
 }
 
 func pathNode(r *http.Request) (uint32, error) {

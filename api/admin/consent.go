@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"millrace/api/admin/answers"
 	"millrace/api/control"
 	"millrace/api/control/document"
 	"millrace/shard"
@@ -28,32 +29,6 @@ func (s *Server) consentRoutes() []route {
 	}
 }
 
-// ConsentChange is an entry of a trail: what was set, when, by whom, through what.
-type ConsentChange struct {
-	ChangedAt string `json:"changed_at"` // when the state was set, to the microsecond
-	// when it reached this user or address: a user who leaves an address keeps states that were set earlier
-	AppliedAt string `json:"applied_at"`
-	ConsentState
-	ChangedBy
-}
-
-// ConsentState is a state that was set, with its value.
-type ConsentState struct {
-	State     string `json:"state"` // email_subscribe | subscription_group | hard_bounce | email_spam
-	Value     string `json:"value"` // opted_in, subscribed, unsubscribed | marked | removed
-	GroupID   string `json:"subscription_group_id,omitempty"`
-	GroupName string `json:"subscription_group_name,omitempty"`
-	Channel   string `json:"channel,omitempty"`
-}
-
-// ChangedBy says who set something, and through which endpoint.
-type ChangedBy struct {
-	Source string `json:"source"`           // path of the endpoint, preference center, …
-	Actor  string `json:"actor"`            // api key | admin | server
-	KeyID  string `json:"key_id,omitempty"` // of an API key
-	Key    string `json:"key_name,omitempty"`
-}
-
 // showTrail answers with the trail of one user (external_id, svc_id, or alias_label with alias_name) or one address
 // (email, phone), oldest first.
 func (s *Server) showTrail(_ control.Actor, r *http.Request, w *control.Workspace) (any, error) {
@@ -61,8 +36,8 @@ func (s *Server) showTrail(_ control.Actor, r *http.Request, w *control.Workspac
 	if err != nil {
 		return nil, err
 	}
-	show := mapSlice(changes, func(c shard.StateChange) ConsentChange { return s.describeChange(w, c) })
-	return map[string]any{"changes": show}, nil
+	return answers.Trail{Changes: mapSlice(changes,
+		func(c shard.StateChange) answers.ConsentChange { return s.describeChange(w, c) })}, nil
 }
 
 // trailOf returns the trail of the user or address that the query names.
@@ -84,9 +59,9 @@ func (s *Server) trailOf(w *control.Workspace, query url.Values) ([]shard.StateC
 	return s.common.Store.Trail(w.Number, numbers[0])
 }
 
-func (s *Server) describeChange(w *control.Workspace, c shard.StateChange) ConsentChange {
-	out := ConsentChange{ChangedAt: microText(c.Changed), AppliedAt: microText(c.Applied),
-		ConsentState: ConsentState{State: c.Kind.String()}, ChangedBy: describeActor(w, c.Actor, c.Source)}
+func (s *Server) describeChange(w *control.Workspace, c shard.StateChange) answers.ConsentChange {
+	out := answers.ConsentChange{ChangedAt: microText(c.Changed), AppliedAt: microText(c.Applied),
+		ConsentState: answers.ConsentState{State: c.Kind.String()}, ChangedBy: describeActor(w, c.Actor, c.Source)}
 	switch c.Kind {
 	case shard.EmailState:
 		if out.Value = c.Value; c.Value == "" {
@@ -108,8 +83,8 @@ func (s *Server) describeChange(w *control.Workspace, c shard.StateChange) Conse
 	return out
 }
 
-func describeActor(w *control.Workspace, actor uint32, source op.Source) ChangedBy {
-	by := ChangedBy{Source: source.String(), Actor: "server"}
+func describeActor(w *control.Workspace, actor uint32, source op.Source) answers.ChangedBy {
+	by := answers.ChangedBy{Source: source.String(), Actor: "server"}
 	if actor == control.AdminActor {
 		by.Actor = "admin"
 	}
@@ -124,13 +99,6 @@ const (
 	defaultBlockedLimit = 100
 	maxBlockedLimit     = 1000
 )
-
-// BlockedEmail is an entry of the block list.
-type BlockedEmail struct {
-	Email string `json:"email"`
-	Since string `json:"since"`
-	ChangedBy
-}
 
 // listBlocked answers with a page of the block list, oldest first; next, if there is one, leads to the following page.
 // An address that is on the list from the first page to the last is on one of them; when it is blocked again meanwhile,
@@ -157,13 +125,11 @@ func (s *Server) listBlocked(_ control.Actor, r *http.Request, w *control.Worksp
 		list = list[:limit]
 		next = blockedCursor(list[limit-1].Place)
 	}
-	show := mapSlice(list, func(b shard.SuppressedAddress) BlockedEmail {
-		return BlockedEmail{Email: b.Email, Since: microText(b.Since), ChangedBy: describeActor(w, b.Actor, b.Source)}
+	show := mapSlice(list, func(b shard.SuppressedAddress) answers.BlockedEmail {
+		return answers.BlockedEmail{Email: b.Email, Since: microText(b.Since),
+			ChangedBy: describeActor(w, b.Actor, b.Source)}
 	})
-	return struct {
-		Emails []BlockedEmail `json:"blocklist"`
-		Next   string         `json:"next,omitempty"`
-	}{show, next}, nil
+	return answers.BlockList{Emails: show, Next: next}, nil
 }
 
 // A cursor is the place of the last entry of a page.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"millrace/api/admin/answers"
 	"millrace/api/call"
 	"millrace/api/control"
 	"millrace/api/control/document"
@@ -65,11 +66,6 @@ func read[T any](s *Server, r *http.Request) (v T, err error) {
 
 // Workspaces.
 
-type shownWorkspace struct {
-	document.Settings
-	Limits map[string]string `json:"effective_rate_limits"`
-}
-
 func (s *Server) workspaceRoutes() []route {
 	c := s.common.Control
 	return []route{
@@ -112,7 +108,7 @@ func describeWorkspace(w *control.Workspace, isNew bool) tagged {
 			limits[b.String()+".burst"] = w.Limits[b].BurstString()
 		}
 	}
-	return tagged{v: shownWorkspace{Settings: w.Settings, Limits: limits}, tag: w.Settings, isNew: isNew}
+	return tagged{v: answers.Workspace{Settings: w.Settings, Limits: limits}, tag: w.Settings, isNew: isNew}
 }
 
 func (s *Server) workspace(r *http.Request) (*control.Workspace, error) {
@@ -268,48 +264,21 @@ func summariseSet(p *document.PermissionSet) any {
 }
 
 func summariseCampaign(c *document.Campaign) any {
-	return struct {
-		ID       string `json:"id"`
-		Name     string `json:"name,omitempty"`
-		Messages int    `json:"messages"`
-	}{c.ID, c.Name, len(c.Messages)}
+	return answers.CampaignSummary{ID: c.ID, Name: c.Name, Messages: len(c.Messages)}
 }
 
 func summariseCanvas(c *document.Canvas) any {
-	messages := 0
+	summary := answers.CanvasSummary{ID: c.ID, Name: c.Name, Steps: len(c.Steps)}
 	for _, step := range c.Steps {
-		messages += len(step.Messages)
+		summary.Messages += len(step.Messages)
 	}
-	return struct {
-		ID       string `json:"id"`
-		Name     string `json:"name,omitempty"`
-		Steps    int    `json:"steps"`
-		Messages int    `json:"messages"`
-	}{c.ID, c.Name, len(c.Steps), messages}
+	return summary
 }
 
 // API keys.
 
-// APIKey is an API key as it is shown.
-type APIKey struct {
-	ID          string   `json:"id"`
-	Name        string   `json:"name"`
-	Hint        string   `json:"hint"`
-	Permissions []string `json:"permissions"`
-	IPAllowList []string `json:"ip_allowlist"`
-	CreatedAt   string   `json:"created_at"`
-	LastUsedAt  string   `json:"last_used_at,omitempty"` // to the minute
-	RevokedAt   string   `json:"revoked_at,omitempty"`
-}
-
-// MadeKey is a key with its token, which is shown only this once.
-type MadeKey struct {
-	APIKey
-	Token string `json:"key"`
-}
-
-func (s *Server) describeKey(k *document.Key) APIKey {
-	return APIKey{ID: k.ID, Name: k.Name, Hint: k.Hint, Permissions: orEmpty(k.Permissions),
+func (s *Server) describeKey(k *document.Key) answers.APIKey {
+	return answers.APIKey{ID: k.ID, Name: k.Name, Hint: k.Hint, Permissions: orEmpty(k.Permissions),
 		IPAllowList: orEmpty(k.IPAllowList), CreatedAt: timeText(k.CreatedAt),
 		LastUsedAt: timeText(s.common.Control.LastUsed(k.Number) * 60_000), RevokedAt: timeText(k.RevokedAt)}
 }
@@ -323,7 +292,7 @@ func (s *Server) keyRoutes() []route {
 		})},
 		{"POST " + all, sent(s, func(by control.Actor, r *http.Request, spec document.KeySpec) (any, error) {
 			k, token, err := c.CreateKey(by, r.PathValue("workspace"), spec)
-			return created{MadeKey{s.describeKey(&k), token}}, err
+			return created{answers.MadeKey{APIKey: s.describeKey(&k), Token: token}}, err
 		})},
 		{"GET " + one, s.within(func(_ control.Actor, r *http.Request, w *control.Workspace) (any, error) {
 			for _, k := range w.Keys {
@@ -341,7 +310,7 @@ func (s *Server) keyRoutes() []route {
 		})},
 		{"POST " + one + "/rotate", func(by control.Actor, r *http.Request) (any, error) {
 			k, token, err := c.RotateKey(by, r.PathValue("workspace"), r.PathValue("key"))
-			return created{MadeKey{s.describeKey(&k), token}}, err
+			return created{answers.MadeKey{APIKey: s.describeKey(&k), Token: token}}, err
 		}},
 		{"DELETE " + one, func(by control.Actor, r *http.Request) (any, error) {
 			return success{}, c.RevokeKey(by, r.PathValue("workspace"), r.PathValue("key"))
@@ -351,23 +320,8 @@ func (s *Server) keyRoutes() []route {
 
 // SCIM settings and tokens of the company.
 
-// SCIMToken is a token of the SCIM access as it is shown.
-type SCIMToken struct {
-	ID         string `json:"id"`
-	Hint       string `json:"hint"`
-	CreatedAt  string `json:"created_at"`
-	LastUsedAt string `json:"last_used_at,omitempty"` // to the minute
-	RevokedAt  string `json:"revoked_at,omitempty"`
-}
-
-// MadeToken is a token with its text, which is shown only this once.
-type MadeToken struct {
-	SCIMToken
-	Token string `json:"token"`
-}
-
-func (s *Server) describeToken(t *document.SCIMToken) SCIMToken {
-	return SCIMToken{ID: t.ID, Hint: t.Hint, CreatedAt: timeText(t.CreatedAt),
+func (s *Server) describeToken(t *document.SCIMToken) answers.SCIMToken {
+	return answers.SCIMToken{ID: t.ID, Hint: t.Hint, CreatedAt: timeText(t.CreatedAt),
 		LastUsedAt: timeText(s.common.Control.LastUsed(t.Number) * 60_000), RevokedAt: timeText(t.RevokedAt)}
 }
 
@@ -380,10 +334,7 @@ func (s *Server) scimRoutes() []route {
 		}
 		settings := access.SCIMSettings
 		settings.IPAllowList = orEmpty(settings.IPAllowList)
-		return struct {
-			document.SCIMSettings
-			Tokens []SCIMToken `json:"tokens"`
-		}{settings, mapSlice(access.Tokens, s.describeToken)}
+		return answers.SCIMAccess{SCIMSettings: settings, Tokens: mapSlice(access.Tokens, s.describeToken)}
 	}
 	return []route{
 		{"GET /admin/scim", func(control.Actor, *http.Request) (any, error) { return describe(), nil }},
@@ -396,7 +347,7 @@ func (s *Server) scimRoutes() []route {
 		})},
 		{"POST /admin/scim/tokens", func(by control.Actor, _ *http.Request) (any, error) {
 			t, token, err := c.CreateSCIMToken(by)
-			return created{MadeToken{s.describeToken(&t), token}}, err
+			return created{answers.MadeToken{SCIMToken: s.describeToken(&t), Token: token}}, err
 		}},
 		{"DELETE /admin/scim/tokens/{token}", func(by control.Actor, r *http.Request) (any, error) {
 			return success{}, c.RevokeSCIMToken(by, r.PathValue("token"))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/goccy/go-json"
 
+	"millrace/api/admin/answers"
 	"millrace/api/control"
 	"millrace/api/control/document"
 	"millrace/api/live"
@@ -44,8 +45,8 @@ type liveItem struct {
 	Properties json.RawMessage `json:"properties,omitempty"`
 	IsCut      bool            `json:"cut,omitempty"` // attributes or properties are too long to be shown
 
-	*ConsentState
-	ChangedBy
+	*answers.ConsentState
+	answers.ChangedBy
 }
 
 type liveAlias struct {

@@ -12,6 +12,7 @@ import (
 	"github.com/goccy/go-json"
 	"github.com/valyala/fasthttp"
 
+	"millrace/api/admin/answers"
 	"millrace/api/control"
 	"millrace/api/control/document"
 	"millrace/api/refused"
@@ -32,34 +33,13 @@ func (s *Server) refusedRoutes() []route {
 	}
 }
 
-// RefusedEntry is an entry in the form in which it is shown.
-type RefusedEntry struct {
-	ID        string          `json:"id"`
-	At        string          `json:"at"`
-	Key       string          `json:"key_id,omitempty"`
-	KeyName   string          `json:"key_name,omitempty"`
-	RequestID string          `json:"request_id"`
-	Array     string          `json:"input_array,omitempty"` // empty: the request was refused as a whole
-	Index     int             `json:"index"`
-	IsRefused bool            `json:"refused"` // otherwise values were left out, and the object was accepted
-	Reasons   []RefusedReason `json:"reasons"`
-	Size      int             `json:"size,omitempty"`   // of the object
-	Object    string          `json:"object,omitempty"` // as it was sent; empty: it is not kept
-}
-
-// RefusedReason is a rule that was broken, and how.
-type RefusedReason struct {
-	Rule string `json:"rule"`
-	Text string `json:"text"`
-}
-
-func describeRefused(w *control.Workspace, e *refused.Entry) RefusedEntry {
-	out := RefusedEntry{ID: e.ID().String(), At: document.Millis(e.At).Text(), RequestID: e.Request,
+func describeRefused(w *control.Workspace, e *refused.Entry) answers.RefusedEntry {
+	out := answers.RefusedEntry{ID: e.ID().String(), At: document.Millis(e.At).Text(), RequestID: e.Request,
 		Array: e.Array, Index: e.Index, IsRefused: e.IsRefused,
-		Size: e.Size, Object: string(e.Object), Reasons: []RefusedReason{}}
+		Size: e.Size, Object: string(e.Object), Reasons: []answers.RefusedReason{}}
 	out.Key, out.KeyName = keyNumbered(w, e.Key)
 	for _, f := range e.Faults {
-		out.Reasons = append(out.Reasons, RefusedReason(f))
+		out.Reasons = append(out.Reasons, answers.RefusedReason(f))
 	}
 	return out
 }
@@ -139,11 +119,7 @@ func (s *Server) ofRefused(
 
 // listRefused answers with a page of entries, newest first; next, if there is one, is the before of the following page.
 func (s *Server) listRefused(_ control.Actor, r *http.Request, w *control.Workspace, q refused.Query) (any, error) {
-	answer := struct {
-		Refused []RefusedEntry `json:"refused"`
-		Next    string         `json:"next,omitempty"`
-		Missing []uint32       `json:"missing_nodes,omitempty"`
-	}{Refused: []RefusedEntry{}}
+	answer := answers.RefusedPage{Refused: []answers.RefusedEntry{}}
 	q.Missing = &answer.Missing
 	list, more, err := s.common.Refused.List(r.Context(), q)
 	if err != nil {
@@ -158,33 +134,18 @@ func (s *Server) listRefused(_ control.Actor, r *http.Request, w *control.Worksp
 	return answer, nil
 }
 
-// RefusedCount is the count of one hour.
-type RefusedCount struct {
-	Hour    string `json:"hour"`
-	Key     string `json:"key_id,omitempty"`
-	KeyName string `json:"key_name,omitempty"`
-	Rule    string `json:"rule"`
-	Refused int    `json:"refused"`
-	LeftOut int    `json:"left_out"`
-}
-
 // countRefused answers with counts by hour, key and rule, newest first.
 func (s *Server) countRefused(_ control.Actor, r *http.Request, w *control.Workspace, q refused.Query) (any, error) {
-	var missing []uint32
-	q.Missing = &missing
+	answer := answers.RefusedCounts{Counts: []answers.RefusedCount{}}
+	q.Missing = &answer.Missing
 	counts, err := s.common.Refused.Counts(r.Context(), q)
 	if err != nil {
 		return nil, err
 	}
-	list := make([]RefusedCount, 0, len(counts))
 	for _, c := range counts {
-		one := RefusedCount{Hour: timeText(c.Hour), Rule: c.Rule, Refused: c.Refused, LeftOut: c.LeftOut}
+		one := answers.RefusedCount{Hour: timeText(c.Hour), Rule: c.Rule, Refused: c.Refused, LeftOut: c.LeftOut}
 		one.Key, one.KeyName = keyNumbered(w, c.Key)
-		list = append(list, one)
-	}
-	answer := map[string]any{"counts": list}
-	if len(missing) > 0 {
-		answer["missing_nodes"] = missing
+		answer.Counts = append(answer.Counts, one)
 	}
 	return answer, nil
 }
@@ -225,13 +186,6 @@ func (s *Server) removeRefused(by control.Actor, r *http.Request) (any, error) {
 	}
 	_, err = s.common.Refused.Remove(r.Context(), w.Number, e.ID())
 	return success{}, err
-}
-
-// sentAgain is the result of sending an entry again.
-type sentAgain struct {
-	Status   int             `json:"status"`
-	Accepted bool            `json:"accepted"`
-	Answer   json.RawMessage `json:"answer"` // of /users/track
 }
 
 // sendRefused sends an object again, as it was or as the body has it: {"object": …}. If it is accepted, the entry is
@@ -278,7 +232,7 @@ func (s *Server) sendRefused(by control.Actor, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	again := sentAgain{Status: status, Accepted: status == fasthttp.StatusCreated, Answer: reply}
+	again := answers.SentAgain{Status: status, Accepted: status == fasthttp.StatusCreated, Answer: reply}
 	if again.Accepted {
 		err = s.removeSent(r.Context(), w, e.ID())
 	}
@@ -375,13 +329,7 @@ func (s *Server) sendAllRefused(by control.Actor, r *http.Request, w *control.Wo
 		return nil, err
 	}
 	defer done()
-	answer := struct {
-		Accepted int      `json:"accepted"`
-		Refused  int      `json:"refused"`  // again
-		Skipped  int      `json:"not_kept"` // there is no object to send
-		Next     string   `json:"next,omitempty"`
-		Missing  []uint32 `json:"missing_nodes,omitempty"`
-	}{}
+	var answer answers.AllSentAgain
 	q.OnlyRefused, q.Missing = true, &answer.Missing
 	list, more, err := s.common.Refused.List(r.Context(), q)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"millrace/api/admin/answers"
 	"millrace/api/control"
 	"millrace/api/control/document"
 	"millrace/api/keys"
@@ -39,20 +40,6 @@ type triedRequest struct {
 	Target string `json:"target"` // path and query
 	Key    string `json:"key"`
 	Body   string `json:"body"`
-}
-
-// TriedAnswer is the door's answer.
-type TriedAnswer struct {
-	Status  int           `json:"status"`
-	Headers []TriedHeader `json:"headers"`
-	Body    string        `json:"body"`
-	IsCut   bool          `json:"cut,omitempty"` // the text is longer
-}
-
-// TriedHeader is a header of a TriedAnswer.
-type TriedHeader struct {
-	Name  string `json:"name"`
-	Value string `json:"value"`
 }
 
 const (
@@ -148,10 +135,10 @@ func (s *Server) send(by control.Actor, from string, tried *triedRequest) (any, 
 // triedHost is the Host of a request that did not come through an address of the public door.
 const triedHost = "localhost"
 
-func describeTried(response *fasthttp.Response) TriedAnswer {
-	a := TriedAnswer{Status: response.StatusCode(), Headers: []TriedHeader{}}
+func describeTried(response *fasthttp.Response) answers.TriedAnswer {
+	a := answers.TriedAnswer{Status: response.StatusCode(), Headers: []answers.TriedHeader{}}
 	for name, value := range response.Header.All() {
-		a.Headers = append(a.Headers, TriedHeader{string(name), string(value)})
+		a.Headers = append(a.Headers, answers.TriedHeader{Name: string(name), Value: string(value)})
 	}
 	body := response.Body()
 	if a.IsCut = len(body) > maxTriedAnswer; a.IsCut {

@@ -10,6 +10,7 @@ import (
 	"github.com/goccy/go-json"
 	"github.com/google/uuid"
 
+	"millrace/api/admin/answers"
 	"millrace/api/consent"
 	"millrace/api/control"
 	"millrace/api/control/document"
@@ -111,10 +112,7 @@ func (s *Server) findUsers(_ control.Actor, r *http.Request, w *control.Workspac
 	if err != nil {
 		return nil, err
 	}
-	answer := struct {
-		Users []json.RawMessage `json:"users"`
-		Count int               `json:"count"`
-	}{Users: []json.RawMessage{}, Count: len(numbers)}
+	answer := answers.FoundUsers{Users: []json.RawMessage{}, Count: len(numbers)}
 	for _, number := range numbers[:min(uint64(len(numbers)), limit)] {
 		users, err := s.common.Store.FindMerged(w.Number, number)
 		if err != nil {
@@ -162,14 +160,8 @@ func (s *Server) ofUser(f func(control.Actor, *http.Request, *control.Workspace,
 	})
 }
 
-// shownUser is a user, and the svc_ids of the users who were merged into it.
-type shownUser struct {
-	User       json.RawMessage `json:"user"`
-	MergedFrom []string        `json:"merged_from,omitempty"`
-}
-
 func (s *Server) showUser(_ control.Actor, _ *http.Request, w *control.Workspace, u store.User) (any, error) {
-	shown := shownUser{User: s.describeUser(w, u)}
+	shown := answers.User{User: s.describeUser(w, u)}
 	profile.Merged(u.Blob, func(number, _ uint64) {
 		shown.MergedFrom = append(shown.MergedFrom, string(s.common.Store.AppendSvcID(nil, w.Number, number)))
 	})
@@ -178,7 +170,7 @@ func (s *Server) showUser(_ control.Actor, _ *http.Request, w *control.Workspace
 
 // exportUser is showUser for callers who take the answer away, with an entry of the audit log.
 func (s *Server) exportUser(by control.Actor, r *http.Request, w *control.Workspace, u store.User) (any, error) {
-	return shownUser{User: s.describeUser(w, u)},
+	return answers.User{User: s.describeUser(w, u)},
 		s.common.Control.Audit(by, "user exported", w.ID, "svc_id", r.PathValue("user"))
 }
 
@@ -263,26 +255,16 @@ func (c *statesChange) states(w *control.Workspace) (states []shard.State, err e
 	return states, nil
 }
 
-// DashboardUser is a dashboard user as operators see them, with everything that the user may do.
-type DashboardUser struct {
-	ID             string                   `json:"id"`
-	UserName       string                   `json:"user_name"`
-	Name           string                   `json:"name"`
-	Department     string                   `json:"department,omitempty"`
-	IsActive       bool                     `json:"active"`
-	PermissionSets []string                 `json:"permission_sets"`
-	Permissions    document.SCIMPermissions `json:"permissions"`
-}
-
 // listDashboardUsers answers with the users that SCIM has provisioned.
 func (s *Server) listDashboardUsers(control.Actor, *http.Request) (any, error) {
 	c := s.common.Control
-	return map[string]any{"dashboard_users": mapSlice(c.SCIMUsers.List(""), func(u *document.SCIMUser) DashboardUser {
-		return DashboardUser{ID: u.ID, UserName: u.UserName, Name: strings.TrimSpace(u.GivenName + " " + u.FamilyName),
-			Department: u.Department, IsActive: !u.Inactive,
+	describe := func(u *document.SCIMUser) answers.DashboardUser {
+		return answers.DashboardUser{ID: u.ID, UserName: u.UserName,
+			Name: strings.TrimSpace(u.GivenName + " " + u.FamilyName), Department: u.Department, IsActive: !u.Inactive,
 			PermissionSets: mapSlice(c.SetsOf(u), func(p *document.PermissionSet) string { return p.Name }),
 			Permissions:    c.PermissionsOf(u)}
-	})}, nil
+	}
+	return map[string]any{"dashboard_users": mapSlice(c.SCIMUsers.List(""), describe)}, nil
 }
 
 // endSessions signs a user out of the console, everywhere.

@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"strings"
 
-	"millrace/api/admin"
+	"millrace/api/admin/answers"
 	"millrace/api/openapi"
 )
 
@@ -40,7 +40,7 @@ type operation struct{ openapi.Operation }
 func (o operation) Name() string { return o.Method + " " + o.Path }
 
 // triedAnswer is what the public API has answered.
-type triedAnswer struct{ admin.TriedAnswer }
+type triedAnswer struct{ answers.TriedAnswer }
 
 // Text is the text that belongs to the status.
 func (a *triedAnswer) Text() string { return http.StatusText(a.Status) }

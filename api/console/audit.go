@@ -6,37 +6,13 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 
-	"millrace/api/admin"
+	"millrace/api/admin/answers"
 )
 
-// auditEntry is an entry of the audit log.
-type auditEntry struct{ admin.AuditEntry }
-
-// Says lists what was changed and the entry's details, in one line.
-func (e *auditEntry) Says() string {
-	text := ""
-	if len(e.Changed) > 0 {
-		text = "changed " + strings.Join(e.Changed, ", ")
-	}
-	if len(e.Details) > 0 {
-		details, err := json.Marshal(e.Details)
-		if err == nil {
-			text = strings.TrimSpace(text + " " + string(details))
-		}
-	}
-	return text
-}
-
-type auditPage struct {
-	Entries []auditEntry `json:"entries"`
-	Next    uint64       `json:"next"`
-}
-
 // ownEntry returns the entry that this request has caused; it is among the latest.
-func (v *visit) ownEntry() (*auditEntry, error) {
-	var page auditPage
+func (v *visit) ownEntry() (*answers.AuditEntry, error) {
+	var page answers.AuditPage
 	if err := v.call(http.MethodGet, "/admin/audit?limit=1000", nil, &page); err != nil {
 		return nil, err
 	}
@@ -45,17 +21,17 @@ func (v *visit) ownEntry() (*auditEntry, error) {
 			return e, nil
 		}
 	}
-	return &auditEntry{}, nil // so much has happened meanwhile that the person has to look for it
+	return &answers.AuditEntry{}, nil // so much has happened meanwhile that the person has to look for it
 }
 
 const auditPath = "/console/audit"
 
 // auditData is what the page of the audit log shows, the newest entry first.
 type auditData struct {
-	auditPage
+	answers.AuditPage
 	Workspace, Kind string
 	Older           uint64 // where the page before begins
-	Check           *admin.AuditCheck
+	Check           *answers.AuditCheck
 }
 
 // auditPageSize is how many entries a page has.
@@ -64,12 +40,12 @@ const auditPageSize = 100
 // showAudit serves GET /console/audit.
 func (c *Console) showAudit(v *visit) error { return v.showAudit(nil) }
 
-func (v *visit) showAudit(check *admin.AuditCheck) error {
+func (v *visit) showAudit(check *answers.AuditCheck) error {
 	query := v.r.URL.Query()
 	data := auditData{Workspace: query.Get("workspace"), Kind: query.Get("kind"), Check: check}
 	ask := url.Values{"limit": {strconv.Itoa(auditPageSize)}}
 	v.passOn(ask, "workspace", "kind", "id", "from")
-	if err := v.call(http.MethodGet, "/admin/audit?"+ask.Encode(), nil, &data.auditPage); err != nil {
+	if err := v.call(http.MethodGet, "/admin/audit?"+ask.Encode(), nil, &data.AuditPage); err != nil {
 		return err
 	}
 	slices.Reverse(data.Entries)
@@ -89,7 +65,7 @@ func (c *Console) checkAudit(v *visit) error {
 	case v.form("seq") != "":
 		ask = url.Values{"seq": {v.form("seq")}, "hash": {v.form("hash")}}
 	}
-	check := new(admin.AuditCheck)
+	check := new(answers.AuditCheck)
 	if err := v.call(http.MethodGet, "/admin/audit/verify?"+ask.Encode(), nil, check); err != nil {
 		return v.retry(err, c.showAudit)
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/http"
 
+	"millrace/api/admin/answers"
 	"millrace/api/control/document"
 )
 
@@ -13,20 +14,17 @@ const (
 	canvasPath    = workspacePath + "/canvases/{canvas}"
 )
 
-// named is a campaign or a canvas of a list.
-type named struct {
-	ID   string `json:"id"`
-	Name string `json:"name"`
-}
-
 // showCampaigns serves GET …/campaigns: campaigns and canvases.
 func (c *Console) showCampaigns(v *visit) error {
-	var data struct{ Campaigns, Canvases []named }
+	var data struct {
+		Campaigns []answers.CampaignSummary
+		Canvases  []answers.CanvasSummary
+	}
 	var err error
-	if data.Campaigns, err = listOf[named](v, v.of("campaigns")); err != nil {
+	if data.Campaigns, err = listOf[answers.CampaignSummary](v, v.of("campaigns")); err != nil {
 		return err
 	}
-	if data.Canvases, err = listOf[named](v, v.of("canvases")); err != nil {
+	if data.Canvases, err = listOf[answers.CanvasSummary](v, v.of("canvases")); err != nil {
 		return err
 	}
 	return v.render("campaigns", "Campaigns", data)

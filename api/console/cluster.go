@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"millrace/api/admin/answers"
 	"millrace/shard/cluster/placement"
 )
 
@@ -49,9 +50,7 @@ func (c *Console) addNode(v *visit) error {
 		return v.retry(bad("The node's number must be 1 or higher."), c.showCluster)
 	}
 	body := map[string]any{"node": number, "address": v.form("address")}
-	var answer struct {
-		What string `json:"what"`
-	}
+	var answer answers.ClusterChange
 	if err := v.call(http.MethodPost, "/admin/cluster/nodes", body, &answer); err != nil {
 		return v.retry(err, c.showCluster)
 	}

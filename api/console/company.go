@@ -5,17 +5,16 @@ import (
 	"net/http"
 	"strings"
 
-	"millrace/api/admin"
+	"millrace/api/admin/answers"
 	"millrace/api/console/rights"
 	"millrace/api/control"
-	"millrace/api/control/document"
 )
 
 const companyPath = "/console/company"
 
 // dashboardUser is a dashboard user, and where the user has rights.
 type dashboardUser struct {
-	admin.DashboardUser
+	answers.DashboardUser
 	Company    []string `json:"-"` // rights in the company
 	Workspaces string   `json:"-"` // where the user has any
 }
@@ -37,22 +36,16 @@ func namesOf(r rights.Rights, s *control.Snapshot) string {
 	return strings.Join(names, ", ")
 }
 
-// scimAccess is how identity providers reach the SCIM API.
-type scimAccess struct {
-	document.SCIMSettings
-	Tokens []admin.MadeToken `json:"tokens"`
-}
-
 type companyData struct {
 	Users []dashboardUser
-	SCIM  scimAccess
-	Made  *admin.MadeToken
+	SCIM  answers.SCIMAccess
+	Made  *answers.MadeToken
 }
 
 // showCompany serves GET /console/company: dashboard users, and how they are provisioned.
 func (c *Console) showCompany(v *visit) error { return v.showCompany(nil) }
 
-func (v *visit) showCompany(made *admin.MadeToken) error {
+func (v *visit) showCompany(made *answers.MadeToken) error {
 	data := companyData{Made: made}
 	var err error
 	if data.Users, err = listOf[dashboardUser](v, "/admin/dashboard_users"); err != nil {
@@ -71,7 +64,7 @@ func (v *visit) showCompany(made *admin.MadeToken) error {
 
 // makeSCIMToken serves POST /console/scim/tokens. Its answer shows the token, and nothing shows it again.
 func (c *Console) makeSCIMToken(v *visit) error {
-	made := new(admin.MadeToken)
+	made := new(answers.MadeToken)
 	if err := v.call(http.MethodPost, "/admin/scim/tokens", nil, made); err != nil {
 		return v.retry(err, c.showCompany)
 	}

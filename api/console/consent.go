@@ -5,7 +5,7 @@ import (
 	"net/url"
 	"time"
 
-	"millrace/api/admin"
+	"millrace/api/admin/answers"
 	"millrace/api/console/rights"
 	"millrace/api/control/document"
 	"millrace/api/preference"
@@ -22,7 +22,7 @@ type consentData struct {
 	Counts   *consentCounts // nil: nobody counts here
 	Groups   []document.Group
 	Centers  []document.PreferenceCenter
-	Blocked  []admin.BlockedEmail
+	Blocked  []answers.BlockedEmail
 	Next     string // where the next page of the block list begins
 	Channels []string
 }
@@ -40,15 +40,12 @@ func (c *Console) showConsent(v *visit) error {
 	if data.Centers, err = listOf[document.PreferenceCenter](v, v.of("preference_centers")); err != nil {
 		return err
 	}
-	var list struct {
-		Blocked []admin.BlockedEmail `json:"blocklist"`
-		Next    string               `json:"next"`
-	}
+	var list answers.BlockList
 	if err := v.call(http.MethodGet, v.of("blocklist")+"?"+url.Values{"limit": {"50"},
 		"cursor": {v.r.URL.Query().Get("cursor")}}.Encode(), nil, &list); err != nil {
 		return err
 	}
-	data.Blocked, data.Next = list.Blocked, list.Next
+	data.Blocked, data.Next = list.Emails, list.Next
 	if !v.may(rights.SeePersonal) {
 		for i := range data.Blocked {
 			data.Blocked[i].Email = mask
@@ -150,35 +147,13 @@ func (c *Console) changeCenter(v *visit) error {
 
 const countPath = workspacePath + "/consent/count"
 
-// consentCounts is what is known of how many users have which state, as the admin API says it.
-type consentCounts struct {
-	Counts *struct {
-		At     string       `json:"counted_at"`
-		Took   float64      `json:"took_seconds"`
-		Users  int64        `json:"users"`
-		Email  stateCount   `json:"email_subscribe"`
-		Groups []stateCount `json:"subscription_groups"`
-	} `json:"counts"`
-	Running *struct {
-		Began string  `json:"began_at"`
-		Done  float64 `json:"done"`
-		Users int64   `json:"users"`
-	} `json:"running"`
-	Failed *struct {
-		At  string `json:"at"`
-		Why string `json:"why"`
-	} `json:"failed"`
-}
+// consentCounts is what is known of how many users have which state.
+type consentCounts struct{ answers.Census }
 
-// stateCount is how many users have which value of one state.
-type stateCount struct {
-	Name         string `json:"name"`
-	Channel      string `json:"channel"`
-	IsArchived   bool   `json:"archived"`
-	OptedIn      int64  `json:"opted_in"`
-	Subscribed   int64  `json:"subscribed"`
-	Unsubscribed int64  `json:"unsubscribed"`
-	Unknown      int64  `json:"unknown"`
+// stateRow is a state, and how many users have which value of it.
+type stateRow struct {
+	answers.GroupCounts
+	OptedIn int64
 }
 
 // share is a piece of a bar that shows parts of a whole: from X on, of a width of a hundred.
@@ -190,7 +165,7 @@ type share struct {
 }
 
 // Shares are the pieces of the state's bar, with those alone who have said something: the rest is its ground.
-func (s stateCount) Shares() (list []share) {
+func (s stateRow) Shares() (list []share) {
 	all := s.OptedIn + s.Subscribed + s.Unsubscribed + s.Unknown
 	x := 0.0
 	for _, one := range []share{{Class: "optedin", Name: "opted in", N: s.OptedIn},
@@ -208,10 +183,13 @@ func (s stateCount) Shares() (list []share) {
 }
 
 // States are the rows of the table: the email state, then the groups.
-func (c *consentCounts) States() []stateCount {
+func (c *consentCounts) States() []stateRow {
 	email := c.Counts.Email
-	email.Name, email.Channel = "Email", "email"
-	return append([]stateCount{email}, c.Counts.Groups...)
+	rows := []stateRow{{answers.GroupCounts{Channel: "email", StateCounts: email.StateCounts}, email.OptedIn}}
+	for _, g := range c.Counts.Groups {
+		rows = append(rows, stateRow{GroupCounts: g})
+	}
+	return rows
 }
 
 // Took is how long the count took, to the second.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"millrace/api/admin"
+	"millrace/api/admin/answers"
 	"millrace/api/console/chart"
 	"millrace/api/console/figures"
 	"millrace/api/console/rights"
@@ -145,7 +145,7 @@ const (
 
 // nameCount is how many events of a name there were, or purchases of a product.
 type nameCount struct {
-	admin.EventName
+	answers.EventName
 	Title string // of the workspace
 }
 
@@ -167,7 +167,7 @@ func (v *visit) readMonth(rows []workspaceRow) (*month, error) {
 	}
 	end := v.Now() - v.Now()%day.Milliseconds() + day.Milliseconds()
 	since := time.UnixMilli(end).Add(-monthDays * day).UTC().Format(time.RFC3339)
-	var counts admin.EventCounts
+	var counts answers.EventCounts
 	err := v.call(http.MethodGet, "/admin/events/counts?"+url.Values{"since": {since}}.Encode(), nil, &counts)
 	switch {
 	case isNotFound(err):
@@ -186,7 +186,7 @@ func (v *visit) readMonth(rows []workspaceRow) (*month, error) {
 }
 
 // addHours draws the days, and counts by workspace.
-func (m *month) addHours(counts *admin.EventCounts, titles map[string]string, end int64) {
+func (m *month) addHours(counts *answers.EventCounts, titles map[string]string, end int64) {
 	events := chart.Line{Name: "events", Class: "a", Values: make([]float64, monthDays)}
 	purchases := chart.Line{Name: "purchases", Class: "c", Values: make([]float64, monthDays)}
 	for _, h := range counts.Hours {
@@ -207,7 +207,7 @@ func (m *month) addHours(counts *admin.EventCounts, titles map[string]string, en
 	m.Chart = chart.Bars("Events and purchases", "per day", "30 days", end, day, events, purchases)
 }
 
-func (m *month) addNames(counts *admin.EventCounts, titles map[string]string) {
+func (m *month) addNames(counts *answers.EventCounts, titles map[string]string) {
 	for _, n := range counts.Names {
 		if title, seen := titles[n.Workspace]; seen {
 			m.Names = append(m.Names, nameCount{n, title})

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"html/template"
@@ -18,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	"millrace/api/admin/answers"
 	"millrace/api/console/signin"
 	"millrace/api/control/document"
 	"millrace/shard/cluster/placement"
@@ -58,6 +60,8 @@ var helpers = template.FuncMap{
 	"join":   strings.Join,
 	"rowsOf": rowsOf,
 	"lastOf": func(g placement.GroupStatus) int { return g.First + g.Count - 1 }, // of a group's partitions
+
+	"says": says, "changedState": changedState, "placeOf": placeOf, "isSendable": isSendable,
 }
 
 // textRow is one text, in all languages.
@@ -86,6 +90,46 @@ func rowsOf(m document.Message) (rows []textRow) {
 		rows = append(rows, row)
 	}
 	return rows
+}
+
+// says lists what an entry says was changed, and its details, in one line.
+func says(e answers.AuditEntry) string {
+	text := ""
+	if len(e.Changed) > 0 {
+		text = "changed " + strings.Join(e.Changed, ", ")
+	}
+	if len(e.Details) > 0 {
+		details, err := json.Marshal(e.Details)
+		if err == nil {
+			text = strings.TrimSpace(text + " " + string(details))
+		}
+	}
+	return text
+}
+
+// changedState names the group whose state was changed, or else the kind of state.
+func changedState(c answers.ConsentChange) string {
+	switch {
+	case c.GroupName != "":
+		return c.GroupName
+	case c.GroupID != "":
+		return c.GroupID
+	}
+	return strings.ReplaceAll(c.State, "_", " ")
+}
+
+// placeOf is the element as the answer of its request has named it.
+func placeOf(e answers.RefusedEntry) string {
+	if e.Array == "" {
+		return "the request"
+	}
+	return fmt.Sprintf("%s[%d]", e.Array, e.Index)
+}
+
+// isSendable says whether an object may be sent again: values that were left out of an event or purchase would count
+// twice.
+func isSendable(e answers.RefusedEntry) bool {
+	return e.Array == "attributes" || e.Array != "" && e.IsRefused
 }
 
 // render sends a page.

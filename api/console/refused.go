@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"millrace/api/admin"
+	"millrace/api/admin/answers"
 	"millrace/api/console/chart"
 )
 
@@ -20,20 +20,6 @@ const (
 	refusedPath = workspacePath + "/refused"
 	refusalPath = refusedPath + "/{entry}"
 )
-
-// refusal is an object that was refused, or of which values were left out.
-type refusal struct{ admin.RefusedEntry }
-
-// IsSendable says whether it may be sent again: values that were left out of an event or purchase would count twice.
-func (r *refusal) IsSendable() bool { return r.Array == "attributes" || r.Array != "" && r.IsRefused }
-
-// Where is the element as the answer of its request has named it.
-func (r *refusal) Where() string {
-	if r.Array == "" {
-		return "the request"
-	}
-	return fmt.Sprintf("%s[%d]", r.Array, r.Index)
-}
 
 // ruleCount is how often a rule was broken, by which keys, and when last.
 type ruleCount struct {
@@ -44,14 +30,13 @@ type ruleCount struct {
 }
 
 type refusedData struct {
+	answers.RefusedPage
+	IsOff       bool
 	Rule, Array string
 	Arrays      []string
 	Counts      []ruleCount
 	Chart       chart.Chart
-	Entries     []refusal
-	Next        string // where the next page begins
 	Missing     string // nodes that did not answer
-	IsOff       bool
 }
 
 // refusedPage is how many entries a page has.
@@ -64,12 +49,7 @@ func (c *Console) showRefused(v *visit) error {
 		Arrays: []string{"attributes", "events", "purchases", "request"}}
 	ask := url.Values{"limit": {refusedPage}}
 	v.passOn(ask, "rule", "input_array", "before")
-	var page struct {
-		Refused []refusal `json:"refused"`
-		Next    string    `json:"next"`
-		Missing []int     `json:"missing_nodes"`
-	}
-	err := v.call(http.MethodGet, v.of("refused")+"?"+ask.Encode(), nil, &page)
+	err := v.call(http.MethodGet, v.of("refused")+"?"+ask.Encode(), nil, &data.RefusedPage)
 	f, _ := errors.AsType[*fault](err)
 	switch {
 	case isNotFound(err):
@@ -80,38 +60,28 @@ func (c *Console) showRefused(v *visit) error {
 	case err != nil:
 		return err
 	}
-	data.Entries, data.Next = page.Refused, page.Next
-	counts, missing, err := v.countRefused()
+	var counts answers.RefusedCounts
+	err = v.call(http.MethodGet, v.of("refused", "counts"), nil, &counts)
 	if err != nil {
 		return err
 	}
-	data.Missing = nodesText(append(page.Missing, missing...))
-	data.Counts, data.Chart = byRule(counts), refusedChart(counts, data.Rule, c.options.Now())
+	data.Missing = nodesText(append(data.RefusedPage.Missing, counts.Missing...))
+	data.Counts, data.Chart = byRule(counts.Counts), refusedChart(counts.Counts, data.Rule, c.options.Now())
 	return v.render("refused", "Refused", &data)
 }
 
-// countRefused reads the counts, those of the newest hour first; missing are the nodes that did not answer.
-func (v *visit) countRefused() (counts []admin.RefusedCount, missing []int, err error) {
-	var list struct {
-		Counts  []admin.RefusedCount `json:"counts"`
-		Missing []int                `json:"missing_nodes"`
-	}
-	err = v.call(http.MethodGet, v.of("refused", "counts"), nil, &list)
-	return list.Counts, list.Missing, err
-}
-
 // nodesText names nodes, each once.
-func nodesText(nodes []int) string {
+func nodesText(nodes []uint32) string {
 	slices.Sort(nodes)
 	var names []string
 	for _, node := range slices.Compact(nodes) {
-		names = append(names, strconv.Itoa(node))
+		names = append(names, strconv.FormatUint(uint64(node), 10))
 	}
 	return strings.Join(names, ", ")
 }
 
 // byRule adds up by rule, the one that was broken most often first.
-func byRule(counts []admin.RefusedCount) (list []ruleCount) {
+func byRule(counts []answers.RefusedCount) (list []ruleCount) {
 	at := map[string]int{}
 	for _, c := range counts {
 		i, ok := at[c.Rule]
@@ -136,7 +106,7 @@ func byRule(counts []admin.RefusedCount) (list []ruleCount) {
 const refusedHours = 7 * 24
 
 // refusedChart draws how often a rule was broken in each hour; rule is empty for all.
-func refusedChart(counts []admin.RefusedCount, rule string, now int64) chart.Chart {
+func refusedChart(counts []answers.RefusedCount, rule string, now int64) chart.Chart {
 	const hour = int64(time.Hour / time.Millisecond)
 	end := now - now%hour + hour
 	refused := chart.Line{Name: "refused", Class: "b", Values: make([]float64, refusedHours)}
@@ -153,7 +123,7 @@ func refusedChart(counts []admin.RefusedCount, rule string, now int64) chart.Cha
 
 // showRefusal serves GET …/refused/{entry}.
 func (c *Console) showRefusal(v *visit) error {
-	var r refusal
+	var r answers.RefusedEntry
 	if err := v.call(http.MethodGet, v.of("refused", v.r.PathValue("entry")), nil, &r); err != nil {
 		return err
 	}
@@ -169,14 +139,7 @@ func (c *Console) sendRefusal(v *visit) error {
 	if !json.Valid([]byte(object)) {
 		return v.retry(bad("The object is not valid JSON."), c.showRefusal)
 	}
-	var again struct {
-		Accepted bool `json:"accepted"`
-		Answer   struct {
-			Errors []struct {
-				Type string `json:"type"`
-			} `json:"errors"`
-		} `json:"answer"`
-	}
+	var again answers.SentAgain
 	body := map[string]any{"object": verbatim(object)}
 	if err := v.call(http.MethodPost, v.of("refused", v.r.PathValue("entry"), "send"), body, &again); err != nil {
 		return v.retry(err, c.showRefusal)
@@ -184,8 +147,16 @@ func (c *Console) sendRefusal(v *visit) error {
 	if again.Accepted {
 		return v.redirect(v.at("refused"), "sent-again")
 	}
+	var said struct {
+		Errors []struct {
+			Type string `json:"type"`
+		} `json:"errors"`
+	}
+	if err := json.Unmarshal(again.Answer, &said); err != nil {
+		return fmt.Errorf("read why an object was refused again: %w", err)
+	}
 	text := "Refused again."
-	for _, e := range again.Answer.Errors {
+	for _, e := range said.Errors {
 		text = "Refused again: " + sentence(e.Type)
 	}
 	return v.retry(bad("%s", text), c.showRefusal)
@@ -206,16 +177,11 @@ func (c *Console) sendAllRefused(v *visit) error {
 	ask := url.Values{"rule": {v.form("rule")}, "limit": {"200"}}
 	accepted, refused, kept := 0, 0, 0
 	for began := time.Now(); ; {
-		var page struct {
-			Accepted int    `json:"accepted"`
-			Refused  int    `json:"refused"`
-			NotKept  int    `json:"not_kept"`
-			Next     string `json:"next"`
-		}
+		var page answers.AllSentAgain
 		if err := v.call(http.MethodPost, v.of("refused", "send")+"?"+ask.Encode(), nil, &page); err != nil {
 			return v.retry(err, c.showRefused)
 		}
-		accepted, refused, kept = accepted+page.Accepted, refused+page.Refused, kept+page.NotKept
+		accepted, refused, kept = accepted+page.Accepted, refused+page.Refused, kept+page.Skipped
 		if page.Next == "" || time.Since(began) > sendAllTime {
 			v.Done = "Accepted: " + number(accepted) + ". Refused again: " + number(refused) +
 				". Not sent, because the object is not kept: " + number(kept) + "."

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"millrace/api/admin"
+	"millrace/api/admin/answers"
 	"millrace/api/console/chart"
 	"millrace/api/console/rights"
 	"millrace/api/control/document"
@@ -57,10 +57,7 @@ func (c *Console) showUsers(v *visit) error {
 			}
 			ask = url.Values{"alias_label": {data.Label}, "alias_name": {data.Value}}
 		}
-		var found struct {
-			Users []json.RawMessage `json:"users"`
-			Count int               `json:"count"`
-		}
+		var found answers.FoundUsers
 		if err := v.call(http.MethodGet, v.of("users")+"?"+ask.Encode(), nil, &found); err != nil {
 			data.IsAsked = false
 			return v.retry(err, show)
@@ -87,7 +84,7 @@ func (v *visit) pathOf(svcID string) string { return path("console", "w", v.At.I
 type userData struct {
 	*profile
 	Groups     []groupState
-	Trail      []consentChange
+	Trail      []answers.ConsentChange // the newest first
 	Path       string
 	MergedFrom []string // service ids
 }
@@ -98,26 +95,9 @@ type groupState struct {
 	State string // subscribed, unsubscribed, unknown
 }
 
-// consentChange is an entry of a user's consent trail.
-type consentChange struct{ admin.ConsentChange }
-
-// What names the group whose state was changed, or else the kind of state.
-func (c consentChange) What() string {
-	switch {
-	case c.GroupName != "":
-		return c.GroupName
-	case c.GroupID != "":
-		return c.GroupID
-	}
-	return strings.ReplaceAll(c.State, "_", " ")
-}
-
 // showUser serves GET …/users/{user}.
 func (c *Console) showUser(v *visit) error {
-	var found struct {
-		User       json.RawMessage `json:"user"`
-		MergedFrom []string        `json:"merged_from"`
-	}
+	var found answers.User
 	if err := v.call(http.MethodGet, v.of("users", v.r.PathValue("user")), nil, &found); err != nil {
 		return err
 	}
@@ -139,14 +119,12 @@ func (c *Console) showUser(v *visit) error {
 			data.Groups = append(data.Groups, groupState{g, state})
 		}
 	}
-	var trail struct {
-		Changes []consentChange `json:"changes"`
-	}
+	var trail answers.Trail
 	if err := v.call(http.MethodGet, v.of("trail")+"?"+url.Values{"svc_id": {p.SvcID}}.Encode(), nil,
 		&trail); err != nil {
 		return err
 	}
-	slices.Reverse(trail.Changes) // the newest first
+	slices.Reverse(trail.Changes)
 	data.Trail = trail.Changes
 	return v.render("user", p.Title(), data)
 }
@@ -158,9 +136,7 @@ func (v *visit) groups() ([]document.Group, error) {
 
 // downloadUser serves GET …/users/{user}/download: the profile as an export has it.
 func (c *Console) downloadUser(v *visit) error {
-	var found struct {
-		User json.RawMessage `json:"user"`
-	}
+	var found answers.User
 	if err := v.call(http.MethodGet, v.of("users", v.r.PathValue("user"), "export"), nil, &found); err != nil {
 		return err
 	}

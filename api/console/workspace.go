@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"millrace/api/admin"
+	"millrace/api/admin/answers"
 	"millrace/api/control/document"
 )
 
@@ -54,16 +54,13 @@ func (d *settingsData) fill(v *visit) {
 // showSettings serves GET …/settings.
 func (c *Console) showSettings(v *visit) error {
 	data := settingsData{Plans: []string{"base", "mau"}}
-	var shown struct {
-		document.Settings
-		Effective map[string]string `json:"effective_rate_limits"`
-	}
+	var shown answers.Workspace
 	if err := v.call(http.MethodGet, v.of(), nil, &shown); err != nil {
 		return err
 	}
 	data.Settings, data.Tag = shown.Settings, v.etag
 	data.fill(v)
-	for bucket, text := range shown.Effective {
+	for bucket, text := range shown.Limits {
 		_, isOwn := data.RateLimits[bucket]
 		data.Effective = append(data.Effective, limit{bucket, text, isOwn})
 	}
@@ -124,7 +121,7 @@ func (c *Console) addApp(v *visit) error {
 const keysPath = workspacePath + "/keys"
 
 // key is an API key; its text is only in the answer that makes it.
-type key struct{ admin.MadeKey }
+type key struct{ answers.MadeKey }
 
 type keysData struct {
 	Keys        []key

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"millrace/api/admin"
+	"millrace/api/admin/answers"
 	"millrace/ingest/field"
 	"millrace/shard/eventlog"
 	"millrace/shard/eventlog/event"
@@ -31,22 +32,22 @@ func (n *node) serveEventCounts(w http.ResponseWriter, r *http.Request) {
 	admin.Answer(w, http.StatusOK, n.countEvents(since))
 }
 
-func (n *node) countEvents(since time.Time) admin.EventCounts {
+func (n *node) countEvents(since time.Time) answers.EventCounts {
 	tally := eventlog.NewTally(since)
 	n.events.Tally(tally)
 	snapshot := n.control.Snapshot()
-	counts := admin.EventCounts{Since: since.UTC().Truncate(time.Hour).Format(time.RFC3339), Hours: []admin.EventHour{},
-		Names: []admin.EventName{}, Missing: tally.Missing}
+	counts := answers.EventCounts{Since: since.UTC().Truncate(time.Hour).Format(time.RFC3339),
+		Hours: []answers.EventHour{}, Names: []answers.EventName{}, Missing: tally.Missing}
 	tally.EachHour(func(h eventlog.Hour, events int) {
 		if ws := snapshot.Workspace(h.Workspace); ws != nil {
-			counts.Hours = append(counts.Hours, admin.EventHour{Workspace: ws.ID, Type: event.KindName(h.Kind),
+			counts.Hours = append(counts.Hours, answers.EventHour{Workspace: ws.ID, Type: event.KindName(h.Kind),
 				Hour: time.UnixMilli(h.Begins).UTC().Format(time.RFC3339), Count: events})
 		}
 	})
 	tally.EachName(maxCountedNames, func(name eventlog.Name, events int) {
 		if ws := snapshot.Workspace(name.Workspace); ws != nil {
 			counts.Names = append(counts.Names,
-				admin.EventName{Workspace: ws.ID, Type: event.KindName(name.Kind), Name: name.Name, Count: events})
+				answers.EventName{Workspace: ws.ID, Type: event.KindName(name.Kind), Name: name.Name, Count: events})
 		}
 	})
 	return counts

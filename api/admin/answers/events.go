@@ -1,7 +1,6 @@
-package admin
+package answers
 
-// EventCounts is how many events and purchases there were: the hours that have some, and the most frequent names. The
-// route is one of Options.Handlers.
+// EventCounts is how many events and purchases there were: the hours that have some, and the most frequent names.
 type EventCounts struct {
 	Since   string      `json:"since"`
 	Hours   []EventHour `json:"hours"`
