@@ -15,8 +15,8 @@ import (
 	"github.com/rclone/gofakes3/s3mem"
 	"github.com/twmb/franz-go/pkg/kfake"
 
+	"millrace/api/admin/answers"
 	"millrace/api/control/document"
-	apistream "millrace/api/stream"
 	"millrace/loadtest"
 	"millrace/wal/pause"
 )
@@ -244,12 +244,12 @@ func (t *stream) remove(ctx context.Context) error {
 	return t.call(ctx, http.MethodDelete, "/"+t.id, nil, nil)
 }
 
-func (t *stream) status(ctx context.Context) (v apistream.Status, err error) {
+func (t *stream) status(ctx context.Context) (v answers.StreamStatus, err error) {
 	return v, t.call(ctx, http.MethodGet, "/"+t.id+"/status", nil, &v)
 }
 
 // await waits until the stream has delivered so many events.
-func (t *stream) await(ctx context.Context, events int64) (apistream.Status, error) {
+func (t *stream) await(ctx context.Context, events int64) (answers.StreamStatus, error) {
 	for {
 		status, err := t.status(ctx)
 		if err == nil && status.Error != "" {

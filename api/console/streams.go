@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"millrace/api/admin/answers"
 	"millrace/api/console/rights"
 	"millrace/api/control/document"
 )
@@ -17,18 +18,7 @@ const (
 // stream is a stream, and how far it has come.
 type stream struct {
 	document.Stream
-	Status *streamStatus
-}
-
-// streamStatus is how far a stream has come, as far as this node knows.
-type streamStatus struct {
-	State      string  `json:"state"` // running, failing, slow, waiting, paused
-	Events     int64   `json:"events"`
-	Bytes      int64   `json:"bytes"`
-	Refused    int64   `json:"refused"`
-	LagEvents  int64   `json:"lag_events"`
-	LagSeconds float64 `json:"lag_seconds"`
-	Error      string  `json:"error"`
+	Status *answers.StreamStatus
 }
 
 // Where names the destination in short.
@@ -46,11 +36,11 @@ func (s stream) Where() string {
 }
 
 // Lag is how long the oldest event that is still to be sent has waited; empty when none waits.
-func (s *streamStatus) Lag() string {
-	if s.LagEvents == 0 {
+func (s stream) Lag() string {
+	if s.Status.LagEvents == 0 {
 		return ""
 	}
-	return (time.Duration(s.LagSeconds) * time.Second).String()
+	return (time.Duration(s.Status.LagSeconds) * time.Second).String()
 }
 
 // showStreams serves GET …/streams.
@@ -61,7 +51,7 @@ func (c *Console) showStreams(v *visit) error {
 	}
 	for i := range list {
 		s := &list[i]
-		status := new(streamStatus)
+		status := new(answers.StreamStatus)
 		switch err := v.call(http.MethodGet, v.of("streams", s.ID, "status"), nil, status); {
 		case err == nil:
 			s.Status = status

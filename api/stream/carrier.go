@@ -13,6 +13,7 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
+	"millrace/api/admin/answers"
 	"millrace/api/control"
 	"millrace/api/control/document"
 	"millrace/shard/eventlog"
@@ -527,7 +528,7 @@ func (k *carrier) ahead() error {
 	return nil
 }
 
-func (k *carrier) status() PartStatus {
+func (k *carrier) status() answers.StreamPart {
 	k.mu.Lock()
 	p, position := describe(k.part.Group, &k.cursor), k.cursor.Position
 	p.Here = true

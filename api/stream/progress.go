@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"millrace/api/admin/answers"
 	"millrace/api/control/document"
 	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
@@ -51,34 +52,11 @@ func kindsOf(s *document.Stream) (kinds []op.Kind) {
 	return kinds
 }
 
-// PartStatus is how far a stream is in one event log. Lag and error are known for the logs that this node carries, or
-// would carry if the stream weren't paused.
-type PartStatus struct {
-	Group       string     `json:"group,omitempty"`
-	Here        bool       `json:"here"` // this node carries it
-	Position    uint64     `json:"position"`
-	Pending     uint64     `json:"pending,omitempty"`
-	Events      int64      `json:"events"`
-	Files       int64      `json:"files"`
-	Bytes       int64      `json:"bytes"`
-	Refused     int64      `json:"refused,omitempty"`       // how many of the events
-	LastEventAt *time.Time `json:"last_event_at,omitempty"` // when the last event delivered was accepted
-	MovedAt     *time.Time `json:"moved_at,omitempty"`
-	ExpiredAt   *time.Time `json:"expired_at,omitempty"` // when events were found to have expired undelivered
-	LagEvents   int64      `json:"lag_events,omitempty"` // about
-	LagSeconds  float64    `json:"lag_seconds,omitempty"`
-	// AttemptSeconds is how long the attempt under way has taken or, if it waits, how long it has waited.
-	AttemptSeconds float64    `json:"attempt_seconds,omitempty"`
-	Waits          bool       `json:"waits,omitempty"` // until one of the streams that deliver has finished
-	Error          string     `json:"error,omitempty"`
-	ErrorAt        *time.Time `json:"error_at,omitempty"`
-}
-
 // slowAfter is how long an attempt takes that is called slow: a request, a write or a rename may hang.
 const slowAfter = time.Minute
 
-// state is that of a part.
-func (p *PartStatus) state() string {
+// stateOf returns the state of a part.
+func stateOf(p *answers.StreamPart) string {
 	switch {
 	case p.Error != "":
 		return "failing"
@@ -90,8 +68,8 @@ func (p *PartStatus) state() string {
 	return "slow"
 }
 
-func describe(group string, c *cursor) PartStatus {
-	return PartStatus{Group: group, Position: c.Position, Pending: c.Pending, Events: c.Events, Files: c.Files,
+func describe(group string, c *cursor) answers.StreamPart {
+	return answers.StreamPart{Group: group, Position: c.Position, Pending: c.Pending, Events: c.Events, Files: c.Files,
 		Bytes: c.Bytes, Refused: c.Refused,
 		LastEventAt: timeOf(time.UnixMicro(c.LastEventAt), c.LastEventAt),
 		MovedAt:     timeOf(time.UnixMilli(c.MovedAt), c.MovedAt),

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/api/admin/answers"
 	"millrace/api/control/document"
 	"millrace/shard/eventlog"
 	"millrace/wal"
@@ -56,7 +57,7 @@ func TestDirectoryWithoutRoom(t *testing.T) {
 	m, err := New(o)
 	require.NoError(t, err)
 	defer m.Close()
-	state := func() Status { return m.Status("shop", s) }
+	state := func() answers.StreamStatus { return m.Status("shop", s) }
 	require.Eventually(t, func() bool { return state().State == "failing" }, time.Minute, time.Millisecond)
 	require.Contains(t, state().Error, wal.ErrDiskFull.Error())
 	close(full)

@@ -169,7 +169,7 @@ func TestHangingDelivery(t *testing.T) {
 	k.start(ctx)
 	state := func() string {
 		p := k.status()
-		return p.state()
+		return stateOf(&p)
 	}
 	require.Eventually(t, func() bool { return k.status().Waits }, time.Minute, time.Millisecond)
 	require.Equal(t, "running", state())

@@ -8,33 +8,17 @@ import (
 	"slices"
 	"time"
 
+	"millrace/api/admin/answers"
 	"millrace/api/control"
 	"millrace/api/control/document"
 	"millrace/shard/eventlog"
 	"millrace/shard/eventlog/event"
 )
 
-// Status is how far a stream is.
-type Status struct {
-	State  string `json:"state"` // running, failing, slow, waiting, paused; of the parts that this node carries
-	Events int64  `json:"events"`
-	Files  int64  `json:"files"`
-	Bytes  int64  `json:"bytes"`
-	// Refused is how many of the events the destination has refused for good.
-	Refused int64 `json:"refused,omitempty"`
-	// LagEvents is about how many events wait, of all kinds and names; LagSeconds is how long the first of them has
-	// waited.
-	LagEvents  int64   `json:"lag_events"`
-	LagSeconds float64 `json:"lag_seconds"`
-	// AttemptSeconds is how long the longest attempt under way has taken or waited.
-	AttemptSeconds float64      `json:"attempt_seconds,omitempty"`
-	Error          string       `json:"error,omitempty"`
-	Parts          []PartStatus `json:"parts"`
-}
-
 // Status returns how far a stream is, according to what is stored and to what this node carries of it.
-func (m *Manager) Status(workspace string, s *document.Stream) Status {
-	all, status := map[string]PartStatus{}, Status{State: "running", Parts: []PartStatus{}}
+func (m *Manager) Status(workspace string, s *document.Stream) answers.StreamStatus {
+	all := map[string]answers.StreamPart{}
+	status := answers.StreamStatus{State: "running", Parts: []answers.StreamPart{}}
 	for group, doc := range m.o.Control.StreamCursors(workspace, s.ID) {
 		var c cursor
 		if json.Unmarshal(doc, &c) == nil && c.StartedAt == s.StartedAt {
@@ -62,7 +46,7 @@ func (m *Manager) Status(workspace string, s *document.Stream) Status {
 		if p.Error != "" {
 			status.Error = p.Error
 		}
-		status.State = worse(status.State, p.state())
+		status.State = worse(status.State, stateOf(&p))
 	}
 	if s.Paused {
 		status.State = "paused"
@@ -79,7 +63,7 @@ func worse(a, b string) string {
 }
 
 // addWaiting adds what waits for a stream that is paused, which nobody carries, in the event logs that this node reads.
-func (m *Manager) addWaiting(workspace string, s *document.Stream, all map[string]PartStatus) {
+func (m *Manager) addWaiting(workspace string, s *document.Stream, all map[string]answers.StreamPart) {
 	ws := m.o.Control.Snapshot().Lookup(workspace)
 	since, err := s.Since()
 	if ws == nil || err != nil {

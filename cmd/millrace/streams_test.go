@@ -22,6 +22,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 	"github.com/stretchr/testify/require"
 
+	"millrace/api/admin/answers"
 	"millrace/loadtest"
 	"millrace/loadtest/testaddr"
 	"millrace/loadtest/testseed"
@@ -74,14 +75,7 @@ func idOf(t *testing.T, line string) string {
 }
 
 // status is what `millrace streams show` says.
-func (s *site) streamStatus(t *testing.T, stream string) (v struct {
-	State      string
-	Events     int64
-	LagEvents  int64   `json:"lag_events"`
-	LagSeconds float64 `json:"lag_seconds"`
-	Error      string
-	Files      int
-}) {
+func (s *site) streamStatus(t *testing.T, stream string) (v answers.StreamStatus) {
 	t.Helper()
 	require.NoError(t, json.Unmarshal([]byte(tool(t, s.target("streams", "show", "test", stream, "--json")...)), &v))
 	return v
