@@ -4,8 +4,10 @@ import (
 	"go/scanner"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,7 +20,8 @@ func TestDocuments(t *testing.T) {
 	operations, protocol := text(t, "docs/operations.md"), text(t, "docs/http.md")
 	same(t, "metrics", metricsOf(t), names(`\bmillrace_[a-z_]+[a-z]\b`, operations))
 	require.Empty(t, regexp.MustCompile(`(?m)^\| `+"`millrace_.*"+`\| *\|$`).FindAllString(operations, -1), "metrics without a description")
-	same(t, "flags of serve", flagsOf(t), names(`--[a-z][a-z-]+`, section(t, operations, "## Settings", "## Files")))
+	flags := strings.Join(slices.Collect(maps.Keys(flagsOf(t))), "\n")
+	same(t, "flags of serve", names(`.+`, flags), names(`--[a-z][a-z-]+`, section(t, operations, "## Settings", "## Files")))
 	fault := text(t, "ingest/fault.go")
 	rules := names(`: +"([a-z-]+)"`, section(t, fault, "var ruleNames", "\n}\n")+section(t, text(t, "api/faults.go"), "var unmetRules", "\n}\n"))
 	for name := range names(`= "([a-z-]+)"`, section(t, fault, "const (", ")")) {
@@ -32,6 +35,19 @@ func TestDocuments(t *testing.T) {
 // firstColumn is the first column of the tables in a text.
 func firstColumn(markdown string) string {
 	return strings.Join(regexp.MustCompile(`(?m)^\|[^|]*\|`).FindAllString(markdown, -1), "\n")
+}
+
+// TestDefaults checks that each flag of the server has the default that docs/operations.md gives it.
+func TestDefaults(t *testing.T) {
+	settings := section(t, text(t, "docs/operations.md"), "## Settings", "## Files")
+	documented := map[string]string{"--config": ""}
+	for _, row := range regexp.MustCompile("(?m)^\\| (`--[^|]*`) \\| ?([^|]*?) ?\\|").FindAllStringSubmatch(settings, -1) {
+		values := strings.Split(strings.NewReplacer("`", "", "none", "").Replace(row[2]), ", ")
+		for i, flag := range strings.Split(strings.ReplaceAll(row[1], "`", ""), ", ") {
+			documented[flag] = values[min(i, len(values)-1)]
+		}
+	}
+	require.Equal(t, flagsOf(t), documented)
 }
 
 // TestLinks checks that the files and headings that the documents link to exist.
@@ -136,12 +152,22 @@ func metricsOf(t *testing.T) map[string]bool {
 	return all
 }
 
-// flagsOf are the flags of the server. It reads the fields of serveCommand, from which kong makes the flags' names.
-func flagsOf(t *testing.T) map[string]bool {
+// flagsOf are the flags of the server with their defaults; of a flag that is given nothing, that is what its help says.
+// It reads the fields of serveCommand, from which kong makes the flags' names.
+func flagsOf(t *testing.T) map[string]string {
 	source := section(t, text(t, "cmd/millrace/serve.go"), "type serveCommand struct {", "\n}\n")
-	flags := map[string]bool{"--config": true}
-	for _, m := range regexp.MustCompile(`(?m)^\t([A-Z]\w+)\s.*help:`).FindAllStringSubmatch(source, -1) {
-		flags["--"+kebab(m[1])] = true
+	flags := map[string]string{"--config": ""}
+	for _, m := range regexp.MustCompile(`(?m)^\t([A-Z]\w+)\s+(\S+)\s.*help:.*$`).FindAllStringSubmatch(source, -1) {
+		value := ""
+		for _, pattern := range []string{`default:"([^"]*)"`, `(required):""`, `default: (\S+ in --data)\.`} {
+			if found := regexp.MustCompile(pattern).FindStringSubmatch(m[0]); found != nil {
+				value = found[1]
+			}
+		}
+		if m[2] == "bool" && value == "" {
+			value = "off"
+		}
+		flags["--"+kebab(m[1])] = value
 	}
 	return flags
 }
