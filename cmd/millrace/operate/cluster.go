@@ -1,7 +1,6 @@
 package operate
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -57,10 +56,7 @@ func (s *session) clusterStatus() (status placement.Status, text members, err er
 	if text, err = s.do(http.MethodGet, path("cluster"), nil); err != nil {
 		return status, nil, err
 	}
-	if err := json.Unmarshal(text.compact(), &status); err != nil {
-		return status, nil, fmt.Errorf("the answer can't be read: %w", err)
-	}
-	return status, text, nil
+	return status, text, text.into(&status)
 }
 
 // wasRemoved: the node that answers is out of the cluster.

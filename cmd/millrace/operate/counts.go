@@ -3,6 +3,8 @@ package operate
 import (
 	"fmt"
 	"net/http"
+
+	"millrace/api/admin/answers"
 )
 
 // consentCountsCommand is `millrace admin consent-counts`.
@@ -18,55 +20,38 @@ type consentCountsShow struct{ inOne }
 
 // Run prints the counts as a table, and other facts as sentences.
 func (c *consentCountsShow) Run(s *session) error {
-	return s.answered(http.MethodGet, countsPath(c.Workspace), nil, func(answer members) error {
-		return c.print(s, answer)
-	})
+	return s.answered(http.MethodGet, countsPath(c.Workspace), nil, s.printCounts)
 }
 
-func (c *consentCountsShow) print(s *session, answer members) error {
-	if err := c.say(s, answer); err != nil || answer.value("counts") == nil {
+func (s *session) printCounts(answer members) error {
+	var known answers.Census
+	if err := answer.into(&known); err != nil {
 		return err
+	}
+	switch {
+	case known.Running != nil:
+		fmt.Fprintf(s.out, "counting since %s: %d users, %.0f %% of the work is done\n", printable(known.Running.Began),
+			known.Running.Users, 100*known.Running.Done)
+	case known.Failed != nil:
+		fmt.Fprintf(s.out, "the count of %s failed: %s\n", printable(known.Failed.At), printable(known.Failed.Why))
+	case known.Counts == nil:
+		fmt.Fprintln(s.out, "no counts yet")
+	}
+	if known.Counts == nil {
+		return nil
 	}
 	var counts members
 	if err := answer.read("counts", &counts); err != nil {
 		return err
 	}
-	fmt.Fprintf(s.out, "%s users, counted at %s in %s s\n", counts.text("users"), counts.text("counted_at"),
+	email := known.Counts.Email
+	fmt.Fprintf(s.out, "%d users, counted at %s in %s s\n", known.Counts.Users, printable(known.Counts.CountedAt),
 		counts.text("took_seconds"))
-	var email members
-	if err := counts.read("email_subscribe", &email); err != nil {
-		return err
-	}
-	fmt.Fprintf(s.out, "email: %s opted in, %s subscribed, %s unsubscribed, %s never set\n", email.text("opted_in"),
-		email.text("subscribed"), email.text("unsubscribed"), email.text("unknown"))
+	fmt.Fprintf(s.out, "email: %d opted in, %d subscribed, %d unsubscribed, %d never set\n", email.OptedIn,
+		email.Subscribed, email.Unsubscribed, email.Unknown)
 	return s.printList(counts, "subscription_groups", column{"GROUP", "name"}, column{"CHANNEL", "channel"},
 		column{"SUBSCRIBED", "subscribed"}, column{"UNSUBSCRIBED", "unsubscribed"}, column{"NEVER SET", "unknown"},
 		column{"ID", "id"})
-}
-
-// say prints everything but the counts.
-func (c *consentCountsShow) say(s *session, answer members) error {
-	var running, failed members
-	switch {
-	case answer.value("running") != nil:
-		var done float64
-		if err := answer.read("running", &running); err != nil {
-			return err
-		}
-		if err := running.read("done", &done); err != nil {
-			return err
-		}
-		fmt.Fprintf(s.out, "counting since %s: %s users, %.0f %% of the work is done\n", running.text("began_at"),
-			running.text("users"), 100*done)
-	case answer.value("failed") != nil:
-		if err := answer.read("failed", &failed); err != nil {
-			return err
-		}
-		fmt.Fprintf(s.out, "the count of %s failed: %s\n", failed.text("at"), failed.text("why"))
-	case answer.value("counts") == nil:
-		fmt.Fprintln(s.out, "no counts yet")
-	}
-	return nil
 }
 
 type consentCountsStart struct{ inOne }

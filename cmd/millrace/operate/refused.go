@@ -8,6 +8,8 @@ import (
 	"net/url"
 
 	"github.com/alecthomas/kong"
+
+	"millrace/api/admin/answers"
 )
 
 // Refused is `millrace refused`: the routes of the admin API below refused.
@@ -100,27 +102,29 @@ type refusedSendAll struct {
 func (c *refusedSendAll) Run(s *session) error {
 	query := c.query(c.Rule)
 	query.Set("limit", "200")
-	var accepted, again, skipped int
+	var all answers.AllSentAgain
 	for next := "more"; next != ""; {
 		answer, err := s.do(http.MethodPost, inWorkspace(c.Workspace, "refused", "send")+"?"+query.Encode(), nil)
 		if err != nil {
 			return err
 		}
 		s.noteMissing(answer)
-		for name, sum := range map[string]*int{"accepted": &accepted, "refused": &again, "not_kept": &skipped} {
-			var n int
-			if err := answer.read(name, &n); err != nil {
-				return err
-			}
-			*sum += n
+		var page answers.AllSentAgain
+		if err := answer.into(&page); err != nil {
+			return err
 		}
-		next = answer.text("next")
+		all.Accepted += page.Accepted
+		all.Refused += page.Refused
+		all.Skipped += page.Skipped
+		next = page.Next
 		query.Set("before", next)
 	}
 	if s.JSON {
-		_, err := fmt.Fprintf(s.out, `{"accepted":%d,"refused":%d,"not_kept":%d}`+"\n", accepted, again, skipped)
+		_, err := fmt.Fprintf(s.out, `{"accepted":%d,"refused":%d,"not_kept":%d}`+"\n", all.Accepted, all.Refused,
+			all.Skipped)
 		return err
 	}
-	_, err := fmt.Fprintf(s.out, "accepted: %d, refused again: %d, not kept: %d\n", accepted, again, skipped)
+	_, err := fmt.Fprintf(s.out, "accepted: %d, refused again: %d, not kept: %d\n", all.Accepted, all.Refused,
+		all.Skipped)
 	return err
 }

@@ -73,6 +73,14 @@ func (m members) read(name string, into any) error {
 	return nil
 }
 
+// into reads the whole object.
+func (m members) into(v any) error {
+	if err := json.Unmarshal(m.compact(), v); err != nil {
+		return fmt.Errorf("the answer can't be read: %w", err)
+	}
+	return nil
+}
+
 // rows returns the objects in a list.
 func (m members) rows(name string) (rows []members, err error) {
 	if err := json.Unmarshal(m.value(name), &rows); err != nil {
