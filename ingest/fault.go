@@ -1,7 +1,10 @@
 package ingest
 
 import (
+	"slices"
 	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Fault is one thing that the answer reports: why a request or an object was refused, or what was left out of an
@@ -97,28 +100,11 @@ func (d *Decoder) noteRequest(note func(Fault)) {
 
 // plainText returns the text from which appendEscaped has made the inside of a JSON string.
 func plainText(text []byte) string {
-	out := make([]byte, 0, len(text))
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case c != '\\':
-			out = append(out, c)
-		case text[i+1] == 'u':
-			i += 5
-			out = append(out, unhex(text[i-1])<<4|unhex(text[i]))
-		default:
-			i++
-			out = append(out, text[i])
-		}
-	}
-	return string(out)
+	plain, _ := jsontext.AppendUnquote(nil, slices.Concat(quote, text, quote)) // texts and names are UTF-8
+	return string(plain)
 }
 
-func unhex(c byte) byte {
-	if c >= 'a' {
-		return c - 'a' + 10
-	}
-	return c - '0'
-}
+var quote = []byte{'"'}
 
 // reason is why an object is refused, or something in it is not taken. The texts are those of reference.md 1.2, where
 // it has one.
