@@ -190,9 +190,4 @@ func AppendQuoted[T []byte | string](dst []byte, text T) []byte {
 }
 
 // WithComma appends a comma if something precedes in the array or object that dst ends in.
-func WithComma(dst []byte) []byte {
-	if last := dst[len(dst)-1]; last != '[' && last != '{' {
-		dst = append(dst, ',')
-	}
-	return dst
-}
+func WithComma(dst []byte) []byte { return jsonvalue.AppendComma(dst) }
