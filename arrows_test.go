@@ -59,10 +59,11 @@ var arrows = map[string][]string{
 	"api/control/document": {"api/keys", "api/ratelimit", "ingest/field"},
 	"api/stream/currents":  {"shard", "shard/eventlog/event", "shard/jsonvalue", "shard/op", "shard/profile"},
 
-	"ingest":       {"ingest/field", "ingest/stops", "shard/op"},
-	"ingest/field": {},
-	"ingest/files": {"ingest/stops"},
-	"ingest/stops": {},
+	"ingest":         {"ingest/field", "ingest/stops", "shard/op"},
+	"ingest/field":   {},
+	"ingest/files":   {"ingest/grammar"},
+	"ingest/grammar": {"ingest/stops"},
+	"ingest/stops":   {},
 
 	"shard":                   {"shard/bodies", "shard/books", "shard/effect", "shard/entries", "shard/identity", "shard/lookup", "shard/op", "shard/procs", "shard/profile", "shard/replica", "shard/stamp", "wal", "wal/pause"},
 	"shard/lookup":            {"shard/bodies", "shard/books", "shard/entries", "shard/identity", "shard/op", "shard/procs", "shard/profile", "shard/replica", "shard/stamp", "wal"},

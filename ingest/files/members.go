@@ -1,9 +1,9 @@
 package files
 
 import (
-	"encoding/binary"
 	"errors"
-	"math/bits"
+
+	"millrace/ingest/grammar"
 )
 
 var (
@@ -63,7 +63,7 @@ func (w *walk) nextName() bool {
 		return false
 	}
 	from := w.at
-	if !w.skipString() {
+	if !w.moveTo(grammar.SkipString(w.text, from)) {
 		return false
 	}
 	w.name = w.text[from+1 : w.at-1]
@@ -76,105 +76,31 @@ func (w *walk) nextName() bool {
 	return true
 }
 
-// takeValue reads the value after a name.
+// takeValue reads the value after a name. At least the end of the object comes behind it.
 func (w *walk) takeValue() bool {
 	from := w.at
-	if !w.skipValue() {
-		return false
-	}
-	if w.value = w.text[from:w.at]; len(w.value) == 0 {
+	switch {
+	case !w.moveTo(grammar.Skip(w.text, from)):
+	case w.at == len(w.text):
+		w.err = errOpen
+	case w.at == from:
 		w.err = errNotObject
 	}
+	w.value = w.text[from:w.at]
 	return w.err == nil
 }
 
-func (w *walk) blanks() { w.at = passBlanks(w.text, w.at) }
-
-// skipString skips a string, whose quote is at w.at.
-func (w *walk) skipString() bool {
-	text, i := w.text, w.at+1
-	for i+8 <= len(text) {
-		ends := quotesOrSlashes(binary.LittleEndian.Uint64(text[i:]))
-		if ends == 0 {
-			i += 8
-			continue
-		}
-		if i += bits.TrailingZeros64(ends) / 8; text[i] == '"' {
-			w.at = i + 1
-			return true
-		}
-		i += 2
+// moveTo moves to the end of what was skipped, if it has one.
+func (w *walk) moveTo(end int) bool {
+	if end < 0 {
+		w.err = errOpen
+		return false
 	}
-	for ; i < len(text); i++ {
-		switch text[i] {
-		case '"':
-			w.at = i + 1
-			return true
-		case '\\':
-			i++
-		}
-	}
-	w.err = errOpen
-	return false
+	w.at = end
+	return true
 }
 
-// quotesOrSlashes returns a word with a bit set in the first of eight bytes that is a quote or a backslash, or no bit
-// when there is none.
-func quotesOrSlashes(v uint64) uint64 {
-	const ones, high = 0x0101010101010101, 0x8080808080808080
-	quotes, slashes := v^ones*'"', v^ones*'\\'
-	return ((quotes-ones)&^quotes | (slashes-ones)&^slashes) & high
-}
-
-// skipValue skips a value.
-func (w *walk) skipValue() bool {
-	text, i := w.text, w.at
-	for depth := 0; i < len(text); {
-		switch marks[text[i]] {
-		case markQuote:
-			if w.at = i; !w.skipString() {
-				return false
-			}
-			if depth == 0 {
-				return true
-			}
-			i = w.at
-			continue
-		case markOpen:
-			depth++
-		case markClose:
-			if depth == 0 { // the end of the enclosing object
-				w.at = i
-				return true
-			}
-			if depth--; depth == 0 {
-				w.at = i + 1
-				return true
-			}
-		case markBetween:
-			if depth == 0 {
-				w.at = i
-				return true
-			}
-		}
-		i++
-	}
-	w.err = errOpen
-	return false
-}
-
-// mark is the meaning of a byte outside strings to skipValue.
-type mark uint8
-
-const (
-	markQuote mark = iota + 1
-	markOpen
-	markClose
-	markBetween
-)
-
-var marks = [256]mark{'"': markQuote, '{': markOpen, '[': markOpen, '}': markClose, ']': markClose, ',': markBetween,
-	' ': markBetween, '\t': markBetween, '\n': markBetween, '\r': markBetween}
+func (w *walk) blanks() { w.at = grammar.Blanks(w.text, w.at) }
 
 func isString(value []byte) bool { return len(value) >= 2 && value[0] == '"' }
 

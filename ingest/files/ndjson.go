@@ -10,6 +10,8 @@ import (
 	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"millrace/ingest/grammar"
 )
 
 // lines reads NDJSON.
@@ -17,7 +19,7 @@ type lines struct {
 	window
 	o       Options
 	row     int64
-	grammar grammar
+	checker grammar.Checker
 }
 
 func newLines(f Source, size int64, at Position, o Options) (Reader, error) {
@@ -70,7 +72,7 @@ func (l *lines) read(r *Row, text []byte) error {
 	if !l.o.Strict {
 		return nil
 	}
-	if r.Text[0] != '{' || !l.grammar.valid(r.Text) {
+	if r.Text[0] != '{' || !l.checker.IsValid(r.Text) {
 		return lineFault(r, bytes.Index(text, r.Text[:1]))
 	}
 	return nil

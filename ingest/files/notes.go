@@ -10,6 +10,8 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/zeebo/xxh3"
+
+	"millrace/ingest/grammar"
 )
 
 // Notes are what Check has found out about the lines of a file of NDJSON, so that rows need not be taken apart again
@@ -83,8 +85,8 @@ func (n *Notes) add(p *piece, at Position) bool {
 
 // noter makes notes of lines.
 type noter struct {
-	grammar                     // of the piece
-	other   grammar             // of other texts
+	piece   grammar.Checker
+	other   grammar.Checker     // of other texts
 	facts   facts               // of the object, wherever it is
 	columns [columnCount][]byte // of the line
 	object  []byte              // of the column payload; nil: it is not an object
@@ -98,7 +100,7 @@ func (p *piece) checkAndNote(n *noter, o Options) bool {
 	if len(p.text) > math.MaxUint32 {
 		return false
 	}
-	n.mark(p.text)
+	n.piece.Mark(p.text)
 	p.notes = make([]note, 0, 16+len(p.text)/p.lineBytes*17/16)
 	p.rows, p.lines = 0, 0
 	for from := 0; from < len(p.text); {
@@ -132,14 +134,14 @@ func (p *piece) checkAndNote(n *noter, o Options) bool {
 // isReadable reports whether a line that isn't plain is UTF-8 and, if that is asked for, an object.
 func (n *noter) isReadable(line []byte, strict bool) bool {
 	text := bytes.TrimSpace(line)
-	return utf8.Valid(text) && (!strict || len(text) > 0 && text[0] == '{' && n.other.valid(text))
+	return utf8.Valid(text) && (!strict || len(text) > 0 && text[0] == '{' && n.other.IsValid(text))
 }
 
 // note makes the note of a line, which goes from an index of its piece to the end of text, in one, which is empty. A
 // note is filled in where it stays: whoever copies what was just written in parts waits until it has left the
 // processor, which was a tenth of a note.
 func (n *noter) note(one *note, text []byte, from int) {
-	i := passBlanks(text, from)
+	i := grammar.Blanks(text, from)
 	if i == len(text) || text[i] != '{' && len(bytes.TrimSpace(text[i:])) == 0 {
 		return
 	}
@@ -150,8 +152,8 @@ func (n *noter) note(one *note, text []byte, from int) {
 	n.facts = facts{} // one by one: together they would be copied
 	n.columns = [columnCount][]byte{}
 	n.object, n.twice, n.empty = nil, false, false
-	end := n.members(text, i, false)
-	if end < 0 || passBlanks(text, end) < len(text) {
+	end := n.members(&n.piece, text, i, false)
+	if end < 0 || grammar.Blanks(text, end) < len(text) {
 		return
 	}
 	payload, kind, number := n.columns[columnPayload], n.columns[columnKind], uint8(0)
@@ -187,39 +189,39 @@ func (n *noter) note(one *note, text []byte, from int) {
 func kindNumber(name []byte) uint8 { return uint8(slices.Index(Kinds, Kind(name)) + 1) }
 
 // members skips the object at begin and notes its members. The object is the line, or its payload, which is inner.
-func (n *noter) members(text []byte, begin int, inner bool) int {
-	i := passBlanks(text, begin+1)
+func (n *noter) members(c *grammar.Checker, text []byte, begin int, inner bool) int {
+	i := grammar.Blanks(text, begin+1)
 	if i < len(text) && text[i] == '}' {
 		return i + 1
 	}
 	for {
 		from := i
-		if i = n.passString(text, i); i < 0 {
+		if i = c.String(text, i); i < 0 {
 			return -1
 		}
 		name := text[from+1 : i-1]
-		if i = passBlanks(text, i); i == len(text) || text[i] != ':' {
+		if i = grammar.Blanks(text, i); i == len(text) || text[i] != ':' {
 			return -1
 		}
-		i = passBlanks(text, i+1)
-		value, c := i, columnNone
+		i = grammar.Blanks(text, i+1)
+		value, of := i, columnNone
 		if !inner {
-			c = columnOf(name)
+			of = columnOf(name)
 		}
 		switch {
 		case i == len(text):
 			return -1
 		case text[i] == '"':
-			i = n.passString(text, i)
+			i = c.String(text, i)
 		case text[i] <= '9':
-			i = passNumber(text, i)
-		case text[i] == '{' && c == columnPayload && n.object == nil:
+			i = grammar.Number(text, i)
+		case text[i] == '{' && of == columnPayload && n.object == nil:
 			n.facts = facts{}
-			if i = n.members(text, i, true); i > 0 {
+			if i = n.members(c, text, i, true); i > 0 {
 				n.object = text[value:i]
 			}
 		default:
-			i = n.pass(text, i)
+			i = c.Value(text, i)
 		}
 		if i < 0 {
 			return -1
@@ -228,21 +230,21 @@ func (n *noter) members(text []byte, begin int, inner bool) int {
 			n.facts.note(name, text[value:i], value-begin)
 		}
 		switch {
-		case c == columnNone:
+		case of == columnNone:
 		case !isNothing(text[value:i]):
-			n.twice = n.twice || n.columns[c] != nil
-			n.columns[c] = text[value:i]
-		case c == columnPayload:
+			n.twice = n.twice || n.columns[of] != nil
+			n.columns[of] = text[value:i]
+		case of == columnPayload:
 			n.empty = true
 		}
-		if i = passBlanks(text, i); i == len(text) {
+		if i = grammar.Blanks(text, i); i == len(text) {
 			return -1
 		}
 		switch text[i] {
 		case '}':
 			return i + 1
 		case ',':
-			i = passBlanks(text, i+1)
+			i = grammar.Blanks(text, i+1)
 		default:
 			return -1
 		}
@@ -279,11 +281,8 @@ func (n *noter) fillQuoted(one *note, text, payload []byte) {
 		return
 	}
 	object := bytes.TrimSpace(n.scratch)
-	stops := n.stops
-	n.stops = nil // they are the piece's
 	n.facts = facts{}
-	ok := len(object) > 0 && object[0] == '{' && n.members(object, 0, true) == len(object)
-	if n.stops = stops; !ok {
+	if len(object) == 0 || object[0] != '{' || n.members(&n.other, object, 0, true) < len(object) {
 		return
 	}
 	if n.fill(one, text, payload); one.form == noteObject {
