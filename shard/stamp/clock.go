@@ -78,13 +78,15 @@ func (c *Clock) Observe(stamp int64) {
 	}
 }
 
-// Accept is Observe for a stamp that another node sends. ErrClock: the stamp is too far ahead, and nothing was done.
+// Accept is Observe for a stamp that another node sends. ErrClock: the stamp is too far ahead, and nothing was done. It
+// may be ahead by twice MaxOffset: two clocks may be that far apart, one ahead and one behind, without either node
+// having to end, so each must take the other's stamps.
 func (c *Clock) Accept(stamp int64) error {
 	if stamp <= c.last.Load() {
 		return nil
 	}
-	if ahead := c.ahead(stamp); ahead > c.Bound() {
-		return fmt.Errorf("%w: by %v, and %v are permitted (--max-clock-offset)", ErrClock, ahead, c.Bound())
+	if ahead := c.ahead(stamp); ahead > 2*c.Bound() {
+		return fmt.Errorf("%w: by %v, and %v are permitted (twice --max-clock-offset)", ErrClock, ahead, 2*c.Bound())
 	}
 	c.Observe(stamp)
 	return nil

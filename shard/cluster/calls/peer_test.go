@@ -258,7 +258,7 @@ func TestCallsFromTheFutureAreRefused(t *testing.T) {
 	read = 0
 	err := call(one, 2, Services)
 	require.ErrorIs(t, err, stamp.ErrClock)
-	require.ErrorContains(t, err, "10m0s are permitted")
+	require.ErrorContains(t, err, "20m0s are permitted (twice --max-clock-offset)")
 	require.True(t, WasNotSent(err), "a request that needed the call can be tried again, and gets a 503")
 	require.ErrorIs(t, call(two, 1, Services), stamp.ErrClock)
 	require.Zero(t, read)
