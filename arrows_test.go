@@ -48,7 +48,7 @@ var arrows = map[string][]string{
 	"api/store":       {"api/control", "shard", "shard/bodies", "shard/op", "shard/profile"},
 	"api/translation": {"api/call", "api/control", "api/control/document", "api/value"},
 	"api/users":       {"api/call", "api/control", "api/refused", "api/store", "api/value", "ingest/field", "shard", "shard/op", "shard/profile"},
-	"api/value":       {"shard/jsonvalue"},
+	"api/value":       {"ingest/grammar", "shard/jsonvalue"},
 	"api/stream":      {"api/admin/answers", "api/bounded", "api/control", "api/control/document", "api/s3", "api/stream/currents", "shard/eventlog", "shard/eventlog/event", "shard/op", "wal/durable", "wal/pause"},
 
 	"api/admin/answers":    {"api/control", "api/control/document"},

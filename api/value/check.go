@@ -2,12 +2,11 @@ package value
 
 import (
 	"bytes"
-	"encoding/hex"
+	"errors"
 	"fmt"
 	"strings"
-	"unicode/utf8"
 
-	"github.com/go-json-experiment/json/jsontext"
+	"millrace/ingest/grammar"
 )
 
 // A badJSON says where the grammar is broken, or what is unsafe.
@@ -20,218 +19,128 @@ func (e *badJSON) Error() string {
 	return fmt.Sprintf("Invalid JSON at byte %d: %s", e.offset, e.what)
 }
 
-// checker walks a text and finds the first fault: of grammar, and in strict mode also what is grammatical but not to be
-// trusted (D1), a duplicate member name or a lone surrogate. It goes over each byte once.
-type checker struct {
-	text  []byte
-	depth int // how deep values may be nested
-	err   *badJSON
+// maxNesting is how deep an object may be nested (D1); grammarNesting is how deep the scanner goes before it refuses
+// the request.
+const (
+	maxNesting     = 32
+	grammarNesting = 512
+)
 
-	strict  bool
-	outline bool     // objects in the arrays of the outermost object are skipped; their grammar must be good
+// Check proves that text is one JSON object by RFC 8259, in valid UTF-8.
+func Check(text []byte) (Value, error) {
+	c := grammar.Checker{Depth: grammarNesting}
+	start := grammar.Blanks(text, 0)
+	end := c.Value(text, start)
+	read := end
+	if end < 0 {
+		read = c.Fault.At
+	}
+	// Outside strings only ASCII is grammatical, so this is in a string, and comes first.
+	if at := grammar.InvalidUTF8(text[:read]); at >= 0 {
+		return nil, &badJSON{at, "invalid UTF-8"}
+	}
+	switch {
+	case end >= 0:
+	case bytes.HasPrefix(text, []byte("\ufeff")):
+		return nil, &badJSON{0, "a byte order mark"}
+	default:
+		return nil, &badJSON{c.Fault.At, c.Fault.What}
+	}
+	if i := grammar.Blanks(text, end); i != len(text) {
+		return nil, &badJSON{i, "unexpected data after the object"}
+	}
+	if text[start] != '{' {
+		return nil, errNoObject
+	}
+	return Value(text[start:end]), nil
+}
+
+// errNoObject is the error for JSON that is not an object; its grammar is good.
+var errNoObject = errors.New("the body must be an object")
+
+// Unsafe returns what is grammatical but not to be trusted in v (D1): a duplicate member name, a lone surrogate,
+// nesting deeper than 32. It is empty when there is nothing.
+func (v Value) Unsafe() string { return v.inspect(inspector{}) }
+
+// UnsafeRequest is Unsafe for a whole body, apart from objects in its arrays, which are judged one by one by whoever
+// reads the array.
+func (v Value) UnsafeRequest() string { return v.inspect(inspector{outline: true}) }
+
+func (v Value) inspect(s inspector) string {
+	s.text = v
+	s.value(0, 1)
+	return s.found
+}
+
+// inspector walks a value and finds the first thing in it that is not to be trusted. It goes over each byte once.
+type inspector struct {
+	text    Value
+	found   string
+	outline bool     // objects in the arrays of the outermost object are skipped
 	names   [][]byte // of the objects that contain the current place, the innermost last; see isNew
 	scratch []byte
 }
 
-func (c *checker) fail(i int, what string) int {
-	c.err = &badJSON{i, what}
+func (s *inspector) find(what string) int {
+	s.found = what
 	return -1
 }
 
-func (c *checker) at(i int) byte {
-	if i < len(c.text) {
-		return c.text[i]
+// value returns the index after the value at i, or -1 when something was found.
+func (s *inspector) value(i, depth int) int {
+	if depth > maxNesting+1 {
+		return s.find("nested too deeply")
 	}
-	return 0
-}
-
-func (c *checker) space(i int) int {
-	for i < len(c.text) && (c.text[i] == ' ' || c.text[i] == '\n' || c.text[i] == '\r' || c.text[i] == '\t') {
-		i++
+	switch s.text[i] {
+	case '{':
+		return s.object(i, depth)
+	case '[':
+		return s.array(i, depth)
 	}
-	return i
-}
-
-// value returns the index after the value at i, or -1.
-func (c *checker) value(i, depth int) int {
-	if depth > c.depth {
-		return c.fail(i, "nested too deeply")
-	}
-	switch b := c.at(i); {
-	case b == '{':
-		return c.object(i+1, depth)
-	case b == '[':
-		return c.array(i+1, depth)
-	case b == '"':
-		end := c.str(i + 1)
-		if end > 0 && c.strict {
-			if _, ok := c.unquoted(c.text[i:end]); !ok {
-				return c.fail(i, "a lone surrogate in a string")
-			}
-		}
-		return end
-	case b == '-' || b >= '0' && b <= '9':
-		return c.number(i)
-	}
-	for _, word := range []string{"true", "false", "null"} {
-		if bytes.HasPrefix(c.text[min(i, len(c.text)):], []byte(word)) {
-			return i + len(word)
+	end := grammar.Skip(s.text, i)
+	if v := s.text[i:end]; v.IsString() {
+		if _, ok := v.unquoted(&s.scratch); !ok {
+			return s.find("a lone surrogate in a string")
 		}
 	}
-	if i == 0 && bytes.HasPrefix(c.text, []byte("\ufeff")) {
-		return c.fail(i, "a byte order mark")
-	}
-	return c.fail(i, "a value is expected")
+	return end
 }
 
-func (c *checker) object(i, depth int) int {
-	i = c.space(i)
-	if c.at(i) == '}' {
-		return i + 1
-	}
-	first := len(c.names)
+func (s *inspector) object(i, depth int) int {
+	first := len(s.names)
 	var many map[string]struct{}
-	for {
-		if i = c.space(i); c.at(i) != '"' {
-			return c.fail(i, "a member name is expected")
-		}
-		end := c.str(i + 1)
-		if end < 0 || c.strict && !c.name(i, end, first, &many) {
+	for i = s.text.first(i); s.text[i] != '}'; i = s.text.next(i) {
+		end := grammar.SkipString(s.text, i)
+		if !s.name(s.text[i:end], first, &many) {
 			return -1
 		}
-		if i = c.space(end); c.at(i) != ':' {
-			return c.fail(i, "a colon is expected")
-		}
-		if i = c.value(c.space(i+1), depth+1); i < 0 {
+		if i = s.value(s.text.afterColon(end), depth+1); i < 0 {
 			return -1
 		}
-		i = c.space(i)
-		switch c.at(i) {
-		case ',':
-			i++
-		case '}':
-			c.names = c.names[:first]
-			return i + 1
-		default:
-			return c.fail(i, "a comma or } is expected")
-		}
 	}
+	s.names = s.names[:first]
+	return i + 1
 }
 
-func (c *checker) array(i, depth int) int {
-	i = c.space(i)
-	if c.at(i) == ']' {
-		return i + 1
-	}
-	for {
-		if i = c.space(i); c.outline && depth == 2 && c.at(i) == '{' {
-			i = skip(c.text, i)
-		} else if i = c.value(i, depth+1); i < 0 {
+func (s *inspector) array(i, depth int) int {
+	for i = s.text.first(i); s.text[i] != ']'; i = s.text.next(i) {
+		if s.outline && depth == 2 && s.text[i] == '{' {
+			i = grammar.Skip(s.text, i)
+		} else if i = s.value(i, depth+1); i < 0 {
 			return -1
 		}
-		i = c.space(i)
-		switch c.at(i) {
-		case ',':
-			i++
-		case ']':
-			return i + 1
-		default:
-			return c.fail(i, "a comma or ] is expected")
-		}
 	}
+	return i + 1
 }
 
-// str checks a string, starting after its first quote.
-func (c *checker) str(i int) int {
-	for i < len(c.text) {
-		switch b := c.text[i]; {
-		case b == '"':
-			return i + 1
-		case b < ' ':
-			return c.fail(i, "a control character in a string")
-		case b == '\\':
-			n := c.escape(i)
-			if n < 0 {
-				return c.fail(i, "an invalid escape")
-			}
-			i += n
-		case b < utf8.RuneSelf:
-			i++
-		default:
-			r, n := utf8.DecodeRune(c.text[i:])
-			if r == utf8.RuneError && n == 1 {
-				return c.fail(i, "invalid UTF-8")
-			}
-			i += n
-		}
-	}
-	return c.fail(i, "a string does not end")
-}
-
-// escape returns the length of the escape at i, -1 for none.
-func (c *checker) escape(i int) int {
-	switch c.at(i + 1) {
-	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
-		return 2
-	case 'u':
-		var unit [2]byte
-		if n, err := hex.Decode(unit[:], c.text[min(i+2, len(c.text)):min(i+6, len(c.text))]); err == nil && n == 2 {
-			return 6
-		}
-	}
-	return -1
-}
-
-func (c *checker) number(i int) int {
-	if c.at(i) == '-' {
-		i++
-	}
-	start := i
-	if i = c.digits(i); i == start || c.text[start] == '0' && i > start+1 {
-		return c.fail(start, "an invalid number")
-	}
-	if c.at(i) == '.' {
-		if start, i = i+1, c.digits(i+1); i == start {
-			return c.fail(i, "an invalid number")
-		}
-	}
-	if c.at(i)|0x20 == 'e' {
-		i++
-		if c.at(i) == '+' || c.at(i) == '-' {
-			i++
-		}
-		if start, i = i, c.digits(i); i == start {
-			return c.fail(i, "an invalid number")
-		}
-	}
-	return i
-}
-
-func (c *checker) digits(i int) int {
-	for c.at(i) >= '0' && c.at(i) <= '9' {
-		i++
-	}
-	return i
-}
-
-// unquoted returns the text of a string, valid until the next call; ok is false when it has a lone surrogate.
-func (c *checker) unquoted(quoted []byte) (text []byte, ok bool) {
-	if bytes.IndexByte(quoted, '\\') < 0 {
-		return quoted[1 : len(quoted)-1], true
-	}
-	var err error
-	c.scratch, err = jsontext.AppendUnquote(c.scratch[:0], quoted)
-	return c.scratch, err == nil
-}
-
-// name notes the member name from i to end, of the object whose names begin at first.
-func (c *checker) name(i, end, first int, many *map[string]struct{}) bool {
-	name, ok := c.unquoted(c.text[i:end])
+// name notes a member's name, of the object whose names begin at first.
+func (s *inspector) name(quoted Value, first int, many *map[string]struct{}) bool {
+	name, ok := quoted.unquoted(&s.scratch)
 	switch {
 	case !ok:
-		c.fail(i, "a lone surrogate in a member name")
-	case !c.isNew(name, first, many):
-		c.fail(i, "member '"+ShortName(string(name))+"' is there more than once")
+		s.find("a lone surrogate in a member name")
+	case !s.isNew(name, first, many):
+		s.find("member '" + ShortName(string(name)) + "' is there more than once")
 		ok = false
 	}
 	return ok
@@ -242,72 +151,31 @@ func (c *checker) name(i, end, first int, many *map[string]struct{}) bool {
 const fewNames = 16
 
 // isNew notes a member's name, and reports whether it is new in its object, whose names begin at first.
-func (c *checker) isNew(name []byte, first int, many *map[string]struct{}) bool {
+func (s *inspector) isNew(name []byte, first int, many *map[string]struct{}) bool {
 	if *many == nil {
-		for _, other := range c.names[first:] {
+		for _, other := range s.names[first:] {
 			if bytes.Equal(other, name) {
 				return false
 			}
 		}
-		if len(c.names)-first < fewNames {
-			if len(c.scratch) > 0 && len(name) > 0 && &name[0] == &c.scratch[0] {
+		if len(s.names)-first < fewNames {
+			if len(s.scratch) > 0 && len(name) > 0 && &name[0] == &s.scratch[0] {
 				name = bytes.Clone(name) // the name was written with an escape
 			}
-			if c.names == nil {
-				c.names = make([][]byte, 0, 4)
+			if s.names == nil {
+				s.names = make([][]byte, 0, 4)
 			}
-			c.names = append(c.names, name)
+			s.names = append(s.names, name)
 			return true
 		}
 		*many = map[string]struct{}{}
-		for _, other := range c.names[first:] {
+		for _, other := range s.names[first:] {
 			(*many)[string(other)] = struct{}{}
 		}
 	}
 	n := len(*many)
 	(*many)[string(name)] = struct{}{}
 	return len(*many) > n
-}
-
-// skipSpace returns the index of the first byte from i on that is not a space.
-func skipSpace(v []byte, i int) int {
-	for v[i] == ' ' || v[i] == '\n' || v[i] == '\r' || v[i] == '\t' {
-		i++
-	}
-	return i
-}
-
-// skip returns the index after the value at i.
-func skip(v []byte, i int) int {
-	depth := 0
-	for {
-		switch v[i] {
-		case '"':
-			for i++; v[i] != '"'; i++ {
-				if v[i] == '\\' {
-					i++
-				}
-			}
-			i++
-		case '{', '[':
-			depth++
-			i++
-			continue
-		case '}', ']':
-			depth--
-			i++
-		case ',', ':', ' ', '\n', '\r', '\t':
-			i++
-			continue
-		default: // a number or a word
-			for i < len(v) && v[i] != ',' && v[i] != '}' && v[i] != ']' && v[i] > ' ' {
-				i++
-			}
-		}
-		if depth == 0 {
-			return i
-		}
-	}
 }
 
 // ShortName returns as much of a member's name as a text shows.

@@ -6,41 +6,14 @@ package value
 
 import (
 	"bytes"
-	"errors"
 	"iter"
 	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"millrace/ingest/grammar"
 	"millrace/shard/jsonvalue"
 )
-
-// maxNesting is how deep an object may be nested (D1); grammarNesting is how deep the scanner goes before it refuses
-// the request.
-const (
-	maxNesting     = 32
-	grammarNesting = 512
-)
-
-// Check proves that text is one JSON object by RFC 8259, in valid UTF-8.
-func Check(text []byte) (Value, error) {
-	c := checker{text: text, depth: grammarNesting}
-	start := c.space(0)
-	end := c.value(start, 1)
-	if end < 0 {
-		return nil, c.err
-	}
-	if i := c.space(end); i != len(text) {
-		return nil, &badJSON{i, "unexpected data after the object"}
-	}
-	if text[start] != '{' {
-		return nil, errNoObject
-	}
-	return Value(text[start:end]), nil
-}
-
-// errNoObject is the error for JSON that is not an object; its grammar is good.
-var errNoObject = errors.New("the body must be an object")
 
 // Value is the text of one JSON value, checked by Check; it is a view of the body. The nil value is an absent member.
 type Value []byte
@@ -56,11 +29,19 @@ func (v Value) Str() (text string, ok bool) {
 	if !v.IsString() {
 		return "", false
 	}
+	var scratch []byte
+	b, ok := v.unquoted(&scratch)
+	return string(b), ok
+}
+
+// unquoted is Str of a string, as a part of v, or in scratch if it is written with an escape.
+func (v Value) unquoted(scratch *[]byte) (text []byte, ok bool) {
 	if bytes.IndexByte(v, '\\') < 0 {
-		return string(v[1 : len(v)-1]), true
+		return v[1 : len(v)-1], true
 	}
-	b, err := jsontext.AppendUnquote(make([]byte, 0, len(v)), v)
-	return string(b), err == nil
+	var err error
+	*scratch, err = jsontext.AppendUnquote((*scratch)[:0], v)
+	return *scratch, err == nil
 }
 
 // ID returns the text of an identifier: a string, or an integer as its digits (D3).
@@ -99,9 +80,9 @@ func (v Value) Members() iter.Seq2[string, Value] {
 // Pick finds the members of an object with these names; a missing member is the nil value.
 func (v Value) Pick(names ...string) []Value {
 	found := make([]Value, len(names))
-	var c checker
+	var scratch []byte
 	for quoted, m := range v.pairs() {
-		name, ok := c.unquoted(quoted)
+		name, ok := quoted.unquoted(&scratch)
 		for i := range names {
 			if ok && string(name) == names[i] {
 				found[i] = m
@@ -123,16 +104,11 @@ func (v Value) pairs() iter.Seq2[Value, Value] {
 		if !v.IsObject() {
 			return
 		}
-		for i := skipSpace(v, 1); v[i] != '}'; {
-			nameEnd := skip(v, i)
-			name := v[i:nameEnd]
-			i = skipSpace(v, skipSpace(v, nameEnd)+1)
-			end := skip(v, i)
-			if !yield(name, v[i:end]) {
+		for i := v.first(0); v[i] != '}'; i = v.next(i) {
+			nameEnd := grammar.SkipString(v, i)
+			name, from := v[i:nameEnd], v.afterColon(nameEnd)
+			if i = grammar.Skip(v, from); !yield(name, v[from:i]) {
 				return
-			}
-			if i = skipSpace(v, end); v[i] == ',' {
-				i = skipSpace(v, i+1)
 			}
 		}
 	}
@@ -145,17 +121,29 @@ func (v Value) Elements() iter.Seq2[int, Value] {
 			return
 		}
 		n := 0
-		for i := skipSpace(v, 1); v[i] != ']'; n++ {
-			end := skip(v, i)
-			if !yield(n, v[i:end]) {
+		for i := v.first(0); v[i] != ']'; i = v.next(i) {
+			from := i
+			if i = grammar.Skip(v, from); !yield(n, v[from:i]) {
 				return
 			}
-			if i = skipSpace(v, end); v[i] == ',' {
-				i = skipSpace(v, i+1)
-			}
+			n++
 		}
 	}
 }
+
+// first returns the index of the first member or element of what opens at i, or of the bracket that closes it.
+func (v Value) first(i int) int { return grammar.Blanks(v, i+1) }
+
+// next does the same for the next one; i is behind the last.
+func (v Value) next(i int) int {
+	if i = grammar.Blanks(v, i); v[i] == ',' {
+		i = grammar.Blanks(v, i+1)
+	}
+	return i
+}
+
+// afterColon returns the index of a member's value; i is behind the name.
+func (v Value) afterColon(i int) int { return grammar.Blanks(v, grammar.Blanks(v, i)+1) }
 
 // Count returns the number of elements, counted only up to limit+1.
 func (v Value) Count(limit int) int {
@@ -166,22 +154,6 @@ func (v Value) Count(limit int) int {
 		}
 	}
 	return n
-}
-
-// Unsafe returns what is grammatical but not to be trusted in v (D1): a duplicate member name, a lone surrogate,
-// nesting deeper than 32. It is empty when there is nothing.
-func (v Value) Unsafe() string { return v.inspect(checker{}) }
-
-// UnsafeRequest is Unsafe for a whole body, apart from objects in its arrays, which are judged one by one by whoever
-// reads the array.
-func (v Value) UnsafeRequest() string { return v.inspect(checker{outline: true}) }
-
-func (v Value) inspect(c checker) string {
-	c.text, c.depth, c.strict = v, maxNesting+1, true
-	if c.value(0, 1) < 0 {
-		return c.err.what
-	}
-	return ""
 }
 
 // AppendQuoted appends text as a JSON string. Invalid UTF-8 becomes U+FFFD.

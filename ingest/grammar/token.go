@@ -3,6 +3,7 @@ package grammar
 import (
 	"encoding/binary"
 	"math/bits"
+	"unicode/utf8"
 )
 
 const blanks uint64 = 1<<' ' | 1<<'\t' | 1<<'\n' | 1<<'\r'
@@ -15,17 +16,10 @@ func Blanks(text []byte, i int) int {
 	return i
 }
 
-func word(text []byte, i int, word string) int {
-	if end := i + len(word); end <= len(text) && string(text[i:end]) == word {
-		return end
-	}
-	return -1
-}
-
-// stringAt checks the string at i.
+// stringAt checks the string at i. If it is none, the result is the complement of where that shows.
 func stringAt(text []byte, i int) int {
 	if i == len(text) || text[i] != '"' {
-		return -1
+		return ^i
 	}
 	for i++; ; {
 		for i+8 <= len(text) {
@@ -37,15 +31,17 @@ func stringAt(text []byte, i int) int {
 		}
 		switch {
 		case i == len(text) || text[i] < ' ':
-			return -1
+			return ^i
 		case text[i] == '"':
 			return i + 1
 		case text[i] != '\\':
 			i++
 		default:
-			if i = escape(text, i+1); i < 0 {
-				return -1
+			next := escape(text, i+1)
+			if next < 0 {
+				return ^i
 			}
+			i = next
 		}
 	}
 }
@@ -79,19 +75,19 @@ func escape(text []byte, i int) int {
 	return -1
 }
 
-// Number checks the number at i. The result is negative when there is none.
+// Number checks the number at i. If it is none, the result is the complement of where that shows.
 func Number(text []byte, i int) int {
 	if i < len(text) && text[i] == '-' {
 		i++
 	}
 	whole := i
 	if i = digits(text, i); i == whole || text[whole] == '0' && i > whole+1 {
-		return -1
+		return ^whole
 	}
 	if i < len(text) && text[i] == '.' {
 		from := i + 1
 		if i = digits(text, from); i == from {
-			return -1
+			return ^i
 		}
 	}
 	if i < len(text) && text[i]|0x20 == 'e' {
@@ -100,7 +96,7 @@ func Number(text []byte, i int) int {
 		}
 		from := i
 		if i = digits(text, from); i == from {
-			return -1
+			return ^i
 		}
 	}
 	return i
@@ -111,4 +107,18 @@ func digits(text []byte, i int) int {
 		i++
 	}
 	return i
+}
+
+// InvalidUTF8 returns the index of the first byte that is not UTF-8, -1 when there is none.
+func InvalidUTF8(text []byte) int {
+	if utf8.Valid(text) {
+		return -1
+	}
+	for i := 0; ; {
+		r, n := utf8.DecodeRune(text[i:])
+		if r == utf8.RuneError && n == 1 {
+			return i
+		}
+		i += n
+	}
 }
