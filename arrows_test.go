@@ -59,7 +59,7 @@ var arrows = map[string][]string{
 	"api/control/document": {"api/keys", "api/ratelimit", "ingest/field"},
 	"api/stream/currents":  {"shard", "shard/eventlog/event", "shard/jsonvalue", "shard/op", "shard/profile"},
 
-	"ingest":         {"ingest/field", "ingest/stops", "shard/op"},
+	"ingest":         {"ingest/field", "ingest/grammar", "ingest/stops", "shard/op"},
 	"ingest/field":   {},
 	"ingest/files":   {"ingest/grammar"},
 	"ingest/grammar": {"ingest/stops"},

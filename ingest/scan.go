@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"unicode/utf8"
 	"unsafe"
+
+	"millrace/ingest/grammar"
 )
 
 // The lexical layer: RFC 8259, strict, eight bytes at a time.
@@ -83,7 +85,7 @@ func (d *Decoder) textSlow(start, i int) (end, next int) {
 	if in[i] != '"' {
 		return 0, d.fail(i)
 	}
-	if at := invalidUTF8(in[start:i]); at >= 0 {
+	if at := grammar.InvalidUTF8(in[start:i]); at >= 0 {
 		return 0, d.fail(start + at)
 	}
 	return i, i + 1
@@ -93,14 +95,14 @@ func (d *Decoder) textSlow(start, i int) (end, next int) {
 // backslash.
 func (d *Decoder) textEscaped(start, i int) (end, next int) {
 	in := d.in
-	if at := invalidUTF8(in[start:i]); at >= 0 {
+	if at := grammar.InvalidUTF8(in[start:i]); at >= 0 {
 		return 0, d.fail(start + at)
 	}
 	out := i
 	for in[i] != '"' {
 		if in[i] != '\\' {
 			j := d.farStopWide(i)
-			if at := invalidUTF8(in[i:j]); at >= 0 {
+			if at := grammar.InvalidUTF8(in[i:j]); at >= 0 {
 				return 0, d.fail(i + at)
 			}
 			if j == i { // a control character or the end of the text
@@ -160,21 +162,6 @@ func hex4(b []byte) (r rune) {
 		r = r<<4 | rune(c)
 	}
 	return r
-}
-
-// invalidUTF8 returns the index of the first byte that is not UTF-8, -1 when there is none.
-func invalidUTF8(b []byte) int {
-	if utf8.Valid(b) {
-		return -1
-	}
-	for i := 0; i < len(b); {
-		r, n := utf8.DecodeRune(b[i:])
-		if r == utf8.RuneError && n == 1 {
-			return i
-		}
-		i += n
-	}
-	return -1
 }
 
 // literal reads true, false or null; i is at its first letter.

@@ -5,7 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"unicode/utf8"
+
+	"millrace/ingest/grammar"
 )
 
 // window is the part of a text file that a reader looks at. It begins at the next row, and grows up to the bound of a
@@ -103,19 +104,12 @@ func (w *window) findByte(c byte, i int) (int, error) {
 
 // checkText returns where a row that begins at the line isn't UTF-8.
 func checkText(row []byte, line int64) error {
-	if utf8.Valid(row) {
+	at := grammar.InvalidUTF8(row)
+	if at < 0 {
 		return nil
 	}
-	column := int64(1)
-	for len(row) > 0 {
-		r, size := utf8.DecodeRune(row)
-		if r == utf8.RuneError && size == 1 {
-			break
-		}
-		if column += int64(size); r == '\n' {
-			line, column = line+1, 1
-		}
-		row = row[size:]
-	}
-	return &Fault{Line: line, Column: column, Text: "invalid UTF-8"}
+	before := row[:at]
+	begin := bytes.LastIndexByte(before, '\n') + 1
+	return &Fault{Line: line + int64(bytes.Count(before, []byte{'\n'})), Column: int64(at-begin) + 1,
+		Text: "invalid UTF-8"}
 }
