@@ -43,8 +43,8 @@ func digitsOf(number []byte) (digits []byte) {
 var phones = field.NewPhones(1)
 
 // identifiersOf returns the hashes of all identifiers that an object names, even where it may not: such an object was
-// refused. all is false when there are more than anybody sends by mistake: they would cost more than everything that
-// comes with them.
+// refused. all is false when there are more than anybody sends by mistake, which would cost more than everything that
+// comes with them, and when the object can't be read to its end.
 func identifiersOf(workspace uint32, object []byte) (ids []uint64, all bool) {
 	named, numbers := 0, 0
 	all = true
@@ -53,7 +53,7 @@ func identifiersOf(workspace uint32, object []byte) (ids []uint64, all bool) {
 			ids = append(ids, Identifier(workspace, kind, key))
 		}
 	}
-	eachMember(object, func(name string, value json.RawMessage) {
+	read := eachMember(object, func(name string, value json.RawMessage) {
 		switch name {
 		case "external_id", "user_alias", "svc_id", "braze_id", "email", "phone":
 			named++
@@ -88,7 +88,7 @@ func identifiersOf(workspace uint32, object []byte) (ids []uint64, all bool) {
 			}
 		}
 	})
-	return ids, all
+	return ids, all && read
 }
 
 // Bounds of an object that is kept: how often it may name a user, in whatever way, and how often by phone, since
@@ -127,21 +127,23 @@ func textOf(value json.RawMessage) (text string, ok bool) {
 	return text, json.Unmarshal(value, &text) == nil && len(value) > 0 && value[0] == '"'
 }
 
-// eachMember calls f for each member of a JSON object, in order, those with the same name included.
-func eachMember(object []byte, f func(name string, value json.RawMessage)) {
+// eachMember calls f for each member of a JSON object, in order, those with the same name included. What is no object
+// has none. It returns false when a member can't be read: encoding/json has a bound for the depth of values.
+func eachMember(object []byte, f func(name string, value json.RawMessage)) (read bool) {
 	d := json.NewDecoder(bytes.NewReader(object))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return
+		return true
 	}
 	for d.More() {
 		name, err := d.Token()
 		if err != nil {
-			return
+			return false
 		}
 		var value json.RawMessage
 		if d.Decode(&value) != nil {
-			return
+			return false
 		}
 		f(name.(string), value)
 	}
+	return true
 }

@@ -435,8 +435,8 @@ func TestManyFaults(t *testing.T) {
 	require.Equal(t, maxFaults, len(list[0].Faults))
 }
 
-// Of an object that names its user more often than anybody does by mistake, the reasons alone are kept: what it names
-// costs more than what it has, and who is deleted would not be found in it.
+// Of an object that names its user more often than anybody does by mistake, or that can't be read, the reasons alone are
+// kept: what it names costs more than what it has, and who is deleted would not be found in it.
 func TestObjectsOfManyNames(t *testing.T) {
 	d := openDesk(t, nil)
 	for i, object := range []string{
@@ -444,6 +444,7 @@ func TestObjectsOfManyNames(t *testing.T) {
 		`{"external_id":"ada"` + strings.Repeat(`,"email":"a@example.com"`, maxNamed) + `}`,
 		`{"user_alias":{"alias_label":"l"` + strings.Repeat(`,"alias_name":"n"`, maxTwice+1) + `}}`,
 		`{"user_alias":{"alias_name":"n"` + strings.Repeat(`,"alias_label":"l"`, maxTwice+1) + `}}`,
+		`{"deep":` + strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000) + `,"external_id":"ada"}`, // more than encoding/json reads
 	} {
 		d.offer("r", object)
 		list, _, err := d.List(t.Context(), Query{Limit: 1})
