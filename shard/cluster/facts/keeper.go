@@ -136,6 +136,9 @@ func (k *Keeper) Join(ctx context.Context, path string, o *calls.Options) error 
 		if found != nil {
 			return k.take(found)
 		}
+		if ctx.Err() != nil && said != "" { // those who were asked last had no time to answer
+			wait = said
+		}
 		if wait != said {
 			k.Logger.Info("waiting: " + wait)
 			said = wait
