@@ -309,6 +309,19 @@ func TestRefusedOfNodesThatDoNotAnswer(t *testing.T) {
 	}
 }
 
+func (cutOff) Get(context.Context, uint32, refused.ID) (e refused.Entry, ok bool, err error) {
+	return e, false, fmt.Errorf("node 7 %w", refused.ErrAway)
+}
+
+// An entry of such a node can't be had for the moment.
+func TestRefusedEntryOfANodeThatDoesNotAnswer(t *testing.T) {
+	c := openClerk(t)
+	c.options.Refused = cutOff{c.options.Refused}
+	for _, of := range []struct{ method, path string }{{"GET", "/7-1"}, {"DELETE", "/7-1"}, {"POST", "/7-1/send"}} {
+		require.Equal(t, "node 7 does not answer, and it has the refused object", c.ask(503, of.method, of.path, "")["message"])
+	}
+}
+
 // leaver is a Feed whose entries other nodes have, and a client who leaves as soon as one was found.
 type leaver struct {
 	refused.Feed

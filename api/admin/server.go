@@ -32,6 +32,7 @@ import (
 	"millrace/api/control/document"
 	"millrace/api/keys"
 	"millrace/api/live"
+	"millrace/api/refused"
 )
 
 // Options of a Server.
@@ -263,6 +264,8 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 		status = http.StatusConflict
 	case errors.Is(err, errStale):
 		status = http.StatusPreconditionFailed
+	case errors.Is(err, refused.ErrAway):
+		status = http.StatusServiceUnavailable
 	default:
 		s.common.Logger.Error("admin request failed", "path", r.Pattern, "err", err)
 		f := call.FailureOf(err)

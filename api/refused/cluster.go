@@ -165,6 +165,18 @@ func (c *Cluster) Counts(ctx context.Context, q Query) ([]Count, error) {
 	return sortedCounts(counts), nil
 }
 
+// ErrAway is the error for an entry of a node that does not answer. Nothing was done.
+var ErrAway = errors.New("does not answer, and it has the refused object")
+
+// away is the error for entries of a node that has answered with err, or not at all.
+func (c *Cluster) away(node uint32, err error) error {
+	if node == c.peers.Self() {
+		return err
+	}
+	c.own.options.Logger.Warn("refused objects of a node can't be had", "node", node, "error", err)
+	return fmt.Errorf("node %d %w", node, ErrAway)
+}
+
 // Get asks the node that has the entry.
 func (c *Cluster) Get(ctx context.Context, workspace uint32, id ID) (e Entry, ok bool, err error) {
 	if !slices.Contains(c.peers.Nodes(), id.Node) {
@@ -172,8 +184,11 @@ func (c *Cluster) Get(ctx context.Context, workspace uint32, id ID) (e Entry, ok
 	}
 	r, err := c.call(ctx, id.Node,
 		request{Verb: verbList, Query: Query{Workspace: workspace, Before: id.Seq + 1, Limit: 1}})
-	if err != nil || len(r.Entries) == 0 || r.Entries[0].Seq != id.Seq {
-		return e, false, err
+	if err != nil {
+		return e, false, c.away(id.Node, err)
+	}
+	if len(r.Entries) == 0 || r.Entries[0].Seq != id.Seq {
+		return e, false, nil
 	}
 	e = r.Entries[0]
 	e.Node = id.Node
@@ -197,6 +212,9 @@ func (c *Cluster) Claim(ctx context.Context, ids ...ID) (claimed []ID, err error
 		r, failure := reply{Seqs: seqs}, error(nil)
 		if slices.Contains(nodes, node) {
 			r, failure = c.call(ctx, node, request{Verb: verbClaim, Seqs: seqs})
+		}
+		if failure != nil {
+			failure = c.away(node, failure)
 		}
 		for _, seq := range r.Seqs {
 			claimed = append(claimed, ID{node, seq})

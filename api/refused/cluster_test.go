@@ -146,8 +146,10 @@ func TestClaims(t *testing.T) {
 	require.Equal(t, []ID{{9, 1}}, claim(1, ID{9, 1}), "a request for it shall find out that it is not there")
 	n.down[3] = true
 	claimed, err := n.clusters[1].Claim(t.Context(), ids...)
-	require.Error(t, err)
+	require.ErrorIs(t, err, ErrAway)
 	require.Len(t, claimed, 2)
+	_, _, err = n.clusters[1].Get(t.Context(), 1, ids[slices.IndexFunc(ids, func(id ID) bool { return id.Node == 3 })])
+	require.ErrorIs(t, err, ErrAway)
 }
 
 // A node that can't be reached when a user is deleted is told later, also by a process that has started since; what it
