@@ -8,10 +8,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/minio/minio-go/v7"
@@ -114,15 +116,15 @@ func (b *buckets) list(ctx context.Context, path string) (all []found, err error
 	bucket, prefix := partsOf(path)
 	ctx, cancel := context.WithCancelCause(ctx) // so that minio ends when an error does
 	defer cancel(nil)
-	idle := time.AfterFunc(b.patience, func() { cancel(errOnlyEmptyPages) })
-	defer idle.Stop()
+	pages := keyless{most: b.patience, tooLong: func() { cancel(errOnlyEmptyPages) }}
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotFirstResponseByte: pages.answered})
 	options := minio.ListObjectsOptions{Prefix: prefix}
 	keys := 0
 	for o := range b.client.ListObjects(ctx, bucket, options) {
 		if o.Err != nil {
 			return nil, b.problem(fmt.Errorf("list %s: %w", path, cmp.Or(context.Cause(ctx), o.Err)))
 		}
-		idle.Reset(b.patience)
+		pages.since.Store(nil)
 		if keys++; keys > b.most {
 			return nil, fmt.Errorf("list %s: there are more than %d objects and folders: give a longer prefix", path,
 				b.most)
@@ -139,6 +141,24 @@ func (b *buckets) list(ctx context.Context, path string) (all []found, err error
 	}
 	slices.SortFunc(all, func(a, b found) int { return cmp.Compare(a.path, b.path) })
 	return all, nil
+}
+
+// keyless are the answers that came since the last key. A service that does not answer is not among them: what is wrong
+// then, the library finds out and says.
+type keyless struct {
+	since   atomic.Pointer[time.Time] // when the first one came; nil: there is none
+	most    time.Duration             // for how long they may come
+	tooLong func()
+}
+
+func (k *keyless) answered() {
+	now := time.Now()
+	switch since := k.since.Load(); {
+	case since == nil:
+		k.since.Store(&now)
+	case now.Sub(*since) > k.most:
+		k.tooLong()
+	}
 }
 
 var errOnlyEmptyPages = errors.New("the service sends one empty page after the other")

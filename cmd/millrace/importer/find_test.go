@@ -584,6 +584,25 @@ func TestListOfEmptyPages(t *testing.T) {
 	}
 }
 
+// Such pages are told from a service that is slow, or says what is wrong.
+func TestListOfASlowService(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.put("a.ndjson", row(1))
+	b, err := newBuckets(&S3{Endpoint: s.URL, Region: "x"}, time.Minute, func(string) bool { return true })
+	require.NoError(t, err)
+	b.patience = 0 // any time is too long
+	list, err := b.list(t.Context(), "s3://"+testBucket)
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	s.intercept(func(w http.ResponseWriter, r *http.Request) bool {
+		w.WriteHeader(http.StatusForbidden)
+		return true
+	})
+	_, err = b.list(t.Context(), "s3://"+testBucket)
+	require.ErrorContains(t, err, "Access Denied")
+}
+
 // An object that is listed without an ETag could be replaced unseen: it is a bad file, and the others are imported.
 func TestObjectWithoutETag(t *testing.T) {
 	t.Parallel()
