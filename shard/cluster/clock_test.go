@@ -46,6 +46,17 @@ func TestWrongClockIsRefused(t *testing.T) {
 	c.start(3)
 }
 
+// A node starts again with what it took from the others: stamps that are ahead of its clock by up to twice the bound.
+func TestStartWithStampsOfOthers(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t, 3, nil)
+	c.start(1, 2, 3)
+	require.NoError(t, c.node(3).observe(time.Now().Add(3*stamp.DefaultMaxClockOffset/2).UnixMicro()))
+	c.stop(3)
+	c.start(3)
+	require.NoError(t, track(c.node(3).Coordinator(), "bought", users("u", 20)...))
+}
+
 // A node that fails while it waits for its cluster ends. Here it has opened its replicas when it learns, from the only
 // other node that comes, that its clock is wrong.
 func TestNodeFailsWhileItWaits(t *testing.T) {

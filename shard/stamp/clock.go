@@ -92,16 +92,21 @@ func (c *Clock) Accept(stamp int64) error {
 	return nil
 }
 
-// Check returns ErrClock when the latest stamp is too far ahead of the clock.
-func (c *Clock) Check() error {
+// Check returns ErrClock when the latest stamp is too far ahead of the clock. In a cluster it may be ahead by as much
+// as Accept takes: what other nodes have stamped is in the logs of this one.
+func (c *Clock) Check(inCluster bool) error {
+	most := c.Bound()
+	if inCluster {
+		most *= 2
+	}
 	last := c.last.Load()
-	if ahead := c.ahead(last); ahead > c.Bound() {
+	if ahead := c.ahead(last); ahead > most {
 		return fmt.Errorf("%w: the newest change was stamped %s, and the clock says %s, %v earlier; %v are "+
 			"permitted. Set the clock right, if it is wrong. If it "+
 			"is right, it was wrong when the change was made: go back to a backup from before, or start with a "+
 			"larger --max-clock-offset, and stamps stay ahead",
 			ErrClock, time.UnixMicro(last).UTC().Format(time.RFC3339),
-			c.Time().UTC().Format(time.RFC3339), ahead, c.Bound())
+			c.Time().UTC().Format(time.RFC3339), ahead, most)
 	}
 	return nil
 }
