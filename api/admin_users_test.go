@@ -1,11 +1,16 @@
 package api
 
 import (
+	"encoding/json"
+	"fmt"
 	"net/url"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"millrace/api/control"
+	"millrace/api/control/document"
 )
 
 // An operator finds users by each of their identifiers, sees the states that hold, and removes one.
@@ -76,4 +81,65 @@ func TestAdminDashboardUsers(t *testing.T) {
 	u := d.administer(t, "GET", "/dashboard_users", "").v["dashboard_users"].([]any)[0].(map[string]any)
 	require.Equal(t, true, u["active"])
 	require.Contains(t, u["user_name"], "@")
+}
+
+// The list of dashboard users comes in pages, and says what permission sets give by naming the sets.
+func TestAdminDashboardUsersInPages(t *testing.T) {
+	d := open(t, nil)
+	for i, name := range []string{"Eve@example.com", "ada@example.com", "bob@example.com", "cyd@example.com", "dan@example.org"} {
+		own := fmt.Sprintf(`{"companyPermissions":["own%d"],"appGroup":[]}`, i)
+		require.Equal(t, 201, d.provision("POST", "/scim/v2/Users", userBody(name, "bi", own)).status)
+	}
+	page := func(query string) (names []string, next string) {
+		a := d.administer(t, "GET", "/dashboard_users?"+query, "")
+		require.Equal(t, 200, a.status, a.body)
+		for _, u := range a.v["dashboard_users"].([]any) {
+			names = append(names, u.(map[string]any)["user_name"].(string)[:3])
+		}
+		next, _ = a.v["next"].(string)
+		return names, next
+	}
+	var all []string
+	for cursor, more := "", true; more; more = cursor != "" {
+		var names []string
+		names, cursor = page(url.Values{"limit": {"2"}, "cursor": {cursor}}.Encode())
+		require.LessOrEqual(t, len(names), 2)
+		all = append(all, names...)
+	}
+	require.Equal(t, []string{"ada", "bob", "cyd", "dan", "Eve"}, all)
+	names, next := page("search=EXAMPLE.org")
+	require.Equal(t, []string{"dan"}, names)
+	require.Empty(t, next)
+	names, next = page("limit=5")
+	require.Len(t, names, 5)
+	require.Empty(t, next, "nobody follows")
+	for _, limit := range []string{"0", "1001", "x"} {
+		require.Equal(t, 400, d.administer(t, "GET", "/dashboard_users?limit="+limit, "").status)
+	}
+}
+
+// A user's permissions may be long, and those of a user's sets even longer: a page has only the user's own, and ends
+// when they are long.
+func TestAdminDashboardUsersWithLongPermissions(t *testing.T) {
+	d := open(t, nil)
+	const given = `"given-by-the-set"`
+	set := d.administer(t, "PUT", "/permission_sets/editors", `{"name":"Editors","permissions":{"companyPermissions":[`+given+`],"appGroup":[]}}`)
+	require.Equal(t, 201, set.status, set.body)
+	long := `["` + strings.Repeat(strings.Repeat("p", 240)+`","`, 899) + `last"]`
+	for i := range 7 {
+		id := fmt.Sprintf("user%d@example.com", i)
+		require.NoError(t, d.control.SCIMUsers.Edit(control.Actor{Name: "test"}, "", id, "test", func(*document.SCIMUser) (*document.SCIMUser, error) {
+			u := &document.SCIMUser{ID: id, UserName: id, PermissionSets: []uint32{1}}
+			return u, json.Unmarshal([]byte(long), &u.Permissions.Company)
+		}))
+	}
+	first := d.administer(t, "GET", "/dashboard_users", "")
+	require.Len(t, first.v["dashboard_users"], 5)
+	require.Less(t, len(first.body), 3<<19)
+	require.NotContains(t, first.body, given)
+	u := first.v["dashboard_users"].([]any)[0].(map[string]any)
+	require.Equal(t, []any{map[string]any{"id": "editors", "name": "Editors"}}, u["permission_sets"])
+	rest := d.administer(t, "GET", "/dashboard_users?cursor="+url.QueryEscape(first.v["next"].(string)), "")
+	require.Len(t, rest.v["dashboard_users"], 2)
+	require.NotContains(t, rest.v, "next")
 }

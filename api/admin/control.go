@@ -256,11 +256,10 @@ func summariseCenter(p *document.PreferenceCenter) any {
 	}{p.ID, p.Name, p.State}
 }
 
-func summariseSet(p *document.PermissionSet) any {
-	return struct {
-		ID   string `json:"id"`
-		Name string `json:"name"`
-	}{p.ID, p.Name}
+func summariseSet(p *document.PermissionSet) any { return nameOfSet(p) }
+
+func nameOfSet(p *document.PermissionSet) answers.PermissionSetName {
+	return answers.PermissionSetName{ID: p.ID, Name: p.Name}
 }
 
 func summariseCampaign(c *document.Campaign) any {

@@ -255,16 +255,28 @@ func (c *statesChange) states(w *control.Workspace) (states []shard.State, err e
 	return states, nil
 }
 
-// listDashboardUsers answers with the users that SCIM has provisioned.
-func (s *Server) listDashboardUsers(control.Actor, *http.Request) (any, error) {
+// listDashboardUsers answers with a page of the users that SCIM has provisioned, in order of their userNames: all, or
+// those whose userName or name contains search. What permission sets give is not said here: a user may be in a thousand
+// sets, each about thousands of workspaces.
+func (s *Server) listDashboardUsers(_ control.Actor, r *http.Request) (any, error) {
 	c := s.common.Control
-	describe := func(u *document.SCIMUser) answers.DashboardUser {
-		return answers.DashboardUser{ID: u.ID, UserName: u.UserName,
-			Name: strings.TrimSpace(u.GivenName + " " + u.FamilyName), Department: u.Department, IsActive: !u.Inactive,
-			PermissionSets: mapSlice(c.SetsOf(u), func(p *document.PermissionSet) string { return p.Name }),
-			Permissions:    c.PermissionsOf(u)}
+	search := strings.ToLower(r.URL.Query().Get("search"))
+	isOther := func(u *document.SCIMUser) bool {
+		return !strings.Contains(strings.ToLower(u.UserName), search) &&
+			!strings.Contains(strings.ToLower(fullName(u)), search)
 	}
-	return map[string]any{"dashboard_users": mapSlice(c.SCIMUsers.List(""), describe)}, nil
+	key := func(u *document.SCIMUser) string { return string(op.AppendEmailKey(nil, []byte(u.UserName))) }
+	show := func(u *document.SCIMUser) any {
+		own := u.Permissions
+		own.Company, own.AppGroups = orEmpty(own.Company), orEmpty(own.AppGroups)
+		return answers.DashboardUser{ID: u.ID, UserName: u.UserName, Name: fullName(u), Department: u.Department,
+			IsActive: !u.Inactive, PermissionSets: mapSlice(c.SetsOf(u), nameOfSet), Permissions: own}
+	}
+	return pageOf(r, "dashboard_users", slices.DeleteFunc(c.SCIMUsers.List(""), isOther), key, show)
+}
+
+func fullName(u *document.SCIMUser) string {
+	return strings.TrimSpace(u.GivenName + " " + u.FamilyName)
 }
 
 // endSessions signs a user out of the console, everywhere.

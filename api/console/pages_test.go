@@ -272,6 +272,36 @@ func TestPeopleOfManyWorkspaces(t *testing.T) {
 	require.Regexp(t, `^Name of w00, .*, Name of w19, and 5 more$`, cells[1][2])
 }
 
+// People come in pages, can be searched for, and have what their permission sets give.
+func TestPeopleInPages(t *testing.T) {
+	h := openHouse(t)
+	_, err := h.control.PermissionSets.Create(control.Actor{Name: "test"}, "", document.PermissionSet{ID: "auditors", Name: "The auditors",
+		Permissions: document.SCIMPermissions{Company: []string{"manage_company_settings"}, AppGroups: []document.SCIMAppGroup{
+			{ID: "demo", Permissions: []string{"basic_access"}}}}})
+	require.NoError(t, err)
+	for i := range 60 {
+		id := fmt.Sprintf("u%02d@example.com", i)
+		require.NoError(t, h.control.SCIMUsers.Edit(control.Actor{Name: "test"}, "", id, "test", func(*document.SCIMUser) (*document.SCIMUser, error) {
+			return &document.SCIMUser{ID: id, UserName: id, PermissionSets: []uint32{1}, Inactive: i == 7}, nil
+		}))
+	}
+	b := h.signedIn()
+	first := b.get(companyPath).text
+	require.Contains(t, first, "u49@example.com")
+	require.NotContains(t, first, "u50@example.com")
+	more := regexp.MustCompile(`<a href="([^"]*)">More</a>`).FindStringSubmatch(first)
+	require.NotNil(t, more)
+	second := b.get(html.UnescapeString(more[1])).text
+	require.Contains(t, second, "u59@example.com")
+	require.NotContains(t, second, "u49@example.com")
+	require.NotContains(t, second, ">More</a>")
+	one := b.get(companyPath + "?search=U58").text
+	require.Contains(t, one, `u58@example.com</div></td><td></td><td>see the company, sign others out</td><td class="name">Demo shop</td><td class="name">The auditors</td>`)
+	require.NotContains(t, one, "u57@example.com")
+	require.Contains(t, b.get(companyPath+"?search=u07").text, `<span class="tag bad">inactive</span></td><td class="name"></td>`)
+	require.Contains(t, b.get(companyPath+"?search=nobody").text, "No matching users.")
+}
+
 // The log is shown, paged, downloaded; what is done in the console stands in it with the person's name.
 func TestAuditPage(t *testing.T) {
 	h := openHouse(t)

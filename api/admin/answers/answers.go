@@ -71,15 +71,28 @@ type MadeToken struct {
 	Token string `json:"token"`
 }
 
-// DashboardUser is a dashboard user as operators see them, with everything that the user may do.
+// DashboardUsers is a page of dashboard users, in order of their userNames.
+type DashboardUsers struct {
+	Users []DashboardUser `json:"dashboard_users"`
+	Next  string          `json:"next,omitempty"` // the cursor of the following page, if there is one
+}
+
+// DashboardUser is a dashboard user as operators see them. While active, the user may do what the user's own
+// permissions say, and those of the permission sets.
 type DashboardUser struct {
 	ID             string                   `json:"id"`
 	UserName       string                   `json:"user_name"`
 	Name           string                   `json:"name"`
 	Department     string                   `json:"department,omitempty"`
 	IsActive       bool                     `json:"active"`
-	PermissionSets []string                 `json:"permission_sets"` // their names
-	Permissions    document.SCIMPermissions `json:"permissions"`
+	PermissionSets []PermissionSetName      `json:"permission_sets"`
+	Permissions    document.SCIMPermissions `json:"permissions"` // the user's own
+}
+
+// PermissionSetName is a permission set in a list.
+type PermissionSetName struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
 }
 
 // AuditEntry is an entry of the audit log in the form in which it is shown.

@@ -112,6 +112,14 @@ func Of(p document.SCIMPermissions) Rights {
 	return r
 }
 
+// Add adds the rights that other has.
+func (r *Rights) Add(other Rights) {
+	r.company |= other.company
+	for id, right := range other.workspaces {
+		r.workspaces[id] |= right
+	}
+}
+
 // In is what the person may do in a workspace; In("") is what the person may do in the company.
 func (r Rights) In(workspace string) Right {
 	if workspace == "" {
