@@ -54,6 +54,7 @@ type Console struct {
 	needs    map[string]rights.Right // of each route, by "GET /console/account"
 	mux      *http.ServeMux
 	samples  figures.Ring
+	turns    turns
 	stop     context.CancelFunc
 	done     chan struct{}
 }

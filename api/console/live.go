@@ -47,6 +47,7 @@ func (c *Console) streamLive(v *visit) error {
 		}
 		ask.Set(by, query.Get("value"))
 	}
+	v.endTurn() // the answer may take hours
 	ctx, cancel := context.WithCancel(v.r.Context())
 	defer cancel()
 	go c.endWithSession(ctx, cancel, v)

@@ -145,6 +145,10 @@ func (v *visit) render(name, title string, data any) error {
 	if err := pages()[name].ExecuteTemplate(&b, "frame.html", v); err != nil {
 		return fmt.Errorf("render %s: %w", name, err)
 	}
+	v.endTurn()
+	if v.status == http.StatusServiceUnavailable {
+		v.w.Header().Set("Retry-After", "1")
+	}
 	v.w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	v.w.WriteHeader(v.status)
 	_, _ = v.w.Write(b.Bytes())
@@ -322,6 +326,7 @@ func short(most int, text string) string {
 
 // download has the browser save what follows, and never show it. Unusual characters of the name are replaced.
 func (v *visit) download(contentType, name string) {
+	v.endTurn()
 	name = strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '.' {
 			return r

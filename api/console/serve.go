@@ -16,7 +16,8 @@ func New(options Options) (*Console, error) {
 	if err := options.Validate(); err != nil {
 		return nil, err
 	}
-	c := &Console{options: options, sessions: signin.New(options.Options), done: make(chan struct{})}
+	c := &Console{options: options, sessions: signin.New(options.Options), turns: newTurns(),
+		done: make(chan struct{})}
 	c.needs, c.mux = map[string]rights.Right{}, http.NewServeMux()
 	for _, rt := range c.routes() {
 		c.needs[rt.method+" "+rt.path] = rt.needs
@@ -50,12 +51,16 @@ func (c *Console) watch(ctx context.Context) {
 func (c *Console) look() { c.samples.Add(figures.Read(c.options.Now(), c.options.Figures(nil))) }
 
 // serve does what comes before a route's handler: it finds out who makes the request, and checks the right that the
-// route needs and, when the route changes something, the token of the form.
+// route needs and, when the route changes something, the token of the form. Then it waits for a turn.
 func (c *Console) serve(rt *route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v := &visit{c: c, w: w, r: r, route: rt, status: http.StatusOK, Person: c.whoIs(r)}
 		err := v.admit()
 		if err == nil {
+			err = v.beginTurn()
+		}
+		if err == nil {
+			defer v.endTurn()
 			err = rt.handler(v)
 		}
 		if err != nil {

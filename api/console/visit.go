@@ -34,6 +34,7 @@ type visit struct {
 	actor         *control.Actor
 	etag          string // the tag of what the last call has read
 	ifMatch       string // the tag that what the next calls change must still have
+	hasTurn       bool   // see turns
 }
 
 // by is who makes the request, for the audit log; it is the same for the whole visit.
@@ -106,6 +107,24 @@ func (v *visit) admit() error {
 				strings.Join((v.route.needs&^have).Names(), " and to ") + "."}
 	}
 	return nil
+}
+
+var errBusy = &fault{http.StatusServiceUnavailable, "The console is busy with other pages. Try again in a moment."}
+
+// beginTurn waits until the page may be made.
+func (v *visit) beginTurn() error {
+	if v.hasTurn = v.c.turns.begin(v.r.Context()); !v.hasTurn {
+		return errBusy
+	}
+	return nil
+}
+
+// endTurn lets others make their pages, if that was not done before.
+func (v *visit) endTurn() {
+	if v.hasTurn {
+		v.hasTurn = false
+		v.c.turns.end()
+	}
 }
 
 // checkForm refuses a form that no page of this session has shown.
