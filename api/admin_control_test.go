@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"regexp"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
+	"millrace/api/control/document"
 	"millrace/api/store"
 	"millrace/shard"
 )
@@ -587,4 +589,52 @@ func TestBootstrapInPart(t *testing.T) {
 			require.Equal(t, 201, d.track(k.(map[string]any)["key"].(string), "u").status)
 		}
 	}
+}
+
+// Lists of documents come in pages, which also end when the documents are long. Keys that are valid come first, and of
+// these the newest, so that nobody has to look for them behind those that were revoked in the course of years.
+func TestAdminListsInPages(t *testing.T) {
+	d := open(t, nil)
+	by := control.Actor{Name: "test"}
+	for _, id := range []string{"c", "a", "b"} {
+		require.Equal(t, 201, d.administer(t, "POST", "/workspaces/demo/apps", `{"id":"in-pages-`+id+`"}`).status)
+		_, _, err := d.control.CreateKey(by, "demo", document.KeySpec{Name: "key " + id})
+		require.NoError(t, err)
+	}
+	list := func(path, name, member string) (all []string, pages int) {
+		for cursor, more := "", true; more; more = cursor != "" {
+			a := d.administer(t, "GET", path+"limit=2&cursor="+url.QueryEscape(cursor), "")
+			require.Equal(t, 200, a.status, a.body)
+			require.LessOrEqual(t, len(a.v[name].([]any)), 2)
+			for _, v := range a.v[name].([]any) {
+				all = append(all, v.(map[string]any)[member].(string))
+			}
+			cursor, _ = a.v["next"].(string)
+			pages++
+		}
+		return all, pages
+	}
+	apps, _ := list("/workspaces/demo/apps?", "apps", "id")
+	require.True(t, slices.IsSorted(apps))
+	require.Subset(t, apps, []string{"in-pages-a", "in-pages-b", "in-pages-c"})
+	keys, _ := list("/workspaces/demo/api_keys?", "api_keys", "name")
+	require.Equal(t, []string{"key b", "key a", "key c"}, keys[:3])
+	ids, _ := list("/workspaces/demo/api_keys?", "api_keys", "id")
+	require.Len(t, ids, len(keys))
+	require.NoError(t, d.control.RevokeKey(by, "demo", ids[0]))
+	keys, _ = list("/workspaces/demo/api_keys?", "api_keys", "name")
+	require.Equal(t, []string{"key a", "key c"}, keys[:2])
+	require.Equal(t, "key b", keys[len(keys)-1])
+
+	blocked := slices.Repeat([]string{strings.Repeat("x", 900)}, 700)
+	for i := range 4 {
+		_, err := d.control.CreateWorkspace(by, document.Settings{ID: fmt.Sprintf("long%d", i), BlockedExternalIDs: blocked})
+		require.NoError(t, err)
+	}
+	first := d.administer(t, "GET", "/workspaces", "")
+	require.NotEmpty(t, first.v["next"])
+	require.Less(t, len(first.body), 2<<20)
+	workspaces, _ := list("/workspaces?", "workspaces", "id")
+	require.Subset(t, workspaces, []string{"demo", "long0", "long1", "long2", "long3"})
+	require.Equal(t, 400, d.administer(t, "GET", "/workspaces?limit=1001", "").status)
 }

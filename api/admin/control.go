@@ -3,7 +3,10 @@ package admin
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/http"
+	"slices"
+	"strings"
 
 	"millrace/api/admin/answers"
 	"millrace/api/call"
@@ -69,9 +72,10 @@ func read[T any](s *Server, r *http.Request) (v T, err error) {
 func (s *Server) workspaceRoutes() []route {
 	c := s.common.Control
 	return []route{
-		{"GET /admin/workspaces", func(control.Actor, *http.Request) (any, error) {
-			return map[string]any{"workspaces": mapSlice(c.Snapshot().Workspaces(),
-				func(w *control.Workspace) document.Settings { return w.Settings })}, nil
+		{"GET /admin/workspaces", func(_ control.Actor, r *http.Request) (any, error) {
+			return pageOf(r, "workspaces", c.Snapshot().Workspaces(),
+				func(w *control.Workspace) string { return w.ID },
+				func(w *control.Workspace) any { return w.Settings })
 		}},
 		{"POST /admin/workspaces", sent(s, func(by control.Actor, _ *http.Request, v document.Settings) (any, error) {
 			w, err := c.CreateWorkspace(by, v)
@@ -150,13 +154,11 @@ func documentRoutes[T any](
 			if err := s.checkWorkspace(r); err != nil {
 				return nil, err
 			}
-			list := mapSlice(l.List(r.PathValue("workspace")), func(v *T) any {
-				if summarise == nil {
-					return shown(v)
-				}
-				return summarise(v)
-			})
-			return map[string][]any{name: list}, nil
+			show := summarise
+			if show == nil {
+				show = func(v *T) any { return shown(v) }
+			}
+			return pageOf(r, name, l.List(r.PathValue("workspace")), func(v *T) string { return *l.ID(v) }, show)
 		}},
 		{"POST " + all, sent(s, func(by control.Actor, r *http.Request, v T) (any, error) {
 			made, err := l.Create(by, r.PathValue("workspace"), v)
@@ -282,12 +284,24 @@ func (s *Server) describeKey(k *document.Key) answers.APIKey {
 		LastUsedAt: timeText(s.common.Control.LastUsed(k.Number) * 60_000), RevokedAt: timeText(k.RevokedAt)}
 }
 
+// placeOfKey orders keys as they are listed: those that are valid come first, and of these the newest.
+func placeOfKey(k *document.Key) string {
+	revoked := 0
+	if k.RevokedAt != 0 {
+		revoked = 1
+	}
+	return fmt.Sprintf("%d%010d", revoked, math.MaxUint32-k.Number)
+}
+
 func (s *Server) keyRoutes() []route {
 	const all, one = "/admin/workspaces/{workspace}/api_keys", "/admin/workspaces/{workspace}/api_keys/{key}"
 	c := s.common.Control
 	return []route{
-		{"GET " + all, s.within(func(_ control.Actor, _ *http.Request, w *control.Workspace) (any, error) {
-			return map[string]any{"api_keys": mapSlice(w.Keys, s.describeKey)}, nil
+		{"GET " + all, s.within(func(_ control.Actor, r *http.Request, w *control.Workspace) (any, error) {
+			list := slices.SortedFunc(slices.Values(w.Keys), func(a, b *document.Key) int {
+				return strings.Compare(placeOfKey(a), placeOfKey(b))
+			})
+			return pageOf(r, "api_keys", list, placeOfKey, func(k *document.Key) any { return s.describeKey(k) })
 		})},
 		{"POST " + all, sent(s, func(by control.Actor, r *http.Request, spec document.KeySpec) (any, error) {
 			k, token, err := c.CreateKey(by, r.PathValue("workspace"), spec)

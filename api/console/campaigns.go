@@ -17,14 +17,18 @@ const (
 // showCampaigns serves GET …/campaigns: campaigns and canvases.
 func (c *Console) showCampaigns(v *visit) error {
 	var data struct {
-		Campaigns []answers.CampaignSummary
-		Canvases  []answers.CanvasSummary
+		Campaigns                   []answers.CampaignSummary
+		Canvases                    []answers.CanvasSummary
+		MoreCampaigns, MoreCanvases string // where the next page begins
 	}
+	query := v.r.URL.Query()
 	var err error
-	if data.Campaigns, err = listOf[answers.CampaignSummary](v, v.of("campaigns")); err != nil {
+	if data.Campaigns, data.MoreCampaigns, err = pageOf[answers.CampaignSummary](v, v.of("campaigns"), shownPage,
+		query.Get("campaigns")); err != nil {
 		return err
 	}
-	if data.Canvases, err = listOf[answers.CanvasSummary](v, v.of("canvases")); err != nil {
+	if data.Canvases, data.MoreCanvases, err = pageOf[answers.CanvasSummary](v, v.of("canvases"), shownPage,
+		query.Get("canvases")); err != nil {
 		return err
 	}
 	return v.render("campaigns", "Campaigns", data)

@@ -19,19 +19,21 @@ const (
 )
 
 type consentData struct {
-	Counts   *consentCounts // nil: nobody counts here
-	Groups   []document.Group
-	Centers  []document.PreferenceCenter
-	Blocked  []answers.BlockedEmail
-	Next     string // where the next page of the block list begins
-	Channels []string
+	Counts     *consentCounts // nil: nobody counts here
+	Groups     []document.Group
+	MoreGroups string // where the next page of the groups begins
+	Centers    []document.PreferenceCenter
+	Blocked    []answers.BlockedEmail
+	Next       string // where the next page of the block list begins
+	Channels   []string
 }
 
 // showConsent serves GET …/consent: groups, how many are in them, preference centers, block list.
 func (c *Console) showConsent(v *visit) error {
 	data := consentData{Channels: []string{"email", "sms", "whatsapp"}}
 	var err error
-	if data.Groups, err = v.groups(); err != nil {
+	if data.Groups, data.MoreGroups, err = pageOf[document.Group](v, v.of("subscription_groups"), shownPage,
+		v.r.URL.Query().Get("groups")); err != nil {
 		return err
 	}
 	if data.Counts, err = v.consentCounts(); err != nil {
@@ -182,15 +184,18 @@ func (s stateRow) Shares() (list []share) {
 	return list
 }
 
-// States are the rows of the table: the email state, then the groups.
+// States are the rows of the table: the email state, then the first of the groups.
 func (c *consentCounts) States() []stateRow {
 	email := c.Counts.Email
 	rows := []stateRow{{answers.GroupCounts{Channel: "email", StateCounts: email.StateCounts}, email.OptedIn}}
-	for _, g := range c.Counts.Groups {
+	for _, g := range c.Counts.Groups[:len(c.Counts.Groups)-c.Left()] {
 		rows = append(rows, stateRow{GroupCounts: g})
 	}
 	return rows
 }
+
+// Left is how many groups the table doesn't show.
+func (c *consentCounts) Left() int { return max(0, len(c.Counts.Groups)-shownPage) }
 
 // Took is how long the count took, to the second.
 func (c *consentCounts) Took() string {

@@ -302,6 +302,41 @@ func TestPeopleInPages(t *testing.T) {
 	require.Contains(t, b.get(companyPath+"?search=nobody").text, "No matching users.")
 }
 
+// Lists that may be long come in pages.
+func TestListsInPages(t *testing.T) {
+	h := openHouse(t)
+	by := control.Actor{Name: "test"}
+	for i := range 103 {
+		name := fmt.Sprintf("in-pages-%03d", i)
+		_, err := h.control.Groups.Create(by, "demo", document.Group{ID: fmt.Sprintf("00000000-0000-0000-0000-%012d", i), Name: name, Channel: "email"})
+		require.NoError(t, err)
+		_, err = h.control.Apps.Create(by, "demo", document.App{ID: name})
+		require.NoError(t, err)
+		_, err = h.control.Campaigns.Create(by, "demo", document.Campaign{ID: name})
+		require.NoError(t, err)
+		_, err = h.control.Canvases.Create(by, "demo", document.Canvas{ID: "canvas-" + name})
+		require.NoError(t, err)
+		_, _, err = h.control.CreateKey(by, "demo", document.KeySpec{Name: name})
+		require.NoError(t, err)
+	}
+	b := h.signedIn()
+	more := regexp.MustCompile(`<a href="([^"]*)">More</a>`)
+	for page, first := range map[string]int{"/consent": 0, "/settings": 0, "/campaigns": 0, "/keys": 102} {
+		last := 102 - first
+		p := b.get(demo + page)
+		require.Equal(t, 200, p.status, page)
+		require.Contains(t, p.text, fmt.Sprintf("in-pages-%03d", first), page)
+		links := more.FindAllStringSubmatch(p.text, -1)
+		require.NotEmpty(t, links, page)
+		for _, link := range links {
+			p := b.get(strings.ReplaceAll(link[1], "&amp;", "&"))
+			require.Equal(t, 200, p.status, link)
+			require.Contains(t, p.text, fmt.Sprintf("in-pages-%03d", last), link)
+			require.Less(t, len(more.FindAllString(p.text, -1)), len(links), link)
+		}
+	}
+}
+
 // The log is shown, paged, downloaded; what is done in the console stands in it with the person's name.
 func TestAuditPage(t *testing.T) {
 	h := openHouse(t)

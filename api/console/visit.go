@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -288,18 +289,43 @@ func (v *visit) call(method, path string, body, into any) error {
 	return nil
 }
 
-// listOf reads a list of the admin API: the member of the answer that is named like the end of the path.
-func listOf[T any](v *visit, at string) (list []T, err error) {
+// pageOf reads a page of a list of the admin API: the member of the answer that is named like the end of the path. The
+// page begins behind cursor; next is the cursor of the following page, empty when there is none.
+func pageOf[T any](v *visit, at string, limit int, cursor string) (list []T, next string, err error) {
+	ask := url.Values{"limit": {strconv.Itoa(limit)}, "cursor": {cursor}}
 	var members map[string]json.RawMessage
-	if err := v.call(http.MethodGet, at, nil, &members); err != nil {
-		return nil, err
+	if err := v.call(http.MethodGet, at+"?"+ask.Encode(), nil, &members); err != nil {
+		return nil, "", err
 	}
-	name := at[strings.LastIndexByte(at, '/')+1:]
-	if err := json.Unmarshal(members[name], &list); err != nil {
-		return nil, fmt.Errorf("the answer of GET %s can't be read: %w", at, err)
+	err = json.Unmarshal(members[at[strings.LastIndexByte(at, '/')+1:]], &list)
+	if more, ok := members["next"]; ok && err == nil {
+		err = json.Unmarshal(more, &next)
 	}
-	return list, nil
+	if err != nil {
+		return nil, "", fmt.Errorf("the answer of GET %s can't be read: %w", at, err)
+	}
+	return list, next, nil
 }
+
+// listOf reads a list of the admin API with all its pages.
+func listOf[T any](v *visit, at string) (list []T, err error) {
+	for cursor := ""; ; {
+		var page []T
+		if page, cursor, err = pageOf[T](v, at, wholePage, cursor); err != nil {
+			return nil, err
+		}
+		if list = append(list, page...); cursor == "" {
+			return list, nil
+		}
+	}
+}
+
+// How many entries of a list are read at a time: as many as a page of the console shows, or of lists that are read as a
+// whole, as many as the admin API gives.
+const (
+	shownPage = 100
+	wholePage = 1000
+)
 
 // pass makes a request of the admin API that answers to w.
 func (v *visit) pass(w http.ResponseWriter, method, path string, body []byte) error {

@@ -25,6 +25,7 @@ type settingsData struct {
 	Length, Limits string // as the form has them: of arrays at most; the workspace's own rate limits, one a line
 	Effective      []limit
 	Apps           []document.App
+	MoreApps       string // where their next page begins
 	Plans          []string
 	Tag            string
 }
@@ -66,7 +67,8 @@ func (c *Console) showSettings(v *visit) error {
 	}
 	slices.SortFunc(data.Effective, func(a, b limit) int { return strings.Compare(a.Bucket, b.Bucket) })
 	var err error
-	if data.Apps, err = listOf[document.App](v, v.of("apps")); err != nil {
+	if data.Apps, data.MoreApps, err = pageOf[document.App](v, v.of("apps"), shownPage,
+		v.r.URL.Query().Get("apps")); err != nil {
 		return err
 	}
 	return v.render("settings", "Settings", data)
@@ -125,6 +127,7 @@ type key struct{ answers.MadeKey }
 
 type keysData struct {
 	Keys        []key
+	More        string // where the next page begins
 	Permissions []string
 	Made        *key
 }
@@ -133,14 +136,11 @@ type keysData struct {
 func (c *Console) showKeys(v *visit) error { return v.showKeys(nil) }
 
 func (v *visit) showKeys(made *key) error {
-	list, err := listOf[key](v, v.of("api_keys"))
+	list, more, err := pageOf[key](v, v.of("api_keys"), shownPage, v.r.URL.Query().Get("cursor"))
 	if err != nil {
 		return err
 	}
-	slices.SortStableFunc(list, func(a, b key) int { // those that are valid first
-		return strings.Compare(b.CreatedAt, a.CreatedAt) + 2*(len(a.RevokedAt)-len(b.RevokedAt))
-	})
-	return v.render("keys", "API keys", keysData{list, v.c.options.Permissions, made})
+	return v.render("keys", "API keys", keysData{list, more, v.c.options.Permissions, made})
 }
 
 // makeKey serves POST …/keys. Its answer shows the key, and nothing shows it again.

@@ -93,7 +93,7 @@ type setsList struct{}
 
 // Run lists the permission sets.
 func (*setsList) Run(s *session) error {
-	return s.list(path("permission_sets"), "permission_sets", column{"ID", "id"}, column{"NAME", "name"})
+	return s.listAll(path("permission_sets"), "permission_sets", column{"ID", "id"}, column{"NAME", "name"})
 }
 
 type setsGet struct{ oneSet }

@@ -75,11 +75,7 @@ type streamsList struct{ inOne }
 
 // Run lists streams, each with its status.
 func (c *streamsList) Run(s *session) error {
-	answer, err := s.do(http.MethodGet, inWorkspace(c.Workspace, "streams"), nil)
-	if err != nil {
-		return err
-	}
-	rows, err := answer.rows("streams")
+	rows, err := s.rows(inWorkspace(c.Workspace, "streams"), "streams")
 	if err != nil {
 		return err
 	}

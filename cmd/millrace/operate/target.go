@@ -282,6 +282,35 @@ func (s *session) list(path, name string, columns ...column) error {
 	return s.printList(answer, name, columns...)
 }
 
+// listAll is list for documents, whose lists come in pages: it prints those of all pages.
+func (s *session) listAll(path, name string, columns ...column) error {
+	rows, err := s.rows(path, name)
+	if err != nil {
+		return err
+	}
+	return s.printRows(name, rows, columns...)
+}
+
+// rows returns the objects of all pages of a list.
+func (s *session) rows(path, name string) (all []members, err error) {
+	for query := given(); ; {
+		answer, err := s.do(http.MethodGet, path+"?"+query.Encode(), nil)
+		if err != nil {
+			return nil, err
+		}
+		rows, err := answer.rows(name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, rows...)
+		next := answer.text("next")
+		if next == "" {
+			return all, nil
+		}
+		query.Set("cursor", next)
+	}
+}
+
 // noteMissing names the nodes of a cluster whose part of an answer is missing.
 func (s *session) noteMissing(answer members) {
 	if nodes := answer.text("missing_nodes"); nodes != "" {

@@ -145,3 +145,23 @@ func ask(c *Target, method string) (string, error) {
 	text, err := io.ReadAll(body)
 	return string(text), err
 }
+
+// A list that comes in pages is printed as a whole.
+func TestAllPages(t *testing.T) {
+	pages := map[string]string{"": `{"apps":[{"id":"a"},{"id":"b"}],"next":"b&c","message":"success"}`,
+		"b&c": `{"apps":[{"id":"d"}],"message":"success"}`}
+	serveInBubble(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, pages[r.URL.Query().Get("cursor")])
+	}), func(c *Target) {
+		for asJSON, want := range map[bool]string{false: "ID\na\nb\nd\n", true: `{"apps":[{"id":"a"},{"id":"b"},{"id":"d"}]}`} {
+			var out strings.Builder
+			s := &session{caller: &caller{Target: *c, JSON: asJSON}, ctx: context.Background(), out: &out}
+			require.NoError(t, s.listAll("/admin/apps", "apps", column{"ID", "id"}))
+			if asJSON {
+				require.JSONEq(t, want, out.String())
+				continue
+			}
+			require.Equal(t, want, out.String())
+		}
+	})
+}

@@ -87,8 +87,8 @@ type workspacesList struct{}
 
 // Run lists the workspaces.
 func (*workspacesList) Run(s *session) error {
-	return s.list(path("workspaces"), "workspaces", column{"ID", "id"}, column{"NAME", "name"}, column{"PLAN", "plan"},
-		column{"MULTI LANGUAGE", "multi_language"}, column{"CURRENCY", "currency"})
+	return s.listAll(path("workspaces"), "workspaces", column{"ID", "id"}, column{"NAME", "name"},
+		column{"PLAN", "plan"}, column{"MULTI LANGUAGE", "multi_language"}, column{"CURRENCY", "currency"})
 }
 
 type workspacesCreate struct {
@@ -163,7 +163,7 @@ type thingsList struct{ inOne }
 
 // Run lists what a workspace has of a noun.
 func (c *thingsList) Run(s *session, k *kong.Context) error {
-	return s.list(inWorkspace(c.Workspace, nounOf(k)), nounOf(k), listColumns[nounOf(k)]...)
+	return s.listAll(inWorkspace(c.Workspace, nounOf(k)), nounOf(k), listColumns[nounOf(k)]...)
 }
 
 // oneThing is the common beginning of the commands about one thing in a workspace.
