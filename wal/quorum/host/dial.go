@@ -121,7 +121,10 @@ func (h *Host) introduce(c *Conn, out handshake) error {
 	if _, err := c.Conn.Write(out.append(nil)); err != nil {
 		return err
 	}
-	in, err := h.read(c.Conn)
+	in, err := readHandshake(c.Conn)
+	if err == nil {
+		err = h.checkRecords(in)
+	}
 	switch {
 	case err != nil:
 		return err

@@ -75,12 +75,11 @@ func readHandshake(r io.Reader) (m handshake, err error) {
 	return m, nil
 }
 
-// read reads the handshake of the other side, which must have records of the same version.
-func (h *Host) read(r io.Reader) (handshake, error) {
-	in, err := readHandshake(r)
-	if err == nil && in.records != h.opts.Records {
-		err = fmt.Errorf("%w: node %d has records of version %d, and this program reads version %d",
-			ErrUnauthenticated, in.from, in.records, h.opts.Records)
+// checkRecords refuses a node whose records are of another version.
+func (h *Host) checkRecords(in handshake) error {
+	if in.records == h.opts.Records {
+		return nil
 	}
-	return in, err
+	return fmt.Errorf("%w: node %d has records of version %d, and this program reads version %d", ErrUnauthenticated,
+		in.from, in.records, h.opts.Records)
 }

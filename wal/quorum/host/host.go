@@ -254,12 +254,8 @@ func (h *Host) track(c *Conn) bool {
 }
 
 func (h *Host) admit(c *Conn) (*Listener, error) {
-	in, err := h.read(c.Conn)
+	in, err := readHandshake(c.Conn)
 	if err != nil {
-		if in.from != 0 { // a node with other records: its log should say so, too
-			_, _ = c.Conn.Write(handshake{from: h.opts.Node, to: in.from, records: h.opts.Records,
-				status: statusUnauthenticated}.append(nil))
-		}
 		return nil, err
 	}
 	mine := h.clusterID()
@@ -267,7 +263,7 @@ func (h *Host) admit(c *Conn) (*Listener, error) {
 		records: h.opts.Records}
 	var to *Listener
 	switch {
-	case in.to != 0 && in.to != h.opts.Node, !h.related(in, mine):
+	case in.records != h.opts.Records, in.to != 0 && in.to != h.opts.Node, !h.related(in, mine):
 		answer.status = statusUnauthenticated
 	default:
 		if to = h.listenerFor(in); to == nil {
@@ -279,6 +275,9 @@ func (h *Host) admit(c *Conn) (*Listener, error) {
 	}
 	switch answer.status {
 	case statusUnauthenticated:
+		if err := h.checkRecords(in); err != nil {
+			return nil, err
+		}
 		return nil, fmt.Errorf("%w: node %d of %q, looking for node %d", ErrUnauthenticated, in.from, in.cluster, in.to)
 	case statusAbsent:
 		return nil, errAbsent
