@@ -117,12 +117,10 @@ func (l *Log) loadBlock(of files.Block) *block {
 	b := &block{path: l.dir.BlockPath(of.First, of.Last), Block: of}
 	r, err := blocks.Open(l.opts.FS, b.path, l.src.Hasher())
 	if err != nil {
-		b.err = err
 		if !errors.Is(err, ErrCorrupt) {
-			b.err = fmt.Errorf("%w: %w", ErrCorrupt, err)
+			err = fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}
-		damagedReads.Inc()
-		l.opts.Logger.Error("event log: a block can't be read", "error", b.err)
+		b.err = l.noteDamage(err)
 		return b
 	}
 	b.info, b.Block = r.Info, files.BlockOf(of.First, of.Last, r.Info)
