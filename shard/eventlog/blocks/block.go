@@ -208,12 +208,11 @@ func (r *Reader) readFooter(size int64) error {
 		return err
 	}
 	const version = len(blockMagic) - 1
-	if has := head[version]; has != blockMagic[version] && string(head[:version]) == blockMagic[:version] &&
-		string(head) == string(tail[12:]) {
-		return sound{OtherVersion(r.path, has, blockMagic[version])}
-	}
-	if string(head) != blockMagic || string(tail[12:]) != blockMagic {
-		return r.corrupt("not a block of version %c", blockMagic[7])
+	switch end := string(tail[12:]); {
+	case string(head) != end || string(head[:version]) != blockMagic[:version]:
+		return r.corrupt("not a block of version %c", blockMagic[version])
+	case end != blockMagic:
+		return sound{OtherVersion(r.path, head[version], blockMagic[version])}
 	}
 	n := int64(binary.LittleEndian.Uint32(tail))
 	if n > maxFooter || n > size-int64(len(blockMagic)+blockTail) {
