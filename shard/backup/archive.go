@@ -350,11 +350,11 @@ func (a *reader) begin(about *About) error {
 	if about.Format != formatVersion {
 		return fmt.Errorf("%w: version %d, this program reads version %d", ErrFormat, about.Format, formatVersion)
 	}
-	return about.isReadable()
+	return about.checkVersions()
 }
 
-// isReadable refuses what a server couldn't start from.
-func (a *About) isReadable() error {
+// checkVersions refuses what a server couldn't start from.
+func (a *About) checkVersions() error {
 	for _, of := range []struct {
 		what       string
 		has, reads int
