@@ -39,6 +39,7 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 		epoch: rand.Uint64(), started: time.Now(),
 		documents: placement.NewDocuments(), remotes: xsync.NewMapOf[quorum.Node, *remote](),
 	}
+	n.clock.Shared = true
 	n.draining = make(chan struct{})
 	n.owed = promise.NewOwed(n.epoch, n.draining)
 	n.context, n.cancel = context.WithCancel(context.Background())

@@ -163,7 +163,7 @@ func (e *Replica) loadStore() error {
 		return err
 	}
 	e.clock.Observe(stamp)
-	if err := e.clock.Check(!e.opts.ownsLog); err != nil {
+	if err := e.clock.Check(); err != nil {
 		return err
 	}
 	from := uint64(math.MaxUint64)
@@ -197,7 +197,7 @@ func (e *Replica) recover() error {
 	if err != nil {
 		return err
 	}
-	if err := e.clock.Check(!e.opts.ownsLog); err != nil {
+	if err := e.clock.Check(); err != nil {
 		return err
 	}
 	e.recovering.Store(false)

@@ -27,9 +27,13 @@ const DefaultMaxClockOffset = 10 * time.Minute
 // So three things are bounded by MaxOffset: what a node finds on its disk (Check), what other nodes say (Accept), and
 // how far the system's clock may jump ahead while the process runs. A larger jump isn't followed, and stamps go on at
 // the pace of the steady clock. A restart takes the clock as it is then.
+//
+// Stamps of other nodes may be ahead by twice MaxOffset: two clocks may be that far apart, one ahead and one behind,
+// without either node having to end, so each must take the other's stamps, and start with them.
 type Clock struct {
 	Now       func() time.Time // default time.Now
 	MaxOffset time.Duration    // default DefaultMaxClockOffset
+	Shared    bool             // the node is one of a cluster: stamps of other nodes are on its disk
 	Logger    *slog.Logger     // default slog.Default()
 	// Steady is the steady clock. Default: Go's, which is a part of what time.Now returns.
 	Steady func() time.Duration
@@ -56,9 +60,9 @@ const anchorLife = time.Minute
 func (c *Clock) Next(n int) int64 {
 	now, steady := c.times()
 	t := now.UnixMicro()
-	if behind := time.Duration(c.last.Load()-t) * time.Microsecond; behind > c.Bound() {
+	if behind := time.Duration(c.last.Load()-t) * time.Microsecond; behind > c.mostAhead() {
 		c.warn(steady, "the system's clock is behind the newest change; stamps stand still until it has caught up, "+
-			"and a restart is refused before", behind)
+			"and a restart is refused before", behind, c.mostAhead())
 	}
 	for {
 		last := c.last.Load()
@@ -78,9 +82,7 @@ func (c *Clock) Observe(stamp int64) {
 	}
 }
 
-// Accept is Observe for a stamp that another node sends. ErrClock: the stamp is too far ahead, and nothing was done. It
-// may be ahead by twice MaxOffset: two clocks may be that far apart, one ahead and one behind, without either node
-// having to end, so each must take the other's stamps.
+// Accept is Observe for a stamp that another node sends. ErrClock: the stamp is too far ahead, and nothing was done.
 func (c *Clock) Accept(stamp int64) error {
 	if stamp <= c.last.Load() {
 		return nil
@@ -92,21 +94,16 @@ func (c *Clock) Accept(stamp int64) error {
 	return nil
 }
 
-// Check returns ErrClock when the latest stamp is too far ahead of the clock. In a cluster it may be ahead by as much
-// as Accept takes: what other nodes have stamped is in the logs of this one.
-func (c *Clock) Check(inCluster bool) error {
-	most := c.Bound()
-	if inCluster {
-		most *= 2
-	}
+// Check returns ErrClock when the latest stamp is too far ahead of the clock.
+func (c *Clock) Check() error {
 	last := c.last.Load()
-	if ahead := c.ahead(last); ahead > most {
+	if ahead := c.ahead(last); ahead > c.mostAhead() {
 		return fmt.Errorf("%w: the newest change was stamped %s, and the clock says %s, %v earlier; %v are "+
 			"permitted. Set the clock right, if it is wrong. If it "+
 			"is right, it was wrong when the change was made: go back to a backup from before, or start with a "+
 			"larger --max-clock-offset, and stamps stay ahead",
 			ErrClock, time.UnixMicro(last).UTC().Format(time.RFC3339),
-			c.Time().UTC().Format(time.RFC3339), ahead, most)
+			c.Time().UTC().Format(time.RFC3339), ahead, c.mostAhead())
 	}
 	return nil
 }
@@ -114,6 +111,14 @@ func (c *Clock) Check(inCluster bool) error {
 // ahead is by how much a stamp is ahead of the clock, in whole milliseconds.
 func (c *Clock) ahead(stamp int64) time.Duration {
 	return time.UnixMicro(stamp).Sub(c.Time()).Truncate(time.Millisecond)
+}
+
+// mostAhead is how far the latest stamp may be ahead of the clock.
+func (c *Clock) mostAhead() time.Duration {
+	if c.Shared {
+		return 2 * c.Bound()
+	}
+	return c.Bound()
 }
 
 // Bound is MaxOffset, or its default.
@@ -160,7 +165,7 @@ func (c *Clock) times() (t, steady time.Time) {
 	}
 	switch {
 	case jump > c.Bound():
-		c.warn(expected, "the system's clock has jumped ahead; stamps don't follow it until a restart", jump)
+		c.warn(expected, "the system's clock has jumped ahead; stamps don't follow it until a restart", jump, c.Bound())
 		return expected, expected
 	case expected.Sub(anchor.Time) > anchorLife && jump >= -c.Bound():
 		c.believe(t)
@@ -196,12 +201,12 @@ func (c *Clock) believe(t time.Time) {
 }
 
 // warn logs what is wrong with the system's clock, at most once a minute.
-func (c *Clock) warn(at time.Time, message string, by time.Duration) {
+func (c *Clock) warn(at time.Time, message string, by, permitted time.Duration) {
 	last, now := c.warned.Load(), at.UnixNano()
 	if now-last < int64(time.Minute) || !c.warned.CompareAndSwap(last, now) {
 		return
 	}
 	log := c.Logger
 	log = cmp.Or(log, slog.Default())
-	log.Error(message, "by", by.String(), "permitted", c.Bound().String())
+	log.Error(message, "by", by.String(), "permitted", permitted.String())
 }

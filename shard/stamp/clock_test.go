@@ -82,7 +82,7 @@ func TestClockPutBack(t *testing.T) {
 	require.Equal(t, b.system, c.Time())
 	require.Contains(t, log.String(), "is behind the newest change; stamps stand still until it has caught up")
 	require.Contains(t, log.String(), "by=30m0.000001s permitted=1m0s")
-	require.ErrorIs(t, c.Check(false), ErrClock)
+	require.ErrorIs(t, c.Check(), ErrClock)
 	c.Next(1)
 	require.Equal(t, 1, strings.Count(log.String(), "\n"), "once a minute")
 
@@ -92,7 +92,7 @@ func TestClockPutBack(t *testing.T) {
 	require.Equal(t, b.system, c.Aging(), "it has caught up")
 	require.Equal(t, b.system.UnixMicro(), c.Next(1))
 	require.Empty(t, log.String())
-	require.NoError(t, c.Check(false))
+	require.NoError(t, c.Check())
 }
 
 // The same with the steady clock that is a part of what time.Now returns.
@@ -116,14 +116,22 @@ func TestClockAccepts(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	c := &Clock{Now: func() time.Time { return now }, MaxOffset: time.Minute}
 	require.NoError(t, c.Accept(now.Add(time.Minute).UnixMicro()))
-	require.NoError(t, c.Check(false))
+	require.NoError(t, c.Check())
 	require.NoError(t, c.Accept(now.Add(2*time.Minute).UnixMicro()))
 	require.Equal(t, now.Add(2*time.Minute).UnixMicro(), c.Last())
 	require.ErrorIs(t, c.Accept(now.Add(2*time.Minute+time.Second).UnixMicro()), ErrClock)
 	require.Equal(t, now.Add(2*time.Minute).UnixMicro(), c.Last(), "nothing was taken in")
 	require.NoError(t, c.Accept(0))
-	require.ErrorIs(t, c.Check(false), ErrClock)
-	require.NoError(t, c.Check(true), "a node of a cluster can start with what it has taken")
+	require.ErrorIs(t, c.Check(), ErrClock)
+	c.Shared = true
+	require.NoError(t, c.Check(), "a node of a cluster can start with what it has taken")
+	var log bytes.Buffer
+	c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	c.Next(1)
+	require.Empty(t, log.String(), "a restart is not refused")
 	c.Observe(now.Add(2*time.Minute + time.Second).UnixMicro())
-	require.ErrorIs(t, c.Check(true), ErrClock)
+	require.ErrorIs(t, c.Check(), ErrClock)
+	c.Next(1)
+	require.Contains(t, log.String(), "a restart is refused before")
+	require.Contains(t, log.String(), "permitted=2m0s")
 }
