@@ -135,6 +135,7 @@ func (c *Console) showRefusal(v *visit) error {
 
 // sendRefusal serves POST …/refused/{entry}/send.
 func (c *Console) sendRefusal(v *visit) error {
+	v.endTurn() // it waits for others who send
 	object := v.r.PostForm.Get("object")
 	if !json.Valid([]byte(object)) {
 		return v.retry(bad("The object is not valid JSON."), c.showRefusal)
@@ -174,6 +175,7 @@ const sendAllTime = 20 * time.Second
 
 // sendAllRefused serves POST …/refused/send: all again that broke a rule.
 func (c *Console) sendAllRefused(v *visit) error {
+	v.endTurn() // it waits for others who send, and may take as long as sendAllTime
 	ask := url.Values{"rule": {v.form("rule")}, "limit": {"200"}}
 	accepted, refused, kept := 0, 0, 0
 	for began := time.Now(); ; {

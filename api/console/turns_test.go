@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -68,6 +69,18 @@ func TestTurnsOfPages(t *testing.T) {
 	require.Error(t, err)
 	require.Equal(t, 1, making)
 	require.Empty(t, turns.making)
+
+	h.refuse(`{"events":[{"external_id":"ada","name":"left"}]}`)
+	sent, api := 0, h.console.options.API
+	h.console.options.API = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/refused/send") {
+			sent, making = sent+1, len(turns.making)
+		}
+		api.ServeHTTP(w, r)
+	})
+	require.Contains(t, b.post(demo+"/refused/send", "rule", "required").text, "Refused again: 1")
+	require.Equal(t, 1, sent)
+	require.Zero(t, making, "sending again may take long")
 
 	for range cap(turns.waiting) {
 		turns.waiting <- struct{}{}
