@@ -293,21 +293,31 @@ func (s *session) listAll(path, name string, columns ...column) error {
 
 // rows returns the objects of all pages of a list.
 func (s *session) rows(path, name string) (all []members, err error) {
-	for query := given(); ; {
+	err = s.eachPage(path, given(), name, "cursor", func(rows []members) bool {
+		all = append(all, rows...)
+		return true
+	})
+	return all, err
+}
+
+// eachPage passes on the objects of a list, page by page, as long as show returns true. The parameter follow asks for
+// the next page.
+func (s *session) eachPage(path string, query url.Values, name, follow string, show func(rows []members) bool) error {
+	for {
 		answer, err := s.do(http.MethodGet, path+"?"+query.Encode(), nil)
 		if err != nil {
-			return nil, err
+			return err
 		}
+		s.noteMissing(answer)
 		rows, err := answer.rows(name)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		all = append(all, rows...)
 		next := answer.text("next")
-		if next == "" {
-			return all, nil
+		if !show(rows) || next == "" {
+			return nil
 		}
-		query.Set("cursor", next)
+		query.Set(follow, next)
 	}
 }
 
@@ -322,16 +332,7 @@ func (s *session) noteMissing(answer members) {
 // With --json it prints one object per line.
 func (s *session) pages(path string, query url.Values, name, follow string, all bool, columns []column) error {
 	t := s.newTable(columns)
-	for next := "more"; next != ""; {
-		answer, err := s.do(http.MethodGet, path+"?"+query.Encode(), nil)
-		if err != nil {
-			return err
-		}
-		s.noteMissing(answer)
-		rows, err := answer.rows(name)
-		if err != nil {
-			return err
-		}
+	err := s.eachPage(path, query, name, follow, func(rows []members) bool {
 		for _, row := range rows {
 			if s.JSON {
 				fmt.Fprintf(s.out, "%s\n", row.compact())
@@ -339,10 +340,10 @@ func (s *session) pages(path string, query url.Values, name, follow string, all 
 			}
 			t.add(row)
 		}
-		if next = answer.text("next"); !all {
-			break
-		}
-		query.Set(follow, next)
+		return all
+	})
+	if err != nil {
+		return err
 	}
 	return t.flush()
 }
