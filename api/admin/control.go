@@ -149,16 +149,15 @@ func documentRoutes[T any](
 	s *Server, base, name string, l *control.Collection[T], summarise func(*T) any,
 ) []route {
 	all, one := base+name, base+name+"/{id}"
+	if summarise == nil {
+		summarise = func(v *T) any { return shown(v) }
+	}
 	return []route{
 		{"GET " + all, func(_ control.Actor, r *http.Request) (any, error) {
 			if err := s.checkWorkspace(r); err != nil {
 				return nil, err
 			}
-			show := summarise
-			if show == nil {
-				show = func(v *T) any { return shown(v) }
-			}
-			return pageOf(r, name, l.List(r.PathValue("workspace")), func(v *T) string { return *l.ID(v) }, show)
+			return pageOf(r, name, l.List(r.PathValue("workspace")), func(v *T) string { return *l.ID(v) }, summarise)
 		}},
 		{"POST " + all, sent(s, func(by control.Actor, r *http.Request, v T) (any, error) {
 			made, err := l.Create(by, r.PathValue("workspace"), v)
