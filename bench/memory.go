@@ -48,6 +48,7 @@ func memory(ctx context.Context, s *settings) (figures []Figure, err error) {
 		return nil, err
 	}
 	after := weigh()
+	runtime.KeepAlive(makers) // their decoders are part of the first weight
 	for _, user := range []int{0, first, n - 1} { // profiles have the intended size
 		if size, err := sizeOf(e, user); err != nil || size != profileBytes {
 			return nil, errors.Join(err, fmt.Errorf("profile %d has %d bytes, want %d", user, size, profileBytes))
