@@ -17,6 +17,7 @@ import (
 
 	"millrace/api/bounded"
 	"millrace/api/ratelimit"
+	"millrace/wal/throttle"
 )
 
 // limitListener bounds connections, in all and per address. fasthttp could do that, but it answers in plain text and
@@ -30,7 +31,7 @@ type limitListener struct {
 	perIP              *xsync.MapOf[netip.Addr, int]
 	closing            sync.Once
 	logger             *slog.Logger
-	said               time.Time // when it was last said that none can be taken; Accept's
+	lacks              throttle.Lines // none can be taken
 }
 
 // Close may be called more than once.
@@ -64,7 +65,7 @@ func (l *limitListener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
 		if lacksRoom(err) {
-			l.sayLack(err)
+			l.lacks.Error(l.logger, "new connections wait: no file descriptors or kernel memory left", "error", err)
 			time.Sleep(acceptPause)
 			continue
 		}
@@ -95,15 +96,6 @@ const acceptPause = 50 * time.Millisecond
 func lacksRoom(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) ||
 		errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.ENOMEM)
-}
-
-// sayLack logs that new connections wait, at most once a minute.
-func (l *limitListener) sayLack(err error) {
-	if time.Since(l.said) < time.Minute {
-		return
-	}
-	l.said = time.Now()
-	l.logger.Error("new connections wait: no file descriptors or kernel memory left", "error", err)
 }
 
 func (l *limitListener) register(ip netip.Addr) (ok bool) {

@@ -23,11 +23,8 @@ func (n *Node) observe(stamp int64) error {
 	if err == nil && ahead < maxClockAhead {
 		return nil
 	}
-	if last := n.clockWarned.Load(); time.Since(time.Unix(0, last)) > time.Minute &&
-		n.clockWarned.CompareAndSwap(last, time.Now().UnixNano()) {
-		n.log.Warn("the clocks of the nodes differ: stamps are ahead of this node's clock",
-			"by", ahead.String(), "refused", err != nil)
-	}
+	n.clockWarnings.Warn(n.log, "the clocks of the nodes differ: stamps are ahead of this node's clock",
+		"by", ahead.String(), "refused", err != nil)
 	if err != nil {
 		return fmt.Errorf("node %d refuses the call: %w", n.self, err)
 	}

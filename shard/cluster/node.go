@@ -28,6 +28,7 @@ import (
 	"millrace/wal/quorum"
 	"millrace/wal/quorum/disk"
 	"millrace/wal/quorum/host"
+	"millrace/wal/throttle"
 )
 
 // Node is this node of the cluster.
@@ -76,14 +77,14 @@ type Node struct {
 	changing sync.Mutex
 	leading  context.CancelFunc // ends the reconciler; nil: it doesn't run. Belongs to the goroutine that calls OnLead
 
-	clockWarned atomic.Int64
-	failing     sync.Once
-	giveUp      context.CancelCauseFunc // ends Open, when the node fails meanwhile
-	closing     atomic.Bool
-	draining    chan struct{}   // closed when leaderships have been handed over, which ends calls that only wait
-	context     context.Context // ends with Close
-	cancel      context.CancelFunc
-	background  background
+	clockWarnings throttle.Lines
+	failing       sync.Once
+	giveUp        context.CancelCauseFunc // ends Open, when the node fails meanwhile
+	closing       atomic.Bool
+	draining      chan struct{}   // closed when leaderships have been handed over, which ends calls that only wait
+	context       context.Context // ends with Close
+	cancel        context.CancelFunc
+	background    background
 }
 
 // mesh is the node as its coordinator (shard.Nodes) and its replicas (replica.Carrier) see it: it knows who leads which

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"millrace/wal/throttle"
 )
 
 // ErrClock is returned when stamps are further ahead of a clock than permitted: one of the two is wrong, and stamps
@@ -38,9 +40,9 @@ type Clock struct {
 	// Steady is the steady clock. Default: Go's, which is a part of what time.Now returns.
 	Steady func() time.Duration
 
-	last   atomic.Int64
-	anchor atomic.Pointer[anchor]
-	warned atomic.Int64 // Unix ns of the last warning
+	last     atomic.Int64
+	anchor   atomic.Pointer[anchor]
+	warnings throttle.Lines
 	// slept is how long the machine was suspended since it was booted: the steady clock stands still then. nil: what
 	// the system says.
 	slept func() time.Duration
@@ -58,10 +60,9 @@ const anchorLife = time.Minute
 
 // Next is a stamp for a record of n ops: each op has its own, counted from the record's.
 func (c *Clock) Next(n int) int64 {
-	now, steady := c.times()
-	t := now.UnixMicro()
+	t := c.Time().UnixMicro()
 	if behind := time.Duration(c.last.Load()-t) * time.Microsecond; behind > c.mostAhead() {
-		c.warn(steady, "the system's clock is behind the newest change; stamps stand still until it has caught up, "+
+		c.warn("the system's clock is behind the newest change; stamps stand still until it has caught up, "+
 			"and a restart is refused before", behind, c.mostAhead())
 	}
 	for {
@@ -165,7 +166,7 @@ func (c *Clock) times() (t, steady time.Time) {
 	}
 	switch {
 	case jump > c.Bound():
-		c.warn(expected, "the system's clock has jumped ahead; stamps don't follow it until a restart", jump, c.Bound())
+		c.warn("the system's clock has jumped ahead; stamps don't follow it until a restart", jump, c.Bound())
 		return expected, expected
 	case expected.Sub(anchor.Time) > anchorLife && jump >= -c.Bound():
 		c.believe(t)
@@ -200,13 +201,7 @@ func (c *Clock) believe(t time.Time) {
 	c.anchor.Store(a)
 }
 
-// warn logs what is wrong with the system's clock, at most once a minute.
-func (c *Clock) warn(at time.Time, message string, by, permitted time.Duration) {
-	last, now := c.warned.Load(), at.UnixNano()
-	if now-last < int64(time.Minute) || !c.warned.CompareAndSwap(last, now) {
-		return
-	}
-	log := c.Logger
-	log = cmp.Or(log, slog.Default())
-	log.Error(message, "by", by.String(), "permitted", permitted.String())
+// warn logs what is wrong with the system's clock.
+func (c *Clock) warn(message string, by, permitted time.Duration) {
+	c.warnings.Error(cmp.Or(c.Logger, slog.Default()), message, "by", by.String(), "permitted", permitted.String())
 }

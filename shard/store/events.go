@@ -9,6 +9,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"millrace/wal/throttle"
 )
 
 // ErrStore is wrapped by errors that the store's files cause: a damaged block, the version of another program.
@@ -17,7 +19,7 @@ var ErrStore = errors.New("state store")
 // events sends Pebble's messages to slog, and tells the engine when the store can't be written any more.
 type events struct {
 	log             *slog.Logger
-	errors, damages seldom
+	errors, damages throttle.Lines
 	onFailure       func(error)
 	once, die       sync.Once
 	err             error         // set before failed is closed
@@ -27,7 +29,7 @@ type events struct {
 }
 
 func newEvents(log *slog.Logger, onFailure func(error)) *events {
-	return &events{log: log, errors: seldom{log: log}, damages: seldom{log: log}, onFailure: onFailure,
+	return &events{log: log, errors: throttle.Lines{Most: 8}, damages: throttle.Lines{Most: 8}, onFailure: onFailure,
 		failed: make(chan struct{}), closing: make(chan struct{}), dead: make(chan struct{})}
 }
 
@@ -40,19 +42,22 @@ func (l *events) fail(err error) {
 	})
 }
 
-func (l *events) Infof(f string, a ...any)  { l.log.Debug("state store: " + fmt.Sprintf(f, a...)) }
-func (l *events) Errorf(f string, a ...any) { l.errors.error("state store: " + fmt.Sprintf(f, a...)) }
+func (l *events) Infof(f string, a ...any) { l.log.Debug("state store: " + fmt.Sprintf(f, a...)) }
+func (l *events) Errorf(f string, a ...any) {
+	l.errors.Error(l.log, "state store: "+fmt.Sprintf(f, a...))
+}
 
 // damaged is told of each read that has met a damaged block.
 func (l *events) damaged(i pebble.DataCorruptionInfo) {
-	l.damages.error("state store: damaged block", "detail", i.String())
+	l.damages.Error(l.log, "state store: damaged block", "detail", i.String())
 }
 
 // end is called when the store is about to be closed.
 func (l *events) end() {
 	close(l.closing)
-	l.errors.end()
-	l.damages.end()
+	if left := l.errors.TakeLeft() + l.damages.TakeLeft(); left > 0 {
+		l.log.Error("state store: more errors like these", "left_out", left)
+	}
 }
 
 // Fatalf is called when Pebble can't go on, most often for want of a manifest, and must not return. The process has to

@@ -2,7 +2,6 @@ package store
 
 import (
 	"bytes"
-	"fmt"
 	"log/slog"
 	"strings"
 	"sync/atomic"
@@ -47,40 +46,6 @@ func TestRetriesOfAFailedFlush(t *testing.T) {
 		require.Positive(t, tried)
 		require.LessOrEqual(t, tried, int64(time.Hour/retryPause)+1)
 		lines := strings.Count(log.String(), "\n")
-		require.LessOrEqual(t, lines, 61*(seldomMost+1)+1, "%s", log.String())
-	})
-}
-
-// Of many errors a few are logged in each interval, and the number of the others.
-func TestSeldom(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		s := seldom{log: slog.New(slog.NewTextHandler(&log, nil))}
-		said := func() (lines []string) {
-			for line := range strings.Lines(log.String()) {
-				_, line, _ = strings.Cut(strings.TrimSpace(line), "msg=")
-				lines = append(lines, line)
-			}
-			log.Reset()
-			return lines
-		}
-		several := func(n int) {
-			for i := range n {
-				s.error(fmt.Sprint(i))
-			}
-		}
-		several(seldomMost)
-		require.Len(t, said(), seldomMost)
-		several(1000)
-		require.Empty(t, said())
-		time.Sleep(seldomInterval)
-		several(2)
-		require.Equal(t, []string{`"state store: more errors like these" left_out=1000`, "0", "1"}, said())
-		several(seldomMost)
-		require.Len(t, said(), seldomMost-2)
-		s.end()
-		require.Equal(t, []string{`"state store: more errors like these" left_out=2`}, said())
-		s.end()
-		require.Empty(t, said())
+		require.LessOrEqual(t, lines, 61*8+1, "%s", log.String())
 	})
 }

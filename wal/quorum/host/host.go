@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
+
+	"millrace/wal/throttle"
 )
 
 // Options configure a Host.
@@ -52,6 +54,9 @@ type Host struct {
 	doubtful doubtful  // connections whose handshake is under way
 	done     chan struct{}
 	loops    sync.WaitGroup
+	// strangers are lines about connections that are not of this cluster: a process that looks for a node at an old
+	// address tries again and again.
+	strangers throttle.Lines
 
 	mu      sync.Mutex
 	closed  bool
@@ -59,8 +64,6 @@ type Host struct {
 	groups  map[uint32]*Group
 	conns   map[*Conn]struct{}
 	last    map[Node]string // where nodes were last reached, or are to be looked for first
-	warned  time.Time       // when a connection that is not of this cluster was last logged
-	unsaid  int             // how many have not been logged since then
 }
 
 // Listen opens the port.
@@ -211,29 +214,12 @@ func (h *Host) welcome(raw net.Conn) {
 	}
 	if errors.Is(err, ErrUnauthenticated) {
 		unauthenticatedTotal.Inc()
-		h.warnOf(raw.RemoteAddr(), err)
+		h.strangers.Warn(h.opts.Logger, "closed a connection that doesn't belong to this cluster",
+			"remote", raw.RemoteAddr().String(), "error", err)
 	} else {
 		handshakesFailed.Inc()
 	}
 	_ = c.Close()
-}
-
-// warnAgain is how often connections that are not of this cluster are logged. A process that looks for a node at an old
-// address tries again and again.
-const warnAgain = time.Minute
-
-func (h *Host) warnOf(remote net.Addr, err error) {
-	h.mu.Lock()
-	unsaid := h.unsaid
-	isSaid := h.warned.IsZero() || time.Since(h.warned) >= warnAgain
-	if h.unsaid++; isSaid {
-		h.warned, h.unsaid = time.Now(), 0
-	}
-	h.mu.Unlock()
-	if isSaid {
-		h.opts.Logger.Warn("closed a connection that doesn't belong to this cluster", "remote", remote.String(),
-			"error", err, "others_since_last_said", unsaid)
-	}
 }
 
 // track registers a connection, so that Close ends it.
