@@ -248,10 +248,9 @@ type overtaken struct {
 	by       func()
 }
 
-func (f overtaken) List(ctx context.Context, q refused.Query) ([]refused.Entry, bool, error) {
-	list, more, err := f.Feed.List(ctx, q)
-	f.overtake.Do(f.by)
-	return list, more, err
+func (f overtaken) List(ctx context.Context, q refused.Query) (refused.Page, error) {
+	defer f.overtake.Do(f.by)
+	return f.Feed.List(ctx, q)
 }
 
 // Of all objects that are sent again those are left alone that another server sends at this moment, or has sent since
@@ -284,14 +283,15 @@ func TestSendAllAgainOnce(t *testing.T) {
 // cutOff is a Feed of a cluster of which node 7 does not answer.
 type cutOff struct{ refused.Feed }
 
-func (f cutOff) List(ctx context.Context, q refused.Query) ([]refused.Entry, bool, error) {
-	*q.Missing = append(*q.Missing, 7)
-	return f.Feed.List(ctx, q)
+func (f cutOff) List(ctx context.Context, q refused.Query) (refused.Page, error) {
+	page, err := f.Feed.List(ctx, q)
+	page.Missing = []uint32{7}
+	return page, err
 }
 
-func (f cutOff) Counts(ctx context.Context, q refused.Query) ([]refused.Count, error) {
-	*q.Missing = append(*q.Missing, 7)
-	return f.Feed.Counts(ctx, q)
+func (f cutOff) Counts(ctx context.Context, q refused.Query) ([]refused.Count, []uint32, error) {
+	counts, _, err := f.Feed.Counts(ctx, q)
+	return counts, []uint32{7}, err
 }
 
 // Answers say which nodes' entries are missing, when there are such nodes.
@@ -333,7 +333,7 @@ func (f leaver) Get(ctx context.Context, workspace uint32, id refused.ID) (refus
 	return f.Feed.Get(ctx, workspace, id)
 }
 
-func (f leaver) List(ctx context.Context, q refused.Query) ([]refused.Entry, bool, error) {
+func (f leaver) List(ctx context.Context, q refused.Query) (refused.Page, error) {
 	defer f.leave()
 	return f.Feed.List(ctx, q)
 }

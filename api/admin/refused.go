@@ -119,29 +119,32 @@ func (s *Server) ofRefused(
 
 // listRefused answers with a page of entries, newest first; next, if there is one, is the before of the following page.
 func (s *Server) listRefused(_ control.Actor, r *http.Request, w *control.Workspace, q refused.Query) (any, error) {
-	answer := answers.RefusedPage{Refused: []answers.RefusedEntry{}}
-	q.Missing = &answer.Missing
-	list, more, err := s.common.Refused.List(r.Context(), q)
+	page, err := s.common.Refused.List(r.Context(), q)
 	if err != nil {
 		return nil, err
 	}
-	for i := range list {
-		answer.Refused = append(answer.Refused, describeRefused(w, &list[i]))
-	}
-	if more {
-		answer.Next = list[len(list)-1].ID().String()
+	answer := answers.RefusedPage{Refused: []answers.RefusedEntry{}, Next: nextRefused(page), Missing: page.Missing}
+	for i := range page.Entries {
+		answer.Refused = append(answer.Refused, describeRefused(w, &page.Entries[i]))
 	}
 	return answer, nil
 }
 
+// nextRefused is the before of the page that follows; empty: none does.
+func nextRefused(p refused.Page) string {
+	if !p.More {
+		return ""
+	}
+	return p.Entries[len(p.Entries)-1].ID().String()
+}
+
 // countRefused answers with counts by hour, key and rule, newest first.
 func (s *Server) countRefused(_ control.Actor, r *http.Request, w *control.Workspace, q refused.Query) (any, error) {
-	answer := answers.RefusedCounts{Counts: []answers.RefusedCount{}}
-	q.Missing = &answer.Missing
-	counts, err := s.common.Refused.Counts(r.Context(), q)
+	counts, missing, err := s.common.Refused.Counts(r.Context(), q)
 	if err != nil {
 		return nil, err
 	}
+	answer := answers.RefusedCounts{Counts: []answers.RefusedCount{}, Missing: missing}
 	for _, c := range counts {
 		one := answers.RefusedCount{Hour: timeText(c.Hour), Rule: c.Rule, Refused: c.Refused, LeftOut: c.LeftOut}
 		one.Key, one.KeyName = keyNumbered(w, c.Key)
@@ -262,9 +265,9 @@ func (s *Server) claimPage(ctx context.Context, q refused.Query, page []refused.
 		return nil, nil, nil
 	}
 	claimed, _ = s.common.Refused.Claim(ctx, mapSlice(page, func(e refused.Entry) refused.ID { return e.ID() })...)
-	q.Before, q.Missing = page[0].Seq+1, nil // those that are missing are known
-	mine, _, err = s.common.Refused.List(ctx, q)
-	mine = slices.DeleteFunc(mine, func(e refused.Entry) bool { return !slices.Contains(claimed, e.ID()) })
+	q.Before = page[0].Seq + 1
+	now, err := s.common.Refused.List(ctx, q)
+	mine = slices.DeleteFunc(now.Entries, func(e refused.Entry) bool { return !slices.Contains(claimed, e.ID()) })
 	return mine, claimed, err
 }
 
@@ -329,16 +332,13 @@ func (s *Server) sendAllRefused(by control.Actor, r *http.Request, w *control.Wo
 		return nil, err
 	}
 	defer done()
-	var answer answers.AllSentAgain
-	q.OnlyRefused, q.Missing = true, &answer.Missing
-	list, more, err := s.common.Refused.List(r.Context(), q)
+	q.OnlyRefused = true
+	page, err := s.common.Refused.List(r.Context(), q)
 	if err != nil {
 		return nil, err
 	}
-	if more {
-		answer.Next = list[len(list)-1].ID().String()
-	}
-	list, claimed, err := s.claimPage(r.Context(), q, list)
+	answer := answers.AllSentAgain{Next: nextRefused(page), Missing: page.Missing}
+	list, claimed, err := s.claimPage(r.Context(), q, page.Entries)
 	defer s.release(r.Context(), claimed)
 	if err != nil {
 		return nil, err

@@ -45,11 +45,10 @@ type (
 		IDs       []uint64 `json:"ids,omitempty"`
 	}
 	reply struct {
-		Entries []Entry  `json:"entries,omitempty"`
-		More    bool     `json:"more,omitempty"`
-		Counts  []Count  `json:"counts,omitempty"`
-		Seqs    []uint64 `json:"seqs,omitempty"`
-		N       int      `json:"n,omitempty"`
+		Page
+		Counts []Count  `json:"counts,omitempty"`
+		Seqs   []uint64 `json:"seqs,omitempty"`
+		N      int      `json:"n,omitempty"`
 	}
 )
 
@@ -79,9 +78,9 @@ func (c *Cluster) Serve(message []byte) ([]byte, error) {
 func (c *Cluster) serve(ctx context.Context, q request) (r reply, err error) {
 	switch q.Verb {
 	case verbList:
-		r.Entries, r.More, err = c.own.List(ctx, q.Query)
+		r.Page, err = c.own.List(ctx, q.Query)
 	case verbCounts:
-		r.Counts, err = c.own.Counts(ctx, q.Query)
+		r.Counts, _, err = c.own.Counts(ctx, q.Query)
 	case verbRemove:
 		r.N, err = c.own.Remove(ctx, q.Workspace, q.entries()...)
 	case verbClaim:
@@ -108,9 +107,25 @@ func (c *Cluster) call(ctx context.Context, node uint32, q request) (reply, erro
 	return peers.Call[reply](ctx, c.peers, node, q)
 }
 
-// ask asks all nodes at once.
-func (c *Cluster) ask(ctx context.Context, q request) []peers.Answer[reply] {
-	return peers.AskAll(ctx, c.peers, q, func() (reply, error) { return c.serve(ctx, q) })
+// askAll asks all nodes at once. It returns what those answer that can be reached, and which can't be; an error is this
+// node's own.
+func (c *Cluster) askAll(ctx context.Context, q request) (has []peers.Answer[reply], missing []uint32, err error) {
+	for _, a := range peers.AskAll(ctx, c.peers, q, func() (reply, error) { return c.serve(ctx, q) }) {
+		switch {
+		case a.Err == nil:
+			has = append(has, a)
+		case a.Node == c.peers.Self():
+			err = a.Err
+		default:
+			missing = append(missing, a.Node)
+			c.warn(a.Node, a.Err)
+		}
+	}
+	return has, missing, err
+}
+
+func (c *Cluster) warn(node uint32, err error) {
+	c.own.options.Logger.Warn("refused objects of a node can't be had", "node", node, "error", err)
 }
 
 // Offer gives entries to this node's store.
@@ -118,16 +133,14 @@ func (c *Cluster) Offer(entries ...Entry) { c.own.Offer(entries...) }
 
 // List lists the entries of all nodes that can be reached. Entries of one millisecond may have the same Seq on several
 // nodes: a page has all entries with its last Seq.
-func (c *Cluster) List(ctx context.Context, q Query) (list []Entry, more bool, err error) {
-	for _, a := range c.ask(ctx, request{Verb: verbList, Query: q}) {
-		if a.Err != nil {
-			if a.Node == c.peers.Self() {
-				return nil, false, a.Err
-			}
-			c.own.options.Logger.Warn("refused objects of a node can't be listed", "node", a.Node, "error", a.Err)
-			q.miss(a.Node)
-			continue
-		}
+func (c *Cluster) List(ctx context.Context, q Query) (Page, error) {
+	has, missing, err := c.askAll(ctx, request{Verb: verbList, Query: q})
+	if err != nil {
+		return Page{}, err
+	}
+	var list []Entry
+	more := false
+	for _, a := range has {
 		more = more || a.Reply.More
 		for _, e := range a.Reply.Entries {
 			e.Node = a.Node
@@ -144,25 +157,22 @@ func (c *Cluster) List(ctx context.Context, q Query) (list []Entry, more bool, e
 		more = more || n < len(list)
 		list = list[:n]
 	}
-	return list, more, nil
+	return Page{list, more, missing}, nil
 }
 
 // Counts adds up the counts of all nodes that can be reached.
-func (c *Cluster) Counts(ctx context.Context, q Query) ([]Count, error) {
+func (c *Cluster) Counts(ctx context.Context, q Query) (list []Count, missing []uint32, err error) {
+	has, missing, err := c.askAll(ctx, request{Verb: verbCounts, Query: q})
+	if err != nil {
+		return nil, nil, err
+	}
 	counts := map[counted]*Count{}
-	for _, a := range c.ask(ctx, request{Verb: verbCounts, Query: q}) {
-		if a.Err != nil {
-			if a.Node == c.peers.Self() {
-				return nil, a.Err
-			}
-			c.own.options.Logger.Warn("refused objects of a node can't be counted", "node", a.Node, "error", a.Err)
-			q.miss(a.Node)
-		}
+	for _, a := range has {
 		for i := range a.Reply.Counts {
 			addCount(counts, &a.Reply.Counts[i])
 		}
 	}
-	return sortedCounts(counts), nil
+	return sortedCounts(counts), missing, nil
 }
 
 // ErrAway is the error for an entry of a node that does not answer. Nothing was done.
@@ -173,7 +183,7 @@ func (c *Cluster) away(node uint32, err error) error {
 	if node == c.peers.Self() {
 		return err
 	}
-	c.own.options.Logger.Warn("refused objects of a node can't be had", "node", node, "error", err)
+	c.warn(node, err)
 	return fmt.Errorf("node %d %w", node, ErrAway)
 }
 
@@ -248,16 +258,12 @@ func (c *Cluster) Erase(ctx context.Context, ids []uint64) (n int, err error) {
 	if len(ids) == 0 {
 		return 0, nil
 	}
-	var missed []uint32
-	for _, a := range c.ask(ctx, request{Verb: verbErase, IDs: ids}) {
-		switch {
-		case a.Err == nil:
-			n += a.Reply.N
-		case a.Node == c.peers.Self():
-			return n, a.Err
-		default:
-			missed = append(missed, a.Node)
-		}
+	has, missing, err := c.askAll(ctx, request{Verb: verbErase, IDs: ids})
+	for _, a := range has {
+		n += a.Reply.N
 	}
-	return n, c.debts.add(missed, ids)
+	if err != nil {
+		return n, err
+	}
+	return n, c.debts.add(missing, ids)
 }

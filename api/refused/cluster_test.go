@@ -69,18 +69,19 @@ func TestCluster(t *testing.T) {
 	c := n.clusters[2]
 	var all []Entry
 	for q := (Query{Limit: 2}); ; {
-		list, more, err := c.List(t.Context(), q)
+		page, err := c.List(t.Context(), q)
 		require.NoError(t, err)
-		all = append(all, list...)
-		if !more {
+		all = append(all, page.Entries...)
+		if !page.More {
 			break
 		}
-		q.Before = list[len(list)-1].Seq
+		q.Before = page.Entries[len(page.Entries)-1].Seq
 	}
 	require.Len(t, all, 9)
 	require.True(t, slices.IsSortedFunc(all, func(a, b Entry) int { return int(int64(b.Seq) - int64(a.Seq)) }))
-	counts, err := c.Counts(t.Context(), Query{})
+	counts, missing, err := c.Counts(t.Context(), Query{})
 	require.NoError(t, err)
+	require.Empty(t, missing)
 	require.Len(t, counts, 1)
 	require.Equal(t, 9, counts[0].Refused)
 	for _, e := range all {
@@ -100,14 +101,14 @@ func TestCluster(t *testing.T) {
 	require.Equal(t, 3, removed)
 
 	n.down[3] = true
-	var missing []uint32
-	list, _, err := c.List(t.Context(), Query{Limit: 100, Missing: &missing})
+	page, err := c.List(t.Context(), Query{Limit: 100})
 	require.NoError(t, err)
-	require.NotEmpty(t, list)
-	_, err = c.Counts(t.Context(), Query{Missing: &missing})
+	require.NotEmpty(t, page.Entries)
+	require.Equal(t, []uint32{3}, page.Missing)
+	_, missing, err = c.Counts(t.Context(), Query{})
 	require.NoError(t, err)
-	require.Equal(t, []uint32{3, 3}, missing)
-	require.False(t, slices.ContainsFunc(list, func(e Entry) bool { return e.Node == 3 }))
+	require.Equal(t, []uint32{3}, missing)
+	require.False(t, slices.ContainsFunc(page.Entries, func(e Entry) bool { return e.Node == 3 }))
 	_, err = c.Serve([]byte(`{"verb":"x"}`))
 	require.Error(t, err)
 	_, err = c.Serve([]byte(`?`))
@@ -120,11 +121,11 @@ func TestClaims(t *testing.T) {
 	for node := uint32(1); node <= 3; node++ {
 		desks[node].offer("r", `{"external_id":"ada"}`)
 	}
-	list, _, err := n.clusters[1].List(t.Context(), Query{Limit: 10})
+	page, err := n.clusters[1].List(t.Context(), Query{Limit: 10})
 	require.NoError(t, err)
-	require.Len(t, list, 3)
+	require.Len(t, page.Entries, 3)
 	var ids []ID
-	for _, e := range list {
+	for _, e := range page.Entries {
 		ids = append(ids, e.ID())
 	}
 	claim := func(node uint32, wanted ...ID) []ID {

@@ -84,14 +84,6 @@ type Query struct {
 	Since, Until int64  // Unix ms; Until is exclusive
 	Before       uint64 // Seq; only older ones
 	Limit        int
-	// Missing, if it isn't nil, gets the nodes of a cluster that did not answer: what they have is left out.
-	Missing *[]uint32 `json:"-"`
-}
-
-func (q *Query) miss(node uint32) {
-	if q.Missing != nil {
-		*q.Missing = append(*q.Missing, node)
-	}
 }
 
 // Request is the Array of a Query for requests that were refused as a whole.
@@ -107,6 +99,13 @@ func (q *Query) matches(e *Entry) bool {
 		(!q.OnlyRefused || e.IsRefused) && e.At >= q.Since && (q.Until == 0 || e.At < q.Until) &&
 		(q.Before == 0 || e.Seq < q.Before) &&
 		(q.Rule == "" || slices.ContainsFunc(e.Faults, func(f Fault) bool { return f.Rule == q.Rule }))
+}
+
+// Page is a part of the entries that a Query chooses, newest first.
+type Page struct {
+	Entries []Entry  `json:"entries,omitempty"`
+	More    bool     `json:"more,omitempty"` // others may follow the last one
+	Missing []uint32 `json:"-"`              // nodes of a cluster that did not answer: what they have is left out
 }
 
 // Count is how many faults there were in one hour, by one key, of one rule.
@@ -156,8 +155,8 @@ func sortedCounts(counts map[counted]*Count) (list []Count) {
 // Feed is what keeps entries: a Store, or the Stores of all nodes of a cluster.
 type Feed interface {
 	Offer(entries ...Entry)
-	List(ctx context.Context, q Query) (list []Entry, more bool, err error)
-	Counts(ctx context.Context, q Query) ([]Count, error)
+	List(ctx context.Context, q Query) (Page, error)
+	Counts(ctx context.Context, q Query) (counts []Count, missing []uint32, err error) // missing: as in a Page
 	Get(ctx context.Context, workspace uint32, id ID) (e Entry, ok bool, err error)
 	Remove(ctx context.Context, workspace uint32, ids ...ID) (n int, err error)
 	Claim(ctx context.Context, ids ...ID) (claimed []ID, err error)

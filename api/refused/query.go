@@ -7,31 +7,30 @@ import (
 	"slices"
 )
 
-// List returns the entries that a query chooses, newest first, including everything that was offered before; more says
-// that others may follow the last one.
-func (s *Store) List(ctx context.Context, q Query) (list []Entry, more bool, err error) {
+// List returns the entries that a query chooses, including everything that was offered before.
+func (s *Store) List(ctx context.Context, q Query) (p Page, err error) {
 	var paths []string
 	if err := s.do(func() error { paths = s.paths(); return nil }); err != nil {
-		return nil, false, err
+		return Page{}, err
 	}
 	q.Since = max(q.Since, s.options.Now()-s.options.Retention.Milliseconds())
 	for _, path := range paths {
 		if err := ctx.Err(); err != nil {
-			return nil, false, err
+			return Page{}, err
 		}
 		if q.Before != 0 && seqOf(path) > q.Before {
 			continue
 		}
 		found, err := readSegment(path, q)
 		if err != nil {
-			return nil, false, err
+			return Page{}, err
 		}
-		list = append(list, found...)
-		if len(list) > q.Limit {
-			return list[:q.Limit], true, nil
+		p.Entries = append(p.Entries, found...)
+		if len(p.Entries) > q.Limit {
+			return Page{Entries: p.Entries[:q.Limit], More: true}, nil
 		}
 	}
-	return list, false, nil
+	return p, nil
 }
 
 // readSegment returns the newest entries of a file that a query chooses, at most one more than its limit.
@@ -63,11 +62,11 @@ func readSegment(path string, q Query) (found []Entry, err error) {
 
 // Get returns one entry; ok is false when it no longer exists.
 func (s *Store) Get(ctx context.Context, workspace uint32, id ID) (e Entry, ok bool, err error) {
-	list, _, err := s.List(ctx, Query{Workspace: workspace, Before: id.Seq + 1, Limit: 1})
-	if err != nil || len(list) == 0 || list[0].Seq != id.Seq {
+	p, err := s.List(ctx, Query{Workspace: workspace, Before: id.Seq + 1, Limit: 1})
+	if err != nil || len(p.Entries) == 0 || p.Entries[0].Seq != id.Seq {
 		return e, false, err
 	}
-	return list[0], true, nil
+	return p.Entries[0], true, nil
 }
 
 // Remove removes entries of a workspace, and returns how many there were.
@@ -115,7 +114,7 @@ func (s *Store) Erase(_ context.Context, ids []uint64) (n int, err error) {
 
 // Counts counts the kept faults that a query chooses by workspace, key, rule and time. The counts are by hour, key and
 // rule, newest first.
-func (s *Store) Counts(_ context.Context, q Query) (list []Count, err error) {
+func (s *Store) Counts(_ context.Context, q Query) (list []Count, missing []uint32, err error) {
 	counts := map[counted]*Count{}
 	err = s.do(func() error {
 		for _, g := range s.ring {
@@ -127,5 +126,5 @@ func (s *Store) Counts(_ context.Context, q Query) (list []Count, err error) {
 		}
 		return nil
 	})
-	return sortedCounts(counts), err
+	return sortedCounts(counts), nil, err
 }

@@ -65,9 +65,9 @@ func (d *desk) list(q Query) (objects []string) {
 	if q.Limit == 0 {
 		q.Limit = 1000
 	}
-	list, _, err := d.List(context.Background(), q)
+	page, err := d.List(context.Background(), q)
 	require.NoError(d.t, err)
-	for _, e := range list {
+	for _, e := range page.Entries {
 		objects = append(objects, string(e.Object))
 	}
 	return objects
@@ -81,13 +81,13 @@ func TestKeeps(t *testing.T) {
 	copy(sent, "????????") // it was lent
 	check := func() {
 		t.Helper()
-		list, more, err := d.List(t.Context(), Query{Limit: 10})
+		page, err := d.List(t.Context(), Query{Limit: 10})
 		require.NoError(t, err)
-		require.False(t, more)
-		require.Len(t, list, 1)
+		require.False(t, page.More)
+		require.Len(t, page.Entries, 1)
 		want := e
-		want.Seq, want.Size, want.Object = list[0].Seq, 21, []byte(`{"external_id":"ada"}`)
-		require.Equal(t, []Entry{want}, list)
+		want.Seq, want.Size, want.Object = page.Entries[0].Seq, 21, []byte(`{"external_id":"ada"}`)
+		require.Equal(t, []Entry{want}, page.Entries)
 		got, ok, err := d.Get(t.Context(), 1, want.ID())
 		require.NoError(t, err)
 		require.True(t, ok)
@@ -126,19 +126,19 @@ func TestQueries(t *testing.T) {
 
 	var pages []string
 	for q := (Query{Limit: 3}); ; {
-		list, more, err := d.List(t.Context(), q)
+		page, err := d.List(t.Context(), q)
 		require.NoError(t, err)
-		for _, e := range list {
+		for _, e := range page.Entries {
 			pages = append(pages, fmt.Sprint(string(e.Object)))
 		}
-		if !more {
+		if !page.More {
 			break
 		}
-		q.Before = list[len(list)-1].Seq
+		q.Before = page.Entries[len(page.Entries)-1].Seq
 	}
 	require.Equal(t, []string{"9", "8", "7", "6", "", "4", "3", "2", "1", "0"}, pages)
 
-	counts, err := d.Counts(t.Context(), Query{Workspace: 1, Rule: "rule0"})
+	counts, _, err := d.Counts(t.Context(), Query{Workspace: 1, Rule: "rule0"})
 	require.NoError(t, err)
 	var lines []string
 	for _, c := range counts {
@@ -146,7 +146,7 @@ func TestQueries(t *testing.T) {
 	}
 	require.Equal(t, []string{"11:00 key 3 rule0 1 0", "11:00 key 4 rule0 0 1", "10:00 key 3 rule0 1 0", "10:00 key 5 rule0 1 0"}, lines)
 	d.reopen()
-	again, err := d.Counts(t.Context(), Query{Workspace: 1, Rule: "rule0"})
+	again, _, err := d.Counts(t.Context(), Query{Workspace: 1, Rule: "rule0"})
 	require.NoError(t, err)
 	require.Equal(t, counts, again)
 }
@@ -172,7 +172,7 @@ func TestErase(t *testing.T) {
 	require.Equal(t, 12, n)
 	want := []string{`{"external_id":["ada"]}`, `{"user_alias":"ada"}`, `"ada"`, `{"external_id":"bob"}`, `{"x":{"external_id":"ada"}}`}
 	require.Equal(t, want, d.list(Query{}))
-	counts, err := d.Counts(t.Context(), Query{})
+	counts, _, err := d.Counts(t.Context(), Query{})
 	require.NoError(t, err)
 	require.Equal(t, 5, counts[0].Refused, "they are not counted any more")
 	d.offer("r", `{"external_id":"ada"}`)
@@ -198,12 +198,12 @@ func TestRemove(t *testing.T) {
 			d.reopen()
 		}
 	}
-	list, _, err := d.List(t.Context(), Query{Limit: 10})
+	page, err := d.List(t.Context(), Query{Limit: 10})
 	require.NoError(t, err)
-	n, err := d.Remove(t.Context(), 2, list[0].ID())
+	n, err := d.Remove(t.Context(), 2, page.Entries[0].ID())
 	require.NoError(t, err)
 	require.Zero(t, n, "it is another workspace's")
-	n, err = d.Remove(t.Context(), 1, list[0].ID(), list[1].ID(), list[3].ID(), ID{Seq: 77})
+	n, err = d.Remove(t.Context(), 1, page.Entries[0].ID(), page.Entries[1].ID(), page.Entries[3].ID(), ID{Seq: 77})
 	require.NoError(t, err)
 	require.Equal(t, 3, n)
 	require.Equal(t, strings.Fields("3 1 0"), d.list(Query{}))
@@ -222,7 +222,7 @@ func TestBounds(t *testing.T) {
 	require.Equal(t, []string{`"kept"`}, d.list(Query{}), "what is too old is not shown")
 	d.offer("r", `"new"`)
 	require.Equal(t, []string{`"new"`, `"kept"`}, d.list(Query{}))
-	counts, err := d.Counts(t.Context(), Query{})
+	counts, _, err := d.Counts(t.Context(), Query{})
 	require.NoError(t, err)
 	require.Len(t, counts, 2, "the file is gone")
 
@@ -238,19 +238,19 @@ func TestBounds(t *testing.T) {
 	require.True(t, strings.HasPrefix(list[0], "199 "))
 
 	d.offer("r", strings.Repeat("y", 20_001))
-	big, _, err := d.List(t.Context(), Query{Limit: 1})
+	page, err := d.List(t.Context(), Query{Limit: 1})
 	require.NoError(t, err)
-	require.Nil(t, big[0].Object)
-	require.Equal(t, 20_001, big[0].Size)
+	require.Nil(t, page.Entries[0].Object)
+	require.Equal(t, 20_001, page.Entries[0].Size)
 }
 
 func TestWithoutObjects(t *testing.T) {
 	d := openDesk(t, func(o *Options) { o.WithoutObjects = true })
 	d.offer("r", `{"external_id":"ada"}`)
-	list, _, err := d.List(t.Context(), Query{Limit: 1})
+	page, err := d.List(t.Context(), Query{Limit: 1})
 	require.NoError(t, err)
-	require.Nil(t, list[0].Object)
-	require.Equal(t, []Fault{{"r", "text of r"}}, list[0].Faults)
+	require.Nil(t, page.Entries[0].Object)
+	require.Equal(t, []Fault{{"r", "text of r"}}, page.Entries[0].Faults)
 	require.NoError(t, d.do(func() error {
 		require.Empty(t, d.ring[0].ids, "nothing of it says whose it is")
 		return nil
@@ -430,9 +430,9 @@ func TestManyFaults(t *testing.T) {
 			e.Faults = append(e.Faults, Fault{"r", fmt.Sprint(i)})
 		}
 	})
-	list, _, err := d.List(t.Context(), Query{Limit: 1})
+	page, err := d.List(t.Context(), Query{Limit: 1})
 	require.NoError(t, err)
-	require.Equal(t, maxFaults, len(list[0].Faults))
+	require.Equal(t, maxFaults, len(page.Entries[0].Faults))
 }
 
 // Of an object that names its user more often than anybody does by mistake, or that can't be read, the reasons alone are
@@ -447,17 +447,17 @@ func TestObjectsOfManyNames(t *testing.T) {
 		`{"deep":` + strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000) + `,"external_id":"ada"}`, // more than encoding/json reads
 	} {
 		d.offer("r", object)
-		list, _, err := d.List(t.Context(), Query{Limit: 1})
+		page, err := d.List(t.Context(), Query{Limit: 1})
 		require.NoError(t, err)
-		require.Empty(t, list[0].Object, i)
-		require.Equal(t, len(object), list[0].Size, i)
-		require.Equal(t, "r", list[0].Faults[0].Rule, i)
+		require.Empty(t, page.Entries[0].Object, i)
+		require.Equal(t, len(object), page.Entries[0].Size, i)
+		require.Equal(t, "r", page.Entries[0].Faults[0].Rule, i)
 	}
 	kept := `{"external_id":"ada","phone":"1","phone":"2"` + strings.Repeat(`,"email":"a@example.com"`, maxNamed-4) + `,"user_alias":{"alias_label":"l"` + strings.Repeat(`,"alias_name":"n"`, maxTwice) + `}}`
 	d.offer("r", kept)
-	list, _, err := d.List(t.Context(), Query{Limit: 1})
+	page, err := d.List(t.Context(), Query{Limit: 1})
 	require.NoError(t, err)
-	require.NotEmpty(t, list[0].Object)
+	require.NotEmpty(t, page.Entries[0].Object)
 }
 
 // Rewriting that fails leaves what was there, and later entries aren't lost with it.
@@ -548,7 +548,7 @@ func TestClosed(t *testing.T) {
 	d.offer("r", "1")
 	require.NoError(t, d.Close())
 	d.offer("r", "2")
-	_, _, err := d.List(t.Context(), Query{Limit: 1})
+	_, err := d.List(t.Context(), Query{Limit: 1})
 	require.ErrorIs(t, err, ErrClosed)
 	d.open()
 	require.Equal(t, []string{"1"}, d.list(Query{}))

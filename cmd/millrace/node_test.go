@@ -217,9 +217,9 @@ func TestNothingExpiresByAClockThatJumps(t *testing.T) {
 	}
 	refuse("a")
 	list := func() int {
-		entries, _, err := n.refused.(*refusals.Store).List(t.Context(), refusals.Query{Limit: 10})
+		page, err := n.refused.(*refusals.Store).List(t.Context(), refusals.Query{Limit: 10})
 		require.NoError(t, err)
-		return len(entries)
+		return len(page.Entries)
 	}
 	require.Equal(t, 1, list())
 	jump.Store(int64(365 * 24 * time.Hour))
