@@ -27,15 +27,15 @@ var arrows = map[string][]string{
 	"cmd/millrace/importer": {"api/bounded", "api/s3", "ingest/files", "wal/durable", "wal/pause"},
 	"cmd/millrace/operate":  {"api/admin/answers", "api/bounded", "api/control", "api/control/document", "shard/cluster/placement", "wal/durable", "wal/pause", "wal/quorum"}, // its answers' types alone
 
-	"api":             {"api/bounded", "api/call", "api/center", "api/consent", "api/control", "api/control/document", "api/keys", "api/openapi", "api/ratelimit", "api/refused", "api/scim", "api/store", "api/translation", "api/users", "api/value", "shard", "wal/throttle"},
+	"api":             {"api/bounded", "api/call", "api/center", "api/consent", "api/control", "api/control/document", "api/keys", "api/openapi", "api/ratelimit", "api/refused", "api/scim", "api/store", "api/translation", "api/users", "api/value", "ingest/field", "shard", "wal/throttle"},
 	"api/admin":       {"api", "api/admin/answers", "api/bounded", "api/call", "api/census", "api/consent", "api/control", "api/control/document", "api/keys", "api/live", "api/openapi", "api/ratelimit", "api/refused", "api/store", "api/users", "ingest/field", "shard", "shard/op", "shard/profile", "wal/durable"},
 	"api/call":        {"api/control", "api/keys", "api/refused", "api/store", "shard"},
 	"api/census":      {"api/peers", "shard", "shard/profile", "wal/pause"},
 	"api/center":      {"api/call", "api/consent", "api/control", "api/control/document", "api/preference", "api/ratelimit", "api/store", "api/value", "shard", "shard/jsonvalue", "shard/op", "shard/profile"},
 	"api/consent":     {"api/call", "api/control", "api/control/document", "api/value", "ingest/field", "shard", "shard/op", "shard/profile"},
-	"api/console":     {"api/admin/answers", "api/console/chart", "api/console/figures", "api/console/rights", "api/console/signin", "api/control", "api/control/document", "api/openapi", "api/preference", "shard/cluster/placement", "wal/pause"}, // of openapi and placement the types of answers alone
+	"api/console":     {"api/admin/answers", "api/console/chart", "api/console/figures", "api/console/rights", "api/console/signin", "api/control", "api/control/document", "api/openapi", "api/preference", "ingest/field", "shard/cluster/placement", "wal/pause"}, // of openapi and placement the types of answers alone
 	"api/bounded":     {},
-	"api/control":     {"api/control/document", "api/keys", "api/ratelimit"},
+	"api/control":     {"api/control/document", "api/keys", "api/ratelimit", "ingest/field"},
 	"api/keys":        {},
 	"api/live":        {"shard", "shard/jsonvalue", "shard/op", "shard/profile", "wal/pause"},
 	"api/openapi":     {},
@@ -48,7 +48,7 @@ var arrows = map[string][]string{
 	"api/store":       {"api/control", "shard", "shard/bodies", "shard/op", "shard/profile"},
 	"api/translation": {"api/call", "api/control", "api/control/document", "api/value"},
 	"api/users":       {"api/call", "api/control", "api/refused", "api/store", "api/value", "ingest/field", "shard", "shard/op", "shard/profile"},
-	"api/value":       {"ingest/grammar", "shard/jsonvalue"},
+	"api/value":       {"ingest/field", "ingest/grammar", "shard/jsonvalue"},
 	"api/stream":      {"api/admin/answers", "api/bounded", "api/control", "api/control/document", "api/s3", "api/stream/currents", "shard/eventlog", "shard/eventlog/event", "shard/op", "wal/durable", "wal/pause"},
 
 	"api/admin/answers":    {"api/control", "api/control/document"},
@@ -61,7 +61,7 @@ var arrows = map[string][]string{
 
 	"ingest":         {"ingest/field", "ingest/grammar", "ingest/stops", "shard/op"},
 	"ingest/field":   {},
-	"ingest/files":   {"ingest/grammar"},
+	"ingest/files":   {"ingest/field", "ingest/grammar"},
 	"ingest/grammar": {"ingest/stops"},
 	"ingest/stops":   {},
 

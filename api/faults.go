@@ -6,6 +6,7 @@ import (
 
 	"millrace/api/refused"
 	"millrace/api/value"
+	"millrace/ingest/field"
 	"millrace/shard"
 )
 
@@ -66,5 +67,5 @@ var unmetTexts = map[shard.Outcome]string{
 }
 
 func unmetText(u shard.UnmetOperator) string {
-	return fmt.Sprintf("'%s' %s", value.ShortName(u.Name), unmetTexts[u.Why])
+	return fmt.Sprintf("'%s' %s", field.ShortName(u.Name), unmetTexts[u.Why])
 }

@@ -2,9 +2,10 @@ package ingest
 
 import (
 	"slices"
-	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"millrace/ingest/field"
 )
 
 // Fault is one thing that the answer reports: why a request or an object was refused, or what was left out of an
@@ -292,9 +293,6 @@ func (d *Decoder) outside(i int, kind numberKind) {
 	}
 }
 
-// maxNameInText is how many bytes of a name an error text shows.
-const maxNameInText = 64
-
 // appendText appends the text of why for a member, as the inside of a JSON string.
 func appendText(dst []byte, why reason, name []byte) []byte {
 	for _, c := range []byte(reasonTexts[why]) {
@@ -302,18 +300,7 @@ func appendText(dst []byte, why reason, name []byte) []byte {
 			dst = append(dst, c)
 			continue
 		}
-		short := name
-		if len(short) > maxNameInText {
-			end := maxNameInText
-			for !utf8.RuneStart(short[end]) {
-				end--
-			}
-			short = short[:end]
-		}
-		dst = appendEscaped(dst, short)
-		if len(short) < len(name) {
-			dst = append(dst, "…"...)
-		}
+		dst = appendEscaped(dst, field.ShortName(name))
 	}
 	return dst
 }

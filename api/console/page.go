@@ -22,6 +22,7 @@ import (
 	"millrace/api/admin/answers"
 	"millrace/api/console/signin"
 	"millrace/api/control/document"
+	"millrace/ingest/field"
 	"millrace/shard/cluster/placement"
 )
 
@@ -56,7 +57,7 @@ var helpers = template.FuncMap{
 	"ago":    func(now, then int64) string { return ago(time.Duration(now-then) * time.Millisecond) },
 	"time":   func(millis int64) string { return time.UnixMilli(millis).UTC().Format("2006-01-02 15:04:05 UTC") },
 	"millis": millis,
-	"short":  short,
+	"short":  field.Short[string],
 	"join":   strings.Join,
 	"rowsOf": rowsOf,
 	"lastOf": func(g placement.GroupStatus) int { return g.First + g.Count - 1 }, // of a group's partitions
@@ -314,14 +315,6 @@ func ago(d time.Duration) string {
 		return strconv.Itoa(int(d.Hours())) + " h ago"
 	}
 	return strconv.Itoa(int(d.Hours()/24)) + " days ago"
-}
-
-// short cuts a long text.
-func short(most int, text string) string {
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
 // download has the browser save what follows, and never show it. Unusual characters of the name are replaced.

@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/goccy/go-json"
 
 	"millrace/api/control/document"
+	"millrace/ingest/field"
 )
 
 // Entry is the content of an entry of the audit log, apart from its place and time, which the engine adds: what was
@@ -122,8 +122,8 @@ func pairs(list []any) map[string]any {
 			panic(fmt.Sprintf("BUG: %v is no name of a detail", list[i]))
 		}
 		v := list[i+1]
-		if s, ok := v.(string); ok && len(s) > maxDetailBytes {
-			v = strings.ToValidUTF8(s[:maxDetailBytes], "") + "…"
+		if s, ok := v.(string); ok {
+			v = field.Short(maxDetailBytes, s)
 		}
 		m[name] = v
 	}

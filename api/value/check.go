@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"strings"
 
+	"millrace/ingest/field"
 	"millrace/ingest/grammar"
 )
 
@@ -140,7 +140,7 @@ func (s *inspector) name(quoted Value, first int, many *map[string]struct{}) boo
 	case !ok:
 		s.find("a lone surrogate in a member name")
 	case !s.isNew(name, first, many):
-		s.find("member '" + ShortName(string(name)) + "' is there more than once")
+		s.find("member '" + field.ShortName(string(name)) + "' is there more than once")
 		ok = false
 	}
 	return ok
@@ -177,14 +177,3 @@ func (s *inspector) isNew(name []byte, first int, many *map[string]struct{}) boo
 	(*many)[string(name)] = struct{}{}
 	return len(*many) > n
 }
-
-// ShortName returns as much of a member's name as a text shows.
-func ShortName(name string) string {
-	if len(name) <= maxNameInText {
-		return name
-	}
-	return strings.ToValidUTF8(name[:maxNameInText], "") + "…"
-}
-
-// maxNameInText is how many bytes of a name a text shows.
-const maxNameInText = 64

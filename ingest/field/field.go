@@ -1,6 +1,7 @@
 // Package field holds the value rules of single fields: what counts as a time, an email address, a phone number, a
 // country, an amount of money. It knows neither HTTP nor JSON nor profiles: the bytes that it gets are those of one
 // decoded JSON string (or, for MinorUnits, of one JSON number), and it says whether they are valid and what they mean.
+// It also says how much of a value a message shows.
 //
 // Invariants
 //   - Functions are pure: the answer depends on the argument and on compiled-in tables. They use no clock, no network

@@ -13,6 +13,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/format"
+
+	"millrace/ingest/field"
 )
 
 // columns reads Parquet, whose columns are strings, numbers, booleans, times and dates, each at most once in a row;
@@ -86,7 +88,7 @@ func checkCompression(m *format.FileMetaData) error {
 		for _, c := range m.RowGroups[i].Columns {
 			if codec := c.MetaData.Codec; codec == format.Lz4Raw {
 				return &Fault{Text: fmt.Sprintf("the column %q is compressed with %s, which can't be read: want zstd, "+
-					"snappy, gzip, brotli or none", shortened(strings.Join(c.MetaData.PathInSchema, ".")), codec)}
+					"snappy, gzip, brotli or none", field.ShortName(strings.Join(c.MetaData.PathInSchema, ".")), codec)}
 			}
 		}
 	}
@@ -115,7 +117,7 @@ func (c *columns) describe(schema *parquet.Schema) error {
 		l, ok := leafOf(f)
 		if !ok {
 			return &Fault{Text: fmt.Sprintf("the column %q is of a type that isn't known: %s",
-				shortened(f.Name()), typeOf(f))}
+				field.ShortName(f.Name()), typeOf(f))}
 		}
 		l.cell = i
 		c.leaves = append(c.leaves, l)

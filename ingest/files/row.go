@@ -8,6 +8,8 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/zeebo/xxh3"
+
+	"millrace/ingest/field"
 )
 
 // column is the meaning of a column; columns without a meaning here are attributes, or are skipped.
@@ -352,7 +354,7 @@ func (r *Row) takeIdentifiers(object []byte) (column, string) {
 // notAlone says what a deletion has besides an identifier. It may be meant as an attribute, and must not delete the
 // user.
 func (r *Row) notAlone() string {
-	return fmt.Sprintf("'%s', too: a deletion has an identifier and nothing else", shortened(string(r.other)))
+	return fmt.Sprintf("'%s', too: a deletion has an identifier and nothing else", field.ShortName(string(r.other)))
 }
 
 // appendWhole appends an object that itself says whom it is about.

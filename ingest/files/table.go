@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"millrace/ingest/field"
 )
 
 // table is the meaning of the columns of CSV or Parquet. With a column `payload` they are the columns of a row. Without
@@ -63,7 +65,8 @@ func newTable(titles []string, o Options) (*table, error) {
 	t := &table{kind: o.Kind, name: -1}
 	for i, title := range titles {
 		if slices.Contains(titles[:i], title) && title != "" {
-			return nil, &Fault{Line: 1, Text: fmt.Sprintf("the column %q is there more than once", shortened(title))}
+			return nil, &Fault{Line: 1,
+				Text: fmt.Sprintf("the column %q is there more than once", field.ShortName(title))}
 		}
 		t.columns = append(t.columns, t.column(title, i))
 		t.payload = t.payload || t.columns[i].known == columnPayload
@@ -86,13 +89,6 @@ func (t *table) exact() {
 			c.known = columnNone
 		}
 	}
-}
-
-func shortened(s string) string {
-	if len(s) > 64 {
-		return strings.ToValidUTF8(s[:64], "") + "…"
-	}
-	return s
 }
 
 func (t *table) column(title string, i int) tableColumn {
@@ -142,7 +138,7 @@ func (t *table) check() error {
 		text = "the header has no column of an identifier: external_id, svc_id, braze_id, " +
 			"alias_name and alias_label, email, or phone"
 		if len(t.columns) == 1 && strings.ContainsAny(t.columns[0].title, ";\t|") {
-			text += fmt.Sprintf("; its only cell is %q: want commas between cells", shortened(t.columns[0].title))
+			text += fmt.Sprintf("; its only cell is %q: want commas between cells", field.ShortName(t.columns[0].title))
 		}
 	case has(columnAliasName) != has(columnAliasLabel):
 		text = "the header has only one of alias_name and alias_label"
@@ -165,7 +161,7 @@ func (t *table) check() error {
 func (t *table) besidesDeletions() string {
 	for _, c := range t.columns {
 		if c.known == columnPayload || c.known == columnNone && c.title != "" {
-			return fmt.Sprintf("deletions have no column %q", shortened(c.title))
+			return fmt.Sprintf("deletions have no column %q", field.ShortName(c.title))
 		}
 	}
 	return ""
@@ -254,7 +250,7 @@ func (t *table) appendMembers(r *Row, cells []cell) (fault string) {
 		default:
 			var value bool
 			if r.scratch, value = appendValue(append(r.scratch, c.member...), at, c); !value {
-				return fmt.Sprintf("%q is not valid", shortened(c.title))
+				return fmt.Sprintf("%q is not valid", field.ShortName(c.title))
 			}
 			r.scratch = append(r.scratch, ',')
 		}

@@ -16,6 +16,8 @@ import (
 
 	"github.com/goccy/go-json"
 	"github.com/google/uuid"
+
+	"millrace/ingest/field"
 )
 
 // Of is a document of type T that operators change as a whole. There are methods besides that only some kinds have:
@@ -102,7 +104,7 @@ func beginning(value string) string {
 	if len(value) <= maxNameBytes {
 		return value
 	}
-	return strings.ToValidUTF8(value[:40], "") + "…"
+	return field.Short(40, value)
 }
 
 // Printable says whether a text has no control characters, and is UTF-8.
