@@ -246,7 +246,7 @@ func testChangeEndsWithRaft(t *testing.T) {
 	l.renew(l.node.Load())
 	select {
 	case err := <-done:
-		require.ErrorIs(t, err, errUncertain)
+		require.ErrorContains(t, err, "leadership was lost meanwhile")
 	case <-time.After(time.Minute):
 		t.Fatal("the change has no end")
 	}

@@ -52,7 +52,7 @@ func (l *Log) change(ask func(*raft.Raft) raft.IndexFuture) error {
 	case errors.Is(err, raft.ErrNotLeader):
 		return ErrNotLeader
 	case errors.Is(err, raft.ErrLeadershipLost), errors.Is(err, raft.ErrRaftShutdown), errors.Is(err, wal.ErrClosed):
-		return fmt.Errorf("%w: %w", errUncertain, err)
+		return fmt.Errorf("quorum: leadership was lost meanwhile: %w", err) // the change may have been made
 	case err != nil:
 		return fmt.Errorf("change the members of group %d: %w", l.opts.Group, err)
 	}

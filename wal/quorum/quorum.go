@@ -55,13 +55,8 @@ func nodeOf[T ~string | ~[]byte](id T) Node {
 	return Node(n)
 }
 
-var (
-	// ErrNotLeader is returned by what only the leader of a group can do. Nothing was done.
-	ErrNotLeader = wal.ErrNotLeader
-	// errUncertain is returned by changes of the members when leadership was lost meanwhile: the change may or may not
-	// have been made.
-	errUncertain = errors.New("quorum: leadership was lost meanwhile")
-)
+// ErrNotLeader is returned by what only the leader of a group can do. Nothing was done.
+var ErrNotLeader = wal.ErrNotLeader
 
 // State is the state that a group's records build up, for a node that lacks so much of the log that it needs the state
 // instead.
