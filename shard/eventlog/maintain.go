@@ -26,9 +26,11 @@ func (l *Log) run() {
 			continue
 		}
 		err := l.packDue()
-		if err == nil && (l.isCrowded() || time.Since(maintained) >= min(maintainInterval, l.opts.DeleteWithin/4)) {
+		// When packing fails, what expires may make room for it. After a failure that is final nothing is done.
+		if l.ready() == nil &&
+			(l.isCrowded() || time.Since(maintained) >= min(maintainInterval, l.opts.DeleteWithin/4)) {
 			maintained = time.Now()
-			err = l.maintain(false)
+			err = errors.Join(err, l.maintain(false))
 		}
 		if err != nil && !errors.Is(err, errClosed) {
 			l.opts.Logger.Error("event log: background work", "error", err)

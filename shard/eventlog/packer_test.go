@@ -3,7 +3,9 @@ package eventlog
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +16,7 @@ import (
 
 	"millrace/loadtest/testsize"
 	"millrace/shard/eventlog/blocks"
+	"millrace/shard/eventlog/files"
 	"millrace/shard/op"
 )
 
@@ -187,6 +190,48 @@ func TestBacklogGrowsAfterFailure(t *testing.T) {
 			w.l.work.Unlock()
 			require.EqualValues(t, w.l.Stats().BacklogPositions, counted)
 		}
+	})
+}
+
+// fullFS has no room for blocks while full is set.
+type fullFS struct {
+	vfs.FS
+	full *atomic.Bool
+}
+
+func (fs fullFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if fs.full.Load() && strings.Contains(name, files.BlockSuffix) {
+		return nil, syscall.ENOSPC
+	}
+	return fs.FS.Create(name, c)
+}
+
+// A disk that is full of blocks gets room when they expire, although nothing can be packed until then.
+func TestBlocksExpireWhilePackingFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := vfs.NewMem()
+		var full atomic.Bool
+		o := busy()
+		o.FS = fullFS{mem, &full}
+		w := newWorld(t, mem, o)
+		defer func() { require.NoError(t, w.e.Close()) }()
+		defer func() { require.NoError(t, w.l.Close()) }()
+		w.commitMore(40, 9)
+		w.pack()
+		require.NotZero(t, w.l.Stats().Blocks)
+		w.clock.move(20 * 24 * time.Hour)
+		full.Store(true)
+		w.acked = map[int64]bool{}
+		w.commitMore(40, 9)
+		w.checkpoint()
+		w.clock.move(15 * 24 * time.Hour)
+		time.Sleep(2 * maintainInterval)
+		require.Zero(t, w.l.Stats().Blocks)
+		require.NotZero(t, w.l.Stats().BacklogPositions)
+		full.Store(false)
+		time.Sleep(2 * retryPause)
+		require.Zero(t, w.l.Stats().BacklogPositions)
+		w.requireExact()
 	})
 }
 
