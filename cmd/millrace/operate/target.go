@@ -54,10 +54,14 @@ func (c *Target) call(ctx context.Context, method, path string, body io.Reader) 
 func (c *Target) Request(
 	ctx context.Context, method, path string, body io.Reader, header http.Header,
 ) (*http.Response, error) {
+	if err := c.checkServer(); err != nil {
+		return nil, err
+	}
 	token, err := c.token()
 	if err != nil {
 		return nil, err
 	}
+	path = strings.TrimSuffix(path, "?") // of an empty query
 	ctx, giveUp := context.WithCancelCause(ctx)
 	r, err := http.NewRequestWithContext(ctx, method, c.url(path), body)
 	if err != nil {
@@ -93,6 +97,9 @@ func (c *Target) Request(
 	if json.Unmarshal(text, &said) == nil && said.Message != "" && said.Made == nil {
 		text = []byte(said.Message)
 	}
+	if answer.StatusCode == http.StatusNotFound && said.Message == http.StatusText(http.StatusNotFound) {
+		text = fmt.Appendf(nil, "%s has no such path: is it the address of the admin listener?", c.Server)
+	}
 	refused := errRefused{answer.StatusCode,
 		fmt.Sprintf("%s %s: %s: %s", method, path, answer.Status, bytes.TrimSpace(text))}
 	return nil, errors.Join(refused, err)
@@ -111,6 +118,13 @@ func (e errRefused) Error() string { return e.text }
 func isNotFound(err error) bool {
 	refused, ok := errors.AsType[errRefused](err)
 	return ok && refused.status == http.StatusNotFound
+}
+
+func (c *Target) checkServer() error {
+	if u, err := url.Parse(c.Server); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return fmt.Errorf("--server %q: want http://HOST:PORT or https://HOST", c.Server)
+	}
+	return nil
 }
 
 func (c *Target) url(path string) string { return strings.TrimSuffix(c.Server, "/") + path }

@@ -136,6 +136,28 @@ func TestErrorShowsMadeKeys(t *testing.T) {
 	}
 }
 
+// An address that can't be one, and a server that isn't the admin listener, are said to be that.
+func TestWrongServer(t *testing.T) {
+	for server, want := range map[string]string{
+		"127.0.0.1:8081":       `--server "127.0.0.1:8081": want http://HOST:PORT or https://HOST`,
+		"localhost:8081":       `--server "localhost:8081": want http://HOST:PORT or https://HOST`,
+		"ftp://localhost:8081": `--server "ftp://localhost:8081": want http://HOST:PORT or https://HOST`,
+		"":                     `--server "": want http://HOST:PORT or https://HOST`,
+	} {
+		_, err := ask(&Target{Server: server, Token: "t"}, http.MethodGet)
+		require.EqualError(t, err, want)
+	}
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = io.WriteString(w, `{"message":"Not Found"}`)
+	})
+	serveInBubble(t, handler, func(c *Target) {
+		s := &session{caller: &caller{Target: *c}, ctx: context.Background()}
+		require.EqualError(t, s.listAll("/admin/apps", "apps"),
+			"GET /admin/apps: 404 Not Found: http://node has no such path: is it the address of the admin listener?")
+	})
+}
+
 func ask(c *Target, method string) (string, error) {
 	body, err := c.call(context.Background(), method, "/admin/x", strings.NewReader(""))
 	if err != nil {
