@@ -48,7 +48,6 @@ func memory(ctx context.Context, s *settings) (figures []Figure, err error) {
 		return nil, err
 	}
 	after := weigh()
-	runtime.KeepAlive(makers) // their decoders are part of the first weight
 	for _, user := range []int{0, first, n - 1} { // profiles have the intended size
 		if size, err := sizeOf(e, user); err != nil || size != profileBytes {
 			return nil, errors.Join(err, fmt.Errorf("profile %d has %d bytes, want %d", user, size, profileBytes))
@@ -68,6 +67,7 @@ func memory(ctx context.Context, s *settings) (figures []Figure, err error) {
 	}
 	took := time.Since(start)
 	each = float64(weigh()-before) / float64(n-first)
+	runtime.KeepAlive(makers) // until the last weight: their decoders are part of the first
 	return append(figures, newFigure("resident memory of a profile after a checkpoint, with the store's memory",
 		"bytes", []float64{each},
 		Detail{"checkpoint", took.Seconds(), "s"})), nil
