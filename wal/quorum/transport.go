@@ -78,7 +78,7 @@ const maxAsked = 16
 func newTransport(
 	h *host.Host, group uint32, l *host.Listener, abstains *atomic.Bool, marker func() entryID, logger hclog.Logger,
 ) *transport {
-	s := &streams{host: h, group: group, from: l, done: make(chan struct{}), conns: map[net.Conn]struct{}{}}
+	s := &streams{host: h, group: group, from: l, done: make(chan struct{})}
 	t := &transport{
 		host: h, last: map[Node]contact{}, rpcs: make(chan raft.RPC, maxAsked),
 		answered: make(chan struct{}, 1), learned: make(chan struct{}, 1), done: make(chan struct{}),
@@ -276,36 +276,7 @@ type streams struct {
 	from  *host.Listener
 	done  chan struct{}
 	once  sync.Once
-
-	mu     sync.Mutex // guards all fields below
-	closed bool
-	conns  map[net.Conn]struct{}
-}
-
-// stream is a connection that leaves the list when it is closed.
-type stream struct {
-	net.Conn
-	of *streams
-}
-
-// Close closes the connection.
-func (c *stream) Close() error {
-	c.of.mu.Lock()
-	delete(c.of.conns, c)
-	c.of.mu.Unlock()
-	return c.Conn.Close()
-}
-
-func (s *streams) add(c net.Conn) (net.Conn, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		_ = c.Close()
-		return nil, net.ErrClosed
-	}
-	st := &stream{Conn: c, of: s}
-	s.conns[st] = struct{}{}
-	return st, nil
+	conns host.Conns
 }
 
 // Accept waits for a connection from another node.
@@ -314,7 +285,7 @@ func (s *streams) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.add(c)
+	return s.conns.Add(c)
 }
 
 // Dial connects to the same group on another node.
@@ -323,7 +294,7 @@ func (s *streams) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, 
 	if err != nil {
 		return nil, err
 	}
-	return s.add(c)
+	return s.conns.Add(c)
 }
 
 // Addr is this node's number.
@@ -332,14 +303,7 @@ func (s *streams) Addr() net.Addr { return s.from.Addr() }
 // Close ends all connections that came from Accept and Dial.
 func (s *streams) Close() error {
 	s.once.Do(func() { close(s.done) })
-	s.mu.Lock()
-	s.closed = true
-	conns := s.conns
-	s.conns = map[net.Conn]struct{}{}
-	s.mu.Unlock()
-	for c := range conns {
-		_ = c.(*stream).Conn.Close()
-	}
+	s.conns.Close()
 	return nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,8 +34,7 @@ type Peer struct {
 	pools [kinds]*fasthttp.HostClient
 	lost  func() // called when the node is no longer reached
 
-	linesMu sync.Mutex
-	lines   map[*line]struct{} // connections of the first two pools
+	lines host.Conns // connections of the first two pools
 
 	up     atomic.Bool  // the last call was answered
 	silent atomic.Bool  // the node has answered neither a ping nor anything else since
@@ -61,8 +59,7 @@ const maxPings = 2
 
 // NewPeer makes a Peer. lost is called when the node was reached and is no longer.
 func (o *Options) NewPeer(node host.Node, lost func()) *Peer {
-	p := &Peer{Node: node, o: o, lost: lost, Kick: make(chan struct{}, 1), lines: map[*line]struct{}{},
-		epoch: time.Now().Add(-time.Hour)}
+	p := &Peer{Node: node, o: o, lost: lost, Kick: make(chan struct{}, 1), epoch: time.Now().Add(-time.Hour)}
 	p.pools = [kinds]*fasthttp.HostClient{
 		Requests: client(p.lineOf(o.Host.DialRequests), o.MaxCalls, o.MaxBytes),
 		Services: client(p.lineOf(o.Host.DialCalls), o.MaxCalls, o.MaxBytes),
@@ -93,21 +90,7 @@ func (p *Peer) dialBy(dial func(host.Node, time.Duration) (net.Conn, error)) fas
 	}
 }
 
-// line is a connection that is closed when the node becomes silent.
-type line struct {
-	net.Conn
-	p *Peer
-}
-
-// Close closes the connection.
-func (l *line) Close() error {
-	l.p.linesMu.Lock()
-	delete(l.p.lines, l)
-	l.p.linesMu.Unlock()
-	return l.Conn.Close()
-}
-
-// lineOf is dialBy for connections that are lines.
+// lineOf is dialBy for connections that are closed when the node becomes silent.
 func (p *Peer) lineOf(dial func(host.Node, time.Duration) (net.Conn, error)) fasthttp.DialFuncWithTimeout {
 	connect := p.dialBy(dial)
 	return func(address string, left time.Duration) (net.Conn, error) {
@@ -115,26 +98,13 @@ func (p *Peer) lineOf(dial func(host.Node, time.Duration) (net.Conn, error)) fas
 		if err != nil {
 			return nil, err
 		}
-		l := &line{c, p}
-		p.linesMu.Lock()
-		defer p.linesMu.Unlock()
-		if p.silent.Load() { // since a moment ago: nobody would end the calls over it
-			_ = c.Close()
+		l, err := p.lines.Add(c)
+		if err == nil && p.silent.Load() { // since a moment ago: nobody may end the calls over it
+			_ = l.Close()
 			return nil, notSent{errSilent}
 		}
-		p.lines[l] = struct{}{}
-		return l, nil
+		return l, err
 	}
-}
-
-// endCalls ends all calls that are under way.
-func (p *Peer) endCalls() {
-	p.linesMu.Lock()
-	defer p.linesMu.Unlock()
-	for l := range p.lines {
-		_ = l.Conn.Close()
-	}
-	clear(p.lines)
 }
 
 // errSilent ends calls to a node that doesn't answer.
@@ -228,7 +198,7 @@ func (p *Peer) failed(begun time.Time, err error) {
 	}
 	if late && !p.silent.Swap(true) {
 		silences.Inc()
-		p.endCalls()
+		p.lines.End() // and all calls that are under way
 	}
 	if !p.up.Swap(false) {
 		return

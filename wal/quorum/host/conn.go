@@ -41,11 +41,4 @@ type Conn struct {
 	net.Conn
 	Node    Node   // the other side
 	Cluster string // as the other side knows it; empty: it doesn't know yet
-	gone    func() // called before it is closed
-}
-
-// Close closes the connection.
-func (c *Conn) Close() error {
-	c.gone()
-	return c.Conn.Close()
 }

@@ -95,10 +95,10 @@ func (h *Host) dial(address string, out handshake, deadline time.Time) (*Conn, e
 	if h.client != nil {
 		raw = tls.Client(raw, h.client)
 	}
-	c := &Conn{Conn: raw}
-	if !h.track(c) {
-		return nil, net.ErrClosed
+	if raw, err = h.conns.Add(raw); err != nil {
+		return nil, err
 	}
+	c := &Conn{Conn: raw}
 	if err := h.introduce(c, out); err != nil {
 		_ = c.Close()
 		return nil, fmt.Errorf("connect to node %d at %s: %w", out.to, address, err)

@@ -52,6 +52,7 @@ type Host struct {
 	calls    *Listener
 	requests *Listener // also for calls, kept apart from the others
 	doubtful doubtful  // connections whose handshake is under way
+	conns    Conns     // all that came or went through the port
 	done     chan struct{}
 	loops    sync.WaitGroup
 	// strangers are lines about connections that are not of this cluster: a process that looks for a node at an old
@@ -62,7 +63,6 @@ type Host struct {
 	closed  bool
 	cluster string
 	groups  map[uint32]*Group
-	conns   map[*Conn]struct{}
 	last    map[Node]string // where nodes were last reached, or are to be looked for first
 }
 
@@ -79,7 +79,6 @@ func Listen(o Options) (*Host, error) {
 		opts:   o,
 		done:   make(chan struct{}),
 		groups: map[uint32]*Group{},
-		conns:  map[*Conn]struct{}{},
 		last:   map[Node]string{},
 	}
 	h.setTLS(o.TLS)
@@ -157,13 +156,9 @@ func (h *Host) Close() error {
 	}
 	h.closed = true
 	close(h.done)
-	conns := h.conns
-	h.conns = map[*Conn]struct{}{}
 	h.mu.Unlock()
 	err := h.port.Close()
-	for c := range conns {
-		_ = c.Conn.Close()
-	}
+	h.conns.Close()
 	_, _ = h.calls.Close(), h.requests.Close()
 	h.loops.Wait()
 	return err
@@ -200,10 +195,11 @@ func (h *Host) welcome(raw net.Conn) {
 	if h.server != nil {
 		raw = tls.Server(raw, h.server)
 	}
-	c := &Conn{Conn: raw}
-	if !h.track(c) {
+	raw, err := h.conns.Add(raw)
+	if err != nil {
 		return
 	}
+	c := &Conn{Conn: raw}
 	to, err := h.admit(c)
 	if err == nil {
 		_ = raw.SetDeadline(time.Time{})
@@ -220,23 +216,6 @@ func (h *Host) welcome(raw net.Conn) {
 		handshakesFailed.Inc()
 	}
 	_ = c.Close()
-}
-
-// track registers a connection, so that Close ends it.
-func (h *Host) track(c *Conn) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.closed {
-		_ = c.Conn.Close()
-		return false
-	}
-	h.conns[c] = struct{}{}
-	c.gone = func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		delete(h.conns, c)
-	}
-	return true
 }
 
 func (h *Host) admit(c *Conn) (*Listener, error) {

@@ -123,7 +123,7 @@ func TestHostAtAnotherAddress(t *testing.T) {
 func TestHostSaysSeldomWhoIsNotOfTheCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said bytes.Buffer
-		h := &Host{opts: Options{Logger: slog.New(slog.NewTextHandler(&said, nil))}, conns: map[*Conn]struct{}{}}
+		h := &Host{opts: Options{Logger: slog.New(slog.NewTextHandler(&said, nil))}}
 		for range 100 {
 			ours, theirs := net.Pipe()
 			go func() { _, _ = theirs.Write(make([]byte, handshakeBytes)) }()
@@ -332,7 +332,7 @@ func TestHostTLS(t *testing.T) {
 	talk(t, one, two)
 	c, err := one.DialCalls(2, time.Minute)
 	require.NoError(t, err)
-	require.IsType(t, &tls.Conn{}, c.(*Conn).Conn)
+	require.IsType(t, &tls.Conn{}, c.(*Conn).Conn.(*member).Conn)
 
 	for name, c := range map[string]*tls.Config{"another authority": theirs.Config(t), "no certificate": {RootCAs: mine.Pool}, "no TLS": nil} {
 		_, err = testHost(t, where, 3, "c", c).DialCalls(1, time.Minute)
@@ -361,7 +361,7 @@ func TestClosingDropsCalls(t *testing.T) {
 			theirs, err := dialed.at.Accept()
 			require.NoError(t, err)
 			require.NoError(t, mine.Close())
-			raw := theirs.(*Conn).Conn
+			raw := theirs.(*Conn).Conn.(*member).Conn
 			if encrypted, ok := raw.(*tls.Conn); ok {
 				raw = encrypted.NetConn()
 			}
