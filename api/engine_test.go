@@ -83,13 +83,13 @@ func newDoor(t *testing.T) *door {
 
 // prepare is what the decoder has to know of a workspace.
 func prepare(w *control.Workspace) any {
-	prepared := &ingest.Workspace{ID: w.Number, Blocked: w.Blocked, Groups: map[[16]byte]ingest.Channel{}, Apps: map[string]struct{}{}, Braze: w.Braze()}
+	prepared := &ingest.Workspace{ID: w.Number, Blocked: w.Blocked, Groups: map[[16]byte]byte{}, Apps: map[string]struct{}{}, Braze: w.Braze()}
 	for id := range w.Apps {
 		prepared.Apps[id] = struct{}{}
 	}
 	for id, g := range w.Groups {
 		raw, _ := field.UUID([]byte(id))
-		prepared.Groups[raw] = ingest.Channel(consent.ChannelOf(g))
+		prepared.Groups[raw] = consent.ChannelOf(g)
 	}
 	return prepared
 }

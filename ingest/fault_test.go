@@ -51,7 +51,7 @@ func faultsOf(t *testing.T, ws *Workspace, body string) (faults []Fault) {
 }
 
 func TestFaults(t *testing.T) {
-	ws := &Workspace{Groups: map[[16]byte]Channel{testGroup: ChannelEmail}, MaxCombined: 20}
+	ws := &Workspace{Groups: map[[16]byte]byte{testGroup: op.ChannelEmail}, MaxCombined: 20}
 	f := func(body string, rules ...string) {
 		t.Helper()
 		var got []string

@@ -26,24 +26,14 @@ import (
 	"millrace/shard/op"
 )
 
-// Channel is the channel of a subscription group.
-type Channel uint8
-
-// Channels (decisions.md D7), with the numbers that ops carry.
-const (
-	ChannelEmail    Channel = op.ChannelEmail
-	ChannelSMS      Channel = op.ChannelSMS
-	ChannelWhatsApp Channel = op.ChannelWhatsApp
-)
-
 // Workspace is what the decoder has to know of a workspace: a snapshot made by the caller, which nobody changes any
 // more.
 type Workspace struct {
 	ID uint32
 	// MaxCombined bounds the objects in a whole request; 0 means no bound but that of each array. Plan `mau` has 50.
 	MaxCombined int
-	// Groups are the channels of the existing subscription groups, by id.
-	Groups map[[16]byte]Channel
+	// Groups are the channels (decisions.md D7) of the existing subscription groups, by id: op.ChannelEmail, ….
+	Groups map[[16]byte]byte
 	// Apps are the ids of the existing apps; push tokens of other apps are refused.
 	Apps map[string]struct{}
 	// Blocked are the external ids that are refused.

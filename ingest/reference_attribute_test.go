@@ -267,7 +267,7 @@ func (j *judge) groups(m member) string {
 		if state.kind != '"' || state.text != "subscribed" && state.text != "unsubscribed" {
 			j.no(rankValue, state.at, reasonTexts[reasonGroupState])
 		}
-		list = append(list, dumpString(string(group[:])+string([]byte{byte(channel)})), strconv.FormatBool(state.text == "subscribed"))
+		list = append(list, dumpString(string(group[:])+string([]byte{channel})), strconv.FormatBool(state.text == "subscribed"))
 	}
 	return "[" + strings.Join(list, ",") + "]"
 }

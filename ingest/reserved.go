@@ -179,7 +179,7 @@ func (d *Decoder) subscriptionGroup(i int) int {
 	if state.kind != slotString || !subscribed && string(d.content(&state)) != "unsubscribed" {
 		d.refuseNamed(rankValue, int(state.at), reasonGroupState, d.owner)
 	}
-	d.scratch = append(append(d.scratch[:0], group[:]...), byte(channel))
+	d.scratch = append(append(d.scratch[:0], group[:]...), channel)
 	d.putBytes(op.String, d.scratch)
 	d.putTag(op.False + op.Tag(boolBit(subscribed)))
 	return i

@@ -69,7 +69,7 @@ const (
 // testWorkspace has one group, one app and one blocked id.
 func testWorkspace() *Workspace {
 	return &Workspace{
-		Groups:  map[[16]byte]Channel{testGroup: ChannelEmail},
+		Groups:  map[[16]byte]byte{testGroup: op.ChannelEmail},
 		Apps:    map[string]struct{}{testApp: {}},
 		Blocked: map[string]struct{}{"dummy": {}},
 	}

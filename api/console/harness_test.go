@@ -169,13 +169,13 @@ func (h *house) serveCounts(w http.ResponseWriter, r *http.Request) {
 
 // prepare is what the decoder has to know of a workspace.
 func prepare(w *control.Workspace) any {
-	prepared := &ingest.Workspace{ID: w.Number, Blocked: w.Blocked, Groups: map[[16]byte]ingest.Channel{}, Apps: map[string]struct{}{}}
+	prepared := &ingest.Workspace{ID: w.Number, Blocked: w.Blocked, Groups: map[[16]byte]byte{}, Apps: map[string]struct{}{}}
 	for id := range w.Apps {
 		prepared.Apps[id] = struct{}{}
 	}
 	for id := range w.Groups {
 		raw, _ := field.UUID([]byte(id))
-		prepared.Groups[raw] = ingest.ChannelEmail
+		prepared.Groups[raw] = op.ChannelEmail
 	}
 	return prepared
 }

@@ -40,7 +40,7 @@ func (s *stage) track(workspace uint32, body string) {
 	b := s.engine.NewBatch(workspace, 9)
 	defer b.Release()
 	b.Source = op.SourceTrack
-	ws := &ingest.Workspace{ID: workspace, Groups: map[[16]byte]ingest.Channel{newsGroup: ingest.ChannelEmail}}
+	ws := &ingest.Workspace{ID: workspace, Groups: map[[16]byte]byte{newsGroup: op.ChannelEmail}}
 	reply, status := ingest.NewDecoder(ingest.Options{}).Track(nil, []byte(body), ws, &b.Builder, b, s.now)
 	require.Equal(s.t, 201, status, string(reply))
 	require.NoError(s.t, b.Commit())

@@ -114,7 +114,7 @@ func (w *world) track(body string) {
 	b := w.e.NewBatch(w.ws.Number, 0)
 	defer b.Release()
 	answer, status := ingest.NewDecoder(ingest.Options{}).Track(nil, []byte(body), &ingest.Workspace{ID: w.ws.Number, StreamsAttributes: w.c.Snapshot().Lookup("shop").StreamsAttributes,
-		Groups: map[[16]byte]ingest.Channel{{15: 1}: ingest.ChannelEmail}}, &b.Builder, b, time.Now().UnixMilli())
+		Groups: map[[16]byte]byte{{15: 1}: op.ChannelEmail}}, &b.Builder, b, time.Now().UnixMilli())
 	require.Equal(w.t, 201, status, "%s", answer)
 	require.NotContains(w.t, string(answer), "errors")
 	require.NoError(w.t, b.Commit())

@@ -187,7 +187,7 @@ func (n *node) openAlone(_ context.Context, o *nodeOptions) error {
 // forIngest returns what the decoder has to know of a workspace.
 func forIngest(w *control.Workspace) *ingest.Workspace {
 	i := &ingest.Workspace{
-		ID: w.Number, Groups: map[[16]byte]ingest.Channel{}, Apps: map[string]struct{}{}, Blocked: w.Blocked,
+		ID: w.Number, Groups: map[[16]byte]byte{}, Apps: map[string]struct{}{}, Blocked: w.Blocked,
 		ErrorObjects: w.RequestErrorShape == "objects", Braze: w.Braze(), StreamsAttributes: w.StreamsAttributes,
 	}
 	if w.Plan == "mau" {
@@ -198,7 +198,7 @@ func forIngest(w *control.Workspace) *ingest.Workspace {
 	}
 	for id, g := range w.Groups {
 		if raw, ok := field.UUID([]byte(id)); ok {
-			i.Groups[raw] = ingest.Channel(consent.ChannelOf(g))
+			i.Groups[raw] = consent.ChannelOf(g)
 		}
 	}
 	return i

@@ -348,7 +348,7 @@ func importOptionsOf(ws *control.Workspace) profile.ImportOptions {
 			}
 			return nil
 		},
-		Channel: func(group [16]byte) byte { return byte(groups[group]) },
+		Channel: func(group [16]byte) byte { return groups[group] },
 		Text:    importedText,
 	}
 }
