@@ -326,7 +326,8 @@ func (w *worker) wait(err error, attempt int) time.Duration {
 
 // retryAfter is the time that an answer asks to wait for, 0 when it says nothing that makes sense.
 func retryAfter(resp *fasthttp.Response) time.Duration {
-	return bounded.RetryAfter(string(resp.Header.Peek("Retry-After")), time.Now())
+	h := &resp.Header
+	return bounded.RetryAfter(string(h.Peek("Retry-After")), string(h.Peek("Date")), time.Now())
 }
 
 // exchange sends the request once, reads the answer and records both. The error is that of the connection, nil when

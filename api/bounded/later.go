@@ -11,13 +11,18 @@ import (
 const MaxLater = time.Hour
 
 // RetryAfter reads the value of Retry-After (RFC 9110): seconds, however many, or a time. A time that has passed, and
-// what makes no sense, is no wait.
-func RetryAfter(value string, now time.Time) time.Duration {
+// what makes no sense, is no wait. date is the Date of the same answer: by it a time means the same whatever the clock
+// here says. An answer without one is taken to be of now.
+func RetryAfter(value, date string, now time.Time) time.Duration {
 	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil || errors.Is(err, strconv.ErrRange) {
 		return min(time.Duration(seconds)*time.Second, MaxLater)
 	}
-	if at, err := http.ParseTime(value); err == nil {
-		return min(max(at.Sub(now), 0), MaxLater)
+	at, err := http.ParseTime(value)
+	if err != nil {
+		return 0
 	}
-	return 0
+	if said, err := http.ParseTime(date); err == nil {
+		now = said
+	}
+	return min(max(at.Sub(now), 0), MaxLater)
 }

@@ -20,6 +20,10 @@ func TestRetryAfter(t *testing.T) {
 		in(1000*time.Hour, http.TimeFormat): MaxLater, "Fri, 31 Dec 9999 23:59:59 GMT": MaxLater,
 		"Mon, 01 Jan 0001 00:00:00 GMT": 0,
 	} {
-		require.Equal(t, want, RetryAfter(value, now), value)
+		require.Equal(t, want, RetryAfter(value, "", now), value)
+		require.Equal(t, want, RetryAfter(value, "today", now), value)
+		for _, ahead := range []time.Duration{-9 * time.Minute, 9 * time.Minute, 1000 * time.Hour} { // of the clock here
+			require.Equal(t, want, RetryAfter(value, now.Format(http.TimeFormat), now.Add(ahead)), value)
+		}
 	}
 }

@@ -263,7 +263,8 @@ func (h *endpoint) post(ctx context.Context, batch []post, body []byte) (status 
 	}
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes)) // the text is for operators
 	answer = string(bytes.ToValidUTF8(bytes.TrimSpace(text), nil))
-	if after := bounded.RetryAfter(resp.Header.Get("Retry-After"), time.Now()); after > 0 && !isFinal(resp.StatusCode) {
+	after := bounded.RetryAfter(resp.Header.Get("Retry-After"), resp.Header.Get("Date"), time.Now())
+	if after > 0 && !isFinal(resp.StatusCode) {
 		return 0, "", &laterError{fmt.Errorf("%s answers %d: %s", h.to.URL, resp.StatusCode, answer), after}
 	}
 	return resp.StatusCode, answer, nil

@@ -482,6 +482,11 @@ func TestBackoff(t *testing.T) {
 			require.Zero(t, later(err))
 		}
 	}
+	theirs := time.Now().Add(45 * time.Minute).UTC() // a clock that is ahead of this machine's
+	s.judge = func(int, []byte) int { return 503 }
+	s.header.Set("Date", theirs.Format(http.TimeFormat))
+	s.header.Set("Retry-After", theirs.Add(2*time.Second).Format(http.TimeFormat))
+	require.Equal(t, 2*time.Second, later(w.turns(w.options(), stream)))
 	o := w.options()
 	k := newCarrier(&o, w.ws, stream, o.Parts()[0])
 	pauses := map[time.Duration]bool{}

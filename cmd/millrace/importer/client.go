@@ -188,7 +188,8 @@ func (c *client) once(call *call) error {
 	call.status = response.StatusCode()
 	call.answer = append(call.answer[:0], response.Body()...)
 	call.replayed = string(response.Header.Peek("Idempotent-Replay")) == "true"
-	call.after = bounded.RetryAfter(string(response.Header.Peek("Retry-After")), time.Now())
+	call.after = bounded.RetryAfter(string(response.Header.Peek("Retry-After")), string(response.Header.Peek("Date")),
+		time.Now())
 	return nil
 }
 

@@ -9,11 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is in front of a server may name the time at which it can be asked again.
+// What is in front of a server may name the time at which it can be asked again, by a clock that differs from this
+// machine's.
 func TestRetryAfterATime(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Retry-After", time.Now().Add(40*time.Minute).UTC().Format(http.TimeFormat))
+		now := time.Now().Add(15 * time.Minute).UTC()
+		w.Header().Set("Date", now.Format(http.TimeFormat))
+		w.Header().Set("Retry-After", now.Add(40*time.Minute).Format(http.TimeFormat))
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}))
 	t.Cleanup(server.Close)
