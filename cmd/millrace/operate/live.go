@@ -3,6 +3,7 @@ package operate
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,10 +53,13 @@ func (c *Live) Run(ctx context.Context, out io.Writer) error {
 	if errors.Is(err, errEnough) || ctx.Err() != nil {
 		return nil
 	}
-	return err
+	return cmp.Or(err, errEnded)
 }
 
-var errEnough = errors.New("enough")
+var (
+	errEnough = errors.New("enough")
+	errEnded  = errors.New("the server has ended the view") // it stops, or somebody else may watch no longer
+)
 
 func (c *Live) query() (url.Values, error) {
 	query := given("workspace", c.Workspace, "name", c.Name, "external_id", c.ExternalID, "svc_id", c.SvcID,
