@@ -131,7 +131,7 @@ func (w *Worker) noteAll(p *Partition, number uint64, before []profile.StateChan
 	after, old := profile.IndexStates(w.contact.now), profile.IndexStates(before)
 	for _, was := range before {
 		// The state was left behind with an address.
-		if after.Find(was.State) == nil && differs(was, true, profile.State{Kind: was.Kind}) {
+		if after.Next(was.State) == nil && differs(was, true, profile.State{Kind: was.Kind}) {
 			w.note(p, number, profile.StateChange{
 				State: profile.State{Kind: was.Kind, Group: was.Group}, Changed: rec.Stamp, Actor: rec.Actor,
 				Source: rec.Source,
@@ -140,7 +140,7 @@ func (w *Worker) noteAll(p *Partition, number uint64, before []profile.StateChan
 	}
 	for _, c := range after.List() {
 		was, known := profile.StateChange{}, false
-		if had := old.Find(c.State); had != nil {
+		if had := old.Next(c.State); had != nil {
 			was, known = *had, true
 		}
 		if differs(was, known, c.State) {

@@ -58,10 +58,12 @@ func (c StateChange) Later(than StateChange) bool {
 }
 
 // StateIndex finds the changes of a list by what they are of. A user may have many thousands of groups, and a list may
-// be as long: then a map finds them.
+// be as long: then a map finds them, once it was walked a few times.
 type StateIndex struct {
-	list []StateChange
-	at   map[thing]int // nil for a short list
+	list  []StateChange
+	at    map[thing]int // nil while the list is walked
+	walks int           // of a long list
+	next  int           // where Next looks first
 }
 
 // thing is what a State is a state of.
@@ -72,45 +74,69 @@ type thing struct {
 
 func (s *State) thing() thing { return thing{s.Kind, s.Group} }
 
-// manyStates is the length from which on a list is not walked to find a state.
-const manyStates = 64
+const (
+	manyStates = 64 // the length from which on a list is walked to find a state
+	fewWalks   = 4  // times only: to make a map costs as much as some more
+)
 
 // IndexStates is the index of a list, which it does not copy.
-func IndexStates(list []StateChange) StateIndex {
-	x := StateIndex{list: list}
-	if len(list) >= manyStates {
-		x.at = make(map[thing]int, len(list))
-		for i := range list {
-			if _, ok := x.at[list[i].thing()]; !ok {
-				x.at[list[i].thing()] = i
-			}
-		}
-	}
-	return x
-}
+func IndexStates(list []StateChange) StateIndex { return StateIndex{list: list} }
 
 // Find is the first change of the same thing as s; nil: there is none.
 func (x *StateIndex) Find(s State) *StateChange {
+	if i := x.find(s); i >= 0 {
+		return &x.list[i]
+	}
+	return nil
+}
+
+// Next is Find for one who looks for the changes of another list in their order, most of which this one has in the same
+// order: then each is found where it is expected.
+func (x *StateIndex) Next(s State) *StateChange {
+	i := x.next
+	if i >= len(x.list) || !x.list[i].Is(s) {
+		i = x.find(s)
+	}
+	if i < 0 {
+		return nil
+	}
+	x.next = i + 1
+	return &x.list[i]
+}
+
+func (x *StateIndex) find(s State) int {
+	if x.at == nil && len(x.list) >= manyStates {
+		if x.walks++; x.walks > fewWalks {
+			x.makeMap()
+		}
+	}
 	if x.at != nil {
 		if i, ok := x.at[s.thing()]; ok {
-			return &x.list[i]
+			return i
 		}
-		return nil
+		return -1
 	}
 	for i := range x.list {
 		if x.list[i].Is(s) {
-			return &x.list[i]
+			return i
 		}
 	}
-	return nil
+	return -1
+}
+
+func (x *StateIndex) makeMap() {
+	x.at = make(map[thing]int, len(x.list))
+	for i := range x.list {
+		if _, ok := x.at[x.list[i].thing()]; !ok {
+			x.at[x.list[i].thing()] = i
+		}
+	}
 }
 
 // Add appends a change of something that the list has no change of.
 func (x *StateIndex) Add(c StateChange) {
 	if x.list = append(x.list, c); x.at != nil {
 		x.at[c.thing()] = len(x.list) - 1
-	} else if len(x.list) == manyStates {
-		*x = IndexStates(x.list)
 	}
 }
 

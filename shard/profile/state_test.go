@@ -204,6 +204,28 @@ func TestManyGroupsCostOnePass(t *testing.T) {
 	require.Equal(t, states, AppendStates(nil, left))
 }
 
+// Who looks for the states of a long list in their order needs no map of it, also when one has come and one has gone.
+func TestStatesInOrderNeedNoMap(t *testing.T) {
+	list := make([]StateChange, 100*manyStates)
+	for i := range list {
+		list[i] = StateChange{State: State{Kind: StateGroup, Group: [16]byte{byte(i), byte(i >> 8)}}, Changed: int64(i)}
+	}
+	came, gone := list[7], list[500]
+	has := slices.Delete(slices.Clone(list), 7, 8)
+	looked := slices.Delete(slices.Clone(list), 500, 501)
+	require.Zero(t, testing.AllocsPerRun(10, func() {
+		x, wrong := IndexStates(has), 0
+		for _, c := range looked {
+			if found := x.Next(c.State); (found == nil) != (c == came) || found != nil && *found != c {
+				wrong++
+			}
+		}
+		if found := x.Next(gone.State); wrong > 0 || found == nil || *found != gone {
+			t.Error(wrong)
+		}
+	}))
+}
+
 // TestStateIndex finds in a short and in a long list what a walk finds, also after the list has grown.
 func TestStateIndex(t *testing.T) {
 	rng := testseed.Rand(t)
@@ -213,7 +235,7 @@ func TestStateIndex(t *testing.T) {
 		s := State{Kind: StateKind(1 + rng.IntN(4)), Group: [16]byte{byte(rng.IntN(200))}}
 		at := slices.IndexFunc(list, func(c StateChange) bool { return c.Is(s) })
 		again := IndexStates(list)
-		for _, found := range []*StateChange{x.Find(s), again.Find(s)} {
+		for _, found := range []*StateChange{x.Find(s), again.Find(s), again.Next(s), x.Next(s)} {
 			if require.Equal(t, at >= 0, found != nil); found != nil {
 				require.Equal(t, list[at], *found)
 			}
