@@ -231,6 +231,9 @@ func (c *restoreCommand) Run(ctx context.Context, stdout io.Writer) error {
 	if c.Data == "" && !c.VerifyOnly {
 		return errors.New("--data or --verify-only is required")
 	}
+	if len(c.Members) == 0 && (c.Node != 1 || c.Groups != 0 || c.Replicas != 0) {
+		return errors.New("--node, --groups and --replicas go with --members")
+	}
 	in, size, err := c.open()
 	if err != nil {
 		return err

@@ -414,6 +414,10 @@ func TestRestoreRefuses(t *testing.T) {
 
 	require.Contains(t, tool(t, "restore", good, "--verify-only"), "intact")
 	require.Contains(t, refused(t, nil, "restore", good), "--data or --verify-only is required")
+	for _, flag := range []string{"--node", "--groups", "--replicas"} {
+		require.Contains(t, refused(t, nil, "restore", good, "--data", filepath.Join(dir, "alone"), flag, "2"),
+			"--node, --groups and --replicas go with --members")
+	}
 	require.Contains(t, refused(t, nil, "restore", filepath.Join(dir, "none"), "--data", dir), "no such file")
 	require.Contains(t, refused(t, nil, "restore", good, "--data", s.dir), "the directory is not empty")
 	require.Contains(t, refused(t, nil, "restore", good, "--data", filepath.Join(dir, "cluster"), "--members", "1=127.0.0.1:7000"), "restore it without --members")
