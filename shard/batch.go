@@ -157,6 +157,22 @@ func (b *Batch) Import(blob []byte) {
 	b.Append(op.Import, op.MakeFlags(0, id), b.coordinator.hasher.Number(b.workspace, id, key), blob, key)
 }
 
+// ImportOver replaces the profile with this number. There is no effect when it has gone meanwhile.
+func (b *Batch) ImportOver(number uint64, blob []byte) {
+	id, key := profile.HomeID(blob)
+	b.Append(op.Import, op.MakeFlags(op.Resolved, id), number, blob, key)
+}
+
+// ImportBeside creates a profile whose home identifier is an address, beside those that have the address already.
+func (b *Batch) ImportBeside(blob []byte) {
+	id, key := profile.HomeID(blob)
+	h := b.coordinator.hasher
+	// The op doesn't go to the address's row, which would send it on to a profile of the row, but to a number near it
+	// where nothing is.
+	number := h.Beside(h.Number(b.workspace, id, key), uint64(profile.Updated(blob)))
+	b.Append(op.Import, op.MakeFlags(0, id), number, blob, key)
+}
+
 // Merge queues a merge of the profile gone into the profile keep (service.md 4.2). The merge is durable when Commit
 // returns, and applied later: once, or not at all when one of the two profiles no longer exists by then. Commit returns
 // ErrBusy when too many merges wait (Options.MaxMergesWaiting).

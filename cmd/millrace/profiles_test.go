@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -174,4 +175,50 @@ func TestImportOfRevenue(t *testing.T) {
 	(&operator{t, s}).run("workspaces", "update", "test", "--exchange-rates", "HRK=2")
 	require.Equal(t, 14.5, s.user(t, "u1")["total_revenue"])
 	p.stop()
+}
+
+// usersOf is what the export has of the users who have an address: their external ids and custom attributes, as text.
+func (s *site) usersOf(t *testing.T, identifier string) (all []string) {
+	t.Helper()
+	a := s.export(t, "{"+identifier+"}")
+	require.Equal(t, http.StatusCreated, a.status, a.body)
+	var v struct {
+		Users []struct {
+			ID         string          `json:"external_id"`
+			Attributes json.RawMessage `json:"custom_attributes"`
+		} `json:"users"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(a.body), &v))
+	for _, u := range v.Users {
+		all = append(all, u.ID+string(u.Attributes))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// A line without an external id and aliases is a user who has nothing but an address. Others who have the address stay
+// as they are, and so do the users of other lines; the same import again replaces the same users.
+func TestImportOfUsersWithoutNames(t *testing.T) {
+	t.Parallel()
+	s := newAdminSite(t)
+	s.start(t)
+	const shared, phone = `"email":"shared@example.com"`, `"phone":"+4915112345678"`
+	s.importLines(t,
+		`{"external_id":"ann",`+shared+`,`+phone+`,"custom_attributes":{"n":1},"total_revenue":5}`,
+		`{"user_aliases":[{"alias_label":"l","alias_name":"a"}],`+shared+`,"custom_attributes":{"n":12}}`)
+	ann := s.user(t, "ann")
+	for _, from := range []int{10, 20, 20} { // anew, with other values, and the same again
+		line := func(i int, address string) string {
+			return fmt.Sprintf(`{"user_aliases":[],%s,"custom_attributes":{"n":%d}}`, address, from+i)
+		}
+		lines := []string{line(0, shared), line(1, shared+","+phone)}
+		for i := range importBatch { // what follows is in another batch
+			lines = append(lines, fmt.Sprintf(`{"external_id":"other%d"}`, i))
+		}
+		lines = append(lines, line(2, phone), line(3, `"email":"SHARED@example.com"`))
+		require.Equal(t, importAnswer{Imported: len(lines)}, s.importLines(t, lines...))
+	}
+	require.Equal(t, []string{`ann{"n":1}`, `{"n":12}`, `{"n":20}`, `{"n":21}`, `{"n":23}`}, s.usersOf(t, `"email_address":"shared@example.com"`))
+	require.Equal(t, []string{`ann{"n":1}`, `{"n":21}`, `{"n":22}`}, s.usersOf(t, `"phone":"+4915112345678"`))
+	require.Equal(t, ann, s.user(t, "ann"))
 }

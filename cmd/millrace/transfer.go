@@ -222,7 +222,7 @@ func (a *importAnswer) warn(line int, left []string) {
 
 // importProfiles is POST /admin/workspaces/{workspace}/profiles: NDJSON, each line a user in the shape of the export
 // (decisions.md D9). A line that is not a user is refused; the others are not affected. What a profile does not take of
-// a line is left out with a warning. An existing profile is replaced.
+// a line is left out with a warning. An existing profile is replaced; of a line that has only an address, see namesake.
 func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *field.Phones) {
 	ws := n.control.Snapshot().Lookup(r.PathValue("workspace"))
 	if ws == nil {
@@ -261,8 +261,9 @@ func (n *node) importLines(
 		}
 	}
 	var blobs [][]byte // not committed yet
+	begun := n.clock.Next(1)
 	commit := func() error {
-		if err := n.replaceProfiles(ws, blobs); err != nil {
+		if err := n.replaceProfiles(ws, blobs, begun); err != nil {
 			return err
 		}
 		result.Imported += len(blobs)
@@ -373,17 +374,52 @@ func importedText(code uint32, text []byte) (stored []byte, ok bool) {
 	return text, true
 }
 
-// replaceProfiles makes imported profiles durable and visible.
-func (n *node) replaceProfiles(ws *control.Workspace, blobs [][]byte) error {
+// replaceProfiles makes imported profiles durable and visible. begun is when the import began.
+func (n *node) replaceProfiles(ws *control.Workspace, blobs [][]byte, begun int64) error {
 	return untilTaken(context.Background(), func() error {
 		b := n.engine.NewBatch(ws.Number, 0)
 		defer b.Release()
 		b.SetSource(op.SourceImport)
+		taken := make(map[uint64]bool) // what the batch replaces by addresses
 		for _, blob := range blobs {
-			b.Import(blob)
+			id, key := profile.HomeID(blob)
+			if id != op.Email && id != op.Phone {
+				b.Import(blob)
+				continue
+			}
+			users, err := n.engine.Find(ws.Number, id, key)
+			if err != nil {
+				return err
+			}
+			if number := namesake(users, blob, begun, taken); number == 0 {
+				b.ImportBeside(blob)
+			} else {
+				taken[number] = true
+				b.ImportOver(number, blob)
+			}
 		}
 		return b.Commit()
 	})
+}
+
+// namesake is the number of the profile that is replaced by blob, one without an external id and aliases; 0: none.
+// users are those who share its address. The address doesn't say which of them is meant, so those whom something else
+// names stay as they are. Of the others it is the one who was updated first. Those who were updated since the import
+// began are users of earlier lines.
+func namesake(users []shard.User, blob []byte, begun int64, taken map[uint64]bool) (number uint64) {
+	id, _ := profile.HomeID(blob)
+	first := begun
+	for _, u := range users {
+		_, hasEmail := profile.Attr(u.Blob, op.AttrEmail)
+		switch updated := profile.Updated(u.Blob); {
+		case taken[u.Number] || profile.HasName(u.Blob) || id == op.Phone && hasEmail:
+		case updated == profile.Updated(blob): // an attempt before, whose outcome was unknown, has stored this line
+			return u.Number
+		case updated < first:
+			number, first = u.Number, updated
+		}
+	}
+	return number
 }
 
 // untilTaken repeats what may be done twice: for as long as the engine is busy, and for a while when nodes of the

@@ -60,6 +60,11 @@ func (h *Hasher) Profile(row uint64) uint64 {
 	return Next(row&^numberMask | m>>8)
 }
 
+// Beside is a number in the partition of the row's number: another one for each salt.
+func (h *Hasher) Beside(row, salt uint64) uint64 {
+	return h.Profile(row&^numberMask | (row^salt)&numberMask)
+}
+
 // Fingerprint tells the stores apart whose numbers are made with different secrets. It reveals nothing of the secret.
 func (h *Hasher) Fingerprint() uint64 {
 	return siphash.Hash(h.tagKey[0], h.tagKey[1], binary.LittleEndian.AppendUint64(nil, h.seed))

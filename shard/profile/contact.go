@@ -157,6 +157,13 @@ func Aliases(blob []byte, f func(label, name []byte)) {
 	})
 }
 
+// HasName says whether an external id or an alias names the profile. An address doesn't: others may have it, too.
+func HasName(blob []byte) bool {
+	has := Identified(blob)
+	Aliases(blob, func(_, _ []byte) { has = true })
+	return has
+}
+
 // AddAlias adds an alias. When the label has a name already, nothing changes and ok says whether that is the same name.
 func (e *Editor) AddAlias(blob, label, name []byte) (out []byte, ok bool) {
 	e.tmp = op.AppendAliasKey(e.tmp[:0], label, name)
