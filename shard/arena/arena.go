@@ -4,9 +4,9 @@
 //
 // Memory is mapped in chunks of 64 pages. A page holds blocks of one size class; when the last of them is released, the
 // page is free for any class. A block that is larger than a page takes several pages in a row, one that is larger than
-// maxRun has its own mapping. An offset counts units of 16 bytes, so that 32 bits address 64 GiB; beyond that Alloc
-// returns an error. Entries are found through their slots only, so a page that has few blocks left can be emptied into
-// others (sparse.go).
+// maxRun has its own mapping. An offset is the number of a page and that of the block in it, so that 31 bits address 64
+// GiB with blocks of any size; beyond that Alloc returns an error. Entries are found through their slots only, so a
+// page that has few blocks left can be emptied into others (sparse.go).
 package arena
 
 import (
@@ -58,16 +58,17 @@ type page struct {
 }
 
 const (
-	arenaUnit     = 16
+	minBlock      = 32 // an entry has a header and a key
 	pageBytes     = 64 << 10
-	pageUnits     = pageBytes / arenaUnit
-	chunkPages    = 64 // so that a word has a bit for each page
+	pageBlocks    = pageBytes / minBlock // at most
+	chunkPages    = 64                   // so that a word has a bit for each page
 	arenaChunk    = chunkPages * pageBytes
-	chunkUnits    = arenaChunk / arenaUnit
-	maxChunks     = (math.MaxUint32 + 1) / chunkUnits
+	chunkBlocks   = chunkPages * pageBlocks
+	offsetBits    = 31
+	maxChunks     = 1 << offsetBits / chunkBlocks
 	MaxBytes      = maxChunks * arenaChunk // what offsets can address
 	maxRun        = 1 << 20                // bytes of the largest block without its own mapping
-	arenaClasses  = 61
+	arenaClasses  = 119
 	MaxBlockBytes = 12 << 20 // the largest class
 	allPages      = math.MaxUint64
 	minHuge       = 64 << 20 // a worker with less gets no huge pages: it might use only a few bytes of each
@@ -76,41 +77,48 @@ const (
 // errFull is returned when offsets can address no more memory.
 var errFull = errors.New("the entries of a worker take all the memory that it can address: it takes more workers")
 
-// classSize is the size in bytes of blocks of class c: steps of 16 up to 512, then two per doubling.
-func classSize(c uint8) int {
-	if c < 32 {
-		return (int(c) + 1) * arenaUnit
+// Sizes of classes are 32, 40, 48, … up to 512, then four per doubling.
+const (
+	classStep    = 8 // so that blocks and their ends are aligned
+	finest       = 512
+	finerClasses = (finest-minBlock)/classStep + 1
+)
+
+// leastSize is the size in bytes that a class is for: its blocks have at least that.
+func leastSize(c uint8) int {
+	if c < finerClasses {
+		return minBlock + int(c)*classStep
 	}
-	k := int(c) - 32 // 768, 1024, 1536, 2048, …
-	base := 512 << (k / 2)
-	if k%2 == 0 {
-		return base + base/2
-	}
-	return base * 2
+	k := int(c) - finerClasses // 640, 768, 896, 1024, 1280, …
+	return finest << (k / 4) / 4 * (5 + k%4)
 }
 
-// ClassFor is the smallest class that holds size bytes.
+// ClassFor is the smallest class for size bytes.
 func ClassFor(size int) uint8 {
-	if size <= 512 {
-		return uint8((max(size, 1) - 1) / arenaUnit)
+	if size <= finest {
+		return uint8((max(size, minBlock) - minBlock + classStep - 1) / classStep)
 	}
-	k := bits.Len(uint(size-1)) - 10 // 513..1024 → 0
-	if size <= (512<<k)+(256<<k) {
-		return uint8(32 + 2*k)
-	}
-	return uint8(33 + 2*k)
+	k := bits.Len(uint(size-1)) - bits.Len(finest) // 513..1024 → 0
+	quarter := finest << k / 4
+	return uint8(finerClasses + 4*k + (size-1)/quarter - 4)
 }
 
-// classes has what follows from the size of each class.
-var classes = func() (list [arenaClasses]struct{ blocks, pages, share int }) {
+// classes has what follows from the size of each class. Blocks are as large as their share of a page allows.
+var classes = func() (list [arenaClasses]struct{ size, blocks, pages, share int }) {
 	for c := range list {
-		x, size := &list[c], classSize(uint8(c))
+		x, size := &list[c], leastSize(uint8(c))
 		x.blocks = max(pageBytes/size, 1)
 		x.pages = (size + pageBytes - 1) / pageBytes
 		x.share = x.pages * pageBytes / x.blocks
+		if x.size = x.share / classStep * classStep; size > maxRun {
+			x.size = size
+		}
 	}
 	return list
 }()
+
+// classSize is the size in bytes of blocks of class c.
+func classSize(c uint8) int { return classes[c].size }
 
 // BlockBytes is how many bytes a block of class c takes: its share of its page.
 func BlockBytes(c uint8) int64 { return int64(classes[c].share) }
@@ -133,10 +141,10 @@ func (a *Arena) Alloc(c uint8) (off uint32, err error) {
 	}
 	p := a.page(i)
 	if off = p.free; off != 0 {
-		b := a.at(off)
+		b := a.Block(off, c)
 		p.free = uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24
 	} else {
-		off = i*pageUnits + uint32(p.fresh)*uint32(classSize(c)/arenaUnit)
+		off = i*pageBlocks + uint32(p.fresh)
 		p.fresh++
 	}
 	p.live++
@@ -154,9 +162,9 @@ func (a *Arena) Release(off uint32, c uint8) {
 		a.releaseWhole(off, c)
 		return
 	}
-	i := off / pageUnits
+	i := off / pageBlocks
 	p := a.page(i)
-	b, next := a.at(off), p.free
+	b, next := a.Block(off, c), p.free
 	b[0], b[1], b[2], b[3] = byte(next), byte(next>>8), byte(next>>16), byte(next>>24)
 	p.free = off
 	isListed := int(p.live) < classes[c].blocks && !p.leaving
@@ -173,11 +181,10 @@ func (a *Arena) Release(off uint32, c uint8) {
 }
 
 // Block is the memory of a block of class c.
-func (a *Arena) Block(off uint32, c uint8) []byte { return a.at(off)[:classSize(c)] }
-
-// at is the memory from off to the end of its chunk.
-func (a *Arena) at(off uint32) []byte {
-	return a.memory[off/chunkUnits][off%chunkUnits*arenaUnit:]
+func (a *Arena) Block(off uint32, c uint8) []byte {
+	size := classSize(c)
+	at := int(off%chunkBlocks/pageBlocks*pageBytes) + int(off%pageBlocks)*size
+	return a.memory[off/chunkBlocks][at:][:size]
 }
 
 func (a *Arena) page(i uint32) *page { return &a.chunks[i/chunkPages].pages[i%chunkPages] }
@@ -329,11 +336,11 @@ func (a *Arena) allocWhole(c uint8) (off uint32, err error) {
 	}
 	a.Used += BlockBytes(c)
 	a.Held += BlockBytes(c)
-	return uint32(first * chunkUnits), nil
+	return uint32(first * chunkBlocks), nil
 }
 
 func (a *Arena) releaseWhole(off uint32, c uint8) {
-	first := int(off / chunkUnits)
+	first := int(off / chunkBlocks)
 	freeOffHeap(a.memory[first])
 	a.memory[first] = nil
 	for i := range (classSize(c) + arenaChunk - 1) / arenaChunk {

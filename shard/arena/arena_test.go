@@ -12,12 +12,14 @@ import (
 )
 
 func TestClasses(t *testing.T) {
-	for size := 1; size <= MaxBlockBytes; size += 1 + size/50 {
+	for size := 1; size <= MaxBlockBytes; size += 1 + size/200 {
 		c := ClassFor(size)
 		require.GreaterOrEqual(t, classSize(c), size)
-		require.True(t, c == 0 || classSize(c-1) < size)
+		require.True(t, c == 0 || leastSize(c-1) < size)
 		require.Less(t, int(c), arenaClasses)
 		require.GreaterOrEqual(t, BlockBytes(c), int64(classSize(c)))
+		require.Zero(t, classSize(c)%classStep)
+		require.LessOrEqual(t, classes[c].blocks, pageBlocks)
 	}
 	require.Equal(t, MaxBlockBytes, classSize(arenaClasses-1))
 }
@@ -53,25 +55,25 @@ func (s *entries) put(t *testing.T, number uint64, content []byte) {
 		entry, err = s.table(number).Insert(number)
 		require.NoError(t, err)
 	} else {
-		s.Release(entry.Off, entry.Class())
+		s.Release(entry.Off(), entry.Class())
 	}
 	class := ClassFor(len(content))
 	off, err := s.Alloc(class)
 	require.NoError(t, err)
-	entry.Off = off
+	entry.SetOff(off)
 	entry.SetSize(len(content), class)
 	copy(s.Block(off, class), content)
 }
 
 func (s *entries) drop(number uint64) {
 	entry := s.table(number).Find(number)
-	s.Release(entry.Off, entry.Class())
+	s.Release(entry.Off(), entry.Class())
 	s.table(number).Remove(entry)
 }
 
 func (s *entries) entry(number uint64) []byte {
 	entry := s.table(number).Find(number)
-	return s.Block(entry.Off, entry.Class())[:entry.Size()]
+	return s.Block(entry.Off(), entry.Class())[:entry.Size()]
 }
 
 func (s *entries) check(t *testing.T) {

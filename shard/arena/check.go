@@ -43,7 +43,7 @@ func countBlocks(tables []*Table) (used, whole int64, live map[uint32]int) {
 			if classSize(s.Class()) > maxRun {
 				whole += BlockBytes(s.Class())
 			} else {
-				live[s.Off/pageUnits]++
+				live[s.Off()/pageBlocks]++
 			}
 		}
 	}

@@ -42,15 +42,15 @@ func (a *Arena) sparsePages() (sparse []uint32) {
 
 // isLeaving says whether the block at off is to be moved.
 func (a *Arena) isLeaving(off uint32) bool {
-	x := &a.chunks[off/chunkUnits]
-	return x.kind == paged && x.pages[off%chunkUnits/pageUnits].leaving
+	x := &a.chunks[off/chunkBlocks]
+	return x.kind == paged && x.pages[off%chunkBlocks/pageBlocks].leaving
 }
 
 // Empty moves the blocks of a table that are in pages to be emptied, and returns how many bytes it has moved.
 func (a *Arena) Empty(t *Table) (moved int64, err error) {
 	for i := range t.Slots {
 		s := &t.Slots[i]
-		if s.Number == 0 || !a.isLeaving(s.Off) {
+		if s.Number == 0 || !a.isLeaving(s.Off()) {
 			continue
 		}
 		moved += BlockBytes(s.Class())
@@ -67,8 +67,8 @@ func (a *Arena) Move(s *Slot) error {
 	if err != nil {
 		return err
 	}
-	copy(a.Block(off, s.Class()), a.Block(s.Off, s.Class()))
-	a.Release(s.Off, s.Class())
-	s.Off = off
+	copy(a.Block(off, s.Class()), a.Block(s.Off(), s.Class()))
+	a.Release(s.Off(), s.Class())
+	s.SetOff(off)
 	return nil
 }

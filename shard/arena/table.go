@@ -12,28 +12,38 @@ type Table struct {
 	Count int
 }
 
-// Slot says where an entry is. An empty slot has number 0. Meta has 24 bits of length, 6 of size class, and the flags
-// Dirty and Referenced.
+// Slot says where an entry is. An empty slot has number 0. Meta has 31 bits of offset, 24 of length, 7 of size class,
+// and the flags Dirty and Referenced.
 type Slot struct {
 	Number uint64
-	Off    uint32
-	Meta   uint32
+	Meta   uint64
 }
 
 const (
-	Dirty      = 1 << 30 // differs from the store
-	Referenced = 1 << 31 // used since the evictor last came by
+	Dirty      = 1 << 62 // differs from the store
+	Referenced = 1 << 63 // used since the evictor last came by
+
+	sizeBits  = 24
+	classBits = 7
+	sizeAt    = offsetBits
+	classAt   = sizeAt + sizeBits
 )
 
+// Off is the offset of its block.
+func (s *Slot) Off() uint32 { return uint32(s.Meta & (1<<offsetBits - 1)) }
+
+// SetOff sets the offset of its block.
+func (s *Slot) SetOff(off uint32) { s.Meta = s.Meta&^(1<<offsetBits-1) | uint64(off) }
+
 // Size is how many bytes the entry has.
-func (s *Slot) Size() int { return int(s.Meta & 0xffffff) }
+func (s *Slot) Size() int { return int(s.Meta >> sizeAt & (1<<sizeBits - 1)) }
 
 // Class is the size class of its block.
-func (s *Slot) Class() uint8 { return uint8(s.Meta >> 24 & 0x3f) }
+func (s *Slot) Class() uint8 { return uint8(s.Meta >> classAt & (1<<classBits - 1)) }
 
 // SetSize sets how many bytes the entry has, and the class of its block.
 func (s *Slot) SetSize(n int, class uint8) {
-	s.Meta = s.Meta&(Dirty|Referenced) | uint32(n) | uint32(class)<<24
+	s.Meta = s.Meta&(Dirty|Referenced|1<<offsetBits-1) | uint64(n)<<sizeAt | uint64(class)<<classAt
 }
 
 const (

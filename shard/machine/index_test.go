@@ -42,7 +42,7 @@ func TestIndexesGoWithTheirBlocks(t *testing.T) {
 			blob = plain.SetState(blob, state)
 			require.NoError(t, w.update(s, w.ed.SetState(w.entryOf(s), state)))
 		case 2:
-			w.arena.Release(s.Off, s.Class())
+			w.arena.Release(s.Off(), s.Class())
 			p.Remove(s)
 			_, err := w.admit(p, number, blob)
 			require.NoError(t, err)
@@ -65,7 +65,7 @@ func TestTouchOfNobody(t *testing.T) {
 	p := w.parts[0]
 	s, err := w.insert(p, 7, profile.New(nil, 3, op.ExternalID, []byte("u"), 1))
 	require.NoError(t, err)
-	w.arena.Release(s.Off, s.Class())
+	w.arena.Release(s.Off(), s.Class())
 	p.Remove(s)
 	var b op.Builder
 	b.Reset(0)

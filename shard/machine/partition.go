@@ -30,7 +30,7 @@ func (w *Worker) entryOf(s *arena.Slot) []byte {
 }
 
 // block is the block of an entry: the entry, unused room, and the index of a large profile (Editor.Open).
-func (w *Worker) block(s *arena.Slot) []byte { return w.arena.Block(s.Off, s.Class()) }
+func (w *Worker) block(s *arena.Slot) []byte { return w.arena.Block(s.Off(), s.Class()) }
 
 // lookup finds an entry by number, and reads it back from the store when it may be there. nil: there is no entry.
 func (w *Worker) lookup(p *Partition, number uint64) (*arena.Slot, error) {
@@ -161,7 +161,7 @@ func (w *Worker) consider(p *Partition, number uint64, entry []byte) {
 // dropDelta takes a delta out of memory.
 func (w *Worker) dropDelta(p *Partition, s *arena.Slot) {
 	w.deltas -= arena.BlockBytes(s.Class())
-	w.arena.Release(s.Off, s.Class())
+	w.arena.Release(s.Off(), s.Class())
 	p.Remove(s)
 }
 
@@ -237,7 +237,8 @@ func (w *Worker) insert(p *Partition, number uint64, blob []byte) (*arena.Slot, 
 		p.Remove(s)
 		return nil, err
 	}
-	s.Off, s.Meta = off, arena.Dirty|arena.Referenced
+	s.Meta = arena.Dirty | arena.Referenced
+	s.SetOff(off)
 	s.SetSize(len(blob), class)
 	profile.Put(w.block(s), blob)
 	delete(p.deleted, number)
@@ -302,8 +303,8 @@ func (w *Worker) rehouse(s *arena.Slot, blob []byte, room int, put func(block, b
 		return err
 	}
 	put(w.arena.Block(off, class), blob)
-	w.arena.Release(s.Off, s.Class()) // blob may lie there
-	s.Off = off
+	w.arena.Release(s.Off(), s.Class()) // blob may lie there
+	s.SetOff(off)
 	s.SetSize(len(blob), class)
 	return nil
 }
@@ -321,7 +322,7 @@ func (w *Worker) erase(p *Partition, s *arena.Slot) error {
 		w.setApart(p, number, books.ApartElsewhere)
 		return w.update(s, w.fresh)
 	}
-	w.arena.Release(s.Off, s.Class())
+	w.arena.Release(s.Off(), s.Class())
 	p.Remove(s)
 	if p.deleted == nil {
 		p.deleted = make(map[uint64]struct{})
@@ -356,7 +357,7 @@ func (w *Worker) evict(most int) (freed int64, ended bool, err error) {
 		}
 		w.knowEvicted(s)
 		freed += arena.BlockBytes(s.Class())
-		w.arena.Release(s.Off, s.Class())
+		w.arena.Release(s.Off(), s.Class())
 		p.Remove(s) // may move another entry here: look again
 		p.complete = false
 		w.complete.Store(false)
