@@ -62,7 +62,7 @@ func (c *Console) addNode(v *visit) error {
 
 // removeNode serves POST /console/cluster/nodes/{node}/remove.
 func (c *Console) removeNode(v *visit) error {
-	target := path("admin", "cluster", "nodes", v.r.PathValue("node"))
+	target := answers.Path("admin", "cluster", "nodes", v.r.PathValue("node"))
 	if v.form("force") != "" {
 		target += "?force=true"
 	}

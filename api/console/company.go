@@ -100,7 +100,7 @@ func (v *visit) rightsOfSet(id string) (rights.Rights, error) {
 	var set struct {
 		Permissions document.SCIMPermissions `json:"permissions"`
 	}
-	err := v.call(http.MethodGet, path("admin", "permission_sets", id), nil, &set)
+	err := v.call(http.MethodGet, answers.Path("admin", "permission_sets", id), nil, &set)
 	if isNotFound(err) {
 		err = nil
 	}

@@ -51,7 +51,7 @@ var pages = sync.OnceValue(func() map[string]*template.Template {
 
 // helpers are what templates call besides the methods of a visit.
 var helpers = template.FuncMap{
-	"path":   path,
+	"path":   answers.Path,
 	"number": number,
 	"size":   size,
 	"ago":    func(now, then int64) string { return ago(time.Duration(now-then) * time.Millisecond) },

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"millrace/api/admin/answers"
 	"millrace/api/console/rights"
 	"millrace/api/console/signin"
 )
@@ -141,7 +142,7 @@ func (v *visit) fill(pattern string) string {
 			segments[i] = cmp.Or(v.r.PathValue(name), v.form(name))
 		}
 	}
-	return path(segments...)
+	return answers.Path(segments...)
 }
 
 // link is an entry of a navigation.
@@ -192,7 +193,8 @@ func (v *visit) Tabs() (list []link) {
 	}
 	for _, m := range workspaceMenu {
 		if v.May(http.MethodGet, m.path) {
-			list = append(list, link{m.name, strings.Replace(m.path, "/{workspace}", path(v.At.ID), 1), v.isAt(m)})
+			at := strings.Replace(m.path, "/{workspace}", answers.Path(v.At.ID), 1)
+			list = append(list, link{m.name, at, v.isAt(m)})
 		}
 	}
 	return list
@@ -213,7 +215,7 @@ func (v *visit) isAt(m entry) bool {
 // Others are the workspaces that the person may go to.
 func (v *visit) Others() (list []link) {
 	for _, w := range v.Person.Rights.Workspaces(v.c.options.Control.Snapshot()) {
-		list = append(list, link{w.Name, path("console", "w", w.ID), v.At != nil && v.At.ID == w.ID})
+		list = append(list, link{w.Name, answers.Path("console", "w", w.ID), v.At != nil && v.At.ID == w.ID})
 	}
 	return list
 }

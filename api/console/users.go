@@ -78,7 +78,9 @@ func (c *Console) showUsers(v *visit) error {
 }
 
 // pathOf is the path of a user's page.
-func (v *visit) pathOf(svcID string) string { return path("console", "w", v.At.ID, "users", svcID) }
+func (v *visit) pathOf(svcID string) string {
+	return answers.Path("console", "w", v.At.ID, "users", svcID)
+}
 
 // userData is what the page of a user shows.
 type userData struct {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"millrace/api/admin/answers"
 	"millrace/api/console/rights"
 	"millrace/api/console/signin"
 	"millrace/api/control"
@@ -399,26 +400,12 @@ func sentence(text string) string {
 	return text
 }
 
-// path joins segments to a path. Each is escaped, also one or two dots, which would lead elsewhere.
-func path(segments ...string) string {
-	var b strings.Builder
-	for _, s := range segments {
-		b.WriteByte('/')
-		if s == "." || s == ".." {
-			b.WriteString(strings.ReplaceAll(s, ".", "%2E"))
-		} else {
-			b.WriteString(url.PathEscape(s))
-		}
-	}
-	return b.String()
-}
-
 // of returns a path of the admin API below the workspace of the visit.
 func (v *visit) of(segments ...string) string {
-	return path(append([]string{"admin", "workspaces", v.At.ID}, segments...)...)
+	return answers.Path(append([]string{"admin", "workspaces", v.At.ID}, segments...)...)
 }
 
 // at returns a path of the workspace's pages.
 func (v *visit) at(segments ...string) string {
-	return path(append([]string{"console", "w", v.At.ID}, segments...)...)
+	return answers.Path(append([]string{"console", "w", v.At.ID}, segments...)...)
 }

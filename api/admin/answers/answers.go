@@ -1,5 +1,5 @@
 // Package answers has the answers of the admin API that others read, too, such as the console: what their members are
-// called in JSON and what they mean. Times are texts in ISO 8601, UTC.
+// called in JSON and what they mean. Times are texts in ISO 8601, UTC. It also has how the paths of requests are made.
 //
 // A member that an answer has and its reader doesn't know is left out by the reader, so members may be added.
 package answers

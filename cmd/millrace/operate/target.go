@@ -19,6 +19,7 @@ import (
 	"strings"
 	"time"
 
+	"millrace/api/admin/answers"
 	"millrace/api/bounded"
 	"millrace/wal/pause"
 )
@@ -229,14 +230,7 @@ func (c *caller) ProvideSession(ctx context.Context, out io.Writer) (*session, e
 }
 
 // path joins segments into a path of the admin API; segments may contain any character.
-func path(segments ...string) string {
-	var b strings.Builder
-	b.WriteString("/admin")
-	for _, s := range segments {
-		b.WriteString("/" + url.PathEscape(s))
-	}
-	return b.String()
-}
+func path(segments ...string) string { return "/admin" + answers.Path(segments...) }
 
 func inWorkspace(id string, more ...string) string {
 	return path(append([]string{"workspaces", id}, more...)...)

@@ -3,6 +3,7 @@ package operate
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -184,6 +185,25 @@ func TestAllPages(t *testing.T) {
 				continue
 			}
 			require.Equal(t, want, out.String())
+		}
+	})
+}
+
+// A name that is all dots is a name: the server must not take it for a step up, to what the name is of.
+func TestDotsInPaths(t *testing.T) {
+	server := http.NewServeMux()
+	server.HandleFunc("DELETE /admin/workspaces/{workspace}", func(http.ResponseWriter, *http.Request) {
+		t.Error("the workspace was deleted")
+	})
+	server.HandleFunc("DELETE /admin/workspaces/{workspace}/api_keys/{key}", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprintf(w, `{"key":%q}`, r.PathValue("key"))
+	})
+	serveInBubble(t, server, func(c *Target) {
+		s := &session{caller: &caller{Target: *c}, ctx: context.Background()}
+		for _, name := range []string{".", "..", "...", "a/../..", "%2E%2E"} {
+			answer, err := s.do(http.MethodDelete, inWorkspace("demo", "api_keys", name), nil)
+			require.NoError(t, err)
+			require.Equal(t, name, answer.text("key"))
 		}
 	})
 }

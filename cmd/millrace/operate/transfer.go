@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"net/url"
 	"os"
 
 	"millrace/wal/durable"
@@ -60,7 +59,7 @@ func (c *ImportProfiles) Run(ctx context.Context, stdout io.Writer) error {
 		defer f.Close()
 		in = f
 	}
-	body, err := c.call(ctx, http.MethodPost, "/admin/workspaces/"+url.PathEscape(c.Workspace)+"/profiles", in)
+	body, err := c.call(ctx, http.MethodPost, inWorkspace(c.Workspace, "profiles"), in)
 	if err != nil {
 		return err
 	}
