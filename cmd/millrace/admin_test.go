@@ -237,7 +237,7 @@ func TestAdminCommands(t *testing.T) {
 	require.Contains(t, o.run("call", "get", "workspaces/shop"), `"message":"success"`)
 	require.Contains(t, o.run("call", "GET", "/admin/workspaces/shop"), `"message":"success"`, "as docs/operations.md has it")
 	require.Contains(t, o.refused("call", "fetch", "workspaces"), `<method>: "fetch": want get, post, put, patch or delete`)
-	require.Contains(t, o.refused("call", "get", "nowhere"), "404 Not Found: Not Found")
+	require.Contains(t, o.refused("call", "get", "nowhere"), "has no such path: is it the address of the admin listener?")
 	require.Contains(t, o.refused("call", "put", "workspaces"), "405 Method Not Allowed")
 
 	profiles := filepath.Join(t.TempDir(), "profiles.ndjson")
