@@ -42,7 +42,7 @@ var arrows = map[string][]string{
 	"api/preference":  {},
 	"api/peers":       {},
 	"api/ratelimit":   {},
-	"api/refused":     {"api/peers", "ingest/field", "shard/cursor", "shard/op", "wal/durable", "wal/pause"},
+	"api/refused":     {"api/peers", "ingest/field", "shard/cursor", "shard/op", "wal/durable", "wal/pause", "wal/throttle"},
 	"api/s3":          {"api/bounded"},
 	"api/scim":        {"api/control", "api/control/document", "shard/op"},
 	"api/store":       {"api/control", "shard", "shard/bodies", "shard/op", "shard/profile"},

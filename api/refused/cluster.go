@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"millrace/api/peers"
+	"millrace/wal/throttle"
 )
 
 // Each node of a cluster itself keeps what it has refused. A question to any node is answered by all; nodes that can't
@@ -16,9 +17,10 @@ import (
 
 // Cluster is the Feed of all nodes.
 type Cluster struct {
-	own   *Store
-	peers peers.Peers
-	debts *debts
+	own    *Store
+	peers  peers.Peers
+	debts  *debts
+	absent throttle.Lines // a node can't be asked: each deletion of a user asks
 }
 
 // NewCluster joins a node's store to those of the others. Close it before the store.
@@ -125,7 +127,7 @@ func (c *Cluster) askAll(ctx context.Context, q request) (has []peers.Answer[rep
 }
 
 func (c *Cluster) warn(node uint32, err error) {
-	c.own.options.Logger.Warn("refused objects of a node can't be had", "node", node, "error", err)
+	c.absent.Warn(c.own.options.Logger, "refused objects of a node can't be had", "node", node, "error", err)
 }
 
 // Offer gives entries to this node's store.

@@ -1,10 +1,13 @@
 package refused
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -206,6 +209,20 @@ func TestDebtsOfARemovedNode(t *testing.T) {
 	require.Len(t, c.debts.owed, 2, "what the node had is owed until it is too old")
 	_, err = c.Erase(t.Context(), make([]uint64, maxDebts))
 	require.ErrorIs(t, err, errTooMany)
+}
+
+// While a node is away, each deletion of a user finds that out anew. The log says so now and then.
+func TestErasureSaysSeldomWhoIsAway(t *testing.T) {
+	var said bytes.Buffer
+	d := openDesk(t, func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
+	c, err := NewCluster(d.Store, seat{&net{}, 1}) // nobody else is there
+	require.NoError(t, err)
+	for i := range uint64(100) {
+		_, err := c.Erase(t.Context(), []uint64{i})
+		require.NoError(t, err)
+	}
+	require.NoError(t, c.Close())
+	require.Less(t, strings.Count(said.String(), "level=WARN"), 10)
 }
 
 func TestIDs(t *testing.T) {
