@@ -642,3 +642,68 @@ func TestStatesOfTwoAreVisible(t *testing.T) {
 	}
 	t.Logf("%d runs", runs)
 }
+
+// A record whose outcome is unknown is sent again, and both may be applied: a user who is imported beside others is made
+// once, whatever the user has said meanwhile.
+func TestImportBesideOnce(t *testing.T) {
+	e := openTest(t, testOptions(vfs.NewMem()))
+	var im profile.Importer
+	beside := func(stamp int64) {
+		blob, err := im.Import(nil, 1, []byte(`{"email":"a@example.com"}`), stamp, profile.ImportOptions{})
+		require.NoError(t, err)
+		commitAs(t, e, op.SourceImport, func(b *Batch) { b.ImportBeside(blob) })
+	}
+	found := func() []User {
+		users, err := e.Find(1, op.Email, []byte("a@example.com"))
+		require.NoError(t, err)
+		return users
+	}
+	beside(5)
+	first := found()
+	require.Len(t, first, 1)
+	commitAs(t, e, op.SourceTrack, func(b *Batch) { addEvent(b, op.Email, "a@example.com", "opened", 0) })
+	beside(5)
+	again := found()
+	require.Len(t, again, 1)
+	require.Equal(t, first[0].Number, again[0].Number)
+	beside(6)
+	require.Len(t, found(), 2)
+}
+
+// A user without a name whom an import was to replace may have gone, or may have got a name, before the record is
+// applied: then the imported user is made beside.
+func TestImportOverNobody(t *testing.T) {
+	for what, change := range map[string]func(b *Batch, number uint64){
+		"deleted":    func(b *Batch, number uint64) { b.Delete(number) },
+		"identified": func(b *Batch, number uint64) { b.Identify(number, []byte("ann"), profile.MergeIdentify) },
+		"merged": func(b *Batch, number uint64) {
+			b.Merge(number, b.coordinator.hasher.Number(1, op.ExternalID, []byte("bea")))
+		},
+	} {
+		e := openTest(t, testOptions(vfs.NewMem()))
+		track(t, e, "bea", attrField(op.AttrFirstName, "Bea"))
+		commitAs(t, e, op.SourceTrack, func(b *Batch) { addEvent(b, op.Email, "a@example.com", "opened", 0) })
+		number := numberOf(t, e, op.Email, "a@example.com")
+		commitAs(t, e, op.SourceTrack, func(b *Batch) { change(b, number) })
+		settle(t, e)
+		var im profile.Importer
+		blob, err := im.Import(nil, 1, []byte(`{"email":"a@example.com","first_name":"A"}`), time.Now().UnixMicro(), profile.ImportOptions{})
+		require.NoError(t, err)
+		for range 2 {
+			commitAs(t, e, op.SourceImport, func(b *Batch) { b.ImportOver(number, blob) })
+		}
+		users, err := e.Find(1, op.Email, []byte("a@example.com"))
+		require.NoError(t, err)
+		imported, opened := 0, 0
+		for _, u := range append(users, first(e.Find(1, op.ExternalID, []byte("bea")))...) {
+			if _, has := profile.Attr(u.Blob, op.AttrFirstName); has && !profile.HasName(u.Blob) {
+				imported++
+			}
+			profile.Events(u.Blob, func([]byte, profile.Summary) { opened++ })
+		}
+		require.Equal(t, 1, imported, what)
+		if what != "deleted" {
+			require.Equal(t, 1, opened, what)
+		}
+	}
+}

@@ -157,19 +157,20 @@ func (b *Batch) Import(blob []byte) {
 	b.Append(op.Import, op.MakeFlags(0, id), b.coordinator.hasher.Number(b.workspace, id, key), blob, key)
 }
 
-// ImportOver replaces the profile with this number. There is no effect when it has gone meanwhile.
+// ImportOver replaces the profile with this number, which has the address that is blob's home identifier, and no name.
+// When it has gone meanwhile, or has got a name, ImportBeside is done instead.
 func (b *Batch) ImportOver(number uint64, blob []byte) {
 	id, key := profile.HomeID(blob)
 	b.Append(op.Import, op.MakeFlags(op.Resolved, id), number, blob, key)
 }
 
-// ImportBeside creates a profile whose home identifier is an address, beside those that have the address already.
+// ImportBeside creates a profile whose home identifier is an address, beside those that have the address already. A
+// record that is sent again creates it once.
 func (b *Batch) ImportBeside(blob []byte) {
 	id, key := profile.HomeID(blob)
-	h := b.coordinator.hasher
-	// The op doesn't go to the address's row, which would send it on to a profile of the row, but to a number near it
-	// where nothing is.
-	number := h.Beside(h.Number(b.workspace, id, key), uint64(profile.Updated(blob)))
+	// The op doesn't go to the address's row, which would send it on to a profile of the row, but to the number that
+	// the profile is to have: by the blob's stamp, one that no other has.
+	number := b.coordinator.hasher.Beside(b.workspace, id, key, profile.Updated(blob))
 	b.Append(op.Import, op.MakeFlags(0, id), number, blob, key)
 }
 

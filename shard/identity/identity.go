@@ -60,9 +60,11 @@ func (h *Hasher) Profile(row uint64) uint64 {
 	return Next(row&^numberMask | m>>8)
 }
 
-// Beside is a number in the partition of the row's number: another one for each salt.
-func (h *Hasher) Beside(row, salt uint64) uint64 {
-	return h.Profile(row&^numberMask | (row^salt)&numberMask)
+// Beside is the number of a profile that shares its first identifier, which has a directory row, with others: by salt,
+// in the partition of the row's number.
+func (h *Hasher) Beside(workspace uint32, kind op.IDKind, key []byte, salt int64) uint64 {
+	row := h.Number(workspace, kind, key)
+	return h.Profile(row&^numberMask | (row^uint64(salt))&numberMask)
 }
 
 // Fingerprint tells the stores apart whose numbers are made with different secrets. It reveals nothing of the secret.

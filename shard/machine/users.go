@@ -119,6 +119,12 @@ func (w *Worker) importUser(p *Partition, o op.Op) error {
 			return nil
 		}
 	}
+	isUser := s != nil && profile.Kind(w.entryOf(s)) == profile.KindUser
+	if isByAddress(o) && (!isUser || profile.HasName(w.entryOf(s))) {
+		beside := w.m.hasher.Beside(rec.Workspace, flags.ID(), o.Key(), profile.Updated(o.Body()))
+		w.send(p, op.Import, flags&^op.Resolved, beside, o.Body(), o.Key(), false)
+		return nil
+	}
 	if s != nil && profile.Kind(w.entryOf(s)) == entries.KindRow {
 		if m := entries.Members(w.entryOf(s)); len(m) > 0 {
 			w.send(p, op.Import, flags|op.Resolved, entries.Member(m, 0), o.Body(), o.Key(), false)
@@ -129,20 +135,24 @@ func (w *Worker) importUser(p *Partition, o op.Op) error {
 	var before entries.Keys
 	var had []profile.StateChange
 	switch {
-	case s != nil && profile.Kind(w.entryOf(s)) == profile.KindUser:
+	case isUser:
 		before.Read(w.entryOf(s))
 		had = bodies.StatesOf(w.entryOf(s))
 		w.keep(w.ed.Reimport(w.fresh, w.entryOf(s)))
 	case flags.Has(op.Resolved):
 		return nil // the profile has gone meanwhile
 	default:
-		if flags.ID() != op.ExternalID {
+		hasRow := flags.ID() != op.ExternalID
+		// An op that doesn't go to the row's number is for a place beside the row (shard.Batch.ImportBeside).
+		if hasRow && o.Number() == w.m.hasher.Number(rec.Workspace, flags.ID(), o.Key()) {
 			if number, err = w.freeProfile(p, number); err != nil {
 				return err
 			}
 		}
-		if number != o.Number() {
+		if hasRow || number != o.Number() {
 			w.keep(w.ed.SetBorn(w.fresh, w.place()))
+		}
+		if number != o.Number() {
 			w.setApart(p, o.Number(), books.ApartElsewhere)
 		}
 		s = nil
