@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -221,4 +223,53 @@ func TestImportOfUsersWithoutNames(t *testing.T) {
 	require.Equal(t, []string{`ann{"n":1}`, `{"n":12}`, `{"n":20}`, `{"n":21}`, `{"n":23}`}, s.usersOf(t, `"email_address":"shared@example.com"`))
 	require.Equal(t, []string{`ann{"n":1}`, `{"n":21}`, `{"n":22}`}, s.usersOf(t, `"phone":"+4915112345678"`))
 	require.Equal(t, ann, s.user(t, "ann"))
+}
+
+// A user without a name who says something while the import runs, before it comes to the user's line, is replaced like
+// any other.
+func TestImportOfUsersWhoAreActive(t *testing.T) {
+	t.Parallel()
+	s := newAdminSite(t)
+	s.start(t)
+	const ann, annEmail = `{"email":"ann@example.com","custom_attributes":{"n":%d}}`, `"email_address":"ann@example.com"`
+	s.importLines(t, fmt.Sprintf(ann, 1))
+	body, lines := io.Pipe()
+	ended := make(chan string)
+	go func() {
+		text, err := s.importAll(t.Context(), body)
+		ended <- fmt.Sprint(text, err)
+	}()
+	for i := range importBatch {
+		_, err := fmt.Fprintf(lines, "{\"external_id\":\"other%d\"}\n", i)
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool { return s.user(t, "other0") != nil }, recovery, 10*time.Millisecond)
+	a := s.post(t, "/users/track", allKey, `{"attributes":[{"email":"ann@example.com","seen":true}]}`)
+	require.Equal(t, http.StatusCreated, a.status, a.body)
+	require.Equal(t, []string{`{"n":1,"seen":true}`}, s.usersOf(t, annEmail))
+	_, err := fmt.Fprintf(lines, ann, 2)
+	require.NoError(t, err)
+	require.NoError(t, lines.Close())
+	require.Contains(t, <-ended, fmt.Sprintf(`"imported":%d`, importBatch+1))
+	require.Equal(t, []string{`{"n":2}`}, s.usersOf(t, annEmail))
+}
+
+// importAll sends lines to the workspace of the site as they come, and returns the answer.
+func (s *site) importAll(ctx context.Context, lines io.Reader) (answer string, err error) {
+	token, err := os.ReadFile(filepath.Join(s.dir, "admin-token"))
+	if err != nil {
+		return "", err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+s.admin+"/admin/workspaces/test/profiles", lines)
+	if err != nil {
+		return "", err
+	}
+	r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	return string(text), err
 }

@@ -376,46 +376,82 @@ func importedText(code uint32, text []byte) (stored []byte, ok bool) {
 
 // replaceProfiles makes imported profiles durable and visible. begun is when the import began.
 func (n *node) replaceProfiles(ws *control.Workspace, blobs [][]byte, begun int64) error {
-	return untilTaken(context.Background(), func() error {
+	var replaced []uint64
+	err := untilTaken(context.Background(), func() (err error) {
+		replaced, err = n.namesakes(ws.Number, blobs, begun)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return untilTaken(context.Background(), func() error { // each time for the same numbers
 		b := n.engine.NewBatch(ws.Number, 0)
 		defer b.Release()
 		b.SetSource(op.SourceImport)
-		taken := make(map[uint64]bool) // what the batch replaces by addresses
-		for _, blob := range blobs {
-			id, key := profile.HomeID(blob)
-			if id != op.Email && id != op.Phone {
+		for i, blob := range blobs {
+			switch {
+			case !isNameless(blob):
 				b.Import(blob)
-				continue
-			}
-			users, err := n.engine.Find(ws.Number, id, key)
-			if err != nil {
-				return err
-			}
-			if number := namesake(users, blob, begun, taken); number == 0 {
+			case replaced[i] == 0:
 				b.ImportBeside(blob)
-			} else {
-				taken[number] = true
-				b.ImportOver(number, blob)
+			default:
+				b.ImportOver(replaced[i], blob)
 			}
 		}
 		return b.Commit()
 	})
 }
 
-// namesake is the number of the profile that is replaced by blob, one without an external id and aliases; 0: none.
-// users are those who share its address. The address doesn't say which of them is meant, so those whom something else
-// names stay as they are. Of the others it is the one who was updated first. Those who were updated since the import
-// began are users of earlier lines.
+// isNameless says whether an imported profile has neither an external id nor an alias: only an address.
+func isNameless(blob []byte) bool {
+	id, _ := profile.HomeID(blob)
+	return id == op.Email || id == op.Phone
+}
+
+// namesakes are the numbers of the profiles that the nameless ones of blobs replace, each only one; 0: none.
+func (n *node) namesakes(workspace uint32, blobs [][]byte, begun int64) (numbers []uint64, err error) {
+	numbers = make([]uint64, len(blobs))
+	var addresses []shard.Identifier
+	var places []int
+	for i, blob := range blobs {
+		if isNameless(blob) {
+			id, key := profile.HomeID(blob)
+			addresses, places = append(addresses, shard.Identifier{ID: id, Key: key}), append(places, i)
+		}
+	}
+	if len(addresses) == 0 {
+		return numbers, nil
+	}
+	reads := n.engine.NewReads(nil) // behind barriers: this node may not have heard yet of the lines before
+	if err := reads.Expect(workspace, shard.OfUsers, addresses...); err != nil {
+		return nil, err
+	}
+	taken := make(map[uint64]bool)
+	for users, err := range reads.FindEach(workspace, addresses) {
+		if err != nil {
+			return nil, err
+		}
+		at := places[0]
+		places = places[1:]
+		numbers[at] = namesake(users, blobs[at], begun, taken)
+		taken[numbers[at]] = true
+	}
+	return numbers, nil
+}
+
+// namesake is the number of the profile that is replaced by blob, a nameless one; 0: none. users are those who share
+// its address. The address doesn't say which of them is meant, so those whom something else names stay as they are. Of
+// the others it is the one who was updated first. Those who came to the address since the import began are users of
+// earlier lines.
 func namesake(users []shard.User, blob []byte, begun int64, taken map[uint64]bool) (number uint64) {
 	id, _ := profile.HomeID(blob)
-	first := begun
+	var first int64
 	for _, u := range users {
 		_, hasEmail := profile.Attr(u.Blob, op.AttrEmail)
 		switch updated := profile.Updated(u.Blob); {
 		case taken[u.Number] || profile.HasName(u.Blob) || id == op.Phone && hasEmail:
-		case updated == profile.Updated(blob): // an attempt before, whose outcome was unknown, has stored this line
-			return u.Number
-		case updated < first:
+		case profile.Joined(u.Blob, id) >= begun:
+		case number == 0 || updated < first:
 			number, first = u.Number, updated
 		}
 	}

@@ -39,10 +39,9 @@ func (r *Reader) Find(workspace uint32, id op.IDKind, key []byte) ([]User, error
 	})
 }
 
-// FindEach yields the users that each of the identifiers names, in their order: external ids, aliases and svc_ids,
-// which name one user at most. If the disk or other nodes may have to be asked for them, it reads several ahead. The
-// copies that it yields are to be used before the next. The identifiers must stay as they are until FindEach ends,
-// which is after the first error.
+// FindEach yields the users that each of the identifiers names, in their order. If the disk or other nodes may have to
+// be asked for them, it reads several ahead. The copies that it yields are to be used before the next. The identifiers
+// must stay as they are until FindEach ends, which is after the first error.
 func (r *Reader) FindEach(workspace uint32, list []Identifier) iter.Seq2[[]User, error] {
 	return func(yield func([]User, error) bool) {
 		a := procs.Ahead[[]User]{
