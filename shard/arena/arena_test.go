@@ -184,7 +184,7 @@ func TestArenaIsFull(t *testing.T) {
 	}
 }
 
-// Offsets of 32 bits address 64 GiB. Nothing in it is touched, so nothing is resident.
+// Offsets of 31 bits address 64 GiB. Nothing in it is touched, so nothing is resident.
 func TestArenaAddresses64GiB(t *testing.T) {
 	var a Arena
 	defer a.Close()
