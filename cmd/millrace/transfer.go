@@ -411,13 +411,17 @@ func isNameless(blob []byte) bool {
 // namesakes are the numbers of the profiles that the nameless ones of blobs replace, each only one; 0: none.
 func (n *node) namesakes(workspace uint32, blobs [][]byte, begun int64) (numbers []uint64, err error) {
 	numbers = make([]uint64, len(blobs))
-	var addresses []shard.Identifier
-	var places []int
+	var addresses []shard.Identifier // each once: thousands of lines may have the same one
+	lines := make(map[string][]int)  // by address: no email is a phone
 	for i, blob := range blobs {
-		if isNameless(blob) {
-			id, key := profile.HomeID(blob)
-			addresses, places = append(addresses, shard.Identifier{ID: id, Key: key}), append(places, i)
+		if !isNameless(blob) {
+			continue
 		}
+		id, key := profile.HomeID(blob)
+		if lines[string(key)] == nil {
+			addresses = append(addresses, shard.Identifier{ID: id, Key: key})
+		}
+		lines[string(key)] = append(lines[string(key)], i)
 	}
 	if len(addresses) == 0 {
 		return numbers, nil
@@ -431,10 +435,11 @@ func (n *node) namesakes(workspace uint32, blobs [][]byte, begun int64) (numbers
 		if err != nil {
 			return nil, err
 		}
-		at := places[0]
-		places = places[1:]
-		numbers[at] = namesake(users, blobs[at], begun, taken)
-		taken[numbers[at]] = true
+		for _, i := range lines[string(addresses[0].Key)] {
+			numbers[i] = namesake(users, blobs[i], begun, taken)
+			taken[numbers[i]] = true
+		}
+		addresses = addresses[1:]
 	}
 	return numbers, nil
 }
