@@ -190,5 +190,5 @@ func (w *Worker) giveBack() {
 	}
 }
 
-// spareBytes is about what the pages take in which each class has its free blocks.
+// spareBytes is what free blocks may take beyond the budget: each size class has a page that isn't full.
 const spareBytes = 1 << 20

@@ -25,7 +25,7 @@ func TestMemoryThatCannotBeAddressedIsRefused(t *testing.T) {
 func TestMemoryBoundsGrowingProfiles(t *testing.T) {
 	testsize.SkipSerial(t)
 	const users, perRequest, memory = 6000, 200, 8 << 20
-	const spare = 1 << 20 // free blocks of all classes: spareBytes of package machine
+	const spare = 1 << 20 // free blocks: spareBytes of package machine
 	o := testOptions(vfs.NewMem())
 	o.Workers, o.MemoryBytes = 1, memory
 	o.addressable = 4 * memory
