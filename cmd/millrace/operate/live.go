@@ -58,7 +58,7 @@ func (c *Live) Run(ctx context.Context, out io.Writer) error {
 
 var (
 	errEnough = errors.New("enough")
-	errEnded  = errors.New("the server has ended the view") // it stops, or somebody else may watch no longer
+	errEnded  = errors.New("the server has ended the view") // as it stops, or as who asked may no longer watch
 )
 
 func (c *Live) query() (url.Values, error) {
