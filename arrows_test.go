@@ -104,7 +104,7 @@ var arrows = map[string][]string{
 	"wal/pause":               {},
 	"wal/throttle":            {},
 	"wal/memlog":              {"wal"}, // nobody but tests
-	"wal/quorum":              {"wal", "wal/durable", "wal/pause", "wal/quorum/disk", "wal/quorum/frames", "wal/quorum/host", "wal/quorum/marker", "wal/quorum/store"},
+	"wal/quorum":              {"wal", "wal/durable", "wal/pause", "wal/quorum/disk", "wal/quorum/frames", "wal/quorum/host", "wal/quorum/marker", "wal/quorum/store", "wal/throttle"},
 	"wal/quorum/disk":         {},
 	"wal/quorum/frames":       {"wal/pause"},
 	"wal/quorum/host":         {"wal/throttle"},

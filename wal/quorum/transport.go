@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"millrace/wal/quorum/host"
+	"millrace/wal/throttle"
 )
 
 const (
@@ -308,29 +309,23 @@ func (s *streams) Close() error {
 }
 
 // logger passes the library's messages to slog. Errors, such as those that a missing node causes many times a second,
-// are logged as warnings, once in a while; everything else is logged at debug level. This package itself logs changes
-// of leadership (lead.go).
+// are logged as warnings, a few a minute of each message; everything else is logged at debug level. This package itself
+// logs changes of leadership (lead.go).
 type logger struct {
-	to *slog.Logger
-	mu sync.Mutex
-	at map[string]time.Time // when errors were last logged as warnings, by message
+	to     *slog.Logger
+	errors sync.Map // *throttle.Lines by message
 }
-
-const sayAgain = 10 * time.Second
 
 func newLogger(to *slog.Logger) hclog.Logger {
 	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Level: hclog.Off, Output: io.Discard})
-	l.RegisterSink(&logger{to: to, at: map[string]time.Time{}})
+	l.RegisterSink(&logger{to: to})
 	return l
 }
 
 // Accept takes a message.
 func (l *logger) Accept(_ string, level hclog.Level, msg string, args ...any) {
-	to := slog.LevelDebug
-	if level >= hclog.Error && l.due(msg) {
-		to = slog.LevelWarn
-	}
-	if level < hclog.Debug || !l.to.Enabled(context.Background(), to) {
+	isError := level >= hclog.Error
+	if level < hclog.Debug || !isError && !l.to.Enabled(context.Background(), slog.LevelDebug) {
 		return
 	}
 	for i, a := range args {
@@ -338,16 +333,10 @@ func (l *logger) Accept(_ string, level hclog.Level, msg string, args ...any) {
 			args[i] = fmt.Sprintf(f[0].(string), f[1:]...)
 		}
 	}
-	l.to.Log(context.Background(), to, "raft: "+msg, args...)
-}
-
-func (l *logger) due(msg string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := time.Now()
-	if now.Sub(l.at[msg]) < sayAgain {
-		return false
+	if !isError {
+		l.to.Debug("raft: "+msg, args...)
+		return
 	}
-	l.at[msg] = now
-	return true
+	lines, _ := l.errors.LoadOrStore(msg, &throttle.Lines{Most: 6})
+	lines.(*throttle.Lines).Warn(l.to, "raft: "+msg, args...)
 }

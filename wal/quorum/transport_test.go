@@ -1,10 +1,16 @@
 package quorum
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 
@@ -148,4 +154,22 @@ func testGroupOverTLS(t *testing.T) {
 	g.trimAll()
 	f.start()
 	g.agree(20)
+}
+
+// Of an error that raft logs many times a second a few are written in each minute, and the number of the others.
+func TestRaftErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		raftLog := newLogger(slog.New(slog.NewTextHandler(&out, nil)))
+		for range 100 {
+			raftLog.Error("failed to dial", "peer", hclog.Fmt("node %d", 2))
+		}
+		raftLog.Error("failed to vote")
+		raftLog.Warn("no line: below the level of errors")
+		require.Equal(t, 6, strings.Count(out.String(), `level=WARN msg="raft: failed to dial" peer="node 2"`+"\n"))
+		require.Equal(t, 7, strings.Count(out.String(), "\n"), out.String())
+		time.Sleep(time.Minute)
+		raftLog.Error("failed to dial")
+		require.Contains(t, out.String(), `msg="raft: failed to dial" left_out=94`)
+	})
 }
