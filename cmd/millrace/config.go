@@ -88,6 +88,9 @@ func yamlConfig(text []byte) (kong.Resolver, error) {
 	if err == io.EOF {
 		return c, nil
 	}
+	if top := c.document.Content; err == nil && len(top) > 0 && top[0].Kind != yaml.MappingNode {
+		err = fmt.Errorf("line %d: want flags and their values: flag: value", top[0].Line)
+	}
 	if err == nil {
 		err = c.document.Decode(&c.values)
 	}

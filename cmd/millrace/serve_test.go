@@ -174,6 +174,8 @@ func TestFlagsAreRefused(t *testing.T) {
 		{config("own.yaml", "serve:\n  memory: 64MiB\n  server: x\n"), `configuration file: line 3: "server": serve has no such flag`},
 		{config("command.yaml", "served:\n  memory: 64MiB\n"), `line 1: "served"`},
 		{config("empty.yaml", "serve:\n  bootstrap:\n"), `line 2: "bootstrap": it has no value`},
+		{config("list.yaml", "- memory: 64MiB\n"), "configuration file: line 1: want flags and their values"},
+		{config("word.yaml", "memory\n"), "configuration file: line 1: want flags and their values"},
 		{config("config.yaml", "config: other.yaml\n"), `line 1: "config"`},
 		{config("two.yaml", "memory: 64MiB\n---\nmax-body: 1KiB\n"), "more than one document"},
 		{config("twice.yaml", "memory: 64MiB\nmemory: 32MiB\n"), "already defined at line 1"},

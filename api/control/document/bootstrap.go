@@ -35,7 +35,22 @@ type BootstrapWorkspace struct {
 	Streams           []Stream           `yaml:"streams"`
 }
 
-var goType = regexp.MustCompile(` (in|into) (type )?(\[\]|\*)*document\.\w+`)
+// What the YAML decoder says of a type, which it names in Go's words.
+var (
+	inGoType  = regexp.MustCompile(` in type document\.\w+`)
+	wrongType = regexp.MustCompile("cannot unmarshal !!(\\w+)(?: (`.*`))? into \\**(\\w+|\\[\\]).*")
+)
+
+// inPlainWords returns what the YAML decoder has to say, in the words of the file.
+func inPlainWords(problem string) string {
+	m := wrongType.FindStringSubmatch(problem)
+	if m == nil {
+		return inGoType.ReplaceAllString(problem, "")
+	}
+	names := map[string]string{"seq": "a list", "map": "a mapping", "[]": "a list", "document": "a mapping",
+		"struct": "a mapping", "string": "a text", "bool": "true or false", "int": "a whole number"}
+	return strings.Replace(problem, m[0], "want "+names[m[3]]+", not "+cmp.Or(m[2], names[m[1]]), 1)
+}
 
 // ParseBootstrap reads the file strictly: an unknown field, or a value of the wrong type or out of bounds, is an error
 // that names its place.
@@ -48,7 +63,7 @@ func ParseBootstrap(text []byte) (*BootstrapFile, error) {
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)
 	if err := d.Decode(f); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%w: %s", ErrInvalid, goType.ReplaceAllString(withPlaces(&document, err), ""))
+		return nil, fmt.Errorf("%w: %s", ErrInvalid, withPlaces(&document, err))
 	}
 	if err := d.Decode(new(any)); !errors.Is(err, io.EOF) {
 		return nil, Invalid("more than one YAML document")
@@ -94,9 +109,9 @@ func withPlaces(document *yaml.Node, err error) string {
 	}
 	list := make([]string, len(wrong.Errors))
 	for i, problem := range wrong.Errors {
-		list[i] = problem
+		list[i] = inPlainWords(problem)
 		if place := placeOf(document, document, "", problem); place != "" {
-			list[i] = place + ": " + problem
+			list[i] = place + ": " + list[i]
 		}
 	}
 	return strings.Join(list, "; ")

@@ -40,10 +40,13 @@ func TestBootstrapErrors(t *testing.T) {
 		"workspaces: [{id: a, campaigns: [{id: c, messages: [{channel: email}]}]}]":                                       "campaigns[0]: messages[0]: invalid: id",
 		"workspaces: [{id: a, canvases: [{id: c, steps: [{messages: []}]}]}]":                                             "canvases[0]: steps[0]: invalid: id",
 		"company: {scim: {token: a b}}":                                                                                   "company: invalid: scim.token",
-		"workspaces: 7":                                                                                                   "workspaces: line 1: cannot unmarshal !!int `7`",
-		"workspaces: [{id: a, multi_language: a}]":                                                                        "invalid: workspaces[0].multi_language: line 1: cannot unmarshal !!str `a` into bool",
-		"workspaces:\n- id: a\n- id: b\n  api_keys:\n  - {name: x, permissions: {a: b}}\n":                                "workspaces[1].api_keys[0].permissions: line 5: cannot unmarshal !!map into []string",
-		"company: {scim: [x]}\nworkspaces: [{id: a, max_custom_array_length: many}, {apps: {}}]":                          "company.scim: line 1: cannot unmarshal !!seq; workspaces[0].max_custom_array_length: line 2: cannot unmarshal !!str `many` into int; workspaces[1].apps: line 2: cannot unmarshal !!map",
+		"workspaces: 7":                                                                                                   "workspaces: line 1: want a list, not `7`",
+		"workspaces: [{id: a, multi_language: a}]":                                                                        "invalid: workspaces[0].multi_language: line 1: want true or false, not `a`",
+		"workspaces:\n- id: a\n- id: b\n  api_keys:\n  - {name: x, permissions: {a: b}}\n":                                "workspaces[1].api_keys[0].permissions: line 5: want a list, not a mapping",
+		"company: {scim: [x]}\nworkspaces: [{id: a, max_custom_array_length: many}, {apps: {}}]":                          "company.scim: line 1: want a mapping, not a list; workspaces[0].max_custom_array_length: line 2: want a whole number, not `many`; workspaces[1].apps: line 2: want a list, not a mapping",
+		"company: [x]": "company: line 1: want a mapping, not a list",
+		"- workspaces": "invalid: line 1: want a mapping, not a list",
+		"workspaces: [{id: a, rate_limits: 1, apps: [{id: [x]}], api_keys: [7]}]": "rate_limits: line 1: want a mapping, not `1`; workspaces[0].apps[0].id: line 1: want a text, not a list; workspaces[0].api_keys[0]: line 1: want a mapping, not `7`",
 		"a: b\n---\nc: d":         "field a not found",
 		"workspaces: [null]":      "invalid: workspaces[0]: an element of a list can't be null",
 		"workspaces:\n- id: a\n-": "invalid: workspaces[1]: an element",
@@ -63,6 +66,7 @@ func TestBootstrapErrors(t *testing.T) {
 		require.ErrorIs(t, err, ErrInvalid, text)
 		require.ErrorContains(t, err, want, text)
 		require.NotContains(t, err.Error(), "document.", text)
+		require.NotContains(t, err.Error(), "unmarshal", text)
 	}
 	_, err := ParseBootstrap(nil)
 	require.NoError(t, err)
