@@ -223,7 +223,7 @@ func LoadTLS(certFile, keyFile string) (*TLS, error) {
 func (t *TLS) Reload() error {
 	pair, err := readPair(t.certFile, t.keyFile)
 	if err != nil {
-		return fmt.Errorf("load certificate %q: %w", t.certFile, err)
+		return fmt.Errorf("load certificate and key: %w", err)
 	}
 	if t.check != nil {
 		if err := t.check(&pair); err != nil {
@@ -243,7 +243,10 @@ func readPair(certFile, keyFile string) (pair tls.Certificate, err error) {
 	if err != nil {
 		return pair, err
 	}
-	return tls.X509KeyPair(cert, key)
+	if pair, err = tls.X509KeyPair(cert, key); err != nil { // which says in which of them the fault is
+		err = fmt.Errorf("%q, %q: %w", certFile, keyFile, err)
+	}
+	return pair, err
 }
 
 // Require reads the files again, and takes only certificates that pass check, now and later. It is called before the

@@ -139,7 +139,7 @@ func (c *serveCommand) linkTLS() (*api.TLS, *tls.Config, error) {
 	}
 	link, err := api.LoadTLS(c.RaftCert, c.RaftKey)
 	if err != nil {
-		return nil, nil, fmt.Errorf("--raft-cert: %w", err)
+		return nil, nil, fmt.Errorf("--raft-cert, --raft-key: %w", err)
 	}
 	text, err := bounded.ReadFile(c.RaftCA, bounded.SmallFile)
 	if err != nil {

@@ -114,7 +114,7 @@ func (c *serveCommand) tls(logger *slog.Logger) (*api.TLS, error) {
 	}
 	t, err := api.LoadTLS(c.TLSCert, c.TLSKey)
 	if err != nil {
-		return nil, fmt.Errorf("--tls-cert: %w", err)
+		return nil, fmt.Errorf("--tls-cert, --tls-key: %w", err)
 	}
 	if err := t.Require(checkUse); err != nil {
 		logger.Warn("--tls-cert: clients refuse this certificate", "error", err)
