@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/alecthomas/kong"
+
 	"millrace/cmd/millrace/operate"
 	"millrace/shard/cluster/facts"
 	"millrace/shard/cluster/founding"
@@ -74,6 +76,14 @@ type clusterImport struct {
 	From string `arg:"" help:"Data directory of a stopped node without a cluster. Pending work in it is finished first."`
 	To   string `arg:"" help:"Data directory of the first node of the new cluster; it must not exist yet, or be empty."`
 	foundingFlags
+}
+
+// BeforeReset keeps the flags of `millrace cluster` that are about a running server out of the help.
+func (*clusterImport) BeforeReset(k *kong.Context) error {
+	for _, f := range k.Selected().Parent.Flags {
+		f.Hidden = true
+	}
+	return nil
 }
 
 // Run makes the directory, or nothing if something fails.

@@ -186,6 +186,8 @@ func TestFlagsAreRefused(t *testing.T) {
 		{with("--config", huge), "--config: " + huge + " has more than 1048576 bytes"},
 		{with("--tls-cert", huge, "--tls-key", huge), "load certificate and key: " + huge + " has more than"},
 		{with("--tls-cert", broken, "--tls-key", huge), "load certificate and key: " + huge + " has more than"},
+		{[]string{"refused", "list", "shop", "--array", "users"}, `--array must be one of "","attributes","events","purchases","request"`},
+		{[]string{"admin", "trail", "shop"}, "--external-id, --svc-id, --alias, --email or --phone is required"},
 		{[]string{"loadtest", "--key", "k", "--duration", "0s"}, "--duration: 0s is out of bounds: want 1ms to 8760h"},
 		{[]string{"loadtest", "--key", "k", "--connections", "0"}, "--connections: 0 is out of bounds: want 1 to 100000"},
 		{[]string{"loadtest", "--key", "k", "--timeout", "0s"}, "--timeout: 0s is out of bounds"},
@@ -275,6 +277,20 @@ func TestOneServerPerDirectory(t *testing.T) {
 	p = other.start(t) // a killed one holds nothing
 	require.Equal(t, 1, other.events(t, "ann"))
 	p.stop()
+}
+
+// The help of a command has what it takes: no flags of its parent that would do nothing, and none of several
+// alternatives as if it were required.
+func TestHelp(t *testing.T) {
+	help := func(args ...string) string {
+		var out strings.Builder
+		require.NoError(t, run(t.Context(), append(args, "--help"), &out))
+		return out.String()
+	}
+	require.Contains(t, help("cluster", "status"), "--server")
+	require.Contains(t, help("cluster", "import"), "--members")
+	require.NotContains(t, help("cluster", "import"), "--server")
+	require.Contains(t, help("admin", "trail"), "Usage: millrace admin trail <workspace> [flags]")
 }
 
 // Flags come from the command line, else from the environment, else from the file.

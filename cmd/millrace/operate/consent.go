@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"errors"
 	"net/http"
 	"net/url"
 )
@@ -38,11 +39,11 @@ func (c *blocklistLift) Run(s *session) error {
 // trailCommand shows the trail of subscription states.
 type trailCommand struct {
 	inOne
-	ExternalID string `env:"-" xor:"who" required:"" help:"Show the trail of the user with this external id."`
-	SvcID      string `env:"-" xor:"who" required:"" help:"Show the trail of the user with this svc_id."`
-	Alias      string `env:"-" xor:"who" required:"" help:"Show the trail of the user with this alias." placeholder:"LABEL:NAME"`
-	Email      string `env:"-" xor:"who" required:"" help:"Show the trail of this email address."`
-	Phone      string `env:"-" xor:"who" required:"" help:"Show the trail of this phone number."`
+	ExternalID string `env:"-" xor:"who" help:"Show the trail of the user with this external id."`
+	SvcID      string `env:"-" xor:"who" help:"Show the trail of the user with this svc_id."`
+	Alias      string `env:"-" xor:"who" help:"Show the trail of the user with this alias." placeholder:"LABEL:NAME"`
+	Email      string `env:"-" xor:"who" help:"Show the trail of this email address."`
+	Phone      string `env:"-" xor:"who" help:"Show the trail of this phone number."`
 }
 
 // Run lists the trail, oldest first.
@@ -50,6 +51,9 @@ func (c *trailCommand) Run(s *session) error {
 	query := given("external_id", c.ExternalID, "svc_id", c.SvcID, "email", c.Email, "phone", c.Phone)
 	if err := setAlias(query, c.Alias); err != nil {
 		return err
+	}
+	if len(query) == 0 {
+		return errors.New("--external-id, --svc-id, --alias, --email or --phone is required: whose trail?")
 	}
 	return s.list(inWorkspace(c.Workspace, "trail")+"?"+query.Encode(), "changes", column{"CHANGED", "changed_at"},
 		column{"APPLIED", "applied_at"}, column{"STATE", "state"}, column{"VALUE", "value"},

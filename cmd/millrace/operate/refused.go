@@ -27,7 +27,7 @@ type Refused struct {
 // refusedChoice chooses some.
 type refusedChoice struct {
 	Key   string `env:"-" help:"Only what was sent with the API key with this id." placeholder:"ID"`
-	Array string `env:"-" help:"Only objects of this array: attributes, events or purchases; request: requests that were refused as a whole."`
+	Array string `env:"-" default:"" enum:",attributes,events,purchases,request" help:"Only objects of this array: attributes, events or purchases; request: requests that were refused as a whole."`
 	Since string `env:"-" help:"Only what was sent at this time or later (ISO 8601)." placeholder:"TIME"`
 	Until string `env:"-" help:"Only what was sent before this time." placeholder:"TIME"`
 }
