@@ -77,6 +77,9 @@ type Row struct {
 	Position
 	// Fault is why the row can't become an object.
 	Fault string
+	// LeftOut says that a cell isn't in the object, because its column is a property of another event or product. It is
+	// known once there is an object.
+	LeftOut bool
 	// Text is the row as it is in the file; nil in Parquet.
 	Text []byte
 
@@ -104,7 +107,7 @@ type Row struct {
 }
 
 func (r *Row) reset(at Position, text []byte) {
-	r.Position, r.Fault, r.Text = at, "", text
+	r.Position, r.Fault, r.LeftOut, r.Text = at, "", false, text
 	r.line, r.payload, r.object, r.scratch, r.known, r.other = nil, nil, nil, r.scratch[:0], false, nil
 	r.byAlias, r.empty = false, false
 	r.text, r.kindOfText, r.header, r.table, r.untaken, r.cells = nil, "", nil, nil, nil, nil

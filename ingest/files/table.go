@@ -288,7 +288,11 @@ func (t *table) appendProperties(r *Row, cells []cell) {
 	begun := false
 	for i := range t.columns {
 		c := &t.columns[i]
-		if c.form != formProperty || len(cells[i].text) == 0 || c.owner != string(cells[t.name].text) {
+		if c.form != formProperty || len(cells[i].text) == 0 {
+			continue
+		}
+		if c.owner != string(cells[t.name].text) {
+			r.LeftOut = true
 			continue
 		}
 		if !begun {

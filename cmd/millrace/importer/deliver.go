@@ -16,6 +16,7 @@ import (
 type outcome struct {
 	request  *request
 	refusals []refusal
+	warnings map[int64]bool // rows that were taken except for a value, as the server says
 	counts   Counts
 	isNew    bool // the server had not had all of it
 }
@@ -169,15 +170,38 @@ func (o *outcome) noteTaken(c *call, rows []sent) error {
 	if !o.noteErrors(a.Errors, rows) {
 		return fmt.Errorf("the server's answer can't be read: %.200q", c.answer)
 	}
-	warned := map[string]bool{}
 	for _, w := range a.Warnings {
 		var about aboutObject
-		if json.Unmarshal(w, &about) == nil && about.Index != nil {
-			warned[about.Array+strconv.Itoa(*about.Index)] = true
+		if json.Unmarshal(w, &about) != nil || about.Index == nil {
+			continue
+		}
+		if s, ok := find(rows, about.Array, *about.Index); ok {
+			o.warn(s)
 		}
 	}
-	o.counts.Warned += int64(len(warned))
 	return nil
+}
+
+func (o *outcome) warn(s sent) {
+	if o.warnings == nil {
+		o.warnings = map[int64]bool{}
+	}
+	o.warnings[s.row] = true
+}
+
+// warned returns how many rows were taken except for a value, whoever has left it out.
+func (o *outcome) warned() int64 {
+	if o.request.leftOut {
+		for _, s := range o.request.rows {
+			if s.leftOut {
+				o.warn(s)
+			}
+		}
+		for _, r := range o.refusals {
+			delete(o.warnings, r.row)
+		}
+	}
+	return int64(len(o.warnings))
 }
 
 // noteRefused notes the reasons of a request of which nothing was taken. It returns false if there are none for single

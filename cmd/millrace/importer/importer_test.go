@@ -321,6 +321,22 @@ func TestDeletions(t *testing.T) {
 	require.Equal(t, 50, d.most)
 }
 
+// Rows with cells of another event are counted among those with a value left out, each once, whatever else the server
+// leaves out of them; refused ones aren't.
+func TestCellsOfOtherEvents(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		respond(w, http.StatusCreated, `{"message":"success","errors":[{"type":"no","input_array":"events","index":4}],`+
+			`"warnings":[{"type":"no","input_array":"events","index":1},{"type":"no","input_array":"events","index":2}]}`)
+	}))
+	t.Cleanup(server.Close)
+	path := write(t, filepath.Join(t.TempDir(), "a.csv"), "external_id,name,time,seen.properties.n,left.properties.n\n"+
+		"u,seen,2026-01-31,1,\nu,seen,2026-01-31,1,2\nu,left,2026-01-31,,2\nu,x,2026-01-31,,2\nu,x,2026-01-31,1,2\n")
+	report, err := Run(t.Context(), Options{URL: []string{server.URL}, Key: "key", Paths: []string{path}, Kind: files.Events})
+	require.NoError(t, err)
+	require.Equal(t, Counts{Rows: 5, Taken: 4, Refused: 1, Warned: 3}, report.Counts)
+}
+
 // One row that the server can't take as a part of a request doesn't keep the others.
 func TestRequestThatIsTooLarge(t *testing.T) {
 	t.Parallel()

@@ -88,6 +88,7 @@ type request struct {
 	counts      [4]int    // by the number of the kind
 	ofUsers     [64]uint8 // objects by the group of their users
 	faults      int
+	leftOut     bool   // a row has a cell that isn't in its object
 	identifiers string // for deletions
 	// conditional says that one of the rows is conditional.
 	conditional bool
@@ -102,6 +103,7 @@ type sent struct {
 	fault       string // if not empty, the row isn't sent
 	kind        uint8  // index in files.Kinds
 	conditional bool   // it takes effect only if its user exists
+	leftOut     bool   // it has a cell that isn't in its object
 }
 
 // deletions is the number of that kind, after those of /users/track in the order in which they take effect.
@@ -183,7 +185,8 @@ func (r *request) add(row *files.Row, o *files.Object, fault string) {
 		r.identifiers = o.Identifiers
 		r.counts[one.kind]++
 		r.ofUsers[groupOf(o.User)]++
-		one.conditional = o.IsConditional
+		one.conditional, one.leftOut = o.IsConditional, row.LeftOut
+		r.leftOut = r.leftOut || one.leftOut
 		r.conditional = r.conditional || one.conditional
 	}
 	all := &r.texts[one.text()]
@@ -260,6 +263,7 @@ func (j *job) ack(n int, o *outcome) error {
 	o.counts.Rows = int64(len(rows))
 	o.counts.Refused = int64(len(o.refusals))
 	o.counts.Taken = o.counts.Rows - o.counts.Refused
+	o.counts.Warned = o.warned()
 	j.state.Counts.add(o.counts)
 	j.dirty = true
 	j.bar.add(len(rows))
