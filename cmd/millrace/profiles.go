@@ -1,0 +1,326 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"time"
+
+	"millrace/api/admin"
+	"millrace/api/control"
+	"millrace/api/users"
+	"millrace/ingest/field"
+	"millrace/shard"
+	"millrace/shard/op"
+	"millrace/shard/profile"
+)
+
+// Imports of whole profiles: POST /admin/workspaces/{workspace}/profiles.
+
+const (
+	maxImportLine  = 8 << 20
+	importBatch    = 100 // profiles in a record
+	maxImportError = 100 // errors that are reported, and warnings with different texts
+)
+
+type importError struct {
+	Line  int    `json:"line"`
+	Error string `json:"error"`
+}
+
+// importWarning is something in lines that profiles don't take.
+type importWarning struct {
+	Warning string `json:"warning"`
+	Lines   int    `json:"lines"` // how many have it
+	Line    int    `json:"line"`  // the first of them
+}
+
+type importAnswer struct {
+	Imported int             `json:"imported"`
+	Refused  int             `json:"refused"`
+	Warned   int             `json:"warned,omitempty"`   // lines that were imported except for something
+	Errors   []importError   `json:"errors,omitempty"`   // the first ones
+	Warnings []importWarning `json:"warnings,omitempty"` // the first ones
+}
+
+// warn counts what an imported line has and the profile doesn't take.
+func (a *importAnswer) warn(line int, left []string) {
+	if len(left) == 0 {
+		return
+	}
+	a.Warned++
+	slices.Sort(left)
+	for _, what := range slices.Compact(left) {
+		at := slices.IndexFunc(a.Warnings, func(w importWarning) bool { return w.Warning == what })
+		switch {
+		case at >= 0:
+			a.Warnings[at].Lines++
+		case len(a.Warnings) < maxImportError:
+			a.Warnings = append(a.Warnings, importWarning{what, 1, line})
+		}
+	}
+}
+
+// importProfiles is POST /admin/workspaces/{workspace}/profiles: NDJSON, each line a user in the shape of the export
+// (decisions.md D9). A line that is not a user is refused; the others are not affected. What a profile does not take of
+// a line is left out with a warning. An existing profile is replaced; of a line that has only an address, see namesake.
+func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *field.Phones) {
+	ws := n.control.Snapshot().Lookup(r.PathValue("workspace"))
+	if ws == nil {
+		admin.Refuse(w, http.StatusNotFound, "the workspace does not exist")
+		return
+	}
+	c := http.NewResponseController(w)
+	_, _ = c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(time.Time{})
+	// Two entries: one before anything is imported, and one that says how much was imported.
+	audit := func(what string, details ...any) error {
+		return untilTaken(context.Background(),
+			func() error { return n.control.Audit(admin.ActorOf(r), what, ws.ID, details...) })
+	}
+	if err := audit("profile import begun"); err != nil {
+		answerFailure(w, err)
+		return
+	}
+	result, err := n.importLines(ws, r.Body, phones)
+	err = errors.Join(err, audit("profiles imported", "imported", result.Imported, "refused", result.Refused))
+	if err != nil {
+		answerFailure(w, fmt.Errorf("after %d profiles: %w", result.Imported, err))
+		return
+	}
+	admin.Answer(w, http.StatusOK, result)
+}
+
+func (n *node) importLines(
+	ws *control.Workspace, body io.Reader, phones *field.Phones,
+) (result importAnswer, err error) {
+	var importer profile.Importer
+	opt := importOptionsOf(ws)
+	var left []string // what a line has and the profile doesn't
+	opt.Left = func(what string) {
+		if len(left) < maxImportError {
+			left = append(left, what)
+		}
+	}
+	var blobs [][]byte // not committed yet
+	begun := n.clock.Next(1)
+	commit := func() error {
+		if err := n.replaceProfiles(ws, blobs, begun); err != nil {
+			return err
+		}
+		result.Imported += len(blobs)
+		blobs = blobs[:0]
+		return nil
+	}
+	lines := lineReader{r: bufio.NewReaderSize(body, 64<<10)}
+	for line := 1; ; line++ {
+		text, err := lines.next()
+		if err == io.EOF {
+			return result, commit()
+		} else if err != nil && err != errLongLine {
+			return result, errors.Join(err, commit())
+		}
+		if err == nil && len(text) == 0 {
+			continue
+		}
+		left = left[:0]
+		var blob []byte
+		if err == nil { // with a stamp, so that what users say later has a later one
+			blob, err = importer.Import(nil, ws.Number, text, n.clock.Next(1), opt)
+		}
+		if err == nil {
+			err = checkContacts(blob, phones)
+		}
+		if err != nil {
+			result.Refused++
+			if len(result.Errors) < maxImportError {
+				result.Errors = append(result.Errors, importError{line, err.Error()})
+			}
+			continue
+		}
+		result.warn(line, left)
+		if blobs = append(blobs, blob); len(blobs) == importBatch {
+			if err := commit(); err != nil {
+				return result, err
+			}
+		}
+	}
+}
+
+// lineReader reads lines of NDJSON.
+type lineReader struct {
+	r    *bufio.Reader
+	text []byte
+}
+
+// errLongLine is returned for a line that is too long.
+var errLongLine = fmt.Errorf("the line is longer than %d bytes", maxImportLine)
+
+// next returns the next line, without the blanks around it. It is valid until the next call. Errors: errLongLine, after
+// which the next line can be read; io.EOF when there are no more.
+func (l *lineReader) next() ([]byte, error) {
+	l.text = l.text[:0]
+	for isLong, any := false, false; ; any = true {
+		part, err := l.r.ReadSlice('\n')
+		if isLong = isLong || len(l.text)+len(part) > maxImportLine; !isLong {
+			l.text = append(l.text, part...)
+		}
+		switch {
+		case err == bufio.ErrBufferFull:
+		case err != nil && (err != io.EOF || !any && len(part) == 0):
+			return nil, err
+		case isLong:
+			return nil, errLongLine
+		default:
+			return bytes.TrimSpace(l.text), nil
+		}
+	}
+}
+
+// importOptionsOf is what an import needs to know of a workspace.
+func importOptionsOf(ws *control.Workspace) profile.ImportOptions {
+	groups, shown := forIngest(ws).Groups, users.ExportOf(ws)
+	return profile.ImportOptions{
+		Currency: shown.Currency,
+		Digits:   shown.Digits,
+		AppID: func(name []byte) []byte {
+			for id, a := range ws.Apps {
+				if a.Name == string(name) {
+					return []byte(id)
+				}
+			}
+			return nil
+		},
+		Channel: func(group [16]byte) byte { return groups[group] },
+		Text:    importedText,
+	}
+}
+
+// importedText applies the rules of /users/track to texts that have a form. Exports of elsewhere have other forms, such
+// as the names that Rails gives time zones.
+func importedText(code uint32, text []byte) (stored []byte, ok bool) {
+	switch code {
+	case op.AttrCountry:
+		country, ok := field.Country(text)
+		return country[:], ok
+	case op.AttrLanguage:
+		language, ok := field.Language(text)
+		return []byte(language), ok
+	case op.AttrTimeZone:
+		zone, ok := field.TimeZone(text)
+		return []byte(zone), ok
+	case op.AttrGender:
+		letter, ok := field.Gender(text)
+		return []byte{letter}, ok
+	}
+	return text, true
+}
+
+// replaceProfiles makes imported profiles durable and visible. begun is when the import began.
+func (n *node) replaceProfiles(ws *control.Workspace, blobs [][]byte, begun int64) error {
+	var replaced []uint64
+	err := untilTaken(context.Background(), func() (err error) {
+		replaced, err = n.namesakes(ws.Number, blobs, begun)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return untilTaken(context.Background(), func() error { // each time for the same numbers
+		b := n.engine.NewBatch(ws.Number, 0)
+		defer b.Release()
+		b.SetSource(op.SourceImport)
+		for i, blob := range blobs {
+			switch {
+			case !isNameless(blob):
+				b.Import(blob)
+			case replaced[i] == 0:
+				b.ImportBeside(blob)
+			default:
+				b.ImportOver(replaced[i], blob)
+			}
+		}
+		return b.Commit()
+	})
+}
+
+// isNameless says whether an imported profile has neither an external id nor an alias: only an address.
+func isNameless(blob []byte) bool {
+	id, _ := profile.HomeID(blob)
+	return id == op.Email || id == op.Phone
+}
+
+// namesakes are the numbers of the profiles that the nameless ones of blobs replace, each only one; 0: none.
+func (n *node) namesakes(workspace uint32, blobs [][]byte, begun int64) (numbers []uint64, err error) {
+	numbers = make([]uint64, len(blobs))
+	var addresses []shard.Identifier // each once: thousands of lines may have the same one
+	lines := make(map[string][]int)  // by address: no email is a phone
+	for i, blob := range blobs {
+		if !isNameless(blob) {
+			continue
+		}
+		id, key := profile.HomeID(blob)
+		if lines[string(key)] == nil {
+			addresses = append(addresses, shard.Identifier{ID: id, Key: key})
+		}
+		lines[string(key)] = append(lines[string(key)], i)
+	}
+	if len(addresses) == 0 {
+		return numbers, nil
+	}
+	reads := n.engine.NewReads(nil) // behind barriers: this node may not have heard yet of the lines before
+	if err := reads.Expect(workspace, shard.OfUsers, addresses...); err != nil {
+		return nil, err
+	}
+	taken := make(map[uint64]bool)
+	for users, err := range reads.FindEach(workspace, addresses) {
+		if err != nil {
+			return nil, err
+		}
+		for _, i := range lines[string(addresses[0].Key)] {
+			numbers[i] = namesake(users, blobs[i], begun, taken)
+			taken[numbers[i]] = true
+		}
+		addresses = addresses[1:]
+	}
+	return numbers, nil
+}
+
+// namesake is the number of the profile that is replaced by blob, a nameless one; 0: none. users are those who share
+// its address. The address doesn't say which of them is meant, so those whom something else names stay as they are. Of
+// the others it is the one who was updated first. Those who came to the address since the import began are users of
+// earlier lines.
+func namesake(users []shard.User, blob []byte, begun int64, taken map[uint64]bool) (number uint64) {
+	id, _ := profile.HomeID(blob)
+	var first int64
+	for _, u := range users {
+		_, hasEmail := profile.Attr(u.Blob, op.AttrEmail)
+		switch updated := profile.Updated(u.Blob); {
+		case taken[u.Number] || profile.HasName(u.Blob) || id == op.Phone && hasEmail:
+		case profile.Joined(u.Blob, id) >= begun:
+		case number == 0 || updated < first:
+			number, first = u.Number, updated
+		}
+	}
+	return number
+}
+
+// checkContacts applies the rules of /users/track to the contact data of an imported profile.
+func checkContacts(blob []byte, phones *field.Phones) error {
+	if v, ok := profile.Attr(blob, op.AttrEmail); ok && !field.Email(v.Bytes()) {
+		return errors.New("'email' is not a valid email address")
+	}
+	if v, ok := profile.Attr(blob, op.AttrPhone); ok {
+		if e164, ok := phones.Parse(nil, v.Bytes()); !ok || !bytes.Equal(e164, v.Bytes()) {
+			return errors.New("'phone' is not a valid E.164 number")
+		}
+	}
+	if id := profile.ExternalID(blob); len(id) > 0 && !field.ExternalID(id) {
+		return errors.New("'external_id' must be fewer than 988 bytes")
+	}
+	return nil
+}
