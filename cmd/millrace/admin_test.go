@@ -242,10 +242,10 @@ func TestAdminCommands(t *testing.T) {
 
 	profiles := filepath.Join(t.TempDir(), "profiles.ndjson")
 	require.NoError(t, os.WriteFile(profiles, []byte(`{"external_id":"imported"}`+"\n{}\n"), 0o600))
-	for _, a := range [][]string{{"import", "profiles", profiles, "--workspace", "shop"}, {"export", "events", "--workspace", "shop", "--since", "2026-01-01"}} {
-		out, err := exec.Command(binary, append(a, "--server", "http://"+s.admin, "--data", s.dir)...).CombinedOutput()
-		require.NoError(t, err, string(out))
-	}
+	_, err := runHere(t, s.target("import", "profiles", profiles, "--workspace", "shop")...)
+	require.EqualError(t, err, "1 of 2 lines were refused, and are not imported")
+	_, err = runHere(t, s.target("export", "events", "--workspace", "shop", "--since", "2026-01-01")...)
+	require.NoError(t, err)
 	o.has(args("audit list --limit 3"), "profile import begun shop", "profiles imported shop - - imported=1 refused=1 admin token", "events exported shop - - format=ndjson names=0 since=2026-01-01")
 
 	// All of it is in the audit log, without secrets, also after a restart.

@@ -85,6 +85,9 @@ func (c *importFiles) Run(ctx context.Context, stdout io.Writer) error {
 	if errors.Is(err, context.Canceled) {
 		return errors.New("interrupted: run the same command to resume")
 	}
+	if err == nil && report.Refused > 0 {
+		err = fmt.Errorf("%d of %d rows were %w", report.Refused, report.Rows, operate.ErrRefused)
+	}
 	return err
 }
 

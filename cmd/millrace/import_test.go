@@ -72,7 +72,10 @@ func TestImportNDJSON(t *testing.T) {
 		`{"external_id":"fay","kind":"events","payload":{"name":"seen"}}`,
 		`{"external_id":"fay","kind":"purchases","payload":{"product_id":"p","currency":"EUR","price":2.5,"time":"2026-01-31T09:30:00Z"}}`,
 	}, "\r\n"))
-	r := reportOf(t, tool(t, s.importArgs(dir)...))
+	text, err := runHere(t, s.importArgs(dir)...)
+	require.EqualError(t, err, "2 of 7 rows were refused, and are not imported")
+	require.Equal(t, exitRefused, err.(exitError).code)
+	r := reportOf(t, text)
 	require.Equal(t, importer.Counts{Rows: 7, Taken: 5, Refused: 2}, r.Counts)
 	require.Equal(t, 1, r.Files)
 	users := s.users(t, "ann", "bob", "cid", "dan", "eve", "fay")
@@ -141,7 +144,8 @@ func TestImportOverKills(t *testing.T) {
 	var out bytes.Buffer
 	last := exec.Command(binary, args...)
 	last.Stdout, last.Stderr = &out, os.Stderr
-	require.NoError(t, last.Run())
+	_ = last.Run() // rows are refused, perhaps by a run before it
+	require.Contains(t, []int{0, exitRefused}, last.ProcessState.ExitCode())
 	for user, n := range want {
 		require.Equal(t, n, s.events(t, user), user)
 	}

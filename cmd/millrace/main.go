@@ -16,6 +16,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"millrace/cmd/millrace/operate"
 	"millrace/shard"
 )
 
@@ -57,7 +58,10 @@ func withHelp(err error) error {
 	return fmt.Errorf("%w; see %s --help", err, command)
 }
 
-const exitDiskFailed = 3 // the disk has failed; nothing was acknowledged after that
+const (
+	exitDiskFailed = 3 // the disk has failed; nothing was acknowledged after that
+	exitRefused    = 4 // an import has refused lines or rows, and taken all others
+)
 
 // run is main without the process: it parses args, runs the command and returns what went wrong.
 func run(ctx context.Context, args []string, stdout io.Writer) error {
@@ -84,8 +88,12 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err := cmp.Or(checkGiven(command.Flags()), checkBounds(command.Flags())); err != nil {
 		return err
 	}
-	if err = command.Run(); command.Command() == "serve" { // also while it starts or stops
-		err = withExitCode(err)
+	err = command.Run()
+	switch {
+	case errors.Is(err, operate.ErrRefused):
+		return exitError{err, exitRefused}
+	case command.Command() == "serve": // also while it starts or stops
+		return withExitCode(err)
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,9 +22,11 @@ func (s *site) importLines(t *testing.T, lines ...string) (a importAnswer) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "users.ndjson")
 	require.NoError(t, os.WriteFile(file, []byte(strings.Join(lines, "\n")), 0o600))
-	text := tool(t, s.target("import", "profiles", file, "--workspace", "test")...)
-	require.NoError(t, json.Unmarshal([]byte(text), &a), text)
-	requireSuccess(t, []byte(text))
+	c := exec.Command(binary, s.target("import", "profiles", file, "--workspace", "test")...)
+	text, err := c.Output()
+	require.NoError(t, json.Unmarshal(text, &a), "%v: %s", err, text)
+	requireSuccess(t, text)
+	require.Equal(t, map[bool]int{true: exitRefused}[a.Refused > 0], c.ProcessState.ExitCode())
 	return a
 }
 

@@ -2,6 +2,9 @@ package operate
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -41,6 +44,9 @@ func (c *Export) Run(ctx context.Context, stdout io.Writer) (err error) {
 	})
 }
 
+// ErrRefused is the error of an import that has refused lines or rows and taken the others.
+var ErrRefused = errors.New("refused, and are not imported")
+
 // ImportProfiles is `millrace import profiles`.
 type ImportProfiles struct {
 	Target
@@ -64,6 +70,13 @@ func (c *ImportProfiles) Run(ctx context.Context, stdout io.Writer) error {
 		return err
 	}
 	defer body.Close()
-	_, err = io.Copy(stdout, body)
-	return err
+	text, err := io.ReadAll(body)
+	if _, printed := stdout.Write(text); err != nil || printed != nil {
+		return errors.Join(err, printed)
+	}
+	var answer struct{ Imported, Refused int }
+	if err := json.Unmarshal(text, &answer); err != nil || answer.Refused == 0 {
+		return err
+	}
+	return fmt.Errorf("%d of %d lines were %w", answer.Refused, answer.Imported+answer.Refused, ErrRefused)
 }
