@@ -4,6 +4,7 @@
 package bounded
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -20,14 +21,20 @@ type Transport struct {
 	Free func(*http.Response) bool
 }
 
-// RoundTrip does what Base does, and bounds the answer.
+// RoundTrip does what Base does, and bounds the answer. A switch to another protocol, which nobody has asked for, is an
+// error: the body of such an answer is the connection itself, which no timeout ends.
 func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := t.Base.RoundTrip(r)
+	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
+		return nil, errors.Join(errSwitched, resp.Body.Close())
+	}
 	if err == nil && (t.Free == nil || !t.Free(resp)) {
 		resp.Body = &body{ReadCloser: resp.Body, left: t.Bytes, since: time.Now(), bounds: t}
 	}
 	return resp, err
 }
+
+var errSwitched = errors.New("the answer is 101 Switching Protocols, which nobody has asked for")
 
 type body struct {
 	io.ReadCloser

@@ -3,6 +3,7 @@ package bounded
 import (
 	"compress/gzip"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -43,6 +44,18 @@ func TestTransport(t *testing.T) {
 			}
 		}
 	}
+}
+
+// An answer that switches protocols has a body that no timeout ends: it isn't read.
+func TestTransportSwitchesNoProtocols(t *testing.T) {
+	there, here := net.Pipe()
+	base := roundTrip(func(*http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusSwitchingProtocols, Body: here}, nil
+	})
+	_, err := Transport{Base: base, Bytes: 1000}.RoundTrip(nil)
+	require.ErrorIs(t, err, errSwitched)
+	_, err = there.Read(make([]byte, 1))
+	require.Equal(t, io.EOF, err) // the connection is closed
 }
 
 // drip is a body that gives a byte a second, without end.

@@ -258,6 +258,9 @@ func (h *endpoint) post(ctx context.Context, batch []post, body []byte) (status 
 		return 0, "", err
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusSwitchingProtocols { // its body is the connection, which no timeout ends
+		return resp.StatusCode, "", nil
+	}
 	if resp.StatusCode/100 == 2 { // nothing else matters, but a connection whose answer was read is used again
 		defer time.AfterFunc(maxAnswerTime, cancel).Stop()
 	}

@@ -574,6 +574,12 @@ func TestHTTPSwitchesNoProtocols(t *testing.T) {
 	o := w.options()
 	o.RequestTimeout = 200 * time.Millisecond
 	require.ErrorContains(t, w.turns(o, stream), "answers 101")
+
+	silent, _ := net.Pipe() // the connection stays open, and no timeout ends it
+	o.transport = roundTrip(func(*http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusSwitchingProtocols, Body: silent}, nil
+	})
+	require.ErrorContains(t, w.turns(o, stream), "answers 101")
 	require.Empty(t, w.c.StreamCursors("shop", "all"))
 }
 
