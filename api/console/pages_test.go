@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -334,6 +335,38 @@ func TestListsInPages(t *testing.T) {
 			require.Contains(t, p.text, fmt.Sprintf("in-pages-%03d", last), link)
 			require.Less(t, len(more.FindAllString(p.text, -1)), len(links), link)
 		}
+	}
+}
+
+// The groups of a user and the trail of their consent, which may be long, come in pages.
+func TestUserInPages(t *testing.T) {
+	h := openHouse(t)
+	var objects []string
+	for i := range 103 {
+		id := fmt.Sprintf("00000000-0000-0000-0000-%012d", i)
+		_, err := h.control.Groups.Create(control.Actor{Name: "test"}, "demo", document.Group{ID: id, Name: fmt.Sprintf("in-pages-%03d", i), Channel: "email"})
+		require.NoError(t, err)
+		objects = append(objects, `{"external_id":"ada","subscription_groups":[{"subscription_group_id":"`+id+`","subscription_state":"subscribed"}]}`)
+	}
+	for part := range slices.Chunk(objects, 50) {
+		h.track(`{"attributes":[` + strings.Join(part, ",") + `]}`)
+	}
+	b := h.signedIn()
+	first := b.get(b.find("external_id", "ada", "")).text
+	link := func(text string) string {
+		found := regexp.MustCompile(`<a href="([^"]*)">` + text + `</a>`).FindStringSubmatch(first)
+		require.NotNil(t, found, text)
+		return found[1]
+	}
+	groups, changes := `aria-label="in-pages-`, `<div class="soft">`
+	second, older := b.get(link("More")).text, b.get(link("Older")).text
+	require.Equal(t, 100, strings.Count(first, "<select name=\"group-"))
+	require.Equal(t, 103, strings.Count(first, groups)+strings.Count(second, groups))
+	require.NotContains(t, second, ">More</a>")
+	require.Equal(t, 103, strings.Count(first, changes)+strings.Count(older, changes))
+	require.NotContains(t, older, ">Older</a>")
+	for _, wrong := range []string{"-1", "x", "104", "9999999999999999999"} {
+		require.Equal(t, 200, b.get(b.find("external_id", "ada", "")+"?trail="+wrong).status, wrong)
 	}
 }
 

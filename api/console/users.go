@@ -86,7 +86,9 @@ func (v *visit) pathOf(svcID string) string {
 type userData struct {
 	*profile
 	Groups     []groupState
+	MoreGroups int                     // where the next page of them begins; 0: there is none
 	Trail      []answers.ConsentChange // the newest first
+	MoreTrail  int
 	Path       string
 	MergedFrom []string // service ids
 }
@@ -127,7 +129,8 @@ func (c *Console) showUser(v *visit) error {
 		return err
 	}
 	slices.Reverse(trail.Changes)
-	data.Trail = trail.Changes
+	data.Groups, data.MoreGroups = pageHere(v, "groups", data.Groups)
+	data.Trail, data.MoreTrail = pageHere(v, "trail", trail.Changes)
 	return v.render("user", p.Title(), data)
 }
 

@@ -308,6 +308,17 @@ func pageOf[T any](v *visit, at string, limit int, cursor string) (list []T, nex
 	return list, next, nil
 }
 
+// pageHere returns a page of a list that is here as a whole; a parameter of the request says where it begins. next is
+// where the following page begins, 0 when there is none.
+func pageHere[T any](v *visit, parameter string, all []T) (page []T, next int) {
+	from, _ := strconv.Atoi(v.r.URL.Query().Get(parameter))
+	page = all[min(max(from, 0), len(all)):]
+	if len(page) > shownPage {
+		page, next = page[:shownPage], max(from, 0)+shownPage
+	}
+	return page, next
+}
+
 // listOf reads a list of the admin API with all its pages.
 func listOf[T any](v *visit, at string) (list []T, err error) {
 	for cursor := ""; ; {
