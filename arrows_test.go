@@ -25,6 +25,7 @@ var arrows = map[string][]string{
 	"bench":        {"..."}, // measures any of them, and nobody imports it
 
 	"cmd/millrace/importer": {"api/bounded", "api/s3", "ingest/files", "wal/durable", "wal/pause"},
+	"cmd/millrace/stdlog":   {},
 	"cmd/millrace/operate":  {"api/admin/answers", "api/bounded", "api/control", "api/control/document", "shard/cluster/placement", "wal/durable", "wal/pause", "wal/quorum"}, // its answers' types alone
 
 	"api":             {"api/bounded", "api/call", "api/center", "api/consent", "api/control", "api/control/document", "api/keys", "api/openapi", "api/ratelimit", "api/refused", "api/scim", "api/store", "api/translation", "api/users", "api/value", "ingest/field", "shard", "wal/throttle"},

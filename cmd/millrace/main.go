@@ -17,6 +17,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"millrace/cmd/millrace/operate"
+	_ "millrace/cmd/millrace/stdlog"
 	"millrace/shard"
 )
 

@@ -337,3 +337,18 @@ func refusedHere(t *testing.T, args ...string) string {
 	require.False(t, errors.As(err, &exit), "%v: %v", args, err)
 	return text + err.Error()
 }
+
+// What libraries log while they are initialized doesn't reach standard error, which has lines of JSON alone: the
+// standard logger is silenced before the library that does so.
+func TestInitializationIsSilent(t *testing.T) {
+	c := exec.Command(binary, "version")
+	c.Env = append(os.Environ(), "GODEBUG=inittrace=1")
+	text, err := c.CombinedOutput()
+	require.NoError(t, err)
+	at := -1
+	for _, path := range []string{"github.com/coreos/pkg/capnslog", "millrace/cmd/millrace/stdlog", "github.com/VictoriaMetrics/metrics"} {
+		next := strings.Index(string(text), "init "+path+" ")
+		require.Greater(t, next, at, "%s: %s", path, text)
+		at = next
+	}
+}

@@ -140,6 +140,7 @@ func (c *serveCommand) Run(ctx context.Context, stdout io.Writer, command *kong.
 	if err != nil {
 		return err
 	}
+	slog.SetDefault(logger) // takes what libraries write to the standard logger
 	for _, name := range strangeVariables(os.Environ(), command.Model.Node) {
 		logger.Warn("unknown environment variable ignored: no flag has this name", "name", name)
 	}
