@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -183,11 +184,11 @@ func leafOf(f parquet.Field) (l leaf, ok bool) {
 		}, isRaw: true}, true
 	case parquet.Float:
 		return leaf{form: func(dst []byte, v parquet.Value) []byte {
-			return strconv.AppendFloat(dst, float64(v.Float()), 'g', -1, 32)
+			return appendFloat(dst, float64(v.Float()), 32, 1<<24)
 		}, isRaw: true}, true
 	case parquet.Double:
 		return leaf{form: func(dst []byte, v parquet.Value) []byte {
-			return strconv.AppendFloat(dst, v.Double(), 'g', -1, 64)
+			return appendFloat(dst, v.Double(), 64, 1<<53)
 		}, isRaw: true}, true
 	case parquet.Int96:
 		return leaf{form: appendInt96}, true
@@ -195,6 +196,15 @@ func leafOf(f parquet.Field) (l leaf, ok bool) {
 		return leaf{form: func(dst []byte, v parquet.Value) []byte { return append(dst, v.ByteArray()...) }}, true
 	}
 	return l, false
+}
+
+// appendFloat appends a whole number as its digits, as long as it has all of them: programs make doubles of a column of
+// integers that has nulls, and it may be one of identifiers.
+func appendFloat(dst []byte, f float64, bits int, exact float64) []byte {
+	if f == math.Trunc(f) && math.Abs(f) <= exact {
+		return strconv.AppendInt(dst, int64(f), 10)
+	}
+	return strconv.AppendFloat(dst, f, 'g', -1, bits)
 }
 
 func appendUnsigned(dst []byte, v parquet.Value) []byte {
