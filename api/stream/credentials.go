@@ -2,6 +2,7 @@ package stream
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -10,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/twmb/franz-go/pkg/sasl"
@@ -90,11 +92,37 @@ func (c *kafkaCredentials) mechanism(name string) (sasl.Mechanism, error) {
 	case document.SASLPlain:
 		return plain.Auth{User: c.User, Pass: c.Password}.AsMechanism(), nil
 	case document.SASLScram256:
-		return scram.Auth{User: c.User, Pass: c.Password}.AsSha256Mechanism(), nil
+		return thrifty{scram.Auth{User: c.User, Pass: c.Password}.AsSha256Mechanism()}, nil
 	case document.SASLScram512:
-		return scram.Auth{User: c.User, Pass: c.Password}.AsSha512Mechanism(), nil
+		return thrifty{scram.Auth{User: c.User, Pass: c.Password}.AsSha512Mechanism()}, nil
 	}
 	return nil, nil
+}
+
+// thrifty is a mechanism of SCRAM that refuses to hash the password as often as a broker likes: up to 2³¹ times and
+// more, which takes a core for minutes, and which nothing ends.
+type thrifty struct{ sasl.Mechanism }
+
+// Authenticate begins a session.
+func (m thrifty) Authenticate(ctx context.Context, host string) (sasl.Session, []byte, error) {
+	s, message, err := m.Mechanism.Authenticate(ctx, host)
+	return thriftySession{s}, message, err
+}
+
+type thriftySession struct{ sasl.Session }
+
+// maxIterations is how often a password is hashed: brokers want 4,096, and Kafka's own no more than 16,384.
+const maxIterations = 1_000_000
+
+// Challenge answers a message of the broker.
+func (s thriftySession) Challenge(message []byte) (done bool, answer []byte, err error) {
+	for part := range bytes.SplitSeq(message, []byte{','}) {
+		count, ok := bytes.CutPrefix(part, []byte("i="))
+		if n, err := strconv.Atoi(string(count)); ok && err == nil && n > maxIterations {
+			return false, nil, fmt.Errorf("the broker wants %d iterations of SCRAM: at most %d", n, maxIterations)
+		}
+	}
+	return s.Session.Challenge(message)
 }
 
 func (c *kafkaCredentials) tls() (*tls.Config, error) {

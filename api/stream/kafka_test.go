@@ -500,6 +500,27 @@ func TestKafkaCredentials(t *testing.T) {
 	}
 }
 
+// A broker can't have the password hashed as often as it likes.
+func TestScramIterations(t *testing.T) {
+	c := kafkaCredentials{User: "millrace", Password: "hidden"}
+	for _, name := range []string{document.SASLScram256, document.SASLScram512} {
+		m, err := c.mechanism(name)
+		require.NoError(t, err)
+		require.Equal(t, strings.ToUpper(name), m.Name())
+		for _, n := range []int{4096, maxIterations + 1} {
+			session, message, err := m.Authenticate(t.Context(), "")
+			require.NoError(t, err)
+			nonce := message[bytes.Index(message, []byte("r=")):]
+			_, _, err = session.Challenge(fmt.Appendf(nil, "%s1,s=c2FsdA==,i=%d", nonce, n))
+			if n == 4096 {
+				require.NoError(t, err)
+			} else {
+				require.EqualError(t, err, "the broker wants 1000001 iterations of SCRAM: at most 1000000")
+			}
+		}
+	}
+}
+
 // selfSigned is a certificate of 127.0.0.1, and what trusts it.
 func selfSigned(t *testing.T) (tls.Certificate, string) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
