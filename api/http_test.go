@@ -7,6 +7,7 @@ import (
 	"compress/gzip"
 	"compress/zlib"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -589,6 +590,34 @@ func TestDrainUnderLoad(t *testing.T) {
 	})
 	require.Zero(t, requestsInFlight.Load())
 	require.Error(t, d.Ready())
+}
+
+// Connections on which nothing was sent, with TLS or without, don't keep a server from stopping.
+func TestShutdownWithSilentConnections(t *testing.T) {
+	d := open(t, func(o *Options) { o.ReadTimeout = time.Hour })
+	certificate, err := LoadTLS(writeCertificate(t, t.TempDir(), "localhost"))
+	require.NoError(t, err)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	served := make(chan error, 1)
+	go func() { served <- d.Serve(certificate.Listener(ln)) }()
+	silent, err := net.Dial("tcp", d.addr)
+	require.NoError(t, err)
+	defer silent.Close()
+	require.Equal(t, 201, d.track(demoKey, "ann").status, "and so the one before is accepted")
+	secure, err := tls.Dial("tcp", ln.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+	require.NoError(t, err)
+	defer secure.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.NoError(t, d.Shutdown(ctx))
+	require.NoError(t, <-served)
+	require.Eventually(t, func() bool {
+		for range d.conns.Range {
+			return false
+		}
+		return true
+	}, time.Minute, time.Millisecond, "none is remembered")
 }
 
 // A signal may come before the listener is served.

@@ -170,14 +170,19 @@ func (c *limitConn) SetDeadline(at time.Time) error {
 	return c.SetWriteDeadline(at)
 }
 
-// heard knows whether the client has sent anything, and whether it has ended a connection. It belongs to the
-// connection's reader.
-type heard struct{ some, end bool }
+// heard knows whether the client has sent anything, which everybody may ask, and whether it has ended a connection. It
+// belongs to the connection's reader.
+type heard struct {
+	some atomic.Bool
+	end  bool
+}
 
 // note reports the end separately, after the last bytes. TLS 1.2 may report both at once, and a buffered reader would
 // then learn of the end before it has looked at those bytes.
 func (h *heard) note(n int, err error) (int, error) {
-	h.some = h.some || n > 0
+	if n > 0 && !h.some.Load() {
+		h.some.Store(true)
+	}
 	if n > 0 && err == io.EOF {
 		return n, nil // the next Read reports it again
 	}
@@ -185,12 +190,15 @@ func (h *heard) note(n int, err error) (int, error) {
 	return n, err
 }
 
-func (h *heard) hasBegun() bool { return h.some }
+func (h *heard) hasBegun() bool { return h.some.Load() }
 func (h *heard) hasEnded() bool { return h.end }
 
 // linger makes Close wait up to patience until the client has sent everything. A connection that is closed while bytes
 // arrive is reset, and a client that sends its whole body before it reads would thereby lose the answer.
 func (c *limitConn) linger(patience time.Duration) { c.patience.Store(int64(patience)) }
+
+// giveUp ends the wait for what the client might send.
+func (c *limitConn) giveUp() { _ = c.Conn.SetReadDeadline(time.Unix(1, 0)) }
 
 // maxLinger is how many bytes, besides those of the largest body, are read for the sake of such a client: with a fast
 // link, and bodies without an end, it would be gigabytes a second.
@@ -293,5 +301,7 @@ type tlsConn struct {
 }
 
 func (c *tlsConn) linger(patience time.Duration) { c.NetConn().(*limitConn).linger(patience) }
+
+func (c *tlsConn) giveUp() { c.NetConn().(*limitConn).giveUp() }
 
 func (c *tlsConn) Read(p []byte) (int, error) { return c.note(c.Conn.Read(p)) }

@@ -75,6 +75,7 @@ func New(options Options) (*Server, error) {
 		DisablePreParseMultipartForm: true,
 		SecureErrorLogMessage:        true,
 		CloseOnShutdown:              true,
+		ConnState:                    s.noteConn,
 		Logger:                       fasthttpLogger{options.Logger},
 	}
 	return s, nil
@@ -97,7 +98,8 @@ func (s *Server) Serve(ln net.Listener) error {
 }
 
 // Shutdown stops accepting, lets the requests under way finish, closes idle connections, and returns when none is left.
-// /readyz fails from the beginning of Shutdown. Shutdown waits no longer than ctx allows.
+// /readyz fails from the beginning of Shutdown. Shutdown waits no longer than ctx allows, and a second for connections
+// on which nothing was sent yet: fasthttp takes them for busy until ReadTimeout.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.draining.Store(true)
@@ -105,10 +107,36 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		ln.Close()
 	}
 	s.mu.Unlock()
+	defer time.AfterFunc(time.Second, s.endSilent).Stop()
 	if err := s.http.ShutdownWithContext(ctx); err != nil {
 		return fmt.Errorf("drain connections: %w", err)
 	}
 	return nil
+}
+
+// noteConn keeps account of the connections.
+func (s *Server) noteConn(c net.Conn, state fasthttp.ConnState) {
+	switch state {
+	case fasthttp.StateNew:
+		s.conns.Store(c, nil)
+	case fasthttp.StateClosed:
+		s.conns.Delete(c)
+	}
+}
+
+// endSilent ends the connections on which nothing was sent.
+func (s *Server) endSilent() {
+	for c := range s.conns.Range {
+		if c := c.(clientConn); !c.hasBegun() {
+			c.giveUp()
+		}
+	}
+}
+
+// clientConn is a connection of limitListener, with or without TLS.
+type clientConn interface {
+	hasBegun() bool
+	giveUp()
 }
 
 // handle serves one request. A panic in a handler is answered, counted and logged, and ends the connection, not the

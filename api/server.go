@@ -47,6 +47,7 @@ type Server struct {
 
 	decompressing chan struct{} // one element for each body that is being decompressed
 
+	conns     sync.Map   // that are open, as keys
 	mu        sync.Mutex // guards listeners, and draining in Serve
 	listeners []net.Listener
 
