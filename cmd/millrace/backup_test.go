@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"millrace/loadtest"
 	"millrace/loadtest/body"
@@ -567,4 +568,36 @@ func TestStandardOutputIsKnown(t *testing.T) {
 	require.True(t, isStdout("/proc/self/fd/1"))
 	require.False(t, isStdout(t.TempDir()))
 	require.False(t, isStdout("no such file"))
+}
+
+// A command that waits for standard input doesn't notice that it is told to end; told again, it ends.
+func TestSecondSignal(t *testing.T) {
+	in, out, err := os.Pipe()
+	require.NoError(t, err)
+	defer in.Close()
+	defer out.Close()
+	c := exec.Command(binary, "restore", "-", "--verify-only")
+	c.Stdin = in
+	require.NoError(t, c.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Wait() }()
+	_, err = out.WriteString("x")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { // it reads, so it catches signals
+		n, err := unix.IoctlGetInt(int(in.Fd()), unix.TIOCINQ)
+		return err == nil && n == 0
+	}, testPatience, time.Millisecond)
+	giveUp := time.After(time.Minute)
+	for signals := 0; ; signals++ {
+		select {
+		case <-ended:
+			require.Greater(t, signals, 1)
+			return
+		case <-time.After(100 * time.Millisecond):
+			require.NoError(t, c.Process.Signal(os.Interrupt))
+		case <-giveUp:
+			_ = c.Process.Kill()
+			t.Fatal("it goes on")
+		}
+	}
 }

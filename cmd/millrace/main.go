@@ -22,11 +22,15 @@ import (
 )
 
 func main() {
-	if slices.Contains(os.Args[1:], "serve") {
+	serves := slices.Contains(os.Args[1:], "serve")
+	if serves {
 		signal.Ignore(syscall.SIGHUP) // until the server is about to read what SIGHUP has it read again
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if !serves { // a command that waits for a pipe or a terminal doesn't notice the first signal: the second ends it
+		context.AfterFunc(ctx, stop)
+	}
 	err := run(ctx, os.Args[1:], os.Stdout)
 	if err == nil {
 		return
