@@ -334,24 +334,28 @@ func (f *Follower) gather() error {
 	return nil
 }
 
+// fill sets the event to a row, field by field: to make an event and copy it would take as long as some encoders do.
 func (f *Follower) fill(rs *blocks.Rows, r *blocks.Row) {
-	f.event = event.Event{
-		Group: f.log.opts.Group, Position: r.Position, Ordinal: r.Ordinal, Index: r.Index,
-		Workspace: r.Workspace, Kind: r.Kind,
-		Time: time.UnixMilli(r.Time).UTC(), AcceptedAt: time.UnixMicro(r.Accepted).UTC(),
-		ID: r.ID, Key: r.Key, Number: r.Number, Resolved: r.Resolved, Name: rs.Name(r.Name),
-		Currency: r.Currency, Price: math.Float64frombits(r.Price), Quantity: r.Quantity, Total: r.Total,
+	e := &f.event
+	if !event.HasProperties(e.Kind) {
+		*e = event.Event{} // some of what it has, no other kind has
 	}
+	e.Group, e.Position, e.Ordinal, e.Index = f.log.opts.Group, r.Position, r.Ordinal, r.Index
+	e.Workspace, e.Kind = r.Workspace, r.Kind
+	e.Time, e.AcceptedAt = time.UnixMilli(r.Time).UTC(), time.UnixMicro(r.Accepted).UTC()
+	e.ID, e.Key, e.Number, e.Resolved = r.ID, r.Key, r.Number, r.Resolved
+	e.Name, e.App, e.Properties = rs.Name(r.Name), nil, nil
+	e.Currency, e.Price, e.Quantity, e.Total = r.Currency, math.Float64frombits(r.Price), r.Quantity, r.Total
 	if r.App > 0 {
-		f.event.App = rs.Name(r.App - 1)
+		e.App = rs.Name(r.App - 1)
 	}
 	switch {
 	case !event.HasProperties(r.Kind):
-		stretch.FillNoted(&f.event, rs.Fields(r))
+		stretch.FillNoted(e, rs.Fields(r))
 	case rs.JSON:
-		f.event.Properties = r.Properties
+		e.Properties = r.Properties
 	case len(r.Properties) > 0:
-		f.buf = f.event.SetProperties(f.buf[:0], rs.Fields(r))
+		f.buf = e.SetProperties(f.buf[:0], rs.Fields(r))
 	}
 }
 

@@ -34,13 +34,17 @@ var parquetOptions = []parquet.WriterOption{
 	parquet.DataPageStatistics(false),
 }
 
+// noValues is a batch of a column without values. Most columns of a file never have any. They share this one, which stays
+// in the processor's caches and is never written to.
+var noValues [parquetBatch]parquet.Value
+
 // parquetEncoder gathers values by columns, which is the form that the library takes fastest: a row that it has to take
 // apart by reflection costs twice as much.
 type parquetEncoder struct {
 	w       *parquet.Writer
 	svcID   SvcIDFunc
-	columns [][]parquet.Value    // of the batch; a value that isn't set is null
-	filled  []bool               // which columns have values
+	columns [][]parquet.Value    // of the batch; a value that isn't set is null; noValues until a column gets one
+	filled  []bool               // which optional columns have values in the batch
 	own     map[string]ownColumn // columns of properties
 	texts   []byte               // bytes that values of the batch point to
 	rows    int                  // number of rows in the batch
@@ -62,8 +66,10 @@ func newParquetEncoder(w io.Writer, kind op.Kind, svcID SvcIDFunc, properties []
 	x.w = parquet.NewWriter(w, append([]parquet.WriterOption{schema, parquet.PageBufferSize(parquetPage),
 		parquet.SkipPageBounds("properties")}, parquetOptions...)...)
 	x.columns, x.filled = make([][]parquet.Value, columns), make([]bool, columns)
-	for c := range x.columns {
-		x.columns[c] = make([]parquet.Value, parquetBatch)
+	for c, column := range x.w.Schema().Fields() {
+		if x.columns[c] = noValues[:]; !column.Optional() {
+			x.columns[c] = make([]parquet.Value, parquetBatch)
+		}
 	}
 	return x
 }
@@ -173,10 +179,15 @@ func (x *parquetEncoder) always(column int, v parquet.Value) { x.columns[column]
 
 // set sets a value of the current row in an optional column.
 func (x *parquetEncoder) set(column int, v parquet.Value) {
+	if !x.filled[column] {
+		x.filled[column] = true
+		if &x.columns[column][0] == &noValues[0] {
+			x.columns[column] = make([]parquet.Value, parquetBatch)
+		}
+	}
 	at := &x.columns[column][x.rows]
 	*at = v
 	at.SetDefinitionLevel(1)
-	x.filled[column] = true
 }
 
 // setText copies text, which is lent, and sets it in an optional column.
