@@ -709,7 +709,7 @@ func TestCertificateThatClientsRefuse(t *testing.T) {
 	}
 	require.NoError(t, os.Remove(c.TLSCert))
 	_, err := c.tls(slog.New(slog.DiscardHandler))
-	require.ErrorContains(t, err, "--tls-cert: ")
+	require.ErrorContains(t, err, "--tls-cert, --tls-key: ")
 }
 
 // The second listener: health and metrics for all, the rest for holders of the token.
