@@ -5,8 +5,8 @@
 // Memory is mapped in chunks of 64 pages. A page holds blocks of one size class; when the last of them is released, the
 // page is free for any class. A block that is larger than a page takes several pages in a row, one that is larger than
 // maxRun has its own mapping. An offset is the number of a page and that of the block in it, so that 31 bits address 64
-// GiB with blocks of any size; beyond that Alloc returns an error. Entries are found through their slots only, so a
-// page that has few blocks left can be emptied into others (sparse.go).
+// GiB with blocks of any size; beyond that there is an error. Entries are found through their slots only (slot.go), so
+// a page that has few blocks left can be emptied into others (sparse.go).
 package arena
 
 import (
@@ -21,6 +21,7 @@ import (
 // Arena hands out blocks of memory, each of a size class. An offset is never 0.
 type Arena struct {
 	memory [][]byte // of each chunk; nil: not mapped. The first is never used, so that no block has offset 0
+	class  []uint8  // of each page, or of the first of several that one block has: few bytes, which every look-up reads
 	chunks []chunk
 	free   []uint64             // of each chunk, a bit for each free page
 	warm   []uint64             // of each chunk, a bit for each page that may be resident
@@ -53,14 +54,13 @@ type page struct {
 	next, prev uint32 // in the list of its class
 	live       uint16 // how many blocks are handed out
 	fresh      uint16 // blocks from here on were never handed out
-	class      uint8
-	leaving    bool // the page is being emptied: nothing is handed out here
+	leaving    bool   // the page is being emptied: nothing is handed out here
 }
 
 const (
-	minBlock      = 32 // an entry has a header and a key
+	minEntry      = 32 // an entry has a header and a key
 	pageBytes     = 64 << 10
-	pageBlocks    = pageBytes / minBlock // at most
+	pageBlocks    = pageBytes / minEntry // at most
 	chunkPages    = 64                   // so that a word has a bit for each page
 	arenaChunk    = chunkPages * pageBytes
 	chunkBlocks   = chunkPages * pageBlocks
@@ -68,8 +68,8 @@ const (
 	maxChunks     = 1 << offsetBits / chunkBlocks
 	MaxBytes      = maxChunks * arenaChunk // what offsets can address
 	maxRun        = 1 << 20                // bytes of the largest block without its own mapping
-	arenaClasses  = 119
-	MaxBlockBytes = 12 << 20 // the largest class
+	arenaClasses  = 120
+	MaxEntryBytes = 12 << 20
 	allPages      = math.MaxUint64
 	minHuge       = 64 << 20 // a worker with less gets no huge pages: it might use only a few bytes of each
 )
@@ -77,59 +77,72 @@ const (
 // errFull is returned when offsets can address no more memory.
 var errFull = errors.New("the entries of a worker take all the memory that it can address: it takes more workers")
 
-// Sizes of classes are 32, 40, 48, … up to 512, then four per doubling.
+// A block is a head (slot.go) and room for an entry. Small blocks have room for 32, 40, 48, … bytes, up to 512; with
+// their heads, large blocks have 640, 768, 896, 1024, 1280, … bytes: four sizes per doubling.
 const (
-	classStep    = 8 // so that blocks and their ends are aligned
+	classStep    = 8 // so that large blocks and their ends are aligned
 	finest       = 512
-	finerClasses = (finest-minBlock)/classStep + 1
+	smallClasses = (finest-minEntry)/classStep + 1
+	smallHead    = 4
+	largeHead    = 8
+	maxSmall     = smallHead + finest // bytes of the largest small block
 )
 
-// leastSize is the size in bytes that a class is for: its blocks have at least that.
+// leastSize is the size in bytes that blocks of a class have at least.
 func leastSize(c uint8) int {
-	if c < finerClasses {
-		return minBlock + int(c)*classStep
+	if c < smallClasses {
+		return smallHead + minEntry + int(c)*classStep
 	}
-	k := int(c) - finerClasses // 640, 768, 896, 1024, 1280, …
+	k := int(c) - smallClasses
 	return finest << (k / 4) / 4 * (5 + k%4)
 }
 
-// ClassFor is the smallest class for size bytes.
-func ClassFor(size int) uint8 {
-	if size <= finest {
-		return uint8((max(size, minBlock) - minBlock + classStep - 1) / classStep)
+// ClassFor is the smallest class with room for an entry of n bytes.
+func ClassFor(n int) uint8 {
+	if n <= finest {
+		return uint8((max(n, minEntry) - minEntry + classStep - 1) / classStep)
 	}
+	size := largeHead + n
 	k := bits.Len(uint(size-1)) - bits.Len(finest) // 513..1024 → 0
 	quarter := finest << k / 4
-	return uint8(finerClasses + 4*k + (size-1)/quarter - 4)
+	return uint8(smallClasses + 4*k + (size-1)/quarter - 4)
 }
 
-// classes has what follows from the size of each class. Blocks are as large as their share of a page allows.
+// classes has what follows from the size of each class. Large blocks are as large as their share of a page allows.
 var classes = func() (list [arenaClasses]struct{ size, blocks, pages, share int }) {
 	for c := range list {
 		x, size := &list[c], leastSize(uint8(c))
 		x.blocks = max(pageBytes/size, 1)
 		x.pages = (size + pageBytes - 1) / pageBytes
 		x.share = x.pages * pageBytes / x.blocks
-		if x.size = x.share / classStep * classStep; size > maxRun {
-			x.size = size
+		if x.size = size; c >= smallClasses && size <= maxRun {
+			x.size = x.share / classStep * classStep
 		}
 	}
 	return list
 }()
 
-// classSize is the size in bytes of blocks of class c.
-func classSize(c uint8) int { return classes[c].size }
+// sizes are those of blocks, by class: by themselves, for block.
+var sizes = func() (list [256]uint32) {
+	for c := range classes {
+		list[c] = uint32(classes[c].size)
+	}
+	return list
+}()
 
-// BlockBytes is how many bytes a block of class c takes: its share of its page.
-func BlockBytes(c uint8) int64 { return int64(classes[c].share) }
+// classSize is the size in bytes of blocks of class c.
+func classSize(c uint8) int { return int(sizes[c]) }
+
+// blockBytes is how many bytes a block of class c takes: its share of its page.
+func blockBytes(c uint8) int64 { return int64(classes[c].share) }
 
 // New makes an Arena for a budget in bytes, which may map up to limit bytes; 0: as many as offsets can address.
 func New(budget, limit int64) Arena {
 	return Arena{plain: budget < minHuge, limit: int(limit / arenaChunk)}
 }
 
-// Alloc hands out a block of class c.
-func (a *Arena) Alloc(c uint8) (off uint32, err error) {
+// alloc hands out a block of class c.
+func (a *Arena) alloc(c uint8) (off uint32, err error) {
 	if classSize(c) > maxRun {
 		return a.allocWhole(c)
 	}
@@ -141,7 +154,7 @@ func (a *Arena) Alloc(c uint8) (off uint32, err error) {
 	}
 	p := a.page(i)
 	if off = p.free; off != 0 {
-		b := a.Block(off, c)
+		b := a.block(off)
 		p.free = uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24
 	} else {
 		off = i*pageBlocks + uint32(p.fresh)
@@ -149,22 +162,23 @@ func (a *Arena) Alloc(c uint8) (off uint32, err error) {
 	}
 	p.live++
 	if int(p.live) == classes[c].blocks {
-		a.unlist(p)
+		a.unlist(i)
 	}
-	a.Used += BlockBytes(c)
+	a.Used += blockBytes(c)
 	return off, nil
 }
 
-// Release takes a block back.
-func (a *Arena) Release(off uint32, c uint8) {
-	a.Used -= BlockBytes(c)
+// release takes a block back.
+func (a *Arena) release(off uint32) {
+	i := off / pageBlocks
+	c := a.class[i]
+	a.Used -= blockBytes(c)
 	if classSize(c) > maxRun {
 		a.releaseWhole(off, c)
 		return
 	}
-	i := off / pageBlocks
 	p := a.page(i)
-	b, next := a.Block(off, c), p.free
+	b, next := a.block(off), p.free
 	b[0], b[1], b[2], b[3] = byte(next), byte(next>>8), byte(next>>16), byte(next>>24)
 	p.free = off
 	isListed := int(p.live) < classes[c].blocks && !p.leaving
@@ -172,26 +186,26 @@ func (a *Arena) Release(off uint32, c uint8) {
 	switch {
 	case p.live == 0:
 		if isListed {
-			a.unlist(p)
+			a.unlist(i)
 		}
 		a.closePage(i)
 	case !isListed && !p.leaving:
-		a.list(i, p)
+		a.list(i)
 	}
 }
 
-// Block is the memory of a block of class c.
-func (a *Arena) Block(off uint32, c uint8) []byte {
-	size := classSize(c)
-	at := int(off%chunkBlocks/pageBlocks*pageBytes) + int(off%pageBlocks)*size
+// block is the memory of a block.
+func (a *Arena) block(off uint32) []byte {
+	size := sizes[a.class[off/pageBlocks]]
+	at := off%chunkBlocks/pageBlocks*pageBytes + off%pageBlocks*size
 	return a.memory[off/chunkBlocks][at:][:size]
 }
 
 func (a *Arena) page(i uint32) *page { return &a.chunks[i/chunkPages].pages[i%chunkPages] }
 
 // list puts a page in front of the pages of its class that have a free block.
-func (a *Arena) list(i uint32, p *page) {
-	first := &a.open[p.class]
+func (a *Arena) list(i uint32) {
+	p, first := a.page(i), &a.open[a.class[i]]
 	p.prev, p.next = 0, *first
 	if *first != 0 {
 		a.page(*first).prev = i
@@ -199,11 +213,12 @@ func (a *Arena) list(i uint32, p *page) {
 	*first = i
 }
 
-func (a *Arena) unlist(p *page) {
+func (a *Arena) unlist(i uint32) {
+	p := a.page(i)
 	if p.prev != 0 {
 		a.page(p.prev).next = p.next
 	} else {
-		a.open[p.class] = p.next
+		a.open[a.class[i]] = p.next
 	}
 	if p.next != 0 {
 		a.page(p.next).prev = p.prev
@@ -222,17 +237,15 @@ func (a *Arena) openPage(c uint8) (i uint32, err error) {
 	a.free[at] &^= mask
 	a.warm[at] |= mask
 	a.Held += int64(n) * pageBytes
-	p := a.page(i)
-	*p = page{class: c}
-	a.list(i, p)
+	*a.page(i), a.class[i] = page{}, c
+	a.list(i)
 	return i, nil
 }
 
 // closePage takes back a page, or the pages in a row that one block has had.
 func (a *Arena) closePage(i uint32) {
-	p := a.page(i)
-	n := classes[p.class].pages
-	*p = page{}
+	n := classes[a.class[i]].pages
+	*a.page(i) = page{}
 	a.free[i/chunkPages] |= pageMask(i, n)
 	a.Held -= int64(n) * pageBytes
 	a.Idle += int64(n) * pageBytes
@@ -318,11 +331,12 @@ func (a *Arena) areUnmapped(first, n int) bool {
 func (a *Arena) grow(n int) {
 	for range n {
 		a.memory, a.chunks = append(a.memory, nil), append(a.chunks, chunk{})
+		a.class = append(a.class, make([]uint8, chunkPages)...)
 		a.free, a.warm = append(a.free, 0), append(a.warm, 0)
 	}
 }
 
-// allocWhole is Alloc for a block that has its own mapping.
+// allocWhole is alloc for a block that has its own mapping.
 func (a *Arena) allocWhole(c uint8) (off uint32, err error) {
 	size := classSize(c)
 	n := (size + arenaChunk - 1) / arenaChunk
@@ -330,12 +344,12 @@ func (a *Arena) allocWhole(c uint8) (off uint32, err error) {
 	if err != nil {
 		return 0, err
 	}
-	a.chunks[first].kind = whole
+	a.chunks[first].kind, a.class[first*chunkPages] = whole, c
 	for i := first + 1; i < first+n; i++ {
 		a.chunks[i].kind = rest
 	}
-	a.Used += BlockBytes(c)
-	a.Held += BlockBytes(c)
+	a.Used += blockBytes(c)
+	a.Held += blockBytes(c)
 	return uint32(first * chunkBlocks), nil
 }
 
@@ -346,7 +360,7 @@ func (a *Arena) releaseWhole(off uint32, c uint8) {
 	for i := range (classSize(c) + arenaChunk - 1) / arenaChunk {
 		a.chunks[first+i].kind = unmapped
 	}
-	a.Held -= BlockBytes(c)
+	a.Held -= blockBytes(c)
 }
 
 // Resident is how many bytes of memory the arena takes, at most.

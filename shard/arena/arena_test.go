@@ -12,16 +12,24 @@ import (
 )
 
 func TestClasses(t *testing.T) {
-	for size := 1; size <= MaxBlockBytes; size += 1 + size/200 {
+	for size := 1; size <= MaxEntryBytes; size += 1 + size/200 {
 		c := ClassFor(size)
-		require.GreaterOrEqual(t, classSize(c), size)
-		require.True(t, c == 0 || leastSize(c-1) < size)
+		head := headOf(c)
+		require.GreaterOrEqual(t, classSize(c), head+size)
+		require.True(t, c == 0 || leastSize(c-1) < headOf(c-1)+size)
 		require.Less(t, int(c), arenaClasses)
-		require.GreaterOrEqual(t, BlockBytes(c), int64(classSize(c)))
-		require.Zero(t, classSize(c)%classStep)
+		require.GreaterOrEqual(t, blockBytes(c), int64(classSize(c)))
+		require.Zero(t, classSize(c)%classStep-head%classStep)
 		require.LessOrEqual(t, classes[c].blocks, pageBlocks)
 	}
-	require.Equal(t, MaxBlockBytes, classSize(arenaClasses-1))
+	require.EqualValues(t, arenaClasses-1, ClassFor(MaxEntryBytes))
+}
+
+func headOf(c uint8) int {
+	if c < smallClasses {
+		return smallHead
+	}
+	return largeHead
 }
 
 func TestRunOf(t *testing.T) {
@@ -47,33 +55,39 @@ type entries struct {
 
 func (s *entries) table(number uint64) *Table { return &s.tables[number>>56] }
 
-// put sets the content of an entry, in a block of another class when the entry has a block already.
+func newEntries(a Arena) *entries {
+	s := &entries{Arena: a}
+	for i := range s.tables {
+		s.tables[i] = NewTable(&s.Arena, uint8(i))
+	}
+	return s
+}
+
+// put sets the content of an entry, in place where it fits.
 func (s *entries) put(t *testing.T, number uint64, content []byte) {
 	entry := s.table(number).Find(number)
-	if entry == nil {
-		var err error
-		entry, err = s.table(number).Insert(number)
+	switch {
+	case entry == nil:
+		_, err := s.table(number).Insert(number, len(content), len(content))
 		require.NoError(t, err)
-	} else {
-		s.Release(entry.Off(), entry.Class())
+		entry = s.table(number).Find(number)
+		require.Equal(t, number, s.table(number).Number(entry))
+	case s.SetSize(entry, len(content)):
+	default:
+		require.NoError(t, s.Rehouse(entry, content, len(content), func(room, entry []byte) { copy(room, entry) }))
 	}
-	class := ClassFor(len(content))
-	off, err := s.Alloc(class)
-	require.NoError(t, err)
-	entry.SetOff(off)
-	entry.SetSize(len(content), class)
-	copy(s.Block(off, class), content)
+	room, size := s.Entry(*entry)
+	require.Equal(t, len(content), size)
+	copy(room, content)
 }
 
 func (s *entries) drop(number uint64) {
-	entry := s.table(number).Find(number)
-	s.Release(entry.Off(), entry.Class())
-	s.table(number).Remove(entry)
+	s.table(number).Remove(s.table(number).Find(number))
 }
 
 func (s *entries) entry(number uint64) []byte {
-	entry := s.table(number).Find(number)
-	return s.Block(entry.Off(), entry.Class())[:entry.Size()]
+	room, size := s.Entry(*s.table(number).Find(number))
+	return room[:size]
 }
 
 func (s *entries) check(t *testing.T) {
@@ -102,7 +116,7 @@ func (s *entries) compact(t *testing.T) (moved int64) {
 func TestArenaModel(t *testing.T) {
 	r := testseed.Rand(t)
 	const memory = 4 << 20
-	s := &entries{Arena: New(memory, 0)}
+	s := newEntries(New(memory, 0))
 	defer s.Close()
 	want := map[uint64][]byte{}
 	var numbers []uint64
@@ -167,18 +181,18 @@ func TestArenaModel(t *testing.T) {
 
 // An allocation beyond what offsets can address is an error, and blocks that were handed out stay what they were.
 func TestArenaIsFull(t *testing.T) {
-	for _, size := range []int{300, 90_000, maxRun, MaxBlockBytes} {
+	for _, size := range []int{300, 90_000, maxRun - largeHead, MaxEntryBytes} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			a := Arena{limit: 9}
 			defer a.Close()
 			class := ClassFor(size)
 			seen := fill(t, &a, class)
-			require.Greater(t, int64(len(seen)+1)*BlockBytes(class), int64(4*arenaChunk))
+			require.Greater(t, int64(len(seen)+1)*blockBytes(class), int64(4*arenaChunk))
 			for off := range seen {
-				a.Release(off, class)
+				a.release(off)
 				break
 			}
-			_, err := a.Alloc(class)
+			_, err := a.alloc(class)
 			require.NoError(t, err)
 		})
 	}
@@ -188,7 +202,7 @@ func TestArenaIsFull(t *testing.T) {
 func TestArenaAddresses64GiB(t *testing.T) {
 	var a Arena
 	defer a.Close()
-	require.EqualValues(t, (maxChunks-1)/3, len(fill(t, &a, ClassFor(MaxBlockBytes))))
+	require.EqualValues(t, (maxChunks-1)/3, len(fill(t, &a, ClassFor(3*arenaChunk-largeHead))))
 }
 
 // fill takes all blocks of a class that there are.
@@ -196,7 +210,7 @@ func fill(t *testing.T, a *Arena, class uint8) map[uint32]bool {
 	t.Helper()
 	seen := map[uint32]bool{}
 	for {
-		off, err := a.Alloc(class)
+		off, err := a.alloc(class)
 		if err != nil {
 			require.ErrorIs(t, err, errFull)
 			return seen

@@ -7,7 +7,7 @@ import (
 
 // Check recounts what the arena has in its books, from all tables that have blocks in it. It is for tests.
 func (a *Arena) Check(tables ...*Table) error {
-	used, held, live := countBlocks(tables)
+	used, held, live := a.countBlocks(tables)
 	var idle int64
 	for at := range a.chunks {
 		if a.chunks[at].kind != paged {
@@ -31,19 +31,20 @@ func (a *Arena) Check(tables ...*Table) error {
 
 // countBlocks counts the blocks of tables: the bytes of all, the bytes of those that have their own mapping, and how
 // many blocks each page has.
-func countBlocks(tables []*Table) (used, whole int64, live map[uint32]int) {
+func (a *Arena) countBlocks(tables []*Table) (used, whole int64, live map[uint32]int) {
 	live = map[uint32]int{}
 	for _, t := range tables {
 		for i := range t.Slots {
-			s := &t.Slots[i]
-			if s.Number == 0 {
+			s := t.Slots[i]
+			if s == 0 {
 				continue
 			}
-			used += BlockBytes(s.Class())
-			if classSize(s.Class()) > maxRun {
-				whole += BlockBytes(s.Class())
+			page := s.off() / pageBlocks
+			used += a.Bytes(s)
+			if classSize(a.class[page]) > maxRun {
+				whole += a.Bytes(s)
 			} else {
-				live[s.Off()/pageBlocks]++
+				live[page]++
 			}
 		}
 	}
@@ -55,7 +56,8 @@ func (a *Arena) checkLists() error {
 	for c := range a.open {
 		for i, before := a.open[c], uint32(0); i != 0; i, before = a.page(i).next, i {
 			p := a.page(i)
-			if int(p.class) != c || p.prev != before || p.leaving || p.live == 0 || int(p.live) >= classes[c].blocks {
+			isOne := int(a.class[i]) == c && p.prev == before && !p.leaving
+			if !isOne || p.live == 0 || int(p.live) >= classes[c].blocks {
 				return fmt.Errorf("page %d in the list of class %d: %+v", i, c, *p)
 			}
 		}

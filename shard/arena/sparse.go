@@ -11,13 +11,12 @@ func (a *Arena) Choose(want int64) bool {
 	sparse := a.sparsePages()
 	slices.SortFunc(sparse, func(i, j uint32) int {
 		p, q := a.page(i), a.page(j)
-		return cmp.Compare(int(p.live)*classes[q.class].blocks, int(q.live)*classes[p.class].blocks)
+		return cmp.Compare(int(p.live)*classes[a.class[j]].blocks, int(q.live)*classes[a.class[i]].blocks)
 	})
 	n := 0
 	for n < len(sparse) && want > 0 {
-		p := a.page(sparse[n])
-		a.unlist(p)
-		p.leaving = true
+		a.unlist(sparse[n])
+		a.page(sparse[n]).leaving = true
 		want -= pageBytes
 		n++
 	}
@@ -50,10 +49,10 @@ func (a *Arena) isLeaving(off uint32) bool {
 func (a *Arena) Empty(t *Table) (moved int64, err error) {
 	for i := range t.Slots {
 		s := &t.Slots[i]
-		if s.Number == 0 || !a.isLeaving(s.Off()) {
+		if *s == 0 || !a.isLeaving(s.off()) {
 			continue
 		}
-		moved += BlockBytes(s.Class())
+		moved += a.Bytes(*s)
 		if err := a.Move(s); err != nil {
 			return moved, err
 		}
@@ -63,12 +62,13 @@ func (a *Arena) Empty(t *Table) (moved int64, err error) {
 
 // Move moves the entry in s to another block of its class.
 func (a *Arena) Move(s *Slot) error {
-	off, err := a.Alloc(s.Class())
+	from := s.off()
+	to, err := a.alloc(a.class[from/pageBlocks])
 	if err != nil {
 		return err
 	}
-	copy(a.Block(off, s.Class()), a.Block(s.Off(), s.Class()))
-	a.Release(s.Off(), s.Class())
-	s.SetOff(off)
+	copy(a.block(to), a.block(from))
+	a.release(from)
+	s.setOff(to)
 	return nil
 }

@@ -1,54 +1,29 @@
 package arena
 
 import (
+	"math/bits"
 	"unsafe"
 )
 
 // Table finds the hot entries of one partition by number: open addressing over slots that hold no pointers. It belongs
-// to one worker; the bytes of its entries are in that worker's arena.
+// to one worker; its entries are in that worker's arena.
 type Table struct {
-	Slots []Slot
-	raw   []byte // memory of Slots, when mapped off the heap
-	Count int
+	Slots     []Slot
+	raw       []byte // memory of Slots, when mapped off the heap
+	spread    uint8  // of a table with more slots than tags, so many lowest bits of homes are 0
+	Count     int
+	arena     *Arena
+	partition uint64 // the highest byte of all numbers
 }
 
-// Slot says where an entry is. An empty slot has number 0. Meta has 31 bits of offset, 24 of length, 7 of size class,
-// and the flags Dirty and Referenced.
-type Slot struct {
-	Number uint64
-	Meta   uint64
-}
-
-const (
-	Dirty      = 1 << 62 // differs from the store
-	Referenced = 1 << 63 // used since the evictor last came by
-
-	sizeBits  = 24
-	classBits = 7
-	sizeAt    = offsetBits
-	classAt   = sizeAt + sizeBits
-)
-
-// Off is the offset of its block.
-func (s *Slot) Off() uint32 { return uint32(s.Meta & (1<<offsetBits - 1)) }
-
-// SetOff sets the offset of its block.
-func (s *Slot) SetOff(off uint32) { s.Meta = s.Meta&^(1<<offsetBits-1) | uint64(off) }
-
-// Size is how many bytes the entry has.
-func (s *Slot) Size() int { return int(s.Meta >> sizeAt & (1<<sizeBits - 1)) }
-
-// Class is the size class of its block.
-func (s *Slot) Class() uint8 { return uint8(s.Meta >> classAt & (1<<classBits - 1)) }
-
-// SetSize sets how many bytes the entry has, and the class of its block.
-func (s *Slot) SetSize(n int, class uint8) {
-	s.Meta = s.Meta&(Dirty|Referenced|1<<offsetBits-1) | uint64(n)<<sizeAt | uint64(class)<<classAt
+// NewTable makes the table of a partition, whose entries are in an arena.
+func NewTable(a *Arena, partition uint8) Table {
+	return Table{arena: a, partition: uint64(partition) << partitionBits}
 }
 
 const (
 	minSlots      = 64
-	slotBytes     = int(unsafe.Sizeof(Slot{}))
+	slotBytes     = int(unsafe.Sizeof(Slot(0)))
 	offHeapBytes  = 64 << 10 // smaller tables live on the Go heap, which never scans them either
 	maxLoadEights = 6        // grow beyond 6/8 full
 	sparseSlots   = 6        // shrink when only one of so many is taken
@@ -59,48 +34,80 @@ func (t *Table) Find(number uint64) *Slot {
 	if len(t.Slots) == 0 {
 		return nil
 	}
-	mask := uint32(len(t.Slots) - 1)
-	for i := uint32(number) & mask; ; i = (i + 1) & mask {
+	mask := t.mask()
+	tag, rest := tagOf(number), restOf(number)
+	for i := t.home(tag); ; i = (i + 1) & mask {
 		s := &t.Slots[i]
-		if s.Number == number {
-			return s
-		}
-		if s.Number == 0 {
+		if *s == 0 {
 			return nil
+		}
+		if s.tag() == tag && t.arena.rest(*s) == rest {
+			return s
 		}
 	}
 }
 
 // Touch reads the slot where the search for number begins; a caller that first touches many numbers lets the loads
 // overlap.
-func (t *Table) Touch(number uint64) uint64 {
+func (t *Table) Touch(number uint64) Slot {
 	if len(t.Slots) == 0 {
 		return 0
 	}
-	return t.Slots[uint32(number)&uint32(len(t.Slots)-1)].Number
+	return t.Slots[t.home(tagOf(number))]
 }
 
-// Insert adds a slot for number, which must not have one. Slots move: earlier pointers to slots become invalid.
-func (t *Table) Insert(number uint64) (*Slot, error) {
+// Guess is what the slot of number holds, as far as slots alone tell; 0 when number isn't resident. It reads no block,
+// so that a caller who then loads many blocks (Arena.Span) lets these loads overlap, too. Seldom it is the slot of
+// another number.
+func (t *Table) Guess(number uint64) Slot {
+	if len(t.Slots) == 0 {
+		return 0
+	}
+	mask, tag := t.mask(), tagOf(number)
+	for i := t.home(tag); ; i = (i + 1) & mask {
+		if s := t.Slots[i]; s == 0 || s.tag() == tag {
+			return s
+		}
+	}
+}
+
+// Number is the number of the entry in s.
+func (t *Table) Number(s *Slot) uint64 {
+	return t.partition | uint64(t.arena.rest(*s))<<tagBits | uint64(s.tag())
+}
+
+// Insert adds an entry of n bytes for number, which must not have one, in a block with so much room. Slots move:
+// earlier pointers to slots become invalid.
+func (t *Table) Insert(number uint64, n, room int) (*Slot, error) {
 	if (t.Count+1)*8 > len(t.Slots)*maxLoadEights {
 		if err := t.resize(max(minSlots, 2*len(t.Slots))); err != nil {
 			return nil, err
 		}
 	}
+	off, err := t.arena.alloc(ClassFor(room))
+	if err != nil {
+		return nil, err
+	}
 	t.Count++
-	s := t.place(number)
-	s.Number = number
+	s := t.place(Slot(tagOf(number)) << tagAt)
+	t.arena.set(s, off, restOf(number), n)
 	return s, nil
 }
 
-func (t *Table) place(number uint64) *Slot {
-	mask := uint32(len(t.Slots) - 1)
-	i := uint32(number) & mask
-	for t.Slots[i].Number != 0 {
+// place puts a slot in its place, behind the others there.
+func (t *Table) place(s Slot) *Slot {
+	mask, i := t.mask(), t.home(s.tag())
+	for t.Slots[i] != 0 {
 		i = (i + 1) & mask
 	}
+	t.Slots[i] = s
 	return &t.Slots[i]
 }
+
+func (t *Table) mask() uint32 { return uint32(len(t.Slots) - 1) }
+
+// home is where the search for a tag begins.
+func (t *Table) home(tag uint32) uint32 { return tag << t.spread & t.mask() }
 
 // IsSparse says whether the table has become too large for what is left in it, and Shrink frees memory.
 func (t *Table) IsSparse() bool { return t.raw != nil && t.Count*sparseSlots <= len(t.Slots) }
@@ -129,9 +136,10 @@ func (t *Table) resize(n int) error {
 	} else {
 		t.Slots = make([]Slot, n)
 	}
-	for i := range old {
-		if old[i].Number != 0 {
-			*t.place(old[i].Number) = old[i]
+	t.spread = uint8(max(bits.Len(uint(n-1))-tagBits, 0))
+	for _, s := range old {
+		if s != 0 {
+			t.place(s)
 		}
 	}
 	if oldRaw != nil {
@@ -140,23 +148,25 @@ func (t *Table) resize(n int) error {
 	return nil
 }
 
-// Remove empties s and closes the gap behind it, so that no look-up needs tombstones.
+// Remove takes an entry out, releases its block, and closes the gap behind its slot, so that no look-up needs
+// tombstones.
 func (t *Table) Remove(s *Slot) {
-	mask := uint32(len(t.Slots) - 1)
+	t.arena.release(s.off())
+	mask := t.mask()
 	gap := uint32((uintptr(unsafe.Pointer(s)) - uintptr(unsafe.Pointer(&t.Slots[0]))) / uintptr(slotBytes))
 	t.Count--
 	for i := gap; ; {
 		i = (i + 1) & mask
-		n := &t.Slots[i]
-		if n.Number == 0 {
+		n := t.Slots[i]
+		if n == 0 {
 			break
 		}
-		if home := uint32(n.Number) & mask; (i-home)&mask >= (i-gap)&mask {
-			t.Slots[gap] = *n
+		if home := t.home(n.tag()); (i-home)&mask >= (i-gap)&mask {
+			t.Slots[gap] = n
 			gap = i
 		}
 	}
-	t.Slots[gap] = Slot{}
+	t.Slots[gap] = 0
 }
 
 // Bytes is how many bytes the slots take.

@@ -104,7 +104,7 @@ func (f *Folder) AddAll(d Delta, born bool) (err error) {
 				f.keep(f.ed.SetBorn(f.Entry, c.place))
 			}
 		}
-		if len(f.Entry)+2*len(c.op)+ProfileSlack > arena.MaxBlockBytes {
+		if len(f.Entry)+2*len(c.op)+ProfileSlack > arena.MaxEntryBytes {
 			Overgrown.Inc()
 			continue
 		}

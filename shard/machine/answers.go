@@ -46,7 +46,7 @@ func (w *Worker) putAnswer(p *Partition, s *arena.Slot, number uint64, key, answ
 	w.fresh = profile.AppendHeader(w.fresh[:0], entries.KindAnswer, op.NoID, key, rec.Workspace, rec.Stamp)
 	w.fresh = append(w.fresh, answer...)
 	if s != nil {
-		number = s.Number
+		number = p.Number(s)
 	}
 	p.Answers.Add(books.KeptAnswer{Stamp: w.rec.Stamp, Number: number})
 	if s != nil {

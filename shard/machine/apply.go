@@ -174,7 +174,7 @@ func (w *Worker) applyToUser(p *Partition, o op.Op) error {
 	if id == op.SvcID || flags.Has(op.Resolved) {
 		return w.applyToNumber(p, o)
 	}
-	s, free, err := w.findHome(p, o.Number(), rec.Workspace, id, o.Key())
+	s, number, err := w.findHome(p, o.Number(), rec.Workspace, id, o.Key())
 	switch {
 	case err != nil:
 		return err
@@ -182,13 +182,15 @@ func (w *Worker) applyToUser(p *Partition, o op.Op) error {
 		w.applying.dropped = true
 		return nil
 	case s == nil && id == op.ExternalID:
-		return w.create(p, free, o)
+		return w.create(p, number, o)
 	case s == nil:
-		return w.createWithRow(p, free, o)
-	case profile.Kind(w.entryOf(s)) == profile.KindUser:
-		return w.change(p, s, o)
+		return w.createWithRow(p, number, o)
 	}
-	switch m := entries.Members(w.entryOf(s)); {
+	entry := w.entryOf(s)
+	if profile.Kind(entry) == profile.KindUser {
+		return w.change(p, s, entry, number, o)
+	}
+	switch m := entries.Members(entry); {
 	case len(m) == 8:
 		w.pass(p, o, entries.Member(m, 0))
 		return nil
@@ -196,7 +198,7 @@ func (w *Worker) applyToUser(p *Partition, o op.Op) error {
 		w.applying.dropped = true
 		return nil
 	case len(m) == 0:
-		return w.createWithRow(p, s.Number, o)
+		return w.createWithRow(p, number, o)
 	}
 	// Several profiles share the address, and the choice needs their states (service.md 4.1 rule 3), which only the
 	// engine as a whole has. Ordinarily shard/lookup made it before the record was logged; the row has changed
@@ -224,7 +226,7 @@ func (w *Worker) applyToNumber(p *Partition, o op.Op) error {
 		b := w.entryOf(s)
 		if profile.Kind(b) == profile.KindUser && profile.Workspace(b) == w.applying.rec.Workspace &&
 			w.isNamed(s, o.Flags().ID(), o.Key()) {
-			return w.change(p, s, o)
+			return w.change(p, s, b, o.Number(), o)
 		}
 		if to, ok := entries.Forward(b); ok && profile.Workspace(b) == w.applying.rec.Workspace {
 			w.follow(p, o, to)
@@ -277,7 +279,7 @@ func (w *Worker) create(p *Partition, number uint64, o op.Op) error {
 	if plain {
 		return nil
 	}
-	return w.change(p, s, o)
+	return w.change(p, s, w.entryOf(s), number, o)
 }
 
 // createWithRow makes a profile whose first identifier has a directory row: the row, unless it exists, and the profile
@@ -294,21 +296,21 @@ func (w *Worker) createWithRow(p *Partition, row uint64, o op.Op) error {
 	if err != nil {
 		return err
 	}
-	return w.change(p, s, o)
+	return w.change(p, s, w.entryOf(s), number, o)
 }
 
-// change applies a user op to the profile in s.
-func (w *Worker) change(p *Partition, s *arena.Slot, o op.Op) error {
-	if !w.hasRoom(p, s, len(o)) {
+// change applies a user op to the profile in s, which is blob, at number.
+func (w *Worker) change(p *Partition, s *arena.Slot, blob []byte, number uint64, o op.Op) error {
+	if !p.hasRoom(blob, number, len(o)) {
 		entries.Overgrown.Inc()
 		w.applying.dropped = true
 		return nil
 	}
-	w.applying.user = s.Number
+	w.applying.user = number
 	if o.Kind() == op.Attributes && o.Flags().Has(op.Contact) {
-		return w.changeContact(p, s, o)
+		return w.changeContact(p, s, number, o)
 	}
-	return w.applyIn(s, o)
+	return w.applyIn(s, number, o)
 }
 
 // receive applies a message once: its sequence is kept next to the state that it changes.

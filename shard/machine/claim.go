@@ -42,7 +42,7 @@ func (w *Worker) claim(p *Partition, o op.Op) error {
 	var holder uint64
 	if s != nil {
 		if b := w.entryOf(s); profile.Kind(b) == profile.KindUser {
-			holder = s.Number
+			holder = p.Number(s)
 		} else if m := entries.Members(b); len(m) > 0 {
 			holder = entries.Member(m, 0)
 		}
@@ -106,7 +106,7 @@ func (w *Worker) grant(p *Partition, o op.Op) error {
 	has := isUser && w.isNamed(s, id, key)
 	// The profile has lost the name since, and has told the row, which is free by the time the claim comes to it.
 	if isUser && c.Row == bodies.RowConfirms && !has {
-		again := bodies.Claim{Profile: s.Number, Kind: c.Kind, Mode: c.Mode, Ref: c.Ref, Old: c.Old}
+		again := bodies.Claim{Profile: p.Number(s), Kind: c.Kind, Mode: c.Mode, Ref: c.Ref, Old: c.Old}
 		w.send(p, op.Claim, o.Flags(), w.m.hasher.Number(rec.Workspace, id, key), again.Append(nil), key, false)
 		return nil
 	}
@@ -134,7 +134,7 @@ func (w *Worker) grant(p *Partition, o op.Op) error {
 func (w *Worker) take(
 	p *Partition, s *arena.Slot, id op.IDKind, key []byte, c bodies.Claim, has bool,
 ) (outcome effect.Outcome, err error) {
-	if !has && !w.hasRoom(p, s, len(key)) {
+	if !has && !p.hasRoom(w.entryOf(s), p.Number(s), len(key)) {
 		entries.Overgrown.Inc()
 		return effect.Nobody, nil
 	}
@@ -151,9 +151,9 @@ func (w *Worker) take(
 	}
 	switch c.Kind {
 	case bodies.ClaimAliasRename:
-		w.tellRow(p, op.RowRemove, 0, id, c.Old, s.Number, nil)
+		w.tellRow(p, op.RowRemove, 0, id, c.Old, p.Number(s), nil)
 	case bodies.ClaimIdentify:
-		w.noteIdentify(p, s.Number, key)
+		w.noteIdentify(p, p.Number(s), key)
 	}
 	return outcome, nil
 }
@@ -236,7 +236,7 @@ func (w *Worker) loseName(p *Partition, s *arena.Slot, key []byte) (effect.Outco
 		w.setApart(p, home, books.ApartElsewhere)
 		out = w.ed.AddFormer(out, profile.Former{Home: home, Since: since, Until: w.place()})
 	} else {
-		w.tellRow(p, op.RowRemove, 0, op.ExternalID, key, s.Number, nil)
+		w.tellRow(p, op.RowRemove, 0, op.ExternalID, key, p.Number(s), nil)
 	}
 	profile.SetUpdated(out, max(profile.Updated(out), w.rec.Stamp))
 	return effect.Done, w.close(s, out)
@@ -274,8 +274,8 @@ func (w *Worker) moveMember(p *Partition, o op.Op) error {
 	return w.setMembers(s, m)
 }
 
-// hasRoom says whether the profile in s may grow by an op of n bytes.
-func (w *Worker) hasRoom(p *Partition, s *arena.Slot, n int) bool {
-	need := s.Size() + 2*n + entries.ProfileSlack
-	return need <= arena.MaxBlockBytes && need+p.reserved(s.Number) <= arena.MaxBlockBytes
+// hasRoom says whether the profile at number may grow by an op of n bytes.
+func (p *Partition) hasRoom(blob []byte, number uint64, n int) bool {
+	need := len(blob) + 2*n + entries.ProfileSlack
+	return need <= arena.MaxEntryBytes && need+p.reserved(number) <= arena.MaxEntryBytes
 }

@@ -20,12 +20,12 @@ import (
 
 // changeContact is change for attribute ops that set email, phone or a subscription state. Such a state is one that the
 // user has said, and it also goes to the addresses that the user has after the op.
-func (w *Worker) changeContact(p *Partition, s *arena.Slot, o op.Op) error {
+func (w *Worker) changeContact(p *Partition, s *arena.Slot, number uint64, o op.Op) error {
 	w.contact.set = bodies.AppendStatesSet(w.contact.set[:0], o.Body(), w.applying.rec)
-	number, set := s.Number, w.contact.set
+	set := w.contact.set
 	email, phone := profile.Addresses(w.entryOf(s))
 	if len(set) == 0 && entries.SameAddresses(email, phone, o.Body()) { // clients track the same values again and again
-		return w.applyIn(s, o)
+		return w.applyIn(s, number, o)
 	}
 	before, after := &w.contact.before, &w.contact.after
 	before.Reset()
@@ -235,7 +235,7 @@ func (w *Worker) left(p *Partition, o op.Op) error {
 	until := int64(binary.LittleEndian.Uint64(o.Body()))
 	w.states = bodies.ParseStates(w.states[:0], o.Body()[8:])
 	out := w.ed.Settle(w.entryOf(s), o.Flags().ID(), until, w.states)
-	w.noteAll(p, s.Number, had, out)
+	w.noteAll(p, p.Number(s), had, out)
 	return w.update(s, out)
 }
 

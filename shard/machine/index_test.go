@@ -42,14 +42,13 @@ func TestIndexesGoWithTheirBlocks(t *testing.T) {
 			blob = plain.SetState(blob, state)
 			require.NoError(t, w.update(s, w.ed.SetState(w.entryOf(s), state)))
 		case 2:
-			w.arena.Release(s.Off(), s.Class())
 			p.Remove(s)
 			_, err := w.admit(p, number, blob)
 			require.NoError(t, err)
 		default:
 			blob, _ = plain.Apply(blob, o, rec, &w.m.limits)
 			w.applying = applying{rec: rec}
-			require.NoError(t, w.change(p, s, o))
+			require.NoError(t, w.change(p, s, w.entryOf(s), number, o))
 		}
 		want[number] = slices.Clone(blob)
 		require.NoError(t, profile.Check(want[number]))
@@ -65,7 +64,6 @@ func TestTouchOfNobody(t *testing.T) {
 	p := w.parts[0]
 	s, err := w.insert(p, 7, profile.New(nil, 3, op.ExternalID, []byte("u"), 1))
 	require.NoError(t, err)
-	w.arena.Release(s.Off(), s.Class())
 	p.Remove(s)
 	var b op.Builder
 	b.Reset(0)

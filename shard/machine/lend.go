@@ -58,7 +58,7 @@ func (m *Machine) Lend(number uint64, use Use) (l Lent, err error) {
 		w.Lock()
 		s := p.Find(number)
 		if s != nil && profile.Kind(w.entryOf(s)) != entries.KindDelta {
-			s.Meta |= arena.Referenced
+			*s |= arena.Referenced
 			return Lent{w.entryOf(s), w}, nil
 		}
 		if s == nil && (p.complete || p.isDeleted(number)) {
@@ -99,7 +99,7 @@ func (w *Worker) resident(numbers []uint64, f func(i int, blob []byte)) {
 	w.touchAll(numbers)
 	for i, number := range numbers {
 		if s := w.slotOf(number); s != nil && profile.Kind(w.entryOf(s)) != entries.KindDelta {
-			s.Meta |= arena.Referenced
+			*s |= arena.Referenced
 			f(i, w.entryOf(s))
 		}
 	}
@@ -117,13 +117,15 @@ func (w *Worker) slotOf(number uint64) *arena.Slot {
 func (w *Worker) touchAll(numbers []uint64) {
 	for _, number := range numbers {
 		if at := identity.Partition(number); w.m.owner[at] == w {
-			w.sink += w.m.partitions[at].Touch(number)
+			w.sink += uint64(w.m.partitions[at].Touch(number))
 		}
 	}
 	for _, number := range numbers {
-		if s := w.slotOf(number); s != nil {
-			entry := w.entryOf(s)
-			w.sink += profile.TouchFront(entry)
+		if at := identity.Partition(number); w.m.owner[at] == w {
+			if s := w.m.partitions[at].Guess(number); s != 0 {
+				room, size := w.arena.Span(s)
+				w.sink += profile.TouchFront(room[:size])
+			}
 		}
 	}
 }
@@ -245,8 +247,10 @@ func (m *Machine) Numbers(partition uint8, after uint64, most int) (numbers []ui
 	w.Lock()
 	numbers = make([]uint64, 0, p.Count)
 	for i := range p.Slots {
-		if number := p.Slots[i].Number; number > after { // 0: an empty slot
-			numbers = append(numbers, number)
+		if s := &p.Slots[i]; *s != 0 {
+			if number := p.Number(s); number > after {
+				numbers = append(numbers, number)
+			}
 		}
 	}
 	complete := p.complete

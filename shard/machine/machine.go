@@ -253,6 +253,7 @@ func New(o Options) *Machine {
 	}
 	for i := range o.Count {
 		p, w := &Partition{Books: books.Books{ID: uint8(o.First + i)}}, m.workers[i%len(m.workers)]
+		p.Table = arena.NewTable(&w.arena, p.ID)
 		p.first, p.last = uint8(o.First), uint8(o.First+o.Count-1)
 		p.tokens = &m.Merges
 		m.partitions[p.ID], m.owner[p.ID] = p, w

@@ -13,7 +13,9 @@ import (
 	"millrace/loadtest/testseed"
 	"millrace/loadtest/testsize"
 	"millrace/shard/arena"
+	"millrace/shard/entries"
 	"millrace/shard/op"
+	"millrace/shard/profile"
 )
 
 // bareWorker is a worker of some partitions without an engine around it.
@@ -105,4 +107,32 @@ func TestMovingRacesWithReaders(t *testing.T) {
 		checkArena(t, w)
 		w.Unlock()
 	}
+}
+
+// TestShrunkEntries: an entry that has become much smaller in place gets a smaller block, in which its content is what
+// it was.
+func TestShrunkEntries(t *testing.T) {
+	w := bareWorker(t, 1, 1<<30)
+	p := w.parts[0]
+	for _, n := range []int{100, 200, 500, 600, 5000, 100_000} {
+		row := profile.AppendHeader(nil, entries.KindRow, op.Email, bytes.Repeat([]byte{'a'}, n), 3, 1)
+		for _, shrink := range []func(s *arena.Slot, n int) error{
+			func(s *arena.Slot, n int) error { return w.update(s, w.entryOf(s)[:n]) },
+			func(s *arena.Slot, n int) error { return w.close(s, w.open(s)[:n]) },
+		} {
+			for m := len(row); m > 30; m -= 1 + m/7 {
+				s, err := w.insert(p, uint64(m), row)
+				require.NoError(t, err)
+				require.NoError(t, shrink(s, m))
+				require.True(t, bytes.Equal(row[:m], w.entryOf(s)), "%d of %d", m, n)
+				require.Equal(t, uint64(m), p.Number(s))
+				if room := len(w.block(s)); len(row) <= 512 {
+					require.LessOrEqual(t, room, m+127)
+				}
+				p.Remove(s)
+			}
+		}
+	}
+	require.Zero(t, w.arena.Used)
+	checkArena(t, w)
 }

@@ -110,7 +110,7 @@ func (w *Worker) leave(p *Partition, s *arena.Slot, isUser bool, m bodies.Merge,
 // askFor sends the Pin for the profile in s.
 func (w *Worker) askFor(p *Partition, s *arena.Slot, m bodies.Merge, key []byte) {
 	keep := m.Other
-	m.Other, m.Room = s.Number, uint32(s.Size()+s.Size()/4+mergeSlack)
+	m.Other, m.Room = p.Number(s), uint32(w.size(s)+w.size(s)/4+mergeSlack)
 	w.sendMerge(p, op.Pin, keep, m, key)
 }
 
@@ -142,13 +142,13 @@ func (w *Worker) pin(p *Partition, o op.Op) error {
 		w.sendMerge(p, op.Pin, to, m, o.Key())
 	case !isUser:
 		w.ended(&m, effect.Nobody, mergesIdle)
-	case s.Size()+int(m.Room)+entries.ProfileSlack > arena.MaxBlockBytes:
+	case w.size(s)+int(m.Room)+entries.ProfileSlack > arena.MaxEntryBytes:
 		if w.applying.live {
 			w.m.opts.Logger.Warn("a merge of two profiles that are too large together has no effect",
-				"gone_bytes", m.Room, "keep_bytes", s.Size())
+				"gone_bytes", m.Room, "keep_bytes", w.size(s))
 		}
 		w.ended(&m, effect.Taken, mergesTooLarge)
-	case p.waits(keep), p.isPinned(keep) && s.Size()+p.reserved(keep)+int(m.Room)+mergeSpare > arena.MaxBlockBytes:
+	case p.waits(keep), p.isPinned(keep) && w.size(s)+p.reserved(keep)+int(m.Room)+mergeSpare > arena.MaxEntryBytes:
 		w.park(p, op.Pin, keep, m.Append(nil), o.Key())
 	default:
 		p.hold(keep, int(m.Room))
@@ -174,7 +174,7 @@ func (w *Worker) seal(p *Partition, o op.Op) error {
 		w.park(p, op.Seal, gone, m.Append(nil), o.Key())
 		return nil
 	}
-	if isUser && !pinned && s.Size() <= int(m.Room) && !(identify && profile.Identified(w.entryOf(s))) {
+	if isUser && !pinned && w.size(s) <= int(m.Room) && !(identify && profile.Identified(w.entryOf(s))) {
 		return w.depart(p, s, m, o.Key())
 	}
 	w.sendMerge(p, op.Unpin, keep, bodies.Merge{Other: gone, Room: m.Room}, nil)
@@ -185,7 +185,7 @@ func (w *Worker) seal(p *Partition, o op.Op) error {
 // depart makes the profile in s a tombstone that leads to keep, where all that the profile has goes. keep tells the
 // directory about all names except the external ids, which are free from now on.
 func (w *Worker) depart(p *Partition, s *arena.Slot, m bodies.Merge, key []byte) error {
-	blob, rec, gone, keep := w.entryOf(s), w.applying.rec, s.Number, m.Other
+	blob, rec, gone, keep := w.entryOf(s), w.applying.rec, p.Number(s), m.Other
 	var keys entries.Keys
 	keys.Read(blob)
 	for _, k := range keys.List {
@@ -238,7 +238,7 @@ func (w *Worker) absorb(p *Partition, o op.Op) error {
 func (w *Worker) takeIn(
 	p *Partition, s *arena.Slot, gone uint64, theirs []byte, rows entries.Keys, mode profile.MergeMode,
 ) error {
-	keep, mine := s.Number, w.open(s)
+	keep, mine := p.Number(s), w.open(s)
 	var before, after entries.Keys // only addresses: of the other names, keep keeps its own
 	before.AddAddresses(profile.Addresses(mine))
 	// As of now, not of when it was asked for: until now, choices among users of an address were made without it.

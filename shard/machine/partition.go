@@ -25,21 +25,30 @@ func (p *Partition) isDeleted(number uint64) bool {
 
 // entryOf is the entry in s: its length is what is used, its capacity what its block holds besides the index's books.
 func (w *Worker) entryOf(s *arena.Slot) []byte {
-	block := w.block(s)
-	return block[:s.Size():profile.Usable(block)]
+	block, size := w.arena.Entry(*s)
+	return block[:size:profile.Usable(block)]
 }
 
 // block is the block of an entry: the entry, unused room, and the index of a large profile (Editor.Open).
-func (w *Worker) block(s *arena.Slot) []byte { return w.arena.Block(s.Off(), s.Class()) }
+func (w *Worker) block(s *arena.Slot) []byte {
+	block, _ := w.arena.Entry(*s)
+	return block
+}
+
+// size is how many bytes an entry has.
+func (w *Worker) size(s *arena.Slot) int {
+	_, size := w.arena.Entry(*s)
+	return size
+}
 
 // lookup finds an entry by number, and reads it back from the store when it may be there. nil: there is no entry.
 func (w *Worker) lookup(p *Partition, number uint64) (*arena.Slot, error) {
-	if number == 0 { // no entry's; in the table, an empty slot's
+	if number == 0 { // no entry's
 		return nil, nil
 	}
 	s := p.Find(number)
 	if s != nil && profile.Kind(w.entryOf(s)) != entries.KindDelta {
-		s.Meta |= arena.Referenced
+		*s |= arena.Referenced
 		return s, nil
 	}
 	if s == nil {
@@ -64,6 +73,13 @@ func (w *Worker) lookup(p *Partition, number uint64) (*arena.Slot, error) {
 func (w *Worker) findHome(
 	p *Partition, home uint64, workspace uint32, id op.IDKind, key []byte,
 ) (s *arena.Slot, free uint64, err error) {
+	if s = p.Find(home); s != nil { // as nearly always: the entry is looked at once
+		entry := w.entryOf(s)
+		if profile.Kind(entry) != entries.KindDelta && entries.IsOf(entry, workspace, id, key) {
+			*s |= arena.Referenced
+			return s, home, nil
+		}
+	}
 	for n := home; ; n = identity.Next(n) {
 		if s, n, err = w.passTombstones(p, n); s == nil || err != nil {
 			return nil, n, err
@@ -111,7 +127,7 @@ func (w *Worker) admit(p *Partition, number uint64, value []byte) (*arena.Slot, 
 	}
 	s, err := w.insert(p, number, value)
 	if err == nil {
-		s.Meta &^= arena.Dirty
+		*s &^= arena.Dirty
 		p.evictable = true
 	}
 	return s, err
@@ -160,8 +176,7 @@ func (w *Worker) consider(p *Partition, number uint64, entry []byte) {
 
 // dropDelta takes a delta out of memory.
 func (w *Worker) dropDelta(p *Partition, s *arena.Slot) {
-	w.deltas -= arena.BlockBytes(s.Class())
-	w.arena.Release(s.Off(), s.Class())
+	w.deltas -= w.arena.Bytes(*s)
 	p.Remove(s)
 }
 
@@ -222,24 +237,16 @@ func (w *Worker) entryAt(p *Partition, number uint64) (s *arena.Slot, isUser boo
 
 // insert makes a new entry. blob is copied.
 func (w *Worker) insert(p *Partition, number uint64, blob []byte) (*arena.Slot, error) {
-	if len(blob) > arena.MaxBlockBytes {
+	if len(blob) > arena.MaxEntryBytes {
 		return nil, errTooLarge
 	}
 	w.tables -= p.Mapped()
-	s, err := p.Table.Insert(number)
+	s, err := p.Insert(number, len(blob), min(profile.Room(blob, 0), arena.MaxEntryBytes))
 	w.tables += p.Mapped()
 	if err != nil {
 		return nil, err
 	}
-	class := arena.ClassFor(min(profile.Room(blob, 0), arena.MaxBlockBytes))
-	off, err := w.arena.Alloc(class)
-	if err != nil {
-		p.Remove(s)
-		return nil, err
-	}
-	s.Meta = arena.Dirty | arena.Referenced
-	s.SetOff(off)
-	s.SetSize(len(blob), class)
+	*s |= arena.Dirty | arena.Referenced
 	profile.Put(w.block(s), blob)
 	delete(p.deleted, number)
 	delete(p.deleting, number)
@@ -249,32 +256,33 @@ func (w *Worker) insert(p *Partition, number uint64, blob []byte) (*arena.Slot, 
 // update replaces an entry by blob, which is either the entry changed in place or a copy elsewhere.
 func (w *Worker) update(s *arena.Slot, blob []byte) error {
 	old := w.entryOf(s)
-	if cap(blob) == cap(old) && &blob[:1][0] == &old[:1][0] {
-		s.Meta |= arena.Dirty
-		s.SetSize(len(blob), s.Class())
+	if cap(blob) == cap(old) && &blob[:1][0] == &old[:1][0] && w.arena.SetSize(s, len(blob)) {
+		*s |= arena.Dirty
 		profile.Unindex(w.block(s))
 		return nil
 	}
 	return w.rehouse(s, blob, profile.Room(blob, len(blob)/growth), profile.Put)
 }
 
-// applyIn changes the profile in s by a user op.
-func (w *Worker) applyIn(s *arena.Slot, o op.Op) error {
+// applyIn changes the profile in s, which is at number, by a user op.
+func (w *Worker) applyIn(s *arena.Slot, number uint64, o op.Op) error {
 	out, verdict := w.ed.Apply(w.open(s), o, w.applying.rec, w.limit())
-	w.judge(s.Number, verdict)
+	w.judge(number, verdict)
 	return w.close(s, out)
 }
 
 // open takes the profile in s in hand for the editor's verbs, which use and keep its index.
-func (w *Worker) open(s *arena.Slot) []byte { return w.ed.Open(w.block(s), s.Size()) }
+func (w *Worker) open(s *arena.Slot) []byte { return w.ed.Open(w.arena.Entry(*s)) }
 
 // close ends what open began: out is what the profile has become.
 func (w *Worker) close(s *arena.Slot, out []byte) error {
 	if !w.ed.Close(w.block(s), out) {
 		return w.rehouse(s, out, w.ed.Room(out, len(out)/growth), w.ed.Move)
 	}
-	s.Meta |= arena.Dirty
-	s.SetSize(len(out), s.Class())
+	if !w.arena.SetSize(s, len(out)) { // it has become much smaller
+		return w.rehouse(s, out, profile.Room(out, len(out)/growth), profile.Put)
+	}
+	*s |= arena.Dirty
 	return nil
 }
 
@@ -292,27 +300,18 @@ const growth = 4
 // rehouse puts blob in the place of an entry, in another block with so much room. An entry that has outgrown the
 // largest block keeps its old state; the counter Overgrown tells.
 func (w *Worker) rehouse(s *arena.Slot, blob []byte, room int, put func(block, blob []byte)) error {
-	s.Meta |= arena.Dirty
-	if len(blob) > arena.MaxBlockBytes {
+	*s |= arena.Dirty
+	if len(blob) > arena.MaxEntryBytes {
 		entries.Overgrown.Inc()
 		return nil
 	}
-	class := arena.ClassFor(min(room, arena.MaxBlockBytes))
-	off, err := w.arena.Alloc(class)
-	if err != nil {
-		return err
-	}
-	put(w.arena.Block(off, class), blob)
-	w.arena.Release(s.Off(), s.Class()) // blob may lie there
-	s.SetOff(off)
-	s.SetSize(len(blob), class)
-	return nil
+	return w.arena.Rehouse(s, blob, min(room, arena.MaxEntryBytes), put)
 }
 
 // erase removes an entry for good. An entry that lies behind it because its own place was taken must stay in reach of
 // findHome: then a tombstone fills the gap.
 func (w *Worker) erase(p *Partition, s *arena.Slot) error {
-	number := s.Number
+	number := p.Number(s)
 	behind, err := w.lookup(p, identity.Next(number))
 	if err != nil {
 		return err
@@ -322,7 +321,6 @@ func (w *Worker) erase(p *Partition, s *arena.Slot) error {
 		w.setApart(p, number, books.ApartElsewhere)
 		return w.update(s, w.fresh)
 	}
-	w.arena.Release(s.Off(), s.Class())
 	p.Remove(s)
 	if p.deleted == nil {
 		p.deleted = make(map[uint64]struct{})
@@ -345,19 +343,18 @@ func (w *Worker) evict(most int) (freed int64, ended bool, err error) {
 			return freed, false, nil
 		}
 		s := &p.Slots[i]
-		if s.Number == 0 || s.Meta&arena.Dirty != 0 {
+		if *s == 0 || *s&arena.Dirty != 0 {
 			i++
 			continue
 		}
-		if s.Meta&arena.Referenced != 0 {
-			s.Meta &^= arena.Referenced
+		if *s&arena.Referenced != 0 {
+			*s &^= arena.Referenced
 			p.evictable = true
 			i++
 			continue
 		}
-		w.knowEvicted(s)
-		freed += arena.BlockBytes(s.Class())
-		w.arena.Release(s.Off(), s.Class())
+		w.knowEvicted(p, s)
+		freed += w.arena.Bytes(*s)
 		p.Remove(s) // may move another entry here: look again
 		p.complete = false
 		w.complete.Store(false)
@@ -376,13 +373,13 @@ func (w *Worker) evict(most int) (freed int64, ended bool, err error) {
 }
 
 // knowEvicted notes a user who is about to leave the memory.
-func (w *Worker) knowEvicted(s *arena.Slot) {
+func (w *Worker) knowEvicted(p *Partition, s *arena.Slot) {
 	if w.known.Bytes() == 0 {
 		return
 	}
 	b := w.entryOf(s)
 	if id, key := profile.HomeID(b); id == op.ExternalID && profile.Kind(b) == profile.KindUser {
-		w.know(s.Number, profile.Workspace(b), key)
+		w.know(p.Number(s), profile.Workspace(b), key)
 	}
 }
 

@@ -31,7 +31,7 @@ func TestEvictingIsDoneInSteps(t *testing.T) {
 	entries := func() (n int) {
 		for _, p := range w.parts {
 			for i := range p.Slots {
-				if p.Slots[i].Number != 0 {
+				if p.Slots[i] != 0 {
 					n++
 				}
 			}

@@ -116,8 +116,8 @@ func (w *Worker) save(p *Partition, batch *pebble.Batch, before *store.View) err
 	}
 	w.dirty = w.dirty[:0]
 	for i := range p.Slots {
-		if s := &p.Slots[i]; s.Number != 0 && s.Meta&arena.Dirty != 0 {
-			w.dirty = append(w.dirty, s.Number)
+		if s := &p.Slots[i]; *s&arena.Dirty != 0 {
+			w.dirty = append(w.dirty, p.Number(s))
 		}
 	}
 	slices.Sort(w.dirty)
@@ -136,7 +136,7 @@ func (w *Worker) save(p *Partition, batch *pebble.Batch, before *store.View) err
 		if d := entries.Delta(entry); profile.Kind(entry) == entries.KindDelta {
 			d.SetSaving(d.Changes(), len(d))
 		}
-		s.Meta &^= arena.Dirty
+		*s &^= arena.Dirty
 	}
 	for number := range p.deleted { // order doesn't matter: the keys differ
 		if err := batch.Delete(store.AppendEntryKey(key[:0], number), nil); err != nil {
@@ -169,13 +169,17 @@ func (w *Worker) saved(p *Partition) error {
 func (w *Worker) forgetDeltas(p *Partition) error {
 	for i := 0; i < len(p.Slots); {
 		s := &p.Slots[i]
-		if s.Number == 0 || profile.Kind(w.entryOf(s)) != entries.KindDelta ||
+		if *s == 0 || profile.Kind(w.entryOf(s)) != entries.KindDelta ||
 			entries.Delta(w.entryOf(s)).Saving() == 0 {
 			i++
 			continue
 		}
 		if d := entries.Delta(w.entryOf(s)); d.SavedUpTo() < len(d) {
-			s.SetSize(len(d.Saved()), s.Class())
+			before := w.arena.Used
+			if err := w.update(s, d.Saved()); err != nil {
+				return err
+			}
+			w.deltas += w.arena.Used - before
 			i++
 			continue
 		}

@@ -13,8 +13,8 @@ import (
 // setStates makes those changes of an address that are later than what it has, for the user at number from, or for the
 // address itself: 0.
 func (w *Worker) setStates(p *Partition, s *arena.Slot, changes []profile.StateChange, from uint64) error {
-	if most := s.Size() + len(changes)*groupSlack + stateSlack; len(changes) >= manyStates &&
-		most <= arena.MaxBlockBytes {
+	if most := w.size(s) + len(changes)*groupSlack + stateSlack; len(changes) >= manyStates &&
+		most <= arena.MaxEntryBytes {
 		return w.setManyStates(p, s, changes, from)
 	}
 	for _, c := range changes {
@@ -23,7 +23,7 @@ func (w *Worker) setStates(p *Partition, s *arena.Slot, changes []profile.StateC
 		if known && !c.Later(now) {
 			continue
 		}
-		if len(b)+stateSlack > arena.MaxBlockBytes {
+		if len(b)+stateSlack > arena.MaxEntryBytes {
 			entries.Overgrown.Inc()
 			continue
 		}
@@ -31,7 +31,7 @@ func (w *Worker) setStates(p *Partition, s *arena.Slot, changes []profile.StateC
 		if err := w.update(s, w.ed.SetState(b, c)); err != nil {
 			return err
 		}
-		w.noteState(p, s.Number, now, c, news)
+		w.noteState(p, p.Number(s), now, c, news)
 	}
 	return nil
 }
@@ -50,7 +50,7 @@ func (w *Worker) setManyStates(p *Partition, s *arena.Slot, changes []profile.St
 			continue
 		}
 		later = append(later, c)
-		w.noteState(p, s.Number, was, c, differs(was, known, c.State) || newlyHolds(b, was, from))
+		w.noteState(p, p.Number(s), was, c, differs(was, known, c.State) || newlyHolds(b, was, from))
 	}
 	return w.update(s, w.ed.SetStates(b, later))
 }

@@ -101,7 +101,7 @@ func TestTombstonesOfManyNames(t *testing.T) {
 		require.NoError(t, err)
 		if number, ok := users[name]; ok {
 			require.NotNil(t, s, "step %d: %s", step, name)
-			require.Equal(t, number, s.Number)
+			require.Equal(t, number, p.Number(s))
 			if r.IntN(2) == 0 {
 				require.NoError(t, w.update(s, entries.AppendTombstone(nil, 1, 1)))
 				delete(users, name)

@@ -21,7 +21,7 @@ func (w *Worker) touchSlots(n int, ops []byte, rec *op.Record) int {
 		o, ops = op.Next(ops)
 		if p := o.Partition(); w.m.owner[p] == w {
 			w.touching[n].Op, w.touching[n].Rec = o, rec
-			sum += w.m.partitions[p].Touch(o.Number())
+			sum += uint64(w.m.partitions[p].Touch(o.Number()))
 			n++
 		}
 	}
@@ -39,8 +39,8 @@ func (w *Worker) touchEntries(n int) {
 	for i := range ops {
 		var block []byte
 		var size int
-		if s := w.m.partitions[ops[i].Op.Partition()].Find(ops[i].Op.Number()); s != nil && s.Number != 0 {
-			block, size = w.block(s), s.Size()
+		if s := w.m.partitions[ops[i].Op.Partition()].Guess(ops[i].Op.Number()); s != 0 {
+			block, size = w.arena.Span(s)
 		}
 		ops[i].Begin(block, size)
 	}

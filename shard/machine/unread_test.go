@@ -545,3 +545,36 @@ func TestResidentAreWholeEntries(t *testing.T) {
 	require.NoError(t, err)
 	l.Back()
 }
+
+// TestSavedChangesMakeRoom: a delta that got a change while a checkpoint wrote the others keeps that one, in a block of
+// its size, and what deltas take is counted.
+func TestSavedChangesMakeRoom(t *testing.T) {
+	r := testseed.Rand(t)
+	w := bareWorker(t, 1, 1<<30)
+	p := w.parts[0]
+	d := entries.AppendDelta(nil, 3, op.ExternalID, []byte("ann"))
+	saved, last := 0, 0
+	for changes := 0; len(d) < 400; changes++ {
+		o, rec := randomUserOp(t, r, int64(changes))
+		saved, last = len(d), changes
+		more, ok := entries.AppendChange(d, o, rec, profile.Place{})
+		require.True(t, ok)
+		d = more
+		entries.Delta(d).SetSize(changes + 1)
+	}
+	d = slices.Clone(d)
+	entries.Delta(d).SetSaving(last, saved)
+	want := slices.Clone(entries.Delta(slices.Clone(d)).Saved())
+	s, err := w.insert(p, 7, d)
+	require.NoError(t, err)
+	before := w.arena.Used
+	w.deltas = before
+	require.NoError(t, w.forgetDeltas(p))
+	require.Equal(t, []byte(want), w.entryOf(s))
+	require.Equal(t, 1, entries.Delta(w.entryOf(s)).Changes())
+	require.Less(t, w.deltas, before)
+	require.Equal(t, w.arena.Used, w.deltas)
+	w.dropDelta(p, s)
+	require.Zero(t, w.deltas)
+	checkArena(t, w)
+}

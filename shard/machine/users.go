@@ -38,17 +38,17 @@ func (w *Worker) remove(p *Partition, o op.Op) (effect.Outcome, error) {
 		return effect.Nobody, err
 	}
 	b, rec := w.entryOf(s), w.applying.rec
-	p.Trail.Erase(s.Number)
+	p.Trail.Erase(p.Number(s))
 	w.forgetMerged(p, b)
-	if !bytes.Equal(o.Body(), w.appendErased(b, s.Number, profile.Place{})) {
+	if !bytes.Equal(o.Body(), w.appendErased(b, p.Number(s), profile.Place{})) {
 		// The profile has changed since the op was made, so the event log must know of more; also of what was made at
 		// this op's own place, by a merge that the deletion has waited for.
-		w.eraseEvents(p, s.Number, w.appendErased(b, s.Number, w.place().Next()))
+		w.eraseEvents(p, p.Number(s), w.appendErased(b, p.Number(s), w.place().Next()))
 	}
 	w.eraseElsewhere(p, b)
-	w.m.unblock(s.Number)
+	w.m.unblock(p.Number(s))
 	w.eachRow(b, func(id op.IDKind, key []byte) {
-		w.tellRow(p, op.RowRemove, 0, id, key, s.Number, nil)
+		w.tellRow(p, op.RowRemove, 0, id, key, p.Number(s), nil)
 	})
 	w.fresh = entries.AppendTombstone(w.fresh[:0], rec.Workspace, rec.Stamp)
 	// A row of this partition may have gone, which moves slots.
@@ -56,7 +56,7 @@ func (w *Worker) remove(p *Partition, o op.Op) (effect.Outcome, error) {
 		return effect.Nobody, err
 	}
 	profilesDeleted.Inc()
-	w.setApart(p, s.Number, books.ApartElsewhere)
+	w.setApart(p, p.Number(s), books.ApartElsewhere)
 	return effect.Done, w.update(s, w.fresh)
 }
 
