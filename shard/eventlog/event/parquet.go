@@ -34,8 +34,8 @@ var parquetOptions = []parquet.WriterOption{
 	parquet.DataPageStatistics(false),
 }
 
-// noValues is a batch of a column without values. Most columns of a file never have any. They share this one, which stays
-// in the processor's caches and is never written to.
+// noValues is a batch of a column without values. Most columns of a file never have any. They share this one, which
+// stays in the processor's caches and is never written to.
 var noValues [parquetBatch]parquet.Value
 
 // parquetEncoder gathers values by columns, which is the form that the library takes fastest: a row that it has to take
