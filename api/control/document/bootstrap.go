@@ -38,7 +38,7 @@ type BootstrapWorkspace struct {
 // What the YAML decoder says of a type, which it names in Go's words.
 var (
 	inGoType  = regexp.MustCompile(` in type document\.\w+`)
-	wrongType = regexp.MustCompile("cannot unmarshal !!(\\w+)(?: (`.*`))? into \\**(\\w+|\\[\\]).*")
+	wrongType = regexp.MustCompile("(?s)cannot unmarshal !!(\\w+)(?: (`.*`))? into \\**(\\w+|\\[\\]).*")
 )
 
 // inPlainWords returns what the YAML decoder has to say, in the words of the file.
@@ -49,7 +49,8 @@ func inPlainWords(problem string) string {
 	}
 	names := map[string]string{"seq": "a list", "map": "a mapping", "[]": "a list", "document": "a mapping",
 		"struct": "a mapping", "string": "a text", "bool": "true or false", "int": "a whole number"}
-	return strings.Replace(problem, m[0], "want "+names[m[3]]+", not "+cmp.Or(m[2], names[m[1]]), 1)
+	value := strings.ReplaceAll(m[2], "\n", `\n`)
+	return strings.Replace(problem, m[0], "want "+names[m[3]]+", not "+cmp.Or(value, names[m[1]]), 1)
 }
 
 // ParseBootstrap reads the file strictly: an unknown field, or a value of the wrong type or out of bounds, is an error

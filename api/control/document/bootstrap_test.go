@@ -46,6 +46,7 @@ func TestBootstrapErrors(t *testing.T) {
 		"company: {scim: [x]}\nworkspaces: [{id: a, max_custom_array_length: many}, {apps: {}}]":                          "company.scim: line 1: want a mapping, not a list; workspaces[0].max_custom_array_length: line 2: want a whole number, not `many`; workspaces[1].apps: line 2: want a list, not a mapping",
 		"company: [x]": "company: line 1: want a mapping, not a list",
 		"- workspaces": "invalid: line 1: want a mapping, not a list",
+		"workspaces: [{id: a, api_keys: [{name: x, permissions: \"a\\nb\"}]}]":    "permissions: line 1: want a list, not `a\\nb`",
 		"workspaces: [{id: a, rate_limits: 1, apps: [{id: [x]}], api_keys: [7]}]": "rate_limits: line 1: want a mapping, not `1`; workspaces[0].apps[0].id: line 1: want a text, not a list; workspaces[0].api_keys[0]: line 1: want a mapping, not `7`",
 		"a: b\n---\nc: d":         "field a not found",
 		"workspaces: [null]":      "invalid: workspaces[0]: an element of a list can't be null",
