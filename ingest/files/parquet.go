@@ -199,9 +199,9 @@ func leafOf(f parquet.Field) (l leaf, ok bool) {
 }
 
 // appendFloat appends a whole number as its digits, as long as it has all of them: programs make doubles of a column of
-// integers that has nulls, and it may be one of identifiers.
+// integers that has nulls, and it may be one of identifiers. From exact on, several integers become the same double.
 func appendFloat(dst []byte, f float64, bits int, exact float64) []byte {
-	if f == math.Trunc(f) && math.Abs(f) <= exact {
+	if f == math.Trunc(f) && math.Abs(f) < exact {
 		return strconv.AppendInt(dst, int64(f), 10)
 	}
 	return strconv.AppendFloat(dst, f, 'g', -1, bits)
