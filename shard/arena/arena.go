@@ -78,7 +78,8 @@ const (
 var errFull = errors.New("the entries of a worker take all the memory that it can address: it takes more workers")
 
 // A block is a head (slot.go) and room for an entry. Small blocks have room for 32, 40, 48, … bytes, up to 512; with
-// their heads, large blocks have 640, 768, 896, 1024, 1280, … bytes: four sizes per doubling.
+// their heads, large blocks have 640, 768, 896, 1024, 1280, … bytes: four sizes per doubling. The largest ones have
+// room for MaxEntryBytes and no more: what an entry may grow to doesn't depend on the block that it is in.
 const (
 	classStep    = 8 // so that large blocks and their ends are aligned
 	finest       = 512
@@ -94,7 +95,7 @@ func leastSize(c uint8) int {
 		return smallHead + minEntry + int(c)*classStep
 	}
 	k := int(c) - smallClasses
-	return finest << (k / 4) / 4 * (5 + k%4)
+	return min(finest<<(k/4)/4*(5+k%4), largeHead+MaxEntryBytes)
 }
 
 // ClassFor is the smallest class with room for an entry of n bytes.

@@ -23,6 +23,7 @@ func TestClasses(t *testing.T) {
 		require.LessOrEqual(t, classes[c].blocks, pageBlocks)
 	}
 	require.EqualValues(t, arenaClasses-1, ClassFor(MaxEntryBytes))
+	require.Equal(t, MaxEntryBytes, classSize(arenaClasses-1)-largeHead)
 }
 
 func headOf(c uint8) int {

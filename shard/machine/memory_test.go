@@ -136,3 +136,26 @@ func TestShrunkEntries(t *testing.T) {
 	require.Zero(t, w.arena.Used)
 	checkArena(t, w)
 }
+
+// TestOvergrown: an entry that would get larger than MaxEntryBytes keeps what it has, whether it was read back, which
+// gives it little room, or has grown in its block.
+func TestOvergrown(t *testing.T) {
+	w := bareWorker(t, 1, 1<<30)
+	p := w.parts[0]
+	row := profile.AppendHeader(nil, entries.KindRow, op.Email, []byte("a"), 3, 1)
+	members := func(n int) op.Value { return op.AppendString(nil, bytes.Repeat([]byte{1}, n)) }
+	set := func(s *arena.Slot, n int) {
+		require.NoError(t, w.update(s, w.ed.SetAttr(w.entryOf(s), entries.AttrMembers, members(n))))
+	}
+	s, err := w.insert(p, 7, row)
+	require.NoError(t, err)
+	set(s, 11<<20)
+	kept := bytes.Clone(w.entryOf(s))
+	for range 2 {
+		set(s, arena.MaxEntryBytes)
+		require.True(t, bytes.Equal(kept, w.entryOf(s)), "%d bytes", w.size(s))
+		p.Remove(s)
+		s, err = w.admit(p, 7, kept)
+		require.NoError(t, err)
+	}
+}
