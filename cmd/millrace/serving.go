@@ -206,8 +206,12 @@ func (s *serving) stop(inner []*http.Server, reloaded <-chan struct{}) error {
 	}
 	select {
 	case <-reloaded:
-	case <-drain.Done(): // a pipe that nobody writes into, or a file system that hangs
-		s.logger.Warn("SIGHUP: a file could not be read in time")
+	case <-drain.Done(): // a pipe that nobody writes into, or a file system that hangs; or requests took all the time
+		select {
+		case <-reloaded:
+		default:
+			s.logger.Warn("SIGHUP: a file could not be read in time")
+		}
 	}
 	if err := s.node.close(); err != nil {
 		return err

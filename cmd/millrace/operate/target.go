@@ -32,6 +32,13 @@ type Target struct {
 	Silence time.Duration `default:"5s" bounds:"100ms..1h" help:"Give up after this long without any sign of life from the server."`
 }
 
+var client = clientOver(http.DefaultTransport)
+
+// clientOver takes answers of any size, but none that switches protocols: nothing would end reading that.
+func clientOver(base http.RoundTripper) *http.Client {
+	return &http.Client{Transport: bounded.Transport{Base: base, Free: func(*http.Response) bool { return true }}}
+}
+
 // caller is what commands have in common that call the admin API and print its answers.
 type caller struct {
 	Target
@@ -73,7 +80,7 @@ func (c *Target) Request(
 	maps.Copy(r.Header, header)
 	r.Header.Set("Authorization", "Bearer "+token)
 	go c.watch(ctx, giveUp)
-	answer, err := http.DefaultClient.Do(r)
+	answer, err := client.Do(r)
 	if err != nil {
 		defer giveUp(nil)
 		switch silent := silence(ctx); {
@@ -172,7 +179,7 @@ func (c *Target) askWhetherAlive(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	if answer, err := http.DefaultClient.Do(r); err == nil {
+	if answer, err := client.Do(r); err == nil {
 		_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, 64<<10)) // so that the connection is used again
 		_ = answer.Body.Close()
 	}

@@ -30,8 +30,8 @@ func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
 // serveInBubble lets a Target reach the handler for the length of f.
 func serveInBubble(t *testing.T, handler http.Handler, f func(c *Target)) {
-	was := http.DefaultTransport
-	defer func() { http.DefaultTransport = was }()
+	was := client
+	defer func() { client = was }()
 	synctest.Test(t, func(t *testing.T) {
 		network := make(pipes)
 		transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
@@ -39,7 +39,7 @@ func serveInBubble(t *testing.T, handler http.Handler, f func(c *Target)) {
 			network <- theirs
 			return ours, nil
 		}}
-		http.DefaultTransport = transport
+		client = clientOver(transport)
 		server := &http.Server{Handler: handler}
 		go func() { _ = server.Serve(network) }()
 		f(&Target{Server: "http://node", Token: "t", Silence: 5 * time.Second})
@@ -111,10 +111,10 @@ func TestServerThatTakesItsTime(t *testing.T) {
 
 // A server that isn't there is no silent one: the error is that of the connection.
 func TestServerThatIsNotThere(t *testing.T) {
-	was := http.DefaultTransport
-	defer func() { http.DefaultTransport = was }()
+	was := client
+	defer func() { client = was }()
 	gone := errors.New("refused")
-	http.DefaultTransport = &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return nil, gone }}
+	client = clientOver(&http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return nil, gone }})
 	synctest.Test(t, func(t *testing.T) { // which ends when nobody asks any more
 		_, err := ask(&Target{Server: "http://node", Token: "t"}, http.MethodGet)
 		require.ErrorIs(t, err, gone)
@@ -167,6 +167,21 @@ func ask(c *Target, method string) (string, error) {
 	defer body.Close()
 	text, err := io.ReadAll(body)
 	return string(text), err
+}
+
+// The body of an answer that switches protocols is the connection: nothing would end reading it.
+func TestServerThatSwitchesProtocols(t *testing.T) {
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		require.NoError(t, err)
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\n\r\n")
+		_, _ = conn.Read(make([]byte, 1)) // until the client closes it
+		_ = conn.Close()
+	})
+	serveInBubble(t, handler, func(c *Target) {
+		_, err := ask(c, http.MethodGet)
+		require.ErrorContains(t, err, "101 Switching Protocols")
+	})
 }
 
 // A list that comes in pages is printed as a whole.
