@@ -174,7 +174,7 @@ func TestServerThatSwitchesProtocols(t *testing.T) {
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, _, err := http.NewResponseController(w).Hijack()
 		require.NoError(t, err)
-		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\n\r\n")
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: other\r\n\r\n")
 		_, _ = conn.Read(make([]byte, 1)) // until the client closes it
 		_ = conn.Close()
 	})
