@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Transport is Base with answers of at most Bytes, counted decompressed; reading further is an error.
+// Transport is Base with answers of at most Bytes, counted decompressed; reading further is an error. 0: answers may be
+// of any size and take any time.
 type Transport struct {
 	Base  http.RoundTripper
 	Bytes int64
@@ -28,13 +29,16 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
 		return nil, errors.Join(errSwitched, resp.Body.Close())
 	}
-	if err == nil && (t.Free == nil || !t.Free(resp)) {
+	if err == nil && t.Bytes > 0 && (t.Free == nil || !t.Free(resp)) {
 		resp.Body = &body{ReadCloser: resp.Body, left: t.Bytes, since: time.Now(), bounds: t}
 	}
 	return resp, err
 }
 
-var errSwitched = errors.New("the answer is 101 Switching Protocols, which nobody has asked for")
+var errSwitched = errors.New("answers 101 Switching Protocols, which nobody has asked for")
+
+// CloseIdleConnections closes those of Base, as http.Client does.
+func (t Transport) CloseIdleConnections() { (&http.Client{Transport: t.Base}).CloseIdleConnections() }
 
 type body struct {
 	io.ReadCloser

@@ -75,7 +75,7 @@ func newEndpoint(o *Options, ws *control.Workspace, s *document.Stream, refused 
 		transport = t
 	}
 	return &endpoint{o: o, to: &s.Destination, ws: ws, writer: newWriter(o, ws, s), refused: refused,
-		client: &http.Client{Transport: transport, Timeout: o.RequestTimeout,
+		client: &http.Client{Transport: bounded.Transport{Base: transport}, Timeout: o.RequestTimeout,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
@@ -258,9 +258,6 @@ func (h *endpoint) post(ctx context.Context, batch []post, body []byte) (status 
 		return 0, "", err
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode == http.StatusSwitchingProtocols { // its body is the connection, which no timeout ends
-		return resp.StatusCode, "", nil
-	}
 	if resp.StatusCode/100 == 2 { // nothing else matters, but a connection whose answer was read is used again
 		defer time.AfterFunc(maxAnswerTime, cancel).Stop()
 	}

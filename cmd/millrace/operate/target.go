@@ -36,7 +36,7 @@ var client = clientOver(http.DefaultTransport)
 
 // clientOver takes answers of any size, but none that switches protocols: nothing would end reading that.
 func clientOver(base http.RoundTripper) *http.Client {
-	return &http.Client{Transport: bounded.Transport{Base: base, Free: func(*http.Response) bool { return true }}}
+	return &http.Client{Transport: bounded.Transport{Base: base}}
 }
 
 // caller is what commands have in common that call the admin API and print its answers.
