@@ -99,6 +99,9 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // maxFormBytes bounds a form: the largest has the three texts of a preference center, 256 KiB each, percent-encoded.
 const maxFormBytes = 3 << 20
 
+// maxStrangersFormBytes bounds the form of the sign-in: thousands of strangers may send one at a time.
+const maxStrangersFormBytes = 16 << 10
+
 // isSecure says whether the browser has come by https: to this process, or to the proxy that publicURL names.
 func isSecure(r *http.Request, publicURL string) bool {
 	if r.TLS != nil {

@@ -2,7 +2,9 @@ package console
 
 import (
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
@@ -100,6 +102,33 @@ func TestRefusedFormsKeepWhatWasWritten(t *testing.T) {
 			require.Contains(t, p.text, text, c.path)
 		}
 	}
+}
+
+// Of strangers' forms no more is kept than a sign-in has, however the form is sent; people may send larger ones.
+func TestLargeFormsOfStrangers(t *testing.T) {
+	h := openHouse(t)
+	large := strings.Repeat("x", maxStrangersFormBytes)
+	b := h.browser()
+	p := b.post(signInPath, "token", large)
+	require.Equal(t, 413, p.status)
+	require.Contains(t, p.text, "The form is too large")
+	read := &countedBody{Reader: strings.NewReader("--b\r\nContent-Disposition: form-data; name=\"next\"\r\n\r\n" + strings.Repeat(large, 100))}
+	r := httptest.NewRequest(http.MethodGet, signInPath, read)
+	r.Header.Set("Content-Type", "multipart/form-data; boundary=b")
+	h.console.ServeHTTP(httptest.NewRecorder(), r)
+	require.LessOrEqual(t, read.n, 2*maxStrangersFormBytes)
+	require.NotEqual(t, 413, h.signedIn().post(demo+"/settings", "name", large).status)
+}
+
+type countedBody struct {
+	io.Reader
+	n int
+}
+
+func (c *countedBody) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.n += n
+	return n, err
 }
 
 // A form that comes after the session's end says so, and the sign-in leads back to where it was; what was done before

@@ -84,8 +84,11 @@ const (
 
 // admit returns an error when the request may not go on.
 func (v *visit) admit() error {
-	if v.route.needs != anybody && v.Person == nil {
-		return errStranger
+	if v.Person == nil {
+		if v.route.needs != anybody {
+			return errStranger
+		}
+		v.r.Body = http.MaxBytesReader(v.w, v.r.Body, maxStrangersFormBytes)
 	}
 	if v.route.method == http.MethodPost {
 		if err := v.checkForm(); err != nil {
