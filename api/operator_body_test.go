@@ -3,12 +3,19 @@ package api
 import (
 	"bufio"
 	"fmt"
+	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"os"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"millrace/loadtest/testlog"
 )
 
 // Whoever sends a large body to a route that reads none, and reads only then, gets the answer.
@@ -35,4 +42,23 @@ func TestBodyThatNobodyReads(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, answer.StatusCode)
 	require.NoError(t, answer.Body.Close())
+}
+
+// A body that doesn't come to its end is its client's fault: no 500, and nothing in the log.
+func TestBodyThatIsCutOff(t *testing.T) {
+	d := openEngine(t, t.TempDir())
+	var log testlog.Buffer
+	d.Options().Logger = slog.New(slog.NewTextHandler(&log, nil))
+	for fault, status := range map[error]int{
+		os.ErrDeadlineExceeded: http.StatusRequestTimeout,
+		io.ErrUnexpectedEOF:    http.StatusBadRequest,
+	} {
+		r := httptest.NewRequest(http.MethodPost, "http://admin/admin/workspaces", iotest.ErrReader(fault))
+		r.Header.Set("Authorization", "Bearer admin-token")
+		w := httptest.NewRecorder()
+		d.operatorServer().Handler.ServeHTTP(w, r)
+		require.Equal(t, status, w.Code)
+		require.Contains(t, w.Body.String(), "the body could not be read to its end")
+	}
+	require.Empty(t, log.String())
 }
