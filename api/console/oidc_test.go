@@ -110,10 +110,11 @@ type liar struct {
 	signer *ecdsa.PrivateKey           // nil: key
 	forms  []url.Values                // what the token endpoint was sent
 	fault  func(http.ResponseWriter)   // nil, or what the token endpoint does instead
+	asked  func()                      // called when the provider is asked about itself, and for a token
 }
 
 func openLiar(t *testing.T) (*liar, *house) {
-	l := &liar{claims: func(map[string]any) {}}
+	l := &liar{claims: func(map[string]any) {}, asked: func() {}}
 	var err error
 	l.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
@@ -123,6 +124,7 @@ func openLiar(t *testing.T) (*liar, *house) {
 	h := openHouse(t, func(o *Options) { o.Provider.Issuer, o.Provider.ClientID = l.URL, "console" })
 	h.provision("ada@example.com", everything)
 	mux.HandleFunc("/.well-known/openid-configuration", func(w http.ResponseWriter, r *http.Request) {
+		l.asked()
 		_ = json.NewEncoder(w).Encode(map[string]any{"issuer": l.URL, "authorization_endpoint": l.URL + "/auth", "token_endpoint": l.URL + "/token", "jwks_uri": l.URL + "/keys",
 			"userinfo_endpoint": l.URL + "/userinfo", "id_token_signing_alg_values_supported": []string{"ES256"}})
 	})
@@ -134,6 +136,7 @@ func openLiar(t *testing.T) (*liar, *house) {
 		_ = json.NewEncoder(w).Encode(map[string]any{"sub": "another", "email": "ada@example.com", "email_verified": true})
 	})
 	mux.HandleFunc("/token", func(w http.ResponseWriter, r *http.Request) {
+		l.asked()
 		if l.fault != nil {
 			l.fault(w)
 			return
@@ -175,6 +178,17 @@ func (l *liar) start(b *browser) url.Values {
 	require.True(b.h.t, strings.HasPrefix(u.String(), l.URL+"/auth"))
 	l.nonce = u.Query().Get("nonce")
 	return u.Query()
+}
+
+// A provider that takes its time keeps nobody from pages.
+func TestSignInHasNoTurnWhileItAsks(t *testing.T) {
+	l, h := openLiar(t)
+	var making []int
+	l.asked = func() { making = append(making, len(h.console.turns.making)) }
+	b := h.browser()
+	asked := l.start(b)
+	require.Equal(t, 200, b.get(signin.CallbackPath+"?code=c&state="+asked.Get("state")).status)
+	require.Equal(t, []int{0, 0}, making)
 }
 
 // The faults of docs/console.md: none of them signs anybody in.

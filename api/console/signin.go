@@ -53,6 +53,7 @@ func (c *Console) startOIDC(v *visit) error {
 	if c.sessions.Provider() == "" {
 		return notFound()
 	}
+	v.endTurn() // it may wait for the provider
 	address, err := c.sessions.Start(v.w, nextOf(v.r.URL.Query().Get("next")))
 	if err != nil {
 		return faultOf(err)
@@ -64,6 +65,7 @@ func (c *Console) startOIDC(v *visit) error {
 // cookie only with requests that this site has caused, and a redirect would still count as caused by the provider: so a
 // page leads on.
 func (c *Console) finishOIDC(v *visit) error {
+	v.endTurn() // it waits for the provider
 	next, err := c.sessions.Finish(v.w, v.r)
 	if err != nil {
 		return faultOf(err)

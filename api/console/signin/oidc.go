@@ -83,6 +83,18 @@ type provider struct {
 	verifier *oidc.IDTokenVerifier
 }
 
+// enter returns false when too many requests wait for the provider; otherwise leave follows.
+func (p *provider) enter() bool {
+	select {
+	case p.asking <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (p *provider) leave() { <-p.asking }
+
 func (p *provider) isSet() bool { return p.Issuer != "" }
 
 func (p *provider) host() string {

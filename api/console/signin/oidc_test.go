@@ -35,3 +35,19 @@ func TestProviderThatSaysTooMuch(t *testing.T) {
 	_, _, err := p.config(func() int64 { return time.Now().UnixMilli() })
 	require.ErrorContains(t, err, "the answer has more than")
 }
+
+// Only so many requests wait for a provider, whether a sign-in begins or ends.
+func TestFewAskTheProvider(t *testing.T) {
+	s := New(Options{Provider: Provider{Issuer: "https://idp.example", ClientID: "c"}})
+	for range maxAsking {
+		require.True(t, s.oidc.enter())
+	}
+	_, err := s.Start(httptest.NewRecorder(), "/")
+	require.Equal(t, tooMany, err)
+	kept := httptest.NewRecorder()
+	require.NoError(t, flow{State: "s", Nonce: "n", Verifier: "v"}.keep(kept))
+	r := httptest.NewRequest(http.MethodGet, CallbackPath+"?state=s", nil)
+	r.AddCookie(kept.Result().Cookies()[0])
+	_, err = s.Finish(httptest.NewRecorder(), r)
+	require.Equal(t, tooMany, err)
+}

@@ -97,6 +97,8 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return r.Text }
 
+var tooMany = &Refusal{http.StatusServiceUnavailable, "Too many people are signing in right now. Please try again."}
+
 var outOfReach = &Refusal{http.StatusBadGateway,
 	"The identity provider can't be reached. See the server's log for details."}
 
@@ -236,8 +238,13 @@ func (s *Sessions) Provider() string { return s.oidc.host() }
 // Start begins a sign-in with the provider, after which the page next is shown. It returns the address to which the
 // browser is to be led.
 func (s *Sessions) Start(w http.ResponseWriter, next string) (address string, err error) {
+	if !s.oidc.enter() {
+		return "", tooMany
+	}
 	f := newFlow(next)
-	if address, err = s.oidc.begin(s.options.Now, f); err != nil {
+	address, err = s.oidc.begin(s.options.Now, f)
+	s.oidc.leave()
+	if err != nil {
 		s.options.Logger.Error("sign-in", "error", err)
 		return "", outOfReach
 	}
@@ -257,14 +264,11 @@ func (s *Sessions) Finish(w http.ResponseWriter, r *http.Request) (next string, 
 		return "", &Refusal{http.StatusForbidden,
 			fmt.Sprintf("The identity provider refused the sign-in: %.80s. Please sign in again.", code)}
 	}
-	select {
-	case s.oidc.asking <- struct{}{}:
-	default:
-		return "", &Refusal{http.StatusServiceUnavailable,
-			"Too many people are signing in right now. Please try again."}
+	if !s.oidc.enter() {
+		return "", tooMany
 	}
 	name, err := s.oidc.identify(r.Context(), s.options.Now, query.Get("code"), f)
-	<-s.oidc.asking
+	s.oidc.leave()
 	if err != nil {
 		signInsFailed.Inc()
 		s.options.Logger.Warn("sign-in failed", "address", r.RemoteAddr, "error", err)
