@@ -1,6 +1,7 @@
 package blocks
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"slices"
@@ -62,12 +63,27 @@ func countRows(rs *Rows) (list []Count) {
 		}
 		*c.n++
 	}
-	for k, n := range counts {
-		list = append(list, Count{k.workspace, k.hour, k.kind, unique.Make(string(rs.Name(k.name))), *n})
+	type counted struct {
+		key
+		n int
 	}
-	slices.SortFunc(list, func(a, b Count) int { return cmp.Or(cmp.Compare(b.N, a.N), a.compare(&b)) })
-	for i := maxNamedCounts; i < len(list); i++ {
-		list[i].Name = unique.Make("")
+	all := make([]counted, 0, len(counts))
+	for k, n := range counts {
+		all = append(all, counted{k, *n})
+	}
+	slices.SortFunc(all, func(a, b counted) int {
+		if a.n != b.n {
+			return cmp.Compare(b.n, a.n)
+		}
+		return cmp.Or(cmp.Compare(a.workspace, b.workspace), cmp.Compare(a.kind, b.kind), cmp.Compare(a.hour, b.hour),
+			bytes.Compare(rs.Name(a.name), rs.Name(b.name)))
+	})
+	for i, c := range all {
+		name := "" // handles of names that get no count would be for nothing
+		if i < maxNamedCounts {
+			name = string(rs.Name(c.name))
+		}
+		list = append(list, Count{c.workspace, c.hour, c.kind, unique.Make(name), c.n})
 	}
 	return joinCounts(list)
 }
@@ -83,7 +99,7 @@ func joinCounts(list []Count) []Count {
 			joined = append(joined, c)
 		}
 	}
-	return slices.Clip(joined)
+	return slices.Clone(joined) // the list had an element for each name
 }
 
 func (c *Count) compare(d *Count) int {
