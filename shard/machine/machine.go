@@ -11,6 +11,9 @@
 //     (outbox.go).
 //   - Apply is a pure function of a partition's state and a record (apply.go), so replay comes to the state that was
 //     answered from.
+//   - An error in the middle of a record, or of a move of changes from one entry to another, ends the machine before
+//     the worker's lock is released (Options.Fail), and nothing is saved any more: what the log has is applied anew
+//     from the last checkpoint.
 //   - Hot state is a cache of the store under a memory budget. What is dirty is never evicted; what is clean can be
 //     read back.
 package machine
@@ -48,6 +51,7 @@ type Options struct {
 	Tap             Tap                          // sees what is applied; may be nil
 	OnDocument      func(key string, doc []byte) // called for every control document, and for each that is applied
 	Failed          func() error                 // nil, or why nothing goes on
+	Fail            func(error)                  // sees to it that nothing goes on; called with a worker's lock held
 	Reading         *procs.Reading               // told of reads that workers wait for; may be nil
 	Logger          *slog.Logger
 }

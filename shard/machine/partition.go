@@ -140,28 +140,40 @@ func (w *Worker) read(p *Partition, s *arena.Slot, number uint64, value []byte) 
 	if err := f.Begin(value, &w.m.limits); err != nil {
 		return nil, err
 	}
-	if s != nil {
-		if err := f.Add(w.entryOf(s)); err != nil {
-			return nil, err
-		}
-		w.dropDelta(p, s)
+	var err error
+	if s == nil {
+		s, err = w.insert(p, number, f.Entry)
+	} else if err = f.Add(w.entryOf(s)); err == nil {
+		err = w.replaceDelta(s, f.Entry)
+	}
+	if err != nil {
+		return nil, err
 	}
 	if f.Created {
 		profilesCreated.Inc()
 	}
 	strays := bytes.Clone(f.Strays)
-	s, err := w.insert(p, number, f.Entry)
-	if err != nil {
-		return nil, err
-	}
 	w.consider(p, number, f.Entry)
 	if len(strays) > 0 {
 		if err := w.settle(p, number, strays); err != nil {
+			w.m.opts.Fail(err) // some of the changes may be nowhere by now
 			return nil, err
 		}
 		s = p.Find(number)
 	}
 	return s, nil
+}
+
+// replaceDelta puts the entry that a delta in memory was folded into in its place. After an error the delta is still
+// there.
+func (w *Worker) replaceDelta(s *arena.Slot, entry []byte) error {
+	delta := w.arena.Bytes(*s)
+	if err := w.rehouse(s, entry, profile.Room(entry, 0), profile.Put); err != nil {
+		return err
+	}
+	w.deltas -= delta
+	*s |= arena.Referenced
+	return nil
 }
 
 // consider takes note of a profile that may have become large, or a dummy user, while it was not read.

@@ -99,9 +99,13 @@ func (w *Worker) loadMixed(p *Partition, numbers []uint64) error {
 
 // Save writes what is dirty of a partition into batch and marks it as clean; for partition 0, also the control
 // documents and the audit log. Until Saved is called, nothing of the partition is evicted: what the batch holds can't
-// be read back yet. before is the store without the batch. The caller holds the lock.
+// be read back yet. before is the store without the batch. The caller holds the lock. An error is final, since some of
+// what is dirty counts as clean by then.
 func (w *Worker) Save(p *Partition, batch *pebble.Batch, before *store.View) error {
-	err := w.save(p, batch, before)
+	err := w.m.opts.Failed()
+	if err == nil {
+		err = w.save(p, batch, before)
+	}
 	if p.ID == 0 && err == nil {
 		err = errors.Join(w.m.saveDocuments(batch), w.m.audit.Save(batch))
 	}

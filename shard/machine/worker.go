@@ -40,6 +40,7 @@ func (w *Worker) Apply(items []*Commit) (err error) {
 			err = w.applyOther(c)
 		}
 		if err != nil {
+			w.m.opts.Fail(err) // a checkpoint under way would save the part of the record that is applied
 			break
 		}
 		w.Applied = max(w.Applied, c.At)

@@ -53,8 +53,7 @@ func (e *Replica) runCheckpoints(lastPosition uint64) {
 		round := c.round
 		c.round = make(chan struct{})
 		c.mu.Unlock()
-		if err := e.checkpoint(); err != nil {
-			e.fail(err)
+		if err := e.Checkpoint(); err != nil {
 			return
 		}
 		lastPosition = min(lastPosition, e.checkpointed.Load()) // what was in the log, but not applied yet, is new
@@ -62,20 +61,19 @@ func (e *Replica) runCheckpoints(lastPosition uint64) {
 	}
 }
 
-// Checkpoint writes all that is dirty to the store now and trims the log. An error is final, as it is in a round that
-// comes by itself.
+// Checkpoint writes all that is dirty to the store now and trims the log. An error is final. It doesn't wait once the
+// store is dead.
 func (e *Replica) Checkpoint() error {
-	err := e.checkpoint()
-	if err != nil && !e.closing.Load() {
-		e.fail(err)
-	}
-	return err
-}
-
-// checkpoint does a round, but doesn't wait for its end once the store is dead.
-func (e *Replica) checkpoint() error {
 	done := make(chan error, 1)
-	go func() { done <- e.checkpointAll() }()
+	go func() {
+		e.checkpoints.busy.Lock()
+		defer e.checkpoints.busy.Unlock()
+		err := e.checkpointAll()
+		if err != nil {
+			e.fail(err) // before the next round, to which what this one couldn't write would be clean
+		}
+		done <- err
+	}()
 	select {
 	case err := <-done:
 		return err
@@ -84,10 +82,8 @@ func (e *Replica) checkpoint() error {
 	}
 }
 
-// checkpointAll does one round over all partitions.
+// checkpointAll does one round over all partitions. The caller holds busy.
 func (e *Replica) checkpointAll() error {
-	e.checkpoints.busy.Lock()
-	defer e.checkpoints.busy.Unlock()
 	if err := e.Failed(); err != nil {
 		return err
 	}

@@ -99,7 +99,7 @@ func newReplica(o Options) *Replica {
 	e.Machine = machine.New(machine.Options{
 		First: o.First, Count: o.Count, Workers: o.Workers, MemoryBytes: o.MemoryBytes, Addressable: o.addressable,
 		MaxDeltaChanges: o.MaxDeltaChanges, Limits: o.Limits, Groups: o.Carrier, Tap: o.Tap, OnDocument: o.OnDocument,
-		Failed: e.Failed, Reading: o.Reading, Logger: o.Logger,
+		Failed: e.Failed, Fail: e.fail, Reading: o.Reading, Logger: o.Logger,
 	})
 	for i := range o.Workers {
 		e.workers = append(e.workers, newWorker(e, i))
@@ -268,7 +268,7 @@ func (e *Replica) Close() error {
 	err := e.Failed()
 	if err == nil {
 		e.drain()
-		err = e.checkpoint()
+		err = e.Checkpoint()
 	}
 	if err = errors.Join(err, e.log.Close()); err != nil && !errors.Is(err, ErrFailed) {
 		err = fmt.Errorf("%w: %w", ErrFailed, err)
