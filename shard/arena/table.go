@@ -76,6 +76,22 @@ func (t *Table) Number(s *Slot) uint64 {
 	return t.partition | uint64(t.arena.rest(*s))<<tagBits | uint64(s.tag())
 }
 
+// AppendNumbers appends the numbers of the entries for which a search begins between slots from and to. Where that is
+// changes only with the number of slots.
+func (t *Table) AppendNumbers(numbers []uint64, from, to int) []uint64 {
+	mask, n := t.mask(), uint32(to-from)
+	for i := range uint32(len(t.Slots)) {
+		s := &t.Slots[(uint32(from)+i)&mask]
+		switch {
+		case *s == 0 && i >= n: // the end of the run in which the last of them lie
+			return numbers
+		case *s != 0 && t.home(s.tag())-uint32(from) < n:
+			numbers = append(numbers, t.Number(s))
+		}
+	}
+	return numbers
+}
+
 // Insert adds an entry of n bytes for number, which must not have one, in a block with so much room. Slots move:
 // earlier pointers to slots become invalid.
 func (t *Table) Insert(number uint64, n, room int) (*Slot, error) {

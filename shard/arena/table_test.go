@@ -101,6 +101,54 @@ func TestTableModel(t *testing.T) {
 	require.NoError(t, a.Check(&p))
 }
 
+// TestNumbersPartByPart: whoever reads the numbers of a table in parts gets all that are there meanwhile, each once,
+// although other entries come and go between the parts and move them.
+func TestNumbersPartByPart(t *testing.T) {
+	r := testseed.Rand(t)
+	a := New(minHuge, 0)
+	defer a.Close()
+	for range testsize.Of(2000, 200, 50) {
+		p := NewTable(&a, 7)
+		want := map[uint64]byte{}
+		others := map[uint64]byte{}
+		all := map[uint64]byte{}
+		for i := range 150 {
+			number := alike(r)
+			if _, is := all[number]; is {
+				continue
+			}
+			step(t, &p, all, number, 1)
+			if i%3 == 0 {
+				want[number] = 0
+			} else {
+				others[number] = 0
+			}
+		}
+		slots, size := len(p.Slots), 1+r.IntN(9)
+		var numbers []uint64
+		for from := 0; from < slots; from += size {
+			numbers = p.AppendNumbers(numbers, from, min(from+size, slots))
+			for number := range others {
+				if _, is := all[number]; r.IntN(3) > 0 || !is && p.Count > 130 {
+					continue
+				}
+				step(t, &p, all, number, 2)
+			}
+		}
+		require.Len(t, p.Slots, slots)
+		for number := range want {
+			n := 0
+			for _, x := range numbers {
+				if x == number {
+					n++
+				}
+			}
+			require.Equal(t, 1, n, "%x", number)
+		}
+		p.Close()
+	}
+}
+
 // TestTagsCollide: numbers of which the slots say the same are told apart by the heads of their blocks, also once one of
 // them has gone; Guess, which reads no block, says that one of them is there.
 func TestTagsCollide(t *testing.T) {

@@ -243,18 +243,8 @@ func (m *Machine) AllResident() bool {
 // Numbers are those of a partition's entries behind after, in order, at most so many of them: users, rows, tombstones,
 // and all other kinds. An entry that comes or goes meanwhile may be among them.
 func (m *Machine) Numbers(partition uint8, after uint64, most int) (numbers []uint64, err error) {
-	p, w := m.partitions[partition], m.owner[partition]
-	w.Lock()
-	numbers = make([]uint64, 0, p.Count)
-	for i := range p.Slots {
-		if s := &p.Slots[i]; *s != 0 {
-			if number := p.Number(s); number > after {
-				numbers = append(numbers, number)
-			}
-		}
-	}
-	complete := p.complete
-	w.Unlock()
+	numbers, complete := m.owner[partition].residentNumbers(m.partitions[partition])
+	numbers = slices.DeleteFunc(numbers, func(number uint64) bool { return number <= after })
 	if !complete {
 		if numbers, err = m.storedNumbers(numbers, partition, after, most); err != nil {
 			return nil, err
@@ -263,6 +253,25 @@ func (m *Machine) Numbers(partition uint8, after uint64, most int) (numbers []ui
 	slices.Sort(numbers)
 	numbers = slices.Compact(numbers)
 	return numbers[:min(len(numbers), most)], nil
+}
+
+// residentNumbers are the numbers of all entries of a partition that are in memory, in any order, and whether these are
+// all. Each of them is read where it lies, so it lets others have the lock in between.
+func (w *Worker) residentNumbers(p *Partition) (numbers []uint64, complete bool) {
+	w.Lock()
+	defer w.Unlock()
+	slots := len(p.Slots)
+	for from := 0; from < slots; from += maxLooks {
+		if from > 0 {
+			w.Unlock()
+			w.Lock()
+		}
+		if len(p.Slots) != slots { // all have moved: from the beginning
+			numbers, slots, from = numbers[:0], len(p.Slots), 0
+		}
+		numbers = p.AppendNumbers(numbers, from, min(from+maxLooks, slots))
+	}
+	return numbers, p.complete
 }
 
 // storedNumbers appends the numbers of entries in the store: the lowest, as many as wanted.
