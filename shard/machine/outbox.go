@@ -119,19 +119,26 @@ func (w *Worker) forgetArrived(p *Partition, body []byte) error {
 // follows, only the receivers' inboxes tell that.
 func (m *Machine) ForgetOwn() {
 	var full []*Partition
+	var asked [identity.Partitions]bool // whose inbox matters: usually few of them
 	for _, p := range m.held {
 		w := m.owner[p.ID]
 		w.Lock()
 		if len(p.Outbox) > 0 {
 			full = append(full, p)
 		}
+		for _, row := range p.Outbox {
+			asked[identity.Partition(row.Number)] = true
+		}
 		w.Unlock()
 	}
 	if len(full) == 0 {
 		return
 	}
-	inboxes := make(map[uint8]*[identity.Partitions]uint64, len(m.held))
+	inboxes := make(map[uint8]*[identity.Partitions]uint64)
 	for _, p := range m.held {
+		if !asked[p.ID] {
+			continue
+		}
 		w := m.owner[p.ID]
 		w.Lock()
 		inbox := p.Taken()
