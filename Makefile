@@ -35,9 +35,10 @@ AS_EVER := -exec "env -u GOGC"
 race: export GORACE ?= atexit_sleep_ms=10
 # How long each fuzz target runs: a time (30s) or a number of inputs (10000x).
 FUZZTIME      ?= 1000x
-# Whose branches guide the choice of inputs: those of all packages, which are all compiled once more for that, or of this module's.
+# Whose branches guide the choice of inputs: those of all packages, which are all compiled once more for that, or of this module's. Flags for these replace
+# what GOFLAGS says for all, so the tables for debuggers are left out here as well.
 FUZZ_GUIDE    ?= -fuzz .
-test: FUZZ_GUIDE := -gcflags=millrace/...=-d=libfuzzer
+test: FUZZ_GUIDE := '-gcflags=millrace/...=-dwarf=false -d=libfuzzer'
 # go test takes -fuzz for one package only; otherwise it builds all at once, each with its own last name.
 FUZZ_BUILDS   ?= -n 1
 test: FUZZ_BUILDS :=
