@@ -56,7 +56,7 @@ var arrows = map[string][]string{
 	"api/console/chart":    {},
 	"api/console/figures":  {},
 	"api/console/rights":   {"api/control", "api/control/document"},
-	"api/console/signin":   {"api/bounded", "api/console/rights", "api/control", "api/control/document", "api/scim"},
+	"api/console/signin":   {"api/bounded", "api/console/rights", "api/control", "api/control/document", "api/scim", "wal/throttle"},
 	"api/control/document": {"api/keys", "api/ratelimit", "ingest/field"},
 	"api/stream/currents":  {"shard", "shard/eventlog/event", "shard/jsonvalue", "shard/op", "shard/profile"},
 

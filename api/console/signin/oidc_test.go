@@ -1,11 +1,15 @@
 package signin
 
 import (
+	"bytes"
 	"fmt"
+	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -36,6 +40,40 @@ func TestProviderThatSaysTooMuch(t *testing.T) {
 	require.ErrorContains(t, err, "the answer has more than")
 }
 
+// Strangers who begin and forge sign-ins don't fill the log.
+func TestFailedSignInsAreLoggedSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		away := &http.Client{Transport: transport(func(*http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF })}
+		s := New(Options{Logger: slog.New(slog.NewTextHandler(&log, nil)), Now: func() int64 { return time.Now().UnixMilli() },
+			Provider: Provider{Issuer: "https://idp.example", ClientID: "c", Client: away}})
+		for range maxFailedLines {
+			_, err := s.Start(httptest.NewRecorder(), "/")
+			require.Equal(t, outOfReach, err)
+			_, err = s.Finish(httptest.NewRecorder(), comingBack(t))
+			require.Error(t, err)
+		}
+		require.Equal(t, maxFailedLines, strings.Count(log.String(), "msg="))
+		time.Sleep(time.Minute)
+		_, err := s.Start(httptest.NewRecorder(), "/")
+		require.Error(t, err)
+		require.Contains(t, log.String(), fmt.Sprintf("left_out=%d", maxFailedLines))
+	})
+}
+
+type transport func(*http.Request) (*http.Response, error)
+
+func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// comingBack is a request from the provider for a flow that nobody has begun.
+func comingBack(t *testing.T) *http.Request {
+	kept := httptest.NewRecorder()
+	require.NoError(t, flow{State: "s", Nonce: "n", Verifier: "v"}.keep(kept))
+	r := httptest.NewRequest(http.MethodGet, CallbackPath+"?state=s", nil)
+	r.AddCookie(kept.Result().Cookies()[0])
+	return r
+}
+
 // Only so many requests wait for a provider, whether a sign-in begins or ends.
 func TestFewAskTheProvider(t *testing.T) {
 	s := New(Options{Provider: Provider{Issuer: "https://idp.example", ClientID: "c"}})
@@ -44,10 +82,6 @@ func TestFewAskTheProvider(t *testing.T) {
 	}
 	_, err := s.Start(httptest.NewRecorder(), "/")
 	require.Equal(t, tooMany, err)
-	kept := httptest.NewRecorder()
-	require.NoError(t, flow{State: "s", Nonce: "n", Verifier: "v"}.keep(kept))
-	r := httptest.NewRequest(http.MethodGet, CallbackPath+"?state=s", nil)
-	r.AddCookie(kept.Result().Cookies()[0])
-	_, err = s.Finish(httptest.NewRecorder(), r)
+	_, err = s.Finish(httptest.NewRecorder(), comingBack(t))
 	require.Equal(t, tooMany, err)
 }

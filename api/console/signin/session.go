@@ -24,6 +24,7 @@ import (
 	"millrace/api/control"
 	"millrace/api/control/document"
 	"millrace/api/scim"
+	"millrace/wal/throttle"
 )
 
 // Options of Sessions.
@@ -81,12 +82,17 @@ type Sessions struct {
 	users   *scim.Users
 	tries   tries
 	oidc    provider
+	failed  throttle.Lines // about sign-ins by the provider, which any stranger can begin and forge
 }
+
+// maxFailedLines is how many of them there are in a minute.
+const maxFailedLines = 30
 
 // New makes Sessions of valid options.
 func New(options Options) *Sessions {
 	return &Sessions{options: options, users: scim.NewUsers(options.Control, options.Now),
-		oidc: provider{Provider: options.Provider, asking: make(chan struct{}, maxAsking)}}
+		oidc:   provider{Provider: options.Provider, asking: make(chan struct{}, maxAsking)},
+		failed: throttle.Lines{Most: maxFailedLines}}
 }
 
 // Refusal is why somebody is not signed in, with the status of the answer. The person sees its text.
@@ -245,7 +251,7 @@ func (s *Sessions) Start(w http.ResponseWriter, next string) (address string, er
 	address, err = s.oidc.begin(s.options.Now, f)
 	s.oidc.leave()
 	if err != nil {
-		s.options.Logger.Error("sign-in", "error", err)
+		s.failed.Error(s.options.Logger, "sign-in", "error", err)
 		return "", outOfReach
 	}
 	return address, f.keep(w)
@@ -271,7 +277,7 @@ func (s *Sessions) Finish(w http.ResponseWriter, r *http.Request) (next string, 
 	s.oidc.leave()
 	if err != nil {
 		signInsFailed.Inc()
-		s.options.Logger.Warn("sign-in failed", "address", r.RemoteAddr, "error", err)
+		s.failed.Warn(s.options.Logger, "sign-in failed", "address", r.RemoteAddr, "error", err)
 		if isOutOfReach(err) {
 			return "", outOfReach
 		}
