@@ -1,5 +1,5 @@
 // Package throttle bounds the lines of a log that may come again thousands of times a second: a few of them are written
-// each minute, and the number of the others.
+// each minute, and the number of the others. A log of debug lines gets all of them.
 package throttle
 
 import (
@@ -34,7 +34,7 @@ func (l *Lines) Warn(log *slog.Logger, text string, args ...any) {
 }
 
 func (l *Lines) write(log *slog.Logger, level slog.Level, text string, args []any) {
-	if !l.take() {
+	if !log.Enabled(context.Background(), slog.LevelDebug) && !l.take() {
 		return
 	}
 	if left := l.TakeLeft(); left > 0 {

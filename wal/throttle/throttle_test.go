@@ -11,6 +11,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// A log of debug lines has all lines.
+func TestLinesOfADebugLog(t *testing.T) {
+	var out bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	l := &Lines{Most: 2}
+	for range 100 {
+		l.Warn(log, "again")
+	}
+	require.Equal(t, 100, strings.Count(out.String(), "level=WARN msg=again"))
+	require.NotContains(t, out.String(), "left_out")
+}
+
 // Of many lines a few are written in each minute, and the number of the others.
 func TestLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
