@@ -1,12 +1,12 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
 	"net/http"
 	"slices"
-	"strings"
 
 	"millrace/api/admin/answers"
 	"millrace/api/call"
@@ -283,23 +283,27 @@ func (s *Server) describeKey(k *document.Key) answers.APIKey {
 		LastUsedAt: timeText(s.common.Control.LastUsed(k.Number) * 60_000), RevokedAt: timeText(k.RevokedAt)}
 }
 
-// placeOfKey orders keys as they are listed: those that are valid come first, and of these the newest.
-func placeOfKey(k *document.Key) string {
-	revoked := 0
-	if k.RevokedAt != 0 {
-		revoked = 1
-	}
-	return fmt.Sprintf("%d%010d", revoked, math.MaxUint32-k.Number)
+// compareKeys orders keys as they are listed: those that are valid come first, and of these the newest.
+func compareKeys(a, b *document.Key) int {
+	return cmp.Or(cmp.Compare(revoked(a), revoked(b)), cmp.Compare(b.Number, a.Number))
 }
+
+func revoked(k *document.Key) int {
+	if k.RevokedAt != 0 {
+		return 1
+	}
+	return 0
+}
+
+// placeOfKey is a cursor behind a key: text in the order of compareKeys.
+func placeOfKey(k *document.Key) string { return fmt.Sprintf("%d%010d", revoked(k), math.MaxUint32-k.Number) }
 
 func (s *Server) keyRoutes() []route {
 	const all, one = "/admin/workspaces/{workspace}/api_keys", "/admin/workspaces/{workspace}/api_keys/{key}"
 	c := s.common.Control
 	return []route{
 		{"GET " + all, s.within(func(_ control.Actor, r *http.Request, w *control.Workspace) (any, error) {
-			list := slices.SortedFunc(slices.Values(w.Keys), func(a, b *document.Key) int {
-				return strings.Compare(placeOfKey(a), placeOfKey(b))
-			})
+			list := slices.SortedFunc(slices.Values(w.Keys), compareKeys)
 			return pageOf(r, "api_keys", list, placeOfKey, func(k *document.Key) any { return s.describeKey(k) })
 		})},
 		{"POST " + all, sent(s, func(by control.Actor, r *http.Request, spec document.KeySpec) (any, error) {

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"net/http"
+	"sort"
 
 	"github.com/goccy/go-json"
 )
@@ -23,10 +24,8 @@ func pageOf[T any](r *http.Request, name string, list []T, key func(T) string, s
 	}
 	page, length, last := []json.RawMessage{}, 0, query.Get("cursor")
 	answer := map[string]any{}
-	for _, v := range list {
-		if key(v) <= last {
-			continue
-		}
+	first := sort.Search(len(list), func(i int) bool { return key(list[i]) > last })
+	for _, v := range list[first:] {
 		if uint64(len(page)) == limit || length >= maxListLength {
 			answer["next"] = last
 			break

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/goccy/go-json"
 	"github.com/puzpuzpuz/xsync/v3"
@@ -20,6 +21,8 @@ type Collection[T any] struct {
 	check      func(old, v *T) error // judges v, which replaces old (nil: there is none)
 	id         func(*T) *string
 	docs       *xsync.MapOf[string, *T] // workspace/id
+	changes    atomic.Uint64            // of docs
+	listed     atomic.Pointer[listed[T]]
 
 	parts string // if not empty, the kind of documents that are removed with one of these: their ids are <its id>.…
 
@@ -33,6 +36,13 @@ type Collection[T any] struct {
 	// share.
 	otherID func(*T) string
 	byOther *xsync.MapOf[string, *T] // workspace/other id
+}
+
+// listed is what List has returned last: a list that is read in pages is sorted once.
+type listed[T any] struct {
+	workspace string
+	list      []*T
+	changes   uint64 // when it was made
 }
 
 // newCollection makes the Collection of a kind of documents that have verbs: Change, Create, Remove.
@@ -74,6 +84,15 @@ func (l *Collection[T]) Len() int { return l.docs.Size() }
 
 // List returns the documents of a workspace, in order of their ids.
 func (l *Collection[T]) List(workspace string) []*T {
+	last, changes := l.listed.Load(), l.changes.Load()
+	if last == nil || last.changes != changes || last.workspace != workspace {
+		last = &listed[T]{workspace, l.list(workspace), changes}
+		l.listed.Store(last)
+	}
+	return slices.Clone(last.list)
+}
+
+func (l *Collection[T]) list(workspace string) []*T {
 	var ids []string
 	l.docs.Range(func(key string, _ *T) bool {
 		if strings.HasPrefix(key, workspace+"/") {
@@ -241,11 +260,12 @@ func (l *Collection[T]) apply(workspace, id string, doc []byte) {
 	if l.byOther != nil {
 		l.index(workspace, l.Get(workspace, id), v)
 	}
-	if v == nil {
+	if v != nil {
+		l.docs.Store(workspace+"/"+id, v)
+	} else {
 		l.docs.Delete(workspace + "/" + id)
-		return
 	}
-	l.docs.Store(workspace+"/"+id, v)
+	l.changes.Add(1)
 }
 
 // index makes the other id lead to next instead of old; either may be nil.

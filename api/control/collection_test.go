@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -221,4 +222,22 @@ func TestBootstrapIsInterrupted(t *testing.T) {
 	keys, err = c.Bootstrap(t.Context(), tester, f)
 	require.NoError(t, err)
 	require.Len(t, keys, 3)
+}
+
+// TestListIsSortedOnce: a list that hasn't changed isn't made anew for each page, and one that has changed is.
+func TestListIsSortedOnce(t *testing.T) {
+	l := newCollection[document.Stream](nil, kindStream, "stream")
+	var want []*document.Stream
+	for i := range 500 {
+		s := &document.Stream{ID: fmt.Sprintf("s%03d", i)}
+		want = append(want, s)
+		l.docs.Store("w/"+s.ID, s)
+	}
+	require.Equal(t, want, l.List("w"))
+	require.Empty(t, l.List("v"))
+	clear(l.List("w"))
+	require.LessOrEqual(t, testing.AllocsPerRun(10, func() { l.List("w") }), 1.0)
+	require.Equal(t, want, l.List("w"))
+	l.apply("w", "s007", nil)
+	require.Equal(t, slices.Delete(want, 7, 8), l.List("w"))
 }
