@@ -104,6 +104,28 @@ func TestParquetColumns(t *testing.T) {
 	require.Equal(t, rows, i)
 }
 
+// A property that is there twice has one value in its column, so that rows stay rows.
+func TestParquetColumnOfTwo(t *testing.T) {
+	var out bytes.Buffer
+	e := NewEncoder(&out, Parquet, op.Event, false, nil, []Column{{Name: "a", Type: ColumnNumber}})
+	for i := range 3 {
+		fields := append([]byte{0}, op.AppendInt(nil, int64(i))...)
+		event := Event{Kind: op.Event, Name: []byte("n")}
+		event.SetProperties(nil, Fields{Encoded: append(append(fields, 0), op.AppendInt(nil, 7)...), Names: [][]byte{[]byte("a")}})
+		require.NoError(t, e.Write(&event))
+	}
+	require.NoError(t, e.Close())
+	type row struct {
+		A *float64 `parquet:"property_a,optional"`
+	}
+	got, err := parquet.Read[row](bytes.NewReader(out.Bytes()), int64(out.Len()))
+	require.NoError(t, err)
+	require.Len(t, got, 3)
+	for i, r := range got {
+		require.EqualValues(t, i, *r.A)
+	}
+}
+
 func ownValue(of ColumnType, v parquet.Value) any {
 	switch {
 	case v.IsNull():

@@ -123,27 +123,6 @@ func TestParquetGroupsOfLargeRows(t *testing.T) {
 	}
 }
 
-// What one encoder has in its batch is in no file of another, although both begin with the same batch of no values.
-func TestParquetEncodersShareNoValues(t *testing.T) {
-	write := func(kind op.Kind) (Encoder, *bytes.Buffer) {
-		var out bytes.Buffer
-		e := NewEncoder(&out, Parquet, kind, false, nil, nil)
-		require.NoError(t, e.Write(&Event{Kind: kind, ID: op.ExternalID, Key: []byte("u"), Name: []byte("n"), Currency: [3]byte([]byte("EUR")), Price: 1.5, Quantity: 2}))
-		return e, &out
-	}
-	purchases, _ := write(op.Purchase) // still in its batch
-	events, out := write(op.Event)
-	require.NoError(t, events.Close())
-	got, err := parquet.Read[ParquetRow](bytes.NewReader(out.Bytes()), int64(out.Len()))
-	require.NoError(t, err)
-	require.Len(t, got, 1)
-	require.Equal(t, "n", *got[0].Name)
-	require.Nil(t, got[0].ProductID)
-	require.Nil(t, got[0].Price)
-	require.Equal(t, [parquetBatch]parquet.Value{}, noValues)
-	require.NoError(t, purchases.Close())
-}
-
 // Texts that repeat take hardly any memory, and end no row group.
 func TestParquetGroupsOfEqualTexts(t *testing.T) {
 	var out bytes.Buffer
