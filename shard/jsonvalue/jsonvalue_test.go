@@ -79,3 +79,10 @@ func TestTimesAndIDs(t *testing.T) {
 		require.Equal(t, x[:8], string(AppendHex(nil, binary.BigEndian.Uint32(id[:]))))
 	}
 }
+
+// A place of the memo of dates without a day has that of no time.
+func TestNoDate(t *testing.T) {
+	dates[0].Store(0)
+	_, _, _, ok := dateOf(-1 << 24)
+	require.False(t, ok)
+}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 	"strconv"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 )
@@ -34,29 +35,55 @@ const TimeLayout = "2006-01-02T15:04:05.000Z"
 func AppendTime(dst []byte, millis int64) []byte { return AppendInstant(dst, time.UnixMilli(millis)) }
 
 // AppendInstant is AppendTime of a time. Times are a good part of the cost of an event in a stream, so it does without
-// the layouts of package time.
+// the layouts of package time, and takes dates that were asked for before from a memo.
 func AppendInstant(dst []byte, t time.Time) []byte {
-	t = t.UTC()
-	year, month, day := t.Date()
-	if year < 0 || year > 9999 {
-		return t.AppendFormat(dst, TimeLayout)
+	seconds := t.Unix()
+	day := seconds / secondsOfDay
+	if seconds -= day * secondsOfDay; seconds < 0 {
+		day, seconds = day-1, seconds+secondsOfDay
 	}
-	hour, minute, second := t.Clock()
+	year, month, date, ok := dateOf(day)
+	if !ok {
+		return t.UTC().AppendFormat(dst, TimeLayout)
+	}
 	start := len(dst)
 	dst = append(dst, TimeLayout...)
 	b := dst[start:]
 	pair := func(at, n int) { copy(b[at:at+2], digitPairs[2*n:2*n+2]) }
 	pair(0, year/100)
 	pair(2, year%100)
-	pair(5, int(month))
-	pair(8, day)
-	pair(11, hour)
-	pair(14, minute)
-	pair(17, second)
+	pair(5, month)
+	pair(8, date)
+	ofDay := int(seconds)
+	pair(11, ofDay/3600)
+	pair(14, ofDay/60%60)
+	pair(17, ofDay%60)
 	millis := t.Nanosecond() / 1e6
 	b[20] = byte('0' + millis/100)
 	pair(21, millis%100)
 	return dst
+}
+
+const secondsOfDay = 24 * 60 * 60
+
+// dates is a memo of dates, by the day's number: that number, from another beginning, in the upper half, then year,
+// month and day. Each is read and written as a whole, so goroutines need no lock.
+var dates [64]atomic.Uint64
+
+// dateOf returns the date of a day since 1970; ok is false unless its year has four digits.
+func dateOf(day int64) (year, month, date int, ok bool) {
+	key := uint64(day + 1<<24) // which of years with four digits is positive, and fits in half a word
+	memo := &dates[key%uint64(len(dates))]
+	packed := memo.Load()
+	if packed == 0 || packed>>32 != key {
+		y, m, d := time.Unix(day*secondsOfDay, 0).UTC().Date()
+		if y < 0 || y > 9999 {
+			return 0, 0, 0, false
+		}
+		packed = key<<32 | uint64(y)<<16 | uint64(m)<<8 | uint64(d)
+		memo.Store(packed)
+	}
+	return int(packed >> 16 & 0xffff), int(packed >> 8 & 0xff), int(packed & 0xff), true
 }
 
 // digitPairs are the numbers from 00 to 99.

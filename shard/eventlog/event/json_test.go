@@ -20,6 +20,13 @@ func TestAppendTime(t *testing.T) {
 	for range 20_000 {
 		check(time.UnixMilli(r.Int64N(1<<48) - 1<<46))
 	}
+	for range 2 { // days in the memo of dates, and days that share a place there
+		for range 2000 {
+			check(time.UnixMilli(r.Int64N(300 * 24 * 60 * 60 * 1000)))
+		}
+	}
+	check(time.UnixMilli(math.MinInt64))
+	check(time.UnixMilli(math.MaxInt64))
 	check(time.UnixMilli(0))
 	check(time.UnixMilli(-1))
 	check(time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC))
