@@ -296,7 +296,9 @@ func revoked(k *document.Key) int {
 }
 
 // placeOfKey is a cursor behind a key: text in the order of compareKeys.
-func placeOfKey(k *document.Key) string { return fmt.Sprintf("%d%010d", revoked(k), math.MaxUint32-k.Number) }
+func placeOfKey(k *document.Key) string {
+	return fmt.Sprintf("%d%010d", revoked(k), math.MaxUint32-k.Number)
+}
 
 func (s *Server) keyRoutes() []route {
 	const all, one = "/admin/workspaces/{workspace}/api_keys", "/admin/workspaces/{workspace}/api_keys/{key}"
