@@ -169,12 +169,15 @@ func texts(least, most []byte) (a, b parquet.Value) {
 	return parquet.ByteArrayValue(least), parquet.ByteArrayValue(most)
 }
 
-// boundsOf returns the bounds of values of a size.
+// boundsOf returns the bounds of values of a size: the first of those that are equal, as zeros of either sign are.
 func boundsOf[T cmp.Ordered](values []byte, size int, read func([]byte) T) (least, most T) {
 	least = read(values)
 	for most = least; len(values) > 0; values = values[size:] {
-		v := read(values)
-		least, most = min(least, v), max(most, v)
+		if v := read(values); v < least {
+			least = v
+		} else if v > most {
+			most = v
+		}
 	}
 	return least, most
 }

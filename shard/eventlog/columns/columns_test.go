@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -108,6 +109,9 @@ func change(rnd *rand.Rand, r *row, i int) {
 		r.Long = some(rnd, fmt.Sprint("a text that is long enough ", rnd.Uint64()))
 		r.Count, r.Total = some(rnd, rnd.Uint32()), some(rnd, rnd.Int64()-rnd.Int64())
 		r.Price, r.Bool = some(rnd, rnd.NormFloat64()), some(rnd, rnd.IntN(2) == 0)
+		if i < 5_000 && r.Price != nil { // zeros of both signs, of which none is less
+			*r.Price = math.Copysign(0, *r.Price)
+		}
 	}
 }
 
