@@ -207,6 +207,9 @@ func (x *Writer) EndGroup() error {
 	if x.rows == 0 {
 		return nil
 	}
+	if len(x.meta.RowGroups) == parquet.MaxRowGroups {
+		return parquet.ErrTooManyRowGroups
+	}
 	if err := x.begin(); err != nil {
 		return err
 	}

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
 
 	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/format"
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
@@ -128,6 +130,19 @@ func set(w *Writer, column int, v parquet.Value) {
 	case parquet.Boolean:
 		w.Boolean(column, v.Boolean())
 	}
+}
+
+// A file has as many row groups as their numbers go, and no more.
+func TestTooManyGroups(t *testing.T) {
+	x := NewWriter(io.Discard, parquet.SchemaOf(struct{ ID int64 }{}), "")
+	end := func() error {
+		x.Int64(0, 1)
+		x.EndRow()
+		return x.EndGroup()
+	}
+	x.meta.RowGroups = make([]format.RowGroup, parquet.MaxRowGroups-1)
+	require.NoError(t, end())
+	require.Equal(t, parquet.ErrTooManyRowGroups, end())
 }
 
 var errFull = errors.New("full")
