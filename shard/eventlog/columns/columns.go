@@ -173,7 +173,7 @@ func (x *Writer) endPage(c *column) (err error) {
 		return err
 	}
 	at := int64(len(c.pages))
-	if c.pages, err = x.appendPage(c, c.pages, format.PageHeader{Type: format.DataPage,
+	if c.pages, err = x.appendPage(c, c.pages, x.body, format.PageHeader{Type: format.DataPage,
 		DataPageHeader: thrift.New(format.DataPageHeader{NumValues: int32(rows), Encoding: c.encoding(),
 			DefinitionLevelEncoding: format.RLE, RepetitionLevelEncoding: format.RLE})}); err != nil {
 		return err
@@ -186,18 +186,18 @@ func (x *Writer) endPage(c *column) (err error) {
 	return nil
 }
 
-// appendPage appends a page with the body that has been encoded.
-func (x *Writer) appendPage(c *column, dst []byte, head format.PageHeader) (_ []byte, err error) {
-	if x.packed, err = codec.Encode(x.packed[:0], x.body); err != nil {
+// appendPage appends a page with this body.
+func (x *Writer) appendPage(c *column, dst, body []byte, head format.PageHeader) (_ []byte, err error) {
+	if x.packed, err = codec.Encode(x.packed[:0], body); err != nil {
 		return dst, fmt.Errorf("compress a page: %w", err)
 	}
-	head.UncompressedPageSize, head.CompressedPageSize = int32(len(x.body)), int32(len(x.packed))
+	head.UncompressedPageSize, head.CompressedPageSize = int32(len(body)), int32(len(x.packed))
 	head.CRC = int32(crc32.ChecksumIEEE(x.packed))
 	x.head.Reset()
 	if err := x.thrift.Encode(&head); err != nil {
 		return dst, fmt.Errorf("encode the head of a page: %w", err)
 	}
-	c.meta.TotalUncompressedSize += int64(x.head.Len() + len(x.body))
+	c.meta.TotalUncompressedSize += int64(x.head.Len() + len(body))
 	c.meta.TotalCompressedSize += int64(x.head.Len() + len(x.packed))
 	return append(append(dst, x.head.Bytes()...), x.packed...), nil
 }
@@ -239,9 +239,8 @@ func (x *Writer) EndGroup() error {
 func (x *Writer) writeColumn(c *column) (err error) {
 	pages := int32(len(c.offsets))
 	if d := c.dictionary; d != nil {
-		x.body = append(x.body[:0], d.values...)
 		var page []byte
-		if page, err = x.appendPage(c, nil, format.PageHeader{Type: format.DictionaryPage,
+		if page, err = x.appendPage(c, nil, d.values, format.PageHeader{Type: format.DictionaryPage,
 			DictionaryPageHeader: thrift.New(format.DictionaryPageHeader{NumValues: int32(len(d.starts)),
 				Encoding: format.Plain})}); err != nil {
 			return err

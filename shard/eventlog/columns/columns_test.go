@@ -145,6 +145,17 @@ func TestTooManyGroups(t *testing.T) {
 	require.Equal(t, parquet.ErrTooManyRowGroups, end())
 }
 
+// A dictionary, which may have megabytes, isn't copied to be compressed.
+func TestDictionaryIsNotCopied(t *testing.T) {
+	x := NewWriter(io.Discard, parquet.SchemaOf(struct {
+		Name string `parquet:"name,dict"`
+	}{}), "")
+	x.Text(0, make([]byte, 1<<20))
+	x.EndRow()
+	require.NoError(t, x.EndGroup())
+	require.Less(t, cap(x.body), 1<<20)
+}
+
 var errFull = errors.New("full")
 
 type fullAfter int
