@@ -336,6 +336,11 @@ func TestListsInPages(t *testing.T) {
 			require.Less(t, len(more.FindAllString(p.text, -1)), len(links), link)
 		}
 	}
+	// Who changes an entry of a later page stays there.
+	p := b.get(html.UnescapeString(more.FindStringSubmatch(b.get(demo + "/consent").text)[1]))
+	rename := regexp.MustCompile(`action="([^"]*/groups/00000000-0000-0000-0000-000000000102\?[^"]*)"`).FindStringSubmatch(p.text)
+	require.NotNil(t, rename)
+	require.Contains(t, b.post(html.UnescapeString(rename[1]), "name", "in-pages-renamed").text, `value="in-pages-renamed"`)
 }
 
 // The groups of a user and the trail of their consent, which may be long, come in pages.
@@ -365,6 +370,23 @@ func TestUserInPages(t *testing.T) {
 	require.NotContains(t, second, ">More</a>")
 	require.Equal(t, 103, strings.Count(first, changes)+strings.Count(older, changes))
 	require.NotContains(t, older, ">Older</a>")
+	// A list stays where it is while one turns the pages of another, or saves a consent.
+	for _, text := range []string{b.get(link("More")).text, b.get(link("Older")).text} {
+		for _, next := range regexp.MustCompile(`<a href="([^"]*)">(?:More|Older)</a>`).FindAllStringSubmatch(text, -1) {
+			both := b.get(html.UnescapeString(next[1])).text
+			require.Equal(t, 3, strings.Count(both, groups))
+			require.Equal(t, 3, strings.Count(both, changes))
+		}
+	}
+	action := regexp.MustCompile(`action="([^"]*/consent[^"]*)"`).FindStringSubmatch(second)
+	require.NotNil(t, action)
+	last := "group-00000000-0000-0000-0000-000000000102"
+	require.Contains(t, second, last)
+	for fields, done := range map[string]string{"unsubscribed": "Consent saved.", "": "Choose at least one change."} {
+		p := b.post(html.UnescapeString(action[1]), last, fields)
+		require.Contains(t, p.text, done)
+		require.Contains(t, p.text, last)
+	}
 	for _, wrong := range []string{"-1", "x", "104", "9999999999999999999"} {
 		require.Equal(t, 200, b.get(b.find("external_id", "ada", "")+"?trail="+wrong).status, wrong)
 	}

@@ -197,12 +197,12 @@ func (v *visit) passOn(ask url.Values, names ...string) {
 }
 
 // change makes a call that changes something, and leads to a page, as redirect does. If the call is refused, again
-// shows the page that the form was on.
+// shows the page that the form was on. Either has the lists where the form's address says.
 func (v *visit) change(method, path string, body any, again handler, to, done string) error {
 	if err := v.call(method, path, body, nil); err != nil {
 		return v.retry(err, again)
 	}
-	return v.redirect(to, done)
+	return v.redirect(v.Stay(to, "done", done), "")
 }
 
 // redirect leads to a page, which then says what was done: done is a key of doneTexts, or empty.
@@ -320,6 +320,20 @@ func pageHere[T any](v *visit, parameter string, all []T) (page []T, next int) {
 		page, next = page[:shownPage], max(from, 0)+shownPage
 	}
 	return page, next
+}
+
+// Stay returns a path with the parameters of the page's address, which say where lists of the page begin, so that they
+// stay there. set are names and values of parameters that become others.
+func (v *visit) Stay(path string, set ...any) string {
+	query := v.r.URL.Query()
+	query.Del("done")
+	for i := 0; i < len(set); i += 2 {
+		query.Set(set[i].(string), fmt.Sprint(set[i+1]))
+	}
+	if len(query) == 0 {
+		return path
+	}
+	return path + "?" + query.Encode()
 }
 
 // listOf reads a list of the admin API with all its pages.
