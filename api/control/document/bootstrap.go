@@ -72,7 +72,22 @@ func ParseBootstrap(text []byte) (*BootstrapFile, error) {
 	if place := nullIn(&document, ""); place != "" {
 		return nil, Invalid("%s: an element of a list can't be null", place)
 	}
+	fractionsAsText(&document)
+	if err := document.Decode(new(BootstrapFile)); err != nil {
+		return nil, fmt.Errorf("%w: %s", ErrInvalid, withPlaces(&document, err))
+	}
 	return f, f.validate()
+}
+
+// fractionsAsText makes texts of all numbers below n with a fraction, an exponent, or more than 64 bits. The decoder
+// would cut them to whole numbers where it wants those; texts it refuses.
+func fractionsAsText(n *yaml.Node) {
+	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!float" {
+		n.Tag = "!!str"
+	}
+	for _, child := range n.Content {
+		fractionsAsText(child)
+	}
 }
 
 // nullIn returns the place, below n, of an element of a list that is null, which the decoder would take for an empty

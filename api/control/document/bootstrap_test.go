@@ -73,6 +73,30 @@ func TestBootstrapErrors(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// A whole number is written as one, in YAML and in JSON; a text may look like any number.
+func TestNumbersOfTheFile(t *testing.T) {
+	for number, not := range map[string]string{
+		"1.5": "`1.5`", "1e3": "`1e3`", "5.0": "`5.0`", "-0.5": "`-0.5`", "99999999999999999999": "`9999999...`", "-99999999999999999999": "`-999999...`",
+		`"5"`: "`5`", "true": "`true`", "[5]": "a list",
+	} {
+		for text, place := range map[string]string{
+			`{"workspaces":[{"id":"a","max_custom_array_length":` + number + `}]}`:          "workspaces[0].max_custom_array_length: line 1: ",
+			"workspaces:\n- id: a\n  streams: [{}, {destination: {batch: " + number + "}}]": "workspaces[0].streams[1].destination.batch: line 3: ",
+		} {
+			_, err := ParseBootstrap([]byte(text))
+			require.ErrorIs(t, err, ErrInvalid, text)
+			require.ErrorContains(t, err, place+"want a whole number, not "+not, text)
+		}
+	}
+	_, err := ParseBootstrap([]byte("workspaces: [{id: a, max_custom_array_length: -1}]"))
+	require.ErrorContains(t, err, "max_custom_array_length -1: want 1 to 500")
+	f, err := ParseBootstrap([]byte("workspaces: [{id: a, name: 1.5, exchange_rates: {EUR: 1.10}, max_custom_array_length: 30}]"))
+	require.NoError(t, err)
+	require.Equal(t, "1.5", f.Workspaces[0].Name)
+	require.EqualValues(t, "1.10", f.Workspaces[0].ExchangeRates["EUR"])
+	require.Equal(t, 30, f.Workspaces[0].MaxArrayLength)
+}
+
 // Locales are judged wherever an operator writes them.
 func TestLocalesOfTheFile(t *testing.T) {
 	for text, want := range map[string]string{
