@@ -457,7 +457,8 @@ func TestWatchedBucketEnds(t *testing.T) {
 	require.ErrorContains(t, err, "list s3://other/in/")
 }
 
-// A packed file that is damaged, cut short or endless is a bad one, of which nothing is taken.
+// A packed file that is damaged, cut short or endless is a bad one, of which nothing is taken; one without a byte has no
+// rows.
 func TestPackedFiles(t *testing.T) {
 	t.Parallel()
 	text := strings.Repeat(row(1), 10_000)
@@ -474,6 +475,7 @@ func TestPackedFiles(t *testing.T) {
 			"no such":   {[]byte(text), "it is damaged or truncated"},
 			"endless":   {packed(t, name, strings.Repeat(text, 2)), "it is longer than 300000 bytes (--copy-bytes)"},
 			"whole":     {whole, ""},
+			"empty":     {nil, ""},
 		} {
 			d := newDouble(t, testseed.Rand(t), 0)
 			o := d.options(t, t.TempDir())
@@ -482,7 +484,7 @@ func TestPackedFiles(t *testing.T) {
 			report, err := Run(t.Context(), o)
 			if c.want == "" {
 				require.NoError(t, err)
-				require.EqualValues(t, 10_000, report.Taken)
+				require.EqualValues(t, map[bool]int{true: 0, false: 10_000}[c.bytes == nil], report.Taken)
 				continue
 			}
 			require.ErrorContains(t, err, c.want, "%s: %s", name, what)
