@@ -338,6 +338,29 @@ func TestParquet(t *testing.T) {
 	}
 	rows(t, parquetText(t, unsigned{1 << 63, 1<<32 - 1, 1<<64 - 1}), Parquet, Options{},
 		`attributes {"external_id":9223372036854775808,"small":4294967295,"k":18446744073709551615}`)
+	type numbered struct { // as programs make of columns in which all values look like numbers
+		Name    *int64   `parquet:"alias_name"`
+		Label   *int32   `parquet:"alias_label"`
+		Phone   *float64 `parquet:"phone"`
+		Email   *int64   `parquet:"email"`
+		Payload string   `parquet:"payload"`
+	}
+	n, label, phone, fraction := int64(-7), int32(8), 14155552671.0, 1.5
+	numbers := parquetText(t, numbered{Name: &n, Label: &label, Payload: `{"k":1}`}, numbered{Phone: &phone, Payload: `{"k":1}`}, numbered{Phone: &fraction, Payload: `{"k":1}`},
+		numbered{Email: &n, Payload: `{"k":1}`})
+	rows(t, numbers, Parquet, Options{}, `attributes {"user_alias":{"alias_name":"-7","alias_label":"8"},"_update_existing_only":false,"k":1}`, `attributes {"phone":"14155552671","k":1}`,
+		`attributes {"phone":1.5,"k":1}`, `attributes {"email":-7,"k":1}`)
+	type numberedUser struct {
+		ExternalID int64  `parquet:"external_id"`
+		Phone      uint64 `parquet:"phone"`
+		Custom     int64  `parquet:"Phone"`
+	}
+	rows(t, parquetText(t, numberedUser{1, 14155552671, 5}), Parquet, Options{}, `attributes {"external_id":1,"phone":"14155552671","Phone":5}`)
+	type numberedAlias struct {
+		Name  int64  `parquet:"alias_name"`
+		Label string `parquet:"alias_label"`
+	}
+	rows(t, parquetText(t, numberedAlias{7, "crm"}), Parquet, Options{Kind: Deletions}, `deletionsuser_aliases {"alias_name":"7","alias_label":"crm"}`)
 	type nested struct {
 		ExternalID string   `parquet:"external_id"`
 		List       []string `parquet:"list"`

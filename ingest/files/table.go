@@ -208,7 +208,7 @@ func (t *table) fillColumns(r *Row, cells []cell) {
 			r.payload = text
 		default:
 			from := len(r.scratch)
-			r.scratch = appendText(r.scratch, cells[i])
+			r.scratch = appendText(r.scratch, cells[i].asText(c.known))
 			ends[c.known] = [2]int{from, len(r.scratch)}
 		}
 	}
@@ -217,6 +217,16 @@ func (t *table) fillColumns(r *Row, cells []cell) {
 			r.columns[known] = r.scratch[e[0]:e[1]:e[1]]
 		}
 	}
+}
+
+// asText returns the cell of a column whose values are text, but which programs make one of numbers. The server takes a
+// number for an external id, and for nothing else that names a user.
+func (c cell) asText(to column) cell {
+	switch to {
+	case columnAliasName, columnAliasLabel, columnPhone:
+		c.json = c.json && !digits(bytes.TrimPrefix(c.text, []byte("-")))
+	}
+	return c
 }
 
 func appendText(dst []byte, c cell) []byte {
@@ -309,6 +319,7 @@ func (t *table) appendProperties(r *Row, cells []cell) {
 
 // appendValue appends the meaning of a cell as JSON; ok is false when it isn't what its column requires.
 func appendValue(dst []byte, c cell, to *tableColumn) (_ []byte, ok bool) {
+	c = c.asText(to.known)
 	plain := bytes.TrimSpace(c.text)
 	switch {
 	case c.json:
