@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,7 +69,7 @@ func (a *importAnswer) warn(line int, left []string) {
 
 // importProfiles is POST /admin/workspaces/{workspace}/profiles: NDJSON, each line a user in the shape of the export
 // (decisions.md D9). A line that is not a user is refused; the others are not affected. What a profile does not take of
-// a line is left out with a warning. An existing profile is replaced; of a line that has only an address, see namesake.
+// a line is left out with a warning. An existing profile is replaced; if a line has only an address, see namesakes.
 func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *field.Phones) {
 	ws := n.control.Snapshot().Lookup(r.PathValue("workspace"))
 	if ws == nil {
@@ -107,9 +108,9 @@ func (n *node) importLines(
 		}
 	}
 	var blobs [][]byte // not committed yet
-	begun := n.clock.Next(1)
+	replaced := &namesakes{n.engine, ws.Number, n.clock.Next(1), make(map[string][]uint64)}
 	commit := func() error {
-		if err := n.replaceProfiles(ws, blobs, begun); err != nil {
+		if err := n.replaceProfiles(ws, blobs, replaced); err != nil {
 			return err
 		}
 		result.Imported += len(blobs)
@@ -220,11 +221,11 @@ func importedText(code uint32, text []byte) (stored []byte, ok bool) {
 	return text, true
 }
 
-// replaceProfiles makes imported profiles durable and visible. begun is when the import began.
-func (n *node) replaceProfiles(ws *control.Workspace, blobs [][]byte, begun int64) error {
-	var replaced []uint64
+// replaceProfiles makes imported profiles durable and visible.
+func (n *node) replaceProfiles(ws *control.Workspace, blobs [][]byte, replaced *namesakes) error {
+	var numbers []uint64
 	err := untilTaken(context.Background(), func() (err error) {
-		replaced, err = n.namesakes(ws.Number, blobs, begun)
+		numbers, err = replaced.of(blobs)
 		return err
 	})
 	if err != nil {
@@ -238,10 +239,10 @@ func (n *node) replaceProfiles(ws *control.Workspace, blobs [][]byte, begun int6
 			switch {
 			case !isNameless(blob):
 				b.Import(blob)
-			case replaced[i] == 0:
+			case numbers[i] == 0:
 				b.ImportBeside(blob)
 			default:
-				b.ImportOver(replaced[i], blob)
+				b.ImportOver(numbers[i], blob)
 			}
 		}
 		return b.Commit()
@@ -254,8 +255,24 @@ func isNameless(blob []byte) bool {
 	return id == op.Email || id == op.Phone
 }
 
-// namesakes are the numbers of the profiles that the nameless ones of blobs replace, each only one; 0: none.
-func (n *node) namesakes(workspace uint32, blobs [][]byte, begun int64) (numbers []uint64, err error) {
+// namesakes chooses the profiles that the nameless ones of one import replace, each only one. The address doesn't say
+// which of those who share it is meant, so those whom something else names stay as they are. Of the others it is the
+// one who was updated first. Those who came to the address since the import began are users of earlier lines.
+type namesakes struct {
+	engine    *shard.Coordinator
+	workspace uint32
+	begun     int64 // when the import began
+	// crowds are, by address, the numbers of the profiles that may still be replaced, in their turn. Where many share
+	// an address, looking at all of them for each batch would take the square of the lines.
+	crowds map[string][]uint64
+}
+
+// crowdSize is from how many users of an address on they are looked at only once.
+const crowdSize = 20
+
+// of returns the numbers of the profiles that the nameless ones of blobs replace; 0: none. It may be called again for
+// the same blobs.
+func (s *namesakes) of(blobs [][]byte) (numbers []uint64, err error) {
 	numbers = make([]uint64, len(blobs))
 	var addresses []shard.Identifier // each once: thousands of lines may have the same one
 	lines := make(map[string][]int)  // by address: no email is a phone
@@ -264,49 +281,79 @@ func (n *node) namesakes(workspace uint32, blobs [][]byte, begun int64) (numbers
 			continue
 		}
 		id, key := profile.HomeID(blob)
-		if lines[string(key)] == nil {
+		if _, isCrowd := s.crowds[string(key)]; !isCrowd && lines[string(key)] == nil {
 			addresses = append(addresses, shard.Identifier{ID: id, Key: key})
 		}
 		lines[string(key)] = append(lines[string(key)], i)
 	}
-	if len(addresses) == 0 {
-		return numbers, nil
-	}
-	reads := n.engine.NewReads(nil) // behind barriers: this node may not have heard yet of the lines before
-	if err := reads.Expect(workspace, shard.OfUsers, addresses...); err != nil {
-		return nil, err
-	}
-	taken := make(map[uint64]bool)
-	for users, err := range reads.FindEach(workspace, addresses) {
+	reads := s.engine.NewReads(nil) // behind barriers: this node may not have heard yet of the lines before
+	for address, at := range lines {
+		if _, isCrowd := s.crowds[address]; !isCrowd {
+			continue
+		}
+		id, _ := profile.HomeID(blobs[at[0]])
+		chosen, err := s.ofCrowd(reads, id, address, len(at))
 		if err != nil {
 			return nil, err
 		}
-		for _, i := range lines[string(addresses[0].Key)] {
-			numbers[i] = namesake(users, blobs[i], begun, taken)
-			taken[numbers[i]] = true
+		for i, number := range chosen {
+			numbers[at[i]] = number
+		}
+	}
+	if len(addresses) == 0 {
+		return numbers, nil
+	}
+	if err := reads.Expect(s.workspace, shard.OfUsers, addresses...); err != nil {
+		return nil, err
+	}
+	for users, err := range reads.FindEach(s.workspace, addresses) {
+		if err != nil {
+			return nil, err
+		}
+		address := string(addresses[0].Key)
+		chosen := s.replaceable(addresses[0].ID, users)
+		if len(users) >= crowdSize {
+			s.crowds[address] = chosen
+		}
+		for i, at := range lines[address][:min(len(chosen), len(lines[address]))] {
+			numbers[at] = chosen[i]
 		}
 		addresses = addresses[1:]
 	}
 	return numbers, nil
 }
 
-// namesake is the number of the profile that is replaced by blob, a nameless one; 0: none. users are those who share
-// its address. The address doesn't say which of them is meant, so those whom something else names stay as they are. Of
-// the others it is the one who was updated first. Those who came to the address since the import began are users of
-// earlier lines.
-func namesake(users []shard.User, blob []byte, begun int64, taken map[uint64]bool) (number uint64) {
-	id, _ := profile.HomeID(blob)
-	var first int64
-	for _, u := range users {
-		_, hasEmail := profile.Attr(u.Blob, op.AttrEmail)
-		switch updated := profile.Updated(u.Blob); {
-		case taken[u.Number] || profile.HasName(u.Blob) || id == op.Phone && hasEmail:
-		case profile.Joined(u.Blob, id) >= begun:
-		case number == 0 || updated < first:
-			number, first = u.Number, updated
+// ofCrowd returns the numbers of the next profiles of an address of crowds, of at most so many. Those who can't be
+// replaced any more leave the crowd: they have been, by lines before, or have got a name meanwhile, or have gone.
+func (s *namesakes) ofCrowd(reads *shard.Reads, id op.IDKind, address string, most int) (chosen []uint64, err error) {
+	left := s.crowds[address]
+	for len(left) > 0 && len(chosen) < most {
+		users, err := reads.FindNumber(s.workspace, left[0])
+		if err != nil {
+			return nil, err
 		}
+		chosen, left = append(chosen, s.replaceable(id, users)...), left[1:]
 	}
-	return number
+	s.crowds[address] = slices.Concat(chosen, left) // these are looked at again: what was chosen may not be done yet
+	return chosen, nil
+}
+
+// replaceable returns the numbers of those of users, who share an address, who may be replaced, in the order in which
+// they are.
+func (s *namesakes) replaceable(id op.IDKind, users []shard.User) []uint64 {
+	users = slices.DeleteFunc(users, func(u shard.User) bool {
+		_, hasEmail := profile.Attr(u.Blob, op.AttrEmail)
+		joined := profile.Joined(u.Blob, id)
+		return profile.HasName(u.Blob) || id == op.Phone && hasEmail || joined == 0 || joined >= s.begun
+	})
+	slices.SortStableFunc(users, func(a, b shard.User) int {
+		return cmp.Compare(profile.Updated(a.Blob), profile.Updated(b.Blob))
+	})
+	numbers := make([]uint64, len(users))
+	for i, u := range users {
+		numbers[i] = u.Number
+	}
+	return numbers
 }
 
 // checkContacts applies the rules of /users/track to the contact data of an imported profile.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"os/exec"
@@ -15,6 +16,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"millrace/api/control"
+	"millrace/api/control/document"
+	"millrace/shard"
+	"millrace/shard/op"
+	"millrace/shard/profile"
 )
 
 // importLines imports users into the workspace of the site by the command, and returns what it says.
@@ -275,4 +282,85 @@ func (s *site) importAll(ctx context.Context, lines io.Reader) (answer string, e
 	defer func() { _ = response.Body.Close() }()
 	text, err := io.ReadAll(response.Body)
 	return string(text), err
+}
+
+// Those who share an address with many others are looked at together once in an import, and replaced one after the other
+// in many batches, without those who have got a name meanwhile or have gone.
+func TestImportOfACrowd(t *testing.T) {
+	n := openNodeAt(t, t.TempDir(), 0, slog.New(slog.DiscardHandler))
+	defer func() { require.NoError(t, n.close()) }()
+	_, err := n.control.CreateWorkspace(control.Actor{Name: "test"}, document.Settings{ID: "w"})
+	require.NoError(t, err)
+	ws := n.control.Snapshot().Lookup("w")
+	const size = 3*importBatch + importBatch/2
+	var importer profile.Importer
+	blobs := func(from, to int) (list [][]byte) {
+		for i := from; i < to; i++ {
+			text := fmt.Sprintf(`{"email":"all@example.com","first_name":"%d"}`, i)
+			blob, err := importer.Import(nil, ws.Number, []byte(text), n.clock.Next(1), importOptionsOf(ws))
+			require.NoError(t, err)
+			list = append(list, blob)
+		}
+		return list
+	}
+	begin := func(after time.Duration) *namesakes {
+		return &namesakes{n.engine, ws.Number, n.clock.Next(1) + after.Microseconds(), make(map[string][]uint64)}
+	}
+	replace := func(s *namesakes, from, to int) {
+		t.Helper()
+		for batch := range slices.Chunk(blobs(from, to), importBatch) {
+			_, err := s.of(batch) // a choice that comes to nothing
+			require.NoError(t, err)
+			require.NoError(t, n.replaceProfiles(ws, batch, s))
+		}
+	}
+	members := func() map[string]uint64 { // their numbers by their first names
+		t.Helper()
+		users, err := n.engine.Find(ws.Number, op.Email, []byte("all@example.com"))
+		require.NoError(t, err)
+		numbers := make(map[string]uint64)
+		for _, u := range users {
+			name, _ := profile.Attr(u.Blob, op.AttrFirstName)
+			numbers[string(name.Bytes())] = u.Number
+		}
+		require.Len(t, numbers, len(users))
+		return numbers
+	}
+	commit := func(change func(b *shard.Batch)) {
+		t.Helper()
+		b := n.engine.NewBatch(ws.Number, 0)
+		defer b.Release()
+		change(b)
+		require.NoError(t, b.Commit())
+	}
+
+	replace(begin(0), 1000, 1000+size)
+	before := members()
+	replace(begin(0), 2000, 2000+size)
+	after := members()
+	require.Len(t, after, size)
+	for i := range size {
+		require.Equal(t, before[fmt.Sprint(1000+i)], after[fmt.Sprint(2000+i)], i)
+	}
+
+	s := begin(0)
+	replace(s, 3000, 3000+importBatch)
+	commit(func(b *shard.Batch) { b.Identify(after["2200"], []byte("ann"), profile.MergeNone) })
+	commit(func(b *shard.Batch) { b.Delete(after["2201"]) })
+	replace(s, 3000+importBatch, 3000+size)
+	last := members()
+	require.Len(t, last, size+1)
+	require.Equal(t, after["2200"], last["2200"])
+	for i := range size {
+		require.Contains(t, last, fmt.Sprint(3000+i))
+	}
+
+	s = begin(time.Hour) // to which newcomers are as good as others
+	_, err = s.of(blobs(4000, 4001))
+	require.NoError(t, err)
+	commit(func(b *shard.Batch) { b.ImportBeside(blobs(5000, 5001)[0]) })
+	numbers, err := s.of(blobs(4000, 4000+2*size))
+	require.NoError(t, err)
+	chosen := slices.DeleteFunc(numbers, func(number uint64) bool { return number == 0 })
+	require.Len(t, chosen, size, "nobody has looked again at all who have the address")
 }
