@@ -5,10 +5,12 @@ import (
 	"context"
 	"log"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/pprof"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
@@ -63,7 +65,8 @@ func (s *Server) ConsoleServer(console http.Handler) *http.Server { return s.htt
 func (s *Server) httpServer(handler http.Handler) *http.Server {
 	ownPages := http.NewCrossOriginProtection()
 	ownPages.SetDenyHandler(http.HandlerFunc(refuseOtherSite))
-	return &http.Server{
+	var silent sync.Map // the connections on which nothing was sent yet
+	server := &http.Server{
 		Handler:           ownPages.Handler(handler),
 		ReadHeaderTimeout: s.common.ReadTimeout,
 		ReadTimeout:       s.common.ReadTimeout,
@@ -71,7 +74,22 @@ func (s *Server) httpServer(handler http.Handler) *http.Server {
 		IdleTimeout:       s.common.IdleTimeout,
 		MaxHeaderBytes:    s.common.MaxHeaderBytes,
 		ErrorLog:          log.New(errorLog{s.common.Logger}, "", 0),
+		ConnState: func(c net.Conn, state http.ConnState) {
+			if state == http.StateNew {
+				silent.Store(c, nil)
+			} else {
+				silent.Delete(c)
+			}
+		},
 	}
+	server.RegisterOnShutdown(func() { // net/http takes them for busy for 5 s
+		time.AfterFunc(time.Second, func() {
+			for c := range silent.Range {
+				_ = c.(net.Conn).Close()
+			}
+		})
+	})
+	return server
 }
 
 // errorLog takes what net/http logs. Except for panics it is trouble of connections, which is logged at debug level:

@@ -1,0 +1,43 @@
+package admin
+
+import (
+	"log/slog"
+	"net"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"millrace/api"
+)
+
+// pipes is a listener whose connections are in memory.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	if c, ok := <-p; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (p pipes) Close() error   { close(p); return nil }
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// Connections on which nothing was sent get a second when the server stops, not the 5 that net/http gives them.
+func TestShutdownWithSilentConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Server{common: &api.Options{Logger: slog.New(slog.DiscardHandler)}}
+		server, network := s.httpServer(http.NotFoundHandler()), make(pipes)
+		go func() { _ = server.Serve(network) }()
+		ours, theirs := net.Pipe()
+		defer ours.Close()
+		network <- theirs
+		synctest.Wait()
+		begun := time.Now()
+		require.NoError(t, server.Shutdown(t.Context()))
+		require.Less(t, time.Since(begun), 3*time.Second)
+	})
+}
