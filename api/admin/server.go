@@ -257,9 +257,9 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case isTooLarge:
 		status, err = http.StatusRequestEntityTooLarge, failureOf(http.StatusRequestEntityTooLarge)
-	case errors.Is(err, os.ErrDeadlineExceeded) && errors.Is(err, errCutOff):
-		status, err = http.StatusRequestTimeout, errCutOff
-	case errors.Is(err, document.ErrInvalid), errors.Is(err, errCutOff):
+	case errors.Is(err, os.ErrDeadlineExceeded) && errors.Is(err, ErrCutOff):
+		status, err = http.StatusRequestTimeout, ErrCutOff
+	case errors.Is(err, document.ErrInvalid), errors.Is(err, ErrCutOff):
 		status = http.StatusBadRequest
 	case errors.Is(err, control.ErrNotFound):
 		status = http.StatusNotFound
@@ -331,13 +331,13 @@ func (s *Server) readAll(r *http.Request) ([]byte, error) {
 	text, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, int64(s.common.MaxBodyBytes)))
 	if err != nil {
 		drain(r)
-		return nil, fmt.Errorf("%w: %w", errCutOff, err)
+		return nil, fmt.Errorf("%w: %w", ErrCutOff, err)
 	}
 	return text, nil
 }
 
-// errCutOff is the error of a body that did not come to its end.
-var errCutOff = errors.New("the body could not be read to its end")
+// ErrCutOff is the error of a body that did not come to its end.
+var ErrCutOff = errors.New("the body could not be read to its end")
 
 // drain takes in what the client still sends, as long as ReadTimeout lets it: a connection that is closed while bytes
 // arrive is reset, and a client that sends its whole body before it reads would thereby lose the answer.

@@ -123,7 +123,7 @@ func (n *node) importLines(
 		if err == io.EOF {
 			return result, commit()
 		} else if err != nil && err != errLongLine {
-			return result, errors.Join(err, commit())
+			return result, errors.Join(fmt.Errorf("%w: %w", admin.ErrCutOff, err), commit())
 		}
 		if err == nil && len(text) == 0 {
 			continue

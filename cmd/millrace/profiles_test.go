@@ -3,16 +3,19 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -282,6 +285,21 @@ func (s *site) importAll(ctx context.Context, lines io.Reader) (answer string, e
 	defer func() { _ = response.Body.Close() }()
 	text, err := io.ReadAll(response.Body)
 	return string(text), err
+}
+
+// A body that doesn't come to its end is its client's fault. What came of it is imported.
+func TestImportThatIsCutOff(t *testing.T) {
+	n := openNodeAt(t, t.TempDir(), 0, slog.New(slog.DiscardHandler))
+	defer func() { require.NoError(t, n.close()) }()
+	_, err := n.control.CreateWorkspace(control.Actor{Name: "test"}, document.Settings{ID: "w"})
+	require.NoError(t, err)
+	r := httptest.NewRequest(http.MethodPost, "/", io.MultiReader(strings.NewReader(`{"external_id":"ada"}`+"\n"),
+		iotest.ErrReader(errors.New("malformed chunked encoding"))))
+	r.SetPathValue("workspace", "w")
+	w := httptest.NewRecorder()
+	n.importProfiles(w, r, nil)
+	require.Equal(t, http.StatusBadRequest, w.Code)
+	require.Contains(t, w.Body.String(), "after 1 profiles: the body could not be read to its end: malformed chunked encoding")
 }
 
 // Those who share an address with many others are looked at together once in an import, and replaced one after the other

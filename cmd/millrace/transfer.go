@@ -99,9 +99,12 @@ func untilTaken(ctx context.Context, do func() error) error {
 	}
 }
 
-// answerFailure answers with an error of the engine, in the engine's own words.
+// answerFailure answers with an error of the engine, in the engine's own words, or of the request's body.
 func answerFailure(w http.ResponseWriter, err error) {
 	status := http.StatusInternalServerError
+	if errors.Is(err, admin.ErrCutOff) {
+		status = http.StatusBadRequest
+	}
 	if f := failures.FailureOf(err); f != nil {
 		f.Count()
 		if status = f.Status; f.RetryAfter > 0 {
