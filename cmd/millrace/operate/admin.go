@@ -52,7 +52,10 @@ func (c *bootstrapCommand) Run(s *session) error {
 			return err
 		}
 		for _, k := range made {
-			fmt.Fprintln(s.out, printable(k.String()))
+			if _, err := fmt.Fprintln(s.out, printable(k.String())); err != nil {
+				return fmt.Errorf("keys were made, but could not all be shown; revoke those that nobody has seen: %w",
+					err)
+			}
 		}
 		return nil
 	})

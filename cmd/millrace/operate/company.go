@@ -64,7 +64,7 @@ type scimRotate struct{}
 
 // Run makes a token and prints it.
 func (*scimRotate) Run(s *session) error {
-	return s.made(path("scim", "tokens"), nil, "SCIM token", "token")
+	return s.made(path("scim", "tokens"), nil, "SCIM token", "token", "scim revoke")
 }
 
 type scimRevoke struct {

@@ -7,7 +7,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -201,6 +204,32 @@ func TestAllPages(t *testing.T) {
 			}
 			require.Equal(t, want, out.String())
 		}
+	})
+}
+
+// A key that was made and can't be printed can be revoked: the error says how.
+func TestKeyThatCannotBeShown(t *testing.T) {
+	server := http.NewServeMux()
+	server.HandleFunc("POST /admin/", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, `{"id":7,"key":"secret","token":"secret","made_keys":[{"name":"k","key":"secret"}]}`)
+	})
+	file := filepath.Join(t.TempDir(), "bootstrap.yaml")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	serveInBubble(t, server, func(c *Target) {
+		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		require.NoError(t, err)
+		defer full.Close()
+		key := oneThing{inOne: inOne{"demo"}, ID: "1"}
+		for _, asJSON := range []bool{false, true} {
+			s := &session{caller: &caller{Target: *c, JSON: asJSON}, ctx: context.Background(), out: full}
+			const revoked = "API key 7 was made, but could not be shown; to revoke it: millrace admin keys revoke demo 7: "
+			require.ErrorContains(t, (&keysCreate{inOne: inOne{"demo"}}).Run(s), revoked)
+			require.ErrorContains(t, (&keysRotate{key}).Run(s), revoked)
+			require.ErrorContains(t, (*scimRotate)(nil).Run(s), "millrace admin scim revoke 7: ")
+			require.ErrorIs(t, (*scimRotate)(nil).Run(s), syscall.ENOSPC)
+		}
+		s := &session{caller: &caller{Target: *c}, ctx: context.Background(), out: full}
+		require.ErrorContains(t, (&bootstrapCommand{file}).Run(s), "keys were made, but could not all be shown")
 	})
 }
 

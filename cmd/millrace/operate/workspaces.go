@@ -256,14 +256,27 @@ func (c *keysCreate) Run(s *session) error {
 	body := map[string]any{"name": c.Name}
 	setList(body, "permissions", c.Permissions)
 	setList(body, "ip_allowlist", c.IPAllowlist)
-	return s.made(inWorkspace(c.Workspace, "api_keys"), body, "API key", "key")
+	return s.made(inWorkspace(c.Workspace, "api_keys"), body, "API key", "key", "keys revoke "+c.Workspace)
 }
 
-// made makes a key or token and prints it.
-func (s *session) made(path string, body any, what, name string) error {
-	return s.sayOf(http.MethodPost, path, body, func(answer members) string {
-		return fmt.Sprintf("%s %s, shown once: %s", what, answer.text("id"), answer.text(name))
-	})
+// made makes a key or token and prints it. If printing fails, nobody has seen it, and the error says which command
+// revokes it.
+func (s *session) made(path string, body any, what, name, revoke string) error {
+	answer, err := s.do(http.MethodPost, path, body)
+	if err != nil {
+		return err
+	}
+	id := answer.text("id")
+	if s.JSON {
+		err = s.printJSON(answer)
+	} else {
+		_, err = fmt.Fprintf(s.out, "%s %s, shown once: %s\n", what, id, answer.text(name))
+	}
+	if err != nil {
+		return fmt.Errorf("%s %s was made, but could not be shown; to revoke it: millrace admin %s %s: %w",
+			what, id, revoke, id, err)
+	}
+	return nil
 }
 
 type keysUpdate struct {
@@ -286,7 +299,8 @@ type keysRotate struct{ oneThing }
 
 // Run makes another key and prints it.
 func (c *keysRotate) Run(s *session) error {
-	return s.made(inWorkspace(c.Workspace, "api_keys", c.ID, "rotate"), nil, "API key", "key")
+	return s.made(inWorkspace(c.Workspace, "api_keys", c.ID, "rotate"), nil, "API key", "key",
+		"keys revoke "+c.Workspace)
 }
 
 type keysRevoke struct{ oneThing }
