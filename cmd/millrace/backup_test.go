@@ -570,6 +570,20 @@ func TestStandardOutputIsKnown(t *testing.T) {
 	require.False(t, isStdout("no such file"))
 }
 
+// What is interrupted says so.
+func TestInterruptedCommands(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	file := filepath.Join(t.TempDir(), "backup.tar")
+	require.NoError(t, os.WriteFile(file, make([]byte, 1<<20), 0o600))
+	for _, args := range [][]string{{"backup", file, "--token", "t"}, {"restore", file, "--verify-only"},
+		{"restore", file, "--data", filepath.Join(t.TempDir(), "data")}} {
+		err := run(ctx, args, io.Discard)
+		require.ErrorContains(t, err, "interrupted")
+		require.NotContains(t, err.Error(), "context")
+	}
+}
+
 // A command that waits for standard input doesn't notice that it is told to end; told again, it ends.
 func TestSecondSignal(t *testing.T) {
 	in, out, err := os.Pipe()

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -99,9 +100,22 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return exitError{err, exitRefused}
 	case command.Command() == "serve": // also while it starts or stops
 		return withExitCode(err)
+	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
+		return interrupted{err}
 	}
 	return err
 }
+
+// interrupted is the error of a command that was told to end, in the words of a user.
+type interrupted struct{ error }
+
+// Error says that the command was interrupted.
+func (e interrupted) Error() string {
+	return strings.ReplaceAll(e.error.Error(), context.Canceled.Error(), "interrupted")
+}
+
+// Unwrap returns the error in the words of package context.
+func (e interrupted) Unwrap() error { return e.error }
 
 // diskFailures are the errors of a disk that has failed, is full, or has become read-only after a failure.
 var diskFailures = []error{syscall.EIO, syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS}
