@@ -584,6 +584,10 @@ func TestUnsafeObjects(t *testing.T) {
 	one(`{"external_id":"u","a":1,"\u0061":2}`, "member 'a' is there more than once")
 	one(`{"external_id":"u","o":{"b":{"a":1,"a":2}}}`, "member 'a' is there more than once")
 	one(`{"external_id":"u","o":{"a":{"a":1},"a":2}}`, "member 'a' is there more than once")
+	for _, properties := range []string{`{"a":1,"a":1}`, `{"a":1,"\u0061":2}`, `{"a":null,"b":1,"a":2}`, `{"l":[{"a":1,"a":2}]}`} { // which columns of Parquet rely on
+		refused(t, "events", `{"external_id":"u","name":"n","time":"2026-01-31T09:30:00Z","properties":`+properties+`}`, "member 'a' is there more than once")
+		refused(t, "purchases", `{"external_id":"u","product_id":"n","currency":"EUR","price":1,"time":"2026-01-31T09:30:00Z","properties":`+properties+`}`, "member 'a' is there more than once")
+	}
 	one(`{"user_alias":{"x":{"y":1,"y":1}}}`, "member 'y' is there more than once")
 	one(`{"external_id":"u","o":[[{"y":{"y":0},"y":1}]]}`, "member 'y' is there more than once")
 	one(`{"external_id":"u","a":"\ud800"}`, "a string has an escaped surrogate without its other half")
