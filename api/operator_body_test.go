@@ -46,9 +46,8 @@ func TestBodyThatNobodyReads(t *testing.T) {
 
 // A body that doesn't come to its end is its client's fault: no 500, and nothing in the log.
 func TestBodyThatIsCutOff(t *testing.T) {
-	d := openEngine(t, t.TempDir())
 	var log testlog.Buffer
-	d.Options().Logger = slog.New(slog.NewTextHandler(&log, nil))
+	d := openEngine(t, t.TempDir(), func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	for fault, status := range map[error]int{
 		os.ErrDeadlineExceeded: http.StatusRequestTimeout,
 		io.ErrUnexpectedEOF:    http.StatusBadRequest,

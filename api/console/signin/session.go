@@ -247,10 +247,9 @@ func (s *Sessions) Start(w http.ResponseWriter, next string) (address string, er
 	if !s.oidc.enter() {
 		return "", tooMany
 	}
+	defer s.oidc.leave()
 	f := newFlow(next)
-	address, err = s.oidc.begin(s.options.Now, f)
-	s.oidc.leave()
-	if err != nil {
+	if address, err = s.oidc.begin(s.options.Now, f); err != nil {
 		s.failed.Error(s.options.Logger, "sign-in", "error", err)
 		return "", outOfReach
 	}
@@ -273,8 +272,8 @@ func (s *Sessions) Finish(w http.ResponseWriter, r *http.Request) (next string, 
 	if !s.oidc.enter() {
 		return "", tooMany
 	}
+	defer s.oidc.leave()
 	name, err := s.oidc.identify(r.Context(), s.options.Now, query.Get("code"), f)
-	s.oidc.leave()
 	if err != nil {
 		signInsFailed.Inc()
 		s.failed.Warn(s.options.Logger, "sign-in failed", "address", r.RemoteAddr, "error", err)
