@@ -383,10 +383,15 @@ func (s *session) answered(method, path string, body any, print func(answer memb
 	if err != nil {
 		return err
 	}
+	return s.print(answer, print)
+}
+
+// print prints an answer: as it is with --json, otherwise by plain.
+func (s *session) print(answer members, plain func(answer members) error) error {
 	if s.JSON {
 		return s.printJSON(answer)
 	}
-	return print(answer)
+	return plain(answer)
 }
 
 // say makes a call and prints a sentence, or with --json the answer.

@@ -267,12 +267,10 @@ func (s *session) made(path string, body any, what, name, revoke string) error {
 		return err
 	}
 	id := answer.text("id")
-	if s.JSON {
-		err = s.printJSON(answer)
-	} else {
-		_, err = fmt.Fprintf(s.out, "%s %s, shown once: %s\n", what, id, answer.text(name))
-	}
-	if err != nil {
+	if err := s.print(answer, func(members) error {
+		_, err := fmt.Fprintf(s.out, "%s %s, shown once: %s\n", what, id, answer.text(name))
+		return err
+	}); err != nil {
 		return fmt.Errorf("%s %s was made, but could not be shown; to revoke it: millrace admin %s %s: %w",
 			what, id, revoke, id, err)
 	}
