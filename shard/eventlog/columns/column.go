@@ -74,14 +74,13 @@ func (c *column) encodings() thrift.Slice[format.Encoding] {
 	return list
 }
 
-// padded returns the levels with the nulls of all rows of the page before row.
-func (c *column) padded(row int) []byte {
+// pad appends the levels that are missing of rows before row, which are nulls.
+func (c *column) pad(row int) {
 	if missing := row - c.start - len(c.levels); missing > 0 {
 		at := len(c.levels)
 		c.levels = slices.Grow(c.levels, missing)[:at+missing]
 		clear(c.levels[at:])
 	}
-	return c.levels
 }
 
 // size is that of the page, with rows up to row, before it is encoded. The library takes five bytes for a level.
@@ -96,7 +95,7 @@ func (c *column) size(row int) int {
 // encode appends the page, with rows up to row, as it is before it is compressed.
 func (c *column) encode(dst []byte, row int) (_ []byte, err error) {
 	if c.optional {
-		c.levels = c.padded(row)
+		c.pad(row)
 		if c.scratch, err = levelEncoding.EncodeLevels(c.scratch, c.levels); err != nil {
 			return dst, err
 		}
@@ -203,11 +202,8 @@ func (c *column) columnIndex() format.ColumnIndex {
 	index := c.index.ColumnIndex()
 	if c.optional {
 		index.DefinitionLevelHistogram = c.nulls
-		sum := []int64{0, 0}
-		for i, n := range c.nulls {
-			sum[i%2] += n
-		}
-		c.meta.SizeStatistics.DefinitionLevelHistogram = sum
+		nulls := c.meta.Statistics.NullCount
+		c.meta.SizeStatistics.DefinitionLevelHistogram = []int64{nulls, c.meta.NumValues - nulls}
 	}
 	return index
 }

@@ -10,7 +10,6 @@ import (
 	"hash/crc32"
 	"io"
 	"math"
-	"slices"
 
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/encoding/thrift"
@@ -134,7 +133,8 @@ func (x *Writer) Boolean(at int, v bool) {
 
 func (x *Writer) set(c *column) {
 	if c.count++; c.optional {
-		c.levels = append(c.padded(x.rows), 1)
+		c.pad(x.rows)
+		c.levels = append(c.levels, 1)
 	}
 }
 
@@ -237,7 +237,8 @@ func (x *Writer) EndGroup() error {
 
 // writeColumn writes the pages of a column in a row group, and says where they are.
 func (x *Writer) writeColumn(c *column) (err error) {
-	pages := int32(len(c.offsets))
+	c.meta.EncodingStats = append(c.meta.EncodingStats,
+		format.PageEncodingStats{PageType: format.DataPage, Encoding: c.encoding(), Count: int32(len(c.offsets))})
 	if d := c.dictionary; d != nil {
 		var page []byte
 		if page, err = x.appendPage(c, nil, d.values, format.PageHeader{Type: format.DictionaryPage,
@@ -252,11 +253,6 @@ func (x *Writer) writeColumn(c *column) (err error) {
 			return err
 		}
 	}
-	c.meta.EncodingStats = append(c.meta.EncodingStats,
-		format.PageEncodingStats{PageType: format.DataPage, Encoding: c.encoding(), Count: pages})
-	slices.SortFunc(c.meta.EncodingStats, func(a, b format.PageEncodingStats) int {
-		return int(a.PageType - b.PageType)
-	})
 	c.meta.DataPageOffset = x.offset
 	for i := range c.offsets {
 		c.offsets[i].Offset += x.offset
