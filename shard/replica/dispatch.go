@@ -113,8 +113,7 @@ func (w *worker) takeOver(last uint64) bool {
 	}
 	appliedAtOnce.Add(len(w.sorted))
 	if _, err := w.doLocked(w.sorted); err != nil {
-		w.e.fail(err)
-		return true // and the queue stays busy, as when the worker's goroutine fails
+		return true // Apply has ended the replica; the queue stays busy, as when the worker's goroutine fails
 	}
 	w.releaseQueue(last)
 	return true
