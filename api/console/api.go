@@ -27,7 +27,7 @@ func (c *Console) showDocument(v *visit) error {
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", documentPolicy)
 	h.Set("X-Frame-Options", "SAMEORIGIN")
-	_, _ = v.w.Write(c.options.Document)
+	_, _ = v.w.Write(c.options.Document())
 	return nil
 }
 

@@ -33,8 +33,8 @@ type Options struct {
 	As  func(*http.Request, control.Actor) *http.Request
 	// Figures appends the metrics of this process, in the text format that Prometheus reads. Required.
 	Figures func(dst []byte) []byte
-	// Document is the page that describes the public API, which has its style inline and no code. Required.
-	Document []byte
+	// Document returns the page that describes the public API, which has its style inline and no code. Required.
+	Document func() []byte
 	// Permissions are all the permissions that an API key may have.
 	Permissions []string
 }

@@ -91,7 +91,7 @@ func openHouse(t testing.TB, edit ...func(*Options)) *house {
 	h.bootstrap(demoYAML)
 	h.openAPI(store.Engine(engine), logger)
 	h.users = scim.NewUsers(h.control, h.now.Load)
-	options := Options{API: h.admin.API(), As: admin.As, Document: openapi.Page(), Permissions: api.Permissions(),
+	options := Options{API: h.admin.API(), As: admin.As, Document: openapi.Page, Permissions: api.Permissions(),
 		Options: signin.Options{Control: h.control, AdminToken: adminToken, Now: h.now.Load, Logger: logger},
 		Figures: func(dst []byte) []byte {
 			b := bytes.NewBuffer(dst)

@@ -68,7 +68,7 @@ func (c *serveCommand) consoleOptions(logger *slog.Logger) (console.Options, err
 
 // openConsole makes the console of a node.
 func (n *node) openConsole(o console.Options, adminToken string) (err error) {
-	o.API, o.As, o.Control, o.AdminToken, o.Document = n.admin.API(), admin.As, n.control, adminToken, openapi.Page()
+	o.API, o.As, o.Control, o.AdminToken, o.Document = n.admin.API(), admin.As, n.control, adminToken, openapi.Page
 	o.Permissions = api.Permissions()
 	o.Figures = func(dst []byte) []byte {
 		b := bytes.NewBuffer(dst)
