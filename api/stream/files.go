@@ -192,8 +192,8 @@ func (f *files) create(key fileKey) (*output, error) {
 	}
 	o.counter = &counter{w: o.file, hasRoom: f.to.hasRoom}
 	if f.format == currents.Avro {
-		plain := f.compression == document.CompressionNone
-		if o.encoder, err = currents.NewEncoder(o.counter, key.kind, f.users, f.layout.workspace, plain); err != nil {
+		codec := codecs[f.compression]
+		if o.encoder, err = currents.NewEncoder(o.counter, key.kind, f.users, f.layout.workspace, codec); err != nil {
 			return nil, errors.Join(err, o.file.Close())
 		}
 		return o, nil
@@ -206,6 +206,12 @@ func (f *files) create(key fileKey) (*output, error) {
 	}
 	o.encoder = event.NewEncoder(w, f.format, key.kind, false, f.svcID, f.columns)
 	return o, nil
+}
+
+// codecs of Avro by the compression of a stream; the default is that of an empty one.
+var codecs = map[string]currents.Codec{
+	document.CompressionNone: currents.Plain,
+	document.CompressionZstd: currents.Zstd,
 }
 
 // newCompressor returns a compressor that makes more bytes rather than taking more time.

@@ -174,11 +174,11 @@ var destinationFormats = map[string][]string{
 }
 
 // formatCompressions are how files of a format can be compressed; the first is the default. Every reader of Parquet
-// knows zstd; some that take NDJSON know only gzip.
+// knows zstd; some that take NDJSON know only gzip, and some that take Avro only deflate.
 var formatCompressions = map[string][]string{
 	FormatParquet: {CompressionZstd},
 	FormatNDJSON:  {CompressionZstd, CompressionGzip, CompressionNone},
-	FormatAvro:    {CompressionDeflate, CompressionNone},
+	FormatAvro:    {CompressionDeflate, CompressionZstd, CompressionNone},
 }
 
 func (d *Destination) validate() error {

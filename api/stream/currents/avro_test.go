@@ -119,13 +119,17 @@ func requireRow(t *testing.T, row map[string]any, e *event.Event, r *Reader) {
 // A file has blocks that another reader takes, each written at once, whether or not they are compressed, and however
 // large an event is.
 func TestEncoder(t *testing.T) {
-	for _, plain := range []bool{false, true} {
+	for codec, x := range map[Codec]struct {
+		name  string
+		bytes int // of a block
+	}{Deflate: {"deflate", blockBytes}, Plain: {"", blockBytes}, Zstd: {"zstandard", zstdBlockBytes}} {
+		name, full := x.name, x.bytes
 		var file pieces
 		r := NewReader(testSvcID, nobody{}, 1)
-		x, err := NewEncoder(&file, op.Event, r, "shop", plain)
+		x, err := NewEncoder(&file, op.Event, r, "shop", codec)
 		require.NoError(t, err)
 		var want []string
-		for i, size := range []int{0, 100, 50_000, blockBytes, blockBytes * 2, 1, blockBytes - 1000, 5000, 7} {
+		for i, size := range []int{0, 100, 50_000, full, 2 * full, 1, full - 1000, 5000, 7} {
 			e := &event.Event{Position: uint64(i + 1), Workspace: 1, Kind: op.Event, Number: 1, Name: []byte("e"),
 				Properties: fmt.Appendf(nil, `{"text":%q}`, strings.Repeat("x", size))}
 			require.NoError(t, r.Read(e))
@@ -136,6 +140,7 @@ func TestEncoder(t *testing.T) {
 		require.Len(t, file, 5, "a header and four blocks")
 		in, err := ocf.NewReader(bytes.NewReader(bytes.Join(file, nil)))
 		require.NoError(t, err)
+		require.Equal(t, name, string(in.Metadata()["avro.codec"]))
 		var got []string
 		for {
 			var row map[string]any
