@@ -159,9 +159,14 @@ func (n *names) intern(p *pages, name []byte) uint32 {
 // pages hold bytes that must not move. A full page lives on only through what points into it.
 type pages struct {
 	page []byte
+	size int // of page when it was made, unless that was made for more at once
 }
 
-const pageBytes = 1 << 20
+// Each page has twice the size of the one before it, up to pageBytes: as a rule, few rows are read at a time.
+const (
+	firstPageBytes = 16 << 10
+	pageBytes      = 1 << 20
+)
 
 // keep returns a copy of b.
 func (p *pages) keep(b []byte) []byte { return p.fill(append(p.room(len(b)), b...)) }
@@ -169,7 +174,8 @@ func (p *pages) keep(b []byte) []byte { return p.fill(append(p.room(len(b)), b..
 // room returns memory for at least n bytes, which are to be appended to it and then kept by fill.
 func (p *pages) room(n int) []byte {
 	if cap(p.page)-len(p.page) < n {
-		p.page = make([]byte, 0, max(pageBytes, n))
+		p.size = min(max(2*p.size, firstPageBytes), pageBytes)
+		p.page = make([]byte, 0, max(p.size, n))
 	}
 	return p.page[len(p.page):]
 }

@@ -31,3 +31,24 @@ func TestPagesKeep(t *testing.T) {
 		require.True(t, bytes.Equal(want[i], kept[i]), i)
 	}
 }
+
+// Pages take memory by what they keep: little for little, and few pages for much.
+func TestPagesGrow(t *testing.T) {
+	var p pages
+	p.keep([]byte("little"))
+	require.LessOrEqual(t, cap(p.page), 32<<10)
+	made, kept := 1, 0
+	for kept < 8<<20 {
+		before := p.page
+		p.fill(append(p.room(usualRoom), make([]byte, 300)...))
+		kept += 300
+		if &before[0] != &p.page[0] {
+			made++
+		}
+	}
+	require.Less(t, made, 16)
+	full := cap(p.page)
+	p.reset()
+	p.keep([]byte("reused"))
+	require.Equal(t, full, cap(p.page))
+}
