@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 
@@ -157,7 +158,7 @@ func (x *exchange) growWire(has, most int) (room int, err error) {
 }
 
 // errManyBodies is the error of a body for which there is no room.
-var errManyBodies = errors.New("bodies of other requests take all the memory that there is for them")
+var errManyBodies = fmt.Errorf("bodies of other requests take all the memory that there is for them: %w", shard.ErrBusy)
 
 // hold counts memory for the request's body, until it is no longer needed. It belongs to the workspace of the key,
 // which has not been checked yet.
@@ -176,6 +177,47 @@ func (x *exchange) hold(bytes int) error {
 	return nil
 }
 
+// HeldBody is a body of a request of the operator's door. The memory of what is read from it counts like that of other
+// bodies, until Release.
+type HeldBody struct {
+	io.ReadCloser
+	room   *room
+	held   holding
+	bytes  int64
+	isLeft bool // what else comes is not kept
+}
+
+// Hold returns a body of a request whose memory is to count.
+func (s *Server) Hold(body io.ReadCloser) *HeldBody {
+	return &HeldBody{ReadCloser: body, room: s.bodies}
+}
+
+// Read reads a part of the body. When there is no room for it, the error wraps shard.ErrBusy, and what is read after
+// that does not count: it is only to be let go.
+func (b *HeldBody) Read(p []byte) (n int, err error) {
+	n, err = b.ReadCloser.Read(p)
+	b.bytes += int64(n)
+	more := b.bytes - firstWireBytes - b.held.bytes
+	if b.isLeft || more <= 0 {
+		return n, err
+	}
+	if b.held.isNone() {
+		b.held = b.room.enter(0)
+	}
+	if fits, _ := b.held.take(more); !fits {
+		b.Release()
+		rejectedBodies.Inc()
+		return n, errManyBodies
+	}
+	return n, err
+}
+
+// Release gives back what counts.
+func (b *HeldBody) Release() {
+	b.isLeft = true
+	b.held.release()
+}
+
 // refuseUnread answers a request whose body is larger than it may be, or for which there is no room. The checks that
 // come before that of the size also come first here. A caller without a valid key is told so and counted as everywhere;
 // otherwise keys could be tried without end (see bodyLimit). A caller with a valid key gets the rate-limit headers.
@@ -187,7 +229,7 @@ func (x *exchange) refuseUnread(err error) {
 	}
 	if x.checkHeaders() && x.findRoute() && x.authorize() {
 		if isFull {
-			x.FailEngine(shard.ErrBusy)
+			x.FailEngine(err)
 		} else {
 			x.Fail(fasthttp.StatusRequestEntityTooLarge, call.TextTooLarge)
 		}
@@ -227,7 +269,7 @@ func (x *exchange) readBody() bool {
 		x.Fail(fasthttp.StatusRequestEntityTooLarge, call.TextTooLarge)
 		x.Ctx.SetConnectionClose()
 	case errors.Is(err, errManyBodies):
-		x.FailEngine(shard.ErrBusy)
+		x.FailEngine(err)
 	default:
 		x.Fail(fasthttp.StatusBadRequest, "The body does not match its Content-Encoding")
 	}

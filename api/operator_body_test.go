@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strings"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -60,4 +61,38 @@ func TestBodyThatIsCutOff(t *testing.T) {
 		require.Contains(t, w.Body.String(), "the body could not be read to its end")
 	}
 	require.Empty(t, log.String())
+}
+
+// What bodies of the admin API take counts with those of the public one: whoever has the token could fill any memory
+// otherwise, with connections that send slowly. The small ones of somebody who sets things right have room at any time.
+func TestBodiesOfTheAdminAPIAreBounded(t *testing.T) {
+	const size = 256 << 10
+	d := openEngine(t, t.TempDir(), func(o *Options) { o.MaxBodyBytes, o.MaxBodiesBytes = size, 3*size })
+	handler := d.operatorServer().Handler
+	send := func(body io.Reader) *httptest.ResponseRecorder {
+		r := httptest.NewRequest(http.MethodPost, "http://admin/admin/workspaces", body)
+		r.Header.Set("Authorization", "Bearer admin-token")
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		return w
+	}
+	spaces := func(n int) io.Reader { return strings.NewReader(strings.Repeat(" ", n)) }
+	ended := make(chan int)
+	var clients []*io.PipeWriter
+	for range 2 {
+		body, client := io.Pipe()
+		clients = append(clients, client)
+		go func() { ended <- send(body).Code }()
+		_, err := io.Copy(client, spaces(size))
+		require.NoError(t, err)
+	}
+	w := send(spaces(size))
+	require.Equal(t, http.StatusServiceUnavailable, w.Code, w.Body)
+	require.Equal(t, "1", w.Header().Get("Retry-After"))
+	require.Equal(t, http.StatusBadRequest, send(spaces(32<<10)).Code)
+	for _, client := range clients {
+		require.NoError(t, client.Close())
+		require.Equal(t, http.StatusBadRequest, <-ended, "it is read to its end")
+	}
+	require.Zero(t, d.bodies.taken.Load())
 }

@@ -34,6 +34,7 @@ import (
 	"millrace/api/keys"
 	"millrace/api/live"
 	"millrace/api/refused"
+	"millrace/shard"
 )
 
 // Options of a Server.
@@ -231,6 +232,9 @@ func (s *Server) serve(handler handler) http.HandlerFunc {
 				Answer(w, http.StatusInternalServerError, failureOf(http.StatusInternalServerError))
 			}
 		}()
+		body := s.public.Hold(r.Body)
+		defer body.Release()
+		r.Body = body
 		v, err := handler(ActorOf(r), r)
 		if err != nil {
 			s.fail(w, r, err)
@@ -331,7 +335,10 @@ func (s *Server) readAll(r *http.Request) ([]byte, error) {
 	text, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, int64(s.common.MaxBodyBytes)))
 	if err != nil {
 		drain(r)
-		return nil, fmt.Errorf("%w: %w", ErrCutOff, err)
+		if !errors.Is(err, shard.ErrBusy) {
+			err = fmt.Errorf("%w: %w", ErrCutOff, err)
+		}
+		return nil, err
 	}
 	return text, nil
 }
