@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"millrace/api/bounded"
 	"millrace/api/control"
 	"millrace/api/control/document"
+	"millrace/cmd/millrace/operate"
 )
 
 // The bootstrap file, and the workspace of --demo.
@@ -80,7 +82,9 @@ func applyBootstrap(
 ) error {
 	made, err := c.Bootstrap(ctx, control.Actor{Name: "bootstrap file"}, f)
 	for _, k := range made {
-		fmt.Fprintln(stdout, k)
+		if _, failed := fmt.Fprintln(stdout, k); failed != nil {
+			return errors.Join(err, fmt.Errorf("%w: %w", operate.ErrKeysUnseen, failed))
+		}
 	}
 	return err
 }

@@ -73,6 +73,8 @@ const (
 func run(ctx context.Context, args []string, stdout io.Writer) error {
 	var cli cli
 	exited := errors.New("exit")
+	out := &output{Writer: stdout}
+	stdout = out
 	parser, err := kong.New(&cli, kong.Name("millrace"),
 		kong.Description("A server for bulk user data: acknowledged, durable and queryable in one step."),
 		kong.DefaultEnvars("MILLRACE"), kong.UsageOnError(),
@@ -102,8 +104,25 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return withExitCode(err)
 	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
 		return interrupted{err}
+	case err == nil:
+		return out.err
 	}
 	return err
+}
+
+// output is the standard output of a command. It keeps the first error: where output is printed in pieces, nobody looks
+// at the error of each.
+type output struct {
+	io.Writer
+	err error
+}
+
+// Write prints a piece.
+func (o *output) Write(p []byte) (n int, err error) {
+	if n, err = o.Writer.Write(p); err != nil && o.err == nil {
+		o.err = err
+	}
+	return n, err
 }
 
 // interrupted is the error of a command that was told to end, in the words of a user.

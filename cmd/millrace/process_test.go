@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -336,6 +337,20 @@ func refusedHere(t *testing.T, args ...string) string {
 	var exit exitError
 	require.False(t, errors.As(err, &exit), "%v: %v", args, err)
 	return text + err.Error()
+}
+
+// A command whose output can't be written fails, also where it prints in pieces.
+func TestOutputThatCannotBeWritten(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"entries":[{"seq":1,"what":"x"}],"message":"success"}`)
+	}))
+	defer server.Close()
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer full.Close()
+	for _, of := range []string{"version", "--help", "admin audit list --token t --json --server " + server.URL} {
+		require.ErrorIs(t, run(t.Context(), strings.Fields(of), full), syscall.ENOSPC, of)
+	}
 }
 
 // What libraries log while they are initialized doesn't reach standard error, which has lines of JSON alone: the

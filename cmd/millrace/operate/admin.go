@@ -2,6 +2,7 @@ package operate
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -46,20 +47,33 @@ func (c *bootstrapCommand) Run(s *session) error {
 	if err != nil {
 		return err
 	}
-	return s.answered(http.MethodPost, path("bootstrap"), text, func(answer members) error {
-		var made []control.MadeKey
-		if err := answer.read("made_keys", &made); err != nil {
-			return err
-		}
+	answer, err := s.do(http.MethodPost, path("bootstrap"), text)
+	if err != nil {
+		return err
+	}
+	var made []control.MadeKey
+	if err := answer.read("made_keys", &made); err != nil {
+		return err
+	}
+	err = s.print(answer, func(members) error {
 		for _, k := range made {
 			if _, err := fmt.Fprintln(s.out, printable(k.String())); err != nil {
-				return fmt.Errorf("keys were made, but could not all be shown; revoke those that nobody has seen: %w",
-					err)
+				return err
 			}
 		}
 		return nil
 	})
+	if err != nil && len(made) > 0 {
+		err = fmt.Errorf("%w: %w", ErrKeysUnseen, err)
+	} else if err != nil {
+		err = fmt.Errorf("the file was applied, but the answer could not be shown: %w", err)
+	}
+	return err
 }
+
+// ErrKeysUnseen is the error of a bootstrap file whose new keys could not be printed.
+var ErrKeysUnseen = errors.New(
+	"the file was applied, and keys were made, but could not all be shown; revoke those that nobody has seen")
 
 // callCommand is any call, as it is.
 type callCommand struct {

@@ -377,13 +377,17 @@ func (s *session) show(method, path string, body any) error {
 	return s.answered(method, path, body, s.printObject)
 }
 
-// answered makes a call and prints the answer: as it is with --json, otherwise by print.
+// answered makes a call and prints the answer: as it is with --json, otherwise by print. If printing fails, the error
+// of a call that changes something says that it was done.
 func (s *session) answered(method, path string, body any, print func(answer members) error) error {
 	answer, err := s.do(method, path, body)
 	if err != nil {
 		return err
 	}
-	return s.print(answer, print)
+	if err = s.print(answer, print); err != nil && method != http.MethodGet {
+		err = fmt.Errorf("%s %s was done, but its answer could not be shown: %w", method, path, err)
+	}
+	return err
 }
 
 // print prints an answer: as it is with --json, otherwise by plain.
