@@ -1,9 +1,6 @@
 package control
 
 import (
-	"slices"
-	"strings"
-
 	"github.com/benbjohnson/immutable"
 
 	"millrace/api/control/document"
@@ -32,7 +29,7 @@ type Snapshot struct {
 	Keys       keys.Set
 	SCIM       *document.SCIM // nil: not set up
 	workspaces immutable.Map[uint32, *Workspace]
-	slugs      immutable.Map[string, *Workspace]
+	slugs      immutable.SortedMap[string, *Workspace]
 
 	// The highest numbers in use: of a workspace, of an API key or SCIM token.
 	lastWorkspace, lastKey uint32
@@ -52,11 +49,10 @@ func (s *Snapshot) Lookup(id string) *Workspace {
 
 // Workspaces returns all workspaces, in order of their ids.
 func (s *Snapshot) Workspaces() (list []*Workspace) {
-	for i := s.workspaces.Iterator(); !i.Done(); {
+	for i := s.slugs.Iterator(); !i.Done(); {
 		_, w, _ := i.Next()
 		list = append(list, w)
 	}
-	slices.SortFunc(list, func(a, b *Workspace) int { return strings.Compare(a.ID, b.ID) })
 	return list
 }
 
