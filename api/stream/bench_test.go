@@ -16,22 +16,27 @@ import (
 
 // BenchmarkStream reads packed events out of the event log and writes the files of a stream, on one core with -cpu 1.
 // The events have an external id, an app, and four properties, as in bench; columns is Parquet with a column for each,
-// and of "x none" the files are not compressed.
+// young is Parquet of events that aren't packed yet, and of "x none" the files are not compressed.
 // ns/event is all of it, cpu-ns/event what it has taken of processors, by which a busy machine is judged; B/event is what
 // lies on the disk.
 func BenchmarkStream(b *testing.B) {
 	const requests, events = 4000, 75
-	for _, format := range []string{"ndjson", "ndjson gzip", "ndjson none", "parquet", "avro", "avro zstd", "avro none", "columns"} {
+	for _, format := range []string{"ndjson", "ndjson gzip", "ndjson none", "parquet", "avro", "avro zstd", "avro none", "columns", "young"} {
 		b.Run(format, func(b *testing.B) {
 			of := document.Stream{}
 			of.Format, of.Compression, _ = strings.Cut(format, " ")
-			if format == "columns" {
+			switch format {
+			case "young":
+				of.Format = "parquet"
+			case "columns":
 				of.Format = "parquet"
 				of.Columns = []string{"plan:string", "count:number", "amount:number", "mobile:boolean"}
 			}
 			w := newWorld(b, 32<<20)
 			w.commitRealistic(requests, events)
-			w.pack()
+			if format != "young" {
+				w.pack()
+			}
 			o := w.options()
 			o.FileBytes, o.disk = 256<<20, machine{}
 			written, cpu := int64(0), time.Duration(0)

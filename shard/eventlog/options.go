@@ -82,7 +82,7 @@ type Options struct {
 	Interval time.Duration
 	Logger   *slog.Logger // default slog.Default()
 
-	tailBytes int64 // how much of the log is read at a time; default 16 MiB
+	tailBytes int64 // how much of the log is read at a time; default 2 MiB, whose rows stay in the processor's caches
 	groupRows int   // for blocks.Writer
 }
 
@@ -100,7 +100,7 @@ func (o *Options) EnsureDefaults() {
 	if o.Share == nil {
 		o.Share = NewShare()
 	}
-	o.tailBytes = cmp.Or(o.tailBytes, 16<<20)
+	o.tailBytes = cmp.Or(o.tailBytes, 2<<20)
 	o.groupRows = cmp.Or(o.groupRows, blocks.DefaultGroupRows)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 }
