@@ -16,6 +16,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"millrace/api/bounded"
+	"millrace/api/control/document"
 	"millrace/api/stream"
 	"millrace/cmd/millrace/operate"
 	"millrace/loadtest"
@@ -92,6 +93,7 @@ func yamlConfig(text []byte) (kong.Resolver, error) {
 		err = fmt.Errorf("line %d: want flags and their values: flag: value", top[0].Line)
 	}
 	if err == nil {
+		document.NumbersAsText(&c.document) // flags read them
 		err = c.document.Decode(&c.values)
 	}
 	if err == nil && decoder.Decode(&yaml.Node{}) != io.EOF {

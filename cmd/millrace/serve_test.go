@@ -339,6 +339,17 @@ func TestConfiguration(t *testing.T) {
 	require.Contains(t, refused(t, []string{"MILLRACE_MEMORY=much"}, "serve", "--data", dir), "much")
 }
 
+// Flags get numbers of the file as they are written: for YAML 1.1, 010 would be eight.
+func TestNumbersOfTheConfiguration(t *testing.T) {
+	resolver, err := yamlConfig([]byte("max-conns: 010\ntoken: 0123\nrate: 1.50\nnode: 7\nsections: [01, 2]\n"))
+	require.NoError(t, err)
+	for name, want := range map[string]string{"max-conns": "010", "token": "0123", "rate": "1.50", "node": "7", "sections": "01,2"} {
+		got, err := resolver.Resolve(nil, &kong.Path{}, &kong.Flag{Value: &kong.Value{Name: name}})
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+}
+
 // Variables of the environment that look like those of flags and are none are told of.
 func TestStrangeVariables(t *testing.T) {
 	parser, err := kong.New(&cli{}, kong.DefaultEnvars("MILLRACE"))

@@ -49,8 +49,11 @@ func inPlainWords(problem string) string {
 	}
 	names := map[string]string{"seq": "a list", "map": "a mapping", "[]": "a list", "document": "a mapping",
 		"struct": "a mapping", "string": "a text", "bool": "true or false", "int": "a whole number"}
-	value := strings.ReplaceAll(m[2], "\n", `\n`)
-	return strings.Replace(problem, m[0], "want "+names[m[3]]+", not "+cmp.Or(value, names[m[1]]), 1)
+	value, hint := strings.ReplaceAll(m[2], "\n", `\n`), ""
+	if names[m[3]] == names["int"] && octal.MatchString(strings.Trim(value, "`")) {
+		hint = ": leave out the leading zero"
+	}
+	return strings.Replace(problem, m[0], "want "+names[m[3]]+", not "+cmp.Or(value, names[m[1]])+hint, 1)
 }
 
 // ParseBootstrap reads the file strictly: an unknown field, or a value of the wrong type or out of bounds, is an error
@@ -72,21 +75,25 @@ func ParseBootstrap(text []byte) (*BootstrapFile, error) {
 	if place := nullIn(&document, ""); place != "" {
 		return nil, Invalid("%s: an element of a list can't be null", place)
 	}
-	fractionsAsText(&document)
+	NumbersAsText(&document)
 	if err := document.Decode(new(BootstrapFile)); err != nil {
 		return nil, fmt.Errorf("%w: %s", ErrInvalid, withPlaces(&document, err))
 	}
 	return f, f.validate()
 }
 
-// fractionsAsText makes texts of all numbers below n with a fraction, an exponent, or more than 64 bits. The decoder
-// would cut them to whole numbers where it wants those; texts it refuses.
-func fractionsAsText(n *yaml.Node) {
-	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!float" {
+// octal is a number that YAML 1.1, and the decoder, take for octal; YAML 1.2 takes it for decimal.
+var octal = regexp.MustCompile(`^[-+]?0[0-9_]+$`)
+
+// NumbersAsText makes texts of all numbers below n that the decoder reads as others than they look: those with a
+// fraction, an exponent, or more than 64 bits, which it would cut to whole numbers where it wants those, and octal ones.
+// Where it wants a number, it refuses a text.
+func NumbersAsText(n *yaml.Node) {
+	if n.Kind == yaml.ScalarNode && (n.ShortTag() == "!!float" || n.ShortTag() == "!!int" && octal.MatchString(n.Value)) {
 		n.Tag = "!!str"
 	}
 	for _, child := range n.Content {
-		fractionsAsText(child)
+		NumbersAsText(child)
 	}
 }
 

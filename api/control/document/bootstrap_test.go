@@ -77,7 +77,7 @@ func TestBootstrapErrors(t *testing.T) {
 func TestNumbersOfTheFile(t *testing.T) {
 	for number, not := range map[string]string{
 		"1.5": "`1.5`", "1e3": "`1e3`", "5.0": "`5.0`", "-0.5": "`-0.5`", "99999999999999999999": "`9999999...`", "-99999999999999999999": "`-999999...`",
-		`"5"`: "`5`", "true": "`true`", "[5]": "a list",
+		"010": "`010`: leave out the leading zero", "-0_8": "`-0_8`: leave out the leading zero", `"5"`: "`5`", "true": "`true`", "[5]": "a list",
 	} {
 		for text, place := range map[string]string{
 			`{"workspaces":[{"id":"a","max_custom_array_length":` + number + `}]}`:          "workspaces[0].max_custom_array_length: line 1: ",
@@ -90,9 +90,9 @@ func TestNumbersOfTheFile(t *testing.T) {
 	}
 	_, err := ParseBootstrap([]byte("workspaces: [{id: a, max_custom_array_length: -1}]"))
 	require.ErrorContains(t, err, "max_custom_array_length -1: want 1 to 500")
-	f, err := ParseBootstrap([]byte("workspaces: [{id: a, name: 1.5, exchange_rates: {EUR: 1.10}, max_custom_array_length: 30}]"))
+	f, err := ParseBootstrap([]byte("workspaces: [{id: a, name: 010, exchange_rates: {EUR: 1.10}, max_custom_array_length: 0o36}]"))
 	require.NoError(t, err)
-	require.Equal(t, "1.5", f.Workspaces[0].Name)
+	require.Equal(t, "010", f.Workspaces[0].Name)
 	require.EqualValues(t, "1.10", f.Workspaces[0].ExchangeRates["EUR"])
 	require.Equal(t, 30, f.Workspaces[0].MaxArrayLength)
 }
