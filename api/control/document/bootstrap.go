@@ -86,10 +86,11 @@ func ParseBootstrap(text []byte) (*BootstrapFile, error) {
 var octal = regexp.MustCompile(`^[-+]?0[0-9_]+$`)
 
 // NumbersAsText makes texts of all numbers below n that the decoder reads as others than they look: those with a
-// fraction, an exponent, or more than 64 bits, which it would cut to whole numbers where it wants those, and octal ones.
-// Where it wants a number, it refuses a text.
+// fraction, an exponent, or more than 64 bits, which it would cut to whole numbers where it wants those, and octal
+// ones. Where it wants a number, it refuses a text.
 func NumbersAsText(n *yaml.Node) {
-	if n.Kind == yaml.ScalarNode && (n.ShortTag() == "!!float" || n.ShortTag() == "!!int" && octal.MatchString(n.Value)) {
+	tag := n.ShortTag()
+	if n.Kind == yaml.ScalarNode && (tag == "!!float" || tag == "!!int" && octal.MatchString(n.Value)) {
 		n.Tag = "!!str"
 	}
 	for _, child := range n.Content {
