@@ -387,6 +387,12 @@ func TestUserInPages(t *testing.T) {
 		require.Contains(t, p.text, done)
 		require.Contains(t, p.text, last)
 	}
+	// The trail begins anew with a change: the newest entry comes first.
+	action = regexp.MustCompile(`action="([^"]*/consent[^"]*)"`).FindStringSubmatch(older)
+	require.NotNil(t, action)
+	saved := b.post(html.UnescapeString(action[1]), "email_subscribe", "opted_in")
+	require.Contains(t, saved.text, "Consent saved.")
+	require.Contains(t, saved.text, ">Older</a>")
 	for _, wrong := range []string{"-1", "x", "104", "9999999999999999999"} {
 		require.Equal(t, 200, b.get(b.find("external_id", "ada", "")+"?trail="+wrong).status, wrong)
 	}
