@@ -53,7 +53,7 @@ func TestEventExportsAreFew(t *testing.T) {
 	require.Equal(t, 200, export())
 }
 
-// A client that reads nothing of its export for a minute makes room for others. One that reads slowly may take hours.
+// A client that reads nothing of its export for readerStall makes room for others. One that reads slowly may take hours.
 func TestEventExportThatNobodyReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log testlog.Buffer

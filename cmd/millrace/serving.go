@@ -224,7 +224,7 @@ func (s *serving) stop(inner []*http.Server, reloaded <-chan struct{}) error {
 func (s *serving) serveInner(ended chan<- error) (servers []*http.Server, err error) {
 	n := s.node
 	serve := func(name, address string, server *http.Server, secure bool) error {
-		l, err := net.Listen("tcp", address)
+		l, err := listenToOperators(address)
 		if err != nil {
 			return fmt.Errorf("--%s: %w", name, err)
 		}

@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"strconv"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"millrace/api/admin"
 	failures "millrace/api/call"
@@ -30,10 +34,27 @@ func (n *node) adminHandlers(phones *field.Phones) map[string]http.HandlerFunc {
 	}
 }
 
-// readerStall is how long the client may read nothing of an answer that takes as long as the client takes.
-const readerStall = time.Minute
+// Of an answer that takes as long as the client takes, the client must have read a piece within readerStall.
+const (
+	readerStall = 2 * time.Minute
+	readerPiece = 64 << 10
+)
 
-// impatient gives up on a client that reads nothing for readerStall.
+// listenToOperators opens a listener whose connections keep little in the kernel that is not yet on its way. With the
+// megabytes that the kernel would keep otherwise, it takes a slow client many minutes to make room for the next piece,
+// and nobody could see that the client reads.
+func listenToOperators(address string) (net.Listener, error) {
+	config := net.ListenConfig{Control: func(_, _ string, socket syscall.RawConn) (err error) {
+		failed := socket.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, readerPiece)
+		})
+		return errors.Join(failed, err)
+	}}
+	config.SetMultipathTCP(false) // its connections would not take the option over
+	return config.Listen(context.Background(), "tcp", address)
+}
+
+// impatient gives up on a client that does not read a piece within readerStall.
 type impatient struct {
 	w   io.Writer
 	c   *http.ResponseController
@@ -42,7 +63,7 @@ type impatient struct {
 
 // Write writes to the client, in pieces that a slow one can read in time.
 func (i impatient) Write(p []byte) (n int, err error) {
-	for piece := range slices.Chunk(p, 64<<10) {
+	for piece := range slices.Chunk(p, readerPiece) {
 		if err := i.c.SetWriteDeadline(time.Now().Add(readerStall)); err != nil {
 			return n, err
 		}
