@@ -41,6 +41,7 @@ var fileStreams = []struct {
 	{"parquet", document.Stream{Format: document.FormatParquet}, 1_000_000},
 	{"ndjson", document.Stream{Format: document.FormatNDJSON}, 1_000_000},
 	{"avro", document.Stream{Format: document.FormatAvro}, 800_000},
+	{"avro-snappy", document.Stream{Format: document.FormatAvro, Compression: document.CompressionSnappy}, 0},
 	{"avro-zstd", document.Stream{Format: document.FormatAvro, Compression: document.CompressionZstd}, 0},
 	{"avro-uncompressed", document.Stream{Format: document.FormatAvro, Compression: document.CompressionNone}, 0},
 }

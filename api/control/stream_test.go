@@ -66,7 +66,7 @@ func TestStreamErrors(t *testing.T) {
 		"format":                                                     {ID: "a", Format: "csv"},
 		"compression \"snappy\": want zstd, which the format parquet": {ID: "a", Compression: "snappy"},
 		"compression \"deflate\": want zstd or gzip or none, which":   {ID: "a", Format: "ndjson", Compression: "deflate"},
-		"compression \"gzip\": want deflate or zstd or none, which":   {ID: "a", Format: "avro", Compression: "gzip"},
+		"compression \"gzip\": want deflate or snappy or zstd or none, which":   {ID: "a", Format: "avro", Compression: "gzip"},
 		"compression: a destination of type http can't have it":       {ID: "a", Compression: "none", Destination: document.Destination{Type: document.DestinationHTTP, URL: "https://h"}},
 		"compression: a destination of type kafka can't have it":      {ID: "a", Format: "avro", Compression: "none", Destination: document.Destination{Type: document.DestinationKafka, Brokers: "h:1", Registry: "http://h"}},
 		"columns: the format ndjson can't have them":                  {ID: "a", Format: "ndjson", Columns: []string{"a:string"}},

@@ -21,7 +21,7 @@ import (
 // lies on the disk.
 func BenchmarkStream(b *testing.B) {
 	const requests, events = 4000, 75
-	for _, format := range []string{"ndjson", "ndjson gzip", "ndjson none", "parquet", "avro", "avro zstd", "avro none", "columns", "young"} {
+	for _, format := range []string{"ndjson", "ndjson gzip", "ndjson none", "parquet", "avro", "avro snappy", "avro zstd", "avro none", "columns", "young"} {
 		b.Run(format, func(b *testing.B) {
 			of := document.Stream{}
 			of.Format, of.Compression, _ = strings.Cut(format, " ")

@@ -210,8 +210,9 @@ func (f *files) create(key fileKey) (*output, error) {
 
 // codecs of Avro by the compression of a stream; the default is that of an empty one.
 var codecs = map[string]currents.Codec{
-	document.CompressionNone: currents.Plain,
-	document.CompressionZstd: currents.Zstd,
+	document.CompressionNone:   currents.Plain,
+	document.CompressionSnappy: currents.Snappy,
+	document.CompressionZstd:   currents.Zstd,
 }
 
 // newCompressor returns a compressor that makes more bytes rather than taking more time.

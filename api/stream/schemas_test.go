@@ -184,7 +184,7 @@ func TestRefusedRecordsAreReadable(t *testing.T) {
 // Files of Avro are read by another library, compressed or not.
 func TestAvroFilesForOthers(t *testing.T) {
 	w, want := currentsWorld(t)
-	for compression, codec := range map[string]string{"": "deflate", "deflate": "deflate", "zstd": "zstandard", "none": ""} {
+	for compression, codec := range map[string]string{"": "deflate", "deflate": "deflate", "snappy": "snappy", "zstd": "zstandard", "none": ""} {
 		id := "files" + compression
 		require.NoError(t, w.turns(w.options(), w.create(document.Stream{ID: id, Format: "avro", Compression: compression})))
 		files := 0

@@ -212,7 +212,7 @@ func TestStreamCommands(t *testing.T) {
 	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "x", "--kind", "click")...), "kinds[0]")
 	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "x", "--from", "yesterday")...), "from")
 	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "x", "--column", "n:int")...), "want NAME:TYPE")
-	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "x", "--format", "avro", "--compression", "gzip")...), "want deflate or zstd or none")
+	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "x", "--format", "avro", "--compression", "gzip")...), "want deflate or snappy or zstd or none")
 	require.Contains(t, refused(t, nil, s.target("streams", "pause", "test", "nothing")...), "not found")
 	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "x", "--to", "s3")...), "destination.bucket is required")
 	require.Contains(t, refused(t, nil, s.target("streams", "create", "test", "x", "--to", "http", "--url", "http://127.0.0.1:1/x", "--format", "ndjson")...), "want currents or json")

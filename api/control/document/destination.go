@@ -78,6 +78,7 @@ const (
 	CompressionDeflate = "deflate"
 	CompressionGzip    = "gzip"
 	CompressionNone    = "none"
+	CompressionSnappy  = "snappy"
 	CompressionZstd    = "zstd"
 
 	EncryptionS3  = "AES256"
@@ -178,7 +179,7 @@ var destinationFormats = map[string][]string{
 var formatCompressions = map[string][]string{
 	FormatParquet: {CompressionZstd},
 	FormatNDJSON:  {CompressionZstd, CompressionGzip, CompressionNone},
-	FormatAvro:    {CompressionDeflate, CompressionZstd, CompressionNone},
+	FormatAvro:    {CompressionDeflate, CompressionSnappy, CompressionZstd, CompressionNone},
 }
 
 func (d *Destination) validate() error {

@@ -16,7 +16,7 @@ type Stream struct {
 	// parquet (default) | ndjson | avro, for files; currents (default) | json, for messages; can't be changed
 	Format string `json:"format" yaml:"format"`
 	// Compression of files, which depends on the format: zstd (default for parquet and ndjson) | gzip | deflate
-	// (default for avro) | none.
+	// (default for avro) | snappy | none.
 	Compression string `json:"compression,omitempty" yaml:"compression"`
 	// Columns are properties, NAME:TYPE with one of columnTypes, that have a column of their own in Parquet.
 	Columns     []string    `json:"columns,omitempty" yaml:"columns"`

@@ -5,11 +5,13 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"math"
 	"strings"
 
 	"github.com/klauspost/compress/flate"
+	"github.com/klauspost/compress/s2"
 	"github.com/klauspost/compress/zstd"
 	"github.com/twmb/avro"
 	"github.com/twmb/avro/ocf"
@@ -231,6 +233,7 @@ type Codec uint8
 const (
 	Deflate Codec = iota
 	Plain         // not at all
+	Snappy
 	Zstd
 )
 
@@ -256,6 +259,8 @@ func NewEncoder(w io.Writer, kind op.Kind, users *Reader, workspace string, code
 	switch codec {
 	case Deflate:
 		x.compress, options = newDeflate(), append(options, ocf.WithCodec(ocf.DeflateCodec(flate.BestSpeed)))
+	case Snappy:
+		x.compress, options = snappy, append(options, ocf.WithCodec(ocf.SnappyCodec()))
 	case Zstd:
 		x.compress, options = newZstd(), append(options, ocf.WithCodec(ocf.MustZstdCodec(nil, nil)))
 		x.most = zstdBlockBytes
@@ -280,6 +285,15 @@ func newDeflate() func(dst *bytes.Buffer, rows []byte) error {
 		}
 		return w.Close()
 	}
+}
+
+// snappy compresses a block, and puts its checksum behind it.
+func snappy(dst *bytes.Buffer, rows []byte) error {
+	dst.Grow(s2.MaxEncodedLen(len(rows)) + crc32.Size)
+	free := dst.AvailableBuffer()
+	packed := s2.EncodeSnappy(free[:cap(free)], rows)
+	dst.Write(binary.BigEndian.AppendUint32(packed, crc32.ChecksumIEEE(rows)))
+	return nil
 }
 
 // newZstd is like newDeflate.

@@ -122,7 +122,7 @@ func TestEncoder(t *testing.T) {
 	for codec, x := range map[Codec]struct {
 		name  string
 		bytes int // of a block
-	}{Deflate: {"deflate", blockBytes}, Plain: {"", blockBytes}, Zstd: {"zstandard", zstdBlockBytes}} {
+	}{Deflate: {"deflate", blockBytes}, Plain: {"", blockBytes}, Snappy: {"snappy", blockBytes}, Zstd: {"zstandard", zstdBlockBytes}} {
 		name, full := x.name, x.bytes
 		var file pieces
 		r := NewReader(testSvcID, nobody{}, 1)
