@@ -6,13 +6,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
+	"millrace/loadtest/testsize"
 )
 
 // TestHours counts random occurrences, by which the window moves slowly, fast, or beyond the modulus of hours, in three
 // users, and merges them.
 func TestHours(t *testing.T) {
 	rng := testseed.Rand(t)
-	for range 300 {
+	for range testsize.Of(3000, 60, 20) {
 		var users [3][]byte
 		var all [3][]int64
 		hours, most := 1+rng.Int64N(2500), 1+rng.IntN(4)
