@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -43,6 +44,11 @@ func openRefused(path string, s *state) (*refusedFile, error) {
 	case err != nil:
 		return nil, err
 	}
+	file, err := durable.Lock(path) // before it is cut: another import may be writing
+	if err != nil {
+		return nil, fmt.Errorf("refused rows: %w", err)
+	}
+	r.file = file
 	if s.Refused < 0 || s.Refused > info.Size() {
 		if s.Refused, err = endOfLines(path, info.Size()); err != nil {
 			return nil, err
@@ -144,13 +150,19 @@ func (r *refusedFile) append(o *outcome) error {
 	return nil
 }
 
+// open opens the file, which no other import may write at the same time, or have written since this one began: each
+// would write over the rows of the other.
 func (r *refusedFile) open() error {
 	if r.file != nil {
 		return nil
 	}
-	file, err := os.OpenFile(r.path, os.O_WRONLY|os.O_CREATE, 0o600)
+	file, err := durable.Lock(r.path)
 	if err != nil {
-		return err
+		return fmt.Errorf("refused rows: %w", err)
+	}
+	if info, err := file.Stat(); err != nil || info.Size() != r.size {
+		return errors.Join(err, fmt.Errorf("refused rows: %s has changed: does another import write there? "+
+			"--refused-dir names another directory", r.path), file.Close())
 	}
 	r.file = file
 	return durable.SyncDir(nil, filepath.Dir(r.path))
