@@ -96,3 +96,26 @@ func TestBodiesOfTheAdminAPIAreBounded(t *testing.T) {
 	}
 	require.Zero(t, d.bodies.taken.Load())
 }
+
+// What still comes of a body that is too large is let go as it arrives, and takes no room from others.
+func TestRestOfATooLargeBodyTakesNoRoom(t *testing.T) {
+	const size = 256 << 10
+	d := openEngine(t, t.TempDir(), func(o *Options) { o.MaxBodyBytes, o.MaxBodiesBytes = size, 16*size })
+	handler := d.operatorServer().Handler
+	body, client := io.Pipe()
+	r := httptest.NewRequest(http.MethodPost, "http://admin/admin/workspaces", body)
+	r.Header.Set("Authorization", "Bearer admin-token")
+	w := httptest.NewRecorder()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		handler.ServeHTTP(w, r)
+	}()
+	_, err := client.Write(make([]byte, 8*size))
+	require.NoError(t, err)
+	require.LessOrEqual(t, d.bodies.taken.Load(), int64(size))
+	require.NoError(t, client.Close())
+	<-ended
+	require.Equal(t, http.StatusRequestEntityTooLarge, w.Code, w.Body)
+	require.Zero(t, d.bodies.taken.Load())
+}

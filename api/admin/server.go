@@ -347,8 +347,14 @@ func (s *Server) readAll(r *http.Request) ([]byte, error) {
 var ErrCutOff = errors.New("the body could not be read to its end")
 
 // drain takes in what the client still sends, as long as ReadTimeout lets it: a connection that is closed while bytes
-// arrive is reset, and a client that sends its whole body before it reads would thereby lose the answer.
-func drain(r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }
+// arrive is reset, and a client that sends its whole body before it reads would thereby lose the answer. None of that
+// is kept, nor what was read before.
+func drain(r *http.Request) {
+	if body, isHeld := r.Body.(*api.HeldBody); isHeld {
+		body.Release()
+	}
+	_, _ = io.Copy(io.Discard, r.Body)
+}
 
 // queryNumber reads a number of a query; it returns otherwise if the number is missing.
 func queryNumber(query url.Values, name string, otherwise, most uint64) (uint64, error) {
