@@ -16,7 +16,6 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"millrace/api/bounded"
-	"millrace/api/control/document"
 	"millrace/api/stream"
 	"millrace/cmd/millrace/operate"
 	"millrace/loadtest"
@@ -93,7 +92,7 @@ func yamlConfig(text []byte) (kong.Resolver, error) {
 		err = fmt.Errorf("line %d: want flags and their values: flag: value", top[0].Line)
 	}
 	if err == nil {
-		document.NumbersAsText(&c.document) // flags read them
+		asWritten(&c.document)
 		err = c.document.Decode(&c.values)
 	}
 	if err == nil && decoder.Decode(&yaml.Node{}) != io.EOF {
@@ -103,6 +102,17 @@ func yamlConfig(text []byte) (kong.Resolver, error) {
 		return nil, fmt.Errorf("configuration file: %w", err)
 	}
 	return c, nil
+}
+
+// asWritten makes texts of all numbers and times below n: it is flags that read them, as on the command line.
+func asWritten(n *yaml.Node) {
+	switch n.ShortTag() {
+	case "!!int", "!!float", "!!timestamp":
+		n.Tag = "!!str"
+	}
+	for _, child := range n.Content {
+		asWritten(child)
+	}
 }
 
 // Resolve returns a flag's value, nil when the file has none.

@@ -339,11 +339,14 @@ func TestConfiguration(t *testing.T) {
 	require.Contains(t, refused(t, []string{"MILLRACE_MEMORY=much"}, "serve", "--data", dir), "much")
 }
 
-// Flags get numbers of the file as they are written: for YAML 1.1, 010 would be eight.
+// Flags get numbers and times of the file as they are written: YAML would make 83 of 0123, and of a time one that flags
+// don't read.
 func TestNumbersOfTheConfiguration(t *testing.T) {
-	resolver, err := yamlConfig([]byte("max-conns: 010\ntoken: 0123\nrate: 1.50\nnode: 7\nsections: [01, 2]\n"))
+	resolver, err := yamlConfig([]byte("max-conns: 010\ntoken: 0123\nrate: 1.50\nnode: 7\nsections: [01, 2]\nto: 0x1F\n" +
+		"memory: 1_000\nsince: 2026-01-31T09:30:00Z\nuntil: 2026-02-01\nmembers: {01: 0x2, 2026-01-31: a}\n"))
 	require.NoError(t, err)
-	for name, want := range map[string]string{"max-conns": "010", "token": "0123", "rate": "1.50", "node": "7", "sections": "01,2"} {
+	for name, want := range map[string]string{"max-conns": "010", "token": "0123", "rate": "1.50", "node": "7", "sections": "01,2", "to": "0x1F",
+		"memory": "1_000", "since": "2026-01-31T09:30:00Z", "until": "2026-02-01", "members": "01=0x2,2026-01-31=a"} {
 		got, err := resolver.Resolve(nil, &kong.Path{}, &kong.Flag{Value: &kong.Value{Name: name}})
 		require.NoError(t, err)
 		require.Equal(t, want, got)

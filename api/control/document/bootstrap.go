@@ -75,7 +75,7 @@ func ParseBootstrap(text []byte) (*BootstrapFile, error) {
 	if place := nullIn(&document, ""); place != "" {
 		return nil, Invalid("%s: an element of a list can't be null", place)
 	}
-	NumbersAsText(&document)
+	numbersAsText(&document)
 	if err := document.Decode(new(BootstrapFile)); err != nil {
 		return nil, fmt.Errorf("%w: %s", ErrInvalid, withPlaces(&document, err))
 	}
@@ -85,16 +85,16 @@ func ParseBootstrap(text []byte) (*BootstrapFile, error) {
 // octal is a number that YAML 1.1, and the decoder, take for octal; YAML 1.2 takes it for decimal.
 var octal = regexp.MustCompile(`^[-+]?0[0-9_]+$`)
 
-// NumbersAsText makes texts of all numbers below n that the decoder reads as others than they look: those with a
+// numbersAsText makes texts of all numbers below n that the decoder reads as others than they look: those with a
 // fraction, an exponent, or more than 64 bits, which it would cut to whole numbers where it wants those, and octal
 // ones. Where it wants a number, it refuses a text.
-func NumbersAsText(n *yaml.Node) {
+func numbersAsText(n *yaml.Node) {
 	tag := n.ShortTag()
 	if n.Kind == yaml.ScalarNode && (tag == "!!float" || tag == "!!int" && octal.MatchString(n.Value)) {
 		n.Tag = "!!str"
 	}
 	for _, child := range n.Content {
-		NumbersAsText(child)
+		numbersAsText(child)
 	}
 }
 
