@@ -21,6 +21,7 @@ func TestRefusedFileOfTwoImports(t *testing.T) {
 	require.ErrorIs(t, second.open(), durable.ErrLocked)
 	_, err = first.file.WriteAt([]byte("{}\n"), 0)
 	require.NoError(t, err)
+	require.NoError(t, second.forget())
 	_, err = openRefused(path, new(state)) // or it would cut what the first one is writing
 	require.ErrorIs(t, err, durable.ErrLocked)
 	require.NoError(t, first.close())
