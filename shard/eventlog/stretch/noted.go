@@ -14,7 +14,7 @@ type notes struct {
 	to  uint64                                               // where the stretch ends
 	got uint64                                               // up to here they have been looked up
 	// atOnce is of how many positions they are looked up at a time: about as many as the engine returns at once, since
-	// it reads those of all further ones in vain. 0: it has returned all so far.
+	// it reads those of all further ones in vain, and as a stretch has. 0: all so far.
 	atOnce uint64
 	// list has those that are still to come.
 	list []books.Noted
@@ -41,6 +41,14 @@ func (n *notes) reach(position uint64) (err error) {
 	}
 	n.any = n.any || len(n.list) > 0
 	return nil
+}
+
+// atOnceAfter returns atOnce for the stretch after one from first to last.
+func (n *notes) atOnceAfter(first, last uint64) uint64 {
+	if size := last - first + 1; size > 0 && last < n.to && (n.atOnce == 0 || size < n.atOnce) {
+		return size
+	}
+	return n.atOnce
 }
 
 // next removes and returns the next thing that the op at a place has made; nil when there is none.

@@ -57,3 +57,29 @@ func TestNotedAreFoundAfterFailure(t *testing.T) {
 		require.NotNil(t, s.notes.next(p, 0), "%d", p)
 	}
 }
+
+// Stretches that end before what there is to read look little up in vain: the next one begins anew.
+func TestNotedAreLookedUpForAStretch(t *testing.T) {
+	const last, size = 10_000, 20
+	var s Stretch
+	looked := uint64(0)
+	s.Noted = func(from, to uint64) ([]books.Noted, uint64, error) {
+		looked += to - from + 1
+		return nil, to, nil
+	}
+	for first := uint64(1); first <= last; first += size {
+		s.Begin(first, last)
+		for p := first; p < first+size; p++ {
+			require.NoError(t, s.notes.reach(p))
+			s.Last = p
+		}
+	}
+	require.Less(t, looked, uint64(4*last))
+	s.Begin(last+1, last+2) // what is read to its end says nothing about the next
+	require.NoError(t, s.notes.reach(last+1))
+	s.Last = last + 2
+	s.Begin(last+3, 2*last)
+	looked = 0
+	require.NoError(t, s.notes.reach(last+3))
+	require.GreaterOrEqual(t, looked, uint64(size))
+}

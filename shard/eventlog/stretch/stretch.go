@@ -47,7 +47,7 @@ func (s *Stretch) Begin(first, to uint64) {
 	s.Rows.Reset()
 	*s = Stretch{Rows: s.Rows, First: first, Last: first - 1, Noted: s.Noted, recNames: s.recNames,
 		innerNames: s.innerNames, ids: s.ids, scratch: s.scratch,
-		notes: notes{of: s.Noted, to: to, atOnce: s.notes.atOnce}}
+		notes: notes{of: s.Noted, to: to, atOnce: s.notes.atOnceAfter(s.First, s.Last)}}
 }
 
 // HasNoted reports whether the engine has noted something of the stretch.
