@@ -67,7 +67,7 @@ func (l *Log) readDeletions(from, to uint64) (found *stretch.Skimmer, last uint6
 		if err := found.AddRecord(position, payload); err != nil {
 			return err
 		}
-		if last = position; found.Bytes > 8*l.opts.tailBytes { // of which few are in memory
+		if last = position; found.Bytes > maxStretchFactor*l.opts.tailBytes { // of which few are in memory
 			return errEnough
 		}
 		return nil

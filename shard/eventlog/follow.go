@@ -311,7 +311,7 @@ func (f *Follower) gather() error {
 		if err := s.AddRecord(position, payload); err != nil {
 			return err
 		}
-		if max(s.Bytes, s.Size()) >= f.log.opts.tailBytes {
+		if most := f.log.opts.tailBytes; s.Size() >= most || s.Bytes >= maxStretchFactor*most {
 			return errEnough
 		}
 		return f.ctx.Err()

@@ -131,3 +131,34 @@ func TestFollowerMisses(t *testing.T) {
 	require.Zero(t, at(w.l.Stats().Packed))
 	require.True(t, w.l.Waits(w.l.Applied(), 1, time.Time{}).IsZero())
 }
+
+// A log with few events is read in larger parts than one with many: what it takes to begin a part is not for each 2 MiB.
+func TestFewEventsAreReadInFewParts(t *testing.T) {
+	o := manual()
+	o.tailBytes = 4 << 10
+	w := newWorld(t, vfs.NewMem(), o)
+	for i := range 400 {
+		w.setEmail("u0", fmt.Sprintf("%060d@example.com", i))
+	}
+	parts := &counted{Source: w.l.src}
+	w.l.src = parts
+	size := int64(0)
+	require.NoError(t, parts.Source.ReadLog(parts.FirstPosition(), math.MaxUint64, func(_ uint64, _ uint32, payload []byte) error {
+		size += int64(len(payload))
+		return nil
+	}))
+	require.Greater(t, size, 8*o.tailBytes)
+	require.NoError(t, w.l.Export(context.Background(), Query{}, func(*event.Event) error { return nil }))
+	require.Less(t, parts.n, 4+size/(4*o.tailBytes))
+}
+
+// counted counts how often the log is read.
+type counted struct {
+	Source
+	n int64
+}
+
+func (c *counted) ReadLog(from, to uint64, f func(uint64, uint32, []byte) error) error {
+	c.n++
+	return c.Source.ReadLog(from, to, f)
+}

@@ -82,9 +82,12 @@ type Options struct {
 	Interval time.Duration
 	Logger   *slog.Logger // default slog.Default()
 
-	tailBytes int64 // how much of the log is read at a time; default 2 MiB, whose rows stay in the processor's caches
+	tailBytes int64 // bytes of events that are read of the log at a time; default 2 MiB, for the processor's caches
 	groupRows int   // for blocks.Writer
 }
+
+// maxStretchFactor times what a stretch of the log may have of events is where one with few events ends.
+const maxStretchFactor = 8
 
 // EnsureDefaults fills in what is not set.
 func (o *Options) EnsureDefaults() {

@@ -242,9 +242,6 @@ func (l *Log) gather(from, to uint64, most int64) (full bool, err error) {
 	return full, nil
 }
 
-// maxStretchFactor times BlockBytes is where a stretch with few events ends.
-const maxStretchFactor = 8
-
 // commit makes a block of the gathered stretch, and lets the log go.
 func (l *Log) commit() error {
 	s := &l.pack.stretch
