@@ -35,37 +35,27 @@ type refusedOutput interface {
 // openRefused cuts a refused file to what its state knows of. What another file of the same name has left stays, apart
 // from half a line at its end: when that other file goes on, the row comes again.
 func openRefused(path string, s *state) (*refusedFile, error) {
-	r := &refusedFile{path: path}
-	info, err := os.Stat(path)
-	switch {
-	case errors.Is(err, os.ErrNotExist):
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		s.Refused = 0
-		return r, nil
-	case err != nil:
-		return nil, err
+		return &refusedFile{path: path}, nil
 	}
-	file, err := durable.Lock(path) // before it is cut: another import may be writing
+	file, err := durable.Lock(path) // before anything is read of it: another import may be writing
 	if err != nil {
 		return nil, fmt.Errorf("refused rows: %w", err)
 	}
-	r.file = file
-	if s.Refused < 0 || s.Refused > info.Size() {
-		if s.Refused, err = endOfLines(path, info.Size()); err != nil {
-			return nil, err
-		}
+	info, err := file.Stat()
+	if err == nil && (s.Refused < 0 || s.Refused > info.Size()) {
+		s.Refused, err = endOfLines(file, info.Size())
 	}
-	r.size, r.before = s.Refused, s.Refused
-	return r, nil
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return &refusedFile{path: path, file: file, size: s.Refused, before: s.Refused}, nil
 }
 
 // endOfLines returns where a line can be added to a refused file of that size: behind its last whole line. A last line
 // that lacks only its end, which an editor may have taken, gets it.
-func endOfLines(path string, size int64) (end int64, err error) {
-	file, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, file.Close()) }()
+func endOfLines(file *os.File, size int64) (end int64, err error) {
 	for n := min(size, 64<<10); n > 0; n = min(size, 2*n) {
 		tail := make([]byte, n)
 		if _, err := file.ReadAt(tail, size-n); err != nil {
