@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -379,10 +380,13 @@ func (k *carrier) resume(ctx context.Context) error {
 func (k *carrier) read(
 	ctx context.Context, d delivery, to uint64, again bool,
 ) (through uint64, t tally, full bool, err error) {
-	last := uint64(0)
+	last, most := uint64(0), k.pace.bytes
+	if k.seat != nil && k.to.answers() {
+		most = cmp.Or(k.pace.behind, most)
+	}
 	through, err = k.follower.Read(ctx, to, func(e *event.Event) error {
 		if e.Position != last {
-			if full = !again && t.events > 0 && (t.size >= k.pace.bytes || d.ends(e)); full {
+			if full = !again && t.events > 0 && (t.size >= most || d.ends(e)); full {
 				return eventlog.Stop
 			}
 			last = e.Position

@@ -70,6 +70,7 @@ func (t *tally) add(e *event.Event) {
 // pace is how much goes out at a time, and how often.
 type pace struct {
 	bytes    int64         // a delivery ends when its events have that many
+	behind   int64         // the same while the carrier has a seat and the destination answers; 0: no difference
 	after    time.Duration // what has come goes out after that time
 	interval time.Duration // how often to look
 }

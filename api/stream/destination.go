@@ -31,7 +31,8 @@ func newFiles(o *Options, ws *control.Workspace, s *document.Stream, p Part) *fi
 	own := filepath.Join(o.Dir, ws.ID)
 	f := &files{folders: o.folders(), format: event.Format(s.Format), compression: s.Compression, svcID: o.SvcID,
 		layout: newLayout(ws, s, p), isLeft: func(name string) bool { return o.isLeft(ws.ID, name) },
-		unfinished: ownName(s, p, o) + ".", every: pace{o.FileBytes, o.FileAfter, o.Interval}, columns: columnsOf(s)}
+		unfinished: ownName(s, p, o) + ".", every: pace{bytes: o.FileBytes, after: o.FileAfter, interval: o.Interval},
+		columns: columnsOf(s)}
 	if f.format == currents.Avro || slices.Contains(s.Kinds, "deletion") || slices.Contains(s.Kinds, "merge") {
 		// Such rows have only a svc_id, so the other rows must have one too.
 		f.users = currents.NewReader(o.SvcID, o.Users, ws.Number)

@@ -34,7 +34,8 @@ type topics struct {
 	ws      *control.Workspace
 	stream  string
 	writer  *writer
-	names   map[string]string // topics by kind
+	names   map[string]string             // topics by kind
+	headers map[string][]kgo.RecordHeader // by kind: what all its records have
 	refused refusedFile
 	client  *kgo.Client      // nil: not connected
 	options []kgo.Opt        // the options that it was made with
@@ -49,11 +50,17 @@ type topics struct {
 
 func newTopics(o *Options, ws *control.Workspace, s *document.Stream, refused refusedFile) *topics {
 	k := &topics{o: o, to: &s.Destination, ws: ws, stream: s.ID, writer: newWriter(o, ws, s),
-		names: map[string]string{}, refused: refused, told: map[string]int32{},
-		learned: map[string]int32{}}
+		names: map[string]string{}, headers: map[string][]kgo.RecordHeader{}, refused: refused,
+		told: map[string]int32{}, learned: map[string]int32{}}
+	contentType := "application/json"
+	if s.Format == document.FormatAvro {
+		contentType = "application/avro"
+	}
 	for _, kind := range s.Kinds {
 		k.names[kind] = strings.NewReplacer("{workspace}", ws.ID, "{stream}", s.ID,
 			"{kind}", kind).Replace(s.Destination.Topic)
+		k.headers[kind] = []kgo.RecordHeader{{Key: "kind", Value: []byte(kind)},
+			{Key: "workspace", Value: []byte(ws.ID)}, {Key: "content-type", Value: []byte(contentType)}}
 	}
 	if s.Format == document.FormatAvro {
 		k.schemas = &schemas{url: s.Destination.Registry, timeout: o.RequestTimeout, topics: k.names,
@@ -65,7 +72,12 @@ func newTopics(o *Options, ws *control.Workspace, s *document.Stream, refused re
 func (k *topics) notes() bool   { return false }
 func (k *topics) looksUp() bool { return true }
 func (k *topics) answers() bool { return k.takes }
-func (k *topics) pace() pace    { return pace{bytes: k.o.MessageBytes, interval: k.o.MessageInterval} }
+
+// pace has a stream that catches up send more at a time: each delivery ends with small batches, an answer to wait for
+// and a cursor to store.
+func (k *topics) pace() pace {
+	return pace{bytes: k.o.MessageBytes, behind: 4 * k.o.MessageBytes, interval: k.o.MessageInterval}
+}
 
 func (k *topics) begin(bool) delivery {
 	d := &records{to: k, memory: k.spare}
@@ -95,7 +107,7 @@ func (k *topics) open(ctx context.Context) error {
 		kgo.ClientID("millrace-" + k.ws.ID + "-" + k.stream),
 		kgo.AllowAutoTopicCreation(), // where the brokers do so: a client has to ask for it
 		kgo.RecordDeliveryTimeout(k.o.RequestTimeout),
-		kgo.ProducerLinger(0),                 // events leave while the rest of a delivery is read
+		kgo.ProducerLinger(linger),
 		kgo.MaxBufferedRecords(math.MaxInt32), // a delivery bounds them, and waits for them in confirm
 		kgo.ProducerBatchCompression(kgo.ZstdCompression().WithLevel(int(zstd.SpeedFastest)),
 			kgo.SnappyCompression(), kgo.NoCompression())}
@@ -207,6 +219,9 @@ const (
 	minBatchBytes  = 512                 // a smaller value is not taken for a limit
 	// batchBytes is what a topic takes by default, with a margin.
 	batchBytes = 1_000_000
+	// linger is how long a batch waits for more, unless the delivery has ended: batches leave while the rest of the
+	// delivery is read, but each costs both sides the same, however small it is.
+	linger = 5 * time.Millisecond
 )
 
 // maxRecordBytes is more than any event can have, and less than brokers take as one request.
@@ -281,10 +296,8 @@ func (d *records) write(ctx context.Context, e *event.Event) error {
 	d.done.bytes += int64(end - value)
 
 	kind, first := event.KindName(e.Kind), len(m.headers)
-	m.headers = append(m.headers, kgo.RecordHeader{Key: "id", Value: m.texts[id:value:value]},
-		kgo.RecordHeader{Key: "kind", Value: []byte(kind)},
-		kgo.RecordHeader{Key: "workspace", Value: []byte(d.to.ws.ID)},
-		kgo.RecordHeader{Key: "content-type", Value: []byte(d.to.contentType())})
+	m.headers = append(m.headers, kgo.RecordHeader{Key: "id", Value: m.texts[id:value:value]})
+	m.headers = append(m.headers, d.to.headers[kind]...)
 	r := m.record()
 	*r = kgo.Record{Topic: d.to.names[kind], Key: m.texts[start:id:id], Value: m.texts[value:end:end],
 		Headers: m.headers[first:len(m.headers):len(m.headers)]}
@@ -298,13 +311,6 @@ func (k *topics) appendValue(dst []byte, e *event.Event) []byte {
 		return k.writer.append(dst, e)
 	}
 	return k.schemas.append(dst, e)
-}
-
-func (k *topics) contentType() string {
-	if k.schemas == nil {
-		return "application/json"
-	}
-	return "application/avro"
 }
 
 // note is told what became of a record.

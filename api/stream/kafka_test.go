@@ -559,3 +559,28 @@ func TestMemoryOfRecords(t *testing.T) {
 	d.memory.texts = make([]byte, 30, 100)
 	require.Equal(t, 100, cap(d.memory.emptied().texts))
 }
+
+// A stream that catches up has four times as much in a delivery, once the brokers have answered; one that is at the end
+// of its log has not.
+func TestKafkaCatchesUp(t *testing.T) {
+	w, c := newWorld(t, 4<<10), newBrokers(t)
+	o := w.options()
+	o.MessageBytes = 1 << 10
+	k := newCarrier(&o, w.ws, w.topics("all", c, nil), o.Parts()[0])
+	defer k.close()
+	deliveries := func() (sizes []int64) {
+		w.commit(w.ws.Number, 400, 1)
+		for before := k.cursor.Events; ; before = k.cursor.Events {
+			require.NoError(t, k.turn(context.Background()))
+			if k.cursor.Events == before {
+				return sizes
+			}
+			sizes = append(sizes, k.cursor.Events-before)
+		}
+	}
+	sizes := deliveries()
+	first, second := sizes[0], sizes[1]
+	require.Greater(t, len(sizes), 3)
+	require.InDelta(t, 4*first, second, 4)
+	require.InDelta(t, first, deliveries()[0], 1)
+}

@@ -61,8 +61,8 @@ type Options struct {
 	// written. Defaults 256 MiB, 1 min.
 	FileBytes int64
 	FileAfter time.Duration
-	// MessageBytes is how many bytes of events a delivery of messages has. What has come goes out every
-	// MessageInterval. Defaults 1 MiB, 100 ms.
+	// MessageBytes is how many bytes of events a delivery of messages has; to Kafka it has four times as many while a
+	// stream catches up. What has come goes out every MessageInterval. Defaults 1 MiB, 100 ms.
 	MessageBytes    int64
 	MessageInterval time.Duration
 	// RequestTimeout bounds a request to an HTTP endpoint, and how long brokers of Kafka are tried without a break.

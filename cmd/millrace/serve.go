@@ -75,7 +75,7 @@ type serveCommand struct {
 
 	StreamDir            string        `help:"Directory that streams may write below; default: streams in --data." placeholder:"DIR" type:"path"`
 	StreamCredentials    string        `help:"Directory of the credentials that streams use at their destinations, as WORKSPACE/NAME.json; default: stream-credentials in --data." placeholder:"DIR" type:"path"`
-	StreamMessageBytes   byteSize      `default:"1MiB" bounds:"1KiB..1GiB" help:"Size of the events in one delivery of messages; an interrupted stream repeats no more than that."`
+	StreamMessageBytes   byteSize      `default:"1MiB" bounds:"1KiB..1GiB" help:"Size of the events in one delivery of messages; an interrupted stream repeats no more than that (to Kafka four times as much while it catches up)."`
 	StreamMessageEvery   time.Duration `default:"100ms" bounds:"1ms..1h" help:"How often new events are sent out as messages."`
 	StreamRequestTimeout time.Duration `default:"30s" bounds:"1s..1h" help:"How long a stream waits for an HTTP endpoint to answer a request."`
 	StreamRefusedBytes   byteSize      `default:"64MiB" bounds:"1KiB..1TiB" help:"How much of what its destination refuses for good a stream keeps; beyond that, the stream waits."`
