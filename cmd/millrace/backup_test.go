@@ -335,7 +335,9 @@ func TestBackupEndsEarly(t *testing.T) {
 	t.Parallel()
 	s := newAdminSite(t, "--checkpoint-interval", "100ms", "--read-timeout", "1s", "--drain-timeout", "10m")
 	p := s.start(t)
-	l := s.load(func(o *loadtest.Options) { o.Connections = 2; o.Body.Users = 500 })
+	l := s.load(func(o *loadtest.Options) { // not as fast as it goes, so that backups don't grow
+		o.Connections, o.Rate, o.Backlog, o.Body.Users, o.Body.Mix = 2, 100, 4, 500, body.Mix{75, 75, 75}
+	})
 	require.Eventually(t, func() bool { // more than sockets take up by themselves
 		m := loggedBytes.FindStringSubmatch(s.metrics(t))
 		return m != nil && len(m[1]) >= len("16000000")
