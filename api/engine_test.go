@@ -227,6 +227,8 @@ func TestUnmetOperators(t *testing.T) {
 	require.Equal(t, `{"attributes_processed":1,"message":"success","warnings":[`+warning("objects", "has no element to update", 0)+`]}`,
 		ask(`{"external_id":"a","objects":{"$update":[{"$identifier_key":"id","$identifier_value":7,"$new_object":{"id":7}}]}}`))
 	require.Equal(t, good, ask(`{"external_id":"a","objects":{"$remove":[{"$identifier_key":"id","$identifier_value":7}]}}`))
+	require.Equal(t, `{"attributes_processed":1,"message":"success","warnings":[`+warning("s", "is no array", 0)+`]}`,
+		ask(`{"external_id":"a","s":{"$add":[]},"none":{"$add":[]},"objects":{"$add":[]}}`))
 
 	body := `{"external_id":"b","a":1},{"country":"x"},{"external_id":"a","dob":"never","list":["i"],"s":{"remove":["x"]},"l":{"add":["z"]},"o":{"x":3},"n":{"inc":1},"s\"2":1,"n2":{"inc":1}}`
 	first := ask(body, "Idempotency-Key", "k")

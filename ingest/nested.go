@@ -341,8 +341,11 @@ func (d *Decoder) arrayEdit(at int, members []byte) {
 		}
 		d.nested.dollars--
 		if name == "$add" {
-			if edits = append(append(edits, op.EditAdd), v...); !allObjects(v) {
+			if !allObjects(v) {
 				d.nested.bad = true
+			}
+			if len(v.Bytes()) > 0 { // adding nothing makes no array of another value
+				edits = append(append(edits, op.EditAdd), v...)
 			}
 			continue
 		}

@@ -441,7 +441,9 @@ func (j *judge) edits(m member, ok *bool) string {
 			for _, x := range v.list {
 				*ok = *ok && x.kind == '{' && !isTime(x)
 			}
-			w.WriteString("0 " + j.tree(m, *v, true, false, ok) + ";")
+			if tree := j.tree(m, *v, true, false, ok); len(v.list) > 0 {
+				w.WriteString("0 " + tree + ";")
+			}
 			continue
 		}
 		for _, x := range v.list {

@@ -264,7 +264,7 @@ func TestOperatorsHaveReferences(t *testing.T) {
 	f(`"a":1,"b":"x","c":{"$time":"2026-11-21"},"l":["x"],"o":{"x":1},"facebook":{"id":"1"}`, 9, nil,
 		` "~a":1 "~b":"x" "~c":t1795219200000 "~l":["x"] "~o":{"x":1} "facebook":{"id":"1"}`)
 	f(`"l":["x"],"n":{"inc":1},"bad":{"$x":1},"o":{"x":1}," u ":{"add":["x"]},"twitter":{"id":1},"e":{"$add":[]}`, 9, []string{"1 n", "1  u ", "1 e"},
-		` "~l":["x"] "~n":inc(1) "~o":{"x":1} "~u":update(["x"],[]) "twitter":{"id":1} "~e":edit(0 [];) "":[1,101,3,102,4,103]`)
+		` "~l":["x"] "~n":inc(1) "~o":{"x":1} "~u":update(["x"],[]) "twitter":{"id":1} "~e":edit() "":[1,101,3,102,4,103]`)
 	f(`"o":{"x":1},"_merge_objects":true,"n":{"inc":1}`, 9, []string{"1 o", "1 n"}, `+merge "~o":{"x":1} "~n":inc(1) "":[0,101,1,102]`)
 	f(`"a":{"inc":1},"b":{"inc":1},"c":{"inc":1}`, 2, []string{"1 a", "1 b", "1 c"}, ` "~a":inc(1) "~b":inc(1) "~c":inc(1) "":[0,101,1,102]`)
 	f(`"a":{"inc":1}`, 0, []string{"1 a"}, ` "~a":inc(1)`)
@@ -421,6 +421,7 @@ func TestCustomAttributes(t *testing.T) {
 	attrs(t, `"o":{"$add":[{"a":1},{"t":{"$time":"2026-11-21"}}]}`, `"~o":edit(0 [{"a":1},{"t":t1795219200000}];)`)
 	attrs(t, `"o":{"$add":[{"a":1}],"$update":[{"$identifier_key":"a","$identifier_value":1,"$new_object":{"b":2}}],"$remove":[{"$identifier_key":"a","$identifier_value":"x"},{"$identifier_value":true,"$identifier_key":"c"}]}`,
 		`"~o":edit(2 "a" "x";2 "c" true;1 "a" 1 {"b":2};0 [{"a":1}];)`)
+	attrs(t, `"o":{"$add":[],"$remove":[{"$identifier_key":"a","$identifier_value":1}]},"p":{"$add":[]}`, `"~o":edit(2 "a" 1;) "~p":edit()`)
 	// An attribute with a member that is not allowed is left out.
 	for _, o := range []string{`{"a b":1}`, `{"a.b":1}`, `{"":1}`, `{"$x":1}`, `{"a":{"$y":1}}`, `{"s":"` + strings.Repeat("x", 256) + `"}`, `{"t":{"$time":"bad"}}`, `{"t":{"$time":"3001-01-01"}}`,
 		`{"t":{"$time":"2026-11-21","x":1}}`, `{"$add":[1]}`, `{"$add":{}}`, `{"$add":[],"x":1}`, `{"$remove":[{"$identifier_key":"a"}]}`, `[{"$x":1}]`,
