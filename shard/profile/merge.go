@@ -49,7 +49,7 @@ func (e *Editor) Merge(keep, gone []byte, mode MergeMode, stamp int64, lim *Limi
 		lim = &defaultLimits
 	}
 	e.indexFields(gone)
-	email := mode.Brings(op.Email) && find(keep, tagEmail).none()
+	email := mode.Brings(op.Email) && find(keep, tagEmail).none() && !find(gone, tagEmail).none()
 	if e.isFew(keep) {
 		out = e.mergeFew(keep, gone, mode, email)
 	} else {
