@@ -2,6 +2,7 @@ package files
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +19,8 @@ import (
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/compress"
 	"github.com/parquet-go/parquet-go/deprecated"
+	"github.com/parquet-go/parquet-go/encoding/thrift"
+	"github.com/parquet-go/parquet-go/format"
 	"github.com/stretchr/testify/require"
 
 	"millrace/loadtest/testseed"
@@ -396,6 +399,49 @@ func TestParquetColumnsBesideAPayload(t *testing.T) {
 	require.ErrorContains(t, err, `deletions have no column "price"`)
 	_, err = read(t, parquetText(t, deleted{ID: "a"}), Parquet, Options{})
 	require.ErrorContains(t, err, `the column "price" is of a type that isn't known: DECIMAL(`)
+}
+
+// One row of a list may have more values than fit into memory.
+func TestParquetColumnsBesideAPayloadAreNotRead(t *testing.T) {
+	type listed struct {
+		ID      string  `parquet:"external_id"`
+		List    []int64 `parquet:"list"`
+		Payload string  `parquet:"payload"`
+	}
+	text := []byte(parquetText(t, listed{"a", []int64{1, 2, 3}, `{"k":1}`}, listed{"b", []int64{4}, `{"k":2}`}))
+	meta := parquetMetadata(t, string(text))
+	list := meta.RowGroups[0].Columns[1].MetaData
+	require.Equal(t, "list", list.PathInSchema[0])
+	for n := range list.TotalCompressedSize {
+		text[list.DataPageOffset+n] = 0xff
+	}
+	rows(t, string(text), Parquet, Options{}, `attributes {"external_id":"a","k":1}`, `attributes {"external_id":"b","k":2}`)
+}
+
+func parquetMetadata(t *testing.T, text string) *format.FileMetaData {
+	t.Helper()
+	f, err := parquet.OpenFile(strings.NewReader(text), int64(len(text)))
+	require.NoError(t, err)
+	return f.Metadata()
+}
+
+// What a file says of its rows is compared with the values that are there.
+func TestParquetCountsRows(t *testing.T) {
+	text := parquetText(t, parquetUser{ExternalID: "a"}, parquetUser{ExternalID: "b"}, parquetUser{ExternalID: "c"}, parquetUser{ExternalID: "d"})
+	_, err := read(t, text, Parquet, Options{})
+	require.NoError(t, err)
+	for change, want := range map[int64]string{1: "line 5: the row can't be read: the file should have 5 rows", -1: "line 4: the row can't be read: the file should have only 3 rows"} {
+		meta := parquetMetadata(t, text)
+		last := &meta.RowGroups[len(meta.RowGroups)-1]
+		last.NumRows += change
+		meta.NumRows += change
+		footer, err := thrift.Marshal(new(thrift.CompactProtocol), meta)
+		require.NoError(t, err)
+		body := text[:len(text)-8-int(binary.LittleEndian.Uint32([]byte(text[len(text)-8:])))]
+		changed := body + string(binary.LittleEndian.AppendUint32(footer, uint32(len(footer)))) + "PAR1"
+		_, err = read(t, changed, Parquet, Options{})
+		require.EqualError(t, err, want)
+	}
 }
 
 // Times as Spark, Hive and Impala write them, and UUIDs.

@@ -2,11 +2,9 @@ package files
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,24 +17,31 @@ import (
 )
 
 // columns reads Parquet, whose columns are strings, numbers, booleans, times and dates, each at most once in a row;
-// columns without a meaning beside a payload are of any type.
+// columns without a meaning beside a payload are of any type, and aren't read: one row of a list may have millions of
+// values.
 type columns struct {
 	o      Options
 	row    int64
-	rows   parquet.Rows
+	last   int64 // row
 	leaves []leaf
 	table  *table
-	buffer []parquet.Row
-	at, n  int // of buffer
+	values []parquet.Value // of a row, by leaf
 	cells  []cell
 	text   []byte
 }
 
-// leaf is a column of values; a column of the file that is a list, a map or a group has any number of them.
+// leaf is a column that is read: it has a value, which may be null, in each row.
 type leaf struct {
-	cell  int // of the row; -1: skipped
-	form  func(dst []byte, v parquet.Value) []byte
-	isRaw bool // values are JSON, not text
+	column int // of values; a column of the file that is a list, a map or a group has any number of them
+	cell   int // of the row
+	form   func(dst []byte, v parquet.Value) []byte
+	isRaw  bool // values are JSON, not text
+
+	pages  parquet.Pages
+	page   parquet.Page
+	values parquet.ValueReader // of page; nil: the next page is to be read
+	buffer []parquet.Value
+	rest   []parquet.Value // of buffer; they lie in page
 }
 
 func newColumns(f Source, size int64, at Position, o Options) (_ Reader, err error) {
@@ -55,13 +60,18 @@ func newColumns(f Source, size int64, at Position, o Options) (_ Reader, err err
 	if err := checkCompression(file.Metadata()); err != nil {
 		return nil, err
 	}
-	c := &columns{o: o, row: max(at.Row, 1), buffer: make([]parquet.Row, 64)}
+	c := &columns{o: o, row: max(at.Row, 1)}
 	if err := c.describe(file.Schema()); err != nil {
 		return nil, err
 	}
-	c.rows = parquet.MultiRowGroup(file.RowGroups()...).Rows()
-	if err := c.rows.SeekToRow(c.row - 1); err != nil {
-		return nil, c.broken(err)
+	all := parquet.MultiRowGroup(file.RowGroups()...)
+	c.last = all.NumRows()
+	for n := 0; n < len(c.leaves) && c.row <= c.last; n++ {
+		l := &c.leaves[n]
+		l.pages, l.buffer = all.ColumnChunks()[l.column].Pages(), make([]parquet.Value, 64)
+		if err := l.pages.SeekToRow(c.row - 1); err != nil {
+			return nil, c.broken(err)
+		}
 	}
 	return c, nil
 }
@@ -110,9 +120,10 @@ func (c *columns) describe(schema *parquet.Schema) error {
 		return err
 	}
 	c.cells = make([]cell, len(fields))
+	column := 0
 	for i, f := range fields {
 		if c.table.skips(i) {
-			c.leaves = append(c.leaves, slices.Repeat([]leaf{{cell: -1}}, leavesOf(f))...)
+			column += leavesOf(f)
 			continue
 		}
 		l, ok := leafOf(f)
@@ -120,9 +131,11 @@ func (c *columns) describe(schema *parquet.Schema) error {
 			return &Fault{Text: fmt.Sprintf("the column %q is of a type that isn't known: %s",
 				field.ShortName(f.Name()), typeOf(f))}
 		}
-		l.cell = i
+		l.column, l.cell = column, i
+		column++
 		c.leaves = append(c.leaves, l)
 	}
+	c.values = make([]parquet.Value, len(c.leaves))
 	return nil
 }
 
@@ -247,21 +260,27 @@ func (c *columns) Next(r *Row) (err error) {
 			err = c.broken(p)
 		}
 	}()
-	if c.at == c.n {
-		c.at = 0
-		if c.n, err = c.rows.ReadRows(c.buffer); c.n == 0 {
-			if err == nil || errors.Is(err, io.EOF) {
-				return io.EOF
-			}
+	for n := range c.leaves {
+		v, err := c.leaves[n].next()
+		switch {
+		case err == io.EOF && c.row > c.last:
+			continue
+		case err == io.EOF:
+			return c.broken(fmt.Sprintf("the file should have %d rows", c.last))
+		case err != nil:
 			return c.broken(err)
+		case c.row > c.last:
+			return c.broken(fmt.Sprintf("the file should have only %d rows", c.last))
 		}
+		c.values[n] = v
+	}
+	if c.row > c.last {
+		return io.EOF
 	}
 	at := c.Position()
-	values := c.buffer[c.at]
-	c.at++
 	c.row++
 	r.reset(at, nil)
-	if err := c.read(values); err != nil {
+	if err := c.read(); err != nil {
 		return err
 	}
 	r.table, r.untaken, r.cells = c.table, c.table, c.cells
@@ -272,12 +291,40 @@ func (c *columns) broken(why any) error {
 	return &Fault{Line: c.row, Text: fmt.Sprintf("the row can't be read: %v", why)}
 }
 
+// next returns the value of the next row. It is valid until the next call.
+func (l *leaf) next() (v parquet.Value, err error) {
+	for len(l.rest) == 0 {
+		if l.values == nil {
+			if l.pages == nil { // the file has no rows
+				return v, io.EOF
+			}
+			page, err := l.pages.ReadPage()
+			if err != nil {
+				return v, err
+			}
+			parquet.Release(l.page)
+			l.page, l.values = page, page.Values()
+		}
+		n, err := l.values.ReadValues(l.buffer)
+		switch l.rest = l.buffer[:n]; {
+		case err == io.EOF:
+			l.values = nil
+		case err != nil:
+			return v, err
+		case n == 0:
+			return v, io.ErrNoProgress
+		}
+	}
+	v, l.rest = l.rest[0], l.rest[1:]
+	return v, nil
+}
+
 // read makes cells of the values of a row. It looks at values where they are: copying a copy of one at once waits until
 // the first copy has left the processor.
-func (c *columns) read(values parquet.Row) error {
+func (c *columns) read() error {
 	size := 0
-	for n := range values {
-		if v := &values[n]; v.Kind() == parquet.ByteArray {
+	for n := range c.values {
+		if v := &c.values[n]; v.Kind() == parquet.ByteArray {
 			size += len(v.ByteArray())
 		}
 	}
@@ -286,18 +333,16 @@ func (c *columns) read(values parquet.Row) error {
 	}
 	c.text = c.text[:0]
 	clear(c.cells)
-	for n := range values {
-		v := &values[n]
-		k := v.Column()
-		if k < 0 || k >= len(c.leaves) || c.leaves[k].cell < 0 || v.IsNull() {
+	for n := range c.values {
+		v, l := &c.values[n], &c.leaves[n]
+		if v.IsNull() {
 			continue
 		}
-		i, from := c.leaves[k].cell, len(c.text)
-		c.text = c.leaves[k].form(c.text, *v)
-		raw := c.leaves[k].isRaw
-		c.cells[i] = cell{text: c.text[from:len(c.text):len(c.text)], quoted: !raw, json: raw}
-		if !raw {
-			if err := checkText(c.cells[i].text, c.row-1); err != nil {
+		from := len(c.text)
+		c.text = l.form(c.text, *v)
+		c.cells[l.cell] = cell{text: c.text[from:len(c.text):len(c.text)], quoted: !l.isRaw, json: l.isRaw}
+		if !l.isRaw {
+			if err := checkText(c.cells[l.cell].text, c.row-1); err != nil {
 				return err
 			}
 		}
