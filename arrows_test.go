@@ -88,7 +88,7 @@ var arrows = map[string][]string{
 	"shard/cluster/promise":   {"shard/cluster/calls", "shard/effect", "shard/replica", "wal/pause", "wal/quorum/host"},
 	"shard/cluster/routes":    {"shard/cluster/facts", "shard/cluster/placement", "shard/replica", "wal/quorum"},
 	"shard/eventlog":          {"shard/bodies", "shard/books", "shard/eventlog/blocks", "shard/eventlog/erased", "shard/eventlog/event", "shard/eventlog/files", "shard/eventlog/stretch", "shard/identity", "shard/op", "shard/profile", "wal", "wal/durable", "wal/pause"},
-	"shard/eventlog/erased":   {"shard/bodies", "shard/cursor", "shard/eventlog/blocks", "shard/op", "shard/profile", "wal/durable"},
+	"shard/eventlog/erased":   {"shard/bodies", "shard/books", "shard/cursor", "shard/eventlog/blocks", "shard/op", "shard/profile", "wal/durable"},
 	"shard/eventlog/blocks":   {"shard/cursor", "shard/eventlog/event", "shard/identity", "shard/op"},
 	"shard/eventlog/columns":  {},
 	"shard/eventlog/event":    {"shard/eventlog/columns", "shard/jsonvalue", "shard/op"},
@@ -142,7 +142,7 @@ var testArrows = map[string][]string{
 	"shard/cluster/placement": {"shard/replica"},
 	"shard/backup":            {"shard", "shard/bodies", "shard/eventlog/event", "shard/identity", "shard/op", "shard/profile", "shard/stamp"},
 	"shard/cluster":           {"shard/cluster/founding", "shard/identity", "shard/profile"},
-	"shard/eventlog":          {"ingest", "shard", "loadtest/body", "shard/identity", "shard/replica", "shard/stamp"},
+	"shard/eventlog":          {"ingest", "shard", "loadtest/body", "shard/effect", "shard/identity", "shard/replica", "shard/stamp"},
 	"shard/eventlog/blocks":   {"wal/durable"},
 	"loadtest":                {"..."},
 }

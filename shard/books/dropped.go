@@ -1,18 +1,31 @@
 package books
 
 import (
+	"cmp"
 	"encoding/binary"
+	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
 
 	"millrace/shard/store"
 )
 
-// DroppedEvent names an event or purchase of the log that had no effect, by its ordinal in the record at this position.
-// The event log leaves it out.
+// DroppedEvent names an op of the log that the event log leaves out, by its ordinal in the record at this position: an
+// event or purchase that had no effect, or a deletion that erases nothing, or other events than it says.
 type DroppedEvent struct {
 	Position uint64
 	Ordinal  uint32
+}
+
+// CompareDropped orders by place.
+func CompareDropped(a, b DroppedEvent) int {
+	return cmp.Or(cmp.Compare(a.Position, b.Position), cmp.Compare(a.Ordinal, b.Ordinal))
+}
+
+// IsDropped says whether a list in order has the op at a place.
+func IsDropped(list []DroppedEvent, position uint64, ordinal uint32) bool {
+	_, has := slices.BinarySearchFunc(list, DroppedEvent{position, ordinal}, CompareDropped)
+	return has
 }
 
 // Dropped has the events without effect.

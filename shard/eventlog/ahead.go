@@ -96,14 +96,14 @@ func (l *Log) follow(a *ahead, from, to uint64) (followed bool, err error) {
 	var found []*erased.Run
 	var seen volume
 	for at := from; at <= a.Last; {
-		some, last, err := l.readDeletions(at, a.Last)
+		some, last, read, err := l.readDeletions(at, a.Last)
 		if err != nil {
 			return false, err
 		}
-		for _, r := range some.Deletions.All() {
+		for _, r := range some {
 			found = erased.Add(found, r, erased.MaxBytes)
 		}
-		seen.add(volume{some.Bytes, some.Events})
+		seen.add(read)
 		at = last + 1
 		if err := l.pack.pace.rest(); err != nil {
 			return false, err

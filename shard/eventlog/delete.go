@@ -51,23 +51,25 @@ func (l *Log) findDeletions(to uint64) error {
 			l.tail.RUnlock()
 			return nil
 		}
-		found, last, err := l.readDeletions(from, to)
+		found, last, _, err := l.readDeletions(from, to)
 		l.tail.RUnlock()
 		if err != nil {
 			return err
 		}
-		l.learn(found.Deletions.All(), last)
+		l.learn(found, last)
 	}
 }
 
-// readDeletions finds the deletions in the log, up to the position last: to, or less when there is much.
-func (l *Log) readDeletions(from, to uint64) (found *stretch.Skimmer, last uint64, err error) {
-	found, last = new(stretch.Skimmer), from-1
+// readDeletions finds the deletions in a part of the log that the engine has applied, up to the position last: to, or
+// less when there is much.
+func (l *Log) readDeletions(from, to uint64) (found []*erased.Run, last uint64, seen volume, err error) {
+	var k stretch.Skimmer
+	last = from - 1
 	err = l.readLog(from, to, func(position uint64, _ uint32, payload []byte) error {
-		if err := found.AddRecord(position, payload); err != nil {
+		if err := k.AddRecord(position, payload); err != nil {
 			return err
 		}
-		if last = position; found.Bytes > maxStretchFactor*l.opts.tailBytes { // of which few are in memory
+		if last = position; k.Bytes > maxStretchFactor*l.opts.tailBytes { // of which few are in memory
 			return errEnough
 		}
 		return nil
@@ -75,5 +77,15 @@ func (l *Log) readDeletions(from, to uint64) (found *stretch.Skimmer, last uint6
 	if err == nil {
 		last = to // no records follow up to there
 	}
-	return found, last, enough(err)
+	if err = enough(err); err != nil {
+		return nil, 0, seen, err
+	}
+	if found = k.Deletions.All(); len(found) > 0 {
+		dropped, err := l.src.Dropped(from, last)
+		if err != nil {
+			return nil, 0, seen, err
+		}
+		found = erased.Without(found, dropped)
+	}
+	return found, last, volume{k.Bytes, k.Events}, nil
 }

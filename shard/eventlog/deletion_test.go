@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/shard"
+	"millrace/shard/effect"
 	"millrace/shard/eventlog/event"
 	"millrace/shard/op"
 )
@@ -56,4 +57,39 @@ func TestDeletionsArePassedOn(t *testing.T) {
 	w.reopen(manual())
 	require.Equal(t, want, w.followed())
 	require.Equal(t, []string{"c"}, w.exportedNames())
+}
+
+// A deletion that was decided before its user was merged into another one deletes nobody, and so erases nothing. One
+// that was decided before its user lost an external id, which somebody else has since, erases the user's events alone.
+func TestDeletionOfAChangedUser(t *testing.T) {
+	w := newWorld(t, vfs.NewMem(), manual())
+	w.track(op.ExternalID, "gone", 0, "of merged")
+	w.track(op.ExternalID, "kept", 0, "of kept")
+	w.track(op.ExternalID, "old", 0, "of renamed")
+	gone, kept, renamed := w.number(op.ExternalID, "gone"), w.number(op.ExternalID, "kept"), w.number(op.ExternalID, "old")
+	decided := w.e.NewBatch(1, 0)
+	defer decided.Release()
+	ofMerged, ofRenamed := decided.Delete(gone), decided.Delete(renamed)
+	w.merge(gone, kept)
+	w.batch(func(b *shard.Batch) { b.RenameExternalID(renamed, []byte("old"), []byte("new")) })
+	w.batch(func(b *shard.Batch) { b.RemoveExternalID(renamed, []byte("old")) })
+	w.track(op.ExternalID, "old", 0, "of next")
+	require.NoError(t, decided.Commit())
+	require.Equal(t, []effect.Outcome{effect.Nobody, effect.Done}, []effect.Outcome{decided.Outcome(ofMerged), decided.Outcome(ofRenamed)})
+	w.settle()
+	w.track(op.ExternalID, "old", 0, "of next again")
+	stays := []string{"of kept", "of merged", "of next", "of next again"}
+	deletions := w.followed()
+	require.Len(t, deletions, 1)
+	require.Contains(t, deletions[0], fmt.Sprintf(" %x", renamed))
+	require.Equal(t, stays, w.exportedNames())
+	w.pack()
+	require.Equal(t, deletions, w.followed())
+	require.Equal(t, stays, w.exportedNames())
+	require.NoError(t, w.l.maintain(true))
+	require.Equal(t, stays, w.onDiskNames())
+	w.reopen(manual())
+	require.Equal(t, stays, w.exportedNames())
+	w.batch(func(b *shard.Batch) { b.Delete(kept) })
+	require.Equal(t, []string{"of next", "of next again"}, w.exportedNames())
 }

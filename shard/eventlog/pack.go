@@ -249,7 +249,8 @@ func (l *Log) commit() error {
 	if err != nil {
 		return err
 	}
-	return l.enter(s.Last, s.Deletions.All(), len(dropped) > 0 || s.HasNoted(), func() (*block, error) {
+	found, forget := erased.Without(s.Deletions.All(), dropped), len(dropped) > 0 || s.HasNoted()
+	return l.enter(s.Last, found, forget, func() (*block, error) {
 		s.Finish(dropped, l.deleted.Load())
 		if len(s.List) == 0 || l.hasExpired(s.Newest, len(s.List), s.Last) {
 			return nil, nil

@@ -83,13 +83,17 @@ func (w *Worker) watch(c *Commit) {
 	}
 }
 
-// isLogged says whether the event log would hold the op: an event or purchase, or attributes that a stream carries out,
-// also when a message brings them.
+// isLogged says whether the event log would take in the op: an event, a purchase, a deletion, or attributes that a
+// stream carries out, also when a message brings them.
 func isLogged(o op.Op) bool {
 	if o.Kind() == op.Message {
 		o = op.Op(effect.MessageRecord(o.Body())[op.HeaderBytes:])
 	}
-	return o.Kind() == op.Event || o.Kind() == op.Purchase || o.Kind() == op.Attributes && o.Flags().Has(op.Streamed)
+	switch o.Kind() {
+	case op.Event, op.Purchase, op.Delete:
+		return true
+	}
+	return o.Kind() == op.Attributes && o.Flags().Has(op.Streamed)
 }
 
 func (w *Worker) applyOp(p *Partition, o op.Op) error {

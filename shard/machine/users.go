@@ -19,7 +19,8 @@ import (
 func (w *Worker) deleteUser(p *Partition, o op.Op) error {
 	if p.isPinned(o.Number()) {
 		// Profiles on the way to this one are deleted with it. The op waits without a body: the profile changes before
-		// it is removed, and may have events until then.
+		// it is removed, and may have events until then, or goes to another one.
+		w.applying.dropped = true
 		w.park(p, op.Delete, o.Number(), nil, o.Key())
 		return nil
 	}
@@ -35,14 +36,16 @@ func (w *Worker) deleteUser(p *Partition, o op.Op) error {
 func (w *Worker) remove(p *Partition, o op.Op) (effect.Outcome, error) {
 	s, isUser, err := w.entryAt(p, o.Number())
 	if !isUser || err != nil {
+		w.applying.dropped = len(o.Key()) > 0 // what the body tells the event log belongs to somebody else by now
 		return effect.Nobody, err
 	}
 	b, rec := w.entryOf(s), w.applying.rec
 	p.Trail.Erase(p.Number(s))
 	w.forgetMerged(p, b)
 	if !bytes.Equal(o.Body(), w.appendErased(b, p.Number(s), profile.Place{})) {
-		// The profile has changed since the op was made, so the event log must know of more; also of what was made at
-		// this op's own place, by a merge that the deletion has waited for.
+		// The profile has changed since the op was made, so a message tells the event log what to erase; also what was
+		// made at this op's own place, by a merge that the deletion has waited for.
+		w.applying.dropped = true
 		w.eraseEvents(p, p.Number(s), w.appendErased(b, p.Number(s), w.place().Next()))
 	}
 	w.eraseElsewhere(p, b)

@@ -46,7 +46,7 @@ func (e *Replica) AppliedPosition() uint64 {
 	return applied
 }
 
-// Dropped returns the events with positions between from and to that had no effect, in order.
+// Dropped returns what the event log leaves out of the positions between from and to, in order.
 func (e *Replica) Dropped(from, to uint64) (all []books.DroppedEvent, err error) {
 	e.checkpoints.busy.Lock() // what a round is writing is in neither place
 	defer e.checkpoints.busy.Unlock()
@@ -62,9 +62,7 @@ func (e *Replica) Dropped(from, to uint64) (all []books.DroppedEvent, err error)
 			return nil, err
 		}
 	}
-	slices.SortFunc(all, func(a, b books.DroppedEvent) int {
-		return cmp.Or(cmp.Compare(a.Position, b.Position), cmp.Compare(a.Ordinal, b.Ordinal))
-	})
+	slices.SortFunc(all, books.CompareDropped)
 	return all, nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"millrace/shard/bodies"
+	"millrace/shard/books"
 	"millrace/shard/cursor"
 	"millrace/shard/eventlog/blocks"
 	"millrace/shard/profile"
@@ -218,6 +219,34 @@ func (r *Run) after(position uint64) *Run {
 func After(runs []*Run, position uint64) (left []*Run) {
 	for _, r := range runs {
 		if r = r.after(position); r != nil {
+			left = append(left, r)
+		}
+	}
+	return left
+}
+
+// without returns the erasures of other deletions than these; nil when there are none.
+func (r *Run) without(dropped []books.DroppedEvent) *Run {
+	w := newRunWriter(r.First, r.Last, r.Oldest, r.erasures, len(r.data))
+	var x erasure
+	for from := r.reader(); from.next(&x); {
+		if !books.IsDropped(dropped, x.at.Position, x.at.Ordinal) {
+			w.add(&x)
+		}
+	}
+	if w.erasures == 0 {
+		return nil
+	}
+	return w.finish()
+}
+
+// Without returns what runs have of other deletions than these, which are in order.
+func Without(runs []*Run, dropped []books.DroppedEvent) (left []*Run) {
+	if len(dropped) == 0 {
+		return runs
+	}
+	for _, r := range runs {
+		if r = r.without(dropped); r != nil {
 			left = append(left, r)
 		}
 	}

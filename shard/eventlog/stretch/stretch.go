@@ -343,6 +343,9 @@ func (s *Stretch) Finish(dropped []books.DroppedEvent, deleted *erased.Set) {
 	for i := range s.List {
 		r := &s.List[i]
 		if r.Kind == op.Delete {
+			if books.IsDropped(dropped, r.Position, r.Ordinal&(1<<mergedShift-1)) {
+				continue
+			}
 			s.Newest = max(s.Newest, r.Accepted)
 			kept = append(kept, *r)
 			continue
