@@ -428,20 +428,25 @@ func parquetMetadata(t *testing.T, text string) *format.FileMetaData {
 // What a file says of its rows is compared with the values that are there.
 func TestParquetCountsRows(t *testing.T) {
 	text := parquetText(t, parquetUser{ExternalID: "a"}, parquetUser{ExternalID: "b"}, parquetUser{ExternalID: "c"}, parquetUser{ExternalID: "d"})
-	_, err := read(t, text, Parquet, Options{})
-	require.NoError(t, err)
-	for change, want := range map[int64]string{1: "line 5: the row can't be read: the file should have 5 rows", -1: "line 4: the row can't be read: the file should have only 3 rows"} {
+	body := text[:len(text)-8-int(binary.LittleEndian.Uint32([]byte(text[len(text)-8:])))]
+	said := func(rows ...int64) error {
 		meta := parquetMetadata(t, text)
-		last := &meta.RowGroups[len(meta.RowGroups)-1]
-		last.NumRows += change
-		meta.NumRows += change
+		require.Len(t, meta.RowGroups, len(rows))
+		meta.NumRows = 0
+		for i, n := range rows {
+			meta.RowGroups[i].NumRows = n
+			meta.NumRows += n
+		}
 		footer, err := thrift.Marshal(new(thrift.CompactProtocol), meta)
 		require.NoError(t, err)
-		body := text[:len(text)-8-int(binary.LittleEndian.Uint32([]byte(text[len(text)-8:])))]
-		changed := body + string(binary.LittleEndian.AppendUint32(footer, uint32(len(footer)))) + "PAR1"
-		_, err = read(t, changed, Parquet, Options{})
-		require.EqualError(t, err, want)
+		_, err = read(t, body+string(binary.LittleEndian.AppendUint32(footer, uint32(len(footer))))+"PAR1", Parquet, Options{})
+		return err
 	}
+	require.NoError(t, said(3, 1))
+	require.EqualError(t, said(3, 2), "line 5: the row can't be read: the file should have 5 rows")
+	require.EqualError(t, said(3, 0), "line 4: the row can't be read: the file should have only 3 rows")
+	require.EqualError(t, said(0, 1), "line 2: the row can't be read: the file should have only 1 rows")
+	require.EqualError(t, said(0, 0), "line 1: the row can't be read: the file should have only 0 rows")
 }
 
 // Times as Spark, Hive and Impala write them, and UUIDs.

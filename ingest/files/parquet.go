@@ -66,9 +66,15 @@ func newColumns(f Source, size int64, at Position, o Options) (_ Reader, err err
 	}
 	all := parquet.MultiRowGroup(file.RowGroups()...)
 	c.last = all.NumRows()
-	for n := 0; n < len(c.leaves) && c.row <= c.last; n++ {
+	if len(file.RowGroups()) == 0 || c.row > 1 && c.row > c.last {
+		return c, nil
+	}
+	for n := range c.leaves {
 		l := &c.leaves[n]
 		l.pages, l.buffer = all.ColumnChunks()[l.column].Pages(), make([]parquet.Value, 64)
+		if c.row == 1 {
+			continue // to seek would pass over a row group that should have no rows, whatever it has
+		}
 		if err := l.pages.SeekToRow(c.row - 1); err != nil {
 			return nil, c.broken(err)
 		}
@@ -295,7 +301,7 @@ func (c *columns) broken(why any) error {
 func (l *leaf) next() (v parquet.Value, err error) {
 	for len(l.rest) == 0 {
 		if l.values == nil {
-			if l.pages == nil { // the file has no rows
+			if l.pages == nil { // nothing is left
 				return v, io.EOF
 			}
 			page, err := l.pages.ReadPage()
