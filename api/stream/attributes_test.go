@@ -27,6 +27,7 @@ var sentAttributes = []struct {
 	{`{"external_id":"u1","visits":{"inc":-2},"list":{"add":["c"],"remove":["a"]}}`, true},
 	{`{"external_id":"u1","pets":[{"id":1,"name":"Rex"}]}`, true},
 	{`{"external_id":"u1","pets":{"$add":[{"id":2}],"$update":[{"$identifier_key":"id","$identifier_value":1,"$new_object":{"name":"Tex"}}]}}`, true},
+	{`{"external_id":"u1","pets":{"$add":[]}}`, true},
 	{`{"external_id":"u1","_merge_objects":true,"nested":{"a":{"c":2}}}`, true},
 	{`{"external_id":"u1","subscription_groups":[{"subscription_group_id":"00000000-0000-0000-0000-000000000001","subscription_state":"unsubscribed"}]}`, true},
 	{`{"user_alias":{"alias_name":"n","alias_label":"l"},"_update_existing_only":false,"n":1}`, true},

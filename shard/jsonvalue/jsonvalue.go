@@ -81,6 +81,9 @@ func AppendSent(dst []byte, v op.Value) []byte {
 		dst = Append(append(dst, `{"add":`...), add)
 		return append(Append(append(dst, `,"remove":`...), remove), '}')
 	case op.ArrayEdit:
+		if len(v.Bytes()) == 0 { // without edits; {} would be an object
+			return append(dst, `{"$add":[]}`...)
+		}
 		return append(appendEdits(append(dst, '{'), v.Bytes()), '}')
 	}
 	return Append(dst, v)
