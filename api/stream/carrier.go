@@ -229,7 +229,7 @@ func (k *carrier) sit(ctx context.Context) error {
 	select {
 	case seats <- struct{}{}:
 	default:
-		k.follower.LetGo()
+		k.letGo()
 		k.show(time.Now(), true)
 		select {
 		case seats <- struct{}{}:
@@ -248,10 +248,18 @@ func (k *carrier) stand() {
 		return
 	}
 	if k.follower != nil && (!k.lags || k.to.notes() || !k.to.answers()) {
-		k.follower.LetGo()
+		k.letGo()
 	}
 	<-k.seat
 	k.seat = nil
+}
+
+// letGo lets go of what was read ahead, and of the memory that the destination keeps for its next delivery.
+func (k *carrier) letGo() {
+	k.follower.LetGo()
+	if to, ok := k.to.(*topics); ok {
+		to.spare = memory{}
+	}
 }
 
 // load reads the stored cursor. If the cluster was made of a server that was alone, a group continues where that

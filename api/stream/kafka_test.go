@@ -538,9 +538,29 @@ func TestMemoryOfRecords(t *testing.T) {
 	w, c := newWorld(t, 4<<10), newBrokers(t)
 	stream := w.topics("all", c, nil)
 	o := w.options()
-	w.commit(w.ws.Number, 10, 7)
+	o.MessageBytes = 1 << 10
+	w.commit(w.ws.Number, 100, 7)
 	k := newCarrier(&o, w.ws, stream, o.Parts()[0])
 	defer k.close()
+	require.NoError(t, k.turn(context.Background()))
+	require.True(t, k.lags)
+	require.NotEmpty(t, k.to.(*topics).spare.records)
+	for range seatsOfAKind {
+		o.seats.messages <- struct{}{}
+	}
+	late, cancel := context.WithCancel(context.Background())
+	cancel()
+	require.ErrorIs(t, k.turn(late), context.Canceled)
+	require.Empty(t, k.to.(*topics).spare, "one that waits for a seat has nothing in memory")
+	for range seatsOfAKind {
+		<-o.seats.messages
+	}
+
+	for k.lags {
+		require.NoError(t, k.turn(context.Background()))
+	}
+	require.Empty(t, k.to.(*topics).spare, "nor has one that was catching up")
+	w.commit(w.ws.Number, 1, 7)
 	require.NoError(t, k.turn(context.Background()))
 	spare := k.to.(*topics).spare
 	require.NotEmpty(t, spare.records)
