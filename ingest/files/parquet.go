@@ -25,7 +25,7 @@ type columns struct {
 	last   int64 // row
 	leaves []leaf
 	table  *table
-	values []parquet.Value // of a row, by leaf
+	values []*parquet.Value // of a row, by leaf, where they were read
 	cells  []cell
 	text   []byte
 }
@@ -141,7 +141,7 @@ func (c *columns) describe(schema *parquet.Schema) error {
 		column++
 		c.leaves = append(c.leaves, l)
 	}
-	c.values = make([]parquet.Value, len(c.leaves))
+	c.values = make([]*parquet.Value, len(c.leaves))
 	return nil
 }
 
@@ -298,15 +298,15 @@ func (c *columns) broken(why any) error {
 }
 
 // next returns the value of the next row. It is valid until the next call.
-func (l *leaf) next() (v parquet.Value, err error) {
+func (l *leaf) next() (*parquet.Value, error) {
 	for len(l.rest) == 0 {
 		if l.values == nil {
 			if l.pages == nil { // nothing is left
-				return v, io.EOF
+				return nil, io.EOF
 			}
 			page, err := l.pages.ReadPage()
 			if err != nil {
-				return v, err
+				return nil, err
 			}
 			parquet.Release(l.page)
 			l.page, l.values = page, page.Values()
@@ -316,12 +316,13 @@ func (l *leaf) next() (v parquet.Value, err error) {
 		case err == io.EOF:
 			l.values = nil
 		case err != nil:
-			return v, err
+			return nil, err
 		case n == 0:
-			return v, io.ErrNoProgress
+			return nil, io.ErrNoProgress
 		}
 	}
-	v, l.rest = l.rest[0], l.rest[1:]
+	v := &l.rest[0]
+	l.rest = l.rest[1:]
 	return v, nil
 }
 
@@ -329,8 +330,8 @@ func (l *leaf) next() (v parquet.Value, err error) {
 // the first copy has left the processor.
 func (c *columns) read() error {
 	size := 0
-	for n := range c.values {
-		if v := &c.values[n]; v.Kind() == parquet.ByteArray {
+	for _, v := range c.values {
+		if v.Kind() == parquet.ByteArray {
 			size += len(v.ByteArray())
 		}
 	}
@@ -339,8 +340,8 @@ func (c *columns) read() error {
 	}
 	c.text = c.text[:0]
 	clear(c.cells)
-	for n := range c.values {
-		v, l := &c.values[n], &c.leaves[n]
+	for n, v := range c.values {
+		l := &c.leaves[n]
 		if v.IsNull() {
 			continue
 		}
