@@ -346,7 +346,7 @@ func (d *records) failed(ctx context.Context) error {
 	if untold == nil {
 		return err
 	}
-	client, failed := kgo.NewClient(append(slices.Clip(d.to.options), kgo.RecordRetries(0))...)
+	client, failed := d.to.forSingles(kgo.RecordRetries(0))
 	if failed != nil {
 		return err
 	}
@@ -385,7 +385,7 @@ func (d *records) sendApart(ctx context.Context) error {
 	if len(d.apart) == 0 {
 		return nil
 	}
-	client, err := kgo.NewClient(append(slices.Clip(d.to.options), kgo.ProducerBatchMaxBytes(maxRecordBytes))...)
+	client, err := d.to.forSingles(kgo.ProducerBatchMaxBytes(maxRecordBytes))
 	if err != nil {
 		return err
 	}
@@ -414,6 +414,11 @@ func (d *records) sendApart(ctx context.Context) error {
 		d.to.close() // the next record opens it
 	}
 	return nil
+}
+
+// forSingles makes a producer for alone: a record that is waited for has no use for a batch that waits for more.
+func (k *topics) forSingles(o kgo.Opt) (*kgo.Client, error) {
+	return kgo.NewClient(append(slices.Clip(k.options), kgo.ProducerLinger(0), o)...)
 }
 
 // alone returns when the copy of a record, sent by itself, is there.

@@ -604,3 +604,18 @@ func TestKafkaCatchesUp(t *testing.T) {
 	require.InDelta(t, 4*first, second, 4)
 	require.InDelta(t, first, deliveries()[0], 1)
 }
+
+// Records of a refused batch are waited for one by one, and there may be thousands.
+func TestKafkaSinglesLeaveAtOnce(t *testing.T) {
+	w, c := newWorld(t, 4<<10), newBrokers(t)
+	o := w.options()
+	w.commit(w.ws.Number, 1, 1)
+	k := newCarrier(&o, w.ws, w.topics("all", c, nil), o.Parts()[0])
+	defer k.close()
+	require.NoError(t, k.turn(context.Background()))
+	require.Equal(t, linger, k.to.(*topics).client.OptValue(kgo.ProducerLinger))
+	singles, err := k.to.(*topics).forSingles(kgo.RecordRetries(0))
+	require.NoError(t, err)
+	defer singles.Close()
+	require.Zero(t, singles.OptValue(kgo.ProducerLinger))
+}
