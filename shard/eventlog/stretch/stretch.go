@@ -34,7 +34,8 @@ type Stretch struct {
 	// that. Begin keeps it.
 	Noted func(from, to uint64) (changes []books.Noted, through uint64, err error)
 
-	rowBytes int64 // what the rows count for in Size
+	rowBytes int64    // what the rows count for in Size
+	deleteAt []uint32 // ordinals of the ops behind the rows of deletions
 	notes    notes
 
 	recNames, innerNames op.Names
@@ -46,7 +47,7 @@ type Stretch struct {
 func (s *Stretch) Begin(first, to uint64) {
 	s.Rows.Reset()
 	*s = Stretch{Rows: s.Rows, First: first, Last: first - 1, Noted: s.Noted, recNames: s.recNames,
-		innerNames: s.innerNames, ids: s.ids, scratch: s.scratch,
+		innerNames: s.innerNames, ids: s.ids, scratch: s.scratch, deleteAt: s.deleteAt[:0],
 		notes: notes{of: s.Noted, to: to, atOnce: s.notes.atOnceAfter(s.First, s.Last)}}
 }
 
@@ -69,7 +70,7 @@ func rowBytes(o op.Op) int64 { return int64(max(len(o), blocks.RowOverhead)) }
 // LetGo lets go of what was read.
 func (s *Stretch) LetGo() {
 	s.Rows.LetGo()
-	s.recNames, s.innerNames = nil, nil
+	s.recNames, s.innerNames, s.deleteAt = nil, nil, nil
 }
 
 // AddRecord adds the events and deletions of a record.
@@ -310,7 +311,7 @@ func (s *Stretch) addOp(position uint64, ordinal uint32, stamp int64, rec *op.Re
 // addDeletion adds a row for a user who was deleted, and one for each user who had been merged into that one, since
 // events went out under their numbers, too. The upper bits of a row's ordinal say how many rows of the deletion precede
 // it. A Delete in a message is for users whose events another group has, or for a user who has changed since the
-// look-up. The latter gets one more row, after what has happened to that user since.
+// look-up, after what has happened to that user since; the Delete that was made by the look-up is then left out.
 func (s *Stretch) addDeletion(position uint64, ordinal uint32, stamp int64, rec *op.Record, o op.Op) {
 	rows := uint32(0)
 	_ = bodies.EachErased(o.Body(), func(x bodies.Erased) { // addOp has already read it
@@ -321,6 +322,7 @@ func (s *Stretch) addDeletion(position uint64, ordinal uint32, stamp int64, rec 
 			Accepted: rec.Stamp, Time: rec.Stamp / 1000,
 			Workspace: rec.Workspace, Kind: op.Delete, ID: op.SvcID, Resolved: true, Number: x.Number,
 			Name: s.Intern(nil)})
+		s.deleteAt = append(s.deleteAt, ordinal)
 		rows++
 	})
 }
@@ -339,11 +341,11 @@ func (s *Stretch) keepProperties(rec *op.Record, properties []byte) []byte {
 
 // Finish leaves out what the engine dropped and what was deleted since. dropped is in order, as the rows still are.
 func (s *Stretch) Finish(dropped []books.DroppedEvent, deleted *erased.Set) {
-	kept := s.List[:0]
+	kept, deletions := s.List[:0], 0
 	for i := range s.List {
 		r := &s.List[i]
 		if r.Kind == op.Delete {
-			if books.IsDropped(dropped, r.Position, r.Ordinal&(1<<mergedShift-1)) {
+			if deletions++; books.IsDropped(dropped, r.Position, s.deleteAt[deletions-1]) {
 				continue
 			}
 			s.Newest = max(s.Newest, r.Accepted)
