@@ -257,9 +257,9 @@ func sweep(t *testing.T, h *harness, m image, want map[uint64]uint64, every int)
 	require.Greater(t, refusals, harmless)
 }
 
-// F3 and F4: the last segment is cut off at every byte where a record ends or begins, and at a share of the others. With a current high-water mark, a cut into the
-// records is refused. With an old one, as after a loss of power, the records that are whole before the cut are there,
-// and nothing else.
+// F3 and F4: the last segment is cut off at every byte where a record ends or begins, and at a share of the others. With
+// a current high-water mark, a cut into the records is refused. With an old one, as after a loss of power, the records
+// that are whole before the cut are there, and nothing else.
 func TestTruncate(t *testing.T) {
 	testsize.SkipSerial(t)
 	fs, h := damageLog(t)

@@ -257,9 +257,7 @@ func (k *carrier) stand() {
 // letGo lets go of what was read ahead, and of the memory that the destination keeps for its next delivery.
 func (k *carrier) letGo() {
 	k.follower.LetGo()
-	if to, ok := k.to.(*topics); ok {
-		to.spare = memory{}
-	}
+	k.to.letGo()
 }
 
 // load reads the stored cursor. If the cluster was made of a server that was alone, a group continues where that

@@ -24,6 +24,8 @@ type destination interface {
 	// answers reports whether the destination has taken something since open. Until then only confirm waits for it, not
 	// write: it may take until its time is up.
 	answers() bool
+	// letGo lets go of memory that is kept for the next delivery.
+	letGo()
 	// close releases what open has acquired.
 	close()
 }

@@ -57,6 +57,7 @@ func (f *files) pace() pace    { return f.every }
 func (f *files) notes() bool   { return true }
 func (f *files) looksUp() bool { return f.users != nil }
 func (f *files) answers() bool { return true }
+func (f *files) letGo()        {}
 func (f *files) close()        {}
 
 // open removes what a crash has left unfinished, also of streams that are gone.

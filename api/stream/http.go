@@ -82,6 +82,7 @@ func newEndpoint(o *Options, ws *control.Workspace, s *document.Stream, refused 
 func (h *endpoint) notes() bool         { return false }
 func (h *endpoint) looksUp() bool       { return true }
 func (h *endpoint) answers() bool       { return h.takes }
+func (h *endpoint) letGo()              {}
 func (h *endpoint) begin(bool) delivery { return &posts{to: h} }
 func (h *endpoint) close()              { h.client.CloseIdleConnections() }
 func (h *endpoint) pace() pace          { return pace{bytes: h.o.MessageBytes, interval: h.o.MessageInterval} }

@@ -55,6 +55,8 @@ func newTopics(o *Options, ws *control.Workspace, s *document.Stream, refused re
 	contentType := "application/json"
 	if s.Format == document.FormatAvro {
 		contentType = "application/avro"
+		k.schemas = &schemas{url: s.Destination.Registry, timeout: o.RequestTimeout, topics: k.names,
+			rows: currents.NewRows(k.writer.Reader, ws.ID)}
 	}
 	for _, kind := range s.Kinds {
 		k.names[kind] = strings.NewReplacer("{workspace}", ws.ID, "{stream}", s.ID,
@@ -62,16 +64,13 @@ func newTopics(o *Options, ws *control.Workspace, s *document.Stream, refused re
 		k.headers[kind] = []kgo.RecordHeader{{Key: "kind", Value: []byte(kind)},
 			{Key: "workspace", Value: []byte(ws.ID)}, {Key: "content-type", Value: []byte(contentType)}}
 	}
-	if s.Format == document.FormatAvro {
-		k.schemas = &schemas{url: s.Destination.Registry, timeout: o.RequestTimeout, topics: k.names,
-			rows: currents.NewRows(k.writer.Reader, ws.ID)}
-	}
 	return k
 }
 
 func (k *topics) notes() bool   { return false }
 func (k *topics) looksUp() bool { return true }
 func (k *topics) answers() bool { return k.takes }
+func (k *topics) letGo()        { k.spare = memory{} }
 
 // pace has a stream that catches up send more at a time: each delivery ends with small batches, an answer to wait for
 // and a cursor to store.

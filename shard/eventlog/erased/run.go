@@ -205,12 +205,20 @@ func (r *Run) after(position uint64) *Run {
 	} else if r.Last <= position {
 		return nil
 	}
-	w := newRunWriter(position+1, r.Last, r.Oldest, r.erasures, len(r.data))
+	return r.filtered(position+1, func(at profile.Place) bool { return at.Position > position })
+}
+
+// filtered returns the erasures of deletions at the places that f wants, first or later; nil when there are none.
+func (r *Run) filtered(first uint64, f func(at profile.Place) bool) *Run {
+	w := newRunWriter(first, r.Last, r.Oldest, r.erasures, len(r.data))
 	var x erasure
 	for from := r.reader(); from.next(&x); {
-		if x.at.Position > position {
+		if f(x.at) {
 			w.add(&x)
 		}
+	}
+	if w.erasures == 0 {
+		return nil
 	}
 	return w.finish()
 }
@@ -225,28 +233,14 @@ func After(runs []*Run, position uint64) (left []*Run) {
 	return left
 }
 
-// without returns the erasures of other deletions than these; nil when there are none.
-func (r *Run) without(dropped []books.DroppedEvent) *Run {
-	w := newRunWriter(r.First, r.Last, r.Oldest, r.erasures, len(r.data))
-	var x erasure
-	for from := r.reader(); from.next(&x); {
-		if !books.IsDropped(dropped, x.at.Position, x.at.Ordinal) {
-			w.add(&x)
-		}
-	}
-	if w.erasures == 0 {
-		return nil
-	}
-	return w.finish()
-}
-
 // Without returns what runs have of other deletions than these, which are in order.
 func Without(runs []*Run, dropped []books.DroppedEvent) (left []*Run) {
 	if len(dropped) == 0 {
 		return runs
 	}
+	isLeft := func(at profile.Place) bool { return !books.IsDropped(dropped, at.Position, at.Ordinal) }
 	for _, r := range runs {
-		if r = r.without(dropped); r != nil {
+		if r = r.filtered(r.First, isLeft); r != nil {
 			left = append(left, r)
 		}
 	}
