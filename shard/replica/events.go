@@ -13,8 +13,8 @@ import (
 	"millrace/shard/store"
 )
 
-// What the event log needs (package eventlog): the log's records, how far the store has their effects, and which events
-// had no effect.
+// What the event log needs (package eventlog): the log's records, how far the store has their effects, and which ops it
+// leaves out.
 
 // ReadLog calls f for the durable and applied records with positions between from and to. See wal.Log.Read.
 func (e *Replica) ReadLog(from, to uint64, f func(position uint64, count uint32, payload []byte) error) error {

@@ -22,7 +22,7 @@ const (
 	BookAudit      = 'u' // of partition 0, + sequence: an entry of the audit log
 	BookSuppressed = 'v' // + workspace and list, time, number: an email that is on that suppression list
 	BookAnswers    = 'w' // + stamp, number: an answer that was kept there
-	BookDropped    = 'x' // + position, ordinal: an event of the log that had no effect
+	BookDropped    = 'x' // + position, ordinal: an op that the event log leaves out
 	// + position, ordinal and index: for the event log, what BookTrail got there about states; value: number,
 	// BookTrail's
 	BookNoted = 'y'
