@@ -164,6 +164,9 @@ func (k *carrier) note(err error) {
 		return
 	}
 	k.follower = nil
+	if k.to != nil {
+		k.to.close() // what it has buffered would take memory until the next try
+	}
 	k.counter("errors").Inc()
 	if had == nil || had.Error() != err.Error() {
 		k.o.Logger.Warn("a stream's delivery failed; trying again", "workspace", k.ws.ID, "stream", k.stream.ID,

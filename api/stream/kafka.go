@@ -85,6 +85,7 @@ func (k *topics) begin(bool) delivery {
 }
 
 func (k *topics) close() {
+	k.letGo()
 	if k.client != nil {
 		k.client.Close()
 		k.client = nil

@@ -449,6 +449,41 @@ func TestKafkaThatHangs(t *testing.T) {
 	require.GreaterOrEqual(t, len(consumed(t, c, testTopics...)), 21)
 }
 
+// While a stream waits for its next try it has no producer, nor what that has buffered, nor memory of earlier deliveries.
+func TestKafkaLetsGoAfterAFailure(t *testing.T) {
+	w, c := newWorld(t, 4<<10), newBrokers(t)
+	o := w.options()
+	o.MessageBytes = 1 << 10
+	k := newCarrier(&o, w.ws, w.topics("all", c, nil), o.Parts()[0])
+	w.commit(w.ws.Number, 20, 7)
+	require.NoError(t, k.turn(context.Background()))
+	to := k.to.(*topics)
+	for name, fails := range map[string]func(){
+		"cursor": func() { w.puts = func() error { return os.ErrDeadlineExceeded } },
+		"broker": func() {
+			c.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
+				return refusal(req.(*kmsg.ProduceRequest), kerr.TopicAuthorizationFailed), nil, true
+			})
+		},
+	} {
+		fails()
+		err := k.turn(context.Background())
+		require.Error(t, err, name)
+		require.NotEmpty(t, to.client, name)
+		k.note(err)
+		w.puts = nil
+		require.Nil(t, to.client, name)
+		require.Empty(t, to.spare, name)
+	}
+	k.carryOn(t)
+	k.close()
+	ids := map[string]bool{}
+	for _, rec := range consumed(t, c, testTopics...) {
+		ids[header(rec, "id")] = true
+	}
+	require.Len(t, ids, 140)
+}
+
 // What brokers answer until the time of records is up is in the error.
 func TestKafkaSaysWhyTimeIsUp(t *testing.T) {
 	w, c := newWorld(t, 4<<10), newBrokers(t)
