@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -33,6 +34,7 @@ type topics struct {
 	to      *document.Destination
 	ws      *control.Workspace
 	stream  string
+	codecs  []kgo.CompressionCodec // of batches; the first that the brokers know
 	writer  *writer
 	names   map[string]string             // topics by kind
 	headers map[string][]kgo.RecordHeader // by kind: what all its records have
@@ -50,7 +52,8 @@ type topics struct {
 
 func newTopics(o *Options, ws *control.Workspace, s *document.Stream, refused refusedFile) *topics {
 	k := &topics{o: o, to: &s.Destination, ws: ws, stream: s.ID, writer: newWriter(o, ws, s),
-		names: map[string]string{}, headers: map[string][]kgo.RecordHeader{}, refused: refused,
+		codecs: batchCodecs(s.Compression), names: map[string]string{},
+		headers: map[string][]kgo.RecordHeader{}, refused: refused,
 		told: map[string]int32{}, learned: map[string]int32{}}
 	contentType := "application/json"
 	if s.Format == document.FormatAvro {
@@ -65,6 +68,21 @@ func newTopics(o *Options, ws *control.Workspace, s *document.Stream, refused re
 			{Key: "workspace", Value: []byte(ws.ID)}, {Key: "content-type", Value: []byte(contentType)}}
 	}
 	return k
+}
+
+// batchCodecs are the codecs by a stream's compression, each at the level that takes the least time.
+func batchCodecs(compression string) []kgo.CompressionCodec {
+	switch compression {
+	case document.CompressionGzip:
+		return []kgo.CompressionCodec{kgo.GzipCompression().WithLevel(gzip.BestSpeed)}
+	case document.CompressionLZ4:
+		return []kgo.CompressionCodec{kgo.Lz4Compression()}
+	case document.CompressionNone:
+		return []kgo.CompressionCodec{kgo.NoCompression()}
+	case document.CompressionSnappy:
+		return []kgo.CompressionCodec{kgo.SnappyCompression()}
+	}
+	return []kgo.CompressionCodec{kgo.ZstdCompression().WithLevel(int(zstd.SpeedFastest)), kgo.SnappyCompression()}
 }
 
 func (k *topics) notes() bool   { return false }
@@ -109,8 +127,7 @@ func (k *topics) open(ctx context.Context) error {
 		kgo.RecordDeliveryTimeout(k.o.RequestTimeout),
 		kgo.ProducerLinger(linger),
 		kgo.MaxBufferedRecords(math.MaxInt32), // a delivery bounds them, and waits for them in confirm
-		kgo.ProducerBatchCompression(kgo.ZstdCompression().WithLevel(int(zstd.SpeedFastest)),
-			kgo.SnappyCompression(), kgo.NoCompression())}
+		kgo.ProducerBatchCompression(k.codecs...)}
 	if m, err := c.mechanism(k.to.SASL); err != nil {
 		return fmt.Errorf("credentials %q: %w", k.to.Credentials, err)
 	} else if m != nil {

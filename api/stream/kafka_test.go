@@ -171,6 +171,25 @@ func TestKafkaTopicsAreCreated(t *testing.T) {
 	require.Len(t, consumed(t, c, testTopics...), len(w.exported(eventlog.Query{})))
 }
 
+// Batches are compressed as the stream says, or by zstd.
+func TestKafkaCompression(t *testing.T) {
+	w, c := newWorld(t, 4<<10), newBrokers(t)
+	w.commit(w.ws.Number, 20, 7)
+	for compression, codec := range map[string]kgo.CompressionCodecType{"": kgo.CodecZstd, "none": kgo.CodecNone, "gzip": kgo.CodecGzip, "snappy": kgo.CodecSnappy,
+		"lz4": kgo.CodecLz4, "zstd": kgo.CodecZstd} {
+		id := "c" + compression
+		stream := w.topics(id, c, func(s *document.Stream) { s.Compression, s.Destination.Topic = compression, "millrace.shop.event" })
+		require.NoError(t, w.turns(w.options(), stream))
+		found := map[string]int{}
+		for _, rec := range consumed(t, c, "millrace.shop.event") {
+			if int8(codec) == int8(rec.Attrs.CompressionType()) {
+				found[header(rec, "id")]++
+			}
+		}
+		require.Len(t, found, 140, compression)
+	}
+}
+
 // An event that is too large for its topic, or that the broker finds invalid, is refused for good, alone; those beside it
 // are there.
 func TestKafkaRefusesRecords(t *testing.T) {

@@ -77,6 +77,7 @@ const (
 
 	CompressionDeflate = "deflate"
 	CompressionGzip    = "gzip"
+	CompressionLZ4     = "lz4"
 	CompressionNone    = "none"
 	CompressionSnappy  = "snappy"
 	CompressionZstd    = "zstd"
@@ -181,6 +182,9 @@ var formatCompressions = map[string][]string{
 	FormatNDJSON:  {CompressionZstd, CompressionGzip, CompressionNone},
 	FormatAvro:    {CompressionDeflate, CompressionSnappy, CompressionZstd, CompressionNone},
 }
+
+// kafkaCompressions are how batches for Kafka can be compressed; the first is the default.
+var kafkaCompressions = []string{CompressionZstd, CompressionSnappy, CompressionLZ4, CompressionGzip, CompressionNone}
 
 func (d *Destination) validate() error {
 	needs, known := destinationNeeds[d.Type]

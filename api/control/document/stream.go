@@ -16,7 +16,7 @@ type Stream struct {
 	// parquet (default) | ndjson | avro, for files; currents (default) | json, for messages; can't be changed
 	Format string `json:"format" yaml:"format"`
 	// Compression of files, which depends on the format: zstd (default for parquet and ndjson) | gzip | deflate
-	// (default for avro) | snappy | none.
+	// (default for avro) | snappy | none; or of batches for Kafka: one of kafkaCompressions.
 	Compression string `json:"compression,omitempty" yaml:"compression"`
 	// Columns are properties, NAME:TYPE with one of columnTypes, that have a column of their own in Parquet.
 	Columns     []string    `json:"columns,omitempty" yaml:"columns"`
@@ -123,10 +123,13 @@ func (s *Stream) Validate() error {
 	return nil
 }
 
-// compressions are how the stream's files can be compressed, the default first. A stream of messages has none.
+// compressions are how what the stream sends can be compressed, the default first. Requests by HTTP are not.
 func (s *Stream) compressions() []string {
-	if to := s.Destination.Type; to != DestinationDirectory && to != DestinationS3 {
+	switch s.Destination.Type {
+	case DestinationHTTP:
 		return nil
+	case DestinationKafka:
+		return kafkaCompressions
 	}
 	return formatCompressions[s.Format]
 }
@@ -137,11 +140,10 @@ func (s *Stream) validateCompression() error {
 	case s.Compression == "" || slices.Contains(possible, s.Compression):
 		return nil
 	case len(possible) == 0:
-		return Invalid("compression: a destination of type %s can't have it, since it gets no files",
-			s.Destination.Type)
+		return Invalid("compression: a destination of type %s can't have it", s.Destination.Type)
 	}
-	return Invalid("compression %q: want %s, which the format %s can have", s.Compression,
-		strings.Join(possible, " or "), s.Format)
+	return Invalid("compression %q: want %s, which the format %s to a destination of type %s can have", s.Compression,
+		strings.Join(possible, " or "), s.Format, s.Destination.Type)
 }
 
 func (s *Stream) validateColumns() error {

@@ -29,7 +29,7 @@ type streamsCreate struct {
 	Name        []string `env:"-" help:"Only events and purchases of these names and products."`
 	Column      []string `env:"-" help:"parquet: property that gets its own column; TYPE is string, number, boolean or time." placeholder:"NAME:TYPE"`
 	Format      string   `env:"-" help:"Format of files: parquet (default), ndjson, avro; of messages: currents (default), json, and for Kafka also avro."`
-	Compression string   `env:"-" help:"Compression of files: of ndjson zstd (default), gzip, none; of avro deflate (default), snappy, zstd, none; of parquet zstd."`
+	Compression string   `env:"-" help:"Compression of files: of ndjson zstd (default), gzip, none; of avro deflate (default), snappy, zstd, none; of parquet zstd. To Kafka: zstd (default), snappy, lz4, gzip, none."`
 	From        string   `env:"-" default:"now" help:"Where the stream starts: with events accepted at this time (ISO 8601) or later; beginning: the oldest that are kept; or now."`
 	destinationFlags
 }
