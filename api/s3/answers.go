@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"time"
@@ -19,8 +20,8 @@ const (
 	maxList = 8 << 20
 )
 
-// answers bounds what a service answers, and refuses what is answered to a request for a list and is none: minio would
-// find no objects in the page of a proxy, or in an error that comes with 200.
+// answers bounds what a service answers, and refuses what is somebody else's answer, such as the page of a proxy: minio
+// would find no objects in it, or say nothing of why the rest of an upload fails.
 type answers struct {
 	carrier http.RoundTripper
 	time    time.Duration // that an answer may take
@@ -28,17 +29,28 @@ type answers struct {
 
 // RoundTrip makes it an error to read such an answer, or further than the bounds.
 func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
-	asksList, most := r.URL.Query().Has("list-type"), int64(maxAnswer)
-	if asksList {
-		most = maxList
+	most, element := int64(maxAnswer), ""
+	switch q := r.URL.Query(); {
+	case q.Has("list-type"):
+		most, element = maxList, "ListBucketResult"
+	case r.Method == http.MethodPost && q.Has("uploads"):
+		element = "UploadId"
 	}
 	isFree := func(resp *http.Response) bool { return isObject(r, resp) }
 	resp, err := bounded.Transport{Base: a.carrier, Bytes: most, Time: a.time, Free: isFree}.RoundTrip(r)
-	if err == nil && asksList && resp.StatusCode == http.StatusOK {
-		resp.Body = listOf(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		return resp, err
 	}
-	return resp, err
+	if r.Method == http.MethodPut && resp.Header.Get("ETag") == "" { // an object, or a part of one, may not be there
+		return nil, errors.Join(errNoETag, resp.Body.Close())
+	}
+	if element != "" {
+		resp.Body = having(element, resp.Body)
+	}
+	return resp, nil
 }
+
+var errNoETag = errors.New("the answer has no ETag, so it is not that of a service that speaks S3")
 
 // isObject reports whether an answer is an object, which may be of any size: everything else is asked for with
 // parameters or by another method, or is an error.
@@ -46,12 +58,12 @@ func isObject(r *http.Request, resp *http.Response) bool {
 	return r.Method == http.MethodGet && r.URL.RawQuery == "" && resp.StatusCode < 300
 }
 
-// listOf returns a body as it is when it is that of a list.
-func listOf(body io.ReadCloser) io.ReadCloser {
-	buffered := bufio.NewReader(body)
-	head, err := buffered.Peek(listHead) // or less: a short answer is one, too
-	if !bytes.Contains(head, []byte("ListBucketResult")) && (err == nil || err == io.EOF) {
-		return noList{body}
+// having returns a body as it is when it has an element of XML near its beginning.
+func having(element string, body io.ReadCloser) io.ReadCloser {
+	buffered := bufio.NewReaderSize(body, headBytes)
+	head, err := buffered.Peek(headBytes) // or less: a short answer is one, too
+	if !bytes.Contains(head, []byte(element)) && (err == nil || err == io.EOF) {
+		return lacking{body, element}
 	}
 	return struct {
 		io.Reader
@@ -59,12 +71,16 @@ func listOf(body io.ReadCloser) io.ReadCloser {
 	}{buffered, body}
 }
 
-// listHead is within how many bytes a list says that it is one.
-const listHead = 512
+// headBytes is within how many bytes the element is: the one of an upload comes after the object's key, which may have
+// 1,024 bytes, each of them as an entity.
+const headBytes = 8 << 10
 
-// noList is the body of an answer that is no list.
-type noList struct{ io.Closer }
+// lacking is the body of an answer that has no such element.
+type lacking struct {
+	io.Closer
+	element string
+}
 
-func (noList) Read([]byte) (int, error) { return 0, errNoList }
-
-var errNoList = errors.New("the answer is no list of objects, so it is not that of a service that speaks S3")
+func (l lacking) Read([]byte) (int, error) {
+	return 0, fmt.Errorf("the answer has no %s, so it is not that of a service that speaks S3", l.element)
+}

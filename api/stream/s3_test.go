@@ -237,23 +237,31 @@ func TestS3AnswersOfOthers(t *testing.T) {
 	o.partBytes = 5 << 20
 	b := newBucket(&o, "shop", "s", &d)
 	require.NoError(t, b.open(context.Background()))
-	for _, size := range []int{10, 6 << 20} { // by one request, and in parts
+	const others = "so it is not that of a service that speaks S3"
+	for _, c := range []struct {
+		size        int
+		method, ask string
+		says        string
+	}{{10, http.MethodPut, "", others}, {6 << 20, http.MethodPost, "uploads", others}, {6 << 20, http.MethodPut, "partNumber", others},
+		{6 << 20, http.MethodPost, "uploadId", "<html>"}} { // by one request; the first of the parts, one of them, what joins them
 		file := filepath.Join(t.TempDir(), "file")
-		require.NoError(t, os.WriteFile(file, make([]byte, size), 0o600))
+		require.NoError(t, os.WriteFile(file, make([]byte, c.size), 0o600))
 		s.setBefore(func(w http.ResponseWriter, r *http.Request) bool {
-			if r.Method == http.MethodPost && !r.URL.Query().Has("uploads") || r.Method == http.MethodPut {
-				_, _ = io.Copy(io.Discard, r.Body)
-				fmt.Fprint(w, "<html>Please sign in to this network.</html>")
-				return true
+			if r.Method != c.method || c.ask != "" && !r.URL.Query().Has(c.ask) {
+				return false
 			}
-			return false
+			_, _ = io.Copy(io.Discard, r.Body)
+			fmt.Fprint(w, "<html>Please sign in to this network.</html>")
+			return true
 		})
-		require.ErrorContains(t, b.put(context.Background(), file, "x", false), "put lake/shop/s/x")
+		err := b.put(context.Background(), file, "x", false)
+		require.ErrorContains(t, err, "put lake/shop/s/x")
+		require.ErrorContains(t, err, c.says)
 		require.Empty(t, s.objects())
 		require.FileExists(t, file)
 		s.setBefore(nil)
 		require.NoError(t, b.put(context.Background(), file, "x", true))
-		require.Len(t, s.objects()["shop/s/x"], size)
+		require.Len(t, s.objects()["shop/s/x"], c.size)
 		require.NoError(t, b.client.RemoveObject(context.Background(), testBucket, "shop/s/x", minio.RemoveObjectOptions{}))
 	}
 }
