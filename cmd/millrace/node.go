@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
@@ -52,6 +53,7 @@ type node struct {
 	consoleAddress string
 	backups        *backups
 	exports        chan struct{} // one element for each export of events under way
+	importing      sync.Map      // by workspace (uint32), a chan struct{}: full while profiles are imported into it
 	log            *slog.Logger
 	ends           []func() error // the last one first
 }

@@ -78,6 +78,13 @@ func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *fi
 	}
 	c := http.NewResponseController(w)
 	_, _ = c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(time.Time{})
+	end := n.beginImport(ws.Number)
+	if end == nil {
+		admin.Refuse(w, http.StatusConflict, "another import of profiles into this workspace is running: "+
+			"try again when it has ended")
+		return
+	}
+	defer end()
 	// Two entries: one before anything is imported, and one that says how much was imported.
 	audit := func(what string, details ...any) error {
 		return untilTaken(context.Background(),
@@ -94,6 +101,21 @@ func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *fi
 		return
 	}
 	admin.Answer(w, http.StatusOK, result)
+}
+
+// beginImport waits until nobody else imports profiles into a workspace; nil: somebody still does. Of two imports at a
+// time neither would replace the users whom the other makes of lines that have only an address, see namesakes. There
+// would be two when a command is killed and run again at once: what it had sent is still being imported.
+func (n *node) beginImport(workspace uint32) (end func()) {
+	one, _ := n.importing.LoadOrStore(workspace, make(chan struct{}, 1))
+	running := one.(chan struct{})
+	select {
+	case running <- struct{}{}:
+		return func() { <-running }
+	case <-time.After(importPatience):
+	case <-n.backups.stop.Done():
+	}
+	return nil
 }
 
 func (n *node) importLines(

@@ -18,6 +18,7 @@ import (
 	"testing/iotest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control"
@@ -301,6 +302,42 @@ func TestImportThatIsCutOff(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, w.Code)
 	require.Contains(t, w.Body.String(), "after 1 profiles: the body could not be read to its end: malformed chunked encoding")
 }
+
+// An import that begins while another one still runs replaces the users whom that one makes of lines without a name.
+func TestImportBesideAnother(t *testing.T) {
+	n := openNodeAt(t, t.TempDir(), 0, slog.New(slog.DiscardHandler))
+	defer func() { require.NoError(t, n.close()) }()
+	_, err := n.control.CreateWorkspace(control.Actor{Name: "test"}, document.Settings{ID: "w"})
+	require.NoError(t, err)
+	const line = `{"email":"ada@example.com"}` + "\n"
+	send := func(body io.Reader) {
+		r := httptest.NewRequest(http.MethodPost, "/", body)
+		r.SetPathValue("workspace", "w")
+		w := httptest.NewRecorder()
+		n.importProfiles(w, r, nil)
+		assert.Equal(t, http.StatusOK, w.Code, w.Body.String())
+	}
+	second := make(chan struct{})
+	send(io.MultiReader(strings.NewReader(line), reader(func([]byte) (int, error) { // the first has read its line
+		go func() {
+			defer close(second)
+			send(strings.NewReader(line))
+		}()
+		select {
+		case <-second: // it has not waited
+		case <-time.After(100 * time.Millisecond):
+		}
+		return 0, io.EOF
+	})))
+	<-second
+	users, err := n.engine.Find(n.control.Snapshot().Lookup("w").Number, op.Email, []byte("ada@example.com"))
+	require.NoError(t, err)
+	require.Len(t, users, 1)
+}
+
+type reader func([]byte) (int, error)
+
+func (r reader) Read(p []byte) (int, error) { return r(p) }
 
 // Those who share an address with many others are looked at together once in an import, and replaced one after the other
 // in many batches, without those who have got a name meanwhile or have gone.

@@ -99,7 +99,7 @@ func (s *streamed) fail(err error) {
 	answerFailure(s.ResponseWriter, err)
 }
 
-// importPatience is how long a cluster may lack nodes that it needs to take a record.
+// importPatience is how long a cluster may lack nodes that it needs to take a record, and another import may run.
 const importPatience = 30 * time.Second
 
 // untilTaken repeats what may be done twice: for as long as the engine is busy, and for a while when nodes of the
