@@ -31,6 +31,7 @@ type memoryStore struct {
 	commits  atomic.Int64
 	commit   func() error // called before each commit
 	barrier  func() error // called by each Barrier
+	flush    func() error // called by each FlushDeletions
 	read     func()       // called when FindEach has read a user
 	full     atomic.Bool  // Admit says so
 	notReady atomic.Pointer[error]
@@ -166,6 +167,13 @@ func (r memoryReads) Expect(uint32, shard.Extent, ...shard.Identifier) error { r
 func (m *memoryStore) Barrier() error {
 	if m.barrier != nil {
 		return m.barrier()
+	}
+	return nil
+}
+
+func (m *memoryStore) FlushDeletions() error {
+	if m.flush != nil {
+		return m.flush()
 	}
 	return nil
 }

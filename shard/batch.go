@@ -142,8 +142,9 @@ func (b *Batch) Count() int {
 
 // What a batch can change, besides the objects that come through Begin and End.
 
-// Delete removes the profile with this number. Outcome Nobody: the profile is gone already, deleted or merged into
-// another one. The op's body tells the event log where the log has the profile's events (Erased).
+// Delete removes the profile with this number. Outcome Nobody: the profile is gone already, deleted, which event logs
+// know after Coordinator.FlushDeletions, or merged into another one. The op's body tells the event log where the log
+// has the profile's events (Erased).
 func (b *Batch) Delete(number uint64) (ref int) {
 	ref, body := b.expect(), b.ops.Erased(number)
 	b.Append(op.Delete, op.MakeFlags(0, op.SvcID), number, body, binary.LittleEndian.AppendUint16(nil, uint16(ref)))

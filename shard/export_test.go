@@ -55,3 +55,31 @@ func (p PaperCluster) CatchUp(t *testing.T) {
 		}
 	}
 }
+
+// Hold keeps messages from being delivered to other groups, or no longer does so.
+func (p PaperCluster) Hold(hold bool) { p.c.held.Store(hold) }
+
+// Freeze keeps a group from deciding anything, or no longer does so. Groups with users count from 0.
+func (p PaperCluster) Freeze(group int, frozen bool) { p.c.groups[1+group].frozen.Store(frozen) }
+
+// Pending is how many records of a group are not decided.
+func (p PaperCluster) Pending(group int) int {
+	g := p.c.groups[1+group]
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.pending)
+}
+
+// Leader is the replica that leads a group.
+func (p PaperCluster) Leader(group int) *replica.Replica { return p.c.leader(1 + group).Replica }
+
+// Lead makes a node lead a group.
+func (p PaperCluster) Lead(group, node int) {
+	g := p.c.groups[1+group]
+	p.c.move(g, node)
+	eventually(p.c.t, "the node leads", func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return g.leader == g.replicas[node]
+	})
+}

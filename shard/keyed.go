@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -131,31 +132,43 @@ func (c *Coordinator) FlushAll() error {
 	return err
 }
 
+// FlushDeletions returns when the event logs know of every deletion that a read or an outcome has shown before the
+// call: what such a deletion has to tell them is a message on its way. Errors: those of Nodes.Flush.
+func (c *Coordinator) FlushDeletions() error {
+	_, err := c.flush(0)
+	return err
+}
+
 // flushFor has everything that is under way anywhere carried flushRounds messages further, which is more than one op
 // causes in a row, and returns the deferred records of the owner that still wait then.
 func (c *Coordinator) flushFor(owner uint64) (waiting []uint64, err error) {
 	for range flushRounds {
-		var all [identity.Partitions][]uint64 // by the first partition of each group
-		var asking errgroup.Group
-		last := -1
-		for p := range all { // the partitions of a group are next to one another
-			if g := c.nodes.GroupOf(uint8(p)); g != last {
-				last = g
-				asking.Go(func() (err error) {
-					all[p], err = c.nodes.Flush(uint8(p), owner)
-					return err
-				})
-			}
-		}
-		if err := asking.Wait(); err != nil {
+		if waiting, err = c.flush(owner); err != nil {
 			return nil, err
-		}
-		waiting = waiting[:0]
-		for _, refs := range all {
-			waiting = append(waiting, refs...)
 		}
 	}
 	return waiting, nil
+}
+
+// flush has everything that is under way anywhere, except merges, carried one message further, and returns the deferred
+// records of the owner.
+func (c *Coordinator) flush(owner uint64) (waiting []uint64, err error) {
+	var all [identity.Partitions][]uint64 // by the first partition of each group
+	var asking errgroup.Group
+	last := -1
+	for p := range all { // the partitions of a group are next to one another
+		if g := c.nodes.GroupOf(uint8(p)); g != last {
+			last = g
+			asking.Go(func() (err error) {
+				all[p], err = c.nodes.Flush(uint8(p), owner)
+				return err
+			})
+		}
+	}
+	if err := asking.Wait(); err != nil {
+		return nil, err
+	}
+	return slices.Concat(all[:]...), nil
 }
 
 // flushRounds is how often all groups are flushed. An op goes to its user, whose addresses are told, which may tell the

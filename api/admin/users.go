@@ -1,6 +1,8 @@
 package admin
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -29,7 +31,7 @@ func (s *Server) userRoutes() []route {
 		{"GET " + all, s.within(s.findUsers)},
 		{"GET " + one, s.ofUser(s.showUser)},
 		{"GET " + one + "/export", s.ofUser(s.exportUser)},
-		{"DELETE " + one, s.ofUser(s.deleteUser)},
+		{"DELETE " + one, s.within(s.deleteUser)},
 		{"PATCH " + one + "/states", s.ofUser(s.changeStates)},
 		{"GET /admin/dashboard_users", s.listDashboardUsers},
 		{"DELETE /admin/dashboard_users/{user}/sessions", s.endSessions},
@@ -174,11 +176,24 @@ func (s *Server) exportUser(by control.Actor, r *http.Request, w *control.Worksp
 		s.common.Control.Audit(by, "user exported", w.ID, "svc_id", r.PathValue("user"))
 }
 
-// deleteUser removes a user for good. The entry of the audit log is in the same record, and names the svc_id, which
-// belongs to nobody from now on.
-func (s *Server) deleteUser(by control.Actor, r *http.Request, w *control.Workspace, u store.User) (any, error) {
+// deleteUser removes a user for good. The answer that there is no such user waits, like the other one, until the user's
+// events are gone: another deletion may be under way.
+func (s *Server) deleteUser(by control.Actor, r *http.Request, w *control.Workspace) (any, error) {
+	u, err := s.userAt(w, r)
+	if err == nil {
+		err = s.deleteFound(by, r, w, u)
+	}
+	if errors.Is(err, errNoUser) {
+		err = cmp.Or(s.common.Store.FlushDeletions(), err)
+	}
+	return success{}, err
+}
+
+// deleteFound removes a user. The entry of the audit log is in the same record, and names the svc_id, which belongs to
+// nobody from now on.
+func (s *Server) deleteFound(by control.Actor, r *http.Request, w *control.Workspace, u store.User) error {
 	if err := s.public.EraseRefused(r.Context(), w.Number, u.Number); err != nil {
-		return nil, err
+		return err
 	}
 	batch := s.common.Store.NewBatch(w.Number, control.AdminActor)
 	defer batch.Release()
@@ -188,7 +203,7 @@ func (s *Server) deleteUser(by control.Actor, r *http.Request, w *control.Worksp
 	if err == nil && batch.Outcome(ref) != shard.Done { // deleted or merged meanwhile
 		err = errNoUser
 	}
-	return success{}, err
+	return err
 }
 
 // commitAudited commits a batch with an entry of the audit log, and logs the entry.

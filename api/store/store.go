@@ -70,6 +70,8 @@ type Store interface {
 	BarrierControl() error
 	// BarrierAnswer is Barrier for Answer under that key alone.
 	BarrierAnswer(workspace uint32, key []byte) error
+	// FlushDeletions returns when the events are gone of all users whom a read or an Outcome has shown to be deleted.
+	FlushDeletions() error
 	// Ready returns nil when requests are served, else the reason why not.
 	Ready() error
 

@@ -1,6 +1,7 @@
 package users
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -86,7 +87,7 @@ func (n *names) emailObject(e value.Value) {
 
 // deleteAll removes the users, durably and all at once, and answers with the number of removed users and the
 // identifiers that nobody has. A user whom another request has meanwhile deleted, or merged into another user, no
-// longer counts.
+// longer counts; the answer, which says that the user is gone, waits until that deletion is done.
 func deleteAll(x *call.Call, named []namedUser) {
 	if err := expect(x, shard.OfUsers, named...); err != nil {
 		x.FailEngine(err)
@@ -135,6 +136,15 @@ func deleteAll(x *call.Call, named []namedUser) {
 	for i := range named {
 		if !slices.ContainsFunc(found[i], isGone) {
 			unknown = append(unknown, named[i].sent)
+		}
+	}
+	if len(unknown) > 0 || deleted < len(seen) {
+		if err := x.Store.FlushDeletions(); err != nil {
+			if deleted > 0 {
+				err = fmt.Errorf("%w: %w", shard.ErrUnknown, err)
+			}
+			x.FailEngine(err)
+			return
 		}
 	}
 	x.Reply = append(x.Reply[:0], `{"deleted":`...)

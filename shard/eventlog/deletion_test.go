@@ -4,10 +4,13 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/stretchr/testify/require"
 
 	"millrace/shard"
@@ -92,4 +95,55 @@ func TestDeletionOfAChangedUser(t *testing.T) {
 	require.Equal(t, stays, w.exportedNames())
 	w.batch(func(b *shard.Batch) { b.Delete(kept) })
 	require.Equal(t, []string{"of next", "of next again"}, w.exportedNames())
+}
+
+// Power is lost before each sync of the log that a deletion needs which finds its user changed: that of the deletion, and
+// that of the message about what to erase. Whoever asks for the deletions after the next start finds it done or not.
+func TestDeletionOfAChangedUserAndCrash(t *testing.T) {
+	w := newWorld(t, vfs.NewCrashableMem(), manual())
+	w.track(op.ExternalID, "old", 0, "gone")
+	w.track(op.ExternalID, "stays", 0, "stays")
+	require.NoError(t, w.l.Close())
+	require.NoError(t, w.e.Close())
+	var armed atomic.Bool
+	var images []*vfs.MemFS
+	options := engineOptions(errorfs.Wrap(w.fs, errorfs.InjectorFunc(func(o errorfs.Op) error {
+		switch o.Kind {
+		case errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo:
+			if armed.Load() && strings.Contains(o.Path, "/log/") { // the log syncs one after the other
+				images = append(images, w.fs.CrashClone(vfs.CrashCloneCfg{}))
+			}
+		}
+		return nil
+	})), w.clock.now)
+	var err error
+	w.e, err = shard.Open(options)
+	require.NoError(t, err)
+	user := w.number(op.ExternalID, "old")
+	decided := w.e.NewBatch(1, 0)
+	defer decided.Release()
+	decided.Delete(user)
+	w.batch(func(b *shard.Batch) { b.RenameExternalID(user, []byte("old"), []byte("new")) })
+	w.batch(func(b *shard.Batch) { b.RemoveExternalID(user, []byte("old")) })
+	w.settle()
+	armed.Store(true)
+	require.NoError(t, decided.Commit())
+	armed.Store(false)
+	require.NoError(t, w.e.Close())
+	require.GreaterOrEqual(t, len(images), 2)
+	for i, image := range images {
+		w.fs = image
+		w.open(manual())
+		require.NoError(t, w.e.FlushDeletions())
+		want, deletions := []string{"gone", "stays"}, 0
+		if i > 0 {
+			want, deletions = want[1:], 1
+		}
+		require.Equal(t, i == 0, w.number(op.ExternalID, "new") == user)
+		require.Equal(t, want, w.exportedNames())
+		require.Len(t, w.followed(), deletions)
+		w.pack()
+		require.Equal(t, want, w.exportedNames())
+		require.Len(t, w.followed(), deletions)
+	}
 }
