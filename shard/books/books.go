@@ -75,6 +75,7 @@ func (b *Books) Save(batch *pebble.Batch) error {
 func (b *Books) Saved() (freed int64) {
 	b.Apart.saved()
 	b.Answers.saved()
+	b.Dropped.saved()
 	return b.Trail.saved() + b.Suppressed.saved()
 }
 

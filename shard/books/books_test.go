@@ -333,3 +333,20 @@ func TestSuppressedPages(t *testing.T) {
 		require.Equal(t, want, got, "%+v", q)
 	}
 }
+
+// What the event log leaves out is in memory until it is in the store; what comes meanwhile stays in memory.
+func TestDroppedWhileSaving(t *testing.T) {
+	s := openStore(t)
+	b := &Books{ID: partition}
+	b.Dropped.Add(DroppedEvent{1, 2})
+	saved := saving(t, s, b)
+	b.Dropped.Add(DroppedEvent{3, 0})
+	require.Equal(t, []DroppedEvent{{1, 2}, {3, 0}}, b.Dropped.AppendPending(nil, 1, 9))
+	saved()
+	require.Equal(t, []DroppedEvent{{3, 0}}, b.Dropped.AppendPending(nil, 1, 9))
+	stored := s.Ranges()
+	defer stored.Close()
+	list, err := AppendStored(nil, stored, partition, 1, 9)
+	require.NoError(t, err)
+	require.Equal(t, []DroppedEvent{{1, 2}}, list)
+}

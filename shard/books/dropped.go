@@ -29,14 +29,14 @@ func IsDropped(list []DroppedEvent, position uint64, ordinal uint32) bool {
 }
 
 // Dropped has the events without effect.
-type Dropped struct{ events []DroppedEvent }
+type Dropped struct{ pending[DroppedEvent] }
 
 // Add notes an event without effect.
-func (d *Dropped) Add(e DroppedEvent) { d.events = append(d.events, e) }
+func (d *Dropped) Add(e DroppedEvent) { d.added = append(d.added, e) }
 
-// AppendPending appends those with positions between from and to that no checkpoint has written.
+// AppendPending appends those with positions between from and to that may not be in the store.
 func (d *Dropped) AppendPending(dst []DroppedEvent, from, to uint64) []DroppedEvent {
-	for _, e := range d.events {
+	for _, e := range d.added {
 		if e.Position >= from && e.Position <= to {
 			dst = append(dst, e)
 		}
@@ -57,14 +57,9 @@ func AppendStored(dst []DroppedEvent, s *store.Ranges, partition uint8, from, to
 	return dst, err
 }
 
-// save hands the events over to the store, and forgets them at once: nobody asks while they are being written.
 func (d *Dropped) save(partition uint8, batch *pebble.Batch) error {
-	for _, e := range d.events {
+	return d.saveEach(func(e DroppedEvent) error {
 		key := store.AppendBookKey(nil, partition, store.BookDropped, e.Position, uint64(e.Ordinal))
-		if err := batch.Set(key, nil, nil); err != nil {
-			return err
-		}
-	}
-	d.events = d.events[:0]
-	return nil
+		return batch.Set(key, nil, nil)
+	})
 }

@@ -1,6 +1,7 @@
 package eventlog
 
 import (
+	"context"
 	"slices"
 
 	"millrace/shard/eventlog/erased"
@@ -39,10 +40,13 @@ func (l *Log) learnPacked(runs []*erased.Run, packed uint64) {
 }
 
 // findDeletions reads the part of the unpacked tail that has not been looked through, to find the deletions in it.
-func (l *Log) findDeletions(to uint64) error {
+func (l *Log) findDeletions(ctx context.Context, to uint64) error {
 	l.scan.Lock()
 	defer l.scan.Unlock()
 	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		l.tail.RLock()
 		l.mu.Lock()
 		from := max(l.scanned, l.packed) + 1

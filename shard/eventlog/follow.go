@@ -109,7 +109,7 @@ func (f *Follower) read(ctx context.Context, to uint64, pass func(*event.Event) 
 // because the log may have forgotten the deletion by the time they would be passed on.
 func (f *Follower) begin() error {
 	l := f.log
-	if err := l.findDeletions(f.end); err != nil {
+	if err := l.findDeletions(f.ctx, f.end); err != nil {
 		return err
 	}
 	deleted := l.deleted.Load()

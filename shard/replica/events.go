@@ -46,24 +46,24 @@ func (e *Replica) AppliedPosition() uint64 {
 	return applied
 }
 
-// Dropped returns what the event log leaves out of the positions between from and to, in order.
+// Dropped returns what the event log leaves out of the positions between from and to, in order. It waits for no
+// checkpoint: whoever asks may hold what others wait for.
 func (e *Replica) Dropped(from, to uint64) (all []books.DroppedEvent, err error) {
-	e.checkpoints.busy.Lock() // what a round is writing is in neither place
-	defer e.checkpoints.busy.Unlock()
-	stored := e.store.Ranges()
-	defer stored.Close()
 	for _, p := range e.Held() {
 		w := e.Owner(p.ID)
 		w.Lock()
 		all = p.Dropped.AppendPending(all, from, to)
 		w.Unlock()
-		all, err = books.AppendStored(all, stored, p.ID, from, to)
-		if err != nil {
+	}
+	stored := e.store.Ranges() // afterwards: what leaves the memory meanwhile is there
+	defer stored.Close()
+	for _, p := range e.Held() {
+		if all, err = books.AppendStored(all, stored, p.ID, from, to); err != nil {
 			return nil, err
 		}
 	}
 	slices.SortFunc(all, books.CompareDropped)
-	return all, nil
+	return slices.Compact(all), nil
 }
 
 // Noted returns what the ops from position from on have made, in order, up to the position through: to, or less when

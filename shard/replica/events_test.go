@@ -3,11 +3,17 @@ package replica
 import (
 	"math/rand/v2"
 	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/shard/books"
 )
 
@@ -105,4 +111,43 @@ func TestForgetAfterCrash(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, all, 1)
 	require.EqualValues(t, 3, all[0].Position)
+}
+
+// What the event log leaves out is known while a checkpoint is under way, whose disk may hang.
+func TestDroppedDuringCheckpoint(t *testing.T) {
+	var hangs atomic.Bool
+	hung, release := make(chan struct{}, 100), make(chan struct{})
+	e := openTest(t, testOptions(errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(o errorfs.Op) error {
+		if hangs.Load() && o.Kind == errorfs.OpCreate && strings.HasSuffix(o.Path, ".sst") {
+			hung <- struct{}{}
+			<-release
+		}
+		return nil
+	}))))
+	p, want := e.Partition(7), []books.DroppedEvent{{Position: 1, Ordinal: 2}, {Position: 3}}
+	add := func(d books.DroppedEvent) {
+		e.Owner(p.ID).Lock()
+		defer e.Owner(p.ID).Unlock()
+		p.Dropped.Add(d)
+	}
+	dropped := func() (all []books.DroppedEvent) {
+		testengine.Within(t, time.Minute, "what is left out", func() { all, _ = e.Dropped(1, 3) })
+		return all
+	}
+	end := sync.OnceFunc(func() { hangs.Store(false); close(release) })
+	t.Cleanup(end)
+	add(want[0])
+	hangs.Store(true)
+	done := make(chan error, 1)
+	go func() { done <- e.Checkpoint() }()
+	<-hung
+	require.Equal(t, want[:1], dropped())
+	add(want[1])
+	require.Equal(t, want, dropped())
+	end()
+	require.NoError(t, <-done)
+	require.Equal(t, want, dropped())
+	require.NoError(t, e.Checkpoint())
+	require.Equal(t, want, dropped())
+	require.Empty(t, p.Dropped.AppendPending(nil, 1, 3))
 }
