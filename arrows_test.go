@@ -34,7 +34,7 @@ var arrows = map[string][]string{
 	"api/census":      {"api/peers", "shard", "shard/profile", "wal/pause"},
 	"api/center":      {"api/call", "api/consent", "api/control", "api/control/document", "api/preference", "api/ratelimit", "api/store", "api/value", "shard", "shard/jsonvalue", "shard/op", "shard/profile"},
 	"api/consent":     {"api/call", "api/control", "api/control/document", "api/value", "ingest/field", "shard", "shard/op", "shard/profile"},
-	"api/console":     {"api/admin/answers", "api/console/chart", "api/console/figures", "api/console/rights", "api/console/signin", "api/control", "api/control/document", "api/openapi", "api/preference", "ingest/field", "shard/cluster/placement", "wal/pause"}, // of openapi and placement the types of answers alone
+	"api/console":     {"api/admin/answers", "api/call", "api/console/chart", "api/console/figures", "api/console/rights", "api/console/signin", "api/control", "api/control/document", "api/openapi", "api/preference", "ingest/field", "shard/cluster/placement", "wal/pause"}, // of openapi and placement the types of answers alone
 	"api/bounded":     {},
 	"api/control":     {"api/control/document", "api/keys", "api/ratelimit", "ingest/field"},
 	"api/keys":        {},

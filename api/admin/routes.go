@@ -46,7 +46,12 @@ func (s *Server) HTTPServer(console http.Handler) *http.Server {
 	open("/docs", documentPage)
 	if console != nil {
 		mux.Handle("GET /{$}", console)
-		mux.Handle("/console/", console)
+		mux.HandleFunc("/console/", func(w http.ResponseWriter, r *http.Request) {
+			body := s.public.Hold(r.Body)
+			defer body.Release()
+			r.Body = body
+			console.ServeHTTP(w, r)
+		})
 	}
 	closed := http.NewServeMux()
 	closed.HandleFunc("/debug/pprof/", pprof.Index)

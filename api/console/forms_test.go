@@ -120,6 +120,25 @@ func TestLargeFormsOfStrangers(t *testing.T) {
 	require.NotEqual(t, 413, h.signedIn().post(demo+"/settings", "name", large).status)
 }
 
+// Forms count like the bodies of other requests: when there is no room for a form, it is answered 503, and taken later.
+func TestFormsWithoutRoom(t *testing.T) {
+	h := openHouse(t)
+	b := h.signedIn()
+	send := func() page { return b.post(demo+"/settings", "name", strings.Repeat("x", 256<<10)) }
+	others := h.api.Hold(io.NopCloser(zeros{}))
+	_, err := io.CopyN(io.Discard, others, 192<<20) // of 256 MiB, of which others may take three quarters
+	require.NoError(t, err)
+	p := send()
+	require.Equal(t, 503, p.status, p.text)
+	require.Equal(t, "1", p.header.Get("Retry-After"))
+	others.Release()
+	require.NotEqual(t, 503, send().status)
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
 type countedBody struct {
 	io.Reader
 	n int

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"millrace/api/admin/answers"
+	"millrace/api/call"
 	"millrace/api/console/rights"
 	"millrace/api/console/signin"
 	"millrace/api/control"
@@ -137,6 +138,9 @@ func (v *visit) checkForm() error {
 	if err := v.r.ParseForm(); err != nil {
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			return &fault{http.StatusRequestEntityTooLarge, "The form is too large."}
+		}
+		if f := call.FailureOf(err); f != nil { // there is no room for it beside the bodies of other requests
+			return &fault{f.Status, f.Text}
 		}
 		return &fault{http.StatusBadRequest, "The form could not be read."}
 	}
