@@ -55,6 +55,7 @@ type importFiles struct {
 	RowBytes     byteSize      `env:"-" default:"1MiB" bounds:"16..1GiB" help:"How long a row may be."`
 	NoteBytes    byteSize      `env:"-" default:"64MiB" bounds:"1KiB..64GiB" help:"Memory for notes on the rows of an NDJSON file, from its check until it is sent: 32 bytes a row. Rows beyond that are parsed twice."`
 	Columns      int           `env:"-" default:"1000" bounds:"1..1000000" help:"How many columns CSV and Parquet may have."`
+	PageBytes    byteSize      `env:"-" default:"256MiB" bounds:"1KiB..2GiB" help:"How long a page of Parquet may be, compressed or not; it may have a quarter as many values."`
 	Rate         float64       `env:"-" bounds:"0..1000000000" help:"Most rows a second; 0: as fast as the server takes them."`
 	Timeout      time.Duration `env:"-" default:"30s" bounds:"10ms..24h" help:"How long to wait for the answer to a request."`
 	Patience     time.Duration `env:"-" default:"10m" bounds:"0s..8760h" help:"How long the server may be unreachable before the import gives up."`
@@ -66,7 +67,7 @@ type importFiles struct {
 func (c *importFiles) Run(ctx context.Context, stdout io.Writer) error {
 	o := importer.Options{URL: c.URL, Key: c.Key, Paths: c.Path, State: c.State, Refused: c.RefusedDir, Kind: c.Kind,
 		Format: c.Format, Malformed: c.Malformed,
-		MaxRowBytes: int(c.RowBytes), MaxColumns: c.Columns, NoteBytes: int(c.NoteBytes),
+		MaxRowBytes: int(c.RowBytes), MaxColumns: c.Columns, MaxPageBytes: int(c.PageBytes), NoteBytes: int(c.NoteBytes),
 		UpdateExistingOnly: c.UpdateExistingOnly,
 		Connections:        c.Connections, Objects: c.Objects, Bulk: c.Bulk,
 		RequestBytes: int(c.RequestBytes), Rate: c.Rate, Timeout: c.Timeout, Patience: c.Patience, Late: c.Late,

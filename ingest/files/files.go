@@ -66,6 +66,8 @@ type Options struct {
 	MaxRowBytes int
 	// MaxColumns bounds the columns of CSV and Parquet (default 1,000).
 	MaxColumns int
+	// MaxPageBytes bounds a page of Parquet, compressed or not; it may have a quarter as many values (default 256 MiB).
+	MaxPageBytes int
 	// Strict makes an unreadable row, a line that is not JSON or has another number of cells, a fault of the file.
 	// Otherwise it is a fault of the row.
 	Strict bool
@@ -76,6 +78,7 @@ func (o *Options) EnsureDefaults() {
 	o.Kind = cmp.Or(o.Kind, Attributes)
 	o.MaxRowBytes = cmp.Or(o.MaxRowBytes, 1<<20)
 	o.MaxColumns = cmp.Or(o.MaxColumns, 1000)
+	o.MaxPageBytes = cmp.Or(o.MaxPageBytes, 256<<20)
 }
 
 // Validate reports what is wrong with the options.
@@ -87,6 +90,8 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("MaxRowBytes %d: must be 16 to 1 GiB", o.MaxRowBytes)
 	case o.MaxColumns < 1:
 		return fmt.Errorf("MaxColumns %d: must be positive", o.MaxColumns)
+	case o.MaxPageBytes < 1:
+		return fmt.Errorf("MaxPageBytes %d: must be positive", o.MaxPageBytes)
 	}
 	return nil
 }

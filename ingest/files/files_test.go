@@ -449,6 +449,55 @@ func TestParquetCountsRows(t *testing.T) {
 	require.EqualError(t, said(0, 0), "line 1: the row can't be read: the file should have only 0 rows")
 }
 
+// What a page says of itself is allocated, so that has a bound; not for columns that aren't read.
+func TestParquetPagesAreBounded(t *testing.T) {
+	type row struct {
+		ID      string `parquet:"external_id,dict"`
+		Payload string `parquet:"payload"`
+		Other   string `parquet:"other"`
+	}
+	long := row{"a", `{"k":"` + strings.Repeat("x", 3000) + `"}`, strings.Repeat("y", 9000)}
+	short := row{ID: "b", Payload: `{"k":1}`}
+	text := packedParquet(t, 100, &parquet.Zstd, short, short, long)
+	_, err := read(t, text, Parquet, Options{MaxPageBytes: 4000})
+	require.NoError(t, err)
+	_, err = read(t, text, Parquet, Options{MaxPageBytes: 3000})
+	require.ErrorContains(t, err, `a page of the column "payload" has 30`)
+	require.ErrorContains(t, err, ` bytes and 3 values: at most 3000 and 750 are read`)
+	_, err = read(t, packedParquet(t, 100, &parquet.Zstd, long, row{ID: strings.Repeat("i", 5000)}), Parquet, Options{MaxPageBytes: 4000})
+	require.ErrorContains(t, err, `a page of the column "external_id" has 5009 bytes and 2 values`, "a dictionary")
+	_, err = read(t, parquetText(t, short, short, short, short, long), Parquet, Options{MaxPageBytes: 3000})
+	require.ErrorContains(t, err, `a page of the column "payload" has 30`, "of a later row group")
+
+	many := make([]row, 1001)
+	for i := range many {
+		many[i] = short
+	}
+	text = packedParquet(t, int64(len(many)), &parquet.Zstd, many...)
+	_, err = read(t, text, Parquet, Options{MaxPageBytes: 4004})
+	require.ErrorContains(t, err, `has 7101 bytes and 1001 values`)
+	type ids struct {
+		ID string `parquet:"external_id,dict"`
+	}
+	for version := range 2 {
+		var b bytes.Buffer
+		w := parquet.NewGenericWriter[ids](&b, parquet.DataPageVersion(version+1))
+		_, err = w.Write(make([]ids, 1001))
+		require.NoError(t, err)
+		require.NoError(t, w.Close())
+		_, err = read(t, b.String(), Parquet, Options{MaxPageBytes: 4000})
+		require.ErrorContains(t, err, `and 1001 values: at most 4000 and 1000 are read`)
+		_, err = read(t, b.String(), Parquet, Options{MaxPageBytes: 4004})
+		require.NoError(t, err)
+	}
+
+	// A header with 2 GB in a field that isn't known.
+	text = parquetText(t, short)
+	endless := "\xd8" + "\xff\xff\xff\xff\x07"
+	_, err = read(t, text[:4]+endless+text[4+len(endless):], Parquet, Options{})
+	require.EqualError(t, err, `a page of the column "external_id" can't be read: its header is damaged`)
+}
+
 // Times as Spark, Hive and Impala write them, and UUIDs.
 func TestParquetTypesOfOtherWriters(t *testing.T) {
 	type event struct {

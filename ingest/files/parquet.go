@@ -1,6 +1,8 @@
 package files
 
 import (
+	"bufio"
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/encoding/thrift"
 	"github.com/parquet-go/parquet-go/format"
 
 	"millrace/ingest/field"
@@ -64,6 +67,9 @@ func newColumns(f Source, size int64, at Position, o Options) (_ Reader, err err
 	if err := c.describe(file.Schema()); err != nil {
 		return nil, err
 	}
+	if err := c.checkPages(f, file.Metadata()); err != nil {
+		return nil, err
+	}
 	all := parquet.MultiRowGroup(file.RowGroups()...)
 	c.last = all.NumRows()
 	if len(file.RowGroups()) == 0 || c.row > 1 && c.row > c.last {
@@ -110,6 +116,67 @@ func checkCompression(m *format.FileMetaData) error {
 		}
 	}
 	return nil
+}
+
+// checkPages refuses files with pages beyond MaxPageBytes, and with headers of pages that don't end: the library allocates
+// what they say of themselves, and a page of some KB may be one of a GB. Only headers are read.
+func (c *columns) checkPages(f Source, m *format.FileMetaData) error {
+	for i := range m.RowGroups {
+		for _, l := range c.leaves {
+			chunk := &m.RowGroups[i].Columns[l.column].MetaData
+			if err := c.checkPagesOf(f, chunk); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (c *columns) checkPagesOf(f Source, chunk *format.ColumnMetaData) error {
+	pages := io.NewSectionReader(f, cmp.Or(chunk.DictionaryPageOffset, chunk.DataPageOffset), chunk.TotalCompressedSize)
+	b := bufio.NewReader(pages)
+	headers := thrift.NewDecoder(new(thrift.CompactProtocol).NewReader(b))
+	column := field.ShortName(strings.Join(chunk.PathInSchema, "."))
+	for {
+		if _, err := b.Peek(1); err != nil {
+			if err == io.EOF {
+				err = nil
+			}
+			return err
+		}
+		var h pageHeader
+		if headers.Decode(&h) != nil || h.Compressed < 0 {
+			return &Fault{Text: fmt.Sprintf("a page of the column %q can't be read: its header is damaged", column)}
+		}
+		size, count := int(max(h.Compressed, h.Uncompressed)), int(max(h.V1.Values, h.Dictionary.Values, h.V2.Values))
+		if size > c.o.MaxPageBytes || count > c.o.MaxPageBytes/4 {
+			return &Fault{Text: fmt.Sprintf("a page of the column %q has %d bytes and %d values: at most %d and %d are read",
+				column, size, count, c.o.MaxPageBytes, c.o.MaxPageBytes/4)}
+		}
+		next := int64(h.Compressed) - int64(b.Buffered())
+		if next <= 0 {
+			_, _ = b.Discard(int(h.Compressed)) // which is there
+			continue
+		}
+		if _, err := pages.Seek(next, io.SeekCurrent); err != nil {
+			return err
+		}
+		b.Reset(pages)
+	}
+}
+
+// pageHeader is what checkPages wants of format.PageHeader. Decoding passes over the rest, of whatever length, without
+// memory for it.
+type pageHeader struct {
+	Uncompressed int32    `thrift:"2,required"`
+	Compressed   int32    `thrift:"3,required"`
+	V1           pageSays `thrift:"5,optional"`
+	Dictionary   pageSays `thrift:"7,optional"`
+	V2           pageSays `thrift:"8,optional"`
+}
+
+type pageSays struct {
+	Values int32 `thrift:"1,required"`
 }
 
 func (c *columns) describe(schema *parquet.Schema) error {

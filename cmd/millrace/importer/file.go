@@ -238,7 +238,9 @@ func (j *job) refusedPath() string {
 }
 
 func (j *job) rowOptions(strict bool) files.Options {
-	return files.Options{Kind: j.o.Kind, MaxRowBytes: j.o.MaxRowBytes, MaxColumns: j.o.MaxColumns, Strict: strict}
+	o := j.o.rows()
+	o.Strict = strict
+	return o
 }
 
 // check reads a whole file: it finds out whether it can be taken, how many rows it has, and its hash.

@@ -63,8 +63,8 @@ type Options struct {
 	// Malformed says what an unreadable row refuses: the whole file, or only the row (default: file in NDJSON, row in
 	// CSV).
 	Malformed string
-	// MaxRowBytes and MaxColumns bound rows, see files.Options.
-	MaxRowBytes, MaxColumns int
+	// MaxRowBytes, MaxColumns and MaxPageBytes bound what is read of a file, see files.Options.
+	MaxRowBytes, MaxColumns, MaxPageBytes int
 	// NoteBytes is how much may be remembered of a file from its check until it is sent, 32 bytes per row (default 64
 	// MiB). Rows of NDJSON after that are taken apart twice.
 	NoteBytes int
@@ -116,6 +116,7 @@ func (o *Options) EnsureDefaults() {
 	o.RequestBytes = cmp.Or(o.RequestBytes, 1<<20)
 	o.MaxRowBytes = cmp.Or(o.MaxRowBytes, 1<<20)
 	o.MaxColumns = cmp.Or(o.MaxColumns, 1000)
+	o.MaxPageBytes = cmp.Or(o.MaxPageBytes, 256<<20)
 	o.NoteBytes = cmp.Or(o.NoteBytes, 64<<20)
 	o.Timeout = cmp.Or(o.Timeout, 30*time.Second)
 	o.Patience = cmp.Or(o.Patience, 10*time.Minute)
@@ -140,6 +141,11 @@ func directoryOf(path string) string {
 	return filepath.Dir(filepath.Clean(path))
 }
 
+// rows returns what is said of the rows of each file.
+func (o *Options) rows() files.Options {
+	return files.Options{Kind: o.Kind, MaxRowBytes: o.MaxRowBytes, MaxColumns: o.MaxColumns, MaxPageBytes: o.MaxPageBytes}
+}
+
 // Validate reports what is wrong with the options.
 func (o *Options) Validate() error {
 	for _, u := range o.URL {
@@ -155,7 +161,7 @@ func (o *Options) Validate() error {
 	if err := o.S3.validate(); err != nil {
 		return err
 	}
-	rows := files.Options{Kind: o.Kind, MaxRowBytes: o.MaxRowBytes, MaxColumns: o.MaxColumns}
+	rows := o.rows()
 	switch {
 	case len(o.URL) == 0:
 		return errors.New("URL is required")
