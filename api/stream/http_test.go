@@ -118,6 +118,7 @@ func (w *world) track(body string) {
 	require.Equal(w.t, 201, status, "%s", answer)
 	require.NotContains(w.t, string(answer), "errors")
 	require.NoError(w.t, b.Commit())
+	w.settle()
 }
 
 func (w *world) hook(id string, s *sink, edit func(*document.Stream)) *document.Stream {

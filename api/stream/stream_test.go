@@ -120,6 +120,16 @@ func (w *world) commit(workspace uint32, requests, events int) {
 		require.NoError(w.t, b.Commit())
 		b.Release()
 	}
+	w.settle()
+}
+
+// settle returns when streams see what was committed: workers whom it does not concern may still be counting.
+func (w *world) settle() {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool {
+		s := w.e.Stats()
+		return s.AppliedPosition >= s.DurablePosition
+	}, time.Minute, time.Millisecond)
 }
 
 func (w *world) pack() {
@@ -141,6 +151,7 @@ func (w *world) change(fill func(b *shard.Batch)) {
 	defer b.Release()
 	fill(b)
 	require.NoError(w.t, b.Commit())
+	w.settle()
 }
 
 func (w *world) number(id op.IDKind, key string) uint64 {
