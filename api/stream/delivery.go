@@ -26,7 +26,7 @@ type destination interface {
 	answers() bool
 	// letGo lets go of memory that is kept for the next delivery.
 	letGo()
-	// close releases what open has acquired, and all memory. It is called after each failure, and in the end.
+	// close releases what open has acquired, and all memory, so that open can be called again.
 	close()
 }
 

@@ -70,7 +70,7 @@ func newTopics(o *Options, ws *control.Workspace, s *document.Stream, refused re
 	return k
 }
 
-// batchCodecs are the codecs by a stream's compression, each at the level that takes the least time.
+// batchCodecs are the codecs by a stream's compression, each at its fastest level.
 func batchCodecs(compression string) []kgo.CompressionCodec {
 	switch compression {
 	case document.CompressionGzip:
