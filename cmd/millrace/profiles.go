@@ -78,10 +78,13 @@ func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *fi
 	}
 	c := http.NewResponseController(w)
 	_, _ = c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(time.Time{})
-	end := n.beginImport(ws.Number)
-	if end == nil {
-		admin.Refuse(w, http.StatusConflict, "another import of profiles into this workspace is running: "+
-			"try again when it has ended")
+	end, err := n.beginImport(ws.Number)
+	switch {
+	case err == errImporting:
+		admin.Refuse(w, http.StatusConflict, err.Error())
+		return
+	case err != nil:
+		answerFailure(w, err)
 		return
 	}
 	defer end()
@@ -90,7 +93,7 @@ func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *fi
 		return untilTaken(context.Background(),
 			func() error { return n.control.Audit(admin.ActorOf(r), what, ws.ID, details...) })
 	}
-	if err := audit("profile import begun"); err != nil {
+	if err = audit("profile import begun"); err != nil {
 		answerFailure(w, err)
 		return
 	}
@@ -103,19 +106,23 @@ func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *fi
 	admin.Answer(w, http.StatusOK, result)
 }
 
-// beginImport waits until nobody else imports profiles into a workspace; nil: somebody still does. Of two imports at a
-// time neither would replace the users whom the other makes of lines that have only an address, see namesakes. There
-// would be two when a command is killed and run again at once: what it had sent is still being imported.
-func (n *node) beginImport(workspace uint32) (end func()) {
+var errImporting = errors.New("another import of profiles into this workspace is running: try again when it has ended")
+
+// beginImport waits until nobody else imports profiles into a workspace. Of two imports at a time neither would replace
+// the users whom the other makes of lines that have only an address, see namesakes. There would be two when a command
+// is killed and run again at once: what it had sent is still being imported. Errors: errImporting after importPatience,
+// shard.ErrClosed.
+func (n *node) beginImport(workspace uint32) (end func(), err error) {
 	one, _ := n.importing.LoadOrStore(workspace, make(chan struct{}, 1))
 	running := one.(chan struct{})
 	select {
 	case running <- struct{}{}:
-		return func() { <-running }
+		return func() { <-running }, nil
 	case <-time.After(importPatience):
+		return nil, errImporting
 	case <-n.backups.stop.Done():
+		return nil, shard.ErrClosed
 	}
-	return nil
 }
 
 func (n *node) importLines(

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -301,6 +302,33 @@ func TestImportThatIsCutOff(t *testing.T) {
 	n.importProfiles(w, r, nil)
 	require.Equal(t, http.StatusBadRequest, w.Code)
 	require.Contains(t, w.Body.String(), "after 1 profiles: the body could not be read to its end: malformed chunked encoding")
+}
+
+// An import waits for another one into its workspace, but not for ever, nor while the server stops.
+func TestTurnsOfImports(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{backups: newBackups(slog.New(slog.DiscardHandler))}
+		end, err := n.beginImport(1)
+		require.NoError(t, err)
+		began := time.Now()
+		_, err = n.beginImport(1)
+		require.Equal(t, errImporting, err)
+		require.Equal(t, importPatience, time.Since(began))
+		other, err := n.beginImport(2)
+		require.NoError(t, err)
+		other()
+
+		time.AfterFunc(time.Second, end)
+		end, err = n.beginImport(1)
+		require.NoError(t, err)
+		require.Equal(t, importPatience+time.Second, time.Since(began))
+
+		time.AfterFunc(time.Second, n.backups.end)
+		_, err = n.beginImport(1)
+		require.Equal(t, shard.ErrClosed, err)
+		require.Equal(t, importPatience+2*time.Second, time.Since(began))
+		end()
+	})
 }
 
 // An import that begins while another one still runs replaces the users whom that one makes of lines without a name.
