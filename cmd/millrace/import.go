@@ -67,9 +67,9 @@ type importFiles struct {
 func (c *importFiles) Run(ctx context.Context, stdout io.Writer) error {
 	o := importer.Options{URL: c.URL, Key: c.Key, Paths: c.Path, State: c.State, Refused: c.RefusedDir, Kind: c.Kind,
 		Format: c.Format, Malformed: c.Malformed,
-		MaxRowBytes: int(c.RowBytes), MaxColumns: c.Columns, MaxPageBytes: int(c.PageBytes), NoteBytes: int(c.NoteBytes),
-		UpdateExistingOnly: c.UpdateExistingOnly,
-		Connections:        c.Connections, Objects: c.Objects, Bulk: c.Bulk,
+		MaxRowBytes: int(c.RowBytes), MaxColumns: c.Columns, MaxPageBytes: int(c.PageBytes),
+		NoteBytes: int(c.NoteBytes), UpdateExistingOnly: c.UpdateExistingOnly,
+		Connections: c.Connections, Objects: c.Objects, Bulk: c.Bulk,
 		RequestBytes: int(c.RequestBytes), Rate: c.Rate, Timeout: c.Timeout, Patience: c.Patience, Late: c.Late,
 		Changed: c.Changed,
 		Watch:   c.Watch, Settle: c.Settle, Poll: c.Poll, MaxCopyBytes: int64(c.CopyBytes),

@@ -118,8 +118,8 @@ func checkCompression(m *format.FileMetaData) error {
 	return nil
 }
 
-// checkPages refuses files with pages beyond MaxPageBytes, and with headers of pages that don't end: the library allocates
-// what they say of themselves, and a page of some KB may be one of a GB. Only headers are read.
+// checkPages refuses files with pages beyond MaxPageBytes, and with headers of pages that don't end: the library
+// allocates what they say of themselves, and a page of some KB may be one of a GB. Only headers are read.
 func (c *columns) checkPages(f Source, m *format.FileMetaData) error {
 	for i := range m.RowGroups {
 		for _, l := range c.leaves {
@@ -150,8 +150,8 @@ func (c *columns) checkPagesOf(f Source, chunk *format.ColumnMetaData) error {
 		}
 		size, count := int(max(h.Compressed, h.Uncompressed)), int(max(h.V1.Values, h.Dictionary.Values, h.V2.Values))
 		if size > c.o.MaxPageBytes || count > c.o.MaxPageBytes/4 {
-			return &Fault{Text: fmt.Sprintf("a page of the column %q has %d bytes and %d values: at most %d and %d are read",
-				column, size, count, c.o.MaxPageBytes, c.o.MaxPageBytes/4)}
+			return &Fault{Text: fmt.Sprintf("a page of the column %q has %d bytes and %d values: at most %d and %d "+
+				"are read", column, size, count, c.o.MaxPageBytes, c.o.MaxPageBytes/4)}
 		}
 		next := int64(h.Compressed) - int64(b.Buffered())
 		if next <= 0 {

@@ -143,7 +143,8 @@ func directoryOf(path string) string {
 
 // rows returns what is said of the rows of each file.
 func (o *Options) rows() files.Options {
-	return files.Options{Kind: o.Kind, MaxRowBytes: o.MaxRowBytes, MaxColumns: o.MaxColumns, MaxPageBytes: o.MaxPageBytes}
+	return files.Options{Kind: o.Kind, MaxRowBytes: o.MaxRowBytes, MaxColumns: o.MaxColumns,
+		MaxPageBytes: o.MaxPageBytes}
 }
 
 // Validate reports what is wrong with the options.
