@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -180,13 +179,19 @@ func (s *Server) exportUser(by control.Actor, r *http.Request, w *control.Worksp
 // events are gone: another deletion may be under way.
 func (s *Server) deleteUser(by control.Actor, r *http.Request, w *control.Workspace) (any, error) {
 	u, err := s.userAt(w, r)
-	if err == nil {
+	isFound := err == nil
+	if isFound {
 		err = s.deleteFound(by, r, w, u)
 	}
-	if errors.Is(err, errNoUser) {
-		err = cmp.Or(s.common.Store.FlushDeletions(), err)
+	if !errors.Is(err, errNoUser) {
+		return success{}, err
 	}
-	return success{}, err
+	if failed := s.common.Store.FlushDeletions(); failed != nil {
+		if err = failed; isFound {
+			err = fmt.Errorf("%w: %w", shard.ErrUnknown, err)
+		}
+	}
+	return nil, err
 }
 
 // deleteFound removes a user. The entry of the audit log is in the same record, and names the svc_id, which belongs to

@@ -140,7 +140,7 @@ func deleteAll(x *call.Call, named []namedUser) {
 	}
 	if len(unknown) > 0 || deleted < len(seen) {
 		if err := x.Store.FlushDeletions(); err != nil {
-			if deleted > 0 {
+			if len(seen) > 0 {
 				err = fmt.Errorf("%w: %w", shard.ErrUnknown, err)
 			}
 			x.FailEngine(err)
