@@ -124,7 +124,7 @@ func TestLargeFormsOfStrangers(t *testing.T) {
 func TestFormsWithoutRoom(t *testing.T) {
 	h := openHouse(t)
 	b := h.signedIn()
-	send := func() page { return b.post(demo+"/settings", "name", strings.Repeat("x", 256<<10)) }
+	send := func() page { return b.post(demo+"/settings", "name", strings.Repeat("x", 2<<20)) }
 	others := h.api.Hold(io.NopCloser(zeros{}))
 	_, err := io.CopyN(io.Discard, others, 192<<20) // of 256 MiB, of which others may take three quarters
 	require.NoError(t, err)
