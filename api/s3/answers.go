@@ -27,7 +27,8 @@ type answers struct {
 	time    time.Duration // that an answer may take
 }
 
-// RoundTrip makes it an error to read such an answer, or further than the bounds.
+// RoundTrip makes it an error to read such an answer, or further than the bounds. To minio that is a fault of the
+// network: what was sent is sent again, a few times.
 func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
 	most, element := int64(maxAnswer), ""
 	switch q := r.URL.Query(); {

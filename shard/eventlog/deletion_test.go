@@ -33,6 +33,17 @@ func (w *world) followed() (list []string) {
 	return list
 }
 
+// Nobody looks for deletions whose request has ended.
+func TestDeletionsAreSoughtForSomebody(t *testing.T) {
+	w := newWorld(t, vfs.NewMem(), manual())
+	w.track(op.ExternalID, "gone", 0, "a")
+	w.deleteUser(op.ExternalID, "gone")
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	require.ErrorIs(t, w.l.findDeletions(ctx, w.l.Applied()), context.Canceled)
+	require.NoError(t, w.l.findDeletions(context.Background(), w.l.Applied()))
+}
+
 // Deletions are passed on for as long as events are, the same from the log and from blocks: that of the user, and one
 // for each user who was merged into that user. A deletion that finds nobody is not passed on, and exports have no
 // deletions.
