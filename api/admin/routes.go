@@ -46,12 +46,7 @@ func (s *Server) HTTPServer(console http.Handler) *http.Server {
 	open("/docs", documentPage)
 	if console != nil {
 		mux.Handle("GET /{$}", console)
-		mux.HandleFunc("/console/", func(w http.ResponseWriter, r *http.Request) {
-			body := s.public.Hold(r.Body)
-			defer body.Release()
-			r.Body = body
-			console.ServeHTTP(w, r)
-		})
+		mux.Handle("/console/", console)
 	}
 	closed := http.NewServeMux()
 	closed.HandleFunc("/debug/pprof/", pprof.Index)

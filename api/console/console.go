@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"runtime/debug"
@@ -31,6 +32,9 @@ type Options struct {
 	// API is the admin API, which serves whoever comes; As says who makes a request. Required.
 	API http.Handler
 	As  func(*http.Request, control.Actor) *http.Request
+	// Hold has the memory of a form count among that of all bodies. Where there is no room for it, reading fails with
+	// an error that call.FailureOf knows, and the rest doesn't count. Required.
+	Hold func(io.ReadCloser) Held
 	// Figures appends the metrics of this process, in the text format that Prometheus reads. Required.
 	Figures func(dst []byte) []byte
 	// Document returns the page that describes the public API, which has its style inline and no code. Required.
@@ -39,10 +43,16 @@ type Options struct {
 	Permissions []string
 }
 
+// Held is a body that counts until it is released.
+type Held interface {
+	io.ReadCloser
+	Release()
+}
+
 // Validate returns an error that names the first wrong option.
 func (o *Options) Validate() error {
-	if o.API == nil || o.As == nil || o.Figures == nil || o.Document == nil {
-		return errors.New("console: API, As, Figures or Document is not set")
+	if o.API == nil || o.As == nil || o.Hold == nil || o.Figures == nil || o.Document == nil {
+		return errors.New("console: API, As, Hold, Figures or Document is not set")
 	}
 	return o.Options.Validate()
 }
@@ -92,7 +102,9 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, "The console failed to show this page.", http.StatusInternalServerError)
 		}
 	}()
-	r.Body = http.MaxBytesReader(w, r.Body, maxFormBytes)
+	body := c.options.Hold(http.MaxBytesReader(w, r.Body, maxFormBytes))
+	defer body.Release()
+	r.Body = body
 	c.mux.ServeHTTP(w, r)
 }
 

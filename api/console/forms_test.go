@@ -121,6 +121,7 @@ func TestLargeFormsOfStrangers(t *testing.T) {
 }
 
 // Forms count like the bodies of other requests: when there is no room for a form, it is answered 503, and taken later.
+// A browser that sends all of it before it reads gets the answer, too.
 func TestFormsWithoutRoom(t *testing.T) {
 	h := openHouse(t)
 	b := h.signedIn()
@@ -131,6 +132,15 @@ func TestFormsWithoutRoom(t *testing.T) {
 	p := send()
 	require.Equal(t, 503, p.status, p.text)
 	require.Equal(t, "1", p.header.Get("Retry-After"))
+
+	form := "name=" + strings.Repeat("x", 2<<20)
+	read := &countedBody{Reader: strings.NewReader(form)}
+	r, w := b.request(http.MethodPost, demo+"/settings", read), httptest.NewRecorder()
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	h.console.ServeHTTP(w, r)
+	require.Equal(t, 503, w.Code)
+	require.Len(t, form, read.n)
+
 	others.Release()
 	require.NotEqual(t, 503, send().status)
 }

@@ -93,7 +93,7 @@ func openHouse(t testing.TB, edit ...func(*Options)) *house {
 	h.users = scim.NewUsers(h.control, h.now.Load)
 	options := Options{API: h.admin.API(), As: admin.As, Document: openapi.Page, Permissions: api.Permissions(),
 		Options: signin.Options{Control: h.control, AdminToken: adminToken, Now: h.now.Load, Logger: logger},
-		Figures: func(dst []byte) []byte {
+		Hold:    func(b io.ReadCloser) Held { return h.api.Hold(b) }, Figures: func(dst []byte) []byte {
 			b := bytes.NewBuffer(dst)
 			metrics.WritePrometheus(b, true)
 			return b.Bytes()
@@ -265,6 +265,16 @@ func (h *house) signedInAs(userName string) *browser {
 	u.Scheme = "https"
 	b.Jar.SetCookies(u, w.Result().Cookies())
 	return b
+}
+
+// request is a request as the browser sends it.
+func (b *browser) request(method, path string, body io.Reader) *http.Request {
+	r := httptest.NewRequest(method, b.h.url+path, body)
+	r.RemoteAddr = "127.0.0.1:1"
+	for _, c := range b.Jar.Cookies(r.URL) {
+		r.AddCookie(c)
+	}
+	return r
 }
 
 func (b *browser) get(path string) page {

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -291,15 +290,9 @@ func TestSessionsAreAudited(t *testing.T) {
 func TestSigningInAgain(t *testing.T) {
 	h := openHouse(t)
 	b := h.signedIn()
-	u, err := url.Parse(h.url)
-	require.NoError(t, err)
 	h.provision("ada@example.com", everything)
 	user, _ := h.users.Named("ada@example.com")
-	r := httptest.NewRequest(http.MethodGet, h.url, nil)
-	r.RemoteAddr = "127.0.0.1:1"
-	for _, c := range b.Jar.Cookies(u) {
-		r.AddCookie(c)
-	}
+	r := b.request(http.MethodGet, "/", nil)
 	require.NotNil(t, h.console.whoIs(r))
 	require.NoError(t, h.console.sessions.Begin(httptest.NewRecorder(), r, user))
 	require.Nil(t, h.console.whoIs(r))

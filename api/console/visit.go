@@ -141,7 +141,7 @@ func (v *visit) checkForm() error {
 			return &fault{http.StatusRequestEntityTooLarge, "The form is too large."}
 		}
 		if f := call.FailureOf(err); f != nil { // there is no room for it beside the bodies of other requests
-			_, _ = io.Copy(io.Discard, v.r.Body) // or the browser would lose the answer: see admin's drain
+			_, _ = io.Copy(io.Discard, v.r.Body) // a browser that sends all of it first would lose the answer
 			return &fault{f.Status, f.Text}
 		}
 		return &fault{http.StatusBadRequest, "The form could not be read."}

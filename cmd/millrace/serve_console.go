@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 
@@ -70,6 +71,7 @@ func (c *serveCommand) consoleOptions(logger *slog.Logger) (console.Options, err
 func (n *node) openConsole(o console.Options, adminToken string) (err error) {
 	o.API, o.As, o.Control, o.AdminToken, o.Document = n.admin.API(), admin.As, n.control, adminToken, openapi.Page
 	o.Permissions = api.Permissions()
+	o.Hold = func(body io.ReadCloser) console.Held { return n.server.Hold(body) }
 	o.Figures = func(dst []byte) []byte {
 		b := bytes.NewBuffer(dst)
 		metrics.WritePrometheus(b, true)
