@@ -79,7 +79,7 @@ func TestLoad(t *testing.T) {
 	b.Deferred.Add(7, 0, []byte("two"))
 	b.Apart.Add(number(1), ApartElsewhere)
 	b.Apart.Add(number(2), ApartDummy)
-	b.Dropped.Add(DroppedEvent{1, 2})
+	b.Dropped.Add(DroppedOp{1, 2})
 	b.Trail.AddChange(Place{1, 0}, number(1), optedIn(1), 1)
 	saving(t, s, b)()
 
@@ -124,7 +124,7 @@ func TestBetweenSaveAndSaved(t *testing.T) {
 		bytes += b.Trail.AddChange(Place{n, 0}, number(1), optedIn(int64(n)), int64(n))
 		bytes += b.Suppressed.Move(1, number(n), profile.StateChange{}, bounced(int64(n)))
 		b.Answers.Add(KeptAnswer{int64(n), number(n)})
-		b.Dropped.Add(DroppedEvent{n, 0})
+		b.Dropped.Add(DroppedOp{n, 0})
 		audit.Add(int64(n), 1, []byte("entry"))
 	}
 	require3 := func(n int) {
@@ -167,7 +167,7 @@ func TestBetweenSaveAndSaved(t *testing.T) {
 	require.Len(t, b.Trail.Pending(number(1)), 1)
 	require.Len(t, b.Suppressed.Pending(bounces), 1)
 	require.Len(t, audit.Pending(), 1)
-	require.Equal(t, []DroppedEvent{{3, 0}}, b.Dropped.AppendPending(nil, 0, 9))
+	require.Equal(t, []DroppedOp{{3, 0}}, b.Dropped.AppendPending(nil, 0, 9))
 	require.Zero(t, b.Saved(), "not written yet")
 	audit.Saved()
 	require3(3)
@@ -175,7 +175,7 @@ func TestBetweenSaveAndSaved(t *testing.T) {
 	require3(3)
 	dropped, err := AppendStored(nil, ranges(t, s), partition, 2, 3)
 	require.NoError(t, err)
-	require.Equal(t, []DroppedEvent{{2, 0}, {3, 0}}, dropped)
+	require.Equal(t, []DroppedOp{{2, 0}, {3, 0}}, dropped)
 
 	b.Trail.Erase(number(1))
 	b.Suppressed.Move(1, number(2), bounced(2), profile.StateChange{State: profile.State{Kind: profile.StateBounce}, Changed: 4})
@@ -338,15 +338,15 @@ func TestSuppressedPages(t *testing.T) {
 func TestDroppedWhileSaving(t *testing.T) {
 	s := openStore(t)
 	b := &Books{ID: partition}
-	b.Dropped.Add(DroppedEvent{1, 2})
+	b.Dropped.Add(DroppedOp{1, 2})
 	saved := saving(t, s, b)
-	b.Dropped.Add(DroppedEvent{3, 0})
-	require.Equal(t, []DroppedEvent{{1, 2}, {3, 0}}, b.Dropped.AppendPending(nil, 1, 9))
+	b.Dropped.Add(DroppedOp{3, 0})
+	require.Equal(t, []DroppedOp{{1, 2}, {3, 0}}, b.Dropped.AppendPending(nil, 1, 9))
 	saved()
-	require.Equal(t, []DroppedEvent{{3, 0}}, b.Dropped.AppendPending(nil, 1, 9))
+	require.Equal(t, []DroppedOp{{3, 0}}, b.Dropped.AppendPending(nil, 1, 9))
 	stored := s.Ranges()
 	defer stored.Close()
 	list, err := AppendStored(nil, stored, partition, 1, 9)
 	require.NoError(t, err)
-	require.Equal(t, []DroppedEvent{{1, 2}}, list)
+	require.Equal(t, []DroppedOp{{1, 2}}, list)
 }

@@ -10,32 +10,32 @@ import (
 	"millrace/shard/store"
 )
 
-// DroppedEvent names an op of the log that the event log leaves out, by its ordinal in the record at this position: an
+// DroppedOp names an op of the log that the event log leaves out, by its ordinal in the record at this position: an
 // event or purchase that had no effect, or a deletion that erases nothing, or other events than it says.
-type DroppedEvent struct {
+type DroppedOp struct {
 	Position uint64
 	Ordinal  uint32
 }
 
 // CompareDropped orders by place.
-func CompareDropped(a, b DroppedEvent) int {
+func CompareDropped(a, b DroppedOp) int {
 	return cmp.Or(cmp.Compare(a.Position, b.Position), cmp.Compare(a.Ordinal, b.Ordinal))
 }
 
 // IsDropped says whether a list in order has the op at a place.
-func IsDropped(list []DroppedEvent, position uint64, ordinal uint32) bool {
-	_, has := slices.BinarySearchFunc(list, DroppedEvent{position, ordinal}, CompareDropped)
+func IsDropped(list []DroppedOp, position uint64, ordinal uint32) bool {
+	_, has := slices.BinarySearchFunc(list, DroppedOp{position, ordinal}, CompareDropped)
 	return has
 }
 
-// Dropped has the events without effect.
-type Dropped struct{ pending[DroppedEvent] }
+// Dropped has the ops that the event log leaves out.
+type Dropped struct{ pending[DroppedOp] }
 
-// Add notes an event without effect.
-func (d *Dropped) Add(e DroppedEvent) { d.added = append(d.added, e) }
+// Add notes such an op.
+func (d *Dropped) Add(e DroppedOp) { d.added = append(d.added, e) }
 
 // AppendPending appends those with positions between from and to that may not be in the store.
-func (d *Dropped) AppendPending(dst []DroppedEvent, from, to uint64) []DroppedEvent {
+func (d *Dropped) AppendPending(dst []DroppedOp, from, to uint64) []DroppedOp {
 	for _, e := range d.added {
 		if e.Position >= from && e.Position <= to {
 			dst = append(dst, e)
@@ -45,12 +45,12 @@ func (d *Dropped) AppendPending(dst []DroppedEvent, from, to uint64) []DroppedEv
 }
 
 // AppendStored appends those that a partition has in the store, with positions between from and to.
-func AppendStored(dst []DroppedEvent, s *store.Ranges, partition uint8, from, to uint64) ([]DroppedEvent, error) {
+func AppendStored(dst []DroppedOp, s *store.Ranges, partition uint8, from, to uint64) ([]DroppedOp, error) {
 	lower, upper := store.AppendBookKey(nil, partition, store.BookDropped, from),
 		store.AppendBookKey(nil, partition, store.BookDropped, to, ^uint64(0))
 	err := s.Scan(lower, upper, func(k, _ []byte) error {
 		if len(k) == 26 {
-			dst = append(dst, DroppedEvent{binary.BigEndian.Uint64(k[10:]), uint32(binary.BigEndian.Uint64(k[18:]))})
+			dst = append(dst, DroppedOp{binary.BigEndian.Uint64(k[10:]), uint32(binary.BigEndian.Uint64(k[18:]))})
 		}
 		return nil
 	})
@@ -58,7 +58,7 @@ func AppendStored(dst []DroppedEvent, s *store.Ranges, partition uint8, from, to
 }
 
 func (d *Dropped) save(partition uint8, batch *pebble.Batch) error {
-	return d.saveEach(func(e DroppedEvent) error {
+	return d.saveEach(func(e DroppedOp) error {
 		key := store.AppendBookKey(nil, partition, store.BookDropped, e.Position, uint64(e.Ordinal))
 		return batch.Set(key, nil, nil)
 	})

@@ -32,7 +32,7 @@ func (s still) HoldLog(string, uint64)                                          
 func (s still) FirstPosition() uint64                                            { return s.at + 1 }
 func (s still) AppliedPosition() uint64                                          { return s.at }
 func (s still) CheckpointedPosition() uint64                                     { return s.at }
-func (s still) Dropped(uint64, uint64) ([]books.DroppedEvent, error)             { return nil, nil }
+func (s still) Dropped(uint64, uint64) ([]books.DroppedOp, error)                { return nil, nil }
 func (s still) Noted(_, to uint64) ([]books.Noted, uint64, error)                { return nil, to, nil }
 func (s still) PackedPosition() (uint64, bool, error)                            { return 0, false, nil }
 func (s still) NotePacked(uint64, bool) error                                    { return nil }

@@ -63,7 +63,7 @@ func TestLogIsLetGo(t *testing.T) {
 
 // Events that reach their user by a message of another partition count once, where they took effect. Events without
 // effect never count.
-func TestDroppedEventsAreLeftOut(t *testing.T) {
+func TestDroppedOpsAreLeftOut(t *testing.T) {
 	w := newWorld(t, vfs.NewMem(), manual())
 	// In one request, events follow the attribute that makes their address. So they are deferred and come as messages.
 	for i := range 30 {
@@ -207,7 +207,7 @@ func (s *laggard) AppliedPosition() uint64 {
 	return p
 }
 
-func (s *laggard) Dropped(from, to uint64) ([]books.DroppedEvent, error) {
+func (s *laggard) Dropped(from, to uint64) ([]books.DroppedOp, error) {
 	if s.behind > 0 {
 		return nil, nil
 	}

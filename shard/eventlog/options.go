@@ -37,7 +37,7 @@ type Source interface {
 	FirstPosition() uint64
 	AppliedPosition() uint64
 	CheckpointedPosition() uint64
-	Dropped(from, to uint64) ([]books.DroppedEvent, error)
+	Dropped(from, to uint64) ([]books.DroppedOp, error)
 	Noted(from, to uint64) (changes []books.Noted, through uint64, err error)
 	PackedPosition() (position uint64, ok bool, err error)
 	NotePacked(position uint64, forget bool) error

@@ -56,7 +56,7 @@ func (p *peer) ReadLog(from, to uint64, f func(uint64, uint32, []byte) error) er
 	return p.Source.ReadLog(from, to, f)
 }
 
-func (p *peer) Dropped(from, to uint64) ([]books.DroppedEvent, error) {
+func (p *peer) Dropped(from, to uint64) ([]books.DroppedOp, error) {
 	if from <= p.now().forgotten {
 		return nil, fmt.Errorf("position %d was forgotten", from)
 	}

@@ -48,7 +48,7 @@ func (w *Worker) apply(c *Commit) error {
 			return fmt.Errorf("apply position %d op %d: %w", c.At, a.ordinal, err)
 		}
 		if a.dropped && isLogged(o) {
-			p.Dropped.Add(books.DroppedEvent{Position: c.At, Ordinal: a.ordinal})
+			p.Dropped.Add(books.DroppedOp{Position: c.At, Ordinal: a.ordinal})
 		}
 		if c.Messages != nil {
 			c.Messages[a.ordinal].Applied.Store(true)

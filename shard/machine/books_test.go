@@ -53,7 +53,7 @@ func TestBooksAreLoaded(t *testing.T) {
 	rec := op.Record{Workspace: 1, Stamp: 2}
 	p.Outbox = []*effect.Message{effect.NewMessage(new(op.Builder), p.ID, 6, 0, &rec, op.RowRemove, 0, 1<<56|1, []byte("12345678"), nil, false)}
 	p.Deferred.Add(7, 0, []byte("record"))
-	p.Dropped.Add(books.DroppedEvent{Position: 1, Ordinal: 2})
+	p.Dropped.Add(books.DroppedOp{Position: 1, Ordinal: 2})
 	p.Suppressed.Move(1, 1, profile.StateChange{}, profile.StateChange{State: profile.State{Kind: profile.StateBounce, On: true}})
 	batch := e.store.DB.NewBatch()
 	defer batch.Close()

@@ -48,7 +48,7 @@ func (e *Replica) AppliedPosition() uint64 {
 
 // Dropped returns what the event log leaves out of the positions between from and to, in order. It waits for no
 // checkpoint: whoever asks may hold what others wait for.
-func (e *Replica) Dropped(from, to uint64) (all []books.DroppedEvent, err error) {
+func (e *Replica) Dropped(from, to uint64) (all []books.DroppedOp, err error) {
 	for _, p := range e.Held() {
 		w := e.Owner(p.ID)
 		w.Lock()

@@ -124,13 +124,13 @@ func TestDroppedDuringCheckpoint(t *testing.T) {
 		}
 		return nil
 	}))))
-	p, want := e.Partition(7), []books.DroppedEvent{{Position: 1, Ordinal: 2}, {Position: 3}}
-	add := func(d books.DroppedEvent) {
+	p, want := e.Partition(7), []books.DroppedOp{{Position: 1, Ordinal: 2}, {Position: 3}}
+	add := func(d books.DroppedOp) {
 		e.Owner(p.ID).Lock()
 		defer e.Owner(p.ID).Unlock()
 		p.Dropped.Add(d)
 	}
-	dropped := func() (all []books.DroppedEvent) {
+	dropped := func() (all []books.DroppedOp) {
 		testengine.Within(t, time.Minute, "what is left out", func() { all, _ = e.Dropped(1, 3) })
 		return all
 	}

@@ -6,7 +6,7 @@
 //	c<document key>                control documents, owned by partition 0
 //	e<number, big endian>          entries: profiles, directory rows, tombstones, kept answers
 //	e<partition, 0…0><kind><id>    a partition's books: applied position, outbox, inbox, deferred records, trails,
-//	                               block list, kept answers, dropped events
+//	                               block list, kept answers, dropped ops
 //
 // So a partition is one contiguous range of keys, which a checkpoint writes in one batch and a cluster ships as one
 // snapshot.

@@ -234,7 +234,7 @@ func After(runs []*Run, position uint64) (left []*Run) {
 }
 
 // Without returns what runs have of other deletions than these, which are in order.
-func Without(runs []*Run, dropped []books.DroppedEvent) (left []*Run) {
+func Without(runs []*Run, dropped []books.DroppedOp) (left []*Run) {
 	if len(dropped) == 0 {
 		return runs
 	}

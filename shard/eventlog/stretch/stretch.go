@@ -340,7 +340,7 @@ func (s *Stretch) keepProperties(rec *op.Record, properties []byte) []byte {
 }
 
 // Finish leaves out what the engine dropped and what was deleted since. dropped is in order, as the rows still are.
-func (s *Stretch) Finish(dropped []books.DroppedEvent, deleted *erased.Set) {
+func (s *Stretch) Finish(dropped []books.DroppedOp, deleted *erased.Set) {
 	kept, deletions := s.List[:0], 0
 	for i := range s.List {
 		r := &s.List[i]
@@ -356,7 +356,7 @@ func (s *Stretch) Finish(dropped []books.DroppedEvent, deleted *erased.Set) {
 			dropped = dropped[1:]
 		}
 		if len(dropped) > 0 && !event.IsNoted(r.Kind) &&
-			dropped[0] == (books.DroppedEvent{Position: r.Position, Ordinal: r.Ordinal}) {
+			dropped[0] == (books.DroppedOp{Position: r.Position, Ordinal: r.Ordinal}) {
 			continue
 		}
 		if deleted.Covers(r) {
