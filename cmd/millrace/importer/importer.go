@@ -114,9 +114,6 @@ func (o *Options) EnsureDefaults() {
 	o.Connections = cmp.Or(o.Connections, 16)
 	o.Objects = cmp.Or(o.Objects, 75)
 	o.RequestBytes = cmp.Or(o.RequestBytes, 1<<20)
-	o.MaxRowBytes = cmp.Or(o.MaxRowBytes, 1<<20)
-	o.MaxColumns = cmp.Or(o.MaxColumns, 1000)
-	o.MaxPageBytes = cmp.Or(o.MaxPageBytes, 256<<20)
 	o.NoteBytes = cmp.Or(o.NoteBytes, 64<<20)
 	o.Timeout = cmp.Or(o.Timeout, 30*time.Second)
 	o.Patience = cmp.Or(o.Patience, 10*time.Minute)
@@ -141,7 +138,7 @@ func directoryOf(path string) string {
 	return filepath.Dir(filepath.Clean(path))
 }
 
-// rows returns what is said of the rows of each file.
+// rows returns what is said of the rows of each file, without the defaults, which are theirs.
 func (o *Options) rows() files.Options {
 	return files.Options{Kind: o.Kind, MaxRowBytes: o.MaxRowBytes, MaxColumns: o.MaxColumns,
 		MaxPageBytes: o.MaxPageBytes}
@@ -163,6 +160,7 @@ func (o *Options) Validate() error {
 		return err
 	}
 	rows := o.rows()
+	rows.EnsureDefaults()
 	switch {
 	case len(o.URL) == 0:
 		return errors.New("URL is required")
