@@ -65,6 +65,14 @@ func (w *lateErasure) delete() (done chan error) {
 	return done
 }
 
+// interrupt has another node lead meanwhile, so that who has begun the deletion doesn't hear of its end.
+func (w *lateErasure) interrupt(deletion <-chan error) {
+	w.t.Helper()
+	w.Lead(w.own, 0)
+	w.Lead(w.own, 1)
+	require.ErrorIs(w.t, <-deletion, effect.ErrUnknown)
+}
+
 func (w *lateErasure) isGone() bool {
 	users, err := w.Coordinator().FindNumber(1, w.target)
 	require.NoError(w.t, err)
@@ -106,13 +114,11 @@ func TestDeletionUnderWay(t *testing.T) {
 			w.merge(gone, w.keep)
 			w.Hold(true)
 			first := w.delete()
-			eventually(t, "the user is gone", w.isGone)
+			shard.Eventually(t, "the user is gone", w.isGone)
 			w.CatchUp(t)
 			require.NotEmpty(t, w.exported(0, eventlog.Query{}), "the other group doesn't know yet")
 			if moved {
-				w.Lead(w.own, 0)
-				w.Lead(w.own, 1)
-				require.ErrorIs(t, <-first, effect.ErrUnknown)
+				w.interrupt(first)
 				first = nil
 			}
 			second := w.Coordinator().NewBatch(1, 0)
@@ -160,7 +166,7 @@ func (w *lateErasure) receiveTwice() {
 	w.Freeze(w.other, true)
 	for n := 1; n <= 2; n++ {
 		go func() { results <- w.Leader(w.other).Receive([]replica.Message{{Number: m.Number, Body: body}}) }()
-		eventually(w.t, "it is in the log", func() bool { return w.Pending(w.other) == n })
+		shard.Eventually(w.t, "it is in the log", func() bool { return w.Pending(w.other) == n })
 	}
 	w.Freeze(w.other, false)
 	for range 2 {
@@ -181,13 +187,11 @@ func TestDeletionThatWaits(t *testing.T) {
 			w.Freeze(w.other, true)
 			w.Hold(false)
 			held := func() int { return w.Leader(w.own).Stats().Held }
-			eventually(t, "the kept one is pinned", func() bool { return held() == 1 })
+			shard.Eventually(t, "the kept one is pinned", func() bool { return held() == 1 })
 			first := w.delete()
-			eventually(t, "the deletion waits", func() bool { return w.Leader(w.own).Stats().MergesWaiting > 1 })
+			shard.Eventually(t, "the deletion waits", func() bool { return w.Leader(w.own).Stats().MergesWaiting > 1 })
 			if moved {
-				w.Lead(w.own, 0)
-				w.Lead(w.own, 1)
-				require.ErrorIs(t, <-first, effect.ErrUnknown)
+				w.interrupt(first)
 				first = w.delete()
 			}
 			testengine.NotYet(t, first, "somebody is on the way to the user")
@@ -203,13 +207,5 @@ func TestDeletionThatWaits(t *testing.T) {
 			w.m.remove(gone)
 			w.requireErased(from)
 		})
-	}
-}
-
-// eventually polls until f is true.
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !f(); time.Sleep(time.Millisecond) {
-		require.True(t, time.Now().Before(end), what)
 	}
 }

@@ -56,6 +56,9 @@ func (p PaperCluster) CatchUp(t *testing.T) {
 	}
 }
 
+// Eventually is for the tests outside the package.
+var Eventually = eventually
+
 // Hold keeps messages from being delivered to other groups, or no longer does so.
 func (p PaperCluster) Hold(hold bool) { p.c.held.Store(hold) }
 

@@ -24,6 +24,7 @@ import (
 
 	"millrace/api/control"
 	"millrace/api/control/document"
+	"millrace/loadtest/testengine"
 	"millrace/shard"
 	"millrace/shard/op"
 	"millrace/shard/profile"
@@ -351,10 +352,7 @@ func TestImportBesideAnother(t *testing.T) {
 			defer close(second)
 			send(strings.NewReader(line))
 		}()
-		select {
-		case <-second: // it has not waited
-		case <-time.After(100 * time.Millisecond):
-		}
+		testengine.NotYet(t, second, "it has to wait")
 		return 0, io.EOF
 	})))
 	<-second
