@@ -425,28 +425,50 @@ func parquetMetadata(t *testing.T, text string) *format.FileMetaData {
 	return f.Metadata()
 }
 
+// readWithFooter reads a Parquet file whose footer was changed.
+func readWithFooter(t *testing.T, text string, change func(*format.FileMetaData)) error {
+	t.Helper()
+	meta := parquetMetadata(t, text)
+	change(meta)
+	footer, err := thrift.Marshal(new(thrift.CompactProtocol), meta)
+	require.NoError(t, err)
+	end := len(text) - 8
+	body := text[:end-int(binary.LittleEndian.Uint32([]byte(text[end:])))]
+	_, err = read(t, body+string(binary.LittleEndian.AppendUint32(footer, uint32(len(footer))))+"PAR1", Parquet, Options{})
+	return err
+}
+
 // What a file says of its rows is compared with the values that are there.
 func TestParquetCountsRows(t *testing.T) {
 	text := parquetText(t, parquetUser{ExternalID: "a"}, parquetUser{ExternalID: "b"}, parquetUser{ExternalID: "c"}, parquetUser{ExternalID: "d"})
-	body := text[:len(text)-8-int(binary.LittleEndian.Uint32([]byte(text[len(text)-8:])))]
 	said := func(rows ...int64) error {
-		meta := parquetMetadata(t, text)
-		require.Len(t, meta.RowGroups, len(rows))
-		meta.NumRows = 0
-		for i, n := range rows {
-			meta.RowGroups[i].NumRows = n
-			meta.NumRows += n
-		}
-		footer, err := thrift.Marshal(new(thrift.CompactProtocol), meta)
-		require.NoError(t, err)
-		_, err = read(t, body+string(binary.LittleEndian.AppendUint32(footer, uint32(len(footer))))+"PAR1", Parquet, Options{})
-		return err
+		return readWithFooter(t, text, func(meta *format.FileMetaData) {
+			require.Len(t, meta.RowGroups, len(rows))
+			meta.NumRows = 0
+			for i, n := range rows {
+				meta.RowGroups[i].NumRows = n
+				meta.NumRows += n
+			}
+		})
 	}
 	require.NoError(t, said(3, 1))
 	require.EqualError(t, said(3, 2), "line 5: the row can't be read: the file should have 5 rows")
 	require.EqualError(t, said(3, 0), "line 4: the row can't be read: the file should have only 3 rows")
 	require.EqualError(t, said(0, 1), "line 2: the row can't be read: the file should have only 1 rows")
 	require.EqualError(t, said(0, 0), "line 1: the row can't be read: the file should have only 0 rows")
+}
+
+// Places in front of the file are damage, not a failure of whoever reads it.
+func TestParquetPagesInFrontOfTheFile(t *testing.T) {
+	text := parquetText(t, parquetUser{ExternalID: "a"})
+	for name, place := range map[string]func(*format.ColumnMetaData) *int64{
+		"dictionary": func(c *format.ColumnMetaData) *int64 { return &c.DictionaryPageOffset },
+		"data":       func(c *format.ColumnMetaData) *int64 { c.DictionaryPageOffset = 0; return &c.DataPageOffset },
+		"size":       func(c *format.ColumnMetaData) *int64 { return &c.TotalCompressedSize },
+	} {
+		err := readWithFooter(t, text, func(m *format.FileMetaData) { *place(&m.RowGroups[0].Columns[0].MetaData) = -1 })
+		require.EqualError(t, err, `the pages of the column "external_id" can't be read: the footer is damaged`, name)
+	}
 }
 
 // What a page says of itself is allocated, so that has a bound; not for columns that aren't read.

@@ -133,10 +133,14 @@ func (c *columns) checkPages(f Source, m *format.FileMetaData) error {
 }
 
 func (c *columns) checkPagesOf(f Source, chunk *format.ColumnMetaData) error {
-	pages := io.NewSectionReader(f, cmp.Or(chunk.DictionaryPageOffset, chunk.DataPageOffset), chunk.TotalCompressedSize)
+	column := field.ShortName(strings.Join(chunk.PathInSchema, "."))
+	first, length := cmp.Or(chunk.DictionaryPageOffset, chunk.DataPageOffset), chunk.TotalCompressedSize
+	if first < 0 || length < 0 {
+		return &Fault{Text: fmt.Sprintf("the pages of the column %q can't be read: the footer is damaged", column)}
+	}
+	pages := io.NewSectionReader(f, first, length)
 	b := bufio.NewReader(pages)
 	headers := thrift.NewDecoder(new(thrift.CompactProtocol).NewReader(b))
-	column := field.ShortName(strings.Join(chunk.PathInSchema, "."))
 	for {
 		if _, err := b.Peek(1); err != nil {
 			if err == io.EOF {
