@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"strings"
+	"sync"
 
 	"github.com/klauspost/compress/flate"
 	"github.com/klauspost/compress/s2"
@@ -51,7 +52,7 @@ var records = [256]record{
 
 // record is a schema, and where the values of its fields come from.
 type record struct {
-	schema *avro.Schema
+	schema func() *avro.Schema // parsed when first asked for, since every start of the program comes by here
 	fields []field
 }
 
@@ -109,13 +110,15 @@ func recordOf(space, name, fields string) (r record) {
 		}
 		r.fields = append(r.fields, field{sourceOf[plain], optional})
 	}
-	r.schema = avro.MustParse(fmt.Sprintf(`{"type":"record","name":%q,"namespace":"dataexport.S3.inner.%s","fields":[%s]}`,
-		name, space, strings.Join(list, ",")))
+	r.schema = sync.OnceValue(func() *avro.Schema {
+		return avro.MustParse(fmt.Sprintf(`{"type":"record","name":%q,"namespace":"dataexport.S3.inner.%s","fields":[%s]}`,
+			name, space, strings.Join(list, ",")))
+	})
 	return r
 }
 
-// SchemaOf returns the schema of a kind of event.
-func SchemaOf(kind op.Kind) *avro.Schema { return records[kind].schema }
+// SchemaOf returns the schema of a kind of event that has one.
+func SchemaOf(kind op.Kind) *avro.Schema { return records[kind].schema() }
 
 // Rows makes records of events. It belongs to one goroutine.
 type Rows struct {
@@ -266,7 +269,7 @@ func NewEncoder(w io.Writer, kind op.Kind, users *Reader, workspace string, code
 		x.most = zstdBlockBytes
 	}
 	x.block = make([]byte, blockHead, x.most+blockBytes/4)
-	if _, err := ocf.NewWriter(w, records[kind].schema, options...); err != nil { // which writes the header
+	if _, err := ocf.NewWriter(w, SchemaOf(kind), options...); err != nil { // which writes the header
 		return nil, fmt.Errorf("write avro: %w", err)
 	}
 	return x, nil
