@@ -135,7 +135,7 @@ func TestSmoke(t *testing.T) {
 	if !testsize.Stress() {
 		parts = slices.DeleteFunc(parts, func(p string) bool { return p == "cluster" }) // nodes that join, are killed and catch up: two minutes
 		testseed.Rand(t).Shuffle(len(parts), func(i, j int) { parts[i], parts[j] = parts[j], parts[i] })
-		parts = parts[:4]
+		parts = parts[:3]
 	}
 	server, err := build(t.Context(), dir)
 	require.NoError(t, err)

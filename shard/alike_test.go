@@ -162,7 +162,7 @@ func TestReplicasAreAlike(t *testing.T) { synctest.Test(t, testReplicasAreAlike)
 
 func testReplicasAreAlike(t *testing.T) {
 	seed := testseed.Of(t)
-	for round := range testsize.Of(6, 2, 1) {
+	for round := range testsize.Of(6, 1, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		var later atomic.Int64
 		c := openCluster(t, r.Uint64(), clusterOptions{
@@ -171,7 +171,7 @@ func testReplicasAreAlike(t *testing.T) {
 			engine: func(o *replica.EngineOptions) { o.Patience = 3 * time.Second }, // no request stays without an answer, however busy the machine is
 		})
 		w := clusterWorld{c}
-		for range testsize.Short(400, 100) {
+		for range testsize.Short(300, 60) {
 			var all sync.WaitGroup
 			for range 1 + r.IntN(3) {
 				mine, e := rand.New(rand.NewPCG(r.Uint64(), 1)), w.engine()

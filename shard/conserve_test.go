@@ -32,7 +32,7 @@ import (
 // nothing is left under way.
 func TestMergesConserve(t *testing.T) {
 	seed := testseed.Of(t)
-	for round := range testsize.Of(300, 4, 1) {
+	for round := range testsize.Of(300, 2, 1) {
 		conserve(t, seed, uint64(round))
 		if t.Failed() {
 			return
@@ -93,7 +93,7 @@ func conserve(t *testing.T, seed, round uint64) {
 	}
 	e := openTest(t, options())
 	s := newSent(t, e, r)
-	for phase := range testsize.Short(10, 6) {
+	for phase := range testsize.Short(8, 4) {
 		s.makeUsers(t, e, fmt.Sprint("f", phase, "-"), 8)
 		s.run(t, r, round, phase, func() *Engine { return e })
 		if t.Failed() {

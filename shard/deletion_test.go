@@ -60,7 +60,7 @@ func TestDeletionSaysWhetherItWas(t *testing.T) {
 // are left have all that was their own.
 func TestDeletionsAmongMerges(t *testing.T) {
 	seed := testseed.Of(t)
-	for round := range testsize.Of(200, 6, 2) {
+	for round := range testsize.Of(200, 3, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		fs := vfs.NewCrashableMem()
 		options := func() replica.EngineOptions {
@@ -96,7 +96,7 @@ func TestDeletionsAmongMergesInCluster(t *testing.T) {
 
 func testDeletionsAmongMergesInCluster(t *testing.T) {
 	seed := testseed.Of(t)
-	for round := range testsize.Of(100, 3, 1) {
+	for round := range testsize.Of(100, 2, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		w := anyCluster(t, r, nil)
 		d := newDeletions(t, w.engine())

@@ -23,7 +23,7 @@ import (
 // power is lost again while that image recovers.
 func TestFaultPowerLoss(t *testing.T) {
 	seed := testseed.Of(t)
-	engines, images := testsize.Of(40, 2, 2), testsize.Of(300, 40, 5)
+	engines, images := testsize.Of(40, 2, 1), testsize.Of(300, 15, 5)
 	var total, second atomic.Int64
 	for i := range engines {
 		powerLossRun(t, seed, uint64(i), images, &total, &second)

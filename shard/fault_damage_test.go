@@ -135,7 +135,7 @@ func TestFaultDamagedStore(t *testing.T) {
 	testsize.SkipSerial(t)
 	r := testseed.Rand(t)
 	disks := []*damaged{damagedEngine(t, false), damagedEngine(t, true)}
-	flips := testsize.Of(10_000, 150, 150)
+	flips := testsize.Of(10_000, 60, 60)
 	found, harmless := map[string]int{}, map[string]int{}
 	for i := range flips {
 		d := disks[i%2]

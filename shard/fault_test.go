@@ -235,7 +235,7 @@ func TestFaultEveryWriteFails(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 6))
 	step := int64(1)
 	if !testsize.Stress() {
-		step = max(1, total/testsize.Short[int64](60, 15))
+		step = max(1, total/testsize.Short[int64](30, 8))
 	}
 	kinds := map[string]int{}
 	run := func(f *faults) {

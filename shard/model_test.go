@@ -323,7 +323,7 @@ func (o modelOp) write(b *Batch) {
 // too little memory in between.
 func TestModel(t *testing.T) {
 	seed := testseed.Of(t)
-	for round := range testsize.Of(12, 5, 1) {
+	for round := range testsize.Of(12, 2, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		runModel(t, r, round, openAlone(t, r, func(fs vfs.FS) replica.EngineOptions {
 			o := testOptions(fs)
@@ -340,7 +340,7 @@ func TestModelOfCluster(t *testing.T) { synctest.Test(t, testModelOfCluster) }
 
 func testModelOfCluster(t *testing.T) {
 	seed := testseed.Of(t)
-	for round := range testsize.Of(3, 2, 1) {
+	for round := range testsize.Of(3, 1, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		runModel(t, r, round, anyCluster(t, r, nil))
 	}

@@ -764,7 +764,7 @@ func (m *statesModel) randomImport(t testing.TB, b *Batch, r *rand.Rand) string 
 func TestStatesModel(t *testing.T) {
 	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
-	for round := range testsize.Of(10, 3, 3) {
+	for round := range testsize.Of(10, 2, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		var clock atomic.Int64
 		runStatesModel(t, r, round, &clock, openAlone(t, r, func(fs vfs.FS) replica.EngineOptions {
@@ -816,7 +816,7 @@ func runStatesModel(t *testing.T, r *rand.Rand, round int, clock *atomic.Int64, 
 // state.
 func TestStatesConverge(t *testing.T) {
 	seed := testseed.Of(t)
-	for round := range testsize.Of(6, 3, 1) {
+	for round := range testsize.Of(6, 1, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		fs := vfs.NewCrashableMem()
 		o := testOptions(fs)
@@ -849,7 +849,7 @@ func TestStatesConvergeInCluster(t *testing.T) { synctest.Test(t, testStatesConv
 
 func testStatesConvergeInCluster(t *testing.T) {
 	seed := testseed.Of(t)
-	for round := range testsize.Of(3, 2, 1) {
+	for round := range testsize.Of(3, 1, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		w := anyCluster(t, r, func(o *clusterOptions) { o.skew = time.Duration(r.IntN(20)) * time.Millisecond })
 		x := newConverging(t, w.engine())

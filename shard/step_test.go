@@ -254,7 +254,7 @@ func TestClaimsAndMergesAreSerial(t *testing.T) {
 	testsize.SkipSerial(t)
 	r := testseed.Rand(t)
 	n := len(deeds(cast{}))
-	share := testsize.Of(1, 40, 40) // one in so many pairs
+	share := testsize.Of(1, 100, 100) // one in so many pairs
 	always := map[string]string{    // pairs for which the rules were made
 		"merge ada into bob":                "merge bob into ada",
 		"merge bob into eve":                "merge ada into bob",

@@ -23,7 +23,7 @@ import (
 // acknowledged record must be there, in order and unchanged, and must still be there after a second loss shortly after
 // the first recovery.
 func TestPowerLoss(t *testing.T) {
-	clones := testsize.Of(1000, 400, 80)
+	clones := testsize.Of(1000, 150, 40)
 	seed := testseed.Of(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	fs := vfs.NewCrashableMem()

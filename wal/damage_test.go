@@ -138,7 +138,7 @@ func TestFlipAfterClose(t *testing.T) {
 	want, err := m.open()
 	require.NoError(t, err)
 	require.Len(t, want, damageRecords)
-	sweep(t, h, m, want, testsize.Of(1, 3, 3))
+	sweep(t, h, m, want, testsize.Of(1, 9, 9))
 }
 
 // F4 after a kill: the same holds. The high-water mark is exact there, too, though not synced, and the end is not
@@ -150,7 +150,7 @@ func TestFlipAfterKill(t *testing.T) {
 	want, err := m.open()
 	require.NoError(t, err)
 	require.Len(t, want, damageRecords)
-	sweep(t, h, m, want, testsize.Of(3, 6, 6))
+	sweep(t, h, m, want, testsize.Of(3, 18, 18))
 	require.NoError(t, h.Close())
 }
 
@@ -270,7 +270,7 @@ func TestTruncate(t *testing.T) {
 	name := m.segments()[1]
 	require.True(t, strings.HasSuffix(last.path, name))
 	before := damageRecords - len(ends)
-	r, share := testseed.Rand(t), testsize.Of(1, 4, 4)
+	r, share := testseed.Rand(t), testsize.Of(1, 12, 12)
 	for cut := len(m[name]); cut >= 0; cut-- {
 		if live := int(ends[len(ends)-1]); cut > live+200 && cut%97 != 0 {
 			continue

@@ -20,7 +20,7 @@ func TestLinearizableAlone(t *testing.T) {
 	r := testseed.Rand(t)
 	c := newAlone(t)
 	trial := newTrial(c, r, 8)
-	for end := time.Now().Add(time.Duration(testsize.Short(7, 3)) * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(time.Duration(testsize.Short(4, 3)) * time.Second); time.Now().Before(end); {
 		trial.waitFor(time.Duration(200+r.IntN(1500)) * time.Millisecond)
 		c.nodes[0].kill()
 		c.nodes[0].start(bounds(r)...)

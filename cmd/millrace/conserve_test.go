@@ -297,7 +297,7 @@ func (c *crowd) mingle(r *rand.Rand, clients int, merges int64, faults int, faul
 func TestMergesConserve(t *testing.T) {
 	t.Parallel()
 	r := testseed.Rand(t)
-	merges, users, clients, kills := testsize.Of[int64](500_000, 4000, 1500), testsize.Of(2000, 800, 300), 16, testsize.Of(200, 4, 3)
+	merges, users, clients, kills := testsize.Of[int64](500_000, 4000, 1500), testsize.Of(2000, 800, 300), 16, testsize.Of(200, 3, 3)
 	s := newSite(t)
 	s.admin = testaddr.Free(t)
 	p := s.start(t)

@@ -106,7 +106,7 @@ func TestKillUnderLoad(t *testing.T) {
 	t.Parallel()
 	r := testseed.Rand(t)
 	s := newSite(t)
-	kills := testsize.Of(1000, 8, 4)
+	kills := testsize.Of(1000, 5, 4)
 	p := s.start(t)
 	l := s.load(func(o *loadtest.Options) { o.Atomic, o.AtomicUsers = true, 10 })
 	var slowest time.Duration
@@ -138,7 +138,7 @@ func TestKillUnderLoadWithIdempotencyKeys(t *testing.T) {
 		o.IdempotencyKeys = true
 		o.Body.EmailShare, o.Body.AliasShare = 0.1, 0.1
 	})
-	kills := testsize.Of(200, 5, 2)
+	kills := testsize.Of(200, 3, 2)
 	for range kills {
 		time.Sleep(time.Duration(50+r.IntN(600)) * time.Millisecond)
 		p.kill()
@@ -176,7 +176,7 @@ func TestIdempotencyKeyOverKill(t *testing.T) {
 func TestStopUnderLoad(t *testing.T) {
 	r := testseed.Rand(t)
 	s := newSite(t)
-	stops := testsize.Of(100, 5, 2)
+	stops := testsize.Of(100, 3, 2)
 	p := s.start(t)
 	l := s.load(func(o *loadtest.Options) { o.Atomic, o.AtomicUsers = true, 10 })
 	for range stops {
@@ -278,7 +278,7 @@ func TestSyncFails(t *testing.T) {
 		t.Skip("strace is not on this machine")
 	}
 	r := testseed.Rand(t)
-	runs := testsize.Of(100, 3, 1)
+	runs := testsize.Of(100, 2, 1)
 	tested := 0
 	for run := range runs {
 		s := newSite(t)

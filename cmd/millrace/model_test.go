@@ -135,7 +135,7 @@ func TestModel(t *testing.T) {
 	require.NoError(t, os.WriteFile(s.bootstrap, []byte(modelBootstrap()), 0o600))
 	p := s.start(t)
 	j := newJudge(t, func() string { return "http://" + s.addr })
-	j.against(t, testsize.Of(1_000_000, 2000, 600), testsize.Of(2000, 3, 2), func(r *rand.Rand) {
+	j.against(t, testsize.Of(1_000_000, 2000, 600), testsize.Of(2000, 2, 2), func(r *rand.Rand) {
 		time.Sleep(time.Duration(r.IntN(500)) * time.Millisecond)
 		p.kill()
 		p = s.start(t, bounds(r)...)

@@ -225,7 +225,7 @@ func TestRestoreBackupRefuses(t *testing.T) {
 		}
 		return err
 	}
-	for range testsize.Of(60, 8, 8) {
+	for range testsize.Of(60, 4, 3) {
 		cut := archive[:r.IntN(len(archive))]
 		require.ErrorIs(t, restore(cut, nil), backup.ErrArchive)
 		at := r.IntN(len(archive))

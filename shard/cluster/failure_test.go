@@ -35,7 +35,7 @@ func TestLeadershipsMoveUnderLoad(t *testing.T) {
 	c := startCluster(t, 3, nil)
 	c.whole()
 	l := startLoad(c, seed, 6, 40)
-	for range testsize.Of(30, 15, 8) {
+	for range testsize.Of(30, 8, 4) {
 		l.more(20)
 		group := uint32(r.IntN(5))
 		for _, n := range c.all() {
@@ -199,7 +199,7 @@ func TestNodesVanish(t *testing.T) {
 	c := startCluster(t, 3, nil)
 	c.whole()
 	l := startLoad(c, seed, 6, 40)
-	for range testsize.Of(6, 3, 2) {
+	for range testsize.Of(6, 2, 1) {
 		l.more(20)
 		node := quorum.Node(1 + r.IntN(3))
 		c.kill(node)

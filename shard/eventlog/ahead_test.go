@@ -333,7 +333,7 @@ func TestCrashWhileFollowing(t *testing.T) {
 	on = false
 	require.Equal(t, w.l.Stats().Packed, f.l.Stats().Packed)
 	require.Greater(t, len(clones), 10)
-	for _, clone := range oneOf(r, testsize.Of(1, 3, 3), clones) {
+	for _, clone := range oneOf(r, testsize.Of(1, 6, 6), clones) {
 		c := w.other(clone, w.follows())
 		c.requireExact()
 		c.follow()

@@ -121,7 +121,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 	w.requireExact()
 	require.Zero(t, w.l.Stats().Deletions)
 	require.Greater(t, len(clones), 30)
-	clones = append(oneOf(r, testsize.Of(1, 3, 3), clones), w.fs.CrashClone(vfs.CrashCloneCfg{}))
+	clones = append(oneOf(r, testsize.Of(1, 6, 6), clones), w.fs.CrashClone(vfs.CrashCloneCfg{}))
 	for _, clone := range clones {
 		c := &world{t: t, fs: clone, clock: w.clock, acked: w.acked}
 		c.open(manual())
@@ -180,7 +180,7 @@ func TestCrashWhileBlockGoes(t *testing.T) {
 func TestEveryStepFails(t *testing.T) {
 	testsize.SkipSerial(t)
 	broken := errors.New("broken disk")
-	share := testsize.Of(1, 3, 3) // one step of so many
+	share := testsize.Of(1, 6, 6) // one step of so many
 	for k := 1 + testseed.Rand(t).IntN(share); ; k += share {
 		n, armed, failed := 0, false, ""
 		w := filled(t, func(_ *world, what string) error {

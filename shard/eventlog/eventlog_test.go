@@ -338,7 +338,7 @@ func TestNothingExpiresByAClockThatJumps(t *testing.T) {
 
 func TestWorkerPacksWhenItIsDue(t *testing.T) {
 	o := busy()
-	o.BlockBytes, o.PackAfter = 1<<18, time.Minute
+	o.BlockBytes, o.PackAfter = 1<<16, time.Minute
 	w := newWorld(t, vfs.NewMem(), o)
 	w.commitMore(10, 9)
 	w.checkpoint()

@@ -257,7 +257,7 @@ func (g *replicas) step(i int) {
 // Whatever happens, each has all events once, without those of users who were deleted, and a stream that goes from one
 // to another has each event once.
 func TestReplicasAgree(t *testing.T) {
-	for range testsize.Of(30, 6, 2) {
+	for range testsize.Of(30, 3, 1) {
 		t.Run("", testReplicasAgree)
 		if t.Failed() {
 			return

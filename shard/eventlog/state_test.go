@@ -161,7 +161,7 @@ func TestStatesOverCrashes(t *testing.T) {
 	require.Greater(t, w.l.Stats().Blocks, 1)
 	again, _ := w.followedKinds(stateKinds...)
 	require.Equal(t, ids, again)
-	for _, clone := range oneOf(r, testsize.Of(1, 3, 3), clones) {
+	for _, clone := range oneOf(r, testsize.Of(1, 6, 6), clones) {
 		c := &world{t: t, fs: clone, clock: w.clock, acked: w.acked}
 		c.open(manual())
 		again, what := c.followedKinds(stateKinds...)

@@ -529,7 +529,7 @@ func TestMoveIsRedirected(t *testing.T) {
 func TestRandomLives(t *testing.T) {
 	testsize.SkipSerial(t)
 	t.Parallel()
-	lives := testsize.Of(200, 20, 20)
+	lives := testsize.Of(200, 10, 10)
 	seed := testseed.Of(t)
 	for life := range uint64(lives) {
 		t.Run(fmt.Sprint(life), func(t *testing.T) {
