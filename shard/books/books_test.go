@@ -93,7 +93,7 @@ func TestLoad(t *testing.T) {
 	require.True(t, got.Apart.Has(number(2)))
 	require.Equal(t, []uint64{number(2)}, got.Apart.TakeDummies())
 	require.Empty(t, got.Apart.TakeDummies())
-	require.Empty(t, got.Dropped.AppendPending(nil, 0, 9))
+	require.Empty(t, dropped(t, got, nil, 0, 9))
 	require.Empty(t, got.Trail.Pending(number(1)))
 
 	require.Nil(t, b.Deferred.Remove(5))
@@ -167,15 +167,13 @@ func TestBetweenSaveAndSaved(t *testing.T) {
 	require.Len(t, b.Trail.Pending(number(1)), 1)
 	require.Len(t, b.Suppressed.Pending(bounces), 1)
 	require.Len(t, audit.Pending(), 1)
-	require.Equal(t, []DroppedOp{{3, 0}}, b.Dropped.AppendPending(nil, 0, 9))
+	require.Equal(t, []DroppedOp{{3, 0}}, dropped(t, b, nil, 0, 9))
 	require.Zero(t, b.Saved(), "not written yet")
 	audit.Saved()
 	require3(3)
 	require.Equal(t, bytes-first, saving(t, s, b)())
 	require3(3)
-	dropped, err := AppendStored(nil, ranges(t, s), partition, 2, 3)
-	require.NoError(t, err)
-	require.Equal(t, []DroppedOp{{2, 0}, {3, 0}}, dropped)
+	require.Equal(t, []DroppedOp{{2, 0}, {3, 0}}, dropped(t, b, ranges(t, s), 2, 3))
 
 	b.Trail.Erase(number(1))
 	b.Suppressed.Move(1, number(2), bounced(2), profile.StateChange{State: profile.State{Kind: profile.StateBounce}, Changed: 4})
@@ -239,16 +237,22 @@ func TestNoted(t *testing.T) {
 	}
 	b.Trail.AddIdentify(Place{5, 0}, number(3), 16, nil)
 
-	var lock sync.Mutex
-	all, through, err := b.Trail.AppendNoted(nil, ranges(t, s), partition, 1, 9, &lock)
-	require.NoError(t, err)
-	require.EqualValues(t, 4, through)
-	require.Len(t, all, 3+2*maxNoted)
+	noted := func(from, to uint64, s *store.Ranges) ([]Noted, uint64) {
+		var lock sync.Mutex
+		all, through, err := b.Trail.AppendNoted(nil, s, partition, from, to, &lock)
+		require.NoError(t, err)
+		return all, through
+	}
+	all, through := noted(1, 9, ranges(t, s))
+	require.EqualValues(t, 9, through)
+	require.Len(t, all, 2)
 	require.Equal(t, Noted{Position: 1, Ordinal: 1, Number: number(1), StateChange: optedIn(11)}, all[0])
 	require.Equal(t, Noted{Position: 2, Number: number(1), Stamp: 13, Gone: number(2), ExternalID: []byte("ann")}, all[1])
-	require.Equal(t, Noted{Position: 3, Number: number(3), Stamp: 14, ExternalID: []byte("bob")}, all[2])
-	all, through, err = b.Trail.AppendNoted(nil, ranges(t, s), partition, 5, 9, &lock)
-	require.NoError(t, err)
+	all, through = noted(1, 9, nil)
+	require.EqualValues(t, 4, through)
+	require.Len(t, all, 1+2*maxNoted)
+	require.Equal(t, Noted{Position: 3, Number: number(3), Stamp: 14, ExternalID: []byte("bob")}, all[0])
+	all, through = noted(5, 9, nil)
 	require.EqualValues(t, 9, through)
 	require.Len(t, all, 1)
 
@@ -259,8 +263,7 @@ func TestNoted(t *testing.T) {
 	batch := s.DB.NewBatch()
 	require.NoError(t, ForgetLogged(batch, partition, 1))
 	require.NoError(t, batch.Commit(pebble.NoSync))
-	all, _, err = b.Trail.AppendNoted(nil, ranges(t, s), partition, 1, 2, &lock)
-	require.NoError(t, err)
+	all, _ = noted(1, 2, ranges(t, s))
 	require.Len(t, all, 1)
 }
 
@@ -341,12 +344,16 @@ func TestDroppedWhileSaving(t *testing.T) {
 	b.Dropped.Add(DroppedOp{1, 2})
 	saved := saving(t, s, b)
 	b.Dropped.Add(DroppedOp{3, 0})
-	require.Equal(t, []DroppedOp{{1, 2}, {3, 0}}, b.Dropped.AppendPending(nil, 1, 9))
+	require.Equal(t, []DroppedOp{{1, 2}, {3, 0}}, dropped(t, b, nil, 1, 9))
 	saved()
-	require.Equal(t, []DroppedOp{{3, 0}}, b.Dropped.AppendPending(nil, 1, 9))
-	stored := s.Ranges()
-	defer stored.Close()
-	list, err := AppendStored(nil, stored, partition, 1, 9)
+	require.Equal(t, []DroppedOp{{3, 0}}, dropped(t, b, nil, 1, 9))
+	require.Equal(t, []DroppedOp{{1, 2}}, dropped(t, b, ranges(t, s), 1, 9))
+}
+
+// dropped is what the event log leaves out of some positions, in the store or in memory.
+func dropped(t *testing.T, b *Books, s *store.Ranges, from, to uint64) []DroppedOp {
+	var lock sync.Mutex
+	list, err := b.Dropped.Append(nil, s, partition, from, to, &lock)
 	require.NoError(t, err)
-	require.Equal(t, []DroppedOp{{1, 2}}, list)
+	return list
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"slices"
+	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -34,18 +35,21 @@ type Dropped struct{ pending[DroppedOp] }
 // Add notes such an op.
 func (d *Dropped) Add(e DroppedOp) { d.added = append(d.added, e) }
 
-// AppendPending appends those with positions between from and to that may not be in the store.
-func (d *Dropped) AppendPending(dst []DroppedOp, from, to uint64) []DroppedOp {
-	for _, e := range d.added {
-		if e.Position >= from && e.Position <= to {
-			dst = append(dst, e)
+// Append appends those of a partition with positions between from and to that the store has; without a store, those in
+// memory, which lock guards.
+func (d *Dropped) Append(
+	dst []DroppedOp, s *store.Ranges, partition uint8, from, to uint64, lock sync.Locker,
+) ([]DroppedOp, error) {
+	if s == nil {
+		lock.Lock()
+		defer lock.Unlock()
+		for _, e := range d.added {
+			if e.Position >= from && e.Position <= to {
+				dst = append(dst, e)
+			}
 		}
+		return dst, nil
 	}
-	return dst
-}
-
-// AppendStored appends those that a partition has in the store, with positions between from and to.
-func AppendStored(dst []DroppedOp, s *store.Ranges, partition uint8, from, to uint64) ([]DroppedOp, error) {
 	lower, upper := store.AppendBookKey(nil, partition, store.BookDropped, from),
 		store.AppendBookKey(nil, partition, store.BookDropped, to, ^uint64(0))
 	err := s.Scan(lower, upper, func(k, _ []byte) error {

@@ -45,10 +45,9 @@ func (t *Trail) addUser(at Place, number uint64, stamp int64, mark byte, gone ui
 	return t.add(at, number, from)
 }
 
-// AppendNoted appends the entries that ops with positions between from and to have made in a partition. Those in the
-// store come first. The entries are complete up to the position through, which is the end of a record: to, or an
-// earlier position when there are many. lock guards the partition, and is taken to read what is pending. No checkpoint
-// may be under way.
+// AppendNoted appends the entries that ops with positions between from and to have made in a partition and that the
+// store has; without a store, those in memory, which lock guards. The entries are complete up to the position through,
+// which is the end of a record: to, or an earlier position when there are many.
 func (t *Trail) AppendNoted(
 	dst []Noted, s *store.Ranges, partition uint8, from, to uint64, lock sync.Locker,
 ) (_ []Noted, through uint64, err error) {
@@ -60,6 +59,19 @@ func (t *Trail) AppendNoted(
 		}
 		dst, last = append(dst, parseNoted(at, number, value)), at.Position
 		return true
+	}
+	if s == nil {
+		lock.Lock()
+		defer lock.Unlock()
+		first, _ := slices.BinarySearchFunc(t.entries, from,
+			func(x trailEntry, from uint64) int { return cmp.Compare(x.place.Position, from) })
+		for _, x := range t.entries[first:] {
+			v := t.values[x.at:x.end]
+			if x.place.Position > to || isForLog(v) && !add(x.place, x.number, v) {
+				break
+			}
+		}
+		return dst, to, nil
 	}
 	lower, upper := store.AppendBookKey(nil, partition, store.BookNoted, from),
 		store.AppendBookKey(nil, partition, store.BookNoted, to, ^uint64(0))
@@ -74,16 +86,6 @@ func (t *Trail) AppendNoted(
 	})
 	if err != nil && !errors.Is(err, store.ErrEnough) {
 		return nil, 0, err
-	}
-	lock.Lock()
-	defer lock.Unlock()
-	first, _ := slices.BinarySearchFunc(t.entries, from,
-		func(x trailEntry, from uint64) int { return cmp.Compare(x.place.Position, from) })
-	for _, x := range t.entries[first:] {
-		v := t.values[x.at:x.end]
-		if x.place.Position > to || isForLog(v) && !add(x.place, x.number, v) {
-			break
-		}
 	}
 	return dst, to, nil
 }

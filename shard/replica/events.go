@@ -46,52 +46,58 @@ func (e *Replica) AppliedPosition() uint64 {
 	return applied
 }
 
-// Dropped returns what the event log leaves out of the positions between from and to, in order. It waits for no
-// checkpoint: whoever asks may hold what others wait for.
+// Dropped returns what the event log leaves out of the positions between from and to, in order.
 func (e *Replica) Dropped(from, to uint64) (all []books.DroppedOp, err error) {
-	for _, p := range e.Held() {
-		w := e.Owner(p.ID)
-		w.Lock()
-		all = p.Dropped.AppendPending(all, from, to)
-		w.Unlock()
-	}
-	stored := e.store.Ranges() // afterwards: what leaves the memory meanwhile is there
-	defer stored.Close()
-	for _, p := range e.Held() {
-		if all, err = books.AppendStored(all, stored, p.ID, from, to); err != nil {
-			return nil, err
-		}
-	}
+	err = e.readBooks(func(p *machine.Partition, stored *store.Ranges) (err error) {
+		all, err = p.Dropped.Append(all, stored, p.ID, from, to, &e.Owner(p.ID).Mutex)
+		return err
+	})
 	slices.SortFunc(all, books.CompareDropped)
-	return slices.Compact(all), nil
+	return slices.Compact(all), err
 }
 
 // Noted returns what the ops from position from on have made, in order, up to the position through: to, or less when
 // there is much.
 func (e *Replica) Noted(from, to uint64) (all []books.Noted, through uint64, err error) {
-	e.checkpoints.busy.Lock() // what a round is writing is in neither place
-	defer e.checkpoints.busy.Unlock()
-	stored := e.store.Ranges()
-	defer stored.Close()
-	for _, p := range e.Held() {
-		if all, to, err = p.Trail.AppendNoted(all, stored, p.ID, from, to, &e.Owner(p.ID).Mutex); err != nil {
-			return nil, 0, err
-		}
+	err = e.readBooks(func(p *machine.Partition, stored *store.Ranges) (err error) {
+		all, to, err = p.Trail.AppendNoted(all, stored, p.ID, from, to, &e.Owner(p.ID).Mutex)
 		if len(all) > 2*maxNoted {
 			all, to = firstNoted(all, to)
 		}
-	}
+		return err
+	})
 	all, to = firstNoted(all, to)
-	return all, to, nil
+	return all, to, err
 }
 
-// firstNoted sorts rows, and keeps the first maxNoted and what else the record of the last has, up to the position to.
-// It returns the position up to which that is complete.
+// readBooks calls read for each partition without a store, for what is in memory, and then with the store, which has
+// what leaves the memory meanwhile. So a row comes once or twice. It waits for no checkpoint: whoever asks may hold
+// what others wait for.
+func (e *Replica) readBooks(read func(p *machine.Partition, stored *store.Ranges) error) error {
+	for _, p := range e.Held() {
+		if err := read(p, nil); err != nil {
+			return err
+		}
+	}
+	stored := e.store.Ranges()
+	defer stored.Close()
+	for _, p := range e.Held() {
+		if err := read(p, stored); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// firstNoted sorts rows, takes each once, and keeps the first maxNoted and what else the record of the last has, up to
+// the position to. It returns the position up to which that is complete.
 func firstNoted(all []books.Noted, to uint64) ([]books.Noted, uint64) {
-	slices.SortFunc(all, func(a, b books.Noted) int {
+	compare := func(a, b books.Noted) int {
 		return cmp.Or(cmp.Compare(a.Position, b.Position), cmp.Compare(a.Ordinal, b.Ordinal),
 			cmp.Compare(a.Index, b.Index))
-	})
+	}
+	slices.SortFunc(all, compare)
+	all = slices.CompactFunc(all, func(a, b books.Noted) bool { return compare(a, b) == 0 })
 	if len(all) > maxNoted {
 		to = min(to, all[maxNoted-1].Position)
 	}

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"errors"
 	"math/rand/v2"
 	"runtime"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/stretchr/testify/require"
@@ -17,8 +19,8 @@ import (
 	"millrace/shard/books"
 )
 
-// What ops have made is read a bounded number of rows at a time, in order, each row once, whole records; a record that
-// has more rows than the bound comes whole, too.
+// What ops have made is read a bounded number of rows at a time, in order, each row once, whole records, whether it is
+// in memory, in the store or in both; a record that has more rows than the bound comes whole, too.
 func TestNotedIsBounded(t *testing.T) {
 	e := openTest(t, testOptions(vfs.NewMem()))
 	const rows, wide, last = 6 * maxNoted, 3 * maxNoted, 2000
@@ -37,6 +39,12 @@ func TestNotedIsBounded(t *testing.T) {
 		e.Owner(p.ID).Lock()
 		p.Trail.AddIdentify(books.Place{Position: position, Index: uint64(i)}, uint64(p.ID)<<56|1, 1, nil)
 		e.Owner(p.ID).Unlock()
+		if i == rows/3 {
+			require.NoError(t, e.Checkpoint())
+		}
+		if i == 2*rows/3 {
+			inBoth(t, e.Replica)
+		}
 	}
 	before := books.Noted{}
 	for from := uint64(1); from <= last; {
@@ -57,6 +65,18 @@ func TestNotedIsBounded(t *testing.T) {
 	for position, left := range in {
 		require.Zero(t, left, "record %d", position)
 	}
+}
+
+// inBoth writes what is in memory to the store, and leaves it in memory.
+func inBoth(t *testing.T, e *Replica) {
+	batch := e.store.DB.NewBatch()
+	defer batch.Close()
+	for _, p := range e.Held() {
+		e.Owner(p.ID).Lock()
+		require.NoError(t, p.Books.Save(batch))
+		e.Owner(p.ID).Unlock()
+	}
+	require.NoError(t, batch.Commit(pebble.NoSync))
 }
 
 // However often something was packed since the last checkpoint, a read of the store takes as much memory. The checkpoint
@@ -113,8 +133,8 @@ func TestForgetAfterCrash(t *testing.T) {
 	require.EqualValues(t, 3, all[0].Position)
 }
 
-// What the event log leaves out is known while a checkpoint is under way, whose disk may hang.
-func TestDroppedDuringCheckpoint(t *testing.T) {
+// What readers of the log are told is known while a checkpoint is under way, whose disk may hang.
+func TestReadDuringCheckpoint(t *testing.T) {
 	var hangs atomic.Bool
 	hung, release := make(chan struct{}, 100), make(chan struct{})
 	e := openTest(t, testOptions(errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(o errorfs.Op) error {
@@ -124,30 +144,49 @@ func TestDroppedDuringCheckpoint(t *testing.T) {
 		}
 		return nil
 	}))))
-	p, want := e.Partition(7), []books.DroppedOp{{Position: 1, Ordinal: 2}, {Position: 3}}
-	add := func(d books.DroppedOp) {
+	p := e.Partition(7)
+	add := func(position uint64) {
 		e.Owner(p.ID).Lock()
 		defer e.Owner(p.ID).Unlock()
-		p.Dropped.Add(d)
+		p.Dropped.Add(books.DroppedOp{Position: position})
+		p.Trail.AddIdentify(books.Place{Position: position}, uint64(p.ID)<<56|1, 1, nil)
 	}
-	dropped := func() (all []books.DroppedOp) {
-		testengine.Within(t, time.Minute, "what is left out", func() { all, _ = e.Dropped(1, 3) })
-		return all
+	requireAll := func(want ...uint64) {
+		var droppedOps []books.DroppedOp
+		var all []books.Noted
+		var through uint64
+		var err, err2 error
+		testengine.Within(t, time.Minute, "what readers are told", func() {
+			droppedOps, err = e.Dropped(1, 3)
+			all, through, err2 = e.Noted(1, 3)
+		})
+		require.NoError(t, errors.Join(err, err2))
+		require.EqualValues(t, 3, through)
+		var dropped, noted []uint64
+		for _, o := range droppedOps {
+			dropped = append(dropped, o.Position)
+		}
+		for _, n := range all {
+			noted = append(noted, n.Position)
+		}
+		require.Equal(t, want, dropped)
+		require.Equal(t, want, noted)
 	}
 	end := sync.OnceFunc(func() { hangs.Store(false); close(release) })
 	t.Cleanup(end)
-	add(want[0])
+	add(1)
 	hangs.Store(true)
 	done := make(chan error, 1)
 	go func() { done <- e.Checkpoint() }()
 	<-hung
-	require.Equal(t, want[:1], dropped())
-	add(want[1])
-	require.Equal(t, want, dropped())
+	requireAll(1)
+	add(3)
+	requireAll(1, 3)
 	end()
 	require.NoError(t, <-done)
-	require.Equal(t, want, dropped())
+	requireAll(1, 3)
+	inBoth(t, e.Replica)
+	requireAll(1, 3)
 	require.NoError(t, e.Checkpoint())
-	require.Equal(t, want, dropped())
-	require.Empty(t, p.Dropped.AppendPending(nil, 1, 3))
+	requireAll(1, 3)
 }

@@ -109,7 +109,7 @@ type checkpoints struct {
 	full    chan struct{} // signalled when there is enough log for a round
 	logged  atomic.Int64  // Replica.logged before the last round
 	round   chan struct{} // closed when the round that callers await has ended
-	busy    sync.Mutex    // held during a round, and by readers of the books on disk
+	busy    sync.Mutex    // held during a round, and while the store is copied
 	// up to which position the next round deletes what readers of the log were told; 0: nothing
 	toForget atomic.Uint64
 }
