@@ -41,8 +41,12 @@ func (l *Log) learnPacked(runs []*erased.Run, packed uint64) {
 
 // findDeletions reads the part of the unpacked tail that has not been looked through, to find the deletions in it.
 func (l *Log) findDeletions(ctx context.Context, to uint64) error {
-	l.scan.Lock()
-	defer l.scan.Unlock()
+	select {
+	case l.scan <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-l.scan }()
 	for {
 		if err := ctx.Err(); err != nil {
 			return err

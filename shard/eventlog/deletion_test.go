@@ -11,8 +11,10 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/shard"
 	"millrace/shard/effect"
 	"millrace/shard/eventlog/event"
@@ -33,7 +35,7 @@ func (w *world) followed() (list []string) {
 	return list
 }
 
-// Nobody looks for deletions whose request has ended.
+// Nobody looks for deletions whose request has ended, or waits for others who do.
 func TestDeletionsAreSoughtForSomebody(t *testing.T) {
 	w := newWorld(t, vfs.NewMem(), manual())
 	w.track(op.ExternalID, "gone", 0, "a")
@@ -41,6 +43,11 @@ func TestDeletionsAreSoughtForSomebody(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	require.ErrorIs(t, w.l.findDeletions(ctx, w.l.Applied()), context.Canceled)
+	w.l.scan <- struct{}{}
+	testengine.Within(t, time.Minute, "a request that has ended", func() {
+		assert.ErrorIs(t, w.l.findDeletions(ctx, w.l.Applied()), context.Canceled)
+	})
+	<-w.l.scan
 	require.NoError(t, w.l.findDeletions(context.Background(), w.l.Applied()))
 }
 

@@ -81,8 +81,8 @@ type Log struct {
 	said    sync.Map                   // the texts of the errors about damage that were logged
 
 	work sync.Mutex
-	pack packer // guarded by work
-	scan sync.Mutex
+	pack packer        // guarded by work
+	scan chan struct{} // of capacity 1, full while somebody looks for deletions
 	tail sync.RWMutex
 
 	young young

@@ -20,7 +20,8 @@ func Open(src Source, opts Options) (*Log, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	l := &Log{opts: opts, src: src, dir: files.Dir{FS: opts.FS, Path: opts.Dir}, gone: make(chan struct{})}
+	l := &Log{opts: opts, src: src, dir: files.Dir{FS: opts.FS, Path: opts.Dir}, scan: make(chan struct{}, 1),
+		gone: make(chan struct{})}
 	l.stop, l.end = context.WithCancel(context.Background())
 	l.deleted.Store(&erased.Set{})
 	if err := l.open(); err != nil {
