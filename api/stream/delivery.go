@@ -12,7 +12,7 @@ import (
 // destination is where a stream sends the events of one event log. It belongs to a carrier.
 type destination interface {
 	// open makes the destination ready, and removes what a crash has left unfinished. It is called before the first
-	// delivery, and again after each failure.
+	// delivery, and again after each failure, behind close.
 	open(ctx context.Context) error
 	// begin begins a delivery; again says that an earlier attempt may already have shown a part of it.
 	begin(again bool) delivery

@@ -84,13 +84,14 @@ func (h *endpoint) looksUp() bool       { return true }
 func (h *endpoint) answers() bool       { return h.takes }
 func (h *endpoint) letGo()              {}
 func (h *endpoint) begin(bool) delivery { return &posts{to: h} }
-func (h *endpoint) close()              { h.client.CloseIdleConnections() }
 func (h *endpoint) pace() pace          { return pace{bytes: h.o.MessageBytes, interval: h.o.MessageInterval} }
 
-// open reads the credentials again, since they may have changed after a failure. So may the address of the host: what
-// answers at the old one may answer with errors for as long as a connection to it is used.
+// close has the next request look for the host's address: what answers at an earlier one may answer with errors for as
+// long as a connection to it is used.
+func (h *endpoint) close() { h.client.CloseIdleConnections() }
+
+// open reads the credentials again, since they may have changed after a failure.
 func (h *endpoint) open(context.Context) (err error) {
-	h.client.CloseIdleConnections()
 	h.refused.folders.forget()
 	h.takes = false
 	h.known, h.secret = httpCredentials{}, nil

@@ -102,6 +102,7 @@ func (k *topics) begin(bool) delivery {
 	return d
 }
 
+// close gives up what the producer has not sent.
 func (k *topics) close() {
 	k.letGo()
 	if k.client != nil {
@@ -110,9 +111,8 @@ func (k *topics) close() {
 	}
 }
 
-// open makes a new producer, with the current credentials. What the previous one has not sent is given up.
+// open makes a producer, with the current credentials.
 func (k *topics) open(ctx context.Context) error {
-	k.close()
 	k.takes = false
 	k.refused.folders.forget()
 	var c kafkaCredentials

@@ -361,7 +361,7 @@ func TestKafkaThatDoesNotTellLimits(t *testing.T) {
 			isSilent.Store(true)
 			o.RequestTimeout = 2 * time.Second // half of which passes each time; what fails since it is late is tried again
 			for range 2 {
-				k.follower = nil // it begins anew, as after a failure
+				k.note(errors.New("a delivery has failed")) // so it begins anew
 				w.commit(w.ws.Number, 10, 7)
 				k.carryOn(t)
 			}
