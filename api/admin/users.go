@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -186,12 +187,7 @@ func (s *Server) deleteUser(by control.Actor, r *http.Request, w *control.Worksp
 	if !errors.Is(err, errNoUser) {
 		return success{}, err
 	}
-	if failed := s.common.Store.FlushDeletions(); failed != nil {
-		if err = failed; isFound {
-			err = fmt.Errorf("%w: %w", shard.ErrUnknown, err)
-		}
-	}
-	return nil, err
+	return nil, cmp.Or(store.FlushDeletions(s.common.Store, isFound), err)
 }
 
 // deleteFound removes a user. The entry of the audit log is in the same record, and names the svc_id, which belongs to

@@ -141,6 +141,16 @@ func (e engine) NewBatch(workspace, actor uint32) Batch {
 // NewReads returns the reads as the interface.
 func (e engine) NewReads(room shard.Room) Reads { return e.Coordinator.NewReads(room) }
 
+// FlushDeletions is Store.FlushDeletions for a request that may have begun a deletion itself. When it has, the error is
+// shard.ErrUnknown, since nothing is undone.
+func FlushDeletions(s Store, hasBegun bool) error {
+	err := s.FlushDeletions()
+	if err != nil && hasBegun {
+		return fmt.Errorf("%w: %w", shard.ErrUnknown, err)
+	}
+	return err
+}
+
 // Control returns the control.Store of an engine.
 func Control(e *shard.Coordinator) control.Store { return controlStore{e} }
 

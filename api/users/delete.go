@@ -1,7 +1,6 @@
 package users
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -9,6 +8,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"millrace/api/call"
+	"millrace/api/store"
 	"millrace/api/value"
 	"millrace/shard"
 	"millrace/shard/op"
@@ -139,10 +139,7 @@ func deleteAll(x *call.Call, named []namedUser) {
 		}
 	}
 	if len(unknown) > 0 || deleted < len(seen) {
-		if err := x.Store.FlushDeletions(); err != nil {
-			if len(seen) > 0 {
-				err = fmt.Errorf("%w: %w", shard.ErrUnknown, err)
-			}
+		if err := store.FlushDeletions(x.Store, len(seen) > 0); err != nil {
 			x.FailEngine(err)
 			return
 		}
