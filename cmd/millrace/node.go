@@ -53,7 +53,7 @@ type node struct {
 	consoleAddress string
 	backups        *backups
 	exports        chan struct{} // one element for each export of events under way
-	importing      sync.Map      // by workspace (uint32), a chan struct{}: full while profiles are imported into it
+	importing      sync.Map      // by workspace (uint32) that imports profiles, a chan struct{}: closed when that ends
 	log            *slog.Logger
 	ends           []func() error // the last one first
 }

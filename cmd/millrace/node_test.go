@@ -53,7 +53,7 @@ func TestEventExportsAreFew(t *testing.T) {
 	require.Equal(t, 200, export())
 }
 
-// A client that reads nothing of its export for readerStall makes room for others. One that reads slowly may take hours.
+// A client that reads nothing of its export for clientStall makes room for others. One that reads slowly may take hours.
 func TestEventExportThatNobodyReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log testlog.Buffer
@@ -70,14 +70,14 @@ func TestEventExportThatNobodyReads(t *testing.T) {
 		_, err := io.WriteString(client, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 		require.NoError(t, err)
 		begun, piece := time.Now(), make([]byte, 50_000)
-		for time.Since(begun) < 10*readerStall {
-			time.Sleep(readerStall / 3)
+		for time.Since(begun) < 10*clientStall {
+			time.Sleep(clientStall / 3)
 			_, err = io.ReadFull(client, piece)
 			require.NoError(t, err, log.String())
 		}
 		synctest.Wait()
 		require.False(t, ended.Load(), log.String())
-		time.Sleep(2 * readerStall)
+		time.Sleep(2 * clientStall)
 		require.True(t, ended.Load())
 		require.Contains(t, log.String(), "an export of events was broken off")
 	})

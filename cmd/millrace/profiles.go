@@ -77,7 +77,7 @@ func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *fi
 		return
 	}
 	c := http.NewResponseController(w)
-	_, _ = c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(time.Time{})
+	_ = c.SetWriteDeadline(time.Time{})
 	end, err := n.beginImport(ws.Number)
 	switch {
 	case err == errImporting:
@@ -97,7 +97,7 @@ func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *fi
 		answerFailure(w, err)
 		return
 	}
-	result, err := n.importLines(ws, r.Body, phones)
+	result, err := n.importLines(ws, heard{r.Body, c}, phones)
 	err = errors.Join(err, audit("profiles imported", "imported", result.Imported, "refused", result.Refused))
 	if err != nil {
 		answerFailure(w, fmt.Errorf("after %d profiles: %w", result.Imported, err))
@@ -113,15 +113,19 @@ var errImporting = errors.New("another import of profiles into this workspace is
 // is killed and run again at once: what it had sent is still being imported. Errors: errImporting after importPatience,
 // shard.ErrClosed.
 func (n *node) beginImport(workspace uint32) (end func(), err error) {
-	one, _ := n.importing.LoadOrStore(workspace, make(chan struct{}, 1))
-	running := one.(chan struct{})
-	select {
-	case running <- struct{}{}:
-		return func() { <-running }, nil
-	case <-time.After(importPatience):
-		return nil, errImporting
-	case <-n.backups.stop.Done():
-		return nil, shard.ErrClosed
+	patience, ended := time.After(importPatience), make(chan struct{})
+	for {
+		other, isRunning := n.importing.LoadOrStore(workspace, ended)
+		if !isRunning {
+			return func() { n.importing.Delete(workspace); close(ended) }, nil
+		}
+		select {
+		case <-other.(chan struct{}):
+		case <-patience:
+			return nil, errImporting
+		case <-n.backups.stop.Done():
+			return nil, shard.ErrClosed
+		}
 	}
 }
 

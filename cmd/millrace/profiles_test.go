@@ -303,6 +303,35 @@ func TestImportThatIsCutOff(t *testing.T) {
 	n.importProfiles(w, r, nil)
 	require.Equal(t, http.StatusBadRequest, w.Code)
 	require.Contains(t, w.Body.String(), "after 1 profiles: the body could not be read to its end: malformed chunked encoding")
+
+	late := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+	r = httptest.NewRequest(http.MethodPost, "/", late)
+	r.SetPathValue("workspace", "w")
+	began := time.Now()
+	n.importProfiles(late, r, nil)
+	require.Equal(t, http.StatusRequestTimeout, late.Code)
+	require.Contains(t, late.Body.String(), "after 3 profiles: the body could not be read to its end: i/o timeout")
+	require.False(t, late.read.Before(began.Add(clientStall)))
+}
+
+// deadlines is a connection on which some lines arrive, and then nothing. No read may be without a deadline of its own.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	read  time.Time
+	lines int
+}
+
+func (d *deadlines) SetReadDeadline(at time.Time) error { d.read = at; return nil }
+
+func (d *deadlines) Read(p []byte) (int, error) {
+	if d.read.IsZero() {
+		return 0, io.ErrUnexpectedEOF
+	}
+	if d.lines++; d.lines > 3 {
+		return 0, os.ErrDeadlineExceeded
+	}
+	d.read = time.Time{}
+	return copy(p, fmt.Sprintf("{\"external_id\":\"%d\"}\n", d.lines)), nil
 }
 
 // An import waits for another one into its workspace, but not for ever, nor while the server stops.
@@ -329,6 +358,7 @@ func TestTurnsOfImports(t *testing.T) {
 		require.Equal(t, shard.ErrClosed, err)
 		require.Equal(t, importPatience+2*time.Second, time.Since(began))
 		end()
+		n.importing.Range(func(workspace, _ any) bool { t.Error("it remembers", workspace); return true })
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"syscall"
@@ -34,9 +35,10 @@ func (n *node) adminHandlers(phones *field.Phones) map[string]http.HandlerFunc {
 	}
 }
 
-// Of an answer that takes as long as the client takes, the client must have read a piece within readerStall.
+// Of an answer that takes as long as the client takes, the client must have read a piece within clientStall; of such a
+// body, it must have sent something.
 const (
-	readerStall = 2 * time.Minute
+	clientStall = 2 * time.Minute
 	readerPiece = 64 << 10
 )
 
@@ -54,7 +56,19 @@ func listenToOperators(address string) (net.Listener, error) {
 	return config.Listen(context.Background(), "tcp", address)
 }
 
-// impatient gives up on a client that does not read a piece within readerStall.
+// heard is a body whose client is given up when it sends nothing for clientStall.
+type heard struct {
+	body io.Reader
+	c    *http.ResponseController
+}
+
+// Read reads from the client.
+func (h heard) Read(p []byte) (int, error) {
+	_ = h.c.SetReadDeadline(time.Now().Add(clientStall)) // all connections of the listener have deadlines
+	return h.body.Read(p)
+}
+
+// impatient gives up on a client that does not read a piece within clientStall.
 type impatient struct {
 	w   io.Writer
 	c   *http.ResponseController
@@ -64,7 +78,7 @@ type impatient struct {
 // Write writes to the client, in pieces that a slow one can read in time.
 func (i impatient) Write(p []byte) (n int, err error) {
 	for piece := range slices.Chunk(p, readerPiece) {
-		if err := i.c.SetWriteDeadline(time.Now().Add(readerStall)); err != nil {
+		if err := i.c.SetWriteDeadline(time.Now().Add(clientStall)); err != nil {
 			return n, err
 		}
 		if err := i.ctx.Err(); err != nil { // checked after the deadline is set: whoever ends ctx sets another one
@@ -123,7 +137,10 @@ func untilTaken(ctx context.Context, do func() error) error {
 // answerFailure answers with an error of the engine, in the engine's own words, or of the request's body.
 func answerFailure(w http.ResponseWriter, err error) {
 	status := http.StatusInternalServerError
-	if errors.Is(err, admin.ErrCutOff) {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded) && errors.Is(err, admin.ErrCutOff):
+		status = http.StatusRequestTimeout
+	case errors.Is(err, admin.ErrCutOff):
 		status = http.StatusBadRequest
 	}
 	if f := failures.FailureOf(err); f != nil {
