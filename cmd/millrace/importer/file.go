@@ -48,7 +48,7 @@ func (i *importer) file(ctx context.Context, from *found) error {
 	i.report.add(j.state.Counts)
 	i.report.Sent += j.state.Counts.Rows - before
 	switch {
-	case errors.Is(err, errChanged), errors.Is(err, errGrown):
+	case errors.Is(err, errChanged), errors.Is(err, errGrown), errors.Is(err, errBegunElsewhere):
 		return &FileError{from.path, err}
 	case err != nil:
 		return fmt.Errorf("%s: %w", from.path, err)

@@ -19,6 +19,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"millrace/ingest/files"
+	"millrace/wal/pause"
 )
 
 // found is a file to take: one of this machine, or an object of a bucket.
@@ -143,14 +144,12 @@ const maxUnknown = 1000
 // first.
 func (i *importer) open(ctx context.Context, f *found) (*os.File, error) {
 	if f.object != nil {
-		r, err := i.bucket.open(ctx, f)
-		if err != nil {
-			return nil, err
-		}
-		defer r.Close()
-		copied, err := i.copyOf(ctx, f, r)
-		if err == nil {
-			i.patience.since = time.Time{} // the service is there, whatever it did before
+		copied, err := i.fetch(ctx, f)
+		for range 2 { // a watching import would not look at it again
+			if _, isOther := errors.AsType[*sizeError](err); !isOther || pause.For(ctx, i.o.Poll) != nil {
+				break
+			}
+			copied, err = i.fetch(ctx, f)
 		}
 		return copied, err
 	}
@@ -172,6 +171,28 @@ func (i *importer) open(ctx context.Context, f *found) (*os.File, error) {
 	}
 	defer file.Close()
 	return i.unpack(ctx, f, file, info)
+}
+
+// fetch copies an object, as it was found.
+func (i *importer) fetch(ctx context.Context, f *found) (*os.File, error) {
+	r, err := i.bucket.open(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	copied, err := i.copyOf(ctx, f, r)
+	if err == nil {
+		i.patience.since = time.Time{} // the service is there, whatever it did before
+	}
+	return copied, err
+}
+
+// sizeError is that of an object that has ended where it should not: its service may not know conditions, or something
+// between may have cut it.
+type sizeError struct{ listed, has int64 }
+
+func (e *sizeError) Error() string {
+	return fmt.Sprintf("it was listed with %d bytes and has %d", e.listed, e.has)
 }
 
 // unpack copies a packed file, in the state in which it was opened.
@@ -221,7 +242,7 @@ func (i *importer) copyOf(ctx context.Context, f *found, r io.Reader) (to *os.Fi
 	if files.IsPacked(f.path) {
 		packed, err := files.Unpack(f.path, source)
 		if err != nil {
-			return to, i.blame(f, source.err, err)
+			return to, i.blame(f, source, err)
 		}
 		defer packed.Close()
 		from = packed
@@ -229,11 +250,11 @@ func (i *importer) copyOf(ctx context.Context, f *found, r io.Reader) (to *os.Fi
 	n, err := io.Copy(to, io.LimitReader(from, i.o.MaxCopyBytes+1))
 	switch {
 	case err != nil:
-		return to, i.blame(f, source.err, err)
+		return to, i.blame(f, source, err)
 	case n > i.o.MaxCopyBytes:
 		return to, &FileError{f.path, fmt.Errorf("it is longer than %d bytes (--copy-bytes)", i.o.MaxCopyBytes)}
-	case f.object != nil && source.n != f.size: // its service may not know conditions, or something between has cut it
-		return to, &FileError{f.path, fmt.Errorf("it was listed with %d bytes and has %d", f.size, source.n)}
+	case f.object != nil && source.n != f.size:
+		return to, &FileError{f.path, &sizeError{f.size, source.n}}
 	}
 	return to, nil
 }
@@ -261,16 +282,18 @@ func (c *countedReader) Read(p []byte) (int, error) {
 }
 
 // blame says whether a copy failed because of its source, of the file, or of the place to which it was copied.
-func (i *importer) blame(f *found, ofSource, err error) error {
+func (i *importer) blame(f *found, source *countedReader, err error) error {
 	_, isOfDisk := errors.AsType[*os.PathError](err)
 	switch {
-	case ofSource != nil && ofSource != io.EOF:
+	case source.err != nil && source.err != io.EOF:
 		if f.object != nil {
-			return i.bucket.objectProblem(f, ofSource)
+			return i.bucket.objectProblem(f, source.err)
 		}
-		return fmt.Errorf("%s: %w", f.path, ofSource)
+		return fmt.Errorf("%s: %w", f.path, source.err)
 	case isOfDisk:
 		return err
+	case f.object != nil && source.err == io.EOF && source.n != f.size:
+		return &FileError{f.path, &sizeError{f.size, source.n}}
 	}
 	return &FileError{f.path, fmt.Errorf("it can't be unpacked; it is damaged or truncated: %w", err)}
 }

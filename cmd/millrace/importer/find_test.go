@@ -238,11 +238,38 @@ func TestObjectOfAnotherSize(t *testing.T) {
 			return true
 		})
 		o := d.options(t, "s3://"+testBucket)
-		o.State, o.S3 = t.TempDir(), S3{Endpoint: s.URL}
+		o.State, o.S3, o.Poll = t.TempDir(), S3{Endpoint: s.URL}, time.Millisecond
 		report, err := Run(t.Context(), o)
 		require.ErrorContains(t, err, fmt.Sprintf("a.ndjson: it was listed with %d bytes and has ", 2*len(row(1))))
 		require.Equal(t, []int{1, 1}, []int{report.Files, report.Bad})
 		require.Equal(t, []int{3}, d.rows["u"])
+	}
+}
+
+// An object of which a part has come as if it were all is asked for again.
+func TestObjectThatIsCut(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"a.ndjson", "a.ndjson.gz"} {
+		text := string(packed(t, name, row(1)+row(2)))
+		d, s := newDouble(t, testseed.Rand(t), 0), newService(t)
+		s.put(name, text)
+		cuts := 0
+		s.intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method != http.MethodGet || !strings.HasSuffix(r.URL.Path, name) || cuts == 2 {
+				return false
+			}
+			cuts++
+			w.Header().Set("ETag", `"e"`)
+			w.Header().Set("Last-Modified", time.Now().UTC().Format(http.TimeFormat))
+			_, _ = io.WriteString(w, text[:len(text)/2])
+			return true
+		})
+		o := d.options(t, "s3://"+testBucket)
+		o.State, o.S3, o.Poll = t.TempDir(), S3{Endpoint: s.URL}, time.Millisecond
+		report, err := Run(t.Context(), o)
+		require.NoError(t, err)
+		require.Equal(t, 1, report.Files)
+		require.Equal(t, []int{1, 2}, d.rows["u"])
 	}
 }
 

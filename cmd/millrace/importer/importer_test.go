@@ -402,6 +402,26 @@ func TestEnds(t *testing.T) {
 	require.NoError(t, lock.Close())
 }
 
+// A file that another import has begun, such as one that watches the same directory, keeps nobody from the next one.
+func TestFileBegunElsewhere(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		status := http.StatusCreated
+		if body, _ := io.ReadAll(r.Body); strings.Contains(string(body), "theirs") {
+			status = http.StatusUnprocessableEntity
+		}
+		respond(w, status, `{"message":"said"}`)
+	}))
+	t.Cleanup(server.Close)
+	write(t, filepath.Join(dir, "a.ndjson"), `{"external_id":"theirs","name":"e"}`)
+	write(t, filepath.Join(dir, "b.ndjson"), `{"external_id":"ours","name":"e"}`)
+	report, err := Run(t.Context(), Options{URL: []string{server.URL}, Key: "key", Paths: []string{dir}, Kind: files.Events})
+	require.ErrorContains(t, err, "a.ndjson: an import of this file began within the last day")
+	require.Equal(t, []int{1, 1}, []int{report.Files, report.Bad})
+	require.EqualValues(t, 1, report.Taken)
+}
+
 // A key that the server turns away has done nothing: the file is begun with the right one.
 func TestWrongKey(t *testing.T) {
 	t.Parallel()
