@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
@@ -138,7 +139,7 @@ type backupCommand struct {
 func (c *backupCommand) Run(ctx context.Context, stdout io.Writer) error {
 	response, err := c.Request(ctx, http.MethodGet, "/admin/backup", nil, nil)
 	if err != nil {
-		return err
+		return ofBackup(err)
 	}
 	defer response.Body.Close()
 	total, err := strconv.ParseInt(response.Header.Get(backupBytesHeader), 10, 64)
@@ -212,10 +213,19 @@ func (c *backupCommand) save(ctx context.Context, w io.Writer, archive io.Reader
 		w = z
 	}
 	about, err = backup.Verify(ctx, io.TeeReader(archive, w))
-	if errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, backup.ErrArchive) {
-		err = fmt.Errorf("the server gave up the backup; see its log for the reason: %w", err)
+	if !errors.Is(err, backup.ErrArchive) {
+		err = ofBackup(err)
 	}
 	return about, err
+}
+
+// ofBackup says what it means when a server breaks off its answer: it gives up the backup so, or was killed.
+func ofBackup(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) {
+		return fmt.Errorf("the server ended the backup early: see its log for the reason, and run the command again: "+
+			"%w", err)
+	}
+	return err
 }
 
 // restoreCommand is `millrace restore`.

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -388,6 +390,36 @@ func TestBackupEndsEarly(t *testing.T) {
 	p = s.start(t)
 	l.verify(t)
 	p.stop()
+}
+
+// When a server ends in the middle of a backup, or before it has begun, the command says so, and what to do.
+func TestBackupOfAServerThatEnds(t *testing.T) {
+	for name, end := range map[string]func(http.ResponseWriter){
+		"before": func(http.ResponseWriter) {},
+		"within": func(w http.ResponseWriter) {
+			_, _ = io.WriteString(w, "a part")
+			_ = http.NewResponseController(w).Flush()
+		},
+		"reset": func(w http.ResponseWriter) {
+			c, _, err := http.NewResponseController(w).Hijack()
+			if err == nil {
+				_, err = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\na part")
+			}
+			assert.NoError(t, errors.Join(err, c.(*net.TCPConn).SetLinger(0), c.Close()))
+		},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/admin/backup" {
+				end(w)
+				panic(http.ErrAbortHandler)
+			}
+		}))
+		file := filepath.Join(t.TempDir(), "file")
+		err := run(t.Context(), []string{"backup", file, "--server", server.URL, "--token", "t"}, io.Discard)
+		require.ErrorContains(t, err, "the server ended the backup early: see its log for the reason, and run the command again: ", name)
+		require.NoFileExists(t, file)
+		server.Close()
+	}
 }
 
 // What can't be restored is refused with its reason, code 1, and nothing is there afterwards.

@@ -83,7 +83,8 @@ func applyBootstrap(
 	made, err := c.Bootstrap(ctx, control.Actor{Name: "bootstrap file"}, f)
 	for _, k := range made {
 		if _, failed := fmt.Fprintln(stdout, k); failed != nil {
-			return errors.Join(err, fmt.Errorf("%w: %w", operate.ErrKeysUnseen, failed))
+			// Not the failure itself: a full standard output is no full disk of the server.
+			return errors.Join(err, fmt.Errorf("%w: %v", operate.ErrKeysUnseen, failed))
 		}
 	}
 	return err

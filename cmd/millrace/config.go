@@ -61,6 +61,33 @@ func (configFlag) BeforeResolve(ctx *kong.Context, trace *kong.Path) error {
 	return nil
 }
 
+// flagReaders has kong read paths and integers as flags of ours are meant.
+var flagReaders = kong.OptionFunc(func(k *kong.Kong) error {
+	for kind := reflect.Int; kind <= reflect.Uint64; kind++ {
+		if err := kong.KindMapper(kind, kong.MapperFunc(readInteger)).Apply(k); err != nil {
+			return err
+		}
+	}
+	return kong.NamedMapper("path", kong.MapperFunc(readPath)).Apply(k)
+})
+
+// readInteger reads an integer. Zeros in front of it mean nothing; to kong they would make it octal.
+func readInteger(ctx *kong.DecodeContext, target reflect.Value) error {
+	token := ctx.Scan.Peek()
+	if text, ok := token.Value.(string); ok {
+		digits := strings.TrimLeft(text, "+-")
+		sign := text[:len(text)-len(digits)]
+		for len(digits) > 1 && digits[0] == '0' && digits[1] >= '0' && digits[1] <= '9' {
+			digits = digits[1:]
+		}
+		ctx.Scan.Pop()
+		ctx.Scan.PushTyped(sign+digits, token.Type)
+	}
+	return integers.ForType(target.Type()).Decode(ctx, target)
+}
+
+var integers = kong.NewRegistry().RegisterDefaults()
+
 // readPath reads a flag that is a path. One that is given as nothing, as by a variable of the shell that isn't set, is
 // as good as not given; kong would make it the directory that one is in.
 func readPath(ctx *kong.DecodeContext, target reflect.Value) error {

@@ -28,7 +28,7 @@ import (
 // from --memory is different.
 func TestDefaultsOfRooms(t *testing.T) {
 	var c cli
-	parser, err := kong.New(&c, kong.NamedMapper("path", kong.MapperFunc(readPath)))
+	parser, err := kong.New(&c, flagReaders)
 	require.NoError(t, err)
 	_, err = parser.Parse([]string{"serve", "--data", t.TempDir()})
 	require.NoError(t, err)

@@ -79,7 +79,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		kong.Description("A server for bulk user data: acknowledged, durable and queryable in one step."),
 		kong.DefaultEnvars("MILLRACE"), kong.UsageOnError(),
 		kong.Writers(stdout, os.Stderr), kong.Exit(func(int) { panic(exited) }),
-		kong.NamedMapper("path", kong.MapperFunc(readPath)),
+		flagReaders,
 		kong.BindTo(ctx, (*context.Context)(nil)), kong.BindTo(stdout, (*io.Writer)(nil)))
 	if err != nil {
 		return err

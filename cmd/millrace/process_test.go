@@ -21,6 +21,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/cmd/millrace/operate"
 	"millrace/loadtest/testaddr"
 	"millrace/loadtest/testlog"
 )
@@ -351,6 +352,12 @@ func TestOutputThatCannotBeWritten(t *testing.T) {
 	for _, of := range []string{"version", "--help", "admin audit list --token t --json --server " + server.URL} {
 		require.ErrorIs(t, run(t.Context(), strings.Fields(of), full), syscall.ENOSPC, of)
 	}
+	// To the server, whose keys it was, that isn't a full disk.
+	file := filepath.Join(t.TempDir(), "bootstrap.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("workspaces: [{id: w, api_keys: [{name: k, permissions: [users.track]}]}]"), 0o600))
+	err = run(t.Context(), []string{"serve", "--data", t.TempDir(), "--listen", "127.0.0.1:0", "--admin", "off", "--bootstrap", file}, full)
+	require.ErrorIs(t, err, operate.ErrKeysUnseen)
+	require.NotErrorAs(t, err, new(exitError))
 }
 
 // What libraries log while they are initialized doesn't reach standard error, which has lines of JSON alone: the

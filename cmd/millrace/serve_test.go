@@ -210,7 +210,7 @@ func TestFlagsAreRefused(t *testing.T) {
 // A path that is given as nothing is not that of the directory that one is in.
 func TestEmptyPaths(t *testing.T) {
 	var c cli
-	parser, err := kong.New(&c, kong.NamedMapper("path", kong.MapperFunc(readPath)))
+	parser, err := kong.New(&c, flagReaders)
 	require.NoError(t, err)
 	_, err = parser.Parse([]string{"serve", "--data", "d", "--stream-dir", "", "--bootstrap=", "--stream-credentials", "c"})
 	require.NoError(t, err)
@@ -219,6 +219,22 @@ func TestEmptyPaths(t *testing.T) {
 	here, err := os.Getwd()
 	require.NoError(t, err)
 	require.Equal(t, filepath.Join(here, "c"), c.Serve.StreamCredentials)
+}
+
+// An integer that begins with 0 is no octal number. What says otherwise is read as it says.
+func TestIntegersAreDecimal(t *testing.T) {
+	t.Setenv("MILLRACE_GROUPS", "012")
+	var c cli
+	parser, err := kong.New(&c, flagReaders, kong.DefaultEnvars("MILLRACE"))
+	require.NoError(t, err)
+	_, err = parser.Parse([]string{"serve", "--data", "d", "--max-conns", "010", "--node=009", "--replicas", "0", "--max-moves=0x10"})
+	require.NoError(t, err)
+	s := &c.Serve
+	require.EqualValues(t, []int{10, 9, 0, 16, 12}, []int{s.MaxConns, int(s.Node), s.Replicas, s.MaxMoves, s.Groups})
+	_, err = parser.Parse([]string{"serve", "--data", "d", "--max-conns", "many"})
+	require.ErrorContains(t, err, `expected a valid 64 bit int but got "many"`)
+	_, err = parser.Parse([]string{"serve", "--data", "d", "--max-conns"})
+	require.ErrorContains(t, err, "--max-conns: expected int value")
 }
 
 // Each number of the server's flags has bounds beside its default, which is within them; what other commands are told
