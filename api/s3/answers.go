@@ -42,16 +42,21 @@ func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil || resp.StatusCode != http.StatusOK {
 		return resp, err
 	}
-	if r.Method == http.MethodPut && resp.Header.Get("ETag") == "" { // an object, or a part of one, may not be there
-		return nil, errors.Join(errNoETag, resp.Body.Close())
+	header := "" // without which it is no answer about an object, or a part of one
+	switch {
+	case r.Method == http.MethodPut:
+		header = "ETag"
+	case r.Method == http.MethodHead, isObject(r, resp): // nobody asks for the head of a bucket
+		header = "Last-Modified"
+	}
+	if header != "" && resp.Header.Get(header) == "" {
+		return nil, errors.Join(lack(header), resp.Body.Close())
 	}
 	if element != "" {
 		resp.Body = having(element, resp.Body)
 	}
 	return resp, nil
 }
-
-var errNoETag = errors.New("the answer has no ETag, so it is not that of a service that speaks S3")
 
 // isObject reports whether an answer is an object, which may be of any size: everything else is asked for with
 // parameters or by another method, or is an error.
@@ -82,6 +87,8 @@ type lacking struct {
 	element string
 }
 
-func (l lacking) Read([]byte) (int, error) {
-	return 0, fmt.Errorf("the answer has no %s, so it is not that of a service that speaks S3", l.element)
+func (l lacking) Read([]byte) (int, error) { return 0, lack(l.element) }
+
+func lack(what string) error {
+	return fmt.Errorf("the answer has no %s, so it is not that of a service that speaks S3", what)
 }

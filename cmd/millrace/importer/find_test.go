@@ -295,6 +295,25 @@ func TestListOfOthers(t *testing.T) {
 	}
 }
 
+// An answer of 200 that is no object says nothing about the object.
+func TestObjectOfOthers(t *testing.T) {
+	t.Parallel()
+	d, s := newDouble(t, testseed.Rand(t), 0), newService(t)
+	s.put("a.ndjson", row(1))
+	s.intercept(func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.HasSuffix(r.URL.Path, "a.ndjson") {
+			return false
+		}
+		_, _ = io.WriteString(w, "<html><body>Sign in</body></html>")
+		return true
+	})
+	o := d.options(t, "s3://"+testBucket)
+	o.State, o.S3 = t.TempDir(), S3{Endpoint: s.URL}
+	_, err := Run(t.Context(), o)
+	require.ErrorContains(t, err, "get s3://"+testBucket+"/a.ndjson: ")
+	require.ErrorContains(t, err, "the answer has no Last-Modified, so it is not that of a service that speaks S3")
+}
+
 // Objects may have any name. One that no file can have doesn't keep those behind it.
 func TestOddKeys(t *testing.T) {
 	t.Parallel()
