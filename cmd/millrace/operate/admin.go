@@ -55,7 +55,11 @@ func (c *bootstrapCommand) Run(s *session) error {
 	if err := answer.read("made_keys", &made); err != nil {
 		return err
 	}
-	err = s.print(answer, func(members) error {
+	unseen := ErrKeysUnseen
+	if len(made) == 0 {
+		unseen = errors.New("the file was applied, but the answer could not be shown")
+	}
+	return s.print(answer, unseen, func(members) error {
 		for _, k := range made {
 			if _, err := fmt.Fprintln(s.out, printable(k.String())); err != nil {
 				return err
@@ -63,12 +67,6 @@ func (c *bootstrapCommand) Run(s *session) error {
 		}
 		return nil
 	})
-	if err != nil && len(made) > 0 {
-		err = fmt.Errorf("%w: %w", ErrKeysUnseen, err)
-	} else if err != nil {
-		err = fmt.Errorf("the file was applied, but the answer could not be shown: %w", err)
-	}
-	return err
 }
 
 // ErrKeysUnseen is the error of a bootstrap file whose new keys could not be printed.

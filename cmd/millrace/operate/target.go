@@ -377,25 +377,30 @@ func (s *session) show(method, path string, body any) error {
 	return s.answered(method, path, body, s.printObject)
 }
 
-// answered makes a call and prints the answer: as it is with --json, otherwise by print. If printing fails, the error
-// of a call that changes something says that it was done.
+// answered makes a call and prints the answer: as it is with --json, otherwise by print.
 func (s *session) answered(method, path string, body any, print func(answer members) error) error {
 	answer, err := s.do(method, path, body)
 	if err != nil {
 		return err
 	}
-	if err = s.print(answer, print); err != nil && method != http.MethodGet {
-		err = fmt.Errorf("%s %s was done, but its answer could not be shown: %w", method, path, err)
+	var unseen error
+	if method != http.MethodGet {
+		unseen = fmt.Errorf("%s %s was done, but its answer could not be shown", method, path)
 	}
-	return err
+	return s.print(answer, unseen, print)
 }
 
-// print prints an answer: as it is with --json, otherwise by plain.
-func (s *session) print(answer members, plain func(answer members) error) error {
+// print prints an answer: as it is with --json, otherwise by plain. If that fails, the error begins with unseen, which
+// says what was done all the same; nil: nothing was.
+func (s *session) print(answer members, unseen error, plain func(answer members) error) error {
 	if s.JSON {
-		return s.printJSON(answer)
+		plain = s.printJSON
 	}
-	return plain(answer)
+	err := plain(answer)
+	if err != nil && unseen != nil {
+		err = fmt.Errorf("%w: %w", unseen, err)
+	}
+	return err
 }
 
 // say makes a call and prints a sentence, or with --json the answer.

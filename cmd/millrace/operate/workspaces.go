@@ -267,14 +267,12 @@ func (s *session) made(path string, body any, what, name, revoke string) error {
 		return err
 	}
 	id := answer.text("id")
-	if err := s.print(answer, func(members) error {
+	unseen := fmt.Errorf("%s %s was made, but could not be shown; to revoke it: millrace admin %s %s",
+		what, id, revoke, id)
+	return s.print(answer, unseen, func(members) error {
 		_, err := fmt.Fprintf(s.out, "%s %s, shown once: %s\n", what, id, answer.text(name))
 		return err
-	}); err != nil {
-		return fmt.Errorf("%s %s was made, but could not be shown; to revoke it: millrace admin %s %s: %w",
-			what, id, revoke, id, err)
-	}
-	return nil
+	})
 }
 
 type keysUpdate struct {
