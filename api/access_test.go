@@ -289,6 +289,6 @@ func TestMetricsCardinality(t *testing.T) {
 	}
 	require.Equal(t, before, series())
 	require.Regexp(t, regexp.MustCompile(`millrace_http_requests_total\{route="/users/track",status="201"\} \d+`), d.metricsText(t))
-	require.Contains(t, d.metricsText(t), "millrace_http_request_seconds_bucket")
+	require.Contains(t, d.metricsText(t), `millrace_http_request_seconds_bucket{route="/users/track",le="+Inf"}`)
 	require.Contains(t, d.metricsText(t), "millrace_http_requests_in_flight")
 }

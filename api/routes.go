@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/VictoriaMetrics/metrics"
@@ -342,13 +343,15 @@ func (rt *route) param(path, name string) string {
 // alone, not on what callers send.
 type routeMetrics struct {
 	name    string
-	latency *metrics.Histogram
+	latency func() *metrics.PrometheusHistogram // made by the first request: it has many lines
 	status  [600]atomic.Pointer[metrics.Counter]
 }
 
 func newRouteMetrics(name string) *routeMetrics {
-	return &routeMetrics{name: name,
-		latency: metrics.GetOrCreateHistogram(fmt.Sprintf(`millrace_http_request_seconds{route=%q}`, name))}
+	return &routeMetrics{name: name, latency: sync.OnceValue(func() *metrics.PrometheusHistogram {
+		return metrics.GetOrCreatePrometheusHistogramExt(fmt.Sprintf(`millrace_http_request_seconds{route=%q}`, name),
+			metrics.ExponentialBuckets(25e-6, 2, 20))
+	})}
 }
 
 func (m *routeMetrics) count(status int) {

@@ -193,7 +193,7 @@ func (x *exchange) record(start time.Time) {
 	}
 	status := x.Ctx.Response.StatusCode()
 	m.count(status)
-	m.latency.Update(elapsed.Seconds())
+	m.latency().Update(elapsed.Seconds())
 	if !x.s.options.AccessLog {
 		return
 	}

@@ -235,10 +235,11 @@ func (l *Log) finishSegment() error {
 }
 
 var (
-	recordsTotal  = metrics.NewCounter("millrace_wal_records_total")
-	bytesTotal    = metrics.NewCounter("millrace_wal_bytes_total")
-	syncsTotal    = metrics.NewCounter("millrace_wal_syncs_total")
-	syncSeconds   = metrics.NewHistogram("millrace_wal_sync_seconds")
+	recordsTotal = metrics.NewCounter("millrace_wal_records_total")
+	bytesTotal   = metrics.NewCounter("millrace_wal_bytes_total")
+	syncsTotal   = metrics.NewCounter("millrace_wal_syncs_total")
+	syncSeconds  = metrics.NewPrometheusHistogramExt("millrace_wal_sync_seconds",
+		metrics.ExponentialBuckets(25e-6, 2, 20))
 	segmentsGauge = metrics.NewGauge("millrace_wal_segments", nil)
 	directGauge   = metrics.NewGauge("millrace_wal_direct", nil)
 )

@@ -102,7 +102,7 @@ func (b tab) pictures(name string) {
 func (h *house) pretend() {
 	h.console.samples = figures.Ring{}
 	accepted, refused := 0.0, 0.0
-	buckets := [3]float64{}
+	buckets := [4]float64{} // of these nobody is in the last
 	for i := range figures.MaxSamples {
 		x := float64(i) / float64(figures.MaxSamples)
 		accepted += 10 * (900 + 500*math.Sin(9*x) + 60*math.Sin(140*x))
@@ -111,8 +111,10 @@ func (h *house) pretend() {
 			buckets[j] += n
 		}
 		text := fmt.Sprintf("millrace_objects_total{workspace=\"demo\",result=\"accepted\"} %f\nmillrace_objects_total{workspace=\"demo\",result=\"refused\"} %f\n", accepted, refused)
-		for j, seconds := range []string{"1.0e-3...2.1e-3", "2.1e-3...6.2e-3", "6.2e-3...1.2e-2"} {
-			text += fmt.Sprintf("millrace_http_request_seconds_bucket{route=\"/users/track\",vmrange=%q} %f\n", seconds, buckets[j])
+		total := 0.0
+		for j, seconds := range []string{"0.0016", "0.0064", "0.0128", "+Inf"} {
+			total += buckets[j]
+			text += fmt.Sprintf("millrace_http_request_seconds_bucket{route=\"/users/track\",le=%q} %f\n", seconds, total)
 		}
 		text += "millrace_ready 1\nmillrace_entries 1204311\nmillrace_log_bytes 734003200\nmillrace_eventlog_bytes 9234003200\nprocess_resident_memory_bytes 1834003200\nmillrace_inflight_bytes 90112\n"
 		at := h.now.Load() - int64(figures.MaxSamples-1-i)*figures.Interval.Milliseconds()

@@ -259,4 +259,5 @@ func (l *Log) commit() error {
 	})
 }
 
-var packSeconds = metrics.NewHistogram("millrace_eventlog_pack_seconds")
+var packSeconds = metrics.NewPrometheusHistogramExt("millrace_eventlog_pack_seconds",
+	metrics.ExponentialBuckets(0.01, 2, 16))

@@ -164,6 +164,7 @@ func (e *Replica) saveStamp(batch *pebble.Batch) error {
 }
 
 var (
-	checkpointSeconds = metrics.NewHistogram("millrace_checkpoint_seconds")
-	checkpointBytes   = metrics.NewCounter("millrace_checkpoint_bytes_total")
+	checkpointSeconds = metrics.NewPrometheusHistogramExt("millrace_checkpoint_seconds",
+		metrics.ExponentialBuckets(0.01, 2, 16))
+	checkpointBytes = metrics.NewCounter("millrace_checkpoint_bytes_total")
 )

@@ -5,6 +5,7 @@ package figures
 import (
 	"bytes"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,7 +27,7 @@ func (o Objects) Minus(p Objects) Objects {
 	return Objects{o.Accepted - p.Accepted, o.Refused - p.Refused, o.Ignored - p.Ignored}
 }
 
-// bucket counts requests that took up to so many seconds.
+// bucket counts requests that took at most so many seconds.
 type bucket struct{ seconds, count float64 }
 
 // Sample is what the metrics said at one time. Immutable.
@@ -79,8 +80,7 @@ func Read(now int64, text []byte) *Sample {
 		case name == "millrace_objects_total":
 			s.addObjects(labels, value)
 		case isBucket && histogram == "millrace_http_request_seconds":
-			_, upper, _ := strings.Cut(labels["vmrange"], "...")
-			if seconds, err := strconv.ParseFloat(upper, 64); err == nil {
+			if seconds, err := strconv.ParseFloat(labels["le"], 64); err == nil {
 				buckets[seconds] += value
 			}
 		case slices.Contains(shownGauges, name):
@@ -139,20 +139,27 @@ func cutLast(s string, separator byte) (before, after string, ok bool) {
 }
 
 // Quantile is the time that a share of the requests between two samples took at most, in milliseconds; 0 without any.
+// Within a bucket they count as evenly spread, as Prometheus has it; those beyond the last bound count as that bound.
 func Quantile(share float64, from, to *Sample) float64 {
 	before := map[float64]float64{}
 	for _, b := range from.buckets {
 		before[b.seconds] = b.count
 	}
-	var sum float64
-	for _, b := range to.buckets {
-		sum += b.count - before[b.seconds]
+	came := func(b bucket) float64 { return b.count - before[b.seconds] }
+	if len(to.buckets) == 0 || came(to.buckets[len(to.buckets)-1]) == 0 {
+		return 0
 	}
-	wanted := share * sum
+	wanted := share * came(to.buckets[len(to.buckets)-1])
+	var below bucket
 	for _, b := range to.buckets {
-		if wanted -= b.count - before[b.seconds]; wanted <= 0 && sum > 0 {
-			return b.seconds * 1000
+		n := came(b)
+		if math.IsInf(b.seconds, 1) {
+			break
 		}
+		if n >= wanted {
+			return 1000 * (below.seconds + (b.seconds-below.seconds)*(wanted-below.count)/(n-below.count))
+		}
+		below = bucket{b.seconds, n}
 	}
-	return 0
+	return 1000 * below.seconds
 }
