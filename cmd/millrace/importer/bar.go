@@ -45,3 +45,13 @@ func (b *bar) stop() {
 		b.bar = nil
 	}
 }
+
+// inPlaceOfBar writes messages to a terminal, each over the bar, which is drawn again below.
+type inPlaceOfBar struct{ out io.Writer }
+
+func (w inPlaceOfBar) Write(p []byte) (int, error) {
+	if _, err := w.out.Write(append([]byte("\r\x1b[K"), p...)); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}

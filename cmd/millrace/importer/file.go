@@ -304,6 +304,9 @@ func (j *job) send(ctx context.Context) (err error) {
 		err = j.checkUnchanged()
 	}
 	j.state.Done = err == nil
+	if n := j.state.Counts.Refused; n > 0 && err == nil {
+		j.o.Logger.Warn("rows were refused", "file", j.path, "rows", n, "refused_file", j.refusedPath())
+	}
 	j.state.Settled = !slices.ContainsFunc(j.lanes, func(l lane) bool {
 		return !l.since.IsZero() || !l.before.IsZero()
 	})

@@ -100,9 +100,9 @@ type Options struct {
 	// Poll is how often a watched directory is checked (default 2 s).
 	Poll time.Duration
 
-	// Terminal shows a bar; nil: none.
+	// Terminal shows a bar, and messages unless there is a Logger; nil: none.
 	Terminal io.Writer
-	// Logger gets a message about each file (default: no messages).
+	// Logger gets messages (default: no messages).
 	Logger *slog.Logger
 
 	dial func() (net.Conn, error) // for tests; nil: the network
@@ -123,7 +123,10 @@ func (o *Options) EnsureDefaults() {
 	if o.State == "" && len(o.Paths) > 0 {
 		o.State = filepath.Join(directoryOf(o.Paths[0]), ".millrace-import")
 	}
-	if o.Logger == nil {
+	switch {
+	case o.Logger == nil && o.Terminal != nil:
+		o.Logger = slog.New(slog.NewTextHandler(inPlaceOfBar{o.Terminal}, nil))
+	case o.Logger == nil:
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 }

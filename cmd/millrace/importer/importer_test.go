@@ -490,6 +490,25 @@ func TestWrongKey(t *testing.T) {
 	require.Equal(t, 1, report.Before)
 }
 
+// A terminal has messages, too, each in place of the bar: what is skipped, and where refused rows are.
+func TestMessagesOnATerminal(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "b.txt"), "")
+	path := write(t, filepath.Join(dir, "a.ndjson"), "no row\n"+`{"external_id":"u","row":1}`)
+	terminal, err := os.Create(filepath.Join(t.TempDir(), "terminal"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, terminal.Close()) }()
+	o := newDouble(t, testseed.Rand(t), 0).options(t, dir)
+	o.Terminal, o.Malformed = terminal, "row"
+	_, err = Run(t.Context(), o)
+	require.NoError(t, err)
+	said, err := os.ReadFile(terminal.Name())
+	require.NoError(t, err)
+	require.Regexp(t, `\r\x1b\[Ktime=\S+ level=WARN msg="skipped: its name doesn't tell its format" file=\S+/b.txt\n`, string(said))
+	require.Contains(t, string(said), `level=WARN msg="rows were refused" file=`+path+` rows=1 refused_file=`+path+refusedEnding+"\n")
+}
+
 // A server that is out of reach is said to be, and why, once; and that it is back.
 func TestServerOutOfReach(t *testing.T) {
 	t.Parallel()
