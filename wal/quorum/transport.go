@@ -309,8 +309,9 @@ func (s *streams) Close() error {
 }
 
 // logger passes the library's messages to slog. Errors, such as those that a missing node causes many times a second,
-// are logged as warnings, a few a minute of each message; everything else is logged at debug level. This package itself
-// logs changes of leadership (lead.go).
+// are logged as warnings, a few a minute of each message; everything else is logged at debug level, and so is what
+// belongs to every start and move of a group: that a node has yet to start it, and that this node has closed
+// connections. This package itself logs changes of leadership (lead.go).
 type logger struct {
 	to     *slog.Logger
 	errors sync.Map // *throttle.Lines by message
@@ -331,6 +332,9 @@ func (l *logger) Accept(_ string, level hclog.Level, msg string, args ...any) {
 	for i, a := range args {
 		if f, ok := a.(hclog.Format); ok {
 			args[i] = fmt.Sprintf(f[0].(string), f[1:]...)
+		}
+		if err, ok := a.(error); ok && (errors.Is(err, host.ErrAbsent) || errors.Is(err, net.ErrClosed)) {
+			isError = false
 		}
 	}
 	if !isError {

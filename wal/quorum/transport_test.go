@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -165,6 +166,8 @@ func TestRaftErrors(t *testing.T) {
 			raftLog.Error("failed to dial", "peer", hclog.Fmt("node %d", 2))
 		}
 		raftLog.Error("failed to vote")
+		raftLog.Error("failed to heartbeat", "error", errors.Join(host.ErrAbsent))
+		raftLog.Error("failed to decode", "error", errors.Join(net.ErrClosed))
 		raftLog.Warn("no line: below the level of errors")
 		require.Equal(t, 6, strings.Count(out.String(), `level=WARN msg="raft: failed to dial" peer="node 2"`+"\n"))
 		require.Equal(t, 7, strings.Count(out.String(), "\n"), out.String())

@@ -20,7 +20,8 @@ func (a nodeAddr) String() string { return strconv.FormatUint(uint64(a), 10) }
 // ErrUnauthenticated is returned for connections to or from a process that is not of this cluster.
 var ErrUnauthenticated = errors.New("quorum: the other side is not of this cluster")
 
-var errAbsent = errors.New("quorum: the node does not have this group")
+// ErrAbsent is returned for connections to a group that the other node does not have, or not yet: it is starting.
+var ErrAbsent = errors.New("quorum: the node does not have this group")
 
 // StrangerError says who was found at an address instead of whoever was looked for. It is an ErrUnauthenticated.
 type StrangerError struct {

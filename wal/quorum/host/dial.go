@@ -45,7 +45,7 @@ func (h *Host) dialNode(to Node, purpose byte, group uint32, timeout time.Durati
 	var failures []error
 	for _, address := range addresses {
 		c, err := h.dial(address, handshake{to: to, purpose: purpose, group: group}, deadline)
-		if err == nil || errors.Is(err, errAbsent) {
+		if err == nil || errors.Is(err, ErrAbsent) {
 			h.setLast(to, address)
 			return c, err
 		}
@@ -129,7 +129,7 @@ func (h *Host) introduce(c *Conn, out handshake) error {
 	case err != nil:
 		return err
 	case in.status == statusAbsent:
-		return errAbsent
+		return ErrAbsent
 	case in.status != statusWelcome, out.to != 0 && in.from != out.to, !h.related(in, out.cluster):
 		return &StrangerError{in.from, in.cluster}
 	}

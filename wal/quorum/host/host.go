@@ -245,7 +245,7 @@ func (h *Host) admit(c *Conn) (*Listener, error) {
 		}
 		return nil, fmt.Errorf("%w: node %d of %q, looking for node %d", ErrUnauthenticated, in.from, in.cluster, in.to)
 	case statusAbsent:
-		return nil, errAbsent
+		return nil, ErrAbsent
 	}
 	c.Node, c.Cluster = in.from, in.cluster
 	return to, nil

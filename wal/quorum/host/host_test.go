@@ -74,9 +74,9 @@ func TestHost(t *testing.T) {
 	_, err = one.DialCalls(9, time.Minute)
 	require.ErrorContains(t, err, "not known")
 	_, err = one.dialNode(2, purposeRaft, 5, time.Minute)
-	require.ErrorIs(t, err, errAbsent)
+	require.ErrorIs(t, err, ErrAbsent)
 	_, err = one.dialNode(2, 77, 0, time.Minute)
-	require.ErrorIs(t, err, errAbsent)
+	require.ErrorIs(t, err, ErrAbsent)
 
 	require.NoError(t, two.Close())
 	require.NoError(t, two.Close())
