@@ -89,7 +89,7 @@ func TestEmailRefusals(t *testing.T) {
 		refuse(`{"email":["a@example.com",null]}`, strs)
 		refuse(`{"email":["a@example.com",["b@example.com"]]}`, strs)
 		refuse(`{"email":""}`, invalid)
-		refuse(`{"email":["a@example.com","no-address"]}`, invalid)
+		refuse(`{"email":["a@example.com","no-address"]}`, "'email[1]' is not a valid email address")
 		refuse(`{"email":[`+quoted(51, "m%d@example.com")+`]}`, "The max number of ids per request was exceeded")
 		refuse(`{"email":"a@example.com","email":"b@example.com"}`, "Invalid JSON: member 'email' is there more than once")
 		refuse(`[]`, "the body must be an object")

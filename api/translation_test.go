@@ -122,7 +122,7 @@ func TestTranslationRefusals(t *testing.T) {
 		`{"campaign_id":"c1"}`:        translationFailure("INVALID_MESSAGE_VARIATION_ID", "'message_variation_id' is required"),
 		`{"campaign_id":7}`:           translationFailure("INVALID_CAMPAIGN_ID", "'campaign_id' must be a string"),
 		`{"message_variation_id":[]}`: translationFailure("INVALID_MESSAGE_VARIATION_ID", "'message_variation_id' must be a string"),
-		`{` + ids + `"translation_map":{"id_0":"","id_1":""}}`:                       translationFailure("INVALID_LOCALE_ID", "'locale_id' is required"),
+		`{` + ids + `"translation_map":{"id_0":"","id_1":""}}`:                       translationFailure("INVALID_LOCALE_ID", "'locale_id' or 'locale_name' is required"),
 		`{` + ids + `"locale_id":7}`:                                                 translationFailure("INVALID_LOCALE_ID", "'locale_id' must be a string"),
 		`{` + ids + `"locale_name":{}}`:                                              translationFailure("INVALID_LOCALE_ID", "'locale_name' must be a string"),
 		`{` + ids + `"locale_name":"it","translation_map":{}}`:                       translationFailure("LOCALE_NOT_FOUND", "The provided locale code does not exist."),

@@ -125,6 +125,8 @@ func TestProfileIDName(t *testing.T) {
 	require.Equal(t, map[string]any{"appboy_id": id}, export(`{"external_ids":["a"],"fields_to_export":["appboy_id"]}`))
 	require.Equal(t, "One of 'external_ids', 'user_aliases', 'braze_id', 'email_address' or 'phone' is required", refusal("/users/export/ids", `{}`))
 	require.Equal(t, "One of 'external_ids', 'user_aliases', 'braze_ids', 'email_addresses' or 'phone_numbers' is required", refusal("/users/delete", `{}`))
+	require.Equal(t, "'email_addresses' must be an array of strings or objects", refusal("/users/delete", `{"email_addresses":[7]}`))
+	require.Equal(t, "'email_addresses' must be an array of strings or objects", refusal("/users/delete", `{"email_addresses":7}`))
 	a := d.call("POST", "/users/alias/new", demoKey, `{"user_aliases":[{"external_id":"a","svc_id":"b","alias_name":"n","alias_label":"l"}]}`)
 	require.Contains(t, a.body, "You must specify only one of 'external_id' or 'braze_id'")
 }

@@ -6,6 +6,8 @@
 package consent
 
 import (
+	"strconv"
+
 	"github.com/google/uuid"
 	"github.com/valyala/fasthttp"
 
@@ -237,18 +239,18 @@ func (c *consent) each(name string, v value.Value, kind op.IDKind, states []shar
 		return
 	}
 	if !v.IsArray() {
-		c.add(name, v, kind, states)
+		c.add(name, -1, v, kind, states)
 		return
 	}
-	for _, e := range v.Elements() {
-		if c.add(name, e, kind, states); c.Bad != "" {
+	for i, e := range v.Elements() {
+		if c.add(name, i, e, kind, states); c.Bad != "" {
 			return
 		}
 	}
 }
 
-// add reads one identifier.
-func (c *consent) add(name string, v value.Value, kind op.IDKind, states []shard.State) {
+// add reads one identifier: an element of an array, or at -1 the only one.
+func (c *consent) add(name string, at int, v value.Value, kind op.IDKind, states []shard.State) {
 	text, ok := v.Str()
 	if kind == op.ExternalID {
 		text, ok = v.ID()
@@ -261,21 +263,27 @@ func (c *consent) add(name string, v value.Value, kind op.IDKind, states []shard
 		c.Fail(textTooManyIDs)
 		return
 	}
+	fail := func(what string) {
+		if at >= 0 {
+			name += "[" + strconv.Itoa(at) + "]"
+		}
+		c.Fail("'" + name + "' " + what)
+	}
 	t := target{kind: kind, states: states}
 	switch kind {
 	case op.ExternalID:
 		if !field.ExternalID([]byte(text)) {
-			c.Fail("'" + name + "' must have 1 to 987 bytes")
+			fail("must have 1 to 987 bytes")
 		}
 		t.key = []byte(text)
 	case op.Email:
 		if !field.Email([]byte(text)) {
-			c.Fail("'" + name + "' is not a valid email address")
+			fail("is not a valid email address")
 		}
 		t.key = op.AppendEmailKey(nil, []byte(text))
 	case op.Phone:
 		if t.key, ok = AppendE164(nil, []byte(text), c.x.AppendPhoneKey); !ok {
-			c.Fail("'" + name + "' must be a phone number in E.164 format")
+			fail("must be a phone number in E.164 format")
 		}
 	}
 	c.targets = append(c.targets, t)

@@ -60,7 +60,7 @@ func written(x *call.Call, body value.Value, check func(*place) error) (p place,
 		err = check(&p)
 	}
 	if err == nil && p.localeID == "" && p.localeName == "" {
-		err = requiredID(errLocaleID.code, "locale_id")
+		err = requiredID(errLocaleID.code, "locale_id' or 'locale_name")
 	}
 	if err != nil {
 		fail(x, err)

@@ -52,9 +52,11 @@ func Delete(x *call.Call, body value.Value) {
 	deleteAll(x, n.users)
 }
 
+const textEmails = "'email_addresses' must be an array of strings or objects"
+
 // emails reads email_addresses: objects with an email and a prioritization, or plain strings.
 func (n *names) emails(v value.Value) {
-	n.each(v, "'email_addresses' must be an array of objects", func(e value.Value) {
+	n.each(v, textEmails, func(e value.Value) {
 		if e.IsString() {
 			n.list("email_addresses", value.Value("["+string(e)+"]"), n.email)
 			return
@@ -65,7 +67,7 @@ func (n *names) emails(v value.Value) {
 
 func (n *names) emailObject(e value.Value) {
 	if !e.IsObject() || e.Unsafe() != "" {
-		n.Fail("'email_addresses' must be an array of objects")
+		n.Fail(textEmails)
 		return
 	}
 	m := e.Pick("email", "prioritization")
