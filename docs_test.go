@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The documents name what the code has: docs/operations.md each metric and each flag of the server, docs/http.md each
-// rule. The metrics, flags and rules that they name are in the code.
+// The documents name what the code has: docs/operations.md each metric and each flag of the server, docs/import.md each
+// flag of the import of files, docs/http.md each rule. The metrics, flags and rules that they name are in the code.
 func TestDocuments(t *testing.T) {
 	operations, protocol := text(t, "docs/operations.md"), text(t, "docs/http.md")
 	same(t, "metrics", metricsOf(t), names(`\b(millrace_[a-z_]+?[a-z])(?:_bucket)?\b`, operations))
@@ -23,8 +23,15 @@ func TestDocuments(t *testing.T) {
 	walk(t, ".go", func(file, source string) { // their buckets have no le, so Prometheus can't read them
 		require.NotRegexp(t, `metrics\.(New|GetOrCreate)Histogram\(`, source, file)
 	})
-	flags := strings.Join(slices.Collect(maps.Keys(flagsOf(t))), "\n")
-	same(t, "flags of serve", names(`.+`, flags), names(`--[a-z][a-z-]+`, section(t, operations, "## Settings", "## Files")))
+	flag := `--[a-z][a-z0-9-]+`
+	flags := func(file, command string) map[string]bool {
+		return names(`.+`, strings.Join(slices.Collect(maps.Keys(flagsOf(t, file, command))), "\n"))
+	}
+	same(t, "flags of serve", flags("serve.go", "serveCommand"), names(flag, section(t, operations, "## Settings", "## Files")))
+	ofFiles := flags("import.go", "importFiles")
+	delete(ofFiles, "--config") // said of the server
+	same(t, "flags of import files", ofFiles, names(flag,
+		firstColumn(section(t, text(t, "docs/import.md"), "## Running it", "## What is not there yet"))))
 	fault := text(t, "ingest/fault.go")
 	rules := names(`: +"([a-z-]+)"`, section(t, fault, "var ruleNames", "\n}\n")+section(t, text(t, "api/faults.go"), "var unmetRules", "\n}\n"))
 	for name := range names(`= "([a-z-]+)"`, section(t, fault, "const (", ")")) {
@@ -50,7 +57,7 @@ func TestDefaults(t *testing.T) {
 			documented[flag] = values[min(i, len(values)-1)]
 		}
 	}
-	require.Equal(t, flagsOf(t), documented)
+	require.Equal(t, flagsOf(t, "serve.go", "serveCommand"), documented)
 }
 
 // TestLinks checks that the files and headings that the documents link to exist.
@@ -155,12 +162,15 @@ func metricsOf(t *testing.T) map[string]bool {
 	return all
 }
 
-// flagsOf are the flags of the server with their defaults; of a flag that is given nothing, that is what its help says.
-// It reads the fields of serveCommand, from which kong makes the flags' names.
-func flagsOf(t *testing.T) map[string]string {
-	source := section(t, text(t, "cmd/millrace/serve.go"), "type serveCommand struct {", "\n}\n")
+// flagsOf are the flags of a command with their defaults; of a flag that is given nothing, that is what its help says.
+// It reads the fields of the command's struct, from which kong makes the flags' names.
+func flagsOf(t *testing.T, file, command string) map[string]string {
+	source := section(t, text(t, "cmd/millrace/"+file), "type "+command+" struct {", "\n}\n")
 	flags := map[string]string{"--config": ""}
 	for _, m := range regexp.MustCompile(`(?m)^\t([A-Z]\w+)\s+(\S+)\s.*help:.*$`).FindAllStringSubmatch(source, -1) {
+		if strings.Contains(m[0], `arg:""`) {
+			continue
+		}
 		value := ""
 		for _, pattern := range []string{`default:"([^"]*)"`, `(required):""`, `default: (\S+ in --data)\.`} {
 			if found := regexp.MustCompile(pattern).FindStringSubmatch(m[0]); found != nil {
