@@ -118,7 +118,7 @@ func TestRefusedIsRefused(t *testing.T) {
 	c.track(400, `{"events":[{"external_id":"bob","name":"e"}]}`)
 	_, ids := c.list("")
 	for path, text := range map[string]string{
-		"?limit=0": "limit: want a number", "?limit=201": "limit: want", "?input_array=x": "input_array: want", "?since=x": "since: want ISO 8601", "?until=x": "until: want",
+		"?key=3": "key is not a known parameter; there are rule, key_id", "?limit=0": "limit: want a number", "?limit=201": "limit: want", "?input_array=x": "input_array: want", "?since=x": "since: want ISO 8601", "?until=x": "until: want",
 		"?rule=nope": `rule: "nope" is unknown; there are alias-incomplete, `, "/counts?rule=Required": `rule: "Required" is unknown`, "?rule=operator-no-arrays": "operator-no-array, ",
 		"?before=x": "before: want the id", "?before=0-1": "before:",
 	} {

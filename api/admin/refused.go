@@ -60,10 +60,19 @@ const (
 	maxRefusedLimit     = 200
 )
 
+// refusedParameters choose entries. Others are errors: with a misspelt key_id, more would be sent again than was meant.
+var refusedParameters = []string{"rule", "key_id", "input_array", "refused", "since", "until", "before", "limit"}
+
 // refusedQuery reads the query parameters that choose entries of the workspace.
 func (s *Server) refusedQuery(w *control.Workspace, query url.Values) (q refused.Query, err error) {
 	if s.common.Refused == nil {
 		return q, fmt.Errorf("list of refused objects %w: it is switched off", control.ErrNotFound)
+	}
+	for name := range query {
+		if !slices.Contains(refusedParameters, name) {
+			return q, fmt.Errorf("%w: %s is not a known parameter; there are %s", document.ErrInvalid, name,
+				strings.Join(refusedParameters, ", "))
+		}
 	}
 	limit, err := queryNumber(query, "limit", defaultRefusedLimit, maxRefusedLimit)
 	if err != nil {
