@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
@@ -53,7 +52,7 @@ type node struct {
 	consoleAddress string
 	backups        *backups
 	exports        chan struct{} // one element for each export of events under way
-	importing      sync.Map      // by workspace (uint32) that imports profiles, a chan struct{}: closed when that ends
+	imports        *turns        // of profiles
 	log            *slog.Logger
 	ends           []func() error // the last one first
 }
@@ -90,6 +89,7 @@ func openNode(ctx context.Context, o nodeOptions) (_ *node, err error) {
 	o.setClock()
 	n := &node{clock: o.engine.Clock, backups: newBackups(o.engine.Logger), log: o.engine.Logger,
 		exports: make(chan struct{}, maxEventExports)}
+	n.imports = newTurns(n.clock, n.backups.stop)
 	n.openLive(&o)
 	n.control = control.New(control.Options{
 		Prepare:     func(w *control.Workspace) any { return forIngest(w) },

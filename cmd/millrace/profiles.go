@@ -78,7 +78,7 @@ func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *fi
 	}
 	c := http.NewResponseController(w)
 	_ = c.SetWriteDeadline(time.Time{})
-	end, err := n.beginImport(ws.Number)
+	end, err := n.imports.begin(ws.Number)
 	switch {
 	case err == errImporting:
 		admin.Refuse(w, http.StatusConflict, err.Error())
@@ -104,29 +104,6 @@ func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *fi
 		return
 	}
 	admin.Answer(w, http.StatusOK, result)
-}
-
-var errImporting = errors.New("another import of profiles into this workspace is running: try again when it has ended")
-
-// beginImport waits until nobody else imports profiles into a workspace. Of two imports at a time neither would replace
-// the users whom the other makes of lines that have only an address, see namesakes. There would be two when a command
-// is killed and run again at once: what it had sent is still being imported. Errors: errImporting after importPatience,
-// shard.ErrClosed.
-func (n *node) beginImport(workspace uint32) (end func(), err error) {
-	patience, ended := time.After(importPatience), make(chan struct{})
-	for {
-		other, isRunning := n.importing.LoadOrStore(workspace, ended)
-		if !isRunning {
-			return func() { n.importing.Delete(workspace); close(ended) }, nil
-		}
-		select {
-		case <-other.(chan struct{}):
-		case <-patience:
-			return nil, errImporting
-		case <-n.backups.stop.Done():
-			return nil, shard.ErrClosed
-		}
-	}
 }
 
 func (n *node) importLines(

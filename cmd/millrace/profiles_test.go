@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
@@ -28,6 +29,7 @@ import (
 	"millrace/shard"
 	"millrace/shard/op"
 	"millrace/shard/profile"
+	"millrace/shard/stamp"
 )
 
 // importLines imports users into the workspace of the site by the command, and returns what it says.
@@ -337,29 +339,93 @@ func (d *deadlines) Read(p []byte) (int, error) {
 // An import waits for another one into its workspace, but not for ever, nor while the server stops.
 func TestTurnsOfImports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{backups: newBackups(slog.New(slog.DiscardHandler))}
-		end, err := n.beginImport(1)
+		stop, cancel := context.WithCancel(t.Context())
+		turns := newTurns(&stamp.Clock{}, stop)
+		end, err := turns.begin(1)
 		require.NoError(t, err)
 		began := time.Now()
-		_, err = n.beginImport(1)
+		_, err = turns.begin(1)
 		require.Equal(t, errImporting, err)
 		require.Equal(t, importPatience, time.Since(began))
-		other, err := n.beginImport(2)
+		other, err := turns.begin(2)
 		require.NoError(t, err)
 		other()
 
-		time.AfterFunc(time.Second, end)
-		end, err = n.beginImport(1)
+		time.AfterFunc(turnPoll/2, end)
+		end, err = turns.begin(1)
 		require.NoError(t, err)
-		require.Equal(t, importPatience+time.Second, time.Since(began))
+		require.Equal(t, importPatience+turnPoll, time.Since(began))
 
-		time.AfterFunc(time.Second, n.backups.end)
-		_, err = n.beginImport(1)
+		time.AfterFunc(turnPoll/2, cancel)
+		_, err = turns.begin(1)
 		require.Equal(t, shard.ErrClosed, err)
-		require.Equal(t, importPatience+2*time.Second, time.Since(began))
 		end()
-		n.importing.Range(func(workspace, _ any) bool { t.Error("it remembers", workspace); return true })
+		require.Empty(t, turns.tickets)
 	})
+}
+
+// In a cluster the turn is that of one import on all nodes, in the order in which they asked, also when clocks differ.
+func TestTurnsOfImportsInACluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := turnNodes{}
+		for node := range uint32(3) {
+			ahead := time.Duration(node) * time.Second
+			clock := &stamp.Clock{Now: func() time.Time { return time.Now().Add(-ahead) }}
+			nodes[node] = newTurns(clock, t.Context())
+			nodes[node].peers = turnPeers{node, nodes}
+		}
+		var running, ended atomic.Int32
+		var order []uint32 // written by the import whose turn it is
+		for _, node := range []uint32{1, 2, 0, 2, 1, 0, 0, 1, 2} {
+			go func() {
+				end, err := nodes[node].begin(7)
+				assert.NoError(t, err)
+				assert.EqualValues(t, 1, running.Add(1))
+				order = append(order, node)
+				time.Sleep(time.Second)
+				running.Add(-1)
+				end()
+				ended.Add(1)
+			}()
+			synctest.Wait()
+		}
+		time.Sleep(importPatience)
+		synctest.Wait()
+		require.EqualValues(t, 9, ended.Load())
+		require.Equal(t, []uint32{1, 2, 0, 2, 1, 0, 0, 1, 2}, order)
+
+		began := time.Now()
+		delete(nodes, 2) // after a while its import counts as ended
+		end, err := nodes[0].begin(7)
+		require.NoError(t, err)
+		require.Equal(t, importPatience, time.Since(began))
+		_, err = nodes[1].begin(7)
+		require.Equal(t, errImporting, err)
+		end()
+	})
+}
+
+// turnNodes are the nodes of a cluster; one that is missing doesn't answer.
+type turnNodes map[uint32]*turns
+
+type turnPeers struct {
+	self  uint32
+	nodes turnNodes
+}
+
+func (p turnPeers) Self() uint32    { return p.self }
+func (p turnPeers) Nodes() []uint32 { return []uint32{0, 1, 2} }
+
+// Call takes the stamps of both sides along, as calls between nodes do.
+func (p turnPeers) Call(_ context.Context, node uint32, message []byte) ([]byte, error) {
+	own, other := p.nodes[p.self], p.nodes[node]
+	if other == nil {
+		return nil, errors.New("no connection")
+	}
+	other.clock.Observe(own.clock.Last())
+	answer, err := other.Serve(message)
+	own.clock.Observe(other.clock.Last())
+	return answer, err
 }
 
 // An import that begins while another one still runs replaces the users whom that one makes of lines without a name.

@@ -204,7 +204,9 @@ func (n *node) openMember(ctx context.Context, o *nodeOptions) error {
 	options := *o.cluster
 	options.Engine, options.Events, options.OnFailure = o.engine, o.events, o.engine.OnFailure
 	options.OnDocument, options.Audit = n.control.Apply, reconcilerEntry(n.control)
-	options.Services = map[string]func([]byte) ([]byte, error){limitService: n.parts.service(limitService)}
+	options.Services = map[string]func([]byte) ([]byte, error){
+		limitService: n.parts.service(limitService), importService: n.imports.Serve,
+	}
 	if o.census != nil {
 		options.Services[censusService] = n.parts.service(censusService)
 	}
@@ -220,6 +222,7 @@ func (n *node) openMember(ctx context.Context, o *nodeOptions) error {
 	warnOfFixed(options.Logger, "--replicas", options.Replicas, made.Replicas)
 	limiter := ratelimit.NewLimiter(n.cluster.Service(limitService), o.nowMillis)
 	n.parts.open(limitService, limiter)
+	n.imports.peers = n.cluster.Service(importService)
 	n.engine, n.events, n.ends = n.cluster.Coordinator(), n.cluster, append(n.ends, n.cluster.Close)
 	n.control.Start(store.Control(n.engine))
 	o.door.Limiter, o.admin.Cluster = limiter, clusterDoor{n.cluster}
@@ -235,9 +238,10 @@ func warnOfFixed(log *slog.Logger, flag string, asked, fixed int) {
 	}
 }
 
-// Names of the calls between nodes about rate limits, counts of consent and refused objects.
+// Names of the calls between nodes about rate limits, imports of profiles, counts of consent and refused objects.
 const (
 	limitService   = "ratelimit"
+	importService  = "import"
 	censusService  = "census"
 	refusedService = "refused"
 )
