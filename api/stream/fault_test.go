@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"millrace/api/control/document"
+	"millrace/loadtest/testengine"
 	"millrace/shard/eventlog"
 )
 
@@ -124,6 +126,35 @@ func TestExpiredIsNoticedOnce(t *testing.T) {
 			require.Zero(t, later.cursor.ExpiredAt)
 		})
 	}
+}
+
+// gate is a Gate that is held until something is sent.
+type gate chan struct{}
+
+func (g gate) Wait() { <-g }
+
+// While a backup takes the positions of logs, no cursor is stored: neither where a delivery ends nor that it is there.
+func TestCursorWaitsForABackup(t *testing.T) {
+	w := newWorld(t, 4<<10)
+	s := w.create(document.Stream{ID: "all", Format: "ndjson"})
+	w.commit(w.ws.Number, 2, 5)
+	o := w.options()
+	part, held := o.Parts()[0], make(gate)
+	part.Gate = held
+	k, done := newCarrier(&o, w.ws, s, part), make(chan error)
+	stored := func() (c cursor) {
+		_ = json.Unmarshal(o.Control.StreamCursor(w.ws.ID, s.ID, part.Group), &c)
+		return c
+	}
+	go func() { done <- k.turn(context.Background()) }()
+	testengine.NotYet(t, done, "a cursor was stored")
+	require.Zero(t, stored())
+	held <- struct{}{}
+	testengine.NotYet(t, done, "a cursor was stored")
+	require.Zero(t, stored().Position)
+	held <- struct{}{}
+	require.NoError(t, <-done)
+	require.NotZero(t, stored().Position)
 }
 
 // A cursor that stays ahead of the log is an error that remains, and no wait until the log has come so far.

@@ -37,6 +37,9 @@ import (
 type Part struct {
 	Group  string // as in the ids of its events; empty: the server is alone
 	Events *eventlog.Log
+	// Gate is waited for before a cursor is stored. In a cluster it makes the cursors of a backup no further than its
+	// logs. nil: the server is alone.
+	Gate interface{ Wait() }
 }
 
 // Options of a Manager. The zero value of a field means its default.

@@ -52,7 +52,7 @@ func (n *node) openStreams(o stream.Options) (err error) {
 func (n *node) ledParts() (parts []stream.Part) {
 	for _, r := range n.cluster.Replicas() {
 		if r.Events != nil && r.Leads {
-			parts = append(parts, stream.Part{Group: r.Events.Group(), Events: r.Events})
+			parts = append(parts, stream.Part{Group: r.Events.Group(), Events: r.Events, Gate: r.Gate})
 		}
 	}
 	return parts

@@ -24,6 +24,7 @@ import (
 	"millrace/api/control/document"
 	refusals "millrace/api/refused"
 	"millrace/cmd/millrace/operate"
+	"millrace/loadtest/testaddr"
 	"millrace/loadtest/testlog"
 	"millrace/shard"
 	"millrace/shard/eventlog"
@@ -284,4 +285,16 @@ func openNodeAt(t *testing.T, dir string, minFreeBytes byteSize, logger *slog.Lo
 	n, err := openNode(t.Context(), o)
 	require.NoError(t, err)
 	return n
+}
+
+// In a cluster streams wait for backups, which take the positions of several logs.
+func TestStreamsWaitForBackupsOfACluster(t *testing.T) {
+	address, logger := testaddr.Free(t), slog.New(slog.DiscardHandler)
+	c := &serveCommand{Data: t.TempDir(), Node: 1, Raft: address, Members: nodeAddresses{1: address}, Admin: "off"}
+	n := openNodeAt(t, c.Data, 0, logger, func(o *nodeOptions) { o.cluster = c.clusterOptions(nil, logger) })
+	defer func() { require.NoError(t, n.close()) }()
+	require.Eventually(t, func() bool { return len(n.ledParts()) > 0 }, testPatience, 10*time.Millisecond)
+	for _, part := range n.ledParts() {
+		require.NotNil(t, part.Gate)
+	}
 }

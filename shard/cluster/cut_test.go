@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"millrace/loadtest/testengine"
 	"millrace/shard/cluster/calls"
 	"millrace/shard/cluster/cut"
 	"millrace/shard/replica"
@@ -28,6 +29,12 @@ func TestCutHolds(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorIs(t, n.receive(1, []replica.Message{{Number: 1}}), replica.ErrBusy)
 	require.NoError(t, track(n.Coordinator(), "bought", users("u", 20)...), "requests go on")
+	waited := make(chan struct{}) // by a stream, with what it has read meanwhile
+	go func() {
+		defer close(waited)
+		n.Replicas()[1].Gate.Wait()
+	}()
+	testengine.NotYet(t, waited, "the group is held")
 	position, again, err := do(mark, 9)
 	require.NoError(t, err)
 	require.Equal(t, term, again)
@@ -36,6 +43,7 @@ func TestCutHolds(t *testing.T) {
 	require.ErrorIs(t, err, cut.ErrApart, "another's")
 	_, _, err = do(confirm, 9)
 	require.NoError(t, err)
+	<-waited
 	g := n.group(1)
 	require.True(t, g.gate.Enter(), "it lets go")
 	g.gate.Leave()

@@ -9,6 +9,7 @@ import (
 
 	"millrace/shard"
 	"millrace/shard/cluster/calls"
+	"millrace/shard/cluster/cut"
 	"millrace/shard/cluster/placement"
 	"millrace/shard/cluster/routes"
 	"millrace/shard/eventlog"
@@ -162,6 +163,8 @@ type Replica struct {
 	Leads  bool
 	Engine *replica.Replica
 	Events *eventlog.Log // nil: the control group has no events
+	// Gate holds up what a stream of Events is about to note while the positions for a backup are taken.
+	Gate *cut.Gate
 }
 
 // Replicas returns this node's replicas, in the order of their groups, for metrics. A replica that is just taking in
@@ -169,7 +172,7 @@ type Replica struct {
 func (n *Node) Replicas() (list []Replica) {
 	for g := range n.groups() {
 		if e := g.replica.Load(); e != nil {
-			list = append(list, Replica{g.id, g.log.Status(), g.leads.Load(), e, g.events.Load()})
+			list = append(list, Replica{g.id, g.log.Status(), g.leads.Load(), e, g.events.Load(), &g.gate})
 		}
 	}
 	return list

@@ -1,9 +1,11 @@
 // Package cut takes cuts for backups. A cut is a position in the log of each group, chosen so that the groups' states
 // up to there are consistent with each other. Of every message between groups it has both ends, or neither, or only the
 // message's cause, and then the message waits in an outbox. Other positions would lose messages, or have them twice: a
-// receiver knows by a number what it has already had of a sender.
+// receiver knows by a number what it has already had of a sender. And the control group's documents don't say of a
+// stream that it has come further in a group's log than the cut does.
 //
-//	hold     the leader of each group takes no messages of other groups any more; those that it is about to take are applied
+//	hold     the leader of each group takes no messages of other groups any more; those that it is about to take are applied.
+//	         Streams that it carries don't note what they read from now on
 //	mark     each leader gives a barrier: that is the group's position
 //	confirm  each still leads, in the same term, and has held all the time; then it lets go
 //

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Gate is where messages from other groups enter a group.
+// Gate is where messages from other groups enter a group, and where streams that read the group's log wait before they
+// note in the control group how far they have come.
 type Gate struct {
 	mu     sync.Mutex
 	inside int
@@ -40,6 +41,21 @@ func (g *Gate) Leave() {
 		close(g.empty)
 		g.empty = nil
 	}
+}
+
+// Wait returns when nobody holds the gate, which nobody does for longer than holdTime.
+func (g *Gate) Wait() {
+	for g.isHeld() {
+		time.Sleep(waitPoll)
+	}
+}
+
+const waitPoll = 2 * time.Millisecond
+
+func (g *Gate) isHeld() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.held()
 }
 
 // Hold closes the gate for a while, and returns when no messages are inside.

@@ -3,6 +3,7 @@ package cut
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -28,4 +29,19 @@ func TestGate(t *testing.T) {
 	require.False(t, g.holds(9), "it has lapsed")
 	require.True(t, g.Enter())
 	g.Leave()
+}
+
+// Whoever waits at a gate does so until it is let go, or the hold lapses.
+func TestWaitAtAGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g Gate
+		g.Wait()
+		for _, held := range []time.Duration{time.Second, 2 * holdTime} {
+			begun := time.Now()
+			require.NoError(t, g.Hold(t.Context(), 7))
+			time.AfterFunc(held, func() { g.LetGo(7) })
+			g.Wait()
+			require.Equal(t, min(held, holdTime), time.Since(begun).Truncate(100*time.Millisecond))
+		}
+	})
 }
