@@ -159,7 +159,7 @@ func TestChoiceAmongSharersIsSerial(t *testing.T) {
 	r := rand.New(rand.NewPCG(testseed.Of(t), 5))
 	names := deedsOfSharers(nil)
 	share := testsize.Of(1, 150, 150) // one in so many pairs
-	always := map[string]string{    // pairs for which the rules were made
+	always := map[string]string{      // pairs for which the rules were made
 		"merge ada into bob":                "track the phone",
 		"merge ada into eve":                "track the email",
 		"identify al as bob":                "ada leaves the email",

@@ -255,7 +255,7 @@ func TestClaimsAndMergesAreSerial(t *testing.T) {
 	r := testseed.Rand(t)
 	n := len(deeds(cast{}))
 	share := testsize.Of(1, 100, 100) // one in so many pairs
-	always := map[string]string{    // pairs for which the rules were made
+	always := map[string]string{      // pairs for which the rules were made
 		"merge ada into bob":                "merge bob into ada",
 		"merge bob into eve":                "merge ada into bob",
 		"merge ada into eve":                "track ada by number",
