@@ -13,8 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/VictoriaMetrics/metrics"
-
 	"millrace/api/openapi"
 )
 
@@ -38,11 +36,7 @@ func (s *Server) HTTPServer(console http.Handler) *http.Server {
 		}
 		Answer(w, http.StatusOK, success{})
 	})
-	open("/metrics", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		metrics.WritePrometheus(w, true)
-		metrics.WriteFDMetrics(w) // how many files are open, and may be
-	})
+	open("/metrics", serveMetrics)
 	open("/docs", documentPage)
 	if console != nil {
 		mux.Handle("GET /{$}", console)

@@ -41,3 +41,9 @@ func TestShutdownWithSilentConnections(t *testing.T) {
 		require.Less(t, time.Since(begun), 3*time.Second)
 	})
 }
+
+func TestTypesOfMetrics(t *testing.T) {
+	require.Equal(t, "# TYPE a counter\na 1\n# TYPE b gauge\nb{x=\"1\"} 1\nb{x=\"2\"} 2\n# TYPE c_total counter\nc_total 3\n",
+		string(withTypes([]byte("# HELP a\n# TYPE a counter\na 1\n# HELP b\n# TYPE b gauge\nb{x=\"1\"} 1\n# HELP b\n# TYPE b gauge\nb{x=\"2\"} 2\n"+
+			"# HELP c_total\n# TYPE c_total gauge\nc_total 3\n"))))
+}

@@ -202,6 +202,7 @@ func TestServeAsNodes(t *testing.T) {
 	for _, line := range []string{"\nmillrace_entries{group=\"0\"} ", "\nmillrace_entries{group=\"4\"} ", "\nmillrace_inflight_bytes{group=\"coordinator\"} 0\n", "\nmillrace_certificate_expiry_time_seconds{use=\"nodes\"} "} {
 		require.Contains(t, metrics, line)
 	}
+	require.Len(t, readMetrics(t, metrics)["millrace_entries"].GetMetric(), 5)
 
 	// Who has no certificate of the authority comes to no node.
 	pool := x509.NewCertPool()

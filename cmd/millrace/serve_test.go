@@ -26,6 +26,9 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 
 	"millrace/api"
@@ -742,6 +745,15 @@ func TestCertificateThatClientsRefuse(t *testing.T) {
 	require.ErrorContains(t, err, "--tls-cert, --tls-key: ")
 }
 
+// readMetrics reads metrics as a reader does that wants each family at one place, after its type.
+func readMetrics(t *testing.T, text string) map[string]*dto.MetricFamily {
+	t.Helper()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
+	require.NoError(t, err)
+	return families
+}
+
 // The second listener: health and metrics for all, the rest for holders of the token.
 func TestAdminListener(t *testing.T) {
 	s := newSite(t)
@@ -760,6 +772,12 @@ func TestAdminListener(t *testing.T) {
 	require.Equal(t, 200, metrics.status)
 	for _, name := range []string{"millrace_wal_records_total", "millrace_profiles_created_total 1", "go_goroutines", "process_open_fds", "process_max_fds"} {
 		require.Contains(t, metrics.body, name)
+	}
+	families := readMetrics(t, metrics.body)
+	for name, want := range map[string]string{
+		"millrace_wal_sync_seconds": "HISTOGRAM", "millrace_wal_records_total": "COUNTER", "millrace_store_cache_hits_total": "COUNTER", "millrace_ready": "GAUGE",
+	} {
+		require.Equal(t, want, families[name].GetType().String(), name)
 	}
 	token, err := os.ReadFile(filepath.Join(s.dir, "admin-token"))
 	require.NoError(t, err)
