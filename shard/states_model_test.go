@@ -764,7 +764,7 @@ func (m *statesModel) randomImport(t testing.TB, b *Batch, r *rand.Rand) string 
 func TestStatesModel(t *testing.T) {
 	testsize.SkipSerial(t)
 	seed := testseed.Of(t)
-	for round := range testsize.Of(10, 2, 1) {
+	for round := range testsize.Of(10, 3, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		var clock atomic.Int64
 		runStatesModel(t, r, round, &clock, openAlone(t, r, func(fs vfs.FS) replica.EngineOptions {
@@ -785,7 +785,7 @@ func testStatesModelOfCluster(t *testing.T) {
 	for round := range testsize.Of(3, 1, 1) {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		var clock atomic.Int64
-		runStatesModel(t, r, round, &clock, anyCluster(t, r, func(o *clusterOptions) {
+		runStatesModel(t, r, round+r.IntN(3), &clock, anyCluster(t, r, func(o *clusterOptions) {
 			o.now = func() time.Time { return time.UnixMicro(clock.Load() * 1e6) }
 		}))
 	}

@@ -490,8 +490,8 @@ func (k *carrier) move(c cursor) error {
 	if err != nil {
 		return err
 	}
-	if k.part.Gate != nil {
-		k.part.Gate.Wait()
+	if k.part.Gate != nil && !k.part.Gate.Pass() {
+		return errors.New("store the cursor: this node doesn't lead the group any more")
 	}
 	if err := k.o.Control.MoveStream(k.ws.ID, k.stream.ID, k.part.Group, k.stored, doc); err != nil {
 		return fmt.Errorf("store the cursor: %w", err)

@@ -128,10 +128,10 @@ func TestExpiredIsNoticedOnce(t *testing.T) {
 	}
 }
 
-// gate is a Gate that is held until something is sent.
-type gate chan struct{}
+// gate is a Gate that is held until it is sent whether the node leads.
+type gate chan bool
 
-func (g gate) Wait() { <-g }
+func (g gate) Pass() bool { return <-g }
 
 // While a backup takes the positions of logs, no cursor is stored: neither where a delivery ends nor that it is there.
 func TestCursorWaitsForABackup(t *testing.T) {
@@ -146,15 +146,29 @@ func TestCursorWaitsForABackup(t *testing.T) {
 		_ = json.Unmarshal(o.Control.StreamCursor(w.ws.ID, s.ID, part.Group), &c)
 		return c
 	}
+	pass := func(leads bool) {
+		select {
+		case held <- leads:
+		case err := <-done:
+			require.Fail(t, "it didn't wait", "%v", err)
+		}
+	}
 	go func() { done <- k.turn(context.Background()) }()
 	testengine.NotYet(t, done, "a cursor was stored")
 	require.Zero(t, stored())
-	held <- struct{}{}
+	pass(true)
 	testengine.NotYet(t, done, "a cursor was stored")
 	require.Zero(t, stored().Position)
-	held <- struct{}{}
+	pass(true)
 	require.NoError(t, <-done)
-	require.NotZero(t, stored().Position)
+	position := stored().Position
+	require.NotZero(t, position)
+
+	w.commit(w.ws.Number, 2, 5)
+	go func() { done <- k.turn(context.Background()) }()
+	pass(false)
+	require.ErrorContains(t, <-done, "this node doesn't lead the group any more")
+	require.Equal(t, position, stored().Position)
 }
 
 // A cursor that stays ahead of the log is an error that remains, and no wait until the log has come so far.

@@ -37,9 +37,15 @@ import (
 type Part struct {
 	Group  string // as in the ids of its events; empty: the server is alone
 	Events *eventlog.Log
-	// Gate is waited for before a cursor is stored. In a cluster it makes the cursors of a backup no further than its
-	// logs. nil: the server is alone.
-	Gate interface{ Wait() }
+	Gate   Gate // nil: the server is alone
+}
+
+// Gate is where a cursor passes before it is stored. In a cluster it makes the cursors of a backup no further than the
+// backup's logs.
+type Gate interface {
+	// Pass waits while a backup takes positions, and reports whether this node leads the group afterwards: where a
+	// leader takes positions, no other node's cursors wait.
+	Pass() bool
 }
 
 // Options of a Manager. The zero value of a field means its default.

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -32,7 +33,7 @@ func TestCutHolds(t *testing.T) {
 	waited := make(chan struct{}) // by a stream, with what it has read meanwhile
 	go func() {
 		defer close(waited)
-		n.Replicas()[1].Gate.Wait()
+		n.Replicas()[1].Gate.Pass()
 	}()
 	testengine.NotYet(t, waited, "the group is held")
 	position, again, err := do(mark, 9)
@@ -62,4 +63,21 @@ func TestCutHolds(t *testing.T) {
 		require.True(t, n.group(uint32(i)).gate.Enter(), "nothing stays held")
 		n.group(uint32(i)).gate.Leave()
 	}
+}
+
+// What a stream has read is noted by the leader of its group alone: others don't wait for a backup.
+func TestOnlyLeadersNote(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 3, nil)
+	c.whole()
+	c.eventually(func() error {
+		for _, n := range c.all() {
+			for _, r := range n.Replicas() {
+				if r.Gate.Pass() != r.Leads {
+					return fmt.Errorf("node %d in group %d leads: %v", n.self, r.Group, r.Leads)
+				}
+			}
+		}
+		return nil
+	})
 }

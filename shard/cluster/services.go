@@ -9,7 +9,6 @@ import (
 
 	"millrace/shard"
 	"millrace/shard/cluster/calls"
-	"millrace/shard/cluster/cut"
 	"millrace/shard/cluster/placement"
 	"millrace/shard/cluster/routes"
 	"millrace/shard/eventlog"
@@ -163,8 +162,18 @@ type Replica struct {
 	Leads  bool
 	Engine *replica.Replica
 	Events *eventlog.Log // nil: the control group has no events
-	// Gate holds up what a stream of Events is about to note while the positions for a backup are taken.
-	Gate *cut.Gate
+	Gate   Gate
+}
+
+// Gate holds up what a stream of a group's events is about to note while the positions for a backup are taken.
+type Gate struct{ g *group }
+
+// Pass returns when it may be noted, and whether this node leads. A node that has read what was decided under another
+// leader knows that it doesn't: so what leaders have read, and only they note, is in front of a position that is taken
+// later.
+func (x Gate) Pass() bool {
+	x.g.gate.Wait()
+	return x.g.log.Status().Role == quorum.Leader
 }
 
 // Replicas returns this node's replicas, in the order of their groups, for metrics. A replica that is just taking in
@@ -172,7 +181,7 @@ type Replica struct {
 func (n *Node) Replicas() (list []Replica) {
 	for g := range n.groups() {
 		if e := g.replica.Load(); e != nil {
-			list = append(list, Replica{g.id, g.log.Status(), g.leads.Load(), e, g.events.Load(), &g.gate})
+			list = append(list, Replica{g.id, g.log.Status(), g.leads.Load(), e, g.events.Load(), Gate{g}})
 		}
 	}
 	return list

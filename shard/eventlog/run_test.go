@@ -174,7 +174,8 @@ func TestCrashWhileDeletionsArePacked(t *testing.T) {
 	require.NoError(t, w.l.maintain(true))
 	on = false
 	w.requireExactBesides("a")
-	for i := r.IntN(3); i < len(moments); i += testsize.Of(1, 6, 6) {
+	share := testsize.Of(1, 6, 6) // one moment of so many
+	for i := r.IntN(share); i < len(moments); i += share {
 		c := &world{t: t, fs: moments[i].disk, clock: w.clock, acked: moments[i].acked}
 		c.open(manual())
 		c.requireExactBesides("a")

@@ -4,8 +4,8 @@
 // receiver knows by a number what it has already had of a sender. And the control group's documents don't say of a
 // stream that it has come further in a group's log than the cut does.
 //
-//	hold     the leader of each group takes no messages of other groups any more; those that it is about to take are applied.
-//	         Streams that it carries don't note what they read from now on
+//	hold     the leader of each group takes no messages of other groups any more; those that it is about to take are
+//	         applied. Streams that it carries don't note what they read from now on
 //	mark     each leader gives a barrier: that is the group's position
 //	confirm  each still leads, in the same term, and has held all the time; then it lets go
 //
