@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -215,7 +216,7 @@ func TestSetStatusRefusals(t *testing.T) {
 		{set(newsGroup, "subscribed", `"emails":["a@example.com","a b@example.com"]`), "'emails[1]' is not a valid email address"},
 		{set(newsGroup, "subscribed", `"email":7`), "'email' must be a string or an array of strings"},
 		{set(newsGroup, "subscribed", `"email":{}`), "'email' must be a string or an array of strings"},
-		{set(newsGroup, "subscribed", `"emails":[["a@example.com"]]`), "'emails' must be a string or an array of strings"},
+		{set(newsGroup, "subscribed", `"emails":[["a@example.com"]]`), "'emails[0]' must be a string"},
 		{set(alertsGroup, "subscribed", `"phone":"4155552671"`), "'phone' must be a phone number in E.164 format"},
 		{set(alertsGroup, "subscribed", `"phones":["+14155552671","+1 415 555 2671"]`), "'phones[1]' must be a phone number in E.164 format"},
 		{set(alertsGroup, "subscribed", `"phone":"+0123456789"`), "'phone' must be a phone number in E.164 format"},
@@ -229,17 +230,26 @@ func TestSetStatusRefusals(t *testing.T) {
 		{set(newsGroup, "subscribed", `"external_id":"","emails":"","phone":""`), nobody},
 		{set(newsGroup, "subscribed", `"external_id":[""]`), "'external_id[0]' must have 1 to 987 bytes"},
 		{set(newsGroup, "subscribed", `"external_id":"`+strings.Repeat("x", 988)+`"`), "'external_id' must have 1 to 987 bytes"},
-		{set(newsGroup, "subscribed", `"external_id":[null]`), "'external_id' must be a string or an array of strings"},
-		{set(newsGroup, "subscribed", `"external_ids":["a",1.5]`), "'external_ids' must be a string or an array of strings"},
+		{set(newsGroup, "subscribed", `"external_id":[null]`), "'external_id[0]' must be a string"},
+		{set(newsGroup, "subscribed", `"external_ids":["a",1.5]`), "'external_ids[1]' must be a string"},
 		{set(newsGroup, "subscribed", `"external_ids":[`+quoted(51, "u%d")+`]`), tooMany},
 		{set(newsGroup, "subscribed", `"external_ids":[`+quoted(26, "u%d")+`],"emails":[`+quoted(25, "u%d@example.com")+`]`), tooMany},
 	}
+	ofIdentifier := regexp.MustCompile(`^'(email|phone|external_id)s?(\[\d\])?' (must|is not)`)
 	for _, s := range bothSets {
 		for _, e := range elements {
-			refuse(s.path, s.body(e.element), e.text)
-			if s.path == "/v2/subscription/status/set" {
-				refuse(s.path, s.body(good+","+e.element), e.text)
+			if s.path == "/subscription/status/set" {
+				refuse(s.path, s.body(e.element), e.text)
+				continue
 			}
+			in := func(group int) string { // the text about an identifier says of which group it is
+				if !ofIdentifier.MatchString(e.text) {
+					return e.text
+				}
+				return fmt.Sprintf("'subscription_groups[%d].%s", group, e.text[1:])
+			}
+			refuse(s.path, s.body(e.element), in(0))
+			refuse(s.path, s.body(good+","+e.element), in(1))
 		}
 		refuse(s.path, `[]`, "the body must be an object")
 		refuse(s.path, s.body(good)+"x", fmt.Sprintf("Invalid JSON at byte %d: unexpected data after the object", len(s.body(good))))

@@ -37,6 +37,7 @@ type consent struct {
 	x       *call.Call
 	targets []target // a user or an address that is named in two groups is two of them
 	first   int      // index of the first target of the group that is read
+	number  int      // of the group that is read, from 1; 0: the request has no array of them
 }
 
 // target is one user or address, and the new values of its states.
@@ -71,7 +72,7 @@ func (c *consent) groups(v value.Value) {
 	case n > maxIDs:
 		c.Fail(textTooManyIDs)
 	}
-	for _, e := range v.Elements() {
+	for i, e := range v.Elements() {
 		if c.Bad != "" {
 			return
 		}
@@ -83,6 +84,7 @@ func (c *consent) groups(v value.Value) {
 			c.Fail("'subscription_groups' is not valid: " + what)
 			return
 		}
+		c.number = i + 1
 		c.group(e)
 	}
 	if len(c.targets) > maxIDs && c.named() > maxIDs {
@@ -255,19 +257,25 @@ func (c *consent) add(name string, at int, v value.Value, kind op.IDKind, states
 	if kind == op.ExternalID {
 		text, ok = v.ID()
 	}
-	if !ok {
-		c.Fail("'" + name + "' must be a string or an array of strings")
-		return
-	}
-	if len(c.targets)-c.first == maxIDs {
-		c.Fail(textTooManyIDs)
-		return
-	}
 	fail := func(what string) {
 		if at >= 0 {
 			name += "[" + strconv.Itoa(at) + "]"
 		}
+		if c.number > 0 {
+			name = "subscription_groups[" + strconv.Itoa(c.number-1) + "]." + name
+		}
 		c.Fail("'" + name + "' " + what)
+	}
+	switch {
+	case !ok && at >= 0:
+		fail("must be a string")
+		return
+	case !ok:
+		fail("must be a string or an array of strings")
+		return
+	case len(c.targets)-c.first == maxIDs:
+		c.Fail(textTooManyIDs)
+		return
 	}
 	t := target{kind: kind, states: states}
 	switch kind {
