@@ -139,7 +139,7 @@ type backupCommand struct {
 func (c *backupCommand) Run(ctx context.Context, stdout io.Writer) error {
 	response, err := c.Request(ctx, http.MethodGet, "/admin/backup", nil, nil)
 	if err != nil {
-		return ofBackup(err)
+		return err
 	}
 	defer response.Body.Close()
 	total, err := strconv.ParseInt(response.Header.Get(backupBytesHeader), 10, 64)

@@ -125,7 +125,8 @@ func (c *client) do(ctx context.Context, call *call, rows int) error {
 // errBegunElsewhere: between two runs with the same keys, only the times of rows that had none can differ, or what
 // another version makes of a row.
 var errBegunElsewhere = errors.New("an import of this file began within the last day, by another version or at " +
-	"another time, and its events have no times of their own: use the same --state again, or wait a day")
+	"another time, and its events have no times of their own: it may be imported in part. Use the same --state " +
+	"again; with another one, rows that were sent before count twice after a day")
 
 // awayFor is how long a request isn't answered until it is said: what passes by sooner is nothing to look at.
 const awayFor = time.Second

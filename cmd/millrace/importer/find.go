@@ -146,8 +146,11 @@ func (i *importer) open(ctx context.Context, f *found) (*os.File, error) {
 	if f.object != nil {
 		copied, err := i.fetch(ctx, f)
 		for range 2 { // a watching import would not look at it again
-			if _, isOther := errors.AsType[*sizeError](err); !isOther || pause.For(ctx, i.o.Poll) != nil {
+			if _, isOther := errors.AsType[*sizeError](err); !isOther {
 				break
+			}
+			if err := pause.For(ctx, i.o.Poll); err != nil { // which says nothing about the object
+				return nil, err
 			}
 			copied, err = i.fetch(ctx, f)
 		}

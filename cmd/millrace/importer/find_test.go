@@ -422,6 +422,29 @@ func TestBucketThatHangs(t *testing.T) {
 	require.Equal(t, 1, report.Files)
 }
 
+// One that is interrupted before it asks again has found no bad file.
+func TestObjectThatIsCutInterrupted(t *testing.T) {
+	t.Parallel()
+	d, s := newDouble(t, testseed.Rand(t), 0), newService(t)
+	s.put("a.ndjson", row(1)+row(2))
+	ctx, cancel := context.WithCancel(t.Context())
+	s.intercept(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodGet || !strings.HasSuffix(r.URL.Path, "a.ndjson") {
+			return false
+		}
+		w.Header().Set("ETag", `"e"`)
+		w.Header().Set("Last-Modified", time.Now().UTC().Format(http.TimeFormat))
+		_, _ = io.WriteString(w, row(1))
+		time.AfterFunc(50*time.Millisecond, cancel)
+		return true
+	})
+	o := d.options(t, "s3://"+testBucket)
+	o.State, o.S3, o.Poll = t.TempDir(), S3{Endpoint: s.URL}, time.Hour
+	report, err := Run(ctx, o)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Zero(t, report.Bad)
+}
+
 // A watching import that is interrupted while it looks for objects has left nothing off.
 func TestWatchedBucketInterrupted(t *testing.T) {
 	t.Parallel()

@@ -194,7 +194,7 @@ type Report struct {
 	Files    int           `json:"files"`             // taken to their ends
 	Before   int           `json:"before"`            // taken by an earlier run
 	Unknown  []string      `json:"unknown,omitempty"` // skipped: names don't say what the files are, or they aren't files
-	Bad      int           `json:"bad"`               // of these nothing was taken, or they changed meanwhile
+	Bad      int           `json:"bad"`               // of these nothing was taken, or not all
 	Counts                 // of the rows of this run and, for a resumed file, of earlier ones
 	Sent     int64         `json:"sent"` // rows of this run
 	Duration time.Duration `json:"duration_ns"`
@@ -315,7 +315,7 @@ func (i *importer) round(ctx context.Context, seen *watcher, bad *FileErrors) er
 		err := i.file(ctx, &f)
 		if fault, ok := errors.AsType[*FileError](err); ok {
 			i.report.Bad++
-			i.o.Logger.Error("the file was not imported", "file", f.path, "reason", fault.Err)
+			i.o.Logger.Error("the file was not imported, or only in part", "file", f.path, "reason", fault.Err)
 			*bad = append(*bad, fault)
 		} else if err != nil {
 			return err
@@ -349,7 +349,7 @@ func (e FileErrors) Error() string {
 	for _, f := range e {
 		lines = append(lines, f.Error())
 	}
-	return "not imported: " + strings.Join(lines, "\n")
+	return "not imported, or only in part: " + strings.Join(lines, "\n")
 }
 
 func (e FileErrors) orNil() error {

@@ -418,6 +418,7 @@ func TestFileBegunElsewhere(t *testing.T) {
 	write(t, filepath.Join(dir, "b.ndjson"), `{"external_id":"ours","name":"e"}`)
 	report, err := Run(t.Context(), Options{URL: []string{server.URL}, Key: "key", Paths: []string{dir}, Kind: files.Events})
 	require.ErrorContains(t, err, "a.ndjson: an import of this file began within the last day")
+	require.ErrorContains(t, err, "it may be imported in part")
 	require.Equal(t, []int{1, 1}, []int{report.Files, report.Bad})
 	require.EqualValues(t, 1, report.Taken)
 }
