@@ -241,7 +241,8 @@ func TestImportByAClockThatJumps(t *testing.T) {
 	_, err := n.control.CreateWorkspace(control.Actor{Name: "test"}, document.Settings{ID: "w"})
 	require.NoError(t, err)
 	const line = `{"external_id":"ada","email_subscribe":"opted_in"}`
-	result, err := n.importLines(n.control.Snapshot().Lookup("w"), strings.NewReader(line), nil)
+	result, err := n.importLines(n.control.Snapshot().Lookup("w"), strings.NewReader(line), nil,
+		func() error { return nil })
 	require.NoError(t, err)
 	require.Equal(t, 1, result.Imported)
 	jump.Store(0)

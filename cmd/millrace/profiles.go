@@ -25,8 +25,9 @@ import (
 
 const (
 	maxImportLine  = 8 << 20
-	importBatch    = 100 // profiles in a record
-	maxImportError = 100 // errors that are reported, and warnings with different texts
+	importBatch    = 100              // profiles in a record
+	maxImportError = 100              // errors that are reported, and warnings with different texts
+	drainTime      = 10 * time.Second // for what is still sent of an import that is refused
 )
 
 type importError struct {
@@ -78,12 +79,9 @@ func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *fi
 	}
 	c := http.NewResponseController(w)
 	_ = c.SetWriteDeadline(time.Time{})
-	end, err := n.imports.begin(ws.Number)
-	switch {
-	case err == errImporting:
-		admin.Refuse(w, http.StatusConflict, err.Error())
-		return
-	case err != nil:
+	keep, end, err := n.imports.begin(ws.Number)
+	_ = c.SetReadDeadline(time.Now().Add(drainTime)) // the server's own may have passed meanwhile
+	if err != nil {
 		answerFailure(w, err)
 		return
 	}
@@ -97,7 +95,7 @@ func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *fi
 		answerFailure(w, err)
 		return
 	}
-	result, err := n.importLines(ws, heard{r.Body, c}, phones)
+	result, err := n.importLines(ws, heard{r.Body, c}, phones, keep)
 	err = errors.Join(err, audit("profiles imported", "imported", result.Imported, "refused", result.Refused))
 	if err != nil {
 		answerFailure(w, fmt.Errorf("after %d profiles: %w", result.Imported, err))
@@ -106,8 +104,9 @@ func (n *node) importProfiles(w http.ResponseWriter, r *http.Request, phones *fi
 	admin.Answer(w, http.StatusOK, result)
 }
 
+// importLines imports what is in body. Before each batch it asks keep whether it may go on.
 func (n *node) importLines(
-	ws *control.Workspace, body io.Reader, phones *field.Phones,
+	ws *control.Workspace, body io.Reader, phones *field.Phones, keep func() error,
 ) (result importAnswer, err error) {
 	var importer profile.Importer
 	opt := importOptionsOf(ws)
@@ -120,6 +119,9 @@ func (n *node) importLines(
 	var blobs [][]byte // not committed yet
 	replaced := &namesakes{n.engine, ws.Number, n.clock.Next(1), make(map[string][]uint64)}
 	commit := func() error {
+		if err := keep(); err != nil {
+			return err
+		}
 		if err := n.replaceProfiles(ws, blobs, replaced); err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -336,28 +337,85 @@ func (d *deadlines) Read(p []byte) (int, error) {
 	return copy(p, fmt.Sprintf("{\"external_id\":\"%d\"}\n", d.lines)), nil
 }
 
+// A client whose import is refused learns why, although its body was not read while it waited.
+func TestImportThatHasNoTurn(t *testing.T) {
+	n := openNodeAt(t, t.TempDir(), 0, slog.New(slog.DiscardHandler))
+	defer func() { require.NoError(t, n.close()) }()
+	_, err := n.control.CreateWorkspace(control.Actor{Name: "test"}, document.Settings{ID: "w"})
+	require.NoError(t, err)
+	stop, cancel := context.WithCancel(t.Context())
+	n.imports = newTurns(n.clock, stop)
+	_, end, err := n.imports.begin(n.control.Snapshot().Lookup("w").Number)
+	require.NoError(t, err)
+	defer end()
+	begun, drained := make(chan struct{}), make(chan error, 1)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		close(begun)
+		r.SetPathValue("workspace", "w")
+		n.importProfiles(w, r, nil)
+		_, err := io.Copy(io.Discard, r.Body) // as the server of the admin API does
+		drained <- err
+	}))
+	server.Config.ReadHeaderTimeout, server.Config.ReadTimeout = time.Minute, time.Nanosecond
+	server.Start()
+	defer server.Close()
+	body, lines := io.Pipe()
+	go func() {
+		<-begun
+		cancel()
+		_, _ = lines.Write(bytes.Repeat([]byte("{}\n"), 1<<20))
+		_ = lines.Close()
+	}()
+	response, err := http.Post(server.URL, "application/x-ndjson", body)
+	require.NoError(t, <-drained)
+	require.NoError(t, err)
+	defer func() { _ = response.Body.Close() }()
+	require.Equal(t, http.StatusServiceUnavailable, response.StatusCode)
+}
+
+// An import that may not go on beside another one imports no further batch, and its client is told how far it came.
+func TestImportThatLosesItsTurn(t *testing.T) {
+	n := openNodeAt(t, t.TempDir(), 0, slog.New(slog.DiscardHandler))
+	defer func() { require.NoError(t, n.close()) }()
+	_, err := n.control.CreateWorkspace(control.Actor{Name: "test"}, document.Settings{ID: "w"})
+	require.NoError(t, err)
+	batches := 0
+	result, err := n.importLines(n.control.Snapshot().Lookup("w"),
+		strings.NewReader(strings.Repeat(`{"external_id":"ada"}`+"\n", 2*importBatch)), nil, func() error {
+			if batches++; batches > 1 {
+				return errImporting
+			}
+			return nil
+		})
+	require.Equal(t, errImporting, err)
+	require.Equal(t, importBatch, result.Imported)
+	w := httptest.NewRecorder()
+	answerFailure(w, fmt.Errorf("after %d profiles: %w", result.Imported, err))
+	require.Equal(t, http.StatusConflict, w.Code)
+}
+
 // An import waits for another one into its workspace, but not for ever, nor while the server stops.
 func TestTurnsOfImports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stop, cancel := context.WithCancel(t.Context())
 		turns := newTurns(&stamp.Clock{}, stop)
-		end, err := turns.begin(1)
+		_, end, err := turns.begin(1)
 		require.NoError(t, err)
 		began := time.Now()
-		_, err = turns.begin(1)
+		_, _, err = turns.begin(1)
 		require.Equal(t, errImporting, err)
 		require.Equal(t, importPatience, time.Since(began))
-		other, err := turns.begin(2)
+		_, other, err := turns.begin(2)
 		require.NoError(t, err)
 		other()
 
 		time.AfterFunc(turnPoll/2, end)
-		end, err = turns.begin(1)
+		_, end, err = turns.begin(1)
 		require.NoError(t, err)
 		require.Equal(t, importPatience+turnPoll, time.Since(began))
 
 		time.AfterFunc(turnPoll/2, cancel)
-		_, err = turns.begin(1)
+		_, _, err = turns.begin(1)
 		require.Equal(t, shard.ErrClosed, err)
 		end()
 		require.Empty(t, turns.tickets)
@@ -378,7 +436,7 @@ func TestTurnsOfImportsInACluster(t *testing.T) {
 		var order []uint32 // written by the import whose turn it is
 		for _, node := range []uint32{1, 2, 0, 2, 1, 0, 0, 1, 2} {
 			go func() {
-				end, err := nodes[node].begin(7)
+				_, end, err := nodes[node].begin(7)
 				assert.NoError(t, err)
 				assert.EqualValues(t, 1, running.Add(1))
 				order = append(order, node)
@@ -396,13 +454,63 @@ func TestTurnsOfImportsInACluster(t *testing.T) {
 
 		began := time.Now()
 		delete(nodes, 2) // after a while its import counts as ended
-		end, err := nodes[0].begin(7)
+		_, end, err := nodes[0].begin(7)
 		require.NoError(t, err)
 		require.Equal(t, importPatience, time.Since(began))
-		_, err = nodes[1].begin(7)
+		began = time.Now() // the other import's end is waited for as long again
+		_, _, err = nodes[1].begin(7)
 		require.Equal(t, errImporting, err)
+		require.Equal(t, 2*importPatience, time.Since(began))
 		end()
 	})
+}
+
+// An import that runs has the first turn, also before one of a node that was away and whose clock is behind.
+func TestTurnsOfImportsWithAClockBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes, away := newTurnNodes(t, time.Hour)
+		delete(nodes, 1)
+		keep, end, err := nodes[0].begin(7)
+		require.NoError(t, err)
+		nodes[1] = away
+		_, _, err = away.begin(7)
+		require.Equal(t, errImporting, err)
+		require.NoError(t, keep())
+		end()
+		require.Empty(t, nodes[0].tickets)
+	})
+}
+
+// Two imports that run, since their nodes could not reach each other, learn of it before their next batches.
+func TestTurnsOfImportsOfNodesThatWereCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes, other := newTurnNodes(t, 0)
+		keep, end, err := nodes[0].begin(7)
+		require.NoError(t, err)
+		require.NoError(t, keep())
+		cut := nodes[0]
+		delete(nodes, 0)
+		keepOther, endOther, err := other.begin(7)
+		require.NoError(t, err)
+		require.NoError(t, keepOther())
+		nodes[0] = cut
+		require.Equal(t, errImporting, keep())
+		end()
+		time.Sleep(turnRetry)
+		require.NoError(t, keepOther())
+		endOther()
+	})
+}
+
+// newTurnNodes makes three nodes, of which the second one's clock is behind, and returns that one too.
+func newTurnNodes(t *testing.T, behind time.Duration) (turnNodes, *turns) {
+	nodes := turnNodes{}
+	for node, behind := range []time.Duration{0, behind, 0} {
+		clock := &stamp.Clock{Now: func() time.Time { return time.Now().Add(-behind) }}
+		nodes[uint32(node)] = newTurns(clock, t.Context())
+		nodes[uint32(node)].peers = turnPeers{uint32(node), nodes}
+	}
+	return nodes, nodes[1]
 }
 
 // turnNodes are the nodes of a cluster; one that is missing doesn't answer.

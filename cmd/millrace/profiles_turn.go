@@ -32,35 +32,70 @@ func newTurns(clock *stamp.Clock, stop context.Context) *turns {
 	return &turns{clock: clock, stop: stop, tickets: map[uint32][]int64{}}
 }
 
-// turnPoll is how often an import that waits asks again.
-const turnPoll = 100 * time.Millisecond
+// turnPoll is how often an import that waits asks again, and turnAge for how long the answers that no other one runs
+// are good. When a node hasn't answered, it is turnRetry instead: each question takes up to a second then.
+const (
+	turnPoll  = 100 * time.Millisecond
+	turnAge   = 10 * time.Second
+	turnRetry = time.Second
+)
+
+// running is the ticket of an import whose turn has come. It is the earliest: a node that was cut off may have a clock
+// that is behind.
+const running = 1
 
 var errImporting = errors.New("another import of profiles into this workspace is running: try again when it has ended")
 
-// begin waits until it is an import's turn. A node that doesn't answer for importPatience counts as without imports:
-// one that is cut off has given up its own by then. Errors: errImporting after importPatience, shard.ErrClosed.
-func (t *turns) begin(workspace uint32) (end func(), err error) {
+// begin waits until it is an import's turn. A node that doesn't answer for importPatience counts as without imports. If
+// it only was cut off, two may run at a time, until one of them learns of the other by keep, which it calls before each
+// batch. Errors: errImporting after importPatience, twice as long when a node doesn't answer; shard.ErrClosed.
+func (t *turns) begin(workspace uint32) (keep func() error, end func(), err error) {
 	t.mu.Lock()
 	ticket := t.clock.Next(1)
 	t.tickets[workspace] = append(t.tickets[workspace], ticket)
 	t.mu.Unlock()
 	end = func() { t.end(workspace, ticket) }
 	for begun := time.Now(); ; {
-		isLast := time.Since(begun) >= importPatience
+		waited := time.Since(begun)
 		earlier, silent := t.before(workspace, ticket)
 		switch {
-		case !earlier && (!silent || isLast):
-			return end, nil
-		case isLast:
+		case !earlier && (!silent || waited >= importPatience):
+			t.mu.Lock()
+			list := t.tickets[workspace]
+			list[slices.Index(list, ticket)], ticket = running, running
+			t.mu.Unlock()
+			return t.keeper(workspace), end, nil
+		case earlier && waited >= importPatience && (!silent || waited >= 2*importPatience):
 			end()
-			return nil, errImporting
+			return nil, nil, errImporting
 		}
 		select {
 		case <-time.After(turnPoll):
 		case <-t.stop.Done():
 			end()
-			return nil, shard.ErrClosed
+			return nil, nil, shard.ErrClosed
 		}
+	}
+}
+
+// keeper returns a function that returns errImporting when another import runs beside the one of this node.
+func (t *turns) keeper(workspace uint32) func() error {
+	var due time.Time
+	return func() error {
+		if time.Now().Before(due) {
+			return nil
+		}
+		beside := false
+		silent := t.ask(workspace, func(node uint32, first int64) {
+			beside = beside || first == running && node != t.peers.Self()
+		})
+		if due = time.Now().Add(turnAge); silent {
+			due = time.Now().Add(turnRetry)
+		}
+		if beside {
+			return errImporting
+		}
+		return nil
 	}
 }
 
@@ -78,15 +113,26 @@ func (t *turns) before(workspace uint32, ticket int64) (earlier, silent bool) {
 	if t.peers == nil {
 		return t.first(workspace) < ticket, false
 	}
+	silent = t.ask(workspace, func(node uint32, first int64) {
+		earlier = earlier || first < ticket || first == ticket && node < t.peers.Self()
+	})
+	return earlier, silent
+}
+
+// ask calls f with the first ticket of each node that has one, and reports whether one doesn't answer.
+func (t *turns) ask(workspace uint32, f func(node uint32, first int64)) (silent bool) {
+	if t.peers == nil {
+		return false
+	}
 	ctx, cancel := context.WithTimeout(t.stop, time.Second)
 	defer cancel()
 	own := func() (int64, error) { return t.first(workspace), nil }
 	for _, a := range peers.AskAll(ctx, t.peers, workspace, own) {
-		silent = silent || a.Err != nil
-		earlier = earlier || a.Reply != 0 &&
-			(a.Reply < ticket || a.Reply == ticket && a.Node < t.peers.Self())
+		if silent = silent || a.Err != nil; a.Err == nil && a.Reply != 0 {
+			f(a.Node, a.Reply)
+		}
 	}
-	return earlier, silent
+	return silent
 }
 
 // first is the first ticket of this node's imports into a workspace; 0: there are none.

@@ -138,6 +138,8 @@ func untilTaken(ctx context.Context, do func() error) error {
 func answerFailure(w http.ResponseWriter, err error) {
 	status := http.StatusInternalServerError
 	switch {
+	case errors.Is(err, errImporting):
+		status = http.StatusConflict
 	case errors.Is(err, os.ErrDeadlineExceeded) && errors.Is(err, admin.ErrCutOff):
 		status = http.StatusRequestTimeout
 	case errors.Is(err, admin.ErrCutOff):
