@@ -15,26 +15,35 @@ func serveMetrics(w http.ResponseWriter, _ *http.Request) {
 	metrics.WritePrometheus(&all, true)
 	metrics.WriteFDMetrics(&all) // how many files are open, and may be
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	w.Write(withTypes(all.Bytes()))
+	w.Write(byFamily(all.Bytes()))
 }
 
-// withTypes puts right what the library writes of types: help without a text goes, and so does the type in front of
-// every line but the first of a family that is written line by line. Totals are counters, also those that others count
-// and a gauge shows.
-func withTypes(text []byte) []byte {
-	b, last := make([]byte, 0, len(text)), []byte(nil)
+// byFamily puts the lines of each family together, after its type. The library writes the type, and help without a
+// text, wherever it comes to a family, which it does for each label of what is written line by line, and in each group
+// of a cluster. Totals are counters, also those that others count and a gauge shows.
+func byFamily(text []byte) []byte {
+	var names []string
+	families := map[string][]byte{}
+	name := ""
 	for line := range bytes.Lines(text) {
-		if bytes.HasPrefix(line, []byte("# HELP ")) || bytes.Equal(line, last) {
+		if bytes.HasPrefix(line, []byte("# HELP ")) {
 			continue
 		}
-		if bytes.HasPrefix(line, []byte("# TYPE ")) {
-			last = line
+		if is, ok := bytes.CutPrefix(line, []byte("# TYPE ")); ok {
+			if total, ok := bytes.CutSuffix(line, []byte("_total gauge\n")); ok {
+				line = append(bytes.Clone(total), "_total counter\n"...)
+			}
+			before, _, _ := bytes.Cut(is, []byte(" "))
+			if name = string(before); families[name] != nil {
+				continue
+			}
+			names = append(names, name)
 		}
-		if total, ok := bytes.CutSuffix(line, []byte("_total gauge\n")); ok {
-			b = append(append(b, total...), "_total counter\n"...)
-			continue
-		}
-		b = append(b, line...)
+		families[name] = append(families[name], line...)
+	}
+	b := families[""]
+	for _, name := range names {
+		b = append(b, families[name]...)
 	}
 	return b
 }

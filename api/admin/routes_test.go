@@ -42,8 +42,9 @@ func TestShutdownWithSilentConnections(t *testing.T) {
 	})
 }
 
-func TestTypesOfMetrics(t *testing.T) {
-	require.Equal(t, "# TYPE a counter\na 1\n# TYPE b gauge\nb{x=\"1\"} 1\nb{x=\"2\"} 2\n# TYPE c_total counter\nc_total 3\n",
-		string(withTypes([]byte("# HELP a\n# TYPE a counter\na 1\n# HELP b\n# TYPE b gauge\nb{x=\"1\"} 1\n# HELP b\n# TYPE b gauge\nb{x=\"2\"} 2\n"+
-			"# HELP c_total\n# TYPE c_total gauge\nc_total 3\n"))))
+// The lines of a family are together, after its type.
+func TestFamiliesOfMetrics(t *testing.T) {
+	require.Equal(t, "none 0\n# TYPE a counter\na{x=\"1\"} 1\na{x=\"2\"} 2\n# TYPE b gauge\nb{x=\"1\"} 1\nb{x=\"2\"} 2\n# TYPE c_total counter\nc_total 3\n",
+		string(byFamily([]byte("none 0\n# HELP a\n# TYPE a counter\na{x=\"1\"} 1\n# HELP b\n# TYPE b gauge\nb{x=\"1\"} 1\n# HELP b\n# TYPE b gauge\nb{x=\"2\"} 2\n"+
+			"# HELP c_total\n# TYPE c_total gauge\nc_total 3\n# HELP a\n# TYPE a counter\na{x=\"2\"} 2\n"))))
 }
