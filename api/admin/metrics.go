@@ -10,7 +10,6 @@ import (
 // serveMetrics answers with all metrics in the text format of Prometheus. In front of each family is its type, which
 // readers other than Prometheus need to make one thing of a histogram's lines.
 func serveMetrics(w http.ResponseWriter, _ *http.Request) {
-	metrics.ExposeMetadata(true)
 	var all bytes.Buffer
 	metrics.WritePrometheus(&all, true)
 	metrics.WriteFDMetrics(&all) // how many files are open, and may be

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/VictoriaMetrics/metrics"
+
 	"millrace/api/openapi"
 )
 
@@ -36,6 +38,7 @@ func (s *Server) HTTPServer(console http.Handler) *http.Server {
 		}
 		Answer(w, http.StatusOK, success{})
 	})
+	metrics.ExposeMetadata(true)
 	open("/metrics", serveMetrics)
 	open("/docs", documentPage)
 	if console != nil {

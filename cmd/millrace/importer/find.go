@@ -144,17 +144,15 @@ const maxUnknown = 1000
 // first.
 func (i *importer) open(ctx context.Context, f *found) (*os.File, error) {
 	if f.object != nil {
-		copied, err := i.fetch(ctx, f)
-		for range 2 { // a watching import would not look at it again
-			if _, isOther := errors.AsType[*sizeError](err); !isOther {
-				break
+		for tries := 1; ; tries++ { // a watching import would not look at it again
+			copied, err := i.fetch(ctx, f)
+			if _, isOther := errors.AsType[*sizeError](err); !isOther || tries == 3 {
+				return copied, err
 			}
 			if err := pause.For(ctx, i.o.Poll); err != nil { // which says nothing about the object
 				return nil, err
 			}
-			copied, err = i.fetch(ctx, f)
 		}
-		return copied, err
 	}
 	// Without O_NONBLOCK a pipe that has come instead of the file would wait for somebody who writes into it.
 	file, err := os.OpenFile(f.path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
