@@ -27,6 +27,10 @@ TESTS := test unit vet lint race fuzz test-clients test-browser stress cover
 # compresses nothing here. Without the paths of this machine, what was compiled in one clone needn't be in another; test runs are repeated all the same.
 $(TESTS): export GOFLAGS += -pgo=off -trimpath -gcflags=all=-dwarf=false -ldflags=-s
 test: AGAIN := -count=1
+# Where the clients from npm are, if they are those of the locks. The tests that run them are skipped elsewhere: `make test` installs clients before.
+CLIENTS   := $(CURDIR)/bin/clients
+INSTALLED  = $(shell cat loadtest/clients/package-lock.json loadtest/clients/readers/package-lock.json | cmp -s - $(CLIENTS)/installed && echo $(CLIENTS))
+test: export MILLRACE_CLIENTS = $(INSTALLED)
 $(TESTS): export CGO_CFLAGS := -g0 -O0
 # The compiler collects its garbage less often, which saves a fifth of its work; tests run as ever, and with their files in memory.
 build unit vet lint race: export GOGC := 400
@@ -81,7 +85,7 @@ cluster: build ## build and serve a cluster of three nodes on 127.0.0.1:8080, :8
 	wait $$pids
 
 .PHONY: test
-test: vet lint unit race test-clients fuzz ## everything that decides whether a change lands, in less than 10 minutes on 2 cores
+test: vet lint clients unit race fuzz ## everything that decides whether a change lands, in less than 10 minutes on 2 cores
 
 .PHONY: unit
 unit: ## the tests alone
@@ -121,15 +125,18 @@ fuzz: ## each fuzz target for FUZZTIME (make fuzz FUZZTIME=1m)
 		done || exit 1; \
 	done
 
-CLIENTS := $(CURDIR)/bin/clients
-.PHONY: test-clients
-test-clients: ## the clients from npm, unchanged, against the real server (needs node and npm)
+.PHONY: clients
+clients: ## install the clients from npm that tests use (needs node and npm)
 	@if ! command -v node >/dev/null || ! command -v npm >/dev/null; then \
-		echo 'test-clients: SKIPPED, it needs node and npm'; \
-	elif cat loadtest/clients/package-lock.json loadtest/clients/readers/package-lock.json | cmp -s - $(CLIENTS)/installed || loadtest/clients/install $(CLIENTS); then \
-		echo '$(GO) test -count 1 -run ^TestClients ./cmd/millrace'; MILLRACE_CLIENTS=$(CLIENTS) $(GO) test -count 1 -run '^TestClients' ./cmd/millrace; \
-	else \
-		test $$? -eq 75 && echo 'test-clients: SKIPPED, the npm registry is out of reach'; \
+		echo 'clients: SKIPPED, they need node and npm'; \
+	elif [ -z '$(INSTALLED)' ]; then \
+		loadtest/clients/install $(CLIENTS) || { test $$? -eq 75 && echo 'clients: SKIPPED, the npm registry is out of reach'; }; \
+	fi
+
+.PHONY: test-clients
+test-clients: clients ## the clients from npm, unchanged, against the real server
+	@if [ -n '$(INSTALLED)' ]; then \
+		echo '$(GO) test -count 1 -run ^TestClients ./cmd/millrace'; MILLRACE_CLIENTS='$(INSTALLED)' $(GO) test -count 1 -run '^TestClients' ./cmd/millrace; \
 	fi
 
 .PHONY: test-browser

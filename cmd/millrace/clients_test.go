@@ -13,11 +13,12 @@ import (
 )
 
 // The clients of other people work unchanged (decisions.md: that is the tie-breaker). MILLRACE_CLIENTS is the folder
-// where `make test-clients` has installed them; loadtest/clients has the drivers.
+// where `make clients` has installed them; loadtest/clients has the drivers.
 func TestClients(t *testing.T) {
+	t.Parallel()
 	dir := os.Getenv("MILLRACE_CLIENTS")
 	if dir == "" {
-		t.Skip("SKIPPED: needs node and npm; make test-clients runs it")
+		t.Skip("SKIPPED: needs node and npm, and make clients")
 	}
 	drivers, err := filepath.Glob("../../loadtest/clients/*.js")
 	require.NoError(t, err)

@@ -274,9 +274,10 @@ func TestStreamCommands(t *testing.T) {
 // DuckDB, which nobody here has written, reads the files of streams by the queries of docs/streams.md, and finds in
 // them what the export has.
 func TestClientsReadStreams(t *testing.T) {
+	t.Parallel()
 	dir := os.Getenv("MILLRACE_CLIENTS")
 	if dir == "" {
-		t.Skip("SKIPPED: needs node and npm; make test-clients runs it")
+		t.Skip("SKIPPED: needs node and npm, and make clients")
 	}
 	s := newAdminSite(t, "--stream-file-after", "20ms")
 	p := s.start(t)

@@ -2,7 +2,7 @@
 // through another one, and the client's way of reporting errors. Every other method must get the server's 404.
 //
 // MILLRACE_URL and MILLRACE_KEY say where and with which key; MILLRACE_GROUP and MILLRACE_SMS_GROUP are an email and an SMS group of the workspace. Run it on an
-// empty workspace, with the package installed: make test-clients.
+// empty workspace, with the package installed: make clients.
 'use strict'
 
 const assert = require('node:assert/strict')

@@ -1,6 +1,6 @@
 // Reads what streams have written with DuckDB, as docs/streams.md shows it, and prints a row a line, in the shape of `millrace export events`.
 //
-// node duckdb.js parquet|ndjson.zst|ndjson.gz|ndjson DIRECTORY, with the package installed: make test-clients.
+// node duckdb.js parquet|ndjson.zst|ndjson.gz|ndjson DIRECTORY, with the package installed: make clients.
 'use strict'
 
 const { DuckDBInstance } = require('@duckdb/node-api')
