@@ -306,10 +306,11 @@ func (b *byteSize) UnmarshalText(s []byte) error {
 	factor, ok := map[string]float64{"": 1, "b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
 		"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
 		"tib": 1 << 40}[strings.ToLower(strings.TrimSpace(string(s[len(number):])))]
-	if err != nil || !ok || !(n >= 0 && n*factor < 1<<63) {
+	size := n * factor
+	if err != nil || !ok || !(size == 0 || size >= 1 && size < 1<<63) { // less than a byte would count as 0: no bound
 		return fmt.Errorf("%q is not a number of bytes, such as 4GiB", s)
 	}
-	*b = byteSize(n * factor)
+	*b = byteSize(size)
 	return nil
 }
 

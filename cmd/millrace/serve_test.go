@@ -94,6 +94,7 @@ func TestFlagsAreRefused(t *testing.T) {
 		{with("--memory", "1000000000TB"), "is not a number of bytes"},
 		{with("--memory", "1000GiB", "--workers", "2"), "--memory: at most about 96 GiB with 2 workers; for more, raise --workers"},
 		{with("--max-inflight", "1"), "--max-inflight: 1 is out of bounds: want 0, or 64KiB to 64GiB"},
+		{with("--max-body", "0.5"), `"0.5" is not a number of bytes`},
 		{with("--min-free-percent=-1"), "--min-free-percent: -1 is out of bounds: want 0 to 100"},
 		{with("--min-free-percent", "NaN"), "--min-free-percent: NaN is out of bounds"},
 		{with("--idle-timeout=-1s"), "--idle-timeout: -1s is out of bounds: want 10ms to 24h"},
