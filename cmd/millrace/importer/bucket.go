@@ -131,7 +131,8 @@ func (b *buckets) list(ctx context.Context, path string) (all []found, err error
 		}
 		f := found{path: bucketScheme + bucket + "/" + o.Key, size: o.Size, modified: o.LastModified.UTC(),
 			object: &object{bucket, o.Key, o.ETag}}
-		if strings.HasSuffix(o.Key, "/") || o.Key != prefix && !b.isOurs(f.path) {
+		if isFolder := strings.HasSuffix(o.Key, "/"); isFolder && o.Key != prefix+"/" ||
+			o.Key != prefix && !b.isOurs(f.path) {
 			continue
 		}
 		all = append(all, f)

@@ -122,6 +122,9 @@ func (i *importer) isOurs(file string) bool {
 	switch name := nameOf(file); {
 	case strings.HasPrefix(name, ".") || strings.HasSuffix(name, refusedEnding):
 		return false
+	case strings.HasSuffix(file, "/"): // a folder of a bucket, which the path names
+		i.passOver(file, "it is a folder: only a path that ends with / has its objects")
+		return false
 	case i.o.Format == "" && files.FormatOf(name) == "":
 		i.passOver(file, "its name doesn't tell its format")
 		return false

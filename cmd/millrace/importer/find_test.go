@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -327,6 +328,22 @@ func TestOddKeys(t *testing.T) {
 	require.ErrorContains(t, err, "no file can have its name")
 	require.Equal(t, []int{4, 1}, []int{report.Files, report.Bad})
 	require.ElementsMatch(t, []int{0, 1, 2, 4}, d.rows["u"])
+}
+
+// A path that names a folder without the / at its end has no objects of the folder, and says so.
+func TestFolderWithoutSlash(t *testing.T) {
+	t.Parallel()
+	d, s := newDouble(t, testseed.Rand(t), 0), newService(t)
+	s.put("in/a.ndjson", row(1))
+	s.put("in-b.ndjson", row(2))
+	var logged bytes.Buffer
+	o := d.options(t, "s3://"+testBucket+"/in")
+	o.State, o.S3, o.Logger = t.TempDir(), S3{Endpoint: s.URL}, slog.New(slog.NewTextHandler(&logged, nil))
+	report, err := Run(t.Context(), o)
+	require.NoError(t, err)
+	require.Equal(t, []int{2}, d.rows["u"])
+	require.Equal(t, []string{"in"}, report.Unknown)
+	require.Contains(t, logged.String(), `"skipped: it is a folder: only a path that ends with / has its objects" file=s3://landing/in/`)
 }
 
 // A bucket is watched: what comes is taken, also when the service was away meanwhile, in the middle of an object too.
