@@ -121,9 +121,13 @@ func (s *restore) begin() error {
 	return nil
 }
 
-// mark sets a marker, and returns when it is on disk.
+// mark sets a marker, and returns when it is on disk. One that is there stays: to create it again would remove it
+// first, and a crash in between would leave the rest without it.
 func (s *restore) mark(name string) error {
 	path := s.fs.PathJoin(s.dir, name)
+	if _, err := s.fs.Stat(path); err == nil {
+		return s.sync(s.dir)
+	}
 	f, err := s.fs.Create(path, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return fmt.Errorf("create %q: %w", path, err)
@@ -200,10 +204,8 @@ func (s *restore) clear() error {
 // could not sync.
 func (s *restore) undo() error {
 	if s.filled {
-		if _, err := s.fs.Stat(s.marker()); oserror.IsNotExist(err) {
-			if err := s.mark(replica.RestoreMarker); err != nil {
-				return err
-			}
+		if err := s.mark(replica.RestoreMarker); err != nil {
+			return err
 		}
 		if err := s.clear(); err != nil {
 			return err

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"syscall"
@@ -346,6 +347,39 @@ func TestRestoreLosesPower(t *testing.T) {
 	}
 	t.Logf("%d steps, %d images, %d of them whole", steps, len(images), whole)
 	require.Less(t, whole, len(images)/2)
+}
+
+// osFS is a disk in memory that creates files as vfs.Default does: one that is there is removed first.
+type osFS struct{ vfs.FS }
+
+func (fs osFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := fs.Remove(name); err != nil && !oserror.IsNotExist(err) {
+		return nil, err
+	}
+	return fs.FS.Create(name, c)
+}
+
+// A restore over what a killed one has left may be killed at every step, too: no server takes the rest for the whole.
+func TestRestoreIsKilledAgain(t *testing.T) {
+	archive, moments := someArchive(t)
+	want := unpacked(t, archive)
+	disk := vfs.NewMem()
+	for _, name := range []string{replica.RestoreMarker, "log/000001.log", "state/000002.sst"} {
+		name = "srv/data/" + name
+		require.NoError(t, disk.MkdirAll(disk.PathDir(name), 0o700))
+		f, err := disk.Create(name, vfs.WriteCategoryUnspecified)
+		require.NoError(t, err)
+		require.NoError(t, f.Close())
+	}
+	s := &step{f: func(o errorfs.Op) error {
+		if found := contents(t, disk, "srv/data"); len(found) > 0 && !maps.Equal(want, found) {
+			require.Contains(t, found, "/"+replica.RestoreMarker, "before %v of %s", o.Kind, o.Path)
+		}
+		return nil
+	}}
+	_, err := Restore(context.Background(), osFS{errorfs.Wrap(disk, s)}, "srv/data", bytes.NewReader(archive))
+	require.NoError(t, err)
+	require.True(t, opens(t, disk, want, moments, "after the end"))
 }
 
 // Each write in turn fails, once or for good. The restore returns an error, and the directory is as it was, or refused,
