@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"time"
 
 	"millrace/api/bounded"
@@ -30,12 +31,14 @@ type answers struct {
 // RoundTrip makes it an error to read such an answer, or further than the bounds. To minio that is a fault of the
 // network: what was sent is sent again, a few times.
 func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
-	most, element := int64(maxAnswer), ""
+	most, elements := int64(maxAnswer), []string(nil)
 	switch q := r.URL.Query(); {
 	case q.Has("list-type"):
-		most, element = maxList, "ListBucketResult"
+		most, elements = maxList, []string{"ListBucketResult"}
 	case r.Method == http.MethodPost && q.Has("uploads"):
-		element = "UploadId"
+		elements = []string{"UploadId"}
+	case r.Method == http.MethodPost && q.Has("uploadId"): // what joins the parts may fail after a 200
+		elements = []string{"CompleteMultipartUploadResult", "<Error>"}
 	}
 	isFree := func(resp *http.Response) bool { return isObject(r, resp) }
 	resp, err := bounded.Transport{Base: a.carrier, Bytes: most, Time: a.time, Free: isFree}.RoundTrip(r)
@@ -52,8 +55,8 @@ func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
 	if header != "" && resp.Header.Get(header) == "" {
 		return nil, errors.Join(lack(header), resp.Body.Close())
 	}
-	if element != "" {
-		resp.Body = having(element, resp.Body)
+	if elements != nil {
+		resp.Body = having(elements, resp.Body)
 	}
 	return resp, nil
 }
@@ -64,12 +67,13 @@ func isObject(r *http.Request, resp *http.Response) bool {
 	return r.Method == http.MethodGet && r.URL.RawQuery == "" && resp.StatusCode < 300
 }
 
-// having returns a body as it is when it has an element of XML near its beginning.
-func having(element string, body io.ReadCloser) io.ReadCloser {
+// having returns a body as it is when it has one of the elements of XML near its beginning.
+func having(elements []string, body io.ReadCloser) io.ReadCloser {
 	buffered := bufio.NewReaderSize(body, headBytes)
 	head, err := buffered.Peek(headBytes) // or less: a short answer is one, too
-	if !bytes.Contains(head, []byte(element)) && (err == nil || err == io.EOF) {
-		return lacking{body, element}
+	has := func(element string) bool { return bytes.Contains(head, []byte(element)) }
+	if !slices.ContainsFunc(elements, has) && (err == nil || err == io.EOF) {
+		return lacking{body, elements[0]}
 	}
 	return struct {
 		io.Reader

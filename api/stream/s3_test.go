@@ -237,13 +237,13 @@ func TestS3AnswersOfOthers(t *testing.T) {
 	o.partBytes = 5 << 20
 	b := newBucket(&o, "shop", "s", &d)
 	require.NoError(t, b.open(context.Background()))
-	const others = "so it is not that of a service that speaks S3"
+	const page = "<html>Please sign in to this network.</html>"
 	for _, c := range []struct {
 		size        int
 		method, ask string
-		says        string
-	}{{10, http.MethodPut, "", others}, {6 << 20, http.MethodPost, "uploads", others}, {6 << 20, http.MethodPut, "partNumber", others},
-		{6 << 20, http.MethodPost, "uploadId", "<html>"}} { // by one request; the first of the parts, one of them, what joins them
+		answer      string
+	}{{10, http.MethodPut, "", page}, {6 << 20, http.MethodPost, "uploads", page}, {6 << 20, http.MethodPut, "partNumber", page},
+		{6 << 20, http.MethodPost, "uploadId", page}, {6 << 20, http.MethodPost, "uploadId", ""}} { // by one request; the first of the parts, one of them, what joins them
 		file := filepath.Join(t.TempDir(), "file")
 		require.NoError(t, os.WriteFile(file, make([]byte, c.size), 0o600))
 		s.setBefore(func(w http.ResponseWriter, r *http.Request) bool {
@@ -251,12 +251,12 @@ func TestS3AnswersOfOthers(t *testing.T) {
 				return false
 			}
 			_, _ = io.Copy(io.Discard, r.Body)
-			fmt.Fprint(w, "<html>Please sign in to this network.</html>")
+			fmt.Fprint(w, c.answer)
 			return true
 		})
 		err := b.put(context.Background(), file, "x", false)
 		require.ErrorContains(t, err, "put lake/shop/s/x")
-		require.ErrorContains(t, err, c.says)
+		require.ErrorContains(t, err, "so it is not that of a service that speaks S3")
 		require.Empty(t, s.objects())
 		require.FileExists(t, file)
 		s.setBefore(nil)
