@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"time"
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/encrypt"
@@ -68,11 +69,35 @@ func (b *bucket) put(ctx context.Context, file, name string, again bool) error {
 	if again { // parts of an attempt that was killed would stay, unseen and paid for
 		_ = b.client.RemoveIncompleteUpload(ctx, b.to.Bucket, object) // this may not be permitted
 	}
-	if _, err := b.client.FPutObject(ctx, b.to.Bucket, object, file, b.uploads); err != nil {
+	if err := b.upload(ctx, file, object); err != nil {
 		return fmt.Errorf("put %s/%s: %w", b.to.Bucket, object, err)
 	}
 	return b.disk.Remove(file)
 }
+
+// upload puts a file. When ctx ends, the library asks the service to remove the parts that are there, and waits up to a
+// minute for the answer: what holds up a pause, or the end of the server, is no longer than abortPatience.
+func (b *bucket) upload(ctx context.Context, file, object string) error {
+	ended := make(chan error, 1)
+	client := b.client // which open may replace
+	go func() {
+		_, err := client.FPutObject(ctx, b.to.Bucket, object, file, b.uploads)
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(abortPatience):
+		return ctx.Err()
+	}
+}
+
+const abortPatience = time.Second
 
 // settle has nothing to wait for: an answered put is there for good.
 func (b *bucket) settle() error { return nil }

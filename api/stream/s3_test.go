@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/minio/minio-go/v7"
@@ -451,4 +452,41 @@ func TestS3CredentialsThatHang(t *testing.T) {
 	o.RequestTimeout = 100 * time.Millisecond
 	require.Error(t, w.turns(o, s))
 	require.Empty(t, service.objects())
+}
+
+// hanging is a service that begins an upload, and never answers after that.
+type hanging struct{}
+
+func (hanging) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Query().Has("uploads") {
+		text := `<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>`
+		return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(text)), Request: r}, nil
+	}
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// An upload that is no longer wanted doesn't wait for a service that hangs: a pause, or the end of the server, would.
+func TestS3UploadIsGivenUp(t *testing.T) {
+	o := newService(t).options(newWorld(t, 4<<10))
+	o.transport, o.partBytes = hanging{}, 5<<20
+	d := document.Destination{Type: document.DestinationS3, Endpoint: "http://127.0.0.1:9", Bucket: testBucket, Region: "us-east-1", Credentials: "lake"}
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, make([]byte, 6<<20), 0o600))
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(&o, "shop", "s", &d)
+		ctx, cancel := context.WithCancel(t.Context())
+		require.NoError(t, b.open(ctx))
+		var ended time.Time
+		go func() {
+			assert.ErrorIs(t, b.put(ctx, file, "x", false), context.Canceled)
+			ended = time.Now()
+		}()
+		time.Sleep(time.Second)
+		cancel()
+		given := time.Now()
+		time.Sleep(2 * time.Minute) // the library goes on for a while
+		require.False(t, ended.IsZero())
+		require.Less(t, ended.Sub(given), closePatience)
+	})
 }
