@@ -12,7 +12,8 @@ AT_ONCE := -p 3 -parallel 4
 RACE_PACKAGES ?= ./shard/cluster ./wal/quorum ./shard ./api ./shard/eventlog ./wal ./shard/replica ./shard/machine ./shard/backup $(addprefix ./wal/quorum/,disk frames host) ./shard/outgoing ./shard/procs \
 	$(addprefix ./shard/cluster/,calls cut image placement promise routes) ./api/control ./api/keys ./api/ratelimit
 # Those of them that `make test` leaves to the race detector: nothing is left out there, and what is slow in it is waiting.
-RACE_ALONE := ./wal/quorum $(addprefix ./wal/quorum/,disk frames host) ./shard/cluster $(addprefix ./shard/cluster/,calls cut image promise routes) ./api/control ./api/keys
+RACE_ALONE := ./wal/quorum $(addprefix ./wal/quorum/,disk frames host) ./shard/cluster $(addprefix ./shard/cluster/,calls cut image promise routes) ./shard/outgoing ./shard/procs \
+	$(addprefix ./api/,control keys ratelimit)
 HAS_RACE = [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) env CC) >/dev/null
 # What takes longest of the rest, to begin with.
 FIRST := ./cmd/millrace ./shard/eventlog ./shard ./api ./bench ./loadtest
@@ -39,10 +40,9 @@ AS_EVER := -exec $(CURDIR)/loadtest/as-ever
 race: export GORACE ?= atexit_sleep_ms=10
 # How long each fuzz target runs: a time (30s) or a number of inputs (10000x).
 FUZZTIME      ?= 1000x
-# Whose branches guide the choice of inputs: those of all packages, which are all compiled once more for that, or of this module's. Flags for these replace
-# what GOFLAGS says for all, so the tables for debuggers are left out here as well.
+# Whose branches guide the choice of inputs: those of all packages, which are all compiled once more for that. So few inputs as in `make test` gain nothing by it.
 FUZZ_GUIDE    ?= -fuzz .
-test: FUZZ_GUIDE := '-gcflags=millrace/...=-dwarf=false -d=libfuzzer'
+test: FUZZ_GUIDE :=
 # go test takes -fuzz for one package only; otherwise it builds all at once, each with its own last name.
 FUZZ_BUILDS   ?= -n 1
 test: FUZZ_BUILDS :=
