@@ -118,7 +118,7 @@ func (d *door) openDoor(engine store.Store, edit []func(*Options)) (served chan 
 			defer decoders.Put(decoder)
 			b := batch.(*shard.Batch)
 			b.SetSource(op.SourceTrack)
-			return decoder.TrackWithin(ingest.Limits(limits), dst, body, ws.Prepared.(*ingest.Workspace), &b.Builder, b, nowMillis, func(f ingest.Fault) {
+			return decoder.TrackWithin(ingest.Limits(limits), dst, body, ws.Prepared().(*ingest.Workspace), &b.Builder, b, nowMillis, func(f ingest.Fault) {
 				if note != nil {
 					note(Fault(f))
 				}

@@ -136,7 +136,7 @@ func (h *house) openAPI(engine store.Store, logger *slog.Logger) {
 			defer decoders.Put(decoder)
 			b := batch.(*shard.Batch)
 			b.SetSource(op.SourceTrack)
-			return decoder.TrackWithin(ingest.Limits(limits), dst, body, ws.Prepared.(*ingest.Workspace), &b.Builder, b, nowMillis, func(f ingest.Fault) {
+			return decoder.TrackWithin(ingest.Limits(limits), dst, body, ws.Prepared().(*ingest.Workspace), &b.Builder, b, nowMillis, func(f ingest.Fault) {
 				if note != nil {
 					note(api.Fault(f))
 				}

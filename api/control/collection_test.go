@@ -42,6 +42,27 @@ func TestChangeCostsNoOtherDocuments(t *testing.T) {
 	require.Less(t, many, 2*few, "allocations with 10 and with 1000 groups")
 }
 
+// A workspace is prepared when a request first needs it, not for each of the documents that a bootstrap file has.
+func TestPreparedWhenAsked(t *testing.T) {
+	c, _, _ := start(t, map[string]string{})
+	prepared := 0
+	c.options.Prepare = func(w *Workspace) any {
+		prepared++
+		return len(w.Apps) + len(w.Groups)
+	}
+	bootstrap(t, c, full)
+	require.Zero(t, prepared)
+	for range 2 {
+		require.Equal(t, 2, c.Snapshot().Lookup("demo").Prepared())
+	}
+	_, _, err := c.CreateKey(tester, "demo", document.KeySpec{Name: "another"})
+	require.NoError(t, err)
+	require.Equal(t, 2, c.Snapshot().Lookup("demo").Prepared())
+	require.Equal(t, 1, prepared, "a key changes nothing of it")
+	require.NoError(t, c.Apps.Remove(tester, "demo", "11ae5b4b-2445-4440-a04f-bf537764c9ad", nil))
+	require.Equal(t, 1, c.Snapshot().Lookup("demo").Prepared())
+}
+
 // What one more key costs, and one more workspace, doesn't grow with the keys and workspaces that there are: a bootstrap
 // file may have thousands.
 func TestKeyCostsNoOtherKeys(t *testing.T) {
@@ -94,7 +115,7 @@ func TestSnapshotAsAfterRestart(t *testing.T) {
 			require.Same(t, got, c.Snapshot().Workspace(want.Number))
 			require.Equal(t, want.Apps, got.Apps)
 			require.Equal(t, want.Groups, got.Groups)
-			require.Equal(t, want.Prepared, got.Prepared)
+			require.Equal(t, want.Prepared(), got.Prepared())
 			require.Equal(t, want.Keys, got.Keys)
 			require.Equal(t, again.Snapshot().Keys.Len(), c.Snapshot().Keys.Len())
 			for kind := range c.collections {

@@ -24,6 +24,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/puzpuzpuz/xsync/v3"
 
@@ -156,8 +157,8 @@ func (c *Control) Apply(key string, doc []byte) {
 }
 
 // replacePart takes an app, a group or a key, of which a workspace may have thousands, into next as it is in its
-// collection. The other parts of the workspace aren't decoded anew, so that the documents of a bootstrap file take no
-// square of their number.
+// collection. The other parts aren't decoded anew, since what each document of a bootstrap file takes for all others
+// adds up to a square of their number. Only the maps are copied: 10,000 groups take half a second for that.
 func (c *Control) replacePart(next *Snapshot, kind, slug, id string) {
 	old := next.Lookup(slug)
 	if old == nil {
@@ -177,9 +178,15 @@ func (c *Control) replacePart(next *Snapshot, kind, slug, id string) {
 		c.replaceKey(next, &w, id)
 	}
 	if kind != kindKey {
-		w.Prepared = c.options.Prepare(&w)
+		c.prepare(&w)
 	}
 	next.set(slug, &w)
+}
+
+// prepare sets Prepared of a new workspace. It takes all apps and groups, so it waits until a request asks: most of the
+// workspaces that are made when documents come one after the other are replaced before.
+func (c *Control) prepare(w *Workspace) {
+	w.Prepared = sync.OnceValue(func() any { return c.options.Prepare(w) })
 }
 
 // with returns a copy of m in which v stands under id; nil: nothing does.
@@ -221,7 +228,7 @@ func (c *Control) rebuild(next *Snapshot, slug string) {
 		c.addPart(w, name)
 	}
 	slices.SortFunc(w.Keys, byNumber)
-	w.Prepared = c.options.Prepare(w)
+	c.prepare(w)
 	if next.Lookup(slug) == nil {
 		for _, d := range w.Keys {
 			c.addKey(next, w, d)

@@ -159,7 +159,7 @@ func TestBootstrap(t *testing.T) {
 	require.Equal(t, document.Decimal("0.0061"), w.ExchangeRates["JPY"])
 	require.Equal(t, "email", w.Groups["5a3cc8ff-9a0e-4e2a-8a3c-0a8a7a1f0e55"].Channel)
 	require.Equal(t, "iOS", w.Apps["11ae5b4b-2445-4440-a04f-bf537764c9ad"].Name)
-	require.Equal(t, 1, w.Prepared)
+	require.Equal(t, 1, w.Prepared())
 	k := c.Snapshot().Keys.Find([]byte("secret-token-0123456789"))
 	require.Equal(t, uint32(1), k.Number)
 	require.True(t, k.Allows("users.delete"))

@@ -108,8 +108,8 @@ type Store interface {
 
 // Options of a Control.
 type Options struct {
-	// Prepare makes what the track function needs out of a workspace's settings, once per change; the result is kept in
-	// Workspace.Prepared.
+	// Prepare makes what the track function needs out of a workspace, once for all requests that see this workspace. It
+	// is safe for concurrent use.
 	Prepare func(*Workspace) any
 	// Permissions are those that an endpoint asks for. A key with others is kept, and the log has a warning. nil: all
 	// permissions count as known.

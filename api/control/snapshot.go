@@ -20,8 +20,8 @@ type Workspace struct {
 	Windows *ratelimit.Windows
 	// StreamsAttributes says that a stream carries attributes out.
 	StreamsAttributes bool
-	// Prepared is the result of Options.Prepare.
-	Prepared any
+	// Prepared returns the result of Options.Prepare, which is called when it is first asked for.
+	Prepared func() any
 }
 
 // Snapshot is all control data at one time. It is immutable; the next one shares with it what stays the same.

@@ -149,7 +149,7 @@ func (n *node) openDoor(o api.Options, decoder ingest.Options) (err error) {
 		if note != nil {
 			noteFault = func(f ingest.Fault) { note(api.Fault(f)) }
 		}
-		reply, status := d.TrackWithin(ingest.Limits(limits), dst, body, ws.Prepared.(*ingest.Workspace), &b.Builder,
+		reply, status := d.TrackWithin(ingest.Limits(limits), dst, body, ws.Prepared().(*ingest.Workspace), &b.Builder,
 			b, nowMillis, noteFault)
 		decoders.Put(d)
 		return reply, status
