@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/goccy/go-json"
 
@@ -38,7 +39,7 @@ func (k MadeKey) String() string {
 // makes a second key: the first is valid until it is revoked. A removed app, preference center, campaign, canvas or
 // stream comes back when the file says something new of it.
 //
-// When ctx ends, so does Bootstrap, with what it has made so far: to make the keys of a file may take long.
+// When ctx ends, so does Bootstrap, with what it has made so far: to make what a file says may take long.
 func (c *Control) Bootstrap(ctx context.Context, by Actor, f *document.BootstrapFile) (made []MadeKey, err error) {
 	for i := range f.Workspaces {
 		keys, err := c.bootstrapWorkspace(ctx, by, &f.Workspaces[i])
@@ -47,7 +48,7 @@ func (c *Control) Bootstrap(ctx context.Context, by Actor, f *document.Bootstrap
 			return made, fmt.Errorf("workspaces[%d] (%s): %w", i, f.Workspaces[i].ID, err)
 		}
 	}
-	err = c.PermissionSets.ensureAll(by, "", "permission_sets", f.Company.PermissionSets)
+	err = c.PermissionSets.ensureAll(ctx, by, "", "permission_sets", f.Company.PermissionSets)
 	if err != nil {
 		return made, fmt.Errorf("company: %w", err)
 	}
@@ -95,24 +96,78 @@ func (c *Control) bootstrapWorkspace(
 		return made, err
 	}
 	return made, errors.Join(
-		c.Apps.ensureAll(by, w.ID, "apps", w.Apps),
-		c.Groups.ensureAll(by, w.ID, "subscription_groups", w.Groups),
-		c.PreferenceCenters.ensureAll(by, w.ID, "preference_centers", w.PreferenceCenters),
-		c.Campaigns.ensureAll(by, w.ID, "campaigns", w.Campaigns),
-		c.Canvases.ensureAll(by, w.ID, "canvases", w.Canvases),
-		c.Streams.ensureAll(by, w.ID, "streams", w.Streams),
+		c.Apps.ensureTogether(ctx, by, w.ID, "apps", w.Apps),
+		c.Groups.ensureTogether(ctx, by, w.ID, "subscription_groups", w.Groups),
+		c.PreferenceCenters.ensureAll(ctx, by, w.ID, "preference_centers", w.PreferenceCenters),
+		c.Campaigns.ensureAll(ctx, by, w.ID, "campaigns", w.Campaigns),
+		c.Canvases.ensureAll(ctx, by, w.ID, "canvases", w.Canvases),
+		c.Streams.ensureAll(ctx, by, w.ID, "streams", w.Streams),
 	)
 }
 
-// ensureAll stores the documents in a list of the bootstrap file.
-func (l *Collection[T]) ensureAll(by Actor, workspace, field string, list []T) error {
-	return document.Each(field, list, func(v *T) error { return l.ensure(by, workspace, *v) })
+// ensureAll stores the documents in a list of the bootstrap file, one after the other.
+func (l *Collection[T]) ensureAll(ctx context.Context, by Actor, workspace, field string, list []T) error {
+	return document.Each(field, list, func(v *T) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		return l.c.do(by, func(d *draft) error { return l.ensure(d, workspace, *v) })
+	})
+}
+
+// maxTogether is how many documents of the bootstrap file wait for the disk together.
+const maxTogether = 64
+
+// ensureTogether is ensureAll for small documents, of which there may be thousands: several wait for the disk together,
+// which would take longer than all else. They don't see each other, so near MaxDocuments they go one after the other.
+// Options.MaxBytes may be exceeded by some of them, some tens of kilobytes.
+func (l *Collection[T]) ensureTogether(ctx context.Context, by Actor, workspace, field string, list []T) error {
+	var fresh []int // of which the file says something new
+	for i := range list {
+		said := l.c.document(kindBootstrap, workspace, l.kind+"/"+*l.id(&list[i]))
+		if !bytes.Equal(said, digestOf(list[i])) {
+			fresh = append(fresh, i)
+		}
+	}
+	for len(fresh) > 0 {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		errs := l.ensureSome(by, workspace, list, fresh)
+		for i, err := range errs {
+			if err != nil {
+				return fmt.Errorf("%s[%d]: %w", field, fresh[i], err)
+			}
+		}
+		fresh = fresh[len(errs):]
+	}
+	return nil
+}
+
+// ensureSome stores the first documents of fresh, places in list, as many as may go together. It returns an error, or
+// nil, for each of them.
+func (l *Collection[T]) ensureSome(by Actor, workspace string, list []T, fresh []int) []error {
+	l.c.change.Lock()
+	defer l.c.change.Unlock()
+	n := min(len(fresh), maxTogether)
+	if l.c.count(l.kind, workspace) > MaxDocuments-maxTogether {
+		n = 1
+	}
+	errs := make([]error, n)
+	var storing sync.WaitGroup
+	for i := range errs {
+		storing.Go(func() {
+			errs[i] = l.c.doLocked(by, func(d *draft) error { return l.ensure(d, workspace, list[fresh[i]]) })
+		})
+	}
+	storing.Wait()
+	return errs
 }
 
 // ensure stores a document of the bootstrap file.
-func (l *Collection[T]) ensure(by Actor, workspace string, v T) error {
+func (l *Collection[T]) ensure(d *draft, workspace string, v T) error {
 	id := *l.id(&v)
-	return l.c.ensure(by, workspace, l.kind, id, v, func(d *draft) error {
+	return d.ensure(workspace, l.kind, id, v, func() error {
 		_, err := l.change(d, workspace, id, func(old *T) (*T, error) {
 			next := v
 			if k, ok := any(&next).(interface{ Keep(old *T) }); ok && old != nil {

@@ -16,8 +16,9 @@ const (
 	// MaxDocuments is how many documents of a kind a workspace may have, since every node holds them in memory.
 	MaxDocuments = 10_000
 
-	// maxAttempts is how often a change is judged that others overtake. Each node has one change under way, and one of
-	// them wins: of seven nodes that want one document all the time, one in five million loses this often.
+	// maxAttempts is how often a change is judged that others overtake. Each node has one change of a document under
+	// way, and one of them wins: of seven nodes that want one document all the time, one in five million loses this
+	// often.
 	maxAttempts = 100
 )
 
@@ -42,6 +43,11 @@ type draft struct {
 func (c *documents) do(by Actor, judge func(d *draft) error) error {
 	c.change.Lock()
 	defer c.change.Unlock()
+	return c.doLocked(by, judge)
+}
+
+// doLocked is do for a caller that holds c.change.
+func (c *documents) doLocked(by Actor, judge func(d *draft) error) error {
 	for attempt := 1; ; attempt++ {
 		d, before := &draft{c: c, by: by, seen: map[string][]byte{}}, c.Snapshot()
 		if err := judge(d); err != nil {

@@ -6,7 +6,10 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -21,11 +24,7 @@ func groupID(n int) string { return fmt.Sprintf("5a3cc8ff-9a0e-4e2a-8a3c-%012d",
 func TestChangeCostsNoOtherDocuments(t *testing.T) {
 	cost := func(groups int) float64 {
 		c, _, _ := start(t, map[string]string{})
-		f := &document.BootstrapFile{Workspaces: []document.BootstrapWorkspace{{Settings: document.Settings{ID: "w"}}}}
-		for i := range groups {
-			f.Workspaces[0].Groups = append(f.Workspaces[0].Groups, document.Group{ID: groupID(i), Name: "g", Channel: "email"})
-		}
-		_, err := c.Bootstrap(t.Context(), tester, f)
+		_, err := c.Bootstrap(t.Context(), tester, manyGroups(groups))
 		require.NoError(t, err)
 		require.Len(t, c.Snapshot().Lookup("w").Groups, groups)
 		n := 0
@@ -40,6 +39,70 @@ func TestChangeCostsNoOtherDocuments(t *testing.T) {
 	}
 	few, many := cost(10), cost(1000)
 	require.Less(t, many, 2*few, "allocations with 10 and with 1000 groups")
+}
+
+// manyGroups is a bootstrap file of a workspace with n groups.
+func manyGroups(n int) *document.BootstrapFile {
+	w := document.BootstrapWorkspace{Settings: document.Settings{ID: "w"}}
+	for i := range n {
+		w.Groups = append(w.Groups, document.Group{ID: groupID(i), Name: "g", Channel: "email"})
+	}
+	return &document.BootstrapFile{Workspaces: []document.BootstrapWorkspace{w}}
+}
+
+// The groups of a bootstrap file wait for the disk together: the store has the first of them done when it has got as
+// many as may go together.
+func TestGroupsAreStoredTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, m, _ := start(t, map[string]string{})
+		_, err := c.Bootstrap(t.Context(), tester, manyGroups(0))
+		require.NoError(t, err)
+		var together sync.WaitGroup
+		together.Add(maxTogether)
+		m.before = func([]Change) {
+			together.Done()
+			together.Wait()
+		}
+		_, err = c.Bootstrap(t.Context(), tester, manyGroups(maxTogether))
+		require.NoError(t, err)
+		require.Len(t, c.Snapshot().Lookup("w").Groups, maxTogether)
+		require.Len(t, m.audit, 1+maxTogether)
+	})
+}
+
+// Groups that are stored together are refused as if they came one after the other: the error is of the first that
+// can't be stored, and nobody gets past the number of groups that there may be.
+func TestGroupsTogetherAreRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, m, _ := start(t, map[string]string{})
+		m.before = func([]Change) { time.Sleep(time.Second) } // all that go together are judged by now
+		file := manyGroups(3 * maxTogether)
+		groups := file.Workspaces[0].Groups
+		_, err := c.Bootstrap(t.Context(), tester, manyGroups(2))
+		require.NoError(t, err)
+		groups[0].Channel, groups[1].Channel = "sms", "sms"
+		_, err = c.Bootstrap(t.Context(), tester, file)
+		require.ErrorContains(t, err, "workspaces[0] (w): subscription_groups[0]: ")
+		require.Equal(t, maxTogether, c.count(kindGroup, "w"))
+		groups[0].Channel, groups[1].Channel = "email", "email"
+		c.counts[kindGroup+"/w"] += MaxDocuments - 2*maxTogether - 10
+		_, err = c.Bootstrap(t.Context(), tester, file)
+		require.ErrorContains(t, err, fmt.Sprintf("subscription_groups[%d]: ", 2*maxTogether+10))
+		require.ErrorIs(t, err, ErrConflict)
+		require.Equal(t, MaxDocuments, c.count(kindGroup, "w"))
+	})
+}
+
+// A bootstrap file ends with its context, also between groups.
+func TestBootstrapEndsAmongGroups(t *testing.T) {
+	c, m, _ := start(t, map[string]string{})
+	_, err := c.Bootstrap(t.Context(), tester, manyGroups(0))
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	m.before = func([]Change) { cancel() }
+	_, err = c.Bootstrap(ctx, tester, manyGroups(3*maxTogether))
+	require.ErrorIs(t, err, context.Canceled)
+	require.LessOrEqual(t, len(c.Snapshot().Lookup("w").Groups), maxTogether)
 }
 
 // A workspace is prepared when a request first needs it, not for each of the documents that a bootstrap file has.

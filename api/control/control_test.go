@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,6 +17,7 @@ import (
 
 // memory is a store that applies at once.
 type memory struct {
+	mu    sync.Mutex // held by PutDocuments, but not while before is called
 	docs  map[string]string
 	apply func(key string, doc []byte)
 	puts  int
@@ -30,6 +32,8 @@ func (m *memory) PutDocuments(actor uint32, changes []Change, audit []byte) erro
 	if m.before != nil {
 		m.before(changes)
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	for _, c := range changes {
 		if c.Check && m.docs[c.Key] != string(c.Was) {
 			return fmt.Errorf("store: %w", ErrConflict)

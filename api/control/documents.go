@@ -127,7 +127,8 @@ type Options struct {
 type documents struct {
 	options  Options
 	snapshot atomic.Pointer[Snapshot]
-	// held by a change, from being judged to being applied, so that changes of one node don't overtake each other
+	// held by a change, or several of a bootstrap file, from being judged to being applied, so that changes of one node
+	// don't overtake each other
 	change sync.Mutex
 	store  Store // set once, by Start
 
