@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -52,7 +53,7 @@ func testMain(m *testing.M) int {
 		return 1
 	}
 	for _, v := range os.Environ() { // what the machine has set must not decide
-		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "MILLRACE_") && !testVariables[name] {
+		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "MILLRACE_") && !isForTests(v) {
 			os.Unsetenv(name)
 		}
 	}
@@ -60,7 +61,11 @@ func testMain(m *testing.M) int {
 	return m.Run()
 }
 
-var testVariables = map[string]bool{"MILLRACE_STRESS": true, "MILLRACE_SEED": true, "MILLRACE_CORPUS": true, "MILLRACE_CLIENTS": true, "MILLRACE_MODEL_AREAS": true}
+// isForTests says whether a variable of the environment, name=value, tells tests what to do.
+func isForTests(variable string) bool {
+	name, _, _ := strings.Cut(variable, "=")
+	return slices.Contains([]string{"MILLRACE_STRESS", "MILLRACE_SEED", "MILLRACE_CORPUS", "MILLRACE_CLIENTS", "MILLRACE_MODEL_AREAS"}, name)
+}
 
 // site is a data directory with the addresses and the bootstrap file of its server, from start to start.
 type site struct {
@@ -121,6 +126,7 @@ type process struct {
 func startProcess(t *testing.T, program string, args ...string) *process {
 	t.Helper()
 	p := &process{t: t, cmd: exec.Command(program, args...), ended: make(chan struct{})}
+	p.cmd.Env = slices.DeleteFunc(os.Environ(), isForTests) // a server warns of variables that it doesn't know
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	require.NoError(t, p.cmd.Start())
