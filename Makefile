@@ -30,7 +30,7 @@ $(TESTS): export GOFLAGS += -pgo=off -trimpath -gcflags=all=-dwarf=false -ldflag
 test: AGAIN := -count=1
 # Where the clients from npm are, if they are those of the locks. The tests that run them are skipped elsewhere: `make test` installs clients before.
 CLIENTS   := $(CURDIR)/bin/clients
-INSTALLED  = $(shell cat loadtest/clients/package-lock.json loadtest/clients/readers/package-lock.json | cmp -s - $(CLIENTS)/installed && echo $(CLIENTS))
+INSTALLED  = $(shell command -v node >/dev/null && cat loadtest/clients/package-lock.json loadtest/clients/readers/package-lock.json | cmp -s - $(CLIENTS)/installed && echo $(CLIENTS))
 test: export MILLRACE_CLIENTS = $(INSTALLED)
 $(TESTS): export CGO_CFLAGS := -g0 -O0
 # The compiler collects its garbage less often, which saves a fifth of its work; tests run as ever, and with their files in memory.
@@ -61,6 +61,9 @@ if [ $(RERUNS) -eq 0 ]; then $(GO) test $(2) $(3); else \
 	if [ -s bin/flaky-$(1) ]; then grep -v ': \([0-9]*\) runs, \1 failures' bin/flaky-$(1) | sed 's/^/FLAKY: /'; fi; exit $$status; \
 fi
 endef
+
+# One target after the other, also with -j: `make test` installs what its tests use, and each target has work for all cores.
+.NOTPARALLEL:
 
 .PHONY: help
 help: ## list the targets

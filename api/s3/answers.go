@@ -38,7 +38,7 @@ func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
 	case r.Method == http.MethodPost && q.Has("uploads"):
 		elements = []string{"UploadId"}
 	case r.Method == http.MethodPost && q.Has("uploadId"): // what joins the parts may fail after a 200
-		elements = []string{"CompleteMultipartUploadResult", "<Error>"}
+		elements = []string{"CompleteMultipartUploadResult", "<Error"}
 	}
 	isFree := func(resp *http.Response) bool { return isObject(r, resp) }
 	resp, err := bounded.Transport{Base: a.carrier, Bytes: most, Time: a.time, Free: isFree}.RoundTrip(r)

@@ -79,9 +79,9 @@ func (b *bucket) put(ctx context.Context, file, name string, again bool) error {
 // minute for the answer: what holds up a pause, or the end of the server, is no longer than abortPatience.
 func (b *bucket) upload(ctx context.Context, file, object string) error {
 	ended := make(chan error, 1)
-	client := b.client // which open may replace
+	client, options := b.client, b.uploads // which open may replace
 	go func() {
-		_, err := client.FPutObject(ctx, b.to.Bucket, object, file, b.uploads)
+		_, err := client.FPutObject(ctx, b.to.Bucket, object, file, options)
 		ended <- err
 	}()
 	select {

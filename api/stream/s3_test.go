@@ -486,6 +486,7 @@ func TestS3UploadIsGivenUp(t *testing.T) {
 		cancel()
 		given := time.Now()
 		time.Sleep(2 * time.Minute) // the library goes on for a while
+		synctest.Wait()
 		require.False(t, ended.IsZero())
 		require.Less(t, ended.Sub(given), closePatience)
 	})

@@ -18,7 +18,7 @@ func TestClients(t *testing.T) {
 	t.Parallel()
 	dir := os.Getenv("MILLRACE_CLIENTS")
 	if dir == "" {
-		t.Skip("SKIPPED: needs node and npm, and make clients")
+		t.Skip("SKIPPED: needs node and npm; make test-clients runs it")
 	}
 	drivers, err := filepath.Glob("../../loadtest/clients/*.js")
 	require.NoError(t, err)

@@ -277,7 +277,7 @@ func TestClientsReadStreams(t *testing.T) {
 	t.Parallel()
 	dir := os.Getenv("MILLRACE_CLIENTS")
 	if dir == "" {
-		t.Skip("SKIPPED: needs node and npm, and make clients")
+		t.Skip("SKIPPED: needs node and npm; make test-clients runs it")
 	}
 	s := newAdminSite(t, "--stream-file-after", "20ms")
 	p := s.start(t)

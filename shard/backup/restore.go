@@ -125,8 +125,11 @@ func (s *restore) begin() error {
 // first, and a crash in between would leave the rest without it.
 func (s *restore) mark(name string) error {
 	path := s.fs.PathJoin(s.dir, name)
-	if _, err := s.fs.Stat(path); err == nil {
+	switch _, err := s.fs.Stat(path); {
+	case err == nil:
 		return s.sync(s.dir)
+	case !oserror.IsNotExist(err):
+		return fmt.Errorf("look for %q: %w", path, err)
 	}
 	f, err := s.fs.Create(path, vfs.WriteCategoryUnspecified)
 	if err != nil {

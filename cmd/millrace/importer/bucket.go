@@ -131,8 +131,9 @@ func (b *buckets) list(ctx context.Context, path string) (all []found, err error
 		}
 		f := found{path: bucketScheme + bucket + "/" + o.Key, size: o.Size, modified: o.LastModified.UTC(),
 			object: &object{bucket, o.Key, o.ETag}}
-		if isFolder := strings.HasSuffix(o.Key, "/"); isFolder && o.Key != prefix+"/" ||
-			o.Key != prefix && !b.isOurs(f.path) {
+		isFolder := strings.HasSuffix(o.Key, "/")
+		isNamed := o.Key == prefix+"/" && prefix != "" && !strings.HasSuffix(prefix, "/")
+		if isFolder && !isNamed || o.Key != prefix && !b.isOurs(f.path) {
 			continue
 		}
 		all = append(all, f)

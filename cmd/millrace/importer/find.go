@@ -120,10 +120,10 @@ func modified(info os.FileInfo) time.Time {
 // isOurs reports whether one of many files is to be taken, by its name.
 func (i *importer) isOurs(file string) bool {
 	switch name := nameOf(file); {
-	case strings.HasPrefix(name, ".") || strings.HasSuffix(name, refusedEnding):
-		return false
 	case strings.HasSuffix(file, "/"): // a folder of a bucket, which the path names
 		i.passOver(file, "it is a folder: only a path that ends with / has its objects")
+		return false
+	case strings.HasPrefix(name, ".") || strings.HasSuffix(name, refusedEnding):
 		return false
 	case i.o.Format == "" && files.FormatOf(name) == "":
 		i.passOver(file, "its name doesn't tell its format")

@@ -333,17 +333,28 @@ func TestOddKeys(t *testing.T) {
 // A path that names a folder without the / at its end has no objects of the folder, and says so.
 func TestFolderWithoutSlash(t *testing.T) {
 	t.Parallel()
-	d, s := newDouble(t, testseed.Rand(t), 0), newService(t)
+	s := newService(t)
 	s.put("in/a.ndjson", row(1))
 	s.put("in-b.ndjson", row(2))
-	var logged bytes.Buffer
-	o := d.options(t, "s3://"+testBucket+"/in")
-	o.State, o.S3, o.Logger = t.TempDir(), S3{Endpoint: s.URL}, slog.New(slog.NewTextHandler(&logged, nil))
-	report, err := Run(t.Context(), o)
-	require.NoError(t, err)
-	require.Equal(t, []int{2}, d.rows["u"])
-	require.Equal(t, []string{"in"}, report.Unknown)
-	require.Contains(t, logged.String(), `"skipped: it is a folder: only a path that ends with / has its objects" file=s3://landing/in/`)
+	s.put("deep//c.ndjson", row(3))
+	s.put(".hidden/d.ndjson", row(4))
+	for _, test := range []struct {
+		path    string
+		rows    []int
+		unknown []string
+	}{{"in", []int{2}, []string{"in"}}, {".hidden", nil, []string{".hidden"}}, {"deep/", nil, nil}} {
+		d := newDouble(t, testseed.Rand(t), 0)
+		var logged bytes.Buffer
+		o := d.options(t, "s3://"+testBucket+"/"+test.path)
+		o.State, o.S3, o.Logger = t.TempDir(), S3{Endpoint: s.URL}, slog.New(slog.NewTextHandler(&logged, nil))
+		report, err := Run(t.Context(), o)
+		require.NoError(t, err, test.path)
+		require.Equal(t, test.rows, d.rows["u"], test.path)
+		require.Equal(t, test.unknown, report.Unknown, test.path)
+		if test.unknown != nil {
+			require.Contains(t, logged.String(), `"skipped: it is a folder: only a path that ends with / has its objects" file=s3://landing/`+test.path+`/`)
+		}
+	}
 }
 
 // A bucket is watched: what comes is taken, also when the service was away meanwhile, in the middle of an object too.
